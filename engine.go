@@ -1,0 +1,252 @@
+package stet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stet-go/stet/internal/fault"
+)
+
+const (
+	defaultMaxWaiters   = 1024
+	defaultStoreTimeout = 5 * time.Second
+	defaultSweepEvery   = time.Minute
+
+	sweepLimit   = 500 // records looked at by one Sweep
+	sweepBatches = 200 // Sweeps in a row, so that a round is bounded
+
+	maxOrphans = 64 // clean-ups of claims with a lost reply, at a time
+)
+
+// Engine runs operations at most once over a store. It is safe for concurrent
+// use. One engine a process and store is enough.
+type Engine struct {
+	store    Store
+	policies policies
+	o        Options
+
+	flights flights
+	keeper  keeper
+	waiters atomic.Int64
+	orphans atomic.Int64
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	mu     sync.Mutex // guards closed against wg.Add
+	closed bool
+	wg     sync.WaitGroup
+}
+
+// New returns an engine over store. Wrong options are ErrInvalid, here and not
+// at the first request. Close it when its runs are done.
+func New(store Store, o Options) (*Engine, error) {
+	if store == nil {
+		return nil, invalid("New needs a store; memory.New or sqlite.Open makes one")
+	}
+	if len(o.Namespace) > MaxScope {
+		return nil, invalid("Options.Namespace has %d bytes; at most %d", len(o.Namespace), MaxScope)
+	}
+	if o.MaxWaiters < 0 || o.StoreTimeout < 0 {
+		return nil, invalid("Options.MaxWaiters (%d) and StoreTimeout (%v) must not be negative", o.MaxWaiters, o.StoreTimeout)
+	}
+	ps, err := newPolicies(o)
+	if err != nil {
+		return nil, err
+	}
+	o.MaxWaiters = orDefault(o.MaxWaiters, defaultMaxWaiters)
+	o.StoreTimeout = orDefault(o.StoreTimeout, defaultStoreTimeout)
+	o.SweepEvery = orDefault(o.SweepEvery, defaultSweepEvery)
+	e := &Engine{store: store, policies: ps, o: o}
+	e.ctx, e.cancel = context.WithCancel(context.Background())
+	e.keeper.init(e)
+	if s, ok := store.(Sweeper); ok && o.SweepEvery > 0 {
+		e.background(func(ctx context.Context) { e.sweepLoop(ctx, s) })
+	}
+	return e, nil
+}
+
+// Close ends the engine's goroutines and waits for them. It does not wait for
+// runs: end them first (http.Server.Shutdown does), because without the engine
+// nobody renews their leases. The store is the caller's to close.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	e.closed = true
+	e.mu.Unlock()
+	e.cancel()
+	e.wg.Wait()
+	return nil
+}
+
+// background runs f in a goroutine that Close ends; false if closed already.
+func (e *Engine) background(f func(context.Context)) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return false
+	}
+	e.wg.Go(func() { f(e.ctx) })
+	return true
+}
+
+func (e *Engine) observe(ctx context.Context, ev Event) {
+	if e.o.Observer != nil {
+		e.o.Observer.Observe(ctx, ev)
+	}
+}
+
+// Observe passes an event of a skin on to the engine's observer.
+func (e *Engine) Observe(ctx context.Context, ev Event) { e.observe(ctx, ev) }
+
+// ID returns the digest by which this engine's store knows a key of a scope.
+func (e *Engine) ID(scope, key string) ID { return Digest(e.o.Namespace, scope, key) }
+
+// Policy returns the policy of a class with its defaults filled in, and whether
+// there is such a class.
+func (e *Engine) Policy(class string) (Policy, bool) {
+	p, ok := e.policies[class]
+	if !ok {
+		return Policy{}, false
+	}
+	return *p, true
+}
+
+// ticket is a call on its way in.
+type ticket struct {
+	op       Op
+	p        *Policy
+	req      ClaimRequest
+	deadline time.Time // of waiting; zero: do not wait
+}
+
+func (e *Engine) ticket(ctx context.Context, op Op) (*ticket, error) {
+	if e.ctx.Err() != nil {
+		return nil, &Error{Kind: ErrClosed, Execution: NotExecuted}
+	}
+	if err := context.Cause(ctx); err != nil {
+		return nil, &Error{Kind: ErrInvalid, Execution: NotExecuted, Cause: fmt.Errorf("context has ended: %w", err)}
+	}
+	p, ok := e.policies[op.Class]
+	switch {
+	case !ok:
+		return nil, invalid("Op.Class %q is not among Options.Classes", op.Class)
+	case op.Scope == "" || len(op.Scope) > MaxScope:
+		return nil, invalid("Op.Scope has %d bytes; it must have 1 to %d", len(op.Scope), MaxScope)
+	case op.Key == "" || len(op.Key) > MaxKey:
+		return nil, invalid("Op.Key has %d bytes; it must have 1 to %d", len(op.Key), MaxKey)
+	case op.Wait < 0:
+		return nil, invalid("Op.Wait is negative: %v", op.Wait)
+	}
+	t := &ticket{op: op, p: p, req: ClaimRequest{
+		ID:          e.ID(op.Scope, op.Key),
+		Scope:       DigestScope(e.o.Namespace, op.Scope),
+		Fingerprint: op.Fingerprint,
+		Owner:       NewOwner(),
+		Lease:       p.Lease,
+	}}
+	if wait := min(orDefault(op.Wait, p.Wait), MaxWait); wait > 0 {
+		t.deadline = time.Now().Add(wait)
+	}
+	return t, nil
+}
+
+// Begin takes an operation's claim, or its outcome. It returns a Run that is
+// either Replayed, or to be ended by Settle or Release. The error is an *Error
+// of kind ErrInvalid, ErrMismatch, ErrInFlight, ErrUnknown, ErrExpired,
+// ErrDamaged, ErrStore or ErrClosed.
+//
+// The run's context takes its values from ctx, but not its end: a caller that
+// leaves does not stop an operation halfway.
+func (e *Engine) Begin(ctx context.Context, op Op) (*Run, error) {
+	t, err := e.ticket(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	var run *Run
+	en, err := e.admit(ctx, t, func(f *flight) (entry, error) {
+		asked := time.Now()
+		en, err := e.enter(ctx, t, e.claim)
+		if err == nil && en.granted {
+			e.flights.grant(f)
+			run = e.newRun(ctx, t, f, en.rec, asked)
+		}
+		return en, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !en.granted {
+		return e.replay(ctx, t, en.rec)
+	}
+	return run, nil
+}
+
+// replay returns the run of an outcome that stands.
+func (e *Engine) replay(ctx context.Context, t *ticket, rec Record) (*Run, error) {
+	if rec.Gone {
+		e.observe(ctx, t.event(EventExpired, rec, nil))
+		return nil, &Error{Kind: ErrExpired, Execution: Executed}
+	}
+	out, err := openOutcome(rec)
+	if err != nil {
+		e.observe(ctx, t.event(EventReplayed, rec, err))
+		return nil, &Error{Kind: ErrDamaged, Execution: Executed, Cause: err}
+	}
+	e.observe(ctx, t.event(EventReplayed, rec, nil))
+	return &Run{e: e, op: t.op, p: t.p, rec: rec, outcome: out, replayed: true, ended: true, ctx: ctx}, nil
+}
+
+func (t *ticket) event(kind EventKind, rec Record, err error) Event {
+	return Event{Kind: kind, ID: t.req.ID, Class: t.op.Class, State: rec.State, Fence: rec.Fence, Attempt: rec.Attempt, Err: err}
+}
+
+// sweepLoop cleans up until ctx ends.
+func (e *Engine) sweepLoop(ctx context.Context, s Sweeper) {
+	for {
+		// Jitter, so that processes started together do not sweep together.
+		pause := e.o.SweepEvery/2 + rand.N(e.o.SweepEvery)
+		if !sleep(ctx, pause) {
+			return
+		}
+		swept, err := e.sweep(ctx, s)
+		if ctx.Err() != nil {
+			return
+		}
+		e.observe(ctx, Event{Kind: EventSwept, Swept: swept, Err: err})
+	}
+}
+
+func (e *Engine) sweep(ctx context.Context, s Sweeper) (sum Swept, err error) {
+	fault.At(fault.SweepBefore)
+	defer fault.At(fault.SweepAfter)
+	for range sweepBatches {
+		got, err := s.Sweep(ctx, sweepLimit)
+		sum.Parked += got.Parked
+		sum.Expired += got.Expired
+		sum.Purged += got.Purged
+		sum.More = got.More
+		if err != nil {
+			return sum, errors.Join(ErrStore, err)
+		}
+		if !got.More {
+			break
+		}
+	}
+	return sum, nil
+}
+
+// sleep waits for d and reports whether ctx is still alive.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,349 @@
+package stet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/internal/seal"
+)
+
+const (
+	retryAfter = time.Second // hint for a run in flight, or a store that failed
+
+	enterRounds = 4 // claims in one try to enter: a takeover or a verdict needs a second one
+
+	storeTries   = 4 // calls of one store step, the first included
+	storeBackoff = 10 * time.Millisecond
+
+	pollMin = 5 * time.Millisecond // of a waiter on a store that cannot tell
+	pollMax = 500 * time.Millisecond
+)
+
+// admit takes a call through the door: it follows a flight of the same key in
+// this process, or leads one by calling lead; it refuses mismatches, waits or
+// refuses while the operation runs, and returns an entry that is granted or
+// settled.
+func (e *Engine) admit(ctx context.Context, t *ticket, lead func(*flight) (entry, error)) (entry, error) {
+	for {
+		f, leader := e.flights.join(t.req.ID, t.req.Fingerprint)
+		en, err := e.tryEnter(ctx, t, f, leader, lead)
+		if errors.Is(err, errTryAgain) {
+			continue
+		}
+		if err != nil || en.granted {
+			return en, err
+		}
+		// First of all, whatever else there is to say about the key.
+		if en.rec.Fingerprint != t.req.Fingerprint {
+			e.observe(ctx, t.event(EventMismatched, en.rec, nil))
+			return en, &Error{Kind: ErrMismatch, Execution: NotExecuted}
+		}
+		switch en.rec.State {
+		case Completed, Failed:
+			return en, nil
+		case Unknown:
+			e.observe(ctx, t.event(EventToldUnknown, en.rec, nil))
+			err := &Error{Kind: ErrUnknown, Execution: MayHaveExecuted}
+			if t.p.Verify != nil {
+				err.RetryAfter = 5 * retryAfter
+			}
+			return en, err
+		case Running:
+			if err := e.wait(ctx, t, f, leader, en.rec); err != nil {
+				return en, err
+			}
+		default:
+			err := fmt.Errorf("the store returned a record in state %v that it did not grant", en.rec.State)
+			return en, &Error{Kind: ErrStore, Execution: NotExecuted, Cause: err}
+		}
+	}
+}
+
+// errTryAgain: the flight that was followed ended in a way that says nothing
+// about this call.
+var errTryAgain = errors.New("try again")
+
+// tryEnter leads the flight, or follows it past its entering.
+func (e *Engine) tryEnter(ctx context.Context, t *ticket, f *flight, leader bool, lead func(*flight) (entry, error)) (en entry, err error) {
+	if leader {
+		inside := false
+		defer func() { // also when lead panics
+			if !inside {
+				en.shared = err == nil && en.rec.State != None
+				e.flights.end(f, en)
+			}
+		}()
+		en, err = lead(f)
+		inside = err == nil && en.granted
+		return en, err
+	}
+	for {
+		ph, fp, shared, changed := e.flights.look(f)
+		switch {
+		case ph == running:
+			return entry{rec: Record{ID: f.id, State: Running, Fingerprint: fp}}, nil
+		case ph == over && shared.shared:
+			shared.granted = false
+			return shared, nil
+		case ph == over:
+			return entry{}, errTryAgain
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			// Nothing was done on behalf of this call.
+			return entry{}, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: context.Cause(ctx)}
+		}
+	}
+}
+
+// wait returns nil when it is worth trying to enter again, and ErrInFlight when
+// waiting is over or was not wanted. It changes nothing in the store.
+func (e *Engine) wait(ctx context.Context, t *ticket, f *flight, leader bool, rec Record) error {
+	refuse := func(cause error) error {
+		e.observe(ctx, t.event(EventInFlight, rec, cause))
+		return &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: cause}
+	}
+	if t.deadline.IsZero() || !time.Now().Before(t.deadline) {
+		return refuse(nil)
+	}
+	if e.waiters.Add(1) > int64(e.o.MaxWaiters) {
+		e.waiters.Add(-1)
+		return refuse(errors.New("too many waiters"))
+	}
+	defer e.waiters.Add(-1)
+	ctx, cancel := context.WithDeadline(ctx, t.deadline)
+	defer cancel()
+	if !leader {
+		if ph, _, _, changed := e.flights.look(f); ph == running {
+			select {
+			case <-changed:
+				return nil
+			case <-e.ctx.Done():
+				return refuse(ErrClosed)
+			case <-ctx.Done():
+				return refuse(context.Cause(ctx))
+			}
+		}
+	}
+	if err := e.watch(ctx, rec); err != nil {
+		return refuse(err)
+	}
+	return nil
+}
+
+// watch returns nil once the record may have changed.
+func (e *Engine) watch(ctx context.Context, rec Record) error {
+	if rec.Fence == 0 {
+		return sleepErr(ctx, pollMin) // a flight of this process that has ended since
+	}
+	if w, ok := e.store.(Watcher); ok {
+		if err := w.Watch(ctx, rec.ID, rec.Fence); err == nil || ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		// A store that cannot tell right now is polled.
+	}
+	for pause := pollMin; ; pause = min(2*pause, pollMax) {
+		if err := sleepErr(ctx, pause/2+rand.N(pause)); err != nil {
+			return err
+		}
+		if e.ctx.Err() != nil {
+			return ErrClosed
+		}
+		now, err := e.read(ctx, rec.ID)
+		if err == nil && (now.State != Running || now.Fence != rec.Fence || now.LeaseLeft <= 0) {
+			return nil
+		}
+	}
+}
+
+func sleepErr(ctx context.Context, d time.Duration) error {
+	if !sleep(ctx, d) {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// enter asks the store with claim, and settles what a dead run left behind.
+func (e *Engine) enter(ctx context.Context, t *ticket, claim func(context.Context, *ticket) (Record, error)) (entry, error) {
+	for range enterRounds {
+		rec, err := claim(ctx, t)
+		if errors.Is(err, ErrMismatch) {
+			e.observe(ctx, t.event(EventMismatched, rec, nil))
+			return entry{rec: rec}, &Error{Kind: ErrMismatch, Execution: NotExecuted}
+		}
+		if err != nil {
+			return entry{rec: rec}, err
+		}
+		if rec.Fingerprint != t.req.Fingerprint || rec.State != Unknown && rec.State != Retryable {
+			return entry{rec: rec, granted: rec.State == Running && rec.Owner == t.req.Owner}, nil
+		}
+		if rec.State == Unknown {
+			again, err := e.resolve(ctx, t, rec)
+			if err != nil || !again {
+				return entry{rec: rec}, err
+			}
+		}
+		t.req.Owner = NewOwner() // an owner claims once
+	}
+	return entry{}, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter,
+		Cause: fmt.Errorf("the record changed %d times while entering", enterRounds)}
+}
+
+// claim claims in lease mode.
+func (e *Engine) claim(ctx context.Context, t *ticket) (rec Record, err error) {
+	fault.At(fault.ClaimBefore)
+	err = e.step(ctx, func(ctx context.Context) (err error) {
+		rec, err = e.store.Claim(ctx, t.req)
+		return err
+	})
+	fault.At(fault.ClaimAfter)
+	if err == nil || errors.Is(err, ErrMismatch) {
+		if err == nil && rec.State == Running && rec.Owner == t.req.Owner {
+			e.observe(ctx, t.event(EventClaimed, rec, nil))
+		}
+		return rec, err
+	}
+	e.observe(ctx, t.event(EventStoreFailed, rec, err))
+	e.abandon(t)
+	return rec, &Error{Kind: ErrStore, Execution: NotExecuted, RetryAfter: retryAfter, Cause: err}
+}
+
+// abandon gives back, for as long as its lease could live, a claim that may
+// have been granted without our hearing of it. Nothing was run under it, so
+// without this a key would be parked as unknown for no reason.
+func (e *Engine) abandon(t *ticket) {
+	if e.orphans.Add(1) > maxOrphans {
+		e.orphans.Add(-1)
+		return
+	}
+	id, owner := t.req.ID, t.req.Owner
+	started := e.background(func(ctx context.Context) {
+		defer e.orphans.Add(-1)
+		end := time.Now().Add(t.req.Lease + e.o.StoreTimeout)
+		for pause := storeBackoff; time.Now().Before(end); pause = min(2*pause, t.req.Lease/4+pollMin) {
+			if !sleep(ctx, pause) {
+				return
+			}
+			rec, err := e.read(ctx, id)
+			if err != nil || rec.Owner != owner || rec.State.Settled() || rec.State == Retryable {
+				continue // the claim may still be on its way
+			}
+			_ = e.release(ctx, rec.Claim(), t.p.Retention) // tried again, like the rest
+		}
+	})
+	if !started {
+		e.orphans.Add(-1)
+	}
+}
+
+// resolve deals with an unknown record: it asks the verifier, then the policy.
+// It reports whether the record may have changed.
+func (e *Engine) resolve(ctx context.Context, t *ticket, rec Record) (again bool, err error) {
+	var settle *Outcome
+	kind := EventResolved
+	verdict := e.verify(ctx, t, rec)
+	switch {
+	case rec.Owner == t.req.Owner:
+		// Our own claim, parked before its reply came. We never ran.
+	case verdict.kind == itHappened:
+		settle = &verdict.outcome
+	case verdict.kind == itDidNotHappen:
+	case t.p.Stale == StaleFail:
+		settle = &Outcome{State: Failed}
+	case t.p.Stale == StaleTakeOver:
+		kind = EventTakenOver
+	default:
+		return false, nil
+	}
+	fault.At(fault.TakeoverBefore)
+	if settle != nil {
+		err = e.settle(ctx, rec.Claim(), sealOutcome(*settle, t.p.MaxResult), t.p.Retention)
+	} else {
+		err = e.release(ctx, rec.Claim(), t.p.Retention)
+	}
+	fault.At(fault.TakeoverAfter)
+	if errors.Is(err, ErrFenced) {
+		return true, nil // somebody was faster; look again
+	}
+	if err != nil {
+		e.observe(ctx, t.event(EventStoreFailed, rec, err))
+		return false, &Error{Kind: ErrStore, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: err}
+	}
+	e.observe(ctx, t.event(kind, rec, nil))
+	return true, nil
+}
+
+// verify asks the policy's verifier. An error is a verdict of CannotKnow.
+func (e *Engine) verify(ctx context.Context, t *ticket, rec Record) Verdict {
+	if t.p.Verify == nil || rec.Owner == t.req.Owner {
+		return CannotKnow()
+	}
+	ctx, cancel := context.WithTimeout(ctx, t.p.VerifyTimeout)
+	defer cancel()
+	v, err := t.p.Verify(ctx, Unresolved{Op: t.op, Fence: rec.Fence, Attempt: rec.Attempt, ClaimedAt: rec.ClaimedAt})
+	if err == nil && v.kind == itHappened && !v.outcome.State.Settled() {
+		err = fmt.Errorf("the outcome's state is %v, neither completed nor failed", v.outcome.State)
+	}
+	if err != nil {
+		e.observe(ctx, t.event(EventResolved, rec, fmt.Errorf("verify: %w", err)))
+		return CannotKnow()
+	}
+	return v
+}
+
+// step makes a store call, repeats it when it failed, and bounds it in time.
+// The caller's leaving does not end it: a step that was cut off in the middle
+// is the very thing that leaves records nobody understands.
+func (e *Engine) step(ctx context.Context, call func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.o.StoreTimeout)
+	defer cancel()
+	var err error
+	for try, pause := 1, storeBackoff; ; try, pause = try+1, 2*pause {
+		err = call(ctx)
+		if err == nil || errors.Is(err, ErrMismatch) || errors.Is(err, ErrFenced) || errors.Is(err, ErrInvalid) {
+			return err
+		}
+		if try == storeTries || !sleep(ctx, pause/2+rand.N(pause)) {
+			return err
+		}
+	}
+}
+
+func (e *Engine) read(ctx context.Context, id ID) (rec Record, err error) {
+	err = e.step(ctx, func(ctx context.Context) (err error) {
+		rec, err = e.store.Read(ctx, id)
+		return err
+	})
+	return rec, err
+}
+
+func (e *Engine) settle(ctx context.Context, c Claim, out Outcome, keep Retention) error {
+	return e.step(ctx, func(ctx context.Context) error { return e.store.Settle(ctx, c, out, keep) })
+}
+
+func (e *Engine) release(ctx context.Context, c Claim, keep Retention) error {
+	return e.step(ctx, func(ctx context.Context) error { return e.store.Release(ctx, c, keep) })
+}
+
+// sealOutcome prepares an outcome for the store.
+func sealOutcome(out Outcome, limit int) Outcome {
+	if out.Gone || len(out.Result) > limit {
+		return Outcome{State: out.State, Gone: true}
+	}
+	out.Result = seal.Seal(out.Result)
+	return out
+}
+
+// openOutcome undoes sealOutcome.
+func openOutcome(rec Record) (Outcome, error) {
+	result, err := seal.Open(rec.Result)
+	if err != nil {
+		return Outcome{}, err
+	}
+	return Outcome{State: rec.State, Result: result}, nil
+}

@@ -1,0 +1,106 @@
+package stet
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Sentinels, for errors.Is. Every error of the engine wraps one of them in an
+// *Error, which also answers "did it execute?".
+var (
+	// ErrInvalid: the operation or the configuration is not acceptable.
+	ErrInvalid = errors.New("stet: invalid")
+	// ErrMismatch: the key was used before for another request.
+	ErrMismatch = errors.New("stet: key reused for another request")
+	// ErrInFlight: the operation is running right now.
+	ErrInFlight = errors.New("stet: operation in flight")
+	// ErrUnknown: nobody can know whether the operation had its effect.
+	ErrUnknown = errors.New("stet: outcome unknown")
+	// ErrExpired: the operation was executed and its result is no longer
+	// kept. It does not run again.
+	ErrExpired = errors.New("stet: result no longer kept")
+	// ErrRetryable: the run ended without an effect; the same key may be
+	// tried again.
+	ErrRetryable = errors.New("stet: ended without effect")
+	// ErrFailed: the operation was executed and its outcome is a failure,
+	// which every retry gets.
+	ErrFailed = errors.New("stet: operation failed")
+	// ErrStore: the store could not be used.
+	ErrStore = errors.New("stet: store unavailable")
+	// ErrFenced: another claim or outcome stands; nothing was written.
+	ErrFenced = errors.New("stet: fenced off")
+	// ErrLeaseLost is the cause with which a handler's context is cancelled
+	// when its lease is lost.
+	ErrLeaseLost = errors.New("stet: lease lost")
+	// ErrRunTimeout is the cause with which a handler's context is cancelled
+	// when it has used up Policy.RunTimeout.
+	ErrRunTimeout = errors.New("stet: run took longer than its policy allows")
+	// ErrDamaged: the stored result was damaged, or written by a newer
+	// version. The operation was executed and does not run again.
+	ErrDamaged = errors.New("stet: stored result unreadable")
+	// ErrClosed: the engine was closed.
+	ErrClosed = errors.New("stet: engine closed")
+)
+
+// Execution answers "did it execute?".
+type Execution uint8
+
+const (
+	// MayHaveExecuted: an effect may have happened, or is happening. The
+	// zero value, because it is the safe assumption.
+	MayHaveExecuted Execution = iota
+	// NotExecuted: this call caused no effect, and none is known.
+	NotExecuted
+	// Executed: the effect happened.
+	Executed
+)
+
+// String returns "may have executed", "not executed" or "executed".
+func (x Execution) String() string {
+	switch x {
+	case NotExecuted:
+		return "not executed"
+	case Executed:
+		return "executed"
+	default:
+		return "may have executed"
+	}
+}
+
+// Error is the error of the engine.
+type Error struct {
+	Kind       error         // one of the sentinels
+	Execution  Execution     // did the operation execute?
+	RetryAfter time.Duration // when to ask again; 0 when nothing is known
+	Cause      error         // what went wrong below, or nil
+}
+
+// Error implements error. It names no key.
+func (e *Error) Error() string {
+	if e.Cause == nil {
+		return fmt.Sprintf("%v (%v)", e.Kind, e.Execution)
+	}
+	return fmt.Sprintf("%v (%v): %v", e.Kind, e.Execution, e.Cause)
+}
+
+// Unwrap gives errors.Is and errors.As the kind and the cause.
+func (e *Error) Unwrap() []error {
+	if e.Cause == nil {
+		return []error{e.Kind}
+	}
+	return []error{e.Kind, e.Cause}
+}
+
+// ExecutionOf answers "did it execute?" for any error that Begin, Do and the
+// like returned; for an error that is not stet's, MayHaveExecuted.
+func ExecutionOf(err error) Execution {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Execution
+	}
+	return MayHaveExecuted
+}
+
+func invalid(format string, args ...any) *Error {
+	return &Error{Kind: ErrInvalid, Execution: NotExecuted, Cause: fmt.Errorf(format, args...)}
+}

@@ -1,0 +1,3 @@
+module github.com/stet-go/stet
+
+go 1.26

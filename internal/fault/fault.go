@@ -1,0 +1,55 @@
+// Package fault names the places where a crash, a pause or a lost reply is worth
+// trying. In production a place costs one nil check.
+package fault
+
+import "sync/atomic"
+
+// Point is a place in the product where a test may interfere.
+type Point string
+
+// The places, in the order in which an operation passes them.
+const (
+	ClaimBefore     Point = "claim.before"
+	ClaimAfter      Point = "claim.after"
+	HandlerBefore   Point = "handler.before"
+	HandlerAfter    Point = "handler.after"
+	SettleBefore    Point = "settle.before"
+	SettleAfter     Point = "settle.after"
+	CommitBefore    Point = "commit.before"
+	CommitAfter     Point = "commit.after"
+	ReleaseBefore   Point = "release.before"
+	ReleaseAfter    Point = "release.after"
+	HeartbeatBefore Point = "heartbeat.before"
+	HeartbeatAfter  Point = "heartbeat.after"
+	TakeoverBefore  Point = "takeover.before"
+	TakeoverAfter   Point = "takeover.after"
+	SweepBefore     Point = "sweep.before"
+	SweepAfter      Point = "sweep.after"
+	ResponseBefore  Point = "response.before"
+	ResponseAfter   Point = "response.after"
+)
+
+// Points lists every place.
+var Points = []Point{
+	ClaimBefore, ClaimAfter, HandlerBefore, HandlerAfter, SettleBefore, SettleAfter, CommitBefore, CommitAfter,
+	ReleaseBefore, ReleaseAfter, HeartbeatBefore, HeartbeatAfter, TakeoverBefore, TakeoverAfter,
+	SweepBefore, SweepAfter, ResponseBefore, ResponseAfter,
+}
+
+var hook atomic.Pointer[func(Point)]
+
+// At runs the hook, if a test has set one.
+func At(p Point) {
+	if h := hook.Load(); h != nil {
+		(*h)(p)
+	}
+}
+
+// Set makes h the hook of this process; nil removes it. Only tests call it.
+func Set(h func(Point)) {
+	if h == nil {
+		hook.Store(nil)
+		return
+	}
+	hook.Store(&h)
+}

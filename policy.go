@@ -1,0 +1,212 @@
+package stet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Stale says what becomes of an operation whose run died: its lease ran out,
+// and an effect may have happened.
+type Stale uint8
+
+const (
+	// StalePark leaves it Unknown until Verify or an operator resolves it.
+	StalePark Stale = iota
+	// StaleTakeOver runs it again. Only for handlers that are idempotent
+	// themselves: the effect may happen a second time.
+	StaleTakeOver
+	// StaleFail settles it as Failed with an empty result, which HTTP
+	// renders as 504. The effect may have happened nevertheless.
+	StaleFail
+)
+
+// Limits of a policy.
+const (
+	// MinLease and MaxLease bound Policy.Lease.
+	MinLease = 50 * time.Millisecond
+	MaxLease = 24 * time.Hour
+	// MaxWait bounds Policy.Wait and Op.Wait.
+	MaxWait = 5 * time.Minute
+	// MaxResultLimit bounds Policy.MaxResult, in bytes.
+	MaxResultLimit = 64 << 20
+)
+
+// Policy says how the operations of one class are run. The zero value of each
+// field stands for its default.
+type Policy struct {
+	// Lease is how long a claim lives without a heartbeat. Heartbeats begin
+	// at a third of it. Default 30 s; MinLease to MaxLease.
+	Lease time.Duration
+	// RunTimeout bounds a run: its context ends then, and so do its
+	// heartbeats. Default 5 min.
+	RunTimeout time.Duration
+	// Wait is how long a duplicate waits for a run in flight before it is
+	// told ErrInFlight. Default 0: at once. At most MaxWait.
+	Wait time.Duration
+	// Stale says what becomes of dead runs. Default StalePark.
+	Stale Stale
+	// Verify, if set, is asked about an Unknown record before anyone is told
+	// ErrUnknown.
+	Verify Verify
+	// VerifyTimeout bounds a call of Verify. Default 10 s.
+	VerifyTimeout time.Duration
+	// Retention says how long outcomes and tombstones are kept.
+	Retention Retention
+	// MaxResult is the greatest result that is stored, in bytes; a larger
+	// one is stored as Gone. Default 1 MiB; at most MaxResultLimit.
+	MaxResult int
+}
+
+// Verify finds out what became of an operation whose run died: by looking in
+// the business tables, or by asking the processor. It may be asked more than
+// once, and from several processes at a time.
+type Verify func(ctx context.Context, u Unresolved) (Verdict, error)
+
+// Unresolved is what a Verify is asked about.
+type Unresolved struct {
+	Op        Op
+	Fence     int64
+	Attempt   int
+	ClaimedAt time.Time // on the store's clock
+}
+
+// Verdict is a Verify's answer: ItHappened, ItDidNotHappen or CannotKnow.
+type Verdict struct {
+	kind    verdictKind
+	outcome Outcome
+}
+
+type verdictKind uint8
+
+const (
+	cannotKnow verdictKind = iota
+	itHappened
+	itDidNotHappen
+)
+
+// ItHappened: the operation was executed with this outcome, which is settled.
+func ItHappened(out Outcome) Verdict { return Verdict{kind: itHappened, outcome: out} }
+
+// ItDidNotHappen: the operation had no effect and, its owner being dead, will
+// have none. It is run again.
+func ItDidNotHappen() Verdict { return Verdict{kind: itDidNotHappen} }
+
+// CannotKnow: the record stays Unknown. The zero Verdict says the same.
+func CannotKnow() Verdict { return Verdict{} }
+
+// Options configure an Engine. The zero value is usable.
+type Options struct {
+	// Namespace goes into every key's digest. Change it ("v2") to start
+	// afresh on the same store. At most MaxScope bytes. Default "".
+	Namespace string
+	// Policy is for operations without a class.
+	Policy Policy
+	// Classes are the policies of operation classes, by Op.Class. Zero
+	// fields are taken from Policy.
+	Classes map[string]Policy
+	// MaxWaiters bounds how many calls wait for runs in flight, in all;
+	// more are told ErrInFlight at once. Default 1024.
+	MaxWaiters int
+	// StoreTimeout bounds each store call, its repetitions included.
+	// Default 5 s.
+	StoreTimeout time.Duration
+	// SweepEvery is how often a store that needs it is cleaned up, from a
+	// goroutine that Close ends. Default 1 min; negative: never.
+	SweepEvery time.Duration
+	// Observer is told what happens. Default: nobody.
+	Observer Observer
+}
+
+func orDefault[T comparable](v, def T) T {
+	var zero T
+	if v == zero {
+		return def
+	}
+	return v
+}
+
+// withDefaults fills zero fields from def.
+func (p Policy) withDefaults(def Policy) Policy {
+	p.Lease = orDefault(p.Lease, def.Lease)
+	p.RunTimeout = orDefault(p.RunTimeout, def.RunTimeout)
+	p.Wait = orDefault(p.Wait, def.Wait)
+	p.Stale = orDefault(p.Stale, def.Stale)
+	if p.Verify == nil {
+		p.Verify = def.Verify
+	}
+	p.VerifyTimeout = orDefault(p.VerifyTimeout, def.VerifyTimeout)
+	p.Retention.Result = orDefault(p.Retention.Result, def.Retention.Result)
+	if p.Retention.Tombstone == 0 {
+		// A class that keeps results longer than the default tombstone
+		// need not say so twice.
+		p.Retention.Tombstone = max(def.Retention.Tombstone, p.Retention.Result)
+	}
+	p.MaxResult = orDefault(p.MaxResult, def.MaxResult)
+	return p
+}
+
+var defaultPolicy = Policy{
+	Lease:         30 * time.Second,
+	RunTimeout:    5 * time.Minute,
+	VerifyTimeout: 10 * time.Second,
+	Retention:     Retention{Result: 24 * time.Hour, Tombstone: 30 * 24 * time.Hour},
+	MaxResult:     1 << 20,
+}
+
+// check returns all that is wrong with a policy whose defaults are filled in.
+func (p Policy) check() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if p.Lease < MinLease || p.Lease > MaxLease {
+		bad("Lease is %v; it must be %v to %v", p.Lease, MinLease, MaxLease)
+	}
+	if p.RunTimeout < 0 {
+		bad("RunTimeout is negative: %v", p.RunTimeout)
+	}
+	if p.Wait < 0 || p.Wait > MaxWait {
+		bad("Wait is %v; it must be 0 to %v", p.Wait, MaxWait)
+	}
+	if p.Stale > StaleFail {
+		bad("Stale is %d, which is none of StalePark, StaleTakeOver, StaleFail", p.Stale)
+	}
+	if p.VerifyTimeout < 0 {
+		bad("VerifyTimeout is negative: %v", p.VerifyTimeout)
+	}
+	if p.MaxResult < 0 || p.MaxResult > MaxResultLimit {
+		bad("MaxResult is %d; it must be 1 to %d bytes", p.MaxResult, MaxResultLimit)
+	}
+	if p.Retention.Result < 0 {
+		bad("Retention.Result is negative: %v", p.Retention.Result)
+	}
+	if p.Retention.Tombstone < p.Retention.Result {
+		bad("Retention.Tombstone (%v) is shorter than Retention.Result (%v)", p.Retention.Tombstone, p.Retention.Result)
+	}
+	if p.Lease > p.Retention.Result {
+		bad("Lease (%v) is longer than Retention.Result (%v)", p.Lease, p.Retention.Result)
+	}
+	return errors.Join(errs...)
+}
+
+// policies are the checked policies of an engine, by class.
+type policies map[string]*Policy
+
+func newPolicies(o Options) (policies, error) {
+	def := o.Policy.withDefaults(defaultPolicy)
+	if err := def.check(); err != nil {
+		return nil, invalid("Options.Policy: %w", err)
+	}
+	ps := policies{"": &def}
+	for class, p := range o.Classes {
+		if class == "" {
+			return nil, invalid("Options.Classes has a class without a name; Options.Policy is its place")
+		}
+		p = p.withDefaults(def)
+		if err := p.check(); err != nil {
+			return nil, invalid("Options.Classes[%q]: %w", class, err)
+		}
+		ps[class] = &p
+	}
+	return ps, nil
+}

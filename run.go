@@ -1,0 +1,202 @@
+package stet
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/stet-go/stet/internal/fault"
+)
+
+// Run is what Begin and RunTx give: an outcome to replay, or the right to run
+// the operation. It is safe for concurrent use.
+type Run struct {
+	e       *Engine
+	op      Op
+	p       *Policy
+	rec     Record
+	outcome Outcome // of a replayed or committed run
+
+	replayed      bool
+	transactional bool
+	f             *flight
+	ctx           context.Context
+	cancel        context.CancelCauseFunc
+	begun         time.Time
+
+	mu      sync.Mutex
+	ended   bool
+	nothing bool
+
+	beat heartbeat
+}
+
+type runKey struct{}
+
+// FromContext returns the run that a handler was called for, or nil outside of
+// one. It is how a handler learns its key, fence and attempt.
+func FromContext(ctx context.Context) *Run {
+	r, _ := ctx.Value(runKey{}).(*Run)
+	return r
+}
+
+// newRun makes the run of a granted claim. asked is when the claim was sent.
+func (e *Engine) newRun(ctx context.Context, t *ticket, f *flight, rec Record, asked time.Time) *Run {
+	r := &Run{e: e, op: t.op, p: t.p, rec: rec, f: f, begun: asked}
+	r.setContext(ctx, asked)
+	e.keeper.add(r, asked)
+	return r
+}
+
+func (r *Run) setContext(ctx context.Context, asked time.Time) {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	ctx, stop := context.WithDeadlineCause(ctx, asked.Add(r.p.RunTimeout), ErrRunTimeout)
+	r.cancel = func(cause error) { cancel(cause); stop() }
+	r.ctx = context.WithValue(ctx, runKey{}, r)
+}
+
+// Replayed reports whether the operation was executed before; Outcome then has
+// what it came to, and there is nothing to run.
+func (r *Run) Replayed() bool { return r.replayed }
+
+// Outcome returns the outcome that stands: of a replayed run, or of one that
+// RunTx has committed. Otherwise it is zero.
+func (r *Run) Outcome() Outcome { return r.outcome }
+
+// Context returns the context to run under. It ends when the lease is lost
+// (cause ErrLeaseLost), when the policy's RunTimeout is used up (cause
+// ErrRunTimeout), and when the run ends. FromContext finds the run in it.
+func (r *Run) Context() context.Context { return r.ctx }
+
+// Key returns the operation's idempotency key.
+func (r *Run) Key() string { return r.op.Key }
+
+// Scope returns the operation's scope.
+func (r *Run) Scope() string { return r.op.Scope }
+
+// ID returns the digest that the store knows the operation by.
+func (r *Run) ID() ID { return r.rec.ID }
+
+// Fence returns the number that strictly grows with every claim of the key.
+// Compare it in writes outside the store, to keep a zombie from writing.
+func (r *Run) Fence() int64 { return r.rec.Fence }
+
+// Attempt returns 1 for the first claim of the key, 2 for the next.
+func (r *Run) Attempt() int { return r.rec.Attempt }
+
+// Record returns the record as it was when the run began; of a replayed run,
+// its times say how long the result is kept.
+func (r *Run) Record() Record { return r.rec }
+
+// Claim returns the claim, for a TxStore's SettleTx. A transactional run has
+// none: its record is written when it ends.
+func (r *Run) Claim() Claim { return r.rec.Claim() }
+
+// DeriveKey returns the key for a call that the handler makes further down, by
+// the name of the call: every attempt of this operation derives the same one.
+func (r *Run) DeriveKey(call string) string {
+	return DeriveKey("stet/derived", r.e.o.Namespace, r.op.Scope, r.op.Key, call)
+}
+
+// NothingHappened declares that this run has had no effect and will have none,
+// so that the operation may be tried again under the same key. It takes effect
+// when the handler returns, whatever it returns; in a transaction it rolls back.
+func (r *Run) NothingHappened() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.nothing = true
+}
+
+// SaysNothingHappened reports whether NothingHappened was called. It is for
+// skins, which end runs.
+func (r *Run) SaysNothingHappened() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.nothing
+}
+
+// Settle writes the outcome and ends the run. It returns once the outcome is
+// durable; only then may it be shown to anyone. A result larger than the
+// policy's MaxResult is stored as Gone.
+//
+// An error is an *Error of kind ErrFenced (another claim or outcome stands),
+// ErrUnknown (the store could not be reached: the outcome may or may not have
+// been written) or ErrInvalid (the run has ended already, or out.State is not
+// Completed or Failed). Settle is bounded by Options.StoreTimeout, not by ctx,
+// of which only the values are used.
+func (r *Run) Settle(ctx context.Context, out Outcome) error {
+	if !out.State.Settled() {
+		return invalid("Settle with the state %v; it must be completed or failed", out.State)
+	}
+	if r.transactional {
+		return invalid("a transactional run is settled by what its function returns")
+	}
+	if !r.end() {
+		return invalid("the run has ended already")
+	}
+	sealed := sealOutcome(out, r.p.MaxResult)
+	fault.At(fault.SettleBefore)
+	err := r.e.settle(ctx, r.rec.Claim(), sealed, r.p.Retention)
+	fault.At(fault.SettleAfter)
+	var en entry
+	if err == nil {
+		en.rec = r.rec
+		en.rec.State, en.rec.Result, en.rec.Gone = sealed.State, sealed.Result, sealed.Gone
+		en.shared = true
+	}
+	r.finish(nil, en)
+	return r.report(ctx, EventSettled, en.rec.State, err)
+}
+
+// Release gives the claim back, stating that nothing was executed, and ends the
+// run. Errors are those of Settle.
+func (r *Run) Release(ctx context.Context) error {
+	if r.transactional {
+		return invalid("a transactional run is released by an error of its function, or NothingHappened")
+	}
+	if !r.end() {
+		return invalid("the run has ended already")
+	}
+	fault.At(fault.ReleaseBefore)
+	err := r.e.release(ctx, r.rec.Claim(), r.p.Retention)
+	fault.At(fault.ReleaseAfter)
+	r.finish(nil, entry{})
+	return r.report(ctx, EventReleased, Retryable, err)
+}
+
+// end claims the right to end the run; only the first call has it.
+func (r *Run) end() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended {
+		return false
+	}
+	r.ended = true
+	return true
+}
+
+// finish lets go of everything that the run holds in this process.
+func (r *Run) finish(cause error, en entry) {
+	r.e.keeper.remove(r)
+	r.e.flights.end(r.f, en)
+	r.cancel(cause)
+}
+
+// report tells the observer how the run ended, and makes the caller's error.
+func (r *Run) report(ctx context.Context, kind EventKind, to State, err error) error {
+	ev := Event{Kind: kind, ID: r.rec.ID, Class: r.op.Class, State: to, Fence: r.rec.Fence,
+		Attempt: r.rec.Attempt, Elapsed: time.Since(r.begun), Err: err}
+	var wrapped error
+	switch {
+	case err == nil:
+	case errors.Is(err, ErrFenced):
+		ev.Kind, ev.State = EventFenced, Unknown
+		wrapped = &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: err}
+	default:
+		ev.Kind, ev.State = EventStoreFailed, Unknown
+		wrapped = &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: errors.Join(ErrStore, err)}
+	}
+	r.e.observe(ctx, ev)
+	return wrapped
+}

@@ -1,0 +1,120 @@
+package stet
+
+import (
+	"context"
+	"time"
+)
+
+// Store keeps records. Every method is one atomic step. Durations go in and the
+// store's clock alone decides what has expired. Any error other than
+// ErrMismatch and ErrFenced means that the call may or may not have taken
+// effect; the engine repeats it with the same arguments, which must be
+// harmless. Results are never modified, neither those handed in nor those
+// handed out, so both sides may keep them. store/storetest holds an implementation to all of this.
+type Store interface {
+	// Claim takes the right to run an operation if it is free.
+	//
+	// In this order, and in one atomic step:
+	//   - no record, or one past its ForgetAt: a new Running record with
+	//     req.Owner and a fence greater than any the key ever had;
+	//   - another fingerprint: the record unchanged, and ErrMismatch,
+	//     whatever its state;
+	//   - Running under req.Owner: the record (the reply of an earlier,
+	//     identical call was lost);
+	//   - Running with a lease that has run out: parked as Unknown, returned;
+	//   - Retryable, last claimed by another owner: Running under req.Owner,
+	//     with a greater fence and the next attempt. (An owner claims once: a
+	//     claim that was delayed on its way must not run after its release.)
+	//   - anything else: the record unchanged. Past its ExpiresAt a settled
+	//     record is returned as Gone, whether or not it was swept.
+	//
+	// The claim was granted if the returned record is Running and has
+	// req.Owner.
+	Claim(ctx context.Context, req ClaimRequest) (Record, error)
+
+	// Extend renews the leases of claims, each to lease from now. A claim is
+	// renewed if its record is Running and has its fence, even when the
+	// lease has run out meanwhile: nobody else ran. It returns the claims
+	// that are lost.
+	Extend(ctx context.Context, claims []Claim, lease time.Duration) (lost []Claim, err error)
+
+	// Settle writes the outcome and ends the claim, if the record has the
+	// claim's fence and is Running or Unknown. A record settled before under
+	// the same fence with the same outcome, or with one whose result has
+	// gone since, is a success. Otherwise ErrFenced: nothing was written.
+	Settle(ctx context.Context, c Claim, out Outcome, keep Retention) error
+
+	// Release makes the record Retryable, stating that nothing was executed,
+	// if it has the claim's fence and is Running or Unknown. Already
+	// Retryable under the same fence is a success. Otherwise ErrFenced. The
+	// record is forgotten after keep.Result.
+	Release(ctx context.Context, c Claim, keep Retention) error
+
+	// Read returns the record as it is now, with the state None if there is
+	// none. It changes nothing: a Running record whose lease has run out is
+	// returned as such.
+	Read(ctx context.Context, id ID) (Record, error)
+}
+
+// ClaimRequest is what the engine asks a store to claim.
+type ClaimRequest struct {
+	ID          ID
+	Scope       ID
+	Fingerprint Fingerprint
+	Owner       Owner
+	Lease       time.Duration
+}
+
+// TxStore is a Store that can hold the business writes and the record in one
+// transaction of type Tx.
+type TxStore[Tx any] interface {
+	Store
+
+	// RunTx runs fn in a transaction that also holds the record, and commits
+	// both or neither.
+	//
+	// It reads the record first and, as Claim does, answers ErrMismatch, or
+	// returns a record that does not allow a run, without calling fn (a
+	// lapsed Running record is parked, durably). Otherwise it calls fn once
+	// with the record to be: Running, with req.Owner, its new fence and
+	// attempt. If fn returns an error or panics, everything is rolled back
+	// and that error is returned, or the panic goes on. Else the settled
+	// record is written with fn's outcome, the transaction is committed, and
+	// the record returned has req.Owner.
+	//
+	// A record that is returned Running under another owner is in flight
+	// elsewhere. An error that wraps ErrUnknown means that the commit's fate
+	// could not be found out; any other error, that nothing was committed.
+	RunTx(ctx context.Context, req ClaimRequest, keep Retention,
+		fn func(ctx context.Context, tx Tx, rec Record) (Outcome, error)) (Record, error)
+
+	// SettleTx is Settle inside the caller's own transaction. On any error
+	// the caller must roll back.
+	SettleTx(ctx context.Context, tx Tx, c Claim, out Outcome, keep Retention) error
+}
+
+// Watcher is a Store that can tell when a record changes; without it waiters
+// poll.
+type Watcher interface {
+	// Watch returns when the record of id is no longer Running under fence,
+	// or may no longer be, and when ctx ends. It changes nothing.
+	Watch(ctx context.Context, id ID, fence int64) error
+}
+
+// Sweeper is a Store that needs cleaning up. The engine calls it regularly;
+// any number of processes may.
+type Sweeper interface {
+	// Sweep looks at a bounded number of records, about limit: it parks
+	// Running records whose lease has run out, turns expired results into
+	// tombstones, and removes records past their ForgetAt. It never touches
+	// a live claim.
+	Sweep(ctx context.Context, limit int) (Swept, error)
+}
+
+// Swept is what one Sweep did.
+type Swept struct {
+	Parked  int  // running records that became unknown
+	Expired int  // results that became tombstones
+	Purged  int  // records that were removed
+	More    bool // there is more to look at now
+}

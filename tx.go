@@ -1,0 +1,160 @@
+package stet
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/stet-go/stet/internal/fault"
+)
+
+// DoTx is Do in one transaction of s, which must be the engine's store: what fn
+// writes through tx and the outcome become durable together or not at all. A
+// crash leaves nothing behind, so a retry runs at once and never finds an
+// unknown outcome.
+//
+// If fn returns an error or panics, everything is rolled back; the error is of
+// kind ErrRetryable, and a retry runs fn again. A failure that retries should
+// see (a declined card) is a value, not an error. fn must not commit or roll
+// back tx, and must have no effects outside of it.
+func DoTx[Tx, T any](ctx context.Context, e *Engine, s TxStore[Tx], op Op, fn func(context.Context, Tx) (T, error)) (Result[T], error) {
+	var res Result[T]
+	var outErr error
+	run, err := RunTx(ctx, e, s, op, func(ctx context.Context, tx Tx) (out Outcome, err error) {
+		if res.Value, err = fn(ctx, tx); err != nil {
+			return Outcome{}, err
+		}
+		out, outErr = encodeOutcome(res.Value, nil)
+		return out, nil
+	})
+	if err != nil {
+		return res, err
+	}
+	res.Fence, res.Attempt, res.Replayed = run.Fence(), run.Attempt(), run.Replayed()
+	if res.Replayed {
+		return res, decodeOutcome(run.Outcome(), &res.Value)
+	}
+	return res, outErr
+}
+
+// RunTx is Begin, the operation and Settle in one transaction of s, which must
+// be the engine's store. fn gets the transaction and returns the outcome to
+// store with it; FromContext(ctx) is its run. An error of fn rolls back, as
+// does NothingHappened: the error returned is of kind ErrRetryable and wraps
+// it. The run returned has ended; Replayed tells whether fn's outcome stands or
+// an earlier one.
+//
+// If the transaction's fate could not be found out, the error is of kind
+// ErrUnknown; a retry will find out.
+func RunTx[Tx any](ctx context.Context, e *Engine, s TxStore[Tx], op Op, fn func(context.Context, Tx) (Outcome, error)) (*Run, error) {
+	t, err := e.ticket(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	tr := &txRun[Tx]{e: e, s: s, t: t, fn: fn}
+	en, err := e.admit(ctx, t, func(f *flight) (entry, error) {
+		tr.f = f
+		en, err := e.enter(ctx, t, tr.claim)
+		if tr.run != nil { // it ran: followers get what it came to
+			en.granted = err == nil && en.rec.Owner == t.req.Owner
+			en.shared = err == nil
+			if en.granted {
+				e.flights.end(f, en)
+			}
+		}
+		return en, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !en.granted {
+		return e.replay(ctx, t, en.rec)
+	}
+	tr.run.rec = en.rec
+	return tr.run, nil
+}
+
+// txRun is one call of RunTx.
+type txRun[Tx any] struct {
+	e   *Engine
+	s   TxStore[Tx]
+	t   *ticket
+	fn  func(context.Context, Tx) (Outcome, error)
+	f   *flight
+	run *Run // once fn was called
+}
+
+// errRolledBack wraps what fn returned, to tell it from the store's errors.
+type errRolledBack struct{ cause error }
+
+func (e errRolledBack) Error() string { return "rolled back" }
+
+// claim is Engine.claim for a transaction: it claims, runs and settles.
+func (tr *txRun[Tx]) claim(ctx context.Context, t *ticket) (Record, error) {
+	e := tr.e
+	// A settled record is found without taking any lock.
+	rec, err := e.read(ctx, t.req.ID)
+	if err == nil && rec.State.Settled() {
+		if rec.Fingerprint != t.req.Fingerprint {
+			return rec, ErrMismatch
+		}
+		return rec, nil
+	}
+	if err == nil {
+		fault.At(fault.ClaimBefore)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.o.StoreTimeout+t.p.RunTimeout)
+		defer cancel()
+		defer tr.end()
+		rec, err = tr.s.RunTx(ctx, t.req, t.p.Retention, tr.call)
+	}
+	var rolledBack errRolledBack
+	switch {
+	case err == nil:
+		if tr.run != nil {
+			e.observe(ctx, Event{Kind: EventSettled, ID: rec.ID, Class: t.op.Class, State: rec.State,
+				Fence: rec.Fence, Attempt: rec.Attempt, Elapsed: time.Since(tr.run.begun)})
+		}
+		return rec, nil
+	case errors.Is(err, ErrMismatch):
+		return rec, err
+	case errors.As(err, &rolledBack):
+		e.observe(ctx, t.event(EventReleased, tr.run.rec, nil))
+		return rec, retryable(rolledBack.cause)
+	case errors.Is(err, ErrUnknown):
+		e.observe(ctx, t.event(EventStoreFailed, rec, err))
+		return rec, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: err}
+	default:
+		e.observe(ctx, t.event(EventStoreFailed, rec, err))
+		return rec, &Error{Kind: ErrStore, Execution: NotExecuted, RetryAfter: retryAfter, Cause: err}
+	}
+}
+
+// call is called by the store, inside its transaction.
+func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec Record) (Outcome, error) {
+	e, t := tr.e, tr.t
+	run := &Run{e: e, op: t.op, p: t.p, rec: rec, f: tr.f, begun: time.Now(), transactional: true, ended: true}
+	run.setContext(ctx, run.begun)
+	tr.run = run
+	e.flights.grant(tr.f)
+	e.observe(ctx, t.event(EventClaimed, rec, nil))
+	fault.At(fault.HandlerBefore)
+	out, err := tr.fn(run.ctx, tx)
+	fault.At(fault.HandlerAfter)
+	switch {
+	case err != nil:
+		return Outcome{}, errRolledBack{err}
+	case run.SaysNothingHappened():
+		return Outcome{}, errRolledBack{errors.New("the operation declared that nothing happened")}
+	case !out.State.Settled():
+		return Outcome{}, errRolledBack{invalid("the outcome's state is %v, neither completed nor failed", out.State)}
+	}
+	run.outcome = out
+	return sealOutcome(out, t.p.MaxResult), nil
+}
+
+// end cancels the run's context, also when fn panics.
+func (tr *txRun[Tx]) end() {
+	if tr.run != nil {
+		tr.run.cancel(nil)
+	}
+}
