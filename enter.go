@@ -28,10 +28,15 @@ const (
 // refuses while the operation runs, and returns an entry that is granted or
 // settled.
 func (e *Engine) admit(ctx context.Context, t *ticket, lead func(*flight) (entry, error)) (entry, error) {
+	var f *flight
+	var leader bool
 	for {
-		f, leader := e.flights.join(t.req.ID, t.req.Fingerprint)
+		if f == nil {
+			f, leader = e.flights.join(t.req.ID, t.req.Fingerprint)
+		}
 		en, err := e.tryEnter(ctx, t, f, leader, lead)
 		if errors.Is(err, errTryAgain) {
+			f = nil
 			continue
 		}
 		if err != nil || en.granted {
@@ -53,8 +58,12 @@ func (e *Engine) admit(ctx context.Context, t *ticket, lead func(*flight) (entry
 			}
 			return en, err
 		case Running:
-			if err := e.wait(ctx, t, f, leader, en.rec); err != nil {
+			followed, err := e.wait(ctx, t, f, leader, en.rec)
+			if err != nil {
 				return en, err
+			}
+			if !followed {
+				f = nil // what it knows is what was waited on
 			}
 		default:
 			err := fmt.Errorf("the store returned a record in state %v that it did not grant", en.rec.State)
@@ -101,12 +110,13 @@ func (e *Engine) tryEnter(ctx context.Context, t *ticket, f *flight, leader bool
 	}
 }
 
-// wait returns nil when it is worth trying to enter again, and ErrInFlight when
-// waiting is over or was not wanted. It changes nothing in the store.
-func (e *Engine) wait(ctx context.Context, t *ticket, f *flight, leader bool, rec Record) error {
-	refuse := func(cause error) error {
+// wait returns when it is worth trying to enter again, followed if because the
+// flight has ended, and ErrInFlight when waiting is over or was not wanted. It
+// changes nothing in the store.
+func (e *Engine) wait(ctx context.Context, t *ticket, f *flight, leader bool, rec Record) (followed bool, err error) {
+	refuse := func(cause error) (bool, error) {
 		e.observe(ctx, t.event(EventInFlight, rec, cause))
-		return &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: cause}
+		return false, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: cause}
 	}
 	if t.deadline.IsZero() || !time.Now().Before(t.deadline) {
 		return refuse(nil)
@@ -122,7 +132,7 @@ func (e *Engine) wait(ctx context.Context, t *ticket, f *flight, leader bool, re
 		if ph, _, _, changed := e.flights.look(f); ph == running {
 			select {
 			case <-changed:
-				return nil
+				return true, nil
 			case <-e.ctx.Done():
 				return refuse(ErrClosed)
 			case <-ctx.Done():
@@ -133,7 +143,7 @@ func (e *Engine) wait(ctx context.Context, t *ticket, f *flight, leader bool, re
 	if err := e.watch(ctx, rec); err != nil {
 		return refuse(err)
 	}
-	return nil
+	return false, nil
 }
 
 // watch returns nil once the record may have changed.

@@ -1,0 +1,216 @@
+package stet_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store/memory"
+)
+
+func TestErrorIsStoredAndReplayed(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	runs := 0
+	declined := errors.New("card declined")
+	for range 2 {
+		_, err := stet.Do(t.Context(), e, op, func(context.Context) (int, error) {
+			runs++
+			return 0, declined
+		})
+		if !errors.Is(err, stet.ErrFailed) || stet.ExecutionOf(err) != stet.Executed || err.Error() != "stet: operation failed (executed): card declined" {
+			t.Fatal(err)
+		}
+	}
+	if runs != 1 {
+		t.Fatalf("ran %d times", runs)
+	}
+}
+
+func TestNothingHappenedRunsAgain(t *testing.T) {
+	busy := errors.New("processor busy")
+	for name, say := range map[string]func(ctx context.Context) error{
+		"declared":                func(ctx context.Context) error { stet.FromContext(ctx).NothingHappened(); return busy },
+		"declared, without error": func(ctx context.Context) error { stet.FromContext(ctx).NothingHappened(); return nil },
+		"wrapped":                 func(context.Context) error { return fmt.Errorf("%w: %w", stet.ErrRetryable, busy) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+			var fence int64
+			_, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) {
+				fence = stet.FromContext(ctx).Fence()
+				return 0, say(ctx)
+			})
+			if !errors.Is(err, stet.ErrRetryable) || stet.ExecutionOf(err) != stet.NotExecuted {
+				t.Fatal(err)
+			}
+			res, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) { return 1, nil })
+			if err != nil || res.Value != 1 || res.Attempt != 2 || res.Fence <= fence {
+				t.Fatalf("%+v, %v", res, err)
+			}
+		})
+	}
+}
+
+func TestPanicIsSettledAndGoesOn(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	runs := 0
+	func() {
+		defer func() {
+			if p := recover(); p != "boom" {
+				t.Errorf("recovered %v", p)
+			}
+		}()
+		_, _ = stet.Do(t.Context(), e, op, func(context.Context) (int, error) { panic("boom") })
+	}()
+	if _, err := stet.Do(t.Context(), e, op, func(context.Context) (int, error) { runs++; return 0, nil }); !errors.Is(err, stet.ErrFailed) || runs != 0 {
+		t.Fatalf("%v, %d runs", err, runs)
+	}
+}
+
+func TestResultThatCannotBeKeptIsNotRunAgain(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{Policy: stet.Policy{MaxResult: 100}})
+	runs := 0
+	big := func(context.Context) (string, error) { runs++; return string(make([]byte, 1000)), nil }
+	if res, err := stet.Do(t.Context(), e, op, big); err != nil || len(res.Value) != 1000 {
+		t.Fatalf("the first caller: %v", err)
+	}
+	if _, err := stet.Do(t.Context(), e, op, big); !errors.Is(err, stet.ErrExpired) {
+		t.Fatalf("a retry: %v", err)
+	}
+	odd := stet.Op{Scope: "s", Key: "odd"}
+	nan := func(context.Context) (float64, error) { runs++; return math.NaN(), nil }
+	for range 2 {
+		if _, err := stet.Do(t.Context(), e, odd, nan); !errors.Is(err, stet.ErrExpired) || stet.ExecutionOf(err) != stet.Executed {
+			t.Fatal(err)
+		}
+	}
+	if runs != 2 {
+		t.Fatalf("ran %d times", runs)
+	}
+}
+
+func TestRunEndsOnce(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	run := begin(t, e, op)
+	if err := run.Settle(t.Context(), stet.Outcome{}); !errors.Is(err, stet.ErrInvalid) {
+		t.Fatalf("a settle without a state: %v", err)
+	}
+	if err := run.Settle(t.Context(), stet.Outcome{State: stet.Completed, Result: []byte("a")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Release(t.Context()); !errors.Is(err, stet.ErrInvalid) {
+		t.Fatalf("release after settle: %v", err)
+	}
+	if err := run.Context().Err(); err == nil {
+		t.Fatal("the context of an ended run goes on")
+	}
+	again, err := e.Begin(t.Context(), op)
+	if err != nil || string(again.Outcome().Result) != "a" {
+		t.Fatal(err)
+	}
+	if err := again.Settle(t.Context(), stet.Outcome{State: stet.Failed}); !errors.Is(err, stet.ErrInvalid) {
+		t.Fatalf("settle of a replay: %v", err)
+	}
+}
+
+func TestNobodySeesAnotherScope(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	runs := 0
+	for _, o := range []stet.Op{{Scope: "a:b", Key: "c"}, {Scope: "a", Key: "b:c"}, {Scope: "a", Key: "b"}, {Scope: "ab", Key: ":c"}} {
+		if res, err := stet.Do(t.Context(), e, o, charge(&runs)); err != nil || res.Replayed {
+			t.Fatalf("%v: %+v, %v", o, res, err)
+		}
+	}
+	v2 := newEngine(t, memory.New(memory.Options{}), stet.Options{Namespace: "v2"})
+	if e.ID("a", "b") == v2.ID("a", "b") {
+		t.Fatal("namespaces share a record")
+	}
+}
+
+func TestDerivedKeysAreStableAndApart(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	run := begin(t, e, op)
+	charge, mail := run.DeriveKey("charge"), run.DeriveKey("mail")
+	if charge == mail {
+		t.Fatal("two calls share a key")
+	}
+	if err := run.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	second := begin(t, e, op)
+	if second.DeriveKey("charge") != charge {
+		t.Fatal("a second attempt derives another key")
+	}
+	if stet.DeriveKey("pay", "ab", "c") == stet.DeriveKey("pay", "a", "bc") || stet.DeriveKey("pay", "a") == stet.DeriveKey("pay", "a", "") {
+		t.Fatal("parameters run into one another")
+	}
+	if got, want := stet.DeriveKey("pay", "order 7"), "1ae94cb4-d0b6-8f5f-852f-fb8b22e88e80"; got != want {
+		t.Fatalf("DeriveKey changed from %s to %s: every deployed key would", want, got)
+	}
+}
+
+func TestWrongWiringIsRefusedAtConstruction(t *testing.T) {
+	for name, o := range map[string]stet.Options{
+		"negative lease":         {Policy: stet.Policy{Lease: -1}},
+		"tiny lease":             {Policy: stet.Policy{Lease: 1}},
+		"lease beyond retention": {Policy: stet.Policy{Lease: 2 * 3600e9, Retention: stet.Retention{Result: 3600e9}}},
+		"short tombstone":        {Policy: stet.Policy{Retention: stet.Retention{Result: 2 * 3600e9, Tombstone: 3600e9}}},
+		"negative retention":     {Policy: stet.Policy{Retention: stet.Retention{Result: -1}}},
+		"negative wait":          {Policy: stet.Policy{Wait: -1}},
+		"endless wait":           {Policy: stet.Policy{Wait: math.MaxInt64}},
+		"huge result":            {Policy: stet.Policy{MaxResult: math.MaxInt}},
+		"no such stale":          {Policy: stet.Policy{Stale: 9}},
+		"in a class":             {Classes: map[string]stet.Policy{"x": {Wait: -1}}},
+		"class without name":     {Classes: map[string]stet.Policy{"": {}}},
+		"negative run timeout":   {Policy: stet.Policy{RunTimeout: -1}},
+		"negative waiters":       {MaxWaiters: -1},
+		"long namespace":         {Namespace: string(make([]byte, 5000))},
+	} {
+		if e, err := stet.New(memory.New(memory.Options{}), o); !errors.Is(err, stet.ErrInvalid) {
+			t.Errorf("%s was accepted: %v %v", name, e, err)
+		}
+	}
+	if _, err := stet.New(nil, stet.Options{}); !errors.Is(err, stet.ErrInvalid) {
+		t.Error("no store was accepted")
+	}
+}
+
+func TestUnacceptableOperationsAreRefused(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, c := range map[string]struct {
+		ctx context.Context
+		op  stet.Op
+	}{
+		"no scope":     {t.Context(), stet.Op{Key: "k"}},
+		"no key":       {t.Context(), stet.Op{Scope: "s"}},
+		"long key":     {t.Context(), stet.Op{Scope: "s", Key: string(make([]byte, stet.MaxKey+1))}},
+		"long scope":   {t.Context(), stet.Op{Key: "k", Scope: string(make([]byte, stet.MaxScope+1))}},
+		"no class":     {t.Context(), stet.Op{Scope: "s", Key: "k", Class: "unheard of"}},
+		"ended caller": {ended, op},
+	} {
+		_, err := e.Begin(c.ctx, c.op)
+		if !errors.Is(err, stet.ErrInvalid) || stet.ExecutionOf(err) != stet.NotExecuted {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	_ = e.Close()
+	if _, err := e.Begin(t.Context(), op); !errors.Is(err, stet.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+func TestStoreThatIsDownExecutesNothing(t *testing.T) {
+	store := newSpy()
+	store.failClaim.Store(&errDown)
+	e := newEngine(t, store, stet.Options{})
+	runs := 0
+	_, err := stet.Do(t.Context(), e, op, charge(&runs))
+	if !errors.Is(err, stet.ErrStore) || !errors.Is(err, errDown) || stet.ExecutionOf(err) != stet.NotExecuted || runs != 0 {
+		t.Fatalf("%v, %d runs", err, runs)
+	}
+}

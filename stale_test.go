@@ -1,0 +1,241 @@
+package stet_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store/memory"
+)
+
+// die leaves a claim of op behind, as a process that was killed does, and waits
+// until its lease has run out.
+func die(t *testing.T, store stet.Store, op stet.Op) stet.Record {
+	t.Helper()
+	rec, err := store.Claim(t.Context(), stet.ClaimRequest{
+		ID: stet.Digest("", op.Scope, op.Key), Fingerprint: op.Fingerprint, Owner: stet.NewOwner(), Lease: time.Second,
+	})
+	if err != nil || rec.State != stet.Running {
+		t.Fatalf("%+v, %v", rec, err)
+	}
+	time.Sleep(2 * time.Second) // in a bubble
+	return rec
+}
+
+func charge(runs *int) func(context.Context) (string, error) {
+	return func(context.Context) (string, error) {
+		*runs++
+		return "charged", nil
+	}
+}
+
+func TestDeadRunIsParkedAndNeverRunAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(memory.Options{})
+		e := newEngine(t, store, stet.Options{})
+		die(t, store, op)
+		runs := 0
+		for range 3 {
+			_, err := stet.Do(t.Context(), e, op, charge(&runs))
+			if !errors.Is(err, stet.ErrUnknown) || stet.ExecutionOf(err) != stet.MayHaveExecuted {
+				t.Fatalf("error %v", err)
+			}
+			time.Sleep(48 * time.Hour)
+		}
+		if runs != 0 {
+			t.Fatalf("ran %d times", runs)
+		}
+	})
+}
+
+func TestDeadRunIsTakenOverWherePolicySaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(memory.Options{})
+		e := newEngine(t, store, stet.Options{Policy: stet.Policy{Stale: stet.StaleTakeOver}})
+		dead := die(t, store, op)
+		runs := 0
+		res, err := stet.Do(t.Context(), e, op, charge(&runs))
+		if err != nil || runs != 1 || res.Attempt != 2 || res.Fence <= dead.Fence {
+			t.Fatalf("%+v, %v, %d runs", res, err, runs)
+		}
+		if err := store.Settle(t.Context(), dead.Claim(), stet.Outcome{State: stet.Completed}, stet.Retention{}); !errors.Is(err, stet.ErrFenced) {
+			t.Fatalf("the dead run's settle: %v", err)
+		}
+	})
+}
+
+func TestDeadRunFailsWherePolicySaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(memory.Options{})
+		e := newEngine(t, store, stet.Options{Policy: stet.Policy{Stale: stet.StaleFail}})
+		die(t, store, op)
+		runs := 0
+		for range 2 {
+			_, err := stet.Do(t.Context(), e, op, charge(&runs))
+			if !errors.Is(err, stet.ErrFailed) || stet.ExecutionOf(err) != stet.MayHaveExecuted || runs != 0 {
+				t.Fatalf("%v, %d runs", err, runs)
+			}
+		}
+	})
+}
+
+func TestVerifierDecidesAboutDeadRuns(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		verdict stet.Verdict
+		err     error
+		runs    int
+		value   string
+		kind    error
+	}{
+		{name: "it happened", verdict: stet.ItHappened(stet.Outcome{State: stet.Completed, Result: []byte(`"found"`)}), value: "found"},
+		{name: "it failed", verdict: stet.ItHappened(stet.Outcome{State: stet.Failed, Result: []byte(`"declined"`)}), kind: stet.ErrFailed},
+		{name: "it did not happen", verdict: stet.ItDidNotHappen(), runs: 1, value: "charged"},
+		{name: "cannot know", verdict: stet.CannotKnow(), kind: stet.ErrUnknown},
+		{name: "error", verdict: stet.ItDidNotHappen(), err: errors.New("processor unreachable"), kind: stet.ErrUnknown},
+		{name: "no outcome", verdict: stet.ItHappened(stet.Outcome{}), kind: stet.ErrUnknown},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memory.New(memory.Options{})
+				var asked stet.Unresolved
+				e := newEngine(t, store, stet.Options{Policy: stet.Policy{
+					Verify: func(_ context.Context, u stet.Unresolved) (stet.Verdict, error) {
+						asked = u
+						return c.verdict, c.err
+					},
+				}})
+				dead := die(t, store, op)
+				runs := 0
+				res, err := stet.Do(t.Context(), e, op, charge(&runs))
+				if runs != c.runs || res.Value != c.value || !errors.Is(err, c.kind) || (c.kind == nil) != (err == nil) {
+					t.Fatalf("%+v, %v, %d runs", res, err, runs)
+				}
+				if asked.Op != op || asked.Fence != dead.Fence || asked.Attempt != 1 {
+					t.Fatalf("asked about %+v", asked)
+				}
+			})
+		})
+	}
+}
+
+func TestVerifierThatPanicsLeavesTheKeyUsable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(memory.Options{})
+		sick := true
+		e := newEngine(t, store, stet.Options{Policy: stet.Policy{
+			Verify: func(context.Context, stet.Unresolved) (stet.Verdict, error) {
+				if sick {
+					panic("sick")
+				}
+				return stet.ItDidNotHappen(), nil
+			},
+		}})
+		die(t, store, op)
+		runs := 0
+		func() {
+			defer func() { _ = recover() }()
+			_, _ = stet.Do(t.Context(), e, op, charge(&runs))
+		}()
+		sick = false
+		if res, err := stet.Do(t.Context(), e, op, charge(&runs)); err != nil || res.Value != "charged" {
+			t.Fatalf("%+v, %v", res, err)
+		}
+	})
+}
+
+func TestMismatchIsSaidBeforeAnythingElse(t *testing.T) {
+	other := op
+	other.Fingerprint = stet.NewFingerprint([]byte("another request"))
+	check := func(t *testing.T, e *stet.Engine) {
+		t.Helper()
+		runs := 0
+		_, err := stet.Do(t.Context(), e, other, charge(&runs))
+		if !errors.Is(err, stet.ErrMismatch) || stet.ExecutionOf(err) != stet.NotExecuted || runs != 0 {
+			t.Errorf("%v, %d runs", err, runs)
+		}
+	}
+	t.Run("running here", func(t *testing.T) {
+		e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+		run, err := e.Begin(t.Context(), op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(t, e)
+		if err := run.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		check(t, e) // retryable
+	})
+	t.Run("running elsewhere", func(t *testing.T) {
+		store := memory.New(memory.Options{})
+		if _, err := newEngine(t, store, stet.Options{}).Begin(t.Context(), op); err != nil {
+			t.Fatal(err)
+		}
+		check(t, newEngine(t, store, stet.Options{Policy: stet.Policy{Wait: time.Hour / 60}}))
+	})
+	t.Run("dead", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			store := memory.New(memory.Options{})
+			e := newEngine(t, store, stet.Options{Policy: stet.Policy{Stale: stet.StaleTakeOver}})
+			dead := die(t, store, op)
+			check(t, e)
+			if rec, _ := store.Read(t.Context(), dead.ID); rec.State != stet.Running {
+				t.Errorf("a mismatch changed the record to %v", rec.State)
+			}
+		})
+	})
+	t.Run("settled, and gone", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+			runs := 0
+			if _, err := stet.Do(t.Context(), e, op, charge(&runs)); err != nil {
+				t.Fatal(err)
+			}
+			check(t, e)
+			time.Sleep(25 * time.Hour)
+			check(t, e)
+		})
+	})
+}
+
+func TestResultExpiresThenTheTombstoneThenTheKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+		runs := 0
+		do := func() (stet.Result[string], error) { return stet.Do(t.Context(), e, op, charge(&runs)) }
+		first, _ := do()
+		time.Sleep(23 * time.Hour)
+		if res, err := do(); err != nil || !res.Replayed {
+			t.Fatalf("after 23 h: %+v, %v", res, err)
+		}
+		time.Sleep(2 * time.Hour)
+		if _, err := do(); !errors.Is(err, stet.ErrExpired) || stet.ExecutionOf(err) != stet.Executed {
+			t.Fatalf("after 25 h: %v", err)
+		}
+		time.Sleep(29 * 24 * time.Hour)
+		res, err := do()
+		if err != nil || runs != 2 || res.Fence <= first.Fence {
+			t.Fatalf("after 30 d: %+v, %v, %d runs", res, err, runs)
+		}
+	})
+}
+
+func TestClassesHaveTheirOwnRetention(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(t, memory.New(memory.Options{}), stet.Options{Classes: map[string]stet.Policy{
+			"otp": {Retention: stet.Retention{Result: 5 * time.Minute, Tombstone: time.Hour}},
+		}})
+		code := op
+		code.Class = "otp"
+		runs := 0
+		_, _ = stet.Do(t.Context(), e, code, charge(&runs))
+		time.Sleep(6 * time.Minute)
+		if _, err := stet.Do(t.Context(), e, code, charge(&runs)); !errors.Is(err, stet.ErrExpired) {
+			t.Fatal(err)
+		}
+	})
+}
