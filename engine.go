@@ -34,6 +34,7 @@ type Engine struct {
 	keeper  keeper
 	waiters atomic.Int64
 	orphans atomic.Int64
+	epoch   atomic.Pointer[epoch]
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc

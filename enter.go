@@ -310,8 +310,7 @@ func (e *Engine) verify(ctx context.Context, t *ticket, rec Record) Verdict {
 // The caller's leaving does not end it: a step that was cut off in the middle
 // is the very thing that leaves records nobody understands.
 func (e *Engine) step(ctx context.Context, call func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.o.StoreTimeout)
-	defer cancel()
+	ctx = e.stepContext(ctx)
 	var err error
 	for try, pause := 1, storeBackoff; ; try, pause = try+1, 2*pause {
 		err = call(ctx)

@@ -11,6 +11,10 @@ import (
 // beatBatch bounds how many leases are renewed in one store call.
 const beatBatch = 1000
 
+// minTick bounds how often the keeper looks for runs that have used up their
+// time; MinLease/6 is above it.
+const minTick = 5 * time.Millisecond
+
 // heartbeat is a run's place in the keeper's list.
 type heartbeat struct {
 	renewed    time.Time // when the last successful renewal was sent
@@ -34,7 +38,7 @@ func (k *keeper) init(e *Engine) {
 	k.e = e
 	k.tick = MaxLease
 	for _, p := range e.policies {
-		k.tick = min(k.tick, p.Lease/6)
+		k.tick = min(k.tick, p.Lease/6, max(p.RunTimeout/20, minTick))
 	}
 }
 

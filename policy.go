@@ -109,8 +109,8 @@ type Options struct {
 	// MaxWaiters bounds how many calls wait for runs in flight, in all;
 	// more are told ErrInFlight at once. Default 1024.
 	MaxWaiters int
-	// StoreTimeout bounds each store call, its repetitions included.
-	// Default 5 s.
+	// StoreTimeout bounds each store call, its repetitions included; a call
+	// may have up to half as much again. Default 5 s.
 	StoreTimeout time.Duration
 	// SweepEvery is how often a store that needs it is cleaned up, from a
 	// goroutine that Close ends. Default 1 min; negative: never.

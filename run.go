@@ -44,16 +44,17 @@ func FromContext(ctx context.Context) *Run {
 // newRun makes the run of a granted claim. asked is when the claim was sent.
 func (e *Engine) newRun(ctx context.Context, t *ticket, f *flight, rec Record, asked time.Time) *Run {
 	r := &Run{e: e, op: t.op, p: t.p, rec: rec, f: f, begun: asked}
-	r.setContext(ctx, asked)
-	e.keeper.add(r, asked)
+	r.setContext(ctx, context.Background())
+	e.keeper.add(r, asked) // which ends the context at its deadline, too
 	return r
 }
 
-func (r *Run) setContext(ctx context.Context, asked time.Time) {
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	ctx, stop := context.WithDeadlineCause(ctx, asked.Add(r.p.RunTimeout), ErrRunTimeout)
-	r.cancel = func(cause error) { cancel(cause); stop() }
-	r.ctx = context.WithValue(ctx, runKey{}, r)
+// setContext makes the context of a run that takes its values from ctx and ends
+// with end, or when the run is cancelled.
+func (r *Run) setContext(ctx, end context.Context) {
+	j := &joined{values: ctx, run: r, deadline: r.begun.Add(r.p.RunTimeout)}
+	j.Context, r.cancel = context.WithCancelCause(end)
+	r.ctx = j
 }
 
 // Replayed reports whether the operation was executed before; Outcome then has

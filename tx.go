@@ -133,7 +133,9 @@ func (tr *txRun[Tx]) claim(ctx context.Context, t *ticket) (Record, error) {
 func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec Record) (Outcome, error) {
 	e, t := tr.e, tr.t
 	run := &Run{e: e, op: t.op, p: t.p, rec: rec, f: tr.f, begun: time.Now(), transactional: true, ended: true}
-	run.setContext(ctx, run.begun)
+	end, stop := context.WithDeadlineCause(context.Background(), run.begun.Add(t.p.RunTimeout), ErrRunTimeout)
+	defer stop()
+	run.setContext(ctx, end)
 	tr.run = run
 	e.flights.grant(tr.f)
 	e.observe(ctx, t.event(EventClaimed, rec, nil))
