@@ -134,11 +134,7 @@ func handler(ctx context.Context, mode Mode, engine *stet.Engine, store *sqlite.
 		return nil, err
 	}
 	return m.Handler(pay(func(ctx context.Context, c Charge) error {
-		tx, ok := stethttp.Tx[*sql.Tx](ctx)
-		if !ok {
-			return errors.New("no transaction in the context")
-		}
-		_, err := tx.ExecContext(ctx, `INSERT INTO ledger VALUES (?, ?, ?)`, c.ID, c.Key, c.Amount)
+		_, err := stethttp.Tx[*sql.Tx](ctx).ExecContext(ctx, `INSERT INTO ledger VALUES (?, ?, ?)`, c.ID, c.Key, c.Amount)
 		return err
 	})), nil
 }

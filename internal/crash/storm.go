@@ -145,7 +145,10 @@ func (s *storm) cycles(ctx context.Context, rep *Report) error {
 	rng := rand.New(rand.NewPCG(s.cfg.Seed, 0))
 	rep.At = make(map[fault.Point]int)
 	ps := points(s.cfg.Mode)
-	for i := range s.cfg.Cycles {
+	for i := 0; rep.Kills < s.cfg.Cycles; i++ {
+		if rep.Missed > s.cfg.Cycles/4+len(ps) {
+			return fmt.Errorf("%d children missed their points", rep.Missed)
+		}
 		p := ps[i%len(ps)] // every point in turn, at a random visit
 		c, err := s.start(ctx, p, 1+rng.IntN(maxVisit))
 		if err != nil && !errors.Is(err, child.ErrExited) {
@@ -171,7 +174,7 @@ func (s *storm) cycles(ctx context.Context, rep *Report) error {
 			s.mu.Lock()
 			n := len(s.answers)
 			s.mu.Unlock()
-			s.cfg.Progress(fmt.Sprintf("%s: %d of %d kills, %d payments", s.cfg.Mode, i+1, s.cfg.Cycles, n))
+			s.cfg.Progress(fmt.Sprintf("%s: %d of %d kills, %d payments", s.cfg.Mode, rep.Kills, s.cfg.Cycles, n))
 		}
 	}
 	return nil

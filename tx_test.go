@@ -1,0 +1,193 @@
+package stet_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store/sqlite"
+)
+
+// bank is a SQLite store with a ledger that has no unique constraint.
+func bank(t *testing.T) (*sqlite.Store, *stet.Engine) {
+	t.Helper()
+	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "bank.db"), sqlite.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	if _, err := store.DB().ExecContext(t.Context(), `CREATE TABLE ledger (key TEXT, amount INTEGER)`); err != nil {
+		t.Fatal(err)
+	}
+	return store, newEngine(t, store, stet.Options{})
+}
+
+func book(ctx context.Context, tx *sql.Tx) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO ledger VALUES (?, 100)`, stet.FromContext(ctx).Key())
+	return err
+}
+
+func charges(t *testing.T, store *sqlite.Store) (n int) {
+	t.Helper()
+	if err := store.DB().QueryRowContext(t.Context(), `SELECT count(*) FROM ledger`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestTransactionRunsOnceAndReplays(t *testing.T) {
+	store, e := bank(t)
+	for i := range 3 {
+		res, err := stet.DoTx(t.Context(), e, store, op, func(ctx context.Context, tx *sql.Tx) (string, error) {
+			return "receipt", book(ctx, tx)
+		})
+		if err != nil || res.Value != "receipt" || res.Replayed != (i > 0) || res.Attempt != 1 {
+			t.Fatalf("%+v, %v", res, err)
+		}
+	}
+	if n := charges(t, store); n != 1 {
+		t.Fatalf("%d charges", n)
+	}
+}
+
+func TestFailedTransactionLeavesNothingBehind(t *testing.T) {
+	store, e := bank(t)
+	down := errors.New("down")
+	for name, fail := range map[string]func(context.Context) error{
+		"error":    func(context.Context) error { return down },
+		"declared": func(ctx context.Context) error { stet.FromContext(ctx).NothingHappened(); return nil },
+	} {
+		_, err := stet.DoTx(t.Context(), e, store, op, func(ctx context.Context, tx *sql.Tx) (int, error) {
+			if err := book(ctx, tx); err != nil {
+				t.Error(err)
+			}
+			return 1, fail(ctx)
+		})
+		if !errors.Is(err, stet.ErrRetryable) || stet.ExecutionOf(err) != stet.NotExecuted || (name == "error") != errors.Is(err, down) {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	func() {
+		defer func() {
+			if recover() != "boom" {
+				t.Error("the panic was swallowed")
+			}
+		}()
+		_, _ = stet.DoTx(t.Context(), e, store, op, func(ctx context.Context, tx *sql.Tx) (int, error) {
+			if err := book(ctx, tx); err != nil {
+				t.Error(err)
+			}
+			panic("boom")
+		})
+	}()
+	if n := charges(t, store); n != 0 {
+		t.Fatalf("%d charges", n)
+	}
+	res, err := stet.DoTx(t.Context(), e, store, op, func(ctx context.Context, tx *sql.Tx) (int, error) { return 7, book(ctx, tx) })
+	if err != nil || res.Value != 7 || charges(t, store) != 1 {
+		t.Fatalf("%+v, %v", res, err)
+	}
+}
+
+func TestTransactionInFlightRefusesDuplicatesHere(t *testing.T) {
+	store, e := bank(t)
+	other := op
+	other.Fingerprint = stet.NewFingerprint([]byte("another request"))
+	_, err := stet.DoTx(t.Context(), e, store, op, func(ctx context.Context, tx *sql.Tx) (int, error) {
+		never := func(context.Context, *sql.Tx) (int, error) { t.Error("ran"); return 0, nil }
+		if _, err := stet.DoTx(t.Context(), e, store, op, never); !errors.Is(err, stet.ErrInFlight) {
+			t.Errorf("a duplicate: %v", err)
+		}
+		if _, err := stet.DoTx(t.Context(), e, store, other, never); !errors.Is(err, stet.ErrMismatch) {
+			t.Errorf("another request: %v", err)
+		}
+		return 1, book(ctx, tx)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stet.DoTx(t.Context(), e, store, other, func(context.Context, *sql.Tx) (int, error) { return 0, nil }); !errors.Is(err, stet.ErrMismatch) {
+		t.Errorf("another request afterwards: %v", err)
+	}
+}
+
+func TestHerdOfTransactionsOverTwoEnginesBooksOnce(t *testing.T) {
+	store, e1 := bank(t)
+	e2 := newEngine(t, store, stet.Options{})
+	var wg sync.WaitGroup
+	for i := range 200 {
+		e := []*stet.Engine{e1, e2}[i%2]
+		wg.Go(func() {
+			res, err := stet.DoTx(t.Context(), e, store, op, func(ctx context.Context, tx *sql.Tx) (int, error) { return 7, book(ctx, tx) })
+			if err != nil && !errors.Is(err, stet.ErrInFlight) || err == nil && res.Value != 7 {
+				t.Errorf("%+v, %v", res, err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := charges(t, store); n != 1 {
+		t.Fatalf("%d charges", n)
+	}
+}
+
+func TestLostCommitReplyIsUnknownUntilItIsFoundOut(t *testing.T) {
+	store, _ := bank(t)
+	lost := lostCommit{store}
+	e := newEngine(t, lost, stet.Options{})
+	runs := 0
+	do := func(s stet.TxStore[*sql.Tx]) (stet.Result[int], error) {
+		return stet.DoTx(t.Context(), e, s, op, func(ctx context.Context, tx *sql.Tx) (int, error) { runs++; return 7, book(ctx, tx) })
+	}
+	if _, err := do(lost); !errors.Is(err, stet.ErrUnknown) || stet.ExecutionOf(err) != stet.MayHaveExecuted {
+		t.Fatal(err)
+	}
+	if res, err := do(store); err != nil || !res.Replayed || res.Value != 7 || runs != 1 {
+		t.Fatalf("%+v, %v, %d runs", res, err, runs)
+	}
+}
+
+// lostCommit never hears of its commits.
+type lostCommit struct{ *sqlite.Store }
+
+func (s lostCommit) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
+	fn func(context.Context, *sql.Tx, stet.Record) (stet.Outcome, error)) (stet.Record, error) {
+	if _, err := s.Store.RunTx(ctx, req, keep, fn); err != nil {
+		return stet.Record{}, err
+	}
+	return stet.Record{}, errors.Join(stet.ErrUnknown, errDown)
+}
+
+func TestDeadLeaseRunIsParkedInTransactionsToo(t *testing.T) {
+	store, e := bank(t)
+	verified := newEngine(t, store, stet.Options{Policy: stet.Policy{
+		Verify: func(context.Context, stet.Unresolved) (stet.Verdict, error) { return stet.ItDidNotHappen(), nil },
+	}})
+	_, err := store.Claim(t.Context(), stet.ClaimRequest{ID: stet.Digest("", op.Scope, op.Key), Owner: stet.NewOwner(), Lease: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(e *stet.Engine) (stet.Result[int], error) {
+		return stet.DoTx(t.Context(), e, store, op, func(ctx context.Context, tx *sql.Tx) (int, error) { return 7, book(ctx, tx) })
+	}
+	if _, err := run(e); !errors.Is(err, stet.ErrUnknown) || charges(t, store) != 0 {
+		t.Fatal(err)
+	}
+	if res, err := run(verified); err != nil || res.Attempt != 2 || charges(t, store) != 1 {
+		t.Fatalf("%+v, %v", res, err)
+	}
+}
+
+func TestStoreThatCannotBeUsedExecutesNoTransaction(t *testing.T) {
+	store, e := bank(t)
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := stet.DoTx(t.Context(), e, store, op, func(context.Context, *sql.Tx) (int, error) { t.Error("ran"); return 0, nil })
+	if !errors.Is(err, stet.ErrStore) || stet.ExecutionOf(err) != stet.NotExecuted {
+		t.Fatal(err)
+	}
+}
