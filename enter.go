@@ -16,8 +16,9 @@ const (
 
 	enterRounds = 4 // claims in one try to enter: a takeover or a verdict needs a second one
 
-	storeTries   = 4 // calls of one store step, the first included
+	claimTries   = 4 // calls of one claim or read, the first included; others go on until StoreTimeout
 	storeBackoff = 10 * time.Millisecond
+	maxBackoff   = 500 * time.Millisecond
 
 	pollMin = 5 * time.Millisecond // of a waiter on a store that cannot tell
 	pollMax = 500 * time.Millisecond
@@ -207,7 +208,7 @@ func (e *Engine) enter(ctx context.Context, t *ticket, claim func(context.Contex
 // claim claims in lease mode.
 func (e *Engine) claim(ctx context.Context, t *ticket) (rec Record, err error) {
 	fault.At(fault.ClaimBefore)
-	err = e.step(ctx, func(ctx context.Context) (err error) {
+	err = e.step(ctx, claimTries, func(ctx context.Context) (err error) {
 		rec, err = e.store.Claim(ctx, t.req)
 		return err
 	})
@@ -306,37 +307,39 @@ func (e *Engine) verify(ctx context.Context, t *ticket, rec Record) Verdict {
 	return v
 }
 
-// step makes a store call, repeats it when it failed, and bounds it in time.
-// The caller's leaving does not end it: a step that was cut off in the middle
-// is the very thing that leaves records nobody understands.
-func (e *Engine) step(ctx context.Context, call func(context.Context) error) error {
+// step makes a store call, repeats it when it failed, tries times at most or
+// without limit if 0, and bounds it in time. The caller's leaving does not end
+// it: a step that was cut off in the middle is the very thing that leaves
+// records nobody understands.
+func (e *Engine) step(ctx context.Context, tries int, call func(context.Context) error) error {
 	ctx = e.stepContext(ctx)
 	var err error
-	for try, pause := 1, storeBackoff; ; try, pause = try+1, 2*pause {
+	for try, pause := 1, storeBackoff; ; try, pause = try+1, min(2*pause, maxBackoff) {
 		err = call(ctx)
 		if err == nil || errors.Is(err, ErrMismatch) || errors.Is(err, ErrFenced) || errors.Is(err, ErrInvalid) {
 			return err
 		}
-		if try == storeTries || !sleep(ctx, pause/2+rand.N(pause)) {
+		if try == tries || !sleep(ctx, pause/2+rand.N(pause)) {
 			return err
 		}
 	}
 }
 
 func (e *Engine) read(ctx context.Context, id ID) (rec Record, err error) {
-	err = e.step(ctx, func(ctx context.Context) (err error) {
+	err = e.step(ctx, claimTries, func(ctx context.Context) (err error) {
 		rec, err = e.store.Read(ctx, id)
 		return err
 	})
 	return rec, err
 }
 
+// settle does not give up before StoreTimeout: what happened would be unknown.
 func (e *Engine) settle(ctx context.Context, c Claim, out Outcome, keep Retention) error {
-	return e.step(ctx, func(ctx context.Context) error { return e.store.Settle(ctx, c, out, keep) })
+	return e.step(ctx, 0, func(ctx context.Context) error { return e.store.Settle(ctx, c, out, keep) })
 }
 
 func (e *Engine) release(ctx context.Context, c Claim, keep Retention) error {
-	return e.step(ctx, func(ctx context.Context) error { return e.store.Release(ctx, c, keep) })
+	return e.step(ctx, 0, func(ctx context.Context) error { return e.store.Release(ctx, c, keep) })
 }
 
 // sealOutcome prepares an outcome for the store.

@@ -1,0 +1,147 @@
+package stet_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store/memory"
+)
+
+// recorder remembers the kinds of events.
+type recorder struct {
+	mu     sync.Mutex
+	events []stet.Event
+}
+
+func (r *recorder) Observe(_ context.Context, ev stet.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, ev)
+}
+
+// take returns the kinds of events since it was called last.
+func (r *recorder) take() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var kinds []string
+	for _, ev := range r.events {
+		kinds = append(kinds, ev.Kind.String())
+	}
+	r.events = nil
+	return strings.Join(kinds, " ")
+}
+
+func TestObserverIsToldWhatHappens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpy()
+		var rec recorder
+		e := newEngine(t, store, stet.Options{Observer: &rec, SweepEvery: -1, Policy: stet.Policy{Stale: stet.StaleTakeOver}})
+		expect := func(what, kinds string) {
+			t.Helper()
+			if got := rec.take(); got != kinds {
+				t.Errorf("%s: %q, want %q", what, got, kinds)
+			}
+		}
+		runs := 0
+		do := func(o stet.Op) { _, _ = stet.Do(t.Context(), e, o, charge(&runs)) }
+
+		do(op)
+		expect("first", "claimed settled")
+		do(op)
+		expect("replay", "replayed")
+		other := op
+		other.Fingerprint = stet.NewFingerprint([]byte("x"))
+		do(other)
+		expect("another request", "mismatched")
+		time.Sleep(25 * time.Hour)
+		do(op)
+		expect("expired", "expired")
+
+		second := stet.Op{Scope: "s", Key: "second"}
+		run := begin(t, e, second)
+		do(second)
+		if err := run.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		expect("in flight, released", "claimed in_flight released")
+
+		third := stet.Op{Scope: "s", Key: "third"}
+		die(t, store, third)
+		do(third)
+		expect("taken over", "taken_over claimed settled")
+
+		fourth := stet.Op{Scope: "s", Key: "fourth"}
+		run = begin(t, e, fourth)
+		if err := store.Release(t.Context(), run.Claim(), stet.Retention{Result: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		<-run.Context().Done()
+		_ = run.Settle(t.Context(), stet.Outcome{State: stet.Completed})
+		expect("lost", "claimed lease_lost fenced")
+
+		store.failClaim.Store(&errDown)
+		do(stet.Op{Scope: "s", Key: "fifth"})
+		expect("store down", "store_failed")
+		store.failClaim.Store(nil)
+		store.failSettle.Store(&errDown)
+		do(stet.Op{Scope: "s", Key: "sixth"})
+		expect("settle fails", "claimed store_failed")
+	})
+}
+
+func TestSweepIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(memory.Options{})
+		var rec recorder
+		newEngine(t, store, stet.Options{Observer: &rec})
+		die(t, store, op)
+		time.Sleep(2 * time.Minute)
+		rec.mu.Lock()
+		defer rec.mu.Unlock()
+		if !slices.ContainsFunc(rec.events, func(ev stet.Event) bool { return ev.Kind == stet.EventSwept && ev.Swept.Parked == 1 }) {
+			t.Fatalf("%+v", rec.events)
+		}
+	})
+}
+
+// TestNoKeyOrBodyIsTold searches everything that is told to observers and
+// callers for what must not get into a log.
+func TestNoKeyOrBodyIsTold(t *testing.T) {
+	const key, scope, body = "canary-key", "canary-scope", "canary-body"
+	store := newSpy()
+	var told []string
+	e := newEngine(t, store, stet.Options{
+		StoreTimeout: time.Millisecond,
+		Observer:     stet.ObserverFunc(func(_ context.Context, ev stet.Event) { told = append(told, fmt.Sprintf("%+v", ev)) }),
+	})
+	secret := stet.Op{Scope: scope, Key: key, Fingerprint: stet.NewFingerprint([]byte(body))}
+	try := func(o stet.Op) {
+		_, err := stet.Do(t.Context(), e, o, func(context.Context) (string, error) { return body, nil })
+		told = append(told, fmt.Sprintf("%v %+v %#v", err, err, errors.Unwrap(err)))
+	}
+	try(secret)
+	try(secret)
+	try(stet.Op{Scope: scope, Key: key})
+	try(stet.Op{Scope: scope, Key: key, Class: "none"})
+	try(stet.Op{Scope: scope, Key: strings.Repeat(key, 1000)})
+	store.failSettle.Store(&errDown)
+	try(stet.Op{Scope: scope, Key: key + "2"})
+	store.failClaim.Store(&errDown)
+	try(stet.Op{Scope: scope, Key: key + "3"})
+	for _, s := range told {
+		if strings.Contains(s, "canary") {
+			t.Errorf("told: %s", s)
+		}
+	}
+	if len(told) < 12 {
+		t.Fatalf("%d lines only", len(told))
+	}
+}
