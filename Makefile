@@ -2,7 +2,7 @@
 
 GO      ?= go
 MODULES := . bench examples
-LINT    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.13.0
+LINT    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 60s
 
 .DEFAULT_GOAL := help

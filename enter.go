@@ -35,7 +35,7 @@ func (e *Engine) admit(ctx context.Context, t *ticket, lead func(*flight) (entry
 		if f == nil {
 			f, leader = e.flights.join(t.req.ID, t.req.Fingerprint)
 		}
-		en, err := e.tryEnter(ctx, t, f, leader, lead)
+		en, err := e.tryEnter(ctx, f, leader, lead)
 		if errors.Is(err, errTryAgain) {
 			f = nil
 			continue
@@ -78,7 +78,7 @@ func (e *Engine) admit(ctx context.Context, t *ticket, lead func(*flight) (entry
 var errTryAgain = errors.New("try again")
 
 // tryEnter leads the flight, or follows it past its entering.
-func (e *Engine) tryEnter(ctx context.Context, t *ticket, f *flight, leader bool, lead func(*flight) (entry, error)) (en entry, err error) {
+func (e *Engine) tryEnter(ctx context.Context, f *flight, leader bool, lead func(*flight) (entry, error)) (en entry, err error) {
 	if leader {
 		inside := false
 		defer func() { // also when lead panics

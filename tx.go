@@ -55,6 +55,10 @@ func RunTx[Tx any](ctx context.Context, e *Engine, s TxStore[Tx], op Op, fn func
 	en, err := e.admit(ctx, t, func(f *flight) (entry, error) {
 		tr.f = f
 		en, err := e.enter(ctx, t, tr.claim)
+		if en.granted { // Running under our owner, though the function was not called
+			return en, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, RetryAfter: retryAfter,
+				Cause: errors.New("the store found a run of this very call")}
+		}
 		if tr.run != nil { // it ran: followers get what it came to
 			en.granted = err == nil && en.rec.Owner == t.req.Owner
 			en.shared = err == nil

@@ -191,3 +191,21 @@ func TestStoreThatCannotBeUsedExecutesNoTransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func TestTransactionThatTheStoreBeganAlreadyIsUnknown(t *testing.T) {
+	store, _ := bank(t)
+	odd := oddStore{store}
+	e := newEngine(t, odd, stet.Options{})
+	_, err := stet.DoTx(t.Context(), e, odd, op, func(context.Context, *sql.Tx) (int, error) { t.Error("ran"); return 0, nil })
+	if !errors.Is(err, stet.ErrUnknown) {
+		t.Fatal(err)
+	}
+}
+
+// oddStore answers RunTx with a running record of the caller's own.
+type oddStore struct{ *sqlite.Store }
+
+func (oddStore) RunTx(_ context.Context, req stet.ClaimRequest, _ stet.Retention,
+	_ func(context.Context, *sql.Tx, stet.Record) (stet.Outcome, error)) (stet.Record, error) {
+	return stet.Record{ID: req.ID, State: stet.Running, Owner: req.Owner, Fingerprint: req.Fingerprint, Fence: 1}, nil
+}

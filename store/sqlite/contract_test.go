@@ -1,0 +1,109 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store/storetest"
+)
+
+func TestStoreKeepsTheContract(t *testing.T) {
+	t.Parallel()
+	clock := newClock()
+	storetest.Run(t, storetest.Harness{
+		New:     func(t testing.TB) stet.Store { return openStore(t, Options{Clock: clock.Now}) },
+		Advance: func(_ testing.TB, d time.Duration) { clock.Advance(d) },
+	})
+}
+
+// Two handles on one file, each call through the next one: what one process
+// did must bind the other.
+func TestTwoHandlesOnOneFileKeepTheContract(t *testing.T) {
+	t.Parallel()
+	clock := newClock()
+	storetest.Run(t, storetest.Harness{
+		New: func(t testing.TB) stet.Store {
+			path := filepath.Join(t.TempDir(), "stet.db")
+			return &alternate{stores: [2]*Store{openStore(t, Options{Clock: clock.Now}, path), openStore(t, Options{Clock: clock.Now}, path)}}
+		},
+		Advance:   func(_ testing.TB, d time.Duration) { clock.Advance(d) },
+		Histories: 30,
+	})
+}
+
+// alternate sends each call to the other of two stores.
+type alternate struct {
+	mu     sync.Mutex
+	n      int
+	stores [2]*Store
+}
+
+func (a *alternate) next() *Store {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.n++
+	return a.stores[a.n%2]
+}
+
+func (a *alternate) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+	return a.next().Claim(ctx, req)
+}
+func (a *alternate) Extend(ctx context.Context, cs []stet.Claim, lease time.Duration) ([]stet.Claim, error) {
+	return a.next().Extend(ctx, cs, lease)
+}
+func (a *alternate) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+	return a.next().Settle(ctx, c, out, keep)
+}
+func (a *alternate) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+	return a.next().Release(ctx, c, keep)
+}
+func (a *alternate) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+	return a.next().Read(ctx, id)
+}
+func (a *alternate) Sweep(ctx context.Context, limit int) (stet.Swept, error) {
+	return a.next().Sweep(ctx, limit)
+}
+
+func TestTransactionsKeepTheContract(t *testing.T) {
+	t.Parallel()
+	clock := newClock()
+	storetest.RunTx(t, storetest.TxHarness[*sql.Tx]{
+		Harness: storetest.Harness{
+			New: func(t testing.TB) stet.Store {
+				s := openStore(t, Options{Clock: clock.Now})
+				if _, err := s.DB().Exec("CREATE TABLE effects (name TEXT)"); err != nil {
+					t.Fatal(err)
+				}
+				return s
+			},
+			Advance: func(_ testing.TB, d time.Duration) { clock.Advance(d) },
+		},
+		Write: func(ctx context.Context, tx *sql.Tx, name string) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO effects VALUES (?)", name)
+			return err
+		},
+		Rows: func(t testing.TB, s stet.TxStore[*sql.Tx], name string) (n int) {
+			if err := s.(*Store).DB().QueryRow("SELECT count(*) FROM effects WHERE name = ?", name).Scan(&n); err != nil {
+				t.Error(err)
+			}
+			return n
+		},
+		Begin: func(t testing.TB, s stet.TxStore[*sql.Tx]) (*sql.Tx, func(bool) error) {
+			tx, err := s.(*Store).DB().Begin()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return tx, func(commit bool) error {
+				if commit {
+					return tx.Commit()
+				}
+				return tx.Rollback()
+			}
+		},
+	})
+}

@@ -1,0 +1,114 @@
+package sqlite_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store/sqlite"
+)
+
+// open opens a store in a folder that done removes.
+func open() (s *sqlite.Store, done func()) {
+	dir, err := os.MkdirTemp("", "stet")
+	if err != nil {
+		panic(err)
+	}
+	s, err = sqlite.Open(context.Background(), filepath.Join(dir, "stet.db"), sqlite.Options{})
+	if err != nil {
+		panic(err)
+	}
+	return s, func() {
+		_ = s.Close()
+		_ = os.RemoveAll(dir)
+	}
+}
+
+func Example() {
+	store, done := open() // sqlite.Open(ctx, "/var/lib/payments/stet.db", sqlite.Options{})
+	defer done()
+	engine, err := stet.New(store, stet.Options{})
+	if err != nil {
+		panic(err)
+	}
+	defer engine.Close()
+
+	op := stet.Op{Scope: "acct_1", Key: "8e03978e-40d5-43e8-bc93-6894a57f9324"}
+	for range 2 {
+		res, err := stet.Do(context.Background(), engine, op, func(context.Context) (string, error) {
+			fmt.Println("charging")
+			return "ch_1", nil
+		})
+		fmt.Println(res.Value, res.Replayed, err)
+	}
+	// Output:
+	// charging
+	// ch_1 false <nil>
+	// ch_1 true <nil>
+}
+
+// The payment and the record of it are one commit.
+func ExampleStore_RunTx() {
+	ctx := context.Background()
+	store, done := open()
+	defer done()
+	if _, err := store.DB().ExecContext(ctx, "CREATE TABLE payments (id TEXT, amount INTEGER)"); err != nil {
+		panic(err)
+	}
+	engine, err := stet.New(store, stet.Options{})
+	if err != nil {
+		panic(err)
+	}
+	defer engine.Close()
+
+	pay := func(ctx context.Context, tx *sql.Tx) (string, error) {
+		_, err := tx.ExecContext(ctx, "INSERT INTO payments VALUES ('pay_1', 100)")
+		return "pay_1", err
+	}
+	op := stet.Op{Scope: "acct_1", Key: "k1"}
+	for range 2 {
+		res, err := stet.DoTx(ctx, engine, store, op, pay)
+		fmt.Println(res.Value, res.Replayed, err)
+	}
+	var n int
+	if err := store.DB().QueryRowContext(ctx, "SELECT count(*) FROM payments").Scan(&n); err != nil {
+		panic(err)
+	}
+	fmt.Println("payments:", n)
+	// Output:
+	// pay_1 false <nil>
+	// pay_1 true <nil>
+	// payments: 1
+}
+
+// A worker that claimed before settles in the transaction that holds its
+// writes.
+func ExampleStore_SettleTx() {
+	ctx := context.Background()
+	store, done := open()
+	defer done()
+	rec, err := store.Claim(ctx, stet.ClaimRequest{
+		ID: stet.Digest("", "acct_1", "k1"), Scope: stet.DigestScope("", "acct_1"),
+		Owner: stet.NewOwner(), Lease: stet.MinLease,
+	})
+	if err != nil {
+		panic(err)
+	}
+	tx, err := store.DB().BeginTx(ctx, nil)
+	if err != nil {
+		panic(err)
+	}
+	defer tx.Rollback()
+	keep := stet.Retention{Result: 24 * time.Hour, Tombstone: 30 * 24 * time.Hour}
+	// … the business writes, through tx …
+	out := stet.Outcome{State: stet.Completed, Result: []byte("done")}
+	if err := store.SettleTx(ctx, tx, rec.Claim(), out, keep); err != nil {
+		panic(err)
+	}
+	fmt.Println(tx.Commit())
+	// Output: <nil>
+}

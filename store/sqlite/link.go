@@ -1,0 +1,223 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// query is a statement that is prepared once per connection.
+type query uint8
+
+const (
+	qBegin query = iota
+	qCommit
+	qRollback
+	qFence
+	qInsert
+	qSelect
+	qGrant
+	qPark
+	qExtend
+	qSettle
+	qRelease
+	qDue
+	qExpire
+	qPurge
+	queries // how many there are
+)
+
+const columns = `scope, fingerprint, owner, state, fence, attempt, gone, claimed, lease, settled, expires, forget, result`
+
+var sqlText = [queries]string{
+	qBegin:    `BEGIN IMMEDIATE`,
+	qCommit:   `COMMIT`,
+	qRollback: `ROLLBACK`,
+
+	qFence: `SELECT max(fence, coalesce((SELECT max(fence) FROM stet_records), 0)) FROM stet_meta WHERE one = 1`,
+
+	qInsert: `INSERT INTO stet_records (fence, id, scope, fingerprint, owner, state, attempt, claimed, lease, due)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`,
+	qSelect: `SELECT ` + columns + ` FROM stet_records WHERE id = ?`,
+
+	// The writes below name the fence that was read or is claimed, and so
+	// can never touch a record that somebody else has claimed since.
+	qGrant: `UPDATE stet_records SET scope = ?, fingerprint = ?, owner = ?, state = ?, fence = ?, attempt = ?, gone = 0,
+		claimed = ?, lease = ?, due = ?, settled = NULL, expires = NULL, forget = NULL, result = NULL WHERE fence = ? AND id = ?`,
+	qPark: `UPDATE stet_records SET state = 5, settled = ?, lease = NULL, due = NULL
+		WHERE fence = ? AND id = ? AND state = 1 AND lease <= ?`,
+	qExtend: `UPDATE stet_records SET lease = ?, due = ? WHERE fence = ? AND id = ? AND state = 1`,
+	qSettle: `UPDATE stet_records SET state = ?, gone = ?, result = ?, settled = ?, expires = ?, forget = ?, due = ?, lease = NULL
+		WHERE fence = ? AND id = ? AND state IN (1, 5)`,
+	qRelease: `UPDATE stet_records SET state = 4, settled = ?, forget = ?, due = ?, lease = NULL
+		WHERE fence = ? AND id = ? AND state IN (1, 5)`,
+
+	qDue:    `SELECT id, fence, state, lease, forget FROM stet_records WHERE due <= ? ORDER BY due LIMIT ?`,
+	qExpire: `UPDATE stet_records SET gone = 1, result = NULL, due = forget WHERE fence = ? AND id = ?`,
+	qPurge:  `DELETE FROM stet_records WHERE fence = ? AND id = ?`,
+}
+
+// session runs statements: on a connection of the store's own, or in a
+// transaction of database/sql.
+type session interface {
+	// exec returns how many rows the statement changed.
+	exec(q query, args ...any) (int64, error)
+	// rows calls each for every row; the values are valid until it returns.
+	rows(q query, each func([]driver.Value) error, args ...any) error
+}
+
+// link is a connection below database/sql, whose pooling, locking and argument
+// checks cost as much as a short statement does. One goroutine uses it at a time.
+type link struct {
+	conn  driver.Conn
+	stmts [queries]driver.Stmt
+	args  []driver.NamedValue
+	row   []driver.Value
+}
+
+func dial(ctx context.Context, c driver.Connector) (*link, error) {
+	conn, err := c.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &link{conn: conn}, nil
+}
+
+func (l *link) close() error {
+	var errs []error
+	for _, s := range l.stmts {
+		if s != nil {
+			errs = append(errs, s.Close())
+		}
+	}
+	return errors.Join(append(errs, l.conn.Close())...)
+}
+
+// stmt returns the prepared statement of q and its arguments.
+func (l *link) stmt(q query, args []any) (driver.Stmt, []driver.NamedValue, error) {
+	if l.stmts[q] == nil {
+		s, err := l.conn.Prepare(sqlText[q])
+		if err != nil {
+			return nil, nil, err
+		}
+		l.stmts[q] = s
+	}
+	l.args = l.args[:0]
+	for i, a := range args {
+		l.args = append(l.args, driver.NamedValue{Ordinal: i + 1, Value: a})
+	}
+	return l.stmts[q], l.args, nil
+}
+
+func (l *link) exec(q query, args ...any) (int64, error) {
+	s, named, err := l.stmt(q, args)
+	if err != nil {
+		return 0, err
+	}
+	// Not the caller's context: a batch serves many callers, and cutting a
+	// write off in the middle rolls all of it back.
+	res, err := s.(driver.StmtExecContext).ExecContext(context.Background(), named)
+	clear(l.args)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+func (l *link) rows(q query, each func([]driver.Value) error, args ...any) (err error) {
+	s, named, err := l.stmt(q, args)
+	if err != nil {
+		return err
+	}
+	rows, err := s.(driver.StmtQueryContext).QueryContext(context.Background(), named)
+	clear(l.args)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	if n := len(rows.Columns()); cap(l.row) < n {
+		l.row = make([]driver.Value, n)
+	} else {
+		l.row = l.row[:n]
+	}
+	for {
+		switch err := rows.Next(l.row); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		if err := each(l.row); err != nil {
+			return err
+		}
+	}
+}
+
+// txSession runs statements in a transaction of database/sql. stmts, if not nil,
+// are prepared on the pool that the transaction comes from.
+type txSession struct {
+	ctx   context.Context
+	tx    *sql.Tx
+	stmts *[queries]*sql.Stmt
+}
+
+func (t txSession) exec(q query, args ...any) (int64, error) {
+	var res sql.Result
+	var err error
+	if t.stmts != nil {
+		res, err = t.tx.StmtContext(t.ctx, t.stmts[q]).ExecContext(t.ctx, args...)
+	} else {
+		res, err = t.tx.ExecContext(t.ctx, sqlText[q], args...)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+func (t txSession) rows(q query, each func([]driver.Value) error, args ...any) (err error) {
+	var rows *sql.Rows
+	if t.stmts != nil {
+		rows, err = t.tx.StmtContext(t.ctx, t.stmts[q]).QueryContext(t.ctx, args...)
+	} else {
+		rows, err = t.tx.QueryContext(t.ctx, sqlText[q], args...)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	names, err := rows.Columns()
+	if err != nil {
+		return err
+	}
+	values := make([]driver.Value, len(names))
+	into := make([]any, len(names))
+	for i := range values {
+		into[i] = (*any)(&values[i])
+	}
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			return err
+		}
+		if err := each(values); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// one reads the single integer that q selects.
+func one(s session, q query, args ...any) (n int64, err error) {
+	found := false
+	err = s.rows(q, func(row []driver.Value) error {
+		n, found = row[0].(int64)
+		return nil
+	}, args...)
+	if err == nil && !found {
+		err = fmt.Errorf("%w: %s gave no number", errDamaged, sqlText[q])
+	}
+	return n, err
+}

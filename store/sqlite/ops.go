@@ -1,0 +1,161 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+const (
+	extendChunk = 256  // claims renewed in one operation of a batch
+	sweepChunk  = 1000 // records looked at by one Sweep
+)
+
+// Claim implements stet.Store.
+func (s *Store) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+	var rec stet.Record
+	err := s.write(ctx, func(b *batch) (err error) {
+		rec, err = claim(b, &req, b.now, func() (int64, error) { return b.fences.draw(b) })
+		return err
+	})
+	if err != nil && !errors.Is(err, stet.ErrMismatch) {
+		return stet.Record{}, err // a batch that is late may still be writing rec
+	}
+	return rec, err
+}
+
+// Extend implements stet.Store.
+func (s *Store) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) (lost []stet.Claim, err error) {
+	for len(claims) > 0 {
+		n := min(len(claims), extendChunk)
+		var gone []stet.Claim
+		err := s.write(ctx, func(b *batch) (err error) {
+			gone, err = extend(b, claims[:n], lease, b.now)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		lost, claims = append(lost, gone...), claims[n:]
+	}
+	return lost, ctx.Err()
+}
+
+// Settle implements stet.Store.
+func (s *Store) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+	return s.write(ctx, func(b *batch) error { return settle(b, c, out, keep, b.now) })
+}
+
+// Release implements stet.Store.
+func (s *Store) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+	return s.write(ctx, func(b *batch) error { return release(b, c, keep, b.now) })
+}
+
+// Read implements stet.Store. It never waits for a writer.
+func (s *Store) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return stet.Record{}, err
+	}
+	if s.closed.Load() {
+		return stet.Record{}, errClosed
+	}
+	var l *link
+	select {
+	case l = <-s.readers:
+	case <-ctx.Done():
+		return stet.Record{}, fmt.Errorf("sqlite: while waiting to read: %w", context.Cause(ctx))
+	}
+	rec, l, err := s.read(l, id)
+	s.readers <- l
+	return rec, err
+}
+
+// read reads through l, or a new connection if there is none, and returns the
+// connection to keep.
+func (s *Store) read(l *link, id stet.ID) (stet.Record, *link, error) {
+	if s.closed.Load() {
+		return stet.Record{}, l, errClosed
+	}
+	if l == nil {
+		var err error
+		if l, err = dial(s.background, s.shared); err != nil {
+			return stet.Record{}, nil, s.explain("read", err, s.path)
+		}
+	}
+	r, err := load(l, id)
+	if err != nil {
+		_ = l.close()
+		return stet.Record{}, nil, s.explain("read", err, s.path)
+	}
+	now := s.o.Clock().UnixMicro()
+	if r == nil || r.forgotten(now) {
+		return stet.Record{ID: id}, l, nil
+	}
+	return r.at(now), l, nil
+}
+
+// Sweep implements stet.Sweeper. It looks only at records that are due, through
+// an index, so that its cost does not depend on how many there are. At most
+// 1,000 are looked at by one call, whatever limit says.
+func (s *Store) Sweep(ctx context.Context, limit int) (stet.Swept, error) {
+	if limit < 1 {
+		return stet.Swept{}, ctx.Err()
+	}
+	limit = min(limit, sweepChunk)
+	var swept stet.Swept
+	err := s.write(ctx, func(b *batch) (err error) {
+		swept, err = sweep(b, limit, b.now)
+		return err
+	})
+	if err != nil {
+		return stet.Swept{}, err
+	}
+	return swept, nil
+}
+
+// due is a record that the sweep has something to do with.
+type due struct {
+	stet.Claim
+	state         stet.State
+	lease, forget micros
+}
+
+// sweep is the body of Sweep, in a write transaction.
+func sweep(s session, limit int, now micros) (swept stet.Swept, err error) {
+	var found []due
+	err = s.rows(qDue, func(v []driver.Value) error {
+		var d due
+		id, _ := v[0].([]byte)
+		copy(d.ID[:], id)
+		d.Fence, _ = v[1].(int64)
+		state, _ := v[2].(int64)
+		d.state = stet.State(state)
+		d.lease, _ = v[3].(int64)
+		d.forget, _ = v[4].(int64)
+		found = append(found, d)
+		return nil
+	}, now, int64(limit))
+	if err != nil {
+		return swept, err
+	}
+	for _, d := range found {
+		q, count, args := qExpire, &swept.Expired, []any{d.Fence, d.ID[:]}
+		switch {
+		case d.state == stet.Running:
+			q, count, args = qPark, &swept.Parked, []any{now, d.Fence, d.ID[:], now}
+		case d.forget != 0 && d.forget <= now:
+			q, count = qPurge, &swept.Purged
+		}
+		n, err := s.exec(q, args...)
+		if err != nil {
+			return swept, err
+		}
+		*count += int(n)
+	}
+	swept.More = len(found) == limit
+	return swept, nil
+}

@@ -1,0 +1,292 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/fault"
+)
+
+// whileHeld runs f while the writer is held, inside a bubble so that
+// synctest.Wait tells when everybody else is queued, and then lets go.
+func whileHeld(t *testing.T, o Options, f func(t *testing.T, s *Store)) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "stet.db")
+	synctest.Test(t, func(t *testing.T) {
+		s, err := Open(context.Background(), path, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.w.acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		f(t, s)
+		s.w.handOver()
+		synctest.Wait()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestWhatGathersShareOneTransaction(t *testing.T) {
+	var commits atomic.Int64
+	fault.Set(func(p fault.Point) {
+		if p == fault.CommitAfter {
+			commits.Add(1)
+		}
+	})
+	defer fault.Set(nil)
+	whileHeld(t, Options{}, func(t *testing.T, s *Store) {
+		for i := range 100 {
+			go func() {
+				if _, err := s.Claim(context.Background(), request(fmt.Sprint(i))); err != nil {
+					t.Error(err)
+				}
+			}()
+		}
+		synctest.Wait()
+		if n := s.w.ops.n; n != 100 {
+			t.Errorf("%d of 100 are queued", n)
+		}
+	})
+	if n := commits.Load(); n != 1 {
+		t.Errorf("100 claims took %d commits", n)
+	}
+}
+
+func TestBatchesAreBounded(t *testing.T) {
+	var commits atomic.Int64
+	fault.Set(func(p fault.Point) {
+		if p == fault.CommitAfter {
+			commits.Add(1)
+		}
+	})
+	defer fault.Set(nil)
+	whileHeld(t, Options{}, func(t *testing.T, s *Store) {
+		s.w.batch = 10
+		for i := range 95 {
+			go func() {
+				if _, err := s.Claim(context.Background(), request(fmt.Sprint(i))); err != nil {
+					t.Error(err)
+				}
+			}()
+		}
+		synctest.Wait()
+	})
+	if n := commits.Load(); n != 10 {
+		t.Errorf("95 claims by tens took %d commits", n)
+	}
+}
+
+func TestCallerWhoseContextEndsInTheQueueDidNothing(t *testing.T) {
+	whileHeld(t, Options{}, func(t *testing.T, s *Store) {
+		ctx, cancel := context.WithCancel(context.Background())
+		left := make(chan error, 2)
+		go func() { _, err := s.Claim(ctx, request("k")); left <- err }()
+		go func() {
+			_, err := s.RunTx(ctx, request("k"), keep, never(t))
+			left <- err
+		}()
+		synctest.Wait()
+		cancel()
+		for range 2 {
+			if err := <-left; !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "nothing was done") {
+				t.Errorf("in the queue: %v", err)
+			}
+		}
+		if s.w.ops.n+s.w.alone.n != 0 {
+			t.Errorf("%d and %d still queue", s.w.ops.n, s.w.alone.n)
+		}
+		if rec := mustRead(t, s, request("k").ID); rec.State != stet.None {
+			t.Errorf("the record: %+v", rec)
+		}
+	})
+}
+
+func TestQueueIsBounded(t *testing.T) {
+	whileHeld(t, Options{MaxQueue: 2}, func(t *testing.T, s *Store) {
+		for i := range 2 {
+			go func() { _, _ = s.Claim(context.Background(), request(fmt.Sprint(i))) }()
+		}
+		synctest.Wait()
+		if _, err := s.Claim(t.Context(), request("k")); err == nil || !strings.Contains(err.Error(), "MaxQueue") {
+			t.Errorf("the third: %v", err)
+		}
+		if _, err := s.RunTx(t.Context(), request("k"), keep, never(t)); err == nil || !strings.Contains(err.Error(), "MaxQueue") {
+			t.Errorf("a transaction: %v", err)
+		}
+	})
+}
+
+// Exclusive callers get the writer in the order of asking, and neither they nor
+// batches are overtaken for ever.
+func TestWriterIsGivenInTheOrderOfAsking(t *testing.T) {
+	var mu sync.Mutex
+	var order []string
+	note := func(s string) { mu.Lock(); defer mu.Unlock(); order = append(order, s) }
+	whileHeld(t, Options{}, func(t *testing.T, s *Store) {
+		exclusive := func(name string) {
+			go func() {
+				if err := s.w.acquire(context.Background()); err != nil {
+					t.Error(err)
+				}
+				note(name)
+				s.w.handOver()
+			}()
+			synctest.Wait()
+		}
+		grouped := func(name string) {
+			go func() {
+				if err := s.write(context.Background(), func(*batch) error { note(name); return nil }); err != nil {
+					t.Error(err)
+				}
+			}()
+			synctest.Wait()
+		}
+		exclusive("x1")
+		exclusive("x2")
+		grouped("g1")
+		exclusive("x3")
+		grouped("g2") // joins g1's batch
+		exclusive("x4")
+	})
+	if got := strings.Join(order, " "); got != "x1 x2 g1 g2 x3 x4" {
+		t.Errorf("order %s", got)
+	}
+}
+
+func TestOneFailingOperationDoesNotFailItsBatch(t *testing.T) {
+	whileHeld(t, Options{}, func(t *testing.T, s *Store) {
+		boom := errors.New("boom")
+		for i := range 20 {
+			go func() {
+				if i == 7 {
+					err := s.write(context.Background(), func(b *batch) error {
+						_, _ = b.exec(qRollback) // as SQLite does by itself on a full disk
+						return boom
+					})
+					if !errors.Is(err, boom) {
+						t.Errorf("the failing one: %v", err)
+					}
+					return
+				}
+				mustClaim(t, s, request(fmt.Sprint(i)))
+			}()
+		}
+		synctest.Wait()
+	})
+}
+
+func TestFailingCommitFailsTheWholeBatch(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stet.db")
+	s := openStore(t, Options{}, path)
+	fault.Set(func(p fault.Point) {
+		if p == fault.CommitBefore {
+			_, _ = s.writer.exec(qRollback) // so that COMMIT fails
+		}
+	})
+	defer fault.Set(nil)
+	for range 3 {
+		_, err := s.Claim(t.Context(), request("k"))
+		if err == nil || !strings.Contains(err.Error(), "may or may not") {
+			t.Errorf("Claim: %v", err)
+		}
+	}
+	fault.Set(nil)
+	mustClaim(t, s, request("k"))
+}
+
+func TestPanicOfTheLeaderStrandsNobody(t *testing.T) {
+	clock := newClock()
+	var bad atomic.Bool
+	s := openStore(t, Options{Clock: func() time.Time {
+		if bad.Load() {
+			panic("no clock")
+		}
+		return clock.Now()
+	}})
+	bad.Store(true)
+	var wg sync.WaitGroup
+	var panics, errs atomic.Int64
+	for i := range 50 {
+		wg.Go(func() {
+			defer func() {
+				if recover() != nil {
+					panics.Add(1)
+				}
+			}()
+			if _, err := s.Claim(t.Context(), request(fmt.Sprint(i))); err != nil {
+				errs.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if panics.Load()+errs.Load() != 50 || panics.Load() == 0 {
+		t.Errorf("%d panics and %d errors of 50", panics.Load(), errs.Load())
+	}
+	bad.Store(false)
+	mustClaim(t, s, request("after"))
+}
+
+func TestManyCallersOnFewKeysAgree(t *testing.T) {
+	s := openStore(t, Options{})
+	const keys, callers = 20, 200
+	var granted [keys]atomic.Int64
+	var fences sync.Map
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() {
+			req := request(fmt.Sprint(i % keys))
+			rec, err := s.Claim(t.Context(), req)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if rec.State != stet.Running || rec.Owner != req.Owner {
+				return
+			}
+			granted[i%keys].Add(1)
+			if _, dup := fences.LoadOrStore(rec.Fence, i); dup {
+				t.Errorf("fence %d was given twice", rec.Fence)
+			}
+			mustSettle(t, s, rec.Claim(), "done")
+		})
+	}
+	wg.Wait()
+	for k := range keys {
+		if n := granted[k].Load(); n != 1 {
+			t.Errorf("key %d was granted %d times", k, n)
+		}
+		if rec := mustRead(t, s, request(fmt.Sprint(k)).ID); rec.State != stet.Completed {
+			t.Errorf("key %d: %+v", k, rec)
+		}
+	}
+}
+
+func TestClosedStoreRefuses(t *testing.T) {
+	s := openStore(t, Options{})
+	for range 2 {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Claim(t.Context(), request("k")); !errors.Is(err, errClosed) {
+		t.Errorf("Claim: %v", err)
+	}
+	if _, err := s.Read(t.Context(), request("k").ID); !errors.Is(err, errClosed) {
+		t.Errorf("Read: %v", err)
+	}
+	if _, err := s.RunTx(t.Context(), request("k"), keep, never(t)); !errors.Is(err, errClosed) {
+		t.Errorf("RunTx: %v", err)
+	}
+}

@@ -1,0 +1,183 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// schemaVersion is the version of the tables that this code reads and writes.
+const schemaVersion = 1
+
+// The version is in a table of the store's own: the file may be shared with the
+// service's tables, and PRAGMA user_version belongs to those.
+//
+// A record's fence is its row's key. That makes settling a look-up by number,
+// writes results one after the other although digests are spread evenly, and
+// costs no counter: the next fence is one past the last row's. Only when that
+// row goes is its fence noted in stet_meta, by a trigger, so that no deletion by
+// anyone can make a fence come back.
+//
+// due is when the sweep has something to do with the record: its lease runs out,
+// its result expires or it is forgotten. NULL: never.
+const schema = `
+CREATE TABLE stet_meta (
+	one    INTEGER PRIMARY KEY CHECK (one = 1),
+	schema INTEGER NOT NULL,
+	fence  INTEGER NOT NULL
+) STRICT;
+CREATE TABLE stet_records (
+	fence       INTEGER PRIMARY KEY,
+	id          BLOB    NOT NULL UNIQUE,
+	scope       BLOB    NOT NULL,
+	fingerprint BLOB    NOT NULL,
+	owner       BLOB    NOT NULL,
+	state       INTEGER NOT NULL,
+	attempt     INTEGER NOT NULL,
+	gone        INTEGER NOT NULL DEFAULT 0,
+	claimed     INTEGER NOT NULL,
+	lease       INTEGER,
+	settled     INTEGER,
+	expires     INTEGER,
+	forget      INTEGER,
+	due         INTEGER,
+	result      BLOB
+) STRICT;
+CREATE INDEX stet_records_due ON stet_records (due) WHERE due IS NOT NULL;
+CREATE TRIGGER stet_records_fence BEFORE DELETE ON stet_records
+WHEN old.fence > (SELECT fence FROM stet_meta WHERE one = 1) BEGIN
+	UPDATE stet_meta SET fence = old.fence WHERE one = 1;
+END;
+INSERT INTO stet_meta (one, schema, fence) VALUES (1, 1, 0);
+`
+
+// Bounds of memory and files. The log is short because writing over it is
+// quicker than making it longer, which the file system has to note each time.
+const (
+	walPages    = 1000     // of the write-ahead log, after which it is copied back
+	walKeep     = 64 << 20 // bytes the log's file keeps when it is started over
+	writerCache = 32 << 10 // KiB of pages that the writer keeps; a batch fits
+	readerCache = 8 << 10  // the same of each connection that reads, or is the service's
+)
+
+// source returns the data source name of a path. Percent signs, question marks
+// and the like are escaped, because the driver takes it for a URI.
+func source(path string, cache int, o Options) (string, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", fmt.Errorf("sqlite: %w", err)
+	}
+	slash := filepath.ToSlash(abs)
+	if !strings.HasPrefix(slash, "/") { // a drive letter
+		slash = "/" + slash
+	}
+	parts := strings.Split(slash, "/")
+	for i, p := range parts {
+		parts[i] = url.PathEscape(p)
+	}
+	q := url.Values{"_txlock": {"immediate"}, "_error_rc": {"1"}, "_pragma": {
+		"busy_timeout(" + strconv.FormatInt(o.BusyTimeout.Milliseconds(), 10) + ")",
+		"synchronous(FULL)",
+		"fullfsync(ON)",
+		"foreign_keys(ON)",
+		"trusted_schema(OFF)",
+		fmt.Sprintf("cache_size(-%d)", cache),
+		fmt.Sprintf("wal_autocheckpoint(%d)", walPages),
+		fmt.Sprintf("journal_size_limit(%d)", walKeep),
+	}}
+	return "file://" + strings.Join(parts, "/") + "?" + q.Encode(), nil
+}
+
+// prepare brings a new file into shape, and refuses what it does not know.
+// Several processes may do so at a time.
+func (s *Store) prepare(ctx context.Context) error {
+	conn, err := s.db.Conn(ctx)
+	if err != nil {
+		return s.explain("open", err, s.path)
+	}
+	defer conn.Close()
+	if err := s.useWAL(ctx, conn); err != nil {
+		return err
+	}
+	version, err := readVersion(ctx, conn)
+	if err == nil && version == 0 {
+		version, err = create(ctx, conn)
+	}
+	switch {
+	case err != nil:
+		return s.explain("open", err, s.path)
+	case version > schemaVersion:
+		return fmt.Errorf("sqlite: %s has tables of version %d, and this program knows versions up to %d: run a program as new as the one that wrote it, or use another file",
+			s.path, version, schemaVersion)
+	case version < schemaVersion:
+		return fmt.Errorf("sqlite: %s: %w: its tables have the version %d", s.path, errDamaged, version)
+	}
+	return nil
+}
+
+// useWAL puts the file into write-ahead mode, where it stays. SQLite does not
+// wait for other processes here, whatever busy_timeout says.
+func (s *Store) useWAL(ctx context.Context, conn *sql.Conn) error {
+	end := time.Now().Add(s.o.BusyTimeout)
+	for {
+		var mode string
+		err := conn.QueryRowContext(ctx, "PRAGMA journal_mode = WAL").Scan(&mode)
+		switch {
+		case err == nil && mode == "wal":
+			return nil
+		case err == nil:
+			return fmt.Errorf("sqlite: %s: the journal mode stays %q; write-ahead logging needs a local file system", s.path, mode)
+		case !isBusy(err) || time.Now().After(end):
+			return s.explain("open", err, s.path)
+		}
+		pause := time.NewTimer(time.Millisecond + rand.N(5*time.Millisecond))
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return fmt.Errorf("sqlite: open: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// queryer is a *sql.Conn or a *sql.Tx.
+type queryer interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// readVersion returns the version of the tables, 0 if there are none.
+func readVersion(ctx context.Context, q queryer) (version int, err error) {
+	var tables int
+	err = q.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE name = 'stet_meta'").Scan(&tables)
+	if err != nil || tables == 0 {
+		return 0, err
+	}
+	err = q.QueryRowContext(ctx, "SELECT schema FROM stet_meta WHERE one = 1").Scan(&version)
+	if errors.Is(err, sql.ErrNoRows) || err == nil && version < 1 {
+		err = fmt.Errorf("%w: the table stet_meta is empty or was changed", errDamaged)
+	}
+	return version, err
+}
+
+// create makes the tables unless another process has just done so.
+func create(ctx context.Context, conn *sql.Conn) (int, error) {
+	tx, err := conn.BeginTx(ctx, nil) // immediate: only one process gets past this at a time
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = tx.Rollback() }()
+	if version, err := readVersion(ctx, tx); err != nil || version != 0 {
+		return version, err
+	}
+	if _, err := tx.ExecContext(ctx, schema); err != nil {
+		return 0, err
+	}
+	return schemaVersion, tx.Commit()
+}

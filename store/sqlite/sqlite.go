@@ -1,0 +1,197 @@
+// Package sqlite is the embedded, durable store: a file on the local disk that
+// several processes of one host may use at a time. It needs no server and no C
+// compiler.
+//
+// What was acknowledged is on the disk (write-ahead log, synchronous=FULL).
+// Concurrent calls share transactions, and so the wait for the disk: what
+// gathers while one is written goes out with the next. The file may hold the
+// service's own tables too; with [stet.DoTx] their changes and the record are
+// one commit.
+//
+// The store's clock is the host's, so that all processes agree on it. A clock
+// that is set back prolongs leases and retention; one that jumps ahead ends
+// them early. Fences grow either way.
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/stet-go/stet"
+	modernc "modernc.org/sqlite"
+)
+
+// Defaults and limits of Options.
+const (
+	defaultBusyTimeout = 5 * time.Second
+	defaultMaxQueue    = 1 << 15
+	maxBatch           = 512 // operations in one transaction
+)
+
+// Options configure a Store. The zero value is usable.
+type Options struct {
+	// BusyTimeout is how long a write waits for other processes, and for the
+	// service's own transactions. Default 5 s; at least 1 ms.
+	BusyTimeout time.Duration
+	// MaxQueue bounds how many calls wait for the writer; more get an error
+	// at once, and nothing is done. Default 32,768.
+	MaxQueue int
+	// MaxReaders bounds the connections that Read uses. Default: as many as
+	// the process has processors, and at least 2.
+	MaxReaders int
+	// Clock is the store's clock, which all processes that share the file
+	// must agree on. Default time.Now, the host's clock.
+	Clock func() time.Time
+}
+
+// Store is a stet.TxStore and a stet.Sweeper in an SQLite file. It is safe for
+// concurrent use, and so is the file for several processes of one host.
+type Store struct {
+	o          Options
+	path       string
+	background context.Context  // of what outlives a caller
+	connector  driver.Connector // for writing
+	shared     driver.Connector // for the service, and for reading
+
+	w      writer
+	writer *link // for whoever holds w; nil until needed
+
+	readers chan *link // nil ones are dialled when needed
+
+	db     *sql.DB // the service's
+	txs    *sql.DB // RunTx's: one connection, for whoever holds w
+	stmts  [queries]*sql.Stmt
+	commit func(*sql.Tx) error // (*sql.Tx).Commit, for tests to break
+	closed atomic.Bool
+}
+
+var (
+	_ stet.TxStore[*sql.Tx] = (*Store)(nil)
+	_ stet.Sweeper          = (*Store)(nil)
+)
+
+// Open opens the store in the file at path, which it creates if need be; the
+// folder must exist. Close it when the engine is closed.
+//
+// A file in memory is refused: nothing in it would outlive the process, which is
+// what package store/memory is for. A file whose tables were written by a newer
+// version of this package is refused too.
+func Open(ctx context.Context, path string, o Options) (*Store, error) {
+	switch {
+	case path == "" || path == ":memory:":
+		return nil, fmt.Errorf("sqlite: the path is %q, which keeps nothing; name a file, or use store/memory", path)
+	case strings.HasPrefix(path, "file:"):
+		return nil, errors.New("sqlite: the path is a URI; give the plain path (a file that is really named so: ./file:…)")
+	case strings.ContainsRune(path, 0):
+		return nil, errors.New("sqlite: the path has a NUL byte")
+	case o.BusyTimeout < 0 || o.MaxQueue < 0 || o.MaxReaders < 0:
+		return nil, fmt.Errorf("sqlite: Options.BusyTimeout (%v), MaxQueue (%d) and MaxReaders (%d) must not be negative", o.BusyTimeout, o.MaxQueue, o.MaxReaders)
+	case o.BusyTimeout > 0 && o.BusyTimeout < time.Millisecond:
+		return nil, fmt.Errorf("sqlite: Options.BusyTimeout is %v; it must be 1ms at least", o.BusyTimeout)
+	}
+	if o.BusyTimeout == 0 {
+		o.BusyTimeout = defaultBusyTimeout
+	}
+	if o.MaxQueue == 0 {
+		o.MaxQueue = defaultMaxQueue
+	}
+	if o.MaxReaders == 0 {
+		o.MaxReaders = max(2, runtime.GOMAXPROCS(0))
+	}
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
+	s := &Store{o: o, path: path, background: context.WithoutCancel(ctx), commit: (*sql.Tx).Commit}
+	s.w.limit, s.w.batch = o.MaxQueue, maxBatch
+	if err := s.open(ctx); err != nil {
+		return nil, errors.Join(err, s.disconnect())
+	}
+	return s, nil
+}
+
+// open makes the pools, and the tables of a new file.
+func (s *Store) open(ctx context.Context) error {
+	dsn, err := source(s.path, writerCache, s.o)
+	if err != nil {
+		return err
+	}
+	if s.connector, err = modernc.NewConnector(dsn); err != nil {
+		return fmt.Errorf("sqlite: %w", err)
+	}
+	if dsn, err = source(s.path, readerCache, s.o); err != nil {
+		return err
+	}
+	if s.shared, err = modernc.NewConnector(dsn); err != nil {
+		return fmt.Errorf("sqlite: %w", err)
+	}
+	s.db = sql.OpenDB(s.shared)
+	s.txs = sql.OpenDB(s.connector)
+	s.txs.SetMaxOpenConns(1)
+	s.readers = make(chan *link, s.o.MaxReaders)
+	for range s.o.MaxReaders {
+		s.readers <- nil
+	}
+	if err := s.prepare(ctx); err != nil {
+		return err
+	}
+	for _, q := range []query{qFence, qInsert, qSelect, qGrant, qPark, qSettle} { // what RunTx uses
+		if s.stmts[q], err = s.txs.PrepareContext(ctx, sqlText[q]); err != nil {
+			return s.explain("open", err, s.path)
+		}
+	}
+	if s.writer, err = dial(ctx, s.connector); err != nil {
+		return s.explain("open", err, s.path)
+	}
+	return nil
+}
+
+// DB returns a pool of connections to the same file, for the service's own
+// tables: write-ahead log, synchronous=FULL, foreign keys on, the store's busy
+// timeout; BeginTx begins immediately unless it is read-only, so that a
+// transaction never fails halfway for want of the lock. Close closes it.
+//
+// The store's writes wait while one of its transactions is open, and fail after
+// BusyTimeout: keep them short. Do not write through it from within RunTx; use
+// that transaction.
+func (s *Store) DB() *sql.DB { return s.db }
+
+// Close waits for the calls at work, RunTx included, and closes the file. Later
+// calls fail. It may be called again.
+func (s *Store) Close() error {
+	if !s.w.close() {
+		return nil
+	}
+	s.closed.Store(true)
+	return s.disconnect()
+}
+
+// disconnect lets go of every connection.
+func (s *Store) disconnect() error {
+	var errs []error
+	for range cap(s.readers) {
+		if l := <-s.readers; l != nil {
+			errs = append(errs, l.close())
+		}
+	}
+	for _, stmt := range s.stmts {
+		if stmt != nil {
+			errs = append(errs, stmt.Close())
+		}
+	}
+	for _, db := range []*sql.DB{s.txs, s.db} {
+		if db != nil {
+			errs = append(errs, db.Close())
+		}
+	}
+	if s.writer != nil { // last: it copies the log back
+		errs = append(errs, s.writer.close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,166 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/fault"
+)
+
+// RunTx implements stet.TxStore. Transactions of one process run one after the
+// other, in the order of asking; ctx bounds the wait for that, and BusyTimeout
+// the wait for other processes.
+//
+// The record is written as Running before fn is called and settled after it, all
+// in the one transaction: should fn end that by itself, against the rules, what
+// is left is a running record, never none.
+func (s *Store) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
+	fn func(context.Context, *sql.Tx, stet.Record) (stet.Outcome, error)) (stet.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return stet.Record{}, err
+	}
+	if err := s.w.acquire(ctx); err != nil {
+		return stet.Record{}, err
+	}
+	defer s.w.handOver()
+	// Without cancellation: database/sql would roll back beneath fn. Whether
+	// to stop is for fn to say, which has ctx.
+	background := context.WithoutCancel(ctx)
+	tx, err := s.txs.BeginTx(background, nil)
+	if err != nil {
+		return stet.Record{}, s.explain("begin", err, "nothing was committed")
+	}
+	defer func() { _ = tx.Rollback() }() // also when fn panics or calls runtime.Goexit
+	t := &transaction{s: s, tx: tx, session: txSession{ctx: background, tx: tx, stmts: &s.stmts}}
+	rec, granted, err := t.claim(&req)
+	if err != nil || !granted {
+		return rec, err
+	}
+	out, err := fn(ctx, tx, rec)
+	if err != nil {
+		return rec, err
+	}
+	return t.finish(rec, out, keep)
+}
+
+// transaction is one RunTx past its gate.
+type transaction struct {
+	s       *Store
+	tx      *sql.Tx
+	session txSession
+}
+
+// claim claims inside the transaction. What it answers without a grant is
+// durable when it returns.
+func (t *transaction) claim(req *stet.ClaimRequest) (rec stet.Record, granted bool, err error) {
+	now := t.s.o.Clock().UnixMicro()
+	var f fences
+	rec, err = claim(t.session, req, now, func() (int64, error) { return f.draw(t.session) })
+	switch {
+	case errors.Is(err, stet.ErrMismatch):
+		return rec, false, err
+	case err != nil:
+		return stet.Record{}, false, t.s.explain("claim", err, "nothing was committed")
+	case rec.State == stet.Unknown && rec.SettledAt.UnixMicro() == now:
+		// Parked just now, or in this very microsecond: keep it so.
+		if err := t.s.commit(t.tx); err != nil {
+			return stet.Record{}, false, t.s.explain("commit", err, "nothing was run")
+		}
+		return rec, false, nil
+	case rec.State != stet.Running || rec.Owner != req.Owner:
+		return rec, false, nil
+	case rec.Fence != f.last:
+		return rec, false, fmt.Errorf("sqlite: this owner holds a claim from an earlier call already, whose fate is open: %w", stet.ErrUnknown)
+	}
+	return rec, true, nil
+}
+
+// finish settles and commits.
+func (t *transaction) finish(rec stet.Record, out stet.Outcome, keep stet.Retention) (stet.Record, error) {
+	now := t.s.o.Clock().UnixMicro()
+	err := settle(t.session, rec.Claim(), out, keep, now)
+	switch {
+	case errors.Is(err, stet.ErrInvalid):
+		return rec, err
+	case errors.Is(err, sql.ErrTxDone), errors.Is(err, stet.ErrFenced):
+		return t.endedInside(rec, err)
+	case err != nil:
+		return rec, t.s.explain("settle", err, "nothing was committed")
+	}
+	rec, err = t.read(rec.ID, now)
+	if err != nil {
+		return rec, err
+	}
+	fault.At(fault.CommitBefore)
+	err = t.s.commit(t.tx)
+	fault.At(fault.CommitAfter)
+	if err != nil {
+		return t.readBack(rec, err)
+	}
+	return rec, nil
+}
+
+// read returns the record as the transaction sees it.
+func (t *transaction) read(id stet.ID, now micros) (stet.Record, error) {
+	r, err := load(t.session, id)
+	if err == nil && r == nil {
+		err = errDamaged
+	}
+	if err != nil {
+		return stet.Record{ID: id}, t.s.explain("settle", err, "nothing was committed")
+	}
+	return r.at(now), nil
+}
+
+// endedInside answers for a transaction that fn ended, or whose end fn ignored:
+// SQLite rolls back by itself when a write is interrupted or the disk is full,
+// and what is written after that stands on its own.
+func (t *transaction) endedInside(rec stet.Record, cause error) (stet.Record, error) {
+	_ = t.tx.Rollback()
+	now, err := t.s.lookUp(t.session.ctx, rec.ID)
+	switch {
+	case err != nil:
+		return rec, fmt.Errorf("sqlite: %w: the function ended the transaction, and the record could not be read back: %w", stet.ErrUnknown, err)
+	case now.Owner == rec.Owner && now.Fence == rec.Fence:
+		return rec, fmt.Errorf("sqlite: %w: the function committed the transaction, which is not its to end; its writes stand, and the record says only that it ran", stet.ErrUnknown)
+	case errors.Is(cause, sql.ErrTxDone):
+		return rec, errors.New("sqlite: the function rolled the transaction back, which is not its to end, and returned no error; nothing was committed")
+	}
+	return rec, fmt.Errorf("sqlite: %w: SQLite rolled back while the function ran, after an error that the function must have ignored; what it wrote after that stands", stet.ErrUnknown)
+}
+
+// readBack finds out what became of a commit that failed.
+func (t *transaction) readBack(rec stet.Record, cause error) (stet.Record, error) {
+	_ = t.tx.Rollback()
+	now, err := t.s.lookUp(t.session.ctx, rec.ID)
+	switch {
+	case err != nil:
+		return rec, fmt.Errorf("sqlite: %w: the commit failed (%w) and the record could not be read back: %w", stet.ErrUnknown, cause, err)
+	case now.Owner == rec.Owner && now.Fence == rec.Fence && now.State == rec.State:
+		return rec, nil // it was committed after all
+	}
+	return rec, t.s.explain("commit", cause, "nothing was committed")
+}
+
+// lookUp is Read within a bound of its own.
+func (s *Store) lookUp(ctx context.Context, id stet.ID) (stet.Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.o.BusyTimeout+time.Second)
+	defer cancel()
+	return s.Read(ctx, id)
+}
+
+// SettleTx implements stet.TxStore: it settles a claim inside a transaction of
+// the caller's, which may come from DB or from any other pool over the same
+// file. Begin that with BEGIN IMMEDIATE, as DB does, or it may fail with
+// SQLITE_BUSY_SNAPSHOT. The claim ends when the caller commits.
+func (s *Store) SettleTx(ctx context.Context, tx *sql.Tx, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+	err := settle(txSession{ctx: ctx, tx: tx}, c, out, keep, s.o.Clock().UnixMicro())
+	if err == nil || errors.Is(err, stet.ErrFenced) || errors.Is(err, stet.ErrInvalid) {
+		return err
+	}
+	return s.explain("settle", err, "roll back")
+}

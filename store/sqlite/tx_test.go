@@ -1,0 +1,307 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+// ledger is a store with a table of the service's own.
+func ledger(t *testing.T, o Options) *Store {
+	t.Helper()
+	s := openStore(t, o)
+	if _, err := s.DB().Exec("CREATE TABLE charges (amount INTEGER)"); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func charges(t *testing.T, s *Store) (n int) {
+	t.Helper()
+	if err := s.DB().QueryRow("SELECT count(*) FROM charges").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// charge is the body of a transaction that works.
+func charge(ctx context.Context, tx *sql.Tx, _ stet.Record) (stet.Outcome, error) {
+	_, err := tx.ExecContext(ctx, "INSERT INTO charges VALUES (100)")
+	return completed("charged"), err
+}
+
+func never(t *testing.T) func(context.Context, *sql.Tx, stet.Record) (stet.Outcome, error) {
+	return func(context.Context, *sql.Tx, stet.Record) (stet.Outcome, error) {
+		t.Error("the function was called")
+		return completed(""), nil
+	}
+}
+
+func TestTransactionHoldsEffectAndRecord(t *testing.T) {
+	s := ledger(t, Options{})
+	req := request("k")
+	var during stet.Record
+	rec, err := s.RunTx(t.Context(), req, keep, func(ctx context.Context, tx *sql.Tx, r stet.Record) (stet.Outcome, error) {
+		during = r
+		if other := mustRead(t, s, req.ID); other.State != stet.None {
+			t.Errorf("seen from outside before the commit: %+v", other)
+		}
+		return charge(ctx, tx, r)
+	})
+	if err != nil || rec.State != stet.Completed || rec.Owner != req.Owner || string(rec.Result) != "charged" {
+		t.Fatalf("RunTx: %+v, %v", rec, err)
+	}
+	if during.State != stet.Running || during.Owner != req.Owner || during.Fence != rec.Fence || during.Attempt != 1 {
+		t.Errorf("the record to be: %+v", during)
+	}
+	read := mustRead(t, s, req.ID)
+	if read.State != stet.Completed || string(read.Result) != "charged" || !read.ForgetAt.Equal(rec.ForgetAt) || charges(t, s) != 1 {
+		t.Errorf("afterwards: %+v, %d charges", read, charges(t, s))
+	}
+	again := request("k")
+	rec, err = s.RunTx(t.Context(), again, keep, never(t))
+	if err != nil || rec.State != stet.Completed || rec.Owner != req.Owner {
+		t.Errorf("a retry: %+v, %v", rec, err)
+	}
+}
+
+func TestTransactionRollsBackWithItsFunction(t *testing.T) {
+	boom := errors.New("boom")
+	for name, end := range map[string]func(){
+		"error":  nil,
+		"panic":  func() { panic(boom) },
+		"goexit": runtime.Goexit,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := ledger(t, Options{})
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				defer func() {
+					if p := recover(); name == "panic" && p != boom {
+						t.Errorf("recovered %v", p)
+					}
+				}()
+				_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx *sql.Tx, r stet.Record) (stet.Outcome, error) {
+					out, err := charge(ctx, tx, r)
+					if end != nil {
+						end()
+					}
+					return out, errors.Join(err, boom)
+				})
+				if !errors.Is(err, boom) || errors.Is(err, stet.ErrUnknown) {
+					t.Errorf("RunTx: %v", err)
+				}
+			}()
+			<-done
+			if rec := mustRead(t, s, request("k").ID); rec.State != stet.None || charges(t, s) != 0 {
+				t.Errorf("left behind: %+v, %d charges", rec, charges(t, s))
+			}
+			// The gate is open again, and the next fence is still greater.
+			if _, err := s.RunTx(t.Context(), request("k"), keep, charge); err != nil {
+				t.Errorf("the next transaction: %v", err)
+			}
+		})
+	}
+}
+
+func TestTransactionAnswersWithoutRunning(t *testing.T) {
+	clock := newClock()
+	s := ledger(t, Options{Clock: clock.Now})
+	held := request("k")
+	mustClaim(t, s, held)
+
+	other := request("k")
+	other.Fingerprint = stet.NewFingerprint([]byte("other"))
+	if _, err := s.RunTx(t.Context(), other, keep, never(t)); !errors.Is(err, stet.ErrMismatch) {
+		t.Errorf("another fingerprint: %v", err)
+	}
+	if rec, err := s.RunTx(t.Context(), request("k"), keep, never(t)); err != nil || rec.State != stet.Running || rec.Owner != held.Owner {
+		t.Errorf("running elsewhere: %+v, %v", rec, err)
+	}
+	if _, err := s.RunTx(t.Context(), held, keep, never(t)); !errors.Is(err, stet.ErrUnknown) {
+		t.Errorf("running under the same owner: %v", err)
+	}
+	clock.Advance(2 * time.Minute)
+	if rec, err := s.RunTx(t.Context(), request("k"), keep, never(t)); err != nil || rec.State != stet.Unknown {
+		t.Errorf("lapsed: %+v, %v", rec, err)
+	}
+	if rec := mustRead(t, s, held.ID); rec.State != stet.Unknown {
+		t.Errorf("a lapsed record was not parked durably: %+v", rec)
+	}
+}
+
+func TestTransactionRunsWhatWasReleased(t *testing.T) {
+	s := ledger(t, Options{})
+	first := request("k")
+	claimed := mustClaim(t, s, first)
+	if err := s.Release(t.Context(), claimed.Claim(), keep); err != nil {
+		t.Fatal(err)
+	}
+	if rec, err := s.RunTx(t.Context(), first, keep, never(t)); err != nil || rec.State != stet.Retryable {
+		t.Errorf("by the owner that released it: %+v, %v", rec, err)
+	}
+	rec, err := s.RunTx(t.Context(), request("k"), keep, charge)
+	if err != nil || rec.State != stet.Completed || rec.Attempt != 2 || rec.Fence <= claimed.Fence {
+		t.Errorf("by another: %+v, %v", rec, err)
+	}
+}
+
+func TestFunctionMustNotEndItsTransaction(t *testing.T) {
+	cases := []struct {
+		name    string
+		end     func(*sql.Tx) error
+		unknown bool
+		state   stet.State
+		charges int
+		says    string
+	}{
+		{"Commit", (*sql.Tx).Commit, true, stet.Running, 1, "committed the transaction"},
+		{"Rollback", (*sql.Tx).Rollback, false, stet.None, 0, "rolled the transaction back"},
+		{"COMMIT in SQL", func(tx *sql.Tx) error { _, err := tx.Exec("COMMIT"); return err }, true, stet.Completed, 1, ""},
+		{"ROLLBACK in SQL", func(tx *sql.Tx) error { _, err := tx.Exec("ROLLBACK"); return err }, true, stet.None, 0, "rolled back"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			s := ledger(t, Options{})
+			rec, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx *sql.Tx, r stet.Record) (stet.Outcome, error) {
+				out, err := charge(ctx, tx, r)
+				return out, errors.Join(err, c.end(tx))
+			})
+			if c.says == "" { // what fn and the store wrote is all there
+				if err != nil || rec.State != stet.Completed {
+					t.Errorf("RunTx: %+v, %v", rec, err)
+				}
+			} else if err == nil || errors.Is(err, stet.ErrUnknown) != c.unknown || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("RunTx: %v", err)
+			}
+			if rec := mustRead(t, s, request("k").ID); rec.State != c.state || charges(t, s) != c.charges {
+				t.Errorf("left behind: %+v, %d charges", rec, charges(t, s))
+			}
+		})
+	}
+}
+
+func TestLostCommitReplyIsReadBack(t *testing.T) {
+	lost := errors.New("connection lost")
+	t.Run("after it took effect", func(t *testing.T) {
+		s := ledger(t, Options{})
+		s.commit = func(tx *sql.Tx) error { return errors.Join(tx.Commit(), lost) }
+		rec, err := s.RunTx(t.Context(), request("k"), keep, charge)
+		if err != nil || rec.State != stet.Completed || charges(t, s) != 1 {
+			t.Errorf("RunTx: %+v, %v, %d charges", rec, err, charges(t, s))
+		}
+	})
+	t.Run("before it took effect", func(t *testing.T) {
+		s := ledger(t, Options{})
+		s.commit = func(*sql.Tx) error { return lost }
+		_, err := s.RunTx(t.Context(), request("k"), keep, charge)
+		if !errors.Is(err, lost) || errors.Is(err, stet.ErrUnknown) || charges(t, s) != 0 {
+			t.Errorf("RunTx: %v, %d charges", err, charges(t, s))
+		}
+	})
+	t.Run("and nothing can be read", func(t *testing.T) {
+		s := ledger(t, Options{})
+		s.commit = func(tx *sql.Tx) error { s.closed.Store(true); return errors.Join(tx.Commit(), lost) }
+		_, err := s.RunTx(t.Context(), request("k"), keep, charge)
+		if !errors.Is(err, stet.ErrUnknown) || !errors.Is(err, lost) {
+			t.Errorf("RunTx: %v", err)
+		}
+	})
+}
+
+func TestClaimIsSettledInTheCallersTransaction(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stet.db")
+	s := openStore(t, Options{}, path)
+	foreign, err := sql.Open("sqlite", path+"?_txlock=immediate&_pragma=busy_timeout(5000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer foreign.Close()
+	for name, db := range map[string]*sql.DB{"DB": s.DB(), "another pool": foreign} {
+		t.Run(name, func(t *testing.T) {
+			rec := mustClaim(t, s, request(name))
+			tx, err := db.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tx.Rollback()
+			stale := rec.Claim()
+			stale.Fence--
+			if err := s.SettleTx(t.Context(), tx, stale, completed("stale"), keep); !errors.Is(err, stet.ErrFenced) {
+				t.Errorf("a stale fence: %v", err)
+			}
+			for range 2 { // repeated, it is a success
+				if err := s.SettleTx(t.Context(), tx, rec.Claim(), completed("done"), keep); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if now := mustRead(t, s, rec.ID); now.State != stet.Running {
+				t.Errorf("before the commit: %+v", now)
+			}
+			if err := tx.Commit(); err != nil {
+				t.Fatal(err)
+			}
+			if now := mustRead(t, s, rec.ID); now.State != stet.Completed || string(now.Result) != "done" {
+				t.Errorf("after the commit: %+v", now)
+			}
+		})
+	}
+}
+
+func TestSettledInATransactionRolledBackStaysRunning(t *testing.T) {
+	s := openStore(t, Options{})
+	rec := mustClaim(t, s, request("k"))
+	tx, err := s.DB().BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SettleTx(t.Context(), tx, rec.Claim(), completed("done"), keep); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if now := mustRead(t, s, rec.ID); now.State != stet.Running {
+		t.Errorf("%+v", now)
+	}
+}
+
+// Transactions and batches of one process, at the same time: each effect is
+// there once, and so is its record.
+func TestTransactionsAndBatchesShareTheWriter(t *testing.T) {
+	s := ledger(t, Options{})
+	const n = 40
+	var wg sync.WaitGroup
+	for i := range n {
+		key := string(rune('A' + i))
+		for range 2 {
+			wg.Go(func() {
+				if _, err := s.RunTx(t.Context(), request("tx"+key), keep, charge); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Go(func() {
+			rec, err := s.Claim(t.Context(), request("lease"+key))
+			if err == nil {
+				err = s.Settle(t.Context(), rec.Claim(), completed("x"), keep)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if got := charges(t, s); got != n {
+		t.Errorf("%d charges for %d operations", got, n)
+	}
+}
