@@ -29,6 +29,7 @@ type Result struct {
 	Kills           int     `json:"kills"`
 	InFlightAtKills int     `json:"in_flight_at_kills"` // requests in flight, over all kills
 	CutOff          int     `json:"cut_off"`            // payments in the ledger at a kill, that no client had been told of
+	CutShort        bool    `json:"cut_short"`          // the storm did not end by itself within its limit
 	Seconds         float64 `json:"seconds"`
 }
 
@@ -37,7 +38,7 @@ type observed struct {
 	payment
 	acks    map[string]int // the distinct bodies of 2xx answers, and how often each came
 	refused bool           // a definite answer that was not 2xx
-	parked  bool           // the last answer was 504
+	parked  bool           // the last answer, if not the last request, was 504
 }
 
 // account compares what the clients were told with what the ledger says.
@@ -122,6 +123,9 @@ func violations(r Result) []string {
 	}
 	if n := r.Operations - r.ExecutedOnce - r.ExecutedTwice - r.Lost - r.Unknown - r.Refused; n > 0 {
 		broken = append(broken, fmt.Sprintf("payments without a charge and without a reason: %d", n))
+	}
+	if r.CutShort {
+		broken = append(broken, "not everybody was answered in time: a machine that is too slow, or requests that hang")
 	}
 	return broken
 }

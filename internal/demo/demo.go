@@ -36,6 +36,8 @@ type Config struct {
 	// line is rewritten. Nil: nowhere.
 	Progress io.Writer
 	Terminal bool
+
+	within time.Duration // in place of limit, for tests
 }
 
 // Check returns an error that names the flag to change if c is out of bounds.
@@ -61,6 +63,9 @@ func (c Config) Check() error {
 
 // limit bounds one storm. A usual one takes a fifth of it, or less.
 func (c Config) limit() time.Duration {
+	if c.within > 0 {
+		return c.within
+	}
 	return 10*time.Second + time.Duration(c.Payments*c.Attempts)*4*time.Millisecond
 }
 
@@ -100,4 +105,6 @@ func Run(ctx context.Context, c Config) (rep Report, err error) {
 	return rep, nil
 }
 
-func seconds(d time.Duration) float64 { return float64(d.Round(10*time.Millisecond)) / float64(time.Second) }
+func seconds(d time.Duration) float64 {
+	return float64(d.Round(10*time.Millisecond)) / float64(time.Second)
+}

@@ -1,0 +1,260 @@
+package demo
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store/sqlite"
+)
+
+const (
+	maxBody     = 4 << 10
+	maxLife     = 10 * time.Minute      // of a service process, whatever happens
+	maxLag      = 25 * time.Millisecond // of an answer on its way back
+	bindTries   = 100                   // after a kill the port may be free a little later
+	bindPause   = 20 * time.Millisecond // between them
+	closeWithin = 3 * time.Second       // of requests at work, when the service is told to end
+	headerLimit = 5 * time.Second       // to read a request's header
+	ledgerRoute = "GET /ledger"         // all charges
+	payRoute    = "POST /payments"      // one charge
+	healthRoute = "GET /healthz"        // 200 once requests are served
+	replayed    = "Idempotent-Replayed" // stethttp's default
+	maxAmount   = 100_000_000
+)
+
+// shop is the payments service: the same handler with stet around it or without.
+type shop struct {
+	db      *sql.DB
+	handler http.Handler
+	close   func() error
+}
+
+// openShop opens the service over the database in dir. lag bounds the time that
+// an answer to a payment takes on its way back; within it the charge stands and
+// the client does not know.
+func openShop(ctx context.Context, dir string, protected bool, lag time.Duration) (*shop, error) {
+	s := &shop{}
+	var pay http.Handler
+	if protected {
+		store, err := sqlite.Open(ctx, ledgerPath(dir), sqlite.Options{})
+		if err != nil {
+			return nil, err
+		}
+		engine, err := stet.New(store, stet.Options{})
+		if err != nil {
+			return nil, errors.Join(err, store.Close())
+		}
+		s.close = func() error { return errors.Join(engine.Close(), store.Close()) }
+		protect, err := stethttp.NewTx(engine, store, stethttp.Options{Scope: stethttp.SingleTenant})
+		if err != nil {
+			return nil, errors.Join(err, s.close())
+		}
+		s.db = store.DB()
+		pay = protect.Handler(http.HandlerFunc(payInTheirs))
+	} else {
+		db, err := openPlain(ledgerPath(dir))
+		if err != nil {
+			return nil, err
+		}
+		s.db, s.close = db, db.Close
+		pay = http.HandlerFunc(s.payInOurs)
+	}
+	if _, err := s.db.ExecContext(ctx, ledgerSchema); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	mux := http.NewServeMux()
+	mux.Handle(payRoute, delayed(pay, lag))
+	mux.HandleFunc(healthRoute, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc(ledgerRoute, s.ledger)
+	s.handler = mux
+	return s, nil
+}
+
+// payInOurs is the handler without stet: it makes its transaction itself, as
+// handlers do, and gives up when its client does.
+func (s *shop) payInOurs(w http.ResponseWriter, r *http.Request) {
+	p, ok := readPayment(w, r)
+	if !ok {
+		return
+	}
+	tx, err := s.db.BeginTx(r.Context(), nil)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	defer func() { _ = tx.Rollback() }()
+	c, err := book(r.Context(), tx, p)
+	if err == nil {
+		err = tx.Commit()
+	}
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	answer(w, http.StatusCreated, c)
+}
+
+// payInTheirs is the handler with stet: the transaction is given, and its commit
+// holds the charge and the answer.
+func payInTheirs(w http.ResponseWriter, r *http.Request) {
+	p, ok := readPayment(w, r)
+	if !ok {
+		return
+	}
+	c, err := book(r.Context(), stethttp.Tx[*sql.Tx](r.Context()), p)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	answer(w, http.StatusCreated, c)
+}
+
+func readPayment(w http.ResponseWriter, r *http.Request) (p payment, ok bool) {
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&p); err != nil {
+		http.Error(w, "the body must be a JSON object like {\"payment\":\"order-1\",\"amount\":4200}", http.StatusBadRequest)
+		return p, false
+	}
+	if p.Payment == "" || len(p.Payment) > 64 || p.Amount < 1 || p.Amount > maxAmount {
+		http.Error(w, fmt.Sprintf("payment must have 1 to 64 bytes, amount must be 1 to %d", maxAmount), http.StatusBadRequest)
+		return p, false
+	}
+	return p, true
+}
+
+func fail(w http.ResponseWriter, err error) {
+	slog.Debug("payment failed", "error", err)
+	http.Error(w, "the payment failed; nothing was charged", http.StatusInternalServerError)
+}
+
+func answer(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v) // the client may have left
+}
+
+// ledger lists every charge.
+func (s *shop) ledger(w http.ResponseWriter, r *http.Request) {
+	all, err := charges(r.Context(), s.db)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	answer(w, http.StatusOK, append([]charge{}, all...))
+}
+
+// delayed holds answers back for a random time of up to lag, as a network does.
+func delayed(next http.Handler, lag time.Duration) http.Handler {
+	if lag <= 0 {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(&slowWriter{ResponseWriter: w, ctx: r.Context(), lag: lag/5 + rand.N(lag*4/5)}, r)
+	})
+}
+
+type slowWriter struct {
+	http.ResponseWriter
+	ctx     context.Context
+	lag     time.Duration
+	started bool
+}
+
+func (w *slowWriter) WriteHeader(status int) {
+	if !w.started && status >= http.StatusOK {
+		w.started = true
+		_ = pause(w.ctx, w.lag)
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *slowWriter) Write(b []byte) (int, error) {
+	if !w.started {
+		w.WriteHeader(http.StatusOK)
+	}
+	return w.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *slowWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// ServiceMain is the service process. It writes the address that it listens on
+// to stdout, and ends when stdin does, which is when whoever started it has died
+// or closed the pipe; at the latest after its -life.
+func ServiceMain(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
+	flags := flag.NewFlagSet("service", flag.ContinueOnError)
+	dir := flags.String("dir", "", "folder of the database")
+	addr := flags.String("addr", "127.0.0.1:0", "address to listen on")
+	protected := flags.Bool("protected", false, "put stet around the handler")
+	lag := flags.Duration("lag", maxLag, "greatest delay of an answer")
+	life := flags.Duration("life", maxLife, "when to end at the latest")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *dir == "" || *life <= 0 || *life > maxLife {
+		return fmt.Errorf("the service needs -dir, and a -life of at most %v", maxLife)
+	}
+	ctx, cancel := context.WithTimeout(ctx, *life)
+	defer cancel()
+	go func() { // ends with stdin, or with the process
+		_, _ = io.Copy(io.Discard, stdin)
+		cancel()
+	}()
+	s, err := openShop(ctx, *dir, *protected, *lag)
+	if err != nil {
+		return err
+	}
+	ln, err := listen(ctx, *addr)
+	if err != nil {
+		return errors.Join(err, s.close())
+	}
+	fmt.Fprintln(stdout, ln.Addr())
+	return errors.Join(serve(ctx, ln, s.handler), s.close())
+}
+
+// listen binds addr, which a process that was just killed may still hold.
+func listen(ctx context.Context, addr string) (net.Listener, error) {
+	var lc net.ListenConfig
+	var err error
+	for range bindTries {
+		var ln net.Listener
+		if ln, err = lc.Listen(ctx, "tcp", addr); err == nil {
+			return ln, nil
+		}
+		if pause(ctx, bindPause) != nil {
+			break
+		}
+	}
+	return nil, err
+}
+
+// serve serves until ctx ends, and then ends the requests at work.
+func serve(ctx context.Context, ln net.Listener, h http.Handler) error {
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: headerLimit}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ln) }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
+	defer cancel()
+	err := srv.Shutdown(bound)
+	if err != nil {
+		err = errors.Join(err, srv.Close())
+	}
+	<-served // http.ErrServerClosed
+	return err
+}

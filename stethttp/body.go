@@ -1,0 +1,98 @@
+package stethttp
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+)
+
+// maxPooled is the greatest buffer that is kept for other requests.
+const maxPooled = 64 << 10
+
+// buffer is memory that requests lend each other. What leaves a request, for
+// the store or for a handler's goroutine, is never in one.
+type buffer struct{ b []byte }
+
+var buffers = sync.Pool{New: func() any { return &buffer{b: make([]byte, 0, 2048)} }}
+
+func newBuffer() *buffer {
+	buf := buffers.Get().(*buffer)
+	buf.b = buf.b[:0]
+	return buf
+}
+
+func (buf *buffer) free() {
+	if cap(buf.b) <= maxPooled {
+		buffers.Put(buf)
+	}
+}
+
+// errBodyTooLarge: a request body is larger than Options.MaxBody.
+var errBodyTooLarge = errors.New("stethttp: request body too large")
+
+// readBody reads a request's body into buf, up to limit bytes.
+func readBody(w http.ResponseWriter, r *http.Request, limit int64, buf *buffer) error {
+	if r.ContentLength > limit {
+		return errBodyTooLarge
+	}
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil
+	}
+	body := io.Reader(r.Body)
+	if r.ContentLength < 0 {
+		// It also makes the server close the connection instead of
+		// waiting for the rest.
+		body = http.MaxBytesReader(w, r.Body, limit)
+	}
+	// A length that is only claimed is no reason to take much memory.
+	buf.b = slices.Grow(buf.b, int(min(max(r.ContentLength, 0), maxPooled-bytes.MinRead))+1)
+	for {
+		if len(buf.b) == cap(buf.b) {
+			buf.b = append(buf.b, 0)[:len(buf.b)]
+		}
+		n, err := body.Read(buf.b[len(buf.b):cap(buf.b)])
+		buf.b = buf.b[:len(buf.b)+n]
+		switch {
+		case int64(len(buf.b)) > limit: // the length was wrong: somebody has replaced the body
+			return errBodyTooLarge
+		case errors.Is(err, io.EOF):
+			return nil
+		case err == nil:
+		default:
+			if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+				return errBodyTooLarge
+			}
+			return err
+		}
+	}
+}
+
+// body is a request body that was read before. Its memory is lent: once freed
+// it reads as a closed body, also to a goroutine that the handler left behind.
+type body struct {
+	mu     sync.Mutex
+	rest   bytes.Reader
+	closed bool
+}
+
+// Read implements io.Reader.
+func (rb *body) Read(p []byte) (int, error) {
+	rb.mu.Lock()
+	defer rb.mu.Unlock()
+	if rb.closed {
+		return 0, http.ErrBodyReadAfterClose
+	}
+	return rb.rest.Read(p)
+}
+
+// Close implements io.Closer. After it, nothing refers to the body's memory.
+func (rb *body) Close() error {
+	rb.mu.Lock()
+	defer rb.mu.Unlock()
+	rb.closed = true
+	rb.rest.Reset(nil)
+	return nil
+}

@@ -1,0 +1,142 @@
+package stethttp
+
+import (
+	"bytes"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/stet-go/stet"
+)
+
+// maxParts bounds the parts of a multipart body that are hashed one by one; a
+// body with more is hashed as it is.
+const maxParts = 1024
+
+// overrideHeaders change what a POST asks for, where a server heeds them.
+var overrideHeaders = [...]string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override"}
+
+// fingerprint digests what a request asks for: the method, what overrides it,
+// the request target as it was sent, content type, content coding and body.
+func (m *Middleware) fingerprint(r *http.Request, body []byte) stet.Fingerprint {
+	contentType := strings.Join(r.Header["Content-Type"], ", ")
+	version := stet.FingerprintRaw
+	if len(body) > 0 && (m.o.Canonicalize != nil || isMultipart(contentType)) {
+		mediaType, params, err := mime.ParseMediaType(contentType)
+		if err != nil {
+			mediaType, params = "", nil
+		}
+		if strings.HasPrefix(mediaType, "multipart/") {
+			if parts, ok := splitParts(params["boundary"], body); ok {
+				delete(params, "boundary")
+				head := headParts(r, mime.FormatMediaType(mediaType, params))
+				return stet.NewFingerprint(append(append(head, []byte("multipart")), parts...)...)
+			}
+		}
+		if m.o.Canonicalize != nil {
+			if canonical, err := m.o.Canonicalize(mediaType, body); err == nil {
+				version, body = stet.FingerprintCanonical, canonical
+			}
+		}
+	}
+	// One lent buffer instead of a copy of each part.
+	buf := newBuffer()
+	defer buf.free()
+	var ends [4]int
+	b := append(buf.b, r.Method...)
+	ends[0] = len(b)
+	b = appendOverrides(b, r)
+	b = append(b, target(r)...)
+	ends[1] = len(b)
+	b = append(b, contentType...)
+	ends[2] = len(b)
+	b = append(b, strings.Join(r.Header["Content-Encoding"], ", ")...)
+	ends[3] = len(b)
+	buf.b = b
+	return stet.NewFingerprintVersion(version, b[:ends[0]], b[ends[0]:ends[1]], b[ends[1]:ends[2]], b[ends[2]:ends[3]], body)
+}
+
+// headParts are all parts but the body, for the rare ways.
+func headParts(r *http.Request, contentType string) [][]byte {
+	return [][]byte{
+		[]byte(r.Method), append(appendOverrides(nil, r), target(r)...),
+		[]byte(contentType), []byte(strings.Join(r.Header["Content-Encoding"], ", ")),
+	}
+}
+
+// target returns the request target as it was sent. Middleware that strips a
+// prefix or rewrites the path does not change it.
+func target(r *http.Request) string {
+	if strings.HasPrefix(r.RequestURI, "/") {
+		return r.RequestURI
+	}
+	return r.URL.RequestURI() // sent in absolute form, or not by a server at all
+}
+
+// appendOverrides appends the headers that override the method; the line feed
+// ends them unambiguously, because no header value has one.
+func appendOverrides(b []byte, r *http.Request) []byte {
+	for _, name := range overrideHeaders {
+		for _, v := range r.Header[name] {
+			b = append(b, name...)
+			b = append(b, ':')
+			b = append(b, v...)
+			b = append(b, '\n')
+		}
+	}
+	return b
+}
+
+func isMultipart(contentType string) bool {
+	const prefix = "multipart/"
+	return len(contentType) > len(prefix) && strings.EqualFold(contentType[:len(prefix)], prefix)
+}
+
+// splitParts returns the parts of a multipart body, each as its header and its
+// content, so that the random boundary does not matter. It is false for a body
+// that is not well-formed or has too many parts.
+func splitParts(boundary string, body []byte) ([][]byte, bool) {
+	if boundary == "" {
+		return nil, false
+	}
+	var parts [][]byte
+	reader := multipart.NewReader(bytes.NewReader(body), boundary)
+	for len(parts) < 2*maxParts {
+		part, err := reader.NextRawPart()
+		if err == io.EOF { // wrapped, it would be a body that ends early
+			return parts, true
+		}
+		if err != nil {
+			return nil, false
+		}
+		content, err := io.ReadAll(part)
+		if err != nil {
+			return nil, false
+		}
+		parts = append(parts, partHeader(part), content)
+	}
+	return nil, false
+}
+
+// partHeader returns a part's header in a canonical form; no name or value has
+// a line feed.
+func partHeader(part *multipart.Part) []byte {
+	names := make([]string, 0, len(part.Header))
+	for name := range part.Header {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	var b []byte
+	for _, name := range names {
+		for _, v := range part.Header[name] {
+			b = append(b, name...)
+			b = append(b, ':')
+			b = append(b, v...)
+			b = append(b, '\n')
+		}
+	}
+	return b
+}

@@ -1,0 +1,356 @@
+package stethttp_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// service is a protected handler behind a real server.
+type service struct {
+	t      *testing.T
+	store  stet.Store
+	engine *stet.Engine
+	url    string
+	addr   string
+	client *http.Client
+	log    *lockedBuffer
+	events *events
+	runs   atomic.Int64
+}
+
+type setup struct {
+	store   stet.Store
+	engine  stet.Options
+	options stethttp.Options
+	tx      bool
+	around  func(http.Handler) http.Handler // middleware around the protected handler
+	handler http.HandlerFunc
+	http2   bool
+}
+
+func start(t *testing.T, set setup) *service {
+	t.Helper()
+	s := &service{t: t, store: set.store, log: &lockedBuffer{}, events: &events{}}
+	if s.store == nil {
+		s.store = memory.New(memory.Options{})
+	}
+	set.engine.Observer = s.events
+	if _, ok := s.store.(*faulty); ok {
+		set.engine.StoreTimeout = 100 * time.Millisecond // how long failed calls are repeated
+	}
+	engine, err := stet.New(s.store, set.engine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = engine.Close() })
+	s.engine = engine
+	if set.options.Scope == nil {
+		set.options.Scope = stethttp.SingleTenant
+	}
+	if set.options.ErrorLog == nil {
+		set.options.ErrorLog = slog.New(slog.NewTextHandler(s.log, nil))
+	}
+	var m *stethttp.Middleware
+	if set.tx {
+		m, err = stethttp.NewTx(engine, s.store.(stet.TxStore[*fakeTx]), set.options)
+	} else {
+		m, err = stethttp.New(engine, set.options)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner := set.handler
+	if inner == nil {
+		inner = func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusCreated)
+			_, _ = io.Copy(w, r.Body)
+		}
+	}
+	h := m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.runs.Add(1)
+		inner(w, r)
+	}))
+	if set.around != nil {
+		h = set.around(h)
+	}
+	srv := httptest.NewUnstartedServer(h)
+	srv.Config.ErrorLog = slog.NewLogLogger(slog.NewTextHandler(s.log, nil), slog.LevelError)
+	if set.http2 {
+		srv.EnableHTTP2 = true
+		srv.StartTLS()
+	} else {
+		srv.Start()
+	}
+	t.Cleanup(srv.Close)
+	s.url, s.addr, s.client = srv.URL, srv.Listener.Addr().String(), srv.Client()
+	s.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return s
+}
+
+// reply is a response as the client saw it.
+type reply struct {
+	status  int
+	header  http.Header
+	trailer http.Header
+	body    string
+	err     error
+}
+
+func (r reply) replayed() bool { return r.header.Get("Idempotent-Replayed") == "true" }
+
+type document struct {
+	Type, Title, Detail, Execution string
+	Status                         int
+	Retryable                      *bool
+}
+
+func (r reply) problem() document {
+	var d document
+	if r.header.Get("Content-Type") != "application/problem+json" {
+		return d
+	}
+	_ = json.Unmarshal([]byte(r.body), &d)
+	return d
+}
+
+// name is the problem's name, "" if the reply is none that is well-formed.
+func (r reply) name() string {
+	d := r.problem()
+	name, ok := strings.CutPrefix(d.Type, stethttp.DefaultProblemBase)
+	if !ok || d.Status != r.status || d.Title == "" || d.Detail == "" || d.Retryable == nil || d.Execution == "" ||
+		r.header.Get("Cache-Control") != "no-store" {
+		return ""
+	}
+	return name
+}
+
+func (s *service) request(method, path, key, body string, header ...string) *http.Request {
+	s.t.Helper()
+	req, err := http.NewRequest(method, s.url+path, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	req.GetBody = nil // the client must not repeat it on its own
+	if key != "" {
+		req.Header.Set("Idempotency-Key", key)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Add(header[i], header[i+1])
+	}
+	return req
+}
+
+func (s *service) do(req *http.Request) reply {
+	s.t.Helper()
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return reply{err: err}
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return reply{resp.StatusCode, resp.Header, resp.Trailer, string(body), err}
+}
+
+// post sends a POST with a key.
+func (s *service) post(key, body string, header ...string) reply {
+	s.t.Helper()
+	return s.do(s.request("POST", "/payments", key, body, header...))
+}
+
+func (s *service) wantRuns(n int64) {
+	s.t.Helper()
+	if got := s.runs.Load(); got != n {
+		s.t.Errorf("the handler ran %d times, want %d", got, n)
+	}
+}
+
+func wantProblem(t *testing.T, r reply, status int, name string) {
+	t.Helper()
+	if r.err != nil || r.status != status || r.name() != name {
+		t.Errorf("got %d %q (%v), want %d and problem %s; body %.300s", r.status, r.name(), r.err, status, name, r.body)
+	}
+}
+
+func wantReply(t *testing.T, r reply, status int, body string, replayed bool) {
+	t.Helper()
+	if r.err != nil || r.status != status || r.body != body || r.replayed() != replayed {
+		t.Errorf("got %d, %.300q, replayed %v (%v), want %d, %.300q, %v", r.status, r.body, r.replayed(), r.err, status, body, replayed)
+	}
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+type events struct {
+	mu   sync.Mutex
+	list []stet.Event
+}
+
+func (e *events) Observe(_ context.Context, ev stet.Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.list = append(e.list, ev)
+}
+
+func (e *events) count(kind stet.EventKind) (n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, ev := range e.list {
+		if ev.Kind == kind {
+			n++
+		}
+	}
+	return n
+}
+
+// faulty fails the calls that it is told to fail.
+type faulty struct {
+	*memory.Store
+	claim, settle, settleAfter, release atomic.Bool
+	skip                                atomic.Int64 // how far its clock is ahead
+}
+
+var errDown = errors.New("the store is down")
+
+func newFaulty() *faulty {
+	f := &faulty{}
+	f.Store = memory.New(memory.Options{Clock: func() time.Time { return time.Now().Add(time.Duration(f.skip.Load())) }})
+	return f
+}
+
+func (f *faulty) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+	if f.claim.Load() {
+		return stet.Record{}, errDown
+	}
+	return f.Store.Claim(ctx, req)
+}
+
+func (f *faulty) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+	if f.settle.Load() {
+		return errDown
+	}
+	err := f.Store.Settle(ctx, c, out, keep)
+	if f.settleAfter.Load() {
+		return errDown
+	}
+	return err
+}
+
+func (f *faulty) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+	if f.release.Load() {
+		return errDown
+	}
+	return f.Store.Release(ctx, c, keep)
+}
+
+// fakeTx is a transaction of txStore: rows that are kept if it commits.
+type fakeTx struct{ rows []string }
+
+// txStore is a TxStore over memory.
+type txStore struct {
+	*memory.Store
+	mu        sync.Mutex
+	committed []string
+	commitErr error
+}
+
+func newTxStore() *txStore { return &txStore{Store: memory.New(memory.Options{})} }
+
+func (s *txStore) rows() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string(nil), s.committed...)
+}
+
+func (s *txStore) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
+	fn func(context.Context, *fakeTx, stet.Record) (stet.Outcome, error)) (stet.Record, error) {
+	rec, err := s.Claim(ctx, req)
+	if err != nil || rec.State != stet.Running || rec.Owner != req.Owner {
+		return rec, err
+	}
+	committed := false
+	defer func() {
+		if !committed {
+			_ = s.Release(context.WithoutCancel(ctx), rec.Claim(), keep)
+		}
+	}()
+	tx := &fakeTx{}
+	out, err := fn(ctx, tx, rec)
+	if err != nil {
+		return rec, err
+	}
+	if s.commitErr != nil {
+		return rec, s.commitErr
+	}
+	if err := s.Settle(ctx, rec.Claim(), out, keep); err != nil {
+		return rec, err
+	}
+	committed = true
+	s.mu.Lock()
+	s.committed = append(s.committed, tx.rows...)
+	s.mu.Unlock()
+	rec.State, rec.Result, rec.Gone = out.State, out.Result, out.Gone
+	return rec, nil
+}
+
+func (s *txStore) SettleTx(ctx context.Context, _ *fakeTx, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+	return s.Settle(ctx, c, out, keep)
+}
+
+// park makes the operation of a key one whose run died: its claim is sent by a
+// process whose lease runs out, on a clock that is told to go on.
+func (s *service) park(key, body string, b *blocking) {
+	s.t.Helper()
+	store := s.store.(*faulty)
+	store.settle.Store(true)
+	close(b.leave)
+	wantProblem(s.t, s.post(key, body), 504, "outcome-unknown")
+	store.settle.Store(false)
+	store.skip.Add(int64(time.Hour))
+}
+
+func verifyUnknown(context.Context, stet.Unresolved) (stet.Verdict, error) {
+	return stet.CannotKnow(), nil
+}
+
+func verifyHappened(context.Context, stet.Unresolved) (stet.Verdict, error) {
+	out, err := stethttp.Outcome(http.StatusCreated, http.Header{"Content-Type": {"text/plain"}}, []byte("found"))
+	return stet.ItHappened(out), err
+}
+
+func verifyNonsense(context.Context, stet.Unresolved) (stet.Verdict, error) {
+	return stet.ItHappened(stet.Outcome{State: stet.Completed, Result: []byte("nonsense")}), nil
+}

@@ -1,0 +1,112 @@
+package stethttp_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store/memory"
+)
+
+// blocking is a handler that says when it runs and goes on when it is told to.
+type blocking struct {
+	entered, leave chan struct{}
+	once           sync.Once
+}
+
+func newBlocking() *blocking {
+	return &blocking{entered: make(chan struct{}), leave: make(chan struct{})}
+}
+
+func (b *blocking) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	b.once.Do(func() { close(b.entered) })
+	<-b.leave
+	_, _ = io.WriteString(w, "done")
+}
+
+func TestDuplicateInFlightIsRefused(t *testing.T) {
+	b := newBlocking()
+	s := start(t, setup{handler: b.ServeHTTP})
+	first := make(chan reply)
+	go func() { first <- s.post("k", "{}") }()
+	<-b.entered
+	dup := s.post("k", "{}")
+	wantProblem(t, dup, 409, "in-flight")
+	if dup.header.Get("Retry-After") != "1" {
+		t.Errorf("Retry-After %q", dup.header.Get("Retry-After"))
+	}
+	wantProblem(t, s.post("k", "{other}"), 422, "mismatch") // said before anything else about the key
+	other := start(t, setup{store: s.store})                // another process
+	wantProblem(t, other.post("k", "{}"), 409, "in-flight")
+	wantProblem(t, other.post("k", "{other}"), 422, "mismatch")
+	close(b.leave)
+	wantReply(t, <-first, 200, "done", false)
+	wantReply(t, s.post("k", "{}"), 200, "done", true)
+	wantReply(t, other.post("k", "{}"), 200, "done", true)
+	s.wantRuns(1)
+	other.wantRuns(0)
+}
+
+func TestDuplicateMayPreferToWait(t *testing.T) {
+	b := newBlocking()
+	s := start(t, setup{handler: b.ServeHTTP, options: stethttp.Options{MaxWait: time.Minute}})
+	first, dup := make(chan reply), make(chan reply)
+	go func() { first <- s.post("k", "{}") }()
+	<-b.entered
+	zero := s.post("k", "{}", "Prefer", "wait=0")
+	wantProblem(t, zero, 409, "in-flight")
+	if got := zero.header.Get("Preference-Applied"); got != "wait=0" {
+		t.Errorf("Preference-Applied %q", got)
+	}
+	go func() { dup <- s.post("k", "{}", "Prefer", `respond-async; x="wait=0,", WAIT="300"`) }()
+	close(b.leave)
+	wantReply(t, <-first, 200, "done", false)
+	r := <-dup
+	wantReply(t, r, 200, "done", true)
+	if got := r.header.Get("Preference-Applied"); got != "wait=60" {
+		t.Errorf("Preference-Applied %q", got)
+	}
+	s.wantRuns(1)
+}
+
+func TestWaitingEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine, err := stet.New(memory.New(memory.Options{}), stet.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer engine.Close()
+		b := newBlocking()
+		h := stethttp.Must(stethttp.New(engine, stethttp.Options{Scope: stethttp.SingleTenant})).Handler(b)
+		send := func(prefer ...string) *httptest.ResponseRecorder {
+			r := httptest.NewRequest("POST", "/", strings.NewReader("{}"))
+			r.Header["Idempotency-Key"] = []string{"k"}
+			r.Header["Prefer"] = prefer
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			return w
+		}
+		done := make(chan struct{})
+		go func() { defer close(done); send() }()
+		<-b.entered
+		for _, c := range []struct {
+			prefer string
+			waited time.Duration
+		}{{"wait=3", 3 * time.Second}, {"wait=3600", stethttp.DefaultMaxWait}, {"wait=x", 0}, {"wait=-1", 0}, {"waiting=5", 0}} {
+			begun := time.Now()
+			w := send(c.prefer)
+			if waited := time.Since(begun); w.Code != 409 || waited != c.waited {
+				t.Errorf("%s: %d after %v, want 409 after %v", c.prefer, w.Code, waited, c.waited)
+			}
+		}
+		close(b.leave)
+		<-done
+	})
+}

@@ -1,0 +1,98 @@
+package stethttp
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// headerFilter says which response headers are stored.
+type headerFilter struct {
+	keep, drop map[string]bool // keep is nil for all
+}
+
+func newHeaderFilter(o Options) headerFilter {
+	f := headerFilter{drop: map[string]bool{o.ReplayedHeader: true, "Preference-Applied": true}}
+	if !o.StoreSetCookie {
+		f.drop["Set-Cookie"] = true
+	}
+	for _, name := range o.DropHeaders {
+		f.drop[http.CanonicalHeaderKey(name)] = true
+	}
+	if o.KeepHeaders != nil {
+		f.keep = make(map[string]bool)
+		for _, name := range o.KeepHeaders {
+			f.keep[http.CanonicalHeaderKey(name)] = true
+		}
+	}
+	return f
+}
+
+// neverStored reports whether a response header, canonically named, is about the connection or the
+// moment, and not about the outcome (RFC 9110, section 7.6.1). connection are
+// the values of the Connection header, whose fields are among them.
+func neverStored(name string, connection []string) bool {
+	switch name {
+	case "Date", "Connection", "Keep-Alive", "Te", "Transfer-Encoding", "Upgrade":
+		return true
+	}
+	if len(name) >= 6 && strings.EqualFold(name[:6], "Proxy-") {
+		return true
+	}
+	return len(connection) > 0 && lists(connection, name)
+}
+
+// lists reports whether a list header names name.
+func lists(fields []string, name string) bool {
+	for _, v := range fields {
+		for option := range elements(v, ',') {
+			if strings.EqualFold(option, name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// stores reports whether a header or trailer field is stored.
+func (f *headerFilter) stores(name string, connection []string) bool {
+	canonical := http.CanonicalHeaderKey(name)
+	return name != "" && !f.drop[canonical] && (f.keep == nil || f.keep[canonical]) && !neverStored(canonical, connection)
+}
+
+// fields returns the stored copy of a response's header, without its trailers
+// and without what had been set before the handler was called.
+func (f *headerFilter) fields(header, outer http.Header) []field {
+	connection, trailer := header["Connection"], header["Trailer"]
+	list := make([]field, 0, len(header))
+	for name, values := range header {
+		if !f.stores(name, connection) || isTrailer(name, trailer) || name == "Content-Length" {
+			continue
+		}
+		if before, ok := outer[name]; ok && slices.Equal(before, values) {
+			continue
+		}
+		list = append(list, field{name, values})
+	}
+	sortFields(list)
+	return list
+}
+
+// trailers returns the stored copy of the trailers of a response with header.
+func (f *headerFilter) trailers(trailer, header http.Header) []field {
+	connection := header["Connection"]
+	var list []field
+	for name, values := range trailer {
+		if f.stores(strings.TrimPrefix(name, http.TrailerPrefix), connection) {
+			list = append(list, field{name, values})
+		}
+	}
+	sortFields(list)
+	return list
+}
+
+// isTrailer reports whether net/http sends a header field as a trailer;
+// declared are the values of the Trailer header.
+func isTrailer(name string, declared []string) bool {
+	return strings.HasPrefix(name, http.TrailerPrefix) || len(declared) > 0 && lists(declared, name)
+}

@@ -1,0 +1,71 @@
+package stethttp
+
+import (
+	"strings"
+
+	"github.com/dunglas/httpsfv"
+)
+
+const (
+	// maxKey is the greatest length of a key in bytes, without its quotes.
+	maxKey = 255
+	// maxKeyField bounds the header field of a quoted key, parameters
+	// included, before it is parsed.
+	maxKeyField = 4096
+)
+
+// flaw is what is wrong with a key, said to the client; "" is nothing.
+type flaw string
+
+const (
+	keyEmpty    flaw = "The key is empty."
+	keyLong     flaw = "The key is longer than 255 bytes."
+	keyByte     flaw = "The key has a byte that is not visible ASCII."
+	keyQuoted   flaw = "The key begins with a quote but is not a structured field string (RFC 9651)."
+	keyUnquoted flaw = "The key must be in double quotes: a structured field string (RFC 9651)."
+)
+
+// parseKey returns the key that a header field's value names, or what is
+// wrong with it.
+func parseKey(field string, strict, foldCase bool) (string, flaw) {
+	key := strings.Trim(field, " \t") // not part of a field's value: RFC 9110, section 5.5
+	switch {
+	case key == "":
+		return "", keyEmpty
+	case key[0] == '"':
+		var ok bool
+		if len(key) > maxKeyField {
+			return "", keyLong
+		}
+		if key, ok = parseQuoted(key); !ok {
+			return "", keyQuoted
+		}
+	case strict:
+		return "", keyUnquoted
+	}
+	if key == "" {
+		return "", keyEmpty
+	}
+	if len(key) > maxKey {
+		return "", keyLong
+	}
+	for i := range len(key) {
+		if key[i] <= ' ' || key[i] >= 0x7f {
+			return "", keyByte
+		}
+	}
+	if foldCase {
+		key = strings.ToLower(key)
+	}
+	return key, ""
+}
+
+// parseQuoted parses an Item of type String; its parameters are ignored.
+func parseQuoted(field string) (string, bool) {
+	item, err := httpsfv.UnmarshalItem([]string{field})
+	if err != nil {
+		return "", false
+	}
+	s, ok := item.Value.(string)
+	return s, ok
+}

@@ -1,0 +1,168 @@
+package stethttp_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stethttp"
+)
+
+func TestResponseLeavesOnlyAfterTheCommit(t *testing.T) {
+	store := newTxStore()
+	s := start(t, setup{store: store, tx: true, handler: func(w http.ResponseWriter, r *http.Request) {
+		tx := stethttp.Tx[*fakeTx](r.Context())
+		tx.rows = append(tx.rows, "charge")
+		w.Header().Set("Location", "/1")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, "charged")
+		w.(http.Flusher).Flush()
+	}})
+	store.commitErr = errors.New("disk full")
+	r := s.post("k", "{}")
+	wantProblem(t, r, 503, "store-unavailable")
+	if r.header.Get("Location") != "" || len(store.rows()) != 0 {
+		t.Errorf("%v, rows %v", r.header, store.rows())
+	}
+	store.commitErr = errors.Join(stet.ErrUnknown, errors.New("connection lost"))
+	r = s.post("k2", "{}")
+	wantProblem(t, r, 504, "outcome-unknown")
+	if r.header.Get("Retry-After") == "" {
+		t.Error("no Retry-After, though a retry will find out")
+	}
+	store.commitErr = nil
+	wantReply(t, s.post("k", "{}"), 201, "charged", false)
+	wantReply(t, s.post("k", "{}"), 201, "charged", true)
+	wantProblem(t, s.post("k", "{other}"), 422, "mismatch")
+	if rows := store.rows(); len(rows) != 1 {
+		t.Errorf("rows %v", rows)
+	}
+}
+
+func TestTransactionIsRolledBackAndRetryable(t *testing.T) {
+	for name, c := range map[string]struct {
+		handler http.HandlerFunc
+		status  int // of the first response; 0: the connection is cut
+		body    string
+		problem string
+	}{
+		"500": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", 500) }, 500, "no\n", ""},
+		"503": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", 503) }, 503, "no\n", ""},
+		"429": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", 429) }, 429, "no\n", ""},
+		"nothing": {func(w http.ResponseWriter, r *http.Request) {
+			stet.FromContext(r.Context()).NothingHappened()
+			_, _ = io.WriteString(w, "no")
+		}, 200, "no", ""},
+		"panic": {func(http.ResponseWriter, *http.Request) { panic("boom") }, 0, "", ""},
+		"late panic": {func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(200)
+			w.(http.Flusher).Flush()
+			panic("boom")
+		}, 0, "", ""},
+		"abort":     {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 0, "", ""},
+		"status 99": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(99) }, 500, "", "response-invalid"},
+		"too large": {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 2<<20)) }, 500, "", "response-too-large"},
+		"slightly":  {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 1<<20)) }, 500, "", "response-too-large"},
+		"shorter header": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "9")
+			_, _ = io.WriteString(w, "x")
+		}, 0, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := newTxStore()
+			s := start(t, setup{store: store, tx: true, handler: func(w http.ResponseWriter, r *http.Request) {
+				tx := stethttp.Tx[*fakeTx](r.Context())
+				tx.rows = append(tx.rows, "charge")
+				if stet.FromContext(r.Context()).Attempt() == 1 {
+					c.handler(w, r)
+				}
+			}})
+			first := s.post("k", "{}")
+			switch {
+			case c.status == 0:
+				if first.err == nil {
+					t.Errorf("%d %q", first.status, first.body)
+				}
+			case c.problem != "":
+				wantProblem(t, first, c.status, c.problem)
+			default:
+				wantReply(t, first, c.status, c.body, false)
+			}
+			if rows := store.rows(); len(rows) != 0 {
+				t.Errorf("rows after the rollback: %v", rows)
+			}
+			wantReply(t, s.post("k", "{}"), 200, "", false)
+			wantReply(t, s.post("k", "{}"), 200, "", true)
+			if rows := store.rows(); len(rows) != 1 {
+				t.Errorf("rows %v", rows)
+			}
+			s.wantRuns(2)
+		})
+	}
+}
+
+func TestWritingTooMuchInATransactionIsAnError(t *testing.T) {
+	s := start(t, setup{store: newTxStore(), tx: true, handler: func(w http.ResponseWriter, r *http.Request) {
+		n := 0
+		for {
+			if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+				break
+			}
+			if n++; n > 100 {
+				t.Error("an endless response is not bounded")
+				break
+			}
+		}
+	}})
+	wantProblem(t, s.post("k", "{}"), 500, "response-too-large")
+}
+
+func TestDeclinedIsAnOutcomeInATransaction(t *testing.T) {
+	s := start(t, setup{store: newTxStore(), tx: true, handler: func(w http.ResponseWriter, r *http.Request) { http.Error(w, "declined", 402) }})
+	wantReply(t, s.post("k", "{}"), 402, "declined\n", false)
+	wantReply(t, s.post("k", "{}"), 402, "declined\n", true)
+}
+
+func TestTransactionOutlivesTheClient(t *testing.T) {
+	entered, gone := make(chan struct{}), make(chan struct{})
+	store := newTxStore()
+	s := start(t, setup{store: store, tx: true, handler: func(w http.ResponseWriter, r *http.Request) {
+		close(entered)
+		<-gone
+		if err := r.Context().Err(); err != nil {
+			t.Errorf("the handler noticed: %v", err)
+		}
+		stethttp.Tx[*fakeTx](r.Context()).rows = []string{"charge"}
+	}, around: func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("X-First") != "" {
+				go func() { <-r.Context().Done(); close(gone) }()
+			}
+			h.ServeHTTP(w, r)
+		})
+	}})
+	ctx, leave := context.WithCancel(t.Context())
+	first := make(chan reply)
+	go func() { first <- s.do(s.request("POST", "/payments", "k", "{}", "X-First", "1").WithContext(ctx)) }()
+	<-entered
+	wantProblem(t, s.post("k", "{}"), 409, "in-flight")
+	leave()
+	<-first
+	wantReply(t, s.post("k", "{}", "Prefer", "wait=10"), 200, "", true)
+	if rows := store.rows(); len(rows) != 1 {
+		t.Errorf("rows %v", rows)
+	}
+}
+
+func TestTxWithoutATransactionSaysWhy(t *testing.T) {
+	defer func() {
+		if p, _ := recover().(string); !strings.Contains(p, "*stethttp_test.fakeTx") || !strings.Contains(p, "NewTx") {
+			t.Errorf("panic %q", p)
+		}
+	}()
+	stethttp.Tx[*fakeTx](t.Context())
+}

@@ -1,0 +1,236 @@
+package storetest
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	patience, giveUp = 2*time.Second, 300*time.Millisecond // broken stores use them up
+	for name, value := range map[string]string{"rapid.nofailfile": "true", "rapid.shrinktime": "200ms"} {
+		if err := flag.Set(name, value); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+func TestSmallStoreConforms(t *testing.T) { Run(t, smallHarness("").Harness) }
+
+func TestSmallStoreConformsInTransactions(t *testing.T) { RunTx(t, smallHarness("")) }
+
+// broken are bugs, each with a claim of the suite that it breaks. There may be
+// more.
+var broken = []struct{ bug, claim string }{
+	{"claims without the existence check", "a refused claim changes nothing"},
+	{"settles without the fence check", "a stale fence can write nothing"},
+	{"restarts fences after forgetting", "fences grow over release, takeover and forgetting"},
+	{"ignores a mismatch while running", "another fingerprint is refused in every state"},
+	{"expires by the caller's clock", "only the store's clock decides that a lease has run out"},
+
+	{"releases without the fence check", "a stale fence can write nothing"},
+	{"extends without the fence check", "a stale fence can write nothing"},
+	{"gives lapsed leases up", "an extension in each state does what the state machine says"},
+	{"stacks leases up", "an extension counts from now"},
+	{"prolongs the lease for anyone", "a refused claim changes nothing"},
+	{"claims in two steps", "of many claims of one free key exactly one is granted"},
+	{"grants an owner twice", "an owner claims once"},
+	{"does not recognise its owner", "the owner recognises its own claim"},
+	{"does not recognise its owner", "one lost request or reply is not noticed"},
+	{"runs lapsed claims again", "a lapsed claim is parked by whoever claims next"},
+	{"runs lapsed claims again", "an outcome that could not be written is never executed again"},
+	{"parks on a mismatch", "another fingerprint is refused in every state"},
+	{"parks on read", "reading changes nothing"},
+	{"refuses a late settle", "a late settle comes through"},
+	{"refuses a repeated settle", "a settle that is repeated succeeds, with another outcome it is refused"},
+	{"accepts a second outcome", "of many different outcomes under one fence exactly one is written"},
+	{"hands out expired results", "an expired result is gone, and the key still does not run"},
+	{"forgets running records", "a claim clears what its predecessor's release had set"},
+	{"cuts results at NUL", "results come back byte for byte"},
+	{"drops the scope", "the scope is stored"},
+	{"ignores ended contexts", "a call whose context has ended does nothing"},
+	{"wakes no watcher", "a watcher is woken when the run ends"},
+	{"sweeps live claims", "a sweep does what is due, and nothing else"},
+	{"sweeps without a bound", "a sweep is bounded, and says when there is more"},
+	{"cuts IDs at NUL", "keys do not touch each other"},
+	{"counts attempts from zero", "a free key is granted"},
+	{"makes records on read", "reading a key that was never claimed leaves nothing behind"},
+	{"adds the tombstone to the result", "an outcome is kept as long as it was asked for"},
+	{"extends a hundred claims", "extending renews many leases at once and names the lost"},
+	{"takes a hundred keys", "many keys are claimed and settled side by side"},
+	{"releases what was settled", "of a settle and a release under one fence exactly one comes through"},
+	{"commits rows alone", "a commit whose reply was lost is found out, not repeated"},
+	{"commits rows without the record", "an error or a panic rolls everything back"},
+	{"runs unknown records in transactions", "the function is called only where the state machine has an arrow"},
+	{"settles outside of the transaction", "SettleTx is committed with the caller's rows, or not at all"},
+	{"settles without the fence check", "SettleTx compares the fence"},
+}
+
+func TestBrokenStoresFailTheSuite(t *testing.T) {
+	var mu sync.Mutex
+	bugs := make(map[string]map[string]*recorder)
+	for _, b := range broken {
+		bugs[b.bug] = nil
+	}
+	atATime := make(chan struct{}, 16)
+	names := slices.Sorted(maps.Keys(bugs))
+	race(len(names), func(i int) {
+		atATime <- struct{}{}
+		defer func() { <-atATime }()
+		recs := record(t, names[i])
+		mu.Lock()
+		defer mu.Unlock()
+		bugs[names[i]] = recs
+	})
+	for _, b := range broken {
+		rec := bugs[b.bug][b.claim]
+		switch {
+		case rec == nil:
+			t.Errorf("there is no claim called %q", b.claim)
+		case !rec.Failed():
+			t.Errorf("a store that %s passes %q", b.bug, b.claim)
+		case !strings.Contains(rec.text(), "why this is required"):
+			t.Errorf("a store that %s fails %q without a reason:\n%s", b.bug, b.claim, rec.text())
+		}
+	}
+	idle := make(map[string]bool) // claims that no bug breaks
+	for claim := range bugs[names[0]] {
+		idle[claim] = true
+	}
+	for _, bug := range names {
+		failed := failures(bugs[bug])
+		t.Logf("a store that %s fails %d claims:\n\t%s", bug, len(failed), strings.Join(failed, "\n\t"))
+		for _, claim := range failed {
+			delete(idle, claim)
+		}
+	}
+	for claim := range idle {
+		t.Errorf("no broken store fails %q: nobody has seen that claim fail", claim)
+	}
+}
+
+// What only a table finds is found because its author thought of it. These are
+// found by chance as well.
+func TestRandomHistoriesFindBugs(t *testing.T) {
+	const claim = "random histories agree with the model"
+	for _, bug := range []string{
+		"claims without the existence check", "settles without the fence check", "restarts fences after forgetting",
+		"ignores a mismatch while running", "expires by the caller's clock", "releases without the fence check",
+		"extends without the fence check", "gives lapsed leases up", "grants an owner twice", "runs lapsed claims again",
+		"parks on a mismatch", "refuses a late settle", "accepts a second outcome", "forgets running records", "cuts results at NUL",
+	} {
+		h := smallHarness(bug).Harness
+		h.Histories = 1000
+		h.fill(t)
+		c := historyChecks[slices.IndexFunc(historyChecks, func(c check) bool { return c.name == claim })]
+		rec := observe(t, c, h)
+		if !rec.Failed() || !strings.Contains(rec.text(), "the history, and what the store answered") {
+			t.Errorf("a store that %s passes %d histories, or says nothing:\n%s", bug, h.Histories, rec.text())
+		}
+		t.Logf("a store that %s:\n%s", bug, rec.text())
+	}
+}
+
+// record tries every claim of the suite on a store with the bug, side by side.
+func record(t *testing.T, bug string) map[string]*recorder {
+	probe := smallHarness(bug)
+	var all []check
+	for _, c := range append(checks(probe.New(t)), txChecks(probe)...) {
+		all = append(all, check{c.name, c.why, nil})
+	}
+	recs := make([]*recorder, len(all))
+	race(len(all), func(i int) {
+		h := smallHarness(bug) // with a clock of its own
+		h.fill(t)
+		c := append(checks(probe.New(t)), txChecks(h)...)[i]
+		recs[i] = observe(t, c, h.Harness)
+	})
+	byName := make(map[string]*recorder)
+	for i, c := range all {
+		byName[c.name] = recs[i]
+	}
+	return byName
+}
+
+func failures(all map[string]*recorder) (names []string) {
+	for name, rec := range all {
+		if rec.Failed() {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// observe tries a claim and returns how that went.
+func observe(t *testing.T, c check, h Harness) *recorder {
+	rec := &recorder{TB: t}
+	done := make(chan struct{})
+	go func() { // of its own, because failing ends it
+		defer close(done)
+		defer rec.finish()
+		defer func() {
+			if p := recover(); p != nil {
+				rec.Errorf("panic: %v", p)
+			}
+		}()
+		c.do(rec, h)
+	}()
+	<-done
+	return rec
+}
+
+// recorder is a testing.TB whose failures stay with it.
+type recorder struct {
+	testing.TB
+	mu       sync.Mutex
+	failed   bool
+	lines    []string
+	cleanups []func()
+}
+
+func (r *recorder) finish() {
+	for _, f := range slices.Backward(r.cleanups) {
+		f()
+	}
+}
+
+func (r *recorder) text() string { return strings.Join(r.lines, "\n") }
+
+func (r *recorder) note(fail bool, line string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failed = r.failed || fail
+	r.lines = append(r.lines, line)
+}
+
+func (r *recorder) Cleanup(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cleanups = append(r.cleanups, f)
+}
+
+func (r *recorder) Failed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failed
+}
+
+func (r *recorder) Helper()                           {}
+func (r *recorder) Fail()                             { r.note(true, "failed") }
+func (r *recorder) FailNow()                          { r.Fail(); runtime.Goexit() }
+func (r *recorder) Log(args ...any)                   { r.note(false, fmt.Sprint(args...)) }
+func (r *recorder) Logf(format string, args ...any)   { r.note(false, fmt.Sprintf(format, args...)) }
+func (r *recorder) Error(args ...any)                 { r.note(true, fmt.Sprint(args...)) }
+func (r *recorder) Errorf(format string, args ...any) { r.note(true, fmt.Sprintf(format, args...)) }
+func (r *recorder) Fatal(args ...any)                 { r.Error(args...); runtime.Goexit() }
+func (r *recorder) Fatalf(format string, args ...any) { r.Errorf(format, args...); runtime.Goexit() }

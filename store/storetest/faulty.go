@@ -1,0 +1,251 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+// ErrFault is what a call of a Faulty store fails with, wrapped.
+var ErrFault = errors.New("storetest: fault")
+
+// Fault says how a call fails.
+type Fault uint8
+
+const (
+	// NoFault lets the call through.
+	NoFault Fault = iota
+	// FailBefore fails the call, and nothing happens: the request was lost.
+	FailBefore
+	// FailAfter lets the call take effect and then fails it: the reply was
+	// lost.
+	FailAfter
+)
+
+// Call is a call on its way to a store.
+type Call struct {
+	// Method is the name of the method: Claim, Extend, Settle, Release,
+	// Read, Watch, Sweep, RunTx or SettleTx.
+	Method string
+	// N counts the calls of this method, from 1.
+	N int
+}
+
+// Plan says which calls fail. It is called before each call, concurrently, and
+// may block to make the store slow.
+type Plan func(c Call) Fault
+
+// Faulty returns a store that does what s does, but for the calls that plan
+// makes fail. It is a stet.Watcher and a stet.Sweeper if s is; for a
+// stet.TxStore there is FaultyTx.
+//
+// It is for tests of stores, and of services that want to know what they do
+// when their store fails.
+func Faulty(s stet.Store, plan Plan) stet.Store {
+	f := newFaulty(s, plan)
+	_, watches := s.(stet.Watcher)
+	_, sweeps := s.(stet.Sweeper)
+	switch {
+	case watches && sweeps:
+		return struct {
+			*faulty
+			faultyWatcher
+			faultySweeper
+		}{f, faultyWatcher{f}, faultySweeper{f}}
+	case watches:
+		return struct {
+			*faulty
+			faultyWatcher
+		}{f, faultyWatcher{f}}
+	case sweeps:
+		return struct {
+			*faulty
+			faultySweeper
+		}{f, faultySweeper{f}}
+	}
+	return f
+}
+
+// FaultyTx is Faulty for a store with transactions. A RunTx whose reply is lost
+// fails with an error that also wraps stet.ErrUnknown, as the contract asks for
+// when the fate of a commit cannot be found out.
+func FaultyTx[Tx any](s stet.TxStore[Tx], plan Plan) stet.TxStore[Tx] {
+	f := newFaulty(s, plan)
+	tx := faultyTx[Tx]{f, s}
+	_, watches := s.(stet.Watcher)
+	_, sweeps := s.(stet.Sweeper)
+	switch {
+	case watches && sweeps:
+		return struct {
+			faultyTx[Tx]
+			faultyWatcher
+			faultySweeper
+		}{tx, faultyWatcher{f}, faultySweeper{f}}
+	case watches:
+		return struct {
+			faultyTx[Tx]
+			faultyWatcher
+		}{tx, faultyWatcher{f}}
+	case sweeps:
+		return struct {
+			faultyTx[Tx]
+			faultySweeper
+		}{tx, faultySweeper{f}}
+	}
+	return tx
+}
+
+// Seeded returns a plan that makes calls fail at random, each with the
+// probability p, half of them before and half after they took effect. The same
+// seed and the same order of calls give the same faults.
+func Seeded(seed uint64, p float64) Plan {
+	var mu sync.Mutex
+	rng := rand.New(rand.NewPCG(seed, 0))
+	return func(Call) Fault {
+		mu.Lock()
+		defer mu.Unlock()
+		switch x := rng.Float64(); {
+		case x < p/2:
+			return FailBefore
+		case x < p:
+			return FailAfter
+		}
+		return NoFault
+	}
+}
+
+// faulty is a stet.Store whose calls may fail.
+type faulty struct {
+	store stet.Store
+	plan  Plan
+
+	mu    sync.Mutex
+	calls map[string]int
+}
+
+func newFaulty(s stet.Store, plan Plan) *faulty {
+	return &faulty{store: s, plan: plan, calls: make(map[string]int)}
+}
+
+// do makes the call, and fails it as planned.
+func (f *faulty) do(method string, call func() error) error {
+	f.mu.Lock()
+	f.calls[method]++
+	c := Call{Method: method, N: f.calls[method]}
+	f.mu.Unlock()
+	switch f.plan(c) {
+	case FailBefore:
+		return fmt.Errorf("%w: %s %d, before it took effect", ErrFault, method, c.N)
+	case FailAfter:
+		_ = call() // the reply is lost, whatever it was
+		return fmt.Errorf("%w: %s %d, its reply", ErrFault, method, c.N)
+	}
+	return call()
+}
+
+// Claim implements stet.Store.
+func (f *faulty) Claim(ctx context.Context, req stet.ClaimRequest) (rec stet.Record, err error) {
+	var got stet.Record
+	err = f.do("Claim", func() (err error) {
+		got, err = f.store.Claim(ctx, req)
+		return err
+	})
+	if errors.Is(err, ErrFault) {
+		return rec, err
+	}
+	return got, err
+}
+
+// Extend implements stet.Store.
+func (f *faulty) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) (lost []stet.Claim, err error) {
+	var got []stet.Claim
+	err = f.do("Extend", func() (err error) {
+		got, err = f.store.Extend(ctx, claims, lease)
+		return err
+	})
+	if errors.Is(err, ErrFault) {
+		return nil, err
+	}
+	return got, err
+}
+
+// Settle implements stet.Store.
+func (f *faulty) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+	return f.do("Settle", func() error { return f.store.Settle(ctx, c, out, keep) })
+}
+
+// Release implements stet.Store.
+func (f *faulty) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+	return f.do("Release", func() error { return f.store.Release(ctx, c, keep) })
+}
+
+// Read implements stet.Store.
+func (f *faulty) Read(ctx context.Context, id stet.ID) (rec stet.Record, err error) {
+	var got stet.Record
+	err = f.do("Read", func() (err error) {
+		got, err = f.store.Read(ctx, id)
+		return err
+	})
+	if errors.Is(err, ErrFault) {
+		return rec, err
+	}
+	return got, err
+}
+
+type faultyWatcher struct{ f *faulty }
+
+// Watch implements stet.Watcher.
+func (w faultyWatcher) Watch(ctx context.Context, id stet.ID, fence int64) error {
+	return w.f.do("Watch", func() error { return w.f.store.(stet.Watcher).Watch(ctx, id, fence) })
+}
+
+type faultySweeper struct{ f *faulty }
+
+// Sweep implements stet.Sweeper.
+func (s faultySweeper) Sweep(ctx context.Context, limit int) (swept stet.Swept, err error) {
+	var got stet.Swept
+	err = s.f.do("Sweep", func() (err error) {
+		got, err = s.f.store.(stet.Sweeper).Sweep(ctx, limit)
+		return err
+	})
+	if errors.Is(err, ErrFault) {
+		return swept, err
+	}
+	return got, err
+}
+
+type faultyTx[Tx any] struct {
+	*faulty
+	tx stet.TxStore[Tx]
+}
+
+// RunTx implements stet.TxStore.
+func (t faultyTx[Tx]) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
+	fn func(context.Context, Tx, stet.Record) (stet.Outcome, error)) (rec stet.Record, err error) {
+	var got stet.Record
+	ran, inner := false, error(nil)
+	err = t.do("RunTx", func() error {
+		ran = true
+		got, inner = t.tx.RunTx(ctx, req, keep, fn)
+		return inner
+	})
+	switch {
+	case !errors.Is(err, ErrFault):
+		return got, err
+	case !ran:
+		return rec, err
+	case inner != nil: // it was rolled back before there was a reply to lose
+		return got, inner
+	}
+	return rec, fmt.Errorf("%w: %w", stet.ErrUnknown, err)
+}
+
+// SettleTx implements stet.TxStore.
+func (t faultyTx[Tx]) SettleTx(ctx context.Context, tx Tx, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+	return t.do("SettleTx", func() error { return t.tx.SettleTx(ctx, tx, c, out, keep) })
+}

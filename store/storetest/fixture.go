@@ -1,0 +1,222 @@
+package storetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+// patience bounds what has to happen soon; it is only used up by failures.
+var patience = 10 * time.Second
+
+var (
+	fingerprintA = stet.NewFingerprint([]byte("charge 10"))
+	fingerprintB = stet.NewFingerprint([]byte("charge 1000"))
+	testScope    = stet.DigestScope("storetest", "account")
+)
+
+// fixture is what a check works with: a fresh store and ways to use it that
+// fail the test when they should have worked.
+type fixture struct {
+	testing.TB
+	h     Harness
+	store stet.Store
+	ctx   context.Context
+	unit  time.Duration
+	long  time.Duration  // a lease that does not run out during a test
+	keep  stet.Retention // retention that does not run out during a test
+}
+
+func newFixture(t testing.TB, h Harness) *fixture {
+	t.Helper()
+	f := &fixture{TB: t, h: h, store: h.New(t), ctx: t.Context(), unit: h.Unit}
+	f.long = max(time.Hour, 100*f.unit)
+	f.keep = stet.Retention{Result: 24 * f.long, Tombstone: 720 * f.long}
+	return f
+}
+
+// pass lets units of the store's time go by, and half a unit more, so that what
+// was set to end by then has ended.
+func (f *fixture) pass(units int) {
+	f.Helper()
+	f.h.pass(f, time.Duration(units)*f.unit+f.unit/2)
+}
+
+// request returns a claim for a key that was never used, by a new owner.
+func (f *fixture) request(lease time.Duration) stet.ClaimRequest {
+	return stet.ClaimRequest{
+		ID:          stet.Digest("storetest", "account", stet.NewKey()),
+		Scope:       testScope,
+		Fingerprint: fingerprintA,
+		Owner:       stet.NewOwner(),
+		Lease:       lease,
+	}
+}
+
+// byAnother returns the same claim by another owner.
+func byAnother(req stet.ClaimRequest) stet.ClaimRequest {
+	req.Owner = stet.NewOwner()
+	return req
+}
+
+func granted(rec stet.Record, req stet.ClaimRequest) bool {
+	return rec.State == stet.Running && rec.Owner == req.Owner
+}
+
+func (f *fixture) claim(req stet.ClaimRequest) stet.Record {
+	f.Helper()
+	rec, err := f.store.Claim(f.ctx, req)
+	if err != nil {
+		f.Fatalf("Claim: %v", err)
+	}
+	return rec
+}
+
+// grant claims, and requires that the claim be granted.
+func (f *fixture) grant(req stet.ClaimRequest) stet.Record {
+	f.Helper()
+	rec := f.claim(req)
+	if !granted(rec, req) {
+		f.Fatalf("Claim was not granted: it returned %s", show(rec))
+	}
+	if rec.Fence <= 0 {
+		f.Fatalf("Claim granted the fence %d; fences are positive", rec.Fence)
+	}
+	return rec
+}
+
+func (f *fixture) read(id stet.ID) stet.Record {
+	f.Helper()
+	rec, err := f.store.Read(f.ctx, id)
+	if err != nil {
+		f.Fatalf("Read: %v", err)
+	}
+	return rec
+}
+
+func (f *fixture) settle(c stet.Claim, out stet.Outcome, keep stet.Retention) {
+	f.Helper()
+	if err := f.store.Settle(f.ctx, c, out, keep); err != nil {
+		f.Fatalf("Settle as %v: %v", out.State, err)
+	}
+}
+
+func (f *fixture) release(c stet.Claim, keep stet.Retention) {
+	f.Helper()
+	if err := f.store.Release(f.ctx, c, keep); err != nil {
+		f.Fatalf("Release: %v", err)
+	}
+}
+
+func (f *fixture) extend(lease time.Duration, claims ...stet.Claim) (lost []stet.Claim) {
+	f.Helper()
+	lost, err := f.store.Extend(f.ctx, claims, lease)
+	if err != nil {
+		f.Fatalf("Extend: %v", err)
+	}
+	return lost
+}
+
+// unchanged requires that the record still be what it was.
+func (f *fixture) unchanged(what string, was stet.Record) {
+	f.Helper()
+	if d := diff(was, f.read(was.ID)); d != "" {
+		f.Errorf("%s changed the record: %s", what, d)
+	}
+}
+
+// is requires that the record be in the state, with the fence.
+func (f *fixture) is(what string, id stet.ID, state stet.State, fence int64) stet.Record {
+	f.Helper()
+	rec := f.read(id)
+	if rec.State != state || rec.Fence != fence {
+		f.Errorf("%s: the record should be %v with fence %d; it is %s", what, state, fence, show(rec))
+	}
+	return rec
+}
+
+func (f *fixture) fenced(what string, err error) {
+	f.Helper()
+	if !errors.Is(err, stet.ErrFenced) {
+		f.Errorf("%s should have been refused with ErrFenced; it returned: %v", what, err)
+	}
+}
+
+func completed(result string) stet.Outcome {
+	return stet.Outcome{State: stet.Completed, Result: []byte(result)}
+}
+
+func failed(result string) stet.Outcome {
+	return stet.Outcome{State: stet.Failed, Result: []byte(result)}
+}
+
+// show prints a record for a person.
+func show(r stet.Record) string {
+	if r.State == stet.None {
+		return "none"
+	}
+	s := fmt.Sprintf("%v with fence %d, attempt %d, owner %.8s", r.State, r.Fence, r.Attempt, r.Owner)
+	switch {
+	case r.State == stet.Running:
+		s += fmt.Sprintf(", %v of its lease left", r.LeaseLeft)
+	case r.Gone:
+		s += ", its result gone"
+	case r.State.Settled():
+		s += fmt.Sprintf(", result %s", brief(r.Result))
+	}
+	return s
+}
+
+func brief(b []byte) string {
+	if len(b) > 40 {
+		return fmt.Sprintf("%q… (%d bytes)", b[:40], len(b))
+	}
+	return fmt.Sprintf("%q", b)
+}
+
+// rounding is how far two readings of one moment may be apart: servers keep
+// times in milliseconds.
+const rounding = 2 * time.Millisecond
+
+// diff says what differs between two readings of a record, "" for nothing. The
+// lease runs on between readings and is left out.
+func diff(was, is stet.Record) string {
+	var d []string
+	add := func(same bool, name string, was, is any) {
+		if !same {
+			d = append(d, fmt.Sprintf("%s was %v, is %v", name, was, is))
+		}
+	}
+	add(was.State == is.State, "State", was.State, is.State)
+	if was.State == stet.None && is.State == stet.None {
+		return ""
+	}
+	add(was.ID == is.ID, "ID", was.ID, is.ID)
+	add(was.Scope == is.Scope, "Scope", was.Scope, is.Scope)
+	add(was.Fingerprint == is.Fingerprint, "Fingerprint", was.Fingerprint, is.Fingerprint)
+	add(was.Owner == is.Owner, "Owner", was.Owner, is.Owner)
+	add(was.Fence == is.Fence, "Fence", was.Fence, is.Fence)
+	add(was.Attempt == is.Attempt, "Attempt", was.Attempt, is.Attempt)
+	add(was.Gone == is.Gone, "Gone", was.Gone, is.Gone)
+	add(bytes.Equal(was.Result, is.Result), "Result", brief(was.Result), brief(is.Result))
+	add(sameTime(was.ClaimedAt, is.ClaimedAt), "ClaimedAt", was.ClaimedAt, is.ClaimedAt)
+	add(sameTime(was.SettledAt, is.SettledAt), "SettledAt", was.SettledAt, is.SettledAt)
+	add(sameTime(was.ForgetAt, is.ForgetAt), "ForgetAt", was.ForgetAt, is.ForgetAt)
+	if was.State.Settled() {
+		add(sameTime(was.ExpiresAt, is.ExpiresAt), "ExpiresAt", was.ExpiresAt, is.ExpiresAt)
+	}
+	return strings.Join(d, "; ")
+}
+
+func sameTime(a, b time.Time) bool {
+	if a.IsZero() || b.IsZero() {
+		return a.IsZero() == b.IsZero()
+	}
+	return a.Sub(b).Abs() <= rounding
+}

@@ -1,0 +1,162 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+// moment is a time of the store's clock, as far as it can be known from
+// outside: between two bounds.
+type moment struct{ lo, hi time.Duration }
+
+func (m moment) add(d time.Duration) moment { return moment{m.lo + d - rounding, m.hi + d + rounding} }
+
+// errTooClose ends a history in which a call came so close to the end of a
+// lease or a retention that nobody can tell which was first.
+var errTooClose = errors.New("too close to tell")
+
+// reached reports whether now is past m. It panics with errTooClose if that
+// cannot be known.
+func (now moment) reached(m moment) bool {
+	switch {
+	case now.lo > m.hi:
+		return true
+	case now.hi < m.lo:
+		return false
+	}
+	panic(errTooClose)
+}
+
+// model is what a store should be, written for being obvious: one record, no
+// concurrency, no storage.
+type model struct {
+	state       stet.State
+	fingerprint stet.Fingerprint
+	owner       stet.Owner
+	fence       int64
+	attempt     int
+	result      string
+	gone        bool
+
+	leaseEnd moment // while running
+	expires  moment // when settled
+	forget   moment // when settled or retryable
+
+	highest int64 // of all fences ever; survives forgetting
+}
+
+// tick lets what has become due by now happen, but for parking: nobody notices
+// that a lease has run out until somebody claims, or sweeps.
+func (m *model) tick(now moment) {
+	if (m.state.Settled() || m.state == stet.Retryable) && now.reached(m.forget) {
+		*m = model{highest: m.highest}
+	}
+	if m.state.Settled() && !m.gone && now.reached(m.expires) {
+		m.result, m.gone = "", true
+	}
+}
+
+// to takes the arrow for verb, and reports whether there is one.
+func (m *model) to(verb stet.Verb) bool {
+	next, ok := m.state.Next(verb)
+	m.state = next
+	return ok
+}
+
+// claim returns the error to expect. The fence of a grant is the store's
+// choice: it is left 0, for the caller to learn.
+func (m *model) claim(req stet.ClaimRequest, now moment) error {
+	switch {
+	case m.state != stet.None && m.fingerprint != req.Fingerprint:
+		return stet.ErrMismatch
+	case m.state == stet.Running && m.owner != req.Owner && now.reached(m.leaseEnd):
+		m.to(stet.VerbPark)
+	case m.state == stet.Retryable && m.owner == req.Owner:
+	case m.to(stet.VerbClaim):
+		m.fingerprint, m.owner, m.fence, m.attempt = req.Fingerprint, req.Owner, 0, m.attempt+1
+		m.leaseEnd = now.add(req.Lease)
+	}
+	return nil
+}
+
+func (m *model) extend(fence int64, lease time.Duration, now moment) (lost bool) {
+	if m.state != stet.Running || m.fence != fence {
+		return true
+	}
+	m.leaseEnd = now.add(lease)
+	return false
+}
+
+func (m *model) settle(fence int64, out stet.Outcome, keep stet.Retention, now moment) error {
+	if m.state == stet.None || m.fence != fence {
+		return stet.ErrFenced
+	}
+	if m.state == out.State && (m.gone || !out.Gone && m.result == string(out.Result)) {
+		return nil
+	}
+	if !m.to(verbOf(out)) {
+		return stet.ErrFenced
+	}
+	m.result, m.gone = string(out.Result), out.Gone
+	m.expires, m.forget = now.add(keep.Result), now.add(keep.Tombstone)
+	return nil
+}
+
+func (m *model) release(fence int64, keep stet.Retention, now moment) error {
+	if m.state == stet.None || m.fence != fence {
+		return stet.ErrFenced
+	}
+	if m.state == stet.Retryable {
+		return nil
+	}
+	if !m.to(stet.VerbRelease) {
+		return stet.ErrFenced
+	}
+	m.forget = now.add(keep.Result)
+	return nil
+}
+
+// sweep learns from rec whether the store has parked the record: it may have,
+// if the lease has run out.
+func (m *model) sweep(rec stet.Record, now moment) {
+	if m.state == stet.Running && rec.State == stet.Unknown && now.reached(m.leaseEnd) {
+		m.to(stet.VerbPark)
+	}
+}
+
+// learn takes the fence of a grant from the store, or says what is wrong with
+// it.
+func (m *model) learn(rec stet.Record) error {
+	if m.state != stet.Running || m.fence != 0 {
+		return nil
+	}
+	if rec.Fence <= m.highest {
+		return fmt.Errorf("the fence of the new claim is %d; want more than %d, the highest the key ever had", rec.Fence, m.highest)
+	}
+	m.fence, m.highest = rec.Fence, rec.Fence
+	return nil
+}
+
+// matches says how rec differs from the model, nil if it does not.
+func (m *model) matches(rec stet.Record, now moment) error {
+	want := stet.Record{ID: rec.ID, Scope: testScope, State: m.state, Fingerprint: m.fingerprint, Owner: m.owner, Fence: m.fence,
+		Attempt: m.attempt, Result: []byte(m.result), Gone: m.gone}
+	if want.State != rec.State {
+		return fmt.Errorf("the store says %v, the model %v", rec.State, want.State)
+	}
+	got := rec
+	got.ClaimedAt, got.SettledAt, got.ExpiresAt, got.ForgetAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+	if d := diff(want, got); d != "" {
+		return fmt.Errorf("by the model and then by the store: %s", d)
+	}
+	if m.state != stet.Running {
+		return nil
+	}
+	if over := now.reached(m.leaseEnd); over != (rec.LeaseLeft <= 0) {
+		return fmt.Errorf("LeaseLeft is %v; the lease having run out is %v", rec.LeaseLeft, over)
+	}
+	return nil
+}

@@ -1,0 +1,222 @@
+package storetest
+
+import (
+	"context"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+var watchChecks = []check{
+	{"a watcher is woken when the run ends", "without it a waiter sleeps past the outcome.",
+		watchIsWoken},
+	{"a watcher of something that does not run returns at once", "the record may have changed between the claim that was refused and the watch.",
+		watchReturnsAtOnce},
+	{"a watcher leaves when its context ends, and changes nothing", "waiters come and go by the thousand.",
+		watchChangesNothing},
+}
+
+// woken requires that done be closed soon.
+func (f *fixture) woken(what string, done <-chan error) {
+	f.Helper()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		f.Fatalf("%s: Watch had not returned after %v", what, patience)
+	}
+}
+
+func (f *fixture) watch(ctx context.Context, id stet.ID, fence int64) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- f.store.(stet.Watcher).Watch(ctx, id, fence) }()
+	return done
+}
+
+func watchIsWoken(f *fixture) {
+	ends := map[string]func(stet.ClaimRequest, stet.Claim){
+		"completed": func(_ stet.ClaimRequest, c stet.Claim) { f.settle(c, completed("x"), f.keep) },
+		"failed":    func(_ stet.ClaimRequest, c stet.Claim) { f.settle(c, failed("x"), f.keep) },
+		"released":  func(_ stet.ClaimRequest, c stet.Claim) { f.release(c, f.keep) },
+		"released and claimed again": func(req stet.ClaimRequest, c stet.Claim) {
+			f.release(c, f.keep)
+			f.grant(byAnother(req))
+		},
+		"parked": func(req stet.ClaimRequest, c stet.Claim) {
+			f.extend(f.unit, c)
+			f.pass(1)
+			f.claim(byAnother(req))
+		},
+	}
+	for name, end := range ends {
+		ctx, cancel := context.WithTimeout(f.ctx, 2*patience)
+		req := f.request(f.long)
+		c := f.grant(req).Claim()
+		var watchers []<-chan error
+		for range 5 {
+			watchers = append(watchers, f.watch(ctx, c.ID, c.Fence))
+		}
+		end(req, c)
+		for _, done := range watchers {
+			f.woken("a record that was "+name, done)
+		}
+		cancel()
+	}
+}
+
+func watchReturnsAtOnce(f *fixture) {
+	ctx, cancel := context.WithTimeout(f.ctx, 2*patience)
+	defer cancel()
+	for _, s := range f.situations() {
+		if s.state == stet.Running {
+			f.woken("an older fence of a key that is "+s.name, f.watch(ctx, s.req.ID, s.stale.Fence))
+			continue
+		}
+		f.woken("a key that is "+s.name, f.watch(ctx, s.req.ID, s.claim.Fence))
+		f.unchanged("Watch of a key that is "+s.name, s.rec)
+	}
+	f.woken("a key that was never claimed", f.watch(ctx, f.request(0).ID, 1))
+}
+
+func watchChangesNothing(f *fixture) {
+	ctx, cancel := context.WithCancel(f.ctx)
+	all := f.situations()
+	var watchers []<-chan error
+	for _, s := range all {
+		for range 20 {
+			watchers = append(watchers, f.watch(ctx, s.req.ID, s.claim.Fence))
+		}
+	}
+	cancel()
+	for _, done := range watchers {
+		f.woken("a context that has ended", done)
+	}
+	for _, s := range all {
+		f.unchanged("Watch of a key that is "+s.name, s.rec)
+	}
+}
+
+var sweepChecks = []check{
+	{"a sweep does what is due, and nothing else", "it parks the dead, makes tombstones of expired results and forgets what is past its time; a live claim, an outcome or an unknown record it leaves alone.",
+		sweepInEachSituation},
+	{"a sweep is bounded, and says when there is more", "a backlog must not become one long lock.",
+		sweepIsBounded},
+	{"sweepers do not count or do anything twice", "every process sweeps.",
+		sweepTogether},
+}
+
+// sweepAll sweeps for as long as there is something to do, and a round more:
+// where a sweep begins is the store's business.
+func (f *fixture) sweepAll(s stet.Sweeper) (sum stet.Swept) {
+	f.Helper()
+	idle := 0
+	for range 10_000 {
+		got, err := s.Sweep(f.ctx, 100)
+		if err != nil {
+			f.Fatalf("Sweep: %v", err)
+		}
+		sum.Parked += got.Parked
+		sum.Expired += got.Expired
+		sum.Purged += got.Purged
+		if got.More {
+			continue
+		}
+		if idle++; idle == 2 {
+			return sum
+		}
+	}
+	f.Fatal("after 10,000 sweeps there is still more to look at")
+	return sum
+}
+
+func sweepInEachSituation(f *fixture) {
+	// Built by hand, because reading a situation may tidy it up.
+	short := stet.Retention{Result: f.unit / 2, Tombstone: f.keep.Tombstone}
+	forget := stet.Retention{Result: f.unit / 2, Tombstone: f.unit}
+	made := make(map[string]stet.Record)
+	for name, do := range map[string]func(stet.Claim){
+		"live":      func(stet.Claim) {},
+		"lapsed":    func(c stet.Claim) { f.extend(f.unit, c) },
+		"renewed":   func(c stet.Claim) { f.extend(f.unit, c); f.extend(f.long, c) },
+		"completed": func(c stet.Claim) { f.settle(c, completed("x"), f.keep) },
+		"expired":   func(c stet.Claim) { f.settle(c, failed("x"), short) },
+		"forgotten": func(c stet.Claim) { f.settle(c, completed("x"), forget) },
+		"retryable": func(c stet.Claim) { f.release(c, f.keep) },
+		"released":  func(c stet.Claim) { f.release(c, forget) },
+	} {
+		made[name] = f.grant(f.request(f.long))
+		do(made[name].Claim())
+	}
+	f.pass(1)
+	got := f.sweepAll(f.store.(stet.Sweeper))
+	if got.Parked != 1 || got.Expired != 1 || got.Purged != 2 {
+		f.Errorf("swept: %d parked, %d expired, %d purged; want 1, 1 and 2", got.Parked, got.Expired, got.Purged)
+	}
+	want := map[string]stet.State{"live": stet.Running, "lapsed": stet.Unknown, "renewed": stet.Running, "completed": stet.Completed,
+		"expired": stet.Failed, "forgotten": stet.None, "retryable": stet.Retryable, "released": stet.None}
+	for name, rec := range made {
+		now := f.read(rec.ID)
+		if now.State != want[name] || now.Gone != (name == "expired") {
+			f.Errorf("after the sweep the record that was %s is %s; want it %v", name, show(now), want[name])
+		}
+		if now.State != stet.None && (now.Fence != rec.Fence || now.Owner != rec.Owner || now.Fingerprint != rec.Fingerprint) {
+			f.Errorf("the sweep changed the fence, owner or fingerprint of the record that was %s: %s", name, show(now))
+		}
+	}
+	if now := f.read(made["completed"].ID); string(now.Result) != "x" {
+		f.Errorf("the sweep took the result of a record before its time: %s", show(now))
+	}
+	f.settle(made["lapsed"].Claim(), completed("late"), f.keep) // nobody else ran
+	if again := f.sweepAll(f.store.(stet.Sweeper)); again != (stet.Swept{}) {
+		f.Errorf("a second sweep did something again: %+v", again)
+	}
+}
+
+func sweepIsBounded(f *fixture) {
+	s := f.store.(stet.Sweeper)
+	const n, limit = 60, 10
+	for range n {
+		f.grant(f.request(f.unit))
+	}
+	f.pass(1)
+	got, err := s.Sweep(f.ctx, limit)
+	if err != nil {
+		f.Fatalf("Sweep: %v", err)
+	}
+	if got.Parked > 2*limit || !got.More {
+		f.Errorf("Sweep with a limit of %d, of %d lapsed records: %+v; want about the limit parked, and More", limit, n, got)
+	}
+	if rest := f.sweepAll(s); got.Parked+rest.Parked != n {
+		f.Errorf("%d of %d lapsed records were parked", got.Parked+rest.Parked, n)
+	}
+}
+
+func sweepTogether(f *fixture) {
+	s := f.store.(stet.Sweeper)
+	const n = 100
+	live := f.grant(f.request(f.long))
+	for range n {
+		f.grant(f.request(f.unit))
+	}
+	f.pass(1)
+	sums := make([]stet.Swept, 4)
+	race(len(sums), func(i int) {
+		for range 3 * n {
+			got, err := s.Sweep(f.ctx, 20)
+			if err != nil {
+				f.Errorf("Sweep beside others: %v", err)
+				return
+			}
+			if sums[i].Parked += got.Parked; !got.More {
+				return
+			}
+		}
+	})
+	sum := f.sweepAll(s).Parked
+	for _, got := range sums {
+		sum += got.Parked
+	}
+	if sum != n {
+		f.Errorf("%d sweepers together say that they parked %d records; there were %d to park", len(sums), sum, n)
+	}
+	f.unchanged("sweeping", live)
+}

@@ -1,0 +1,104 @@
+package storetest
+
+import (
+	"github.com/stet-go/stet"
+)
+
+// situation is a key that something has happened to.
+type situation struct {
+	name   string
+	state  stet.State
+	lapsed bool              // Running, with a lease that has run out
+	req    stet.ClaimRequest // the last claim that was sent
+	claim  stet.Claim        // the last claim that was granted
+	stale  stet.Claim        // an earlier one
+	rec    stet.Record       // the record now
+}
+
+// makings say how a situation comes about: a claim with a short lease or a long
+// one, something that is done at once, and something that is done after a unit
+// of time.
+var makings = []struct {
+	name  string
+	state stet.State
+	short bool
+	now   func(*fixture, stet.Record)
+	later func(*fixture, stet.ClaimRequest)
+}{
+	{name: "running", state: stet.Running},
+	{name: "running past its lease", state: stet.Running, short: true},
+	{name: "completed", state: stet.Completed, now: func(f *fixture, rec stet.Record) {
+		f.settle(rec.Claim(), completed("result"), f.keep)
+	}},
+	{name: "failed", state: stet.Failed, now: func(f *fixture, rec stet.Record) {
+		f.settle(rec.Claim(), failed("result"), f.keep)
+	}},
+	{name: "completed, its result expired", state: stet.Completed, now: func(f *fixture, rec stet.Record) {
+		f.settle(rec.Claim(), completed("result"), stet.Retention{Result: f.unit, Tombstone: f.keep.Tombstone})
+	}},
+	{name: "failed, its result too large to be kept", state: stet.Failed, now: func(f *fixture, rec stet.Record) {
+		f.settle(rec.Claim(), stet.Outcome{State: stet.Failed, Gone: true}, f.keep)
+	}},
+	{name: "retryable", state: stet.Retryable, now: func(f *fixture, rec stet.Record) {
+		f.release(rec.Claim(), f.keep)
+	}},
+	{name: "unknown", state: stet.Unknown, short: true, later: func(f *fixture, req stet.ClaimRequest) {
+		f.claim(byAnother(req))
+	}},
+	{name: "settled and forgotten", state: stet.None, now: func(f *fixture, rec stet.Record) {
+		f.settle(rec.Claim(), completed("result"), stet.Retention{Result: f.unit / 2, Tombstone: f.unit})
+	}},
+	{name: "released and forgotten", state: stet.None, now: func(f *fixture, rec stet.Record) {
+		f.release(rec.Claim(), stet.Retention{Result: f.unit, Tombstone: f.keep.Tombstone})
+	}},
+}
+
+// situations brings about every situation that a key can be in, each after an
+// earlier claim that was released. It checks nothing but that it has succeeded.
+func (f *fixture) situations() []situation {
+	f.Helper()
+	all := make([]situation, len(makings))
+	for i, m := range makings {
+		s := situation{name: m.name, state: m.state, lapsed: m.short && m.later == nil}
+		s.req = f.request(f.long)
+		s.stale = f.grant(s.req).Claim()
+		f.release(s.stale, f.keep)
+		s.req = byAnother(s.req)
+		if m.short {
+			s.req.Lease = f.unit
+		}
+		rec := f.grant(s.req)
+		s.claim = rec.Claim()
+		if m.now != nil {
+			m.now(f, rec)
+		}
+		all[i] = s
+	}
+	f.pass(1)
+	for i, m := range makings {
+		if m.later != nil {
+			m.later(f, all[i].req)
+		}
+		all[i].rec = f.read(all[i].req.ID)
+		if got := all[i].rec.State; got != m.state {
+			f.Fatalf("could not bring about a record that is %s: it is %v", m.name, got)
+		}
+	}
+	return all
+}
+
+// sameOutcome reports whether settling the situation's record with out is a
+// repetition.
+func (s situation) sameOutcome(out stet.Outcome) bool {
+	if s.rec.State != out.State || !s.rec.State.Settled() {
+		return false
+	}
+	return s.rec.Gone || !out.Gone && string(s.rec.Result) == string(out.Result)
+}
+
+func verbOf(out stet.Outcome) stet.Verb {
+	if out.State == stet.Failed {
+		return stet.VerbFail
+	}
+	return stet.VerbComplete
+}

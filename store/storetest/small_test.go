@@ -1,0 +1,427 @@
+package storetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"maps"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+// small is a small store of every kind, which can be built with a bug.
+type small struct {
+	bug  string
+	now  func() time.Time
+	mu   sync.Mutex
+	m    map[stet.ID]*smallRecord
+	last int64
+	rows map[string]int
+	ring chan struct{} // closed at every change
+}
+
+type smallRecord struct {
+	stet.Record
+	lease time.Time
+}
+
+// smallTx is a transaction of small: what is to be done when it commits.
+type smallTx struct {
+	rows  []string
+	write []func()
+}
+
+func (s *small) is(bug string) bool { return s.bug == bug }
+
+// begin locks the store and ends what is due.
+func (s *small) begin(ctx context.Context) (now time.Time, err error) {
+	if err := ctx.Err(); err != nil && !s.is("ignores ended contexts") {
+		return now, err
+	}
+	s.mu.Lock()
+	now = s.now()
+	if s.is("expires by the caller's clock") {
+		now = time.Now()
+	}
+	for _, id := range slices.Collect(maps.Keys(s.m)) {
+		s.due(s.m[id], now)
+	}
+	return now, nil
+}
+
+func (s *small) due(r *smallRecord, now time.Time) {
+	if !r.ForgetAt.IsZero() && !now.Before(r.ForgetAt) {
+		delete(s.m, r.ID)
+	}
+	if r.State.Settled() && !now.Before(r.ExpiresAt) && !s.is("hands out expired results") {
+		r.Result, r.Gone = nil, true
+	}
+}
+
+// id is what the store knows a record by.
+func (s *small) id(id stet.ID) stet.ID {
+	if i := bytes.IndexByte(id[:], 0); i >= 0 && s.is("cuts IDs at NUL") {
+		clear(id[i:])
+	}
+	return id
+}
+
+func (s *small) end() {
+	close(s.ring)
+	s.ring = make(chan struct{})
+	s.mu.Unlock()
+}
+
+func (r *smallRecord) to(verb stet.Verb) bool {
+	next, ok := r.State.Next(verb)
+	r.State = next
+	return ok
+}
+
+func (r *smallRecord) at(now time.Time) stet.Record {
+	rec := r.Record
+	if r.State == stet.Running {
+		rec.LeaseLeft = r.lease.Sub(now)
+	}
+	return rec
+}
+
+func (s *small) grant(r *smallRecord, req stet.ClaimRequest, now time.Time) {
+	s.last++
+	fence := s.last
+	if s.is("restarts fences after forgetting") {
+		fence = r.Fence + 1
+	}
+	forget := r.ForgetAt
+	r.Record = stet.Record{ID: req.ID, Scope: r.Scope, State: stet.Running, Fingerprint: req.Fingerprint, Owner: req.Owner,
+		Fence: fence, Attempt: r.Attempt + 1, ClaimedAt: now}
+	if s.is("counts attempts from zero") {
+		r.Attempt--
+	}
+	if s.is("forgets running records") {
+		r.ForgetAt = forget
+	}
+	r.lease = now.Add(req.Lease)
+}
+
+func (s *small) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+	now, err := s.begin(ctx)
+	if err != nil {
+		return stet.Record{}, err
+	}
+	defer func() { s.end() }()
+	if len(s.m) == 100 && s.is("takes a hundred keys") {
+		return stet.Record{}, errors.New("full")
+	}
+	r, err := s.enter(req, now)
+	if err != nil {
+		return r.at(now), err
+	}
+	if _, free := r.State.Next(stet.VerbClaim); free && (r.Owner != req.Owner || s.is("grants an owner twice")) {
+		if s.is("claims in two steps") {
+			s.mu.Unlock()
+			runtime.Gosched()
+			s.mu.Lock()
+		}
+		s.grant(r, req, now)
+		if s.m[s.id(req.ID)] == nil || !s.is("claims in two steps") {
+			s.m[s.id(req.ID)] = r
+		}
+	}
+	return r.at(now), nil
+}
+
+// enter is what Claim and RunTx have in common: all but the grant.
+func (s *small) enter(req stet.ClaimRequest, now time.Time) (*smallRecord, error) {
+	r := s.m[s.id(req.ID)]
+	if r != nil && r.State == stet.None { // see "makes records on read"
+		r.Scope, r.Fingerprint = req.Scope, req.Fingerprint
+	}
+	if r == nil || s.is("claims without the existence check") {
+		r = &smallRecord{Record: stet.Record{ID: req.ID, Scope: req.Scope}}
+		if s.is("drops the scope") {
+			r.Scope = stet.ID{}
+		}
+		return r, nil
+	}
+	live := now.Before(r.lease)
+	switch {
+	case r.Fingerprint != req.Fingerprint:
+		if s.is("parks on a mismatch") && r.State == stet.Running && !live {
+			r.to(stet.VerbPark)
+		}
+		if !s.is("ignores a mismatch while running") || r.State != stet.Running {
+			return r, stet.ErrMismatch
+		}
+	case r.State == stet.Running && r.Owner == req.Owner:
+		if s.is("does not recognise its owner") {
+			return r, errors.New("the key is taken")
+		}
+	case r.State == stet.Running && !live && s.is("runs lapsed claims again"):
+		r.State = stet.Retryable
+	case r.State == stet.Running && !live:
+		r.to(stet.VerbPark)
+		r.SettledAt = now
+	case r.State == stet.Running && s.is("prolongs the lease for anyone"):
+		r.lease = now.Add(req.Lease)
+	}
+	return r, nil
+}
+
+func (s *small) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+	now, err := s.begin(ctx)
+	if err != nil {
+		return stet.Record{}, err
+	}
+	defer s.end()
+	r := s.m[s.id(id)]
+	if r == nil {
+		if s.is("makes records on read") {
+			s.m[id] = &smallRecord{Record: stet.Record{ID: id, Attempt: 1}}
+		}
+		return stet.Record{ID: id}, nil
+	}
+	if s.is("parks on read") && r.State == stet.Running && !now.Before(r.lease) {
+		r.to(stet.VerbPark)
+		r.SettledAt = now
+	}
+	return r.at(now), nil
+}
+
+func (s *small) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) (lost []stet.Claim, err error) {
+	now, err := s.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer s.end()
+	for i, c := range claims {
+		if i == 100 && s.is("extends a hundred claims") {
+			break
+		}
+		r := s.m[s.id(c.ID)]
+		if r == nil || r.State != stet.Running || r.Fence != c.Fence && !s.is("extends without the fence check") ||
+			s.is("gives lapsed leases up") && !now.Before(r.lease) {
+			lost = append(lost, c)
+			continue
+		}
+		if s.is("stacks leases up") && now.Before(r.lease) {
+			now = r.lease
+		}
+		r.lease = now.Add(lease)
+	}
+	return lost, nil
+}
+
+func (s *small) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+	now, err := s.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.end()
+	write, err := s.settle(c, out, keep, now)
+	if err == nil {
+		write()
+	}
+	return err
+}
+
+// settle checks, and returns what is to be written.
+func (s *small) settle(c stet.Claim, out stet.Outcome, keep stet.Retention, now time.Time) (write func(), err error) {
+	r := s.m[s.id(c.ID)]
+	if r == nil || r.Fence != c.Fence && !s.is("settles without the fence check") {
+		return nil, stet.ErrFenced
+	}
+	if r.State == out.State && (r.Gone || !out.Gone && bytes.Equal(r.Result, out.Result)) && !s.is("refuses a repeated settle") {
+		return func() {}, nil
+	}
+	_, ok := r.State.Next(verbOf(out))
+	late := r.State == stet.Unknown || r.State == stet.Running && !now.Before(r.lease)
+	if late && s.is("refuses a late settle") || !ok && !(r.State.Settled() && s.is("accepts a second outcome")) {
+		return nil, stet.ErrFenced
+	}
+	return func() {
+		r.State, r.Result, r.Gone = out.State, out.Result, out.Gone
+		if s.is("cuts results at NUL") {
+			r.Result, _, _ = bytes.Cut(out.Result, []byte{0})
+		}
+		r.SettledAt, r.ExpiresAt, r.ForgetAt = now, now.Add(keep.Result), now.Add(keep.Tombstone)
+		if s.is("adds the tombstone to the result") {
+			r.ForgetAt = r.ExpiresAt.Add(keep.Tombstone)
+		}
+	}, nil
+}
+
+func (s *small) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+	now, err := s.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.end()
+	r := s.m[s.id(c.ID)]
+	if r == nil || r.Fence != c.Fence && !s.is("releases without the fence check") {
+		return stet.ErrFenced
+	}
+	if r.State == stet.Retryable {
+		return nil
+	}
+	if !r.to(stet.VerbRelease) && !s.is("releases what was settled") {
+		return stet.ErrFenced
+	}
+	r.State, r.SettledAt, r.ForgetAt = stet.Retryable, now, now.Add(keep.Result)
+	return nil
+}
+
+func (s *small) Watch(ctx context.Context, id stet.ID, fence int64) error {
+	for {
+		s.mu.Lock()
+		r, ring := s.m[s.id(id)], s.ring
+		runs := r != nil && r.State == stet.Running && r.Fence == fence || s.is("wakes no watcher")
+		s.mu.Unlock()
+		if !runs {
+			return nil
+		}
+		select {
+		case <-ring:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (s *small) Sweep(ctx context.Context, limit int) (swept stet.Swept, err error) {
+	if err := ctx.Err(); err != nil {
+		return swept, err
+	}
+	s.mu.Lock()
+	defer s.end()
+	now := s.now()
+	for id, r := range s.m {
+		gone := r.Gone
+		if s.due(r, now); s.m[id] == nil {
+			swept.Purged++
+		} else if r.Gone != gone {
+			swept.Expired++
+		}
+		if r.State != stet.Running || now.Before(r.lease) && !s.is("sweeps live claims") {
+			continue
+		}
+		if swept.Parked == limit && !s.is("sweeps without a bound") {
+			swept.More = true
+			break
+		}
+		r.to(stet.VerbPark)
+		r.SettledAt = now
+		swept.Parked++
+	}
+	return swept, nil
+}
+
+func (s *small) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
+	fn func(context.Context, *smallTx, stet.Record) (stet.Outcome, error)) (stet.Record, error) {
+	now, err := s.begin(ctx)
+	if err != nil {
+		return stet.Record{}, err
+	}
+	defer s.end()
+	was, err := s.enter(req, now)
+	if err != nil {
+		return was.at(now), err
+	}
+	_, free := was.State.Next(stet.VerbCommit)
+	if !free && !(was.State == stet.Unknown && s.is("runs unknown records in transactions")) {
+		return was.at(now), nil
+	}
+	r := *was
+	s.grant(&r, req, now)
+	tx := new(smallTx)
+	if s.is("commits rows without the record") {
+		defer s.commit(tx)
+	}
+	out, err := fn(ctx, tx, r.at(now))
+	if err != nil {
+		return stet.Record{}, err
+	}
+	r.State, r.Result, r.Gone = out.State, out.Result, out.Gone
+	r.SettledAt, r.ExpiresAt, r.ForgetAt = now, now.Add(keep.Result), now.Add(keep.Tombstone)
+	if !s.is("commits rows without the record") {
+		s.commit(tx)
+	}
+	if !s.is("commits rows alone") {
+		s.m[s.id(req.ID)] = &r
+	}
+	return r.at(now), nil
+}
+
+func (s *small) SettleTx(ctx context.Context, tx *smallTx, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+	if s.is("settles outside of the transaction") {
+		return s.Settle(ctx, c, out, keep)
+	}
+	now, err := s.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.end()
+	write, err := s.settle(c, out, keep, now)
+	tx.write = append(tx.write, write)
+	return err
+}
+
+// commit writes what the transaction holds. The caller holds s.mu.
+func (s *small) commit(tx *smallTx) {
+	for _, row := range tx.rows {
+		s.rows[row]++
+	}
+	for _, write := range tx.write {
+		write()
+	}
+}
+
+// smallHarness makes small stores with a bug, on a clock of their own.
+func smallHarness(bug string) TxHarness[*smallTx] {
+	var mu sync.Mutex
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	clock := func() time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		return now
+	}
+	return TxHarness[*smallTx]{
+		Harness: Harness{
+			New: func(testing.TB) stet.Store {
+				return &small{bug: bug, now: clock, m: make(map[stet.ID]*smallRecord), rows: make(map[string]int), ring: make(chan struct{})}
+			},
+			Advance: func(_ testing.TB, d time.Duration) {
+				mu.Lock()
+				defer mu.Unlock()
+				now = now.Add(d)
+			},
+		},
+		Write: func(_ context.Context, tx *smallTx, name string) error {
+			tx.rows = append(tx.rows, name)
+			return nil
+		},
+		Rows: func(_ testing.TB, s stet.TxStore[*smallTx], name string) int {
+			sm := s.(*small)
+			sm.mu.Lock()
+			defer sm.mu.Unlock()
+			return sm.rows[name]
+		},
+		Begin: func(_ testing.TB, s stet.TxStore[*smallTx]) (*smallTx, func(bool) error) {
+			tx := new(smallTx)
+			return tx, func(commit bool) error {
+				sm := s.(*small)
+				sm.mu.Lock()
+				defer sm.mu.Unlock()
+				if commit {
+					sm.commit(tx)
+				}
+				return nil
+			}
+		},
+	}
+}

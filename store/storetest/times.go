@@ -1,0 +1,290 @@
+package storetest
+
+import (
+	"bytes"
+	"strings"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+var readChecks = []check{
+	{"reading changes nothing", "waiters and operators look at records; looking must not park, renew or take anything.",
+		readChangesNothing},
+	{"reading a key that was never claimed leaves nothing behind", "otherwise looking would use up attempts and space.",
+		readLeavesNothing},
+}
+
+func readChangesNothing(f *fixture) {
+	for _, s := range f.situations() {
+		for range 3 {
+			f.unchanged("Read of a key that is "+s.name, s.rec)
+		}
+		if s.state == stet.Running && (s.rec.LeaseLeft <= 0) != s.lapsed {
+			f.Errorf("%s: Read says that %v of the lease is left", s.name, s.rec.LeaseLeft)
+		}
+		if s.lapsed { // had Read parked it, its own owner could not find it running
+			if rec := f.claim(s.req); rec.State != stet.Running || rec.Fence != s.claim.Fence {
+				f.Errorf("%s: after Read, its owner found %s", s.name, show(rec))
+			}
+		}
+	}
+}
+
+func readLeavesNothing(f *fixture) {
+	req := f.request(f.long)
+	for range 3 {
+		if rec := f.read(req.ID); rec.State != stet.None {
+			f.Errorf("Read of a key that was never claimed returned %s", show(rec))
+		}
+	}
+	if rec := f.grant(req); rec.Attempt != 1 {
+		f.Errorf("after Read alone, the first claim is attempt %d", rec.Attempt)
+	}
+}
+
+var timeChecks = []check{
+	{"only the store's clock decides that a lease has run out", "callers' clocks differ; one that is ahead must not take a live claim, one that is behind must not keep a dead one.",
+		storeClockDecides},
+	{"an outcome is kept as long as it was asked for", "retention counts from settling; whoever replays tells callers how long the result is good for.",
+		retentionIsExact},
+	{"an expired result is gone, and the key still does not run", "a tombstone refuses to run again; handing out an expired result would break what was published.",
+		expiredIsGone},
+	{"a settled record is forgotten after its tombstone, and not before", "retention ends, and then the key is free; a day early would be a second execution.",
+		forgottenInTime},
+	{"a released record is forgotten after its result's retention", "keys that never ran must not pile up.",
+		releasedIsForgotten},
+	{"a record that runs, or whose fate is unknown, is never forgotten", "forgetting it would let the operation run a second time.",
+		neverForgotten},
+	{"a claim clears what its predecessor's release had set", "the time to forget a released key must not come while its successor runs.",
+		claimClearsRetention},
+	{"times are in order", "operators and verifiers look at them.",
+		timesInOrder},
+}
+
+func storeClockDecides(f *fixture) {
+	short, long := f.request(f.unit), f.request(f.long)
+	f.grant(short)
+	run := f.grant(long)
+	if rec := f.claim(byAnother(long)); rec.State != stet.Running || rec.Fence != run.Fence {
+		f.Errorf("a live claim was not respected: another claim got %s", show(rec))
+	}
+	f.pass(1)
+	if rec := f.read(short.ID); rec.LeaseLeft > 0 {
+		f.Errorf("%v after a claim with a lease of %v, on the store's clock, %v of the lease is left", 3*f.unit/2, f.unit, rec.LeaseLeft)
+	}
+	if rec := f.claim(byAnother(short)); rec.State != stet.Unknown {
+		f.Errorf("the lease has run out on the store's clock; another claim got %s, want unknown", show(rec))
+	}
+	if rec := f.claim(byAnother(long)); rec.State != stet.Running {
+		f.Errorf("the lease has not run out on the store's clock; another claim got %s", show(rec))
+	}
+}
+
+func near(a, b time.Duration) bool { return (a - b).Abs() <= time.Second }
+
+func retentionIsExact(f *fixture) {
+	const day = 24 * time.Hour
+	for _, keep := range []stet.Retention{f.keep, {Result: day, Tombstone: 30 * day}, {Result: day, Tombstone: day}, {Result: 3650 * day, Tombstone: 7300 * day}} {
+		for _, out := range []stet.Outcome{completed("x"), failed("x")} {
+			c := f.grant(f.request(f.long)).Claim()
+			f.settle(c, out, keep)
+			rec := f.read(c.ID)
+			if got := rec.ExpiresAt.Sub(rec.SettledAt); !near(got, keep.Result) {
+				f.Errorf("%v: the result expires %v after settling; want %v", out.State, got, keep.Result)
+			}
+			if got := rec.ForgetAt.Sub(rec.SettledAt); !near(got, keep.Tombstone) {
+				f.Errorf("%v: the record is forgotten %v after settling; want %v", out.State, got, keep.Tombstone)
+			}
+		}
+		c := f.grant(f.request(f.long)).Claim()
+		f.release(c, keep)
+		rec := f.read(c.ID)
+		if got := rec.ForgetAt.Sub(rec.SettledAt); !near(got, keep.Result) {
+			f.Errorf("a released record is forgotten %v after its release; want %v", got, keep.Result)
+		}
+	}
+}
+
+func expiredIsGone(f *fixture) {
+	brief := stet.Retention{Result: f.unit, Tombstone: f.keep.Tombstone}
+	for _, read := range []bool{true, false} {
+		a, b := f.request(f.long), f.request(f.long)
+		f.settle(f.grant(a).Claim(), completed("result"), brief)
+		f.settle(f.grant(b).Claim(), failed("result"), brief)
+		f.pass(1)
+		for _, req := range []stet.ClaimRequest{a, b} {
+			rec, by := stet.Record{}, "Read"
+			if read {
+				rec = f.read(req.ID)
+			} else {
+				rec, by = f.claim(byAnother(req)), "Claim"
+			}
+			if !rec.State.Settled() || !rec.Gone || len(rec.Result) != 0 {
+				f.Errorf("past its ExpiresAt, %s returned %s; want it settled, and gone", by, show(rec))
+			}
+			f.unchanged(by, rec)
+		}
+	}
+}
+
+func forgottenInTime(f *fixture) {
+	req, kept := f.request(f.long), f.request(f.long)
+	c := f.grant(req).Claim()
+	f.settle(c, completed("x"), stet.Retention{Result: f.unit / 2, Tombstone: f.unit})
+	f.settle(f.grant(kept).Claim(), completed("x"), stet.Retention{Result: f.unit / 2, Tombstone: f.keep.Tombstone})
+	f.pass(1)
+	if rec := f.claim(byAnother(kept)); rec.State != stet.Completed {
+		f.Errorf("a tombstone with time left did not hold: another claim got %s", show(rec))
+	}
+	if rec := f.read(req.ID); rec.State != stet.None {
+		f.Errorf("past its ForgetAt, Read returned %s; want none", show(rec))
+	}
+	f.fenced("Settle of a forgotten record", f.store.Settle(f.ctx, c, completed("x"), f.keep))
+	f.fenced("Release of a forgotten record", f.store.Release(f.ctx, c, f.keep))
+	other := byAnother(req)
+	other.Fingerprint = fingerprintB
+	rec := f.grant(other)
+	f.fenced("Settle by the owner of a forgotten record", f.store.Settle(f.ctx, c, completed("x"), f.keep))
+	f.unchanged("Settle by the owner of a forgotten record", rec)
+}
+
+func releasedIsForgotten(f *fixture) {
+	req, kept := f.request(f.long), f.request(f.long)
+	f.release(f.grant(req).Claim(), stet.Retention{Result: f.unit, Tombstone: f.keep.Tombstone})
+	f.release(f.grant(kept).Claim(), f.keep)
+	f.pass(1)
+	if rec := f.read(req.ID); rec.State != stet.None {
+		f.Errorf("past its ForgetAt, a released record is %s; want none", show(rec))
+	}
+	if rec := f.read(kept.ID); rec.State != stet.Retryable {
+		f.Errorf("before its ForgetAt, a released record is %s; want retryable", show(rec))
+	}
+}
+
+func neverForgotten(f *fixture) {
+	running, unknown := f.request(f.unit), f.request(f.unit)
+	a, b := f.grant(running), f.grant(unknown)
+	f.pass(1)
+	f.claim(byAnother(unknown))
+	units := 3
+	if f.h.Advance != nil {
+		units = int(3 * 365 * 24 * time.Hour / f.unit)
+	}
+	f.pass(units)
+	f.is("much later, a running record", running.ID, stet.Running, a.Fence)
+	f.is("much later, an unknown record", unknown.ID, stet.Unknown, b.Fence)
+	if sweeper, ok := f.store.(stet.Sweeper); ok {
+		f.sweepAll(sweeper)
+		f.is("much later, a running record that was swept", running.ID, stet.Unknown, a.Fence)
+		f.is("much later, an unknown record that was swept", unknown.ID, stet.Unknown, b.Fence)
+	}
+	if rec := f.claim(byAnother(running)); rec.State != stet.Unknown {
+		f.Errorf("a run that died long ago was not parked but %s", show(rec))
+	}
+}
+
+func claimClearsRetention(f *fixture) {
+	req := f.request(f.long)
+	f.release(f.grant(req).Claim(), stet.Retention{Result: f.unit, Tombstone: 2 * f.unit})
+	next := byAnother(req)
+	rec := f.grant(next)
+	f.pass(2)
+	f.is("past the ForgetAt of an earlier release, the claim after it", req.ID, stet.Running, rec.Fence)
+	if got := f.claim(byAnother(req)); got.State != stet.Running || got.Fence != rec.Fence {
+		f.Errorf("past the ForgetAt of an earlier release, a running key was given to another: %s", show(got))
+	}
+}
+
+func timesInOrder(f *fixture) {
+	req := f.request(f.long)
+	rec := f.grant(req)
+	if rec.ClaimedAt.IsZero() || !rec.SettledAt.IsZero() || !rec.ForgetAt.IsZero() {
+		f.Errorf("a running record has ClaimedAt %v, SettledAt %v, ForgetAt %v; want only the first", rec.ClaimedAt, rec.SettledAt, rec.ForgetAt)
+	}
+	f.pass(1)
+	f.settle(rec.Claim(), completed("x"), f.keep)
+	got := f.read(req.ID)
+	if !sameTime(got.ClaimedAt, rec.ClaimedAt) {
+		f.Errorf("settling moved ClaimedAt from %v to %v", rec.ClaimedAt, got.ClaimedAt)
+	}
+	if took := got.SettledAt.Sub(got.ClaimedAt); took < f.unit {
+		f.Errorf("settled %v after the claim, by the record's times; more than %v went by on the store's clock", took, f.unit)
+	}
+	if got.LeaseLeft != 0 {
+		f.Errorf("a settled record has LeaseLeft %v; it is only for running ones", got.LeaseLeft)
+	}
+}
+
+var resultChecks = []check{
+	{"results come back byte for byte", "a replay is the first answer, not something like it.",
+		resultsAreExact},
+	{"a result that was handed in or out is never modified", "the engine shares it with callers that are still reading it.",
+		resultsAreNotModified},
+	{"an outcome without its result is kept as such", "a result too large to be kept still means that the operation was executed.",
+		goneIsKept},
+}
+
+func resultsAreExact(f *fixture) {
+	every := make([]byte, 256)
+	for i := range every {
+		every[i] = byte(i)
+	}
+	results := map[string][]byte{
+		"nil":           nil,
+		"empty":         {},
+		"one NUL":       {0},
+		"every byte":    every,
+		"invalid UTF-8": []byte("\xff\xfe\xc0\xaf"),
+		"quotes":        []byte(`'"\%s${x}` + "`\r\n"),
+		"1 MiB":         bytes.Repeat(every, 4096),
+		"1 MiB of NUL":  make([]byte, 1<<20),
+	}
+	for name, result := range results {
+		for _, state := range []stet.State{stet.Completed, stet.Failed} {
+			req := f.request(f.long)
+			f.settle(f.grant(req).Claim(), stet.Outcome{State: state, Result: result}, f.keep)
+			for by, rec := range map[string]stet.Record{"Read": f.read(req.ID), "Claim": f.claim(byAnother(req))} {
+				if rec.State != state || rec.Gone || !bytes.Equal(rec.Result, result) {
+					f.Errorf("%s of a record settled as %v with the result %q (%d bytes) returned %s", by, state, name, len(result), show(rec))
+				}
+			}
+		}
+	}
+}
+
+func resultsAreNotModified(f *fixture) {
+	want := strings.Repeat("result", 100)
+	in := completed(want)
+	req := f.request(f.long)
+	c := f.grant(req).Claim()
+	f.settle(c, in, stet.Retention{Result: f.unit, Tombstone: 3 * f.unit})
+	out := f.read(req.ID).Result
+	out2 := f.claim(byAnother(req)).Result
+	early := string(out) == want && string(out2) == want // a slow server's result may be gone by now
+	for range 20 {
+		f.settle(f.grant(f.request(f.long)).Claim(), completed(strings.Repeat("RESULT", 100)), f.keep)
+	}
+	f.pass(1)
+	f.read(req.ID)
+	if sweeper, ok := f.store.(stet.Sweeper); ok {
+		f.sweepAll(sweeper)
+	}
+	f.pass(3)
+	f.grant(byAnother(req))
+	if string(in.Result) != want || early && (string(out) != want || string(out2) != want) {
+		f.Errorf("a result was modified after it was handed over: in %s, out %s and %s", brief(in.Result), brief(out), brief(out2))
+	}
+}
+
+func goneIsKept(f *fixture) {
+	for _, state := range []stet.State{stet.Completed, stet.Failed} {
+		req := f.request(f.long)
+		f.settle(f.grant(req).Claim(), stet.Outcome{State: state, Gone: true}, f.keep)
+		for by, rec := range map[string]stet.Record{"Read": f.read(req.ID), "Claim": f.claim(byAnother(req))} {
+			if rec.State != state || !rec.Gone || len(rec.Result) != 0 {
+				f.Errorf("%s of a record settled as %v without its result returned %s", by, state, show(rec))
+			}
+		}
+	}
+}

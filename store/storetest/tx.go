@@ -1,0 +1,298 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stet-go/stet"
+)
+
+// TxHarness is a Harness for a store with transactions of type Tx. All of its
+// fields are required, but for those that Harness does not require.
+type TxHarness[Tx any] struct {
+	// Harness makes the stores; what its New returns is a stet.TxStore[Tx].
+	Harness
+	// Write writes a business row of that name within tx. Nothing may keep
+	// a name from being written twice.
+	Write func(ctx context.Context, tx Tx, name string) error
+	// Rows returns how many rows of that name are committed in s.
+	Rows func(t testing.TB, s stet.TxStore[Tx], name string) int
+	// Begin begins a transaction of the caller's own in s. end commits it or
+	// rolls it back.
+	Begin func(t testing.TB, s stet.TxStore[Tx]) (tx Tx, end func(commit bool) error)
+}
+
+// RunTx holds the store that h makes to what stet.TxStore asks for beyond
+// stet.Store, which is tested by Run.
+func RunTx[Tx any](t *testing.T, h TxHarness[Tx]) {
+	t.Helper()
+	h.fill(t)
+	if h.Write == nil || h.Rows == nil || h.Begin == nil {
+		t.Fatal("storetest: TxHarness.Write, Rows and Begin must be set")
+	}
+	for _, c := range txChecks(h) {
+		t.Run(c.name, func(t *testing.T) { c.do(t, h.Harness) })
+	}
+}
+
+// txCase is what a check of transactions works with.
+type txCase[Tx any] struct {
+	*fixture
+	h     TxHarness[Tx]
+	store stet.TxStore[Tx]
+}
+
+func txChecks[Tx any](h TxHarness[Tx]) []check {
+	with := func(run func(*txCase[Tx])) func(*fixture) {
+		return func(f *fixture) {
+			s, ok := f.store.(stet.TxStore[Tx])
+			if !ok {
+				f.Fatalf("Harness.New returned a %T, which is no %T", f.store, (*stet.TxStore[Tx])(nil))
+			}
+			run(&txCase[Tx]{f, h, s})
+		}
+	}
+	return []check{
+		{"the business rows and the record are committed together", "one without the other is a lost or a repeated effect.",
+			with((*txCase[Tx]).committed)},
+		{"every outcome comes back byte for byte", "a replay is the first answer, not something like it.",
+			with((*txCase[Tx]).outcomes)},
+		{"an error or a panic rolls everything back", "the rollback is what proves that a retry is safe.",
+			with((*txCase[Tx]).rolledBack)},
+		{"the function is called only where the state machine has an arrow", "what Claim must not grant, a transaction must not run either.",
+			with((*txCase[Tx]).situationsTx)},
+		{"another fingerprint is refused without calling the function", "a mismatch is told before anything else.",
+			with((*txCase[Tx]).mismatch)},
+		{"of many transactions on one key exactly one is committed", "two commits are two effects.",
+			with((*txCase[Tx]).raceOne)},
+		{"of a claim and a transaction on one key only one comes through", "both modes share the record.",
+			with((*txCase[Tx]).raceModes)},
+		{"retention and forgetting are those of a settle", "a committed record is a settled record.",
+			with((*txCase[Tx]).retention)},
+		{"a context that has ended commits nothing", "its caller will not hear of it.",
+			with((*txCase[Tx]).endedContext)},
+		{"SettleTx is committed with the caller's rows, or not at all", "this is how a worker finishes a claim that was made before.",
+			with((*txCase[Tx]).settleTx)},
+		{"SettleTx compares the fence", "a zombie's rows must not be committed with somebody else's outcome.",
+			with((*txCase[Tx]).settleTxFenced)},
+		{"a commit whose reply was lost is found out, not repeated", "whatever a driver says, a lost reply proves nothing.",
+			with((*txCase[Tx]).lostReply)},
+	}
+}
+
+// run runs a transaction that writes a row and comes to out.
+func (c *txCase[Tx]) run(req stet.ClaimRequest, row string, out stet.Outcome) (rec stet.Record, calls int, err error) {
+	rec, err = c.store.RunTx(c.ctx, req, c.keep, func(ctx context.Context, tx Tx, _ stet.Record) (stet.Outcome, error) {
+		calls++
+		return out, c.h.Write(ctx, tx, row)
+	})
+	return rec, calls, err
+}
+
+// rows requires the number of committed rows.
+func (c *txCase[Tx]) rows(what, row string, want int) {
+	c.Helper()
+	if got := c.h.Rows(c, c.store, row); got != want {
+		c.Errorf("%s: %d rows are committed; want %d", what, got, want)
+	}
+}
+
+func (c *txCase[Tx]) committed() {
+	req, row := c.request(c.long), stet.NewKey()
+	var during stet.Record
+	calls := 0
+	rec, err := c.store.RunTx(c.ctx, req, c.keep, func(ctx context.Context, tx Tx, rec stet.Record) (stet.Outcome, error) {
+		during = rec
+		calls++
+		return completed("result"), c.h.Write(ctx, tx, row)
+	})
+	if err != nil || calls != 1 {
+		c.Fatalf("RunTx called its function %d times and returned %v; want 1 and no error", calls, err)
+	}
+	if !granted(during, req) || during.Fence <= 0 || during.Attempt != 1 || during.ID != req.ID || during.Fingerprint != req.Fingerprint {
+		c.Errorf("the function got %s; want the record to be: running, with its owner, attempt 1 and a fence", show(during))
+	}
+	if rec.State != stet.Completed || rec.Owner != req.Owner || rec.Fence != during.Fence || string(rec.Result) != "result" {
+		c.Errorf("RunTx returned %s; want it completed under the fence and owner that the function had", show(rec))
+	}
+	c.unchanged("Read after RunTx", rec)
+	c.rows("after RunTx", row, 1)
+	again, calls, err := c.run(byAnother(req), row, completed("another"))
+	if d := diff(rec, again); err != nil || calls != 0 || d != "" {
+		c.Errorf("RunTx of a settled key called its function %d times and returned %v; %s", calls, err, d)
+	}
+	c.rows("after a second RunTx", row, 1)
+	c.settle(rec.Claim(), completed("result"), c.keep) // the same outcome, under the same fence
+	c.fenced("Settle with another outcome", c.store.Settle(c.ctx, rec.Claim(), failed("no"), c.keep))
+}
+
+func (c *txCase[Tx]) outcomes() {
+	every := make([]byte, 1<<20)
+	for i := range every {
+		every[i] = byte(i)
+	}
+	for _, out := range []stet.Outcome{completed(""), failed("no"), completed(string(every)), {State: stet.Completed, Gone: true}, {State: stet.Failed, Gone: true}} {
+		req := c.request(c.long)
+		if _, _, err := c.run(req, stet.NewKey(), out); err != nil {
+			c.Fatalf("RunTx: %v", err)
+		}
+		for by, rec := range map[string]stet.Record{"Read": c.read(req.ID), "Claim": c.claim(byAnother(req))} {
+			if rec.State != out.State || rec.Gone != out.Gone || string(rec.Result) != string(out.Result) {
+				c.Errorf("committed as %v with %s (gone: %v), %s returned %s", out.State, brief(out.Result), out.Gone, by, show(rec))
+			}
+		}
+	}
+}
+
+func (c *txCase[Tx]) rolledBack() {
+	mine := errors.New("out of stock")
+	req, row := c.request(c.long), stet.NewKey()
+	fail := func(how error) (err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				err = p.(error)
+			}
+		}()
+		_, err = c.store.RunTx(c.ctx, req, c.keep, func(ctx context.Context, tx Tx, _ stet.Record) (stet.Outcome, error) {
+			if err := c.h.Write(ctx, tx, row); err != nil {
+				return stet.Outcome{}, err
+			}
+			if how == nil {
+				panic(mine)
+			}
+			return stet.Outcome{}, how
+		})
+		return err
+	}
+	for name, how := range map[string]error{"an error": mine, "a panic": nil} {
+		if err := fail(how); !errors.Is(err, mine) {
+			c.Errorf("%s of the function came out as: %v", name, err)
+		}
+		c.rows("after "+name, row, 0)
+		if rec := c.read(req.ID); rec.State != stet.None {
+			c.Errorf("after %s, the record is %s; want none", name, show(rec))
+		}
+	}
+	if rec, calls, err := c.run(req, row, completed("x")); err != nil || calls != 1 || rec.State != stet.Completed {
+		c.Errorf("after a rollback, RunTx called its function %d times and returned %s, %v", calls, show(rec), err)
+	}
+	c.rows("after the retry", row, 1)
+
+	// A rollback leaves a retryable record as it was.
+	req = c.request(c.long)
+	c.release(c.grant(req).Claim(), c.keep)
+	was := c.read(req.ID)
+	req = byAnother(req)
+	if err := fail(mine); !errors.Is(err, mine) {
+		c.Errorf("an error of the function came out as: %v", err)
+	}
+	c.unchanged("a rollback", was)
+}
+
+func (c *txCase[Tx]) situationsTx() {
+	for _, s := range c.situations() {
+		req, row := byAnother(s.req), stet.NewKey()
+		rec, calls, err := c.run(req, row, completed("by tx"))
+		if err != nil {
+			c.Errorf("%s: RunTx: %v", s.name, err)
+			continue
+		}
+		to, arrow := s.state.Next(stet.VerbCommit)
+		switch {
+		case arrow:
+			if calls != 1 || rec.State != to || rec.Owner != req.Owner || rec.Fence <= s.claim.Fence {
+				c.Errorf("%s: RunTx called its function %d times and returned %s; want %v with a fence above %d", s.name, calls, show(rec), to, s.claim.Fence)
+			}
+			c.rows(s.name, row, 1)
+			c.fenced("after RunTx of a key that was "+s.name+", Settle by its predecessor", c.store.Settle(c.ctx, s.claim, failed("zombie"), c.keep))
+		case s.lapsed:
+			if calls != 0 || rec.State != stet.Unknown || rec.Fence != s.claim.Fence {
+				c.Errorf("%s: RunTx called its function %d times and returned %s; want it parked", s.name, calls, show(rec))
+			}
+			c.rows(s.name, row, 0)
+		default:
+			if d := diff(s.rec, rec); calls != 0 || d != "" {
+				c.Errorf("%s: RunTx called its function %d times; %s", s.name, calls, d)
+			}
+			c.rows(s.name, row, 0)
+		}
+		c.unchanged("Read after RunTx of a key that is "+s.name, rec)
+	}
+}
+
+func (c *txCase[Tx]) mismatch() {
+	for _, s := range c.situations() {
+		if s.state == stet.None {
+			continue
+		}
+		req, row := byAnother(s.req), stet.NewKey()
+		req.Fingerprint = fingerprintB
+		rec, calls, err := c.run(req, row, completed("x"))
+		if !errors.Is(err, stet.ErrMismatch) || calls != 0 {
+			c.Errorf("%s: RunTx called its function %d times and returned %s, %v; want ErrMismatch", s.name, calls, show(rec), err)
+		}
+		c.unchanged("a mismatch with a key that is "+s.name, s.rec)
+		c.rows(s.name, row, 0)
+	}
+}
+
+func (c *txCase[Tx]) raceOne() {
+	for range 5 {
+		req, row := c.request(c.long), stet.NewKey()
+		recs := make([]stet.Record, racers)
+		reqs := make([]stet.ClaimRequest, racers)
+		race(racers, func(i int) {
+			reqs[i] = byAnother(req)
+			var err error
+			if recs[i], _, err = c.run(reqs[i], row, completed(fmt.Sprint("run ", i))); err != nil {
+				c.Errorf("RunTx beside others: %v", err)
+			}
+		})
+		c.rows("many transactions", row, 1)
+		stands := c.read(req.ID)
+		wins := 0
+		for i, rec := range recs {
+			if rec.Owner == reqs[i].Owner {
+				wins++
+			}
+			if rec.State != stet.Running && diff(stands, rec) != "" || rec.State == stet.Running && rec.Owner == reqs[i].Owner {
+				c.Errorf("a transaction beside others was told %s; what stands is %s", show(rec), show(stands))
+			}
+		}
+		if wins != 1 {
+			c.Errorf("%d transactions believe that theirs was committed; want 1", wins)
+		}
+	}
+}
+
+func (c *txCase[Tx]) raceModes() {
+	for range 10 {
+		req, row := c.request(c.long), stet.NewKey()
+		claim, tx := byAnother(req), byAnother(req)
+		var claimed, committed stet.Record
+		var errs [2]error
+		race(2, func(i int) {
+			if i == 0 {
+				claimed, errs[0] = c.store.Claim(c.ctx, claim)
+			} else {
+				committed, _, errs[1] = c.run(tx, row, completed("x"))
+			}
+		})
+		if err := errors.Join(errs[:]...); err != nil {
+			c.Errorf("a claim and a transaction: %v", err)
+		}
+		byClaim, byTx := granted(claimed, claim), committed.State.Settled() && committed.Owner == tx.Owner
+		if byClaim && byTx {
+			c.Error("a claim was granted and a transaction committed on the same key")
+		}
+		want := 0
+		if byTx {
+			want = 1
+		} else if !byClaim && committed.State != stet.Running {
+			c.Errorf("neither came through: the claim was told %s, the transaction %s", show(claimed), show(committed))
+		}
+		c.rows("a claim and a transaction", row, want)
+	}
+}

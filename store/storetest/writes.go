@@ -1,0 +1,299 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/stet-go/stet"
+)
+
+// endedContext tries every method in every situation with a context that has
+// ended.
+func endedContext(f *fixture) {
+	ctx, cancel := context.WithCancel(f.ctx)
+	cancel()
+	for _, s := range f.situations() {
+		calls := []struct {
+			name string
+			call func() error
+		}{
+			{"Claim", func() error { _, err := f.store.Claim(ctx, byAnother(s.req)); return err }},
+			{"Extend", func() error { _, err := f.store.Extend(ctx, []stet.Claim{s.claim}, f.long); return err }},
+			{"Settle", func() error { return f.store.Settle(ctx, s.claim, completed("late"), f.keep) }},
+			{"Release", func() error { return f.store.Release(ctx, s.claim, f.keep) }},
+			{"Read", func() error { _, err := f.store.Read(ctx, s.req.ID); return err }},
+		}
+		for _, c := range calls {
+			what := fmt.Sprintf("%s of a key that is %s, with a context that has ended,", c.name, s.name)
+			if err := c.call(); err == nil {
+				f.Errorf("%s returned no error", what)
+			}
+			f.unchanged(what, s.rec)
+		}
+	}
+}
+
+var settleChecks = []check{
+	{"a settle in each state does what the state machine says", "an outcome is written once, while the claim runs or its fate is unknown; a late settle under the newest fence is the truth, because nobody else ran.",
+		settleInEachState},
+	{"a stale fence can write nothing", "whoever lost the claim must not end, keep or give back that of its successor.",
+		staleFenceWritesNothing},
+	{"a settle that is repeated succeeds, with another outcome it is refused", "its first reply may have been lost; but an outcome that was told to anyone must never change.",
+		settleRepeated},
+	{"a settle that is repeated after the result has expired succeeds", "the outcome was written; the repetition must neither fail nor bring the result back.",
+		settleRepeatedWhenGone},
+	{"a late settle comes through", "the owner outlived its lease, but nobody else ran: what it did is known after all.",
+		lateSettle},
+}
+
+// outcomes are what the settle table tries in every situation.
+var outcomes = []stet.Outcome{
+	completed("result"), completed("another result"), failed("result"), {State: stet.Completed, Gone: true},
+}
+
+func settleInEachState(f *fixture) {
+	for _, out := range outcomes {
+		for _, s := range f.situations() {
+			if s.rec.Gone && s.state == out.State && !out.Gone && s.name != "completed, its result expired" {
+				continue // whether that is a repetition, nobody can know
+			}
+			err := f.store.Settle(f.ctx, s.claim, out, f.keep)
+			what := fmt.Sprintf("Settle as %v (gone: %v) of a key that is %s", out.State, out.Gone, s.name)
+			to, arrow := s.state.Next(verbOf(out))
+			switch {
+			case arrow && s.state != stet.None:
+				if err != nil {
+					f.Errorf("%s: %v; want success", what, err)
+				}
+				rec := f.is(what, s.req.ID, to, s.claim.Fence)
+				if string(rec.Result) != string(out.Result) || rec.Gone != out.Gone {
+					f.Errorf("%s: the record is %s", what, show(rec))
+				}
+			case s.sameOutcome(out):
+				if err != nil {
+					f.Errorf("%s is a repetition and should succeed: %v", what, err)
+				}
+				f.unchanged(what, s.rec)
+			default:
+				f.fenced(what, err)
+				f.unchanged(what, s.rec)
+			}
+		}
+	}
+}
+
+func staleFenceWritesNothing(f *fixture) {
+	for _, s := range f.situations() {
+		future := s.claim
+		future.Fence += 1_000_000
+		for name, c := range map[string]stet.Claim{"an older fence": s.stale, "a fence never given": future} {
+			what := func(verb string) string {
+				return fmt.Sprintf("%s with %s, of a key that is %s,", verb, name, s.name)
+			}
+			f.fenced(what("Settle as completed"), f.store.Settle(f.ctx, c, completed("zombie"), f.keep))
+			f.unchanged(what("Settle as completed"), s.rec)
+			f.fenced(what("Settle with the same outcome"), f.store.Settle(f.ctx, c, completed("result"), f.keep))
+			f.fenced(what("Settle as failed"), f.store.Settle(f.ctx, c, failed("zombie"), f.keep))
+			f.unchanged(what("Settle as failed"), s.rec)
+			f.fenced(what("Release"), f.store.Release(f.ctx, c, f.keep))
+			f.unchanged(what("Release"), s.rec)
+			if lost := f.extend(10*f.long, c); len(lost) != 1 || lost[0] != c {
+				f.Errorf("%s should report that claim as lost; it returned %v", what("Extend"), lost)
+			}
+			f.unchanged(what("Extend"), s.rec)
+			if now := f.read(s.req.ID); s.state == stet.Running && now.LeaseLeft > s.rec.LeaseLeft {
+				f.Errorf("%s prolonged the lease", what("Extend"))
+			}
+		}
+	}
+}
+
+func settleRepeated(f *fixture) {
+	for _, first := range []stet.Outcome{completed("result"), failed("result"), completed(""), {State: stet.Completed, Gone: true}} {
+		c := f.grant(f.request(f.long)).Claim()
+		f.settle(c, first, f.keep)
+		was := f.read(c.ID)
+		for _, again := range []stet.Outcome{
+			first, completed("result"), failed("result"), completed("resul"), completed("result\x00"), completed(""), failed(""),
+			{State: stet.Completed, Gone: true}, {State: stet.Failed, Gone: true},
+		} {
+			same := again.State == first.State && again.Gone == first.Gone && string(again.Result) == string(first.Result)
+			if first.Gone && !again.Gone && again.State == first.State {
+				continue // whether that is a repetition, nobody can know
+			}
+			err := f.store.Settle(f.ctx, c, again, stet.Retention{Result: 2 * f.keep.Result, Tombstone: 2 * f.keep.Tombstone})
+			what := fmt.Sprintf("settled as %v %q (gone: %v), then as %v %q (gone: %v):",
+				first.State, first.Result, first.Gone, again.State, again.Result, again.Gone)
+			if same && err != nil {
+				f.Errorf("%s want success, got %v", what, err)
+			}
+			if !same {
+				f.fenced(what, err)
+			}
+			f.unchanged(what, was)
+		}
+	}
+}
+
+func settleRepeatedWhenGone(f *fixture) {
+	c := f.grant(f.request(f.long)).Claim()
+	short := stet.Retention{Result: f.unit, Tombstone: f.keep.Tombstone}
+	f.settle(c, completed("result"), short)
+	f.pass(1)
+	for i := range 2 {
+		f.settle(c, completed("result"), f.keep)
+		f.fenced("Settle with another outcome, after the result has expired,", f.store.Settle(f.ctx, c, failed("no"), f.keep))
+		if rec := f.is("a repeated settle", c.ID, stet.Completed, c.Fence); !rec.Gone || len(rec.Result) != 0 {
+			f.Errorf("repetition %d brought an expired result back: %s", i+1, show(rec))
+		}
+		if sweeper, ok := f.store.(stet.Sweeper); ok {
+			f.sweepAll(sweeper)
+		}
+	}
+}
+
+func lateSettle(f *fixture) {
+	lapsed, parked := f.request(f.unit), f.request(f.unit)
+	a, b := f.grant(lapsed).Claim(), f.grant(parked).Claim()
+	f.pass(1)
+	if rec := f.claim(byAnother(parked)); rec.State != stet.Unknown {
+		f.Fatalf("a lapsed record should be parked; it is %s", show(rec))
+	}
+	for name, c := range map[string]stet.Claim{"past its lease": a, "parked": b} {
+		f.settle(c, completed("done after all"), f.keep)
+		rec := f.is("a settle of a record "+name, c.ID, stet.Completed, c.Fence)
+		if string(rec.Result) != "done after all" {
+			f.Errorf("a settle of a record %s wrote %s", name, show(rec))
+		}
+		again := f.claim(stet.ClaimRequest{ID: c.ID, Scope: testScope, Fingerprint: fingerprintA, Owner: stet.NewOwner(), Lease: f.long})
+		if d := diff(rec, again); d != "" {
+			f.Errorf("after a late settle, a claim should return the outcome; %s", d)
+		}
+	}
+}
+
+var releaseChecks = []check{
+	{"a release in each state does what the state machine says", "a key is given back by whoever knows that nothing happened, and only before there is an outcome.",
+		releaseInEachState},
+	{"a release that is repeated succeeds", "its first reply may have been lost.",
+		releaseRepeated},
+}
+
+func releaseInEachState(f *fixture) {
+	for _, s := range f.situations() {
+		err := f.store.Release(f.ctx, s.claim, f.keep)
+		what := "Release of a key that is " + s.name
+		to, arrow := s.state.Next(stet.VerbRelease)
+		switch {
+		case arrow:
+			if err != nil {
+				f.Errorf("%s: %v; want success", what, err)
+			}
+			rec := f.is(what, s.req.ID, to, s.claim.Fence)
+			if rec.Owner != s.claim.Owner || rec.Fingerprint != s.req.Fingerprint || rec.Attempt != s.rec.Attempt {
+				f.Errorf("%s lost its owner, fingerprint or attempt: %s", what, show(rec))
+			}
+		case s.state == stet.Retryable:
+			if err != nil {
+				f.Errorf("%s is a repetition and should succeed: %v", what, err)
+			}
+			f.unchanged(what, s.rec)
+		default:
+			f.fenced(what, err)
+			f.unchanged(what, s.rec)
+		}
+	}
+}
+
+func releaseRepeated(f *fixture) {
+	req := f.request(f.long)
+	c := f.grant(req).Claim()
+	f.release(c, f.keep)
+	f.release(c, f.keep)
+	f.is("releasing twice", req.ID, stet.Retryable, c.Fence)
+	next := byAnother(req)
+	rec := f.grant(next)
+	f.fenced("Release repeated after somebody else has claimed", f.store.Release(f.ctx, c, f.keep))
+	f.unchanged("Release repeated after somebody else has claimed", rec)
+}
+
+var extendChecks = []check{
+	{"an extension in each state does what the state machine says", "only a running claim has a lease; whoever is not told that it lost its own goes on working.",
+		extendInEachState},
+	{"extending renews many leases at once and names the lost", "all heartbeats of a process go in one call; one lost claim must not take the others with it.",
+		extendMany},
+	{"an extension counts from now", "a lease that was stacked up would keep a dead run's key locked for long.",
+		extendFromNow},
+}
+
+func extendInEachState(f *fixture) {
+	for _, s := range f.situations() {
+		lost := f.extend(f.long, s.claim)
+		what := "Extend of a key that is " + s.name
+		f.unchanged(what, s.rec)
+		if s.state != stet.Running {
+			if len(lost) != 1 || lost[0] != s.claim {
+				f.Errorf("%s should report the claim as lost; it returned %v", what, lost)
+			}
+			continue
+		}
+		if len(lost) != 0 {
+			f.Errorf("%s: nobody else ran, it should be renewed; it was reported lost", what)
+		}
+		if rec := f.read(s.req.ID); rec.LeaseLeft <= 0 {
+			f.Errorf("%s left %v of the lease", what, rec.LeaseLeft)
+		}
+		if rec := f.claim(byAnother(s.req)); rec.State != stet.Running || rec.Owner != s.req.Owner {
+			f.Errorf("%s did not keep others out: they got %s", what, show(rec))
+		}
+	}
+}
+
+func extendMany(f *fixture) {
+	var claims []stet.Claim
+	want := make(map[stet.Claim]bool)
+	for i := range 120 {
+		rec := f.grant(f.request(f.unit))
+		claims = append(claims, rec.Claim())
+		if i%10 == 3 {
+			f.settle(rec.Claim(), completed("x"), f.keep)
+			want[rec.Claim()] = true
+		}
+	}
+	never := stet.Claim{ID: f.request(0).ID, Owner: stet.NewOwner(), Fence: 1}
+	claims = append(claims, never)
+	want[never] = true
+	for _, c := range f.extend(f.long, claims...) {
+		if !want[c] {
+			f.Errorf("Extend reported a claim as lost that it was not asked about, that runs, or twice: fence %d", c.Fence)
+		}
+		delete(want, c)
+	}
+	if len(want) != 0 {
+		f.Errorf("Extend did not report %d claims that are lost", len(want))
+	}
+	f.pass(1)
+	for i, c := range claims[:len(claims)-1] {
+		if rec := f.read(c.ID); i%10 != 3 && (rec.State != stet.Running || rec.LeaseLeft <= 0) {
+			f.Errorf("claim %d of many was not renewed: %s", i, show(rec))
+		}
+	}
+	if lost := f.extend(f.long); len(lost) != 0 {
+		f.Errorf("Extend of nothing reported %d lost claims", len(lost))
+	}
+}
+
+func extendFromNow(f *fixture) {
+	req := f.request(f.long)
+	c := f.grant(req).Claim()
+	if lost := f.extend(f.unit, c); len(lost) != 0 {
+		f.Fatal("Extend reported a running claim as lost")
+	}
+	if rec := f.read(req.ID); rec.LeaseLeft > f.unit {
+		f.Errorf("extended to %v from now, the lease has %v left", f.unit, rec.LeaseLeft)
+	}
+	f.pass(1)
+	if rec := f.claim(byAnother(req)); rec.State != stet.Unknown {
+		f.Errorf("extended to %v, the lease did not run out after that: %s", f.unit, show(rec))
+	}
+}
