@@ -9,14 +9,16 @@ import (
 // store's clock alone decides what has expired. Any error other than
 // ErrMismatch and ErrFenced means that the call may or may not have taken
 // effect; the engine repeats it with the same arguments, which must be
-// harmless. Results are never modified, neither those handed in nor those
+// harmless. A call whose context has ended already is such an error, and has no
+// effect. Retention.Tombstone is never shorter than Result: callers see to
+// that. Results are never modified, neither those handed in nor those
 // handed out, so both sides may keep them. store/storetest holds an implementation to all of this.
 type Store interface {
 	// Claim takes the right to run an operation if it is free.
 	//
 	// In this order, and in one atomic step:
 	//   - no record, or one past its ForgetAt: a new Running record with
-	//     req.Owner and a fence greater than any the key ever had;
+	//     req.Owner and a fence greater than 0 and than any the key ever had;
 	//   - another fingerprint: the record unchanged, and ErrMismatch,
 	//     whatever its state;
 	//   - Running under req.Owner: the record (the reply of an earlier,
@@ -51,8 +53,9 @@ type Store interface {
 	Release(ctx context.Context, c Claim, keep Retention) error
 
 	// Read returns the record as it is now, with the state None if there is
-	// none. It changes nothing: a Running record whose lease has run out is
-	// returned as such.
+	// none or it is past its ForgetAt, and as Gone past its ExpiresAt. It
+	// changes nothing: a Running record whose lease has run out is returned
+	// as such.
 	Read(ctx context.Context, id ID) (Record, error)
 }
 
@@ -96,8 +99,10 @@ type TxStore[Tx any] interface {
 // Watcher is a Store that can tell when a record changes; without it waiters
 // poll.
 type Watcher interface {
-	// Watch returns when the record of id is no longer Running under fence,
-	// or may no longer be, and when ctx ends. It changes nothing.
+	// Watch returns nil when the record of id is no longer Running under
+	// fence, when its lease has run out, and whenever it is worth looking
+	// again; an error when it cannot tell, or ctx has ended. It changes
+	// nothing.
 	Watch(ctx context.Context, id ID, fence int64) error
 }
 

@@ -1,9 +1,10 @@
-// Package child runs this very program again as a child process that can be
-// killed at any moment, and that never outlives its parent.
+// Package child runs a program, as a rule this very one, as a child process that
+// can be killed at any moment, and that never outlives its parent.
 package child
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,14 +12,23 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
 
-// startTimeout bounds how long a child may take until it is ready.
-const startTimeout = 20 * time.Second
+const (
+	startTimeout = 20 * time.Second // until a child is ready
+	keptErrors   = 8 << 10          // bytes of a child's standard error
+	ready        = "ready "         // goes before the address
+)
 
-const ready = "ready "
+// Command says how a child is started.
+type Command struct {
+	Path string   // default: this very program
+	Args []string // after the path
+	Env  []string // added to this program's environment
+}
 
 // Process is a running child.
 type Process struct {
@@ -27,44 +37,49 @@ type Process struct {
 
 	cmd    *exec.Cmd
 	stdin  io.Closer
+	said   tail
 	exited chan struct{} // closed when the process has been reaped
-	err    error         // of Wait, once exited is closed
 }
 
-// Start runs this program with args, adding env to its environment, and returns
-// when the child has called Ready. What it writes to standard error goes to
-// stderr.
-func Start(ctx context.Context, stderr io.Writer, env []string, args ...string) (*Process, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
+// Start starts a child and returns when it has called Ready. The child's end
+// while it is starting is an error that wraps ErrExited and says what the child
+// said; the Process is returned with it.
+func Start(ctx context.Context, c Command) (*Process, error) {
+	if c.Path == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, err
+		}
+		c.Path = self
 	}
-	//nolint:noctx // the child is ended by Kill, Stop, or its standard input, and is reaped here
-	cmd := exec.Command(self, args...)
-	cmd.Env = append(os.Environ(), env...)
-	cmd.Stderr = stderr
+	// Not CommandContext: Kill and Stop end it, and its standard input does if
+	// this process dies.
+	cmd := exec.Command(c.Path, c.Args...) //nolint:noctx // see above
+	cmd.Env = append(os.Environ(), c.Env...)
+	p := &Process{cmd: cmd, exited: make(chan struct{})}
+	cmd.Stderr = &p.said
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
 	}
+	p.stdin = stdin
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("the child cannot be started: %w", err)
 	}
-	p := &Process{cmd: cmd, stdin: stdin, exited: make(chan struct{})}
 	addr := make(chan string, 1)
 	go func() { // ends with the child, whose standard output it drains
 		defer close(p.exited)
 		lines := bufio.NewScanner(stdout)
 		for lines.Scan() {
-			if a, ok := strings.CutPrefix(lines.Text(), ready); ok && cap(addr) > len(addr) {
+			if a, ok := strings.CutPrefix(lines.Text(), ready); ok && len(addr) == 0 {
 				addr <- a
 			}
 		}
-		p.err = cmd.Wait()
+		_ = cmd.Wait() // ProcessState has it
 	}()
 	timeout := time.NewTimer(startTimeout)
 	defer timeout.Stop()
@@ -72,19 +87,18 @@ func Start(ctx context.Context, stderr io.Writer, env []string, args ...string) 
 	case p.Addr = <-addr:
 		return p, nil
 	case <-p.exited:
-		// It may have been ready and died at once.
-		return p, fmt.Errorf("the child ended before it was ready: %w", errors.Join(p.err, ErrExited))
+		return p, fmt.Errorf("%w: %v; it said: %s", ErrExited, cmd.ProcessState, p.said.String())
 	case <-timeout.C:
-		p.Kill()
-		return nil, fmt.Errorf("the child was not ready within %v", startTimeout)
+		err = fmt.Errorf("the child was not ready within %v", startTimeout)
 	case <-ctx.Done():
-		p.Kill()
-		return nil, context.Cause(ctx)
+		err = context.Cause(ctx)
 	}
+	p.Kill()
+	return nil, err
 }
 
-// ErrExited says that a child ended while it was starting.
-var ErrExited = errors.New("child exited")
+// ErrExited says that a child ended before it was ready.
+var ErrExited = errors.New("the child ended before it was ready")
 
 // Exited returns a channel that is closed when the child has ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
@@ -98,8 +112,9 @@ func (p *Process) Killed() bool {
 
 // Kill ends the child with SIGKILL, wherever it is, and waits for its end.
 func (p *Process) Kill() {
-	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Process.Kill() // fails only if it is gone already
 	<-p.exited
+	_ = p.stdin.Close()
 }
 
 // Stop asks the child to end, by closing its standard input, and waits; after
@@ -115,17 +130,41 @@ func (p *Process) Stop(grace time.Duration) {
 	}
 }
 
-// Ready is called in the child: it tells the parent that addr is being listened
-// on.
-func Ready(addr string) { fmt.Println(ready + addr) }
+// Ready is called in the child: it tells the parent, through the child's
+// standard output, that addr is being listened on.
+func Ready(stdout io.Writer, addr string) { fmt.Fprintln(stdout, ready+addr) }
 
-// Context is called in the child: its context ends when the parent closes the
-// child's standard input, or dies.
-func Context() context.Context {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	go func() { // lives as long as the process, by design
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		cancel(errors.New("the parent has gone"))
+// WithParent is called in the child: the context ends when the parent closes
+// the child's standard input, or dies.
+func WithParent(ctx context.Context, stdin io.Reader) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() { // ends with stdin, or with the process
+		_, _ = io.Copy(io.Discard, stdin)
+		cancel()
 	}()
-	return ctx
+	return ctx, cancel
+}
+
+// tail keeps the last bytes written to it.
+type tail struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+// Write implements io.Writer.
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.b = append(t.b, p...)
+	if over := len(t.b) - keptErrors; over > 0 {
+		t.b = append(t.b[:0], t.b[over:]...)
+	}
+	return len(p), nil
+}
+
+// String returns what was kept.
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(bytes.TrimSpace(t.b))
 }

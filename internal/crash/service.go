@@ -55,7 +55,9 @@ func Main() {
 	var o order
 	err := json.Unmarshal([]byte(text), &o)
 	if err == nil {
-		err = serve(child.Context(), o)
+		ctx, cancel := child.WithParent(context.Background(), os.Stdin)
+		defer cancel()
+		err = serve(ctx, o)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "crash child:", err)
@@ -109,7 +111,7 @@ func serve(ctx context.Context, o order) (err error) {
 	srv := &http.Server{Handler: payments, ReadHeaderTimeout: 5 * time.Second}
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()
-	child.Ready(l.Addr().String())
+	child.Ready(os.Stdout, l.Addr().String())
 	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}

@@ -137,7 +137,7 @@ func (s *storm) start(ctx context.Context, p fault.Point, visit int) (*child.Pro
 	if err != nil {
 		return nil, err
 	}
-	return child.Start(ctx, os.Stderr, []string{childEnv + "=" + string(text)})
+	return child.Start(ctx, child.Command{Env: []string{childEnv + "=" + string(text)}})
 }
 
 // cycles starts a child after the other, each with orders to die at a point.

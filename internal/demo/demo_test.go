@@ -187,10 +187,10 @@ func TestRetryAfterAKillBetweenCommitAndAnswerIsReplayed(t *testing.T) {
 				cut <- err
 			}()
 			waitFor(t, func() bool { return strings.Contains(get(t, s.addr, "/ledger"), "order-1") })
-			killed := s.cmd
+			killed := s.process
 			s.kill()
-			if ws, ok := killed.ProcessState.Sys().(syscall.WaitStatus); !ok || ws.Signal() != syscall.SIGKILL {
-				t.Fatalf("the service ended by %v, not by SIGKILL", killed.ProcessState)
+			if !killed.Killed() {
+				t.Fatal("the service did not end by SIGKILL")
 			}
 			if err := <-cut; err == nil {
 				t.Fatal("the first request was answered; it should have been cut off")
@@ -243,7 +243,7 @@ func TestServiceEndsWhenItsLifeIsOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	select {
-	case <-s.exited:
+	case <-s.process.Exited():
 	case <-time.After(20 * time.Second):
 		t.Error("it lives on")
 	}

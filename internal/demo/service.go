@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/child"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store/sqlite"
 )
@@ -207,10 +208,8 @@ func ServiceMain(ctx context.Context, args []string, stdin io.Reader, stdout io.
 	}
 	ctx, cancel := context.WithTimeout(ctx, *life)
 	defer cancel()
-	go func() { // ends with stdin, or with the process
-		_, _ = io.Copy(io.Discard, stdin)
-		cancel()
-	}()
+	ctx, leave := child.WithParent(ctx, stdin)
+	defer leave()
 	s, err := openShop(ctx, *dir, *protected, *lag)
 	if err != nil {
 		return err
@@ -219,7 +218,7 @@ func ServiceMain(ctx context.Context, args []string, stdin io.Reader, stdout io.
 	if err != nil {
 		return errors.Join(err, s.close())
 	}
-	fmt.Fprintln(stdout, ln.Addr())
+	child.Ready(stdout, ln.Addr().String())
 	return errors.Join(serve(ctx, ln, s.handler), s.close())
 }
 

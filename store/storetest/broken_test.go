@@ -59,6 +59,7 @@ var broken = []struct{ bug, claim string }{
 	{"drops the scope", "the scope is stored"},
 	{"ignores ended contexts", "a call whose context has ended does nothing"},
 	{"wakes no watcher", "a watcher is woken when the run ends"},
+	{"rings no bell", "a watcher is woken when the run ends"},
 	{"sweeps live claims", "a sweep does what is due, and nothing else"},
 	{"sweeps without a bound", "a sweep is bounded, and says when there is more"},
 	{"cuts IDs at NUL", "keys do not touch each other"},

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"runtime"
 	"time"
 
 	"github.com/stet-go/stet"
@@ -27,8 +28,12 @@ func (f *fixture) woken(what string, done <-chan error) {
 }
 
 func (f *fixture) watch(ctx context.Context, id stet.ID, fence int64) <-chan error {
-	done := make(chan error, 1)
-	go func() { done <- f.store.(stet.Watcher).Watch(ctx, id, fence) }()
+	begun, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		close(begun)
+		done <- f.store.(stet.Watcher).Watch(ctx, id, fence)
+	}()
+	<-begun
 	return done
 }
 
@@ -54,6 +59,12 @@ func watchIsWoken(f *fixture) {
 		var watchers []<-chan error
 		for range 5 {
 			watchers = append(watchers, f.watch(ctx, c.ID, c.Fence))
+		}
+		// The later they are woken the better, but any time will do: a watcher
+		// that has not begun finds the record ended.
+		for range 100 {
+			f.read(c.ID)
+			runtime.Gosched()
 		}
 		end(req, c)
 		for _, done := range watchers {

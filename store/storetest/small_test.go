@@ -72,7 +72,9 @@ func (s *small) id(id stet.ID) stet.ID {
 }
 
 func (s *small) end() {
-	close(s.ring)
+	if !s.is("rings no bell") {
+		close(s.ring)
+	}
 	s.ring = make(chan struct{})
 	s.mu.Unlock()
 }
