@@ -56,8 +56,8 @@ func Main() {
 	err := json.Unmarshal([]byte(text), &o)
 	if err == nil {
 		ctx, cancel := child.WithParent(context.Background(), os.Stdin)
-		defer cancel()
 		err = serve(ctx, o)
+		cancel()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "crash child:", err)

@@ -148,7 +148,7 @@ func (s *storm) killAndRestart(ctx context.Context) error {
 		s.progress.say(fmt.Sprintf("kill %d of %d: SIGKILL with %d requests in flight", k+1, s.c.Kills, inFlight))
 		if err := s.server.start(ctx); err != nil {
 			if ctx.Err() != nil {
-				return nil
+				return nil //nolint:nilerr // the storm is over, which is told elsewhere
 			}
 			return err
 		}

@@ -48,7 +48,7 @@ func (s *Store) execute(ops []*op) {
 	err := s.transact(ops)
 	if errors.Is(err, errBroken) && len(ops) > 1 {
 		for i := range ops {
-			s.transact(ops[i : i+1])
+			_ = s.transact(ops[i : i+1]) // each has been given its error
 		}
 	}
 }

@@ -243,7 +243,7 @@ func (s *small) settle(c stet.Claim, out stet.Outcome, keep stet.Retention, now 
 	}
 	_, ok := r.State.Next(verbOf(out))
 	late := r.State == stet.Unknown || r.State == stet.Running && !now.Before(r.lease)
-	if late && s.is("refuses a late settle") || !ok && !(r.State.Settled() && s.is("accepts a second outcome")) {
+	if late && s.is("refuses a late settle") || !ok && (!r.State.Settled() || !s.is("accepts a second outcome")) {
 		return nil, stet.ErrFenced
 	}
 	return func() {
@@ -335,7 +335,7 @@ func (s *small) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Rete
 		return was.at(now), err
 	}
 	_, free := was.State.Next(stet.VerbCommit)
-	if !free && !(was.State == stet.Unknown && s.is("runs unknown records in transactions")) {
+	if !free && (was.State != stet.Unknown || !s.is("runs unknown records in transactions")) {
 		return was.at(now), nil
 	}
 	r := *was

@@ -21,10 +21,10 @@ func main() {
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "of the schedule")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, strings.Split(*modes, ","), *cycles, *seed); err != nil {
+	err := run(ctx, strings.Split(*modes, ","), *cycles, *seed)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "crash:", err)
-		stop()
 		os.Exit(1)
 	}
 }
