@@ -167,7 +167,7 @@ func BenchmarkHandler(b *testing.B) {
 		b.Run(bench.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for i := range b.N {
-				r := httptest.NewRequest("POST", "/payments", strings.NewReader(paymentJSON))
+				r := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader(paymentJSON))
 				key := "same"
 				if !bench.same {
 					key = fmt.Sprint(bench.name, b.N, " ", i)[5:]

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -133,7 +134,7 @@ func TestBodyCannotBeReadAfterTheHandler(t *testing.T) {
 	s := start(t, setup{handler: func(w http.ResponseWriter, r *http.Request) { kept = r.Body }})
 	s.post("k", "secret")
 	s.post("k2", "others")
-	if n, err := kept.Read(make([]byte, 6)); n != 0 || err != http.ErrBodyReadAfterClose {
+	if n, err := kept.Read(make([]byte, 6)); n != 0 || !errors.Is(err, http.ErrBodyReadAfterClose) {
 		t.Errorf("%d, %v", n, err)
 	}
 }
@@ -234,7 +235,7 @@ func TestHandlerSeesItsRequest(t *testing.T) {
 func TestRequestNotMadeByAServer(t *testing.T) {
 	s := start(t, setup{})
 	h := stethttp.Must(stethttp.New(s.engine, stethttp.Options{Scope: stethttp.SingleTenant})).Handler(http.NotFoundHandler())
-	r, err := http.NewRequest("POST", "http://x/a?b", nil)
+	r, err := http.NewRequest(http.MethodPost, "http://x/a?b", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

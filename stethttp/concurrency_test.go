@@ -35,7 +35,7 @@ func TestTenThousandRequestsWithOneKeyRunOnce(t *testing.T) {
 			var wg sync.WaitGroup
 			for range 10_000 {
 				wg.Go(func() {
-					r := httptest.NewRequest("POST", "/payments", strings.NewReader("{}"))
+					r := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader("{}"))
 					r.Header.Set("Idempotency-Key", "k")
 					w := httptest.NewRecorder()
 					h.ServeHTTP(w, r)

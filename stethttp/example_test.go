@@ -22,7 +22,7 @@ func account(r *http.Request) (string, error) { return r.Header.Get("X-Account")
 
 // charge sends a payment and prints the answer.
 func charge(h http.Handler, key string) {
-	r := httptest.NewRequest("POST", "/payments", strings.NewReader(`{"amount":42}`))
+	r := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader(`{"amount":42}`))
 	r.Header.Set("X-Account", "acct_1")
 	r.Header.Set("Idempotency-Key", key)
 	w := httptest.NewRecorder()

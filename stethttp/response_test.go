@@ -252,7 +252,7 @@ func TestPanicIsSettledAndGoesOn(t *testing.T) {
 	for name, h := range map[string]http.HandlerFunc{
 		"before the header": func(http.ResponseWriter, *http.Request) { panic("boom") },
 		"after the header": func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(201)
+			w.WriteHeader(http.StatusCreated)
 			_, _ = io.WriteString(w, "x")
 			panic("boom")
 		},
@@ -345,7 +345,7 @@ func TestWriteAfterReturnIsHarmless(t *testing.T) {
 	wantReply(t, s.post("k", "{}"), 200, "first", false)
 	w := <-kept
 	w.Header().Set("X-Late", "1")
-	w.WriteHeader(500)
+	w.WriteHeader(http.StatusInternalServerError)
 	if _, err := w.Write([]byte("late")); err == nil {
 		t.Error("a late write went through")
 	}

@@ -350,6 +350,17 @@ func TestFailingOpenIsLoud(t *testing.T) {
 	}
 }
 
+func TestFailingOpenStopsWhereAnEffectMayHaveHappened(t *testing.T) {
+	b := newBlocking()
+	s := start(t, setup{store: newFaulty(), handler: b.ServeHTTP})
+	s.park("k", "{}", b)
+	s.store.(*faulty).release.Store(true)
+	other := start(t, setup{store: s.store, options: stethttp.Options{FailOpen: true},
+		engine: stet.Options{Policy: stet.Policy{Stale: stet.StaleTakeOver}}})
+	wantProblem(t, other.post("k", "{}"), 504, "outcome-unknown")
+	other.wantRuns(0)
+}
+
 func TestNoResponseWithoutADurableOutcome(t *testing.T) {
 	store := newFaulty()
 	s := start(t, setup{store: store, handler: func(w http.ResponseWriter, r *http.Request) {

@@ -50,16 +50,16 @@ func TestTransactionIsRolledBackAndRetryable(t *testing.T) {
 		body    string
 		problem string
 	}{
-		"500": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", 500) }, 500, "no\n", ""},
-		"503": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", 503) }, 503, "no\n", ""},
-		"429": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", 429) }, 429, "no\n", ""},
+		"500": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusInternalServerError) }, 500, "no\n", ""},
+		"503": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusServiceUnavailable) }, 503, "no\n", ""},
+		"429": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusTooManyRequests) }, 429, "no\n", ""},
 		"nothing": {func(w http.ResponseWriter, r *http.Request) {
 			stet.FromContext(r.Context()).NothingHappened()
 			_, _ = io.WriteString(w, "no")
 		}, 200, "no", ""},
 		"panic": {func(http.ResponseWriter, *http.Request) { panic("boom") }, 0, "", ""},
 		"late panic": {func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(200)
+			w.WriteHeader(http.StatusOK)
 			w.(http.Flusher).Flush()
 			panic("boom")
 		}, 0, "", ""},
@@ -122,7 +122,7 @@ func TestWritingTooMuchInATransactionIsAnError(t *testing.T) {
 }
 
 func TestDeclinedIsAnOutcomeInATransaction(t *testing.T) {
-	s := start(t, setup{store: newTxStore(), tx: true, handler: func(w http.ResponseWriter, r *http.Request) { http.Error(w, "declined", 402) }})
+	s := start(t, setup{store: newTxStore(), tx: true, handler: func(w http.ResponseWriter, r *http.Request) { http.Error(w, "declined", http.StatusPaymentRequired) }})
 	wantReply(t, s.post("k", "{}"), 402, "declined\n", false)
 	wantReply(t, s.post("k", "{}"), 402, "declined\n", true)
 }
