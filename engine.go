@@ -100,6 +100,9 @@ func (e *Engine) observe(ctx context.Context, ev Event) {
 	}
 }
 
+// Store returns the store that New was given.
+func (e *Engine) Store() Store { return e.store }
+
 // Observe passes an event of a skin on to the engine's observer.
 func (e *Engine) Observe(ctx context.Context, ev Event) { e.observe(ctx, ev) }
 

@@ -124,8 +124,9 @@ func (r *Run) SaysNothingHappened() bool {
 // An error is an *Error of kind ErrFenced (another claim or outcome stands),
 // ErrUnknown (the store could not be reached: the outcome may or may not have
 // been written) or ErrInvalid (the run has ended already, or out.State is not
-// Completed or Failed). Settle is bounded by Options.StoreTimeout, not by ctx,
-// of which only the values are used.
+// Completed or Failed). A store that cannot be reached is tried again for
+// Options.StoreTimeout, whatever becomes of ctx, of which only the values are
+// used: a server's WriteTimeout should be longer.
 func (r *Run) Settle(ctx context.Context, out Outcome) error {
 	if !out.State.Settled() {
 		return invalid("Settle with the state %v; it must be completed or failed", out.State)

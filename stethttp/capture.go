@@ -21,7 +21,7 @@ var (
 	errReturned = errors.New("stethttp: write after the handler returned")
 	errHijack   = fmt.Errorf("stethttp: a response that is kept for retries cannot be hijacked; Options.Skip lets such requests through: %w", errors.ErrUnsupported)
 	errCut      = errors.New("stethttp: the response is shorter than its Content-Length")
-	errTooLarge = errors.New("stethttp: the response is larger than can be kept (Policy.MaxResult); the operation is rolled back")
+	errTooLarge = errors.New("stethttp: the response is larger than can be kept (Policy.MaxResult), or in a transaction held back (16 MiB)")
 )
 
 // capture is the http.ResponseWriter of a protected handler. It holds the

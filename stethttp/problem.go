@@ -59,7 +59,7 @@ var (
 	responseInvalidUndone = condition{"response-invalid", 500, "Response invalid",
 		"The operation ended with a status that is none. It had no effect.", true, stet.NotExecuted}
 	responseTooLarge = condition{"response-too-large", 500, "Response too large",
-		"The response is larger than can be kept, so the operation was rolled back.", false, stet.NotExecuted}
+		"The response is larger than can be held back until the commit, so the operation was rolled back.", false, stet.NotExecuted}
 	misconfigured = condition{"misconfigured", 500, "Idempotency misconfigured",
 		"The server could not begin the operation.", false, stet.NotExecuted}
 )

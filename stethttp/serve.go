@@ -224,6 +224,11 @@ func (c *call) send(rw *capture, ifInvalid *condition) {
 	rw.send()
 }
 
+// maxHeld bounds a response that is held back until its transaction has been
+// committed, in bytes, where the policy's MaxResult is smaller. What is larger
+// than MaxResult is sent whole and leaves a tombstone, as in lease mode.
+const maxHeld = 16 << 20
+
 // Why a transaction is rolled back.
 var (
 	errPassedOn = errors.New("stethttp: the response says that nothing is to be kept")
@@ -232,7 +237,7 @@ var (
 
 // serveTx runs or replays an operation in a transaction.
 func (c *call) serveTx() {
-	rw := newCapture(c.w, c.r, c.limit, true)
+	rw := newCapture(c.w, c.r, max(c.limit, maxHeld), true)
 	defer rw.free()
 	returned := false
 	defer func() {
@@ -273,7 +278,10 @@ func (c *call) outcomeTx(rw *capture) (stet.Outcome, error) {
 		return stet.Outcome{}, errPassedOn
 	}
 	s, err := rw.response(&c.m.filter, c.limit)
-	if err != nil {
+	switch {
+	case errors.Is(err, errTooLarge) && !rw.over:
+		return stet.Outcome{State: stet.Completed, Gone: true}, nil
+	case err != nil:
 		return stet.Outcome{}, err
 	}
 	return stet.Outcome{State: stet.Completed, Result: s.encode()}, nil

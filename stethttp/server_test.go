@@ -228,6 +228,12 @@ func TestScopeIsRequired(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer engine.Close()
+	store := newTxStore()
+	over, err := stet.New(store, stet.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer over.Close()
 	scope := stethttp.SingleTenant
 	for name, try := range map[string]func() (*stethttp.Middleware, error){
 		"no engine": func() (*stethttp.Middleware, error) { return stethttp.New(nil, stethttp.Options{Scope: scope}) },
@@ -235,9 +241,12 @@ func TestScopeIsRequired(t *testing.T) {
 		"no store": func() (*stethttp.Middleware, error) {
 			return stethttp.NewTx[*fakeTx](engine, nil, stethttp.Options{Scope: scope})
 		},
-		"no scope in tx": func() (*stethttp.Middleware, error) { return stethttp.NewTx(engine, newTxStore(), stethttp.Options{}) },
+		"no scope in tx": func() (*stethttp.Middleware, error) { return stethttp.NewTx(over, store, stethttp.Options{}) },
+		"another store": func() (*stethttp.Middleware, error) {
+			return stethttp.NewTx(over, newTxStore(), stethttp.Options{Scope: scope})
+		},
 		"fail open in tx": func() (*stethttp.Middleware, error) {
-			return stethttp.NewTx(engine, newTxStore(), stethttp.Options{Scope: scope, FailOpen: true})
+			return stethttp.NewTx(over, store, stethttp.Options{Scope: scope, FailOpen: true})
 		},
 	} {
 		if m, err := try(); m != nil || !errors.Is(err, stet.ErrInvalid) {

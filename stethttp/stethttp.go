@@ -88,12 +88,16 @@ func New(engine *stet.Engine, o Options) (*Middleware, error) {
 // leaves only after the commit. A response of 500 and above, one that
 // Options.NotExecuted accepts, a panic and Run.NothingHappened roll back:
 // nothing is stored, the response is passed on to this caller, and a retry
-// runs again. Flush does nothing, and a response that is larger than the
-// policy's MaxResult is rolled back and answered with 500. The handler must not
-// end the transaction, and must have no effects outside of it.
+// runs again. Flush does nothing. A response that is larger than the policy's
+// MaxResult leaves a tombstone, as in lease mode; one that is also larger than
+// 16 MiB is rolled back and answered with 500. The handler must not end the
+// transaction, and must have no effects outside of it.
 func NewTx[T any](engine *stet.Engine, store stet.TxStore[T], o Options) (*Middleware, error) {
 	if store == nil {
 		return nil, invalid("NewTx needs the engine's store")
+	}
+	if engine != nil && reflect.TypeOf(store).Comparable() && engine.Store() != stet.Store(store) {
+		return nil, invalid("NewTx needs the store that stet.New was given, not another one")
 	}
 	if o.FailOpen {
 		return nil, invalid("Options.FailOpen: without the store there is no transaction to run in")

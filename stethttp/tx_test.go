@@ -65,8 +65,7 @@ func TestTransactionIsRolledBackAndRetryable(t *testing.T) {
 		}, 0, "", ""},
 		"abort":     {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 0, "", ""},
 		"status 99": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(99) }, 500, "", "response-invalid"},
-		"too large": {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 2<<20)) }, 500, "", "response-too-large"},
-		"slightly":  {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 1<<20)) }, 500, "", "response-too-large"},
+		"too large": {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 17<<20)) }, 500, "", "response-too-large"},
 		"shorter header": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "9")
 			_, _ = io.WriteString(w, "x")
@@ -105,6 +104,23 @@ func TestTransactionIsRolledBackAndRetryable(t *testing.T) {
 	}
 }
 
+func TestLargeResponseOfATransactionLeavesATombstone(t *testing.T) {
+	for _, size := range []int{1 << 20, 3 << 20} { // the first is too large with its header only
+		store := newTxStore()
+		s := start(t, setup{store: store, tx: true, handler: func(w http.ResponseWriter, r *http.Request) {
+			tx := stethttp.Tx[*fakeTx](r.Context())
+			tx.rows = append(tx.rows, "charge")
+			_, _ = w.Write(make([]byte, size))
+		}})
+		wantReply(t, s.post("k", "{}"), 200, string(make([]byte, size)), false)
+		wantProblem(t, s.post("k", "{}"), 410, "result-expired")
+		s.wantRuns(1)
+		if rows := store.rows(); len(rows) != 1 {
+			t.Errorf("rows %v", rows)
+		}
+	}
+}
+
 func TestWritingTooMuchInATransactionIsAnError(t *testing.T) {
 	s := start(t, setup{store: newTxStore(), tx: true, handler: func(w http.ResponseWriter, r *http.Request) {
 		n := 0
@@ -112,7 +128,7 @@ func TestWritingTooMuchInATransactionIsAnError(t *testing.T) {
 			if _, err := w.Write(make([]byte, 64<<10)); err != nil {
 				break
 			}
-			if n++; n > 100 {
+			if n++; n > 1000 {
 				t.Error("an endless response is not bounded")
 				break
 			}

@@ -55,7 +55,7 @@ func newRouter(ctx context.Context, engine *stet.Engine, store *sqlite.Store) (h
 	if err != nil {
 		return nil, err
 	}
-	idempotent, err := stethttp.NewTx[*sql.Tx](engine, store, stethttp.Options{Scope: account})
+	idempotent, err := stethttp.NewTx(engine, store, stethttp.Options{Scope: account})
 	if err != nil {
 		return nil, err
 	}

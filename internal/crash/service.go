@@ -131,7 +131,7 @@ func handler(ctx context.Context, mode Mode, engine *stet.Engine, store *sqlite.
 	if _, err := store.DB().ExecContext(ctx, `CREATE TABLE IF NOT EXISTS ledger (id TEXT, key TEXT, amount INTEGER)`); err != nil {
 		return nil, err
 	}
-	m, err := stethttp.NewTx[*sql.Tx](engine, store, o)
+	m, err := stethttp.NewTx(engine, store, o)
 	if err != nil {
 		return nil, err
 	}
