@@ -6,12 +6,15 @@ LINT    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 60s
 
 .DEFAULT_GOAL := help
-.PHONY: help test short lint crash bench fuzz demo diagram tidy
+.PHONY: help services test short lint crash bench fuzz demo diagram tidy
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-test: ## Run all tests of all modules, race detector on
+services: ## Install the servers that tests start (Debian packages; needs root once)
+	@./internal/rig/services.sh
+
+test: services ## Run all tests of all modules, race detector on
 	@for m in $(MODULES); do echo "== go vet and test: $$m"; (cd $$m && $(GO) vet ./... && $(GO) test -race -timeout 10m ./...) || exit 1; done
 
 short: ## Run the tests of the main module without the race detector

@@ -1,0 +1,70 @@
+#!/bin/sh
+# Installs the servers that the tests start (PostgreSQL, PgBouncer) with apt-get.
+# It does nothing where they are there already, and never starts or enables a
+# service of the machine: tests run servers of their own.
+set -eu
+
+# has PROGRAM: it is in PATH, or where Debian puts servers.
+has() {
+	for f in /usr/lib/postgresql/*/bin/"$1" /usr/sbin/"$1" /usr/local/sbin/"$1"; do
+		if [ -x "$f" ]; then return 0; fi
+	done
+	command -v "$1" >/dev/null 2>&1
+}
+
+missing=
+if ! has postgres || ! has initdb; then missing="$missing postgresql"; fi
+if ! has pgbouncer; then missing="$missing pgbouncer"; fi
+if [ -z "$missing" ]; then exit 0; fi
+
+if ! command -v apt-get >/dev/null 2>&1; then
+	echo "make services: there is no apt-get here; install these some other way:$missing" >&2
+	exit 1
+fi
+if [ "$(id -u)" -ne 0 ]; then
+	echo "make services: to install$missing, run it as root: sudo make services" >&2
+	exit 1
+fi
+
+# While packages are installed, no service may be started and no cluster made.
+# Both settings go afterwards, unless the machine had its own.
+policy=/usr/sbin/policy-rc.d
+cluster=/etc/postgresql-common/createcluster.d/stet.conf
+ours=
+cleared() {
+	if [ -n "$ours" ]; then rm -f "$policy"; fi
+	rm -f "$cluster"
+}
+trap cleared EXIT
+trap 'exit 1' HUP INT TERM
+if [ ! -e "$policy" ]; then
+	ours=yes
+	printf '#!/bin/sh\nexit 101\n' >"$policy"
+	chmod 755 "$policy"
+fi
+mkdir -p "${cluster%/*}"
+echo 'create_main_cluster = false' >"$cluster"
+
+export DEBIAN_FRONTEND=noninteractive
+candidate() { apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [0-9]'; }
+for p in $missing; do
+	if ! candidate "$p"; then
+		apt-get update -qq
+		break
+	fi
+done
+
+# PostgreSQL 15 where there is one, else the distribution's own.
+packages=
+for p in $missing; do
+	if [ "$p" = postgresql ] && candidate postgresql-15; then p=postgresql-15; fi
+	packages="$packages $p"
+done
+echo "make services: installing$packages"
+# shellcheck disable=SC2086 # a list of words
+apt-get install -y -qq --no-install-recommends $packages >/dev/null
+
+# A package enables its service for the next boot, too.
+if command -v systemctl >/dev/null 2>&1; then
+	for p in $missing; do systemctl disable "$p" >/dev/null 2>&1 || true; done
+fi
