@@ -6,10 +6,10 @@ LINT    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 60s
 
 .DEFAULT_GOAL := help
-.PHONY: help services test short lint crash bench fuzz demo diagram tidy
+.PHONY: help services test short lint crash ordeal-postgres bench fuzz demo diagram tidy
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 services: ## Install the servers that tests start (Debian packages; needs root once)
 	@./internal/rig/services.sh
@@ -25,6 +25,9 @@ lint: ## Run golangci-lint (built from source the first time: some minutes)
 
 crash: ## Kill a payments service 500 times at every fault point, on SQLite
 	$(GO) run ./internal/crash/cmd -cycles 500
+
+ordeal-postgres: services ## Kill the service 1,000 and PostgreSQL 200 times, lose 2,000 COMMITs, stop 200 processes (10 min)
+	$(GO) run ./internal/crash/cmd -store postgres -modes tx -cycles 1000 -server-kills 200 -lost 1000 -zombies 100
 
 bench: ## Measure the overhead of the middleware and the speed of the embedded store
 	cd bench && $(GO) run ./overhead && $(GO) run ./pairs

@@ -9,8 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"sync"
-
-	"github.com/stet-go/stet/store/sqlite"
 )
 
 // Charge is one effect, as the ledger has it and as the service answers it.
@@ -82,22 +80,10 @@ func (s *storm) ledger(ctx context.Context) (charges []Charge, err error) {
 	if s.cfg.Mode != Tx {
 		return ReadLedger(ledgerPath(s.dir))
 	}
-	store, err := sqlite.Open(ctx, s.dir+"/stet.db", sqlite.Options{})
+	back, err := open(ctx, s.dir, s.cfg.Postgres)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, store.Close()) }()
-	rows, err := store.DB().QueryContext(ctx, `SELECT id, key, amount FROM ledger`)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var c Charge
-		if err := rows.Scan(&c.ID, &c.Key, &c.Amount); err != nil {
-			return nil, err
-		}
-		charges = append(charges, c)
-	}
-	return charges, rows.Err()
+	defer func() { err = errors.Join(err, back.close()) }()
+	return back.charges(ctx)
 }

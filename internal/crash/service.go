@@ -2,7 +2,6 @@ package crash
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,7 +17,6 @@ import (
 	"github.com/stet-go/stet/internal/child"
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/stethttp"
-	"github.com/stet-go/stet/store/sqlite"
 )
 
 // Mode is how the service protects its payments.
@@ -39,10 +37,13 @@ const childEnv = "STET_CRASH_CHILD"
 // order tells a child what to do.
 type order struct {
 	Dir   string
+	URL   string // of a PostgreSQL database; "" for SQLite in Dir
 	Addr  string
 	Mode  Mode
 	Point fault.Point // where to die; "" not at all
 	Visit int         // at which visit of it, from 1
+
+	Zombie bool // claim and settle as told, see RunZombies
 }
 
 // Main is called first by programs that use this package: in a child it serves
@@ -56,7 +57,11 @@ func Main() {
 	err := json.Unmarshal([]byte(text), &o)
 	if err == nil {
 		ctx, cancel := child.WithParent(context.Background(), os.Stdin)
-		err = serve(ctx, o)
+		if o.Zombie {
+			err = serveZombie(ctx, o)
+		} else {
+			err = serve(ctx, o)
+		}
 		cancel()
 	}
 	if err != nil {
@@ -81,11 +86,11 @@ func serve(ctx context.Context, o order) (err error) {
 	if o.Point != "" {
 		dieAt(o.Point, o.Visit)
 	}
-	store, err := sqlite.Open(ctx, o.Dir+"/stet.db", sqlite.Options{})
+	back, err := open(ctx, o.Dir, o.URL)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, store.Close()) }()
+	defer func() { err = errors.Join(err, back.close()) }()
 	ledger, err := OpenLedger(ledgerPath(o.Dir))
 	if err != nil {
 		return err
@@ -95,12 +100,12 @@ func serve(ctx context.Context, o order) (err error) {
 	if o.Mode == Verify {
 		policy.Verify = verifier(o.Dir)
 	}
-	engine, err := stet.New(store, stet.Options{Policy: policy, SweepEvery: 40 * time.Millisecond})
+	engine, err := stet.New(back.store, stet.Options{Policy: policy, SweepEvery: 40 * time.Millisecond})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
-	payments, err := handler(ctx, o.Mode, engine, store, ledger)
+	payments, err := handler(o.Mode, engine, back, ledger)
 	if err != nil {
 		return err
 	}
@@ -118,27 +123,16 @@ func serve(ctx context.Context, o order) (err error) {
 	return nil
 }
 
-func handler(ctx context.Context, mode Mode, engine *stet.Engine, store *sqlite.Store, ledger *Ledger) (http.Handler, error) {
-	o := stethttp.Options{Scope: stethttp.SingleTenant}
-	if mode != Tx {
-		m, err := stethttp.New(engine, o)
-		if err != nil {
-			return nil, err
-		}
-		return m.Handler(pay(func(_ context.Context, c Charge) error { return ledger.Append(c) })), nil
+func handler(mode Mode, engine *stet.Engine, back *backend, ledger *Ledger) (http.Handler, error) {
+	protect, charge := stethttp.New, func(_ context.Context, c Charge) error { return ledger.Append(c) }
+	if mode == Tx {
+		protect, charge = back.protect, back.charge
 	}
-	// The transactional mode's ledger is a table, without a unique constraint.
-	if _, err := store.DB().ExecContext(ctx, `CREATE TABLE IF NOT EXISTS ledger (id TEXT, key TEXT, amount INTEGER)`); err != nil {
-		return nil, err
-	}
-	m, err := stethttp.NewTx(engine, store, o)
+	m, err := protect(engine, stethttp.Options{Scope: stethttp.SingleTenant})
 	if err != nil {
 		return nil, err
 	}
-	return m.Handler(pay(func(ctx context.Context, c Charge) error {
-		_, err := stethttp.Tx[*sql.Tx](ctx).ExecContext(ctx, `INSERT INTO ledger VALUES (?, ?, ?)`, c.ID, c.Key, c.Amount)
-		return err
-	})), nil
+	return m.Handler(pay(charge)), nil
 }
 
 // pay is the business: it charges, taking its time now and then, and sometimes

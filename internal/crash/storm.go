@@ -30,14 +30,23 @@ type Config struct {
 	Seed     uint64        // of the schedule of kills
 	Progress func(string)  // told now and then; may be nil
 	Timeout  time.Duration // for the whole; default 10 min
+
+	// Postgres is the URL of an empty PostgreSQL database; "" for SQLite.
+	Postgres string
+	// KillServer, if set, kills and restarts the database server, and is
+	// called ServerKills times while children are killed.
+	KillServer  func(context.Context) error
+	ServerKills int
 }
 
 // Report is what came of it.
 type Report struct {
 	Verdict
-	Kills  int
-	Missed int                 // children that did not come by their point in time
-	At     map[fault.Point]int // kills by point
+	Kills       int
+	ServerKills int
+	Missed      int                 // children that did not come by their point in time
+	Failed      int                 // children that ended because the server was gone
+	At          map[fault.Point]int // kills by point
 }
 
 const (
@@ -47,10 +56,14 @@ const (
 	maxVisit     = 4
 )
 
-// points are the fault points that a mode passes.
-func points(m Mode) []fault.Point {
-	ps := []fault.Point{fault.ClaimBefore, fault.HandlerBefore, fault.HandlerAfter, fault.CommitBefore, fault.CommitAfter,
+// points are the fault points that a service passes.
+func points(cfg Config) []fault.Point {
+	m := cfg.Mode
+	ps := []fault.Point{fault.ClaimBefore, fault.HandlerBefore, fault.HandlerAfter,
 		fault.ResponseBefore, fault.ResponseAfter, fault.SweepBefore, fault.SweepAfter}
+	if m == Tx || cfg.Postgres == "" { // in PostgreSQL's lease mode statements commit by themselves
+		ps = append(ps, fault.CommitBefore, fault.CommitAfter)
+	}
 	if m == Tx {
 		return ps
 	}
@@ -97,13 +110,18 @@ func Run(ctx context.Context, cfg Config) (rep Report, err error) {
 	s := &storm{cfg: cfg, dir: dir, addr: addr, answers: make(map[string][]Answer),
 		client: &http.Client{Timeout: 2 * time.Second, Transport: transport}}
 
+	if cfg.Postgres != "" {
+		if err := preparePostgres(ctx, cfg.Postgres); err != nil {
+			return rep, err
+		}
+	}
 	enough := make(chan struct{})
 	var clients sync.WaitGroup
 	for i := range pairs {
 		rng := rand.New(rand.NewPCG(cfg.Seed, uint64(i)+1))
 		clients.Go(func() { s.payUntil(ctx, enough, rng) })
 	}
-	err = s.cycles(ctx, &rep)
+	err = s.kill(ctx, &rep)
 	close(enough)
 	last, startErr := s.start(ctx, "", 0)
 	if startErr != nil {
@@ -133,35 +151,72 @@ func freeAddr(ctx context.Context) (string, error) {
 }
 
 func (s *storm) start(ctx context.Context, p fault.Point, visit int) (*child.Process, error) {
-	text, err := json.Marshal(order{Dir: s.dir, Addr: s.addr, Mode: s.cfg.Mode, Point: p, Visit: visit})
+	text, err := json.Marshal(order{Dir: s.dir, URL: s.cfg.Postgres, Addr: s.addr, Mode: s.cfg.Mode, Point: p, Visit: visit})
 	if err != nil {
 		return nil, err
 	}
 	return child.Start(ctx, child.Command{Env: []string{childEnv + "=" + string(text)}})
 }
 
+// serverPause is the time between two kills of the server: long enough for it to
+// recover and for payments to go through.
+const serverPause = 300 * time.Millisecond
+
+// kill kills children, and beside that the server.
+func (s *storm) kill(ctx context.Context, rep *Report) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var server sync.WaitGroup
+	server.Go(func() {
+		for range s.cfg.ServerKills {
+			pause(ctx, serverPause)
+			if ctx.Err() != nil {
+				return
+			}
+			if err := s.cfg.KillServer(ctx); err != nil {
+				cancel(fmt.Errorf("the server was not restarted: %w", err))
+				return
+			}
+			rep.ServerKills++
+		}
+	})
+	err := s.cycles(ctx, rep)
+	server.Wait()
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	return err
+}
+
 // cycles starts a child after the other, each with orders to die at a point.
 func (s *storm) cycles(ctx context.Context, rep *Report) error {
 	rng := rand.New(rand.NewPCG(s.cfg.Seed, 0))
 	rep.At = make(map[fault.Point]int)
-	ps := points(s.cfg.Mode)
+	ps := points(s.cfg)
+	var err error
 	for i := 0; rep.Kills < s.cfg.Cycles; i++ {
-		if rep.Missed > s.cfg.Cycles/4+len(ps) {
-			return fmt.Errorf("%d children missed their points", rep.Missed)
+		if rep.Missed > s.cfg.Cycles/4+len(ps) || rep.Failed > s.cfg.Cycles+len(ps) {
+			return fmt.Errorf("%d children missed their points, %d could not start: %w", rep.Missed, rep.Failed, err)
 		}
 		p := ps[i%len(ps)] // every point in turn, at a random visit
-		c, err := s.start(ctx, p, 1+rng.IntN(maxVisit))
+		var c *child.Process
+		c, err = s.start(ctx, p, 1+rng.IntN(maxVisit))
 		if err != nil && !errors.Is(err, child.ErrExited) {
 			return err
 		}
 		timeout := time.NewTimer(pointTimeout)
 		select {
 		case <-c.Exited():
-			if !c.Killed() {
-				return fmt.Errorf("a child ended by itself at %s", p)
+			switch {
+			case c.Killed():
+				rep.Kills++
+				rep.At[p]++
+			case s.cfg.KillServer != nil && err != nil: // it could not start without the server
+				rep.Failed++
+				pause(ctx, serverPause/4)
+			default:
+				return fmt.Errorf("a child ended by itself at %s: %w", p, err)
 			}
-			rep.Kills++
-			rep.At[p]++
 		case <-timeout.C:
 			c.Kill()
 			rep.Missed++

@@ -1,0 +1,181 @@
+package crash
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/child"
+)
+
+// Zombies is what came of processes that were stopped (SIGSTOP) for longer than
+// their lease and resumed.
+type Zombies struct {
+	Refused  int // settles refused because another claim had been granted
+	Accepted int // settles accepted because nobody else had claimed
+	Wrong    []string
+}
+
+const zombieLease = 100 * time.Millisecond
+
+// RunZombies stops and resumes a process trials times with another claim in
+// between, and trials times without.
+func RunZombies(ctx context.Context, url string, trials int, progress func(string)) (z Zombies, err error) {
+	if err := preparePostgres(ctx, url); err != nil {
+		return z, err
+	}
+	back, err := openPostgres(ctx, url)
+	if err != nil {
+		return z, err
+	}
+	defer func() { err = errors.Join(err, back.close()) }()
+	engine, err := stet.New(back.store, stet.Options{SweepEvery: -1, Policy: stet.Policy{Stale: stet.StaleTakeOver}})
+	if err != nil {
+		return z, err
+	}
+	defer func() { err = errors.Join(err, engine.Close()) }()
+	text, err := json.Marshal(order{URL: url, Addr: "127.0.0.1:0", Zombie: true})
+	if err != nil {
+		return z, err
+	}
+	c, err := child.Start(ctx, child.Command{Env: []string{childEnv + "=" + string(text)}})
+	if err != nil {
+		return z, err
+	}
+	defer c.Stop(5 * time.Second)
+	for i := range 2 * trials {
+		if err := z.trial(ctx, engine, c, i%2 == 0); err != nil {
+			return z, err
+		}
+		if i%50 == 49 {
+			progress(fmt.Sprintf("%d of %d zombies", i+1, 2*trials))
+		}
+	}
+	return z, nil
+}
+
+// trial lets the child claim a key, stops it past its lease, has somebody else
+// claim the key if taken, resumes the child and lets it settle.
+func (z *Zombies) trial(ctx context.Context, engine *stet.Engine, c *child.Process, taken bool) error {
+	op := stet.Op{Scope: "zombies", Key: stet.NewKey()}
+	if said, err := ask(ctx, c, "claim", op.Key); err != nil || said != "claimed" {
+		return fmt.Errorf("claim: %q, %w", said, err)
+	}
+	if err := c.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	for lapsed := false; !lapsed; pause(ctx, zombieLease/10) {
+		rec, err := engine.Store().Read(ctx, engine.ID(op.Scope, op.Key))
+		if err != nil {
+			return errors.Join(err, c.Signal(syscall.SIGCONT))
+		}
+		lapsed = rec.LeaseLeft <= 0
+	}
+	var run *stet.Run
+	if taken {
+		var err error
+		if run, err = engine.Begin(ctx, op); err != nil {
+			return errors.Join(err, c.Signal(syscall.SIGCONT))
+		}
+	}
+	if err := c.Signal(syscall.SIGCONT); err != nil {
+		return err
+	}
+	said, err := ask(ctx, c, "settle", op.Key)
+	switch {
+	case err != nil:
+		return err
+	case taken && said == "fenced":
+		z.Refused++
+	case !taken && said == "settled":
+		z.Accepted++
+	default:
+		z.Wrong = append(z.Wrong, fmt.Sprintf("taken %v: the zombie's settle was %s", taken, said))
+	}
+	if run != nil {
+		return run.Settle(ctx, stet.Outcome{State: stet.Completed, Result: []byte("the living")})
+	}
+	return nil
+}
+
+func ask(ctx context.Context, c *child.Process, what, key string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+c.Addr+"/"+what, strings.NewReader(key))
+	if err != nil {
+		return "", err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	said, err := io.ReadAll(io.LimitReader(res.Body, 1<<10))
+	return string(said), err
+}
+
+// serveZombie is the child: it claims and settles as it is told.
+func serveZombie(ctx context.Context, o order) (err error) {
+	back, err := openPostgres(ctx, o.URL)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, back.close()) }()
+	engine, err := stet.New(back.store, stet.Options{SweepEvery: -1, Policy: stet.Policy{Lease: zombieLease}})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, engine.Close()) }()
+	var mu sync.Mutex
+	runs := make(map[string]*stet.Run)
+	mux := http.NewServeMux()
+	answer := func(pattern string, f func(key string) string) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			key, _ := io.ReadAll(r.Body)
+			mu.Lock()
+			defer mu.Unlock()
+			fmt.Fprint(w, f(string(key)))
+		})
+	}
+	answer("POST /claim", func(key string) string {
+		run, err := engine.Begin(ctx, stet.Op{Scope: "zombies", Key: key})
+		if err != nil {
+			return err.Error()
+		}
+		runs[key] = run
+		return "claimed"
+	})
+	answer("POST /settle", func(key string) string {
+		run := runs[key]
+		delete(runs, key)
+		err := run.Settle(ctx, stet.Outcome{State: stet.Completed, Result: []byte("the zombie")})
+		switch {
+		case err == nil:
+			return "settled"
+		case errors.Is(err, stet.ErrFenced):
+			return "fenced"
+		default:
+			return err.Error()
+		}
+	})
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Addr)
+	if err != nil {
+		return err
+	}
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
+	defer stop()
+	child.Ready(os.Stdout, l.Addr().String())
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
