@@ -1,0 +1,221 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/fault"
+)
+
+// args are the parameters of the statements that write a finished record.
+func (t *transaction) args(rec stet.Record, e *ending) []any {
+	result := e.out.Result
+	if e.out.Gone {
+		result = nil
+	} else if result == nil {
+		result = []byte{}
+	}
+	args := []any{rec.ID[:], rec.Scope[:], rec.Fingerprint[:], rec.Owner[:], rec.Fence, int32(rec.Attempt), int16(e.out.State), e.out.Gone, result,
+		rec.ClaimedAt, micros(e.keep.Result), micros(e.keep.Tombstone), micros(e.due()), t.locks.waiters}
+	if t.old != nil {
+		args = append(args, t.old.Fence)
+	}
+	return args
+}
+
+// settled is the record that a commit has made of rec.
+func settled(rec stet.Record, e *ending, at time.Time) stet.Record {
+	rec.State, rec.Result, rec.Gone, rec.LeaseLeft = e.out.State, e.out.Result, e.out.Gone, 0
+	if rec.Gone {
+		rec.Result = nil
+	}
+	rec.SettledAt = at
+	rec.ExpiresAt = at.Add(time.Duration(micros(e.keep.Result)) * time.Microsecond)
+	rec.ForgetAt = at.Add(time.Duration(micros(e.keep.Tombstone)) * time.Microsecond)
+	return rec
+}
+
+// leave writes the record and commits.
+func (t *transaction) leave(ctx context.Context, rec stet.Record, e *ending) (stet.Record, error) {
+	switch t.conn.Conn().PgConn().TxStatus() {
+	case 'T':
+	case 'E':
+		return rec, errors.New("postgres: a statement of the function failed, which aborts the transaction, but the function returned no error; nothing was committed (use a savepoint, tx.Begin, around what may fail)")
+	default:
+		if errors.Is(t.closed(ctx), pgx.ErrTxClosed) {
+			return rec, errors.New("postgres: the function rolled the transaction back, and returned no error; nothing was committed")
+		}
+		return rec, fmt.Errorf("postgres: %w: the function ended the transaction by an SQL command, which is not its to end; what it wrote may stand, and no record of it does", stet.ErrUnknown)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.s.commitTimeout)
+	defer cancel()
+	fault.At(fault.CommitBefore)
+	at, taken, err := t.commit(ctx, rec, e)
+	fault.At(fault.CommitAfter)
+	switch {
+	case err == nil && !taken:
+		return settled(rec, e, at), nil
+	case taken:
+		return t.lost(ctx)
+	case answered(err):
+		return rec, fmt.Errorf("%w (nothing was committed)", explain("commit", err))
+	}
+	pid := t.conn.Conn().PgConn().PID()
+	bye, cancel := context.WithTimeout(context.Background(), goodbye)
+	defer cancel()
+	_ = t.conn.Conn().Close(bye) // so that the server, too, hears that it is over
+	t.abandon()
+	return t.lookUp(rec, err, pid)
+}
+
+// closed returns pgx.ErrTxClosed if the transaction was ended through pgx.
+func (t *transaction) closed(ctx context.Context) error {
+	_, err := t.tx.Exec(ctx, "")
+	return err
+}
+
+// commit sends the record and the commit in one go. taken means that there is a
+// record already; nothing was committed then.
+func (t *transaction) commit(ctx context.Context, rec stet.Record, e *ending) (at time.Time, taken bool, err error) {
+	var ignored bool
+	if t.old != nil {
+		// Whether anything was updated has to be known before the commit.
+		err = t.tx.QueryRow(ctx, t.s.sql.commitOld, t.args(rec, e)...).Scan(&at, &ignored)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return at, true, nil
+		}
+		if err != nil {
+			return at, false, err
+		}
+		return at, false, t.tx.Commit(ctx)
+	}
+	var b pgx.Batch
+	b.Queue(t.s.sql.commitNew, t.args(rec, e)...)
+	b.Queue("commit")
+	results := t.tx.SendBatch(ctx, &b)
+	err = results.QueryRow().Scan(&at, &ignored)
+	inserted := err == nil
+	if inserted {
+		tag, cerr := results.Exec()
+		if err = cerr; err == nil && tag.String() == "ROLLBACK" {
+			err = pgx.ErrTxCommitRollback
+		}
+	}
+	if cerr := results.Close(); err == nil {
+		err = cerr
+	}
+	if !inserted && sqlState(err) == codeUnique {
+		return at, true, nil
+	}
+	return at, false, err
+}
+
+// lost answers when somebody else has claimed the key, or finished, while fn
+// ran.
+func (t *transaction) lost(ctx context.Context) (stet.Record, error) {
+	t.abandon()
+	r, err := t.s.readAlone(ctx, t.req.ID)
+	if err != nil {
+		return stet.Record{}, fmt.Errorf("%w (somebody else has claimed the key meanwhile; nothing was committed)", explain("read", err))
+	}
+	rec, next, err := onClaim(t.req, r)
+	if next != stepNone {
+		return stet.Record{}, errors.New("postgres: somebody else has claimed the key meanwhile and given it back; nothing was committed")
+	}
+	return rec, err
+}
+
+// lookUp finds out what became of a commit that was not acknowledged. What the
+// driver says about it proves nothing. The transaction holds the key's lock until
+// it has ended, so once that is free the record is there or never will be.
+//
+// pid is of the transaction's process on the server, 0 if it is not known.
+func (t *transaction) lookUp(rec stet.Record, cause error, pid uint32) (stet.Record, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), t.s.commitTimeout)
+	defer cancel()
+	begun := time.Now()
+	for pause := execBackoff; ; pause = min(2*pause, time.Second) {
+		end := pid
+		if t.s.o.PgBouncer || time.Since(begun) < t.s.commitTimeout/2 {
+			end = 0 // it may still be at work; give it time
+		}
+		r, err := t.ended(ctx, end)
+		switch {
+		case err == nil && r != nil && r.Owner == rec.Owner && r.Fence == rec.Fence && r.State.Settled():
+			return r.record(), nil
+		case err == nil:
+			return rec, fmt.Errorf("%w (looked up since: nothing was committed)", explain("commit", cause))
+		case !sleep(ctx, pause):
+			return rec, fmt.Errorf("postgres: %w: the commit was not acknowledged (%w), and what became of it could not be found out in %v: %w",
+				stet.ErrUnknown, cause, t.s.commitTimeout, err)
+		}
+	}
+}
+
+// ended waits until the transaction has ended and returns the record. If it is
+// still there after a while, and pid is not 0, the server is told to end that
+// process of its own: its client, which was this one, is gone.
+func (t *transaction) ended(ctx context.Context, pid uint32) (r *row, err error) {
+	c, err := t.s.own.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Release()
+	sql := fmt.Sprintf("BEGIN; SET LOCAL lock_timeout = %d; SELECT pg_advisory_xact_lock(%d); COMMIT",
+		max(1, t.s.commitTimeout.Milliseconds()/4), t.locks.key)
+	if pid != 0 {
+		sql = fmt.Sprintf(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE pid = %d AND locktype = 'advisory' AND objsubid = 1
+			AND classid = %d AND objid = %d AND granted; `, pid, t.locks.keyHi, t.locks.keyLo) + sql
+	}
+	if _, err := c.Conn().PgConn().Exec(ctx, sql).ReadAll(); err != nil {
+		return nil, err
+	}
+	err = t.s.send(ctx, c, t.s.readCall([]stet.ID{t.req.ID}, func(got *row) { r = got }))
+	return r, err
+}
+
+// SettleTx implements stet.TxStore: it settles a claim inside a transaction of
+// the caller's, which may be a savepoint. The claim ends when the caller commits.
+// Until then the record is locked: its lease is not renewed, and who claims the
+// key waits.
+func (s *Store) SettleTx(ctx context.Context, tx pgx.Tx, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+	return s.settleIn(ctx, c, out, keep, pgx.ErrNoRows, func(sql string, args ...any) scanner { return tx.QueryRow(ctx, sql, args...) })
+}
+
+// settleIn settles through a driver that says by none that there is no row.
+func (s *Store) settleIn(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention, none error,
+	query func(sql string, args ...any) scanner) error {
+	if !out.State.Settled() {
+		return fmt.Errorf("%w: an outcome is completed or failed, not %v", stet.ErrInvalid, out.State)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	e := &ending{claim: c, out: out, keep: keep}
+	result := out.Result
+	if out.Gone {
+		result = nil
+	} else if result == nil {
+		result = []byte{}
+	}
+	var ignored bool
+	err := query(s.sql.settleTx, c.ID[:], c.Fence, int16(out.State), out.Gone, result,
+		micros(keep.Result), micros(keep.Tombstone), micros(e.due())).Scan(&ignored)
+	if !errors.Is(err, none) {
+		return explain("settle (roll back)", err)
+	}
+	r, err := scanRow(query(s.sql.load, c.ID[:]), none)
+	if err != nil {
+		return explain("settle (roll back)", err)
+	}
+	next, err := onEnding(e, r)
+	if next == stepWrite {
+		// It was free just now, and was not when we tried.
+		return explain("settle (roll back)", errLookAgain)
+	}
+	return err
+}

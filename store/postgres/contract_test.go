@@ -1,0 +1,54 @@
+package postgres
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store/storetest"
+)
+
+func TestStoreKeepsTheContract(t *testing.T) {
+	pool := database(t)
+	storetest.Run(t, storetest.Harness{New: func(t testing.TB) stet.Store { return open(t, pool, Options{Schema: fresh()}) }})
+}
+
+// fresh returns a name that was never used.
+func fresh() string { return stet.NewKey() }
+
+// harness is that of transactions of pgx.
+func harness(t *testing.T, o Options) storetest.TxHarness[pgx.Tx] {
+	pool := database(t)
+	execSQL(t, pool, "CREATE TABLE effects (name text)")
+	return storetest.TxHarness[pgx.Tx]{
+		Harness: storetest.Harness{New: func(t testing.TB) stet.Store {
+			o.Schema = fresh()
+			return open(t, pool, o)
+		}},
+		Write: func(ctx context.Context, tx pgx.Tx, name string) error {
+			_, err := tx.Exec(ctx, "INSERT INTO effects VALUES ($1)", name)
+			return err
+		},
+		Rows: func(t testing.TB, s stet.TxStore[pgx.Tx], name string) (n int) {
+			if err := s.(*Store).Pool().QueryRow(context.Background(), "SELECT count(*) FROM effects WHERE name = $1", name).Scan(&n); err != nil {
+				t.Error(err)
+			}
+			return n
+		},
+		Begin: func(t testing.TB, s stet.TxStore[pgx.Tx]) (pgx.Tx, func(bool) error) {
+			tx, err := s.(*Store).Pool().Begin(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return tx, func(commit bool) error {
+				if commit {
+					return tx.Commit(context.Background())
+				}
+				return tx.Rollback(context.Background())
+			}
+		},
+	}
+}
+
+func TestTransactionsKeepTheContract(t *testing.T) { storetest.RunTx(t, harness(t, Options{})) }

@@ -1,0 +1,96 @@
+package postgres
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Codes of PostgreSQL (appendix A of its manual) that something is done about.
+const (
+	codeReadOnly      = "25006"
+	codeSerialization = "40001"
+	codeDeadlock      = "40P01"
+	codeUnique        = "23505"
+	codeNoTable       = "42P01"
+	codeNoStatement   = "26000"
+	codeStatementHere = "42P05"
+	codeForbidden     = "42501"
+	codeDiskFull      = "53100"
+	codeTooMany       = "53300"
+)
+
+var (
+	errClosed = errors.New("postgres: the store is closed")
+	// errDamaged is what an unreadable row gives.
+	errDamaged = errors.New("the table is damaged, or was written by something else")
+)
+
+// sqlState returns the code that the server gave, "" if it gave none.
+func sqlState(err error) string {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return e.Code
+	}
+	return ""
+}
+
+// answered reports whether err is the server's answer to a statement, after
+// which the connection goes on. Anything else leaves open what happened.
+func answered(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		return false
+	}
+	severity := e.SeverityUnlocalized
+	if severity == "" {
+		severity = e.Severity
+	}
+	return severity == "ERROR"
+}
+
+// transient reports whether a statement of the store's own may be tried again
+// after err: its transaction lost against another one, or its connection went.
+func transient(err error) bool {
+	switch sqlState(err) {
+	case codeSerialization, codeDeadlock, codeNoStatement, codeStatementHere:
+		return true
+	}
+	return !answered(err)
+}
+
+// explain says what went wrong and what to do.
+func explain(step string, err error) error {
+	if err == nil {
+		return nil
+	}
+	what := ""
+	switch sqlState(err) {
+	case codeReadOnly:
+		what = "the server or the session is read-only; connect to the primary: "
+	case codeNoTable:
+		what = "the tables are not there; call postgres.Migrate: "
+	case codeForbidden:
+		what = "the role needs SELECT, INSERT, UPDATE and DELETE on the table, and USAGE on its schema and sequence: "
+	case codeDiskFull:
+		what = "the server's disk is full: "
+	case codeTooMany:
+		what = "the server takes no more connections; raise max_connections or lower the pools: "
+	case codeStatementHere, codeNoStatement:
+		what = "prepared statements do not survive between transactions here; set Options.PgBouncer: "
+	}
+	return fmt.Errorf("postgres: %s: %s%w", step, what, err)
+}
+
+// hash64 is the start of a SHA-256 over length-prefixed parts.
+func hash64(parts ...string) uint64 {
+	var b []byte
+	for _, p := range parts {
+		b = binary.BigEndian.AppendUint32(b, uint32(len(p)))
+		b = append(b, p...)
+	}
+	sum := sha256.Sum256(b)
+	return binary.BigEndian.Uint64(sum[:8])
+}

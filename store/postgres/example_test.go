@@ -1,0 +1,127 @@
+package postgres_test
+
+import (
+	"context"
+	"database/sql"
+	"log"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store/postgres"
+)
+
+// The payment and its outcome are one commit.
+func Example() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, "postgres://localhost/shop")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	if err := postgres.Migrate(ctx, pool, postgres.Options{}); err != nil {
+		log.Fatal(err)
+	}
+	store, err := postgres.New(ctx, pool, postgres.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close()
+	engine, err := stet.New(store, stet.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer engine.Close()
+
+	op := stet.Op{Scope: "account-7", Key: "order-1001", Fingerprint: stet.NewFingerprint([]byte("charge 10 EUR"))}
+	res, err := stet.DoTx(ctx, engine, store, op, func(ctx context.Context, tx pgx.Tx) (int64, error) {
+		var id int64
+		err := tx.QueryRow(ctx, "INSERT INTO payments (cents) VALUES (1000) RETURNING id").Scan(&id)
+		return id, err
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Printf("payment %d, replayed: %v", res.Value, res.Replayed)
+}
+
+// A store with the default names on a server of its own.
+func ExampleOpen() {
+	store, err := postgres.Open(context.Background(), "postgres://localhost/shop?pool_max_conns=20", postgres.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close()
+}
+
+// Through PgBouncer in transaction mode nothing is prepared or listened to.
+func ExampleNew_pgBouncer() {
+	ctx := context.Background()
+	config, err := pgxpool.ParseConfig("postgres://localhost:6432/shop")
+	if err != nil {
+		log.Fatal(err)
+	}
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	store, err := postgres.New(ctx, pool, postgres.Options{PgBouncer: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close()
+}
+
+// Services that use database/sql, or a library on top of it, keep their
+// transactions.
+func ExampleOverSQL() {
+	var (
+		ctx    = context.Background()
+		db     *sql.DB
+		store  *postgres.Store
+		engine *stet.Engine // over store
+		op     = stet.Op{Scope: "account-7", Key: "order-1001"}
+	)
+	txs := postgres.OverSQL(store, func(ctx context.Context) (*sql.Tx, error) { return db.BeginTx(ctx, nil) })
+	_, err := stet.DoTx(ctx, engine, txs, op, func(ctx context.Context, tx *sql.Tx) (string, error) {
+		_, err := tx.ExecContext(ctx, "INSERT INTO payments (cents) VALUES (1000)")
+		return "paid", err
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// A worker finishes, with its own rows, a job that was claimed before.
+func ExampleStore_SettleTx() {
+	var (
+		ctx   = context.Background()
+		pool  *pgxpool.Pool
+		store *postgres.Store
+		claim stet.Claim // kept with the job
+	)
+	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "UPDATE jobs SET done = true WHERE id = 7"); err != nil {
+			return err
+		}
+		return store.SettleTx(ctx, tx, claim, stet.Outcome{State: stet.Completed, Result: []byte("done")},
+			stet.Retention{Result: 24 * time.Hour, Tombstone: 720 * time.Hour})
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// The migrations as plain SQL, for a migrator of one's own.
+func ExampleMigrations() {
+	steps, err := postgres.Migrations(postgres.Options{Schema: "idempotency"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, m := range steps {
+		log.Printf("-- %d %s\n%s", m.Version, m.Name, m.Up)
+	}
+}

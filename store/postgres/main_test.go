@@ -1,0 +1,102 @@
+package postgres
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/rig"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(rig.Main(m)) }
+
+var keep = stet.Retention{Result: time.Hour, Tombstone: 2 * time.Hour}
+
+// database returns a pool to a fresh database.
+func database(t testing.TB) *pgxpool.Pool {
+	t.Helper()
+	return connect(t, rig.Postgres(t).Database(t))
+}
+
+func connect(t testing.TB, url string) *pgxpool.Pool {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MaxConns = 16
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// open opens a store on a migrated database; pool is a fresh one if nil.
+func open(t testing.TB, pool *pgxpool.Pool, o Options) *Store {
+	t.Helper()
+	if pool == nil {
+		pool = database(t)
+	}
+	if err := Migrate(context.Background(), pool, o); err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(context.Background(), pool, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return s
+}
+
+// execSQL executes sql.
+func execSQL(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
+	t.Helper()
+	if _, err := pool.Exec(context.Background(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func request(key string) stet.ClaimRequest {
+	return stet.ClaimRequest{
+		ID: stet.Digest("", "test", key), Scope: stet.DigestScope("", "test"),
+		Fingerprint: stet.NewFingerprint([]byte(key)), Owner: stet.NewOwner(), Lease: time.Minute,
+	}
+}
+
+func completed(result string) stet.Outcome {
+	return stet.Outcome{State: stet.Completed, Result: []byte(result)}
+}
+
+func mustClaim(t testing.TB, s stet.Store, req stet.ClaimRequest) stet.Record {
+	t.Helper()
+	rec, err := s.Claim(context.Background(), req)
+	if err != nil || rec.State != stet.Running || rec.Owner != req.Owner {
+		t.Fatalf("Claim: %+v, %v", rec, err)
+	}
+	return rec
+}
+
+func mustSettle(t testing.TB, s stet.Store, c stet.Claim, result string) {
+	t.Helper()
+	if err := s.Settle(context.Background(), c, completed(result), keep); err != nil {
+		t.Fatalf("Settle: %v", err)
+	}
+}
+
+func mustRead(t testing.TB, s stet.Store, id stet.ID) stet.Record {
+	t.Helper()
+	rec, err := s.Read(context.Background(), id)
+	if err != nil {
+		t.Fatalf("Read: %v", err)
+	}
+	return rec
+}

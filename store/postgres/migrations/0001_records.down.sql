@@ -1,0 +1,5 @@
+-- Removes every record: operations may run again afterwards. The schema stays,
+-- because other tables may be in it.
+DROP TABLE "stet"."records";
+DROP SEQUENCE "stet"."records_fence";
+DROP TABLE "stet"."records_schema";

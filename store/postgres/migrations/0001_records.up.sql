@@ -1,0 +1,65 @@
+-- The records of stet. The names "stet", "records", "records_fence",
+-- "records_due" and "records_schema" are the defaults; other names take their
+-- place when package postgres applies this file.
+
+CREATE SCHEMA IF NOT EXISTS "stet";
+
+-- Fences of all keys are drawn from one sequence, so that a fence grows with
+-- every claim of a key even when its record was forgotten meanwhile. CACHE 1:
+-- numbers that a session had set aside would come out of order.
+CREATE SEQUENCE "stet"."records_fence" AS bigint CACHE 1 NO CYCLE;
+
+CREATE TABLE "stet"."records" (
+	id          bytea       NOT NULL,
+	scope       bytea       NOT NULL,
+	fingerprint bytea       NOT NULL,
+	owner       bytea       NOT NULL,
+	fence       bigint      NOT NULL,
+	claimed_at  timestamptz NOT NULL,
+	lease_until timestamptz,
+	settled_at  timestamptz,
+	expires_at  timestamptz,
+	forget_at   timestamptz,
+	due_at      timestamptz,
+	attempt     integer     NOT NULL,
+	state       smallint    NOT NULL,
+	gone        boolean     NOT NULL DEFAULT false,
+	watched     boolean     NOT NULL DEFAULT false,
+	result      bytea,
+	CONSTRAINT "records_pkey" PRIMARY KEY (id)
+) WITH (
+	-- Every row is updated once (settled) and removed once. Vacuum by share of
+	-- the table would come too late when it is large.
+	autovacuum_vacuum_scale_factor = 0.02,
+	autovacuum_vacuum_threshold = 5000,
+	autovacuum_analyze_scale_factor = 0.05
+);
+
+-- What the sweep walks, and nothing else does.
+CREATE INDEX "records_due" ON "stet"."records" (due_at) WHERE due_at IS NOT NULL;
+
+COMMENT ON TABLE "stet"."records" IS 'idempotency records: one row for each operation, named by (scope, key)';
+COMMENT ON COLUMN "stet"."records".id IS 'SHA-256 of namespace, scope and key; what a client sends is never stored';
+COMMENT ON COLUMN "stet"."records".scope IS 'SHA-256 of namespace and scope: the records of one tenant have it in common';
+COMMENT ON COLUMN "stet"."records".fingerprint IS 'a version byte and SHA-256 of what the request asks for; another one under the same id is a mismatch';
+COMMENT ON COLUMN "stet"."records".owner IS 'random id of the last claim, minted before it was sent; a claim whose reply was lost finds itself by it';
+COMMENT ON COLUMN "stet"."records".fence IS 'number of the last claim; grows strictly with every claim of the id; every write compares it';
+COMMENT ON COLUMN "stet"."records".claimed_at IS 'when it was last claimed';
+COMMENT ON COLUMN "stet"."records".lease_until IS 'running: when the claim lapses unless it is renewed; else NULL';
+COMMENT ON COLUMN "stet"."records".settled_at IS 'when it was settled, released or parked; NULL while running';
+COMMENT ON COLUMN "stet"."records".expires_at IS 'settled: when the result is no longer replayed; else NULL';
+COMMENT ON COLUMN "stet"."records".forget_at IS 'settled, retryable: when the record counts as none and may be removed; else NULL';
+COMMENT ON COLUMN "stet"."records".due_at IS 'when the sweep has something to do: the lease lapses, the result expires, or the record is forgotten; NULL: never (unknown)';
+COMMENT ON COLUMN "stet"."records".attempt IS '1 for the first claim of the id, 2 for the next';
+COMMENT ON COLUMN "stet"."records".state IS '1 running, 2 completed, 3 failed, 4 retryable, 5 unknown';
+COMMENT ON COLUMN "stet"."records".gone IS 'settled, and the result is not kept: too large, or expired';
+COMMENT ON COLUMN "stet"."records".watched IS 'running: somebody waits in another process, so the end of the run is notified';
+COMMENT ON COLUMN "stet"."records".result IS 'settled: what is replayed, byte for byte; NULL if gone';
+
+-- The version of these tables, which a program checks before it uses them.
+CREATE TABLE "stet"."records_schema" (
+	version    integer     PRIMARY KEY,
+	applied_at timestamptz NOT NULL DEFAULT now()
+);
+COMMENT ON TABLE "stet"."records_schema" IS 'the migrations that were applied';
+INSERT INTO "stet"."records_schema" (version) VALUES (1);

@@ -1,0 +1,321 @@
+package postgres
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/stet-go/stet"
+)
+
+const (
+	slowTries   = 16   // rounds of look and change, each lost to somebody else
+	extendChunk = 1000 // claims renewed in one statement
+	sweepChunk  = 1000 // records looked at by one Sweep
+)
+
+// errContended: a record changed under us time and again.
+var errContended = errors.New("the record changes faster than it can be written; nothing was done")
+
+// Claim implements stet.Store.
+func (s *Store) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return stet.Record{}, err
+	}
+	o, err := s.writes.do(ctx, write{req: &req})
+	if err != nil && !errors.Is(err, stet.ErrMismatch) {
+		return stet.Record{}, err
+	}
+	if o.slow {
+		return s.slowClaim(ctx, &req)
+	}
+	return o.v.rec, err
+}
+
+// Settle implements stet.Store.
+func (s *Store) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+	if !out.State.Settled() {
+		return fmt.Errorf("%w: an outcome is completed or failed, not %v", stet.ErrInvalid, out.State)
+	}
+	return s.end(ctx, &ending{claim: c, out: out, keep: keep})
+}
+
+// Release implements stet.Store.
+func (s *Store) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+	return s.end(ctx, &ending{claim: c, out: stet.Outcome{State: stet.Retryable}, keep: keep, release: true})
+}
+
+func (s *Store) end(ctx context.Context, e *ending) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	o, err := s.writes.do(ctx, write{end: e})
+	if err != nil || !o.slow {
+		return err
+	}
+	return s.slowEnd(ctx, e)
+}
+
+// slowClaim claims a key on which there is something to be changed.
+func (s *Store) slowClaim(ctx context.Context, req *stet.ClaimRequest) (stet.Record, error) {
+	for range slowTries {
+		r, err := s.readAlone(ctx, req.ID)
+		if err != nil {
+			return stet.Record{}, explain("claim", err)
+		}
+		rec, next, err := onClaim(req, r)
+		if next == stepNone {
+			return rec, err
+		}
+		rec, ok, err := s.change(ctx, req, r, next)
+		if err != nil {
+			return stet.Record{}, explain("claim", err)
+		}
+		if ok {
+			return rec, nil
+		}
+	}
+	return stet.Record{}, explain("claim", errContended)
+}
+
+// change takes a step that onClaim has asked for; not ok if the record is no
+// longer what it was.
+func (s *Store) change(ctx context.Context, req *stet.ClaimRequest, r *row, next step) (rec stet.Record, ok bool, err error) {
+	if next == stepInsert {
+		ops := []*op[write]{{v: write{req: req}}}
+		err := s.alone(ctx, s.slow, func() []call {
+			return []call{{s.sql.insertOne, insertParams(ops), func(values [][]byte) error {
+				f := fields{values: values[1:]}
+				rec, ok = grant(req, f.int64(), f.time()), true
+				return f.err()
+			}}}
+		})
+		return rec, ok, err
+	}
+	err = s.alone(ctx, s.slow, func() []call {
+		c := call{statement: s.sql.park, row: func(values [][]byte) error {
+			var now row
+			err := now.scan(values)
+			rec, ok = now.record(), true
+			return err
+		}}
+		if next == stepPark {
+			c.params.raw(r.ID[:])
+			c.params.rawInt64(r.Fence)
+		} else {
+			c.statement = s.sql.regrant
+			for _, b := range [][]byte{req.ID[:], req.Scope[:], req.Fingerprint[:], req.Owner[:]} {
+				c.params.raw(b)
+			}
+			c.params.raw(appendSpan(nil, req.Lease))
+			c.params.rawInt64(r.Fence)
+		}
+		return []call{c}
+	})
+	return rec, ok, err
+}
+
+// slowEnd settles or releases a record that somebody else was at work on.
+func (s *Store) slowEnd(ctx context.Context, e *ending) error {
+	ops := []*op[write]{{v: write{end: e}}}
+	for range slowTries {
+		ok := false
+		err := s.alone(ctx, s.slow, func() []call {
+			ok = false
+			return []call{{s.sql.endOne, endParams(ops), func([][]byte) error { ok = true; return nil }}}
+		})
+		if err != nil {
+			return explain("settle", err)
+		}
+		if ok {
+			return nil
+		}
+		r, err := s.readAlone(ctx, e.claim.ID)
+		if err != nil {
+			return explain("settle", err)
+		}
+		if next, err := onEnding(e, r); next == stepNone {
+			return err
+		}
+	}
+	return explain("settle", errContended)
+}
+
+// readAlone reads the record of id; nil if there is none.
+func (s *Store) readAlone(ctx context.Context, id stet.ID) (r *row, err error) {
+	err = s.alone(ctx, s.slow, func() []call {
+		r = nil
+		return []call{s.readCall([]stet.ID{id}, func(got *row) { r = got })}
+	})
+	return r, err
+}
+
+// readCall reads the records of ids.
+func (s *Store) readCall(ids []stet.ID, each func(*row)) call {
+	c := call{statement: s.sql.read, row: func(values [][]byte) error {
+		r := new(row)
+		if err := r.scan(values); err != nil {
+			return err
+		}
+		each(r)
+		return nil
+	}}
+	c.params.buf = make([]byte, 0, 20+36*len(ids))
+	c.params.array(pgtype.ByteaOID, len(ids))
+	for i := range ids {
+		c.params.bytes(ids[i][:])
+	}
+	return c
+}
+
+// readRows reads the records of ids, which may repeat.
+func (s *Store) readRows(ctx context.Context, ids []stet.ID) (rows map[stet.ID]*row, err error) {
+	err = s.exec(ctx, func() []call {
+		rows = make(map[stet.ID]*row, len(ids))
+		return []call{s.readCall(ids, func(r *row) { rows[r.ID] = r })}
+	})
+	return rows, err
+}
+
+// read is a call of Read.
+type read struct {
+	id  stet.ID
+	rec stet.Record
+}
+
+// Read implements stet.Store. Concurrent reads share statements.
+func (s *Store) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return stet.Record{}, err
+	}
+	o, err := s.reads.do(ctx, read{id: id})
+	if err != nil {
+		return stet.Record{}, err
+	}
+	return o.v.rec, nil
+}
+
+func (s *Store) runReads(ctx context.Context, batch []*op[read]) {
+	if len(batch) > 1 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, batchTimeout)
+		defer cancel()
+	}
+	ids := make([]stet.ID, len(batch))
+	for i, o := range batch {
+		ids[i] = o.v.id
+	}
+	rows, err := s.readRows(ctx, ids)
+	for _, o := range batch {
+		o.err = explain("read", err)
+		o.v.rec = stet.Record{ID: o.v.id}
+		if r := rows[o.v.id]; r != nil && !r.forgotten() {
+			o.v.rec = r.record()
+		}
+	}
+}
+
+// Extend implements stet.Store. It has a connection of its own. A record that
+// is locked, because a transaction is about to settle it (SettleTx), is neither
+// waited for nor renewed; it is not lost.
+func (s *Store) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) (lost []stet.Claim, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	for len(claims) > 0 {
+		n := min(len(claims), extendChunk)
+		gone, err := s.extend(ctx, claims[:n], lease)
+		if err != nil {
+			return nil, explain("extend", err)
+		}
+		lost, claims = append(lost, gone...), claims[n:]
+	}
+	return lost, nil
+}
+
+func (s *Store) extend(ctx context.Context, claims []stet.Claim, lease time.Duration) (lost []stet.Claim, err error) {
+	var renewed map[stet.ID]int64 // the fence
+	err = s.alone(ctx, s.beat, func() []call {
+		renewed = make(map[stet.ID]int64, len(claims))
+		c := call{statement: s.sql.extend, row: func(values [][]byte) error {
+			f := fields{values: values}
+			var id stet.ID
+			f.digest(id[:])
+			renewed[id] = f.int64()
+			return f.err()
+		}}
+		c.params.array(pgtype.ByteaOID, len(claims))
+		for i := range claims {
+			c.params.bytes(claims[i].ID[:])
+		}
+		c.params.array(pgtype.Int8OID, len(claims))
+		for i := range claims {
+			c.params.int64(claims[i].Fence)
+		}
+		c.params.raw(appendSpan(nil, lease))
+		return []call{c}
+	})
+	if err != nil {
+		return nil, err
+	}
+	var open []stet.Claim
+	var ids []stet.ID
+	for _, c := range claims {
+		if renewed[c.ID] != c.Fence {
+			open, ids = append(open, c), append(ids, c.ID)
+		}
+	}
+	if len(open) == 0 {
+		return nil, nil
+	}
+	live := make(map[stet.ID]int64)
+	err = s.alone(ctx, s.beat, func() []call {
+		return []call{s.readCall(ids, func(r *row) {
+			if r.State == stet.Running {
+				live[r.ID] = r.Fence
+			}
+		})}
+	})
+	for _, c := range open {
+		if live[c.ID] != c.Fence {
+			lost = append(lost, c)
+		}
+	}
+	return lost, err
+}
+
+// Sweep implements stet.Sweeper. At most 1,000 records are looked at by one
+// call, whatever limit says.
+func (s *Store) Sweep(ctx context.Context, limit int) (swept stet.Swept, err error) {
+	if err := ctx.Err(); err != nil || limit < 1 {
+		return swept, err
+	}
+	limit = min(limit, sweepChunk)
+	err = s.alone(ctx, s.sweeps, func() []call {
+		c := call{statement: s.sql.sweep, row: func(values [][]byte) error {
+			f := fields{values: values}
+			found := f.int64()
+			swept = stet.Swept{Parked: int(f.int64()), Expired: int(f.int64()), Purged: int(f.int64()), More: found >= int64(limit)}
+			return f.err()
+		}}
+		c.params.rawInt64(int64(limit))
+		return []call{c}
+	})
+	if err != nil {
+		return stet.Swept{}, explain("sweep", err)
+	}
+	return swept, nil
+}
+
+func (p *params) raw(b []byte) {
+	p.begin()
+	p.buf = append(p.buf, b...)
+}
+
+func (p *params) rawInt64(n int64) {
+	p.begin()
+	p.buf = binary.BigEndian.AppendUint64(p.buf, uint64(n))
+}

@@ -1,0 +1,227 @@
+// Package postgres is the store for PostgreSQL 13 and later, through pgx. It
+// keeps every promise of package stet, on one primary with fsync and
+// synchronous_commit on.
+//
+// With [stet.DoTx] the business writes and the record are one transaction: a
+// round trip to enter (begin, a try for the key's advisory lock, the record), one
+// to leave (the record, commit), and nothing is left by a crash. In lease mode
+// claims and settles are one statement each, and concurrent ones share
+// statements: what gathers while a batch is in flight goes out as the next.
+//
+// The store's clock is the server's. Apply the schema with [Migrate] first.
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stet-go/stet"
+)
+
+// Defaults and limits.
+const (
+	defaultWriters  = 2
+	defaultReaders  = 2
+	defaultMaxQueue = 1 << 15
+
+	maxBatch      = 256     // calls in one statement
+	maxBatchBytes = 8 << 20 // of results in one statement, unless it is one
+	slowLanes     = 2       // connections for calls that have to be dealt with alone
+	batchTimeout  = 15 * time.Second
+)
+
+// Options configure a Store. The zero value is usable.
+type Options struct {
+	// Schema is the schema of the tables. Default "stet". Any name that
+	// PostgreSQL takes will do; it is quoted.
+	Schema string
+	// Table is the name of the table of records, and the beginning of the
+	// others'. At most 56 bytes. Default "records".
+	Table string
+	// PgBouncer says that connections are shared between transactions, as
+	// PgBouncer does in transaction mode: then nothing is prepared, nothing
+	// is kept in a session, and waiters poll instead of listening. The pool
+	// that is given to New must not prepare statements either.
+	PgBouncer bool
+	// Writers and Readers are how many statements with claims and settles,
+	// and with reads, are in flight at a time, each on a connection of the
+	// store's own. Default 2 and 2.
+	Writers, Readers int
+	// MaxQueue bounds how many writes, and how many reads, wait for that;
+	// more get an error at once, and nothing is done. Default 32,768.
+	MaxQueue int
+	// TxOptions are those of RunTx's transactions. Default: the server's.
+	TxOptions pgx.TxOptions
+}
+
+// Store is a stet.TxStore, stet.Watcher and stet.Sweeper in PostgreSQL. It is
+// safe for concurrent use.
+type Store struct {
+	o      Options
+	n      names
+	sql    statements
+	pool   *pgxpool.Pool // the service's, for RunTx
+	ours   bool          // Close closes pool
+	own    *pgxpool.Pool // the store's; its size is the sum of what may be in use
+	writes batcher[write]
+	reads  batcher[read]
+	slow   chan struct{} // a token for each connection of that use
+	beat   chan struct{}
+	sweeps chan struct{}
+	ears   *listener
+	replay replayShare
+	closed atomic.Bool
+	cancel context.CancelFunc
+
+	commitTimeout time.Duration // of a commit, and of finding out about one
+}
+
+var (
+	_ stet.TxStore[pgx.Tx] = (*Store)(nil)
+	_ stet.Sweeper         = (*Store)(nil)
+	_ stet.Watcher         = (*Store)(nil)
+)
+
+// Open connects to the server at url, which may be a URI or a keyword/value
+// string of libpq, and opens the store there. Pool returns the pool that it
+// makes for transactions; the url's pool_max_conns sets its size.
+func Open(ctx context.Context, url string, o Options) (*Store, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("postgres: %w", err)
+	}
+	if o.PgBouncer && prepares(config) {
+		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("postgres: %w", err)
+	}
+	s, err := New(ctx, pool, o)
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	s.ours = true
+	return s, nil
+}
+
+// prepares reports whether a pool's connections keep prepared statements.
+func prepares(c *pgxpool.Config) bool {
+	return c.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
+}
+
+// New opens the store on the server of pool, from which RunTx takes its
+// connections. Everything else uses up to Writers + Readers + 5 connections of
+// the store's own, made with the pool's configuration, so that a pool that is
+// used up keeps no lease from being renewed. Close the store before the pool,
+// and after the engine.
+//
+// A missing or newer schema is refused, and so is a read replica.
+func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
+	if pool == nil {
+		return nil, errors.New("postgres: New needs a pool; Open makes one")
+	}
+	if o.Writers < 0 || o.Readers < 0 || o.MaxQueue < 0 {
+		return nil, fmt.Errorf("postgres: Options.Writers (%d), Readers (%d) and MaxQueue (%d) must not be negative", o.Writers, o.Readers, o.MaxQueue)
+	}
+	n, err := newNames(o)
+	if err != nil {
+		return nil, err
+	}
+	config := pool.Config()
+	if o.PgBouncer && prepares(config) {
+		return nil, errors.New("postgres: with Options.PgBouncer the pool must not prepare statements: set ConnConfig.DefaultQueryExecMode to pgx.QueryExecModeCacheDescribe")
+	}
+	o.Writers, o.Readers = orDefault(o.Writers, defaultWriters), orDefault(o.Readers, defaultReaders)
+	o.MaxQueue = orDefault(o.MaxQueue, defaultMaxQueue)
+	s := &Store{o: o, n: n, sql: newStatements(n), pool: pool, commitTimeout: 10 * time.Second}
+	if s.own, err = pgxpool.NewWithConfig(ctx, s.ownConfig(config)); err != nil {
+		return nil, fmt.Errorf("postgres: %w", err)
+	}
+	if err := n.check(ctx, s.own); err != nil {
+		s.own.Close()
+		return nil, explain("open", err)
+	}
+	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s.cancel = cancel
+	s.writes = batcher[write]{run: s.runWrites, limit: o.MaxQueue, most: maxBatch, bytes: maxBatchBytes, size: (*write).size, lanes: o.Writers, ctx: background}
+	s.reads = batcher[read]{run: s.runReads, limit: o.MaxQueue, most: maxBatch, bytes: maxBatchBytes, size: func(*read) int { return 0 }, lanes: o.Readers, ctx: background}
+	s.slow, s.beat, s.sweeps = make(chan struct{}, slowLanes), make(chan struct{}, 1), make(chan struct{}, 1)
+	s.ears = newListener(s, background)
+	return s, nil
+}
+
+func orDefault(n, otherwise int) int {
+	if n == 0 {
+		return otherwise
+	}
+	return n
+}
+
+// ownConfig is the configuration of the store's own connections.
+func (s *Store) ownConfig(config *pgxpool.Config) *pgxpool.Config {
+	config.MaxConns = int32(s.o.Writers + s.o.Readers + slowLanes + 3) // heartbeat, sweep, listener
+	config.MinConns, config.MinIdleConns = 0, 0
+	config.BeforeAcquire, config.PrepareConn, config.AfterRelease = nil, nil, nil
+	// A statement on a connection that has died is repeated on another; to
+	// ask each time beforehand costs more.
+	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	theirs := config.AfterConnect
+	config.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
+		if theirs != nil {
+			if err := theirs(ctx, c); err != nil {
+				return err
+			}
+		}
+		return s.prepareSession(ctx, c)
+	}
+	return config
+}
+
+// prepareSession makes a connection the store's own. The plans of the store's
+// statements are known beforehand: one look-up by key for each element. Made
+// while the table was small or not analysed, the planner's own would scan it for
+// ever after, because prepared statements keep their plan.
+func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
+	sql := "SELECT pg_is_in_recovery()"
+	if !s.o.PgBouncer {
+		sql = `SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_bitmapscan = off;
+			SET plan_cache_mode = force_generic_plan; SET jit = off;
+			SET default_transaction_isolation = 'read committed'; ` + sql
+	}
+	results, err := c.PgConn().Exec(ctx, sql).ReadAll()
+	if err != nil {
+		return err
+	}
+	last := results[len(results)-1]
+	if len(last.Rows) == 1 && string(last.Rows[0][0]) == "t" {
+		return errReplica // after a failover, for one
+	}
+	return nil
+}
+
+// Pool returns the pool that RunTx takes its connections from.
+func (s *Store) Pool() *pgxpool.Pool { return s.pool }
+
+// Close waits for the calls at work and closes the store's connections, and the
+// pool if Open has made it. Later calls fail. It may be called again.
+func (s *Store) Close() error {
+	if s.closed.Swap(true) {
+		return nil
+	}
+	s.writes.close()
+	s.reads.close()
+	s.cancel()
+	s.ears.close()
+	s.own.Close()
+	if s.ours {
+		s.pool.Close()
+	}
+	return nil
+}

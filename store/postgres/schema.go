@@ -1,0 +1,214 @@
+package postgres
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// schemaVersion is the version of the tables that this code reads and writes.
+const schemaVersion = 1
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+const (
+	defaultSchema = "stet"
+	defaultTable  = "records"
+
+	maxIdentifier = 63 // bytes, of PostgreSQL
+	longestSuffix = "_schema"
+)
+
+// names are the identifiers of a store, quoted.
+type names struct {
+	schema, table        string // of Options, unquoted
+	records, fence, meta string // schema-qualified and quoted
+	channel              string // of notifications, unquoted
+}
+
+func newNames(o Options) (n names, err error) {
+	n.schema, n.table = o.Schema, o.Table
+	if n.schema == "" {
+		n.schema = defaultSchema
+	}
+	if n.table == "" {
+		n.table = defaultTable
+	}
+	for what, name := range map[string]string{"Schema": n.schema, "Table": n.table} {
+		limit := maxIdentifier
+		if what == "Table" {
+			limit -= len(longestSuffix)
+		}
+		if len(name) > limit || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
+			return n, fmt.Errorf("postgres: Options.%s is %q; it must be valid UTF-8 of at most %d bytes, without NUL", what, name, limit)
+		}
+	}
+	n.records = pgx.Identifier{n.schema, n.table}.Sanitize()
+	n.fence = pgx.Identifier{n.schema, n.table + "_fence"}.Sanitize()
+	n.meta = pgx.Identifier{n.schema, n.table + "_schema"}.Sanitize()
+	n.channel = fmt.Sprintf("stet_%016x", hash64("channel", n.schema, n.table))
+	return n, nil
+}
+
+// literal quotes s as a string constant.
+func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+
+// replacer puts the store's names into an SQL file, in one pass, so that no
+// name is mistaken for another.
+func (n names) replacer() *strings.Replacer {
+	quoted := func(s string) string { return pgx.Identifier{s}.Sanitize() }
+	return strings.NewReplacer(
+		`"`+defaultSchema+`"`, quoted(n.schema),
+		`"records"`, quoted(n.table),
+		`"records_pkey"`, quoted(n.table+"_pkey"),
+		`"records_fence"`, quoted(n.table+"_fence"),
+		`"records_due"`, quoted(n.table+"_due"),
+		`"records_schema"`, quoted(n.table+"_schema"),
+	)
+}
+
+// Migration is one step of the tables' history. Up and Down are plain SQL of
+// several statements, to be executed in one transaction; each keeps the table
+// of versions up to date itself, so that any migrator may apply it.
+type Migration struct {
+	Version int    // 1 for the first
+	Name    string // such as "records"
+	Up      string
+	Down    string // loses what Up made room for
+}
+
+// Migrations returns the steps in order, with the names of o put in.
+func Migrations(o Options) ([]Migration, error) {
+	n, err := newNames(o)
+	if err != nil {
+		return nil, err
+	}
+	files, err := fs.Glob(migrations, "migrations/*.up.sql")
+	if err != nil {
+		return nil, err
+	}
+	replace := n.replacer()
+	var all []Migration
+	for _, up := range files { // in order: Glob sorts
+		number, name, _ := strings.Cut(strings.TrimSuffix(path.Base(up), ".up.sql"), "_")
+		version, err := strconv.Atoi(number)
+		if err != nil || version != len(all)+1 {
+			return nil, fmt.Errorf("postgres: the embedded file %s is out of order", up)
+		}
+		m := Migration{Version: version, Name: name}
+		for file, into := range map[string]*string{up: &m.Up, strings.TrimSuffix(up, ".up.sql") + ".down.sql": &m.Down} {
+			text, err := migrations.ReadFile(file)
+			if err != nil {
+				return nil, err
+			}
+			*into = replace.Replace(string(text))
+		}
+		all = append(all, m)
+	}
+	return all, nil
+}
+
+// Migrate brings the tables up to the version that this package uses, in one
+// transaction. Any number of processes may call it at a time; where there is
+// nothing to do it changes nothing. Tables of a newer version are refused.
+func Migrate(ctx context.Context, pool *pgxpool.Pool, o Options) error {
+	n, err := newNames(o)
+	if err != nil {
+		return err
+	}
+	steps, err := Migrations(o)
+	if err != nil {
+		return err
+	}
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		// Through the connection itself: several statements in one need
+		// the simple protocol, whatever the pool's mode is.
+		conn := tx.Conn().PgConn()
+		lock := fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", int64(hash64("migrate", n.schema, n.table)))
+		if _, err := conn.Exec(ctx, lock).ReadAll(); err != nil {
+			return err
+		}
+		version, err := readVersion(ctx, tx, n)
+		if err != nil {
+			return err
+		}
+		if version > schemaVersion {
+			return n.tooNew(version)
+		}
+		for _, m := range steps[version:] {
+			if _, err := conn.Exec(ctx, m.Up).ReadAll(); err != nil {
+				return fmt.Errorf("migration %d, %s: %w", m.Version, m.Name, err)
+			}
+		}
+		return nil
+	})
+	return explain("migrate", err)
+}
+
+// SchemaVersion returns the version of the tables that there are; 0 if there
+// are none.
+func SchemaVersion(ctx context.Context, pool *pgxpool.Pool, o Options) (int, error) {
+	n, err := newNames(o)
+	if err != nil {
+		return 0, err
+	}
+	version, err := readVersion(ctx, pool, n)
+	return version, explain("read the version of the tables", err)
+}
+
+// rowQuerier is a pool, a connection or a transaction of pgx.
+type rowQuerier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+func readVersion(ctx context.Context, q rowQuerier, n names) (version int, err error) {
+	var there bool
+	err = q.QueryRow(ctx, "SELECT to_regclass("+literal(n.meta)+") IS NOT NULL").Scan(&there)
+	if err != nil || !there {
+		return 0, err
+	}
+	err = q.QueryRow(ctx, "SELECT coalesce(max(version), 0)::int4 FROM "+n.meta).Scan(&version)
+	return version, err
+}
+
+func (n names) tooNew(version int) error {
+	return fmt.Errorf("the tables of %s have version %d, and this program knows versions up to %d: run a program as new as the one that migrated them",
+		n.records, version, schemaVersion)
+}
+
+// check refuses tables that this code does not know, and servers that cannot
+// be written to.
+func (n names) check(ctx context.Context, q rowQuerier) error {
+	var replica bool
+	if err := q.QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&replica); err != nil {
+		return err
+	}
+	if replica {
+		return errReplica
+	}
+	version, err := readVersion(ctx, q, n)
+	switch {
+	case err != nil:
+		return err
+	case version > schemaVersion:
+		return n.tooNew(version)
+	case version == 0:
+		return fmt.Errorf("there is no table %s: call postgres.Migrate, or apply the files of its folder migrations", n.records)
+	case version < schemaVersion:
+		return fmt.Errorf("the tables of %s have version %d, and this program needs version %d: call postgres.Migrate", n.records, version, schemaVersion)
+	}
+	return nil
+}
+
+// errReplica refuses a server that only follows another one.
+var errReplica = errors.New("the server is a read replica (pg_is_in_recovery): connect to the primary, for instance with target_session_attrs=read-write")

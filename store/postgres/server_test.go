@@ -1,0 +1,105 @@
+package postgres
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store/storetest"
+)
+
+// bounced returns a pool to a fresh database that goes through PgBouncer.
+func bounced(t *testing.T, server *rig.PostgresServer) *pgxpool.Pool {
+	t.Helper()
+	url := rig.Through(rig.PgBouncer(t, server, rig.PgBouncerOptions{}).Addr(), server.Database(t))
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MaxConns = 16
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func TestContractIsKeptThroughPgBouncer(t *testing.T) {
+	pool := bounced(t, rig.Postgres(t))
+	execSQL(t, pool, "CREATE TABLE effects (name text)")
+	h := harness(t, Options{PgBouncer: true})
+	h.New = func(t testing.TB) stet.Store { return open(t, pool, Options{PgBouncer: true, Schema: fresh()}) }
+	t.Run("store", func(t *testing.T) { storetest.Run(t, h.Harness) })
+	t.Run("transactions", func(t *testing.T) { storetest.RunTx(t, h) })
+}
+
+func TestPreparingPoolIsRefusedThroughPgBouncer(t *testing.T) {
+	if _, err := New(t.Context(), database(t), Options{PgBouncer: true}); err == nil || !strings.Contains(err.Error(), "CacheDescribe") {
+		t.Errorf("New: %v", err)
+	}
+}
+
+func TestReadReplicaIsRefused(t *testing.T) {
+	server := rig.NewPostgres(t, rig.PostgresOptions{})
+	url := server.URL("postgres")
+	pool := connect(t, url)
+	s := open(t, pool, Options{})
+	var data string
+	if err := pool.QueryRow(t.Context(), "SHOW data_directory").Scan(&data); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(t.Context(), connect(t, url), Options{}); err == nil || !strings.Contains(err.Error(), "read replica") {
+		t.Errorf("New: %v", err)
+	}
+	if _, err := s.Claim(t.Context(), request("k")); err == nil || !strings.Contains(err.Error(), "read replica") {
+		t.Errorf("Claim after the server has become a replica: %v", err)
+	}
+	_, err := s.RunTx(t.Context(), request("k"), keep, func(context.Context, pgx.Tx, stet.Record) (stet.Outcome, error) {
+		t.Error("the function was called")
+		return completed(""), nil
+	})
+	if err == nil {
+		t.Error("RunTx after the server has become a replica: no error")
+	}
+}
+
+func TestStoreSurvivesTheServer(t *testing.T) {
+	server := rig.NewPostgres(t, rig.PostgresOptions{})
+	s := open(t, connect(t, server.URL("postgres")), Options{})
+	rec := mustClaim(t, s, request("k"))
+	for range 3 {
+		if err := server.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Claim(t.Context(), request("other")); err == nil {
+			t.Error("a claim without a server was granted")
+		}
+		if err := server.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		next := mustClaim(t, s, request(stet.NewKey()))
+		if next.Fence <= rec.Fence {
+			t.Errorf("the fence %d came after %d", next.Fence, rec.Fence)
+		}
+		rec = next
+		if _, err := s.RunTx(t.Context(), request(stet.NewKey()), keep, func(context.Context, pgx.Tx, stet.Record) (stet.Outcome, error) {
+			return completed("x"), nil
+		}); err != nil {
+			t.Errorf("RunTx: %v", err)
+		}
+	}
+}

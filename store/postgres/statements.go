@@ -1,0 +1,168 @@
+package postgres
+
+import (
+	"strings"
+)
+
+// columns are those of a row, in the order of row.scan. The clock is
+// statement_timestamp everywhere: when the statement reached the server. now()
+// would be the beginning of a transaction that may be long.
+const columns = `r.id, r.scope, r.fingerprint, r.owner, r.fence, r.state, r.attempt, r.gone,
+	r.claimed_at, r.lease_until, r.settled_at, r.expires_at, r.forget_at, r.result, statement_timestamp()`
+
+// statements are the SQL of a store, with its names put in.
+type statements struct {
+	insert, end, read, extend           *statement // for many at a time
+	insertOne, endFree, endOne, regrant *statement // for one at a time
+	park, watch, sweep                  *statement
+
+	enter, load, rival, commitNew, commitOld string // of transactions; for pgx
+	settleTx                                 string
+}
+
+// sqlInsert claims keys that nobody has used. A fence is drawn after the sort,
+// row by row, as close to the insertion as can be: between the two another
+// claim of the key would have to come, end and be forgotten for fences to be
+// granted out of order. Rows are sorted so that two batches that wait for each
+// other's insertions cannot do so in a circle.
+const sqlInsert = `
+INSERT INTO {records} (id, scope, fingerprint, owner, fence, state, attempt, claimed_at, lease_until, due_at)
+SELECT u.id, u.scope, u.fingerprint, u.owner, nextval({fence}::regclass), 1, 1,
+	statement_timestamp(), statement_timestamp() + u.lease, statement_timestamp() + u.lease
+FROM (SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bytea[], $5::interval[])
+	AS u (id, scope, fingerprint, owner, lease) ORDER BY id OFFSET 0) u
+ON CONFLICT (id) DO NOTHING
+RETURNING id, fence, claimed_at`
+
+// sqlEnd settles and releases. It skips rows that others have locked: a
+// service may hold one for long in a transaction of its own (SettleTx), and
+// the rest of the batch must not wait for that. Those skipped are dealt with one
+// by one.
+const sqlEnd = `
+WITH l AS MATERIALIZED (
+	SELECT r.ctid AS at, u.*
+	FROM unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::boolean[], $5::bytea[], $6::interval[], $7::interval[], $8::interval[])
+		AS u (id, fence, state, gone, result, keep, forget, due)
+	JOIN {records} r ON r.id = u.id
+	WHERE r.fence = u.fence AND r.state IN (1, 5)
+	FOR UPDATE OF r SKIP LOCKED
+)
+UPDATE {records} r SET state = l.state, gone = l.gone, result = l.result, lease_until = NULL,
+	settled_at = statement_timestamp(), expires_at = statement_timestamp() + l.keep,
+	forget_at = statement_timestamp() + l.forget, due_at = statement_timestamp() + l.due
+FROM l WHERE r.ctid = l.at
+RETURNING r.id, {notify}`
+
+// sqlEndFree is sqlEnd for one call.
+const sqlEndFree = `
+WITH l AS MATERIALIZED (
+	SELECT r.ctid AS at FROM {records} r WHERE r.id = $1 AND r.fence = $2 AND r.state IN (1, 5) FOR UPDATE SKIP LOCKED
+)
+UPDATE {records} r SET state = $3, gone = $4, result = $5, lease_until = NULL,
+	settled_at = statement_timestamp(), expires_at = statement_timestamp() + $6::interval,
+	forget_at = statement_timestamp() + $7::interval, due_at = statement_timestamp() + $8::interval
+FROM l WHERE r.ctid = l.at
+RETURNING r.id, {notify}`
+
+// sqlEndOne waits for whoever has locked the row.
+const sqlEndOne = `
+UPDATE {records} r SET state = $3, gone = $4, result = $5, lease_until = NULL,
+	settled_at = statement_timestamp(), expires_at = statement_timestamp() + $6::interval,
+	forget_at = statement_timestamp() + $7::interval, due_at = statement_timestamp() + $8::interval
+WHERE r.id = $1 AND r.fence = $2 AND r.state IN (1, 5)
+RETURNING r.id, {notify}`
+
+const sqlInsertOne = `
+INSERT INTO {records} (id, scope, fingerprint, owner, fence, state, attempt, claimed_at, lease_until, due_at)
+VALUES ($1, $2, $3, $4, nextval({fence}::regclass), 1, 1,
+	statement_timestamp(), statement_timestamp() + $5::interval, statement_timestamp() + $5::interval)
+ON CONFLICT (id) DO NOTHING
+RETURNING id, fence, claimed_at`
+
+const sqlRead = `SELECT ` + columns + ` FROM {records} r WHERE r.id = ANY ($1::bytea[])`
+
+const sqlExtend = `
+WITH l AS MATERIALIZED (
+	SELECT r.ctid AS at FROM unnest($1::bytea[], $2::bigint[]) AS u (id, fence)
+	JOIN {records} r ON r.id = u.id
+	WHERE r.fence = u.fence AND r.state = 1
+	FOR UPDATE OF r SKIP LOCKED
+)
+UPDATE {records} r SET lease_until = statement_timestamp() + $3::interval, due_at = statement_timestamp() + $3::interval
+FROM l WHERE r.ctid = l.at
+RETURNING r.id, r.fence`
+
+// sqlRegrant grants a record that there is, if it still is as it was seen:
+// retryable, or forgotten.
+const sqlRegrant = `
+UPDATE {records} r SET scope = $2, fingerprint = $3, owner = $4, fence = nextval({fence}::regclass), state = 1,
+	attempt = CASE WHEN r.forget_at <= statement_timestamp() THEN 1 ELSE r.attempt + 1 END,
+	gone = false, watched = false, result = NULL, claimed_at = statement_timestamp(),
+	lease_until = statement_timestamp() + $5::interval, due_at = statement_timestamp() + $5::interval,
+	settled_at = NULL, expires_at = NULL, forget_at = NULL
+WHERE r.id = $1 AND r.fence = $6 AND (r.state = 4 OR r.forget_at <= statement_timestamp())
+RETURNING ` + columns
+
+const sqlPark = `
+UPDATE {records} r SET state = 5, settled_at = statement_timestamp(), lease_until = NULL, due_at = NULL
+WHERE r.id = $1 AND r.fence = $2 AND r.state = 1 AND r.lease_until <= statement_timestamp()
+RETURNING ` + columns + `, {notify}`
+
+// sqlWatch asks for a notification. A row that somebody has locked is about to
+// change, and is skipped.
+const sqlWatch = `
+WITH l AS MATERIALIZED (
+	SELECT r.ctid AS at FROM {records} r WHERE r.id = $1 AND r.fence = $2 AND r.state = 1 AND NOT r.watched
+	FOR UPDATE SKIP LOCKED
+)
+UPDATE {records} r SET watched = true FROM l WHERE r.ctid = l.at`
+
+// sqlSweep looks only at rows that are due, through an index, and skips those
+// that others are at work on.
+const sqlSweep = `
+WITH d AS MATERIALIZED (
+	SELECT r.ctid AS at, r.state,
+		r.state = 1 AND r.lease_until <= statement_timestamp() AS dead,
+		coalesce(r.forget_at <= statement_timestamp(), false) AS forgotten
+	FROM {records} r WHERE r.due_at <= statement_timestamp()
+	ORDER BY r.due_at LIMIT $1::bigint FOR UPDATE SKIP LOCKED
+), parked AS (
+	UPDATE {records} r SET state = 5, settled_at = statement_timestamp(), lease_until = NULL, due_at = NULL
+	FROM d WHERE r.ctid = d.at AND d.dead RETURNING {notify}
+), expired AS (
+	UPDATE {records} r SET gone = true, result = NULL, due_at = r.forget_at
+	FROM d WHERE r.ctid = d.at AND d.state IN (2, 3) AND NOT d.forgotten RETURNING 1
+), purged AS (
+	DELETE FROM {records} r USING d WHERE r.ctid = d.at AND d.state <> 1 AND d.forgotten RETURNING 1
+)
+SELECT (SELECT count(*) FROM d), (SELECT count(*) FROM parked), (SELECT count(*) FROM expired), (SELECT count(*) FROM purged)`
+
+func newStatements(n names) statements {
+	notify := "(CASE WHEN r.watched THEN pg_notify(" + literal(n.channel) + ", encode(r.id, 'hex')) END) IS NULL"
+	tell := "pg_notify(" + literal(n.channel) + ", encode($1, 'hex'))"
+	fill := strings.NewReplacer("{records}", n.records, "{fence}", literal(n.fence), "{notify}", notify, "{tell}", tell).Replace
+	make := func(name, sql string, oids ...uint32) *statement {
+		return &statement{name: "stet_" + name, sql: fill(sql), oids: oids}
+	}
+	ending := []uint32{oidBytesA, oidInt64A, oidInt16A, oidBoolA, oidBytesA, oidSpanA, oidSpanA, oidSpanA}
+	return statements{
+		insert:    make("insert", sqlInsert, oidBytesA, oidBytesA, oidBytesA, oidBytesA, oidSpanA),
+		end:       make("end", sqlEnd, ending...),
+		endOne:    make("end_one", sqlEndOne, oidBytes, oidInt64, oidInt16, oidBool, oidBytes, oidInterval, oidInterval, oidInterval),
+		endFree:   make("end_free", sqlEndFree, oidBytes, oidInt64, oidInt16, oidBool, oidBytes, oidInterval, oidInterval, oidInterval),
+		insertOne: make("insert_one", sqlInsertOne, oidBytes, oidBytes, oidBytes, oidBytes, oidInterval),
+		read:      make("read", sqlRead, oidBytesA),
+		extend:    make("extend", sqlExtend, oidBytesA, oidInt64A, oidInterval),
+		regrant:   make("regrant", sqlRegrant, oidBytes, oidBytes, oidBytes, oidBytes, oidInterval, oidInt64),
+		park:      make("park", sqlPark, oidBytes, oidInt64),
+		watch:     make("watch", sqlWatch, oidBytes, oidInt64),
+		sweep:     make("sweep", sqlSweep, oidInt64),
+
+		enter:     fill(sqlEnter),
+		load:      fill(sqlLoad),
+		rival:     fill(sqlRival),
+		commitNew: fill(sqlCommitNew),
+		commitOld: fill(sqlCommitOld),
+		settleTx:  fill(sqlSettleTx),
+	}
+}

@@ -1,0 +1,337 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stet-go/stet"
+)
+
+func TestOddNamesAreQuoted(t *testing.T) {
+	pool := database(t)
+	for _, name := range []string{`we"ird'; DROP TABLE x; --`, "Größe 表", "records_fence", `"records"`, "$1", "{records}"} {
+		o := Options{Schema: name, Table: name}
+		s := open(t, pool, o)
+		mustSettle(t, s, mustClaim(t, s, request("k")).Claim(), "x")
+		if rec, err := s.RunTx(t.Context(), request("tx"), keep, func(context.Context, pgx.Tx, stet.Record) (stet.Outcome, error) { return completed("y"), nil }); err != nil {
+			t.Errorf("%q: %+v, %v", name, rec, err)
+		}
+		if _, err := s.Sweep(t.Context(), 10); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+		steps, err := Migrations(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := pool.Exec(t.Context(), steps[0].Down, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Errorf("%q: down: %v", name, err)
+		}
+	}
+	for _, o := range []Options{{Table: strings.Repeat("x", 57)}, {Schema: "\x00"}, {Schema: "\xff"}, {Writers: -1}} {
+		if _, err := New(t.Context(), pool, o); err == nil {
+			t.Errorf("%+v was accepted", o)
+		}
+	}
+}
+
+func TestTablesThatAreNotOursAreRefused(t *testing.T) {
+	pool := database(t)
+	if _, err := New(t.Context(), pool, Options{}); err == nil || !strings.Contains(err.Error(), "Migrate") {
+		t.Errorf("without tables: %v", err)
+	}
+	s := open(t, pool, Options{})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	execSQL(t, pool, `INSERT INTO stet.records_schema (version) VALUES ($1)`, schemaVersion+1)
+	for name, err := range map[string]error{"Migrate": Migrate(t.Context(), pool, Options{}), "New": func() error { _, err := New(t.Context(), pool, Options{}); return err }()} {
+		if err == nil || !strings.Contains(err.Error(), "as new as") {
+			t.Errorf("%s with newer tables: %v", name, err)
+		}
+	}
+}
+
+func TestMigrateTogether(t *testing.T) {
+	pool := database(t)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if err := Migrate(context.Background(), pool, Options{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if v, err := SchemaVersion(t.Context(), pool, Options{}); err != nil || v != schemaVersion {
+		t.Errorf("version %d, %v", v, err)
+	}
+}
+
+// Batches form, nothing in them gets lost or mixed up, and duplicates of a key
+// are told one winner.
+func TestCallsShareStatements(t *testing.T) {
+	s := open(t, nil, Options{})
+	const callers, rounds = 256, 8
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	wins := make(map[string]int)
+	for i := range callers {
+		wg.Go(func() {
+			for round := range rounds {
+				// Two callers meet on each key, and all on one.
+				for _, key := range []string{fmt.Sprint(round, "/", i/2), fmt.Sprint("herd ", round)} {
+					req := request(key)
+					rec, err := s.Claim(context.Background(), req)
+					if err != nil || rec.ID != req.ID {
+						t.Errorf("Claim: %+v, %v", rec, err)
+						continue
+					}
+					if rec.State == stet.Running && rec.Owner == req.Owner {
+						mu.Lock()
+						wins[key]++
+						mu.Unlock()
+						mustSettle(t, s, rec.Claim(), key)
+					}
+					if rec, err := s.Read(context.Background(), req.ID); err != nil || rec.State == stet.Completed && string(rec.Result) != key {
+						t.Errorf("Read: %+v, %v", rec, err)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if len(wins) != rounds*(callers/2+1) {
+		t.Errorf("%d keys were claimed; want %d", len(wins), rounds*(callers/2+1))
+	}
+	for key, n := range wins {
+		if n != 1 {
+			t.Errorf("%s was granted %d times", key, n)
+		}
+		if rec := mustRead(t, s, request(key).ID); rec.State != stet.Completed || string(rec.Result) != key {
+			t.Errorf("%s: %+v", key, rec)
+		}
+	}
+}
+
+// A claim that a service settles in a long transaction of its own holds up
+// neither the heartbeat nor anybody else's settle.
+func TestLockedRecordHoldsUpNobodyElse(t *testing.T) {
+	s := open(t, nil, Options{})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	locked := mustClaim(t, s, request("locked")).Claim()
+	claims := []stet.Claim{locked}
+	for i := range 50 {
+		claims = append(claims, mustClaim(t, s, request(fmt.Sprint(i))).Claim())
+	}
+	err := pgx.BeginFunc(ctx, s.Pool(), func(tx pgx.Tx) error {
+		if err := s.SettleTx(ctx, tx, locked, completed("tx"), keep); err != nil {
+			return err
+		}
+		if lost, err := s.Extend(ctx, claims, time.Minute); err != nil || len(lost) > 0 {
+			t.Errorf("Extend meanwhile: %v, %v", lost, err)
+		}
+		short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+		defer cancel()
+		var wg sync.WaitGroup
+		for _, c := range claims {
+			wg.Go(func() {
+				if err := s.Settle(short, c, completed("x"), keep); (err != nil) != (c == locked) {
+					t.Errorf("Settle meanwhile, of the one that is locked: %v: %v", c == locked, err)
+				}
+			})
+		}
+		wg.Wait()
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if rec := mustRead(t, s, locked.ID); string(rec.Result) != "tx" {
+		t.Errorf("afterwards: %+v", rec)
+	}
+}
+
+// Neither does it hold up the batch that it is in, nor a lane.
+func TestBatchSkipsALockedRecord(t *testing.T) {
+	s := open(t, nil, Options{})
+	end := func(c stet.Claim, result string) *op[write] {
+		return &op[write]{v: write{end: &ending{claim: c, out: completed(result), keep: keep}}}
+	}
+	locked := mustClaim(t, s, request("locked")).Claim()
+	tx, err := s.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	if err := s.SettleTx(t.Context(), tx, locked, completed("tx"), keep); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	for _, n := range []int{0, 5} {
+		batch := []*op[write]{end(locked, "x")}
+		for range n {
+			batch = append(batch, end(mustClaim(t, s, request(stet.NewKey())).Claim(), "x"))
+		}
+		if err := s.writeBatch(ctx, batch); err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range batch {
+			if o.err != nil || o.slow != (o.v.end.claim == locked) {
+				t.Errorf("of %d: slow %v, %v; the one that is locked: %v", len(batch), o.slow, o.err, o.v.end.claim == locked)
+			}
+		}
+	}
+}
+
+func TestTwoOutcomesInOneBatchHaveOneWinner(t *testing.T) {
+	s := open(t, nil, Options{})
+	for range 20 {
+		c := mustClaim(t, s, request(stet.NewKey())).Claim()
+		var batch []*op[write]
+		for i := range 8 {
+			batch = append(batch, &op[write]{v: write{end: &ending{claim: c, out: completed(fmt.Sprint(i)), keep: keep}}})
+		}
+		if err := s.writeBatch(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+		stands := string(mustRead(t, s, c.ID).Result)
+		for _, o := range batch {
+			result := string(o.v.end.out.Result)
+			if o.slow || (result == stands) != (o.err == nil) || o.err != nil && !errors.Is(o.err, stet.ErrFenced) {
+				t.Errorf("%s stands, and %s was told %v", stands, result, o.err)
+			}
+		}
+	}
+}
+
+// Notifications are committed one after the other: there must be none unless
+// somebody waits.
+func TestOnlyWaitersAreNotified(t *testing.T) {
+	s := open(t, nil, Options{})
+	conn, err := s.Pool().Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if _, err := conn.Exec(t.Context(), "LISTEN "+s.n.channel); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	finish := func(_ context.Context, _ pgx.Tx, rec stet.Record) (stet.Outcome, error) { return completed("x"), nil }
+	watched := 0
+	for i := range 6 {
+		lease, tx := request(stet.NewKey()), request(stet.NewKey())
+		c := mustClaim(t, s, lease).Claim()
+		if i >= 3 {
+			if err := s.mark(ctx, c.ID, c.Fence); err != nil {
+				t.Fatal(err)
+			}
+			lock, err := s.Pool().Acquire(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := lock.Exec(ctx, "SELECT pg_advisory_lock_shared($1)", s.waitersLock(tx.ID)); err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				_, _ = lock.Exec(ctx, "SELECT pg_advisory_unlock_all()")
+				lock.Release()
+			}()
+		}
+		mustSettle(t, s, c, "x")
+		if _, err := s.RunTx(ctx, tx, keep, finish); err != nil {
+			t.Fatal(err)
+		}
+		if i < 3 {
+			continue
+		}
+		for _, id := range []stet.ID{lease.ID, tx.ID} { // the first ones to arrive
+			n, err := conn.Conn().WaitForNotification(ctx)
+			if err != nil || n.Payload != id.String() {
+				t.Fatalf("notified: %+v, %v; want %v", n, err, id)
+			}
+			watched++
+		}
+	}
+	if watched != 6 {
+		t.Errorf("%d notifications; want 6", watched)
+	}
+}
+
+// The pool is the service's; that it is used up keeps no lease from being
+// renewed.
+func TestHeartbeatDoesNotNeedThePool(t *testing.T) {
+	s := open(t, nil, Options{})
+	c := mustClaim(t, s, request("k")).Claim()
+	for range s.Pool().Config().MaxConns {
+		conn, err := s.Pool().Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Release()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if lost, err := s.Extend(ctx, []stet.Claim{c}, time.Minute); err != nil || len(lost) != 0 {
+		t.Errorf("Extend: %v, %v", lost, err)
+	}
+	mustSettle(t, s, c, "x")
+}
+
+func TestLostRepliesOfClaimsAndSettlesAreRepeated(t *testing.T) {
+	s, _ := frail(t, time.Second)
+	cut := func(mode int32) {
+		for range s.o.Writers {
+			c, err := s.own.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Conn().PgConn().Conn().(interface{ arm(int32) }).arm(mode)
+			defer c.Release()
+		}
+	}
+	for range 20 {
+		for _, mode := range []int32{replyLost, queryLost} {
+			req := request(stet.NewKey())
+			cut(mode)
+			rec := mustClaim(t, s, req)
+			cut(mode)
+			mustSettle(t, s, rec.Claim(), "x")
+			if rec := mustRead(t, s, req.ID); rec.State != stet.Completed || rec.Attempt != 1 {
+				t.Errorf("%+v", rec)
+			}
+		}
+	}
+}
+
+func (c *cutConn) arm(mode int32) { c.mode.Store(mode) }
+
+var _ net.Conn = (*cutConn)(nil)
+
+func TestEndedContextsDoNothing(t *testing.T) {
+	s := open(t, nil, Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.Claim(ctx, request("k")); !errors.Is(err, context.Canceled) {
+		t.Errorf("Claim: %v", err)
+	}
+	if rec := mustRead(t, s, request("k").ID); rec.State != stet.None {
+		t.Errorf("%+v", rec)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Claim(t.Context(), request("k")); !errors.Is(err, errClosed) {
+		t.Errorf("Claim after Close: %v", err)
+	}
+}

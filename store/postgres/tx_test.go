@@ -1,0 +1,337 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/rig"
+)
+
+// ledger is a store with a table of charges beside it.
+func ledger(t testing.TB, o Options) *Store {
+	t.Helper()
+	s := open(t, nil, o)
+	execSQL(t, s.Pool(), "CREATE TABLE charges (name text)")
+	return s
+}
+
+func charge(ctx context.Context, tx pgx.Tx, _ stet.Record) (stet.Outcome, error) {
+	_, err := tx.Exec(ctx, "INSERT INTO charges VALUES ('charge')")
+	return completed("charged"), err
+}
+
+func charges(t testing.TB, s *Store) (n int) {
+	t.Helper()
+	if err := s.Pool().QueryRow(context.Background(), "SELECT count(*) FROM charges").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// nothing requires that the key be free and nothing charged, and that it can be
+// charged now.
+func nothing(t testing.TB, s *Store, key string) {
+	t.Helper()
+	if rec := mustRead(t, s, request(key).ID); rec.State != stet.None || charges(t, s) != 0 {
+		t.Errorf("left behind: %+v, %d charges", rec, charges(t, s))
+	}
+	if rec, err := s.RunTx(context.Background(), request(key), keep, charge); err != nil || rec.State != stet.Completed {
+		t.Errorf("the next transaction: %+v, %v", rec, err)
+	}
+	if n := s.Pool().Stat().AcquiredConns(); n != 0 {
+		t.Errorf("%d connections of the pool are still in use", n)
+	}
+}
+
+func TestTransactionRollsBackWithItsFunction(t *testing.T) {
+	boom := errors.New("boom")
+	for name, end := range map[string]func(){"error": nil, "panic": func() { panic(boom) }, "goexit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			s := ledger(t, Options{})
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				defer func() {
+					if p := recover(); name == "panic" && p != boom {
+						t.Errorf("recovered %v", p)
+					}
+				}()
+				_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx pgx.Tx, r stet.Record) (stet.Outcome, error) {
+					out, err := charge(ctx, tx, r)
+					if end != nil {
+						end()
+					}
+					return out, errors.Join(err, boom)
+				})
+				if !errors.Is(err, boom) || errors.Is(err, stet.ErrUnknown) {
+					t.Errorf("RunTx: %v", err)
+				}
+			}()
+			<-done
+			nothing(t, s, "k")
+		})
+	}
+}
+
+func TestSavepointsWork(t *testing.T) {
+	s := ledger(t, Options{})
+	_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx pgx.Tx, r stet.Record) (stet.Outcome, error) {
+		inner, err := tx.Begin(ctx)
+		if err != nil {
+			return stet.Outcome{}, err
+		}
+		if _, err := inner.Exec(ctx, "SELECT 1/0"); err == nil {
+			t.Error("no error")
+		}
+		if err := inner.Rollback(ctx); err != nil {
+			return stet.Outcome{}, err
+		}
+		if inner, err = tx.Begin(ctx); err != nil {
+			return stet.Outcome{}, err
+		}
+		if _, err := charge(ctx, inner, r); err != nil {
+			return stet.Outcome{}, err
+		}
+		return completed("charged"), inner.Commit(ctx)
+	})
+	if err != nil || charges(t, s) != 1 {
+		t.Errorf("RunTx: %v, %d charges", err, charges(t, s))
+	}
+}
+
+func TestFunctionCannotEndTheTransaction(t *testing.T) {
+	for name, c := range map[string]struct {
+		end     func(context.Context, pgx.Tx) error
+		unknown bool
+	}{
+		"commit":        {func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) }, false},
+		"rollback":      {func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) }, false},
+		"ignored error": {func(ctx context.Context, tx pgx.Tx) error { _, _ = tx.Exec(ctx, "SELECT 1/0"); return nil }, false},
+		"SQL":           {func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, "COMMIT"); return err }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := ledger(t, Options{})
+			_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx pgx.Tx, r stet.Record) (stet.Outcome, error) {
+				out, err := charge(ctx, tx, r)
+				return out, errors.Join(err, c.end(ctx, tx))
+			})
+			if err == nil || errors.Is(err, stet.ErrUnknown) != c.unknown {
+				t.Errorf("RunTx: %v; want unknown: %v", err, c.unknown)
+			}
+			if !c.unknown {
+				nothing(t, s, "k")
+			}
+		})
+	}
+}
+
+// While a transaction runs there is no row, and yet another process must learn
+// whether it asks for the same.
+func TestFingerprintIsComparedWhileTheFirstStillRuns(t *testing.T) {
+	pool := database(t)
+	s, other := open(t, pool, Options{}), open(t, pool, Options{})
+	execSQL(t, pool, "CREATE TABLE charges (name text)")
+	unreachable := func(context.Context, pgx.Tx, stet.Record) (stet.Outcome, error) {
+		t.Error("the function was called")
+		return completed(""), nil
+	}
+	_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx pgx.Tx, r stet.Record) (stet.Outcome, error) {
+		rec, err := other.RunTx(ctx, request("k"), keep, unreachable)
+		if err != nil || rec.State != stet.Running || rec.Owner == r.Owner || rec.Fingerprint != r.Fingerprint {
+			t.Errorf("the same request meanwhile: %+v, %v; want it in flight", rec, err)
+		}
+		another := request("k")
+		another.Fingerprint = stet.NewFingerprint([]byte("something else"))
+		for range 3 { // one who asked before must not be taken for the runner
+			if rec, err = other.RunTx(ctx, another, keep, unreachable); !errors.Is(err, stet.ErrMismatch) {
+				t.Errorf("another request meanwhile: %+v, %v; want ErrMismatch", rec, err)
+			}
+		}
+		if _, err := other.RunTx(ctx, request("another key"), keep, charge); err != nil {
+			t.Errorf("another key meanwhile: %v", err)
+		}
+		return charge(ctx, tx, r)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWaiterIsWokenByTheCommit(t *testing.T) {
+	pool := database(t)
+	s, other := open(t, pool, Options{}), open(t, pool, Options{})
+	execSQL(t, pool, "CREATE TABLE charges (name text)")
+	e, err := stet.New(other, stet.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	first, err := stet.New(s, stet.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	op := stet.Op{Scope: "s", Key: "k", Wait: 10 * time.Second}
+	waits := make(chan error, 1)
+	_, err = stet.DoTx(t.Context(), first, s, op, func(ctx context.Context, tx pgx.Tx) (string, error) {
+		go func() {
+			res, err := stet.DoTx(context.Background(), e, other, op, func(context.Context, pgx.Tx) (string, error) { return "twice", nil })
+			if err == nil && (res.Value != "once" || !res.Replayed) {
+				err = errors.New("it ran again")
+			}
+			waits <- err
+		}()
+		for {
+			var n int // until the waiter has hung up its sign
+			q := "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND objsubid = 1"
+			if err := pool.QueryRow(ctx, q).Scan(&n); err != nil || n > 0 {
+				return "once", err
+			}
+		}
+	})
+	if err := errors.Join(err, <-waits); err != nil {
+		t.Error(err)
+	}
+}
+
+// cutConn is a connection that can be cut when something is sent next.
+type cutConn struct {
+	net.Conn
+	mode atomic.Int32
+	cut  atomic.Bool
+}
+
+const (
+	whole      = iota
+	replyLost  // what is sent arrives, the reply does not
+	queryLost  // what is sent does not arrive
+	clientGone // the same, and the server does not hear of the end
+)
+
+func (c *cutConn) Write(b []byte) (int, error) {
+	mode := c.mode.Load()
+	if mode == whole || b[0] == 'P' { // Parse: a statement that is new to the connection
+		return c.Conn.Write(b)
+	}
+	if !c.cut.Swap(true) && mode == replyLost {
+		_, _ = c.Conn.Write(b)
+	}
+	return len(b), nil
+}
+
+func (c *cutConn) Read(b []byte) (int, error) {
+	if c.cut.Load() {
+		return 0, io.ErrUnexpectedEOF
+	}
+	return c.Conn.Read(b)
+}
+
+func (c *cutConn) Close() error {
+	if c.mode.Load() == clientGone {
+		return nil
+	}
+	return c.Conn.Close()
+}
+
+// frail is a ledger whose connections can be cut, and kept from being made.
+func frail(t testing.TB, timeout time.Duration) (s *Store, down *atomic.Bool) {
+	down = new(atomic.Bool)
+	config, err := pgxpool.ParseConfig(rig.Postgres(t).Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dial := config.ConnConfig.DialFunc
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if down.Load() {
+			return nil, errors.New("the network is down")
+		}
+		c, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		cut := &cutConn{Conn: c}
+		t.Cleanup(func() { _ = c.Close() })
+		return cut, nil
+	}
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	s = open(t, pool, Options{})
+	s.commitTimeout = timeout
+	execSQL(t, pool, "CREATE TABLE charges (name text)")
+	return s, down
+}
+
+// cutAfter is charge, on a connection that is cut at the commit.
+func cutAfter(mode int32) function {
+	return func(ctx context.Context, tx pgx.Tx, r stet.Record) (stet.Outcome, error) {
+		out, err := charge(ctx, tx, r)
+		tx.Conn().PgConn().Conn().(*cutConn).mode.Store(mode)
+		return out, err
+	}
+}
+
+func TestLostCommitIsLookedUp(t *testing.T) {
+	s, _ := frail(t, 10*time.Second)
+	committed, tries := 0, 100
+	for range tries {
+		// The driver asks the server to cancel when it loses a connection, so
+		// that now and then nothing is committed although everything arrived.
+		key := stet.NewKey()
+		rec, err := s.RunTx(t.Context(), request(key), keep, cutAfter(replyLost))
+		switch {
+		case err == nil && rec.State == stet.Completed:
+			committed++
+		case err == nil || errors.Is(err, stet.ErrUnknown):
+			t.Fatalf("a commit whose reply was lost: %+v, %v; want it known what became of it", rec, err)
+		}
+		if got := mustRead(t, s, request(key).ID); (got.State == stet.Completed) != (err == nil) {
+			t.Fatalf("RunTx: %v, and the record is %+v", err, got)
+		}
+		if _, err = s.RunTx(t.Context(), request(stet.NewKey()), keep, cutAfter(queryLost)); err == nil || errors.Is(err, stet.ErrUnknown) {
+			t.Fatalf("a commit that never arrived: %v; want it known that nothing was committed", err)
+		}
+		if n := charges(t, s); n != committed {
+			t.Fatalf("%d charges; %d were acknowledged", n, committed)
+		}
+	}
+	if committed < tries/2 {
+		t.Errorf("only %d of %d were committed", committed, tries)
+	}
+}
+
+func TestTransactionWithoutItsClientIsEnded(t *testing.T) {
+	s, _ := frail(t, 2*time.Second)
+	_, err := s.RunTx(t.Context(), request("k"), keep, cutAfter(clientGone))
+	if err == nil || errors.Is(err, stet.ErrUnknown) {
+		t.Errorf("RunTx: %v; want it known that nothing was committed", err)
+	}
+	nothing(t, s, "k")
+}
+
+func TestCommitIsUnknownWhenItCannotBeLookedUp(t *testing.T) {
+	s, down := frail(t, 300*time.Millisecond)
+	s.own.Reset() // what is dialled from now on fails
+	_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx pgx.Tx, r stet.Record) (stet.Outcome, error) {
+		down.Store(true)
+		return cutAfter(replyLost)(ctx, tx, r)
+	})
+	if !errors.Is(err, stet.ErrUnknown) {
+		t.Errorf("RunTx: %v; want ErrUnknown", err)
+	}
+	down.Store(false)
+	if rec := mustRead(t, s, request("k").ID); rec.State != stet.Completed {
+		t.Errorf("afterwards: %+v", rec)
+	}
+}

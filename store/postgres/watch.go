@@ -1,0 +1,340 @@
+package postgres
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stet-go/stet"
+)
+
+const (
+	maxEars      = 4096                   // watchers in a process
+	glance       = 500 * time.Millisecond // how often a watcher looks by itself: a notification may be lost
+	txGlance     = 100 * time.Millisecond // the same for a transaction, which may roll back and so notify nobody
+	relisten     = 250 * time.Millisecond // between tries to listen
+	listenerIdle = 30 * time.Second       // how long the connection is kept when nobody watches
+)
+
+var (
+	errNoEars    = errors.New("postgres: too many watchers; poll")
+	errPgBouncer = errors.New("postgres: nothing can be listened to through PgBouncer; poll")
+)
+
+// Watch implements stet.Watcher, by NOTIFY. The end of a run is notified only if
+// somebody watches its record, because notifications are committed one after the
+// other. One connection listens for all watchers of the process.
+//
+// Through PgBouncer it returns an error, so that its caller polls.
+func (s *Store) Watch(ctx context.Context, id stet.ID, fence int64) error {
+	if fence == inFlightInTx {
+		return s.watchTx(ctx, id)
+	}
+	if s.o.PgBouncer {
+		return errPgBouncer
+	}
+	told, leave, err := s.ears.join(id, false)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if err := s.ears.ready(ctx); err != nil {
+		return err
+	}
+	if err := s.mark(ctx, id, fence); err != nil {
+		return err
+	}
+	for {
+		rec, err := s.Read(ctx, id)
+		if err != nil {
+			return err
+		}
+		if rec.State != stet.Running || rec.Fence != fence || rec.LeaseLeft <= 0 {
+			return nil
+		}
+		t := time.NewTimer(min(rec.LeaseLeft, glance/2+rand.N(glance)))
+		select {
+		case <-told:
+		case <-t.C:
+		case <-ctx.Done():
+		}
+		t.Stop()
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+}
+
+// watchTx waits for the end of a transaction, of which there is no row. It
+// returns after a while in any case: to try to enter is the only way to find out
+// that it has rolled back.
+func (s *Store) watchTx(ctx context.Context, id stet.ID) error {
+	var told <-chan struct{} // for ever, through PgBouncer
+	if !s.o.PgBouncer {
+		heard, leave, err := s.ears.join(id, true)
+		if err != nil {
+			return err
+		}
+		defer leave()
+		told = heard
+	}
+	t := time.NewTimer(txGlance/2 + rand.N(txGlance))
+	defer t.Stop()
+	select {
+	case <-told:
+	case <-t.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// mark asks whoever ends the run to notify.
+func (s *Store) mark(ctx context.Context, id stet.ID, fence int64) error {
+	return s.alone(ctx, s.slow, func() []call {
+		c := call{statement: s.sql.watch}
+		c.params.raw(id[:])
+		c.params.rawInt64(fence)
+		return []call{c}
+	})
+}
+
+// listener is the connection that listens. It is opened when somebody watches,
+// and lives a little longer than that.
+type listener struct {
+	s   *Store
+	ctx context.Context
+
+	mu      sync.Mutex
+	ears    map[stet.ID]map[chan struct{}]struct{}
+	locks   map[int64]int // shared locks to hold for watchers of transactions
+	n       int
+	running bool
+	closed  bool
+	up      chan struct{}      // closed while it listens
+	stir    context.CancelFunc // ends the wait for a notification; nil if there is none
+	wg      sync.WaitGroup
+}
+
+func newListener(s *Store, ctx context.Context) *listener {
+	return &listener{s: s, ctx: ctx, ears: make(map[stet.ID]map[chan struct{}]struct{}), locks: make(map[int64]int), up: make(chan struct{})}
+}
+
+// join adds a watcher; told gets a value when its record has changed.
+func (l *listener) join(id stet.ID, tx bool) (told <-chan struct{}, leave func(), err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, nil, errClosed
+	}
+	if l.n >= maxEars {
+		return nil, nil, errNoEars
+	}
+	ear := make(chan struct{}, 1)
+	if l.ears[id] == nil {
+		l.ears[id] = make(map[chan struct{}]struct{})
+	}
+	l.ears[id][ear] = struct{}{}
+	l.n++
+	number := l.s.waitersLock(id)
+	if tx {
+		l.locks[number]++
+	}
+	if !l.running {
+		l.running = true
+		l.wg.Go(l.listen)
+	}
+	l.disturb()
+	return ear, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.ears[id], ear)
+		if len(l.ears[id]) == 0 {
+			delete(l.ears, id)
+		}
+		l.n--
+		if tx {
+			if l.locks[number]--; l.locks[number] == 0 {
+				delete(l.locks, number)
+			}
+		}
+	}, nil
+}
+
+// disturb has the connection look at what is to be done. The caller holds l.mu.
+func (l *listener) disturb() {
+	if l.stir != nil {
+		l.stir()
+	}
+}
+
+// ready waits until the connection listens.
+func (l *listener) ready(ctx context.Context) error {
+	l.mu.Lock()
+	up := l.up
+	l.mu.Unlock()
+	t := time.NewTimer(glance)
+	defer t.Stop()
+	select {
+	case <-up:
+	case <-t.C: // then a watcher looks by itself
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// listen runs while there are watchers.
+func (l *listener) listen() {
+	for {
+		err := l.session()
+		l.mu.Lock()
+		select {
+		case <-l.up:
+			l.up = make(chan struct{})
+		default:
+		}
+		l.tellAll() // what was missed nobody knows
+		if l.closed || err == nil && l.n == 0 {
+			l.running = false
+			l.mu.Unlock()
+			return
+		}
+		l.mu.Unlock()
+		if !sleep(l.ctx, relisten/2+rand.N(relisten)) {
+			l.mu.Lock()
+			l.running = false
+			l.mu.Unlock()
+			return
+		}
+	}
+}
+
+// session listens on one connection; nil when nobody watches any more.
+func (l *listener) session() error {
+	pooled, err := l.s.own.Acquire(l.ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		_ = pooled.Conn().Close(context.WithoutCancel(l.ctx)) // with what it listens to and holds
+		pooled.Release()
+	}()
+	conn := pooled.Conn()
+	if _, err := conn.Exec(l.ctx, "LISTEN "+pgx.Identifier{l.s.n.channel}.Sanitize()); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	close(l.up)
+	l.mu.Unlock()
+	held := make(map[int64]struct{})
+	idle := time.Now()
+	for {
+		ctx, cancel := context.WithTimeout(l.ctx, txGlance)
+		want, busy := l.look(cancel)
+		if busy {
+			idle = time.Now()
+		} else if time.Since(idle) > listenerIdle {
+			cancel()
+			return nil
+		}
+		if err := exchange(l.ctx, pooled, held, want); err != nil {
+			cancel()
+			return err
+		}
+		n, err := conn.WaitForNotification(ctx)
+		cancel()
+		switch {
+		case err == nil:
+			l.heard(n)
+		case l.ctx.Err() != nil || !pgconn.Timeout(err) && !errors.Is(err, context.Canceled):
+			return err
+		}
+	}
+}
+
+// look returns the locks to hold, and whether anybody watches. stir ends the
+// wait that follows.
+func (l *listener) look(stir context.CancelFunc) (want map[int64]struct{}, busy bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stir = stir
+	if len(l.locks) > 0 {
+		want = make(map[int64]struct{}, len(l.locks))
+		for number := range l.locks {
+			want[number] = struct{}{}
+		}
+	}
+	return want, l.n > 0
+}
+
+// exchange gives up locks that are held and not wanted, and takes those wanted.
+// One that cannot be had is of a transaction that commits this moment.
+func exchange(ctx context.Context, c *pgxpool.Conn, held, want map[int64]struct{}) error {
+	for number := range held {
+		if _, ok := want[number]; !ok {
+			if _, err := c.Exec(ctx, "SELECT pg_advisory_unlock_shared($1)", number); err != nil {
+				return err
+			}
+			delete(held, number)
+		}
+	}
+	for number := range want {
+		if _, ok := held[number]; ok {
+			continue
+		}
+		var got bool
+		if err := c.QueryRow(ctx, "SELECT pg_try_advisory_lock_shared($1)", number).Scan(&got); err != nil {
+			return err
+		}
+		if got {
+			held[number] = struct{}{}
+		}
+	}
+	return nil
+}
+
+// heard wakes the watchers of a record.
+func (l *listener) heard(n *pgconn.Notification) {
+	var id stet.ID
+	if len(n.Payload) != hex.EncodedLen(len(id)) {
+		return
+	}
+	if _, err := hex.Decode(id[:], []byte(n.Payload)); err != nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	tell(l.ears[id])
+}
+
+// tellAll wakes everybody. The caller holds l.mu.
+func (l *listener) tellAll() {
+	for _, ears := range l.ears {
+		tell(ears)
+	}
+}
+
+func tell(ears map[chan struct{}]struct{}) {
+	for ear := range ears {
+		select {
+		case ear <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// close ends the session; its context has ended already.
+func (l *listener) close() {
+	l.mu.Lock()
+	l.closed = true
+	l.disturb()
+	l.mu.Unlock()
+	l.wg.Wait()
+}

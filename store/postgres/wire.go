@@ -1,0 +1,256 @@
+package postgres
+
+import (
+	"context"
+	"encoding/binary"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// The store's batches are written in the binary format by hand: arrays of
+// hundreds of values go through pgx's general encoder several times slower.
+
+var binaryFormat = []int16{1} // of all values
+
+// epoch is the zero of timestamptz, in microseconds since 1970.
+const epoch = 946_684_800_000_000
+
+// statement is one SQL text with the types of its parameters.
+type statement struct {
+	name string
+	sql  string
+	oids []uint32
+}
+
+// call is one execution of a statement.
+type call struct {
+	*statement
+	params params
+	row    func(values [][]byte) error // values are only valid until it returns
+}
+
+// params are the values of a call, one after the other in one buffer.
+type params struct {
+	buf    []byte
+	starts []int
+	nulls  uint // a bit for each parameter that is NULL
+}
+
+func (p *params) begin() { p.starts = append(p.starts, len(p.buf)) }
+
+func (p *params) values() [][]byte {
+	all := make([][]byte, len(p.starts))
+	for i, start := range p.starts {
+		end := len(p.buf)
+		if i+1 < len(p.starts) {
+			end = p.starts[i+1]
+		}
+		if p.nulls&(1<<i) == 0 {
+			all[i] = p.buf[start:end:end]
+		}
+	}
+	return all
+}
+
+// array begins an array of n elements, which follow.
+func (p *params) array(oid uint32, n int) {
+	p.begin()
+	for _, v := range [...]uint32{1, 1, oid, uint32(n), 1} {
+		p.buf = binary.BigEndian.AppendUint32(p.buf, v)
+	}
+}
+
+func (p *params) bytes(b []byte) {
+	p.buf = binary.BigEndian.AppendUint32(p.buf, uint32(len(b)))
+	p.buf = append(p.buf, b...)
+}
+
+func (p *params) null() { p.buf = append(p.buf, 0xff, 0xff, 0xff, 0xff) }
+
+func (p *params) int64(n int64) {
+	p.buf = append(p.buf, 0, 0, 0, 8)
+	p.buf = binary.BigEndian.AppendUint64(p.buf, uint64(n))
+}
+
+func (p *params) int16(n int16) {
+	p.buf = append(p.buf, 0, 0, 0, 2)
+	p.buf = binary.BigEndian.AppendUint16(p.buf, uint16(n))
+}
+
+func (p *params) bool(v bool) {
+	p.buf = append(p.buf, 0, 0, 0, 1, 0)
+	if v {
+		p.buf[len(p.buf)-1] = 1
+	}
+}
+
+// span is d as an interval, rounded up to microseconds: nothing ends before its
+// time.
+func (p *params) span(d time.Duration) {
+	p.buf = append(p.buf, 0, 0, 0, 16)
+	p.buf = appendSpan(p.buf, d)
+}
+
+func appendSpan(b []byte, d time.Duration) []byte {
+	b = binary.BigEndian.AppendUint64(b, uint64(micros(d)))
+	return append(b, 0, 0, 0, 0, 0, 0, 0, 0) // no days, no months
+}
+
+// micros is d in microseconds, rounded up.
+func micros(d time.Duration) int64 {
+	n := d.Microseconds()
+	if d%time.Microsecond > 0 {
+		n++
+	}
+	return n
+}
+
+// Types of parameters.
+const (
+	oidBytes    = pgtype.ByteaOID
+	oidBytesA   = pgtype.ByteaArrayOID
+	oidInt64A   = pgtype.Int8ArrayOID
+	oidInt16A   = pgtype.Int2ArrayOID
+	oidBoolA    = pgtype.BoolArrayOID
+	oidSpanA    = pgtype.IntervalArrayOID
+	oidInt64    = pgtype.Int8OID
+	oidInt16    = pgtype.Int2OID
+	oidBool     = pgtype.BoolOID
+	oidInterval = pgtype.IntervalOID
+)
+
+// send executes calls in one round trip and, unless there is a transaction, in
+// one transaction. What the rows say counts only if it returns nil.
+func (s *Store) send(ctx context.Context, c *pgxpool.Conn, calls ...call) error {
+	conn := c.Conn()
+	if len(calls) == 1 && !s.o.PgBouncer {
+		return sendOne(ctx, conn, &calls[0])
+	}
+	var b pgconn.Batch
+	for i := range calls {
+		st := calls[i].statement
+		if s.o.PgBouncer {
+			b.ExecParams(st.sql, calls[i].params.values(), st.oids, binaryFormat, binaryFormat)
+			continue
+		}
+		if _, err := conn.Prepare(ctx, st.name, st.sql); err != nil { // once for each connection
+			return err
+		}
+		b.ExecPrepared(st.name, calls[i].params.values(), binaryFormat, binaryFormat)
+	}
+	results := conn.PgConn().ExecBatch(ctx, &b)
+	var bad error
+	for i := 0; results.NextResult(); i++ {
+		rows := results.ResultReader()
+		for rows.NextRow() {
+			if bad == nil && i < len(calls) && calls[i].row != nil {
+				bad = calls[i].row(rows.Values())
+			}
+		}
+	}
+	if err := results.Close(); err != nil {
+		return err
+	}
+	return bad
+}
+
+// sendOne is send for one call, with less ado.
+func sendOne(ctx context.Context, conn *pgx.Conn, c *call) error {
+	if _, err := conn.Prepare(ctx, c.name, c.sql); err != nil {
+		return err
+	}
+	rows := conn.PgConn().ExecPrepared(ctx, c.name, c.params.values(), binaryFormat, binaryFormat)
+	var bad error
+	for rows.NextRow() {
+		if bad == nil && c.row != nil {
+			bad = c.row(rows.Values())
+		}
+	}
+	if _, err := rows.Close(); err != nil {
+		return err
+	}
+	return bad
+}
+
+// fields decodes the values of one row.
+type fields struct {
+	values [][]byte
+	bad    bool
+}
+
+func (f *fields) next(size int) []byte {
+	if len(f.values) == 0 {
+		f.bad = true
+		return nil
+	}
+	v := f.values[0]
+	f.values = f.values[1:]
+	if v != nil && size > 0 && len(v) != size {
+		f.bad = true
+		return nil
+	}
+	return v
+}
+
+func (f *fields) digest(into []byte) {
+	if copy(into, f.next(len(into))) != len(into) {
+		f.bad = true
+	}
+}
+
+func (f *fields) int64() int64 {
+	if v := f.next(8); v != nil {
+		return int64(binary.BigEndian.Uint64(v))
+	}
+	f.bad = true
+	return 0
+}
+
+func (f *fields) int32() int {
+	if v := f.next(4); v != nil {
+		return int(int32(binary.BigEndian.Uint32(v)))
+	}
+	f.bad = true
+	return 0
+}
+
+func (f *fields) int16() int {
+	if v := f.next(2); v != nil {
+		return int(int16(binary.BigEndian.Uint16(v)))
+	}
+	f.bad = true
+	return 0
+}
+
+func (f *fields) bool() bool {
+	v := f.next(1)
+	return v != nil && v[0] != 0
+}
+
+// time returns microseconds since 1970, 0 for NULL.
+func (f *fields) time() int64 {
+	if v := f.next(8); v != nil {
+		return int64(binary.BigEndian.Uint64(v)) + epoch
+	}
+	return 0
+}
+
+// bytes returns a copy; nil for NULL.
+func (f *fields) bytes() []byte {
+	v := f.next(0)
+	if v == nil {
+		return nil
+	}
+	return append(make([]byte, 0, len(v)), v...)
+}
+
+func (f *fields) err() error {
+	if f.bad {
+		return errDamaged
+	}
+	return nil
+}
