@@ -23,9 +23,11 @@ type Result[T any] struct {
 // If fn returns an error, the operation is settled as failed and every retry
 // gets an ErrFailed with the same text: an effect may have happened before the
 // error. Where it is known that none did, fn calls FromContext(ctx).NothingHappened,
-// or returns an error that wraps ErrRetryable: then the claim is released, the
-// error is of kind ErrRetryable, and a retry runs fn again. A panic is settled
-// like an error and goes on.
+// or returns an error that wraps ErrRetryable itself, not an *Error of another
+// operation: then the claim is released, the error is of kind ErrRetryable, and
+// a retry runs fn again. A panic is settled like an error and goes on.
+//
+// Replays get the value as it comes out of JSON: unexported fields are zero.
 //
 // Other errors are those of Begin and of Run.Settle. With an error of Settle,
 // fn has run; Result.Value holds what it returned, for logs only: do not act on
@@ -50,11 +52,15 @@ func Do[T any](ctx context.Context, e *Engine, op Op, fn func(context.Context) (
 	fault.At(fault.HandlerBefore)
 	res.Value, err = fn(run.Context())
 	fault.At(fault.HandlerAfter)
-	returned = true
-	if run.SaysNothingHappened() || errors.Is(err, ErrRetryable) {
+	// An *Error is of another operation that fn called: that it ended without
+	// an effect says nothing of what fn did itself.
+	_, theirs := errors.AsType[*Error](err)
+	if run.SaysNothingHappened() || !theirs && errors.Is(err, ErrRetryable) {
+		returned = true
 		return res, errors.Join(retryable(err), run.Release(ctx))
 	}
-	out, outErr := encodeOutcome(res.Value, err)
+	out, outErr := encodeOutcome(res.Value, err) // calls methods of T and of err, which may panic
+	returned = true
 	if err := run.Settle(ctx, out); err != nil {
 		return res, err
 	}

@@ -52,8 +52,8 @@ func New(store Store, o Options) (*Engine, error) {
 	if len(o.Namespace) > MaxScope {
 		return nil, invalid("Options.Namespace has %d bytes; at most %d", len(o.Namespace), MaxScope)
 	}
-	if o.MaxWaiters < 0 || o.StoreTimeout < 0 {
-		return nil, invalid("Options.MaxWaiters (%d) and StoreTimeout (%v) must not be negative", o.MaxWaiters, o.StoreTimeout)
+	if o.MaxWaiters < 0 || o.StoreTimeout < 0 || o.StoreTimeout > MaxStoreTimeout {
+		return nil, invalid("Options.MaxWaiters is %d, StoreTimeout %v; neither may be negative, nor StoreTimeout above %v", o.MaxWaiters, o.StoreTimeout, MaxStoreTimeout)
 	}
 	ps, err := newPolicies(o)
 	if err != nil {
@@ -71,9 +71,10 @@ func New(store Store, o Options) (*Engine, error) {
 	return e, nil
 }
 
-// Close ends the engine's goroutines and waits for them. It does not wait for
-// runs: end them first (http.Server.Shutdown does), because without the engine
-// nobody renews their leases. The store is the caller's to close.
+// Close ends the engine's goroutines and waits for them. End the runs first
+// (http.Server.Shutdown does): without the engine nobody renews their leases,
+// so the contexts of those that are left end with the cause ErrClosed. They may
+// still settle. The store is the caller's to close.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	e.closed = true
@@ -175,8 +176,8 @@ func (e *Engine) Begin(ctx context.Context, op Op) (*Run, error) {
 		asked := time.Now()
 		en, err := e.enter(ctx, t, e.claim)
 		if err == nil && en.granted {
-			e.flights.grant(f)
-			run = e.newRun(ctx, t, f, en.rec, asked)
+			e.flights.turn(f, running)
+			run, err = e.newRun(ctx, t, f, en.rec, asked)
 		}
 		return en, err
 	})

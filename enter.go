@@ -32,10 +32,13 @@ func (e *Engine) admit(ctx context.Context, t *ticket, lead func(*flight) (entry
 	var f *flight
 	var leader bool
 	for {
+		if e.ctx.Err() != nil {
+			return entry{}, &Error{Kind: ErrClosed, Execution: NotExecuted}
+		}
 		if f == nil {
 			f, leader = e.flights.join(t.req.ID, t.req.Fingerprint)
 		}
-		en, err := e.tryEnter(ctx, f, leader, lead)
+		en, err := e.tryEnter(ctx, t, f, leader, lead)
 		if errors.Is(err, errTryAgain) {
 			f = nil
 			continue
@@ -78,35 +81,59 @@ func (e *Engine) admit(ctx context.Context, t *ticket, lead func(*flight) (entry
 var errTryAgain = errors.New("try again")
 
 // tryEnter leads the flight, or follows it past its entering.
-func (e *Engine) tryEnter(ctx context.Context, f *flight, leader bool, lead func(*flight) (entry, error)) (en entry, err error) {
-	if leader {
-		inside := false
-		defer func() { // also when lead panics
-			if !inside {
-				en.shared = err == nil && en.rec.State != None
-				e.flights.end(f, en)
-			}
-		}()
-		en, err = lead(f)
-		inside = err == nil && en.granted
-		return en, err
+func (e *Engine) tryEnter(ctx context.Context, t *ticket, f *flight, leader bool, lead func(*flight) (entry, error)) (en entry, err error) {
+	if !leader {
+		return e.follow(ctx, t, f)
+	}
+	inside := false
+	defer func() { // also when lead panics
+		if inside {
+			return
+		}
+		// What failed before anything was done failed for the followers, too:
+		// taking turns at a store that hangs would help nobody.
+		var se *Error
+		if errors.As(err, &se) && se.Kind == ErrStore && se.Execution == NotExecuted {
+			en.err = err
+		}
+		en.shared = en.err != nil || err == nil && en.rec.State != None
+		e.flights.end(f, en)
+	}()
+	en, err = lead(f)
+	inside = err == nil && en.granted
+	return en, err
+}
+
+// follow waits until the flight's leader has entered, for as long as a store
+// call may take or the caller wants to wait.
+func (e *Engine) follow(ctx context.Context, t *ticket, f *flight) (entry, error) {
+	patience := max(e.o.StoreTimeout+e.o.StoreTimeout/2, time.Until(t.deadline))
+	bound := time.NewTimer(patience)
+	defer bound.Stop()
+	refuse := func(cause error) (entry, error) { // nothing was done on behalf of this call
+		return entry{}, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: cause}
 	}
 	for {
 		ph, fp, shared, changed := e.flights.look(f)
 		switch {
+		case ph == queued: // whose request stands is not known yet
+			return entry{rec: Record{ID: f.id, State: Running, Fingerprint: t.req.Fingerprint}}, nil
 		case ph == running:
 			return entry{rec: Record{ID: f.id, State: Running, Fingerprint: fp}}, nil
 		case ph == over && shared.shared:
 			shared.granted = false
-			return shared, nil
+			return shared, shared.err
 		case ph == over:
 			return entry{}, errTryAgain
 		}
 		select {
 		case <-changed:
+		case <-bound.C:
+			return refuse(nil)
+		case <-e.ctx.Done():
+			return refuse(ErrClosed)
 		case <-ctx.Done():
-			// Nothing was done on behalf of this call.
-			return entry{}, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: context.Cause(ctx)}
+			return refuse(context.Cause(ctx))
 		}
 	}
 }
@@ -129,13 +156,13 @@ func (e *Engine) wait(ctx context.Context, t *ticket, f *flight, leader bool, re
 	defer e.waiters.Add(-1)
 	ctx, cancel := context.WithDeadline(ctx, t.deadline)
 	defer cancel()
+	stop := context.AfterFunc(e.ctx, cancel)
+	defer stop()
 	if !leader {
-		if ph, _, _, changed := e.flights.look(f); ph == running {
+		if ph, _, _, changed := e.flights.look(f); ph == running || ph == queued {
 			select {
 			case <-changed:
 				return true, nil
-			case <-e.ctx.Done():
-				return refuse(ErrClosed)
 			case <-ctx.Done():
 				return refuse(context.Cause(ctx))
 			}
@@ -162,9 +189,6 @@ func (e *Engine) watch(ctx context.Context, rec Record) error {
 		if err := sleepErr(ctx, pause/2+rand.N(pause)); err != nil {
 			return err
 		}
-		if e.ctx.Err() != nil {
-			return ErrClosed
-		}
 		now, err := e.read(ctx, rec.ID)
 		if err == nil && (now.State != Running || now.Fence != rec.Fence || now.LeaseLeft <= 0) {
 			return nil
@@ -183,7 +207,8 @@ func sleepErr(ctx context.Context, d time.Duration) error {
 func (e *Engine) enter(ctx context.Context, t *ticket, claim func(context.Context, *ticket) (Record, error)) (entry, error) {
 	for range enterRounds {
 		rec, err := claim(ctx, t)
-		if errors.Is(err, ErrMismatch) {
+		// What fn of a transaction returned is no word of the store.
+		if _, ours := err.(*Error); !ours && errors.Is(err, ErrMismatch) { //nolint:errorlint // not what it wraps
 			e.observe(ctx, t.event(EventMismatched, rec, nil))
 			return entry{rec: rec}, &Error{Kind: ErrMismatch, Execution: NotExecuted}
 		}
@@ -218,6 +243,9 @@ func (e *Engine) claim(ctx context.Context, t *ticket) (rec Record, err error) {
 			e.observe(ctx, t.event(EventClaimed, rec, nil))
 		}
 		return rec, err
+	}
+	if errors.Is(err, ErrInvalid) {
+		return rec, &Error{Kind: ErrInvalid, Execution: NotExecuted, Cause: err}
 	}
 	e.observe(ctx, t.event(EventStoreFailed, rec, err))
 	e.abandon(t)
@@ -257,10 +285,12 @@ func (e *Engine) abandon(t *ticket) {
 func (e *Engine) resolve(ctx context.Context, t *ticket, rec Record) (again bool, err error) {
 	var settle *Outcome
 	kind := EventResolved
-	verdict := e.verify(ctx, t, rec)
+	verdict, sure := e.verify(ctx, t, rec)
 	switch {
 	case rec.Owner == t.req.Owner:
 		// Our own claim, parked before its reply came. We never ran.
+	case !sure:
+		return false, nil // asked again by the next retry
 	case verdict.kind == itHappened:
 		settle = &verdict.outcome
 	case verdict.kind == itDidNotHappen:
@@ -289,12 +319,13 @@ func (e *Engine) resolve(ctx context.Context, t *ticket, rec Record) (again bool
 	return true, nil
 }
 
-// verify asks the policy's verifier. An error is a verdict of CannotKnow.
-func (e *Engine) verify(ctx context.Context, t *ticket, rec Record) Verdict {
+// verify asks the policy's verifier, whose answer should not depend on whether
+// this caller stays. It is not sure when the verifier failed.
+func (e *Engine) verify(ctx context.Context, t *ticket, rec Record) (v Verdict, sure bool) {
 	if t.p.Verify == nil || rec.Owner == t.req.Owner {
-		return CannotKnow()
+		return CannotKnow(), true
 	}
-	ctx, cancel := context.WithTimeout(ctx, t.p.VerifyTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.p.VerifyTimeout)
 	defer cancel()
 	v, err := t.p.Verify(ctx, Unresolved{Op: t.op, Fence: rec.Fence, Attempt: rec.Attempt, ClaimedAt: rec.ClaimedAt})
 	if err == nil && v.kind == itHappened && !v.outcome.State.Settled() {
@@ -302,9 +333,9 @@ func (e *Engine) verify(ctx context.Context, t *ticket, rec Record) Verdict {
 	}
 	if err != nil {
 		e.observe(ctx, t.event(EventResolved, rec, fmt.Errorf("verify: %w", err)))
-		return CannotKnow()
+		return CannotKnow(), false
 	}
-	return v
+	return v, true
 }
 
 // step makes a store call, repeats it when it failed, tries times at most or

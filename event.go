@@ -54,7 +54,7 @@ type Event struct {
 }
 
 // Observer is told what happens. It is called synchronously: it must be quick,
-// must not block and must be safe for concurrent use.
+// must not block, panic or call the engine, and must be safe for concurrent use.
 type Observer interface {
 	Observe(ctx context.Context, ev Event)
 }

@@ -19,6 +19,7 @@ type phase uint8
 
 const (
 	entering phase = iota // the leader is asking the store
+	queued                // the leader will run, unless the store knows better by then
 	running               // the leader runs the operation
 	over                  // settled, released, refused or lost
 )
@@ -27,7 +28,8 @@ const (
 type entry struct {
 	rec     Record
 	granted bool // this call runs, or in a transaction has run, the operation
-	shared  bool // rec may be told to followers
+	shared  bool // rec, or err, may be told to followers
+	err     error
 }
 
 // flights are the operations in flight in this process.
@@ -51,12 +53,12 @@ func (fs *flights) join(id ID, fp Fingerprint) (f *flight, leader bool) {
 	return f, true
 }
 
-// grant says that the leader runs the operation.
-func (fs *flights) grant(f *flight) {
+// turn says how far the leader has come: queued or running.
+func (fs *flights) turn(f *flight, to phase) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	if f.phase == entering {
-		f.turn(running)
+	if f.phase < to {
+		f.turn(to)
 	}
 }
 

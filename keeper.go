@@ -8,12 +8,14 @@ import (
 	"github.com/stet-go/stet/internal/fault"
 )
 
-// beatBatch bounds how many leases are renewed in one store call.
-const beatBatch = 1000
+const (
+	// beatBatch bounds how many leases are renewed in one store call.
+	beatBatch = 1000
 
-// minTick bounds how often the keeper looks for runs that have used up their
-// time; MinLease/6 is above it.
-const minTick = 5 * time.Millisecond
+	// minTick bounds how often the keeper looks for runs that have used up
+	// their time; MinLease/6 is above it.
+	minTick = 5 * time.Millisecond
+)
 
 // heartbeat is a run's place in the keeper's list.
 type heartbeat struct {
@@ -22,44 +24,53 @@ type heartbeat struct {
 	listed     bool
 }
 
-// keeper renews the leases of all runs of the process together, in one
-// goroutine that lives while there are runs. A run that ends within a third of
-// its lease costs no heartbeat at all.
+// keeper renews the leases of all runs of the process together. One goroutine,
+// which lives while there are runs, looks after them; what it sends to the store
+// goes out from others, one at a time for each length of lease, so that a slow
+// store does not keep it from seeing that a lease has run out. A run that ends
+// within a third of its lease costs no heartbeat at all.
 type keeper struct {
 	e    *Engine
 	tick time.Duration
 
-	mu      sync.Mutex
-	head    *Run
-	beating bool
+	mu       sync.Mutex
+	head     *Run
+	beating  bool
+	renewing map[time.Duration]bool // by lease: a renewal is on its way
 }
 
 func (k *keeper) init(e *Engine) {
 	k.e = e
+	k.renewing = make(map[time.Duration]bool)
 	k.tick = MaxLease
 	for _, p := range e.policies {
 		k.tick = min(k.tick, p.Lease/6, max(p.RunTimeout/20, minTick))
 	}
 }
 
-func (k *keeper) add(r *Run, renewed time.Time) {
+// add looks after r from now on; false if the engine was closed.
+func (k *keeper) add(r *Run, renewed time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if !k.beating {
+		if k.beating = k.e.background(k.loop); !k.beating {
+			return false
+		}
+	}
 	r.beat = heartbeat{renewed: renewed, next: k.head, listed: true}
 	if k.head != nil {
 		k.head.beat.prev = r
 	}
 	k.head = r
-	if !k.beating {
-		k.beating = k.e.background(k.loop)
-	}
+	return true
 }
 
-func (k *keeper) remove(r *Run) {
+// remove takes r off the list, and reports whether it was there.
+func (k *keeper) remove(r *Run) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !r.beat.listed {
-		return
+		return false
 	}
 	if r.beat.prev != nil {
 		r.beat.prev.beat.next = r.beat.next
@@ -70,6 +81,7 @@ func (k *keeper) remove(r *Run) {
 		r.beat.next.beat.prev = r.beat.prev
 	}
 	r.beat = heartbeat{}
+	return true
 }
 
 func (k *keeper) loop(ctx context.Context) {
@@ -78,48 +90,68 @@ func (k *keeper) loop(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
+			k.close(ctx)
 			return
 		case <-ticker.C:
 		}
-		due, expired, more := k.due(time.Now())
+		due, over, more := k.due(time.Now())
 		if !more {
 			return
 		}
-		for _, r := range expired {
-			k.lose(ctx, r, ErrRunTimeout)
+		for r, cause := range over {
+			k.lose(ctx, r, cause)
 		}
 		for lease, runs := range due {
-			for len(runs) > 0 {
-				n := min(len(runs), beatBatch)
-				k.renew(ctx, runs[:n], lease)
-				runs = runs[n:]
+			sent := k.e.background(func(ctx context.Context) {
+				for len(runs) > 0 {
+					n := min(len(runs), beatBatch)
+					k.renew(ctx, runs[:n], lease)
+					runs = runs[n:]
+				}
+				k.renewed(lease)
+			})
+			if !sent {
+				k.renewed(lease)
 			}
 		}
 	}
 }
 
+func (k *keeper) renewed(lease time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.renewing, lease)
+}
+
 // due returns the runs whose leases are to be renewed now, by lease, and those
-// that have used up their time. Without any runs at all the loop ends: more is
-// false.
-func (k *keeper) due(now time.Time) (due map[time.Duration][]*Run, expired []*Run, more bool) {
+// that are over, with the cause. Without any runs at all the loop ends: more is
+// false. Runs that are being settled are neither expired nor given up.
+func (k *keeper) due(now time.Time) (due map[time.Duration][]*Run, over map[*Run]error, more bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.head == nil {
 		k.beating = false
 		return nil, nil, false
 	}
+	due, over = make(map[time.Duration][]*Run), make(map[*Run]error)
 	for r := k.head; r != nil; r = r.beat.next {
+		unrenewed := now.Sub(r.beat.renewed)
 		switch {
-		case now.Sub(r.begun) >= r.p.RunTimeout:
-			expired = append(expired, r)
-		case now.Sub(r.beat.renewed) >= r.p.Lease/3:
-			if due == nil {
-				due = make(map[time.Duration][]*Run)
-			}
+		case now.Sub(r.begun) >= r.p.RunTimeout && !r.settling():
+			over[r] = ErrRunTimeout
+			continue
+		case unrenewed >= r.p.Lease && !r.settling():
+			// The store may have let others in by now.
+			over[r] = ErrLeaseLost
+			continue
+		case unrenewed >= r.p.Lease/3 && !k.renewing[r.p.Lease]:
 			due[r.p.Lease] = append(due[r.p.Lease], r)
 		}
 	}
-	return due, expired, true
+	for lease := range due {
+		k.renewing[lease] = true
+	}
+	return due, over, true
 }
 
 // renew extends the leases of runs, and cancels those that are lost.
@@ -130,23 +162,24 @@ func (k *keeper) renew(ctx context.Context, runs []*Run, lease time.Duration) {
 		claims[i] = r.rec.Claim()
 		byID[r.rec.ID] = r
 	}
-	// A slow store must not keep this goroutine from noticing lost leases.
-	cctx, cancel := context.WithTimeout(ctx, min(k.e.o.StoreTimeout, 2*k.tick))
+	bounded, cancel := context.WithTimeout(ctx, min(k.e.o.StoreTimeout, lease/2))
 	defer cancel()
 	fault.At(fault.HeartbeatBefore)
 	sent := time.Now()
-	lost, err := k.e.store.Extend(cctx, claims, lease)
+	lost, err := k.e.store.Extend(bounded, claims, lease)
 	fault.At(fault.HeartbeatAfter)
 	if err != nil {
 		if ctx.Err() == nil {
 			k.e.observe(ctx, Event{Kind: EventStoreFailed, State: Running, Err: err})
 		}
-		k.loseLapsed(ctx, runs, lease)
-		return
+		return // tried again; see due for when it is too late
 	}
 	for _, c := range lost {
 		if r := byID[c.ID]; r != nil && r.rec.Fence == c.Fence {
-			k.lose(ctx, r, ErrLeaseLost)
+			// One that is being settled is found settled.
+			if !r.settling() {
+				k.lose(ctx, r, ErrLeaseLost)
+			}
 			delete(byID, c.ID)
 		}
 	}
@@ -157,35 +190,29 @@ func (k *keeper) renew(ctx context.Context, runs []*Run, lease time.Duration) {
 	}
 }
 
-// loseLapsed gives up the runs that could not be renewed for a whole lease: the
-// store may have let others in by now.
-func (k *keeper) loseLapsed(ctx context.Context, runs []*Run, lease time.Duration) {
-	now := time.Now()
-	var lapsed []*Run
-	k.mu.Lock()
-	for _, r := range runs {
-		if r.beat.listed && now.Sub(r.beat.renewed) >= lease {
-			lapsed = append(lapsed, r)
-		}
-	}
-	k.mu.Unlock()
-	for _, r := range lapsed {
-		k.lose(ctx, r, ErrLeaseLost)
-	}
-}
-
 // lose cancels a run that still goes on. It may settle nevertheless, if its
 // fence is still the newest.
 func (k *keeper) lose(ctx context.Context, r *Run, cause error) {
-	k.mu.Lock()
-	listed := r.beat.listed
-	k.mu.Unlock()
-	if !listed {
+	if !k.remove(r) {
 		return // it ended meanwhile
 	}
-	k.remove(r)
 	r.cancel(cause)
 	k.e.flights.end(r.f, entry{})
 	k.e.observe(ctx, Event{Kind: EventLeaseLost, ID: r.rec.ID, Class: r.op.Class, State: Running,
 		Fence: r.rec.Fence, Attempt: r.rec.Attempt, Elapsed: time.Since(r.begun), Err: cause})
+}
+
+// close cancels the runs that are left when the engine is closed: nobody renews
+// their leases any longer.
+func (k *keeper) close(ctx context.Context) {
+	for {
+		k.mu.Lock()
+		r := k.head
+		k.beating = r != nil
+		k.mu.Unlock()
+		if r == nil {
+			return
+		}
+		k.lose(ctx, r, ErrClosed)
+	}
 }

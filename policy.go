@@ -12,8 +12,9 @@ import (
 type Stale uint8
 
 const (
-	// StalePark leaves it Unknown until Verify or an operator resolves it.
-	StalePark Stale = iota
+	// StalePark leaves it Unknown until Verify or an operator resolves it. It
+	// is the default; a class names it where Options.Policy has another.
+	StalePark Stale = iota + 1
 	// StaleTakeOver runs it again. Only for handlers that are idempotent
 	// themselves: the effect may happen a second time.
 	StaleTakeOver
@@ -29,6 +30,10 @@ const (
 	MaxLease = 24 * time.Hour
 	// MaxWait bounds Policy.Wait and Op.Wait.
 	MaxWait = 5 * time.Minute
+	// MaxRunTimeout bounds Policy.RunTimeout.
+	MaxRunTimeout = 7 * 24 * time.Hour
+	// MaxStoreTimeout bounds Options.StoreTimeout.
+	MaxStoreTimeout = time.Hour
 	// MaxResultLimit bounds Policy.MaxResult, in bytes.
 	MaxResultLimit = 64 << 20
 )
@@ -40,15 +45,17 @@ type Policy struct {
 	// at a third of it. Default 30 s; MinLease to MaxLease.
 	Lease time.Duration
 	// RunTimeout bounds a run: its context ends then, and so do its
-	// heartbeats. Default 5 min.
+	// heartbeats. Default 5 min; at most MaxRunTimeout.
 	RunTimeout time.Duration
 	// Wait is how long a duplicate waits for a run in flight before it is
-	// told ErrInFlight. Default 0: at once. At most MaxWait.
+	// told ErrInFlight. Default 0: at once. At most MaxWait. A class that must
+	// not wait, where Options.Policy does, says 1 ns.
 	Wait time.Duration
 	// Stale says what becomes of dead runs. Default StalePark.
 	Stale Stale
 	// Verify, if set, is asked about an Unknown record before anyone is told
-	// ErrUnknown.
+	// ErrUnknown, and before Stale decides. If it fails, the record stays
+	// Unknown whatever Stale says.
 	Verify Verify
 	// VerifyTimeout bounds a call of Verify. Default 10 s.
 	VerifyTimeout time.Duration
@@ -61,7 +68,8 @@ type Policy struct {
 
 // Verify finds out what became of an operation whose run died: by looking in
 // the business tables, or by asking the processor. It may be asked more than
-// once, and from several processes at a time.
+// once, and from several processes at a time. Its context does not end with the
+// caller. Beginning the same operation from it is ErrInFlight, after a while.
 type Verify func(ctx context.Context, u Unresolved) (Verdict, error)
 
 // Unresolved is what a Verify is asked about.
@@ -93,7 +101,8 @@ func ItHappened(out Outcome) Verdict { return Verdict{kind: itHappened, outcome:
 // have none. It is run again.
 func ItDidNotHappen() Verdict { return Verdict{kind: itDidNotHappen} }
 
-// CannotKnow: the record stays Unknown. The zero Verdict says the same.
+// CannotKnow: Policy.Stale decides; by default the record stays Unknown. The
+// zero Verdict says the same.
 func CannotKnow() Verdict { return Verdict{} }
 
 // Options configure an Engine. The zero value is usable.
@@ -148,6 +157,7 @@ func (p Policy) withDefaults(def Policy) Policy {
 }
 
 var defaultPolicy = Policy{
+	Stale:         StalePark,
 	Lease:         30 * time.Second,
 	RunTimeout:    5 * time.Minute,
 	VerifyTimeout: 10 * time.Second,
@@ -162,8 +172,8 @@ func (p Policy) check() error {
 	if p.Lease < MinLease || p.Lease > MaxLease {
 		bad("Lease is %v; it must be %v to %v", p.Lease, MinLease, MaxLease)
 	}
-	if p.RunTimeout < 0 {
-		bad("RunTimeout is negative: %v", p.RunTimeout)
+	if p.RunTimeout < 0 || p.RunTimeout > MaxRunTimeout {
+		bad("RunTimeout is %v; it must be 0 to %v", p.RunTimeout, MaxRunTimeout)
 	}
 	if p.Wait < 0 || p.Wait > MaxWait {
 		bad("Wait is %v; it must be 0 to %v", p.Wait, MaxWait)

@@ -41,12 +41,23 @@ func FromContext(ctx context.Context) *Run {
 	return r
 }
 
-// newRun makes the run of a granted claim. asked is when the claim was sent.
-func (e *Engine) newRun(ctx context.Context, t *ticket, f *flight, rec Record, asked time.Time) *Run {
+// newRun makes the run of a granted claim. asked is when the claim was sent. The
+// keeper ends the run's context at its deadline, too; if the engine was closed
+// meanwhile, the claim is given back.
+func (e *Engine) newRun(ctx context.Context, t *ticket, f *flight, rec Record, asked time.Time) (*Run, error) {
 	r := &Run{e: e, op: t.op, p: t.p, rec: rec, f: f, begun: asked}
 	r.setContext(ctx, context.Background())
-	e.keeper.add(r, asked) // which ends the context at its deadline, too
-	return r
+	if e.keeper.add(r, asked) {
+		return r, nil
+	}
+	return nil, errors.Join(&Error{Kind: ErrClosed, Execution: NotExecuted}, r.Release(ctx))
+}
+
+// settling reports whether the run is being settled or released, or has been.
+func (r *Run) settling() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ended
 }
 
 // setContext makes the context of a run that takes its values from ctx and ends
@@ -86,12 +97,13 @@ func (r *Run) Fence() int64 { return r.rec.Fence }
 // Attempt returns 1 for the first claim of the key, 2 for the next.
 func (r *Run) Attempt() int { return r.rec.Attempt }
 
-// Record returns the record as it was when the run began; of a replayed run,
-// its times say how long the result is kept.
+// Record returns the record as it was when the run began. Of a replayed run its
+// times say how long the result is kept; they are zero if the outcome was
+// learned from another run of this process.
 func (r *Run) Record() Record { return r.rec }
 
-// Claim returns the claim, for a TxStore's SettleTx. A transactional run has
-// none: its record is written when it ends.
+// Claim returns the claim: what heartbeats and writes are compared with. A
+// transactional run has none: its record is written when it ends.
 func (r *Run) Claim() Claim { return r.rec.Claim() }
 
 // DeriveKey returns the key for a call that the handler makes further down, by
@@ -139,16 +151,33 @@ func (r *Run) Settle(ctx context.Context, out Outcome) error {
 	}
 	sealed := sealOutcome(out, r.p.MaxResult)
 	fault.At(fault.SettleBefore)
-	err := r.e.settle(ctx, r.rec.Claim(), sealed, r.p.Retention)
+	err := r.tooLate(ctx)
+	if err == nil {
+		err = r.e.settle(ctx, r.rec.Claim(), sealed, r.p.Retention)
+	}
 	fault.At(fault.SettleAfter)
 	var en entry
 	if err == nil {
 		en.rec = r.rec
-		en.rec.State, en.rec.Result, en.rec.Gone = sealed.State, sealed.Result, sealed.Gone
+		en.rec.State, en.rec.Result, en.rec.Gone, en.rec.LeaseLeft = sealed.State, sealed.Result, sealed.Gone, 0
 		en.shared = true
 	}
 	r.finish(nil, en)
 	return r.report(ctx, EventSettled, en.rec.State, err)
+}
+
+// tooLate is ErrFenced for a run that comes back so late that somebody else may
+// have settled its record and the result have expired since: a store could not
+// tell the outcomes apart.
+func (r *Run) tooLate(ctx context.Context) error {
+	if time.Since(r.begun) < r.p.Retention.Result {
+		return nil
+	}
+	rec, err := r.e.read(ctx, r.rec.ID)
+	if err == nil && rec.State.Settled() && rec.Gone {
+		return ErrFenced
+	}
+	return nil
 }
 
 // Release gives the claim back, stating that nothing was executed, and ends the

@@ -7,7 +7,7 @@ import (
 
 // Store keeps records. Every method is one atomic step. Durations go in and the
 // store's clock alone decides what has expired. Any error other than
-// ErrMismatch and ErrFenced means that the call may or may not have taken
+// ErrMismatch, ErrFenced and ErrInvalid (used wrongly, nothing was done) means that the call may or may not have taken
 // effect; the engine repeats it with the same arguments, which must be
 // harmless. A call whose context has ended already is such an error, and has no
 // effect. Retention.Tombstone is never shorter than Result: callers see to
@@ -86,7 +86,8 @@ type TxStore[Tx any] interface {
 	// the record returned has req.Owner.
 	//
 	// A record that is returned Running under another owner is in flight
-	// elsewhere. An error that wraps ErrUnknown means that the commit's fate
+	// elsewhere; if it is in a transaction, and so has no fence yet, its
+	// fence is negative. An error that wraps ErrUnknown means that the commit's fate
 	// could not be found out; any other error, that nothing was committed.
 	RunTx(ctx context.Context, req ClaimRequest, keep Retention,
 		fn func(ctx context.Context, tx Tx, rec Record) (Outcome, error)) (Record, error)

@@ -3,6 +3,7 @@ package stet
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/stet-go/stet/internal/fault"
@@ -56,7 +57,7 @@ func RunTx[Tx any](ctx context.Context, e *Engine, s TxStore[Tx], op Op, fn func
 		tr.f = f
 		en, err := e.enter(ctx, t, tr.claim)
 		if en.granted { // Running under our owner, though the function was not called
-			return en, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, RetryAfter: retryAfter,
+			return entry{}, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, RetryAfter: retryAfter,
 				Cause: errors.New("the store found a run of this very call")}
 		}
 		if tr.run != nil { // it ran: followers get what it came to
@@ -74,18 +75,46 @@ func RunTx[Tx any](ctx context.Context, e *Engine, s TxStore[Tx], op Op, fn func
 	if !en.granted {
 		return e.replay(ctx, t, en.rec)
 	}
-	tr.run.rec = en.rec
-	return tr.run, nil
+	// A new one: goroutines that fn left behind may still read the other.
+	return &Run{e: e, op: t.op, p: t.p, rec: en.rec, outcome: tr.outcome, transactional: true, ended: true, ctx: tr.run.ctx}, nil
+}
+
+// SettleTx writes the outcome of a run of Begin inside the caller's own
+// transaction of s, so that it commits with the caller's writes. On an error,
+// ErrFenced among them, the caller must roll back. The run itself goes on until
+// it is told how the transaction ended: after a commit by r.Settle with the same
+// outcome, which then only lets go of it; after a rollback by r.Release, if
+// nothing else has happened, or by r.Settle.
+func SettleTx[Tx any](ctx context.Context, r *Run, s TxStore[Tx], tx Tx, out Outcome) error {
+	switch {
+	case !out.State.Settled():
+		return invalid("SettleTx with the state %v; it must be completed or failed", out.State)
+	case r.transactional || r.settling():
+		return invalid("SettleTx needs a run of Begin that has not ended")
+	}
+	fault.At(fault.SettleBefore)
+	err := s.SettleTx(ctx, tx, r.rec.Claim(), sealOutcome(out, r.p.MaxResult), r.p.Retention)
+	fault.At(fault.SettleAfter)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, ErrFenced):
+		return &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: err}
+	default:
+		return &Error{Kind: ErrStore, Execution: MayHaveExecuted, Cause: err}
+	}
 }
 
 // txRun is one call of RunTx.
 type txRun[Tx any] struct {
-	e   *Engine
-	s   TxStore[Tx]
-	t   *ticket
-	fn  func(context.Context, Tx) (Outcome, error)
-	f   *flight
-	run *Run // once fn was called
+	e       *Engine
+	s       TxStore[Tx]
+	t       *ticket
+	fn      func(context.Context, Tx) (Outcome, error)
+	f       *flight
+	stop    func() bool // from then on the caller's leaving ends nothing
+	run     *Run        // once fn was called
+	outcome Outcome     // what fn returned
 }
 
 // errRolledBack wraps what fn returned, to tell it from the store's errors.
@@ -95,22 +124,42 @@ func (e errRolledBack) Error() string { return "rolled back" }
 
 // claim is Engine.claim for a transaction: it claims, runs and settles.
 func (tr *txRun[Tx]) claim(ctx context.Context, t *ticket) (Record, error) {
-	e := tr.e
 	// A settled record is found without taking any lock.
-	rec, err := e.read(ctx, t.req.ID)
-	if err == nil && rec.State.Settled() {
-		if rec.Fingerprint != t.req.Fingerprint {
-			return rec, ErrMismatch
-		}
+	rec, err := tr.e.read(ctx, t.req.ID)
+	switch {
+	case err != nil:
+		tr.e.observe(ctx, t.event(EventStoreFailed, rec, err))
+		return rec, &Error{Kind: ErrStore, Execution: NotExecuted, RetryAfter: retryAfter, Cause: err}
+	case rec.State.Settled() && rec.Fingerprint != t.req.Fingerprint:
+		return rec, ErrMismatch
+	case rec.State.Settled():
 		return rec, nil
 	}
-	if err == nil {
-		fault.At(fault.ClaimBefore)
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.o.StoreTimeout+t.p.RunTimeout)
-		defer cancel()
-		defer tr.end()
-		rec, err = tr.s.RunTx(ctx, t.req, t.p.Retention, tr.call)
-	}
+	tr.e.flights.turn(tr.f, queued)
+	fault.At(fault.ClaimBefore)
+	rec, err = tr.transact(ctx)
+	return tr.report(ctx, rec, err)
+}
+
+// transact runs the store's transaction. Until fn is called the caller's leaving
+// ends it; from then on it does not.
+func (tr *txRun[Tx]) transact(caller context.Context) (Record, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), tr.e.o.StoreTimeout+tr.t.p.RunTimeout)
+	defer cancel()
+	tr.stop = context.AfterFunc(caller, cancel)
+	defer tr.stop()
+	defer func() { // also when fn panics
+		if tr.run != nil {
+			tr.run.cancel(nil)
+		}
+	}()
+	return tr.s.RunTx(ctx, tr.t.req, tr.t.p.Retention, tr.call)
+}
+
+// report tells the observer what the transaction came to, and makes the
+// caller's error.
+func (tr *txRun[Tx]) report(ctx context.Context, rec Record, err error) (Record, error) {
+	e, t := tr.e, tr.t
 	var rolledBack errRolledBack
 	switch {
 	case err == nil:
@@ -119,14 +168,18 @@ func (tr *txRun[Tx]) claim(ctx context.Context, t *ticket) (Record, error) {
 				Fence: rec.Fence, Attempt: rec.Attempt, Elapsed: time.Since(tr.run.begun)})
 		}
 		return rec, nil
-	case errors.Is(err, ErrMismatch):
-		return rec, err
 	case errors.As(err, &rolledBack):
 		e.observe(ctx, t.event(EventReleased, tr.run.rec, nil))
 		return rec, retryable(rolledBack.cause)
+	case errors.Is(err, ErrMismatch):
+		return rec, err
+	case errors.Is(err, ErrInvalid) && tr.run == nil:
+		return rec, &Error{Kind: ErrInvalid, Execution: NotExecuted, Cause: err}
 	case errors.Is(err, ErrUnknown):
 		e.observe(ctx, t.event(EventStoreFailed, rec, err))
 		return rec, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: err}
+	case tr.run == nil && ctx.Err() != nil:
+		return rec, &Error{Kind: ErrInvalid, Execution: NotExecuted, Cause: fmt.Errorf("context has ended: %w", context.Cause(ctx))}
 	default:
 		e.observe(ctx, t.event(EventStoreFailed, rec, err))
 		return rec, &Error{Kind: ErrStore, Execution: NotExecuted, RetryAfter: retryAfter, Cause: err}
@@ -136,12 +189,15 @@ func (tr *txRun[Tx]) claim(ctx context.Context, t *ticket) (Record, error) {
 // call is called by the store, inside its transaction.
 func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec Record) (Outcome, error) {
 	e, t := tr.e, tr.t
+	if !tr.stop() {
+		return Outcome{}, ctx.Err() // the caller left just now
+	}
 	run := &Run{e: e, op: t.op, p: t.p, rec: rec, f: tr.f, begun: time.Now(), transactional: true, ended: true}
 	end, stop := context.WithDeadlineCause(context.Background(), run.begun.Add(t.p.RunTimeout), ErrRunTimeout)
 	defer stop()
 	run.setContext(ctx, end)
 	tr.run = run
-	e.flights.grant(tr.f)
+	e.flights.turn(tr.f, running)
 	e.observe(ctx, t.event(EventClaimed, rec, nil))
 	fault.At(fault.HandlerBefore)
 	out, err := tr.fn(run.ctx, tx)
@@ -154,13 +210,6 @@ func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec Record) (Outcome, erro
 	case !out.State.Settled():
 		return Outcome{}, errRolledBack{invalid("the outcome's state is %v, neither completed nor failed", out.State)}
 	}
-	run.outcome = out
+	tr.outcome = out
 	return sealOutcome(out, t.p.MaxResult), nil
-}
-
-// end cancels the run's context, also when fn panics.
-func (tr *txRun[Tx]) end() {
-	if tr.run != nil {
-		tr.run.cancel(nil)
-	}
 }

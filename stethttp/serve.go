@@ -34,6 +34,8 @@ type call struct {
 	begun time.Time     // only if the request prefers to wait
 	wait  time.Duration // as the request prefers it, if it does
 	waits bool
+
+	undone bool // Options.NotExecuted says so of the response
 }
 
 // ServeHTTP implements http.Handler.
@@ -180,6 +182,8 @@ func (c *call) handle(run *stet.Run, rw *capture) {
 	fault.At(fault.HandlerBefore)
 	c.next.ServeHTTP(rw, c.request(run.Context()))
 	fault.At(fault.HandlerAfter)
+	rw.finish()
+	c.undone = !rw.invalid && c.m.o.NotExecuted(rw.status, c.w.Header()) // it may panic, too
 	returned = true
 }
 
@@ -190,7 +194,7 @@ func (c *call) settle(run *stet.Run, rw *capture) {
 	if rw.invalid {
 		c.failed(run, "the handler wrote a status that is none", nil)
 	}
-	if run.SaysNothingHappened() || !rw.invalid && c.m.o.NotExecuted(rw.status, c.w.Header()) {
+	if run.SaysNothingHappened() || c.undone {
 		if err := run.Release(ctx); err != nil {
 			c.failed(run, "a claim was not given back; its key will be unknown once the lease has run out", err)
 		}

@@ -148,10 +148,21 @@ func (w *writer) handOver() {
 		w.held = false
 	} else {
 		l.remove(next)
+		next.wake <- true // it has room; and under the lock, see missed
 	}
 	w.mu.Unlock()
-	if next != nil {
-		next.wake <- true
+}
+
+// missed looks once more, when a caller's patience is over, whether it was woken:
+// one that was made the leader must not walk away from it.
+func (w *writer) missed(o *op) (leads, woken bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	select {
+	case leads = <-o.wake:
+		return leads, true
+	default:
+		return false, false
 	}
 }
 
@@ -201,6 +212,9 @@ func (w *writer) close() bool {
 // whose ctx ends while it queues leaves, and nothing was done; once its batch
 // is at work it waits for it, but no longer than patience.
 func (s *Store) write(ctx context.Context, apply func(*batch) error) error {
+	if err := s.nested(ctx); err != nil {
+		return err
+	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -221,6 +235,10 @@ func (s *Store) write(ctx context.Context, apply func(*batch) error) error {
 			select {
 			case leads = <-o.wake:
 			case <-patience.C:
+				var woken bool
+				if leads, woken = s.w.missed(o); woken {
+					break
+				}
 				// o belongs to its batch, which may yet wake it.
 				return fmt.Errorf("sqlite: the transaction takes too long; it may or may not take effect: %w", context.Cause(ctx))
 			}

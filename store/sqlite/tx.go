@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/stet-go/stet"
@@ -20,6 +21,9 @@ import (
 // is left is a running record, never none.
 func (s *Store) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
 	fn func(context.Context, *sql.Tx, stet.Record) (stet.Outcome, error)) (stet.Record, error) {
+	if err := s.nested(ctx); err != nil {
+		return stet.Record{}, err
+	}
 	if err := ctx.Err(); err != nil {
 		return stet.Record{}, err
 	}
@@ -40,11 +44,31 @@ func (s *Store) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Rete
 	if err != nil || !granted {
 		return rec, err
 	}
-	out, err := fn(ctx, tx, rec)
+	in := &inside{store: s}
+	defer in.over.Store(true) // also when fn panics
+	out, err := fn(context.WithValue(ctx, insideKey{}, in), tx, rec)
 	if err != nil {
 		return rec, err
 	}
 	return t.finish(rec, out, keep)
+}
+
+// inside marks the context of a RunTx's function, which holds the writer.
+type inside struct {
+	store *Store
+	over  atomic.Bool // the function has returned
+}
+
+type insideKey struct{}
+
+// nested refuses a write from inside RunTx's function: it would wait for the
+// writer that its own caller holds.
+func (s *Store) nested(ctx context.Context) error {
+	in, _ := ctx.Value(insideKey{}).(*inside)
+	if in == nil || in.store != s || in.over.Load() {
+		return nil
+	}
+	return fmt.Errorf("sqlite: %w: called from inside a transaction of the same store, which has the only writer; use that transaction. Nothing was done", stet.ErrInvalid)
 }
 
 // transaction is one RunTx past its gate.
