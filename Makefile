@@ -6,7 +6,7 @@ LINT    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 60s
 
 .DEFAULT_GOAL := help
-.PHONY: help services test short lint crash ordeal-postgres bench fuzz demo diagram tidy
+.PHONY: help services test short lint crash ordeal-postgres bench bench-postgres fuzz demo diagram tidy
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ ordeal-postgres: services ## Kill the service 1,000 and PostgreSQL 200 times, lo
 
 bench: ## Measure the overhead of the middleware and the speed of the embedded store
 	cd bench && $(GO) run ./overhead && $(GO) run ./pairs
+
+bench-postgres: services ## Measure the PostgreSQL store beside what one writes by hand
+	cd bench && $(GO) run ./postgres
 
 fuzz: ## Run every fuzz target for FUZZTIME (60s)
 	@grep -rl --include='*_test.go' '^func Fuzz' . | while read -r f; do \

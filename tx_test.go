@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/store/sqlite"
@@ -208,4 +209,29 @@ type oddStore struct{ *sqlite.Store }
 func (oddStore) RunTx(_ context.Context, req stet.ClaimRequest, _ stet.Retention,
 	_ func(context.Context, *sql.Tx, stet.Record) (stet.Outcome, error)) (stet.Record, error) {
 	return stet.Record{ID: req.ID, State: stet.Running, Owner: req.Owner, Fingerprint: req.Fingerprint, Fence: 1}, nil
+}
+
+func TestCallerThatLeavesTheQueueTakesItsTransactionBack(t *testing.T) {
+	store, e := bank(t)
+	holding, release := make(chan struct{}), make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_, err := stet.DoTx(t.Context(), e, store, stet.Op{Scope: "s", Key: "long"}, func(context.Context, *sql.Tx) (int, error) {
+			close(holding)
+			<-release
+			return 1, nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	<-holding
+	ctx, leave := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer leave()
+	_, err := stet.DoTx(ctx, e, store, op, func(context.Context, *sql.Tx) (int, error) { t.Error("ran"); return 0, nil })
+	if !errors.Is(err, context.DeadlineExceeded) || stet.ExecutionOf(err) != stet.NotExecuted {
+		t.Error(err)
+	}
+	close(release)
+	wg.Wait()
 }
