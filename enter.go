@@ -93,7 +93,7 @@ func (e *Engine) tryEnter(ctx context.Context, t *ticket, f *flight, leader bool
 		// What failed before anything was done failed for the followers, too:
 		// taking turns at a store that hangs would help nobody.
 		var se *Error
-		if errors.As(err, &se) && se.Kind == ErrStore && se.Execution == NotExecuted {
+		if errors.As(err, &se) && errors.Is(se.Kind, ErrStore) && se.Execution == NotExecuted {
 			en.err = err
 		}
 		en.shared = en.err != nil || err == nil && en.rec.State != None

@@ -64,7 +64,7 @@ func ExampleNewTx() {
 		fmt.Println(err)
 		return
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	store, err := sqlite.Open(context.Background(), filepath.Join(dir, "payments.db"), sqlite.Options{})
 	if err != nil {
 		fmt.Println(err)

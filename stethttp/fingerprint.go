@@ -46,7 +46,8 @@ func (m *Middleware) fingerprint(r *http.Request, body []byte) stet.Fingerprint 
 	buf := newBuffer()
 	defer buf.free()
 	var ends [4]int
-	b := append(buf.b, r.Method...)
+	b := buf.b
+	b = append(b, r.Method...)
 	ends[0] = len(b)
 	b = appendOverrides(b, r)
 	b = append(b, target(r)...)
@@ -106,7 +107,7 @@ func splitParts(boundary string, body []byte) ([][]byte, bool) {
 	reader := multipart.NewReader(bytes.NewReader(body), boundary)
 	for len(parts) < 2*maxParts {
 		part, err := reader.NextRawPart()
-		if err == io.EOF { // wrapped, it would be a body that ends early
+		if err == io.EOF { //nolint:errorlint // wrapped, it would be a body that ends early
 			return parts, true
 		}
 		if err != nil {

@@ -45,7 +45,7 @@ func neverStored(name string, connection []string) bool {
 // lists reports whether a list header names name.
 func lists(fields []string, name string) bool {
 	for _, v := range fields {
-		for option := range elements(v, ',') {
+		for option := range elements(v) {
 			if strings.EqualFold(option, name) {
 				return true
 			}

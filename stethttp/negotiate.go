@@ -12,7 +12,7 @@ import (
 // ignored, as section 2 has it.
 func preferredWait(fields []string) (time.Duration, bool) {
 	for _, field := range fields {
-		for element := range elements(field, ',') {
+		for element := range elements(field) {
 			preference, _, _ := cut(element, ';')
 			name, value, _ := cut(preference, '=')
 			if !strings.EqualFold(name, "wait") {
@@ -36,7 +36,7 @@ func accepts(accept, codings []string) bool {
 		return true
 	}
 	for _, field := range codings {
-		for coding := range elements(field, ',') {
+		for coding := range elements(field) {
 			if coding != "" && !strings.EqualFold(coding, "identity") && !acceptsCoding(accept, coding) {
 				return false
 			}
@@ -48,7 +48,7 @@ func accepts(accept, codings []string) bool {
 func acceptsCoding(accept []string, coding string) bool {
 	wildcard := false
 	for _, field := range accept {
-		for element := range elements(field, ',') {
+		for element := range elements(field) {
 			name, params, _ := cut(element, ';')
 			_, weight, _ := cut(params, '=')
 			q, err := strconv.ParseFloat(weight, 32)
@@ -62,12 +62,13 @@ func acceptsCoding(accept []string, coding string) bool {
 	return wildcard
 }
 
-// elements yields the elements of a list, without white space around them.
-func elements(list string, sep byte) iter.Seq[string] {
+// elements yields the elements of a list, between commas, without white space
+// around them.
+func elements(list string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for more := true; more; {
 			var element string
-			if element, list, more = cut(list, sep); !yield(element) {
+			if element, list, more = cut(list, ','); !yield(element) {
 				return
 			}
 		}

@@ -153,7 +153,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	s.writes = batcher[write]{run: s.runWrites, limit: o.MaxQueue, most: maxBatch, bytes: maxBatchBytes, size: (*write).size, lanes: o.Writers, ctx: background}
 	s.reads = batcher[read]{run: s.runReads, limit: o.MaxQueue, most: maxBatch, bytes: maxBatchBytes, size: func(*read) int { return 0 }, lanes: o.Readers, ctx: background}
 	s.slow, s.beat, s.sweeps = make(chan struct{}, slowLanes), make(chan struct{}, 1), make(chan struct{}, 1)
-	s.ears = newListener(s, background)
+	s.ears = newListener(background, s)
 	return s, nil
 }
 
@@ -168,7 +168,7 @@ func orDefault(n, otherwise int) int {
 func (s *Store) ownConfig(config *pgxpool.Config) *pgxpool.Config {
 	config.MaxConns = int32(s.o.Writers + s.o.Readers + slowLanes + 3) // heartbeat, sweep, listener
 	config.MinConns, config.MinIdleConns = 0, 0
-	config.BeforeAcquire, config.PrepareConn, config.AfterRelease = nil, nil, nil
+	config.BeforeAcquire, config.PrepareConn, config.AfterRelease = nil, nil, nil //nolint:staticcheck // the service may still set the deprecated one
 	// A statement on a connection that has died is repeated on another; to
 	// ask each time beforehand costs more.
 	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }

@@ -122,7 +122,7 @@ type listener struct {
 	wg      sync.WaitGroup
 }
 
-func newListener(s *Store, ctx context.Context) *listener {
+func newListener(ctx context.Context, s *Store) *listener {
 	return &listener{s: s, ctx: ctx, ears: make(map[stet.ID]map[chan struct{}]struct{}), locks: make(map[int64]int), up: make(chan struct{})}
 }
 
