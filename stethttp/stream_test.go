@@ -123,7 +123,7 @@ func TestEndlessResponseEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = resp.Body.Close()
-		_ = <-ended
+		<-ended
 		wantProblem(t, s.post("k", "", "Prefer", "wait=10"), 410, "result-expired")
 	})
 	t.Run("when its time is used up", func(t *testing.T) {

@@ -254,6 +254,6 @@ func serve(ctx context.Context, ln net.Listener, h http.Handler) error {
 	if err != nil {
 		err = errors.Join(err, srv.Close())
 	}
-	_ = <-served // http.ErrServerClosed
+	<-served // http.ErrServerClosed
 	return err
 }

@@ -21,7 +21,7 @@ var watchChecks = []check{
 func (f *fixture) woken(what string, done <-chan error) {
 	f.Helper()
 	select {
-	case _ = <-done:
+	case <-done:
 	case <-time.After(patience):
 		f.Fatalf("%s: Watch had not returned after %v", what, patience)
 	}
