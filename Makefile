@@ -32,8 +32,8 @@ ordeal-postgres: services ## Kill the service 1,000 and PostgreSQL 200 times, lo
 bench: ## Measure the overhead of the middleware and the speed of the embedded store
 	cd bench && $(GO) run ./overhead && $(GO) run ./pairs
 
-bench-postgres: services ## Measure the PostgreSQL store beside what one writes by hand
-	cd bench && $(GO) run ./postgres
+bench-postgres: services ## Measure the PostgreSQL store beside what one writes by hand, and under a sweep (5 min)
+	cd bench && $(GO) run ./postgres && $(GO) run ./sweep
 
 fuzz: ## Run every fuzz target for FUZZTIME (60s)
 	@grep -rl --include='*_test.go' '^func Fuzz' . | while read -r f; do \

@@ -17,8 +17,8 @@ const (
 	defaultStoreTimeout = 5 * time.Second
 	defaultSweepEvery   = time.Minute
 
-	sweepLimit   = 500 // records looked at by one Sweep
-	sweepBatches = 200 // Sweeps in a row, so that a round is bounded
+	sweepLimit = 500 // records looked at by one Sweep
+	sweepShare = 5   // a sweep at work takes one part in so many of the time
 
 	maxOrphans = 64 // clean-ups of claims with a lost reply, at a time
 )
@@ -211,10 +211,9 @@ func (t *ticket) event(kind EventKind, rec Record, err error) Event {
 
 // sweepLoop cleans up until ctx ends.
 func (e *Engine) sweepLoop(ctx context.Context, s Sweeper) {
-	for {
+	for more := false; ; {
 		// Jitter, so that processes started together do not sweep together.
-		pause := e.o.SweepEvery/2 + rand.N(e.o.SweepEvery)
-		if !sleep(ctx, pause) {
+		if !more && !sleep(ctx, e.o.SweepEvery/2+rand.N(e.o.SweepEvery)) {
 			return
 		}
 		swept, err := e.sweep(ctx, s)
@@ -222,13 +221,17 @@ func (e *Engine) sweepLoop(ctx context.Context, s Sweeper) {
 			return
 		}
 		e.observe(ctx, Event{Kind: EventSwept, Swept: swept, Err: err})
+		more = err == nil && swept.More
 	}
 }
 
+// sweep cleans up until nothing is left to do, but no longer than SweepEvery.
+// After each step it rests, so that claims keep most of the store to themselves.
 func (e *Engine) sweep(ctx context.Context, s Sweeper) (sum Swept, err error) {
 	fault.At(fault.SweepBefore)
 	defer fault.At(fault.SweepAfter)
-	for range sweepBatches {
+	for began := time.Now(); ; {
+		step := time.Now()
 		got, err := s.Sweep(ctx, sweepLimit)
 		sum.Parked += got.Parked
 		sum.Expired += got.Expired
@@ -237,11 +240,10 @@ func (e *Engine) sweep(ctx context.Context, s Sweeper) (sum Swept, err error) {
 		if err != nil {
 			return sum, errors.Join(ErrStore, err)
 		}
-		if !got.More {
-			break
+		if !sleep(ctx, (sweepShare-1)*time.Since(step)) || !got.More || time.Since(began) > e.o.SweepEvery {
+			return sum, nil
 		}
 	}
-	return sum, nil
 }
 
 // sleep waits for d and reports whether ctx is still alive.

@@ -83,8 +83,12 @@ func (n names) replacer() *strings.Replacer {
 type Migration struct {
 	Version int    // 1 for the first
 	Name    string // such as "records"
-	Up      string
-	Down    string // loses what Up made room for
+	// Lock is one statement, which waits until Migrate, or anything else that
+	// uses it on these tables, has ended its transaction. A migrator with no lock
+	// of its own executes it first in its transaction, and then reads the version.
+	Lock string
+	Up   string
+	Down string // loses what Up made room for
 }
 
 // Migrations returns the steps in order, with the names of o put in.
@@ -105,7 +109,7 @@ func Migrations(o Options) ([]Migration, error) {
 		if err != nil || version != len(all)+1 {
 			return nil, fmt.Errorf("postgres: the embedded file %s is out of order", up)
 		}
-		m := Migration{Version: version, Name: name}
+		m := Migration{Version: version, Name: name, Lock: n.migrateLock()}
 		for file, into := range map[string]*string{up: &m.Up, strings.TrimSuffix(up, ".up.sql") + ".down.sql": &m.Down} {
 			text, err := migrations.ReadFile(file)
 			if err != nil {
@@ -134,8 +138,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, o Options) error {
 		// Through the connection itself: several statements in one need
 		// the simple protocol, whatever the pool's mode is.
 		conn := tx.Conn().PgConn()
-		lock := fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", int64(hash64("migrate", n.schema, n.table)))
-		if _, err := conn.Exec(ctx, lock).ReadAll(); err != nil {
+		if _, err := conn.Exec(ctx, n.migrateLock()).ReadAll(); err != nil {
 			return err
 		}
 		version, err := readVersion(ctx, tx, n)
@@ -153,6 +156,12 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, o Options) error {
 		return nil
 	})
 	return explain("migrate", err)
+}
+
+// migrateLock lets one migrator of these tables work at a time, and asks no more
+// of a connection than a transaction, so that it holds behind PgBouncer too.
+func (n names) migrateLock() string {
+	return fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", int64(hash64("migrate", n.schema, n.table)))
 }
 
 // SchemaVersion returns the version of the tables that there are; 0 if there
@@ -203,9 +212,9 @@ func (n names) check(ctx context.Context, q rowQuerier) error {
 	case version > schemaVersion:
 		return n.tooNew(version)
 	case version == 0:
-		return fmt.Errorf("there is no table %s: call postgres.Migrate, or apply the files of its folder migrations", n.records)
+		return fmt.Errorf("there is no table %s: call postgres.Migrate, run 'stet migrate up', or apply the files of its folder migrations", n.records)
 	case version < schemaVersion:
-		return fmt.Errorf("the tables of %s have version %d, and this program needs version %d: call postgres.Migrate", n.records, version, schemaVersion)
+		return fmt.Errorf("the tables of %s have version %d, and this program needs version %d: call postgres.Migrate, or run 'stet migrate up'", n.records, version, schemaVersion)
 	}
 	return nil
 }

@@ -25,7 +25,9 @@ type SQLTx interface {
 	Rollback() error
 }
 
-// SettleSQL is SettleTx for transactions of database/sql.
+// SettleSQL is Store.SettleTx for transactions of database/sql. Like that it
+// writes out as it is: for a run of an engine, which marks its results, give
+// stet.SettleTx what OverSQL returns.
 func (s *Store) SettleSQL(ctx context.Context, tx Querier, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
 	return s.settleIn(ctx, c, out, keep, sql.ErrNoRows, func(q string, args ...any) scanner { return tx.QueryRowContext(ctx, q, args...) })
 }

@@ -16,7 +16,7 @@ import (
 
 func TestOddNamesAreQuoted(t *testing.T) {
 	pool := database(t)
-	for _, name := range []string{`we"ird'; DROP TABLE x; --`, "Größe 表", "records_fence", `"records"`, "$1", "{records}"} {
+	for _, name := range []string{`we"ird'; DROP TABLE x; --`, "Größe 表", "records_fence", `"records"`, "$1", "{records}", "a\nb"} {
 		o := Options{Schema: name, Table: name}
 		s := open(t, pool, o)
 		mustSettle(t, s, mustClaim(t, s, request("k")).Claim(), "x")

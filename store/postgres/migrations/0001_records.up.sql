@@ -1,6 +1,6 @@
--- The records of stet. The names "stet", "records", "records_fence",
--- "records_due" and "records_schema" are the defaults; other names take their
--- place when package postgres applies this file.
+-- The records of stet. The quoted names are the defaults; other names take their
+-- place when package postgres applies this file. Comments quote none of them: a
+-- name may have a line break, which would end the comment.
 
 CREATE SCHEMA IF NOT EXISTS "stet";
 
