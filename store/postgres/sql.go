@@ -12,7 +12,7 @@ import (
 )
 
 // Querier is a transaction of database/sql, by whatever name: *sql.Tx,
-// *sqlx.Tx, bun.Tx, GORM's tx.Statement.ConnPool.
+// *sqlx.Tx, the *sql.Tx in a bun.Tx, GORM's tx.Statement.ConnPool.
 type Querier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
