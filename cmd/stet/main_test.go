@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet/internal/demo"
+	"github.com/stet-go/stet/internal/rig"
 )
 
 // The test binary is the command too: this variable makes it so.
@@ -24,7 +25,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(commandEnv) != "" {
 		main()
 	}
-	os.Exit(m.Run())
+	os.Exit(rig.Main(m).Run())
 }
 
 // stet runs the command line in this process.
@@ -66,7 +67,8 @@ func TestWrongUsageExitsWith2AndSaysWhatToDo(t *testing.T) {
 }
 
 func TestHelpFitsAScreenAndHidesWhatIsNotForPeople(t *testing.T) {
-	for _, args := range [][]string{{}, {"--help"}, {"demo", "--help"}, {"version", "--help"}} {
+	for _, args := range [][]string{{}, {"--help"}, {"demo", "--help"}, {"migrate"}, {"migrate", "up", "--help"},
+		{"migrate", "down", "--help"}, {"migrate", "status", "--help"}, {"version", "--help"}} {
 		status, out, errs := stet(t, args...)
 		if n := strings.Count(out, "\n"); status != exitOK || errs != "" || n < 3 || n > 24 {
 			t.Errorf("stet %q: status %d, %d lines, stderr %q", args, status, n, errs)

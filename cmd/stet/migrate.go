@@ -1,0 +1,212 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"github.com/stet-go/stet/store/postgres"
+)
+
+// Variables of the environment that name the database, the first one first.
+var urlVariables = []string{"STET_POSTGRES_URL", "DATABASE_URL"}
+
+// migrate is what the commands below migrate have in common.
+type migrate struct {
+	url     string
+	options postgres.Options
+}
+
+func newMigrate() *cobra.Command {
+	m := &migrate{}
+	cmd := &cobra.Command{
+		Use:   "migrate",
+		Short: "Create, show or drop the tables of stet in PostgreSQL",
+		Long: `migrate keeps the tables of stet in a PostgreSQL database. It may be used in turn
+with postgres.Migrate, and with a migrator of your own that applies the SQL that
+--show-sql prints: all of them read and write the same record of the version.
+
+The database is a URL or a string of key=value pairs. A password in --url can be
+seen in the list of processes; in the environment or a password file it cannot.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	f := cmd.PersistentFlags()
+	f.StringVar(&m.url, "url", "", "the database (default $"+strings.Join(urlVariables, " or $")+")")
+	f.StringVar(&m.options.Schema, "schema", "stet", "schema of the tables")
+	f.StringVar(&m.options.Table, "table", "records", "table of the records, and beginning of the others' names")
+	cmd.AddCommand(m.newUp(), m.newDown(), m.newStatus())
+	return cmd
+}
+
+func (m *migrate) newUp() *cobra.Command {
+	var show bool
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Bring the tables up to the version of this program",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return m.with(cmd, show, func(steps []postgres.Migration, db *database) error {
+				pending := steps
+				if db != nil {
+					pending = steps[db.version:]
+				}
+				switch {
+				case len(pending) == 0:
+					cmd.PrintErrf("%s is at version %d already; nothing to do\n", m.table(), len(steps))
+					return nil
+				case show:
+					return m.print(cmd.OutOrStdout(), pending, true)
+				}
+				return db.up(cmd.Context(), cmd.OutOrStdout())
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&show, "show-sql", false, "print the SQL and change nothing; without a database, of all steps")
+	return cmd
+}
+
+func (m *migrate) newDown() *cobra.Command {
+	var show, yes bool
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "Undo the last step, and lose the records in what it created",
+		Long: `down undoes the last step and drops what it created. Undoing step 1 drops every
+record: an operation that has run already may run again. Stop what uses the
+tables first.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return m.with(cmd, show, func(steps []postgres.Migration, db *database) error {
+				last := len(steps)
+				if db != nil {
+					last = db.version
+				}
+				if last == 0 {
+					cmd.PrintErrf("%s is not there; nothing to undo\n", m.table())
+					return nil
+				}
+				if show {
+					return m.print(cmd.OutOrStdout(), steps[last-1:last], false)
+				}
+				if !yes {
+					if err := m.confirm(cmd, steps[last-1]); err != nil {
+						return err
+					}
+				}
+				return db.down(cmd.Context(), cmd.OutOrStdout(), last)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&show, "show-sql", false, "print the SQL and change nothing; without a database, of the newest step")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}
+
+func (m *migrate) newStatus() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show which steps are applied",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return m.with(cmd, false, func(steps []postgres.Migration, db *database) error {
+				states, err := db.states(cmd.Context())
+				if err != nil {
+					return err
+				}
+				w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+				fmt.Fprintln(w, "STEP\tNAME\tSTATE")
+				for i, step := range steps {
+					fmt.Fprintf(w, "%d\t%s\t%s\n", step.Version, step.Name, states[i])
+				}
+				if err := w.Flush(); err != nil {
+					return err
+				}
+				if db.version < len(steps) {
+					cmd.PrintErrf("%s lacks a step; run 'stet migrate up'\n", m.table())
+				}
+				return nil
+			})
+		},
+	}
+}
+
+// with calls f with the steps and the database, which is nil if it is optional
+// and not named.
+func (m *migrate) with(cmd *cobra.Command, optional bool, f func([]postgres.Migration, *database) error) (err error) {
+	m.options.Schema = cmp.Or(m.options.Schema, "stet")
+	m.options.Table = cmp.Or(m.options.Table, "records")
+	steps, err := postgres.Migrations(m.options)
+	if err != nil {
+		return usage{fmt.Errorf("--schema or --table: %w", err)}
+	}
+	url := m.url
+	for _, name := range urlVariables {
+		url = cmp.Or(url, os.Getenv(name))
+	}
+	if url == "" {
+		if optional {
+			return f(steps, nil)
+		}
+		return usage{fmt.Errorf("which database? Give --url, or set %s", strings.Join(urlVariables, " or "))}
+	}
+	db, err := openDatabase(cmd.Context(), url, m.options, steps)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.close()) }()
+	if db.version > len(steps) {
+		return fmt.Errorf("%s has version %d, and this program knows versions up to %d: use a stet as new as the one that migrated it",
+			m.table(), db.version, len(steps))
+	}
+	return f(steps, db)
+}
+
+// table is the table of records, to be read by people.
+func (m *migrate) table() string { return m.options.Schema + "." + m.options.Table }
+
+// print writes steps as a script, for psql or a person.
+func (m *migrate) print(w io.Writer, steps []postgres.Migration, up bool) error {
+	for _, step := range steps {
+		direction, sql := "up", step.Up
+		if !up {
+			direction, sql = "down", step.Down
+		}
+		// Quoted, for a name may have a line break, which would end the comment.
+		_, err := fmt.Fprintf(w, "-- %q, step %d %s, %s\nBEGIN;\n%s;\n\n%s\nCOMMIT;\n",
+			m.table(), step.Version, step.Name, direction, step.Lock, strings.TrimSpace(sql))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// confirm has somebody type the name of the table that loses its records.
+func (m *migrate) confirm(cmd *cobra.Command, step postgres.Migration) error {
+	cmd.PrintErrf("Undoing step %d, %s, drops what it created", step.Version, step.Name)
+	if step.Version == 1 {
+		cmd.PrintErr(", every record included:\noperations that have run already may run again")
+	}
+	cmd.PrintErrf(".\nType %s to go on: ", m.table())
+	answer := make(chan string, 1)
+	go func() { // it ends with the process at the latest: an interrupt does not end a read
+		line, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
+		answer <- line
+	}()
+	select {
+	case line := <-answer:
+		if strings.TrimRight(line, "\r\n") == m.table() {
+			return nil
+		}
+		return fmt.Errorf("not confirmed; nothing was changed. Type %s when asked, or give --yes", m.table())
+	case <-cmd.Context().Done():
+		return fmt.Errorf("not confirmed; nothing was changed: %w", context.Cause(cmd.Context()))
+	}
+}

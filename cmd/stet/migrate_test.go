@@ -1,0 +1,323 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store/postgres"
+)
+
+// emptyDatabase makes a database, names it in the environment, and connects.
+func emptyDatabase(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	url := rig.Postgres(t).Database(t)
+	t.Setenv("STET_POSTGRES_URL", url)
+	t.Setenv("DATABASE_URL", "postgres://127.0.0.1:1/not-this-one")
+	pool, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func execSQL(t *testing.T, pool *pgxpool.Pool, sql string) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// wantVersion fails the test unless the store and the command see version.
+func wantVersion(t *testing.T, pool *pgxpool.Pool, o postgres.Options, version int, args ...string) {
+	t.Helper()
+	got, err := postgres.SchemaVersion(t.Context(), pool, o)
+	if err != nil || got != version {
+		t.Errorf("SchemaVersion: %d, %v; want %d", got, err, version)
+	}
+	status, out, errs := stet(t, append([]string{"migrate", "status"}, args...)...)
+	if status != exitOK || strings.Count(out, "applied") != version || strings.Contains(out, "pending") != (errs != "") {
+		t.Errorf("status: %d, %q, %q; want %d applied", status, out, errs, version)
+	}
+	if store, err := postgres.New(t.Context(), pool, o); (err == nil) != (version > 0) {
+		t.Errorf("New at version %d: %v", version, err)
+	} else if err == nil {
+		_ = store.Close()
+	}
+}
+
+func tables(t *testing.T, pool *pgxpool.Pool) (n int) {
+	t.Helper()
+	const sql = `SELECT count(*) FROM pg_class c JOIN pg_namespace s ON s.oid = c.relnamespace
+		WHERE c.relkind IN ('r', 'S') AND s.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')`
+	if err := pool.QueryRow(t.Context(), sql).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// must runs a command that has to succeed, and returns its stdout.
+func must(t *testing.T, args ...string) string {
+	t.Helper()
+	status, out, errs := stet(t, args...)
+	if status != exitOK {
+		t.Fatalf("stet %q: status %d, %q, %q", args, status, out, errs)
+	}
+	return out
+}
+
+func TestMigrateAndPackagePostgresTakeTurns(t *testing.T) {
+	pool := emptyDatabase(t)
+	for _, o := range []postgres.Options{{}, {Schema: `we"ird'; --`, Table: "Größe 表"}} {
+		var names []string
+		if o.Schema != "" {
+			names = []string{"--schema", o.Schema, "--table", o.Table}
+		}
+		up, down := append([]string{"migrate", "up"}, names...), append([]string{"migrate", "down", "--yes"}, names...)
+		library := func() {
+			t.Helper()
+			if err := postgres.Migrate(t.Context(), pool, o); err != nil {
+				t.Error(err)
+			}
+		}
+		wantVersion(t, pool, o, 0, names...)
+		if out := must(t, up...); out != "applied step 1, records\n" {
+			t.Errorf("up: %q", out)
+		}
+		wantVersion(t, pool, o, 1, names...)
+		before := tables(t, pool)
+		library()
+		must(t, up...)
+		if n := tables(t, pool); n != before {
+			t.Errorf("%d tables and sequences, after %d: somebody keeps a second record of the version", n, before)
+		}
+		if out := must(t, down...); out != "undid step 1, records\n" {
+			t.Errorf("down: %q", out)
+		}
+		wantVersion(t, pool, o, 0, names...)
+		must(t, down...)
+		library()
+		wantVersion(t, pool, o, 1, names...)
+		must(t, up...)
+		must(t, down...)
+		if n := tables(t, pool); n != 0 {
+			t.Errorf("%d tables and sequences are left", n)
+		}
+	}
+}
+
+func TestMigratorsAtOneTimeAgree(t *testing.T) {
+	pool := emptyDatabase(t)
+	for range 5 {
+		var wg sync.WaitGroup
+		for i := range 4 {
+			wg.Go(func() {
+				if i == 0 {
+					if err := postgres.Migrate(context.Background(), pool, postgres.Options{}); err != nil {
+						t.Errorf("Migrate: %v", err)
+					}
+					return
+				}
+				var out bytes.Buffer
+				if status := run(t.Context(), []string{"migrate", "up"}, strings.NewReader(""), &out, &out); status != exitOK {
+					t.Errorf("up: %d, %s", status, out.String())
+				}
+			})
+		}
+		wg.Wait()
+		wantVersion(t, pool, postgres.Options{}, 1)
+		must(t, "migrate", "down", "--yes")
+	}
+}
+
+// What goose found may be out of date once the lock is there: the step is not
+// applied again.
+func TestUpWaitsForAnotherMigratorAndThenHasNothingToDo(t *testing.T) {
+	pool := emptyDatabase(t)
+	steps, err := postgres.Migrations(postgres.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), steps[0].Lock); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	ended := make(chan int, 1)
+	go func() { ended <- run(t.Context(), []string{"migrate", "up"}, strings.NewReader(""), &out, &out) }()
+	for waiting := false; !waiting; {
+		const sql = `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`
+		if err := pool.QueryRow(t.Context(), sql).Scan(&waiting); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case status := <-ended:
+			t.Fatalf("up did not wait: status %d, %q", status, out.String())
+		default:
+		}
+	}
+	if _, err := tx.Exec(t.Context(), steps[0].Up, pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if status := <-ended; status != exitOK || !strings.Contains(out.String(), "another migrator was faster") {
+		t.Errorf("status %d, %q", status, out.String())
+	}
+	wantVersion(t, pool, postgres.Options{}, 1)
+}
+
+func TestShownSQLChangesNothingAndIsWhatIsDone(t *testing.T) {
+	pool := emptyDatabase(t)
+	o := postgres.Options{Schema: "a\nb", Table: "c"}
+	names := []string{"--show-sql", "--schema", o.Schema, "--table", o.Table}
+	up, down := append([]string{"migrate", "up"}, names...), append([]string{"migrate", "down"}, names...)
+	script := must(t, up...)
+	if out := must(t, down...); out != "" {
+		t.Errorf("down of nothing: %q", out)
+	}
+	if n := tables(t, pool); n != 0 {
+		t.Fatalf("up --show-sql made %d tables and sequences", n)
+	}
+	execSQL(t, pool, script)
+	wantVersion(t, pool, o, 1, names[1:]...)
+	if out := must(t, up...); out != "" {
+		t.Errorf("up when nothing is pending: %q", out)
+	}
+	script = must(t, down...)
+	wantVersion(t, pool, o, 1, names[1:]...)
+	execSQL(t, pool, script)
+	wantVersion(t, pool, o, 0, names[1:]...)
+
+	t.Setenv("STET_POSTGRES_URL", "")
+	t.Setenv("DATABASE_URL", "")
+	if out := must(t, "migrate", "up", "--show-sql", "--schema", "x"); !strings.Contains(out, `CREATE TABLE "x"."records" (`) {
+		t.Errorf("up without a database: %q", out)
+	}
+	if out := must(t, "migrate", "down", "--show-sql", "--table", "y"); !strings.Contains(out, `DROP TABLE "stet"."y";`) {
+		t.Errorf("down without a database: %q", out)
+	}
+}
+
+func TestDownDropsRecordsOnlyOnceItIsConfirmed(t *testing.T) {
+	pool := emptyDatabase(t)
+	must(t, "migrate", "up")
+	ask := func(ctx context.Context, stdin io.Reader) (int, string) {
+		var out bytes.Buffer
+		status := run(ctx, []string{"migrate", "down"}, stdin, &out, &out)
+		return status, out.String()
+	}
+	for _, answer := range []string{"", "\n", "y\n", "yes\n", "records\n", "stet.records2\n"} {
+		status, out := ask(t.Context(), strings.NewReader(answer))
+		for _, want := range []string{"every record", "Type stet.records", "nothing was changed", "--yes"} {
+			if status != exitFailure || !strings.Contains(out, want) {
+				t.Errorf("answer %q: status %d, %q, want %q", answer, status, out, want)
+			}
+		}
+		wantVersion(t, pool, postgres.Options{}, 1)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	never, w := io.Pipe()
+	defer func() { _ = w.Close() }()
+	asked := readHook{never, cancel} // an interrupt while it waits for the answer
+	if status, out := ask(ctx, asked); status != exitFailure || !strings.Contains(out, "nothing was changed") {
+		t.Errorf("interrupted: status %d, %q", status, out)
+	}
+	wantVersion(t, pool, postgres.Options{}, 1)
+	if status, out := ask(t.Context(), strings.NewReader("stet.records\n")); status != exitOK {
+		t.Errorf("confirmed: status %d, %q", status, out)
+	}
+	wantVersion(t, pool, postgres.Options{}, 0)
+}
+
+// readHook calls f before it reads.
+type readHook struct {
+	io.Reader
+	f func()
+}
+
+func (r readHook) Read(p []byte) (int, error) {
+	r.f()
+	return r.Reader.Read(p)
+}
+
+func TestMigrateSaysWhatIsWrongAndWhatToDo(t *testing.T) {
+	pool := emptyDatabase(t)
+	execSQL(t, pool, `CREATE SCHEMA other; CREATE TABLE other.records (x int);
+		CREATE SCHEMA newer; CREATE TABLE newer.records_schema (version int); INSERT INTO newer.records_schema VALUES (99);
+		CREATE SCHEMA busy; DROP ROLE IF EXISTS stet_powerless; CREATE ROLE stet_powerless LOGIN`)
+	t.Cleanup(func() { _, _ = pool.Exec(context.Background(), "DROP ROLE stet_powerless") })
+	must(t, "migrate", "up", "--schema", "busy")
+	execSQL(t, pool, `CREATE VIEW busy.v AS SELECT * FROM busy.records`)
+	url := pool.Config().ConnString()
+	with := func(parameter string) string { // in the URL
+		if strings.Contains(url, "?") {
+			return url + "&" + parameter
+		}
+		return url + "?" + parameter
+	}
+	for _, tc := range []struct {
+		status int
+		args   []string
+		want   []string
+	}{
+		{exitFailure, []string{"up", "--schema", "other"}, []string{"step 1", "another kind", "--table"}},
+		{exitFailure, []string{"up", "--schema", "newer"}, []string{"newer.records has version 99", "up to 1", "as new as"}},
+		{exitFailure, []string{"down", "--yes", "--schema", "newer"}, []string{"version 99"}},
+		{exitFailure, []string{"status", "--schema", "newer"}, []string{"version 99"}},
+		{exitFailure, []string{"down", "--yes", "--schema", "busy"}, []string{"depends on", "drop it first"}},
+		{exitFailure, []string{"up", "--url", with("default_transaction_read_only=on")}, []string{"connect to the primary"}},
+		{exitFailure, []string{"up", "--url", with("user=stet_powerless")}, []string{"CREATE on the database"}},
+		{exitFailure, []string{"status", "--url", "postgres://u:hush@127.0.0.1:1/x"}, []string{"127.0.0.1"}},
+		{exitUsage, []string{"up", "--url", "mysql://u:hush@127.0.0.1/x"}, []string{"the database's URL", "--help"}},
+		{exitUsage, []string{"up", "--url", "postgres://u:hush@[/x"}, []string{"the database's URL"}},
+		{exitUsage, []string{"up", "--table", strings.Repeat("x", 57)}, []string{"--table", "56 bytes"}},
+		{exitUsage, []string{"up", "now"}, []string{`"now"`}},
+		{exitUsage, []string{"sideways"}, []string{`"sideways"`}},
+		{exitUsage, []string{"status", "--show-sql"}, []string{"--show-sql"}},
+	} {
+		before := tables(t, pool)
+		status, out, errs := stet(t, append([]string{"migrate"}, tc.args...)...)
+		if status != tc.status || out != "" || strings.Contains(errs, "hush") {
+			t.Errorf("%q: status %d, stdout %q, stderr %q", tc.args, status, out, errs)
+		}
+		for _, want := range tc.want {
+			if !strings.Contains(errs, want) {
+				t.Errorf("%q: %q is missing from %q", tc.args, want, errs)
+			}
+		}
+		if n := tables(t, pool); n != before {
+			t.Errorf("%q: %d tables and sequences, after %d", tc.args, n, before)
+		}
+	}
+	t.Setenv("STET_POSTGRES_URL", "")
+	must(t, "migrate", "up", "--url", url)
+	t.Setenv("DATABASE_URL", "")
+	if status, _, errs := stet(t, "migrate", "status"); status != exitUsage || !strings.Contains(errs, "--url") || !strings.Contains(errs, "DATABASE_URL") {
+		t.Errorf("without a database: status %d, %q", status, errs)
+	}
+}
+
+func TestMigrateWorksBehindPgBouncer(t *testing.T) {
+	pool := emptyDatabase(t)
+	bouncer := rig.PgBouncer(t, rig.Postgres(t), rig.PgBouncerOptions{})
+	url := rig.Through(bouncer.Addr(), pool.Config().ConnString())
+	must(t, "migrate", "up", "--url", url)
+	wantVersion(t, pool, postgres.Options{}, 1, "--url", url)
+	must(t, "migrate", "down", "--yes", "--url", url)
+	wantVersion(t, pool, postgres.Options{}, 0, "--url", url)
+}
