@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -27,21 +28,40 @@ type Options struct {
 
 // Store is a stet.Store, stet.Watcher and stet.Sweeper in memory.
 type Store struct {
-	o Options
+	o     Options
+	start time.Time // instants are counted from it, with the clock's monotonic part
 
 	mu     sync.Mutex
-	m      map[stet.ID]*entry
-	order  []*entry // for sweeping; entry.at is the index
-	cursor int
-	fence  int64 // of the last claim of any key: it outlives every record
+	index  map[stet.ID]int // places among the entries
+	chunks [][]entry       // see at: few large objects, for the garbage collector's sake
+	n      int             // entries held
+	cursor int             // of the sweep
+	fence  int64           // of the last claim of any key: it outlives every record
 }
 
-// entry is a record with what only this store needs.
+// chunk is how many entries are allocated together.
+const chunk = 256
+
+// instant is a time on the store's clock, since its start.
+type instant = time.Duration
+
+// never is the instant that does not come.
+const never instant = math.MaxInt64
+
+// entry is a record. It holds as few pointers as can be.
 type entry struct {
-	stet.Record
-	leaseEnd time.Time
-	at       int
-	changed  chan struct{} // closed when the record stops running; nil if nobody watches
+	id, scope   stet.ID
+	fingerprint stet.Fingerprint
+	owner       stet.Owner
+	state       stet.State
+	gone        bool
+	ended       bool // settled, released or parked, at settled
+	attempt     int
+	fence       int64
+	result      []byte
+
+	leaseEnd, claimed, settled, expires, forget instant
+	changed                                     chan struct{} // closed when the record stops running; nil if nobody watches
 }
 
 // New returns an empty store. It panics if o.MaxRecords is negative.
@@ -55,8 +75,22 @@ func New(o Options) *Store {
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
-	return &Store{o: o, m: make(map[stet.ID]*entry)}
+	return &Store{o: o, start: o.Clock(), index: make(map[stet.ID]int)}
 }
+
+func (s *Store) now() instant { return s.o.Clock().Sub(s.start) }
+
+// after is now + d, or never if that cannot be counted.
+func after(now instant, d time.Duration) instant {
+	if d > 0 && now > never-d {
+		return never
+	}
+	return now + d
+}
+
+// at returns the entry at a place. The caller holds s.mu, and keeps the pointer
+// no longer than until the next removal.
+func (s *Store) at(i int) *entry { return &s.chunks[i/chunk][i%chunk] }
 
 // Claim implements stet.Store.
 func (s *Store) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
@@ -65,53 +99,62 @@ func (s *Store) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.o.Clock()
+	now := s.now()
 	e := s.current(req.ID, now)
 	switch {
 	case e == nil:
-		if len(s.m) >= s.o.MaxRecords {
-			return stet.Record{}, fmt.Errorf("memory: %d records are held, the limit of Options.MaxRecords", len(s.m))
+		if s.n >= s.o.MaxRecords {
+			return stet.Record{}, fmt.Errorf("memory: %d records are held, the limit of Options.MaxRecords", s.n)
 		}
-		e = &entry{at: len(s.order), Record: stet.Record{ID: req.ID, Scope: req.Scope, Fingerprint: req.Fingerprint}}
-		s.m[req.ID] = e
-		s.order = append(s.order, e)
+		e = s.add(req)
 		s.grant(e, req, now)
-	case e.Fingerprint != req.Fingerprint:
-		return e.read(now), stet.ErrMismatch
-	case e.State == stet.Running && e.Owner != req.Owner && !now.Before(e.leaseEnd):
+	case e.fingerprint != req.Fingerprint:
+		return s.record(e, now), stet.ErrMismatch
+	case e.state == stet.Running && e.owner != req.Owner && now >= e.leaseEnd:
 		s.park(e, now)
-	case e.State == stet.Retryable && e.Owner != req.Owner:
+	case e.state == stet.Retryable && e.owner != req.Owner:
 		s.grant(e, req, now)
 	}
-	return e.read(now), nil
+	return s.record(e, now), nil
+}
+
+// add makes room for a record. The caller holds s.mu.
+func (s *Store) add(req stet.ClaimRequest) *entry {
+	if s.n == len(s.chunks)*chunk {
+		s.chunks = append(s.chunks, make([]entry, chunk))
+	}
+	s.index[req.ID] = s.n
+	e := s.at(s.n)
+	s.n++
+	*e = entry{id: req.ID, scope: req.Scope, fingerprint: req.Fingerprint}
+	return e
 }
 
 // grant makes e run under req. The caller holds s.mu.
-func (s *Store) grant(e *entry, req stet.ClaimRequest, now time.Time) {
-	s.to(e, stet.VerbClaim)
+func (s *Store) grant(e *entry, req stet.ClaimRequest, now instant) {
+	e.to(stet.VerbClaim)
 	s.fence++
-	e.Fence = s.fence
-	e.Owner = req.Owner
-	e.Attempt++
-	e.ClaimedAt = now
-	e.leaseEnd = now.Add(req.Lease)
-	e.SettledAt, e.ExpiresAt, e.ForgetAt = time.Time{}, time.Time{}, time.Time{}
+	e.fence = s.fence
+	e.owner = req.Owner
+	e.attempt++
+	e.claimed, e.leaseEnd = now, after(now, req.Lease)
+	e.ended, e.expires, e.forget = false, never, never
 }
 
 // park makes a dead run's record unknown. The caller holds s.mu.
-func (s *Store) park(e *entry, now time.Time) {
-	s.to(e, stet.VerbPark)
-	e.SettledAt = now
+func (s *Store) park(e *entry, now instant) {
+	e.to(stet.VerbPark)
+	e.ended, e.settled = true, now
 }
 
 // to takes e along an arrow of the state machine, which callers have checked
-// to be there. The caller holds s.mu.
-func (s *Store) to(e *entry, verb stet.Verb) {
-	next, ok := e.State.Next(verb)
+// to be there. The caller holds the store's mu.
+func (e *entry) to(verb stet.Verb) {
+	next, ok := e.state.Next(verb)
 	if !ok {
-		panic(fmt.Sprintf("memory: no way to %v from %v", verb, e.State))
+		panic(fmt.Sprintf("memory: no way to %v from %v", verb, e.state))
 	}
-	e.State = next
+	e.state = next
 	if e.changed != nil {
 		close(e.changed)
 		e.changed = nil
@@ -120,36 +163,53 @@ func (s *Store) to(e *entry, verb stet.Verb) {
 
 // current returns the record of id, or nil if there is none or it is past its
 // ForgetAt. The caller holds s.mu.
-func (s *Store) current(id stet.ID, now time.Time) *entry {
-	e := s.m[id]
-	if e == nil {
+func (s *Store) current(id stet.ID, now instant) *entry {
+	i, ok := s.index[id]
+	if !ok {
 		return nil
 	}
-	if !e.ForgetAt.IsZero() && !now.Before(e.ForgetAt) {
-		s.remove(e)
+	e := s.at(i)
+	if now >= e.forget {
+		s.remove(i)
 		return nil
 	}
-	if !e.ExpiresAt.IsZero() && !now.Before(e.ExpiresAt) {
-		e.Result, e.Gone = nil, true
+	if now >= e.expires {
+		e.result, e.gone = nil, true
 	}
 	return e
 }
 
-// remove forgets e. The caller holds s.mu.
-func (s *Store) remove(e *entry) {
-	delete(s.m, e.ID)
-	last := len(s.order) - 1
-	s.order[e.at] = s.order[last]
-	s.order[e.at].at = e.at
-	s.order[last] = nil
-	s.order = s.order[:last]
+// remove forgets the entry at place i, which the last one takes. The caller
+// holds s.mu.
+func (s *Store) remove(i int) {
+	delete(s.index, s.at(i).id)
+	s.n--
+	if last := s.at(s.n); i != s.n {
+		*s.at(i) = *last
+		s.index[last.id] = i
+	}
+	*s.at(s.n) = entry{}
+	if spare := len(s.chunks)*chunk - s.n; spare >= 2*chunk {
+		s.chunks[len(s.chunks)-1] = nil
+		s.chunks = s.chunks[:len(s.chunks)-1]
+	}
 }
 
-// read returns the record as it is at now. The caller holds s.mu.
-func (e *entry) read(now time.Time) stet.Record {
-	r := e.Record
-	if r.State == stet.Running {
-		r.LeaseLeft = e.leaseEnd.Sub(now)
+// record returns the record as it is at now. The caller holds s.mu.
+func (s *Store) record(e *entry, now instant) stet.Record {
+	r := stet.Record{ID: e.id, Scope: e.scope, State: e.state, Fingerprint: e.fingerprint, Owner: e.owner, Fence: e.fence,
+		Attempt: e.attempt, Result: e.result, Gone: e.gone, ClaimedAt: s.start.Add(e.claimed)}
+	if e.state == stet.Running {
+		r.LeaseLeft = e.leaseEnd - now
+	}
+	if e.ended {
+		r.SettledAt = s.start.Add(e.settled)
+	}
+	if e.expires != never {
+		r.ExpiresAt = s.start.Add(e.expires)
+	}
+	if e.forget != never {
+		r.ForgetAt = s.start.Add(e.forget)
 	}
 	return r
 }
@@ -161,12 +221,12 @@ func (s *Store) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.o.Clock()
+	now := s.now()
 	e := s.current(id, now)
 	if e == nil {
 		return stet.Record{ID: id}, nil
 	}
-	return e.read(now), nil
+	return s.record(e, now), nil
 }
 
 // Extend implements stet.Store.
@@ -176,14 +236,14 @@ func (s *Store) Extend(ctx context.Context, claims []stet.Claim, lease time.Dura
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.o.Clock()
+	now := s.now()
 	for _, c := range claims {
 		e := s.current(c.ID, now)
-		if e == nil || e.Fence != c.Fence || e.State != stet.Running {
+		if e == nil || e.fence != c.Fence || e.state != stet.Running {
 			lost = append(lost, c)
 			continue
 		}
-		e.leaseEnd = now.Add(lease)
+		e.leaseEnd = after(now, lease)
 	}
 	return lost, nil
 }
@@ -199,20 +259,20 @@ func (s *Store) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.o.Clock()
+	now := s.now()
 	e := s.current(c.ID, now)
-	if e == nil || e.Fence != c.Fence {
+	if e == nil || e.fence != c.Fence {
 		return stet.ErrFenced
 	}
-	if e.State == out.State && (e.Gone || !out.Gone && bytes.Equal(e.Result, out.Result)) {
+	if e.state == out.State && (e.gone || !out.Gone && bytes.Equal(e.result, out.Result)) {
 		return nil // the reply to the first time was lost
 	}
-	if _, ok := e.State.Next(verb); !ok {
+	if _, ok := e.state.Next(verb); !ok {
 		return stet.ErrFenced
 	}
-	s.to(e, verb)
-	e.Result, e.Gone = out.Result, out.Gone
-	e.SettledAt, e.ExpiresAt, e.ForgetAt = now, now.Add(keep.Result), now.Add(keep.Tombstone)
+	e.to(verb)
+	e.result, e.gone = out.Result, out.Gone
+	e.ended, e.settled, e.expires, e.forget = true, now, after(now, keep.Result), after(now, keep.Tombstone)
 	return nil
 }
 
@@ -223,19 +283,19 @@ func (s *Store) Release(ctx context.Context, c stet.Claim, keep stet.Retention) 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.o.Clock()
+	now := s.now()
 	e := s.current(c.ID, now)
-	if e == nil || e.Fence != c.Fence {
+	if e == nil || e.fence != c.Fence {
 		return stet.ErrFenced
 	}
-	if e.State == stet.Retryable {
+	if e.state == stet.Retryable {
 		return nil // the reply to the first time was lost
 	}
-	if _, ok := e.State.Next(stet.VerbRelease); !ok {
+	if _, ok := e.state.Next(stet.VerbRelease); !ok {
 		return stet.ErrFenced
 	}
-	s.to(e, stet.VerbRelease)
-	e.SettledAt, e.ForgetAt = now, now.Add(keep.Result)
+	e.to(stet.VerbRelease)
+	e.ended, e.settled, e.forget = true, now, after(now, keep.Result)
 	return nil
 }
 
@@ -243,16 +303,16 @@ func (s *Store) Release(ctx context.Context, c stet.Claim, keep stet.Retention) 
 func (s *Store) Watch(ctx context.Context, id stet.ID, fence int64) error {
 	for {
 		s.mu.Lock()
-		now := s.o.Clock()
+		now := s.now()
 		e := s.current(id, now)
-		if e == nil || e.State != stet.Running || e.Fence != fence || !now.Before(e.leaseEnd) {
+		if e == nil || e.state != stet.Running || e.fence != fence || now >= e.leaseEnd {
 			s.mu.Unlock()
 			return nil
 		}
 		if e.changed == nil {
 			e.changed = make(chan struct{})
 		}
-		changed, left := e.changed, e.leaseEnd.Sub(now)
+		changed, left := e.changed, e.leaseEnd-now
 		s.mu.Unlock()
 
 		lapse := time.NewTimer(left) // looked at again then: a heartbeat may have come
@@ -276,22 +336,22 @@ func (s *Store) Sweep(ctx context.Context, limit int) (stet.Swept, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.o.Clock()
+	now := s.now()
 	for range limit {
-		if s.cursor >= len(s.order) {
+		if s.cursor >= s.n {
 			s.cursor = 0
 			return swept, nil
 		}
-		e := s.order[s.cursor]
-		wasGone := e.Gone
-		if s.current(e.ID, now) == nil {
+		e := s.at(s.cursor)
+		wasGone := e.gone
+		if s.current(e.id, now) == nil {
 			swept.Purged++ // the last record has taken its place
 			continue
 		}
-		if e.Gone && !wasGone {
+		if e.gone && !wasGone {
 			swept.Expired++
 		}
-		if e.State == stet.Running && !now.Before(e.leaseEnd) {
+		if e.state == stet.Running && now >= e.leaseEnd {
 			s.park(e, now)
 			swept.Parked++
 		}
@@ -305,5 +365,5 @@ func (s *Store) Sweep(ctx context.Context, limit int) (stet.Swept, error) {
 func (s *Store) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.m)
+	return s.n
 }
