@@ -109,11 +109,16 @@ func serve(ctx context.Context, o order) (err error) {
 	if err != nil {
 		return err
 	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Addr)
+	return answer(ctx, o.Addr, payments)
+}
+
+// answer serves h at addr until ctx ends, and tells the parent when it does.
+func answer(ctx context.Context, addr string, h http.Handler) error {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return err
 	}
-	srv := &http.Server{Handler: payments, ReadHeaderTimeout: 5 * time.Second}
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second}
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()
 	child.Ready(os.Stdout, l.Addr().String())

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -137,7 +135,7 @@ func serveZombie(ctx context.Context, o order) (err error) {
 	var mu sync.Mutex
 	runs := make(map[string]*stet.Run)
 	mux := http.NewServeMux()
-	answer := func(pattern string, f func(key string) string) {
+	say := func(pattern string, f func(key string) string) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			key, _ := io.ReadAll(r.Body)
 			mu.Lock()
@@ -145,7 +143,7 @@ func serveZombie(ctx context.Context, o order) (err error) {
 			fmt.Fprint(w, f(string(key)))
 		})
 	}
-	answer("POST /claim", func(key string) string {
+	say("POST /claim", func(key string) string {
 		run, err := engine.Begin(ctx, stet.Op{Scope: "zombies", Key: key})
 		if err != nil {
 			return err.Error()
@@ -153,7 +151,7 @@ func serveZombie(ctx context.Context, o order) (err error) {
 		runs[key] = run
 		return "claimed"
 	})
-	answer("POST /settle", func(key string) string {
+	say("POST /settle", func(key string) string {
 		run := runs[key]
 		delete(runs, key)
 		err := run.Settle(ctx, stet.Outcome{State: stet.Completed, Result: []byte("the zombie")})
@@ -166,16 +164,5 @@ func serveZombie(ctx context.Context, o order) (err error) {
 			return err.Error()
 		}
 	})
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Addr)
-	if err != nil {
-		return err
-	}
-	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
-	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
-	defer stop()
-	child.Ready(os.Stdout, l.Addr().String())
-	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	return answer(ctx, o.Addr, mux)
 }
