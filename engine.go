@@ -20,6 +20,10 @@ const (
 	sweepLimit = 500 // records looked at by one Sweep
 	sweepShare = 5   // a sweep at work takes one part in so many of the time
 
+	// maxSweepRest bounds the rest after a step: a step that was slow because
+	// it queued must not put off the next, and with it promise 9.
+	maxSweepRest = 100 * time.Millisecond
+
 	maxOrphans = 64 // clean-ups of claims with a lost reply, at a time
 )
 
@@ -240,7 +244,7 @@ func (e *Engine) sweep(ctx context.Context, s Sweeper) (sum Swept, err error) {
 		if err != nil {
 			return sum, errors.Join(ErrStore, err)
 		}
-		if !sleep(ctx, (sweepShare-1)*time.Since(step)) || !got.More || time.Since(began) > e.o.SweepEvery {
+		if !got.More || time.Since(began) > e.o.SweepEvery || !sleep(ctx, min((sweepShare-1)*time.Since(step), maxSweepRest)) {
 			return sum, nil
 		}
 	}

@@ -145,3 +145,30 @@ func TestNoKeyOrBodyIsTold(t *testing.T) {
 		t.Fatalf("%d lines only", len(told))
 	}
 }
+
+// crowded is a store whose sweeps wait long for their turn, and never finish
+// with the table.
+type crowded struct {
+	*memory.Store
+	sweeps int
+}
+
+func (s *crowded) Sweep(context.Context, int) (stet.Swept, error) {
+	s.sweeps++
+	time.Sleep(time.Second)
+	return stet.Swept{More: true}, nil
+}
+
+func TestSweepThatQueuedIsNotPutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &crowded{Store: memory.New(memory.Options{})}
+		e := newEngine(t, store, stet.Options{SweepEvery: time.Second})
+		time.Sleep(time.Minute)
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if store.sweeps < 50 {
+			t.Fatalf("%d sweeps of a second each in a minute", store.sweeps)
+		}
+	})
+}
