@@ -167,6 +167,8 @@ func TestWrongWiringIsRefusedAtConstruction(t *testing.T) {
 		"class without name":     {Classes: map[string]stet.Policy{"": {}}},
 		"negative run timeout":   {Policy: stet.Policy{RunTimeout: -1}},
 		"negative waiters":       {MaxWaiters: -1},
+		"endless run":            {Policy: stet.Policy{RunTimeout: math.MaxInt64}},
+		"endless store call":     {StoreTimeout: math.MaxInt64},
 		"long namespace":         {Namespace: string(make([]byte, 5000))},
 	} {
 		if e, err := stet.New(memory.New(memory.Options{}), o); !errors.Is(err, stet.ErrInvalid) {

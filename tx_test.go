@@ -235,3 +235,34 @@ func TestCallerThatLeavesTheQueueTakesItsTransactionBack(t *testing.T) {
 	close(release)
 	wg.Wait()
 }
+
+// TestGoroutineLeftBehindMayReadItsRun fails under the race detector only.
+func TestGoroutineLeftBehindMayReadItsRun(t *testing.T) {
+	store, e := bank(t)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	_, err := stet.DoTx(t.Context(), e, store, op, func(ctx context.Context, tx *sql.Tx) (int, error) {
+		run := stet.FromContext(ctx)
+		reading := make(chan struct{})
+		wg.Go(func() {
+			for first := true; ; first = false {
+				_, _, _ = run.Fence(), run.Record(), run.Outcome()
+				if first {
+					close(reading)
+				}
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		})
+		<-reading
+		return 1, book(ctx, tx)
+	})
+	close(stop)
+	wg.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
