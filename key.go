@@ -8,7 +8,8 @@ import (
 	"hash"
 )
 
-// ID is what a store knows a record by: a digest of namespace, scope and key.
+// ID is what a store knows a record by: a digest of namespace, scope and key,
+// which begins with that of the scope (see Digest).
 // Nothing that a client sends reaches a store as a name.
 type ID [32]byte
 
@@ -72,10 +73,30 @@ func formatUUID(u [16]byte, version byte) string {
 	return string(b[:])
 }
 
+// scopePrefix is how many bytes of an ID are its scope's. The others tell keys
+// apart: 192 bits, so two keys of one ID are to be expected among 2^96.
+const scopePrefix = 8
+
 // Digest returns the ID of a key: SHA-256 over the length-prefixed namespace,
-// scope and key, so that ("a:b","c") and ("a","b:c") never meet.
+// scope and key, so that ("a:b","c") and ("a","b:c") never meet, cut to 24 bytes,
+// after the first 8 bytes of the scope's digest. So the records of a scope are
+// neighbours in a store that sorts by ID, and can be listed without an index.
 func Digest(namespace, scope, key string) ID {
-	return digest("stet id 1", namespace, scope, key)
+	id := DigestScope(namespace, scope)
+	sum := digest("stet id 2", namespace, scope, key)
+	copy(id[scopePrefix:], sum[:])
+	return id
+}
+
+// ScopeRange returns the least and the greatest ID that a record of a scope can
+// have, given the scope's digest. Records of other scopes may be between them:
+// compare Record.Scope.
+func ScopeRange(scope ID) (least, greatest ID) {
+	least, greatest = scope, scope
+	for i := scopePrefix; i < len(scope); i++ {
+		least[i], greatest[i] = 0x00, 0xff
+	}
+	return least, greatest
 }
 
 // DigestScope returns the digest that records of one scope have in common. An
