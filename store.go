@@ -134,7 +134,7 @@ type Browser interface {
 	// q.Limit, or none, while Page.Next says that there is more to look at.
 	// Over all pages, a record that exists and matches all the while comes
 	// exactly once. A query that is not acceptable (see Query.Check), or a
-	// cursor of another query, is ErrInvalid.
+	// cursor that the store cannot have given, is ErrInvalid.
 	Browse(ctx context.Context, q Query) (Page, error)
 
 	// Expire removes the result of a settled record now, instead of at its

@@ -26,7 +26,7 @@ type Options struct {
 	Clock func() time.Time
 }
 
-// Store is a stet.Store, stet.Watcher and stet.Sweeper in memory.
+// Store is a stet.Store, stet.Watcher, stet.Sweeper and stet.Browser in memory.
 type Store struct {
 	o     Options
 	start time.Time // instants are counted from it, with the clock's monotonic part

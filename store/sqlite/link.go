@@ -27,10 +27,16 @@ const (
 	qDue
 	qExpire
 	qPurge
+	qBrowse
+	qBrowseUnknown
 	queries // how many there are
 )
 
-const columns = `scope, fingerprint, owner, state, fence, attempt, gone, claimed, lease, settled, expires, forget, result`
+const (
+	columns = `scope, fingerprint, owner, state, fence, attempt, gone, claimed, lease, settled, expires, forget, result`
+	// shown are columns without the result, and whose they are.
+	shown = `scope, fingerprint, owner, state, fence, attempt, gone, claimed, lease, settled, expires, forget, NULL, id`
+)
 
 var sqlText = [queries]string{
 	qBegin:    `BEGIN IMMEDIATE`,
@@ -58,6 +64,9 @@ var sqlText = [queries]string{
 	qDue:    `SELECT id, fence, state, lease, forget FROM stet_records WHERE due <= ? ORDER BY due LIMIT ?`,
 	qExpire: `UPDATE stet_records SET gone = 1, result = NULL, due = forget WHERE fence = ? AND id = ?`,
 	qPurge:  `DELETE FROM stet_records WHERE fence = ? AND id = ?`,
+
+	qBrowse:        `SELECT ` + shown + ` FROM stet_records WHERE id > ? AND id <= ? ORDER BY id LIMIT ?`,
+	qBrowseUnknown: `SELECT ` + shown + ` FROM stet_records WHERE id > ? AND id <= ? AND state = 5 ORDER BY id LIMIT ?`,
 }
 
 // session runs statements: on a connection of the store's own, or in a

@@ -56,46 +56,52 @@ func (s *Store) Release(ctx context.Context, c stet.Claim, keep stet.Retention) 
 }
 
 // Read implements stet.Store. It never waits for a writer.
-func (s *Store) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+func (s *Store) Read(ctx context.Context, id stet.ID) (rec stet.Record, err error) {
+	err = s.read(ctx, func(l *link) error {
+		r, err := load(l, id)
+		if err != nil {
+			return err
+		}
+		if now := s.o.Clock().UnixMicro(); r == nil || r.forgotten(now) {
+			rec = stet.Record{ID: id}
+		} else {
+			rec = r.at(now)
+		}
+		return nil
+	})
+	return rec, err
+}
+
+// read lends one of the connections that only read, dialled if need be. One that
+// has failed is not used again.
+func (s *Store) read(ctx context.Context, do func(*link) error) (err error) {
 	if err := ctx.Err(); err != nil {
-		return stet.Record{}, err
+		return err
 	}
 	if s.closed.Load() {
-		return stet.Record{}, errClosed
+		return errClosed
 	}
 	var l *link
 	select {
 	case l = <-s.readers:
 	case <-ctx.Done():
-		return stet.Record{}, fmt.Errorf("sqlite: while waiting to read: %w", context.Cause(ctx))
+		return fmt.Errorf("sqlite: while waiting to read: %w", context.Cause(ctx))
 	}
-	rec, l, err := s.read(l, id)
-	s.readers <- l
-	return rec, err
-}
-
-// read reads through l, or a new connection if there is none, and returns the
-// connection to keep.
-func (s *Store) read(l *link, id stet.ID) (stet.Record, *link, error) {
+	defer func() { s.readers <- l }()
 	if s.closed.Load() {
-		return stet.Record{}, l, errClosed
+		return errClosed
 	}
 	if l == nil {
-		var err error
 		if l, err = dial(s.background, s.shared); err != nil {
-			return stet.Record{}, nil, s.explain("read", err, s.path)
+			return s.explain("read", err, s.path)
 		}
 	}
-	r, err := load(l, id)
-	if err != nil {
+	if err := do(l); err != nil {
 		_ = l.close()
-		return stet.Record{}, nil, s.explain("read", err, s.path)
+		l = nil
+		return s.explain("read", err, s.path)
 	}
-	now := s.o.Clock().UnixMicro()
-	if r == nil || r.forgotten(now) {
-		return stet.Record{ID: id}, l, nil
-	}
-	return r.at(now), l, nil
+	return nil
 }
 
 // Sweep implements stet.Sweeper. It looks only at records that are due, through

@@ -27,6 +27,8 @@ const schemaVersion = 1
 //
 // due is when the sweep has something to do with the record: its lease runs out,
 // its result expires or it is forgotten. NULL: never.
+//
+// Operators look for unknown records, whose index costs the others nothing.
 const schema = `
 CREATE TABLE stet_meta (
 	one    INTEGER PRIMARY KEY CHECK (one = 1),
@@ -51,6 +53,7 @@ CREATE TABLE stet_records (
 	result      BLOB
 ) STRICT;
 CREATE INDEX stet_records_due ON stet_records (due) WHERE due IS NOT NULL;
+CREATE INDEX stet_records_unknown ON stet_records (id) WHERE state = 5;
 CREATE TRIGGER stet_records_fence BEFORE DELETE ON stet_records
 WHEN old.fence > (SELECT fence FROM stet_meta WHERE one = 1) BEGIN
 	UPDATE stet_meta SET fence = old.fence WHERE one = 1;

@@ -51,7 +51,7 @@ type Options struct {
 	Clock func() time.Time
 }
 
-// Store is a stet.TxStore and a stet.Sweeper in an SQLite file. It is safe for
+// Store is a stet.TxStore, stet.Sweeper and stet.Browser in an SQLite file. It is safe for
 // concurrent use, and so is the file for several processes of one host.
 type Store struct {
 	o          Options
@@ -75,6 +75,7 @@ type Store struct {
 var (
 	_ stet.TxStore[*sql.Tx] = (*Store)(nil)
 	_ stet.Sweeper          = (*Store)(nil)
+	_ stet.Browser          = (*Store)(nil)
 )
 
 // Open opens the store in the file at path, which it creates if need be; the

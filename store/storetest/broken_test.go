@@ -74,6 +74,16 @@ var broken = []struct{ bug, claim string }{
 	{"runs unknown records in transactions", "the function is called only where the state machine has an arrow"},
 	{"settles outside of the transaction", "SettleTx is committed with the caller's rows, or not at all"},
 	{"settles without the fence check", "SettleTx compares the fence"},
+	{"ignores all states but the first", "a query shows each record that matches once"},
+	{"loses a record between pages", "a query shows each record that matches once"},
+	{"shows other scopes", "a query tells scopes apart"},
+	{"ignores ages", "a query knows how old a record is"},
+	{"parks what it shows", "browsing changes nothing, and shows no result"},
+	{"shows results", "browsing changes nothing, and shows no result"},
+	{"browses by place", "records that stay come once while others come and go"},
+	{"browses for nonsense", "a query that makes no sense is refused"},
+	{"expires without the fence check", "expiring compares the fence, and leaves alone what is not settled"},
+	{"forgets what is expired by hand", "a result that is expired by hand is gone, and the key still does not run"},
 }
 
 func TestBrokenStoresFailTheSuite(t *testing.T) {

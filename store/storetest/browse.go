@@ -1,0 +1,270 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+var browseChecks = []check{
+	{"a query shows each record that matches once", "an operator who is shown less than there is believes that nothing is stuck.",
+		browseShowsWhatMatches},
+	{"a query tells scopes apart", "nobody sees a record of another scope, even of one whose IDs begin alike.",
+		browseTellsScopesApart},
+	{"a query knows how old a record is", "what has been stuck for an hour is looked for by its age, on the store's clock.",
+		browseKnowsAges},
+	{"browsing changes nothing, and shows no result", "looking is safe, and results may hold what an operator must not see.",
+		browseChangesNothing},
+	{"records that stay come once while others come and go", "the service goes on while an operator looks.",
+		browseWhileOthersComeAndGo},
+	{"a query that makes no sense is refused", "a typing error must not look like an empty store.",
+		browseRefusesNonsense},
+	{"a result that is expired by hand is gone, and the key still does not run", "erasing a result must not make a second run possible.",
+		expireLeavesATombstone},
+	{"expiring compares the fence, and leaves alone what is not settled", "an operator acts on what was shown, not on what has come since.",
+		expireIsFenced},
+}
+
+// browse returns all that q shows, page by page.
+func (f *fixture) browse(q stet.Query) (all []stet.Record) {
+	f.Helper()
+	for range 10_000 {
+		p, err := f.store.(stet.Browser).Browse(f.ctx, q)
+		if err != nil {
+			f.Fatalf("Browse %+v: %v", q, err)
+		}
+		if most := max(q.Limit, 1); len(p.Records) > most && q.Limit != 0 || len(p.Records) > stet.DefaultBrowse && q.Limit == 0 {
+			f.Fatalf("Browse with a limit of %d returned %d records", q.Limit, len(p.Records))
+		}
+		if all = append(all, p.Records...); p.Next == "" {
+			return all
+		}
+		q.After = p.Next
+	}
+	f.Fatalf("after 10,000 pages there is still more to look at")
+	return nil
+}
+
+// shows requires that q show exactly these records, once each.
+func (f *fixture) shows(what string, q stet.Query, want ...stet.Record) {
+	f.Helper()
+	missing := make(map[stet.ID]stet.Record)
+	for _, rec := range want {
+		missing[rec.ID] = rec
+	}
+	for _, got := range f.browse(q) {
+		was, ok := missing[got.ID]
+		if !ok {
+			f.Errorf("%s shows a record twice, or one that does not match: %s", what, show(got))
+			continue
+		}
+		delete(missing, got.ID)
+		was.Result = nil
+		if d := diff(was, got); d != "" {
+			f.Errorf("%s shows a record as it is not: %s", what, d)
+		}
+	}
+	for _, rec := range missing {
+		f.Errorf("%s does not show a record that is %s", what, show(rec))
+	}
+}
+
+func browseShowsWhatMatches(f *fixture) {
+	var all []stet.Record
+	by := make(map[stet.State][]stet.Record)
+	for range 3 {
+		for _, s := range f.situations() {
+			if s.state != stet.None {
+				all = append(all, s.rec)
+				by[s.state] = append(by[s.state], s.rec)
+			}
+		}
+	}
+	for _, limit := range []int{0, 1, 2, 5, len(all), stet.MaxBrowse} {
+		f.shows("a query for all", stet.Query{Limit: limit}, all...)
+	}
+	for state, want := range by {
+		f.shows("a query for "+state.String(), stet.Query{States: []stet.State{state}}, want...)
+		f.shows("a query for "+state.String()+", one by one", stet.Query{States: []stet.State{state}, Limit: 1}, want...)
+		f.shows("a query for "+state.String()+" of the scope", stet.Query{States: []stet.State{state}, Scope: testScope}, want...)
+	}
+	stuck := []stet.State{stet.Running, stet.Unknown}
+	f.shows("a query for two states", stet.Query{States: stuck, Limit: 2}, slices.Concat(by[stet.Running], by[stet.Unknown])...)
+	mixed := []stet.State{stet.Unknown, stet.Completed}
+	f.shows("a query for an open state and a settled one", stet.Query{States: mixed, Limit: 2}, slices.Concat(by[stet.Unknown], by[stet.Completed])...)
+}
+
+func browseTellsScopesApart(f *fixture) {
+	by := make(map[stet.ID][]stet.Record)
+	like := testScope
+	like[len(like)-1] ^= 1 // begins like testScope
+	scopes := []stet.ID{testScope, like, stet.DigestScope("storetest", "another")}
+	for i := range 30 {
+		scope := scopes[i%len(scopes)]
+		req := f.request(f.long)
+		copy(req.ID[:8], scope[:])
+		req.Scope = scope
+		rec := f.grant(req)
+		if i%2 == 0 {
+			f.settle(rec.Claim(), completed("x"), f.keep)
+		}
+		by[scope] = append(by[scope], f.read(rec.ID))
+	}
+	for scope, want := range by {
+		f.shows("a query for a scope", stet.Query{Scope: scope, Limit: 4}, want...)
+		running := slices.DeleteFunc(slices.Clone(want), func(r stet.Record) bool { return r.State != stet.Running })
+		f.shows("a query for what runs in a scope", stet.Query{Scope: scope, States: []stet.State{stet.Running}, Limit: 2}, running...)
+	}
+	f.shows("a query for a scope without records", stet.Query{Scope: stet.DigestScope("storetest", "nobody")})
+}
+
+func browseKnowsAges(f *fixture) {
+	var old, young []stet.Record
+	claimed := func(state stet.State) stet.Record {
+		rec := f.grant(f.request(f.long))
+		switch state {
+		case stet.Completed:
+			f.settle(rec.Claim(), completed("x"), f.keep)
+		case stet.Retryable:
+			f.release(rec.Claim(), f.keep)
+		}
+		return f.read(rec.ID)
+	}
+	kinds := []stet.State{stet.Running, stet.Completed, stet.Retryable}
+	for _, state := range kinds {
+		old = append(old, claimed(state))
+	}
+	f.pass(10)
+	for _, state := range kinds {
+		young = append(young, claimed(state))
+	}
+	age := 5 * f.unit
+	f.shows("a query for what is older", stet.Query{OlderThan: age}, old...)
+	f.shows("a query for what is younger", stet.Query{NewerThan: age}, young...)
+	f.shows("a query for what is older than young and younger than old", stet.Query{OlderThan: age, NewerThan: age})
+	f.shows("a query for what is younger than a day", stet.Query{NewerThan: 1000 * f.unit, Limit: 2}, slices.Concat(old, young)...)
+	for i, state := range kinds {
+		f.shows("a query for what is older and "+state.String(), stet.Query{OlderThan: age, States: []stet.State{state}}, old[i])
+		f.shows("a query for what is younger and "+state.String(), stet.Query{NewerThan: age, States: []stet.State{state}, Scope: testScope}, young[i])
+	}
+}
+
+func browseChangesNothing(f *fixture) {
+	all := f.situations()
+	for _, q := range []stet.Query{{}, {Scope: testScope}, {States: []stet.State{stet.Running, stet.Completed}}, {OlderThan: 1}} {
+		for _, rec := range f.browse(q) {
+			if rec.Result != nil {
+				f.Errorf("Browse shows the result of a record that is %s", show(rec))
+			}
+		}
+	}
+	for _, s := range all {
+		f.unchanged("Browse of a key that is "+s.name, s.rec)
+	}
+}
+
+func browseWhileOthersComeAndGo(f *fixture) {
+	var stay []stet.Record
+	var leave []stet.Claim
+	for i := range 60 {
+		c := f.grant(f.request(f.long)).Claim()
+		if i%2 == 0 {
+			f.settle(c, completed("x"), f.keep)
+			stay = append(stay, f.read(c.ID))
+		} else {
+			leave = append(leave, c)
+		}
+	}
+	seen := make(map[stet.ID]int)
+	q := stet.Query{States: []stet.State{stet.Completed, stet.Running}, Limit: 3}
+	for pages := 0; ; pages++ {
+		if pages == 10_000 {
+			f.Fatal("after 10,000 pages there is still more to look at")
+		}
+		p, err := f.store.(stet.Browser).Browse(f.ctx, q)
+		if err != nil {
+			f.Fatalf("Browse: %v", err)
+		}
+		for _, rec := range p.Records {
+			seen[rec.ID]++
+		}
+		if len(leave) > 0 {
+			f.release(leave[0], f.keep) // no longer matches
+			leave = leave[1:]
+			f.grant(f.request(f.long))
+		}
+		if q.After = p.Next; q.After == "" {
+			break
+		}
+	}
+	for _, rec := range stay {
+		if seen[rec.ID] != 1 {
+			f.Errorf("a record that was there all the while came %d times", seen[rec.ID])
+		}
+	}
+}
+
+func browseRefusesNonsense(f *fixture) {
+	f.grant(f.request(f.long))
+	for _, q := range []stet.Query{
+		{Limit: -1}, {Limit: stet.MaxBrowse + 1}, {OlderThan: -1}, {NewerThan: -time.Hour},
+		{States: []stet.State{stet.None}}, {States: []stet.State{stet.Running, 99}},
+		{After: "nonsense"}, {After: "'; DROP TABLE records; --"}, {After: "zz"}, {After: "\x00"},
+	} {
+		if _, err := f.store.(stet.Browser).Browse(f.ctx, q); !errors.Is(err, stet.ErrInvalid) {
+			f.Errorf("Browse %+v: %v; want ErrInvalid", q, err)
+		}
+	}
+	ended, cancel := context.WithCancel(f.ctx)
+	cancel()
+	if _, err := f.store.(stet.Browser).Browse(ended, stet.Query{}); err == nil {
+		f.Error("Browse with a context that has ended returned no error")
+	}
+}
+
+func expireLeavesATombstone(f *fixture) {
+	b := f.store.(stet.Browser)
+	for _, out := range []stet.Outcome{completed("secret"), failed("secret")} {
+		req := f.request(f.long)
+		c := f.grant(req).Claim()
+		f.settle(c, out, f.keep)
+		was := f.read(c.ID)
+		for range 2 { // a repetition is a success
+			if err := b.Expire(f.ctx, c); err != nil {
+				f.Fatalf("Expire of a record that is %v: %v", out.State, err)
+			}
+		}
+		now := f.read(c.ID)
+		if !now.Gone || now.Result != nil || now.State != out.State || now.Fence != c.Fence || !sameTime(now.ForgetAt, was.ForgetAt) {
+			f.Errorf("after Expire the record that was %s is %s, forgotten at %v instead of %v", show(was), show(now), now.ForgetAt, was.ForgetAt)
+		}
+		if rec := f.claim(byAnother(req)); granted(rec, req) || rec.State != out.State || !rec.Gone {
+			f.Errorf("a claim of a key whose result was expired by hand returned %s", show(rec))
+		}
+		f.settle(c, out, f.keep) // the reply to the first time may have been lost
+		if now := f.read(c.ID); !now.Gone {
+			f.Error("a repeated settle brought back a result that was expired by hand")
+		}
+	}
+}
+
+func expireIsFenced(f *fixture) {
+	b := f.store.(stet.Browser)
+	for _, s := range f.situations() {
+		if err := b.Expire(f.ctx, s.stale); !errors.Is(err, stet.ErrFenced) {
+			f.Errorf("Expire with a stale fence of a key that is %s: %v; want ErrFenced", s.name, err)
+		}
+		if !s.state.Settled() {
+			if err := b.Expire(f.ctx, s.claim); !errors.Is(err, stet.ErrFenced) {
+				f.Errorf("Expire of a key that is %s: %v; want ErrFenced", s.name, err)
+			}
+		}
+		f.unchanged("an Expire that was refused of a key that is "+s.name, s.rec)
+	}
+	if err := b.Expire(f.ctx, stet.Claim{ID: f.request(0).ID, Fence: 1}); !errors.Is(err, stet.ErrFenced) {
+		f.Errorf("Expire of a key that was never claimed: %v; want ErrFenced", err)
+	}
+}
