@@ -19,7 +19,7 @@ const (
 	EventSettled                      // an outcome was written
 	EventReleased                     // a claim was given back
 	EventTakenOver                    // a dead run's operation is run again, by policy
-	EventResolved                     // a verifier settled or released an unknown record
+	EventResolved                     // a verifier, or Resolve, settled or released an unknown record
 	EventLeaseLost                    // a run lost its lease
 	EventFenced                       // a late write was refused
 	EventStoreFailed                  // a store call failed, after retries

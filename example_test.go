@@ -112,3 +112,31 @@ func ExampleDeriveKey() {
 	fmt.Println(stet.DeriveKey("refund", "order 7", "EUR 100.00"))
 	// Output: aaa44d62-2d7b-8c32-92be-64777dbb1685
 }
+
+// An operator looks for what nobody knows about, finds the charge in the
+// processor's books, and writes down what happened. Every retry gets that.
+func ExampleEngine_Resolve() {
+	ctx := context.Background()
+	store := memory.New(memory.Options{})
+	engine, err := stet.New(store, stet.Options{Policy: stet.Policy{Lease: stet.MinLease}})
+	if err != nil {
+		panic(err)
+	}
+	defer engine.Close()
+	op := stet.Op{Scope: "acct_1", Key: "order-7"}
+	_, _ = store.Claim(ctx, stet.ClaimRequest{ID: engine.ID(op.Scope, op.Key), Owner: stet.NewOwner(), Lease: time.Nanosecond}) // and dies
+
+	page, err := store.Browse(ctx, stet.Query{States: []stet.State{stet.Running, stet.Unknown}})
+	if err != nil {
+		panic(err)
+	}
+	for _, rec := range page.Records {
+		err := engine.Resolve(ctx, rec, "", stet.ItHappened(stet.Outcome{State: stet.Completed, Result: []byte(`"charged 10.00"`)}))
+		if err != nil {
+			panic(err)
+		}
+	}
+	res, err := stet.Do(ctx, engine, op, func(context.Context) (string, error) { return "charged again", nil })
+	fmt.Println(res.Value, res.Replayed, err)
+	// Output: charged 10.00 true <nil>
+}

@@ -1,0 +1,100 @@
+package stet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Resolve decides on somebody's word what became of a dead run: an operator's,
+// usually, who has looked in the processor's books. shown is the record that the
+// decision is about, as Browse or Read returned it; class names the policy whose
+// Retention the outcome gets.
+//
+// The record must be Unknown, or Running with a lease that has run out, which
+// makes it Unknown, and must have the fence of shown still. ItHappened settles it
+// with that outcome, which every retry gets from then on. ItDidNotHappen makes it
+// Retryable: whoever says so must know that the run is dead and not just paused,
+// because the next retry runs the operation.
+//
+// Resolving again with the same verdict is a success. The error is an *Error of
+// kind ErrInvalid (no verdict, or no such class), ErrInFlight (the lease is
+// alive; RetryAfter says for how long), ErrFenced (the record has changed since
+// it was shown; nothing was written) or ErrStore (it may or may not have been
+// written: look again).
+func (e *Engine) Resolve(ctx context.Context, shown Record, class string, v Verdict) error {
+	p, ok := e.policies[class]
+	switch {
+	case !ok:
+		return invalid("class %q is not among Options.Classes", class)
+	case v.kind == cannotKnow:
+		return invalid("Resolve needs ItHappened or ItDidNotHappen; a record that nobody knows about stays unknown")
+	case v.kind == itHappened && !v.outcome.State.Settled():
+		return invalid("the outcome's state is %v; it must be completed or failed", v.outcome.State)
+	}
+	rec, err := e.dead(ctx, shown)
+	if err == nil && v.kind == itHappened {
+		err = e.settle(ctx, rec.Claim(), sealOutcome(v.outcome, p.MaxResult), p.Retention)
+	} else if err == nil {
+		err = e.release(ctx, rec.Claim(), p.Retention)
+	}
+	switch {
+	case err == nil:
+		e.observe(ctx, Event{Kind: EventResolved, ID: rec.ID, Class: class, State: v.state(), Fence: rec.Fence, Attempt: rec.Attempt})
+		return nil
+	case errors.Is(err, ErrFenced):
+		return &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: errors.New("the record has changed since it was shown; look again")}
+	}
+	if own, ok := errors.AsType[*Error](err); ok {
+		return own
+	}
+	return &Error{Kind: ErrStore, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: err}
+}
+
+// state is what the verdict makes of a record.
+func (v Verdict) state() State {
+	if v.kind == itHappened {
+		return v.outcome.State
+	}
+	return Retryable
+}
+
+// dead returns the record if it still is the one that was shown and its run is
+// dead, parked if it was not yet.
+func (e *Engine) dead(ctx context.Context, shown Record) (Record, error) {
+	rec, err := e.read(ctx, shown.ID)
+	if err != nil {
+		return rec, err
+	}
+	if rec.State == Running && rec.Fence == shown.Fence && rec.LeaseLeft <= 0 {
+		rec, err = e.park(ctx, rec)
+	}
+	switch {
+	case err != nil:
+		return rec, err
+	case rec.State == None || rec.Fence != shown.Fence:
+		return rec, ErrFenced
+	case rec.State == Running:
+		return rec, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: rec.LeaseLeft,
+			Cause: fmt.Errorf("its lease is alive for %v; what still runs cannot be resolved", rec.LeaseLeft)}
+	}
+	return rec, nil
+}
+
+// park has the store make a lapsed record unknown. The only call that does is a
+// claim; should it be granted, because the record was released this very moment,
+// it is given back.
+func (e *Engine) park(ctx context.Context, rec Record) (now Record, err error) {
+	req := ClaimRequest{ID: rec.ID, Scope: rec.Scope, Fingerprint: rec.Fingerprint, Owner: NewOwner(), Lease: MinLease}
+	err = e.step(ctx, claimTries, func(ctx context.Context) (err error) {
+		now, err = e.store.Claim(ctx, req)
+		return err
+	})
+	if err == nil && now.State == Running && now.Owner == req.Owner {
+		return now, errors.Join(ErrFenced, e.release(ctx, now.Claim(), defaultPolicy.Retention))
+	}
+	if errors.Is(err, ErrMismatch) {
+		return now, ErrFenced // forgotten, and used for something else
+	}
+	return now, err
+}

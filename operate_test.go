@@ -1,0 +1,160 @@
+package stet_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store/memory"
+)
+
+// browse returns the only record in a state.
+func browse(t *testing.T, store stet.Browser, state stet.State) stet.Record {
+	t.Helper()
+	p, err := store.Browse(t.Context(), stet.Query{States: []stet.State{state}})
+	if err != nil || len(p.Records) != 1 {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	return p.Records[0]
+}
+
+func TestOperatorResolvesWhatNobodyKnows(t *testing.T) {
+	for _, swept := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			store := memory.New(memory.Options{})
+			e := newEngine(t, store, stet.Options{SweepEvery: -1})
+			die(t, store, op)
+			shown := browse(t, store, stet.Running) // lapsed, and not parked yet
+			if swept {
+				_, _ = store.Sweep(t.Context(), 10)
+				shown = browse(t, store, stet.Unknown)
+			}
+			for range 2 { // a repetition is a success
+				if err := e.Resolve(t.Context(), shown, "", stet.ItDidNotHappen()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			runs := 0
+			if res, err := stet.Do(t.Context(), e, op, charge(&runs)); err != nil || runs != 1 || res.Attempt != 2 {
+				t.Fatalf("after it was resolved as not executed: %+v, %v, %d runs", res, err, runs)
+			}
+			err := e.Resolve(t.Context(), shown, "", stet.ItDidNotHappen())
+			if !errors.Is(err, stet.ErrFenced) {
+				t.Fatalf("resolving what was shown before somebody ran it again: %v", err)
+			}
+			if res, err := stet.Do(t.Context(), e, op, charge(&runs)); err != nil || runs != 1 || res.Value != "charged" {
+				t.Fatalf("%+v, %v, %d runs", res, err, runs)
+			}
+		})
+	}
+}
+
+func TestResolvedOutcomeIsWhatEveryRetryGets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(memory.Options{})
+		e := newEngine(t, store, stet.Options{SweepEvery: -1})
+		dead := die(t, store, op)
+		happened := stet.ItHappened(stet.Outcome{State: stet.Completed, Result: []byte(`"from the books"`)})
+		for range 2 {
+			if err := e.Resolve(t.Context(), dead, "", happened); err != nil {
+				t.Fatal(err)
+			}
+		}
+		other := stet.ItHappened(stet.Outcome{State: stet.Failed})
+		for _, v := range []stet.Verdict{other, stet.ItDidNotHappen()} {
+			if err := e.Resolve(t.Context(), dead, "", v); !errors.Is(err, stet.ErrFenced) {
+				t.Fatalf("a second verdict: %v", err)
+			}
+		}
+		runs := 0
+		if res, err := stet.Do(t.Context(), e, op, charge(&runs)); err != nil || !res.Replayed || res.Value != "from the books" || runs != 0 {
+			t.Fatalf("%+v, %v, %d runs", res, err, runs)
+		}
+	})
+}
+
+func TestLiveRunCannotBeResolved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(memory.Options{})
+		e := newEngine(t, store, stet.Options{})
+		run, err := e.Begin(t.Context(), op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute) // twice the lease, renewed
+		err = e.Resolve(t.Context(), browse(t, store, stet.Running), "", stet.ItDidNotHappen())
+		if failure, ok := errors.AsType[*stet.Error](err); !ok || !errors.Is(err, stet.ErrInFlight) || failure.RetryAfter <= 0 {
+			t.Fatalf("resolving a live run: %v", err)
+		}
+		if err := run.Settle(t.Context(), stet.Outcome{State: stet.Completed}); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Resolve(t.Context(), run.Record(), "", stet.ItDidNotHappen()); !errors.Is(err, stet.ErrFenced) {
+			t.Fatalf("resolving what was settled: %v", err)
+		}
+	})
+}
+
+func TestResolveRefusesWhatSaysNothing(t *testing.T) {
+	store := memory.New(memory.Options{})
+	e := newEngine(t, store, stet.Options{})
+	rec, _ := store.Claim(t.Context(), stet.ClaimRequest{ID: stet.Digest("", "a", "b"), Owner: stet.NewOwner(), Lease: time.Nanosecond})
+	for _, err := range []error{
+		e.Resolve(t.Context(), rec, "", stet.CannotKnow()),
+		e.Resolve(t.Context(), rec, "nobody's", stet.ItDidNotHappen()),
+		e.Resolve(t.Context(), rec, "", stet.ItHappened(stet.Outcome{})),
+	} {
+		if !errors.Is(err, stet.ErrInvalid) {
+			t.Errorf("%v; want ErrInvalid", err)
+		}
+	}
+	if err := e.Resolve(t.Context(), stet.Record{ID: stet.Digest("", "a", "c"), Fence: 1}, "", stet.ItDidNotHappen()); !errors.Is(err, stet.ErrFenced) {
+		t.Errorf("resolving a key that was never claimed: %v", err)
+	}
+}
+
+// releasing is a store whose record is released between being read and being
+// claimed.
+type releasing struct{ *memory.Store }
+
+func (s releasing) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+	if rec, _ := s.Read(ctx, req.ID); rec.State == stet.Running {
+		_ = s.Release(ctx, rec.Claim(), stet.Retention{Result: time.Hour, Tombstone: time.Hour})
+	}
+	return s.Store.Claim(ctx, req)
+}
+
+func TestResolveLeavesNoClaimBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(memory.Options{})
+		e := newEngine(t, releasing{store}, stet.Options{SweepEvery: -1})
+		shown := die(t, store, op)
+		if err := e.Resolve(t.Context(), shown, "", stet.ItHappened(stet.Outcome{State: stet.Completed})); !errors.Is(err, stet.ErrFenced) {
+			t.Fatal(err)
+		}
+		browse(t, store, stet.Retryable)
+	})
+}
+
+func TestVerdictIsOnlyAboutTheRunThatWasShown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(memory.Options{})
+		e := newEngine(t, store, stet.Options{SweepEvery: -1})
+		shown := die(t, store, op)
+		if err := e.Resolve(t.Context(), shown, "", stet.ItDidNotHappen()); err != nil {
+			t.Fatal(err)
+		}
+		again := die(t, store, op)
+		for _, v := range []stet.Verdict{stet.ItDidNotHappen(), stet.ItHappened(stet.Outcome{State: stet.Completed})} {
+			if err := e.Resolve(t.Context(), shown, "", v); !errors.Is(err, stet.ErrFenced) {
+				t.Fatalf("the verdict about an earlier run was taken for this one: %v", err)
+			}
+		}
+		if rec, _ := store.Read(t.Context(), again.ID); rec.Fence != again.Fence || rec.State != stet.Running {
+			t.Fatalf("%+v", rec)
+		}
+	})
+}
