@@ -33,6 +33,7 @@ type Engine struct {
 	store    Store
 	policies policies
 	o        Options
+	sealer   sealer
 
 	flights flights
 	keeper  keeper
@@ -63,10 +64,14 @@ func New(store Store, o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	sealer, err := newSealer(o.Encryption)
+	if err != nil {
+		return nil, err
+	}
 	o.MaxWaiters = orDefault(o.MaxWaiters, defaultMaxWaiters)
 	o.StoreTimeout = orDefault(o.StoreTimeout, defaultStoreTimeout)
 	o.SweepEvery = orDefault(o.SweepEvery, defaultSweepEvery)
-	e := &Engine{store: store, policies: ps, o: o}
+	e := &Engine{store: store, policies: ps, o: o, sealer: sealer}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.keeper.init(e)
 	if s, ok := store.(Sweeper); ok && o.SweepEvery > 0 {
@@ -200,7 +205,7 @@ func (e *Engine) replay(ctx context.Context, t *ticket, rec Record) (*Run, error
 		e.observe(ctx, t.event(EventExpired, rec, nil))
 		return nil, &Error{Kind: ErrExpired, Execution: Executed}
 	}
-	out, err := openOutcome(rec)
+	out, err := e.sealer.open(rec)
 	if err != nil {
 		e.observe(ctx, t.event(EventReplayed, rec, err))
 		return nil, &Error{Kind: ErrDamaged, Execution: Executed, Cause: err}

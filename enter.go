@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/stet-go/stet/internal/fault"
-	"github.com/stet-go/stet/internal/seal"
 )
 
 const (
@@ -303,7 +302,7 @@ func (e *Engine) resolve(ctx context.Context, t *ticket, rec Record) (again bool
 	}
 	fault.At(fault.TakeoverBefore)
 	if settle != nil {
-		err = e.settle(ctx, rec.Claim(), sealOutcome(*settle, t.p.MaxResult), t.p.Retention)
+		err = e.settle(ctx, rec.Claim(), e.sealer.seal(rec.ID, *settle, t.p.MaxResult), t.p.Retention)
 	} else {
 		err = e.release(ctx, rec.Claim(), t.p.Retention)
 	}
@@ -371,22 +370,4 @@ func (e *Engine) settle(ctx context.Context, c Claim, out Outcome, keep Retentio
 
 func (e *Engine) release(ctx context.Context, c Claim, keep Retention) error {
 	return e.step(ctx, 0, func(ctx context.Context) error { return e.store.Release(ctx, c, keep) })
-}
-
-// sealOutcome prepares an outcome for the store.
-func sealOutcome(out Outcome, limit int) Outcome {
-	if out.Gone || len(out.Result) > limit {
-		return Outcome{State: out.State, Gone: true}
-	}
-	out.Result = seal.Seal(out.Result)
-	return out
-}
-
-// openOutcome undoes sealOutcome.
-func openOutcome(rec Record) (Outcome, error) {
-	result, err := seal.Open(rec.Result)
-	if err != nil {
-		return Outcome{}, err
-	}
-	return Outcome{State: rec.State, Result: result}, nil
 }

@@ -34,7 +34,7 @@ func (e *Engine) Resolve(ctx context.Context, shown Record, class string, v Verd
 	}
 	rec, err := e.dead(ctx, shown)
 	if err == nil && v.kind == itHappened {
-		err = e.settle(ctx, rec.Claim(), sealOutcome(v.outcome, p.MaxResult), p.Retention)
+		err = e.settle(ctx, rec.Claim(), e.sealer.seal(rec.ID, v.outcome, p.MaxResult), p.Retention)
 	} else if err == nil {
 		err = e.release(ctx, rec.Claim(), p.Retention)
 	}

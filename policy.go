@@ -124,6 +124,8 @@ type Options struct {
 	// SweepEvery is how often a store that needs it is cleaned up, from a
 	// goroutine that Close ends. Default 1 min; negative: never.
 	SweepEvery time.Duration
+	// Encryption of stored results. Default: none.
+	Encryption Encryption
 	// Observer is told what happens. Default: nobody.
 	Observer Observer
 }

@@ -149,7 +149,7 @@ func (r *Run) Settle(ctx context.Context, out Outcome) error {
 	if !r.end() {
 		return invalid("the run has ended already")
 	}
-	sealed := sealOutcome(out, r.p.MaxResult)
+	sealed := r.e.sealer.seal(r.rec.ID, out, r.p.MaxResult)
 	fault.At(fault.SettleBefore)
 	err := r.tooLate(ctx)
 	if err == nil {

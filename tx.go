@@ -93,7 +93,7 @@ func SettleTx[Tx any](ctx context.Context, r *Run, s TxStore[Tx], tx Tx, out Out
 		return invalid("SettleTx needs a run of Begin that has not ended")
 	}
 	fault.At(fault.SettleBefore)
-	err := s.SettleTx(ctx, tx, r.rec.Claim(), sealOutcome(out, r.p.MaxResult), r.p.Retention)
+	err := s.SettleTx(ctx, tx, r.rec.Claim(), r.e.sealer.seal(r.rec.ID, out, r.p.MaxResult), r.p.Retention)
 	fault.At(fault.SettleAfter)
 	switch {
 	case err == nil:
@@ -211,5 +211,5 @@ func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec Record) (Outcome, erro
 		return Outcome{}, errRolledBack{invalid("the outcome's state is %v, neither completed nor failed", out.State)}
 	}
 	tr.outcome = out
-	return sealOutcome(out, t.p.MaxResult), nil
+	return e.sealer.seal(t.req.ID, out, t.p.MaxResult), nil
 }

@@ -1,0 +1,94 @@
+package stet
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/stet-go/stet/internal/seal"
+)
+
+// Encryption makes an engine encrypt results before a store gets them, with
+// AES-256-GCM. Each is bound to its operation (namespace, scope and key) and to
+// its state: a row that was changed, or copied over another's, is ErrDamaged and
+// not replayed. What is not a result is not encrypted: digests, states and times.
+type Encryption struct {
+	// Keys are those that decrypt; the first also encrypts. To rotate, put a
+	// new one in front, and remove the old one when nothing that it has
+	// encrypted is replayed any more (Retention.Result). None: no encryption.
+	Keys []EncryptionKey
+	// AcceptPlain also replays results that were stored unencrypted. It is
+	// for the time after encryption was switched on, and no longer: whoever
+	// can write to the store can make such a result.
+	AcceptPlain bool
+}
+
+// EncryptionKey is a named secret.
+type EncryptionKey struct {
+	// Name is stored with everything that the key encrypts: 1 to 255 bytes.
+	Name string
+	// Secret is 32 random bytes.
+	Secret []byte
+}
+
+// String returns the name of the key, and not the secret.
+func (k EncryptionKey) String() string { return "key " + strconv.Quote(k.Name) + " (secret not shown)" }
+
+// GoString is String.
+func (k EncryptionKey) GoString() string { return k.String() }
+
+// sealer puts results into envelopes, and takes them out.
+type sealer struct {
+	first       *seal.Key // nil: nothing is encrypted
+	keys        map[string]*seal.Key
+	acceptPlain bool
+}
+
+func newSealer(o Encryption) (s sealer, err error) {
+	s = sealer{keys: make(map[string]*seal.Key), acceptPlain: o.AcceptPlain || len(o.Keys) == 0}
+	for i, k := range o.Keys {
+		if k.Name == "" || len(k.Name) > 255 || s.keys[k.Name] != nil {
+			return s, invalid("Options.Encryption.Keys[%d] has a name of %d bytes; it must have 1 to 255, and be the only one of that name", i, len(k.Name))
+		}
+		key, err := seal.NewKey(k.Name, k.Secret)
+		if err != nil {
+			return s, invalid("Options.Encryption.Keys[%d] (%q): %w", i, k.Name, err)
+		}
+		if s.keys[k.Name] = key; i == 0 {
+			s.first = key
+		}
+	}
+	return s, nil
+}
+
+// seal prepares the outcome of an operation for the store.
+func (s *sealer) seal(id ID, out Outcome, limit int) Outcome {
+	switch {
+	case out.Gone || len(out.Result) > limit:
+		return Outcome{State: out.State, Gone: true}
+	case s.first != nil:
+		out.Result = s.first.Encrypt(out.Result, binding(id, out.State))
+	default:
+		out.Result = seal.Seal(out.Result)
+	}
+	return out
+}
+
+// open undoes seal.
+func (s *sealer) open(rec Record) (out Outcome, err error) {
+	out.State = rec.State
+	name, encrypted := seal.KeyName(rec.Result)
+	switch key := s.keys[name]; {
+	case !encrypted && s.acceptPlain:
+		out.Result, err = seal.Open(rec.Result)
+	case !encrypted:
+		err = fmt.Errorf("%w: not encrypted, and Options.Encryption.AcceptPlain is not set", seal.ErrDamaged)
+	case key == nil:
+		err = fmt.Errorf("%w: encrypted with the key %q, which is not among Options.Encryption.Keys", seal.ErrDamaged, name)
+	default:
+		out.Result, err = key.Decrypt(rec.Result, binding(rec.ID, rec.State))
+	}
+	return out, err
+}
+
+// binding is what a result belongs to.
+func binding(id ID, state State) []byte { return append(id[:len(id):len(id)], byte(state)) }

@@ -1,0 +1,145 @@
+package stet_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store/memory"
+)
+
+func secret(name string, fill byte) stet.EncryptionKey {
+	return stet.EncryptionKey{Name: name, Secret: bytes.Repeat([]byte{fill}, 32)}
+}
+
+func encrypted(keys ...stet.EncryptionKey) stet.Options {
+	return stet.Options{Encryption: stet.Encryption{Keys: keys}}
+}
+
+// settle runs op and returns what the store keeps of it.
+func settle(t *testing.T, store stet.Store, o stet.Options, op stet.Op, result string) stet.Record {
+	t.Helper()
+	e := newEngine(t, store, o)
+	run, err := e.Begin(t.Context(), op)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Settle(t.Context(), stet.Outcome{State: stet.Completed, Result: []byte(result)}); err != nil {
+		t.Fatal(err)
+	}
+	rec, err := store.Read(t.Context(), run.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rec
+}
+
+// replayed returns what another process, with options of its own, replays.
+func replayed(t *testing.T, store stet.Store, o stet.Options, op stet.Op) (string, error) {
+	t.Helper()
+	run, err := newEngine(t, store, o).Begin(t.Context(), op)
+	if err != nil {
+		return "", err
+	}
+	return string(run.Outcome().Result), nil
+}
+
+func TestStoredResultCannotBeRead(t *testing.T) {
+	store := memory.New(memory.Options{})
+	o := encrypted(secret("2026", 1))
+	rec := settle(t, store, o, op, "card 4242")
+	if bytes.Contains(rec.Result, []byte("4242")) {
+		t.Fatalf("the store has %q", rec.Result)
+	}
+	if got, err := replayed(t, store, o, op); err != nil || got != "card 4242" {
+		t.Fatalf("%q, %v", got, err)
+	}
+}
+
+func TestKeysRotate(t *testing.T) {
+	store := memory.New(memory.Options{})
+	older, newer := secret("2025", 1), secret("2026", 2)
+	settle(t, store, encrypted(older), op, "old")
+	after := op
+	after.Key = "k2"
+	settle(t, store, encrypted(newer, older), after, "new")
+	for _, o := range []stet.Options{encrypted(newer, older), encrypted(older, newer)} {
+		if got, err := replayed(t, store, o, op); err != nil || got != "old" {
+			t.Errorf("%q, %v", got, err)
+		}
+		if got, err := replayed(t, store, o, after); err != nil || got != "new" {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	_, err := replayed(t, store, encrypted(newer), op)
+	if !errors.Is(err, stet.ErrDamaged) || stet.ExecutionOf(err) != stet.Executed || !strings.Contains(err.Error(), "2025") {
+		t.Errorf("without the old key: %v", err)
+	}
+}
+
+// swapping is a store whose rows somebody has exchanged.
+type swapping struct {
+	*memory.Store
+	result []byte
+	state  stet.State
+}
+
+func (s swapping) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+	rec, err := s.Store.Claim(ctx, req)
+	rec.Result, rec.State = s.result, s.state
+	return rec, err
+}
+
+func TestRowsCannotBeSwapped(t *testing.T) {
+	store := memory.New(memory.Options{})
+	o := encrypted(secret("k", 1))
+	mine := settle(t, store, o, op, "mine")
+	theirs := op
+	theirs.Scope = "another"
+	foreign := settle(t, store, o, theirs, "theirs")
+	plainKey := op
+	plainKey.Key = "plain"
+	plain := settle(t, store, stet.Options{}, plainKey, "forged")
+	for name, s := range map[string]swapping{
+		"the result of another scope": {store, foreign.Result, stet.Completed},
+		"another state":               {store, mine.Result, stet.Failed},
+		"a result that is not sealed": {store, plain.Result, stet.Completed},
+	} {
+		if got, err := replayed(t, s, o, op); !errors.Is(err, stet.ErrDamaged) || stet.ExecutionOf(err) != stet.Executed {
+			t.Errorf("%s was replayed: %q, %v", name, got, err)
+		}
+	}
+	o.Encryption.AcceptPlain = true
+	if got, err := replayed(t, store, o, plainKey); err != nil || got != "forged" {
+		t.Errorf("a plain result, which is accepted: %q, %v", got, err)
+	}
+}
+
+func TestBadEncryptionKeysAreRefused(t *testing.T) {
+	for name, keys := range map[string][]stet.EncryptionKey{
+		"no name":       {secret("", 1)},
+		"long name":     {secret(strings.Repeat("n", 256), 1)},
+		"one name":      {secret("k", 1), secret("k", 2)},
+		"short secret":  {{Name: "k", Secret: make([]byte, 16)}},
+		"no secret":     {{Name: "k"}},
+		"second broken": {secret("k", 1), {Name: "l", Secret: []byte("password")}},
+	} {
+		if _, err := stet.New(memory.New(memory.Options{}), encrypted(keys...)); !errors.Is(err, stet.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestSecretsAreNotPrinted(t *testing.T) {
+	o := encrypted(stet.EncryptionKey{Name: "k", Secret: []byte("canary-canary-canary-canary-cana")})
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s"} {
+		text := fmt.Sprintf(verb, o)
+		if strings.Contains(text, "canary") || strings.Contains(text, fmt.Sprint([]byte("canary"))[1:10]) || strings.Contains(text, "0x63, 0x61") {
+			t.Errorf("%s prints the secret: %s", verb, text)
+		}
+	}
+}
