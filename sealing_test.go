@@ -138,7 +138,7 @@ func TestSecretsAreNotPrinted(t *testing.T) {
 	o := encrypted(stet.EncryptionKey{Name: "k", Secret: []byte("canary-canary-canary-canary-cana")})
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s"} {
 		text := fmt.Sprintf(verb, o)
-		if strings.Contains(text, "canary") || strings.Contains(text, fmt.Sprint([]byte("canary"))[1:10]) || strings.Contains(text, "0x63, 0x61") {
+		if strings.Contains(text, "canary") || strings.Contains(text, "99 97 110 97") || strings.Contains(text, "0x63, 0x61") {
 			t.Errorf("%s prints the secret: %s", verb, text)
 		}
 	}

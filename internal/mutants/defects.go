@@ -1,0 +1,106 @@
+package main
+
+// defect is one way to break the product: a piece of text that is in a file
+// once, what takes its place, and the tests that must notice.
+type defect struct {
+	name     string
+	file     string
+	old, new string
+	tests    []string // arguments of go test
+}
+
+var (
+	engineTests   = []string{"."}
+	memoryTests   = []string{"./store/memory"}
+	sqliteTests   = []string{"./store/sqlite"}
+	postgresTests = []string{"./store/postgres"}
+	httpTests     = []string{"./stethttp"}
+)
+
+var defects = []defect{
+	// Stores.
+	{"memory: a claim without the existence check", "store/memory/memory.go",
+		"case e == nil:\n\t\tif s.n", "case e == nil || e.state == stet.Running:\n\t\tif s.n", memoryTests},
+	{"memory: settling without the fence check", "store/memory/memory.go",
+		"if e == nil || e.fence != c.Fence {\n\t\treturn stet.ErrFenced\n\t}\n\tif e.state == out.State",
+		"if e == nil {\n\t\treturn stet.ErrFenced\n\t}\n\tif e.state == out.State", memoryTests},
+	{"memory: extending without the fence check", "store/memory/memory.go",
+		"if e == nil || e.fence != c.Fence || e.state != stet.Running {\n\t\t\tlost", "if e == nil || e.state != stet.Running {\n\t\t\tlost", memoryTests},
+	{"memory: releasing without the fence check", "store/memory/memory.go",
+		"if e == nil || e.fence != c.Fence {\n\t\treturn stet.ErrFenced\n\t}\n\tif e.state == stet.Retryable",
+		"if e == nil {\n\t\treturn stet.ErrFenced\n\t}\n\tif e.state == stet.Retryable", memoryTests},
+	{"memory: a mismatch is not checked while running", "store/memory/memory.go",
+		"case e.fingerprint != req.Fingerprint:", "case e.fingerprint != req.Fingerprint && e.state != stet.Running:", memoryTests},
+	{"memory: a lapsed claim is run again instead of parked", "store/memory/memory.go",
+		"now >= e.leaseEnd:\n\t\ts.park(e, now)\n\tcase", "now >= e.leaseEnd:\n\t\te.state = stet.Retryable\n\t\ts.grant(e, req, now)\n\tcase", memoryTests},
+	{"memory: fences start again after forgetting", "store/memory/memory.go",
+		"s.fence++\n\te.fence = s.fence", "s.fence++\n\te.fence++", memoryTests},
+	{"memory: the result outlives its expiry", "store/memory/memory.go",
+		"if now >= e.expires {\n\t\te.result, e.gone = nil, true\n\t}", "", memoryTests},
+	{"sqlite: settling without the fence check", "store/sqlite/link.go",
+		"due = ?, lease = NULL\n\t\tWHERE fence = ? AND id = ? AND state IN (1, 5)`,\n\tqRelease", "due = ?, lease = NULL\n\t\tWHERE ? > 0 AND id = ? AND state IN (1, 5)`,\n\tqRelease", sqliteTests},
+	{"sqlite: a sweep that parks live claims", "store/sqlite/link.go",
+		"AND state = 1 AND lease <= ?`", "AND state = 1 AND ? > 0`", []string{"-run", "Contract|Sweep|Park", "./store/sqlite"}},
+	{"sqlite: the lease is judged by the process's clock", "store/sqlite/record.go",
+		"return r.State == stet.Running && now >= r.lease", "return r.State == stet.Running && time.Now().UnixMicro() >= r.lease", sqliteTests},
+	{"sqlite: purging forgets the fence", "store/sqlite/schema.go",
+		"UPDATE stet_meta SET fence = old.fence WHERE one = 1;", "UPDATE stet_meta SET fence = fence WHERE one = 1;", sqliteTests},
+	{"postgres: settling without the fence check", "store/postgres/txsql.go",
+		"AND r.fence = $2::bigint AND r.state IN (1, 5)", "AND $2::bigint > 0 AND r.state IN (1, 5)", postgresTests},
+	{"postgres: a lost COMMIT is taken for a rollback", "store/postgres/commit.go",
+		"case err == nil && r != nil && r.Owner == rec.Owner", "case err == nil && r != nil && r.Fence < 0 && r.Owner == rec.Owner", postgresTests},
+
+	// The engine.
+	{"the scope is dropped from the key", "key.go",
+		`sum := digest("stet id 2", namespace, scope, key)`, `sum := digest("stet id 2", namespace, key)`, engineTests},
+	{"the scope is joined to the key without its length", "key.go",
+		"\t\tb = binary.BigEndian.AppendUint32(b, uint32(len(p)))\n", "", engineTests},
+	{"a flight is shared by all scopes", "engine.go",
+		"func (e *Engine) ID(scope, key string) ID { return Digest(e.o.Namespace, scope, key) }",
+		`func (e *Engine) ID(scope, key string) ID { return Digest(e.o.Namespace, "", key) }`, engineTests},
+	{"a mismatch is not checked where a flight is followed", "enter.go",
+		"return entry{rec: Record{ID: f.id, State: Running, Fingerprint: fp}}, nil",
+		"return entry{rec: Record{ID: f.id, State: Running, Fingerprint: t.req.Fingerprint}}, nil", engineTests},
+	{"a mismatch is not checked where an outcome is shared", "enter.go",
+		"if en.rec.Fingerprint != t.req.Fingerprint {\n\t\t\te.observe", "if en.rec.State == Running && en.rec.Fingerprint != t.req.Fingerprint {\n\t\t\te.observe", engineTests},
+	{"an owner claims twice", "enter.go", "t.req.Owner = NewOwner() // an owner claims once", "", engineTests},
+	{"a dead run is run again where the policy says park", "enter.go",
+		"case t.p.Stale == StaleTakeOver:", "case t.p.Stale != StaleFail:", engineTests},
+	{"a verifier that failed counts as not executed", "enter.go",
+		"return CannotKnow(), false\n", "return ItDidNotHappen(), true\n", engineTests},
+	{"store calls end with the caller's request", "enter.go", "\tctx = e.stepContext(ctx)\n", "", append([]string{"./stethttp"}, engineTests...)},
+	{"a settle is given up at the first failure", "enter.go",
+		"return e.step(ctx, 0, func(ctx context.Context) error { return e.store.Settle(", "return e.step(ctx, 1, func(ctx context.Context) error { return e.store.Settle(", engineTests},
+	{"an outcome that was not stored is reported as stored", "run.go",
+		"wrapped = &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: errors.Join(ErrStore, err)}", "wrapped = nil", engineTests},
+	{"a lost lease does not end the run", "keeper.go", "\tr.cancel(cause)\n\tk.e.flights.end", "\tk.e.flights.end", engineTests},
+	{"a heartbeat that fails counts as sent", "keeper.go",
+		"\t\treturn // tried again; see due for when it is too late\n", "", engineTests},
+	{"a run outlives its lease when the store hangs", "keeper.go",
+		"case unrenewed >= r.p.Lease && !r.settling():", "case unrenewed >= 1000*r.p.Lease && !r.settling():", engineTests},
+	{"a transaction whose function failed is not rolled back", "tx.go",
+		"case err != nil:\n\t\treturn Outcome{}, errRolledBack{err}\n\tcase run.SaysNothingHappened", "case err != nil && out.State == None:\n\t\treturn Outcome{State: Completed}, nil\n\tcase run.SaysNothingHappened", engineTests},
+	{"an operator's verdict is taken for a later run", "operate.go",
+		"case rec.State == None || rec.Fence != shown.Fence:", "case rec.State == None:", engineTests},
+	{"damage of a stored result is not noticed", "internal/seal/seal.go",
+		"got != want {", "got != want && len(content) == 0 {", []string{"./internal/seal", "."}},
+	{"an encrypted result opens for another record", "sealing.go",
+		"return append(id[:len(id):len(id)], byte(state))", "return []byte{byte(state)}", engineTests},
+
+	// HTTP.
+	{"a 401 is stored", "stethttp/options.go", "case http.StatusUnauthorized, http.StatusForbidden,", "case http.StatusForbidden,", httpTests},
+	{"the response leaves before its outcome is durable", "stethttp/serve.go",
+		"\tif err := run.Settle(ctx, out); err != nil {\n\t\tc.failed", "\trw.send()\n\tif err := run.Settle(ctx, out); err != nil {\n\t\tc.failed", httpTests},
+	{"a panic gives the claim back", "stethttp/serve.go",
+		"if err := run.Settle(c.r.Context(), c.m.panicked); err != nil {", "if err := run.Release(c.r.Context()); err != nil {", httpTests},
+	{"a client that leaves ends the run", "context.go",
+		"func (j *joined) Deadline()", "func (j *joined) Done() <-chan struct{} { return j.values.Done() }\n\n// Deadline returns when it ends.\nfunc (j *joined) Deadline()", append([]string{"./stethttp"}, engineTests...)},
+	{"only the first of two keys is looked at", "stethttp/serve.go", "\tdefault:\n\t\treturn &keyRepeated, \"\"\n", "", httpTests},
+	{"a cookie is replayed", "stethttp/headers.go", "if !o.StoreSetCookie {", "if o.StoreSetCookie {", httpTests},
+	{"the body is not part of the fingerprint", "stethttp/fingerprint.go",
+		"b[ends[2]:ends[3]], body)", "b[ends[2]:ends[3]], nil)", httpTests},
+	{"an unprotected run where the store fails, unasked for", "stethttp/serve.go",
+		"if c.m.o.FailOpen && errors.Is(err, stet.ErrStore)", "if errors.Is(err, stet.ErrStore)", httpTests},
+	{"a 5xx in a transaction is committed", "stethttp/serve.go",
+		"if rw.status >= http.StatusInternalServerError || c.m.o.NotExecuted", "if c.m.o.NotExecuted", httpTests},
+}
