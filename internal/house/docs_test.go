@@ -1,0 +1,43 @@
+package house
+
+import (
+	"go/ast"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var namedTest = regexp.MustCompile("`((?:Test|Fuzz|Benchmark|Example)[A-Z][A-Za-z0-9]*)`")
+
+// TestTestsThatDocsNameExist keeps promises and their proofs together.
+func TestTestsThatDocsNameExist(t *testing.T) {
+	there := map[string]bool{}
+	for _, f := range files(t) {
+		for _, d := range f.ast.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && f.test() {
+				there[fn.Name.Name] = true
+			}
+		}
+	}
+	pages, err := filepath.Glob(filepath.Join("..", "..", "docs", "*.md"))
+	if err != nil || len(pages) < 4 {
+		t.Fatalf("%d pages, %v", len(pages), err)
+	}
+	named := 0
+	for _, page := range append(pages, filepath.Join("..", "..", "README.md")) {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range namedTest.FindAllStringSubmatch(string(text), -1) {
+			if named++; !there[m[1]] {
+				t.Errorf("%s names %s, which does not exist", strings.TrimPrefix(page, "../../"), m[1])
+			}
+		}
+	}
+	if named == 0 {
+		t.Error("no test is named anywhere")
+	}
+}
