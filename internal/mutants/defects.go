@@ -62,7 +62,7 @@ var defects = []defect{
 		`func (e *Engine) ID(scope, key string) ID { return Digest(e.o.Namespace, "", key) }`, engineTests},
 	{"a mismatch is not checked where a flight is followed", "enter.go",
 		"return entry{rec: Record{ID: f.id, State: Running, Fingerprint: fp}}, nil",
-		"return entry{rec: Record{ID: f.id, State: Running, Fingerprint: t.req.Fingerprint}}, nil", engineTests},
+		"_ = fp\n\t\t\treturn entry{rec: Record{ID: f.id, State: Running, Fingerprint: t.req.Fingerprint}}, nil", engineTests},
 	{"a mismatch is not checked where an outcome is shared", "enter.go",
 		"if en.rec.Fingerprint != t.req.Fingerprint {\n\t\t\te.observe", "if en.rec.State == Running && en.rec.Fingerprint != t.req.Fingerprint {\n\t\t\te.observe", engineTests},
 	{"an owner claims twice", "enter.go", "t.req.Owner = NewOwner() // an owner claims once", "", engineTests},

@@ -1,0 +1,85 @@
+package stet_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store/memory"
+)
+
+// gated is a store whose claims wait until the gate opens.
+type gated struct {
+	*memory.Store
+	gate chan struct{}
+}
+
+func (s gated) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+	<-s.gate
+	return s.Store.Claim(ctx, req)
+}
+
+// TestMismatchIsToldToWhoFollowsAReplay: a call that follows another one of its
+// process into a settled record is compared like any other.
+func TestMismatchIsToldToWhoFollowsAReplay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(memory.Options{})
+		settle(t, store, stet.Options{}, op, "of the first request")
+		s := gated{store, make(chan struct{})}
+		e := newEngine(t, s, stet.Options{})
+		begin := func(op stet.Op) <-chan error {
+			done := make(chan error, 1)
+			go func() {
+				_, err := e.Begin(t.Context(), op)
+				done <- err
+			}()
+			synctest.Wait() // until it is at the gate, or follows who is
+			return done
+		}
+		leader := begin(op)
+		other := op
+		other.Fingerprint = stet.NewFingerprint([]byte("another request"))
+		follower := begin(other)
+		close(s.gate)
+		if err := <-leader; err != nil {
+			t.Errorf("the leader: %v", err)
+		}
+		if err := <-follower; !errors.Is(err, stet.ErrMismatch) {
+			t.Errorf("a follower with another request: %v", err)
+		}
+	})
+}
+
+// parking is a store whose first claim is granted, parked by somebody's sweep,
+// and then reported as failed.
+type parking struct {
+	*memory.Store
+	claims int
+}
+
+func (s *parking) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+	rec, err := s.Store.Claim(ctx, req)
+	if s.claims++; s.claims == 1 {
+		time.Sleep(2 * req.Lease)
+		_, _ = s.Sweep(ctx, 10)
+		return stet.Record{}, errors.New("the reply was lost")
+	}
+	return rec, err
+}
+
+// TestOwnClaimThatWasParkedIsClaimedAgain: nothing ran under a claim whose reply
+// was lost, so that it is no unknown outcome to whoever sent it.
+func TestOwnClaimThatWasParkedIsClaimedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &parking{Store: memory.New(memory.Options{})}
+		e := newEngine(t, store, stet.Options{SweepEvery: -1, Policy: stet.Policy{Lease: stet.MinLease}})
+		runs := 0
+		res, err := stet.Do(t.Context(), e, op, charge(&runs))
+		if err != nil || runs != 1 || res.Attempt != 2 {
+			t.Fatalf("%+v, %v, %d runs", res, err, runs)
+		}
+	})
+}
