@@ -283,6 +283,17 @@ func TestPanicIsSettledAndGoesOn(t *testing.T) {
 	}
 }
 
+func TestOptionThatPanicsSettlesLikeTheHandler(t *testing.T) {
+	s := start(t, setup{options: stethttp.Options{NotExecuted: func(int, http.Header) bool { panic("boom") }}})
+	if r := s.post("k", "{}"); r.err == nil {
+		t.Errorf("the first client got %d %q", r.status, r.body)
+	}
+	for range 2 {
+		wantProblem(t, s.post("k", "{}"), 500, "handler-panicked")
+	}
+	s.wantRuns(1)
+}
+
 func TestStatusThatIsNone(t *testing.T) {
 	for _, status := range []int{-1, 0, 99, 101, 1000} {
 		s := start(t, setup{handler: func(w http.ResponseWriter, r *http.Request) {

@@ -290,3 +290,30 @@ func TestClosedStoreRefuses(t *testing.T) {
 		t.Errorf("RunTx: %v", err)
 	}
 }
+
+// TestLeadershipIsNotLostWhenPatienceEndsThisVeryMoment: a caller whose patience
+// is over just as it is made the leader must lead, or nobody would write again.
+func TestLeadershipIsNotLostWhenPatienceEndsThisVeryMoment(t *testing.T) {
+	w := writer{limit: 10, batch: 10}
+	if leads, err := w.enter(&op{apply: func(*batch) error { return nil }}); err != nil || !leads {
+		t.Fatal(leads, err)
+	}
+	late := &op{apply: func(*batch) error { return nil }}
+	if leads, err := w.enter(late); err != nil || leads {
+		t.Fatal(leads, err)
+	}
+	if _, woken := w.missed(late); woken {
+		t.Fatal("woken before its turn")
+	}
+	w.handOver()
+	if w.leave(late) {
+		t.Fatal("it left the queue although it leads")
+	}
+	if leads, woken := w.missed(late); !leads || !woken {
+		t.Fatalf("leads %v, woken %v", leads, woken)
+	}
+	w.handOver() // as the leader does in the end
+	if w.held {
+		t.Fatal("the writer is held by nobody")
+	}
+}
