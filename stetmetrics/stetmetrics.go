@@ -1,0 +1,162 @@
+// Package stetmetrics counts what an engine does, for Prometheus.
+//
+//	metrics, err := stetmetrics.New(prometheus.DefaultRegisterer, stetmetrics.Options{})
+//	engine, err := stet.New(store, stet.Options{Observer: metrics})
+//
+// Labels are the names of events, states and classes, all of which the service
+// itself has chosen: never a key, a scope or a path. The dashboard and the alert
+// rules in this package's folder use these names, and a test holds them to it.
+package stetmetrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/stet-go/stet"
+)
+
+// Options configure metrics. The zero value is usable.
+type Options struct {
+	// Next is told of all events too. Default: nobody.
+	Next stet.Observer
+	// Buckets are the upper bounds of the histogram of runs, in seconds.
+	// Default: from 1 ms to 5 min.
+	Buckets []float64
+}
+
+// Metrics are the counters of one process. They are a stet.Observer, safe for
+// concurrent use, and meant for all engines of the process.
+type Metrics struct {
+	next   stet.Observer
+	events *prometheus.CounterVec
+	ended  *prometheus.CounterVec
+	runs   *prometheus.HistogramVec
+	swept  *prometheus.CounterVec
+	behind prometheus.Gauge
+
+	records *prometheus.GaugeVec
+	oldest  *prometheus.GaugeVec
+	surveys *prometheus.CounterVec
+	survey  sync.Mutex // one at a time
+}
+
+// New registers the metrics. An error is that of the registerer: they are
+// registered already, for one.
+func New(reg prometheus.Registerer, o Options) (*Metrics, error) {
+	if o.Buckets == nil {
+		o.Buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
+	}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "stet", Name: name, Help: help}, labels)
+	}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stet", Name: name, Help: help}, labels)
+	}
+	m := &Metrics{
+		next:   o.Next,
+		events: counter("events_total", "What happened to operations, by the name of the event.", "event", "class"),
+		ended:  counter("runs_ended_total", "Runs that have ended, by the state of their record.", "class", "state"),
+		runs: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "stet", Name: "run_seconds",
+			Help: "How long runs took, from the claim to the durable outcome.", Buckets: o.Buckets}, []string{"class"}),
+		swept: counter("swept_records_total", "What sweeps did: parked, expired, purged.", "what"),
+		behind: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "stet", Name: "sweep_behind",
+			Help: "1 if the last sweep left something to do."}),
+		records: gauge("records", "Records in a state that asks for attention, as last surveyed.", "state"),
+		oldest:  gauge("oldest_record_seconds", "Time since the oldest record in that state was claimed, as last surveyed.", "state"),
+		surveys: counter("surveys_total", "Surveys of the store, by how they ended: complete, cut, failed.", "result"),
+	}
+	var errs []error
+	for _, c := range []prometheus.Collector{m.events, m.ended, m.runs, m.swept, m.behind, m.records, m.oldest, m.surveys} {
+		errs = append(errs, reg.Register(c))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("stetmetrics: %w", err)
+	}
+	return m, nil
+}
+
+// Observe implements stet.Observer.
+func (m *Metrics) Observe(ctx context.Context, ev stet.Event) {
+	m.events.WithLabelValues(ev.Kind.String(), ev.Class).Inc()
+	switch ev.Kind {
+	case stet.EventSettled, stet.EventReleased:
+		m.ended.WithLabelValues(ev.Class, ev.State.String()).Inc()
+		if ev.Elapsed > 0 {
+			m.runs.WithLabelValues(ev.Class).Observe(ev.Elapsed.Seconds())
+		}
+	case stet.EventSwept:
+		for what, n := range map[string]int{"parked": ev.Swept.Parked, "expired": ev.Swept.Expired, "purged": ev.Swept.Purged} {
+			m.swept.WithLabelValues(what).Add(float64(n))
+		}
+		m.behind.Set(0)
+		if ev.Swept.More {
+			m.behind.Set(1)
+		}
+	}
+	if m.next != nil {
+		m.next.Observe(ctx, ev)
+	}
+}
+
+// maxPages bounds one survey. A store with more stuck records than it sees has an
+// alert already.
+const maxPages = 100
+
+// Survey looks through the store for running and unknown records, and sets the
+// gauges. It looks at no more than 100 pages. Call it now and then (once a minute
+// in one process will do), or leave that to Watch.
+func (m *Metrics) Survey(ctx context.Context, store stet.Browser) error {
+	m.survey.Lock()
+	defer m.survey.Unlock()
+	states := []stet.State{stet.Running, stet.Unknown}
+	count, first := map[stet.State]int{}, map[stet.State]time.Time{}
+	q := stet.Query{States: states, Limit: stet.MaxBrowse}
+	result := "cut"
+	for range maxPages {
+		page, err := store.Browse(ctx, q)
+		if err != nil {
+			m.surveys.WithLabelValues("failed").Inc()
+			return fmt.Errorf("stetmetrics: %w", err)
+		}
+		for _, rec := range page.Records {
+			count[rec.State]++
+			if at, ok := first[rec.State]; !ok || rec.ClaimedAt.Before(at) {
+				first[rec.State] = rec.ClaimedAt
+			}
+		}
+		if q.After = page.Next; q.After == "" {
+			result = "complete"
+			break
+		}
+	}
+	m.surveys.WithLabelValues(result).Inc()
+	for _, state := range states {
+		age := 0.0
+		if at, ok := first[state]; ok {
+			age = max(0, time.Since(at).Seconds()) // the store's clock may be ahead
+		}
+		m.records.WithLabelValues(state.String()).Set(float64(count[state]))
+		m.oldest.WithLabelValues(state.String()).Set(age)
+	}
+	return nil
+}
+
+// Watch surveys the store at once and then every so often, until ctx ends. A
+// survey that failed is counted, and the next one is tried.
+func (m *Metrics) Watch(ctx context.Context, store stet.Browser, every time.Duration) {
+	tick := time.NewTicker(max(every, time.Second))
+	defer tick.Stop()
+	for {
+		_ = m.Survey(ctx, store) // counted
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
