@@ -1,0 +1,201 @@
+// Package verify looks at an HTTP service from outside, stet or not, and says
+// point by point how it treats an idempotency key: by
+// draft-ietf-httpapi-idempotency-key-header-07 (called D07 here) and by what a
+// client must be able to rely on.
+//
+// From outside one sees answers, not executions. With a Counter, which is a
+// service of this package's own that the one under test forwards to, executions
+// are counted, too.
+package verify
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+// Options say what to look at.
+type Options struct {
+	URL    string      // of an operation that takes a key
+	Method string      // default POST
+	Body   string      // of a request that succeeds; default a small JSON object
+	Other  string      // of another one; default another small JSON object
+	Header http.Header // of all requests: credentials, content type
+	Key    string      // name of the key's header; default Idempotency-Key
+	// Counter, if set, counts what arrives behind the service.
+	Counter *Counter
+	// Client sends. Default: one that does not retry, nor follow redirections.
+	Client *http.Client
+	// Progress is called before each point.
+	Progress func(name string)
+}
+
+// Result of a point.
+type Result string
+
+// The results.
+const (
+	Pass Result = "pass"
+	Fail Result = "fail"
+	Warn Result = "warn" // allowed, and a client may trip over it
+	Skip Result = "skip" // could not be told
+)
+
+// Point is one thing that was looked at.
+type Point struct {
+	Name   string `json:"name"`
+	Source string `json:"source"` // who asks for it
+	Result Result `json:"result"`
+	Detail string `json:"detail,omitempty"` // what was seen; of a failure also what to do
+}
+
+// Report is what was found.
+type Report struct {
+	URL        string  `json:"url"`
+	Points     []Point `json:"points"`
+	Failed     int     `json:"failed"`
+	Executions bool    `json:"executions_counted"`
+}
+
+const (
+	patience = 15 * time.Second // for one answer
+	herd     = 12               // requests at the same time
+	maxBody  = 1 << 20          // bytes that are read of an answer
+)
+
+// service is the one under test.
+type service struct {
+	o Options
+}
+
+// answer is a response.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+	err    error
+}
+
+func (a answer) ok() bool { return a.err == nil && a.status >= 200 && a.status < 300 }
+
+func (a answer) refused() bool { return a.err == nil && a.status >= 400 && a.status < 500 }
+
+func (a answer) String() string {
+	if a.err != nil {
+		return "no answer: " + a.err.Error()
+	}
+	return fmt.Sprintf("status %d", a.status)
+}
+
+// Run looks at the service. The error says why it could not be looked at; what it
+// does wrong is in the report.
+func Run(ctx context.Context, o Options) (Report, error) {
+	u, err := url.Parse(o.URL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return Report{}, fmt.Errorf("the URL %q is not an absolute one of http or https", o.URL)
+	}
+	fill := func(s *string, def string) {
+		if *s == "" {
+			*s = def
+		}
+	}
+	fill(&o.Method, http.MethodPost)
+	fill(&o.Body, `{"amount":100,"currency":"EUR"}`)
+	fill(&o.Other, `{"amount":999,"currency":"EUR"}`)
+	fill(&o.Key, "Idempotency-Key")
+	if o.Body == o.Other {
+		return Report{}, errors.New("the two bodies are the same; a service cannot tell their requests apart")
+	}
+	o.Header = o.Header.Clone()
+	if o.Header == nil {
+		o.Header = http.Header{}
+	}
+	if o.Header.Get("Content-Type") == "" {
+		o.Header.Set("Content-Type", "application/json")
+	}
+	if o.Client == nil {
+		transport := &http.Transport{DisableKeepAlives: true, MaxConnsPerHost: 4 * herd} // a reused connection could be retried
+		defer transport.CloseIdleConnections()
+		o.Client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	}
+	s := &service{o}
+	report := Report{URL: o.URL, Executions: o.Counter != nil}
+	for _, c := range checks {
+		if o.Progress != nil {
+			o.Progress(c.name)
+		}
+		p := Point{Name: c.name, Source: c.source}
+		p.Result, p.Detail = c.look(ctx, s)
+		if err := ctx.Err(); err != nil {
+			return report, err
+		}
+		if report.Points = append(report.Points, p); p.Result == Fail {
+			report.Failed++
+		}
+		if c.first && p.Result == Fail {
+			return report, fmt.Errorf("%s: %s", c.name, p.Detail)
+		}
+	}
+	return report, nil
+}
+
+// post sends a request with these values of the key's header.
+func (s *service) post(ctx context.Context, body string, keys ...string) (a answer) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, s.o.Method, s.o.URL, strings.NewReader(body))
+	if err != nil {
+		return answer{err: err}
+	}
+	req.GetBody = nil // net/http must not send it again
+	req.Header = s.o.Header.Clone()
+	if len(keys) > 0 {
+		req.Header[http.CanonicalHeaderKey(s.o.Key)] = keys
+	}
+	res, err := s.o.Client.Do(req)
+	if err != nil {
+		return answer{err: err}
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(res.Body, maxBody))
+	return answer{res.StatusCode, res.Header, string(b), err}
+}
+
+// runs is how often a body with the stamp has arrived; -1 if nobody counts.
+func (s *service) runs(stamp string) int {
+	if s.o.Counter == nil {
+		return -1
+	}
+	return s.o.Counter.Runs(stamp)
+}
+
+// fresh returns a key that was never used, quoted, and the key itself.
+func fresh() (quoted, key string) {
+	key = stet.NewKey()
+	return `"` + key + `"`, key
+}
+
+// stamped returns a body that the counter can tell from all others: with a member
+// of its own, if it is a JSON object.
+func (s *service) stamped(body string) (string, string) {
+	if s.o.Counter == nil {
+		return body, ""
+	}
+	stamp := stet.NewKey()
+	var object map[string]json.RawMessage
+	if json.Unmarshal([]byte(body), &object) != nil {
+		return body + "\n" + stamp, stamp
+	}
+	object["stet_verify"], _ = json.Marshal(stamp)
+	b, _ := json.Marshal(object)
+	return string(bytes.TrimSpace(b)), stamp
+}

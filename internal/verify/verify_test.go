@@ -1,0 +1,185 @@
+package verify
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// protected is a counter behind stet.
+func protected(t *testing.T, o stethttp.Options) (*Counter, http.Handler) {
+	t.Helper()
+	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = engine.Close() })
+	o.Scope = stethttp.SingleTenant
+	counter := &Counter{}
+	return counter, stethttp.Must(stethttp.New(engine, o)).Handler(counter)
+}
+
+func look(t *testing.T, h http.Handler, counter *Counter) map[string]Point {
+	t.Helper()
+	srv := httptest.NewServer(h)
+	defer srv.Close()
+	report, err := Run(t.Context(), Options{URL: srv.URL + "/payments", Counter: counter})
+	if err != nil {
+		t.Fatal(err)
+	}
+	points, failed := make(map[string]Point), 0
+	for _, p := range report.Points {
+		points[p.Name] = p
+		if p.Result == Fail {
+			failed++
+		}
+	}
+	if len(points) != len(checks) || failed != report.Failed {
+		t.Fatalf("%d points, %d failed: %+v", len(points), report.Failed, report)
+	}
+	return points
+}
+
+func TestProtectedServicePassesEveryPoint(t *testing.T) {
+	for _, counted := range []bool{true, false} {
+		for _, strict := range []bool{true, false} {
+			counter, h := protected(t, stethttp.Options{Strict: strict})
+			if !counted {
+				counter = nil
+			}
+			for name, p := range look(t, h, counter) {
+				if p.Result != Pass {
+					t.Errorf("counted %v, strict %v: %s: %s, %s", counted, strict, name, p.Result, p.Detail)
+				}
+			}
+		}
+	}
+}
+
+// flaws are ways to treat a key wrongly, with the points that must not pass.
+var flaws = map[string]struct {
+	wrap   func(t *testing.T) (*Counter, http.Handler)
+	points []string
+}{
+	"no protection at all": {func(*testing.T) (*Counter, http.Handler) {
+		c := &Counter{}
+		return c, c
+	}, []string{"a retry gets the first answer again", "another payload under the key is refused with 422", "retries at the same time execute once",
+		"two keys are refused with 400", "malformed keys are refused with 400", "a missing key is refused with 400"}},
+	"malformed keys are ignored": {func(t *testing.T) (*Counter, http.Handler) {
+		c, h := protected(t, stethttp.Options{})
+		return c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if k := r.Header.Get("Idempotency-Key"); len(k) != 38 && len(k) != 39 && len(k) != 36 || k[1] == ' ' {
+				c.ServeHTTP(w, r)
+				return
+			}
+			h.ServeHTTP(w, r)
+		})
+	}, []string{"malformed keys are refused with 400"}},
+	"only the first of two keys is read": {func(t *testing.T) (*Counter, http.Handler) {
+		c, h := protected(t, stethttp.Options{})
+		return c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if k := r.Header["Idempotency-Key"]; len(k) > 1 {
+				r.Header["Idempotency-Key"] = k[:1]
+			}
+			h.ServeHTTP(w, r)
+		})
+	}, []string{"two keys are refused with 400"}},
+	"the payload is not compared": {func(t *testing.T) (*Counter, http.Handler) {
+		same := func(string, []byte) ([]byte, error) { return []byte("same"), nil }
+		return protected(t, stethttp.Options{Canonicalize: same})
+	}, []string{"another payload under the key is refused with 422"}},
+	"quotes make another key": {func(t *testing.T) (*Counter, http.Handler) {
+		c, h := protected(t, stethttp.Options{})
+		return c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if k := r.Header.Get("Idempotency-Key"); k != "" && k[0] != '"' {
+				r.Header.Set("Idempotency-Key", "bare-"+k)
+			}
+			h.ServeHTTP(w, r)
+		})
+	}, []string{"the key without quotes names the same operation"}},
+	"case does not matter": {func(t *testing.T) (*Counter, http.Handler) {
+		return protected(t, stethttp.Options{FoldCase: true})
+	}, []string{"a key is compared byte by byte"}},
+	"keys are optional": {func(t *testing.T) (*Counter, http.Handler) {
+		return protected(t, stethttp.Options{Optional: true})
+	}, []string{"a missing key is refused with 400"}},
+	"refusals are plain text": {func(t *testing.T) (*Counter, http.Handler) {
+		c, h := protected(t, stethttp.Options{})
+		return c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			rec := httptest.NewRecorder()
+			h.ServeHTTP(rec, r)
+			for name, v := range rec.Header() {
+				w.Header()[name] = v
+			}
+			w.Header().Del("Cache-Control")
+			w.Header().Del("Idempotent-Replayed")
+			if rec.Code >= 400 {
+				w.Header().Set("Content-Type", "text/plain")
+			}
+			w.WriteHeader(rec.Code)
+			_, _ = io.Copy(w, bytes.NewReader(rec.Body.Bytes()))
+		})
+	}, []string{"a refusal is a problem document", "a replay says that it is one", "a replay is not stored by caches"}},
+}
+
+func TestEveryFlawIsFound(t *testing.T) {
+	seen := map[string]bool{"a request with a key is accepted": true} // see below
+	for name, f := range flaws {
+		counter, h := f.wrap(t)
+		points := look(t, h, counter)
+		for _, point := range f.points {
+			seen[point] = true
+			if r := points[point].Result; r != Fail && r != Warn {
+				t.Errorf("a service where %s: %q is %s", name, point, r)
+			}
+		}
+		if p := points["another payload under the key is refused with 422"]; name == "the payload is not compared" && p.Result != Fail {
+			t.Errorf("%+v", p)
+		}
+	}
+	for _, c := range checks {
+		if !seen[c.name] {
+			t.Errorf("no flaw is found by %q: nobody has seen it fail", c.name)
+		}
+	}
+}
+
+func TestWhatCannotBeLookedAtIsAnError(t *testing.T) {
+	down := httptest.NewServer(http.NotFoundHandler())
+	defer down.Close()
+	for want, o := range map[string]Options{
+		"absolute":        {URL: "/payments"},
+		"http or https":   {URL: "ftp://example.com/"},
+		"the same":        {URL: down.URL, Body: "x", Other: "x"},
+		"succeeds":        {URL: down.URL},
+		"was not reached": {URL: answering(t), Counter: &Counter{}},
+	} {
+		if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v; want %q", o, err, want)
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Run(ended, Options{URL: down.URL}); err == nil {
+		t.Error("a context that has ended: no error")
+	}
+}
+
+func answering(t *testing.T) string {
+	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
