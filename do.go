@@ -25,7 +25,9 @@ type Result[T any] struct {
 // error. Where it is known that none did, fn calls FromContext(ctx).NothingHappened,
 // or returns an error that wraps ErrRetryable itself, not an *Error of another
 // operation: then the claim is released, the error is of kind ErrRetryable, and
-// a retry runs fn again. A panic is settled like an error and goes on.
+// a retry runs fn again. Where nobody can know, it calls OutcomeUnknown: the
+// record is parked, and the error is of kind ErrUnknown. A panic is settled like
+// an error and goes on.
 //
 // Replays get the value as it comes out of JSON: unexported fields are zero.
 //
@@ -45,7 +47,11 @@ func Do[T any](ctx context.Context, e *Engine, op Op, fn func(context.Context) (
 	}
 	returned := false
 	defer func() {
-		if !returned { // fn panicked, or called runtime.Goexit
+		switch { // where fn panicked, or called runtime.Goexit
+		case returned:
+		case run.SaysOutcomeUnknown():
+			_ = run.Park(ctx)
+		default:
 			_ = run.Settle(ctx, failure(errors.New("panic in the operation")))
 		}
 	}()
@@ -55,6 +61,10 @@ func Do[T any](ctx context.Context, e *Engine, op Op, fn func(context.Context) (
 	// An *Error is of another operation that fn called: that it ended without
 	// an effect says nothing of what fn did itself.
 	_, theirs := errors.AsType[*Error](err)
+	if run.SaysOutcomeUnknown() {
+		returned = true
+		return res, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: errors.Join(err, run.Park(ctx))}
+	}
 	if run.SaysNothingHappened() || !theirs && errors.Is(err, ErrRetryable) {
 		returned = true
 		return res, errors.Join(retryable(err), run.Release(ctx))

@@ -20,6 +20,7 @@ const (
 	EventReleased                     // a claim was given back
 	EventTakenOver                    // a dead run's operation is run again, by policy
 	EventResolved                     // a verifier, or Resolve, settled or released an unknown record
+	EventParked                       // a run ended without knowing its outcome
 	EventLeaseLost                    // a run lost its lease
 	EventFenced                       // a late write was refused
 	EventStoreFailed                  // a store call failed, after retries
@@ -29,7 +30,7 @@ const (
 
 var eventNames = [...]string{
 	"claimed", "replayed", "in_flight", "mismatched", "expired", "told_unknown", "settled", "released",
-	"taken_over", "resolved", "lease_lost", "fenced", "store_failed", "failed_open", "swept",
+	"taken_over", "resolved", "parked", "lease_lost", "fenced", "store_failed", "failed_open", "swept",
 }
 
 // String returns the name of the kind, fit for a metric's label.

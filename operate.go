@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Resolve decides on somebody's word what became of a dead run: an operator's,
@@ -97,4 +98,31 @@ func (e *Engine) park(ctx context.Context, rec Record) (now Record, err error) {
 		return now, ErrFenced // forgotten, and used for something else
 	}
 	return now, err
+}
+
+// leave cuts a claim's lease short, so that its record becomes unknown once still
+// is over: now, if that is 0.
+func (e *Engine) leave(ctx context.Context, rec Record, still time.Duration) error {
+	var lost []Claim
+	err := e.step(ctx, claimTries, func(ctx context.Context) (err error) {
+		lost, err = e.store.Extend(ctx, []Claim{rec.Claim()}, max(still, time.Microsecond))
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case len(lost) > 0:
+		return ErrFenced
+	case still > 0:
+		return nil // by whoever comes by then
+	}
+	for pause := time.Millisecond; ; pause *= 2 { // the store's clock may be coarse
+		now, err := e.park(ctx, rec)
+		if err != nil || now.State != Running || now.Fence != rec.Fence || pause > pollMax {
+			return err
+		}
+		if !sleep(e.ctx, pause) {
+			return nil // by whoever comes by
+		}
+	}
 }

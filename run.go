@@ -28,6 +28,8 @@ type Run struct {
 	mu      sync.Mutex
 	ended   bool
 	nothing bool
+	unknown bool
+	still   time.Duration // how long an unknown effect may take yet
 
 	beat heartbeat
 }
@@ -127,6 +129,61 @@ func (r *Run) SaysNothingHappened() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.nothing
+}
+
+// OutcomeUnknown declares that nobody can know whether this run has had an
+// effect: a call further down was sent, and its answer did not come. The effect
+// may take as long as still to happen, which postpones what would find it out:
+// 0 if it has happened by now or never will. It takes effect when the handler
+// returns, whatever it returns: the run is parked, see Park. It prevails over
+// NothingHappened. A transaction is rolled back, so it says there what
+// NothingHappened does.
+func (r *Run) OutcomeUnknown(still time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unknown, r.still = true, max(still, 0)
+}
+
+// SaysOutcomeUnknown reports whether OutcomeUnknown was called. It is for skins,
+// which end runs.
+func (r *Run) SaysOutcomeUnknown() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.unknown
+}
+
+// Park ends the run without an outcome: the record becomes Unknown, at once or
+// when the time that OutcomeUnknown was given is over, and stays so until a
+// verifier or an operator resolves it. Without Park it would become so when the
+// lease has run out.
+//
+// An error is an *Error of kind ErrFenced, ErrStore (it will be parked when the
+// lease has run out) or ErrInvalid (the run has ended already).
+func (r *Run) Park(ctx context.Context) error {
+	if r.transactional {
+		return invalid("a transactional run is rolled back by an error of its function")
+	}
+	if !r.end() {
+		return invalid("the run has ended already")
+	}
+	r.mu.Lock()
+	still := r.still
+	r.mu.Unlock()
+	r.finish(nil, entry{}) // no heartbeat from now on
+	err := r.e.leave(ctx, r.rec, still)
+	ev := Event{Kind: EventParked, ID: r.rec.ID, Class: r.op.Class, State: Unknown, Fence: r.rec.Fence, Attempt: r.rec.Attempt,
+		Elapsed: time.Since(r.begun), Err: err}
+	switch {
+	case err == nil:
+	case errors.Is(err, ErrFenced):
+		ev.Kind = EventFenced
+		err = &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: err}
+	default:
+		ev.Kind = EventStoreFailed
+		err = &Error{Kind: ErrStore, Execution: MayHaveExecuted, Cause: err}
+	}
+	r.e.observe(ctx, ev)
+	return err
 }
 
 // Settle writes the outcome and ends the run. It returns once the outcome is

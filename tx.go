@@ -205,8 +205,8 @@ func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec Record) (Outcome, erro
 	switch {
 	case err != nil:
 		return Outcome{}, errRolledBack{err}
-	case run.SaysNothingHappened():
-		return Outcome{}, errRolledBack{errors.New("the operation declared that nothing happened")}
+	case run.SaysNothingHappened() || run.SaysOutcomeUnknown():
+		return Outcome{}, errRolledBack{errors.New("the operation declared that nothing is to be kept")}
 	case !out.State.Settled():
 		return Outcome{}, errRolledBack{invalid("the outcome's state is %v, neither completed nor failed", out.State)}
 	}

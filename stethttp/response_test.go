@@ -283,6 +283,28 @@ func TestPanicIsSettledAndGoesOn(t *testing.T) {
 	}
 }
 
+func TestHandlerMaySayThatNobodyKnows(t *testing.T) {
+	for name, then := range map[string]func(http.ResponseWriter){
+		"and answer": func(w http.ResponseWriter) { w.WriteHeader(http.StatusBadGateway) },
+		"and flush":  func(w http.ResponseWriter) { _, _ = io.WriteString(w, "x"); w.(http.Flusher).Flush() },
+		"and panic":  func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
+	} {
+		s := start(t, setup{handler: func(w http.ResponseWriter, r *http.Request) {
+			stet.FromContext(r.Context()).OutcomeUnknown(0)
+			then(w)
+		}})
+		if first := s.post("k", "{}"); name == "and answer" {
+			wantProblem(t, first, 504, "outcome-unknown")
+		} else if first.err == nil {
+			t.Errorf("%s: the first client was answered %d %q", name, first.status, first.body)
+		}
+		for range 2 {
+			wantProblem(t, s.post("k", "{}"), 504, "outcome-unknown")
+		}
+		s.wantRuns(1)
+	}
+}
+
 func TestOptionThatPanicsSettlesLikeTheHandler(t *testing.T) {
 	s := start(t, setup{options: stethttp.Options{NotExecuted: func(int, http.Header) bool { panic("boom") }}})
 	if r := s.post("k", "{}"); r.err == nil {

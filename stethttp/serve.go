@@ -175,6 +175,10 @@ func (c *call) handle(run *stet.Run, rw *capture) {
 			return
 		}
 		rw.retract()
+		if run.SaysOutcomeUnknown() {
+			c.park(run)
+			return
+		}
 		if err := run.Settle(c.r.Context(), c.m.panicked); err != nil {
 			c.failed(run, "the outcome of a handler that panicked was not stored", err)
 		}
@@ -194,6 +198,11 @@ func (c *call) settle(run *stet.Run, rw *capture) {
 	if rw.invalid {
 		c.failed(run, "the handler wrote a status that is none", nil)
 	}
+	if run.SaysOutcomeUnknown() {
+		c.park(run)
+		c.unknown(rw)
+		return
+	}
 	if run.SaysNothingHappened() || c.undone {
 		if err := run.Release(ctx); err != nil {
 			c.failed(run, "a claim was not given back; its key will be unknown once the lease has run out", err)
@@ -209,13 +218,25 @@ func (c *call) settle(run *stet.Run, rw *capture) {
 	}
 	if err := run.Settle(ctx, out); err != nil {
 		c.failed(run, "an outcome was not stored; its response was not sent", err)
-		if !rw.retract() {
-			panic(http.ErrAbortHandler) // the end of the response would say that all is well
-		}
-		c.m.refuse(c.w, &outcomeUnknown, "", retryAfter)
+		c.unknown(rw)
 		return
 	}
 	c.send(rw, &responseInvalid)
+}
+
+// park ends a run whose handler says that nobody can know its outcome.
+func (c *call) park(run *stet.Run) {
+	if err := run.Park(c.r.Context()); err != nil {
+		c.failed(run, "an operation whose outcome is unknown was not parked; it will be once its lease has run out", err)
+	}
+}
+
+// unknown answers in place of the response that nobody knows what happened.
+func (c *call) unknown(rw *capture) {
+	if !rw.retract() {
+		panic(http.ErrAbortHandler) // the end of the response would say that all is well
+	}
+	c.m.refuse(c.w, &outcomeUnknown, "", retryAfter)
 }
 
 // send sends the response, or what is said in its place if it is invalid.
