@@ -1,0 +1,148 @@
+package stetclient
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+// Reason says why a call ended without an outcome.
+type Reason string
+
+// The reasons. Whether anything was executed is a question of its own: see
+// Info.Execution.
+const (
+	// ReasonAttempts: Policy.MaxAttempts are used up.
+	ReasonAttempts Reason = "attempts used up"
+	// ReasonTime: the next attempt would begin after Policy.MaxElapsed, or
+	// after the deadline of the context.
+	ReasonTime Reason = "no time for another attempt"
+	// ReasonContext: the caller's context ended.
+	ReasonContext Reason = "context ended"
+	// ReasonBudget: the host's retry budget is used up; see Budget.
+	ReasonBudget Reason = "retry budget of the host used up"
+	// ReasonBreaker: Options.Breaker refused an attempt.
+	ReasonBreaker Reason = "refused by the circuit breaker"
+	// ReasonBody: the request's body cannot be sent again; see
+	// Options.MaxBody.
+	ReasonBody Reason = "body cannot be sent again"
+	// ReasonFinal: the error cannot be mended by another attempt.
+	ReasonFinal Reason = "final error"
+	// ReasonRefused: the last attempt was refused with nothing executed, and
+	// an earlier one may have executed: the refusal says nothing about that.
+	ReasonRefused Reason = "refused after an attempt that may have executed"
+	// ReasonTruncated: the response broke off while it was read.
+	ReasonTruncated Reason = "response broke off"
+	// ReasonRequest: the request is not acceptable; nothing was sent.
+	ReasonRequest Reason = "request not acceptable"
+	// ReasonJournal: the journal could not be written; nothing was sent.
+	ReasonJournal Reason = "journal unavailable"
+	// ReasonStale: the intent is older than Options.MaxAge, so that the
+	// service may have forgotten its key; nothing was sent now.
+	ReasonStale Reason = "intent too old to be sent again"
+	// ReasonRecorded: the journal has it that the intent was settled, but its
+	// response was too large to be kept.
+	ReasonRecorded Reason = "settled before, without its response"
+)
+
+// Info is what is known of a call. Its Key is not for logs.
+type Info struct {
+	// Key is the idempotency key, without quotes. Whoever wants to ask again
+	// later needs it.
+	Key string
+	// Attempts is how many were made, those that the circuit breaker refused
+	// included; 0 if the outcome comes from the journal.
+	Attempts int
+	// Waited is how long the call waited between attempts.
+	Waited time.Duration
+	// Replayed: the response is that of an earlier execution.
+	Replayed bool
+	// Execution says whether the operation was executed, as far as the
+	// attempts together tell.
+	Execution stet.Execution
+	// Problem is the problem document of the last response, or nil.
+	Problem *Problem
+	// Pending: the intent is in the journal without an outcome, and
+	// Transport.Resume will send it again.
+	Pending bool
+}
+
+func (s *series) info() Info {
+	return Info{Attempts: s.attempts, Waited: s.waited, Execution: s.execution}
+}
+
+// InfoOf returns what is known of the call that a response of a Transport
+// belongs to, and false for another response.
+func InfoOf(res *http.Response) (Info, bool) {
+	if c := callOf(res); c != nil {
+		return c.info(), true
+	}
+	return Info{}, false
+}
+
+// Error is the error of a call that ended without an outcome. errors.Is finds
+// in it stet.ErrUnknown if the operation may have executed, stet.ErrRetryable if
+// it did not, and stet.ErrExpired if it did but the response is lost;
+// stet.ExecutionOf returns Info.Execution.
+type Error struct {
+	Info
+	// Reason is why the call ended.
+	Reason Reason
+	// RetryAfter is how long the service asked to wait; 0 if it did not.
+	RetryAfter time.Duration
+	// Response is the last response, if there was one. Its body is in
+	// memory, cut off at Options.MaxResponse, and need not be closed.
+	Response *http.Response
+	// Cause is what went wrong last, or nil.
+	Cause error
+}
+
+// Error implements error. It names no key.
+func (e *Error) Error() string {
+	s := fmt.Sprintf("stetclient: %s after %d attempts (%v)", e.Reason, e.Attempts, e.Execution)
+	if e.Response != nil {
+		s += fmt.Sprintf(": last status %d", e.Response.StatusCode)
+	}
+	if e.Cause != nil {
+		s += ": " + e.Cause.Error()
+	}
+	return s
+}
+
+// Unwrap gives errors.Is and errors.As the kind, as an *stet.Error, and the
+// cause.
+func (e *Error) Unwrap() []error {
+	kind := stet.ErrUnknown
+	switch e.Execution {
+	case stet.NotExecuted:
+		kind = stet.ErrRetryable
+	case stet.Executed:
+		kind = stet.ErrExpired
+	}
+	all := []error{&stet.Error{Kind: kind, Execution: e.Execution, RetryAfter: e.RetryAfter}}
+	if e.Cause != nil {
+		all = append(all, e.Cause)
+	}
+	return all
+}
+
+// Timeout reports whether the last attempt ran into a time limit, so that
+// (*url.Error).Timeout does.
+func (e *Error) Timeout() bool {
+	var t interface{ Timeout() bool }
+	return errors.As(e.Cause, &t) && t.Timeout()
+}
+
+// attemptTimeout is the error of an attempt that took too long.
+type attemptTimeout struct{}
+
+var errAttemptTimeout error = attemptTimeout{}
+
+// Error implements error.
+func (attemptTimeout) Error() string { return "attempt took longer than Policy.AttemptTimeout" }
+
+// Timeout says that it is one.
+func (attemptTimeout) Timeout() bool { return true }

@@ -1,0 +1,283 @@
+package stetclient
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetclient/internal/step"
+)
+
+// Errors of a Journal.
+var (
+	// ErrUnsettled: the intent may have been executed and has no outcome, so
+	// that its name cannot be given a new key.
+	ErrUnsettled = errors.New("stetclient: intent without an outcome")
+	// ErrNoIntent: the journal has no such intent.
+	ErrNoIntent = errors.New("stetclient: no such intent")
+	// ErrJournalFull: the journal takes no more intents until others are
+	// settled.
+	ErrJournalFull = errors.New("stetclient: journal full")
+)
+
+// MaxName is the greatest length of an intent's name in bytes.
+const MaxName = 255
+
+// Journal keeps intents where they survive the client's death. Package
+// stetclient/journal has one in an SQLite file. Its methods are called
+// concurrently, and each is one atomic step, durable when it returns. A journal
+// belongs to one Transport at a time.
+type Journal interface {
+	// Add keeps in, which has no Answer, unless there is an intent with its
+	// name: then that one is returned, and false. ErrJournalFull if there is
+	// no room.
+	Add(ctx context.Context, in Intent) (Intent, bool, error)
+	// Mark notes what is known about the effect of an intent without an
+	// answer: MayHaveExecuted before it is sent, NotExecuted afterwards, if
+	// that turned out. One with another key, an answer, or none, is
+	// ErrNoIntent.
+	Mark(ctx context.Context, name, key string, x stet.Execution) error
+	// Settle keeps the answer of an intent. The first one stands: if there
+	// is one, nothing is done. One with another key, or none, is ErrNoIntent.
+	Settle(ctx context.Context, name, key string, a Answer) error
+	// Forget removes an intent that has an answer or is known to be not
+	// executed, after which its name is free, and stands for a new key. Any
+	// other is ErrUnsettled; that there is none is no error.
+	Forget(ctx context.Context, name string) error
+	// Pending returns the intents without an answer whose names sort after
+	// after, in the order of their names, at most limit of them.
+	Pending(ctx context.Context, after string, limit int) ([]Intent, error)
+}
+
+// Intent is an operation that is meant to be executed once: its key, and the
+// request. Authorization, Proxy-Authorization, Cookie, Options.SecretHeaders and
+// a password in the URL are not part of it.
+type Intent struct {
+	// Name is what the caller calls it (see WithIntent), or its key.
+	Name    string
+	Key     string // not for logs
+	Method  string
+	URL     string
+	Host    string // the request's Host field; "" for that of the URL
+	Header  http.Header
+	Body    []byte
+	Created time.Time
+	// Execution is what is known of the attempts so far.
+	Execution stet.Execution
+	Answer    *Answer // the outcome; nil without one
+}
+
+// Answer is the response that is an intent's outcome.
+type Answer struct {
+	Status int
+	Header http.Header
+	Body   []byte
+	// Gone: the body was too large to be kept, and is not here.
+	Gone      bool
+	Execution stet.Execution
+	At        time.Time
+}
+
+type intentName struct{}
+
+// WithIntent returns a context whose request is the intent of that name, 1 to
+// MaxName bytes: "order 1042, charge". A Transport with a journal gives an
+// intent one key and one outcome: if the journal has the intent already, the
+// request must be the same, and is sent with the key of then; if it has its
+// outcome too, that is returned and nothing is sent. So whatever calls again
+// after a crash need not know whether it got to call before. A new try of what
+// had a bad outcome begins with Journal.Forget.
+func WithIntent(ctx context.Context, name string) context.Context {
+	return context.WithValue(ctx, intentName{}, name)
+}
+
+// secretHeaders are not kept in a journal.
+var secretHeaders = []string{"Authorization", "Proxy-Authorization", "Cookie"}
+
+// journalTimeout bounds a write that must not be cut off by the caller's leaving.
+const journalTimeout = 10 * time.Second
+
+// asIntent returns what the journal is to keep of the call.
+func (c *call) asIntent() Intent {
+	h := c.req.Header.Clone()
+	for _, name := range slices.Concat(secretHeaders, c.t.o.SecretHeaders) {
+		h.Del(name)
+	}
+	u := *c.req.URL
+	u.User = nil
+	return Intent{Name: c.intent, Key: c.key, Method: c.req.Method, URL: u.String(), Host: c.req.Host, Header: h,
+		Body: c.body.bytes, Created: time.Now(), Execution: stet.MayHaveExecuted}
+}
+
+// journaled makes the call under its intent.
+func (t *Transport) journaled(c *call) (*http.Response, error) {
+	name, named := c.Context.Value(intentName{}).(string)
+	if !named {
+		name = c.key
+	}
+	refuse := func(reason Reason, x stet.Execution, err error) (*http.Response, error) {
+		return nil, &Error{Reason: reason, Info: Info{Key: c.key, Execution: x}, Cause: err}
+	}
+	if name == "" || len(name) > MaxName {
+		return refuse(ReasonRequest, stet.NotExecuted, invalid("the intent's name has %d bytes; it must have 1 to %d", len(name), MaxName))
+	}
+	c.intent = name
+	if err := t.live.enter(c.Context, name); err != nil {
+		return refuse(ReasonContext, stet.MayHaveExecuted, err) // the call before it may have
+	}
+	defer t.live.leave(name)
+	step.At(step.AddBefore)
+	in, added, err := t.o.Journal.Add(c.Context, c.asIntent())
+	if err != nil {
+		return refuse(ReasonJournal, stet.NotExecuted, err)
+	}
+	step.At(step.AddAfter)
+	if added {
+		return c.settling(stet.NotExecuted)
+	}
+	if c.given && in.Key != c.key {
+		return refuse(ReasonRequest, in.Execution, mismatch(in, "it has another key"))
+	}
+	if err := c.useKey(in.Key, t.field(in.Key)); err != nil {
+		return refuse(ReasonRequest, in.Execution, err)
+	}
+	if now := c.asIntent(); in.Method != now.Method || in.URL != now.URL || !bytes.Equal(in.Body, now.Body) {
+		return refuse(ReasonRequest, in.Execution, mismatch(in, "its method, URL or body is another"))
+	}
+	return t.further(c, in)
+}
+
+func mismatch(in Intent, how string) error {
+	return &stet.Error{Kind: stet.ErrMismatch, Execution: in.Execution, Cause: errors.New("the journal has an intent of this name, and " + how)}
+}
+
+// further sends an intent that was in the journal before.
+func (t *Transport) further(c *call, in Intent) (*http.Response, error) {
+	if in.Answer != nil {
+		return c.recorded(in.Answer)
+	}
+	c.pending = true
+	c.series.execution = in.Execution
+	if age := time.Since(in.Created); age > t.o.MaxAge {
+		return nil, c.failure(ReasonStale, fmt.Errorf("it is %v old, and Options.MaxAge is %v", age.Round(time.Second), t.o.MaxAge))
+	}
+	// This also finds out whether it is still there: since Resume read of it,
+	// its name may have been given a new key.
+	if err := t.o.Journal.Mark(c.Context, in.Name, in.Key, stet.MayHaveExecuted); err != nil {
+		return nil, c.failure(ReasonJournal, err)
+	}
+	return c.settling(in.Execution)
+}
+
+// recorded returns the outcome that the journal has.
+func (c *call) recorded(a *Answer) (*http.Response, error) {
+	c.replayed, c.series.execution = true, a.Execution
+	if a.Gone {
+		return nil, c.failure(ReasonRecorded, nil)
+	}
+	c.reply.Reset(a.Body)
+	h := a.Header.Clone()
+	if h == nil {
+		h = make(http.Header)
+	}
+	return &http.Response{
+		Status: fmt.Sprintf("%d %s", a.Status, http.StatusText(a.Status)), StatusCode: a.Status,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: h, Body: &c.reply, ContentLength: int64(len(a.Body)), Request: &c.req,
+	}, nil
+}
+
+// settling makes the attempts of an intent that is in the journal, and notes
+// what came of them.
+func (c *call) settling(known stet.Execution) (*http.Response, error) {
+	c.pending = true
+	res, err := c.do(known)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context), journalTimeout)
+	defer cancel()
+	j := c.t.o.Journal
+	if err != nil {
+		if c.series.execution == stet.NotExecuted {
+			c.noted(j.Mark(ctx, c.intent, c.key, stet.NotExecuted))
+		}
+		return nil, err
+	}
+	step.At(step.SettleBefore)
+	var noted error
+	if c.series.execution == stet.NotExecuted {
+		// It was refused, and nothing happened: there is nothing to finish,
+		// and when what was wrong is mended the name is to be used again.
+		if noted = j.Mark(ctx, c.intent, c.key, stet.NotExecuted); noted == nil {
+			noted = j.Forget(ctx, c.intent)
+		}
+	} else {
+		a := Answer{Status: res.StatusCode, Header: res.Header.Clone(), Body: slices.Clone(c.kept), Gone: !c.whole, Execution: c.series.execution, At: time.Now()}
+		if a.Gone {
+			a.Body = nil
+		}
+		delete(a.Header, "Set-Cookie") // a secret, too
+		noted = j.Settle(ctx, c.intent, c.key, a)
+	}
+	// The outcome stands, whether the journal has it or not: if not, Resume
+	// asks for it once more.
+	c.pending = noted != nil
+	c.noted(noted)
+	step.At(step.SettleAfter)
+	return res, nil
+}
+
+// noted tells the observer that the journal could not be written.
+func (c *call) noted(err error) {
+	if err != nil && c.t.o.Observe != nil {
+		c.t.o.Observe(c, Event{Host: c.req.URL.Host, Intent: c.intent, Attempt: c.series.attempts, Err: fmt.Errorf("journal: %w", err), Execution: c.series.execution})
+	}
+}
+
+// names are the intents with a call at work: an intent has one at a time, so
+// that what one call learns of it is not overtaken by another.
+type names struct {
+	mu   sync.Mutex
+	busy map[string]chan struct{} // closed when the call leaves
+}
+
+// tryEnter begins a call, or returns what is closed when the one at work ends.
+func (n *names) tryEnter(name string) <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if done, ok := n.busy[name]; ok {
+		return done
+	}
+	if n.busy == nil {
+		n.busy = make(map[string]chan struct{})
+	}
+	n.busy[name] = make(chan struct{})
+	return nil
+}
+
+// enter begins a call when no other is at work.
+func (n *names) enter(ctx context.Context, name string) error {
+	for {
+		done := n.tryEnter(name)
+		if done == nil {
+			return nil
+		}
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// leave ends a call.
+func (n *names) leave(name string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	close(n.busy[name])
+	delete(n.busy, name)
+}

@@ -1,0 +1,421 @@
+package stetclient_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetclient"
+	"github.com/stet-go/stet/stetclient/journal"
+)
+
+// open opens a journal for a test.
+func open(t *testing.T, o journal.Options) *journal.Journal {
+	t.Helper()
+	j, err := journal.Open(t.Context(), filepath.Join(t.TempDir(), "journal"), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = j.Close() })
+	return j
+}
+
+// quick is a policy that does not wait, and makes two attempts.
+var quick = stetclient.Policy{MaxAttempts: 2, Base: time.Nanosecond, Cap: time.Nanosecond}
+
+func pending(t *testing.T, j stetclient.Journal) []stetclient.Intent {
+	t.Helper()
+	all, err := j.Pending(t.Context(), "", 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestIntentIsDurableBeforeTheFirstByte(t *testing.T) {
+	j := open(t, journal.Options{})
+	check := func(req *http.Request) (*http.Response, error) {
+		all := pending(t, j)
+		if len(all) != 1 || all[0].Name != "order 1" || `"`+all[0].Key+`"` != req.Header.Get("Idempotency-Key") || string(all[0].Body) != "x" ||
+			all[0].Execution != stet.MayHaveExecuted {
+			t.Errorf("when the request is sent the journal has %+v", all)
+		}
+		return answer(201, "charged")(req)
+	}
+	tr, _ := newClient(t, stetclient.Options{Journal: j}, check)
+	res, _, err := post(stetclient.WithIntent(t.Context(), "order 1"), t, tr, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, _ := stetclient.InfoOf(res); info.Pending || len(pending(t, j)) != 0 {
+		t.Errorf("after its outcome the intent is pending: %+v", info)
+	}
+}
+
+func TestIntentHasOneKeyAndOneOutcome(t *testing.T) {
+	j := open(t, journal.Options{})
+	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errReset), fails(errReset), answer(402, "declined", "X-Trace", "1", "Set-Cookie", "secret"))
+	ctx := stetclient.WithIntent(t.Context(), "order 1")
+	_, _, err := post(ctx, t, tr, "x")
+	if e := wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted); !e.Pending {
+		t.Error("the error does not say that the intent is pending")
+	}
+	if err := j.Forget(ctx, "order 1"); !errors.Is(err, stetclient.ErrUnsettled) {
+		t.Errorf("Forget: got %v, want ErrUnsettled", err)
+	}
+	for range 3 { // the second and third are of the journal
+		res, body, err := post(ctx, t, tr, "x")
+		if err != nil || res.StatusCode != 402 || body != "declined" || res.Header.Get("X-Trace") != "1" {
+			t.Fatalf("got %v %q, %v", res, body, err)
+		}
+	}
+	s.wantAttempts(3)
+	if all, err := j.List(ctx, "", 10); err != nil || len(all) != 1 || all[0].Answer == nil || all[0].Answer.Header.Get("Set-Cookie") != "" {
+		t.Errorf("the journal has %+v, %v", all, err)
+	}
+	for _, sent := range s.sent {
+		if sent.header.Get("Idempotency-Key") != s.sent[0].header.Get("Idempotency-Key") {
+			t.Error("the key was changed without a definite outcome")
+		}
+	}
+	_, _, err = post(ctx, t, tr, "y")
+	if wantError(t, err, stetclient.ReasonRequest, stet.MayHaveExecuted); !errors.Is(err, stet.ErrMismatch) {
+		t.Errorf("another request under the name: %v", err)
+	}
+	_, _, err = post(stetclient.WithKey(ctx, "mine"), t, tr, "x")
+	if wantError(t, err, stetclient.ReasonRequest, stet.MayHaveExecuted); !errors.Is(err, stet.ErrMismatch) {
+		t.Errorf("another key under the name: %v", err)
+	}
+	if err := j.Forget(ctx, "order 1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := post(ctx, t, tr, "y"); err != nil { // a new intent now
+		t.Fatal(err)
+	}
+	s.wantAttempts(4)
+	if s.sent[3].header.Get("Idempotency-Key") == s.sent[0].header.Get("Idempotency-Key") {
+		t.Error("after a definite outcome and Forget the key is the old one")
+	}
+}
+
+func TestUnsentIntentCanBeWithdrawn(t *testing.T) {
+	j := open(t, journal.Options{})
+	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errDial), fails(errDial), fails(errReset))
+	ctx := stetclient.WithIntent(t.Context(), "order 1")
+	_, _, err := post(ctx, t, tr, "x")
+	if e := wantError(t, err, stetclient.ReasonAttempts, stet.NotExecuted); !e.Pending {
+		t.Error("the intent is not pending")
+	}
+	if all := pending(t, j); len(all) != 1 || all[0].Execution != stet.NotExecuted {
+		t.Errorf("the journal has %+v", all)
+	}
+	// When it is sent again, that is no longer so.
+	_, _, err = post(ctx, t, tr, "x")
+	wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
+	if err := j.Forget(ctx, "order 1"); !errors.Is(err, stetclient.ErrUnsettled) {
+		t.Errorf("Forget: got %v, want ErrUnsettled", err)
+	}
+	s.wantAttempts(4)
+}
+
+func TestRefusedIntentIsNotKept(t *testing.T) {
+	j := open(t, journal.Options{})
+	tr, s := newClient(t, stetclient.Options{Journal: j}, status(401), status(201))
+	ctx := stetclient.WithIntent(t.Context(), "order 1")
+	for _, want := range []int{401, 201} { // credentials are mended, and the name is free
+		if res, _, err := post(ctx, t, tr, "x"); err != nil || res.StatusCode != want {
+			t.Fatalf("got %v, %v, want %d", res, err, want)
+		}
+	}
+	s.wantAttempts(2)
+}
+
+func TestResumeSettlesWhatWasLeft(t *testing.T) {
+	j := open(t, journal.Options{})
+	down, s := newClient(t, stetclient.Options{Journal: j, Policy: quick, SecretHeaders: []string{"x-api-key"}, Budget: stetclient.Budget{Burst: -1}}, fails(errReset))
+	for i := range 75 { // more than a page
+		req, _ := http.NewRequestWithContext(stetclient.WithIntent(t.Context(), fmt.Sprint("order ", i)), "POST", "http://service.test/pay?x=1", strings.NewReader(fmt.Sprint("body ", i)))
+		req.Header.Set("Authorization", "Bearer secret-token")
+		req.Header.Set("Cookie", "session=secret-cookie")
+		req.Header.Set("X-Api-Key", "secret-api-key")
+		req.URL.User = url.UserPassword("user", "secret-password")
+		req.Header.Set("X-Kept", "yes")
+		_, _, err := do(t, down, req)
+		wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
+	}
+	keys := make(map[string]string)
+	for _, sent := range s.sent {
+		keys[sent.body] = sent.header.Get("Idempotency-Key")
+	}
+	all, err := j.List(t.Context(), "", 1000)
+	if text := fmt.Sprintf("%+v", all); err != nil || len(all) != 75 || strings.Contains(text, "secret") {
+		t.Errorf("%v, %d intents in the journal: %.500s", err, len(all), text)
+	}
+	var turn atomic.Int64
+	up, s := newClient(t, stetclient.Options{Journal: j, Policy: quick, Budget: stetclient.Budget{Burst: -1}}, func(req *http.Request) (*http.Response, error) {
+		switch turn.Add(1) % 4 { // some need another round
+		case 0, 1:
+			return status(201)(req)
+		default:
+			return fails(errReset)(req)
+		}
+	})
+	var done []string
+	got, err := up.Resume(t.Context(), stetclient.ResumeOptions{
+		Prepare: func(r *http.Request) error {
+			r.Header.Set("Authorization", "fresh")
+			r.Header.Set("Idempotency-Key", "another")
+			return nil
+		},
+		Progress: func(p stetclient.Progress) {
+			if p.Settled {
+				done = append(done, p.Name)
+			}
+		},
+	})
+	if err != nil || got.Settled != 75 || got.Pending != 0 || len(pending(t, j)) != 0 {
+		t.Errorf("Resume: %+v, %v", got, err)
+	}
+	slices.Sort(done)
+	if len(slices.Compact(done)) != 75 {
+		t.Errorf("progress was told of %d", len(done))
+	}
+	for _, sent := range s.sent {
+		if sent.header.Get("Idempotency-Key") != keys[sent.body] || sent.header.Get("Authorization") != "fresh" || sent.header.Get("X-Kept") != "yes" {
+			t.Errorf("%s was resumed with %v", sent.body, sent.header)
+		}
+	}
+}
+
+func TestResumeDoesNotHammer(t *testing.T) {
+	const intents, burst = 40, 4
+	j := open(t, journal.Options{})
+	for i := range intents {
+		in := stetclient.Intent{Name: fmt.Sprintf("order %02d", i), Key: fmt.Sprint(i), Method: "POST", URL: "http://service.test/payments", Body: fmt.Append(nil, i), Created: time.Now()}
+		if _, _, err := j.Add(t.Context(), in); err != nil {
+			t.Fatal(err)
+		}
+	}
+	budget := stetclient.Budget{Burst: burst, Ratio: 1e-9, PerSecond: 1e-9}
+	sick, s := newClient(t, stetclient.Options{Journal: j, Policy: stetclient.Policy{MaxAttempts: 1}, Budget: budget}, status(500))
+	if got, err := sick.Resume(t.Context(), stetclient.ResumeOptions{Once: true}); err != nil || got.Pending != intents {
+		t.Errorf("sick: %+v, %v", got, err)
+	}
+	s.wantAttempts(burst)
+	well, s := newClient(t, stetclient.Options{Journal: j, Budget: budget}, status(201))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if got, err := well.Resume(ctx, stetclient.ResumeOptions{}); err != nil || got.Settled != intents {
+		t.Errorf("well: %+v, %v", got, err)
+	}
+	s.wantAttempts(intents)
+}
+
+// TestResumeGoesRound: intents that never succeed do not keep the tokens from
+// those behind them.
+func TestResumeGoesRound(t *testing.T) {
+	const intents = 10
+	j := open(t, journal.Options{})
+	for i := range intents {
+		in := stetclient.Intent{Name: fmt.Sprint("order ", i), Key: fmt.Sprint(i), Method: "POST", URL: "http://service.test/payments", Body: fmt.Append(nil, i), Created: time.Now()}
+		if _, _, err := j.Add(t.Context(), in); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const pause = 10 * time.Millisecond
+	o := stetclient.Options{Journal: j, Policy: stetclient.Policy{MaxAttempts: 1, Base: pause, Cap: pause}, Budget: stetclient.Budget{Burst: 1, PerSecond: 200}}
+	tr, _ := newClient(t, o, status(500))
+	var tried []string
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	_, err := tr.Resume(ctx, stetclient.ResumeOptions{Concurrency: 1, Progress: func(p stetclient.Progress) {
+		if p.Info.Attempts > 0 && len(tried) < intents {
+			tried = append(tried, p.Name)
+		}
+		if len(tried) == intents {
+			cancel()
+		}
+	}})
+	slices.Sort(tried)
+	if !errors.Is(err, context.Canceled) || len(slices.Compact(tried)) != intents {
+		t.Errorf("the first %d sent were %v; %v", intents, tried, err)
+	}
+}
+
+func TestRefusalDoesNotSettleWhatMayHaveHappened(t *testing.T) {
+	j := open(t, journal.Options{})
+	tr, _ := newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errReset), fails(errReset), status(401), status(201))
+	_, _, err := post(t.Context(), t, tr, "x")
+	wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
+	var last error
+	got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Once: true, Progress: func(p stetclient.Progress) { last = p.Err }})
+	if err != nil || got.Pending != 1 || len(pending(t, j)) != 1 {
+		t.Errorf("without credentials: %+v, %v", got, err)
+	}
+	wantError(t, last, stetclient.ReasonRefused, stet.MayHaveExecuted)
+	if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{}); err != nil || got.Settled != 1 {
+		t.Errorf("with credentials: %+v, %v", got, err)
+	}
+}
+
+// late is a journal whose list of pending intents is out of date.
+type late struct {
+	stetclient.Journal
+	was []stetclient.Intent
+}
+
+func (l *late) Pending(context.Context, string, int) ([]stetclient.Intent, error) { return l.was, nil }
+
+func TestResumeDoesNotSendWhatWasSettledMeanwhile(t *testing.T) {
+	j := open(t, journal.Options{})
+	in := stetclient.Intent{Name: "order 1", Key: "old", Method: "POST", URL: "http://service.test/payments", Created: time.Now()}
+	if _, _, err := j.Add(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Mark(t.Context(), in.Name, in.Key, stet.NotExecuted); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Forget(t.Context(), in.Name); err != nil {
+		t.Fatal(err)
+	}
+	renewed := in
+	renewed.Key = "new"
+	if _, added, err := j.Add(t.Context(), renewed); err != nil || !added {
+		t.Fatal(added, err)
+	}
+	tr, s := newClient(t, stetclient.Options{Journal: &late{j, []stetclient.Intent{in}}}, status(201))
+	if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{}); err != nil || got.Pending != 0 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	s.wantAttempts(0)
+}
+
+func TestResumeEndsWithItsContext(t *testing.T) {
+	j := open(t, journal.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errReset), fails(errReset), fails(errReset), func(*http.Request) (*http.Response, error) {
+		cancel()
+		return nil, errReset
+	})
+	_, _, err := post(t.Context(), t, tr, "x")
+	wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
+	got, err := tr.Resume(ctx, stetclient.ResumeOptions{})
+	if !errors.Is(err, context.Canceled) || got.Pending != 1 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	s.wantAttempts(4)
+	if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Once: true}); err != nil || got.Pending != 1 {
+		t.Errorf("Once: got %+v, %v", got, err)
+	}
+}
+
+func TestOldIntentIsNotSentAgain(t *testing.T) {
+	j := open(t, journal.Options{})
+	in := stetclient.Intent{Name: "order 1", Key: "k", Method: "POST", URL: "http://service.test/payments", Body: []byte("x"), Header: http.Header{}, Created: time.Now().Add(-24 * time.Hour)}
+	if _, added, err := j.Add(t.Context(), in); err != nil || !added {
+		t.Fatal(added, err)
+	}
+	tr, s := newClient(t, stetclient.Options{Journal: j}, status(201))
+	got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{})
+	if err != nil || got.Pending != 1 || got.Stale != 1 {
+		t.Errorf("Resume: %+v, %v", got, err)
+	}
+	_, _, err = post(stetclient.WithIntent(t.Context(), "order 1"), t, tr, "x")
+	if e := wantError(t, err, stetclient.ReasonStale, stet.MayHaveExecuted); !e.Pending {
+		t.Error("it is not pending")
+	}
+	s.wantAttempts(0)
+}
+
+func TestCallsOfOneIntentTakeTurns(t *testing.T) {
+	j := open(t, journal.Options{})
+	tr, s := newClient(t, stetclient.Options{Journal: j}, answer(201, "charged"))
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			if _, body, err := post(stetclient.WithIntent(t.Context(), "order 1"), t, tr, "x"); err != nil || body != "charged" {
+				t.Errorf("got %q, %v", body, err)
+			}
+		})
+	}
+	wg.Wait()
+	s.wantAttempts(1)
+}
+
+func TestNothingIsSentWithoutTheJournal(t *testing.T) {
+	j := open(t, journal.Options{MaxPending: 1})
+	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errReset))
+	_, _, err := post(t.Context(), t, tr, "x")
+	wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
+	_, _, err = post(t.Context(), t, tr, "y")
+	if wantError(t, err, stetclient.ReasonJournal, stet.NotExecuted); !errors.Is(err, stetclient.ErrJournalFull) {
+		t.Errorf("got %v, want ErrJournalFull", err)
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = post(t.Context(), t, tr, "z")
+	wantError(t, err, stetclient.ReasonJournal, stet.NotExecuted)
+	s.wantAttempts(2)
+	_, _, err = post(stetclient.WithIntent(t.Context(), strings.Repeat("n", stetclient.MaxName+1)), t, tr, "z")
+	wantError(t, err, stetclient.ReasonRequest, stet.NotExecuted)
+}
+
+func TestOutcomeStandsThoughTheJournalFails(t *testing.T) {
+	j := open(t, journal.Options{})
+	var events []stetclient.Event
+	tr, _ := newClient(t, stetclient.Options{Journal: j, Observe: func(_ context.Context, e stetclient.Event) { events = append(events, e) }}, func(req *http.Request) (*http.Response, error) {
+		_ = j.Close()
+		return answer(201, "charged")(req)
+	})
+	res, body, err := post(t.Context(), t, tr, "x")
+	if err != nil || body != "charged" {
+		t.Fatalf("got %q, %v", body, err)
+	}
+	if info, _ := stetclient.InfoOf(res); !info.Pending || len(events) != 2 || events[1].Err == nil {
+		t.Errorf("nobody is told: %+v, %+v", info, events)
+	}
+}
+
+func TestAnswerTooLargeToKeepIsNotAskedForAgain(t *testing.T) {
+	j := open(t, journal.Options{})
+	tr, s := newClient(t, stetclient.Options{Journal: j, MaxResponse: 4}, answer(201, "0123456789"))
+	ctx := stetclient.WithIntent(t.Context(), "order 1")
+	if _, body, err := post(ctx, t, tr, "x"); err != nil || body != "0123456789" {
+		t.Fatalf("got %q, %v", body, err)
+	}
+	_, _, err := post(ctx, t, tr, "x")
+	wantError(t, err, stetclient.ReasonRecorded, stet.Executed)
+	s.wantAttempts(1)
+}
+
+func TestIntentWithItsKeyInTheBody(t *testing.T) {
+	j := open(t, journal.Options{})
+	service := stetclient.Service{PutKey: func(body []byte, key string) ([]byte, error) { return append(body, key...), nil }}
+	o := stetclient.Options{Journal: j, Service: service, Policy: quick}
+	tr, s := newClient(t, o, fails(errReset), fails(errReset), fails(errReset), fails(errReset), status(201))
+	ctx := stetclient.WithIntent(t.Context(), "order 1")
+	for range 2 {
+		_, _, err := post(ctx, t, tr, "x")
+		wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
+	}
+	if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{}); err != nil || got.Settled != 1 {
+		t.Errorf("Resume: %+v, %v", got, err)
+	}
+	s.wantAttempts(5)
+	for _, sent := range s.sent {
+		if sent.body != s.sent[0].body || len(sent.body) != 37 {
+			t.Errorf("sent %q, first %q", sent.body, s.sent[0].body)
+		}
+	}
+}

@@ -1,0 +1,335 @@
+// Package journal keeps a client's intents in an SQLite file: what
+// stetclient.Options.Journal asks for. It needs no server and no C compiler.
+//
+// What was acknowledged is on the disk (write-ahead log, synchronous=FULL). The
+// file belongs to one process at a time; it is released when that dies. It holds
+// request bodies, responses and keys, so only its owner may read it.
+package journal
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetclient"
+)
+
+// Defaults of Options.
+const (
+	// DefaultMaxPending is Options.MaxPending when that is 0.
+	DefaultMaxPending = 100_000
+	// DefaultKeep is Options.Keep when that is 0.
+	DefaultKeep = 30 * 24 * time.Hour
+
+	version    = 1   // of the table, in user_version
+	busy       = 2   // seconds that Open waits for the process before it to die
+	purgeLimit = 100 // old intents removed with each that is settled
+	maxPage    = 1000
+)
+
+// Options configure a Journal. The zero value is usable.
+type Options struct {
+	// MaxPending bounds the intents without an answer; more are refused with
+	// stetclient.ErrJournalFull. Default DefaultMaxPending.
+	MaxPending int
+	// Keep is how long an intent that has its answer is kept, and so how long
+	// its name gets that answer. Default DefaultKeep.
+	Keep time.Duration
+}
+
+// Journal is a stetclient.Journal in an SQLite file. It is safe for concurrent
+// use.
+type Journal struct {
+	db *sql.DB
+	o  Options
+}
+
+var _ stetclient.Journal = (*Journal)(nil)
+
+const schema = `
+CREATE TABLE stet_intents (
+	name      TEXT    PRIMARY KEY,
+	key       TEXT    NOT NULL,
+	method    TEXT    NOT NULL,
+	url       TEXT    NOT NULL,
+	host      TEXT    NOT NULL,
+	header    BLOB    NOT NULL,
+	body      BLOB    NOT NULL,
+	created   INTEGER NOT NULL,
+	execution INTEGER NOT NULL,
+	settled   INTEGER,
+	status    INTEGER,
+	gone      INTEGER,
+	answer_header BLOB,
+	answer    BLOB
+) STRICT, WITHOUT ROWID;
+CREATE INDEX stet_intents_pending ON stet_intents (name) WHERE settled IS NULL;
+CREATE INDEX stet_intents_settled ON stet_intents (settled) WHERE settled IS NOT NULL;
+CREATE TABLE stet_pending (one INTEGER PRIMARY KEY CHECK (one = 1), count INTEGER NOT NULL) STRICT;
+INSERT INTO stet_pending VALUES (1, 0);
+CREATE TRIGGER stet_intents_added AFTER INSERT ON stet_intents BEGIN
+	UPDATE stet_pending SET count = count + 1;
+END;
+CREATE TRIGGER stet_intents_answered AFTER UPDATE OF settled ON stet_intents WHEN old.settled IS NULL AND new.settled IS NOT NULL BEGIN
+	UPDATE stet_pending SET count = count - 1;
+END;
+CREATE TRIGGER stet_intents_forgotten AFTER DELETE ON stet_intents WHEN old.settled IS NULL BEGIN
+	UPDATE stet_pending SET count = count - 1;
+END;
+PRAGMA user_version = 1;
+`
+
+const columns = `name, key, method, url, host, header, body, created, execution, settled, status, gone, answer_header, answer`
+
+// Open opens the journal in the file at path, which it creates if need be; the
+// folder must exist. Close it when the Transport is not used any more. A file
+// that another process has open, or that was written by a newer version, is
+// refused.
+func Open(ctx context.Context, path string, o Options) (*Journal, error) {
+	if path == "" || path == ":memory:" || strings.HasPrefix(path, "file:") || strings.ContainsRune(path, 0) {
+		return nil, fmt.Errorf("journal: the path is %q; name a file on the local disk", path)
+	}
+	if o.MaxPending < 0 || o.Keep < 0 {
+		return nil, fmt.Errorf("journal: Options.MaxPending (%d) and Keep (%v) must not be negative", o.MaxPending, o.Keep)
+	}
+	o.MaxPending, o.Keep = cmp.Or(o.MaxPending, DefaultMaxPending), cmp.Or(o.Keep, DefaultKeep)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600) // SQLite would let everybody read it
+	if err != nil {
+		return nil, fmt.Errorf("journal: %w", err)
+	}
+	if err := f.Close(); err != nil {
+		return nil, fmt.Errorf("journal: %w", err)
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("journal: %w", err)
+	}
+	u := url.URL{Scheme: "file", Path: filepath.ToSlash(abs), RawQuery: url.Values{"_txlock": {"immediate"}, "_pragma": {
+		fmt.Sprintf("busy_timeout(%d)", busy*1000), "locking_mode(EXCLUSIVE)", "journal_mode(WAL)", "synchronous(FULL)", "fullfsync(ON)", "trusted_schema(OFF)",
+	}}.Encode()}
+	db, err := sql.Open("sqlite", u.String())
+	if err != nil {
+		return nil, fmt.Errorf("journal: %w", err)
+	}
+	db.SetMaxOpenConns(1) // which holds the file's lock
+	j := &Journal{db: db, o: o}
+	if err := j.prepare(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("journal: %s: %w (if another process has it open: a journal belongs to one at a time)", path, err), db.Close())
+	}
+	return j, nil
+}
+
+// prepare makes the table of a new file, and refuses what it does not know.
+func (j *Journal) prepare(ctx context.Context) error {
+	return j.tx(ctx, func(tx *sql.Tx) error {
+		var v, tables int
+		if err := tx.QueryRowContext(ctx, "PRAGMA user_version").Scan(&v); err != nil {
+			return err
+		}
+		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema").Scan(&tables); err != nil {
+			return err
+		}
+		switch {
+		case v == 0 && tables == 0:
+			_, err := tx.ExecContext(ctx, schema)
+			return err
+		case v != version:
+			return fmt.Errorf("its tables have the version %d, and this program knows version %d: use another file", v, version)
+		}
+		return nil
+	})
+}
+
+// tx runs fn in a transaction, and commits it unless fn returns an error.
+func (j *Journal) tx(ctx context.Context, fn func(*sql.Tx) error) error {
+	tx, err := j.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	if err := fn(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// Close closes the file, once the calls at work are done.
+func (j *Journal) Close() error { return j.db.Close() }
+
+// Add implements stetclient.Journal.
+func (j *Journal) Add(ctx context.Context, in stetclient.Intent) (got stetclient.Intent, added bool, err error) {
+	header, err := json.Marshal(in.Header)
+	if err != nil {
+		return in, false, fmt.Errorf("journal: %w", err)
+	}
+	err = j.tx(ctx, func(tx *sql.Tx) error {
+		got, err = scan(tx.QueryRowContext(ctx, "SELECT "+columns+" FROM stet_intents WHERE name = ?", in.Name))
+		if !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+		var pending int
+		if err := tx.QueryRowContext(ctx, "SELECT count FROM stet_pending").Scan(&pending); err != nil {
+			return err
+		}
+		if pending >= j.o.MaxPending {
+			return stetclient.ErrJournalFull
+		}
+		got, added = in, true
+		_, err := tx.ExecContext(ctx, "INSERT INTO stet_intents (name, key, method, url, host, header, body, created, execution) VALUES (?,?,?,?,?,?,?,?,?)",
+			in.Name, in.Key, in.Method, in.URL, in.Host, header, notNil(in.Body), in.Created.UnixMicro(), in.Execution)
+		return err
+	})
+	if err != nil {
+		return in, false, fmt.Errorf("journal: %w", err)
+	}
+	return got, added, nil
+}
+
+// Mark implements stetclient.Journal.
+func (j *Journal) Mark(ctx context.Context, name, key string, x stet.Execution) error {
+	res, err := j.db.ExecContext(ctx, "UPDATE stet_intents SET execution = ? WHERE name = ? AND key = ? AND settled IS NULL", x, name, key)
+	if err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	return found(res)
+}
+
+// found returns ErrNoIntent if nothing was changed.
+func found(res sql.Result) error {
+	n, err := res.RowsAffected()
+	if err == nil && n == 0 {
+		err = stetclient.ErrNoIntent
+	}
+	return err
+}
+
+// Settle implements stetclient.Journal.
+func (j *Journal) Settle(ctx context.Context, name, key string, a stetclient.Answer) error {
+	header, err := json.Marshal(a.Header)
+	if err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	err = j.tx(ctx, func(tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, `UPDATE stet_intents SET settled = ?, status = ?, gone = ?, answer_header = ?, answer = ?, execution = ?
+			WHERE name = ? AND key = ? AND settled IS NULL`,
+			a.At.UnixMicro(), a.Status, a.Gone, header, notNil(a.Body), a.Execution, name, key)
+		if err != nil {
+			return err
+		}
+		if err := found(res); err != nil {
+			var one int // the first answer stands
+			err := tx.QueryRowContext(ctx, "SELECT 1 FROM stet_intents WHERE name = ? AND key = ?", name, key).Scan(&one)
+			if errors.Is(err, sql.ErrNoRows) {
+				return stetclient.ErrNoIntent
+			}
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `DELETE FROM stet_intents WHERE name IN
+			(SELECT name FROM stet_intents WHERE settled < ? ORDER BY settled LIMIT ?)`, a.At.Add(-j.o.Keep).UnixMicro(), purgeLimit)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	return nil
+}
+
+// Forget implements stetclient.Journal.
+func (j *Journal) Forget(ctx context.Context, name string) error {
+	err := j.tx(ctx, func(tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, "DELETE FROM stet_intents WHERE name = ? AND (settled IS NOT NULL OR execution = ?)", name, stet.NotExecuted)
+		if err != nil || found(res) == nil {
+			return err
+		}
+		var one int
+		err = tx.QueryRowContext(ctx, "SELECT 1 FROM stet_intents WHERE name = ?", name).Scan(&one)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			return nil
+		case err != nil:
+			return err
+		}
+		return stetclient.ErrUnsettled
+	})
+	if err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	return nil
+}
+
+// Pending implements stetclient.Journal. A limit above 1000 is taken for 1000.
+func (j *Journal) Pending(ctx context.Context, after string, limit int) ([]stetclient.Intent, error) {
+	return j.list(ctx, "SELECT "+columns+" FROM stet_intents WHERE settled IS NULL AND name > ? ORDER BY name LIMIT ?", after, min(limit, maxPage))
+}
+
+// List returns the intents whose names sort after after, those with an answer
+// included, in the order of their names, at most limit (and 1000) of them.
+func (j *Journal) List(ctx context.Context, after string, limit int) ([]stetclient.Intent, error) {
+	return j.list(ctx, "SELECT "+columns+" FROM stet_intents WHERE name > ? ORDER BY name LIMIT ?", after, min(limit, maxPage))
+}
+
+func (j *Journal) list(ctx context.Context, query, after string, limit int) (all []stetclient.Intent, err error) {
+	rows, err := j.db.QueryContext(ctx, query, after, limit)
+	if err != nil {
+		return nil, fmt.Errorf("journal: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		in, err := scan(rows)
+		if err != nil {
+			return nil, fmt.Errorf("journal: %w", err)
+		}
+		all = append(all, in)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("journal: %w", err)
+	}
+	return all, nil
+}
+
+// scan reads an intent from a row.
+func scan(row interface{ Scan(...any) error }) (in stetclient.Intent, err error) {
+	var (
+		header, answerHeader, answer []byte
+		created                      int64
+		settled, status, gone        sql.NullInt64
+	)
+	err = row.Scan(&in.Name, &in.Key, &in.Method, &in.URL, &in.Host, &header, &in.Body, &created, &in.Execution, &settled, &status, &gone, &answerHeader, &answer)
+	if err != nil {
+		return in, err
+	}
+	in.Created = time.UnixMicro(created)
+	if in.Header, err = decode(header); err != nil || !settled.Valid {
+		return in, err
+	}
+	in.Answer = &stetclient.Answer{Status: int(status.Int64), Body: answer, Gone: gone.Int64 != 0, Execution: in.Execution, At: time.UnixMicro(settled.Int64)}
+	in.Answer.Header, err = decode(answerHeader)
+	return in, err
+}
+
+func decode(b []byte) (h http.Header, err error) {
+	if err = json.Unmarshal(b, &h); err != nil {
+		return nil, fmt.Errorf("a header in the journal is damaged: %w", err)
+	}
+	return h, nil
+}
+
+// notNil makes an empty value of none: a nil []byte would be NULL.
+func notNil(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}

@@ -1,0 +1,102 @@
+package journal_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetclient"
+	"github.com/stet-go/stet/stetclient/journal"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func open(t *testing.T, path string, o journal.Options) *journal.Journal {
+	t.Helper()
+	j, err := journal.Open(t.Context(), path, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = j.Close() })
+	return j
+}
+
+func TestJournalIsForOneProcessAndItsOwner(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a journal?#%")
+	j, err := journal.Open(t.Context(), path, journal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", st.Mode(), err)
+	}
+	if second, err := journal.Open(t.Context(), path, journal.Options{}); err == nil {
+		_ = second.Close()
+		t.Error("a second one could be opened")
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := journal.Open(t.Context(), path, journal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = again.Close()
+	for _, path := range []string{"", ":memory:", "file:x", "a\x00b", filepath.Join(path, "x")} {
+		if _, err := journal.Open(t.Context(), path, journal.Options{}); err == nil {
+			t.Errorf("%q could be opened", path)
+		}
+	}
+	alien := filepath.Join(t.TempDir(), "alien")
+	if err := os.WriteFile(alien, []byte(strings.Repeat("not a database ", 100)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := journal.Open(t.Context(), alien, journal.Options{}); err == nil {
+		t.Error("a file of something else could be opened")
+	}
+}
+
+func TestJournalForgetsOldAnswers(t *testing.T) {
+	j := open(t, filepath.Join(t.TempDir(), "journal"), journal.Options{Keep: time.Hour})
+	now := time.Now()
+	for i := range 3 {
+		in := stetclient.Intent{Name: fmt.Sprint(i), Key: fmt.Sprint("k", i), Method: "POST", URL: "http://service.test/", Created: now}
+		if _, _, err := j.Add(t.Context(), in); err != nil {
+			t.Fatal(err)
+		}
+		if err := j.Settle(t.Context(), in.Name, in.Key, stetclient.Answer{Status: 201, At: now.Add(time.Duration(i) * 2 * time.Hour)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := j.List(t.Context(), "", 10)
+	if err != nil || len(all) != 1 || all[0].Name != "2" || all[0].Answer == nil {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if err := j.Settle(t.Context(), "2", "k2", stetclient.Answer{Status: 500, At: now}); err != nil {
+		t.Error(err)
+	}
+	if all, _ := j.List(t.Context(), "", 10); len(all) != 1 || all[0].Answer.Status != 201 {
+		t.Errorf("the first answer does not stand: %+v", all)
+	}
+	for _, err := range []error{
+		j.Settle(t.Context(), "2", "other", stetclient.Answer{At: now}),
+		j.Settle(t.Context(), "none", "k", stetclient.Answer{At: now}),
+		j.Mark(t.Context(), "2", "k2", stet.NotExecuted),
+		j.Mark(t.Context(), "none", "k", stet.NotExecuted),
+	} {
+		if !errors.Is(err, stetclient.ErrNoIntent) {
+			t.Errorf("got %v, want ErrNoIntent", err)
+		}
+	}
+	if err := j.Forget(t.Context(), "none"); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,293 @@
+package stetclient
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/stet-go/stet"
+)
+
+// Defaults and limits of Policy.
+const (
+	// DefaultMaxAttempts is Policy.MaxAttempts when that is 0.
+	DefaultMaxAttempts = 8
+	// MaxMaxAttempts bounds Policy.MaxAttempts.
+	MaxMaxAttempts = 10_000
+	// DefaultMaxElapsed is Policy.MaxElapsed when that is 0.
+	DefaultMaxElapsed = 2 * time.Minute
+	// DefaultBase is Policy.Base when that is 0.
+	DefaultBase = 200 * time.Millisecond
+	// DefaultCap is Policy.Cap when that is 0.
+	DefaultCap = 20 * time.Second
+)
+
+// Policy says how often and how fast attempts are made. The zero value of each
+// field stands for its default.
+type Policy struct {
+	// MaxAttempts bounds the attempts, the first included; 1 never retries.
+	// Default DefaultMaxAttempts; at most MaxMaxAttempts.
+	MaxAttempts int
+	// MaxElapsed is how long after its start a call may begin another
+	// attempt. An attempt that would begin later is not waited for: the call
+	// ends at once. Default DefaultMaxElapsed.
+	MaxElapsed time.Duration
+	// AttemptTimeout bounds each attempt; one that takes longer is given up
+	// and may have executed. Default 0: only the caller's context and the
+	// RoundTripper below bound an attempt.
+	AttemptTimeout time.Duration
+	// Base bounds the first wait; each further bound is twice the one
+	// before, up to Cap. The wait is drawn evenly from zero to its bound
+	// (full jitter), and comes on top of what Retry-After asks for. Defaults
+	// DefaultBase and DefaultCap.
+	Base, Cap time.Duration
+}
+
+// withDefaults returns the checked policy with its defaults filled in.
+func (p Policy) withDefaults() (Policy, error) {
+	if p.MaxAttempts < 0 || p.MaxAttempts > MaxMaxAttempts {
+		return p, invalid("Policy.MaxAttempts is %d; it must be 1 to %d, or 0 for %d", p.MaxAttempts, MaxMaxAttempts, DefaultMaxAttempts)
+	}
+	if min(p.MaxElapsed, p.AttemptTimeout, p.Base, p.Cap) < 0 {
+		return p, invalid("Policy.MaxElapsed (%v), AttemptTimeout (%v), Base (%v) and Cap (%v) must not be negative", p.MaxElapsed, p.AttemptTimeout, p.Base, p.Cap)
+	}
+	p.MaxAttempts = cmp.Or(p.MaxAttempts, DefaultMaxAttempts)
+	p.MaxElapsed = cmp.Or(p.MaxElapsed, DefaultMaxElapsed)
+	p.Base = cmp.Or(p.Base, DefaultBase)
+	p.Cap = cmp.Or(p.Cap, max(DefaultCap, p.Base))
+	if p.Cap < p.Base {
+		return p, invalid("Policy.Cap (%v) is shorter than Policy.Base (%v)", p.Cap, p.Base)
+	}
+	return p, nil
+}
+
+// Verdict is what an attempt came to, in view of what is to be done next.
+type Verdict struct {
+	// Retry: the same request may be sent again, and is worth it.
+	Retry bool
+	// Execution says whether this attempt executed the operation, as far as
+	// its answer tells.
+	Execution stet.Execution
+	// After is how long to wait at least before the next attempt.
+	After time.Duration
+}
+
+// attempter makes attempts. It is an interface, and not a function, because a
+// method value would cost an allocation.
+type attempter interface {
+	attempt() Verdict
+	// again is asked before the series waits for another attempt; a Reason
+	// other than "" ends it.
+	again(wait time.Duration) Reason
+}
+
+// series is the attempts of one operation, and the backoff.BackOff between them.
+type series struct {
+	p         *Policy
+	ctx       context.Context
+	who       attempter
+	began     time.Time
+	slept     time.Time // when the present wait began
+	waited    time.Duration
+	attempts  int
+	execution stet.Execution // of all attempts together
+	last      Verdict
+	reason    Reason // why there is no further attempt; "" if the last verdict says so
+	expo      backoff.ExponentialBackOff
+}
+
+// begin readies a series; known is what is known of attempts before it.
+func (s *series) begin(ctx context.Context, p *Policy, who attempter, known stet.Execution) {
+	s.ctx, s.p, s.who, s.execution = ctx, p, who, known
+	s.began = time.Now()
+	// A factor of one spreads the library's waits evenly from zero to twice
+	// the interval, which is full jitter for half of it.
+	s.expo = backoff.ExponentialBackOff{InitialInterval: (p.Base + 1) / 2, RandomizationFactor: 1, Multiplier: 2, MaxInterval: (p.Cap + 1) / 2}
+}
+
+// run makes attempts until a verdict is final or the policy ends them.
+func (s *series) run() {
+	s.try()
+	if s.last.Retry {
+		s.repeat()
+	}
+}
+
+func (s *series) try() {
+	s.attempts++
+	s.last = s.who.attempt()
+	s.execution = together(s.execution, s.last.Execution)
+}
+
+var errAgain = errors.New("another attempt is due")
+
+// repeat goes on after a first attempt that is to be retried. It is apart from
+// run, so that calls that need no retry do not pay for it.
+func (s *series) repeat() {
+	first := true
+	_, err := backoff.Retry(s.ctx, func() (struct{}, error) {
+		if !first {
+			s.wake()
+			s.try()
+		}
+		first = false
+		if s.last.Retry {
+			return struct{}{}, errAgain
+		}
+		return struct{}{}, nil
+	}, backoff.WithBackOff(s), backoff.WithMaxElapsedTime(0)) // NextBackOff bounds the time
+	if err != nil && s.reason == "" {
+		s.reason = ReasonContext // ended in the attempt, or in the wait
+		s.wake()
+	}
+}
+
+// wake ends a wait, if there is one.
+func (s *series) wake() {
+	if !s.slept.IsZero() {
+		s.waited += time.Since(s.slept)
+		s.slept = time.Time{}
+	}
+}
+
+// NextBackOff implements backoff.BackOff.
+func (s *series) NextBackOff() time.Duration {
+	wait := s.last.After + s.expo.NextBackOff()
+	now := time.Now()
+	deadline, has := s.ctx.Deadline()
+	switch {
+	case s.attempts >= s.p.MaxAttempts:
+		s.reason = ReasonAttempts
+	case wait < 0 || now.Sub(s.began)+wait > s.p.MaxElapsed, has && deadline.Sub(now) < wait:
+		s.reason = ReasonTime
+	default:
+		s.reason = s.who.again(wait)
+	}
+	if s.reason != "" {
+		return backoff.Stop
+	}
+	s.slept = now
+	return wait
+}
+
+// Reset implements backoff.BackOff.
+func (s *series) Reset() { s.expo.Reset() }
+
+// together says whether any of several attempts executed.
+func together(a, b stet.Execution) stet.Execution {
+	switch {
+	case a == stet.Executed || b == stet.Executed:
+		return stet.Executed
+	case a == stet.NotExecuted && b == stet.NotExecuted:
+		return stet.NotExecuted
+	default:
+		return stet.MayHaveExecuted
+	}
+}
+
+// Retry calls fn until it succeeds, its error is final, or the policy or ctx
+// end it: the policy of a Transport for operations that are not HTTP requests.
+// fn does the same each time it is called, under the same key; mint that
+// outside, with stet.NewKey or stet.DeriveKey. Its context ends with
+// Policy.AttemptTimeout.
+//
+// An error is final if it is marked with Final, if it is an *stet.Error of kind
+// ErrInvalid, ErrMismatch, ErrExpired, ErrFailed or ErrDamaged, or a
+// *stetclient.Error that says so. All others are retried, an *stet.Error or
+// *stetclient.Error after its RetryAfter. The error returned is an *Error; errors.Is and errors.As find
+// fn's last one through it, and stet.ExecutionOf answers for all attempts
+// together. If the last attempt knows that it had no effect, but an earlier one
+// may have had one, that is "may have executed".
+//
+// A policy that is not acceptable is stet.ErrInvalid, and fn is not called.
+func Retry[T any](ctx context.Context, p Policy, fn func(context.Context) (T, error)) (T, error) {
+	var zero T
+	p, err := p.withDefaults()
+	if err != nil {
+		return zero, err
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		return zero, &Error{Reason: ReasonContext, Info: Info{Execution: stet.NotExecuted}, Cause: cause}
+	}
+	r := repeated[T]{ctx: ctx, p: &p, fn: fn}
+	r.series.begin(ctx, &p, &r, stet.NotExecuted)
+	r.series.run()
+	if r.err == nil {
+		return r.value, nil
+	}
+	return r.value, &Error{Reason: cmp.Or(r.series.reason, ReasonFinal), Info: r.series.info(), RetryAfter: r.series.last.After, Cause: r.err}
+}
+
+// repeated is a function as an attempter.
+type repeated[T any] struct {
+	series series
+	ctx    context.Context
+	p      *Policy
+	fn     func(context.Context) (T, error)
+	value  T
+	err    error
+}
+
+func (r *repeated[T]) again(time.Duration) Reason { return "" }
+
+func (r *repeated[T]) attempt() Verdict {
+	ctx := r.ctx
+	if r.p.AttemptTimeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, r.p.AttemptTimeout, errAttemptTimeout)
+		defer cancel()
+	}
+	r.value, r.err = r.fn(ctx)
+	if r.err == nil {
+		return Verdict{Execution: stet.Executed}
+	}
+	return verdictOfError(r.err)
+}
+
+// verdictOfError is the verdict of an error of a function that Retry called.
+func verdictOfError(err error) Verdict {
+	v := Verdict{Retry: true, Execution: stet.ExecutionOf(err)}
+	if f, ok := errors.AsType[*final](err); ok {
+		return Verdict{Execution: f.execution}
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		v.After = e.RetryAfter
+		v.Retry = e.Reason != ReasonFinal && e.Reason != ReasonRequest
+	} else if e, ok := errors.AsType[*stet.Error](err); ok {
+		v.After = e.RetryAfter
+		for _, kind := range [...]error{stet.ErrInvalid, stet.ErrMismatch, stet.ErrExpired, stet.ErrFailed, stet.ErrDamaged} {
+			v.Retry = v.Retry && e.Kind != kind //nolint:errorlint // Kind is the sentinel itself
+		}
+	}
+	return v
+}
+
+// final marks an error that is not to be retried.
+type final struct {
+	err       error
+	execution stet.Execution
+}
+
+// Error implements error.
+func (f *final) Error() string { return f.err.Error() }
+
+// Unwrap gives errors.Is and errors.As the error that was marked.
+func (f *final) Unwrap() error { return f.err }
+
+// Final marks an error of a function that Retry calls: another attempt is not
+// worth it, and the operation was executed, or not, as x says. Of nil it is nil.
+func Final(err error, x stet.Execution) error {
+	if err == nil {
+		return nil
+	}
+	return &final{err, x}
+}
+
+// invalid is the error of wrong wiring.
+func invalid(format string, args ...any) error {
+	return &stet.Error{Kind: stet.ErrInvalid, Execution: stet.NotExecuted, Cause: fmt.Errorf("stetclient: "+format, args...)}
+}

@@ -1,0 +1,254 @@
+package stetclient
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+)
+
+// Limits of Resume.
+const (
+	defaultConcurrency = 4
+	maxConcurrency     = 256
+	resumePage         = 32
+)
+
+// ResumeOptions say how Resume goes about it. The zero value is usable.
+type ResumeOptions struct {
+	// Concurrency is how many intents are sent at a time. Default 4; at most
+	// 256.
+	Concurrency int
+	// Once makes one attempt series for each pending intent. By default
+	// Resume goes round until none is left that could be settled.
+	Once bool
+	// Prepare, if set, is called with each request before it is sent, to add
+	// the credentials, which the journal does not have. It must not change
+	// anything else.
+	Prepare func(*http.Request) error
+	// Progress, if set, is told of each intent that was dealt with, from
+	// several goroutines, one at a time.
+	Progress func(Progress)
+}
+
+// Progress is what came of one intent.
+type Progress struct {
+	Name    string
+	Settled bool
+	Info    Info
+	Status  int   // of the outcome
+	Err     error // why it is not settled
+}
+
+// Resumed says what a Resume came to.
+type Resumed struct {
+	Settled int // intents that got an outcome
+	Pending int // still without one, when last tried
+	Stale   int // of those, too old to be sent again: an operator has to find out
+}
+
+// Resume settles the intents that the journal has without an outcome: it sends
+// their requests again, with the same keys, each under the policy, and goes
+// round until all have an outcome, or ctx ends. Intents older than
+// Options.MaxAge are not sent; intents with a call at work are left to it. Call
+// it when the process starts.
+//
+// The error is that of ctx, or of the journal; Resumed is right in any case.
+func (t *Transport) Resume(ctx context.Context, o ResumeOptions) (Resumed, error) {
+	var total Resumed
+	if t.o.Journal == nil {
+		return total, invalid("Resume needs Options.Journal; journal.Open makes one")
+	}
+	if o.Concurrency < 0 || o.Concurrency > maxConcurrency {
+		return total, invalid("ResumeOptions.Concurrency is %d; it must be 1 to %d, or 0 for %d", o.Concurrency, maxConcurrency, defaultConcurrency)
+	}
+	if o.Concurrency == 0 {
+		o.Concurrency = defaultConcurrency
+	}
+	last := ""
+	for rounds := 0; ; rounds++ {
+		r := round{t: t, o: &o, last: last}
+		err := r.run(ctx)
+		last = r.last
+		total.Settled += r.Settled
+		total.Pending, total.Stale = r.Pending, r.Stale
+		if err != nil || o.Once || r.Pending == r.Stale {
+			return total, err
+		}
+		// Full jitter again: many clients may have started together.
+		pause := time.NewTimer(rand.N(min(t.o.Policy.Cap, t.o.Policy.Base<<min(rounds, 20))) + 1)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return total, context.Cause(ctx)
+		}
+	}
+}
+
+// round is one pass over the pending intents.
+type round struct {
+	t *Transport
+	o *ResumeOptions
+
+	mu   sync.Mutex
+	last string          // the intent that was sent last, before any was held back
+	dry  map[string]bool // hosts without a token: no more is sent to them in this round
+	Resumed
+}
+
+// run begins after the intent at which the round before it ended: if there are
+// tokens for a few only, they are not always the same ones.
+func (r *round) run(ctx context.Context) error {
+	start := r.last
+	if err := r.pages(ctx, start, ""); err != nil || start == "" {
+		return err
+	}
+	return r.pages(ctx, "", start)
+}
+
+// pages deals with the intents after one, up to another if that is not "".
+func (r *round) pages(ctx context.Context, after, to string) error {
+	for {
+		page, err := r.t.o.Journal.Pending(ctx, after, resumePage)
+		if err != nil {
+			return err
+		}
+		var wg sync.WaitGroup
+		room := make(chan struct{}, r.o.Concurrency)
+		for _, in := range page {
+			if after = in.Name; to != "" && after > to {
+				break
+			}
+			room <- struct{}{}
+			wg.Go(func() {
+				defer func() { <-room }()
+				r.finish(ctx, in)
+			})
+		}
+		wg.Wait()
+		if err := context.Cause(ctx); err != nil || len(page) < resumePage || to != "" && after > to {
+			return err
+		}
+	}
+}
+
+// finish tries to get an outcome for one intent.
+func (r *round) finish(ctx context.Context, in Intent) {
+	p := Progress{Name: in.Name}
+	if r.t.live.tryEnter(in.Name) != nil {
+		p.Err = errBusy
+		r.note(p)
+		return
+	}
+	defer r.t.live.leave(in.Name)
+	host := ""
+	if u, err := url.Parse(in.URL); err == nil {
+		host = u.Host
+	}
+	if r.isDry(host) {
+		p.Err = heldBack(in)
+		r.note(p)
+		return
+	}
+	res, err := r.t.resume(ctx, in, r.o.Prepare)
+	if res != nil {
+		p.Info, _ = InfoOf(res)
+		p.Status, p.Settled = res.StatusCode, !p.Info.Pending
+		_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, DefaultMaxResponse)) // so that the connection can be used again
+		_ = res.Body.Close()
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		p.Info = e.Info
+		if e.Reason == ReasonBudget && e.Attempts == 0 {
+			r.setDry(host)
+		}
+		// It was settled or given up between the reading and the sending.
+		p.Settled = e.Reason == ReasonJournal && errors.Is(err, ErrNoIntent)
+	}
+	if !p.Settled {
+		p.Err = err
+	}
+	r.note(p)
+}
+
+var errBusy = errors.New("stetclient: the intent has a call at work")
+
+func (r *round) note(p Progress) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p.Info.Attempts > 0 && r.dry == nil {
+		r.last = p.Name
+	}
+	if p.Settled {
+		r.Settled++
+	} else {
+		r.Pending++
+	}
+	if e, ok := errors.AsType[*Error](p.Err); ok && e.Reason == ReasonStale {
+		r.Stale++
+	}
+	if r.o.Progress != nil {
+		r.o.Progress(p)
+	}
+}
+
+// heldBack is the error of an intent for which there is no token.
+func heldBack(in Intent) *Error {
+	return &Error{Reason: ReasonBudget, Info: Info{Key: in.Key, Execution: in.Execution, Pending: true}}
+}
+
+func (r *round) isDry(host string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.dry[host]
+}
+
+func (r *round) setDry(host string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.dry == nil {
+		r.dry = make(map[string]bool)
+	}
+	r.dry[host] = true
+}
+
+// resume sends an intent as the journal has it.
+func (t *Transport) resume(ctx context.Context, in Intent, prepare func(*http.Request) error) (*http.Response, error) {
+	unsent := func(reason Reason, err error) error {
+		return &Error{Reason: reason, Info: Info{Key: in.Key, Execution: in.Execution, Pending: true}, Cause: err}
+	}
+	req, err := http.NewRequestWithContext(ctx, in.Method, in.URL, http.NoBody)
+	if err != nil {
+		return nil, unsent(ReasonRequest, err)
+	}
+	req.Host = in.Host
+	if in.Header != nil {
+		req.Header = in.Header.Clone()
+	}
+	if prepare != nil {
+		if err := prepare(req); err != nil {
+			return nil, unsent(ReasonRequest, err)
+		}
+	}
+	c := &call{Context: ctx, t: t, key: in.Key, intent: in.Name, body: body{bytes: bytes.Clone(in.Body), held: true}}
+	c.req = *req.WithContext(c)
+	c.req.Body, c.req.ContentLength = nil, int64(len(in.Body))
+	if s := &t.o.Service; s.PutKey == nil {
+		c.field[0] = t.field(in.Key)
+		c.req.Header[s.Header] = c.field[:]
+	}
+	if !t.budgets.spend(c.req.URL.Host, time.Now()) {
+		return nil, heldBack(in)
+	}
+	res, err := t.further(c, in)
+	if err == nil {
+		t.budgets.earn(c.req.URL.Host, 1)
+	}
+	return res, err
+}

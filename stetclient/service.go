@@ -1,0 +1,83 @@
+package stetclient
+
+import (
+	"net/http"
+
+	"github.com/stet-go/stet"
+)
+
+// Names of headers.
+const (
+	// DefaultHeader is the request header that carries the key.
+	DefaultHeader = "Idempotency-Key"
+	// DefaultReplayedHeader is the response header that marks a replay.
+	DefaultReplayedHeader = "Idempotent-Replayed"
+)
+
+// Service says how the service at the other end speaks of keys. The zero value
+// is that of draft-ietf-httpapi-idempotency-key-header-07, and of stet.
+type Service struct {
+	// Header is the request header that carries the key, X-Idempotency-Key
+	// for some. Default DefaultHeader.
+	Header string
+	// Raw sends the key as it is. By default it is sent as a structured field
+	// String (RFC 9651), in double quotes.
+	Raw bool
+	// PutKey, if set, puts the key into the body, for services that look for
+	// it there; no header is sent. It is called once for an operation, with
+	// the body in memory (at most Options.MaxBody), and returns the body to
+	// send with every attempt.
+	PutKey func(body []byte, key string) ([]byte, error)
+	// ReplayedHeader is the response header that is "true" on replays.
+	// Default DefaultReplayedHeader.
+	ReplayedHeader string
+	// Classify, if set, is given each response, whose body it must not read,
+	// and the verdict on it, and returns the verdict that counts. It cannot
+	// have a 400 or a 422 retried.
+	Classify func(*http.Response, Verdict) Verdict
+}
+
+// Stripe returns what Stripe does differently: keys without quotes, and
+// Stripe-Should-Retry, which says whether an attempt is worth it.
+func Stripe() Service {
+	return Service{Raw: true, Classify: func(res *http.Response, v Verdict) Verdict {
+		switch res.Header.Get("Stripe-Should-Retry") {
+		case "true":
+			v.Retry = true
+		case "false":
+			v.Retry = false
+		}
+		return v
+	}}
+}
+
+// checkKey returns an error if no service could take the key.
+func checkKey(key string) error {
+	if key == "" || len(key) > maxKey {
+		return invalid("the key has %d bytes; it must have 1 to %d", len(key), maxKey)
+	}
+	for i := range len(key) {
+		if key[i] <= ' ' || key[i] >= 0x7f {
+			return invalid("the key has a byte that is not visible ASCII")
+		}
+	}
+	return nil
+}
+
+// judge returns the verdict on a response, and its problem document; body is
+// what was read of its body.
+func (s *Service) judge(res *http.Response, body []byte) (v Verdict, replayed bool, p *Problem) {
+	replayed = res.Header.Get(s.ReplayedHeader) == "true"
+	if res.StatusCode < 300 && s.Classify == nil {
+		return Verdict{Execution: stet.Executed}, replayed, nil
+	}
+	if res.StatusCode >= 400 {
+		p = parseProblem(res.Header, body)
+	}
+	v = verdictOf(res.StatusCode, res.Header, replayed, p)
+	if s.Classify != nil {
+		v = s.Classify(res, v)
+		v.Retry = v.Retry && !never(res.StatusCode)
+	}
+	return v, replayed, p
+}

@@ -1,0 +1,170 @@
+package stetclient
+
+import (
+	"encoding/hex"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dunglas/httpsfv"
+
+	"github.com/stet-go/stet"
+)
+
+// Transport is an http.RoundTripper that makes one operation of each request
+// with one of Options.Methods: it sends it with one key as often as the policy
+// allows, until it has an outcome. It is safe for concurrent use, has no
+// goroutine of its own, and needs not be closed.
+type Transport struct {
+	base http.RoundTripper
+	o    Options
+
+	budgets budgets
+	live    names
+}
+
+var _ http.RoundTripper = (*Transport)(nil)
+
+// New returns a Transport over base, which makes the attempts. Credentials that
+// expire belong to base: it is asked for each attempt. Without one (nil) it is
+// a clone of http.DefaultTransport that waits DefaultHeaderTimeout for a
+// response's header. Wrong options are stet.ErrInvalid.
+func New(base http.RoundTripper, o Options) (*Transport, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if base == nil {
+		own := &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true}
+		if def, ok := http.DefaultTransport.(*http.Transport); ok {
+			own = def.Clone()
+		}
+		own.ResponseHeaderTimeout = DefaultHeaderTimeout
+		base = own
+	}
+	return &Transport{base: base, o: o, budgets: budgets{Budget: o.Budget}}, nil
+}
+
+// CloseIdleConnections closes those of the RoundTripper below, for
+// http.Client.CloseIdleConnections.
+func (t *Transport) CloseIdleConnections() {
+	if c, ok := t.base.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
+// RoundTrip implements http.RoundTripper. A response that it returns is the
+// operation's outcome, and InfoOf says more about it. Its error is an *Error,
+// for requests that pass through that of the RoundTripper below.
+//
+// The key is that of the request's header, else that of WithKey, else, after a
+// redirect, that of the request which was redirected, else a new one.
+func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if !t.covers(req) {
+		return t.base.RoundTrip(req)
+	}
+	c := &call{Context: req.Context(), t: t}
+	if err := c.prepare(req); err != nil {
+		if req.Body != nil {
+			_ = req.Body.Close() // a RoundTripper must, and nothing was sent
+		}
+		return nil, &Error{Reason: ReasonRequest, Info: Info{Execution: stet.NotExecuted, Key: c.key}, Cause: err}
+	}
+	if t.o.Journal != nil {
+		return t.journaled(c)
+	}
+	return c.do(stet.NotExecuted)
+}
+
+// covers reports whether a request is an operation.
+func (t *Transport) covers(req *http.Request) bool {
+	if t.o.Skip != nil && t.o.Skip(req) {
+		return false
+	}
+	if slices.Contains(t.o.Methods, req.Method) || len(req.Header[t.o.Service.Header]) > 0 {
+		return true
+	}
+	_, given := req.Context().Value(keyOf{}).(string)
+	return given
+}
+
+// chooseKey finds the key of a request; field is the value of its header.
+func (c *call) chooseKey(req *http.Request) (key, field string, err error) {
+	s := &c.t.o.Service
+	key, c.given = req.Context().Value(keyOf{}).(string)
+	switch values := req.Header[s.Header]; {
+	case len(values) > 1:
+		return "", "", invalid("the request has %d %s headers", len(values), s.Header)
+	case len(values) == 1:
+		named, err := unquote(values[0])
+		if err == nil && c.given && key != named {
+			err = invalid("the request's %s header and its context name different keys", s.Header)
+		}
+		c.given = true
+		return named, values[0], err
+	case c.given:
+	case req.Response != nil && callOf(req.Response) != nil:
+		key = callOf(req.Response).key
+	default:
+		field = mint()
+		key = field[1 : len(field)-1]
+		if s.Raw {
+			field = key
+		}
+		return key, field, nil
+	}
+	return key, c.t.field(key), checkKey(key)
+}
+
+// field is the value of the header for a key that was checked.
+func (t *Transport) field(key string) string {
+	if t.o.Service.Raw {
+		return key
+	}
+	if strings.ContainsAny(key, `"\`) {
+		return strconv.Quote(key) // for visible ASCII the same as RFC 9651, section 4.1.6
+	}
+	return `"` + key + `"`
+}
+
+// unquote returns the key that a header's value names.
+func unquote(field string) (string, error) {
+	key := strings.Trim(field, " \t")
+	if strings.HasPrefix(key, `"`) {
+		if len(key) > maxField {
+			return "", invalid("the key of the request has %d bytes", len(key))
+		}
+		item, err := httpsfv.UnmarshalItem([]string{key})
+		if err != nil {
+			return "", invalid("the key of the request begins with a quote and is no structured field string (RFC 9651): %w", err)
+		}
+		key, _ = item.Value.(string) // what begins with a quote is one
+	}
+	return key, checkKey(key)
+}
+
+// mint returns a new key in quotes, a UUID of version 4 (RFC 9562). The key and
+// its quoted form are one string, to spare each call an allocation.
+func mint() string {
+	id := stet.NewOwner() // 128 random bits
+	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
+	b := make([]byte, 0, 38)
+	b = append(b, '"')
+	for i, part := range [...][]byte{id[0:4], id[4:6], id[6:8], id[8:10], id[10:16]} {
+		if i > 0 {
+			b = append(b, '-')
+		}
+		b = hex.AppendEncode(b, part)
+	}
+	return string(append(b, '"'))
+}
+
+// callOf returns the call that a response belongs to, or nil.
+func callOf(res *http.Response) *call {
+	if res == nil || res.Request == nil {
+		return nil
+	}
+	c, _ := res.Request.Context().Value(callKey{}).(*call)
+	return c
+}

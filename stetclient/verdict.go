@@ -1,0 +1,153 @@
+package stetclient
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"mime"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+const (
+	problemType = "application/problem+json"
+	maxProblem  = 64 << 10 // bytes of a problem document
+	maxSeconds  = 1 << 31  // of Retry-After; more are as good as for ever
+)
+
+// Problem is a problem document (RFC 9457). Those of stet's server are listed in
+// its docs/problems.md; a document of anyone that has both members, retryable
+// and execution, is taken at its word.
+type Problem struct {
+	Type   string
+	Title  string
+	Status int
+	Detail string
+	// Retryable: the same request may be sent again under the same key, and
+	// be answered differently.
+	Retryable bool
+	// Execution is what the document says about the effect of the request
+	// that it answers.
+	Execution stet.Execution
+
+	says bool // has both members
+}
+
+// parseProblem returns the document, or nil if there is none.
+func parseProblem(h http.Header, body []byte) *Problem {
+	media, _, err := mime.ParseMediaType(h.Get("Content-Type"))
+	if err != nil || media != problemType || len(body) > maxProblem {
+		return nil
+	}
+	var d struct {
+		Type, Title, Detail string
+		Status              int
+		Retryable           *bool
+		Execution           *string
+	}
+	if json.Unmarshal(body, &d) != nil {
+		return nil
+	}
+	p := &Problem{Type: d.Type, Title: d.Title, Detail: d.Detail, Status: d.Status}
+	if d.Retryable == nil || d.Execution == nil {
+		return p
+	}
+	for _, x := range [...]stet.Execution{stet.MayHaveExecuted, stet.NotExecuted, stet.Executed} {
+		if x.String() == *d.Execution {
+			p.Retryable, p.Execution, p.says = *d.Retryable, x, true
+		}
+	}
+	return p
+}
+
+// verdictOf is what a response comes to. A replay is the outcome, whatever its
+// status.
+func verdictOf(status int, h http.Header, replayed bool, p *Problem) Verdict {
+	v := Verdict{Execution: executionOf(status, h, replayed), After: retryAfter(h, time.Now())}
+	switch {
+	case p != nil && p.says:
+		v.Retry, v.Execution = p.Retryable && !replayed, p.Execution
+	case replayed:
+	default:
+		v.Retry = retried(status)
+	}
+	if never(status) {
+		v.Retry = false
+	}
+	return v
+}
+
+// never reports whether a status is final whatever else the response says: the
+// request itself is wrong, and would be the same again.
+func never(status int) bool {
+	return status == http.StatusBadRequest || status == http.StatusUnprocessableEntity
+}
+
+// retried reports whether a response that says no more than its status is worth
+// another attempt.
+func retried(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests:
+		return true
+	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
+		return false
+	default:
+		return status >= 500
+	}
+}
+
+// executionOf is what a status says about the effect.
+func executionOf(status int, h http.Header, replayed bool) stet.Execution {
+	switch {
+	case replayed || status >= 200 && status < 300:
+		return stet.Executed
+	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusProxyAuthRequired,
+		status == http.StatusRequestTimeout, status == http.StatusTooEarly, status == http.StatusTooManyRequests:
+		return stet.NotExecuted
+	case status == http.StatusServiceUnavailable && h.Get("Retry-After") != "":
+		return stet.NotExecuted
+	default:
+		return stet.MayHaveExecuted
+	}
+}
+
+// retryAfter returns the wait that Retry-After asks for, in either of its forms
+// (RFC 9110, section 10.2.3); 0 if there is none that can be understood. A date
+// is compared with the response's own, so that clocks need not agree.
+func retryAfter(h http.Header, now time.Time) time.Duration {
+	v := strings.Trim(h.Get("Retry-After"), " \t")
+	if v == "" {
+		return 0
+	}
+	if strings.Trim(v, "0123456789") == "" {
+		seconds, err := strconv.ParseUint(v, 10, 64)
+		if err != nil || seconds > maxSeconds {
+			seconds = maxSeconds
+		}
+		return time.Duration(seconds) * time.Second
+	}
+	at, err := http.ParseTime(v)
+	if err != nil {
+		return 0
+	}
+	if date, err := http.ParseTime(h.Get("Date")); err == nil {
+		now = date
+	}
+	return max(0, at.Sub(now))
+}
+
+// verdictOfFailure is what an attempt without a response comes to.
+func verdictOfFailure(err error) Verdict {
+	if op, ok := errors.AsType[*net.OpError](err); ok && (op.Op == "dial" || op.Op == "proxyconnect") {
+		return Verdict{Retry: true, Execution: stet.NotExecuted} // no connection, so nothing was sent
+	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return Verdict{Execution: stet.NotExecuted} // nothing is sent to the wrong server
+	}
+	return Verdict{Retry: true, Execution: stet.MayHaveExecuted}
+}
