@@ -1,0 +1,133 @@
+package simulate
+
+import (
+	"fmt"
+	"testing/synctest"
+
+	"github.com/stet-go/stet"
+)
+
+// end lets faults end, has everybody ask once more, and judges the whole.
+func (w *world) end(seed uint64) Report {
+	if w.settle(); w.violation == "" {
+		w.calm()
+	}
+	if w.violation == "" {
+		w.askAgain()
+	}
+	if w.violation == "" {
+		w.compare()
+	}
+	w.close()
+	return Report{Seed: seed, Violation: w.violation, Detail: w.detail, Hash: w.hash, Count: w.count, Log: w.log, setup: w.setup, script: w.script}
+}
+
+// calm delivers everything until every record is at rest and no client waits.
+func (w *world) calm() {
+	w.note("faults end")
+	late := sorted(w.late)
+	w.late = nil
+	for _, c := range late {
+		if w.setup.arrive {
+			_ = w.carryOut(c, "late: ") // nobody hears of it
+		}
+	}
+	w.open(maxProcesses)
+	for range restIn {
+		w.deliverAll()
+		if w.violation != "" || w.atRest() && w.active == 0 {
+			return
+		}
+		w.pass()
+	}
+	w.deliverAll()
+	if !w.atRest() {
+		w.violate("a record is not at rest", fmt.Sprintf("%d quanta after faults ended", restIn))
+	}
+	if w.active > 0 {
+		w.violate("a client hangs", fmt.Sprintf("%d quanta after faults ended", restIn))
+	}
+}
+
+// deliverAll delivers what waits, one by one, until nothing does.
+func (w *world) deliverAll() {
+	for w.settle(); len(w.pending) > 0 && w.violation == ""; w.settle() {
+		w.meetAll(sorted(w.pending)[0], deliver)
+	}
+}
+
+func (w *world) atRest() bool {
+	for key := range w.setup.keys {
+		if w.judge.seen[key].rec.State == stet.Running {
+			return false
+		}
+	}
+	return true
+}
+
+// askAgain has clients ask for every key, for what was asked for and for
+// something else.
+func (w *world) askAgain() {
+	for key := range w.setup.keys {
+		was := w.judge.seen[key].rec
+		for print := range fingerprints {
+			w.note("the last client asks for key %d, request %d", key, print)
+			w.ask(w.processes[maxProcesses], client{key: int8(key), print: int8(print), api: true}, true)
+			w.deliverAll()
+			if w.active > 0 {
+				w.violate("a client hangs", "though nothing runs and nothing fails")
+				return
+			}
+		}
+		if is := w.judge.seen[key].rec; was.State.Settled() && is.Fence != was.Fence {
+			w.violate("a settled operation ran again", fmt.Sprintf("key %d, fence %d after %d", key, is.Fence, was.Fence))
+		}
+	}
+}
+
+// compare compares what everybody was told with the effects.
+func (w *world) compare() {
+	for key := range w.setup.keys {
+		l, rec := w.ledgers[key], w.judge.seen[key].rec
+		accuse := func(violation string) {
+			w.violate(violation, fmt.Sprintf("key %d is %v, %q; effects: %+v", key, rec.State, rec.Result, l.made))
+		}
+		switch {
+		case rec.State == stet.Completed && !l.has(stands(rec)):
+			accuse("success without an effect")
+		case (rec.State == stet.None || rec.State == stet.Retryable) && len(l.made) > 0:
+			accuse("an effect was forgotten")
+		case rec.State == stet.Unknown && w.setup.class != "park":
+			accuse("unknown, though the policy resolves that")
+		}
+		for _, m := range l.made {
+			for _, t := range w.told {
+				if t.n == m.client && t.exec == stet.NotExecuted {
+					accuse(fmt.Sprintf("client %d was told that nothing was executed", t.n))
+				}
+			}
+		}
+	}
+}
+
+func (l ledger) has(text string) bool {
+	for _, m := range l.made {
+		if m.text == text {
+			return true
+		}
+	}
+	return false
+}
+
+// close ends all processes, so that no goroutine is left.
+func (w *world) close() {
+	for _, p := range w.all {
+		w.kill(p)
+	}
+	for _, p := range w.all {
+		p.engine.Close() //nolint:errcheck // always nil
+	}
+	for synctest.Wait(); w.active > 0; synctest.Wait() {
+		w.pass()
+	}
+}

@@ -1,0 +1,245 @@
+package simulate
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/seal"
+)
+
+// seen is a record as the memory store has it.
+type seen struct {
+	rec      stet.Record
+	leaseEnd time.Duration // since the world began; of a running record
+}
+
+// judge is what is known of the records so far.
+type judge struct {
+	seen   [maxKeys]seen
+	parked [maxKeys][]int64 // fences whose lease had run out when they were parked
+	// refused are the clients whose claim was answered as a mismatch.
+	refused [maxClients + 1 + 2*maxKeys]bool
+}
+
+// look reads the record of a key, past any defect.
+func (w *world) look(key int) seen {
+	rec, err := w.truth.Read(context.Background(), ids[key])
+	if err != nil {
+		panic(err)
+	}
+	s := seen{rec: rec}
+	if rec.State == stet.Running {
+		s.leaseEnd = time.Since(w.start) + rec.LeaseLeft
+	}
+	return s
+}
+
+// inspect judges what a call has done to the records.
+func (w *world) inspect(c *call, err error) {
+	for key := range w.setup.keys {
+		before, after := w.judge.seen[key], w.look(key)
+		w.judge.seen[key] = after
+		w.mix(uint64(after.rec.State)<<32 | uint64(after.rec.Fence))
+		if c.kind != extend && c.kind != sweep && c.kind != effect && c.kind != verify && int(c.key) != key {
+			if after.rec.State != before.rec.State || after.rec.Fence != before.rec.Fence {
+				w.violate("another key changed", c.String())
+			}
+			continue
+		}
+		if what := w.wrong(c, key, before, after); what != "" {
+			w.violate(what, fmt.Sprintf("%v: from %v, fence %d, to %v, fence %d", c, before.rec.State, before.rec.Fence, after.rec.State, after.rec.Fence))
+		}
+	}
+	switch c.kind {
+	case effect:
+		w.effects(c, err)
+	case claim:
+		a := w.judge.seen[c.key].rec // a claim never changes the fingerprint, see wrong
+		if other := a.State != stet.None && a.Fingerprint != c.print; other != errors.Is(err, stet.ErrMismatch) {
+			w.violate("another request was not refused", fmt.Sprintf("%v: %v", c, err))
+		}
+	}
+}
+
+// wrong says what a call must not have done to a record, "" if nothing.
+func (w *world) wrong(c *call, key int, before, after seen) string {
+	a, b := before.rec, after.rec
+	switch {
+	case b.Fence < a.Fence:
+		return "the fence fell"
+	case a.State != stet.None && b.State == stet.None:
+		return "a record was forgotten"
+	case a.State != stet.None && a.Fingerprint != b.Fingerprint:
+		return "the fingerprint changed"
+	case a.State.Settled() && (b.State != a.State || !bytes.Equal(a.Result, b.Result) || b.Gone != a.Gone):
+		return "a settled outcome changed"
+	case a.State == b.State && a.Fence == b.Fence:
+		if after.leaseEnd != before.leaseEnd && (c.kind != extend || c.fences[key] != a.Fence) {
+			return "a lease was renewed for somebody else"
+		}
+		return ""
+	case b.State == stet.Running:
+		return w.wrongGrant(c, a, b)
+	case b.Fence != a.Fence:
+		return "a fence was given out without a claim"
+	case b.State == stet.Unknown:
+		return w.wrongPark(c, key, before)
+	}
+	return wrongEnd(c, a, b)
+}
+
+func (w *world) wrongGrant(c *call, a, b stet.Record) string {
+	w.count.Grants++
+	if _, ok := a.State.Next(stet.VerbClaim); !ok {
+		return "a claim was granted where there is no arrow"
+	}
+	if c.kind != claim || a.State != stet.None && c.print != a.Fingerprint {
+		return "a claim was granted to nobody, or for another fingerprint"
+	}
+	if b.Fence == a.Fence {
+		return "a claim was granted without a new fence"
+	}
+	if a.State == stet.Retryable && c.owner == a.Owner {
+		return "an owner was granted a second claim"
+	}
+	return ""
+}
+
+func (w *world) wrongPark(c *call, key int, before seen) string {
+	if _, ok := before.rec.State.Next(stet.VerbPark); !ok {
+		return "parked where there is no arrow"
+	}
+	if c.kind != claim && c.kind != sweep {
+		return "parked by a call that does not park"
+	}
+	if time.Since(w.start) < before.leaseEnd {
+		return "parked under a live lease"
+	}
+	w.judge.parked[key] = append(w.judge.parked[key], before.rec.Fence)
+	return ""
+}
+
+func wrongEnd(c *call, a, b stet.Record) string {
+	verb, by := stet.VerbComplete, settle
+	switch b.State {
+	case stet.Failed:
+		verb = stet.VerbFail
+	case stet.Retryable:
+		verb, by = stet.VerbRelease, release
+	}
+	if to, ok := a.State.Next(verb); !ok || to != b.State {
+		return "ended where there is no arrow"
+	}
+	if c.kind != by || c.fence != a.Fence {
+		return "a stale fence wrote"
+	}
+	return ""
+}
+
+// effects judges a new effect.
+func (w *world) effects(c *call, err error) {
+	if err != nil {
+		return
+	}
+	l := w.ledgers[c.key]
+	if len(l.made) < 2 {
+		return
+	}
+	if w.setup.class != "take over" {
+		w.violate("two effects", fmt.Sprintf("%v, after one under fence %d", c, l.made[0].fence))
+		return
+	}
+	var newest int64
+	for i, m := range l.made {
+		newest = max(newest, m.fence)
+		for _, o := range l.made[:i] {
+			if o.fence == m.fence {
+				w.violate("two effects", fmt.Sprintf("fence %d had two", m.fence))
+			}
+		}
+	}
+	for _, m := range l.made {
+		if m.fence != newest && !w.judge.lapsed(c.key, m.fence) {
+			w.violate("two effects", fmt.Sprintf("%v, though the lease of fence %d never ran out", c, m.fence))
+		}
+	}
+}
+
+func (j *judge) lapsed(key int8, fence int64) bool {
+	for _, f := range j.parked[key] {
+		if f == fence {
+			return true
+		}
+	}
+	return false
+}
+
+// hear judges an answer at the moment at which it is given: what it says must
+// stand in the store by then. The caller holds mu.
+func (w *world) hear(t told) {
+	rec := w.judge.seen[t.key].rec
+	w.mix(uint64(t.n)<<8 | uint64(len(t.text)))
+	other := rec.State != stet.None && rec.Fingerprint != fingerprints[t.print]
+	accuse := func(violation string) {
+		w.violate(violation, fmt.Sprintf("%v, while the record is %v, %q", t, rec.State, rec.Result))
+	}
+	outcome := t.kind == nil || errors.Is(t.kind, stet.ErrFailed)
+	switch {
+	case other && t.meets && !t.process.closed && errors.Is(t.kind, stet.ErrInFlight) && t.came == time.Since(w.start):
+		// It followed the run of its own process, which knows better.
+		accuse("another request was not refused")
+	case w.judge.refused[t.n] && !errors.Is(t.kind, stet.ErrMismatch):
+		accuse("another request was not refused")
+	case errors.Is(t.kind, stet.ErrMismatch):
+		w.count.Mismatches++
+		if !other {
+			accuse("refused as another request")
+		}
+	case other && (outcome || errors.Is(t.kind, stet.ErrUnknown) || errors.Is(t.kind, stet.ErrRetryable) || errors.Is(t.kind, stet.ErrExpired)):
+		accuse("another request was not refused")
+	case outcome:
+		w.count.Replays++
+		want := stet.Completed
+		if t.kind != nil {
+			want = stet.Failed
+		}
+		if text := stands(rec); rec.State != want || text != t.text && (t.text != timedOut || text != "") {
+			accuse("an outcome was told that does not stand")
+		}
+	case errors.Is(t.kind, stet.ErrUnknown):
+		w.count.Unknown++
+	case errors.Is(t.kind, stet.ErrDamaged), errors.Is(t.kind, stet.ErrInvalid), errors.Is(t.kind, stet.ErrExpired):
+		accuse("an answer without a reason")
+	}
+	if t.last {
+		w.hearLast(t, rec, other)
+	}
+}
+
+// stands is the text of a record's outcome.
+func stands(rec stet.Record) string {
+	result, err := seal.Open(rec.Result)
+	if err != nil {
+		return err.Error()
+	}
+	text, _ := said(stet.Outcome{State: stet.Completed, Result: result})
+	return text
+}
+
+// hearLast judges the answer of a client that came after all faults.
+func (w *world) hearLast(t told, rec stet.Record, other bool) {
+	ok := t.kind == nil || errors.Is(t.kind, stet.ErrFailed)
+	switch {
+	case other:
+		ok = errors.Is(t.kind, stet.ErrMismatch)
+	case rec.State == stet.Unknown:
+		ok = errors.Is(t.kind, stet.ErrUnknown) && w.setup.class == "park"
+	}
+	if !ok {
+		w.violate("a last answer that does not help", fmt.Sprintf("%v, while the record is %v", t, rec.State))
+	}
+}

@@ -1,0 +1,171 @@
+// Package simulate runs stet's own engine, as several processes over one
+// store/memory, under a scheduler that a seed decides everything for: which call
+// reaches the store next, which is lost, which reply is, which comes late, who
+// crashes, and when time passes. A seed that breaks a promise does so again, and
+// shrinks to the few steps that it takes.
+//
+// Every call that an engine sends to its store, every effect of a handler and
+// every question to a verifier waits for the scheduler, which lets one of them go
+// at a time and waits until all goroutines have come to rest. The clock is that of
+// testing/synctest, and moves by one quantum at a time. The engine's jittered
+// pauses all begin at a multiple of the quantum and are shorter than one, so
+// that the engine's random numbers decide nothing.
+package simulate
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store/memory"
+)
+
+const (
+	// quantum is how far the clock moves at a time. It is longer than the
+	// longest jittered pause of the engine.
+	quantum = time.Second
+
+	// Of the following, no two ends coincide, except with the end of a
+	// quantum: what is first at one instant is not the seed's to say.
+	lease        = 3 * quantum
+	storeTimeout = 230 * quantum / 100
+	wait         = 240 * quantum / 100 // of clients that wait at all
+	leave        = 137 * quantum / 100 // of clients that hang up
+	runTimeout   = 940 * quantum / 100 // and with it the keeper's tick, a twentieth
+
+	maxProcesses = 3
+	maxKeys      = 2
+	maxClients   = 7 // begun by a schedule; those of the end not counted
+	minSteps     = 8
+	moreSteps    = 24
+
+	// restIn is within how many quanta every record is at rest once faults
+	// have ended: the lease, the sweep, and one for the last request of all.
+	restIn = int(lease/quantum) + 2
+)
+
+// Clock is the store's clock. It is the simulation's, plus Skew, by which only a
+// defective store moves it.
+type Clock struct{ Skew time.Duration }
+
+// Config says what to simulate. The zero value is stet as it is.
+type Config struct {
+	// Store puts a store, as a rule a defective one, before the memory store
+	// that the judge looks at. Its context tells processes apart, see
+	// ProcessOf.
+	Store func(*memory.Store, *Clock) stet.Store
+	// Log makes reports have a Log. It costs more than the simulation.
+	Log bool
+}
+
+// setup is what a schedule is about.
+type setup struct {
+	class     string // of all operations: one of the classes of policies
+	processes int
+	keys      int
+	arrive    bool // what is late when faults end still arrives
+}
+
+// classes are the policies that are simulated.
+var classes = []string{"park", "verify", "take over", "fail"}
+
+func policies(verify stet.Verify) map[string]stet.Policy {
+	return map[string]stet.Policy{
+		"park":      {},
+		"verify":    {Verify: verify},
+		"take over": {Stale: stet.StaleTakeOver},
+		"fail":      {Stale: stet.StaleFail},
+	}
+}
+
+// Report is what a schedule came to.
+type Report struct {
+	Seed uint64
+	// Violation is the first promise that was broken, "" if none was, and
+	// Detail says how.
+	Violation, Detail string
+	// Hash is of all that happened; schedules of one hash went the same way.
+	Hash uint64
+	// Count is what happened, for seeing that it does.
+	Count Count
+	// Log tells the schedule, if Config.Log is set.
+	Log []string
+
+	setup  setup
+	script []step
+}
+
+// String tells a violation: what was broken, and by which steps.
+func (r Report) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed %d: %s: %s\npolicy %q, %d processes, %d keys", r.Seed, r.Violation, r.Detail, r.setup.class, r.setup.processes, r.setup.keys)
+	if r.setup.arrive {
+		b.WriteString("; what is late arrives at the end")
+	}
+	for i, s := range r.script {
+		fmt.Fprintf(&b, "\n%4d. %v", i+1, s)
+	}
+	return b.String()
+}
+
+// Count counts what happened in schedules.
+type Count struct {
+	Calls, Lost, Dropped, Late, Crashes, Closes, Effects, Grants, Replays, Unknown, TakenOver, Resolved, LeasesLost, Mismatches, Fenced int
+}
+
+// Add adds what happened in another schedule.
+func (c *Count) Add(d Count) {
+	c.Calls += d.Calls
+	c.Lost += d.Lost
+	c.Dropped += d.Dropped
+	c.Late += d.Late
+	c.Crashes += d.Crashes
+	c.Closes += d.Closes
+	c.Effects += d.Effects
+	c.Grants += d.Grants
+	c.Replays += d.Replays
+	c.Unknown += d.Unknown
+	c.TakenOver += d.TakenOver
+	c.Resolved += d.Resolved
+	c.LeasesLost += d.LeasesLost
+	c.Mismatches += d.Mismatches
+	c.Fenced += d.Fenced
+}
+
+// Run simulates the schedule of a seed. It must be called in a bubble of
+// testing/synctest; one bubble may simulate many.
+func Run(seed uint64, c Config) Report {
+	rng := rand.New(rand.NewPCG(seed, 0x57e7))
+	s := setup{
+		class:     classes[rng.IntN(len(classes))],
+		processes: 1 + rng.IntN(maxProcesses),
+		keys:      1 + rng.IntN(2*maxKeys)/(2*maxKeys-1), // mostly one, where things happen
+		arrive:    rng.IntN(2) == 0,
+	}
+	w := newWorld(s, c)
+	g := newGenerator(rng)
+	for range minSteps + rng.IntN(moreSteps) {
+		w.settle()
+		if w.violation != "" {
+			break
+		}
+		w.perform(g.next(w))
+	}
+	return w.end(seed)
+}
+
+// replay simulates a script, without those of its steps that are not possible
+// when their turn comes.
+func replay(seed uint64, s setup, script []step, c Config) Report {
+	w := newWorld(s, c)
+	for _, st := range script {
+		w.settle()
+		if w.violation != "" {
+			break
+		}
+		w.perform(st)
+	}
+	return w.end(seed)
+}

@@ -1,0 +1,51 @@
+package simulate
+
+import (
+	"reflect"
+	"testing"
+	"testing/synctest"
+)
+
+func TestSchedulesBreakNoPromise(t *testing.T) {
+	var sum Count
+	synctest.Test(t, func(t *testing.T) {
+		for seed := range uint64(1000) {
+			r := Run(seed, Config{})
+			sum.Add(r.Count)
+			if r.Violation != "" {
+				t.Fatal(Shrink(r, Config{}))
+			}
+		}
+	})
+	// A simulation in which something never happens proves nothing about it.
+	t.Logf("%+v", sum)
+	for i, v := 0, reflect.ValueOf(sum); i < v.NumField(); i++ {
+		if v.Field(i).Int() == 0 {
+			t.Errorf("%s never happened", v.Type().Field(i).Name)
+		}
+	}
+}
+
+// With the race detector the runtime picks goroutines at random, on purpose: then
+// no seed can promise anything, and raceDetector is true.
+func TestSeedReplaysExactly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hashes := make(map[uint64]bool)
+		const n = 300
+		for seed := range uint64(n) {
+			first := Run(seed, Config{})
+			again := Run(seed, Config{})
+			script := replay(seed, first.setup, first.script, Config{})
+			hashes[first.Hash] = true
+			if raceDetector {
+				continue
+			}
+			if first.Hash != again.Hash || first.Hash != script.Hash || first.Count != again.Count {
+				t.Errorf("seed %d came to %x, then to %x, and its script to %x", seed, first.Hash, again.Hash, script.Hash)
+			}
+		}
+		if len(hashes) < n*9/10 {
+			t.Errorf("%d seeds made %d different schedules", n, len(hashes))
+		}
+	})
+}
