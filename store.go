@@ -27,7 +27,9 @@ type Store interface {
 	//   - Running with a lease that has run out: parked as Unknown, returned;
 	//   - Retryable, last claimed by another owner: Running under req.Owner,
 	//     with a greater fence and the next attempt. (An owner claims once: a
-	//     claim that was delayed on its way must not run after its release.)
+	//     claim that was delayed on its way must not run after its release. One
+	//     that is overtaken by another owner's claim and release may be granted
+	//     to nobody, and is parked; that is safe.)
 	//   - anything else: the record unchanged. Past its ExpiresAt a settled
 	//     record is returned as Gone, whether or not it was swept.
 	//
