@@ -1,6 +1,7 @@
-// Command sweep measures what a sweep costs the foreground: the rate of claims
-// and settles on a PostgreSQL table of many records, of which a part has
-// expired, without a sweep and while one runs.
+// Command sweep measures, on a PostgreSQL table of many records of which a part
+// has expired and a part is stuck, how long an operator waits for a page of
+// them, and what a sweep costs the foreground: the rate of claims and settles
+// without a sweep and while one runs.
 package main
 
 import (
@@ -25,6 +26,7 @@ import (
 var (
 	rows    = flag.Int("rows", 5_000_000, "records in the table")
 	expired = flag.Int("expired", 1_000_000, "of them past the time of their result")
+	stuck   = flag.Int("stuck", 100_000, "of them unknown")
 	callers = flag.Int("callers", 16, "concurrent callers in the foreground")
 	each    = flag.Duration("each", 3*time.Second, "how long one measurement takes")
 	n       = flag.Int("rounds", 5, "rounds")
@@ -38,13 +40,20 @@ func main() {
 	}
 }
 
-// fill makes settled records of 100 bytes, some of them expired an hour ago, in
-// the form in which the store leaves them.
+// fill makes records of 100 bytes, settled some hours ago and in part expired an
+// hour ago, and at the end some that are stuck, in the form in which the store
+// leaves them.
 const fill = `
 INSERT INTO stet.records (id, scope, fingerprint, owner, fence, attempt, state, gone, result, claimed_at, settled_at, expires_at, forget_at, due_at)
-SELECT sha256(int8send(i)), sha256(int8send(i % 1000)), '\x01'::bytea || sha256(int8send(i)), substr(sha256(int8send(-i)), 1, 16), i, 1, 2, false,
-	decode(repeat('72', 100), 'hex'), now() - interval '25 hours', now() - interval '25 hours', e, now() + interval '29 days', e
-FROM generate_series($1::bigint, $2::bigint) i, LATERAL (SELECT CASE WHEN i <= $3 THEN now() - interval '1 hour' ELSE now() + interval '23 hours' END e) t`
+SELECT substr(scope, 1, 8) || substr(sha256(int8send(i)), 1, 24), scope, '\x01'::bytea || sha256(int8send(i)), substr(sha256(int8send(-i)), 1, 16), i, 1,
+	CASE WHEN open THEN 5 ELSE 2 END, false, CASE WHEN NOT open THEN decode(repeat('72', 100), 'hex') END,
+	at, at, e, CASE WHEN NOT open THEN now() + interval '29 days' END, e
+FROM generate_series($1::bigint, $2::bigint) i, LATERAL (SELECT i > $5 AS open, sha256(int8send(i % $4)) AS scope,
+	now() - interval '25 hours' + i * interval '10 milliseconds' AS at) t,
+	LATERAL (SELECT CASE WHEN open THEN NULL WHEN i <= $3 THEN now() - interval '1 hour' ELSE now() + interval '23 hours' END e) u`
+
+// scopes is how many there are; the digest of one is the SHA-256 of its number.
+const scopes = 1000
 
 func run(ctx context.Context) (err error) {
 	r, err := rig.New()
@@ -70,7 +79,7 @@ func run(ctx context.Context) (err error) {
 	}
 	const step = 250_000
 	for from := 1; from <= *rows; from += step {
-		if _, err := pool.Exec(ctx, fill, from, min(from+step-1, *rows), *expired); err != nil {
+		if _, err := pool.Exec(ctx, fill, from, min(from+step-1, *rows), *expired, scopes, *rows-*stuck); err != nil {
 			return err
 		}
 		fmt.Fprintf(os.Stderr, "%d of %d records\n", min(from+step-1, *rows), *rows)
@@ -78,7 +87,7 @@ func run(ctx context.Context) (err error) {
 	if _, err := pool.Exec(ctx, `ALTER SEQUENCE stet.records_fence RESTART WITH `+fmt.Sprint(*rows+1)); err != nil {
 		return err
 	}
-	if _, err := pool.Exec(ctx, `VACUUM ANALYZE stet.records`); err != nil {
+	if _, err := pool.Exec(ctx, `VACUUM ANALYSE stet.records`); err != nil {
 		return err
 	}
 	store, err := postgres.New(ctx, pool, postgres.Options{})
@@ -86,7 +95,24 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	return measure(ctx, store)
+	if err := browse(ctx, store); err != nil {
+		return err
+	}
+	if err := measure(ctx, store); err != nil {
+		return err
+	}
+	return vacuums(ctx, pool)
+}
+
+// vacuums prints what autovacuum has done about what settling and sweeping left
+// behind, which is a matter of luck in a run of less than a minute.
+func vacuums(ctx context.Context, pool *pgxpool.Pool) error {
+	var live, dead, times int64
+	var size string
+	err := pool.QueryRow(ctx, `SELECT n_live_tup, n_dead_tup, autovacuum_count, pg_size_pretty(pg_total_relation_size(relid))
+		FROM pg_stat_user_tables WHERE relid = 'stet.records'::regclass`).Scan(&live, &dead, &times, &size)
+	fmt.Printf("%d records, %d dead versions, %s; autovacuum has come by %d times\n", live, dead, size, times)
+	return err
 }
 
 func measure(ctx context.Context, store *postgres.Store) error {

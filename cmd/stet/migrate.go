@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/stet-go/stet/store/postgres"
@@ -110,22 +112,24 @@ tables first.`,
 }
 
 func (m *migrate) newStatus() *cobra.Command {
-	return &cobra.Command{
+	var output string
+	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show which steps are applied",
+		Short: "Show which steps are applied, and since when",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output != "table" && output != "json" {
+				return usage{fmt.Errorf("--output is %q; it must be table or json", output)}
+			}
 			return m.with(cmd, false, func(steps []postgres.Migration, db *database) error {
-				states, err := db.states(cmd.Context())
+				states, err := db.states(cmd.Context(), steps)
 				if err != nil {
 					return err
 				}
-				w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-				fmt.Fprintln(w, "STEP\tNAME\tSTATE")
-				for i, step := range steps {
-					fmt.Fprintf(w, "%d\t%s\t%s\n", step.Version, step.Name, states[i])
+				if output == "json" {
+					return m.printJSON(cmd.OutOrStdout(), states, db.version)
 				}
-				if err := w.Flush(); err != nil {
+				if err := printTable(cmd.OutOrStdout(), states); err != nil {
 					return err
 				}
 				if db.version < len(steps) {
@@ -135,6 +139,33 @@ func (m *migrate) newStatus() *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().StringVarP(&output, "output", "o", "table", "table, or json: one object with schema, table, version and steps")
+	return cmd
+}
+
+func printTable(w io.Writer, states []stepState) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "STEP\tNAME\tSTATE\tSINCE")
+	for _, s := range states {
+		since := "-"
+		if s.AppliedAt != nil {
+			since = s.AppliedAt.Format(time.RFC3339)
+		}
+		fmt.Fprintf(t, "%d\t%s\t%s\t%s\n", s.Step, s.Name, s.State, since)
+	}
+	return t.Flush()
+}
+
+func (m *migrate) printJSON(w io.Writer, states []stepState, version int) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(struct {
+		Schema  string      `json:"schema"`
+		Table   string      `json:"table"`
+		Version int         `json:"version"` // of the tables; 0: there are none
+		Steps   []stepState `json:"steps"`
+	}{m.options.Schema, m.options.Table, version, states})
 }
 
 // with calls f with the steps and the database, which is nil if it is optional

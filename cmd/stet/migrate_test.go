@@ -3,10 +3,12 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -43,7 +45,7 @@ func wantVersion(t *testing.T, pool *pgxpool.Pool, o postgres.Options, version i
 	if err != nil || got != version {
 		t.Errorf("SchemaVersion: %d, %v; want %d", got, err, version)
 	}
-	status, out, errs := stet(t, append([]string{"migrate", "status"}, args...)...)
+	status, out, errs := command(t, append([]string{"migrate", "status"}, args...)...)
 	if status != exitOK || strings.Count(out, "applied") != version || strings.Contains(out, "pending") != (errs != "") {
 		t.Errorf("status: %d, %q, %q; want %d applied", status, out, errs, version)
 	}
@@ -67,7 +69,7 @@ func tables(t *testing.T, pool *pgxpool.Pool) (n int) {
 // must runs a command that has to succeed, and returns its stdout.
 func must(t *testing.T, args ...string) string {
 	t.Helper()
-	status, out, errs := stet(t, args...)
+	status, out, errs := command(t, args...)
 	if status != exitOK {
 		t.Fatalf("stet %q: status %d, %q, %q", args, status, out, errs)
 	}
@@ -291,7 +293,7 @@ func TestMigrateSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 		{exitUsage, []string{"status", "--show-sql"}, []string{"--show-sql"}},
 	} {
 		before := tables(t, pool)
-		status, out, errs := stet(t, append([]string{"migrate"}, tc.args...)...)
+		status, out, errs := command(t, append([]string{"migrate"}, tc.args...)...)
 		if status != tc.status || out != "" || strings.Contains(errs, "hush") {
 			t.Errorf("%q: status %d, stdout %q, stderr %q", tc.args, status, out, errs)
 		}
@@ -307,9 +309,61 @@ func TestMigrateSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 	t.Setenv("STET_POSTGRES_URL", "")
 	must(t, "migrate", "up", "--url", url)
 	t.Setenv("DATABASE_URL", "")
-	if status, _, errs := stet(t, "migrate", "status"); status != exitUsage || !strings.Contains(errs, "--url") || !strings.Contains(errs, "DATABASE_URL") {
+	if status, _, errs := command(t, "migrate", "status"); status != exitUsage || !strings.Contains(errs, "--url") || !strings.Contains(errs, "DATABASE_URL") {
 		t.Errorf("without a database: status %d, %q", status, errs)
 	}
+}
+
+func TestStatusIsReadByPrograms(t *testing.T) {
+	pool := emptyDatabase(t)
+	read := func() (got struct {
+		Schema, Table string
+		Version       int
+		Steps         []struct {
+			Step      int
+			Name      string
+			State     string
+			AppliedAt *time.Time `json:"applied_at"`
+		}
+	}) {
+		t.Helper()
+		d := json.NewDecoder(strings.NewReader(must(t, "migrate", "status", "-o", "json", "--schema", "a\nb")))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&got); err != nil || len(got.Steps) != 1 || got.Schema != "a\nb" || got.Table != "records" {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		return got
+	}
+	if got := read(); got.Version != 0 || got.Steps[0].State != "pending" || got.Steps[0].AppliedAt != nil {
+		t.Errorf("before up: %+v", got)
+	}
+	must(t, "migrate", "up", "--schema", "a\nb")
+	got := read()
+	at, err := postgres.AppliedAt(t.Context(), pool, postgres.Options{Schema: "a\nb"})
+	if err != nil || len(at) != 1 {
+		t.Fatalf("AppliedAt: %v, %v", at, err)
+	}
+	if s := got.Steps[0]; got.Version != 1 || s.Step != 1 || s.Name != "records" || s.State != "applied" || s.AppliedAt == nil || !s.AppliedAt.Equal(at[1]) {
+		t.Errorf("after up: %+v; it was applied at %v", got, at)
+	}
+	if out := must(t, "migrate", "status", "--schema", "a\nb"); !strings.Contains(out, at[1].UTC().Format(time.RFC3339)) {
+		t.Errorf("status: %q", out)
+	}
+	if status, _, errs := command(t, "migrate", "status", "-o", "yaml"); status != exitUsage || !strings.Contains(errs, "json") {
+		t.Errorf("-o yaml: status %d, %q", status, errs)
+	}
+}
+
+// Where somebody else has made the schema, the right to use it is enough.
+func TestUpNeedsNoRightToCreateSchemas(t *testing.T) {
+	pool := emptyDatabase(t)
+	execSQL(t, pool, `DROP ROLE IF EXISTS stet_tenant; CREATE ROLE stet_tenant LOGIN; CREATE SCHEMA "a'$stet$b"; GRANT CREATE, USAGE ON SCHEMA "a'$stet$b" TO stet_tenant`)
+	t.Cleanup(func() {
+		_, _ = pool.Exec(context.Background(), "DROP OWNED BY stet_tenant; DROP ROLE stet_tenant", pgx.QueryExecModeSimpleProtocol)
+	})
+	url := strings.Replace(pool.Config().ConnString(), "postgres@", "stet_tenant@", 1)
+	must(t, "migrate", "up", "--schema", "a'$stet$b", "--url", url)
+	wantVersion(t, pool, postgres.Options{Schema: "a'$stet$b"}, 1, "--schema", "a'$stet$b", "--url", url)
 }
 
 func TestMigrateWorksBehindPgBouncer(t *testing.T) {

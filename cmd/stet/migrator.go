@@ -136,7 +136,7 @@ func (d *database) report(w io.Writer, results []*goose.MigrationResult, err err
 	case "25006":
 		what = "the server or the session is read-only; connect to the primary: "
 	case "42501":
-		what = "up needs a role with CREATE on the database, down the owner of the tables: "
+		what = "up needs a role with CREATE on the schema, or, where there is no such schema yet, with CREATE on the database; down needs the owner of the tables: "
 	case "42P07":
 		what = "there is a table of another kind by this name; choose with --schema and --table: "
 	case "2BP01":
@@ -145,15 +145,28 @@ func (d *database) report(w io.Writer, results []*goose.MigrationResult, err err
 	return fmt.Errorf("%s%w", what, err)
 }
 
-// states says of each step whether it is applied.
-func (d *database) states(ctx context.Context) ([]string, error) {
+// stepState is what status says of a step.
+type stepState struct {
+	Step      int        `json:"step"`
+	Name      string     `json:"name"`
+	State     string     `json:"state"` // applied or pending
+	AppliedAt *time.Time `json:"applied_at,omitempty"`
+}
+
+// states says of each step whether it is applied, and since when.
+func (d *database) states(ctx context.Context, steps []postgres.Migration) ([]stepState, error) {
 	status, err := d.provider.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var states []string
-	for _, s := range status { // in order
-		states = append(states, string(s.State))
+	var states []stepState
+	for i, s := range status { // in order
+		state := stepState{Step: steps[i].Version, Name: steps[i].Name, State: string(s.State)}
+		if s.State == goose.StateApplied && !s.AppliedAt.IsZero() {
+			at := s.AppliedAt.UTC()
+			state.AppliedAt = &at
+		}
+		states = append(states, state)
 	}
 	return states, nil
 }
@@ -186,7 +199,8 @@ func (v versions) GetMigration(ctx context.Context, db goosedb.DBTxConn, version
 	if version > latest {
 		return nil, goosedb.ErrVersionNotFound
 	}
-	return &goosedb.GetMigrationResult{IsApplied: true}, nil
+	at, err := postgres.AppliedAt(ctx, v.d.pool, v.d.options)
+	return &goosedb.GetMigrationResult{IsApplied: true, Timestamp: at[int(version)]}, err
 }
 
 func (v versions) ListMigrations(ctx context.Context, db goosedb.DBTxConn) (all []*goosedb.ListMigrationsResult, err error) {

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -65,9 +66,7 @@ func (t *transaction) leave(ctx context.Context, rec stet.Record, e *ending) (st
 		return rec, fmt.Errorf("%w (nothing was committed)", explain("commit", err))
 	}
 	pid := t.conn.Conn().PgConn().PID()
-	bye, cancel := context.WithTimeout(context.Background(), goodbye)
-	defer cancel()
-	_ = t.conn.Conn().Close(bye) // so that the server, too, hears that it is over
+	t.discard() // so that the server, too, hears that it is over
 	t.abandon()
 	return t.lookUp(rec, err, pid)
 }
@@ -93,25 +92,46 @@ func (t *transaction) commit(ctx context.Context, rec stet.Record, e *ending) (a
 		}
 		return at, false, t.tx.Commit(ctx)
 	}
-	var b pgx.Batch
-	b.Queue(t.s.sql.commitNew, t.args(rec, e)...)
-	b.Queue("commit")
-	results := t.tx.SendBatch(ctx, &b)
-	err = results.QueryRow().Scan(&at, &ignored)
-	inserted := err == nil
-	if inserted {
-		tag, cerr := results.Exec()
-		if err = cerr; err == nil && tag.String() == "ROLLBACK" {
-			err = pgx.ErrTxCommitRollback
-		}
-	}
-	if cerr := results.Close(); err == nil {
-		err = cerr
-	}
-	if !inserted && sqlState(err) == codeUnique {
+	finish := call{t.s.sql.finish, t.params(rec, e), func(values [][]byte) error {
+		f := fields{values: values}
+		at = instant(f.time())
+		return f.err()
+	}}
+	tag, err := sendAll(ctx, t.conn.Conn(), t.s.prepare, []call{finish, {statement: t.s.sql.commit}})
+	switch {
+	case at.IsZero() && sqlState(err) == codeUnique:
 		return at, true, nil
+	case sqlState(err) == codeNoStatement:
+		t.discard() // as in enter
+	case err == nil && tag.String() == "ROLLBACK":
+		err = pgx.ErrTxCommitRollback
 	}
 	return at, false, err
+}
+
+// params are args in the binary format, of a record that is new.
+func (t *transaction) params(rec stet.Record, e *ending) (p params) {
+	p.buf = make([]byte, 0, 256+len(e.out.Result))
+	p.starts = make([]int, 0, 14)
+	for _, b := range [][]byte{rec.ID[:], rec.Scope[:], rec.Fingerprint[:], rec.Owner[:]} {
+		p.raw(b)
+	}
+	p.rawInt64(rec.Fence)
+	p.raw(binary.BigEndian.AppendUint32(nil, uint32(rec.Attempt)))
+	p.raw([]byte{0, byte(e.out.State)})
+	gone := byte(0)
+	if e.out.Gone {
+		gone = 1
+		p.nulls |= 1 << 8
+	}
+	p.raw([]byte{gone})
+	p.raw(e.out.Result)
+	p.rawInt64(rec.ClaimedAt.UnixMicro() - epoch)
+	p.rawInt64(micros(e.keep.Result))
+	p.rawInt64(micros(e.keep.Tombstone))
+	p.rawInt64(micros(e.due()))
+	p.rawInt64(t.locks.waiters)
+	return p
 }
 
 // lost answers when somebody else has claimed the key, or finished, while fn

@@ -115,6 +115,24 @@ func ExampleStore_SettleTx() {
 	}
 }
 
+// What is stuck: operations whose owner died, and that nobody has resolved since.
+func ExampleStore_Browse() {
+	var store *postgres.Store
+	q := stet.Query{States: []stet.State{stet.Unknown}, OlderThan: time.Hour}
+	for {
+		page, err := store.Browse(context.Background(), q)
+		if err != nil {
+			log.Fatal(err)
+		}
+		for _, rec := range page.Records {
+			log.Printf("%v: attempt %d, claimed at %v", rec.ID, rec.Attempt, rec.ClaimedAt)
+		}
+		if q.After = page.Next; q.After == "" {
+			return
+		}
+	}
+}
+
 // The migrations as plain SQL, for a migrator of one's own.
 func ExampleMigrations() {
 	steps, err := postgres.Migrations(postgres.Options{Schema: "idempotency"})

@@ -55,28 +55,34 @@ type Options struct {
 	// MaxQueue bounds how many writes, and how many reads, wait for that;
 	// more get an error at once, and nothing is done. Default 32,768.
 	MaxQueue int
+	// MayLoseCommits accepts a server that acknowledges a commit before it is on
+	// disk: one with fsync or synchronous_commit off. Where such a server or its
+	// machine crashes, outcomes that were returned already are lost, and those
+	// operations run again. Default: New refuses it.
+	MayLoseCommits bool
 	// TxOptions are those of RunTx's transactions. Default: the server's.
 	TxOptions pgx.TxOptions
 }
 
-// Store is a stet.TxStore, stet.Watcher and stet.Sweeper in PostgreSQL. It is
-// safe for concurrent use.
+// Store is a stet.TxStore, stet.Watcher, stet.Sweeper and stet.Browser in
+// PostgreSQL. It is safe for concurrent use.
 type Store struct {
-	o      Options
-	n      names
-	sql    statements
-	pool   *pgxpool.Pool // the service's, for RunTx
-	ours   bool          // Close closes pool
-	own    *pgxpool.Pool // the store's; its size is the sum of what may be in use
-	writes batcher[write]
-	reads  batcher[read]
-	slow   chan struct{} // a token for each connection of that use
-	beat   chan struct{}
-	sweeps chan struct{}
-	ears   *listener
-	replay replayShare
-	closed atomic.Bool
-	cancel context.CancelFunc
+	o       Options
+	n       names
+	sql     statements
+	pool    *pgxpool.Pool // the service's, for RunTx
+	ours    bool          // Close closes pool
+	prepare bool          // statements may be, on pool's connections
+	own     *pgxpool.Pool // the store's; its size is the sum of what may be in use
+	writes  batcher[write]
+	reads   batcher[read]
+	slow    chan struct{} // a token for each connection of that use
+	beat    chan struct{}
+	sweeps  chan struct{}
+	ears    *listener
+	replay  replayShare
+	closed  atomic.Bool
+	cancel  context.CancelFunc
 
 	commitTimeout time.Duration // of a commit, and of finding out about one
 }
@@ -122,7 +128,9 @@ func prepares(c *pgxpool.Config) bool {
 // used up keeps no lease from being renewed. Close the store before the pool,
 // and after the engine.
 //
-// A missing or newer schema is refused, and so is a read replica.
+// A missing or newer schema is refused, and so are a read replica and a server
+// with fsync or synchronous_commit off (see Options.MayLoseCommits). What a
+// service itself sets in a session or transaction later is not looked at.
 func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	if pool == nil {
 		return nil, errors.New("postgres: New needs a pool; Open makes one")
@@ -140,7 +148,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	}
 	o.Writers, o.Readers = orDefault(o.Writers, defaultWriters), orDefault(o.Readers, defaultReaders)
 	o.MaxQueue = orDefault(o.MaxQueue, defaultMaxQueue)
-	s := &Store{o: o, n: n, sql: newStatements(n), pool: pool, commitTimeout: 10 * time.Second}
+	s := &Store{o: o, n: n, sql: newStatements(n), pool: pool, prepare: prepares(config), commitTimeout: 10 * time.Second}
 	if s.own, err = pgxpool.NewWithConfig(ctx, s.ownConfig(config)); err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
@@ -189,7 +197,7 @@ func (s *Store) ownConfig(config *pgxpool.Config) *pgxpool.Config {
 // while the table was small or not analysed, the planner's own would scan it for
 // ever after, because prepared statements keep their plan.
 func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
-	sql := "SELECT pg_is_in_recovery()"
+	sql := "SELECT pg_is_in_recovery()::text, current_setting('fsync'), current_setting('synchronous_commit')"
 	if !s.o.PgBouncer {
 		sql = `SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_bitmapscan = off;
 			SET plan_cache_mode = force_generic_plan; SET jit = off;
@@ -199,9 +207,12 @@ func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
 	if err != nil {
 		return err
 	}
-	last := results[len(results)-1]
-	if len(last.Rows) == 1 && string(last.Rows[0][0]) == "t" {
+	last := results[len(results)-1].Rows[0]
+	switch replica, fsync, commit := string(last[0]), string(last[1]), string(last[2]); {
+	case replica != "false":
 		return errReplica // after a failover, for one
+	case (fsync == "off" || commit == "off") && !s.o.MayLoseCommits:
+		return fmt.Errorf("%w: fsync is %s and synchronous_commit %s; turn both on, or set Options.MayLoseCommits", errLossy, fsync, commit)
 	}
 	return nil
 }

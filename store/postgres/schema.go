@@ -9,6 +9,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
@@ -69,10 +70,13 @@ func (n names) replacer() *strings.Replacer {
 	quoted := func(s string) string { return pgx.Identifier{s}.Sanitize() }
 	return strings.NewReplacer(
 		`"`+defaultSchema+`"`, quoted(n.schema),
+		`'`+defaultSchema+`'`, literal(n.schema),
+		`$`+defaultSchema+`$`, fmt.Sprintf("$stet_%016x$", hash64("body", n.schema, n.table)), // in no name
 		`"records"`, quoted(n.table),
 		`"records_pkey"`, quoted(n.table+"_pkey"),
 		`"records_fence"`, quoted(n.table+"_fence"),
 		`"records_due"`, quoted(n.table+"_due"),
+		`"records_open"`, quoted(n.table+"_open"),
 		`"records_schema"`, quoted(n.table+"_schema"),
 	)
 }
@@ -175,6 +179,27 @@ func SchemaVersion(ctx context.Context, pool *pgxpool.Pool, o Options) (int, err
 	return version, explain("read the version of the tables", err)
 }
 
+// AppliedAt returns when each step was applied, by its version; nothing if there
+// are no tables.
+func AppliedAt(ctx context.Context, pool *pgxpool.Pool, o Options) (map[int]time.Time, error) {
+	at := make(map[int]time.Time)
+	n, err := newNames(o)
+	if err != nil {
+		return nil, err
+	}
+	version, err := SchemaVersion(ctx, pool, o)
+	if err != nil || version == 0 {
+		return at, err
+	}
+	rows, err := pool.Query(ctx, "SELECT version::int4, applied_at FROM "+n.meta)
+	if err != nil {
+		return nil, explain("read the history of the tables", err)
+	}
+	var when time.Time
+	_, err = pgx.ForEachRow(rows, []any{&version, &when}, func() error { at[version] = when; return nil })
+	return at, explain("read the history of the tables", err)
+}
+
 // rowQuerier is a pool, a connection or a transaction of pgx.
 type rowQuerier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
@@ -218,6 +243,9 @@ func (n names) check(ctx context.Context, q rowQuerier) error {
 	}
 	return nil
 }
+
+// errLossy refuses a server that promises less than the store does.
+var errLossy = errors.New("the server may lose commits that it has acknowledged")
 
 // errReplica refuses a server that only follows another one.
 var errReplica = errors.New("the server is a read replica (pg_is_in_recovery): connect to the primary, for instance with target_session_attrs=read-write")

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -74,6 +75,35 @@ func TestReadReplicaIsRefused(t *testing.T) {
 	})
 	if err == nil {
 		t.Error("RunTx after the server has become a replica: no error")
+	}
+}
+
+// An outcome is durable before it is returned: where the server does not see to
+// that, the store fails closed, also when it was turned off since.
+func TestServerThatMayLoseCommitsIsRefused(t *testing.T) {
+	url := rig.Postgres(t).Database(t)
+	pool := connect(t, url)
+	s := open(t, pool, Options{})
+	execSQL(t, pool, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$`)
+	if _, err := New(t.Context(), connect(t, url), Options{}); !errors.Is(err, errLossy) || !strings.Contains(err.Error(), "MayLoseCommits") {
+		t.Errorf("New: %v", err)
+	}
+	s.own.Reset() // what is dialled from now on
+	if _, err := s.Claim(t.Context(), request("k")); !errors.Is(err, errLossy) {
+		t.Errorf("Claim since it was turned off: %v", err)
+	}
+	loose := open(t, connect(t, url), Options{MayLoseCommits: true})
+	mustSettle(t, loose, mustClaim(t, loose, request("k")).Claim(), "x")
+}
+
+func TestServerWithoutFsyncIsRefused(t *testing.T) {
+	server := rig.NewPostgres(t, rig.PostgresOptions{Settings: map[string]string{"fsync": "off"}})
+	pool := connect(t, server.URL("postgres"))
+	if err := Migrate(t.Context(), pool, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(t.Context(), pool, Options{}); !errors.Is(err, errLossy) {
+		t.Errorf("New: %v", err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"fmt"
 	"strings"
 )
 
@@ -15,6 +16,8 @@ type statements struct {
 	insert, end, read, extend           *statement // for many at a time
 	insertOne, endFree, endOne, regrant *statement // for one at a time
 	park, watch, sweep                  *statement
+	browse, browseOpen, expire          *statement // of operators
+	finish, commit                      *statement // of transactions, on connections of the service's
 
 	enter, load, rival, commitNew, commitOld string // of transactions; for pgx
 	settleTx                                 string
@@ -145,6 +148,7 @@ func newStatements(n names) statements {
 		return &statement{name: "stet_" + name, sql: fill(sql), oids: oids}
 	}
 	ending := []uint32{oidBytesA, oidInt64A, oidInt16A, oidBoolA, oidBytesA, oidSpanA, oidSpanA, oidSpanA}
+	filter := []uint32{oidInt64, oidInt64, oidInt16A, oidBytes, oidInterval, oidInterval}
 	return statements{
 		insert:    make("insert", sqlInsert, oidBytesA, oidBytesA, oidBytesA, oidBytesA, oidSpanA),
 		end:       make("end", sqlEnd, ending...),
@@ -157,6 +161,15 @@ func newStatements(n names) statements {
 		park:      make("park", sqlPark, oidBytes, oidInt64),
 		watch:     make("watch", sqlWatch, oidBytes, oidInt64),
 		sweep:     make("sweep", sqlSweep, oidInt64),
+
+		browse:     make("browse", sqlBrowse, append([]uint32{oidBytes, oidBytes}, filter...)...),
+		browseOpen: make("browse_open", sqlBrowseOpen, append([]uint32{oidInt64}, filter...)...),
+		expire:     make("expire", sqlExpire, oidBytes, oidInt64),
+
+		// Stores with other tables may use the same connections.
+		finish: make(fmt.Sprintf("finish_%016x", hash64("finish", n.schema, n.table)), sqlCommitNew, oidBytes, oidBytes, oidBytes, oidBytes, oidInt64,
+			oidInt32, oidInt16, oidBool, oidBytes, oidTime, oidInt64, oidInt64, oidInt64, oidInt64),
+		commit: make("commit", "commit"),
 
 		enter:     fill(sqlEnter),
 		load:      fill(sqlLoad),

@@ -1,13 +1,16 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stet-go/stet"
 )
@@ -122,6 +125,9 @@ func (t *transaction) enter(ctx context.Context) (rec stet.Record, granted bool,
 	if cerr := results.Close(); err == nil {
 		err = cerr
 	}
+	if sqlState(err) == codeNoStatement {
+		t.discard() // somebody has discarded what was prepared, and pgx does not know
+	}
 	if err != nil {
 		return rec, false, err
 	}
@@ -150,12 +156,30 @@ func (t *transaction) enter(ctx context.Context) (rec stet.Record, granted bool,
 	return t.granted(), true, nil
 }
 
-// read reads what came back from entering.
-func (t *transaction) read(results pgx.BatchResults) (*row, error) {
+// read reads what came back from entering: by hand if it is in the binary format,
+// which most modes of a pool ask for.
+func (t *transaction) read(results pgx.BatchResults) (r *row, err error) {
 	if _, err := results.Exec(); err != nil {
 		return nil, err
 	}
-	return scanRow(results.QueryRow(), pgx.ErrNoRows, &t.fence, &t.claimed)
+	rows, err := results.Query()
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	if !rows.Next() {
+		return nil, cmp.Or(rows.Err(), errDamaged)
+	}
+	if slices.ContainsFunc(rows.FieldDescriptions(), func(f pgconn.FieldDescription) bool { return f.Format != pgx.BinaryFormatCode }) {
+		return scanRow(rows, pgx.ErrNoRows, &t.fence, &t.claimed)
+	}
+	f := fields{values: rows.RawValues()}
+	t.fence, t.claimed = f.int64(), instant(f.time())
+	if f.err() != nil || f.values[0] == nil {
+		return nil, f.err()
+	}
+	r = new(row)
+	return r, r.scan(f.values)
 }
 
 // granted is the record to be.
@@ -199,6 +223,13 @@ func (t *transaction) abandon() {
 	}
 	t.conn.Release()
 	t.conn = nil
+}
+
+// discard closes the connection, so that the pool makes another one.
+func (t *transaction) discard() {
+	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+	defer cancel()
+	_ = t.conn.Conn().Close(ctx)
 }
 
 // run calls fn and ends the transaction.

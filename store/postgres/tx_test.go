@@ -166,6 +166,72 @@ func TestFingerprintIsComparedWhileTheFirstStillRuns(t *testing.T) {
 	}
 }
 
+// A service may clean its connections up, and several stores may share them.
+func TestTransactionsShareConnections(t *testing.T) {
+	config := database(t).Config()
+	config.MaxConns = 1
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	execSQL(t, pool, "CREATE TABLE charges (name text)")
+	stores := []*Store{open(t, pool, Options{}), open(t, pool, Options{Table: "others"})}
+	n := 0
+	for _, clean := range []string{"SELECT 1", "DISCARD ALL", "DEALLOCATE ALL"} {
+		for _, s := range stores {
+			req := request(clean)
+			if rec, err := s.RunTx(t.Context(), req, keep, charge); err != nil || rec.State != stet.Completed {
+				t.Errorf("after %s: %+v, %v", clean, rec, err)
+			}
+			n++
+			if rec := mustRead(t, s, req.ID); string(rec.Result) != "charged" || rec.Attempt != 1 || rec.Scope != req.Scope ||
+				rec.Owner != req.Owner || rec.Fingerprint != req.Fingerprint || rec.ExpiresAt.Sub(rec.SettledAt) != keep.Result ||
+				rec.ForgetAt.Sub(rec.SettledAt) != keep.Tombstone || rec.ClaimedAt.IsZero() || rec.ClaimedAt.After(rec.SettledAt) {
+				t.Errorf("after %s: %+v", clean, rec)
+			}
+			if _, err := pool.Exec(t.Context(), clean, pgx.QueryExecModeSimpleProtocol); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if got := charges(t, stores[0]); got != n {
+		t.Errorf("%d charges; want %d", got, n)
+	}
+}
+
+// A transaction through a pool that prepares nothing writes the same record.
+func TestTransactionsWithoutPreparedStatements(t *testing.T) {
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec} {
+		config := database(t).Config()
+		config.ConnConfig.DefaultQueryExecMode = mode
+		pool, err := pgxpool.NewWithConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		execSQL(t, pool, "CREATE TABLE charges (name text)")
+		s := open(t, pool, Options{})
+		for _, out := range []stet.Outcome{completed("x"), {State: stet.Failed, Gone: true, Result: []byte("too large")}, {State: stet.Completed}} {
+			rec, err := s.RunTx(t.Context(), request(out.State.String()+string(out.Result)), keep, func(ctx context.Context, tx pgx.Tx, r stet.Record) (stet.Outcome, error) {
+				_, err := charge(ctx, tx, r)
+				return out, err
+			})
+			want := out.Result
+			if out.Gone {
+				want = nil
+			}
+			if got := mustRead(t, s, rec.ID); err != nil || got.State != out.State || got.Gone != out.Gone || string(got.Result) != string(want) {
+				t.Errorf("%v: %+v, %v", mode, got, err)
+			}
+			var kept *string // NULL if there is none, which is not an empty one
+			if err := pool.QueryRow(t.Context(), "SELECT encode(result, 'escape') FROM stet.records WHERE id = $1::bytea", rec.ID[:]).Scan(&kept); err != nil || (kept == nil) != out.Gone {
+				t.Errorf("%v: the row of %+v has the result %v, %v", mode, out, kept, err)
+			}
+		}
+	}
+}
+
 func TestWaiterIsWokenByTheCommit(t *testing.T) {
 	pool := database(t)
 	s, other := open(t, pool, Options{}), open(t, pool, Options{})

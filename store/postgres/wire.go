@@ -118,27 +118,35 @@ const (
 	oidBoolA    = pgtype.BoolArrayOID
 	oidSpanA    = pgtype.IntervalArrayOID
 	oidInt64    = pgtype.Int8OID
+	oidInt32    = pgtype.Int4OID
 	oidInt16    = pgtype.Int2OID
 	oidBool     = pgtype.BoolOID
 	oidInterval = pgtype.IntervalOID
+	oidTime     = pgtype.TimestamptzOID
 )
 
 // send executes calls in one round trip and, unless there is a transaction, in
 // one transaction. What the rows say counts only if it returns nil.
 func (s *Store) send(ctx context.Context, c *pgxpool.Conn, calls ...call) error {
-	conn := c.Conn()
 	if len(calls) == 1 && !s.o.PgBouncer {
-		return sendOne(ctx, conn, &calls[0])
+		return sendOne(ctx, c.Conn(), &calls[0])
 	}
+	_, err := sendAll(ctx, c.Conn(), !s.o.PgBouncer, calls)
+	return err
+}
+
+// sendAll executes calls in one round trip and returns the tag of the last one.
+// With prepare, statements that are new to the connection are prepared before.
+func sendAll(ctx context.Context, conn *pgx.Conn, prepare bool, calls []call) (last pgconn.CommandTag, err error) {
 	var b pgconn.Batch
 	for i := range calls {
 		st := calls[i].statement
-		if s.o.PgBouncer {
+		if !prepare {
 			b.ExecParams(st.sql, calls[i].params.values(), st.oids, binaryFormat, binaryFormat)
 			continue
 		}
-		if _, err := conn.Prepare(ctx, st.name, st.sql); err != nil { // once for each connection
-			return err
+		if _, err := conn.Prepare(ctx, st.name, st.sql); err != nil {
+			return last, err
 		}
 		b.ExecPrepared(st.name, calls[i].params.values(), binaryFormat, binaryFormat)
 	}
@@ -151,11 +159,12 @@ func (s *Store) send(ctx context.Context, c *pgxpool.Conn, calls ...call) error 
 				bad = calls[i].row(rows.Values())
 			}
 		}
+		last, _ = rows.Close() // its error is that of results, too
 	}
 	if err := results.Close(); err != nil {
-		return err
+		return last, err
 	}
-	return bad
+	return last, bad
 }
 
 // sendOne is send for one call, with less ado.

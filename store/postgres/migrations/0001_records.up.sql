@@ -2,7 +2,13 @@
 -- place when package postgres applies this file. Comments quote none of them: a
 -- name may have a line break, which would end the comment.
 
-CREATE SCHEMA IF NOT EXISTS "stet";
+-- Not CREATE SCHEMA IF NOT EXISTS: that needs the right to create schemas even
+-- where this one is there already.
+DO $stet$ BEGIN
+	IF NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'stet') THEN
+		CREATE SCHEMA "stet";
+	END IF;
+END $stet$;
 
 -- Fences of all keys are drawn from one sequence, so that a fence grows with
 -- every claim of a key even when its record was forgotten meanwhile. CACHE 1:
@@ -37,6 +43,12 @@ CREATE TABLE "stet"."records" (
 
 -- What the sweep walks, and nothing else does.
 CREATE INDEX "records_due" ON "stet"."records" (due_at) WHERE due_at IS NOT NULL;
+
+-- What is not settled, oldest claims first, for operators. A record that is
+-- written settled, as transactions do, is never in it. Its condition does not name
+-- the states, or the planner would take it for settling, too, which finds its row
+-- by id.
+CREATE INDEX "records_open" ON "stet"."records" (state, fence) WHERE expires_at IS NULL;
 
 COMMENT ON TABLE "stet"."records" IS 'idempotency records: one row for each operation, named by (scope, key)';
 COMMENT ON COLUMN "stet"."records".id IS 'SHA-256 of namespace, scope and key; what a client sends is never stored';

@@ -1,0 +1,230 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/stet-go/stet"
+)
+
+// browseLook is how many records one Browse looks at when some of them may not
+// match.
+const browseLook = 2000
+
+var _ stet.Browser = (*Store)(nil)
+
+// The filters, in both statements: what is forgotten counts as none, then the
+// states, the scope, and the ages. Results are not read.
+const (
+	browseMatch = `(r.forget_at IS NULL OR r.forget_at > statement_timestamp())
+		AND ({states}::smallint[] IS NULL OR r.state = ANY ({states}::smallint[]))
+		AND ({scope}::bytea IS NULL OR r.scope = {scope}::bytea)
+		AND ({older}::interval IS NULL OR r.claimed_at < statement_timestamp() - {older}::interval)
+		AND ({newer}::interval IS NULL OR r.claimed_at > statement_timestamp() - {newer}::interval)`
+	browseKept = `r.id, r.scope, r.fingerprint, r.owner, r.fence, r.state, r.attempt, r.gone,
+		r.claimed_at, r.lease_until, r.settled_at, r.expires_at, r.forget_at, NULL::bytea AS result`
+)
+
+// sqlBrowse walks the primary key, and says how many records it looked at and
+// which was the last one, also when none matches.
+var sqlBrowse = filtered(3, `
+WITH l AS MATERIALIZED (
+	SELECT {kept}, {match} AS matches
+	FROM {records} r WHERE r.id > $1::bytea AND r.id <= $2::bytea ORDER BY r.id LIMIT {look}::bigint
+)
+SELECT t.looked, t.last, `+columns+`
+FROM (SELECT count(*) AS looked, (SELECT id FROM l ORDER BY id DESC LIMIT 1) AS last FROM l) t
+LEFT JOIN (SELECT * FROM l WHERE matches ORDER BY id LIMIT {limit}::bigint) r ON true ORDER BY r.id`)
+
+// sqlBrowseOpen is sqlBrowse for states that are not settled. It walks the index
+// of these by fence, which is the order in which they were claimed.
+var sqlBrowseOpen = filtered(2, `
+WITH l AS MATERIALIZED (
+	SELECT {kept}, {match} AS matches
+	FROM unnest({states}::smallint[]) AS s (state), LATERAL (
+		SELECT * FROM {records} o WHERE o.state = s.state AND o.expires_at IS NULL AND o.fence > $1::bigint
+		ORDER BY o.fence LIMIT {look}::bigint
+	) r ORDER BY r.fence LIMIT {look}::bigint
+)
+SELECT t.looked, t.last, `+columns+`
+FROM (SELECT count(*) AS looked, max(fence) AS last FROM l) t
+LEFT JOIN (SELECT * FROM l WHERE matches ORDER BY fence LIMIT {limit}::bigint) r ON true ORDER BY r.fence`)
+
+// filtered puts the filters into sql, with their parameters from number n on.
+func filtered(n int, sql string) string {
+	sql = strings.NewReplacer("{match}", browseMatch, "{kept}", browseKept).Replace(sql)
+	for i, name := range []string{"{look}", "{limit}", "{states}", "{scope}", "{older}", "{newer}"} {
+		sql = strings.ReplaceAll(sql, name, fmt.Sprintf("$%d", n+i))
+	}
+	return sql
+}
+
+const sqlExpire = `
+UPDATE {records} r SET gone = true, result = NULL, due_at = r.forget_at
+WHERE r.id = $1 AND r.fence = $2 AND r.state IN (2, 3) AND r.forget_at > statement_timestamp()
+RETURNING 1`
+
+// Browse implements stet.Browser. It looks at no more than 2,000 records of each
+// state. Records that are not settled come in the order of their claims if q asks
+// for such states alone, and not for both running and retryable: a record that
+// goes from one to the other gets a new place in that order. All others come in
+// the order of their IDs. Where q.Scope is set, the latter looks at the scope's
+// records alone, and the former at those of all scopes.
+func (s *Store) Browse(ctx context.Context, q stet.Query) (stet.Page, error) {
+	if err := ctx.Err(); err != nil {
+		return stet.Page{}, err
+	}
+	if err := q.Check(); err != nil {
+		return stet.Page{}, err
+	}
+	w, err := newWalk(q)
+	if err != nil {
+		return stet.Page{}, err
+	}
+	var page stet.Page
+	err = s.alone(ctx, s.slow, func() []call {
+		page = stet.Page{}
+		c := call{statement: s.sql.browse, params: w.params(), row: func(values [][]byte) error { return w.add(&page, values) }}
+		if w.open {
+			c.statement = s.sql.browseOpen
+		}
+		return []call{c}
+	})
+	if err != nil {
+		return stet.Page{}, explain("browse", err)
+	}
+	return page, nil
+}
+
+// Expire implements stet.Browser. What a transaction is about to settle
+// (SettleTx) is not settled until it commits.
+func (s *Store) Expire(ctx context.Context, c stet.Claim) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	done := false
+	err := s.alone(ctx, s.slow, func() []call {
+		done = false
+		e := call{statement: s.sql.expire, row: func([][]byte) error { done = true; return nil }}
+		e.params.raw(c.ID[:])
+		e.params.rawInt64(c.Fence)
+		return []call{e}
+	})
+	if err == nil && !done {
+		return stet.ErrFenced
+	}
+	return explain("expire", err)
+}
+
+// walk is one page of a query.
+type walk struct {
+	q     stet.Query
+	open  bool   // through the index of what is not settled
+	after []byte // an ID or a fence: where to begin, exclusively
+	most  stet.ID
+	look  int
+}
+
+const (
+	byFence = "f" // begin cursors
+	byID    = "i"
+)
+
+func newWalk(q stet.Query) (*walk, error) {
+	has := func(state stet.State) bool { return slices.Contains(q.States, state) }
+	w := &walk{q: q, look: browseLook,
+		open: len(q.States) > 0 && !has(stet.Completed) && !has(stet.Failed) && (!has(stet.Running) || !has(stet.Retryable))}
+	if w.q.Limit == 0 {
+		w.q.Limit = stet.DefaultBrowse
+	}
+	if q.OlderThan == 0 && q.NewerThan == 0 && (w.open && q.Scope == stet.ID{} || len(q.States) == 0) {
+		w.look = w.q.Limit // nearly all match
+	}
+	kind, size, least := byID, len(stet.ID{}), []byte{}
+	switch {
+	case w.open:
+		kind, size, least = byFence, 8, make([]byte, 8)
+	case q.Scope == stet.ID{}:
+		w.most = stet.ID(bytes.Repeat([]byte{0xff}, size))
+	default:
+		var first stet.ID
+		first, w.most = stet.ScopeRange(q.Scope)
+		least = bytes.TrimRight(first[:], "\x00") // what is left sorts before it
+	}
+	if w.after = least; q.After == "" {
+		return w, nil
+	}
+	text, ok := strings.CutPrefix(q.After, kind)
+	at, err := hex.DecodeString(text)
+	if !ok || err != nil || len(at) != size || bytes.Compare(at, least) < 0 || w.open && at[0] > 0x7f {
+		return nil, fmt.Errorf("postgres: %w: Query.After is no Page.Next of this query", stet.ErrInvalid)
+	}
+	w.after = at
+	return w, nil
+}
+
+func (w *walk) params() (p params) {
+	p.raw(w.after)
+	if !w.open {
+		p.raw(w.most[:])
+	}
+	p.rawInt64(int64(w.look))
+	p.rawInt64(int64(w.q.Limit))
+	optional := func(there bool, add func()) {
+		if !there {
+			p.nulls |= 1 << len(p.starts)
+		}
+		add()
+	}
+	states := slices.Compact(slices.Sorted(slices.Values(w.q.States)))
+	optional(len(states) > 0, func() {
+		p.array(oidInt16, len(states))
+		for _, state := range states {
+			p.int16(int16(state))
+		}
+	})
+	optional(w.q.Scope != stet.ID{}, func() { p.raw(w.q.Scope[:]) })
+	optional(w.q.OlderThan > 0, func() { p.raw(appendSpan(nil, w.q.OlderThan)) })
+	optional(w.q.NewerThan > 0, func() { p.raw(appendSpan(nil, w.q.NewerThan)) })
+	return p
+}
+
+// add takes a row of the statement: how many it looked at, where the last one
+// was, and a record that matches, if there is any.
+func (w *walk) add(page *stet.Page, values [][]byte) error {
+	f := fields{values: values}
+	looked, last := f.int64(), f.next(0)
+	if looked == 0 {
+		return f.err()
+	}
+	next := func(at []byte) string {
+		if w.open {
+			return byFence + hex.EncodeToString(at)
+		}
+		return byID + hex.EncodeToString(at)
+	}
+	if looked == int64(w.look) {
+		page.Next = next(last)
+	}
+	if f.values[0] == nil {
+		return f.err()
+	}
+	var r row
+	if err := r.scan(f.values); err != nil {
+		return err
+	}
+	page.Records = append(page.Records, r.record())
+	if len(page.Records) == w.q.Limit {
+		at := r.ID[:]
+		if w.open {
+			at = binary.BigEndian.AppendUint64(nil, uint64(r.Fence))
+		}
+		page.Next = next(at)
+	}
+	return f.err()
+}
