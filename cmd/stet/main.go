@@ -67,7 +67,7 @@ See what it does in some ten seconds:  stet demo`,
 		Args:              cobra.NoArgs,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.AddCommand(newDemo(), newDemoService(), newMigrate(), newVersion())
+	root.AddCommand(newDemo(), newDemoService(), newProxy(), newCheck(), newKeys(), newDoctor(), newMigrate(), newVerify(), newVersion())
 	return root
 }
 

@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	os.Exit(rig.Main(m).Run())
 }
 
-// stet runs the command line in this process.
-func stet(t *testing.T, args ...string) (status int, stdout, stderr string) {
+// command runs the command line in this process.
+func command(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	status = run(t.Context(), args, strings.NewReader(""), &out, &errs)
@@ -54,7 +54,7 @@ func TestWrongUsageExitsWith2AndSaysWhatToDo(t *testing.T) {
 		{"demmo", []string{`"demmo"`, "stet --help"}},
 		{"version 1", []string{`"1"`}},
 	} {
-		status, out, errs := stet(t, strings.Fields(tc.args)...)
+		status, out, errs := command(t, strings.Fields(tc.args)...)
 		if status != exitUsage || out != "" {
 			t.Errorf("stet %s: status %d, stdout %q", tc.args, status, out)
 		}
@@ -69,7 +69,7 @@ func TestWrongUsageExitsWith2AndSaysWhatToDo(t *testing.T) {
 func TestHelpFitsAScreenAndHidesWhatIsNotForPeople(t *testing.T) {
 	for _, args := range [][]string{{}, {"--help"}, {"demo", "--help"}, {"migrate"}, {"migrate", "up", "--help"},
 		{"migrate", "down", "--help"}, {"migrate", "status", "--help"}, {"version", "--help"}} {
-		status, out, errs := stet(t, args...)
+		status, out, errs := command(t, args...)
 		if n := strings.Count(out, "\n"); status != exitOK || errs != "" || n < 3 || n > 24 {
 			t.Errorf("stet %q: status %d, %d lines, stderr %q", args, status, n, errs)
 		}
@@ -80,7 +80,7 @@ func TestHelpFitsAScreenAndHidesWhatIsNotForPeople(t *testing.T) {
 }
 
 func TestVersionNamesTheToolchain(t *testing.T) {
-	if status, out, _ := stet(t, "version"); status != exitOK || !regexp.MustCompile(`^stet .*, go1\..*\n$`).MatchString(out) {
+	if status, out, _ := command(t, "version"); status != exitOK || !regexp.MustCompile(`^stet .*, go1\..*\n$`).MatchString(out) {
 		t.Errorf("status %d, %q", status, out)
 	}
 }

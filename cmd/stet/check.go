@@ -1,0 +1,80 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/stet-go/stet/proxy"
+)
+
+func newCheck() *cobra.Command {
+	var out format
+	var reference bool
+	cmd := &cobra.Command{
+		Use:   "check FILE",
+		Short: "Find what is wrong with a configuration of the proxy",
+		Long: `check reads a configuration of stet proxy, with the variables of the environment
+that it names, and says everything that is wrong with it, each with its line. It
+connects to nothing. --reference prints a configuration with every field there
+is, explained: a good one to start with.`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if reference {
+				return cobra.NoArgs(cmd, args)
+			}
+			return cobra.ExactArgs(1)(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if reference {
+				_, err := fmt.Fprint(cmd.OutOrStdout(), proxy.Reference)
+				return err
+			}
+			c, err := readConfig(args[0])
+			if err == nil {
+				err = c.Check()
+			}
+			if out.json() {
+				return printCheck(cmd, args[0], err)
+			}
+			if err != nil {
+				return fmt.Errorf("%s is not acceptable:\n%w", args[0], err)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is acceptable: %s\n", args[0], c)
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&reference, "reference", false, "print a configuration with every field, explained")
+	out.add(cmd.Flags())
+	return cmd
+}
+
+// printCheck prints one object, and returns an error if the file is not acceptable.
+func printCheck(cmd *cobra.Command, name string, wrong error) error {
+	verdict := struct {
+		File       string   `json:"file"`
+		Acceptable bool     `json:"acceptable"`
+		Errors     []string `json:"errors"`
+	}{name, wrong == nil, []string{}}
+	if wrong != nil {
+		verdict.Errors = strings.Split(wrong.Error(), "\n")
+	}
+	if err := json.NewEncoder(cmd.OutOrStdout()).Encode(verdict); err != nil {
+		return err
+	}
+	if wrong != nil {
+		return fmt.Errorf("%s is not acceptable", name)
+	}
+	return nil
+}
+
+// readConfig reads a configuration's file.
+func readConfig(name string) (*proxy.Config, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return proxy.Parse(name, f, os.LookupEnv)
+}

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/stet-go/stet"
+)
+
+// finding is what a check has found.
+type finding struct {
+	Check string `json:"check"`
+	OK    bool   `json:"ok"`
+	Found string `json:"found"`
+	Do    string `json:"do,omitempty"` // the remedy, if it is not OK
+}
+
+func newDoctor() *cobra.Command {
+	f := &storeFlags{}
+	var scratch bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Examine a store: can it keep the promises?",
+		Long: `doctor connects to a store and looks whether it is fit: its tables, its clock, what
+it does to keep what it has acknowledged, and whether somebody cleans it up. Then
+it claims, settles and replays an operation of its own, unless --read-only.
+
+The exit status is 1 if anything is wrong.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var found []finding
+			err := f.with(cmd, func(s *storage) error {
+				found = append(found, ok("connects", "%s", s.place))
+				found = append(found, examine(cmd.Context(), s, !scratch)...)
+				return nil
+			})
+			if _, wrong := errors.AsType[usage](err); wrong {
+				return err
+			}
+			if err != nil {
+				found = append(found, bad("connects", err.Error(), "is the server up, and are address and password right?"))
+			}
+			return report(cmd.OutOrStdout(), found, f.format.json())
+		},
+	}
+	f.add(cmd.Flags())
+	cmd.Flags().BoolVar(&scratch, "read-only", false, "leave the operation on a scratch key out")
+	return cmd
+}
+
+func ok(check, format string, args ...any) finding {
+	return finding{check, true, fmt.Sprintf(format, args...), ""}
+}
+
+func bad(check, found, do string) finding { return finding{check, false, found, do} }
+
+// report prints the findings, and returns an error if one is bad.
+func report(out io.Writer, found []finding, asJSON bool) error {
+	wrong := 0
+	for _, f := range found {
+		if !f.OK {
+			wrong++
+		}
+	}
+	if asJSON {
+		err := json.NewEncoder(out).Encode(struct {
+			OK     bool      `json:"ok"`
+			Checks []finding `json:"checks"`
+		}{wrong == 0, found})
+		if err != nil {
+			return err
+		}
+	} else {
+		for _, f := range found {
+			mark := "✓"
+			if !f.OK {
+				mark = "✗"
+			}
+			fmt.Fprintf(out, "%s %-12s %s\n", mark, f.Check, f.Found)
+			if f.Do != "" {
+				fmt.Fprintf(out, "  %-12s → %s\n", "", f.Do)
+			}
+		}
+	}
+	if wrong > 0 {
+		return fmt.Errorf("%d of %d checks failed", wrong, len(found))
+	}
+	return nil
+}
+
+// examine checks an open store.
+func examine(ctx context.Context, s *storage, scratch bool) []finding {
+	found := durability(ctx, s)
+	found = append(found, cleanup(ctx, s))
+	if scratch {
+		found = append(found, selfTest(ctx, s.Store)...)
+	}
+	return found
+}
+
+// Limits of the checks.
+const (
+	maxDistance = 5 * time.Second // of clocks; a lease is 30 s by default
+	maxLag      = 5 * time.Minute // of the clean-up, which is every minute
+	maxPages    = 50              // of records that are looked through for it
+)
+
+// cleanup finds out whether dead runs are parked.
+func cleanup(ctx context.Context, s *storage) finding {
+	const name = "clean-up"
+	browser, can := s.Store.(stet.Browser)
+	if !can {
+		return ok(name, "not known: the store cannot be looked through")
+	}
+	late, worst, looked := 0, time.Duration(0), 0
+	q := stet.Query{States: []stet.State{stet.Running}, Limit: stet.MaxBrowse, OlderThan: maxLag}
+	for range maxPages {
+		page, err := browser.Browse(ctx, q)
+		if err != nil {
+			return bad(name, err.Error(), "may the store be read?")
+		}
+		for _, rec := range page.Records {
+			looked++
+			if lag := -rec.LeaseLeft; lag > maxLag {
+				late, worst = late+1, max(worst, lag)
+			}
+		}
+		if q.After = page.Next; q.After == "" {
+			break
+		}
+	}
+	if late > 0 {
+		return bad(name, fmt.Sprintf("%d dead runs wait to be parked, the oldest for %v", late, worst.Round(time.Second)),
+			"is a process with an engine running, and its Options.SweepEvery not negative?")
+	}
+	return ok(name, "no dead run waits for it; %d long ones are alive", looked)
+}
+
+// selfTest runs an operation of its own on a scratch key, which is forgotten soon.
+func selfTest(ctx context.Context, store stet.Store) []finding {
+	id := stet.Digest("stet doctor", "scratch", stet.NewKey())
+	req := stet.ClaimRequest{ID: id, Scope: stet.DigestScope("stet doctor", "scratch"), Fingerprint: stet.NewFingerprint([]byte("a")),
+		Owner: stet.NewOwner(), Lease: time.Minute}
+	other := req
+	other.Owner = stet.NewOwner()
+	differs := other
+	differs.Fingerprint = stet.NewFingerprint([]byte("b"))
+	keep := stet.Retention{Result: time.Second, Tombstone: time.Second}
+	out := stet.Outcome{State: stet.Completed, Result: []byte("scratch")}
+
+	before := time.Now()
+	rec, err := store.Claim(ctx, req)
+	if err != nil || rec.State != stet.Running || rec.Owner != req.Owner {
+		return []finding{bad("claim", describe(rec, err), "may this role write? Is the disk full?")}
+	}
+	took := time.Since(before)
+	found := []finding{ok("claim", "granted in %v", took.Round(10*time.Microsecond)), clock(rec.ClaimedAt, before, took)}
+	check := func(name, what string, rec stet.Record, err error, holds bool) {
+		if holds {
+			found = append(found, ok(name, "%s", what))
+			return
+		}
+		found = append(found, bad(name, describe(rec, err), "this is a defect of the store: do not use it, and report it"))
+	}
+	rec2, err := store.Claim(ctx, other)
+	check("conflict", "a second claim is refused", rec2, err, err == nil && rec2.State == stet.Running && rec2.Owner == req.Owner)
+	rec2, err = store.Claim(ctx, differs)
+	check("mismatch", "another request is refused", rec2, err, errors.Is(err, stet.ErrMismatch))
+	stale := rec.Claim()
+	stale.Fence--
+	err = store.Settle(ctx, stale, out, keep)
+	check("fence", "a stale fence writes nothing", rec, err, errors.Is(err, stet.ErrFenced))
+	err = store.Settle(ctx, rec.Claim(), out, keep)
+	check("settle", "the outcome is written", rec, err, err == nil)
+	rec2, err = store.Claim(ctx, other)
+	check("replay", "a retry gets it", rec2, err, err == nil && rec2.State == stet.Completed && string(rec2.Result) == "scratch")
+	err = store.Settle(ctx, rec.Claim(), stet.Outcome{State: stet.Failed}, keep)
+	check("stands", "no other outcome replaces it", rec, err, errors.Is(err, stet.ErrFenced))
+	return found
+}
+
+// clock compares the store's clock with this host's. It decides nothing, for only
+// the store's clock is used; but what people see in logs does not fit otherwise.
+func clock(theirs, before time.Time, took time.Duration) finding {
+	distance := theirs.Sub(before.Add(took / 2)).Round(time.Millisecond)
+	if distance.Abs() > maxDistance+took {
+		return bad("clock", fmt.Sprintf("the store's is %v from this host's", distance), "synchronise both (NTP); leases go by the store's alone")
+	}
+	return ok("clock", "%v from this host's", distance)
+}
+
+func describe(rec stet.Record, err error) string {
+	if err != nil {
+		return strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	return fmt.Sprintf("succeeded, and left it %v", rec.State)
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/stet-go/stet/store/postgres"
+	"github.com/stet-go/stet/store/sqlite"
+)
+
+// durability looks at what a store does to keep what it has acknowledged.
+func durability(ctx context.Context, s *storage) []finding {
+	switch store := s.Store.(type) {
+	case *sqlite.Store:
+		return sqliteSettings(ctx, store)
+	case *postgres.Store:
+		return postgresSettings(ctx, store)
+	default:
+		if s.kind == "memory" {
+			return []finding{bad("durability", "memory is forgotten with its process", "use an SQLite file, or PostgreSQL")}
+		}
+		return nil
+	}
+}
+
+func sqliteSettings(ctx context.Context, s *sqlite.Store) []finding {
+	var found []finding
+	for _, want := range []struct{ pragma, value, shown, name, do string }{
+		{"journal_mode", "wal", "wal", "journal", "is the file on a local disk? A network file system has no write-ahead log"},
+		{"synchronous", "2", "full", "durability", "do not change the pragma: what was acknowledged could be lost"},
+		{"quick_check", "ok", "ok", "integrity", "restore the file from a backup; what it says cannot be trusted"},
+	} {
+		var got string
+		if err := s.DB().QueryRowContext(ctx, "PRAGMA "+want.pragma).Scan(&got); err != nil {
+			got = err.Error()
+		}
+		if got == want.value {
+			found = append(found, ok(want.name, "%s is %s", want.pragma, want.shown))
+			continue
+		}
+		found = append(found, bad(want.name, want.pragma+" is "+got, want.do))
+	}
+	return found
+}
+
+func postgresSettings(ctx context.Context, s *postgres.Store) []finding {
+	pool := s.Pool()
+	settings := map[string]string{}
+	for _, name := range []string{"fsync", "full_page_writes", "synchronous_commit", "max_connections", "server_version"} {
+		var v string
+		if err := pool.QueryRow(ctx, "SELECT current_setting($1)", name).Scan(&v); err != nil {
+			return append([]finding{}, bad("settings", err.Error(), "may this role read the settings?"))
+		}
+		settings[name] = v
+	}
+	found := []finding{ok("server", "PostgreSQL %s", settings["server_version"])}
+	for _, want := range []struct{ name, do string }{
+		{"fsync", "turn it on: a crash of the host loses what was acknowledged, or damages the database"},
+		{"full_page_writes", "turn it on, unless the file system never tears pages"},
+	} {
+		if settings[want.name] == "on" {
+			found = append(found, ok(want.name, "on"))
+		} else {
+			found = append(found, bad(want.name, settings[want.name], want.do))
+		}
+	}
+	switch v := settings["synchronous_commit"]; v {
+	case "off":
+		found = append(found, bad("commit", "synchronous_commit is off", "turn it on for this role: ALTER ROLE … SET synchronous_commit = on"))
+	default:
+		found = append(found, ok("commit", "synchronous_commit is %s", v))
+	}
+	var replica bool
+	if err := pool.QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&replica); err != nil || replica {
+		found = append(found, bad("role", "a replica, which cannot be written to", "connect to the primary; target_session_attrs=read-write finds it"))
+	} else {
+		found = append(found, ok("role", "primary"))
+	}
+	return append(found, connections(ctx, s, settings["max_connections"]), schema(ctx, s))
+}
+
+// connections compares what a process may use with what the server has.
+func connections(ctx context.Context, s *postgres.Store, limit string) finding {
+	most, err := strconv.Atoi(limit)
+	if err != nil {
+		return bad("connections", err.Error(), "")
+	}
+	var used int
+	if err := s.Pool().QueryRow(ctx, "SELECT count(*) FROM pg_stat_activity").Scan(&used); err != nil {
+		return bad("connections", err.Error(), "may this role read pg_stat_activity?")
+	}
+	const own = 9 // of a store with its defaults, beside its pool
+	each := int(s.Pool().Config().MaxConns) + own
+	if each*2 > most-used {
+		return bad("connections", fmt.Sprintf("%d of %d are in use, and a process takes up to %d", used, most, each),
+			"there is no room for two more processes: raise max_connections, lower pool_max_conns, or put PgBouncer between")
+	}
+	return ok("connections", "%d of %d are in use; a process takes up to %d", used, most, each)
+}
+
+func schema(ctx context.Context, s *postgres.Store) finding {
+	version, err := postgres.SchemaVersion(ctx, s.Pool(), postgres.Options{})
+	if err != nil {
+		return bad("tables", err.Error(), "run 'stet migrate status'")
+	}
+	steps, err := postgres.Migrations(postgres.Options{})
+	if err != nil || version != len(steps) {
+		return bad("tables", fmt.Sprintf("version %d; this program knows %d", version, len(steps)), "run 'stet migrate up', or use a stet as new as the tables")
+	}
+	return ok("tables", "version %d", version)
+}

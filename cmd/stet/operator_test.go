@@ -1,0 +1,254 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/seal"
+	"github.com/stet-go/stet/store/sqlite"
+)
+
+// desk is an operator's: a store with an operation in each state.
+type desk struct {
+	t     *testing.T
+	path  string
+	audit string
+}
+
+// newDesk makes operations of the scope acme whose keys are their states.
+func newDesk(t *testing.T) *desk {
+	t.Helper()
+	d := &desk{t: t, path: filepath.Join(t.TempDir(), "s.db"), audit: filepath.Join(t.TempDir(), "audit.jsonl")}
+	now := time.Now().Add(-time.Hour)
+	s, err := sqlite.Open(t.Context(), d.path, sqlite.Options{Clock: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	keep := stet.Retention{Result: 24 * time.Hour, Tombstone: 48 * time.Hour}
+	claim := func(key string, lease time.Duration) stet.Claim {
+		rec, err := s.Claim(t.Context(), stet.ClaimRequest{ID: stet.Digest("", "acme", key), Scope: stet.DigestScope("", "acme"),
+			Fingerprint: stet.NewFingerprint([]byte("x")), Owner: stet.NewOwner(), Lease: lease})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rec.Claim()
+	}
+	for key, state := range map[string]stet.State{"completed": stet.Completed, "failed": stet.Failed} {
+		if err := s.Settle(t.Context(), claim(key, time.Minute), stet.Outcome{State: state, Result: seal.Seal([]byte("the secret result"))}, keep); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Release(t.Context(), claim("retryable", time.Minute), keep); err != nil {
+		t.Fatal(err)
+	}
+	claim("running", 24*time.Hour)
+	claim("dead", time.Minute)
+	claim("unknown", time.Minute)
+	now = now.Add(2 * time.Minute)
+	claim("unknown", time.Minute) // parks it
+	return d
+}
+
+// run runs a command on the desk's store.
+func (d *desk) run(stdin, args string, more ...string) (status int, stdout, stderr string) {
+	d.t.Helper()
+	all := append(append([]string{"keys"}, strings.Fields(args)...), "--store", d.path)
+	var out, errs bytes.Buffer
+	status = run(d.t.Context(), append(all, more...), strings.NewReader(stdin), &out, &errs)
+	return status, out.String(), errs.String()
+}
+
+func (d *desk) state(key string) stet.State {
+	d.t.Helper()
+	s, err := sqlite.Open(d.t.Context(), d.path, sqlite.Options{})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer s.Close()
+	rec, err := s.Read(d.t.Context(), stet.Digest("", "acme", key))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if rec.Gone {
+		return stet.None // for what expire makes of it
+	}
+	return rec.State
+}
+
+func TestKeysLsFiltersAndHidesBodies(t *testing.T) {
+	d := newDesk(t)
+	for args, want := range map[string]int{
+		"ls -o json": 6, "ls -o json --state unknown": 1, "ls -o json --state completed,failed": 2, "ls -o json --scope acme": 6,
+		"ls -o json --scope other": 0, "ls -o json --older 30m": 6, "ls -o json --newer 30m": 0, "ls -o json --limit 2": 2,
+	} {
+		status, out, errs := d.run("", args)
+		var got struct {
+			Records []map[string]any
+			More    bool
+		}
+		if err := json.Unmarshal([]byte(out), &got); err != nil || status != exitOK || len(got.Records) != want || got.More != (want == 2 && strings.Contains(args, "limit")) {
+			t.Errorf("%s: status %d, %v, %d records, %s%s", args, status, err, len(got.Records), out, errs)
+		}
+		if strings.Contains(out, "secret") {
+			t.Errorf("%s shows a body", args)
+		}
+	}
+	if _, out, _ := d.run("", "ls"); strings.Count(out, "\n") != 7 || !strings.Contains(out, "STATE") || !strings.Contains(out, "dead: its lease has run out") {
+		t.Errorf("%s", out)
+	}
+}
+
+func TestKeysGetShowsTheBodyOnlyWhenAsked(t *testing.T) {
+	d := newDesk(t)
+	id := stet.Digest("", "acme", "completed").String()
+	for _, args := range []string{"get completed --scope acme", "get --id " + id, "get completed --scope acme -o json"} {
+		if status, out, errs := d.run("", args); status != exitOK || !strings.Contains(out, id) || strings.Contains(out, "secret") || strings.Contains(out, "acme") {
+			t.Errorf("%s: %d %s%s", args, status, out, errs)
+		}
+	}
+	if _, out, errs := d.run("", "get completed --scope acme --body"); !strings.Contains(out, "the secret result") {
+		t.Errorf("%s%s", out, errs)
+	}
+	for args, want := range map[string]string{
+		"get completed --scope other": "no such operation", "get completed": "--scope", "get --id 12": "64 hexadecimal",
+		"get k --scope a --id " + id: "either", "ls --state gone": "none of running", "ls --limit 0": "--limit is 0", "ls -o xml": "table or json",
+		"ls --older -5m": "--older",
+	} {
+		if status, out, errs := d.run("", args); status == exitOK || out != "" || !strings.Contains(errs, want) {
+			t.Errorf("%s: %d %s%s", args, status, out, errs)
+		}
+	}
+	if status, _, errs := command(t, "keys", "ls", "--store", filepath.Join(t.TempDir(), "none.db")); status != exitUsage || !strings.Contains(errs, "there is no file") {
+		t.Errorf("a store that is not there: %d %s", status, errs)
+	}
+}
+
+func TestKeysWatchEndsWhenItIsSettled(t *testing.T) {
+	d := newDesk(t)
+	if status, out, errs := d.run("", "watch completed --scope acme -o json"); status != exitOK || strings.Count(out, "\n") != 1 || !strings.Contains(out, `"completed"`) {
+		t.Errorf("%d %s%s", status, out, errs)
+	}
+}
+
+func TestChangesAreMadeOnceConfirmedAndWrittenDown(t *testing.T) {
+	d := newDesk(t)
+	id := stet.Digest("", "acme", "unknown").String()
+	const args = "resolve unknown --scope acme --as completed --status 201 --reason ticket-7"
+	for _, refused := range []string{"", "yes\n", id[:11] + "\n"} {
+		if status, _, errs := d.run(refused, args, "--audit", d.audit); status == exitOK || d.state("unknown") != stet.Unknown || !strings.Contains(errs, "Type "+id[:idDigits]) {
+			t.Fatalf("typed %q: %d %s", refused, status, errs)
+		}
+	}
+	if status, out, _ := d.run("", args+" --dry-run", "--audit", d.audit); status != exitOK || !strings.Contains(out, "dry run") || d.state("unknown") != stet.Unknown {
+		t.Fatalf("dry run: %d %s, %v", status, out, d.state("unknown"))
+	}
+	if status, out, errs := d.run(id[:idDigits]+"\n", args, "--audit", d.audit, "--actor", "ada"); status != exitOK || d.state("unknown") != stet.Completed {
+		t.Fatalf("%d %s%s, %v", status, out, errs, d.state("unknown"))
+	}
+	text, err := os.ReadFile(d.audit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	if len(lines) != 3 { // the dry run, begun, done
+		t.Fatalf("audit: %s", text)
+	}
+	var e entry
+	if err := json.Unmarshal([]byte(lines[2]), &e); err != nil || e.Who != "ada" || e.Why != "ticket-7" || e.Action != "resolve" || e.Result != "done" ||
+		e.ID != id || e.From.State != "unknown" || e.From.Fence == 0 || e.To != "completed" || time.Since(e.At).Abs() > time.Minute {
+		t.Errorf("%v: %s", err, lines[2])
+	}
+	if strings.Contains(string(text), "acme") {
+		t.Errorf("the audit names the scope: %s", text)
+	}
+}
+
+func TestChangesThatCannotBeWrittenDownAreNotMade(t *testing.T) {
+	d := newDesk(t)
+	if status, _, errs := d.run("", "release unknown --scope acme --reason r --yes", "--audit", filepath.Join(d.audit, "nowhere")); status == exitOK || d.state("unknown") != stet.Unknown {
+		t.Errorf("%d %s", status, errs)
+	}
+	if status, _, errs := d.run("", "release unknown --scope acme --yes"); status != exitUsage || !strings.Contains(errs, "--reason") || d.state("unknown") != stet.Unknown {
+		t.Errorf("without a reason: %d %s", status, errs)
+	}
+}
+
+func TestVerdictsLeadToTheirStates(t *testing.T) {
+	for args, want := range map[string]stet.State{
+		"release unknown":                                          stet.Retryable,
+		"release dead":                                             stet.Retryable,
+		"resolve unknown --as not-executed":                        stet.Retryable,
+		"resolve dead --as failed --status 500":                    stet.Failed,
+		"resolve unknown --as completed":                           stet.None, // a tombstone
+		"expire completed":                                         stet.None,
+		"resolve unknown --as completed --status 201 --header A:b": stet.Completed,
+	} {
+		d := newDesk(t)
+		status, out, errs := d.run("", args+" --scope acme --reason r --yes -o json")
+		var e entry
+		if err := json.Unmarshal([]byte(out), &e); status != exitOK || err != nil || e.Result != "done" || d.state(strings.Fields(args)[1]) != want {
+			t.Errorf("%s: %d %s%s, %v, want %v", args, status, out, errs, d.state(strings.Fields(args)[1]), want)
+		}
+		if !strings.Contains(errs, `"why":"r"`) {
+			t.Errorf("%s: no audit on the standard error: %s", args, errs)
+		}
+	}
+}
+
+func TestChangesThatMakeNoSenseAreRefused(t *testing.T) {
+	d := newDesk(t)
+	for args, want := range map[string]string{
+		"release running": "under a lease", "release completed": "completed already", "resolve retryable --as failed": "retryable already",
+		"expire unknown": "only what is completed", "resolve unknown --as maybe": "give it completed", "resolve unknown --as not-executed --status 200": "no response",
+		"resolve unknown --as completed --header A:b": "--status", "resolve unknown --as completed --status 42": "42",
+		"resolve unknown --as completed --status 200 --header x": "no field",
+	} {
+		before := d.state(strings.Fields(args)[1])
+		status, out, errs := d.run("", args+" --scope acme --reason r --yes")
+		if status == exitOK || out != "" || !strings.Contains(errs, want) || d.state(strings.Fields(args)[1]) != before {
+			t.Errorf("%s: %d %s%s", args, status, out, errs)
+		}
+	}
+}
+
+func TestCheckNamesTheLine(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "stet.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("upstream: {url: 'http://127.0.0.1:3000'}\nroutes:\n  - path: /a\n    leese: 3s\n")
+	if status, out, errs := command(t, "check", file); status != exitFailure || out != "" || !strings.Contains(errs, "stet.yaml:4: ") || !strings.Contains(errs, "leese") {
+		t.Errorf("%d %s%s", status, out, errs)
+	}
+	if status, out, _ := command(t, "check", file, "-o", "json"); status != exitFailure || !strings.Contains(out, `"acceptable":false`) {
+		t.Errorf("%d %s", status, out)
+	}
+	write("upstream: {url: 'http://127.0.0.1:3000'}\n")
+	if status, out, errs := command(t, "check", file); status != exitOK || !strings.Contains(out, "acceptable: every path") {
+		t.Errorf("%d %s%s", status, out, errs)
+	}
+	if status, out, _ := command(t, "check", "--reference"); status != exitOK || !strings.Contains(out, "upstream:") {
+		t.Errorf("%d %s", status, out)
+	}
+	if status, _, _ := command(t, "check"); status != exitUsage {
+		t.Errorf("without a file: %d", status)
+	}
+}
+
+func TestOperatorsHelpFitsAScreen(t *testing.T) {
+	for _, args := range []string{"check", "proxy", "doctor", "keys", "keys ls", "keys get", "keys watch", "keys resolve", "keys release", "keys expire"} {
+		status, out, _ := command(t, append(strings.Fields(args), "--help")...)
+		if n := strings.Count(out, "\n"); status != exitOK || n < 3 || n > 24 {
+			t.Errorf("stet %s: status %d, %d lines", args, status, n)
+		}
+	}
+}

@@ -1,0 +1,247 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stethttp"
+)
+
+// maxUpload bounds how long the content of a protected request may take.
+const maxUpload = time.Minute
+
+// deadline gives requests maxUpload to send their content, which the middleware
+// reads whole before anything else happens.
+func deadline(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(maxUpload)) // the server's own ends it elsewhere
+		next.ServeHTTP(w, r)
+	})
+}
+
+// clean is a path as http.ServeMux cleans it.
+func clean(p string) string {
+	c := path.Clean("/" + p)
+	if c != "/" && strings.HasSuffix(p, "/") {
+		c += "/"
+	}
+	return c
+}
+
+// checked is a configuration in which nothing is wrong.
+type checked struct {
+	upstream *url.URL
+	routes   []checkedRoute
+	classes  map[string]stet.Policy
+}
+
+type checkedRoute struct {
+	Route
+	policy  stet.Policy
+	options stethttp.Options
+}
+
+// patterns are those of http.ServeMux.
+func (r *Route) patterns() (all []string) {
+	for _, method := range r.methods() {
+		all = append(all, method+" "+r.Path)
+	}
+	return all
+}
+
+func (r *Route) methods() []string {
+	if len(r.Methods) > 0 {
+		return r.Methods
+	}
+	return []string{http.MethodPost, http.MethodPatch}
+}
+
+// Check returns everything that is wrong, each with its line where there is a
+// file. It reads the files that the configuration names, and connects to nothing.
+func (c *Config) Check() error {
+	_, err := c.check(slog.Default())
+	return err
+}
+
+func (c *Config) check(logger *slog.Logger) (*checked, error) {
+	done := &checked{classes: map[string]stet.Policy{}}
+	var errs []error
+	bad := func(err error, path ...any) {
+		if all, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // as fieldOf makes it
+			for _, err := range all.Unwrap() {
+				errs = append(errs, c.place(err, path...))
+			}
+		} else if err != nil {
+			errs = append(errs, c.place(err, path...))
+		}
+	}
+	var err error
+	done.upstream, err = c.Upstream.check()
+	bad(err, "upstream")
+	bad(c.checkListeners())
+	if len(c.Namespace) > stet.MaxScope {
+		bad(fmt.Errorf("%d bytes; at most %d", len(c.Namespace), stet.MaxScope), "namespace")
+	}
+	mux, names := http.NewServeMux(), map[string]bool{}
+	for i, r := range c.routes() {
+		path := []any{"routes", i}
+		cr, err := c.checkRoute(r, logger)
+		bad(err, path...)
+		if names[r.class()] {
+			bad(at("name", "there are two routes by the name of %s; give one another name", r.class()), path...)
+		}
+		names[r.class()] = true
+		bad(register(mux, &r), path...)
+		if r.Verify != nil && done.upstream != nil {
+			_, err := c.newVerifier(&r, done.upstream, nil)
+			bad(err, append(path, "verify", "url")...)
+		}
+		done.routes = append(done.routes, cr)
+	}
+	if len(errs) > 0 {
+		return nil, c.hide(errors.Join(errs...))
+	}
+	return done, nil
+}
+
+// check returns the upstream's URL.
+func (u *Upstream) check() (*url.URL, error) {
+	if u.URL == "" {
+		return nil, at("url", "required: where is the service? http://127.0.0.1:3000, for example")
+	}
+	parsed, err := url.Parse(u.URL)
+	switch {
+	case err != nil || (parsed.Scheme != "http" && parsed.Scheme != "https") || parsed.Host == "":
+		return nil, at("url", "%q is no URL of http or https", redact(u.URL))
+	case parsed.User != nil || parsed.RawQuery != "" || parsed.Fragment != "":
+		return nil, at("url", "it may have neither user, query nor fragment")
+	case !slices.Contains([]string{"", "http1", "h2c"}, u.Protocol):
+		return nil, at("protocol", "%q is neither http1 nor h2c", u.Protocol)
+	case u.Protocol == "h2c" && parsed.Scheme == "https":
+		return nil, at("protocol", "h2c is HTTP/2 without TLS; leave it out for https, where HTTP/2 is negotiated")
+	case u.MaxIdle < 0:
+		return nil, at("max_idle", "%d is negative", u.MaxIdle)
+	}
+	return parsed, nil
+}
+
+// redact hides what may be a password.
+func redact(raw string) string {
+	if u, err := url.Parse(raw); err == nil {
+		return u.Redacted()
+	}
+	return "what is written there"
+}
+
+func (c *Config) checkListeners() error {
+	if _, _, err := net.SplitHostPort(orDefault(c.Listen, DefaultListen)); err != nil {
+		return at("listen", "%q is no address: host:port, or :port for every interface", c.Listen)
+	}
+	if c.TLS != nil {
+		if _, err := c.TLS.Config(); err != nil {
+			return at("tls", "%w", err)
+		}
+	}
+	admin := orDefault(c.Admin.Listen, DefaultAdmin)
+	if admin == "off" {
+		return nil
+	}
+	host, _, err := net.SplitHostPort(admin)
+	if err != nil {
+		return &misplaced{[]any{"admin", "listen"}, fmt.Errorf(`%q is no address: host:port, or "off"`, admin)}
+	}
+	if ip := net.ParseIP(host); c.Admin.Token == "" && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return &misplaced{[]any{"admin", "token"}, fmt.Errorf("required, because %s can be reached from other hosts", admin)}
+	}
+	return nil
+}
+
+// checkRoute finds out what is wrong with a route by building it on nothing.
+func (c *Config) checkRoute(r Route, logger *slog.Logger) (cr checkedRoute, err error) {
+	cr = checkedRoute{Route: r}
+	if cr.policy, err = r.policy(); err != nil {
+		return cr, err
+	}
+	if cr.options, err = c.options(&r); err != nil {
+		return cr, err
+	}
+	cr.options.ErrorLog = logger
+	cr.options.Methods = r.methods()
+	engine, err := stet.New(nowhere{}, stet.Options{Policy: cr.policy, SweepEvery: -1})
+	if err != nil {
+		return cr, fieldOf(err, policyFields)
+	}
+	defer engine.Close()
+	options := cr.options
+	options.Class = nil
+	if _, err = stethttp.New(engine, options); err != nil {
+		return cr, fieldOf(err, optionFields)
+	}
+	return cr, nil
+}
+
+// What the fields of a policy and of the middleware's options are called here.
+var (
+	policyFields = []named{{"Lease", "lease"}, {"RunTimeout", "timeout"}, {"Wait", "wait"}, {"VerifyTimeout", "verify"},
+		{"MaxResult", "max_result"}, {"Retention.Result", "retention"}, {"Retention.Tombstone", "retention"}}
+	optionFields = []named{{"Options.Methods", "methods"}, {"Options.MaxWait", "max_wait"}, {"Options.KeepHeaders", "keep_headers"}, {"Options:", "key_header"}}
+)
+
+type named struct{ there, here string }
+
+// fieldOf makes an error about options one about their fields, joined.
+func fieldOf(err error, names []named) error {
+	if e, ok := errors.AsType[*stet.Error](err); ok {
+		err = e.Cause
+	}
+	var errs []error
+	for text := range strings.SplitSeq(err.Error(), "\n") {
+		text = strings.TrimPrefix(strings.TrimPrefix(text, "stethttp: "), "Options.Policy: ")
+		place := &misplaced{err: errors.New(text)}
+		for _, n := range names {
+			if strings.HasPrefix(text, n.there) && place.path == nil {
+				place.path = []any{n.here}
+			}
+		}
+		errs = append(errs, place)
+	}
+	return errors.Join(errs...)
+}
+
+// register finds out whether a route's path is acceptable beside the others'.
+func register(mux *http.ServeMux, r *Route) (err error) {
+	if !strings.HasPrefix(r.Path, "/") {
+		return at("path", "%q does not begin with a slash", r.Path)
+	}
+	defer func() {
+		if v := recover(); v != nil { // how http.ServeMux says no
+			text, _, _ := strings.Cut(registered.ReplaceAllString(fmt.Sprint(v), ""), "\n")
+			err = at("path", "%s", strings.TrimSuffix(text, ":"))
+		}
+	}()
+	for _, pattern := range r.patterns() {
+		mux.Handle(pattern, http.NotFoundHandler())
+	}
+	return nil
+}
+
+// registered is what http.ServeMux says of the code that calls it.
+var registered = regexp.MustCompile(`http: | \(registered at [^)]*\)`)
+
+// nowhere is the store of an engine that is only asked whether it is acceptable.
+type nowhere struct{ stet.Store }
+
+func (nowhere) Read(context.Context, stet.ID) (stet.Record, error) {
+	return stet.Record{}, errors.ErrUnsupported
+}

@@ -1,0 +1,284 @@
+// Package proxy protects an HTTP service in any language: it is stethttp's
+// middleware in front of a reverse proxy that sends nothing twice.
+//
+//	config, err := proxy.Parse("stet.yaml", file, os.LookupEnv)
+//	…
+//	p, err := proxy.New(store, config, proxy.Options{})
+//	…
+//	http.ListenAndServe(config.Listen, p)
+//
+// # What reaches the service
+//
+// A request that is not safe (RFC 9110, section 9.2.1) is sent once, protected
+// or not: the standard library's transport, which repeats requests that carry an
+// Idempotency-Key when a reused connection breaks, is kept from it. A protected
+// request does not end when its client leaves. It has the fields HeaderOperation,
+// HeaderFence and HeaderAttempt, which no client can set.
+//
+// # What is not known
+//
+// If no byte of a protected request was sent, nothing was executed, and a retry
+// runs again. If the service was reached and its response does not come whole,
+// nobody knows: the client is told so (504, outcome-unknown), nothing is stored
+// as the outcome, and no retry is sent until Verify or an operator has found out
+// what happened. Responses that the service itself gives, also those of 502 and
+// 504, are stored and replayed, unless Route.Unknown lists them.
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stethttp"
+)
+
+// Options configure a Proxy beside its Config. The zero value is usable.
+type Options struct {
+	// Observer is told what happens. Default: nobody.
+	Observer stet.Observer
+	// ErrorLog gets what goes wrong; never a key or a body. Default
+	// slog.Default().
+	ErrorLog *slog.Logger
+}
+
+// Proxy is the http.Handler for traffic. It is safe for concurrent use.
+type Proxy struct {
+	parking *parking
+	log     *slog.Logger
+
+	mu     sync.Mutex // guards what follows
+	now    *generation
+	closed bool
+	old    sync.WaitGroup // generations on their way out
+}
+
+// New returns a proxy over store, which stays the caller's to close, after the
+// proxy. Everything that is wrong with the configuration is in the error.
+func New(store stet.Store, c *Config, o Options) (*Proxy, error) {
+	if store == nil {
+		return nil, errors.New("proxy: New needs a store")
+	}
+	if o.ErrorLog == nil {
+		o.ErrorLog = slog.Default()
+	}
+	p := &Proxy{parking: newParking(store, o.Observer), log: o.ErrorLog}
+	g, err := p.build(c)
+	if err != nil {
+		return nil, err
+	}
+	p.now = g
+	return p, nil
+}
+
+// Reload replaces the configuration, or changes nothing if there is an error.
+// Requests that are being served go on under the one that they began with. What
+// a proxy is built around cannot change while it runs: Listen, Admin, TLS, Store
+// and Namespace.
+func (p *Proxy) Reload(c *Config) error {
+	p.mu.Lock()
+	before := p.now.config
+	p.mu.Unlock()
+	for _, fixed := range []struct {
+		name string
+		same bool
+	}{
+		{"listen", before.Listen == c.Listen}, {"store", before.Store == c.Store}, {"namespace", before.Namespace == c.Namespace},
+		{"admin", before.Admin == c.Admin}, {"tls", same(before.TLS, c.TLS)},
+	} {
+		if !fixed.same {
+			return c.place(errors.New("it cannot change while the proxy runs; restart it"), fixed.name)
+		}
+	}
+	g, err := p.build(c)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return errors.Join(errors.New("proxy: closed"), g.close())
+	}
+	before.root = nil // not read again
+	old := p.now
+	p.now = g
+	p.old.Go(func() {
+		old.requests.Wait()
+		_ = old.close() // never fails
+	})
+	p.mu.Unlock()
+	return nil
+}
+
+func same[T comparable](a, b *T) bool {
+	return a == b || a != nil && b != nil && *a == *b
+}
+
+// Close ends what the proxy does in the background. End its requests first, as
+// http.Server.Shutdown does: those of a run that is still going on are cut off,
+// and their outcome is unknown.
+func (p *Proxy) Close() error {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil
+	}
+	p.closed = true
+	g := p.now
+	p.mu.Unlock()
+	err := g.close()
+	g.requests.Wait()
+	p.old.Wait()
+	return err
+}
+
+// enter returns the generation that serves a request, whose requests.Done the
+// caller calls; nil once the proxy is closed.
+func (p *Proxy) enter() *generation {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil
+	}
+	p.now.requests.Add(1)
+	return p.now
+}
+
+// ServeHTTP implements http.Handler.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g := p.enter()
+	if g == nil {
+		refuse(w, &closing)
+		return
+	}
+	defer g.requests.Done()
+	g.serve(w, r)
+}
+
+// generation is a configuration at work.
+type generation struct {
+	config    *Config
+	engine    *stet.Engine
+	transport *http.Transport
+	mux       *http.ServeMux // whose handlers are routes
+	passing   http.Handler
+	headers   []string // of keys, in canonical form
+	requests  sync.WaitGroup
+}
+
+func (g *generation) close() error {
+	err := g.engine.Close()
+	g.transport.CloseIdleConnections()
+	return err
+}
+
+func (g *generation) serve(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodConnect {
+		http.Error(w, "CONNECT is for proxies of another kind", http.StatusMethodNotAllowed)
+		return
+	}
+	if g.hides(r) {
+		refuse(w, &keyHopByHop)
+		return
+	}
+	if rt := g.route(r); rt != nil {
+		rt.handler.ServeHTTP(w, r)
+		return
+	}
+	g.passing.ServeHTTP(w, r)
+}
+
+// hides reports whether the Connection header would keep a key, or what tells
+// whose it is, from reaching the service.
+func (g *generation) hides(r *http.Request) bool {
+	for _, v := range r.Header["Connection"] {
+		for option := range strings.SplitSeq(v, ",") {
+			if name := strings.TrimSpace(option); slices.ContainsFunc(g.headers, func(h string) bool { return strings.EqualFold(h, name) }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// route returns the route of a request, nil if it is not protected.
+func (g *generation) route(r *http.Request) *route {
+	h, pattern := g.mux.Handler(r)
+	rt, ok := h.(*route)
+	if !ok && pattern != "" {
+		// The mux would send the client to the path in its clean form. A service
+		// may well take the one for the other, so they are protected alike.
+		u := *r.URL
+		u.Path, u.RawPath = clean(u.Path), ""
+		again := *r
+		again.URL = &u
+		h, _ = g.mux.Handler(&again)
+		rt, _ = h.(*route)
+	}
+	if rt == nil || rt.Pass {
+		return nil
+	}
+	return rt
+}
+
+// ServeHTTP makes a route a handler, for the mux to find.
+func (rt *route) ServeHTTP(w http.ResponseWriter, r *http.Request) { rt.handler.ServeHTTP(w, r) }
+
+// build makes a generation. An error has everything that is wrong.
+func (p *Proxy) build(c *Config) (*generation, error) {
+	checked, err := c.check(p.log)
+	if err != nil {
+		return nil, err
+	}
+	g := &generation{config: c, mux: http.NewServeMux(), transport: newTransport(c.Upstream)}
+	for _, cr := range checked.routes {
+		if cr.Verify != nil {
+			v, err := c.newVerifier(&cr.Route, checked.upstream, g.transport)
+			if err != nil {
+				return nil, err
+			}
+			cr.policy.Verify = v.verify
+		}
+		checked.classes[cr.class()] = cr.policy
+	}
+	g.engine, err = stet.New(p.parking, stet.Options{Namespace: c.Namespace, Classes: checked.classes, Observer: p.parking})
+	if err != nil {
+		return nil, err
+	}
+	f := newForwarder(c, checked.upstream, g.transport, p.parking, p.log)
+	g.passing = f.handler(nil)
+	g.headers = []string{"X-Idempotency-Key"}
+	for _, cr := range checked.routes {
+		rt := &route{Route: cr.Route, h2c: c.Upstream.Protocol == "h2c"}
+		if v := cr.Verify; v != nil {
+			policy, _ := g.engine.Policy(cr.class())
+			if rt.after = policy.Lease; v.After.Set {
+				rt.after = v.After.Duration
+			}
+		}
+		m, err := stethttp.New(g.engine, cr.options)
+		if err != nil {
+			return nil, errors.Join(err, g.close())
+		}
+		rt.handler = deadline(m.Handler(f.handler(rt)))
+		g.headers = append(g.headers, orDefault(http.CanonicalHeaderKey(rt.KeyHeader), stethttp.DefaultHeader))
+		for _, pattern := range cr.patterns() {
+			g.mux.Handle(pattern, rt)
+		}
+	}
+	return g, nil
+}
+
+// String returns what is protected, in a few words, for a log.
+func (c *Config) String() string {
+	routes := "every path"
+	if len(c.Routes) > 0 {
+		routes = fmt.Sprintf("%d routes", len(c.Routes))
+	}
+	return fmt.Sprintf("%s of %s", routes, c.Upstream.URL)
+}

@@ -1,0 +1,184 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	defaultConnectTimeout = 5 * time.Second
+	defaultIdleTimeout    = time.Second
+	defaultMaxIdle        = 256
+	maxResponseHeader     = 1 << 20 // bytes
+)
+
+// newTransport returns the way to the service.
+func newTransport(u Upstream) *http.Transport {
+	dialer := &net.Dialer{Timeout: orDefault(time.Duration(u.ConnectTimeout), defaultConnectTimeout)}
+	idle := orDefault(u.MaxIdle, defaultMaxIdle)
+	t := &http.Transport{
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := dialer.DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			return &countedConn{Conn: conn}, nil
+		},
+		TLSHandshakeTimeout:    dialer.Timeout,
+		MaxIdleConns:           idle,
+		MaxIdleConnsPerHost:    idle,
+		IdleConnTimeout:        orDefault(time.Duration(u.IdleTimeout), defaultIdleTimeout),
+		ExpectContinueTimeout:  time.Second,
+		MaxResponseHeaderBytes: maxResponseHeader,
+		DisableCompression:     true, // responses pass as they are
+		Protocols:              new(http.Protocols),
+	}
+	switch u.Protocol {
+	case "h2c":
+		t.Protocols.SetUnencryptedHTTP2(true)
+	case "http1":
+		t.Protocols.SetHTTP1(true)
+	default:
+		t.Protocols.SetHTTP1(true)
+		t.Protocols.SetHTTP2(true)
+	}
+	return t
+}
+
+// countedConn knows whether anything was written to it.
+type countedConn struct {
+	net.Conn
+	written atomic.Int64 // writes that were begun
+}
+
+// Write implements net.Conn.
+func (c *countedConn) Write(p []byte) (int, error) {
+	c.written.Add(1)
+	return c.Conn.Write(p)
+}
+
+// trip is what is known of one request on its way to the service.
+type trip struct {
+	route *route // nil on routes that are not protected
+
+	mu     sync.Mutex
+	shared bool         // it got a connection that others use, too
+	conn   *countedConn // or this one, to which so much had been written
+	before int64
+
+	unread atomic.Bool // the response's content broke off
+	over   atomic.Bool // the service's status says that it does not know
+}
+
+type tripKey struct{}
+
+func tripOf(ctx context.Context) *trip {
+	t, _ := ctx.Value(tripKey{}).(*trip)
+	return t
+}
+
+// context returns the context under which the request is sent.
+func (t *trip) context(ctx context.Context) context.Context {
+	return httptrace.WithClientTrace(context.WithValue(ctx, tripKey{}, t), &httptrace.ClientTrace{GotConn: t.gotConn})
+}
+
+func (t *trip) gotConn(info httptrace.GotConnInfo) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	conn := info.Conn
+	if tc, ok := conn.(*tls.Conn); ok {
+		if tc.ConnectionState().NegotiatedProtocol == "h2" {
+			t.shared = true
+			return
+		}
+		conn = tc.NetConn()
+	}
+	counted, ok := conn.(*countedConn)
+	if !ok || t.route == nil || t.route.h2c {
+		t.shared = true
+		return
+	}
+	t.conn, t.before = counted, counted.written.Load()
+}
+
+// untouched reports whether it is certain that no byte of the request was sent:
+// there was no connection, or nothing was written to it since it was given to
+// the request alone.
+func (t *trip) untouched() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.shared && (t.conn == nil || t.conn.written.Load() == t.before)
+}
+
+// opaque is a request's content that the transport can neither rewind nor take
+// for empty. It sends again, on its own, requests that have an Idempotency-Key
+// and no content, or content that can be rewound, when a reused connection
+// breaks: whether the service has executed them or not.
+type opaque struct{ io.ReadCloser }
+
+// maxCopied is how much content is copied to be sent together with its header.
+const maxCopied = 64 << 10
+
+// copyContent gives a request, whose content is in memory already, a copy of a
+// kind that the transport knows to be there: then it sends header and content in
+// one go. There is still no GetBody, so it does not send them again.
+func copyContent(r *http.Request) {
+	b := make([]byte, r.ContentLength)
+	if _, err := io.ReadFull(r.Body, b); err == nil {
+		r.Body = io.NopCloser(bytes.NewReader(b))
+	}
+}
+
+// once makes an outgoing request one that the transport sends once. inMemory says
+// that its content was read before.
+func once(r *http.Request, inMemory bool) {
+	r.GetBody = nil
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = opaque{r.Body}
+		if inMemory && 0 < r.ContentLength && r.ContentLength <= maxCopied {
+			copyContent(r)
+		}
+		return
+	}
+	r.Body = opaque{http.NoBody}
+	// Of content that it does not know to be empty, the transport says that it is
+	// chunked, which services that read Content-Length only do not take for the
+	// end. "identity" keeps it from that; the field's spelling, from its removal.
+	r.ContentLength = 0
+	r.TransferEncoding = []string{"identity"}
+	switch r.Method {
+	case http.MethodPost, http.MethodPut, http.MethodPatch:
+		r.Header["content-length"] = []string{"0"}
+	}
+}
+
+// brokenBody tells the trip when a response's content breaks off.
+type brokenBody struct {
+	io.ReadCloser
+	trip *trip
+}
+
+// Read implements io.Reader.
+func (b *brokenBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && err != io.EOF { //nolint:errorlint // a wrapped one is no end
+		b.trip.unread.Store(true)
+	}
+	return n, err
+}
+
+func orDefault[T comparable](v, def T) T {
+	var zero T
+	if v == zero {
+		return def
+	}
+	return v
+}
