@@ -27,12 +27,11 @@ type forwarder struct {
 	proxy     *httputil.ReverseProxy
 	upstream  *url.URL
 	forwarded bool
-	parking   *parking
 	log       *slog.Logger
 }
 
-func newForwarder(c *Config, upstream *url.URL, transport http.RoundTripper, parking *parking, logger *slog.Logger) *forwarder {
-	f := &forwarder{upstream: upstream, forwarded: c.Forwarded, parking: parking, log: logger}
+func newForwarder(c *Config, upstream *url.URL, transport http.RoundTripper, logger *slog.Logger) *forwarder {
+	f := &forwarder{upstream: upstream, forwarded: c.Forwarded, log: logger}
 	f.proxy = &httputil.ReverseProxy{
 		Rewrite:        f.rewrite,
 		Transport:      transport,
@@ -75,9 +74,6 @@ func (f *forwarder) run(w http.ResponseWriter, r *http.Request, run *stet.Run, t
 		if v != http.ErrAbortHandler { //nolint:errorlint // see above
 			panic(v)
 		}
-		if t.over.Load() {
-			panic(v)
-		}
 	}()
 	f.proxy.ServeHTTP(w, r)
 }
@@ -86,7 +82,7 @@ func (f *forwarder) run(w http.ResponseWriter, r *http.Request, run *stet.Run, t
 func (f *forwarder) leave(run *stet.Run, t *trip, why string) {
 	f.log.Warn("proxy: the outcome of an operation is unknown: "+why, slog.String("id", run.ID().String()),
 		slog.String("route", t.route.class()), slog.Int64("fence", run.Fence()))
-	f.parking.leave(run, t.route.after)
+	run.OutcomeUnknown(t.route.after)
 }
 
 // hopByHop are what a protected request cannot ask for: its content was read
@@ -146,8 +142,6 @@ func (f *forwarder) response(res *http.Response) error {
 		f.leave(run, t, "the service's status says so")
 		return nil
 	}
-	// Its end would be taken for one where nothing has to be known.
-	t.over.Store(none || t.route.notExecuted(res.StatusCode, res.Header))
 	res.Body = &brokenBody{res.Body, t}
 	return nil
 }

@@ -49,8 +49,9 @@ type Options struct {
 
 // Proxy is the http.Handler for traffic. It is safe for concurrent use.
 type Proxy struct {
-	parking *parking
-	log     *slog.Logger
+	store    stet.Store
+	observer stet.Observer // may be nil
+	log      *slog.Logger
 
 	mu     sync.Mutex // guards what follows
 	now    *generation
@@ -67,7 +68,7 @@ func New(store stet.Store, c *Config, o Options) (*Proxy, error) {
 	if o.ErrorLog == nil {
 		o.ErrorLog = slog.Default()
 	}
-	p := &Proxy{parking: newParking(store, o.Observer), log: o.ErrorLog}
+	p := &Proxy{store: store, observer: o.Observer, log: o.ErrorLog}
 	g, err := p.build(c)
 	if err != nil {
 		return nil, err
@@ -246,11 +247,11 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 		}
 		checked.classes[cr.class()] = cr.policy
 	}
-	g.engine, err = stet.New(p.parking, stet.Options{Namespace: c.Namespace, Classes: checked.classes, Observer: p.parking})
+	g.engine, err = stet.New(p.store, stet.Options{Namespace: c.Namespace, Classes: checked.classes, Observer: p.observer})
 	if err != nil {
 		return nil, err
 	}
-	f := newForwarder(c, checked.upstream, g.transport, p.parking, p.log)
+	f := newForwarder(c, checked.upstream, g.transport, p.log)
 	g.passing = f.handler(nil)
 	g.headers = []string{"X-Idempotency-Key"}
 	for _, cr := range checked.routes {

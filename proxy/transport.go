@@ -75,7 +75,6 @@ type trip struct {
 	before int64
 
 	unread atomic.Bool // the response's content broke off
-	over   atomic.Bool // the service's status says that it does not know
 }
 
 type tripKey struct{}

@@ -33,7 +33,7 @@ under test (a proxy, a gateway) forward to that address.
 
 The exit status is 1 if a point fails.`,
 		Example: `  stet verify --url http://127.0.0.1:8080/v1/payments -H 'Authorization: Bearer test'
-  stet proxy --upstream http://127.0.0.1:9999 & stet verify --url http://127.0.0.1:8080/ --probe 127.0.0.1:9999`,
+  stet proxy --upstream http://127.0.0.1:9999 --scope single-tenant & stet verify --url http://127.0.0.1:8080/ --probe 127.0.0.1:9999`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.URL == "" {
