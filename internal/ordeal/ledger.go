@@ -1,89 +1,54 @@
-package crash
+package ordeal
 
 import (
-	"bufio"
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"sync"
+	"path/filepath"
 )
 
-// Charge is one effect, as the ledger has it and as the service answers it.
+// Charge is one effect, as the service answers it.
 type Charge struct {
-	ID     string `json:"id"`  // random: two runs never make the same charge
+	ID     string `json:"id"` // random: two runs never make the same charge
+	Scope  string `json:"scope"`
 	Key    string `json:"key"` // the payment's idempotency key
 	Amount int    `json:"amount"`
 }
 
-// Ledger is the world outside of the store: a file to which charges are
-// appended, each synced. It has no unique constraint, so that a second charge
-// would show.
-type Ledger struct {
-	mu sync.Mutex
-	f  *os.File
+// Entry is a charge as the ledger has it, with who made it.
+type Entry struct {
+	Charge
+	Fence   int64 `json:"fence"`
+	Process int   `json:"process"`
+	At      int64 `json:"at"` // on the clock of histories, just before it was written
 }
 
-// OpenLedger opens or creates the ledger at path.
-func OpenLedger(path string) (*Ledger, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+// Ledger is the world outside of the store: a file for each process, to which
+// entries are appended. It has no unique constraint, so that a second charge
+// would show. It is not synced: processes are killed here, not the machine.
+type Ledger struct{ f *os.File }
+
+// OpenLedger creates the part of the ledger in dir that a process writes.
+func OpenLedger(dir string, process int) (*Ledger, error) {
+	f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("ledger-%06d", process)), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	return &Ledger{f: f}, nil
 }
 
-// Append adds a charge. When it returns, the charge has happened.
-func (l *Ledger) Append(c Charge) error {
-	line, err := json.Marshal(c)
+// Append adds an entry. When it returns, the charge has happened.
+func (l *Ledger) Append(e Entry) error {
+	line, err := json.Marshal(e)
 	if err != nil {
 		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, err := l.f.Write(append(line, '\n')); err != nil { // one write: whole lines even after SIGKILL
-		return err
-	}
-	return l.f.Sync()
+	_, err = l.f.Write(append(line, '\n'))
+	return err
 }
 
 // Close closes the file.
 func (l *Ledger) Close() error { return l.f.Close() }
 
-// ReadLedger returns all charges of the ledger at path; none if there is no
-// such file.
-func ReadLedger(path string) ([]Charge, error) {
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	var all []Charge
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		var c Charge
-		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
-			return nil, fmt.Errorf("ledger line %d: %w", len(all)+1, err)
-		}
-		all = append(all, c)
-	}
-	return all, lines.Err()
-}
-
-// ledger returns the charges of the run, from the file or the table.
-func (s *storm) ledger(ctx context.Context) (charges []Charge, err error) {
-	if s.cfg.Mode != Tx {
-		return ReadLedger(ledgerPath(s.dir))
-	}
-	back, err := open(ctx, s.dir, s.cfg.Postgres)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, back.close()) }()
-	return back.charges(ctx)
-}
+// ReadLedger returns all entries of the ledger in dir.
+func ReadLedger(dir string) ([]Entry, error) { return readLines[Entry](dir, "ledger-*") }

@@ -1,4 +1,4 @@
-package crash
+package ordeal
 
 import (
 	"context"
@@ -24,7 +24,7 @@ type Lost struct {
 // and as many whose COMMIT never arrives, which look the same to a client.
 func RunLost(ctx context.Context, server *rig.PostgresServer, database string, trials int, progress func(string)) (l Lost, err error) {
 	direct := server.URL(database)
-	if err := preparePostgres(ctx, direct); err != nil {
+	if err := (Place{Kind: Postgres, URL: direct}).prepare(ctx); err != nil {
 		return l, err
 	}
 	u, err := url.Parse(direct)
@@ -36,7 +36,7 @@ func RunLost(ctx context.Context, server *rig.PostgresServer, database string, t
 		return l, err
 	}
 	defer proxy.Close()
-	back, err := openPostgres(ctx, rig.Through(proxy.Addr(), direct))
+	back, err := Place{Kind: Postgres, URL: rig.Through(proxy.Addr(), direct)}.open(ctx, nil)
 	if err != nil {
 		return l, err
 	}
@@ -59,16 +59,16 @@ func RunLost(ctx context.Context, server *rig.PostgresServer, database string, t
 		}
 		key := stet.NewKey()
 		_, err := stet.DoTx(ctx, engine, store, stet.Op{Scope: "lost", Key: key}, func(ctx context.Context, tx pgx.Tx) (int, error) {
-			_, err := tx.Exec(ctx, `INSERT INTO ledger VALUES ($1, $2, 1)`, stet.NewKey(), key)
+			_, err := tx.Exec(ctx, `INSERT INTO ledger (id, scope, key, amount, fence, process, at) VALUES ($1, $2, $3, 1, 1, 0, 0)`, stet.NewKey(), "lost", key)
 			return 1, err
 		})
-		charges, ledgerErr := back.charges(ctx)
+		entries, ledgerErr := back.entries(ctx)
 		if ledgerErr != nil {
 			return l, ledgerErr
 		}
 		made := 0
-		for _, c := range charges {
-			if c.Key == key {
+		for _, e := range entries {
+			if e.Key == key {
 				made++
 			}
 		}

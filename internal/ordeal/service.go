@@ -1,4 +1,4 @@
-package crash
+package ordeal
 
 import (
 	"context"
@@ -9,8 +9,6 @@ import (
 	"net/http"
 	"os"
 	"strconv"
-	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/stet-go/stet"
@@ -31,19 +29,39 @@ const (
 	Verify Mode = "verify"
 )
 
+const (
+	serviceLease = 150 * time.Millisecond
+	sweepEvery   = 40 * time.Millisecond
+	hastyTimeout = 200 * time.Millisecond // shorter than the network's faults
+	keepResults  = time.Hour              // longer than any ordeal lasts for one key
+
+	maxStreams = 20_000 // of a herd on one connection
+)
+
 // childEnv holds a child's order; without it the program is a parent.
-const childEnv = "STET_CRASH_CHILD"
+const childEnv = "STET_ORDEAL_CHILD"
 
 // order tells a child what to do.
 type order struct {
-	Dir   string
-	URL   string // of a PostgreSQL database; "" for SQLite in Dir
-	Addr  string
-	Mode  Mode
-	Point fault.Point // where to die; "" not at all
-	Visit int         // at which visit of it, from 1
+	Dir     string // of histories and ledger
+	Process int
+	Place   Place
+	Addr    string
+	Mode    Mode
+	Point   fault.Point // where to die; "" not at all
+	Visit   int         // at which visit of it, from 1
+	Hasty   bool        // give up on the store while its answer may still come
 
 	Zombie bool // claim and settle as told, see RunZombies
+}
+
+// start starts a child that does what o says.
+func (o order) start(ctx context.Context) (*child.Process, error) {
+	text, err := json.Marshal(o)
+	if err != nil {
+		return nil, err
+	}
+	return child.Start(ctx, child.Command{Env: []string{childEnv + "=" + string(text)}})
 }
 
 // Main is called first by programs that use this package: in a child it serves
@@ -65,51 +83,53 @@ func Main() {
 		cancel()
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "crash child:", err)
+		fmt.Fprintln(os.Stderr, "ordeal child:", err)
 		os.Exit(1)
 	}
 	os.Exit(0)
 }
 
-// dieAt makes this process kill itself at the given visit of a point.
-func dieAt(p fault.Point, visit int) {
-	var visits atomic.Int64
-	fault.Set(func(at fault.Point) {
-		if at == p && visits.Add(1) == int64(visit) {
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-			select {} // the signal is on its way: not one step further
-		}
-	})
+// service is a payments service in a child.
+type service struct {
+	order
+	back   *backend
+	ledger *Ledger
+	dying  *dying
 }
 
 func serve(ctx context.Context, o order) (err error) {
-	if o.Point != "" {
-		dieAt(o.Point, o.Visit)
-	}
-	back, err := open(ctx, o.Dir, o.URL)
+	history, err := OpenHistory(o.Dir, o.Process)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, back.close()) }()
-	ledger, err := OpenLedger(ledgerPath(o.Dir))
+	ledger, err := OpenLedger(o.Dir, o.Process)
 	if err != nil {
+		return errors.Join(err, history.Close())
+	}
+	defer func() { err = errors.Join(err, ledger.Close(), history.Close()) }()
+	s := &service{order: o, ledger: ledger, dying: newDying(o, history)}
+	if s.back, err = o.Place.open(ctx, history); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, ledger.Close()) }()
-	policy := stet.Policy{Lease: 150 * time.Millisecond, Retention: stet.Retention{Result: time.Hour}}
+	defer func() { err = errors.Join(err, s.back.close()) }()
+	policy := stet.Policy{Lease: serviceLease, Retention: stet.Retention{Result: keepResults}}
 	if o.Mode == Verify {
 		policy.Verify = verifier(o.Dir)
 	}
-	engine, err := stet.New(back.store, stet.Options{Policy: policy, SweepEvery: 40 * time.Millisecond})
+	options := stet.Options{Policy: policy, SweepEvery: sweepEvery}
+	if o.Hasty {
+		options.StoreTimeout = hastyTimeout
+	}
+	engine, err := stet.New(s.back.store, options)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
-	payments, err := handler(o.Mode, engine, back, ledger)
+	payments, err := s.handler(engine)
 	if err != nil {
 		return err
 	}
-	return answer(ctx, o.Addr, payments)
+	return answer(ctx, o.Addr, s.dying.watch(payments))
 }
 
 // answer serves h at addr until ctx ends, and tells the parent when it does.
@@ -118,7 +138,10 @@ func answer(ctx context.Context, addr string, h http.Handler) error {
 	if err != nil {
 		return err
 	}
-	srv := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second}
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, Protocols: new(http.Protocols),
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams}}
+	srv.Protocols.SetHTTP1(true)
+	srv.Protocols.SetUnencryptedHTTP2(true) // a herd needs no connection for each caller
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()
 	child.Ready(os.Stdout, l.Addr().String())
@@ -128,21 +151,29 @@ func answer(ctx context.Context, addr string, h http.Handler) error {
 	return nil
 }
 
-func handler(mode Mode, engine *stet.Engine, back *backend, ledger *Ledger) (http.Handler, error) {
-	protect, charge := stethttp.New, func(_ context.Context, c Charge) error { return ledger.Append(c) }
-	if mode == Tx {
-		protect, charge = back.protect, back.charge
+// account is the header that stands for authentication here.
+const account = "Account"
+
+func scopeOf(r *http.Request) (string, error) { return r.Header.Get(account), nil }
+
+func (s *service) handler(engine *stet.Engine) (http.Handler, error) {
+	protect, charge := stethttp.New, func(_ context.Context, e Entry) error { return s.ledger.Append(e) }
+	if s.Mode == Tx {
+		if s.back.protect == nil {
+			return nil, fmt.Errorf("%s has no transactions", s.Place.Kind)
+		}
+		protect, charge = s.back.protect, s.back.charge
 	}
-	m, err := protect(engine, stethttp.Options{Scope: stethttp.SingleTenant})
+	m, err := protect(engine, stethttp.Options{Scope: scopeOf})
 	if err != nil {
 		return nil, err
 	}
-	return m.Handler(pay(charge)), nil
+	return m.Handler(s.pay(charge)), nil
 }
 
 // pay is the business: it charges, taking its time now and then, and sometimes
 // finds before the charge that it cannot.
-func pay(charge func(context.Context, Charge) error) http.Handler {
+func (s *service) pay(charge func(context.Context, Entry) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		amount, err := strconv.Atoi(r.FormValue("amount"))
 		if err != nil {
@@ -150,25 +181,26 @@ func pay(charge func(context.Context, Charge) error) http.Handler {
 			return
 		}
 		run := stet.FromContext(r.Context())
-		if amount%7 == 0 && run.Attempt() == 1 && r.Header.Get("Retry-Count") == "0" {
+		if amount%4 == 0 && run.Attempt() == 1 && r.Header.Get("Retry-Count") == "0" {
 			run.NothingHappened()
 			http.Error(w, "processor busy", http.StatusServiceUnavailable)
 			return
 		}
 		if amount%5 == 0 {
-			pause(r.Context(), 80*time.Millisecond) // long enough for heartbeats
+			pause(r.Context(), serviceLease/2) // long enough for heartbeats
 		}
-		c := Charge{ID: stet.NewKey(), Key: run.Key(), Amount: amount}
-		if err := charge(r.Context(), c); err != nil {
+		e := Entry{Charge: Charge{ID: stet.NewKey(), Scope: run.Scope(), Key: run.Key(), Amount: amount},
+			Fence: run.Fence(), Process: s.Process, At: now()}
+		if err := charge(r.Context(), e); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
 		if amount%3 == 0 {
-			pause(r.Context(), 60*time.Millisecond)
+			pause(r.Context(), serviceLease/3)
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusCreated)
-		_ = json.NewEncoder(w).Encode(c)
+		_ = json.NewEncoder(w).Encode(e.Charge)
 	})
 }
 
@@ -182,20 +214,21 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 // verifier looks for the charge in the ledger. That it is not there says
-// something only about a run that is dead, of an earlier child: one of this
-// child, parked because the machine was slow, may charge yet.
+// something only about a run that is dead, of an earlier process: one of this
+// process, parked because the machine was slow, may charge yet. So services with
+// this verifier run one at a time.
 func verifier(dir string) stet.Verify {
 	started := time.Now()
 	return func(_ context.Context, u stet.Unresolved) (stet.Verdict, error) {
-		charges, err := ReadLedger(ledgerPath(dir))
+		entries, err := ReadLedger(dir)
 		if err != nil {
 			return stet.CannotKnow(), err
 		}
-		for _, c := range charges {
-			if c.Key != u.Op.Key {
+		for _, e := range entries {
+			if e.Scope != u.Op.Scope || e.Key != u.Op.Key {
 				continue
 			}
-			body, err := json.Marshal(c)
+			body, err := json.Marshal(e.Charge)
 			if err != nil {
 				return stet.CannotKnow(), err
 			}
@@ -211,5 +244,3 @@ func verifier(dir string) stet.Verify {
 		return stet.ItDidNotHappen(), nil
 	}
 }
-
-func ledgerPath(dir string) string { return dir + "/ledger" }

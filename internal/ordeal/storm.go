@@ -1,67 +1,98 @@
-// Package crash kills a payments service at every fault point, again and again,
-// and checks what its clients were told against the ledger.
-package crash
+// Package ordeal runs a payments service the way production does, in processes
+// that are killed and stopped, over servers that crash and networks that lose
+// and delay, with customers who retry. Everything is in histories, and a judge
+// who has seen nothing else compares them with a ledger of what was charged.
+package ordeal
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
-	"net/http"
-	"net/url"
 	"os"
-	"strconv"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/child"
 	"github.com/stet-go/stet/internal/fault"
 )
 
-// Config says what to run.
+// Server is a database server that can be killed.
+type Server interface {
+	Addr() string // host:port
+	Kill() error
+	Start(context.Context) error
+}
+
+// Config says what one storm is. Faults of all kinds happen at the same time.
 type Config struct {
-	Mode     Mode
-	Cycles   int           // children killed
-	Seed     uint64        // of the schedule of kills
+	Place Place
+	Mode  Mode
+	Seed  uint64 // of the schedule
+	Kills int    // processes to kill at fault points
+	// Services is how many processes share the store. Default 3, and 1 with
+	// Verify, whose verifier needs it so.
+	Services int
+
+	// Server is killed ServerKills times, and the network to it fails
+	// NetworkFaults times. Not for SQLite.
+	Server        Server
+	ServerKills   int
+	NetworkFaults int
+
+	Stops int // times to stop a process with SIGSTOP, past its lease
+	Fills int // times to fill the disk, which is small then; SQLite only, needs root
+
+	Keep     string        // a directory to leave the histories in; "": none
 	Progress func(string)  // told now and then; may be nil
-	Timeout  time.Duration // for the whole; default 10 min
-
-	// Postgres is the URL of an empty PostgreSQL database; "" for SQLite.
-	Postgres string
-	// KillServer, if set, kills and restarts the database server, and is
-	// called ServerKills times while children are killed.
-	KillServer  func(context.Context) error
-	ServerKills int
+	Timeout  time.Duration // for the whole; default 30 min
 }
 
-// Report is what came of it.
-type Report struct {
-	Verdict
-	Kills       int
-	ServerKills int
-	Missed      int                 // children that did not come by their point in time
-	Failed      int                 // children that ended because the server was gone
-	At          map[fault.Point]int // kills by point
+// Name is store/mode.
+func (c Config) Name() string { return c.Place.Kind + "/" + string(c.Mode) }
+
+// check fills in the defaults.
+func (c Config) check() (Config, error) {
+	if c.Timeout == 0 {
+		c.Timeout = 30 * time.Minute
+	}
+	if c.Services == 0 {
+		c.Services = 3
+	}
+	if c.Mode == Verify {
+		c.Services = 1
+	}
+	if c.Progress == nil {
+		c.Progress = func(string) {}
+	}
+	switch {
+	case c.Place.Kind != SQLite && c.Place.Kind != Postgres && c.Place.Kind != Redis:
+		return c, errNoStore(c.Place.Kind)
+	case c.Place.Kind == Redis && c.Mode == Tx:
+		return c, errors.New("ordeal: Redis has no transactions to run in; its modes are park and verify")
+	case c.Server == nil && c.ServerKills+c.NetworkFaults > 0:
+		return c, errors.New("ordeal: ServerKills and NetworkFaults need a Server")
+	case c.Fills > 0 && c.Place.Kind != SQLite:
+		return c, errors.New("ordeal: Fills is for SQLite")
+	case c.Mode == Verify && c.Stops+c.NetworkFaults > 0:
+		// The verifier takes every claim from before its process began for
+		// dead. A claim that arrives late would be younger, and so unknown
+		// until the next process.
+		return c, errors.New("ordeal: the verifier's services are neither stopped nor cut off")
+	}
+	return c, nil
 }
 
-const (
-	pairs        = 4 // payments under way at a time
-	clientsEach  = 2 // clients sending the same payment
-	pointTimeout = 3 * time.Second
-	maxVisit     = 4
-)
-
-// points are the fault points that a service passes.
-func points(cfg Config) []fault.Point {
-	m := cfg.Mode
+// Points are the fault points that a service passes in a mode, on a store.
+func Points(kind string, m Mode) []fault.Point {
 	ps := []fault.Point{fault.ClaimBefore, fault.HandlerBefore, fault.HandlerAfter,
 		fault.ResponseBefore, fault.ResponseAfter, fault.SweepBefore, fault.SweepAfter}
-	if m == Tx || cfg.Postgres == "" { // in PostgreSQL's lease mode statements commit by themselves
+	if m == Tx || kind == SQLite { // elsewhere the statements of the lease mode commit by themselves
 		ps = append(ps, fault.CommitBefore, fault.CommitAfter)
 	}
 	if m == Tx {
@@ -77,229 +108,266 @@ func points(cfg Config) []fault.Point {
 
 // storm is one run.
 type storm struct {
-	cfg    Config
-	dir    string
-	addr   string
-	client *http.Client
+	cfg       Config
+	dir       string
+	place     Place // as the services see it: through the network, if that fails
+	disk      *disk
+	network   *network
+	clients   *clients
+	lanes     []*lane
+	processes atomic.Int64
 
-	mu      sync.Mutex
-	answers map[string][]Answer
+	mu  sync.Mutex
+	rep *Report
 }
 
-// Run kills cfg.Cycles children and returns the judge's report.
+// Run lets a storm rage until all faults of cfg have happened, and returns the
+// judge's report.
 func Run(ctx context.Context, cfg Config) (rep Report, err error) {
-	if cfg.Timeout == 0 {
-		cfg.Timeout = 10 * time.Minute
+	if cfg, err = cfg.check(); err != nil {
+		return rep, err
 	}
-	if cfg.Progress == nil {
-		cfg.Progress = func(string) {}
-	}
-	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.Timeout, fmt.Errorf("%s: not done within %v", cfg.Name(), cfg.Timeout))
 	defer cancel()
-	dir, err := os.MkdirTemp("", "stet-crash-")
+	s, err := newStorm(ctx, cfg, &rep)
 	if err != nil {
 		return rep, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	addr, err := freeAddr(ctx)
-	if err != nil {
-		return rep, err
-	}
-	transport := &http.Transport{MaxIdleConnsPerHost: pairs * clientsEach}
-	defer transport.CloseIdleConnections()
-	s := &storm{cfg: cfg, dir: dir, addr: addr, answers: make(map[string][]Answer),
-		client: &http.Client{Timeout: 2 * time.Second, Transport: transport}}
+	defer func() { err = errors.Join(err, s.close()) }()
 
-	if cfg.Postgres != "" {
-		if err := preparePostgres(ctx, cfg.Postgres); err != nil {
-			return rep, err
-		}
-	}
 	enough := make(chan struct{})
-	var clients sync.WaitGroup
-	for i := range pairs {
-		rng := rand.New(rand.NewPCG(cfg.Seed, uint64(i)+1))
-		clients.Go(func() { s.payUntil(ctx, enough, rng) })
-	}
-	err = s.kill(ctx, &rep)
+	var customers sync.WaitGroup
+	customers.Go(func() { s.clients.payUntil(ctx, enough, cfg.Seed) })
+	err = s.rage(ctx)
 	close(enough)
-	last, startErr := s.start(ctx, "", 0)
-	if startErr != nil {
+	if err = errors.Join(err, s.calm(ctx)); err != nil {
 		cancel()
-		clients.Wait()
-		return rep, errors.Join(err, startErr)
+		customers.Wait()
+		s.stopAll()
+		return rep, err
 	}
-	clients.Wait()
-	s.askAgain(ctx)
-	last.Stop(5 * time.Second)
+	err = s.await(ctx, &customers)
+	if err == nil {
+		s.clients.askAgain(ctx)
+	}
+	s.stopAll()
 	if err = errors.Join(err, context.Cause(ctx)); err != nil {
 		return rep, err
 	}
-	ledger, err := s.ledger(ctx)
-	rep.Verdict = Judge(s.answers, ledger, cfg.Mode == Park)
+	rep.Verdict, err = s.judge(ctx)
 	return rep, err
 }
 
-// freeAddr returns a loopback address that was free a moment ago. Children of
-// one run share it, so that clients reconnect.
-func freeAddr(ctx context.Context) (string, error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
-}
-
-func (s *storm) start(ctx context.Context, p fault.Point, visit int) (*child.Process, error) {
-	text, err := json.Marshal(order{Dir: s.dir, URL: s.cfg.Postgres, Addr: s.addr, Mode: s.cfg.Mode, Point: p, Visit: visit})
+func newStorm(ctx context.Context, cfg Config, rep *Report) (s *storm, err error) {
+	dir, err := os.MkdirTemp("", "stet-ordeal-")
 	if err != nil {
 		return nil, err
 	}
-	return child.Start(ctx, child.Command{Env: []string{childEnv + "=" + string(text)}})
+	s = &storm{cfg: cfg, dir: dir, rep: rep, place: cfg.Place}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	s.rep.init()
+	if s.place.Kind == SQLite {
+		s.place.Dir = dir
+	}
+	if cfg.Fills > 0 {
+		if s.disk, err = newDisk(filepath.Join(dir, "disk")); err != nil {
+			return s, err
+		}
+		s.place.Dir = s.disk.dir
+	}
+	s.cfg.Place = s.place // the judge goes there directly
+	if cfg.NetworkFaults > 0 {
+		if s.network, err = newNetwork(cfg.Server.Addr()); err != nil {
+			return s, err
+		}
+		s.place = s.network.through(s.place)
+	}
+	if err := s.cfg.Place.prepare(ctx); err != nil {
+		return s, err
+	}
+	var services []string
+	for range cfg.Services {
+		addr, err := freeAddr(ctx)
+		if err != nil {
+			return s, err
+		}
+		services = append(services, addr)
+		s.lanes = append(s.lanes, &lane{storm: s, addr: addr})
+	}
+	h, err := OpenHistory(dir, 0)
+	if err != nil {
+		return s, err
+	}
+	s.clients = newClients(h, cfg.Mode, services)
+	return s, nil
 }
 
-// serverPause is the time between two kills of the server: long enough for it to
-// recover and for payments to go through.
-const serverPause = 300 * time.Millisecond
+// close lets go of all that the storm made, but for the processes.
+func (s *storm) close() (err error) {
+	if s.clients != nil {
+		s.clients.http.CloseIdleConnections()
+		err = s.clients.h.Close()
+	}
+	if s.network != nil {
+		s.network.close()
+	}
+	if s.cfg.Keep != "" {
+		to := filepath.Join(s.cfg.Keep, strings.ReplaceAll(s.cfg.Name(), "/", "-"))
+		err = errors.Join(err, os.CopyFS(to, os.DirFS(s.dir)))
+	}
+	if s.disk != nil {
+		err = errors.Join(err, s.disk.close())
+	}
+	return errors.Join(err, os.RemoveAll(s.dir))
+}
 
-// kill kills children, and beside that the server.
-func (s *storm) kill(ctx context.Context, rep *Report) error {
+// freeAddr returns a loopback address that was free a moment ago. The processes
+// of a lane share it, so that clients reconnect. It is below the range from which
+// the kernel takes the ports of outgoing connections.
+func freeAddr(ctx context.Context) (addr string, err error) {
+	for range 100 {
+		var l net.Listener
+		if l, err = (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", 12000+rand.IntN(20000))); err == nil {
+			return l.Addr().String(), l.Close()
+		}
+	}
+	return "", err
+}
+
+// rage makes all faults happen.
+func (s *storm) rage(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var server sync.WaitGroup
-	server.Go(func() {
-		for range s.cfg.ServerKills {
-			pause(ctx, serverPause)
-			if ctx.Err() != nil {
-				return
+	var all sync.WaitGroup
+	do := func(f func(context.Context) error) {
+		all.Go(func() {
+			if err := f(ctx); err != nil {
+				cancel(err)
 			}
-			if err := s.cfg.KillServer(ctx); err != nil {
-				cancel(fmt.Errorf("the server was not restarted: %w", err))
-				return
-			}
-			rep.ServerKills++
-		}
-	})
-	err := s.cycles(ctx, rep)
-	server.Wait()
-	if err == nil {
-		err = context.Cause(ctx)
+		})
 	}
-	return err
+	plan := newPlan(s.cfg)
+	for _, l := range s.lanes {
+		do(func(ctx context.Context) error { return l.cycles(ctx, plan) })
+	}
+	rng := func(n uint64) *rand.Rand { return rand.New(rand.NewPCG(s.cfg.Seed, 1000+n)) }
+	do(func(ctx context.Context) error { return s.killServer(ctx, rng(0)) })
+	do(func(ctx context.Context) error { return s.failNetwork(ctx, rng(1)) })
+	do(func(ctx context.Context) error { return s.stopServices(ctx, rng(2)) })
+	do(func(ctx context.Context) error { return s.fillDisk(ctx, rng(3)) })
+	all.Wait()
+	return context.Cause(ctx)
 }
 
-// cycles starts a child after the other, each with orders to die at a point.
-func (s *storm) cycles(ctx context.Context, rep *Report) error {
-	rng := rand.New(rand.NewPCG(s.cfg.Seed, 0))
-	rep.At = make(map[fault.Point]int)
-	ps := points(s.cfg)
-	var err error
-	for i := 0; rep.Kills < s.cfg.Cycles; i++ {
-		if rep.Missed > s.cfg.Cycles/4+len(ps) || rep.Failed > s.cfg.Cycles+len(ps) {
-			return fmt.Errorf("%d children missed their points, %d could not start: %w", rep.Missed, rep.Failed, err)
-		}
-		p := ps[i%len(ps)] // every point in turn, at a random visit
-		var c *child.Process
-		c, err = s.start(ctx, p, 1+rng.IntN(maxVisit))
-		if err != nil && !errors.Is(err, child.ErrExited) {
+// calm starts the services for the last time, without any orders to die.
+func (s *storm) calm(ctx context.Context) error {
+	for _, l := range s.lanes {
+		l.end()
+		if err := l.start(ctx, s.order(visit{})); err != nil {
 			return err
-		}
-		timeout := time.NewTimer(pointTimeout)
-		select {
-		case <-c.Exited():
-			switch {
-			case c.Killed():
-				rep.Kills++
-				rep.At[p]++
-			case s.cfg.KillServer != nil && err != nil: // it could not start without the server
-				rep.Failed++
-				pause(ctx, serverPause/4)
-			default:
-				return fmt.Errorf("a child ended by itself at %s: %w", p, err)
-			}
-		case <-timeout.C:
-			c.Kill()
-			rep.Missed++
-		case <-ctx.Done():
-			c.Kill()
-			return context.Cause(ctx)
-		}
-		timeout.Stop()
-		if i%20 == 19 {
-			s.mu.Lock()
-			n := len(s.answers)
-			s.mu.Unlock()
-			s.cfg.Progress(fmt.Sprintf("%s: %d of %d kills, %d payments", s.cfg.Mode, rep.Kills, s.cfg.Cycles, n))
 		}
 	}
 	return nil
 }
 
-// payUntil makes one payment after the other until enough is closed.
-func (s *storm) payUntil(ctx context.Context, enough <-chan struct{}, rng *rand.Rand) {
-	for ctx.Err() == nil {
+// patience is how long customers may take after the faults before the services
+// are started anew.
+const patience = 20 * time.Second
+
+// await waits for the customers. A claim of a process that was killed may reach
+// the store late, when its successor runs already; only the next successor's
+// verifier knows that its owner is dead.
+func (s *storm) await(ctx context.Context, customers *sync.WaitGroup) error {
+	done := make(chan struct{})
+	go func() { // ends with the customers, who end with ctx
+		defer close(done)
+		customers.Wait()
+	}()
+	for {
+		t := time.NewTimer(patience)
 		select {
-		case <-enough:
-			return
-		default:
+		case <-done:
+			t.Stop()
+			return context.Cause(ctx)
+		case <-t.C:
 		}
-		key, amount := stet.NewKey(), 1+rng.IntN(1000)
-		s.mu.Lock()
-		s.answers[key] = nil
-		s.mu.Unlock()
-		var both sync.WaitGroup
-		for range clientsEach {
-			both.Go(func() { s.pay(ctx, key, amount) })
-		}
-		both.Wait()
-	}
-}
-
-// askAgain asks for every payment once more, when nothing dies any longer.
-func (s *storm) askAgain(ctx context.Context) {
-	s.mu.Lock()
-	known := make([]Answer, 0, len(s.answers))
-	for key, got := range s.answers {
-		if len(got) > 0 {
-			known = append(known, Answer{Key: key, Amount: got[0].Amount})
-		}
-	}
-	s.mu.Unlock()
-	for _, a := range known {
-		s.pay(ctx, a.Key, a.Amount)
-	}
-}
-
-// pay sends a payment until there is a definite answer, and records it.
-func (s *storm) pay(ctx context.Context, key string, amount int) {
-	for try := 0; ctx.Err() == nil; try++ {
-		status, body, err := s.send(ctx, key, amount, try)
-		switch {
-		case err == nil && (status == statusCharged || status == statusUnknown && s.cfg.Mode == Park || status/100 == 4 && status != http.StatusConflict):
-			s.mu.Lock()
-			s.answers[key] = append(s.answers[key], Answer{Key: key, Amount: amount, Status: status, Body: body})
-			s.mu.Unlock()
-			return
-		default: // reset, refused, 409, 500, 503: the same again
-			pause(ctx, time.Duration(2+rand.IntN(20))*time.Millisecond)
+		s.cfg.Progress(s.cfg.Name() + ": customers still wait; the services are started anew")
+		if err := s.calm(ctx); err != nil {
+			return err
 		}
 	}
 }
 
-func (s *storm) send(ctx context.Context, key string, amount, try int) (int, string, error) {
-	form := url.Values{"amount": {strconv.Itoa(amount)}}.Encode()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+s.addr+"/payments", strings.NewReader(form))
+func (s *storm) stopAll() {
+	for _, l := range s.lanes {
+		l.stop()
+	}
+}
+
+// judge looks at every record once more, when leases have run out and been swept,
+// and has everything judged.
+func (s *storm) judge(ctx context.Context) (v Verdict, err error) {
+	back, err := s.cfg.Place.open(ctx, nil)
 	if err != nil {
-		return 0, "", err
+		return v, err
 	}
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	req.Header.Set("Idempotency-Key", strconv.Quote(key))
-	req.Header.Set("Retry-Count", strconv.Itoa(try))
-	res, err := s.client.Do(req)
+	defer func() { err = errors.Join(err, back.close()) }()
+	if err := s.look(ctx, back.store); err != nil {
+		return v, err
+	}
+	events, err := ReadHistory(s.dir)
 	if err != nil {
-		return 0, "", err
+		return v, err
 	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
-	return res.StatusCode, string(body), err
+	ledger, err := ReadLedger(s.dir)
+	if s.cfg.Mode == Tx && err == nil {
+		ledger, err = back.entries(ctx)
+	}
+	if err != nil {
+		return v, err
+	}
+	return Judge(events, ledger, s.cfg.Mode == Park), nil
+}
+
+// settleWithin is how long after the last process a record may be running:
+// lease and sweep, and what a busy machine adds.
+const settleWithin = serviceLease + 20*sweepEvery + 5*time.Second
+
+func (s *storm) look(ctx context.Context, store stet.Store) error {
+	engine, err := stet.New(store, stet.Options{SweepEvery: sweepEvery})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = engine.Close() }() // it never fails
+	end := time.Now().Add(settleWithin)
+	s.clients.mu.Lock()
+	paid := slices.Clone(s.clients.paid)
+	s.clients.mu.Unlock()
+	looked := make(map[stet.ID]bool, len(paid))
+	for _, p := range paid {
+		id := engine.ID(p.scope, p.key)
+		if looked[id] {
+			continue
+		}
+		looked[id] = true
+		for {
+			rec, err := store.Read(ctx, id)
+			if err != nil {
+				return err
+			}
+			if rec.State == stet.Running && time.Now().Before(end) {
+				pause(ctx, sweepEvery)
+				continue
+			}
+			ev := seen(Looked, rec)
+			ev.ID = id.String()
+			s.clients.h.Add(ev)
+			break
+		}
+	}
+	return nil
 }

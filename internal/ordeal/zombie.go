@@ -1,12 +1,12 @@
-package crash
+package ordeal
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,18 +21,31 @@ import (
 type Zombies struct {
 	Refused  int // settles refused because another claim had been granted
 	Accepted int // settles accepted because nobody else had claimed
+	Blocked  int // trials begun again, as the process was stopped while it held SQLite's only writer: nobody could claim
 	Wrong    []string
 }
 
-const zombieLease = 100 * time.Millisecond
+const (
+	zombieLease = 100 * time.Millisecond
+	maxBlocked  = 100
+)
 
 // RunZombies stops and resumes a process trials times with another claim in
-// between, and trials times without.
-func RunZombies(ctx context.Context, url string, trials int, progress func(string)) (z Zombies, err error) {
-	if err := preparePostgres(ctx, url); err != nil {
+// between, and trials times without. SQLite's file is made in a directory of its
+// own.
+func RunZombies(ctx context.Context, place Place, trials int, progress func(string)) (z Zombies, err error) {
+	dir, err := os.MkdirTemp("", "stet-zombies-")
+	if err != nil {
 		return z, err
 	}
-	back, err := openPostgres(ctx, url)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if place.Dir == "" {
+		place.Dir = dir
+	}
+	if err := place.prepare(ctx); err != nil {
+		return z, err
+	}
+	back, err := place.open(ctx, nil)
 	if err != nil {
 		return z, err
 	}
@@ -42,17 +55,19 @@ func RunZombies(ctx context.Context, url string, trials int, progress func(strin
 		return z, err
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
-	text, err := json.Marshal(order{URL: url, Addr: "127.0.0.1:0", Zombie: true})
-	if err != nil {
-		return z, err
-	}
-	c, err := child.Start(ctx, child.Command{Env: []string{childEnv + "=" + string(text)}})
+	c, err := order{Place: place, Addr: "127.0.0.1:0", Zombie: true}.start(ctx)
 	if err != nil {
 		return z, err
 	}
 	defer c.Stop(5 * time.Second)
-	for i := range 2 * trials {
-		if err := z.trial(ctx, engine, c, i%2 == 0); err != nil {
+	for i := 0; i < 2*trials; i++ {
+		err := z.trial(ctx, engine, c, i%2 == 0)
+		if errors.Is(err, stet.ErrStore) && z.Blocked < maxBlocked {
+			z.Blocked++
+			i--
+			continue
+		}
+		if err != nil {
 			return z, err
 		}
 		if i%50 == 49 {
@@ -83,7 +98,11 @@ func (z *Zombies) trial(ctx context.Context, engine *stet.Engine, c *child.Proce
 	if taken {
 		var err error
 		if run, err = engine.Begin(ctx, op); err != nil {
-			return errors.Join(err, c.Signal(syscall.SIGCONT))
+			if err := c.Signal(syscall.SIGCONT); err != nil {
+				return err
+			}
+			_, said := ask(ctx, c, "settle", op.Key) // lets go of it
+			return errors.Join(err, said)
 		}
 	}
 	if err := c.Signal(syscall.SIGCONT); err != nil {
@@ -122,7 +141,7 @@ func ask(ctx context.Context, c *child.Process, what, key string) (string, error
 
 // serveZombie is the child: it claims and settles as it is told.
 func serveZombie(ctx context.Context, o order) (err error) {
-	back, err := openPostgres(ctx, o.URL)
+	back, err := o.Place.open(ctx, nil)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,8 @@ var shared struct {
 	rig      *Rig
 	postgres *PostgresServer
 	err      error // of starting postgres; not tried again
+	redis    *RedisServer
+	redisErr error // of starting redis; not tried again
 }
 
 type runner struct{ m interface{ Run() int } }

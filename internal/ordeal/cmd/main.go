@@ -1,6 +1,5 @@
-// Command cmd kills a payments service at every fault point, and its database
-// server if it has one, and prints what the judge found. It exits with 1 if a
-// promise was broken.
+// Command cmd puts a payments service to the ordeal on every store, and prints
+// what the judge found. It exits with 1 if a promise was broken.
 package main
 
 import (
@@ -8,134 +7,313 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/signal"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
-	"github.com/stet-go/stet/internal/crash"
+	"github.com/stet-go/stet/internal/ordeal"
 	"github.com/stet-go/stet/internal/rig"
 )
 
 var (
-	cycles      = flag.Int("cycles", 500, "children to kill, over all modes")
-	serverKills = flag.Int("server-kills", 0, "times to kill the database server, over all modes (postgres only)")
-	store       = flag.String("store", "sqlite", "sqlite or postgres")
-	lost        = flag.Int("lost", 0, "COMMITs to lose on their way, and answers to them (postgres only)")
-	zombies     = flag.Int("zombies", 0, "processes to stop past their lease, with another claim and without (postgres only)")
-	modes       = flag.String("modes", "tx,park,verify", "modes, separated by commas")
-	seed        = flag.Uint64("seed", uint64(time.Now().UnixNano()), "of the schedule")
+	stores      = flag.String("store", "sqlite,postgres,redis", "stores, separated by commas")
+	modes       = flag.String("modes", "tx,park,verify", "modes, separated by commas; Redis has no tx")
+	kills       = flag.Int("kills", 1040, "processes to kill at fault points, in all")
+	serverKills = flag.Int("server-kills", 60, "times to kill a database server, in all")
+	network     = flag.Int("network", 120, "faults of the network between services and servers, in all")
+	stops       = flag.Int("stops", 60, "processes to stop past their lease while customers pay, in all")
+	fills       = flag.Int("fills", 20, "times to fill SQLite's disk, in all (root only)")
+	herd        = flag.Int("herd", 10_000, "callers on one key, for each store; 0: no herd")
+	lost        = flag.Int("lost", 100, "COMMITs of PostgreSQL to lose on their way, and as many answers to them")
+	zombies     = flag.Int("zombies", 20, "processes to stop past their lease and let settle, with another claim and without, for each store")
+	parallel    = flag.Int("parallel", runtime.GOMAXPROCS(0), "storms at a time")
+	seed        = flag.Uint64("seed", uint64(time.Now().UnixNano()), "of the schedules")
+	keep        = flag.String("keep", "", "directory to leave the histories in")
+	table       = flag.Bool("table", false, "print the fates as a Markdown table, too")
+	long        = flag.Bool("long", false, "10,000 kills and 1,000 of servers, and ten times the rest (hours)")
 )
 
 func main() {
-	crash.Main()
+	ordeal.Main()
 	flag.Parse()
+	if *long {
+		for _, n := range []*int{kills, network, stops, fills, lost, zombies} {
+			*n *= 10
+		}
+		*serverKills = 1000
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx, strings.Split(*modes, ","))
+	err := run(ctx)
 	stop()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "crash:", err)
+		fmt.Fprintln(os.Stderr, "ordeal:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, modes []string) (err error) {
-	fmt.Printf("seed %d\n", *seed)
-	var server *rig.PostgresServer
-	switch {
-	case *store == "postgres":
-		r, err := rig.New()
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, r.Close()) }()
-		if server, err = r.StartPostgres(ctx, rig.PostgresOptions{}); err != nil {
-			return err
-		}
-	case *store != "sqlite" || *serverKills+*lost+*zombies != 0:
-		return errors.New("-store is sqlite or postgres; -server-kills, -lost and -zombies need postgres")
+func progress(line string) { fmt.Fprintln(os.Stderr, line) }
+
+// session is one run of the command.
+type session struct {
+	out   io.Writer
+	rig   *rig.Rig
+	began time.Time
+
+	mu      sync.Mutex
+	names   []string
+	reports map[string]*ordeal.Report
+	sum     ordeal.Report
+	broken  []string
+}
+
+func run(ctx context.Context) (err error) {
+	s := &session{out: os.Stdout, began: time.Now(), reports: make(map[string]*ordeal.Report)}
+	fmt.Fprintf(s.out, "seed %d\n", *seed)
+	if s.rig, err = rig.New(); err != nil {
+		return err
 	}
-	var sum crash.Report
-	for i, mode := range modes {
-		cfg := crash.Config{Mode: crash.Mode(mode), Cycles: share(*cycles, len(modes), i), Seed: *seed + uint64(i), Timeout: 30 * time.Minute,
-			Progress: func(line string) { fmt.Fprintln(os.Stderr, line) }}
-		if server != nil {
-			name, err := server.CreateDatabase(ctx)
-			if err != nil {
-				return err
-			}
-			cfg.Postgres = server.URL(name)
-			cfg.ServerKills = share(*serverKills, len(modes), i)
-			cfg.KillServer = func(ctx context.Context) error { return errors.Join(server.Kill(), server.Start(ctx)) }
-		}
-		rep, err := crash.Run(ctx, cfg)
-		if err != nil {
-			return fmt.Errorf("mode %s: %w", mode, err)
-		}
-		show(mode, rep)
-		sum.Kills += rep.Kills
-		sum.ServerKills += rep.ServerKills
-		sum.Payments += rep.Payments
-		sum.Violations = append(sum.Violations, rep.Violations...)
+	defer func() { err = errors.Join(err, s.rig.Close()) }()
+	todo, err := s.storms()
+	if err != nil {
+		return err
 	}
-	fmt.Printf("figure: crash_%s_kills = %d kills\n", *store, sum.Kills)
-	fmt.Printf("figure: crash_%s_server_kills = %d kills\n", *store, sum.ServerKills)
-	fmt.Printf("figure: crash_%s_payments = %d payments\n", *store, sum.Payments)
-	fmt.Printf("figure: crash_%s_violations = %d violations\n", *store, len(sum.Violations))
-	if server != nil {
-		broken, err := others(ctx, server)
-		if err != nil {
-			return err
-		}
-		sum.Violations = append(sum.Violations, broken...)
+	if err := s.inParallel(ctx, todo); err != nil {
+		return err
 	}
-	if len(sum.Violations) > 0 {
-		return fmt.Errorf("%d promises broken:\n  %s", len(sum.Violations), strings.Join(sum.Violations, "\n  "))
+	for _, kind := range strings.Split(*stores, ",") {
+		if err := s.others(ctx, kind); err != nil {
+			return fmt.Errorf("%s: %w", kind, err)
+		}
+	}
+	s.figures()
+	for _, v := range s.sum.Violations {
+		s.broken = append(s.broken, v.String())
+	}
+	if len(s.broken) > 0 {
+		return fmt.Errorf("%d promises broken, seed %d:\n  %s", len(s.broken), *seed, strings.Join(s.broken, "\n  "))
 	}
 	return nil
 }
 
-// others loses COMMITs and makes zombies.
-func others(ctx context.Context, server *rig.PostgresServer) (broken []string, err error) {
-	progress := func(line string) { fmt.Fprintln(os.Stderr, line) }
-	if *lost > 0 {
-		name, err := server.CreateDatabase(ctx)
-		if err != nil {
-			return nil, err
+// storms divides the faults among stores and modes.
+func (s *session) storms() (todo []ordeal.Config, err error) {
+	for _, kind := range strings.Split(*stores, ",") {
+		if !slices.Contains([]string{ordeal.SQLite, ordeal.Postgres, ordeal.Redis}, kind) {
+			return nil, fmt.Errorf("-store has %q; there are sqlite, postgres and redis", kind)
 		}
-		l, err := crash.RunLost(ctx, server, name, *lost, progress)
-		if err != nil {
-			return nil, err
+		for _, mode := range strings.Split(*modes, ",") {
+			m := ordeal.Mode(mode)
+			if !slices.Contains([]ordeal.Mode{ordeal.Tx, ordeal.Park, ordeal.Verify}, m) {
+				return nil, fmt.Errorf("-modes has %q; there are tx, park and verify", mode)
+			}
+			if kind != ordeal.Redis || m != ordeal.Tx {
+				todo = append(todo, ordeal.Config{Place: ordeal.Place{Kind: kind}, Mode: m, Keep: *keep, Timeout: 6 * time.Hour, Progress: progress})
+			}
 		}
-		fmt.Printf("figure: lost_commit_answers_resolved = %d of %d\n", l.Committed, *lost)
-		fmt.Printf("figure: lost_commit_requests_resolved = %d of %d\n", l.RolledBack, *lost)
-		broken = append(broken, l.Wrong...)
 	}
-	if *zombies > 0 {
-		name, err := server.CreateDatabase(ctx)
-		if err != nil {
-			return nil, err
-		}
-		z, err := crash.RunZombies(ctx, server.URL(name), *zombies, progress)
-		if err != nil {
-			return nil, err
-		}
-		fmt.Printf("figure: zombie_settles_refused = %d of %d\n", z.Refused, *zombies)
-		fmt.Printf("figure: late_settles_accepted = %d of %d\n", z.Accepted, *zombies)
-		broken = append(broken, z.Wrong...)
+	s.share(todo, *kills, func(c *ordeal.Config) *int { return &c.Kills }, func(ordeal.Config) bool { return true })
+	s.share(todo, *serverKills, func(c *ordeal.Config) *int { return &c.ServerKills }, onServer)
+	s.share(todo, *network, func(c *ordeal.Config) *int { return &c.NetworkFaults },
+		func(c ordeal.Config) bool { return onServer(c) && c.Mode != ordeal.Verify })
+	s.share(todo, *stops, func(c *ordeal.Config) *int { return &c.Stops }, func(c ordeal.Config) bool { return c.Mode != ordeal.Verify })
+	s.share(todo, *fills, func(c *ordeal.Config) *int { return &c.Fills },
+		func(c ordeal.Config) bool { return !onServer(c) && c.Mode != ordeal.Verify })
+	for i := range todo {
+		todo[i].Seed = *seed + uint64(i)
+		s.names = append(s.names, todo[i].Name())
 	}
-	return broken, nil
+	return todo, nil
 }
 
-// share divides total into n parts, of which it returns the i-th.
-func share(total, n, i int) int { return total*(i+1)/n - total*i/n }
+func onServer(c ordeal.Config) bool { return c.Place.Kind != ordeal.SQLite }
 
-func show(mode string, rep crash.Report) {
-	fmt.Printf("%-7s %d kills (%d points missed), %d of the server, %d payments: %d charged once, %d unknown, %d violations\n",
-		mode, rep.Kills, rep.Missed, rep.ServerKills, rep.Payments, rep.Once, rep.Unknown, len(rep.Violations))
-	for _, p := range slices.Sorted(maps.Keys(rep.At)) {
-		fmt.Printf("        %-18s %d\n", p, rep.At[p])
+// share divides total evenly among the configurations that it is for.
+func (s *session) share(todo []ordeal.Config, total int, field func(*ordeal.Config) *int, isFor func(ordeal.Config) bool) {
+	var fit []*ordeal.Config
+	for i := range todo {
+		if isFor(todo[i]) {
+			fit = append(fit, &todo[i])
+		}
 	}
+	for i, c := range fit {
+		*field(c) = total*(i+1)/len(fit) - total*i/len(fit)
+	}
+}
+
+// inParallel runs the storms, some at a time.
+func (s *session) inParallel(ctx context.Context, todo []ordeal.Config) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	next := make(chan ordeal.Config)
+	var all sync.WaitGroup
+	for range max(1, *parallel) {
+		all.Go(func() {
+			for cfg := range next {
+				if ctx.Err() != nil {
+					continue
+				}
+				rep, err := s.storm(ctx, cfg)
+				if err != nil {
+					cancel(fmt.Errorf("%s: %w", cfg.Name(), err))
+					continue
+				}
+				s.report(cfg.Name(), rep)
+			}
+		})
+	}
+	for _, cfg := range todo {
+		next <- cfg
+	}
+	close(next)
+	all.Wait()
+	return context.Cause(ctx)
+}
+
+func (s *session) report(name string, rep ordeal.Report) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rep.Print(s.out, name)
+	s.reports[name] = &rep
+	s.sum.Add(rep)
+}
+
+// storm runs one storm, with a server of its own if it needs one.
+func (s *session) storm(ctx context.Context, cfg ordeal.Config) (rep ordeal.Report, err error) {
+	end, err := s.serve(ctx, &cfg)
+	if err != nil {
+		return rep, err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	return ordeal.Run(ctx, cfg)
+}
+
+// serve starts the server of a configuration.
+func (s *session) serve(ctx context.Context, cfg *ordeal.Config) (end func() error, err error) {
+	switch cfg.Place.Kind {
+	case ordeal.Postgres:
+		server, err := s.rig.StartPostgres(ctx, rig.PostgresOptions{})
+		if err != nil {
+			return nil, err
+		}
+		name, err := server.CreateDatabase(ctx)
+		cfg.Server, cfg.Place.URL = server, server.URL(name)
+		return server.Close, err
+	case ordeal.Redis:
+		server, err := s.rig.StartRedis(ctx, rig.RedisOptions{Settings: map[string]string{"appendonly": "yes", "appendfsync": "always"}})
+		if err != nil {
+			return nil, err
+		}
+		cfg.Server, cfg.Place.Addr = server, server.Addr()
+		return server.Close, nil
+	}
+	return func() error { return nil }, nil
+}
+
+// others runs what is no storm: herds, zombies and lost COMMITs.
+func (s *session) others(ctx context.Context, kind string) (err error) {
+	mode := ordeal.Tx
+	if kind == ordeal.Redis {
+		mode = ordeal.Park
+	}
+	if *herd > 0 {
+		one := ordeal.Herd{Callers: *herd, Keys: 1}
+		many := ordeal.Herd{Callers: *herd / 20, Keys: *herd / 20, Pool: 2}
+		for _, h := range []ordeal.Herd{one, many} {
+			cfg := ordeal.Config{Place: ordeal.Place{Kind: kind}, Mode: mode, Timeout: time.Hour}
+			if err := s.herd(ctx, cfg, h); err != nil {
+				return err
+			}
+		}
+	}
+	cfg := ordeal.Config{Place: ordeal.Place{Kind: kind}}
+	end, err := s.serve(ctx, &cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	if *zombies > 0 {
+		z, err := ordeal.RunZombies(ctx, cfg.Place, *zombies, progress)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(s.out, "figure: %s_zombie_settles_refused = %d of %d\n", kind, z.Refused, *zombies)
+		fmt.Fprintf(s.out, "figure: %s_late_settles_accepted = %d of %d\n", kind, z.Accepted, *zombies)
+		s.broken = append(s.broken, z.Wrong...)
+	}
+	server, ok := cfg.Server.(*rig.PostgresServer)
+	if *lost == 0 || !ok {
+		return nil
+	}
+	name, err := server.CreateDatabase(ctx)
+	if err != nil {
+		return err
+	}
+	l, err := ordeal.RunLost(ctx, server, name, *lost, progress)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(s.out, "figure: lost_commit_answers_resolved = %d of %d\n", l.Committed, *lost)
+	fmt.Fprintf(s.out, "figure: lost_commit_requests_resolved = %d of %d\n", l.RolledBack, *lost)
+	s.broken = append(s.broken, l.Wrong...)
+	return nil
+}
+
+func (s *session) herd(ctx context.Context, cfg ordeal.Config, h ordeal.Herd) (err error) {
+	end, err := s.serve(ctx, &cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	began := time.Now()
+	rep, err := ordeal.RunHerd(ctx, cfg, h)
+	if err != nil {
+		return fmt.Errorf("herd of %d on %d keys: %w", h.Callers, h.Keys, err)
+	}
+	fmt.Fprintf(s.out, "%s: %d callers on %d keys, pool of %d, in %v: %d requests, %d charged once, %d unknown, %d violations\n", cfg.Name(),
+		h.Callers, h.Keys, h.Pool, time.Since(began).Round(time.Millisecond), rep.Requests, rep.Once, rep.Unknown, len(rep.Violations))
+	s.sum.Add(rep)
+	return nil
+}
+
+func (s *session) figures() {
+	if *table {
+		ordeal.PrintTable(s.out, s.names, s.reports)
+	}
+	byStore := make(map[string]*ordeal.Report)
+	for name, rep := range s.reports {
+		kind, _, _ := strings.Cut(name, "/")
+		if byStore[kind] == nil {
+			byStore[kind] = new(ordeal.Report)
+		}
+		byStore[kind].Add(*rep)
+	}
+	for _, kind := range slices.Sorted(maps.Keys(byStore)) {
+		fmt.Fprintf(s.out, "figure: ordeal_%s_process_kills = %d kills\n", kind, byStore[kind].Kills)
+		fmt.Fprintf(s.out, "figure: ordeal_%s_server_kills = %d kills\n", kind, byStore[kind].ServerKills)
+	}
+	for _, f := range []struct {
+		name string
+		n    int
+		unit string
+	}{
+		{"process_kills", s.sum.Kills, "kills"},
+		{"server_kills", s.sum.ServerKills, "kills"},
+		{"network_faults", s.sum.NetworkFaults(), "faults"},
+		{"stops", s.sum.Stops, "stops"},
+		{"full_disks", s.sum.Fills, "times"},
+		{"payments", s.sum.Payments, "payments"},
+		{"requests", s.sum.Requests, "requests"},
+		{"store_calls_judged", s.sum.Calls, "calls"},
+		{"records_undecided", s.sum.Undecided, "records"},
+		{"violations", len(s.sum.Violations) + len(s.broken), "violations"},
+	} {
+		fmt.Fprintf(s.out, "figure: ordeal_%s = %d %s\n", f.name, f.n, f.unit)
+	}
+	fmt.Fprintf(s.out, "figure: ordeal_duration = %.0f s\n", time.Since(s.began).Seconds())
 }

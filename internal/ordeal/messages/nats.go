@@ -1,0 +1,127 @@
+package messages
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	js "github.com/nats-io/nats.go/jetstream"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/child"
+	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/stetmsg/jetstream"
+	"github.com/stet-go/stet/store/postgres"
+)
+
+const (
+	stream     = "ORDERS"
+	deadStream = "DEAD"
+	durable    = "workers"
+)
+
+type natsServer struct {
+	server *rig.NATSServer
+	nc     *nats.Conn
+	js     js.JetStream
+}
+
+// connect connects for good.
+func connect(url string) (*nats.Conn, js.JetStream, error) {
+	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+	if err != nil {
+		return nil, nil, err
+	}
+	stream, err := js.New(nc)
+	return nc, stream, err
+}
+
+func startNATS(ctx context.Context, r *rig.Rig) (broker, error) {
+	server, err := r.StartNATS(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b := &natsServer{server: server}
+	if b.nc, b.js, err = connect(server.URL()); err != nil {
+		return nil, err
+	}
+	// Duplicates are to reach the consumers: the ids are in a header that the
+	// server does not look at.
+	_, err = b.js.CreateStream(ctx, js.StreamConfig{Name: stream, Subjects: []string{stream}, Retention: js.WorkQueuePolicy})
+	if err == nil {
+		_, err = b.js.CreateStream(ctx, js.StreamConfig{Name: deadStream, Subjects: []string{deadStream}})
+	}
+	if err == nil {
+		_, err = b.js.CreateConsumer(ctx, stream, js.ConsumerConfig{Durable: durable, AckPolicy: js.AckExplicitPolicy, AckWait: 3 * time.Second})
+	}
+	return b, err
+}
+
+func (b *natsServer) url() string { return b.server.URL() }
+
+func (b *natsServer) close() { b.nc.Close() }
+
+func (b *natsServer) restart(ctx context.Context) error {
+	return errors.Join(b.server.Kill(), b.server.Start(ctx))
+}
+
+func (b *natsServer) publish(ctx context.Context, ids []string) error {
+	for _, id := range ids {
+		m := nats.NewMsg(stream)
+		m.Header.Set("message-id", id)
+		m.Data = []byte(id)
+		for {
+			try, cancel := context.WithTimeout(ctx, 2*time.Second)
+			_, err := b.js.PublishMsg(try, m)
+			cancel()
+			if err == nil {
+				break
+			}
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			pause(ctx, 50*time.Millisecond)
+		}
+	}
+	return nil
+}
+
+// left asks the consumer, not the stream: of a work queue, NATS 2.9 forgets after
+// SIGKILL that it has removed some of what was acknowledged.
+func (b *natsServer) left(ctx context.Context) (left, dead int, err error) {
+	workers, err := b.js.Consumer(ctx, stream, durable)
+	if err != nil {
+		return 0, 0, err
+	}
+	letters, err := b.js.Stream(ctx, deadStream)
+	if err != nil {
+		return 0, 0, err
+	}
+	info := workers.CachedInfo()
+	return int(info.NumPending) + info.NumAckPending, int(letters.CachedInfo().State.Msgs), nil
+}
+
+func consumeNATS(ctx context.Context, o order, engine *stet.Engine, store *postgres.Store, pass func(fault.Point)) error {
+	nc, jet, err := connect(o.URL)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	workers, err := jet.Consumer(ctx, stream, durable)
+	if err != nil {
+		return err
+	}
+	consumer, err := newConsumer(engine, store, jetstream.Envelope, pass)
+	if err != nil {
+		return err
+	}
+	receiver, err := jetstream.New(ctx, consumer, jetstream.Options{JetStream: jet, Consumer: workers, DeadLetterSubject: deadStream})
+	if err != nil {
+		return err
+	}
+	child.Ready(os.Stdout, "-")
+	return receiver.Run(ctx)
+}

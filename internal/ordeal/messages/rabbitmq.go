@@ -1,0 +1,121 @@
+package messages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/child"
+	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/stetmsg/amqp"
+	"github.com/stet-go/stet/store/postgres"
+)
+
+const queue = "orders"
+
+type rabbit struct{ server *rig.RabbitMQServer }
+
+func startRabbitMQ(ctx context.Context, r *rig.Rig) (broker, error) {
+	server, err := r.StartRabbitMQ(ctx, rig.RabbitMQOptions{})
+	if err != nil {
+		return nil, err
+	}
+	b := &rabbit{server}
+	return b, b.channel(func(ch *amqp091.Channel) error {
+		_, err := ch.QueueDeclare(queue, true, false, false, false, nil)
+		return err
+	})
+}
+
+func (b *rabbit) url() string { return b.server.URL() }
+
+func (b *rabbit) close() {}
+
+// restart stops the server properly: of a quorum queue, RabbitMQ 3.10 on one
+// node may find no leader after SIGKILL.
+func (b *rabbit) restart(ctx context.Context) error { return b.server.Restart(ctx) }
+
+// channel calls f with a channel of its own.
+func (b *rabbit) channel(f func(*amqp091.Channel) error) error {
+	conn, err := amqp091.Dial(b.server.URL())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	return f(ch)
+}
+
+func (b *rabbit) publish(ctx context.Context, ids []string) error {
+	for try := 0; len(ids) > 0; try++ {
+		if try > 0 {
+			pause(ctx, 100*time.Millisecond)
+		}
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		_ = b.channel(func(ch *amqp091.Channel) error { // again, after an error: the broker is restarted now and then
+			if err := ch.Confirm(false); err != nil {
+				return err
+			}
+			var sent []*amqp091.DeferredConfirmation
+			for _, id := range ids {
+				m := amqp091.Publishing{DeliveryMode: amqp091.Persistent, MessageId: id, Body: []byte(id)}
+				c, err := ch.PublishWithDeferredConfirmWithContext(ctx, "", queue, true, false, m)
+				if err != nil {
+					break
+				}
+				sent = append(sent, c)
+			}
+			for _, c := range sent {
+				if ok, err := c.WaitContext(ctx); err != nil || !ok {
+					return errors.Join(err, errors.New("not confirmed"))
+				}
+				ids = ids[1:]
+			}
+			return nil
+		})
+	}
+	return nil
+}
+
+func (b *rabbit) left(ctx context.Context) (left, dead int, err error) {
+	count := func(name string) (n int) {
+		_ = b.channel(func(ch *amqp091.Channel) error { // a queue that there is not is empty
+			q, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
+			n = q.Messages
+			return err
+		})
+		return n
+	}
+	if err := b.channel(func(*amqp091.Channel) error { return nil }); err != nil {
+		return 0, 0, err
+	}
+	left = count(queue)
+	for s := 1; s <= 1<<9; s *= 2 {
+		left += count(fmt.Sprintf("%s.retry.%ds", queue, s))
+	}
+	return left, count(queue + ".dead"), nil
+}
+
+func consumeRabbitMQ(ctx context.Context, o order, engine *stet.Engine, store *postgres.Store, pass func(fault.Point)) error {
+	consumer, err := newConsumer(engine, store, amqp.Envelope, pass)
+	if err != nil {
+		return err
+	}
+	receiver, err := amqp.New(consumer, amqp.Options{URL: o.URL, Queue: queue})
+	if err != nil {
+		return err
+	}
+	child.Ready(os.Stdout, "-")
+	return receiver.Run(ctx)
+}

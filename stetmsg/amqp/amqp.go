@@ -1,0 +1,231 @@
+// Package amqp receives messages from RabbitMQ 3.10 and later (AMQP 0-9-1) for a
+// stetmsg.Consumer.
+//
+// Messages are acknowledged one by one, after their outcome is durable. One that
+// has to wait goes, confirmed by the broker, to a queue from which RabbitMQ
+// moves it back when its time has come; a dead letter goes, confirmed, to the
+// dead-letter queue or exchange, with the reason in its headers. Only then is
+// the original acknowledged, so a crash in between leaves two copies, never
+// none. RabbitMQ keeps no order of what is delivered again.
+//
+// RabbitMQ takes a message back when nobody has acknowledged it for the server's
+// consumer_timeout (30 minutes). It cannot be extended: give handlers less.
+package amqp
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/stetmsg/internal/receiver"
+)
+
+// Headers that this package sets.
+const (
+	// ReasonHeader and ErrorHeader say of a dead letter why it is one.
+	ReasonHeader = "stet-reason"
+	ErrorHeader  = "stet-error"
+	// What a message that waits has to remember.
+	deliveriesHeader = "stet-deliveries"
+	exchangeHeader   = "stet-exchange"
+	routingKeyHeader = "stet-routing-key"
+)
+
+// MaxDelay is the longest time that a message waits to be delivered again.
+const MaxDelay = 1 << 15 * time.Second
+
+// steady is how long a connection lasts that is no reason to wait.
+const steady = 10 * time.Second
+
+// Options configure a Receiver. Queue, and URL or Dial, are required.
+type Options struct {
+	// URL is the server's (amqp:// or amqps://).
+	URL string
+	// Dial, if set, connects in its place.
+	Dial func(ctx context.Context) (*amqp.Connection, error)
+	// Queue is received from. It must exist, and should be durable.
+	Queue string
+	// Prefetch is how many messages are in hand at most. Default: twice the
+	// consumer's Concurrency.
+	Prefetch int
+
+	// DeadLetterExchange, if set, is published dead letters, with the routing
+	// key that they came with. It must exist and route them to a queue.
+	// Default: they go to DeadLetterQueue, which is declared.
+	DeadLetterExchange string
+	// DeadLetterQueue is, by default, the name of Queue with ".dead" after it.
+	DeadLetterQueue string
+	// QueueType is that of the queues that are declared: the dead-letter queue,
+	// and those in which messages wait, whose names are that of Queue with
+	// ".retry.1s", ".retry.2s", ".retry.4s" and so on. Default "quorum". With
+	// "classic", which needs fewer resources, RabbitMQ does not promise that a
+	// message which has waited survives a crash of the server while it is
+	// moved back.
+	QueueType string
+
+	// ErrorLog gets lost connections and the like. Default slog.Default().
+	ErrorLog *slog.Logger
+}
+
+// Receiver hands the messages of a queue to a consumer.
+type Receiver struct {
+	consumer *stetmsg.Consumer[amqp.Delivery]
+	o        Options
+}
+
+// New returns a receiver. Wrong options are errors of kind stet.ErrInvalid.
+func New(consumer *stetmsg.Consumer[amqp.Delivery], o Options) (*Receiver, error) {
+	switch {
+	case consumer == nil:
+		return nil, receiver.Invalid("amqp", "New needs a consumer; stetmsg.New makes one")
+	case o.Queue == "" || o.URL == "" && o.Dial == nil:
+		return nil, receiver.Invalid("amqp", "Options need a Queue, and a URL or Dial")
+	case o.Prefetch < 0 || o.Prefetch > 1<<16-1:
+		return nil, receiver.Invalid("amqp", "Options.Prefetch is %d; it must be 1 to 65535, or 0 for twice the consumer's Concurrency", o.Prefetch)
+	case o.DeadLetterExchange != "" && o.DeadLetterQueue != "":
+		return nil, receiver.Invalid("amqp", "Options have a DeadLetterExchange and a DeadLetterQueue; dead letters go to one of them")
+	case o.QueueType != "" && o.QueueType != "quorum" && o.QueueType != "classic":
+		return nil, receiver.Invalid("amqp", "Options.QueueType is %q; it must be quorum or classic", o.QueueType)
+	}
+	if o.Prefetch == 0 {
+		o.Prefetch = min(2*consumer.Concurrency(), 1<<16-1)
+	}
+	if o.DeadLetterExchange == "" && o.DeadLetterQueue == "" {
+		o.DeadLetterQueue = o.Queue + ".dead"
+	}
+	o.QueueType = cmp.Or(o.QueueType, "quorum")
+	if o.Dial == nil {
+		url := o.URL
+		o.Dial = func(context.Context) (*amqp.Connection, error) { return amqp.Dial(url) }
+	}
+	return &Receiver{consumer: consumer, o: o}, nil
+}
+
+// Run receives until ctx ends; then it receives no more, gives back what it has
+// not begun, ends what it has, and returns nil. It connects again when the
+// connection is lost, as often as need be. What the server refuses the first
+// time (no such queue, no permission) is an error.
+func (r *Receiver) Run(ctx context.Context) error {
+	hand := receiver.NewLanes(r.o.Prefetch) // over all connections
+	defer hand.Wait()
+	var pause receiver.Pause
+	for first := true; ctx.Err() == nil; {
+		began := time.Now()
+		ready, err := r.session(ctx, hand)
+		if first && refused(err) {
+			return fmt.Errorf("stetmsg/amqp: %w", err)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		first = first && !ready
+		if ready && time.Since(began) > steady {
+			pause.Reset()
+		}
+		pause.Wait(ctx, r.o.ErrorLog, err)
+	}
+	return nil
+}
+
+// refused reports whether the server has refused what it was asked for, and will
+// again.
+func refused(err error) bool {
+	e, ok := errors.AsType[*amqp.Error](err)
+	return ok && (e.Code == amqp.AccessRefused || e.Code == amqp.NotFound || e.Code == amqp.PreconditionFailed)
+}
+
+// session receives over one connection. ready: it got as far as that.
+func (r *Receiver) session(ctx context.Context, hand *receiver.Lanes) (ready bool, err error) {
+	conn, err := r.o.Dial(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = conn.CloseDeadline(time.Now().Add(5 * time.Second)) }() // lost already, or all is said
+	ch, err := conn.Channel()
+	if err != nil {
+		return false, err
+	}
+	out, err := newOutbound(conn, r.o)
+	if err != nil {
+		return false, err
+	}
+	if err := ch.Qos(r.o.Prefetch, 0, false); err != nil {
+		return false, err
+	}
+	tag := "stet-" + stet.NewKey()
+	deliveries, err := ch.Consume(r.o.Queue, tag, false, false, false, false, nil)
+	if err != nil {
+		return false, err
+	}
+	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+	for {
+		select {
+		case m, ok := <-deliveries:
+			if !ok {
+				if err := <-closed; err != nil {
+					return true, err
+				}
+				return true, errors.New("the server cancelled the consumer: was the queue deleted?")
+			}
+			d := &delivery{Delivery: restore(m), out: out}
+			if !hand.Go(ctx, "", func() { _, _ = r.consumer.Handle(ctx, d.Delivery, d) }) { // Handle has logged the error
+				_ = m.Nack(false, true)
+			}
+		case <-ctx.Done():
+			err := giveBack(ch, tag, deliveries)
+			hand.Wait() // before the connection is closed
+			return true, err
+		}
+	}
+}
+
+// giveBack ends the consumer and puts what it has not begun back into the queue.
+func giveBack(ch *amqp.Channel, tag string, deliveries <-chan amqp.Delivery) error {
+	if err := ch.Cancel(tag, false); err != nil {
+		return err // with the channel, all goes back
+	}
+	for m := range deliveries {
+		if err := m.Nack(false, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Envelope is how an identity sees a message: its headers, and the properties
+// message-id, correlation-id and type under these names.
+func Envelope(m amqp.Delivery) stetmsg.Envelope {
+	return stetmsg.Envelope{ContentType: m.ContentType, Body: m.Body, Header: func(name string) (string, bool) {
+		switch name {
+		case "message-id":
+			return m.MessageId, m.MessageId != ""
+		case "correlation-id":
+			return m.CorrelationId, m.CorrelationId != ""
+		case "type":
+			return m.Type, m.Type != ""
+		}
+		switch v := m.Headers[name].(type) {
+		case nil:
+			return "", false
+		case string:
+			return v, true
+		case []byte:
+			return string(v), true
+		default:
+			return fmt.Sprint(v), true
+		}
+	}}
+}
+
+// Part returns m with another body, for cloudevents.Split.
+func Part(m amqp.Delivery, contentType string, body []byte) amqp.Delivery {
+	m.ContentType, m.Body = contentType, body
+	return m
+}

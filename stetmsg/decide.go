@@ -1,0 +1,305 @@
+package stetmsg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/fault"
+)
+
+const (
+	storePause    = 50 * time.Millisecond // between looks at a store that cannot be used
+	maxStorePause = 5 * time.Second
+)
+
+// Decide runs the handler for m, or finds out that it must not run, and returns
+// what to tell the broker. deliveries is how often the broker has delivered m,
+// this time included; 0 if it does not say.
+//
+// While the store cannot be used Decide does not return, until ctx ends. A run
+// that has begun goes on when ctx ends, for as long as its policy allows.
+func (c *Consumer[M]) Decide(ctx context.Context, m M, deliveries int) Decision {
+	parts := []M{m}
+	if c.o.Split != nil {
+		var err error
+		if parts, err = c.o.Split(m); err != nil {
+			return c.report(ctx, Decision{Action: DeadLetter, Reason: Invalid, Err: err})
+		}
+	}
+	ds := make([]Decision, 0, len(parts))
+	for _, part := range parts {
+		ds = append(ds, c.report(ctx, c.decide(ctx, part, max(deliveries, 1))))
+	}
+	if len(ds) == 1 {
+		return ds[0]
+	}
+	return combine(ds)
+}
+
+// report tells who wants to know.
+func (c *Consumer[M]) report(ctx context.Context, d Decision) Decision {
+	if c.o.Observe != nil {
+		c.o.Observe(ctx, d)
+	}
+	if d.Action == DeadLetter || d.Reason == Unsettled {
+		c.log().LogAttrs(ctx, slog.LevelError, "stetmsg: "+d.Action.String(), slog.String("reason", string(d.Reason)),
+			slog.String("id", d.ID.String()), slog.Int("attempts", d.Attempts), slog.Any("error", d.Err))
+	}
+	return d
+}
+
+// decide deals with one operation.
+func (c *Consumer[M]) decide(ctx context.Context, m M, deliveries int) Decision {
+	op, err := c.o.Operation(m)
+	if err == nil {
+		err = check(op)
+	}
+	if err != nil {
+		return Decision{Action: DeadLetter, Reason: Invalid, Err: err}
+	}
+	id := c.engine.ID(op.Scope, op.Key)
+	sound := 0
+	for pause := storePause; ; pause = min(2*pause, maxStorePause) {
+		if err := ctx.Err(); err != nil {
+			return Decision{Action: Retry, Reason: Stopped, ID: id, Err: context.Cause(ctx)}
+		}
+		d := c.execute(ctx, op, m, deliveries)
+		d.ID = id
+		if d.Reason != Unavailable {
+			return d
+		}
+		// A store that answers, and twice refuses this operation alone, has
+		// something against it: it must not be kept in hand for ever.
+		if _, err := c.engine.Store().Read(ctx, id); err == nil {
+			if sound++; sound > 1 {
+				d.Attempts = deliveries
+				return c.rolledBack(ctx, op, m, d)
+			}
+		}
+		sleep(ctx, pause)
+	}
+}
+
+func check(op stet.Op) error {
+	switch {
+	case op.Scope == "" || len(op.Scope) > stet.MaxScope:
+		return fmt.Errorf("the message's scope has %d bytes; it must have 1 to %d", len(op.Scope), stet.MaxScope)
+	case op.Key == "" || len(op.Key) > stet.MaxKey:
+		return fmt.Errorf("the message's key has %d bytes; it must have 1 to %d", len(op.Key), stet.MaxKey)
+	}
+	return nil
+}
+
+// lease runs or replays an operation in lease mode.
+func (c *Consumer[M]) lease(ctx context.Context, op stet.Op, m M, deliveries int) Decision {
+	run, err := c.engine.Begin(ctx, op)
+	if err != nil {
+		return c.refused(ctx, op, deliveries, err)
+	}
+	if run.Replayed() {
+		return settled(run.Outcome())
+	}
+	n := run.Attempt()
+	if c.used(n - 1) { // its runs died, one after the other
+		return c.settle(ctx, run, *failure(errExhausted), Decision{Action: DeadLetter, Reason: Exhausted, Err: errExhausted})
+	}
+	returned := false
+	defer func() {
+		if !returned { // runtime.Goexit
+			c.end(ctx, run, op.Class, nil, panicked{})
+		}
+	}()
+	fault.At(fault.HandlerBefore)
+	result, err := c.call(ctx, func() ([]byte, error) { return c.handle(run.Context(), m) })
+	fault.At(fault.HandlerAfter)
+	returned = true
+	return c.end(ctx, run, op.Class, result, err)
+}
+
+// end ends a run whose handler has returned.
+func (c *Consumer[M]) end(ctx context.Context, run *stet.Run, class string, result []byte, err error) Decision {
+	n := run.Attempt()
+	if run.SaysOutcomeUnknown() {
+		return c.park(ctx, run, class, err)
+	}
+	undone := run.SaysNothingHappened() || err != nil && c.o.Retryable(err)
+	if undone && err == nil {
+		err = errNothing
+	}
+	switch {
+	case err == nil:
+		return c.settle(ctx, run, stet.Outcome{State: stet.Completed, Result: result}, Decision{Action: Ack, Reason: Handled})
+	case !undone || isPermanent(err):
+		return c.settle(ctx, run, *failure(err), Decision{Action: DeadLetter, Reason: Failed, Err: err})
+	case c.used(n):
+		return c.settle(ctx, run, *failure(err), Decision{Action: DeadLetter, Reason: Exhausted, Err: err})
+	}
+	// If the claim is not given back, the next delivery finds out.
+	err = errors.Join(err, run.Release(ctx))
+	return Decision{Action: Retry, Reason: NoEffect, After: c.o.Backoff(n), Attempts: n, Err: err}
+}
+
+// park ends a run of which its handler says that nobody knows what it did.
+func (c *Consumer[M]) park(ctx context.Context, run *stet.Run, class string, err error) Decision {
+	n := run.Attempt()
+	d := Decision{Action: DeadLetter, Reason: Unknown, Attempts: n, Err: errors.Join(errUnknown, err, run.Park(ctx))}
+	if p, _ := c.engine.Policy(class); p.Verify != nil && !c.used(n) {
+		d.Action, d.After = Retry, c.o.Backoff(n)
+	}
+	return d
+}
+
+var (
+	errExhausted = errors.New("it was tried as often as Options.MaxAttempts allows, and no run came to an end")
+	errUnknown   = errors.New("the handler declared that nobody can know what became of it")
+	errNothing   = errors.New("the handler declared that nothing happened")
+)
+
+// used reports whether no attempt is left after n.
+func (c *Consumer[M]) used(n int) bool { return c.o.MaxAttempts > 0 && n >= c.o.MaxAttempts }
+
+// settle makes the outcome durable, and d true.
+func (c *Consumer[M]) settle(ctx context.Context, run *stet.Run, out stet.Outcome, d Decision) Decision {
+	d.Attempts, d.Outcome = run.Attempt(), out
+	if err := run.Settle(ctx, out); err != nil {
+		return Decision{Action: Retry, Reason: Unsettled, After: c.o.Backoff(1), Attempts: run.Attempt(), Err: err}
+	}
+	return d
+}
+
+// call calls a handler. A panic is an error.
+func (c *Consumer[M]) call(ctx context.Context, handler func() ([]byte, error)) (result []byte, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			c.log().ErrorContext(ctx, "stetmsg: a handler panicked", slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
+			err = panicked{v}
+		}
+	}()
+	return handler()
+}
+
+// transaction runs or replays an operation in a transaction.
+func (c *Consumer[M]) transaction(ctx context.Context, op stet.Op, m M, deliveries int) Decision {
+	if c.used(deliveries - 1) {
+		return c.giveUp(ctx, op, m, Decision{Action: DeadLetter, Reason: Exhausted, Attempts: deliveries, Err: errExhausted})
+	}
+	run, err := c.transact(ctx, op, m, nil)
+	switch {
+	case err == nil && run.Replayed():
+		return settled(run.Outcome())
+	case err == nil:
+		return Decision{Action: Ack, Reason: Handled, Attempts: deliveries, Outcome: run.Outcome()}
+	case kind(err) == stet.ErrRetryable: //nolint:errorlint // what the handler's error wraps is another matter
+		return c.rolledBack(ctx, op, m, Decision{Attempts: deliveries, Err: cause(err)})
+	default:
+		return c.refused(ctx, op, deliveries, err)
+	}
+}
+
+// rolledBack decides about a run that ended without an effect, with d.Err.
+func (c *Consumer[M]) rolledBack(ctx context.Context, op stet.Op, m M, d Decision) Decision {
+	switch {
+	case c.transact != nil && isPermanent(d.Err):
+		d.Action, d.Reason = DeadLetter, Failed
+		return c.giveUp(ctx, op, m, d)
+	case c.transact != nil && c.used(d.Attempts):
+		d.Action, d.Reason = DeadLetter, Exhausted
+		return c.giveUp(ctx, op, m, d)
+	}
+	d.Action, d.Reason, d.After = Retry, NoEffect, c.o.Backoff(d.Attempts)
+	return d
+}
+
+// giveUp settles an operation as failed, in a transaction of its own, unless it
+// has been settled meanwhile.
+func (c *Consumer[M]) giveUp(ctx context.Context, op stet.Op, m M, d Decision) Decision {
+	out := failure(d.Err)
+	run, err := c.transact(context.WithoutCancel(ctx), op, m, out)
+	switch {
+	case err != nil:
+		return c.refused(ctx, op, d.Attempts, err)
+	case run.Replayed():
+		return settled(run.Outcome())
+	}
+	d.Outcome = *out
+	return d
+}
+
+// settled is the decision about an outcome that stands.
+func settled(out stet.Outcome) Decision {
+	if out.State == stet.Failed {
+		return Decision{Action: DeadLetter, Reason: Failed, Outcome: out, Err: errors.New("it failed before: " + string(out.Result))}
+	}
+	return Decision{Action: Ack, Reason: Replayed, Outcome: out}
+}
+
+// refused is the decision about an operation that was not run, or whose fate is
+// not known.
+func (c *Consumer[M]) refused(ctx context.Context, op stet.Op, deliveries int, err error) Decision {
+	d := Decision{Action: Retry, Err: err}
+	var hint time.Duration
+	if e, ok := errors.AsType[*stet.Error](err); ok {
+		hint = e.RetryAfter
+	}
+	//nolint:errorlint // the kind is a sentinel
+	switch kind(err) {
+	case stet.ErrMismatch:
+		d.Action, d.Reason = DeadLetter, Mismatch
+	case stet.ErrInFlight:
+		d.Reason, d.After = InFlight, max(hint, c.o.Backoff(deliveries))
+	case stet.ErrUnknown:
+		// With a hint somebody will find out: a verifier, or in a transaction
+		// the next delivery.
+		d.Reason, d.After = Unknown, max(hint, c.o.Backoff(deliveries))
+		if hint == 0 || c.transact == nil && c.used(deliveries) {
+			d.Action = DeadLetter
+		}
+	case stet.ErrExpired, stet.ErrDamaged:
+		rec, readErr := c.engine.Store().Read(ctx, c.engine.ID(op.Scope, op.Key))
+		if readErr != nil || !rec.State.Settled() {
+			d.Reason = Unavailable
+			break
+		}
+		d = settled(stet.Outcome{State: rec.State, Gone: true})
+	case stet.ErrClosed:
+		d.Reason = Stopped
+	case stet.ErrInvalid:
+		d.Reason = Stopped
+		if ctx.Err() == nil { // the class, not the message, is at fault
+			d.Reason, d.After = Unsettled, c.o.Backoff(deliveries)
+		}
+	default:
+		d.Reason = Unavailable
+	}
+	return d
+}
+
+// kind is the kind of the outermost of the engine's errors.
+func kind(err error) error {
+	if e, ok := errors.AsType[*stet.Error](err); ok {
+		return e.Kind
+	}
+	return nil
+}
+
+// cause is what a handler returned that was rolled back.
+func cause(err error) error {
+	if e, ok := errors.AsType[*stet.Error](err); ok && e.Cause != nil {
+		return e.Cause
+	}
+	return err
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}

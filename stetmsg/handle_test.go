@@ -1,0 +1,171 @@
+package stetmsg_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetmsg"
+)
+
+func TestLongHandlerKeepsItsLeaseAndItsMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := inMemory(t, stet.Policy{Lease: 10 * time.Second})
+		c := b.consumer(func(ctx context.Context, _ order) ([]byte, error) {
+			time.Sleep(time.Minute)
+			return nil, ctx.Err()
+		})
+		d := &delivery{every: 7 * time.Second}
+		got, _ := c.Handle(ctx, order{ID: "1"}, d)
+		wants(t, got, stetmsg.Ack, stetmsg.Handled)
+		if len(d.told) != 9 || strings.Count(strings.Join(d.told, " "), "extend") != 8 {
+			t.Fatalf("the broker was told %v", d.told)
+		}
+	})
+}
+
+func TestNoMoreThanConcurrencyAreHandledAndTheRestIsKeptInHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := inMemory(t, stet.Policy{})
+		var at, most atomic.Int64
+		c := b.consumer(func(context.Context, order) ([]byte, error) {
+			most.Store(max(most.Load(), at.Add(1)))
+			time.Sleep(10 * time.Second)
+			at.Add(-1)
+			return nil, nil
+		}, func(o *stetmsg.Options[order]) { o.Concurrency = 2 })
+		var wg sync.WaitGroup
+		ds := make([]*delivery, 6)
+		for i := range ds {
+			ds[i] = &delivery{every: 4 * time.Second}
+			wg.Go(func() { _, _ = c.Handle(ctx, order{ID: string(rune('a' + i))}, ds[i]) })
+		}
+		wg.Wait()
+		extended := 0
+		for _, d := range ds {
+			extended += len(d.told) - 1
+		}
+		if most.Load() != 2 || extended != 2*2+2*5+2*7-4 && extended < 20 {
+			t.Fatalf("%d at a time, extended %d times", most.Load(), extended)
+		}
+	})
+}
+
+func TestShutdownEndsWhatHasBegunAndGivesBackTheRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := inMemory(t, stet.Policy{})
+		c := b.consumer(func(ctx context.Context, _ order) ([]byte, error) {
+			time.Sleep(10 * time.Second)
+			return nil, ctx.Err()
+		}, func(o *stetmsg.Options[order]) { o.Concurrency = 1 })
+		ctx, stop := context.WithCancel(ctx)
+		begun, waiting := &delivery{}, &delivery{}
+		var wg sync.WaitGroup
+		wg.Go(func() { _, _ = c.Handle(ctx, order{ID: "begun"}, begun) })
+		synctest.Wait()
+		wg.Go(func() { _, _ = c.Handle(ctx, order{ID: "waiting"}, waiting) })
+		synctest.Wait()
+		stop()
+		wg.Wait()
+		if begun.told[0] != "ack" || waiting.told[0] != "retry" || waiting.after != 0 {
+			t.Fatal(begun.told, waiting.told, waiting.after)
+		}
+		if b.state("waiting") != stet.None {
+			t.Error("what was given back has a record")
+		}
+		c = b.consumer(func(context.Context, order) ([]byte, error) { panic("begun after the end") })
+		wants(t, c.Decide(ctx, order{ID: "late"}, 1), stetmsg.Retry, stetmsg.Stopped)
+	})
+}
+
+func TestPartsOfAMessageSucceedAndFailOneByOne(t *testing.T) {
+	runs := map[string]int{}
+	var seen []stetmsg.Decision
+	c := inMemory(t, stet.Policy{}).consumer(func(_ context.Context, m order) ([]byte, error) {
+		if runs[m.ID]++; m.ID == "later" && runs[m.ID] == 1 {
+			return nil, stet.ErrRetryable
+		}
+		if m.ID == "bad" {
+			return nil, errors.New("no such book")
+		}
+		return nil, nil
+	}, func(o *stetmsg.Options[order]) {
+		o.Observe = func(_ context.Context, d stetmsg.Decision) { seen = append(seen, d) }
+		o.Split = func(m order) (parts []order, err error) {
+			if m.Body == "" {
+				return nil, errors.New("empty")
+			}
+			for _, id := range strings.Fields(m.Body) {
+				parts = append(parts, order{ID: id})
+			}
+			return parts, nil
+		}
+	})
+	wants(t, c.Decide(ctx, order{Body: "good later bad"}, 1), stetmsg.Retry, stetmsg.NoEffect)
+	wants(t, c.Decide(ctx, order{Body: "good later bad"}, 2), stetmsg.DeadLetter, stetmsg.Failed)
+	wants(t, c.Decide(ctx, order{Body: "good later"}, 2), stetmsg.Ack, stetmsg.Replayed)
+	wants(t, c.Decide(ctx, order{}, 1), stetmsg.DeadLetter, stetmsg.Invalid)
+	if runs["good"] != 1 || runs["later"] != 2 || runs["bad"] != 1 || len(seen) != 3+3+2+1 {
+		t.Fatal(runs, len(seen))
+	}
+}
+
+func TestBrokerThatCannotBeToldIsAnError(t *testing.T) {
+	c := inMemory(t, stet.Policy{}).consumer(func(context.Context, order) ([]byte, error) { return nil, nil })
+	gone := errors.New("gone")
+	if _, err := c.Handle(ctx, order{ID: "1"}, deaf{&delivery{}, gone}); !errors.Is(err, gone) {
+		t.Fatal(err)
+	}
+	got, err := c.Handle(ctx, order{ID: "1"}, &delivery{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wants(t, got, stetmsg.Ack, stetmsg.Replayed)
+}
+
+type deaf struct {
+	*delivery
+	err error
+}
+
+func (d deaf) Ack(context.Context) error { return d.err }
+
+func TestWrongWiringIsAnErrorAtConstruction(t *testing.T) {
+	b := inMemory(t, stet.Policy{})
+	s := onSQLite(t)
+	h := func(context.Context, order) ([]byte, error) { return nil, nil }
+	_, err1 := stetmsg.New(nil, options(), h)
+	_, err2 := stetmsg.New(b.engine, stetmsg.Options[order]{}, h)
+	_, err3 := stetmsg.New(b.engine, options(), nil)
+	_, err4 := stetmsg.New(b.engine, stetmsg.Options[order]{Operation: operation, Concurrency: -1}, h)
+	_, err5 := stetmsg.NewTx(b.engine, nil, options(), insert)
+	other := onSQLite(t)
+	_, err6 := stetmsg.NewTx(newBench(t, other, stet.Policy{}).engine, s, options(), insert)
+	_, err7 := stetmsg.NewTx(b.engine, s, options(), insert)
+	for i, err := range []error{err1, err2, err3, err4, err5, err6, err7} {
+		if !errors.Is(err, stet.ErrInvalid) {
+			t.Errorf("%d: %v", i+1, err)
+		}
+	}
+	c, err := stetmsg.New(b.engine, options(), h)
+	if err != nil || c.Concurrency() != stetmsg.DefaultConcurrency {
+		t.Fatal(err)
+	}
+}
+
+func TestTextOfADeadLetterFitsAHeader(t *testing.T) {
+	d := stetmsg.Decision{Err: errors.New("a\r\nSet-Cookie: é\x00" + strings.Repeat("x", 5000))}
+	text := d.Text()
+	if len(text) != 1<<10 || strings.ContainsAny(text, "\r\n\x00é") {
+		t.Fatalf("%d bytes: %q", len(text), text[:30])
+	}
+	if (stetmsg.Decision{}).Text() != "" {
+		t.Error("no error has a text")
+	}
+}

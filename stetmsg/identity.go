@@ -1,0 +1,53 @@
+package stetmsg
+
+import (
+	"encoding/hex"
+	"fmt"
+
+	"github.com/stet-go/stet"
+)
+
+// Envelope is what an Identity sees of a message, whatever its broker.
+type Envelope struct {
+	// Header returns the first value of a header, and whether the message has
+	// it. Brokers that tell upper from lower case do so here, too.
+	Header func(name string) (value string, ok bool)
+	// ContentType is the media type of Body; "" if it is not known.
+	ContentType string
+	Body        []byte
+}
+
+// Identity says which operation a message asks for.
+type Identity func(Envelope) (stet.Op, error)
+
+// By returns an Options.Operation: id, seen through the envelope function of a
+// broker's package.
+func By[M any](envelope func(M) Envelope, id Identity) func(M) (stet.Op, error) {
+	return func(m M) (stet.Op, error) { return id(envelope(m)) }
+}
+
+// Header takes the key from a header, in which the producer puts an id of its
+// own: the same one when it publishes the same message again, and never for
+// another. The fingerprint is of the body. A message without the header, or
+// with an empty one, is refused.
+func Header(scope, name string) Identity {
+	return func(e Envelope) (stet.Op, error) {
+		key, ok := e.Header(name)
+		if !ok || key == "" {
+			return stet.Op{}, fmt.Errorf("the message has no header %q: its producer has to set one that is the same whenever it publishes the message again", name)
+		}
+		return stet.Op{Scope: scope, Key: key, Fingerprint: stet.NewFingerprint(e.Body)}, nil
+	}
+}
+
+// Digest makes the key of the body alone. Take it only where the body itself
+// says which intent it is, as one with an order number does: two equal messages
+// may be two intents, of which Digest makes one, and the second of two orders for
+// a book is silently not executed. A body that differs in a time of sending is
+// another operation each time.
+func Digest(scope string) Identity {
+	return func(e Envelope) (stet.Op, error) {
+		fp := stet.NewFingerprint(e.Body)
+		return stet.Op{Scope: scope, Key: "digest:" + hex.EncodeToString(fp[:]), Fingerprint: fp}, nil
+	}
+}

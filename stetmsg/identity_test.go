@@ -1,0 +1,38 @@
+package stetmsg_test
+
+import (
+	"testing"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetmsg"
+)
+
+func envelope(m order) stetmsg.Envelope {
+	return stetmsg.Envelope{Body: []byte(m.Body), Header: func(name string) (string, bool) { return m.ID, name == "id" && m.ID != "none" }}
+}
+
+func TestHeaderIsTheKeyAndTheBodyTheFingerprint(t *testing.T) {
+	byID := stetmsg.By(envelope, stetmsg.Header("orders", "id"))
+	op, err := byID(order{"1", "a"})
+	if want := (stet.Op{Scope: "orders", Key: "1", Fingerprint: stet.NewFingerprint([]byte("a"))}); err != nil || op != want {
+		t.Fatal(op, err)
+	}
+	for _, id := range []string{"", "none"} {
+		if _, err := byID(order{id, "a"}); err == nil {
+			t.Errorf("a message with the id %q has an identity", id)
+		}
+	}
+	if _, err := stetmsg.By(envelope, stetmsg.Header("orders", "other"))(order{"1", "a"}); err == nil {
+		t.Error("a missing header is an identity")
+	}
+}
+
+func TestDigestMakesEqualBodiesOneOperation(t *testing.T) {
+	byBody := stetmsg.By(envelope, stetmsg.Digest("orders"))
+	a, _ := byBody(order{"1", "a"})
+	b, _ := byBody(order{"2", "a"})
+	c, _ := byBody(order{"1", "b"})
+	if a != b || a.Key == c.Key || len(a.Key) > stet.MaxKey {
+		t.Fatal(a, b, c)
+	}
+}

@@ -1,0 +1,55 @@
+// Package receiver is what the receivers of all brokers have in common.
+package receiver
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+// Invalid is the error of wrong wiring, in the words of a package of stetmsg.
+func Invalid(name, format string, args ...any) error {
+	return &stet.Error{Kind: stet.ErrInvalid, Execution: stet.NotExecuted, Cause: fmt.Errorf("stetmsg/"+name+": "+format, args...)}
+}
+
+const (
+	minPause = 100 * time.Millisecond
+	maxPause = 10 * time.Second
+)
+
+// Pause is how long a receiver waits before it asks its broker again: twice as
+// long each time, from 100 ms to 10 s, less up to half of it at random. The zero
+// value is ready.
+type Pause struct{ last time.Duration }
+
+// Wait waits, after err, which it logs.
+func (p *Pause) Wait(ctx context.Context, log *slog.Logger, err error) {
+	Log(log).WarnContext(ctx, "stetmsg: the broker is asked again", slog.Any("error", err))
+	p.last = min(max(2*p.last, minPause), maxPause)
+	Sleep(ctx, p.last/2+rand.N(p.last/2))
+}
+
+// Reset makes the next pause the shortest one.
+func (p *Pause) Reset() { p.last = 0 }
+
+// Log returns the logger of options, or the default one.
+func Log(l *slog.Logger) *slog.Logger {
+	if l != nil {
+		return l
+	}
+	return slog.Default()
+}
+
+// Sleep waits for d, or until ctx ends.
+func Sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}

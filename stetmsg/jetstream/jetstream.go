@@ -1,0 +1,234 @@
+// Package jetstream receives messages from NATS JetStream (server 2.9 and later)
+// for a stetmsg.Consumer, through a pull consumer with explicit acknowledgement.
+//
+// A message in hand is kept there by in-progress pulses. One that has to wait is
+// given back with a delay, and a dead letter is published to a subject of its
+// own, with the reason in its headers, before the original is terminated.
+// JetStream keeps no order of what is delivered again; with MaxAckPending 1 it
+// delivers nothing else meanwhile.
+package jetstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/stetmsg/internal/receiver"
+)
+
+// Headers that say of a dead letter why it is one.
+const (
+	ReasonHeader = "Stet-Reason"
+	ErrorHeader  = "Stet-Error"
+)
+
+const (
+	fetchWait  = time.Second      // how long one request for messages waits
+	brokerWait = 10 * time.Second // for the last word, and before a dead letter is tried again
+)
+
+// Options configure a Receiver. All but Prefetch and ErrorLog are required.
+type Options struct {
+	// JetStream is what dead letters are published through. Its connection
+	// should have nats.MaxReconnects(-1).
+	JetStream jetstream.JetStream
+	// Consumer is received from. It must be a durable pull consumer with
+	// AckExplicit and without MaxDeliver, after which JetStream would let go
+	// of a message that nobody has handled.
+	Consumer jetstream.Consumer
+	// DeadLetterSubject is the subject of a stream that gets dead letters.
+	DeadLetterSubject string
+	// Prefetch is how many messages are in hand at most. Default: twice the
+	// stetmsg consumer's Concurrency.
+	Prefetch int
+	// ErrorLog gets failed requests and the like. Default slog.Default().
+	ErrorLog *slog.Logger
+}
+
+// Receiver hands the messages of a JetStream consumer to a stetmsg.Consumer.
+type Receiver struct {
+	consumer *stetmsg.Consumer[jetstream.Msg]
+	o        Options
+	every    time.Duration // between pulses
+}
+
+// New returns a receiver. Wrong options are errors of kind stet.ErrInvalid; it
+// asks the server for the consumer's configuration.
+func New(ctx context.Context, consumer *stetmsg.Consumer[jetstream.Msg], o Options) (*Receiver, error) {
+	switch {
+	case consumer == nil:
+		return nil, receiver.Invalid("jetstream", "New needs a consumer; stetmsg.New makes one")
+	case o.JetStream == nil || o.Consumer == nil || o.DeadLetterSubject == "":
+		return nil, receiver.Invalid("jetstream", "Options need JetStream, Consumer and DeadLetterSubject")
+	case o.Prefetch < 0:
+		return nil, receiver.Invalid("jetstream", "Options.Prefetch is negative: %d", o.Prefetch)
+	}
+	if o.Prefetch == 0 {
+		o.Prefetch = 2 * consumer.Concurrency()
+	}
+	info, err := o.Consumer.Info(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("stetmsg/jetstream: the consumer cannot be looked at: %w", err)
+	}
+	c := info.Config
+	switch {
+	case c.AckPolicy != jetstream.AckExplicitPolicy:
+		return nil, receiver.Invalid("jetstream", "the consumer's AckPolicy is %v; it must be AckExplicitPolicy", c.AckPolicy)
+	case c.MaxDeliver > 0:
+		return nil, receiver.Invalid("jetstream", "the consumer's MaxDeliver is %d, after which messages are lost; it must be -1: stetmsg.Options.MaxAttempts bounds attempts", c.MaxDeliver)
+	}
+	wait := c.AckWait
+	for _, d := range c.BackOff { // it replaces AckWait
+		wait = min(wait, d)
+	}
+	return &Receiver{consumer: consumer, o: o, every: max(wait/3, time.Millisecond)}, nil
+}
+
+// Run receives until ctx ends; then it receives no more, gives back what it has
+// not begun, ends what it has, and returns nil. While the server cannot be
+// reached it asks again.
+func (r *Receiver) Run(ctx context.Context) error {
+	hand := receiver.NewLanes(r.o.Prefetch)
+	var pause receiver.Pause
+	for ctx.Err() == nil {
+		n, err := r.fetch(ctx, hand)
+		if n > 0 || err == nil {
+			pause.Reset()
+		}
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		pause.Wait(ctx, r.o.ErrorLog, err)
+	}
+	hand.Wait()
+	// What was said last is on its way before the connection may be closed.
+	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), brokerWait)
+	defer cancel()
+	if err := r.o.JetStream.Conn().FlushWithContext(flush); err != nil {
+		receiver.Log(r.o.ErrorLog).WarnContext(ctx, "stetmsg/jetstream: some messages may come again", slog.Any("error", err))
+	}
+	return nil
+}
+
+// fetch asks for as many messages as there is room for, so that none waits
+// where nothing keeps it in hand. The request is not cut short when ctx ends:
+// what the server has sent meanwhile would be lost until AckWait is over.
+func (r *Receiver) fetch(ctx context.Context, hand *receiver.Lanes) (n int, err error) {
+	if !hand.Await(ctx, (r.o.Prefetch+1)/2) {
+		return 0, nil
+	}
+	batch, err := r.o.Consumer.Fetch(hand.Free(), jetstream.FetchMaxWait(fetchWait))
+	if err != nil {
+		return 0, err
+	}
+	for m := range batch.Messages() {
+		n++
+		d := &delivery{r: r, m: m}
+		if !hand.Go(ctx, "", func() { _, _ = r.consumer.Handle(ctx, m, d) }) { // Handle has logged the error
+			_ = m.Nak() // else AckWait does it
+		}
+	}
+	if err = batch.Error(); errors.Is(err, nats.ErrTimeout) {
+		err = nil
+	}
+	return n, err
+}
+
+// delivery is a message in hand.
+type delivery struct {
+	r *Receiver
+	m jetstream.Msg
+}
+
+// Deliveries implements stetmsg.Delivery.
+func (d *delivery) Deliveries() int {
+	meta, err := d.m.Metadata()
+	if err != nil {
+		return 0
+	}
+	return int(min(meta.NumDelivered, 1<<30))
+}
+
+// Ack implements stetmsg.Delivery. The server does not confirm it: one that is
+// lost brings the message back, which costs less than waiting for each.
+func (d *delivery) Ack(context.Context) error { return d.m.Ack() }
+
+// Retry implements stetmsg.Delivery.
+func (d *delivery) Retry(_ context.Context, after time.Duration) error {
+	if after <= 0 {
+		return d.m.Nak()
+	}
+	return d.m.NakWithDelay(after)
+}
+
+// Extend implements stetmsg.Extender.
+func (d *delivery) Extend(context.Context) error { return d.m.InProgress() }
+
+// ExtendEvery implements stetmsg.Extender.
+func (d *delivery) ExtendEvery() time.Duration { return d.r.every }
+
+// DeadLetter implements stetmsg.Delivery.
+func (d *delivery) DeadLetter(ctx context.Context, why stetmsg.Decision) error {
+	m := nats.NewMsg(d.r.o.DeadLetterSubject)
+	m.Data = d.m.Data()
+	for name, values := range d.m.Headers() {
+		// What the server acted on once would be refused, or acted on again.
+		if name == nats.MsgIdHdr || !strings.HasPrefix(name, "Nats-") {
+			m.Header[name] = values
+		}
+	}
+	m.Header.Set(ReasonHeader, string(why.Reason))
+	m.Header.Set(ErrorHeader, why.Text())
+	if _, err := d.r.o.JetStream.PublishMsg(ctx, m); err != nil {
+		return errors.Join(err, d.m.NakWithDelay(brokerWait))
+	}
+	return d.m.Term()
+}
+
+// Envelope is how an identity sees a message: by its headers, in which the
+// producer's id is often Nats-Msg-Id.
+func Envelope(m jetstream.Msg) stetmsg.Envelope {
+	h := m.Headers()
+	get := func(name string) (string, bool) {
+		if v := h.Values(name); len(v) > 0 {
+			return v[0], true
+		}
+		return "", false
+	}
+	contentType, ok := get("Content-Type")
+	if !ok {
+		contentType, _ = get("content-type")
+	}
+	return stetmsg.Envelope{Header: get, ContentType: contentType, Body: m.Data()}
+}
+
+// Part returns m with another body, for cloudevents.Split.
+func Part(m jetstream.Msg, contentType string, body []byte) jetstream.Msg {
+	h := nats.Header{}
+	for name, values := range m.Headers() {
+		if !strings.EqualFold(name, "Content-Type") {
+			h[name] = values
+		}
+	}
+	h.Set("Content-Type", contentType)
+	return &part{m, h, body}
+}
+
+type part struct {
+	jetstream.Msg
+	header nats.Header
+	body   []byte
+}
+
+// Data implements jetstream.Msg.
+func (p *part) Data() []byte { return p.body }
+
+// Headers implements jetstream.Msg.
+func (p *part) Headers() nats.Header { return p.header }

@@ -1,0 +1,220 @@
+// Package kafka receives records from Kafka for a stetmsg.Consumer, as a member
+// of a consumer group.
+//
+// The records of a partition are handled one after the other, in their order:
+// one that has to wait holds up those behind it, and no others. Partitions are
+// handled side by side, up to the consumer's Concurrency. An offset is committed
+// only past records that are settled or dead-lettered. When a partition is
+// revoked, the run in progress ends and what is done is committed before another
+// member gets it; a member that is thought dead and is not finds that its
+// records run, or ran, elsewhere.
+//
+// Kafka does not count deliveries. Attempts are counted for as long as a
+// partition stays with a member, so in a transaction, where a dead run leaves no
+// trace, a record that kills its process is tried for ever.
+//
+// Its tests run against kfake, which stands in for Kafka.
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/stetmsg/internal/receiver"
+)
+
+// Headers of a dead letter: why it is one, and where it was.
+const (
+	ReasonHeader = "stet-reason"
+	ErrorHeader  = "stet-error"
+	OriginHeader = "stet-origin" // topic/partition/offset
+)
+
+const (
+	pollRecords = 500 // in one poll, and waiting in a partition before it is paused
+	commitWait  = 10 * time.Second
+	brokerWait  = 200 * time.Millisecond // before a dead letter is tried again
+)
+
+// Options configure a Receiver. All but Client and ErrorLog are required.
+type Options struct {
+	// Client are options of the client: seed brokers, TLS and so on. Those of
+	// committing and rebalancing are this package's.
+	Client []kgo.Opt
+	// Group and Topics are what is consumed.
+	Group  string
+	Topics []string
+	// DeadLetterTopic gets dead letters, with the key that they came with.
+	DeadLetterTopic string
+	// ErrorLog gets failed fetches and the like. Default slog.Default().
+	ErrorLog *slog.Logger
+}
+
+// Receiver hands the records of a group's partitions to a consumer.
+type Receiver struct {
+	consumer *stetmsg.Consumer[*kgo.Record]
+	o        Options
+
+	mu      sync.Mutex
+	workers map[partition]*worker
+}
+
+type partition struct {
+	topic string
+	n     int32
+}
+
+// New returns a receiver. Wrong options are errors of kind stet.ErrInvalid.
+func New(consumer *stetmsg.Consumer[*kgo.Record], o Options) (*Receiver, error) {
+	switch {
+	case consumer == nil:
+		return nil, receiver.Invalid("kafka", "New needs a consumer; stetmsg.New makes one")
+	case o.Group == "" || len(o.Topics) == 0 || o.DeadLetterTopic == "":
+		return nil, receiver.Invalid("kafka", "Options need a Group, Topics and a DeadLetterTopic")
+	case slices.Contains(o.Topics, o.DeadLetterTopic):
+		return nil, receiver.Invalid("kafka", "Options.DeadLetterTopic is among Topics: dead letters would come again and again")
+	}
+	r := &Receiver{consumer: consumer, o: o, workers: make(map[partition]*worker)}
+	if err := kgo.ValidateOpts(r.options(context.Background())...); err != nil {
+		return nil, receiver.Invalid("kafka", "Options.Client: %w", err)
+	}
+	return r, nil
+}
+
+// options are those of the client; ctx is the workers'.
+func (r *Receiver) options(ctx context.Context) []kgo.Opt {
+	return append(slices.Clone(r.o.Client),
+		kgo.ConsumerGroup(r.o.Group),
+		kgo.ConsumeTopics(r.o.Topics...),
+		kgo.AutoCommitMarks(),
+		kgo.AutoCommitInterval(time.Second),
+		kgo.BlockRebalanceOnPoll(),
+		kgo.RequiredAcks(kgo.AllISRAcks()), // of dead letters
+		kgo.OnPartitionsAssigned(func(_ context.Context, cl *kgo.Client, ps map[string][]int32) { r.assigned(ctx, cl, ps) }),
+		kgo.OnPartitionsRevoked(func(ctx context.Context, cl *kgo.Client, ps map[string][]int32) {
+			r.end(ps)
+			r.commit(ctx, cl)
+		}),
+		kgo.OnPartitionsLost(func(_ context.Context, _ *kgo.Client, ps map[string][]int32) { r.end(ps) }),
+	)
+}
+
+// Run receives until ctx ends; then it receives no more, ends the runs that it
+// has begun, commits, leaves the group and returns nil. While no broker can be
+// reached it asks again.
+func (r *Receiver) Run(ctx context.Context) error {
+	cl, err := kgo.NewClient(r.options(ctx)...)
+	if err != nil {
+		return fmt.Errorf("stetmsg/kafka: %w", err)
+	}
+	defer cl.CloseAllowingRebalance()
+	var pause receiver.Pause
+	for ctx.Err() == nil {
+		fetches := cl.PollRecords(ctx, pollRecords)
+		var failed error
+		fetches.EachError(func(topic string, n int32, err error) {
+			failed = errors.Join(failed, fmt.Errorf("%s/%d: %w", topic, n, err))
+		})
+		fetches.EachPartition(func(p kgo.FetchTopicPartition) { r.worker(p.Topic, p.Partition).push(p.Records) })
+		cl.AllowRebalance()
+		if failed == nil || ctx.Err() != nil {
+			pause.Reset()
+			continue
+		}
+		pause.Wait(ctx, r.o.ErrorLog, failed)
+	}
+	all := make(map[string][]int32)
+	r.mu.Lock()
+	for p := range r.workers {
+		all[p.topic] = append(all[p.topic], p.n)
+	}
+	r.mu.Unlock()
+	r.end(all)
+	r.commit(context.WithoutCancel(ctx), cl)
+	return nil
+}
+
+// commit commits what is done. Where that fails, records come again, and are
+// found in the store.
+func (r *Receiver) commit(ctx context.Context, cl *kgo.Client) {
+	ctx, cancel := context.WithTimeout(ctx, commitWait)
+	defer cancel()
+	if err := cl.CommitMarkedOffsets(ctx); err != nil {
+		receiver.Log(r.o.ErrorLog).WarnContext(ctx, "stetmsg/kafka: offsets were not committed; records will come again", slog.Any("error", err))
+	}
+}
+
+func (r *Receiver) assigned(ctx context.Context, cl *kgo.Client, ps map[string][]int32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for topic, ns := range ps {
+		for _, n := range ns {
+			w := &worker{r: r, cl: cl, p: partition{topic, n}, wake: make(chan struct{}, 1), done: make(chan struct{})}
+			w.ctx, w.cancel = context.WithCancel(ctx)
+			r.workers[w.p] = w
+			go w.run() // ends with end
+		}
+	}
+}
+
+func (r *Receiver) worker(topic string, n int32) *worker {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.workers[partition{topic, n}]
+}
+
+// end ends the workers of partitions, and waits for their runs.
+func (r *Receiver) end(ps map[string][]int32) {
+	var ended []*worker
+	r.mu.Lock()
+	for topic, ns := range ps {
+		for _, n := range ns {
+			if w := r.workers[partition{topic, n}]; w != nil {
+				w.cancel()
+				ended = append(ended, w)
+				delete(r.workers, w.p)
+			}
+		}
+	}
+	r.mu.Unlock()
+	for _, w := range ended {
+		<-w.done
+		w.cl.ResumeFetchPartitions(map[string][]int32{w.p.topic: {w.p.n}}) // it may come back
+	}
+}
+
+// Envelope is how an identity sees a record: by its headers.
+func Envelope(rec *kgo.Record) stetmsg.Envelope {
+	get := func(name string) (string, bool) {
+		for _, h := range rec.Headers {
+			if h.Key == name {
+				return string(h.Value), true
+			}
+		}
+		return "", false
+	}
+	contentType, _ := get("content-type")
+	return stetmsg.Envelope{Header: get, ContentType: contentType, Body: rec.Value}
+}
+
+// Part returns rec with another value, for cloudevents.Split.
+func Part(rec *kgo.Record, contentType string, body []byte) *kgo.Record {
+	part := *rec
+	part.Value = body
+	part.Headers = slices.DeleteFunc(slices.Clone(rec.Headers), func(h kgo.RecordHeader) bool { return h.Key == "content-type" })
+	part.Headers = append(part.Headers, kgo.RecordHeader{Key: "content-type", Value: []byte(contentType)})
+	return &part
+}
+
+func origin(rec *kgo.Record) string {
+	return rec.Topic + "/" + strconv.Itoa(int(rec.Partition)) + "/" + strconv.FormatInt(rec.Offset, 10)
+}

@@ -1,0 +1,318 @@
+package kafka_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"go.uber.org/goleak"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/stetmsg/kafka"
+	"github.com/stet-go/stet/store/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = 60 * time.Second // for what a loaded machine does
+
+// fixture is a stand-in for Kafka with a topic of two partitions, and an engine.
+type fixture struct {
+	t       *testing.T
+	cluster *kfake.Cluster
+	client  *kgo.Client
+	engine  *stet.Engine
+
+	mu      sync.Mutex
+	ran     []string // keys, in their order
+	reasons []stetmsg.Reason
+	changed chan struct{}
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(2, "orders"), kfake.SeedTopics(1, "dead"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = engine.Close() })
+	return &fixture{t: t, cluster: cluster, client: client, engine: engine, changed: make(chan struct{}, 1)}
+}
+
+func (f *fixture) publish(partition int32, ids ...string) {
+	f.t.Helper()
+	for _, id := range ids {
+		rec := &kgo.Record{Topic: "orders", Partition: partition, Value: []byte("five books"), Headers: []kgo.RecordHeader{{Key: "id", Value: []byte(id)}}}
+		if id == "" {
+			rec.Headers = nil
+		}
+		if err := f.client.ProduceSync(f.t.Context(), rec).FirstErr(); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+}
+
+// receiver notes what was run without an error.
+func (f *fixture) receiver(h func(context.Context, string) error) *kafka.Receiver {
+	f.t.Helper()
+	c, err := stetmsg.New(f.engine, stetmsg.Options[*kgo.Record]{
+		Operation: stetmsg.By(kafka.Envelope, stetmsg.Header("orders", "id")), ErrorLog: slog.New(slog.DiscardHandler),
+		Backoff: func(int) time.Duration { return 200 * time.Millisecond },
+		Observe: func(_ context.Context, d stetmsg.Decision) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.reasons = append(f.reasons, d.Reason)
+		},
+	}, func(ctx context.Context, _ *kgo.Record) ([]byte, error) {
+		key := stet.FromContext(ctx).Key()
+		if err := h(ctx, key); err != nil {
+			return nil, err
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.ran = append(f.ran, key)
+		select {
+		case f.changed <- struct{}{}:
+		default:
+		}
+		return nil, nil
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	r, err := kafka.New(c, kafka.Options{Client: []kgo.Opt{kgo.SeedBrokers(f.cluster.ListenAddrs()...)}, Group: "workers",
+		Topics: []string{"orders"}, DeadLetterTopic: "dead", ErrorLog: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return r
+}
+
+func (f *fixture) run(r *kafka.Receiver) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	return sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			f.t.Error(err)
+		}
+	})
+}
+
+func (f *fixture) until(done func(ran []string) bool) {
+	f.t.Helper()
+	timeout := time.After(patience)
+	for {
+		f.mu.Lock()
+		ran := slices.Clone(f.ran)
+		f.mu.Unlock()
+		if done(ran) {
+			return
+		}
+		select {
+		case <-f.changed:
+		case <-timeout:
+			f.t.Fatalf("it has not come to pass; ran: %v", ran)
+		}
+	}
+}
+
+// committed is the group's offset in a partition.
+func (f *fixture) committed(partition int32) int64 {
+	return f.cluster.GroupInfo("workers").Commits["orders"][partition].Offset
+}
+
+func ok(context.Context, string) error { return nil }
+
+func TestRecordThatComesFiveTimesIsHandledOnceAndOrderIsKept(t *testing.T) {
+	f := newFixture(t)
+	closed := true
+	stop := f.run(f.receiver(func(_ context.Context, key string) error {
+		if key == "b" && closed { // it has to wait, and those behind it with it
+			closed = false
+			return fmt.Errorf("closed: %w", stet.ErrRetryable)
+		}
+		return nil
+	}))
+	defer stop()
+	f.publish(0, "a", "b", "a", "c", "b", "d", "last")
+	f.until(func(ran []string) bool { return slices.Contains(ran, "last") })
+	stop()
+	if want := []string{"a", "b", "c", "d", "last"}; !slices.Equal(f.ran, want) {
+		t.Fatalf("ran %v", f.ran)
+	}
+	if at := f.committed(0); at != 7 {
+		t.Fatalf("committed up to %d of 7", at)
+	}
+}
+
+func TestOffsetIsNeverCommittedPastARecordThatIsNotSettled(t *testing.T) {
+	f := newFixture(t)
+	begun := make(chan struct{}, 100)
+	stop := f.run(f.receiver(func(_ context.Context, key string) error {
+		if key == "stuck" {
+			begun <- struct{}{}
+			return stet.ErrRetryable
+		}
+		return nil
+	}))
+	defer stop()
+	f.publish(0, "a", "stuck", "b")
+	f.publish(1, "other") // partitions do not wait for each other
+	f.until(func(ran []string) bool { return slices.Contains(ran, "other") && slices.Contains(ran, "a") })
+	<-begun
+	for again := false; !again; {
+		select {
+		case <-begun:
+			again = true
+		case <-f.changed:
+			f.until(func(ran []string) bool {
+				if slices.Contains(ran, "b") {
+					t.Fatal("the record behind one that is not settled was run")
+				}
+				return true
+			})
+		}
+	}
+	stop()
+	if at := f.committed(0); at != 1 {
+		t.Fatalf("committed up to %d; the record at 1 is not settled", at)
+	}
+	stop = f.run(f.receiver(ok))
+	defer stop()
+	f.until(func(ran []string) bool { return slices.Contains(ran, "b") })
+	stop()
+	if !slices.Equal(f.ran[len(f.ran)-2:], []string{"stuck", "b"}) || f.committed(0) != 3 {
+		t.Fatalf("ran %v, committed up to %d", f.ran, f.committed(0))
+	}
+}
+
+func TestRebalanceRunsNothingTwiceAndLosesNothing(t *testing.T) {
+	f := newFixture(t)
+	slow := func(context.Context, string) error {
+		time.Sleep(5 * time.Millisecond)
+		return nil
+	}
+	stop1 := f.run(f.receiver(slow))
+	defer stop1()
+	const n = 200
+	for i := range n {
+		f.publish(int32(i%2), fmt.Sprint(i))
+	}
+	f.until(func(ran []string) bool { return len(ran) > n/10 })
+	stop2 := f.run(f.receiver(slow)) // a second member
+	defer stop2()
+	f.until(func(ran []string) bool { return len(ran) > n/2 })
+	stop1() // the first one leaves
+	f.until(func(ran []string) bool { return len(ran) >= n })
+	stop2()
+	slices.Sort(f.ran)
+	if len(slices.Compact(slices.Clone(f.ran))) != n || len(f.ran) != n {
+		t.Fatalf("%d runs of %d records", len(f.ran), n)
+	}
+	if a, b := f.committed(0), f.committed(1); a != n/2 || b != n/2 {
+		t.Fatalf("committed up to %d and %d", a, b)
+	}
+}
+
+func TestPartitionIsNotGivenAwayWhileARunOfItIsInProgress(t *testing.T) {
+	f := newFixture(t)
+	begun, release := make(chan struct{}, 2), make(chan struct{})
+	hold := func(_ context.Context, key string) error {
+		if key == "held0" || key == "held1" {
+			begun <- struct{}{}
+			<-release
+		}
+		return nil
+	}
+	stop1 := f.run(f.receiver(hold))
+	defer stop1()
+	f.publish(0, "held0", "a")
+	f.publish(1, "held1", "b")
+	<-begun
+	<-begun
+	stop2 := f.run(f.receiver(hold)) // it is to get one of the partitions
+	defer stop2()
+	end := time.Now().Add(3 * time.Second) // in which nothing is to happen
+	for g := f.cluster.GroupInfo("workers"); len(g.Members) < 2 || time.Now().Before(end); g = f.cluster.GroupInfo("workers") {
+		time.Sleep(10 * time.Millisecond)
+	}
+	close(release)
+	f.until(func(ran []string) bool { return len(ran) == 4 })
+	stop2()
+	stop1()
+	for _, r := range f.reasons {
+		if r != stetmsg.Handled {
+			t.Fatalf("a record was given to another member while it was in hand: %v", f.reasons)
+		}
+	}
+}
+
+func TestDeadLetterCarriesItsReasonAndDoesNotHoldUpOthers(t *testing.T) {
+	f := newFixture(t)
+	stop := f.run(f.receiver(func(_ context.Context, key string) error {
+		if key == "bad" {
+			return errors.New("no such book")
+		}
+		return nil
+	}))
+	defer stop()
+	f.publish(0, "bad", "", "good")
+	f.until(func(ran []string) bool { return len(ran) == 1 })
+	stop()
+	reader, err := kgo.NewClient(kgo.SeedBrokers(f.cluster.ListenAddrs()...), kgo.ConsumeTopics("dead"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	var got []string
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for len(got) < 2 && ctx.Err() == nil {
+		reader.PollFetches(ctx).EachRecord(func(rec *kgo.Record) {
+			e := kafka.Envelope(rec)
+			reason, _ := e.Header(kafka.ReasonHeader)
+			origin, _ := e.Header(kafka.OriginHeader)
+			got = append(got, reason+" "+origin+" "+string(rec.Value))
+		})
+	}
+	if want := []string{"failed orders/0/0 five books", "invalid orders/0/1 five books"}; !slices.Equal(got, want) {
+		t.Fatal(got)
+	}
+}
+
+func TestWrongWiringIsAnErrorAtConstruction(t *testing.T) {
+	c, err := stetmsg.New(newFixture(t).engine, stetmsg.Options[*kgo.Record]{Operation: stetmsg.By(kafka.Envelope, stetmsg.Digest("s"))},
+		func(context.Context, *kgo.Record) ([]byte, error) { return nil, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, o := range []kafka.Options{{}, {Group: "g", Topics: []string{"t"}}, {Group: "g", Topics: []string{"t"}, DeadLetterTopic: "t"},
+		{Group: "g", Topics: []string{"t"}, DeadLetterTopic: "d", Client: []kgo.Opt{kgo.SeedBrokers()}}} {
+		if _, err := kafka.New(c, o); !errors.Is(err, stet.ErrInvalid) {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	if _, err := kafka.New(nil, kafka.Options{Group: "g", Topics: []string{"t"}, DeadLetterTopic: "d"}); !errors.Is(err, stet.ErrInvalid) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,339 @@
+package stetmsg_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/store/memory"
+	"github.com/stet-go/stet/store/storetest"
+)
+
+var ctx = context.Background()
+
+func TestOutcomeIsDurableBeforeTheBrokerHearsOfIt(t *testing.T) {
+	b := inMemory(t, stet.Policy{})
+	c := b.consumer(func(context.Context, order) ([]byte, error) { return []byte("done"), nil })
+	d := &delivery{}
+	d.on = func() {
+		if s := b.state("1"); s != stet.Completed {
+			t.Errorf("the record is %v when the broker is told", s)
+		}
+	}
+	got, err := c.Handle(ctx, order{ID: "1"}, d)
+	if err != nil || len(d.told) != 1 || d.told[0] != "ack" {
+		t.Fatal(d.told, err)
+	}
+	wants(t, got, stetmsg.Ack, stetmsg.Handled)
+}
+
+func TestDuplicateIsAcknowledgedWithoutRunning(t *testing.T) {
+	runs := 0
+	c := inMemory(t, stet.Policy{}).consumer(func(context.Context, order) ([]byte, error) {
+		runs++
+		return []byte("the result"), nil
+	})
+	wants(t, c.Decide(ctx, order{ID: "1"}, 1), stetmsg.Ack, stetmsg.Handled)
+	for range 4 {
+		d := c.Decide(ctx, order{ID: "1"}, 1)
+		wants(t, d, stetmsg.Ack, stetmsg.Replayed)
+		if string(d.Outcome.Result) != "the result" {
+			t.Fatalf("the stored result is %q", d.Outcome.Result)
+		}
+	}
+	if runs != 1 {
+		t.Fatalf("%d runs", runs)
+	}
+}
+
+func TestRunningElsewhereIsNeverAcknowledged(t *testing.T) {
+	b := inMemory(t, stet.Policy{})
+	run, err := b.engine.Begin(ctx, stet.Op{Scope: "orders", Key: "1", Fingerprint: stet.NewFingerprint(nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := b.consumer(func(context.Context, order) ([]byte, error) { panic("a second run") })
+	d := &delivery{}
+	got, _ := c.Handle(ctx, order{ID: "1"}, d)
+	wants(t, got, stetmsg.Retry, stetmsg.InFlight)
+	if d.told[0] != "retry" || d.after < time.Second {
+		t.Fatalf("%v after %v", d.told, d.after)
+	}
+	if err := run.Settle(ctx, stet.Outcome{State: stet.Completed}); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, c.Decide(ctx, order{ID: "1"}, 2), stetmsg.Ack, stetmsg.Replayed)
+}
+
+func TestHandlerThatHadNoEffectIsRunAgainUntilItsAttemptsAreUsed(t *testing.T) {
+	b := inMemory(t, stet.Policy{})
+	runs := 0
+	c := b.consumer(func(ctx context.Context, m order) ([]byte, error) {
+		if runs++; m.ID == "declared" {
+			stet.FromContext(ctx).NothingHappened()
+			return nil, nil
+		}
+		return nil, fmt.Errorf("the warehouse is closed: %w", stet.ErrRetryable)
+	}, func(o *stetmsg.Options[order]) { o.MaxAttempts = 3 })
+	for _, id := range []string{"wrapped", "declared"} {
+		runs = 0
+		for n := 1; n <= 2; n++ {
+			d := c.Decide(ctx, order{ID: id}, n)
+			wants(t, d, stetmsg.Retry, stetmsg.NoEffect)
+			if d.After != time.Duration(n)*time.Second || d.Attempts != n {
+				t.Fatalf("after %v, attempt %d", d.After, d.Attempts)
+			}
+			if s := b.state(id); s != stet.Retryable {
+				t.Fatalf("the record is %v", s)
+			}
+		}
+		wants(t, c.Decide(ctx, order{ID: id}, 3), stetmsg.DeadLetter, stetmsg.Exhausted)
+		if s := b.state(id); s != stet.Failed || runs != 3 {
+			t.Fatalf("the record is %v after %d runs", s, runs)
+		}
+	}
+}
+
+func TestHandlerThatFailsOnceIsRunAgainAndItsMessageIsNotLost(t *testing.T) {
+	b := inMemory(t, stet.Policy{})
+	failed := false
+	c := b.consumer(func(context.Context, order) ([]byte, error) {
+		if !failed {
+			failed = true
+			return nil, errors.New("timeout")
+		}
+		return []byte("ok"), nil
+	}, func(o *stetmsg.Options[order]) { o.Retryable = func(error) bool { return true } }) // the handler is idempotent itself
+	wants(t, c.Decide(ctx, order{ID: "1"}, 1), stetmsg.Retry, stetmsg.NoEffect)
+	wants(t, c.Decide(ctx, order{ID: "1"}, 2), stetmsg.Ack, stetmsg.Handled)
+}
+
+func TestAmbiguousErrorIsSettledAsFailedAndDeadLettered(t *testing.T) {
+	b := inMemory(t, stet.Policy{})
+	runs := 0
+	c := b.consumer(func(_ context.Context, m order) ([]byte, error) {
+		runs++
+		switch m.ID {
+		case "panic":
+			panic("oops")
+		case "permanent":
+			return nil, stetmsg.Permanent(fmt.Errorf("no such book: %w", stet.ErrRetryable))
+		case "theirs":
+			return nil, &stet.Error{Kind: stet.ErrRetryable, Execution: stet.NotExecuted}
+		}
+		return nil, errors.New("connection reset")
+	})
+	for _, id := range []string{"error", "panic", "permanent", "theirs"} {
+		runs = 0
+		first := c.Decide(ctx, order{ID: id}, 1)
+		wants(t, first, stetmsg.DeadLetter, stetmsg.Failed)
+		if b.state(id) != stet.Failed || first.Text() == "" {
+			t.Fatalf("%s: %v, %q", id, b.state(id), first.Text())
+		}
+		// The dead letter may not have been sent, so the next copy is one, too.
+		wants(t, c.Decide(ctx, order{ID: id}, 2), stetmsg.DeadLetter, stetmsg.Failed)
+		if runs != 1 {
+			t.Fatalf("%s: %d runs", id, runs)
+		}
+	}
+}
+
+func TestGoexitOfAHandlerLeavesNoClaim(t *testing.T) {
+	b := inMemory(t, stet.Policy{})
+	c := b.consumer(func(context.Context, order) ([]byte, error) {
+		runtime.Goexit()
+		return nil, nil
+	})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.Decide(ctx, order{ID: "1"}, 1)
+	}()
+	<-done
+	if s := b.state("1"); s != stet.Failed {
+		t.Fatalf("the record is %v", s)
+	}
+}
+
+// die leaves a claim behind whose owner is gone.
+func die(t *testing.T, b *bench, key string) {
+	t.Helper()
+	rec, err := b.store.Claim(ctx, stet.ClaimRequest{ID: b.engine.ID("orders", key), Scope: stet.DigestScope("", "orders"),
+		Fingerprint: stet.NewFingerprint(nil), Owner: stet.NewOwner(), Lease: time.Second})
+	if err != nil || rec.State != stet.Running {
+		t.Fatal(rec, err)
+	}
+	time.Sleep(2 * time.Second) // of a bubble
+}
+
+func TestUnknownIsVerifiedElseParkedAndDeadLettered(t *testing.T) {
+	never := func(context.Context, order) ([]byte, error) { panic("run again") }
+	for name, c := range map[string]struct {
+		verify stet.Verify
+		stale  stet.Stale
+		first  stetmsg.Action
+		reason stetmsg.Reason
+		last   stetmsg.Action // on the last delivery
+		state  stet.State
+	}{
+		"no verifier": {nil, 0, stetmsg.DeadLetter, stetmsg.Unknown, stetmsg.DeadLetter, stet.Unknown},
+		"it happened": {func(context.Context, stet.Unresolved) (stet.Verdict, error) {
+			return stet.ItHappened(stet.Outcome{State: stet.Completed}), nil
+		}, 0, stetmsg.Ack, stetmsg.Replayed, stetmsg.Ack, stet.Completed},
+		"nobody can tell": {func(context.Context, stet.Unresolved) (stet.Verdict, error) { return stet.CannotKnow(), nil },
+			0, stetmsg.Retry, stetmsg.Unknown, stetmsg.DeadLetter, stet.Unknown},
+		"the verifier is down": {func(context.Context, stet.Unresolved) (stet.Verdict, error) {
+			return stet.Verdict{}, errors.New("down")
+		}, 0, stetmsg.Retry, stetmsg.Unknown, stetmsg.DeadLetter, stet.Unknown},
+		"failed when stale": {nil, stet.StaleFail, stetmsg.DeadLetter, stetmsg.Failed, stetmsg.DeadLetter, stet.Failed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := inMemory(t, stet.Policy{Verify: c.verify, Stale: c.stale})
+				die(t, b, "1")
+				consumer := b.consumer(never)
+				wants(t, consumer.Decide(ctx, order{ID: "1"}, 1), c.first, c.reason)
+				if d := consumer.Decide(ctx, order{ID: "1"}, stetmsg.DefaultMaxAttempts); d.Action != c.last {
+					t.Fatalf("at last: %v, %v", d.Action, d.Err)
+				}
+				if s := b.state("1"); s != c.state {
+					t.Fatalf("the record is %v", s)
+				}
+			})
+		})
+	}
+}
+
+func TestHandlerThatDoesNotKnowIsParkedAndNeitherSettledNorRunAgain(t *testing.T) {
+	for _, verified := range []bool{false, true} {
+		p := stet.Policy{}
+		if verified {
+			p.Verify = func(context.Context, stet.Unresolved) (stet.Verdict, error) {
+				return stet.ItHappened(stet.Outcome{State: stet.Completed}), nil
+			}
+		}
+		b := inMemory(t, p)
+		c := b.consumer(func(ctx context.Context, _ order) ([]byte, error) {
+			stet.FromContext(ctx).OutcomeUnknown(0)
+			return nil, errors.New("the processor did not answer")
+		})
+		d := c.Decide(ctx, order{ID: "1"}, 1)
+		if s := b.state("1"); s != stet.Unknown {
+			t.Fatalf("the record is %v", s)
+		}
+		if verified {
+			wants(t, d, stetmsg.Retry, stetmsg.Unknown)
+			wants(t, c.Decide(ctx, order{ID: "1"}, 2), stetmsg.Ack, stetmsg.Replayed)
+			continue
+		}
+		wants(t, d, stetmsg.DeadLetter, stetmsg.Unknown)
+	}
+}
+
+func TestHandlerThatKillsItsProcessIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := inMemory(t, stet.Policy{Stale: stet.StaleTakeOver})
+		die(t, b, "1")
+		c := b.consumer(func(context.Context, order) ([]byte, error) { panic("run again") },
+			func(o *stetmsg.Options[order]) { o.MaxAttempts = 1 })
+		wants(t, c.Decide(ctx, order{ID: "1"}, 2), stetmsg.DeadLetter, stetmsg.Exhausted)
+		if s := b.state("1"); s != stet.Failed {
+			t.Fatalf("the record is %v", s)
+		}
+	})
+}
+
+func TestOtherContentUnderTheSameKeyIsNotExecuted(t *testing.T) {
+	runs := 0
+	c := inMemory(t, stet.Policy{}).consumer(func(context.Context, order) ([]byte, error) {
+		runs++
+		return nil, nil
+	})
+	wants(t, c.Decide(ctx, order{ID: "1", Body: "a"}, 1), stetmsg.Ack, stetmsg.Handled)
+	wants(t, c.Decide(ctx, order{ID: "1", Body: "b"}, 1), stetmsg.DeadLetter, stetmsg.Mismatch)
+	for _, id := range []string{"", strings.Repeat("k", stet.MaxKey+1)} {
+		wants(t, c.Decide(ctx, order{ID: id}, 1), stetmsg.DeadLetter, stetmsg.Invalid)
+	}
+	if runs != 1 {
+		t.Fatalf("%d runs", runs)
+	}
+}
+
+func TestTombstoneIsAcknowledgedButAFailedOneDeadLettered(t *testing.T) {
+	c := inMemory(t, stet.Policy{MaxResult: 1}).consumer(func(_ context.Context, m order) ([]byte, error) {
+		if m.ID == "fails" {
+			return nil, errors.New("a text that is too large to be kept")
+		}
+		return []byte("too large"), nil
+	})
+	wants(t, c.Decide(ctx, order{ID: "1"}, 1), stetmsg.Ack, stetmsg.Handled)
+	d := c.Decide(ctx, order{ID: "1"}, 2)
+	wants(t, d, stetmsg.Ack, stetmsg.Replayed)
+	if !d.Outcome.Gone {
+		t.Error("the outcome is not said to be gone")
+	}
+	wants(t, c.Decide(ctx, order{ID: "fails"}, 1), stetmsg.DeadLetter, stetmsg.Failed)
+	wants(t, c.Decide(ctx, order{ID: "fails"}, 2), stetmsg.DeadLetter, stetmsg.Failed)
+}
+
+func TestMessageIsKeptInHandWhileTheStoreIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var down atomic.Bool
+		down.Store(true)
+		b := newBench(t, storetest.Faulty(memory.New(memory.Options{}), func(storetest.Call) storetest.Fault {
+			if down.Load() {
+				return storetest.FailBefore
+			}
+			return storetest.NoFault
+		}), stet.Policy{})
+		c := b.consumer(func(context.Context, order) ([]byte, error) { return nil, nil })
+		d := &delivery{every: time.Minute}
+		done := make(chan stetmsg.Decision)
+		go func() {
+			got, _ := c.Handle(ctx, order{ID: "1"}, d)
+			done <- got
+		}()
+		time.Sleep(time.Hour)
+		down.Store(false)
+		wants(t, <-done, stetmsg.Ack, stetmsg.Handled)
+		if len(d.told) < 50 || d.told[0] != "extend" || d.told[len(d.told)-1] != "ack" {
+			t.Fatalf("the broker was told %v", d.told)
+		}
+
+		down.Store(true)
+		ctx, cancel := context.WithCancel(ctx)
+		go func() {
+			got, _ := c.Handle(ctx, order{ID: "2"}, &delivery{})
+			done <- got
+		}()
+		time.Sleep(time.Minute)
+		cancel()
+		wants(t, <-done, stetmsg.Retry, stetmsg.Stopped)
+	})
+}
+
+func TestUnsettledRunIsNotAcknowledged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, storetest.Faulty(memory.New(memory.Options{}), func(c storetest.Call) storetest.Fault {
+			if c.Method == "Settle" {
+				return storetest.FailBefore
+			}
+			return storetest.NoFault
+		}), stet.Policy{})
+		c := b.consumer(func(context.Context, order) ([]byte, error) { return nil, nil })
+		d := &delivery{}
+		got, _ := c.Handle(ctx, order{ID: "1"}, d)
+		wants(t, got, stetmsg.Retry, stetmsg.Unsettled)
+		if len(d.told) != 1 || d.told[0] != "retry" {
+			t.Fatal(d.told)
+		}
+	})
+}

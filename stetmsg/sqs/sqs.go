@@ -1,0 +1,187 @@
+// Package sqs receives messages from Amazon SQS for a stetmsg.Consumer.
+//
+// The visibility timeout of a message in hand is extended while it is in hand,
+// and is what a message that has to wait waits for. A dead letter is sent to a
+// queue of its own, with the reason in its attributes, before the original is
+// deleted; give the queue itself no redrive policy, or one that counts higher
+// than stetmsg.Options.MaxAttempts. In a FIFO queue (its name ends in .fifo)
+// the messages of a group are handled one after the other: those behind one
+// that has to wait are given back.
+//
+// Where AWS Lambda receives in your stead, see Batch. The tests run against a
+// small stand-in for SQS, which speaks its protocol.
+package sqs
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/stetmsg/internal/receiver"
+)
+
+// Attributes that say of a dead letter why it is one.
+const (
+	ReasonAttribute = "stet-reason"
+	ErrorAttribute  = "stet-error"
+)
+
+const (
+	// DefaultVisibility is how long a message stays in hand without a sign of
+	// life.
+	DefaultVisibility = 60 * time.Second
+	// MaxVisibility is SQS's limit, and so of how long a message waits.
+	MaxVisibility = 12 * time.Hour
+
+	maxReceive  = 10 // messages in one call
+	receiveWait = 2 * time.Second
+)
+
+// API is what is used of SQS; *sqs.Client is one.
+type API interface {
+	ReceiveMessage(context.Context, *sqs.ReceiveMessageInput, ...func(*sqs.Options)) (*sqs.ReceiveMessageOutput, error)
+	DeleteMessage(context.Context, *sqs.DeleteMessageInput, ...func(*sqs.Options)) (*sqs.DeleteMessageOutput, error)
+	ChangeMessageVisibility(context.Context, *sqs.ChangeMessageVisibilityInput, ...func(*sqs.Options)) (*sqs.ChangeMessageVisibilityOutput, error)
+	SendMessage(context.Context, *sqs.SendMessageInput, ...func(*sqs.Options)) (*sqs.SendMessageOutput, error)
+}
+
+// Options configure a Receiver. Client and the two URLs are required.
+type Options struct {
+	Client             API
+	QueueURL           string
+	DeadLetterQueueURL string // of a FIFO queue a FIFO queue
+	// Visibility is how long a message stays in hand without a sign of life,
+	// one of which is given at each third of it. 3 s to MaxVisibility. Default
+	// DefaultVisibility.
+	Visibility time.Duration
+	// Prefetch is how many messages are in hand at most. Default: twice the
+	// consumer's Concurrency.
+	Prefetch int
+	// ErrorLog gets failed calls. Default slog.Default().
+	ErrorLog *slog.Logger
+}
+
+// Receiver hands the messages of a queue to a consumer.
+type Receiver struct {
+	consumer *stetmsg.Consumer[types.Message]
+	o        Options
+}
+
+// New returns a receiver. Wrong options are errors of kind stet.ErrInvalid.
+func New(consumer *stetmsg.Consumer[types.Message], o Options) (*Receiver, error) {
+	if o.Visibility == 0 {
+		o.Visibility = DefaultVisibility
+	}
+	switch {
+	case consumer == nil:
+		return nil, receiver.Invalid("sqs", "New needs a consumer; stetmsg.New makes one")
+	case o.Client == nil || o.QueueURL == "" || o.DeadLetterQueueURL == "":
+		return nil, receiver.Invalid("sqs", "Options need a Client, a QueueURL and a DeadLetterQueueURL")
+	case fifo(o.QueueURL) != fifo(o.DeadLetterQueueURL):
+		return nil, receiver.Invalid("sqs", "Options: the queue and the dead-letter queue must both be FIFO queues, or neither")
+	case o.Visibility < 3*time.Second || o.Visibility > MaxVisibility:
+		return nil, receiver.Invalid("sqs", "Options.Visibility is %v; it must be 3s to %v", o.Visibility, MaxVisibility)
+	case o.Prefetch < 0:
+		return nil, receiver.Invalid("sqs", "Options.Prefetch is negative: %d", o.Prefetch)
+	}
+	if o.Prefetch == 0 {
+		o.Prefetch = 2 * consumer.Concurrency()
+	}
+	return &Receiver{consumer: consumer, o: o}, nil
+}
+
+func fifo(url string) bool { return strings.HasSuffix(url, ".fifo") }
+
+// Run receives until ctx ends; then it receives no more, gives back what it has
+// not begun, ends what it has, and returns nil. After a failed call it asks
+// again.
+func (r *Receiver) Run(ctx context.Context) error {
+	hand := receiver.NewLanes(r.o.Prefetch)
+	defer hand.Wait()
+	var pause receiver.Pause
+	for hand.Await(ctx, min(maxReceive, r.o.Prefetch)) {
+		if err := r.receive(ctx, hand); err != nil {
+			pause.Wait(ctx, r.o.ErrorLog, err)
+			continue
+		}
+		pause.Reset()
+	}
+	return nil
+}
+
+// receive is one call. It is not cut short when ctx ends: what SQS has handed
+// over meanwhile would be out of sight until its visibility timeout.
+func (r *Receiver) receive(ctx context.Context, hand *receiver.Lanes) error {
+	out, err := r.o.Client.ReceiveMessage(context.WithoutCancel(ctx), &sqs.ReceiveMessageInput{
+		QueueUrl: &r.o.QueueURL, MaxNumberOfMessages: int32(min(maxReceive, r.o.Prefetch)), WaitTimeSeconds: int32(receiveWait / time.Second),
+		VisibilityTimeout: seconds(r.o.Visibility), MessageAttributeNames: []string{"All"},
+		MessageSystemAttributeNames: []types.MessageSystemAttributeName{types.MessageSystemAttributeNameAll},
+	})
+	if err != nil {
+		return err
+	}
+	// While one of a group is in hand, SQS hands over no more of it, but for
+	// those that came with it.
+	waits := make(map[string]*bool)
+	for _, m := range out.Messages {
+		d := &delivery{r: r, m: m}
+		group := m.Attributes[string(types.MessageSystemAttributeNameMessageGroupId)]
+		if !fifo(r.o.QueueURL) {
+			group = "" // it is for fairness only
+		}
+		if waits[group] == nil {
+			waits[group] = new(bool)
+		}
+		wait := waits[group]
+		handle := func() {
+			if group != "" && *wait {
+				_ = d.Retry(context.WithoutCancel(ctx), 0) // else its visibility timeout does it
+				return
+			}
+			got, err := r.consumer.Handle(ctx, m, d) // which has logged the error
+			if group != "" {
+				*wait = err != nil || got.Action == stetmsg.Retry
+			}
+		}
+		if !hand.Go(ctx, group, handle) {
+			_ = d.Retry(context.WithoutCancel(ctx), 0)
+		}
+	}
+	return nil
+}
+
+// seconds rounds up, as a message is not to come before its time.
+func seconds(d time.Duration) int32 {
+	return int32((min(d, MaxVisibility) + time.Second - 1) / time.Second)
+}
+
+// Envelope is how an identity sees a message: by its attributes, and by the
+// system attributes MessageDeduplicationId, MessageGroupId and their like.
+func Envelope(m types.Message) stetmsg.Envelope {
+	get := func(name string) (string, bool) {
+		if a, ok := m.MessageAttributes[name]; ok && a.StringValue != nil {
+			return *a.StringValue, true
+		}
+		v, ok := m.Attributes[name]
+		return v, ok
+	}
+	contentType, _ := get("content-type")
+	return stetmsg.Envelope{Header: get, ContentType: contentType, Body: []byte(aws.ToString(m.Body))}
+}
+
+// Part returns m with another body, for cloudevents.Split.
+func Part(m types.Message, contentType string, body []byte) types.Message {
+	attributes := map[string]types.MessageAttributeValue{}
+	for name, v := range m.MessageAttributes {
+		attributes[name] = v
+	}
+	attributes["content-type"] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: &contentType}
+	m.MessageAttributes, m.Body = attributes, aws.String(string(body))
+	return m
+}

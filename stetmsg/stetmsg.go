@@ -1,0 +1,224 @@
+// Package stetmsg makes redelivered messages safe: it runs the handler of a
+// message once, acknowledges the message when its outcome is durable, and loses
+// nothing.
+//
+//	consumer, err := stetmsg.NewTx(engine, store, stetmsg.Options[amqp091.Delivery]{
+//		Operation: stetmsg.By(amqp.Envelope, stetmsg.Header("orders", "message-id")),
+//	}, func(ctx context.Context, tx pgx.Tx, m amqp091.Delivery) ([]byte, error) { … })
+//
+// A Consumer knows no broker. Packages amqp, jetstream, kafka and sqs receive
+// messages, hand them to a Consumer and tell the broker what it decided; with
+// another broker, call Consumer.Decide, or implement Delivery and call
+// Consumer.Handle.
+//
+// # What becomes of a message
+//
+//	what the store says, or the handler      what the broker is told
+//	new, handled                             acknowledge, once the outcome is durable
+//	completed before                         acknowledge; Decision.Outcome has the result, for request-reply
+//	failed before                            dead-letter: the first copy may not have got there
+//	running elsewhere                        deliver later; never acknowledge
+//	handler: nothing happened                release the claim, deliver later, with backoff
+//	handler: any other error, in a           roll back, deliver later, with backoff
+//	  transaction
+//	handler: any other error, without one    settle as failed, dead-letter: an effect may have happened
+//	handler: Permanent, or MaxAttempts used  settle as failed, dead-letter
+//	outcome unknown, of a dead run or by     ask Policy.Verify; while it cannot tell, deliver later;
+//	  the handler's word                       without one, dead-letter: the record stays unknown
+//	same key, other content                  dead-letter, not executed
+//	no identity                              dead-letter, not executed
+//	store unavailable                        keep the message in hand, and so receive no more, until it is
+//
+// Nothing is marked before it is handled: a handler that failed once is run
+// again, and a consumer that dies between the two leaves a message that will be
+// delivered again and a store that knows what became of it.
+//
+// # Identity
+//
+// A message is known by the id that its producer gave it (Header, or package
+// cloudevents), never by the broker's own (a delivery tag, a stream's sequence,
+// a Kafka offset, an SQS MessageId). A broker's id tells apart copies that the
+// broker made; a producer whose publish timed out publishes again, and the
+// broker gives that copy another id. Only the producer knows that both are one.
+// Where a producer gives no id there is Digest, with its warning.
+package stetmsg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"reflect"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+const (
+	// DefaultConcurrency is how many messages are handled at a time.
+	DefaultConcurrency = 16
+	// DefaultMaxAttempts is how often a message is tried.
+	DefaultMaxAttempts = 10
+	// MinBackoff and MaxBackoff bound the default of Options.Backoff.
+	MinBackoff = time.Second
+	MaxBackoff = 5 * time.Minute // see MinBackoff
+)
+
+// Options configure a Consumer. Operation is required; the zero value of every
+// other field stands for its default.
+type Options[M any] struct {
+	// Operation says which operation a message asks for: whose it is, its key,
+	// and the fingerprint of what it asks for. By makes one of an Identity. An
+	// error dead-letters the message.
+	Operation func(M) (stet.Op, error)
+	// Split, if set, returns the parts of a message that are operations of
+	// their own, such as the events of a CloudEvents batch. The message is
+	// acknowledged when all parts are done. If one has to be delivered again,
+	// all are, and those that are done are not run again. An error
+	// dead-letters the message.
+	Split func(M) ([]M, error)
+
+	// Concurrency is how many messages are handled at a time, by Handle and so
+	// by the packages of the brokers; others wait in hand. Default
+	// DefaultConcurrency. With 1 they are handled in the order in which they
+	// are received, unless one has to be delivered again.
+	Concurrency int
+	// MaxAttempts is how often a message is tried before its operation is
+	// settled as failed and the message dead-lettered. In lease mode it counts
+	// runs. In a transaction, which leaves no trace when it is rolled back, it
+	// counts the broker's deliveries, and with them those that came to nothing
+	// because another consumer died or was running. Default
+	// DefaultMaxAttempts; negative: no limit.
+	MaxAttempts int
+	// Backoff returns how long a message has to wait after its n-th attempt,
+	// from 1. Default: twice as long each time, from MinBackoff to MaxBackoff,
+	// less up to half of it at random.
+	Backoff func(n int) time.Duration
+	// Retryable says of a handler's error, in lease mode, that the handler had
+	// no effect, or one that may be repeated, so that it is run again. Default:
+	// errors that wrap stet.ErrRetryable, but not those of another operation
+	// (see stet.Do).
+	Retryable func(error) bool
+
+	// Observe, if set, is told what each message came to, before the broker
+	// is. It must be quick and safe for concurrent use.
+	Observe func(context.Context, Decision)
+	// ErrorLog gets what is dead-lettered and what goes wrong; never a key or
+	// a body, but the text of handlers' errors. Default slog.Default().
+	ErrorLog *slog.Logger
+}
+
+// Consumer runs a handler at most once for each operation that messages ask for.
+// It is safe for concurrent use.
+type Consumer[M any] struct {
+	engine *stet.Engine
+	o      Options[M]
+	slots  chan struct{} // a token for each message that is handled
+	// execute is lease or transaction.
+	execute func(ctx context.Context, op stet.Op, m M, deliveries int) Decision
+	// handle is lease mode's handler.
+	handle func(context.Context, M) ([]byte, error)
+	// transact runs the handler in a transaction, or settles an outcome
+	// instead.
+	transact func(ctx context.Context, op stet.Op, m M, instead *stet.Outcome) (*stet.Run, error)
+}
+
+// New returns a consumer for a handler whose effects are outside of the engine's
+// store. What handle returns is stored as the outcome and handed out again.
+//
+// An error of handle settles the operation as failed and dead-letters the
+// message, because an effect may have happened before the error. Where it is
+// known that none did, handle returns an error that wraps stet.ErrRetryable, or
+// calls stet.FromContext(ctx).NothingHappened; where nobody can know, it calls
+// OutcomeUnknown. For a handler that is idempotent itself see Options.Retryable. A panic is an error, and logged.
+//
+// Wrong options are errors of kind stet.ErrInvalid.
+func New[M any](engine *stet.Engine, o Options[M], handle func(ctx context.Context, m M) (result []byte, err error)) (*Consumer[M], error) {
+	c, err := newConsumer(engine, o, handle != nil)
+	if err != nil {
+		return nil, err
+	}
+	c.handle, c.execute = handle, c.lease
+	return c, nil
+}
+
+// NewTx is New for a handler whose effects are writes to store, which must be
+// the engine's. The handler's writes through tx and the outcome are one commit,
+// after which the message is acknowledged. An error or a panic of handle rolls
+// back, and the message is delivered again; Permanent makes it the outcome. The
+// handler must not end the transaction, and must have no effects outside of it.
+func NewTx[Tx, M any](engine *stet.Engine, store stet.TxStore[Tx], o Options[M], handle func(ctx context.Context, tx Tx, m M) (result []byte, err error)) (*Consumer[M], error) {
+	c, err := newConsumer(engine, o, handle != nil)
+	switch {
+	case err != nil:
+		return nil, err
+	case store == nil:
+		return nil, invalid("NewTx needs the engine's store")
+	case reflect.TypeOf(store).Comparable() && engine.Store() != stet.Store(store):
+		return nil, invalid("NewTx needs the store that stet.New was given, not another one")
+	}
+	c.execute = c.transaction
+	c.transact = func(ctx context.Context, op stet.Op, m M, instead *stet.Outcome) (*stet.Run, error) {
+		return stet.RunTx(ctx, engine, store, op, func(ctx context.Context, tx Tx) (stet.Outcome, error) {
+			if instead != nil {
+				return *instead, nil
+			}
+			result, err := c.call(ctx, func() ([]byte, error) { return handle(ctx, tx, m) })
+			return stet.Outcome{State: stet.Completed, Result: result}, err
+		})
+	}
+	return c, nil
+}
+
+func newConsumer[M any](engine *stet.Engine, o Options[M], handler bool) (*Consumer[M], error) {
+	switch {
+	case engine == nil:
+		return nil, invalid("a consumer needs an engine; stet.New makes one")
+	case !handler:
+		return nil, invalid("a consumer needs a handler")
+	case o.Operation == nil:
+		return nil, invalid("Options.Operation is required: it says which messages are the same; By makes one")
+	}
+	if o.Concurrency < 0 {
+		return nil, invalid("Options.Concurrency is negative: %d", o.Concurrency)
+	}
+	if o.Concurrency == 0 {
+		o.Concurrency = DefaultConcurrency
+	}
+	if o.MaxAttempts == 0 {
+		o.MaxAttempts = DefaultMaxAttempts
+	}
+	if o.Backoff == nil {
+		o.Backoff = backoff
+	}
+	if o.Retryable == nil {
+		o.Retryable = func(err error) bool {
+			_, theirs := errors.AsType[*stet.Error](err)
+			return !theirs && errors.Is(err, stet.ErrRetryable)
+		}
+	}
+	return &Consumer[M]{engine: engine, o: o, slots: make(chan struct{}, o.Concurrency)}, nil
+}
+
+// Concurrency returns how many messages are handled at a time.
+func (c *Consumer[M]) Concurrency() int { return c.o.Concurrency }
+
+func backoff(n int) time.Duration {
+	d := MaxBackoff
+	if n < 10 {
+		d = min(MinBackoff<<max(n-1, 0), MaxBackoff)
+	}
+	return d - rand.N(d/2)
+}
+
+func (c *Consumer[M]) log() *slog.Logger {
+	if c.o.ErrorLog != nil {
+		return c.o.ErrorLog
+	}
+	return slog.Default()
+}
+
+func invalid(format string, args ...any) error {
+	return &stet.Error{Kind: stet.ErrInvalid, Execution: stet.NotExecuted, Cause: fmt.Errorf("stetmsg: "+format, args...)}
+}

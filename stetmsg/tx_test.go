@@ -1,0 +1,123 @@
+package stetmsg_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/store/storetest"
+)
+
+func TestBusinessWriteAndOutcomeAreOneCommitBeforeTheAcknowledgement(t *testing.T) {
+	s := onSQLite(t)
+	b := newBench(t, s, stet.Policy{})
+	c := b.consumerTx(s, insert)
+	d := &delivery{}
+	d.on = func() {
+		if n, state := effects(t, s), b.state("1"); n != 1 || state != stet.Completed {
+			t.Errorf("%d effects, %v, when the broker is told", n, state)
+		}
+	}
+	for range 5 {
+		if _, err := c.Handle(ctx, order{ID: "1"}, d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := effects(t, s); n != 1 || d.told[4] != "ack" {
+		t.Fatalf("%d effects, %v", n, d.told)
+	}
+}
+
+func TestErrorRollsBackAndIsRunAgain(t *testing.T) {
+	s := onSQLite(t)
+	b := newBench(t, s, stet.Policy{})
+	runs := 0
+	c := b.consumerTx(s, func(ctx context.Context, tx *sql.Tx, m order) ([]byte, error) {
+		result, err := insert(ctx, tx, m)
+		switch runs++; runs {
+		case 1:
+			return nil, errors.New("deadlock detected")
+		case 2:
+			panic("oops")
+		case 3:
+			stet.FromContext(ctx).NothingHappened()
+		}
+		return result, err
+	})
+	for n := 1; n <= 3; n++ {
+		d := c.Decide(ctx, order{ID: "1"}, n)
+		wants(t, d, stetmsg.Retry, stetmsg.NoEffect)
+		if effects(t, s) != 0 || d.After <= 0 {
+			t.Fatal("an effect without an outcome, or no backoff", d.After)
+		}
+	}
+	wants(t, c.Decide(ctx, order{ID: "1"}, 4), stetmsg.Ack, stetmsg.Handled)
+	if n := effects(t, s); n != 1 {
+		t.Fatalf("%d effects", n)
+	}
+}
+
+func TestPermanentErrorAndTooManyDeliveriesAreFailuresWithoutAnEffect(t *testing.T) {
+	s := onSQLite(t)
+	b := newBench(t, s, stet.Policy{})
+	runs := 0
+	c := b.consumerTx(s, func(ctx context.Context, tx *sql.Tx, m order) ([]byte, error) {
+		runs++
+		if _, err := insert(ctx, tx, m); err != nil {
+			return nil, err
+		}
+		if m.ID == "permanent" {
+			return nil, stetmsg.Permanent(errors.New("no such book"))
+		}
+		return nil, errors.New("deadlock detected")
+	}, func(o *stetmsg.Options[order]) { o.MaxAttempts = 2 })
+	wants(t, c.Decide(ctx, order{ID: "permanent"}, 1), stetmsg.DeadLetter, stetmsg.Failed)
+	wants(t, c.Decide(ctx, order{ID: "permanent"}, 1), stetmsg.DeadLetter, stetmsg.Failed)
+	wants(t, c.Decide(ctx, order{ID: "used"}, 2), stetmsg.DeadLetter, stetmsg.Exhausted)
+	if runs != 2 {
+		t.Fatalf("%d runs", runs)
+	}
+	// It has killed every consumer that it was delivered to.
+	wants(t, c.Decide(ctx, order{ID: "poison"}, 3), stetmsg.DeadLetter, stetmsg.Exhausted)
+	if runs != 2 || effects(t, s) != 0 {
+		t.Fatalf("%d runs, %d effects", runs, effects(t, s))
+	}
+	for _, id := range []string{"permanent", "used", "poison"} {
+		if state := b.state(id); state != stet.Failed {
+			t.Errorf("%s is %v", id, state)
+		}
+	}
+}
+
+func TestLostCommitReplyIsNeitherAcknowledgedNorRunTwice(t *testing.T) {
+	s := onSQLite(t)
+	lost := storetest.FaultyTx(stet.TxStore[*sql.Tx](s), func(c storetest.Call) storetest.Fault {
+		if c.Method == "RunTx" && c.N == 1 {
+			return storetest.FailAfter
+		}
+		return storetest.NoFault
+	})
+	b := newBench(t, lost, stet.Policy{})
+	c := b.consumerTx(lost, insert)
+	wants(t, c.Decide(ctx, order{ID: "1"}, 1), stetmsg.Retry, stetmsg.Unknown)
+	wants(t, c.Decide(ctx, order{ID: "1"}, 2), stetmsg.Ack, stetmsg.Replayed)
+	if n := effects(t, s); n != 1 {
+		t.Fatalf("%d effects", n)
+	}
+}
+
+func TestOperationThatASoundStoreRefusesIsNotKeptInHandForEver(t *testing.T) {
+	s := onSQLite(t)
+	refuses := storetest.FaultyTx(stet.TxStore[*sql.Tx](s), func(c storetest.Call) storetest.Fault {
+		if c.Method == "RunTx" {
+			return storetest.FailBefore
+		}
+		return storetest.NoFault
+	})
+	b := newBench(t, refuses, stet.Policy{})
+	c := b.consumerTx(refuses, insert)
+	wants(t, c.Decide(ctx, order{ID: "1"}, 1), stetmsg.Retry, stetmsg.NoEffect)
+}
