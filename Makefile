@@ -6,7 +6,8 @@ LINT    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 60s
 
 .DEFAULT_GOAL := help
-.PHONY: help services test short lint crash ordeal-postgres bench bench-postgres fuzz demo diagram tidy
+.PHONY: help services test short lint ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy simulate model mutants \
+	bench bench-postgres bench-redis bench-proxy bench-messages fuzz demo diagram tidy
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,17 +24,47 @@ short: ## Run the tests of the main module without the race detector
 lint: ## Run golangci-lint (built from source the first time: some minutes)
 	$(GO) run $(LINT) run ./...
 
-crash: ## Kill a payments service 500 times at every fault point, on SQLite
-	$(GO) run ./internal/crash/cmd -cycles 500
+ordeal: services ## Kill a payments service 1,000 times, and its servers, on every store (15 min)
+	$(GO) run ./internal/ordeal/cmd
 
-ordeal-postgres: services ## Kill the service 1,000 and PostgreSQL 200 times, lose 2,000 COMMITs, stop 200 processes (10 min)
-	$(GO) run ./internal/crash/cmd -store postgres -modes tx -cycles 1000 -server-kills 200 -lost 1000 -zombies 100
+ordeal-long: services ## The same ten times as long (hours)
+	$(GO) run ./internal/ordeal/cmd -long -table
 
-bench: ## Measure the overhead of the middleware and the speed of the embedded store
-	cd bench && $(GO) run ./overhead && $(GO) run ./pairs
+ordeal-postgres: services ## Kill the service 1,000 and PostgreSQL 200 times, lose 2,000 COMMITs, stop 200 processes
+	$(GO) run ./internal/ordeal/cmd -store postgres -modes tx -kills 1000 -server-kills 200 -network 0 -stops 0 -fills 0 -herd 0 -lost 1000 -zombies 100
+
+ordeal-client: ## 20,000 calls of the client to a hostile server, and 500 clients killed (1 min)
+	$(GO) test ./stetclient -count 1 -timeout 10m -v -run 'Hostile|Killed' -calls 10000 -kills 500
+
+ordeal-messages: services ## 10,000 messages on RabbitMQ and JetStream, consumers killed 50 times (2 min)
+	$(GO) run ./internal/ordeal/messages/cmd
+
+ordeal-proxy: ## Kill the proxy 200 times under load (2 min)
+	$(GO) test ./cmd/stet -count 1 -timeout 20m -v -run Killed -proxy.kills 200
+
+simulate: ## Run a million schedules of the real engine, by seed
+	$(GO) run ./internal/simulate/cmd -seeds 1000000
+
+model: ## Search every state of the protocol (2 min)
+	$(GO) run ./internal/model/cmd
+
+mutants: services ## Break the product in 41 ways, each of which the tests must notice (10 min)
+	$(GO) run ./internal/mutants
+
+bench: ## Measure the overhead of middleware and client, and the speed of the embedded store
+	cd bench && $(GO) run ./overhead && $(GO) run ./client && $(GO) run ./pairs
 
 bench-postgres: services ## Measure the PostgreSQL store beside what one writes by hand, and under a sweep (5 min)
 	cd bench && $(GO) run ./postgres && $(GO) run ./sweep
+
+bench-redis: services ## Measure the Redis store beside redis-benchmark with the same scripts (5 min)
+	cd bench && $(GO) run ./redis
+
+bench-proxy: ## Measure the sidecar beside the same reverse proxy without stet
+	cd bench && $(GO) run ./proxy
+
+bench-messages: services ## Measure consumers beside bare ones on the same broker
+	cd bench && $(GO) run ./messages
 
 fuzz: ## Run every fuzz target for FUZZTIME (60s)
 	@grep -rl --include='*_test.go' '^func Fuzz' . | while read -r f; do \

@@ -1,0 +1,255 @@
+package redis
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+const (
+	minScan  = 256 // keys that one SCAN looks at, at least
+	maxSteps = 16  // SCANs or stretches of shards in one page
+)
+
+// Browse implements stet.Browser. Running and unknown records are found in an
+// index; for other states all keys of the database are looked at, a bounded
+// number for each page. On a cluster whose slots are being moved, and while the
+// server shrinks its table of keys, a record may come twice or be missed.
+func (s *Store) Browse(ctx context.Context, q stet.Query) (stet.Page, error) {
+	if err := s.begin(ctx); err != nil {
+		return stet.Page{}, err
+	}
+	if err := q.Check(); err != nil {
+		return stet.Page{}, err
+	}
+	at, err := parsePlace(q)
+	if err != nil {
+		return stet.Page{}, err
+	}
+	b := &browsing{s: s, q: q, room: q.Limit}
+	if b.room == 0 {
+		b.room = stet.DefaultBrowse
+	}
+	walk := b.scanned
+	if indexedOnly(q) {
+		walk = b.indexed
+	}
+	more, err := walk(ctx, &at)
+	if err != nil {
+		return stet.Page{}, err
+	}
+	if more {
+		b.page.Next = at.String(q)
+	}
+	return b.page, nil
+}
+
+// indexedOnly reports whether all records that q asks for are in the index.
+func indexedOnly(q stet.Query) bool {
+	for _, state := range q.States {
+		if state != stet.Running && state != stet.Unknown {
+			return false
+		}
+	}
+	return len(q.States) > 0
+}
+
+// browsing is a page in the making.
+type browsing struct {
+	s    *Store
+	q    stet.Query
+	room int
+	page stet.Page
+}
+
+// indexed goes through the indices, a stretch of shards at a time.
+func (b *browsing) indexed(ctx context.Context, at *place) (more bool, err error) {
+	for range maxSteps {
+		ids, err := b.s.indexed(ctx, liveScript, at.part)
+		if err != nil {
+			return false, explain("browse", err)
+		}
+		full, err := b.take(ctx, at, ids)
+		if err != nil || full {
+			return full, err
+		}
+		*at = place{part: at.part + stretch}
+		if at.part >= shards {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// scanned goes through all keys, server by server.
+func (b *browsing) scanned(ctx context.Context, at *place) (more bool, err error) {
+	servers, err := b.s.masters(ctx)
+	if err != nil {
+		return false, err
+	}
+	pattern := b.s.pattern(b.q.Scope)
+	count := max(b.room, minScan)
+	for range maxSteps {
+		if at.part >= len(servers) {
+			return false, nil
+		}
+		ids, end, err := b.s.scan(ctx, servers[at.part], pattern, count, at.span)
+		if err != nil {
+			return false, err
+		}
+		at.span = span{at.span.start, end, true}
+		full, err := b.take(ctx, at, ids)
+		if err != nil || full {
+			return full, err
+		}
+		*at = place{part: at.part, span: span{start: end}}
+		if end == 0 {
+			*at = place{part: at.part + 1}
+		}
+	}
+	return at.part < len(servers), nil
+}
+
+// masters returns the servers that have keys, in the order of their addresses.
+func (s *Store) masters(ctx context.Context) (masters []Client, err error) {
+	servers, err := s.servers(ctx)
+	if err != nil || !s.cluster {
+		return []Client{s.client}, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(servers)) {
+		info, err := askInfo(ctx, servers[name])
+		if err != nil {
+			return nil, explain("browse", err)
+		}
+		if info["role"] == "master" {
+			masters = append(masters, servers[name])
+		}
+	}
+	return masters, nil
+}
+
+// take looks at records in the order of their identities, from where the page
+// before ended, and keeps those that match. It reports whether the page became
+// full before it came to the end.
+func (b *browsing) take(ctx context.Context, at *place, ids []stet.ID) (full bool, err error) {
+	slices.SortFunc(ids, func(x, y stet.ID) int { return bytes.Compare(x[:], y[:]) })
+	ids = slices.Compact(ids)
+	if at.inside {
+		ids = slices.DeleteFunc(ids, func(id stet.ID) bool { return bytes.Compare(id[:], at.after[:]) <= 0 })
+	}
+	for len(ids) > 0 {
+		if b.room == 0 {
+			return true, nil
+		}
+		some := ids[:min(len(ids), max(b.room, maxGroup/2))]
+		found, ages, err := b.s.peek(ctx, some)
+		if err != nil {
+			return false, err
+		}
+		for i, rec := range found {
+			if b.room == 0 {
+				return true, nil
+			}
+			at.after, at.inside = some[i], true
+			if rec.State != stet.None && b.q.Match(rec, ages[i]) {
+				b.page.Records = append(b.page.Records, rec)
+				b.room--
+			}
+		}
+		ids = ids[len(some):]
+	}
+	return false, nil
+}
+
+// peek reads records without their results, and how old they are.
+func (s *Store) peek(ctx context.Context, ids []stet.ID) ([]stet.Record, []time.Duration, error) {
+	recs, ages := make([]stet.Record, len(ids)), make([]time.Duration, len(ids))
+	groups := s.group(len(ids), maxGroup, func(i int) stet.ID { return ids[i] })
+	err := concurrently(len(groups), func(g int) error {
+		var names []string
+		for _, i := range groups[g] {
+			k := s.keys(ids[i])
+			names = append(names, k.record, k.result)
+		}
+		reply, err := s.eval(ctx, peekScript, names)
+		if err != nil {
+			return explain("browse", err)
+		}
+		all, ok := reply.([]any)
+		if !ok || len(all) != len(names)+1 {
+			return errReply(reply)
+		}
+		now, ok := all[0].(int64)
+		if !ok {
+			return errReply(all[0])
+		}
+		for n, i := range groups[g] {
+			rec, err := unpack(ids[i], all[2*n+1], now, all[2*n+2] == int64(1))
+			if err != nil {
+				continue // no page can show it, and those after it must be seen
+			}
+			recs[i], ages[i] = rec, time.UnixMicro(now).Sub(rec.ClaimedAt)
+		}
+		return nil
+	})
+	return recs, ages, err
+}
+
+// place is where a page ends: a stretch of shards, or a span of a server's keys,
+// and if it ended inside of that, the last identity looked at.
+type place struct {
+	part   int
+	span   span
+	inside bool
+	after  stet.ID
+}
+
+// String makes the cursor of a query.
+func (p place) String(q stet.Query) string {
+	after := ""
+	if p.inside {
+		after = hex.EncodeToString(p.after[:])
+	}
+	return fmt.Sprintf("1.%08x.%d.%x.%x.%t.%s", digest(q), p.part, p.span.start, p.span.end, p.span.bounded, after)
+}
+
+// parsePlace undoes String.
+func parsePlace(q stet.Query) (p place, err error) {
+	if q.After == "" {
+		return p, nil
+	}
+	var sum uint32
+	var after string
+	fields := strings.ReplaceAll(q.After, ".", " ")
+	n, _ := fmt.Sscanf(fields, "1 %08x %d %x %x %t %s", &sum, &p.part, &p.span.start, &p.span.end, &p.span.bounded, &after)
+	if p.inside = n == 6; p.inside {
+		var b []byte
+		if b, err = hex.DecodeString(after); err != nil || len(b) != len(p.after) {
+			n = 0
+		}
+		copy(p.after[:], b)
+	}
+	if n < 5 || p.part < 0 || p.String(q) != q.After {
+		return place{}, &stet.Error{Kind: stet.ErrInvalid, Execution: stet.NotExecuted,
+			Cause: fmt.Errorf("redis: Query.After is not the Next of a page of this query")}
+	}
+	return p, nil
+}
+
+// digest tells queries apart that must not share cursors.
+func digest(q stet.Query) uint32 {
+	h := fnv.New32a()
+	h.Write(q.Scope[:])
+	for _, state := range q.States {
+		h.Write([]byte{byte(state)})
+	}
+	return h.Sum32()
+}

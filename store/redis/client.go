@@ -1,0 +1,150 @@
+package redis
+
+import (
+	"context"
+	"crypto/sha1" //nolint:gosec // EVALSHA names scripts so; it protects nothing
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Client sends commands to Redis. It is all that the store needs of a client
+// library. It must be safe for concurrent use.
+type Client interface {
+	// Do sends a command to the server that serves the hash slot of key, or to
+	// any master if key is "", and returns the reply: nil, an int64, a string,
+	// or a []any of these. It follows the redirections of a cluster, but never
+	// sends a command again of which it cannot know whether it was executed. A
+	// reply that is an error is a ReplyError, or wraps one; any other error
+	// leaves open whether the command was executed. It returns soon after ctx
+	// has ended.
+	Do(ctx context.Context, key string, args ...string) (any, error)
+}
+
+// Listener is a Client that can subscribe. Without it waiters poll.
+type Listener interface {
+	// Listen subscribes to a channel and calls heard for every message, and with
+	// "" whenever it has subscribed anew, as messages may have been lost before.
+	// It calls heard from one goroutine at a time. It returns when ctx ends or
+	// the subscription cannot be kept.
+	Listen(ctx context.Context, channel string, heard func(message string)) error
+}
+
+// Cluster is a Client of a Redis Cluster.
+type Cluster interface {
+	// Servers returns a Client for each server, by its address. Replicas may be
+	// among them.
+	Servers(ctx context.Context) (map[string]Client, error)
+}
+
+// ReplyError is an error that the server has replied: it begins with a code in
+// capitals. The command was not executed, or had no effect.
+type ReplyError string
+
+// Error implements error.
+func (e ReplyError) Error() string { return string(e) }
+
+// code returns the first word of the server's error, "" if it is not one.
+func code(err error) string {
+	if e, ok := errors.AsType[ReplyError](err); ok {
+		first, _, _ := strings.Cut(string(e), " ")
+		return strings.TrimSuffix(first, ":")
+	}
+	return ""
+}
+
+//go:embed lua
+var sources embed.FS
+
+// script is a Lua script, known to the server by its digest.
+type script struct{ source, digest string }
+
+func newScript(name string) script {
+	var all []byte
+	for _, file := range []string{"record", name} {
+		b, err := sources.ReadFile("lua/" + file + ".lua")
+		if err != nil {
+			panic(err) // it is part of the program
+		}
+		all = append(all, b...)
+	}
+	sum := sha1.Sum(all) //nolint:gosec // see the import
+	return script{string(all), hex.EncodeToString(sum[:])}
+}
+
+var (
+	claimScript   = newScript("claim")
+	settleScript  = newScript("settle")
+	releaseScript = newScript("release")
+	extendScript  = newScript("extend")
+	readScript    = newScript("read")
+	watchScript   = newScript("watch")
+	dueScript     = newScript("due")
+	parkScript    = newScript("park")
+	peekScript    = newScript("peek")
+	liveScript    = newScript("live")
+	expireScript  = newScript("expire")
+)
+
+const (
+	movePause    = 5 * time.Millisecond   // before a command is repeated that a cluster has put off
+	maxMovePause = 100 * time.Millisecond // it doubles up to this
+	maxMoving    = 3 * time.Second        // for so long, if the context allows
+)
+
+// eval runs a script. The first key says which server does.
+func (s *Store) eval(ctx context.Context, sc script, keys []string, args ...string) (any, error) {
+	command := make([]string, 0, 3+len(keys)+len(args))
+	command = append(command, "EVALSHA", sc.digest, strconv.Itoa(len(keys)))
+	command = append(append(command, keys...), args...)
+	reply, err := s.send(ctx, keys[0], command...)
+	if err != nil && code(err) == "NOSCRIPT" {
+		command[0], command[1] = "EVAL", sc.source
+		reply, err = s.send(ctx, keys[0], command...)
+	}
+	return reply, err
+}
+
+// send sends a command, and again while the cluster says that it was not executed
+// because a slot is on the move or without a master.
+func (s *Store) send(ctx context.Context, key string, command ...string) (any, error) {
+	var end time.Time
+	for pause := movePause; ; pause = min(2*pause, maxMovePause) {
+		reply, err := s.client.Do(ctx, key, command...)
+		if err == nil || !s.cluster {
+			return reply, err
+		}
+		switch code(err) {
+		case "TRYAGAIN", "CLUSTERDOWN", "ASK", "MOVED":
+		default:
+			return nil, err
+		}
+		if end.IsZero() {
+			end = time.Now().Add(maxMoving)
+		}
+		if time.Now().After(end) || !sleep(ctx, pause) {
+			return nil, err
+		}
+	}
+}
+
+// sleep waits for d and reports whether ctx is still alive.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// errReply is what a reply gives that no script of this package makes.
+func errReply(reply any) error {
+	return fmt.Errorf("redis: the server's reply is a %T where another type is due; is the Client an adapter that keeps to its documentation?", reply)
+}

@@ -1,0 +1,175 @@
+package redis_test
+
+import (
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store/redis"
+	"github.com/stet-go/stet/store/storetest"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// unswept is a store without its Sweep, whose count of what has expired the suite
+// wants: here Redis expires it, and nobody counts. See TestSweep for the rest.
+type unswept struct {
+	stet.Store
+	stet.Watcher
+	stet.Browser
+}
+
+// contract is the harness of stores with a client. Tests of it mostly wait for the
+// server's clock, so they run side by side.
+func contract(c redis.Client) storetest.Harness {
+	return storetest.Harness{Unit: 300 * time.Millisecond, Histories: 5, New: func(t testing.TB) stet.Store {
+		s := open(t, c, redis.Options{})
+		return unswept{s, s, s}
+	}}
+}
+
+func TestStoreKeepsTheContract(t *testing.T) {
+	t.Parallel()
+	addr := rig.Redis(t).Addr()
+	for _, l := range libraries {
+		t.Run(l.name, func(t *testing.T) {
+			t.Parallel()
+			storetest.Run(t, contract(dial(t, l, addr)))
+		})
+	}
+}
+
+func TestStoreKeepsTheContractOnACluster(t *testing.T) {
+	t.Parallel()
+	cluster := rig.NewRedisCluster(t, 3, rig.RedisOptions{})
+	for _, l := range libraries {
+		t.Run(l.name, func(t *testing.T) {
+			t.Parallel()
+			storetest.Run(t, contract(dial(t, l, cluster.Addrs()...)))
+		})
+	}
+}
+
+// sweepAll sweeps until there was nothing to do for a whole round.
+func sweepAll(t *testing.T, s *redis.Store) (sum stet.Swept) {
+	t.Helper()
+	for idle := 0; idle < 2; {
+		got, err := s.Sweep(t.Context(), 100)
+		if err != nil {
+			t.Fatalf("Sweep: %v", err)
+		}
+		sum.Parked += got.Parked
+		if !got.More {
+			idle++
+		}
+	}
+	return sum
+}
+
+func TestSweepParksTheDeadAndNothingElse(t *testing.T) {
+	const lease = 150 * time.Millisecond
+	each(t, func(t *testing.T, c conn) {
+		s := open(t, c, redis.Options{})
+		made := make(map[string]stet.Record)
+		extend := func(c stet.Claim, lease time.Duration) {
+			if lost, err := s.Extend(t.Context(), []stet.Claim{c}, lease); err != nil || len(lost) != 0 {
+				t.Errorf("Extend: lost %v, %v", lost, err)
+			}
+		}
+		for name, do := range map[string]func(stet.Claim){
+			"live":      func(stet.Claim) {},
+			"lapsed":    func(c stet.Claim) { extend(c, lease) },
+			"renewed":   func(c stet.Claim) { extend(c, lease); extend(c, time.Hour) },
+			"completed": func(c stet.Claim) { mustSettle(t, s, c, "x") },
+			"retryable": func(c stet.Claim) {
+				if err := s.Release(t.Context(), c, keep); err != nil {
+					t.Error(err)
+				}
+			},
+		} {
+			made[name] = mustClaim(t, s, request(name))
+			do(made[name].Claim())
+		}
+		waitFor(t, "the lease runs out", func() bool { return mustRead(t, s, made["lapsed"].ID).LeaseLeft <= 0 })
+		if got := sweepAll(t, s); got.Parked != 1 {
+			t.Errorf("%d records were parked; want 1", got.Parked)
+		}
+		for name, want := range map[string]stet.State{"live": stet.Running, "lapsed": stet.Unknown, "renewed": stet.Running,
+			"completed": stet.Completed, "retryable": stet.Retryable} {
+			if now := mustRead(t, s, made[name].ID); now.State != want || now.Fence != made[name].Fence {
+				t.Errorf("after the sweep the record that was %s is %v; want it %v", name, now.State, want)
+			}
+		}
+		mustSettle(t, s, made["lapsed"].Claim(), "late") // nobody else ran
+		if again := sweepAll(t, s); again.Parked != 0 {
+			t.Errorf("a second sweep parked %d", again.Parked)
+		}
+	})
+}
+
+func TestSweepersTogetherParkEachRecordOnce(t *testing.T) {
+	const n, limit = 300, 20
+	each(t, func(t *testing.T, c conn) {
+		prefix := fresh()
+		s := open(t, c, redis.Options{Prefix: prefix})
+		req := request("last")
+		for range n {
+			req = request(stet.NewKey())
+			req.Lease = 100 * time.Millisecond
+			mustClaim(t, s, req)
+		}
+		waitFor(t, "the last lease runs out", func() bool { return mustRead(t, s, req.ID).LeaseLeft <= 0 })
+		first, err := s.Sweep(t.Context(), limit)
+		if err != nil || first.Parked > limit || !first.More {
+			t.Errorf("Sweep with a limit of %d: %+v, %v; want no more parked than that, and More", limit, first, err)
+		}
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		sum := first.Parked
+		for range 4 {
+			other := open(t, c, redis.Options{Prefix: prefix})
+			wg.Go(func() {
+				for more := true; more; {
+					got, err := other.Sweep(t.Context(), limit)
+					if err != nil {
+						t.Errorf("Sweep beside others: %v", err)
+					}
+					mu.Lock()
+					sum += got.Parked
+					mu.Unlock()
+					more = err == nil && got.More
+				}
+			})
+		}
+		wg.Wait()
+		if sum += sweepAll(t, s).Parked; sum != n {
+			t.Errorf("5 sweepers together say that they parked %d records; there were %d", sum, n)
+		}
+	})
+}
+
+func TestClosedStoreRefuses(t *testing.T) {
+	each(t, func(t *testing.T, c conn) {
+		s := open(t, c, redis.Options{})
+		_ = s.Close()
+		_, err := s.Claim(t.Context(), request("k"))
+		mustContain(t, err, "closed")
+		if err := s.Watch(t.Context(), request("k").ID, 1); err == nil || errors.Is(err, stet.ErrInvalid) {
+			t.Errorf("Watch of a closed store: %v", err)
+		}
+	})
+}
+
+// waitFor looks until something has happened.
+func waitFor(t testing.TB, what string, happened func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !happened(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("this has not happened: %s", what)
+		}
+	}
+}

@@ -1,0 +1,32 @@
+package redis
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	errClosed = errors.New("redis: the store is closed")
+	// errFormat is what an unreadable record gives.
+	errFormat = errors.New("redis: the record is damaged, or was written by a newer version")
+)
+
+// explain says what went wrong and what to do.
+func explain(step string, err error) error {
+	what := ""
+	switch code(err) {
+	case "OOM":
+		what = "refused, and nothing was done: the server is at its maxmemory; raise it: "
+	case "MISCONF":
+		what = "refused, and nothing was done: the server cannot write to its disk; look at its log: "
+	case "READONLY":
+		what = "refused, and nothing was done: the server is a replica; connect to the master: "
+	case "NOREPLICAS":
+		what = "refused, and nothing was done: the server has fewer replicas than its min-replicas-to-write: "
+	case "NOPERM", "NOAUTH", "WRONGPASS":
+		what = "refused, and nothing was done: the user needs the commands EVAL, EVALSHA, GET, MGET, SET, SETRANGE, EXISTS, UNLINK, ZADD, ZREM, ZRANGE, ZRANGEBYSCORE, TIME, PUBLISH, SUBSCRIBE, SCAN and INFO, on keys and channels of the prefix: "
+	case "STETFORMAT":
+		return fmt.Errorf("redis: %s: %w", step, errFormat)
+	}
+	return fmt.Errorf("redis: %s: %s%w", step, what, err)
+}

@@ -1,0 +1,116 @@
+package redis_test
+
+import (
+	"context"
+	"fmt"
+
+	goredislib "github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store/redis"
+	"github.com/stet-go/stet/store/redis/goredis"
+	"github.com/stet-go/stet/store/redis/rueidisclient"
+)
+
+// exampleServer starts a server for an example.
+func exampleServer() (addr string, stop func()) {
+	r, err := rig.New()
+	if err != nil {
+		panic(err)
+	}
+	server, err := r.StartRedis(context.Background(), rig.RedisOptions{Settings: map[string]string{"appendonly": "yes"}})
+	if err != nil {
+		panic(err)
+	}
+	return server.Addr(), func() { _ = r.Close() }
+}
+
+// charge runs an operation twice.
+func charge(ctx context.Context, store stet.Store) {
+	engine, err := stet.New(store, stet.Options{})
+	if err != nil {
+		panic(err)
+	}
+	defer engine.Close()
+	for range 2 {
+		res, err := stet.Do(ctx, engine, stet.Op{Scope: "account 1", Key: "order 7"}, func(context.Context) (string, error) {
+			return "charged", nil
+		})
+		fmt.Println(res.Value, res.Replayed, err)
+	}
+}
+
+func ExampleNew() {
+	addr, stop := exampleServer()
+	defer stop()
+	ctx := context.Background()
+	client, err := rueidisclient.Open(rueidis.ClientOption{InitAddress: []string{addr}})
+	if err != nil {
+		panic(err)
+	}
+	defer client.Close()
+	store, err := redis.New(ctx, client, redis.Options{})
+	if err != nil {
+		panic(err)
+	}
+	defer store.Close()
+	charge(ctx, store)
+	// Output:
+	// charged false <nil>
+	// charged true <nil>
+}
+
+func ExampleNew_goRedis() {
+	addr, stop := exampleServer()
+	defer stop()
+	ctx := context.Background()
+	client, err := goredis.Open(&goredislib.UniversalOptions{Addrs: []string{addr}})
+	if err != nil {
+		panic(err)
+	}
+	defer client.Close()
+	store, err := redis.New(ctx, client, redis.Options{})
+	if err != nil {
+		panic(err)
+	}
+	defer store.Close()
+	charge(ctx, store)
+	// Output:
+	// charged false <nil>
+	// charged true <nil>
+}
+
+// Operators find what is stuck through the index of running and unknown records.
+func ExampleStore_Browse() {
+	addr, stop := exampleServer()
+	defer stop()
+	ctx := context.Background()
+	client, err := rueidisclient.Open(rueidis.ClientOption{InitAddress: []string{addr}})
+	if err != nil {
+		panic(err)
+	}
+	defer client.Close()
+	store, err := redis.New(ctx, client, redis.Options{})
+	if err != nil {
+		panic(err)
+	}
+	defer store.Close()
+	mine := request("order 7")
+	if _, err := store.Claim(ctx, mine); err != nil {
+		panic(err)
+	}
+	for q := (stet.Query{States: []stet.State{stet.Running, stet.Unknown}}); ; {
+		page, err := store.Browse(ctx, q)
+		if err != nil {
+			panic(err)
+		}
+		for _, rec := range page.Records {
+			fmt.Println(rec.State, rec.ID == mine.ID, rec.Attempt)
+		}
+		if q.After = page.Next; q.After == "" {
+			break
+		}
+	}
+	// Output: running true 1
+}

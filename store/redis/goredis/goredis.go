@@ -1,0 +1,159 @@
+// Package goredis lets the store of store/redis use github.com/redis/go-redis/v9,
+// with a single server, Sentinel or a cluster.
+//
+//	client, err := goredis.Open(&redis.UniversalOptions{Addrs: []string{"localhost:6379"}})
+//	store, err := stetredis.New(ctx, client, stetredis.Options{})
+package goredis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+	stetredis "github.com/stet-go/stet/store/redis"
+)
+
+type client struct {
+	redis redis.UniversalClient
+	close func() error
+}
+
+type clusterClient struct {
+	client
+	cluster *redis.ClusterClient
+}
+
+var (
+	_ stetredis.Client   = (*client)(nil)
+	_ stetredis.Listener = (*client)(nil)
+	_ stetredis.Cluster  = (*clusterClient)(nil)
+)
+
+// Conn is a client for the store. Of a cluster it is also a store/redis.Cluster. It
+// is safe for concurrent use.
+type Conn interface {
+	stetredis.Client
+	stetredis.Listener
+	// Close closes what Open has opened.
+	Close() error
+}
+
+// Open makes a client of go-redis with what safety needs: it does not send a
+// command again whose fate it does not know (MaxRetries is -1), and keeps to the
+// deadlines of contexts (ContextTimeoutEnabled is set). It connects when it is
+// first used. o is not changed. Close it after the store.
+func Open(o *redis.UniversalOptions) (Conn, error) {
+	if o == nil {
+		return nil, errors.New("goredis: Open needs options; Addrs names the server")
+	}
+	safe := *o
+	safe.MaxRetries, safe.ContextTimeoutEnabled = -1, true
+	c := redis.NewUniversalClient(&safe)
+	conn, err := wrap(c, c.Close)
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return conn, nil
+}
+
+// New uses a client of the caller's, which must have been made with MaxRetries -1
+// and ContextTimeoutEnabled, and which the caller closes after the store. It may
+// be a *redis.Client or a *redis.ClusterClient.
+func New(c redis.UniversalClient) (Conn, error) {
+	return wrap(c, func() error { return nil })
+}
+
+func wrap(c redis.UniversalClient, closer func() error) (Conn, error) {
+	switch c := c.(type) {
+	case *redis.Client:
+		if err := safe(c.Options().MaxRetries, c.Options().ContextTimeoutEnabled); err != nil {
+			return nil, err
+		}
+		return &client{c, closer}, nil
+	case *redis.ClusterClient:
+		o := c.Options()
+		if o.ReadOnly || o.RouteByLatency || o.RouteRandomly {
+			return nil, errors.New("goredis: the client reads from replicas, which lag behind; make it without ReadOnly, RouteByLatency and RouteRandomly")
+		}
+		if err := safe(o.MaxRetries, o.ContextTimeoutEnabled); err != nil {
+			return nil, err
+		}
+		return &clusterClient{client{c, closer}, c}, nil
+	}
+	return nil, fmt.Errorf("goredis: a %T cannot be used; give a *redis.Client or a *redis.ClusterClient", c)
+}
+
+// safe refuses a client that repeats commands by itself. go-redis turns -1 into 0
+// when it makes a client.
+func safe(maxRetries int, timeouts bool) error {
+	if maxRetries > 0 {
+		return errors.New("goredis: the client sends commands again whose fate it does not know; make it with MaxRetries: -1, or let goredis.Open make it")
+	}
+	if !timeouts {
+		return errors.New("goredis: the client does not keep to deadlines; make it with ContextTimeoutEnabled: true, or let goredis.Open make it")
+	}
+	return nil
+}
+
+// Close closes what Open has opened; after New it does nothing.
+func (c *client) Close() error { return c.close() }
+
+// Do implements store/redis.Client.
+func (c *client) Do(ctx context.Context, key string, args ...string) (any, error) {
+	command := make([]any, len(args))
+	first := int8(0)
+	for i, a := range args {
+		command[i] = a
+		if first == 0 && i > 0 && a == key {
+			first = int8(min(i, 127)) //nolint:gosec // a key comes early
+		}
+	}
+	cmd := redis.NewCmd(ctx, command...)
+	if key != "" {
+		cmd.SetFirstKeyPos(first)
+	}
+	err := c.redis.Process(ctx, cmd)
+	if errors.Is(err, redis.Nil) {
+		return nil, nil
+	}
+	if e, ok := errors.AsType[redis.Error](err); ok {
+		return nil, stetredis.ReplyError(e.Error())
+	}
+	return cmd.Val(), err
+}
+
+// Listen implements store/redis.Listener.
+func (c *client) Listen(ctx context.Context, channel string, heard func(message string)) error {
+	sub := c.redis.Subscribe(ctx, channel)
+	defer func() { _ = sub.Close() }()
+	// A blocked read does not notice that the context has ended.
+	stop := context.AfterFunc(ctx, func() { _ = sub.Close() })
+	defer stop()
+	for {
+		m, err := sub.Receive(ctx)
+		switch m := m.(type) {
+		case *redis.Subscription:
+			heard("")
+		case *redis.Message:
+			heard(m.Payload)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// Servers implements store/redis.Cluster.
+func (c *clusterClient) Servers(ctx context.Context) (map[string]stetredis.Client, error) {
+	var mu sync.Mutex
+	servers := make(map[string]stetredis.Client)
+	err := c.cluster.ForEachMaster(ctx, func(_ context.Context, master *redis.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		servers[master.Options().Addr] = &client{redis: master}
+		return nil
+	})
+	return servers, err
+}

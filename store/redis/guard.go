@@ -1,0 +1,162 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	minVersion   = 7
+	checkTimeout = 10 * time.Second
+)
+
+// unfit is a server on which the store cannot keep its promises.
+type unfit struct{ why string }
+
+func (e *unfit) Error() string { return "redis: " + e.why }
+
+// guard keeps claims from servers that have become unfit.
+type guard struct {
+	mu     sync.Mutex
+	err    *unfit
+	warned map[string]bool // so that nothing is said twice
+}
+
+// refusal returns why claims are refused, nil if they are not.
+func (g *guard) refusal() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.err == nil {
+		return nil
+	}
+	return fmt.Errorf("claims are refused, and nothing is executed: %w", g.err)
+}
+
+// set notes what an inspection has found, and reports whether that is news.
+func (g *guard) set(err *unfit) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	news := (err == nil) != (g.err == nil) || err != nil && *err != *g.err
+	g.err = err
+	return news
+}
+
+// first reports whether a warning is given for the first time.
+func (g *guard) first(warning string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.warned == nil {
+		g.warned = make(map[string]bool)
+	}
+	if g.warned[warning] || len(g.warned) > 1000 {
+		return false
+	}
+	g.warned[warning] = true
+	return true
+}
+
+// inspectRegularly inspects the servers until ctx ends. While they cannot be
+// asked, what was found last stands.
+func (s *Store) inspectRegularly(ctx context.Context) {
+	for sleep(ctx, s.o.CheckEvery) {
+		limited, cancel := context.WithTimeout(ctx, checkTimeout)
+		err := s.inspect(limited)
+		cancel()
+		found, is := errors.AsType[*unfit](err)
+		if err != nil && !is || !s.guard.set(found) {
+			continue
+		}
+		if found != nil {
+			s.o.Logger.LogAttrs(ctx, slog.LevelError, "stet: claims are refused", slog.String("why", found.why))
+		} else {
+			s.o.Logger.LogAttrs(ctx, slog.LevelInfo, "stet: claims are granted again")
+		}
+	}
+}
+
+// inspect asks all servers whether the store can keep its promises on them. The
+// first time it also finds out whether they are a cluster.
+func (s *Store) inspect(ctx context.Context) error {
+	servers, err := s.servers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(servers)) {
+		info, err := askInfo(ctx, servers[name])
+		if err != nil {
+			return explain("inspect the server", err)
+		}
+		_, isCluster := s.client.(Cluster)
+		if info["role"] != "master" && isCluster {
+			continue
+		}
+		if err := s.judge(info, isCluster); err != nil {
+			return err
+		}
+		if info["aof_enabled"] == "0" && s.guard.first(name) {
+			s.o.Logger.LogAttrs(ctx, slog.LevelWarn, "stet: a Redis server keeps no append-only file: if it crashes, it forgets what has run, and operations run twice; set appendonly yes",
+				slog.String("server", name))
+		}
+		s.cluster = s.cluster || isCluster
+	}
+	return nil
+}
+
+// servers returns a client for each server.
+func (s *Store) servers(ctx context.Context) (map[string]Client, error) {
+	c, ok := s.client.(Cluster)
+	if !ok {
+		return map[string]Client{"": s.client}, nil
+	}
+	servers, err := c.Servers(ctx)
+	if err == nil && len(servers) == 0 {
+		err = errors.New("the cluster has no servers")
+	}
+	if err != nil {
+		return nil, explain("list the cluster's servers", err)
+	}
+	return servers, nil
+}
+
+// askInfo returns the fields of a server's INFO.
+func askInfo(ctx context.Context, c Client) (map[string]string, error) {
+	reply, err := c.Do(ctx, "", "INFO")
+	if err != nil {
+		return nil, err
+	}
+	text, ok := reply.(string)
+	if !ok {
+		return nil, errReply(reply)
+	}
+	info := make(map[string]string)
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			info[name] = value
+		}
+	}
+	return info, nil
+}
+
+// judge returns an unfit if the store cannot keep its promises on a server.
+func (s *Store) judge(info map[string]string, isCluster bool) error {
+	major, _, _ := strings.Cut(info["redis_version"], ".")
+	switch n, err := strconv.Atoi(major); {
+	case err != nil || n < minVersion:
+		return &unfit{fmt.Sprintf("the server is version %q; Redis %d.0 or later is needed", info["redis_version"], minVersion)}
+	case info["role"] != "master":
+		return &unfit{fmt.Sprintf("the server's role is %q; connect to the master", info["role"])}
+	case info["cluster_enabled"] == "1" && !isCluster:
+		return &unfit{"the server is part of a cluster; give New a client of clusters"}
+	case info["maxmemory_policy"] != "noeviction" && !s.o.AllowEviction:
+		return &unfit{fmt.Sprintf("the server's maxmemory-policy is %q, which lets it forget live claims and outcomes; set it to noeviction", info["maxmemory_policy"])}
+	}
+	return nil
+}

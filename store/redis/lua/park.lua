@@ -1,0 +1,23 @@
+-- KEYS record and index of each. ARGV channel, then the id of each. Returns how
+-- many were parked. An index may be stale, a record is not.
+local parked = 0
+for i = 1, #KEYS, 2 do
+	local key, index, id = KEYS[i], KEYS[i + 1], ARGV[(i + 1) / 2 + 1]
+	local rec, damaged = load(key)
+	if damaged then
+		redis.call('ZADD', index, 'inf', id) -- for an operator; the sweep goes on
+	elseif rec and rec:byte(2) == RUNNING then
+		local lease = struct.unpack('>I8', rec, 105)
+		if lease <= now then
+			park(rec, key, index, ARGV[1], id)
+			parked = parked + 1
+		else
+			redis.call('ZADD', index, string.format('%d', lease), id)
+		end
+	elseif rec and rec:byte(2) == UNKNOWN then
+		redis.call('ZADD', index, 'inf', id)
+	else
+		redis.call('ZREM', index, id)
+	end
+end
+return parked

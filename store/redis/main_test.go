@@ -1,0 +1,134 @@
+package redis_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	goredislib "github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store/redis"
+	"github.com/stet-go/stet/store/redis/goredis"
+	"github.com/stet-go/stet/store/redis/rueidisclient"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(rig.Main(m)) }
+
+var keep = stet.Retention{Result: time.Hour, Tombstone: 2 * time.Hour}
+
+// conn is what both adapters make.
+type conn interface {
+	redis.Client
+	redis.Listener
+	Close() error
+}
+
+// library is a client library, and a short name for it.
+type library struct {
+	name string
+	open func(addrs []string) (conn, error)
+}
+
+var libraries = []library{
+	{"go-redis", func(addrs []string) (conn, error) {
+		return goredis.Open(&goredislib.UniversalOptions{Addrs: addrs, ReadTimeout: 30 * time.Second, DialTimeout: 30 * time.Second})
+	}},
+	{"rueidis", func(addrs []string) (conn, error) {
+		return rueidisclient.Open(rueidis.ClientOption{InitAddress: addrs})
+	}},
+}
+
+// dial opens a client that closes with the test.
+func dial(t testing.TB, l library, addrs ...string) conn {
+	t.Helper()
+	c, err := l.open(addrs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("Close of %s: %v", l.name, err)
+		}
+	})
+	return c
+}
+
+// fresh returns a prefix that was never used.
+func fresh() string { return "test-" + stet.NewKey() }
+
+// open opens a store that closes with the test.
+func open(t testing.TB, c redis.Client, o redis.Options) *redis.Store {
+	t.Helper()
+	if o.Prefix == "" {
+		o.Prefix = fresh()
+	}
+	if o.Logger == nil {
+		o.Logger = quiet
+	}
+	s, err := redis.New(t.Context(), c, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return s
+}
+
+// each runs a test with each library, against the servers that all tests share.
+func each(t *testing.T, f func(t *testing.T, c conn)) {
+	addr := rig.Redis(t).Addr()
+	for _, l := range libraries {
+		t.Run(l.name, func(t *testing.T) { f(t, dial(t, l, addr)) })
+	}
+}
+
+func request(key string) stet.ClaimRequest {
+	return stet.ClaimRequest{
+		ID: stet.Digest("", "test", key), Scope: stet.DigestScope("", "test"),
+		Fingerprint: stet.NewFingerprint([]byte(key)), Owner: stet.NewOwner(), Lease: time.Minute,
+	}
+}
+
+func completed(result string) stet.Outcome {
+	return stet.Outcome{State: stet.Completed, Result: []byte(result)}
+}
+
+func mustClaim(t testing.TB, s stet.Store, req stet.ClaimRequest) stet.Record {
+	t.Helper()
+	rec, err := s.Claim(context.Background(), req)
+	if err != nil || rec.State != stet.Running || rec.Owner != req.Owner {
+		t.Fatalf("Claim: %+v, %v", rec, err)
+	}
+	return rec
+}
+
+func mustSettle(t testing.TB, s stet.Store, c stet.Claim, result string) {
+	t.Helper()
+	if err := s.Settle(context.Background(), c, completed(result), keep); err != nil {
+		t.Fatalf("Settle: %v", err)
+	}
+}
+
+func mustRead(t testing.TB, s stet.Store, id stet.ID) stet.Record {
+	t.Helper()
+	rec, err := s.Read(context.Background(), id)
+	if err != nil {
+		t.Fatalf("Read: %v", err)
+	}
+	return rec
+}
+
+// mustContain requires that an error say something.
+func mustContain(t testing.TB, err error, what string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), what) {
+		t.Errorf("the error is %v; want it to say %q", err, what)
+	}
+}

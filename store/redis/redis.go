@@ -1,0 +1,138 @@
+// Package redis is the store for Redis 7 and later: every operation is one
+// script on one hash slot, so it runs on a single server, behind Sentinel and on
+// Redis Cluster.
+//
+// It keeps the promises of package stet for as long as Redis loses no write that
+// it has acknowledged. It does lose some: without an append-only file when the
+// server crashes, with appendfsync everysec up to a second of them, and in a
+// failover whatever had not reached the replica. Then an operation may run twice.
+// Where that is not acceptable, have the business transaction compare the fence,
+// or make the key a unique column of it; or use a store that shares the
+// transaction.
+//
+// The client library is the caller's choice: store/redis/goredis and
+// store/redis/rueidisclient are ready adapters, and any other fits through Client.
+//
+// The store's clock is the server's. An operation is two keys under one hash tag:
+// the record, and its result, which expires first. Neither has anything in its
+// name that a client has sent. A record that is running or unknown never expires
+// by itself, and is in an index, so that finding what is stuck takes no scan.
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+const (
+	defaultPrefix     = "stet"
+	maxPrefix         = 64
+	defaultCheckEvery = time.Minute
+)
+
+// Options configure a Store. The zero value is usable.
+type Options struct {
+	// Prefix begins the name of every key and channel. Stores that share a
+	// database need different ones. At most 64 bytes, without braces.
+	// Default "stet".
+	Prefix string
+	// AllowEviction accepts a server whose maxmemory-policy is not noeviction.
+	// Such a server forgets live claims and outcomes when it runs out of
+	// memory, and operations then run twice.
+	AllowEviction bool
+	// CheckEvery is how often the servers' configuration is looked at again,
+	// from a goroutine that Close ends. Default 1 min; negative: only by New.
+	CheckEvery time.Duration
+	// Logger is told what the servers' configuration leaves to be desired, and
+	// when claims begin and cease to be refused for it. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// Store is a stet.Store, stet.Watcher, stet.Sweeper and stet.Browser in Redis. It
+// is safe for concurrent use.
+type Store struct {
+	o       Options
+	client  Client
+	cluster bool
+	channel string
+	ears    hub
+	guard   guard
+
+	mu     sync.Mutex
+	cursor int // of the sweep, among the shards
+
+	closed atomic.Bool
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+var (
+	_ stet.Watcher = (*Store)(nil)
+	_ stet.Sweeper = (*Store)(nil)
+	_ stet.Browser = (*Store)(nil)
+)
+
+// New opens the store on the servers of client. It refuses a server that is older
+// than Redis 7.0, a replica, a server that may evict keys (see
+// Options.AllowEviction), and a server of a cluster unless the client is a
+// Cluster. It warns about a server without an append-only file. Close the store
+// after the engine, and before the client.
+func New(ctx context.Context, client Client, o Options) (*Store, error) {
+	if client == nil {
+		return nil, errors.New("redis: New needs a client; goredis.Open or rueidisclient.Open makes one")
+	}
+	if len(o.Prefix) > maxPrefix || strings.ContainsAny(o.Prefix, "{}") {
+		return nil, fmt.Errorf("redis: Options.Prefix is %q; it must have at most %d bytes and no braces, which choose the hash slot", o.Prefix, maxPrefix)
+	}
+	if o.Prefix == "" {
+		o.Prefix = defaultPrefix
+	}
+	if o.CheckEvery == 0 {
+		o.CheckEvery = defaultCheckEvery
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	s := &Store{o: o, client: client, channel: o.Prefix + ":ended"}
+	if err := s.inspect(ctx); err != nil {
+		return nil, err
+	}
+	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s.cancel = cancel
+	s.ears.init(background, s)
+	if o.CheckEvery > 0 {
+		s.wg.Go(func() { s.inspectRegularly(background) })
+	}
+	return s, nil
+}
+
+// Close ends the store's goroutines. Later calls fail. The client is the
+// caller's to close. It may be called again.
+func (s *Store) Close() error {
+	if s.closed.Swap(true) {
+		return nil
+	}
+	s.cancel()
+	s.ears.close()
+	s.wg.Wait()
+	return nil
+}
+
+// begin is the start of every call.
+func (s *Store) begin(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if s.closed.Load() {
+		return errClosed
+	}
+	return nil
+}
