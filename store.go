@@ -115,8 +115,8 @@ type Watcher interface {
 type Sweeper interface {
 	// Sweep looks at a bounded number of records, about limit: it parks
 	// Running records whose lease has run out, turns expired results into
-	// tombstones, and removes records past their ForgetAt. It never touches
-	// a live claim.
+	// tombstones, and removes records past their ForgetAt; what the store
+	// does by itself is not counted. It never touches a live claim.
 	Sweep(ctx context.Context, limit int) (Swept, error)
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -219,8 +220,8 @@ func (s *Store) runReads(ctx context.Context, batch []*op[read]) {
 }
 
 // Extend implements stet.Store. It has a connection of its own. A record that
-// is locked, because a transaction is about to settle it (SettleTx), is neither
-// waited for nor renewed; it is not lost.
+// stays locked, because a transaction is about to settle it (SettleTx), is
+// neither waited for nor renewed; it is not lost.
 func (s *Store) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) (lost []stet.Claim, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -236,8 +237,45 @@ func (s *Store) Extend(ctx context.Context, claims []stet.Claim, lease time.Dura
 	return lost, nil
 }
 
+// extendTries bounds how often rows are tried that somebody has locked, for 5 ms
+// and twice as long each time. What stays locked for longer is an open SettleTx:
+// nobody can park it meanwhile, and waiting would hold up the others.
+const extendTries = 5
+
 func (s *Store) extend(ctx context.Context, claims []stet.Claim, lease time.Duration) (lost []stet.Claim, err error) {
-	var renewed map[stet.ID]int64 // the fence
+	for try, pause := 1, 5*time.Millisecond; ; try, pause = try+1, 2*pause {
+		renewed, err := s.renew(ctx, claims, lease)
+		if err != nil {
+			return nil, err
+		}
+		claims = slices.DeleteFunc(slices.Clone(claims), func(c stet.Claim) bool { return renewed[c.ID] == c.Fence })
+		if len(claims) == 0 {
+			return lost, nil
+		}
+		live, err := s.running(ctx, claims)
+		if err != nil {
+			return nil, err
+		}
+		locked := claims[:0]
+		for _, c := range claims {
+			if live[c.ID] == c.Fence {
+				locked = append(locked, c)
+			} else {
+				lost = append(lost, c)
+			}
+		}
+		if s.looked != nil {
+			s.looked()
+		}
+		if claims = locked; len(claims) == 0 || try == extendTries || !sleep(ctx, pause) {
+			return lost, ctx.Err()
+		}
+	}
+}
+
+// renew extends the leases of rows that nobody has locked, and returns their
+// fences.
+func (s *Store) renew(ctx context.Context, claims []stet.Claim, lease time.Duration) (renewed map[stet.ID]int64, err error) {
 	err = s.alone(ctx, s.beat, func() []call {
 		renewed = make(map[stet.ID]int64, len(claims))
 		c := call{statement: s.sql.extend, row: func(values [][]byte) error {
@@ -258,20 +296,16 @@ func (s *Store) extend(ctx context.Context, claims []stet.Claim, lease time.Dura
 		c.params.raw(appendSpan(nil, lease))
 		return []call{c}
 	})
-	if err != nil {
-		return nil, err
+	return renewed, err
+}
+
+// running returns the fences of those that are running.
+func (s *Store) running(ctx context.Context, claims []stet.Claim) (live map[stet.ID]int64, err error) {
+	ids := make([]stet.ID, len(claims))
+	for i, c := range claims {
+		ids[i] = c.ID
 	}
-	var open []stet.Claim
-	var ids []stet.ID
-	for _, c := range claims {
-		if renewed[c.ID] != c.Fence {
-			open, ids = append(open, c), append(ids, c.ID)
-		}
-	}
-	if len(open) == 0 {
-		return nil, nil
-	}
-	live := make(map[stet.ID]int64)
+	live = make(map[stet.ID]int64)
 	err = s.alone(ctx, s.beat, func() []call {
 		return []call{s.readCall(ids, func(r *row) {
 			if r.State == stet.Running {
@@ -279,12 +313,7 @@ func (s *Store) extend(ctx context.Context, claims []stet.Claim, lease time.Dura
 			}
 		})}
 	})
-	for _, c := range open {
-		if live[c.ID] != c.Fence {
-			lost = append(lost, c)
-		}
-	}
-	return lost, err
+	return live, err
 }
 
 // Sweep implements stet.Sweeper. At most 1,000 records are looked at by one

@@ -85,6 +85,7 @@ type Store struct {
 	cancel  context.CancelFunc
 
 	commitTimeout time.Duration // of a commit, and of finding out about one
+	looked        func()        // for tests: a heartbeat has skipped locked rows
 }
 
 var (

@@ -335,3 +335,43 @@ func TestEndedContextsDoNothing(t *testing.T) {
 		t.Errorf("Claim after Close: %v", err)
 	}
 }
+
+// A row that somebody has locked for a moment is renewed when it is free: what
+// counts as renewed must have a lease.
+func TestHeartbeatRenewsWhatIsLockedForAMoment(t *testing.T) {
+	s := open(t, nil, Options{})
+	req := request("k")
+	req.Lease = time.Hour
+	c := mustClaim(t, s, req).Claim()
+	free := mustClaim(t, s, request("free")).Claim()
+	tx, err := s.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), "SELECT FROM stet.records WHERE id = $1 FOR UPDATE", c.ID[:]); err != nil {
+		t.Fatal(err)
+	}
+	looked := make(chan struct{}, 100)
+	s.looked = func() { looked <- struct{}{} }
+	done := make(chan error, 1)
+	go func() {
+		lost, err := s.Extend(context.Background(), []stet.Claim{c, free}, 24*time.Hour)
+		if len(lost) > 0 {
+			err = fmt.Errorf("%d claims are said to be lost", len(lost))
+		}
+		done <- err
+	}()
+	<-looked // the row was skipped
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []stet.ID{c.ID, free.ID} {
+		if left := mustRead(t, s, id).LeaseLeft; left < 12*time.Hour {
+			t.Errorf("renewed to a day, and %v of the lease are left", left)
+		}
+	}
+}

@@ -159,8 +159,9 @@ func sweepInEachSituation(f *fixture) {
 	}
 	f.pass(1)
 	got := f.sweepAll(f.store.(stet.Sweeper))
-	if got.Parked != 1 || got.Expired != 1 || got.Purged != 2 {
-		f.Errorf("swept: %d parked, %d expired, %d purged; want 1, 1 and 2", got.Parked, got.Expired, got.Purged)
+	// What a store expires and forgets by itself is not counted.
+	if got.Parked != 1 || got.Expired > 1 || got.Purged > 2 {
+		f.Errorf("swept: %d parked, %d expired, %d purged; want 1, and at most 1 and 2", got.Parked, got.Expired, got.Purged)
 	}
 	want := map[string]stet.State{"live": stet.Running, "lapsed": stet.Unknown, "renewed": stet.Running, "completed": stet.Completed,
 		"expired": stet.Failed, "forgotten": stet.None, "retryable": stet.Retryable, "released": stet.None}
