@@ -8,12 +8,15 @@ import (
 	"os"
 	"strings"
 
+	"github.com/redis/rueidis"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/proxy"
 	"github.com/stet-go/stet/store/memory"
 	"github.com/stet-go/stet/store/postgres"
+	"github.com/stet-go/stet/store/redis"
+	"github.com/stet-go/stet/store/redis/rueidisclient"
 	"github.com/stet-go/stet/store/sqlite"
 )
 
@@ -21,12 +24,12 @@ import (
 const storeVariable = "STET_STORE"
 
 // storeHelp is what --store may be.
-const storeHelp = "an SQLite file, a postgres:// URL, or memory"
+const storeHelp = "an SQLite file, a postgres:// or redis:// URL, or memory"
 
 // storage is an open store.
 type storage struct {
 	stet.Store
-	kind  string // sqlite, postgres or memory
+	kind  string // sqlite, postgres, redis or memory
 	place string // for people; without passwords
 	close func() error
 }
@@ -45,6 +48,8 @@ func openStore(ctx context.Context, name string) (*storage, error) {
 		}
 		c := s.Pool().Config().ConnConfig
 		return &storage{s, "postgres", fmt.Sprintf("postgres, database %s on %s", c.Database, c.Host), s.Close}, nil
+	case isURL && (scheme == "redis" || scheme == "rediss"):
+		return openRedis(ctx, name)
 	case isURL:
 		return nil, usage{fmt.Errorf("--store: there is no store for %s://; give %s", scheme, storeHelp)}
 	}
@@ -53,6 +58,24 @@ func openStore(ctx context.Context, name string) (*storage, error) {
 		return nil, err
 	}
 	return &storage{s, "sqlite", name, s.Close}, nil
+}
+
+// openRedis opens the store of a server, or a cluster, by a URL as rueidis has it.
+func openRedis(ctx context.Context, url string) (*storage, error) {
+	o, err := rueidis.ParseURL(url)
+	if err != nil {
+		return nil, usage{fmt.Errorf("--store: the redis URL: %w", err)}
+	}
+	conn, err := rueidisclient.Open(o)
+	if err != nil {
+		return nil, err
+	}
+	s, err := redis.New(ctx, conn, redis.Options{})
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	closing := func() error { return errors.Join(s.Close(), conn.Close()) }
+	return &storage{s, "redis", "redis on " + strings.Join(o.InitAddress, ", "), closing}, nil
 }
 
 // storeFlags are the flags of commands that look at a store that is there.
