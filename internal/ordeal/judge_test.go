@@ -107,66 +107,69 @@ func (s *story) well() Charge {
 
 func (s *story) end() { s.look(completed, "o1", 10, 1, "r") }
 
+// goodStories are histories that keep every promise.
+var goodStories = map[string]func(*story){
+	"a run and a retry": func(s *story) { s.well(); s.end() },
+	"a refusal":         func(s *story) { s.well(); s.ask(6, refused); s.end() },
+	"a reply was lost, and the call repeated": func(s *story) {
+		s.call(Event{Verb: verbClaim, Owner: "o1", Fingerprint: "5", Lease: lease}, Event{Kind: Unsure})
+		s.well()
+		s.write(verbSettle, "o1", 10, completed, "r", Unsure)
+		s.write(verbSettle, "o1", 10, completed, "r", OK)
+		s.end()
+	},
+	"released, and run again": func(s *story) {
+		s.claim("o1", 10, 1)
+		s.write(verbRelease, "o1", 10, "", "", OK)
+		s.claim("o2", 11, 2)
+		c := s.charge(11, 5)
+		s.write(verbSettle, "o2", 11, completed, "r", OK)
+		s.ask(5, told(c))
+		s.write(verbSettle, "o1", 10, completed, "z", Fail)
+		s.look(completed, "o2", 11, 2, "r")
+	},
+	"a claim that was repeated until it was parked": func(s *story) {
+		end := s.pending(Event{Verb: verbClaim, Owner: "o1", Fingerprint: "5", Lease: lease})
+		s.time += lease
+		end(Event{Kind: OK, State: unknown, Owner: "o1", Fence: 10, Attempt: 1, Fingerprint: "5"})
+		s.ask(5, toldUnknown)
+		s.look(unknown, "o1", 10, 1, "")
+	},
+	"a claim that nobody heard of": func(s *story) {
+		s.pending(Event{Verb: verbClaim, Owner: "o1", Fingerprint: "5", Lease: lease})
+		s.time += lease
+		s.read(unknown, "o1", 10, "")
+		s.ask(5, toldUnknown)
+		s.look(unknown, "o1", 10, 1, "")
+	},
+	"settled late": func(s *story) {
+		s.claim("o1", 10, 1)
+		s.time += lease
+		s.read(unknown, "o1", 10, "")
+		s.ask(5, toldUnknown)
+		c := s.charge(10, 5)
+		s.write(verbSettle, "o1", 10, completed, "r", OK)
+		s.ask(5, again(c))
+		s.end()
+	},
+	"died before the commit of a transaction": func(s *story) {
+		s.pending(Event{Verb: verbTransact, Owner: "o1", Fingerprint: "5"})
+		s.add(Event{Kind: Intent, ID: idOf("a", "k"), Owner: "o1", Fence: 3, Attempt: 1, State: completed, Digest: "r"})
+		s.transact("o2", 3, "s")
+		s.ask(5, told(s.charge(3, 5)))
+		s.look(completed, "o2", 3, 1, "s")
+	},
+	"died after the commit of a transaction": func(s *story) {
+		s.pending(Event{Verb: verbTransact, Owner: "o1", Fingerprint: "5"})
+		s.add(Event{Kind: Intent, ID: idOf("a", "k"), Owner: "o1", Fence: 10, Attempt: 1, State: completed, Digest: "r"})
+		s.ask(5, told(s.charge(10, 5)))
+		s.read(completed, "o1", 10, "r")
+		s.end()
+	},
+}
+
 func TestJudgeFindsNothingWrongWhereAllIsWell(t *testing.T) {
-	for name, tell := range map[string]func(*story){
-		"a run and a retry": func(s *story) { s.well(); s.end() },
-		"a refusal":         func(s *story) { s.well(); s.ask(6, refused); s.end() },
-		"a reply was lost, and the call repeated": func(s *story) {
-			s.call(Event{Verb: verbClaim, Owner: "o1", Fingerprint: "5", Lease: lease}, Event{Kind: Unsure})
-			s.well()
-			s.write(verbSettle, "o1", 10, completed, "r", Unsure)
-			s.write(verbSettle, "o1", 10, completed, "r", OK)
-			s.end()
-		},
-		"released, and run again": func(s *story) {
-			s.claim("o1", 10, 1)
-			s.write(verbRelease, "o1", 10, "", "", OK)
-			s.claim("o2", 11, 2)
-			c := s.charge(11, 5)
-			s.write(verbSettle, "o2", 11, completed, "r", OK)
-			s.ask(5, told(c))
-			s.write(verbSettle, "o1", 10, completed, "z", Fail)
-			s.look(completed, "o2", 11, 2, "r")
-		},
-		"a claim that was repeated until it was parked": func(s *story) {
-			end := s.pending(Event{Verb: verbClaim, Owner: "o1", Fingerprint: "5", Lease: lease})
-			s.time += lease
-			end(Event{Kind: OK, State: unknown, Owner: "o1", Fence: 10, Attempt: 1, Fingerprint: "5"})
-			s.ask(5, toldUnknown)
-			s.look(unknown, "o1", 10, 1, "")
-		},
-		"a claim that nobody heard of": func(s *story) {
-			s.pending(Event{Verb: verbClaim, Owner: "o1", Fingerprint: "5", Lease: lease})
-			s.time += lease
-			s.read(unknown, "o1", 10, "")
-			s.ask(5, toldUnknown)
-			s.look(unknown, "o1", 10, 1, "")
-		},
-		"settled late": func(s *story) {
-			s.claim("o1", 10, 1)
-			s.time += lease
-			s.read(unknown, "o1", 10, "")
-			s.ask(5, toldUnknown)
-			c := s.charge(10, 5)
-			s.write(verbSettle, "o1", 10, completed, "r", OK)
-			s.ask(5, again(c))
-			s.end()
-		},
-		"died before the commit of a transaction": func(s *story) {
-			s.pending(Event{Verb: verbTransact, Owner: "o1", Fingerprint: "5"})
-			s.add(Event{Kind: Intent, ID: idOf("a", "k"), Owner: "o1", Fence: 3, Attempt: 1, State: completed, Digest: "r"})
-			s.transact("o2", 3, "s")
-			s.ask(5, told(s.charge(3, 5)))
-			s.look(completed, "o2", 3, 1, "s")
-		},
-		"died after the commit of a transaction": func(s *story) {
-			s.pending(Event{Verb: verbTransact, Owner: "o1", Fingerprint: "5"})
-			s.add(Event{Kind: Intent, ID: idOf("a", "k"), Owner: "o1", Fence: 10, Attempt: 1, State: completed, Digest: "r"})
-			s.ask(5, told(s.charge(10, 5)))
-			s.read(completed, "o1", 10, "r")
-			s.end()
-		},
-	} {
+	for name, tell := range goodStories {
 		var s story
 		tell(&s)
 		v := Judge(s.events, s.ledger, true)
