@@ -24,10 +24,10 @@ short: ## Run the tests of the main module without the race detector
 lint: ## Run golangci-lint (built from source the first time: some minutes)
 	$(GO) run $(LINT) run ./...
 
-ordeal: services ## Kill a payments service 1,000 times, and its servers, on every store (15 min)
+ordeal: services ## Kill a payments service 1,000 times, and its servers, on every store (3 min)
 	$(GO) run ./internal/ordeal/cmd
 
-ordeal-long: services ## The same ten times as long (hours)
+ordeal-long: services ## The same ten times as long (half an hour)
 	$(GO) run ./internal/ordeal/cmd -long -table
 
 ordeal-postgres: services ## Kill the service 1,000 and PostgreSQL 200 times, lose 2,000 COMMITs, stop 200 processes
