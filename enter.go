@@ -45,6 +45,9 @@ func (e *Engine) admit(ctx context.Context, t *ticket, lead func(*flight) (entry
 		if err != nil || en.granted {
 			return en, err
 		}
+		if en.rec, err = e.standing(ctx, t, en.rec); err != nil {
+			return en, err
+		}
 		// First of all, whatever else there is to say about the key.
 		if en.rec.Fingerprint != t.req.Fingerprint {
 			e.observe(ctx, t.event(EventMismatched, en.rec, nil))
@@ -73,6 +76,24 @@ func (e *Engine) admit(ctx context.Context, t *ticket, lead func(*flight) (entry
 			return en, &Error{Kind: ErrStore, Execution: NotExecuted, Cause: err}
 		}
 	}
+}
+
+// standing returns the record that the call is to be compared with. A transaction
+// of this process that asks for something else may run in vain: it began before
+// this very operation was committed elsewhere. The store knows.
+func (e *Engine) standing(ctx context.Context, t *ticket, rec Record) (Record, error) {
+	if rec.Fingerprint == t.req.Fingerprint || rec.Fence != 0 {
+		return rec, nil // nothing to refuse, or the store's own word
+	}
+	now, err := e.read(ctx, rec.ID)
+	if err != nil {
+		e.observe(ctx, t.event(EventStoreFailed, rec, err))
+		return rec, &Error{Kind: ErrStore, Execution: NotExecuted, RetryAfter: retryAfter, Cause: err}
+	}
+	if now.State.Settled() {
+		return now, nil
+	}
+	return rec, nil
 }
 
 // errTryAgain: the flight that was followed ended in a way that says nothing

@@ -83,3 +83,59 @@ func TestOwnClaimThatWasParkedIsClaimedAgain(t *testing.T) {
 		}
 	})
 }
+
+// unseeing is a store whose transactions begin before they can see what was
+// committed elsewhere.
+type unseeing struct{ *memory.Store }
+
+func (s unseeing) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+	if ctx.Value(unseeingKey{}) != nil {
+		return stet.Record{ID: id}, nil
+	}
+	return s.Store.Read(ctx, id)
+}
+
+type unseeingKey struct{}
+
+func (s unseeing) RunTx(ctx context.Context, req stet.ClaimRequest, _ stet.Retention,
+	fn func(context.Context, int, stet.Record) (stet.Outcome, error)) (stet.Record, error) {
+	rec := stet.Record{ID: req.ID, State: stet.Running, Fingerprint: req.Fingerprint, Owner: req.Owner, Fence: 7, Attempt: 1}
+	if _, err := fn(ctx, 1, rec); err != nil {
+		return rec, err
+	}
+	now, err := s.Store.Read(ctx, req.ID)
+	return now, errors.Join(err, stet.ErrMismatch)
+}
+
+func (unseeing) SettleTx(context.Context, int, stet.Claim, stet.Outcome, stet.Retention) error {
+	return errors.ErrUnsupported
+}
+
+// TestTransactionThatRunsInVainRefusesNobodyElse: another request, whose
+// transaction began just before this operation was committed elsewhere, will be
+// refused; until then it must not have the operation's own retries refused.
+func TestTransactionThatRunsInVainRefusesNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := unseeing{memory.New(memory.Options{})}
+		settle(t, store.Store, stet.Options{}, op, "committed")
+		e := newEngine(t, store, stet.Options{})
+		other := op
+		other.Fingerprint = stet.NewFingerprint([]byte("another request"))
+		_, err := stet.RunTx(context.WithValue(t.Context(), unseeingKey{}, true), e, store, other, func(context.Context, int) (stet.Outcome, error) {
+			never := func(context.Context, int) (stet.Outcome, error) { t.Error("ran"); return stet.Outcome{}, nil }
+			run, err := stet.RunTx(t.Context(), e, store, op, never)
+			if err != nil || !run.Replayed() || string(run.Outcome().Result) != "committed" {
+				t.Errorf("a retry of what was committed: %v", err)
+			}
+			third := op
+			third.Fingerprint = stet.NewFingerprint([]byte("a third request"))
+			if _, err := stet.RunTx(t.Context(), e, store, third, never); !errors.Is(err, stet.ErrMismatch) {
+				t.Errorf("a third request: %v", err)
+			}
+			return stet.Outcome{State: stet.Completed}, nil
+		})
+		if !errors.Is(err, stet.ErrMismatch) {
+			t.Errorf("the other request: %v", err)
+		}
+	})
+}

@@ -1,7 +1,7 @@
 // Command postgres measures, side by side on one private PostgreSQL server with
 // default durability: claim + settle of 1 KB as commonly written by hand and in
 // stet's lease mode, an application's bare transaction and the same through
-// stet's transactional mode, and replays.
+// stet's transactional mode, and replays, also from a cache in front of the store.
 package main
 
 import (
@@ -24,6 +24,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/bench/internal/rounds"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store/cache"
 	"github.com/stet-go/stet/store/postgres"
 )
 
@@ -81,7 +82,11 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	b := &bench{pool: pool, store: store}
+	cached, err := cache.New(store, cache.Options{})
+	if err != nil {
+		return err
+	}
+	b := &bench{pool: pool, store: store, cached: cached}
 	if err := b.fill(ctx); err != nil {
 		return err
 	}
@@ -105,6 +110,7 @@ CREATE TABLE payments (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, accou
 type bench struct {
 	pool    *pgxpool.Pool
 	store   *postgres.Store
+	cached  *cache.Store // in front of store
 	settled []stet.ClaimRequest
 	next    atomic.Int64
 }
@@ -124,7 +130,7 @@ func (b *bench) level(ctx context.Context, callers int) error {
 		op   func(context.Context) error
 	}{
 		{"a common pattern", b.common}, {"a' insert + update", b.plain}, {"b stet, lease", b.lease},
-		{"c bare transaction", b.bare}, {"d stet, transaction", b.transaction}, {"e replay", b.replay},
+		{"c bare transaction", b.bare}, {"d stet, transaction", b.transaction}, {"e replay", b.replay}, {"f replay, cached", b.cachedReplay},
 	}
 	latency := make(map[string][]time.Duration)
 	var cs []rounds.Contender
@@ -151,6 +157,7 @@ func (b *bench) level(ctx context.Context, callers int) error {
 	rounds.Figure(fmt.Sprintf("postgres_lease_plain_ratio_%d", callers), ratio("b stet, lease", "a' insert + update"), "x plain insert + update")
 	rounds.Figure(fmt.Sprintf("postgres_tx_ratio_%d", callers), ratio("d stet, transaction", "c bare transaction"), "x bare transaction")
 	rounds.Figure(fmt.Sprintf("postgres_replays_%d", callers), rounds.Median(rates["e replay"]), "replays/s")
+	rounds.Figure(fmt.Sprintf("postgres_replays_cached_ratio_%d", callers), ratio("f replay, cached", "e replay"), "x uncached")
 	return nil
 }
 
@@ -209,8 +216,12 @@ func (b *bench) transaction(ctx context.Context) error {
 	return err
 }
 
-func (b *bench) replay(ctx context.Context) error {
-	rec, err := b.store.Read(ctx, b.settled[int(b.next.Add(1))%len(b.settled)].ID)
+func (b *bench) replay(ctx context.Context) error { return b.read(ctx, b.store) }
+
+func (b *bench) cachedReplay(ctx context.Context) error { return b.read(ctx, b.cached) }
+
+func (b *bench) read(ctx context.Context, store stet.Store) error {
+	rec, err := store.Read(ctx, b.settled[int(b.next.Add(1))%len(b.settled)].ID)
 	if err == nil && (rec.State != stet.Completed || len(rec.Result) != len(result)) {
 		err = fmt.Errorf("read a record in state %v", rec.State)
 	}
@@ -227,7 +238,7 @@ func (b *bench) fill(ctx context.Context) error {
 			for i := part; i < kept && errs[part] == nil; i += connections {
 				req := request()
 				b.settled[i] = req
-				rec, err := b.store.Claim(ctx, req)
+				rec, err := b.cached.Claim(ctx, req) // from which the cache learns the time
 				if err == nil {
 					err = b.store.Settle(ctx, rec.Claim(), stet.Outcome{State: stet.Completed, Result: result}, keep)
 				}

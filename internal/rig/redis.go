@@ -16,8 +16,12 @@ import (
 type RedisOptions struct {
 	// Settings are parameters of redis.conf, by name. Those that are not named
 	// have Redis's own defaults, but for save, which is off: nothing is written
-	// to disk unless appendonly is set.
+	// to disk unless appendonly is set; and for repl-diskless-sync, which is off,
+	// so that replicas are in step sooner.
 	Settings map[string]string
+	// ReplicaOf makes the server a replica of another, with which it is in step
+	// when it has started.
+	ReplicaOf *RedisServer
 }
 
 // RedisServer is a Redis server without a password.
@@ -41,7 +45,7 @@ func (r *Rig) StartRedis(ctx context.Context, o RedisOptions) (*RedisServer, err
 		// On this port, another server may answer.
 		ready: func(port, pid int) bool {
 			info, err := redisCLI(ctx, port, "INFO")
-			return err == nil && strings.Contains(info, "process_id:"+strconv.Itoa(pid)+"\r") && strings.Contains(info, "loading:0")
+			return err == nil && strings.Contains(info, "process_id:"+strconv.Itoa(pid)+"\r") && strings.Contains(info, "loading:0") && inStep(ctx, o.ReplicaOf, port)
 		},
 		stop: syscall.SIGTERM,
 		quit: syscall.SIGKILL,
@@ -49,13 +53,26 @@ func (r *Rig) StartRedis(ctx context.Context, o RedisOptions) (*RedisServer, err
 	return redis, s.Start(ctx)
 }
 
+// inStep reports whether a server with a port is a replica that a master, if there
+// is one, sends its writes to.
+func inStep(ctx context.Context, master *RedisServer, port int) bool {
+	if master == nil {
+		return true
+	}
+	info, err := master.CLI(ctx, "INFO", "replication")
+	return err == nil && strings.Contains(info, ",port="+strconv.Itoa(port)+",state=online,")
+}
+
 // redisSettings are the arguments of redis-server.
 func redisSettings(o RedisOptions, port int, dir string) (args []string) {
-	all := map[string]string{"bind": "127.0.0.1", "save": "", "dir": dir, "daemonize": "no"}
+	all := map[string]string{"bind": "127.0.0.1", "save": "", "dir": dir, "daemonize": "no", "repl-diskless-sync": "no"}
 	maps.Copy(all, o.Settings)
 	all["port"] = strconv.Itoa(port)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		args = append(args, "--"+name, all[name])
+	}
+	if o.ReplicaOf != nil {
+		args = append(args, "--replicaof", "127.0.0.1", strconv.Itoa(o.ReplicaOf.port))
 	}
 	return args
 }

@@ -114,7 +114,7 @@ func (t *transaction) enterSQL(ctx context.Context, tx SQLTx) (rec stet.Record, 
 	case next == stepNone:
 		return rec, false, nil
 	case t.fence <= 0:
-		rec, err = t.busy(func(q string, args ...any) scanner { return tx.QueryRowContext(ctx, q, args...) })
+		rec, err = t.busy(ctx, func(q string, args ...any) scanner { return tx.QueryRowContext(ctx, q, args...) })
 		return rec, false, err
 	case r != nil && r.Fence >= t.fence:
 		return rec, false, explain("begin", errLookAgain)

@@ -147,7 +147,7 @@ func (t *transaction) enter(ctx context.Context) (rec stet.Record, granted bool,
 	case next == stepNone:
 		return rec, false, nil
 	case t.fence <= 0:
-		rec, err = t.busy(func(sql string, args ...any) scanner { return t.tx.QueryRow(ctx, sql, args...) })
+		rec, err = t.busy(ctx, func(sql string, args ...any) scanner { return t.tx.QueryRow(ctx, sql, args...) })
 		return rec, false, err
 	case r != nil && r.Fence >= t.fence:
 		return rec, false, errLookAgain
@@ -193,7 +193,7 @@ func (t *transaction) granted() stet.Record {
 }
 
 // busy answers for a key that another transaction runs.
-func (t *transaction) busy(query func(sql string, args ...any) scanner) (stet.Record, error) {
+func (t *transaction) busy(ctx context.Context, query func(sql string, args ...any) scanner) (stet.Record, error) {
 	rec := stet.Record{ID: t.req.ID, Scope: t.req.Scope, State: stet.Running, Fingerprint: t.req.Fingerprint, Fence: inFlightInTx}
 	if t.fence == 0 {
 		return rec, nil
@@ -203,11 +203,25 @@ func (t *transaction) busy(query func(sql string, args ...any) scanner) (stet.Re
 	if err != nil {
 		return rec, err
 	}
-	if rival {
+	if !rival {
+		return rec, nil
+	}
+	// Whoever has the lock asks for something else. It may do so in vain: this
+	// very operation may have been committed by another transaction since our
+	// statement, which has not seen it, began.
+	r, err := t.s.readAlone(ctx, t.req.ID)
+	switch {
+	case err != nil:
+		return rec, err
+	case r == nil || r.forgotten():
 		rec.Fingerprint = stet.Fingerprint{} // nobody knows all of it
 		return rec, stet.ErrMismatch
+	case r.Fingerprint != t.req.Fingerprint:
+		return r.record(), stet.ErrMismatch
+	case r.State.Settled():
+		return r.record(), nil
 	}
-	return rec, nil
+	return rec, errLookAgain
 }
 
 // abandon rolls back, if there is something to roll back, and gives the

@@ -401,3 +401,36 @@ func TestCommitIsUnknownWhenItCannotBeLookedUp(t *testing.T) {
 		t.Errorf("afterwards: %+v", rec)
 	}
 }
+
+// A transaction that asks for something else, and will be refused, may hold the
+// lock for a moment after the operation was committed. Who finds it there and has
+// not seen the commit must not be told that the key is somebody else's.
+func TestRivalDoesNotHideWhatWasCommitted(t *testing.T) {
+	s := open(t, nil, Options{})
+	req := request("k")
+	if _, err := s.RunTx(t.Context(), req, keep, func(context.Context, pgx.Tx, stet.Record) (stet.Outcome, error) { return completed("x"), nil }); err != nil {
+		t.Fatal(err)
+	}
+	rival := req
+	rival.Fingerprint = stet.NewFingerprint([]byte("something else"))
+	held := s.locks(rival.ID, rival.Fingerprint)
+	tx, err := s.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), s.sql.enter, held.key, held.id, held.finger, rival.ID[:]); err != nil {
+		t.Fatal(err)
+	}
+	query := func(sql string, args ...any) scanner { return s.Pool().QueryRow(t.Context(), sql, args...) }
+	late := &transaction{s: s, req: &req, locks: s.locks(req.ID, req.Fingerprint), fence: -1} // its statement saw no record, and the lock taken
+	if rec, err := late.busy(t.Context(), query); err != nil || rec.State != stet.Completed || string(rec.Result) != "x" {
+		t.Errorf("%+v, %v", rec, err)
+	}
+	other := request("k")
+	other.Fingerprint = stet.NewFingerprint([]byte("a third thing"))
+	late = &transaction{s: s, req: &other, locks: s.locks(other.ID, other.Fingerprint), fence: -1}
+	if _, err := late.busy(t.Context(), query); !errors.Is(err, stet.ErrMismatch) {
+		t.Errorf("a request that was never committed: %v", err)
+	}
+}

@@ -41,6 +41,17 @@ type Cluster interface {
 	Servers(ctx context.Context) (map[string]Client, error)
 }
 
+// Pipeliner is a Client that can send commands together. Options.Replicas needs
+// it; of a Cluster, the Clients of its servers need it, too.
+type Pipeliner interface {
+	// Pipeline sends commands one after the other on one connection to the server
+	// that serves the hash slot of key, and returns their replies as Do does, but
+	// those that are errors as a ReplyError among them. It follows no redirection,
+	// and never sends a command again. The last command may block, which must not
+	// hold up other callers. An error leaves open which commands were executed.
+	Pipeline(ctx context.Context, key string, commands ...[]string) ([]any, error)
+}
+
 // ReplyError is an error that the server has replied: it begins with a code in
 // capitals. The command was not executed, or had no effect.
 type ReplyError string
@@ -88,6 +99,7 @@ var (
 	peekScript    = newScript("peek")
 	liveScript    = newScript("live")
 	expireScript  = newScript("expire")
+	touchScript   = newScript("touch")
 )
 
 const (
@@ -109,25 +121,34 @@ func (s *Store) eval(ctx context.Context, sc script, keys []string, args ...stri
 	return reply, err
 }
 
-// send sends a command, and again while the cluster says that it was not executed
+// send sends a command, patiently.
+func (s *Store) send(ctx context.Context, key string, command ...string) (reply any, err error) {
+	err = s.patiently(ctx, func() (err error) {
+		reply, err = s.client.Do(ctx, key, command...)
+		return err
+	})
+	return reply, err
+}
+
+// patiently calls do, and again while the cluster says that nothing was executed
 // because a slot is on the move or without a master.
-func (s *Store) send(ctx context.Context, key string, command ...string) (any, error) {
+func (s *Store) patiently(ctx context.Context, do func() error) error {
 	var end time.Time
 	for pause := movePause; ; pause = min(2*pause, maxMovePause) {
-		reply, err := s.client.Do(ctx, key, command...)
+		err := do()
 		if err == nil || !s.cluster {
-			return reply, err
+			return err
 		}
 		switch code(err) {
 		case "TRYAGAIN", "CLUSTERDOWN", "ASK", "MOVED":
 		default:
-			return nil, err
+			return err
 		}
 		if end.IsZero() {
 			end = time.Now().Add(maxMoving)
 		}
 		if time.Now().After(end) || !sleep(ctx, pause) {
-			return nil, err
+			return err
 		}
 	}
 }

@@ -105,6 +105,10 @@ func (s *Store) inspect(ctx context.Context) error {
 			s.o.Logger.LogAttrs(ctx, slog.LevelWarn, "stet: a Redis server keeps no append-only file: if it crashes, it forgets what has run, and operations run twice; set appendonly yes",
 				slog.String("server", name))
 		}
+		if n, err := strconv.Atoi(info["connected_slaves"]); err == nil && n < s.o.Replicas && s.guard.first("replicas "+name) {
+			s.o.Logger.LogAttrs(ctx, slog.LevelWarn, "stet: a Redis server has fewer replicas than Options.Replicas: nothing runs until it has enough",
+				slog.String("server", name), slog.Int("replicas", n))
+		}
 		s.cluster = s.cluster || isCluster
 	}
 	return nil

@@ -22,10 +22,19 @@ func (s *Store) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, 
 		return stet.Record{}, explain("claim", err)
 	}
 	rec, err := decode(req.ID, reply)
-	if err == nil && rec.Fingerprint != req.Fingerprint {
-		err = stet.ErrMismatch
+	switch {
+	case err != nil:
+	case rec.Fingerprint != req.Fingerprint:
+		return rec, stet.ErrMismatch
+	case rec.State == stet.Running && rec.Owner == req.Owner:
+		err = s.replicated(ctx, "claim", rec.Claim(), rec.State)
+	default:
+		err = s.standing(ctx, "claim", rec, reply)
 	}
-	return rec, err
+	if err != nil {
+		return stet.Record{}, err
+	}
+	return rec, nil
 }
 
 // Settle implements stet.Store.
@@ -35,8 +44,12 @@ func (s *Store) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep
 		gone = "1"
 	}
 	k := s.keys(c.ID)
-	return s.write(ctx, "settle", settleScript, []string{k.record, k.result, k.index}, string(c.ID[:]), fence(c.Fence),
+	err := s.write(ctx, "settle", settleScript, []string{k.record, k.result, k.index}, string(c.ID[:]), fence(c.Fence),
 		string([]byte{byte(out.State)}), gone, string(out.Result), micros(keep.Result), micros(keep.Tombstone), s.channel)
+	if err != nil {
+		return err
+	}
+	return s.replicated(ctx, "settle", c, out.State)
 }
 
 // Release implements stet.Store.
@@ -86,12 +99,24 @@ func (s *Store) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
 		return stet.Record{}, errReply(reply)
 	}
 	if packed, _ := pair[0].(string); len(packed) < 2 || stet.State(packed[1]) != stet.Running {
-		return decode(id, []any{int64(0), pair[0], pair[1]})
+		return s.found(ctx, id, []any{int64(0), pair[0], pair[1]})
 	}
 	if reply, err = s.eval(ctx, readScript, []string{k.record, k.result}); err != nil {
 		return stet.Record{}, explain("read", err)
 	}
-	return decode(id, reply)
+	return s.found(ctx, id, reply)
+}
+
+// found is what Read returns for the reply of a script or its like.
+func (s *Store) found(ctx context.Context, id stet.ID, reply any) (stet.Record, error) {
+	rec, err := decode(id, reply)
+	if err == nil {
+		err = s.standing(ctx, "read", rec, reply)
+	}
+	if err != nil {
+		return stet.Record{}, err
+	}
+	return rec, nil
 }
 
 // Extend implements stet.Store.

@@ -5,7 +5,8 @@
 // It keeps the promises of package stet for as long as Redis loses no write that
 // it has acknowledged. It does lose some: without an append-only file when the
 // server crashes, with appendfsync everysec up to a second of them, and in a
-// failover whatever had not reached the replica. Then an operation may run twice.
+// failover whatever had not reached the replica, which Options.Replicas makes less
+// likely. Then an operation may run twice.
 // Where that is not acceptable, have the business transaction compare the fence,
 // or make the key a unique column of it; or use a store that shares the
 // transaction.
@@ -36,6 +37,9 @@ const (
 	defaultPrefix     = "stet"
 	maxPrefix         = 64
 	defaultCheckEvery = time.Minute
+
+	defaultReplicaTimeout = time.Second
+	maxReplicaTimeout     = 10 * time.Second
 )
 
 // Options configure a Store. The zero value is usable.
@@ -48,6 +52,19 @@ type Options struct {
 	// Such a server forgets live claims and outcomes when it runs out of
 	// memory, and operations then run twice.
 	AllowEviction bool
+	// Replicas is how many replicas must have acknowledged a claim before it is
+	// granted, and an outcome before Settle succeeds or anyone is handed it. With
+	// fewer the call fails: nothing is run, or the outcome is unknown until a
+	// later call finds enough. It costs two round trips of a connection's own,
+	// and makes it less likely, but not impossible, that a failover loses
+	// anything: Redis may promote a replica that has acknowledged nothing.
+	// Releases and heartbeats do not wait, as losing one is safe. The client
+	// must be a Pipeliner. Default 0: replicas are not waited for.
+	Replicas int
+	// ReplicaTimeout is how long one call waits for them, at most 10 s. The
+	// client's own timeout for reading should be longer. A call whose context
+	// ends earlier waits for half of what is left. Default 1 s.
+	ReplicaTimeout time.Duration
 	// CheckEvery is how often the servers' configuration is looked at again,
 	// from a goroutine that Close ends. Default 1 min; negative: only by New.
 	CheckEvery time.Duration
@@ -94,6 +111,9 @@ func New(ctx context.Context, client Client, o Options) (*Store, error) {
 	}
 	if o.Prefix == "" {
 		o.Prefix = defaultPrefix
+	}
+	if err := o.checkReplicas(client); err != nil {
+		return nil, err
 	}
 	if o.CheckEvery == 0 {
 		o.CheckEvery = defaultCheckEvery

@@ -26,9 +26,11 @@ type clusterClient struct {
 }
 
 var (
-	_ stetredis.Client   = (*client)(nil)
-	_ stetredis.Listener = (*client)(nil)
-	_ stetredis.Cluster  = (*clusterClient)(nil)
+	_ stetredis.Client    = (*client)(nil)
+	_ stetredis.Listener  = (*client)(nil)
+	_ stetredis.Pipeliner = (*client)(nil)
+	_ stetredis.Cluster   = (*clusterClient)(nil)
+	_ stetredis.Pipeliner = (*clusterClient)(nil)
 )
 
 // Conn is a client for the store. Of a cluster it is also a store/redis.Cluster. It
@@ -36,6 +38,7 @@ var (
 type Conn interface {
 	stetredis.Client
 	stetredis.Listener
+	stetredis.Pipeliner
 	// Close closes what Open has opened.
 	Close() error
 }
@@ -122,6 +125,49 @@ func (c *client) Do(ctx context.Context, key string, args ...string) (any, error
 		return nil, stetredis.ReplyError(e.Error())
 	}
 	return cmd.Val(), err
+}
+
+// Pipeline implements store/redis.Pipeliner.
+func (c *client) Pipeline(ctx context.Context, _ string, commands ...[]string) ([]any, error) {
+	return pipeline(ctx, c.redis, commands)
+}
+
+// Pipeline implements store/redis.Pipeliner. The cluster's own pipelines give each
+// command a connection of its slot's.
+func (c *clusterClient) Pipeline(ctx context.Context, key string, commands ...[]string) ([]any, error) {
+	master, err := c.cluster.MasterForKey(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return pipeline(ctx, master, commands)
+}
+
+func pipeline(ctx context.Context, c redis.Cmdable, commands [][]string) ([]any, error) {
+	p := c.Pipeline()
+	cmds := make([]*redis.Cmd, len(commands))
+	for i, command := range commands {
+		args := make([]any, len(command))
+		for j, a := range command {
+			args[j] = a
+		}
+		cmds[i] = p.Do(ctx, args...)
+	}
+	_, _ = p.Exec(ctx) // each command has its own error
+	replies := make([]any, len(cmds))
+	for i, cmd := range cmds {
+		err := cmd.Err()
+		e, ok := errors.AsType[redis.Error](err)
+		switch {
+		case err == nil:
+			replies[i] = cmd.Val()
+		case errors.Is(err, redis.Nil):
+		case ok:
+			replies[i] = stetredis.ReplyError(e.Error())
+		default:
+			return nil, err
+		}
+	}
+	return replies, nil
 }
 
 // Listen implements store/redis.Listener.

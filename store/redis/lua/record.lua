@@ -1,7 +1,8 @@
 -- The record, a string of 136 bytes, numbers big-endian, times in microseconds:
 --   1 version   2 state   3 flag   4 fingerprint   37 owner   53 scope
 --   85 fence   93 attempt   97 claimed   105 lease   113 settled   121 expires   129 forget
--- Flag: 1 the result is gone, 2 somebody watches the run.
+-- Flag: 1 the result is gone, 2 somebody watches the run. Of a settled record the
+-- lease is how many replicas are known to have it.
 local RUNNING, COMPLETED, FAILED, RETRYABLE, UNKNOWN = 1, 2, 3, 4, 5
 
 local time = redis.call('TIME')

@@ -9,6 +9,7 @@ package rueidisclient
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/redis/rueidis"
 	stetredis "github.com/stet-go/stet/store/redis"
@@ -22,9 +23,10 @@ type client struct {
 type clusterClient struct{ client }
 
 var (
-	_ stetredis.Client   = (*client)(nil)
-	_ stetredis.Listener = (*client)(nil)
-	_ stetredis.Cluster  = (*clusterClient)(nil)
+	_ stetredis.Client    = (*client)(nil)
+	_ stetredis.Listener  = (*client)(nil)
+	_ stetredis.Pipeliner = (*client)(nil)
+	_ stetredis.Cluster   = (*clusterClient)(nil)
 )
 
 // Conn is a client for redis.New. Of a cluster it is also a store/redis.Cluster.
@@ -32,6 +34,7 @@ var (
 type Conn interface {
 	stetredis.Client
 	stetredis.Listener
+	stetredis.Pipeliner
 	// Close closes what Open has opened.
 	Close() error
 }
@@ -76,16 +79,20 @@ func (c *client) Close() error {
 
 // Do implements store/redis.Client.
 func (c *client) Do(ctx context.Context, key string, args ...string) (any, error) {
-	cmd := c.redis.B().Arbitrary(args[0])
-	rest := args[1:]
-	for i, a := range rest {
-		if a == key && key != "" { // which says where the command goes
-			cmd = cmd.Args(rest[:i]...).Keys(a)
-			rest = rest[i+1:]
-			break
-		}
+	name, keys, rest := around(key, args)
+	return answer(c.redis.Do(ctx, c.redis.B().Arbitrary(name...).Keys(keys...).Args(rest...).Build()))
+}
+
+// around divides a command at its key, which says where it goes.
+func around(key string, args []string) (before, keys, after []string) {
+	if i := slices.Index(args, key); i > 0 && key != "" {
+		return args[:i], args[i : i+1], args[i+1:]
 	}
-	result := c.redis.Do(ctx, cmd.Args(rest...).Build())
+	return args, nil, nil
+}
+
+// answer is a reply as the store wants it.
+func answer(result rueidis.RedisResult) (any, error) {
 	reply, err := result.ToAny()
 	if rueidis.IsRedisNil(err) {
 		return nil, nil
@@ -94,6 +101,31 @@ func (c *client) Do(ctx context.Context, key string, args ...string) (any, error
 		return nil, stetredis.ReplyError(e.Error())
 	}
 	return reply, err
+}
+
+// Pipeline implements store/redis.Pipeliner, on a connection that no other caller
+// uses meanwhile.
+func (c *client) Pipeline(ctx context.Context, key string, commands ...[]string) (replies []any, err error) {
+	err = c.redis.Dedicated(func(d rueidis.DedicatedClient) error {
+		cmds := make([]rueidis.Completed, len(commands))
+		for i, args := range commands {
+			// It keeps to the deadline of ctx alone.
+			name, keys, rest := around(key, args)
+			cmds[i] = d.B().Arbitrary(name...).Keys(keys...).Args(rest...).Blocking()
+		}
+		for _, result := range d.DoMulti(ctx, cmds...) {
+			reply, err := answer(result)
+			if e, ok := errors.AsType[stetredis.ReplyError](err); ok {
+				reply, err = e, nil
+			}
+			if err != nil {
+				return err
+			}
+			replies = append(replies, reply)
+		}
+		return nil
+	})
+	return replies, err
 }
 
 // Listen implements store/redis.Listener.

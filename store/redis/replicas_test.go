@@ -1,0 +1,334 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store/redis"
+	"github.com/stet-go/stet/store/storetest"
+)
+
+// pair is a master with a replica.
+type pair struct{ master, replica *rig.RedisServer }
+
+func newPair(t testing.TB) pair {
+	t.Helper()
+	master := rig.NewRedis(t, rig.RedisOptions{})
+	return pair{master, rig.NewRedis(t, rig.RedisOptions{ReplicaOf: master})}
+}
+
+// pause keeps the replica from acknowledging anything until resume.
+func (p pair) pause(t testing.TB) {
+	t.Helper()
+	if err := p.replica.Pause(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p pair) resume(t testing.TB) {
+	t.Helper()
+	if err := p.replica.Resume(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eachReplicated runs a test with each library, against a master and a replica
+// that it waits for, for a short time.
+func eachReplicated(t *testing.T, f func(t *testing.T, p pair, s *redis.Store)) {
+	for _, l := range libraries {
+		t.Run(l.name, func(t *testing.T) {
+			p := newPair(t)
+			f(t, p, open(t, dial(t, l, p.master.Addr()), redis.Options{Prefix: "p", Replicas: 1, ReplicaTimeout: 300 * time.Millisecond}))
+		})
+	}
+}
+
+// lacking requires that a call say that replicas lack what it wrote.
+func lacking(t testing.TB, what string, err error) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), "0 of 1 replicas") || errors.Is(err, stet.ErrFenced) {
+		t.Errorf("%s without the replica: %v; want it to say that 0 of 1 replicas have it", what, err)
+	}
+}
+
+func TestStoreThatWaitsForReplicasKeepsTheContract(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	for _, l := range libraries {
+		t.Run(l.name, func(t *testing.T) {
+			t.Parallel()
+			c := dial(t, l, p.master.Addr())
+			h := contract(c)
+			h.New = func(t testing.TB) stet.Store {
+				return open(t, c, redis.Options{Replicas: 1, ReplicaTimeout: 5 * time.Second})
+			}
+			storetest.Run(t, h)
+		})
+	}
+}
+
+func TestOutcomeThatReplicasLackIsUnknownAndReachesNobody(t *testing.T) {
+	eachReplicated(t, func(t *testing.T, p pair, s *redis.Store) {
+		e, err := stet.New(s, stet.Options{StoreTimeout: time.Second, SweepEvery: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close()
+		op := stet.Op{Scope: "test", Key: "k"}
+		charge := func(fn func(context.Context) (string, error)) (stet.Result[string], error) {
+			return stet.Do(t.Context(), e, op, fn)
+		}
+		again := func(context.Context) (string, error) {
+			t.Error("it ran twice")
+			return "", nil
+		}
+		_, err = charge(func(context.Context) (string, error) {
+			p.pause(t)
+			return "charged", nil
+		})
+		if !errors.Is(err, stet.ErrUnknown) || !strings.Contains(err.Error(), "0 of 1 replicas") {
+			t.Errorf("an outcome that no replica has: %v; want ErrUnknown, and why", err)
+		}
+		if res, err := charge(again); err == nil {
+			t.Errorf("an outcome that no replica has was handed out: %+v", res)
+		}
+		p.resume(t)
+		waitFor(t, "a retry gets the outcome", func() bool {
+			res, err := charge(again)
+			return err == nil && res.Replayed && res.Value == "charged"
+		})
+	})
+}
+
+func TestClaimThatReplicasLackRunsNothing(t *testing.T) {
+	eachReplicated(t, func(t *testing.T, p pair, s *redis.Store) {
+		p.pause(t)
+		req := request("k")
+		rec, err := s.Claim(t.Context(), req)
+		lacking(t, "Claim", err)
+		if rec.State != stet.None {
+			t.Errorf("a claim that no replica has was granted: %+v", rec)
+		}
+		_, err = s.Claim(t.Context(), req)
+		lacking(t, "the same Claim again", err)
+		p.resume(t)
+		waitFor(t, "the same claim is granted", func() bool {
+			rec, err := s.Claim(t.Context(), req)
+			return err == nil && rec.State == stet.Running && rec.Owner == req.Owner && rec.Attempt == 1
+		})
+	})
+}
+
+func TestEveryCallThatNeedsReplicasWaitsForThem(t *testing.T) {
+	eachReplicated(t, func(t *testing.T, p pair, s *redis.Store) {
+		known, fresh := request("known"), request("fresh")
+		mustSettle(t, s, mustClaim(t, s, known).Claim(), "x")
+		mustRead(t, s, known.ID) // and so it is known to be on the replica
+		rec := mustClaim(t, s, fresh)
+		other := mustClaim(t, s, request("other"))
+		p.pause(t)
+		for range 2 { // the second has nothing to change
+			lacking(t, "Settle", s.Settle(t.Context(), rec.Claim(), completed("x"), keep))
+		}
+		_, err := s.Read(t.Context(), fresh.ID)
+		lacking(t, "Read", err)
+		fresh.Owner = stet.NewOwner()
+		_, err = s.Claim(t.Context(), fresh)
+		lacking(t, "a replay", err)
+
+		if rec := mustRead(t, s, known.ID); string(rec.Result) != "x" {
+			t.Errorf("an outcome that the replica had: %+v", rec)
+		}
+		known.Owner = stet.NewOwner()
+		if rec, err := s.Claim(t.Context(), known); err != nil || string(rec.Result) != "x" {
+			t.Errorf("a replay of an outcome that the replica had: %+v, %v", rec, err)
+		}
+		fresh.Fingerprint = stet.NewFingerprint([]byte("another"))
+		if _, err := s.Claim(t.Context(), fresh); !errors.Is(err, stet.ErrMismatch) {
+			t.Errorf("a mismatch without the replica: %v", err)
+		}
+		if lost, err := s.Extend(t.Context(), []stet.Claim{other.Claim()}, time.Minute); err != nil || len(lost) != 0 {
+			t.Errorf("a heartbeat without the replica: lost %v, %v", lost, err)
+		}
+		if err := s.Release(t.Context(), other.Claim(), keep); err != nil {
+			t.Errorf("Release without the replica: %v", err)
+		}
+		p.resume(t)
+	})
+}
+
+// WAIT waits for the writes of its connection, and Redis promises nothing of a
+// connection that has made none.
+func TestRepeatedCallsHaveAWriteToWaitFor(t *testing.T) {
+	eachReplicated(t, func(t *testing.T, p pair, s *redis.Store) {
+		req := request("k")
+		rec := mustClaim(t, s, req)
+		writes := func() string {
+			info, err := p.master.CLI(t.Context(), "INFO", "persistence")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, count, _ := strings.Cut(info, "rdb_changes_since_last_save:")
+			count, _, _ = strings.Cut(count, "\r")
+			return count
+		}
+		repeat := func(what string, call func()) {
+			call()
+			before := writes()
+			if call(); writes() == before {
+				t.Errorf("a %s that changed nothing has waited for nothing", what)
+			}
+		}
+		repeat("Claim", func() { mustClaim(t, s, req) })
+		repeat("Settle", func() { mustSettle(t, s, rec.Claim(), "x") })
+	})
+}
+
+func TestNothingThatReplicasHaveIsLostInAFailover(t *testing.T) {
+	for _, l := range libraries {
+		t.Run(l.name, func(t *testing.T) {
+			p := newPair(t)
+			s := open(t, dial(t, l, p.master.Addr()), redis.Options{Prefix: "p", Replicas: 1, ReplicaTimeout: 5 * time.Second})
+			var settled, running []stet.Record
+			for i := range 50 {
+				settled = append(settled, mustClaim(t, s, request(fmt.Sprint("settled ", i))))
+				mustSettle(t, s, settled[i].Claim(), "x")
+				running = append(running, mustClaim(t, s, request(fmt.Sprint("running ", i))))
+			}
+			if err := p.master.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := p.replica.CLI(t.Context(), "REPLICAOF", "NO", "ONE"); err != nil {
+				t.Fatal(err)
+			}
+			s = open(t, dial(t, l, p.replica.Addr()), redis.Options{Prefix: "p"})
+			for i := range settled {
+				if rec := mustRead(t, s, settled[i].ID); string(rec.Result) != "x" || rec.Fence != settled[i].Fence {
+					t.Errorf("after the failover a settled record is %+v", rec)
+				}
+				if rec := mustRead(t, s, running[i].ID); rec.State != stet.Running || rec.Fence != running[i].Fence {
+					t.Errorf("after the failover a running record is %+v", rec)
+				}
+			}
+		})
+	}
+}
+
+// newReplicatedCluster starts a cluster whose masters have one replica each.
+func newReplicatedCluster(t testing.TB, masters int) *rig.RedisCluster {
+	t.Helper()
+	c := rig.NewRedisCluster(t, masters, rig.RedisOptions{})
+	for _, master := range c.Servers {
+		replica := rig.NewRedis(t, rig.RedisOptions{Settings: map[string]string{"cluster-enabled": "yes", "cluster-node-timeout": "5000"}})
+		cli := func(s *rig.RedisServer, args ...string) string {
+			out, err := s.CLI(t.Context(), args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return out
+		}
+		host, port, _ := strings.Cut(master.Addr(), ":")
+		id := cli(master, "CLUSTER", "MYID")
+		cli(replica, "CLUSTER", "MEET", host, port)
+		waitFor(t, "the replica knows its master", func() bool {
+			_, err := replica.CLI(t.Context(), "CLUSTER", "REPLICATE", id)
+			return err == nil
+		})
+		waitFor(t, "the master has its replica", func() bool {
+			return strings.Contains(cli(master, "INFO", "replication"), "state=online") &&
+				strings.Contains(cli(replica, "CLUSTER", "INFO"), "cluster_state:ok")
+		})
+	}
+	return c
+}
+
+// thereAndBack moves slots between two servers. A move is refused while some
+// server has not heard of the one before.
+func thereAndBack(ctx context.Context, c *rig.RedisCluster) error {
+	for from := range 2 {
+		err := errors.New("not moved")
+		for end := time.Now().Add(30 * time.Second); err != nil && time.Now().Before(end); {
+			err = c.Move(ctx, from, 1-from, 500)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestReplicasOfAClusterAreWaitedForWhileSlotsMove(t *testing.T) {
+	cluster := newReplicatedCluster(t, 2)
+	for _, l := range libraries {
+		t.Run(l.name, func(t *testing.T) {
+			s := open(t, dial(t, l, cluster.Addrs()...), redis.Options{Replicas: 1, ReplicaTimeout: 5 * time.Second})
+			moved := make(chan error, 1)
+			go func() { moved <- thereAndBack(t.Context(), cluster) }()
+			e, err := stet.New(s, stet.Options{StoreTimeout: 30 * time.Second, SweepEvery: -1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer e.Close()
+			for n := 0; ; n++ {
+				for range 2 {
+					res, err := stet.Do(t.Context(), e, stet.Op{Scope: "test", Key: fmt.Sprint(n)}, func(context.Context) (int, error) { return n, nil })
+					if err != nil || res.Value != n {
+						t.Fatalf("operation %d while slots move: %+v, %v", n, res, err)
+					}
+				}
+				select {
+				case err := <-moved:
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Logf("%d operations", n)
+					return
+				default:
+				}
+			}
+		})
+	}
+}
+
+func TestWaitingForReplicasHoldsUpNobodyElse(t *testing.T) {
+	for _, l := range libraries {
+		t.Run(l.name, func(t *testing.T) {
+			p := newPair(t)
+			s := open(t, dial(t, l, p.master.Addr()), redis.Options{Replicas: 1, ReplicaTimeout: 10 * time.Second})
+			p.pause(t)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			claimed := make(chan error, 1)
+			req := request("k")
+			go func() { _, err := s.Claim(ctx, req); claimed <- err }()
+			waitFor(t, "the claim is written", func() bool { return mustRead(t, s, req.ID).State == stet.Running })
+			for range 10 {
+				mustRead(t, s, request("another").ID)
+			}
+			select {
+			case err := <-claimed:
+				t.Errorf("reads came after a claim that waits for 10 s: %v", err)
+			default:
+			}
+			p.resume(t)
+			if err := <-claimed; err != nil {
+				t.Errorf("the claim: %v", err)
+			}
+		})
+	}
+}
+
+func TestReplicasNeedAClientAndSenseToBeWaitedFor(t *testing.T) {
+	_, err := redis.New(t.Context(), saying(""), redis.Options{Replicas: 1})
+	mustContain(t, err, "Pipeliner")
+	for _, o := range []redis.Options{{Replicas: -1}, {ReplicaTimeout: -1}, {ReplicaTimeout: time.Minute}} {
+		_, err = redis.New(t.Context(), saying(""), o)
+		mustContain(t, err, "Options.Replicas")
+	}
+}
