@@ -37,6 +37,7 @@ type Engine struct {
 
 	flights flights
 	keeper  keeper
+	cuts    cuts
 	waiters atomic.Int64
 	orphans atomic.Int64
 	epoch   atomic.Pointer[epoch]
@@ -74,6 +75,7 @@ func New(store Store, o Options) (*Engine, error) {
 	e := &Engine{store: store, policies: ps, o: o, sealer: sealer}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.keeper.init(e)
+	e.cuts.waiting, e.cuts.turn = make(map[time.Duration]*cutting), make(chan struct{}, 1)
 	if s, ok := store.(Sweeper); ok && o.SweepEvery > 0 {
 		e.background(func(ctx context.Context) { e.sweepLoop(ctx, s) })
 	}

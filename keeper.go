@@ -123,6 +123,18 @@ func (k *keeper) renewed(lease time.Duration) {
 	delete(k.renewing, lease)
 }
 
+// settled waits until no renewal of that length is on its way, or is given up.
+func (k *keeper) settled(lease time.Duration) {
+	for end := time.Now().Add(lease / 2); time.Now().Before(end); {
+		k.mu.Lock()
+		busy := k.renewing[lease]
+		k.mu.Unlock()
+		if !busy || !sleep(k.e.ctx, time.Millisecond) {
+			return
+		}
+	}
+}
+
 // due returns the runs whose leases are to be renewed now, by lease, and those
 // that are over, with the cause. Without any runs at all the loop ends: more is
 // false. Runs that are being settled are neither expired nor given up.

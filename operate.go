@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 )
 
@@ -103,18 +104,11 @@ func (e *Engine) park(ctx context.Context, rec Record) (now Record, err error) {
 // leave cuts a claim's lease short, so that its record becomes unknown once still
 // is over: now, if that is 0.
 func (e *Engine) leave(ctx context.Context, rec Record, still time.Duration) error {
-	var lost []Claim
-	err := e.step(ctx, claimTries, func(ctx context.Context) (err error) {
-		lost, err = e.store.Extend(ctx, []Claim{rec.Claim()}, max(still, time.Microsecond))
-		return err
-	})
-	switch {
-	case err != nil:
-		return err
-	case len(lost) > 0:
-		return ErrFenced
-	case still > 0:
-		return nil // by whoever comes by then
+	if lost, err := e.cut(ctx, rec.Claim(), max(still, time.Microsecond)); err != nil || lost || still > 0 {
+		if err == nil && lost {
+			err = ErrFenced
+		}
+		return err // parked by whoever comes by, once still is over
 	}
 	for pause := time.Millisecond; ; pause *= 2 { // the store's clock may be coarse
 		now, err := e.park(ctx, rec)
@@ -125,4 +119,53 @@ func (e *Engine) leave(ctx context.Context, rec Record, still time.Duration) err
 			return nil // by whoever comes by
 		}
 	}
+}
+
+// cuts gathers claims whose leases are to be cut short while others are on their
+// way: when a service further down breaks, all its runs are left at once, and
+// must not queue in front of the heartbeats of the others.
+type cuts struct {
+	mu      sync.Mutex
+	waiting map[time.Duration]*cutting // by what the lease becomes
+	turn    chan struct{}              // held by who is on the way
+}
+
+type cutting struct {
+	claims []Claim
+	lost   map[Claim]bool
+	err    error
+	done   chan struct{}
+}
+
+// cut gives a claim a lease to end with, together with others, and reports
+// whether it was lost.
+func (e *Engine) cut(ctx context.Context, c Claim, lease time.Duration) (lost bool, err error) {
+	e.cuts.mu.Lock()
+	batch, follows := e.cuts.waiting[lease]
+	if !follows {
+		batch = &cutting{done: make(chan struct{})}
+		e.cuts.waiting[lease] = batch
+	}
+	batch.claims = append(batch.claims, c)
+	e.cuts.mu.Unlock()
+	if follows {
+		<-batch.done // its leader is bounded
+		return batch.lost[c], batch.err
+	}
+	e.cuts.turn <- struct{}{}
+	defer func() { <-e.cuts.turn }()
+	e.cuts.mu.Lock()
+	delete(e.cuts.waiting, lease)
+	e.cuts.mu.Unlock()
+	defer close(batch.done)
+	batch.err = errors.New("the store's call broke off")
+	batch.err = e.step(ctx, claimTries, func(ctx context.Context) error {
+		gone, err := e.store.Extend(ctx, batch.claims, lease)
+		batch.lost = make(map[Claim]bool, len(gone))
+		for _, c := range gone {
+			batch.lost[c] = true
+		}
+		return err
+	})
+	return batch.lost[c], batch.err
 }

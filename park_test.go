@@ -3,6 +3,8 @@ package stet_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -120,4 +122,112 @@ func TestParkLeavesAloneWhatSomebodyHasSettled(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	browse(t, store, stet.Completed)
+}
+
+// slow is a store whose first extension waits for the gate.
+type slow struct {
+	*memory.Store
+	gate  chan struct{}
+	calls *atomic.Int32
+}
+
+func newSlow() slow {
+	return slow{memory.New(memory.Options{}), make(chan struct{}), new(atomic.Int32)}
+}
+
+func (s slow) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) ([]stet.Claim, error) {
+	if s.calls.Add(1) == 1 {
+		<-s.gate
+	}
+	return s.Store.Extend(ctx, claims, lease)
+}
+
+// TestHeartbeatOnItsWayDoesNotCutTheTimeShort: a renewal that was sent before Park
+// must not put the lease back to its usual length.
+func TestHeartbeatOnItsWayDoesNotCutTheTimeShort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newSlow()
+		e := newEngine(t, store, stet.Options{SweepEvery: -1})
+		run, err := e.Begin(t.Context(), op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(15 * time.Second) // the heartbeat is at the gate
+		run.OutcomeUnknown(time.Hour)
+		done := make(chan error, 1)
+		go func() { done <- run.Park(t.Context()) }()
+		time.Sleep(time.Second)
+		close(store.gate)
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if rec, _ := store.Read(t.Context(), run.ID()); rec.State != stet.Running || rec.LeaseLeft < 59*time.Minute {
+			t.Errorf("the effect may take an hour yet: %v, %v left", rec.State, rec.LeaseLeft)
+		}
+	})
+}
+
+// TestManyRunsThatAreLeftShareCalls: when a service further down breaks, all its
+// runs are left at once, and must not queue in front of others' heartbeats.
+func TestManyRunsThatAreLeftShareCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 500
+		store := newSlow()
+		e := newEngine(t, store, stet.Options{SweepEvery: -1})
+		done := make(chan error, n)
+		for i := range n {
+			op := op
+			op.Key = fmt.Sprint(i)
+			go func() {
+				_, err := stet.Do(t.Context(), e, op, doubtful(time.Minute, func() error { return nil }))
+				done <- err
+			}()
+		}
+		synctest.Wait()
+		close(store.gate)
+		for range n {
+			if err := <-done; !errors.Is(err, stet.ErrUnknown) || errors.Is(err, stet.ErrStore) {
+				t.Fatal(err)
+			}
+		}
+		if calls := store.calls.Load(); calls > 3 {
+			t.Errorf("%d runs were left in %d calls", n, calls)
+		}
+		time.Sleep(2 * time.Minute)
+		_, _ = store.Sweep(t.Context(), 2*n)
+		if p, err := store.Browse(t.Context(), stet.Query{States: []stet.State{stet.Unknown}, Limit: stet.MaxBrowse}); err != nil || len(p.Records) != n {
+			t.Errorf("%d of %d are unknown, %v", len(p.Records), n, err)
+		}
+	})
+}
+
+// TestZombieIsNotToldThatItsOutcomeStands where another one was handed out and
+// is gone since: expired by hand, or kept for less long by another class.
+func TestZombieIsNotToldThatItsOutcomeStands(t *testing.T) {
+	for name, gone := range map[string]func(stet.Browser, stet.Claim){
+		"expired by hand": func(b stet.Browser, c stet.Claim) { _ = b.Expire(t.Context(), c) },
+		"kept for less":   func(stet.Browser, stet.Claim) { time.Sleep(2 * time.Hour) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			store := memory.New(memory.Options{})
+			first := newEngine(t, store, stet.Options{SweepEvery: -1})
+			zombie, err := first.Begin(t.Context(), op)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = first.Close() // no heartbeat any more
+			time.Sleep(time.Minute)
+			e := newEngine(t, store, stet.Options{SweepEvery: -1, Policy: stet.Policy{Retention: stet.Retention{Result: time.Hour}}})
+			if err := e.Resolve(t.Context(), zombie.Record(), "", stet.ItHappened(stet.Outcome{State: stet.Completed, Result: []byte("X")})); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := replayed(t, store, stet.Options{}, op); err != nil || got != "X" {
+				t.Fatalf("%q, %v", got, err)
+			}
+			gone(store, zombie.Claim())
+			if err := zombie.Settle(t.Context(), stet.Outcome{State: stet.Completed, Result: []byte("Y")}); !errors.Is(err, stet.ErrFenced) {
+				t.Errorf("%s: a retry was given X, and the zombie's Y: %v", name, err)
+			}
+		})
+	}
 }

@@ -133,15 +133,18 @@ func (r *Run) SaysNothingHappened() bool {
 
 // OutcomeUnknown declares that nobody can know whether this run has had an
 // effect: a call further down was sent, and its answer did not come. The effect
-// may take as long as still to happen, which postpones what would find it out:
-// 0 if it has happened by now or never will. It takes effect when the handler
+// may take as long as still to happen, at most MaxRunTimeout, which postpones
+// what would find it out: 0 if it has happened by now or never will. Should this
+// process die, the record is parked when its lease has run out, however long
+// still is: a Verify must know by itself that what it does not find will not come. It takes effect when the handler
 // returns, whatever it returns: the run is parked, see Park. It prevails over
-// NothingHappened. A transaction is rolled back, so it says there what
-// NothingHappened does.
+// NothingHappened. A transaction is rolled back and its caller told ErrUnknown,
+// but nothing is kept of it, and a retry runs again: calls further down belong
+// into lease mode.
 func (r *Run) OutcomeUnknown(still time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.unknown, r.still = true, max(still, 0)
+	r.unknown, r.still = true, min(max(still, 0), MaxRunTimeout)
 }
 
 // SaysOutcomeUnknown reports whether OutcomeUnknown was called. It is for skins,
@@ -170,6 +173,7 @@ func (r *Run) Park(ctx context.Context) error {
 	still := r.still
 	r.mu.Unlock()
 	r.finish(nil, entry{}) // no heartbeat from now on
+	r.e.keeper.settled(r.p.Lease)
 	err := r.e.leave(ctx, r.rec, still)
 	ev := Event{Kind: EventParked, ID: r.rec.ID, Class: r.op.Class, State: Unknown, Fence: r.rec.Fence, Attempt: r.rec.Attempt,
 		Elapsed: time.Since(r.begun), Err: err}
@@ -208,7 +212,10 @@ func (r *Run) Settle(ctx context.Context, out Outcome) error {
 	}
 	sealed := r.e.sealer.seal(r.rec.ID, out, r.p.MaxResult)
 	fault.At(fault.SettleBefore)
-	err := r.tooLate(ctx)
+	var err error
+	if !sealed.Gone {
+		err = r.tooLate(ctx)
+	}
 	if err == nil {
 		err = r.e.settle(ctx, r.rec.Claim(), sealed, r.p.Retention)
 	}
@@ -224,10 +231,11 @@ func (r *Run) Settle(ctx context.Context, out Outcome) error {
 }
 
 // tooLate is ErrFenced for a run that comes back so late that somebody else may
-// have settled its record and the result have expired since: a store could not
-// tell the outcomes apart.
+// have settled its record, handed the outcome out, and the result be gone since:
+// a store could not tell the outcomes apart. Nobody can have parked the record,
+// and so settled it, within the first lease.
 func (r *Run) tooLate(ctx context.Context) error {
-	if time.Since(r.begun) < r.p.Retention.Result {
+	if time.Since(r.begun) < r.p.Lease {
 		return nil
 	}
 	rec, err := r.e.read(ctx, r.rec.ID)

@@ -1,6 +1,7 @@
 package stet
 
 import (
+	"bytes"
 	"fmt"
 	"strconv"
 
@@ -12,9 +13,10 @@ import (
 // its state: a row that was changed, or copied over another's, is ErrDamaged and
 // not replayed. What is not a result is not encrypted: digests, states and times.
 type Encryption struct {
-	// Keys are those that decrypt; the first also encrypts. To rotate, put a
-	// new one in front, and remove the old one when nothing that it has
-	// encrypted is replayed any more (Retention.Result). None: no encryption.
+	// Keys are those that decrypt; the first also encrypts. To rotate, add a
+	// new one behind the old one in every process, then move it to the front,
+	// and remove the old one when nothing that it has encrypted is replayed
+	// any more (Retention.Result). None: no encryption.
 	Keys []EncryptionKey
 	// AcceptPlain also replays results that were stored unencrypted. It is
 	// for the time after encryption was switched on, and no longer: whoever
@@ -27,7 +29,7 @@ type EncryptionKey struct {
 	// Name is stored with everything that the key encrypts: 1 to 255 bytes.
 	Name string
 	// Secret is 32 random bytes.
-	Secret []byte
+	Secret []byte `json:"-"`
 }
 
 // String returns the name of the key, and not the secret.
@@ -80,6 +82,7 @@ func (s *sealer) open(rec Record) (out Outcome, err error) {
 	switch key := s.keys[name]; {
 	case !encrypted && s.acceptPlain:
 		out.Result, err = seal.Open(rec.Result)
+		out.Result = bytes.Clone(out.Result) // the store's memory is not the caller's to change
 	case !encrypted:
 		err = fmt.Errorf("%w: not encrypted, and Options.Encryption.AcceptPlain is not set", seal.ErrDamaged)
 	case key == nil:

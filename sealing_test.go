@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -140,6 +141,26 @@ func TestSecretsAreNotPrinted(t *testing.T) {
 		text := fmt.Sprintf(verb, o)
 		if strings.Contains(text, "canary") || strings.Contains(text, "99 97 110 97") || strings.Contains(text, "0x63, 0x61") {
 			t.Errorf("%s prints the secret: %s", verb, text)
+		}
+	}
+	var log bytes.Buffer
+	slog.New(slog.NewJSONHandler(&log, nil)).Info("options", "encryption", o.Encryption)
+	if !strings.Contains(log.String(), `"k"`) || strings.Contains(log.String(), "Y2FuYXJ5") {
+		t.Errorf("logged: %s", &log)
+	}
+}
+
+func TestReplayIsTheCallersOwnCopy(t *testing.T) {
+	for _, o := range []stet.Options{{}, encrypted(secret("k", 1))} {
+		store := memory.New(memory.Options{})
+		settle(t, store, o, op, "outcome")
+		run, err := newEngine(t, store, o).Begin(t.Context(), op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		clear(run.Outcome().Result)
+		if got, err := replayed(t, store, o, op); err != nil || got != "outcome" {
+			t.Errorf("after a caller wrote into its replay: %q, %v", got, err)
 		}
 	}
 }

@@ -95,8 +95,11 @@ type TxStore[Tx any] interface {
 	RunTx(ctx context.Context, req ClaimRequest, keep Retention,
 		fn func(ctx context.Context, tx Tx, rec Record) (Outcome, error)) (Record, error)
 
-	// SettleTx is Settle inside the caller's own transaction. On any error
-	// the caller must roll back.
+	// SettleTx is Settle inside the caller's own transaction, but for one
+	// thing: a record that is settled already is ErrFenced, even under the
+	// same fence with the same outcome. An earlier transaction has committed
+	// then, and what this one wrote would be there twice. On any error the
+	// caller must roll back.
 	SettleTx(ctx context.Context, tx Tx, c Claim, out Outcome, keep Retention) error
 }
 

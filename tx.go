@@ -1,6 +1,7 @@
 package stet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,7 +85,8 @@ func RunTx[Tx any](ctx context.Context, e *Engine, s TxStore[Tx], op Op, fn func
 // ErrFenced among them, the caller must roll back. The run itself goes on until
 // it is told how the transaction ended: after a commit by r.Settle with the same
 // outcome, which then only lets go of it; after a rollback by r.Release, if
-// nothing else has happened, or by r.Settle.
+// nothing else has happened, or by r.Settle. After a commit whose reply was lost
+// nobody knows: a second transaction is fenced if the first has committed.
 func SettleTx[Tx any](ctx context.Context, r *Run, s TxStore[Tx], tx Tx, out Outcome) error {
 	switch {
 	case !out.State.Settled():
@@ -169,7 +171,12 @@ func (tr *txRun[Tx]) report(ctx context.Context, rec Record, err error) (Record,
 		}
 		return rec, nil
 	case errors.As(err, &rolledBack):
-		e.observe(ctx, t.event(EventReleased, tr.run.rec, nil))
+		ended := tr.run.rec
+		ended.State = Retryable
+		e.observe(ctx, t.event(EventReleased, ended, nil))
+		if tr.run.SaysOutcomeUnknown() {
+			return rec, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: rolledBack.cause}
+		}
 		return rec, retryable(rolledBack.cause)
 	case errors.Is(err, ErrMismatch):
 		return rec, err
@@ -190,7 +197,7 @@ func (tr *txRun[Tx]) report(ctx context.Context, rec Record, err error) (Record,
 func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec Record) (Outcome, error) {
 	e, t := tr.e, tr.t
 	if !tr.stop() {
-		return Outcome{}, ctx.Err() // the caller left just now
+		return Outcome{}, cmp.Or(ctx.Err(), context.Canceled) // the caller left just now
 	}
 	run := &Run{e: e, op: t.op, p: t.p, rec: rec, f: tr.f, begun: time.Now(), transactional: true, ended: true}
 	end, stop := context.WithDeadlineCause(context.Background(), run.begun.Add(t.p.RunTimeout), ErrRunTimeout)

@@ -183,6 +183,10 @@ func (c *Config) checkRoute(r Route, logger *slog.Logger) (cr checkedRoute, err 
 		return cr, fieldOf(err, policyFields)
 	}
 	defer engine.Close()
+	if policy, _ := engine.Policy(""); r.Verify != nil && r.Verify.After.Duration > policy.Lease {
+		return cr, &misplaced{[]any{"verify", "after"}, fmt.Errorf("%v is longer than the lease, %v, and nothing would hold it if the proxy died; write lease: %[1]v, too",
+			r.Verify.After.Duration, policy.Lease)}
+	}
 	options := cr.options
 	options.Class = nil
 	if _, err = stethttp.New(engine, options); err != nil {

@@ -132,12 +132,19 @@ type Retention struct {
 
 // Verify says whom to ask what became of an operation that nobody knows about.
 type Verify struct {
-	// URL is asked with GET; one that begins with a slash is the upstream's.
+	// URL is asked with GET; one that begins with a slash is the upstream's. The
+	// question has the key, HeaderOperation, HeaderFence and HeaderAttempt. An
+	// answer that counts repeats HeaderOperation and is either 200, with the
+	// response that the operation had and its status in HeaderStatus, or 404 with
+	// HeaderExecution "none": it did not happen and never will. After any other
+	// the operation stays unknown, and the next retry asks again.
 	URL string `yaml:"url"`
 	// Timeout bounds one question. Default 10 s.
 	Timeout Duration `yaml:"timeout"`
 	// After is how long nobody asks after a run broke off, because the service
-	// may still be at work. Default: the route's lease.
+	// may still be at work. Default: the route's lease, which it may not exceed:
+	// when the proxy itself dies, only the lease, counted from the last
+	// heartbeat, keeps others from asking.
 	After Delay `yaml:"after"`
 }
 

@@ -65,6 +65,8 @@ func TestWrongConfigurationsAreErrorsWithTheirLine(t *testing.T) {
 		"bad status":          {head + "routes:\n  - path: /a\n    unknown: [42]\n", []string{"stet.yaml:4: routes[0].unknown: 42"}},
 		"status twice":        {head + "routes:\n  - path: /a\n    unknown: [502]\n    not_executed: [502]\n", []string{"stet.yaml:4: routes[0].unknown: 502"}},
 		"bad verify":          {head + "routes:\n  - path: /a\n    verify: {url: 'ftp://x/'}\n", []string{"stet.yaml:4: routes[0].verify.url: "}},
+		"after over lease":    {head + "routes:\n  - path: /a\n    lease: 1m\n    verify:\n      url: /v\n      after: 2m\n", []string{"stet.yaml:7: routes[0].verify.after: ", "write lease: 2m"}},
+		"after over default":  {head + "routes:\n  - path: /a\n    verify: {url: /v, after: 31s}\n", []string{"stet.yaml:4: routes[0].verify.after: ", "the lease, 30s"}},
 		"ignore in raw":       {head + "routes:\n  - path: /a\n    ignore: [/b]\n", []string{"stet.yaml:4: routes[0].ignore: "}},
 		"bad scope":           {head + "scope: everybody\n", []string{"stet.yaml:2: ", `"everybody" is none of authorization`}},
 		"empty scope":         {head + "scope: {}\n", []string{"routes[0].scope: ", "empty"}},

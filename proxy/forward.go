@@ -129,14 +129,14 @@ func (f *forwarder) rewrite(pr *httputil.ProxyRequest) {
 // response looks at the service's answer before it is passed on.
 func (f *forwarder) response(res *http.Response) error {
 	ctx := res.Request.Context()
-	none := res.Header.Get(HeaderExecution) == "none"
+	noEffect := res.Header.Get(HeaderExecution) == none
 	strip(res.Header)
 	run, t := stet.FromContext(ctx), tripOf(ctx)
 	if run == nil || t == nil {
 		return nil
 	}
 	switch {
-	case none:
+	case noEffect:
 		run.NothingHappened()
 	case slices.Contains(t.route.Unknown, res.StatusCode):
 		f.leave(run, t, "the service's status says so")

@@ -49,7 +49,7 @@ func Parse(name string, r io.Reader, lookup func(string) (string, bool)) (*Confi
 		return nil, fmt.Errorf("%s: more than one document (---); write one", name)
 	}
 	c.root = doc.Content[0]
-	p := parser{lookup: lookup}
+	p := parser{lookup: lookup, merging: map[*yaml.Node]bool{}}
 	p.substitute(c.root)
 	p.fields(c.root, reflect.TypeFor[Config](), "")
 	c.secrets = p.secrets
@@ -102,7 +102,14 @@ type parser struct {
 	lookup  func(string) (string, bool)
 	secrets []string // what came from variables
 	errs    []error
+
+	merging map[*yaml.Node]bool // mappings that merges (<<) have led through
+	merges  int
 }
+
+// maxMerges bounds how many mappings are merged into others: of merges in merges,
+// a small file could have more than anybody could wait for.
+const maxMerges = 1000
 
 func (p *parser) bad(n *yaml.Node, format string, args ...any) {
 	p.errs = append(p.errs, fmt.Errorf("line %d: "+format, append([]any{n.Line}, args...)...))
@@ -197,7 +204,7 @@ func (p *parser) fields(n *yaml.Node, typ reflect.Type, path string) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
 		if key.Tag == "!!merge" {
-			p.fields(value, typ, path)
+			p.merge(n, value, typ, path)
 			continue
 		}
 		t, ok := known[key.Value]
@@ -207,6 +214,32 @@ func (p *parser) fields(n *yaml.Node, typ reflect.Type, path string) {
 			continue
 		}
 		p.fields(value, t, strings.TrimPrefix(path+"."+key.Value, "."))
+	}
+}
+
+// merge looks for such fields in what is merged into the mapping n: a mapping, or
+// a list of some. One that is merged into itself would never end.
+func (p *parser) merge(n, value *yaml.Node, typ reflect.Type, path string) {
+	p.merging[n] = true
+	defer delete(p.merging, n)
+	all := []*yaml.Node{value}
+	if value.Kind == yaml.SequenceNode {
+		all = value.Content
+	}
+	for _, from := range all {
+		target := from
+		if from.Kind == yaml.AliasNode {
+			target = from.Alias
+		}
+		p.merges++
+		switch {
+		case p.merging[target]:
+			p.bad(from, "a mapping cannot be merged into itself")
+		case p.merges == maxMerges:
+			p.bad(from, "more than %d merges (<<); write the fields out", maxMerges)
+		case p.merges < maxMerges:
+			p.fields(from, typ, path)
+		}
 	}
 }
 

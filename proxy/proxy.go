@@ -53,10 +53,11 @@ type Proxy struct {
 	observer stet.Observer // may be nil
 	log      *slog.Logger
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards now and closed
 	now    *generation
 	closed bool
 	old    sync.WaitGroup // generations on their way out
+	end    func() error   // once
 }
 
 // New returns a proxy over store, which stays the caller's to close, after the
@@ -74,6 +75,7 @@ func New(store stet.Store, c *Config, o Options) (*Proxy, error) {
 		return nil, err
 	}
 	p.now = g
+	p.end = sync.OnceValue(p.close)
 	return p, nil
 }
 
@@ -122,13 +124,12 @@ func same[T comparable](a, b *T) bool {
 
 // Close ends what the proxy does in the background. End its requests first, as
 // http.Server.Shutdown does: those of a run that is still going on are cut off,
-// and their outcome is unknown.
-func (p *Proxy) Close() error {
+// and their outcome is unknown. Each call returns when all has ended, so that the
+// store can be closed then.
+func (p *Proxy) Close() error { return p.end() }
+
+func (p *Proxy) close() error {
 	p.mu.Lock()
-	if p.closed {
-		p.mu.Unlock()
-		return nil
-	}
 	p.closed = true
 	g := p.now
 	p.mu.Unlock()
@@ -168,7 +169,7 @@ type generation struct {
 	transport *http.Transport
 	mux       *http.ServeMux // whose handlers are routes
 	passing   http.Handler
-	headers   []string // of keys, in canonical form
+	headers   []string // of keys and scopes, in canonical form
 	requests  sync.WaitGroup
 }
 
@@ -209,18 +210,34 @@ func (g *generation) hides(r *http.Request) bool {
 
 // route returns the route of a request, nil if it is not protected.
 func (g *generation) route(r *http.Request) *route {
-	h, pattern := g.mux.Handler(r)
-	rt, ok := h.(*route)
-	if !ok && pattern != "" {
-		// The mux would send the client to the path in its clean form. A service
-		// may well take the one for the other, so they are protected alike.
-		u := *r.URL
-		u.Path, u.RawPath = clean(u.Path), ""
-		again := *r
-		again.URL = &u
-		h, _ = g.mux.Handler(&again)
-		rt, _ = h.(*route)
+	if rt := g.match(r); rt != nil {
+		return rt
 	}
+	// A service, or what is before it, may well take the path for another one: for
+	// what it is when decoded and clean, or for that of the tree that it is the
+	// root of. They are protected alike.
+	u := *r.URL
+	u.Path, u.RawPath = clean(u.Path), ""
+	again := *r
+	again.URL = &u
+	if rt := g.match(&again); rt != nil || strings.HasSuffix(u.Path, "/") {
+		return rt
+	}
+	h, _ := g.mux.Handler(&again)
+	if _, written := h.(*route); written { // to pass, by a route of its own
+		return nil
+	}
+	u.Path += "/"
+	if rt := g.match(&again); rt != nil && strings.HasSuffix(rt.Path, "/") {
+		return rt
+	}
+	return nil
+}
+
+// match returns the route whose pattern matches, nil if it lets requests through.
+func (g *generation) match(r *http.Request) *route {
+	h, _ := g.mux.Handler(r) // of another type where it would send clients to the clean path
+	rt, _ := h.(*route)
 	if rt == nil || rt.Pass {
 		return nil
 	}
@@ -268,6 +285,7 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 		}
 		rt.handler = deadline(m.Handler(f.handler(rt)))
 		g.headers = append(g.headers, orDefault(http.CanonicalHeaderKey(rt.KeyHeader), stethttp.DefaultHeader))
+		g.headers = append(g.headers, c.scope(&rt.Route).headers()...)
 		for _, pattern := range cr.patterns() {
 			g.mux.Handle(pattern, rt)
 		}

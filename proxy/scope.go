@@ -22,13 +22,16 @@ type Scope struct {
 	// Kind is
 	//   - "authorization": the digest of the Authorization header; a token that
 	//     is renewed is another scope, so it must outlive the retries;
-	//   - "basic": the user of HTTP Basic authentication (RFC 7617), whose
-	//     password the service checks;
+	//   - "basic": the user of HTTP Basic authentication (RFC 7617) and the
+	//     digest of the Authorization header, because a replay is given without
+	//     asking the service, which alone knows the password. A new password is
+	//     another scope; whoever can read the store can try passwords on it;
 	//   - "mtls": the subject of the client's verified certificate;
 	//   - "single-tenant": all keys are of one tenant;
 	//   - "" if Header or JWT is set.
 	Kind string `yaml:"-"`
-	// Header is a request header that something trusted has set.
+	// Header is a request header that something trusted has set. A client that
+	// reaches the proxy past it names any scope it likes, and gets its replays.
 	Header string `yaml:"header"`
 	// JWT is a claim of a token.
 	JWT *JWT `yaml:"jwt"`
@@ -38,7 +41,8 @@ type Scope struct {
 type JWT struct {
 	Claim string `yaml:"claim"` // default "sub"; its value must be text
 	// Header has the token, with or without "Bearer ". Default Authorization.
-	// Without a key to verify it with, it must be a header that a gateway sets.
+	// Without a key to verify it with, it must be a header that a gateway sets,
+	// and takes out of what clients send: they could write any claim there.
 	Header string `yaml:"header"`
 	// KeyFile is a PEM file with the public key: RSA, ECDSA or Ed25519.
 	KeyFile string `yaml:"key_file"`
@@ -95,16 +99,16 @@ func (s *Scope) extractor() (func(*http.Request) (string, error), error) {
 			if v == "" {
 				return "", nil
 			}
-			sum := sha256.Sum256([]byte(v))
-			return "authorization:" + hex.EncodeToString(sum[:16]), nil
+			return "authorization:" + digest(v), nil
 		}, nil
 	case "basic":
 		return func(r *http.Request) (string, error) {
-			if single(r, "Authorization") == "" {
+			v := single(r, "Authorization")
+			user, _, ok := r.BasicAuth()
+			if v == "" || !ok || user == "" {
 				return "", nil
 			}
-			user, _, _ := r.BasicAuth()
-			return user, nil
+			return user + ":" + digest(v), nil // no user has a colon
 		}, nil
 	case "mtls":
 		return func(r *http.Request) (string, error) {
@@ -118,6 +122,24 @@ func (s *Scope) extractor() (func(*http.Request) (string, error), error) {
 	default:
 		return nil, fmt.Errorf("empty; write one of %s, header or jwt", strings.Join(kinds, ", "))
 	}
+}
+
+// headers are those that the scope is read from, in canonical form.
+func (s *Scope) headers() []string {
+	all := []string{"Authorization"} // of what says who it is, also where nothing is protected
+	switch {
+	case s.JWT != nil && s.JWT.Header != "":
+		all = append(all, http.CanonicalHeaderKey(s.JWT.Header))
+	case s.Header != "":
+		all = append(all, http.CanonicalHeaderKey(s.Header))
+	}
+	return all
+}
+
+// digest stands for credentials.
+func digest(credentials string) string {
+	sum := sha256.Sum256([]byte(credentials))
+	return hex.EncodeToString(sum[:16])
 }
 
 // single returns the value of a header that is there once; of two, nobody knows

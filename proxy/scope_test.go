@@ -3,10 +3,12 @@ package proxy_test
 import (
 	"context"
 	"crypto/ed25519"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -68,6 +70,7 @@ func TestScopeSaysWhoseKeyItIs(t *testing.T) {
 	acct := jwt.MapClaims{"sub": "acct_1", "org": "o1"}
 	signed := sign(jwt.SigningMethodEdDSA, private, acct)
 	basic := func(user string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":pw")) }
+	credentials := sha256.Sum256([]byte(basic("acct_1")))
 	expired := jwt.MapClaims{"sub": "acct_1", "exp": time.Now().Add(-time.Hour).Unix()}
 
 	const refused = ""
@@ -82,7 +85,8 @@ func TestScopeSaysWhoseKeyItIs(t *testing.T) {
 		"header none":         {"header:X-Account", nil, refused},
 		"header twice":        {"header:X-Account", []string{"X-Account", "acct_1", "X-Account", "acct_2"}, refused},
 		"header mapping":      {"{header: x-account}", []string{"X-Account", "acct_1"}, "acct_1"},
-		"basic":               {"basic", []string{"Authorization", basic("acct_1")}, "acct_1"},
+		"basic":               {"basic", []string{"Authorization", basic("acct_1")}, "acct_1:" + hex.EncodeToString(credentials[:16])},
+		"basic nobody":        {"basic", []string{"Authorization", basic("")}, refused},
 		"basic other":         {"basic", []string{"Authorization", "Bearer x"}, refused},
 		"mtls without":        {"mtls", nil, refused},
 		"jwt":                 {"{jwt: {key_file: " + keyFile + "}}", []string{"Authorization", "Bearer " + signed}, "acct_1"},
@@ -126,6 +130,31 @@ func TestNobodyGetsTheResponseOfAnotherScope(t *testing.T) {
 	again := f.post("k", "{}", "Authorization", "Bearer a")
 	if a.body == b.body || b.replayed() || !again.replayed() || again.body != a.body {
 		t.Errorf("a %q, b %q, a again %q", a.body, b.body, again.body)
+	}
+}
+
+// The service, which alone knows the password, is not asked before a replay.
+func TestReplayUnderBasicTakesThePassword(t *testing.T) {
+	basic := func(password string) string {
+		return "Basic " + base64.StdEncoding.EncodeToString([]byte("alice:"+password))
+	}
+	s := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
+		if user, password, _ := r.BasicAuth(); user != "alice" || password != "right" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		_, _ = io.WriteString(w, "alice's")
+	})
+	f := start(t, yamlFor(s.URL, "http1", "scope: basic\n"))
+	if r := f.post("a", "{}", "Authorization", basic("right")); r.body != "alice's" {
+		t.Fatalf("%d %s", r.status, r.body)
+	}
+	if r := f.post("a", "{}", "Authorization", basic("wrong")); r.status != 401 || r.replayed() || r.body != "" {
+		t.Errorf("a wrong password gets %d %q, replayed %v", r.status, r.body, r.replayed())
+	}
+	f.post("b", `{"by":"mallory"}`, "Authorization", basic("wrong"))
+	if r := f.post("b", `{"by":"alice"}`, "Authorization", basic("right")); r.status != 200 {
+		t.Errorf("a wrong password spoils a key: %d %s", r.status, r.problem())
 	}
 }
 

@@ -55,13 +55,19 @@ func (v *verifier) verify(ctx context.Context, u stet.Unresolved) (stet.Verdict,
 		return stet.CannotKnow(), err
 	}
 	defer res.Body.Close()
-	switch res.StatusCode {
-	case http.StatusNotFound:
-		return stet.ItDidNotHappen(), nil
-	case http.StatusOK:
-		return v.outcome(res)
-	default:
+	switch {
+	case res.StatusCode != http.StatusOK && res.StatusCode != http.StatusNotFound:
 		return stet.CannotKnow(), fmt.Errorf("proxy: the service answered the question with %d; 200 is the outcome, 404 not executed", res.StatusCode)
+	case res.Header.Get(HeaderOperation) != req.Header.Get(HeaderOperation):
+		// A router that knows no such path says 404, and a page for everybody, or
+		// a cache, 200.
+		return stet.CannotKnow(), fmt.Errorf("proxy: an answer of %d to the question without the %s that it asked about; has verify.url a mistake?", res.StatusCode, HeaderOperation)
+	case res.StatusCode == http.StatusOK:
+		return v.outcome(res)
+	case res.Header.Get(HeaderExecution) != none:
+		return stet.CannotKnow(), fmt.Errorf("proxy: an answer of 404 to the question counts only with %s: %s", HeaderExecution, none)
+	default:
+		return stet.ItDidNotHappen(), nil
 	}
 }
 
@@ -95,7 +101,7 @@ func (v *verifier) outcome(res *http.Response) (stet.Verdict, error) {
 const (
 	// HeaderOperation tells the service the digest of the operation, in
 	// hexadecimal: the same for every attempt, and for the question whether it
-	// happened.
+	// happened. An answer to that question repeats it, or does not count.
 	HeaderOperation = "Stet-Operation"
 	// HeaderFence tells it the number that grows with every attempt: whoever has
 	// seen a greater one may refuse this one.
@@ -106,9 +112,13 @@ const (
 	// the operation's response had. Default 200.
 	HeaderStatus = "Stet-Status"
 	// HeaderExecution tells the proxy, with the value "none", that the operation
-	// had no effect: its response is not stored, and a retry runs again.
+	// had no effect: its response is not stored, and a retry runs again. In the
+	// answer to a Verify, an answer of 404 counts only with it.
 	HeaderExecution = "Stet-Execution"
 )
+
+// none is the value of HeaderExecution.
+const none = "none"
 
 func describe(h http.Header, id stet.ID, fence int64, attempt int) {
 	h.Set(HeaderOperation, id.String())

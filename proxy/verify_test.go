@@ -40,7 +40,9 @@ func newLedger(t *testing.T) *ledger {
 		case r.URL.Path == "/happened":
 			l.asked = append(l.asked, r.Header.Clone())
 			charge, ok := l.happened[op]
+			w.Header().Set(proxy.HeaderOperation, op)
 			if !ok {
+				w.Header().Set(proxy.HeaderExecution, "none")
 				http.NotFound(w, r)
 				return
 			}
@@ -117,12 +119,52 @@ func TestUnclearAnswersLeaveItUnknown(t *testing.T) {
 				_ = conn(r).Close()
 				return
 			}
+			w.Header().Set(proxy.HeaderOperation, r.Header.Get(proxy.HeaderOperation))
+			w.Header().Set(proxy.HeaderExecution, "none")
 			w.WriteHeader(status)
 		})
 		f := start(t, yamlFor(s.URL, "http1", strings.Replace(verified, "verify:", "stale: take-over\n    verify:", 1)))
 		f.post("k", "{}")
 		if r := f.post("k", "{}"); r.status != 504 || r.problem() != "outcome-unknown" || s.count("k") != 1 {
 			t.Errorf("an answer of %d: %d %s, %d executions", status, r.status, r.body, s.count("k"))
+		}
+	}
+}
+
+// A mistake in the URL, a gateway without a service behind it, a page for
+// everybody, a cache: all of them say 404 or 200.
+func TestAnswersWithoutEvidenceLeaveItUnknown(t *testing.T) {
+	for name, answer := range map[string]struct {
+		status          int
+		execution, echo string // "op" for that of the question
+	}{
+		"404 of a router":       {404, "", ""},
+		"404 without the fact":  {404, "", "op"},
+		"404 without the echo":  {404, "none", ""},
+		"404 for another":       {404, "none", "0123"},
+		"404 of something else": {404, "some", "op"},
+		"200 of a page":         {200, "", ""},
+		"200 for another":       {200, "", "0123"},
+	} {
+		s := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPost {
+				_ = conn(r).Close()
+				return
+			}
+			if answer.echo == "op" {
+				answer.echo = r.Header.Get(proxy.HeaderOperation)
+			}
+			for field, v := range map[string]string{proxy.HeaderOperation: answer.echo, proxy.HeaderExecution: answer.execution} {
+				if v != "" {
+					w.Header().Set(field, v)
+				}
+			}
+			w.WriteHeader(answer.status)
+		})
+		f := start(t, yamlFor(s.URL, "http1", verified))
+		f.post("k", "{}")
+		if r := f.post("k", "{}"); r.status != 504 || r.problem() != "outcome-unknown" || s.count("k") != 1 || f.state("k") != stet.Unknown {
+			t.Errorf("%s: %d %s, %d executions, %v", name, r.status, r.body, s.count("k"), f.state("k"))
 		}
 	}
 }

@@ -34,15 +34,17 @@ const MaxName = 255
 // concurrently, and each is one atomic step, durable when it returns. A journal
 // belongs to one Transport at a time.
 type Journal interface {
-	// Add keeps in, which has no Answer, unless there is an intent with its
-	// name: then that one is returned, and false. ErrJournalFull if there is
-	// no room.
+	// Add keeps in, which has no Answer, and returns true, unless there is an
+	// intent with its name: then it changes nothing and returns that one, with
+	// its Answer if it has one, and false, whether there is room or not.
+	// ErrJournalFull if there is none of its name, and no room. After any
+	// other error in may have been kept.
 	Add(ctx context.Context, in Intent) (Intent, bool, error)
 	// Mark notes what is known about the effect of an intent without an
-	// answer: MayHaveExecuted before it is sent, NotExecuted afterwards, if
-	// that turned out. One with another key, an answer, or none, is
-	// ErrNoIntent.
-	Mark(ctx context.Context, name, key string, x stet.Execution) error
+	// answer, and returns what was noted before: MayHaveExecuted before it is
+	// sent, NotExecuted afterwards, if that turned out. One with another key,
+	// an answer, or none, is ErrNoIntent.
+	Mark(ctx context.Context, name, key string, x stet.Execution) (was stet.Execution, err error)
 	// Settle keeps the answer of an intent. The first one stands: if there
 	// is one, nothing is done. One with another key, or none, is ErrNoIntent.
 	Settle(ctx context.Context, name, key string, a Answer) error
@@ -167,12 +169,16 @@ func (t *Transport) further(c *call, in Intent) (*http.Response, error) {
 	if age := time.Since(in.Created); age > t.o.MaxAge {
 		return nil, c.failure(ReasonStale, fmt.Errorf("it is %v old, and Options.MaxAge is %v", age.Round(time.Second), t.o.MaxAge))
 	}
-	// This also finds out whether it is still there: since Resume read of it,
-	// its name may have been given a new key.
-	if err := t.o.Journal.Mark(c.Context, in.Name, in.Key, stet.MayHaveExecuted); err != nil {
+	// This also finds out whether it is still there, and what was learnt of it
+	// since Resume read of it: its name may have been given a new key, and a
+	// call may have sent it.
+	was, err := t.o.Journal.Mark(c.Context, in.Name, in.Key, stet.MayHaveExecuted)
+	if err != nil {
+		c.series.execution = stet.MayHaveExecuted
+		c.pending = !errors.Is(err, ErrNoIntent)
 		return nil, c.failure(ReasonJournal, err)
 	}
-	return c.settling(in.Execution)
+	return c.settling(was)
 }
 
 // recorded returns the outcome that the journal has.
@@ -203,7 +209,8 @@ func (c *call) settling(known stet.Execution) (*http.Response, error) {
 	j := c.t.o.Journal
 	if err != nil {
 		if c.series.execution == stet.NotExecuted {
-			c.noted(j.Mark(ctx, c.intent, c.key, stet.NotExecuted))
+			_, noted := j.Mark(ctx, c.intent, c.key, stet.NotExecuted)
+			c.noted(noted)
 		}
 		return nil, err
 	}
@@ -212,7 +219,7 @@ func (c *call) settling(known stet.Execution) (*http.Response, error) {
 	if c.series.execution == stet.NotExecuted {
 		// It was refused, and nothing happened: there is nothing to finish,
 		// and when what was wrong is mended the name is to be used again.
-		if noted = j.Mark(ctx, c.intent, c.key, stet.NotExecuted); noted == nil {
+		if _, noted = j.Mark(ctx, c.intent, c.key, stet.NotExecuted); noted == nil {
 			noted = j.Forget(ctx, c.intent)
 		}
 	} else {

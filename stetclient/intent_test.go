@@ -282,7 +282,7 @@ func TestResumeDoesNotSendWhatWasSettledMeanwhile(t *testing.T) {
 	if _, _, err := j.Add(t.Context(), in); err != nil {
 		t.Fatal(err)
 	}
-	if err := j.Mark(t.Context(), in.Name, in.Key, stet.NotExecuted); err != nil {
+	if _, err := j.Mark(t.Context(), in.Name, in.Key, stet.NotExecuted); err != nil {
 		t.Fatal(err)
 	}
 	if err := j.Forget(t.Context(), in.Name); err != nil {

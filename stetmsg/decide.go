@@ -78,7 +78,7 @@ func (c *Consumer[M]) decide(ctx context.Context, m M, deliveries int) Decision 
 		if _, err := c.engine.Store().Read(ctx, id); err == nil {
 			if sound++; sound > 1 {
 				d.Attempts = deliveries
-				return c.rolledBack(ctx, op, m, d)
+				return c.kept(ctx, op, m, d)
 			}
 		}
 		sleep(ctx, pause)
@@ -156,6 +156,8 @@ func (c *Consumer[M]) park(ctx context.Context, run *stet.Run, class string, err
 
 var (
 	errExhausted = errors.New("it was tried as often as Options.MaxAttempts allows, and no run came to an end")
+	errDelivered = errors.New("it was delivered as often as Options.MaxAttempts allows; as it may never have been handled, nothing is settled: put back, it is handled as new")
+	errAside     = errors.New("not handled")
 	errUnknown   = errors.New("the handler declared that nobody can know what became of it")
 	errNothing   = errors.New("the handler declared that nothing happened")
 )
@@ -186,7 +188,7 @@ func (c *Consumer[M]) call(ctx context.Context, handler func() ([]byte, error)) 
 // transaction runs or replays an operation in a transaction.
 func (c *Consumer[M]) transaction(ctx context.Context, op stet.Op, m M, deliveries int) Decision {
 	if c.used(deliveries - 1) {
-		return c.giveUp(ctx, op, m, Decision{Action: DeadLetter, Reason: Exhausted, Attempts: deliveries, Err: errExhausted})
+		return c.putAside(ctx, op, m, Decision{Attempts: deliveries, Err: errDelivered})
 	}
 	run, err := c.transact(ctx, op, m, nil)
 	switch {
@@ -204,10 +206,10 @@ func (c *Consumer[M]) transaction(ctx context.Context, op stet.Op, m M, deliveri
 // rolledBack decides about a run that ended without an effect, with d.Err.
 func (c *Consumer[M]) rolledBack(ctx context.Context, op stet.Op, m M, d Decision) Decision {
 	switch {
-	case c.transact != nil && isPermanent(d.Err):
+	case isPermanent(d.Err):
 		d.Action, d.Reason = DeadLetter, Failed
 		return c.giveUp(ctx, op, m, d)
-	case c.transact != nil && c.used(d.Attempts):
+	case c.used(d.Attempts):
 		d.Action, d.Reason = DeadLetter, Exhausted
 		return c.giveUp(ctx, op, m, d)
 	}
@@ -215,11 +217,36 @@ func (c *Consumer[M]) rolledBack(ctx context.Context, op stet.Op, m M, d Decisio
 	return d
 }
 
+// kept decides about an operation that the store refuses, with d.Err.
+func (c *Consumer[M]) kept(ctx context.Context, op stet.Op, m M, d Decision) Decision {
+	if c.transact != nil && c.used(d.Attempts) {
+		return c.putAside(ctx, op, m, d)
+	}
+	d.Action, d.Reason, d.After = Retry, NoEffect, c.o.Backoff(d.Attempts)
+	return d
+}
+
+// putAside gives up an operation that may never have run, and so settles
+// nothing: the broker also counts the deliveries of what only was in hand while
+// another message killed the consumer. An outcome that stands is respected.
+func (c *Consumer[M]) putAside(ctx context.Context, op stet.Op, m M, d Decision) Decision {
+	run, err := c.transact(context.WithoutCancel(ctx), op, m, func() (stet.Outcome, error) { return stet.Outcome{}, errAside })
+	switch {
+	case err == nil:
+		return settled(run.Outcome())
+	case errors.Is(err, errAside):
+		d.Action, d.Reason = DeadLetter, Exhausted
+		return d
+	default:
+		return c.refused(ctx, op, d.Attempts, err)
+	}
+}
+
 // giveUp settles an operation as failed, in a transaction of its own, unless it
 // has been settled meanwhile.
 func (c *Consumer[M]) giveUp(ctx context.Context, op stet.Op, m M, d Decision) Decision {
 	out := failure(d.Err)
-	run, err := c.transact(context.WithoutCancel(ctx), op, m, out)
+	run, err := c.transact(context.WithoutCancel(ctx), op, m, func() (stet.Outcome, error) { return *out, nil })
 	switch {
 	case err != nil:
 		return c.refused(ctx, op, d.Attempts, err)
@@ -262,19 +289,19 @@ func (c *Consumer[M]) refused(ctx context.Context, op stet.Op, deliveries int, e
 	case stet.ErrExpired, stet.ErrDamaged:
 		rec, readErr := c.engine.Store().Read(ctx, c.engine.ID(op.Scope, op.Key))
 		if readErr != nil || !rec.State.Settled() {
-			d.Reason = Unavailable
+			d.Reason, d.After = Unavailable, c.o.Backoff(deliveries)
 			break
 		}
 		d = settled(stet.Outcome{State: rec.State, Gone: true})
-	case stet.ErrClosed:
-		d.Reason = Stopped
+	case stet.ErrClosed: // the broker must not hand it over again and again meanwhile
+		d.Reason, d.After = Stopped, c.o.Backoff(deliveries)
 	case stet.ErrInvalid:
 		d.Reason = Stopped
 		if ctx.Err() == nil { // the class, not the message, is at fault
 			d.Reason, d.After = Unsettled, c.o.Backoff(deliveries)
 		}
 	default:
-		d.Reason = Unavailable
+		d.Reason, d.After = Unavailable, c.o.Backoff(deliveries)
 	}
 	return d
 }

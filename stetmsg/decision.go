@@ -45,7 +45,7 @@ const (
 	Stopped     Reason = "stopped"            // retry: the consumer ends; it did not run
 	Unavailable Reason = "unavailable"        // retry: the store cannot be used
 	Failed      Reason = "failed"             // dead-letter: it failed, now or before
-	Exhausted   Reason = "attempts-exhausted" // dead-letter: it was tried Options.MaxAttempts times
+	Exhausted   Reason = "attempts-exhausted" // dead-letter: it was tried, or delivered, as often as Options.MaxAttempts allows
 	Unknown     Reason = "outcome-unknown"    // retry while a verifier may tell, else dead-letter
 	Mismatch    Reason = "mismatch"           // dead-letter: another message has had the same key
 	Invalid     Reason = "invalid"            // dead-letter: it names no operation, or does not split

@@ -23,6 +23,8 @@
 //	  transaction
 //	handler: any other error, without one    settle as failed, dead-letter: an effect may have happened
 //	handler: Permanent, or MaxAttempts used  settle as failed, dead-letter
+//	delivered more than MaxAttempts times,   dead-letter, not executed and not settled: a neighbour
+//	  in a transaction                         may have killed the consumer each time
 //	outcome unknown, of a dead run or by     ask Policy.Verify; while it cannot tell, deliver later;
 //	  the handler's word                       without one, dead-letter: the record stays unknown
 //	same key, other content                  dead-letter, not executed
@@ -88,7 +90,11 @@ type Options[M any] struct {
 	// settled as failed and the message dead-lettered. In lease mode it counts
 	// runs. In a transaction, which leaves no trace when it is rolled back, it
 	// counts the broker's deliveries, and with them those that came to nothing
-	// because another consumer died or was running. Default
+	// because the message, or another one that was in hand with it, killed the
+	// consumer, or because it was running elsewhere. A message that has been
+	// delivered more than MaxAttempts times is dead-lettered without being
+	// run, and without being settled, as it may never have run: put back by an
+	// operator, so that the broker counts from 1, it is run. Default
 	// DefaultMaxAttempts; negative: no limit.
 	MaxAttempts int
 	// Backoff returns how long a message has to wait after its n-th attempt,
@@ -119,9 +125,8 @@ type Consumer[M any] struct {
 	execute func(ctx context.Context, op stet.Op, m M, deliveries int) Decision
 	// handle is lease mode's handler.
 	handle func(context.Context, M) ([]byte, error)
-	// transact runs the handler in a transaction, or settles an outcome
-	// instead.
-	transact func(ctx context.Context, op stet.Op, m M, instead *stet.Outcome) (*stet.Run, error)
+	// transact runs the handler in a transaction, or something instead.
+	transact func(ctx context.Context, op stet.Op, m M, instead func() (stet.Outcome, error)) (*stet.Run, error)
 }
 
 // New returns a consumer for a handler whose effects are outside of the engine's
@@ -159,10 +164,10 @@ func NewTx[Tx, M any](engine *stet.Engine, store stet.TxStore[Tx], o Options[M],
 		return nil, invalid("NewTx needs the store that stet.New was given, not another one")
 	}
 	c.execute = c.transaction
-	c.transact = func(ctx context.Context, op stet.Op, m M, instead *stet.Outcome) (*stet.Run, error) {
+	c.transact = func(ctx context.Context, op stet.Op, m M, instead func() (stet.Outcome, error)) (*stet.Run, error) {
 		return stet.RunTx(ctx, engine, store, op, func(ctx context.Context, tx Tx) (stet.Outcome, error) {
 			if instead != nil {
-				return *instead, nil
+				return instead()
 			}
 			result, err := c.call(ctx, func() ([]byte, error) { return handle(ctx, tx, m) })
 			return stet.Outcome{State: stet.Completed, Result: result}, err

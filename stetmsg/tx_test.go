@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetmsg"
@@ -60,7 +61,7 @@ func TestErrorRollsBackAndIsRunAgain(t *testing.T) {
 	}
 }
 
-func TestPermanentErrorAndTooManyDeliveriesAreFailuresWithoutAnEffect(t *testing.T) {
+func TestPermanentErrorAndTheLastAttemptsAreFailuresWithoutAnEffect(t *testing.T) {
 	s := onSQLite(t)
 	b := newBench(t, s, stet.Policy{})
 	runs := 0
@@ -80,14 +81,67 @@ func TestPermanentErrorAndTooManyDeliveriesAreFailuresWithoutAnEffect(t *testing
 	if runs != 2 {
 		t.Fatalf("%d runs", runs)
 	}
-	// It has killed every consumer that it was delivered to.
-	wants(t, c.Decide(ctx, order{ID: "poison"}, 3), stetmsg.DeadLetter, stetmsg.Exhausted)
-	if runs != 2 || effects(t, s) != 0 {
-		t.Fatalf("%d runs, %d effects", runs, effects(t, s))
+	if effects(t, s) != 0 {
+		t.Fatalf("%d effects", effects(t, s))
 	}
-	for _, id := range []string{"permanent", "used", "poison"} {
+	for _, id := range []string{"permanent", "used"} {
 		if state := b.state(id); state != stet.Failed {
 			t.Errorf("%s is %v", id, state)
+		}
+	}
+}
+
+func TestMessageThatWasDeliveredTooOftenIsPutAsideButNotSettled(t *testing.T) {
+	s := onSQLite(t)
+	b := newBench(t, s, stet.Policy{})
+	runs := 0
+	c := b.consumerTx(s, func(ctx context.Context, tx *sql.Tx, m order) ([]byte, error) {
+		runs++
+		return insert(ctx, tx, m)
+	}, func(o *stetmsg.Options[order]) { o.MaxAttempts = 2 })
+	// It, or a message in hand with it, has killed every consumer.
+	d := c.Decide(ctx, order{ID: "1"}, 3)
+	wants(t, d, stetmsg.DeadLetter, stetmsg.Exhausted)
+	if runs != 0 || b.state("1") != stet.State(0) || d.Outcome.State.Settled() {
+		t.Fatalf("%d runs, %v, outcome %v", runs, b.state("1"), d.Outcome.State)
+	}
+	wants(t, c.Decide(ctx, order{ID: "1"}, 1), stetmsg.Ack, stetmsg.Handled) // put back by an operator
+	if n := effects(t, s); n != 1 {
+		t.Fatalf("%d effects", n)
+	}
+	// Only its acknowledgements were lost.
+	wants(t, c.Decide(ctx, order{ID: "1"}, 3), stetmsg.Ack, stetmsg.Replayed)
+	wants(t, c.Decide(ctx, order{ID: "1", Body: "other"}, 3), stetmsg.DeadLetter, stetmsg.Mismatch)
+}
+
+func TestMessageThatWasDeliveredTooOftenIsKeptInHandWhileTheStoreIsDown(t *testing.T) {
+	s := onSQLite(t)
+	down := storetest.FaultyTx(stet.TxStore[*sql.Tx](s), func(c storetest.Call) storetest.Fault {
+		if c.N <= 2 {
+			return storetest.FailBefore
+		}
+		return storetest.NoFault
+	})
+	c := newBench(t, s, stet.Policy{}).consumerTx(s, insert)
+	wants(t, c.Decide(ctx, order{ID: "1"}, 1), stetmsg.Ack, stetmsg.Handled)
+	late := newBench(t, down, stet.Policy{}).consumerTx(down, insert)
+	wants(t, late.Decide(ctx, order{ID: "1"}, stetmsg.DefaultMaxAttempts+1), stetmsg.Ack, stetmsg.Replayed)
+}
+
+func TestClosedEngineMakesTheBrokerWait(t *testing.T) {
+	s := onSQLite(t)
+	b := newBench(t, s, stet.Policy{})
+	inTx, leased := b.consumerTx(s, insert), b.consumer(func(context.Context, order) ([]byte, error) { return nil, nil })
+	if err := b.engine.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []*stetmsg.Consumer[order]{inTx, leased} {
+		for n := 1; n <= 2*stetmsg.DefaultMaxAttempts; n++ {
+			d := c.Decide(ctx, order{ID: "1"}, n)
+			wants(t, d, stetmsg.Retry, stetmsg.Stopped)
+			if d.After != time.Duration(n)*time.Second {
+				t.Fatalf("delivery %d may come again after %v", n, d.After)
+			}
 		}
 	}
 }

@@ -198,12 +198,22 @@ func (j *Journal) Add(ctx context.Context, in stetclient.Intent) (got stetclient
 }
 
 // Mark implements stetclient.Journal.
-func (j *Journal) Mark(ctx context.Context, name, key string, x stet.Execution) error {
-	res, err := j.db.ExecContext(ctx, "UPDATE stet_intents SET execution = ? WHERE name = ? AND key = ? AND settled IS NULL", x, name, key)
+func (j *Journal) Mark(ctx context.Context, name, key string, x stet.Execution) (was stet.Execution, err error) {
+	err = j.tx(ctx, func(tx *sql.Tx) error {
+		err := tx.QueryRowContext(ctx, "SELECT execution FROM stet_intents WHERE name = ? AND key = ? AND settled IS NULL", name, key).Scan(&was)
+		if errors.Is(err, sql.ErrNoRows) {
+			return stetclient.ErrNoIntent
+		}
+		if err != nil || was == x {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "UPDATE stet_intents SET execution = ? WHERE name = ?", x, name)
+		return err
+	})
 	if err != nil {
-		return fmt.Errorf("journal: %w", err)
+		return stet.MayHaveExecuted, fmt.Errorf("journal: %w", err)
 	}
-	return found(res)
+	return was, nil
 }
 
 // found returns ErrNoIntent if nothing was changed.

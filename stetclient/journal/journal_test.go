@@ -86,11 +86,12 @@ func TestJournalForgetsOldAnswers(t *testing.T) {
 	if all, _ := j.List(t.Context(), "", 10); len(all) != 1 || all[0].Answer.Status != 201 {
 		t.Errorf("the first answer does not stand: %+v", all)
 	}
+	_, settled := j.Mark(t.Context(), "2", "k2", stet.NotExecuted)
+	_, none := j.Mark(t.Context(), "none", "k", stet.NotExecuted)
 	for _, err := range []error{
 		j.Settle(t.Context(), "2", "other", stetclient.Answer{At: now}),
 		j.Settle(t.Context(), "none", "k", stetclient.Answer{At: now}),
-		j.Mark(t.Context(), "2", "k2", stet.NotExecuted),
-		j.Mark(t.Context(), "none", "k", stet.NotExecuted),
+		settled, none,
 	} {
 		if !errors.Is(err, stetclient.ErrNoIntent) {
 			t.Errorf("got %v, want ErrNoIntent", err)
@@ -98,5 +99,23 @@ func TestJournalForgetsOldAnswers(t *testing.T) {
 	}
 	if err := j.Forget(t.Context(), "none"); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestMarkSaysWhatWasNotedBefore(t *testing.T) {
+	j := open(t, filepath.Join(t.TempDir(), "journal"), journal.Options{})
+	in := stetclient.Intent{Name: "order 1", Key: "k", Method: "POST", URL: "http://service.test/", Created: time.Now(), Execution: stet.MayHaveExecuted}
+	if _, _, err := j.Add(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	want := stet.MayHaveExecuted
+	for _, x := range []stet.Execution{stet.NotExecuted, stet.NotExecuted, stet.MayHaveExecuted, stet.MayHaveExecuted, stet.NotExecuted} {
+		if was, err := j.Mark(t.Context(), "order 1", "k", x); err != nil || was != want {
+			t.Errorf("got %v, %v, want %v", was, err, want)
+		}
+		want = x
+	}
+	if _, err := j.Mark(t.Context(), "order 1", "other", stet.NotExecuted); !errors.Is(err, stetclient.ErrNoIntent) {
+		t.Errorf("with another key: %v, want ErrNoIntent", err)
 	}
 }

@@ -62,8 +62,9 @@ type Options struct {
 	// Verifier checks the signature.
 	Verifier Verifier
 	// Class names the policy, one of stet.Options.Classes; Policy is made for
-	// it. Its Retention.Tombstone must be longer than the sender goes on
-	// delivering, or an old message would be new again.
+	// it. Its Retention.Result and Retention.Tombstone must be as long as the
+	// sender goes on delivering (Verifier.Horizon), or a message that has failed
+	// would be acknowledged, and an old one be new again.
 	Class string
 	// MaxBody is the greatest body in bytes. Default DefaultMaxBody.
 	MaxBody int64
@@ -74,8 +75,9 @@ type Options struct {
 	ErrorLog *slog.Logger
 }
 
-// Policy returns a policy for webhooks: what was handled is remembered for 30
-// days, which is longer than any sender here goes on delivering.
+// Policy returns a policy for webhooks: outcomes are kept for 7 days, and what
+// was handled is remembered for 30; both are longer than any sender here goes on
+// delivering.
 func Policy() stet.Policy {
 	return stet.Policy{Retention: stet.Retention{Result: 7 * 24 * time.Hour, Tombstone: 30 * 24 * time.Hour}}
 }
@@ -134,9 +136,11 @@ func newHandler(engine *stet.Engine, o Options, handles bool, do func(context.Co
 	if !ok {
 		return nil, invalid("Options.Class %q is not among stet.Options.Classes", o.Class)
 	}
-	if horizon := o.Verifier.Horizon(); policy.Retention.Tombstone < horizon {
-		return nil, invalid("the policy of class %q remembers messages for %v, and the sender delivers again for %v; webhook.Policy is long enough",
-			o.Class, policy.Retention.Tombstone, horizon)
+	// The result alone tells a failure from a success: without it, a delivery of
+	// a message that has failed would be acknowledged.
+	if horizon, keep := o.Verifier.Horizon(), policy.Retention; min(keep.Result, keep.Tombstone) < horizon {
+		return nil, invalid("the policy of class %q keeps results for %v and remembers messages for %v, and the sender delivers again for %v; make both as long, as webhook.Policy does for the senders here",
+			o.Class, keep.Result, keep.Tombstone, horizon)
 	}
 	if o.MaxBody == 0 {
 		o.MaxBody = DefaultMaxBody
@@ -184,13 +188,19 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // answer says to the sender what became of a delivery. What was executed is
 // acknowledged, even if nobody knows any more what it came to.
 func (h *handler) answer(w http.ResponseWriter, r *http.Request, err error) {
+	// What the engine says is the outermost error; those inside it may be of
+	// another operation, which the handler called.
+	var kind error
+	if e, ok := errors.AsType[*stet.Error](err); ok {
+		kind = e.Kind
+	}
 	switch {
 	case err == nil:
 		w.WriteHeader(http.StatusOK)
 		return
-	case errors.Is(err, stet.ErrMismatch):
+	case kind == stet.ErrMismatch: //nolint:errorlint // a kind is one of the sentinels
 		http.Error(w, "this ID was used for another message", http.StatusUnprocessableEntity)
-	case errors.Is(err, stet.ErrFailed):
+	case kind == stet.ErrFailed: //nolint:errorlint // see above
 		http.Error(w, "the message could not be handled", http.StatusInternalServerError)
 	case stet.ExecutionOf(err) == stet.Executed:
 		w.WriteHeader(http.StatusOK)
@@ -199,7 +209,7 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, err error) {
 		w.Header().Set("Retry-After", retryLater)
 		http.Error(w, "deliver it again later", http.StatusServiceUnavailable)
 	}
-	if !errors.Is(err, stet.ErrInFlight) {
+	if kind != stet.ErrInFlight { //nolint:errorlint // see above
 		h.o.ErrorLog.ErrorContext(r.Context(), "webhook: a delivery was not acknowledged", slog.String("endpoint", h.o.Endpoint), slog.Any("error", err))
 	}
 }

@@ -300,9 +300,46 @@ func TestTransactionHoldsTheWritesAndTheMessage(t *testing.T) {
 	}
 }
 
+func TestPolicyIsLongEnoughForEverySender(t *testing.T) {
+	keep := webhook.Policy().Retention
+	for _, v := range []webhook.Verifier{webhook.StandardWebhooks(standardSecret), webhook.Stripe("s"), webhook.GitHub("s")} {
+		if h := v.Horizon(); keep.Result < h || keep.Tombstone < h {
+			t.Errorf("%T delivers for %v; kept for %v and %v", v, h, keep.Result, keep.Tombstone)
+		}
+	}
+}
+
+// A sender may deliver for as long as its verifier says; none of its deliveries
+// acknowledges what has failed.
+func TestFailureIsNotAcknowledgedLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, memory.New(memory.Options{}), webhook.Options{})
+		s.fails = errors.New("boom")
+		s.want("new", 500, 1, standardHeaders("msg_1", sent, "{}"), "{}")
+		time.Sleep(webhook.StandardWebhooks(standardSecret).Horizon())
+		s.want("at the end", 500, 1, standardHeaders("msg_1", sent, "{}"), "{}")
+	})
+}
+
+// An error of another operation, which the handler called, is its failure and
+// says nothing of the message.
+func TestErrorOfAnotherOperationIsNotTheMessages(t *testing.T) {
+	for i, kind := range []error{stet.ErrMismatch, stet.ErrInFlight, stet.ErrRetryable, stet.ErrExpired} {
+		s := start(t, memory.New(memory.Options{}), webhook.Options{})
+		s.fails = fmt.Errorf("charge: %w", &stet.Error{Kind: kind, Execution: stet.NotExecuted})
+		h := standardHeaders("msg_"+strconv.Itoa(i), sent, "{}")
+		s.want("new, with "+kind.Error(), 500, 1, h, "{}")
+		s.want("again, with "+kind.Error(), 500, 1, h, "{}")
+		if strings.Count(s.log.String(), "not acknowledged") != 2 {
+			t.Errorf("%v: the log has %s", kind, s.log.String())
+		}
+	}
+}
+
 func TestWrongWiringIsAnErrorAtConstruction(t *testing.T) {
 	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{Policy: webhook.Policy(), Classes: map[string]stet.Policy{
-		"short": {Retention: stet.Retention{Result: time.Hour, Tombstone: 75 * time.Hour}}}})
+		"short":        {Retention: stet.Retention{Result: time.Hour, Tombstone: 75 * time.Hour}},
+		"short result": {Retention: stet.Retention{Result: 75 * time.Hour, Tombstone: 77 * time.Hour}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -317,6 +354,7 @@ func TestWrongWiringIsAnErrorAtConstruction(t *testing.T) {
 		"not base64":      func(o *webhook.Options) { o.Verifier = webhook.StandardWebhooks("whsec_!canary!") },
 		"unknown class":   func(o *webhook.Options) { o.Class = "nobody's" },
 		"short retention": func(o *webhook.Options) { o.Class = "short" },
+		"short result":    func(o *webhook.Options) { o.Class = "short result" },
 		"negative body":   func(o *webhook.Options) { o.MaxBody = -1 },
 	} {
 		o := good

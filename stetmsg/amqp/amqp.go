@@ -8,6 +8,12 @@
 // the original acknowledged, so a crash in between leaves two copies, never
 // none. RabbitMQ keeps no order of what is delivered again.
 //
+// A message that waits carries headers whose names begin with "stet-": how often
+// it was delivered, and its first exchange and routing key. Nothing tells them
+// from those that a producer sets, or copies from a message that it has received.
+// With them a producer can have its own message dead-lettered, without being run
+// or settled, under another routing key; it cannot touch another message's.
+//
 // RabbitMQ takes a message back when nobody has acknowledged it for the server's
 // consumer_timeout (30 minutes). It cannot be extended: give handlers less.
 package amqp
@@ -41,14 +47,19 @@ const (
 // MaxDelay is the longest time that a message waits to be delivered again.
 const MaxDelay = 1 << 15 * time.Second
 
+// answerTimeout bounds each thing that the server is asked or told. A server that
+// is short of memory or disk reads no more from connections that publish.
+const answerTimeout = 30 * time.Second
+
 // steady is how long a connection lasts that is no reason to wait.
 const steady = 10 * time.Second
 
 // Options configure a Receiver. Queue, and URL or Dial, are required.
 type Options struct {
-	// URL is the server's (amqp:// or amqps://).
+	// URL is the server's (amqp:// or amqps://). What is special in a user's
+	// name or password is percent-encoded.
 	URL string
-	// Dial, if set, connects in its place.
+	// Dial, if set, connects in its place. It should end with ctx.
 	Dial func(ctx context.Context) (*amqp.Connection, error)
 	// Queue is received from. It must exist, and should be durable.
 	Queue string
@@ -78,6 +89,7 @@ type Options struct {
 type Receiver struct {
 	consumer *stetmsg.Consumer[amqp.Delivery]
 	o        Options
+	patience time.Duration // answerTimeout, but for tests
 }
 
 // New returns a receiver. Wrong options are errors of kind stet.ErrInvalid.
@@ -102,15 +114,19 @@ func New(consumer *stetmsg.Consumer[amqp.Delivery], o Options) (*Receiver, error
 	}
 	o.QueueType = cmp.Or(o.QueueType, "quorum")
 	if o.Dial == nil {
+		if _, err := amqp.ParseURI(o.URL); err != nil { // its text has the password
+			return nil, receiver.Invalid("amqp", "Options.URL is malformed; it must be like amqp://user:password@host:5672/vhost, with what is special in a part percent-encoded")
+		}
 		url := o.URL
 		o.Dial = func(context.Context) (*amqp.Connection, error) { return amqp.Dial(url) }
 	}
-	return &Receiver{consumer: consumer, o: o}, nil
+	return &Receiver{consumer: consumer, o: o, patience: answerTimeout}, nil
 }
 
 // Run receives until ctx ends; then it receives no more, gives back what it has
 // not begun, ends what it has, and returns nil. It connects again when the
-// connection is lost, as often as need be. What the server refuses the first
+// connection is lost, or the server has not answered for 30 s, as often as need
+// be. What the server refuses the first
 // time (no such queue, no permission) is an error.
 func (r *Receiver) Run(ctx context.Context) error {
 	hand := receiver.NewLanes(r.o.Prefetch) // over all connections
@@ -148,50 +164,77 @@ func (r *Receiver) session(ctx context.Context, hand *receiver.Lanes) (ready boo
 		return false, err
 	}
 	defer func() { _ = conn.CloseDeadline(time.Now().Add(5 * time.Second)) }() // lost already, or all is said
-	ch, err := conn.Channel()
+	l := &link{conn: conn, patience: r.patience}
+	var in *inbound
+	var out *outbound
+	err = l.bounded(func() (err error) {
+		if out, err = newOutbound(l, r.o); err == nil {
+			in, err = newInbound(conn, r.o)
+		}
+		return err
+	})
 	if err != nil {
 		return false, err
 	}
-	out, err := newOutbound(conn, r.o)
-	if err != nil {
-		return false, err
-	}
-	if err := ch.Qos(r.o.Prefetch, 0, false); err != nil {
-		return false, err
-	}
-	tag := "stet-" + stet.NewKey()
-	deliveries, err := ch.Consume(r.o.Queue, tag, false, false, false, false, nil)
-	if err != nil {
-		return false, err
-	}
-	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 	for {
 		select {
-		case m, ok := <-deliveries:
+		case m, ok := <-in.deliveries:
 			if !ok {
-				if err := <-closed; err != nil {
-					return true, err
-				}
-				return true, errors.New("the server cancelled the consumer: was the queue deleted?")
+				return true, in.lost()
 			}
 			d := &delivery{Delivery: restore(m), out: out}
 			if !hand.Go(ctx, "", func() { _, _ = r.consumer.Handle(ctx, d.Delivery, d) }) { // Handle has logged the error
-				_ = m.Nack(false, true)
+				_ = d.back()
 			}
 		case <-ctx.Done():
-			err := giveBack(ch, tag, deliveries)
+			err := l.bounded(in.giveBack)
 			hand.Wait() // before the connection is closed
 			return true, err
 		}
 	}
 }
 
+// inbound is a consumer of the queue.
+type inbound struct {
+	ch         *amqp.Channel
+	tag        string
+	deliveries <-chan amqp.Delivery
+	closed     chan *amqp.Error
+}
+
+func newInbound(conn *amqp.Connection, o Options) (*inbound, error) {
+	ch, err := conn.Channel()
+	if err != nil {
+		return nil, err
+	}
+	if err := ch.Qos(o.Prefetch, 0, false); err != nil {
+		return nil, err
+	}
+	in := &inbound{ch: ch, tag: "stet-" + stet.NewKey()}
+	if in.deliveries, err = ch.Consume(o.Queue, in.tag, false, false, false, false, nil); err != nil {
+		return nil, err
+	}
+	in.closed = ch.NotifyClose(make(chan *amqp.Error, 1))
+	return in, nil
+}
+
+// lost says why there are no more deliveries.
+func (in *inbound) lost() error {
+	if in.ch.IsClosed() { // else the server has cancelled the consumer only
+		if err := <-in.closed; err != nil {
+			return err
+		}
+		return amqp.ErrClosed
+	}
+	return errors.New("the server cancelled the consumer: was the queue deleted?")
+}
+
 // giveBack ends the consumer and puts what it has not begun back into the queue.
-func giveBack(ch *amqp.Channel, tag string, deliveries <-chan amqp.Delivery) error {
-	if err := ch.Cancel(tag, false); err != nil {
+func (in *inbound) giveBack() error {
+	if err := in.ch.Cancel(in.tag, false); err != nil {
 		return err // with the channel, all goes back
 	}
-	for m := range deliveries {
+	for m := range in.deliveries {
 		if err := m.Nack(false, true); err != nil {
 			return err
 		}

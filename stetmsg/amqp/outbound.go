@@ -46,12 +46,21 @@ func number(v any) int {
 }
 
 // Ack implements stetmsg.Delivery.
-func (d *delivery) Ack(context.Context) error { return d.Delivery.Ack(false) }
+func (d *delivery) Ack(context.Context) error { return d.ack() }
+
+func (d *delivery) ack() error {
+	return d.out.link.bounded(func() error { return d.Delivery.Ack(false) })
+}
+
+// back puts the message back into its queue, to be delivered at once.
+func (d *delivery) back() error {
+	return d.out.link.bounded(func() error { return d.Nack(false, true) })
+}
 
 // Retry implements stetmsg.Delivery.
 func (d *delivery) Retry(ctx context.Context, after time.Duration) error {
 	if after <= 0 {
-		return d.Nack(false, true)
+		return d.back()
 	}
 	m := d.publishing()
 	m.Headers[deliveriesHeader] = int64(d.Deliveries())
@@ -59,9 +68,11 @@ func (d *delivery) Retry(ctx context.Context, after time.Duration) error {
 	return d.instead(ctx, func() error { return d.out.later(ctx, after, m) })
 }
 
-// DeadLetter implements stetmsg.Delivery.
+// DeadLetter implements stetmsg.Delivery. A dead letter that an operator puts
+// back is counted from 1 again.
 func (d *delivery) DeadLetter(ctx context.Context, why stetmsg.Decision) error {
 	m := d.publishing()
+	delete(m.Headers, deliveriesHeader)
 	m.Headers[ReasonHeader], m.Headers[ErrorHeader] = string(why.Reason), why.Text()
 	return d.instead(ctx, func() error { return d.out.dead(ctx, d.RoutingKey, m) })
 }
@@ -71,9 +82,9 @@ func (d *delivery) DeadLetter(ctx context.Context, why stetmsg.Decision) error {
 func (d *delivery) instead(ctx context.Context, publish func() error) error {
 	if err := publish(); err != nil {
 		receiver.Sleep(ctx, time.Second)
-		return errors.Join(err, d.Nack(false, true))
+		return errors.Join(err, d.back())
 	}
-	return d.Delivery.Ack(false)
+	return d.ack()
 }
 
 // publishing is a copy of the message. It does not expire: it was received in
@@ -100,10 +111,35 @@ func restore(m amqp.Delivery) amqp.Delivery {
 	return m
 }
 
+// link is a connection that is cut when the server leaves us waiting.
+type link struct {
+	conn     *amqp.Connection
+	patience time.Duration
+}
+
+// bounded calls f, which waits for the server; if it does so for too long the
+// connection is cut, and f returns an error.
+func (l *link) bounded(f func() error) error {
+	cut := make(chan struct{})
+	t := time.AfterFunc(l.patience, func() {
+		defer close(cut)
+		_ = l.conn.CloseDeadline(time.Now())
+	})
+	err := f()
+	if t.Stop() {
+		return err
+	}
+	<-cut
+	if err != nil {
+		return fmt.Errorf("the server has not answered for %v: %w", l.patience, err)
+	}
+	return nil
+}
+
 // outbound publishes what waits and what is dead, one message at a time.
 type outbound struct {
 	o    Options
-	conn *amqp.Connection
+	link *link
 
 	mu       sync.Mutex
 	ch       *amqp.Channel
@@ -111,8 +147,9 @@ type outbound struct {
 	declared map[string]bool
 }
 
-func newOutbound(conn *amqp.Connection, o Options) (*outbound, error) {
-	p := &outbound{o: o, conn: conn, declared: make(map[string]bool)}
+// newOutbound waits for the server, as open, declare and queue do.
+func newOutbound(l *link, o Options) (*outbound, error) {
+	p := &outbound{o: o, link: l, declared: make(map[string]bool)}
 	if err := p.open(); err != nil {
 		return nil, err
 	}
@@ -126,7 +163,7 @@ func newOutbound(conn *amqp.Connection, o Options) (*outbound, error) {
 
 // open opens the channel that is published on.
 func (p *outbound) open() (err error) {
-	if p.ch, err = p.conn.Channel(); err != nil {
+	if p.ch, err = p.link.conn.Channel(); err != nil {
 		return err
 	}
 	p.returned = p.ch.NotifyReturn(make(chan amqp.Return, 1))
@@ -135,7 +172,7 @@ func (p *outbound) open() (err error) {
 
 // declare calls f with a channel of its own, because a refusal closes it.
 func (p *outbound) declare(f func(*amqp.Channel) error) error {
-	ch, err := p.conn.Channel()
+	ch, err := p.link.conn.Channel()
 	if err != nil {
 		return err
 	}
@@ -172,7 +209,7 @@ func (p *outbound) later(ctx context.Context, after time.Duration, m amqp.Publis
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.queue(name, args); err != nil {
+	if err := p.link.bounded(func() error { return p.queue(name, args) }); err != nil {
 		return err
 	}
 	return p.publish(ctx, "", name, m)
@@ -189,18 +226,24 @@ func (p *outbound) dead(ctx context.Context, routingKey string, m amqp.Publishin
 
 // publish returns nil when the broker has the message, in a queue.
 func (p *outbound) publish(ctx context.Context, exchange, key string, m amqp.Publishing) error {
-	if p.ch.IsClosed() {
-		if err := p.open(); err != nil {
-			return err
+	var sent *amqp.DeferredConfirmation
+	err := p.link.bounded(func() (err error) {
+		if p.ch.IsClosed() {
+			if err := p.open(); err != nil {
+				return err
+			}
 		}
-	}
-	sent, err := p.ch.PublishWithDeferredConfirmWithContext(ctx, exchange, key, true, false, m)
+		sent, err = p.ch.PublishWithDeferredConfirmWithContext(ctx, exchange, key, true, false, m)
+		return err
+	})
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, p.link.patience)
+	defer cancel()
 	ok, err := sent.WaitContext(ctx)
 	if err != nil {
-		_ = p.ch.Close() // a late answer must not be taken for the next one's
+		_ = p.link.bounded(p.ch.Close) // a late answer must not be taken for the next one's
 		return fmt.Errorf("the broker has not confirmed in time: %w", err)
 	}
 	select {

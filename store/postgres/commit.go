@@ -71,6 +71,15 @@ func (t *transaction) leave(ctx context.Context, rec stet.Record, e *ending) (st
 	return t.lookUp(rec, err, pid)
 }
 
+// close has pgx know that the transaction is over, which was ended past it: what
+// fn has left behind must not write on a connection that is the pool's again. A
+// context that has ended keeps pgx from sending anything.
+func (t *transaction) close() {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = t.tx.Commit(ended)
+}
+
 // closed returns pgx.ErrTxClosed if the transaction was ended through pgx.
 func (t *transaction) closed(ctx context.Context) error {
 	_, err := t.tx.Exec(ctx, "")
@@ -236,6 +245,11 @@ func (s *Store) settleIn(ctx context.Context, c stet.Claim, out stet.Outcome, ke
 	if next == stepWrite {
 		// It was free just now, and was not when we tried.
 		return explain("settle (roll back)", errLookAgain)
+	}
+	if err == nil {
+		// Settled already, perhaps by a transaction of this very run whose commit
+		// was not acknowledged: what this one wrote would be there twice.
+		return stet.ErrFenced
 	}
 	return err
 }

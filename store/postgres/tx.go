@@ -234,6 +234,8 @@ func (t *transaction) abandon() {
 		ctx, cancel := context.WithTimeout(context.Background(), goodbye)
 		defer cancel()
 		_ = t.tx.Rollback(ctx)
+	} else if t.tx != nil {
+		t.close()
 	}
 	t.conn.Release()
 	t.conn = nil

@@ -434,3 +434,53 @@ func TestRivalDoesNotHideWhatWasCommitted(t *testing.T) {
 		t.Errorf("a request that was never committed: %v", err)
 	}
 }
+
+// What a function leaves behind, a goroutine or a late Rollback, which pgx calls
+// safe, must not reach whoever has the connection after it.
+func TestTransactionThatWasKeptIsClosed(t *testing.T) {
+	config, err := pgxpool.ParseConfig(database(t).Config().ConnString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MaxConns = 1
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	s := open(t, pool, Options{})
+	execSQL(t, pool, "CREATE TABLE effects (who text)")
+	var kept pgx.Tx
+	charge := func(who string, then func()) func(context.Context, pgx.Tx, stet.Record) (stet.Outcome, error) {
+		return func(ctx context.Context, tx pgx.Tx, _ stet.Record) (stet.Outcome, error) {
+			then()
+			if kept == nil {
+				kept = tx
+			}
+			_, err := tx.Exec(ctx, "INSERT INTO effects VALUES ($1)", who)
+			return completed(who), err
+		}
+	}
+	if _, err := s.RunTx(t.Context(), request("alice"), keep, charge("alice", func() {})); err != nil {
+		t.Fatal(err)
+	}
+	meddle := func() {
+		if _, err := kept.Exec(context.Background(), "INSERT INTO effects VALUES ('late')"); !errors.Is(err, pgx.ErrTxClosed) {
+			t.Errorf("a write after the commit: %v", err)
+		}
+		if err := kept.Rollback(context.Background()); !errors.Is(err, pgx.ErrTxClosed) {
+			t.Errorf("a rollback after the commit: %v", err)
+		}
+	}
+	meddle()
+	if _, err := s.RunTx(t.Context(), request("bob"), keep, charge("bob", meddle)); err != nil {
+		t.Fatalf("the next transaction on the connection: %v", err)
+	}
+	if _, err := s.RunTx(t.Context(), request("alice"), keep, charge("twice", func() { t.Error("ran again") })); err != nil {
+		t.Fatal(err)
+	}
+	var n int
+	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM effects").Scan(&n); err != nil || n != 2 {
+		t.Errorf("%d effects, %v", n, err)
+	}
+}

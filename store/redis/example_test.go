@@ -114,3 +114,34 @@ func ExampleStore_Browse() {
 	}
 	// Output: running true 1
 }
+
+// With a replica, a claim or an outcome counts once that has it, too.
+func ExampleNew_replicas() {
+	r, err := rig.New()
+	if err != nil {
+		panic(err)
+	}
+	defer r.Close()
+	ctx := context.Background()
+	master, err := r.StartRedis(ctx, rig.RedisOptions{Settings: map[string]string{"appendonly": "yes"}})
+	if err != nil {
+		panic(err)
+	}
+	if _, err = r.StartRedis(ctx, rig.RedisOptions{ReplicaOf: master}); err != nil {
+		panic(err)
+	}
+	client, err := rueidisclient.Open(rueidis.ClientOption{InitAddress: []string{master.Addr()}})
+	if err != nil {
+		panic(err)
+	}
+	defer client.Close()
+	store, err := redis.New(ctx, client, redis.Options{Replicas: 1})
+	if err != nil {
+		panic(err)
+	}
+	defer store.Close()
+	charge(ctx, store)
+	// Output:
+	// charged false <nil>
+	// charged true <nil>
+}

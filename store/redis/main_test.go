@@ -24,6 +24,7 @@ var keep = stet.Retention{Result: time.Hour, Tombstone: 2 * time.Hour}
 type conn interface {
 	redis.Client
 	redis.Listener
+	redis.Pipeliner
 	Close() error
 }
 

@@ -53,12 +53,12 @@ func (s *Store) replicated(ctx context.Context, step string, c stet.Claim, state
 	replies, err := s.pipeline(ctx, s.keys(c.ID).record, touchScript, []string{fence(c.Fence), string([]byte{byte(state)}), "0"},
 		"WAIT", strconv.Itoa(s.o.Replicas), strconv.FormatInt(wait.Milliseconds(), 10))
 	if err != nil {
-		return explain(step+", waiting for replicas", err)
+		return unconfirmed(step, err)
 	}
 	switch replies[0] {
 	case int64(1):
 	case int64(0):
-		return explain(step+", waiting for replicas", errChanged)
+		return unconfirmed(step, errChanged)
 	default:
 		return errReply(replies[0])
 	}
@@ -67,10 +67,15 @@ func (s *Store) replicated(ctx context.Context, step string, c stet.Claim, state
 		return errReply(replies[1])
 	}
 	if have < int64(s.o.Replicas) {
-		return fmt.Errorf("redis: %s: %d of %d replicas have acknowledged it within %v; whether it outlasts a failover is unknown: look after the replicas, or lower Options.Replicas",
-			step, have, s.o.Replicas, wait.Round(time.Millisecond))
+		return unconfirmed(step, fmt.Errorf("%d of %d replicas have acknowledged it within %v; look after the replicas, or lower Options.Replicas",
+			have, s.o.Replicas, wait.Round(time.Millisecond)))
 	}
 	return nil
+}
+
+// unconfirmed is the error of a step that was taken, as far as the master goes.
+func unconfirmed(step string, err error) error {
+	return fmt.Errorf("redis: %s: written, but whether it outlasts a failover is unknown: %w", step, err)
 }
 
 // standing returns nil if nobody has been settled in rec, or once enough replicas
@@ -99,31 +104,24 @@ func holders(reply any) int64 {
 // returns both replies. It follows the redirections of a cluster.
 func (s *Store) pipeline(ctx context.Context, key string, sc script, args []string, command ...string) (replies []any, err error) {
 	first := append([]string{"EVALSHA", sc.digest, "1", key}, args...)
-	client := s.client
-	commands := [][]string{first, command}
+	client := s.client.(Pipeliner) // New has seen to that
+	var asking [][]string
 	for range 2 {
 		err = s.patiently(ctx, func() error {
-			p, ok := client.(Pipeliner)
-			if !ok {
-				return errors.New("the Clients of the cluster's servers must be Pipeliners")
-			}
-			got, err := p.Pipeline(ctx, key, commands...)
+			got, err := client.Pipeline(ctx, key, append(asking, first, command)...)
 			if err != nil {
 				return err
 			}
-			if len(got) != len(commands) {
+			if len(got) != len(asking)+2 {
 				return errReply(got)
 			}
-			replies = got[len(got)-2:]
-			for _, reply := range replies {
+			for _, reply := range got {
 				if e, ok := reply.(ReplyError); ok {
-					client, commands = s.redirected(ctx, e), [][]string{first, command}
-					if code(e) == "ASK" {
-						commands = [][]string{{"ASKING"}, first, command}
-					}
+					client, asking = s.redirected(ctx, e)
 					return e
 				}
 			}
+			replies = got[len(asking):]
 			return nil
 		})
 		if code(err) != "NOSCRIPT" {
@@ -134,14 +132,18 @@ func (s *Store) pipeline(ctx context.Context, key string, sc script, args []stri
 	return replies, err
 }
 
-// redirected returns a client of the server that an error names, or the store's.
-func (s *Store) redirected(ctx context.Context, e ReplyError) Client {
-	switch code(e) {
-	case "ASK", "MOVED":
-		fields := strings.Fields(string(e))
-		if servers, err := s.servers(ctx); err == nil && servers[fields[len(fields)-1]] != nil {
-			return servers[fields[len(fields)-1]]
+// redirected returns a client of the server that an error names, or the store's,
+// and what is to be said to it before a command.
+func (s *Store) redirected(ctx context.Context, e ReplyError) (to Pipeliner, before [][]string) {
+	if code(e) == "ASK" || code(e) == "MOVED" {
+		servers, err := s.servers(ctx)
+		named := string(e[strings.LastIndexByte(string(e), ' ')+1:])
+		if to, ok := servers[named].(Pipeliner); ok && err == nil {
+			if code(e) == "ASK" {
+				before = [][]string{{"ASKING"}}
+			}
+			return to, before
 		}
 	}
-	return s.client
+	return s.client.(Pipeliner), nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -330,5 +331,83 @@ func TestReplicasNeedAClientAndSenseToBeWaitedFor(t *testing.T) {
 	for _, o := range []redis.Options{{Replicas: -1}, {ReplicaTimeout: -1}, {ReplicaTimeout: time.Minute}} {
 		_, err = redis.New(t.Context(), saying(""), o)
 		mustContain(t, err, "Options.Replicas")
+	}
+}
+
+// failing is a client that has moved on to the new master when it is about to wait.
+type failing struct {
+	conn
+	promoted redis.Pipeliner
+}
+
+func (f failing) Pipeline(ctx context.Context, key string, commands ...[]string) ([]any, error) {
+	return f.promoted.Pipeline(ctx, key, commands...)
+}
+
+func TestReplicasOfANewMasterDoNotVouchForTheOldOnesWrites(t *testing.T) {
+	for _, l := range libraries {
+		t.Run(l.name, func(t *testing.T) {
+			p := newPair(t)
+			third := rig.NewRedis(t, rig.RedisOptions{ReplicaOf: p.replica})
+			old, promoted := dial(t, l, p.master.Addr()), dial(t, l, p.replica.Addr())
+			o := redis.Options{Prefix: "p", Replicas: 1, ReplicaTimeout: 5 * time.Second}
+			rec := mustClaim(t, open(t, old, o), request("k"))
+			if _, err := p.replica.CLI(t.Context(), "REPLICAOF", "NO", "ONE"); err != nil {
+				t.Fatal(err)
+			}
+			waitFor(t, "the third follows the new master", func() bool {
+				info, err := third.CLI(t.Context(), "INFO", "replication")
+				return err == nil && strings.Contains(info, "master_link_status:up")
+			})
+			err := open(t, failing{old, promoted}, o).Settle(t.Context(), rec.Claim(), completed("x"), keep)
+			mustContain(t, err, "failover")
+			s := open(t, promoted, o)
+			if now := mustRead(t, s, rec.ID); now.State != stet.Running {
+				t.Fatalf("the new master has what only the old one was told: %+v", now)
+			}
+			mustSettle(t, s, rec.Claim(), "x") // as the engine repeats it
+		})
+	}
+}
+
+// asked is a server of a cluster, or of all of them, for tests of redirections.
+type asked struct {
+	member
+	pipeline func(commands [][]string) []any
+}
+
+func (a asked) Pipeline(_ context.Context, _ string, commands ...[]string) ([]any, error) {
+	return a.pipeline(commands), nil
+}
+
+func (a asked) Servers(context.Context) (map[string]redis.Client, error) {
+	b := asked{member: a.member, pipeline: func(commands [][]string) []any {
+		switch {
+		case commands[0][0] != "ASKING":
+			return []any{redis.ReplyError("MOVED 1 a"), int64(1)}
+		case commands[1][0] == "EVALSHA":
+			return []any{"OK", redis.ReplyError("NOSCRIPT No matching script"), int64(1)}
+		}
+		return []any{"OK", int64(1), int64(1)}
+	}}
+	return map[string]redis.Client{"b": b}, nil
+}
+
+func TestSlotOnTheMoveIsFollowedToTheReplicasOfItsNewServer(t *testing.T) {
+	const fit = "redis_version:7.0.15\r\nrole:master\r\nmaxmemory_policy:noeviction\r\ncluster_enabled:1\r\naof_enabled:1\r\nconnected_slaves:0\r\n"
+	log := new(journal)
+	c := asked{
+		member: member{func(args []string) (any, error) {
+			if args[0] == "INFO" {
+				return fit, nil
+			}
+			return int64(1), nil
+		}},
+		pipeline: func([][]string) []any { return []any{redis.ReplyError("ASK 1 b"), int64(0)} },
+	}
+	s := open(t, c, redis.Options{Replicas: 1, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	mustSettle(t, s, stet.Claim{Fence: 1}, "x")
+	if !strings.Contains(log.String(), "fewer replicas") {
+		t.Errorf("a server without replicas is worth a warning; the log says:\n%s", log)
 	}
 }

@@ -181,16 +181,8 @@ func park(s session, r *row, now micros) (stet.Record, error) {
 
 // settle is the body of stet.Store.Settle, in a write transaction.
 func settle(s session, c stet.Claim, out stet.Outcome, keep stet.Retention, now micros) error {
-	if !out.State.Settled() {
-		return fmt.Errorf("%w: an outcome is completed or failed, not %v", stet.ErrInvalid, out.State)
-	}
-	expires, forget := now+span(keep.Result), now+span(keep.Tombstone)
-	due, gone, result := min(expires, forget), int64(0), any(out.Result)
-	if out.Gone {
-		due, gone, result = forget, 1, nil
-	}
-	n, err := s.exec(qSettle, int64(out.State), gone, result, now, expires, forget, due, c.Fence, c.ID[:])
-	if err != nil || n == 1 {
+	wrote, err := settleOnce(s, c, out, keep, now)
+	if wrote || err != nil {
 		return err
 	}
 	r, err := load(s, c.ID)
@@ -204,6 +196,21 @@ func settle(s session, c stet.Claim, out stet.Outcome, keep stet.Retention, now 
 		return nil // the reply to the first time was lost
 	}
 	return stet.ErrFenced
+}
+
+// settleOnce settles a record that is not settled yet, and reports whether it was
+// there.
+func settleOnce(s session, c stet.Claim, out stet.Outcome, keep stet.Retention, now micros) (wrote bool, err error) {
+	if !out.State.Settled() {
+		return false, fmt.Errorf("%w: an outcome is completed or failed, not %v", stet.ErrInvalid, out.State)
+	}
+	expires, forget := now+span(keep.Result), now+span(keep.Tombstone)
+	due, gone, result := min(expires, forget), int64(0), any(out.Result)
+	if out.Gone {
+		due, gone, result = forget, 1, nil
+	}
+	n, err := s.exec(qSettle, int64(out.State), gone, result, now, expires, forget, due, c.Fence, c.ID[:])
+	return n == 1, err
 }
 
 // release is the body of stet.Store.Release, in a write transaction.

@@ -182,7 +182,12 @@ func (s *Store) lookUp(ctx context.Context, id stet.ID) (stet.Record, error) {
 // file. Begin that with BEGIN IMMEDIATE, as DB does, or it may fail with
 // SQLITE_BUSY_SNAPSHOT. The claim ends when the caller commits.
 func (s *Store) SettleTx(ctx context.Context, tx *sql.Tx, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
-	err := settle(txSession{ctx: ctx, tx: tx}, c, out, keep, s.o.Clock().UnixMicro())
+	wrote, err := settleOnce(txSession{ctx: ctx, tx: tx}, c, out, keep, s.o.Clock().UnixMicro())
+	if err == nil && !wrote {
+		// Settled already, perhaps by a transaction of this very run whose commit
+		// was not acknowledged: what this one wrote would be there twice.
+		return stet.ErrFenced
+	}
 	if err == nil || errors.Is(err, stet.ErrFenced) || errors.Is(err, stet.ErrInvalid) {
 		return err
 	}

@@ -74,6 +74,7 @@ var broken = []struct{ bug, claim string }{
 	{"runs unknown records in transactions", "the function is called only where the state machine has an arrow"},
 	{"settles outside of the transaction", "SettleTx is committed with the caller's rows, or not at all"},
 	{"settles without the fence check", "SettleTx compares the fence"},
+	{"settles twice in transactions", "SettleTx is committed with the caller's rows, or not at all"},
 	{"ignores all states but the first", "a query shows each record that matches once"},
 	{"loses a record between pages", "a query shows each record that matches once"},
 	{"shows other scopes", "a query tells scopes apart"},

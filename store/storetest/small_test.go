@@ -368,6 +368,9 @@ func (s *small) SettleTx(ctx context.Context, tx *smallTx, c stet.Claim, out ste
 		return err
 	}
 	defer s.end()
+	if r := s.m[s.id(c.ID)]; r != nil && r.State.Settled() && !s.is("settles twice in transactions") {
+		return stet.ErrFenced
+	}
 	write, err := s.settle(c, out, keep, now)
 	tx.write = append(tx.write, write)
 	return err

@@ -77,7 +77,18 @@ func (c *txCase[Tx]) settleTx() {
 				c.Errorf("SettleTx wrote %s", show(rec))
 			}
 			c.settle(cl, completed("by tx"), c.keep) // a repetition
+			c.notTwice(cl)
 		}
+	}
+}
+
+// notTwice requires that a claim which a transaction has settled be refused to
+// another one, with the same outcome too: its rows would be there twice.
+func (c *txCase[Tx]) notTwice(cl stet.Claim) {
+	tx, end := c.h.Begin(c, c.store)
+	c.fenced("SettleTx of what a transaction has settled", c.store.SettleTx(c.ctx, tx, cl, completed("by tx"), c.keep))
+	if err := end(false); err != nil {
+		c.Fatalf("rolling back: %v", err)
 	}
 }
 
@@ -97,7 +108,7 @@ func (c *txCase[Tx]) settleTxFenced() {
 			c.rows("SettleTx "+what, row, 0)
 		}
 		try("with an older fence", s.stale)
-		if _, arrow := s.state.Next(stet.VerbComplete); !arrow && !s.sameOutcome(completed("zombie")) {
+		if _, arrow := s.state.Next(stet.VerbComplete); !arrow {
 			try("with the newest fence", s.claim)
 		}
 	}
