@@ -85,7 +85,8 @@ type Upstream struct {
 // Route says how requests of a path are protected.
 type Route struct {
 	// Path is a pattern of http.ServeMux: "/payments", "/orders/{id}/items",
-	// "/v1/" for all below.
+	// "/v1/" for "/v1" and all below. A path that is none of those, but one of
+	// them when it is decoded ("%2e", "%2F") and clean, is protected, too.
 	Path string `yaml:"path"`
 	// Name is the class of its operations, as metrics show it. Default: Path.
 	Name string `yaml:"name"`

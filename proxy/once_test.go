@@ -117,6 +117,34 @@ func TestUnprotectedRequestsAreNotSentTwiceEither(t *testing.T) {
 	}
 }
 
+// Whoever has closed the proxy may close the store.
+func TestEveryCloseWaitsForTheRequests(t *testing.T) {
+	arrived, leave := make(chan struct{}), make(chan struct{})
+	var ended atomic.Bool
+	s := serve(t, false, func(http.ResponseWriter, *http.Request) {
+		close(arrived)
+		<-leave
+		ended.Store(true)
+	})
+	f := start(t, yamlFor(s.URL, "http1", single))
+	answer := make(chan reply, 1)
+	go func() { answer <- f.send("POST", "/elsewhere", "", "") }() // not protected, so not cut off
+	<-arrived
+	first := make(chan error, 1)
+	go func() { first <- f.proxy.Close() }()
+	eventually(t, "the first to begin", func() bool { return f.post("k", "{}").problem() == "proxy-closing" })
+	time.AfterFunc(50*time.Millisecond, func() { close(leave) })
+	if err := f.proxy.Close(); err != nil || !ended.Load() {
+		t.Errorf("the second returns %v while a request goes on", err)
+	}
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+	if r := <-answer; r.status != 200 {
+		t.Errorf("%d %v", r.status, r.err)
+	}
+}
+
 func TestServiceThatCannotBeReachedHasExecutedNothing(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

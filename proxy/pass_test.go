@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -62,12 +63,60 @@ func TestConnectionHeaderCannotHideTheKey(t *testing.T) {
 func TestPathsThatAServiceMayTakeForAProtectedOneAreProtected(t *testing.T) {
 	s := serve(t, false, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.RequestURI) })
 	f := start(t, yamlFor(s.URL, "http1", single))
-	for i, path := range []string{"/payments", "//payments", "/x/../payments", "/./payments", "/payments?a=1&b=%2F"} {
+	for i, path := range []string{"/payments", "//payments", "/x/../payments", "/./payments", "/payments?a=1&b=%2F",
+		"/x/%2e%2e/payments", "/x%2F..%2Fpayments", "/x%2f%2E%2e%2fpayments?a", "/%2e/payments", "/%2Fpayments", "/pay%6dents"} {
 		key := fmt.Sprint("k", i)
 		r := f.send("POST", path, key, "")
 		again := f.send("POST", path, key, "")
 		if r.status != 200 || r.body != path || !again.replayed() || s.count(key) != 1 {
 			t.Errorf("%s: %d %q, again %d, %d executions", path, r.status, r.body, again.status, s.count(key))
+		}
+	}
+}
+
+func TestRootOfAProtectedTreeIsProtected(t *testing.T) {
+	s := serve(t, false, func(http.ResponseWriter, *http.Request) {})
+	for name, tc := range map[string]struct {
+		routes string
+		runs   map[string]int // of two requests
+	}{
+		"a tree":           {"[{path: /payments/}]", map[string]int{"/payments": 1, "/payments/": 1, "/payments/7": 1, "/x/..%2Fpayments": 1, "/payment": 2}},
+		"beside a pass":    {"[{path: /payments/}, {path: /, pass: true}]", map[string]int{"/payments": 1, "/payments/7": 1, "/other": 2, "/x%2F..%2Fpayments": 1}},
+		"the root written": {"[{path: /payments/}, {path: /payments, pass: true}]", map[string]int{"/payments": 2, "/payments/": 1}},
+		"no tree":          {"[{path: '/payments/{$$}'}]", map[string]int{"/payments/": 1, "/payments/7": 2}},
+	} {
+		f := start(t, yamlFor(s.URL, "http1", "scope: single-tenant\nroutes: "+tc.routes+"\n"))
+		for path, want := range tc.runs {
+			key := strings.ReplaceAll(name+path, " ", "-")
+			for range 2 {
+				f.send("POST", path, key, "")
+			}
+			if got := s.count(key); got != want {
+				t.Errorf("%s: two requests for %s are executed %d times, want %d", name, path, got, want)
+			}
+		}
+	}
+}
+
+// Where the header that says whose key it is does not reach the service, the
+// service would execute the operation for somebody else.
+func TestConnectionHeaderCannotHideTheScope(t *testing.T) {
+	s := serve(t, false, func(http.ResponseWriter, *http.Request) {})
+	for scope, names := range map[string][]string{
+		"header:x-account":            {"X-Account", "close, x-account", "Authorization"},
+		"{jwt: {header: X-Verified}}": {"x-verified", "authorization"},
+		"authorization":               {"Authorization"},
+		"basic":                       {"Authorization"},
+	} {
+		f := start(t, yamlFor(s.URL, "http1", "scope: "+scope+"\n"))
+		for _, connection := range names {
+			r := httptest.NewRequest("POST", "/payments", strings.NewReader("{}"))
+			r.Header = http.Header{"Idempotency-Key": {"k"}, "X-Account": {"a"}, "Authorization": {"Basic YTpi"}, "Connection": {connection}}
+			w := httptest.NewRecorder()
+			f.proxy.ServeHTTP(w, r)
+			if w.Code != 400 || !strings.Contains(w.Body.String(), "key-hop-by-hop") || s.count("k") != 0 {
+				t.Errorf("scope %s, Connection: %s: %d %s, %d executions", scope, connection, w.Code, w.Body, s.count("k"))
+			}
 		}
 	}
 }

@@ -21,7 +21,7 @@ type condition struct {
 }
 
 var (
-	keyHopByHop = condition{"key-hop-by-hop", http.StatusBadRequest, "Idempotency key named as hop-by-hop",
+	keyHopByHop = condition{"key-hop-by-hop", http.StatusBadRequest, "Key or scope named as hop-by-hop",
 		"The Connection header names a field that has to reach the service. Take it out of there.", false, stet.NotExecuted, ""}
 	closing = condition{"proxy-closing", http.StatusServiceUnavailable, "Proxy closing",
 		"The proxy is about to end; nothing was executed.", true, stet.NotExecuted, "1"}

@@ -30,11 +30,18 @@ type call struct {
 	key    string
 	given  bool   // the key is the caller's
 	intent string // its name in the journal
-	req    http.Request
-	field  [1]string // the values of the key's header
-	body   body
-	plain  []byte // the body in memory, before Service.PutKey
-	series series
+	from   *call  // the call that was redirected to this one; may be nil
+
+	created   time.Time // of the intent
+	minted    bool      // the key was never used before this call
+	ours      bool      // nobody but this call can ask for the intent again
+	resuming  bool      // for Resume
+	resending bool      // an http.Client has the body once more, if redirected
+	req       http.Request
+	field     [1]string // the values of the key's header
+	body      body
+	plain     []byte // the body in memory, before Service.PutKey
+	series    series
 
 	res      *http.Response // of the last attempt
 	reply    reply
@@ -68,6 +75,11 @@ func (c *call) prepare(req *http.Request) error {
 	if req.URL == nil || req.Header == nil {
 		return invalid("the request has no URL, or no header")
 	}
+	if _, named := c.Context.Value(intentName{}).(string); named && c.t.o.Journal == nil {
+		return invalid("the request has an intent, and the Transport no journal to keep it: set Options.Journal")
+	}
+	c.from = redirected(req)
+	c.resending = req.GetBody != nil || req.Body == nil || req.Body == http.NoBody
 	key, field, err := c.chooseKey(req)
 	if err != nil {
 		return err
@@ -120,10 +132,20 @@ func (c *call) do(known stet.Execution) (*http.Response, error) {
 		return nil, c.failure(ReasonBreaker, c.err)
 	case c.err != nil:
 		return nil, c.failure(ReasonFinal, c.err)
-	case c.series.last.Execution == stet.NotExecuted && c.series.execution != stet.NotExecuted:
+	case c.series.last.Execution == stet.NotExecuted && (c.resuming || c.series.execution != stet.NotExecuted):
 		return nil, c.failure(ReasonRefused, nil)
 	}
 	return c.res, nil
+}
+
+// known is what is known of the attempts before this call, apart from what the
+// journal knows: the response that redirected it here asked for the request to
+// be sent elsewhere, and so is no execution.
+func (c *call) known() stet.Execution {
+	if c.from != nil {
+		return c.from.series.earlier
+	}
+	return stet.NotExecuted
 }
 
 // failure is the error of the call.
@@ -146,9 +168,12 @@ func (c *call) drop() {
 }
 
 // again implements attempter.
-func (c *call) again(time.Duration) Reason {
+func (c *call) again(wait time.Duration) Reason {
 	if c.body.once {
 		return ReasonBody
+	}
+	if c.t.o.Journal != nil && time.Since(c.created)+wait > c.t.o.MaxAge {
+		return ReasonStale
 	}
 	if c.res != nil && c.res.StatusCode == http.StatusConflict {
 		return ""
@@ -190,7 +215,7 @@ func (c *call) observe(v Verdict) {
 	if c.t.o.Observe == nil {
 		return
 	}
-	ev := Event{Host: c.req.URL.Host, Intent: c.intent, Attempt: c.series.attempts, Err: c.err, Execution: v.Execution, Retry: v.Retry, After: v.After}
+	ev := Event{Host: c.req.URL.Host, Intent: label(c.intent, c.key), Attempt: c.series.attempts, Err: c.err, Execution: v.Execution, Retry: v.Retry, After: v.After}
 	if c.res != nil {
 		ev.Status = c.res.StatusCode
 	}

@@ -36,6 +36,20 @@
 // gives an operation a name of the caller's, under which it has one key and one
 // outcome however often it is called for.
 //
+// A call whose operation was not executed leaves its intent in the journal if it
+// has a name, or a key of the caller's: Resume will send it, and Journal.Forget
+// takes it back. Without either the intent is forgotten, since the caller was
+// told, and may be about to call again under a new key.
+//
+// # Redirects
+//
+// A 307 or 308 which http.Client follows with the same request does not end the
+// operation: it goes on under its key and its intent, and the outcome is that of
+// the last response. If the client does not follow it, the intent stays in the
+// journal, see Info.Pending. A 301, 302 or 303 of a POST is an outcome, and the
+// GET that fetches what it points to is no operation. Transport.Resume does the
+// same.
+//
 // # What net/http does by itself
 //
 // The standard transport sends a request that has an Idempotency-Key again when

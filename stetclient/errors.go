@@ -31,22 +31,37 @@ const (
 	ReasonBody Reason = "body cannot be sent again"
 	// ReasonFinal: the error cannot be mended by another attempt.
 	ReasonFinal Reason = "final error"
-	// ReasonRefused: the last attempt was refused with nothing executed, and
-	// an earlier one may have executed: the refusal says nothing about that.
-	ReasonRefused Reason = "refused after an attempt that may have executed"
+	// ReasonRefused: the last attempt was refused with nothing executed, as
+	// with a 401, which is no outcome where an earlier attempt may have
+	// executed, because it says nothing about that, nor for Resume, which may
+	// have the wrong credentials.
+	ReasonRefused Reason = "refused, which is no outcome"
 	// ReasonTruncated: the response broke off while it was read.
 	ReasonTruncated Reason = "response broke off"
 	// ReasonRequest: the request is not acceptable; nothing was sent.
 	ReasonRequest Reason = "request not acceptable"
-	// ReasonJournal: the journal could not be written; nothing was sent.
+	// ReasonJournal: the journal could not be written; nothing was sent now.
+	// It may have executed if an earlier call may have sent it, or if Resume
+	// may, because the journal cannot say that it does not have it.
 	ReasonJournal Reason = "journal unavailable"
-	// ReasonStale: the intent is older than Options.MaxAge, so that the
-	// service may have forgotten its key; nothing was sent now.
+	// ReasonStale: the intent is older than Options.MaxAge, or would be at the
+	// next attempt, so that the service may have forgotten its key; it is not
+	// sent again.
 	ReasonStale Reason = "intent too old to be sent again"
 	// ReasonRecorded: the journal has it that the intent was settled, but its
 	// response was too large to be kept.
 	ReasonRecorded Reason = "settled before, without its response"
 )
+
+// final reports whether another call cannot come to anything else.
+func (r Reason) final() bool {
+	switch r {
+	case ReasonFinal, ReasonRequest, ReasonStale, ReasonRecorded:
+		return true
+	default:
+		return false
+	}
+}
 
 // Info is what is known of a call. Its Key is not for logs.
 type Info struct {

@@ -94,9 +94,18 @@ type intentName struct{}
 // request must be the same, and is sent with the key of then; if it has its
 // outcome too, that is returned and nothing is sent. So whatever calls again
 // after a crash need not know whether it got to call before. A new try of what
-// had a bad outcome begins with Journal.Forget.
+// had a bad outcome begins with Journal.Forget. A Transport without a journal
+// refuses an intent.
 func WithIntent(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, intentName{}, name)
+}
+
+// label is the name of an intent for those who watch: not one that is its key.
+func label(name, key string) string {
+	if name == key {
+		return ""
+	}
+	return name
 }
 
 // secretHeaders are not kept in a journal.
@@ -120,8 +129,11 @@ func (c *call) asIntent() Intent {
 // journaled makes the call under its intent.
 func (t *Transport) journaled(c *call) (*http.Response, error) {
 	name, named := c.Context.Value(intentName{}).(string)
-	if !named {
-		name = c.key
+	switch {
+	case c.from != nil:
+		name, c.ours = c.from.intent, c.from.ours
+	case !named:
+		name, c.ours = c.key, c.minted
 	}
 	refuse := func(reason Reason, x stet.Execution, err error) (*http.Response, error) {
 		return nil, &Error{Reason: reason, Info: Info{Key: c.key, Execution: x}, Cause: err}
@@ -131,17 +143,18 @@ func (t *Transport) journaled(c *call) (*http.Response, error) {
 	}
 	c.intent = name
 	if err := t.live.enter(c.Context, name); err != nil {
-		return refuse(ReasonContext, stet.MayHaveExecuted, err) // the call before it may have
+		return refuse(ReasonContext, c.unasked(), err)
 	}
 	defer t.live.leave(name)
 	step.At(step.AddBefore)
 	in, added, err := t.o.Journal.Add(c.Context, c.asIntent())
 	if err != nil {
-		return refuse(ReasonJournal, stet.NotExecuted, err)
+		return refuse(ReasonJournal, c.unkept(err), err)
 	}
 	step.At(step.AddAfter)
+	c.created = in.Created
 	if added {
-		return c.settling(stet.NotExecuted)
+		return c.settling(c.known())
 	}
 	if c.given && in.Key != c.key {
 		return refuse(ReasonRequest, in.Execution, mismatch(in, "it has another key"))
@@ -149,10 +162,59 @@ func (t *Transport) journaled(c *call) (*http.Response, error) {
 	if err := c.useKey(in.Key, t.field(in.Key)); err != nil {
 		return refuse(ReasonRequest, in.Execution, err)
 	}
-	if now := c.asIntent(); in.Method != now.Method || in.URL != now.URL || !bytes.Equal(in.Body, now.Body) {
+	now := c.asIntent()
+	if c.from != nil {
+		now.URL = in.URL // the service has named another
+	}
+	if in.Method != now.Method || in.URL != now.URL || !bytes.Equal(in.Body, now.Body) {
 		return refuse(ReasonRequest, in.Execution, mismatch(in, "its method, URL or body is another"))
 	}
 	return t.further(c, in)
+}
+
+// unasked is what is known of an intent when the journal was not asked for it:
+// a call before this one may have sent it.
+func (c *call) unasked() stet.Execution {
+	if c.ours {
+		return c.known()
+	}
+	return stet.MayHaveExecuted
+}
+
+// unkept is what is known of an intent that the journal did not take.
+func (c *call) unkept(err error) stet.Execution {
+	if errors.Is(err, ErrJournalFull) { // and so has none of that name
+		return c.known()
+	}
+	if !c.ours || c.from != nil {
+		return stet.MayHaveExecuted
+	}
+	// It may have taken it all the same, and then Resume would send it, after
+	// the caller was told that nothing was executed.
+	ctx, cancel := c.detached()
+	defer cancel()
+	if c.withdraw(ctx) != nil {
+		return stet.MayHaveExecuted
+	}
+	return stet.NotExecuted
+}
+
+// detached is a context for what the journal must be told although the caller
+// has left.
+func (c *call) detached() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(c.Context), journalTimeout)
+}
+
+// withdraw takes an intent that was not executed out of the journal.
+func (c *call) withdraw(ctx context.Context) error {
+	_, err := c.t.o.Journal.Mark(ctx, c.intent, c.key, stet.NotExecuted)
+	if err == nil {
+		err = c.t.o.Journal.Forget(ctx, c.intent)
+	}
+	if errors.Is(err, ErrNoIntent) {
+		err = nil
+	}
+	return err
 }
 
 func mismatch(in Intent, how string) error {
@@ -164,7 +226,7 @@ func (t *Transport) further(c *call, in Intent) (*http.Response, error) {
 	if in.Answer != nil {
 		return c.recorded(in.Answer)
 	}
-	c.pending = true
+	c.pending, c.created = true, in.Created
 	c.series.execution = in.Execution
 	if age := time.Since(in.Created); age > t.o.MaxAge {
 		return nil, c.failure(ReasonStale, fmt.Errorf("it is %v old, and Options.MaxAge is %v", age.Round(time.Second), t.o.MaxAge))
@@ -204,31 +266,31 @@ func (c *call) recorded(a *Answer) (*http.Response, error) {
 func (c *call) settling(known stet.Execution) (*http.Response, error) {
 	c.pending = true
 	res, err := c.do(known)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context), journalTimeout)
+	ctx, cancel := c.detached()
 	defer cancel()
-	j := c.t.o.Journal
 	if err != nil {
-		if c.series.execution == stet.NotExecuted {
-			_, noted := j.Mark(ctx, c.intent, c.key, stet.NotExecuted)
-			c.noted(noted)
-		}
-		return nil, err
+		return nil, c.unsettled(ctx, err)
 	}
 	step.At(step.SettleBefore)
 	var noted error
-	if c.series.execution == stet.NotExecuted {
+	switch {
+	case c.goesOn(res):
+		if c.series.earlier == stet.NotExecuted {
+			_, noted = c.t.o.Journal.Mark(ctx, c.intent, c.key, stet.NotExecuted)
+		}
+		c.noted(noted)
+		return res, nil
+	case c.series.execution == stet.NotExecuted:
 		// It was refused, and nothing happened: there is nothing to finish,
 		// and when what was wrong is mended the name is to be used again.
-		if _, noted = j.Mark(ctx, c.intent, c.key, stet.NotExecuted); noted == nil {
-			noted = j.Forget(ctx, c.intent)
-		}
-	} else {
+		noted = c.withdraw(ctx)
+	default:
 		a := Answer{Status: res.StatusCode, Header: res.Header.Clone(), Body: slices.Clone(c.kept), Gone: !c.whole, Execution: c.series.execution, At: time.Now()}
 		if a.Gone {
 			a.Body = nil
 		}
 		delete(a.Header, "Set-Cookie") // a secret, too
-		noted = j.Settle(ctx, c.intent, c.key, a)
+		noted = c.t.o.Journal.Settle(ctx, c.intent, c.key, a)
 	}
 	// The outcome stands, whether the journal has it or not: if not, Resume
 	// asks for it once more.
@@ -238,10 +300,52 @@ func (c *call) settling(known stet.Execution) (*http.Response, error) {
 	return res, nil
 }
 
+// unsettled notes what came of attempts that ended with an error, which it
+// returns.
+func (c *call) unsettled(ctx context.Context, err error) error {
+	if c.series.execution != stet.NotExecuted {
+		return err
+	}
+	if !c.ours || c.resuming {
+		_, noted := c.t.o.Journal.Mark(ctx, c.intent, c.key, stet.NotExecuted)
+		c.noted(noted)
+		return err
+	}
+	// The caller is told that nothing was executed, and does not have the name
+	// of it: nothing may be executed afterwards.
+	noted := c.withdraw(ctx)
+	if noted == nil {
+		c.pending = false
+	} else {
+		c.series.execution = stet.MayHaveExecuted
+	}
+	c.noted(noted)
+	if e, ok := errors.AsType[*Error](err); ok {
+		e.Info = c.info()
+	}
+	return err
+}
+
+// goesOn reports whether a response sends an http.Client elsewhere with the same
+// request (RFC 9110, section 15.4), so that what comes of that is the outcome.
+func (c *call) goesOn(res *http.Response) bool {
+	if res.Header.Get("Location") == "" {
+		return false
+	}
+	switch res.StatusCode {
+	case http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+		return c.resending
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther:
+		return c.req.Method == http.MethodGet || c.req.Method == http.MethodHead
+	default:
+		return false
+	}
+}
+
 // noted tells the observer that the journal could not be written.
 func (c *call) noted(err error) {
 	if err != nil && c.t.o.Observe != nil {
-		c.t.o.Observe(c, Event{Host: c.req.URL.Host, Intent: c.intent, Attempt: c.series.attempts, Err: fmt.Errorf("journal: %w", err), Execution: c.series.execution})
+		c.t.o.Observe(c, Event{Host: c.req.URL.Host, Intent: label(c.intent, c.key), Attempt: c.series.attempts, Err: fmt.Errorf("journal: %w", err), Execution: c.series.execution})
 	}
 }
 
@@ -266,9 +370,12 @@ func (n *names) tryEnter(name string) <-chan struct{} {
 	return nil
 }
 
-// enter begins a call when no other is at work.
+// enter begins a call when no other is at work, unless ctx has ended.
 func (n *names) enter(ctx context.Context, name string) error {
 	for {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
 		done := n.tryEnter(name)
 		if done == nil {
 			return nil

@@ -37,11 +37,10 @@ type Options struct {
 	Service Service
 
 	// Methods are those of the requests that get a key. Requests with
-	// others pass through, once, unless they have a key. Default POST and
-	// PATCH.
+	// others pass through, once, unless they have a key or an intent.
+	// Default POST and PATCH.
 	Methods []string
-	// Skip passes a request through, once and without a key, if it returns
-	// true.
+	// Skip passes a request through, once and as it is, if it returns true.
 	Skip func(*http.Request) bool
 
 	// MaxBody bounds, in bytes, the request bodies that are held in memory
@@ -72,8 +71,8 @@ type Options struct {
 	// to Authorization, Proxy-Authorization and Cookie, which it never does;
 	// see ResumeOptions.Prepare.
 	SecretHeaders []string
-	// MaxAge is how old an intent in the journal may be to be sent again. It
-	// must be less than the service keeps keys: past that, a retry would be a
+	// MaxAge is how old an intent in the journal may be to be sent again, by
+	// the call that made it or by a later one. It must be less than the service keeps keys: past that, a retry would be a
 	// second execution. Default DefaultMaxAge, which suits services that keep
 	// them for a day.
 	MaxAge time.Duration
@@ -82,7 +81,7 @@ type Options struct {
 // Event is one attempt, or, with Err, what the journal could not note after it.
 type Event struct {
 	Host      string
-	Intent    string // its name; "" without a journal
+	Intent    string // its name; "" without WithIntent
 	Attempt   int    // 1 for the first of the call
 	Status    int    // of the response; 0 without one
 	Err       error  // of an attempt without a response, or of the journal

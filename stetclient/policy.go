@@ -95,6 +95,7 @@ type series struct {
 	waited    time.Duration
 	attempts  int
 	execution stet.Execution // of all attempts together
+	earlier   stet.Execution // of all but the last
 	last      Verdict
 	reason    Reason // why there is no further attempt; "" if the last verdict says so
 	expo      backoff.ExponentialBackOff
@@ -120,7 +121,8 @@ func (s *series) run() {
 func (s *series) try() {
 	s.attempts++
 	s.last = s.who.attempt()
-	s.execution = together(s.execution, s.last.Execution)
+	s.earlier = s.execution
+	s.execution = together(s.earlier, s.last.Execution)
 }
 
 var errAgain = errors.New("another attempt is due")
@@ -197,9 +199,10 @@ func together(a, b stet.Execution) stet.Execution {
 //
 // An error is final if it is marked with Final, if it is an *stet.Error of kind
 // ErrInvalid, ErrMismatch, ErrExpired, ErrFailed or ErrDamaged, or a
-// *stetclient.Error that says so. All others are retried, an *stet.Error or
-// *stetclient.Error after its RetryAfter. The error returned is an *Error; errors.Is and errors.As find
-// fn's last one through it, and stet.ExecutionOf answers for all attempts
+// *stetclient.Error for ReasonFinal, ReasonRequest, ReasonStale or
+// ReasonRecorded. All others are retried, an *stet.Error or *stetclient.Error
+// after its RetryAfter. The error returned is an *Error; errors.Is and errors.As
+// find fn's last one through it, and stet.ExecutionOf answers for all attempts
 // together. If the last attempt knows that it had no effect, but an earlier one
 // may have had one, that is "may have executed".
 //
@@ -256,7 +259,7 @@ func verdictOfError(err error) Verdict {
 	}
 	if e, ok := errors.AsType[*Error](err); ok {
 		v.After = e.RetryAfter
-		v.Retry = e.Reason != ReasonFinal && e.Reason != ReasonRequest
+		v.Retry = !e.Reason.final()
 	} else if e, ok := errors.AsType[*stet.Error](err); ok {
 		v.After = e.RetryAfter
 		for _, kind := range [...]error{stet.ErrInvalid, stet.ErrMismatch, stet.ErrExpired, stet.ErrFailed, stet.ErrDamaged} {

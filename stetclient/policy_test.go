@@ -219,3 +219,16 @@ func TestOptionsAreChecked(t *testing.T) {
 		t.Errorf("Resume without a journal: got %v", err)
 	}
 }
+
+func TestRetryTakesFinalErrorsForFinal(t *testing.T) {
+	for reason, want := range map[stetclient.Reason]int{stetclient.ReasonStale: 1, stetclient.ReasonRecorded: 1, stetclient.ReasonFinal: 1, stetclient.ReasonRequest: 1, stetclient.ReasonBudget: 2} {
+		calls := 0
+		_, err := stetclient.Retry(t.Context(), quick, func(context.Context) (int, error) {
+			calls++
+			return 0, &stetclient.Error{Reason: reason}
+		})
+		if e, ok := errors.AsType[*stetclient.Error](err); !ok || calls != want {
+			t.Errorf("%s: %d calls, want %d; %v", reason, calls, want, e)
+		}
+	}
+}

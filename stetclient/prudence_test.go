@@ -2,7 +2,12 @@ package stetclient_test
 
 import (
 	"context"
+	"errors"
+	"net/http"
+	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetclient"
@@ -57,3 +62,217 @@ func TestResumeKnowsWhatACallLearntMeanwhile(t *testing.T) {
 		}
 	}
 }
+
+// failing is a journal that cannot add, whether it added or not.
+type failing struct {
+	stetclient.Journal
+	adds, fails, stays bool
+}
+
+var errDisk = errors.New("disk I/O error")
+
+func (f *failing) Add(ctx context.Context, in stetclient.Intent) (stetclient.Intent, bool, error) {
+	if f.fails && !f.adds {
+		return in, false, errDisk
+	}
+	in, added, err := f.Journal.Add(ctx, in)
+	if f.fails {
+		return in, false, errDisk
+	}
+	return in, added, err
+}
+
+func (f *failing) Forget(ctx context.Context, name string) error {
+	if f.stays {
+		return errDisk
+	}
+	return f.Journal.Forget(ctx, name)
+}
+
+func TestFailedJournalDoesNotClaimThatNothingWasExecuted(t *testing.T) {
+	j := &failing{Journal: open(t, journal.Options{})}
+	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errReset))
+	named, keyed := stetclient.WithIntent(t.Context(), "order 1"), stetclient.WithKey(t.Context(), "mine")
+	for _, ctx := range []context.Context{named, keyed} {
+		_, _, err := post(ctx, t, tr, "x")
+		wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
+	}
+	s.wantAttempts(4)
+	for _, ctx := range []context.Context{named, keyed} {
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		_, _, err := post(ended, t, tr, "x")
+		wantError(t, err, stetclient.ReasonContext, stet.MayHaveExecuted)
+		j.fails = true
+		_, _, err = post(ctx, t, tr, "x")
+		wantError(t, err, stetclient.ReasonJournal, stet.MayHaveExecuted)
+		j.fails = false
+	}
+	// A key that was never used is another matter, if the journal is certain
+	// not to have it.
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, _, err := post(ended, t, tr, "x")
+	wantError(t, err, stetclient.ReasonContext, stet.NotExecuted)
+	for _, j.adds = range []bool{false, true} {
+		j.fails, j.stays = true, false
+		_, _, err = post(t.Context(), t, tr, "x")
+		wantError(t, err, stetclient.ReasonJournal, stet.NotExecuted)
+		if n := len(pending(t, j)); n != 2 {
+			t.Errorf("%d intents are pending, want 2", n)
+		}
+	}
+	j.stays = true
+	_, _, err = post(t.Context(), t, tr, "x")
+	wantError(t, err, stetclient.ReasonJournal, stet.MayHaveExecuted)
+	s.wantAttempts(4)
+}
+
+func TestFailedJournalSaysNothingOfWhatResumeRead(t *testing.T) {
+	j := open(t, journal.Options{})
+	in := stetclient.Intent{Name: "order 1", Key: "k", Method: "POST", URL: "http://service.test/payments", Created: time.Now(), Execution: stet.NotExecuted}
+	tr, _ := newClient(t, stetclient.Options{Journal: &late{j, []stetclient.Intent{in}}}, status(201))
+	_ = j.Close()
+	var last error
+	got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Once: true, Progress: func(p stetclient.Progress) { last = p.Err }})
+	if err != nil || got.Pending != 1 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	wantError(t, last, stetclient.ReasonJournal, stet.MayHaveExecuted)
+}
+
+// TestNothingIsExecutedAfterTheCallerWasToldThatItWasNot: whoever is told so, and
+// has neither name nor key for it, calls again, which is another operation.
+func TestNothingIsExecutedAfterTheCallerWasToldThatItWasNot(t *testing.T) {
+	j := &failing{Journal: open(t, journal.Options{})}
+	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: quick, Budget: unbounded}, fails(errDial), fails(errDial), status(201))
+	_, _, err := post(t.Context(), t, tr, "x")
+	if e := wantError(t, err, stetclient.ReasonAttempts, stet.NotExecuted); e.Pending {
+		t.Error("it is said to be pending")
+	}
+	if _, _, err := post(t.Context(), t, tr, "x"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Once: true}); err != nil || got != (stetclient.Resumed{}) {
+		t.Errorf("Resume: %+v, %v", got, err)
+	}
+	s.wantAttempts(3)
+
+	// What cannot be forgotten is not said to be not executed.
+	j.stays = true
+	tr, _ = newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errDial))
+	_, _, err = post(t.Context(), t, tr, "x")
+	if e := wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted); !e.Pending {
+		t.Error("it is not said to be pending")
+	}
+	// What has a name, or a key, can be asked for again, and stays.
+	j.stays = false
+	for i, ctx := range []context.Context{stetclient.WithIntent(t.Context(), "order 1"), stetclient.WithKey(t.Context(), "mine")} {
+		_, _, err := post(ctx, t, tr, "x")
+		if e := wantError(t, err, stetclient.ReasonAttempts, stet.NotExecuted); !e.Pending {
+			t.Error("it is not said to be pending")
+		}
+		if n := len(pending(t, j)); n != 2+i {
+			t.Errorf("%d intents are pending, want %d", n, 2+i)
+		}
+	}
+}
+
+func TestRefusedResumeKeepsTheIntent(t *testing.T) {
+	j := open(t, journal.Options{})
+	tr, _ := newClient(t, stetclient.Options{Journal: j, Policy: quick, Budget: unbounded}, fails(errDial), fails(errDial), status(401), status(403), status(201))
+	_, _, err := post(stetclient.WithIntent(t.Context(), "order 1"), t, tr, "x")
+	wantError(t, err, stetclient.ReasonAttempts, stet.NotExecuted)
+	for _, want := range []int{401, 403} {
+		var last error
+		got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Once: true, Progress: func(p stetclient.Progress) { last = p.Err }})
+		if err != nil || got.Pending != 1 || got.Settled != 0 {
+			t.Errorf("refused with %d: %+v, %v", want, got, err)
+		}
+		if e := wantError(t, last, stetclient.ReasonRefused, stet.NotExecuted); !e.Pending || e.Response == nil || e.Response.StatusCode != want {
+			t.Errorf("progress is told %+v", e)
+		}
+	}
+	if all := pending(t, j); len(all) != 1 || all[0].Execution != stet.NotExecuted {
+		t.Errorf("the journal has %+v", all)
+	}
+	if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{}); err != nil || got.Settled != 1 {
+		t.Errorf("with credentials: %+v, %v", got, err)
+	}
+}
+
+func TestIntentIsNeverIgnored(t *testing.T) {
+	ctx := stetclient.WithIntent(t.Context(), "order 1")
+	tr, s := newClient(t, stetclient.Options{Journal: open(t, journal.Options{})}, status(201))
+	for range 2 {
+		req, _ := http.NewRequestWithContext(ctx, "DELETE", "http://service.test/x", nil)
+		if _, _, err := do(t, tr, req); err != nil {
+			t.Error(err)
+		}
+	}
+	s.wantAttempts(1)
+	tr, s = newClient(t, stetclient.Options{}, status(201))
+	_, _, err := post(ctx, t, tr, "x")
+	if wantError(t, err, stetclient.ReasonRequest, stet.NotExecuted); !errors.Is(err, stet.ErrInvalid) {
+		t.Errorf("without a journal: %v, want ErrInvalid", err)
+	}
+	s.wantAttempts(0)
+}
+
+func TestObserversAreNotToldTheKey(t *testing.T) {
+	var seen []string
+	o := stetclient.Options{Journal: open(t, journal.Options{}), Policy: quick, Observe: func(_ context.Context, e stetclient.Event) { seen = append(seen, e.Intent) }}
+	tr, _ := newClient(t, o, fails(errReset), fails(errReset), fails(errReset), fails(errReset), status(201))
+	for _, ctx := range []context.Context{t.Context(), stetclient.WithIntent(t.Context(), "order 1")} {
+		_, _, err := post(ctx, t, tr, "x")
+		wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
+	}
+	got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Progress: func(p stetclient.Progress) { seen = append(seen, p.Name) }})
+	if err != nil || got.Settled != 2 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	slices.Sort(seen)
+	if want := []string{"", "", "", "", "order 1", "order 1", "order 1", "order 1"}; !slices.Equal(seen, want) {
+		t.Errorf("they are told %q, want %q", seen, want)
+	}
+}
+
+func TestNoAttemptIsMadePastMaxAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := &single{}
+		o := stetclient.Options{Journal: j, MaxAge: 10 * time.Second, Policy: stetclient.Policy{Base: time.Nanosecond, Cap: time.Nanosecond}}
+		tr, s := newClient(t, o, fails(errReset), answer(503, "", "Retry-After", "9"), answer(503, "", "Retry-After", "2"), status(201))
+		_, _, err := post(t.Context(), t, tr, "x")
+		if e := wantError(t, err, stetclient.ReasonStale, stet.MayHaveExecuted); !e.Pending || e.Response == nil {
+			t.Errorf("got %+v", e)
+		}
+		s.wantAttempts(3)
+		j.in.Created = time.Now().Add(-9 * time.Second) // the same for one that is resumed
+		tr, s = newClient(t, o, answer(503, "", "Retry-After", "2"), status(201))
+		if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{}); err != nil || got.Stale != 1 {
+			t.Errorf("Resume: %+v, %v", got, err)
+		}
+		s.wantAttempts(1)
+	})
+}
+
+// single is a journal of one intent that stays pending.
+type single struct {
+	stetclient.Journal
+	in stetclient.Intent
+}
+
+func (s *single) Add(_ context.Context, in stetclient.Intent) (stetclient.Intent, bool, error) {
+	s.in = in
+	return in, true, nil
+}
+
+func (s *single) Mark(context.Context, string, string, stet.Execution) (stet.Execution, error) {
+	return stet.MayHaveExecuted, nil
+}
+
+func (s *single) Pending(context.Context, string, int) ([]stetclient.Intent, error) {
+	return []stetclient.Intent{s.in}, nil
+}
+
+func (s *single) Settle(context.Context, string, string, stetclient.Answer) error { return nil }

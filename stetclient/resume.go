@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"sync"
 	"time"
+
+	"github.com/stet-go/stet"
 )
 
 // Limits of Resume.
@@ -17,6 +19,7 @@ const (
 	defaultConcurrency = 4
 	maxConcurrency     = 256
 	resumePage         = 32
+	maxRedirects       = 10 // of one intent; http.Client's own limit
 )
 
 // ResumeOptions say how Resume goes about it. The zero value is usable.
@@ -38,7 +41,7 @@ type ResumeOptions struct {
 
 // Progress is what came of one intent.
 type Progress struct {
-	Name    string
+	Name    string // "" without WithIntent
 	Settled bool
 	Info    Info
 	Status  int   // of the outcome
@@ -55,8 +58,9 @@ type Resumed struct {
 // Resume settles the intents that the journal has without an outcome: it sends
 // their requests again, with the same keys, each under the policy, and goes
 // round until all have an outcome, or ctx ends. Intents older than
-// Options.MaxAge are not sent; intents with a call at work are left to it. Call
-// it when the process starts.
+// Options.MaxAge are not sent; intents with a call at work are left to it. A
+// refusal, such as a 401, settles nothing: it is told to Progress, and the intent
+// stays. Redirects are followed. Call it when the process starts.
 //
 // The error is that of ctx, or of the journal; Resumed is right in any case.
 func (t *Transport) Resume(ctx context.Context, o ResumeOptions) (Resumed, error) {
@@ -140,10 +144,10 @@ func (r *round) pages(ctx context.Context, after, to string) error {
 
 // finish tries to get an outcome for one intent.
 func (r *round) finish(ctx context.Context, in Intent) {
-	p := Progress{Name: in.Name}
+	p := Progress{Name: label(in.Name, in.Key)}
 	if r.t.live.tryEnter(in.Name) != nil {
 		p.Err = errBusy
-		r.note(p)
+		r.note(in.Name, p)
 		return
 	}
 	defer r.t.live.leave(in.Name)
@@ -153,7 +157,7 @@ func (r *round) finish(ctx context.Context, in Intent) {
 	}
 	if r.isDry(host) {
 		p.Err = heldBack(in)
-		r.note(p)
+		r.note(in.Name, p)
 		return
 	}
 	res, err := r.t.resume(ctx, in, r.o.Prepare)
@@ -174,16 +178,16 @@ func (r *round) finish(ctx context.Context, in Intent) {
 	if !p.Settled {
 		p.Err = err
 	}
-	r.note(p)
+	r.note(in.Name, p)
 }
 
 var errBusy = errors.New("stetclient: the intent has a call at work")
 
-func (r *round) note(p Progress) {
+func (r *round) note(name string, p Progress) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p.Info.Attempts > 0 && r.dry == nil {
-		r.last = p.Name
+		r.last = name
 	}
 	if p.Settled {
 		r.Settled++
@@ -218,14 +222,15 @@ func (r *round) setDry(host string) {
 	r.dry[host] = true
 }
 
-// resume sends an intent as the journal has it.
+// resume sends an intent as the journal has it, and follows redirects as an
+// http.Client does, which takes credentials away where the host is another.
 func (t *Transport) resume(ctx context.Context, in Intent, prepare func(*http.Request) error) (*http.Response, error) {
-	unsent := func(reason Reason, err error) error {
-		return &Error{Reason: reason, Info: Info{Key: in.Key, Execution: in.Execution, Pending: true}, Cause: err}
+	unsent := func(reason Reason, x stet.Execution, err error) error {
+		return &Error{Reason: reason, Info: Info{Key: in.Key, Execution: x, Pending: true}, Cause: err}
 	}
-	req, err := http.NewRequestWithContext(ctx, in.Method, in.URL, http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, in.Method, in.URL, bytes.NewReader(in.Body))
 	if err != nil {
-		return nil, unsent(ReasonRequest, err)
+		return nil, unsent(ReasonRequest, in.Execution, err)
 	}
 	req.Host = in.Host
 	if in.Header != nil {
@@ -233,11 +238,48 @@ func (t *Transport) resume(ctx context.Context, in Intent, prepare func(*http.Re
 	}
 	if prepare != nil {
 		if err := prepare(req); err != nil {
-			return nil, unsent(ReasonRequest, err)
+			return nil, unsent(ReasonRequest, in.Execution, err)
 		}
 	}
-	c := &call{Context: ctx, t: t, key: in.Key, intent: in.Name, body: body{bytes: bytes.Clone(in.Body), held: true}}
+	client := http.Client{
+		Transport: sender(func(req *http.Request) (*http.Response, error) { return t.send(req, in) }),
+		CheckRedirect: func(req *http.Request, via []*http.Request) error {
+			switch {
+			case req.Method != in.Method:
+				return http.ErrUseLastResponse // which was the outcome
+			case len(via) > maxRedirects:
+				return errRedirects
+			}
+			return nil
+		},
+	}
+	res, err := client.Do(req)
+	if err == nil {
+		return res, nil
+	}
+	e, ok := errors.AsType[*Error](err)
+	if !ok { // it was redirected to where it cannot go
+		return nil, unsent(ReasonFinal, stet.MayHaveExecuted, err)
+	}
+	return nil, e
+}
+
+var errRedirects = errors.New("stetclient: too many redirects")
+
+type sender func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (s sender) RoundTrip(req *http.Request) (*http.Response, error) { return s(req) }
+
+// send sends an intent to where req goes.
+func (t *Transport) send(req *http.Request, in Intent) (*http.Response, error) {
+	if req.Body != nil {
+		_ = req.Body.Close() // a RoundTripper must, and the intent has it too
+	}
+	c := &call{Context: req.Context(), t: t, key: in.Key, intent: in.Name, from: redirected(req), resuming: true, resending: true,
+		body: body{bytes: bytes.Clone(in.Body), held: true}}
 	c.req = *req.WithContext(c)
+	c.req.Header, c.req.Response = req.Header.Clone(), nil
 	c.req.Body, c.req.ContentLength = nil, int64(len(in.Body))
 	if s := &t.o.Service; s.PutKey == nil {
 		c.field[0] = t.field(in.Key)

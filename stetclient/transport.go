@@ -59,7 +59,9 @@ func (t *Transport) CloseIdleConnections() {
 // for requests that pass through that of the RoundTripper below.
 //
 // The key is that of the request's header, else that of WithKey, else, after a
-// redirect, that of the request which was redirected, else a new one.
+// redirect, that of the request which was redirected, else a new one. A request
+// that a redirect made of another method, mostly a GET after a 303, is not the
+// operation any more, and passes through.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !t.covers(req) {
 		return t.base.RoundTrip(req)
@@ -74,7 +76,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if t.o.Journal != nil {
 		return t.journaled(c)
 	}
-	return c.do(stet.NotExecuted)
+	return c.do(c.known())
 }
 
 // covers reports whether a request is an operation.
@@ -82,11 +84,15 @@ func (t *Transport) covers(req *http.Request) bool {
 	if t.o.Skip != nil && t.o.Skip(req) {
 		return false
 	}
+	if from := redirected(req); from != nil {
+		return from.req.Method == req.Method // else it fetches what came of the operation
+	}
 	if slices.Contains(t.o.Methods, req.Method) || len(req.Header[t.o.Service.Header]) > 0 {
 		return true
 	}
 	_, given := req.Context().Value(keyOf{}).(string)
-	return given
+	_, named := req.Context().Value(intentName{}).(string)
+	return given || named
 }
 
 // chooseKey finds the key of a request; field is the value of its header.
@@ -104,9 +110,10 @@ func (c *call) chooseKey(req *http.Request) (key, field string, err error) {
 		c.given = true
 		return named, values[0], err
 	case c.given:
-	case req.Response != nil && callOf(req.Response) != nil:
-		key = callOf(req.Response).key
+	case c.from != nil:
+		key = c.from.key
 	default:
+		c.minted = true
 		field = mint()
 		key = field[1 : len(field)-1]
 		if s.Raw {
@@ -158,6 +165,17 @@ func mint() string {
 		b = hex.AppendEncode(b, part)
 	}
 	return string(append(b, '"'))
+}
+
+// redirected returns the call that an http.Client was redirected from to req, or
+// nil.
+func redirected(req *http.Request) *call {
+	for res := req.Response; res != nil && res.Request != nil; res = res.Request.Response {
+		if c := callOf(res); c != nil {
+			return c
+		}
+	}
+	return nil
 }
 
 // callOf returns the call that a response belongs to, or nil.

@@ -117,7 +117,7 @@ func TestMessageThatWasDeliveredTooOftenIsPutAsideButNotSettled(t *testing.T) {
 func TestMessageThatWasDeliveredTooOftenIsKeptInHandWhileTheStoreIsDown(t *testing.T) {
 	s := onSQLite(t)
 	down := storetest.FaultyTx(stet.TxStore[*sql.Tx](s), func(c storetest.Call) storetest.Fault {
-		if c.N <= 2 {
+		if c.N <= 12 { // more than the engine's own tries
 			return storetest.FailBefore
 		}
 		return storetest.NoFault
@@ -174,4 +174,9 @@ func TestOperationThatASoundStoreRefusesIsNotKeptInHandForEver(t *testing.T) {
 	b := newBench(t, refuses, stet.Policy{})
 	c := b.consumerTx(refuses, insert)
 	wants(t, c.Decide(ctx, order{ID: "1"}, 1), stetmsg.Retry, stetmsg.NoEffect)
+	d := c.Decide(ctx, order{ID: "1"}, stetmsg.DefaultMaxAttempts+1) // nor can it be found out what stands
+	wants(t, d, stetmsg.Retry, stetmsg.Unavailable)
+	if d.After <= 0 {
+		t.Fatal("it comes again at once")
+	}
 }

@@ -109,6 +109,8 @@ const (
 	maxDistance = 5 * time.Second // of clocks; a lease is 30 s by default
 	maxLag      = 5 * time.Minute // of the clean-up, which is every minute
 	maxPages    = 50              // of records that are looked through for it
+
+	releaseTimeout = 5 * time.Second // of the scratch claim
 )
 
 // cleanup finds out whether dead runs are parked.
@@ -155,34 +157,62 @@ func selfTest(ctx context.Context, store stet.Store) []finding {
 	out := stet.Outcome{State: stet.Completed, Result: []byte("scratch")}
 
 	before := time.Now()
+	defer leaveNothing(ctx, store, req, keep)
 	rec, err := store.Claim(ctx, req)
 	if err != nil || rec.State != stet.Running || rec.Owner != req.Owner {
 		return []finding{bad("claim", describe(rec, err), "may this role write? Is the disk full?")}
 	}
 	took := time.Since(before)
 	found := []finding{ok("claim", "granted in %v", took.Round(10*time.Microsecond)), clock(rec.ClaimedAt, before, took)}
-	check := func(name, what string, rec stet.Record, err error, holds bool) {
-		if holds {
+	// check reports whether to go on: an error that is no answer says nothing of
+	// the store's promises, and neither would the checks after it.
+	check := func(name, what string, rec stet.Record, err error, holds bool) bool {
+		switch answer := err == nil || errors.Is(err, stet.ErrMismatch) || errors.Is(err, stet.ErrFenced); {
+		case holds:
 			found = append(found, ok(name, "%s", what))
-			return
+		case answer:
+			found = append(found, bad(name, describe(rec, err), "this is a defect of the store: do not use it, and report it"))
+		default:
+			found = append(found, bad(name, describe(rec, err), "the store could not be used: try again, and look at its own log"))
+			return false
 		}
-		found = append(found, bad(name, describe(rec, err), "this is a defect of the store: do not use it, and report it"))
+		return true
 	}
 	rec2, err := store.Claim(ctx, other)
-	check("conflict", "a second claim is refused", rec2, err, err == nil && rec2.State == stet.Running && rec2.Owner == req.Owner)
+	if !check("conflict", "a second claim is refused", rec2, err, err == nil && rec2.State == stet.Running && rec2.Owner == req.Owner) {
+		return found
+	}
 	rec2, err = store.Claim(ctx, differs)
-	check("mismatch", "another request is refused", rec2, err, errors.Is(err, stet.ErrMismatch))
+	if !check("mismatch", "another request is refused", rec2, err, errors.Is(err, stet.ErrMismatch)) {
+		return found
+	}
 	stale := rec.Claim()
 	stale.Fence--
 	err = store.Settle(ctx, stale, out, keep)
-	check("fence", "a stale fence writes nothing", rec, err, errors.Is(err, stet.ErrFenced))
+	if !check("fence", "a stale fence writes nothing", rec, err, errors.Is(err, stet.ErrFenced)) {
+		return found
+	}
 	err = store.Settle(ctx, rec.Claim(), out, keep)
-	check("settle", "the outcome is written", rec, err, err == nil)
+	if !check("settle", "the outcome is written", rec, err, err == nil) {
+		return found
+	}
 	rec2, err = store.Claim(ctx, other)
-	check("replay", "a retry gets it", rec2, err, err == nil && rec2.State == stet.Completed && string(rec2.Result) == "scratch")
+	if !check("replay", "a retry gets it", rec2, err, err == nil && rec2.State == stet.Completed && string(rec2.Result) == "scratch") {
+		return found
+	}
 	err = store.Settle(ctx, rec.Claim(), stet.Outcome{State: stet.Failed}, keep)
 	check("stands", "no other outcome replaces it", rec, err, errors.Is(err, stet.ErrFenced))
 	return found
+}
+
+// leaveNothing releases the scratch claim where an interrupt or an error left it,
+// also if only the reply was lost: it would be unknown for ever.
+func leaveNothing(ctx context.Context, store stet.Store, req stet.ClaimRequest, keep stet.Retention) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	defer cancel()
+	if rec, err := store.Read(ctx, req.ID); err == nil && rec.State == stet.Running && rec.Owner == req.Owner {
+		_ = store.Release(ctx, rec.Claim(), keep) // its failure changes nothing of what was found
+	}
 }
 
 // clock compares the store's clock with this host's. It decides nothing, for only

@@ -121,6 +121,67 @@ func TestSelfTestFindsDefects(t *testing.T) {
 	}
 }
 
+// interrupted is a store whose caller is interrupted (Ctrl-C) in a call.
+type interrupted struct {
+	*memory.Store
+	at     string
+	cancel context.CancelFunc
+	id     stet.ID
+	calls  int
+}
+
+func (i *interrupted) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+	if ctx.Err() != nil {
+		return stet.Record{}, ctx.Err()
+	}
+	i.calls++
+	i.id = req.ID
+	rec, err := i.Store.Claim(ctx, req)
+	if i.at == "claim" || i.at == "conflict" && i.calls == 2 {
+		i.cancel()
+		return stet.Record{}, ctx.Err() // the reply is lost
+	}
+	return rec, err
+}
+
+func (i *interrupted) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+	if i.at == "settle" {
+		i.cancel()
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return i.Store.Settle(ctx, c, out, keep)
+}
+
+func (i *interrupted) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return i.Store.Release(ctx, c, keep)
+}
+
+func TestInterruptedSelfTestLeavesNoClaimAndBlamesNoDefect(t *testing.T) {
+	for _, at := range []string{"claim", "conflict", "settle"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		s := &interrupted{Store: memory.New(memory.Options{}), at: at, cancel: cancel}
+		wrong := 0
+		for _, f := range selfTest(ctx, s) {
+			if !f.OK {
+				wrong++
+			}
+			if strings.Contains(f.Do, "defect") {
+				t.Errorf("at %s: %+v", at, f)
+			}
+		}
+		rec, err := s.Read(t.Context(), s.id)
+		if err != nil || rec.State != stet.Retryable && rec.State != stet.None || wrong != 1 || s.calls == 0 { // None: forgotten
+			t.Errorf("interrupted at %s: the scratch operation is %v (%v), %d wrong", at, rec.State, err, wrong)
+		}
+	}
+}
+
 func TestDoctorFindsThatNobodyCleansUp(t *testing.T) {
 	now := time.Now().Add(-time.Hour)
 	s := memory.New(memory.Options{Clock: func() time.Time { return now }})

@@ -36,6 +36,7 @@ here, or by --id, the digest, as ls and the logs show it. A change needs a
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	k.add(cmd.PersistentFlags())
+	cmd.SetUsageTemplate(strings.Replace(cmd.UsageTemplate(), "\n\nGlobal Flags:", "", 1)) // one list; it has to fit a screen
 	cmd.AddCommand(k.newList(), k.newGet(), k.newWatch(), k.newResolve(), k.newRelease(), k.newExpire())
 	return cmd
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"cmp"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/seal"
 	"github.com/stet-go/stet/stethttp"
 )
 
@@ -23,6 +25,35 @@ type change struct {
 	*keys
 	reason, audit, actor string
 	dryRun, yes          bool
+
+	keep       stet.Retention
+	plain      bool
+	encryption stet.Encryption // with the key of keyVariable, if it is needed
+}
+
+// keyVariable is the variable of the environment with the name and the secret of
+// the key that the service encrypts with.
+const keyVariable = "STET_ENCRYPTION_KEY"
+
+const defaultRetention = 24 * time.Hour // stet.Retention's
+
+// sealed finds out how the service wants the response that is about to be stored.
+// One that it did not encrypt, or with another key, is damaged to it, and stands.
+func (c *change) sealed() error {
+	value := os.Getenv(keyVariable)
+	switch {
+	case c.plain:
+		return nil
+	case value == "":
+		return fmt.Errorf("does the service encrypt what it stores? If it does, put its key in %s as NAME=SECRET, in base64; if not, give --plain", keyVariable)
+	}
+	name, encoded, _ := strings.Cut(value, "=")
+	secret, err := base64.StdEncoding.DecodeString(encoded)
+	if err != nil || name == "" || len(secret) != seal.SecretSize {
+		return fmt.Errorf("%s has to be NAME=SECRET, the secret being %d bytes in base64", keyVariable, seal.SecretSize)
+	}
+	c.encryption.Keys = []stet.EncryptionKey{{Name: name, Secret: secret}}
+	return nil
 }
 
 // flags adds what all changes have in common.
@@ -44,13 +75,17 @@ func (k *keys) newResolve() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resolve [KEY] --as VERDICT --reason WHY",
 		Short: "Say what became of a dead run: completed, failed or not-executed",
-		Long: `Look in the books of whoever had the effect first: retries get the response that
---status gives, or learn that it was executed (410); not-executed runs it again.`,
-		Args: cobra.MaximumNArgs(1),
+		Long:  `Look in the books first. Retries get the response of --status, or learn of it (410).`,
+		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			verdict, to, err := parseVerdict(as, status, header, body)
 			if err != nil {
 				return usage{err}
+			}
+			if status != 0 {
+				if err := c.sealed(); err != nil {
+					return usage{err}
+				}
 			}
 			return c.resolve(cmd, args, "resolve", verdict, to)
 		},
@@ -61,6 +96,9 @@ func (k *keys) newResolve() *cobra.Command {
 	f.IntVar(&status, "status", 0, "status of the response that retries get")
 	f.StringVar(&body, "body-file", "", "file with its content")
 	f.StringArrayVar(&header, "header", nil, `field of its header, like "Content-Type: application/json"`)
+	f.BoolVar(&c.plain, "plain", false, "the service does not encrypt (default: it does, with $"+keyVariable+", NAME=base64)")
+	f.DurationVar(&c.keep.Result, "retention", defaultRetention, "how long the response is kept, as in the service's policy")
+	f.DurationVar(&c.keep.Tombstone, "tombstone", 30*24*time.Hour, "how long the key is known after it was executed")
 	_ = cmd.RegisterFlagCompletionFunc("as", cobra.FixedCompletions([]string{"completed", "failed", "not-executed"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -113,17 +151,23 @@ func (k *keys) newRelease() *cobra.Command {
 		Short: "Let a dead run's operation run again; resolve --as not-executed",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			c.keep.Tombstone = c.keep.Result // what was not executed leaves none
 			return c.resolve(cmd, args, "release", stet.ItDidNotHappen(), stet.Retryable)
 		},
 	}
 	c.flags(cmd)
+	cmd.Flags().DurationVar(&c.keep.Result, "retention", defaultRetention, "how long a retry may take to come, as in the service's policy")
 	return cmd
 }
 
 // resolve makes a change through the engine.
 func (c *change) resolve(cmd *cobra.Command, args []string, action string, verdict stet.Verdict, to stet.State) error {
+	if c.keep.Result <= 0 || c.keep.Tombstone < c.keep.Result {
+		return usage{fmt.Errorf("--retention is %v and --tombstone %v; give both more than nothing, and the tombstone no less than the result", c.keep.Result, c.keep.Tombstone)}
+	}
 	return c.make(cmd, args, action, to.String(), func(s *storage, rec stet.Record) error {
-		engine, err := stet.New(s.Store, stet.Options{Namespace: c.namespace, SweepEvery: -1})
+		engine, err := stet.New(s.Store, stet.Options{Namespace: c.namespace, SweepEvery: -1,
+			Policy: stet.Policy{Retention: c.keep}, Encryption: c.encryption})
 		if err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -140,7 +141,7 @@ func TestKeysWatchEndsWhenItIsSettled(t *testing.T) {
 func TestChangesAreMadeOnceConfirmedAndWrittenDown(t *testing.T) {
 	d := newDesk(t)
 	id := stet.Digest("", "acme", "unknown").String()
-	const args = "resolve unknown --scope acme --as completed --status 201 --reason ticket-7"
+	const args = "resolve unknown --scope acme --as completed --status 201 --plain --reason ticket-7"
 	for _, refused := range []string{"", "yes\n", id[:11] + "\n"} {
 		if status, _, errs := d.run(refused, args, "--audit", d.audit); status == exitOK || d.state("unknown") != stet.Unknown || !strings.Contains(errs, "Type "+id[:idDigits]) {
 			t.Fatalf("typed %q: %d %s", refused, status, errs)
@@ -182,13 +183,13 @@ func TestChangesThatCannotBeWrittenDownAreNotMade(t *testing.T) {
 
 func TestVerdictsLeadToTheirStates(t *testing.T) {
 	for args, want := range map[string]stet.State{
-		"release unknown":                                          stet.Retryable,
-		"release dead":                                             stet.Retryable,
-		"resolve unknown --as not-executed":                        stet.Retryable,
-		"resolve dead --as failed --status 500":                    stet.Failed,
-		"resolve unknown --as completed":                           stet.None, // a tombstone
-		"expire completed":                                         stet.None,
-		"resolve unknown --as completed --status 201 --header A:b": stet.Completed,
+		"release unknown":                               stet.Retryable,
+		"release dead":                                  stet.Retryable,
+		"resolve unknown --as not-executed":             stet.Retryable,
+		"resolve dead --as failed --status 500 --plain": stet.Failed,
+		"resolve unknown --as completed":                stet.None, // a tombstone
+		"expire completed":                              stet.None,
+		"resolve unknown --as completed --status 201 --plain --header A:b": stet.Completed,
 	} {
 		d := newDesk(t)
 		status, out, errs := d.run("", args+" --scope acme --reason r --yes -o json")
@@ -208,12 +209,70 @@ func TestChangesThatMakeNoSenseAreRefused(t *testing.T) {
 		"release running": "under a lease", "release completed": "completed already", "resolve retryable --as failed": "retryable already",
 		"expire unknown": "only what is completed", "resolve unknown --as maybe": "give it completed", "resolve unknown --as not-executed --status 200": "no response",
 		"resolve unknown --as completed --header A:b": "--status", "resolve unknown --as completed --status 42": "42",
-		"resolve unknown --as completed --status 200 --header x": "no field",
+		"resolve unknown --as completed --status 200 --header x": "no field", "resolve unknown --as completed --status 201": "--plain",
+		"resolve unknown --as completed --retention 0s": "--retention is 0s", "resolve unknown --as failed --tombstone 1h": "--tombstone 1h0m0s",
 	} {
 		before := d.state(strings.Fields(args)[1])
 		status, out, errs := d.run("", args+" --scope acme --reason r --yes")
 		if status == exitOK || out != "" || !strings.Contains(errs, want) || d.state(strings.Fields(args)[1]) != before {
 			t.Errorf("%s: %d %s%s", args, status, out, errs)
+		}
+	}
+}
+
+// A result that the service cannot open would be damaged to it, for good.
+func TestResponseByHandIsEncryptedAsTheServiceDoes(t *testing.T) {
+	d := newDesk(t)
+	secret := bytes.Repeat([]byte{7}, seal.SecretSize)
+	const args = "resolve unknown --scope acme --as completed --status 201 --reason r --yes"
+	for _, wrong := range []string{"", "k1", "k1=", "=" + base64.StdEncoding.EncodeToString(secret), "k1=" + base64.StdEncoding.EncodeToString(secret[1:]), "k1=c2VjcmV0!"} {
+		t.Setenv(keyVariable, wrong)
+		if status, _, errs := d.run("", args); status != exitUsage || !strings.Contains(errs, keyVariable) || strings.Contains(errs, "c2VjcmV0") || d.state("unknown") != stet.Unknown {
+			t.Errorf("with the key %q: %d %s", wrong, status, errs)
+		}
+	}
+	t.Setenv(keyVariable, "k1="+base64.StdEncoding.EncodeToString(secret))
+	if status, _, errs := d.run("", args); status != exitOK {
+		t.Fatalf("%d %s", status, errs)
+	}
+	s, err := sqlite.Open(t.Context(), d.path, sqlite.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	engine, err := stet.New(s, stet.Options{SweepEvery: -1, Encryption: stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k1", Secret: secret}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	run, err := engine.Begin(t.Context(), stet.Op{Scope: "acme", Key: "unknown", Fingerprint: stet.NewFingerprint([]byte("x"))})
+	if err != nil || !run.Replayed() {
+		t.Errorf("the service does not replay it: %v", err)
+	}
+}
+
+func TestChangesByHandAreKeptAsLongAsTheyAreTold(t *testing.T) {
+	for args, want := range map[string][2]time.Duration{
+		"resolve unknown --as completed --status 201 --plain":                                     {24 * time.Hour, 30 * 24 * time.Hour},
+		"resolve unknown --as completed --status 201 --plain --retention 48h --tombstone 2000h":   {48 * time.Hour, 2000 * time.Hour},
+		"resolve unknown --as failed --status 500 --plain --retention 30m --tombstone 1h -o json": {30 * time.Minute, time.Hour},
+		"release unknown --retention 1h":                                                          {0, time.Hour},
+		"resolve unknown --as not-executed --retention 3h":                                        {0, 3 * time.Hour},
+	} {
+		d := newDesk(t)
+		if status, _, errs := d.run("", args+" --scope acme --reason r --yes"); status != exitOK {
+			t.Fatalf("%s: %d %s", args, status, errs)
+		}
+		_, out, errs := d.run("", "get unknown --scope acme -o json")
+		var v view
+		if err := json.Unmarshal([]byte(out), &v); err != nil || v.ForgetAt == nil {
+			t.Fatalf("%s: %v %s%s", args, err, out, errs)
+		}
+		near := func(at *time.Time, want time.Duration) bool {
+			return at != nil && (time.Until(*at)-want).Abs() < 5*time.Minute
+		}
+		if want[0] > 0 && !near(v.ExpiresAt, want[0]) || !near(v.ForgetAt, want[1]) {
+			t.Errorf("%s: %s", args, out)
 		}
 	}
 }

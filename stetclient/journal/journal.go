@@ -94,7 +94,7 @@ PRAGMA user_version = 1;
 const columns = `name, key, method, url, host, header, body, created, execution, settled, status, gone, answer_header, answer`
 
 // Open opens the journal in the file at path, which it creates if need be; the
-// folder must exist. Close it when the Transport is not used any more. A file
+// folder must exist. One that others may read is taken from them. Close it when the Transport is not used any more. A file
 // that another process has open, or that was written by a newer version, is
 // refused.
 func Open(ctx context.Context, path string, o Options) (*Journal, error) {
@@ -128,7 +128,25 @@ func Open(ctx context.Context, path string, o Options) (*Journal, error) {
 	if err := j.prepare(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("journal: %s: %w (if another process has it open: a journal belongs to one at a time)", path, err), db.Close())
 	}
+	if err := tighten(abs, abs+"-wal", abs+"-shm"); err != nil {
+		return nil, errors.Join(fmt.Errorf("journal: only its owner may read it: %w", err), db.Close())
+	}
 	return j, nil
+}
+
+// tighten takes the files of a journal, which may be older than this process,
+// from everybody but their owner.
+func tighten(paths ...string) error {
+	for _, path := range paths {
+		st, err := os.Stat(path)
+		if err == nil && st.Mode().Perm()&0o077 != 0 {
+			err = os.Chmod(path, 0o600)
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // prepare makes the table of a new file, and refuses what it does not know.

@@ -119,3 +119,27 @@ func TestMarkSaysWhatWasNotedBefore(t *testing.T) {
 		t.Errorf("with another key: %v, want ErrNoIntent", err)
 	}
 }
+
+func TestJournalThatOthersMayReadIsTakenFromThem(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j := open(t, path, journal.Options{})
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o664); err != nil {
+		t.Fatal(err)
+	}
+	j = open(t, path, journal.Options{})
+	if _, _, err := j.Add(t.Context(), stetclient.Intent{Name: "order 1", Key: "k", Method: "POST", URL: "http://service.test/", Created: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	all, err := filepath.Glob(path + "*")
+	if err != nil || len(all) < 2 {
+		t.Errorf("the files are %v, %v", all, err)
+	}
+	for _, file := range all {
+		if st, err := os.Stat(file); err != nil || st.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", file, st.Mode(), err)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"hash/fnv"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,13 +16,13 @@ import (
 )
 
 const (
-	minScan  = 256 // keys that one SCAN looks at, at least
-	maxSteps = 16  // SCANs or stretches of shards in one page
+	minScan  = 256 // keys that one SCAN, or records that one step, looks at, at least
+	maxSteps = 16  // SCANs, or stretches of shards or parts of such, in one page
 )
 
-// Browse implements stet.Browser. Running and unknown records are found in an
-// index; for other states all keys of the database are looked at, a bounded
-// number for each page. On a cluster whose slots are being moved, and while the
+// Browse implements stet.Browser. Running and unknown records are found in a list
+// of them; for other states all keys of the database are looked at. Either way one
+// page looks at a bounded number. On a cluster whose slots are being moved, and while the
 // server shrinks its table of keys, a record may come twice or be missed.
 func (s *Store) Browse(ctx context.Context, q stet.Query) (stet.Page, error) {
 	if err := s.begin(ctx); err != nil {
@@ -70,23 +71,35 @@ type browsing struct {
 	page stet.Page
 }
 
-// indexed goes through the indices, a stretch of shards at a time.
+// indexed goes through the lists of shards, a stretch at a time, or as much of one
+// as a step may look at.
 func (b *browsing) indexed(ctx context.Context, at *place) (more bool, err error) {
+	limit := max(b.room, minScan)
 	for range maxSteps {
-		ids, err := b.s.indexed(ctx, liveScript, at.part)
-		if err != nil {
-			return false, explain("browse", err)
-		}
-		full, err := b.take(ctx, at, ids)
-		if err != nil || full {
-			return full, err
-		}
-		*at = place{part: at.part + stretch}
 		if at.part >= shards {
 			return false, nil
 		}
+		from, list, after := at.part, "", ""
+		if at.inside {
+			list, after = b.s.list(at.part), string(at.after[:])
+		}
+		ids, err := b.s.indexed(ctx, liveScript, shardKeys(b.s.list, at.part), strconv.Itoa(limit), list, after)
+		if err != nil {
+			return false, explain("browse", err)
+		}
+		some := ids[:min(len(ids), limit)] // of a cluster, each shard has given as many
+		full, err := b.take(ctx, at, some)
+		if at.inside {
+			at.part = shardOf(at.after)
+		}
+		if err != nil || full {
+			return full, err
+		}
+		if len(some) < limit {
+			*at = place{part: from + stretch}
+		}
 	}
-	return true, nil
+	return at.part < shards, nil
 }
 
 // scanned goes through all keys, server by server.
@@ -106,6 +119,11 @@ func (b *browsing) scanned(ctx context.Context, at *place) (more bool, err error
 			return false, err
 		}
 		at.span = span{at.span.start, end, true}
+		slices.SortFunc(ids, func(x, y stet.ID) int { return bytes.Compare(x[:], y[:]) })
+		ids = slices.Compact(ids)
+		if at.inside {
+			ids = slices.DeleteFunc(ids, func(id stet.ID) bool { return bytes.Compare(id[:], at.after[:]) <= 0 })
+		}
 		full, err := b.take(ctx, at, ids)
 		if err != nil || full {
 			return full, err
@@ -119,10 +137,10 @@ func (b *browsing) scanned(ctx context.Context, at *place) (more bool, err error
 }
 
 // masters returns the servers that have keys, in the order of their addresses.
-func (s *Store) masters(ctx context.Context) (masters []Client, err error) {
+func (s *Store) masters(ctx context.Context) (masters []scannable, err error) {
 	servers, err := s.servers(ctx)
 	if err != nil || !s.cluster {
-		return []Client{s.client}, err
+		return []scannable{{Client: s.client}}, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(servers)) {
 		info, err := askInfo(ctx, servers[name])
@@ -130,21 +148,15 @@ func (s *Store) masters(ctx context.Context) (masters []Client, err error) {
 			return nil, explain("browse", err)
 		}
 		if info["role"] == "master" {
-			masters = append(masters, servers[name])
+			masters = append(masters, newScannable(servers[name], info))
 		}
 	}
 	return masters, nil
 }
 
-// take looks at records in the order of their identities, from where the page
-// before ended, and keeps those that match. It reports whether the page became
-// full before it came to the end.
+// take looks at records in the order given and keeps those that match. It reports
+// whether the page became full before it came to the end.
 func (b *browsing) take(ctx context.Context, at *place, ids []stet.ID) (full bool, err error) {
-	slices.SortFunc(ids, func(x, y stet.ID) int { return bytes.Compare(x[:], y[:]) })
-	ids = slices.Compact(ids)
-	if at.inside {
-		ids = slices.DeleteFunc(ids, func(id stet.ID) bool { return bytes.Compare(id[:], at.after[:]) <= 0 })
-	}
 	for len(ids) > 0 {
 		if b.room == 0 {
 			return true, nil
@@ -203,7 +215,7 @@ func (s *Store) peek(ctx context.Context, ids []stet.ID) ([]stet.Record, []time.
 	return recs, ages, err
 }
 
-// place is where a page ends: a stretch of shards, or a span of a server's keys,
+// place is where a page ends: a shard, or a span of a server's keys,
 // and if it ended inside of that, the last identity looked at.
 type place struct {
 	part   int

@@ -16,6 +16,7 @@ import (
 const (
 	minVersion   = 7
 	checkTimeout = 10 * time.Second
+	recheckEvery = 2 * time.Second // at the most, while claims are refused
 )
 
 // unfit is a server on which the store cannot keep its promises.
@@ -64,14 +65,23 @@ func (g *guard) first(warning string) bool {
 }
 
 // inspectRegularly inspects the servers until ctx ends. While they cannot be
-// asked, what was found last stands.
+// asked, what was found last stands. While claims are refused it looks more often:
+// a server that a failover was just demoting is fit again, or replaced, soon.
 func (s *Store) inspectRegularly(ctx context.Context) {
-	for sleep(ctx, s.o.CheckEvery) {
+	pause := s.o.CheckEvery
+	for sleep(ctx, pause) {
 		limited, cancel := context.WithTimeout(ctx, checkTimeout)
 		err := s.inspect(limited)
 		cancel()
 		found, is := errors.AsType[*unfit](err)
-		if err != nil && !is || !s.guard.set(found) {
+		if err != nil && !is {
+			continue
+		}
+		pause = s.o.CheckEvery
+		if found != nil {
+			pause = min(pause, recheckEvery)
+		}
+		if !s.guard.set(found) {
 			continue
 		}
 		if found != nil {
@@ -82,8 +92,7 @@ func (s *Store) inspectRegularly(ctx context.Context) {
 	}
 }
 
-// inspect asks all servers whether the store can keep its promises on them. The
-// first time it also finds out whether they are a cluster.
+// inspect asks all servers whether the store can keep its promises on them.
 func (s *Store) inspect(ctx context.Context) error {
 	servers, err := s.servers(ctx)
 	if err != nil {
@@ -94,11 +103,10 @@ func (s *Store) inspect(ctx context.Context) error {
 		if err != nil {
 			return explain("inspect the server", err)
 		}
-		_, isCluster := s.client.(Cluster)
-		if info["role"] != "master" && isCluster {
+		if info["role"] != "master" && s.cluster {
 			continue
 		}
-		if err := s.judge(info, isCluster); err != nil {
+		if err := s.judge(info); err != nil {
 			return err
 		}
 		if info["aof_enabled"] == "0" && s.guard.first(name) {
@@ -109,7 +117,6 @@ func (s *Store) inspect(ctx context.Context) error {
 			s.o.Logger.LogAttrs(ctx, slog.LevelWarn, "stet: a Redis server has fewer replicas than Options.Replicas: nothing runs until it has enough",
 				slog.String("server", name), slog.Int("replicas", n))
 		}
-		s.cluster = s.cluster || isCluster
 	}
 	return nil
 }
@@ -150,14 +157,14 @@ func askInfo(ctx context.Context, c Client) (map[string]string, error) {
 }
 
 // judge returns an unfit if the store cannot keep its promises on a server.
-func (s *Store) judge(info map[string]string, isCluster bool) error {
+func (s *Store) judge(info map[string]string) error {
 	major, _, _ := strings.Cut(info["redis_version"], ".")
 	switch n, err := strconv.Atoi(major); {
 	case err != nil || n < minVersion:
 		return &unfit{fmt.Sprintf("the server is version %q; Redis %d.0 or later is needed", info["redis_version"], minVersion)}
 	case info["role"] != "master":
 		return &unfit{fmt.Sprintf("the server's role is %q; connect to the master", info["role"])}
-	case info["cluster_enabled"] == "1" && !isCluster:
+	case info["cluster_enabled"] == "1" && !s.cluster:
 		return &unfit{"the server is part of a cluster; give New a client of clusters"}
 	case info["maxmemory_policy"] != "noeviction" && !s.o.AllowEviction:
 		return &unfit{fmt.Sprintf("the server's maxmemory-policy is %q, which lets it forget live claims and outcomes; set it to noeviction", info["maxmemory_policy"])}

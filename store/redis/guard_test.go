@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stet-go/stet"
@@ -121,6 +123,45 @@ func TestEvictionIsAcceptedWhenAskedFor(t *testing.T) {
 	_, err := redis.New(t.Context(), c, redis.Options{Logger: quiet})
 	mustContain(t, err, "noeviction")
 	mustClaim(t, open(t, c, redis.Options{AllowEviction: true, CheckEvery: -1}), request("k"))
+}
+
+func TestServerThatIsFitAgainSoonGrantsSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var role atomic.Value
+		role.Store("master")
+		s := open(t, clientFunc(func(args []string) (any, error) {
+			if args[0] == "INFO" {
+				return "redis_version:7.0.15\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\nrole:" + role.Load().(string) + "\r\n", nil
+			}
+			return nil, errors.New("granted")
+		}), redis.Options{})
+		claim := func() error { _, err := s.Claim(t.Context(), request("k")); return err }
+		role.Store("slave") // a failover, seen by the regular inspection
+		time.Sleep(time.Minute + time.Millisecond)
+		mustContain(t, claim(), "claims are refused")
+		role.Store("master")
+		time.Sleep(2 * time.Second)
+		mustContain(t, claim(), "granted")
+	})
+}
+
+func TestInspectionsOfAClusterDoNotRaceWithCalls(t *testing.T) {
+	const fit = "redis_version:7.0.15\r\nrole:master\r\nmaxmemory_policy:noeviction\r\ncluster_enabled:1\r\naof_enabled:1\r\n"
+	inspections := make(chan struct{})
+	s := open(t, member{func(args []string) (any, error) {
+		if args[0] == "INFO" {
+			select {
+			case inspections <- struct{}{}:
+			default:
+			}
+			return fit, nil
+		}
+		return []any{}, nil
+	}}, redis.Options{CheckEvery: time.Millisecond})
+	for range 20 {
+		<-inspections
+		_, _ = s.Sweep(t.Context(), 1)
+	}
 }
 
 // member is a server of a cluster, and a client of it.

@@ -16,7 +16,11 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(rig.Main(m)) }
+// After a refresh, a cluster's client of rueidis sleeps for five seconds, even when
+// it was closed.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(rig.Main(m), goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"))
+}
 
 var keep = stet.Retention{Result: time.Hour, Tombstone: 2 * time.Hour}
 

@@ -16,7 +16,7 @@ func (s *Store) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, 
 		return stet.Record{}, err
 	}
 	k := s.keys(req.ID)
-	reply, err := s.eval(ctx, claimScript, []string{k.record, k.result, k.index},
+	reply, err := s.eval(ctx, claimScript, []string{k.record, k.result, k.index, k.list},
 		string(req.ID[:]), string(req.Fingerprint[:]), string(req.Scope[:]), string(req.Owner[:]), micros(req.Lease), s.channel)
 	if err != nil {
 		return stet.Record{}, explain("claim", err)
@@ -44,7 +44,7 @@ func (s *Store) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep
 		gone = "1"
 	}
 	k := s.keys(c.ID)
-	err := s.write(ctx, "settle", settleScript, []string{k.record, k.result, k.index}, string(c.ID[:]), fence(c.Fence),
+	err := s.write(ctx, "settle", settleScript, []string{k.record, k.result, k.index, k.list}, string(c.ID[:]), fence(c.Fence),
 		string([]byte{byte(out.State)}), gone, string(out.Result), micros(keep.Result), micros(keep.Tombstone), s.channel)
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func (s *Store) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep
 // Release implements stet.Store.
 func (s *Store) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
 	k := s.keys(c.ID)
-	return s.write(ctx, "release", releaseScript, []string{k.record, k.index}, string(c.ID[:]), fence(c.Fence), micros(keep.Result), s.channel)
+	return s.write(ctx, "release", releaseScript, []string{k.record, k.index, k.list}, string(c.ID[:]), fence(c.Fence), micros(keep.Result), s.channel)
 }
 
 // Expire implements stet.Browser.

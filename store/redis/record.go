@@ -23,7 +23,9 @@ const maxDuration = 100 * 365 * 24 * time.Hour
 
 // shards is how many hash tags there are. A record's is taken from its ID, where
 // that is the key's digest and not the scope's. Their slots are spread evenly. A
-// shard's records share one index, in the same slot.
+// shard's records that are running or unknown share one index, ordered by lease,
+// and one list, ordered by identity, so that pages go on where they ended whatever
+// becomes of leases meanwhile. Both are in the same slot.
 const shards = 1024
 
 func shardOf(id stet.ID) int { return int(binary.BigEndian.Uint16(id[8:])) % shards }
@@ -37,16 +39,18 @@ func (s *Store) keyOf(shard int, kind string) string {
 }
 
 // keys are the names of what belongs to a record.
-type keys struct{ record, result, index string }
+type keys struct{ record, result, index, list string }
 
 func (s *Store) keys(id stet.ID) keys {
 	shard := shardOf(id)
 	var name [2 * len(id)]byte
 	hex.Encode(name[:], id[:])
-	return keys{s.keyOf(shard, "op:"+string(name[:])), s.keyOf(shard, "result:"+string(name[:])), s.index(shard)}
+	return keys{s.keyOf(shard, "op:"+string(name[:])), s.keyOf(shard, "result:"+string(name[:])), s.index(shard), s.list(shard)}
 }
 
 func (s *Store) index(shard int) string { return s.keyOf(shard, "live") }
+
+func (s *Store) list(shard int) string { return s.keyOf(shard, "list") }
 
 // micros is d in microseconds, rounded up, for a script.
 func micros(d time.Duration) string {

@@ -120,9 +120,11 @@ func TestIndexHoldsOnlyWhatRunsOrIsUnknown(t *testing.T) {
 		s := open(t, c, redis.Options{Prefix: prefix})
 		indexed := func(what string, id stet.ID, want int64) {
 			t.Helper()
-			index := fmt.Sprintf("%s:{%03x}:live", prefix, binary.BigEndian.Uint16(id[8:])%1024)
-			if got := do(t, c, "ZCARD", index); got != want {
-				t.Errorf("%s: %v records are in the index; want %d", what, got, want)
+			for _, kind := range []string{"live", "list"} {
+				name := fmt.Sprintf("%s:{%03x}:%s", prefix, binary.BigEndian.Uint16(id[8:])%1024, kind)
+				if got := do(t, c, "ZCARD", name); got != want {
+					t.Errorf("%s: %v records are in %s; want %d", what, got, name, want)
+				}
 			}
 		}
 		settled, released, parked := request("settled"), request("released"), request("parked")
@@ -152,7 +154,9 @@ func TestStaleIndexParksNoLiveRecord(t *testing.T) {
 		mustClaim(t, s, live)
 		mustSettle(t, s, mustClaim(t, s, done).Claim(), "x")
 		for _, id := range []stet.ID{live.ID, done.ID, request("never claimed").ID} {
-			do(t, c, "ZADD", fmt.Sprintf("%s:{%03x}:live", prefix, binary.BigEndian.Uint16(id[8:])%1024), "1", string(id[:]))
+			shard := fmt.Sprintf("%s:{%03x}:", prefix, binary.BigEndian.Uint16(id[8:])%1024)
+			do(t, c, "ZADD", shard+"live", "1", string(id[:]))
+			do(t, c, "ZADD", shard+"list", "0", string(id[:]))
 		}
 		if got := sweepAll(t, s); got.Parked != 0 {
 			t.Errorf("by a stale index %d records were parked", got.Parked)

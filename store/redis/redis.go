@@ -11,6 +11,11 @@
 // or make the key a unique column of it; or use a store that shares the
 // transaction.
 //
+// While a cluster moves a slot to another server, or a move was broken off half
+// way, the records on it can be neither claimed nor settled (the cluster answers
+// TRYAGAIN), so stet.Options.StoreTimeout must be longer than the longest move of a
+// slot; a run that cannot be settled within it becomes unknown.
+//
 // The client library is the caller's choice: store/redis/goredis and
 // store/redis/rueidisclient are ready adapters, and any other fits through Client.
 //
@@ -66,7 +71,8 @@ type Options struct {
 	// ends earlier waits for half of what is left. Default 1 s.
 	ReplicaTimeout time.Duration
 	// CheckEvery is how often the servers' configuration is looked at again,
-	// from a goroutine that Close ends. Default 1 min; negative: only by New.
+	// from a goroutine that Close ends. While claims are refused it is at most
+	// 2 s. Default 1 min; negative: only by New.
 	CheckEvery time.Duration
 	// Logger is told what the servers' configuration leaves to be desired, and
 	// when claims begin and cease to be refused for it. Default slog.Default().
@@ -122,6 +128,7 @@ func New(ctx context.Context, client Client, o Options) (*Store, error) {
 		o.Logger = slog.Default()
 	}
 	s := &Store{o: o, client: client, channel: o.Prefix + ":ended"}
+	_, s.cluster = client.(Cluster)
 	if err := s.inspect(ctx); err != nil {
 		return nil, err
 	}

@@ -11,17 +11,47 @@ import (
 )
 
 // span is a part of a SCAN of one server: from a cursor up to another, if it is
-// bounded. Cursors are places in the server's table, in the order of their bits
-// reversed; 0 is both the beginning and the end.
+// bounded. 0 is both the beginning and the end.
 type span struct {
 	start, end uint64
 	bounded    bool
 }
 
-// before reports whether a SCAN comes to the cursor a before b.
-func before(a, b uint64) bool {
+// slotBits is how many bits the number of a slot has.
+const slotBits = 14
+
+// scannable is a server whose keys are gone through.
+type scannable struct {
+	Client
+	slotted bool // it has a table for each slot
+}
+
+// newScannable takes the INFO of the server. In a cluster, Redis has a table for
+// each slot since 7.4, and Valkey, which calls itself Redis 7.2, since 8.
+func newScannable(c Client, info map[string]string) scannable {
+	atLeast := func(version string, major, minor int) bool {
+		fields := append(strings.Split(version, "."), "")
+		x, _ := strconv.Atoi(fields[0])
+		y, _ := strconv.Atoi(fields[1])
+		return x > major || x == major && y >= minor
+	}
+	return scannable{c, info["cluster_enabled"] == "1" &&
+		(atLeast(info["redis_version"], 7, 4) || atLeast(info["valkey_version"], 8, 0))}
+}
+
+// before reports whether a SCAN comes to the cursor a before b. Cursors are places
+// in a table, in the order of their bits reversed. With a table for each slot they
+// are that in the upper bits, and the slot in the lower; the slots come in order.
+func (c scannable) before(a, b uint64) bool {
 	if a == 0 || b == 0 {
 		return a != 0
+	}
+	if c.slotted {
+		const mask = 1<<slotBits - 1
+		if a&mask != b&mask {
+			return a&mask < b&mask
+		}
+		a, b = a>>slotBits, b>>slotBits
 	}
 	return bits.Reverse64(a) < bits.Reverse64(b)
 }
@@ -50,7 +80,7 @@ func (s *Store) pattern(scope stet.ID) string {
 // ends after about count keys. What is in a span stays in it, as long as the
 // server's table does not shrink, so a page may end in the middle of one and the
 // next go on there.
-func (s *Store) scan(ctx context.Context, c Client, pattern string, count int, sp span) (ids []stet.ID, end uint64, err error) {
+func (s *Store) scan(ctx context.Context, c scannable, pattern string, count int, sp span) (ids []stet.ID, end uint64, err error) {
 	for at := sp.start; ; {
 		found, next, err := s.scanOnce(ctx, c, pattern, count, at)
 		switch {
@@ -58,7 +88,7 @@ func (s *Store) scan(ctx context.Context, c Client, pattern string, count int, s
 			return nil, 0, err
 		case !sp.bounded || next == sp.end:
 			return append(ids, found...), next, nil
-		case before(next, sp.end):
+		case c.before(next, sp.end):
 			ids, at = append(ids, found...), next
 		case count > 1:
 			count = 1 // keys have gone: in small steps up to the end

@@ -22,7 +22,7 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept stet.Swept, err err
 	s.cursor = (from + stretch) % shards
 	s.mu.Unlock()
 	limit = max(limit, 1)
-	due, err := s.indexed(ctx, dueScript, from, strconv.Itoa(limit))
+	due, err := s.indexed(ctx, dueScript, shardKeys(s.index, from), strconv.Itoa(limit))
 	if err != nil {
 		return swept, explain("sweep", err)
 	}
@@ -37,14 +37,19 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept stet.Swept, err err
 	return swept, err
 }
 
-// indexed runs a script that returns a list of identities for each index, on
-// those of a stretch of shards.
-func (s *Store) indexed(ctx context.Context, sc script, from int, args ...string) (ids []stet.ID, err error) {
-	var all [stretch]string
-	for i := range all {
-		all[i] = s.index((from + i) % shards)
+// shardKeys names one key of each shard in a stretch, which ends with the last
+// shard at the latest.
+func shardKeys(of func(shard int) string, from int) (all []string) {
+	for shard := from; shard < min(from+stretch, shards); shard++ {
+		all = append(all, of(shard))
 	}
-	calls := [][]string{all[:]}
+	return all
+}
+
+// indexed runs a script that returns a list of identities for each key of all,
+// of which each is of another shard.
+func (s *Store) indexed(ctx context.Context, sc script, all []string, args ...string) (ids []stet.ID, err error) {
+	calls := [][]string{all}
 	if s.cluster {
 		calls = nil
 		for i := range all {
@@ -97,7 +102,7 @@ func (s *Store) park(ctx context.Context, ids []stet.ID) (parked int, err error)
 		args := []string{s.channel}
 		for _, i := range groups[g] {
 			k := s.keys(ids[i])
-			names = append(names, k.record, k.index)
+			names = append(names, k.record, k.index, k.list)
 			args = append(args, string(ids[i][:]))
 		}
 		reply, err := s.eval(ctx, parkScript, names, args...)

@@ -103,6 +103,14 @@ func safe(maxRetries int, timeouts bool) error {
 // Close closes what Open has opened; after New it does nothing.
 func (c *client) Close() error { return c.close() }
 
+// once is a command that go-redis may send only once. A cluster's client does not
+// care for MaxRetries: when a connection breaks it sends a command again, up to
+// MaxRedirects times, unless the command forbids it. Redirections, of which the
+// server says that nothing was executed, are still followed.
+type once struct{ *redis.Cmd }
+
+func (once) NoRetry() bool { return true }
+
 // Do implements store/redis.Client.
 func (c *client) Do(ctx context.Context, key string, args ...string) (any, error) {
 	command := make([]any, len(args))
@@ -117,7 +125,13 @@ func (c *client) Do(ctx context.Context, key string, args ...string) (any, error
 	if key != "" {
 		cmd.SetFirstKeyPos(first)
 	}
-	err := c.redis.Process(ctx, cmd)
+	var sent redis.Cmder = once{cmd}
+	if command[0] == "MGET" {
+		// With policies of commands that the caller has set, a cluster's client splits
+		// it, and then can fill no other type. A read may be repeated.
+		sent = cmd
+	}
+	err := c.redis.Process(ctx, sent)
 	if errors.Is(err, redis.Nil) {
 		return nil, nil
 	}

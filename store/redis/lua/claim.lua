@@ -1,4 +1,4 @@
--- KEYS record, result, index. ARGV id, fingerprint, scope, owner, lease, channel.
+-- KEYS record, result, index, list. ARGV id, fingerprint, scope, owner, lease, channel.
 local rec, damaged = load(KEYS[1])
 if damaged then return damaged end
 local fence, attempt = now, 1
@@ -18,4 +18,5 @@ if rec then scope = rec:sub(53, 84) end
 rec = '\1\1\0' .. ARGV[2] .. ARGV[4] .. scope .. struct.pack('>I8I4I8', fence, attempt, now) .. tail(lease, 0, 0, 0)
 redis.call('SET', KEYS[1], rec)
 redis.call('ZADD', KEYS[3], string.format('%d', lease), ARGV[1])
+redis.call('ZADD', KEYS[4], '0', ARGV[1])
 return {now, rec}

@@ -1,8 +1,8 @@
--- KEYS record and index of each. ARGV channel, then the id of each. Returns how
+-- KEYS record, index and list of each. ARGV channel, then the id of each. Returns how
 -- many were parked. An index may be stale, a record is not.
 local parked = 0
-for i = 1, #KEYS, 2 do
-	local key, index, id = KEYS[i], KEYS[i + 1], ARGV[(i + 1) / 2 + 1]
+for i = 1, #KEYS, 3 do
+	local key, index, id = KEYS[i], KEYS[i + 1], ARGV[(i + 2) / 3 + 1]
 	local rec, damaged = load(key)
 	if damaged then
 		redis.call('ZADD', index, 'inf', id) -- for an operator; the sweep goes on
@@ -18,6 +18,7 @@ for i = 1, #KEYS, 2 do
 		redis.call('ZADD', index, 'inf', id)
 	else
 		redis.call('ZREM', index, id)
+		redis.call('ZREM', KEYS[i + 2], id)
 	end
 end
 return parked

@@ -1,4 +1,4 @@
--- KEYS record, result, index. ARGV id, fence, state, gone, result, keep result, keep tombstone, channel.
+-- KEYS record, result, index, list. ARGV id, fence, state, gone, result, keep result, keep tombstone, channel.
 -- Returns 1, or 0 if fenced.
 local rec, damaged = load(KEYS[1])
 if damaged then return damaged end
@@ -17,5 +17,6 @@ if gone then is = '\1' end
 redis.call('SET', KEYS[1], '\1' .. ARGV[3] .. is .. rec:sub(4, 104) .. tail(0, now, expires, forget), 'PXAT', ms(forget))
 if not gone then redis.call('SET', KEYS[2], ARGV[5], 'PXAT', ms(expires)) end
 redis.call('ZREM', KEYS[3], ARGV[1])
+redis.call('ZREM', KEYS[4], ARGV[1])
 ended(rec, ARGV[8], ARGV[1])
 return 1
