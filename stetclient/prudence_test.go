@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -220,14 +221,20 @@ func TestIntentIsNeverIgnored(t *testing.T) {
 }
 
 func TestObserversAreNotToldTheKey(t *testing.T) {
+	var mu sync.Mutex
 	var seen []string
-	o := stetclient.Options{Journal: open(t, journal.Options{}), Policy: quick, Observe: func(_ context.Context, e stetclient.Event) { seen = append(seen, e.Intent) }}
+	see := func(name string) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen = append(seen, name)
+	}
+	o := stetclient.Options{Journal: open(t, journal.Options{}), Policy: quick, Observe: func(_ context.Context, e stetclient.Event) { see(e.Intent) }}
 	tr, _ := newClient(t, o, fails(errReset), fails(errReset), fails(errReset), fails(errReset), status(201))
 	for _, ctx := range []context.Context{t.Context(), stetclient.WithIntent(t.Context(), "order 1")} {
 		_, _, err := post(ctx, t, tr, "x")
 		wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
 	}
-	got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Progress: func(p stetclient.Progress) { seen = append(seen, p.Name) }})
+	got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Progress: func(p stetclient.Progress) { see(p.Name) }})
 	if err != nil || got.Settled != 2 {
 		t.Fatalf("%+v, %v", got, err)
 	}
