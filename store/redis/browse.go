@@ -22,8 +22,8 @@ const (
 
 // Browse implements stet.Browser. Running and unknown records are found in a list
 // of them; for other states all keys of the database are looked at. Either way one
-// page looks at a bounded number. On a cluster whose slots are being moved, and while the
-// server shrinks its table of keys, a record may come twice or be missed.
+// page looks at a bounded number. While a cluster moves slots a record may come
+// twice or be missed, and of all keys also while the server shrinks its table.
 func (s *Store) Browse(ctx context.Context, q stet.Query) (stet.Page, error) {
 	if err := s.begin(ctx); err != nil {
 		return stet.Page{}, err
