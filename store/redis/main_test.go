@@ -2,6 +2,7 @@ package redis_test
 
 import (
 	"context"
+	"flag"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,10 @@ import (
 // After a refresh, a cluster's client of rueidis sleeps for five seconds, even when
 // it was closed.
 func TestMain(m *testing.M) {
+	// Most of the tests that run side by side wait for a server's clock.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
 	goleak.VerifyTestMain(rig.Main(m), goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"))
 }
 
