@@ -18,7 +18,7 @@ const (
 	defaultSweepEvery   = time.Minute
 
 	sweepLimit = 500 // records looked at by one Sweep
-	sweepShare = 5   // a sweep at work takes one part in so many of the time
+	sweepShare = 8   // a sweep at work takes one part in so many of the time
 
 	// maxSweepRest bounds the rest after a step: a step that was slow because
 	// it queued must not put off the next, and with it promise 9.
