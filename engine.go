@@ -157,9 +157,10 @@ func (e *Engine) ticket(ctx context.Context, op Op) (*ticket, error) {
 	case op.Wait < 0:
 		return nil, invalid("Op.Wait is negative: %v", op.Wait)
 	}
+	scope := DigestScope(e.o.Namespace, op.Scope)
 	t := &ticket{op: op, p: p, req: ClaimRequest{
-		ID:          e.ID(op.Scope, op.Key),
-		Scope:       DigestScope(e.o.Namespace, op.Scope),
+		ID:          digestIn(scope, e.o.Namespace, op.Scope, op.Key),
+		Scope:       scope,
 		Fingerprint: op.Fingerprint,
 		Owner:       NewOwner(),
 		Lease:       p.Lease,

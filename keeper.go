@@ -123,8 +123,8 @@ func (k *keeper) renewed(lease time.Duration) {
 	delete(k.renewing, lease)
 }
 
-// settled waits until no renewal of that length is on its way, or is given up.
-func (k *keeper) settled(lease time.Duration) {
+// quiet waits until no renewal of that length is on its way, or is given up.
+func (k *keeper) quiet(lease time.Duration) {
 	for end := time.Now().Add(lease / 2); time.Now().Before(end); {
 		k.mu.Lock()
 		busy := k.renewing[lease]

@@ -82,10 +82,14 @@ const scopePrefix = 8
 // after the first 8 bytes of the scope's digest. So the records of a scope are
 // neighbours in a store that sorts by ID, and can be listed without an index.
 func Digest(namespace, scope, key string) ID {
-	id := DigestScope(namespace, scope)
+	return digestIn(DigestScope(namespace, scope), namespace, scope, key)
+}
+
+// digestIn is Digest for a caller that has the scope's digest already.
+func digestIn(scopeDigest ID, namespace, scope, key string) ID {
 	sum := digest("stet id 2", namespace, scope, key)
-	copy(id[scopePrefix:], sum[:])
-	return id
+	copy(scopeDigest[scopePrefix:], sum[:])
+	return scopeDigest
 }
 
 // ScopeRange returns the least and the greatest ID that a record of a scope can

@@ -173,7 +173,7 @@ func (r *Run) Park(ctx context.Context) error {
 	still := r.still
 	r.mu.Unlock()
 	r.finish(nil, entry{}) // no heartbeat from now on
-	r.e.keeper.settled(r.p.Lease)
+	r.e.keeper.quiet(r.p.Lease)
 	err := r.e.leave(ctx, r.rec, still)
 	ev := Event{Kind: EventParked, ID: r.rec.ID, Class: r.op.Class, State: Unknown, Fence: r.rec.Fence, Attempt: r.rec.Attempt,
 		Elapsed: time.Since(r.begun), Err: err}

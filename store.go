@@ -7,13 +7,15 @@ import (
 )
 
 // Store keeps records. Every method is one atomic step. Durations go in and the
-// store's clock alone decides what has expired. Any error other than
-// ErrMismatch, ErrFenced and ErrInvalid (used wrongly, nothing was done) means that the call may or may not have taken
+// store's clock alone decides what has expired. ErrInvalid means that the store
+// was used wrongly, and that nothing was done. Any error other than that,
+// ErrMismatch and ErrFenced means that the call may or may not have taken
 // effect; the engine repeats it with the same arguments, which must be
 // harmless. A call whose context has ended already is such an error, and has no
 // effect. Retention.Tombstone is never shorter than Result: callers see to
 // that. Results are never modified, neither those handed in nor those
-// handed out, so both sides may keep them. store/storetest holds an implementation to all of this.
+// handed out, so both sides may keep them. store/storetest holds an
+// implementation to all of this.
 type Store interface {
 	// Claim takes the right to run an operation if it is free.
 	//

@@ -266,3 +266,25 @@ func TestGoroutineLeftBehindMayReadItsRun(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestDoubtInsideATransactionIsRolledBack: the database holds nothing of it, but
+// what the function asked of others may have happened.
+func TestDoubtInsideATransactionIsRolledBack(t *testing.T) {
+	store, e := bank(t)
+	_, err := stet.DoTx(t.Context(), e, store, op, func(ctx context.Context, tx *sql.Tx) (string, error) {
+		stet.FromContext(ctx).OutcomeUnknown(time.Hour)
+		return "receipt", book(ctx, tx)
+	})
+	if !errors.Is(err, stet.ErrUnknown) || stet.ExecutionOf(err) != stet.MayHaveExecuted {
+		t.Errorf("told the caller: %v", err)
+	}
+	if n := charges(t, store); n != 0 {
+		t.Errorf("%d charges were committed", n)
+	}
+	res, err := stet.DoTx(t.Context(), e, store, op, func(ctx context.Context, tx *sql.Tx) (string, error) {
+		return "receipt", book(ctx, tx)
+	})
+	if n := charges(t, store); err != nil || res.Replayed || n != 1 {
+		t.Errorf("a retry: %+v, %v, %d charges", res, err, n)
+	}
+}
