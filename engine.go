@@ -47,6 +47,8 @@ type Engine struct {
 	mu     sync.Mutex // guards closed against wg.Add
 	closed bool
 	wg     sync.WaitGroup
+
+	arrived chan struct{} // closed at the next arrival; nil if nobody waits. Guarded by mu
 }
 
 // New returns an engine over store. Wrong options are ErrInvalid, here and not

@@ -63,6 +63,9 @@ func (e *Engine) admit(ctx context.Context, t *ticket, lead func(*flight) (entry
 				err.RetryAfter = 5 * retryAfter
 			}
 			return en, err
+		case Accepted:
+			e.observe(ctx, t.event(EventInFlight, en.rec, nil))
+			return en, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: errors.New("it was accepted, and waits for a worker")}
 		case Running:
 			followed, err := e.wait(ctx, t, f, leader, en.rec)
 			if err != nil {

@@ -39,6 +39,9 @@ var (
 	// ErrDamaged: the stored result was damaged, or written by a newer
 	// version. The operation was executed and does not run again.
 	ErrDamaged = errors.New("stet: stored result unreadable")
+	// ErrCancelled is the cause with which the context of an accepted
+	// operation's run is cancelled when its cancellation was asked for.
+	ErrCancelled = errors.New("stet: operation cancelled")
 	// ErrClosed: the engine was closed.
 	ErrClosed = errors.New("stet: engine closed")
 )

@@ -26,11 +26,16 @@ const (
 	EventStoreFailed                  // a store call failed, after retries
 	EventFailedOpen                   // a request ran unprotected, by configuration
 	EventSwept                        // a sweep ended
+	EventAccepted                     // an operation was accepted, to be run later
+	EventReturned                     // a run of an accepted operation ended without effect; it is run again
+	EventCancelled                    // an accepted operation was cancelled, or its run asked to end
+	EventRelayed                      // what an operation emitted has left
 )
 
 var eventNames = [...]string{
 	"claimed", "replayed", "in_flight", "mismatched", "expired", "told_unknown", "settled", "released",
 	"taken_over", "resolved", "parked", "lease_lost", "fenced", "store_failed", "failed_open", "swept",
+	"accepted", "returned", "cancelled", "relayed",
 }
 
 // String returns the name of the kind, fit for a metric's label.

@@ -62,6 +62,15 @@ func (fs *flights) turn(f *flight, to phase) {
 	}
 }
 
+// runs says that the leader runs an operation whose fingerprint it has only
+// learned from the store.
+func (fs *flights) runs(f *flight, fp Fingerprint) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	f.fingerprint = fp
+	f.turn(running)
+}
+
 // end says that the flight is over; en is shared with its followers if it may be.
 func (fs *flights) end(f *flight, en entry) {
 	fs.mu.Lock()

@@ -44,6 +44,9 @@ type Outcome struct {
 	// Gone marks an outcome without its result: it was too large to be kept,
 	// or it has expired. The operation still never runs again.
 	Gone bool
+	// Outbox is what leaves once the outcome is durable: the messages that the
+	// run emitted, encoded; nil for none. Only a WorkStore keeps it.
+	Outbox []byte
 }
 
 // Retention says how long a settled record is kept, counted from settling on
@@ -75,7 +78,13 @@ type Record struct {
 	ClaimedAt time.Time
 	SettledAt time.Time // zero unless settled, released or parked
 	ExpiresAt time.Time // when the result stops being replayed
-	ForgetAt  time.Time // when the record is forgotten; zero for Running and Unknown, which never are
+	ForgetAt  time.Time // when the record is forgotten; zero for Running, Unknown and Accepted, which never are
+
+	// What only a WorkStore keeps, and only those of its methods return that
+	// say so.
+	Work       []byte // of an accepted operation: what is to be run; once settled: what is to be sent yet
+	Notes      []byte // what its runs have noted down
+	Cancelling bool   // its cancellation was asked for while it ran
 }
 
 // Claim returns the claim that the record stands for: what to settle or release

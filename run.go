@@ -31,6 +31,14 @@ type Run struct {
 	unknown bool
 	still   time.Duration // how long an unknown effect may take yet
 
+	outbox     []Message
+	outboxSize int
+	committing bool // nothing can be emitted any more
+
+	work  Work // of a run of Take
+	taken bool
+	book  notebook
+
 	beat heartbeat
 }
 
@@ -172,7 +180,7 @@ func (r *Run) Park(ctx context.Context) error {
 	r.mu.Lock()
 	still := r.still
 	r.mu.Unlock()
-	r.finish(nil, entry{}) // no heartbeat from now on
+	r.finish(entry{}) // no heartbeat from now on
 	r.e.keeper.quiet(r.p.Lease)
 	err := r.e.leave(ctx, r.rec, still)
 	ev := Event{Kind: EventParked, ID: r.rec.ID, Class: r.op.Class, State: Unknown, Fence: r.rec.Fence, Attempt: r.rec.Attempt,
@@ -210,7 +218,7 @@ func (r *Run) Settle(ctx context.Context, out Outcome) error {
 	if !r.end() {
 		return invalid("the run has ended already")
 	}
-	sealed := r.e.sealer.seal(r.rec.ID, out, r.p.MaxResult)
+	sealed := r.sealed(out)
 	fault.At(fault.SettleBefore)
 	var err error
 	if !sealed.Gone {
@@ -226,7 +234,10 @@ func (r *Run) Settle(ctx context.Context, out Outcome) error {
 		en.rec.State, en.rec.Result, en.rec.Gone, en.rec.LeaseLeft = sealed.State, sealed.Result, sealed.Gone, 0
 		en.shared = true
 	}
-	r.finish(nil, en)
+	r.finish(en)
+	if err == nil && len(sealed.Outbox) > 0 {
+		r.e.arrive()
+	}
 	return r.report(ctx, EventSettled, en.rec.State, err)
 }
 
@@ -246,7 +257,8 @@ func (r *Run) tooLate(ctx context.Context) error {
 }
 
 // Release gives the claim back, stating that nothing was executed, and ends the
-// run. Errors are those of Settle.
+// run. An accepted operation is run again at once; see Return. Errors are those of
+// Settle.
 func (r *Run) Release(ctx context.Context) error {
 	if r.transactional {
 		return invalid("a transactional run is released by an error of its function, or NothingHappened")
@@ -254,10 +266,13 @@ func (r *Run) Release(ctx context.Context) error {
 	if !r.end() {
 		return invalid("the run has ended already")
 	}
+	if ws, ok := r.e.store.(WorkStore); ok && r.taken {
+		return r.giveBack(ctx, ws, 0)
+	}
 	fault.At(fault.ReleaseBefore)
 	err := r.e.release(ctx, r.rec.Claim(), r.p.Retention)
 	fault.At(fault.ReleaseAfter)
-	r.finish(nil, entry{})
+	r.finish(entry{})
 	return r.report(ctx, EventReleased, Retryable, err)
 }
 
@@ -273,10 +288,10 @@ func (r *Run) end() bool {
 }
 
 // finish lets go of everything that the run holds in this process.
-func (r *Run) finish(cause error, en entry) {
+func (r *Run) finish(en entry) {
 	r.e.keeper.remove(r)
 	r.e.flights.end(r.f, en)
-	r.cancel(cause)
+	r.cancel(nil)
 }
 
 // report tells the observer how the run ended, and makes the caller's error.

@@ -8,8 +8,8 @@ import (
 	"github.com/stet-go/stet/internal/seal"
 )
 
-// Encryption makes an engine encrypt results before a store gets them, with
-// AES-256-GCM. Each is bound to its operation (namespace, scope and key) and to
+// Encryption makes an engine encrypt results before a store gets them, and the
+// payloads, notes and messages of accepted operations, with AES-256-GCM. Each is bound to its operation (namespace, scope and key) and to
 // its state: a row that was changed, or copied over another's, is ErrDamaged and
 // not replayed. What is not a result is not encrypted: digests, states and times.
 type Encryption struct {
@@ -64,33 +64,41 @@ func newSealer(o Encryption) (s sealer, err error) {
 
 // seal prepares the outcome of an operation for the store.
 func (s *sealer) seal(id ID, out Outcome, limit int) Outcome {
-	switch {
-	case out.Gone || len(out.Result) > limit:
+	if out.Gone || len(out.Result) > limit {
 		return Outcome{State: out.State, Gone: true}
-	case s.first != nil:
-		out.Result = s.first.Encrypt(out.Result, binding(id, out.State))
-	default:
-		out.Result = seal.Seal(out.Result)
 	}
-	return out
+	return Outcome{State: out.State, Result: s.wrap(id, out.State, out.Result)}
+}
+
+// wrap puts what belongs to an operation, as that, into an envelope.
+func (s *sealer) wrap(id ID, as State, content []byte) []byte {
+	if s.first != nil {
+		return s.first.Encrypt(content, binding(id, as))
+	}
+	return seal.Seal(content)
 }
 
 // open undoes seal.
 func (s *sealer) open(rec Record) (out Outcome, err error) {
 	out.State = rec.State
-	name, encrypted := seal.KeyName(rec.Result)
+	out.Result, err = s.unwrap(rec.ID, rec.State, rec.Result)
+	return out, err
+}
+
+// unwrap undoes wrap.
+func (s *sealer) unwrap(id ID, as State, stored []byte) ([]byte, error) {
+	name, encrypted := seal.KeyName(stored)
 	switch key := s.keys[name]; {
 	case !encrypted && s.acceptPlain:
-		out.Result, err = seal.Open(rec.Result)
-		out.Result = bytes.Clone(out.Result) // the store's memory is not the caller's to change
+		content, err := seal.Open(stored)
+		return bytes.Clone(content), err // the store's memory is not the caller's to change
 	case !encrypted:
-		err = fmt.Errorf("%w: not encrypted, and Options.Encryption.AcceptPlain is not set", seal.ErrDamaged)
+		return nil, fmt.Errorf("%w: not encrypted, and Options.Encryption.AcceptPlain is not set", seal.ErrDamaged)
 	case key == nil:
-		err = fmt.Errorf("%w: encrypted with the key %q, which is not among Options.Encryption.Keys", seal.ErrDamaged, name)
+		return nil, fmt.Errorf("%w: encrypted with the key %q, which is not among Options.Encryption.Keys", seal.ErrDamaged, name)
 	default:
-		out.Result, err = key.Decrypt(rec.Result, binding(rec.ID, rec.State))
+		return key.Decrypt(stored, binding(id, as))
 	}
-	return out, err
 }
 
 // binding is what a result belongs to.

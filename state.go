@@ -20,9 +20,12 @@ const (
 	// Unknown: the owner died or lost its lease when an effect may have
 	// happened. Nothing runs until a verifier or an operator resolves it.
 	Unknown
+	// Accepted: to be run later, by a worker that takes it. Its payload is
+	// kept with it. See WorkStore.
+	Accepted
 )
 
-var stateNames = [...]string{"none", "running", "completed", "failed", "retryable", "unknown"}
+var stateNames = [...]string{"none", "running", "completed", "failed", "retryable", "unknown", "accepted"}
 
 // String returns the state's name in lower case, as docs, metrics and the
 // command line spell it.
@@ -55,9 +58,17 @@ const (
 	VerbCommit
 	// VerbCommitFailure is claim and failure in one transaction.
 	VerbCommitFailure
+	// VerbAccept makes an operation wait for a worker.
+	VerbAccept
+	// VerbTake is a worker's claim of an accepted operation.
+	VerbTake
+	// VerbReturn is the release of an accepted operation: it waits again.
+	VerbReturn
+	// VerbCancel fails an accepted operation before it runs.
+	VerbCancel
 )
 
-var verbNames = [...]string{"claim", "complete", "fail", "release", "park", "commit", "commit failure"}
+var verbNames = [...]string{"claim", "complete", "fail", "release", "park", "commit", "commit failure", "accept", "take", "return", "cancel"}
 
 // String returns the verb's name.
 func (v Verb) String() string {
@@ -90,6 +101,12 @@ var transitions = []transition{
 	{Retryable, VerbClaim, Running},
 	{Retryable, VerbCommit, Completed},
 	{Retryable, VerbCommitFailure, Failed},
+	{None, VerbAccept, Accepted},
+	{Retryable, VerbAccept, Accepted},
+	{Accepted, VerbTake, Running},
+	{Accepted, VerbCancel, Failed},
+	{Running, VerbReturn, Accepted},
+	{Unknown, VerbReturn, Accepted},
 }
 
 // nextState is transitions laid out for lookup; None marks "no arrow", which is

@@ -73,10 +73,11 @@ func TestStateMachinePageIsGenerated(t *testing.T) {
 // passing.
 func TestNextHasTheseArrowsAndNoOthers(t *testing.T) {
 	arrows := map[State]map[Verb]State{
-		None:      {VerbClaim: Running, VerbCommit: Completed, VerbCommitFailure: Failed},
-		Running:   {VerbComplete: Completed, VerbFail: Failed, VerbRelease: Retryable, VerbPark: Unknown},
-		Unknown:   {VerbComplete: Completed, VerbFail: Failed, VerbRelease: Retryable},
-		Retryable: {VerbClaim: Running, VerbCommit: Completed, VerbCommitFailure: Failed},
+		None:      {VerbClaim: Running, VerbCommit: Completed, VerbCommitFailure: Failed, VerbAccept: Accepted},
+		Running:   {VerbComplete: Completed, VerbFail: Failed, VerbRelease: Retryable, VerbPark: Unknown, VerbReturn: Accepted},
+		Unknown:   {VerbComplete: Completed, VerbFail: Failed, VerbRelease: Retryable, VerbReturn: Accepted},
+		Retryable: {VerbClaim: Running, VerbCommit: Completed, VerbCommitFailure: Failed, VerbAccept: Accepted},
+		Accepted:  {VerbTake: Running, VerbCancel: Failed},
 	}
 	n := 0
 	for s := range 256 { // all there are, named or not

@@ -179,7 +179,7 @@ func (q Query) Check() error {
 		return invalid("Query.OlderThan is %v, NewerThan %v; neither may be negative", q.OlderThan, q.NewerThan)
 	}
 	for _, s := range q.States {
-		if s == None || s > Unknown {
+		if s == None || s > Accepted {
 			return invalid("Query.States has %v, in which no record is", s)
 		}
 	}

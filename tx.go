@@ -95,7 +95,7 @@ func SettleTx[Tx any](ctx context.Context, r *Run, s TxStore[Tx], tx Tx, out Out
 		return invalid("SettleTx needs a run of Begin that has not ended")
 	}
 	fault.At(fault.SettleBefore)
-	err := s.SettleTx(ctx, tx, r.rec.Claim(), r.e.sealer.seal(r.rec.ID, out, r.p.MaxResult), r.p.Retention)
+	err := s.SettleTx(ctx, tx, r.rec.Claim(), r.sealed(out), r.p.Retention)
 	fault.At(fault.SettleAfter)
 	switch {
 	case err == nil:
@@ -168,6 +168,9 @@ func (tr *txRun[Tx]) report(ctx context.Context, rec Record, err error) (Record,
 		if tr.run != nil {
 			e.observe(ctx, Event{Kind: EventSettled, ID: rec.ID, Class: t.op.Class, State: rec.State,
 				Fence: rec.Fence, Attempt: rec.Attempt, Elapsed: time.Since(tr.run.begun)})
+			if len(tr.run.emitted()) > 0 {
+				e.arrive()
+			}
 		}
 		return rec, nil
 	case errors.As(err, &rolledBack):
@@ -218,5 +221,5 @@ func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec Record) (Outcome, erro
 		return Outcome{}, errRolledBack{invalid("the outcome's state is %v, neither completed nor failed", out.State)}
 	}
 	tr.outcome = out
-	return e.sealer.seal(t.req.ID, out, t.p.MaxResult), nil
+	return run.sealed(out), nil
 }

@@ -26,7 +26,7 @@ type Options struct {
 	Clock func() time.Time
 }
 
-// Store is a stet.Store, stet.Watcher, stet.Sweeper and stet.Browser in memory.
+// Store is a stet.WorkStore, stet.Watcher, stet.Sweeper and stet.Browser in memory.
 type Store struct {
 	o     Options
 	start time.Time // instants are counted from it, with the clock's monotonic part
@@ -37,6 +37,7 @@ type Store struct {
 	n      int             // entries held
 	cursor int             // of the sweep
 	fence  int64           // of the last claim of any key: it outlives every record
+	queues [2]queue        // what waits, by stet.Due
 }
 
 // chunk is how many entries are allocated together.
@@ -59,6 +60,7 @@ type entry struct {
 	attempt     int
 	fence       int64
 	result      []byte
+	work        *work // nil unless it has any
 
 	leaseEnd, claimed, settled, expires, forget instant
 	changed                                     chan struct{} // closed when the record stops running; nil if nobody watches
@@ -104,7 +106,7 @@ func (s *Store) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, 
 	switch {
 	case e == nil:
 		if s.n >= s.o.MaxRecords {
-			return stet.Record{}, fmt.Errorf("memory: %d records are held, the limit of Options.MaxRecords", s.n)
+			return stet.Record{}, s.full()
 		}
 		e = s.add(req)
 		s.grant(e, req, now)
@@ -130,14 +132,25 @@ func (s *Store) add(req stet.ClaimRequest) *entry {
 	return e
 }
 
+// full is the error of a store that holds no more. The caller holds s.mu.
+func (s *Store) full() error {
+	return fmt.Errorf("memory: %d records are held, the limit of Options.MaxRecords", s.n)
+}
+
 // grant makes e run under req. The caller holds s.mu.
 func (s *Store) grant(e *entry, req stet.ClaimRequest, now instant) {
 	e.to(stet.VerbClaim)
+	e.attempt++
+	e.leaseEnd = after(now, req.Lease)
+	s.own(e, req.Owner, now)
+}
+
+// own gives e to an owner, with a fence of its own. The caller holds s.mu.
+func (s *Store) own(e *entry, owner stet.Owner, now instant) {
 	s.fence++
 	e.fence = s.fence
-	e.owner = req.Owner
-	e.attempt++
-	e.claimed, e.leaseEnd = now, after(now, req.Lease)
+	e.owner = owner
+	e.claimed = now
 	e.ended, e.expires, e.forget = false, never, never
 }
 
@@ -273,6 +286,11 @@ func (s *Store) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep
 	e.to(verb)
 	e.result, e.gone = out.Result, out.Gone
 	e.ended, e.settled, e.expires, e.forget = true, now, after(now, keep.Result), after(now, keep.Tombstone)
+	e.work = nil
+	if out.Outbox != nil {
+		e.work, e.forget = &work{what: out.Outbox}, never
+		s.wait(e, stet.DueRelay, now)
+	}
 	return nil
 }
 
@@ -288,11 +306,15 @@ func (s *Store) Release(ctx context.Context, c stet.Claim, keep stet.Retention) 
 	if e == nil || e.fence != c.Fence {
 		return stet.ErrFenced
 	}
-	if e.state == stet.Retryable {
+	if e.state == stet.Retryable || e.state == stet.Accepted {
 		return nil // the reply to the first time was lost
 	}
 	if _, ok := e.state.Next(stet.VerbRelease); !ok {
 		return stet.ErrFenced
+	}
+	if e.accepted() {
+		s.handBack(e, now, 0)
+		return nil
 	}
 	e.to(stet.VerbRelease)
 	e.ended, e.settled, e.forget = true, now, after(now, keep.Result)

@@ -1,0 +1,306 @@
+package stet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	// MaxWork is the greatest payload of accepted work, in bytes.
+	MaxWork = 1 << 20
+	// MaxDelay bounds Work.After and Run.Return.
+	MaxDelay = 365 * 24 * time.Hour
+	// MaxName is the greatest length of the name of work, or of a step, in bytes.
+	MaxName = 255
+)
+
+// Work is what an accepted operation asks a worker to do.
+type Work struct {
+	// Name says which handler is to run it, 1 to MaxName bytes.
+	Name string
+	// Payload is what the handler needs to know, at most MaxWork bytes. It is
+	// stored, and encrypted if Options.Encryption says so.
+	Payload []byte
+	// After is how long it must wait at least, at most MaxDelay. Default 0.
+	After time.Duration
+}
+
+// Status is what is known of an accepted operation.
+type Status struct {
+	// Record is as the store has it, without Result, Work and Notes. Its state
+	// is None if there is no such operation.
+	Record Record
+	// Op names the operation, with Class and Fingerprint; zero for one that was
+	// not accepted, or is settled.
+	Op Op
+	// Name is that of the work; "" like Op.
+	Name string
+	// AcceptedAt is when it was accepted, on the clock of who accepted it; zero
+	// like Op.
+	AcceptedAt time.Time
+	// Progress is what its run has said last.
+	Progress Progress
+	// Outcome is what stands, once it is settled.
+	Outcome Outcome
+	// New reports that this very call has accepted it.
+	New bool
+}
+
+// packedWork is Work as it is stored. Scope and key may hold any bytes.
+type packedWork struct {
+	Scope, Key  []byte
+	Class, Name string
+	Payload     []byte
+	At          time.Time
+}
+
+// What a sealed text is, so that none can take another's place. States are
+// below, see binding.
+const (
+	sealedWork   State = 0xf0
+	sealedNotes  State = 0xf1
+	sealedOutbox State = 0xf2
+)
+
+func (e *Engine) workStore() (WorkStore, error) {
+	if ws, ok := e.store.(WorkStore); ok {
+		return ws, nil
+	}
+	return nil, invalid("the store %T keeps no work; memory, sqlite, postgres and redis do", e.store)
+}
+
+// Accept makes an operation durable that is to be run later, by a worker that
+// takes it (see Take). An operation that was accepted before stays as it is. What
+// stands now is in the Status: the caller answers "accepted" whatever its state,
+// or with its outcome.
+//
+// The error is an *Error of kind ErrInvalid, ErrMismatch, ErrDamaged, ErrClosed or
+// ErrStore: then nobody knows whether it was accepted, and a retry finds out.
+func (e *Engine) Accept(ctx context.Context, op Op, w Work) (Status, error) {
+	ws, err := e.workStore()
+	if err != nil {
+		return Status{}, err
+	}
+	t, packed, err := e.pack(ctx, op, w)
+	if err != nil {
+		return Status{}, err
+	}
+	en, err := e.enter(ctx, t, func(ctx context.Context, t *ticket) (rec Record, err error) {
+		err = e.step(ctx, claimTries, func(ctx context.Context) (err error) {
+			rec, err = ws.Accept(ctx, t.req, packed, w.After)
+			return err
+		})
+		if err != nil {
+			err = e.refused(ctx, t, rec, err)
+		}
+		return rec, err
+	})
+	if err != nil {
+		return Status{}, err
+	}
+	st, err := e.status(en.rec)
+	if st.New = en.rec.State == Accepted && en.rec.Owner == t.req.Owner; st.New {
+		e.observe(ctx, t.event(EventAccepted, en.rec, nil))
+		e.arrive()
+	}
+	return st, err
+}
+
+// AcceptTx is Accept inside the caller's own transaction of s, which must be the
+// engine's store: the operation is accepted if the transaction is committed. On an
+// error the caller must roll back. The Status is what will stand then.
+func AcceptTx[Tx any](ctx context.Context, e *Engine, s WorkTxStore[Tx], tx Tx, op Op, w Work) (Status, error) {
+	t, packed, err := e.pack(ctx, op, w)
+	if err != nil {
+		return Status{}, err
+	}
+	rec, err := s.AcceptTx(ctx, tx, t.req, packed, w.After)
+	if errors.Is(err, ErrMismatch) {
+		e.observe(ctx, t.event(EventMismatched, rec, nil))
+		return Status{}, &Error{Kind: ErrMismatch, Execution: NotExecuted}
+	}
+	if err != nil {
+		return Status{}, e.refused(ctx, t, rec, err)
+	}
+	st, err := e.status(rec)
+	if st.New = rec.State == Accepted && rec.Owner == t.req.Owner; st.New {
+		e.observe(ctx, t.event(EventAccepted, rec, nil))
+	}
+	return st, err
+}
+
+// refused is the caller's error for a store that did not accept; a mismatch is
+// left to enter.
+func (e *Engine) refused(ctx context.Context, t *ticket, rec Record, err error) error {
+	switch {
+	case errors.Is(err, ErrMismatch):
+		return err
+	case errors.Is(err, ErrInvalid):
+		return &Error{Kind: ErrInvalid, Execution: NotExecuted, Cause: err}
+	}
+	e.observe(ctx, t.event(EventStoreFailed, rec, err))
+	return &Error{Kind: ErrStore, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: err}
+}
+
+func (e *Engine) pack(ctx context.Context, op Op, w Work) (*ticket, []byte, error) {
+	t, err := e.ticket(ctx, op)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case w.Name == "" || len(w.Name) > MaxName:
+		return nil, nil, invalid("Work.Name has %d bytes; it must have 1 to %d", len(w.Name), MaxName)
+	case len(w.Payload) > MaxWork:
+		return nil, nil, invalid("Work.Payload has %d bytes; at most %d", len(w.Payload), MaxWork)
+	case w.After < 0 || w.After > MaxDelay:
+		return nil, nil, invalid("Work.After is %v; it must be 0 to %v", w.After, MaxDelay)
+	}
+	packed, err := json.Marshal(packedWork{[]byte(op.Scope), []byte(op.Key), op.Class, w.Name, w.Payload, time.Now().UTC()})
+	return t, e.sealer.wrap(t.req.ID, sealedWork, packed), err
+}
+
+// unpack returns the operation and the work of a record that has any; zero ones
+// if it has not.
+func (e *Engine) unpack(rec Record) (op Op, p packedWork, err error) {
+	if rec.Work == nil || rec.State.Settled() {
+		return op, p, nil
+	}
+	plain, err := e.sealer.unwrap(rec.ID, sealedWork, rec.Work)
+	if err == nil {
+		err = json.Unmarshal(plain, &p)
+	}
+	if err != nil {
+		return op, p, damaged(err)
+	}
+	return Op{Scope: string(p.Scope), Key: string(p.Key), Fingerprint: rec.Fingerprint, Class: p.Class}, p, nil
+}
+
+func damaged(err error) *Error {
+	return &Error{Kind: ErrDamaged, Execution: MayHaveExecuted, Cause: err}
+}
+
+// status makes a Status of what a store returned.
+func (e *Engine) status(rec Record) (st Status, err error) {
+	op, w, err := e.unpack(rec)
+	if err != nil {
+		return st, err
+	}
+	n, err := e.notes(rec)
+	if err != nil {
+		return st, err
+	}
+	st = Status{Record: rec, Op: op, Name: w.Name, AcceptedAt: w.At, Progress: n.Progress}
+	st.Record.Result, st.Record.Work, st.Record.Notes = nil, nil, nil
+	switch {
+	case !rec.State.Settled():
+	case rec.Gone:
+		st.Outcome = Outcome{State: rec.State, Gone: true}
+	default:
+		if st.Outcome, err = e.sealer.open(rec); err != nil {
+			return st, damaged(err)
+		}
+	}
+	return st, nil
+}
+
+// Status returns what is known of an operation of scope, by its ID (see
+// Engine.ID). One of another scope does not exist. The error is an *Error of kind
+// ErrInvalid, ErrDamaged or ErrStore.
+func (e *Engine) Status(ctx context.Context, scope string, id ID) (Status, error) {
+	st, err := e.Lookup(ctx, id)
+	if st.Record.Scope != DigestScope(e.o.Namespace, scope) {
+		if kind, ok := errors.AsType[*Error](err); ok && kind.Kind != ErrDamaged { //nolint:errorlint // a sentinel, as made
+			return Status{}, err
+		}
+		return Status{Record: Record{ID: id}}, nil
+	}
+	return st, err
+}
+
+// Lookup is Status for operators: whatever the scope.
+func (e *Engine) Lookup(ctx context.Context, id ID) (Status, error) {
+	ws, err := e.workStore()
+	if err != nil {
+		return Status{}, err
+	}
+	var rec Record
+	err = e.step(ctx, claimTries, func(ctx context.Context) (err error) {
+		rec, err = ws.Look(ctx, id)
+		return err
+	})
+	if err != nil {
+		return Status{}, &Error{Kind: ErrStore, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: err}
+	}
+	st, err := e.status(rec)
+	if err != nil {
+		st.Record = Record{ID: id, Scope: rec.Scope, State: rec.State, Fence: rec.Fence}
+	}
+	return st, err
+}
+
+// Await is Status once the operation is settled or unknown, or there is none, or
+// when ctx has ended, and then without an error. At most Options.MaxWaiters wait;
+// others are answered at once.
+func (e *Engine) Await(ctx context.Context, scope string, id ID) (Status, error) {
+	if e.waiters.Add(1) > int64(e.o.MaxWaiters) {
+		e.waiters.Add(-1)
+		return e.Status(context.WithoutCancel(ctx), scope, id)
+	}
+	defer e.waiters.Add(-1)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(e.ctx, cancel)()
+	for pause := pollMin; ; pause = min(2*pause, pollMax) {
+		st, err := e.Status(context.WithoutCancel(ctx), scope, id)
+		if err != nil || st.Record.State != Accepted && st.Record.State != Running || ctx.Err() != nil {
+			return st, err
+		}
+		if st.Record.State == Running && st.Record.LeaseLeft > 0 {
+			_ = e.watch(ctx, st.Record)
+			continue
+		}
+		sleep(ctx, pause/2+rand.N(pause))
+	}
+}
+
+// Cancel fails an accepted operation of scope that does not run yet, with
+// ErrCancelled as what it came to. A running one is asked to end: it is for its
+// worker to heed, and the Status says Cancelling. One that has ended stays as it
+// is. The error is an *Error of kind ErrInvalid (it was not accepted), ErrDamaged
+// or ErrStore.
+func (e *Engine) Cancel(ctx context.Context, scope string, id ID) (Status, error) {
+	ws, err := e.workStore()
+	if err != nil {
+		return Status{}, err
+	}
+	for range enterRounds {
+		st, err := e.Status(ctx, scope, id)
+		if err != nil || st.Record.State != Accepted && st.Record.State != Running || st.Record.Cancelling {
+			return st, err
+		}
+		if st.Name == "" {
+			return st, invalid("only accepted operations can be cancelled")
+		}
+		p, ok := e.policies[st.Op.Class]
+		if !ok {
+			p = e.policies[""]
+		}
+		out := e.sealer.seal(id, failure(ErrCancelled), p.MaxResult)
+		err = e.step(ctx, claimTries, func(ctx context.Context) (err error) {
+			_, err = ws.Cancel(ctx, st.Record.Claim(), out, p.Retention)
+			return err
+		})
+		if err == nil {
+			e.observe(ctx, Event{Kind: EventCancelled, ID: id, Class: st.Op.Class, State: st.Record.State, Fence: st.Record.Fence, Attempt: st.Record.Attempt})
+			return e.Status(ctx, scope, id)
+		}
+		if !errors.Is(err, ErrFenced) { // else it was taken, or has ended: look again
+			return st, &Error{Kind: ErrStore, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: err}
+		}
+	}
+	return Status{}, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter,
+		Cause: fmt.Errorf("the record changed %d times while cancelling", enterRounds)}
+}

@@ -1,0 +1,340 @@
+package stet
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+)
+
+// MaxNotes bounds what is kept of the steps and the progress of an operation
+// together, in bytes.
+const MaxNotes = 1 << 20
+
+// progressEvery is how often progress is written at most.
+const progressEvery = time.Second
+
+// Progress is how far a run has come, in its own words.
+type Progress struct {
+	Fraction float64   // 0 to 1
+	Message  string    // for people
+	At       time.Time // on the worker's clock
+}
+
+// notes are what the runs of an operation note down in its record.
+type notes struct {
+	Progress Progress        `json:"progress,omitzero"`
+	Steps    map[string]step `json:"steps,omitempty"`
+}
+
+// step is what is known of a step.
+type step struct {
+	Done   bool            `json:"done,omitempty"` // else it was begun, to run once
+	Result json.RawMessage `json:"result,omitempty"`
+}
+
+// notesVersion is how many bytes the version of notes has, in front of them.
+const notesVersion = 8
+
+// notebook is a run's copy of its notes.
+type notebook struct {
+	mu      sync.Mutex // held while the store is asked: notes are written one by one
+	loaded  bool
+	version uint64 // of the last that were sent to the store
+	notes   notes
+	saved   time.Time // when progress was written last
+	torn    error     // what is in the store is not known: nothing may be written over it
+}
+
+// StepKind says what may happen to a step whose end was not seen.
+type StepKind uint8
+
+const (
+	// StepIdempotent may run again: doing it twice has one effect.
+	StepIdempotent StepKind = iota
+	// StepOnce must not: when a run has begun it and nobody knows how it ended,
+	// the operation is parked as Unknown.
+	StepOnce
+)
+
+// Step runs fn as one phase of the operation that ctx belongs to, and keeps its
+// result, as JSON, with the operation's record under the run's fence: a later
+// attempt gets that result and goes on after it. Names tell the steps of an
+// operation apart: 1 to MaxName bytes, the same in every attempt.
+//
+// An error of fn is returned as it is, and no result kept: the next attempt runs
+// the step again. Of a StepOnce it leaves doubt, unless it wraps ErrRetryable,
+// which says that nothing has happened; a failure that is certain (a declined
+// card) is a value. In doubt, now or in a later attempt, the error is of kind
+// ErrUnknown, and the run is parked when its handler has returned.
+//
+// Other errors are *Errors of kind ErrInvalid (no run in ctx, no such store),
+// ErrFenced (the run is stale), ErrDamaged or ErrStore: the handler should return
+// them.
+func Step[T any](ctx context.Context, name string, kind StepKind, fn func(context.Context) (T, error)) (v T, err error) {
+	r, ws, err := stepping(ctx, name)
+	if err != nil {
+		return v, err
+	}
+	if found, err := r.enterStep(ctx, ws, name, kind, &v); found || err != nil {
+		return v, err
+	}
+	v, err = fn(ctx)
+	switch {
+	case err != nil && kind == StepOnce && errors.Is(err, ErrRetryable):
+		return v, errors.Join(err, r.note(ctx, ws, name, nil))
+	case err != nil && kind == StepOnce:
+		r.OutcomeUnknown(0)
+		return v, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: err}
+	case err != nil:
+		return v, err
+	}
+	result, err := json.Marshal(v)
+	if err == nil {
+		err = r.note(ctx, ws, name, &step{Done: true, Result: result})
+	}
+	if err != nil && kind == StepOnce {
+		r.OutcomeUnknown(0)
+	}
+	return v, err
+}
+
+// enterStep finds the result of an earlier attempt, or what it left in doubt, and
+// notes down that a step which must not be repeated begins.
+func (r *Run) enterStep(ctx context.Context, ws WorkStore, name string, kind StepKind, v any) (found bool, err error) {
+	s, err := r.recall(ctx, ws, name)
+	switch {
+	case err != nil:
+		return false, err
+	case s != nil && s.Done:
+		if err := json.Unmarshal(s.Result, v); err != nil {
+			return true, damaged(fmt.Errorf("the result of the step %q: %w", name, err))
+		}
+		return true, nil
+	case s != nil && kind == StepOnce:
+		r.OutcomeUnknown(0)
+		return false, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted,
+			Cause: fmt.Errorf("an earlier attempt began the step %q and did not say how it ended", name)}
+	case kind == StepOnce:
+		return false, r.note(ctx, ws, name, &step{})
+	}
+	return false, nil
+}
+
+// StepTx is Step in a transaction of s, which must be the engine's store: what fn
+// writes through tx and the result are committed together, so the step has its
+// effect once.
+func StepTx[Tx, T any](ctx context.Context, s WorkTxStore[Tx], name string, fn func(context.Context, Tx) (T, error)) (v T, err error) {
+	r, ws, err := stepping(ctx, name)
+	if err != nil {
+		return v, err
+	}
+	if found, err := r.enterStep(ctx, ws, name, StepIdempotent, &v); found || err != nil {
+		return v, err
+	}
+	b := &r.book
+	locked := false
+	defer func() { // also when fn panics
+		if locked {
+			b.mu.Unlock()
+		}
+	}()
+	var theirs error
+	var after notes
+	err = s.InTx(ctx, func(ctx context.Context, tx Tx) error {
+		if v, theirs = fn(ctx, tx); theirs != nil {
+			return theirs
+		}
+		result, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		b.mu.Lock() // until the transaction has ended: nothing is written beside it
+		locked = true
+		after = b.notes.with(name, &step{Done: true, Result: result})
+		packed, err := r.packNotes(after)
+		if err != nil {
+			return err
+		}
+		return s.SaveTx(ctx, tx, r.rec.Claim(), packed)
+	})
+	switch {
+	case theirs != nil:
+		return v, theirs
+	case err != nil:
+		err = r.saveError(ctx, err)
+		if locked {
+			b.torn = err
+		}
+		return v, err
+	}
+	b.notes = after
+	return v, nil
+}
+
+// Progress tells whoever asks for the operation's Status how far the run has
+// come. It is written at most once a second, and with the result of a step; what
+// comes in between is kept for then. Errors are those of Step.
+func (r *Run) Progress(ctx context.Context, fraction float64, message string) error {
+	ws, err := r.e.workStore()
+	if err != nil {
+		return err
+	}
+	b := &r.book
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := r.load(ctx, ws); err != nil {
+		return err
+	}
+	now := time.Now()
+	b.notes.Progress = Progress{Fraction: min(max(fraction, 0), 1), Message: message, At: now.UTC()}
+	if now.Sub(b.saved) < progressEvery {
+		return nil
+	}
+	b.saved = now
+	return r.save(ctx, ws, b.notes)
+}
+
+// recall finds what is known of a step; nil for nothing.
+func (r *Run) recall(ctx context.Context, ws WorkStore, name string) (*step, error) {
+	r.book.mu.Lock()
+	defer r.book.mu.Unlock()
+	if err := r.load(ctx, ws); err != nil {
+		return nil, err
+	}
+	if s, ok := r.book.notes.Steps[name]; ok {
+		return &s, nil
+	}
+	return nil, nil
+}
+
+func stepping(ctx context.Context, name string) (*Run, WorkStore, error) {
+	r := FromContext(ctx)
+	switch {
+	case r == nil || r.transactional:
+		return nil, nil, invalid("a step needs the context of a run in lease mode: that of Begin, Do or Take")
+	case name == "" || len(name) > MaxName:
+		return nil, nil, invalid("the step's name has %d bytes; it must have 1 to %d", len(name), MaxName)
+	}
+	ws, err := r.e.workStore()
+	return r, ws, err
+}
+
+// load reads the notes of earlier attempts. The caller holds the book's mu.
+func (r *Run) load(ctx context.Context, ws WorkStore) error {
+	if r.book.loaded {
+		return r.book.torn
+	}
+	rec := r.rec
+	if !r.taken && r.rec.Attempt > 1 {
+		err := r.e.step(ctx, claimTries, func(ctx context.Context) (err error) {
+			rec, err = ws.Look(ctx, r.rec.ID)
+			return err
+		})
+		if err != nil {
+			return r.saveError(ctx, err)
+		}
+	}
+	n, err := r.e.notes(rec)
+	if err != nil {
+		return err
+	}
+	r.book.notes, r.book.loaded = n, true
+	if len(rec.Notes) >= notesVersion {
+		r.book.version = binary.BigEndian.Uint64(rec.Notes)
+	}
+	return nil
+}
+
+// notes returns those of a record.
+func (e *Engine) notes(rec Record) (n notes, err error) {
+	if len(rec.Notes) == 0 {
+		return n, nil
+	}
+	plain, err := e.sealer.unwrap(rec.ID, sealedNotes, rec.Notes[min(notesVersion, len(rec.Notes)):])
+	if err == nil {
+		err = json.Unmarshal(plain, &n)
+	}
+	if err != nil {
+		return n, damaged(err)
+	}
+	return n, nil
+}
+
+// with returns the notes with one of their steps changed, or struck if s is nil.
+func (n notes) with(name string, s *step) notes {
+	steps := maps.Clone(n.Steps)
+	if steps == nil {
+		steps = make(map[string]step)
+	}
+	if s != nil {
+		steps[name] = *s
+	} else {
+		delete(steps, name)
+	}
+	n.Steps = steps
+	return n
+}
+
+// note writes a step down, or strikes it if s is nil.
+func (r *Run) note(ctx context.Context, ws WorkStore, name string, s *step) error {
+	b := &r.book
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.torn != nil {
+		return b.torn
+	}
+	after := b.notes.with(name, s)
+	if err := r.save(ctx, ws, after); err != nil {
+		return err
+	}
+	b.notes = after
+	return nil
+}
+
+// save writes notes. The caller holds the book's mu.
+func (r *Run) save(ctx context.Context, ws WorkStore, n notes) error {
+	packed, err := r.packNotes(n)
+	if err != nil {
+		return err
+	}
+	err = r.e.step(ctx, claimTries, func(ctx context.Context) error { return ws.Save(ctx, r.rec.Claim(), packed) })
+	if err != nil {
+		return r.saveError(ctx, err)
+	}
+	return nil
+}
+
+// packNotes prepares notes for the store. They begin with a version, so that a
+// write that was delayed on its way does not undo a later one. The caller holds
+// the book's mu.
+func (r *Run) packNotes(n notes) ([]byte, error) {
+	plain, err := json.Marshal(n)
+	if err != nil {
+		return nil, invalid("notes: %w", err)
+	}
+	if len(plain) > MaxNotes {
+		return nil, invalid("the notes of this operation would have %d bytes; at most %d", len(plain), MaxNotes)
+	}
+	r.book.version++
+	packed := binary.BigEndian.AppendUint64(nil, r.book.version)
+	return append(packed, r.e.sealer.wrap(r.rec.ID, sealedNotes, plain)...), nil
+}
+
+// saveError is the handler's error for notes that could not be read or written.
+func (r *Run) saveError(ctx context.Context, err error) error {
+	if own, ok := errors.AsType[*Error](err); ok {
+		return own
+	}
+	ev := Event{Kind: EventStoreFailed, ID: r.rec.ID, Class: r.op.Class, State: Running, Fence: r.rec.Fence, Attempt: r.rec.Attempt, Err: err}
+	kind := ErrStore
+	if errors.Is(err, ErrFenced) {
+		ev.Kind, kind = EventFenced, ErrFenced
+	}
+	r.e.observe(ctx, ev)
+	return &Error{Kind: kind, Execution: MayHaveExecuted, Cause: err}
+}
