@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/stet-go/stet/internal/fault"
 )
 
 const (
@@ -44,6 +46,9 @@ type Status struct {
 	AcceptedAt time.Time
 	// Progress is what its run has said last.
 	Progress Progress
+	// Doubt names a step that was begun, to run once, and of which nobody has
+	// seen the end: running it again would find the same doubt. "" for none.
+	Doubt string
 	// Outcome is what stands, once it is settled.
 	Outcome Outcome
 	// New reports that this very call has accepted it.
@@ -90,10 +95,12 @@ func (e *Engine) Accept(ctx context.Context, op Op, w Work) (Status, error) {
 		return Status{}, err
 	}
 	en, err := e.enter(ctx, t, func(ctx context.Context, t *ticket) (rec Record, err error) {
+		fault.At(fault.AcceptBefore)
 		err = e.step(ctx, claimTries, func(ctx context.Context) (err error) {
 			rec, err = ws.Accept(ctx, t.req, packed, w.After)
 			return err
 		})
+		fault.At(fault.AcceptAfter)
 		if err != nil {
 			err = e.refused(ctx, t, rec, err)
 		}
@@ -192,7 +199,7 @@ func (e *Engine) status(rec Record) (st Status, err error) {
 	if err != nil {
 		return st, err
 	}
-	st = Status{Record: rec, Op: op, Name: w.Name, AcceptedAt: w.At, Progress: n.Progress}
+	st = Status{Record: rec, Op: op, Name: w.Name, AcceptedAt: w.At, Progress: n.Progress, Doubt: n.doubt()}
 	st.Record.Result, st.Record.Work, st.Record.Notes = nil, nil, nil
 	switch {
 	case !rec.State.Settled():

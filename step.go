@@ -9,6 +9,8 @@ import (
 	"maps"
 	"sync"
 	"time"
+
+	"github.com/stet-go/stet/internal/fault"
 )
 
 // MaxNotes bounds what is kept of the steps and the progress of an operation
@@ -160,8 +162,10 @@ func StepTx[Tx, T any](ctx context.Context, s WorkTxStore[Tx], name string, fn f
 		if err != nil {
 			return err
 		}
+		fault.At(fault.StepBefore)
 		return s.SaveTx(ctx, tx, r.rec.Claim(), packed)
 	})
+	fault.At(fault.StepAfter)
 	switch {
 	case theirs != nil:
 		return v, theirs
@@ -302,7 +306,9 @@ func (r *Run) save(ctx context.Context, ws WorkStore, n notes) error {
 	if err != nil {
 		return err
 	}
+	fault.At(fault.StepBefore)
 	err = r.e.step(ctx, claimTries, func(ctx context.Context) error { return ws.Save(ctx, r.rec.Claim(), packed) })
+	fault.At(fault.StepAfter)
 	if err != nil {
 		return r.saveError(ctx, err)
 	}

@@ -105,6 +105,20 @@ type TxStore[Tx any] interface {
 	SettleTx(ctx context.Context, tx Tx, c Claim, out Outcome, keep Retention) error
 }
 
+// GroupTxStore is a TxStore that can hold many operations in one transaction.
+type GroupTxStore[Tx any] interface {
+	TxStore[Tx]
+
+	// RunGroup is RunTx for many keys, all different, in one transaction. Those
+	// that have a record, or are being run elsewhere, are left out: their
+	// record returned is zero. It calls fn for each of the others, one after
+	// the other. An error or a panic rolls all of them back. It does less than
+	// RunTx to find out what became of a commit: after an error that wraps
+	// ErrUnknown all may be committed, and RunTx will tell.
+	RunGroup(ctx context.Context, reqs []ClaimRequest, keep []Retention,
+		fn func(ctx context.Context, tx Tx, i int, rec Record) (Outcome, error)) ([]Record, error)
+}
+
 // Watcher is a Store that can tell when a record changes; without it waiters
 // poll.
 type Watcher interface {

@@ -190,7 +190,16 @@ func (c *Consumer[M]) transaction(ctx context.Context, op stet.Op, m M, deliveri
 	if c.used(deliveries - 1) {
 		return c.putAside(ctx, op, m, Decision{Attempts: deliveries, Err: errDelivered})
 	}
-	run, err := c.transact(ctx, op, m, nil)
+	var run *stet.Run
+	var err error
+	if c.groups != nil && deliveries == 1 { // what has come before may have been the group's undoing
+		var done func()
+		run, done = c.groups.join(ctx, op, m)
+		defer done()
+	}
+	if run == nil {
+		run, err = c.transact(ctx, op, m, nil)
+	}
 	switch {
 	case err == nil && run.Replayed():
 		return settled(run.Outcome())

@@ -86,6 +86,13 @@ type Options[M any] struct {
 	// DefaultConcurrency. With 1 they are handled in the order in which they
 	// are received, unless one has to be delivered again.
 	Concurrency int
+	// Group, with NewTx and a store that can do it (PostgreSQL's), is how many
+	// messages are handled in one transaction at most, one after the other:
+	// those that wait while others are being handled. One commit for all of
+	// them makes handlers fast that do little more than write. If one of them
+	// fails, or its key is known already, each is handled in a transaction of
+	// its own. At most stet.MaxGroup; default 1.
+	Group int
 	// MaxAttempts is how often a message is tried before its operation is
 	// settled as failed and the message dead-lettered. In lease mode it counts
 	// runs. In a transaction, which leaves no trace when it is rolled back, it
@@ -127,6 +134,8 @@ type Consumer[M any] struct {
 	handle func(context.Context, M) ([]byte, error)
 	// transact runs the handler in a transaction, or something instead.
 	transact func(ctx context.Context, op stet.Op, m M, instead func() (stet.Outcome, error)) (*stet.Run, error)
+	// groups has handlers run together; nil if they are not to.
+	groups *groups[M]
 }
 
 // New returns a consumer for a handler whose effects are outside of the engine's
@@ -173,6 +182,19 @@ func NewTx[Tx, M any](engine *stet.Engine, store stet.TxStore[Tx], o Options[M],
 			return stet.Outcome{State: stet.Completed, Result: result}, err
 		})
 	}
+	if o.Group < 2 {
+		return c, nil
+	}
+	together, ok := store.(stet.GroupTxStore[Tx])
+	if !ok {
+		return nil, invalid("Options.Group is %d, but the store %T has no transactions for more than one message", o.Group, store)
+	}
+	c.groups = &groups[M]{size: o.Group, lanes: max(minLanes, c.o.Concurrency/o.Group), run: func(ctx context.Context, ops []stet.Op, ms []M) []*stet.Run {
+		return stet.RunGroup(ctx, engine, together, ops, func(ctx context.Context, tx Tx, i int) (stet.Outcome, error) {
+			result, err := c.call(ctx, func() ([]byte, error) { return handle(ctx, tx, ms[i]) })
+			return stet.Outcome{State: stet.Completed, Result: result}, err
+		})
+	}}
 	return c, nil
 }
 
@@ -185,8 +207,8 @@ func newConsumer[M any](engine *stet.Engine, o Options[M], handler bool) (*Consu
 	case o.Operation == nil:
 		return nil, invalid("Options.Operation is required: it says which messages are the same; By makes one")
 	}
-	if o.Concurrency < 0 {
-		return nil, invalid("Options.Concurrency is negative: %d", o.Concurrency)
+	if o.Concurrency < 0 || o.Group < 0 || o.Group > stet.MaxGroup {
+		return nil, invalid("Options.Concurrency is %d, Group %d; neither may be negative, nor Group above %d", o.Concurrency, o.Group, stet.MaxGroup)
 	}
 	if o.Concurrency == 0 {
 		o.Concurrency = DefaultConcurrency

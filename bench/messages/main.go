@@ -28,6 +28,7 @@ var (
 	count   = flag.Int("messages", 10_000, "messages of about 1 KB in one measurement")
 	workers = flag.Int("workers", 64, "messages handled at a time")
 	n       = flag.Int("rounds", 5, "rounds")
+	group   = flag.Int("group", 32, "messages in one transaction, where they are grouped")
 	only    = flag.String("brokers", "rabbitmq,jetstream", "brokers, separated by commas")
 )
 
@@ -49,7 +50,7 @@ type broker interface {
 	// wrapped receives through stetmsg, with the memory store, or in
 	// transactions.
 	wrapped(ctx context.Context, engine *stet.Engine, handle func(ctx context.Context, id string) error) error
-	transactional(ctx context.Context, engine *stet.Engine, store *postgres.Store, handle func(ctx context.Context, tx pgx.Tx, id string) error) error
+	transactional(ctx context.Context, engine *stet.Engine, store *postgres.Store, group int, handle func(ctx context.Context, tx pgx.Tx, id string) error) error
 }
 
 type bench struct {
@@ -136,23 +137,29 @@ func (b *bench) compare(ctx context.Context, name string) error {
 				return err
 			})
 		})},
-		rounds.Contender{Name: "postgres", Measure: b.measure(ctx, func(ctx context.Context, done func()) error {
-			return b.broker.transactional(ctx, b.durable, b.store, func(ctx context.Context, tx pgx.Tx, id string) error {
-				defer done()
-				_, err := tx.Exec(ctx, insert, id, body)
-				return err
-			})
-		})},
+		rounds.Contender{Name: "postgres", Measure: b.transactional(ctx, 1)},
+		rounds.Contender{Name: "postgres grouped", Measure: b.transactional(ctx, *group)},
 	)
 	if err != nil {
 		return err
 	}
-	for _, c := range []string{"bare", "memory", "bare insert", "postgres"} {
+	for _, c := range []string{"bare", "memory", "bare insert", "postgres", "postgres grouped"} {
 		rounds.Figure("messages_"+name+"_"+strings.ReplaceAll(c, " ", "_"), rounds.Median(rates[c]), "messages/s")
 	}
 	rounds.Figure("messages_"+name+"_memory_ratio", rounds.Ratio(rates["memory"], rates["bare"]), "of bare")
 	rounds.Figure("messages_"+name+"_postgres_ratio", rounds.Ratio(rates["postgres"], rates["bare insert"]), "of bare with the same insert")
+	rounds.Figure("messages_"+name+"_postgres_grouped_ratio", rounds.Ratio(rates["postgres grouped"], rates["bare insert"]), "of bare with the same insert")
 	return nil
+}
+
+func (b *bench) transactional(ctx context.Context, group int) func() (float64, error) {
+	return b.measure(ctx, func(ctx context.Context, done func()) error {
+		return b.broker.transactional(ctx, b.durable, b.store, group, func(ctx context.Context, tx pgx.Tx, id string) error {
+			defer done()
+			_, err := tx.Exec(ctx, insert, id, body)
+			return err
+		})
+	})
 }
 
 var body = strings.Repeat("b", 1000)

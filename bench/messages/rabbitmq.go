@@ -101,6 +101,12 @@ func options[M any](envelope func(M) stetmsg.Envelope) stetmsg.Options[M] {
 	return stetmsg.Options[M]{Operation: stetmsg.By(envelope, stetmsg.Header("orders", "message-id")), Concurrency: *workers}
 }
 
+func grouped[M any](envelope func(M) stetmsg.Envelope, group int) stetmsg.Options[M] {
+	o := options(envelope)
+	o.Group = group
+	return o
+}
+
 func (b *rabbit) wrapped(ctx context.Context, engine *stet.Engine, handle func(context.Context, string) error) error {
 	c, err := stetmsg.New(engine, options(amqp.Envelope), func(ctx context.Context, m amqp091.Delivery) ([]byte, error) {
 		return nil, handle(ctx, m.MessageId)
@@ -108,8 +114,8 @@ func (b *rabbit) wrapped(ctx context.Context, engine *stet.Engine, handle func(c
 	return b.receive(ctx, c, err)
 }
 
-func (b *rabbit) transactional(ctx context.Context, engine *stet.Engine, store *postgres.Store, handle func(context.Context, pgx.Tx, string) error) error {
-	c, err := stetmsg.NewTx(engine, store, options(amqp.Envelope), func(ctx context.Context, tx pgx.Tx, m amqp091.Delivery) ([]byte, error) {
+func (b *rabbit) transactional(ctx context.Context, engine *stet.Engine, store *postgres.Store, group int, handle func(context.Context, pgx.Tx, string) error) error {
+	c, err := stetmsg.NewTx(engine, store, grouped(amqp.Envelope, group), func(ctx context.Context, tx pgx.Tx, m amqp091.Delivery) ([]byte, error) {
 		return nil, handle(ctx, tx, m.MessageId)
 	})
 	return b.receive(ctx, c, err)

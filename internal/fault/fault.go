@@ -27,14 +27,26 @@ const (
 	SweepAfter      Point = "sweep.after"
 	ResponseBefore  Point = "response.before"
 	ResponseAfter   Point = "response.after"
+
+	AcceptBefore Point = "accept.before"
+	AcceptAfter  Point = "accept.after"
+	StepBefore   Point = "step.before" // a step is about to be noted down
+	StepAfter    Point = "step.after"
+	RelayBefore  Point = "relay.before" // messages are about to be sent
+	RelaySent    Point = "relay.sent"   // and were; the store does not know yet
+	RelayAfter   Point = "relay.after"
 )
 
-// Points lists every place.
+// Points lists every place that an operation passes which runs at once.
 var Points = []Point{
 	ClaimBefore, ClaimAfter, HandlerBefore, HandlerAfter, SettleBefore, SettleAfter, CommitBefore, CommitAfter,
 	ReleaseBefore, ReleaseAfter, HeartbeatBefore, HeartbeatAfter, TakeoverBefore, TakeoverAfter,
 	SweepBefore, SweepAfter, ResponseBefore, ResponseAfter,
 }
+
+// WorkPoints lists the places that only accepted operations, and messages that
+// leave, pass.
+var WorkPoints = []Point{AcceptBefore, AcceptAfter, StepBefore, StepAfter, RelayBefore, RelaySent, RelayAfter}
 
 var hook atomic.Pointer[func(Point)]
 

@@ -113,13 +113,11 @@ func New(consumer *stetmsg.Consumer[amqp.Delivery], o Options) (*Receiver, error
 		o.DeadLetterQueue = o.Queue + ".dead"
 	}
 	o.QueueType = cmp.Or(o.QueueType, "quorum")
-	if o.Dial == nil {
-		if _, err := amqp.ParseURI(o.URL); err != nil { // its text has the password
-			return nil, receiver.Invalid("amqp", "Options.URL is malformed; it must be like amqp://user:password@host:5672/vhost, with what is special in a part percent-encoded")
-		}
-		url := o.URL
-		o.Dial = func(context.Context) (*amqp.Connection, error) { return amqp.Dial(url) }
+	dial, err := dialer(o.URL, o.Dial)
+	if err != nil {
+		return nil, err
 	}
+	o.Dial = dial
 	return &Receiver{consumer: consumer, o: o, patience: answerTimeout}, nil
 }
 

@@ -21,6 +21,7 @@ type statements struct {
 
 	enter, load, rival, commitNew, commitOld string // of transactions; for pgx
 	settleTx                                 string
+	enterGroup, finishGroup, tellGroup       string
 }
 
 // sqlInsert claims keys that nobody has used. A fence is drawn after the sort,
@@ -40,30 +41,35 @@ RETURNING id, fence, claimed_at`
 // sqlEnd settles and releases. It skips rows that others have locked: a
 // service may hold one for long in a transaction of its own (SettleTx), and
 // the rest of the batch must not wait for that. Those skipped are dealt with one
-// by one.
+// by one, and so are releases of accepted operations, which are another matter.
 const sqlEnd = `
 WITH l AS MATERIALIZED (
 	SELECT r.ctid AS at, u.*
-	FROM unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::boolean[], $5::bytea[], $6::interval[], $7::interval[], $8::interval[])
-		AS u (id, fence, state, gone, result, keep, forget, due)
+	FROM unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::boolean[], $5::bytea[], $6::interval[], $7::interval[], $8::interval[], $9::bytea[])
+		AS u (id, fence, state, gone, result, keep, forget, due, outbox)
 	JOIN {records} r ON r.id = u.id
-	WHERE r.fence = u.fence AND r.state IN (1, 5)
+	WHERE r.fence = u.fence AND r.state IN (1, 5) AND (u.state <> 4 OR r.work IS NULL)
 	FOR UPDATE OF r SKIP LOCKED
 )
 UPDATE {records} r SET state = l.state, gone = l.gone, result = l.result, lease_until = NULL,
 	settled_at = statement_timestamp(), expires_at = statement_timestamp() + l.keep,
-	forget_at = statement_timestamp() + l.forget, due_at = statement_timestamp() + l.due
+	forget_at = statement_timestamp() + l.forget, due_at = statement_timestamp() + l.due,
+	work = l.outbox, relay_due = CASE WHEN l.outbox IS NOT NULL THEN statement_timestamp() END,
+	notes = CASE WHEN l.state = 4 THEN r.notes END, cancel_at = NULL
 FROM l WHERE r.ctid = l.at
 RETURNING r.id, {notify}`
 
 // sqlEndFree is sqlEnd for one call.
 const sqlEndFree = `
 WITH l AS MATERIALIZED (
-	SELECT r.ctid AS at FROM {records} r WHERE r.id = $1 AND r.fence = $2 AND r.state IN (1, 5) FOR UPDATE SKIP LOCKED
+	SELECT r.ctid AS at FROM {records} r
+	WHERE r.id = $1 AND r.fence = $2 AND r.state IN (1, 5) AND ($3 <> 4 OR r.work IS NULL) FOR UPDATE SKIP LOCKED
 )
 UPDATE {records} r SET state = $3, gone = $4, result = $5, lease_until = NULL,
 	settled_at = statement_timestamp(), expires_at = statement_timestamp() + $6::interval,
-	forget_at = statement_timestamp() + $7::interval, due_at = statement_timestamp() + $8::interval
+	forget_at = statement_timestamp() + $7::interval, due_at = statement_timestamp() + $8::interval,
+	work = $9, relay_due = CASE WHEN $9::bytea IS NOT NULL THEN statement_timestamp() END,
+	notes = CASE WHEN $3 = 4 THEN r.notes END, cancel_at = NULL
 FROM l WHERE r.ctid = l.at
 RETURNING r.id, {notify}`
 
@@ -71,8 +77,10 @@ RETURNING r.id, {notify}`
 const sqlEndOne = `
 UPDATE {records} r SET state = $3, gone = $4, result = $5, lease_until = NULL,
 	settled_at = statement_timestamp(), expires_at = statement_timestamp() + $6::interval,
-	forget_at = statement_timestamp() + $7::interval, due_at = statement_timestamp() + $8::interval
-WHERE r.id = $1 AND r.fence = $2 AND r.state IN (1, 5)
+	forget_at = statement_timestamp() + $7::interval, due_at = statement_timestamp() + $8::interval,
+	work = $9, relay_due = CASE WHEN $9::bytea IS NOT NULL THEN statement_timestamp() END,
+	notes = CASE WHEN $3 = 4 THEN r.notes END, cancel_at = NULL
+WHERE r.id = $1 AND r.fence = $2 AND r.state IN (1, 5) AND ($3 <> 4 OR r.work IS NULL)
 RETURNING r.id, {notify}`
 
 const sqlInsertOne = `
@@ -102,7 +110,8 @@ UPDATE {records} r SET scope = $2, fingerprint = $3, owner = $4, fence = nextval
 	attempt = CASE WHEN r.forget_at <= statement_timestamp() THEN 1 ELSE r.attempt + 1 END,
 	gone = false, watched = false, result = NULL, claimed_at = statement_timestamp(),
 	lease_until = statement_timestamp() + $5::interval, due_at = statement_timestamp() + $5::interval,
-	settled_at = NULL, expires_at = NULL, forget_at = NULL
+	settled_at = NULL, expires_at = NULL, forget_at = NULL,
+	notes = CASE WHEN r.forget_at > statement_timestamp() THEN r.notes END
 WHERE r.id = $1 AND r.fence = $6 AND (r.state = 4 OR r.forget_at <= statement_timestamp())
 RETURNING ` + columns
 
@@ -143,17 +152,18 @@ SELECT (SELECT count(*) FROM d), (SELECT count(*) FROM parked), (SELECT count(*)
 func newStatements(n names) statements {
 	notify := "(CASE WHEN r.watched THEN pg_notify(" + literal(n.channel) + ", encode(r.id, 'hex')) END) IS NULL"
 	tell := "pg_notify(" + literal(n.channel) + ", encode($1, 'hex'))"
-	fill := strings.NewReplacer("{records}", n.records, "{fence}", literal(n.fence), "{notify}", notify, "{tell}", tell).Replace
+	fill := strings.NewReplacer("{records}", n.records, "{fence}", literal(n.fence), "{notify}", notify, "{tell}", tell,
+		"{tell each}", strings.Replace(tell, "$1", "u.id", 1)).Replace
 	make := func(name, sql string, oids ...uint32) *statement {
 		return &statement{name: "stet_" + name, sql: fill(sql), oids: oids}
 	}
-	ending := []uint32{oidBytesA, oidInt64A, oidInt16A, oidBoolA, oidBytesA, oidSpanA, oidSpanA, oidSpanA}
+	ending := []uint32{oidBytesA, oidInt64A, oidInt16A, oidBoolA, oidBytesA, oidSpanA, oidSpanA, oidSpanA, oidBytesA}
 	filter := []uint32{oidInt64, oidInt64, oidInt16A, oidBytes, oidInterval, oidInterval}
 	return statements{
 		insert:    make("insert", sqlInsert, oidBytesA, oidBytesA, oidBytesA, oidBytesA, oidSpanA),
 		end:       make("end", sqlEnd, ending...),
-		endOne:    make("end_one", sqlEndOne, oidBytes, oidInt64, oidInt16, oidBool, oidBytes, oidInterval, oidInterval, oidInterval),
-		endFree:   make("end_free", sqlEndFree, oidBytes, oidInt64, oidInt16, oidBool, oidBytes, oidInterval, oidInterval, oidInterval),
+		endOne:    make("end_one", sqlEndOne, oidBytes, oidInt64, oidInt16, oidBool, oidBytes, oidInterval, oidInterval, oidInterval, oidBytes),
+		endFree:   make("end_free", sqlEndFree, oidBytes, oidInt64, oidInt16, oidBool, oidBytes, oidInterval, oidInterval, oidInterval, oidBytes),
 		insertOne: make("insert_one", sqlInsertOne, oidBytes, oidBytes, oidBytes, oidBytes, oidInterval),
 		read:      make("read", sqlRead, oidBytesA),
 		extend:    make("extend", sqlExtend, oidBytesA, oidInt64A, oidInterval),
@@ -168,7 +178,7 @@ func newStatements(n names) statements {
 
 		// Stores with other tables may use the same connections.
 		finish: make(fmt.Sprintf("finish_%016x", hash64("finish", n.schema, n.table)), sqlCommitNew, oidBytes, oidBytes, oidBytes, oidBytes, oidInt64,
-			oidInt32, oidInt16, oidBool, oidBytes, oidTime, oidInt64, oidInt64, oidInt64, oidInt64),
+			oidInt32, oidInt16, oidBool, oidBytes, oidTime, oidInt64, oidInt64, oidInt64, oidInt64, oidBytes),
 		commit: make("commit", "commit"),
 
 		enter:     fill(sqlEnter),
@@ -177,5 +187,9 @@ func newStatements(n names) statements {
 		commitNew: fill(sqlCommitNew),
 		commitOld: fill(sqlCommitOld),
 		settleTx:  fill(sqlSettleTx),
+
+		enterGroup:  fill(sqlEnterGroup),
+		finishGroup: fill(sqlFinishGroup),
+		tellGroup:   fill(sqlTellGroup),
 	}
 }

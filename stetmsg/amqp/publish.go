@@ -1,0 +1,165 @@
+package amqp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/stetmsg/internal/receiver"
+)
+
+// unconfirmed is how many messages are on their way at a time.
+const unconfirmed = 500
+
+// PublisherOptions configure a Publisher. URL or Dial is required.
+type PublisherOptions struct {
+	// URL and Dial are as in Options.
+	URL  string
+	Dial func(ctx context.Context) (*amqp.Connection, error)
+	// Exchange is published to, with Message.To as the routing key. It must
+	// exist. Default: the default exchange, to which To is the name of a queue.
+	Exchange string
+}
+
+// Publisher publishes messages and has the broker confirm them. It connects when
+// it first has to, and again after a failure.
+type Publisher struct {
+	o        PublisherOptions
+	patience time.Duration
+
+	mu       sync.Mutex // held while publishing
+	link     *link      // nil: to be connected
+	ch       *amqp.Channel
+	returned chan amqp.Return
+}
+
+// NewPublisher returns a publisher; close it. Wrong options are errors of kind
+// stet.ErrInvalid.
+func NewPublisher(o PublisherOptions) (*Publisher, error) {
+	dial, err := dialer(o.URL, o.Dial)
+	if err != nil {
+		return nil, err
+	}
+	o.Dial = dial
+	return &Publisher{o: o, patience: answerTimeout}, nil
+}
+
+// dialer is dial, or one for url.
+func dialer(url string, dial func(context.Context) (*amqp.Connection, error)) (func(context.Context) (*amqp.Connection, error), error) {
+	switch {
+	case dial != nil:
+		return dial, nil
+	case url == "":
+		return nil, receiver.Invalid("amqp", "Options need a URL or Dial")
+	}
+	if _, err := amqp.ParseURI(url); err != nil { // its text has the password
+		return nil, receiver.Invalid("amqp", "Options.URL is malformed; it must be like amqp://user:password@host:5672/vhost, with what is special in a part percent-encoded")
+	}
+	return func(context.Context) (*amqp.Connection, error) { return amqp.Dial(url) }, nil
+}
+
+// Publish implements stetmsg.Publish: the messages are persistent, mandatory (one
+// that no queue gets is an error) and confirmed. The ID is the property
+// message-id. Message.Key is not used.
+func (p *Publisher) Publish(ctx context.Context, messages []stet.Message) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(messages) > 0 {
+		n := min(len(messages), unconfirmed)
+		if err := p.publish(ctx, messages[:n]); err != nil {
+			p.disconnect() // a late answer must not be taken for the next one's
+			return fmt.Errorf("stetmsg/amqp: %w", err)
+		}
+		messages = messages[n:]
+	}
+	return nil
+}
+
+// publish sends messages and waits until all are confirmed. The caller holds mu.
+func (p *Publisher) publish(ctx context.Context, messages []stet.Message) error {
+	if err := p.connect(ctx); err != nil {
+		return err
+	}
+	sent := make([]*amqp.DeferredConfirmation, len(messages))
+	for i, m := range messages {
+		err := p.link.bounded(func() (err error) {
+			sent[i], err = p.ch.PublishWithDeferredConfirmWithContext(ctx, p.o.Exchange, m.To, true, false, publishing(m))
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.patience)
+	defer cancel()
+	for _, s := range sent {
+		switch ok, err := s.WaitContext(ctx); {
+		case err != nil:
+			return fmt.Errorf("the broker has not confirmed in time: %w", err)
+		case !ok:
+			return errors.New("the broker refused a message")
+		}
+	}
+	select {
+	case back := <-p.returned: // it comes before the confirmation
+		return fmt.Errorf("the broker has no queue for a message to exchange %q: %d %s", p.o.Exchange, back.ReplyCode, back.ReplyText)
+	default:
+		return nil
+	}
+}
+
+func publishing(m stet.Message) amqp.Publishing {
+	out := amqp.Publishing{MessageId: m.ID, DeliveryMode: amqp.Persistent, Headers: amqp.Table{}, Body: m.Body}
+	for name, value := range m.Header {
+		if name == "content-type" {
+			out.ContentType = value
+			continue
+		}
+		out.Headers[name] = value
+	}
+	return out
+}
+
+// connect sees to it that there is a channel. The caller holds mu.
+func (p *Publisher) connect(ctx context.Context) error {
+	if p.ch != nil && !p.ch.IsClosed() {
+		return nil
+	}
+	p.disconnect()
+	conn, err := p.o.Dial(ctx)
+	if err != nil {
+		return err
+	}
+	p.link = &link{conn: conn, patience: p.patience}
+	return p.link.bounded(func() (err error) {
+		if p.ch, err = conn.Channel(); err != nil {
+			return err
+		}
+		p.returned = p.ch.NotifyReturn(make(chan amqp.Return, unconfirmed))
+		return p.ch.Confirm(false)
+	})
+}
+
+// disconnect drops the connection. The caller holds mu.
+func (p *Publisher) disconnect() {
+	if p.link != nil {
+		_ = p.link.conn.CloseDeadline(time.Now().Add(time.Second))
+		p.link, p.ch = nil, nil
+	}
+}
+
+// Close disconnects.
+func (p *Publisher) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.disconnect()
+	return nil
+}
+
+var _ stetmsg.Publish = (*Publisher)(nil).Publish

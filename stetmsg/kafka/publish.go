@@ -1,0 +1,32 @@
+package kafka
+
+import (
+	"context"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetmsg"
+)
+
+// Publisher returns a stetmsg.Publish that produces records: Message.To is the
+// topic, Message.Key the record's key, so that the records of one key keep their
+// order; the ID goes along in the header stetmsg.IDHeader. The client must ask for
+// the acknowledgement of all in-sync replicas, which is its default.
+func Publisher(cl *kgo.Client) stetmsg.Publish {
+	return func(ctx context.Context, messages []stet.Message) error {
+		recs := make([]*kgo.Record, len(messages))
+		for i, m := range messages {
+			recs[i] = &kgo.Record{Topic: m.To, Value: m.Body, Headers: []kgo.RecordHeader{{Key: stetmsg.IDHeader, Value: []byte(m.ID)}}}
+			if m.Key != "" {
+				recs[i].Key = []byte(m.Key)
+			}
+			for name, value := range m.Header {
+				if name != stetmsg.IDHeader {
+					recs[i].Headers = append(recs[i].Headers, kgo.RecordHeader{Key: name, Value: []byte(value)})
+				}
+			}
+		}
+		return cl.ProduceSync(ctx, recs...).FirstErr()
+	}
+}

@@ -1,0 +1,206 @@
+package stetmsg_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/store/memory"
+)
+
+// outside is a broker for messages that leave.
+type outside struct {
+	mu      sync.Mutex
+	got     []stet.Message
+	refuse  func(stet.Message) bool
+	publish int // calls
+}
+
+func (o *outside) Publish(_ context.Context, ms []stet.Message) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.publish++
+	for _, m := range ms {
+		if o.refuse != nil && o.refuse(m) {
+			return errors.New("refused")
+		}
+		o.got = append(o.got, m)
+	}
+	return nil
+}
+
+func (o *outside) bodies() (all []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, m := range o.got {
+		all = append(all, string(m.Body))
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (b *bench) relay(o *outside) *stetmsg.Relay {
+	b.t.Helper()
+	r, err := stetmsg.NewRelay(b.engine, o.Publish, stetmsg.RelayOptions{ErrorLog: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return r
+}
+
+// emitting is a handler that tells others, and ends as it is told.
+func emitting(end func(*stet.Run) error) handler {
+	return func(ctx context.Context, m order) ([]byte, error) {
+		run := stet.FromContext(ctx)
+		for _, what := range []string{"charged", "shipped"} {
+			if err := run.Emit(stet.Message{To: "events", Body: []byte(what + " " + m.ID)}); err != nil {
+				return nil, err
+			}
+		}
+		return nil, end(run)
+	}
+}
+
+func ok(*stet.Run) error { return nil }
+
+func TestMessagesLeaveWithTheOutcomeAndNotWithoutIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, out := inMemory(t, stet.Policy{}), &outside{}
+		r := b.relay(out)
+		for name, end := range map[string]func(*stet.Run) error{
+			"released": func(*stet.Run) error { return stet.ErrRetryable },
+			"parked":   func(run *stet.Run) error { run.OutcomeUnknown(0); return nil },
+		} {
+			b.consumer(emitting(end)).Decide(t.Context(), order{ID: name}, 1)
+			if n, err := r.Once(t.Context()); n != 0 || err != nil || len(out.got) != 0 {
+				t.Errorf("%s: %d relayed, %v, %v left", name, n, err, out.bodies())
+			}
+		}
+		c := b.consumer(emitting(ok))
+		for range 3 { // replays emit nothing
+			wants(t, c.Decide(t.Context(), order{ID: "1"}, 1), stetmsg.Ack, map[bool]stetmsg.Reason{true: stetmsg.Handled, false: stetmsg.Replayed}[len(out.got) == 0])
+			if _, err := r.Once(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * stetmsg.DefaultRelayAgain)
+		}
+		if got := out.bodies(); !slices.Equal(got, []string{"charged 1", "shipped 1"}) {
+			t.Errorf("what left: %q", got)
+		}
+	})
+}
+
+func TestMessageThatDidNotGetThroughIsSentAgainUnderTheSameID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, out := inMemory(t, stet.Policy{}), &outside{}
+		r := b.relay(out)
+		b.consumer(emitting(ok)).Decide(t.Context(), order{ID: "1"}, 1)
+		first := true
+		out.refuse = func(m stet.Message) bool { defer func() { first = false }(); return !first } // one of two got there
+		if n, err := r.Once(t.Context()); n != 0 || err == nil {
+			t.Fatalf("%d, %v", n, err)
+		}
+		if n, err := r.Once(t.Context()); n != 0 || err != nil {
+			t.Fatalf("not yet due: %d, %v", n, err)
+		}
+		out.refuse = nil
+		time.Sleep(stetmsg.DefaultRelayAgain)
+		if n, err := r.Once(t.Context()); n != 1 || err != nil {
+			t.Fatalf("%d, %v", n, err)
+		}
+		if len(out.got) != 3 || out.got[0].ID != out.got[1].ID || out.got[1].ID == out.got[2].ID || out.got[0].ID == "" {
+			t.Errorf("sent: %+v", out.got)
+		}
+	})
+}
+
+func TestMessageThatIsRefusedHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := inMemory(t, stet.Policy{})
+		out := &outside{refuse: func(m stet.Message) bool { return string(m.Body) == "charged 3" }}
+		c := b.consumer(emitting(ok))
+		for i := range 6 {
+			c.Decide(t.Context(), order{ID: fmt.Sprint(i)}, 1)
+		}
+		if n, err := b.relay(out).Once(t.Context()); n != 5 || err == nil {
+			t.Errorf("%d relayed, %v; want 5 and an error", n, err)
+		}
+	})
+}
+
+func TestRelayIsWokenAndEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, out := inMemory(t, stet.Policy{}), &outside{}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- b.relay(out).Run(ctx) }()
+		synctest.Wait()
+		began := time.Now()
+		b.consumer(emitting(ok)).Decide(t.Context(), order{ID: "1"}, 1)
+		synctest.Wait()
+		if len(out.got) != 2 || !time.Now().Equal(began) {
+			t.Errorf("%d messages after %v", len(out.got), time.Since(began))
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestTwoRelaysSendEachMessageOnceWhileNothingFails: repetitions are for failures.
+func TestTwoRelaysSendEachMessageOnceWhileNothingFails(t *testing.T) {
+	b, out := inMemory(t, stet.Policy{}), &outside{}
+	c := b.consumer(emitting(ok))
+	for i := range 500 {
+		c.Decide(t.Context(), order{ID: fmt.Sprint(i)}, 1)
+	}
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for r := b.relay(out); ; {
+				if n, err := r.Once(t.Context()); n == 0 || err != nil {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if got := out.bodies(); len(got) != 1000 || len(slices.Compact(got)) != 1000 {
+		t.Errorf("%d messages left; want 1000, each once", len(got))
+	}
+}
+
+func TestRelayRefusesWhatCannotWork(t *testing.T) {
+	b, out := inMemory(t, stet.Policy{}), &outside{}
+	plain, err := stet.New(struct{ stet.Store }{memory.New(memory.Options{})}, stet.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
+	for name, try := range map[string]func() error{
+		"no engine":    func() error { _, err := stetmsg.NewRelay(nil, out.Publish, stetmsg.RelayOptions{}); return err },
+		"no publisher": func() error { _, err := stetmsg.NewRelay(b.engine, nil, stetmsg.RelayOptions{}); return err },
+		"no messages":  func() error { _, err := stetmsg.NewRelay(plain, out.Publish, stetmsg.RelayOptions{}); return err },
+		"batch": func() error {
+			_, err := stetmsg.NewRelay(b.engine, out.Publish, stetmsg.RelayOptions{Batch: 1001})
+			return err
+		},
+		"negative time": func() error {
+			_, err := stetmsg.NewRelay(b.engine, out.Publish, stetmsg.RelayOptions{Poll: -1})
+			return err
+		},
+	} {
+		if err := try(); !errors.Is(err, stet.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/fault"
+)
+
+// sqlEnterGroup is sqlEnter for many keys that nobody has used: 0 for one that is
+// being run, or has a record.
+const sqlEnterGroup = `
+SELECT CASE WHEN r.id IS NULL AND pg_try_advisory_xact_lock(u.key) THEN
+		CASE WHEN pg_try_advisory_xact_lock(u.lid, u.finger) THEN nextval({fence}::regclass) ELSE nextval({fence}::regclass) END
+	ELSE 0 END, statement_timestamp()
+FROM unnest($1::bigint[], $2::integer[], $3::integer[], $4::bytea[]) WITH ORDINALITY AS u (key, lid, finger, id, n)
+LEFT JOIN {records} r ON r.id = u.id
+ORDER BY u.n`
+
+// sqlFinishGroup is sqlCommitNew for many.
+const sqlFinishGroup = `
+INSERT INTO {records} (id, scope, fingerprint, owner, fence, attempt, state, gone, result, claimed_at, settled_at, expires_at, forget_at, due_at)
+SELECT u.id, u.scope, u.fingerprint, u.owner, u.fence, 1, u.state, u.gone, u.result, $9::timestamptz,
+	statement_timestamp(), statement_timestamp() + u.keep * interval '1 microsecond',
+	statement_timestamp() + u.forget * interval '1 microsecond', statement_timestamp() + u.due * interval '1 microsecond'
+FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bytea[], $5::bigint[], $6::smallint[], $7::boolean[], $8::bytea[],
+	$10::bigint[], $11::bigint[], $12::bigint[]) AS u (id, scope, fingerprint, owner, fence, state, gone, result, keep, forget, due)
+ORDER BY u.id
+RETURNING settled_at`
+
+// sqlTellGroup tells whoever waits for one of these keys.
+const sqlTellGroup = `
+SELECT CASE WHEN NOT pg_try_advisory_xact_lock(u.waiters) THEN {tell each} END
+FROM unnest($1::bytea[], $2::bigint[]) AS u (id, waiters)`
+
+// group is one try of RunGroup.
+type group struct {
+	s     *Store
+	reqs  []stet.ClaimRequest
+	keep  []stet.Retention
+	tx    pgx.Tx
+	locks []locks
+
+	free    []int // of reqs
+	fences  []int64
+	claimed time.Time
+	outs    []stet.Outcome // of free
+}
+
+// RunGroup implements stet.GroupTxStore. Keys that have a record, or are being
+// run elsewhere, are left out.
+func (s *Store) RunGroup(ctx context.Context, reqs []stet.ClaimRequest, keep []stet.Retention,
+	fn func(ctx context.Context, tx pgx.Tx, i int, rec stet.Record) (stet.Outcome, error)) ([]stet.Record, error) {
+	if s.closed.Load() {
+		return nil, errClosed
+	}
+	tx, err := s.pool.BeginTx(ctx, s.o.TxOptions)
+	if err != nil {
+		return nil, explain("begin", err)
+	}
+	defer func() { // also when fn panics; after a commit it does nothing
+		ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+		defer cancel()
+		_ = tx.Rollback(ctx)
+	}()
+	g := &group{s: s, reqs: reqs, keep: keep, tx: tx}
+	if err := g.enter(ctx); err != nil {
+		return nil, explain("begin", err)
+	}
+	recs := make([]stet.Record, len(reqs))
+	for n, i := range g.free {
+		rec := stet.Record{ID: reqs[i].ID, Scope: reqs[i].Scope, State: stet.Running, Fingerprint: reqs[i].Fingerprint,
+			Owner: reqs[i].Owner, Fence: g.fences[n], Attempt: 1, LeaseLeft: reqs[i].Lease, ClaimedAt: g.claimed}
+		out, err := fn(ctx, &guarded{Tx: tx}, i, rec)
+		switch {
+		case err != nil:
+			return nil, err
+		case !out.State.Settled():
+			return nil, fmt.Errorf("%w: an outcome is completed or failed, not %v", stet.ErrInvalid, out.State)
+		case out.Outbox != nil:
+			return nil, fmt.Errorf("%w: messages do not leave from a group", stet.ErrInvalid)
+		}
+		g.outs = append(g.outs, out)
+		recs[i] = rec
+	}
+	if len(g.free) == 0 {
+		return recs, nil
+	}
+	at, err := g.leave(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for n, i := range g.free {
+		recs[i] = settled(recs[i], &ending{out: g.outs[n], keep: keep[i]}, at)
+	}
+	return recs, nil
+}
+
+// enter locks the keys that are free.
+func (g *group) enter(ctx context.Context) error {
+	n := len(g.reqs)
+	keys, ids, fingers, records := make([]int64, n), make([]int32, n), make([]int32, n), make([][]byte, n)
+	g.locks = make([]locks, n)
+	for i := range g.reqs {
+		l := g.s.locks(g.reqs[i].ID, g.reqs[i].Fingerprint)
+		g.locks[i], keys[i], ids[i], fingers[i], records[i] = l, l.key, l.id, l.finger, g.reqs[i].ID[:]
+	}
+	rows, err := g.tx.Query(ctx, g.s.sql.enterGroup, keys, ids, fingers, records)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for i := 0; rows.Next(); i++ {
+		var fence int64
+		if err := rows.Scan(&fence, &g.claimed); err != nil {
+			return err
+		}
+		if fence > 0 {
+			g.free, g.fences = append(g.free, i), append(g.fences, fence)
+		}
+	}
+	return rows.Err()
+}
+
+// leave writes the records and commits.
+func (g *group) leave(ctx context.Context) (at time.Time, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.s.commitTimeout)
+	defer cancel()
+	n := len(g.free)
+	ids, scopes, fingerprints, owners, results := make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n)
+	states, gone := make([]int16, n), make([]bool, n)
+	keep, forget, due, waiters := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
+	for k, i := range g.free {
+		req, out := &g.reqs[i], g.outs[k]
+		e := &ending{out: out, keep: g.keep[i]}
+		ids[k], scopes[k], fingerprints[k], owners[k] = req.ID[:], req.Scope[:], req.Fingerprint[:], req.Owner[:]
+		states[k], gone[k], results[k] = int16(out.State), out.Gone, out.Result
+		if !out.Gone && out.Result == nil {
+			results[k] = []byte{}
+		}
+		keep[k], forget[k], due[k] = micros(e.keep.Result), micros(e.keep.Tombstone), micros(e.due())
+		waiters[k] = g.locks[i].waiters
+	}
+	fault.At(fault.CommitBefore)
+	defer fault.At(fault.CommitAfter)
+	var b pgx.Batch
+	b.Queue(g.s.sql.finishGroup, ids, scopes, fingerprints, owners, g.fences, states, gone, results, g.claimed, keep, forget, due).
+		Query(func(rows pgx.Rows) error {
+			for rows.Next() {
+				if err := rows.Scan(&at); err != nil {
+					return err
+				}
+			}
+			return rows.Err()
+		})
+	b.Queue(g.s.sql.tellGroup, ids, waiters)
+	if err := g.tx.SendBatch(ctx, &b).Close(); err != nil {
+		return at, fmt.Errorf("%w (nothing was committed)", explain("commit", err))
+	}
+	if err := g.tx.Commit(ctx); err != nil {
+		if answered(err) {
+			return at, fmt.Errorf("%w (nothing was committed)", explain("commit", err))
+		}
+		return at, errors.Join(stet.ErrUnknown, explain("commit", err))
+	}
+	return at, nil
+}

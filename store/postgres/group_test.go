@@ -1,0 +1,212 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetmsg"
+)
+
+func requests(keys ...string) (reqs []stet.ClaimRequest, keeps []stet.Retention) {
+	for _, k := range keys {
+		reqs, keeps = append(reqs, request(k)), append(keeps, keep)
+	}
+	return reqs, keeps
+}
+
+func chargeEach(ctx context.Context, tx pgx.Tx, _ int, rec stet.Record) (stet.Outcome, error) {
+	return charge(ctx, tx, rec)
+}
+
+func TestGroupIsOneCommit(t *testing.T) {
+	s := ledger(t, Options{})
+	boom := errors.New("boom")
+	reqs, keeps := requests("a", "b", "c")
+	for name, end := range map[string]func(){"error": func() {}, "panic": func() { panic(boom) }, "goexit": runtime.Goexit} {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			defer func() { _ = recover() }()
+			_, err := s.RunGroup(context.Background(), reqs, keeps, func(ctx context.Context, tx pgx.Tx, i int, rec stet.Record) (stet.Outcome, error) {
+				out, err := charge(ctx, tx, rec)
+				if i == 2 {
+					end()
+					err = boom
+				}
+				return out, err
+			})
+			if !errors.Is(err, boom) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}()
+		<-done
+		if n := charges(t, s); n != 0 {
+			t.Fatalf("%s: %d charges", name, n)
+		}
+	}
+	recs, err := s.RunGroup(context.Background(), reqs, keeps, chargeEach)
+	if err != nil || charges(t, s) != 3 {
+		t.Fatalf("%v, %d charges", err, charges(t, s))
+	}
+	for i, rec := range recs {
+		now := mustRead(t, s, reqs[i].ID)
+		if now.State != stet.Completed || string(now.Result) != "charged" || now.Owner != reqs[i].Owner || now.Fence != rec.Fence ||
+			!now.SettledAt.Equal(rec.SettledAt) || !now.ExpiresAt.Equal(rec.ExpiresAt) || !now.ForgetAt.Equal(rec.ForgetAt) || now.Scope != reqs[i].Scope {
+			t.Errorf("the store has %+v\nreturned was %+v", now, rec)
+		}
+	}
+	if n := s.Pool().Stat().AcquiredConns(); n != 0 {
+		t.Errorf("%d connections of the pool are still in use", n)
+	}
+}
+
+func TestGroupLeavesOutWhatIsKnownOrRuns(t *testing.T) {
+	s := ledger(t, Options{})
+	mustSettle(t, s, mustClaim(t, s, request("settled")).Claim(), "before")
+	mustClaim(t, s, request("leased"))
+	entered, leave := make(chan struct{}), make(chan struct{})
+	running := make(chan error, 1)
+	go func() {
+		_, err := s.RunTx(context.Background(), request("in a transaction"), keep, func(context.Context, pgx.Tx, stet.Record) (stet.Outcome, error) {
+			close(entered)
+			<-leave
+			return completed("x"), nil
+		})
+		running <- err
+	}()
+	<-entered
+	reqs, keeps := requests("settled", "new", "leased", "in a transaction")
+	ran := 0
+	recs, err := s.RunGroup(context.Background(), reqs, keeps, func(ctx context.Context, tx pgx.Tx, i int, rec stet.Record) (stet.Outcome, error) {
+		ran++
+		return chargeEach(ctx, tx, i, rec)
+	})
+	close(leave)
+	if err := errors.Join(err, <-running); err != nil {
+		t.Fatal(err)
+	}
+	if ran != 1 || charges(t, s) != 1 || recs[1].State != stet.Completed {
+		t.Errorf("%d ran, %d charges, %+v", ran, charges(t, s), recs)
+	}
+	for _, i := range []int{0, 2, 3} {
+		if recs[i].State != stet.None {
+			t.Errorf("%d: %+v", i, recs[i])
+		}
+	}
+}
+
+// TestOtherTransactionsSeeThatAGroupRuns: a single one, and another group.
+func TestOtherTransactionsSeeThatAGroupRuns(t *testing.T) {
+	s := ledger(t, Options{})
+	reqs, keeps := requests("a", "b")
+	_, err := s.RunGroup(context.Background(), reqs, keeps, func(ctx context.Context, tx pgx.Tx, i int, rec stet.Record) (stet.Outcome, error) {
+		if i == 1 {
+			rival := request("a")
+			got, err := s.RunTx(ctx, rival, keep, charge)
+			if err != nil || got.State != stet.Running || got.Owner == rival.Owner {
+				t.Errorf("a single transaction beside the group: %+v, %v", got, err)
+			}
+			rivals, keeps := requests("a", "c")
+			recs, err := s.RunGroup(ctx, rivals, keeps, chargeEach)
+			if err != nil || recs[0].State != stet.None || recs[1].State != stet.Completed {
+				t.Errorf("another group beside it: %+v, %v", recs, err)
+			}
+		}
+		return chargeEach(ctx, tx, i, rec)
+	})
+	if err != nil || charges(t, s) != 3 {
+		t.Errorf("%v, %d charges", err, charges(t, s))
+	}
+}
+
+func TestGroupThatEmitsIsLeftToSingleTransactions(t *testing.T) {
+	s := ledger(t, Options{})
+	reqs, keeps := requests("a")
+	_, err := s.RunGroup(context.Background(), reqs, keeps, func(ctx context.Context, tx pgx.Tx, i int, rec stet.Record) (stet.Outcome, error) {
+		out, err := chargeEach(ctx, tx, i, rec)
+		out.Outbox = []byte("a message")
+		return out, err
+	})
+	if !errors.Is(err, stet.ErrInvalid) || charges(t, s) != 0 {
+		t.Errorf("%v, %d charges", err, charges(t, s))
+	}
+}
+
+// TestConsumerThatGroupsHasEachEffectOnce: with repetitions, and handlers that
+// fail, panic and emit now and then.
+func TestConsumerThatGroupsHasEachEffectOnce(t *testing.T) {
+	s := open(t, nil, Options{})
+	execSQL(t, s.Pool(), "CREATE TABLE effects (key text)")
+	engine, err := stet.New(s, stet.Options{SweepEvery: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	var calls atomic.Int64
+	var transactions sync.Map
+	consumer, err := stetmsg.NewTx(engine, s, stetmsg.Options[string]{
+		Operation:   func(m string) (stet.Op, error) { return stet.Op{Scope: "orders", Key: m}, nil },
+		Concurrency: 32, Group: 8, MaxAttempts: -1, Backoff: func(int) time.Duration { return time.Millisecond },
+		ErrorLog: slog.New(slog.DiscardHandler),
+	}, func(ctx context.Context, tx pgx.Tx, m string) ([]byte, error) {
+		if _, err := tx.Exec(ctx, "INSERT INTO effects VALUES ($1)", stet.FromContext(ctx).Key()); err != nil {
+			return nil, err
+		}
+		switch calls.Add(1) % 37 {
+		case 0:
+			return nil, errors.New("the warehouse did not answer")
+		case 20:
+			panic("the warehouse is on fire")
+		}
+		transactions.Store(tx.Conn().PgConn().PID(), true)
+		return []byte(m), nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n, copies = 300, 3
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, 32)
+	for i := range n * copies {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			for deliveries := 1; ; deliveries++ {
+				d := consumer.Decide(t.Context(), "order-"+strconv.Itoa(i%n), deliveries)
+				if d.Action == stetmsg.Ack {
+					return
+				}
+				if d.Action != stetmsg.Retry {
+					t.Errorf("%v: %v", d.Action, d.Err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	var rows, distinct, records int
+	if err := s.Pool().QueryRow(t.Context(), "SELECT count(*), count(DISTINCT key), (SELECT count(*) FROM stet.records WHERE state = 2) FROM effects").Scan(&rows, &distinct, &records); err != nil {
+		t.Fatal(err)
+	}
+	if rows != n || distinct != n || records != n {
+		t.Errorf("%d effects of %d messages, %d records; want %d", rows, distinct, records, n)
+	}
+	var commits int
+	if err := s.Pool().QueryRow(t.Context(), "SELECT count(DISTINCT xmin::text) FROM effects").Scan(&commits); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d handler calls, %d effects in %d commits", calls.Load(), rows, commits)
+	if commits > n*3/4 {
+		t.Errorf("%d effects in %d commits: they were hardly grouped", n, commits)
+	}
+}
