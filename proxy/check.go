@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"path"
 	"regexp"
 	"slices"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/dashboard"
+	"github.com/stet-go/stet/internal/desk"
 	"github.com/stet-go/stet/stethttp"
 )
 
@@ -153,18 +156,50 @@ func (c *Config) checkListeners() error {
 			return at("tls", "%w", err)
 		}
 	}
-	admin := orDefault(c.Admin.Listen, DefaultAdmin)
-	if admin == "off" {
-		return nil
-	}
-	host, _, err := net.SplitHostPort(admin)
+	token, err := c.Admin.check()
 	if err != nil {
-		return &misplaced{[]any{"admin", "listen"}, fmt.Errorf(`%q is no address: host:port, or "off"`, admin)}
+		return err
 	}
-	if ip := net.ParseIP(host); c.Admin.Token == "" && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return &misplaced{[]any{"admin", "token"}, fmt.Errorf("required, because %s can be reached from other hosts", admin)}
-	}
+	c.token = token
 	return nil
+}
+
+// check returns the token, which may be "".
+func (a Admin) check() (token string, err error) {
+	bad := func(field, format string, args ...any) (string, error) {
+		return "", &misplaced{[]any{"admin", field}, fmt.Errorf(format, args...)}
+	}
+	token, field := a.Token, "token"
+	if a.TokenFile != "" {
+		if token != "" {
+			return bad("token_file", "there is a token, too; leave one of them out")
+		}
+		field = "token_file"
+		text, err := os.ReadFile(a.TokenFile)
+		if err != nil {
+			return bad(field, "%w", err)
+		}
+		if token = strings.TrimRight(string(text), "\r\n"); token == "" {
+			return bad(field, "%s is empty", a.TokenFile)
+		}
+	}
+	if token != "" {
+		if err := dashboard.CheckToken(token); err != nil {
+			return bad(field, "%w", err)
+		}
+	}
+	listen := orDefault(a.Listen, DefaultAdmin)
+	if listen == "off" {
+		return token, nil
+	}
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return bad("listen", `%q is no address: host:port, or "off"`, listen)
+	}
+	if token == "" && !desk.LoopbackName(host) {
+		return bad("token", "required, because %s can be reached from other hosts; write ${STET_ADMIN_TOKEN}, say, and set that", listen)
+	}
+	return token, nil
 }
 
 // checkRoute finds out what is wrong with a route by building it on nothing.

@@ -42,6 +42,8 @@ type Config struct {
 	Scope  *Scope  `yaml:"scope"`
 	Routes []Route `yaml:"routes"`
 
+	token string // of Admin, when checked
+
 	name string
 	root *yaml.Node // where fields are, for errors
 	// secrets are values that came from variables.
@@ -61,9 +63,17 @@ type TLS struct {
 type Admin struct {
 	// Listen is its address, or "off". Default DefaultAdmin.
 	Listen string `yaml:"listen"`
-	// Token is the bearer token that requests must have; required unless the
-	// address is of the loopback interface. /healthz and /readyz need none.
+	// Token is the bearer token that requests must have, of dashboard.MinToken
+	// bytes or more; required unless the address is of the loopback interface.
+	// There, without one, operations can be looked at, and nothing else. /healthz
+	// and /readyz need none.
 	Token string `yaml:"token"`
+	// TokenFile is a file with the token, instead of it. Proxy.Reload reads it
+	// again, and the token before counts no more.
+	TokenFile string `yaml:"token_file"`
+	// Audit is a file that changes by operators are appended to, as JSON, a line
+	// each. Default: the log.
+	Audit string `yaml:"audit"`
 }
 
 // Upstream is the service that is protected.

@@ -80,8 +80,14 @@ func ExampleConfig_Check() {
 }
 
 func ExampleNewAdmin() {
-	store := memory.New(memory.Options{})
-	admin := proxy.NewAdmin(store, "", nil)
+	config := &proxy.Config{Upstream: proxy.Upstream{URL: "http://127.0.0.1:3000"}}
+	p, err := proxy.New(memory.New(memory.Options{}), config, proxy.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer p.Close()
+	admin := proxy.NewAdmin(p, nil) // for http.ListenAndServe(config.Admin.Listen, admin)
 	ask := func() {
 		w := httptest.NewRecorder()
 		admin.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/readyz", nil))

@@ -35,6 +35,7 @@ import (
 	"sync"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/dashboard"
 	"github.com/stet-go/stet/stethttp"
 )
 
@@ -45,6 +46,11 @@ type Options struct {
 	// ErrorLog gets what goes wrong; never a key or a body. Default
 	// slog.Default().
 	ErrorLog *slog.Logger
+	// Audit gets the changes that operators make: see dashboard.Options.
+	// Default: the handler of ErrorLog.
+	Audit slog.Handler
+	// Store says what the store is, for operators, without a password.
+	Store string
 }
 
 // Proxy is the http.Handler for traffic. It is safe for concurrent use.
@@ -52,6 +58,8 @@ type Proxy struct {
 	store    stet.Store
 	observer stet.Observer // may be nil
 	log      *slog.Logger
+	audit    slog.Handler
+	place    string // of the store, for operators
 
 	mu     sync.Mutex // guards now and closed
 	now    *generation
@@ -69,7 +77,10 @@ func New(store stet.Store, c *Config, o Options) (*Proxy, error) {
 	if o.ErrorLog == nil {
 		o.ErrorLog = slog.Default()
 	}
-	p := &Proxy{store: store, observer: o.Observer, log: o.ErrorLog}
+	if o.Audit == nil {
+		o.Audit = o.ErrorLog.Handler()
+	}
+	p := &Proxy{store: store, observer: o.Observer, log: o.ErrorLog, audit: o.Audit, place: o.Store}
 	g, err := p.build(c)
 	if err != nil {
 		return nil, err
@@ -82,7 +93,7 @@ func New(store stet.Store, c *Config, o Options) (*Proxy, error) {
 // Reload replaces the configuration, or changes nothing if there is an error.
 // Requests that are being served go on under the one that they began with. What
 // a proxy is built around cannot change while it runs: Listen, Admin, TLS, Store
-// and Namespace.
+// and Namespace; but what is in Admin.TokenFile can.
 func (p *Proxy) Reload(c *Config) error {
 	p.mu.Lock()
 	before := p.now.config
@@ -139,6 +150,13 @@ func (p *Proxy) close() error {
 	return err
 }
 
+// token is the one that operators must have now.
+func (p *Proxy) token() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.now.config.token
+}
+
 // enter returns the generation that serves a request, whose requests.Done the
 // caller calls; nil once the proxy is closed.
 func (p *Proxy) enter() *generation {
@@ -169,6 +187,7 @@ type generation struct {
 	transport *http.Transport
 	mux       *http.ServeMux // whose handlers are routes
 	passing   http.Handler
+	operators http.Handler
 	headers   []string // of keys and scopes, in canonical form
 	requests  sync.WaitGroup
 }
@@ -268,6 +287,9 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 	if err != nil {
 		return nil, err
 	}
+	if g.operators, err = p.dashboard(g.engine, c, checked); err != nil {
+		return nil, errors.Join(err, g.close())
+	}
 	f := newForwarder(c, checked.upstream, g.transport, p.log)
 	g.passing = f.handler(nil)
 	g.headers = []string{"X-Idempotency-Key"}
@@ -291,6 +313,15 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 		}
 	}
 	return g, nil
+}
+
+// dashboard returns what operators work at.
+func (p *Proxy) dashboard(e *stet.Engine, c *Config, checked *checked) (http.Handler, error) {
+	o := dashboard.Options{Token: c.token, Loopback: c.token == "", Namespace: c.Namespace, Store: p.place, Audit: p.audit, ErrorLog: p.log}
+	for _, cr := range checked.routes {
+		o.Classes = append(o.Classes, cr.class())
+	}
+	return dashboard.New(e, o)
 }
 
 // String returns what is protected, in a few words, for a log.

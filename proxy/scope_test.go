@@ -1,7 +1,6 @@
 package proxy_test
 
 import (
-	"context"
 	"crypto/ed25519"
 	"crypto/sha256"
 	"crypto/tls"
@@ -10,8 +9,6 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/pem"
-	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -184,50 +181,4 @@ func TestMTLSScopeIsTheSubjectOfTheVerifiedCertificate(t *testing.T) {
 			t.Errorf("verified %v: %d %s", verified, w.Code, w.Body)
 		}
 	}
-}
-
-func TestAdminIsReadyWhileTheStoreAnswersAndNotWhileDraining(t *testing.T) {
-	store := &deaf{Store: memory.New(memory.Options{})}
-	a := proxy.NewAdmin(store, "secret", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "metrics") }))
-	get := func(path, token string) (int, string) {
-		r := httptest.NewRequest("GET", path, nil)
-		if token != "" {
-			r.Header.Set("Authorization", "Bearer "+token)
-		}
-		w := httptest.NewRecorder()
-		a.ServeHTTP(w, r)
-		return w.Code, w.Body.String()
-	}
-	want := func(path, token string, status int) {
-		t.Helper()
-		if got, body := get(path, token); got != status {
-			t.Errorf("%s with %q: %d %s, want %d", path, token, got, body, status)
-		}
-	}
-	want("/healthz", "", 200)
-	want("/readyz", "", 200)
-	want("/metrics", "", 401)
-	want("/metrics", "secre", 401)
-	want("/metrics", "secret", 200)
-	want("/elsewhere", "secret", 404)
-	store.down = true
-	want("/readyz", "", 503)
-	want("/healthz", "", 200)
-	store.down = false
-	a.Drain()
-	want("/readyz", "", 503)
-	want("/healthz", "", 200)
-}
-
-// deaf is a store that may be down.
-type deaf struct {
-	*memory.Store
-	down bool
-}
-
-func (d *deaf) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
-	if d.down {
-		return stet.Record{}, errors.New("down")
-	}
-	return d.Store.Read(ctx, id)
 }

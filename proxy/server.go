@@ -2,19 +2,17 @@ package proxy
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
 	"os"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/desk"
 )
 
 // Config returns the configuration of a listener with TLS.
@@ -45,17 +43,22 @@ func (t *TLS) Config() (*tls.Config, error) {
 //
 //   - /healthz: 200 as long as the process serves;
 //   - /readyz: 200 when the store answers, 503 when not, and while draining;
-//   - /metrics, if there is a handler for it.
+//   - /metrics, if there is a handler for it;
+//   - the page and the API of package dashboard, at the root.
+//
+// With Admin.Token, the metrics and the API take it. Without, the listener has to
+// be of the loopback interface, and operations can only be looked at.
 type AdminHandler struct {
-	store    stet.Store
-	token    string
+	proxy    *Proxy
 	metrics  http.Handler
 	draining atomic.Bool
 }
 
-// NewAdmin returns the handler for operators. metrics may be nil.
-func NewAdmin(store stet.Store, token string, metrics http.Handler) *AdminHandler {
-	return &AdminHandler{store: store, token: token, metrics: metrics}
+// NewAdmin returns the handler for operators of a proxy, with the token of its
+// configuration: a TokenFile is read again when that is reloaded. metrics may be
+// nil.
+func NewAdmin(p *Proxy, metrics http.Handler) *AdminHandler {
+	return &AdminHandler{proxy: p, metrics: metrics}
 }
 
 // Drain makes /readyz say no from now on, so that no more traffic is sent.
@@ -76,17 +79,24 @@ func (a *AdminHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		fmt.Fprintln(w, "ready")
-	default:
-		if !a.allowed(r) {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="stet"`)
+	case "/metrics":
+		switch token := a.proxy.token(); {
+		case token != "" && !desk.Bearer(r, token):
+			w.Header().Set("WWW-Authenticate", desk.Challenge(r))
 			http.Error(w, "the admin listener's bearer token is required", http.StatusUnauthorized)
-			return
-		}
-		if a.metrics != nil && r.URL.Path == "/metrics" {
+		case a.metrics == nil:
+			http.NotFound(w, r)
+		default:
 			a.metrics.ServeHTTP(w, r)
+		}
+	default:
+		g := a.proxy.enter() // an operator's request, too, goes on under the engine that it began with
+		if g == nil {
+			refuse(w, &closing)
 			return
 		}
-		http.NotFound(w, r)
+		defer g.requests.Done()
+		g.operators.ServeHTTP(w, r)
 	}
 }
 
@@ -96,19 +106,8 @@ func (a *AdminHandler) ready(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	if _, err := a.store.Read(ctx, stet.Digest("stet readyz", "-", "-")); err != nil {
+	if _, err := a.proxy.store.Read(ctx, stet.Digest("stet readyz", "-", "-")); err != nil {
 		return errors.New("the store does not answer") // its error may name hosts
 	}
 	return nil
-}
-
-// allowed compares digests, which have one length, so that the time it takes
-// tells nothing.
-func (a *AdminHandler) allowed(r *http.Request) bool {
-	if a.token == "" {
-		return true
-	}
-	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	got, want := sha256.Sum256([]byte(token)), sha256.Sum256([]byte(a.token))
-	return ok && subtle.ConstantTimeCompare(got[:], want[:]) == 1
 }

@@ -2,23 +2,28 @@ package main
 
 import (
 	"cmp"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/seal"
+	"github.com/stet-go/stet/internal/desk"
 )
+
+// adminVariable is the variable of the environment with the bearer token of an
+// admin API. A flag would show it to everybody who can list processes.
+const adminVariable = "STET_ADMIN_TOKEN"
 
 // keys is what the commands below keys have in common.
 type keys struct {
 	storeFlags
+	admin string // URL of an admin API, instead of a store
 	scope string
 	id    string // instead of scope and key
 }
@@ -31,12 +36,13 @@ func newKeys() *cobra.Command {
 		Long: `An operation is named by its key and --scope, which are digested here and stay
 here, or by --id, the digest, as ls and the logs show it. A change needs a
 --reason, is made only if the record is still what was shown, and is written down
-(who, when, why, from, to) as JSON, to --audit or else to the standard error.`,
+(who, when, why, from, to): to --audit, or by the process that --admin asks.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	k.add(cmd.PersistentFlags())
-	cmd.SetUsageTemplate(strings.Replace(cmd.UsageTemplate(), "\n\nGlobal Flags:", "", 1)) // one list; it has to fit a screen
+	cmd.PersistentFlags().StringVar(&k.admin, "admin", "", "URL of a running proxy's admin listener, instead of --store; token in $"+adminVariable)
+	cmd.SetUsageTemplate(strings.NewReplacer("\n\nGlobal Flags:", "", "\n\nFlags:", "\nFlags:").Replace(cmd.UsageTemplate())) // it has to fit a screen
 	cmd.AddCommand(k.newList(), k.newGet(), k.newWatch(), k.newResolve(), k.newRelease(), k.newExpire())
 	return cmd
 }
@@ -47,17 +53,52 @@ func (k *keys) name(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&k.id, "id", "", "digest of the operation, instead of a key and --scope")
 }
 
+// at calls do with what the flags name: an admin API, or a store, for which are
+// the options and the audit.
+func (k *keys) at(cmd *cobra.Command, o stet.Options, audit desk.Audit, do func(desk.Desk) error) error {
+	if k.admin != "" {
+		if k.storeFlags.name != "" {
+			return usage{errors.New("either --admin or --store")}
+		}
+		remote, err := desk.NewRemote(k.admin, os.Getenv(adminVariable))
+		if err != nil {
+			return usage{fmt.Errorf("--admin: %w", err)}
+		}
+		return hint(do(remote))
+	}
+	return k.with(cmd, func(s *storage) error {
+		o.Namespace, o.SweepEvery = k.namespace, -1
+		engine, err := stet.New(s.Store, o)
+		if err != nil {
+			return err
+		}
+		defer engine.Close()
+		return do(&desk.Local{Engine: engine, Place: s.place, Audit: audit})
+	})
+}
+
+// hint says what to do about an error of an admin API.
+func hint(err error) error {
+	e, ok := errors.AsType[*desk.Error](err)
+	switch {
+	case !ok:
+		return err
+	case e.Condition == desk.TokenRequired:
+		return fmt.Errorf("%w; put the token that the process was given into %s", err, adminVariable)
+	}
+	return err
+}
+
 // find returns the digest of the operation that is named.
 func (k *keys) find(args []string) (id stet.ID, err error) {
 	switch {
 	case k.id != "" && (len(args) > 0 || k.scope != ""):
 		return id, usage{errors.New("either --id, or a key and --scope")}
 	case k.id != "":
-		b, err := hex.DecodeString(k.id)
-		if err != nil || len(b) != len(id) {
-			return id, usage{fmt.Errorf("--id has to be %d hexadecimal digits, as 'stet keys ls' shows them", 2*len(id))}
+		if id, err = desk.ParseID(k.id); err != nil {
+			return id, usage{fmt.Errorf("--id: %w", err)}
 		}
-		return stet.ID(b), nil
+		return id, nil
 	case len(args) == 0 || k.scope == "":
 		return id, usage{errors.New("which operation? Give its key and --scope, or --id")}
 	}
@@ -65,13 +106,9 @@ func (k *keys) find(args []string) (id stet.ID, err error) {
 }
 
 // record is one that is there.
-func (k *keys) record(cmd *cobra.Command, s stet.Store, args []string) (stet.Record, error) {
-	id, err := k.find(args)
-	if err != nil {
-		return stet.Record{}, err
-	}
-	rec, err := s.Read(cmd.Context(), id)
-	if err == nil && rec.State == stet.None {
+func (k *keys) record(cmd *cobra.Command, d desk.Desk, id stet.ID, result bool) (desk.Record, error) {
+	rec, err := d.Get(cmd.Context(), id, result)
+	if err == nil && rec.State == stet.None.String() {
 		err = errors.New("the store knows no such operation; are --scope and --namespace those of the service?")
 	}
 	return rec, err
@@ -91,9 +128,9 @@ func (k *keys) newList() *cobra.Command {
 				return usage{fmt.Errorf("--limit is %d; give it 1 to %d", limit, maxList)}
 			}
 			for _, name := range states {
-				s, err := parseState(name)
+				s, err := desk.ParseState(name)
 				if err != nil {
-					return usage{err}
+					return usage{fmt.Errorf("--state: %w", err)}
 				}
 				q.States = append(q.States, s)
 			}
@@ -103,57 +140,42 @@ func (k *keys) newList() *cobra.Command {
 			if err := q.Check(); err != nil {
 				return usage{fmt.Errorf("--older and --newer: %w", err)}
 			}
-			return k.with(cmd, func(s *storage) error { return k.list(cmd, s, q, limit) })
+			return k.at(cmd, stet.Options{}, nil, func(d desk.Desk) error { return k.list(cmd, d, q, limit) })
 		},
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&states, "state", nil, "only these: running, completed, failed, retryable, unknown")
+	f.StringSliceVar(&states, "state", nil, "only these: "+strings.Join(desk.States(), ", "))
 	f.StringVar(&scope, "scope", "", "only those of this scope")
 	f.DurationVar(&q.OlderThan, "older", 0, "only those claimed longer ago, like 10m")
 	f.DurationVar(&q.NewerThan, "newer", 0, "only those claimed since then")
 	f.IntVar(&limit, "limit", stet.DefaultBrowse, fmt.Sprintf("how many at most, 1 to %d", maxList))
-	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{"running", "completed", "failed", "retryable", "unknown"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(desk.States(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
 const maxList = 100_000
 
-func parseState(name string) (stet.State, error) {
-	for s := stet.Running; s <= stet.Unknown; s++ {
-		if s.String() == name {
-			return s, nil
-		}
-	}
-	return 0, fmt.Errorf("--state: %q is none of running, completed, failed, retryable and unknown", name)
-}
-
 // list prints up to limit records.
-func (k *keys) list(cmd *cobra.Command, s *storage, q stet.Query, limit int) error {
-	browser, ok := s.Store.(stet.Browser)
-	if !ok {
-		return fmt.Errorf("the store %s cannot be looked through; name an operation, with get", s.kind)
-	}
-	views := []view{}
+func (k *keys) list(cmd *cobra.Command, d desk.Desk, q stet.Query, limit int) error {
+	records := []desk.Record{}
 	more := true
-	for more && len(views) < limit {
-		q.Limit = min(limit-len(views), stet.MaxBrowse)
-		page, err := browser.Browse(cmd.Context(), q)
+	for more && len(records) < limit {
+		q.Limit = min(limit-len(records), stet.MaxBrowse)
+		page, err := d.List(cmd.Context(), q)
 		if err != nil {
 			return err
 		}
-		for _, rec := range page.Records {
-			views = append(views, newView(rec))
-		}
+		records = append(records, page.Records...)
 		q.After, more = page.Next, page.Next != ""
 	}
 	out := cmd.OutOrStdout()
 	if k.format.json() {
 		return json.NewEncoder(out).Encode(struct {
-			Records []view `json:"records"`
-			More    bool   `json:"more"`
-		}{views, more})
+			Records []desk.Record `json:"records"`
+			More    bool          `json:"more"`
+		}{records, more})
 	}
-	if err := printViews(out, views); err != nil {
+	if err := printRecords(out, records); err != nil {
 		return err
 	}
 	if more {
@@ -169,20 +191,16 @@ func (k *keys) newGet() *cobra.Command {
 		Short: "Show one operation",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return k.with(cmd, func(s *storage) error {
-				rec, err := k.record(cmd, s, args)
+			id, err := k.find(args)
+			if err != nil {
+				return err
+			}
+			return k.at(cmd, stet.Options{}, nil, func(d desk.Desk) error {
+				rec, err := k.record(cmd, d, id, body)
 				if err != nil {
 					return err
 				}
-				v := newView(rec)
-				if body {
-					result, err := v.open(rec)
-					if err != nil {
-						return err
-					}
-					v.Result = result
-				}
-				return k.show(cmd.OutOrStdout(), v)
+				return k.show(cmd.OutOrStdout(), rec)
 			})
 		},
 	}
@@ -192,12 +210,12 @@ func (k *keys) newGet() *cobra.Command {
 }
 
 // show prints one record.
-func (k *keys) show(out io.Writer, v view) error {
+func (k *keys) show(out io.Writer, rec desk.Record) error {
 	if k.format.json() {
-		return json.NewEncoder(out).Encode(v)
+		return json.NewEncoder(out).Encode(rec)
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	for _, row := range v.rows() {
+	for _, row := range rows(rec) {
 		fmt.Fprintf(w, "%s\t%s\n", row[0], row[1])
 	}
 	return w.Flush()
@@ -213,7 +231,11 @@ func (k *keys) newWatch() *cobra.Command {
 			if every < 10*time.Millisecond {
 				return usage{fmt.Errorf("--every is %v; give it 10ms or more", every)}
 			}
-			return k.with(cmd, func(s *storage) error { return k.watch(cmd, s, args, every) })
+			id, err := k.find(args)
+			if err != nil {
+				return err
+			}
+			return k.at(cmd, stet.Options{}, nil, func(d desk.Desk) error { return k.watch(cmd, d, id, every) })
 		},
 	}
 	k.name(cmd)
@@ -222,16 +244,12 @@ func (k *keys) newWatch() *cobra.Command {
 }
 
 // watch prints the record whenever it has changed. An interrupt ends it.
-func (k *keys) watch(cmd *cobra.Command, s *storage, args []string, every time.Duration) error {
-	id, err := k.find(args)
-	if err != nil {
-		return err
-	}
+func (k *keys) watch(cmd *cobra.Command, d desk.Desk, id stet.ID, every time.Duration) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	var last stet.Record
+	var last desk.Record
 	for first := true; ; first = false {
-		rec, err := s.Read(cmd.Context(), id)
+		rec, err := d.Get(cmd.Context(), id, false)
 		switch {
 		case cmd.Context().Err() != nil:
 			return nil
@@ -242,7 +260,7 @@ func (k *keys) watch(cmd *cobra.Command, s *storage, args []string, every time.D
 				return err
 			}
 		}
-		if last = rec; rec.State.Settled() {
+		if last = rec; rec.Settled() {
 			return nil
 		}
 		select {
@@ -254,108 +272,41 @@ func (k *keys) watch(cmd *cobra.Command, s *storage, args []string, every time.D
 }
 
 // line prints a record on one line.
-func (k *keys) line(out io.Writer, rec stet.Record) error {
-	v := newView(rec)
+func (k *keys) line(out io.Writer, rec desk.Record) error {
 	if k.format.json() {
-		return json.NewEncoder(out).Encode(v)
+		return json.NewEncoder(out).Encode(rec)
 	}
-	_, err := fmt.Fprintf(out, "%s  %-9s  attempt %d, fence %d  %s\n", time.Now().Format(time.TimeOnly), v.State, v.Attempt, v.Fence, v.note())
+	_, err := fmt.Fprintf(out, "%s  %-9s  attempt %d, fence %d  %s\n", time.Now().Format(time.TimeOnly), rec.State, rec.Attempt, rec.Fence, rec.Note())
 	return err
 }
 
-// view is a record as it is shown: without its owner, and without its result
-// unless that was asked for.
-type view struct {
-	ID          string     `json:"id"`
-	Scope       string     `json:"scope_digest"`
-	State       string     `json:"state"`
-	Attempt     int        `json:"attempt"`
-	Fence       int64      `json:"fence"`
-	Fingerprint string     `json:"fingerprint"`
-	LeaseLeft   string     `json:"lease_left,omitempty"`
-	Gone        bool       `json:"gone"`
-	ClaimedAt   *time.Time `json:"claimed_at,omitempty"`
-	SettledAt   *time.Time `json:"settled_at,omitempty"`
-	ExpiresAt   *time.Time `json:"expires_at,omitempty"`
-	ForgetAt    *time.Time `json:"forget_at,omitempty"`
-	Result      []byte     `json:"result,omitempty"` // base64
-
-	lapsed bool
-}
-
-func newView(rec stet.Record) view {
-	v := view{ID: rec.ID.String(), Scope: rec.Scope.String(), State: rec.State.String(), Attempt: rec.Attempt, Fence: rec.Fence,
-		Fingerprint: hex.EncodeToString(rec.Fingerprint[:]), Gone: rec.Gone}
-	if rec.State == stet.Running {
-		v.LeaseLeft, v.lapsed = rec.LeaseLeft.Round(time.Millisecond).String(), rec.LeaseLeft <= 0
-	}
-	for _, t := range []struct {
-		from time.Time
-		to   **time.Time
-	}{{rec.ClaimedAt, &v.ClaimedAt}, {rec.SettledAt, &v.SettledAt}, {rec.ExpiresAt, &v.ExpiresAt}, {rec.ForgetAt, &v.ForgetAt}} {
-		if !t.from.IsZero() {
-			utc := t.from.UTC()
-			*t.to = &utc
-		}
-	}
-	return v
-}
-
-// open returns the result as the service gave it to the engine.
-func (v view) open(rec stet.Record) ([]byte, error) {
-	if len(rec.Result) == 0 {
-		return nil, nil
-	}
-	result, err := seal.Open(rec.Result)
-	if err != nil {
-		return nil, fmt.Errorf("the stored result: %w", err)
-	}
-	return result, nil
-}
-
-// note says what an operator should know beside the state.
-func (v view) note() string {
-	switch {
-	case v.lapsed:
-		return "dead: its lease has run out"
-	case v.State == stet.Running.String():
-		return "lease for " + v.LeaseLeft
-	case v.State == stet.Unknown.String():
-		return "nothing runs until it is resolved"
-	case v.Gone:
-		return "its result is no longer kept"
-	default:
-		return ""
-	}
-}
-
-func (v view) rows() [][2]string {
-	rows := [][2]string{{"ID", v.ID}, {"STATE", strings.TrimSuffix(v.State+", "+v.note(), ", ")}, {"ATTEMPT", fmt.Sprint(v.Attempt)},
-		{"FENCE", fmt.Sprint(v.Fence)}, {"SCOPE", v.Scope}, {"FINGERPRINT", v.Fingerprint}}
+func rows(r desk.Record) [][2]string {
+	rows := [][2]string{{"ID", r.ID}, {"STATE", strings.TrimSuffix(r.State+", "+r.Note(), ", ")}, {"ATTEMPT", fmt.Sprint(r.Attempt)},
+		{"FENCE", fmt.Sprint(r.Fence)}, {"SCOPE", r.Scope}, {"FINGERPRINT", r.Fingerprint}}
 	for _, t := range []struct {
 		name string
 		at   *time.Time
-	}{{"CLAIMED", v.ClaimedAt}, {"SETTLED", v.SettledAt}, {"EXPIRES", v.ExpiresAt}, {"FORGOTTEN", v.ForgetAt}} {
+	}{{"CLAIMED", r.ClaimedAt}, {"SETTLED", r.SettledAt}, {"EXPIRES", r.ExpiresAt}, {"FORGOTTEN", r.ForgetAt}} {
 		if t.at != nil {
 			rows = append(rows, [2]string{t.name, t.at.Format(time.RFC3339)})
 		}
 	}
-	if v.Result != nil {
-		rows = append(rows, [2]string{"RESULT", fmt.Sprintf("%q", v.Result)})
+	if r.Result != nil {
+		rows = append(rows, [2]string{"RESULT", fmt.Sprintf("%q", r.Result)})
 	}
 	return rows
 }
 
-// printViews prints a table.
-func printViews(out io.Writer, views []view) error {
+// printRecords prints a table.
+func printRecords(out io.Writer, records []desk.Record) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "STATE\tATTEMPT\tCLAIMED\tID\tNOTE")
-	for _, v := range views {
+	for _, r := range records {
 		claimed := "-"
-		if v.ClaimedAt != nil {
-			claimed = v.ClaimedAt.Format(time.RFC3339)
+		if r.ClaimedAt != nil {
+			claimed = r.ClaimedAt.Format(time.RFC3339)
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", v.State, v.Attempt, claimed, v.ID, cmp.Or(v.note(), "-"))
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", r.State, r.Attempt, claimed, r.ID, cmp.Or(r.Note(), "-"))
 	}
 	return w.Flush()
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -16,14 +17,15 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/desk"
 	"github.com/stet-go/stet/internal/seal"
-	"github.com/stet-go/stet/stethttp"
 )
 
 // change is a change by hand of one operation.
 type change struct {
 	*keys
 	reason, audit, actor string
+	class                string // at the admin API
 	dryRun, yes          bool
 
 	keep       stet.Retention
@@ -65,6 +67,8 @@ func (c *change) flags(cmd *cobra.Command) {
 	f.StringVar(&c.actor, "actor", "", "who decides (default: the user of this process, on this host)")
 	f.BoolVar(&c.dryRun, "dry-run", false, "say what would be done, and change nothing")
 	f.BoolVar(&c.yes, "yes", false, "do not ask")
+	f.BoolP("help", "h", false, "")
+	_ = f.MarkHidden("help") // who reads this knows it, and it has to fit a screen
 }
 
 func (k *keys) newResolve() *cobra.Command {
@@ -78,16 +82,17 @@ func (k *keys) newResolve() *cobra.Command {
 		Long:  `Look in the books first. Retries get the response of --status, or learn of it (410).`,
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			verdict, to, err := parseVerdict(as, status, header, body)
+			if as != "completed" && as != "failed" && as != "not-executed" {
+				return usage{fmt.Errorf("--as is %q; give it completed, failed or not-executed", as)}
+			}
+			response, err := parseResponse(status, header, body)
+			if err == nil && as == "not-executed" && response != nil {
+				err = errors.New("what was not executed has no response; leave --status, --header and --body-file out")
+			}
 			if err != nil {
 				return usage{err}
 			}
-			if status != 0 {
-				if err := c.sealed(); err != nil {
-					return usage{err}
-				}
-			}
-			return c.resolve(cmd, args, "resolve", verdict, to)
+			return c.make(cmd, args, desk.Change{Action: desk.Resolve, As: as, Response: response})
 		},
 	}
 	c.flags(cmd)
@@ -97,51 +102,42 @@ func (k *keys) newResolve() *cobra.Command {
 	f.StringVar(&body, "body-file", "", "file with its content")
 	f.StringArrayVar(&header, "header", nil, `field of its header, like "Content-Type: application/json"`)
 	f.BoolVar(&c.plain, "plain", false, "the service does not encrypt (default: it does, with $"+keyVariable+", NAME=base64)")
-	f.DurationVar(&c.keep.Result, "retention", defaultRetention, "how long the response is kept, as in the service's policy")
+	c.retention(cmd, "how long the response is kept, as in the service's policy")
 	f.DurationVar(&c.keep.Tombstone, "tombstone", 30*24*time.Hour, "how long the key is known after it was executed")
 	_ = cmd.RegisterFlagCompletionFunc("as", cobra.FixedCompletions([]string{"completed", "failed", "not-executed"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
-// parseVerdict returns the verdict that the flags of resolve give, and the state
-// that it leads to.
-func parseVerdict(as string, status int, fields []string, file string) (v stet.Verdict, to stet.State, err error) {
-	switch as {
-	case "not-executed":
-		if status != 0 || len(fields) > 0 || file != "" {
-			return v, to, errors.New("what was not executed has no response; leave --status, --header and --body-file out")
-		}
-		return stet.ItDidNotHappen(), stet.Retryable, nil
-	case "completed":
-		to = stet.Completed
-	case "failed":
-		to = stet.Failed
-	default:
-		return v, to, fmt.Errorf("--as is %q; give it completed, failed or not-executed", as)
-	}
+// retention adds the flags that say how long what a change leaves is kept.
+func (c *change) retention(cmd *cobra.Command, what string) {
+	cmd.Flags().DurationVar(&c.keep.Result, "retention", defaultRetention, what)
+	cmd.Flags().StringVar(&c.class, "class", "", "instead, with --admin: the service's class or route, whose policy says so")
+}
+
+// parseResponse returns the response that the flags of resolve give, if any.
+func parseResponse(status int, fields []string, file string) (*desk.Response, error) {
 	if status == 0 {
 		if len(fields) > 0 || file != "" {
-			return v, to, errors.New("a response needs a --status")
+			return nil, errors.New("a response needs a --status")
 		}
-		return stet.ItHappened(stet.Outcome{State: to, Gone: true}), to, nil
+		return nil, nil
 	}
-	header := http.Header{}
+	r := &desk.Response{Status: status, Header: http.Header{}}
 	for _, f := range fields {
 		name, value, ok := strings.Cut(f, ":")
 		if !ok || strings.TrimSpace(name) == "" {
-			return v, to, fmt.Errorf(`--header %q is no field; write it like "Content-Type: text/plain"`, f)
+			return nil, fmt.Errorf(`--header %q is no field; write it like "Content-Type: text/plain"`, f)
 		}
-		header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+		r.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
 	}
-	var content []byte
 	if file != "" {
-		if content, err = os.ReadFile(file); err != nil {
-			return v, to, fmt.Errorf("--body-file: %w", err)
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("--body-file: %w", err)
 		}
+		r.Body = content
 	}
-	out, err := stethttp.Outcome(status, header, content)
-	out.State = to
-	return stet.ItHappened(out), to, err
+	return r, nil
 }
 
 func (k *keys) newRelease() *cobra.Command {
@@ -152,28 +148,12 @@ func (k *keys) newRelease() *cobra.Command {
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c.keep.Tombstone = c.keep.Result // what was not executed leaves none
-			return c.resolve(cmd, args, "release", stet.ItDidNotHappen(), stet.Retryable)
+			return c.make(cmd, args, desk.Change{Action: desk.Release})
 		},
 	}
 	c.flags(cmd)
-	cmd.Flags().DurationVar(&c.keep.Result, "retention", defaultRetention, "how long a retry may take to come, as in the service's policy")
+	c.retention(cmd, "how long a retry may take to come, as in the service's policy")
 	return cmd
-}
-
-// resolve makes a change through the engine.
-func (c *change) resolve(cmd *cobra.Command, args []string, action string, verdict stet.Verdict, to stet.State) error {
-	if c.keep.Result <= 0 || c.keep.Tombstone < c.keep.Result {
-		return usage{fmt.Errorf("--retention is %v and --tombstone %v; give both more than nothing, and the tombstone no less than the result", c.keep.Result, c.keep.Tombstone)}
-	}
-	return c.make(cmd, args, action, to.String(), func(s *storage, rec stet.Record) error {
-		engine, err := stet.New(s.Store, stet.Options{Namespace: c.namespace, SweepEvery: -1,
-			Policy: stet.Policy{Retention: c.keep}, Encryption: c.encryption})
-		if err != nil {
-			return err
-		}
-		defer engine.Close()
-		return engine.Resolve(cmd.Context(), rec, "", verdict)
-	})
 }
 
 func (k *keys) newExpire() *cobra.Command {
@@ -183,98 +163,97 @@ func (k *keys) newExpire() *cobra.Command {
 		Short: "Remove the stored result; the operation still never runs again",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.make(cmd, args, "expire", "tombstone", func(s *storage, rec stet.Record) error {
-				browser, ok := s.Store.(stet.Browser)
-				if !ok {
-					return fmt.Errorf("the store %s cannot expire a result by hand", s.kind)
-				}
-				return browser.Expire(cmd.Context(), rec.Claim())
-			})
+			c.keep = stet.Retention{Result: defaultRetention, Tombstone: defaultRetention} // not used
+			return c.make(cmd, args, desk.Change{Action: desk.Expire})
 		},
 	}
 	c.flags(cmd)
 	return cmd
 }
 
-// make shows the record, asks, and has do change it as it was shown. Before and
-// after, it is written down; what cannot be written down is not done.
-func (c *change) make(cmd *cobra.Command, args []string, action, to string, do func(*storage, stet.Record) error) error {
-	if strings.TrimSpace(c.reason) == "" {
-		return usage{errors.New("--reason is required: whoever reads the audit wants to know why")}
+// fitting returns what is wrong with the flags beside each other.
+func (c *change) fitting(cmd *cobra.Command) error {
+	for name, store := range map[string]bool{"retention": true, "tombstone": true, "plain": true, "audit": true, "class": false} {
+		switch {
+		case !cmd.Flags().Changed(name):
+		case store && c.admin != "":
+			return fmt.Errorf("--%s is for --store; with --admin, the process that is asked sees to that itself", name)
+		case !store && c.admin == "":
+			return fmt.Errorf("--%s is for --admin; give --retention and --tombstone", name)
+		}
 	}
-	return c.with(cmd, func(s *storage) (err error) {
-		rec, err := c.record(cmd, s.Store, args)
-		if err != nil {
-			return err
-		}
-		if err := c.possible(action, rec); err != nil {
-			return err
-		}
-		book, err := c.open(cmd)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, book.Close()) }()
-		e := entry{Who: cmp.Or(c.actor, whoami()), Why: c.reason, Action: action, Store: s.place, ID: rec.ID.String(), Scope: rec.Scope.String(),
-			From: stood{rec.State.String(), rec.Fence, rec.Attempt}, To: to}
-		if c.dryRun {
-			return c.done(cmd, book, e, "dry run")
-		}
-		if !c.yes {
-			if err := c.confirm(cmd, rec, action, to); err != nil {
-				return err
-			}
-		}
-		if err := e.write(book, "begun"); err != nil {
-			return fmt.Errorf("it cannot be written down, so nothing was changed: %w", err)
-		}
-		if err := do(s, rec); err != nil {
-			e.Error = err.Error()
-			return errors.Join(err, e.write(book, "failed"))
-		}
-		return c.done(cmd, book, e, "done")
-	})
-}
-
-// possible says early, and in an operator's words, what the store would refuse.
-func (c *change) possible(action string, rec stet.Record) error {
-	switch {
-	case action == "expire" && !rec.State.Settled():
-		return fmt.Errorf("it is %v: only what is completed or failed has a result", rec.State)
-	case action == "expire":
-		return nil
-	case rec.State == stet.Running && rec.LeaseLeft > 0:
-		return fmt.Errorf("it is running, under a lease for %v more: wait for it, or end its process first", rec.LeaseLeft.Round(time.Millisecond))
-	case rec.State != stet.Running && rec.State != stet.Unknown:
-		return fmt.Errorf("it is %v already; only what is unknown can be resolved", rec.State)
+	if c.keep.Result <= 0 || c.keep.Tombstone < c.keep.Result {
+		return fmt.Errorf("--retention is %v and --tombstone %v; give both more than nothing, and the tombstone no less than the result", c.keep.Result, c.keep.Tombstone)
+	}
+	if strings.TrimSpace(c.reason) == "" {
+		return errors.New("--reason is required: whoever reads the audit wants to know why")
 	}
 	return nil
 }
 
-// done writes the change down and reports it.
-func (c *change) done(cmd *cobra.Command, book io.Writer, e entry, result string) error {
-	if err := e.write(book, result); err != nil {
-		return fmt.Errorf("%s, but it could not be written down: %w", result, err)
+// make shows the record, asks, and makes the change of what was shown.
+func (c *change) make(cmd *cobra.Command, args []string, wanted desk.Change) error {
+	wanted.Reason, wanted.Actor, wanted.Class, wanted.DryRun = c.reason, cmp.Or(c.actor, whoami()), c.class, c.dryRun
+	id, err := c.find(args)
+	if err == nil {
+		if err = c.fitting(cmd); err == nil {
+			err = wanted.Check()
+		}
+		if err == nil && wanted.Response != nil && c.admin == "" {
+			err = c.sealed()
+		}
+		if err != nil {
+			err = usage{err}
+		}
 	}
+	if err != nil {
+		return err
+	}
+	book, err := c.open(cmd)
+	if err != nil {
+		return err
+	}
+	o := stet.Options{Policy: stet.Policy{Retention: c.keep}, Encryption: c.encryption}
+	audit := func(_ context.Context, e desk.Entry) error { return json.NewEncoder(book).Encode(e) } // in one write: lines of several operators do not mix
+	err = c.at(cmd, o, audit, func(d desk.Desk) error {
+		rec, err := c.record(cmd, d, id, false)
+		if err != nil {
+			return err
+		}
+		if why := desk.Possible(wanted.Action, rec); why != "" {
+			return errors.New(why)
+		}
+		if !c.dryRun && !c.yes {
+			if err := c.confirm(cmd, rec, wanted); err != nil {
+				return err
+			}
+		}
+		wanted.Fence = rec.Fence
+		e, err := d.Change(cmd.Context(), id, wanted)
+		if err != nil {
+			return err
+		}
+		return c.report(cmd.OutOrStdout(), e)
+	})
+	return errors.Join(err, book.Close())
+}
+
+// report says what was done.
+func (c *change) report(out io.Writer, e desk.Entry) error {
 	if c.format.json() {
-		e.Result = result
-		return json.NewEncoder(cmd.OutOrStdout()).Encode(e)
+		return json.NewEncoder(out).Encode(e)
 	}
-	_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: %s is %s, was %s\n", result, e.ID[:idDigits], e.To, e.From.State)
+	_, err := fmt.Fprintf(out, "%s: %s is %s, was %s\n", e.Result, desk.Short(e.ID), e.To, e.From.State)
 	return err
 }
 
-// idDigits are enough of a digest for a person to compare.
-const idDigits = 12
-
 // confirm has somebody type what is to be changed.
-func (c *change) confirm(cmd *cobra.Command, rec stet.Record, action, to string) error {
-	v := newView(rec)
-	for _, row := range v.rows() {
+func (c *change) confirm(cmd *cobra.Command, rec desk.Record, wanted desk.Change) error {
+	for _, row := range rows(rec) {
 		cmd.PrintErrf("%-12s %s\n", row[0], row[1])
 	}
-	want := v.ID[:idDigits]
-	cmd.PrintErrf("\n%s makes it %s; every retry will see that.\nType %s to go on: ", action, to, want)
+	want := desk.Short(rec.ID)
+	cmd.PrintErrf("\n%s makes it %s; every retry will see that.\nType the end of its ID, %s, to go on: ", wanted.Action, wanted.To(), want)
 	answer := make(chan string, 1)
 	go func() { // ends with the process at the latest: an interrupt does not end a read
 		line, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
@@ -291,48 +270,21 @@ func (c *change) confirm(cmd *cobra.Command, rec stet.Record, action, to string)
 	}
 }
 
-// stood is where an operation was.
-type stood struct {
-	State   string `json:"state"`
-	Fence   int64  `json:"fence"`
-	Attempt int    `json:"attempt"`
-}
-
-// entry is one line of the audit. It has no key, scope or body.
-type entry struct {
-	At     time.Time `json:"at"`
-	Who    string    `json:"who"`
-	Why    string    `json:"why"`
-	Action string    `json:"action"`
-	Result string    `json:"result"` // begun, done, failed or dry run
-	Store  string    `json:"store"`
-	ID     string    `json:"id"`
-	Scope  string    `json:"scope_digest"`
-	From   stood     `json:"from"`
-	To     string    `json:"to"`
-	Error  string    `json:"error,omitempty"`
-}
-
-func (e entry) write(w io.Writer, result string) error {
-	e.At, e.Result = time.Now().UTC(), result
-	line, err := json.Marshal(e)
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(append(line, '\n')) // at once: lines of several operators do not mix
-	return err
-}
-
 // open opens what the change is written down in.
 func (c *change) open(cmd *cobra.Command) (io.WriteCloser, error) {
 	if c.audit == "" {
 		return unclosed{cmd.ErrOrStderr()}, nil
 	}
-	f, err := os.OpenFile(c.audit, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	f, err := openAudit(c.audit)
 	if err != nil {
 		return nil, fmt.Errorf("--audit: %w", err)
 	}
 	return f, nil
+}
+
+// openAudit opens a file to append to: one write a line.
+func openAudit(name string) (*os.File, error) {
+	return os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 }
 
 type unclosed struct{ io.Writer }

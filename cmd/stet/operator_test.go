@@ -11,21 +11,22 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/desk"
 	"github.com/stet-go/stet/internal/seal"
 	"github.com/stet-go/stet/store/sqlite"
 )
 
-// desk is an operator's: a store with an operation in each state.
-type desk struct {
+// counter is an operator's: a store with an operation in each state.
+type counter struct {
 	t     *testing.T
 	path  string
 	audit string
 }
 
 // newDesk makes operations of the scope acme whose keys are their states.
-func newDesk(t *testing.T) *desk {
+func newDesk(t *testing.T) *counter {
 	t.Helper()
-	d := &desk{t: t, path: filepath.Join(t.TempDir(), "s.db"), audit: filepath.Join(t.TempDir(), "audit.jsonl")}
+	d := &counter{t: t, path: filepath.Join(t.TempDir(), "s.db"), audit: filepath.Join(t.TempDir(), "audit.jsonl")}
 	now := time.Now().Add(-time.Hour)
 	s, err := sqlite.Open(t.Context(), d.path, sqlite.Options{Clock: func() time.Time { return now }})
 	if err != nil {
@@ -58,7 +59,7 @@ func newDesk(t *testing.T) *desk {
 }
 
 // run runs a command on the desk's store.
-func (d *desk) run(stdin, args string, more ...string) (status int, stdout, stderr string) {
+func (d *counter) run(stdin, args string, more ...string) (status int, stdout, stderr string) {
 	d.t.Helper()
 	all := append(append([]string{"keys"}, strings.Fields(args)...), "--store", d.path)
 	var out, errs bytes.Buffer
@@ -66,7 +67,7 @@ func (d *desk) run(stdin, args string, more ...string) (status int, stdout, stde
 	return status, out.String(), errs.String()
 }
 
-func (d *desk) state(key string) stet.State {
+func (d *counter) state(key string) stet.State {
 	d.t.Helper()
 	s, err := sqlite.Open(d.t.Context(), d.path, sqlite.Options{})
 	if err != nil {
@@ -142,15 +143,15 @@ func TestChangesAreMadeOnceConfirmedAndWrittenDown(t *testing.T) {
 	d := newDesk(t)
 	id := stet.Digest("", "acme", "unknown").String()
 	const args = "resolve unknown --scope acme --as completed --status 201 --plain --reason ticket-7"
-	for _, refused := range []string{"", "yes\n", id[:11] + "\n"} {
-		if status, _, errs := d.run(refused, args, "--audit", d.audit); status == exitOK || d.state("unknown") != stet.Unknown || !strings.Contains(errs, "Type "+id[:idDigits]) {
+	for _, refused := range []string{"", "yes\n", id[:12] + "\n"} {
+		if status, _, errs := d.run(refused, args, "--audit", d.audit); status == exitOK || d.state("unknown") != stet.Unknown || !strings.Contains(errs, desk.Short(id)+", to go on") {
 			t.Fatalf("typed %q: %d %s", refused, status, errs)
 		}
 	}
 	if status, out, _ := d.run("", args+" --dry-run", "--audit", d.audit); status != exitOK || !strings.Contains(out, "dry run") || d.state("unknown") != stet.Unknown {
 		t.Fatalf("dry run: %d %s, %v", status, out, d.state("unknown"))
 	}
-	if status, out, errs := d.run(id[:idDigits]+"\n", args, "--audit", d.audit, "--actor", "ada"); status != exitOK || d.state("unknown") != stet.Completed {
+	if status, out, errs := d.run(desk.Short(id)+"\n", args, "--audit", d.audit, "--actor", "ada"); status != exitOK || d.state("unknown") != stet.Completed {
 		t.Fatalf("%d %s%s, %v", status, out, errs, d.state("unknown"))
 	}
 	text, err := os.ReadFile(d.audit)
@@ -161,7 +162,7 @@ func TestChangesAreMadeOnceConfirmedAndWrittenDown(t *testing.T) {
 	if len(lines) != 3 { // the dry run, begun, done
 		t.Fatalf("audit: %s", text)
 	}
-	var e entry
+	var e desk.Entry
 	if err := json.Unmarshal([]byte(lines[2]), &e); err != nil || e.Who != "ada" || e.Why != "ticket-7" || e.Action != "resolve" || e.Result != "done" ||
 		e.ID != id || e.From.State != "unknown" || e.From.Fence == 0 || e.To != "completed" || time.Since(e.At).Abs() > time.Minute {
 		t.Errorf("%v: %s", err, lines[2])
@@ -193,7 +194,7 @@ func TestVerdictsLeadToTheirStates(t *testing.T) {
 	} {
 		d := newDesk(t)
 		status, out, errs := d.run("", args+" --scope acme --reason r --yes -o json")
-		var e entry
+		var e desk.Entry
 		if err := json.Unmarshal([]byte(out), &e); status != exitOK || err != nil || e.Result != "done" || d.state(strings.Fields(args)[1]) != want {
 			t.Errorf("%s: %d %s%s, %v, want %v", args, status, out, errs, d.state(strings.Fields(args)[1]), want)
 		}
@@ -264,7 +265,7 @@ func TestChangesByHandAreKeptAsLongAsTheyAreTold(t *testing.T) {
 			t.Fatalf("%s: %d %s", args, status, errs)
 		}
 		_, out, errs := d.run("", "get unknown --scope acme -o json")
-		var v view
+		var v desk.Record
 		if err := json.Unmarshal([]byte(out), &v); err != nil || v.ForgetAt == nil {
 			t.Fatalf("%s: %v %s%s", args, err, out, errs)
 		}

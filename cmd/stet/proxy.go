@@ -64,7 +64,9 @@ read again on SIGHUP. SIGTERM lets requests end first.`,
 	f.StringVar(&p.config, "config", "", "configuration; the other flags go before it")
 	f.StringVar(&p.store, "store", "", storeHelp+" (default $"+storeVariable+" or "+proxy.DefaultStore+")")
 	f.StringVar(&p.listen, "listen", "", "address for traffic (default "+proxy.DefaultListen+")")
-	f.StringVar(&p.admin, "admin", "", "address for health and metrics, or off (default "+proxy.DefaultAdmin+")")
+	f.StringVar(&p.admin, "admin-listen", "", "address for operators, health and metrics, or off (default "+proxy.DefaultAdmin+"); token in $"+adminVariable)
+	f.StringVar(&p.admin, "admin", "", "")
+	_ = f.MarkHidden("admin") // what admin-listen was called
 	f.StringVar(&p.scope, "scope", "", "authorization, basic, mtls, header:NAME or single-tenant")
 	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
 	_ = cmd.RegisterFlagCompletionFunc("scope", cobra.FixedCompletions([]string{"authorization", "basic", "mtls", "header:", "single-tenant"}, cobra.ShellCompDirectiveNoFileComp))
@@ -84,6 +86,9 @@ func (p *proxyFlags) read() (*proxy.Config, error) {
 	c.Store = cmp.Or(p.store, c.Store, os.Getenv(storeVariable))
 	c.Listen = cmp.Or(p.listen, c.Listen)
 	c.Admin.Listen = cmp.Or(p.admin, c.Admin.Listen)
+	if c.Admin.TokenFile == "" {
+		c.Admin.Token = cmp.Or(c.Admin.Token, os.Getenv(adminVariable))
+	}
 	if p.scope != "" {
 		s, err := proxy.ParseScope(p.scope)
 		if err != nil {
@@ -118,17 +123,26 @@ func (p *proxyFlags) serve(cmd *cobra.Command, c *proxy.Config) (err error) {
 	}
 	stop := survey(ctx, metrics, store)
 	defer stop()
-	handler, err := proxy.New(store.Store, c, proxy.Options{Observer: metrics, ErrorLog: log})
+	o := proxy.Options{Observer: metrics, ErrorLog: log, Store: store.place}
+	if c.Admin.Audit != "" {
+		book, wrong := openAudit(c.Admin.Audit)
+		if wrong != nil {
+			return fmt.Errorf("admin.audit: %w", wrong)
+		}
+		defer func() { err = errors.Join(err, book.Close()) }()
+		o.Audit = slog.NewJSONHandler(book, nil)
+	}
+	handler, err := proxy.New(store.Store, c, o)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, handler.Close()) }()
-	admin := proxy.NewAdmin(store.Store, c.Admin.Token, promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	admin := proxy.NewAdmin(handler, promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	s := &servers{log: log, failed: make(chan error, 2)}
 	defer s.close()
 	if addr := cmp.Or(c.Admin.Listen, proxy.DefaultAdmin); addr != "off" {
 		if err := s.start(addr, "admin", nil, admin); err != nil {
-			return fmt.Errorf("--admin: %w", err)
+			return fmt.Errorf("--admin-listen: %w", err)
 		}
 	}
 	if err := s.start(cmp.Or(c.Listen, proxy.DefaultListen), "traffic", c.TLS, handler); err != nil {

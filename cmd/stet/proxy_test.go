@@ -40,7 +40,7 @@ var listening = regexp.MustCompile(`msg="listening for (traffic|admin)" url=(\S+
 func startProxy(t *testing.T, args ...string) *instance {
 	t.Helper()
 	p := &instance{t: t, done: make(chan struct{})}
-	p.cmd = exec.Command(os.Args[0], append([]string{"proxy", "--admin", "127.0.0.1:0"}, args...)...)
+	p.cmd = exec.Command(os.Args[0], append([]string{"proxy", "--admin-listen", "127.0.0.1:0"}, args...)...)
 	p.cmd.Env = append(os.Environ(), commandEnv+"=1")
 	r, err := p.cmd.StderrPipe()
 	if err != nil {

@@ -85,12 +85,20 @@ func (r Record) Note() string {
 		return "lease for " + r.LeaseLeft
 	case r.State == stet.Unknown.String():
 		return "nothing runs until it is resolved"
+	case r.State == stet.Accepted.String():
+		return "waits for a worker"
 	case r.Gone:
 		return "its result is no longer kept"
 	default:
 		return ""
 	}
 }
+
+// Short is what tells an ID from others for a person, who types it to confirm a
+// change: the last digits, because the first are those of the scope.
+func Short(id string) string { return id[max(0, len(id)-shortDigits):] }
+
+const shortDigits = 12
 
 // ParseID returns the digest that text is in hexadecimal.
 func ParseID(text string) (id stet.ID, err error) {
@@ -101,14 +109,22 @@ func ParseID(text string) (id stet.ID, err error) {
 	return stet.ID(b), nil
 }
 
+// States are the names of the states that a record can have.
+func States() (names []string) {
+	for s := stet.Running; s <= stet.Accepted; s++ {
+		names = append(names, s.String())
+	}
+	return names
+}
+
 // ParseState returns the state of a name that a record can have.
 func ParseState(name string) (stet.State, error) {
-	for s := stet.Running; s <= stet.Unknown; s++ {
+	for s := stet.Running; s <= stet.Accepted; s++ {
 		if s.String() == name {
 			return s, nil
 		}
 	}
-	return 0, fmt.Errorf("%q is none of running, completed, failed, retryable and unknown", name)
+	return 0, fmt.Errorf("%.40q is none of %s", name, strings.Join(States(), ", "))
 }
 
 // values are a query as the API has it in its URL: digests only.

@@ -69,16 +69,32 @@ func (l *Local) Get(ctx context.Context, id stet.ID, result bool) (Record, error
 		return Record{}, err
 	}
 	r := NewRecord(rec)
-	if !result || len(rec.Result) == 0 {
-		return r, nil
+	if result && len(rec.Result) > 0 {
+		r.Result, err = l.open(ctx, rec)
+	}
+	return r, err
+}
+
+// open returns a stored result as the service gave it to the engine.
+func (l *Local) open(ctx context.Context, rec stet.Record) ([]byte, error) {
+	if _, ok := l.Engine.Store().(stet.WorkStore); ok { // the engine has the keys
+		st, err := l.Engine.Lookup(ctx, rec.ID)
+		switch {
+		case errors.Is(err, stet.ErrDamaged):
+			return nil, refuse(Unreadable, "the stored result is damaged, or encrypted with a key that this process does not have")
+		case err != nil:
+			return nil, &Error{Condition: StoreFailed, Detail: "the store could not be read", Cause: err}
+		}
+		return st.Outcome.Result, nil
 	}
 	if name, encrypted := seal.KeyName(rec.Result); encrypted {
-		return r, refuse(Unreadable, fmt.Sprintf("the stored result is encrypted, with the key %q, and can be read only by a retry", name))
+		return nil, refuse(Unreadable, fmt.Sprintf("the stored result is encrypted, with the key %q, and can be read only by a retry", name))
 	}
-	if r.Result, err = seal.Open(rec.Result); err != nil {
-		return r, refuse(Unreadable, "the stored result: "+err.Error())
+	result, err := seal.Open(rec.Result)
+	if err != nil {
+		return nil, refuse(Unreadable, "the stored result: "+err.Error())
 	}
-	return r, nil
+	return result, nil
 }
 
 // Change implements Desk.
@@ -121,6 +137,9 @@ func (l *Local) Change(ctx context.Context, id stet.ID, c Change) (Entry, error)
 			return e, &Error{Condition: AuditFailed, Detail: "it failed, and that could not be written down", Cause: err}
 		}
 		return e, l.explain(ctx, id, c.Action, err)
+	}
+	if now, err := l.read(ctx, id); err == nil && now.State == stet.Accepted && e.To == stet.Retryable.String() {
+		e.To = now.State.String() // where an operation returns to that a worker runs
 	}
 	return l.write(ctx, e, Done, "it was done, but that could not be written down")
 }

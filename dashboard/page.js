@@ -1,0 +1,383 @@
+"use strict";
+// Whatever comes from the API is put in as text, and only as text: it may hold
+// what a client or an upstream has written.
+
+const el = (id) => document.getElementById(id);
+const refreshEvery = 5000;
+// short is what tells an ID from others for a person: the last digits, because the
+// first are those of the scope.
+const short = (id) => id.slice(-12);
+
+let token = sessionStorage.getItem("stet-token") || "";
+let about = null;   // what the API says of itself
+let query = null;   // of the list: URLSearchParams without a cursor
+let cursor = "";    // of the page that is shown
+let next = "";      // of the one after it
+let pages = 1;
+let shown = null;   // the record in the dialog
+let turn = 0;       // of listings: an answer that was overtaken is not shown
+
+class Problem extends Error {
+  constructor(status, doc) {
+    super(doc.detail || doc.title || "the answer was " + status);
+    this.status = status;
+    this.doc = doc;
+  }
+}
+
+async function call(method, path, content) {
+  const headers = {};
+  if (token) headers.Authorization = "Bearer " + token;
+  if (content !== undefined) headers["Content-Type"] = "application/json";
+  let res;
+  try {
+    res = await fetch(path, { method, headers, cache: "no-store", body: content === undefined ? undefined : JSON.stringify(content) });
+  } catch {
+    throw new Problem(0, { detail: "The process does not answer." });
+  }
+  const doc = await res.json().catch(() => ({}));
+  if (res.ok) return doc;
+  if (res.status === 401) askForToken();
+  throw new Problem(res.status, doc);
+}
+
+// say shows a message, or takes it away.
+function say(where, text, bad) {
+  where.textContent = text;
+  where.hidden = !text;
+  where.classList.toggle("bad", Boolean(bad));
+}
+
+const fail = (where) => (err) => say(where, err.message, true);
+
+function make(tag, text, className) {
+  const e = document.createElement(tag);
+  e.textContent = text;
+  if (className) e.className = className;
+  return e;
+}
+
+function ago(time) {
+  let s = Math.max(0, Math.round((Date.now() - Date.parse(time)) / 1000));
+  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+    if (s >= size) return Math.floor(s / size) + " " + unit + " ago";
+  }
+  return s + " s ago";
+}
+
+const moment = (time) => time.replace("T", " ").replace(/\.\d+/, "").replace("Z", " UTC");
+const stateOf = (r) => (r.dead ? "dead" : r.state);
+
+function noteOf(r) {
+  if (r.dead) return "its lease has run out";
+  if (r.state === "running") return "lease for " + r.lease_left;
+  if (r.state === "unknown") return "nothing runs until it is resolved";
+  if (r.state === "accepted") return "waits for a worker";
+  return r.gone ? "its result is no longer kept" : "";
+}
+
+// The token.
+
+function askForToken() {
+  token = "";
+  sessionStorage.removeItem("stet-token");
+  el("detail").close();
+  el("work").hidden = true;
+  el("leave").hidden = true;
+  el("login").hidden = false;
+  el("token").focus();
+}
+
+el("login").addEventListener("submit", (ev) => {
+  ev.preventDefault();
+  token = el("token").value.trim();
+  el("token").value = "";
+  start();
+});
+
+el("leave").addEventListener("click", () => { askForToken(); say(el("message"), ""); });
+
+async function start() {
+  const given = token;
+  try {
+    about = await call("GET", "v1/about");
+  } catch (err) {
+    if (err.status !== 401) fail(el("message"))(err);
+    else if (given) say(el("message"), "That is not the token of this process.", true);
+    return;
+  }
+  if (token) sessionStorage.setItem("stet-token", token);
+  say(el("message"), "");
+  el("store").textContent = about.store + (about.changes ? "" : " (nothing but looking: no token)");
+  el("login").hidden = true;
+  el("leave").hidden = !token;
+  el("work").hidden = false;
+  const classes = el("c-class");
+  classes.replaceChildren(classes.firstElementChild, ...about.classes.map((name) => { const o = make("option", name); o.value = name; return o; }));
+  el("c-actor-label").hidden = Boolean(about.who);
+  el("c-actor").value = localStorage.getItem("stet-actor") || "";
+  count().catch(fail(el("message")));
+  choose(["unknown"]);
+}
+
+// The counts.
+
+async function count() {
+  const c = await call("GET", "v1/summary");
+  for (const name of ["unknown", "dead", "running", "retryable"]) {
+    const e = el("n-" + name);
+    e.textContent = (c.complete ? "" : "≥ ") + c[name];
+    e.parentElement.classList.toggle("some", c[name] > 0 && (name === "unknown" || name === "dead"));
+  }
+  el("oldest").textContent = c.oldest_unresolved ? "The oldest that waits for somebody was claimed " + ago(c.oldest_unresolved) + "." : "";
+}
+
+for (const card of document.querySelectorAll(".card")) {
+  card.addEventListener("click", () => choose([card.dataset.states]));
+}
+
+// The list.
+
+function choose(states) {
+  for (const box of document.querySelectorAll("[name=state]")) box.checked = states.includes(box.value);
+  el("f-scope").value = el("f-older").value = el("f-newer").value = "";
+  el("filter").requestSubmit();
+}
+
+el("filter").addEventListener("submit", async (ev) => {
+  ev.preventDefault();
+  const q = new URLSearchParams();
+  for (const box of document.querySelectorAll("[name=state]:checked")) q.append("state", box.value);
+  for (const name of ["older", "newer"]) {
+    const age = el("f-" + name).value.trim();
+    if (age) q.set(name, age);
+  }
+  q.set("limit", "50");
+  try {
+    const scope = el("f-scope").value;
+    if (scope) q.set("scope_digest", (await call("POST", "v1/digest", { scope })).scope_digest);
+    query = q;
+    pages = 1;
+    await list("");
+    say(el("message"), "");
+  } catch (err) {
+    fail(el("message"))(err);
+  }
+});
+
+// list shows the page after a cursor. Pages may be empty although there is more,
+// so it goes on for a while until there is something to show.
+async function list(after) {
+  const mine = ++turn;
+  let page, from = after;
+  for (let tries = 0; tries < 20; tries++) {
+    const q = new URLSearchParams(query);
+    if (from) q.set("after", from);
+    page = await call("GET", "v1/operations?" + q);
+    if (page.records.length || !page.next) break;
+    from = page.next;
+  }
+  if (mine !== turn) return;
+  cursor = after;
+  next = page.next || "";
+  fill(page.records);
+  el("next").disabled = !next;
+  el("first").disabled = pages === 1;
+  el("page").textContent = "page " + pages + (next ? "" : ", the last");
+  el("caption").textContent = "Operations: " + (query.getAll("state").join(", ") || "of every state");
+}
+
+function fill(records) {
+  const focused = document.activeElement?.dataset?.id;
+  const rows = records.map((r) => {
+    const tr = document.createElement("tr");
+    const state = make("td", "");
+    state.append(make("span", stateOf(r), "state " + stateOf(r)));
+    const claimed = make("td", r.claimed_at ? ago(r.claimed_at) : "–");
+    if (r.claimed_at) claimed.title = moment(r.claimed_at);
+    const open = make("button", "…" + short(r.id));
+    open.type = "button";
+    open.dataset.id = r.id;
+    open.title = r.id;
+    open.setAttribute("aria-label", "Show operation " + short(r.id));
+    open.addEventListener("click", () => show(r.id).catch(fail(el("message"))));
+    const id = make("td", "");
+    id.append(open);
+    tr.append(state, claimed, make("td", String(r.attempt), "right"), id, make("td", noteOf(r), "quiet"));
+    return tr;
+  });
+  if (!rows.length) {
+    const td = make("td", next ? "None so far; there is more on the next page." : "None.", "none");
+    td.colSpan = 5;
+    rows.push(document.createElement("tr"));
+    rows[0].append(td);
+  }
+  el("rows").replaceChildren(...rows);
+  if (focused) for (const b of el("rows").querySelectorAll("button")) if (b.dataset.id === focused) b.focus();
+}
+
+el("next").addEventListener("click", () => { pages++; list(next).catch(fail(el("message"))); });
+el("first").addEventListener("click", () => { pages = 1; list("").catch(fail(el("message"))); });
+
+// One operation.
+
+el("find").addEventListener("submit", async (ev) => {
+  ev.preventDefault();
+  try {
+    let id = el("o-id").value.trim();
+    if (!id) {
+      if (!el("o-scope").value || !el("o-key").value) throw new Error("Which operation? Give its scope and key, or its ID.");
+      id = (await call("POST", "v1/digest", { scope: el("o-scope").value, key: el("o-key").value })).id;
+    }
+    if (!/^[0-9a-f]{64}$/i.test(id)) throw new Error("An ID has 64 hexadecimal digits.");
+    await show(id);
+    say(el("message"), "");
+  } catch (err) {
+    fail(el("message"))(err);
+  }
+});
+
+async function show(id, message) {
+  present(await call("GET", "v1/operations/" + encodeURIComponent(id)));
+  say(el("d-message"), message || "");
+  if (!el("detail").open) el("detail").showModal();
+}
+
+// present puts a record into the dialog; the fence of a change is the one shown.
+function present(r) {
+  shown = r;
+  const fields = [["State", stateOf(r) + (noteOf(r) ? ": " + noteOf(r) : "")], ["ID", r.id], ["Scope's digest", r.scope_digest],
+    ["Attempt", r.attempt], ["Fence", r.fence], ["Fingerprint", r.fingerprint]];
+  for (const [name, time] of [["Claimed", r.claimed_at], [{ unknown: "Parked", retryable: "Released" }[r.state] || "Settled", r.settled_at], ["Result expires", r.expires_at], ["Forgotten", r.forget_at]]) {
+    if (time) fields.push([name, moment(time)]);
+  }
+  el("d-fields").replaceChildren(...fields.flatMap(([name, value]) => [make("dt", name), make("dd", String(value))]));
+  el("d-fields").querySelector("dd").className = "state " + stateOf(r);
+  const settled = r.state === "completed" || r.state === "failed";
+  const open = r.dead || r.state === "unknown";
+  el("d-result").hidden = !about.changes || !settled || r.gone;
+  el("d-body").hidden = true;
+  el("d-body").textContent = "";
+  el("d-readonly").hidden = about.changes || !(open || settled);
+  el("change").hidden = !about.changes || !(open || settled && !r.gone);
+  for (const label of el("c-actions").querySelectorAll("label")) {
+    label.hidden = (label.dataset.for === "expire") !== settled;
+    label.firstElementChild.checked = settled && label.dataset.for === "expire";
+  }
+  for (const name of ["status", "type", "body", "reason", "confirm"]) el("c-" + name).value = "";
+  el("c-books").hidden = settled;
+  el("c-question").textContent = settled ? "What is to be done?" : "What became of it?";
+  el("c-want").textContent = short(r.id);
+  chosen();
+}
+
+el("d-close").addEventListener("click", () => el("detail").close());
+el("detail").addEventListener("close", () => { shown = null; el("d-body").textContent = ""; });
+
+el("d-show").addEventListener("click", async () => {
+  try {
+    const r = await call("GET", "v1/operations/" + shown.id + "?result=true");
+    el("d-body").textContent = readable(r.result || "");
+    el("d-body").hidden = false;
+    el("d-body").focus();
+  } catch (err) {
+    fail(el("d-message"))(err);
+  }
+});
+
+// readable shows bytes as text, and those that are none as \xNN.
+function readable(base64) {
+  const bytes = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+  let text;
+  try {
+    text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+  } catch {
+    text = String.fromCharCode(...bytes.slice(0, 60000));
+  }
+  return text.replace(/[^\P{C}\n\t]/gu, (c) => "\\x" + c.codePointAt(0).toString(16).padStart(2, "0")) || "(empty)";
+}
+
+// A change.
+
+const action = () => el("change").elements.action.value;
+
+function chosen() {
+  const a = action();
+  el("c-response").hidden = a !== "completed" && a !== "failed";
+  el("c-class-label").hidden = about.classes.length === 0 || a === "expire";
+}
+el("c-actions").addEventListener("change", chosen);
+
+function wanted(dryRun) {
+  const a = action();
+  if (!a) throw new Error("What became of it? Choose one of them.");
+  if (!el("c-reason").value.trim()) throw new Error("A reason is required: whoever reads the audit wants to know why.");
+  if (!about.who && !el("c-actor").value.trim()) throw new Error("Your name is required, for the audit.");
+  const want = short(shown.id);
+  if (!dryRun && el("c-confirm").value.trim() !== want) throw new Error("Not confirmed, and nothing was changed. Type " + want + ".");
+  const change = { fence: shown.fence, reason: el("c-reason").value.trim(), actor: el("c-actor").value.trim(), dry_run: dryRun };
+  if (a !== "expire" && el("c-class").value) change.class = el("c-class").value;
+  if (a === "completed" || a === "failed") {
+    change.as = a;
+    const status = el("c-status").value.trim();
+    if (status) {
+      if (!/^[2-9]\d\d$/.test(status)) throw new Error("A response's status is 200 to 999.");
+      change.response = { status: Number(status), header: {}, body: base64(el("c-body").value) };
+      if (el("c-type").value.trim()) change.response.header["Content-Type"] = [el("c-type").value.trim()];
+    } else if (el("c-body").value) {
+      throw new Error("A response needs a status.");
+    }
+  }
+  return [a === "completed" || a === "failed" ? "resolve" : a, change];
+}
+
+function base64(text) {
+  let s = "";
+  for (const byte of new TextEncoder().encode(text)) s += String.fromCharCode(byte);
+  return btoa(s);
+}
+
+async function apply(dryRun) {
+  const id = shown.id;
+  try {
+    const [path, change] = wanted(dryRun);
+    const entry = await call("POST", "v1/operations/" + id + "/" + path, change);
+    localStorage.setItem("stet-actor", change.actor);
+    const text = "it was " + entry.from.state + " and " + (dryRun ? "would be " : "is now ") + entry.to + ".";
+    if (dryRun) {
+      say(el("d-message"), "Nothing was changed: " + text);
+    } else {
+      await show(id, "Done: " + text);
+      refresh();
+    }
+  } catch (err) {
+    if (err.doc?.now) present(err.doc.now);
+    fail(el("d-message"))(err);
+  }
+  el("d-message").scrollIntoView({ block: "nearest" });
+}
+
+el("c-try").addEventListener("click", () => apply(true));
+el("change").addEventListener("submit", (ev) => { ev.preventDefault(); apply(false); });
+
+// Refreshing.
+
+async function refresh() {
+  try {
+    await Promise.all([count(), list(cursor)]);
+    if (el("message").dataset.stale) say(el("message"), "");
+    delete el("message").dataset.stale;
+  } catch (err) {
+    el("message").dataset.stale = "true";
+    fail(el("message"))(err);
+  }
+}
+
+// The next one begins when the one before has ended.
+async function tick() {
+  if (el("auto").checked && !el("work").hidden && !el("detail").open && document.visibilityState === "visible" && query) await refresh();
+  setTimeout(tick, refreshEvery);
+}
+
+start();
+setTimeout(tick, refreshEvery);
