@@ -55,6 +55,9 @@ func (c *Consumer[M]) report(ctx context.Context, d Decision) Decision {
 
 // decide deals with one operation.
 func (c *Consumer[M]) decide(ctx context.Context, m M, deliveries int) Decision {
+	if c.direct != nil {
+		return c.direct(ctx, m, deliveries)
+	}
 	op, err := c.o.Operation(m)
 	if err == nil {
 		err = check(op)

@@ -128,6 +128,8 @@ type Consumer[M any] struct {
 	engine *stet.Engine
 	o      Options[M]
 	slots  chan struct{} // a token for each message that is handled
+	// direct decides about a message in place of all that follows.
+	direct func(ctx context.Context, m M, deliveries int) Decision
 	// execute is lease or transaction.
 	execute func(ctx context.Context, op stet.Op, m M, deliveries int) Decision
 	// handle is lease mode's handler.
@@ -198,6 +200,25 @@ func NewTx[Tx, M any](engine *stet.Engine, store stet.TxStore[Tx], o Options[M],
 	return c, nil
 }
 
+// NewDirect returns a consumer that does with each message what decide says, for
+// messages that ask for something that is kept exactly once elsewhere, as
+// stetwork/broker's do. decide is given how often the message was delivered, this
+// time included; Options.Operation, MaxAttempts, Backoff and Retryable are not
+// used.
+//
+// Wrong options are errors of kind stet.ErrInvalid.
+func NewDirect[M any](o Options[M], decide func(ctx context.Context, m M, deliveries int) Decision) (*Consumer[M], error) {
+	if decide == nil {
+		return nil, invalid("a consumer needs a function that decides")
+	}
+	c, err := newReceiving(nil, o)
+	if err != nil {
+		return nil, err
+	}
+	c.direct = decide
+	return c, nil
+}
+
 func newConsumer[M any](engine *stet.Engine, o Options[M], handler bool) (*Consumer[M], error) {
 	switch {
 	case engine == nil:
@@ -207,6 +228,11 @@ func newConsumer[M any](engine *stet.Engine, o Options[M], handler bool) (*Consu
 	case o.Operation == nil:
 		return nil, invalid("Options.Operation is required: it says which messages are the same; By makes one")
 	}
+	return newReceiving(engine, o)
+}
+
+// newReceiving returns a consumer that decides nothing yet.
+func newReceiving[M any](engine *stet.Engine, o Options[M]) (*Consumer[M], error) {
 	if o.Concurrency < 0 || o.Group < 0 || o.Group > stet.MaxGroup {
 		return nil, invalid("Options.Concurrency is %d, Group %d; neither may be negative, nor Group above %d", o.Concurrency, o.Group, stet.MaxGroup)
 	}

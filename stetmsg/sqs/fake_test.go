@@ -30,8 +30,10 @@ type stored struct {
 	Body       string
 	Attributes map[string]any
 	Group      string
-	visible    time.Time
-	count      int
+
+	Deduplication string
+	visible       time.Time
+	count         int
 }
 
 // newFake returns a fake and a client to it.
@@ -71,7 +73,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "SendMessage":
 		f.mu.Lock()
 		f.n++
-		m := &stored{ID: strconv.Itoa(f.n), Body: c.MessageBody, Attributes: c.MessageAttributes, Group: c.MessageGroupID}
+		m := &stored{ID: strconv.Itoa(f.n), Body: c.MessageBody, Attributes: c.MessageAttributes, Group: c.MessageGroupID, Deduplication: c.MessageDeduplicationID}
 		f.queues[c.QueueURL] = append(f.queues[c.QueueURL], m)
 		f.mu.Unlock()
 		out = map[string]any{"MessageId": m.ID, "MD5OfMessageBody": sum(m.Body)}

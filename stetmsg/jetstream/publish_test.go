@@ -1,0 +1,45 @@
+package jetstream_test
+
+import (
+	"testing"
+	"time"
+
+	js "github.com/nats-io/nats.go/jetstream"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/stetmsg/jetstream"
+)
+
+func TestPublishedMessageArrivesOnceWithItsID(t *testing.T) {
+	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{})
+	name := t.Name() + "-out"
+	if _, err := f.js.CreateStream(t.Context(), js.StreamConfig{Name: name, Subjects: []string{name}, Duplicates: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	publish := jetstream.Publisher(f.js)
+	messages := []stet.Message{
+		{ID: "id-1", To: name, Header: map[string]string{"kind": "shipped"}, Body: []byte("five books")},
+		{ID: "id-2", To: name, Body: []byte("six books")},
+	}
+	for range 2 { // the answer to the first time was lost
+		if err := publish(t.Context(), messages); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stream, err := f.js.Stream(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := stream.CachedInfo().State.Msgs; n != 2 {
+		t.Errorf("%d messages arrived; want 2", n)
+	}
+	m, err := stream.GetMsg(t.Context(), 1)
+	if err != nil || string(m.Data) != "five books" || m.Header.Get(stetmsg.IDHeader) != "id-1" || m.Header.Get("kind") != "shipped" {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if err := publish(t.Context(), []stet.Message{{ID: "id-3", To: "nobody-listens-here"}}); err == nil {
+		t.Error("a message that no stream keeps was published")
+	}
+}
