@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -27,24 +29,17 @@ func newDoctor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Examine a store: can it keep the promises?",
-		Long: `doctor connects to a store and looks whether it is fit: its tables, its clock, what
-it does to keep what it has acknowledged, and whether somebody cleans it up. Then
-it claims, settles and replays an operation of its own, unless --read-only.
+		Long: `doctor connects to a store and looks whether it is fit: its tables, its clock,
+what it does to keep what it has acknowledged, how full it is, and whether
+somebody cleans it up. Then it claims, settles and replays an operation of its
+own, unless --read-only.
 
 The exit status is 1 if anything is wrong.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var found []finding
-			err := f.with(cmd, func(s *storage) error {
-				found = append(found, ok("connects", "%s", s.place))
-				found = append(found, examine(cmd.Context(), s, !scratch)...)
-				return nil
-			})
-			if _, wrong := errors.AsType[usage](err); wrong {
-				return err
-			}
+			found, err := visit(cmd, f, !scratch)
 			if err != nil {
-				found = append(found, bad("connects", err.Error(), "is the server up, and are address and password right?"))
+				return err
 			}
 			return report(cmd.OutOrStdout(), found, f.format.json())
 		},
@@ -52,6 +47,32 @@ The exit status is 1 if anything is wrong.`,
 	f.add(cmd.Flags())
 	cmd.Flags().BoolVar(&scratch, "read-only", false, "leave the operation on a scratch key out")
 	return cmd
+}
+
+// visit opens the store and examines it. An error is of how it was called.
+func visit(cmd *cobra.Command, f *storeFlags, scratch bool) (found []finding, err error) {
+	ctx := cmd.Context()
+	var servers []finding // before the store is opened, which may refuse them
+	if name := cmp.Or(f.name, os.Getenv(storeVariable)); strings.HasPrefix(name, "redis://") || strings.HasPrefix(name, "rediss://") {
+		servers = redisServers(ctx, name)
+	}
+	err = f.with(cmd, func(s *storage) error {
+		found = append(found, ok("connects", "%s", s.place))
+		found = append(found, servers...)
+		found = append(found, examine(ctx, s, scratch)...)
+		return nil
+	})
+	if _, wrong := errors.AsType[usage](err); wrong {
+		return nil, err
+	}
+	switch {
+	case err == nil:
+	case len(servers) > 0 && len(found) == 0:
+		return append(servers, bad("opens", err.Error(), "mend what is wrong with the server")), nil
+	default:
+		found = append(found, bad("connects", err.Error(), "is the server up, and are address and password right?"))
+	}
+	return found, nil
 }
 
 func ok(check, format string, args ...any) finding {
@@ -98,6 +119,7 @@ func report(out io.Writer, found []finding, asJSON bool) error {
 func examine(ctx context.Context, s *storage, scratch bool) []finding {
 	found := durability(ctx, s)
 	found = append(found, cleanup(ctx, s))
+	found = append(found, backlog(ctx, s)...)
 	if scratch {
 		found = append(found, selfTest(ctx, s.Store)...)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/stet-go/stet/store/postgres"
 	"github.com/stet-go/stet/store/sqlite"
@@ -77,7 +78,7 @@ func postgresSettings(ctx context.Context, s *postgres.Store) []finding {
 	} else {
 		found = append(found, ok("role", "primary"))
 	}
-	return append(found, connections(ctx, s, settings["max_connections"]), schema(ctx, s))
+	return append(found, connections(ctx, s, settings["max_connections"]), idle(ctx, s, maxIdle), schema(ctx, s))
 }
 
 // connections compares what a process may use with what the server has.
@@ -90,13 +91,83 @@ func connections(ctx context.Context, s *postgres.Store, limit string) finding {
 	if err := s.Pool().QueryRow(ctx, "SELECT count(*) FROM pg_stat_activity").Scan(&used); err != nil {
 		return bad("connections", err.Error(), "may this role read pg_stat_activity?")
 	}
-	const own = 9 // of a store with its defaults, beside its pool
+	const own = 13 // of a store with its defaults, beside its pool
 	each := int(s.Pool().Config().MaxConns) + own
 	if each*2 > most-used {
 		return bad("connections", fmt.Sprintf("%d of %d are in use, and a process takes up to %d", used, most, each),
 			"there is no room for two more processes: raise max_connections, lower pool_max_conns, or put PgBouncer between")
 	}
 	return ok("connections", "%d of %d are in use; a process takes up to %d", used, most, each)
+}
+
+// maxIdle is how long a transaction may wait for its client.
+const maxIdle = time.Minute
+
+// idle looks for transactions that wait for their client: their keys are in
+// flight for as long, and nothing that was removed since frees its space.
+func idle(ctx context.Context, s *postgres.Store, longer time.Duration) finding {
+	const name = "idle"
+	var n int
+	var longest float64
+	err := s.Pool().QueryRow(ctx, `SELECT count(*), coalesce(max(extract(epoch FROM now() - state_change)), 0)::float8 FROM pg_stat_activity
+		WHERE datname = current_database() AND state LIKE 'idle in transaction%' AND now() - state_change > make_interval(secs => $1)`,
+		longer.Seconds()).Scan(&n, &longest)
+	switch {
+	case err != nil:
+		return bad(name, err.Error(), "may this role read pg_stat_activity?")
+	case n > 0:
+		return bad(name, fmt.Sprintf("transactions that do nothing: %d, one for %v", n, time.Duration(longest*float64(time.Second)).Round(time.Second)),
+			"set idle_in_transaction_session_timeout, and look for handlers that wait within a transaction")
+	}
+	return ok(name, "no transaction waits for its client for long")
+}
+
+// maxLate bounds how many late records are counted.
+const maxLate = 10_000
+
+// backlog finds out whether sweeps keep up: what they have to look at is due, and
+// late if it is so for long. Redis removes most by itself.
+func backlog(ctx context.Context, s *storage) []finding {
+	const name = "sweep"
+	var late int
+	var oldest time.Duration
+	var err error
+	switch store := s.Store.(type) {
+	case *sqlite.Store:
+		late, oldest, err = lateInSQLite(ctx, store)
+	case *postgres.Store:
+		late, oldest, err = lateInPostgres(ctx, store)
+	default:
+		return nil
+	}
+	count := strconv.Itoa(late)
+	if late > maxLate {
+		count = fmt.Sprintf("more than %d", maxLate)
+	}
+	switch {
+	case err != nil:
+		return []finding{bad(name, err.Error(), "may the store be read?")}
+	case late > 0:
+		return []finding{bad(name, fmt.Sprintf("records due to be expired, removed or parked: %s, the oldest for %v", count, oldest.Round(time.Second)),
+			"is a process with an engine running, its Options.SweepEvery not negative, and the disk quick enough?")}
+	}
+	return []finding{ok(name, "nothing was due %v ago that is there yet", maxLag)}
+}
+
+func lateInSQLite(ctx context.Context, s *sqlite.Store) (late int, oldest time.Duration, err error) {
+	now := time.Now()
+	var first int64
+	err = s.DB().QueryRowContext(ctx, `SELECT count(*), coalesce(min(due), 0) FROM (SELECT due FROM stet_records WHERE due < ? ORDER BY due LIMIT ?)`,
+		now.Add(-maxLag).UnixMicro(), maxLate+1).Scan(&late, &first)
+	return late, now.Sub(time.UnixMicro(first)), err
+}
+
+func lateInPostgres(ctx context.Context, s *postgres.Store) (late int, oldest time.Duration, err error) {
+	var seconds float64
+	err = s.Pool().QueryRow(ctx, `SELECT count(*), coalesce(extract(epoch FROM now() - min(due_at)), 0)::float8 FROM
+		(SELECT due_at FROM stet.records WHERE due_at < now() - make_interval(secs => $1) ORDER BY due_at LIMIT $2) AS late`,
+		maxLag.Seconds(), maxLate+1).Scan(&late, &seconds)
+	return late, time.Duration(seconds * float64(time.Second)), err
 }
 
 func schema(ctx context.Context, s *postgres.Store) finding {

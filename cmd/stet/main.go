@@ -61,13 +61,14 @@ func newRoot() *cobra.Command {
 retry gets that same outcome.
 
 See what it does in some ten seconds:  stet demo`,
-		SilenceUsage:      true,
-		SilenceErrors:     true,
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
-		Args:              cobra.NoArgs,
-		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.AddCommand(newDemo(), newDemoService(), newProxy(), newCheck(), newKeys(), newDoctor(), newMigrate(), newVerify(), newVersion())
+	root.AddCommand(newDemo(), newDemoService(), newDemoProxy(), newProxy(), newCheck(), newKeys(), newDoctor(), newMigrate(), newVerify(), newVersion())
+	root.SetUsageTemplate(helpTemplate)
+	completing(root)
 	return root
 }
 

@@ -41,9 +41,9 @@ seen in the list of processes; in the environment or a password file it cannot.`
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	f := cmd.PersistentFlags()
-	f.StringVar(&m.url, "url", "", "the database (default $"+strings.Join(urlVariables, " or $")+")")
+	f.StringVar(&m.url, "url", "", "database (default $"+strings.Join(urlVariables, " or $")+")")
 	f.StringVar(&m.options.Schema, "schema", "stet", "schema of the tables")
-	f.StringVar(&m.options.Table, "table", "records", "table of the records, and beginning of the others' names")
+	f.StringVar(&m.options.Table, "table", "records", "table of records; other names begin so")
 	cmd.AddCommand(m.newUp(), m.newDown(), m.newStatus())
 	return cmd
 }
@@ -80,9 +80,10 @@ func (m *migrate) newDown() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Undo the last step, and lose the records in what it created",
-		Long: `down undoes the last step and drops what it created. Undoing step 1 drops every
-record: an operation that has run already may run again. Stop what uses the
-tables first.`,
+		Long: `down undoes the last step and drops what it created. Undoing step 2 drops
+operations that were accepted and have not ended, and messages that have not
+left. Undoing step 1 drops every record: an operation that has run already may
+run again. Stop what uses the tables first.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return m.with(cmd, show, func(steps []postgres.Migration, db *database) error {
@@ -222,8 +223,11 @@ func (m *migrate) print(w io.Writer, steps []postgres.Migration, up bool) error 
 // confirm has somebody type the name of the table that loses its records.
 func (m *migrate) confirm(cmd *cobra.Command, step postgres.Migration) error {
 	cmd.PrintErrf("Undoing step %d, %s, drops what it created", step.Version, step.Name)
-	if step.Version == 1 {
+	switch step.Version {
+	case 1:
 		cmd.PrintErr(", every record included:\noperations that have run already may run again")
+	case 2:
+		cmd.PrintErr(":\noperations that were accepted and have not ended are lost, and messages that have not left")
 	}
 	cmd.PrintErrf(".\nType %s to go on: ", m.table())
 	answer := make(chan string, 1)

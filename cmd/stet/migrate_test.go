@@ -38,6 +38,24 @@ func execSQL(t *testing.T, pool *pgxpool.Pool, sql string) {
 	}
 }
 
+// What the steps are, and what applying and undoing all of them says.
+const (
+	latest    = 2
+	saysUp    = "applied step 1, records\napplied step 2, work\n"
+	saysDown2 = "undid step 2, work\n"
+	saysDown1 = "undid step 1, records\n"
+)
+
+// undo undoes every step.
+func undo(t *testing.T, args ...string) {
+	t.Helper()
+	for _, says := range []string{saysDown2, saysDown1} {
+		if out := must(t, append([]string{"migrate", "down", "--yes"}, args...)...); out != says {
+			t.Errorf("down: %q; want %q", out, says)
+		}
+	}
+}
+
 // wantVersion fails the test unless the store and the command see version.
 func wantVersion(t *testing.T, pool *pgxpool.Pool, o postgres.Options, version int, args ...string) {
 	t.Helper()
@@ -49,7 +67,7 @@ func wantVersion(t *testing.T, pool *pgxpool.Pool, o postgres.Options, version i
 	if status != exitOK || strings.Count(out, "applied") != version || strings.Contains(out, "pending") != (errs != "") {
 		t.Errorf("status: %d, %q, %q; want %d applied", status, out, errs, version)
 	}
-	if store, err := postgres.New(t.Context(), pool, o); (err == nil) != (version > 0) {
+	if store, err := postgres.New(t.Context(), pool, o); (err == nil) != (version == latest) {
 		t.Errorf("New at version %d: %v", version, err)
 	} else if err == nil {
 		_ = store.Close()
@@ -91,25 +109,27 @@ func TestMigrateAndPackagePostgresTakeTurns(t *testing.T) {
 			}
 		}
 		wantVersion(t, pool, o, 0, names...)
-		if out := must(t, up...); out != "applied step 1, records\n" {
+		if out := must(t, up...); out != saysUp {
 			t.Errorf("up: %q", out)
 		}
-		wantVersion(t, pool, o, 1, names...)
+		wantVersion(t, pool, o, latest, names...)
 		before := tables(t, pool)
 		library()
 		must(t, up...)
 		if n := tables(t, pool); n != before {
 			t.Errorf("%d tables and sequences, after %d: somebody keeps a second record of the version", n, before)
 		}
-		if out := must(t, down...); out != "undid step 1, records\n" {
-			t.Errorf("down: %q", out)
-		}
+		must(t, down...)
+		wantVersion(t, pool, o, 1, names...)
+		library()
+		wantVersion(t, pool, o, latest, names...)
+		undo(t, names...)
 		wantVersion(t, pool, o, 0, names...)
 		must(t, down...)
 		library()
-		wantVersion(t, pool, o, 1, names...)
+		wantVersion(t, pool, o, latest, names...)
 		must(t, up...)
-		must(t, down...)
+		undo(t, names...)
 		if n := tables(t, pool); n != 0 {
 			t.Errorf("%d tables and sequences are left", n)
 		}
@@ -135,8 +155,8 @@ func TestMigratorsAtOneTimeAgree(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		wantVersion(t, pool, postgres.Options{}, 1)
-		must(t, "migrate", "down", "--yes")
+		wantVersion(t, pool, postgres.Options{}, latest)
+		undo(t)
 	}
 }
 
@@ -171,8 +191,10 @@ func TestUpWaitsForAnotherMigratorAndThenHasNothingToDo(t *testing.T) {
 		default:
 		}
 	}
-	if _, err := tx.Exec(t.Context(), steps[0].Up, pgx.QueryExecModeSimpleProtocol); err != nil {
-		t.Fatal(err)
+	for _, step := range steps {
+		if _, err := tx.Exec(t.Context(), step.Up, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
@@ -180,7 +202,7 @@ func TestUpWaitsForAnotherMigratorAndThenHasNothingToDo(t *testing.T) {
 	if status := <-ended; status != exitOK || !strings.Contains(out.String(), "another migrator was faster") {
 		t.Errorf("status %d, %q", status, out.String())
 	}
-	wantVersion(t, pool, postgres.Options{}, 1)
+	wantVersion(t, pool, postgres.Options{}, latest)
 }
 
 func TestShownSQLChangesNothingAndIsWhatIsDone(t *testing.T) {
@@ -196,21 +218,23 @@ func TestShownSQLChangesNothingAndIsWhatIsDone(t *testing.T) {
 		t.Fatalf("up --show-sql made %d tables and sequences", n)
 	}
 	execSQL(t, pool, script)
-	wantVersion(t, pool, o, 1, names[1:]...)
+	wantVersion(t, pool, o, latest, names[1:]...)
 	if out := must(t, up...); out != "" {
 		t.Errorf("up when nothing is pending: %q", out)
 	}
-	script = must(t, down...)
-	wantVersion(t, pool, o, 1, names[1:]...)
-	execSQL(t, pool, script)
-	wantVersion(t, pool, o, 0, names[1:]...)
+	for version := latest; version > 0; version-- {
+		script = must(t, down...)
+		wantVersion(t, pool, o, version, names[1:]...)
+		execSQL(t, pool, script)
+		wantVersion(t, pool, o, version-1, names[1:]...)
+	}
 
 	t.Setenv("STET_POSTGRES_URL", "")
 	t.Setenv("DATABASE_URL", "")
 	if out := must(t, "migrate", "up", "--show-sql", "--schema", "x"); !strings.Contains(out, `CREATE TABLE "x"."records" (`) {
 		t.Errorf("up without a database: %q", out)
 	}
-	if out := must(t, "migrate", "down", "--show-sql", "--table", "y"); !strings.Contains(out, `DROP TABLE "stet"."y";`) {
+	if out := must(t, "migrate", "down", "--show-sql", "--table", "y"); !strings.Contains(out, `DROP INDEX "stet"."y_run";`) {
 		t.Errorf("down without a database: %q", out)
 	}
 }
@@ -218,6 +242,7 @@ func TestShownSQLChangesNothingAndIsWhatIsDone(t *testing.T) {
 func TestDownDropsRecordsOnlyOnceItIsConfirmed(t *testing.T) {
 	pool := emptyDatabase(t)
 	must(t, "migrate", "up")
+	must(t, "migrate", "down", "--yes")
 	ask := func(ctx context.Context, stdin io.Reader) (int, string) {
 		var out bytes.Buffer
 		status := run(ctx, []string{"migrate", "down"}, stdin, &out, &out)
@@ -278,7 +303,7 @@ func TestMigrateSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 		want   []string
 	}{
 		{exitFailure, []string{"up", "--schema", "other"}, []string{"step 1", "another kind", "--table"}},
-		{exitFailure, []string{"up", "--schema", "newer"}, []string{"newer.records has version 99", "up to 1", "as new as"}},
+		{exitFailure, []string{"up", "--schema", "newer"}, []string{"newer.records has version 99", "up to 2", "as new as"}},
 		{exitFailure, []string{"down", "--yes", "--schema", "newer"}, []string{"version 99"}},
 		{exitFailure, []string{"status", "--schema", "newer"}, []string{"version 99"}},
 		{exitFailure, []string{"down", "--yes", "--schema", "busy"}, []string{"depends on", "drop it first"}},
@@ -329,7 +354,7 @@ func TestStatusIsReadByPrograms(t *testing.T) {
 		t.Helper()
 		d := json.NewDecoder(strings.NewReader(must(t, "migrate", "status", "-o", "json", "--schema", "a\nb")))
 		d.DisallowUnknownFields()
-		if err := d.Decode(&got); err != nil || len(got.Steps) != 1 || got.Schema != "a\nb" || got.Table != "records" {
+		if err := d.Decode(&got); err != nil || len(got.Steps) != latest || got.Schema != "a\nb" || got.Table != "records" {
 			t.Fatalf("%+v, %v", got, err)
 		}
 		return got
@@ -340,10 +365,10 @@ func TestStatusIsReadByPrograms(t *testing.T) {
 	must(t, "migrate", "up", "--schema", "a\nb")
 	got := read()
 	at, err := postgres.AppliedAt(t.Context(), pool, postgres.Options{Schema: "a\nb"})
-	if err != nil || len(at) != 1 {
+	if err != nil || len(at) != latest {
 		t.Fatalf("AppliedAt: %v, %v", at, err)
 	}
-	if s := got.Steps[0]; got.Version != 1 || s.Step != 1 || s.Name != "records" || s.State != "applied" || s.AppliedAt == nil || !s.AppliedAt.Equal(at[1]) {
+	if s := got.Steps[0]; got.Version != latest || s.Step != 1 || s.Name != "records" || s.State != "applied" || s.AppliedAt == nil || !s.AppliedAt.Equal(at[1]) {
 		t.Errorf("after up: %+v; it was applied at %v", got, at)
 	}
 	if out := must(t, "migrate", "status", "--schema", "a\nb"); !strings.Contains(out, at[1].UTC().Format(time.RFC3339)) {
@@ -363,7 +388,7 @@ func TestUpNeedsNoRightToCreateSchemas(t *testing.T) {
 	})
 	url := strings.Replace(pool.Config().ConnString(), "postgres@", "stet_tenant@", 1)
 	must(t, "migrate", "up", "--schema", "a'$stet$b", "--url", url)
-	wantVersion(t, pool, postgres.Options{Schema: "a'$stet$b"}, 1, "--schema", "a'$stet$b", "--url", url)
+	wantVersion(t, pool, postgres.Options{Schema: "a'$stet$b"}, latest, "--schema", "a'$stet$b", "--url", url)
 }
 
 func TestMigrateWorksBehindPgBouncer(t *testing.T) {
@@ -371,7 +396,7 @@ func TestMigrateWorksBehindPgBouncer(t *testing.T) {
 	bouncer := rig.PgBouncer(t, rig.Postgres(t), rig.PgBouncerOptions{})
 	url := rig.Through(bouncer.Addr(), pool.Config().ConnString())
 	must(t, "migrate", "up", "--url", url)
-	wantVersion(t, pool, postgres.Options{}, 1, "--url", url)
-	must(t, "migrate", "down", "--yes", "--url", url)
+	wantVersion(t, pool, postgres.Options{}, latest, "--url", url)
+	undo(t, "--url", url)
 	wantVersion(t, pool, postgres.Options{}, 0, "--url", url)
 }

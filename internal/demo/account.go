@@ -112,7 +112,7 @@ func violations(r Result) []string {
 	}{
 		{r.ExecutedTwice, "charged more than once"},
 		{r.Lost, "lost: acknowledged but not in the ledger as acknowledged, or never answered"},
-		{r.Unknown, "parked as unknown, though a transaction leaves nothing unknown"},
+		{r.Unknown, "parked as unknown, though it can be known"},
 		{r.Differing, "acknowledged with answers that differ"},
 		{r.Refused, "refused, though nothing was wrong with them"},
 		{r.Strays, "in the ledger that nobody asked for"},

@@ -2,8 +2,10 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/stet-go/stet/internal/child"
@@ -14,11 +16,13 @@ const (
 	healthPause = 5 * time.Millisecond
 )
 
-// server is the payments service as a process of its own, which can be killed
-// and started again at the same address.
+// server is the payments service, or the proxy before it, as a process of its
+// own, which can be killed and started again at the same address.
 type server struct {
-	command []string // starts ServiceMain
+	name    string
+	command []string
 	flags   []string
+	addrArg string // the flag for the address
 	addr    string // once started
 
 	process *child.Process // nil unless started
@@ -28,18 +32,21 @@ type server struct {
 func (s *server) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
-	args := append(append([]string{}, s.command[1:]...), s.flags...)
+	args := slices.Concat(s.command[1:], s.flags)
 	if s.addr != "" {
-		args = append(args, "-addr", s.addr)
+		args = append(args, s.addrArg, s.addr)
 	}
 	p, err := child.Start(ctx, child.Command{Path: s.command[0], Args: args})
+	for s.addr != "" && errors.Is(err, child.ErrExited) && pause(ctx, bindPause) == nil { // its port may be free a little later
+		p, err = child.Start(ctx, child.Command{Path: s.command[0], Args: args})
+	}
 	if err != nil {
-		return fmt.Errorf("the payments service did not start: %w", err)
+		return fmt.Errorf("the %s did not start: %w", s.name, err)
 	}
 	s.process, s.addr = p, p.Addr
 	if err := s.healthy(ctx); err != nil {
 		s.kill()
-		return fmt.Errorf("the payments service does not answer: %w", err)
+		return fmt.Errorf("the %s does not answer: %w", s.name, err)
 	}
 	return nil
 }

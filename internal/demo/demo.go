@@ -31,6 +31,13 @@ type Config struct {
 	// Service is the command line that calls ServiceMain with what follows
 	// it: the server runs as a process of its own, so that it can be killed.
 	Service []string
+	// Proxy, unless it is empty, has the service protected from outside: it is
+	// the command line that runs a proxy with the arguments that follow it, as
+	// a child that calls child.Ready. The storm with stet is then of the service
+	// without stet, behind the proxy, and both are killed in turn.
+	Proxy []string
+	// Store is the proxy's --store. Default: a file in the temporary folder.
+	Store string
 
 	// Progress is where progress goes, in plain lines; on a Terminal one
 	// line is rewritten. Nil: nowhere.
@@ -58,6 +65,12 @@ func (c Config) Check() error {
 	if len(c.Service) == 0 {
 		return errors.New("demo: Config.Service is empty; it must start ServiceMain")
 	}
+	switch {
+	case c.Store != "" && len(c.Proxy) == 0:
+		return errors.New("--store is for the proxy; add --proxy, or leave --store out")
+	case c.Store == "memory":
+		return errors.New("--store is memory, which forgets everything when the proxy is killed; give a file or a URL")
+	}
 	return nil
 }
 
@@ -66,7 +79,11 @@ func (c Config) limit() time.Duration {
 	if c.within > 0 {
 		return c.within
 	}
-	return 10*time.Second + time.Duration(c.Payments*c.Attempts)*4*time.Millisecond
+	d := 10*time.Second + time.Duration(c.Payments*c.Attempts)*4*time.Millisecond
+	if len(c.Proxy) > 0 { // twice the work, and after a kill of the proxy its leases have to run out
+		d = 2*d + time.Duration(c.Kills)*(startWithin+proxyLease)
+	}
+	return d
 }
 
 // Report is what came of both storms.
@@ -74,6 +91,7 @@ type Report struct {
 	Without    Result   `json:"without"`
 	With       Result   `json:"with"`
 	Violations []string `json:"violations"` // what stet promised and did not keep
+	Proxied    bool     `json:"proxied"`    // stet was in front of the service, not in it
 	Seed       uint64   `json:"seed"`
 	Seconds    float64  `json:"seconds"`
 }
@@ -100,7 +118,7 @@ func Run(ctx context.Context, c Config) (rep Report, err error) {
 	if rep.With, err = runStorm(ctx, c, filepath.Join(dir, "with"), true); err != nil {
 		return rep, fmt.Errorf("the storm with stet: %w", err)
 	}
-	rep.Violations = violations(rep.With)
+	rep.Violations, rep.Proxied = violations(rep.With), len(c.Proxy) > 0
 	rep.Seed, rep.Seconds = c.Seed, seconds(time.Since(began))
 	return rep, nil
 }

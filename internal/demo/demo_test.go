@@ -175,7 +175,7 @@ func TestRetryAfterAKillBetweenCommitAndAnswerIsReplayed(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			flags := append([]string{"-dir", t.TempDir(), "-life", "1m"}, tc.flags...)
-			s := &server{command: as(t, "service"), flags: append(flags, "-lag", holdAll)}
+			s := &server{command: as(t, "service"), flags: append(flags, "-lag", holdAll), addrArg: "-addr"}
 			t.Cleanup(s.kill)
 			if err := s.start(t.Context()); err != nil {
 				t.Fatal(err)

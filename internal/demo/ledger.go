@@ -14,12 +14,19 @@ import (
 )
 
 // The ledger has no unique constraint on the payment: a second charge goes
-// through, as it would at a card processor, and shows afterwards.
+// through, as it would at a card processor, and shows afterwards. The operation
+// is what a proxy called it; it is no constraint either.
 const ledgerSchema = `CREATE TABLE IF NOT EXISTS charges (
-	id      INTEGER PRIMARY KEY AUTOINCREMENT,
-	payment TEXT NOT NULL,
-	amount  INTEGER NOT NULL,
-	receipt TEXT NOT NULL
+	id        INTEGER PRIMARY KEY AUTOINCREMENT,
+	payment   TEXT NOT NULL,
+	amount    INTEGER NOT NULL,
+	receipt   TEXT NOT NULL,
+	operation TEXT
+);
+CREATE INDEX IF NOT EXISTS charges_operation ON charges (operation);
+CREATE TABLE IF NOT EXISTS given_up (
+	operation TEXT PRIMARY KEY,
+	fence     INTEGER NOT NULL
 )`
 
 // work is how long a charge takes beside its insert. It is spent between the
@@ -40,10 +47,11 @@ type charge struct {
 	Receipt string `json:"receipt"` // random, so that no two charges answer alike
 }
 
-// book charges p within tx.
-func book(ctx context.Context, tx *sql.Tx, p payment) (charge, error) {
+// book charges p within tx. operation is "" unless there is a proxy to name it.
+func book(ctx context.Context, tx *sql.Tx, p payment, operation string) (charge, error) {
 	c := charge{Payment: p.Payment, Amount: p.Amount, Receipt: rand.Text()}
-	res, err := tx.ExecContext(ctx, `INSERT INTO charges (payment, amount, receipt) VALUES (?, ?, ?)`, c.Payment, c.Amount, c.Receipt)
+	res, err := tx.ExecContext(ctx, `INSERT INTO charges (payment, amount, receipt, operation) VALUES (?, ?, ?, NULLIF(?, ''))`,
+		c.Payment, c.Amount, c.Receipt, operation)
 	if err != nil {
 		return charge{}, err
 	}

@@ -30,8 +30,12 @@ func (r Report) Meaning() string {
 	if len(r.Violations) > 0 {
 		return "stet did not keep its promise: " + strings.Join(r.Violations, "; ") + "."
 	}
-	text := fmt.Sprintf("With stet each of the %d payments was charged exactly once, and every client of a payment got the same answer,\n"+
-		"although the server was killed %d times with %d requests in flight%s.", r.With.Operations, r.With.Kills, r.With.InFlightAtKills, untold(r.With.CutOff))
+	where, killed := "With stet", "the server was"
+	if r.Proxied {
+		where, killed = "Behind stet's proxy", "service and proxy were"
+	}
+	text := fmt.Sprintf("%s each of the %d payments was charged exactly once, and every client of a payment got the same answer,\n"+
+		"although %s killed %d times with %d requests in flight%s.", where, r.With.Operations, killed, r.With.Kills, r.With.InFlightAtKills, untold(r.With.CutOff))
 	if r.Without.ExecutedTwice == 0 {
 		return "The storm was too mild to do harm even without stet: ask for more --payments or --attempts.\n" + text
 	}

@@ -30,6 +30,7 @@ const (
 	headerLimit = 5 * time.Second       // to read a request's header
 	ledgerRoute = "GET /ledger"         // all charges
 	payRoute    = "POST /payments"      // one charge
+	verifyPath  = "/payments/outcome"   // what became of one, for a proxy
 	healthRoute = "GET /healthz"        // 200 once requests are served
 	replayed    = "Idempotent-Replayed" // stethttp's default
 	maxAmount   = 100_000_000
@@ -77,6 +78,7 @@ func openShop(ctx context.Context, dir string, protected bool, lag time.Duration
 	}
 	mux := http.NewServeMux()
 	mux.Handle(payRoute, delayed(pay, lag))
+	mux.HandleFunc("GET "+verifyPath, s.verify)
 	mux.HandleFunc(healthRoute, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc(ledgerRoute, s.ledger)
 	s.handler = mux
@@ -96,7 +98,14 @@ func (s *shop) payInOurs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer func() { _ = tx.Rollback() }()
-	c, err := book(r.Context(), tx, p)
+	a, err := attemptOf(r)
+	if err == nil {
+		err = a.allowed(r.Context(), tx)
+	}
+	var c charge
+	if err == nil {
+		c, err = book(r.Context(), tx, p, a.operation)
+	}
 	if err == nil {
 		err = tx.Commit()
 	}
@@ -114,7 +123,7 @@ func payInTheirs(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	c, err := book(r.Context(), stethttp.Tx[*sql.Tx](r.Context()), p)
+	c, err := book(r.Context(), stethttp.Tx[*sql.Tx](r.Context()), p, "")
 	if err != nil {
 		fail(w, err)
 		return

@@ -17,6 +17,7 @@ type storm struct {
 	c        Config
 	dir      string
 	server   *server
+	proxy    *server // nil unless the service is protected by one
 	intents  []*intent
 	crowd    *crowd
 	poke     chan struct{} // something may have changed; capacity 1
@@ -37,19 +38,18 @@ func runStorm(ctx context.Context, c Config, dir string, protected bool) (r Resu
 	defer stopProgress()
 	bound, cancel := context.WithTimeout(ctx, c.limit())
 	defer cancel()
-	defer s.server.kill()
-	if err := s.server.start(bound); err != nil {
+	defer s.end((*server).kill)
+	if err := s.start(bound); err != nil {
 		return r, err
 	}
-	s.crowd.url = "http://" + s.server.addr + "/payments"
 	if err := s.blow(bound); err != nil {
 		return r, err
 	}
 	cutShort := bound.Err() != nil
 	if !cutShort {
-		s.server.stop()
+		s.end((*server).stop)
 	}
-	s.server.kill()
+	s.end((*server).kill)
 	if ctx.Err() != nil {
 		return r, context.Cause(ctx) // interrupted: there is nothing to account for
 	}
@@ -62,12 +62,16 @@ func newStorm(c Config, dir string, protected bool) *storm {
 	s := &storm{c: c, dir: dir, poke: make(chan struct{}, 1)}
 	name := "without stet"
 	flags := []string{"-dir", dir, "-life", min(maxLife, startWithin+2*c.limit()).String()}
-	if protected {
+	switch {
+	case protected && len(c.Proxy) > 0:
+		name = "behind stet"
+		s.proxy = &server{name: "proxy", command: c.Proxy, addrArg: "--listen"}
+	case protected:
 		name = "with stet"
 		flags = append(flags, "-protected")
 	}
 	s.progress = &progress{w: c.Progress, terminal: c.Terminal, name: name}
-	s.server = &server{command: c.Service, flags: flags}
+	s.server = &server{name: "payments service", command: c.Service, flags: flags, addrArg: "-addr"}
 	s.crowd = &crowd{http: newHTTPClient(), changed: func() {
 		select {
 		case s.poke <- struct{}{}:
@@ -79,6 +83,42 @@ func newStorm(c Config, dir string, protected bool) *storm {
 		s.intents = append(s.intents, newIntent(payment{Payment: fmt.Sprintf("order-%04d", i+1), Amount: 100 + rng.Int64N(20_000)}))
 	}
 	return s
+}
+
+// start starts the service, and the proxy before it.
+func (s *storm) start(ctx context.Context) error {
+	if err := s.server.start(ctx); err != nil {
+		return err
+	}
+	front := s.server
+	if s.proxy != nil {
+		var err error
+		if s.proxy.flags, err = proxyFlags(s.dir, s.c.Store, s.server.addr); err != nil {
+			return err
+		}
+		if err := s.proxy.start(ctx); err != nil {
+			return err
+		}
+		front = s.proxy
+	}
+	s.crowd.url = "http://" + front.addr + "/payments"
+	return nil
+}
+
+// end has the proxy end, and then the service.
+func (s *storm) end(how func(*server)) {
+	if s.proxy != nil {
+		how(s.proxy)
+	}
+	how(s.server)
+}
+
+// victim is who is killed next: the service, or in turn with it the proxy.
+func (s *storm) victim() *server {
+	if s.proxy != nil && s.kills%2 == 1 {
+		return s.proxy
+	}
+	return s.server
 }
 
 // blow lets the clients loose, and kills the service while they are at it.
@@ -118,7 +158,7 @@ func (s *storm) sendAll(ctx context.Context, i int, in *intent) {
 	wg.Wait()
 }
 
-// killAndRestart kills the service at even parts of the storm, each time with
+// killAndRestart kills the service, or its proxy, at even parts of the storm, each time with
 // requests in flight, and starts it again. It ends with ctx, with the clients or
 // with its kills.
 func (s *storm) killAndRestart(ctx context.Context) error {
@@ -139,14 +179,15 @@ func (s *storm) killAndRestart(ctx context.Context) error {
 				return nil
 			}
 		}
-		s.server.kill()
+		victim := s.victim()
+		victim.kill()
 		s.kills++
 		s.inFlight += inFlight
 		if err := s.lookAround(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}
-		s.progress.say(fmt.Sprintf("kill %d of %d: SIGKILL with %d requests in flight", k+1, s.c.Kills, inFlight))
-		if err := s.server.start(ctx); err != nil {
+		s.progress.say(fmt.Sprintf("kill %d of %d: SIGKILL of the %s with %d requests in flight", k+1, s.c.Kills, victim.name, inFlight))
+		if err := victim.start(ctx); err != nil {
 			if ctx.Err() != nil {
 				return nil //nolint:nilerr // the storm is over, which is told elsewhere
 			}
@@ -156,7 +197,7 @@ func (s *storm) killAndRestart(ctx context.Context) error {
 	return nil
 }
 
-// lookAround counts, while the service is dead, the payments that were made and
+// lookAround counts, while the service or its proxy is dead, the payments that were made and
 // that no client knows of.
 func (s *storm) lookAround(ctx context.Context) error {
 	ledger, err := readLedger(ctx, ledgerPath(s.dir))

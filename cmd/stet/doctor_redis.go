@@ -1,0 +1,172 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redis/rueidis"
+	"github.com/stet-go/stet/store/redis"
+	"github.com/stet-go/stet/store/redis/rueidisclient"
+)
+
+// serverCheck is a look at what a Redis server says of itself.
+type serverCheck struct {
+	name string
+	// look returns what it has found and, if that is not well, the remedy.
+	look func(info map[string]string) (found, do string)
+}
+
+var serverChecks = []serverCheck{
+	{"server", serverVersion}, {"role", serverRole}, {"eviction", serverEviction}, {"memory", serverMemory},
+	{"durability", serverDurability}, {"writes", serverWrites}, {"failover", serverFailover}, {"connections", serverConnections},
+}
+
+// redisServers looks at the servers of a URL, also at those that the store then
+// refuses. It is nil if they cannot be asked, which opening the store will tell.
+func redisServers(ctx context.Context, url string) []finding {
+	o, err := rueidis.ParseURL(url)
+	if err != nil {
+		return nil
+	}
+	conn, err := rueidisclient.Open(o)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = conn.Close() }()
+	all, err := redis.Info(ctx, conn)
+	if err != nil {
+		return nil
+	}
+	return judgeServers(all)
+}
+
+// judgeServers makes one finding of a check that all servers pass, and one of each
+// that does not. Of a cluster, the replicas do not count.
+func judgeServers(all map[string]map[string]string) (found []finding) {
+	names := slices.Sorted(maps.Keys(all))
+	if len(names) > 1 {
+		names = slices.DeleteFunc(names, func(name string) bool { return all[name]["role"] != "master" })
+	}
+	for _, c := range serverChecks {
+		wrong := 0
+		var last string
+		for _, name := range names {
+			said, do := c.look(all[name])
+			last = said
+			if do == "" {
+				continue
+			}
+			wrong++
+			if name != "" {
+				said = name + ": " + said
+			}
+			found = append(found, bad(c.name, said, do))
+		}
+		switch {
+		case wrong > 0:
+		case len(names) > 1:
+			found = append(found, ok(c.name, "%s; well on all %d masters", last, len(names)))
+		default:
+			found = append(found, ok(c.name, "%s", last))
+		}
+	}
+	return found
+}
+
+func serverVersion(info map[string]string) (found, do string) {
+	version := info["redis_version"]
+	major, _, _ := strings.Cut(version, ".")
+	if n, err := strconv.Atoi(major); err != nil || n < 7 {
+		return fmt.Sprintf("version %q", version), "Redis 7.0 or later is needed"
+	}
+	return "Redis " + version, ""
+}
+
+func serverRole(info map[string]string) (found, do string) {
+	if role := info["role"]; role != "master" {
+		return cmp.Or(role, "unknown") + ", which cannot be written to", "connect to the master; Sentinel knows it"
+	}
+	return "master", ""
+}
+
+func serverEviction(info map[string]string) (found, do string) {
+	policy := info["maxmemory_policy"]
+	if policy != "noeviction" {
+		return "maxmemory-policy is " + policy + ": out of memory, the server forgets claims and outcomes, and operations run twice",
+			"CONFIG SET maxmemory-policy noeviction, and in redis.conf"
+	}
+	return "maxmemory-policy is noeviction", ""
+}
+
+// fullness is above what share of a limit a server counts as full, in per cent.
+const fullness = 80
+
+func serverMemory(info map[string]string) (found, do string) {
+	used, limit := number(info["used_memory"]), number(info["maxmemory"])
+	switch {
+	case limit == 0:
+		return fmt.Sprintf("%d MiB in use, without a maxmemory", used>>20), ""
+	case used*100 > limit*fullness:
+		return fmt.Sprintf("%d of %d MiB are in use", used>>20, limit>>20),
+			"raise maxmemory, or shorten the retention: at the limit nothing is claimed, and running leases are lost"
+	}
+	return fmt.Sprintf("%d of %d MiB are in use", used>>20, limit>>20), ""
+}
+
+func serverDurability(info map[string]string) (found, do string) {
+	const remedy = "set appendonly yes and appendfsync always, and read what docs/guarantees.md says of Redis"
+	fsync, told := info["appendfsync"]
+	switch {
+	case info["aof_enabled"] != "1":
+		return "no append-only file: if the server crashes, it forgets what has run", remedy
+	case !told:
+		return "an append-only file; how often it is synced the server does not tell", ""
+	case fsync != "always":
+		return "appendfsync is " + fsync + ": if the host crashes, the last outcomes are lost", remedy
+	}
+	return "an append-only file, and appendfsync is always", ""
+}
+
+func serverWrites(info map[string]string) (found, do string) {
+	for _, name := range []string{"aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"} {
+		if status := info[name]; status != "" && status != "ok" {
+			return name + " is " + status, "is the disk full? Until the server can write, it may refuse all claims (MISCONF)"
+		}
+	}
+	return "the last writes to the disk went well", ""
+}
+
+func serverFailover(info map[string]string) (found, do string) {
+	replicas := number(info["connected_slaves"])
+	_, guarded := info["min_slaves_good_slaves"]
+	switch {
+	case replicas == 0:
+		return "no replica is connected", ""
+	case !guarded:
+		return fmt.Sprintf("%d replicas, and a master that is cut off from them goes on granting claims", replicas),
+			"set min-replicas-to-write 1, and min-replicas-max-lag below Sentinel's down-after-milliseconds"
+	}
+	return fmt.Sprintf("%d replicas, without which the master takes no writes", replicas), ""
+}
+
+func serverConnections(info map[string]string) (found, do string) {
+	used, limit := number(info["connected_clients"]), number(info["maxclients"])
+	switch {
+	case limit == 0:
+		return fmt.Sprintf("%d are in use", used), ""
+	case used*100 > limit*fullness:
+		return fmt.Sprintf("%d of %d are in use", used, limit), "raise maxclients, or look who has so many"
+	}
+	return fmt.Sprintf("%d of %d are in use", used, limit), ""
+}
+
+// number is a field of INFO, 0 if it is none.
+func number(s string) uint64 {
+	n, _ := strconv.ParseUint(s, 10, 64)
+	return n
+}

@@ -1,0 +1,134 @@
+package stethttp_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store/memory"
+)
+
+// notebook writes one memo and collects what is read.
+type notebook struct {
+	mu      sync.Mutex
+	writes  string
+	written int
+	read    []string
+}
+
+func (n *notebook) around(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r.WithContext(stethttp.WithMemo(r.Context(), &stethttp.Memo{
+			Write: func() string {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				n.written++
+				return n.writes
+			},
+			Read: func(memo string) {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				n.read = append(n.read, memo)
+			},
+		})))
+	})
+}
+
+func (n *notebook) want(t *testing.T, written int, read ...string) {
+	t.Helper()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.written != written || strings.Join(n.read, "|") != strings.Join(read, "|") {
+		t.Errorf("%d were written and %q read; want %d and %q", n.written, n.read, written, read)
+	}
+}
+
+func wantNoMemo(t *testing.T, h http.Header) {
+	t.Helper()
+	for name, values := range h {
+		if strings.Contains(strings.ToLower(name), "memo") || strings.Contains(strings.Join(values, " "), "memoed") {
+			t.Errorf("sent: %s: %q", name, values)
+		}
+	}
+}
+
+func TestMemoIsReadAtReplayAndNeverSent(t *testing.T) {
+	for name, set := range map[string]setup{"lease": {}, "http2": {http2: true}, "tx": {tx: true, store: newTxStore()}} {
+		t.Run(name, func(t *testing.T) {
+			n := &notebook{writes: "memoed"}
+			set.around = n.around
+			s := start(t, set)
+			first := s.post("k", "charged")
+			wantReply(t, first, 201, "charged", false)
+			n.want(t, 1)
+			again := s.post("k", "charged")
+			wantReply(t, again, 201, "charged", true)
+			n.want(t, 1, "memoed")
+			wantProblem(t, s.post("k", "other"), 422, "mismatch")
+			n.want(t, 1, "memoed")
+			wantNoMemo(t, first.header)
+			wantNoMemo(t, again.header)
+		})
+	}
+}
+
+// A process that has no use for memos replays a response that has one, without it.
+func TestMemoIsTakenFromReplaysThatNobodyReadsItOf(t *testing.T) {
+	n := &notebook{writes: "memoed"}
+	quiet := false
+	s := start(t, setup{around: func(next http.Handler) http.Handler {
+		loud := n.around(next)
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if quiet {
+				rec := httptest.NewRecorder() // unlike a server it keeps every name
+				next.ServeHTTP(rec, r)
+				wantNoMemo(t, rec.Header())
+				w.WriteHeader(rec.Code)
+				return
+			}
+			loud.ServeHTTP(w, r)
+		})
+	}})
+	s.post("k", "charged")
+	quiet = true
+	if again := s.post("k", "charged"); again.status != 201 {
+		t.Errorf("%+v", again)
+	}
+	n.want(t, 1)
+}
+
+func TestHandlerCannotForgeAMemo(t *testing.T) {
+	n := &notebook{}
+	s := start(t, setup{around: n.around, handler: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header()[":memo"] = []string{"forged"}
+		_, _ = io.WriteString(w, "ok")
+	}})
+	s.post("k", "")
+	wantReply(t, s.post("k", ""), 200, "ok", true)
+	n.want(t, 1)
+}
+
+func TestMemoThatDoesNotFitIsLeftOutAndTheResponseIsKept(t *testing.T) {
+	for _, c := range []struct {
+		limit, length int
+		kept          bool
+	}{
+		{0, stethttp.MaxMemo, true}, {0, stethttp.MaxMemo + 1, false},
+		{200, 10, true}, {200, 180, false},
+	} {
+		n := &notebook{writes: strings.Repeat("n", c.length)}
+		s := start(t, setup{around: n.around, store: memory.New(memory.Options{}), engine: stet.Options{Policy: stet.Policy{MaxResult: c.limit}}})
+		s.post("k", "charged")
+		wantReply(t, s.post("k", "charged"), 201, "charged", true)
+		n.mu.Lock()
+		if kept := len(n.read) == 1; kept != c.kept {
+			t.Errorf("a memo of %d bytes, where %d are kept of a response: kept %v", c.length, c.limit, kept)
+		}
+		n.mu.Unlock()
+	}
+}

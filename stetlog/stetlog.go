@@ -1,0 +1,107 @@
+// Package stetlog writes what happens to operations to a log.
+//
+//	engine, err := stet.New(store, stet.Options{Observer: stetlog.New(stetlog.Options{})})
+//
+// What somebody should look at is a warning or an error: a run that ended without
+// knowing its outcome (parked), lost its lease, was fenced off or taken over, a
+// store that failed, a request that ran unprotected. All else is at the level
+// debug. No key, scope or body is in a line; an error's text is what the store, or
+// the service's own Verify, said.
+package stetlog
+
+import (
+	"context"
+	"encoding/hex"
+	"log/slog"
+
+	"github.com/stet-go/stet"
+)
+
+// Options configure the observer. The zero value is usable.
+type Options struct {
+	// Logger gets the lines. Default: slog.Default(), as it is at each event.
+	Logger *slog.Logger
+	// Next is told of all events too. Default: nobody.
+	Next stet.Observer
+}
+
+// New returns an observer that logs. It is safe for concurrent use.
+//
+// Each line is "stet: " and the event's name, with the attributes id, class,
+// state, attempt, fence, elapsed and error, where there are any. From the level
+// warn on id is the whole one, as 'stet keys get --id' takes it; below, a
+// part of it that tells the keys of a scope apart.
+func New(o Options) stet.Observer { return &observer{o} }
+
+type observer struct{ o Options }
+
+// Observe implements stet.Observer.
+func (o *observer) Observe(ctx context.Context, ev stet.Event) {
+	logger := o.o.Logger
+	if logger == nil {
+		logger = slog.Default()
+	}
+	if level := levelOf(ev); logger.Enabled(ctx, level) {
+		logger.LogAttrs(ctx, level, "stet: "+ev.Kind.String(), attributes(ev, level)...)
+	}
+	if o.o.Next != nil {
+		o.o.Next.Observe(ctx, ev)
+	}
+}
+
+// levelOf says how much an event matters to an operator.
+func levelOf(ev stet.Event) slog.Level {
+	switch ev.Kind {
+	case stet.EventStoreFailed, stet.EventFailedOpen:
+		return slog.LevelError
+	case stet.EventParked, stet.EventLeaseLost, stet.EventFenced, stet.EventTakenOver:
+		return slog.LevelWarn
+	case stet.EventReplayed:
+		if ev.Err != nil { // what is stored was damaged
+			return slog.LevelError
+		}
+	case stet.EventInFlight:
+		return slog.LevelDebug // its error says why nobody waited
+	}
+	if ev.Err != nil {
+		return slog.LevelWarn
+	}
+	return slog.LevelDebug
+}
+
+// The bytes of an ID that are shown where it is not shown whole. The first eight
+// are the scope's.
+const shownFrom, shownTo = 8, 14
+
+func attributes(ev stet.Event, level slog.Level) []slog.Attr {
+	list := make([]slog.Attr, 0, 8)
+	if ev.ID != (stet.ID{}) {
+		id := hex.EncodeToString(ev.ID[shownFrom:shownTo])
+		if level >= slog.LevelWarn {
+			id = ev.ID.String()
+		}
+		list = append(list, slog.String("id", id))
+	}
+	if ev.Class != "" {
+		list = append(list, slog.String("class", ev.Class))
+	}
+	if ev.Kind == stet.EventSwept {
+		list = append(list, slog.Int("parked", ev.Swept.Parked), slog.Int("expired", ev.Swept.Expired), slog.Int("purged", ev.Swept.Purged))
+	}
+	if ev.State != stet.None {
+		list = append(list, slog.String("state", ev.State.String()))
+	}
+	if ev.Attempt > 0 {
+		list = append(list, slog.Int("attempt", ev.Attempt))
+	}
+	if ev.Fence > 0 {
+		list = append(list, slog.Int64("fence", ev.Fence))
+	}
+	if ev.Elapsed > 0 {
+		list = append(list, slog.Duration("elapsed", ev.Elapsed))
+	}
+	if ev.Err != nil {
+		list = append(list, slog.Any("error", ev.Err))
+	}
+	return list
+}
