@@ -256,6 +256,7 @@ func (e *Engine) enter(ctx context.Context, t *ticket, claim func(context.Contex
 // claim claims in lease mode.
 func (e *Engine) claim(ctx context.Context, t *ticket) (rec Record, err error) {
 	fault.At(fault.ClaimBefore)
+	asked := time.Now()
 	err = e.step(ctx, claimTries, func(ctx context.Context) (err error) {
 		rec, err = e.store.Claim(ctx, t.req)
 		return err
@@ -263,7 +264,9 @@ func (e *Engine) claim(ctx context.Context, t *ticket) (rec Record, err error) {
 	fault.At(fault.ClaimAfter)
 	if err == nil || errors.Is(err, ErrMismatch) {
 		if err == nil && rec.State == Running && rec.Owner == t.req.Owner {
-			e.observe(ctx, t.event(EventClaimed, rec, nil))
+			ev := t.event(EventClaimed, rec, nil)
+			ev.Elapsed = time.Since(asked)
+			e.observe(ctx, ev)
 		}
 		return rec, err
 	}

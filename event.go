@@ -54,7 +54,7 @@ type Event struct {
 	State   State  // of the record, after the event
 	Fence   int64
 	Attempt int
-	Elapsed time.Duration // for EventSettled and EventReleased: since the claim
+	Elapsed time.Duration // for EventSettled and EventReleased: since the claim; for EventClaimed in lease mode: what the store took
 	Swept   Swept         // for EventSwept
 	Err     error         // what went wrong, if anything did
 }

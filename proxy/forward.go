@@ -28,17 +28,18 @@ type forwarder struct {
 	upstream  *url.URL
 	forwarded bool
 	log       *slog.Logger
+	propagate func(context.Context, http.Header) // may be nil
 }
 
-func newForwarder(c *Config, upstream *url.URL, transport http.RoundTripper, logger *slog.Logger) *forwarder {
-	f := &forwarder{upstream: upstream, forwarded: c.Forwarded, log: logger}
+func newForwarder(c *Config, upstream *url.URL, transport http.RoundTripper, o Options) *forwarder {
+	f := &forwarder{upstream: upstream, forwarded: c.Forwarded, log: o.ErrorLog, propagate: o.Propagate}
 	f.proxy = &httputil.ReverseProxy{
 		Rewrite:        f.rewrite,
 		Transport:      transport,
 		ModifyResponse: f.response,
 		ErrorHandler:   f.failed,
 		BufferPool:     buffers{},
-		ErrorLog:       slog.NewLogLogger(logger.Handler(), slog.LevelDebug), // f says what matters
+		ErrorLog:       slog.NewLogLogger(o.ErrorLog.Handler(), slog.LevelDebug), // f says what matters
 	}
 	return f
 }
@@ -110,6 +111,9 @@ func (f *forwarder) rewrite(pr *httputil.ProxyRequest) {
 		}
 	}
 	strip(out.Header)
+	if f.propagate != nil {
+		f.propagate(out.Context(), out.Header)
+	}
 	run := stet.FromContext(out.Context())
 	if run != nil {
 		for _, name := range hopByHop {

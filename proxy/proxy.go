@@ -26,6 +26,7 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -51,15 +52,18 @@ type Options struct {
 	Audit slog.Handler
 	// Store says what the store is, for operators, without a password.
 	Store string
+	// Around, if set, is given what protects a handler, and returns what is
+	// used in its place: stettrace's Tracer.Middleware makes spans there.
+	Around func(protect func(http.Handler) http.Handler) func(http.Handler) http.Handler
+	// Propagate, if set, adds fields to a request that is sent to the service,
+	// whose context ctx is: where the trace goes on, for one.
+	Propagate func(ctx context.Context, h http.Header)
 }
 
 // Proxy is the http.Handler for traffic. It is safe for concurrent use.
 type Proxy struct {
-	store    stet.Store
-	observer stet.Observer // may be nil
-	log      *slog.Logger
-	audit    slog.Handler
-	place    string // of the store, for operators
+	store stet.Store
+	o     Options
 
 	mu     sync.Mutex // guards now and closed
 	now    *generation
@@ -80,7 +84,7 @@ func New(store stet.Store, c *Config, o Options) (*Proxy, error) {
 	if o.Audit == nil {
 		o.Audit = o.ErrorLog.Handler()
 	}
-	p := &Proxy{store: store, observer: o.Observer, log: o.ErrorLog, audit: o.Audit, place: o.Store}
+	p := &Proxy{store: store, o: o}
 	g, err := p.build(c)
 	if err != nil {
 		return nil, err
@@ -268,7 +272,7 @@ func (rt *route) ServeHTTP(w http.ResponseWriter, r *http.Request) { rt.handler.
 
 // build makes a generation. An error has everything that is wrong.
 func (p *Proxy) build(c *Config) (*generation, error) {
-	checked, err := c.check(p.log)
+	checked, err := c.check(p.o.ErrorLog)
 	if err != nil {
 		return nil, err
 	}
@@ -283,14 +287,14 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 		}
 		checked.classes[cr.class()] = cr.policy
 	}
-	g.engine, err = stet.New(p.store, stet.Options{Namespace: c.Namespace, Classes: checked.classes, Observer: p.observer})
+	g.engine, err = stet.New(p.store, stet.Options{Namespace: c.Namespace, Classes: checked.classes, Observer: p.o.Observer})
 	if err != nil {
 		return nil, err
 	}
 	if g.operators, err = p.dashboard(g.engine, c, checked); err != nil {
 		return nil, errors.Join(err, g.close())
 	}
-	f := newForwarder(c, checked.upstream, g.transport, p.log)
+	f := newForwarder(c, checked.upstream, g.transport, p.o)
 	g.passing = f.handler(nil)
 	g.headers = []string{"X-Idempotency-Key"}
 	for _, cr := range checked.routes {
@@ -305,7 +309,11 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 		if err != nil {
 			return nil, errors.Join(err, g.close())
 		}
-		rt.handler = deadline(m.Handler(f.handler(rt)))
+		protect := m.Handler
+		if p.o.Around != nil {
+			protect = p.o.Around(protect)
+		}
+		rt.handler = deadline(protect(f.handler(rt)))
 		g.headers = append(g.headers, orDefault(http.CanonicalHeaderKey(rt.KeyHeader), stethttp.DefaultHeader))
 		g.headers = append(g.headers, c.scope(&rt.Route).headers()...)
 		for _, pattern := range cr.patterns() {
@@ -317,7 +325,7 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 
 // dashboard returns what operators work at.
 func (p *Proxy) dashboard(e *stet.Engine, c *Config, checked *checked) (http.Handler, error) {
-	o := dashboard.Options{Token: c.token, Loopback: c.token == "", Namespace: c.Namespace, Store: p.place, Audit: p.audit, ErrorLog: p.log}
+	o := dashboard.Options{Token: c.token, Loopback: c.token == "", Namespace: c.Namespace, Store: p.o.Store, Audit: p.o.Audit, ErrorLog: p.o.ErrorLog}
 	for _, cr := range checked.routes {
 		o.Classes = append(o.Classes, cr.class())
 	}

@@ -36,6 +36,7 @@ type Metrics struct {
 	events *prometheus.CounterVec
 	ended  *prometheus.CounterVec
 	runs   *prometheus.HistogramVec
+	claims prometheus.Histogram
 	swept  *prometheus.CounterVec
 	behind prometheus.Gauge
 
@@ -63,6 +64,8 @@ func New(reg prometheus.Registerer, o Options) (*Metrics, error) {
 		ended:  counter("runs_ended_total", "Runs that have ended, by the state of their record.", "class", "state"),
 		runs: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "stet", Name: "run_seconds",
 			Help: "How long runs took, from the claim to the durable outcome.", Buckets: o.Buckets}, []string{"class"}),
+		claims: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "stet", Name: "claim_seconds",
+			Help: "How long the store took to grant claims, tries included: what a first request waits for it.", Buckets: claimBuckets}),
 		swept: counter("swept_records_total", "What sweeps did: parked, expired, purged.", "what"),
 		behind: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "stet", Name: "sweep_behind",
 			Help: "1 if the last sweep left something to do."}),
@@ -71,7 +74,7 @@ func New(reg prometheus.Registerer, o Options) (*Metrics, error) {
 		surveys: counter("surveys_total", "Surveys of the store, by how they ended: complete, cut, failed.", "result"),
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.events, m.ended, m.runs, m.swept, m.behind, m.records, m.oldest, m.surveys} {
+	for _, c := range []prometheus.Collector{m.events, m.ended, m.runs, m.claims, m.swept, m.behind, m.records, m.oldest, m.surveys} {
 		errs = append(errs, reg.Register(c))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -80,10 +83,16 @@ func New(reg prometheus.Registerer, o Options) (*Metrics, error) {
 	return m, nil
 }
 
+var claimBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}
+
 // Observe implements stet.Observer.
 func (m *Metrics) Observe(ctx context.Context, ev stet.Event) {
 	m.events.WithLabelValues(ev.Kind.String(), ev.Class).Inc()
 	switch ev.Kind {
+	case stet.EventClaimed:
+		if ev.Elapsed > 0 {
+			m.claims.Observe(ev.Elapsed.Seconds())
+		}
 	case stet.EventSettled, stet.EventReleased:
 		m.ended.WithLabelValues(ev.Class, ev.State.String()).Inc()
 		if ev.Elapsed > 0 {

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/proxy"
+	"github.com/stet-go/stet/stetlog"
 	"github.com/stet-go/stet/stetmetrics"
 )
 
@@ -117,13 +118,18 @@ func (p *proxyFlags) serve(cmd *cobra.Command, c *proxy.Config) (err error) {
 	}
 	defer func() { err = errors.Join(err, store.close()) }()
 	registry := prometheus.NewRegistry()
-	metrics, err := stetmetrics.New(registry, stetmetrics.Options{})
+	metrics, err := stetmetrics.New(registry, stetmetrics.Options{Next: stetlog.New(stetlog.Options{Logger: log})})
 	if err != nil {
 		return err
 	}
 	stop := survey(ctx, metrics, store)
 	defer stop()
 	o := proxy.Options{Observer: metrics, ErrorLog: log, Store: store.place}
+	traces, err := startTraces(ctx, &o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, traces.end()) }()
 	if c.Admin.Audit != "" {
 		book, wrong := openAudit(c.Admin.Audit)
 		if wrong != nil {
@@ -145,7 +151,7 @@ func (p *proxyFlags) serve(cmd *cobra.Command, c *proxy.Config) (err error) {
 			return fmt.Errorf("--admin-listen: %w", err)
 		}
 	}
-	if err := s.start(cmp.Or(c.Listen, proxy.DefaultListen), "traffic", c.TLS, handler); err != nil {
+	if err := s.start(cmp.Or(c.Listen, proxy.DefaultListen), "traffic", c.TLS, traces.around(handler)); err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
 	log.Info("stet proxy protects "+c.String(), slog.String("store", store.place))

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/stet-go/stet/proxy"
+	"github.com/stet-go/stet/stettrace"
+)
+
+// lastTraces bounds what the end of the proxy waits for its last spans.
+const lastTraces = 5 * time.Second
+
+// traces are the proxy's spans on their way to a collector; nil if there is none.
+type traces struct{ provider *sdktrace.TracerProvider }
+
+// traced reports whether there is a collector, by the variables of the
+// OpenTelemetry specification.
+func traced() bool {
+	return os.Getenv("OTEL_SDK_DISABLED") != "true" &&
+		cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT")) != ""
+}
+
+// startTraces has the proxy make spans, if there is somewhere for them to go. The
+// exporter and the sampler are configured by OTEL_ variables, too.
+func startTraces(ctx context.Context, o *proxy.Options) (*traces, error) {
+	if !traced() {
+		return nil, nil
+	}
+	exporter, err := otlptracehttp.New(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: %w", err)
+	}
+	about := resource.Default() // with OTEL_SERVICE_NAME, if that is set
+	if os.Getenv("OTEL_SERVICE_NAME") == "" {
+		if about, err = resource.Merge(about, resource.NewSchemaless(attribute.String("service.name", "stet-proxy"))); err != nil {
+			return nil, err
+		}
+	}
+	t := &traces{sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(about))}
+	tracer := stettrace.New(stettrace.Options{Provider: t.provider, Next: o.Observer})
+	o.Observer, o.Around = tracer, tracer.Middleware
+	o.Propagate = func(ctx context.Context, h http.Header) {
+		propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(h))
+	}
+	return t, nil
+}
+
+// around has the spans of a request go on in the trace that its client began.
+func (t *traces) around(next http.Handler) http.Handler {
+	if t == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+// end sends what is left.
+func (t *traces) end() error {
+	if t == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lastTraces)
+	defer cancel()
+	if err := t.provider.Shutdown(ctx); err != nil {
+		return fmt.Errorf("the last spans were not sent: %w", err)
+	}
+	return nil
+}
