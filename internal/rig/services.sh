@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the servers that the tests start (PostgreSQL, PgBouncer, Redis and
-# Sentinel, RabbitMQ, NATS) with apt-get.
+# Sentinel, RabbitMQ, NATS), and python3 for an example, with apt-get.
 # It does nothing where they are there already, and never starts or enables a
 # service of the machine: tests run servers of their own.
 set -eu
@@ -20,6 +20,7 @@ if ! has rabbitmq-server; then missing="$missing rabbitmq-server"; fi
 if ! has nats-server; then missing="$missing nats-server"; fi
 if ! has redis-server || ! has redis-benchmark; then missing="$missing redis-server redis-tools"; fi
 if ! has redis-sentinel; then missing="$missing redis-sentinel"; fi
+if ! has python3; then missing="$missing python3"; fi
 if [ -z "$missing" ]; then exit 0; fi
 
 if ! command -v apt-get >/dev/null 2>&1; then
