@@ -42,13 +42,14 @@ ordeal-messages: services ## 10,000 messages on RabbitMQ and JetStream, consumer
 ordeal-proxy: ## Kill the proxy 200 times under load (2 min)
 	$(GO) test ./cmd/stet -count 1 -timeout 20m -v -run Killed -proxy.kills 200
 
-simulate: ## Run a million schedules of the real engine, by seed
+simulate: ## Run a million schedules of the real engine, by seed, and 200,000 of transactions
 	$(GO) run ./internal/simulate/cmd -seeds 1000000
+	$(GO) run ./internal/simulate/cmd -tx -seeds 200000
 
 model: ## Search every state of the protocol (2 min)
 	$(GO) run ./internal/model/cmd
 
-mutants: services ## Break the product in 41 ways, each of which the tests must notice (10 min)
+mutants: services ## Break the product in 47 ways, each of which the tests must notice (10 min)
 	$(GO) run ./internal/mutants
 
 bench: ## Measure the overhead of middleware and client, and the speed of the embedded store

@@ -15,6 +15,7 @@ var (
 	sqliteTests   = []string{"./store/sqlite"}
 	postgresTests = []string{"./store/postgres"}
 	httpTests     = []string{"./stethttp"}
+	simulateTests = []string{"./internal/simulate"}
 )
 
 var defects = []defect{
@@ -38,7 +39,7 @@ var defects = []defect{
 	{"memory: the result outlives its expiry", "store/memory/memory.go",
 		"if now >= e.expires {\n\t\te.result, e.gone = nil, true\n\t}", "", memoryTests},
 	{"sqlite: settling without the fence check", "store/sqlite/link.go",
-		"due = ?, lease = NULL\n\t\tWHERE fence = ? AND id = ? AND state IN (1, 5)`,\n\tqRelease", "due = ?, lease = NULL\n\t\tWHERE ? > 0 AND id = ? AND state IN (1, 5)`,\n\tqRelease", sqliteTests},
+		"\t\tWHERE fence = ? AND id = ? AND state IN (1, 5)`,\n\tqRelease", "\t\tWHERE ? > 0 AND id = ? AND state IN (1, 5)`,\n\tqRelease", sqliteTests},
 	{"sqlite: a sweep that takes results before their time", "store/sqlite/link.go",
 		"WHERE due <= ? ORDER BY due", "WHERE due <= ? + 1000000000000 ORDER BY due", sqliteTests},
 	{"memory: a sweep that parks live claims", "store/memory/memory.go",
@@ -50,7 +51,7 @@ var defects = []defect{
 	{"postgres: settling without the fence check", "store/postgres/txsql.go",
 		"AND r.fence = $2::bigint AND r.state IN (1, 5)", "AND $2::bigint > 0 AND r.state IN (1, 5)", postgresTests},
 	{"postgres: a lost COMMIT is taken for a rollback", "store/postgres/commit.go",
-		"case err == nil && r != nil && r.Owner == rec.Owner", "case err == nil && r != nil && r.Fence < 0 && r.Owner == rec.Owner", postgresTests},
+		"r != nil && r.Owner == rec.Owner && r.Fence == rec.Fence", "r != nil && r.Fence < 0 && r.Owner == rec.Owner && r.Fence == rec.Fence", append([]string{"-run", "Commit"}, postgresTests...)},
 
 	// The engine.
 	{"the scope is dropped from the key", "key.go",
@@ -82,6 +83,18 @@ var defects = []defect{
 		"case unrenewed >= r.p.Lease && !r.settling():", "case unrenewed >= 1000*r.p.Lease && !r.settling():", engineTests},
 	{"a transaction whose function failed is not rolled back", "tx.go",
 		"case err != nil:\n\t\treturn Outcome{}, errRolledBack{err}\n\tcase run.SaysNothingHappened", "case err != nil && out.State == None:\n\t\treturn Outcome{State: Completed}, nil\n\tcase run.SaysNothingHappened", engineTests},
+	{"a commit whose fate is unknown is called not executed", "tx.go",
+		"return rec, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: err}",
+		"return rec, &Error{Kind: ErrStore, Execution: NotExecuted, RetryAfter: retryAfter, Cause: err}", engineTests},
+	{"another's outcome is taken for the transaction's own", "tx.go",
+		"en.granted = err == nil && en.rec.Owner == t.req.Owner", "en.granted = err == nil", simulateTests},
+	{"a transaction that has committed stays in flight", "tx.go",
+		"\t\t\tif en.granted {\n\t\t\t\te.flights.end(f, en)\n\t\t\t}\n", "", simulateTests},
+	{"a mismatch is not checked where a transaction is followed", "enter.go",
+		"return entry{rec: Record{ID: f.id, State: Running, Fingerprint: fp}}, nil",
+		"_ = fp\n\t\t\treturn entry{rec: Record{ID: f.id, State: Running, Fingerprint: t.req.Fingerprint}}, nil", simulateTests},
+	{"a transaction that runs in vain refuses who asks for what stands", "enter.go",
+		"if now.State.Settled() {\n\t\treturn now, nil", "if now.State.Settled() && rec.State != Running {\n\t\treturn now, nil", engineTests},
 	{"an operator's verdict is taken for a later run", "operate.go",
 		"case rec.State == None || rec.Fence != shown.Fence:", "case rec.State == None:", engineTests},
 	{"damage of a stored result is not noticed", "internal/seal/seal.go",

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-const patience = 4 * time.Minute // for the tests of one defect
+const patience = 8 * time.Minute // for the tests of one defect
 
 func main() {
 	only := flag.String("only", "", "try the defects whose name contains this")
@@ -47,7 +47,7 @@ func run(ctx context.Context, only string, workers int) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(scratch)
+	defer func() { _ = os.RemoveAll(scratch) }()
 
 	var chosen []defect
 	for _, d := range defects {
@@ -135,10 +135,17 @@ func (d defect) try(ctx context.Context, root, scratch string) verdict {
 	case err == nil:
 	case strings.Contains(report, "[build failed]") || strings.Contains(report, "[setup failed]"):
 		v.err = fmt.Errorf("it does not compile: %s", report)
+	case undecided(report):
+		v.err = fmt.Errorf("its tests took longer than %v and none had failed by then: the machine may be too slow", patience)
 	default:
 		v.caught, v.by = true, firstFailure(report)
 	}
 	return v
+}
+
+// undecided reports whether all that went wrong is that time was up.
+func undecided(report string) bool {
+	return strings.Contains(report, "panic: test timed out") && !strings.Contains(report, "--- FAIL: ")
 }
 
 // firstFailure names the test that failed, or what went wrong instead.

@@ -34,3 +34,13 @@ func TestFailuresAreNamed(t *testing.T) {
 		}
 	}
 }
+
+func TestTimeoutAloneCatchesNothing(t *testing.T) {
+	const timeout = "panic: test timed out after 8m0s\n\trunning tests:\n\t\tTestThis (1s)\n"
+	if !undecided(timeout) {
+		t.Error("a machine that is slow counts as a test that noticed")
+	}
+	if undecided("--- FAIL: TestThis (0.1s)\n" + timeout) {
+		t.Error("a test that had failed does not count")
+	}
+}

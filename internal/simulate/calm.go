@@ -28,7 +28,7 @@ func (w *world) calm() {
 	late := sorted(w.late)
 	w.late = nil
 	for _, c := range late {
-		if w.setup.arrive {
+		if w.setup.arrive || c.kind == abort {
 			_ = w.carryOut(c, "late: ") // nobody hears of it
 		}
 	}
@@ -51,7 +51,13 @@ func (w *world) calm() {
 
 // deliverAll delivers what waits, one by one, until nothing does.
 func (w *world) deliverAll() {
-	for w.settle(); len(w.pending) > 0 && w.violation == ""; w.settle() {
+	for w.settle(); w.violation == ""; w.settle() {
+		if w.hearHangUps() {
+			continue
+		}
+		if len(w.pending) == 0 {
+			return
+		}
 		w.meetAll(sorted(w.pending)[0], deliver)
 	}
 }
@@ -70,9 +76,9 @@ func (w *world) atRest() bool {
 func (w *world) askAgain() {
 	for key := range w.setup.keys {
 		was := w.judge.seen[key].rec
-		for print := range fingerprints {
-			w.note("the last client asks for key %d, request %d", key, print)
-			w.ask(w.processes[maxProcesses], client{key: int8(key), print: int8(print), api: true}, true)
+		for _, last := range w.last(int8(key)) {
+			w.note("at last %v", last)
+			w.ask(w.processes[maxProcesses], last, true)
 			w.deliverAll()
 			if w.active > 0 {
 				w.violate("a client hangs", "though nothing runs and nothing fails")
@@ -83,6 +89,14 @@ func (w *world) askAgain() {
 			w.violate("a settled operation ran again", fmt.Sprintf("key %d, fence %d after %d", key, is.Fence, was.Fence))
 		}
 	}
+}
+
+// last are the clients that ask for a key in the end.
+func (w *world) last(key int8) []client {
+	if w.setup.transactions { // after one, with what it leaves in its process
+		return []client{{key: key, api: true, tx: true}, {key: key, print: 1, api: true}, {key: key, tx: true}}
+	}
+	return []client{{key: key, api: true}, {key: key, print: 1, api: true}}
 }
 
 // compare compares what everybody was told with the effects.

@@ -26,7 +26,8 @@ type client struct {
 	key      int8
 	print    int8 // which of two requests it makes under the key
 	handler  handler
-	api      bool // calls Do rather than Begin and Settle
+	api      bool // calls Do rather than Begin and Settle, or DoTx rather than RunTx
+	tx       bool // in a transaction
 	patient  bool // waits for a run in flight
 	obedient bool // its handler heeds its context
 	leaves   bool // hangs up after a while
@@ -34,6 +35,9 @@ type client struct {
 
 func (c client) String() string {
 	s := fmt.Sprintf("a client asks for key %d", c.key)
+	if c.tx {
+		s += " in a transaction"
+	}
 	if c.print != 0 {
 		s += ", for something else"
 	}
@@ -52,12 +56,16 @@ type told struct {
 	kind error  // of the answer; nil: completed
 	text string // of an outcome
 	exec stet.Execution
+	ran  bool // its handler was called, in a transaction
 	last bool // the client came when faults had ended
 
 	came time.Duration // since the world began
 	// meets is that a run of the key was going on in the same process when
 	// the client came.
-	meets   bool
+	meets bool
+	// against is that, likewise, a transaction which asks for something else
+	// was at work.
+	against bool
 	process *process
 }
 
@@ -107,13 +115,16 @@ func (p *process) ask(t told) {
 		defer cancel()
 	}
 	var err error
-	if c.api {
+	switch {
+	case c.tx:
+		err = p.transact(ctx, op, &t)
+	case c.api:
 		var res stet.Result[string]
 		res, err = stet.Do(ctx, p.engine, op, func(ctx context.Context) (string, error) {
 			return p.handle(ctx, stet.FromContext(ctx), c)
 		})
 		t.text = res.Value
-	} else {
+	default:
 		t.text, err = p.begin(ctx, op, c)
 	}
 	t.exec = stet.Executed
@@ -121,9 +132,12 @@ func (p *process) ask(t told) {
 		return
 	}
 	t.exec, t.kind = stet.ExecutionOf(err), err
+	e, ok := errors.AsType[*stet.Error](err)
+	if !ok {
+		return
+	}
 	for _, kind := range kinds {
-		var e *stet.Error
-		if errors.As(err, &e) && errors.Is(e.Kind, kind) {
+		if errors.Is(e.Kind, kind) {
 			t.kind = kind
 			if kind == stet.ErrFailed { //nolint:errorlint // of kinds
 				t.text = e.Cause.Error()

@@ -149,13 +149,14 @@ var defects = []struct {
 func TestDefectsAreFoundAndShrink(t *testing.T) {
 	for _, d := range defects {
 		t.Run(d.defect, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { seek(t, d.defect, d.within) })
+			synctest.Test(t, func(t *testing.T) {
+				seek(t, Config{Store: func(m *memory.Store, clock *Clock) stet.Store { return flawed{m, clock, d.defect} }}, d.within)
+			})
 		})
 	}
 }
 
-func seek(t *testing.T, defect string, within uint64) {
-	c := Config{Store: func(m *memory.Store, clock *Clock) stet.Store { return flawed{m, clock, defect} }}
+func seek(t *testing.T, c Config, within uint64) {
 	for seed := range within {
 		r := Run(seed, c)
 		if r.Violation == "" {
@@ -174,7 +175,7 @@ func seek(t *testing.T, defect string, within uint64) {
 		if len(short.script) > 20 {
 			t.Errorf("%d steps are left of %d; a defect this simple takes fewer", len(short.script), len(r.script))
 		}
-		if fixed := replay(seed, short.setup, short.script, Config{}); fixed.Violation != "" {
+		if fixed := replay(seed, short.setup, short.script, Config{Transactions: c.Transactions}); fixed.Violation != "" {
 			t.Errorf("without the defect the same schedule breaks a promise, too: %v", fixed)
 		}
 		t.Logf("found by seed %d in %d steps, which shrink to these:\n%v", seed, len(r.script), short)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/stet-go/stet"
@@ -22,7 +23,33 @@ type judge struct {
 	seen   [maxKeys]seen
 	parked [maxKeys][]int64 // fences whose lease had run out when they were parked
 	// refused are the clients whose claim was answered as a mismatch.
-	refused [maxClients + 1 + 2*maxKeys]bool
+	refused [maxClients + 1 + 3*maxKeys]bool
+	tried   [maxKeys][2]tried // by fingerprint; guarded by the world's mu
+}
+
+// tried are the transactions that were tried of one key and fingerprint.
+type tried struct {
+	going int
+	any   bool
+	last  time.Duration // when the last one ended, or its end was known
+}
+
+func (j *judge) transact(t *txn, change int, now time.Duration) {
+	print := slices.Index(fingerprints[:], t.req.Fingerprint)
+	tr := &j.tried[t.key][print]
+	tr.going += change
+	tr.any = true
+	tr.last = now
+}
+
+// inTheWay reports whether, since t came, there was a transaction that asked for
+// the other thing. The caller holds mu.
+func (w *world) inTheWay(t told) bool {
+	if holder := w.txns[t.key]; holder != nil && holder.req.Fingerprint != fingerprints[t.print] {
+		return true
+	}
+	tr := w.judge.tried[t.key][1-t.print]
+	return tr.any && (tr.going > 0 || tr.last >= t.came)
 }
 
 // look reads the record of a key, past any defect.
@@ -55,10 +82,13 @@ func (w *world) inspect(c *call, err error) {
 		}
 	}
 	switch c.kind {
-	case effect:
+	case effect, commit:
 		w.effects(c, err)
-	case claim:
+	case claim, enter:
 		a := w.judge.seen[c.key].rec // a claim never changes the fingerprint, see wrong
+		if errors.Is(err, errAborted) {
+			return // it was not even looked at
+		}
 		if other := a.State != stet.None && a.Fingerprint != c.print; other != errors.Is(err, stet.ErrMismatch) {
 			w.violate("another request was not refused", fmt.Sprintf("%v: %v", c, err))
 		}
@@ -82,6 +112,8 @@ func (w *world) wrong(c *call, key int, before, after seen) string {
 			return "a lease was renewed for somebody else"
 		}
 		return ""
+	case c.kind == commit:
+		return wrongCommit(c, a, b)
 	case b.State == stet.Running:
 		return w.wrongGrant(c, a, b)
 	case b.Fence != a.Fence:
@@ -113,13 +145,29 @@ func (w *world) wrongPark(c *call, key int, before seen) string {
 	if _, ok := before.rec.State.Next(stet.VerbPark); !ok {
 		return "parked where there is no arrow"
 	}
-	if c.kind != claim && c.kind != sweep {
+	if c.kind != claim && c.kind != sweep && c.kind != enter {
 		return "parked by a call that does not park"
 	}
 	if time.Since(w.start) < before.leaseEnd {
 		return "parked under a live lease"
 	}
 	w.judge.parked[key] = append(w.judge.parked[key], before.rec.Fence)
+	return ""
+}
+
+func wrongCommit(c *call, a, b stet.Record) string {
+	verb := stet.VerbCommit
+	if b.State == stet.Failed {
+		verb = stet.VerbCommitFailure
+	}
+	switch to, ok := a.State.Next(verb); {
+	case !ok || to != b.State:
+		return "committed where there is no arrow"
+	case b.Fence <= a.Fence:
+		return "committed without a new fence"
+	case b.Owner != c.owner || a.State != stet.None && c.print != a.Fingerprint:
+		return "committed for nobody, or for another fingerprint"
+	}
 	return ""
 }
 
@@ -189,17 +237,20 @@ func (w *world) hear(t told) {
 	}
 	outcome := t.kind == nil || errors.Is(t.kind, stet.ErrFailed)
 	switch {
-	case other && t.meets && !t.process.closed && errors.Is(t.kind, stet.ErrInFlight) && t.came == time.Since(w.start):
+	case (other && t.meets && !w.setup.transactions || t.against) && !t.process.closed && errors.Is(t.kind, stet.ErrInFlight) && t.came == time.Since(w.start):
 		// It followed the run of its own process, which knows better.
 		accuse("another request was not refused")
 	case w.judge.refused[t.n] && !errors.Is(t.kind, stet.ErrMismatch):
 		accuse("another request was not refused")
 	case errors.Is(t.kind, stet.ErrMismatch):
 		w.count.Mismatches++
-		if !other {
+		if stood := rec.State.Settled() && rec.SettledAt.Sub(w.start) < t.came; !other && (stood || !w.inTheWay(t)) {
 			accuse("refused as another request")
 		}
-	case other && (outcome || errors.Is(t.kind, stet.ErrUnknown) || errors.Is(t.kind, stet.ErrRetryable) || errors.Is(t.kind, stet.ErrExpired)):
+	case t.tx && !t.ran && errors.Is(t.kind, stet.ErrRetryable):
+		accuse("told of the end of a run that was not its own")
+	case other && (outcome || errors.Is(t.kind, stet.ErrExpired) ||
+		!t.ran && (errors.Is(t.kind, stet.ErrUnknown) || errors.Is(t.kind, stet.ErrRetryable))):
 		accuse("another request was not refused")
 	case outcome:
 		w.count.Replays++
@@ -212,6 +263,7 @@ func (w *world) hear(t told) {
 		}
 	case errors.Is(t.kind, stet.ErrUnknown):
 		w.count.Unknown++
+	case errors.Is(t.kind, stet.ErrInvalid) && t.tx && t.leaves: // it left before anything was done
 	case errors.Is(t.kind, stet.ErrDamaged), errors.Is(t.kind, stet.ErrInvalid), errors.Is(t.kind, stet.ErrExpired):
 		accuse("an answer without a reason")
 	}

@@ -70,6 +70,7 @@ func simplify(r *Report, try func(setup, []step) bool) (simpler bool) {
 			func(s *step) { s.client.obedient = false },
 			func(s *step) { s.client.leaves = false },
 			func(s *step) { s.client.print = 0 },
+			func(s *step) { s.client.tx = false },
 		} {
 			if i >= len(r.script) {
 				return true

@@ -10,6 +10,9 @@
 // testing/synctest, and moves by one quantum at a time. The engine's jittered
 // pauses all begin at a multiple of the quantum and are shorter than one, so
 // that the engine's random numbers decide nothing.
+//
+// With Config.Transactions most clients use RunTx and DoTx, over a server of the
+// simulation's own (see database) that keeps its records in the memory store, too.
 package simulate
 
 import (
@@ -56,28 +59,39 @@ type Config struct {
 	// that the judge looks at. Its context tells processes apart, see
 	// ProcessOf.
 	Store func(*memory.Store, *Clock) stet.Store
+	// Transactions has most clients use RunTx and DoTx.
+	Transactions bool
+	// Crew plays the clients. Without one each gets a new goroutine, which
+	// takes longer and changes nothing else.
+	Crew *Crew
 	// Log makes reports have a Log. It costs more than the simulation.
 	Log bool
+
+	database func(server) database // a defective one; nil: server itself
 }
 
 // setup is what a schedule is about.
 type setup struct {
-	class     string // of all operations: one of the classes of policies
-	processes int
-	keys      int
-	arrive    bool // what is late when faults end still arrives
+	class        string // of all operations: one of the classes of policies
+	processes    int
+	keys         int
+	transactions bool // some clients use them
+	arrive       bool // what is late when faults end still arrives
 }
 
 // classes are the policies that are simulated.
 var classes = []string{"park", "verify", "take over", "fail"}
 
-func policies(verify stet.Verify) map[string]stet.Policy {
-	return map[string]stet.Policy{
-		"park":      {},
-		"verify":    {Verify: verify},
-		"take over": {Stale: stet.StaleTakeOver},
-		"fail":      {Stale: stet.StaleFail},
+func policy(class string, verify stet.Verify) stet.Policy {
+	switch class {
+	case "verify":
+		return stet.Policy{Verify: verify}
+	case "take over":
+		return stet.Policy{Stale: stet.StaleTakeOver}
+	case "fail":
+		return stet.Policy{Stale: stet.StaleFail}
 	}
+	return stet.Policy{}
 }
 
 // Report is what a schedule came to.
@@ -113,6 +127,8 @@ func (r Report) String() string {
 // Count counts what happened in schedules.
 type Count struct {
 	Calls, Lost, Dropped, Late, Crashes, Closes, Effects, Grants, Replays, Unknown, TakenOver, Resolved, LeasesLost, Mismatches, Fenced int
+
+	Commits, RolledBack, LookedUp int // of transactions; LookedUp: commits of which nobody heard at first
 }
 
 // Add adds what happened in another schedule.
@@ -132,6 +148,9 @@ func (c *Count) Add(d Count) {
 	c.LeasesLost += d.LeasesLost
 	c.Mismatches += d.Mismatches
 	c.Fenced += d.Fenced
+	c.Commits += d.Commits
+	c.RolledBack += d.RolledBack
+	c.LookedUp += d.LookedUp
 }
 
 // Run simulates the schedule of a seed. It must be called in a bubble of
@@ -139,10 +158,11 @@ func (c *Count) Add(d Count) {
 func Run(seed uint64, c Config) Report {
 	rng := rand.New(rand.NewPCG(seed, 0x57e7))
 	s := setup{
-		class:     classes[rng.IntN(len(classes))],
-		processes: 1 + rng.IntN(maxProcesses),
-		keys:      1 + rng.IntN(2*maxKeys)/(2*maxKeys-1), // mostly one, where things happen
-		arrive:    rng.IntN(2) == 0,
+		class:        classes[rng.IntN(len(classes))],
+		processes:    1 + rng.IntN(maxProcesses),
+		keys:         1 + rng.IntN(2*maxKeys)/(2*maxKeys-1), // mostly one, where things happen
+		arrive:       rng.IntN(2) == 0,
+		transactions: c.Transactions,
 	}
 	w := newWorld(s, c)
 	g := newGenerator(rng)

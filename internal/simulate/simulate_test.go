@@ -9,11 +9,13 @@ import (
 func TestSchedulesBreakNoPromise(t *testing.T) {
 	var sum Count
 	synctest.Test(t, func(t *testing.T) {
-		for seed := range uint64(1000) {
-			r := Run(seed, Config{})
-			sum.Add(r.Count)
-			if r.Violation != "" {
-				t.Fatal(Shrink(r, Config{}))
+		for _, c := range []Config{{}, {Transactions: true}} {
+			for seed := range uint64(1000) {
+				r := Run(seed, c)
+				sum.Add(r.Count)
+				if r.Violation != "" {
+					t.Fatal(Shrink(r, c))
+				}
 			}
 		}
 	})
@@ -29,23 +31,30 @@ func TestSchedulesBreakNoPromise(t *testing.T) {
 // With the race detector the runtime picks goroutines at random, on purpose: then
 // no seed can promise anything, and raceDetector is true.
 func TestSeedReplaysExactly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		hashes := make(map[uint64]bool)
-		const n = 300
-		for seed := range uint64(n) {
-			first := Run(seed, Config{})
-			again := Run(seed, Config{})
-			script := replay(seed, first.setup, first.script, Config{})
-			hashes[first.Hash] = true
-			if raceDetector {
-				continue
-			}
-			if first.Hash != again.Hash || first.Hash != script.Hash || first.Count != again.Count {
-				t.Errorf("seed %d came to %x, then to %x, and its script to %x", seed, first.Hash, again.Hash, script.Hash)
-			}
+	for _, transactions := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) { replayExactly(t, Config{Transactions: transactions}) })
+	}
+}
+
+func replayExactly(t *testing.T, c Config) {
+	hashes := make(map[uint64]bool)
+	crewed := c
+	crewed.Crew = new(Crew)
+	defer crewed.Crew.Dismiss()
+	const n = 300
+	for seed := range uint64(n) {
+		first := Run(seed, c)
+		again := Run(seed, crewed) // who plays makes no difference
+		script := replay(seed, first.setup, first.script, crewed)
+		hashes[first.Hash] = true
+		if raceDetector {
+			continue
 		}
-		if len(hashes) < n*9/10 {
-			t.Errorf("%d seeds made %d different schedules", n, len(hashes))
+		if first.Hash != again.Hash || first.Hash != script.Hash || first.Count != again.Count {
+			t.Errorf("seed %d came to %x, then to %x, and its script to %x", seed, first.Hash, again.Hash, script.Hash)
 		}
-	})
+	}
+	if len(hashes) < n*9/10 {
+		t.Errorf("%d seeds made %d different schedules", n, len(hashes))
+	}
 }

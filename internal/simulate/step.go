@@ -35,9 +35,15 @@ const (
 	verify
 	wake
 	sweep
+	enter
+	write
+	commit
+	look
+	abort
 )
 
-var kindNames = [...]string{"Claim", "Extend", "Settle", "Release", "Read", "effect", "Verify", "waking", "Sweep"}
+var kindNames = [...]string{"Claim", "Extend", "Settle", "Release", "Read", "effect", "Verify", "waking", "Sweep",
+	"entering", "write", "COMMIT", "looking", "hanging up"}
 
 // step is one choice of the scheduler. It names what it is about in a way that
 // still means something when steps before it are left out.
@@ -112,6 +118,9 @@ func (g *generator) begin(w *world) step {
 	c := client{key: int8(g.rng.IntN(w.setup.keys)), api: g.rng.IntN(2) == 0, patient: g.rng.IntN(3) == 0, obedient: g.rng.IntN(3) == 0, leaves: g.rng.IntN(6) == 0}
 	if g.rng.IntN(6) == 0 {
 		c.print = 1
+	}
+	if w.setup.transactions {
+		c.tx = g.rng.IntN(4) > 0
 	}
 	switch g.rng.IntN(8) {
 	case 0:

@@ -27,6 +27,7 @@ type call struct {
 	print  stet.Fingerprint // of a claim
 	owner  stet.Owner       // likewise
 	n      int              // counts calls
+	rec    stet.Record      // what a claim or a read came to
 	do     func() error     // carries it out
 	answer chan answer
 }
@@ -110,16 +111,16 @@ func (c *call) await(ctx context.Context) error {
 
 // Claim implements stet.Store.
 func (p *process) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
-	var rec stet.Record
-	c := &call{p: p, kind: claim, key: p.w.key(req.ID), print: req.Fingerprint, owner: req.Owner, do: func() (err error) {
-		rec, err = p.w.store.Claim(p.ctx, req)
+	c := &call{p: p, kind: claim, key: p.w.key(req.ID), print: req.Fingerprint, owner: req.Owner}
+	c.do = func() (err error) {
+		c.rec, err = p.w.store.Claim(p.ctx, req)
 		return err
-	}}
+	}
 	err := c.await(ctx)
 	if err != nil && !errors.Is(err, stet.ErrMismatch) {
 		return stet.Record{}, err
 	}
-	return rec, err
+	return c.rec, err
 }
 
 // Extend implements stet.Store.
@@ -156,25 +157,43 @@ func (p *process) Release(ctx context.Context, cl stet.Claim, keep stet.Retentio
 
 // Read implements stet.Store.
 func (p *process) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
-	var rec stet.Record
-	c := &call{p: p, kind: read, key: p.w.key(id), do: func() (err error) {
-		rec, err = p.w.store.Read(p.ctx, id)
+	c := &call{p: p, kind: read, key: p.w.key(id)}
+	c.do = func() (err error) {
+		c.rec, err = p.w.store.Read(p.ctx, id)
 		return err
-	}}
+	}
 	if err := c.await(ctx); err != nil {
 		return stet.Record{}, err
 	}
-	return rec, nil
+	return c.rec, nil
 }
 
 // Watch implements stet.Watcher. That something has changed reaches the process
 // when the scheduler says so.
 func (p *process) Watch(ctx context.Context, id stet.ID, fence int64) error {
-	if err := p.w.truth.Watch(ctx, id, fence); err != nil {
+	if err := p.watch(ctx, id, fence); err != nil {
 		return err
 	}
 	c := &call{p: p, kind: wake, key: p.w.key(id), fence: fence, do: func() error { return nil }}
 	return c.await(ctx)
+}
+
+func (p *process) watch(ctx context.Context, id stet.ID, fence int64) error {
+	if fence != inFlightInTx {
+		return p.w.truth.Watch(ctx, id, fence)
+	}
+	p.w.mu.Lock()
+	t := p.w.txns[p.w.key(id)]
+	p.w.mu.Unlock()
+	if t == nil {
+		return nil
+	}
+	select {
+	case <-t.end:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Sweep implements stet.Sweeper.

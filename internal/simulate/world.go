@@ -33,7 +33,7 @@ type world struct {
 
 	processes [maxProcesses + 1]*process // the last comes when faults have ended
 	all       []*process
-	clients   [maxClients + 1 + 2*maxKeys]client
+	clients   [maxClients + 1 + 3*maxKeys]client
 	begun     int
 
 	mu      sync.Mutex
@@ -43,6 +43,9 @@ type world struct {
 	active  int     // clients
 	told    []told
 	heard   int // of told, how many were judged
+
+	db   database
+	txns [maxKeys]*txn // those that hold a key; guarded by mu
 
 	ledgers [maxKeys]ledger
 	judge   judge
@@ -62,7 +65,8 @@ type process struct {
 	engine *stet.Engine
 	dead   bool // nothing that it does matters any more; guarded by world.mu
 	closed bool
-	runs   [maxKeys]int // handlers at work; guarded by world.mu
+	runs   [maxKeys]int    // handlers at work; guarded by world.mu
+	writes [maxKeys][2]int // those of transactions, by what they ask for; likewise
 }
 
 func newWorld(s setup, c Config) *world {
@@ -71,6 +75,10 @@ func newWorld(s setup, c Config) *world {
 	w.store = w.truth
 	if c.Store != nil {
 		w.store = c.Store(w.truth, &w.clock)
+	}
+	w.db = server{w}
+	if c.database != nil {
+		w.db = c.database(server{w})
 	}
 	for n := range s.processes {
 		w.open(n)
@@ -101,10 +109,10 @@ func (w *world) open(n int) *process {
 	p.ctx = context.WithValue(context.Background(), processOf{}, p)
 	o := stet.Options{
 		Policy:       stet.Policy{Lease: lease, RunTimeout: runTimeout},
-		Classes:      policies(p.verify),
+		Classes:      map[string]stet.Policy{w.setup.class: policy(w.setup.class, p.verify)},
 		StoreTimeout: storeTimeout,
 		SweepEvery:   -1,
-		Observer:     stet.ObserverFunc(w.observe),
+		Observer:     stet.ObserverFunc(p.observe),
 	}
 	if n == 0 || n == maxProcesses {
 		o.SweepEvery = quantum / 2
@@ -119,10 +127,15 @@ func (w *world) open(n int) *process {
 	return p
 }
 
-// observe counts what engines say happens.
-func (w *world) observe(_ context.Context, ev stet.Event) {
+// observe counts what engines say happens. What one of a dead process says depends
+// on which of its goroutines finds out first.
+func (p *process) observe(_ context.Context, ev stet.Event) {
+	w := p.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if p.dead {
+		return
+	}
 	switch ev.Kind {
 	case stet.EventTakenOver:
 		w.count.TakenOver++
@@ -253,9 +266,9 @@ func (w *world) ask(p *process, c client, last bool) {
 	w.clients[c.n] = c
 	w.mu.Lock()
 	w.active++
-	t := told{client: c, last: last, came: time.Since(w.start), meets: p.runs[c.key] > 0, process: p}
+	t := told{client: c, last: last, came: time.Since(w.start), meets: p.runs[c.key] > 0, against: p.writes[c.key][1-c.print] > 0, process: p}
 	w.mu.Unlock()
-	go p.ask(t)
+	w.c.Crew.play(t)
 }
 
 // meetAll lets c meet with its fate, and with it all calls that cannot be told
@@ -306,7 +319,7 @@ func (w *world) meet(c *call, fate act) {
 
 // postpone keeps a call that may be carried out later, if that can matter.
 func (w *world) postpone(c *call) {
-	if c.kind <= release || c.kind == effect {
+	if c.kind <= release || c.kind == effect || c.kind == commit {
 		w.late = append(w.late, c)
 	}
 }
@@ -348,4 +361,9 @@ func (w *world) kill(p *process) {
 		c.answer <- answer{err: errDead}
 	}
 	w.pending = kept
+	for _, t := range w.txns {
+		if t != nil && t.p == p {
+			w.hangUp(t)
+		}
+	}
 }

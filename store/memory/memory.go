@@ -123,7 +123,7 @@ func (s *Store) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, 
 // add makes room for a record. The caller holds s.mu.
 func (s *Store) add(req stet.ClaimRequest) *entry {
 	if s.n == len(s.chunks)*chunk {
-		s.chunks = append(s.chunks, make([]entry, chunk))
+		s.chunks = append(s.chunks, make([]entry, min(chunk, s.o.MaxRecords)))
 	}
 	s.index[req.ID] = s.n
 	e := s.at(s.n)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"container/heap"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/stet-go/stet"
@@ -239,7 +240,21 @@ type waiting struct {
 // wait makes e due. The caller holds s.mu.
 func (s *Store) wait(e *entry, what stet.Due, due instant) {
 	e.work.due = due
-	heap.Push(&s.queues[what], waiting{due, e.id})
+	q := &s.queues[what]
+	if len(*q) > 2*s.n+chunk {
+		s.tidy(q)
+	}
+	heap.Push(q, waiting{due, e.id})
+}
+
+// tidy removes the places that are out of date, which otherwise go when they are
+// due. The caller holds s.mu.
+func (s *Store) tidy(q *queue) {
+	*q = slices.DeleteFunc(*q, func(w waiting) bool {
+		i, ok := s.index[w.id]
+		return !ok || s.at(i).work == nil || s.at(i).work.due != w.due
+	})
+	heap.Init(q)
 }
 
 // queue is a heap of what waits, by when it is due.

@@ -35,6 +35,7 @@ var (
 	from    = flag.Uint64("from", 0, "the first seed")
 	workers = flag.Int("workers", runtime.NumCPU(), "processes to simulate in, one processor each")
 	replay  = flag.Bool("replay", false, "tell the schedule of the seed -from, and stop")
+	tx      = flag.Bool("tx", false, "have most clients use transactions")
 	worker  = flag.Bool("worker", false, "be one of the workers")
 )
 
@@ -67,7 +68,7 @@ func main() {
 func work(t *testing.T) {
 	if *replay {
 		synctest.Test(t, func(*testing.T) {
-			r := simulate.Run(*from, simulate.Config{Log: true})
+			r := simulate.Run(*from, simulate.Config{Transactions: *tx, Log: true})
 			fmt.Printf("%v\n\n%s\n", r, strings.Join(r.Log, "\n"))
 		})
 		return
@@ -77,15 +78,17 @@ func work(t *testing.T) {
 	for done := uint64(0); done < *seeds && broken < keptBroken; {
 		l := line{Seeds: min(batch, *seeds-done)}
 		synctest.Test(t, func(*testing.T) {
+			c := simulate.Config{Transactions: *tx, Crew: new(simulate.Crew)}
+			defer c.Crew.Dismiss()
 			for seed := *from + done; seed < *from+done+l.Seeds; seed++ {
-				r := simulate.Run(seed, simulate.Config{})
+				r := simulate.Run(seed, c)
 				l.Count.Add(r.Count)
-				if seed%again == 0 && simulate.Run(seed, simulate.Config{}).Hash != r.Hash {
+				if seed%again == 0 && simulate.Run(seed, c).Hash != r.Hash {
 					l.Differ++
 				}
 				if r.Violation != "" && l.Broken == "" {
 					broken++
-					l.Broken = simulate.Shrink(r, simulate.Config{}).String()
+					l.Broken = simulate.Shrink(r, c).String()
 				}
 			}
 		})
@@ -164,9 +167,9 @@ func shares(seeds, workers uint64) []uint64 {
 
 // start runs a worker over n seeds and adds up what it says.
 func (s *total) start(ctx context.Context, self string, first, n uint64) error {
-	cmd := exec.CommandContext(ctx, self, "-worker", "-from", strconv.FormatUint(first, 10), "-seeds", strconv.FormatUint(n, 10))
+	cmd := exec.CommandContext(ctx, self, "-worker", "-tx="+strconv.FormatBool(*tx), "-from", strconv.FormatUint(first, 10), "-seeds", strconv.FormatUint(n, 10))
 	// One goroutine at a time, see package simulate.
-	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "GOGC=400")
+	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "GOGC=800")
 	cmd.Stderr = os.Stderr
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
