@@ -44,13 +44,8 @@ type Options struct {
 	MaxAge time.Duration
 }
 
-// Store is a stet.Store in front of another one. It is also a stet.Watcher,
-// stet.Sweeper and stet.Browser, which it leaves to that one: where that one is no
-// Watcher, Watch returns an error, upon which the engine polls; where it is no
-// Sweeper, there is nothing to sweep; where it is no Browser, Browse and Expire are
-// ErrInvalid. It is safe for concurrent use. For a store with transactions there
-// is TxStore.
-type Store struct {
+// store is a stet.Store in front of another one.
+type store struct {
 	stet.Store
 	o       Options
 	records *otter.Cache[stet.ID, entry]
@@ -58,17 +53,19 @@ type Store struct {
 	expired atomic.Int64 // calls of Expire that have begun
 }
 
-// TxStore is a Store with transactions of type Tx.
-type TxStore[Tx any] struct {
-	*Store
+// txStore is a store with transactions of type Tx.
+type txStore[Tx any] struct {
+	*store
 	tx stet.TxStore[Tx]
 }
 
 var (
-	_ stet.Watcher       = (*Store)(nil)
-	_ stet.Sweeper       = (*Store)(nil)
-	_ stet.Browser       = (*Store)(nil)
-	_ stet.TxStore[bool] = (*TxStore[bool])(nil)
+	_ stet.Watcher           = (*store)(nil)
+	_ stet.Sweeper           = (*store)(nil)
+	_ stet.Browser           = (*store)(nil)
+	_ stet.TxStore[bool]     = (*txStore[bool])(nil)
+	_ stet.WorkStore         = (*workStore)(nil)
+	_ stet.WorkTxStore[bool] = (*workTxStore[bool])(nil)
 )
 
 // entry is an outcome that may be handed out until a time of this process.
@@ -84,10 +81,40 @@ type reading struct {
 	local time.Time
 }
 
-// New returns a store that keeps what it has seen settled in s.
-func New(s stet.Store, o Options) (*Store, error) {
+// New returns a store that keeps what it has seen settled in s. It is a
+// stet.WorkStore if s is one. It is also a stet.Watcher, stet.Sweeper and
+// stet.Browser, which it leaves to s: where s is no Watcher, Watch returns an error,
+// upon which the engine polls; where it is no Sweeper, there is nothing to sweep;
+// where it is no Browser, Browse and Expire are ErrInvalid. It is safe for concurrent
+// use. For a store with transactions there is NewTx.
+func New(s stet.Store, o Options) (stet.Store, error) {
+	c, err := newStore(s, o)
+	if err != nil {
+		return nil, err
+	}
+	if w, ok := s.(stet.WorkStore); ok {
+		return &workStore{c, work{c, w}}, nil
+	}
+	return c, nil
+}
+
+// NewTx is New for a store with transactions. It is a stet.WorkTxStore[Tx] if s is
+// one.
+func NewTx[Tx any](s stet.TxStore[Tx], o Options) (stet.TxStore[Tx], error) {
+	c, err := newStore(s, o)
+	if err != nil {
+		return nil, err
+	}
+	tx := &txStore[Tx]{c, s}
+	if w, ok := s.(stet.WorkTxStore[Tx]); ok {
+		return &workTxStore[Tx]{tx, work{c, w}, w}, nil
+	}
+	return tx, nil
+}
+
+func newStore(s stet.Store, o Options) (*store, error) {
 	if s == nil {
-		return nil, errors.New("cache: New needs a store to stand in front of")
+		return nil, errors.New("cache: New and NewTx need a store to stand in front of")
 	}
 	if o.MaxBytes < 0 || o.MaxAge < 0 {
 		return nil, fmt.Errorf("cache: Options.MaxBytes (%d) and MaxAge (%v) must not be negative", o.MaxBytes, o.MaxAge)
@@ -105,20 +132,11 @@ func New(s stet.Store, o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cache: %w", err)
 	}
-	return &Store{Store: s, o: o, records: records}, nil
-}
-
-// NewTx is New for a store with transactions.
-func NewTx[Tx any](s stet.TxStore[Tx], o Options) (*TxStore[Tx], error) {
-	if s == nil {
-		return nil, errors.New("cache: NewTx needs a store to stand in front of")
-	}
-	c, err := New(s, o)
-	return &TxStore[Tx]{c, s}, err
+	return &store{Store: s, o: o, records: records}, nil
 }
 
 // Claim implements stet.Store.
-func (s *Store) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+func (s *store) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
 	if rec, ok := s.lookUp(ctx, req.ID); ok {
 		if rec.Fingerprint != req.Fingerprint {
 			return rec, stet.ErrMismatch
@@ -128,8 +146,7 @@ func (s *Store) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, 
 	begun, expired := time.Now(), s.expired.Load()
 	rec, err := s.Store.Claim(ctx, req)
 	if err == nil && rec.State == stet.Running && rec.Owner == req.Owner {
-		// Of a claim whose first reply was lost, part of the lease has gone.
-		s.read(rec.ClaimedAt.Add(req.Lease-rec.LeaseLeft), begun)
+		s.granted(rec, req.Lease, begun)
 	}
 	if err == nil || errors.Is(err, stet.ErrMismatch) {
 		s.keep(rec, expired)
@@ -138,7 +155,7 @@ func (s *Store) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, 
 }
 
 // Read implements stet.Store.
-func (s *Store) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+func (s *store) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
 	if rec, ok := s.lookUp(ctx, id); ok {
 		return rec, nil
 	}
@@ -152,14 +169,14 @@ func (s *Store) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
 
 // lookUp returns the settled record of id if it is at hand. A caller that has
 // left gets what the store says to that.
-func (s *Store) lookUp(ctx context.Context, id stet.ID) (rec stet.Record, ok bool) {
+func (s *store) lookUp(ctx context.Context, id stet.ID) (rec stet.Record, ok bool) {
 	e, ok := s.records.GetIfPresent(id)
 	return e.rec, ok && ctx.Err() == nil && time.Now().Before(e.until)
 }
 
 // keep keeps a record if it is settled and can be handed out for a while.
 // expired is the count of Expires before the record was asked for.
-func (s *Store) keep(rec stet.Record, expired int64) {
+func (s *store) keep(rec stet.Record, expired int64) {
 	r := s.clock.Load()
 	if r == nil || !rec.State.Settled() || rec.Gone || int64(len(rec.Result)) > s.o.MaxBytes/8 {
 		return
@@ -170,21 +187,28 @@ func (s *Store) keep(rec stet.Record, expired int64) {
 	if left <= 0 || age > stale {
 		return
 	}
+	rec.Work, rec.Notes = nil, nil // which Claim and Read do not return
 	s.records.Set(rec.ID, entry{rec, now.Add(min(left, s.o.MaxAge))})
 	if s.expired.Load() != expired { // the record may be from before
 		s.records.Invalidate(rec.ID)
 	}
 }
 
+// granted reads the store's clock off a claim, for which it was asked at a time of
+// this process. Of one whose first reply was lost, part of the lease has gone.
+func (s *store) granted(rec stet.Record, lease time.Duration, begun time.Time) {
+	s.read(rec.ClaimedAt.Add(lease-rec.LeaseLeft), begun)
+}
+
 // read notes what the store's clock showed after a time of this process.
-func (s *Store) read(store, local time.Time) {
+func (s *store) read(store, local time.Time) {
 	if r := s.clock.Load(); r == nil || local.Sub(r.local) > fresh {
 		s.clock.Store(&reading{store, local})
 	}
 }
 
 // Watch implements stet.Watcher.
-func (s *Store) Watch(ctx context.Context, id stet.ID, fence int64) error {
+func (s *store) Watch(ctx context.Context, id stet.ID, fence int64) error {
 	if w, ok := s.Store.(stet.Watcher); ok {
 		return w.Watch(ctx, id, fence)
 	}
@@ -192,7 +216,7 @@ func (s *Store) Watch(ctx context.Context, id stet.ID, fence int64) error {
 }
 
 // Sweep implements stet.Sweeper.
-func (s *Store) Sweep(ctx context.Context, limit int) (stet.Swept, error) {
+func (s *store) Sweep(ctx context.Context, limit int) (stet.Swept, error) {
 	if w, ok := s.Store.(stet.Sweeper); ok {
 		return w.Sweep(ctx, limit)
 	}
@@ -200,7 +224,7 @@ func (s *Store) Sweep(ctx context.Context, limit int) (stet.Swept, error) {
 }
 
 // Browse implements stet.Browser.
-func (s *Store) Browse(ctx context.Context, q stet.Query) (stet.Page, error) {
+func (s *store) Browse(ctx context.Context, q stet.Query) (stet.Page, error) {
 	if b, ok := s.Store.(stet.Browser); ok {
 		return b.Browse(ctx, q)
 	}
@@ -208,7 +232,7 @@ func (s *Store) Browse(ctx context.Context, q stet.Query) (stet.Page, error) {
 }
 
 // Expire implements stet.Browser.
-func (s *Store) Expire(ctx context.Context, c stet.Claim) error {
+func (s *store) Expire(ctx context.Context, c stet.Claim) error {
 	b, ok := s.Store.(stet.Browser)
 	if !ok {
 		return errNoBrowser()
@@ -225,7 +249,7 @@ func errNoBrowser() error {
 }
 
 // RunTx implements stet.TxStore.
-func (s *TxStore[Tx]) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
+func (s *txStore[Tx]) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
 	fn func(ctx context.Context, tx Tx, rec stet.Record) (stet.Outcome, error)) (stet.Record, error) {
 	if rec, ok := s.lookUp(ctx, req.ID); ok {
 		if rec.Fingerprint != req.Fingerprint {
@@ -242,6 +266,6 @@ func (s *TxStore[Tx]) RunTx(ctx context.Context, req stet.ClaimRequest, keep ste
 }
 
 // SettleTx implements stet.TxStore.
-func (s *TxStore[Tx]) SettleTx(ctx context.Context, tx Tx, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+func (s *txStore[Tx]) SettleTx(ctx context.Context, tx Tx, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
 	return s.tx.SettleTx(ctx, tx, c, out, keep)
 }

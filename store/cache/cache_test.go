@@ -44,13 +44,21 @@ func request(key string) stet.ClaimRequest {
 	}
 }
 
-func wrap(t testing.TB, s stet.Store, o cache.Options) *cache.Store {
+// cached is what a cache does besides a stet.Store, always.
+type cached interface {
+	stet.Store
+	stet.Watcher
+	stet.Sweeper
+	stet.Browser
+}
+
+func wrap(t testing.TB, s stet.Store, o cache.Options) cached {
 	t.Helper()
 	c, err := cache.New(s, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c
+	return c.(cached)
 }
 
 // settled claims and settles a key.
@@ -169,25 +177,33 @@ func TestOutcomeIsNotHandedOutPastItsExpiry(t *testing.T) {
 	})
 }
 
-func TestClaimWhoseReplyWasLostTellsTheClockRightly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &counted{Store: memory.New(memory.Options{})}
-		req, other := request("k"), request("other")
-		settled(t, s, other, stet.Retention{Result: time.Minute, Tombstone: time.Hour})
-		if _, err := s.Store.Claim(t.Context(), req); err != nil { // past the cache: its reply was lost
-			t.Fatal(err)
-		}
-		time.Sleep(30 * time.Second)
-		c := wrap(t, s, cache.Options{MaxAge: time.Hour})
-		if _, err := c.Claim(t.Context(), req); err != nil {
-			t.Fatal(err)
-		}
-		again(t, c, other)
-		time.Sleep(31 * time.Second)
-		if rec := again(t, c, other); !rec.Gone {
-			t.Errorf("past its ExpiresAt the cache handed out %+v", rec)
-		}
-	})
+func TestCallWhoseReplyWasLostTellsTheClockRightly(t *testing.T) {
+	for name, call := range map[string]func(stet.WorkStore, stet.ClaimRequest) error{
+		"Claim": func(s stet.WorkStore, req stet.ClaimRequest) error { _, err := s.Claim(t.Context(), req); return err },
+		"Accept": func(s stet.WorkStore, req stet.ClaimRequest) error {
+			_, err := s.Accept(t.Context(), req, []byte("work"), 0)
+			return err
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &counted{Store: memory.New(memory.Options{})}
+			req, other := request("k"), request("other")
+			settled(t, s, other, stet.Retention{Result: time.Minute, Tombstone: time.Hour})
+			if err := call(s.Store, req); err != nil { // past the cache
+				t.Fatal(err)
+			}
+			time.Sleep(30 * time.Second)
+			c := wrap(t, s, cache.Options{MaxAge: time.Hour})
+			if err := call(c.(stet.WorkStore), req); err != nil {
+				t.Fatal(err)
+			}
+			again(t, c, other)
+			time.Sleep(31 * time.Second)
+			if rec := again(t, c, other); !rec.Gone {
+				t.Errorf("after a repeated %s, the cache handed out past its ExpiresAt %+v", name, rec)
+			}
+		})
+	}
 }
 
 func TestStoreIsAskedAgainAfterMaxAge(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -107,4 +108,39 @@ func BenchmarkReplays(b *testing.B) {
 			return err
 		})
 	})
+}
+
+// BenchmarkWork measures an acceptance of 1 KB, a worker's claim of it, and a settle.
+func BenchmarkWork(b *testing.B) {
+	s := benchStore(b)
+	callers(b, func(ctx context.Context) error {
+		req := request(stet.NewKey())
+		if _, err := s.Accept(ctx, req, kilobyte, 0); err != nil {
+			return err
+		}
+		rec, err := s.Take(ctx, req.ID, stet.NewOwner(), time.Minute)
+		if err != nil {
+			return err
+		}
+		return s.Settle(ctx, rec.Claim(), completed("done"), keep)
+	})
+}
+
+// BenchmarkDue measures how 100 accepted operations of 10,000 are handed out, in a
+// table of a million records.
+func BenchmarkDue(b *testing.B) {
+	s := benchStore(b)
+	execSQL(b, s.Pool(), `INSERT INTO stet.records (id, scope, fingerprint, owner, fence, claimed_at, settled_at, expires_at, forget_at, due_at, attempt, state, result, work, run_due)
+		SELECT sha256(n::text::bytea), sha256(''), '\x01'::bytea || sha256(''), substr(sha256(n::text::bytea), 1, 16), n, now(),
+			CASE WHEN n % 100 > 0 THEN now() END, CASE WHEN n % 100 > 0 THEN now() + interval '1 day' END, CASE WHEN n % 100 > 0 THEN now() + interval '1 day' END,
+			CASE WHEN n % 100 > 0 THEN now() + interval '1 day' END, 1, CASE WHEN n % 100 > 0 THEN 2 ELSE 6 END,
+			CASE WHEN n % 100 > 0 THEN decode(repeat('00', 64), 'hex') END, CASE WHEN n % 100 = 0 THEN decode(repeat('00', 1024), 'hex') END, CASE WHEN n % 100 = 0 THEN now() END
+		FROM generate_series(1, 1000000) n`)
+	for b.Loop() {
+		// Due again at once, behind the others.
+		recs, err := s.Due(b.Context(), stet.DueRun, 100, 0)
+		if err != nil || len(recs) != 100 {
+			b.Fatalf("%d records, %v", len(recs), err)
+		}
+	}
 }

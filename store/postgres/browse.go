@@ -66,13 +66,13 @@ func filtered(n int, sql string) string {
 
 const sqlExpire = `
 UPDATE {records} r SET gone = true, result = NULL, due_at = r.forget_at
-WHERE r.id = $1 AND r.fence = $2 AND r.state IN (2, 3) AND r.forget_at > statement_timestamp()
+WHERE r.id = $1 AND r.fence = $2 AND r.state IN (2, 3) AND (r.forget_at IS NULL OR r.forget_at > statement_timestamp())
 RETURNING 1`
 
 // Browse implements stet.Browser. It looks at no more than 2,000 records of each
 // state. Records that are not settled come in the order of their claims if q asks
-// for such states alone, and not for both running and retryable: a record that
-// goes from one to the other gets a new place in that order. All others come in
+// for such states alone, and for no two of running, retryable and accepted: a record
+// that goes from one to another gets a new place in that order. All others come in
 // the order of their IDs. Where q.Scope is set, the latter looks at the scope's
 // records alone, and the former at those of all scopes.
 func (s *Store) Browse(ctx context.Context, q stet.Query) (stet.Page, error) {
@@ -137,8 +137,14 @@ const (
 
 func newWalk(q stet.Query) (*walk, error) {
 	has := func(state stet.State) bool { return slices.Contains(q.States, state) }
+	moving := 0
+	for _, state := range []stet.State{stet.Running, stet.Retryable, stet.Accepted} {
+		if has(state) {
+			moving++
+		}
+	}
 	w := &walk{q: q, look: browseLook,
-		open: len(q.States) > 0 && !has(stet.Completed) && !has(stet.Failed) && (!has(stet.Running) || !has(stet.Retryable))}
+		open: len(q.States) > 0 && !has(stet.Completed) && !has(stet.Failed) && moving < 2}
 	if w.q.Limit == 0 {
 		w.q.Limit = stet.DefaultBrowse
 	}

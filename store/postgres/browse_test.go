@@ -82,10 +82,14 @@ func TestStatementsUseTheirIndexes(t *testing.T) {
 		statement  *statement
 		parameters int
 	}{
-		{"records_pkey", s.sql.read, 1}, {"records_pkey", s.sql.end, 8}, {"records_pkey", s.sql.endFree, 8}, {"records_pkey", s.sql.endOne, 8},
+		{"records_pkey", s.sql.read, 1}, {"records_pkey", s.sql.end, 9}, {"records_pkey", s.sql.endFree, 9}, {"records_pkey", s.sql.endOne, 9},
 		{"records_pkey", s.sql.extend, 3}, {"records_pkey", s.sql.regrant, 6}, {"records_pkey", s.sql.park, 2}, {"records_pkey", s.sql.watch, 2},
 		{"records_pkey", s.sql.browse, 8}, {"records_pkey", s.sql.expire, 2},
 		{"records_open", s.sql.browseOpen, 7}, {"records_due", s.sql.sweep, 1},
+		{"records_pkey", s.sql.reaccept, 7}, {"records_pkey", s.sql.take, 3}, {"records_pkey", s.sql.look, 1},
+		{"records_pkey", s.sql.giveBack, 3}, {"records_pkey", s.sql.giveBackFree, 3}, {"records_pkey", s.sql.cancel, 7},
+		{"records_pkey", s.sql.cancelRun, 2}, {"records_pkey", s.sql.takeFree, 3}, {"records_pkey", s.sql.relayedFree, 3}, {"records_pkey", s.sql.save, 3}, {"records_pkey", s.sql.relayed, 3},
+		{"records_run", s.sql.dueRun, 2}, {"records_relay", s.sql.dueRelay, 2},
 	} {
 		if _, err := conn.Conn().Prepare(t.Context(), c.statement.name, c.statement.sql); err != nil {
 			t.Fatal(err)
@@ -100,7 +104,7 @@ func TestStatementsUseTheirIndexes(t *testing.T) {
 		if err != nil || !strings.Contains(text, c.index) || strings.Contains(text, "Seq Scan") {
 			t.Errorf("%s does not use %s: %v\n%s", c.statement.name, c.index, err, text)
 		}
-		for _, other := range []string{"records_pkey", "records_open", "records_due"} {
+		for _, other := range []string{"records_pkey", "records_open", "records_due", "records_run", "records_relay"} {
 			if other != c.index && strings.Contains(text, other) {
 				t.Errorf("%s uses %s\n%s", c.statement.name, other, text)
 			}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
 )
@@ -20,12 +21,25 @@ func (t *transaction) args(rec stet.Record, e *ending) []any {
 	} else if result == nil {
 		result = []byte{}
 	}
+	forget, due := e.spans()
 	args := []any{rec.ID[:], rec.Scope[:], rec.Fingerprint[:], rec.Owner[:], rec.Fence, int32(rec.Attempt), int16(e.out.State), e.out.Gone, result,
-		rec.ClaimedAt, micros(e.keep.Result), micros(e.keep.Tombstone), micros(e.due()), t.locks.waiters}
+		rec.ClaimedAt, micros(e.keep.Result), forget, due, t.locks.waiters, e.out.Outbox}
 	if t.old != nil {
 		args = append(args, t.old.Fence)
 	}
 	return args
+}
+
+// spans are when the record is forgotten, and when the sweep has to look at it, in
+// microseconds; nil for never.
+func (e *ending) spans() (forget, due *int64) {
+	span := func(d time.Duration, ever bool) *int64 {
+		if n := micros(d); ever {
+			return &n
+		}
+		return nil
+	}
+	return span(e.forget()), span(e.due())
 }
 
 // settled is the record that a commit has made of rec.
@@ -36,21 +50,16 @@ func settled(rec stet.Record, e *ending, at time.Time) stet.Record {
 	}
 	rec.SettledAt = at
 	rec.ExpiresAt = at.Add(time.Duration(micros(e.keep.Result)) * time.Microsecond)
-	rec.ForgetAt = at.Add(time.Duration(micros(e.keep.Tombstone)) * time.Microsecond)
+	if d, ever := e.forget(); ever {
+		rec.ForgetAt = at.Add(time.Duration(micros(d)) * time.Microsecond)
+	}
 	return rec
 }
 
 // leave writes the record and commits.
 func (t *transaction) leave(ctx context.Context, rec stet.Record, e *ending) (stet.Record, error) {
-	switch t.conn.Conn().PgConn().TxStatus() {
-	case 'T':
-	case 'E':
-		return rec, errors.New("postgres: a statement of the function failed, which aborts the transaction, but the function returned no error; nothing was committed (use a savepoint, tx.Begin, around what may fail)")
-	default:
-		if errors.Is(t.closed(ctx), pgx.ErrTxClosed) {
-			return rec, errors.New("postgres: the function rolled the transaction back, and returned no error; nothing was committed")
-		}
-		return rec, fmt.Errorf("postgres: %w: the function ended the transaction by an SQL command, which is not its to end; what it wrote may stand, and no record of it does", stet.ErrUnknown)
+	if err := t.intact(ctx); err != nil {
+		return rec, err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.s.commitTimeout)
 	defer cancel()
@@ -69,6 +78,22 @@ func (t *transaction) leave(ctx context.Context, rec stet.Record, e *ending) (st
 	t.discard() // so that the server, too, hears that it is over
 	t.abandon()
 	return t.lookUp(rec, err, pid)
+}
+
+// intact reports what fn has done to the transaction if that keeps it from being
+// committed.
+func (t *transaction) intact(ctx context.Context) error {
+	switch t.conn.Conn().PgConn().TxStatus() {
+	case 'T':
+		return nil
+	case 'E':
+		return errors.New("postgres: a statement of the function failed, which aborts the transaction, but the function returned no error; nothing was committed (use a savepoint, tx.Begin, around what may fail)")
+	default:
+		if errors.Is(t.closed(ctx), pgx.ErrTxClosed) {
+			return errors.New("postgres: the function rolled the transaction back, and returned no error; nothing was committed")
+		}
+		return fmt.Errorf("postgres: %w: the function ended the transaction by an SQL command, which is not its to end; what it wrote may stand", stet.ErrUnknown)
+	}
 }
 
 // close has pgx know that the transaction is over, which was ended past it: what
@@ -120,8 +145,8 @@ func (t *transaction) commit(ctx context.Context, rec stet.Record, e *ending) (a
 
 // params are args in the binary format, of a record that is new.
 func (t *transaction) params(rec stet.Record, e *ending) (p params) {
-	p.buf = make([]byte, 0, 256+len(e.out.Result))
-	p.starts = make([]int, 0, 14)
+	p.buf = make([]byte, 0, 256+e.size())
+	p.starts = make([]int, 0, 15)
 	for _, b := range [][]byte{rec.ID[:], rec.Scope[:], rec.Fingerprint[:], rec.Owner[:]} {
 		p.raw(b)
 	}
@@ -131,15 +156,17 @@ func (t *transaction) params(rec stet.Record, e *ending) (p params) {
 	gone := byte(0)
 	if e.out.Gone {
 		gone = 1
-		p.nulls |= 1 << 8
 	}
 	p.raw([]byte{gone})
-	p.raw(e.out.Result)
+	p.rawUnless(e.out.Gone, e.out.Result)
 	p.rawInt64(rec.ClaimedAt.UnixMicro() - epoch)
 	p.rawInt64(micros(e.keep.Result))
-	p.rawInt64(micros(e.keep.Tombstone))
-	p.rawInt64(micros(e.due()))
+	forget, ever := e.forget()
+	p.rawUnless(!ever, binary.BigEndian.AppendUint64(nil, uint64(micros(forget))))
+	due, ever := e.due()
+	p.rawUnless(!ever, binary.BigEndian.AppendUint64(nil, uint64(micros(due))))
 	p.rawInt64(t.locks.waiters)
+	p.rawUnless(e.out.Outbox == nil, e.out.Outbox)
 	return p
 }
 
@@ -164,6 +191,25 @@ func (t *transaction) lost(ctx context.Context) (stet.Record, error) {
 //
 // pid is of the transaction's process on the server, 0 if it is not known.
 func (t *transaction) lookUp(rec stet.Record, cause error, pid uint32) (stet.Record, error) {
+	var r *row
+	err := t.ended(pid, func(ctx context.Context, c *pgxpool.Conn) error {
+		return t.s.send(ctx, c, t.s.readCall([]stet.ID{t.req.ID}, func(got *row) { r = got }))
+	})
+	switch {
+	case err != nil:
+		return rec, fmt.Errorf("postgres: %w: the commit was not acknowledged (%w), and what became of it could not be found out in %v: %w",
+			stet.ErrUnknown, cause, t.s.commitTimeout, err)
+	case r != nil && r.Owner == rec.Owner && r.Fence == rec.Fence && r.State.Settled():
+		return r.record(), nil
+	}
+	return rec, fmt.Errorf("%w (looked up since: nothing was committed)", explain("commit", cause))
+}
+
+// ended waits until the transaction has ended, for as long as a commit may take, and
+// then calls look. If the transaction is still there after half of that time, and pid
+// is not 0, the server is told to end that process of its own: its client, which was
+// this one, is gone.
+func (t *transaction) ended(pid uint32, look func(context.Context, *pgxpool.Conn) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), t.s.commitTimeout)
 	defer cancel()
 	begun := time.Now()
@@ -172,26 +218,17 @@ func (t *transaction) lookUp(rec stet.Record, cause error, pid uint32) (stet.Rec
 		if t.s.o.PgBouncer || time.Since(begun) < t.s.commitTimeout/2 {
 			end = 0 // it may still be at work; give it time
 		}
-		r, err := t.ended(ctx, end)
-		switch {
-		case err == nil && r != nil && r.Owner == rec.Owner && r.Fence == rec.Fence && r.State.Settled():
-			return r.record(), nil
-		case err == nil:
-			return rec, fmt.Errorf("%w (looked up since: nothing was committed)", explain("commit", cause))
-		case !sleep(ctx, pause):
-			return rec, fmt.Errorf("postgres: %w: the commit was not acknowledged (%w), and what became of it could not be found out in %v: %w",
-				stet.ErrUnknown, cause, t.s.commitTimeout, err)
+		if err := t.endedNow(ctx, end, look); err == nil || !sleep(ctx, pause) {
+			return err
 		}
 	}
 }
 
-// ended waits until the transaction has ended and returns the record. If it is
-// still there after a while, and pid is not 0, the server is told to end that
-// process of its own: its client, which was this one, is gone.
-func (t *transaction) ended(ctx context.Context, pid uint32) (r *row, err error) {
+// endedNow is one try of ended.
+func (t *transaction) endedNow(ctx context.Context, pid uint32, look func(context.Context, *pgxpool.Conn) error) error {
 	c, err := t.s.own.Acquire(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer c.Release()
 	sql := fmt.Sprintf("BEGIN; SET LOCAL lock_timeout = %d; SELECT pg_advisory_xact_lock(%d); COMMIT",
@@ -201,10 +238,9 @@ func (t *transaction) ended(ctx context.Context, pid uint32) (r *row, err error)
 			AND classid = %d AND objid = %d AND granted; `, pid, t.locks.keyHi, t.locks.keyLo) + sql
 	}
 	if _, err := c.Conn().PgConn().Exec(ctx, sql).ReadAll(); err != nil {
-		return nil, err
+		return err
 	}
-	err = t.s.send(ctx, c, t.s.readCall([]stet.ID{t.req.ID}, func(got *row) { r = got }))
-	return r, err
+	return look(ctx, c)
 }
 
 // SettleTx implements stet.TxStore: it settles a claim inside a transaction of
@@ -231,9 +267,10 @@ func (s *Store) settleIn(ctx context.Context, c stet.Claim, out stet.Outcome, ke
 	} else if result == nil {
 		result = []byte{}
 	}
+	forget, due := e.spans()
 	var ignored bool
 	err := query(s.sql.settleTx, c.ID[:], c.Fence, int16(out.State), out.Gone, result,
-		micros(keep.Result), micros(keep.Tombstone), micros(e.due())).Scan(&ignored)
+		micros(keep.Result), forget, due, out.Outbox).Scan(&ignored)
 	if !errors.Is(err, none) {
 		return explain("settle (roll back)", err)
 	}

@@ -143,7 +143,8 @@ func (g *group) leave(ctx context.Context) (at time.Time, err error) {
 		if !out.Gone && out.Result == nil {
 			results[k] = []byte{}
 		}
-		keep[k], forget[k], due[k] = micros(e.keep.Result), micros(e.keep.Tombstone), micros(e.due())
+		sweep, _ := e.due() // there are no messages
+		keep[k], forget[k], due[k] = micros(e.keep.Result), micros(e.keep.Tombstone), micros(sweep)
 		waiters[k] = g.locks[i].waiters
 	}
 	fault.At(fault.CommitBefore)

@@ -23,15 +23,20 @@ var errContended = errors.New("the record changes faster than it can be written;
 
 // Claim implements stet.Store.
 func (s *Store) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+	return s.ask(ctx, write{req: &req})
+}
+
+// ask claims or accepts.
+func (s *Store) ask(ctx context.Context, w write) (stet.Record, error) {
 	if err := ctx.Err(); err != nil {
 		return stet.Record{}, err
 	}
-	o, err := s.writes.do(ctx, write{req: &req})
+	o, err := s.writes.do(ctx, w)
 	if err != nil && !errors.Is(err, stet.ErrMismatch) {
 		return stet.Record{}, err
 	}
 	if o.slow {
-		return s.slowClaim(ctx, &req)
+		return s.slowAsk(ctx, &w)
 	}
 	return o.v.rec, err
 }
@@ -60,18 +65,19 @@ func (s *Store) end(ctx context.Context, e *ending) error {
 	return s.slowEnd(ctx, e)
 }
 
-// slowClaim claims a key on which there is something to be changed.
-func (s *Store) slowClaim(ctx context.Context, req *stet.ClaimRequest) (stet.Record, error) {
+// slowAsk claims a key, or accepts an operation, on which there is something to be
+// changed.
+func (s *Store) slowAsk(ctx context.Context, w *write) (stet.Record, error) {
 	for range slowTries {
-		r, err := s.readAlone(ctx, req.ID)
+		r, err := s.readAlone(ctx, w.req.ID)
 		if err != nil {
 			return stet.Record{}, explain("claim", err)
 		}
-		rec, next, err := onClaim(req, r)
+		rec, next, err := onClaim(w.req, r)
 		if next == stepNone {
 			return rec, err
 		}
-		rec, ok, err := s.change(ctx, req, r, next)
+		rec, ok, err := s.change(ctx, w, r, next)
 		if err != nil {
 			return stet.Record{}, explain("claim", err)
 		}
@@ -84,17 +90,14 @@ func (s *Store) slowClaim(ctx context.Context, req *stet.ClaimRequest) (stet.Rec
 
 // change takes a step that onClaim has asked for; not ok if the record is no
 // longer what it was.
-func (s *Store) change(ctx context.Context, req *stet.ClaimRequest, r *row, next step) (rec stet.Record, ok bool, err error) {
+func (s *Store) change(ctx context.Context, w *write, r *row, next step) (rec stet.Record, ok bool, err error) {
 	if next == stepInsert {
-		ops := []*op[write]{{v: write{req: req}}}
+		ops := []*op[write]{{v: *w}}
 		err := s.alone(ctx, s.slow, func() []call {
-			return []call{{s.sql.insertOne, insertParams(ops), func(values [][]byte) error {
-				f := fields{values: values[1:]}
-				rec, ok = grant(req, f.int64(), f.time()), true
-				return f.err()
-			}}}
+			ops[0].v.done = false
+			return []call{s.fastCall(w.kind(), ops)}
 		})
-		return rec, ok, err
+		return ops[0].v.rec, ops[0].v.done, err
 	}
 	err = s.alone(ctx, s.slow, func() []call {
 		c := call{statement: s.sql.park, row: func(values [][]byte) error {
@@ -106,14 +109,20 @@ func (s *Store) change(ctx context.Context, req *stet.ClaimRequest, r *row, next
 		if next == stepPark {
 			c.params.raw(r.ID[:])
 			c.params.rawInt64(r.Fence)
-		} else {
-			c.statement = s.sql.regrant
-			for _, b := range [][]byte{req.ID[:], req.Scope[:], req.Fingerprint[:], req.Owner[:]} {
-				c.params.raw(b)
-			}
-			c.params.raw(appendSpan(nil, req.Lease))
-			c.params.rawInt64(r.Fence)
+			return []call{c}
 		}
+		c.statement = s.sql.regrant
+		for _, b := range [][]byte{w.req.ID[:], w.req.Scope[:], w.req.Fingerprint[:], w.req.Owner[:]} {
+			c.params.raw(b)
+		}
+		if w.job == nil {
+			c.params.raw(appendSpan(nil, w.req.Lease))
+		} else {
+			c.statement = s.sql.reaccept
+			c.params.rawInt64(micros(w.job.after))
+			c.params.raw(w.job.work)
+		}
+		c.params.rawInt64(r.Fence)
 		return []call{c}
 	})
 	return rec, ok, err
@@ -128,6 +137,12 @@ func (s *Store) slowEnd(ctx context.Context, e *ending) error {
 			ok = false
 			return []call{{s.sql.endOne, endParams(ops), func([][]byte) error { ok = true; return nil }}}
 		})
+		if err != nil {
+			return explain("settle", err)
+		}
+		if !ok && e.release { // perhaps of an accepted operation
+			ok, err = s.affects(ctx, s.slow, s.sql.giveBack, e.claim, 0)
+		}
 		if err != nil {
 			return explain("settle", err)
 		}
@@ -342,6 +357,15 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept stet.Swept, err err
 func (p *params) raw(b []byte) {
 	p.begin()
 	p.buf = append(p.buf, b...)
+}
+
+// rawUnless is raw, or NULL if missing.
+func (p *params) rawUnless(missing bool, b []byte) {
+	if missing {
+		p.nulls |= 1 << len(p.starts)
+		b = nil
+	}
+	p.raw(b)
 }
 
 func (p *params) rawInt64(n int64) {

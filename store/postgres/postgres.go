@@ -77,6 +77,7 @@ type Store struct {
 	writes  batcher[write]
 	reads   batcher[read]
 	slow    chan struct{} // a token for each connection of that use
+	works   chan struct{}
 	beat    chan struct{}
 	sweeps  chan struct{}
 	ears    *listener
@@ -124,7 +125,7 @@ func prepares(c *pgxpool.Config) bool {
 }
 
 // New opens the store on the server of pool, from which RunTx takes its
-// connections. Everything else uses up to Writers + Readers + 5 connections of
+// connections. Everything else uses up to Writers + Readers + 9 connections of
 // the store's own, made with the pool's configuration, so that a pool that is
 // used up keeps no lease from being renewed. Close the store before the pool,
 // and after the engine.
@@ -161,7 +162,8 @@ func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	s.cancel = cancel
 	s.writes = batcher[write]{run: s.runWrites, limit: o.MaxQueue, most: maxBatch, bytes: maxBatchBytes, size: (*write).size, lanes: o.Writers, ctx: background}
 	s.reads = batcher[read]{run: s.runReads, limit: o.MaxQueue, most: maxBatch, bytes: maxBatchBytes, size: func(*read) int { return 0 }, lanes: o.Readers, ctx: background}
-	s.slow, s.beat, s.sweeps = make(chan struct{}, slowLanes), make(chan struct{}, 1), make(chan struct{}, 1)
+	s.slow, s.works = make(chan struct{}, slowLanes), make(chan struct{}, workLanes)
+	s.beat, s.sweeps = make(chan struct{}, 1), make(chan struct{}, 1)
 	s.ears = newListener(background, s)
 	return s, nil
 }
@@ -175,7 +177,7 @@ func orDefault(n, otherwise int) int {
 
 // ownConfig is the configuration of the store's own connections.
 func (s *Store) ownConfig(config *pgxpool.Config) *pgxpool.Config {
-	config.MaxConns = int32(s.o.Writers + s.o.Readers + slowLanes + 3) // heartbeat, sweep, listener
+	config.MaxConns = int32(s.o.Writers + s.o.Readers + slowLanes + workLanes + 3) // heartbeat, sweep, listener
 	config.MinConns, config.MinIdleConns = 0, 0
 	config.BeforeAcquire, config.PrepareConn, config.AfterRelease = nil, nil, nil //nolint:staticcheck // the service may still set the deprecated one
 	// A statement on a connection that has died is repeated on another; to

@@ -31,7 +31,7 @@ func (r *row) scan(values [][]byte) error {
 	r.expires, r.forgotAt = f.time(), f.time()
 	r.Result = f.bytes()
 	r.now = f.time()
-	if f.bad || state < int(stet.Running) || state > int(stet.Unknown) || r.Fence <= 0 {
+	if f.bad || state < int(stet.Running) || state > int(stet.Accepted) || r.Fence <= 0 {
 		return fmt.Errorf("%w: the record of %v is unreadable", errDamaged, r.ID)
 	}
 	r.State = stet.State(state)
@@ -105,20 +105,21 @@ type ending struct {
 	release bool
 }
 
-// due is when the sweep has to look at the record next.
-func (e *ending) due() time.Duration {
-	if e.release || !e.out.Gone && e.keep.Result < e.keep.Tombstone {
-		return e.keep.Result
+// due is when the sweep has to look at the record next, if ever.
+func (e *ending) due() (d time.Duration, ever bool) {
+	if !e.out.Gone && (e.release || e.out.Outbox != nil || e.keep.Result < e.keep.Tombstone) {
+		return e.keep.Result, true
 	}
-	return e.keep.Tombstone
+	return e.forget()
 }
 
-// forget is when the record is forgotten.
-func (e *ending) forget() time.Duration {
+// forget is when the record is forgotten, if ever: not before its messages have
+// left.
+func (e *ending) forget() (d time.Duration, ever bool) {
 	if e.release {
-		return e.keep.Result
+		return e.keep.Result, true
 	}
-	return e.keep.Tombstone
+	return e.keep.Tombstone, e.out.Outbox == nil
 }
 
 // onEnding decides about a settle or release that found r, nil for none.
@@ -129,13 +130,16 @@ func onEnding(e *ending, r *row) (step, error) {
 	if r.State == stet.Running || r.State == stet.Unknown {
 		return stepWrite, nil
 	}
-	if r.State != e.out.State {
-		return stepNone, stet.ErrFenced
-	}
 	// Perhaps the reply to the first time was lost.
-	was := r.record()
-	if e.release || was.Gone || !e.out.Gone && bytes.Equal(was.Result, e.out.Result) {
+	if e.release && (r.State == stet.Retryable || r.State == stet.Accepted) || !e.release && r.came(e.out) {
 		return stepNone, nil
 	}
 	return stepNone, stet.ErrFenced
+}
+
+// came reports whether the record is settled with the outcome, as far as can be
+// known.
+func (r *row) came(out stet.Outcome) bool {
+	was := r.record()
+	return was.State == out.State && (was.Gone || !out.Gone && bytes.Equal(was.Result, out.Result))
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // schemaVersion is the version of the tables that this code reads and writes.
-const schemaVersion = 1
+const schemaVersion = 2
 
 //go:embed migrations/*.sql
 var migrations embed.FS
@@ -77,6 +77,8 @@ func (n names) replacer() *strings.Replacer {
 		`"records_fence"`, quoted(n.table+"_fence"),
 		`"records_due"`, quoted(n.table+"_due"),
 		`"records_open"`, quoted(n.table+"_open"),
+		`"records_run"`, quoted(n.table+"_run"),
+		`"records_relay"`, quoted(n.table+"_relay"),
 		`"records_schema"`, quoted(n.table+"_schema"),
 	)
 }

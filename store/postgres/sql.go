@@ -104,7 +104,7 @@ func (t *transaction) enterSQL(ctx context.Context, tx SQLTx) (rec stet.Record, 
 		return rec, false, err
 	case next == stepPark:
 		_ = tx.Rollback()
-		rec, ok, err := t.s.change(ctx, t.req, r, next)
+		rec, ok, err := t.s.change(ctx, &write{req: t.req}, r, next)
 		if err == nil && !ok {
 			err = errLookAgain
 		}

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -19,8 +20,12 @@ type statements struct {
 	browse, browseOpen, expire          *statement // of operators
 	finish, commit                      *statement // of transactions, on connections of the service's
 
+	accept, acceptOne, reaccept, take, look, giveBack, giveBackFree *statement // of accepted operations
+	cancel, cancelRun, save, dueRun, dueRelay, relayed              *statement
+	takeFree, relayedFree                                           *statement
+
 	enter, load, rival, commitNew, commitOld string // of transactions; for pgx
-	settleTx                                 string
+	settleTx, acceptTx, reacceptTx, saveTx   string
 	enterGroup, finishGroup, tellGroup       string
 }
 
@@ -63,24 +68,24 @@ RETURNING r.id, {notify}`
 const sqlEndFree = `
 WITH l AS MATERIALIZED (
 	SELECT r.ctid AS at FROM {records} r
-	WHERE r.id = $1 AND r.fence = $2 AND r.state IN (1, 5) AND ($3 <> 4 OR r.work IS NULL) FOR UPDATE SKIP LOCKED
+	WHERE r.id = $1 AND r.fence = $2 AND r.state IN (1, 5) AND ($3::smallint <> 4 OR r.work IS NULL) FOR UPDATE SKIP LOCKED
 )
-UPDATE {records} r SET state = $3, gone = $4, result = $5, lease_until = NULL,
+UPDATE {records} r SET state = $3::smallint, gone = $4, result = $5, lease_until = NULL,
 	settled_at = statement_timestamp(), expires_at = statement_timestamp() + $6::interval,
 	forget_at = statement_timestamp() + $7::interval, due_at = statement_timestamp() + $8::interval,
-	work = $9, relay_due = CASE WHEN $9::bytea IS NOT NULL THEN statement_timestamp() END,
-	notes = CASE WHEN $3 = 4 THEN r.notes END, cancel_at = NULL
+	work = $9::bytea, relay_due = CASE WHEN $9::bytea IS NOT NULL THEN statement_timestamp() END,
+	notes = CASE WHEN $3::smallint = 4 THEN r.notes END, cancel_at = NULL
 FROM l WHERE r.ctid = l.at
 RETURNING r.id, {notify}`
 
 // sqlEndOne waits for whoever has locked the row.
 const sqlEndOne = `
-UPDATE {records} r SET state = $3, gone = $4, result = $5, lease_until = NULL,
+UPDATE {records} r SET state = $3::smallint, gone = $4, result = $5, lease_until = NULL,
 	settled_at = statement_timestamp(), expires_at = statement_timestamp() + $6::interval,
 	forget_at = statement_timestamp() + $7::interval, due_at = statement_timestamp() + $8::interval,
-	work = $9, relay_due = CASE WHEN $9::bytea IS NOT NULL THEN statement_timestamp() END,
-	notes = CASE WHEN $3 = 4 THEN r.notes END, cancel_at = NULL
-WHERE r.id = $1 AND r.fence = $2 AND r.state IN (1, 5) AND ($3 <> 4 OR r.work IS NULL)
+	work = $9::bytea, relay_due = CASE WHEN $9::bytea IS NOT NULL THEN statement_timestamp() END,
+	notes = CASE WHEN $3::smallint = 4 THEN r.notes END, cancel_at = NULL
+WHERE r.id = $1 AND r.fence = $2 AND r.state IN (1, 5) AND ($3::smallint <> 4 OR r.work IS NULL)
 RETURNING r.id, {notify}`
 
 const sqlInsertOne = `
@@ -153,12 +158,13 @@ func newStatements(n names) statements {
 	notify := "(CASE WHEN r.watched THEN pg_notify(" + literal(n.channel) + ", encode(r.id, 'hex')) END) IS NULL"
 	tell := "pg_notify(" + literal(n.channel) + ", encode($1, 'hex'))"
 	fill := strings.NewReplacer("{records}", n.records, "{fence}", literal(n.fence), "{notify}", notify, "{tell}", tell,
-		"{tell each}", strings.Replace(tell, "$1", "u.id", 1)).Replace
+		"{tell each}", strings.Replace(tell, "$1", "u.id", 1), "{most}", strconv.Itoa(dueBytes)).Replace
 	make := func(name, sql string, oids ...uint32) *statement {
 		return &statement{name: "stet_" + name, sql: fill(sql), oids: oids}
 	}
 	ending := []uint32{oidBytesA, oidInt64A, oidInt16A, oidBoolA, oidBytesA, oidSpanA, oidSpanA, oidSpanA, oidBytesA}
 	filter := []uint32{oidInt64, oidInt64, oidInt16A, oidBytes, oidInterval, oidInterval}
+	due := func(column string) string { return strings.ReplaceAll(sqlDue, "{due}", column) }
 	return statements{
 		insert:    make("insert", sqlInsert, oidBytesA, oidBytesA, oidBytesA, oidBytesA, oidSpanA),
 		end:       make("end", sqlEnd, ending...),
@@ -176,6 +182,22 @@ func newStatements(n names) statements {
 		browseOpen: make("browse_open", sqlBrowseOpen, append([]uint32{oidInt64}, filter...)...),
 		expire:     make("expire", sqlExpire, oidBytes, oidInt64),
 
+		accept:       make("accept", sqlAccept, oidBytesA, oidBytesA, oidBytesA, oidBytesA, oidSpanA, oidBytesA),
+		acceptOne:    make("accept_one", sqlAcceptOne, oidBytes, oidBytes, oidBytes, oidBytes, oidInterval, oidBytes),
+		reaccept:     make("reaccept", sqlReaccept, oidBytes, oidBytes, oidBytes, oidBytes, oidInt64, oidBytes, oidInt64),
+		take:         make("take", sqlTake, oidBytes, oidBytes, oidInterval),
+		takeFree:     make("take_free", sqlTakeFree, oidBytesA, oidBytesA, oidSpanA),
+		look:         make("look", sqlLook, oidBytes),
+		giveBack:     make("give_back", sqlGiveBack, oidBytes, oidInt64, oidInt64),
+		giveBackFree: make("give_back_free", sqlGiveBackFree, oidBytes, oidInt64, oidInt64),
+		cancel:       make("cancel", sqlCancel, oidBytes, oidInt64, oidBool, oidBytes, oidInterval, oidInterval, oidInterval),
+		cancelRun:    make("cancel_run", sqlCancelRun, oidBytes, oidInt64),
+		save:         make("save", sqlSave, oidBytes, oidInt64, oidBytes),
+		dueRun:       make("due_run", due("run_due"), oidInt64, oidInt64),
+		dueRelay:     make("due_relay", due("relay_due"), oidInt64, oidInt64),
+		relayed:      make("relayed", sqlRelayed, oidBytes, oidInt64, oidInt64),
+		relayedFree:  make("relayed_free", sqlRelayedFree, oidBytesA, oidInt64A, oidSpanA),
+
 		// Stores with other tables may use the same connections.
 		finish: make(fmt.Sprintf("finish_%016x", hash64("finish", n.schema, n.table)), sqlCommitNew, oidBytes, oidBytes, oidBytes, oidBytes, oidInt64,
 			oidInt32, oidInt16, oidBool, oidBytes, oidTime, oidInt64, oidInt64, oidInt64, oidInt64, oidBytes),
@@ -187,6 +209,10 @@ func newStatements(n names) statements {
 		commitNew: fill(sqlCommitNew),
 		commitOld: fill(sqlCommitOld),
 		settleTx:  fill(sqlSettleTx),
+
+		acceptTx:   fill(sqlAcceptTx),
+		reacceptTx: fill(sqlReaccept),
+		saveTx:     fill(sqlSave),
 
 		enterGroup:  fill(sqlEnterGroup),
 		finishGroup: fill(sqlFinishGroup),

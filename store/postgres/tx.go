@@ -137,7 +137,7 @@ func (t *transaction) enter(ctx context.Context) (rec stet.Record, granted bool,
 		return rec, false, err
 	case next == stepPark:
 		t.abandon()
-		rec, ok, err := s.change(ctx, t.req, r, next)
+		rec, ok, err := s.change(ctx, &write{req: t.req}, r, next)
 		if err == nil && !ok {
 			err = errLookAgain
 		}
@@ -296,7 +296,7 @@ func scanRow(from scanner, none error, before ...any) (*row, error) {
 	r.Fence, r.State, r.Attempt, r.Gone = *fence, stet.State(*state), int(*attempt), *gone
 	if copy(r.ID[:], id) != len(r.ID) || copy(r.Scope[:], scope) != len(r.Scope) ||
 		copy(r.Fingerprint[:], fingerprint) != len(r.Fingerprint) || copy(r.Owner[:], owner) != len(r.Owner) ||
-		r.State < stet.Running || r.State > stet.Unknown || r.Fence <= 0 {
+		r.State < stet.Running || r.State > stet.Accepted || r.Fence <= 0 {
 		return nil, fmt.Errorf("%w: a record is unreadable", errDamaged)
 	}
 	micro := func(t *time.Time) int64 {

@@ -37,10 +37,12 @@ SELECT EXISTS (
 // sqlCommitNew writes the finished record. If there is one already, it fails,
 // and the transaction with it. Whoever waits for the key holds the last lock.
 const sqlCommitNew = `
-INSERT INTO {records} (id, scope, fingerprint, owner, fence, attempt, state, gone, result, claimed_at, settled_at, expires_at, forget_at, due_at)
+INSERT INTO {records} (id, scope, fingerprint, owner, fence, attempt, state, gone, result, claimed_at, settled_at, expires_at, forget_at, due_at,
+	work, relay_due)
 VALUES ($1::bytea, $2::bytea, $3::bytea, $4::bytea, $5::bigint, $6::integer, $7::smallint, $8::boolean, $9::bytea, $10::timestamptz,
 	statement_timestamp(), statement_timestamp() + $11::bigint * interval '1 microsecond',
-	statement_timestamp() + $12::bigint * interval '1 microsecond', statement_timestamp() + $13::bigint * interval '1 microsecond')
+	statement_timestamp() + $12::bigint * interval '1 microsecond', statement_timestamp() + $13::bigint * interval '1 microsecond',
+	$15::bytea, CASE WHEN $15::bytea IS NOT NULL THEN statement_timestamp() END)
 RETURNING settled_at, (CASE WHEN NOT pg_try_advisory_xact_lock($14::bigint) THEN {tell} END) IS NULL`
 
 // sqlCommitOld does so where there is a record that is free, if it still is as
@@ -50,14 +52,16 @@ UPDATE {records} r SET scope = $2::bytea, fingerprint = $3::bytea, owner = $4::b
 	state = $7::smallint, gone = $8::boolean, result = $9::bytea, claimed_at = $10::timestamptz, lease_until = NULL, watched = false,
 	settled_at = statement_timestamp(), expires_at = statement_timestamp() + $11::bigint * interval '1 microsecond',
 	forget_at = statement_timestamp() + $12::bigint * interval '1 microsecond',
-	due_at = statement_timestamp() + $13::bigint * interval '1 microsecond'
-WHERE r.id = $1::bytea AND r.fence = $15::bigint AND (r.state = 4 OR r.forget_at <= statement_timestamp())
+	due_at = statement_timestamp() + $13::bigint * interval '1 microsecond',
+	work = $15::bytea, relay_due = CASE WHEN $15::bytea IS NOT NULL THEN statement_timestamp() END, notes = NULL
+WHERE r.id = $1::bytea AND r.fence = $16::bigint AND (r.state = 4 OR r.forget_at <= statement_timestamp())
 RETURNING settled_at, (CASE WHEN NOT pg_try_advisory_xact_lock($14::bigint) THEN {tell} END) IS NULL`
 
 const sqlSettleTx = `
 UPDATE {records} r SET state = $3::smallint, gone = $4::boolean, result = $5::bytea, lease_until = NULL,
 	settled_at = statement_timestamp(), expires_at = statement_timestamp() + $6::bigint * interval '1 microsecond',
 	forget_at = statement_timestamp() + $7::bigint * interval '1 microsecond',
-	due_at = statement_timestamp() + $8::bigint * interval '1 microsecond'
+	due_at = statement_timestamp() + $8::bigint * interval '1 microsecond',
+	work = $9::bytea, relay_due = CASE WHEN $9::bytea IS NOT NULL THEN statement_timestamp() END, notes = NULL, cancel_at = NULL
 WHERE r.id = $1::bytea AND r.fence = $2::bigint AND r.state IN (1, 5)
 RETURNING {notify}`

@@ -95,6 +95,15 @@ func (p *params) span(d time.Duration) {
 	p.buf = appendSpan(p.buf, d)
 }
 
+// spanIf is span, or NULL unless there is one.
+func (p *params) spanIf(d time.Duration, there bool) {
+	if there {
+		p.span(d)
+	} else {
+		p.null()
+	}
+}
+
 func appendSpan(b []byte, d time.Duration) []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(micros(d)))
 	return append(b, 0, 0, 0, 0, 0, 0, 0, 0) // no days, no months

@@ -5,32 +5,79 @@ import (
 	"context"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/stet-go/stet"
 )
 
-// write is a claim, or a settle or release.
+// write is a claim, an acceptance, a settle or release, a worker's claim, or the end
+// of relaying.
 type write struct {
 	req  *stet.ClaimRequest
+	job  *job // what is accepted; nil for a claim
 	end  *ending
-	rec  stet.Record // what a claim came to
+	take *taking
+	sent *sent
+	rec  stet.Record // what came of it, unless it is an end
 	done bool        // by the first statement
 }
 
-func (w *write) id() *stet.ID {
-	if w.req != nil {
-		return &w.req.ID
+// job is accepted work.
+type job struct {
+	work  []byte
+	after time.Duration
+}
+
+// kind is which statement writes have in common.
+type kind uint8
+
+const (
+	claiming kind = iota
+	accepting
+	settling
+	takes
+	relaying
+	kinds
+)
+
+func (w *write) kind() kind {
+	switch {
+	case w.end != nil:
+		return settling
+	case w.take != nil:
+		return takes
+	case w.sent != nil:
+		return relaying
+	case w.job != nil:
+		return accepting
 	}
-	return &w.end.claim.ID
+	return claiming
+}
+
+func (w *write) id() *stet.ID {
+	switch w.kind() {
+	case settling:
+		return &w.end.claim.ID
+	case takes:
+		return &w.take.id
+	case relaying:
+		return &w.sent.claim.ID
+	}
+	return &w.req.ID
 }
 
 func (w *write) size() int {
-	if w.end != nil {
-		return len(w.end.out.Result)
+	switch w.kind() {
+	case settling:
+		return w.end.size()
+	case accepting:
+		return len(w.job.work)
 	}
 	return 0
 }
+
+func (e *ending) size() int { return len(e.out.Result) + len(e.out.Outbox) }
 
 // decide says what w comes to, given that r is the record.
 func (w *write) decide(r *row) (next step, err error) {
@@ -77,20 +124,18 @@ func (s *Store) writeBatch(ctx context.Context, batch []*op[write]) error {
 	if len(batch) > 1 {
 		slices.SortFunc(batch, func(a, b *op[write]) int { return bytes.Compare(a.v.id()[:], b.v.id()[:]) })
 	}
-	var claims, ends, rest []*op[write]
+	var groups [kinds][]*op[write]
+	var rest []*op[write]
 	for _, o := range batch {
 		// Of several on one key the first goes ahead. The others come after
 		// it, when they have seen what it did.
-		into := &ends
-		if o.v.req != nil {
-			into = &claims
-		}
+		into := &groups[o.v.kind()]
 		if n := len(*into); n > 0 && *(*into)[n-1].v.id() == *o.v.id() {
 			into = &rest
 		}
 		*into = append(*into, o)
 	}
-	if len(claims) > 0 && s.replay.high() {
+	if claims := groups[claiming]; len(claims) > 0 && s.replay.high() {
 		found, err := s.answer(ctx, claims)
 		if err != nil {
 			return err
@@ -100,12 +145,17 @@ func (s *Store) writeBatch(ctx context.Context, batch []*op[write]) error {
 		for _, o := range claims {
 			o.slow = false
 		}
+		groups[claiming] = claims
 	}
-	left, err := s.writeFast(ctx, claims, ends)
+	left, err := s.writeFast(ctx, &groups)
 	if err != nil {
 		return err
 	}
-	if rest = append(rest, left...); len(rest) == 0 {
+	rest = slices.DeleteFunc(append(rest, left...), func(o *op[write]) bool {
+		o.slow = o.v.kind() >= takes // they read more
+		return o.slow
+	})
+	if len(rest) == 0 {
 		return nil
 	}
 	_, err = s.answer(ctx, rest)
@@ -135,56 +185,83 @@ func (s *Store) answer(ctx context.Context, ops []*op[write]) (found int, err er
 	return found, nil
 }
 
-// writeFast inserts claims and writes ends, all in one transaction and round
-// trip, and returns those that were not to be had so.
-func (s *Store) writeFast(ctx context.Context, claims, ends []*op[write]) (left []*op[write], err error) {
-	if len(claims)+len(ends) == 0 {
+// writeFast inserts claims and acceptances and writes ends, all in one transaction
+// and round trip, and returns those that were not to be had so.
+func (s *Store) writeFast(ctx context.Context, groups *[kinds][]*op[write]) (left []*op[write], err error) {
+	n := 0
+	for _, ops := range groups {
+		n += len(ops)
+	}
+	if n == 0 {
 		return nil, nil
 	}
 	err = s.exec(ctx, func() (calls []call) {
-		for _, ops := range [][]*op[write]{claims, ends} {
+		for k, ops := range groups {
+			if len(ops) == 0 {
+				continue
+			}
 			for _, o := range ops {
 				o.v.done = false
 			}
-		}
-		if len(claims) > 0 {
-			calls = append(calls, call{some(claims, s.sql.insertOne, s.sql.insert), insertParams(claims), func(values [][]byte) error {
-				f := fields{values: values}
-				o := find(claims, f.next(len(stet.ID{})))
-				if o == nil {
-					return errDamaged
-				}
-				o.v.done, o.v.rec = true, grant(o.v.req, f.int64(), f.time())
-				return f.err()
-			}})
-		}
-		if len(ends) > 0 {
-			calls = append(calls, call{some(ends, s.sql.endFree, s.sql.end), endParams(ends), func(values [][]byte) error {
-				if o := find(ends, values[0]); o != nil {
-					o.v.done = true
-				}
-				return nil
-			}})
+			calls = append(calls, s.fastCall(kind(k), ops))
 		}
 		return calls
 	})
 	if err != nil {
 		return nil, err
 	}
-	notDone := func(ops []*op[write]) (n int) {
+	for k, ops := range groups {
+		before := len(left)
 		for _, o := range ops {
 			if !o.v.done {
 				left = append(left, o)
-				n++
 			}
 		}
-		return n
+		if kind(k) == claiming && len(ops) > 0 && !s.replay.high() {
+			s.replay.add(len(left)-before, len(ops))
+		}
 	}
-	if n := notDone(claims); len(claims) > 0 && !s.replay.high() {
-		s.replay.add(n, len(claims))
-	}
-	notDone(ends)
 	return left, nil
+}
+
+// fastCall is what writes of one kind have in common.
+func (s *Store) fastCall(k kind, ops []*op[write]) call {
+	named := func(values [][]byte) error {
+		if o := find(ops, values[0]); o != nil {
+			o.v.done = true
+		}
+		return nil
+	}
+	switch k {
+	case settling:
+		return call{some(ops, s.sql.endFree, s.sql.end), endParams(ops), named}
+	case relaying:
+		return call{s.sql.relayedFree, relayedParams(ops), named}
+	case takes:
+		return call{s.sql.takeFree, takeParams(ops), func(values [][]byte) error {
+			var r row
+			err := r.scanWhole(values)
+			if o := find(ops, r.ID[:]); o != nil {
+				o.v.done, o.v.rec = true, r.record()
+			}
+			return err
+		}}
+	}
+	c := call{row: func(values [][]byte) error {
+		f := fields{values: values}
+		o := find(ops, f.next(len(stet.ID{})))
+		if o == nil {
+			return errDamaged
+		}
+		o.v.done, o.v.rec = true, o.v.granted(f.int64(), f.time())
+		return f.err()
+	}}
+	if k == accepting {
+		c.statement, c.params = some(ops, s.sql.acceptOne, s.sql.accept), acceptParams(ops)
+	} else {
+		c.statement, c.params = some(ops, s.sql.insertOne, s.sql.insert), insertParams(ops)
+	}
+	return c
 }
 
 // find returns the op of id among ops, which are sorted by it.
@@ -196,10 +273,14 @@ func find(ops []*op[write], id []byte) *op[write] {
 	return ops[i]
 }
 
-// grant is the record of a claim that was inserted.
-func grant(req *stet.ClaimRequest, fence, at int64) stet.Record {
-	return stet.Record{ID: req.ID, Scope: req.Scope, State: stet.Running, Fingerprint: req.Fingerprint, Owner: req.Owner,
-		Fence: fence, Attempt: 1, LeaseLeft: req.Lease, ClaimedAt: instant(at)}
+// granted is the record of a claim or an acceptance that was inserted.
+func (w *write) granted(fence, at int64) stet.Record {
+	rec := stet.Record{ID: w.req.ID, Scope: w.req.Scope, State: stet.Running, Fingerprint: w.req.Fingerprint, Owner: w.req.Owner,
+		Fence: fence, Attempt: 1, LeaseLeft: w.req.Lease, ClaimedAt: instant(at)}
+	if w.job != nil {
+		rec.State, rec.Attempt, rec.LeaseLeft = stet.Accepted, 0, 0
+	}
+	return rec
 }
 
 // some chooses the statement for one op or for many.
@@ -236,18 +317,35 @@ func (p *params) column(ops []*op[write], oid uint32, value func(*write)) {
 
 func insertParams(ops []*op[write]) (p params) {
 	p.buf = make([]byte, 0, 5*20+len(ops)*(36+36+37+20+20))
-	p.column(ops, pgtype.ByteaOID, func(w *write) { p.bytes(w.req.ID[:]) })
-	p.column(ops, pgtype.ByteaOID, func(w *write) { p.bytes(w.req.Scope[:]) })
-	p.column(ops, pgtype.ByteaOID, func(w *write) { p.bytes(w.req.Fingerprint[:]) })
-	p.column(ops, pgtype.ByteaOID, func(w *write) { p.bytes(w.req.Owner[:]) })
+	p.asking(ops)
 	p.column(ops, pgtype.IntervalOID, func(w *write) { p.span(w.req.Lease) })
 	return p
 }
 
-func endParams(ops []*op[write]) (p params) {
-	size := 8 * 20
+func acceptParams(ops []*op[write]) (p params) {
+	size := 6 * 20
 	for _, o := range ops {
-		size += o.v.size() + 36 + 12 + 6 + 5 + 4 + 3*20
+		size += o.v.size() + 36 + 36 + 37 + 20 + 20 + 4
+	}
+	p.buf = make([]byte, 0, size)
+	p.asking(ops)
+	p.column(ops, pgtype.IntervalOID, func(w *write) { p.span(w.job.after) })
+	p.column(ops, pgtype.ByteaOID, func(w *write) { p.bytes(w.job.work) })
+	return p
+}
+
+// asking are the parameters that claims and acceptances have in common.
+func (p *params) asking(ops []*op[write]) {
+	p.column(ops, pgtype.ByteaOID, func(w *write) { p.bytes(w.req.ID[:]) })
+	p.column(ops, pgtype.ByteaOID, func(w *write) { p.bytes(w.req.Scope[:]) })
+	p.column(ops, pgtype.ByteaOID, func(w *write) { p.bytes(w.req.Fingerprint[:]) })
+	p.column(ops, pgtype.ByteaOID, func(w *write) { p.bytes(w.req.Owner[:]) })
+}
+
+func endParams(ops []*op[write]) (p params) {
+	size := 9 * 20
+	for _, o := range ops {
+		size += o.v.size() + 36 + 12 + 6 + 5 + 4 + 3*20 + 4
 	}
 	p.buf = make([]byte, 0, size)
 	p.column(ops, pgtype.ByteaOID, func(w *write) { p.bytes(w.end.claim.ID[:]) })
@@ -268,7 +366,14 @@ func endParams(ops []*op[write]) (p params) {
 		}
 		p.span(w.end.keep.Result)
 	})
-	p.column(ops, pgtype.IntervalOID, func(w *write) { p.span(w.end.forget()) })
-	p.column(ops, pgtype.IntervalOID, func(w *write) { p.span(w.end.due()) })
+	p.column(ops, pgtype.IntervalOID, func(w *write) { p.spanIf(w.end.forget()) })
+	p.column(ops, pgtype.IntervalOID, func(w *write) { p.spanIf(w.end.due()) })
+	p.column(ops, pgtype.ByteaOID, func(w *write) {
+		if w.end.out.Outbox == nil {
+			p.null()
+			return
+		}
+		p.bytes(w.end.out.Outbox)
+	})
 	return p
 }

@@ -20,8 +20,8 @@ const (
 	maxSteps = 16  // SCANs, or stretches of shards or parts of such, in one page
 )
 
-// Browse implements stet.Browser. Running and unknown records are found in a list
-// of them; for other states all keys of the database are looked at. Either way one
+// Browse implements stet.Browser. Accepted, running and unknown records are found in
+// a list of them; for other states all keys of the database are looked at. Either way one
 // page looks at a bounded number. While a cluster moves slots a record may come
 // twice or be missed, and of all keys also while the server shrinks its table.
 func (s *Store) Browse(ctx context.Context, q stet.Query) (stet.Page, error) {
@@ -56,7 +56,7 @@ func (s *Store) Browse(ctx context.Context, q stet.Query) (stet.Page, error) {
 // indexedOnly reports whether all records that q asks for are in the index.
 func indexedOnly(q stet.Query) bool {
 	for _, state := range q.States {
-		if state != stet.Running && state != stet.Unknown {
+		if state != stet.Running && state != stet.Unknown && state != stet.Accepted {
 			return false
 		}
 	}
@@ -83,9 +83,13 @@ func (b *browsing) indexed(ctx context.Context, at *place) (more bool, err error
 		if at.inside {
 			list, after = b.s.list(at.part), string(at.after[:])
 		}
-		ids, err := b.s.indexed(ctx, liveScript, shardKeys(b.s.list, at.part), strconv.Itoa(limit), list, after)
+		lists, err := b.s.evalEach(ctx, liveScript, shardKeys(b.s.list, at.part), 1, strconv.Itoa(limit), list, after)
 		if err != nil {
 			return false, explain("browse", err)
+		}
+		ids, err := identities(slices.Concat(lists...))
+		if err != nil {
+			return false, err
 		}
 		some := ids[:min(len(ids), limit)] // of a cluster, each shard has given as many
 		full, err := b.take(ctx, at, some)
@@ -184,7 +188,7 @@ func (b *browsing) take(ctx context.Context, at *place, ids []stet.ID) (full boo
 // peek reads records without their results, and how old they are.
 func (s *Store) peek(ctx context.Context, ids []stet.ID) ([]stet.Record, []time.Duration, error) {
 	recs, ages := make([]stet.Record, len(ids)), make([]time.Duration, len(ids))
-	groups := s.group(len(ids), maxGroup, func(i int) stet.ID { return ids[i] })
+	groups := s.group(len(ids), func(i int) stet.ID { return ids[i] })
 	err := concurrently(len(groups), func(g int) error {
 		var names []string
 		for _, i := range groups[g] {

@@ -74,9 +74,10 @@ var sources embed.FS
 // script is a Lua script, known to the server by its digest.
 type script struct{ source, digest string }
 
-func newScript(name string) script {
+// newScript composes a script of its parts.
+func newScript(parts ...string) script {
 	var all []byte
-	for _, file := range []string{"record", name} {
+	for _, file := range append([]string{"record"}, parts...) {
 		b, err := sources.ReadFile("lua/" + file + ".lua")
 		if err != nil {
 			panic(err) // it is part of the program
@@ -90,7 +91,8 @@ func newScript(name string) script {
 var (
 	claimScript   = newScript("claim")
 	settleScript  = newScript("settle")
-	releaseScript = newScript("release")
+	outboxScript  = newScript("work", "settle")
+	releaseScript = newScript("work", "release")
 	extendScript  = newScript("extend")
 	readScript    = newScript("read")
 	watchScript   = newScript("watch")
@@ -100,6 +102,17 @@ var (
 	liveScript    = newScript("live")
 	expireScript  = newScript("expire")
 	touchScript   = newScript("touch")
+
+	acceptScript  = newScript("work", "accept")
+	takeScript    = newScript("work", "take")
+	cancelScript  = newScript("work", "cancel")
+	saveScript    = newScript("work", "save")
+	lookScript    = newScript("work", "look")
+	relayedScript = newScript("work", "relayed")
+	agendaScript  = newScript("agenda")
+	queueScript   = newScript("queue")
+	handScript    = newScript("work", "hand")
+	planScript    = newScript("work", "plan")
 )
 
 const (

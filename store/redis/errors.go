@@ -24,7 +24,7 @@ func explain(step string, err error) error {
 	case "NOREPLICAS":
 		what = "refused, and nothing was done: the server has fewer replicas than its min-replicas-to-write: "
 	case "NOPERM", "NOAUTH", "WRONGPASS":
-		what = "refused, and nothing was done: the user needs the commands EVAL, EVALSHA, GET, MGET, SET, SETRANGE, EXISTS, UNLINK, ZADD, ZREM, ZRANGEBYSCORE, ZRANGEBYLEX, TIME, PUBLISH, SUBSCRIBE, SCAN and INFO, and for Options.Replicas WAIT, on keys and channels of the prefix: "
+		what = "refused, and nothing was done: the user needs the commands EVAL, EVALSHA, GET, MGET, SET, SETRANGE, EXISTS, PERSIST, PEXPIREAT, UNLINK, HSET, HGET, HMGET, ZADD, ZREM, ZSCORE, ZRANGE, ZRANGEBYSCORE, ZRANGEBYLEX, TIME, PUBLISH, SUBSCRIBE, SCAN and INFO, and for Options.Replicas WAIT, on keys and channels of the prefix: "
 	case "STETFORMAT":
 		return fmt.Errorf("redis: %s: %w", step, errFormat)
 	}

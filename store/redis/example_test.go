@@ -3,6 +3,7 @@ package redis_test
 import (
 	"context"
 	"fmt"
+	"time"
 
 	goredislib "github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
@@ -113,6 +114,64 @@ func ExampleStore_Browse() {
 		}
 	}
 	// Output: running true 1
+}
+
+// The record is the queue of accepted operations, and the outbox of what they tell
+// others.
+func ExampleStore_Due() {
+	addr, stop := exampleServer()
+	defer stop()
+	ctx := context.Background()
+	client, err := rueidisclient.Open(rueidis.ClientOption{InitAddress: []string{addr}})
+	if err != nil {
+		panic(err)
+	}
+	defer client.Close()
+	store, err := redis.New(ctx, client, redis.Options{})
+	if err != nil {
+		panic(err)
+	}
+	defer store.Close()
+	engine, err := stet.New(store, stet.Options{})
+	if err != nil {
+		panic(err)
+	}
+	defer engine.Close()
+
+	op := stet.Op{Scope: "account 1", Key: "order 8"}
+	status, err := engine.Accept(ctx, op, stet.Work{Name: "ship", Payload: []byte("8")})
+	fmt.Println(status.Record.State, err)
+
+	items, err := engine.Due(ctx, 10, time.Minute) // what a worker asks for
+	if err != nil {
+		panic(err)
+	}
+	for _, item := range items {
+		run, err := engine.Take(ctx, item)
+		if err != nil {
+			panic(err)
+		}
+		if err := run.Emit(stet.Message{To: "shipped", Body: run.Work().Payload}); err != nil {
+			panic(err)
+		}
+		fmt.Println(item.Name, run.Settle(ctx, stet.Outcome{State: stet.Completed, Result: []byte("on its way")}))
+	}
+
+	parcels, err := engine.DueMessages(ctx, 10, time.Minute) // what a relay asks for
+	if err != nil {
+		panic(err)
+	}
+	for _, p := range parcels {
+		for _, m := range p.Messages {
+			fmt.Printf("%s %s\n", m.To, m.Body)
+		}
+		fmt.Println(engine.Relayed(ctx, p))
+	}
+	// Output:
+	// accepted <nil>
+	// ship <nil>
+	// shipped 8
+	// <nil>
 }
 
 // With a replica, a claim or an outcome counts once that has it, too.

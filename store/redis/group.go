@@ -14,7 +14,7 @@ const (
 
 // group divides n things into lists of those that one script may work on: the
 // keys of a script must be in one slot of a cluster.
-func (s *Store) group(n, most int, id func(i int) stet.ID) (groups [][]int) {
+func (s *Store) group(n int, id func(i int) stet.ID) (groups [][]int) {
 	open := make(map[int]int) // by shard: the list that is not full
 	for i := range n {
 		shard := 0
@@ -22,7 +22,7 @@ func (s *Store) group(n, most int, id func(i int) stet.ID) (groups [][]int) {
 			shard = shardOf(id(i))
 		}
 		g, ok := open[shard]
-		if !ok || len(groups[g]) == most {
+		if !ok || len(groups[g]) == maxGroup {
 			g = len(groups)
 			groups = append(groups, nil)
 			open[shard] = g

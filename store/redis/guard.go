@@ -121,11 +121,15 @@ func (s *Store) inspect(ctx context.Context) error {
 	return nil
 }
 
-// servers returns a client for each server.
 func (s *Store) servers(ctx context.Context) (map[string]Client, error) {
-	c, ok := s.client.(Cluster)
+	return servers(ctx, s.client)
+}
+
+// servers returns a client for each server.
+func servers(ctx context.Context, client Client) (map[string]Client, error) {
+	c, ok := client.(Cluster)
 	if !ok {
-		return map[string]Client{"": s.client}, nil
+		return map[string]Client{"": client}, nil
 	}
 	servers, err := c.Servers(ctx)
 	if err == nil && len(servers) == 0 {

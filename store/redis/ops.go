@@ -39,47 +39,60 @@ func (s *Store) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, 
 
 // Settle implements stet.Store.
 func (s *Store) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
-	gone := "0"
-	if out.Gone {
-		gone = "1"
-	}
 	k := s.keys(c.ID)
-	err := s.write(ctx, "settle", settleScript, []string{k.record, k.result, k.index, k.list}, string(c.ID[:]), fence(c.Fence),
-		string([]byte{byte(out.State)}), gone, string(out.Result), micros(keep.Result), micros(keep.Tombstone), s.channel)
-	if err != nil {
+	sc, names := settleScript, []string{k.record, k.result, k.index, k.list}
+	args := []string{string(c.ID[:]), fence(c.Fence), string([]byte{byte(out.State)}), flag(out.Gone), string(out.Result),
+		micros(keep.Result), micros(keep.Tombstone), s.channel}
+	if out.Outbox != nil {
+		sc, names = outboxScript, s.queueing(c.ID, stet.DueRelay, append(names, s.outbox(c.ID)))
+		args = append(args, string(out.Outbox), shardName(c.ID))
+	}
+	if _, err := s.write(ctx, "settle", sc, names, args...); err != nil {
 		return err
+	}
+	if out.Outbox != nil {
+		s.hint(ctx, stet.DueRelay, c.ID, 0)
 	}
 	return s.replicated(ctx, "settle", c, out.State)
 }
 
+// flag is a truth value for a script.
+func flag(is bool) string {
+	if is {
+		return "1"
+	}
+	return "0"
+}
+
 // Release implements stet.Store.
 func (s *Store) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
-	k := s.keys(c.ID)
-	return s.write(ctx, "release", releaseScript, []string{k.record, k.index, k.list}, string(c.ID[:]), fence(c.Fence), micros(keep.Result), s.channel)
+	return s.giveBack(ctx, "release", c, micros(keep.Result), 0)
 }
 
 // Expire implements stet.Browser.
 func (s *Store) Expire(ctx context.Context, c stet.Claim) error {
 	k := s.keys(c.ID)
-	return s.write(ctx, "expire", expireScript, []string{k.record, k.result}, fence(c.Fence))
+	_, err := s.write(ctx, "expire", expireScript, []string{k.record, k.result}, fence(c.Fence))
+	return err
 }
 
-// write runs a script that returns 1, or 0 for ErrFenced.
-func (s *Store) write(ctx context.Context, step string, sc script, keys []string, args ...string) error {
+// write runs a script that returns a number, or 0 for ErrFenced.
+func (s *Store) write(ctx context.Context, step string, sc script, keys []string, args ...string) (int64, error) {
 	if err := s.begin(ctx); err != nil {
-		return err
+		return 0, err
 	}
 	reply, err := s.eval(ctx, sc, keys, args...)
 	if err != nil {
-		return explain(step, err)
+		return 0, explain(step, err)
 	}
-	switch reply {
-	case int64(1):
-		return nil
-	case int64(0):
-		return stet.ErrFenced
+	n, ok := reply.(int64)
+	switch {
+	case !ok:
+		return 0, errReply(reply)
+	case n == 0:
+		return 0, stet.ErrFenced
 	}
-	return errReply(reply)
+	return n, nil
 }
 
 // Read implements stet.Store.
@@ -124,7 +137,7 @@ func (s *Store) Extend(ctx context.Context, claims []stet.Claim, lease time.Dura
 	if err := s.begin(ctx); err != nil {
 		return nil, err
 	}
-	groups := s.group(len(claims), maxGroup, func(i int) stet.ID { return claims[i].ID })
+	groups := s.group(len(claims), func(i int) stet.ID { return claims[i].ID })
 	lost := make([][]stet.Claim, len(groups))
 	err := concurrently(len(groups), func(g int) error {
 		var names []string

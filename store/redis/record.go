@@ -14,7 +14,10 @@ import (
 const (
 	recordSize = 136
 
-	flagGone = 1
+	flagGone       = 1
+	flagCancelling = 8
+
+	newestVersion = 2
 )
 
 // maxDuration bounds leases and retentions: longer ones are cut to it, because
@@ -24,8 +27,8 @@ const maxDuration = 100 * 365 * 24 * time.Hour
 // shards is how many hash tags there are. A record's is taken from its ID, where
 // that is the key's digest and not the scope's. Their slots are spread evenly. A
 // shard's records that are running or unknown share one index, ordered by lease,
-// and one list, ordered by identity, so that pages go on where they ended whatever
-// becomes of leases meanwhile. Both are in the same slot.
+// and with those that are accepted one list, ordered by identity, so that pages go
+// on where they ended whatever becomes of leases meanwhile. All are in the same slot.
 const shards = 1024
 
 func shardOf(id stet.ID) int { return int(binary.BigEndian.Uint16(id[8:])) % shards }
@@ -52,6 +55,15 @@ func (s *Store) index(shard int) string { return s.keyOf(shard, "live") }
 
 func (s *Store) list(shard int) string { return s.keyOf(shard, "list") }
 
+// outbox is the name of what a record has to send.
+func (s *Store) outbox(id stet.ID) string { return s.keyOf(shardOf(id), "outbox:"+id.String()) }
+
+// queueNames are what the queues of a shard are called, and their agendas.
+var queueNames = [...]string{stet.DueRun: "run", stet.DueRelay: "relay"}
+
+// queue is the name of the queue of what a shard's records wait for.
+func (s *Store) queue(shard int, what stet.Due) string { return s.keyOf(shard, queueNames[what]) }
+
 // micros is d in microseconds, rounded up, for a script.
 func micros(d time.Duration) string {
 	d = min(max(d, time.Microsecond), maxDuration)
@@ -65,8 +77,8 @@ func fence(n int64) string {
 	return string(b[:])
 }
 
-// decode makes a record of what a script returned: now, the record and its
-// result, where there are such.
+// decode makes a record of what a script returned: now, the record and its result,
+// where there are such.
 func decode(id stet.ID, reply any) (rec stet.Record, err error) {
 	fields, ok := reply.([]any)
 	if !ok || len(fields) == 0 {
@@ -76,18 +88,38 @@ func decode(id stet.ID, reply any) (rec stet.Record, err error) {
 	if !ok {
 		return rec, errReply(fields[0])
 	}
-	var packed, result any // nil where there is none
-	if len(fields) > 1 {
-		packed = fields[1]
+	var parts [2]any // nil where there is none
+	copy(parts[:], fields[1:])
+	result, found := parts[1].(string)
+	if rec, err = unpack(id, parts[0], now, found); err != nil {
+		return rec, err
 	}
-	if len(fields) > 2 {
-		result = fields[2]
+	if found && rec.State.Settled() && !rec.Gone {
+		rec.Result = []byte(result)
 	}
-	bytes, found := result.(string)
-	if rec, err = unpack(id, packed, now, found); err == nil && found && rec.State.Settled() && !rec.Gone {
-		rec.Result = []byte(bytes)
+	return rec, nil
+}
+
+// decodeWhole makes a record of what a script returned: like decode, and the work and
+// the notes.
+func decodeWhole(id stet.ID, reply any) (rec stet.Record, err error) {
+	rec, err = decode(id, reply)
+	if err != nil {
+		return rec, err
 	}
-	return rec, err
+	fields := reply.([]any)
+	var parts [2]any
+	copy(parts[:], fields[min(3, len(fields)):])
+	if work, ok := parts[0].(string); ok {
+		rec.Work = []byte(work)
+	}
+	if notes, ok := parts[1].(string); ok {
+		rec.Notes = []byte(notes)
+	}
+	if packed, ok := fields[min(1, len(fields)-1)].(string); ok {
+		rec.Cancelling = packed[2]&flagCancelling != 0
+	}
+	return rec, nil
 }
 
 // unpack makes a record of what the server has under its name, nil for none. A
@@ -98,7 +130,7 @@ func unpack(id stet.ID, value any, now int64, result bool) (stet.Record, error) 
 		return r, nil
 	}
 	packed, _ := value.(string)
-	if len(packed) != recordSize || packed[0] != 1 || packed[1] == 0 || packed[1] > byte(stet.Unknown) {
+	if len(packed) != recordSize || packed[0] == 0 || packed[0] > newestVersion || packed[1] == 0 || packed[1] > byte(stet.Accepted) {
 		return r, errFormat
 	}
 	number := func(from int) int64 { return int64(binary.BigEndian.Uint64([]byte(packed[from : from+8]))) }
@@ -119,6 +151,6 @@ func unpack(id stet.ID, value any, now int64, result bool) (stet.Record, error) 
 		r.LeaseLeft = time.Duration(number(104)-now) * time.Microsecond
 	}
 	r.SettledAt, r.ExpiresAt, r.ForgetAt = instant(112), instant(120), instant(128)
-	r.Gone = r.State.Settled() && (packed[2] == flagGone || !result)
+	r.Gone = r.State.Settled() && (packed[2]&flagGone != 0 || !result)
 	return r, nil
 }

@@ -52,16 +52,22 @@ func TestDamagedRecordIsAClearErrorAndGrantsNothing(t *testing.T) {
 		for name, spoil := range map[string]func(key string){
 			"cut off":         func(key string) { do(t, c, "SET", key, "\x01\x01") },
 			"empty":           func(key string) { do(t, c, "SET", key, "") },
-			"a newer version": func(key string) { do(t, c, "SETRANGE", key, "0", "\x02") },
+			"a newer version": func(key string) { do(t, c, "SETRANGE", key, "0", "\x03") },
 		} {
 			req := request(name)
 			rec := mustClaim(t, s, req)
 			spoil(recordKey(prefix, req.ID))
 			_, claimed := s.Claim(t.Context(), req)
 			_, read := s.Read(t.Context(), req.ID)
+			_, accepted := s.Accept(t.Context(), req, []byte("work"), 0)
+			_, taken := s.Take(t.Context(), req.ID, req.Owner, req.Lease)
+			_, looked := s.Look(t.Context(), req.ID)
+			_, cancelled := s.Cancel(t.Context(), rec.Claim(), completed("x"), keep)
 			_, extended := s.Extend(t.Context(), []stet.Claim{rec.Claim()}, keep.Result)
 			for what, err := range map[string]error{
 				"Claim": claimed, "Read": read, "Extend": extended, "Release": s.Release(t.Context(), rec.Claim(), keep),
+				"Accept": accepted, "Take": taken, "Look": looked, "Cancel": cancelled, "Return": s.Return(t.Context(), rec.Claim(), 0),
+				"Save": s.Save(t.Context(), rec.Claim(), []byte("00000001")), "Relayed": s.Relayed(t.Context(), rec.Claim(), keep),
 				"Settle": s.Settle(t.Context(), rec.Claim(), completed("x"), keep), "Expire": s.Expire(t.Context(), rec.Claim()),
 			} {
 				if mustContain(t, err, "damaged, or was written by a newer version"); errors.Is(err, stet.ErrFenced) {

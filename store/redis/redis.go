@@ -20,9 +20,21 @@
 // store/redis/rueidisclient are ready adapters, and any other fits through Client.
 //
 // The store's clock is the server's. An operation is two keys under one hash tag:
-// the record, and its result, which expires first. Neither has anything in its
-// name that a client has sent. A record that is running or unknown never expires
-// by itself, and is in an index, so that finding what is stuck takes no scan.
+// the record, and its result, which expires first; until there is one, its key has
+// the work of an accepted operation and the notes of its runs. Messages that are to be
+// sent are a third. None has anything in its name that a client has sent. A record
+// that is accepted, running or unknown, or has messages, never expires by itself, and
+// all but the last are in an index, so that finding what is stuck takes no scan.
+//
+// What waits, for a worker or to be sent, is in a queue of its hash tag, ordered by
+// when it is due on that server's clock and written in the same atomic step as the
+// record, so neither is ever there without the other. There are 1024 such queues,
+// spread over the servers of a cluster. Which are worth a look is in the agenda, one
+// key for all of them. A single server writes it in the same step, too. In a cluster
+// it is on one of the servers, and written right afterwards: if the process dies in
+// between, that costs time, and no operation, because every sweep goes through the
+// queues and puts into the agenda what it finds there. The same holds if the agenda is
+// lost. So on a cluster let at least one process sweep.
 package redis
 
 import (
@@ -79,7 +91,7 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Store is a stet.Store, stet.Watcher, stet.Sweeper and stet.Browser in Redis. It
+// Store is a stet.WorkStore, stet.Watcher, stet.Sweeper and stet.Browser in Redis. It
 // is safe for concurrent use.
 type Store struct {
 	o       Options
@@ -87,6 +99,7 @@ type Store struct {
 	cluster bool
 	channel string
 	ears    hub
+	hints   hints
 	guard   guard
 
 	mu     sync.Mutex
@@ -98,9 +111,10 @@ type Store struct {
 }
 
 var (
-	_ stet.Watcher = (*Store)(nil)
-	_ stet.Sweeper = (*Store)(nil)
-	_ stet.Browser = (*Store)(nil)
+	_ stet.WorkStore = (*Store)(nil)
+	_ stet.Watcher   = (*Store)(nil)
+	_ stet.Sweeper   = (*Store)(nil)
+	_ stet.Browser   = (*Store)(nil)
 )
 
 // New opens the store on the servers of client. It refuses a server that is older
@@ -135,6 +149,7 @@ func New(ctx context.Context, client Client, o Options) (*Store, error) {
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.cancel = cancel
 	s.ears.init(background, s)
+	s.hints.init(background, s)
 	if o.CheckEvery > 0 {
 		s.wg.Go(func() { s.inspectRegularly(background) })
 	}
@@ -149,6 +164,7 @@ func (s *Store) Close() error {
 	}
 	s.cancel()
 	s.ears.close()
+	s.hints.close()
 	s.wg.Wait()
 	return nil
 }

@@ -68,6 +68,30 @@ func (a *alternate) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
 func (a *alternate) Sweep(ctx context.Context, limit int) (stet.Swept, error) {
 	return a.next().Sweep(ctx, limit)
 }
+func (a *alternate) Accept(ctx context.Context, req stet.ClaimRequest, work []byte, after time.Duration) (stet.Record, error) {
+	return a.next().Accept(ctx, req, work, after)
+}
+func (a *alternate) Take(ctx context.Context, id stet.ID, owner stet.Owner, lease time.Duration) (stet.Record, error) {
+	return a.next().Take(ctx, id, owner, lease)
+}
+func (a *alternate) Return(ctx context.Context, c stet.Claim, after time.Duration) error {
+	return a.next().Return(ctx, c, after)
+}
+func (a *alternate) Cancel(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) (stet.Record, error) {
+	return a.next().Cancel(ctx, c, out, keep)
+}
+func (a *alternate) Save(ctx context.Context, c stet.Claim, notes []byte) error {
+	return a.next().Save(ctx, c, notes)
+}
+func (a *alternate) Look(ctx context.Context, id stet.ID) (stet.Record, error) {
+	return a.next().Look(ctx, id)
+}
+func (a *alternate) Due(ctx context.Context, what stet.Due, limit int, again time.Duration) ([]stet.Record, error) {
+	return a.next().Due(ctx, what, limit, again)
+}
+func (a *alternate) Relayed(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+	return a.next().Relayed(ctx, c, keep)
+}
 
 func TestTransactionsKeepTheContract(t *testing.T) {
 	t.Parallel()

@@ -29,6 +29,19 @@ const (
 	qPurge
 	qBrowse
 	qBrowseUnknown
+	qAccept
+	qLook
+	qTake
+	qReturn
+	qCancel
+	qCancelRun
+	qSave
+	qWaits
+	qDueRun
+	qDueRelay
+	qAgainRun
+	qAgainRelay
+	qRelayed
 	queries // how many there are
 )
 
@@ -52,14 +65,16 @@ var sqlText = [queries]string{
 	// The writes below name the fence that was read or is claimed, and so
 	// can never touch a record that somebody else has claimed since.
 	qGrant: `UPDATE stet_records SET scope = ?, fingerprint = ?, owner = ?, state = ?, fence = ?, attempt = ?, gone = 0,
-		claimed = ?, lease = ?, due = ?, settled = NULL, expires = NULL, forget = NULL, result = NULL WHERE fence = ? AND id = ?`,
+		claimed = ?, lease = ?, due = ?, settled = NULL, expires = NULL, forget = NULL, result = NULL,
+		notes = CASE WHEN forget > ? THEN notes END, run_due = ?, work = ? WHERE fence = ? AND id = ?`,
 	qPark: `UPDATE stet_records SET state = 5, settled = ?, lease = NULL, due = NULL
 		WHERE fence = ? AND id = ? AND state = 1 AND lease <= ?`,
 	qExtend: `UPDATE stet_records SET lease = ?, due = ? WHERE fence = ? AND id = ? AND state = 1`,
-	qSettle: `UPDATE stet_records SET state = ?, gone = ?, result = ?, settled = ?, expires = ?, forget = ?, due = ?, lease = NULL
+	qSettle: `UPDATE stet_records SET state = ?, gone = ?, result = ?, settled = ?, expires = ?, forget = ?, due = ?, lease = NULL,
+		work = ?, relay_due = ?, notes = NULL, cancelling = NULL
 		WHERE fence = ? AND id = ? AND state IN (1, 5)`,
 	qRelease: `UPDATE stet_records SET state = 4, settled = ?, forget = ?, due = ?, lease = NULL
-		WHERE fence = ? AND id = ? AND state IN (1, 5)`,
+		WHERE fence = ? AND id = ? AND state IN (1, 5) AND work IS NULL`,
 
 	qDue:    `SELECT id, fence, state, lease, forget FROM stet_records WHERE due <= ? ORDER BY due LIMIT ?`,
 	qExpire: `UPDATE stet_records SET gone = 1, result = NULL, due = forget WHERE fence = ? AND id = ?`,
@@ -67,6 +82,27 @@ var sqlText = [queries]string{
 
 	qBrowse:        `SELECT ` + shown + ` FROM stet_records WHERE id > ? AND id <= ? ORDER BY id LIMIT ?`,
 	qBrowseUnknown: `SELECT ` + shown + ` FROM stet_records WHERE id > ? AND id <= ? AND state = 5 ORDER BY id LIMIT ?`,
+
+	qAccept: `INSERT INTO stet_records (fence, id, scope, fingerprint, owner, state, attempt, claimed, run_due, work)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`,
+	qLook: `SELECT ` + columns + `, cancelling, notes, work FROM stet_records WHERE id = ?`,
+	qTake: `UPDATE stet_records SET owner = ?, state = ?, fence = ?, attempt = ?, claimed = ?, lease = ?, due = ?,
+		settled = NULL, run_due = NULL WHERE fence = ? AND id = ? AND state = 6`,
+	qReturn: `UPDATE stet_records SET state = 6, settled = ?, run_due = ?, lease = NULL, due = NULL
+		WHERE fence = ? AND id = ? AND state IN (1, 5) AND work IS NOT NULL`,
+	qCancel: `UPDATE stet_records SET state = 3, gone = ?, result = ?, settled = ?, expires = ?, forget = ?, due = ?,
+		run_due = NULL, work = NULL, notes = NULL, cancelling = NULL WHERE fence = ? AND id = ? AND state = 6`,
+	qCancelRun: `UPDATE stet_records SET cancelling = 1 WHERE fence = ? AND id = ? AND state = 1 AND work IS NOT NULL`,
+	qSave: `UPDATE stet_records SET notes = ? WHERE fence = ? AND id = ? AND state = 1
+		AND coalesce(substr(notes, 1, 8), x'') < ?`,
+
+	qWaits:      `SELECT EXISTS (SELECT 1 FROM stet_records WHERE run_due <= ?), EXISTS (SELECT 1 FROM stet_records WHERE relay_due <= ?)`,
+	qDueRun:     `SELECT ` + columns + `, NULL, NULL, work, id FROM stet_records WHERE run_due <= ? ORDER BY run_due LIMIT ?`,
+	qDueRelay:   `SELECT ` + columns + `, NULL, NULL, work, id FROM stet_records WHERE relay_due <= ? ORDER BY relay_due LIMIT ?`,
+	qAgainRun:   `UPDATE stet_records SET run_due = ? WHERE fence = ? AND id = ? AND state = 6`,
+	qAgainRelay: `UPDATE stet_records SET relay_due = ? WHERE fence = ? AND id = ? AND state IN (2, 3)`,
+	qRelayed: `UPDATE stet_records SET work = NULL, relay_due = NULL, forget = ?, due = CASE WHEN gone THEN ? ELSE min(expires, ?) END
+		WHERE fence = ? AND id = ? AND state IN (2, 3) AND work IS NOT NULL`,
 }
 
 // session runs statements: on a connection of the store's own, or in a

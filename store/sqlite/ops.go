@@ -17,9 +17,13 @@ const (
 
 // Claim implements stet.Store.
 func (s *Store) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+	return s.ask(ctx, &asked{ClaimRequest: &req})
+}
+
+func (s *Store) ask(ctx context.Context, a *asked) (stet.Record, error) {
 	var rec stet.Record
 	err := s.write(ctx, func(b *batch) (err error) {
-		rec, err = claim(b, &req, b.now, func() (int64, error) { return b.fences.draw(b) })
+		rec, err = claim(b, a, b.now, b.draw)
 		return err
 	})
 	if err != nil && !errors.Is(err, stet.ErrMismatch) {
@@ -56,7 +60,11 @@ func (s *Store) Release(ctx context.Context, c stet.Claim, keep stet.Retention) 
 }
 
 // Read implements stet.Store. It never waits for a writer.
-func (s *Store) Read(ctx context.Context, id stet.ID) (rec stet.Record, err error) {
+func (s *Store) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+	return s.readWith(ctx, id, load)
+}
+
+func (s *Store) readWith(ctx context.Context, id stet.ID, load func(session, stet.ID) (*row, error)) (rec stet.Record, err error) {
 	err = s.read(ctx, func(l *link) error {
 		r, err := load(l, id)
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/stet-go/stet"
@@ -58,7 +59,7 @@ func (r *row) scan(id stet.ID, v []driver.Value) error {
 		ok = ok && is
 		r.Result = result // both kinds of session hand out a copy
 	}
-	if !ok || state < int64(stet.Running) || state > int64(stet.Unknown) || r.Fence <= 0 {
+	if !ok || state < int64(stet.Running) || state > int64(stet.Accepted) || r.Fence <= 0 {
 		return fmt.Errorf("%w: the record of %v is unreadable", errDamaged, id)
 	}
 	r.State = stet.State(state)
@@ -103,68 +104,106 @@ func span(d time.Duration) micros {
 // draw gives the next fence of the store.
 type draw func() (int64, error)
 
-// claim is the body of stet.Store.Claim, in a write transaction. A lapsed
-// record is parked.
-func claim(s session, req *stet.ClaimRequest, now micros, fence draw) (stet.Record, error) {
+// asked is a claim, or with work an acceptance.
+type asked struct {
+	*stet.ClaimRequest
+	work  []byte // nil: to be run now
+	after time.Duration
+}
+
+// verb is what granting it does to the record.
+func (a *asked) verb() stet.Verb {
+	if a.work != nil {
+		return stet.VerbAccept
+	}
+	return stet.VerbClaim
+}
+
+// claim is the body of stet.Store.Claim and stet.WorkStore.Accept, in a write
+// transaction. A lapsed record is parked.
+func claim(s session, a *asked, now micros, fence draw) (stet.Record, error) {
 	next, err := fence()
 	if err != nil {
 		return stet.Record{}, err
 	}
-	r := &row{Record: stet.Record{ID: req.ID}}
-	if err := r.grant(req, now, next); err != nil {
+	r := &row{Record: stet.Record{ID: a.ID}}
+	if err := r.grant(a, now, next); err != nil {
 		return stet.Record{}, err
 	}
-	n, err := s.exec(qInsert, r.Fence, req.ID[:], req.Scope[:], req.Fingerprint[:], req.Owner[:],
-		int64(r.State), int64(r.Attempt), r.claimed, r.lease, r.lease)
+	n, err := r.insert(s, a, now)
 	if err != nil {
 		return stet.Record{}, err
 	}
 	if n == 1 {
 		return r.at(now), nil
 	}
-	old, err := load(s, req.ID)
+	old, err := load(s, a.ID)
 	if err != nil {
 		return stet.Record{}, err
 	}
 	switch {
 	case old == nil:
-		return stet.Record{}, fmt.Errorf("%w: the record of %v is in the index but not in the table", errDamaged, req.ID)
+		return stet.Record{}, fmt.Errorf("%w: the record of %v is in the index but not in the table", errDamaged, a.ID)
 	case old.forgotten(now):
 		old.State, old.Attempt = stet.None, 0
-		return regrant(s, old, req, now, next)
-	case old.Fingerprint != req.Fingerprint:
+		return regrant(s, old, a, now, next)
+	case old.Fingerprint != a.Fingerprint:
 		return old.at(now), stet.ErrMismatch
-	case old.lapsed(now) && old.Owner != req.Owner:
+	case old.lapsed(now) && old.Owner != a.Owner:
 		return park(s, old, now)
-	case old.State == stet.Retryable && old.Owner != req.Owner:
-		return regrant(s, old, req, now, next)
+	case old.State == stet.Retryable && old.Owner != a.Owner:
+		return regrant(s, old, a, now, next)
 	}
 	return old.at(now), nil
 }
 
-// grant makes r run under req.
-func (r *row) grant(req *stet.ClaimRequest, now micros, fence int64) error {
-	to, ok := r.State.Next(stet.VerbClaim)
-	if !ok || fence <= r.Fence {
-		return fmt.Errorf("%w: the record of %v is %v with fence %d, and fence %d was drawn", errDamaged, req.ID, r.State, r.Fence, fence)
+// grant makes r what is asked for.
+func (r *row) grant(a *asked, now micros, fence int64) error {
+	if err := r.own(a.verb(), a.Owner, fence, now); err != nil {
+		return err
 	}
-	r.State, r.Fence = to, fence
-	r.Scope, r.Fingerprint, r.Owner = req.Scope, req.Fingerprint, req.Owner
-	r.Attempt++
-	r.Result, r.Gone = nil, false
-	r.claimed, r.lease = now, now+span(req.Lease)
-	r.settled, r.expires, r.forget = 0, 0, 0
+	r.Scope, r.Fingerprint = a.Scope, a.Fingerprint
+	if r.State == stet.Running {
+		r.Attempt++
+		r.lease = now + span(a.Lease)
+	}
 	return nil
 }
 
+// own gives r to an owner, by a verb that the state machine must allow.
+func (r *row) own(verb stet.Verb, owner stet.Owner, fence int64, now micros) error {
+	to, ok := r.State.Next(verb)
+	if !ok || fence <= r.Fence {
+		return fmt.Errorf("%w: the record of %v is %v with fence %d, and fence %d was drawn", errDamaged, r.ID, r.State, r.Fence, fence)
+	}
+	r.State, r.Fence, r.Owner, r.claimed = to, fence, owner, now
+	r.Result, r.Gone = nil, false
+	r.lease, r.settled, r.expires, r.forget = 0, 0, 0, 0
+	return nil
+}
+
+// insert writes a record that is new; 0 if there is one.
+func (r *row) insert(s session, a *asked, now micros) (int64, error) {
+	if a.work != nil {
+		return s.exec(qAccept, r.Fence, a.ID[:], a.Scope[:], a.Fingerprint[:], a.Owner[:],
+			int64(r.State), int64(r.Attempt), r.claimed, now+span(a.after), a.work)
+	}
+	return s.exec(qInsert, r.Fence, a.ID[:], a.Scope[:], a.Fingerprint[:], a.Owner[:],
+		int64(r.State), int64(r.Attempt), r.claimed, r.lease, r.lease)
+}
+
 // regrant grants a record that there is.
-func regrant(s session, r *row, req *stet.ClaimRequest, now micros, fence int64) (stet.Record, error) {
+func regrant(s session, r *row, a *asked, now micros, fence int64) (stet.Record, error) {
 	was := r.Fence
-	if err := r.grant(req, now, fence); err != nil {
+	if err := r.grant(a, now, fence); err != nil {
 		return stet.Record{}, err
 	}
+	var lease, due, work any = r.lease, nil, nil
+	if a.work != nil {
+		lease, due, work = nil, now+span(a.after), a.work
+	}
 	_, err := s.exec(qGrant, r.Scope[:], r.Fingerprint[:], r.Owner[:], int64(r.State), r.Fence, int64(r.Attempt),
-		r.claimed, r.lease, r.lease, was, r.ID[:])
+		r.claimed, lease, lease, now, due, work, was, r.ID[:])
 	return r.at(now), err
 }
 
@@ -189,13 +228,17 @@ func settle(s session, c stet.Claim, out stet.Outcome, keep stet.Retention, now 
 	if err != nil {
 		return err
 	}
-	if r == nil || r.forgotten(now) || r.Fence != c.Fence || r.State != out.State {
+	if r == nil || r.forgotten(now) || r.Fence != c.Fence || !r.came(out.State, out, now) {
 		return stet.ErrFenced
 	}
-	if was := r.at(now); was.Gone || !out.Gone && bytes.Equal(was.Result, out.Result) {
-		return nil // the reply to the first time was lost
-	}
-	return stet.ErrFenced
+	return nil // the reply to the first time was lost
+}
+
+// came reports whether the record is settled in that state with the outcome, as far
+// as can be known.
+func (r *row) came(state stet.State, out stet.Outcome, now micros) bool {
+	was := r.at(now)
+	return was.State == state && (was.Gone || !out.Gone && bytes.Equal(was.Result, out.Result))
 }
 
 // settleOnce settles a record that is not settled yet, and reports whether it was
@@ -204,12 +247,17 @@ func settleOnce(s session, c stet.Claim, out stet.Outcome, keep stet.Retention, 
 	if !out.State.Settled() {
 		return false, fmt.Errorf("%w: an outcome is completed or failed, not %v", stet.ErrInvalid, out.State)
 	}
-	expires, forget := now+span(keep.Result), now+span(keep.Tombstone)
-	due, gone, result := min(expires, forget), int64(0), any(out.Result)
+	expires := now + span(keep.Result)
+	forget := any(now + span(keep.Tombstone))
+	var outbox, relay any
+	if out.Outbox != nil { // not forgotten before it was relayed
+		forget, outbox, relay = nil, out.Outbox, now
+	}
+	due, gone, result := any(expires), int64(0), any(out.Result)
 	if out.Gone {
 		due, gone, result = forget, 1, nil
 	}
-	n, err := s.exec(qSettle, int64(out.State), gone, result, now, expires, forget, due, c.Fence, c.ID[:])
+	n, err := s.exec(qSettle, int64(out.State), gone, result, now, expires, forget, due, outbox, relay, c.Fence, c.ID[:])
 	return n == 1, err
 }
 
@@ -220,14 +268,24 @@ func release(s session, c stet.Claim, keep stet.Retention, now micros) error {
 	if err != nil || n == 1 {
 		return err
 	}
+	n, err = s.exec(qReturn, now, now, c.Fence, c.ID[:]) // of an accepted operation
+	if err != nil || n == 1 {
+		return err
+	}
+	return doneBefore(s, c, now, stet.Retryable, stet.Accepted)
+}
+
+// doneBefore finds out that something was done before, whose reply was lost: the
+// record has the claim's fence and one of states. Otherwise it is stet.ErrFenced.
+func doneBefore(s session, c stet.Claim, now micros, states ...stet.State) error {
 	r, err := load(s, c.ID)
 	if err != nil {
 		return err
 	}
-	if r == nil || r.forgotten(now) || r.Fence != c.Fence || r.State != stet.Retryable {
+	if r == nil || r.forgotten(now) || r.Fence != c.Fence || !slices.Contains(states, r.State) {
 		return stet.ErrFenced
 	}
-	return nil // the reply to the first time was lost
+	return nil
 }
 
 // extend is the body of stet.Store.Extend, in a write transaction.

@@ -13,8 +13,12 @@ import (
 	"time"
 )
 
-// schemaVersion is the version of the tables that this code reads and writes.
-const schemaVersion = 1
+// schemaVersion is the version of the tables that this code reads and writes: how
+// many steps there are.
+const schemaVersion = len(steps)
+
+// steps are the tables' history. Opening a file carries out those that it lacks.
+var steps = [...]string{schemaRecords, schemaWork}
 
 // The version is in a table of the store's own: the file may be shared with the
 // service's tables, and PRAGMA user_version belongs to those.
@@ -29,7 +33,7 @@ const schemaVersion = 1
 // its result expires or it is forgotten. NULL: never.
 //
 // Operators look for unknown records, whose index costs the others nothing.
-const schema = `
+const schemaRecords = `
 CREATE TABLE stet_meta (
 	one    INTEGER PRIMARY KEY CHECK (one = 1),
 	schema INTEGER NOT NULL,
@@ -59,6 +63,21 @@ WHEN old.fence > (SELECT fence FROM stet_meta WHERE one = 1) BEGIN
 	UPDATE stet_meta SET fence = old.fence WHERE one = 1;
 END;
 INSERT INTO stet_meta (one, schema, fence) VALUES (1, 1, 0);
+`
+
+// Work is of an operation that was accepted, to be run later, and is kept until it
+// is settled; run_due is when it is handed out next, while it waits (state 6).
+// Work of a settled record is what is to be sent yet, and relay_due when it is
+// handed out next. Few records have any, so the indexes cost the others nothing.
+const schemaWork = `
+ALTER TABLE stet_records ADD COLUMN run_due INTEGER;
+ALTER TABLE stet_records ADD COLUMN relay_due INTEGER;
+ALTER TABLE stet_records ADD COLUMN cancelling INTEGER;
+ALTER TABLE stet_records ADD COLUMN notes BLOB;
+ALTER TABLE stet_records ADD COLUMN work BLOB;
+CREATE INDEX stet_records_run ON stet_records (run_due) WHERE run_due IS NOT NULL;
+CREATE INDEX stet_records_relay ON stet_records (relay_due) WHERE relay_due IS NOT NULL;
+UPDATE stet_meta SET schema = 2 WHERE one = 1;
 `
 
 // Bounds of memory and files. The log is short because writing over it is
@@ -98,8 +117,8 @@ func source(path string, cache int, o Options) (string, error) {
 	return "file://" + strings.Join(parts, "/") + "?" + q.Encode(), nil
 }
 
-// prepare brings a new file into shape, and refuses what it does not know.
-// Several processes may do so at a time.
+// prepare brings a new file or an older one into shape, and refuses what it does
+// not know. Several processes may do so at a time.
 func (s *Store) prepare(ctx context.Context) error {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
@@ -110,8 +129,8 @@ func (s *Store) prepare(ctx context.Context) error {
 		return err
 	}
 	version, err := readVersion(ctx, conn)
-	if err == nil && version == 0 {
-		version, err = create(ctx, conn)
+	if err == nil && version < schemaVersion {
+		version, err = migrate(ctx, conn)
 	}
 	switch {
 	case err != nil:
@@ -119,8 +138,6 @@ func (s *Store) prepare(ctx context.Context) error {
 	case version > schemaVersion:
 		return fmt.Errorf("sqlite: %s has tables of version %d, and this program knows versions up to %d: run a program as new as the one that wrote it, or use another file",
 			s.path, version, schemaVersion)
-	case version < schemaVersion:
-		return fmt.Errorf("sqlite: %s: %w: its tables have the version %d", s.path, errDamaged, version)
 	}
 	return nil
 }
@@ -169,18 +186,22 @@ func readVersion(ctx context.Context, q queryer) (version int, err error) {
 	return version, err
 }
 
-// create makes the tables unless another process has just done so.
-func create(ctx context.Context, conn *sql.Conn) (int, error) {
+// migrate carries out the steps that are missing, unless another process has just
+// done so, and returns the version that there is then.
+func migrate(ctx context.Context, conn *sql.Conn) (int, error) {
 	tx, err := conn.BeginTx(ctx, nil) // immediate: only one process gets past this at a time
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = tx.Rollback() }()
-	if version, err := readVersion(ctx, tx); err != nil || version != 0 {
+	version, err := readVersion(ctx, tx)
+	if err != nil || version >= schemaVersion {
 		return version, err
 	}
-	if _, err := tx.ExecContext(ctx, schema); err != nil {
-		return 0, err
+	for _, step := range steps[version:] {
+		if _, err := tx.ExecContext(ctx, step); err != nil {
+			return 0, err
+		}
 	}
 	return schemaVersion, tx.Commit()
 }

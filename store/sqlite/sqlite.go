@@ -51,8 +51,8 @@ type Options struct {
 	Clock func() time.Time
 }
 
-// Store is a stet.TxStore, stet.Sweeper and stet.Browser in an SQLite file. It is safe for
-// concurrent use, and so is the file for several processes of one host.
+// Store is a stet.WorkTxStore, stet.Sweeper and stet.Browser in an SQLite file. It
+// is safe for concurrent use, and so is the file for several processes of one host.
 type Store struct {
 	o          Options
 	path       string
@@ -73,9 +73,9 @@ type Store struct {
 }
 
 var (
-	_ stet.TxStore[*sql.Tx] = (*Store)(nil)
-	_ stet.Sweeper          = (*Store)(nil)
-	_ stet.Browser          = (*Store)(nil)
+	_ stet.WorkTxStore[*sql.Tx] = (*Store)(nil)
+	_ stet.Sweeper              = (*Store)(nil)
+	_ stet.Browser              = (*Store)(nil)
 )
 
 // Open opens the store in the file at path, which it creates if need be; the

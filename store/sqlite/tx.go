@@ -83,7 +83,7 @@ type transaction struct {
 func (t *transaction) claim(req *stet.ClaimRequest) (rec stet.Record, granted bool, err error) {
 	now := t.s.o.Clock().UnixMicro()
 	var f fences
-	rec, err = claim(t.session, req, now, func() (int64, error) { return f.draw(t.session) })
+	rec, err = claim(t.session, &asked{ClaimRequest: req}, now, func() (int64, error) { return f.draw(t.session) })
 	switch {
 	case errors.Is(err, stet.ErrMismatch):
 		return rec, false, err

@@ -87,9 +87,72 @@ var broken = []struct{ bug, claim string }{
 	{"forgets what is expired by hand", "a result that is expired by hand is gone, and the key still does not run"},
 }
 
+// brokenWork are bugs of stores that keep work.
+var brokenWork = []struct{ bug, claim string }{
+	{"drops the work", "a free key is accepted"},
+	{"accepts what is unknown", "an acceptance in each state does what the state machine says"},
+	{"accepts what is unknown", "AcceptTx in each state does what the state machine says"},
+	{"ignores a mismatch of what is accepted", "an acceptance with another fingerprint is refused in every state"},
+	{"does not recognise its acceptance", "an acceptance whose reply was lost recognises itself"},
+	{"makes work due at once", "accepted work waits as long as it was asked to, on the store's clock"},
+	{"makes work due at once", "what is given back waits as long as it was asked to"},
+	{"claims accepted records", "an accepted key cannot be claimed"},
+	{"accepts in two steps", "of many acceptances and claims of one key exactly one comes through"},
+	{"forgets accepted records", "accepted work is never forgotten"},
+	{"takes what was never accepted", "a take in each state does what the state machine says"},
+	{"prolongs the lease for a repeated take", "the owner recognises what it has taken"},
+	{"gives work to an owner twice", "an owner takes once"},
+	{"counts no attempt of a take", "an accepted operation is taken with the next attempt"},
+	{"takes in two steps", "of many takes of one operation exactly one is granted"},
+	{"loses work when it parks", "a taken operation whose lease has run out is parked, and keeps its work"},
+	{"returns what was never accepted", "a return in each state does what the state machine says"},
+	{"releases work as retryable", "a release of an accepted operation makes it due at once"},
+	{"returns without the fence check", "a stale fence can write nothing about work"},
+	{"cancels without the fence check", "a stale fence can write nothing about work"},
+	{"saves without the fence check", "a stale fence can write nothing about work"},
+	{"relays without the fence check", "a stale fence can write nothing about work"},
+	{"ignores ended contexts", "a call about work whose context has ended does nothing"},
+	{"cancels what runs", "a cancellation in each state does what the state machine says"},
+	{"keeps what was cancelled for ever", "a cancelled operation has an outcome like any other"},
+	{"cancels in two steps", "of a cancellation and a take exactly one comes through"},
+	{"saves notes of what is unknown", "notes are saved in each state that the contract names"},
+	{"saves whatever comes last", "notes are only replaced by a greater version"},
+	{"drops notes with the run", "notes outlive the run, and end with the outcome"},
+	{"cuts work at NUL", "work, notes and messages come back byte for byte"},
+	{"parks on look", "looking changes nothing"},
+	{"keeps its notes in one place", "what was handed over is never modified"},
+	{"hands out the newest first", "what waits longest is due first"},
+	{"hands out all at once", "due work is handed out in bounded numbers, all of it in the end"},
+	{"hands out work once", "what was handed out and not taken is due again"},
+	{"hands out in two steps", "no two callers are handed the same work within its time"},
+	{"leaves taken work in its queue", "a place in the queue ends with the take"},
+	{"sends nothing", "messages are durable with the outcome, and due at once"},
+	{"writes messages again", "messages are kept as they were first written"},
+	{"forgets what has messages", "nothing with messages is forgotten"},
+	{"counts retention from settling", "relayed messages are gone, and the record is kept as long as was asked for from then on"},
+	{"relays what has not ended", "relaying in each state compares the fence"},
+	{"accepts outside of the transaction", "AcceptTx is committed with the caller's rows, or not at all"},
+	{"does not wait for transactions", "AcceptTx waits for a transaction that is accepting the same key"},
+	{"does not wait for transactions", "an acceptance or a claim beside AcceptTx does not come through with it"},
+	{"saves outside of the transaction", "SaveTx is committed with the caller's rows, or not at all"},
+	{"saves without the fence check", "SaveTx compares the fence and the version"},
+	{"sends messages before the commit", "messages are committed with the outcome, or not at all"},
+	{"does not recognise its owner", "one lost request or reply about work is not noticed"},
+	{"hands out work once", "what is due comes again when the answer was lost"},
+	{"releases work as retryable", "without an answer to a take nothing is executed, and the work comes back"},
+	{"runs lapsed claims again", "work whose outcome could not be written is never executed again"},
+	{"sends nothing", "with calls failing at random accepted work is neither lost nor done twice, and its messages come with its outcome"},
+	{"releases work as retryable", "random histories of work agree with the model"},
+	{"commits in spite of an error", "InTx commits all that was written, or nothing"},
+	{"commits in spite of an error", "a stale fence in InTx writes nothing"},
+	{"commits in spite of an error", "a worker's rows, outcome and messages are committed together, once"},
+	{"commits in spite of an error", "a step's rows and its result are committed together, once"},
+}
+
 func TestBrokenStoresFailTheSuite(t *testing.T) {
 	var mu sync.Mutex
 	bugs := make(map[string]map[string]*recorder)
+	broken := slices.Concat(broken, brokenWork)
 	for _, b := range broken {
 		bugs[b.bug] = nil
 	}
@@ -133,17 +196,27 @@ func TestBrokenStoresFailTheSuite(t *testing.T) {
 // What only a table finds is found because its author thought of it. These are
 // found by chance as well.
 func TestRandomHistoriesFindBugs(t *testing.T) {
-	const claim = "random histories agree with the model"
-	for _, bug := range []string{
+	findByChance(t, "random histories agree with the model",
 		"claims without the existence check", "settles without the fence check", "restarts fences after forgetting",
 		"ignores a mismatch while running", "expires by the caller's clock", "releases without the fence check",
 		"extends without the fence check", "gives lapsed leases up", "grants an owner twice", "runs lapsed claims again",
-		"parks on a mismatch", "refuses a late settle", "accepts a second outcome", "forgets running records", "cuts results at NUL",
-	} {
+		"parks on a mismatch", "refuses a late settle", "accepts a second outcome", "forgets running records", "cuts results at NUL")
+}
+
+func TestRandomHistoriesOfWorkFindBugs(t *testing.T) {
+	findByChance(t, "random histories of work agree with the model",
+		"accepts what is unknown", "takes what was never accepted", "returns without the fence check", "saves whatever comes last",
+		"leaves taken work in its queue", "hands out work once", "writes messages again", "forgets what has messages")
+}
+
+func findByChance(t *testing.T, claim string, bugs ...string) {
+	t.Helper()
+	all := slices.Concat(historyChecks, workHistoryChecks)
+	c := all[slices.IndexFunc(all, func(c check) bool { return c.name == claim })]
+	for _, bug := range bugs {
 		h := smallHarness(bug).Harness
 		h.Histories = 1000
 		h.fill(t)
-		c := historyChecks[slices.IndexFunc(historyChecks, func(c check) bool { return c.name == claim })]
 		rec := observe(t, c, h)
 		if !rec.Failed() || !strings.Contains(rec.text(), "the history, and what the store answered") {
 			t.Errorf("a store that %s passes %d histories, or says nothing:\n%s", bug, h.Histories, rec.text())
@@ -156,14 +229,14 @@ func TestRandomHistoriesFindBugs(t *testing.T) {
 func record(t *testing.T, bug string) map[string]*recorder {
 	probe := smallHarness(bug)
 	var all []check
-	for _, c := range append(checks(probe.New(t)), txChecks(probe)...) {
+	for _, c := range append(checks(probe.New(t)), txChecks(probe, probe.New(t))...) {
 		all = append(all, check{c.name, c.why, nil})
 	}
 	recs := make([]*recorder, len(all))
 	race(len(all), func(i int) {
 		h := smallHarness(bug) // with a clock of its own
 		h.fill(t)
-		c := append(checks(probe.New(t)), txChecks(h)...)[i]
+		c := append(checks(probe.New(t)), txChecks(h, probe.New(t))...)[i]
 		recs[i] = observe(t, c, h.Harness)
 	})
 	byName := make(map[string]*recorder)

@@ -30,7 +30,8 @@ const (
 // Call is a call on its way to a store.
 type Call struct {
 	// Method is the name of the method: Claim, Extend, Settle, Release,
-	// Read, Watch, Sweep, RunTx or SettleTx.
+	// Read, Watch, Sweep, RunTx or SettleTx; Accept, Take, Return, Cancel,
+	// Save, Look, Due, Relayed, InTx, AcceptTx or SaveTx.
 	Method string
 	// N counts the calls of this method, from 1.
 	N int
@@ -41,8 +42,8 @@ type Call struct {
 type Plan func(c Call) Fault
 
 // Faulty returns a store that does what s does, but for the calls that plan
-// makes fail. It is a stet.Watcher and a stet.Sweeper if s is; for a
-// stet.TxStore there is FaultyTx.
+// makes fail. It is a stet.Watcher, a stet.Sweeper and a stet.WorkStore if s is;
+// for a stet.TxStore there is FaultyTx.
 //
 // It is for tests of stores, and of services that want to know what they do
 // when their store fails.
@@ -50,6 +51,9 @@ func Faulty(s stet.Store, plan Plan) stet.Store {
 	f := newFaulty(s, plan)
 	_, watches := s.(stet.Watcher)
 	_, sweeps := s.(stet.Sweeper)
+	if ws, ok := s.(stet.WorkStore); ok {
+		return dressWork(f, ws, watches, sweeps)
+	}
 	switch {
 	case watches && sweeps:
 		return struct {
@@ -71,7 +75,8 @@ func Faulty(s stet.Store, plan Plan) stet.Store {
 	return f
 }
 
-// FaultyTx is Faulty for a store with transactions. A RunTx whose reply is lost
+// FaultyTx is Faulty for a store with transactions; it is a stet.WorkTxStore if s
+// is. A RunTx whose reply is lost
 // fails with an error that also wraps stet.ErrUnknown, as the contract asks for
 // when the fate of a commit cannot be found out.
 func FaultyTx[Tx any](s stet.TxStore[Tx], plan Plan) stet.TxStore[Tx] {
@@ -79,6 +84,9 @@ func FaultyTx[Tx any](s stet.TxStore[Tx], plan Plan) stet.TxStore[Tx] {
 	tx := faultyTx[Tx]{f, s}
 	_, watches := s.(stet.Watcher)
 	_, sweeps := s.(stet.Sweeper)
+	if ws, ok := s.(stet.WorkTxStore[Tx]); ok {
+		return dressWorkTx(f, ws, watches, sweeps)
+	}
 	switch {
 	case watches && sweeps:
 		return struct {

@@ -23,23 +23,62 @@ func TestFaultyKeepsCapabilities(t *testing.T) {
 		stet.Store
 		stet.Sweeper
 	}
-	for _, s := range []stet.Store{full, bare{full}, watcher{full, full}, sweeper{full, full}} {
-		got := Faulty(s, always(NoFault))
-		_, w1 := s.(stet.Watcher)
-		_, w2 := got.(stet.Watcher)
-		_, s1 := s.(stet.Sweeper)
-		_, s2 := got.(stet.Sweeper)
-		if w1 != w2 || s1 != s2 {
-			t.Errorf("%T: watches %v, sweeps %v; wrapped: %v, %v", s, w1, s1, w2, s2)
+	type worker struct{ stet.WorkStore }
+	type workingWatcher struct {
+		stet.WorkStore
+		stet.Watcher
+	}
+	type workingSweeper struct {
+		stet.WorkStore
+		stet.Sweeper
+	}
+	for _, s := range []stet.Store{full, bare{full}, watcher{full, full}, sweeper{full, full}, worker{full}, workingWatcher{full, full}, workingSweeper{full, full}} {
+		if had, has := capabilities(s), capabilities(Faulty(s, always(NoFault))); had != has {
+			t.Errorf("%T: watches, sweeps, works %v; wrapped: %v", s, had, has)
 		}
 	}
-	tx := FaultyTx[*smallTx](full, always(NoFault))
-	_, watches := tx.(stet.Watcher)
-	_, sweeps := tx.(stet.Sweeper)
-	if !watches || !sweeps {
-		t.Errorf("with transactions: watches %v, sweeps %v", watches, sweeps)
+	type txOnly struct{ stet.TxStore[*smallTx] }
+	type txSweeper struct {
+		stet.TxStore[*smallTx]
+		stet.Sweeper
+	}
+	type workingTx struct{ stet.WorkTxStore[*smallTx] }
+	type workingTxSweeper struct {
+		stet.WorkTxStore[*smallTx]
+		stet.Sweeper
+	}
+	for _, s := range []stet.TxStore[*smallTx]{full, txOnly{full}, txSweeper{full, full}, workingTx{full}, workingTxSweeper{full, full}} {
+		got := FaultyTx(s, always(NoFault))
+		_, w1 := s.(stet.WorkTxStore[*smallTx])
+		_, w2 := got.(stet.WorkTxStore[*smallTx])
+		if had, has := capabilities(s), capabilities(got); had != has || w1 != w2 {
+			t.Errorf("%T, with transactions: watches, sweeps, works %v, in transactions %v; wrapped: %v, %v", s, had, w1, has, w2)
+		}
 	}
 }
+
+func capabilities(s stet.Store) [3]bool {
+	_, watches := s.(stet.Watcher)
+	_, sweeps := s.(stet.Sweeper)
+	_, works := s.(stet.WorkStore)
+	return [3]bool{watches, sweeps, works}
+}
+
+func TestFaultyTxWithoutFaultsConforms(t *testing.T) {
+	h := smallHarness("")
+	inner := h.New
+	h.New = func(t testing.TB) stet.Store { return FaultyTx(inner(t).(stet.TxStore[*smallTx]), always(NoFault)) }
+	rows, begin := h.Rows, h.Begin
+	unwrap := func(s stet.TxStore[*smallTx]) stet.TxStore[*smallTx] {
+		return s.(interface{ unwrap() stet.TxStore[*smallTx] }).unwrap()
+	}
+	h.Rows = func(t testing.TB, s stet.TxStore[*smallTx], name string) int { return rows(t, unwrap(s), name) }
+	h.Begin = func(t testing.TB, s stet.TxStore[*smallTx]) (*smallTx, func(bool) error) { return begin(t, unwrap(s)) }
+	RunTx(t, h)
+}
+
+// unwrap returns the store below.
+func (t faultyWorkTx[Tx]) unwrap() stet.TxStore[Tx] { return t.tx }
 
 func TestFaultyWithoutFaultsConforms(t *testing.T) {
 	h := smallHarness("")

@@ -13,7 +13,7 @@ import (
 
 var historyChecks = []check{
 	{"random histories agree with the model", "tables try what their author thought of; histories also try the rest.",
-		randomHistories},
+		func(f *fixture) { randomHistories(f, steps) }},
 }
 
 const (
@@ -35,9 +35,11 @@ type step struct {
 	out         int // index into outs
 	claim       int // how many grants of the key ago; -1: a fence never given
 	units       int // of time to pass
+	version     int // of notes; of a settle, not 0 if it has messages
+	after       int // until it is due, in units
 }
 
-var verbs = []string{"claim", "claim", "claim", "settle", "settle", "release", "extend", "pass", "sweep"}
+var plainVerbs = []string{"claim", "claim", "claim", "settle", "settle", "release", "extend", "pass", "sweep"}
 
 // outs are the outcomes of histories. One that is Gone from the start and one
 // with a result are never mixed under a state: whether settling with one after
@@ -64,7 +66,7 @@ func (s step) String() string {
 	case "claim":
 		return fmt.Sprintf("claim key %d by owner %d, fingerprint %d, lease %d", s.key, s.owner, s.fingerprint, s.lease)
 	case "settle":
-		return fmt.Sprintf("settle key %d with the %s as %v %q, keep %d", s.key, fence, outs[s.out].State, outs[s.out].Result, s.keep)
+		return fmt.Sprintf("settle key %d with the %s as %v %q, with messages %q, keep %d", s.key, fence, outs[s.out].State, outs[s.out].Result, s.outcome().Outbox, s.keep)
 	case "release":
 		return fmt.Sprintf("release key %d with the %s, keep %d", s.key, fence, s.keep)
 	case "extend":
@@ -72,13 +74,19 @@ func (s step) String() string {
 	case "pass":
 		return fmt.Sprintf("let %d units pass", s.units)
 	}
-	return s.verb
+	return s.aboutWork(fence)
 }
 
 // GoString is how rapid prints a step.
 func (s step) GoString() string { return s.String() }
 
-var steps = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
+var steps = drawSteps(plainVerbs)
+
+func drawSteps(verbs []string) *rapid.Generator[[]step] {
+	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step { return drawStep(t, verbs) }), 0, historySteps/3)
+}
+
+func drawStep(t *rapid.T, verbs []string) step {
 	s := step{verb: rapid.SampledFrom(verbs).Draw(t, "verb"), key: rapid.SampledFrom([]int{0, 0, 0, 0, 1, 2}).Draw(t, "key")}
 	switch s.verb {
 	case "claim":
@@ -89,6 +97,9 @@ var steps = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
 		s.out = rapid.IntRange(0, len(outs)-1).Draw(t, "outcome")
 		s.claim = rapid.SampledFrom([]int{0, 0, 0, 1, 2, -1}).Draw(t, "fence")
 		s.keep = rapid.IntRange(0, 2).Draw(t, "keep")
+		if len(verbs) > len(plainVerbs) {
+			s.version = rapid.IntRange(0, 1).Draw(t, "messages")
+		}
 	case "release":
 		s.claim = rapid.SampledFrom([]int{0, 0, 0, 1, 2, -1}).Draw(t, "fence")
 		s.keep = rapid.IntRange(0, 2).Draw(t, "keep")
@@ -97,13 +108,15 @@ var steps = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
 		s.lease = rapid.SampledFrom([]int{1, 100}).Draw(t, "lease")
 	case "pass":
 		s.units = rapid.IntRange(1, 2).Draw(t, "units")
+	default:
+		s.drawWork(t)
 	}
 	return s
-}), 0, historySteps/3)
+}
 
 // randomHistories draws histories until as many were tried as the harness asks
 // for; more than rapid does in one go take several.
-func randomHistories(f *fixture) {
+func randomHistories(f *fixture, steps *rapid.Generator[[]step]) {
 	tried, told, failing := 0, 0, false
 	for tried < f.h.Histories {
 		before := tried
@@ -116,6 +129,7 @@ func randomHistories(f *fixture) {
 			tried++
 			h := newHistory(f)
 			err := h.run(drawn)
+			h.leave()
 			if !errors.Is(err, errTooClose) {
 				told++
 				if err != nil {
@@ -212,7 +226,10 @@ func (h *history) check(key int, after step) error {
 	if after.verb == "sweep" {
 		m.sweep(rec, now)
 	}
-	return m.matches(rec, now)
+	if err := m.matches(rec, now); err != nil {
+		return err
+	}
+	return h.checkWork(key)
 }
 
 // fence returns the claim that s means.
@@ -233,9 +250,9 @@ func (h *history) take(s step) error {
 		return h.claim(s, m)
 	case "settle":
 		c := h.fence(s)
-		now := h.call(func() { err = f.store.Settle(f.ctx, c, outs[s.out], h.keep(s.keep)) })
+		now := h.call(func() { err = f.store.Settle(f.ctx, c, s.outcome(), h.keep(s.keep)) })
 		m.tick(now)
-		want = m.settle(c.Fence, outs[s.out], h.keep(s.keep), now)
+		want = m.settle(c.Fence, s.outcome(), h.keep(s.keep), now)
 	case "release":
 		c := h.fence(s)
 		now := h.call(func() { err = f.store.Release(f.ctx, c, h.keep(s.keep)) })
@@ -250,6 +267,8 @@ func (h *history) take(s step) error {
 		if sweeper, ok := f.store.(stet.Sweeper); ok {
 			_, err = sweeper.Sweep(f.ctx, 100)
 		}
+	default:
+		return h.takeWork(s, m)
 	}
 	h.note("%v: %v", s, answer(err))
 	return sameAnswer(want, err)

@@ -45,13 +45,15 @@ type model struct {
 	expires  moment // when settled
 	forget   moment // when settled or retryable
 
+	kept workModel
+
 	highest int64 // of all fences ever; survives forgetting
 }
 
 // tick lets what has become due by now happen, but for parking: nobody notices
 // that a lease has run out until somebody claims, or sweeps.
 func (m *model) tick(now moment) {
-	if (m.state.Settled() || m.state == stet.Retryable) && now.reached(m.forget) {
+	if (m.state.Settled() && m.kept.outbox == "" || m.state == stet.Retryable) && now.reached(m.forget) {
 		*m = model{highest: m.highest}
 	}
 	if m.state.Settled() && !m.gone && now.reached(m.expires) {
@@ -102,6 +104,7 @@ func (m *model) settle(fence int64, out stet.Outcome, keep stet.Retention, now m
 	}
 	m.result, m.gone = string(out.Result), out.Gone
 	m.expires, m.forget = now.add(keep.Result), now.add(keep.Tombstone)
+	m.kept = workModel{outbox: string(out.Outbox), atOnce: true}
 	return nil
 }
 
@@ -109,8 +112,11 @@ func (m *model) release(fence int64, keep stet.Retention, now moment) error {
 	if m.state == stet.None || m.fence != fence {
 		return stet.ErrFenced
 	}
-	if m.state == stet.Retryable {
+	if m.state == stet.Retryable || m.state == stet.Accepted {
 		return nil
+	}
+	if m.kept.work {
+		return m.giveBack(fence, 0, now)
 	}
 	if !m.to(stet.VerbRelease) {
 		return stet.ErrFenced
@@ -130,7 +136,7 @@ func (m *model) sweep(rec stet.Record, now moment) {
 // learn takes the fence of a grant from the store, or says what is wrong with
 // it.
 func (m *model) learn(rec stet.Record) error {
-	if m.state != stet.Running || m.fence != 0 {
+	if m.state != stet.Running && m.state != stet.Accepted || m.fence != 0 {
 		return nil
 	}
 	if rec.Fence <= m.highest {

@@ -1,6 +1,8 @@
 package storetest
 
 import (
+	"slices"
+
 	"github.com/stet-go/stet"
 )
 
@@ -13,18 +15,25 @@ type situation struct {
 	claim  stet.Claim        // the last claim that was granted
 	stale  stet.Claim        // an earlier one
 	rec    stet.Record       // the record now
+	work   bool              // of an accepted operation that has not ended
+	whole  stet.Record       // rec as Look returns it; zero if the store keeps no work
 }
 
-// makings say how a situation comes about: a claim with a short lease or a long
+// making says how a situation comes about: a claim with a short lease or a long
 // one, something that is done at once, and something that is done after a unit
 // of time.
-var makings = []struct {
+type making struct {
 	name  string
 	state stet.State
 	short bool
 	now   func(*fixture, stet.Record)
 	later func(*fixture, stet.ClaimRequest)
-}{
+	begin func(*fixture, *situation) stet.Record // in place of a claim
+	work  bool
+}
+
+// makings are the situations of any store.
+var makings = []making{
 	{name: "running", state: stet.Running},
 	{name: "running past its lease", state: stet.Running, short: true},
 	{name: "completed", state: stet.Completed, now: func(f *fixture, rec stet.Record) {
@@ -57,9 +66,14 @@ var makings = []struct {
 // earlier claim that was released. It checks nothing but that it has succeeded.
 func (f *fixture) situations() []situation {
 	f.Helper()
+	makings := makings
+	ws, works := f.store.(stet.WorkStore)
+	if works {
+		makings = slices.Concat(makings, workMakings)
+	}
 	all := make([]situation, len(makings))
 	for i, m := range makings {
-		s := situation{name: m.name, state: m.state, lapsed: m.short && m.later == nil}
+		s := situation{name: m.name, state: m.state, lapsed: m.short && m.later == nil, work: m.work}
 		s.req = f.request(f.long)
 		s.stale = f.grant(s.req).Claim()
 		f.release(s.stale, f.keep)
@@ -67,7 +81,12 @@ func (f *fixture) situations() []situation {
 		if m.short {
 			s.req.Lease = f.unit
 		}
-		rec := f.grant(s.req)
+		var rec stet.Record
+		if m.begin != nil {
+			rec = m.begin(f, &s)
+		} else {
+			rec = f.grant(s.req)
+		}
 		s.claim = rec.Claim()
 		if m.now != nil {
 			m.now(f, rec)
@@ -82,6 +101,12 @@ func (f *fixture) situations() []situation {
 		all[i].rec = f.read(all[i].req.ID)
 		if got := all[i].rec.State; got != m.state {
 			f.Fatalf("could not bring about a record that is %s: it is %v", m.name, got)
+		}
+		if works {
+			var err error
+			if all[i].whole, err = ws.Look(f.ctx, all[i].req.ID); err != nil {
+				f.Fatalf("Look: %v", err)
+			}
 		}
 	}
 	return all

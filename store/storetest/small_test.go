@@ -23,17 +23,20 @@ type small struct {
 	last int64
 	rows map[string]int
 	ring chan struct{} // closed at every change
+	turn sync.RWMutex  // locked by a transaction that has accepted something
 }
 
 type smallRecord struct {
 	stet.Record
 	lease time.Time
+	due   time.Time // when its work or its messages are handed out; zero: never
 }
 
 // smallTx is a transaction of small: what is to be done when it commits.
 type smallTx struct {
 	rows  []string
 	write []func()
+	turn  bool // it holds the store's turn
 }
 
 func (s *small) is(bug string) bool { return s.bug == bug }
@@ -86,10 +89,8 @@ func (r *smallRecord) to(verb stet.Verb) bool {
 }
 
 func (r *smallRecord) at(now time.Time) stet.Record {
-	rec := r.Record
-	if r.State == stet.Running {
-		rec.LeaseLeft = r.lease.Sub(now)
-	}
+	rec := r.whole(now)
+	rec.Work, rec.Notes, rec.Cancelling = nil, nil, false
 	return rec
 }
 
@@ -101,7 +102,7 @@ func (s *small) grant(r *smallRecord, req stet.ClaimRequest, now time.Time) {
 	}
 	forget := r.ForgetAt
 	r.Record = stet.Record{ID: req.ID, Scope: r.Scope, State: stet.Running, Fingerprint: req.Fingerprint, Owner: req.Owner,
-		Fence: fence, Attempt: r.Attempt + 1, ClaimedAt: now}
+		Fence: fence, Attempt: r.Attempt + 1, ClaimedAt: now, Work: r.Work, Notes: r.Notes, Cancelling: r.Cancelling}
 	if s.is("counts attempts from zero") {
 		r.Attempt--
 	}
@@ -112,6 +113,7 @@ func (s *small) grant(r *smallRecord, req stet.ClaimRequest, now time.Time) {
 }
 
 func (s *small) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+	defer s.await()()
 	now, err := s.begin(ctx)
 	if err != nil {
 		return stet.Record{}, err
@@ -123,6 +125,9 @@ func (s *small) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, 
 	r, err := s.enter(req, now)
 	if err != nil {
 		return r.at(now), err
+	}
+	if r.State == stet.Accepted && s.is("claims accepted records") {
+		r.State = stet.Retryable
 	}
 	if _, free := r.State.Next(stet.VerbClaim); free && (r.Owner != req.Owner || s.is("grants an owner twice")) {
 		if s.is("claims in two steps") {
@@ -167,8 +172,7 @@ func (s *small) enter(req stet.ClaimRequest, now time.Time) (*smallRecord, error
 	case r.State == stet.Running && !live && s.is("runs lapsed claims again"):
 		r.State = stet.Retryable
 	case r.State == stet.Running && !live:
-		r.to(stet.VerbPark)
-		r.SettledAt = now
+		s.park(r, now)
 	case r.State == stet.Running && s.is("prolongs the lease for anyone"):
 		r.lease = now.Add(req.Lease)
 	}
@@ -239,6 +243,9 @@ func (s *small) settle(c stet.Claim, out stet.Outcome, keep stet.Retention, now 
 		return nil, stet.ErrFenced
 	}
 	if r.State == out.State && (r.Gone || !out.Gone && bytes.Equal(r.Result, out.Result)) && !s.is("refuses a repeated settle") {
+		if s.is("writes messages again") {
+			return func() { s.send(r, out, now) }, nil
+		}
 		return func() {}, nil
 	}
 	_, ok := r.State.Next(verbOf(out))
@@ -255,6 +262,7 @@ func (s *small) settle(c stet.Claim, out stet.Outcome, keep stet.Retention, now 
 		if s.is("adds the tombstone to the result") {
 			r.ForgetAt = r.ExpiresAt.Add(keep.Tombstone)
 		}
+		s.send(r, out, now)
 	}, nil
 }
 
@@ -268,7 +276,11 @@ func (s *small) Release(ctx context.Context, c stet.Claim, keep stet.Retention) 
 	if r == nil || r.Fence != c.Fence && !s.is("releases without the fence check") {
 		return stet.ErrFenced
 	}
-	if r.State == stet.Retryable {
+	if r.State == stet.Retryable || r.State == stet.Accepted {
+		return nil
+	}
+	if r.Work != nil && !s.is("releases work as retryable") && r.to(stet.VerbReturn) {
+		r.SettledAt, r.due = now, now
 		return nil
 	}
 	if !r.to(stet.VerbRelease) && !s.is("releases what was settled") {
@@ -316,8 +328,7 @@ func (s *small) Sweep(ctx context.Context, limit int) (swept stet.Swept, err err
 			swept.More = true
 			break
 		}
-		r.to(stet.VerbPark)
-		r.SettledAt = now
+		s.park(r, now)
 		swept.Parked++
 	}
 	return swept, nil
@@ -325,6 +336,7 @@ func (s *small) Sweep(ctx context.Context, limit int) (swept stet.Swept, err err
 
 func (s *small) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
 	fn func(context.Context, *smallTx, stet.Record) (stet.Outcome, error)) (stet.Record, error) {
+	defer s.await()()
 	now, err := s.begin(ctx)
 	if err != nil {
 		return stet.Record{}, err
@@ -350,6 +362,7 @@ func (s *small) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Rete
 	}
 	r.State, r.Result, r.Gone = out.State, out.Result, out.Gone
 	r.SettledAt, r.ExpiresAt, r.ForgetAt = now, now.Add(keep.Result), now.Add(keep.Tombstone)
+	s.send(&r, out, now)
 	if !s.is("commits rows without the record") {
 		s.commit(tx)
 	}
@@ -372,8 +385,14 @@ func (s *small) SettleTx(ctx context.Context, tx *smallTx, c stet.Claim, out ste
 		return stet.ErrFenced
 	}
 	write, err := s.settle(c, out, keep, now)
+	if err != nil {
+		return err
+	}
 	tx.write = append(tx.write, write)
-	return err
+	if s.is("sends messages before the commit") {
+		s.send(s.m[s.id(c.ID)], out, now)
+	}
+	return nil
 }
 
 // commit writes what the transaction holds. The caller holds s.mu.
@@ -419,12 +438,7 @@ func smallHarness(bug string) TxHarness[*smallTx] {
 		Begin: func(_ testing.TB, s stet.TxStore[*smallTx]) (*smallTx, func(bool) error) {
 			tx := new(smallTx)
 			return tx, func(commit bool) error {
-				sm := s.(*small)
-				sm.mu.Lock()
-				defer sm.mu.Unlock()
-				if commit {
-					sm.commit(tx)
-				}
+				s.(*small).finish(tx, commit)
 				return nil
 			}
 		},

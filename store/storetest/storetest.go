@@ -37,7 +37,7 @@ type Harness struct {
 }
 
 // Run holds the store that h makes to every sentence of stet.Store, and to those
-// of stet.Watcher, stet.Sweeper and stet.Browser if it is one. Each case is a subtest.
+// of stet.Watcher, stet.Sweeper, stet.Browser and stet.WorkStore if it is one. Each case is a subtest.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
 	h.fill(t)
@@ -76,6 +76,9 @@ func checks(s stet.Store) []check {
 	}
 	if _, ok := s.(stet.Browser); ok {
 		all = append(all, browseChecks...)
+	}
+	if _, ok := s.(stet.WorkStore); ok {
+		all = slices.Concat(all, workChecks, engineWorkChecks, workHistoryChecks)
 	}
 	return slices.Concat(all, historyChecks, engineChecks)
 }

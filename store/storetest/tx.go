@@ -25,14 +25,14 @@ type TxHarness[Tx any] struct {
 }
 
 // RunTx holds the store that h makes to what stet.TxStore asks for beyond
-// stet.Store, which is tested by Run.
+// stet.Store, which is tested by Run; and to stet.WorkTxStore if it is one.
 func RunTx[Tx any](t *testing.T, h TxHarness[Tx]) {
 	t.Helper()
 	h.fill(t)
 	if h.Write == nil || h.Rows == nil || h.Begin == nil {
 		t.Fatal("storetest: TxHarness.Write, Rows and Begin must be set")
 	}
-	for _, c := range txChecks(h) {
+	for _, c := range txChecks(h, h.New(t)) {
 		t.Run(c.name, func(t *testing.T) { c.do(t, h.Harness) })
 	}
 }
@@ -44,7 +44,8 @@ type txCase[Tx any] struct {
 	store stet.TxStore[Tx]
 }
 
-func txChecks[Tx any](h TxHarness[Tx]) []check {
+// txChecks returns the claims about transactions that apply to a store like like.
+func txChecks[Tx any](h TxHarness[Tx], like stet.Store) []check {
 	with := func(run func(*txCase[Tx])) func(*fixture) {
 		return func(f *fixture) {
 			s, ok := f.store.(stet.TxStore[Tx])
@@ -54,7 +55,7 @@ func txChecks[Tx any](h TxHarness[Tx]) []check {
 			run(&txCase[Tx]{f, h, s})
 		}
 	}
-	return []check{
+	all := []check{
 		{"the business rows and the record are committed together", "one without the other is a lost or a repeated effect.",
 			with((*txCase[Tx]).committed)},
 		{"every outcome comes back byte for byte", "a replay is the first answer, not something like it.",
@@ -80,6 +81,10 @@ func txChecks[Tx any](h TxHarness[Tx]) []check {
 		{"a commit whose reply was lost is found out, not repeated", "whatever a driver says, a lost reply proves nothing.",
 			with((*txCase[Tx]).lostReply)},
 	}
+	if _, ok := like.(stet.WorkTxStore[Tx]); ok {
+		all = append(all, workTxChecks(h)...)
+	}
+	return all
 }
 
 // run runs a transaction that writes a row and comes to out.

@@ -183,7 +183,11 @@ func releaseInEachState(f *fixture) {
 	for _, s := range f.situations() {
 		err := f.store.Release(f.ctx, s.claim, f.keep)
 		what := "Release of a key that is " + s.name
-		to, arrow := s.state.Next(stet.VerbRelease)
+		verb := stet.VerbRelease
+		if s.work {
+			verb = stet.VerbReturn
+		}
+		to, arrow := s.state.Next(verb)
 		switch {
 		case arrow:
 			if err != nil {
@@ -193,7 +197,7 @@ func releaseInEachState(f *fixture) {
 			if rec.Owner != s.claim.Owner || rec.Fingerprint != s.req.Fingerprint || rec.Attempt != s.rec.Attempt {
 				f.Errorf("%s lost its owner, fingerprint or attempt: %s", what, show(rec))
 			}
-		case s.state == stet.Retryable:
+		case s.state == stet.Retryable || s.state == stet.Accepted:
 			if err != nil {
 				f.Errorf("%s is a repetition and should succeed: %v", what, err)
 			}

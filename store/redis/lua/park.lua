@@ -18,7 +18,7 @@ for i = 1, #KEYS, 3 do
 		redis.call('ZADD', index, 'inf', id)
 	else
 		redis.call('ZREM', index, id)
-		redis.call('ZREM', KEYS[i + 2], id)
+		if not rec or rec:byte(2) ~= ACCEPTED then redis.call('ZREM', KEYS[i + 2], id) end
 	end
 end
 return parked

@@ -1,13 +1,24 @@
--- KEYS record, index, list. ARGV id, fence, keep, channel. Returns 1, or 0 if fenced.
+-- KEYS record, result, index, list, queue, perhaps agenda. ARGV id, fence, channel,
+-- shard, keep, after. Without keep only an accepted operation is given back. Returns
+-- 0 if fenced, 2 if the record waits for a worker, else 1.
 local rec, damaged = load(KEYS[1])
 if damaged then return damaged end
 if not rec or rec:sub(85, 92) ~= ARGV[2] then return 0 end
-local state = rec:byte(2)
+local state, waits = rec:byte(2), has(rec, WORK)
+if settled(state) or ARGV[5] == '' and not waits then return 0 end
 if state == RETRYABLE then return 1 end -- the reply to the first time was lost
-if state ~= RUNNING and state ~= UNKNOWN then return 0 end
-local forget = now + ARGV[3]
-redis.call('SET', KEYS[1], '\1\4\0' .. rec:sub(4, 104) .. tail(0, now, 0, forget), 'PXAT', ms(forget))
-redis.call('ZREM', KEYS[2], ARGV[1])
+if state == ACCEPTED then return 2 end
+if waits then
+	redis.call('SET', KEYS[1], become('\6', rec) .. rec:sub(4, 104) .. tail(0, now, 0, 0))
+	wait(KEYS[5], ARGV[1], now + ARGV[6], KEYS[6], ARGV[4])
+	redis.call('ZREM', KEYS[3], ARGV[1])
+	ended(rec, ARGV[3], ARGV[1])
+	return 2
+end
+local forget = now + ARGV[5]
+redis.call('SET', KEYS[1], become('\4', rec) .. rec:sub(4, 104) .. tail(0, now, 0, forget), 'PXAT', ms(forget))
+if has(rec, NOTES) then redis.call('PEXPIREAT', KEYS[2], ms(forget)) end
 redis.call('ZREM', KEYS[3], ARGV[1])
-ended(rec, ARGV[4], ARGV[1])
+redis.call('ZREM', KEYS[4], ARGV[1])
+ended(rec, ARGV[3], ARGV[1])
 return 1

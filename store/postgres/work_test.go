@@ -1,0 +1,346 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stet-go/stet"
+)
+
+func mustAccept(t testing.TB, s stet.WorkStore, req stet.ClaimRequest, work string) stet.Record {
+	t.Helper()
+	rec, err := s.Accept(context.Background(), req, []byte(work), 0)
+	if err != nil || rec.State != stet.Accepted || rec.Owner != req.Owner {
+		t.Fatalf("Accept: %+v, %v", rec, err)
+	}
+	return rec
+}
+
+func mustTake(t testing.TB, s stet.WorkStore, id stet.ID) stet.Record {
+	t.Helper()
+	owner := stet.NewOwner()
+	rec, err := s.Take(context.Background(), id, owner, time.Minute)
+	if err != nil || rec.State != stet.Running || rec.Owner != owner {
+		t.Fatalf("Take: %+v, %v", rec, err)
+	}
+	return rec
+}
+
+// taken is the record of an operation that a worker has.
+func taken(t testing.TB, s stet.WorkStore) stet.Record {
+	t.Helper()
+	req := request(stet.NewKey())
+	mustAccept(t, s, req, "work")
+	return mustTake(t, s, req.ID)
+}
+
+// finish is the end of a run in a transaction: the charge and the outcome, on a
+// connection that is cut at the commit.
+func finish(s *Store, c stet.Claim, mode int32) error {
+	return s.InTx(context.Background(), func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "INSERT INTO charges VALUES ('charge')"); err != nil {
+			return err
+		}
+		err := s.SettleTx(ctx, tx, c, completed("charged"), keep)
+		tx.Conn().PgConn().Conn().(*cutConn).mode.Store(mode)
+		return err
+	})
+}
+
+// A worker whose COMMIT was not answered gives the operation back: it is told what
+// became of the transaction, and so either it is run again or it has been done.
+func TestReturnLearnsTheFateOfALostCommit(t *testing.T) {
+	s, _ := frail(t, 10*time.Second)
+	committed, tries := 0, 60
+	for range tries {
+		for _, mode := range []int32{replyLost, queryLost} {
+			rec := taken(t, s)
+			if err := finish(s, rec.Claim(), mode); err == nil {
+				t.Fatal("a commit that was not answered: no error")
+			}
+			err := s.Return(t.Context(), rec.Claim(), 0)
+			now := mustRead(t, s, rec.ID)
+			switch {
+			case errors.Is(err, stet.ErrFenced) && now.State == stet.Completed && mode == replyLost:
+				committed++
+			case err != nil || now.State != stet.Accepted:
+				t.Fatalf("mode %d: Return: %v, and the record is %+v", mode, err, now)
+			}
+			if n := charges(t, s); n != committed {
+				t.Fatalf("%d charges; %d were committed", n, committed)
+			}
+		}
+	}
+	if committed < tries/2 {
+		t.Errorf("only %d of %d were committed", committed, tries)
+	}
+}
+
+// Where the server does not hear that its client is gone, the transaction would hold
+// the record for as long as TCP does.
+func TestWorkOfALostClientIsNotHeldUp(t *testing.T) {
+	s, _ := frail(t, 2*time.Second)
+	rec := taken(t, s)
+	if err := finish(s, rec.Claim(), clientGone); err == nil {
+		t.Fatal("a commit that was not answered: no error")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := s.Return(ctx, rec.Claim(), 0); err != nil {
+		t.Errorf("Return: %v", err)
+	}
+	if next := mustTake(t, s, rec.ID); next.Attempt != 2 || charges(t, s) != 0 {
+		t.Errorf("the next attempt: %+v, %d charges", next, charges(t, s))
+	}
+}
+
+func TestReturnWaitsForTheTransactionThatSettles(t *testing.T) {
+	s := open(t, nil, Options{})
+	for _, commit := range []bool{true, false} {
+		rec := taken(t, s)
+		tx, err := s.Pool().Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.SettleTx(t.Context(), tx, rec.Claim(), completed("x"), keep); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- s.Return(context.Background(), rec.Claim(), 0) }()
+		for waiting := 0; waiting == 0; {
+			if err := s.Pool().QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'").Scan(&waiting); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, state := stet.ErrFenced, stet.Completed
+		if !commit {
+			want, state = nil, stet.Accepted
+		}
+		if err := end(t.Context(), tx, commit); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; !errors.Is(err, want) {
+			t.Errorf("Return: %v; want %v", err, want)
+		}
+		if now := mustRead(t, s, rec.ID); now.State != state {
+			t.Errorf("afterwards: %+v", now)
+		}
+	}
+}
+
+func end(ctx context.Context, tx pgx.Tx, commit bool) error {
+	if commit {
+		return tx.Commit(ctx)
+	}
+	return tx.Rollback(ctx)
+}
+
+// What a long transaction is about to settle must not hold up other workers, however
+// many ask for it.
+func TestLockedWorkHoldsUpNoOtherWorker(t *testing.T) {
+	s := open(t, nil, Options{})
+	rec := taken(t, s)
+	tx, err := s.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if err := s.SettleTx(t.Context(), tx, rec.Claim(), completed("x"), keep); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for range 2 * workLanes {
+		wg.Go(func() { _ = s.Return(ctx, rec.Claim(), 0) })
+		wg.Go(func() { _, _ = s.Cancel(ctx, rec.Claim(), completed("x"), keep) })
+	}
+	short, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	defer stop()
+	for range 20 {
+		req := request(stet.NewKey())
+		if _, err := s.Accept(short, req, []byte("work"), 0); err != nil {
+			t.Fatalf("Accept: %v", err)
+		}
+		other, err := s.Take(short, req.ID, stet.NewOwner(), time.Minute)
+		if err != nil {
+			t.Fatalf("Take: %v", err)
+		}
+		if err := s.Return(short, other.Claim(), time.Hour); err != nil {
+			t.Fatalf("Return: %v", err)
+		}
+	}
+}
+
+func TestAcceptanceIsCommittedWithTheCallersRows(t *testing.T) {
+	s := ledger(t, Options{})
+	for _, commit := range []bool{false, true} {
+		req := request(fmt.Sprint(commit))
+		tx, err := s.Pool().Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := charge(t.Context(), tx, stet.Record{}); err != nil {
+			t.Fatal(err)
+		}
+		savepoint, err := tx.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rec, err := s.AcceptTx(t.Context(), savepoint, req, []byte("work"), 0); err != nil || rec.State != stet.Accepted {
+			t.Fatalf("AcceptTx: %+v, %v", rec, err)
+		}
+		if err := savepoint.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := end(t.Context(), tx, commit); err != nil {
+			t.Fatal(err)
+		}
+		want, n := stet.None, 0
+		if commit {
+			want, n = stet.Accepted, 1
+		}
+		if rec := mustRead(t, s, req.ID); rec.State != want || charges(t, s) != n {
+			t.Errorf("committed: %v; the record is %+v, and there are %d charges", commit, rec, charges(t, s))
+		}
+	}
+}
+
+// Batches form, and everything in them is accepted once.
+func TestAcceptancesShareStatements(t *testing.T) {
+	s := open(t, nil, Options{})
+	const callers, rounds = 128, 4
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	wins := make(map[string]int)
+	for i := range callers {
+		wg.Go(func() {
+			for round := range rounds {
+				for _, key := range []string{fmt.Sprint(round, "/", i/2), fmt.Sprint("herd ", round)} {
+					req := request(key)
+					rec, err := s.Accept(context.Background(), req, []byte(key), 0)
+					if err != nil || rec.ID != req.ID || rec.State != stet.Accepted {
+						t.Errorf("Accept: %+v, %v", rec, err)
+					}
+					if rec.Owner == req.Owner {
+						mu.Lock()
+						wins[key]++
+						mu.Unlock()
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if len(wins) != rounds*(callers/2+1) {
+		t.Errorf("%d keys were accepted; want %d", len(wins), rounds*(callers/2+1))
+	}
+	for key, n := range wins {
+		if n != 1 {
+			t.Errorf("%s was accepted %d times", key, n)
+		}
+		if rec := mustTake(t, s, request(key).ID); string(rec.Work) != key {
+			t.Errorf("%s has the work %q", key, rec.Work)
+		}
+	}
+}
+
+// Any number of dispatchers ask at a time, and each record goes to one of them.
+func TestDueHandsOutEachRecordOnce(t *testing.T) {
+	s := open(t, nil, Options{})
+	const n = 300
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { mustAccept(t, s, request(fmt.Sprint(i)), "work") })
+	}
+	wg.Wait()
+	var mu sync.Mutex
+	times := make(map[stet.ID]int)
+	for range 8 {
+		wg.Go(func() {
+			for range 20 {
+				recs, err := s.Due(context.Background(), stet.DueRun, 10, time.Hour)
+				if err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				for _, rec := range recs {
+					times[rec.ID]++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	for id, n := range times {
+		if n != 1 {
+			t.Errorf("%v was handed out %d times", id, n)
+		}
+	}
+	if len(times) != n {
+		t.Errorf("%d records were handed out; want %d", len(times), n)
+	}
+}
+
+func TestDueIsBoundedInBytes(t *testing.T) {
+	s := open(t, nil, Options{})
+	large := strings.Repeat("x", dueBytes/4+1)
+	for i := range 6 {
+		mustAccept(t, s, request(fmt.Sprint(i)), large)
+	}
+	mustAccept(t, s, request("huge"), strings.Repeat("x", dueBytes+1))
+	for _, want := range []int{3, 3, 1, 0} {
+		recs, err := s.Due(t.Context(), stet.DueRun, 100, time.Hour)
+		if err != nil || len(recs) != want {
+			t.Fatalf("%d records, %v; want %d", len(recs), err, want)
+		}
+	}
+}
+
+// Who waits for a run hears of its end, whatever that is.
+func TestEndsOfTakenRunsAreNotified(t *testing.T) {
+	s := open(t, nil, Options{})
+	conn, err := s.Pool().Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if _, err := conn.Exec(t.Context(), "LISTEN "+s.n.channel); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for name, end := range map[string]func(stet.Claim) error{
+		"returned": func(c stet.Claim) error { return s.Return(ctx, c, 0) },
+		"released": func(c stet.Claim) error { return s.Release(ctx, c, keep) },
+		"settled":  func(c stet.Claim) error { return s.Settle(ctx, c, completed("x"), keep) },
+		"finished": func(c stet.Claim) error {
+			return s.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error { return s.SettleTx(ctx, tx, c, completed("x"), keep) })
+		},
+	} {
+		quiet, rec := taken(t, s), taken(t, s)
+		if err := s.mark(ctx, rec.ID, rec.Fence); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []stet.Claim{quiet.Claim(), rec.Claim()} {
+			if err := end(c); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		n, err := conn.Conn().WaitForNotification(ctx)
+		if err != nil || n.Payload != rec.ID.String() {
+			t.Fatalf("%s: notified: %+v, %v; want %v", name, n, err, rec.ID)
+		}
+		if name == "returned" || name == "released" { // the next run has no watchers yet
+			next := mustTake(t, s, rec.ID)
+			mustSettle(t, s, next.Claim(), "y")
+		}
+	}
+}

@@ -1,0 +1,214 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/fault"
+)
+
+var (
+	_ stet.WorkTxStore[pgx.Tx]  = (*Store)(nil)
+	_ stet.WorkTxStore[*sql.Tx] = (*SQLStore[*sql.Tx])(nil)
+)
+
+// InTx implements stet.WorkTxStore, on a connection of the pool. Like RunTx's, the
+// transaction must not be ended by fn, and its commit is not given up when ctx ends.
+// When that was not acknowledged, InTx waits up to 10 seconds for the transaction to
+// have ended on the server.
+func (s *Store) InTx(ctx context.Context, fn func(context.Context, pgx.Tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if s.closed.Load() {
+		return errClosed
+	}
+	t := &transaction{s: s, locks: someLock()}
+	defer t.abandon() // also when fn panics or calls runtime.Goexit
+	if err := t.begin(ctx); err != nil {
+		return explain("begin", err)
+	}
+	if err := fn(ctx, &guarded{Tx: t.tx}); err != nil {
+		return err
+	}
+	if err := t.intact(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.commitTimeout)
+	defer cancel()
+	fault.At(fault.CommitBefore)
+	err := t.tx.Commit(ctx)
+	fault.At(fault.CommitAfter)
+	switch {
+	case err == nil:
+		return nil
+	case answered(err) || errors.Is(err, pgx.ErrTxCommitRollback):
+		return fmt.Errorf("%w (nothing was committed)", explain("commit", err))
+	}
+	pid := t.conn.Conn().PgConn().PID()
+	t.discard() // so that the server, too, hears that it is over
+	t.abandon()
+	// Whatever writes to a record that the transaction wrote to would wait for it.
+	if ended := t.ended(pid, func(context.Context, *pgxpool.Conn) error { return nil }); ended != nil {
+		err = errors.Join(err, ended)
+	}
+	return fmt.Errorf("%w (it may or may not have been committed)", explain("commit", err))
+}
+
+// someLock is a lock that nobody else has, by which a transaction is told from
+// others.
+func someLock() (l locks) {
+	l.key = rand.Int64()
+	l.keyHi, l.keyLo = l.key>>32, l.key&0xffffffff
+	return l
+}
+
+// begin begins the transaction and takes its lock, in one round trip.
+func (t *transaction) begin(ctx context.Context) (err error) {
+	if t.conn, err = t.s.pool.Acquire(ctx); err != nil {
+		return err
+	}
+	var b pgx.Batch
+	b.BeginTx(t.s.o.TxOptions)
+	b.Queue("SELECT pg_advisory_xact_lock($1::bigint)", t.locks.key)
+	results := t.conn.SendBatch(ctx, &b)
+	t.tx = results.Tx()
+	if err = results.Close(); sqlState(err) == codeNoStatement {
+		t.discard() // as in enter
+	}
+	return err
+}
+
+// AcceptTx implements stet.WorkTxStore: it accepts inside a transaction of the
+// caller's, which may be a savepoint.
+func (s *Store) AcceptTx(ctx context.Context, tx pgx.Tx, req stet.ClaimRequest, work []byte, after time.Duration) (stet.Record, error) {
+	return s.acceptIn(ctx, write{req: &req, job: newJob(work, after)}, pgx.ErrNoRows, pgxQuery(ctx, tx))
+}
+
+// SaveTx implements stet.WorkTxStore. Until the transaction has ended the record is
+// locked, as it is by SettleTx.
+func (s *Store) SaveTx(ctx context.Context, tx pgx.Tx, c stet.Claim, notes []byte) error {
+	return s.saveIn(ctx, c, notes, pgx.ErrNoRows, pgxQuery(ctx, tx))
+}
+
+// queryRow executes a statement in a transaction, of whatever library.
+type queryRow func(sql string, args ...any) scanner
+
+func pgxQuery(ctx context.Context, tx pgx.Tx) queryRow {
+	return func(sql string, args ...any) scanner { return tx.QueryRow(ctx, sql, args...) }
+}
+
+func sqlQuery(ctx context.Context, tx Querier) queryRow {
+	return func(q string, args ...any) scanner { return tx.QueryRowContext(ctx, q, args...) }
+}
+
+// acceptIn accepts through a driver that says by none that there is no row.
+func (s *Store) acceptIn(ctx context.Context, w write, none error, query queryRow) (stet.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return stet.Record{}, err
+	}
+	fail := func(err error) (stet.Record, error) { return stet.Record{}, explain("accept (roll back)", err) }
+	req := w.req
+	for range slowTries {
+		var fence int64
+		var at time.Time
+		err := query(s.sql.acceptTx, req.ID[:], req.Scope[:], req.Fingerprint[:], req.Owner[:], micros(w.job.after), w.job.work).Scan(&fence, &at)
+		if err == nil {
+			return w.granted(fence, at.UnixMicro()), nil
+		}
+		if !errors.Is(err, none) {
+			return fail(err)
+		}
+		r, err := scanRow(query(s.sql.load, req.ID[:]), none)
+		if err != nil {
+			return fail(err)
+		}
+		rec, next, err := onClaim(req, r)
+		switch next {
+		case stepNone:
+			return rec, err
+		case stepPark: // by itself, whatever becomes of the transaction
+			rec, ok, err := s.change(ctx, &w, r, next)
+			if err != nil {
+				return fail(err)
+			}
+			if ok {
+				return rec, nil
+			}
+		case stepRegrant:
+			now, err := scanRow(query(s.sql.reacceptTx, req.ID[:], req.Scope[:], req.Fingerprint[:], req.Owner[:],
+				micros(w.job.after), w.job.work, r.Fence), none)
+			if err != nil {
+				return fail(err)
+			}
+			if now != nil {
+				return now.record(), nil
+			}
+		}
+	}
+	return fail(errContended)
+}
+
+// saveIn saves through a driver that says by none that there is no row.
+func (s *Store) saveIn(ctx context.Context, c stet.Claim, notes []byte, none error, query queryRow) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if notes == nil {
+		notes = []byte{}
+	}
+	var saved bool
+	err := query(s.sql.saveTx, c.ID[:], c.Fence, notes).Scan(&saved)
+	if errors.Is(err, none) {
+		return stet.ErrFenced
+	}
+	return explain("save (roll back)", err)
+}
+
+// InTx is Store.InTx. If fn ends the transaction, nobody can keep it from that, and
+// the error is of kind ErrUnknown.
+func (s *SQLStore[Tx]) InTx(ctx context.Context, fn func(context.Context, Tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if s.closed.Load() {
+		return errClosed
+	}
+	tx, err := s.begin(context.WithoutCancel(ctx)) // as in RunTx
+	if err != nil {
+		return explain("begin", err)
+	}
+	defer func() { _ = tx.Rollback() }() // also when fn panics or calls runtime.Goexit
+	if err := fn(ctx, tx); err != nil {
+		return err
+	}
+	fault.At(fault.CommitBefore)
+	err = tx.Commit()
+	fault.At(fault.CommitAfter)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, sql.ErrTxDone):
+		return fmt.Errorf("postgres: %w: the function ended the transaction, which is not its to end", stet.ErrUnknown)
+	case codeOf(err) != "" && answered(err):
+		return fmt.Errorf("%w (nothing was committed)", explain("commit", err))
+	}
+	return fmt.Errorf("%w (it may or may not have been committed)", explain("commit", err))
+}
+
+// AcceptTx is Store.AcceptTx.
+func (s *SQLStore[Tx]) AcceptTx(ctx context.Context, tx Tx, req stet.ClaimRequest, work []byte, after time.Duration) (stet.Record, error) {
+	return s.acceptIn(ctx, write{req: &req, job: newJob(work, after)}, sql.ErrNoRows, sqlQuery(ctx, tx))
+}
+
+// SaveTx is Store.SaveTx.
+func (s *SQLStore[Tx]) SaveTx(ctx context.Context, tx Tx, c stet.Claim, notes []byte) error {
+	return s.saveIn(ctx, c, notes, sql.ErrNoRows, sqlQuery(ctx, tx))
+}

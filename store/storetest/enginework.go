@@ -1,0 +1,305 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+var engineWorkChecks = []check{
+	{"one lost request or reply about work is not noticed", "networks lose both; the engine repeats the call, and the store must know it again.",
+		oneFaultAboutWork},
+	{"what is due comes again when the answer was lost", "whatever was handed to nobody must not be lost.",
+		dueOutage},
+	{"without an answer to a take nothing is executed, and the work comes back", "no durable claim, no execution; and a take that nobody heard of must not lock the work away.",
+		takeOutage},
+	{"work whose outcome could not be written is never executed again", "the effect has happened; the key is parked instead.",
+		workOutage},
+	{"with calls failing at random accepted work is neither lost nor done twice, and its messages come with its outcome", "this is what the store is for.",
+		chaosOfWork},
+}
+
+// accepted accepts the service's operation through e.
+func (s *service) accepted(e *stet.Engine) (stet.Status, error) {
+	return e.Accept(s.f.ctx, s.op, stet.Work{Name: "ship", Payload: []byte("order 7")})
+}
+
+// item is what a queue carries of it.
+func (s *service) item(e *stet.Engine) stet.Item {
+	return stet.Item{ID: e.ID(s.op.Scope, s.op.Key), Name: "ship"}
+}
+
+// work does it, as far as it is there to be done.
+func (s *service) work(e *stet.Engine) (*stet.Run, error) {
+	run, err := e.Take(s.f.ctx, s.item(e))
+	if err != nil || run.Replayed() {
+		return run, err
+	}
+	value := fmt.Sprint("run ", s.runs.Add(1))
+	if err := run.Emit(stet.Message{To: "shipped", Body: []byte(value)}); err != nil {
+		return run, err
+	}
+	return run, run.Settle(s.f.ctx, stet.Outcome{State: stet.Completed, Result: []byte(value)})
+}
+
+// stands requires that the outcome be what a status page shows.
+func (s *service) stands(what fmt.Stringer, e *stet.Engine, state stet.State, result string) {
+	s.f.Helper()
+	st, err := e.Status(s.f.ctx, s.op.Scope, s.item(e).ID)
+	if err != nil || st.Record.State != state || string(st.Outcome.Result) != result {
+		s.f.Errorf("%v: the status is %s with %s, %v; want %v with %q", what, show(st.Record), brief(st.Outcome.Result), err, state, result)
+	}
+}
+
+func oneFaultAboutWork(f *fixture) {
+	healthy := f.engine(f.store, stet.Policy{})
+	for _, method := range []string{"Accept", "Take", "Save", "Return", "Settle", "Look", "Relayed"} {
+		bothWays(method, true, func(o *outage) {
+			s := f.service()
+			e := f.engine(Faulty(f.store, o.plan), stet.Policy{})
+			if err := s.life(e); err != nil {
+				f.Errorf("%v: %v", o, err)
+			}
+			s.ran(o, 1)
+			s.stands(o, healthy, stet.Completed, "run 1")
+		})
+	}
+	bothWays("Cancel", true, func(o *outage) {
+		s := f.service()
+		e := f.engine(Faulty(f.store, o.plan), stet.Policy{})
+		if _, err := s.accepted(e); err != nil {
+			f.Errorf("%v: Accept: %v", o, err)
+		}
+		if st, err := e.Cancel(f.ctx, s.op.Scope, s.item(e).ID); err != nil || st.Record.State != stet.Failed {
+			f.Errorf("%v: Cancel: %s, %v", o, show(st.Record), err)
+		}
+		if run, err := s.work(healthy); err != nil || !run.Replayed() {
+			f.Errorf("%v: a take of what was cancelled: %v", o, err)
+		}
+		s.ran(o, 0)
+	})
+}
+
+// life takes the operation through all that can happen to it.
+func (s *service) life(e *stet.Engine) error {
+	ctx := s.f.ctx
+	if st, err := s.accepted(e); err != nil || !st.New {
+		return fmt.Errorf("accept: new is %v: %w", st.New, err)
+	}
+	if st, err := e.Status(ctx, s.op.Scope, s.item(e).ID); err != nil || st.Record.State != stet.Accepted || st.Name != "ship" {
+		return fmt.Errorf("status: %s: %w", show(st.Record), err)
+	}
+	for _, last := range []bool{false, true} {
+		run, err := e.Take(ctx, s.item(e))
+		if err != nil {
+			return fmt.Errorf("take: %w", err)
+		}
+		v, err := stet.Step(run.Context(), "ship", stet.StepOnce, func(context.Context) (string, error) {
+			return fmt.Sprint("run ", s.runs.Add(1)), nil
+		})
+		if err != nil || v != "run 1" || run.SaysOutcomeUnknown() {
+			return fmt.Errorf("step: %q: %w", v, err)
+		}
+		if !last {
+			if err := run.Return(ctx, 0); err != nil {
+				return fmt.Errorf("return: %w", err)
+			}
+			continue
+		}
+		if err := run.Emit(stet.Message{To: "shipped"}); err != nil {
+			return err
+		}
+		if err := run.Settle(ctx, stet.Outcome{State: stet.Completed, Result: []byte(v)}); err != nil {
+			return fmt.Errorf("settle: %w", err)
+		}
+	}
+	parcels, err := e.DueMessages(ctx, 10, s.f.long)
+	if err != nil || len(parcels) != 1 || len(parcels[0].Messages) != 1 {
+		return fmt.Errorf("%d parcels are due: %w", len(parcels), err)
+	}
+	return e.Relayed(ctx, parcels[0])
+}
+
+func dueOutage(f *fixture) {
+	bothWays("Due", true, func(o *outage) {
+		s := f.service()
+		e := f.engine(Faulty(f.store, o.plan), stet.Policy{})
+		if _, err := s.accepted(e); err != nil {
+			f.Errorf("%v: Accept: %v", o, err)
+		}
+		if items, err := e.Due(f.ctx, 10, f.unit); !errors.Is(err, stet.ErrStore) || len(items) != 0 {
+			f.Errorf("%v: Due: %d, %v; want ErrStore", o, len(items), err)
+		}
+		f.pass(1)
+		items, err := e.Due(f.ctx, 10, f.unit)
+		if err != nil || len(items) != 1 || items[0] != s.item(e) {
+			f.Errorf("%v: afterwards Due returned %v, %v; want the work", o, items, err)
+		}
+		if _, err := s.work(e); err != nil {
+			f.Errorf("%v: Take: %v", o, err)
+		}
+		s.ran(o, 1)
+	})
+}
+
+func takeOutage(f *fixture) {
+	bothWays("Take", false, func(o *outage) {
+		s := f.service()
+		e := f.engine(Faulty(f.store, o.plan), stet.Policy{})
+		if _, err := s.accepted(e); err != nil {
+			f.Errorf("%v: Accept: %v", o, err)
+		}
+		if _, err := s.work(e); !errors.Is(err, stet.ErrStore) || stet.ExecutionOf(err) != stet.NotExecuted {
+			f.Errorf("%v: Take: %v; want ErrStore, not executed", o, err)
+		}
+		s.ran(o, 0)
+		o.over.Store(true)
+		for end := time.Now().Add(patience); ; {
+			if _, err := s.work(e); err == nil {
+				break
+			} else if !errors.Is(err, stet.ErrInFlight) || time.Now().After(end) {
+				f.Errorf("%v: once it was over, Take: %v; want to run", o, err)
+				break
+			}
+			time.Sleep(5 * time.Millisecond) // between two looks
+		}
+		s.ran(o, 1)
+	})
+}
+
+func workOutage(f *fixture) {
+	healthy := f.engine(f.store, f.short())
+	bothWaysAtOnce("Settle", func(o *outage) {
+		s := f.service()
+		e := f.engineWithin(giveUp, Faulty(f.store, o.plan), f.short())
+		if _, err := s.accepted(e); err != nil {
+			f.Errorf("%v: Accept: %v", o, err)
+		}
+		if _, err := s.work(e); !errors.Is(err, stet.ErrUnknown) {
+			f.Errorf("%v: Settle: %v; want ErrUnknown", o, err)
+		}
+		if o.fault == FailAfter { // it was written, only nobody heard of it
+			s.stands(o, healthy, stet.Completed, "run 1")
+			s.ran(o, 1)
+			return
+		}
+		f.pass(1)
+		if _, err := s.work(healthy); !errors.Is(err, stet.ErrUnknown) {
+			f.Errorf("%v: a take after the lease ran out: %v; want ErrUnknown", o, err)
+		}
+		s.stands(o, healthy, stet.Unknown, "")
+		s.ran(o, 1)
+	})
+}
+
+func chaosOfWork(f *fixture) {
+	const keys, tries = 24, 5
+	services := make([]*service, keys)
+	for i := range services {
+		services[i] = f.service()
+	}
+	told := make([]atomic.Bool, keys) // that it was accepted
+	engines := make([]*stet.Engine, 3)
+	for i := range engines {
+		engines[i] = f.engineWithin(hurry, Faulty(f.store, Seeded(uint64(i), 0.4)), f.short())
+	}
+	race(2*keys, func(n int) {
+		for try := range tries {
+			i, e := n%keys, engines[(n+try)%len(engines)]
+			if _, err := services[i].accepted(e); err == nil {
+				told[i].Store(true)
+			}
+			if run, err := e.Take(f.ctx, services[i].item(e)); err == nil && !run.Replayed() {
+				if try%2 == 0 {
+					_ = run.Return(f.ctx, 0)
+					continue
+				}
+				value := fmt.Sprint("run ", services[i].runs.Add(1))
+				_ = run.Emit(stet.Message{To: "shipped", Body: []byte(value)})
+				_ = run.Settle(f.ctx, stet.Outcome{State: stet.Completed, Result: []byte(value)})
+			}
+		}
+	})
+	for _, e := range engines {
+		_ = e.Close()
+	}
+	f.pass(1)
+	healthy := f.engine(f.store, f.short())
+	for _, s := range services {
+		_, _ = s.work(healthy) // parks what died
+	}
+	f.drain(healthy, services)
+	sent := f.sent(healthy)
+	for i, s := range services {
+		st, err := healthy.Status(f.ctx, s.op.Scope, s.item(healthy).ID)
+		if err != nil {
+			f.Errorf("Status: %v", err)
+		}
+		runs, sent := s.runs.Load(), sent[s.messageID(healthy)]
+		switch state := st.Record.State; {
+		case runs > 1:
+			f.Errorf("operation %d ran %d times", i, runs)
+		case state == stet.Completed && (runs != 1 || string(st.Outcome.Result) != "run 1" || sent != 1):
+			f.Errorf("operation %d is completed with %s after %d runs, and its message was sent %d times", i, brief(st.Outcome.Result), runs, sent)
+		case state != stet.Completed && sent != 0:
+			f.Errorf("operation %d is %v, and a message was sent", i, state)
+		case state == stet.None && !told[i].Load(), state == stet.Completed, state == stet.Unknown:
+		default:
+			f.Errorf("operation %d, once the faults had ended, is %v; that it was accepted was told: %v", i, state, told[i].Load())
+		}
+	}
+}
+
+// messageID is the ID of the message that work emits.
+func (s *service) messageID(e *stet.Engine) string {
+	return stet.DeriveKey("stet/message", s.item(e).ID.String(), "0")
+}
+
+// drain does all work that is due, a worker's way.
+func (f *fixture) drain(e *stet.Engine, services []*service) {
+	f.Helper()
+	by := make(map[stet.ID]*service)
+	for _, s := range services {
+		by[s.item(e).ID] = s
+	}
+	for range 10 {
+		items, err := e.Due(f.ctx, 100, f.unit)
+		if err != nil {
+			f.Fatalf("Due: %v", err)
+		}
+		var mu sync.Mutex
+		race(len(items), func(i int) {
+			_, err := by[items[i].ID].work(e)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil && !errors.Is(err, stet.ErrUnknown) {
+				f.Errorf("Take of what is due: %v", err)
+			}
+		})
+		f.pass(1)
+	}
+}
+
+// sent relays all messages, and counts them by their ID.
+func (f *fixture) sent(e *stet.Engine) map[string]int {
+	f.Helper()
+	count := make(map[string]int)
+	parcels, err := e.DueMessages(f.ctx, 1000, f.long)
+	if err != nil {
+		f.Fatalf("DueMessages: %v", err)
+	}
+	for _, p := range parcels {
+		for _, m := range p.Messages {
+			count[m.ID]++
+		}
+		if err := e.Relayed(f.ctx, p); err != nil {
+			f.Errorf("Relayed: %v", err)
+		}
+	}
+	return count
+}

@@ -1,0 +1,330 @@
+package storetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+// ended is ctx, ended.
+func ended(ctx context.Context) context.Context {
+	ctx, cancel := context.WithCancel(ctx)
+	cancel()
+	return ctx
+}
+
+var cancelChecks = []check{
+	{"a cancellation in each state does what the state machine says", "what waits is ended, what runs is asked to end, and what has ended stays.",
+		cancelInEachState},
+	{"a cancelled operation has an outcome like any other", "retries are told that it was cancelled, for as long as was asked for.",
+		cancelledIsSettled},
+	{"of a cancellation and a take exactly one comes through", "whoever is told that it was cancelled must be able to rely on it that nothing runs.",
+		raceToCancel},
+}
+
+func cancelInEachState(f *fixture) {
+	out := failed("result")
+	for _, s := range f.situations() {
+		rec, err := f.works().Cancel(f.ctx, s.claim, out, f.keep)
+		what := "Cancel of a key that is " + s.name
+		now := f.look(s.req.ID)
+		switch {
+		case s.state == stet.Accepted:
+			if err != nil || now.State != stet.Failed || now.Fence != s.claim.Fence || now.Attempt != s.rec.Attempt || string(now.Result) != "result" {
+				f.Errorf("%s: %v; it is %s", what, err, show(now))
+			}
+			if now.Work != nil || now.Notes != nil {
+				f.Errorf("%s left the work %s and the notes %s", what, brief(now.Work), brief(now.Notes))
+			}
+		case s.state == stet.Running && s.work:
+			want := s.whole
+			want.Cancelling = true
+			if d := workDiff(want, now); err != nil || d != "" {
+				f.Errorf("%s: %v; %s", what, err, d)
+			}
+		case s.state == stet.Failed && s.name == "failed, its result too large to be kept":
+			continue // whether that is a repetition, nobody can know
+		case s.sameOutcome(out):
+			if err != nil {
+				f.Errorf("%s is a repetition and should succeed: %v", what, err)
+			}
+			f.untouched(what, s.whole)
+		default:
+			f.fenced(what, err)
+			f.untouched(what, s.whole)
+			continue
+		}
+		if d := diff(now, rec); d != "" || rec.Cancelling != now.Cancelling {
+			f.Errorf("%s returned another record than there is: %s", what, d)
+		}
+	}
+	f.isDue("once all was cancelled")
+}
+
+func cancelledIsSettled(f *fixture) {
+	req, brief := f.request(f.long), f.request(f.long)
+	c := f.accepts(req, 0).Claim()
+	if _, err := f.works().Cancel(f.ctx, f.accepts(brief, 0).Claim(), failed("x"), stet.Retention{Result: f.unit / 2, Tombstone: f.unit}); err != nil {
+		f.Fatalf("Cancel: %v", err)
+	}
+	for range 2 { // the reply to the first time may have been lost
+		f.cancel(c, failed("cancelled"))
+	}
+	rec := f.read(req.ID)
+	if got := rec.ExpiresAt.Sub(rec.SettledAt); !near(got, f.keep.Result) {
+		f.Errorf("the result expires %v after it was cancelled; want %v", got, f.keep.Result)
+	}
+	if got := rec.ForgetAt.Sub(rec.SettledAt); !near(got, f.keep.Tombstone) {
+		f.Errorf("the record is forgotten %v after it was cancelled; want %v", got, f.keep.Tombstone)
+	}
+	for by, got := range map[string]stet.Record{"a take": f.take(req.ID, stet.NewOwner(), f.long), "a claim": f.claim(byAnother(req)), "an acceptance": f.accept(byAnother(req), 0)} {
+		if got.State != stet.Failed || string(got.Result) != "cancelled" || got.Fence != c.Fence {
+			f.Errorf("%s of a cancelled operation returned %s", by, show(got))
+		}
+	}
+	_, err := f.works().Cancel(f.ctx, c, failed("for another reason"), f.keep)
+	f.fenced("Cancel with another outcome", err)
+	f.unchanged("all that", rec)
+	f.pass(1)
+	f.isDue("cancelled")
+	if now := f.look(brief.ID); now.State != stet.None {
+		f.Errorf("past its ForgetAt, a cancelled operation is %s", show(now))
+	}
+}
+
+func raceToCancel(f *fixture) {
+	for range 20 {
+		req := f.request(f.long)
+		c := f.accepts(req, 0).Claim()
+		worker := byAnother(req)
+		var took stet.Record
+		var takeErr, cancelErr error
+		race(2, func(i int) {
+			if i == 0 {
+				took, takeErr = f.works().Take(f.ctx, req.ID, worker.Owner, f.long)
+			} else {
+				_, cancelErr = f.works().Cancel(f.ctx, c, failed("cancelled"), f.keep)
+			}
+		})
+		if takeErr != nil || cancelErr != nil && !errors.Is(cancelErr, stet.ErrFenced) {
+			f.Fatalf("a cancellation and a take: %v, %v", cancelErr, takeErr)
+		}
+		if granted(took, worker) == (cancelErr == nil) {
+			f.Errorf("Cancel returned %v, and the take beside it %s; the record is %s", cancelErr, show(took), show(f.read(req.ID)))
+		}
+	}
+}
+
+var noteChecks = []check{
+	{"notes are saved in each state that the contract names", "only who runs the operation notes down how far it has come.",
+		saveInEachState},
+	{"notes are only replaced by a greater version", "a write that was delayed on its way must not undo a later one: a step would run twice.",
+		notesGrow},
+	{"notes outlive the run, and end with the outcome", "the next attempt goes on after the steps that were done.",
+		notesOutliveTheRun},
+	{"work, notes and messages come back byte for byte", "what is run and sent is what was accepted and emitted.",
+		workIsExact},
+}
+
+func saveInEachState(f *fixture) {
+	for _, s := range f.situations() {
+		notes := version(2, "noted by "+s.name)
+		err := f.works().Save(f.ctx, s.claim, notes)
+		what := "Save for a key that is " + s.name
+		if s.state != stet.Running {
+			f.fenced(what, err)
+			f.untouched(what, s.whole)
+			continue
+		}
+		want := s.whole
+		want.Notes = notes
+		if d := workDiff(want, f.look(s.req.ID)); err != nil || d != "" {
+			f.Errorf("%s: %v; %s", what, err, d)
+		}
+		f.bare("Read after "+what, f.read(s.req.ID))
+		f.bare("Claim after "+what, f.claim(byAnother(s.req)))
+	}
+}
+
+func notesGrow(f *fixture) {
+	_, rec := f.taken(f.long)
+	at := func(b ...byte) []byte { return append(b, "noted"...) }
+	for _, step := range []struct {
+		name        string
+		notes       []byte
+		kept, fails bool
+	}{
+		{"the first", at(0, 0, 0, 0, 0, 0, 0, 1), true, false},
+		{"a greater one, which is shorter", at(0, 0, 0, 0, 0, 0, 0, 9)[:8], true, false},
+		{"the same version", at(0, 0, 0, 0, 0, 0, 0, 9), false, false},
+		{"a lesser one", at(0, 0, 0, 0, 0, 0, 0, 8), false, true},
+		{"a greater one, as bytes compare", at(0, 0, 0, 0, 0, 0, 1, 0), true, false},
+		{"a lesser one, as bytes compare", at(0, 0, 0, 0, 0, 0, 0, 255), false, true},
+		{"one that is greater at its front", at(128, 0, 0, 0, 0, 0, 0, 0), true, false},
+		{"one that is lesser at its front", at(127, 255, 255, 255, 255, 255, 255, 255), false, true},
+		{"the greatest", at(255, 255, 255, 255, 255, 255, 255, 255), true, false},
+	} {
+		was := f.look(rec.ID).Notes
+		err := f.works().Save(f.ctx, rec.Claim(), step.notes)
+		if step.fails {
+			f.fenced("Save of "+step.name, err)
+		} else if err != nil {
+			f.Errorf("Save of %s: %v", step.name, err)
+		}
+		want := was
+		if step.kept {
+			want = step.notes
+		}
+		if now := f.look(rec.ID).Notes; !bytes.Equal(now, want) {
+			f.Errorf("after Save of %s the notes are %s; want %s", step.name, brief(now), brief(want))
+		}
+	}
+}
+
+func notesOutliveTheRun(f *fixture) {
+	req, rec := f.taken(f.long)
+	f.save(rec.Claim(), version(5, "by the first run"))
+	f.giveBack(rec.Claim(), 0)
+	next := f.takes(byAnother(req))
+	if !bytes.Equal(next.Notes, version(5, "by the first run")) {
+		f.Errorf("the next attempt got the notes %s", brief(next.Notes))
+	}
+	f.fenced("Save of a lesser version by the next attempt", f.works().Save(f.ctx, next.Claim(), version(4, "older")))
+	f.save(next.Claim(), version(6, "by the second run"))
+	f.settle(next.Claim(), completed("x"), f.keep)
+	f.settle(next.Claim(), completed("x"), f.keep)
+	if now := f.look(req.ID); now.Work != nil || now.Notes != nil || now.Cancelling {
+		f.Errorf("a settled operation has the work %s and the notes %s still", brief(now.Work), brief(now.Notes))
+	}
+	f.fenced("Save after the outcome", f.works().Save(f.ctx, next.Claim(), version(7, "late")))
+
+	// The same for an operation that was not accepted, and then is.
+	req = f.request(f.long)
+	rec = f.grant(req)
+	f.save(rec.Claim(), version(1, "by a claim"))
+	f.release(rec.Claim(), f.keep)
+	req = byAnother(req)
+	rec = f.grant(req)
+	f.bare("Claim", rec)
+	if now := f.look(req.ID); !bytes.Equal(now.Notes, version(1, "by a claim")) || now.Work != nil {
+		f.Errorf("claimed again, it has the notes %s and the work %s", brief(now.Notes), brief(now.Work))
+	}
+	f.save(rec.Claim(), version(2, "by a claim"))
+	f.release(rec.Claim(), f.keep)
+	f.accepts(byAnother(req), 0)
+	if next := f.takes(byAnother(req)); !bytes.Equal(next.Notes, version(2, "by a claim")) || !bytes.Equal(next.Work, workOf(req.ID)) {
+		f.Errorf("accepted and taken then, it has the notes %s and the work %s", brief(next.Notes), brief(next.Work))
+	}
+
+	// Notes are forgotten with their record.
+	req = f.request(f.long)
+	rec = f.grant(req)
+	f.save(rec.Claim(), version(1, "long ago"))
+	f.release(rec.Claim(), stet.Retention{Result: f.unit, Tombstone: f.unit})
+	f.pass(1)
+	f.grant(byAnother(req))
+	if now := f.look(req.ID); now.Notes != nil {
+		f.Errorf("a key that was forgotten, and is used again, has the notes %s", brief(now.Notes))
+	}
+}
+
+func workIsExact(f *fixture) {
+	every := make([]byte, 256)
+	for i := range every {
+		every[i] = byte(i)
+	}
+	for name, b := range map[string][]byte{
+		"one NUL":        {0},
+		"every byte":     every,
+		"invalid UTF-8":  []byte("\xff\xfe\xc0\xaf"),
+		"quotes":         []byte(`'"\%s${x}` + "`\r\n"),
+		"1.5 MiB":        bytes.Repeat(every, 6144),
+		"1.5 MiB of NUL": make([]byte, 3<<19),
+	} {
+		req := f.request(f.long)
+		if _, err := f.works().Accept(f.ctx, req, b, 0); err != nil {
+			f.Fatalf("Accept with work of %s: %v", name, err)
+		}
+		same := func(by string, got []byte) {
+			f.Helper()
+			if !bytes.Equal(got, b) {
+				f.Errorf("%s returned %s; want %q (%d bytes)", by, brief(got), name, len(b))
+			}
+		}
+		same("Look", f.look(req.ID).Work)
+		same("Due", f.due(stet.DueRun)[req.ID].Work)
+		req = byAnother(req)
+		rec := f.takes(req)
+		same("Take", rec.Work)
+		f.save(rec.Claim(), append(version(1, ""), b...))
+		same("Look, after the version of the notes,", bytes.TrimPrefix(f.look(req.ID).Notes, version(1, "")))
+		f.settle(rec.Claim(), stet.Outcome{State: stet.Completed, Result: []byte("result"), Outbox: b}, f.keep)
+		same("Look at the outbox", f.look(req.ID).Work)
+		same("Due of the outbox", f.due(stet.DueRelay)[req.ID].Work)
+	}
+}
+
+var lookChecks = []check{
+	{"looking changes nothing", "status pages look at records; looking must not park, renew or take anything.",
+		lookChangesNothing},
+	{"what was handed over is never modified", "the engine shares it with callers that are still reading it.",
+		workIsNotModified},
+}
+
+func lookChangesNothing(f *fixture) {
+	for _, s := range f.situations() {
+		for range 2 {
+			rec := f.look(s.req.ID)
+			if d := diff(s.rec, rec); d != "" || rec.ID != s.req.ID {
+				f.Errorf("Look at a key that is %s: %s", s.name, d)
+			}
+			if rec.State == stet.Running && (rec.LeaseLeft <= 0) != s.lapsed {
+				f.Errorf("Look at a key that is %s says that %v of the lease is left", s.name, rec.LeaseLeft)
+			}
+			f.bare("Read of a key that is "+s.name, f.read(s.req.ID))
+		}
+		if s.lapsed { // had Look parked it, its own owner could not find it running
+			if rec := f.claim(s.req); rec.State != stet.Running || rec.Fence != s.claim.Fence {
+				f.Errorf("%s: after Look, its owner found %s", s.name, show(rec))
+			}
+		}
+	}
+	never := f.request(f.long)
+	if rec := f.look(never.ID); rec.State != stet.None || rec.ID != never.ID {
+		f.Errorf("Look at a key that was never claimed returned %s", show(rec))
+	}
+	if rec := f.grant(never); rec.Attempt != 1 {
+		f.Errorf("after Look alone, the first claim is attempt %d", rec.Attempt)
+	}
+}
+
+func workIsNotModified(f *fixture) {
+	text := strings.Repeat("work", 100)
+	given := []byte(text)
+	req := f.request(f.long)
+	if _, err := f.works().Accept(f.ctx, req, given, time.Duration(0)); err != nil {
+		f.Fatalf("Accept: %v", err)
+	}
+	rec := f.takes(byAnother(req))
+	notes := version(1, text)
+	f.save(rec.Claim(), notes)
+	seen := f.look(req.ID)
+	f.save(rec.Claim(), version(2, strings.Repeat("NOTE", 100)))
+	f.settle(rec.Claim(), with(strings.Repeat("MORE", 100), completed("x")), f.keep)
+	for range 20 {
+		other := f.request(f.long)
+		if _, err := f.works().Accept(f.ctx, other, []byte(strings.Repeat("WORK", 100)), 0); err != nil {
+			f.Fatalf("Accept: %v", err)
+		}
+	}
+	for what, b := range map[string][]byte{"work handed in": given, "work of Take": rec.Work, "work of Look": seen.Work,
+		"notes handed in": notes[8:], "notes of Look": seen.Notes[min(8, len(seen.Notes)):]} {
+		if string(b) != text {
+			f.Errorf("%s was modified: %s", what, brief(b))
+		}
+	}
+}

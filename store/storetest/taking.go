@@ -1,0 +1,311 @@
+package storetest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+var takeChecks = []check{
+	{"a take in each state does what the state machine says", "only what was accepted may be run by a worker; and it must get what there is to run.",
+		takeInEachState},
+	{"the owner recognises what it has taken", "the reply to a take may be lost; its repetition must not conflict with itself.",
+		ownTake},
+	{"an owner takes once", "a take that was delayed on its way must not be granted after its owner has given the operation back and gone.",
+		ownerTakesOnce},
+	{"an accepted operation is taken with the next attempt", "the handler tells a first try from a repetition by the attempt, and others tell a zombie by the fence.",
+		takesGrow},
+	{"of many takes of one operation exactly one is granted", "queues deliver twice; two grants are two executions.",
+		raceToTake},
+	{"a taken operation whose lease has run out is parked, and keeps its work", "the dead run may have had its effect; and what is released after all must be runnable.",
+		lapsedTakeIsParked},
+}
+
+func takeInEachState(f *fixture) {
+	for _, s := range f.situations() {
+		req := byAnother(s.req)
+		req.Lease = f.long
+		rec := f.take(req.ID, req.Owner, req.Lease)
+		what := "Take of a key that is " + s.name
+		switch {
+		case s.state == stet.Accepted:
+			if !granted(rec, req) || rec.Fence <= s.claim.Fence || rec.Attempt != s.rec.Attempt+1 {
+				f.Errorf("%s: want it granted with a fence above %d, and attempt %d; got %s", what, s.claim.Fence, s.rec.Attempt+1, show(rec))
+			}
+			if rec.LeaseLeft <= 0 || rec.LeaseLeft > f.long || rec.Fingerprint != s.req.Fingerprint || rec.Scope != s.req.Scope || !rec.SettledAt.IsZero() {
+				f.Errorf("%s: LeaseLeft is %v of %v, SettledAt %v, or the scope or fingerprint is lost", what, rec.LeaseLeft, f.long, rec.SettledAt)
+			}
+		case s.lapsed:
+			if rec.State != stet.Unknown || rec.Fence != s.claim.Fence || rec.Owner != s.claim.Owner {
+				f.Errorf("%s: want it parked as unknown under its fence %d and owner; got %s", what, s.claim.Fence, show(rec))
+			}
+		default:
+			if d := diff(s.rec, rec); d != "" || rec.ID != s.req.ID {
+				f.Errorf("%s: want the record unchanged; %s", what, d)
+			}
+		}
+		if !bytes.Equal(rec.Work, s.whole.Work) || !bytes.Equal(rec.Notes, s.whole.Notes) || rec.Cancelling != s.whole.Cancelling {
+			f.Errorf("%s returned the work %s, the notes %s and Cancelling %v; want those that it has: %s, %s and %v", what,
+				brief(rec.Work), brief(rec.Notes), rec.Cancelling, brief(s.whole.Work), brief(s.whole.Notes), s.whole.Cancelling)
+		}
+		f.untouched("Look after "+what, rec)
+	}
+	if rec := f.take(f.request(0).ID, stet.NewOwner(), f.long); rec.State != stet.None {
+		f.Errorf("Take of a key that was never accepted returned %s", show(rec))
+	}
+}
+
+func ownTake(f *fixture) {
+	for _, lease := range []time.Duration{f.unit, f.long} {
+		req, first := f.taken(lease)
+		f.pass(1) // also when its lease has run out
+		was := f.look(req.ID)
+		rec := f.take(req.ID, req.Owner, 10*f.long)
+		if d := workDiff(was, rec); d != "" || !granted(rec, req) || rec.Fence != first.Fence {
+			f.Errorf("the same take again returned %s; want its own record, %s", show(rec), show(first))
+		}
+		if rec.LeaseLeft > was.LeaseLeft {
+			f.Errorf("the same take again prolonged the lease from %v to %v", was.LeaseLeft, rec.LeaseLeft)
+		}
+		f.untouched("the same take again", was)
+	}
+}
+
+func ownerTakesOnce(f *fixture) {
+	req := f.request(f.long)
+	f.accepts(req, 0)
+	refused := func(what string, owner stet.Owner) {
+		f.Helper()
+		was := f.look(req.ID)
+		if d := workDiff(was, f.take(req.ID, owner, f.long)); d != "" {
+			f.Errorf("%s: want the record unchanged; %s", what, d)
+		}
+		f.untouched(what, was)
+	}
+	refused("a take by who has accepted it", req.Owner)
+	for what, end := range map[string]func(stet.Claim){
+		"Return":  func(c stet.Claim) { f.giveBack(c, 0) },
+		"Release": func(c stet.Claim) { f.release(c, f.keep) },
+	} {
+		req = byAnother(req)
+		end(f.takes(req).Claim())
+		refused("the same take again, after its "+what, req.Owner)
+	}
+	f.isDue("after takes were refused", req.ID)
+}
+
+func takesGrow(f *fixture) {
+	req := f.request(f.long)
+	last := f.accepts(req, 0).Fence
+	for attempt := 1; attempt <= 4; attempt++ {
+		req = byAnother(req)
+		rec := f.takes(req)
+		if rec.Attempt != attempt || rec.Fence <= last {
+			f.Errorf("take %d: want attempt %d and a fence above %d; got %s", attempt, attempt, last, show(rec))
+		}
+		last = rec.Fence
+		f.giveBack(rec.Claim(), 0)
+		if now := f.read(req.ID); now.Fence != rec.Fence || now.Attempt != attempt || now.Owner != req.Owner {
+			f.Errorf("Return lost the fence, the attempt or the owner: %s", show(now))
+		}
+	}
+	rec := f.takes(byAnother(req))
+	f.settle(rec.Claim(), completed("x"), stet.Retention{Result: f.unit / 2, Tombstone: f.unit})
+	f.pass(1)
+	if again := f.accepts(byAnother(req), 0); again.Fence <= rec.Fence || again.Attempt != 0 {
+		f.Errorf("accepted again, after it was forgotten: %s; want a fence above %d and no attempt", show(again), rec.Fence)
+	}
+}
+
+func raceToTake(f *fixture) {
+	for range 3 {
+		req := f.request(f.long)
+		f.accepts(req, 0)
+		reqs, recs, errs := make([]stet.ClaimRequest, racers), make([]stet.Record, racers), make([]error, racers)
+		race(racers, func(i int) {
+			reqs[i] = byAnother(req)
+			recs[i], errs[i] = f.works().Take(f.ctx, req.ID, reqs[i].Owner, f.long)
+		})
+		stands := f.look(req.ID)
+		wins := 0
+		for i, rec := range recs {
+			if errs[i] != nil {
+				f.Fatalf("Take beside others: %v", errs[i])
+			}
+			if granted(rec, reqs[i]) {
+				wins++
+			}
+			if d := workDiff(stands, rec); d != "" {
+				f.Errorf("a take beside others saw another record than stands: %s", d)
+			}
+		}
+		if wins != 1 || stands.Attempt != 1 {
+			f.Fatalf("of %d concurrent takes of one operation %d were granted; want 1: %s", racers, wins, show(stands))
+		}
+	}
+}
+
+func lapsedTakeIsParked(f *fixture) {
+	parkings := map[string]func(stet.ClaimRequest) stet.Record{
+		"a take":        func(req stet.ClaimRequest) stet.Record { return f.take(req.ID, req.Owner, f.long) },
+		"an acceptance": func(req stet.ClaimRequest) stet.Record { return f.accept(req, 0) },
+		"a claim":       f.claim,
+	}
+	if sweeper, ok := f.store.(stet.Sweeper); ok {
+		parkings["a sweep"] = func(req stet.ClaimRequest) stet.Record {
+			f.sweepAll(sweeper)
+			return f.read(req.ID)
+		}
+	}
+	for by, park := range parkings {
+		req, rec := f.taken(f.unit)
+		f.save(rec.Claim(), version(1, "half way"))
+		f.pass(1)
+		f.isDue("past its lease")
+		if now := park(byAnother(req)); now.State != stet.Unknown || now.Fence != rec.Fence {
+			f.Errorf("past its lease, %s should park it under fence %d; it is %s", by, rec.Fence, show(now))
+		}
+		f.isDue("parked by " + by)
+		if now := f.look(req.ID); !bytes.Equal(now.Work, workOf(req.ID)) || !bytes.Equal(now.Notes, version(1, "half way")) {
+			f.Errorf("parked by %s, it has the work %s and the notes %s", by, brief(now.Work), brief(now.Notes))
+		}
+		f.release(rec.Claim(), f.keep)
+		f.isDue("parked by "+by+" and released", req.ID)
+		if next := f.takes(byAnother(req)); !bytes.Equal(next.Work, workOf(req.ID)) || !bytes.Equal(next.Notes, version(1, "half way")) || next.Attempt != 2 {
+			f.Errorf("taken again, it is %s, with the work %s and the notes %s", show(next), brief(next.Work), brief(next.Notes))
+		}
+	}
+}
+
+var returnChecks = []check{
+	{"a return in each state does what the state machine says", "work is given back by whoever knows that nothing happened; what was never accepted cannot wait for a worker.",
+		returnInEachState},
+	{"what is given back waits as long as it was asked to", "backoff is what keeps a failing service from being hammered.",
+		returnedWaits},
+	{"a release of an accepted operation makes it due at once", "the way out of a dead run is a release; the work must be run then, not lost as retryable.",
+		releasedIsDue},
+	{"a stale fence can write nothing about work", "whoever lost the claim must not give back, cancel, note down or relay what is its successor's.",
+		staleFenceAndWork},
+	{"a call about work whose context has ended does nothing", "its caller has gone and will not hear what happened.",
+		endedContextAndWork},
+}
+
+func returnInEachState(f *fixture) {
+	for _, s := range f.situations() {
+		err := f.works().Return(f.ctx, s.claim, 0)
+		what := "Return of a key that is " + s.name
+		_, arrow := s.state.Next(stet.VerbReturn)
+		switch {
+		case s.work && arrow:
+			if err != nil {
+				f.Errorf("%s: %v; want success", what, err)
+			}
+			rec := f.look(s.req.ID)
+			if rec.State != stet.Accepted || rec.Fence != s.claim.Fence || rec.Owner != s.claim.Owner || rec.Attempt != s.rec.Attempt || !rec.ForgetAt.IsZero() {
+				f.Errorf("%s: want it accepted, under its fence, owner and attempt; it is %s, forgotten at %v", what, show(rec), rec.ForgetAt)
+			}
+			if !bytes.Equal(rec.Work, s.whole.Work) || !bytes.Equal(rec.Notes, s.whole.Notes) || rec.Cancelling != s.whole.Cancelling {
+				f.Errorf("%s lost its work, its notes or its cancellation: %s, %s, %v", what, brief(rec.Work), brief(rec.Notes), rec.Cancelling)
+			}
+		case s.state == stet.Accepted:
+			if err != nil {
+				f.Errorf("%s is a repetition and should succeed: %v", what, err)
+			}
+			f.untouched(what, s.whole)
+		default:
+			f.fenced(what, err)
+			f.untouched(what, s.whole)
+		}
+	}
+}
+
+func returnedWaits(f *fixture) {
+	back := func(after time.Duration) stet.ID {
+		_, rec := f.taken(f.long)
+		f.giveBack(rec.Claim(), after)
+		f.giveBack(rec.Claim(), after) // the reply to the first time may have been lost
+		return rec.ID
+	}
+	late, now := back(f.long), back(0)
+	f.isDue("given back at once", now)
+	soon := back(f.unit)
+	f.pass(1)
+	f.isDue("when its time has come", soon)
+	if rec := f.takes(stet.ClaimRequest{ID: late, Owner: stet.NewOwner(), Lease: f.long}); rec.Attempt != 2 {
+		f.Errorf("taken before it was due, which a queue may do: %s", show(rec))
+	}
+}
+
+func releasedIsDue(f *fixture) {
+	_, live := f.taken(f.long)
+	_, lapsed := f.taken(f.unit)
+	dead, parked := f.taken(f.unit)
+	f.pass(1)
+	f.claim(byAnother(dead))
+	f.isDue("while they run, or are unknown")
+	for what, rec := range map[string]stet.Record{"running": live, "past its lease": lapsed, "unknown": parked} {
+		for range 2 { // the reply to the first time may have been lost
+			f.release(rec.Claim(), stet.Retention{Result: f.unit, Tombstone: f.unit})
+		}
+		now := f.is("Release of taken work that is "+what, rec.ID, stet.Accepted, rec.Fence)
+		if now.Owner != rec.Owner || now.Attempt != 1 || !now.ForgetAt.IsZero() {
+			f.Errorf("Release of taken work that is %s: %s, forgotten at %v", what, show(now), now.ForgetAt)
+		}
+		f.isDue("released when "+what, rec.ID)
+	}
+}
+
+func staleFenceAndWork(f *fixture) {
+	for _, s := range f.situations() {
+		future := s.claim
+		future.Fence += 1_000_000
+		for name, c := range map[string]stet.Claim{"an older fence": s.stale, "a fence never given": future} {
+			for verb, call := range f.workWrites(c) {
+				what := fmt.Sprintf("%s with %s, of a key that is %s", verb, name, s.name)
+				f.fenced(what, call())
+				f.untouched(what, s.whole)
+			}
+		}
+	}
+	for verb, call := range f.workWrites(stet.Claim{ID: f.request(0).ID, Owner: stet.NewOwner(), Fence: 1}) {
+		f.fenced(verb+" of a key that was never claimed", call())
+	}
+}
+
+// workWrites are the writes of a stet.WorkStore that compare a fence.
+func (f *fixture) workWrites(c stet.Claim) map[string]func() error {
+	w := f.works()
+	return map[string]func() error{
+		"Return":  func() error { return w.Return(f.ctx, c, 0) },
+		"Cancel":  func() error { _, err := w.Cancel(f.ctx, c, failed("zombie"), f.keep); return err },
+		"Save":    func() error { return w.Save(f.ctx, c, version(255, "zombie")) },
+		"Relayed": func() error { return w.Relayed(f.ctx, c, f.keep) },
+	}
+}
+
+func endedContextAndWork(f *fixture) {
+	alive := f.ctx
+	for _, s := range f.situations() {
+		calls := f.workWrites(s.claim)
+		calls["Accept"] = func() error { _, err := f.works().Accept(f.ctx, byAnother(s.req), workOf(s.req.ID), 0); return err }
+		calls["Take"] = func() error { _, err := f.works().Take(f.ctx, s.req.ID, stet.NewOwner(), f.long); return err }
+		calls["Look"] = func() error { _, err := f.works().Look(f.ctx, s.req.ID); return err }
+		calls["Due"] = func() error { _, err := f.works().Due(f.ctx, stet.DueRun, 100, f.long); return err }
+		for name, call := range calls {
+			f.ctx = ended(alive)
+			err := call()
+			f.ctx = alive
+			what := fmt.Sprintf("%s of a key that is %s, with a context that has ended,", name, s.name)
+			if err == nil || errors.Is(err, stet.ErrFenced) || errors.Is(err, stet.ErrMismatch) {
+				f.Errorf("%s should fail for that reason; it returned: %v", what, err)
+			}
+			f.untouched(what, s.whole)
+		}
+	}
+	if len(f.due(stet.DueRun)) == 0 {
+		f.Error("Due with a context that has ended made what is due wait")
+	}
+}

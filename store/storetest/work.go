@@ -1,0 +1,427 @@
+package storetest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+// workChecks hold a store to what stet.WorkStore asks for beyond stet.Store.
+var workChecks = slices.Concat(acceptChecks, takeChecks, returnChecks, cancelChecks, noteChecks, lookChecks, dueChecks, outboxChecks)
+
+// workMakings are the situations that only a stet.WorkStore knows.
+var workMakings = []making{
+	{name: "accepted", state: stet.Accepted, work: true, begin: accepting},
+	{name: "taken", state: stet.Running, work: true, begin: taking},
+	{name: "taken, and asked to end", state: stet.Running, work: true, begin: taking, now: func(f *fixture, rec stet.Record) {
+		f.cancel(rec.Claim(), failed("cancelled"))
+	}},
+	{name: "taken, past its lease", state: stet.Running, short: true, work: true, begin: taking},
+	{name: "taken, and unknown", state: stet.Unknown, short: true, work: true, begin: taking, later: func(f *fixture, req stet.ClaimRequest) {
+		f.claim(byAnother(req))
+	}},
+	{name: "returned", state: stet.Accepted, work: true, begin: taking, now: func(f *fixture, rec stet.Record) {
+		f.giveBack(rec.Claim(), 0)
+	}},
+	{name: "cancelled", state: stet.Failed, begin: accepting, now: func(f *fixture, rec stet.Record) {
+		f.cancel(rec.Claim(), failed("result"))
+	}},
+	{name: "taken and completed", state: stet.Completed, begin: taking, now: func(f *fixture, rec stet.Record) {
+		f.settle(rec.Claim(), completed("result"), f.keep)
+	}},
+	{name: "completed, with messages", state: stet.Completed, now: func(f *fixture, rec stet.Record) {
+		f.settle(rec.Claim(), with("messages", completed("result")), f.keep)
+	}},
+	{name: "taken and failed with messages, its result expired", state: stet.Failed, begin: taking, now: func(f *fixture, rec stet.Record) {
+		f.settle(rec.Claim(), with("messages", failed("result")), stet.Retention{Result: f.unit, Tombstone: f.keep.Tombstone})
+	}},
+}
+
+func accepting(f *fixture, s *situation) stet.Record { return f.accepts(s.req, 0) }
+
+func taking(f *fixture, s *situation) stet.Record {
+	f.accepts(s.req, 0)
+	s.req = byAnother(s.req)
+	rec := f.takes(s.req)
+	f.save(rec.Claim(), version(1, "noted"))
+	return rec
+}
+
+// with returns the outcome with an outbox.
+func with(outbox string, out stet.Outcome) stet.Outcome {
+	out.Outbox = []byte(outbox)
+	return out
+}
+
+// workOf is the work of an operation: another one for each.
+func workOf(id stet.ID) []byte { return fmt.Appendf(nil, "work\x00of %v", id) }
+
+// version makes notes of a version.
+func version(v byte, text string) []byte { return append([]byte{7: v}, text...) }
+
+func (f *fixture) works() stet.WorkStore { return f.store.(stet.WorkStore) }
+
+func (f *fixture) accept(req stet.ClaimRequest, after time.Duration) stet.Record {
+	f.Helper()
+	rec, err := f.works().Accept(f.ctx, req, workOf(req.ID), after)
+	if err != nil {
+		f.Fatalf("Accept: %v", err)
+	}
+	return rec
+}
+
+func accepted(rec stet.Record, req stet.ClaimRequest) bool {
+	return rec.State == stet.Accepted && rec.Owner == req.Owner
+}
+
+// accepts requires that the operation be accepted.
+func (f *fixture) accepts(req stet.ClaimRequest, after time.Duration) stet.Record {
+	f.Helper()
+	rec := f.accept(req, after)
+	if !accepted(rec, req) || rec.Fence <= 0 {
+		f.Fatalf("Accept did not accept: it returned %s", show(rec))
+	}
+	return rec
+}
+
+func (f *fixture) take(id stet.ID, owner stet.Owner, lease time.Duration) stet.Record {
+	f.Helper()
+	rec, err := f.works().Take(f.ctx, id, owner, lease)
+	if err != nil {
+		f.Fatalf("Take: %v", err)
+	}
+	return rec
+}
+
+// takes requires that the operation be given to req.Owner.
+func (f *fixture) takes(req stet.ClaimRequest) stet.Record {
+	f.Helper()
+	rec := f.take(req.ID, req.Owner, req.Lease)
+	if !granted(rec, req) {
+		f.Fatalf("Take was not granted: it returned %s", show(rec))
+	}
+	return rec
+}
+
+// taken accepts a new operation and takes it.
+func (f *fixture) taken(lease time.Duration) (stet.ClaimRequest, stet.Record) {
+	f.Helper()
+	req := f.request(lease)
+	f.accepts(req, 0)
+	req = byAnother(req)
+	return req, f.takes(req)
+}
+
+func (f *fixture) giveBack(c stet.Claim, after time.Duration) {
+	f.Helper()
+	if err := f.works().Return(f.ctx, c, after); err != nil {
+		f.Fatalf("Return: %v", err)
+	}
+}
+
+func (f *fixture) cancel(c stet.Claim, out stet.Outcome) stet.Record {
+	f.Helper()
+	rec, err := f.works().Cancel(f.ctx, c, out, f.keep)
+	if err != nil {
+		f.Fatalf("Cancel: %v", err)
+	}
+	return rec
+}
+
+func (f *fixture) save(c stet.Claim, notes []byte) {
+	f.Helper()
+	if err := f.works().Save(f.ctx, c, notes); err != nil {
+		f.Fatalf("Save: %v", err)
+	}
+}
+
+func (f *fixture) look(id stet.ID) stet.Record {
+	f.Helper()
+	rec, err := f.works().Look(f.ctx, id)
+	if err != nil {
+		f.Fatalf("Look: %v", err)
+	}
+	return rec
+}
+
+// due returns all that is due, and makes it due again much later. Nothing may
+// come twice.
+func (f *fixture) due(what stet.Due) map[stet.ID]stet.Record {
+	f.Helper()
+	all := make(map[stet.ID]stet.Record)
+	for range 1000 {
+		recs, err := f.works().Due(f.ctx, what, 100, f.long)
+		if err != nil {
+			f.Fatalf("Due: %v", err)
+		}
+		if len(recs) == 0 {
+			return all
+		}
+		for _, rec := range recs {
+			if _, ok := all[rec.ID]; ok {
+				f.Fatalf("Due returned a record twice within the time until it is due again: %s", show(rec))
+			}
+			all[rec.ID] = rec
+		}
+	}
+	f.Fatal("after 1,000 calls of Due there is still more")
+	return all
+}
+
+// isDue requires that, of all records, these be due to run, with their work.
+func (f *fixture) isDue(when string, want ...stet.ID) {
+	f.Helper()
+	all := f.due(stet.DueRun)
+	for _, id := range want {
+		rec, ok := all[id]
+		if !ok {
+			f.Errorf("%s: a record is not due to run", when)
+		} else if rec.State != stet.Accepted || !bytes.Equal(rec.Work, workOf(id)) {
+			f.Errorf("%s: Due returned %s, with the work %s", when, show(rec), brief(rec.Work))
+		}
+		delete(all, id)
+	}
+	for _, rec := range all {
+		f.Errorf("%s: a record is due to run that should not be: %s", when, show(rec))
+	}
+}
+
+// workDiff is diff for records that Look and Take return.
+func workDiff(was, is stet.Record) string {
+	d := diff(was, is)
+	for name, v := range map[string][2][]byte{"Work": {was.Work, is.Work}, "Notes": {was.Notes, is.Notes}} {
+		if !bytes.Equal(v[0], v[1]) {
+			d += fmt.Sprintf("; %s was %s, is %s", name, brief(v[0]), brief(v[1]))
+		}
+	}
+	if was.Cancelling != is.Cancelling {
+		d += fmt.Sprintf("; Cancelling was %v, is %v", was.Cancelling, is.Cancelling)
+	}
+	return d
+}
+
+// untouched is unchanged, with the work as well.
+func (f *fixture) untouched(what string, was stet.Record) {
+	f.Helper()
+	if d := workDiff(was, f.look(was.ID)); d != "" {
+		f.Errorf("%s changed the record: %s", what, d)
+	}
+}
+
+// bare requires that a record come without what only a stet.WorkStore keeps.
+func (f *fixture) bare(what string, rec stet.Record) {
+	f.Helper()
+	if rec.Work != nil || rec.Notes != nil {
+		f.Errorf("%s returned a record with work %s and notes %s; want neither", what, brief(rec.Work), brief(rec.Notes))
+	}
+}
+
+var acceptChecks = []check{
+	{"a free key is accepted", "the acceptance is what makes the work durable; nobody has run it yet.",
+		freeKeyIsAccepted},
+	{"an acceptance in each state does what the state machine says", "what Claim must not grant must not be queued either: it would run a second time.",
+		acceptInEachState},
+	{"an acceptance with another fingerprint is refused in every state", "the same key for another request is a caller's mistake, which must be told before anything else.",
+		acceptMismatch},
+	{"an acceptance whose reply was lost recognises itself", "the caller is told that it was accepted once, whichever try came through.",
+		ownAcceptance},
+	{"accepted work waits as long as it was asked to, on the store's clock", "a job for tonight must not run now, and not next week either.",
+		acceptedWaits},
+	{"an accepted key cannot be claimed", "a claim beside the worker's would be a second execution.",
+		acceptedIsNotClaimed},
+	{"of many acceptances and claims of one key exactly one comes through", "both lead to an execution.",
+		raceToAccept},
+	{"accepted work is never forgotten", "whoever was told that it was accepted relies on it.",
+		acceptedIsKept},
+}
+
+func freeKeyIsAccepted(f *fixture) {
+	req := f.request(f.long)
+	req.Scope = stet.DigestScope("storetest", "another account")
+	rec := f.accepts(req, 0)
+	if rec.ID != req.ID || rec.Fingerprint != req.Fingerprint || rec.Scope != req.Scope || rec.Attempt != 0 {
+		f.Errorf("the record has another ID, Fingerprint or Scope than was accepted, or an attempt: %s", show(rec))
+	}
+	if rec.LeaseLeft != 0 || rec.ClaimedAt.IsZero() || !rec.SettledAt.IsZero() || !rec.ForgetAt.IsZero() || rec.Gone || len(rec.Result) != 0 {
+		f.Errorf("an accepted record has LeaseLeft %v, ClaimedAt %v, SettledAt %v, ForgetAt %v, result %s; want only ClaimedAt",
+			rec.LeaseLeft, rec.ClaimedAt, rec.SettledAt, rec.ForgetAt, brief(rec.Result))
+	}
+	f.bare("Accept", rec)
+	f.bare("Read", f.read(req.ID))
+	f.unchanged("Read after Accept", rec)
+	if got := f.look(req.ID); !bytes.Equal(got.Work, workOf(req.ID)) || got.Notes != nil || got.Cancelling {
+		f.Errorf("Look returned work %s and notes %s", brief(got.Work), brief(got.Notes))
+	}
+	f.isDue("accepted", req.ID)
+	if other := f.accepts(f.request(0), 0); other.Fence == rec.Fence {
+		f.Logf("two keys have the fence %d, which is their own affair", rec.Fence)
+	}
+}
+
+func acceptInEachState(f *fixture) {
+	for _, s := range f.situations() {
+		req := byAnother(s.req)
+		rec := f.accept(req, 0)
+		_, free := s.state.Next(stet.VerbAccept)
+		what := "Accept of a key that is " + s.name
+		switch {
+		case free:
+			if !accepted(rec, req) || rec.Fence <= s.claim.Fence || rec.Attempt != s.rec.Attempt || !rec.ForgetAt.IsZero() || !rec.SettledAt.IsZero() {
+				f.Errorf("%s: want it accepted with a fence above %d, and attempt %d still; got %s, SettledAt %v, ForgetAt %v",
+					what, s.claim.Fence, s.rec.Attempt, show(rec), rec.SettledAt, rec.ForgetAt)
+			}
+			if got := f.look(req.ID); !bytes.Equal(got.Work, workOf(req.ID)) {
+				f.Errorf("%s kept the work %s", what, brief(got.Work))
+			}
+			f.fenced("after "+what+", Settle by its predecessor", f.store.Settle(f.ctx, s.claim, completed("zombie"), f.keep))
+		case s.lapsed:
+			if rec.State != stet.Unknown || rec.Fence != s.claim.Fence || rec.Owner != s.claim.Owner {
+				f.Errorf("%s: want it parked as unknown under its fence %d and owner; got %s", what, s.claim.Fence, show(rec))
+			}
+			if got := f.look(req.ID); !bytes.Equal(got.Work, s.whole.Work) || !bytes.Equal(got.Notes, s.whole.Notes) {
+				f.Errorf("%s changed its work or notes to %s and %s", what, brief(got.Work), brief(got.Notes))
+			}
+		default:
+			if d := diff(s.rec, rec); d != "" {
+				f.Errorf("%s: want the record unchanged; %s", what, d)
+			}
+			f.untouched(what, s.whole)
+		}
+		f.bare(what, rec)
+		f.unchanged("Read after "+what, rec)
+	}
+}
+
+func acceptMismatch(f *fixture) {
+	for _, s := range f.situations() {
+		for _, req := range []stet.ClaimRequest{byAnother(s.req), s.req} {
+			if s.state == stet.None {
+				continue
+			}
+			req.Fingerprint = fingerprintB
+			rec, err := f.works().Accept(f.ctx, req, workOf(req.ID), 0)
+			what := "Accept with another fingerprint, of a key that is " + s.name
+			if !errors.Is(err, stet.ErrMismatch) {
+				f.Errorf("%s: want ErrMismatch; got %s, %v", what, show(rec), err)
+			} else if d := diff(s.rec, rec); d != "" {
+				f.Errorf("%s: ErrMismatch comes with the record unchanged; %s", what, d)
+			}
+			f.untouched(what, s.whole)
+		}
+	}
+}
+
+func ownAcceptance(f *fixture) {
+	for _, s := range f.situations() {
+		if s.state == stet.None {
+			continue // a new operation, whoever asks
+		}
+		rec := f.accept(s.req, 0)
+		what := "Accept by the last owner of a key that is " + s.name
+		if d := diff(s.rec, rec); d != "" {
+			f.Errorf("%s: want the record unchanged; %s", what, d)
+		}
+		f.untouched(what, s.whole)
+	}
+	f.due(stet.DueRun) // away with those
+	req := f.request(0)
+	first := f.accepts(req, f.long)
+	for range 2 {
+		if rec := f.accepts(req, f.long); rec.Fence != first.Fence {
+			f.Errorf("the same acceptance again has fence %d; want its own, %d", rec.Fence, first.Fence)
+		}
+		f.unchanged("the same acceptance again", first)
+	}
+	f.isDue("accepted twice, for later")
+}
+
+func acceptedWaits(f *fixture) {
+	now, soon, late := f.request(0), f.request(0), f.request(0)
+	f.accepts(late, f.long)
+	f.accepts(now, 0)
+	f.isDue("at once", now.ID)
+	f.accepts(soon, f.unit)
+	f.pass(1)
+	f.isDue("when its time has come", soon.ID)
+	if f.h.Advance != nil {
+		f.h.Advance(f, f.long)
+		f.isDue("when the time of all has come", now.ID, soon.ID, late.ID)
+	}
+}
+
+func acceptedIsNotClaimed(f *fixture) {
+	req := f.request(f.long)
+	rec := f.accepts(req, 0)
+	was := f.look(req.ID)
+	for _, by := range []stet.ClaimRequest{req, byAnother(req)} {
+		if d := diff(rec, f.claim(by)); d != "" {
+			f.Errorf("a claim of an accepted key: want the record unchanged; %s", d)
+		}
+		f.untouched("a claim of an accepted key", was)
+	}
+	if lost := f.extend(f.long, rec.Claim()); len(lost) != 1 {
+		f.Error("Extend of an accepted record should report its claim as lost: it has no lease")
+	}
+	f.fenced("Settle of an accepted record under its own fence", f.store.Settle(f.ctx, rec.Claim(), completed("x"), f.keep))
+	f.untouched("Extend or Settle of an accepted record", was)
+	f.isDue("after claims were refused", req.ID)
+}
+
+func raceToAccept(f *fixture) {
+	for range 3 {
+		req := f.request(f.long)
+		reqs, recs, errs := make([]stet.ClaimRequest, racers), make([]stet.Record, racers), make([]error, racers)
+		race(racers, func(i int) {
+			if reqs[i] = byAnother(req); i%4 == 0 {
+				recs[i], errs[i] = f.store.Claim(f.ctx, reqs[i])
+			} else {
+				recs[i], errs[i] = f.works().Accept(f.ctx, reqs[i], workOf(req.ID), 0)
+			}
+		})
+		wins := 0
+		stands := f.read(req.ID)
+		for i, rec := range recs {
+			if errs[i] != nil {
+				f.Fatalf("Accept or Claim beside others: %v", errs[i])
+			}
+			if rec.Owner == reqs[i].Owner {
+				wins++
+			}
+			if d := diff(stands, rec); d != "" {
+				f.Errorf("an acceptance or a claim beside others saw another record than stands: %s", d)
+			}
+		}
+		if wins != 1 {
+			f.Fatalf("of %d concurrent acceptances and claims of one key %d came through; want 1", racers, wins)
+		}
+	}
+}
+
+func acceptedIsKept(f *fixture) {
+	fresh, again := f.request(0), f.request(f.long)
+	short := stet.Retention{Result: f.unit, Tombstone: f.unit}
+	f.accepts(fresh, f.long)
+	f.release(f.grant(again).Claim(), short)
+	again = byAnother(again)
+	f.accepts(again, f.long)
+	taken, rec := f.taken(f.long)
+	f.release(rec.Claim(), short)
+	units := 3
+	if f.h.Advance != nil {
+		units = int(3 * 365 * 24 * time.Hour / f.unit)
+	}
+	f.pass(units)
+	if sweeper, ok := f.store.(stet.Sweeper); ok {
+		f.sweepAll(sweeper)
+	}
+	for name, req := range map[string]stet.ClaimRequest{"accepted": fresh, "accepted after a release": again, "taken and released": taken} {
+		now := f.look(req.ID)
+		if now.State != stet.Accepted || !bytes.Equal(now.Work, workOf(req.ID)) {
+			f.Errorf("much later, a record that was %s is %s, with the work %s", name, show(now), brief(now.Work))
+		}
+	}
+}

@@ -1,0 +1,197 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/stet-go/stet"
+	"pgregory.net/rapid"
+)
+
+var workHistoryChecks = []check{
+	{"random histories of work agree with the model", "tables try what their author thought of; histories also try the rest.",
+		func(f *fixture) { randomHistories(f, workSteps) }},
+}
+
+var workSteps = drawSteps(slices.Concat(plainVerbs, []string{"accept", "accept", "take", "take", "take", "return", "cancel", "save", "look", "due", "relay", "relayed"}))
+
+// drawWork draws what a verb of a stet.WorkStore needs.
+func (s *step) drawWork(t *rapid.T) {
+	draw := func(name string, from ...int) int { return rapid.SampledFrom(from).Draw(t, name) }
+	s.claim = draw("fence", 0, 0, 0, 1, 2, -1)
+	switch s.verb {
+	case "accept":
+		s.owner, s.fingerprint, s.after = draw("owner", 0, 1, 2), draw("fingerprint", 0, 0, 0, 1), draw("after", 0, 0, 1)
+	case "take":
+		s.owner, s.lease = draw("owner", 0, 1, 2), draw("lease", 1, 100)
+	case "return":
+		s.after = draw("after", 0, 0, 1)
+	case "cancel", "relayed":
+		s.keep = draw("keep", 0, 1, 2)
+	case "save":
+		s.version = draw("version", 1, 2, 3)
+	case "due", "relay":
+		s.after = draw("again", 1, 100)
+	}
+}
+
+// aboutWork is String for such a verb.
+func (s step) aboutWork(fence string) string {
+	switch s.verb {
+	case "accept":
+		return fmt.Sprintf("accept key %d by owner %d, fingerprint %d, due after %d", s.key, s.owner, s.fingerprint, s.after)
+	case "take":
+		return fmt.Sprintf("take key %d by owner %d, lease %d", s.key, s.owner, s.lease)
+	case "return":
+		return fmt.Sprintf("return key %d with the %s, due after %d", s.key, fence, s.after)
+	case "cancel", "relayed":
+		return fmt.Sprintf("%s key %d with the %s, keep %d", s.verb, s.key, fence, s.keep)
+	case "save":
+		return fmt.Sprintf("save version %d of key %d with the %s", s.version, s.key, fence)
+	case "due", "relay":
+		return fmt.Sprintf("what is %s, and again after %d", s.verb, s.after)
+	}
+	return s.verb
+}
+
+// outcome is what s settles a key as. In histories of work half of them have
+// messages.
+func (s step) outcome() stet.Outcome {
+	out := outs[s.out]
+	if s.version > 0 {
+		out.Outbox = []byte("messages")
+	}
+	return out
+}
+
+// takeWork takes a step that only a stet.WorkStore knows.
+func (h *history) takeWork(s step, m *model) error {
+	w, c, keep, units := h.f.works(), h.fence(s), h.keep(s.keep), time.Duration(s.after)*h.f.unit
+	var err, want error
+	var now moment
+	switch s.verb {
+	case "accept", "take":
+		return h.acceptOrTake(s, m)
+	case "due":
+		return h.handOut(s, stet.DueRun, units)
+	case "relay":
+		return h.handOut(s, stet.DueRelay, units)
+	case "return":
+		now = h.call(func() { err = w.Return(h.f.ctx, c, units) })
+		m.tick(now)
+		want = m.giveBack(c.Fence, units, now)
+	case "cancel":
+		out := failed("cancelled")
+		now = h.call(func() { _, err = w.Cancel(h.f.ctx, c, out, keep) })
+		m.tick(now)
+		want = m.cancel(c.Fence, out, keep, now)
+	case "save":
+		notes := version(byte(s.version), "noted")
+		now = h.call(func() { err = w.Save(h.f.ctx, c, notes) })
+		m.tick(now)
+		want = m.save(c.Fence, notes)
+	case "look":
+		now = h.call(func() { _, err = w.Look(h.f.ctx, c.ID) })
+		m.tick(now)
+	case "relayed":
+		now = h.call(func() { err = w.Relayed(h.f.ctx, c, keep) })
+		m.tick(now)
+		want = m.relayed(c.Fence, keep, now)
+	}
+	h.note("%v: %v", s, answer(err))
+	return sameAnswer(want, err)
+}
+
+func (h *history) acceptOrTake(s step, m *model) error {
+	req := stet.ClaimRequest{ID: h.ids[s.key], Scope: testScope, Owner: h.owners[s.owner], Lease: time.Duration(s.lease) * h.f.unit,
+		Fingerprint: []stet.Fingerprint{fingerprintA, fingerprintB}[s.fingerprint]}
+	after := time.Duration(s.after) * h.f.unit
+	var rec stet.Record
+	var err, want error
+	var now moment
+	if s.verb == "accept" {
+		now = h.call(func() { rec, err = h.f.works().Accept(h.f.ctx, req, workOf(req.ID), after) })
+		m.tick(now)
+		want = m.accept(req, after, now)
+	} else {
+		now = h.call(func() { rec, err = h.f.works().Take(h.f.ctx, req.ID, req.Owner, req.Lease) })
+		m.tick(now)
+		m.take(req.Owner, req.Lease, now)
+	}
+	h.note("%v: %v, %v", s, answer(err), show(rec))
+	if e := sameAnswer(want, err); e != nil {
+		return e
+	}
+	if m.fence == 0 && m.state != stet.None && rec.Owner == req.Owner {
+		if e := m.learn(rec); e != nil {
+			return e
+		}
+		h.grants[s.key] = append(h.grants[s.key], rec.Claim())
+	}
+	if s.verb == "take" {
+		if e := m.holds(rec); e != nil {
+			return e
+		}
+	}
+	return m.matches(rec, now)
+}
+
+// handOut asks for what is due. There may be more than the history's own: the
+// store is used by others before it.
+func (h *history) handOut(s step, what stet.Due, again time.Duration) error {
+	var recs []stet.Record
+	var err error
+	now := h.call(func() { recs, err = h.f.works().Due(h.f.ctx, what, stet.MaxBrowse, again) })
+	h.note("%v: %v", s, answer(err))
+	for key := range h.models {
+		h.models[key].tick(now)
+		same := func(rec stet.Record) bool { return rec.ID == h.ids[key] }
+		i := slices.IndexFunc(recs, same)
+		if i >= 0 && slices.ContainsFunc(recs[i+1:], same) {
+			return errors.New("it was handed out twice")
+		}
+		if e := h.models[key].handOut(what, i >= 0, again, now); e != nil {
+			return fmt.Errorf("key %d: %w", key, e)
+		}
+	}
+	return err
+}
+
+// leave ends what waits: it must not burden the histories to come.
+func (h *history) leave() {
+	w, ok := h.f.store.(stet.WorkStore)
+	if !ok {
+		return
+	}
+	for key, m := range h.models { // an error is no news by now
+		c := stet.Claim{ID: h.ids[key], Owner: m.owner, Fence: m.fence}
+		if m.waits(stet.DueRun) {
+			_, _ = w.Cancel(h.f.ctx, c, failed("left"), h.keep(0))
+		} else if m.waits(stet.DueRelay) {
+			_ = w.Relayed(h.f.ctx, c, h.keep(0))
+		}
+	}
+}
+
+// checkWork compares what a stet.WorkStore keeps of a key with its model.
+func (h *history) checkWork(key int) error {
+	if _, ok := h.f.store.(stet.WorkStore); !ok {
+		return nil
+	}
+	var rec stet.Record
+	var err error
+	now := h.call(func() { rec, err = h.f.works().Look(h.f.ctx, h.ids[key]) })
+	if err != nil {
+		return err
+	}
+	m := &h.models[key]
+	if m.tick(now); m.state == stet.None {
+		return nil
+	}
+	if err := m.matches(rec, now); err != nil {
+		return fmt.Errorf("by Look: %w", err)
+	}
+	return m.holds(rec)
+}
