@@ -156,19 +156,24 @@ func roundTrip(conn net.Conn, in *bufio.Reader, request []byte) error {
 	return err
 }
 
-// BenchmarkHandler measures the same without a network.
+// BenchmarkHandler measures the same without a network, and the acceptance of
+// payments that are made later.
 func BenchmarkHandler(b *testing.B) {
-	protected := benchMiddleware(b).Handler(http.HandlerFunc(pay))
+	m := benchMiddleware(b)
+	protected := m.Handler(http.HandlerFunc(pay))
+	accepts := stethttp.Must(stethttp.NewAsync(m, stethttp.AsyncOptions{StatusURL: "/operations/"})).Accept("payments", nil)
 	for _, bench := range []struct {
 		name string
 		h    http.Handler
 		same bool
-	}{{"bare", http.HandlerFunc(pay), false}, {"first", protected, false}, {"replay", protected, true}} {
+	}{{"bare", http.HandlerFunc(pay), false}, {"first", protected, false}, {"replay", protected, true},
+		{"accept", accepts, false}, {"accepted", accepts, true}} {
 		b.Run(bench.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for i := range b.N {
 				r := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader(paymentJSON))
-				key := "same"
+				r.Header["Content-Type"] = []string{"application/json"}
+				key := "same-" + bench.name[:1]
 				if !bench.same {
 					key = fmt.Sprint(bench.name, b.N, " ", i)[5:]
 					key = strings.ReplaceAll(key, " ", "-")

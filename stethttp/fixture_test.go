@@ -38,13 +38,18 @@ type service struct {
 }
 
 type setup struct {
-	store   stet.Store
-	engine  stet.Options
-	options stethttp.Options
-	tx      bool
-	around  func(http.Handler) http.Handler // middleware around the protected handler
-	handler http.HandlerFunc
-	http2   bool
+	store        stet.Store
+	engine       stet.Options
+	options      stethttp.Options
+	tx           bool
+	around       func(http.Handler) http.Handler // middleware around the protected handler
+	handler      http.HandlerFunc
+	http2        bool
+	writeTimeout time.Duration // of the server
+
+	async   *stethttp.AsyncOptions // accepts instead, POSTs below /
+	prepare func(http.ResponseWriter, *http.Request) (stet.Work, bool)
+	close   func() // of what accepts, once it has been made
 }
 
 func start(t *testing.T, set setup) *service {
@@ -89,11 +94,15 @@ func start(t *testing.T, set setup) *service {
 		s.runs.Add(1)
 		inner(w, r)
 	}))
+	if set.async != nil {
+		h = set.accepting(m)
+	}
 	if set.around != nil {
 		h = set.around(h)
 	}
 	srv := httptest.NewUnstartedServer(h)
 	srv.Config.ErrorLog = slog.NewLogLogger(slog.NewTextHandler(s.log, nil), slog.LevelError)
+	srv.Config.WriteTimeout = set.writeTimeout
 	if set.http2 {
 		srv.EnableHTTP2 = true
 		srv.StartTLS()
@@ -240,6 +249,7 @@ func (e *events) count(kind stet.EventKind) (n int) {
 type faulty struct {
 	*memory.Store
 	claim, settle, settleAfter, release atomic.Bool
+	accept, acceptAfter, look           atomic.Bool
 	skip                                atomic.Int64 // how far its clock is ahead
 }
 
@@ -274,6 +284,24 @@ func (f *faulty) Release(ctx context.Context, c stet.Claim, keep stet.Retention)
 		return errDown
 	}
 	return f.Store.Release(ctx, c, keep)
+}
+
+func (f *faulty) Accept(ctx context.Context, req stet.ClaimRequest, work []byte, after time.Duration) (stet.Record, error) {
+	if f.accept.Load() {
+		return stet.Record{}, errDown
+	}
+	rec, err := f.Store.Accept(ctx, req, work, after)
+	if f.acceptAfter.Load() {
+		return stet.Record{}, errDown
+	}
+	return rec, err
+}
+
+func (f *faulty) Look(ctx context.Context, id stet.ID) (stet.Record, error) {
+	if f.look.Load() {
+		return stet.Record{}, errDown
+	}
+	return f.Store.Look(ctx, id)
 }
 
 // fakeTx is a transaction of txStore: rows that are kept if it commits.

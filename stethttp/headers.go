@@ -33,7 +33,7 @@ func newHeaderFilter(o Options) headerFilter {
 // the values of the Connection header, whose fields are among them.
 func neverStored(name string, connection []string) bool {
 	switch name {
-	case "Date", "Connection", "Keep-Alive", "Te", "Transfer-Encoding", "Upgrade":
+	case "Date", "Connection", "Keep-Alive", "Te", "Transfer-Encoding", "Upgrade", memoName:
 		return true
 	}
 	if len(name) >= 6 && strings.EqualFold(name[:6], "Proxy-") {

@@ -7,25 +7,27 @@ import (
 	"time"
 )
 
-// preferredWait returns the N of "Prefer: wait=N" (RFC 7240, section 4.3), and
-// whether there is one. The first one counts; what cannot be understood is
-// ignored, as section 2 has it.
-func preferredWait(fields []string) (time.Duration, bool) {
+// preference returns the value of a preference (RFC 7240, section 2), and whether
+// there is one of that name. The first one counts.
+func preference(fields []string, name string) (value string, ok bool) {
 	for _, field := range fields {
 		for element := range elements(field) {
 			preference, _, _ := cut(element, ';')
-			name, value, _ := cut(preference, '=')
-			if !strings.EqualFold(name, "wait") {
-				continue
+			if n, value, _ := cut(preference, '='); strings.EqualFold(n, name) {
+				return strings.Trim(value, `"`), true
 			}
-			seconds, err := strconv.ParseUint(strings.Trim(value, `"`), 10, 31)
-			if err != nil {
-				return 0, false
-			}
-			return time.Duration(seconds) * time.Second, true
 		}
 	}
-	return 0, false
+	return "", false
+}
+
+// preferredWait returns the N of "Prefer: wait=N" (RFC 7240, section 4.3), and
+// whether there is one. What cannot be understood is ignored, as section 2 has
+// it.
+func preferredWait(fields []string) (time.Duration, bool) {
+	value, ok := preference(fields, "wait")
+	seconds, err := strconv.ParseUint(value, 10, 31)
+	return time.Duration(seconds) * time.Second, ok && err == nil
 }
 
 // accepts reports whether a request with these Accept-Encoding fields accepts
@@ -46,20 +48,34 @@ func accepts(accept, codings []string) bool {
 }
 
 func acceptsCoding(accept []string, coding string) bool {
-	wildcard := false
-	for _, field := range accept {
+	if listed, accepted := weigh(accept, coding); listed {
+		return accepted
+	}
+	_, accepted := weigh(accept, "*")
+	return accepted
+}
+
+// weigh reports whether a list with weights (RFC 9110, section 12.4.2) has value,
+// and with another weight than 0. The first one counts.
+func weigh(list []string, value string) (listed, accepted bool) {
+	for _, field := range list {
 		for element := range elements(field) {
 			name, params, _ := cut(element, ';')
-			_, weight, _ := cut(params, '=')
-			q, err := strconv.ParseFloat(weight, 32)
-			accepted := weight == "" || err == nil && q > 0
-			if strings.EqualFold(name, coding) {
-				return accepted
+			if !strings.EqualFold(name, value) {
+				continue
 			}
-			wildcard = wildcard || name == "*" && accepted
+			for params != "" {
+				var param string
+				param, params, _ = cut(params, ';')
+				if name, weight, _ := cut(param, '='); strings.EqualFold(name, "q") {
+					q, err := strconv.ParseFloat(weight, 32)
+					return true, err == nil && q > 0
+				}
+			}
+			return true, true
 		}
 	}
-	return wildcard
+	return false, false
 }
 
 // elements yields the elements of a list, between commas, without white space

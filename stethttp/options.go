@@ -76,8 +76,9 @@ type Options struct {
 	// Default: always the raw bytes; of a multipart body, its parts.
 	Canonicalize func(mediaType string, body []byte) ([]byte, error)
 	// MaxWait bounds how long a duplicate of a request in flight waits when
-	// it asks to with "Prefer: wait=N" (RFC 7240). Default DefaultMaxWait; at
-	// most stet.MaxWait; negative: the preference is ignored.
+	// it asks to with "Prefer: wait=N" (RFC 7240), and so a request of an Async.
+	// Default DefaultMaxWait; at most stet.MaxWait; negative: the preference is
+	// ignored. A server's WriteTimeout must be longer.
 	MaxWait time.Duration
 
 	// NotExecuted says of a response that nothing was executed: it is passed

@@ -64,6 +64,32 @@ var (
 		"The server could not begin the operation.", false, stet.NotExecuted}
 )
 
+// What only accepted operations meet.
+var (
+	methodNotAllowed = condition{"method-not-allowed", 405, "Method not allowed",
+		"Allow says which methods this resource has.", false, stet.NotExecuted}
+	mediaTypeUnsupported = condition{"media-type-unsupported", 415, "Media type not supported",
+		"This operation takes application/json, without a content coding.", false, stet.NotExecuted}
+	bodyInvalid = condition{"body-invalid", 400, "Request body invalid",
+		"The request body is not a JSON text.", false, stet.NotExecuted}
+	acceptanceUnknown = condition{"acceptance-unknown", 503, "Acceptance unknown",
+		"Whether the operation was accepted is not known. Send the same request again, with the same key.", true, stet.MayHaveExecuted}
+	operationNotFound = condition{"operation-not-found", 404, "No such operation",
+		"There is no such operation, or it is not yours, or it was forgotten.", false, stet.MayHaveExecuted}
+	statusUnavailable = condition{"status-unavailable", 503, "Status unavailable",
+		"What became of the operation cannot be looked up right now.", true, stet.MayHaveExecuted}
+	operationUnreadable = condition{"operation-unreadable", 500, "Stored operation unreadable",
+		"The operation was accepted, but what is stored of it cannot be read.", false, stet.MayHaveExecuted}
+	operationFailed = condition{"operation-failed", 500, "Operation failed",
+		"The operation failed. It may have had an effect before, and does not run again.", false, stet.MayHaveExecuted}
+	operationCancelled = condition{"operation-cancelled", 409, "Operation cancelled",
+		"The operation was cancelled before it was begun.", false, stet.NotExecuted}
+	operationBrokenOff = condition{"operation-cancelled", 409, "Operation cancelled",
+		"The operation was cancelled after it had been begun. Some of it may have been executed.", false, stet.MayHaveExecuted}
+	notCancellable = condition{"not-cancellable", 409, "Operation cannot be cancelled",
+		"The operation has ended.", false, stet.MayHaveExecuted}
+)
+
 // problem is the document (RFC 9457).
 type problem struct {
 	Type      string `json:"type"`
@@ -74,6 +100,8 @@ type problem struct {
 	Execution string `json:"execution"`
 }
 
+// document returns the document of a condition. detail may be "": the
+// condition's own.
 func (m *Middleware) document(c *condition, detail string) []byte {
 	b, err := json.Marshal(problem{m.o.ProblemBase + c.name, c.title, c.status, orDefault(detail, c.detail), c.retryable, c.execution.String()})
 	if err != nil {
@@ -105,12 +133,17 @@ func (m *Middleware) refuse(w http.ResponseWriter, c *condition, detail string, 
 	_, _ = w.Write(m.document(c, detail)) // a client that has left hears nothing
 }
 
-// storedProblem is the outcome of an operation that ended in a problem.
-func (m *Middleware) storedProblem(c *condition) stet.Outcome {
-	s := stored{
+// asResponse is the response that a problem is.
+func (m *Middleware) asResponse(c *condition, detail string) stored {
+	return stored{
 		status: c.status,
 		header: []field{{"Cache-Control", []string{noStore}}, {"Content-Type", []string{problemType}}},
-		body:   m.document(c, ""),
+		body:   m.document(c, detail),
 	}
+}
+
+// storedProblem is the outcome of an operation that ended in a problem.
+func (m *Middleware) storedProblem(c *condition) stet.Outcome {
+	s := m.asResponse(c, "")
 	return stet.Outcome{State: stet.Failed, Result: s.encode()}
 }

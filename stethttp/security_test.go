@@ -148,7 +148,7 @@ func TestNeitherKeysNorBodiesAreLogged(t *testing.T) {
 	if n := strings.Count(text, "level="); n < 3 {
 		t.Errorf("only %d lines were logged: %s", n, text)
 	}
-	for _, form := range []string{canary, base64.StdEncoding.EncodeToString([]byte(canary))[:8], fmt.Sprintf("%x", canary), fmt.Sprint([]byte(canary))[1:20]} {
+	for _, form := range []string{canary, base64.StdEncoding.EncodeToString([]byte(canary))[:8], fmt.Sprintf("%x", canary), fmt.Sprintf("%d", []byte(canary))[1:20]} {
 		if i := strings.Index(text, form); i >= 0 {
 			t.Errorf("logged: …%.200s", text[max(0, i-100):])
 		}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/stet-go/stet"
@@ -53,22 +54,31 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	buf := newBuffer()
 	defer buf.free()
-	if err := readBody(w, r, m.o.MaxBody, buf); err != nil {
-		problem, detail := &bodyUnreadable, ""
-		if errors.Is(err, errBodyTooLarge) {
-			problem, detail = &bodyTooLarge, "The request body is larger than "+strconv.FormatInt(m.o.MaxBody, 10)+" bytes."
-		}
-		m.refuse(w, problem, detail, 0)
+	if !c.read(buf, m.o.MaxBody) {
 		return
 	}
-	c.op.Fingerprint = m.fingerprint(r, buf.b)
-	c.body.rest.Reset(buf.b)
 	defer c.close()
 	if m.transact != nil {
 		c.serveTx()
 		return
 	}
 	c.serve()
+}
+
+// read reads the body, up to limit bytes, and digests the request. It is false
+// if that was refused.
+func (c *call) read(buf *buffer, limit int64) bool {
+	if err := readBody(c.w, c.r, limit, buf); err != nil {
+		problem, detail := &bodyUnreadable, ""
+		if errors.Is(err, errBodyTooLarge) {
+			problem, detail = &bodyTooLarge, "The request body is larger than "+strconv.FormatInt(limit, 10)+" bytes."
+		}
+		c.m.refuse(c.w, problem, detail, 0)
+		return false
+	}
+	c.op.Fingerprint = c.m.fingerprint(c.r, buf.b)
+	c.body.rest.Reset(buf.b)
+	return true
 }
 
 // name finds out which operation the request names, from its header alone: a
@@ -86,18 +96,10 @@ func (c *call) name(keys []string) (problem *condition, detail string) {
 	if flaw != "" {
 		return &keyInvalid, string(flaw)
 	}
-	scope, err := m.o.Scope(r)
-	if err == nil && len(scope) > stet.MaxScope {
-		err = errors.New("the scope is longer than stet.MaxScope")
+	if problem := c.findScope(); problem != nil {
+		return problem, ""
 	}
-	if err != nil {
-		m.log().ErrorContext(r.Context(), "stethttp: Options.Scope failed; nothing was executed", slog.Any("error", err))
-		return &scopeFailed, ""
-	}
-	if scope == "" {
-		return &scopeMissing, ""
-	}
-	c.op.Scope, c.op.Key = scope, key
+	c.op.Key = key
 	if m.o.Class != nil {
 		c.op.Class = m.o.Class(r)
 	}
@@ -108,14 +110,37 @@ func (c *call) name(keys []string) (problem *condition, detail string) {
 		return &misconfigured, ""
 	}
 	c.limit = policy.MaxResult
-	if prefer := r.Header["Prefer"]; len(prefer) > 0 && m.o.MaxWait > 0 {
-		if c.wait, c.waits = preferredWait(prefer); c.waits {
-			c.begun = time.Now()
-			c.wait = min(c.wait, m.o.MaxWait)
-			c.op.Wait = max(c.wait, 1) // 0 would be the policy's
-		}
+	if c.prefer(); c.waits {
+		c.op.Wait = max(c.wait, 1) // 0 would be the policy's
 	}
 	return nil, ""
+}
+
+// findScope finds out whose operation it is.
+func (c *call) findScope() *condition {
+	scope, err := c.m.o.Scope(c.r)
+	if err == nil && len(scope) > stet.MaxScope {
+		err = errors.New("the scope is longer than stet.MaxScope")
+	}
+	if err != nil {
+		c.m.log().ErrorContext(c.r.Context(), "stethttp: Options.Scope failed; nothing was executed", slog.Any("error", err))
+		return &scopeFailed
+	}
+	if scope == "" {
+		return &scopeMissing
+	}
+	c.op.Scope = scope
+	return nil
+}
+
+// prefer finds out how long the request prefers to wait, if it says so.
+func (c *call) prefer() {
+	if prefer := c.r.Header["Prefer"]; len(prefer) > 0 && c.m.o.MaxWait > 0 {
+		if c.wait, c.waits = preferredWait(prefer); c.waits {
+			c.begun = time.Now()
+			c.wait = min(c.wait, c.m.o.MaxWait)
+		}
+	}
 }
 
 // request returns the request for the handler.
@@ -214,6 +239,7 @@ func (c *call) settle(run *stet.Run, rw *capture) {
 	if rw.invalid {
 		out = c.m.invalid
 	} else if s, err := rw.response(&c.m.filter, c.limit); err == nil {
+		s.annotate(ctx, c.limit)
 		out.Gone, out.Result = false, s.encode()
 	}
 	if err := run.Settle(ctx, out); err != nil {
@@ -309,6 +335,7 @@ func (c *call) outcomeTx(rw *capture) (stet.Outcome, error) {
 	case err != nil:
 		return stet.Outcome{}, err
 	}
+	s.annotate(c.r.Context(), c.limit)
 	return stet.Outcome{State: stet.Completed, Result: s.encode()}, nil
 }
 
@@ -349,21 +376,24 @@ func (c *call) refuse(err error) {
 	c.m.refuse(c.w, problem, "", hint)
 }
 
-// applied says that the preferred wait was honoured (RFC 7240, section 3): the
-// answer is there within it, or it is over.
-func (c *call) applied(answered bool) {
+// applied says which preferences were honoured (RFC 7240, section 3): others, and
+// the preferred wait, if the answer is there within it, or it is over.
+func (c *call) applied(answered bool, others ...string) {
+	list := others
 	if c.waits && (answered || time.Since(c.begun) >= c.wait) {
-		c.w.Header().Set("Preference-Applied", "wait="+strconv.FormatInt(int64(c.wait/time.Second), 10))
+		list = append(list, "wait="+strconv.FormatInt(int64(c.wait/time.Second), 10))
+	}
+	if len(list) > 0 {
+		c.w.Header().Set("Preference-Applied", strings.Join(list, ", "))
 	}
 }
 
 // replay answers with the outcome that stands.
 func (c *call) replay(run *stet.Run) {
 	c.applied(true)
-	h := c.w.Header()
 	out := run.Outcome()
 	if out.State == stet.Failed && len(out.Result) == 0 { // stet.StaleFail
-		h[c.m.o.ReplayedHeader] = []string{"true"}
+		c.w.Header()[c.m.o.ReplayedHeader] = []string{"true"}
 		c.m.refuse(c.w, &processingTimedOut, "", 0)
 		return
 	}
@@ -372,6 +402,13 @@ func (c *call) replay(run *stet.Run) {
 		c.refuse(&stet.Error{Kind: stet.ErrDamaged, Execution: stet.Executed, Cause: err})
 		return
 	}
+	c.sendStored(s, true)
+}
+
+// sendStored answers with a response that stands.
+func (c *call) sendStored(s stored, replayed bool) {
+	h := c.w.Header()
+	s.takeMemo(c.r.Context())
 	for _, f := range s.header {
 		if f.name == "Content-Encoding" && !accepts(c.r.Header["Accept-Encoding"], f.values) {
 			c.m.refuse(c.w, &codingNotAcceptable, "", 0)
@@ -381,7 +418,9 @@ func (c *call) replay(run *stet.Run) {
 	for _, f := range s.header {
 		h[f.name] = f.values
 	}
-	h[c.m.o.ReplayedHeader] = []string{"true"}
+	if replayed {
+		h[c.m.o.ReplayedHeader] = []string{"true"}
+	}
 	h["Cache-Control"] = []string{noStore}
 	s.trailers(h, true)
 	c.w.WriteHeader(s.status)

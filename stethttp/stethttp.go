@@ -36,6 +36,18 @@
 // Where the handler encodes its content nevertheless, a retry that does not
 // accept the stored content coding (RFC 9110, section 12.5.3) is answered with
 // 406 and may ask again with the same key.
+//
+// # Operations that are run later
+//
+// An Async answers with 202 and leaves the run to a worker:
+//
+//	async := stethttp.Must(stethttp.NewAsync(protected, stethttp.AsyncOptions{StatusURL: "/operations/"}))
+//	mux.Handle("POST /orders", async.Accept("orders.create", nil))
+//	mux.Handle("/operations/", async.Status())
+//
+// The same key gets the same 202, and so the same status resource, for as long as
+// the operation is kept. A request may ask for the outcome instead, and wait for
+// it: see Async.Accept.
 package stethttp
 
 import (
@@ -61,6 +73,8 @@ type Middleware struct {
 	panicked, invalid stet.Outcome
 	// transact is nil without transactions.
 	transact transactFunc
+	// acceptTx is nil without transactions, and where the store keeps no work.
+	acceptTx acceptFunc
 }
 
 // transactFunc is stet.RunTx with its transaction type tucked away.
@@ -111,16 +125,19 @@ func NewTx[T any](engine *stet.Engine, store stet.TxStore[T], o Options) (*Middl
 			return fn(context.WithValue(ctx, txKey[T]{}, tx))
 		})
 	}
+	if ws, ok := store.(stet.WorkTxStore[T]); ok {
+		m.acceptTx = acceptIn(engine, ws)
+	}
 	return m, nil
 }
 
-// Must returns m, or panics if err is not nil. It is for variables and for
+// Must returns v, or panics if err is not nil. It is for variables and for
 // wiring that cannot go on without.
-func Must(m *Middleware, err error) *Middleware {
+func Must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
 	}
-	return m
+	return v
 }
 
 type txKey[T any] struct{}

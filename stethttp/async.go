@@ -1,0 +1,407 @@
+package stethttp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/fault"
+)
+
+const (
+	// DefaultRetryAfter is when to ask again for an operation that has not ended.
+	DefaultRetryAfter = time.Second
+	// DefaultMaxStreams bounds the streams of events that are served at a time.
+	DefaultMaxStreams = 256
+)
+
+// AsyncOptions configure an Async. StatusURL is required; the zero value of every
+// other field stands for its default.
+type AsyncOptions struct {
+	// StatusURL is where Async.Status is served, as clients see it: an absolute
+	// path or URL that ends with a slash, behind which the operation's ID
+	// follows. It must be the same in every process.
+	StatusURL string
+	// Wait is how long a request is held back for the outcome that has no
+	// preference of its own: neither "Prefer: wait=N" nor "respond-async" (RFC
+	// 7240). Default 0: it is answered with 202 at once. At most stet.MaxWait.
+	Wait time.Duration
+	// AnswerOutcome answers a request for an operation that has ended with the
+	// outcome, whatever the request prefers. By default it gets the 202 again,
+	// unless it is one that waits.
+	AnswerOutcome bool
+	// RetryAfter is when to ask again for an operation that has not ended, in
+	// the header of that name: rounded up to whole seconds. Default
+	// DefaultRetryAfter.
+	RetryAfter time.Duration
+	// Failure says how a failed operation is told: with which status, 400 to
+	// 599, and which detail; "" is a general one. It is given what the worker
+	// said, as it stands in the outcome, and must say the same of the same text
+	// for as long as outcomes are kept. Default: 500, and nothing of the text,
+	// which may not be for clients.
+	Failure func(text string) (status int, detail string)
+	// MaxStreams bounds the streams of server-sent events that are served at a
+	// time; above it a stream ends after its first event, and the client comes
+	// back for the next. Default DefaultMaxStreams.
+	MaxStreams int
+}
+
+// Async answers requests with 202 whose operations are run later, by a worker
+// (see stet.Engine.Take), and serves what becomes of them. It is safe for
+// concurrent use.
+type Async struct {
+	m          *Middleware
+	o          AsyncOptions
+	retryAfter time.Duration
+	streams    atomic.Int64
+	ctx        context.Context // ends with Close
+	cancel     context.CancelFunc
+}
+
+// NewAsync returns an Async whose keys, scopes, classes, fingerprints, bodies and
+// problems are m's: Options.Skip, FailOpen, NotExecuted and those of stored headers
+// have no meaning here. Of Options.Optional it makes that a request without a key
+// is accepted under a new one, so that each retry is another operation. MaxWait
+// bounds every wait. With the m of NewTx an operation is accepted in the
+// transaction of whatever Accept's prepare writes.
+//
+// Wrong options, and a store that keeps no work (see stet.WorkStore), are errors of
+// kind stet.ErrInvalid.
+func NewAsync(m *Middleware, o AsyncOptions) (*Async, error) {
+	if m == nil {
+		return nil, invalid("NewAsync needs a middleware; New makes one")
+	}
+	if _, ok := m.engine.Store().(stet.WorkStore); !ok {
+		return nil, invalid("NewAsync needs a store that keeps work, a stet.WorkStore; %T is none", m.engine.Store())
+	}
+	if m.transact != nil && m.acceptTx == nil {
+		return nil, invalid("NewAsync needs a store that keeps work in transactions, a stet.WorkTxStore; %T is none", m.engine.Store())
+	}
+	u, err := url.Parse(o.StatusURL)
+	if err != nil || !strings.HasPrefix(u.Path, "/") || !strings.HasSuffix(o.StatusURL, "/") || (u.Scheme == "") != (u.Host == "") || u.RawQuery != "" || u.String() != o.StatusURL {
+		return nil, invalid("AsyncOptions.StatusURL %q is not an absolute path or URL that ends with a slash", o.StatusURL)
+	}
+	if o.Wait < 0 || o.Wait > stet.MaxWait {
+		return nil, invalid("AsyncOptions.Wait is %v; it must be 0 to %v", o.Wait, stet.MaxWait)
+	}
+	if o.RetryAfter < 0 || o.MaxStreams < 0 {
+		return nil, invalid("AsyncOptions.RetryAfter is %v, MaxStreams %d; neither may be negative", o.RetryAfter, o.MaxStreams)
+	}
+	o.MaxStreams = orDefault(o.MaxStreams, DefaultMaxStreams)
+	a := &Async{m: m, o: o, retryAfter: orDefault(o.RetryAfter, DefaultRetryAfter)}
+	a.ctx, a.cancel = context.WithCancel(context.Background())
+	return a, nil
+}
+
+// Close ends the waits and the streams, which are answered with what is known by
+// then, and does not wait for that; from then on nobody waits. It is for
+// http.Server.RegisterOnShutdown: otherwise they would hold up a server that ends.
+func (a *Async) Close() { a.cancel() }
+
+// Accept returns the handler that accepts operations for the workers of that name
+// (see stet.Work), which panics if it is "" or longer than stet.MaxName.
+//
+// Before anything is stored, prepare makes the work of a request, whose Name is
+// name if it is "". Where it refuses a request it answers itself, and returns
+// false: nothing is stored then, so that the same key may be used again. It must
+// not have other effects; with the m of NewTx it may write through Tx, which is
+// undone where it refuses or the operation was accepted before. It is asked about
+// retries too, whose work is not used.
+//
+// A nil prepare takes JSON, with the media type application/json or one that ends
+// with +json, and makes the body the payload, byte for byte.
+//
+// A new operation is answered with 202, Location, and Retry-After; so is every
+// retry, byte for byte, marked as a replay. Requests that wait for the outcome get
+// it in place of the 202 if it is there in time: see AsyncOptions.Wait. It is 200
+// with the worker's result, the problem operation-failed, or, if the worker made
+// it with Outcome, that response; the same for every retry.
+func (a *Async) Accept(name string, prepare func(http.ResponseWriter, *http.Request) (stet.Work, bool)) http.Handler {
+	if name == "" || len(name) > stet.MaxName {
+		panic("stethttp: Accept needs a name of at most stet.MaxName bytes")
+	}
+	limit := a.m.o.MaxBody
+	if prepare == nil {
+		limit = min(limit, stet.MaxWork)
+	}
+	return &acceptor{a: a, workName: name, prepare: prepare, limit: limit}
+}
+
+// acceptor is the handler of Accept.
+type acceptor struct {
+	a        *Async
+	workName string
+	prepare  func(http.ResponseWriter, *http.Request) (stet.Work, bool)
+	limit    int64 // of the body, in bytes
+}
+
+// acceptance is a request on its way to be accepted.
+type acceptance struct {
+	*call
+	*acceptor
+	async   bool     // the request prefers an answer before the outcome
+	sent    []byte   // its body
+	refusal *capture // what prepare has written
+	wrote   bool     // it has
+}
+
+// ServeHTTP implements http.Handler.
+func (ac *acceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	m := ac.a.m
+	w.Header().Add("Vary", "Prefer")
+	if !slices.Contains(m.o.Methods, r.Method) {
+		m.refuseMethod(w, m.o.Methods...)
+		return
+	}
+	keys := r.Header[m.header]
+	if len(keys) == 0 && m.o.Optional {
+		keys = []string{strconv.Quote(stet.NewKey())}
+	}
+	c := &acceptance{call: &call{guard: &guard{m: m}, w: w, r: r}, acceptor: ac}
+	if problem, detail := c.name(keys); problem != nil {
+		m.refuse(w, problem, detail, 0)
+		return
+	}
+	_, c.async = preference(r.Header["Prefer"], "respond-async")
+	buf := newBuffer()
+	defer buf.free()
+	if !c.read(buf, ac.limit) {
+		return
+	}
+	defer c.close()
+	c.sent = buf.b
+	defer func() {
+		if c.refusal != nil {
+			c.refusal.free()
+		}
+	}()
+	st, err := c.accept()
+	switch {
+	case errors.Is(err, errRefused):
+		c.refused()
+	case err != nil:
+		c.refuseAcceptance(err)
+	default:
+		c.answer(st)
+	}
+}
+
+func (m *Middleware) refuseMethod(w http.ResponseWriter, allowed ...string) {
+	w.Header().Set("Allow", strings.Join(allowed, ", "))
+	m.refuse(w, &methodNotAllowed, "", 0)
+}
+
+// Why an operation is not accepted.
+var (
+	errRefused = errors.New("stethttp: prepare has refused the request")
+	errStands  = errors.New("stethttp: the operation was accepted before")
+)
+
+// acceptFunc accepts the operation of what prepare writes in a transaction.
+type acceptFunc func(ctx context.Context, op stet.Op, prepare func(context.Context) (stet.Work, bool)) (stet.Status, error)
+
+// acceptIn is an acceptFunc with its transaction type tucked away.
+func acceptIn[T any](engine *stet.Engine, store stet.WorkTxStore[T]) acceptFunc {
+	return func(ctx context.Context, op stet.Op, prepare func(context.Context) (stet.Work, bool)) (st stet.Status, err error) {
+		err = store.InTx(ctx, func(ctx context.Context, tx T) error {
+			work, ok := prepare(context.WithValue(ctx, txKey[T]{}, tx))
+			if !ok {
+				return errRefused
+			}
+			if st, err = stet.AcceptTx(ctx, engine, store, tx, op, work); err == nil && !st.New {
+				return errStands // what prepare has written is undone
+			}
+			return err
+		})
+		if errors.Is(err, errStands) {
+			return st, nil
+		}
+		return st, err
+	}
+}
+
+// accept prepares and accepts. The error is errRefused, or means what that of
+// stet.Engine.Accept does.
+func (c *acceptance) accept() (stet.Status, error) {
+	ctx := c.r.Context()
+	if c.m.acceptTx != nil {
+		// A client that leaves must not cut off a commit.
+		p, _ := c.m.engine.Policy(c.op.Class)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.RunTimeout)
+		defer cancel()
+		return c.m.acceptTx(ctx, c.op, c.work)
+	}
+	work, ok := c.work(ctx)
+	if !ok {
+		return stet.Status{}, errRefused
+	}
+	return c.m.engine.Accept(ctx, c.op, work)
+}
+
+// work makes the work of a request. If it refuses that, the refusal is kept for
+// when it is known that nothing stands under the key.
+func (c *acceptance) work(ctx context.Context) (w stet.Work, ok bool) {
+	rw := newCapture(c.w, c.r, maxHeld, true)
+	defer func() { // also when prepare panics
+		c.wrote = rw.status != 0
+		rw.finish()
+		if c.refusal = rw; ok {
+			rw.retract()
+		}
+	}()
+	prepare := c.prepare
+	if prepare == nil {
+		prepare = c.json
+	}
+	c.body.rest.Reset(c.sent)
+	w, ok = prepare(rw, c.request(ctx))
+	w.Name = orDefault(w.Name, c.workName)
+	return w, ok
+}
+
+// json is the prepare of operations whose payload is the body.
+func (c *acceptance) json(w http.ResponseWriter, r *http.Request) (stet.Work, bool) {
+	switch {
+	case !isJSON(mediaTypeOf(r.Header["Content-Type"])) || len(r.Header["Content-Encoding"]) > 0:
+		c.m.refuse(w, &mediaTypeUnsupported, "", 0)
+	case !json.Valid(c.sent):
+		c.m.refuse(w, &bodyInvalid, "", 0)
+	default:
+		return stet.Work{Payload: c.sent}, true
+	}
+	return stet.Work{}, false
+}
+
+// refused answers a request that prepare has refused. If the operation was
+// accepted nevertheless, earlier, the refusal is no answer to its retry.
+func (c *acceptance) refused() {
+	st, err := c.m.engine.Status(c.r.Context(), c.op.Scope, c.m.engine.ID(c.op.Scope, c.op.Key))
+	if err == nil && st.Record.State == stet.Retryable && st.Record.Fingerprint == c.op.Fingerprint {
+		st = stet.Status{} // it had no effect, and nobody was told an outcome
+	}
+	if err == nil && st.Record.State == stet.None && c.wrote {
+		c.refusal.send()
+		return
+	}
+	c.refusal.retract()
+	switch {
+	case err != nil:
+		c.refuseAcceptance(err)
+	case st.Record.State != stet.None && st.Record.Fingerprint != c.op.Fingerprint:
+		c.refuse(&stet.Error{Kind: stet.ErrMismatch, Execution: stet.NotExecuted})
+	case st.Record.State != stet.None:
+		c.answer(st)
+	default:
+		c.m.log().ErrorContext(c.r.Context(), "stethttp: prepare has refused a request without an answer; nothing was accepted",
+			slog.String("work", c.workName))
+		c.m.refuse(c.w, &misconfigured, "", 0)
+	}
+}
+
+// refuseAcceptance answers with what the engine's error means.
+func (c *acceptance) refuseAcceptance(err error) {
+	switch own, ok := errors.AsType[*stet.Error](err); {
+	case ok && errors.Is(own.Kind, stet.ErrDamaged):
+		st, _ := c.m.engine.Status(c.r.Context(), c.op.Scope, c.m.engine.ID(c.op.Scope, c.op.Key))
+		c.unreadable(st, err)
+	case !ok || errors.Is(own.Kind, stet.ErrStore) && own.Execution != stet.NotExecuted:
+		c.m.log().ErrorContext(c.r.Context(), "stethttp: whether an operation was accepted is not known", slog.Any("error", err))
+		c.m.refuse(c.w, &acceptanceUnknown, "", retryAfter)
+	default:
+		c.refuse(err)
+	}
+}
+
+// unreadable answers that what is stored of an operation is damaged.
+func (c *call) unreadable(st stet.Status, err error) {
+	c.m.log().ErrorContext(c.r.Context(), "stethttp: what is stored of an operation cannot be read",
+		slog.String("id", st.Record.ID.String()), slog.Any("error", err))
+	problem := &operationUnreadable
+	if st.Record.State.Settled() {
+		problem = &resultUnreadable
+	}
+	c.m.refuse(c.w, problem, "", 0)
+}
+
+// answer answers with where the operation stands, now or when the request has
+// waited for it.
+func (c *acceptance) answer(st stet.Status) {
+	a := c.a
+	final := c.waits || a.o.AnswerOutcome
+	if !c.waits && !c.async && a.o.Wait > 0 {
+		c.begun, c.wait, final = time.Now(), a.o.Wait, true
+	}
+	if c.wait > 0 && (st.Record.State == stet.Accepted || st.Record.State == stet.Running) {
+		now, err := c.a.await(c.call, st.Record.ID)
+		switch own, ok := errors.AsType[*stet.Error](err); {
+		case ok && errors.Is(own.Kind, stet.ErrDamaged):
+			c.unreadable(now, err)
+			return
+		case err == nil && now.Record.State != stet.None:
+			now.New = st.New
+			st = now
+		}
+	}
+	switch {
+	case !final || st.Record.State == stet.Accepted || st.Record.State == stet.Running:
+		c.accepted(st)
+	case st.Record.State == stet.Unknown:
+		c.m.refuse(c.w, &outcomeUnknown, "", c.m.resolvedAfter(c.op.Class))
+	default:
+		c.applied(true)
+		if problem := c.a.missing(st); problem != nil {
+			c.m.refuse(c.w, problem, "", 0)
+			return
+		}
+		c.sendStored(c.a.outcome(st), !st.New)
+	}
+}
+
+// await waits for as long as the request prefers.
+func (a *Async) await(c *call, id stet.ID) (stet.Status, error) {
+	ctx, cancel := context.WithDeadline(c.r.Context(), c.begun.Add(c.wait))
+	defer cancel()
+	defer context.AfterFunc(a.ctx, cancel)()
+	return a.m.engine.Await(ctx, c.op.Scope, id)
+}
+
+// accepted answers that the operation is being seen to.
+func (c *acceptance) accepted(st stet.Status) {
+	if c.async {
+		c.applied(false, "respond-async")
+	} else {
+		c.applied(false)
+	}
+	id := st.Record.ID.String()
+	location := c.a.o.StatusURL + id
+	h := c.w.Header()
+	h.Set("Content-Type", jsonType)
+	h.Set("Cache-Control", noStore)
+	h.Set("Location", location)
+	c.a.askAgain(h, c.a.retryAfter)
+	if !st.New {
+		h[c.m.o.ReplayedHeader] = []string{"true"}
+	}
+	body, _ := json.Marshal(struct {
+		ID        string `json:"id"`
+		StatusURL string `json:"status_url"`
+	}{id, location}) // strings never fail
+	fault.At(fault.ResponseBefore)
+	c.w.WriteHeader(http.StatusAccepted)
+	_, _ = c.w.Write(append(body, '\n')) // a client that has left hears nothing
+	fault.At(fault.ResponseAfter)
+}
+
+// askAgain says when to.
+func (a *Async) askAgain(h http.Header, after time.Duration) {
+	h.Set("Retry-After", strconv.FormatInt(int64((after+time.Second-1)/time.Second), 10))
+}

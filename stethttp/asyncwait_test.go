@@ -1,0 +1,330 @@
+package stethttp_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store/memory"
+)
+
+// bubble is a service without a server, for tests whose time is not real.
+type bubble struct {
+	*service
+	http.Handler
+	close func() // of what accepts
+}
+
+func newBubble(t *testing.T, set setup) bubble {
+	t.Helper()
+	store := set.store
+	if store == nil {
+		store = memory.New(memory.Options{})
+	}
+	set.engine.Observer = &events{}
+	engine, err := stet.New(store, set.engine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = engine.Close() })
+	set.options.Scope = stethttp.SingleTenant
+	m := stethttp.Must(stethttp.New(engine, set.options))
+	h := set.accepting(m)
+	return bubble{&service{t: t, store: store, engine: engine}, h, set.close}
+}
+
+func (b bubble) send(method, path, body string, header ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Add(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	b.ServeHTTP(w, r)
+	return w
+}
+
+func (b bubble) order(header ...string) *httptest.ResponseRecorder {
+	return b.send("POST", "/orders", "{}", append(header, "Idempotency-Key", "k")...)
+}
+
+// workAfter runs the next operation that is accepted, that much later.
+func (b bubble) workAfter(d time.Duration, result string) {
+	arrived := b.engine.Arrived()
+	go func() {
+		<-arrived
+		time.Sleep(d)
+		settle(b.t, b.take(), stet.Completed, result)
+	}()
+}
+
+func TestWaitingRequestGetsTheOutcome(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		o       stethttp.AsyncOptions
+		prefer  string
+		applied string
+	}{
+		{"preferred", stethttp.AsyncOptions{}, "wait=5", "wait=5"},
+		{"preferred, async after that", stethttp.AsyncOptions{}, "respond-async, wait=5", "wait=5"},
+		{"by default", stethttp.AsyncOptions{Wait: 5 * time.Second}, "", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBubble(t, setup{async: &c.o})
+				b.workAfter(3*time.Second, `{"order":7}`)
+				begun := time.Now()
+				w := b.order("Prefer", c.prefer)
+				if waited := time.Since(begun); waited < 3*time.Second || waited > 4*time.Second {
+					t.Errorf("answered after %v", waited)
+				}
+				for try := range 3 {
+					if w.Code != 200 || w.Body.String() != `{"order":7}` || w.Header().Get("Content-Type") != "application/json" ||
+						(w.Header().Get("Idempotent-Replayed") == "true") != (try > 0) || w.Header().Get("Preference-Applied") != c.applied {
+						t.Errorf("try %d: %d %v %s", try, w.Code, w.Header(), w.Body)
+					}
+					w = b.order("Prefer", c.prefer)
+				}
+			})
+		})
+	}
+}
+
+func TestWaitIsBoundedAndThenTheAnswerIs202(t *testing.T) {
+	for _, c := range []struct {
+		prefer, applied string
+		waited          time.Duration
+		o               stethttp.AsyncOptions
+	}{
+		{"", "", 0, stethttp.AsyncOptions{}},
+		{"wait=3", "wait=3", 3 * time.Second, stethttp.AsyncOptions{}},
+		{"wait=0", "wait=0", 0, stethttp.AsyncOptions{Wait: time.Minute}},
+		{"wait=3600", "wait=10", 10 * time.Second, stethttp.AsyncOptions{}},
+		{"respond-async", "respond-async", 0, stethttp.AsyncOptions{}},
+		{"Respond-Async;x=1", "respond-async", 0, stethttp.AsyncOptions{Wait: time.Minute}},
+		{"wait=2, respond-async", "respond-async, wait=2", 2 * time.Second, stethttp.AsyncOptions{}},
+		{"wait=x", "", time.Minute, stethttp.AsyncOptions{Wait: time.Minute}}, // not understood, so not there
+		{"return=minimal", "", 0, stethttp.AsyncOptions{}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBubble(t, setup{async: &c.o})
+			for range 2 {
+				begun := time.Now()
+				w := b.order("Prefer", c.prefer)
+				if w.Code != 202 || time.Since(begun) != c.waited || w.Header().Get("Preference-Applied") != c.applied || w.Header().Get("Vary") != "Prefer" {
+					t.Errorf("%q: %d after %v, %v", c.prefer, w.Code, time.Since(begun), w.Header())
+				}
+			}
+		})
+	}
+}
+
+func TestClientThatLeavesEndsItsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(t, setup{async: &stethttp.AsyncOptions{}})
+		ctx, leave := context.WithCancel(context.Background())
+		time.AfterFunc(2*time.Second, leave)
+		r := httptest.NewRequestWithContext(ctx, "POST", "/orders", strings.NewReader("{}"))
+		r.Header = http.Header{"Idempotency-Key": {"k"}, "Content-Type": {"application/json"}, "Prefer": {"wait=9"}}
+		begun := time.Now()
+		b.ServeHTTP(httptest.NewRecorder(), r)
+		if waited := time.Since(begun); waited != 2*time.Second {
+			t.Errorf("it waited %v", waited)
+		}
+		b.take() // and what it has ordered is not lost
+	})
+}
+
+func TestCloseEndsWaitsAndStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(t, setup{async: &stethttp.AsyncOptions{}})
+		location := b.order().Header().Get("Location")
+		begun := time.Now()
+		time.AfterFunc(2500*time.Millisecond, b.close)
+		var all sync.WaitGroup
+		all.Go(func() { b.watch(t.Context(), httptest.NewRecorder(), location) })
+		all.Go(func() {
+			if w := b.order("Prefer", "wait=9"); w.Code != 202 || w.Header().Get("Preference-Applied") != "" {
+				t.Errorf("%d %v", w.Code, w.Header())
+			}
+		})
+		all.Go(func() {
+			if w := b.send("GET", location, "", "Prefer", "wait=9"); w.Code != 200 || w.Header().Get("Preference-Applied") != "" {
+				t.Errorf("%d %v", w.Code, w.Header())
+			}
+		})
+		all.Wait()
+		if took := time.Since(begun); took != 2500*time.Millisecond {
+			t.Errorf("they took %v", took)
+		}
+		b.order("Prefer", "wait=9")
+		if w := b.send("GET", location, "", "Accept", "text/event-stream"); !strings.Contains(w.Body.String(), "event: status") {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+		if took := time.Since(begun); took != 2500*time.Millisecond {
+			t.Errorf("somebody has waited after that: %v", took)
+		}
+	})
+}
+
+func TestMoreWaitersThanAllowedAreAnsweredAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(t, setup{async: &stethttp.AsyncOptions{}, engine: stet.Options{MaxWaiters: 1}})
+		waits := make(chan *httptest.ResponseRecorder)
+		go func() { waits <- b.order("Prefer", "wait=9") }()
+		synctest.Wait()
+		begun := time.Now()
+		w := b.order("Prefer", "wait=9")
+		if w.Code != 202 || time.Since(begun) != 0 || w.Header().Get("Preference-Applied") != "" {
+			t.Errorf("%d after %v, %v", w.Code, time.Since(begun), w.Header())
+		}
+		if first := <-waits; first.Code != 202 || first.Header().Get("Preference-Applied") != "wait=9" {
+			t.Errorf("%d, %v", first.Code, first.Header())
+		}
+	})
+}
+
+func TestAnswerOutcomeAnswersWhatHasEndedWithTheOutcome(t *testing.T) {
+	s := start(t, setup{async: &stethttp.AsyncOptions{AnswerOutcome: true}})
+	wantAccepted(t, s.order("k", "{}"), false)
+	run := s.take()
+	wantAccepted(t, s.order("k", "{}"), true)
+	settle(t, run, stet.Completed, `{"order":7}`)
+	first := s.order("k", "{}")
+	wantReply(t, first, 200, `{"order":7}`, true)
+	wantSame(t, s.order("k", "{}"), first)
+}
+
+// TestOutcomeIsTheSameForEveryRetry: how what a worker has said is told, and that
+// nothing but the key decides it.
+func TestOutcomeIsTheSameForEveryRetry(t *testing.T) {
+	made, err := stethttp.Outcome(http.StatusCreated, http.Header{"Content-Type": {"application/json"}, "Location": {"/orders/7"}}, []byte(`{"order": 7}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	declined := func(text string) (int, string) { return http.StatusPaymentRequired, "The bank says: " + text }
+	for _, c := range []struct {
+		name      string
+		o         stethttp.AsyncOptions
+		state     stet.State
+		result    string
+		status    int
+		mediaType string
+		body      string // or a problem's name
+		detail    string // of the problem
+	}{
+		{"result", stethttp.AsyncOptions{}, stet.Completed, ` {"n":9007199254740993, "s":"<&>"} `, 200, "application/json", ` {"n":9007199254740993, "s":"<&>"} `, ""},
+		{"null", stethttp.AsyncOptions{}, stet.Completed, "null", 200, "application/json", "null", ""},
+		{"nothing", stethttp.AsyncOptions{}, stet.Completed, "", 204, "", "", ""},
+		{"not JSON", stethttp.AsyncOptions{}, stet.Completed, "<html>", 200, "application/octet-stream", "<html>", ""},
+		{"response", stethttp.AsyncOptions{}, made.State, string(made.Result), 201, "application/json", `{"order": 7}`, ""},
+		{"damaged response", stethttp.AsyncOptions{}, made.State, string(made.Result[:5]), 500, "application/problem+json", "result-unreadable", ""},
+		{"failure", stethttp.AsyncOptions{}, stet.Failed, `"dial 10.0.0.3: refused"`, 500, "application/problem+json", "operation-failed", ""},
+		{"failure that is told", stethttp.AsyncOptions{Failure: declined}, stet.Failed, `"no funds"`, 402, "application/problem+json", "operation-failed", "The bank says: no funds"},
+		{"failure that is no string", stethttp.AsyncOptions{Failure: declined}, stet.Failed, `{"code":3}`, 402, "application/problem+json", "operation-failed", `The bank says: {"code":3}`},
+		{"failure with a status that is none", stethttp.AsyncOptions{Failure: func(string) (int, string) { return 200, "" }}, stet.Failed, `"x"`, 500, "application/problem+json", "operation-failed", ""},
+		{"failure of nobody", stethttp.AsyncOptions{Failure: declined}, stet.Failed, "", 504, "application/problem+json", "processing-timed-out", ""},
+		{"cancelled", stethttp.AsyncOptions{Failure: declined}, stet.Failed, `"stet: operation cancelled"`, 409, "application/problem+json", "operation-cancelled", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := start(t, setup{async: &c.o})
+			accepted := s.order("k", "{}")
+			s.run(c.state, c.result)
+			first := s.order("k", "{}", "Prefer", "wait=1")
+			if c.mediaType == "application/problem+json" {
+				wantProblem(t, first, c.status, c.body)
+				if d := first.problem(); c.detail != "" && d.Detail != c.detail || c.detail == "" && strings.Contains(d.Detail, "10.0.0.3") {
+					t.Errorf("the detail is %q", d.Detail)
+				}
+			} else {
+				wantReply(t, first, c.status, c.body, true)
+			}
+			if got := first.header.Get("Content-Type"); got != c.mediaType {
+				t.Errorf("Content-Type %q, want %q", got, c.mediaType)
+			}
+			second := start(t, setup{async: &c.o, store: s.store})
+			wantSame(t, second.order("k", "{}", "Prefer", "wait=1"), first)
+			wantAccepted(t, s.order("k", "{}"), true)
+
+			r := s.status(accepted)
+			if c.body == "result-unreadable" {
+				wantProblem(t, r, 500, c.body)
+				return
+			}
+			d := r.told(t)
+			if r.status != 200 || d.State != c.state.String() || d.Outcome == nil || d.Outcome.Status != c.status {
+				t.Fatalf("%d %s", r.status, r.body)
+			}
+			switch o := d.Outcome; {
+			case o.Problem != nil:
+				if *o.Problem.Retryable || o.Problem.Status != c.status || o.Problem.Type != stethttp.DefaultProblemBase+c.body {
+					t.Errorf("the problem is %+v", o.Problem)
+				}
+			case c.mediaType == "application/json":
+				if strings.ReplaceAll(string(o.Result), " ", "") != strings.ReplaceAll(c.body, " ", "") {
+					t.Errorf("the result is %s", o.Result)
+				}
+			case string(o.ResultBase64) != c.body || o.MediaType != c.mediaType:
+				t.Errorf("the result is %s %q", o.MediaType, o.ResultBase64)
+			}
+		})
+	}
+}
+
+func TestResultThatIsNoLongerKeptIsGone(t *testing.T) {
+	store := newFaulty()
+	s := start(t, setup{store: store, async: &stethttp.AsyncOptions{}})
+	accepted := s.order("k", "{}")
+	s.run(stet.Completed, "{}")
+	store.skip.Add(int64(25 * time.Hour))
+	wantProblem(t, s.order("k", "{}", "Prefer", "wait=1"), 410, "result-expired")
+	wantProblem(t, s.status(accepted), 410, "result-expired")
+	wantAccepted(t, s.order("k", "{}"), true) // it was, and does not run again
+	s.wantNothingDue()
+	store.skip.Add(int64(30 * 24 * time.Hour))
+	wantProblem(t, s.status(accepted), 404, "operation-not-found")
+}
+
+func TestResultThatWasTooLargeIsGone(t *testing.T) {
+	s := start(t, setup{async: &stethttp.AsyncOptions{}, engine: stet.Options{Policy: stet.Policy{MaxResult: 10}}})
+	accepted := s.order("k", "{}")
+	s.run(stet.Completed, `"0123456789"`)
+	wantProblem(t, s.order("k", "{}", "Prefer", "wait=1"), 410, "result-expired")
+	wantProblem(t, s.status(accepted), 410, "result-expired")
+}
+
+func TestUnknownIsToldAsSuch(t *testing.T) {
+	store := newFaulty()
+	s := start(t, setup{store: store, async: &stethttp.AsyncOptions{}})
+	accepted := s.order("k", "{}")
+	s.take() // by a worker that dies
+	store.skip.Add(int64(time.Hour))
+	wantAccepted(t, s.order("k", "{}"), true) // parks it
+	r := s.order("k", "{}", "Prefer", "wait=9")
+	wantProblem(t, r, 504, "outcome-unknown")
+	if r.header.Get("Retry-After") != "" {
+		t.Error("Retry-After, although nobody is going to find it out")
+	}
+	r = s.status(accepted, "Prefer", "wait=9")
+	d := r.told(t)
+	if r.status != 200 || d.State != "unknown" || d.Outcome != nil || d.Problem == nil || d.Problem.Type != stethttp.DefaultProblemBase+"outcome-unknown" {
+		t.Errorf("%d %s", r.status, r.body)
+	}
+	wantProblem(t, s.cancel(accepted), 409, "not-cancellable")
+	verifies := start(t, setup{store: store, async: &stethttp.AsyncOptions{}, engine: stet.Options{Policy: stet.Policy{Verify: verifyUnknown}}})
+	r = verifies.order("k", "{}", "Prefer", "wait=0")
+	wantProblem(t, r, 504, "outcome-unknown")
+	if r.header.Get("Retry-After") != "5" {
+		t.Errorf("Retry-After %q", r.header.Get("Retry-After"))
+	}
+	finds := start(t, setup{store: store, async: &stethttp.AsyncOptions{}, engine: stet.Options{Policy: stet.Policy{Verify: verifyHappened}}})
+	wantReply(t, finds.order("k", "{}", "Prefer", "wait=0"), 201, "found", true)
+	wantReply(t, s.order("k", "{}", "Prefer", "wait=0"), 201, "found", true)
+}

@@ -1,0 +1,178 @@
+package stethttp
+
+import (
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+// Status returns the handler of the status resources, whose paths end with the
+// operation's ID. It shows an operation to its scope only, as m's Options.Scope
+// finds it for this request: to anybody else there is no such operation. An ID is
+// a digest and no secret.
+//
+// GET and HEAD are answered with 200 and a JSON object: the state, the attempts,
+// times, what the worker says of its progress, and once it has ended the outcome;
+// a failed one also with 200, because the status was found. "Prefer: wait=N" waits
+// for the end. With "Accept: text/event-stream" they are sent as server-sent
+// events: "status" whenever something has changed, which is looked for every
+// second, and "end" with the outcome. A stream lasts a minute at most; browsers
+// come back by themselves, and are told by 204 that there is nothing more. A
+// server's WriteTimeout does not end it.
+//
+// DELETE cancels an operation that no worker has begun: 200, and its outcome is
+// the problem operation-cancelled. One that runs is asked to end: 202. What has
+// ended stays as it is: 409. Where clients must not cancel, route only GET here.
+//
+// Browsers on other origins (CORS) need DELETE in Access-Control-Allow-Methods. An
+// EventSource sends no headers of the page's; where the scope is found by one, the
+// page must read the stream with fetch.
+//
+// A result that is no longer kept is a 410. The resource shows whatever the engine
+// keeps of a scope under an ID, also what was never accepted but run at once. What
+// a service does for itself, and clients must not see, belongs in a scope that is
+// no client's.
+func (a *Async) Status() http.Handler { return &statusResource{a} }
+
+type statusResource struct{ a *Async }
+
+// lookup is a request for the status of an operation.
+type lookup struct {
+	*call
+	a  *Async
+	id stet.ID
+}
+
+// ServeHTTP implements http.Handler.
+func (s *statusResource) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	m := s.a.m
+	c := &lookup{call: &call{guard: &guard{m: m}, w: w, r: r}, a: s.a}
+	w.Header().Add("Vary", "Accept, Prefer")
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodDelete:
+	default:
+		m.refuseMethod(w, http.MethodDelete, http.MethodGet, http.MethodHead)
+		return
+	}
+	if problem := c.findScope(); problem != nil {
+		m.refuse(w, problem, "", 0)
+		return
+	}
+	var ok bool
+	if c.id, ok = parseID(r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]); !ok {
+		m.refuse(w, &operationNotFound, "", 0)
+		return
+	}
+	c.prefer()
+	_, events := weigh(r.Header["Accept"], eventStream)
+	switch {
+	case r.Method == http.MethodDelete:
+		c.cancel()
+	case r.Method == http.MethodGet && events:
+		c.stream()
+	default:
+		c.get()
+	}
+}
+
+// parseID is strict: one resource has one URL.
+func parseID(text string) (id stet.ID, ok bool) {
+	b, err := hex.DecodeString(text)
+	if err != nil || len(b) != len(id) || strings.ToLower(text) != text {
+		return id, false
+	}
+	return stet.ID(b), true
+}
+
+// find looks the operation up, and waits for its end if the request prefers that.
+// It is false if the request has been answered.
+func (c *lookup) find() (st stet.Status, ok bool) {
+	var err error
+	if c.waits && c.wait > 0 {
+		st, err = c.a.await(c.call, c.id)
+	} else {
+		st, err = c.m.engine.Status(c.r.Context(), c.op.Scope, c.id)
+	}
+	return st, c.found(st, err)
+}
+
+// found answers in place of the status if there is none to tell.
+func (c *lookup) found(st stet.Status, err error) bool {
+	switch own, _ := errors.AsType[*stet.Error](err); {
+	case own != nil && errors.Is(own.Kind, stet.ErrDamaged):
+		c.unreadable(st, err)
+	case err != nil:
+		c.m.refuse(c.w, &statusUnavailable, "", retryAfter)
+	case st.Record.State == stet.None:
+		c.m.refuse(c.w, &operationNotFound, "", 0)
+	case st.Record.State.Settled() && c.a.missing(st) != nil:
+		c.m.refuse(c.w, c.a.missing(st), "", 0)
+	default:
+		return true
+	}
+	return false
+}
+
+func (c *lookup) get() {
+	if st, ok := c.find(); ok {
+		c.applied(st.Record.State.Settled())
+		c.tell(http.StatusOK, st)
+	}
+}
+
+// tell answers with the status.
+func (c *lookup) tell(status int, st stet.Status) {
+	h := c.w.Header()
+	h.Set("Content-Type", jsonType)
+	h.Set("Cache-Control", noStore)
+	if after := c.a.nextLook(st); after > 0 {
+		c.a.askAgain(h, after)
+	}
+	c.w.WriteHeader(status)
+	_, _ = c.w.Write(c.a.statusOf(st)) // a client that has left hears nothing
+}
+
+// nextLook is when something may have changed; 0 if nothing is going to.
+func (a *Async) nextLook(st stet.Status) time.Duration {
+	switch st.Record.State {
+	case stet.Accepted, stet.Running, stet.Retryable:
+		return a.retryAfter
+	case stet.Unknown:
+		return max(a.m.resolvedAfter(st.Op.Class), a.retryAfter)
+	default:
+		return 0
+	}
+}
+
+func (c *lookup) cancel() {
+	st, err := c.m.engine.Cancel(c.r.Context(), c.op.Scope, c.id)
+	if errors.Is(err, stet.ErrInvalid) { // it was not accepted, but runs
+		c.m.refuse(c.w, &notCancellable, "The operation is not one that can be cancelled.", 0)
+		return
+	}
+	if !c.found(st, err) {
+		return
+	}
+	if c.waits && c.wait > 0 && st.Record.State == stet.Running {
+		var ok bool
+		if st, ok = c.find(); !ok {
+			return
+		}
+	}
+	switch {
+	case cancelled(st):
+		c.applied(true)
+		c.tell(http.StatusOK, st)
+	case st.Record.State == stet.Running || st.Record.State == stet.Accepted:
+		c.applied(false)
+		c.tell(http.StatusAccepted, st)
+	case st.Record.State == stet.Unknown:
+		c.m.refuse(c.w, &notCancellable, "Whether the operation was executed is not known, and it does not run any more.", 0)
+	default:
+		c.m.refuse(c.w, &notCancellable, "", 0)
+	}
+}

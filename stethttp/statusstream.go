@@ -1,0 +1,103 @@
+package stethttp
+
+import (
+	"bytes"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+const (
+	eventStream = "text/event-stream"
+	// streamFor bounds a stream, so that a server can end; clients come back.
+	streamFor = time.Minute
+	// lookEvery is how often a stream looks what has changed: as often as
+	// progress is written.
+	lookEvery = time.Second
+	// beatEvery is how long a stream is silent at most, lest something on its
+	// way takes it for dead.
+	beatEvery = 15 * time.Second
+	// writeWithin is how long a client has to take an event.
+	writeWithin = 10 * time.Second
+	// lastEvent is the ID of the event that ends it all.
+	lastEvent = "end"
+)
+
+// stream sends the status as server-sent events (HTML Living Standard, section
+// 9.2) until the operation has ended, or for as long as a stream may last.
+func (c *lookup) stream() {
+	defer c.a.streams.Add(-1)
+	crowded := c.a.streams.Add(1) > int64(c.a.o.MaxStreams)
+	c.waits = false // it does, by itself
+	if c.r.Header.Get("Last-Event-Id") == lastEvent {
+		c.w.Header().Set("Cache-Control", noStore)
+		c.w.WriteHeader(http.StatusNoContent) // do not come back
+		return
+	}
+	st, ok := c.find()
+	if !ok {
+		return
+	}
+	h := c.w.Header()
+	h.Set("Content-Type", eventStream)
+	h.Set("Cache-Control", noStore)
+	h.Set("X-Accel-Buffering", "no") // nginx would hold events back
+	if c.r.ProtoMajor == 1 {
+		h.Set("Connection", "close") // the write deadline must not meet another request
+	}
+	s := &events{rc: http.NewResponseController(c.w), w: c.w}
+	if !s.send("retry: " + strconv.FormatInt(max(c.a.retryAfter, lookEvery).Milliseconds(), 10) + "\n\n") {
+		return
+	}
+	end := time.Now().Add(streamFor)
+	for c.tellEvent(s, st) && !crowded && time.Now().Before(end) {
+		select {
+		case <-c.r.Context().Done():
+			return
+		case <-c.a.ctx.Done():
+			return
+		case <-time.After(lookEvery):
+		}
+		if now, err := c.m.engine.Status(c.r.Context(), c.op.Scope, c.id); err == nil {
+			st = now
+		} // else it may be found out at the next look
+	}
+}
+
+// tellEvent sends what has changed since the event before. It is false when there
+// is nothing more to tell, or nobody to tell it to.
+func (c *lookup) tellEvent(s *events, st stet.Status) bool {
+	switch status := c.a.statusOf(st); {
+	case st.Record.State == stet.None:
+		return false // forgotten meanwhile
+	case st.Record.State.Settled():
+		s.send("id: " + lastEvent + "\nevent: end\ndata: " + string(status) + "\n")
+		return false
+	case !bytes.Equal(s.last, status):
+		s.last = status
+		return s.send("event: status\ndata: " + string(status) + "\n")
+	case time.Since(s.sent) >= beatEvery:
+		return s.send(":\n\n")
+	}
+	return true
+}
+
+// events are written to a client that may be slow.
+type events struct {
+	rc   *http.ResponseController
+	w    http.ResponseWriter
+	last []byte    // the status that it has seen
+	sent time.Time // when anything was written
+}
+
+// send is false if the client has left, or does not take it in time.
+func (s *events) send(text string) bool {
+	s.sent = time.Now()
+	_ = s.rc.SetWriteDeadline(s.sent.Add(writeWithin)) // where it cannot be set the server's own counts
+	if _, err := s.w.Write([]byte(text)); err != nil {
+		return false
+	}
+	return s.rc.Flush() == nil
+}
