@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -27,6 +28,25 @@ func Publisher(cl *kgo.Client) stetmsg.Publish {
 				}
 			}
 		}
-		return cl.ProduceSync(ctx, recs...).FirstErr()
+		return produce(ctx, cl, recs)
 	}
+}
+
+// produce returns when all records have been acknowledged or refused, or ctx has
+// ended. ProduceSync would then go on waiting for a broker, because the client
+// cannot take back a record that it has tried to send; such a one may still arrive.
+func produce(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (err error) {
+	ends := make(chan error, len(recs))
+	for _, rec := range recs {
+		cl.Produce(ctx, rec, func(_ *kgo.Record, err error) { ends <- err })
+	}
+	for range recs {
+		select {
+		case e := <-ends:
+			err = cmp.Or(err, e)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return err
 }

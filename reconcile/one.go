@@ -1,0 +1,219 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/stet-go/stet"
+)
+
+// Stage says when an Entry was written.
+type Stage string
+
+// The stages.
+const (
+	Begun  Stage = "begun"   // the verdict is about to be carried out
+	Done   Stage = "done"    // and was
+	Failed Stage = "failed"  // and was not: Entry.Err
+	Left   Stage = "left"    // nobody knows; nothing was changed
+	DryRun Stage = "dry run" // it would have been carried out
+)
+
+// Entry is a line of the audit. Beside Status.Op it has no key.
+type Entry struct {
+	Stage   Stage
+	Status  stet.Status // what was shown to the verifier
+	Verdict stet.State  // what becomes of it, see stet.Verdict.State
+	Err     error       // why it failed, or could not be verified
+}
+
+// one looks into one record.
+func (p *pass) one(ctx context.Context, shown stet.Record) {
+	r := p.r
+	st, err := r.look(ctx, shown.ID)
+	if err == nil && (!dead(st.Record) && !r.waited(shown, st.Record) || st.Record.Fence != shown.Fence) {
+		p.add(func(rep *Report) { rep.Looked++; rep.Changed++ })
+		return
+	}
+	if err != nil {
+		p.fail(ctx, stet.Status{Record: shown}, err)
+		return
+	}
+	if r.o.Select != nil && !r.o.Select(st) || !r.pace.wait(ctx) {
+		return
+	}
+	class := st.Op.Class
+	if st.Op.Key == "" && r.o.Class != nil {
+		class = r.o.Class(st.Record)
+	}
+	policy, ok := r.engine.Policy(class)
+	if !ok {
+		p.fail(ctx, st, fmt.Errorf("there is no class %q among Options.Classes", class))
+		return
+	}
+	verdict, err := r.decide(ctx, st, policy)
+	switch {
+	case ctx.Err() != nil:
+		return // what was cut short is no verdict
+	case err != nil:
+		r.event(ctx, st, class, err)
+		r.park(ctx, st, class)
+		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Verdict: stet.Unknown, Err: err})
+		p.fail(ctx, st, err)
+	case verdict.State() == stet.Unknown:
+		r.park(ctx, st, class)
+		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Verdict: stet.Unknown})
+		p.add(func(rep *Report) { rep.Looked++; rep.Left++ })
+	default:
+		p.carryOut(ctx, st, class, verdict)
+	}
+}
+
+// carryOut does what the verdict says.
+func (p *pass) carryOut(ctx context.Context, st stet.Status, class string, v stet.Verdict) {
+	r, to := p.r, v.State()
+	// While the verifier looked, another process may have been told the same.
+	if now, err := r.engine.Store().Read(ctx, st.Record.ID); err == nil && (now.Fence != st.Record.Fence || !dead(now) && now.State != st.Record.State) {
+		p.add(func(rep *Report) { rep.Looked++; rep.Changed++ })
+		return
+	}
+	if r.o.DryRun {
+		_ = r.audit(ctx, Entry{Stage: DryRun, Status: st, Verdict: to})
+		p.add(func(rep *Report) { rep.Looked++; rep.count(to) })
+		return
+	}
+	if err := r.audit(ctx, Entry{Stage: Begun, Status: st, Verdict: to}); err != nil {
+		p.fail(ctx, st, fmt.Errorf("it could not be written down: %w", err))
+		return
+	}
+	var err error
+	if st.Record.State == stet.Accepted {
+		err = r.expire(ctx, st)
+	} else {
+		err = r.engine.Resolve(ctx, st.Record, class, v)
+	}
+	if err != nil {
+		_ = r.audit(ctx, Entry{Stage: Failed, Status: st, Verdict: to, Err: err})
+		if errors.Is(err, stet.ErrFenced) || errors.Is(err, stet.ErrInFlight) {
+			p.add(func(rep *Report) { rep.Looked++; rep.Changed++ })
+			return
+		}
+		p.fail(ctx, st, err)
+		return
+	}
+	_ = r.audit(ctx, Entry{Stage: Done, Status: st, Verdict: to})
+	p.add(func(rep *Report) { rep.Looked++; rep.count(to) })
+}
+
+func (p *pass) add(f func(*Report)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f(&p.report)
+}
+
+func (p *pass) fail(ctx context.Context, st stet.Status, err error) {
+	p.r.o.ErrorLog.WarnContext(ctx, "reconcile: an operation is left as it is", slog.String("id", st.Record.ID.String()), slog.Any("error", err))
+	p.add(func(rep *Report) { rep.Looked++; rep.Errors++ })
+}
+
+func (r *Reconciler) audit(ctx context.Context, e Entry) error {
+	if r.o.Audit == nil {
+		return nil
+	}
+	return r.o.Audit(ctx, e)
+}
+
+// look reads a record as it is now.
+func (r *Reconciler) look(ctx context.Context, id stet.ID) (stet.Status, error) {
+	if _, ok := r.engine.Store().(stet.WorkStore); ok {
+		return r.engine.Lookup(ctx, id)
+	}
+	rec, err := r.engine.Store().Read(ctx, id)
+	rec.Result = nil
+	return stet.Status{Record: rec}, err
+}
+
+// dead reports whether a record's run is dead.
+func dead(rec stet.Record) bool {
+	return rec.State == stet.Unknown || rec.State == stet.Running && rec.LeaseLeft <= 0
+}
+
+// waited reports whether a record that was found to have waited too long still is
+// the same.
+func (r *Reconciler) waited(shown, now stet.Record) bool {
+	return shown.State == stet.Accepted && now.State == stet.Accepted
+}
+
+// decide asks who may know, and then the policy.
+func (r *Reconciler) decide(ctx context.Context, st stet.Status, p stet.Policy) (v stet.Verdict, err error) {
+	if st.Record.State == stet.Accepted { // nobody has to be asked
+		if p.Stale == stet.StaleFail && st.Doubt == "" {
+			v = stet.ItHappened(stet.Outcome{State: stet.Failed})
+		}
+		return v, nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, p.VerifyTimeout)
+	defer cancel()
+	if r.o.Verify != nil {
+		v, err = r.o.Verify(bounded, st)
+	}
+	if err == nil && v.State() == stet.Unknown && p.Verify != nil && st.Op.Key != "" {
+		rec := st.Record
+		v, err = p.Verify(bounded, stet.Unresolved{Op: st.Op, Fence: rec.Fence, Attempt: rec.Attempt, ClaimedAt: rec.ClaimedAt})
+	}
+	switch {
+	case err != nil:
+		return v, fmt.Errorf("verify: %w", err)
+	case v.State() == stet.None || v.State() == stet.Running || v.State() == stet.Accepted:
+		return v, fmt.Errorf("verify: the outcome's state is %v, neither completed nor failed", v.State())
+	case v.State() != stet.Unknown:
+		return v, nil
+	case p.Stale == stet.StaleTakeOver:
+		return stet.ItDidNotHappen(), nil
+	case p.Stale == stet.StaleFail:
+		return stet.ItHappened(stet.Outcome{State: stet.Failed}), nil
+	}
+	return v, nil
+}
+
+// event tells the engine's observer that a verifier failed.
+func (r *Reconciler) event(ctx context.Context, st stet.Status, class string, err error) {
+	rec := st.Record
+	r.engine.Observe(ctx, stet.Event{Kind: stet.EventResolved, ID: rec.ID, Class: class, State: stet.Unknown, Fence: rec.Fence, Attempt: rec.Attempt, Err: err})
+}
+
+// park makes a run unknown whose lease has run out, as a claim does, and tells the
+// engine's observer.
+func (r *Reconciler) park(ctx context.Context, st stet.Status, class string) {
+	rec := st.Record
+	if r.o.DryRun || rec.State != stet.Running {
+		return
+	}
+	req := stet.ClaimRequest{ID: rec.ID, Scope: rec.Scope, Fingerprint: rec.Fingerprint, Owner: stet.NewOwner(), Lease: stet.MinLease}
+	now, err := r.engine.Store().Claim(ctx, req)
+	switch {
+	case err != nil: // the store's sweep does it
+	case now.State == stet.Running && now.Owner == req.Owner: // it was released this very moment
+		p, _ := r.engine.Policy(class)
+		if err := r.engine.Store().Release(context.WithoutCancel(ctx), now.Claim(), p.Retention); err != nil {
+			r.o.ErrorLog.WarnContext(ctx, "reconcile: a claim was not given back; it will be parked", slog.String("id", rec.ID.String()), slog.Any("error", err))
+		}
+	case now.State == stet.Unknown && now.Fence == rec.Fence:
+		r.engine.Observe(ctx, stet.Event{Kind: stet.EventParked, ID: rec.ID, Class: class, State: stet.Unknown, Fence: rec.Fence, Attempt: rec.Attempt})
+	}
+}
+
+// expire fails an operation that has waited too long: it takes it, as a worker
+// does, so that no other runs it.
+func (r *Reconciler) expire(ctx context.Context, st stet.Status) error {
+	run, err := r.engine.Take(ctx, stet.Item{ID: st.Record.ID, Class: st.Op.Class, Name: st.Name})
+	switch {
+	case err != nil:
+		return err
+	case run.Replayed():
+		return &stet.Error{Kind: stet.ErrFenced, Execution: stet.MayHaveExecuted, Cause: errors.New("it has ended meanwhile")}
+	}
+	return run.Settle(ctx, stet.Outcome{State: stet.Failed})
+}

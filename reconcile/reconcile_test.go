@@ -1,0 +1,466 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/reconcile"
+	"github.com/stet-go/stet/store/memory"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(rig.Main(m)) }
+
+var ctx = context.Background()
+
+// bench is an engine on a store in memory, in a bubble of its own time.
+type bench struct {
+	t      *testing.T
+	store  *memory.Store
+	engine *stet.Engine
+	events []stet.Event
+}
+
+func inMemory(t *testing.T, o stet.Options, f func(t *testing.T, b *bench)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := &bench{t: t, store: memory.New(memory.Options{})}
+		var mu sync.Mutex
+		o.SweepEvery = -1
+		o.Observer = stet.ObserverFunc(func(_ context.Context, ev stet.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			b.events = append(b.events, ev)
+		})
+		var err error
+		if b.engine, err = stet.New(b.store, o); err != nil {
+			t.Fatal(err)
+		}
+		defer b.engine.Close()
+		f(t, b)
+	})
+}
+
+func (b *bench) op(key, class string) stet.Op { return stet.Op{Scope: "shop", Key: key, Class: class} }
+
+// parked returns an operation of which nobody knows what became.
+func (b *bench) parked(key, class string) stet.ID {
+	b.t.Helper()
+	run, err := b.engine.Begin(ctx, b.op(key, class))
+	must(b.t, err)
+	must(b.t, run.Park(ctx))
+	return run.ID()
+}
+
+// lapsed returns an operation whose owner is no more.
+func (b *bench) lapsed(key string) stet.ID {
+	b.t.Helper()
+	id := b.engine.ID("shop", key)
+	_, err := b.store.Claim(ctx, stet.ClaimRequest{ID: id, Scope: stet.DigestScope("", "shop"), Owner: stet.NewOwner(), Lease: time.Second})
+	must(b.t, err)
+	time.Sleep(2 * time.Second)
+	return id
+}
+
+func (b *bench) accepted(key, class string) stet.ID {
+	b.t.Helper()
+	st, err := b.engine.Accept(ctx, b.op(key, class), stet.Work{Name: "ship"})
+	must(b.t, err)
+	return st.Record.ID
+}
+
+// taken is accepted, and parked by a worker.
+func (b *bench) taken(key, class string) stet.ID {
+	b.t.Helper()
+	id := b.accepted(key, class)
+	run, err := b.engine.Take(ctx, stet.Item{ID: id, Class: class, Name: "ship"})
+	must(b.t, err)
+	must(b.t, run.Park(ctx))
+	return id
+}
+
+func (b *bench) record(id stet.ID) stet.Record {
+	b.t.Helper()
+	rec, err := b.store.Read(ctx, id)
+	must(b.t, err)
+	return rec
+}
+
+func (b *bench) is(id stet.ID, want stet.State) {
+	b.t.Helper()
+	if got := b.record(id).State; got != want {
+		b.t.Errorf("the record is %v; want %v", got, want)
+	}
+}
+
+func (b *bench) pass(o reconcile.Options) reconcile.Report {
+	b.t.Helper()
+	o.ErrorLog = slog.New(slog.DiscardHandler)
+	r, err := reconcile.New(b.engine, o)
+	must(b.t, err)
+	report, err := r.Pass(ctx)
+	must(b.t, err)
+	return report
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// says is a verifier with one answer.
+func says(v stet.Verdict) reconcile.Verifier {
+	return func(context.Context, stet.Status) (stet.Verdict, error) { return v, nil }
+}
+
+var happened = stet.ItHappened(stet.Outcome{State: stet.Completed, Result: []byte(`"shipped"`)})
+
+func TestVerdictsAreCarriedOut(t *testing.T) {
+	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
+		lapsed := b.lapsed("lapsed")
+		did, didNot, unknown := b.parked("did", ""), b.parked("did not", ""), b.parked("unknown", "")
+		waits, failed := b.taken("waits", ""), b.parked("failed", "")
+		verdicts := map[stet.ID]stet.Verdict{lapsed: happened, did: happened, didNot: stet.ItDidNotHappen(), waits: stet.ItDidNotHappen(),
+			failed: stet.ItHappened(stet.Outcome{State: stet.Failed, Result: []byte(`"declined"`)})}
+		got := b.pass(reconcile.Options{Verify: func(_ context.Context, st stet.Status) (stet.Verdict, error) {
+			return verdicts[st.Record.ID], nil
+		}})
+		b.is(lapsed, stet.Completed)
+		b.is(did, stet.Completed)
+		b.is(didNot, stet.Retryable)
+		b.is(unknown, stet.Unknown)
+		b.is(waits, stet.Accepted)
+		b.is(failed, stet.Failed)
+		if want := (reconcile.Report{Looked: 6, Completed: 2, Failed: 1, Again: 2, Left: 1}); got != want {
+			t.Errorf("%+v; want %+v", got, want)
+		}
+		if items, err := b.engine.Due(ctx, 10, time.Minute); err != nil || len(items) != 1 {
+			t.Error("what did not happen is not handed out again", items, err)
+		}
+	})
+}
+
+func TestVerifierIsToldWhatWasAskedFor(t *testing.T) {
+	inMemory(t, stet.Options{Classes: map[string]stet.Policy{"slow": {}}}, func(t *testing.T, b *bench) {
+		b.taken("Emma", "slow")
+		b.pass(reconcile.Options{Verify: func(_ context.Context, st stet.Status) (stet.Verdict, error) {
+			if st.Op.Scope != "shop" || st.Op.Key != "Emma" || st.Op.Class != "slow" || st.Name != "ship" || st.Record.Attempt != 1 || st.Record.Fence == 0 {
+				t.Errorf("%+v", st)
+			}
+			return stet.CannotKnow(), nil
+		}})
+	})
+}
+
+func TestLiveAndSettledRecordsAreNotTouched(t *testing.T) {
+	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
+		run, err := b.engine.Begin(ctx, b.op("live", ""))
+		must(t, err)
+		settled, err := b.engine.Begin(ctx, b.op("settled", ""))
+		must(t, err)
+		must(t, settled.Settle(ctx, stet.Outcome{State: stet.Completed}))
+		waits := b.accepted("waits", "")
+		if got := b.pass(reconcile.Options{Verify: says(stet.ItDidNotHappen())}); got != (reconcile.Report{}) {
+			t.Errorf("%+v", got)
+		}
+		b.is(waits, stet.Accepted)
+		must(t, run.Settle(ctx, stet.Outcome{State: stet.Completed}))
+	})
+}
+
+func TestVerdictAboutARecordThatHasChangedIsRefused(t *testing.T) {
+	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
+		id := b.parked("a", "")
+		got := b.pass(reconcile.Options{Verify: func(_ context.Context, st stet.Status) (stet.Verdict, error) {
+			// While the processor is asked, an operator is faster, and a retry runs.
+			must(t, b.engine.Resolve(ctx, st.Record, "", stet.ItDidNotHappen()))
+			run, err := b.engine.Begin(ctx, b.op("a", ""))
+			must(t, err)
+			must(t, run.Park(ctx))
+			return happened, nil
+		}})
+		b.is(id, stet.Unknown)
+		if got.Changed != 1 || got.Completed != 0 {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+func TestVerifierThatFailsDecidesNothing(t *testing.T) {
+	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.StaleFail}}, func(t *testing.T, b *bench) {
+		id := b.parked("a", "")
+		b.events = nil
+		got := b.pass(reconcile.Options{Verify: func(context.Context, stet.Status) (stet.Verdict, error) {
+			return happened, errors.New("the processor is down")
+		}})
+		b.is(id, stet.Unknown)
+		if got.Errors != 1 || len(b.events) != 1 || b.events[0].Kind != stet.EventResolved || b.events[0].Err == nil {
+			t.Errorf("%+v, %+v", got, b.events)
+		}
+		if got := b.pass(reconcile.Options{Verify: says(stet.ItHappened(stet.Outcome{State: stet.Running}))}); got.Errors != 1 {
+			t.Errorf("a verdict that is none: %+v", got)
+		}
+		b.is(id, stet.Unknown)
+	})
+}
+
+func TestVerifierHasTheTimeOfItsPolicy(t *testing.T) {
+	inMemory(t, stet.Options{Policy: stet.Policy{VerifyTimeout: time.Minute}}, func(t *testing.T, b *bench) {
+		id := b.parked("a", "")
+		began := time.Now()
+		b.pass(reconcile.Options{Verify: func(ctx context.Context, _ stet.Status) (stet.Verdict, error) {
+			<-ctx.Done()
+			return stet.Verdict{}, ctx.Err()
+		}})
+		if took := time.Since(began); took != time.Minute {
+			t.Errorf("it had %v", took)
+		}
+		b.is(id, stet.Unknown)
+	})
+}
+
+func TestPolicyDecidesWhatNobodyKnows(t *testing.T) {
+	verify := func(_ context.Context, u stet.Unresolved) (stet.Verdict, error) {
+		if u.Op.Key != "accepted" || u.Fence == 0 || u.Attempt != 1 {
+			return stet.Verdict{}, errors.New("asked about something else")
+		}
+		return happened, nil
+	}
+	o := stet.Options{Classes: map[string]stet.Policy{
+		"again": {Stale: stet.StaleTakeOver}, "fail": {Stale: stet.StaleFail}, "park": {Stale: stet.StalePark}, "verify": {Verify: verify, Stale: stet.StaleFail},
+	}}
+	for class, want := range map[string]struct{ sync, accepted stet.State }{
+		"again":  {stet.Retryable, stet.Accepted},
+		"fail":   {stet.Failed, stet.Failed},
+		"park":   {stet.Unknown, stet.Unknown},
+		"verify": {stet.Failed, stet.Completed}, // a record does not have the key that Verify is asked about
+	} {
+		t.Run(class, func(t *testing.T) {
+			inMemory(t, o, func(t *testing.T, b *bench) {
+				direct, accepted := b.parked("direct", class), b.taken("accepted", class)
+				b.pass(reconcile.Options{Class: func(stet.Record) string { return class }})
+				b.is(direct, want.sync)
+				b.is(accepted, want.accepted)
+				if rec := b.record(direct); want.sync == stet.Failed && class == "fail" {
+					_, err := b.engine.Begin(ctx, b.op("direct", class))
+					if err != nil || rec.Gone {
+						t.Error(err)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestStoredTimeoutIsWhatAStaleFailureIs(t *testing.T) {
+	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.StaleFail}}, func(t *testing.T, b *bench) {
+		b.parked("a", "")
+		b.pass(reconcile.Options{})
+		_, err := stet.Do(ctx, b.engine, b.op("a", ""), func(context.Context) (int, error) { return 0, nil })
+		if !errors.Is(err, stet.ErrFailed) || stet.ExecutionOf(err) != stet.MayHaveExecuted {
+			t.Error(err)
+		}
+	})
+}
+
+func TestLapsedRunThatNobodyKnowsAboutIsParkedWithAnEvent(t *testing.T) {
+	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
+		id := b.lapsed("a")
+		b.events = nil
+		if got := b.pass(reconcile.Options{ParkedOnly: true}); got != (reconcile.Report{}) || len(b.events) > 0 {
+			t.Errorf("%+v", got)
+		}
+		b.pass(reconcile.Options{})
+		b.is(id, stet.Unknown)
+		if len(b.events) != 1 || b.events[0].Kind != stet.EventParked || b.events[0].ID != id {
+			t.Errorf("%+v", b.events)
+		}
+	})
+}
+
+func TestWhatWasAcceptedTooLongAgoFailsWhereThePolicySaysSo(t *testing.T) {
+	o := stet.Options{Classes: map[string]stet.Policy{"fail": {Stale: stet.StaleFail}, "again": {Stale: stet.StaleTakeOver}}}
+	inMemory(t, o, func(t *testing.T, b *bench) {
+		fail, again := b.accepted("a", "fail"), b.accepted("b", "again")
+		time.Sleep(time.Hour)
+		young := b.accepted("c", "fail")
+		got := b.pass(reconcile.Options{AcceptedFor: 30 * time.Minute})
+		b.is(fail, stet.Failed)
+		b.is(again, stet.Accepted)
+		b.is(young, stet.Accepted)
+		if got.Failed != 1 || got.Left != 1 {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+func TestDryRunChangesNothing(t *testing.T) {
+	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
+		ids := []stet.ID{b.lapsed("a"), b.parked("b", ""), b.taken("c", "")}
+		before := []stet.Record{b.record(ids[0]), b.record(ids[1]), b.record(ids[2])}
+		b.events = nil
+		var stages []reconcile.Stage
+		o := reconcile.Options{DryRun: true, Concurrency: 1, Verify: says(happened), Audit: func(_ context.Context, e reconcile.Entry) error {
+			stages = append(stages, e.Stage)
+			return nil
+		}}
+		got := b.pass(o)
+		o.Verify = nil
+		b.pass(o)
+		for i, id := range ids {
+			if now := b.record(id); now.State != before[i].State || now.Fence != before[i].Fence {
+				t.Errorf("%+v became %+v", before[i], now)
+			}
+		}
+		if got.Completed != 3 || len(b.events) != 0 || len(stages) != 6 || stages[0] != reconcile.DryRun {
+			t.Errorf("%+v, %v, %v", got, b.events, stages)
+		}
+	})
+}
+
+func TestWhatCannotBeWrittenDownIsNotDone(t *testing.T) {
+	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
+		id := b.parked("a", "")
+		full := true
+		var entries []reconcile.Entry
+		o := reconcile.Options{Verify: says(happened), Audit: func(_ context.Context, e reconcile.Entry) error {
+			if full {
+				return errors.New("the disk is full")
+			}
+			entries = append(entries, e)
+			return nil
+		}}
+		if got := b.pass(o); got.Errors != 1 {
+			t.Errorf("%+v", got)
+		}
+		b.is(id, stet.Unknown)
+		full = false
+		b.pass(o)
+		b.is(id, stet.Completed)
+		if len(entries) != 2 || entries[0].Stage != reconcile.Begun || entries[1].Stage != reconcile.Done || entries[1].Verdict != stet.Completed {
+			t.Errorf("%+v", entries)
+		}
+	})
+}
+
+func TestRateAndConcurrencyAreBounded(t *testing.T) {
+	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
+		for i := range 50 {
+			b.parked(strconv.Itoa(i), "")
+		}
+		var at, most atomic.Int64
+		began := time.Now()
+		b.pass(reconcile.Options{Rate: 10, Concurrency: 3, Verify: func(context.Context, stet.Status) (stet.Verdict, error) {
+			most.Store(max(most.Load(), at.Add(1)))
+			time.Sleep(time.Second)
+			at.Add(-1)
+			return stet.CannotKnow(), nil
+		}})
+		if took := time.Since(began); most.Load() != 3 || took < 16*time.Second {
+			t.Errorf("%d at a time, in %v", most.Load(), took)
+		}
+		began = time.Now()
+		b.pass(reconcile.Options{Rate: 10, Concurrency: 50})
+		if took := time.Since(began); took < 4900*time.Millisecond || took > 6*time.Second {
+			t.Errorf("50 at 10 a second took %v", took)
+		}
+	})
+}
+
+func TestPassLooksOnlyWhereItIsTold(t *testing.T) {
+	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
+		other, err := b.engine.Begin(ctx, stet.Op{Scope: "bank", Key: "a"})
+		must(t, err)
+		must(t, other.Park(ctx))
+		b.parked("old", "")
+		time.Sleep(time.Hour)
+		b.parked("young", "")
+		for name, c := range map[string]struct {
+			o    reconcile.Options
+			want int
+		}{
+			"all":    {reconcile.Options{}, 3},
+			"scope":  {reconcile.Options{Scope: stet.DigestScope("", "shop")}, 2},
+			"older":  {reconcile.Options{OlderThan: time.Minute}, 2},
+			"parked": {reconcile.Options{ParkedOnly: true}, 3},
+			"select": {reconcile.Options{Select: func(st stet.Status) bool { return st.Record.ID == other.ID() }}, 1},
+		} {
+			if got := b.pass(c.o); got.Left != c.want {
+				t.Errorf("%s: %+v", name, got)
+			}
+		}
+	})
+}
+
+func TestPassEndsWithItsContext(t *testing.T) {
+	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.StaleFail}}, func(t *testing.T, b *bench) {
+		ids := []stet.ID{b.parked("a", ""), b.parked("b", "")}
+		ctx, cancel := context.WithCancel(ctx)
+		r, err := reconcile.New(b.engine, reconcile.Options{Concurrency: 1, Verify: func(context.Context, stet.Status) (stet.Verdict, error) {
+			cancel()
+			return stet.CannotKnow(), nil
+		}})
+		must(t, err)
+		if _, err := r.Pass(ctx); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		for _, id := range ids {
+			b.is(id, stet.Unknown) // a verdict that was cut short is none
+		}
+		must(t, r.Run(ctx))
+	})
+}
+
+func TestRunComesBack(t *testing.T) {
+	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
+		id := b.parked("a", "")
+		ctx, cancel := context.WithCancel(ctx)
+		asked := 0
+		r, err := reconcile.New(b.engine, reconcile.Options{ErrorLog: slog.New(slog.DiscardHandler), Verify: func(context.Context, stet.Status) (stet.Verdict, error) {
+			if asked++; asked < 5 {
+				return stet.CannotKnow(), nil
+			}
+			return happened, nil
+		}})
+		must(t, err)
+		done := make(chan error)
+		go func() { done <- r.Run(ctx) }()
+		time.Sleep(10 * time.Minute)
+		b.is(id, stet.Completed)
+		cancel()
+		must(t, <-done)
+	})
+}
+
+func TestWrongOptionsAreRefused(t *testing.T) {
+	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
+		_, noEngine := reconcile.New(nil, reconcile.Options{})
+		_, negative := reconcile.New(b.engine, reconcile.Options{OlderThan: -1})
+		blind, err := stet.New(struct{ stet.Store }{b.store}, stet.Options{SweepEvery: -1})
+		must(t, err)
+		defer blind.Close()
+		_, noBrowser := reconcile.New(blind, reconcile.Options{})
+		for name, err := range map[string]error{"no engine": noEngine, "negative": negative, "no browser": noBrowser} {
+			if !errors.Is(err, stet.ErrInvalid) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		id := b.parked("a", "")
+		if got := b.pass(reconcile.Options{Class: func(stet.Record) string { return "nowhere" }}); got.Errors != 1 {
+			t.Errorf("%+v", got)
+		}
+		b.is(id, stet.Unknown)
+	})
+}

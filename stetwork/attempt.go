@@ -1,0 +1,288 @@
+package stetwork
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/fault"
+)
+
+var (
+	errStopped   = fmt.Errorf("stetwork: the worker is shutting down: %w", stet.ErrClosed)
+	errExhausted = errors.New("it was tried as often as Options.MaxAttempts allows, and no run came to an end")
+)
+
+// Do runs an accepted operation, if it is still to be run, and returns when that
+// has ended: whatever consumes a Queue calls it. It waits until fewer than
+// Options.Concurrency operations run. It begins no run after ctx has ended, but
+// ends the one it has begun.
+//
+// nil says that the queue is done with the item: the operation has an outcome, runs
+// elsewhere, waits for an operator, or is going to be handed out again, for which
+// Run has to be running somewhere. An error says that it could not be looked at,
+// and is worth delivering again soon, here or elsewhere; if the queue does not, it
+// is handed out again later. It is an *stet.Error of kind stet.ErrStore,
+// stet.ErrClosed (the worker shuts down, or ctx has ended) or stet.ErrInvalid
+// (nothing here handles operations of that name or class).
+func (w *Worker) Do(ctx context.Context, it stet.Item) error {
+	if !w.enter() {
+		return closed(errStopped)
+	}
+	defer w.active.Done()
+	select {
+	case w.slots <- struct{}{}:
+		defer w.free()
+	case <-w.stopping:
+		return closed(errStopped)
+	case <-ctx.Done():
+		return closed(context.Cause(ctx))
+	}
+	return w.do(ctx, it)
+}
+
+func closed(cause error) error {
+	return &stet.Error{Kind: stet.ErrClosed, Execution: stet.NotExecuted, Cause: cause}
+}
+
+// free gives a slot back.
+func (w *Worker) free() {
+	<-w.slots
+	select {
+	case w.freed <- struct{}{}:
+	default:
+	}
+}
+
+// enter begins something that Shutdown waits for; false if it has been called.
+func (w *Worker) enter() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stopped {
+		return false
+	}
+	w.active.Add(1)
+	return true
+}
+
+// do is Do for a caller that has a slot.
+func (w *Worker) do(ctx context.Context, it stet.Item) error {
+	h, ok := w.handler(it.Name)
+	if !ok {
+		return invalid("no handler is registered for %.40q", it.Name)
+	}
+	run, err := w.engine.Take(ctx, it)
+	switch {
+	case err != nil:
+		return w.refused(ctx, it, err)
+	case run.Replayed():
+		return nil
+	}
+	a := &attempt{w: w, run: run, h: h, name: it.Name, log: w.o.ErrorLog.With(slog.String("name", it.Name), slog.String("id", it.ID.String()), slog.Int("attempt", run.Attempt()))}
+	a.perform(ctx)
+	return nil
+}
+
+// refused is Do's answer about an operation that was not taken.
+func (w *Worker) refused(ctx context.Context, it stet.Item, err error) error {
+	e, ok := errors.AsType[*stet.Error](err)
+	if !ok {
+		return err
+	}
+	//nolint:errorlint // the kind is a sentinel, as made
+	switch e.Kind {
+	case stet.ErrStore, stet.ErrClosed, stet.ErrInvalid:
+		return err
+	case stet.ErrDamaged:
+		w.o.ErrorLog.ErrorContext(ctx, "stetwork: an operation cannot be read", slog.String("name", it.Name), slog.String("id", it.ID.String()), slog.Any("error", err))
+	}
+	return nil
+}
+
+// attempt is one run of an operation.
+type attempt struct {
+	w      *Worker
+	run    *stet.Run
+	h      handler
+	name   string
+	log    *slog.Logger
+	ctx    context.Context // the handler's
+	cancel context.CancelCauseFunc
+}
+
+// perform calls the handler, and ends the run.
+func (a *attempt) perform(ctx context.Context) {
+	switch {
+	case a.run.Record().Cancelling:
+		a.giveUp(ctx, stet.ErrCancelled)
+		return
+	case a.w.o.MaxAttempts > 0 && a.run.Attempt() > a.w.o.MaxAttempts: // its runs died, one after the other
+		a.giveUp(ctx, errExhausted)
+		return
+	}
+	a.ctx, a.cancel = context.WithCancelCause(a.run.Context())
+	defer a.cancel(nil)
+	a.w.mu.Lock()
+	a.w.running[a] = struct{}{}
+	a.w.mu.Unlock()
+	defer func() {
+		a.w.mu.Lock()
+		delete(a.w.running, a)
+		a.w.mu.Unlock()
+	}()
+	defer a.heed()()
+	returned := false
+	defer func() {
+		if !returned { // runtime.Goexit
+			a.end(ctx, nil, panicked{})
+		}
+	}()
+	fault.At(fault.HandlerBefore)
+	done, value, err := a.call(ctx)
+	fault.At(fault.HandlerAfter)
+	returned = true
+	if !done {
+		a.end(ctx, value, err)
+	}
+}
+
+// call calls the handler. A panic is an error.
+func (a *attempt) call(ctx context.Context) (done bool, value any, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			a.log.ErrorContext(ctx, "stetwork: a handler panicked", slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
+			done, value, err = false, nil, panicked{}
+		}
+	}()
+	return a.h.run(a.ctx, a.run)
+}
+
+// heed ends the handler's context when the operation's cancellation is asked for,
+// until stop is called, which waits for the last look. Short handlers pay for a
+// timer only.
+func (a *attempt) heed() (stop func()) {
+	every := a.w.o.CancelEvery
+	if every <= 0 {
+		return func() {}
+	}
+	over := make(chan struct{})
+	done := make(chan struct{})
+	timer := time.AfterFunc(every, func() { // its goroutine ends with stop
+		defer close(done)
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			if asked, err := a.run.Cancelling(a.run.Context()); err == nil && asked {
+				a.cancel(stet.ErrCancelled)
+				return
+			}
+			select {
+			case <-tick.C:
+			case <-over:
+				return
+			}
+		}
+	})
+	return func() {
+		close(over)
+		if !timer.Stop() {
+			<-done
+		}
+	}
+}
+
+// end ends a run whose handler has returned without making an outcome durable.
+func (a *attempt) end(ctx context.Context, value any, err error) {
+	nothing := a.run.SaysNothingHappened()
+	if a.run.SaysOutcomeUnknown() && (!a.h.again || a.doubtful(ctx)) {
+		a.park(ctx, err)
+		return
+	}
+	if err == nil && !nothing && !a.run.SaysOutcomeUnknown() {
+		out, encoding := stet.OutcomeOf(value, nil)
+		if encoding != nil {
+			a.log.ErrorContext(ctx, "stetwork: the result of an operation is not kept", slog.Any("error", encoding))
+		}
+		a.settle(ctx, out)
+		return
+	}
+	if err == nil {
+		err = errDeclared
+	}
+	_, theirs := errors.AsType[*stet.Error](err)
+	harmless := nothing || is[undone](err) || !theirs && errors.Is(err, stet.ErrRetryable)
+	cause := context.Cause(a.ctx)
+	switch {
+	case errors.Is(cause, stet.ErrCancelled):
+		a.giveUp(ctx, stet.ErrCancelled)
+	case is[permanent](err):
+		a.fail(ctx, err)
+	case errors.Is(cause, stet.ErrClosed) && (harmless || a.h.again): // it is not to blame
+		a.giveBack(ctx, 0, err)
+	case harmless || a.h.again:
+		a.retry(ctx, err)
+	case cause != nil || is[panicked](err):
+		a.park(ctx, err)
+	default:
+		a.fail(ctx, err)
+	}
+}
+
+// retry gives the operation back for another attempt, if one is left.
+func (a *attempt) retry(ctx context.Context, err error) {
+	n := a.run.Attempt()
+	switch cancelling, _ := a.run.Cancelling(ctx); {
+	case cancelling:
+		a.giveUp(ctx, stet.ErrCancelled)
+	case a.w.o.MaxAttempts > 0 && n >= a.w.o.MaxAttempts:
+		a.giveUp(ctx, err)
+	default:
+		a.giveBack(ctx, min(max(a.w.o.Backoff(n), 0), stet.MaxDelay), err)
+	}
+}
+
+// giveUp fails the operation, unless an earlier attempt has left it in doubt: then
+// failed is not what it is.
+func (a *attempt) giveUp(ctx context.Context, err error) {
+	if a.doubtful(ctx) {
+		a.park(ctx, err)
+		return
+	}
+	a.fail(ctx, err)
+}
+
+// doubtful reports whether a step that must not be repeated was begun and not
+// ended, as far as can be found out.
+func (a *attempt) doubtful(ctx context.Context) bool {
+	st, err := a.w.engine.Lookup(ctx, a.run.ID())
+	return err != nil || st.Doubt != ""
+}
+
+func (a *attempt) giveBack(ctx context.Context, after time.Duration, why error) {
+	a.log.WarnContext(ctx, "stetwork: an operation will be run again", slog.Duration("after", after), slog.Any("error", why))
+	a.told(ctx, a.run.Return(ctx, after))
+}
+
+func (a *attempt) fail(ctx context.Context, err error) {
+	a.log.ErrorContext(ctx, "stetwork: an operation failed", slog.Any("error", err))
+	out, _ := stet.OutcomeOf(nil, err)
+	a.settle(ctx, out)
+}
+
+func (a *attempt) settle(ctx context.Context, out stet.Outcome) { a.told(ctx, a.run.Settle(ctx, out)) }
+
+func (a *attempt) park(ctx context.Context, err error) {
+	a.log.ErrorContext(ctx, "stetwork: nobody knows what became of an operation; it is parked until a verifier or an operator resolves it", slog.Any("error", err))
+	a.told(ctx, a.run.Park(ctx))
+}
+
+// told logs how the end of a run was not made durable.
+func (a *attempt) told(ctx context.Context, err error) {
+	if err != nil {
+		a.log.ErrorContext(ctx, "stetwork: how a run ended may not be stored", slog.Any("error", err))
+	}
+}

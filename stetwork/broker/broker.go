@@ -1,0 +1,126 @@
+// Package broker carries accepted operations through a message broker: RabbitMQ,
+// JetStream, Kafka or SQS, by the publishers and receivers of package stetmsg's
+// subpackages.
+//
+//	publisher, err := amqp.NewPublisher(amqp.PublisherOptions{URL: url})
+//	queue, err := broker.NewQueue(publisher.Publish, func(stet.Item) string { return "work" })
+//	worker, err := stetwork.New(engine, stetwork.Options{Queue: queue})
+//	consumer, err := broker.NewConsumer(worker, amqp.Envelope, broker.ConsumerOptions{})
+//	receiver, err := amqp.New(consumer, amqp.Options{URL: url, Queue: "work"})
+//	// worker.Run(ctx) publishes what is due, receiver.Run(ctx) has it run
+//
+// A message says which operation is to be run, and nothing of what it is about. It
+// is acknowledged when the operation has been looked after, whatever became of it:
+// attempts, backoff and outcomes are the worker's, and one that has to be run again
+// is published again. What the broker loses is published again, too, after
+// stetwork.DispatcherOptions.Again; what it brings twice runs once. Only a message
+// that names no operation is dead-lettered.
+//
+// On Kafka the operations of a partition run one after the other.
+package broker
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/stetwork"
+)
+
+// body is what a message says.
+type body struct {
+	ID    string `json:"id"` // in hexadecimal
+	Class string `json:"class,omitempty"`
+	Name  string `json:"name"`
+}
+
+// NewQueue returns a queue that publishes each operation as a message to where to
+// says: a topic, a subject, a routing key. Wrong wiring is an error of kind
+// stet.ErrInvalid.
+func NewQueue(publish stetmsg.Publish, to func(stet.Item) string) (stetwork.Queue, error) {
+	if publish == nil || to == nil {
+		return nil, invalid("NewQueue needs a function that publishes, and one that says where to")
+	}
+	return stetwork.QueueFunc(func(ctx context.Context, items []stet.Item) error {
+		messages := make([]stet.Message, len(items))
+		for i, it := range items {
+			b, err := json.Marshal(body{it.ID.String(), it.Class, it.Name})
+			if err != nil {
+				return err
+			}
+			messages[i] = stet.Message{
+				// Not the operation's: a broker that drops repetitions would drop
+				// its next attempt.
+				ID: stet.NewKey(),
+				To: to(it), Key: it.ID.String(), Header: map[string]string{"content-type": "application/json"}, Body: b}
+		}
+		return publish(ctx, messages)
+	}), nil
+}
+
+// ConsumerOptions configure a consumer. The zero value is usable.
+type ConsumerOptions struct {
+	// Observe and ErrorLog are those of stetmsg.Options.
+	Observe  func(context.Context, stetmsg.Decision)
+	ErrorLog *slog.Logger // see Observe
+}
+
+// NewConsumer returns a consumer that has a worker run what messages of a Queue ask
+// for, as many at a time as the worker runs. It is for the receiver of a broker's
+// package, which has the envelope function, too. Wrong wiring is an error of kind
+// stet.ErrInvalid.
+func NewConsumer[M any](w *stetwork.Worker, envelope func(M) stetmsg.Envelope, o ConsumerOptions) (*stetmsg.Consumer[M], error) {
+	if w == nil || envelope == nil {
+		return nil, invalid("NewConsumer needs a worker, and the Envelope of a broker's package")
+	}
+	return stetmsg.NewDirect(stetmsg.Options[M]{Concurrency: w.Concurrency(), Observe: o.Observe, ErrorLog: o.ErrorLog},
+		func(ctx context.Context, m M, deliveries int) stetmsg.Decision {
+			it, err := item(envelope(m).Body)
+			if err != nil {
+				return stetmsg.Decision{Action: stetmsg.DeadLetter, Reason: stetmsg.Invalid, Err: err}
+			}
+			return decide(it, deliveries, w.Do(ctx, it))
+		})
+}
+
+// decide says what the broker is told about an item, of which the worker said err.
+func decide(it stet.Item, deliveries int, err error) stetmsg.Decision {
+	d := stetmsg.Decision{Action: stetmsg.Retry, ID: it.ID, Err: err, After: backoff(deliveries)}
+	switch {
+	case err == nil:
+		return stetmsg.Decision{Action: stetmsg.Ack, Reason: stetmsg.Handled, ID: it.ID}
+	case errors.Is(err, stet.ErrClosed), errors.Is(err, stet.ErrInvalid): // another process may go on, or have the handler
+		d.Reason = stetmsg.Stopped
+	default:
+		d.Reason = stetmsg.Unavailable
+	}
+	return d
+}
+
+func backoff(n int) time.Duration {
+	d := min(time.Second<<min(max(n-1, 0), 9), stetmsg.MaxBackoff)
+	return d - rand.N(d/2)
+}
+
+func item(b []byte) (stet.Item, error) {
+	var m body
+	if err := json.Unmarshal(b, &m); err != nil {
+		return stet.Item{}, fmt.Errorf("stetwork/broker: the message is not one of a Queue: %w", err)
+	}
+	id, err := hex.DecodeString(m.ID)
+	if err != nil || len(id) != len(stet.ID{}) || m.Name == "" {
+		return stet.Item{}, errors.New("stetwork/broker: the message names no operation")
+	}
+	return stet.Item{ID: stet.ID(id), Class: m.Class, Name: m.Name}, nil
+}
+
+func invalid(format string, args ...any) error {
+	return &stet.Error{Kind: stet.ErrInvalid, Execution: stet.NotExecuted, Cause: fmt.Errorf("stetwork/broker: "+format, args...)}
+}

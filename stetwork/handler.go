@@ -1,0 +1,161 @@
+package stetwork
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/stet-go/stet"
+)
+
+// handler is what an operation's name stands for.
+type handler struct {
+	// again says that a run may be repeated whatever became of it.
+	again bool
+	// run runs the handler. It reports whether it has made the outcome durable
+	// itself; else the outcome is that of value and err.
+	run func(ctx context.Context, r *stet.Run) (done bool, value any, err error)
+}
+
+// Handle registers a handler for operations of that name: their payload is decoded
+// from JSON into P (bytes, if P is []byte, are given as they are), and what h
+// returns is the outcome. h runs under the run's context; stet.FromContext has
+// its key, its fence, its attempt, and Progress and Emit.
+//
+// h is run again only where it had no effect: it returns an error that wraps
+// stet.ErrRetryable, not an *stet.Error of another operation, or it calls
+// NothingHappened. Any other error is the outcome. See the package's table.
+//
+// The error is of kind stet.ErrInvalid.
+func Handle[P, T any](w *Worker, name string, h func(ctx context.Context, payload P) (T, error)) error {
+	return handle(w, name, false, h)
+}
+
+// HandleIdempotent is Handle for a handler that may be run again whatever became
+// of an earlier run: because doing it twice has one effect, or because all that
+// has effects is in steps (stet.Step, stet.StepTx). A dead run is repeated, and so
+// is one that returned an error.
+func HandleIdempotent[P, T any](w *Worker, name string, h func(ctx context.Context, payload P) (T, error)) error {
+	return handle(w, name, true, h)
+}
+
+func handle[P, T any](w *Worker, name string, again bool, h func(context.Context, P) (T, error)) error {
+	if h == nil {
+		return w.register(name, handler{})
+	}
+	return w.register(name, handler{again: again, run: func(ctx context.Context, r *stet.Run) (bool, any, error) {
+		payload, err := decode[P](r)
+		if err != nil {
+			return false, nil, err
+		}
+		value, err := h(ctx, payload)
+		return false, value, err
+	}})
+}
+
+// HandleTx is Handle for a handler whose effects are writes to store, which must be
+// the engine's. Its writes through tx and the outcome are one commit, under the
+// run's fence: a run that is stale writes nothing. An error or a panic rolls back,
+// and the operation is run again; Permanent makes the error its outcome.
+//
+// h must not end the transaction, must have no effects outside of it, and takes no
+// steps: they would wait for the transaction that they are called in, and so does
+// Progress on stores that have one writer.
+func HandleTx[Tx, P, T any](w *Worker, store stet.WorkTxStore[Tx], name string, h func(ctx context.Context, tx Tx, payload P) (T, error)) error {
+	switch {
+	case store == nil:
+		return invalid("HandleTx needs the engine's store")
+	case reflect.TypeOf(store).Comparable() && w.engine.Store() != stet.Store(store):
+		return invalid("HandleTx needs the store that stet.New was given, not another one")
+	case h == nil:
+		return w.register(name, handler{})
+	}
+	return w.register(name, handler{again: true, run: func(ctx context.Context, r *stet.Run) (bool, any, error) {
+		payload, err := decode[P](r)
+		if err != nil {
+			return false, nil, err
+		}
+		err = stet.FinishTx(ctx, r, store, func(ctx context.Context, tx Tx) (stet.Outcome, error) {
+			value, err := h(ctx, tx, payload)
+			if err == nil && (r.SaysNothingHappened() || r.SaysOutcomeUnknown()) {
+				err = errDeclared // to roll back
+			}
+			if err != nil {
+				return stet.Outcome{}, err
+			}
+			out, _ := stet.OutcomeOf(value, nil) // what cannot be kept is Gone; it happened nevertheless
+			return out, nil
+		})
+		return err == nil, nil, err
+	}})
+}
+
+var errDeclared = errors.New("the handler declared that nothing is to be kept")
+
+func (w *Worker) register(name string, h handler) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case name == "" || len(name) > stet.MaxName:
+		return invalid("a handler's name has %d bytes; it must have 1 to %d", len(name), stet.MaxName)
+	case h.run == nil:
+		return invalid("the handler of %q is nil", name)
+	}
+	if _, taken := w.handlers[name]; taken {
+		return invalid("%q has a handler already", name)
+	}
+	w.handlers[name] = h
+	return nil
+}
+
+func (w *Worker) handler(name string) (handler, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	h, ok := w.handlers[name]
+	return h, ok
+}
+
+// decode returns the payload. One that does not fit had no effect: a newer process
+// may be able to read it.
+func decode[P any](r *stet.Run) (p P, err error) {
+	if raw, ok := any(&p).(*[]byte); ok {
+		*raw = r.Work().Payload
+		return p, nil
+	}
+	if err := json.Unmarshal(r.Work().Payload, &p); err != nil {
+		return p, undone{fmt.Errorf("the payload is not what the handler takes: %w", err)}
+	}
+	return p, nil
+}
+
+// permanent is the error of Permanent.
+type permanent struct{ error }
+
+func (p permanent) Unwrap() error { return p.error }
+
+// Permanent marks an error of a handler as one that no repetition will cure: the
+// operation is settled as failed, with the error's text. What HandleTx has written
+// is rolled back. Permanent(nil) is nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return permanent{err}
+}
+
+// undone is an error from before the handler was called.
+type undone struct{ error }
+
+func (u undone) Unwrap() error { return u.error }
+
+// panicked is the error of a handler that panicked, or called runtime.Goexit.
+type panicked struct{}
+
+func (panicked) Error() string { return "the handler panicked" }
+
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
+}

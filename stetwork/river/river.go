@@ -1,0 +1,162 @@
+// Package river carries accepted operations through River, a job queue on
+// PostgreSQL: one transaction holds the caller's writes, the acceptance and the
+// job.
+//
+//	insert, err := river.NewClient(riverpgxv5.New(pool), &river.Config{}) // River's
+//	queue, err := stetriver.New(insert, stetriver.Options{})
+//	worker, err := stetwork.New(engine, stetwork.Options{Queue: queue})
+//	err = stetriver.AddWorker(workers, worker) // River's workers, of the client that works
+//	…
+//	st, err := stetriver.AcceptTx(ctx, engine, store, queue, tx, op, work)
+//
+// A job says which operation is to be run, and nothing of what it is about.
+// Attempts, backoff and outcomes are the worker's: a job is complete when its
+// operation has been looked after, whatever became of it, and one that has to be
+// run again gets another job. Running a job twice is harmless; so
+// river.Config.RescueStuckJobsAfter may be minutes, where a process that was killed
+// should not hold up for longer what River had given it. Worker.Run has to be
+// running somewhere, for what needs another job.
+package river
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/riverqueue/river"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetwork"
+)
+
+// Kind is the kind of the jobs.
+const Kind = "stet"
+
+const (
+	storePause   = 5 * time.Second  // until a job is tried again whose operation could not be looked at
+	unknownPause = 30 * time.Second // and one that this process has no handler for
+)
+
+// Args are a job's arguments: which accepted operation is to be run.
+type Args struct {
+	ID    string `json:"id"` // in hexadecimal
+	Class string `json:"class,omitempty"`
+	Name  string `json:"name"`
+}
+
+// Kind implements river.JobArgs.
+func (Args) Kind() string { return Kind }
+
+func argsOf(it stet.Item) Args { return Args{ID: it.ID.String(), Class: it.Class, Name: it.Name} }
+
+func (a Args) item() (stet.Item, error) {
+	id, err := hex.DecodeString(a.ID)
+	if err != nil || len(id) != len(stet.ID{}) {
+		return stet.Item{}, errors.New("stetwork/river: the job names no operation")
+	}
+	return stet.Item{ID: stet.ID(id), Class: a.Class, Name: a.Name}, nil
+}
+
+// AddWorker has River's workers run accepted operations with w. River's MaxWorkers
+// should not be above w's Concurrency: the others would wait.
+func AddWorker(workers *river.Workers, w *stetwork.Worker) error {
+	if workers == nil || w == nil {
+		return invalid("AddWorker needs River's workers, of river.NewWorkers, and a worker, of stetwork.New")
+	}
+	return river.AddWorkerSafely(workers, &worker{w: w})
+}
+
+// worker is what River knows.
+type worker struct {
+	river.WorkerDefaults[Args]
+	w *stetwork.Worker
+}
+
+// Timeout has River set no bound: the operation's policy does.
+func (*worker) Timeout(*river.Job[Args]) time.Duration { return -1 }
+
+// Work implements river.Worker.
+func (k *worker) Work(ctx context.Context, job *river.Job[Args]) error {
+	it, err := job.Args.item()
+	if err != nil {
+		return river.JobCancel(err)
+	}
+	switch err := k.w.Do(ctx, it); {
+	case err == nil:
+		return nil
+	case errors.Is(err, stet.ErrInvalid): // another process may have the handler
+		return river.JobSnooze(unknownPause)
+	default: // nothing was tried, so no attempt is used up
+		return river.JobSnooze(storePause)
+	}
+}
+
+// Options configure a Queue. The zero value is usable.
+type Options struct {
+	// Insert are the options of jobs: a queue, a priority, tags. ScheduledAt is
+	// this package's.
+	Insert river.InsertOpts
+	// Again is how long after AcceptTx an operation is handed to the queue
+	// another time, unless a worker has taken it by then. Default
+	// stetwork.DefaultAgain.
+	Again time.Duration
+}
+
+// Queue is a stetwork.Queue that inserts jobs.
+type Queue[Tx any] struct {
+	client *river.Client[Tx]
+	o      Options
+}
+
+// New returns a queue that inserts jobs with client, which may be one that only
+// inserts. Wrong options are errors of kind stet.ErrInvalid.
+func New[Tx any](client *river.Client[Tx], o Options) (*Queue[Tx], error) {
+	switch {
+	case client == nil:
+		return nil, invalid("New needs a client of River's")
+	case o.Again < 0 || o.Again > stet.MaxDelay:
+		return nil, invalid("Options.Again is %v; it must be 0 to %v", o.Again, stet.MaxDelay)
+	}
+	if o.Again == 0 {
+		o.Again = stetwork.DefaultAgain
+	}
+	return &Queue[Tx]{client, o}, nil
+}
+
+// Enqueue implements stetwork.Queue.
+func (q *Queue[Tx]) Enqueue(ctx context.Context, items []stet.Item) error {
+	jobs := make([]river.InsertManyParams, len(items))
+	for i, it := range items {
+		opts := q.o.Insert
+		jobs[i] = river.InsertManyParams{Args: argsOf(it), InsertOpts: &opts}
+	}
+	_, err := q.client.InsertMany(ctx, jobs)
+	return err
+}
+
+// AcceptTx accepts an operation (see stet.AcceptTx) and, if it is new, inserts its
+// job in the same transaction: both become durable with the caller's writes, or
+// neither does. On an error the caller must roll back.
+func AcceptTx[Tx any](ctx context.Context, e *stet.Engine, s stet.WorkTxStore[Tx], q *Queue[Tx], tx Tx, op stet.Op, w stet.Work) (stet.Status, error) {
+	opts := q.o.Insert
+	if w.After > 0 {
+		opts.ScheduledAt = time.Now().Add(w.After)
+	}
+	if w.After >= 0 { // else it is refused
+		w.After = min(w.After+q.o.Again, stet.MaxDelay)
+	}
+	st, err := stet.AcceptTx(ctx, e, s, tx, op, w)
+	if err != nil || !st.New {
+		return st, err
+	}
+	if _, err := q.client.InsertTx(ctx, tx, argsOf(stet.Item{ID: st.Record.ID, Class: op.Class, Name: w.Name}), &opts); err != nil {
+		return st, &stet.Error{Kind: stet.ErrStore, Execution: stet.NotExecuted, Cause: fmt.Errorf("stetwork/river: the job was not inserted: %w", err)}
+	}
+	return st, nil
+}
+
+func invalid(format string, args ...any) error {
+	return &stet.Error{Kind: stet.ErrInvalid, Execution: stet.NotExecuted, Cause: fmt.Errorf("stetwork/river: "+format, args...)}
+}

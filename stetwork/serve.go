@@ -1,0 +1,253 @@
+package stetwork
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/reconcile"
+)
+
+const (
+	// gather is how long the embedded queue waits for more room, when there is
+	// more to do than it could last time: asking for one at a time is slow.
+	gather = 2 * time.Millisecond
+
+	// patience is how long Shutdown waits for handlers whose context it has
+	// ended.
+	patience = 10 * time.Second
+
+	// sweepLimit is how many records are looked at for dead runs each time.
+	sweepLimit = 500
+
+	// unknownRest is how long an operation that has no handler here is not
+	// spoken of.
+	unknownRest = time.Minute
+)
+
+// Run hands due operations to their handlers, or to Options.Queue, and looks after
+// dead runs, until ctx ends or Shutdown is called. Then it takes no more, waits for
+// Options.Drain until its handlers have returned, ends the contexts of the others,
+// and returns nil when all runs have ended: finished, or given back. See Shutdown
+// for its error. Register handlers before. A worker runs once.
+func (w *Worker) Run(ctx context.Context) error {
+	if !w.enter() {
+		return closed(errStopped)
+	}
+	running, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { // ends with cancel
+		select {
+		case <-w.stopping:
+			cancel()
+		case <-running.Done():
+		}
+	}()
+	err := w.serve(running)
+	w.active.Done()
+	drain, stop := context.WithTimeout(context.WithoutCancel(ctx), max(w.o.Drain, 0))
+	defer stop()
+	if ctx.Err() == nil && err == nil {
+		drain = context.WithoutCancel(ctx) // Shutdown was called: its context rules
+	}
+	return errors.Join(err, w.Shutdown(drain))
+}
+
+// serve returns when ctx has ended.
+func (w *Worker) serve(ctx context.Context) error {
+	queue := w.o.Queue
+	if queue == nil {
+		queue = &embedded{w: w}
+	}
+	d, err := NewDispatcher(w.engine, queue, w.o.Dispatch)
+	if err != nil {
+		return err
+	}
+	d.wake = w.wake
+	if own, ok := queue.(*embedded); ok {
+		if d.o.Again = ownAgain; w.o.Dispatch.Again != 0 {
+			d.o.Again = w.o.Dispatch.Again
+		}
+		d.room = own.room
+	}
+	recovered := make(chan struct{})
+	go func() { // ends with ctx
+		defer close(recovered)
+		w.recover(ctx)
+	}()
+	err = d.Run(ctx)
+	<-recovered
+	return err
+}
+
+// Wake has Run look now for what is due. Engine.Accept does so by itself; call it
+// after the commit of a transaction in which an operation was accepted.
+func (w *Worker) Wake() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Shutdown has the worker take no more, and waits until all runs that it has begun
+// have ended. When ctx ends it ends the contexts of their handlers: what is then
+// given up without an effect, or can be run again, is given back, and anything else
+// is parked. The error says that handlers have not returned although their contexts
+// have ended: their leases are kept until they do, or the process ends.
+func (w *Worker) Shutdown(ctx context.Context) error {
+	w.mu.Lock()
+	if !w.stopped {
+		w.stopped = true
+		close(w.stopping)
+		go func() { // ends with the last run
+			w.active.Wait()
+			close(w.ended)
+		}()
+	}
+	w.mu.Unlock()
+	select {
+	case <-w.ended:
+		return nil
+	case <-ctx.Done():
+	}
+	w.mu.Lock()
+	for a := range w.running {
+		a.cancel(errStopped)
+	}
+	w.mu.Unlock()
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case <-w.ended:
+		return nil
+	case <-late.C:
+		return errors.New("stetwork: some handlers have not returned, although their contexts have ended")
+	}
+}
+
+// embedded is the queue of one machine: it runs what it is given.
+type embedded struct {
+	w     *Worker
+	full  bool // the last batch was as large as it could be
+	asked int
+	said  map[string]time.Time // when a name without a handler was spoken of
+}
+
+// room waits until an operation can be run, and returns how many can.
+func (q *embedded) room(ctx context.Context) int {
+	w := q.w
+	select {
+	case w.slots <- struct{}{}:
+		<-w.slots
+	case <-ctx.Done():
+		return 0
+	}
+	if q.full {
+		q.more(ctx)
+	}
+	q.asked = min(max(cap(w.slots)-len(w.slots), 1), stet.MaxBrowse)
+	return q.asked
+}
+
+// more waits a moment until half of the slots are free.
+func (q *embedded) more(ctx context.Context) {
+	q.full = false
+	slots := q.w.slots
+	late := time.NewTimer(gather)
+	defer late.Stop()
+	for cap(slots)-len(slots) < (cap(slots)+1)/2 {
+		select {
+		case <-q.w.freed:
+		case <-late.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Enqueue runs items as there is room. It is called by one goroutine.
+func (q *embedded) Enqueue(ctx context.Context, items []stet.Item) error {
+	q.full = len(items) >= q.asked
+	for _, it := range items {
+		if _, ok := q.w.handler(it.Name); !ok {
+			q.unknown(ctx, it)
+			continue
+		}
+		if !q.w.enter() {
+			return nil // due again later
+		}
+		select {
+		case q.w.slots <- struct{}{}:
+		case <-ctx.Done():
+			q.w.active.Done()
+			return nil
+		}
+		go func() { // Shutdown waits for it
+			defer q.w.active.Done()
+			defer q.w.free()
+			if err := q.w.do(context.WithoutCancel(ctx), it); err != nil {
+				q.w.o.ErrorLog.WarnContext(ctx, "stetwork: an operation could not be taken; it is tried again later",
+					slog.String("name", it.Name), slog.String("id", it.ID.String()), slog.Any("error", err))
+			}
+		}()
+	}
+	return nil
+}
+
+// unknown says, now and then, that a name has no handler here. Another process may
+// have one.
+func (q *embedded) unknown(ctx context.Context, it stet.Item) {
+	if time.Since(q.said[it.Name]) < unknownRest || len(q.said) > 1000 {
+		return
+	}
+	if q.said == nil {
+		q.said = make(map[string]time.Time)
+	}
+	q.said[it.Name] = time.Now()
+	q.w.o.ErrorLog.ErrorContext(ctx, "stetwork: accepted operations have no handler here; they stay accepted", slog.String("name", it.Name))
+}
+
+// recover looks for dead runs until ctx ends.
+func (w *Worker) recover(ctx context.Context) {
+	if _, ok := w.engine.Store().(stet.Browser); !ok || w.o.RecoverEvery < 0 {
+		return
+	}
+	r, err := reconcile.New(w.engine, reconcile.Options{Verify: w.Verify, Select: w.handles, ParkedOnly: true, ErrorLog: w.o.ErrorLog})
+	if err != nil {
+		w.o.ErrorLog.ErrorContext(ctx, "stetwork: dead runs are not looked after", slog.Any("error", err))
+		return
+	}
+	sweeper, sweeps := w.engine.Store().(stet.Sweeper)
+	for {
+		if sweeps { // what is dead is parked, without waiting for the engine's
+			_, _ = sweeper.Sweep(ctx, sweepLimit) // which comes soon
+		}
+		if _, err := r.Pass(ctx); err != nil && ctx.Err() == nil {
+			w.o.ErrorLog.WarnContext(ctx, "stetwork: dead runs could not be looked after", slog.Any("error", err))
+		}
+		sleep(ctx, w.o.RecoverEvery/2+rand.N(w.o.RecoverEvery))
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+func (w *Worker) handles(st stet.Status) bool {
+	_, ok := w.handler(st.Name)
+	return ok
+}
+
+// Verify says of a dead run what this worker knows: that it may be repeated, if it
+// is of HandleTx or HandleIdempotent, unless a step that must not be repeated is in
+// doubt; of any other run that it cannot know. It is a reconcile.Verifier; Run has
+// it asked already.
+func (w *Worker) Verify(_ context.Context, st stet.Status) (stet.Verdict, error) {
+	if h, ok := w.handler(st.Name); ok && h.again && st.Doubt == "" {
+		return stet.ItDidNotHappen(), nil
+	}
+	return stet.CannotKnow(), nil
+}

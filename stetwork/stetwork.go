@@ -1,0 +1,200 @@
+// Package stetwork runs accepted operations (see stet.Engine.Accept): it hands them
+// to handlers by name, once each, and makes their outcomes durable.
+//
+//	worker, err := stetwork.New(engine, stetwork.Options{})
+//	err = stetwork.HandleTx(worker, store, "ship", func(ctx context.Context, tx *sql.Tx, p Parcel) (Receipt, error) { … })
+//	err = worker.Run(ctx)
+//
+// The record is the queue. Run asks the store for what is due, woken at once by
+// what this process accepts; beyond one machine Options.Queue carries operations to
+// workers elsewhere, which call Worker.Do. A queue is a messenger only: what it
+// loses is handed out again, and what it brings twice runs once.
+//
+// # What becomes of a run
+//
+//	the handler                              the operation
+//	returns a value                          completed; from HandleTx in one commit with its writes
+//	returns Permanent                        failed
+//	wraps stet.ErrRetryable, or calls        runs again, with backoff
+//	  NothingHappened
+//	any other error
+//	  of HandleTx: it was rolled back        runs again, with backoff
+//	  of HandleIdempotent                    runs again, with backoff
+//	  of Handle                              failed: an effect may have happened before the error
+//	panics, or returns an error because its
+//	  context was ended by this package
+//	  (lease lost, out of time, shutdown)
+//	  of HandleTx, HandleIdempotent          runs again
+//	  of Handle                              unknown: nobody can know how far it came
+//	calls OutcomeUnknown, or a stet.StepOnce
+//	  is in doubt                            unknown
+//	has run Options.MaxAttempts times        failed, with the last error
+//	returns an error after a cancellation    failed, with stet.ErrCancelled
+//	dies with its process
+//	  of HandleTx, HandleIdempotent          runs again, after its lease and Options.RecoverEvery
+//	  of Handle                              unknown; Policy.Verify and Policy.Stale decide
+//
+// The outcome is that of stet.Do: the value as JSON, or the error's text as a JSON
+// string. stet.Outcome.Decode reads it.
+package stetwork
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+// Defaults of Options.
+const (
+	// DefaultConcurrency is how many operations run at a time.
+	DefaultConcurrency = 16
+	// DefaultMaxAttempts is how often an operation is tried: with the default
+	// backoff, for about two hours.
+	DefaultMaxAttempts = 25
+	// MinBackoff and MaxBackoff bound the default of Options.Backoff: the first
+	// attempt is followed by a wait of at most MinBackoff.
+	MinBackoff = time.Second
+	MaxBackoff = 15 * time.Minute // see MinBackoff
+	// DefaultPoll is the default of Options.Poll.
+	DefaultPoll = time.Second
+	// DefaultCancelEvery is the default of Options.CancelEvery.
+	DefaultCancelEvery = 2 * time.Second
+	// DefaultRecoverEvery is the default of Options.RecoverEvery.
+	DefaultRecoverEvery = time.Minute
+	// DefaultDrain is the default of Options.Drain.
+	DefaultDrain = 30 * time.Second
+)
+
+// Options configure a Worker. The zero value is usable.
+type Options struct {
+	// Concurrency is how many operations run at a time in this process. Default
+	// DefaultConcurrency.
+	Concurrency int
+	// MaxAttempts is how often an operation is run before it is settled as
+	// failed with its last error; runs that died count. Default
+	// DefaultMaxAttempts; negative: no limit.
+	MaxAttempts int
+	// Backoff returns how long an operation has to wait after its n-th attempt,
+	// from 1; at most stet.MaxDelay. Default: anything up to a time that doubles,
+	// from MinBackoff to MaxBackoff ("full jitter").
+	Backoff func(n int) time.Duration
+	// Queue, if set, is what Run hands due operations to, instead of running
+	// them here. Whatever consumes the queue calls Do.
+	Queue Queue
+	// Dispatch configures how Run gets hold of what is due.
+	Dispatch DispatcherOptions
+	// CancelEvery is how often the store is asked whether the cancellation of a
+	// running operation was asked for. Default DefaultCancelEvery; negative:
+	// never.
+	CancelEvery time.Duration
+	// RecoverEvery is how often Run looks for dead runs of operations that it
+	// has handlers for. It needs a store that can be browsed. Default
+	// DefaultRecoverEvery; negative: never.
+	RecoverEvery time.Duration
+	// Drain is how long Run, when its context has ended, waits for handlers
+	// before it ends their contexts too. Default DefaultDrain; negative: not at
+	// all.
+	Drain time.Duration
+	// ErrorLog gets operations that fail or are parked, and what goes wrong;
+	// never a key or a payload, but the text of handlers' errors. Default
+	// slog.Default().
+	ErrorLog *slog.Logger
+}
+
+// Worker runs the handlers of accepted operations. It is safe for concurrent use.
+type Worker struct {
+	engine *stet.Engine
+	o      Options
+	slots  chan struct{} // a token for each operation that runs
+	freed  chan struct{} // has one when fewer run than before
+
+	mu       sync.Mutex
+	handlers map[string]handler
+	running  map[*attempt]struct{}
+	stopped  bool
+	stopping chan struct{}  // closed by Shutdown
+	ended    chan struct{}  // closed when the last attempt has ended after that
+	active   sync.WaitGroup // attempts, and what Run has in hand
+	wake     chan struct{}
+}
+
+// New returns a worker without handlers. Wrong options are errors of kind
+// stet.ErrInvalid.
+func New(engine *stet.Engine, o Options) (*Worker, error) {
+	if engine == nil {
+		return nil, invalid("a worker needs an engine; stet.New makes one")
+	}
+	if _, ok := engine.Store().(stet.WorkStore); !ok {
+		return nil, invalid("the store %T keeps no work; memory, sqlite, postgres and redis do", engine.Store())
+	}
+	if o.Concurrency < 0 {
+		return nil, invalid("Options.Concurrency is negative: %d", o.Concurrency)
+	}
+	o.Concurrency = orDefault(o.Concurrency, DefaultConcurrency)
+	o.MaxAttempts = orDefault(o.MaxAttempts, DefaultMaxAttempts)
+	o.CancelEvery = orDefault(o.CancelEvery, DefaultCancelEvery)
+	o.RecoverEvery = orDefault(o.RecoverEvery, DefaultRecoverEvery)
+	o.Drain = orDefault(o.Drain, DefaultDrain)
+	if o.Backoff == nil {
+		o.Backoff = backoff
+	}
+	o.ErrorLog = orDefault(o.ErrorLog, slog.Default())
+	o.Dispatch.ErrorLog = orDefault(o.Dispatch.ErrorLog, o.ErrorLog)
+	if _, err := o.Dispatch.withDefaults(); err != nil {
+		return nil, err
+	}
+	return &Worker{engine: engine, o: o, slots: make(chan struct{}, o.Concurrency), freed: make(chan struct{}, 1), handlers: make(map[string]handler),
+		running: make(map[*attempt]struct{}), stopping: make(chan struct{}), ended: make(chan struct{}), wake: make(chan struct{}, 1)}, nil
+}
+
+// Engine returns the engine that New was given.
+func (w *Worker) Engine() *stet.Engine { return w.engine }
+
+// Concurrency returns how many operations run at a time.
+func (w *Worker) Concurrency() int { return w.o.Concurrency }
+
+// NewWork returns what Engine.Accept is given for a handler that takes payloads of
+// payload's type. The error is of kind stet.ErrInvalid: the payload is not JSON.
+func NewWork(name string, payload any) (stet.Work, error) {
+	b, err := json.Marshal(payload)
+	if err != nil {
+		return stet.Work{}, invalid("the payload of %.40q: %w", name, err)
+	}
+	return stet.Work{Name: name, Payload: b}, nil
+}
+
+func orDefault[T comparable](v, def T) T {
+	var zero T
+	if v == zero {
+		return def
+	}
+	return v
+}
+
+func backoff(n int) time.Duration {
+	d := MaxBackoff
+	if n < 10 {
+		d = min(MinBackoff<<max(n-1, 0), MaxBackoff)
+	}
+	return rand.N(d) + 1
+}
+
+// sleep waits for d, at most until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+func invalid(format string, args ...any) error {
+	return &stet.Error{Kind: stet.ErrInvalid, Execution: stet.NotExecuted, Cause: fmt.Errorf("stetwork: "+format, args...)}
+}

@@ -1,0 +1,171 @@
+package stetwork_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetwork"
+	"github.com/stet-go/stet/store/memory"
+	"github.com/stet-go/stet/store/sqlite"
+)
+
+// onSQLite is a bench on a store with transactions, and a table of shipments in it.
+func onSQLite(t *testing.T, o stetwork.Options, p stet.Policy) (*bench, *sqlite.Store) {
+	t.Helper()
+	s, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "stet.db"), sqlite.Options{})
+	must(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	_, err = s.DB().Exec(`CREATE TABLE shipments (book TEXT)`)
+	must(t, err)
+	if o.Backoff == nil {
+		o.Backoff = func(int) time.Duration { return 10 * time.Millisecond }
+	}
+	o.Dispatch.Poll = 20 * time.Millisecond
+	o.RecoverEvery = 50 * time.Millisecond
+	return newBench(t, s, o, p), s
+}
+
+func shipments(t *testing.T, s *sqlite.Store) (n int) {
+	t.Helper()
+	must(t, s.DB().QueryRow(`SELECT count(*) FROM shipments`).Scan(&n))
+	return n
+}
+
+func insert(ctx context.Context, tx *sql.Tx, p parcel) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO shipments VALUES (?)`, p.Book)
+	return err
+}
+
+func TestWritesAndOutcomeAreOneCommit(t *testing.T) {
+	b, s := onSQLite(t, stetwork.Options{}, stet.Policy{})
+	var ran atomic.Int64
+	must(t, stetwork.HandleTx(b.worker, s, "ship", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
+		must(t, insert(ctx, tx, p))
+		switch ran.Add(1) {
+		case 1:
+			return receipt{}, errBroken
+		case 2:
+			panic("the lorry is on fire")
+		case 3:
+			stet.FromContext(ctx).NothingHappened()
+		case 4:
+			stet.FromContext(ctx).OutcomeUnknown(0)
+		}
+		return receipt{int(ran.Load())}, nil
+	}))
+	b.runs()
+	st := b.await(b.accept("ship", "Emma"), stet.Completed, stet.Failed, stet.Unknown)
+	var got receipt
+	if err := st.Outcome.Decode(&got); err != nil || got.Number != 5 {
+		t.Error(got, err)
+	}
+	if n := shipments(t, s); n != 1 {
+		t.Errorf("%d rows of one operation", n)
+	}
+}
+
+func TestFailedTransactionLeavesOnlyItsOutcome(t *testing.T) {
+	b, s := onSQLite(t, stetwork.Options{MaxAttempts: 3}, stet.Policy{})
+	h := func(err error) func(context.Context, *sql.Tx, parcel) (receipt, error) {
+		return func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
+			must(t, insert(ctx, tx, p))
+			return receipt{}, err
+		}
+	}
+	must(t, stetwork.HandleTx(b.worker, s, "exhausted", h(errBroken)))
+	must(t, stetwork.HandleTx(b.worker, s, "permanent", h(stetwork.Permanent(errBroken))))
+	b.runs()
+	for name, attempts := range map[string]int{"exhausted": 3, "permanent": 1} {
+		id := b.accept(name, name)
+		b.failed(id, errBroken.Error())
+		if st := b.status(id); st.Record.Attempt != attempts {
+			t.Errorf("%s: attempt %d", name, st.Record.Attempt)
+		}
+	}
+	if n := shipments(t, s); n != 0 {
+		t.Errorf("%d rows", n)
+	}
+}
+
+func TestZombieOfATransactionWritesNothing(t *testing.T) {
+	b, s := onSQLite(t, stetwork.Options{CancelEvery: -1}, stet.Policy{Lease: 100 * time.Millisecond})
+	// The first run loses its lease without noticing; its operation is run
+	// again, and completed, before it goes on.
+	zombie, err := stetwork.New(newEngine(t, deaf{s}, stet.Policy{Lease: 100 * time.Millisecond}), stetwork.Options{ErrorLog: quiet(), RecoverEvery: -1, CancelEvery: -1})
+	must(t, err)
+	began, goOn := make(chan struct{}), make(chan struct{})
+	must(t, stetwork.Handle(zombie, "wait", func(ctx context.Context, p parcel) (receipt, error) {
+		close(began)
+		<-goOn
+		// What HandleTx does, when it gets to it at last.
+		run := stet.FromContext(ctx)
+		err := stet.FinishTx(context.WithoutCancel(ctx), run, s, func(ctx context.Context, tx *sql.Tx) (stet.Outcome, error) {
+			return stet.Outcome{State: stet.Completed}, insert(ctx, tx, p)
+		})
+		if !errors.Is(err, stet.ErrFenced) {
+			t.Errorf("the zombie's transaction: %v", err)
+		}
+		return receipt{}, err
+	}))
+	id := b.accept("wait", "Emma")
+	over := make(chan error, 1)
+	go func() { over <- zombie.Do(context.Background(), stet.Item{ID: id, Name: "wait"}) }()
+	<-began
+	must(t, stetwork.HandleTx(b.worker, s, "wait", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
+		return receipt{2}, insert(ctx, tx, p)
+	}))
+	b.runs()
+	b.await(id, stet.Completed)
+	close(goOn)
+	must(t, <-over)
+	if n := shipments(t, s); n != 1 {
+		t.Errorf("%d rows of one operation", n)
+	}
+	var got receipt
+	if err := b.status(id).Outcome.Decode(&got); err != nil || got.Number != 2 {
+		t.Error(got, err)
+	}
+	must(t, zombie.Shutdown(t.Context()))
+}
+
+// deaf is a store in which no lease is renewed: the process stands still.
+type deaf struct{ *sqlite.Store }
+
+func (deaf) Extend(context.Context, []stet.Claim, time.Duration) ([]stet.Claim, error) {
+	return nil, nil
+}
+
+func TestMessagesOfATransactionLeaveWithItsOutcome(t *testing.T) {
+	b, s := onSQLite(t, stetwork.Options{}, stet.Policy{})
+	must(t, stetwork.HandleTx(b.worker, s, "ship", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
+		run := stet.FromContext(ctx)
+		if err := run.Emit(stet.Message{To: "shipped", Body: []byte(p.Book)}); err != nil {
+			return receipt{}, err
+		}
+		if run.Attempt() == 1 {
+			return receipt{}, errBroken
+		}
+		return receipt{}, insert(ctx, tx, p)
+	}))
+	b.runs()
+	b.await(b.accept("ship", "Emma"), stet.Completed)
+	parcels, err := b.engine.DueMessages(t.Context(), 10, time.Minute)
+	if err != nil || len(parcels) != 1 || len(parcels[0].Messages) != 1 {
+		t.Fatal(parcels, err)
+	}
+}
+
+func TestHandleTxNeedsTheEnginesStore(t *testing.T) {
+	_, s := onSQLite(t, stetwork.Options{}, stet.Policy{})
+	other := newBench(t, memory.New(memory.Options{}), stetwork.Options{}, stet.Policy{})
+	h := func(context.Context, *sql.Tx, parcel) (receipt, error) { return receipt{}, nil }
+	if err := stetwork.HandleTx(other.worker, s, "ship", h); !errors.Is(err, stet.ErrInvalid) {
+		t.Error(err)
+	}
+}
