@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stet-go/stet/internal/fault"
 )
@@ -22,7 +23,7 @@ const (
 
 // Work is what an accepted operation asks a worker to do.
 type Work struct {
-	// Name says which handler is to run it, 1 to MaxName bytes.
+	// Name says which handler is to run it, 1 to MaxName bytes of UTF-8.
 	Name string
 	// Payload is what the handler needs to know, at most MaxWork bytes. It is
 	// stored, and encrypted if Options.Encryption says so.
@@ -31,7 +32,8 @@ type Work struct {
 	After time.Duration
 }
 
-// Status is what is known of an accepted operation.
+// Status is what is known of an accepted operation. Accept and AcceptTx know
+// neither Op, Name and AcceptedAt nor Progress and Doubt: ask Engine.Status.
 type Status struct {
 	// Record is as the store has it, without Result, Work and Notes. Its state
 	// is None if there is no such operation.
@@ -160,6 +162,8 @@ func (e *Engine) pack(ctx context.Context, op Op, w Work) (*ticket, []byte, erro
 		return nil, nil, err
 	case w.Name == "" || len(w.Name) > MaxName:
 		return nil, nil, invalid("Work.Name has %d bytes; it must have 1 to %d", len(w.Name), MaxName)
+	case !utf8.ValidString(w.Name):
+		return nil, nil, invalid("Work.Name is not UTF-8")
 	case len(w.Payload) > MaxWork:
 		return nil, nil, invalid("Work.Payload has %d bytes; at most %d", len(w.Payload), MaxWork)
 	case w.After < 0 || w.After > MaxDelay:
@@ -285,7 +289,8 @@ func (e *Engine) Cancel(ctx context.Context, scope string, id ID) (Status, error
 	}
 	for range enterRounds {
 		st, err := e.Status(ctx, scope, id)
-		if err != nil || st.Record.State != Accepted && st.Record.State != Running || st.Record.Cancelling {
+		asked := st.Record.State == Running && st.Record.Cancelling // a run that gave it back has heeded nothing
+		if err != nil || st.Record.State != Accepted && st.Record.State != Running || asked {
 			return st, err
 		}
 		if st.Name == "" {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"time"
+	"unicode/utf8"
 )
 
 const (
@@ -41,6 +42,16 @@ func (m Message) size() int {
 	return n
 }
 
+// text reports whether all of the message but its body is text.
+func (m Message) text() bool {
+	for k, v := range m.Header {
+		if !utf8.ValidString(k) || !utf8.ValidString(v) {
+			return false
+		}
+	}
+	return utf8.ValidString(m.To) && utf8.ValidString(m.Key)
+}
+
 // Emit adds a message to the outcome of the run: it is stored by the same write,
 // in a transaction with the same commit, and sent afterwards, at least once, by
 // whoever relays what is in the store's outbox. A run that is released or parked
@@ -54,10 +65,12 @@ func (r *Run) Emit(m Message) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case r.replayed || r.ended && !r.transactional || r.transactional && r.committing:
-		return invalid("Emit after the run has ended")
+	case r.replayed || r.ended && !r.transactional || r.committing:
+		return invalid("Emit after the run has ended, or its outcome was given to SettleTx")
 	case m.To == "":
 		return invalid("Message.To is empty; it must say where the message goes")
+	case !m.text():
+		return invalid("Message.To, Key and Header must be UTF-8")
 	case len(r.outbox) >= MaxMessages || r.outboxSize+m.size() > MaxOutbox:
 		return invalid("a run can emit %d messages and %d bytes", MaxMessages, MaxOutbox)
 	}
@@ -72,6 +85,18 @@ func (r *Run) emitted() []Message {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.outbox
+}
+
+// takeBack forgets what was emitted since there were that many messages, when the
+// transaction that was to hold them did not come about. It is for another try of
+// the same run.
+func (r *Run) takeBack(to int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.outbox[to:] {
+		r.outboxSize -= m.size()
+	}
+	r.outbox, r.committing = r.outbox[:to:to], false
 }
 
 // packedOutbox is an outbox as it is stored.

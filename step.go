@@ -9,6 +9,7 @@ import (
 	"maps"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stet-go/stet/internal/fault"
 )
@@ -66,12 +67,13 @@ const (
 // Step runs fn as one phase of the operation that ctx belongs to, and keeps its
 // result, as JSON, with the operation's record under the run's fence: a later
 // attempt gets that result and goes on after it. Names tell the steps of an
-// operation apart: 1 to MaxName bytes, the same in every attempt.
+// operation apart: 1 to MaxName bytes of UTF-8, the same in every attempt, and
+// another one for each step that runs beside others.
 //
 // An error of fn is returned as it is, and no result kept: the next attempt runs
-// the step again. Of a StepOnce it leaves doubt, unless it wraps ErrRetryable,
-// which says that nothing has happened; a failure that is certain (a declined
-// card) is a value. In doubt, now or in a later attempt, the error is of kind
+// the step again. Of a StepOnce it leaves doubt, unless it wraps ErrRetryable
+// itself, not an *Error of another operation, which says that nothing has happened;
+// a failure that is certain (a declined card) is a value. In doubt, now or in a later attempt, the error is of kind
 // ErrUnknown, and the run is parked when its handler has returned.
 //
 // Other errors are *Errors of kind ErrInvalid (no run in ctx, no such store),
@@ -86,8 +88,10 @@ func Step[T any](ctx context.Context, name string, kind StepKind, fn func(contex
 		return v, err
 	}
 	v, err = fn(ctx)
+	// An *Error says nothing of what fn did itself; see Do.
+	_, theirs := errors.AsType[*Error](err)
 	switch {
-	case err != nil && kind == StepOnce && errors.Is(err, ErrRetryable):
+	case err != nil && kind == StepOnce && !theirs && errors.Is(err, ErrRetryable):
 		return v, errors.Join(err, r.note(ctx, ws, name, nil))
 	case err != nil && kind == StepOnce:
 		r.OutcomeUnknown(0)
@@ -147,6 +151,7 @@ func StepTx[Tx, T any](ctx context.Context, s WorkTxStore[Tx], name string, fn f
 	}()
 	var theirs error
 	var after notes
+	committing := false // from then on an error says nothing of what is in the store
 	err = s.InTx(ctx, func(ctx context.Context, tx Tx) error {
 		if v, theirs = fn(ctx, tx); theirs != nil {
 			return theirs
@@ -157,13 +162,18 @@ func StepTx[Tx, T any](ctx context.Context, s WorkTxStore[Tx], name string, fn f
 		}
 		b.mu.Lock() // until the transaction has ended: nothing is written beside it
 		locked = true
+		if b.notes.Steps[name].Done {
+			return invalid("the step %q was begun twice at a time", name)
+		}
 		after = b.notes.with(name, &step{Done: true, Result: result})
 		packed, err := r.packNotes(after)
 		if err != nil {
 			return err
 		}
 		fault.At(fault.StepBefore)
-		return s.SaveTx(ctx, tx, r.rec.Claim(), packed)
+		err = s.SaveTx(ctx, tx, r.rec.Claim(), packed)
+		committing = err == nil
+		return err
 	})
 	fault.At(fault.StepAfter)
 	switch {
@@ -171,7 +181,7 @@ func StepTx[Tx, T any](ctx context.Context, s WorkTxStore[Tx], name string, fn f
 		return v, theirs
 	case err != nil:
 		err = r.saveError(ctx, err)
-		if locked {
+		if committing {
 			b.torn = err
 		}
 		return v, err
@@ -195,7 +205,10 @@ func (r *Run) Progress(ctx context.Context, fraction float64, message string) er
 		return err
 	}
 	now := time.Now()
-	b.notes.Progress = Progress{Fraction: min(max(fraction, 0), 1), Message: message, At: now.UTC()}
+	if !(fraction > 0) { // also what is not a number, as of 0 in 0 items
+		fraction = 0
+	}
+	b.notes.Progress = Progress{Fraction: min(fraction, 1), Message: message, At: now.UTC()}
 	if now.Sub(b.saved) < progressEvery {
 		return nil
 	}
@@ -223,6 +236,8 @@ func stepping(ctx context.Context, name string) (*Run, WorkStore, error) {
 		return nil, nil, invalid("a step needs the context of a run in lease mode: that of Begin, Do or Take")
 	case name == "" || len(name) > MaxName:
 		return nil, nil, invalid("the step's name has %d bytes; it must have 1 to %d", len(name), MaxName)
+	case !utf8.ValidString(name):
+		return nil, nil, invalid("the step's name is not UTF-8")
 	}
 	ws, err := r.e.workStore()
 	return r, ws, err
@@ -291,6 +306,9 @@ func (r *Run) note(ctx context.Context, ws WorkStore, name string, s *step) erro
 	defer b.mu.Unlock()
 	if b.torn != nil {
 		return b.torn
+	}
+	if was, ok := b.notes.Steps[name]; ok && s != nil && (was.Done || !s.Done) {
+		return invalid("the step %q was begun twice at a time", name)
 	}
 	after := b.notes.with(name, s)
 	if err := r.save(ctx, ws, after); err != nil {

@@ -80,7 +80,7 @@ func (e *Engine) arrive() {
 //
 // The error is an *Error of kind ErrInvalid (no such class), ErrInFlight (it runs),
 // ErrUnknown (and its policy does not say what is to become of it), ErrExpired,
-// ErrFenced (there is no such operation), ErrDamaged, ErrStore or ErrClosed.
+// ErrFenced (there is no such operation, or it was not accepted), ErrDamaged, ErrStore or ErrClosed.
 func (e *Engine) Take(ctx context.Context, it Item) (*Run, error) {
 	ws, err := e.workStore()
 	if err != nil {
@@ -154,6 +154,9 @@ func (e *Engine) take(ctx context.Context, ws WorkStore, t *ticket) (rec Record,
 		return rec, w, &Error{Kind: ErrStore, Execution: NotExecuted, RetryAfter: retryAfter, Cause: err}
 	}
 	t.req.Fingerprint, t.req.Scope = rec.Fingerprint, rec.Scope
+	if rec.Work == nil && (rec.State == Unknown || rec.State == Retryable) { // the key was used anew
+		return rec, w, &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: errors.New("the operation was not accepted")}
+	}
 	op, w, err := e.unpack(rec)
 	if err != nil {
 		if rec.State == Running && rec.Owner == t.req.Owner { // nobody else can read it either; an operator must look
@@ -216,7 +219,8 @@ func (r *Run) giveBack(ctx context.Context, ws WorkStore, after time.Duration) e
 // what fn writes through tx and the outcome that it returns become durable
 // together or not at all. A run that is stale by then writes nothing.
 //
-// With an error, nothing of it is known to be durable, the run has not ended, and
+// With an error, nothing of it is known to be durable, what fn has emitted is
+// forgotten, the run has not ended, and
 // Return or Release ends it whatever happened: ErrFenced of theirs says that
 // another outcome stands, which may be that of this very transaction, whose
 // COMMIT was answered too late. The error is that of fn, or an *Error of kind
@@ -227,6 +231,12 @@ func FinishTx[Tx any](ctx context.Context, r *Run, s WorkTxStore[Tx], fn func(co
 	}
 	var theirs error
 	var state State
+	before, committed := len(r.emitted()), false
+	defer func() { // also when fn panics
+		if !committed {
+			r.takeBack(before)
+		}
+	}()
 	err := s.InTx(ctx, func(ctx context.Context, tx Tx) error {
 		out, err := fn(ctx, tx)
 		if theirs = err; err != nil {
@@ -245,6 +255,7 @@ func FinishTx[Tx any](ctx context.Context, r *Run, s WorkTxStore[Tx], fn func(co
 		r.e.observe(ctx, Event{Kind: EventStoreFailed, ID: r.rec.ID, Class: r.op.Class, State: Running, Fence: r.rec.Fence, Attempt: r.rec.Attempt, Err: err})
 		return &Error{Kind: ErrStore, Execution: MayHaveExecuted, Cause: err}
 	}
+	committed = true
 	if !r.end() {
 		return invalid("the run was ended by somebody else while its transaction was committed")
 	}

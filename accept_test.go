@@ -1,0 +1,394 @@
+package stet_test
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store/memory"
+)
+
+var parcel = stet.Work{Name: "ship", Payload: []byte("order 7")}
+
+// accept accepts op, and returns what a queue would carry.
+func accept(t *testing.T, e *stet.Engine, op stet.Op, w stet.Work) stet.Item {
+	t.Helper()
+	st, err := e.Accept(t.Context(), op, w)
+	if err != nil || !st.New || st.Record.State != stet.Accepted {
+		t.Fatalf("accept: %+v, %v", st, err)
+	}
+	return stet.Item{ID: st.Record.ID, Class: op.Class, Name: w.Name}
+}
+
+func take(t *testing.T, e *stet.Engine, it stet.Item) *stet.Run {
+	t.Helper()
+	run, err := e.Take(t.Context(), it)
+	if err != nil {
+		t.Fatalf("take: %v", err)
+	}
+	return run
+}
+
+func complete(t *testing.T, run *stet.Run, result string) {
+	t.Helper()
+	if err := run.Settle(t.Context(), stet.Outcome{State: stet.Completed, Result: []byte(result)}); err != nil {
+		t.Fatalf("settle: %v", err)
+	}
+}
+
+// status requires the state, and returns the rest.
+func status(t *testing.T, e *stet.Engine, id stet.ID, state stet.State) stet.Status {
+	t.Helper()
+	st, err := e.Status(t.Context(), op.Scope, id)
+	if err != nil || st.Record.State != state {
+		t.Fatalf("the status is %v, %v; want %v", st.Record.State, err, state)
+	}
+	return st
+}
+
+func TestAcceptedOperationIsDoneOnceLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
+		began := time.Now()
+		it := accept(t, e, op, parcel)
+		time.Sleep(time.Hour)
+		again, err := e.Accept(t.Context(), op, stet.Work{Name: "another", Payload: []byte("retried")})
+		if err != nil || again.New || again.Record.State != stet.Accepted || again.Record.Fence != status(t, e, it.ID, stet.Accepted).Record.Fence {
+			t.Fatalf("accepted again: %+v, %v", again, err)
+		}
+		st := status(t, e, it.ID, stet.Accepted)
+		if st.Op != op || st.Name != "ship" || !st.AcceptedAt.Equal(began) || st.New || st.Record.Attempt != 0 || st.Record.Work != nil {
+			t.Fatalf("%+v", st)
+		}
+		items, err := e.Due(t.Context(), 10, time.Minute)
+		if err != nil || len(items) != 1 || items[0] != it {
+			t.Fatalf("due: %v, %v", items, err)
+		}
+		run := take(t, e, items[0])
+		if run.Key() != op.Key || run.Scope() != op.Scope || run.Work().Name != "ship" || string(run.Work().Payload) != "order 7" || run.Attempt() != 1 || run.Replayed() {
+			t.Fatalf("took %+v of %q, attempt %d", run.Work(), run.Key(), run.Attempt())
+		}
+		status(t, e, it.ID, stet.Running)
+		complete(t, run, "shipped")
+		if st := status(t, e, it.ID, stet.Completed); string(st.Outcome.Result) != "shipped" || st.Record.Result != nil {
+			t.Fatalf("%+v", st)
+		}
+		if st, err := e.Accept(t.Context(), op, parcel); err != nil || st.New || string(st.Outcome.Result) != "shipped" {
+			t.Fatalf("accepted once more: %+v, %v", st, err)
+		}
+		if again := take(t, e, it); !again.Replayed() || string(again.Outcome().Result) != "shipped" {
+			t.Fatal("a queue that delivers twice had it done twice")
+		}
+		if items, err := e.Due(t.Context(), 10, time.Minute); err != nil || len(items) != 0 {
+			t.Fatalf("due afterwards: %v, %v", items, err)
+		}
+	})
+}
+
+func TestManyAcceptancesOfOneKeyAreOne(t *testing.T) {
+	store := memory.New(memory.Options{})
+	engines := []*stet.Engine{newEngine(t, store, stet.Options{}), newEngine(t, store, stet.Options{})}
+	var news atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 40 {
+		wg.Go(func() {
+			st, err := engines[i%2].Accept(t.Context(), op, parcel)
+			if err != nil || st.Record.State != stet.Accepted || st.Record.ID != engines[0].ID(op.Scope, op.Key) {
+				t.Errorf("%+v, %v", st, err)
+			}
+			if st.New {
+				news.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if news.Load() != 1 {
+		t.Fatalf("%d of them were new", news.Load())
+	}
+}
+
+func TestAcceptedKeyRefusesAnotherRequest(t *testing.T) {
+	var seen []stet.EventKind
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{Observer: stet.ObserverFunc(func(_ context.Context, ev stet.Event) { seen = append(seen, ev.Kind) })})
+	it := accept(t, e, op, parcel)
+	other := op
+	other.Fingerprint = stet.NewFingerprint([]byte("another request"))
+	for _, end := range []func(){func() {}, func() { complete(t, take(t, e, it), "x") }} {
+		end()
+		if _, err := e.Accept(t.Context(), other, parcel); !errors.Is(err, stet.ErrMismatch) || stet.ExecutionOf(err) != stet.NotExecuted {
+			t.Errorf("another request: %v", err)
+		}
+	}
+	want := []stet.EventKind{stet.EventAccepted, stet.EventMismatched, stet.EventClaimed, stet.EventSettled, stet.EventMismatched}
+	if len(seen) != len(want) || [5]stet.EventKind(seen) != [5]stet.EventKind(want) {
+		t.Errorf("events: %v; want %v", seen, want)
+	}
+}
+
+func TestAcceptedOperationIsInFlightForDo(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	accept(t, e, op, parcel)
+	runs := 0
+	if _, err := stet.Do(t.Context(), e, op, charge(&runs)); !errors.Is(err, stet.ErrInFlight) || runs != 0 {
+		t.Errorf("%v, %d runs", err, runs)
+	}
+}
+
+func TestBadWorkIsRefused(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	for name, w := range map[string]stet.Work{
+		"no name":                 {},
+		"a long name":             {Name: strings.Repeat("n", stet.MaxName+1)},
+		"a name that is no UTF-8": {Name: "ship\xff"},
+		"a large payload":         {Name: "ship", Payload: make([]byte, stet.MaxWork+1)},
+		"a negative delay":        {Name: "ship", After: -1},
+		"a long delay":            {Name: "ship", After: stet.MaxDelay + 1},
+	} {
+		if _, err := e.Accept(t.Context(), op, w); !errors.Is(err, stet.ErrInvalid) || stet.ExecutionOf(err) != stet.NotExecuted {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	status(t, e, e.ID(op.Scope, op.Key), stet.None)
+	large := stet.Work{Name: strings.Repeat("n", stet.MaxName), Payload: bytes.Repeat([]byte{0, 255}, stet.MaxWork/2), After: stet.MaxDelay}
+	if run := take(t, e, accept(t, e, op, large)); !bytes.Equal(run.Work().Payload, large.Payload) || run.Work().Name != large.Name {
+		t.Error("the greatest payload did not come back")
+	}
+}
+
+func TestStoreWithoutWorkSaysSo(t *testing.T) {
+	e := newEngine(t, struct{ stet.Store }{memory.New(memory.Options{})}, stet.Options{})
+	_, accepting := e.Accept(t.Context(), op, parcel)
+	_, looking := e.Status(t.Context(), op.Scope, stet.ID{})
+	_, waiting := e.Await(t.Context(), op.Scope, stet.ID{})
+	_, cancelling := e.Cancel(t.Context(), op.Scope, stet.ID{})
+	_, taking := e.Take(t.Context(), stet.Item{})
+	_, asking := e.Due(t.Context(), 1, time.Second)
+	_, relaying := e.DueMessages(t.Context(), 1, time.Second)
+	_, emitting := stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) {
+		return 0, stet.FromContext(ctx).Emit(stet.Message{To: "x"})
+	})
+	for name, err := range map[string]error{"Accept": accepting, "Status": looking, "Await": waiting, "Cancel": cancelling, "Take": taking,
+		"Due": asking, "DueMessages": relaying, "Relayed": e.Relayed(t.Context(), stet.Parcel{}), "Emit": emitting} {
+		if !errors.Is(err, stet.ErrInvalid) || !strings.Contains(err.Error(), "keeps no work") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestAnotherScopeSeesNothing(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	it := accept(t, e, op, parcel)
+	for name, ask := range map[string]func(context.Context, string, stet.ID) (stet.Status, error){"Status": e.Status, "Await": e.Await, "Cancel": e.Cancel} {
+		for _, scope := range []string{"acct_2", "", "acct_1\x00"} {
+			if st, err := ask(t.Context(), scope, it.ID); err != nil || st.Record.State != stet.None || st.Op != (stet.Op{}) || st.Record.Scope != (stet.ID{}) {
+				t.Errorf("%s by %q: %+v, %v", name, scope, st, err)
+			}
+		}
+	}
+	status(t, e, it.ID, stet.Accepted)
+	if st, err := e.Lookup(t.Context(), it.ID); err != nil || st.Op != op {
+		t.Errorf("an operator's look: %+v, %v", st, err)
+	}
+}
+
+func TestAwaitEndsWithTheOperation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
+		it := accept(t, e, op, parcel)
+		told := make(chan stet.Status, 1)
+		go func() {
+			st, err := e.Await(t.Context(), op.Scope, it.ID)
+			if err != nil {
+				t.Error(err)
+			}
+			told <- st
+		}()
+		time.Sleep(10 * time.Minute)
+		run := take(t, e, it)
+		time.Sleep(4 * time.Minute)
+		synctest.Wait()
+		select {
+		case st := <-told:
+			t.Fatalf("it did not wait: %+v", st)
+		default:
+		}
+		ended := time.Now()
+		complete(t, run, "shipped")
+		if st := <-told; string(st.Outcome.Result) != "shipped" || time.Since(ended) > time.Second {
+			t.Errorf("%+v, after %v", st, time.Since(ended))
+		}
+		if st, err := e.Await(t.Context(), op.Scope, stet.ID{1}); err != nil || st.Record.State != stet.None {
+			t.Errorf("of what does not exist: %+v, %v", st, err)
+		}
+	})
+}
+
+func TestAwaitEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1, MaxWaiters: 1})
+		it := accept(t, e, op, parcel)
+		for _, running := range []bool{false, true} {
+			if running {
+				take(t, e, it)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			began := time.Now()
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				time.Sleep(time.Second)
+				if st, err := e.Await(t.Context(), op.Scope, it.ID); err != nil || st.Record.State.Settled() || time.Since(began) != time.Second {
+					t.Errorf("one waiter too many: %+v, %v, after %v", st, err, time.Since(began))
+				}
+			}()
+			st, err := e.Await(ctx, op.Scope, it.ID)
+			if err != nil || st.Record.State.Settled() || (st.Record.State == stet.Running) != running || time.Since(began) != time.Minute {
+				t.Errorf("%+v, %v, after %v", st, err, time.Since(began))
+			}
+			<-done
+			cancel()
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if st, err := e.Await(t.Context(), op.Scope, it.ID); err != nil || st.Record.State != stet.Running {
+				t.Errorf("when the engine was closed: %+v, %v", st, err)
+			}
+		}()
+		synctest.Wait()
+		_ = e.Close()
+		<-done
+	})
+}
+
+func TestCancelledOperationIsNotRun(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	it := accept(t, e, op, parcel)
+	for range 2 {
+		st, err := e.Cancel(t.Context(), op.Scope, it.ID)
+		if err != nil || st.Record.State != stet.Failed || string(st.Outcome.Result) != `"stet: operation cancelled"` {
+			t.Fatalf("%+v, %v", st, err)
+		}
+	}
+	if run := take(t, e, it); !run.Replayed() {
+		t.Error("it was run")
+	}
+	if items, err := e.Due(t.Context(), 1, time.Second); err != nil || len(items) != 0 {
+		t.Errorf("due: %v, %v", items, err)
+	}
+	runs := 0
+	if _, err := stet.Do(t.Context(), e, op, charge(&runs)); !errors.Is(err, stet.ErrFailed) || runs != 0 || !strings.Contains(err.Error(), "cancelled") {
+		t.Errorf("a retry: %v, %d runs", err, runs)
+	}
+}
+
+func TestRunningOperationIsAskedToEnd(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	it := accept(t, e, op, parcel)
+	run := take(t, e, it)
+	if asked, err := run.Cancelling(t.Context()); asked || err != nil {
+		t.Fatalf("%v, %v", asked, err)
+	}
+	for range 2 {
+		if st, err := e.Cancel(t.Context(), op.Scope, it.ID); err != nil || st.Record.State != stet.Running || !st.Record.Cancelling {
+			t.Fatalf("%+v, %v", st, err)
+		}
+	}
+	if asked, err := run.Cancelling(t.Context()); !asked || err != nil {
+		t.Fatalf("%v, %v", asked, err)
+	}
+	// It did not heed that, and failed in a way that lets it run again: the next
+	// attempt is asked, and so is one that has not begun yet.
+	if err := run.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	next := take(t, e, it)
+	if asked, err := next.Cancelling(t.Context()); !asked || err != nil {
+		t.Fatalf("the next attempt: %v, %v", asked, err)
+	}
+	if err := next.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := e.Cancel(t.Context(), op.Scope, it.ID); err != nil || st.Record.State != stet.Failed {
+		t.Fatalf("cancelled while it waits for the next attempt: %+v, %v", st.Record, err)
+	}
+}
+
+func TestOnlyAcceptedOperationsAreCancelled(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	run, err := e.Begin(t.Context(), op)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Cancel(t.Context(), op.Scope, run.ID()); !errors.Is(err, stet.ErrInvalid) {
+		t.Errorf("a run of Begin: %v", err)
+	}
+	complete(t, run, "done")
+	if st, err := e.Cancel(t.Context(), op.Scope, run.ID()); err != nil || string(st.Outcome.Result) != "done" {
+		t.Errorf("what has ended: %+v, %v", st, err)
+	}
+}
+
+func TestClosedEngineAcceptsAndTakesNothing(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	it := accept(t, e, op, parcel)
+	_ = e.Close()
+	if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrClosed) {
+		t.Errorf("Take: %v", err)
+	}
+	other := op
+	other.Key = "another"
+	if _, err := e.Accept(t.Context(), other, parcel); !errors.Is(err, stet.ErrClosed) {
+		t.Errorf("Accept: %v", err)
+	}
+}
+
+func TestAcceptanceIsCommittedWithTheCallersRows(t *testing.T) {
+	store, e := bank(t)
+	id := e.ID(op.Scope, op.Key)
+	for _, commit := range []bool{false, true} {
+		tx, err := store.DB().BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.ExecContext(t.Context(), `INSERT INTO ledger VALUES ('order 7', 100)`); err != nil {
+			t.Fatal(err)
+		}
+		st, err := stet.AcceptTx(t.Context(), e, store, tx, op, parcel)
+		if err != nil || !st.New || st.Record.State != stet.Accepted {
+			t.Fatalf("%+v, %v", st, err)
+		}
+		if !commit {
+			_ = tx.Rollback()
+			status(t, e, id, stet.None)
+			continue
+		}
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	status(t, e, id, stet.Accepted)
+	if n := charges(t, store); n != 1 {
+		t.Errorf("%d rows", n)
+	}
+	err := store.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
+		if st, err := stet.AcceptTx(ctx, e, store, tx, op, parcel); err != nil || st.New {
+			t.Errorf("accepted again: %+v, %v", st, err)
+		}
+		other := op
+		other.Fingerprint = stet.NewFingerprint([]byte("another request"))
+		_, err := stet.AcceptTx(ctx, e, store, tx, other, parcel)
+		return err
+	})
+	if !errors.Is(err, stet.ErrMismatch) {
+		t.Errorf("another request: %v", err)
+	}
+}

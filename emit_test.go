@@ -1,0 +1,328 @@
+package stet_test
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store/memory"
+	"github.com/stet-go/stet/store/storetest"
+)
+
+var shipped = stet.Message{To: "shipped", Key: "order 7", Header: map[string]string{"type": "order"}, Body: []byte("\x00order 7")}
+
+// messages returns all that is due to be sent, which is then due a minute later.
+func messages(t *testing.T, e *stet.Engine) (all []stet.Message) {
+	t.Helper()
+	parcels, err := e.DueMessages(t.Context(), 100, time.Minute)
+	if err != nil {
+		t.Fatalf("due: %v", err)
+	}
+	for _, p := range parcels {
+		all = append(all, p.Messages...)
+	}
+	return all
+}
+
+func TestMessagesLeaveWithTheOutcome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
+		for range 3 { // the others are replays
+			_, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) {
+				run := stet.FromContext(ctx)
+				body := bytes.Clone(shipped.Body)
+				m := shipped
+				m.ID, m.Body = "ignored", body
+				if err := errors.Join(run.Emit(m), run.Emit(stet.Message{To: "billed"})); err != nil {
+					t.Error(err)
+				}
+				clear(body)
+				if all := messages(t, e); len(all) != 0 {
+					t.Errorf("before the outcome there are %+v", all)
+				}
+				return 1, nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		all := messages(t, e)
+		if len(all) != 2 || all[0].To != "shipped" || all[0].Key != "order 7" || all[0].Header["type"] != "order" || string(all[0].Body) != "\x00order 7" || all[1].To != "billed" {
+			t.Fatalf("%+v", all)
+		}
+		if all[0].ID == "ignored" || all[0].ID == all[1].ID || len(all[0].ID) != 36 {
+			t.Errorf("the IDs are %q and %q", all[0].ID, all[1].ID)
+		}
+		if again := messages(t, e); len(again) != 0 {
+			t.Errorf("handed out twice at a time: %+v", again)
+		}
+		time.Sleep(time.Minute) // the relay died
+		again := messages(t, e)
+		if len(again) != 2 || again[0].ID != all[0].ID || again[1].ID != all[1].ID {
+			t.Errorf("sent again with other IDs: %+v", again)
+		}
+	})
+}
+
+func TestMessageIDsAreTheOperationsOwn(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, o := range []stet.Op{op, {Scope: "acct_2", Key: "k1"}, {Scope: "acct_1", Key: "k2"}} {
+		var ids []string
+		for range 2 { // in two stores, as after a loss of the first
+			e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+			if _, err := stet.Do(t.Context(), e, o, func(ctx context.Context) (int, error) { return 1, stet.FromContext(ctx).Emit(shipped) }); err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, messages(t, e)[0].ID)
+		}
+		if ids[0] != ids[1] || seen[ids[0]] {
+			t.Errorf("%v", ids)
+		}
+		seen[ids[0]] = true
+	}
+}
+
+func TestRelayedMessagesAreNotSentAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(memory.Options{})
+		e := newEngine(t, store, stet.Options{SweepEvery: time.Hour, Policy: stet.Policy{Retention: stet.Retention{Result: time.Hour, Tombstone: 2 * time.Hour}}})
+		it := accept(t, e, op, parcel)
+		run := take(t, e, it)
+		if err := run.Emit(shipped); err != nil {
+			t.Fatal(err)
+		}
+		complete(t, run, "x")
+		time.Sleep(24 * time.Hour) // far beyond its retention
+		parcels, err := e.DueMessages(t.Context(), 1, time.Minute)
+		if err != nil || len(parcels) != 1 || len(parcels[0].Messages) != 1 {
+			t.Fatalf("%+v, %v", parcels, err)
+		}
+		for range 2 {
+			if err := e.Relayed(t.Context(), parcels[0]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Hour)
+		if all := messages(t, e); len(all) != 0 {
+			t.Errorf("%+v", all)
+		}
+		if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrExpired) {
+			t.Errorf("it is kept for two hours more: %v", err)
+		}
+		time.Sleep(3 * time.Hour)
+		if err := e.Relayed(t.Context(), parcels[0]); err != nil {
+			t.Errorf("said again when the record is forgotten: %v", err)
+		}
+		if n := store.Len(); n != 0 {
+			t.Errorf("%d records are left", n)
+		}
+	})
+}
+
+func TestRunWithoutOutcomeEmitsNothing(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	it := accept(t, e, op, parcel)
+	for _, end := range []func(*stet.Run) error{
+		func(r *stet.Run) error { return r.Return(t.Context(), 0) },
+		func(r *stet.Run) error { return r.Release(t.Context()) },
+		func(r *stet.Run) error { return r.Park(t.Context()) },
+	} {
+		run := take(t, e, it)
+		if err := errors.Join(run.Emit(shipped), end(run)); err != nil {
+			t.Fatal(err)
+		}
+		if err := run.Emit(shipped); !errors.Is(err, stet.ErrInvalid) {
+			t.Errorf("after its end: %v", err)
+		}
+	}
+	if all := messages(t, e); len(all) != 0 {
+		t.Errorf("%+v", all)
+	}
+	other := op
+	other.Key = "failing"
+	down := errors.New("down")
+	for _, fails := range []error{stet.ErrRetryable, nil} {
+		_, _ = stet.Do(t.Context(), e, other, func(ctx context.Context) (int, error) {
+			return 1, errors.Join(stet.FromContext(ctx).Emit(shipped), fails)
+		})
+	}
+	if all := messages(t, e); len(all) != 1 {
+		t.Errorf("of a run that was released and one that was completed: %+v", all)
+	}
+	store, etx := bank(t)
+	for _, fails := range []error{down, nil} {
+		_, err := stet.DoTx(t.Context(), etx, store, op, func(ctx context.Context, tx *sql.Tx) (int, error) {
+			return 1, errors.Join(stet.FromContext(ctx).Emit(shipped), fails)
+		})
+		if !errors.Is(err, fails) {
+			t.Error(err)
+		}
+	}
+	if all := messages(t, etx); len(all) != 1 {
+		t.Errorf("of a transaction that was rolled back and one that was committed: %+v", all)
+	}
+}
+
+func TestReplayEmitsNothing(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	it := accept(t, e, op, parcel)
+	complete(t, take(t, e, it), "x")
+	if err := take(t, e, it).Emit(shipped); !errors.Is(err, stet.ErrInvalid) {
+		t.Errorf("%v", err)
+	}
+	if all := messages(t, e); len(all) != 0 {
+		t.Errorf("%+v", all)
+	}
+}
+
+// What is emitted when the outcome was handed to a transaction would be lost.
+func TestNothingIsEmittedBehindTheOutcome(t *testing.T) {
+	store, e := bank(t)
+	run := take(t, e, accept(t, e, op, parcel))
+	out := stet.Outcome{State: stet.Completed, Result: []byte("x")}
+	err := store.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
+		return stet.SettleTx(ctx, run, store, tx, out)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Emit(shipped); !errors.Is(err, stet.ErrInvalid) {
+		t.Errorf("%v", err)
+	}
+	if err := run.Settle(t.Context(), out); err != nil {
+		t.Fatal(err)
+	}
+	if all := messages(t, e); len(all) != 0 {
+		t.Errorf("%+v", all)
+	}
+	if _, err := stet.DoTx(t.Context(), e, store, stet.Op{Scope: "acct_1", Key: "k2"}, func(ctx context.Context, _ *sql.Tx) (int, error) {
+		run = stet.FromContext(ctx)
+		return 1, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Emit(shipped); !errors.Is(err, stet.ErrInvalid) {
+		t.Errorf("a transaction that has ended: %v", err)
+	}
+}
+
+func TestEmittingIsBounded(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	run := take(t, e, accept(t, e, op, parcel))
+	for name, m := range map[string]stet.Message{
+		"without a place to go":       {Body: []byte("x")},
+		"a place that is no UTF-8":    {To: "\xff"},
+		"a key that is no UTF-8":      {To: "x", Key: "\xff"},
+		"a header that is no UTF-8":   {To: "x", Header: map[string]string{"\xff": ""}},
+		"a value that is no UTF-8":    {To: "x", Header: map[string]string{"a": "\xff"}},
+		"larger than all may be":      {To: "x", Body: make([]byte, stet.MaxOutbox)},
+		"with a header that is large": {To: "x", Header: map[string]string{"a": strings.Repeat("b", stet.MaxOutbox)}},
+	} {
+		if err := run.Emit(m); !errors.Is(err, stet.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for i := range stet.MaxMessages {
+		if err := run.Emit(stet.Message{To: "x", Body: make([]byte, 1<<10-1)}); err != nil {
+			t.Fatalf("message %d: %v", i, err)
+		}
+	}
+	if err := run.Emit(stet.Message{To: "x"}); !errors.Is(err, stet.ErrInvalid) {
+		t.Errorf("one too many: %v", err)
+	}
+	complete(t, run, "x")
+	if all := messages(t, e); len(all) != stet.MaxMessages {
+		t.Errorf("%d messages", len(all))
+	}
+}
+
+// An outcome whose result is too large to be kept has its messages all the same.
+func TestMessagesOfAResultThatIsNotKept(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{Policy: stet.Policy{MaxResult: 1}})
+	run := take(t, e, accept(t, e, op, parcel))
+	if err := run.Emit(shipped); err != nil {
+		t.Fatal(err)
+	}
+	complete(t, run, "too large")
+	if all := messages(t, e); len(all) != 1 {
+		t.Errorf("%+v", all)
+	}
+}
+
+func TestMessagesCannotBeReadOrSwapped(t *testing.T) {
+	store := memory.New(memory.Options{})
+	e := newEngine(t, store, encrypted(secret("k", 1)))
+	secretly := stet.Message{To: "cards", Body: []byte("card 4242")}
+	var recs []stet.Record
+	for _, key := range []string{"k1", "k2"} {
+		o := op
+		o.Key = key
+		run := take(t, e, accept(t, e, o, parcel))
+		if err := run.Emit(secretly); err != nil {
+			t.Fatal(err)
+		}
+		complete(t, run, "x")
+		rec, err := store.Look(t.Context(), run.ID())
+		if err != nil || bytes.Contains(rec.Work, []byte("cards")) || bytes.Contains(rec.Work, []byte("Y2FyZCA0MjQy")) {
+			t.Fatalf("the store has %q, %v", rec.Work, err)
+		}
+		recs = append(recs, rec)
+	}
+	forged := newEngine(t, forgingOutbox{store, recs[0].ID, recs[1].Work}, encrypted(secret("k", 1)))
+	all := messages(t, forged)
+	if len(all) != 1 || string(all[0].Body) != "card 4242" {
+		t.Errorf("with the messages of one operation copied over another's: %+v", all)
+	}
+}
+
+// forgingOutbox is a store in which somebody has written messages.
+type forgingOutbox struct {
+	*memory.Store
+	id     stet.ID
+	outbox []byte
+}
+
+func (s forgingOutbox) Due(ctx context.Context, what stet.Due, limit int, again time.Duration) ([]stet.Record, error) {
+	recs, err := s.Store.Due(ctx, what, limit, again)
+	for i := range recs {
+		if recs[i].ID == s.id {
+			recs[i].Work = s.outbox
+		}
+	}
+	return recs, err
+}
+
+func TestMessagesComeThroughALostReply(t *testing.T) {
+	for _, fault := range []storetest.Fault{storetest.FailBefore, storetest.FailAfter} {
+		for _, method := range []string{"Settle", "Relayed"} {
+			store := memory.New(memory.Options{})
+			e := newEngine(t, storetest.Faulty(store, func(c storetest.Call) storetest.Fault {
+				if c.Method == method && c.N == 1 {
+					return fault
+				}
+				return storetest.NoFault
+			}), stet.Options{})
+			run := take(t, e, accept(t, e, op, parcel))
+			if err := run.Emit(shipped); err != nil {
+				t.Fatal(err)
+			}
+			complete(t, run, "x")
+			parcels, err := e.DueMessages(t.Context(), 10, time.Nanosecond)
+			if err != nil || len(parcels) != 1 || len(parcels[0].Messages) != 1 {
+				t.Fatalf("%s: %+v, %v", method, parcels, err)
+			}
+			if err := e.Relayed(t.Context(), parcels[0]); err != nil {
+				t.Errorf("%s: %v", method, err)
+			}
+			if all := messages(t, e); len(all) != 0 {
+				t.Errorf("%s: sent again: %+v", method, all)
+			}
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package stet_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store/memory"
+)
+
+// An API accepts an order in a moment; a worker ships it later.
+func ExampleEngine_Accept() {
+	ctx := context.Background()
+	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{})
+	if err != nil {
+		panic(err)
+	}
+	defer engine.Close()
+
+	op := stet.Op{Scope: "acct_1", Key: "order-7", Fingerprint: stet.NewFingerprint([]byte("one teapot"))}
+	for range 2 { // the client tries again
+		st, err := engine.Accept(ctx, op, stet.Work{Name: "ship", Payload: []byte("one teapot")})
+		fmt.Println(st.Record.State, st.New, err)
+	}
+
+	items, err := engine.Due(ctx, 10, time.Minute) // a worker asks from time to time
+	if err != nil {
+		panic(err)
+	}
+	for _, item := range items {
+		run, err := engine.Take(ctx, item)
+		if err != nil || run.Replayed() {
+			continue
+		}
+		result := fmt.Appendf(nil, "shipped %s", run.Work().Payload)
+		if err := run.Settle(ctx, stet.Outcome{State: stet.Completed, Result: result}); err != nil {
+			panic(err)
+		}
+	}
+
+	st, err := engine.Status(ctx, op.Scope, engine.ID(op.Scope, op.Key))
+	fmt.Printf("%v: %s %v\n", st.Record.State, st.Outcome.Result, err)
+	// Output:
+	// accepted true <nil>
+	// accepted false <nil>
+	// completed: shipped one teapot <nil>
+}
+
+// The first attempt charges the card and then fails; the second goes on from
+// there.
+func ExampleStep() {
+	ctx := context.Background()
+	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{})
+	if err != nil {
+		panic(err)
+	}
+	defer engine.Close()
+	st, err := engine.Accept(ctx, stet.Op{Scope: "acct_1", Key: "order-8"}, stet.Work{Name: "order"})
+	if err != nil {
+		panic(err)
+	}
+
+	for range 2 {
+		run, err := engine.Take(ctx, stet.Item{ID: st.Record.ID, Name: "order"})
+		if err != nil {
+			panic(err)
+		}
+		receipt, err := stet.Step(run.Context(), "charge", stet.StepOnce, func(context.Context) (string, error) {
+			fmt.Println("charging the card")
+			return "receipt 1", nil
+		})
+		fmt.Println("attempt", run.Attempt(), receipt, err)
+		if run.Attempt() == 1 {
+			_ = run.Return(ctx, 0) // the warehouse does not answer; nothing was shipped
+			continue
+		}
+		_ = run.Settle(ctx, stet.Outcome{State: stet.Completed, Result: []byte(receipt)})
+	}
+	// Output:
+	// charging the card
+	// attempt 1 receipt 1 <nil>
+	// attempt 2 receipt 1 <nil>
+}
+
+// What an operation emits is stored with its outcome, and sent afterwards, by
+// whoever relays it.
+func ExampleRun_Emit() {
+	ctx := context.Background()
+	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{})
+	if err != nil {
+		panic(err)
+	}
+	defer engine.Close()
+	op := stet.Op{Scope: "acct_1", Key: "order-9"}
+	for range 2 { // the second is a replay
+		_, err := stet.Do(ctx, engine, op, func(ctx context.Context) (string, error) {
+			return "receipt 1", stet.FromContext(ctx).Emit(stet.Message{To: "order.paid", Body: []byte("order 9")})
+		})
+		if err != nil {
+			panic(err)
+		}
+	}
+
+	parcels, err := engine.DueMessages(ctx, 10, time.Minute)
+	if err != nil {
+		panic(err)
+	}
+	for _, parcel := range parcels {
+		for _, m := range parcel.Messages {
+			fmt.Printf("publishing to %s: %s\n", m.To, m.Body)
+		}
+		if err := engine.Relayed(ctx, parcel); err != nil {
+			panic(err)
+		}
+	}
+	// Output: publishing to order.paid: order 9
+}

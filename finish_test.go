@@ -1,0 +1,119 @@
+package stet_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store/sqlite"
+	"github.com/stet-go/stet/store/storetest"
+)
+
+// finish ends a run with a row in the ledger.
+func finish(t *testing.T, run *stet.Run, s stet.WorkTxStore[*sql.Tx], fails error) error {
+	t.Helper()
+	return stet.FinishTx(t.Context(), run, s, func(ctx context.Context, tx *sql.Tx) (stet.Outcome, error) {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO ledger VALUES ('shipped', 1)`); err != nil {
+			t.Error(err)
+		}
+		if err := run.Emit(stet.Message{To: "shipped"}); err != nil {
+			t.Error(err)
+		}
+		return stet.Outcome{State: stet.Completed, Result: []byte("shipped")}, fails
+	})
+}
+
+func TestOutcomeIsCommittedWithTheWorkersRows(t *testing.T) {
+	store, e := bank(t)
+	it := accept(t, e, op, parcel)
+	run, down := take(t, e, it), errors.New("down")
+	if err := finish(t, run, store, down); err != down || charges(t, store) != 0 {
+		t.Fatalf("%v, %d rows", err, charges(t, store))
+	}
+	func() {
+		defer func() {
+			if recover() != "boom" {
+				t.Error("the panic was swallowed")
+			}
+		}()
+		_ = stet.FinishTx(t.Context(), run, store, func(context.Context, *sql.Tx) (stet.Outcome, error) { panic("boom") })
+	}()
+	if run.Context().Err() != nil {
+		t.Fatal("a rollback ended the run")
+	}
+	if err := finish(t, run, store, nil); err != nil || charges(t, store) != 1 {
+		t.Fatalf("%v, %d rows", err, charges(t, store))
+	}
+	if run.Context().Err() == nil {
+		t.Error("the run goes on")
+	}
+	if err := finish(t, run, store, nil); !errors.Is(err, stet.ErrInvalid) {
+		t.Errorf("a second end: %v", err)
+	}
+	if again := take(t, e, it); !again.Replayed() || string(again.Outcome().Result) != "shipped" {
+		t.Errorf("%+v", again.Outcome())
+	}
+	// Of the tries that were rolled back nothing is sent.
+	parcels, err := e.DueMessages(t.Context(), 10, time.Minute)
+	if err != nil || len(parcels) != 1 || len(parcels[0].Messages) != 1 {
+		t.Errorf("%+v, %v", parcels, err)
+	}
+}
+
+func TestStaleWorkerWritesNothing(t *testing.T) {
+	store, e := bank(t)
+	other := newEngine(t, store, stet.Options{})
+	it := accept(t, e, op, parcel)
+	stale := take(t, e, it)
+	if err := store.Return(t.Context(), stale.Claim(), 0); err != nil { // by an operator, who believed it dead
+		t.Fatal(err)
+	}
+	if err := finish(t, stale, store, nil); !errors.Is(err, stet.ErrFenced) || charges(t, store) != 0 {
+		t.Errorf("while it waits for another: %v, %d rows", err, charges(t, store))
+	}
+	if err := finish(t, take(t, other, it), store, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := finish(t, stale, store, nil); !errors.Is(err, stet.ErrFenced) || charges(t, store) != 1 {
+		t.Errorf("when another has finished: %v, %d rows", err, charges(t, store))
+	}
+	if err := stale.Return(t.Context(), 0); !errors.Is(err, stet.ErrFenced) {
+		t.Errorf("its return: %v", err)
+	}
+	status(t, other, it.ID, stet.Completed)
+}
+
+func TestCommitWhoseReplyWasLostIsNotDoneTwice(t *testing.T) {
+	for _, fault := range []storetest.Fault{storetest.FailBefore, storetest.FailAfter} {
+		store, e := bank(t)
+		faulty := storetest.FaultyTx[*sql.Tx](store, func(c storetest.Call) storetest.Fault {
+			if c.Method == "InTx" {
+				return fault
+			}
+			return storetest.NoFault
+		}).(stet.WorkTxStore[*sql.Tx])
+		it := accept(t, e, op, parcel)
+		run := take(t, e, it)
+		if err := finish(t, run, faulty, nil); !errors.Is(err, stet.ErrStore) || stet.ExecutionOf(err) != stet.MayHaveExecuted {
+			t.Errorf("%v", err)
+		}
+		err := run.Return(t.Context(), 0)
+		if committed := fault == storetest.FailAfter; errors.Is(err, stet.ErrFenced) != committed {
+			t.Errorf("committed: %v; the return: %v", committed, err)
+		}
+		if run := take(t, e, it); !run.Replayed() {
+			if err := finish(t, run, store, nil); err != nil {
+				t.Error(err)
+			}
+		}
+		parcels, err := e.DueMessages(t.Context(), 10, time.Minute)
+		if n := charges(t, store); n != 1 || err != nil || len(parcels) != 1 || len(parcels[0].Messages) != 1 {
+			t.Errorf("%d rows, messages %+v, %v", n, parcels, err)
+		}
+	}
+}
+
+var _ stet.WorkTxStore[*sql.Tx] = (*sqlite.Store)(nil)

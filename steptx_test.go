@@ -1,0 +1,140 @@
+package stet_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store/sqlite"
+	"github.com/stet-go/stet/store/storetest"
+)
+
+func TestTransactionalStepHasItsEffectOnce(t *testing.T) {
+	store, e := bank(t)
+	it := accept(t, e, op, parcel)
+	runs, down := 0, errors.New("down")
+	step := func(run *stet.Run, s stet.WorkTxStore[*sql.Tx], end func() error) (string, error) {
+		return stet.StepTx(run.Context(), s, "reserve", func(ctx context.Context, tx *sql.Tx) (string, error) {
+			runs++
+			if err := book(ctx, tx); err != nil {
+				t.Error(err)
+			}
+			return fmt.Sprint("run ", runs), end()
+		})
+	}
+	fine := func() error { return nil }
+	run := take(t, e, it)
+	if _, err := step(run, store, func() error { return down }); err != down {
+		t.Errorf("its own error: %v", err)
+	}
+	func() {
+		defer func() {
+			if recover() != "boom" {
+				t.Error("the panic was swallowed")
+			}
+		}()
+		_, _ = step(run, store, func() error { panic("boom") })
+	}()
+	if n := charges(t, store); n != 0 {
+		t.Fatalf("%d charges after it was rolled back", n)
+	}
+	for range 3 {
+		if v, err := step(run, store, fine); err != nil || v != "run 3" {
+			t.Fatalf("%q, %v", v, err)
+		}
+		run = again(t, e, run, it)
+	}
+	if n := charges(t, store); n != 1 {
+		t.Errorf("%d charges", n)
+	}
+}
+
+// Nobody knows whether the transaction was committed: the run writes nothing over
+// what it may have noted down, and the next attempt finds out.
+func TestTransactionalStepWhoseReplyWasLost(t *testing.T) {
+	for _, fault := range []storetest.Fault{storetest.FailBefore, storetest.FailAfter} {
+		store, e := bank(t)
+		faulty := storetest.FaultyTx[*sql.Tx](store, func(c storetest.Call) storetest.Fault {
+			if c.Method == "InTx" {
+				return fault
+			}
+			return storetest.NoFault
+		}).(stet.WorkTxStore[*sql.Tx])
+		it := accept(t, e, op, parcel)
+		run, runs := take(t, e, it), 0
+		step := func(s stet.WorkTxStore[*sql.Tx]) (int, error) {
+			return stet.StepTx(run.Context(), s, "reserve", func(ctx context.Context, tx *sql.Tx) (int, error) {
+				runs++
+				return runs, book(ctx, tx)
+			})
+		}
+		if _, err := step(faulty); !errors.Is(err, stet.ErrStore) {
+			t.Errorf("%v", err)
+		}
+		if fault == storetest.FailAfter {
+			other := 0
+			if _, err := stet.Step(run.Context(), "another", stet.StepIdempotent, counted(&other, nil)); !errors.Is(err, stet.ErrStore) {
+				t.Errorf("another step of the same run: %v; it would be written over what is not known", err)
+			}
+		}
+		run = again(t, e, run, it)
+		if v, err := step(store); err != nil || v != 1 || charges(t, store) != 1 || runs != 1 {
+			t.Errorf("the next attempt: %d, %v, %d runs, %d charges", v, err, runs, charges(t, store))
+		}
+	}
+}
+
+// What was rolled back for certain leaves no doubt about the notes.
+func TestTransactionalStepWhoseResultDoesNotFit(t *testing.T) {
+	store, e := bank(t)
+	run := take(t, e, accept(t, e, op, parcel))
+	step := func(size int) error {
+		_, err := stet.StepTx(run.Context(), store, "reserve", func(ctx context.Context, tx *sql.Tx) (string, error) {
+			return strings.Repeat("x", size), book(ctx, tx)
+		})
+		return err
+	}
+	if err := step(stet.MaxNotes); !errors.Is(err, stet.ErrInvalid) || charges(t, store) != 0 {
+		t.Errorf("%v, %d charges", err, charges(t, store))
+	}
+	if err := step(10); err != nil || charges(t, store) != 1 {
+		t.Errorf("a smaller one: %v, %d charges", err, charges(t, store))
+	}
+}
+
+func TestTransactionalStepIsNotCommittedTwiceAtATime(t *testing.T) {
+	store, e := bank(t)
+	run := take(t, e, accept(t, e, op, parcel))
+	runs := 0
+	step := func(inside func()) error {
+		_, err := stet.StepTx(run.Context(), loose{store}, "reserve", func(ctx context.Context, tx *sql.Tx) (int, error) {
+			runs++
+			inside()
+			return runs, nil
+		})
+		return err
+	}
+	err := step(func() { // as if it was begun by another goroutine, which is faster
+		if err := step(func() {}); err != nil {
+			t.Error(err)
+		}
+	})
+	if !errors.Is(err, stet.ErrInvalid) || runs != 2 {
+		t.Errorf("%v, %d runs; the slower one should be rolled back", err, runs)
+	}
+}
+
+// loose is a store whose transactions do not keep each other out.
+type loose struct{ *sqlite.Store }
+
+func (s loose) InTx(ctx context.Context, fn func(context.Context, *sql.Tx) error) error {
+	return fn(ctx, nil)
+}
+
+func (s loose) SaveTx(ctx context.Context, _ *sql.Tx, c stet.Claim, notes []byte) error {
+	return s.Save(ctx, c, notes)
+}

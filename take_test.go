@@ -1,0 +1,414 @@
+package stet_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store/memory"
+)
+
+func due(t *testing.T, e *stet.Engine, again time.Duration) []stet.Item {
+	t.Helper()
+	items, err := e.Due(t.Context(), 100, again)
+	if err != nil {
+		t.Fatalf("due: %v", err)
+	}
+	return items
+}
+
+func TestWorkThatWasHandedOutAndLostIsDueAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
+		it := accept(t, e, op, stet.Work{Name: "ship", After: time.Hour})
+		if items := due(t, e, time.Minute); len(items) != 0 {
+			t.Fatalf("before its time: %v", items)
+		}
+		time.Sleep(time.Hour)
+		for range 3 {
+			if items := due(t, e, time.Minute); len(items) != 1 || items[0] != it {
+				t.Fatalf("%v", items)
+			}
+			if items := due(t, e, time.Minute); len(items) != 0 {
+				t.Fatalf("handed out a moment ago: %v", items)
+			}
+			time.Sleep(time.Minute)
+		}
+		run := take(t, e, it)
+		if items := due(t, e, time.Minute); len(items) != 0 {
+			t.Fatalf("while it runs: %v", items)
+		}
+		if err := run.Return(t.Context(), 10*time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(9 * time.Minute)
+		if items := due(t, e, time.Minute); len(items) != 0 {
+			t.Fatalf("before its backoff is over: %v", items)
+		}
+		time.Sleep(time.Minute)
+		if items := due(t, e, time.Minute); len(items) != 1 {
+			t.Fatalf("after its backoff: %v", items)
+		}
+	})
+}
+
+func TestWorkersAreWokenByWhatArrives(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	woken := func(why string, do func()) {
+		t.Helper()
+		arrived, same := e.Arrived(), e.Arrived()
+		select {
+		case <-arrived:
+			t.Fatalf("before: %s", why)
+		default:
+		}
+		do()
+		<-arrived
+		<-same
+	}
+	var run *stet.Run
+	woken("accepted", func() { run = take(t, e, accept(t, e, op, parcel)) })
+	woken("returned", func() { _ = run.Return(t.Context(), 0) })
+	run = take(t, e, stet.Item{ID: run.ID(), Name: "ship"})
+	woken("released", func() { _ = run.Release(t.Context()) })
+	run = take(t, e, stet.Item{ID: run.ID(), Name: "ship"})
+	woken("settled with messages", func() {
+		if err := run.Emit(stet.Message{To: "shipped"}); err != nil {
+			t.Error(err)
+		}
+		complete(t, run, "x")
+	})
+}
+
+func TestBadQuestionsForWorkAreRefused(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	for _, q := range []struct {
+		limit int
+		again time.Duration
+	}{{0, time.Second}, {-1, time.Second}, {stet.MaxBrowse + 1, time.Second}, {1, 0}, {1, -1}, {1, stet.MaxDelay + 1}} {
+		_, err := e.Due(t.Context(), q.limit, q.again)
+		_, err2 := e.DueMessages(t.Context(), q.limit, q.again)
+		if !errors.Is(err, stet.ErrInvalid) || !errors.Is(err2, stet.ErrInvalid) {
+			t.Errorf("%d, %v: %v, %v", q.limit, q.again, err, err2)
+		}
+	}
+	it := accept(t, e, op, parcel)
+	if _, err := e.Take(t.Context(), stet.Item{ID: it.ID, Class: "another"}); !errors.Is(err, stet.ErrInvalid) {
+		t.Errorf("an unknown class: %v", err)
+	}
+	if _, err := e.Take(t.Context(), stet.Item{ID: stet.ID{1}}); !errors.Is(err, stet.ErrFenced) {
+		t.Errorf("no such operation: %v", err)
+	}
+	run := take(t, e, it)
+	for _, after := range []time.Duration{-1, stet.MaxDelay + 1} {
+		if err := run.Return(t.Context(), after); !errors.Is(err, stet.ErrInvalid) {
+			t.Errorf("return after %v: %v", after, err)
+		}
+	}
+	if err := run.Return(t.Context(), stet.MaxDelay); err != nil {
+		t.Errorf("after what was refused, the run should go on: %v", err)
+	}
+	if err := run.Return(t.Context(), 0); !errors.Is(err, stet.ErrInvalid) {
+		t.Errorf("a second return: %v", err)
+	}
+	other := op
+	other.Key = "not accepted"
+	plain, err := e.Begin(t.Context(), other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := plain.Return(t.Context(), 0); !errors.Is(err, stet.ErrInvalid) {
+		t.Errorf("return of a run of Begin: %v", err)
+	}
+	complete(t, plain, "x")
+}
+
+// A queue may hold an item of long ago, whose key somebody has used again for
+// an operation that was not accepted. That is none of a worker's.
+func TestWhatWasNotAcceptedIsNotTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(memory.Options{})
+		e := newEngine(t, store, stet.Options{SweepEvery: -1, Policy: stet.Policy{Stale: stet.StaleTakeOver}})
+		it := stet.Item{ID: e.ID(op.Scope, op.Key), Name: "ship"}
+		run, err := e.Begin(t.Context(), op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := newEngine(t, store, stet.Options{}).Take(t.Context(), it); !errors.Is(err, stet.ErrInFlight) {
+			t.Errorf("while it runs: %v", err)
+		}
+		if err := run.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrFenced) {
+			t.Errorf("when it is retryable: %v", err)
+		}
+		die(t, store, op)
+		if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrFenced) {
+			t.Errorf("when its run has died: %v", err)
+		}
+		if rec, err := store.Read(t.Context(), it.ID); err != nil || rec.State != stet.Unknown {
+			t.Errorf("a worker decided on what was not accepted: %v, %v", rec.State, err)
+		}
+	})
+}
+
+func TestOneWorkerTakesIt(t *testing.T) {
+	store := memory.New(memory.Options{})
+	e, other := newEngine(t, store, stet.Options{}), newEngine(t, store, stet.Options{})
+	it := accept(t, e, op, parcel)
+	run := take(t, e, it)
+	for _, e := range []*stet.Engine{e, other} {
+		_, err := e.Take(t.Context(), it)
+		if own, ok := errors.AsType[*stet.Error](err); !ok || !errors.Is(err, stet.ErrInFlight) || own.RetryAfter <= 0 {
+			t.Errorf("%v", err)
+		}
+		runs := 0
+		if _, err := stet.Do(t.Context(), e, op, charge(&runs)); !errors.Is(err, stet.ErrInFlight) || runs != 0 {
+			t.Errorf("a call of the API meanwhile: %v, %d runs", err, runs)
+		}
+		mismatch := op
+		mismatch.Fingerprint = stet.NewFingerprint([]byte("another request"))
+		if _, err := stet.Do(t.Context(), e, mismatch, charge(&runs)); !errors.Is(err, stet.ErrMismatch) || runs != 0 {
+			t.Errorf("another request meanwhile: %v, %d runs", err, runs)
+		}
+	}
+	complete(t, run, `"shipped"`)
+	runs := 0
+	if res, err := stet.Do(t.Context(), other, op, charge(&runs)); err != nil || res.Value != "shipped" || runs != 0 {
+		t.Errorf("the outcome for a call of the API: %+v, %v", res, err)
+	}
+}
+
+// abandoned takes the operation in a process that dies then.
+func abandoned(t *testing.T, store stet.Store, it stet.Item) stet.Record {
+	t.Helper()
+	rec, err := store.(stet.WorkStore).Take(t.Context(), it.ID, stet.NewOwner(), time.Second)
+	if err != nil || rec.State != stet.Running {
+		t.Fatalf("%+v, %v", rec, err)
+	}
+	time.Sleep(2 * time.Second) // in a bubble
+	return rec
+}
+
+func TestDeadWorkersOperationIsWhatThePolicySays(t *testing.T) {
+	happened := func(context.Context, stet.Unresolved) (stet.Verdict, error) {
+		return stet.ItHappened(stet.Outcome{State: stet.Completed, Result: []byte("in the books")}), nil
+	}
+	didNot := func(_ context.Context, u stet.Unresolved) (stet.Verdict, error) {
+		if u.Op.Scope != op.Scope || u.Op.Key != op.Key {
+			return stet.Verdict{}, errors.New("asked about another operation")
+		}
+		return stet.ItDidNotHappen(), nil
+	}
+	broken := func(context.Context, stet.Unresolved) (stet.Verdict, error) {
+		return stet.Verdict{}, errors.New("the processor is down")
+	}
+	for name, c := range map[string]struct {
+		policy stet.Policy
+		state  stet.State
+		result string
+		err    error
+	}{
+		"parked":                   {stet.Policy{}, stet.Unknown, "", stet.ErrUnknown},
+		"taken over":               {stet.Policy{Stale: stet.StaleTakeOver}, stet.Running, "", nil},
+		"failed":                   {stet.Policy{Stale: stet.StaleFail}, stet.Failed, "", nil},
+		"found in the books":       {stet.Policy{Verify: happened}, stet.Completed, "in the books", nil},
+		"not found in the books":   {stet.Policy{Verify: didNot}, stet.Running, "", nil},
+		"the books cannot be read": {stet.Policy{Verify: broken, Stale: stet.StaleTakeOver}, stet.Unknown, "", stet.ErrUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memory.New(memory.Options{})
+				e := newEngine(t, store, stet.Options{SweepEvery: -1, Policy: c.policy})
+				it := accept(t, e, op, parcel)
+				dead := abandoned(t, store, it)
+				run, err := e.Take(t.Context(), it)
+				if !errors.Is(err, c.err) {
+					t.Fatalf("%v; want %v", err, c.err)
+				}
+				if st := status(t, e, it.ID, c.state); string(st.Outcome.Result) != c.result {
+					t.Errorf("%+v", st)
+				}
+				switch {
+				case err != nil:
+					return
+				case c.state == stet.Running:
+					if run.Replayed() || run.Attempt() != 2 || run.Fence() <= dead.Fence || string(run.Work().Payload) != "order 7" {
+						t.Errorf("attempt %d with fence %d and %+v", run.Attempt(), run.Fence(), run.Work())
+					}
+					complete(t, run, "x")
+				case !run.Replayed() || string(run.Outcome().Result) != c.result:
+					t.Errorf("%+v", run.Outcome())
+				}
+				if err := store.Settle(t.Context(), dead.Claim(), stet.Outcome{State: stet.Completed}, stet.Retention{}); !errors.Is(err, stet.ErrFenced) {
+					t.Errorf("the dead worker's settle: %v", err)
+				}
+			})
+		})
+	}
+}
+
+func TestParkedOperationIsRunAgainWhenSomebodySaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(memory.Options{})
+		e := newEngine(t, store, stet.Options{SweepEvery: -1})
+		it := accept(t, e, op, parcel)
+		run := take(t, e, it)
+		run.OutcomeUnknown(0)
+		if err := run.Park(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if items := due(t, e, time.Second); len(items) != 0 {
+			t.Fatalf("due while nobody knows: %v", items)
+		}
+		st, err := e.Accept(t.Context(), op, parcel)
+		if err != nil || st.New || st.Record.State != stet.Unknown {
+			t.Fatalf("accepted again while nobody knows: %+v, %v", st, err)
+		}
+		if err := e.Resolve(t.Context(), browse(t, store, stet.Unknown), "", stet.ItDidNotHappen()); err != nil {
+			t.Fatal(err)
+		}
+		if items := due(t, e, time.Second); len(items) != 1 || items[0] != it {
+			t.Fatalf("due when it was resolved: %v", items)
+		}
+		complete(t, take(t, e, it), "x")
+	})
+}
+
+func TestExpiredOutcomeIsNotRunAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
+		it := accept(t, e, op, parcel)
+		complete(t, take(t, e, it), "x")
+		time.Sleep(25 * time.Hour)
+		if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrExpired) || stet.ExecutionOf(err) != stet.Executed {
+			t.Errorf("a take: %v", err)
+		}
+		for what, ask := range map[string]func() (stet.Status, error){
+			"Status": func() (stet.Status, error) { return e.Status(t.Context(), op.Scope, it.ID) },
+			"Accept": func() (stet.Status, error) { return e.Accept(t.Context(), op, parcel) },
+		} {
+			if st, err := ask(); err != nil || st.New || st.Outcome.State != stet.Completed || !st.Outcome.Gone {
+				t.Errorf("%s: %+v, %v", what, st, err)
+			}
+		}
+		time.Sleep(30 * 24 * time.Hour)
+		status(t, e, it.ID, stet.None)
+		if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrFenced) {
+			t.Errorf("a take of what is forgotten: %v", err)
+		}
+	})
+}
+
+func TestLongWorkKeepsItsLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(memory.Options{})
+		e, other := newEngine(t, store, stet.Options{}), newEngine(t, store, stet.Options{SweepEvery: time.Second})
+		it := accept(t, e, op, parcel)
+		run := take(t, e, it)
+		for range 20 {
+			time.Sleep(10 * time.Second)
+			if _, err := other.Take(t.Context(), it); !errors.Is(err, stet.ErrInFlight) {
+				t.Fatalf("%v", err)
+			}
+		}
+		if err := run.Context().Err(); err != nil {
+			t.Fatal(err)
+		}
+		complete(t, run, "x")
+	})
+}
+
+func TestWorkIsNotInTheClear(t *testing.T) {
+	store := memory.New(memory.Options{})
+	o := encrypted(secret("k", 1))
+	e := newEngine(t, store, o)
+	mine, theirs := op, op
+	theirs.Scope = "another account"
+	it := accept(t, e, mine, stet.Work{Name: "ship to", Payload: []byte("card 4242")})
+	foreign := accept(t, e, theirs, stet.Work{Name: "ship to", Payload: []byte("card 1111")})
+	rec, err := store.Look(t.Context(), it.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, canary := range []string{"4242", "acct_1", "k1", "ship to"} {
+		if bytes.Contains(rec.Work, []byte(canary)) {
+			t.Errorf("the store can read %q", canary)
+		}
+	}
+	// Another key for the same operation, a row without encryption, and a row of
+	// another operation.
+	otherKey := newEngine(t, store, encrypted(secret("l", 2)))
+	if _, err := otherKey.Take(t.Context(), it); !errors.Is(err, stet.ErrDamaged) {
+		t.Errorf("without the key: %v", err)
+	}
+	plainOp := op
+	plainOp.Key = "plain"
+	plain := accept(t, newEngine(t, store, stet.Options{}), plainOp, parcel)
+	if _, err := e.Take(t.Context(), plain); !errors.Is(err, stet.ErrDamaged) {
+		t.Errorf("work that is not encrypted: %v", err)
+	}
+	swapped := newEngine(t, swappedWork{store, it.ID, foreign.ID}, o)
+	if _, err := swapped.Take(t.Context(), it); !errors.Is(err, stet.ErrDamaged) {
+		t.Errorf("the work of another operation: %v", err)
+	}
+	if _, err := swapped.Status(t.Context(), mine.Scope, it.ID); !errors.Is(err, stet.ErrDamaged) {
+		t.Errorf("its status: %v", err)
+	}
+	// None of them has run, and all wait still.
+	for _, id := range []stet.ID{it.ID, plain.ID} {
+		if rec, err := store.Read(t.Context(), id); err != nil || rec.State != stet.Accepted {
+			t.Errorf("%v, %v", rec.State, err)
+		}
+	}
+	if run := take(t, e, it); string(run.Work().Payload) != "card 4242" || run.Scope() != mine.Scope {
+		t.Errorf("%+v", run.Work())
+	}
+}
+
+// swappedWork is a store in which somebody has copied the work of an operation
+// over that of another one.
+type swappedWork struct {
+	*memory.Store
+	to, from stet.ID
+}
+
+func (s swappedWork) swap(rec stet.Record, err error) (stet.Record, error) {
+	if rec.ID == s.to {
+		other, _ := s.Store.Look(context.Background(), s.from)
+		rec.Work = other.Work
+	}
+	return rec, err
+}
+
+func (s swappedWork) Take(ctx context.Context, id stet.ID, owner stet.Owner, lease time.Duration) (stet.Record, error) {
+	return s.swap(s.Store.Take(ctx, id, owner, lease))
+}
+
+func (s swappedWork) Look(ctx context.Context, id stet.ID) (stet.Record, error) {
+	return s.swap(s.Store.Look(ctx, id))
+}
+
+func TestDamagedWorkDoesNotStopTheQueue(t *testing.T) {
+	store := memory.New(memory.Options{})
+	e := newEngine(t, store, stet.Options{})
+	_, err := store.Accept(t.Context(), stet.ClaimRequest{ID: stet.ID{1}, Owner: stet.NewOwner()}, []byte("damaged"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	it := accept(t, e, op, parcel)
+	if items := due(t, e, time.Hour); len(items) != 1 || items[0] != it {
+		t.Errorf("due: %v", items)
+	}
+	if _, err := e.Take(t.Context(), stet.Item{ID: stet.ID{1}}); !errors.Is(err, stet.ErrDamaged) {
+		t.Errorf("taken: %v", err)
+	}
+	if rec, err := store.Read(t.Context(), stet.ID{1}); err != nil || rec.State != stet.Accepted {
+		t.Errorf("%v, %v; an operator should find it as it was", rec.State, err)
+	}
+}
