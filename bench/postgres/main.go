@@ -110,7 +110,7 @@ CREATE TABLE payments (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, accou
 type bench struct {
 	pool    *pgxpool.Pool
 	store   *postgres.Store
-	cached  *cache.Store // in front of store
+	cached  stet.Store // a cache in front of store
 	settled []stet.ClaimRequest
 	next    atomic.Int64
 }

@@ -80,13 +80,15 @@ func (d *database) function(step postgres.Migration, up bool) *goose.GoFunc {
 		if err != nil {
 			return err
 		}
-		text, before, after, word := step.Up, step.Version-1, step.Version, "applied"
+		text, before, word := step.Up, step.Version-1, "applied"
+		done := version >= step.Version
 		if !up {
-			text, before, after, word = step.Down, after, before, "undid"
+			text, before, word = step.Down, step.Version, "undid"
+			done = version < step.Version
 		}
-		switch version {
-		case before:
-		case after:
+		switch {
+		case version == before:
+		case done:
 			d.did[int64(step.Version)] = fmt.Sprintf("step %d, %s: another migrator was faster", step.Version, step.Name)
 			return nil
 		default:

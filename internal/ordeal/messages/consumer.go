@@ -9,6 +9,7 @@ import (
 	"os"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -16,23 +17,44 @@ import (
 	"github.com/stet-go/stet/internal/child"
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/stetmsg"
-	"github.com/stet-go/stet/store/postgres"
+)
+
+const (
+	lease      = 2 * time.Second
+	sweepEvery = 500 * time.Millisecond
+	frozenFor  = 2*lease + time.Second
+	thawedFor  = 500 * time.Millisecond
+	grouped    = 8
 )
 
 // childEnv holds a child's order; without it the program is a parent.
 const childEnv = "STET_ORDEAL_MESSAGES_CHILD"
 
-// order tells a child what to do.
+// order tells a child what to do, and its parent how long to wait for its end.
 type order struct {
 	Broker   string
 	URL      string
-	Postgres string
-	Point    fault.Point // where to die; "" not at all
-	Visit    int         // at which visit of it, from 1
+	Place    place
+	Batch    int           // of a relay; 0: it is a consumer
+	Group    int           // of a consumer; see stetmsg.Options
+	Emits    bool          // the handler does
+	Point    fault.Point   // where to die; "" not at all
+	Visit    int           // at which visit of it, from 1
+	Patience time.Duration // until it is killed where it is
+}
+
+// custom makes consumers differ: one in three handles messages one by one and
+// emits; one in groups, and emits, so that the group is rolled back and its
+// messages handled again; one in groups that are committed.
+func (o *order) custom(i int) {
+	o.Emits = i%3 != 2
+	if i%3 != 0 {
+		o.Group = grouped
+	}
 }
 
 // Main is called first by programs that use this package: in a child it consumes
-// until it is killed or told to end, and does not return.
+// or relays until it is killed or told to end, and does not return.
 func Main() {
 	text := os.Getenv(childEnv)
 	if text == "" {
@@ -42,55 +64,113 @@ func Main() {
 	err := json.Unmarshal([]byte(text), &o)
 	if err == nil {
 		ctx, cancel := child.WithParent(context.Background(), os.Stdin)
-		err = consume(ctx, o)
+		err = work(ctx, o)
 		cancel()
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "consumer:", err)
+		fmt.Fprintln(os.Stderr, "child:", err)
 		os.Exit(1)
 	}
 	os.Exit(0)
 }
 
-// consume receives until ctx ends.
-func consume(ctx context.Context, o order) (err error) {
+// shop is what a child is.
+type shop struct {
+	order
+	*site
+	engine *stet.Engine
+	pass   func(fault.Point)
+}
+
+// work consumes or relays until ctx ends.
+func work(ctx context.Context, o order) (err error) {
+	s := &shop{order: o, pass: newHook(o)}
+	if s.site, err = o.Place.open(ctx, 20); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	policy := stet.Policy{Lease: lease}
+	if s.tx == nil {
+		policy.Verify = ledger{s.pool}.verify
+	}
+	if s.engine, err = stet.New(s.store, stet.Options{Policy: policy, SweepEvery: sweepEvery}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.engine.Close()) }()
+	fault.Set(s.pass)
+	if o.Batch > 0 {
+		return s.relay(ctx)
+	}
+	return trades[o.Broker].consume(ctx, s)
+}
+
+// newHook makes the child die, or stop, at its point.
+func newHook(o order) func(fault.Point) {
+	at, signal := o.Point, syscall.SIGKILL
+	if o.Point == frozen {
+		at, signal = effectBefore, syscall.SIGSTOP
+	}
 	var visits atomic.Int64
-	pass := func(p fault.Point) {
-		if p == o.Point && visits.Add(1) == int64(o.Visit) {
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	return func(p fault.Point) {
+		if p != at || visits.Add(1) != int64(o.Visit) {
+			return
+		}
+		_ = syscall.Kill(os.Getpid(), signal)
+		if signal == syscall.SIGKILL {
 			select {} // the signal is on its way: not one step further
 		}
 	}
-	fault.Set(pass)
-	store, err := postgres.Open(ctx, o.Postgres+"&pool_max_conns=20", postgres.Options{})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, store.Close()) }()
-	engine, err := stet.New(store, stet.Options{})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, engine.Close()) }()
-	if o.Broker == "rabbitmq" {
-		return consumeRabbitMQ(ctx, o, engine, store, pass)
-	}
-	return consumeNATS(ctx, o, engine, store, pass)
 }
 
-// newConsumer is the business: it makes a row, and fails now and then after it.
-func newConsumer[M any](engine *stet.Engine, store *postgres.Store, envelope func(M) stetmsg.Envelope, pass func(fault.Point)) (*stetmsg.Consumer[M], error) {
-	return stetmsg.NewTx(engine, store, stetmsg.Options[M]{
-		Operation:   stetmsg.By(envelope, stetmsg.Header("orders", "message-id")),
+// errBusy is what handlers fail with now and then.
+var errBusy = fmt.Errorf("the warehouse did not answer: %w", stet.ErrRetryable)
+
+// newConsumer is the business: it makes a row, tells others, and fails now and
+// then; in a transaction after that.
+func newConsumer[M any](s *shop, envelope func(M) stetmsg.Envelope) (*stetmsg.Consumer[M], error) {
+	o := stetmsg.Options[M]{
+		Operation:   stetmsg.By(envelope, stetmsg.Header(scope, "message-id")),
 		MaxAttempts: -1, // a message that was in hand at many kills is no poison
-		Observe:     func(context.Context, stetmsg.Decision) { pass(told) },
-	}, func(ctx context.Context, tx pgx.Tx, m M) ([]byte, error) {
-		if _, err := tx.Exec(ctx, `INSERT INTO effects VALUES ($1)`, stet.FromContext(ctx).Key()); err != nil {
-			return nil, err
+		Group:       s.Group,
+		Backoff:     func(int) time.Duration { return 100*time.Millisecond + rand.N(400*time.Millisecond) },
+		Observe:     func(context.Context, stetmsg.Decision) { s.pass(told) },
+	}
+	if s.tx == nil {
+		o.Group = 0
+		return stetmsg.New(s.engine, o, func(ctx context.Context, _ M) ([]byte, error) {
+			if rand.IntN(50) == 0 {
+				return nil, errBusy
+			}
+			return s.handle(ctx, ledger{s.pool}.have)
+		})
+	}
+	return stetmsg.NewTx(s.engine, s.tx, o, func(ctx context.Context, tx pgx.Tx, _ M) ([]byte, error) {
+		result, err := s.handle(ctx, func(ctx context.Context, e effect) error { return e.insert(ctx, tx) })
+		if err == nil && rand.IntN(50) == 0 {
+			err = errBusy
 		}
-		if rand.IntN(50) == 0 {
-			return nil, errors.New("the warehouse did not answer")
-		}
-		return envelope(m).Body, nil
+		return result, err
 	})
+}
+
+// handle has the effect of an operation, as have does it.
+func (s *shop) handle(ctx context.Context, have func(context.Context, effect) error) ([]byte, error) {
+	run := stet.FromContext(ctx)
+	e := effect{id: run.Key(), fence: run.Fence(), nonce: stet.NewKey(), emits: s.Emits}
+	if e.emits {
+		body, err := json.Marshal(letter{Order: e.id, Nonce: e.nonce})
+		if err == nil {
+			err = run.Emit(stet.Message{To: outgoing, Key: e.id, Body: body})
+		}
+		if err != nil {
+			return nil, errors.Join(err, stet.ErrRetryable)
+		}
+	}
+	s.pass(effectBefore)
+	err := have(ctx, e)
+	s.pass(effectAfter)
+	if err != nil && !errors.Is(err, errRefused) && s.tx == nil {
+		run.OutcomeUnknown(0)
+	}
+	return outcome(byRun, e.nonce).Result, err
 }

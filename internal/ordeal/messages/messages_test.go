@@ -13,24 +13,28 @@ func TestMain(m *testing.M) {
 	os.Exit(rig.Main(m).Run())
 }
 
+// TestNoKillMakesASecondEffectOrLosesAMessage: one that comes, or one that leaves.
 func TestNoKillMakesASecondEffectOrLosesAMessage(t *testing.T) {
-	for _, name := range []string{"rabbitmq", "jetstream"} {
-		t.Run(name, func(t *testing.T) {
-			r, err := rig.New()
-			if err != nil {
-				t.Fatal(err)
-			}
-			rep, err := Run(t.Context(), r, Config{Broker: name, Messages: 300, Kills: 6, Restarts: 1, Seed: 1, Progress: func(s string) { t.Log(s) }})
-			if err := errors.Join(err, r.Close()); err != nil {
-				t.Fatal(err)
-			}
-			for _, v := range rep.Violations {
-				t.Error(v)
-			}
-			t.Logf("%+v", rep)
-			if rep.Kills != 6 || rep.Restarts != 1 || rep.Copies < 2*rep.Messages {
-				t.Errorf("%+v proves too little", rep)
-			}
-		})
+	for _, broker := range Brokers {
+		for _, store := range Stores {
+			t.Run(broker+"/"+store, func(t *testing.T) {
+				r, err := rig.New()
+				if err != nil {
+					t.Fatal(err)
+				}
+				cfg := Config{Broker: broker, Store: store, Messages: 200, Kills: 6, RelayKills: 10, Restarts: 1, Seed: 1, Progress: func(s string) { t.Log(s) }}
+				rep, err := Run(t.Context(), r, cfg)
+				if err := errors.Join(err, r.Close()); err != nil {
+					t.Fatal(err)
+				}
+				for _, v := range rep.Violations {
+					t.Error(v)
+				}
+				t.Logf("%+v", rep)
+				if rep.Kills != cfg.Kills || rep.RelayKills != cfg.RelayKills || rep.Restarts != cfg.Restarts || rep.Copies < 2*rep.Messages || rep.Emitted < rep.Messages/5 {
+					t.Errorf("%+v proves too little", rep)
+				}
+			})
+		}
 	}
 }

@@ -9,17 +9,16 @@ import (
 	"github.com/nats-io/nats.go"
 	js "github.com/nats-io/nats.go/jetstream"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/child"
-	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/jetstream"
-	"github.com/stet-go/stet/store/postgres"
 )
 
 const (
 	stream     = "ORDERS"
 	deadStream = "DEAD"
+	outStream  = "SHIPPED"
 	durable    = "workers"
 )
 
@@ -53,6 +52,9 @@ func startNATS(ctx context.Context, r *rig.Rig) (broker, error) {
 	_, err = b.js.CreateStream(ctx, js.StreamConfig{Name: stream, Subjects: []string{stream}, Retention: js.WorkQueuePolicy})
 	if err == nil {
 		_, err = b.js.CreateStream(ctx, js.StreamConfig{Name: deadStream, Subjects: []string{deadStream}})
+	}
+	if err == nil { // repetitions are to show
+		_, err = b.js.CreateStream(ctx, js.StreamConfig{Name: outStream, Subjects: []string{outgoing}, Duplicates: 100 * time.Millisecond})
 	}
 	if err == nil {
 		_, err = b.js.CreateConsumer(ctx, stream, js.ConsumerConfig{Durable: durable, AckPolicy: js.AckExplicitPolicy, AckWait: 3 * time.Second})
@@ -104,8 +106,29 @@ func (b *natsServer) left(ctx context.Context) (left, dead int, err error) {
 	return int(info.NumPending) + info.NumAckPending, int(letters.CachedInfo().State.Msgs), nil
 }
 
-func consumeNATS(ctx context.Context, o order, engine *stet.Engine, store *postgres.Store, pass func(fault.Point)) error {
-	nc, jet, err := connect(o.URL)
+func (b *natsServer) arrived(ctx context.Context) ([]letter, error) {
+	out, err := b.js.Stream(ctx, outStream)
+	if err != nil {
+		return nil, err
+	}
+	state := out.CachedInfo().State
+	letters := make([]letter, 0, state.Msgs)
+	for seq := state.FirstSeq; seq <= state.LastSeq; seq++ {
+		m, err := out.GetMsg(ctx, seq)
+		if err != nil {
+			return nil, err
+		}
+		l, err := readLetter(m.Header.Get(stetmsg.IDHeader), m.Data)
+		if err != nil {
+			return nil, err
+		}
+		letters = append(letters, l)
+	}
+	return letters, nil
+}
+
+func consumeNATS(ctx context.Context, s *shop) error {
+	nc, jet, err := connect(s.URL)
 	if err != nil {
 		return err
 	}
@@ -114,7 +137,7 @@ func consumeNATS(ctx context.Context, o order, engine *stet.Engine, store *postg
 	if err != nil {
 		return err
 	}
-	consumer, err := newConsumer(engine, store, jetstream.Envelope, pass)
+	consumer, err := newConsumer(s, jetstream.Envelope)
 	if err != nil {
 		return err
 	}
@@ -124,4 +147,12 @@ func consumeNATS(ctx context.Context, o order, engine *stet.Engine, store *postg
 	}
 	child.Ready(os.Stdout, "-")
 	return receiver.Run(ctx)
+}
+
+func publisherNATS(_ context.Context, o order) (stetmsg.Publish, func(), error) {
+	nc, jet, err := connect(o.URL)
+	if err != nil {
+		return nil, nil, err
+	}
+	return jetstream.Publisher(jet), nc.Close, nil
 }

@@ -9,12 +9,10 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/child"
-	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/amqp"
-	"github.com/stet-go/stet/store/postgres"
 )
 
 const queue = "orders"
@@ -29,6 +27,9 @@ func startRabbitMQ(ctx context.Context, r *rig.Rig) (broker, error) {
 	b := &rabbit{server}
 	return b, b.channel(func(ch *amqp091.Channel) error {
 		_, err := ch.QueueDeclare(queue, true, false, false, false, nil)
+		if err == nil {
+			_, err = ch.QueueDeclare(outgoing, true, false, false, false, nil)
+		}
 		return err
 	})
 }
@@ -107,15 +108,40 @@ func (b *rabbit) left(ctx context.Context) (left, dead int, err error) {
 	return left, count(queue + ".dead"), nil
 }
 
-func consumeRabbitMQ(ctx context.Context, o order, engine *stet.Engine, store *postgres.Store, pass func(fault.Point)) error {
-	consumer, err := newConsumer(engine, store, amqp.Envelope, pass)
+func (b *rabbit) arrived(context.Context) (letters []letter, err error) {
+	err = b.channel(func(ch *amqp091.Channel) error {
+		for {
+			m, ok, err := ch.Get(outgoing, true)
+			if err != nil || !ok {
+				return err
+			}
+			l, err := readLetter(m.MessageId, m.Body)
+			if err != nil {
+				return err
+			}
+			letters = append(letters, l)
+		}
+	})
+	return letters, err
+}
+
+func consumeRabbitMQ(ctx context.Context, s *shop) error {
+	consumer, err := newConsumer(s, amqp.Envelope)
 	if err != nil {
 		return err
 	}
-	receiver, err := amqp.New(consumer, amqp.Options{URL: o.URL, Queue: queue})
+	receiver, err := amqp.New(consumer, amqp.Options{URL: s.URL, Queue: queue})
 	if err != nil {
 		return err
 	}
 	child.Ready(os.Stdout, "-")
 	return receiver.Run(ctx)
+}
+
+func publisherRabbitMQ(_ context.Context, o order) (stetmsg.Publish, func(), error) {
+	p, err := amqp.NewPublisher(amqp.PublisherOptions{URL: o.URL})
+	if err != nil {
+		return nil, nil, err
+	}
+	return p.Publish, func() { _ = p.Close() }, nil
 }

@@ -1,0 +1,60 @@
+package async
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/stet-go/stet/internal/rig"
+)
+
+func TestMain(m *testing.M) {
+	Main() // in a child
+	os.Exit(rig.Main(m).Run())
+}
+
+// acquit runs an ordeal of each flavour, and wants no promise broken.
+func acquit(t *testing.T, ordeal func(ctx context.Context, r *rig.Rig, flavour string) (Report, error)) {
+	for _, name := range Flavours() {
+		t.Run(name, func(t *testing.T) {
+			r, err := rig.New()
+			if err != nil {
+				t.Fatal(err)
+			}
+			rep, err := ordeal(t.Context(), r, name)
+			if err := errors.Join(err, r.Close()); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%+v", rep)
+			for _, v := range rep.Violations {
+				t.Error(v)
+			}
+			if rep.Operations == 0 || rep.Effects < rep.Completed {
+				t.Error("that proves nothing")
+			}
+		})
+	}
+}
+
+func TestNoKillLosesAnAcceptedOperationOrRunsItTwice(t *testing.T) {
+	const kills = 6
+	acquit(t, func(ctx context.Context, r *rig.Rig, flavour string) (Report, error) {
+		rep, err := Run(ctx, r, Config{Flavour: flavour, Kills: kills, Restarts: 1, Seed: 1, Progress: func(s string) { t.Log(s) }})
+		if err == nil && rep.Kills != kills {
+			t.Errorf("%s: %d kills", flavour, rep.Kills)
+		}
+		return rep, err
+	})
+}
+
+func TestTwentyFirstRequestsOverTwoProcessesAreOneAcceptanceAndOneRun(t *testing.T) {
+	const callers, times = 20, 3
+	acquit(t, func(ctx context.Context, r *rig.Rig, flavour string) (Report, error) {
+		rep, err := Herd(ctx, r, Config{Flavour: flavour}, callers, times)
+		if err == nil && rep.Completed != rep.Operations-rep.Unknown {
+			t.Errorf("%s: %+v", flavour, rep)
+		}
+		return rep, err
+	})
+}

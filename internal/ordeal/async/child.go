@@ -1,0 +1,238 @@
+package async
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/child"
+	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/stetwork"
+)
+
+const (
+	sweepEvery = 500 * time.Millisecond
+	poll       = 100 * time.Millisecond
+
+	cancelEvery = 200 * time.Millisecond
+	atOnce      = 16 // operations that a process runs
+	maxWait     = 5 * time.Second
+
+	statusPath = "/operations/"
+	orderPath  = "/orders/" // and the kind
+)
+
+// childEnv holds a child's order; without it the program is a parent.
+const childEnv = "STET_ORDEAL_ASYNC_CHILD"
+
+// order tells a child what to do.
+type order struct {
+	Flavour string
+	Role    string
+	Addr    string // to listen on
+	Place   place
+	Point   fault.Point // where to die; "" not at all
+	Visit   int         // at which visit of it, from 1
+}
+
+// Main is called first by programs that use this package: in a child it serves or
+// works until it is killed or told to end, and does not return.
+func Main() {
+	text := os.Getenv(childEnv)
+	if text == "" {
+		return
+	}
+	var o order
+	err := json.Unmarshal([]byte(text), &o)
+	if err == nil {
+		ctx, cancel := child.WithParent(context.Background(), os.Stdin)
+		err = serve(ctx, o)
+		cancel()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "ordeal child:", err)
+		_ = os.WriteFile(filepath.Join(o.Place.Dir, "failed-"+strconv.Itoa(os.Getpid())), []byte(err.Error()), 0o600)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// process is what a child is.
+type process struct {
+	order
+	flavour flavour
+	shop    *shop
+	site    *site
+	engine  *stet.Engine
+	worker  *stetwork.Worker // nil: it only serves
+	log     *slog.Logger
+}
+
+// newHook makes the child die at its point.
+func newHook(o order, l *ledger) func(fault.Point) {
+	var visits atomic.Int64
+	return func(p fault.Point) {
+		if p == o.Point && visits.Add(1) == int64(o.Visit) {
+			_, _ = l.file.WriteString(`{"kind":"` + died + `","what":"` + string(p) + `"}` + "\n")
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {} // the signal is on its way: not one step further
+		}
+	}
+}
+
+// serve serves and works until ctx ends.
+func serve(ctx context.Context, o order) (err error) {
+	ledger, err := openLedger(o.Place.Dir)
+	if err != nil {
+		return err
+	}
+	p := &process{order: o, log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	p.flavour = flavours[slices.IndexFunc(flavours, func(f flavour) bool { return f.name == o.Flavour })]
+	p.shop = &shop{ledger: ledger, pass: newHook(o, ledger), dawdles: p.flavour.store != inSQLite}
+	slog.SetDefault(p.log)
+	if p.site, err = o.Place.open(ctx, p.flavour); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.site.close()) }()
+	policy := stet.Policy{Lease: lease}
+	if slices.Contains(p.flavour.kinds, outside) {
+		policy.Verify = p.shop.verifier
+	}
+	if p.engine, err = stet.New(p.site.store, stet.Options{Policy: policy, SweepEvery: sweepEvery}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.engine.Close()) }()
+	c, err := p.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	fault.Set(p.shop.pass)
+	return p.run(ctx, c)
+}
+
+// run has everything run that the role asks for. The first that ends, ends all.
+func (p *process) run(ctx context.Context, c *carrier) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	start := func(f func(context.Context) error) {
+		all.Go(func() {
+			err := f(ctx)
+			cancel()
+			mu.Lock()
+			defer mu.Unlock()
+			errs = append(errs, err)
+		})
+	}
+	if p.Role != works {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", p.Addr)
+		if err != nil {
+			return err
+		}
+		h, err := p.handler(c)
+		if err != nil {
+			return errors.Join(err, l.Close())
+		}
+		start(func(ctx context.Context) error { return answer(ctx, l, h) })
+		p.Addr = l.Addr().String()
+	}
+	if p.worker != nil {
+		start(p.worker.Run)
+	}
+	for _, f := range c.runs {
+		start(f)
+	}
+	child.Ready(os.Stdout, p.Addr)
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// newWorker returns a worker with all handlers.
+func (p *process) newWorker(queue stetwork.Queue) (*stetwork.Worker, error) {
+	w, err := stetwork.New(p.engine, stetwork.Options{
+		Queue: queue, Concurrency: atOnce, RecoverEvery: recoverEvery, ErrorLog: p.log, Dispatch: p.dispatch(), CancelEvery: cancelEvery,
+		MaxAttempts: -1, // an operation that was in hand at many kills is not to blame
+		Backoff:     func(int) time.Duration { return rand.N(50 * time.Millisecond) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	if slices.Contains(p.flavour.kinds, outside) {
+		return w, stetwork.Handle(w, outside, p.shop.outside)
+	}
+	return w, p.site.register(p.shop, w)
+}
+
+func (p *process) dispatch() stetwork.DispatcherOptions {
+	return stetwork.DispatcherOptions{Poll: poll, Again: again, ErrorLog: p.log}
+}
+
+// queue is a queue with places to die in.
+func (p *process) queue(q stetwork.Queue) stetwork.Queue {
+	return stetwork.QueueFunc(func(ctx context.Context, items []stet.Item) error {
+		p.shop.pass(enqueueBefore)
+		err := q.Enqueue(ctx, items)
+		p.shop.pass(enqueueAfter)
+		return err
+	})
+}
+
+// handler is the service.
+func (p *process) handler(c *carrier) (http.Handler, error) {
+	protect := stethttp.New
+	if p.flavour.acceptsInTx() {
+		protect = p.site.protect
+	}
+	m, err := protect(p.engine, stethttp.Options{Scope: stethttp.SingleTenant, MaxWait: maxWait, ErrorLog: p.log})
+	if err != nil {
+		return nil, err
+	}
+	async, err := stethttp.NewAsync(m, stethttp.AsyncOptions{StatusURL: statusPath})
+	if err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	for _, kind := range p.flavour.kinds {
+		mux.Handle("POST "+orderPath+kind, async.Accept(kind, c.prepare))
+	}
+	mux.Handle(statusPath, async.Status())
+	return mux, nil
+}
+
+// answer serves h until ctx ends.
+func answer(ctx context.Context, l net.Listener, h http.Handler) error {
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second}
+	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
+	defer stop()
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}

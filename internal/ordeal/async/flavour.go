@@ -1,0 +1,103 @@
+package async
+
+import (
+	"slices"
+
+	"github.com/stet-go/stet/internal/fault"
+)
+
+// The kinds of stores and of queues.
+const (
+	inSQLite   = "sqlite"
+	inPostgres = "postgres"
+	inRedis    = "redis"
+
+	embedded    = "" // the store is the queue
+	byRiver     = "river"
+	byRabbitMQ  = "rabbitmq"
+	byJetStream = "jetstream"
+	processes   = 2 // of each role
+)
+
+// The roles of processes.
+const (
+	serves = "api"    // accepts
+	works  = "worker" // runs
+	both   = "both"
+)
+
+// flavour is a way to run accepted operations.
+type flavour struct {
+	name  string
+	store string
+	queue string
+	kinds []string // of operations
+	roles []string
+}
+
+var flavours = []flavour{
+	{"sqlite", inSQLite, embedded, []string{inTx, safe}, []string{both}},
+	{"river", inPostgres, byRiver, []string{inTx, safe}, []string{serves, works}},
+	{"rabbitmq", inPostgres, byRabbitMQ, []string{inTx, safe}, []string{serves, works}},
+	{"jetstream", inRedis, byJetStream, []string{outside}, []string{serves, works}},
+	{"steps-sqlite", inSQLite, embedded, []string{safe, once}, []string{both}},
+	{"steps-postgres", inPostgres, embedded, []string{safe, once}, []string{both}},
+}
+
+// Flavours returns the names of what can be put to the ordeal.
+func Flavours() (names []string) {
+	for _, f := range flavours {
+		names = append(names, f.name)
+	}
+	return names
+}
+
+// restarts says whether there is a server to be restarted that carries the work.
+func (f flavour) restarts() bool { return f.queue != embedded }
+
+// carries reports whether operations are handed to a queue that is not the store.
+func (f flavour) carries() bool { return f.queue != embedded }
+
+// rare are points that few operations pass.
+var rare = map[fault.Point]bool{
+	fault.HeartbeatBefore: true, fault.HeartbeatAfter: true, fault.ReleaseBefore: true, fault.ReleaseAfter: true,
+	fault.TakeoverBefore: true, fault.TakeoverAfter: true,
+}
+
+// points are where processes of a role are killed: all that they pass.
+func (f flavour) points(role string) (ps []fault.Point) {
+	if role != works {
+		ps = append(ps, fault.ResponseBefore, fault.ResponseAfter)
+		if f.acceptsInTx() {
+			ps = append(ps, fault.CommitBefore, fault.CommitAfter)
+		} else {
+			ps = append(ps, fault.AcceptBefore, fault.AcceptAfter)
+		}
+	}
+	if role == serves {
+		if f.carries() && !f.acceptsInTx() { // it has a dispatcher
+			ps = append(ps, enqueueBefore, enqueueAfter)
+		}
+		return ps
+	}
+	ps = append(ps, fault.ClaimBefore, fault.ClaimAfter, fault.HandlerBefore, fault.HandlerAfter, fault.StepBefore, fault.StepAfter,
+		fault.SettleBefore, fault.SettleAfter, fault.ReleaseBefore, fault.ReleaseAfter, fault.HeartbeatBefore, fault.HeartbeatAfter,
+		fault.SweepBefore, fault.SweepAfter, chargeBefore, chargeAfter)
+	if slices.Contains(f.kinds, outside) {
+		ps = append(ps, fault.TakeoverBefore, fault.TakeoverAfter)
+	} else {
+		ps = append(ps, fault.CommitBefore, fault.CommitAfter, inStep)
+	}
+	if f.carries() {
+		ps = append(ps, enqueueBefore, enqueueAfter)
+	}
+	if f.queue == byRabbitMQ || f.queue == byJetStream {
+		ps = append(ps, told)
+	}
+	slices.Sort(ps)
+	return slices.Compact(ps)
+}
+
+// acceptsInTx reports whether operations are accepted in the transaction of a row
+// of the service's own.
+func (f flavour) acceptsInTx() bool { return f.queue == byRiver }

@@ -1,0 +1,118 @@
+package async
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	js "github.com/nats-io/nats.go/jetstream"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/stet-go/stet/internal/rig"
+)
+
+// servers are those that a flavour needs.
+type servers struct {
+	place   place
+	restart func(context.Context) error // of what carries the work; nil: nothing does but the store
+	close   func() error
+}
+
+// startServers starts them, on r, and makes what they are to have.
+func startServers(ctx context.Context, r *rig.Rig, f flavour) (s *servers, err error) {
+	s = &servers{}
+	if s.place.Dir, err = os.MkdirTemp("", "ordeal-async-"); err != nil {
+		return nil, err
+	}
+	closers := []func() error{func() error { return os.RemoveAll(s.place.Dir) }}
+	s.close = func() (err error) {
+		for _, c := range closers {
+			err = errors.Join(err, c())
+		}
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	switch f.store {
+	case inPostgres:
+		server, err := r.StartPostgres(ctx, rig.PostgresOptions{})
+		if err != nil {
+			return nil, err
+		}
+		closers = append(closers, server.Close)
+		s.place.Postgres = server.URL("postgres")
+		if f.queue == byRiver {
+			s.restart = func(ctx context.Context) error { return errors.Join(server.Kill(), server.Start(ctx)) }
+		}
+	case inRedis:
+		server, err := r.StartRedis(ctx, rig.RedisOptions{Settings: map[string]string{"appendonly": "yes", "appendfsync": "always"}})
+		if err != nil {
+			return nil, err
+		}
+		closers = append(closers, server.Close)
+		s.place.Redis = server.Addr()
+	}
+	switch f.queue {
+	case byRabbitMQ:
+		server, err := startRabbitMQ(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		closers = append(closers, server.Close)
+		s.place.Broker = server.URL()
+		// Properly: of a quorum queue, RabbitMQ 3.10 on one node may find no
+		// leader after SIGKILL.
+		s.restart = server.Restart
+	case byJetStream:
+		server, err := startNATS(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		closers = append(closers, server.Close)
+		s.place.Broker = server.URL()
+		s.restart = func(ctx context.Context) error { return errors.Join(server.Kill(), server.Start(ctx)) }
+	}
+	return s, s.place.prepare(ctx, f)
+}
+
+func startRabbitMQ(ctx context.Context, r *rig.Rig) (*rig.RabbitMQServer, error) {
+	server, err := r.StartRabbitMQ(ctx, rig.RabbitMQOptions{})
+	if err != nil {
+		return nil, err
+	}
+	conn, err := amqp091.Dial(server.URL())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	ch, err := conn.Channel()
+	if err != nil {
+		return nil, err
+	}
+	_, err = ch.QueueDeclare(workQueue, true, false, false, false, nil)
+	return server, err
+}
+
+func startNATS(ctx context.Context, r *rig.Rig) (*rig.NATSServer, error) {
+	server, err := r.StartNATS(ctx)
+	if err != nil {
+		return nil, err
+	}
+	nc, jet, err := dialNATS(server.URL())
+	if err != nil {
+		return nil, err
+	}
+	defer nc.Close()
+	if _, err = jet.CreateStream(ctx, js.StreamConfig{Name: workQueue, Subjects: []string{workQueue}, Retention: js.WorkQueuePolicy}); err != nil {
+		return nil, err
+	}
+	if _, err = jet.CreateStream(ctx, js.StreamConfig{Name: deadQueue, Subjects: []string{deadQueue}}); err != nil {
+		return nil, err
+	}
+	_, err = jet.CreateConsumer(ctx, workQueue, js.ConsumerConfig{Durable: durable, AckPolicy: js.AckExplicitPolicy, AckWait: 3 * time.Second})
+	return server, err
+}
