@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
@@ -71,7 +72,7 @@ type Async struct {
 // problems are m's: Options.Skip, FailOpen, NotExecuted and those of stored headers
 // have no meaning here. Of Options.Optional it makes that a request without a key
 // is accepted under a new one, so that each retry is another operation. MaxWait
-// bounds every wait. With the m of NewTx an operation is accepted in the
+// bounds every wait that a request prefers. With the m of NewTx an operation is accepted in the
 // transaction of whatever Accept's prepare writes.
 //
 // Wrong options, and a store that keeps no work (see stet.WorkStore), are errors of
@@ -107,8 +108,8 @@ func NewAsync(m *Middleware, o AsyncOptions) (*Async, error) {
 // http.Server.RegisterOnShutdown: otherwise they would hold up a server that ends.
 func (a *Async) Close() { a.cancel() }
 
-// Accept returns the handler that accepts operations for the workers of that name
-// (see stet.Work), which panics if it is "" or longer than stet.MaxName.
+// Accept returns the handler that accepts operations for the workers of that name.
+// It panics if stet.Work cannot have such a name.
 //
 // Before anything is stored, prepare makes the work of a request, whose Name is
 // name if it is "". Where it refuses a request it answers itself, and returns
@@ -126,8 +127,8 @@ func (a *Async) Close() { a.cancel() }
 // with the worker's result, the problem operation-failed, or, if the worker made
 // it with Outcome, that response; the same for every retry.
 func (a *Async) Accept(name string, prepare func(http.ResponseWriter, *http.Request) (stet.Work, bool)) http.Handler {
-	if name == "" || len(name) > stet.MaxName {
-		panic("stethttp: Accept needs a name of at most stet.MaxName bytes")
+	if name == "" || len(name) > stet.MaxName || !utf8.ValidString(name) {
+		panic("stethttp: Accept needs a name of at most stet.MaxName bytes of UTF-8")
 	}
 	limit := a.m.o.MaxBody
 	if prepare == nil {

@@ -70,11 +70,12 @@ type statusDocument struct {
 	EndedAt    time.Time `json:"ended_at"`
 	ExpiresAt  time.Time `json:"expires_at"`
 	Outcome    *struct {
-		Status       int
-		Result       json.RawMessage
-		Problem      *document
-		MediaType    string `json:"media_type"`
-		ResultBase64 []byte `json:"result_base64"`
+		Status        int
+		Result        json.RawMessage
+		Problem       *document
+		MediaType     string `json:"media_type"`
+		ContentCoding string `json:"content_coding"`
+		ResultBase64  []byte `json:"result_base64"`
 	}
 	Problem *document
 }

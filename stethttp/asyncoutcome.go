@@ -124,11 +124,12 @@ type progressDocument struct {
 // outcomeDocument is an outcome inside of a statusDocument: a result that is JSON,
 // a problem, or whatever else.
 type outcomeDocument struct {
-	Status       int             `json:"status"` // with which the operation's own resource tells it
-	Result       json.RawMessage `json:"result,omitempty"`
-	Problem      json.RawMessage `json:"problem,omitempty"`
-	MediaType    string          `json:"media_type,omitempty"`
-	ResultBase64 []byte          `json:"result_base64,omitempty"`
+	Status        int             `json:"status"` // with which the operation's own resource tells it
+	Result        json.RawMessage `json:"result,omitempty"`
+	Problem       json.RawMessage `json:"problem,omitempty"`
+	MediaType     string          `json:"media_type,omitempty"`
+	ContentCoding string          `json:"content_coding,omitempty"`
+	ResultBase64  []byte          `json:"result_base64,omitempty"`
 }
 
 // statusOf makes the document, a line of JSON.
@@ -161,24 +162,23 @@ func (a *Async) outcomeOf(st stet.Status) *outcomeDocument {
 	}
 	s := a.outcome(st)
 	d := &outcomeDocument{Status: s.status}
-	var mediaType string
-	plain := true
+	var mediaType, coding string
 	for _, f := range s.header {
 		switch f.name {
 		case "Content-Type":
 			mediaType = mediaTypeOf(f.values)
 		case "Content-Encoding":
-			plain = false
+			coding = strings.Join(f.values, ", ")
 		}
 	}
 	switch {
 	case len(s.body) == 0:
-	case plain && mediaType == problemType && json.Valid(s.body):
+	case coding == "" && mediaType == problemType && json.Valid(s.body):
 		d.Problem = s.body
-	case plain && isJSON(mediaType) && json.Valid(s.body):
+	case coding == "" && isJSON(mediaType) && json.Valid(s.body):
 		d.Result = s.body
 	default:
-		d.MediaType, d.ResultBase64 = mediaType, s.body
+		d.MediaType, d.ContentCoding, d.ResultBase64 = mediaType, coding, s.body
 	}
 	return d
 }

@@ -253,28 +253,34 @@ func TestOutcomeIsTheSameForEveryRetry(t *testing.T) {
 			wantSame(t, second.order("k", "{}", "Prefer", "wait=1"), first)
 			wantAccepted(t, s.order("k", "{}"), true)
 
-			r := s.status(accepted)
 			if c.body == "result-unreadable" {
-				wantProblem(t, r, 500, c.body)
+				wantProblem(t, s.status(accepted), 500, c.body)
 				return
 			}
-			d := r.told(t)
-			if r.status != 200 || d.State != c.state.String() || d.Outcome == nil || d.Outcome.Status != c.status {
-				t.Fatalf("%d %s", r.status, r.body)
-			}
-			switch o := d.Outcome; {
-			case o.Problem != nil:
-				if *o.Problem.Retryable || o.Problem.Status != c.status || o.Problem.Type != stethttp.DefaultProblemBase+c.body {
-					t.Errorf("the problem is %+v", o.Problem)
-				}
-			case c.mediaType == "application/json":
-				if strings.ReplaceAll(string(o.Result), " ", "") != strings.ReplaceAll(c.body, " ", "") {
-					t.Errorf("the result is %s", o.Result)
-				}
-			case string(o.ResultBase64) != c.body || o.MediaType != c.mediaType:
-				t.Errorf("the result is %s %q", o.MediaType, o.ResultBase64)
-			}
+			wantToldOutcome(t, s.status(accepted), c.state, c.status, c.mediaType, c.body)
 		})
+	}
+}
+
+// wantToldOutcome checks how a status tells an outcome; body is a problem's name if
+// it is one.
+func wantToldOutcome(t *testing.T, r reply, state stet.State, status int, mediaType, body string) {
+	t.Helper()
+	d := r.told(t)
+	if r.status != 200 || d.State != state.String() || d.Outcome == nil || d.Outcome.Status != status {
+		t.Fatalf("%d %s", r.status, r.body)
+	}
+	switch o := d.Outcome; {
+	case o.Problem != nil:
+		if *o.Problem.Retryable || o.Problem.Status != status || o.Problem.Type != stethttp.DefaultProblemBase+body {
+			t.Errorf("the problem is %+v", o.Problem)
+		}
+	case mediaType == "application/json":
+		if strings.ReplaceAll(string(o.Result), " ", "") != strings.ReplaceAll(body, " ", "") {
+			t.Errorf("the result is %s", o.Result)
+		}
+	case string(o.ResultBase64) != body || o.MediaType != mediaType:
+		t.Errorf("the result is %s %q", o.MediaType, o.ResultBase64)
 	}
 }
 

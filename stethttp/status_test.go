@@ -2,6 +2,7 @@ package stethttp_test
 
 import (
 	"context"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -172,6 +173,24 @@ func TestOperationThatRunsAtOnceIsShownButNotCancelled(t *testing.T) {
 	}
 }
 
+// TestCompressedResponseIsToldWithItsCoding: the status cannot negotiate for what
+// is inside of it.
+func TestCompressedResponseIsToldWithItsCoding(t *testing.T) {
+	made, err := stethttp.Outcome(200, http.Header{"Content-Type": {"application/json; charset=utf-8"}, "Content-Encoding": {"gzip"}}, []byte("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, setup{async: &stethttp.AsyncOptions{}})
+	accepted := s.order("k", "{}")
+	s.run(made.State, string(made.Result))
+	r := s.status(accepted)
+	o := r.told(t).Outcome
+	if o == nil || o.Result != nil || o.MediaType != "application/json" || o.ContentCoding != "gzip" || string(o.ResultBase64) != "{}" {
+		t.Errorf("%s", r.body)
+	}
+	wantProblem(t, s.order("k", "{}", "Prefer", "wait=0", "Accept-Encoding", "identity"), 406, "coding-not-acceptable")
+}
+
 func TestStatusThatCannotBeLookedUpIsUnavailable(t *testing.T) {
 	store := newFaulty()
 	s := start(t, setup{store: store, async: &stethttp.AsyncOptions{}})
@@ -197,8 +216,13 @@ func TestDamagedOperationIsToldAsSuch(t *testing.T) {
 	wantProblem(t, other.status(accepted), 500, "operation-unreadable")
 	wantAccepted(t, other.order("k", "{}"), true) // that much is known
 	wantProblem(t, other.order("k", "{}", "Prefer", "wait=1"), 500, "operation-unreadable")
-	wantProblem(t, other.cancel(accepted), 500, "operation-unreadable")
 	s.run(stet.Completed, "{}")
 	wantProblem(t, other.status(accepted), 500, "result-unreadable")
 	wantProblem(t, other.order("k", "{}"), 500, "result-unreadable")
+
+	accepted = s.order("l", "{}")
+	if r := other.cancel(accepted); r.status != 200 { // nobody could run it
+		t.Errorf("%d %s", r.status, r.body)
+	}
+	s.wantNothingDue()
 }
