@@ -170,6 +170,7 @@ func (r *Reconciler) decide(ctx context.Context, st stet.Status, p stet.Policy) 
 		return v, fmt.Errorf("verify: the outcome's state is %v, neither completed nor failed", v.State())
 	case v.State() != stet.Unknown:
 		return v, nil
+	case p.Stale == stet.StaleTakeOver && st.Doubt != "": // it would only find the same doubt
 	case p.Stale == stet.StaleTakeOver:
 		return stet.ItDidNotHappen(), nil
 	case p.Stale == stet.StaleFail:

@@ -21,7 +21,8 @@
 //	                                 else retryable: the next retry runs it
 //	CannotKnow                       the class's Policy.Verify is asked, if the record names
 //	                                 its operation (accepted ones do); then Policy.Stale decides:
-//	                                 StaleTakeOver is ItDidNotHappen, StaleFail settles it as
+//	                                 StaleTakeOver is ItDidNotHappen, unless a step that must
+//	                                 not be repeated is in doubt, StaleFail settles it as
 //	                                 failed with an empty result (504 over HTTP), and StalePark
 //	                                 leaves it unknown
 //	an error                         left as it is, and asked about again in the next pass

@@ -264,6 +264,21 @@ func TestPolicyDecidesWhatNobodyKnows(t *testing.T) {
 	}
 }
 
+func TestStepInDoubtIsNotTakenOver(t *testing.T) {
+	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.StaleTakeOver}}, func(t *testing.T, b *bench) {
+		id := b.accepted("a", "")
+		run, err := b.engine.Take(ctx, stet.Item{ID: id, Name: "ship"})
+		must(t, err)
+		_, err = stet.Step(run.Context(), "charge", stet.StepOnce, func(context.Context) (int, error) { return 0, errors.New("no answer") })
+		if !errors.Is(err, stet.ErrUnknown) {
+			t.Error(err)
+		}
+		must(t, run.Park(ctx))
+		b.pass(reconcile.Options{})
+		b.is(id, stet.Unknown)
+	})
+}
+
 func TestStoredTimeoutIsWhatAStaleFailureIs(t *testing.T) {
 	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.StaleFail}}, func(t *testing.T, b *bench) {
 		b.parked("a", "")

@@ -23,8 +23,9 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, cmp.Or(os.Getenv("ADDR"), "127.0.0.1:8090"), cmp.Or(os.Getenv("STORE"), "orders.db"), os.Getenv("STET_TOKEN"), log.Println); err != nil {
+	err := run(ctx, cmp.Or(os.Getenv("ADDR"), "127.0.0.1:8090"), cmp.Or(os.Getenv("STORE"), "orders.db"), os.Getenv("STET_TOKEN"), log.Println)
+	stop()
+	if err != nil {
 		log.Fatal(err)
 	}
 }

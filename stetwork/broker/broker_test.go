@@ -149,7 +149,7 @@ func TestJetStreamCarriesOperations(t *testing.T) {
 	stream, err := js.New(nc)
 	must(t, err)
 	for _, name := range []string{t.Name(), t.Name() + "-dead"} {
-		_, err := stream.CreateStream(t.Context(), js.StreamConfig{Name: name, Subjects: []string{name}, Duplicates: time.Minute})
+		_, err := stream.CreateStream(t.Context(), js.StreamConfig{Name: name, Subjects: []string{name}, Duplicates: time.Hour})
 		must(t, err)
 	}
 	pull, err := stream.CreateConsumer(t.Context(), t.Name(), js.ConsumerConfig{Durable: "workers", AckPolicy: js.AckExplicitPolicy})
