@@ -6,7 +6,7 @@ LINT    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 60s
 
 .DEFAULT_GOAL := help
-.PHONY: help services test short lint ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy simulate model mutants \
+.PHONY: help services test short lint ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy reconcile simulate model mutants \
 	bench bench-postgres bench-redis bench-proxy bench-messages fuzz demo diagram tidy
 
 help: ## Print this list
@@ -38,6 +38,9 @@ ordeal-client: ## 20,000 calls of the client to a hostile server, and 500 client
 
 ordeal-messages: services ## 10,000 messages on RabbitMQ and JetStream, consumers killed 50 times (2 min)
 	$(GO) run ./internal/ordeal/messages/cmd
+
+reconcile: services ## Resolve 100,000 parked records by four reconcilers at a time, on every store (10 min)
+	$(GO) test ./reconcile -count 1 -run Four -records 100000 -timeout 60m -v
 
 ordeal-proxy: ## Kill the proxy 200 times under load (2 min)
 	$(GO) test ./cmd/stet -count 1 -timeout 20m -v -run Killed -proxy.kills 200
