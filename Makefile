@@ -7,7 +7,7 @@ FUZZTIME ?= 60s
 
 .DEFAULT_GOAL := help
 .PHONY: help services test short lint ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy reconcile simulate model mutants \
-	bench bench-postgres bench-redis bench-proxy bench-messages fuzz demo diagram tidy
+	bench bench-postgres bench-redis bench-proxy bench-messages bench-async fuzz demo diagram tidy
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,7 +36,7 @@ ordeal-postgres: services ## Kill the service 1,000 and PostgreSQL 200 times, lo
 ordeal-client: ## 20,000 calls of the client to a hostile server, and 500 clients killed (1 min)
 	$(GO) test ./stetclient -count 1 -timeout 10m -v -run 'Hostile|Killed' -calls 10000 -kills 500
 
-ordeal-messages: services ## 10,000 messages on RabbitMQ and JetStream, consumers killed 50 times (2 min)
+ordeal-messages: services ## 10,000 messages on three brokers over two stores, 50 consumers and 200 relays killed on each (20 min)
 	$(GO) run ./internal/ordeal/messages/cmd
 
 reconcile: services ## Resolve 100,000 parked records by four reconcilers at a time, on every store (10 min)
@@ -66,6 +66,9 @@ bench-redis: services ## Measure the Redis store beside redis-benchmark with the
 
 bench-proxy: ## Measure the sidecar beside the same reverse proxy without stet
 	cd bench && $(GO) run ./proxy
+
+bench-async: services ## Measure operations from acceptance to outcome, beside River alone and embedded (5 min)
+	cd bench && $(GO) run ./async
 
 bench-messages: services ## Measure consumers beside bare ones on the same broker
 	cd bench && $(GO) run ./messages

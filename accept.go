@@ -279,7 +279,8 @@ func (e *Engine) Await(ctx context.Context, scope string, id ID) (Status, error)
 
 // Cancel fails an accepted operation of scope that does not run yet, with
 // ErrCancelled as what it came to. A running one is asked to end: it is for its
-// worker to heed, and the Status says Cancelling. One that has ended stays as it
+// worker to heed, and the Status says Cancelling. One that waits and cannot be read
+// is failed as well. One that has ended stays as it
 // is. The error is an *Error of kind ErrInvalid (it was not accepted), ErrDamaged
 // or ErrStore.
 func (e *Engine) Cancel(ctx context.Context, scope string, id ID) (Status, error) {
@@ -289,11 +290,12 @@ func (e *Engine) Cancel(ctx context.Context, scope string, id ID) (Status, error
 	}
 	for range enterRounds {
 		st, err := e.Status(ctx, scope, id)
-		asked := st.Record.State == Running && st.Record.Cancelling // a run that gave it back has heeded nothing
-		if err != nil || st.Record.State != Accepted && st.Record.State != Running || asked {
+		asked := st.Record.State == Running && st.Record.Cancelling         // a run that gave it back has heeded nothing
+		unread := errors.Is(err, ErrDamaged) && st.Record.State == Accepted // nobody can run it, but it can be ended
+		if err != nil && !unread || st.Record.State != Accepted && st.Record.State != Running || asked {
 			return st, err
 		}
-		if st.Name == "" {
+		if st.Name == "" && !unread {
 			return st, invalid("only accepted operations can be cancelled")
 		}
 		p, ok := e.policies[st.Op.Class]

@@ -54,7 +54,8 @@ func (m Message) text() bool {
 
 // Emit adds a message to the outcome of the run: it is stored by the same write,
 // in a transaction with the same commit, and sent afterwards, at least once, by
-// whoever relays what is in the store's outbox. A run that is released or parked
+// whoever relays what is in the store's outbox. It does not belong into a Step: a
+// later attempt, which does not run the step again, would not emit it. A run that is released or parked
 // emits nothing, and neither does a replay. The message's ID is derived and the
 // one given ignored. The error is an *Error of kind ErrInvalid: too much, a store
 // that keeps no messages, or a run that has ended.

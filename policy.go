@@ -94,7 +94,8 @@ const (
 	itDidNotHappen
 )
 
-// ItHappened: the operation was executed with this outcome, which is settled.
+// ItHappened: the operation was executed with this outcome, which is settled. What
+// its run emitted (see Run.Emit) is not known, and is not sent.
 func ItHappened(out Outcome) Verdict { return Verdict{kind: itHappened, outcome: out} }
 
 // ItDidNotHappen: the operation had no effect and, its owner being dead, will

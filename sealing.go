@@ -16,7 +16,7 @@ type Encryption struct {
 	// Keys are those that decrypt; the first also encrypts. To rotate, add a
 	// new one behind the old one in every process, then move it to the front,
 	// and remove the old one when nothing that it has encrypted is replayed
-	// any more (Retention.Result). None: no encryption.
+	// any more (Retention.Result), or waits to be run or sent. None: no encryption.
 	Keys []EncryptionKey
 	// AcceptPlain also replays results that were stored unencrypted. It is
 	// for the time after encryption was switched on, and no longer: whoever

@@ -412,3 +412,20 @@ func TestDamagedWorkDoesNotStopTheQueue(t *testing.T) {
 		t.Errorf("%v, %v; an operator should find it as it was", rec.State, err)
 	}
 }
+
+// Otherwise it would be there for ever: nobody can run it.
+func TestDamagedWorkCanBeCancelled(t *testing.T) {
+	store := memory.New(memory.Options{})
+	it := accept(t, newEngine(t, store, encrypted(secret("lost", 1))), op, parcel)
+	e := newEngine(t, store, encrypted(secret("k", 2)))
+	if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrDamaged) {
+		t.Fatal(err)
+	}
+	if st, err := e.Cancel(t.Context(), "acct_2", it.ID); err != nil || st.Record.State != stet.None {
+		t.Errorf("by another scope: %+v, %v", st, err)
+	}
+	if st, err := e.Cancel(t.Context(), op.Scope, it.ID); err != nil || st.Record.State != stet.Failed {
+		t.Errorf("%+v, %v", st, err)
+	}
+	status(t, e, it.ID, stet.Failed)
+}

@@ -90,8 +90,8 @@ type Options[M any] struct {
 	// messages are handled in one transaction at most, one after the other:
 	// those that wait while others are being handled. One commit for all of
 	// them makes handlers fast that do little more than write. If one of them
-	// fails, or its key is known already, each is handled in a transaction of
-	// its own. At most stet.MaxGroup; default 1.
+	// fails, emits messages, or its key is known already, each is handled in a
+	// transaction of its own. At most stet.MaxGroup; default 1.
 	Group int
 	// MaxAttempts is how often a message is tried before its operation is
 	// settled as failed and the message dead-lettered. In lease mode it counts

@@ -21,6 +21,7 @@ var (
 	count   = flag.Int("operations", 4000, "operations in one measurement")
 	callers = flag.Int("callers", 32, "operations accepted at a time")
 	workers = flag.Int("workers", 64, "operations run at a time")
+	conns   = flag.Int("connections", 48, "of the application's pool to PostgreSQL")
 	n       = flag.Int("rounds", 5, "rounds")
 	only    = flag.String("only", "", "river or embedded: measure that alone")
 )
@@ -37,8 +38,8 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	if *count < 100 || *callers < 1 || *workers < 1 || *n < 1 {
-		return errors.New("-operations must be 100 or more; -callers, -workers and -rounds must be positive")
+	if *count < 100 || *callers < 1 || *workers < 1 || *conns < 1 || *n < 1 {
+		return errors.New("-operations must be 100 or more; -callers, -workers, -connections and -rounds must be positive")
 	}
 	parts := map[string]func(context.Context) error{"river": river, "embedded": embedded}
 	if part, ok := parts[*only]; ok {

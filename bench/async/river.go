@@ -24,8 +24,7 @@ import (
 )
 
 const (
-	connections = 48                   // of the pool that all share
-	cooldown    = 2 * time.Millisecond // between River's fetches; by default 100 ms, which would be all that is measured
+	cooldown = 2 * time.Millisecond // between River's fetches; by default 100 ms, which would be all that is measured
 
 	tables = `
 CREATE TABLE orders (id bigint PRIMARY KEY, body text);
@@ -105,7 +104,7 @@ func openShop(ctx context.Context, url string) (*shop, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.MaxConns = connections
+	config.MaxConns = int32(*conns)
 	s := &shop{}
 	if s.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return nil, err

@@ -29,9 +29,9 @@ func newDemo() *cobra.Command {
 		Short: "See what retries do to a service, without stet and with it",
 		Long: `demo starts a small payments service on a database in a temporary folder and
 lets impatient clients loose on it: they send each payment several times, time
-out, hang up and try again, while the service is killed with SIGKILL and started
-again. It does so without stet and then with it, and counts what the ledger
-says. With --proxy stet stands before the service, and both are killed.
+out, hang up and try again, while the service is killed and started again. It
+does so without stet and then with it, and counts what the ledger says. With
+--proxy stet stands before the service, and both are killed.
 
 The exit status is 1 if stet let a payment run twice or lost one.`,
 		Args: cobra.NoArgs,
@@ -43,6 +43,8 @@ The exit status is 1 if stet let a payment run twice or lost one.`,
 				return usage{errors.New("--addr is for --serve; add that, or leave --addr out")}
 			case serve && proxied:
 				return usage{errors.New("--serve leaves up a service with stet in it; leave --proxy out")}
+			case serve && c.Async:
+				return usage{errors.New("--serve leaves up a service that answers at once; leave --async out")}
 			case serve:
 				return demo.Serve(cmd.Context(), addr, cmd.OutOrStdout())
 			}
@@ -54,6 +56,7 @@ The exit status is 1 if stet let a payment run twice or lost one.`,
 	f.IntVar(&c.Attempts, "attempts", 5, fmt.Sprintf("how many clients send each payment, 1 to %d", demo.MaxAttempts))
 	f.IntVar(&c.Kills, "kills", 3, fmt.Sprintf("how often something is killed in a storm, 0 to %d", demo.MaxKills))
 	f.Uint64Var(&c.Seed, "seed", 0, "seed of what the clients do; 0 picks one")
+	f.BoolVar(&c.Async, "async", false, "have the service answer 202 and charge afterwards")
 	f.BoolVar(&proxied, "proxy", false, "have stet proxy protect the service")
 	f.StringVar(&c.Store, "store", "", "with --proxy: as for stet proxy (default a temporary file)")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object instead of the table")

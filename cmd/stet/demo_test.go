@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/stet-go/stet/internal/demo"
@@ -25,6 +26,31 @@ func proxiedStorm(t *testing.T, store string) (report demo.Report) {
 		t.Fatal(err)
 	}
 	return report
+}
+
+func TestAsynchronousStormIsOfAServiceWithStetInIt(t *testing.T) {
+	for args, want := range map[string]string{
+		"demo --async --serve": "leave --async out",
+		"demo --async --proxy": "leave --proxy out",
+	} {
+		if status, _, errs := command(t, strings.Fields(args)...); status != exitUsage || !strings.Contains(errs, want) {
+			t.Errorf("%s: status %d, %s", args, status, errs)
+		}
+	}
+}
+
+func TestAsynchronousStormChargesOnce(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "demo", "--async", "--json", "--payments", "20", "--kills", "2")
+	cmd.Env = append(os.Environ(), commandEnv+"=1", "GORACE=atexit_sleep_ms=0")
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v\n%s%s", err, out.String(), errs.String())
+	}
+	var report demo.Report
+	if err := json.Unmarshal(out.Bytes(), &report); err != nil || !report.Async || report.With.ExecutedOnce != 20 || report.With.Accepted < 20 {
+		t.Errorf("%+v, %v", report, err)
+	}
 }
 
 // The service knows nothing of idempotency, and both it and the proxy are killed

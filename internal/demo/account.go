@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Result is what came of one storm. The first eight count what the ledger and
+// Result is what came of one storm. The first nine count what the ledger and
 // the clients agree or disagree on; the rest says how rough it was.
 type Result struct {
 	Attempts      int `json:"attempts"`       // HTTP requests sent
@@ -15,6 +15,7 @@ type Result struct {
 	Lost          int `json:"lost"`           // payments acknowledged and not in the ledger as acknowledged, or never answered
 	Replayed      int `json:"replayed"`       // answers marked Idempotent-Replayed
 	Conflicts     int `json:"conflicts"`      // answers 409: still in flight
+	Accepted      int `json:"accepted"`       // answers 202
 	Unknown       int `json:"unknown"`        // payments whose last word was 504 outcome unknown
 
 	Differing   int   `json:"differing"`    // payments acknowledged with answers that differ
@@ -36,7 +37,8 @@ type Result struct {
 // observed is what the clients of one payment were told.
 type observed struct {
 	payment
-	acks    map[string]int // the distinct bodies of 2xx answers, and how often each came
+	acks    map[string]int // the distinct bodies of 2xx answers, or outcomes, and how often each came
+	urls    map[string]int // where 202 said that the outcome would be
 	refused bool           // a definite answer that was not 2xx
 	parked  bool           // the last answer, if not the last request, was 504
 }
@@ -78,7 +80,7 @@ func account(told []observed, ledger []charge) (r Result) {
 		default:
 			r.Lost++
 		}
-		if len(o.acks) > 1 {
+		if len(o.acks) > 1 || len(o.urls) > 1 {
 			r.Differing++
 		}
 	}

@@ -24,7 +24,7 @@ func ask(s *shop, method, path, operation, fence, body string) *httptest.Respons
 // What the proxy was told has not happened must not happen after all, however
 // late the request comes.
 func TestAttemptThatWasGivenUpChargesNothing(t *testing.T) {
-	s, err := openShop(t.Context(), t.TempDir(), false, 0)
+	s, err := openShop(t.Context(), t.TempDir(), shopOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ type intent struct {
 
 func newIntent(p payment) *intent {
 	body, _ := json.Marshal(p) // never fails: a string and a number
-	return &intent{key: stet.NewKey(), body: body, told: observed{payment: p, acks: make(map[string]int)}}
+	return &intent{key: stet.NewKey(), body: body, told: observed{payment: p, acks: make(map[string]int), urls: make(map[string]int)}}
 }
 
 // acknowledged reports whether any client was told that the payment was made.
@@ -52,7 +52,7 @@ func (in *intent) acknowledged() bool {
 
 // counts are what all clients together sent and got.
 type counts struct {
-	attempts, replayed, conflicts, hungUp, broken, serverError atomic.Int64
+	attempts, replayed, accepted, conflicts, hungUp, broken, serverError atomic.Int64
 }
 
 // crowd are the clients of a storm.
@@ -99,8 +99,8 @@ func (c *crowd) pay(ctx context.Context, in *intent, rng *rand.Rand) {
 		if try < hangUps {
 			wait = 3*time.Millisecond + upTo(rng, maxLag)
 		}
-		definite, after := c.send(ctx, in, wait)
-		if definite {
+		definite, after, accepted := c.send(ctx, in, wait)
+		if definite || accepted != "" && c.follow(ctx, in, accepted, rng) {
 			return
 		}
 		backoff := min(backoffCap, backoffBase<<min(try, 10))
@@ -113,8 +113,9 @@ func (c *crowd) pay(ctx context.Context, in *intent, rng *rand.Rand) {
 func upTo(rng *rand.Rand, d time.Duration) time.Duration { return time.Duration(rng.Int64N(int64(d))) }
 
 // send sends one request and notes its answer. If that is not definite, after
-// is how long the server asks to wait.
-func (c *crowd) send(ctx context.Context, in *intent, wait time.Duration) (definite bool, after time.Duration) {
+// is how long the server asks to wait, and accepted where it says what becomes of
+// the payment, if it has been accepted.
+func (c *crowd) send(ctx context.Context, in *intent, wait time.Duration) (definite bool, after time.Duration, accepted string) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, opaque{bytes.NewReader(in.body)})
@@ -131,15 +132,18 @@ func (c *crowd) send(ctx context.Context, in *intent, wait time.Duration) (defin
 	res, err := c.http.Do(req)
 	if err != nil {
 		c.noAnswer(err)
-		return false, 0
+		return false, 0, ""
 	}
 	defer func() { _ = res.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
 		c.noAnswer(err)
-		return false, 0
+		return false, 0, ""
 	}
-	return c.note(in, res, body), retryAfter(res.Header)
+	if at, err := res.Location(); err == nil && res.StatusCode == http.StatusAccepted {
+		accepted = at.String()
+	}
+	return c.note(in, res, body), retryAfter(res.Header), accepted
 }
 
 func (c *crowd) noAnswer(err error) {
@@ -162,6 +166,9 @@ func (c *crowd) note(in *intent, res *http.Response, body []byte) bool {
 	defer in.mu.Unlock()
 	in.told.parked = res.StatusCode == http.StatusGatewayTimeout
 	switch {
+	case res.StatusCode == http.StatusAccepted:
+		c.accepted.Add(1)
+		return false
 	case res.StatusCode >= 200 && res.StatusCode < 300:
 		in.told.acks[string(body)]++
 		return true

@@ -121,10 +121,10 @@ func TestImpatientClientHangsUpAndComesBack(t *testing.T) {
 	in := newIntent(payment{"order-1", 4200})
 	hold := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	c, _ := scripted(t, in, hold, status(201))
-	if definite, _ := c.send(t.Context(), in, 10*time.Millisecond); definite || c.hungUp.Load() != 1 {
+	if definite, _, _ := c.send(t.Context(), in, 10*time.Millisecond); definite || c.hungUp.Load() != 1 {
 		t.Fatalf("definite %v, %d hung up", definite, c.hungUp.Load())
 	}
-	if definite, _ := c.send(t.Context(), in, patience); !definite || len(in.told.acks) != 1 {
+	if definite, _, _ := c.send(t.Context(), in, patience); !definite || len(in.told.acks) != 1 {
 		t.Errorf("definite %v, noted %+v", definite, in.told)
 	}
 }

@@ -39,6 +39,10 @@ type Config struct {
 	// Store is the proxy's --store. Default: a file in the temporary folder.
 	Store string
 
+	// Async has the service answer 202, and charge afterwards: the clients ask
+	// what became of each payment.
+	Async bool
+
 	// Progress is where progress goes, in plain lines; on a Terminal one
 	// line is rewritten. Nil: nowhere.
 	Progress io.Writer
@@ -66,6 +70,8 @@ func (c Config) Check() error {
 		return errors.New("demo: Config.Service is empty; it must start ServiceMain")
 	}
 	switch {
+	case c.Async && len(c.Proxy) > 0:
+		return errors.New("--async is a service with stet in it; leave --proxy out")
 	case c.Store != "" && len(c.Proxy) == 0:
 		return errors.New("--store is for the proxy; add --proxy, or leave --store out")
 	case c.Store == "memory":
@@ -80,6 +86,9 @@ func (c Config) limit() time.Duration {
 		return c.within
 	}
 	d := 10*time.Second + time.Duration(c.Payments*c.Attempts)*4*time.Millisecond
+	if c.Async { // each client asks again and again, and after a kill leases have to run out
+		d = 3*d + time.Duration(c.Kills)*(startWithin+workLease+workRecovery+workAgain)
+	}
 	if len(c.Proxy) > 0 { // twice the work, and after a kill of the proxy its leases have to run out
 		d = 2*d + time.Duration(c.Kills)*(startWithin+proxyLease)
 	}
@@ -92,6 +101,7 @@ type Report struct {
 	With       Result   `json:"with"`
 	Violations []string `json:"violations"` // what stet promised and did not keep
 	Proxied    bool     `json:"proxied"`    // stet was in front of the service, not in it
+	Async      bool     `json:"async"`      // the service answered 202, and charged afterwards
 	Seed       uint64   `json:"seed"`
 	Seconds    float64  `json:"seconds"`
 }
@@ -118,7 +128,7 @@ func Run(ctx context.Context, c Config) (rep Report, err error) {
 	if rep.With, err = runStorm(ctx, c, filepath.Join(dir, "with"), true); err != nil {
 		return rep, fmt.Errorf("the storm with stet: %w", err)
 	}
-	rep.Violations, rep.Proxied = violations(rep.With), len(c.Proxy) > 0
+	rep.Violations, rep.Proxied, rep.Async = violations(rep.With), len(c.Proxy) > 0, c.Async
 	rep.Seed, rep.Seconds = c.Seed, seconds(time.Since(began))
 	return rep, nil
 }

@@ -18,6 +18,9 @@ func (r Report) WriteTable(w io.Writer) error {
 	row("charged twice or more", func(r Result) int { return r.ExecutedTwice })
 	row("lost", func(r Result) int { return r.Lost })
 	row("answers replayed", func(r Result) int { return r.Replayed })
+	if r.Async {
+		row("accepted (202)", func(r Result) int { return r.Accepted })
+	}
 	row("conflicts (409, in flight)", func(r Result) int { return r.Conflicts })
 	row("parked (outcome unknown)", func(r Result) int { return r.Unknown })
 	line("charged too much", euros(r.Without.Overcharged), euros(r.With.Overcharged))
@@ -34,8 +37,12 @@ func (r Report) Meaning() string {
 	if r.Proxied {
 		where, killed = "Behind stet's proxy", "service and proxy were"
 	}
-	text := fmt.Sprintf("%s each of the %d payments was charged exactly once, and every client of a payment got the same answer,\n"+
-		"although %s killed %d times with %d requests in flight%s.", where, r.With.Operations, killed, r.With.Kills, r.With.InFlightAtKills, untold(r.With.CutOff))
+	got := "got the same answer"
+	if r.Async {
+		got = "was told the same URL and outcome"
+	}
+	text := fmt.Sprintf("%s each of the %d payments was charged exactly once, and every client of a payment %s,\n"+
+		"although %s killed %d times with %d requests in flight%s.", where, r.With.Operations, got, killed, r.With.Kills, r.With.InFlightAtKills, untold(r.With.CutOff))
 	if r.Without.ExecutedTwice == 0 {
 		return "The storm was too mild to do harm even without stet: ask for more --payments or --attempts.\n" + text
 	}

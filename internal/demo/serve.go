@@ -30,7 +30,7 @@ func Serve(ctx context.Context, addr string, w io.Writer) (err error) {
 		return fmt.Errorf("no temporary folder; TMPDIR says where to make one: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	s, err := openShop(ctx, dir, true, 0)
+	s, err := openShop(ctx, dir, shopOptions{protected: true})
 	if err != nil {
 		return err
 	}

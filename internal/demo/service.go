@@ -43,46 +43,88 @@ type shop struct {
 	close   func() error
 }
 
-// openShop opens the service over the database in dir. lag bounds the time that
-// an answer to a payment takes on its way back; within it the charge stands and
-// the client does not know.
-func openShop(ctx context.Context, dir string, protected bool, lag time.Duration) (*shop, error) {
+// shopOptions say what a service is like.
+type shopOptions struct {
+	protected bool // there is stet around the handler
+	async     bool // it answers 202, and charges afterwards
+	// lag bounds the time that an answer to a payment takes on its way back;
+	// within it the charge stands and the client does not know.
+	lag time.Duration
+}
+
+// openShop opens the service over the database in dir.
+func openShop(ctx context.Context, dir string, o shopOptions) (*shop, error) {
 	s := &shop{}
-	var pay http.Handler
-	if protected {
-		store, err := sqlite.Open(ctx, ledgerPath(dir), sqlite.Options{})
-		if err != nil {
-			return nil, err
-		}
-		engine, err := stet.New(store, stet.Options{})
-		if err != nil {
-			return nil, errors.Join(err, store.Close())
-		}
-		s.close = func() error { return errors.Join(engine.Close(), store.Close()) }
-		protect, err := stethttp.NewTx(engine, store, stethttp.Options{Scope: stethttp.SingleTenant})
-		if err != nil {
-			return nil, errors.Join(err, s.close())
-		}
-		s.db = store.DB()
-		pay = protect.Handler(http.HandlerFunc(payInTheirs))
-	} else {
-		db, err := openPlain(ledgerPath(dir))
-		if err != nil {
-			return nil, err
-		}
-		s.db, s.close = db, db.Close
-		pay = http.HandlerFunc(s.payInOurs)
+	open := s.openPlain
+	if o.protected {
+		open = s.openProtected
 	}
-	if _, err := s.db.ExecContext(ctx, ledgerSchema); err != nil {
-		return nil, errors.Join(err, s.close())
+	pay, async, err := open(ctx, dir, o.async)
+	if err != nil {
+		return nil, err
 	}
 	mux := http.NewServeMux()
-	mux.Handle(payRoute, delayed(pay, lag))
+	if async != nil {
+		pay = async.pay
+		mux.Handle(operationsPath, async.status)
+		end := s.close
+		s.close = func() error { return errors.Join(async.stop(), end()) }
+	}
+	mux.Handle(payRoute, delayed(pay, o.lag))
 	mux.HandleFunc("GET "+verifyPath, s.verify)
 	mux.HandleFunc(healthRoute, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc(ledgerRoute, s.ledger)
 	s.handler = mux
 	return s, nil
+}
+
+// openPlain opens the service without stet.
+func (s *shop) openPlain(ctx context.Context, dir string, async bool) (http.Handler, *later, error) {
+	db, err := openPlain(ledgerPath(dir))
+	if err != nil {
+		return nil, nil, err
+	}
+	s.db, s.close = db, db.Close
+	if _, err := s.db.ExecContext(ctx, ledgerSchema); err != nil {
+		return nil, nil, errors.Join(err, s.close())
+	}
+	if async {
+		return nil, acceptInOurs(s), nil
+	}
+	return http.HandlerFunc(s.payInOurs), nil, nil
+}
+
+// openProtected opens the service with stet around its handler.
+func (s *shop) openProtected(ctx context.Context, dir string, async bool) (http.Handler, *later, error) {
+	store, err := sqlite.Open(ctx, ledgerPath(dir), sqlite.Options{})
+	if err != nil {
+		return nil, nil, err
+	}
+	o := stet.Options{}
+	if async {
+		o.Policy.Lease = workLease
+	}
+	engine, err := stet.New(store, o)
+	if err != nil {
+		return nil, nil, errors.Join(err, store.Close())
+	}
+	s.db = store.DB()
+	s.close = func() error { return errors.Join(engine.Close(), store.Close()) }
+	if _, err := s.db.ExecContext(ctx, ledgerSchema); err != nil {
+		return nil, nil, errors.Join(err, s.close())
+	}
+	if async {
+		l, err := acceptInTheirs(ctx, engine, store)
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+		return nil, l, err
+	}
+	protect, err := stethttp.NewTx(engine, store, stethttp.Options{Scope: stethttp.SingleTenant})
+	if err != nil {
+		return nil, nil, errors.Join(err, s.close())
+	}
+	return protect.Handler(http.HandlerFunc(payInTheirs)), nil, nil
 }
 
 // payInOurs is the handler without stet: it makes its transaction itself, as
@@ -92,28 +134,32 @@ func (s *shop) payInOurs(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	tx, err := s.db.BeginTx(r.Context(), nil)
-	if err != nil {
-		fail(w, err)
-		return
-	}
-	defer func() { _ = tx.Rollback() }()
 	a, err := attemptOf(r)
-	if err == nil {
-		err = a.allowed(r.Context(), tx)
-	}
 	var c charge
 	if err == nil {
-		c, err = book(r.Context(), tx, p, a.operation)
-	}
-	if err == nil {
-		err = tx.Commit()
+		c, err = s.charge(r.Context(), p, a)
 	}
 	if err != nil {
 		fail(w, err)
 		return
 	}
 	answer(w, http.StatusCreated, c)
+}
+
+// charge books a payment in a transaction of its own.
+func (s *shop) charge(ctx context.Context, p payment, a attempt) (c charge, err error) {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return c, err
+	}
+	defer func() { _ = tx.Rollback() }()
+	if err = a.allowed(ctx, tx); err == nil {
+		c, err = book(ctx, tx, p, a.operation)
+	}
+	if err == nil {
+		err = tx.Commit()
+	}
+	return c, err
 }
 
 // payInTheirs is the handler with stet: the transaction is given, and its commit
@@ -207,6 +253,7 @@ func ServiceMain(ctx context.Context, args []string, stdin io.Reader, stdout io.
 	dir := flags.String("dir", "", "folder of the database")
 	addr := flags.String("addr", "127.0.0.1:0", "address to listen on")
 	protected := flags.Bool("protected", false, "put stet around the handler")
+	async := flags.Bool("async", false, "answer 202, and charge afterwards")
 	lag := flags.Duration("lag", maxLag, "greatest delay of an answer")
 	life := flags.Duration("life", maxLife, "when to end at the latest")
 	if err := flags.Parse(args); err != nil {
@@ -219,7 +266,7 @@ func ServiceMain(ctx context.Context, args []string, stdin io.Reader, stdout io.
 	defer cancel()
 	ctx, leave := child.WithParent(ctx, stdin)
 	defer leave()
-	s, err := openShop(ctx, *dir, *protected, *lag)
+	s, err := openShop(ctx, *dir, shopOptions{*protected, *async, *lag})
 	if err != nil {
 		return err
 	}

@@ -70,6 +70,9 @@ func newStorm(c Config, dir string, protected bool) *storm {
 		name = "with stet"
 		flags = append(flags, "-protected")
 	}
+	if c.Async {
+		flags = append(flags, "-async")
+	}
 	s.progress = &progress{w: c.Progress, terminal: c.Terminal, name: name}
 	s.server = &server{name: "payments service", command: c.Service, flags: flags, addrArg: "-addr"}
 	s.crowd = &crowd{http: newHTTPClient(), changed: func() {
@@ -229,6 +232,7 @@ func (s *storm) account(ctx context.Context) (Result, error) {
 	r := account(told, ledger)
 	r.Attempts, r.Replayed, r.Conflicts = int(s.crowd.attempts.Load()), int(s.crowd.replayed.Load()), int(s.crowd.conflicts.Load())
 	r.HungUp, r.Broken, r.ServerError = int(s.crowd.hungUp.Load()), int(s.crowd.broken.Load()), int(s.crowd.serverError.Load())
+	r.Accepted = int(s.crowd.accepted.Load())
 	r.Kills, r.InFlightAtKills, r.CutOff = s.kills, s.inFlight, s.cutOff
 	return r, nil
 }

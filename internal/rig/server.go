@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	startTimeout = 60 * time.Second // crash recovery under load takes its time
+	startTimeout = 3 * time.Minute // crash recovery under load takes its time
 	stopTimeout  = 30 * time.Second
 	portTries    = 10
 	logTail      = 4096 // bytes of a server's log that an error shows

@@ -41,10 +41,28 @@ func TestPublishedMessageIsARecordWithItsID(t *testing.T) {
 	if id != "id-1" || kind != "shipped" || string(recs[0].Key) != "customer-7" || string(recs[0].Value) != "five books" || recs[0].Partition != recs[1].Partition {
 		t.Errorf("%+v", recs[0])
 	}
+}
+
+// TestPublisherWaitsForABrokerNoLongerThanItMay: the client has met the broker, and
+// cannot tell whether what it sends now gets there.
+func TestPublisherWaitsForABrokerNoLongerThanItMay(t *testing.T) {
+	f := newFixture(t)
+	publish := kafka.Publisher(f.client)
+	message := []stet.Message{{ID: "id-1", To: "orders", Body: []byte("five books")}}
+	if err := publish(t.Context(), message); err != nil {
+		t.Fatal(err)
+	}
+	f.cluster.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	f.cluster.Close()
-	if err := publish(ctx, []stet.Message{{ID: "id-3", To: "orders"}}); err == nil {
-		t.Error("published without a broker")
+	ended := make(chan error, 1)
+	go func() { ended <- publish(ctx, message) }() // ends with the client at the latest
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("published without a broker")
+		}
+	case <-time.After(patience):
+		t.Error("it did not end with its context")
 	}
 }

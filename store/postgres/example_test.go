@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"log"
 	"time"
 
@@ -112,6 +113,59 @@ func ExampleStore_SettleTx() {
 	})
 	if err != nil {
 		log.Fatal(err)
+	}
+}
+
+// The order and the work that it means are one commit: a worker does it later, also
+// if this process dies the moment after.
+func ExampleStore_AcceptTx() {
+	var (
+		ctx    = context.Background()
+		store  *postgres.Store
+		engine *stet.Engine // over store
+		op     = stet.Op{Scope: "account-7", Key: "order-1001"}
+	)
+	err := store.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "INSERT INTO orders (id) VALUES (1001)"); err != nil {
+			return err
+		}
+		st, err := stet.AcceptTx(ctx, engine, store, tx, op, stet.Work{Name: "ship", Payload: []byte("order 1001")})
+		if err == nil && !st.New {
+			err = fmt.Errorf("the order is %v already", st.Record.State) // do not insert it again
+		}
+		return err
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// A worker: what it writes and the outcome are one commit.
+func ExampleStore_InTx() {
+	var (
+		ctx    = context.Background()
+		store  *postgres.Store
+		engine *stet.Engine // over store
+	)
+	items, err := engine.Due(ctx, 10, time.Minute)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, item := range items {
+		run, err := engine.Take(ctx, item)
+		if err != nil || run.Replayed() {
+			continue // somebody else has it, or has done it
+		}
+		err = stet.FinishTx(ctx, run, store, func(ctx context.Context, tx pgx.Tx) (stet.Outcome, error) { // by InTx
+			_, err := tx.Exec(ctx, "UPDATE orders SET shipped = true WHERE id = 1001")
+			return stet.Outcome{State: stet.Completed, Result: []byte(`"shipped"`)}, err
+		})
+		if err != nil {
+			err = run.Return(ctx, time.Minute) // it is run again, unless the commit came through after all
+		}
+		if err != nil {
+			log.Print(err)
+		}
 	}
 }
 

@@ -108,6 +108,7 @@ func TestReturnWaitsForTheTransactionThatSettles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer func() { _ = tx.Rollback(context.Background()) }()
 		if err := s.SettleTx(t.Context(), tx, rec.Claim(), completed("x"), keep); err != nil {
 			t.Fatal(err)
 		}
@@ -116,6 +117,11 @@ func TestReturnWaitsForTheTransactionThatSettles(t *testing.T) {
 		for waiting := 0; waiting == 0; {
 			if err := s.Pool().QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'").Scan(&waiting); err != nil {
 				t.Fatal(err)
+			}
+			select {
+			case err := <-done:
+				t.Fatalf("Return did not wait: %v", err)
+			default:
 			}
 		}
 		want, state := stet.ErrFenced, stet.Completed
@@ -342,5 +348,46 @@ func TestEndsOfTakenRunsAreNotified(t *testing.T) {
 			next := mustTake(t, s, rec.ID)
 			mustSettle(t, s, next.Claim(), "y")
 		}
+	}
+}
+
+// The step to the tables of accepted work leaves what is there as it is, and so does
+// the way back, but for what has no place there.
+func TestStepToWorkKeepsRecords(t *testing.T) {
+	pool := database(t)
+	steps, err := Migrations(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply := func(sql string) {
+		t.Helper()
+		execSQL(t, pool, sql, pgx.QueryExecModeSimpleProtocol)
+	}
+	apply(steps[0].Up)
+	id := request("old").ID
+	execSQL(t, pool, `INSERT INTO stet.records (id, scope, fingerprint, owner, fence, claimed_at, settled_at, expires_at, forget_at, attempt, state, result)
+		VALUES ($1, sha256(''), '\x01'::bytea || sha256(''), substr(sha256(''), 1, 16), 7, now(), now(), now() + interval '1 day', now() + interval '1 day', 1, 2, 'x')`, id[:])
+	if _, err := New(t.Context(), pool, Options{}); err == nil || !strings.Contains(err.Error(), "stet migrate up") {
+		t.Errorf("New on tables that lack a step: %v", err)
+	}
+	s := open(t, pool, Options{})
+	if rec := mustRead(t, s, id); rec.State != stet.Completed || string(rec.Result) != "x" {
+		t.Errorf("the record is now %+v", rec)
+	}
+	mustAccept(t, s, request("accepted"), "work")
+	sent := taken(t, s).Claim()
+	out := completed("y")
+	out.Outbox = []byte("messages")
+	if err := s.Settle(t.Context(), sent, out, keep); err != nil {
+		t.Fatal(err)
+	}
+	apply(steps[1].Down)
+	var states []int16
+	if err := pool.QueryRow(t.Context(), "SELECT array_agg(state) FROM stet.records WHERE forget_at IS NOT NULL").Scan(&states); err != nil || fmt.Sprint(states) != "[2 2]" {
+		t.Errorf("after the way back, there are records of the states %v, %v", states, err)
+	}
+	apply(steps[1].Up)
+	if rec := mustRead(t, s, sent.ID); rec.State != stet.Completed || string(rec.Result) != "y" {
+		t.Errorf("after there and back: %+v", rec)
 	}
 }

@@ -87,7 +87,8 @@ func (t *transaction) begin(ctx context.Context) (err error) {
 }
 
 // AcceptTx implements stet.WorkTxStore: it accepts inside a transaction of the
-// caller's, which may be a savepoint.
+// caller's, which may be a savepoint. Keep that short: until it has ended, whoever
+// claims or accepts the same key waits for it, and what shares its statement, too.
 func (s *Store) AcceptTx(ctx context.Context, tx pgx.Tx, req stet.ClaimRequest, work []byte, after time.Duration) (stet.Record, error) {
 	return s.acceptIn(ctx, write{req: &req, job: newJob(work, after)}, pgx.ErrNoRows, pgxQuery(ctx, tx))
 }

@@ -114,11 +114,11 @@ func meddle(m *meddled) redis.Client {
 var errDied = errors.New("the process died")
 
 func TestWhatDiesBeforeItsAgendaIsWrittenIsFoundByASweep(t *testing.T) {
-	cluster := rig.NewRedisCluster(t, 3, rig.RedisOptions{})
+	addrs := cluster(t)
 	for _, l := range libraries {
 		for what := range kinds {
 			t.Run(l.name+", "+kinds[what], func(t *testing.T) {
-				c := dial(t, l, cluster.Addrs()...)
+				c := dial(t, l, addrs...)
 				prefix := fresh()
 				dying := open(t, meddle(&meddled{c, func(key string, _ []string) error {
 					if key == agendaKey(prefix, what) {
@@ -137,6 +137,29 @@ func TestWhatDiesBeforeItsAgendaIsWrittenIsFoundByASweep(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+func TestAgendaIsWrittenOnceItsServerIsBack(t *testing.T) {
+	addrs := cluster(t)
+	for _, l := range libraries {
+		t.Run(l.name, func(t *testing.T) {
+			c := dial(t, l, addrs...)
+			prefix := fresh()
+			var away atomic.Bool
+			away.Store(true)
+			s := open(t, meddle(&meddled{c, func(key string, _ []string) error {
+				if away.Load() && strings.HasPrefix(key, prefix+":{agenda}:") {
+					return errors.New("it is away")
+				}
+				return nil
+			}}), redis.Options{Prefix: prefix})
+			run, relay := wait(t, s, stet.DueRun), wait(t, s, stet.DueRelay)
+			away.Store(false)
+			for what, id := range map[stet.Due]stet.ID{stet.DueRun: run, stet.DueRelay: relay} {
+				waitFor(t, "without a sweep it is due", func() bool { return slices.Equal(mustDue(t, s, what, 10, time.Hour), []stet.ID{id}) })
+			}
+		})
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/rig"
 	"github.com/stet-go/stet/store/redis"
 )
 
@@ -69,12 +68,7 @@ func populate(t *testing.T, s *redis.Store, n int) map[stet.ID]stet.State {
 }
 
 func browseServers(t *testing.T, f func(t *testing.T, s *redis.Store)) {
-	single, cluster := rig.Redis(t), rig.NewRedisCluster(t, 3, rig.RedisOptions{})
-	for name, addrs := range map[string][]string{"single": {single.Addr()}, "cluster": cluster.Addrs()} {
-		for _, l := range libraries {
-			t.Run(name+", "+l.name, func(t *testing.T) { f(t, open(t, dial(t, l, addrs...), redis.Options{})) })
-		}
-	}
+	eachServers(t, func(t *testing.T, c conn) { f(t, open(t, c, redis.Options{})) })
 }
 
 func TestBrowseFindsEveryRecordOnce(t *testing.T) {

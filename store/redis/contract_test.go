@@ -36,11 +36,11 @@ func TestStoreKeepsTheContract(t *testing.T) {
 
 func TestStoreKeepsTheContractOnACluster(t *testing.T) {
 	t.Parallel()
-	cluster := rig.NewRedisCluster(t, 3, rig.RedisOptions{})
+	addrs := cluster(t)
 	for _, l := range libraries {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
-			storetest.Run(t, contract(dial(t, l, cluster.Addrs()...)))
+			storetest.Run(t, contract(dial(t, l, addrs...)))
 		})
 	}
 }

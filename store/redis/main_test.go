@@ -3,7 +3,10 @@ package redis_test
 import (
 	"context"
 	"flag"
+	"fmt"
+	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,7 +27,41 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
-	goleak.VerifyTestMain(rig.Main(m), goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"))
+	goleak.VerifyTestMain(withCluster{rig.Main(m)}, goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"))
+}
+
+// withCluster ends the cluster after the last test.
+type withCluster struct{ m interface{ Run() int } }
+
+func (w withCluster) Run() int {
+	code := w.m.Run()
+	if clusterRig != nil {
+		if err := clusterRig.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, "the cluster:", err)
+			code = max(code, 1)
+		}
+	}
+	return code
+}
+
+var clusterRig *rig.Rig
+
+var startCluster = sync.OnceValues(func() (c *rig.RedisCluster, err error) {
+	if clusterRig, err = rig.New(); err != nil {
+		return nil, err
+	}
+	return clusterRig.StartRedisCluster(context.Background(), 3, rig.RedisOptions{})
+})
+
+// cluster returns the addresses of the cluster that all tests share which move no
+// slots.
+func cluster(t testing.TB) []string {
+	t.Helper()
+	c, err := startCluster()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Addrs()
 }
 
 var keep = stet.Retention{Result: time.Hour, Tombstone: 2 * time.Hour}
@@ -96,6 +133,15 @@ func each(t *testing.T, f func(t *testing.T, c conn)) {
 	addr := rig.Redis(t).Addr()
 	for _, l := range libraries {
 		t.Run(l.name, func(t *testing.T) { f(t, dial(t, l, addr)) })
+	}
+}
+
+// eachServers runs a test on a single server and on a cluster, with each library.
+func eachServers(t *testing.T, f func(t *testing.T, c conn)) {
+	for name, addrs := range map[string][]string{"single": {rig.Redis(t).Addr()}, "cluster": cluster(t)} {
+		for _, l := range libraries {
+			t.Run(name+", "+l.name, func(t *testing.T) { f(t, dial(t, l, addrs...)) })
+		}
 	}
 }
 

@@ -54,10 +54,10 @@ var stuck = []stet.State{stet.Running, stet.Unknown}
 
 func TestOnePageOfTheStuckReadsABoundedNumber(t *testing.T) {
 	const records, bound = 1500, 256
-	cluster := rig.NewRedisCluster(t, 3, rig.RedisOptions{})
+	addrs := cluster(t)
 	for _, l := range libraries {
 		single := &counting{Client: dial(t, l, rig.Redis(t).Addr())}
-		several := &counting{Client: dial(t, l, cluster.Addrs()...)}
+		several := &counting{Client: dial(t, l, addrs...)}
 		for name, of := range map[string]struct {
 			redis.Client
 			*counting

@@ -26,16 +26,18 @@ func (s *Store) Accept(ctx context.Context, req stet.ClaimRequest, work []byte, 
 	rec, err := decode(req.ID, reply)
 	switch {
 	case err != nil:
-		return stet.Record{}, err
 	case rec.Fingerprint != req.Fingerprint:
 		return rec, stet.ErrMismatch
 	case rec.State != stet.Accepted:
-		return rec, s.standing(ctx, "accept", rec, reply)
-	case rec.Owner == req.Owner:
-		s.hint(ctx, stet.DueRun, req.ID, after)
+		err = s.standing(ctx, "accept", rec, reply)
+	default:
+		if rec.Owner == req.Owner {
+			s.hint(ctx, stet.DueRun, req.ID, after)
+		}
+		// Whoever accepted it may have waited for the replicas in vain.
+		err = s.replicated(ctx, "accept", rec.Claim(), rec.State)
 	}
-	// Whoever accepted it may have waited for the replicas in vain.
-	if err := s.replicated(ctx, "accept", rec.Claim(), rec.State); err != nil {
+	if err != nil {
 		return stet.Record{}, err
 	}
 	return rec, nil

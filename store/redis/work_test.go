@@ -76,16 +76,6 @@ func wait(t testing.TB, s *redis.Store, what stet.Due) stet.ID {
 	return req.ID
 }
 
-// eachServers runs a test on a single server and on a cluster, with each library.
-func eachServers(t *testing.T, f func(t *testing.T, c conn)) {
-	single, cluster := rig.Redis(t), rig.NewRedisCluster(t, 3, rig.RedisOptions{})
-	for name, addrs := range map[string][]string{"single": {single.Addr()}, "cluster": cluster.Addrs()} {
-		for _, l := range libraries {
-			t.Run(name+", "+l.name, func(t *testing.T) { f(t, dial(t, l, addrs...)) })
-		}
-	}
-}
-
 func TestAcceptedRecordsAndOutboxesNeverExpireByThemselves(t *testing.T) {
 	eachServers(t, func(t *testing.T, c conn) {
 		prefix := fresh()

@@ -112,3 +112,51 @@ func ExampleStore_SettleTx() {
 	fmt.Println(tx.Commit())
 	// Output: <nil>
 }
+
+// The file is the queue, too: the order and the work that it means are one commit,
+// and so are what the worker writes and the outcome.
+func ExampleStore_AcceptTx() {
+	ctx := context.Background()
+	store, done := open()
+	defer done()
+	if _, err := store.DB().ExecContext(ctx, "CREATE TABLE orders (id INTEGER, shipped INTEGER)"); err != nil {
+		panic(err)
+	}
+	engine, err := stet.New(store, stet.Options{})
+	if err != nil {
+		panic(err)
+	}
+	defer engine.Close()
+
+	err = store.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, "INSERT INTO orders VALUES (1001, 0)"); err != nil {
+			return err
+		}
+		op := stet.Op{Scope: "acct_1", Key: "order-1001"}
+		st, err := stet.AcceptTx(ctx, engine, store, tx, op, stet.Work{Name: "ship", Payload: []byte("1001")})
+		fmt.Println("new:", st.New)
+		return err
+	})
+	if err != nil {
+		panic(err)
+	}
+
+	items, err := engine.Due(ctx, 10, time.Minute)
+	if err != nil {
+		panic(err)
+	}
+	for _, item := range items {
+		run, err := engine.Take(ctx, item)
+		if err != nil {
+			panic(err)
+		}
+		err = stet.FinishTx(ctx, run, store, func(ctx context.Context, tx *sql.Tx) (stet.Outcome, error) {
+			_, err := tx.ExecContext(ctx, "UPDATE orders SET shipped = 1 WHERE id = ?", string(run.Work().Payload))
+			return stet.Outcome{State: stet.Completed, Result: []byte(`"shipped"`)}, err
+		})
+		fmt.Println(item.Name, string(run.Work().Payload), err)
+	}
+	// Output:
+	// new: true
+	// ship 1001 <nil>
+}

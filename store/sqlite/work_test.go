@@ -185,10 +185,16 @@ func (h *history) step() {
 	if verb == 17 {
 		h.clock.Advance(pick(h, time.Second, 40*time.Second, 50*time.Minute))
 	}
+	h.compare()
+}
+
+// compare looks at all records in both stores.
+func (h *history) compare() {
+	ctx := h.t.Context()
 	for _, k := range []string{"a", "b", "c"} {
 		id := request(k).ID
-		h.both("look "+k, func(s stet.WorkStore, _ fencer) ([]stet.Record, error) { return alone(s.Look(ctx, id)) })
-		h.both("read "+k, func(s stet.WorkStore, _ fencer) ([]stet.Record, error) { return alone(s.Read(ctx, id)) })
+		h.both("look "+k, func(s stet.WorkStore, _ func([2]int64) int64) ([]stet.Record, error) { return alone(s.Look(ctx, id)) })
+		h.both("read "+k, func(s stet.WorkStore, _ func([2]int64) int64) ([]stet.Record, error) { return alone(s.Read(ctx, id)) })
 		h.log = h.log[:len(h.log)-2]
 	}
 }

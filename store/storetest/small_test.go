@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"maps"
 	"runtime"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -51,8 +49,8 @@ func (s *small) begin(ctx context.Context) (now time.Time, err error) {
 	if s.is("expires by the caller's clock") {
 		now = time.Now()
 	}
-	for _, id := range slices.Collect(maps.Keys(s.m)) {
-		s.due(s.m[id], now)
+	for _, r := range s.m {
+		s.due(r, now)
 	}
 	return now, nil
 }

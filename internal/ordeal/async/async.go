@@ -17,7 +17,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/stet-go/stet/internal/child"
@@ -31,6 +30,7 @@ type Config struct {
 	Kills    int    // of processes
 	Restarts int    // of the broker, or of PostgreSQL where River is the queue
 	Seed     uint64
+	Keep     string       // a directory to leave the ledger, SQLite's file and the logs in; "": they are removed
 	Progress func(string) // told now and then; may be nil
 }
 
@@ -52,7 +52,7 @@ type Report struct {
 }
 
 const (
-	reachTimeout = 5 * time.Second // for a child to come by its point; then it is killed where it is
+	reachTimeout = 8 * time.Second // for a child to come by its point; then it is killed where it is
 	drainTimeout = 5 * time.Minute
 	maxVisit     = 5
 	oneInStops   = 6  // processes that work
@@ -91,10 +91,16 @@ func Run(ctx context.Context, r *rig.Rig, cfg Config) (rep Report, err error) {
 	}
 	defer func() { err = errors.Join(err, s.servers.close()) }()
 	defer s.clients.close()
-	if err := s.rage(ctx); err != nil {
-		return s.rep, errors.Join(err, s.failures())
+	return s.end(ctx, s.rage(ctx))
+}
+
+// end judges, also if something went wrong: it may say why.
+func (s *storm) end(ctx context.Context, err error) (Report, error) {
+	if err != nil {
+		err = errors.Join(err, s.failures())
 	}
-	return s.rep, s.judge(ctx)
+	err = errors.Join(err, s.judge(ctx))
+	return s.rep, err
 }
 
 func newStorm(ctx context.Context, r *rig.Rig, cfg Config) (*storm, error) {
@@ -126,7 +132,7 @@ func newStorm(ctx context.Context, r *rig.Rig, cfg Config) (*storm, error) {
 	s.ended = make(chan struct{}, len(s.slots))
 	s.clients = newClients(s.f, addrs)
 	var err error
-	s.servers, err = startServers(ctx, r, s.f)
+	s.servers, err = startServers(ctx, r, s.f, cfg.Keep)
 	return s, err
 }
 
@@ -212,7 +218,7 @@ func (s *storm) lane(ctx context.Context, sl *slot, calm <-chan struct{}) error 
 		case err != nil:
 			return err
 		case doomed:
-			err = s.await(ctx, c, sl.role != serves && s.chance(oneInStops))
+			err = s.await(ctx, c)
 		default:
 			select {
 			case <-c.Exited():
@@ -267,22 +273,14 @@ func (s *storm) order(sl *slot) (o order, doomed bool) {
 	if !rare[o.Point] {
 		o.Visit += s.rng.IntN(maxVisit)
 	}
+	if o.Stop = sl.role != serves && s.rng.IntN(oneInStops) == 0; o.Stop {
+		o.Point = stale[s.rng.IntN(len(stale))]
+	}
 	return o, true
 }
 
-// await returns when a child was killed. Some are stopped before, for longer than a
-// lease lives, and go on as if nothing had been.
-func (s *storm) await(ctx context.Context, c *child.Process, stop bool) error {
-	if stop {
-		pause(ctx, time.Duration(s.random(int(lease))))
-		if c.Signal(syscall.SIGSTOP) == nil {
-			pause(ctx, lease+lease/2)
-			_ = c.Signal(syscall.SIGCONT) // fails only if it is gone
-			s.mu.Lock()
-			s.rep.Stops++
-			s.mu.Unlock()
-		}
-	}
+// await returns when a child was killed.
+func (s *storm) await(ctx context.Context, c *child.Process) error {
 	timeout := time.NewTimer(reachTimeout)
 	defer timeout.Stop()
 	select {
@@ -297,14 +295,6 @@ func (s *storm) await(ctx context.Context, c *child.Process, stop bool) error {
 	}
 	return nil
 }
-
-func (s *storm) random(n int) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.rng.IntN(n)
-}
-
-func (s *storm) chance(oneIn int) bool { return s.random(oneIn) == 0 }
 
 // start starts a child; one that found no server is started again.
 func (s *storm) start(ctx context.Context, o order) (*child.Process, error) {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -29,6 +30,8 @@ const (
 	sweepEvery = 500 * time.Millisecond
 	poll       = 100 * time.Millisecond
 
+	stopFor     = 5 * lease / 2          // until somebody else has run what it ran
+	afterlife   = 500 * time.Millisecond // of a process that was stopped
 	cancelEvery = 200 * time.Millisecond
 	atOnce      = 16 // operations that a process runs
 	maxWait     = 5 * time.Second
@@ -48,6 +51,7 @@ type order struct {
 	Place   place
 	Point   fault.Point // where to die; "" not at all
 	Visit   int         // at which visit of it, from 1
+	Stop    bool        // stop there for a while, and die later
 }
 
 // Main is called first by programs that use this package: in a child it serves or
@@ -83,15 +87,40 @@ type process struct {
 	log     *slog.Logger
 }
 
-// newHook makes the child die at its point.
+// newHook makes the child die at its point, or stop there for longer than its
+// leases live, go on as if nothing had been, and die soon after.
 func newHook(o order, l *ledger) func(fault.Point) {
 	var visits atomic.Int64
 	return func(p fault.Point) {
-		if p == o.Point && visits.Add(1) == int64(o.Visit) {
-			_, _ = l.file.WriteString(`{"kind":"` + died + `","what":"` + string(p) + `"}` + "\n")
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-			select {} // the signal is on its way: not one step further
+		if p != o.Point || visits.Add(1) != int64(o.Visit) {
+			return
 		}
+		if o.Stop {
+			note(l, stopped, p)
+			stop()
+			time.AfterFunc(afterlife, die)
+			return
+		}
+		note(l, died, p)
+		die()
+	}
+}
+
+// note leaves a line without asking who else writes.
+func note(l *ledger, kind string, p fault.Point) {
+	_, _ = l.file.WriteString(`{"kind":"` + kind + `","what":"` + string(p) + `"}` + "\n")
+}
+
+func die() {
+	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	select {} // the signal is on its way: not one step further
+}
+
+// stop stops this process. Another one has it go on.
+func stop() {
+	wake := exec.Command("/bin/sh", "-c", fmt.Sprintf("sleep %.1f; kill -CONT %d", stopFor.Seconds(), os.Getpid())) //nolint:noctx // it ends by itself
+	if wake.Start() == nil {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 	}
 }
 
@@ -101,7 +130,11 @@ func serve(ctx context.Context, o order) (err error) {
 	if err != nil {
 		return err
 	}
-	p := &process{order: o, log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	log, err := os.OpenFile(filepath.Join(o.Place.Dir, fmt.Sprintf("log-%s-%d", o.Role, os.Getpid())), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	p := &process{order: o, log: slog.New(slog.NewTextHandler(log, nil))}
 	p.flavour = flavours[slices.IndexFunc(flavours, func(f flavour) bool { return f.name == o.Flavour })]
 	p.shop = &shop{ledger: ledger, pass: newHook(o, ledger), dawdles: p.flavour.store != inSQLite}
 	slog.SetDefault(p.log)

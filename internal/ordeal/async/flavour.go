@@ -52,9 +52,6 @@ func Flavours() (names []string) {
 	return names
 }
 
-// restarts says whether there is a server to be restarted that carries the work.
-func (f flavour) restarts() bool { return f.queue != embedded }
-
 // carries reports whether operations are handed to a queue that is not the store.
 func (f flavour) carries() bool { return f.queue != embedded }
 
@@ -63,6 +60,10 @@ var rare = map[fault.Point]bool{
 	fault.HeartbeatBefore: true, fault.HeartbeatAfter: true, fault.ReleaseBefore: true, fault.ReleaseAfter: true,
 	fault.TakeoverBefore: true, fault.TakeoverAfter: true,
 }
+
+// stale are the points where a process is stopped: what it then does is what nobody
+// waits for any more.
+var stale = []fault.Point{fault.ClaimAfter, fault.HandlerBefore, fault.HandlerAfter, fault.StepBefore, fault.SettleBefore, chargeBefore, inStep}
 
 // points are where processes of a role are killed: all that they pass.
 func (f flavour) points(role string) (ps []fault.Point) {

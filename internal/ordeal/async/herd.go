@@ -32,10 +32,7 @@ func Herd(ctx context.Context, r *rig.Rig, cfg Config, callers, n int) (rep Repo
 			}
 		}
 	})
-	if err != nil {
-		return s.rep, errors.Join(err, s.failures())
-	}
-	return s.rep, s.judge(ctx)
+	return s.end(ctx, err)
 }
 
 // awaitAPI waits until something answers at an address.

@@ -157,6 +157,8 @@ func (s *storm) gather(ctx context.Context, site *site) (ev evidence, err error)
 			ev.gave[e.Key+e.What] = e.ID
 		case checked:
 			s.rep.Verified++
+		case stopped:
+			s.rep.Stops++
 		case died:
 			s.rep.At[fault.Point(e.What)]++
 		}

@@ -19,6 +19,7 @@ const (
 	voided  = "voided"  // a verifier had a run's effect refused, should it come yet
 	checked = "checked" // a verifier was asked
 	died    = "died"    // a process killed itself
+	stopped = "stopped" // a process stopped itself
 )
 
 // entry is a line of the ledger, or a row of the table of effects.

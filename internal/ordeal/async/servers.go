@@ -16,34 +16,48 @@ import (
 type servers struct {
 	place   place
 	restart func(context.Context) error // of what carries the work; nil: nothing does but the store
-	close   func() error
+	closers []func() error
 }
 
 // startServers starts them, on r, and makes what they are to have.
-func startServers(ctx context.Context, r *rig.Rig, f flavour) (s *servers, err error) {
-	s = &servers{}
-	if s.place.Dir, err = os.MkdirTemp("", "ordeal-async-"); err != nil {
+func startServers(ctx context.Context, r *rig.Rig, f flavour, keep string) (*servers, error) {
+	s := &servers{}
+	dir, err := os.MkdirTemp(keep, "ordeal-async-")
+	if err != nil {
 		return nil, err
 	}
-	closers := []func() error{func() error { return os.RemoveAll(s.place.Dir) }}
-	s.close = func() (err error) {
-		for _, c := range closers {
-			err = errors.Join(err, c())
-		}
-		return err
+	s.place.Dir = dir
+	if keep == "" {
+		s.closers = append(s.closers, func() error { return os.RemoveAll(dir) })
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.close())
-		}
-	}()
+	err = s.startStore(ctx, r, f)
+	if err == nil {
+		err = s.startQueue(ctx, r, f)
+	}
+	if err == nil {
+		err = s.place.prepare(ctx, f)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+func (s *servers) close() (err error) {
+	for _, c := range s.closers {
+		err = errors.Join(err, c())
+	}
+	return err
+}
+
+func (s *servers) startStore(ctx context.Context, r *rig.Rig, f flavour) error {
 	switch f.store {
 	case inPostgres:
 		server, err := r.StartPostgres(ctx, rig.PostgresOptions{})
 		if err != nil {
-			return nil, err
+			return err
 		}
-		closers = append(closers, server.Close)
+		s.closers = append(s.closers, server.Close)
 		s.place.Postgres = server.URL("postgres")
 		if f.queue == byRiver {
 			s.restart = func(ctx context.Context) error { return errors.Join(server.Kill(), server.Start(ctx)) }
@@ -51,18 +65,22 @@ func startServers(ctx context.Context, r *rig.Rig, f flavour) (s *servers, err e
 	case inRedis:
 		server, err := r.StartRedis(ctx, rig.RedisOptions{Settings: map[string]string{"appendonly": "yes", "appendfsync": "always"}})
 		if err != nil {
-			return nil, err
+			return err
 		}
-		closers = append(closers, server.Close)
+		s.closers = append(s.closers, server.Close)
 		s.place.Redis = server.Addr()
 	}
+	return nil
+}
+
+func (s *servers) startQueue(ctx context.Context, r *rig.Rig, f flavour) error {
 	switch f.queue {
 	case byRabbitMQ:
 		server, err := startRabbitMQ(ctx, r)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		closers = append(closers, server.Close)
+		s.closers = append(s.closers, server.Close)
 		s.place.Broker = server.URL()
 		// Properly: of a quorum queue, RabbitMQ 3.10 on one node may find no
 		// leader after SIGKILL.
@@ -70,13 +88,13 @@ func startServers(ctx context.Context, r *rig.Rig, f flavour) (s *servers, err e
 	case byJetStream:
 		server, err := startNATS(ctx, r)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		closers = append(closers, server.Close)
+		s.closers = append(s.closers, server.Close)
 		s.place.Broker = server.URL()
 		s.restart = func(ctx context.Context) error { return errors.Join(server.Kill(), server.Start(ctx)) }
 	}
-	return s, s.place.prepare(ctx, f)
+	return nil
 }
 
 func startRabbitMQ(ctx context.Context, r *rig.Rig) (*rig.RabbitMQServer, error) {

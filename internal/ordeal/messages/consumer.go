@@ -22,7 +22,7 @@ import (
 const (
 	lease      = 2 * time.Second
 	sweepEvery = 500 * time.Millisecond
-	frozenFor  = 2*lease + time.Second
+	frozenFor  = 3 * lease
 	thawedFor  = 500 * time.Millisecond
 	grouped    = 8
 )
@@ -141,7 +141,9 @@ func newConsumer[M any](s *shop, envelope func(M) stetmsg.Envelope) (*stetmsg.Co
 			if rand.IntN(50) == 0 {
 				return nil, errBusy
 			}
-			return s.handle(ctx, ledger{s.pool}.have)
+			// What is on its way to another system cannot be called back: the
+			// lost lease ends ctx, and only the fence keeps the effect out.
+			return s.handle(context.WithoutCancel(ctx), ledger{s.pool}.have)
 		})
 	}
 	return stetmsg.NewTx(s.engine, s.tx, o, func(ctx context.Context, tx pgx.Tx, _ M) ([]byte, error) {

@@ -33,6 +33,12 @@ func (s *storm) judge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.weigh(all)
+	return nil
+}
+
+// weigh looks at all orders.
+func (s *storm) weigh(all map[string]*evidence) {
 	r := &s.rep
 	var c charges
 	ids := make(map[string]string, len(all)) // of messages: whose they are
@@ -49,7 +55,6 @@ func (s *storm) judge(ctx context.Context) error {
 	c.count(r.Unknown, "outcomes are unknown")
 	c.count(r.Dead, "dead letters")
 	r.Violations = c.texts()
-	return nil
 }
 
 // judgeOne looks at one order.

@@ -48,8 +48,10 @@ func startNATS(ctx context.Context, r *rig.Rig) (broker, error) {
 		return nil, err
 	}
 	// Duplicates are to reach the consumers: the ids are in a header that the
-	// server does not look at.
-	_, err = b.js.CreateStream(ctx, js.StreamConfig{Name: stream, Subjects: []string{stream}, Retention: js.WorkQueuePolicy})
+	// server does not look at. No work queue: after SIGKILL, NATS 2.9 has
+	// forgotten some acknowledgements, but not that it has removed what was
+	// acknowledged, and looks for that for ever instead of delivering the rest.
+	_, err = b.js.CreateStream(ctx, js.StreamConfig{Name: stream, Subjects: []string{stream}})
 	if err == nil {
 		_, err = b.js.CreateStream(ctx, js.StreamConfig{Name: deadStream, Subjects: []string{deadStream}})
 	}
@@ -91,8 +93,7 @@ func (b *natsServer) publish(ctx context.Context, ids []string) error {
 	return nil
 }
 
-// left asks the consumer, not the stream: of a work queue, NATS 2.9 forgets after
-// SIGKILL that it has removed some of what was acknowledged.
+// left asks the consumer, not the stream, which keeps everything.
 func (b *natsServer) left(ctx context.Context) (left, dead int, err error) {
 	workers, err := b.js.Consumer(ctx, stream, durable)
 	if err != nil {

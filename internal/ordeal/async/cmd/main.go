@@ -22,6 +22,7 @@ var (
 	kills    = flag.Int("kills", 500, "processes to kill with SIGKILL, in each flavour")
 	restarts = flag.Int("restarts", 2, "restarts of the broker, or of PostgreSQL where River is the queue")
 	seed     = flag.Uint64("seed", uint64(time.Now().UnixNano()), "of the schedule")
+	keep     = flag.String("keep", "", "directory to leave the ledgers and logs in")
 	most     = flag.Int("most", 20, "violations to print of each flavour")
 )
 
@@ -48,11 +49,8 @@ func run(ctx context.Context, flavour string) (err error) {
 	defer func() { err = errors.Join(err, r.Close()) }()
 	fmt.Printf("%s, seed %d\n", flavour, *seed)
 	began := time.Now()
-	rep, err := async.Run(ctx, r, async.Config{Flavour: flavour, Kills: *kills, Restarts: *restarts, Seed: *seed,
+	rep, err := async.Run(ctx, r, async.Config{Flavour: flavour, Kills: *kills, Restarts: *restarts, Seed: *seed, Keep: *keep,
 		Progress: func(line string) { fmt.Fprintln(os.Stderr, line) }})
-	if err != nil {
-		return fmt.Errorf("%s: %w", flavour, err)
-	}
 	fmt.Printf("%d operations, %d completed, %d cancelled, %d in doubt, %d attempts, %d effects; %d answers that the outcome is not known; %d dead runs were verified; in %v; deaths by point: %v\n",
 		rep.Operations, rep.Completed, rep.Cancelled, rep.Unknown, rep.Attempts, rep.Effects, rep.Told, rep.Verified, time.Since(began).Round(time.Second), rep.At)
 	name := strings.ReplaceAll(flavour, "-", "_")
@@ -63,8 +61,11 @@ func run(ctx context.Context, flavour string) (err error) {
 		{"in_doubt", rep.Unknown}, {"violations", len(rep.Violations)}} {
 		fmt.Printf("figure: async_%s_%s = %d %s\n", name, f.what, f.n, f.what)
 	}
-	if n := len(rep.Violations); n > 0 {
-		return fmt.Errorf("%s: %d promises broken:\n%s", flavour, n, strings.Join(rep.Violations[:min(n, *most)], "\n"))
+	if err != nil {
+		err = fmt.Errorf("%s: %w", flavour, err)
 	}
-	return nil
+	if n := len(rep.Violations); n > 0 {
+		err = errors.Join(err, fmt.Errorf("%s: %d promises broken:\n%s", flavour, n, strings.Join(rep.Violations[:min(n, *most)], "\n")))
+	}
+	return err
 }
