@@ -70,11 +70,11 @@ type storm struct {
 
 	restarts atomic.Int64 // begun and ended, of what carries the work
 
-	mu   sync.Mutex
-	rng  *rand.Rand
-	left map[string]int // kills of a role
-	next map[string]int // point of a role, in turn
-	rep  Report
+	mu     sync.Mutex
+	rng    *rand.Rand
+	left   map[string]int           // kills of a role
+	points map[string][]fault.Point // of a role, the next one first
+	rep    Report
 }
 
 // slot is a place for one process after the other.
@@ -111,11 +111,14 @@ func newStorm(ctx context.Context, r *rig.Rig, cfg Config) (*storm, error) {
 	if cfg.Progress == nil {
 		cfg.Progress = func(string) {}
 	}
-	s := &storm{cfg: cfg, f: flavours[i], left: make(map[string]int), rng: rand.New(rand.NewPCG(cfg.Seed, 0)), next: make(map[string]int),
+	s := &storm{cfg: cfg, f: flavours[i], left: make(map[string]int), rng: rand.New(rand.NewPCG(cfg.Seed, 0)), points: make(map[string][]fault.Point),
 		rep: Report{At: make(map[fault.Point]int)}}
 	var addrs []string
 	for i, role := range s.f.roles {
 		s.left[role] = cfg.Kills*(i+1)/len(s.f.roles) - cfg.Kills*i/len(s.f.roles)
+		points := s.f.points(role)
+		s.rng.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
+		s.points[role] = points
 		for range processes {
 			sl := &slot{role: role}
 			if role != works {
@@ -266,9 +269,8 @@ func (s *storm) order(sl *slot) (o order, doomed bool) {
 		return o, false
 	}
 	s.left[sl.role]--
-	points := s.f.points(sl.role)
-	o.Point = points[s.next[sl.role]%len(points)]
-	s.next[sl.role]++
+	o.Point = s.points[sl.role][0]
+	s.points[sl.role] = append(s.points[sl.role][1:], o.Point)
 	o.Visit = 1
 	if !rare[o.Point] {
 		o.Visit += s.rng.IntN(maxVisit)

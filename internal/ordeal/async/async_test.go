@@ -3,6 +3,7 @@ package async
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"os"
 	"testing"
 
@@ -14,9 +15,9 @@ func TestMain(m *testing.M) {
 	os.Exit(rig.Main(m).Run())
 }
 
-// acquit runs an ordeal of each flavour, and wants no promise broken.
-func acquit(t *testing.T, ordeal func(ctx context.Context, r *rig.Rig, flavour string) (Report, error)) {
-	for _, name := range Flavours() {
+// acquit runs an ordeal of some flavours, and wants no promise broken.
+func acquit(t *testing.T, flavours []string, ordeal func(ctx context.Context, r *rig.Rig, flavour string) (Report, error)) {
+	for _, name := range flavours {
 		t.Run(name, func(t *testing.T) {
 			r, err := rig.New()
 			if err != nil {
@@ -39,8 +40,10 @@ func acquit(t *testing.T, ordeal func(ctx context.Context, r *rig.Rig, flavour s
 
 func TestNoKillLosesAnAcceptedOperationOrRunsItTwice(t *testing.T) {
 	const kills = 6
-	acquit(t, func(ctx context.Context, r *rig.Rig, flavour string) (Report, error) {
-		rep, err := Run(ctx, r, Config{Flavour: flavour, Kills: kills, Restarts: 1, Seed: 1, Progress: func(s string) { t.Log(s) }})
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	acquit(t, Flavours(), func(ctx context.Context, r *rig.Rig, flavour string) (Report, error) {
+		rep, err := Run(ctx, r, Config{Flavour: flavour, Kills: kills, Restarts: 1, Seed: seed, Progress: func(s string) { t.Log(s) }})
 		if err == nil && rep.Kills != kills {
 			t.Errorf("%s: %d kills", flavour, rep.Kills)
 		}
@@ -50,7 +53,8 @@ func TestNoKillLosesAnAcceptedOperationOrRunsItTwice(t *testing.T) {
 
 func TestTwentyFirstRequestsOverTwoProcessesAreOneAcceptanceAndOneRun(t *testing.T) {
 	const callers, times = 20, 3
-	acquit(t, func(ctx context.Context, r *rig.Rig, flavour string) (Report, error) {
+	// Every way to accept: what is behind it makes no difference here.
+	acquit(t, []string{"sqlite", "river", "jetstream", "steps-postgres"}, func(ctx context.Context, r *rig.Rig, flavour string) (Report, error) {
 		rep, err := Herd(ctx, r, Config{Flavour: flavour}, callers, times)
 		if err == nil && rep.Completed != rep.Operations-rep.Unknown {
 			t.Errorf("%s: %+v", flavour, rep)
