@@ -6,7 +6,7 @@ LINT    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 60s
 
 .DEFAULT_GOAL := help
-.PHONY: help services test short lint ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy reconcile simulate model mutants \
+.PHONY: help services test short lint ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy ordeal-async reconcile simulate model mutants \
 	bench bench-postgres bench-redis bench-proxy bench-messages bench-async fuzz demo diagram tidy
 
 help: ## Print this list
@@ -38,6 +38,9 @@ ordeal-client: ## 20,000 calls of the client to a hostile server, and 500 client
 
 ordeal-messages: services ## 10,000 messages on three brokers over two stores, 50 consumers and 200 relays killed on each (20 min)
 	$(GO) run ./internal/ordeal/messages/cmd
+
+ordeal-async: services ## Kill the processes of accepted operations 500 times in six flavours, restart what carries them (half an hour)
+	$(GO) run ./internal/ordeal/async/cmd
 
 reconcile: services ## Resolve 100,000 parked records by four reconcilers at a time, on every store (10 min)
 	$(GO) test ./reconcile -count 1 -run Four -records 100000 -timeout 60m -v

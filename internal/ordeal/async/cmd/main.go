@@ -53,12 +53,16 @@ func run(ctx context.Context, flavour string) (err error) {
 		Progress: func(line string) { fmt.Fprintln(os.Stderr, line) }})
 	fmt.Printf("%d operations, %d completed, %d cancelled, %d in doubt, %d attempts, %d effects; %d answers that the outcome is not known; %d dead runs were verified; in %v; deaths by point: %v\n",
 		rep.Operations, rep.Completed, rep.Cancelled, rep.Unknown, rep.Attempts, rep.Effects, rep.Told, rep.Verified, time.Since(began).Round(time.Second), rep.At)
+	atPoints := 0
+	for _, n := range rep.At {
+		atPoints += n
+	}
 	name := strings.ReplaceAll(flavour, "-", "_")
 	for _, f := range []struct {
 		what string
 		n    int
-	}{{"kills", rep.Kills}, {"stops", rep.Stops}, {"restarts", rep.Restarts}, {"operations", rep.Operations}, {"attempts", rep.Attempts}, {"effects", rep.Effects},
-		{"in_doubt", rep.Unknown}, {"violations", len(rep.Violations)}} {
+	}{{"kills", rep.Kills}, {"kills_at_points", atPoints}, {"stops", rep.Stops}, {"restarts", rep.Restarts}, {"operations", rep.Operations}, {"attempts", rep.Attempts}, {"effects", rep.Effects},
+		{"cancelled", rep.Cancelled}, {"in_doubt", rep.Unknown}, {"violations", len(rep.Violations)}} {
 		fmt.Printf("figure: async_%s_%s = %d %s\n", name, f.what, f.n, f.what)
 	}
 	if err != nil {
