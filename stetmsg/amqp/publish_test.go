@@ -52,7 +52,7 @@ func TestPublishedMessageIsInTheQueueWithItsID(t *testing.T) {
 func TestPublisherConnectsAgain(t *testing.T) {
 	f := newFixture(t, rig.RabbitMQ(t).URL())
 	var conns []*amqp091.Connection
-	p, err := amqp.NewPublisher(amqp.PublisherOptions{Dial: dialing(f.url, &conns)})
+	p, err := amqp.NewPublisher(amqp.PublisherOptions{Dial: dialler(f.url, &conns)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestPublisherRefusesWhatCannotWork(t *testing.T) {
 	}
 }
 
-func dialing(url string, conns *[]*amqp091.Connection) func(context.Context) (*amqp091.Connection, error) {
+func dialler(url string, conns *[]*amqp091.Connection) func(context.Context) (*amqp091.Connection, error) {
 	return func(context.Context) (*amqp091.Connection, error) {
 		conn, err := amqp091.Dial(url)
 		*conns = append(*conns, conn)
