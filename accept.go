@@ -114,14 +114,15 @@ func (e *Engine) Accept(ctx context.Context, op Op, w Work) (Status, error) {
 	st, err := e.status(en.rec)
 	if st.New = en.rec.State == Accepted && en.rec.Owner == t.req.Owner; st.New {
 		e.observe(ctx, t.event(EventAccepted, en.rec, nil))
-		e.arrive()
+		e.Wake()
 	}
 	return st, err
 }
 
 // AcceptTx is Accept inside the caller's own transaction of s, which must be the
 // engine's store: the operation is accepted if the transaction is committed. On an
-// error the caller must roll back. The Status is what will stand then.
+// error the caller must roll back. The Status is what will stand then. Call Wake
+// after the commit, so that workers of this process need not find out by polling.
 func AcceptTx[Tx any](ctx context.Context, e *Engine, s WorkTxStore[Tx], tx Tx, op Op, w Work) (Status, error) {
 	t, packed, err := e.pack(ctx, op, w)
 	if err != nil {
@@ -187,6 +188,15 @@ func (e *Engine) unpack(rec Record) (op Op, p packedWork, err error) {
 		return op, p, damaged(err)
 	}
 	return Op{Scope: string(p.Scope), Key: string(p.Key), Fingerprint: rec.Fingerprint, Class: p.Class}, p, nil
+}
+
+// policyOf returns the policy of a class that a record was stored under; the
+// default one if this process no longer has it.
+func (e *Engine) policyOf(class string) *Policy {
+	if p, ok := e.policies[class]; ok {
+		return p
+	}
+	return e.policies[""]
 }
 
 func damaged(err error) *Error {
@@ -280,9 +290,9 @@ func (e *Engine) Await(ctx context.Context, scope string, id ID) (Status, error)
 // Cancel fails an accepted operation of scope that does not run yet, with
 // ErrCancelled as what it came to. A running one is asked to end: it is for its
 // worker to heed, and the Status says Cancelling. One that waits and cannot be read
-// is failed as well. One that has ended stays as it
-// is. The error is an *Error of kind ErrInvalid (it was not accepted), ErrDamaged
-// or ErrStore.
+// is failed as well. One that has ended stays as it is. The error is an *Error of
+// kind ErrInvalid (it was not accepted), ErrDamaged, ErrStore or ErrInFlight (it
+// changed all the while).
 func (e *Engine) Cancel(ctx context.Context, scope string, id ID) (Status, error) {
 	ws, err := e.workStore()
 	if err != nil {
@@ -298,10 +308,7 @@ func (e *Engine) Cancel(ctx context.Context, scope string, id ID) (Status, error
 		if st.Name == "" && !unread {
 			return st, invalid("only accepted operations can be cancelled")
 		}
-		p, ok := e.policies[st.Op.Class]
-		if !ok {
-			p = e.policies[""]
-		}
+		p := e.policyOf(st.Op.Class)
 		out := e.sealer.seal(id, failure(ErrCancelled), p.MaxResult)
 		err = e.step(ctx, claimTries, func(ctx context.Context) (err error) {
 			_, err = ws.Cancel(ctx, st.Record.Claim(), out, p.Retention)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -55,10 +56,11 @@ func (m Message) text() bool {
 // Emit adds a message to the outcome of the run: it is stored by the same write,
 // in a transaction with the same commit, and sent afterwards, at least once, by
 // whoever relays what is in the store's outbox. It does not belong into a Step: a
-// later attempt, which does not run the step again, would not emit it. A run that is released or parked
-// emits nothing, and neither does a replay. The message's ID is derived and the
-// one given ignored. The error is an *Error of kind ErrInvalid: too much, a store
-// that keeps no messages, or a run that has ended.
+// later attempt, which does not run the step again, would not emit it. A run that
+// is released or parked emits nothing, and neither does a replay. The message's ID
+// is derived and the one given ignored; header and body are copied. The error is an
+// *Error of kind ErrInvalid: too much, a store that keeps no messages, or a run
+// that has ended.
 func (r *Run) Emit(m Message) error {
 	if _, err := r.e.workStore(); err != nil {
 		return err
@@ -76,7 +78,7 @@ func (r *Run) Emit(m Message) error {
 		return invalid("a run can emit %d messages and %d bytes", MaxMessages, MaxOutbox)
 	}
 	m.ID = DeriveKey("stet/message", r.rec.ID.String(), strconv.Itoa(len(r.outbox)))
-	m.Body = slices.Clone(m.Body)
+	m.Header, m.Body = maps.Clone(m.Header), slices.Clone(m.Body)
 	r.outboxSize += m.size()
 	r.outbox = append(r.outbox, m)
 	return nil
@@ -158,11 +160,8 @@ func (e *Engine) Relayed(ctx context.Context, p Parcel) error {
 	if err != nil {
 		return err
 	}
-	policy, ok := e.policies[p.class]
-	if !ok {
-		policy = e.policies[""]
-	}
-	err = e.step(ctx, claimTries, func(ctx context.Context) error { return ws.Relayed(ctx, p.claim, policy.Retention) })
+	keep := e.policyOf(p.class).Retention
+	err = e.step(ctx, claimTries, func(ctx context.Context) error { return ws.Relayed(ctx, p.claim, keep) })
 	if err != nil && !errors.Is(err, ErrFenced) { // fenced: forgotten since, by an operator
 		return &Error{Kind: ErrStore, Execution: Executed, RetryAfter: retryAfter, Cause: err}
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -36,13 +37,14 @@ func TestMessagesLeaveWithTheOutcome(t *testing.T) {
 		for range 3 { // the others are replays
 			_, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) {
 				run := stet.FromContext(ctx)
-				body := bytes.Clone(shipped.Body)
+				body, header := bytes.Clone(shipped.Body), maps.Clone(shipped.Header)
 				m := shipped
-				m.ID, m.Body = "ignored", body
+				m.ID, m.Body, m.Header = "ignored", body, header
 				if err := errors.Join(run.Emit(m), run.Emit(stet.Message{To: "billed"})); err != nil {
 					t.Error(err)
 				}
 				clear(body)
+				clear(header)
 				if all := messages(t, e); len(all) != 0 {
 					t.Errorf("before the outcome there are %+v", all)
 				}

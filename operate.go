@@ -42,7 +42,7 @@ func (e *Engine) Resolve(ctx context.Context, shown Record, class string, v Verd
 	}
 	switch {
 	case err == nil:
-		e.observe(ctx, Event{Kind: EventResolved, ID: rec.ID, Class: class, State: v.state(), Fence: rec.Fence, Attempt: rec.Attempt})
+		e.observe(ctx, Event{Kind: EventResolved, ID: rec.ID, Class: class, State: v.State(), Fence: rec.Fence, Attempt: rec.Attempt})
 		return nil
 	case errors.Is(err, ErrFenced):
 		return &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: errors.New("the record has changed since it was shown; look again")}
@@ -53,12 +53,17 @@ func (e *Engine) Resolve(ctx context.Context, shown Record, class string, v Verd
 	return &Error{Kind: ErrStore, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: err}
 }
 
-// state is what the verdict makes of a record.
-func (v Verdict) state() State {
-	if v.kind == itHappened {
+// State returns what the verdict makes of a record: Completed or Failed, Retryable
+// for ItDidNotHappen (Accepted if it was accepted), and Unknown for CannotKnow.
+func (v Verdict) State() State {
+	switch v.kind {
+	case itHappened:
 		return v.outcome.State
+	case itDidNotHappen:
+		return Retryable
+	default:
+		return Unknown
 	}
-	return Retryable
 }
 
 // dead returns the record if it still is the one that was shown and its run is

@@ -19,23 +19,3 @@ func (o Outcome) Decode(v any) error {
 	}
 	return decodeOutcome(o, v)
 }
-
-// State returns what the verdict makes of a record: Completed or Failed, Retryable
-// for ItDidNotHappen (Accepted if it was accepted), and Unknown for CannotKnow.
-func (v Verdict) State() State {
-	if v.kind == cannotKnow {
-		return Unknown
-	}
-	return v.state()
-}
-
-// doubt returns the name of a step that was begun, to run once, and whose end was
-// not seen; "" if there is none.
-func (n notes) doubt() string {
-	for name, s := range n.Steps {
-		if !s.Done {
-			return name
-		}
-	}
-	return ""
-}

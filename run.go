@@ -236,7 +236,7 @@ func (r *Run) Settle(ctx context.Context, out Outcome) error {
 	}
 	r.finish(en)
 	if err == nil && len(sealed.Outbox) > 0 {
-		r.e.arrive()
+		r.e.Wake()
 	}
 	return r.report(ctx, EventSettled, en.rec.State, err)
 }

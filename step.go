@@ -73,8 +73,9 @@ const (
 // An error of fn is returned as it is, and no result kept: the next attempt runs
 // the step again. Of a StepOnce it leaves doubt, unless it wraps ErrRetryable
 // itself, not an *Error of another operation, which says that nothing has happened;
-// a failure that is certain (a declined card) is a value. In doubt, now or in a later attempt, the error is of kind
-// ErrUnknown, and the run is parked when its handler has returned.
+// a failure that is certain (a declined card) is a value. In doubt, now or in a
+// later attempt, the error is of kind ErrUnknown, and the run is parked when its
+// handler has returned.
 //
 // Other errors are *Errors of kind ErrInvalid (no run in ctx, no such store),
 // ErrFenced (the run is stale), ErrDamaged or ErrStore: the handler should return
@@ -282,6 +283,17 @@ func (e *Engine) notes(rec Record) (n notes, err error) {
 		return n, damaged(err)
 	}
 	return n, nil
+}
+
+// doubt returns the name of a step that was begun, to run once, and whose end was
+// not seen; "" if there is none.
+func (n notes) doubt() string {
+	for name, s := range n.Steps {
+		if !s.Done {
+			return name
+		}
+	}
+	return ""
 }
 
 // with returns the notes with one of their steps changed, or struck if s is nil.

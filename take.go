@@ -53,8 +53,9 @@ func (e *Engine) due(ctx context.Context, what Due, limit int, again time.Durati
 	return recs, nil
 }
 
-// Arrived returns a channel that is closed when this process has next accepted an
-// operation, or settled one with messages: whoever polls Due need not wait.
+// Arrived returns a channel that is closed when this engine has next accepted an
+// operation, or settled one with messages, or Wake is called: whoever polls Due or
+// DueMessages need not wait.
 func (e *Engine) Arrived() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -64,7 +65,9 @@ func (e *Engine) Arrived() <-chan struct{} {
 	return e.arrived
 }
 
-func (e *Engine) arrive() {
+// Wake closes the channel of Arrived. Only transactions need it that are the
+// caller's own: call it after the commit that AcceptTx or SettleTx was part of.
+func (e *Engine) Wake() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.arrived != nil {
@@ -80,7 +83,8 @@ func (e *Engine) arrive() {
 //
 // The error is an *Error of kind ErrInvalid (no such class), ErrInFlight (it runs),
 // ErrUnknown (and its policy does not say what is to become of it), ErrExpired,
-// ErrFenced (there is no such operation, or it was not accepted), ErrDamaged, ErrStore or ErrClosed.
+// ErrFenced (there is no such operation, or it was not accepted), ErrDamaged,
+// ErrStore or ErrClosed.
 func (e *Engine) Take(ctx context.Context, it Item) (*Run, error) {
 	ws, err := e.workStore()
 	if err != nil {
@@ -210,7 +214,7 @@ func (r *Run) giveBack(ctx context.Context, ws WorkStore, after time.Duration) e
 	fault.At(fault.ReleaseAfter)
 	r.finish(entry{})
 	if err == nil && after == 0 {
-		r.e.arrive()
+		r.e.Wake()
 	}
 	return r.report(ctx, EventReturned, Accepted, err)
 }
@@ -220,11 +224,10 @@ func (r *Run) giveBack(ctx context.Context, ws WorkStore, after time.Duration) e
 // together or not at all. A run that is stale by then writes nothing.
 //
 // With an error, nothing of it is known to be durable, what fn has emitted is
-// forgotten, the run has not ended, and
-// Return or Release ends it whatever happened: ErrFenced of theirs says that
-// another outcome stands, which may be that of this very transaction, whose
-// COMMIT was answered too late. The error is that of fn, or an *Error of kind
-// ErrFenced, ErrStore or ErrInvalid.
+// forgotten, the run has not ended, and Return or Release ends it whatever
+// happened: ErrFenced of theirs says that another outcome stands, which may be that
+// of this very transaction, whose COMMIT was answered too late. The error is that
+// of fn, or an *Error of kind ErrFenced, ErrStore or ErrInvalid.
 func FinishTx[Tx any](ctx context.Context, r *Run, s WorkTxStore[Tx], fn func(context.Context, Tx) (Outcome, error)) error {
 	if r.transactional || r.settling() {
 		return invalid("FinishTx needs a run that has not ended")
@@ -261,7 +264,7 @@ func FinishTx[Tx any](ctx context.Context, r *Run, s WorkTxStore[Tx], fn func(co
 	}
 	r.finish(entry{}) // followers ask the store
 	if len(r.emitted()) > 0 {
-		r.e.arrive()
+		r.e.Wake()
 	}
 	return r.report(ctx, EventSettled, state, nil)
 }

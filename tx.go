@@ -169,7 +169,7 @@ func (tr *txRun[Tx]) report(ctx context.Context, rec Record, err error) (Record,
 			e.observe(ctx, Event{Kind: EventSettled, ID: rec.ID, Class: t.op.Class, State: rec.State,
 				Fence: rec.Fence, Attempt: rec.Attempt, Elapsed: time.Since(tr.run.begun)})
 			if len(tr.run.emitted()) > 0 {
-				e.arrive()
+				e.Wake()
 			}
 		}
 		return rec, nil

@@ -223,8 +223,11 @@ func acceptIn[T any](engine *stet.Engine, store stet.WorkTxStore[T]) acceptFunc 
 			}
 			return err
 		})
-		if errors.Is(err, errStands) {
+		switch {
+		case errors.Is(err, errStands):
 			return st, nil
+		case err == nil:
+			engine.Wake()
 		}
 		return st, err
 	}

@@ -154,3 +154,14 @@ func TestTransactionsNeedAStoreThatKeepsWorkInThem(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+func TestWorkersAreWokenWhenAnAcceptanceIsCommitted(t *testing.T) {
+	b := startBookings(t)
+	arrived := b.engine.Arrived()
+	wantAccepted(t, b.order("k", `{"item":1}`), false)
+	select {
+	case <-arrived:
+	default:
+		t.Error("the operation is accepted, and nobody was woken")
+	}
+}

@@ -76,7 +76,6 @@ type Dispatcher struct {
 	engine *stet.Engine
 	queue  Queue
 	o      DispatcherOptions
-	wake   chan struct{}
 	// room waits until the queue takes more, and says how much: 0 when the
 	// context has ended.
 	room func(context.Context) int
@@ -95,16 +94,7 @@ func NewDispatcher(engine *stet.Engine, queue Queue, o DispatcherOptions) (*Disp
 	if err != nil {
 		return nil, err
 	}
-	return &Dispatcher{engine: engine, queue: queue, o: o, wake: make(chan struct{}, 1), room: func(context.Context) int { return o.Batch }}, nil
-}
-
-// Wake has the store asked now. Engine.Accept does so by itself; call it after the
-// commit of a transaction in which an operation was accepted.
-func (d *Dispatcher) Wake() {
-	select {
-	case d.wake <- struct{}{}:
-	default:
-	}
+	return &Dispatcher{engine: engine, queue: queue, o: o, room: func(context.Context) int { return o.Batch }}, nil
 }
 
 // Run hands over what is due until ctx ends, and returns nil. What it has in hand
@@ -133,7 +123,6 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		poll := time.NewTimer(d.o.Poll/2 + rand.N(d.o.Poll))
 		select {
 		case <-arrived:
-		case <-d.wake:
 		case <-poll.C:
 		case <-ctx.Done():
 		}

@@ -119,7 +119,7 @@ func ExampleHandleTx() {
 		log.Print(err)
 		return
 	}
-	worker.Wake() // where Run runs in this process
+	engine.Wake() // where Run runs in this process
 	if err := worker.Do(ctx, stet.Item{ID: id, Name: "ship"}); err != nil {
 		log.Print(err)
 		return

@@ -66,7 +66,6 @@ func (w *Worker) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.wake = w.wake
 	if own, ok := queue.(*embedded); ok {
 		if d.o.Again = ownAgain; w.o.Dispatch.Again != 0 {
 			d.o.Again = w.o.Dispatch.Again
@@ -81,15 +80,6 @@ func (w *Worker) serve(ctx context.Context) error {
 	err = d.Run(ctx)
 	<-recovered
 	return err
-}
-
-// Wake has Run look now for what is due. Engine.Accept does so by itself; call it
-// after the commit of a transaction in which an operation was accepted.
-func (w *Worker) Wake() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
 }
 
 // Shutdown has the worker take no more, and waits until all runs that it has begun

@@ -121,7 +121,6 @@ type Worker struct {
 	stopping chan struct{}  // closed by Shutdown
 	ended    chan struct{}  // closed when the last attempt has ended after that
 	active   sync.WaitGroup // attempts, and what Run has in hand
-	wake     chan struct{}
 }
 
 // New returns a worker without handlers. Wrong options are errors of kind
@@ -150,7 +149,7 @@ func New(engine *stet.Engine, o Options) (*Worker, error) {
 		return nil, err
 	}
 	return &Worker{engine: engine, o: o, slots: make(chan struct{}, o.Concurrency), freed: make(chan struct{}, 1), handlers: make(map[string]handler),
-		running: make(map[*attempt]struct{}), stopping: make(chan struct{}), ended: make(chan struct{}), wake: make(chan struct{}, 1)}, nil
+		running: make(map[*attempt]struct{}), stopping: make(chan struct{}), ended: make(chan struct{})}, nil
 }
 
 // Engine returns the engine that New was given.

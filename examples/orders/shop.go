@@ -74,7 +74,7 @@ func (s *shop[Tx]) serve(ctx context.Context, o settings, out io.Writer) (err er
 	if err != nil {
 		return err
 	}
-	handler, async, err := s.routes(engine, worker)
+	handler, async, err := s.routes(engine)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (s *shop[Tx]) serve(ctx context.Context, o settings, out io.Writer) (err er
 	return g.Wait()
 }
 
-func (s *shop[Tx]) routes(engine *stet.Engine, worker *stetwork.Worker) (http.Handler, *stethttp.Async, error) {
+func (s *shop[Tx]) routes(engine *stet.Engine) (http.Handler, *stethttp.Async, error) {
 	// Real services have a scope for each account: whoever is authenticated.
 	protected, err := stethttp.NewTx(engine, s.store, stethttp.Options{Scope: stethttp.SingleTenant})
 	if err != nil {
@@ -115,12 +115,8 @@ func (s *shop[Tx]) routes(engine *stet.Engine, worker *stetwork.Worker) (http.Ha
 	if err != nil {
 		return nil, nil, err
 	}
-	accept := async.Accept("ship", s.prepare)
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/orders", func(w http.ResponseWriter, r *http.Request) {
-		accept.ServeHTTP(w, r)
-		worker.Wake() // its transaction is over
-	})
+	mux.Handle("POST /v1/orders", async.Accept("ship", s.prepare))
 	mux.Handle(operations, async.Status())
 	mux.HandleFunc("GET /v1/orders", s.counts)
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
