@@ -49,8 +49,9 @@ func redisServers(ctx context.Context, url string) []finding {
 // that does not. Of a cluster, the replicas do not count.
 func judgeServers(all map[string]map[string]string) (found []finding) {
 	names := slices.Sorted(maps.Keys(all))
-	if len(names) > 1 {
-		names = slices.DeleteFunc(names, func(name string) bool { return all[name]["role"] != "master" })
+	replica := func(name string) bool { return all[name]["role"] != "master" }
+	if masters := slices.DeleteFunc(slices.Clone(names), replica); len(masters) > 0 && len(names) > 1 {
+		names = masters // else all are looked at, and found to be replicas
 	}
 	for _, c := range serverChecks {
 		wrong := 0

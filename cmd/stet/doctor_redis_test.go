@@ -111,6 +111,11 @@ func TestDoctorLooksAtEveryMasterOfACluster(t *testing.T) {
 			t.Errorf("%v are wrong, want %q", wrong, want)
 		}
 	}
+	for _, f := range judgeServers(map[string]map[string]string{"a": info("role", "slave"), "b": info("role", "")}) {
+		if f.Check == "role" && f.OK {
+			t.Errorf("of a cluster that shows no master: %+v", f)
+		}
+	}
 	for _, f := range judgeServers(map[string]map[string]string{"": info("connected_slaves", "2", "min_slaves_good_slaves", "2", "maxmemory", "100", "used_memory", "79")}) {
 		if !f.OK {
 			t.Errorf("%+v", f)

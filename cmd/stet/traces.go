@@ -41,9 +41,12 @@ func startTraces(ctx context.Context, o *proxy.Options) (*traces, error) {
 	if err != nil {
 		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: %w", err)
 	}
-	about := resource.Default() // with OTEL_SERVICE_NAME, if that is set
-	if os.Getenv("OTEL_SERVICE_NAME") == "" {
-		if about, err = resource.Merge(about, resource.NewSchemaless(attribute.String("service.name", "stet-proxy"))); err != nil {
+	about := resource.Default()
+	for _, r := range []*resource.Resource{
+		resource.NewSchemaless(attribute.String("service.name", "stet-proxy")),
+		resource.Environment(), // OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
+	} {
+		if about, err = resource.Merge(about, r); err != nil {
 			return nil, err
 		}
 	}

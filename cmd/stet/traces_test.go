@@ -31,6 +31,7 @@ func TestProxyTellsACollectorOfItsSpans(t *testing.T) {
 	defer service.Close()
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
 	t.Setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
+	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=payments-sidecar")
 	p := startProxy(t, "--upstream", service.URL, "--store", "memory", "--listen", "127.0.0.1:0", "--scope", "single-tenant")
 	for range 2 {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url+"/payments", strings.NewReader(body))
@@ -55,7 +56,7 @@ func TestProxyTellsACollectorOfItsSpans(t *testing.T) {
 	<-p.done // which sends what is left
 	mu.Lock()
 	defer mu.Unlock()
-	for _, want := range []string{"stet claim", "stet handler", "stet settle", "stet-proxy", "stet.replayed"} {
+	for _, want := range []string{"stet claim", "stet handler", "stet settle", "payments-sidecar", "stet.replayed"} {
 		if !bytes.Contains(sent.Bytes(), []byte(want)) {
 			t.Errorf("the collector was not told of %q", want)
 		}

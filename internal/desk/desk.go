@@ -14,7 +14,7 @@ import (
 	"github.com/stet-go/stet"
 )
 
-// Desk is what an operator works at. Errors are *Error.
+// Desk is what an operator works at. What a store or an admin API says is an *Error.
 type Desk interface {
 	// List returns a page of records, without their results.
 	List(ctx context.Context, q stet.Query) (Page, error)

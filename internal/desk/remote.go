@@ -120,11 +120,8 @@ func (r *Remote) call(ctx context.Context, method, path string, query url.Values
 	case res.StatusCode == http.StatusOK && kind == "application/json" && json.Unmarshal(b, out) == nil:
 		return nil
 	}
-	return refuse(NotFound, fmt.Sprintf("%s answers %d, and not as an admin API of stet; is it the address of the admin listener?", r.base.Host, res.StatusCode)).plain()
+	return fmt.Errorf("%s answers %d, and not as an admin API of stet; is it the address of the admin listener?", r.base.Host, res.StatusCode)
 }
-
-// plain keeps an error from being taken for what the API itself said.
-func (e *Error) plain() error { return errors.New(e.Detail) }
 
 // problem is the error that a problem document stands for.
 func problem(res *http.Response, b []byte) error {
