@@ -11,6 +11,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
 	"time"
@@ -96,7 +97,7 @@ func accept(engine *stet.Engine) http.HandlerFunc {
 		case err != nil:
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		default:
-			w.Header().Set("Location", "/orders/"+op.Key)
+			w.Header().Set("Location", "/orders/"+url.PathEscape(op.Key))
 			w.WriteHeader(http.StatusAccepted)
 		}
 	}
@@ -105,7 +106,11 @@ func accept(engine *stet.Engine) http.HandlerFunc {
 func status(engine *stet.Engine) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		st, err := engine.Status(r.Context(), scope, engine.ID(scope, r.PathValue("key")))
-		if err != nil || st.Record.State == stet.None {
+		switch {
+		case err != nil: // which says nothing about the order
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		case st.Record.State == stet.None:
 			http.Error(w, "there is no such order", http.StatusNotFound)
 			return
 		}

@@ -58,15 +58,16 @@ func acceptInTheirs(ctx context.Context, engine *stet.Engine, store *sqlite.Stor
 	ended := make(chan error, 1)
 	go func() { ended <- worker.Run(working) }() // ends with stop
 	return &later{
-		pay: async.Accept("charge", func(w http.ResponseWriter, r *http.Request) (work stet.Work, ok bool) {
+		pay: async.Accept("charge", func(w http.ResponseWriter, r *http.Request) (stet.Work, bool) {
 			p, ok := readPayment(w, r)
 			if !ok {
-				return work, false
+				return stet.Work{}, false
 			}
-			if work, err := stetwork.NewWork("charge", p); err == nil {
-				return work, true
+			work, err := stetwork.NewWork("charge", p)
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
 			}
-			return work, false
+			return work, err == nil
 		}),
 		status: async.Status(),
 		stop: func() error {

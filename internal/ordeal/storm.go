@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/internal/rig"
 )
 
 // Server is a database server that can be killed.
@@ -191,7 +191,7 @@ func newStorm(ctx context.Context, cfg Config, rep *Report) (s *storm, err error
 	}
 	var services []string
 	for range cfg.Services {
-		addr, err := freeAddr(ctx)
+		addr, err := rig.FreeAddr()
 		if err != nil {
 			return s, err
 		}
@@ -223,19 +223,6 @@ func (s *storm) close() (err error) {
 		err = errors.Join(err, s.disk.close())
 	}
 	return errors.Join(err, os.RemoveAll(s.dir))
-}
-
-// freeAddr returns a loopback address that was free a moment ago. The processes
-// of a lane share it, so that clients reconnect. It is below the range from which
-// the kernel takes the ports of outgoing connections.
-func freeAddr(ctx context.Context) (addr string, err error) {
-	for range 100 {
-		var l net.Listener
-		if l, err = (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", 12000+rand.IntN(20000))); err == nil {
-			return l.Addr().String(), l.Close()
-		}
-	}
-	return "", err
 }
 
 // rage makes all faults happen.

@@ -153,6 +153,16 @@ func (s *Server) launch(ctx context.Context, port int) error {
 	return nil
 }
 
+// FreeAddr returns an address of this host that nobody listens on, for processes
+// that take it one after the other.
+func FreeAddr() (string, error) {
+	l, err := listenAnywhere()
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
+}
+
 // freePort finds a port that nobody listens on.
 func freePort() (int, error) {
 	l, err := listenAnywhere()

@@ -187,7 +187,7 @@ func (s *store) keep(rec stet.Record, expired int64) {
 	if left <= 0 || age > stale {
 		return
 	}
-	rec.Work, rec.Notes = nil, nil // which Claim and Read do not return
+	rec.Work, rec.Notes, rec.Cancelling = nil, nil, false // which Claim and Read do not return
 	s.records.Set(rec.ID, entry{rec, now.Add(min(left, s.o.MaxAge))})
 	if s.expired.Load() != expired { // the record may be from before
 		s.records.Invalidate(rec.ID)

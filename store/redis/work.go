@@ -28,13 +28,14 @@ func (s *Store) Accept(ctx context.Context, req stet.ClaimRequest, work []byte, 
 	case err != nil:
 	case rec.Fingerprint != req.Fingerprint:
 		return rec, stet.ErrMismatch
-	case rec.State != stet.Accepted:
+	case rec.State.Settled():
 		err = s.standing(ctx, "accept", rec, reply)
 	default:
-		if rec.Owner == req.Owner {
+		if rec.State == stet.Accepted && rec.Owner == req.Owner {
 			s.hint(ctx, stet.DueRun, req.ID, after)
 		}
-		// Whoever accepted it may have waited for the replicas in vain.
+		// Whoever accepted it may have waited for the replicas in vain, also if a
+		// worker has taken it since: that it runs is no word of theirs.
 		err = s.replicated(ctx, "accept", rec.Claim(), rec.State)
 	}
 	if err != nil {

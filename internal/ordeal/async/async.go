@@ -122,7 +122,7 @@ func newStorm(ctx context.Context, r *rig.Rig, cfg Config) (*storm, error) {
 		for range processes {
 			sl := &slot{role: role}
 			if role != works {
-				addr, err := freeAddr()
+				addr, err := rig.FreeAddr()
 				if err != nil {
 					return nil, err
 				}

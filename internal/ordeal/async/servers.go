@@ -125,7 +125,8 @@ func startNATS(ctx context.Context, r *rig.Rig) (*rig.NATSServer, error) {
 		return nil, err
 	}
 	defer nc.Close()
-	if _, err = jet.CreateStream(ctx, js.StreamConfig{Name: workQueue, Subjects: []string{workQueue}, Retention: js.WorkQueuePolicy}); err != nil {
+	// By limits, not as a work queue: see internal/ordeal/messages.
+	if _, err = jet.CreateStream(ctx, js.StreamConfig{Name: workQueue, Subjects: []string{workQueue}}); err != nil {
 		return nil, err
 	}
 	if _, err = jet.CreateStream(ctx, js.StreamConfig{Name: deadQueue, Subjects: []string{deadQueue}}); err != nil {
