@@ -58,7 +58,7 @@ func settled(rec stet.Record, e *ending, at time.Time) stet.Record {
 
 // leave writes the record and commits.
 func (t *transaction) leave(ctx context.Context, rec stet.Record, e *ending) (stet.Record, error) {
-	if err := t.intact(ctx); err != nil {
+	if err := intact(ctx, t.tx); err != nil {
 		return rec, err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.s.commitTimeout)
@@ -82,14 +82,14 @@ func (t *transaction) leave(ctx context.Context, rec stet.Record, e *ending) (st
 
 // intact reports what fn has done to the transaction if that keeps it from being
 // committed.
-func (t *transaction) intact(ctx context.Context) error {
-	switch t.conn.Conn().PgConn().TxStatus() {
+func intact(ctx context.Context, tx pgx.Tx) error {
+	switch tx.Conn().PgConn().TxStatus() {
 	case 'T':
 		return nil
 	case 'E':
 		return errors.New("postgres: a statement of the function failed, which aborts the transaction, but the function returned no error; nothing was committed (use a savepoint, tx.Begin, around what may fail)")
 	default:
-		if errors.Is(t.closed(ctx), pgx.ErrTxClosed) {
+		if _, err := tx.Exec(ctx, ""); errors.Is(err, pgx.ErrTxClosed) { // ended through pgx
 			return errors.New("postgres: the function rolled the transaction back, and returned no error; nothing was committed")
 		}
 		return fmt.Errorf("postgres: %w: the function ended the transaction by an SQL command, which is not its to end; what it wrote may stand", stet.ErrUnknown)
@@ -103,12 +103,6 @@ func (t *transaction) close() {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	_ = t.tx.Commit(ended)
-}
-
-// closed returns pgx.ErrTxClosed if the transaction was ended through pgx.
-func (t *transaction) closed(ctx context.Context) error {
-	_, err := t.tx.Exec(ctx, "")
-	return err
 }
 
 // commit sends the record and the commit in one go. taken means that there is a

@@ -77,6 +77,9 @@ func (s *Store) RunGroup(ctx context.Context, reqs []stet.ClaimRequest, keep []s
 		rec := stet.Record{ID: reqs[i].ID, Scope: reqs[i].Scope, State: stet.Running, Fingerprint: reqs[i].Fingerprint,
 			Owner: reqs[i].Owner, Fence: g.fences[n], Attempt: 1, LeaseLeft: reqs[i].Lease, ClaimedAt: g.claimed}
 		out, err := fn(ctx, &guarded{Tx: tx}, i, rec)
+		if err == nil {
+			err = intact(ctx, tx) // before the next writes outside of it
+		}
 		switch {
 		case err != nil:
 			return nil, err

@@ -70,6 +70,32 @@ func TestGroupIsOneCommit(t *testing.T) {
 	}
 }
 
+// TestGroupThatAFunctionEndsIsNoSuccess: what follows would be committed by itself.
+func TestGroupThatAFunctionEndsIsNoSuccess(t *testing.T) {
+	for _, end := range []string{"ROLLBACK", "COMMIT"} {
+		s := ledger(t, Options{})
+		reqs, keeps := requests("a", "b", "c")
+		_, err := s.RunGroup(context.Background(), reqs, keeps, func(ctx context.Context, tx pgx.Tx, i int, rec stet.Record) (stet.Outcome, error) {
+			if i == 1 {
+				_, _ = tx.Exec(ctx, end)
+				return completed("charged"), nil
+			}
+			return chargeEach(ctx, tx, i, rec)
+		})
+		if !errors.Is(err, stet.ErrUnknown) {
+			t.Errorf("%s: %v", end, err)
+		}
+		for i, req := range reqs {
+			if rec := mustRead(t, s, req.ID); rec.State != stet.None {
+				t.Errorf("%s: the operation %d is %v", end, i, rec.State)
+			}
+		}
+		if n := charges(t, s); n > 1 { // what it has committed itself
+			t.Errorf("%s: %d charges", end, n)
+		}
+	}
+}
+
 func TestGroupLeavesOutWhatIsKnownOrRuns(t *testing.T) {
 	s := ledger(t, Options{})
 	mustSettle(t, s, mustClaim(t, s, request("settled")).Claim(), "before")

@@ -38,7 +38,7 @@ func (s *Store) InTx(ctx context.Context, fn func(context.Context, pgx.Tx) error
 	if err := fn(ctx, &guarded{Tx: t.tx}); err != nil {
 		return err
 	}
-	if err := t.intact(ctx); err != nil {
+	if err := intact(ctx, t.tx); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.commitTimeout)
