@@ -152,6 +152,41 @@ func (l *lane) cycles(ctx context.Context, plan *plan) error {
 	}
 }
 
+// linger keeps a process without orders to die, until the storm is over: there
+// must be somebody for the faults to befall.
+func (l *lane) linger(ctx context.Context, over <-chan struct{}) error {
+	for {
+		select {
+		case <-over:
+			return nil
+		case <-ctx.Done():
+			return nil
+		default:
+		}
+		err := l.start(ctx, l.order(visit{}))
+		switch {
+		case err == nil:
+		case errors.Is(err, child.ErrExited) && l.mayFailToStart():
+			l.count(func(r *Report) { r.Failed++ })
+			pause(ctx, serverPause/4)
+			continue
+		case ctx.Err() != nil:
+			return nil
+		default:
+			return err
+		}
+		select {
+		case <-over:
+			return nil
+		case <-ctx.Done():
+			l.end()
+			return nil
+		case <-l.process().Exited():
+			return errors.New("a service without orders to die ended by itself; see its message, if any")
+		}
+	}
+}
+
 // await waits for a process to die at its point.
 func (l *lane) await(ctx context.Context, p *child.Process, startErr error) (killed bool, err error) {
 	timeout := time.NewTimer(pointTimeout)

@@ -225,28 +225,33 @@ func (s *storm) close() (err error) {
 	return errors.Join(err, os.RemoveAll(s.dir))
 }
 
-// rage makes all faults happen.
+// rage makes all faults happen. The processes go on until those that befall them
+// from outside have happened, too.
 func (s *storm) rage(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var all sync.WaitGroup
-	do := func(f func(context.Context) error) {
+	do := func(all *sync.WaitGroup, f func(context.Context) error) {
 		all.Go(func() {
 			if err := f(ctx); err != nil {
 				cancel(err)
 			}
 		})
 	}
-	plan := newPlan(s.cfg)
+	var deaths, outside sync.WaitGroup
+	plan, over := newPlan(s.cfg), make(chan struct{})
 	for _, l := range s.lanes {
-		do(func(ctx context.Context) error { return l.cycles(ctx, plan) })
+		do(&deaths, func(ctx context.Context) error {
+			return errors.Join(l.cycles(ctx, plan), l.linger(ctx, over))
+		})
 	}
 	rng := func(n uint64) *rand.Rand { return rand.New(rand.NewPCG(s.cfg.Seed, 1000+n)) }
-	do(func(ctx context.Context) error { return s.killServer(ctx, rng(0)) })
-	do(func(ctx context.Context) error { return s.failNetwork(ctx, rng(1)) })
-	do(func(ctx context.Context) error { return s.stopServices(ctx, rng(2)) })
-	do(func(ctx context.Context) error { return s.fillDisk(ctx, rng(3)) })
-	all.Wait()
+	do(&outside, func(ctx context.Context) error { return s.killServer(ctx, rng(0)) })
+	do(&outside, func(ctx context.Context) error { return s.failNetwork(ctx, rng(1)) })
+	do(&outside, func(ctx context.Context) error { return s.stopServices(ctx, rng(2)) })
+	do(&outside, func(ctx context.Context) error { return s.fillDisk(ctx, rng(3)) })
+	outside.Wait()
+	close(over)
+	deaths.Wait()
 	return context.Cause(ctx)
 }
 
