@@ -87,7 +87,7 @@ func Start(ctx context.Context, c Command) (*Process, error) {
 	case p.Addr = <-addr:
 		return p, nil
 	case <-p.exited:
-		return p, fmt.Errorf("%w: %v; it said: %s", ErrExited, cmd.ProcessState, p.said.String())
+		return p, fmt.Errorf("%w: %s", ErrExited, p.End())
 	case <-timeout.C:
 		err = fmt.Errorf("the child was not ready within %v", startTimeout)
 	case <-ctx.Done():
@@ -108,6 +108,12 @@ func (p *Process) Killed() bool {
 	<-p.exited
 	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
+}
+
+// End says how the child, which has ended, did so, and what it said last.
+func (p *Process) End() string {
+	<-p.exited
+	return fmt.Sprintf("%v; it said: %s", p.cmd.ProcessState, p.said.String())
 }
 
 // Signal sends the child a signal.

@@ -182,7 +182,7 @@ func (l *lane) linger(ctx context.Context, over <-chan struct{}) error {
 			l.end()
 			return nil
 		case <-l.process().Exited():
-			return errors.New("a service without orders to die ended by itself; see its message, if any")
+			return fmt.Errorf("a service without orders to die ended by itself: %s", l.process().End())
 		}
 	}
 }
@@ -201,7 +201,7 @@ func (l *lane) await(ctx context.Context, p *child.Process, startErr error) (kil
 			pause(ctx, serverPause/4)
 			return false, nil
 		default:
-			return false, fmt.Errorf("a service ended by itself: %w", errors.Join(startErr, errors.New("see its message, if any")))
+			return false, fmt.Errorf("a service ended by itself: %s", p.End())
 		}
 	case <-timeout.C:
 		p.Kill()

@@ -90,6 +90,7 @@ type Receiver struct {
 	consumer *stetmsg.Consumer[amqp.Delivery]
 	o        Options
 	patience time.Duration // answerTimeout, but for tests
+	refusals time.Duration // bootTime, but for tests
 }
 
 // New returns a receiver. Wrong options are errors of kind stet.ErrInvalid.
@@ -118,22 +119,23 @@ func New(consumer *stetmsg.Consumer[amqp.Delivery], o Options) (*Receiver, error
 		return nil, err
 	}
 	o.Dial = dial
-	return &Receiver{consumer: consumer, o: o, patience: answerTimeout}, nil
+	return &Receiver{consumer: consumer, o: o, patience: answerTimeout, refusals: bootTime}, nil
 }
 
 // Run receives until ctx ends; then it receives no more, gives back what it has
 // not begun, ends what it has, and returns nil. It connects again when the
 // connection is lost, or the server has not answered for 30 s, as often as need
-// be. What the server refuses the first
-// time (no such queue, no permission) is an error.
+// be. What the server refuses from the first time on, for 10 s (no such queue, no
+// permission), is an error.
 func (r *Receiver) Run(ctx context.Context) error {
 	hand := receiver.NewLanes(r.o.Prefetch) // over all connections
 	defer hand.Wait()
 	var pause receiver.Pause
+	start := time.Now()
 	for first := true; ctx.Err() == nil; {
 		began := time.Now()
 		ready, err := r.session(ctx, hand)
-		if first && refused(err) {
+		if first && refused(err) && time.Since(start) > r.refusals {
 			return fmt.Errorf("stetmsg/amqp: %w", err)
 		}
 		if ctx.Err() != nil {
@@ -148,8 +150,13 @@ func (r *Receiver) Run(ctx context.Context) error {
 	return nil
 }
 
+// bootTime is how long a server that has only just begun to listen may refuse what
+// it will grant in a moment: it does so while its users and queues are being
+// loaded.
+const bootTime = 10 * time.Second
+
 // refused reports whether the server has refused what it was asked for, and will
-// again.
+// again, once it has booted.
 func refused(err error) bool {
 	e, ok := errors.AsType[*amqp.Error](err)
 	return ok && (e.Code == amqp.AccessRefused || e.Code == amqp.NotFound || e.Code == amqp.PreconditionFailed)

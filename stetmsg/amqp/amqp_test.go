@@ -345,7 +345,9 @@ func TestWrongWiringIsAnErrorAndNotTriedForEver(t *testing.T) {
 	f := newFixture(t, rig.RabbitMQ(t).URL())
 	h := func(context.Context, amqp091.Delivery) ([]byte, error) { return nil, nil }
 	f.queue = "no such queue"
-	if err := f.receiver(h, amqp.Options{}).Run(t.Context()); err == nil {
+	r := f.receiver(h, amqp.Options{})
+	r.SetRefusals(0)
+	if err := r.Run(t.Context()); err == nil {
 		t.Error("a queue that does not exist was no error")
 	}
 	c, err := stetmsg.New(f.engine, stetmsg.Options[amqp091.Delivery]{Operation: stetmsg.By(amqp.Envelope, stetmsg.Digest("s"))}, h)

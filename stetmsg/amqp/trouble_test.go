@@ -37,6 +37,42 @@ func TestReceiverSurvivesACancellationByTheServer(t *testing.T) {
 	f.until(func() bool { return len(f.reasons("after")) == 1 })
 }
 
+// TestServerThatHasOnlyJustBootedMayRefuse: its queues are loaded after it has
+// begun to listen.
+func TestServerThatHasOnlyJustBootedMayRefuse(t *testing.T) {
+	f := newFixture(t, rig.RabbitMQ(t).URL())
+	f.channel(func(ch *amqp091.Channel) {
+		if _, err := ch.QueueDelete(f.queue, false, false, false); err != nil {
+			t.Fatal(err)
+		}
+	})
+	asked := make(chan struct{}, 100)
+	r := f.receiver(func(context.Context, amqp091.Delivery) ([]byte, error) { return nil, nil }, amqp.Options{
+		QueueType: "classic",
+		Dial: func(context.Context) (*amqp091.Connection, error) {
+			asked <- struct{}{}
+			return amqp091.Dial(f.url)
+		},
+	})
+	r.SetRefusals(time.Minute)
+	stop := f.run(r)
+	defer stop()
+	for range 2 { // so it was refused once
+		select {
+		case <-asked:
+		case <-time.After(patience):
+			t.Fatal("the server was not asked again")
+		}
+	}
+	f.channel(func(ch *amqp091.Channel) {
+		if _, err := ch.QueueDeclare(f.queue, true, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+	})
+	f.publish(amqp091.Publishing{MessageId: "1"})
+	f.until(func() bool { return len(f.reasons("1")) == 1 })
+}
+
 func TestReceiverStopsWhileTheServerBlocksPublishers(t *testing.T) {
 	server := rig.NewRabbitMQ(t, rig.RabbitMQOptions{Settings: map[string]string{"vm_memory_high_watermark.absolute": "1MB"}})
 	f := newFixture(t, server.URL())

@@ -225,7 +225,7 @@ func (s *storm) lane(ctx context.Context, sl *slot, calm <-chan struct{}) error 
 		default:
 			select {
 			case <-c.Exited():
-				err = errEnded
+				err = fmt.Errorf("%w: %s", errEnded, c.End())
 			case <-calm:
 				c.Stop(30 * time.Second)
 				return nil
@@ -288,7 +288,7 @@ func (s *storm) await(ctx context.Context, c *child.Process) error {
 	select {
 	case <-c.Exited():
 		if !c.Killed() {
-			return errEnded
+			return fmt.Errorf("%w: %s", errEnded, c.End())
 		}
 	case <-timeout.C:
 		c.Kill()

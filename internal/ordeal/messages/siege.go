@@ -72,7 +72,7 @@ func (s *storm) killOne(ctx context.Context, o order) (fault.Point, error) {
 	select {
 	case <-c.Exited():
 		if !c.Killed() {
-			return "", errors.New("a child ended by itself")
+			return "", fmt.Errorf("a child ended by itself: %s", c.End())
 		}
 		return o.Point, nil
 	case <-timeout.C:
