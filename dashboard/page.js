@@ -157,17 +157,16 @@ el("filter").addEventListener("submit", async (ev) => {
     const scope = el("f-scope").value;
     if (scope) q.set("scope_digest", (await call("POST", "v1/digest", { scope })).scope_digest);
     query = q;
-    pages = 1;
-    await list("");
+    await list("", 1);
     say(el("message"), "");
   } catch (err) {
     fail(el("message"))(err);
   }
 });
 
-// list shows the page after a cursor. Pages may be empty although there is more,
-// so it goes on for a while until there is something to show.
-async function list(after) {
+// list shows the page after a cursor, as number n. Pages may be empty although
+// there is more, so it goes on for a while until there is something to show.
+async function list(after, n) {
   const mine = ++turn;
   let page, from = after;
   for (let tries = 0; tries < 20; tries++) {
@@ -179,6 +178,7 @@ async function list(after) {
   }
   if (mine !== turn) return;
   cursor = after;
+  pages = n;
   next = page.next || "";
   fill(page.records);
   el("next").disabled = !next;
@@ -216,8 +216,8 @@ function fill(records) {
   if (focused) for (const b of el("rows").querySelectorAll("button")) if (b.dataset.id === focused) b.focus();
 }
 
-el("next").addEventListener("click", () => { pages++; list(next).catch(fail(el("message"))); });
-el("first").addEventListener("click", () => { pages = 1; list("").catch(fail(el("message"))); });
+el("next").addEventListener("click", () => { list(next, pages + 1).catch(fail(el("message"))); });
+el("first").addEventListener("click", () => { list("", 1).catch(fail(el("message"))); });
 
 // One operation.
 
@@ -275,8 +275,10 @@ el("d-close").addEventListener("click", () => el("detail").close());
 el("detail").addEventListener("close", () => { shown = null; el("d-body").textContent = ""; });
 
 el("d-show").addEventListener("click", async () => {
+  const id = shown.id;
   try {
-    const r = await call("GET", "v1/operations/" + shown.id + "?result=true");
+    const r = await call("GET", "v1/operations/" + id + "?result=true");
+    if (shown?.id !== id) return; // another one is shown by now, or none
     el("d-body").textContent = readable(r.result || "");
     el("d-body").hidden = false;
     el("d-body").focus();
@@ -345,12 +347,13 @@ async function apply(dryRun) {
     localStorage.setItem("stet-actor", change.actor);
     const text = "it was " + entry.from.state + " and " + (dryRun ? "would be " : "is now ") + entry.to + ".";
     if (dryRun) {
-      say(el("d-message"), "Nothing was changed: " + text);
+      if (shown?.id === id) say(el("d-message"), "Nothing was changed: " + text);
     } else {
-      await show(id, "Done: " + text);
+      if (shown?.id === id) await show(id, "Done: " + text);
       refresh();
     }
   } catch (err) {
+    if (shown?.id !== id) return fail(el("message"))(err); // another one is shown by now, or none
     if (err.doc?.now) present(err.doc.now);
     fail(el("d-message"))(err);
   }
@@ -364,7 +367,7 @@ el("change").addEventListener("submit", (ev) => { ev.preventDefault(); apply(fal
 
 async function refresh() {
   try {
-    await Promise.all([count(), list(cursor)]);
+    await Promise.all([count(), list(cursor, pages)]);
     if (el("message").dataset.stale) say(el("message"), "");
     delete el("message").dataset.stale;
   } catch (err) {

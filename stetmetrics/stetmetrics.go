@@ -83,6 +83,8 @@ func New(reg prometheus.Registerer, o Options) (*Metrics, error) {
 	return m, nil
 }
 
+// claimBuckets are in seconds, from what a store in memory takes to what the
+// engine waits for one by default.
 var claimBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}
 
 // Observe implements stet.Observer.

@@ -93,6 +93,39 @@ stet_sweep_behind 1
 	})
 }
 
+// slow is a store that takes its time to grant a claim.
+type slow struct{ *memory.Store }
+
+func (s slow) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+	time.Sleep(20 * time.Millisecond)
+	return s.Store.Claim(ctx, req)
+}
+
+func TestHowLongClaimsTookIsMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, _, reg := start(t, slow{memory.New(memory.Options{})})
+		for range 2 { // the second is a replay, and claims nothing
+			if _, err := stet.Do(t.Context(), e, op("a"), nothing); err != nil {
+				t.Fatal(err)
+			}
+		}
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() != "stet_claim_seconds" {
+				continue
+			}
+			if h := f.GetMetric()[0].GetHistogram(); h.GetSampleCount() != 1 || h.GetSampleSum() != 0.02 {
+				t.Errorf("%d claims took %v s together; want one of 0.02", h.GetSampleCount(), h.GetSampleSum())
+			}
+			return
+		}
+		t.Error("there is no stet_claim_seconds")
+	})
+}
+
 // broken is a store that cannot be looked through.
 type broken struct{ *memory.Store }
 
