@@ -2,6 +2,7 @@ package redis_test
 
 import (
 	"errors"
+	"flag"
 	"log/slog"
 	"sync"
 	"testing"
@@ -15,6 +16,23 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
+var everywhere = flag.Bool("everywhere", false, "run the contract with both libraries in each setting (some minutes more)")
+
+// libraryOf is the library that the contract is run with in one setting. Each has
+// one without a cluster and one with: what the server is asked, and in which
+// trips, is the same with both.
+func libraryOf(name string) []library {
+	if *everywhere {
+		return libraries
+	}
+	for i, l := range libraries {
+		if l.name == name {
+			return libraries[i : i+1]
+		}
+	}
+	panic("there is no library " + name)
+}
+
 // contract is the harness of stores with a client. Tests of it mostly wait for the
 // server's clock, so they run side by side.
 func contract(c redis.Client) storetest.Harness {
@@ -26,7 +44,7 @@ func contract(c redis.Client) storetest.Harness {
 func TestStoreKeepsTheContract(t *testing.T) {
 	t.Parallel()
 	addr := rig.Redis(t).Addr()
-	for _, l := range libraries {
+	for _, l := range libraryOf("go-redis") {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
 			storetest.Run(t, contract(dial(t, l, addr)))
@@ -37,7 +55,7 @@ func TestStoreKeepsTheContract(t *testing.T) {
 func TestStoreKeepsTheContractOnACluster(t *testing.T) {
 	t.Parallel()
 	addrs := cluster(t)
-	for _, l := range libraries {
+	for _, l := range libraryOf("rueidis") {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
 			storetest.Run(t, contract(dial(t, l, addrs...)))

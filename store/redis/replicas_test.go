@@ -61,7 +61,7 @@ func lacking(t testing.TB, what string, err error) {
 func TestStoreThatWaitsForReplicasKeepsTheContract(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
-	for _, l := range libraries {
+	for _, l := range libraryOf("rueidis") {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
 			c := dial(t, l, p.master.Addr())
