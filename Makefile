@@ -27,7 +27,7 @@ lint: ## Run golangci-lint (built from source the first time: some minutes)
 ordeal: services ## Kill a payments service 1,000 times, and its servers, on every store (3 min)
 	$(GO) run ./internal/ordeal/cmd
 
-ordeal-long: services ## The same ten times as long (half an hour)
+ordeal-long: services ## The same ten times as long (an hour); see docs/reports for one
 	$(GO) run ./internal/ordeal/cmd -long -table
 
 ordeal-postgres: services ## Kill the service 1,000 and PostgreSQL 200 times, lose 2,000 COMMITs, stop 200 processes
@@ -48,9 +48,10 @@ reconcile: services ## Resolve 100,000 parked records by four reconcilers at a t
 ordeal-proxy: ## Kill the proxy 200 times under load (2 min)
 	$(GO) test ./cmd/stet -count 1 -timeout 20m -v -run Killed -proxy.kills 200
 
-simulate: ## Run a million schedules of the real engine, by seed, and 200,000 of transactions
+simulate: ## Run a million schedules of the real engine, by seed, and 200,000 each of transactions and of accepted operations
 	$(GO) run ./internal/simulate/cmd -seeds 1000000
 	$(GO) run ./internal/simulate/cmd -tx -seeds 200000
+	$(GO) run ./internal/simulate/cmd -work -seeds 200000
 
 model: ## Search every state of the protocol (2 min)
 	$(GO) run ./internal/model/cmd
