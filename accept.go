@@ -49,7 +49,7 @@ type Status struct {
 	// Progress is what its run has said last.
 	Progress Progress
 	// Doubt names a step that was begun, to run once, and of which nobody has
-	// seen the end: running it again would find the same doubt. "" for none.
+	// seen the end: only a verdict can say whether it is to run again. "" for none.
 	Doubt string
 	// Outcome is what stands, once it is settled.
 	Outcome Outcome

@@ -320,6 +320,8 @@ func (e *Engine) resolve(ctx context.Context, t *ticket, rec Record) (again bool
 	case verdict.kind == itHappened:
 		settle = &verdict.outcome
 	case verdict.kind == itDidNotHappen:
+	case verdict.kind == mayRunAgain:
+		kind = EventTakenOver
 	case t.p.Stale == StaleFail:
 		settle = &Outcome{State: Failed}
 	case t.p.Stale == StaleTakeOver:
@@ -328,16 +330,26 @@ func (e *Engine) resolve(ctx context.Context, t *ticket, rec Record) (again bool
 		return false, nil
 	}
 	fault.At(fault.TakeoverBefore)
-	if settle != nil {
+	switch {
+	case settle != nil:
 		err = e.settle(ctx, rec.Claim(), e.sealer.seal(rec.ID, *settle, t.p.MaxResult), t.p.Retention)
-	} else {
+	case kind == EventTakenOver:
+		err = e.takeOver(ctx, rec, t.p.Retention)
+	case verdict.kind == itDidNotHappen:
+		err = e.disown(ctx, rec, t.p.Retention)
+	default:
 		err = e.release(ctx, rec.Claim(), t.p.Retention)
 	}
 	fault.At(fault.TakeoverAfter)
-	if errors.Is(err, ErrFenced) {
+	switch own, ok := errors.AsType[*Error](err); {
+	case ok && errors.Is(own.Kind, ErrUnknown):
+		return false, nil // a step is in doubt
+	case ok:
+		e.observe(ctx, t.event(EventStoreFailed, rec, err))
+		return false, own
+	case errors.Is(err, ErrFenced):
 		return true, nil // somebody was faster; look again
-	}
-	if err != nil {
+	case err != nil:
 		e.observe(ctx, t.event(EventStoreFailed, rec, err))
 		return false, &Error{Kind: ErrStore, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: err}
 	}

@@ -17,6 +17,17 @@ type ID [32]byte
 // be read from it.
 func (id ID) String() string { return hex.EncodeToString(id[:]) }
 
+// ParseID returns the ID whose String is text. Anything else, also digits in upper
+// case, is an *Error of kind ErrInvalid.
+func ParseID(text string) (id ID, err error) {
+	if len(text) == hex.EncodedLen(len(id)) {
+		if _, err = hex.Decode(id[:], []byte(text)); err == nil && id.String() == text {
+			return id, nil
+		}
+	}
+	return ID{}, invalid("an ID has %d hexadecimal digits in lower case", hex.EncodedLen(len(id)))
+}
+
 // Owner is the random identity of one attempt to claim. It is minted before
 // the claim is sent, so that a claim whose reply was lost recognises its own
 // record.

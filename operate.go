@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
+
+	"github.com/stet-go/stet/internal/fault"
 )
 
 // Resolve decides on somebody's word what became of a dead run: an operator's,
@@ -16,33 +19,43 @@ import (
 // The record must be Unknown, or Running with a lease that has run out, which
 // makes it Unknown, and must have the fence of shown still. ItHappened settles it
 // with that outcome, which every retry gets from then on. ItDidNotHappen makes it
-// Retryable: whoever says so must know that the run is dead and not just paused,
-// because the next retry runs the operation.
+// Retryable, or Accepted if it was accepted: whoever says so must know that the run
+// is dead and not just paused, because the next attempt runs the operation, and
+// again the step that it may have died in (see StepOnce). Steps that are known to
+// have been done stay done. MayRunAgain does the same, unless there is such a step.
 //
 // Resolving again with the same verdict is a success. The error is an *Error of
 // kind ErrInvalid (no verdict, or no such class), ErrInFlight (the lease is
-// alive; RetryAfter says for how long), ErrFenced (the record has changed since
-// it was shown; nothing was written) or ErrStore (it may or may not have been
-// written: look again).
+// alive; RetryAfter says for how long), ErrUnknown (MayRunAgain, of a run that died
+// in such a step), ErrFenced (the record has changed since
+// it was shown; nothing was written), ErrDamaged (its notes cannot be read, so
+// what was done of it is not known; ItHappened needs no notes) or ErrStore (it may
+// or may not have been written: look again).
 func (e *Engine) Resolve(ctx context.Context, shown Record, class string, v Verdict) error {
 	p, ok := e.policies[class]
 	switch {
 	case !ok:
 		return invalid("class %q is not among Options.Classes", class)
 	case v.kind == cannotKnow:
-		return invalid("Resolve needs ItHappened or ItDidNotHappen; a record that nobody knows about stays unknown")
+		return invalid("Resolve needs ItHappened, ItDidNotHappen or MayRunAgain; a record that nobody knows about stays unknown")
 	case v.kind == itHappened && !v.outcome.State.Settled():
 		return invalid("the outcome's state is %v; it must be completed or failed", v.outcome.State)
 	}
 	rec, err := e.dead(ctx, shown)
-	if err == nil && v.kind == itHappened {
+	kind := EventResolved
+	switch {
+	case err != nil:
+	case v.kind == itHappened:
 		err = e.settle(ctx, rec.Claim(), e.sealer.seal(rec.ID, v.outcome, p.MaxResult), p.Retention)
-	} else if err == nil {
-		err = e.release(ctx, rec.Claim(), p.Retention)
+	case v.kind == mayRunAgain:
+		kind = EventTakenOver
+		err = e.takeOver(ctx, rec, p.Retention)
+	default:
+		err = e.disown(ctx, rec, p.Retention)
 	}
 	switch {
 	case err == nil:
-		e.observe(ctx, Event{Kind: EventResolved, ID: rec.ID, Class: class, State: v.State(), Fence: rec.Fence, Attempt: rec.Attempt})
+		e.observe(ctx, Event{Kind: kind, ID: rec.ID, Class: class, State: v.State(), Fence: rec.Fence, Attempt: rec.Attempt})
 		return nil
 	case errors.Is(err, ErrFenced):
 		return &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: errors.New("the record has changed since it was shown; look again")}
@@ -54,16 +67,82 @@ func (e *Engine) Resolve(ctx context.Context, shown Record, class string, v Verd
 }
 
 // State returns what the verdict makes of a record: Completed or Failed, Retryable
-// for ItDidNotHappen (Accepted if it was accepted), and Unknown for CannotKnow.
+// for ItDidNotHappen and MayRunAgain (Accepted if it was accepted), and Unknown for
+// CannotKnow.
 func (v Verdict) State() State {
 	switch v.kind {
 	case itHappened:
 		return v.outcome.State
-	case itDidNotHappen:
+	case itDidNotHappen, mayRunAgain:
 		return Retryable
 	default:
 		return Unknown
 	}
+}
+
+// disown carries out ItDidNotHappen: what an Unknown record says to have been begun
+// is struck from its notes, and then it is released. In between, the verdict stands
+// in the record already; the release says whether it still is the one that it is
+// about.
+func (e *Engine) disown(ctx context.Context, rec Record, keep Retention) error {
+	now, n, err := e.noted(ctx, rec)
+	if err != nil {
+		return err
+	}
+	if n.doubt() != "" && now.State == Unknown && now.Fence == rec.Fence {
+		err = e.strike(ctx, now, n)
+	}
+	if err != nil && !errors.Is(err, ErrFenced) { // else another was faster, perhaps with the same verdict
+		return err
+	}
+	return e.release(ctx, rec.Claim(), keep)
+}
+
+// takeOver releases an Unknown record, so that it is run again, whatever became of
+// the dead run. If that had begun what must not be repeated, it is ErrUnknown: only
+// a verdict can say whether that is to run again.
+func (e *Engine) takeOver(ctx context.Context, rec Record, keep Retention) error {
+	now, n, err := e.noted(ctx, rec)
+	switch step := n.doubt(); {
+	case err != nil:
+		return err
+	case now.Fence != rec.Fence:
+		return ErrFenced
+	case step != "":
+		return &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: fmt.Errorf("the step %q was begun, and nobody said how it ended", step)}
+	}
+	return e.release(ctx, rec.Claim(), keep)
+}
+
+// noted returns a record as it is now, with its notes if the store keeps any.
+func (e *Engine) noted(ctx context.Context, rec Record) (Record, notes, error) {
+	ws, ok := e.store.(WorkStore)
+	if !ok {
+		return rec, notes{}, nil
+	}
+	var now Record
+	err := e.step(ctx, claimTries, func(ctx context.Context) (err error) {
+		now, err = ws.Look(ctx, rec.ID)
+		return err
+	})
+	if err != nil {
+		return rec, notes{}, err
+	}
+	n, err := e.notes(now)
+	return now, n, err
+}
+
+// strike removes the steps in doubt from the notes of an Unknown record.
+func (e *Engine) strike(ctx context.Context, rec Record, n notes) error {
+	n.Steps = maps.Clone(n.Steps)
+	maps.DeleteFunc(n.Steps, func(_ string, s step) bool { return !s.Done })
+	packed, err := e.packNotes(rec.ID, noteVersion(rec)+1, n)
+	if err != nil {
+		return err
+	}
+	fault.At(fault.StepBefore)
+	defer fault.At(fault.StepAfter)
+	return e.step(ctx, 0, func(ctx context.Context) error { return e.store.(WorkStore).Strike(ctx, rec.Claim(), packed) })
 }
 
 // dead returns the record if it still is the one that was shown and its run is

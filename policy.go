@@ -16,7 +16,8 @@ const (
 	// is the default; a class names it where Options.Policy has another.
 	StalePark Stale = iota + 1
 	// StaleTakeOver runs it again. Only for handlers that are idempotent
-	// themselves: the effect may happen a second time.
+	// themselves: the effect may happen a second time. What died in a StepOnce
+	// stays Unknown.
 	StaleTakeOver
 	// StaleFail settles it as Failed with an empty result, which HTTP
 	// renders as 504. The effect may have happened nevertheless.
@@ -80,7 +81,8 @@ type Unresolved struct {
 	ClaimedAt time.Time // on the store's clock
 }
 
-// Verdict is a Verify's answer: ItHappened, ItDidNotHappen or CannotKnow.
+// Verdict is a Verify's answer: ItHappened, ItDidNotHappen, MayRunAgain or
+// CannotKnow.
 type Verdict struct {
 	kind    verdictKind
 	outcome Outcome
@@ -92,15 +94,22 @@ const (
 	cannotKnow verdictKind = iota
 	itHappened
 	itDidNotHappen
+	mayRunAgain
 )
 
 // ItHappened: the operation was executed with this outcome, which is settled. What
 // its run emitted (see Run.Emit) is not known, and is not sent.
 func ItHappened(out Outcome) Verdict { return Verdict{kind: itHappened, outcome: out} }
 
-// ItDidNotHappen: the operation had no effect and, its owner being dead, will
-// have none. It is run again.
+// ItDidNotHappen: what the dead run had begun, and is not known to have done, had
+// no effect and, its owner being dead, will have none. It is run again. Steps that
+// are known to have been done stay done.
 func ItDidNotHappen() Verdict { return Verdict{kind: itDidNotHappen} }
+
+// MayRunAgain: whether it happened is not known, and does not matter, as with
+// StaleTakeOver: it is run again. Where the dead run had begun a StepOnce, and is
+// not known to have done it, the record stays Unknown.
+func MayRunAgain() Verdict { return Verdict{kind: mayRunAgain} }
 
 // CannotKnow: Policy.Stale decides; by default the record stays Unknown. The
 // zero Verdict says the same.

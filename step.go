@@ -60,7 +60,9 @@ const (
 	// StepIdempotent may run again: doing it twice has one effect.
 	StepIdempotent StepKind = iota
 	// StepOnce must not: when a run has begun it and nobody knows how it ended,
-	// the operation is parked as Unknown.
+	// the operation is parked as Unknown. It runs again only if a verifier or an
+	// operator says that it did not happen (see ItDidNotHappen); StaleTakeOver
+	// does not apply.
 	StepOnce
 )
 
@@ -263,11 +265,16 @@ func (r *Run) load(ctx context.Context, ws WorkStore) error {
 	if err != nil {
 		return err
 	}
-	r.book.notes, r.book.loaded = n, true
-	if len(rec.Notes) >= notesVersion {
-		r.book.version = binary.BigEndian.Uint64(rec.Notes)
-	}
+	r.book.notes, r.book.loaded, r.book.version = n, true, noteVersion(rec)
 	return nil
+}
+
+// noteVersion is that of a record's notes; 0 if it has none.
+func noteVersion(rec Record) uint64 {
+	if len(rec.Notes) < notesVersion {
+		return 0
+	}
+	return binary.BigEndian.Uint64(rec.Notes)
 }
 
 // notes returns those of a record.
@@ -345,10 +352,19 @@ func (r *Run) save(ctx context.Context, ws WorkStore, n notes) error {
 	return nil
 }
 
-// packNotes prepares notes for the store. They begin with a version, so that a
-// write that was delayed on its way does not undo a later one. The caller holds
-// the book's mu.
+// packNotes prepares the run's next notes for the store. The caller holds the
+// book's mu.
 func (r *Run) packNotes(n notes) ([]byte, error) {
+	packed, err := r.e.packNotes(r.rec.ID, r.book.version+1, n)
+	if err == nil {
+		r.book.version++
+	}
+	return packed, err
+}
+
+// packNotes prepares notes for the store. They begin with a version, so that a
+// write that was delayed on its way does not undo a later one.
+func (e *Engine) packNotes(id ID, version uint64, n notes) ([]byte, error) {
 	plain, err := json.Marshal(n)
 	if err != nil {
 		return nil, invalid("notes: %w", err)
@@ -356,9 +372,8 @@ func (r *Run) packNotes(n notes) ([]byte, error) {
 	if len(plain) > MaxNotes {
 		return nil, invalid("the notes of this operation would have %d bytes; at most %d", len(plain), MaxNotes)
 	}
-	r.book.version++
-	packed := binary.BigEndian.AppendUint64(nil, r.book.version)
-	return append(packed, r.e.sealer.wrap(r.rec.ID, sealedNotes, plain)...), nil
+	packed := binary.BigEndian.AppendUint64(nil, version)
+	return append(packed, e.sealer.wrap(id, sealedNotes, plain)...), nil
 }
 
 // saveError is the handler's error for notes that could not be read or written.

@@ -159,22 +159,17 @@ func TestDeathInAStepLeavesDoubt(t *testing.T) {
 			charged++
 			_ = dying.Close() // nobody renews its lease
 			time.Sleep(time.Minute)
-			next := take(t, e, it) // by policy
-			if v, err := stet.Step(next.Context(), "reserve", stet.StepIdempotent, counted(&reserved, nil)); err != nil || v != "run 1" {
-				t.Errorf("the step that was done: %q, %v", v, err)
-			}
-			if _, err := stet.Step(next.Context(), "charge", stet.StepOnce, counted(&charged, nil)); !errors.Is(err, stet.ErrUnknown) || !next.SaysOutcomeUnknown() {
-				t.Errorf("the step that was begun: %v", err)
-			}
-			if err := next.Park(t.Context()); err != nil {
-				t.Error(err)
+			if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrUnknown) {
+				t.Errorf("a take, whose policy would run it again: %v", err)
 			}
 			return "late", nil
 		})
 		if !errors.Is(err, stet.ErrFenced) || charged != 1 || reserved != 1 {
 			t.Errorf("the dead one, come back: %v; charged %d times, reserved %d times", err, charged, reserved)
 		}
-		status(t, e, it.ID, stet.Unknown)
+		if st := status(t, e, it.ID, stet.Unknown); st.Doubt != "charge" {
+			t.Errorf("the status names the doubt %q", st.Doubt)
+		}
 	})
 }
 

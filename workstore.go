@@ -15,6 +15,8 @@ import (
 //     due at once; Accepted already, under the same fence, is a success.
 //   - Claim leaves an Accepted record unchanged, and returns it.
 //   - Accepted records are never forgotten.
+//   - Notes and Cancelling stay with a record that is parked, released, returned,
+//     or claimed, accepted or taken again, until it is settled or forgotten.
 //   - Settle keeps Outcome.Outbox, due at once, instead of work and notes. The
 //     record is not forgotten before Relayed, and purged by no sweep. A
 //     repetition is judged by state and result alone.
@@ -45,7 +47,9 @@ type WorkStore interface {
 	// Cancel settles an Accepted record that has the claim's fence with out,
 	// as Failed. If it is Running under that fence, it marks it as Cancelling:
 	// that is for its run to heed. Failed already under the same fence with the
-	// same outcome is a success. Otherwise ErrFenced. It returns the record.
+	// same outcome is a success. Otherwise, as for a Running record that was
+	// never accepted, ErrFenced. It returns the record, with its Work, Notes and
+	// Cancelling.
 	Cancel(ctx context.Context, c Claim, out Outcome, keep Retention) (Record, error)
 
 	// Save replaces the notes of a record that has the claim's fence and is
@@ -55,12 +59,19 @@ type WorkStore interface {
 	// success, and a lesser one, which was delayed on its way, ErrFenced.
 	Save(ctx context.Context, c Claim, notes []byte) error
 
+	// Strike is Save for a record that is Unknown, and for no other: whoever has
+	// found out that what the notes say to have been begun did not happen
+	// strikes it from them, before Release. It is not for the run, whose late
+	// Save of what is parked must stay ErrFenced.
+	Strike(ctx context.Context, c Claim, notes []byte) error
+
 	// Look is Read of a record with its Work, Notes and Cancelling.
 	Look(ctx context.Context, id ID) (Record, error)
 
 	// Due returns records that wait for what is due, the longest waiting
-	// first, about limit at most, with their Work; and makes each of them due
-	// again after that time. So no two calls return one within it.
+	// first, about limit at most, with their Work, but without Notes and
+	// Cancelling; and makes each of them due again after that time. So no two
+	// calls return one within it.
 	Due(ctx context.Context, what Due, limit int, again time.Duration) ([]Record, error)
 
 	// Relayed removes the outbox of a settled record that has the claim's
@@ -84,7 +95,7 @@ type WorkTxStore[Tx any] interface {
 	WorkStore
 	TxStore[Tx]
 
-	// InTx runs fn in a transaction and commits it. If fn returns an error or
+	// InTx runs fn once, in a transaction, and commits it. If fn returns an error or
 	// panics, it rolls back and returns that error, or the panic goes on. Any
 	// other error means that the commit's fate is not known; whatever then
 	// writes to a record that the transaction wrote to learns it, because it

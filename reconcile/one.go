@@ -53,17 +53,27 @@ func (p *pass) one(ctx context.Context, shown stet.Record) {
 		p.fail(ctx, st, fmt.Errorf("there is no class %q among Options.Classes", class))
 		return
 	}
+	if st.Record.State == stet.Running && !r.o.DryRun {
+		// Before anybody is asked: what a run that is not dead notes down from now
+		// on is refused, so the verdict is about what was shown.
+		if st, err = r.park(ctx, st, class); err != nil {
+			p.fail(ctx, st, err)
+			return
+		}
+		if !dead(st.Record) || st.Record.Fence != shown.Fence {
+			p.add(func(rep *Report) { rep.Looked++; rep.Changed++ })
+			return
+		}
+	}
 	verdict, err := r.decide(ctx, st, policy)
 	switch {
 	case ctx.Err() != nil:
 		return // what was cut short is no verdict
 	case err != nil:
 		r.event(ctx, st, class, err)
-		r.park(ctx, st, class)
 		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Verdict: stet.Unknown, Err: err})
 		p.fail(ctx, st, err)
 	case verdict.State() == stet.Unknown:
-		r.park(ctx, st, class)
 		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Verdict: stet.Unknown})
 		p.add(func(rep *Report) { rep.Looked++; rep.Left++ })
 	default:
@@ -93,6 +103,11 @@ func (p *pass) carryOut(ctx context.Context, st stet.Status, class string, v ste
 		err = r.expire(ctx, st)
 	} else {
 		err = r.engine.Resolve(ctx, st.Record, class, v)
+	}
+	if errors.Is(err, stet.ErrUnknown) { // it may not run again, because of a step in doubt
+		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Verdict: stet.Unknown, Err: err})
+		p.add(func(rep *Report) { rep.Looked++; rep.Left++ })
+		return
 	}
 	if err != nil {
 		_ = r.audit(ctx, Entry{Stage: Failed, Status: st, Verdict: to, Err: err})
@@ -170,9 +185,9 @@ func (r *Reconciler) decide(ctx context.Context, st stet.Status, p stet.Policy) 
 		return v, fmt.Errorf("verify: the outcome's state is %v, neither completed nor failed", v.State())
 	case v.State() != stet.Unknown:
 		return v, nil
-	case p.Stale == stet.StaleTakeOver && st.Doubt != "": // it would only find the same doubt
+	case p.Stale == stet.StaleTakeOver && st.Doubt != "": // only a verdict can say whether that is to run again
 	case p.Stale == stet.StaleTakeOver:
-		return stet.ItDidNotHappen(), nil
+		return stet.MayRunAgain(), nil
 	case p.Stale == stet.StaleFail:
 		return stet.ItHappened(stet.Outcome{State: stet.Failed}), nil
 	}
@@ -185,17 +200,16 @@ func (r *Reconciler) event(ctx context.Context, st stet.Status, class string, er
 	r.engine.Observe(ctx, stet.Event{Kind: stet.EventResolved, ID: rec.ID, Class: class, State: stet.Unknown, Fence: rec.Fence, Attempt: rec.Attempt, Err: err})
 }
 
-// park makes a run unknown whose lease has run out, as a claim does, and tells the
-// engine's observer.
-func (r *Reconciler) park(ctx context.Context, st stet.Status, class string) {
+// park makes a run unknown whose lease has run out, as a claim does, tells the
+// engine's observer, and returns what has become of it.
+func (r *Reconciler) park(ctx context.Context, st stet.Status, class string) (stet.Status, error) {
 	rec := st.Record
-	if r.o.DryRun || rec.State != stet.Running {
-		return
-	}
 	req := stet.ClaimRequest{ID: rec.ID, Scope: rec.Scope, Fingerprint: rec.Fingerprint, Owner: stet.NewOwner(), Lease: stet.MinLease}
 	now, err := r.engine.Store().Claim(ctx, req)
 	switch {
-	case err != nil: // the store's sweep does it
+	case errors.Is(err, stet.ErrMismatch): // forgotten, and used for something else
+	case err != nil:
+		return st, fmt.Errorf("park: %w", err)
 	case now.State == stet.Running && now.Owner == req.Owner: // it was released this very moment
 		p, _ := r.engine.Policy(class)
 		if err := r.engine.Store().Release(context.WithoutCancel(ctx), now.Claim(), p.Retention); err != nil {
@@ -204,6 +218,7 @@ func (r *Reconciler) park(ctx context.Context, st stet.Status, class string) {
 	case now.State == stet.Unknown && now.Fence == rec.Fence:
 		r.engine.Observe(ctx, stet.Event{Kind: stet.EventParked, ID: rec.ID, Class: class, State: stet.Unknown, Fence: rec.Fence, Attempt: rec.Attempt})
 	}
+	return r.look(ctx, rec.ID)
 }
 
 // expire fails an operation that has waited too long: it takes it, as a worker

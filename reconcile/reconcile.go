@@ -11,18 +11,20 @@
 // A run is dead when its record is unknown, or running under a lease that has run
 // out. Any number of processes may reconcile one store at the same time: a verdict
 // is written under the fence of the record that it is about, so it is refused if
-// the record has changed since, and of two verdicts the first stands.
+// the record has changed since, and of two verdicts the first stands. A dead run is
+// parked before its verifier is asked, so what it may note down after all is refused.
 //
 // # What becomes of a record
 //
 //	the verifier                     the operation
 //	ItHappened                       settled with that outcome
 //	ItDidNotHappen                   accepted: handed to a worker again;
-//	                                 else retryable: the next retry runs it
+//	                                 else retryable: the next retry runs it. A step in doubt
+//	                                 runs again then, and one that was done does not
+//	MayRunAgain                      the same, unless a step is in doubt: left unknown
 //	CannotKnow                       the class's Policy.Verify is asked, if the record names
 //	                                 its operation (accepted ones do); then Policy.Stale decides:
-//	                                 StaleTakeOver is ItDidNotHappen, unless a step that must
-//	                                 not be repeated is in doubt, StaleFail settles it as
+//	                                 StaleTakeOver is MayRunAgain, StaleFail settles it as
 //	                                 failed with an empty result (504 over HTTP), and StalePark
 //	                                 leaves it unknown
 //	an error                         left as it is, and asked about again in the next pass

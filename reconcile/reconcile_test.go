@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -19,7 +20,12 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(rig.Main(m)) }
+func TestMain(m *testing.M) {
+	if os.Getenv(memberEnv) != "" {
+		os.Exit(be())
+	}
+	goleak.VerifyTestMain(rig.Main(m))
+}
 
 var ctx = context.Background()
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -54,6 +55,13 @@ type AsyncOptions struct {
 	// time; above it a stream ends after its first event, and the client comes
 	// back for the next. Default DefaultMaxStreams.
 	MaxStreams int
+	// AcceptTx, if set, is called in place of stet.AcceptTx, in the transaction of
+	// an acceptance, which Tx finds in its context: it calls that, and does what is
+	// to be committed with it. So a queue whose jobs are rows of the same database
+	// gets the job (the AcceptTx of stetwork/river does both). Its error undoes it
+	// all: nothing is accepted, and the request is answered with 503, or what an
+	// *stet.Error says. It needs the middleware of NewTx.
+	AcceptTx func(ctx context.Context, op stet.Op, w stet.Work) (stet.Status, error)
 }
 
 // Async answers requests with 202 whose operations are run later, by a worker
@@ -72,8 +80,8 @@ type Async struct {
 // problems are m's: Options.Skip, FailOpen, NotExecuted and those of stored headers
 // have no meaning here. Of Options.Optional it makes that a request without a key
 // is accepted under a new one, so that each retry is another operation. MaxWait
-// bounds every wait that a request prefers. With the m of NewTx an operation is accepted in the
-// transaction of whatever Accept's prepare writes.
+// bounds every wait that a request prefers. With the m of NewTx an operation is
+// accepted in the transaction of whatever Accept's prepare writes.
 //
 // Wrong options, and a store that keeps no work (see stet.WorkStore), are errors of
 // kind stet.ErrInvalid.
@@ -86,6 +94,9 @@ func NewAsync(m *Middleware, o AsyncOptions) (*Async, error) {
 	}
 	if m.transact != nil && m.acceptTx == nil {
 		return nil, invalid("NewAsync needs a store that keeps work in transactions, a stet.WorkTxStore; %T is none", m.engine.Store())
+	}
+	if m.acceptTx == nil && o.AcceptTx != nil {
+		return nil, invalid("AsyncOptions.AcceptTx is called in transactions, and this middleware has none; NewTx makes one that has")
 	}
 	u, err := url.Parse(o.StatusURL)
 	if err != nil || !strings.HasPrefix(u.Path, "/") || !strings.HasSuffix(o.StatusURL, "/") || (u.Scheme == "") != (u.Host == "") || u.RawQuery != "" || u.String() != o.StatusURL {
@@ -180,21 +191,26 @@ func (ac *acceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer c.close()
 	c.sent = buf.b
-	defer func() {
-		if c.refusal != nil {
-			c.refusal.free()
+	defer c.forget()
+	for range acceptRounds {
+		st, err := c.accept()
+		switch {
+		case errors.Is(err, errRefused):
+			c.refused()
+			return
+		case err != nil:
+			c.refuseAcceptance(err)
+			return
+		case c.answer(st):
+			return
 		}
-	}()
-	st, err := c.accept()
-	switch {
-	case errors.Is(err, errRefused):
-		c.refused()
-	case err != nil:
-		c.refuseAcceptance(err)
-	default:
-		c.answer(st)
 	}
+	c.refuse(errReleased)
 }
+
+// acceptRounds is how often a request is accepted again, because what it waited for
+// has had no effect.
+const acceptRounds = 4
 
 func (m *Middleware) refuseMethod(w http.ResponseWriter, allowed ...string) {
 	w.Header().Set("Allow", strings.Join(allowed, ", "))
@@ -205,20 +221,35 @@ func (m *Middleware) refuseMethod(w http.ResponseWriter, allowed ...string) {
 var (
 	errRefused = errors.New("stethttp: prepare has refused the request")
 	errStands  = errors.New("stethttp: the operation was accepted before")
+	// What the request has waited for was no accepted operation, and has had no
+	// effect: a retry is accepted.
+	errReleased = &stet.Error{Kind: stet.ErrInFlight, Execution: stet.NotExecuted}
 )
 
-// acceptFunc accepts the operation of what prepare writes in a transaction.
-type acceptFunc func(ctx context.Context, op stet.Op, prepare func(context.Context) (stet.Work, bool)) (stet.Status, error)
+// acceptFunc accepts the operation of what prepare writes in a transaction, with
+// stet.AcceptTx or what is given in its place.
+type acceptFunc func(ctx context.Context, op stet.Op, prepare func(context.Context) (stet.Work, bool),
+	accept func(context.Context, stet.Op, stet.Work) (stet.Status, error)) (stet.Status, error)
 
 // acceptIn is an acceptFunc with its transaction type tucked away.
 func acceptIn[T any](engine *stet.Engine, store stet.WorkTxStore[T]) acceptFunc {
-	return func(ctx context.Context, op stet.Op, prepare func(context.Context) (stet.Work, bool)) (st stet.Status, err error) {
+	return func(ctx context.Context, op stet.Op, prepare func(context.Context) (stet.Work, bool),
+		accept func(context.Context, stet.Op, stet.Work) (stet.Status, error)) (st stet.Status, err error) {
 		err = store.InTx(ctx, func(ctx context.Context, tx T) error {
-			work, ok := prepare(context.WithValue(ctx, txKey[T]{}, tx))
-			if !ok {
+			ctx = context.WithValue(ctx, txKey[T]{}, tx)
+			work, ok := prepare(ctx)
+			switch {
+			case !ok:
 				return errRefused
+			case accept == nil:
+				st, err = stet.AcceptTx(ctx, engine, store, tx, op, work)
+			default:
+				st, err = accept(ctx, op, work)
+				if _, own := errors.AsType[*stet.Error](err); err != nil && !own {
+					err = &stet.Error{Kind: stet.ErrStore, Execution: stet.NotExecuted, Cause: fmt.Errorf("AsyncOptions.AcceptTx: %w", err)}
+				}
 			}
-			if st, err = stet.AcceptTx(ctx, engine, store, tx, op, work); err == nil && !st.New {
+			if err == nil && !st.New {
 				return errStands // what prepare has written is undone
 			}
 			return err
@@ -242,7 +273,7 @@ func (c *acceptance) accept() (stet.Status, error) {
 		p, _ := c.m.engine.Policy(c.op.Class)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.RunTimeout)
 		defer cancel()
-		return c.m.acceptTx(ctx, c.op, c.work)
+		return c.m.acceptTx(ctx, c.op, c.work, c.a.o.AcceptTx)
 	}
 	work, ok := c.work(ctx)
 	if !ok {
@@ -254,6 +285,7 @@ func (c *acceptance) accept() (stet.Status, error) {
 // work makes the work of a request. If it refuses that, the refusal is kept for
 // when it is known that nothing stands under the key.
 func (c *acceptance) work(ctx context.Context) (w stet.Work, ok bool) {
+	c.forget() // what an earlier round has kept
 	rw := newCapture(c.w, c.r, maxHeld, true)
 	defer func() { // also when prepare panics
 		c.wrote = rw.status != 0
@@ -270,6 +302,14 @@ func (c *acceptance) work(ctx context.Context) (w stet.Work, ok bool) {
 	w, ok = prepare(rw, c.request(ctx))
 	w.Name = orDefault(w.Name, c.workName)
 	return w, ok
+}
+
+// forget frees the refusal that was kept.
+func (c *acceptance) forget() {
+	if c.refusal != nil {
+		c.refusal.free()
+		c.refusal = nil
+	}
 }
 
 // json is the prepare of operations whose payload is the body.
@@ -303,7 +343,9 @@ func (c *acceptance) refused() {
 	case st.Record.State != stet.None && st.Record.Fingerprint != c.op.Fingerprint:
 		c.refuse(&stet.Error{Kind: stet.ErrMismatch, Execution: stet.NotExecuted})
 	case st.Record.State != stet.None:
-		c.answer(st)
+		if !c.answer(st) {
+			c.refuse(errReleased)
+		}
 	default:
 		c.m.log().ErrorContext(c.r.Context(), "stethttp: prepare has refused a request without an answer; nothing was accepted",
 			slog.String("work", c.workName))
@@ -320,6 +362,9 @@ func (c *acceptance) refuseAcceptance(err error) {
 	case !ok || errors.Is(own.Kind, stet.ErrStore) && own.Execution != stet.NotExecuted:
 		c.m.log().ErrorContext(c.r.Context(), "stethttp: whether an operation was accepted is not known", slog.Any("error", err))
 		c.m.refuse(c.w, &acceptanceUnknown, "", retryAfter)
+	case errors.Is(own.Kind, stet.ErrStore):
+		c.m.log().ErrorContext(c.r.Context(), "stethttp: an operation could not be accepted", slog.Any("error", err))
+		c.refuse(err)
 	default:
 		c.refuse(err)
 	}
@@ -337,8 +382,9 @@ func (c *call) unreadable(st stet.Status, err error) {
 }
 
 // answer answers with where the operation stands, now or when the request has
-// waited for it.
-func (c *acceptance) answer(st stet.Status) {
+// waited for it. It is false if what it has waited for was something else that ran
+// under the key, and has had no effect: nothing stands then.
+func (c *acceptance) answer(st stet.Status) bool {
 	a := c.a
 	final := c.waits || a.o.AnswerOutcome
 	if !c.waits && !c.async && a.o.Wait > 0 {
@@ -349,7 +395,7 @@ func (c *acceptance) answer(st stet.Status) {
 		switch own, ok := errors.AsType[*stet.Error](err); {
 		case ok && errors.Is(own.Kind, stet.ErrDamaged):
 			c.unreadable(now, err)
-			return
+			return true
 		case err == nil && now.Record.State != stet.None:
 			now.New = st.New
 			st = now
@@ -358,16 +404,19 @@ func (c *acceptance) answer(st stet.Status) {
 	switch {
 	case !final || st.Record.State == stet.Accepted || st.Record.State == stet.Running:
 		c.accepted(st)
-	case st.Record.State == stet.Unknown:
-		c.m.refuse(c.w, &outcomeUnknown, "", c.m.resolvedAfter(c.op.Class))
+	case st.Record.State == stet.Unknown: // workers look after the dead runs of what was accepted
+		c.m.refuse(c.w, &outcomeUnknown, "", max(c.m.resolvedAfter(c.op.Class), c.a.retryAfter))
+	case !st.Record.State.Settled():
+		return false
 	default:
 		c.applied(true)
 		if problem := c.a.missing(st); problem != nil {
 			c.m.refuse(c.w, problem, "", 0)
-			return
+			break
 		}
 		c.sendStored(c.a.outcome(st), !st.New)
 	}
+	return true
 }
 
 // await waits for as long as the request prefers.
@@ -391,7 +440,7 @@ func (c *acceptance) accepted(st stet.Status) {
 	h.Set("Content-Type", jsonType)
 	h.Set("Cache-Control", noStore)
 	h.Set("Location", location)
-	c.a.askAgain(h, c.a.retryAfter)
+	askAgain(h, c.a.retryAfter)
 	if !st.New {
 		h[c.m.o.ReplayedHeader] = []string{"true"}
 	}
@@ -403,9 +452,4 @@ func (c *acceptance) accepted(st stet.Status) {
 	c.w.WriteHeader(http.StatusAccepted)
 	_, _ = c.w.Write(append(body, '\n')) // a client that has left hears nothing
 	fault.At(fault.ResponseAfter)
-}
-
-// askAgain says when to.
-func (a *Async) askAgain(h http.Header, after time.Duration) {
-	h.Set("Retry-After", strconv.FormatInt(int64((after+time.Second-1)/time.Second), 10))
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store/memory"
 	"github.com/stet-go/stet/store/sqlite"
 )
 
@@ -63,12 +64,17 @@ type bookings struct {
 
 func startBookings(t *testing.T) bookings {
 	t.Helper()
+	return startBookingsWith(t, func(bookings) stethttp.AsyncOptions { return stethttp.AsyncOptions{} })
+}
+
+func startBookingsWith(t *testing.T, options func(bookings) stethttp.AsyncOptions) bookings {
+	t.Helper()
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "orders.db"), sqlite.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	if _, err := store.DB().ExecContext(t.Context(), "CREATE TABLE orders (body TEXT)"); err != nil {
+	if _, err := store.DB().ExecContext(t.Context(), "CREATE TABLE orders (body TEXT); CREATE TABLE jobs (id TEXT)"); err != nil {
 		t.Fatal(err)
 	}
 	b := bookings{store: &lossy{Store: store}}
@@ -79,9 +85,11 @@ func startBookings(t *testing.T) bookings {
 	t.Cleanup(func() { _ = engine.Close() })
 	log := slog.New(slog.NewTextHandler(&lockedBuffer{}, nil))
 	m := stethttp.Must(stethttp.NewTx(engine, b.store, stethttp.Options{Scope: stethttp.SingleTenant, ErrorLog: log}))
-	srv := httptest.NewServer((&setup{async: &stethttp.AsyncOptions{}, prepare: booked}).accepting(m))
+	b.service = &service{t: t, store: b.store, engine: engine}
+	o := options(b)
+	srv := httptest.NewServer((&setup{async: &o, prepare: booked}).accepting(m))
 	t.Cleanup(srv.Close)
-	b.service = &service{t: t, store: b.store, engine: engine, url: srv.URL, client: srv.Client()}
+	b.url, b.client = srv.URL, srv.Client()
 	return b
 }
 
@@ -163,5 +171,66 @@ func TestWorkersAreWokenWhenAnAcceptanceIsCommitted(t *testing.T) {
 	case <-arrived:
 	default:
 		t.Error("the operation is accepted, and nobody was woken")
+	}
+}
+
+func (b bookings) wantJobs(n int) {
+	b.t.Helper()
+	var got int
+	if err := b.store.DB().QueryRowContext(b.t.Context(), "SELECT count(*) FROM jobs").Scan(&got); err != nil || got != n {
+		b.t.Errorf("%d jobs are enqueued (%v), want %d", got, err, n)
+	}
+}
+
+func TestJobIsEnqueuedWithItsAcceptanceOrNotAtAll(t *testing.T) {
+	var fails error
+	b := startBookingsWith(t, func(b bookings) stethttp.AsyncOptions {
+		return stethttp.AsyncOptions{AcceptTx: func(ctx context.Context, op stet.Op, w stet.Work) (stet.Status, error) {
+			tx := stethttp.Tx[*sql.Tx](ctx)
+			st, err := stet.AcceptTx(ctx, b.engine, b.store, tx, op, w)
+			if err != nil || !st.New {
+				return st, err
+			}
+			if w.Name != "orders.create" || op.Key != "k" {
+				t.Errorf("accepted is %+v of %+v", w, op)
+			}
+			_, err = tx.ExecContext(ctx, "INSERT INTO jobs (id) VALUES (?)", st.Record.ID.String())
+			return st, errors.Join(err, fails)
+		}}
+	})
+	for problem, err := range map[string]error{
+		"store-unavailable":  errors.New("the queue is full"),
+		"acceptance-unknown": &stet.Error{Kind: stet.ErrStore, Execution: stet.MayHaveExecuted},
+	} {
+		fails = err
+		wantProblem(t, b.order("k", `{"item":1}`), 503, problem)
+	}
+	fails = nil
+	b.store.lose(errors.New("the disk is full"), nil)
+	wantProblem(t, b.order("k", `{"item":1}`), 503, "acceptance-unknown")
+	b.store.lose(nil, nil)
+	b.wantOrders(0)
+	b.wantJobs(0)
+	b.wantNothingDue()
+	first := b.order("k", `{"item":1}`)
+	wantAccepted(t, first, false)
+	wantAccepted(t, b.order("k", `{"item":1}`), true)
+	b.wantOrders(1)
+	b.wantJobs(1)
+	b.run(stet.Completed, `{"order":7}`)
+}
+
+func TestAcceptTxNeedsTransactions(t *testing.T) {
+	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	m := stethttp.Must(stethttp.New(engine, stethttp.Options{Scope: stethttp.SingleTenant}))
+	_, err = stethttp.NewAsync(m, stethttp.AsyncOptions{StatusURL: "/", AcceptTx: func(context.Context, stet.Op, stet.Work) (stet.Status, error) {
+		return stet.Status{}, nil
+	}})
+	if !errors.Is(err, stet.ErrInvalid) || !strings.Contains(err.Error(), "NewTx") {
+		t.Errorf("%v", err)
 	}
 }

@@ -55,6 +55,19 @@ func (b bubble) order(header ...string) *httptest.ResponseRecorder {
 	return b.send("POST", "/orders", "{}", append(header, "Idempotency-Key", "k")...)
 }
 
+// beginOrder begins an order at once, under the key of a later one.
+func (b bubble) beginOrder(key string) *stet.Run {
+	b.t.Helper()
+	b.send("POST", "/orders", "{}", "Idempotency-Key", "twin")
+	run := b.take()
+	settle(b.t, run, stet.Completed, "{}")
+	run, err := b.engine.Begin(context.Background(), stet.Op{Scope: "single-tenant", Key: key, Fingerprint: run.Record().Fingerprint})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return run
+}
+
 // workAfter runs the next operation that is accepted, that much later.
 func (b bubble) workAfter(d time.Duration, result string) {
 	arrived := b.engine.Arrived()
@@ -95,6 +108,57 @@ func TestWaitingRequestGetsTheOutcome(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A synchronous run of the same key that has had no effect is no outcome.
+func TestWaitingRequestIsNotToldThatAReleasedRunSucceeded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(t, setup{async: &stethttp.AsyncOptions{}})
+		run := b.beginOrder("k")
+		go func() {
+			time.Sleep(2 * time.Second)
+			if err := run.Release(context.Background()); err != nil {
+				t.Error(err)
+			}
+		}()
+		b.workAfter(time.Second, `{"order":7}`) // once it is accepted
+		begun := time.Now()
+		w := b.order("Prefer", "wait=5")
+		if waited := time.Since(begun); w.Code != 200 || w.Body.String() != `{"order":7}` || waited < 3*time.Second || waited > 4*time.Second {
+			t.Errorf("after %v: %d %v %s", waited, w.Code, w.Header(), w.Body)
+		}
+		b.wantNothingDue()
+	})
+}
+
+func TestWaitingRequestIsToldWhenToAskAboutARunThatDied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(t, setup{async: &stethttp.AsyncOptions{RetryAfter: 3 * time.Second}})
+		arrived := b.engine.Arrived()
+		go func() {
+			<-arrived
+			if err := b.take().Park(context.Background()); err != nil {
+				t.Error(err)
+			}
+		}()
+		for range 2 {
+			if w := b.order("Prefer", "wait=5"); w.Code != 504 || w.Header().Get("Retry-After") != "3" {
+				t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
+			}
+		}
+		rec, err := b.store.Read(t.Context(), b.engine.ID("single-tenant", "k"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.engine.Resolve(t.Context(), rec, "", stet.ItDidNotHappen()); err != nil { // as a worker's verifier does
+			t.Fatal(err)
+		}
+		b.workAfter(time.Second, `{"order":7}`)
+		b.engine.Wake()
+		if w := b.order("Prefer", "wait=5"); w.Code != 200 || w.Body.String() != `{"order":7}` {
+			t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
+		}
+	})
 }
 
 func TestWaitIsBoundedAndThenTheAnswerIs202(t *testing.T) {
@@ -315,8 +379,8 @@ func TestUnknownIsToldAsSuch(t *testing.T) {
 	wantAccepted(t, s.order("k", "{}"), true) // parks it
 	r := s.order("k", "{}", "Prefer", "wait=9")
 	wantProblem(t, r, 504, "outcome-unknown")
-	if r.header.Get("Retry-After") != "" {
-		t.Error("Retry-After, although nobody is going to find it out")
+	if r.header.Get("Retry-After") != "1" { // workers look after dead runs
+		t.Errorf("Retry-After %q", r.header.Get("Retry-After"))
 	}
 	r = s.status(accepted, "Prefer", "wait=9")
 	d := r.told(t)

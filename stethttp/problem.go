@@ -124,13 +124,18 @@ func (m *Middleware) refuse(w http.ResponseWriter, c *condition, detail string, 
 	h.Set("Content-Type", problemType)
 	h.Set("Cache-Control", noStore)
 	if retryAfter > 0 {
-		h.Set("Retry-After", strconv.FormatInt(int64((retryAfter+time.Second-1)/time.Second), 10))
+		askAgain(h, retryAfter)
 	}
 	if c == &keyMissing {
 		h.Set("Link", "<"+m.o.ProblemBase+c.name+`>; rel="describedby"; type="text/html"`)
 	}
 	w.WriteHeader(c.status)
 	_, _ = w.Write(m.document(c, detail)) // a client that has left hears nothing
+}
+
+// askAgain says when to (RFC 9110, section 10.2.3), in whole seconds.
+func askAgain(h http.Header, after time.Duration) {
+	h.Set("Retry-After", strconv.FormatInt(int64((after+time.Second-1)/time.Second), 10))
 }
 
 // asResponse is the response that a problem is.

@@ -1,7 +1,6 @@
 package stethttp
 
 import (
-	"encoding/hex"
 	"errors"
 	"net/http"
 	"strings"
@@ -62,8 +61,8 @@ func (s *statusResource) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		m.refuse(w, problem, "", 0)
 		return
 	}
-	var ok bool
-	if c.id, ok = parseID(r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]); !ok {
+	var err error
+	if c.id, err = stet.ParseID(r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]); err != nil {
 		m.refuse(w, &operationNotFound, "", 0)
 		return
 	}
@@ -77,15 +76,6 @@ func (s *statusResource) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		c.get()
 	}
-}
-
-// parseID is strict: one resource has one URL.
-func parseID(text string) (id stet.ID, ok bool) {
-	b, err := hex.DecodeString(text)
-	if err != nil || len(b) != len(id) || strings.ToLower(text) != text {
-		return id, false
-	}
-	return stet.ID(b), true
 }
 
 // find looks the operation up, and waits for its end if the request prefers that.
@@ -130,7 +120,7 @@ func (c *lookup) tell(status int, st stet.Status) {
 	h.Set("Content-Type", jsonType)
 	h.Set("Cache-Control", noStore)
 	if after := c.a.nextLook(st); after > 0 {
-		c.a.askAgain(h, after)
+		askAgain(h, after)
 	}
 	c.w.WriteHeader(status)
 	_, _ = c.w.Write(c.a.statusOf(st)) // a client that has left hears nothing

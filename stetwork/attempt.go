@@ -126,9 +126,10 @@ func (a *attempt) perform(ctx context.Context) {
 	}
 	a.ctx, a.cancel = context.WithCancelCause(a.run.Context())
 	defer a.cancel(nil)
-	a.w.mu.Lock()
-	a.w.running[a] = struct{}{}
-	a.w.mu.Unlock()
+	if !a.begin() { // it was being taken when Shutdown ended the handlers' contexts
+		a.giveBack(ctx, 0, errStopped)
+		return
+	}
 	defer func() {
 		a.w.mu.Lock()
 		delete(a.w.running, a)
@@ -148,6 +149,18 @@ func (a *attempt) perform(ctx context.Context) {
 	if !done {
 		a.end(ctx, value, err)
 	}
+}
+
+// begin makes the handler's context known to Shutdown; false if that has ended
+// those of the others already.
+func (a *attempt) begin() bool {
+	a.w.mu.Lock()
+	defer a.w.mu.Unlock()
+	if a.w.hurry {
+		return false
+	}
+	a.w.running[a] = struct{}{}
+	return true
 }
 
 // call calls the handler. A panic is an error.

@@ -219,11 +219,37 @@ func TestOperationInDoubtIsNeverCalledFailed(t *testing.T) {
 		b.runs()
 		id := b.accept("ship", "a")
 		st := b.await(id, stet.Unknown)
-		// Somebody has it run again all the same, and its attempts are used up.
-		must(t, b.engine.Resolve(t.Context(), st.Record, "", stet.ItDidNotHappen()))
+		// Somebody has it run again past the engine, and its attempts are used up.
+		must(t, b.store.(stet.WorkStore).Return(t.Context(), st.Record.Claim(), 0))
 		time.Sleep(time.Hour)
 		if st := b.status(id); st.Record.State != stet.Unknown || st.Record.Attempt != 2 {
 			t.Fatalf("%v, attempt %d", st.Record.State, st.Record.Attempt)
+		}
+	})
+}
+
+func TestStepThatDidNotHappenRunsAgainOnceSomebodySaysSo(t *testing.T) {
+	inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
+		var reserved, charged atomic.Int32
+		must(t, stetwork.Handle(b.worker, "ship", func(ctx context.Context, _ parcel) (receipt, error) {
+			if _, err := stet.Step(ctx, "reserve", stet.StepOnce, func(context.Context) (int, error) { reserved.Add(1); return 0, nil }); err != nil {
+				return receipt{}, err
+			}
+			n, err := stet.Step(ctx, "charge", stet.StepOnce, func(context.Context) (int, error) {
+				if n := charged.Add(1); n > 1 {
+					return int(n), nil
+				}
+				return 0, errBroken
+			})
+			return receipt{n}, err
+		}))
+		b.runs()
+		id := b.accept("ship", "a")
+		st := b.await(id, stet.Unknown)
+		must(t, b.engine.Resolve(t.Context(), st.Record, "", stet.ItDidNotHappen()))
+		st = b.await(id, stet.Completed, stet.Failed, stet.Unknown)
+		if st.Record.State != stet.Completed || string(st.Outcome.Result) != `{"Number":2}` || reserved.Load() != 1 || charged.Load() != 2 {
+			t.Fatalf("%v with %s, reserved %d times, charged %d times", st.Record.State, st.Outcome.Result, reserved.Load(), charged.Load())
 		}
 	})
 }

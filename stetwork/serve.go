@@ -104,6 +104,7 @@ func (w *Worker) Shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	w.mu.Lock()
+	w.hurry = true
 	for a := range w.running {
 		a.cancel(errStopped)
 	}
@@ -237,7 +238,7 @@ func (w *Worker) handles(st stet.Status) bool {
 // it asked already.
 func (w *Worker) Verify(_ context.Context, st stet.Status) (stet.Verdict, error) {
 	if h, ok := w.handler(st.Name); ok && h.again && st.Doubt == "" {
-		return stet.ItDidNotHappen(), nil
+		return stet.MayRunAgain(), nil
 	}
 	return stet.CannotKnow(), nil
 }

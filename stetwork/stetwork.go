@@ -117,6 +117,7 @@ type Worker struct {
 	mu       sync.Mutex
 	handlers map[string]handler
 	running  map[*attempt]struct{}
+	hurry    bool // Shutdown has ended their contexts
 	stopped  bool
 	stopping chan struct{}  // closed by Shutdown
 	ended    chan struct{}  // closed when the last attempt has ended after that

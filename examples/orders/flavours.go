@@ -17,6 +17,7 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/stetmsg/amqp"
 	"github.com/stet-go/stet/stetwork"
 	"github.com/stet-go/stet/stetwork/broker"
@@ -99,8 +100,15 @@ func onRiver(ctx context.Context, o settings, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if s.queue, err = stetriver.New(insert, stetriver.Options{}); err != nil {
+	queue, err := stetriver.New(insert, stetriver.Options{})
+	if err != nil {
 		return err
+	}
+	s.queue = queue // for what its job has not brought to an end
+	s.accept = func(e *stet.Engine) func(context.Context, stet.Op, stet.Work) (stet.Status, error) {
+		return func(ctx context.Context, op stet.Op, w stet.Work) (stet.Status, error) {
+			return stetriver.AcceptTx(ctx, e, s.store, queue, stethttp.Tx[pgx.Tx](ctx), op, w)
+		}
 	}
 	s.carry = func(ctx context.Context, w *stetwork.Worker) error {
 		jobs := river.NewWorkers()

@@ -56,6 +56,9 @@ type shop[Tx any] struct {
 	// ends. Without them the store is the queue.
 	queue stetwork.Queue
 	carry func(ctx context.Context, w *stetwork.Worker) error
+	// accept, if the queue is in the same database, makes what accepts an order
+	// and puts it into the queue in one transaction.
+	accept func(e *stet.Engine) func(ctx context.Context, op stet.Op, w stet.Work) (stet.Status, error)
 }
 
 // serve accepts orders and works until ctx ends.
@@ -111,7 +114,11 @@ func (s *shop[Tx]) routes(engine *stet.Engine) (http.Handler, *stethttp.Async, e
 	if err != nil {
 		return nil, nil, err
 	}
-	async, err := stethttp.NewAsync(protected, stethttp.AsyncOptions{StatusURL: operations})
+	o := stethttp.AsyncOptions{StatusURL: operations}
+	if s.accept != nil {
+		o.AcceptTx = s.accept(engine)
+	}
+	async, err := stethttp.NewAsync(protected, o)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -137,11 +137,8 @@ func newStore(s stet.Store, o Options) (*store, error) {
 
 // Claim implements stet.Store.
 func (s *store) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
-	if rec, ok := s.lookUp(ctx, req.ID); ok {
-		if rec.Fingerprint != req.Fingerprint {
-			return rec, stet.ErrMismatch
-		}
-		return rec, nil
+	if rec, ok, err := s.settled(ctx, req); ok {
+		return rec, err
 	}
 	begun, expired := time.Now(), s.expired.Load()
 	rec, err := s.Store.Claim(ctx, req)
@@ -165,6 +162,14 @@ func (s *store) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
 		s.keep(rec, expired)
 	}
 	return rec, err
+}
+
+// settled answers a request whose operation is known to be settled.
+func (s *store) settled(ctx context.Context, req stet.ClaimRequest) (rec stet.Record, ok bool, err error) {
+	if rec, ok = s.lookUp(ctx, req.ID); ok && rec.Fingerprint != req.Fingerprint {
+		err = stet.ErrMismatch
+	}
+	return rec, ok, err
 }
 
 // lookUp returns the settled record of id if it is at hand. A caller that has
@@ -251,11 +256,8 @@ func errNoBrowser() error {
 // RunTx implements stet.TxStore.
 func (s *txStore[Tx]) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
 	fn func(ctx context.Context, tx Tx, rec stet.Record) (stet.Outcome, error)) (stet.Record, error) {
-	if rec, ok := s.lookUp(ctx, req.ID); ok {
-		if rec.Fingerprint != req.Fingerprint {
-			return rec, stet.ErrMismatch
-		}
-		return rec, nil
+	if rec, ok, err := s.settled(ctx, req); ok {
+		return rec, err
 	}
 	begun := time.Now()
 	rec, err := s.tx.RunTx(ctx, req, keep, fn)

@@ -30,11 +30,8 @@ type workTxStore[Tx any] struct {
 
 // Accept implements stet.WorkStore.
 func (w work) Accept(ctx context.Context, req stet.ClaimRequest, what []byte, after time.Duration) (stet.Record, error) {
-	if rec, ok := w.cache.lookUp(ctx, req.ID); ok {
-		if rec.Fingerprint != req.Fingerprint {
-			return rec, stet.ErrMismatch
-		}
-		return rec, nil
+	if rec, ok, err := w.cache.settled(ctx, req); ok {
+		return rec, err
 	}
 	expired := w.cache.expired.Load()
 	rec, err := w.under.Accept(ctx, req, what, after)
@@ -71,6 +68,11 @@ func (w work) Cancel(ctx context.Context, c stet.Claim, out stet.Outcome, keep s
 // Save implements stet.WorkStore.
 func (w work) Save(ctx context.Context, c stet.Claim, notes []byte) error {
 	return w.under.Save(ctx, c, notes)
+}
+
+// Strike implements stet.WorkStore.
+func (w work) Strike(ctx context.Context, c stet.Claim, notes []byte) error {
+	return w.under.Strike(ctx, c, notes)
 }
 
 // Look implements stet.WorkStore.

@@ -3,7 +3,6 @@ package memory
 import (
 	"bytes"
 	"context"
-	"encoding/hex"
 	"fmt"
 	"slices"
 
@@ -55,11 +54,14 @@ func byID(rec stet.Record, id stet.ID) int { return bytes.Compare(rec.ID[:], id[
 
 // cursor is the ID after which a page begins; nil for the first.
 func cursor(after string) ([]byte, error) {
-	id, err := hex.DecodeString(after)
-	if err != nil || len(id) != len(stet.ID{}) && after != "" {
+	if after == "" {
+		return nil, nil
+	}
+	id, err := stet.ParseID(after)
+	if err != nil {
 		return nil, fmt.Errorf("memory: %w: Query.After is no Page.Next of this store", stet.ErrInvalid)
 	}
-	return id, nil
+	return id[:], nil
 }
 
 // Expire implements stet.Browser.

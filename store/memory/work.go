@@ -153,13 +153,23 @@ func (s *Store) Cancel(ctx context.Context, c stet.Claim, out stet.Outcome, keep
 
 // Save implements stet.WorkStore.
 func (s *Store) Save(ctx context.Context, c stet.Claim, notes []byte) error {
+	return s.save(ctx, c, notes, stet.Running)
+}
+
+// Strike implements stet.WorkStore.
+func (s *Store) Strike(ctx context.Context, c stet.Claim, notes []byte) error {
+	return s.save(ctx, c, notes, stet.Unknown)
+}
+
+// save is Save for a record in that state.
+func (s *Store) save(ctx context.Context, c stet.Claim, notes []byte, in stet.State) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.current(c.ID, s.now())
-	if e == nil || e.fence != c.Fence || e.state != stet.Running {
+	if e == nil || e.fence != c.Fence || e.state != in {
 		return stet.ErrFenced
 	}
 	w := e.works()
@@ -225,7 +235,9 @@ func (s *Store) Due(ctx context.Context, what stet.Due, limit int, again time.Du
 			continue // it has waited for something else since
 		}
 		s.wait(e, what, after(now, again))
-		recs = append(recs, s.whole(e, now))
+		rec := s.record(e, now)
+		rec.Work = e.work.what
+		recs = append(recs, rec)
 	}
 	return recs, nil
 }

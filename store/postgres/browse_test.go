@@ -88,7 +88,7 @@ func TestStatementsUseTheirIndexes(t *testing.T) {
 		{"records_open", s.sql.browseOpen, 7}, {"records_due", s.sql.sweep, 1},
 		{"records_pkey", s.sql.reaccept, 7}, {"records_pkey", s.sql.take, 3}, {"records_pkey", s.sql.look, 1},
 		{"records_pkey", s.sql.giveBack, 3}, {"records_pkey", s.sql.giveBackFree, 3}, {"records_pkey", s.sql.cancel, 7},
-		{"records_pkey", s.sql.cancelRun, 2}, {"records_pkey", s.sql.takeFree, 3}, {"records_pkey", s.sql.relayedFree, 3}, {"records_pkey", s.sql.save, 3}, {"records_pkey", s.sql.relayed, 3},
+		{"records_pkey", s.sql.cancelRun, 2}, {"records_pkey", s.sql.takeFree, 3}, {"records_pkey", s.sql.relayedFree, 3}, {"records_pkey", s.sql.save, 3}, {"records_pkey", s.sql.strike, 3}, {"records_pkey", s.sql.relayed, 3},
 		{"records_run", s.sql.dueRun, 2}, {"records_relay", s.sql.dueRelay, 2},
 	} {
 		if _, err := conn.Conn().Prepare(t.Context(), c.statement.name, c.statement.sql); err != nil {

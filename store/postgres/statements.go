@@ -18,10 +18,10 @@ type statements struct {
 	insertOne, endFree, endOne, regrant *statement // for one at a time
 	park, watch, sweep                  *statement
 	browse, browseOpen, expire          *statement // of operators
-	finish, commit                      *statement // of transactions, on connections of the service's
+	finish, finishClaim, commit         *statement // of transactions, on connections of the service's
 
 	accept, acceptOne, reaccept, take, look, giveBack, giveBackFree *statement // of accepted operations
-	cancel, cancelRun, save, dueRun, dueRelay, relayed              *statement
+	cancel, cancelRun, save, strike, dueRun, dueRelay, relayed      *statement
 	takeFree, relayedFree                                           *statement
 
 	enter, load, rival, commitNew, commitOld string // of transactions; for pgx
@@ -165,6 +165,7 @@ func newStatements(n names) statements {
 	ending := []uint32{oidBytesA, oidInt64A, oidInt16A, oidBoolA, oidBytesA, oidSpanA, oidSpanA, oidSpanA, oidBytesA}
 	filter := []uint32{oidInt64, oidInt64, oidInt16A, oidBytes, oidInterval, oidInterval}
 	due := func(column string) string { return strings.ReplaceAll(sqlDue, "{due}", column) }
+	save := func(state string) string { return strings.ReplaceAll(sqlSave, "{state}", state) }
 	return statements{
 		insert:    make("insert", sqlInsert, oidBytesA, oidBytesA, oidBytesA, oidBytesA, oidSpanA),
 		end:       make("end", sqlEnd, ending...),
@@ -192,7 +193,8 @@ func newStatements(n names) statements {
 		giveBackFree: make("give_back_free", sqlGiveBackFree, oidBytes, oidInt64, oidInt64),
 		cancel:       make("cancel", sqlCancel, oidBytes, oidInt64, oidBool, oidBytes, oidInterval, oidInterval, oidInterval),
 		cancelRun:    make("cancel_run", sqlCancelRun, oidBytes, oidInt64),
-		save:         make("save", sqlSave, oidBytes, oidInt64, oidBytes),
+		save:         make("save", save("1"), oidBytes, oidInt64, oidBytes),
+		strike:       make("strike", save("5"), oidBytes, oidInt64, oidBytes),
 		dueRun:       make("due_run", due("run_due"), oidInt64, oidInt64),
 		dueRelay:     make("due_relay", due("relay_due"), oidInt64, oidInt64),
 		relayed:      make("relayed", sqlRelayed, oidBytes, oidInt64, oidInt64),
@@ -201,6 +203,8 @@ func newStatements(n names) statements {
 		// Stores with other tables may use the same connections.
 		finish: make(fmt.Sprintf("finish_%016x", hash64("finish", n.schema, n.table)), sqlCommitNew, oidBytes, oidBytes, oidBytes, oidBytes, oidInt64,
 			oidInt32, oidInt16, oidBool, oidBytes, oidTime, oidInt64, oidInt64, oidInt64, oidInt64, oidBytes),
+		finishClaim: make(fmt.Sprintf("finish_claim_%016x", hash64("finish", n.schema, n.table)), sqlFinish, oidBytes, oidInt64, oidInt16, oidBool, oidBytes,
+			oidInt64, oidInt64, oidInt64, oidBytes),
 		commit: make("commit", "commit"),
 
 		enter:     fill(sqlEnter),
@@ -212,7 +216,7 @@ func newStatements(n names) statements {
 
 		acceptTx:   fill(sqlAcceptTx),
 		reacceptTx: fill(sqlReaccept),
-		saveTx:     fill(sqlSave),
+		saveTx:     fill(save("1")),
 
 		enterGroup:  fill(sqlEnterGroup),
 		finishGroup: fill(sqlFinishGroup),

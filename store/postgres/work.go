@@ -238,13 +238,24 @@ func (s *Store) Cancel(ctx context.Context, c stet.Claim, out stet.Outcome, keep
 
 // Save implements stet.WorkStore.
 func (s *Store) Save(ctx context.Context, c stet.Claim, notes []byte) error {
+	return s.put(ctx, s.works, s.sql.save, c, notes)
+}
+
+// Strike implements stet.WorkStore. It waits for a transaction that is about to
+// settle the record (SettleTx).
+func (s *Store) Strike(ctx context.Context, c stet.Claim, notes []byte) error {
+	return s.put(ctx, s.slow, s.sql.strike, c, notes)
+}
+
+// put executes a statement that writes notes.
+func (s *Store) put(ctx context.Context, lane chan struct{}, st *statement, c stet.Claim, notes []byte) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	saved := false
-	err := s.alone(ctx, s.works, func() []call {
+	err := s.alone(ctx, lane, func() []call {
 		saved = false
-		save := claimCall(s.sql.save, c)
+		save := claimCall(st, c)
 		save.params.raw(notes)
 		save.row = func([][]byte) error { saved = true; return nil }
 		return []call{save}

@@ -92,10 +92,11 @@ UPDATE {records} r SET cancel_at = coalesce(r.cancel_at, statement_timestamp())
 WHERE r.id = $1::bytea AND r.fence = $2::bigint AND r.state = 1 AND r.work IS NOT NULL
 RETURNING ` + kept
 
-// sqlSave compares versions, which are the first eight bytes.
+// sqlSave compares versions, which are the first eight bytes, of a record that is in
+// a {state}.
 const sqlSave = `
 UPDATE {records} r SET notes = CASE WHEN r.notes IS NULL OR substr(r.notes, 1, 8) < substr($3::bytea, 1, 8) THEN $3::bytea ELSE r.notes END
-WHERE r.id = $1::bytea AND r.fence = $2::bigint AND r.state = 1 AND (r.notes IS NULL OR substr(r.notes, 1, 8) <= substr($3::bytea, 1, 8))
+WHERE r.id = $1::bytea AND r.fence = $2::bigint AND r.state = {state} AND (r.notes IS NULL OR substr(r.notes, 1, 8) <= substr($3::bytea, 1, 8))
 RETURNING true`
 
 const sqlRelayed = `

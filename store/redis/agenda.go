@@ -230,8 +230,9 @@ func (s *Store) hand(ctx context.Context, what stet.Due, some []candidate, again
 			if err != nil {
 				return err
 			}
+			rec.Cancelling = false // which is not for queues
 			all[i], handed[i] = rec, true
-			size.Add(int64(len(rec.Result) + len(rec.Work) + len(rec.Notes)))
+			size.Add(int64(len(rec.Result) + len(rec.Work)))
 		}
 		return nil
 	})

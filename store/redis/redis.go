@@ -75,8 +75,11 @@ type Options struct {
 	// later call finds enough. It costs two round trips of a connection's own,
 	// and makes it less likely, but not impossible, that a failover loses
 	// anything: Redis may promote a replica that has acknowledged nothing.
-	// Releases and heartbeats do not wait, as losing one is safe. The client
-	// must be a Pipeliner. Default 0: replicas are not waited for.
+	// So do Accept, also when it finds the operation accepted or running, Take,
+	// Save and Strike. Releases, heartbeats, Return, Relayed and a Cancel that only
+	// marks a run do not wait, as losing one is safe. The client must be a
+	// Pipeliner, and of a cluster those of its servers. Default 0: replicas are
+	// not waited for.
 	Replicas int
 	// ReplicaTimeout is how long one call waits for them, at most 10 s. The
 	// client's own timeout for reading should be longer. A call whose context

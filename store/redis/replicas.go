@@ -117,7 +117,9 @@ func (s *Store) pipeline(ctx context.Context, key string, sc script, args []stri
 			}
 			for _, reply := range got {
 				if e, ok := reply.(ReplyError); ok {
-					client, asking = s.redirected(ctx, e)
+					if client, asking, err = s.redirected(ctx, e); err != nil {
+						return err
+					}
 					return e
 				}
 			}
@@ -134,16 +136,22 @@ func (s *Store) pipeline(ctx context.Context, key string, sc script, args []stri
 
 // redirected returns a client of the server that an error names, or the store's,
 // and what is to be said to it before a command.
-func (s *Store) redirected(ctx context.Context, e ReplyError) (to Pipeliner, before [][]string) {
-	if code(e) == "ASK" || code(e) == "MOVED" {
-		servers, err := s.servers(ctx)
-		named := string(e[strings.LastIndexByte(string(e), ' ')+1:])
-		if to, ok := servers[named].(Pipeliner); ok && err == nil {
-			if code(e) == "ASK" {
-				before = [][]string{{"ASKING"}}
-			}
-			return to, before
-		}
+func (s *Store) redirected(ctx context.Context, e ReplyError) (to Pipeliner, before [][]string, err error) {
+	to = s.client.(Pipeliner)
+	if code(e) != "ASK" && code(e) != "MOVED" {
+		return to, nil, nil
 	}
-	return s.client.(Pipeliner), nil
+	servers, _ := s.servers(ctx)
+	named := servers[string(e[strings.LastIndexByte(string(e), ' ')+1:])]
+	if named == nil {
+		return to, nil, nil // which follows by itself, as far as it can
+	}
+	to, ok := named.(Pipeliner)
+	if !ok {
+		return nil, nil, fmt.Errorf("the clients of the cluster's servers must be Pipeliners, like the store's own; a %T is not", named)
+	}
+	if code(e) == "ASK" {
+		before = [][]string{{"ASKING"}}
+	}
+	return to, before, nil
 }

@@ -164,6 +164,63 @@ func TestEveryCallThatNeedsReplicasWaitsForThem(t *testing.T) {
 	})
 }
 
+func TestEveryCallAboutWorkThatNeedsReplicasWaitsForThem(t *testing.T) {
+	eachReplicated(t, func(t *testing.T, p pair, s *redis.Store) {
+		ctx := t.Context()
+		accept := func(req stet.ClaimRequest) error { _, err := s.Accept(ctx, req, []byte("work"), 0); return err }
+		take := func(req stet.ClaimRequest) (stet.Record, error) {
+			return s.Take(ctx, req.ID, stet.NewOwner(), time.Minute)
+		}
+		waits, runs, dead, sent := request("waits"), request("runs"), request("dead"), request("sent")
+		for _, req := range []stet.ClaimRequest{waits, runs, dead} {
+			if err := accept(req); err != nil {
+				t.Fatal(err)
+			}
+		}
+		running, err := take(runs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		unknown, err := s.Take(ctx, dead.ID, stet.NewOwner(), time.Microsecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, "the dead run is parked", func() bool {
+			rec, err := take(dead)
+			return err == nil && rec.State == stet.Unknown
+		})
+		outcome := completed("x")
+		outcome.Outbox = []byte("messages")
+		relayed := mustClaim(t, s, sent).Claim()
+		if err := s.Settle(ctx, relayed, outcome, keep); err != nil {
+			t.Fatal(err)
+		}
+
+		p.pause(t)
+		for what, req := range map[string]stet.ClaimRequest{"Accept": request("new"), "Accept of what waits": waits, "Accept of what runs": runs} {
+			for range 2 { // by the same, and the second has nothing to change
+				lacking(t, what, accept(req))
+			}
+			req.Owner = stet.NewOwner() // which has not accepted it
+			lacking(t, what+" by another", accept(req))
+		}
+		lacking(t, "Save", s.Save(ctx, running.Claim(), []byte("\x00\x00\x00\x00\x00\x00\x00\x01noted")))
+		lacking(t, "Strike", s.Strike(ctx, unknown.Claim(), []byte("\x00\x00\x00\x00\x00\x00\x00\x01struck")))
+		if rec, err := s.Cancel(ctx, running.Claim(), stet.Outcome{State: stet.Failed}, keep); err != nil || !rec.Cancelling {
+			t.Errorf("Cancel of what runs, without the replica: %+v, %v", rec, err)
+		}
+		if err := s.Return(ctx, running.Claim(), 0); err != nil {
+			t.Errorf("Return without the replica: %v", err)
+		}
+		if err := s.Relayed(ctx, relayed, keep); err != nil {
+			t.Errorf("Relayed without the replica: %v", err)
+		}
+		_, err = take(waits)
+		lacking(t, "Take", err)
+		p.resume(t)
+	})
+}
+
 // WAIT waits for the writes of its connection, and Redis promises nothing of a
 // connection that has made none.
 func TestRepeatedCallsHaveAWriteToWaitFor(t *testing.T) {
@@ -393,16 +450,18 @@ func (a asked) Servers(context.Context) (map[string]redis.Client, error) {
 	return map[string]redis.Client{"b": b}, nil
 }
 
+// fit answers what is asked of a server that is fit.
+func fit(args []string) (any, error) {
+	if args[0] == "INFO" {
+		return "redis_version:7.0.15\r\nrole:master\r\nmaxmemory_policy:noeviction\r\ncluster_enabled:1\r\naof_enabled:1\r\nconnected_slaves:0\r\n", nil
+	}
+	return int64(1), nil
+}
+
 func TestSlotOnTheMoveIsFollowedToTheReplicasOfItsNewServer(t *testing.T) {
-	const fit = "redis_version:7.0.15\r\nrole:master\r\nmaxmemory_policy:noeviction\r\ncluster_enabled:1\r\naof_enabled:1\r\nconnected_slaves:0\r\n"
 	log := new(journal)
 	c := asked{
-		member: member{func(args []string) (any, error) {
-			if args[0] == "INFO" {
-				return fit, nil
-			}
-			return int64(1), nil
-		}},
+		member:   member{fit},
 		pipeline: func([][]string) []any { return []any{redis.ReplyError("ASK 1 b"), int64(0)} },
 	}
 	s := open(t, c, redis.Options{Replicas: 1, Logger: slog.New(slog.NewTextHandler(log, nil))})
@@ -410,4 +469,28 @@ func TestSlotOnTheMoveIsFollowedToTheReplicasOfItsNewServer(t *testing.T) {
 	if !strings.Contains(log.String(), "fewer replicas") {
 		t.Errorf("a server without replicas is worth a warning; the log says:\n%s", log)
 	}
+}
+
+// plain is a client that is no Pipeliner.
+type plain struct{ redis.Client }
+
+// mixed is a cluster some of whose servers' clients are no Pipeliners.
+type mixed struct{ asked }
+
+func (m mixed) Servers(ctx context.Context) (map[string]redis.Client, error) {
+	servers, err := m.asked.Servers(ctx)
+	for name, c := range servers {
+		servers[name] = plain{c}
+	}
+	return servers, err
+}
+
+func TestClusterWhoseServersCannotBeWaitedForIsToldSo(t *testing.T) {
+	c := mixed{asked{
+		member:   member{fit},
+		pipeline: func([][]string) []any { return []any{redis.ReplyError("ASK 1 b"), int64(0)} },
+	}}
+	s := open(t, c, redis.Options{Replicas: 1, Logger: quiet})
+	err := s.Settle(t.Context(), stet.Claim{Fence: 1}, completed("x"), keep)
+	mustContain(t, err, "must be Pipeliners")
 }

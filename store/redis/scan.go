@@ -119,9 +119,8 @@ func (s *Store) scanOnce(ctx context.Context, c Client, pattern string, count in
 	}
 	for _, n := range names {
 		name, _ := n.(string)
-		var id stet.ID
 		_, digits, _ := strings.Cut(name, "}:op:")
-		if b, err := hex.DecodeString(digits); err == nil && copy(id[:], b) == len(id) && s.keys(id).record == name {
+		if id, err := stet.ParseID(digits); err == nil && s.keys(id).record == name {
 			ids = append(ids, id)
 		}
 	}

@@ -103,11 +103,21 @@ func (s *Store) Cancel(ctx context.Context, c stet.Claim, out stet.Outcome, keep
 
 // Save implements stet.WorkStore.
 func (s *Store) Save(ctx context.Context, c stet.Claim, notes []byte) error {
+	return s.put(ctx, "save", c, notes, stet.Running)
+}
+
+// Strike implements stet.WorkStore.
+func (s *Store) Strike(ctx context.Context, c stet.Claim, notes []byte) error {
+	return s.put(ctx, "strike", c, notes, stet.Unknown)
+}
+
+// put is Save for a record in that state.
+func (s *Store) put(ctx context.Context, step string, c stet.Claim, notes []byte, in stet.State) error {
 	k := s.keys(c.ID)
-	if _, err := s.write(ctx, "save", saveScript, []string{k.record, k.result}, fence(c.Fence), string(notes)); err != nil {
+	if _, err := s.write(ctx, step, saveScript, []string{k.record, k.result}, fence(c.Fence), string(notes), string([]byte{byte(in)})); err != nil {
 		return err
 	}
-	return s.replicated(ctx, "save", c, stet.Running)
+	return s.replicated(ctx, step, c, in)
 }
 
 // Look implements stet.WorkStore.

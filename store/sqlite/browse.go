@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql/driver"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -31,11 +30,11 @@ func (s *Store) Browse(ctx context.Context, q stet.Query) (stet.Page, error) {
 	}
 	after := least[:]
 	if q.After != "" {
-		id, err := hex.DecodeString(q.After)
-		if err != nil || len(id) != len(least) {
+		id, err := stet.ParseID(q.After)
+		if err != nil {
 			return stet.Page{}, fmt.Errorf("sqlite: %w: Query.After is no Page.Next of this store", stet.ErrInvalid)
 		}
-		after = id
+		after = id[:]
 	}
 	query := qBrowse
 	if slices.Equal(q.States, []stet.State{stet.Unknown}) {

@@ -93,7 +93,7 @@ var sqlText = [queries]string{
 	qCancel: `UPDATE stet_records SET state = 3, gone = ?, result = ?, settled = ?, expires = ?, forget = ?, due = ?,
 		run_due = NULL, work = NULL, notes = NULL, cancelling = NULL WHERE fence = ? AND id = ? AND state = 6`,
 	qCancelRun: `UPDATE stet_records SET cancelling = 1 WHERE fence = ? AND id = ? AND state = 1 AND work IS NOT NULL`,
-	qSave: `UPDATE stet_records SET notes = ? WHERE fence = ? AND id = ? AND state = 1
+	qSave: `UPDATE stet_records SET notes = ? WHERE fence = ? AND id = ? AND state = ?
 		AND coalesce(substr(notes, 1, 8), x'') < ?`,
 
 	qWaits:      `SELECT EXISTS (SELECT 1 FROM stet_records WHERE run_due <= ?), EXISTS (SELECT 1 FROM stet_records WHERE relay_due <= ?)`,

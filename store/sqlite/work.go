@@ -145,12 +145,17 @@ func version(notes []byte) []byte { return notes[:min(versionSize, len(notes))] 
 
 // Save implements stet.WorkStore.
 func (s *Store) Save(ctx context.Context, c stet.Claim, notes []byte) error {
-	return s.write(ctx, func(b *batch) error { return save(b, c, notes) })
+	return s.write(ctx, func(b *batch) error { return save(b, c, notes, stet.Running) })
 }
 
-// save is the body of Save, in a write transaction.
-func save(s session, c stet.Claim, notes []byte) error {
-	n, err := s.exec(qSave, some(notes), c.Fence, c.ID[:], some(version(notes)))
+// Strike implements stet.WorkStore.
+func (s *Store) Strike(ctx context.Context, c stet.Claim, notes []byte) error {
+	return s.write(ctx, func(b *batch) error { return save(b, c, notes, stet.Unknown) })
+}
+
+// save is the body of Save for a record in that state, in a write transaction.
+func save(s session, c stet.Claim, notes []byte, in stet.State) error {
+	n, err := s.exec(qSave, some(notes), c.Fence, c.ID[:], int64(in), some(version(notes)))
 	if err != nil || n == 1 {
 		return err
 	}
@@ -158,7 +163,7 @@ func save(s session, c stet.Claim, notes []byte) error {
 	if err != nil {
 		return err
 	}
-	if r == nil || r.Fence != c.Fence || r.State != stet.Running || !bytes.Equal(version(notes), version(r.Notes)) {
+	if r == nil || r.Fence != c.Fence || r.State != in || !bytes.Equal(version(notes), version(r.Notes)) {
 		return stet.ErrFenced
 	}
 	return nil // the reply to the first time was lost

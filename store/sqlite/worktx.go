@@ -58,7 +58,7 @@ func (s *Store) AcceptTx(ctx context.Context, tx *sql.Tx, req stet.ClaimRequest,
 // SaveTx implements stet.WorkTxStore, in a transaction that is begun as for
 // SettleTx.
 func (s *Store) SaveTx(ctx context.Context, tx *sql.Tx, c stet.Claim, notes []byte) error {
-	err := save(txSession{ctx: ctx, tx: tx}, c, notes)
+	err := save(txSession{ctx: ctx, tx: tx}, c, notes, stet.Running)
 	if err == nil || errors.Is(err, stet.ErrFenced) {
 		return err
 	}

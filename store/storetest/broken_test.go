@@ -110,12 +110,17 @@ var brokenWork = []struct{ bug, claim string }{
 	{"returns without the fence check", "a stale fence can write nothing about work"},
 	{"cancels without the fence check", "a stale fence can write nothing about work"},
 	{"saves without the fence check", "a stale fence can write nothing about work"},
+	{"strikes without the fence check", "a stale fence can write nothing about work"},
 	{"relays without the fence check", "a stale fence can write nothing about work"},
 	{"ignores ended contexts", "a call about work whose context has ended does nothing"},
 	{"cancels what runs", "a cancellation in each state does what the state machine says"},
 	{"keeps what was cancelled for ever", "a cancelled operation has an outcome like any other"},
 	{"cancels in two steps", "of a cancellation and a take exactly one comes through"},
 	{"saves notes of what is unknown", "notes are saved in each state that the contract names"},
+	{"saves notes of what is unknown", "what was struck stays so for the next attempt, and its own run cannot undo it"},
+	{"strikes notes of what runs", "notes are struck of what is unknown, and of nothing else"},
+	{"strikes nothing", "what was struck stays so for the next attempt, and its own run cannot undo it"},
+	{"strikes nothing", "a step in doubt that did not happen runs again, once"},
 	{"saves whatever comes last", "notes are only replaced by a greater version"},
 	{"drops notes with the run", "notes outlive the run, and end with the outcome"},
 	{"cuts work at NUL", "work, notes and messages come back byte for byte"},
@@ -124,6 +129,7 @@ var brokenWork = []struct{ bug, claim string }{
 	{"hands out the newest first", "what waits longest is due first"},
 	{"hands out all at once", "due work is handed out in bounded numbers, all of it in the end"},
 	{"hands out work once", "what was handed out and not taken is due again"},
+	{"hands out notes", "what was handed out and not taken is due again"},
 	{"hands out in two steps", "no two callers are handed the same work within its time"},
 	{"leaves taken work in its queue", "a place in the queue ends with the take"},
 	{"sends nothing", "messages are durable with the outcome, and due at once"},
@@ -206,7 +212,7 @@ func TestRandomHistoriesFindBugs(t *testing.T) {
 func TestRandomHistoriesOfWorkFindBugs(t *testing.T) {
 	findByChance(t, "random histories of work agree with the model",
 		"accepts what is unknown", "takes what was never accepted", "returns without the fence check", "saves whatever comes last",
-		"leaves taken work in its queue", "hands out work once", "writes messages again", "forgets what has messages")
+		"strikes notes of what runs", "saves notes of what is unknown", "leaves taken work in its queue", "hands out work once", "writes messages again", "forgets what has messages")
 }
 
 func findByChance(t *testing.T, claim string, bugs ...string) {

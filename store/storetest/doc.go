@@ -20,9 +20,9 @@
 // printed when it fails; random histories of calls, compared after every call
 // with a small model and shrunk when they differ; races; and the real engine
 // over the store while calls fail before or after they took effect. What only
-// some stores can do (stet.Watcher, stet.Sweeper) is found by type assertion
-// and tested when there; stet.TxStore is tested by RunTx. No option turns a
-// rule off.
+// some stores can do (stet.Watcher, stet.Sweeper, stet.Browser, stet.WorkStore) is
+// found by type assertion and tested when there; stet.TxStore and stet.WorkTxStore
+// are tested by RunTx. No option turns a rule off.
 //
 // Faulty is the wrapper that makes calls fail. Services use it to test how they
 // behave when their store does.

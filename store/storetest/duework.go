@@ -84,8 +84,10 @@ func dueIsBounded(f *fixture) {
 }
 
 func dueAgain(f *fixture) {
-	req := f.request(0)
-	f.accepts(req, 0)
+	req, run := f.taken(f.long)
+	f.save(run.Claim(), version(1, "noted"))
+	f.cancel(run.Claim(), failed("cancelled"))
+	f.giveBack(run.Claim(), 0)
 	for i := range 3 {
 		was := f.look(req.ID)
 		recs, err := f.works().Due(f.ctx, stet.DueRun, 100, f.unit)
@@ -94,6 +96,9 @@ func dueAgain(f *fixture) {
 		}
 		if d := diff(was, recs[0]); d != "" || !bytes.Equal(recs[0].Work, was.Work) {
 			f.Errorf("round %d: Due returned another record than there is: %s", i+1, d)
+		}
+		if recs[0].Notes != nil || recs[0].Cancelling {
+			f.Errorf("round %d: Due returned the notes %s, and Cancelling %v; want neither", i+1, brief(recs[0].Notes), recs[0].Cancelling)
 		}
 		f.untouched("Due", was)
 		if again, err := f.works().Due(f.ctx, stet.DueRun, 100, f.unit); f.h.Advance != nil && (err != nil || len(again) != 0) {

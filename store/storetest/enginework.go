@@ -14,6 +14,8 @@ import (
 var engineWorkChecks = []check{
 	{"one lost request or reply about work is not noticed", "networks lose both; the engine repeats the call, and the store must know it again.",
 		oneFaultAboutWork},
+	{"a step in doubt that did not happen runs again, once", "once somebody has found that out, the operation is to come to an end, and what was done stays done.",
+		stepInDoubt},
 	{"what is due comes again when the answer was lost", "whatever was handed to nobody must not be lost.",
 		dueOutage},
 	{"without an answer to a take nothing is executed, and the work comes back", "no durable claim, no execution; and a take that nobody heard of must not lock the work away.",
@@ -125,6 +127,61 @@ func (s *service) life(e *stet.Engine) error {
 	return e.Relayed(ctx, parcels[0])
 }
 
+func stepInDoubt(f *fixture) {
+	for _, method := range []string{"Strike", "Release", "Look"} {
+		bothWays(method, true, func(o *outage) {
+			s := f.service()
+			e := f.engine(Faulty(f.store, o.plan), stet.Policy{Stale: stet.StaleTakeOver})
+			if _, err := s.accepted(e); err != nil {
+				f.Errorf("%v: Accept: %v", o, err)
+			}
+			if run, err := s.steps(e, errors.New("no answer")); !errors.Is(err, stet.ErrUnknown) {
+				f.Errorf("%v: the step: %v; want ErrUnknown", o, err)
+			} else if err := run.Park(f.ctx); err != nil {
+				f.Errorf("%v: Park: %v", o, err)
+			}
+			f.pass(1)
+			if _, err := e.Take(f.ctx, s.item(e)); !errors.Is(err, stet.ErrUnknown) {
+				f.Errorf("%v: a take, whose policy would run it again: %v; want ErrUnknown", o, err)
+			}
+			for range 2 {
+				if err := e.Resolve(f.ctx, f.read(s.item(e).ID), "", stet.ItDidNotHappen()); err != nil {
+					f.Errorf("%v: Resolve: %v", o, err)
+				}
+			}
+			run, err := s.steps(e, nil)
+			if err != nil || run.Attempt() != 2 {
+				f.Errorf("%v: the step, after it was resolved as not happened: %v", o, err)
+				return
+			}
+			if err := run.Settle(f.ctx, stet.Outcome{State: stet.Completed}); err != nil {
+				f.Errorf("%v: Settle: %v", o, err)
+			}
+			s.ran(o, 2)
+		})
+	}
+}
+
+// steps takes the operation, and has a first step done, once, and a second one end
+// with an error.
+func (s *service) steps(e *stet.Engine, end error) (*stet.Run, error) {
+	run, err := e.Take(s.f.ctx, s.item(e))
+	if err != nil {
+		return run, err
+	}
+	_, err = stet.Step(run.Context(), "reserve", stet.StepOnce, func(context.Context) (int, error) {
+		if run.Attempt() > 1 {
+			s.f.Error("a step that was done is done again")
+		}
+		return 1, nil
+	})
+	if err != nil {
+		return run, err
+	}
+	_, err = stet.Step(run.Context(), "ship", stet.StepOnce, func(context.Context) (int64, error) { return s.runs.Add(1), end })
+	return run, err
+}
+
 func dueOutage(f *fixture) {
 	bothWays("Due", true, func(o *outage) {
 		s := f.service()
@@ -234,7 +291,16 @@ func chaosOfWork(f *fixture) {
 		_, _ = s.work(healthy) // parks what died
 	}
 	f.drain(healthy, services)
-	sent := f.sent(healthy)
+	completed := 0
+	for _, s := range services {
+		if rec, err := f.store.Read(f.ctx, s.item(healthy).ID); err == nil && rec.State == stet.Completed {
+			completed++
+		}
+	}
+	if completed == 0 {
+		f.Errorf("no operation of %d is completed, which proves too little", keys)
+	}
+	sent := f.sent(healthy, completed)
 	for i, s := range services {
 		st, err := healthy.Status(f.ctx, s.op.Scope, s.item(healthy).ID)
 		if err != nil {
@@ -285,20 +351,28 @@ func (f *fixture) drain(e *stet.Engine, services []*service) {
 	}
 }
 
-// sent relays all messages, and counts them by their ID.
-func (f *fixture) sent(e *stet.Engine) map[string]int {
+// sent relays messages, a relay's way, until there were want of them, or a relay
+// would have had them long ago; and then what else there is. It counts them by
+// their ID.
+func (f *fixture) sent(e *stet.Engine, want int) map[string]int {
 	f.Helper()
 	count := make(map[string]int)
-	parcels, err := e.DueMessages(f.ctx, 1000, f.long)
-	if err != nil {
-		f.Fatalf("DueMessages: %v", err)
-	}
-	for _, p := range parcels {
-		for _, m := range p.Messages {
-			count[m.ID]++
+	for end, last := time.Now().Add(patience), false; !last; {
+		last = len(count) >= want || time.Now().After(end)
+		parcels, err := e.DueMessages(f.ctx, 1000, f.long)
+		if err != nil {
+			f.Fatalf("DueMessages: %v", err)
 		}
-		if err := e.Relayed(f.ctx, p); err != nil {
-			f.Errorf("Relayed: %v", err)
+		for _, p := range parcels {
+			for _, m := range p.Messages {
+				count[m.ID]++
+			}
+			if err := e.Relayed(f.ctx, p); err != nil {
+				f.Errorf("Relayed: %v", err)
+			}
+		}
+		if len(parcels) == 0 && !last {
+			time.Sleep(5 * time.Millisecond) // between two looks
 		}
 	}
 	return count

@@ -31,7 +31,7 @@ const (
 type Call struct {
 	// Method is the name of the method: Claim, Extend, Settle, Release,
 	// Read, Watch, Sweep, RunTx or SettleTx; Accept, Take, Return, Cancel,
-	// Save, Look, Due, Relayed, InTx, AcceptTx or SaveTx.
+	// Save, Strike, Look, Due, Relayed, InTx, AcceptTx or SaveTx.
 	Method string
 	// N counts the calls of this method, from 1.
 	N int
@@ -76,9 +76,9 @@ func Faulty(s stet.Store, plan Plan) stet.Store {
 }
 
 // FaultyTx is Faulty for a store with transactions; it is a stet.WorkTxStore if s
-// is. A RunTx whose reply is lost
-// fails with an error that also wraps stet.ErrUnknown, as the contract asks for
-// when the fate of a commit cannot be found out.
+// is. A RunTx whose reply is lost fails with an error that also wraps
+// stet.ErrUnknown, as the contract asks for when the fate of a commit cannot be
+// found out.
 func FaultyTx[Tx any](s stet.TxStore[Tx], plan Plan) stet.TxStore[Tx] {
 	f := newFaulty(s, plan)
 	tx := faultyTx[Tx]{f, s}

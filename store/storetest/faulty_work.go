@@ -100,6 +100,11 @@ func (w faultyWork) Save(ctx context.Context, c stet.Claim, notes []byte) error 
 	return w.do("Save", func() error { return w.work.Save(ctx, c, notes) })
 }
 
+// Strike implements stet.WorkStore.
+func (w faultyWork) Strike(ctx context.Context, c stet.Claim, notes []byte) error {
+	return w.do("Strike", func() error { return w.work.Strike(ctx, c, notes) })
+}
+
 // Look implements stet.WorkStore.
 func (w faultyWork) Look(ctx context.Context, id stet.ID) (stet.Record, error) {
 	return w.record("Look", func() (stet.Record, error) { return w.work.Look(ctx, id) })

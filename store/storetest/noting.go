@@ -122,6 +122,10 @@ func raceToCancel(f *fixture) {
 var noteChecks = []check{
 	{"notes are saved in each state that the contract names", "only who runs the operation notes down how far it has come.",
 		saveInEachState},
+	{"notes are struck of what is unknown, and of nothing else", "somebody has found out that a step did not happen; what runs is the run's own affair, and what has ended stays.",
+		strikeInEachState},
+	{"what was struck stays so for the next attempt, and its own run cannot undo it", "a step that did not happen is to run again, once.",
+		strikeStands},
 	{"notes are only replaced by a greater version", "a write that was delayed on its way must not undo a later one: a step would run twice.",
 		notesGrow},
 	{"notes outlive the run, and end with the outcome", "the next attempt goes on after the steps that were done.",
@@ -148,6 +152,58 @@ func saveInEachState(f *fixture) {
 		f.bare("Read after "+what, f.read(s.req.ID))
 		f.bare("Claim after "+what, f.claim(byAnother(s.req)))
 	}
+}
+
+func strikeInEachState(f *fixture) {
+	for _, s := range f.situations() {
+		notes := version(2, "struck from "+s.name)
+		err := f.works().Strike(f.ctx, s.claim, notes)
+		what := "Strike for a key that is " + s.name
+		if s.state != stet.Unknown {
+			f.fenced(what, err)
+			f.untouched(what, s.whole)
+			continue
+		}
+		want := s.whole
+		want.Notes = notes
+		if d := workDiff(want, f.look(s.req.ID)); err != nil || d != "" {
+			f.Errorf("%s: %v; %s", what, err, d)
+		}
+		f.fenced("Save after "+what, f.works().Save(f.ctx, s.claim, version(9, "late")))
+		if err := f.works().Strike(f.ctx, s.claim, version(2, "again")); err != nil {
+			f.Errorf("%s, repeated because the reply was lost: %v", what, err)
+		}
+		f.fenced("Strike of a lesser version", f.works().Strike(f.ctx, s.claim, version(1, "delayed")))
+		f.untouched("all that", want)
+		stale := s.claim
+		stale.Fence--
+		f.fenced("Strike with another fence", f.works().Strike(f.ctx, stale, version(9, "stale")))
+		f.untouched("all that", want)
+		f.bare("Read after "+what, f.read(s.req.ID))
+	}
+}
+
+func strikeStands(f *fixture) {
+	req, rec := f.taken(f.unit)
+	f.save(rec.Claim(), version(1, "begun"))
+	f.pass(1)
+	if now := f.take(req.ID, stet.NewOwner(), f.unit); now.State != stet.Unknown || !bytes.Equal(now.Notes, version(1, "begun")) {
+		f.Errorf("Take parked it, and returned %s with the notes %s", show(now), brief(now.Notes))
+	}
+	if err := f.works().Strike(f.ctx, rec.Claim(), version(2, "struck")); err != nil {
+		f.Errorf("Strike: %v", err)
+	}
+	f.fenced("Save by its own run", f.works().Save(f.ctx, rec.Claim(), version(9, "done after all")))
+	f.release(rec.Claim(), f.keep)
+	f.fenced("Strike of what was released", f.works().Strike(f.ctx, rec.Claim(), version(3, "late")))
+	next := f.takes(byAnother(req))
+	if !bytes.Equal(next.Notes, version(2, "struck")) {
+		f.Errorf("the next attempt got the notes %s", brief(next.Notes))
+	}
+	for what, write := range map[string]func(context.Context, stet.Claim, []byte) error{"Save": f.works().Save, "Strike": f.works().Strike} {
+		f.fenced(what+" under the fence before", write(f.ctx, rec.Claim(), version(9, "zombie")))
+	}
+	f.save(next.Claim(), version(3, "by the next attempt"))
 }
 
 func notesGrow(f *fixture) {

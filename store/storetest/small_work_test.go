@@ -195,21 +195,37 @@ func (s *small) Cancel(ctx context.Context, c stet.Claim, out stet.Outcome, keep
 }
 
 func (s *small) Save(ctx context.Context, c stet.Claim, notes []byte) error {
+	return s.put(ctx, c, notes, stet.Running)
+}
+
+func (s *small) Strike(ctx context.Context, c stet.Claim, notes []byte) error {
+	if s.is("strikes nothing") {
+		return nil
+	}
+	return s.put(ctx, c, notes, stet.Unknown)
+}
+
+func (s *small) put(ctx context.Context, c stet.Claim, notes []byte, in stet.State) error {
 	if _, err := s.begin(ctx); err != nil {
 		return err
 	}
 	defer s.end()
-	write, err := s.save(c, notes)
+	write, err := s.save(c, notes, in)
 	if err == nil {
 		write()
 	}
 	return err
 }
 
-// save checks, and returns what is to be written.
-func (s *small) save(c stet.Claim, notes []byte) (write func(), err error) {
-	r := s.newest(c, "saves without the fence check")
-	if r == nil || r.State != stet.Running && (r.State != stet.Unknown || !s.is("saves notes of what is unknown")) {
+// save checks, and returns what is to be written to a record in that state.
+func (s *small) save(c stet.Claim, notes []byte, in stet.State) (write func(), err error) {
+	bug := map[stet.State]string{stet.Running: "saves without the fence check", stet.Unknown: "strikes without the fence check"}
+	r := s.newest(c, bug[in])
+	wrong := r != nil && r.State != in
+	if s.is("saves notes of what is unknown") && in == stet.Running || s.is("strikes notes of what runs") && in == stet.Unknown {
+		wrong = r != nil && r.State != stet.Running && r.State != stet.Unknown
+	}
+	if r == nil || wrong {
 		return nil, stet.ErrFenced
 	}
 	version := func(b []byte) []byte { return b[:min(8, len(b))] }
@@ -272,7 +288,11 @@ func (s *small) Due(ctx context.Context, what stet.Due, limit int, again time.Du
 		if r.due = now.Add(again); s.is("hands out work once") {
 			r.due = time.Time{}
 		}
-		recs = append(recs, r.whole(now))
+		rec := r.whole(now)
+		if !s.is("hands out notes") {
+			rec.Notes, rec.Cancelling = nil, false
+		}
+		recs = append(recs, rec)
 	}
 	return recs, nil
 }
@@ -332,7 +352,7 @@ func (s *small) SaveTx(ctx context.Context, tx *smallTx, c stet.Claim, notes []b
 		return err
 	}
 	defer s.end()
-	write, err := s.save(c, notes)
+	write, err := s.save(c, notes, stet.Running)
 	if err == nil {
 		tx.write = append(tx.write, write)
 	}

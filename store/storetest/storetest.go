@@ -37,7 +37,8 @@ type Harness struct {
 }
 
 // Run holds the store that h makes to every sentence of stet.Store, and to those
-// of stet.Watcher, stet.Sweeper, stet.Browser and stet.WorkStore if it is one. Each case is a subtest.
+// of stet.Watcher, stet.Sweeper, stet.Browser and stet.WorkStore if it is one. Each
+// case is a subtest.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
 	h.fill(t)

@@ -282,6 +282,7 @@ func (f *fixture) workWrites(c stet.Claim) map[string]func() error {
 		"Return":  func() error { return w.Return(f.ctx, c, 0) },
 		"Cancel":  func() error { _, err := w.Cancel(f.ctx, c, failed("zombie"), f.keep); return err },
 		"Save":    func() error { return w.Save(f.ctx, c, version(255, "zombie")) },
+		"Strike":  func() error { return w.Strike(f.ctx, c, version(255, "zombie")) },
 		"Relayed": func() error { return w.Relayed(f.ctx, c, f.keep) },
 	}
 }

@@ -15,7 +15,7 @@ var workHistoryChecks = []check{
 		func(f *fixture) { randomHistories(f, workSteps) }},
 }
 
-var workSteps = drawSteps(slices.Concat(plainVerbs, []string{"accept", "accept", "take", "take", "take", "return", "cancel", "save", "look", "due", "relay", "relayed"}))
+var workSteps = drawSteps(slices.Concat(plainVerbs, []string{"accept", "accept", "take", "take", "take", "return", "cancel", "save", "strike", "look", "due", "relay", "relayed"}))
 
 // drawWork draws what a verb of a stet.WorkStore needs.
 func (s *step) drawWork(t *rapid.T) {
@@ -30,7 +30,7 @@ func (s *step) drawWork(t *rapid.T) {
 		s.after = draw("after", 0, 0, 1)
 	case "cancel", "relayed":
 		s.keep = draw("keep", 0, 1, 2)
-	case "save":
+	case "save", "strike":
 		s.version = draw("version", 1, 2, 3)
 	case "due", "relay":
 		s.after = draw("again", 1, 100)
@@ -48,8 +48,8 @@ func (s step) aboutWork(fence string) string {
 		return fmt.Sprintf("return key %d with the %s, due after %d", s.key, fence, s.after)
 	case "cancel", "relayed":
 		return fmt.Sprintf("%s key %d with the %s, keep %d", s.verb, s.key, fence, s.keep)
-	case "save":
-		return fmt.Sprintf("save version %d of key %d with the %s", s.version, s.key, fence)
+	case "save", "strike":
+		return fmt.Sprintf("%s version %d of key %d with the %s", s.verb, s.version, s.key, fence)
 	case "due", "relay":
 		return fmt.Sprintf("what is %s, and again after %d", s.verb, s.after)
 	}
@@ -91,7 +91,12 @@ func (h *history) takeWork(s step, m *model) error {
 		notes := version(byte(s.version), "noted")
 		now = h.call(func() { err = w.Save(h.f.ctx, c, notes) })
 		m.tick(now)
-		want = m.save(c.Fence, notes)
+		want = m.save(c.Fence, notes, stet.Running)
+	case "strike":
+		notes := version(byte(s.version), "struck")
+		now = h.call(func() { err = w.Strike(h.f.ctx, c, notes) })
+		m.tick(now)
+		want = m.save(c.Fence, notes, stet.Unknown)
 	case "look":
 		now = h.call(func() { _, err = w.Look(h.f.ctx, c.ID) })
 		m.tick(now)

@@ -91,8 +91,9 @@ func (m *model) cancel(fence int64, out stet.Outcome, keep stet.Retention, now m
 	return nil
 }
 
-func (m *model) save(fence int64, notes []byte) error {
-	if m.state != stet.Running || m.fence != fence {
+// save is Save for a record in that state.
+func (m *model) save(fence int64, notes []byte, in stet.State) error {
+	if m.state != in || m.fence != fence {
 		return stet.ErrFenced
 	}
 	was := m.kept.notes

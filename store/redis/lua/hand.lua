@@ -1,6 +1,6 @@
 -- KEYS queue, record, result and outbox of each. ARGV whether they are to be run,
 -- until when they are not due again, the number of bytes after which to end, then the
--- id of each. Returns of each the whole record, or nothing if it is not due here.
+-- id of each. Returns of each the record with its work, or nothing if it is not due here.
 local all, size, most = {}, 0, tonumber(ARGV[3])
 for i = 1, #KEYS, 4 do
 	local n = (i + 3) / 4
@@ -13,7 +13,8 @@ for i = 1, #KEYS, 4 do
 			redis.call('ZADD', KEYS[i], string.format('%d', now + ARGV[2]), id)
 			if rec then
 				local it = whole(rec, KEYS[i + 2], KEYS[i + 3])
-				size = size + #(it[3] or '') + #(it[4] or '') + #(it[5] or '')
+				it[5] = nil -- its notes
+				size = size + #(it[3] or '') + #(it[4] or '')
 				all[n] = it
 			end
 		else

@@ -1,7 +1,7 @@
--- KEYS record, result. ARGV fence, notes. Returns 1, or 0 if fenced.
+-- KEYS record, result. ARGV fence, notes, the state that it is in. Returns 1, or 0 if fenced.
 local rec, damaged = load(KEYS[1])
 if damaged then return damaged end
-if not rec or rec:sub(85, 92) ~= ARGV[1] or rec:byte(2) ~= RUNNING then return 0 end
+if not rec or rec:sub(85, 92) ~= ARGV[1] or rec:sub(2, 2) ~= ARGV[3] then return 0 end
 if has(rec, NOTES) then
 	local was = redis.call('HGET', KEYS[2], 'n') or ''
 	local older, same = false, true

@@ -1,0 +1,45 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/reconcile"
+)
+
+// What a run that is not dead begins while its verifier looks was not among what
+// the verdict is about.
+func TestRunThatIsLookedIntoCanBeginNothing(t *testing.T) {
+	for name, verify := range map[string]reconcile.Verifier{
+		"a verdict": func(context.Context, stet.Status) (stet.Verdict, error) { return stet.ItDidNotHappen(), nil },
+		"a policy":  nil,
+	} {
+		inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.StaleTakeOver}}, func(t *testing.T, b *bench) {
+			id := b.accepted("k", "")
+			dying, err := stet.New(b.store, stet.Options{SweepEvery: -1})
+			must(t, err)
+			run, err := dying.Take(ctx, stet.Item{ID: id, Name: "ship"})
+			must(t, err)
+			must(t, dying.Close())
+			time.Sleep(time.Minute)
+			begun := 0
+			report := b.pass(reconcile.Options{Verify: func(ctx context.Context, st stet.Status) (stet.Verdict, error) {
+				_, err := stet.Step(run.Context(), "charge", stet.StepOnce, func(context.Context) (int, error) { begun++; return 0, nil })
+				if !errors.Is(err, stet.ErrFenced) {
+					t.Errorf("%s: the step: %v", name, err)
+				}
+				if verify == nil {
+					return stet.CannotKnow(), nil
+				}
+				return verify(ctx, st)
+			}})
+			if begun != 0 || report.Again != 1 {
+				t.Errorf("%s: begun %d times, %+v", name, begun, report)
+			}
+			b.is(id, stet.Accepted)
+		})
+	}
+}

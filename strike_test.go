@@ -1,0 +1,230 @@
+package stet_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store/memory"
+	"github.com/stet-go/stet/store/storetest"
+)
+
+// diesCharging has an accepted operation die in the step "charge", after it has done
+// the step "reserve", and returns it.
+func diesCharging(t *testing.T, store *memory.Store) stet.Item {
+	t.Helper()
+	e := newEngine(t, store, stet.Options{SweepEvery: -1})
+	it := accept(t, e, op, parcel)
+	inDoubt(t, take(t, e, it))
+	return it
+}
+
+// inDoubt does what diesCharging says in a run, and parks it.
+func inDoubt(t *testing.T, run *stet.Run) {
+	t.Helper()
+	if _, err := stet.Step(run.Context(), "reserve", stet.StepIdempotent, func(context.Context) (string, error) { return "reserved", nil }); err != nil {
+		t.Fatal(err)
+	}
+	_, err := stet.Step(run.Context(), "charge", stet.StepOnce, func(context.Context) (string, error) { return "", errors.New("no answer") })
+	if !errors.Is(err, stet.ErrUnknown) {
+		t.Fatal(err)
+	}
+	if err := run.Park(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// finishes requires that a run need not reserve again, and can charge.
+func finishes(t *testing.T, run *stet.Run) {
+	t.Helper()
+	reserved, charged := 0, 0
+	if v, err := stet.Step(run.Context(), "reserve", stet.StepOnce, counted(&reserved, nil)); err != nil || v != "reserved" || reserved != 0 {
+		t.Errorf("the step that was done: %q, %v, %d runs", v, err, reserved)
+	}
+	if _, err := stet.Step(run.Context(), "charge", stet.StepOnce, counted(&charged, nil)); err != nil || charged != 1 {
+		t.Errorf("the step that did not happen: %v, %d runs", err, charged)
+	}
+	if run.SaysOutcomeUnknown() {
+		t.Error("the run is in doubt")
+	}
+	if err := run.Settle(t.Context(), stet.Outcome{State: stet.Completed}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStepInDoubtRunsAgainOnceItIsResolvedAsNotHappened(t *testing.T) {
+	store := memory.New(memory.Options{})
+	it := diesCharging(t, store)
+	e := newEngine(t, store, stet.Options{})
+	shown := browse(t, store, stet.Unknown)
+	var wg sync.WaitGroup
+	for range 8 { // the same verdict again, and by several at a time
+		wg.Go(func() {
+			if err := e.Resolve(t.Context(), shown, "", stet.ItDidNotHappen()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if st := status(t, e, it.ID, stet.Accepted); st.Doubt != "" {
+		t.Errorf("it is in doubt still: %q", st.Doubt)
+	}
+	finishes(t, take(t, e, it))
+}
+
+func TestStepInDoubtRunsAgainOnceItsVerifierKnows(t *testing.T) {
+	never := func(context.Context, stet.Unresolved) (stet.Verdict, error) { return stet.ItDidNotHappen(), nil }
+	for _, stale := range []stet.Stale{stet.StalePark, stet.StaleTakeOver} {
+		store := memory.New(memory.Options{})
+		it := diesCharging(t, store)
+		e := newEngine(t, store, stet.Options{Policy: stet.Policy{Verify: never, Stale: stale}})
+		finishes(t, take(t, e, it))
+
+		inDoubt(t, begin(t, e, other))
+		finishes(t, begin(t, e, other))
+	}
+}
+
+// Neither by a worker nor by a retry.
+func TestTakeOverDoesNotRepeatAStepInDoubt(t *testing.T) {
+	may := func(context.Context, stet.Unresolved) (stet.Verdict, error) { return stet.MayRunAgain(), nil }
+	for name, p := range map[string]stet.Policy{
+		"StaleTakeOver": {Stale: stet.StaleTakeOver},
+		"MayRunAgain":   {Stale: stet.StaleFail, Verify: may},
+	} {
+		store := memory.New(memory.Options{})
+		it := diesCharging(t, store)
+		e := newEngine(t, store, stet.Options{Policy: p})
+		inDoubt(t, begin(t, e, other))
+		for range 3 {
+			if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrUnknown) {
+				t.Errorf("%s: a take: %v", name, err)
+			}
+			if _, err := e.Begin(t.Context(), other); !errors.Is(err, stet.ErrUnknown) {
+				t.Errorf("%s: a retry: %v", name, err)
+			}
+		}
+		if st := status(t, e, it.ID, stet.Unknown); st.Doubt != "charge" || st.Record.Attempt != 1 {
+			t.Errorf("%s: attempt %d, in doubt %q", name, st.Record.Attempt, st.Doubt)
+		}
+		if err := e.Resolve(t.Context(), status(t, e, it.ID, stet.Unknown).Record, "", stet.MayRunAgain()); !errors.Is(err, stet.ErrUnknown) {
+			t.Errorf("%s: Resolve with MayRunAgain: %v", name, err)
+		}
+		status(t, e, it.ID, stet.Unknown)
+	}
+}
+
+func TestWhatIsNotInDoubtMayRunAgain(t *testing.T) {
+	store := memory.New(memory.Options{})
+	e := newEngine(t, store, stet.Options{})
+	it := accept(t, e, op, parcel)
+	if err := take(t, e, it).Park(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	shown := browse(t, store, stet.Unknown)
+	for range 2 {
+		if err := e.Resolve(t.Context(), shown, "", stet.MayRunAgain()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	take(t, e, it)
+}
+
+// What comes of a run that was believed dead is refused, and does not stop the
+// attempt that has followed it.
+func TestRunThatWasNotDeadCannotUndoAStrike(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(memory.Options{})
+		e := newEngine(t, store, stet.Options{SweepEvery: -1})
+		it := accept(t, e, op, parcel)
+		dying, err := stet.New(store, stet.Options{SweepEvery: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = stet.Step(take(t, dying, it).Context(), "charge", stet.StepOnce, func(context.Context) (string, error) {
+			_ = dying.Close() // nobody renews its lease
+			time.Sleep(time.Minute)
+			if err := e.Resolve(t.Context(), browse(t, store, stet.Running), "", stet.ItDidNotHappen()); err != nil {
+				t.Error(err)
+			}
+			charged := 0
+			if _, err := stet.Step(take(t, e, it).Context(), "charge", stet.StepOnce, counted(&charged, nil)); err != nil || charged != 1 {
+				t.Errorf("%v, %d runs", err, charged)
+			}
+			return "late", nil
+		})
+		if !errors.Is(err, stet.ErrFenced) {
+			t.Errorf("the dead one, come back: %v", err)
+		}
+	})
+}
+
+// A verdict that could not be written down must not release what is in doubt.
+func TestNothingIsReleasedBeforeItsDoubtIsStruck(t *testing.T) {
+	store := memory.New(memory.Options{})
+	it := diesCharging(t, store)
+	e := newEngine(t, storetest.Faulty(store, func(c storetest.Call) storetest.Fault {
+		if c.Method == "Strike" {
+			return storetest.FailBefore
+		}
+		return storetest.NoFault
+	}), stet.Options{StoreTimeout: 50 * time.Millisecond})
+	if err := e.Resolve(t.Context(), browse(t, store, stet.Unknown), "", stet.ItDidNotHappen()); !errors.Is(err, stet.ErrStore) {
+		t.Errorf("Resolve: %v", err)
+	}
+	if st := status(t, e, it.ID, stet.Unknown); st.Doubt != "charge" {
+		t.Errorf("in doubt is %q", st.Doubt)
+	}
+}
+
+func TestNotesThatCannotBeReadAreNotReleased(t *testing.T) {
+	store := memory.New(memory.Options{})
+	e := newEngine(t, store, stet.Options{SweepEvery: -1})
+	it := accept(t, e, op, parcel)
+	run := take(t, e, it)
+	if err := store.Save(t.Context(), run.Claim(), append(make([]byte, 7), "\x01{"...)); err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Park(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	shown := browse(t, store, stet.Unknown)
+	for _, v := range []stet.Verdict{stet.ItDidNotHappen(), stet.MayRunAgain()} {
+		if err := e.Resolve(t.Context(), shown, "", v); !errors.Is(err, stet.ErrDamaged) {
+			t.Errorf("Resolve: %v", err)
+		}
+	}
+	if now := browse(t, store, stet.Unknown); now.Fence != shown.Fence {
+		t.Error("it has changed")
+	}
+	if err := e.Resolve(t.Context(), shown, "", stet.ItHappened(stet.Outcome{State: stet.Completed})); err != nil {
+		t.Errorf("Resolve with an outcome: %v", err)
+	}
+}
+
+// What is not a step stays in the notes.
+func TestStrikeLeavesProgress(t *testing.T) {
+	store := memory.New(memory.Options{})
+	e := newEngine(t, store, stet.Options{SweepEvery: -1})
+	it := accept(t, e, op, parcel)
+	run := take(t, e, it)
+	if err := run.Progress(t.Context(), 0.5, "half way"); err != nil {
+		t.Fatal(err)
+	}
+	inDoubt(t, run)
+	if err := e.Resolve(t.Context(), browse(t, store, stet.Unknown), "", stet.ItDidNotHappen()); err != nil {
+		t.Fatal(err)
+	}
+	if st := status(t, e, it.ID, stet.Accepted); st.Progress.Message != "half way" {
+		got, _ := json.Marshal(st)
+		t.Errorf("%s", got)
+	}
+}
+
+// other is an operation beside op.
+var other = stet.Op{Scope: op.Scope, Key: op.Key + " of another"}
