@@ -56,7 +56,7 @@ simulate: ## Run a million schedules of the real engine, by seed, and 200,000 ea
 model: ## Search every state of the protocol (2 min)
 	$(GO) run ./internal/model/cmd
 
-mutants: services ## Break the product in 47 ways, each of which the tests must notice (10 min)
+mutants: services ## Break the product in 71 ways, each of which the tests must notice (15 min)
 	$(GO) run ./internal/mutants
 
 bench: ## Measure the overhead of middleware and client, and the speed of the embedded store

@@ -18,6 +18,9 @@ var (
 	simulateTests = []string{"./internal/simulate"}
 )
 
+// some are those of the tests whose names match.
+func some(names string, tests []string) []string { return append([]string{"-run", names}, tests...) }
+
 var defects = []defect{
 	// Stores.
 	{"memory: a claim without the existence check", "store/memory/memory.go",
@@ -118,4 +121,40 @@ var defects = []defect{
 		"if c.m.o.FailOpen && errors.Is(err, stet.ErrStore)", "if errors.Is(err, stet.ErrStore)", httpTests},
 	{"a 5xx in a transaction is committed", "stethttp/serve.go",
 		"if rw.status >= http.StatusInternalServerError || c.m.o.NotExecuted", "if c.m.o.NotExecuted", httpTests},
+
+	// Accepted operations.
+	{"memory: returning without the fence check", "store/memory/work.go",
+		"if e == nil || e.fence != c.Fence || !e.accepted() {", "if e == nil || !e.accepted() {", memoryTests},
+	{"memory: notes are saved without the fence check", "store/memory/work.go",
+		"if e == nil || e.fence != c.Fence || e.state != in {", "if e == nil || e.state != in {", memoryTests},
+	{"memory: older notes replace newer ones", "store/memory/work.go", "\tcase -1:\n\t\treturn stet.ErrFenced\n", "", memoryTests},
+	{"memory: what was handed out is not handed out again", "store/memory/work.go", "\t\ts.wait(e, what, after(now, again))\n", "", memoryTests},
+	{"sqlite: older notes replace newer ones", "store/sqlite/link.go", "AND coalesce(substr(notes, 1, 8), x'') < ?", "AND x'' < ?", some("StoreKeepsTheContract/notes_are", sqliteTests)},
+	{"postgres: returning without the fence check", "store/postgres/workstatements.go",
+		"sqlReturnable = `r.id = $1::bytea AND r.fence = $2::bigint AND", "sqlReturnable = `r.id = $1::bytea AND $2::bigint > 0 AND", some("StoreKeepsTheContract/a_stale_fence", postgresTests)},
+	{"an operation is shown to another scope", "accept.go",
+		"if st.Record.Scope != DigestScope(e.o.Namespace, scope) {", "if st.Record.Scope == DigestScope(e.o.Namespace, scope+scope) {", some("Scope|Cancel", engineTests)},
+	{"a cancellation of what waits is not carried out", "accept.go",
+		"_, err = ws.Cancel(ctx, st.Record.Claim(), out, p.Retention)", "_, _ = ws, out", some("Cancel", engineTests)},
+	{"a once-only step is begun without noting it down", "step.go",
+		"return false, r.note(ctx, ws, name, &step{})", "return false, nil", some("Step", engineTests)},
+	{"a once-only step that failed leaves no doubt", "step.go",
+		"\tcase err != nil && kind == StepOnce:\n\t\tr.OutcomeUnknown(0)\n", "\tcase err != nil && kind == StepOnce:\n\t\terr = errors.Join(err, r.note(ctx, ws, name, nil))\n", some("Step", engineTests)},
+	{"a step that was done is run again", "step.go", "case s != nil && s.Done:", "case s != nil && s.Done && kind == StepOnce:", some("BreakNoPromise", []string{"./internal/simulate"})},
+	{"notes are written over what a lost COMMIT may have written", "step.go", "\t\t\tb.torn = err\n", "", some("Step", engineTests)},
+	{"two messages of a run have one ID", "emit.go", "strconv.Itoa(len(r.outbox)))", "strconv.Itoa(0))", some("Message|Emit", engineTests)},
+	{"messages of a transaction that failed leave with the next", "take.go", "\t\t\tr.takeBack(before)\n", "\t\t\t_ = before\n", some("Commit|Emit|Message", engineTests)},
+	{"messages are called sent though the broker refused them", "stetmsg/relay.go",
+		"if err = r.publish(send, together); err == nil {", "if err = r.publish(send, together); err == nil || len(parcels) == 1 {", some("Message|Relay", []string{"./stetmsg"})},
+	{"postgres: a group commits a run and not its messages", "store/postgres/group.go", "case out.Outbox != nil:", "case out.Outbox != nil && s == nil:", some("GroupThatEmits", postgresTests)},
+	{"a step in doubt is taken over", "operate.go", "\tcase step != \"\":\n", "\tcase step == \"stet\":\n", some("Doubt", engineTests)},
+	{"what a verdict rules out stays in doubt", "operate.go", "\t\terr = e.strike(ctx, now, n)\n", "", some("Doubt", engineTests)},
+	{"an operation in doubt is called failed", "stetwork/attempt.go", "\tif a.doubtful(ctx) {\n\t\ta.park(ctx, err)", "\tif a.run == nil {\n\t\ta.park(ctx, err)", some("Doubt", []string{"./stetwork"})},
+	{"a reconciler's verdict is carried out on whatever stands now", "reconcile/one.go",
+		"err == nil && (now.Fence != st.Record.Fence || !dead(now) && now.State != st.Record.State) {", "err == nil && now.State != stet.Unknown {\n\t\tp.add(func(*Report) {})\n\t} else if st.Record = now; err != nil {", some("Changed|Verdict", []string{"./reconcile"})},
+	{"a remote worker that has gone quiet counts as not executed", "stetwork/remote/session.go",
+		"\t\t\t\trun.OutcomeUnknown(0)\n\t\t\t\treturn nil, errGone", "\t\t\t\treturn nil, errNobody", some("Silent", []string{"./stetwork/remote"})},
+	{"any token lets in", "internal/desk/bearer.go", "subtle.ConstantTimeCompare(got[:], want[:]) == 1", "subtle.ConstantTimeCompare(got[:], want[:]) >= 0", some("Token|Stranger", []string{"./dashboard", "./stetwork/remote"})},
+	{"the dashboard answers under any name", "dashboard/guard.go", "if !desk.LoopbackName(host) || ", "if ", some("Host", []string{"./dashboard"})},
+	{"the dashboard answers any other host", "dashboard/guard.go", "!loopback(r.RemoteAddr) {", "r.RemoteAddr == \"\" {", some("Host", []string{"./dashboard"})},
 }

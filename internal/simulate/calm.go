@@ -13,13 +13,31 @@ func (w *world) end(seed uint64) Report {
 		w.calm()
 	}
 	if w.violation == "" {
-		w.askAgain()
+		w.atLast()
 	}
 	if w.violation == "" {
-		w.compare()
+		w.add()
 	}
 	w.close()
 	return Report{Seed: seed, Violation: w.violation, Detail: w.detail, Hash: w.hash, Count: w.count, Log: w.log, setup: w.setup, script: w.script}
+}
+
+// atLast has everybody ask once more.
+func (w *world) atLast() {
+	if w.setup.work {
+		w.finish()
+		return
+	}
+	w.askAgain()
+}
+
+// add adds up.
+func (w *world) add() {
+	if w.setup.work {
+		w.compareWork()
+		return
+	}
+	w.compare()
 }
 
 // calm delivers everything until every record is at rest and no client waits.

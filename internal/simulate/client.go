@@ -23,6 +23,7 @@ const (
 // client is somebody who asks for an operation once.
 type client struct {
 	n        int8 // of all clients
+	role     role
 	key      int8
 	print    int8 // which of two requests it makes under the key
 	handler  handler
@@ -34,6 +35,9 @@ type client struct {
 }
 
 func (c client) String() string {
+	if c.role != asks {
+		return c.work()
+	}
 	s := fmt.Sprintf("a client asks for key %d", c.key)
 	if c.tx {
 		s += " in a transaction"
@@ -58,6 +62,9 @@ type told struct {
 	exec stet.Execution
 	ran  bool // its handler was called, in a transaction
 	last bool // the client came when faults had ended
+
+	status  *stet.Status // of an accepted operation; nil for those who ask
+	outcome bool         // text is that of its outcome
 
 	came time.Duration // since the world began
 	// meets is that a run of the key was going on in the same process when
@@ -116,6 +123,9 @@ func (p *process) ask(t told) {
 	}
 	var err error
 	switch {
+	case c.role != asks:
+		t.status = new(stet.Status)
+		err = p.do(ctx, &t)
 	case c.tx:
 		err = p.transact(ctx, op, &t)
 	case c.api:

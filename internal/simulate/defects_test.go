@@ -175,7 +175,7 @@ func seek(t *testing.T, c Config, within uint64) {
 		if len(short.script) > 20 {
 			t.Errorf("%d steps are left of %d; a defect this simple takes fewer", len(short.script), len(r.script))
 		}
-		if fixed := replay(seed, short.setup, short.script, Config{Transactions: c.Transactions}); fixed.Violation != "" {
+		if fixed := replay(seed, short.setup, short.script, Config{Transactions: c.Transactions, Work: c.Work}); fixed.Violation != "" {
 			t.Errorf("without the defect the same schedule breaks a promise, too: %v", fixed)
 		}
 		t.Logf("found by seed %d in %d steps, which shrink to these:\n%v", seed, len(r.script), short)

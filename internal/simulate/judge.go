@@ -54,7 +54,7 @@ func (w *world) inTheWay(t told) bool {
 
 // look reads the record of a key, past any defect.
 func (w *world) look(key int) seen {
-	rec, err := w.truth.Read(context.Background(), ids[key])
+	rec, err := w.record(ids[key])
 	if err != nil {
 		panic(err)
 	}
@@ -63,6 +63,14 @@ func (w *world) look(key int) seen {
 		s.leaseEnd = time.Since(w.start) + rec.LeaseLeft
 	}
 	return s
+}
+
+// record returns what the memory store has of a record.
+func (w *world) record(id stet.ID) (stet.Record, error) {
+	if w.setup.work {
+		return w.truth.Look(context.Background(), id)
+	}
+	return w.truth.Read(context.Background(), id)
 }
 
 // inspect judges what a call has done to the records.
@@ -82,9 +90,9 @@ func (w *world) inspect(c *call, err error) {
 		}
 	}
 	switch c.kind {
-	case effect, commit:
+	case effect, commit: // of work, those outside of steps
 		w.effects(c, err)
-	case claim, enter:
+	case claim, enter, accept:
 		a := w.judge.seen[c.key].rec // a claim never changes the fingerprint, see wrong
 		if errors.Is(err, errAborted) {
 			return // it was not even looked at
@@ -107,6 +115,8 @@ func (w *world) wrong(c *call, key int, before, after seen) string {
 		return "the fingerprint changed"
 	case a.State.Settled() && (b.State != a.State || !bytes.Equal(a.Result, b.Result) || b.Gone != a.Gone):
 		return "a settled outcome changed"
+	case w.setup.work:
+		return w.wrongWork(c, key, before, after)
 	case a.State == b.State && a.Fence == b.Fence:
 		if after.leaseEnd != before.leaseEnd && (c.kind != extend || c.fences[key] != a.Fence) {
 			return "a lease was renewed for somebody else"
@@ -145,7 +155,7 @@ func (w *world) wrongPark(c *call, key int, before seen) string {
 	if _, ok := before.rec.State.Next(stet.VerbPark); !ok {
 		return "parked where there is no arrow"
 	}
-	if c.kind != claim && c.kind != sweep && c.kind != enter {
+	if c.kind != claim && c.kind != sweep && c.kind != enter && c.kind != take && c.kind != accept {
 		return "parked by a call that does not park"
 	}
 	if time.Since(w.start) < before.leaseEnd {
@@ -190,7 +200,7 @@ func wrongEnd(c *call, a, b stet.Record) string {
 
 // effects judges a new effect.
 func (w *world) effects(c *call, err error) {
-	if err != nil {
+	if err != nil || c.part != outside {
 		return
 	}
 	l := w.ledgers[c.key]
@@ -229,6 +239,10 @@ func (j *judge) lapsed(key int8, fence int64) bool {
 // hear judges an answer at the moment at which it is given: what it says must
 // stand in the store by then. The caller holds mu.
 func (w *world) hear(t told) {
+	if t.role != asks {
+		w.hearWork(t)
+		return
+	}
 	rec := w.judge.seen[t.key].rec
 	w.mix(uint64(t.n)<<8 | uint64(len(t.text)))
 	other := rec.State != stet.None && rec.Fingerprint != fingerprints[t.print]

@@ -52,9 +52,16 @@ func simplify(r *Report, try func(setup, []step) bool) (simpler bool) {
 		func(s *setup) { s.keys = 1 },
 		func(s *setup) { s.processes = max(1, s.processes-1) },
 		func(s *setup) { s.arrive = false },
+		func(s *setup) { s.unsure = false },
 	} {
 		s := r.setup
 		if change(&s); s != r.setup && !uses(r.script, s) {
+			simpler = try(s, r.script) || simpler
+		}
+	}
+	for x := range parts {
+		s := r.setup
+		if s.program &^= 1 << x; s != r.setup {
 			simpler = try(s, r.script) || simpler
 		}
 	}
@@ -71,6 +78,7 @@ func simplify(r *Report, try func(setup, []step) bool) (simpler bool) {
 			func(s *step) { s.client.leaves = false },
 			func(s *step) { s.client.print = 0 },
 			func(s *step) { s.client.tx = false },
+			func(s *step) { s.client.api = s.client.api && s.client.role == asks },
 		} {
 			if i >= len(r.script) {
 				return true

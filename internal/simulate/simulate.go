@@ -11,6 +11,9 @@
 // pauses all begin at a multiple of the quantum and are shorter than one, so
 // that the engine's random numbers decide nothing.
 //
+// With Config.Work clients have operations accepted, work on them, cancel them and
+// send what they emit; a memory store keeps all of it.
+//
 // With Config.Transactions most clients use RunTx and DoTx, over a server of the
 // simulation's own (see database) that keeps its records in the memory store, too.
 package simulate
@@ -61,13 +64,18 @@ type Config struct {
 	Store func(*memory.Store, *Clock) stet.Store
 	// Transactions has most clients use RunTx and DoTx.
 	Transactions bool
+	// Work has operations accepted, taken and run with steps, cancelled and
+	// resolved, and messages sent; see program.
+	Work bool
 	// Crew plays the clients. Without one each gets a new goroutine, which
 	// takes longer and changes nothing else.
 	Crew *Crew
 	// Log makes reports have a Log. It costs more than the simulation.
 	Log bool
 
-	database func(server) database // a defective one; nil: server itself
+	database func(server) database       // a defective one; nil: server itself
+	commit   func(*world, *workTx) error // likewise; nil: world.commitWork
+	narrow   func(*setup)                // keeps to schedules where something is likely
 }
 
 // setup is what a schedule is about.
@@ -77,6 +85,18 @@ type setup struct {
 	keys         int
 	transactions bool // some clients use them
 	arrive       bool // what is late when faults end still arrives
+
+	work    bool    // operations are accepted
+	program program // what runs of them do
+	unsure  bool    // a verifier does not know when it is first asked
+}
+
+// most is how many clients a schedule begins at most.
+func (s setup) most() int {
+	if s.work {
+		return maxWorkClients
+	}
+	return maxClients
 }
 
 // classes are the policies that are simulated.
@@ -118,6 +138,9 @@ func (r Report) String() string {
 	if r.setup.arrive {
 		b.WriteString("; what is late arrives at the end")
 	}
+	if r.setup.work {
+		fmt.Fprintf(&b, "; what is run: %v; unsure: %t", r.setup.program, r.setup.unsure)
+	}
 	for i, s := range r.script {
 		fmt.Fprintf(&b, "\n%4d. %v", i+1, s)
 	}
@@ -129,6 +152,10 @@ type Count struct {
 	Calls, Lost, Dropped, Late, Crashes, Closes, Effects, Grants, Replays, Unknown, TakenOver, Resolved, LeasesLost, Mismatches, Fenced int
 
 	Commits, RolledBack, LookedUp int // of transactions; LookedUp: commits of which nobody heard at first
+
+	// Of accepted operations. Recalled: results of steps of earlier attempts; Doubts:
+	// times that a step was not run again.
+	Accepted, Returned, Cancelled, Heeded, Recalled, Doubts, Published, Relayed int
 }
 
 // Add adds what happened in another schedule.
@@ -151,6 +178,14 @@ func (c *Count) Add(d Count) {
 	c.Commits += d.Commits
 	c.RolledBack += d.RolledBack
 	c.LookedUp += d.LookedUp
+	c.Accepted += d.Accepted
+	c.Returned += d.Returned
+	c.Cancelled += d.Cancelled
+	c.Heeded += d.Heeded
+	c.Recalled += d.Recalled
+	c.Doubts += d.Doubts
+	c.Published += d.Published
+	c.Relayed += d.Relayed
 }
 
 // Run simulates the schedule of a seed. It must be called in a bubble of
@@ -164,9 +199,18 @@ func Run(seed uint64, c Config) Report {
 		arrive:       rng.IntN(2) == 0,
 		transactions: c.Transactions,
 	}
+	steps, more := minSteps, moreSteps
+	if c.Work {
+		s.work, s.unsure = true, rng.IntN(3) == 0
+		s.program = program(rng.IntN(1<<parts)) &^ (1 << ordering)
+		steps, more = workSteps, moreWorkSteps
+	}
+	if c.narrow != nil {
+		c.narrow(&s)
+	}
 	w := newWorld(s, c)
 	g := newGenerator(rng)
-	for range minSteps + rng.IntN(moreSteps) {
+	for range steps + rng.IntN(more) {
 		w.settle()
 		if w.violation != "" {
 			break

@@ -9,7 +9,7 @@ import (
 func TestSchedulesBreakNoPromise(t *testing.T) {
 	var sum Count
 	synctest.Test(t, func(t *testing.T) {
-		for _, c := range []Config{{}, {Transactions: true}} {
+		for _, c := range []Config{{}, {Transactions: true}, {Work: true}} {
 			for seed := range uint64(1000) {
 				r := Run(seed, c)
 				sum.Add(r.Count)
@@ -31,8 +31,8 @@ func TestSchedulesBreakNoPromise(t *testing.T) {
 // With the race detector the runtime picks goroutines at random, on purpose: then
 // no seed can promise anything, and raceDetector is true.
 func TestSeedReplaysExactly(t *testing.T) {
-	for _, transactions := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) { replayExactly(t, Config{Transactions: transactions}) })
+	for _, c := range []Config{{}, {Transactions: true}, {Work: true}} {
+		synctest.Test(t, func(t *testing.T) { replayExactly(t, c) })
 	}
 }
 

@@ -40,10 +40,25 @@ const (
 	commit
 	look
 	abort
+
+	// Of accepted operations.
+	accept
+	take
+	giveBack
+	cancel
+	save
+	strike
+	relayed
+	publish
+	workCommit
+	peek
+	due
+	statement
 )
 
 var kindNames = [...]string{"Claim", "Extend", "Settle", "Release", "Read", "effect", "Verify", "waking", "Sweep",
-	"entering", "write", "COMMIT", "looking", "hanging up"}
+	"entering", "write", "COMMIT", "looking", "hanging up",
+	"Accept", "Take", "Return", "Cancel", "Save", "Strike", "Relayed", "publishing", "COMMIT", "Look", "Due", "statement"}
 
 // step is one choice of the scheduler. It names what it is about in a way that
 // still means something when steps before it are left out.
@@ -87,7 +102,7 @@ func (g *generator) next(w *world) step {
 	case x < g.passing:
 		return step{act: advance}
 	case x < g.passing+15:
-		if w.begun < maxClients {
+		if w.begun < w.setup.most() {
 			return g.begin(w)
 		}
 	case x < g.passing+15+g.deadly:
@@ -106,7 +121,7 @@ func (g *generator) next(w *world) step {
 	if s, ok := g.call(w); ok {
 		return s
 	}
-	if w.begun < maxClients && g.rng.IntN(2) == 0 {
+	if w.begun < w.setup.most() && g.rng.IntN(2) == 0 {
 		return g.begin(w)
 	}
 	return step{act: advance}
@@ -115,6 +130,9 @@ func (g *generator) next(w *world) step {
 func (g *generator) process(w *world) int8 { return int8(g.rng.IntN(w.setup.processes)) }
 
 func (g *generator) begin(w *world) step {
+	if w.setup.work {
+		return g.beginWork(w)
+	}
 	c := client{key: int8(g.rng.IntN(w.setup.keys)), api: g.rng.IntN(2) == 0, patient: g.rng.IntN(3) == 0, obedient: g.rng.IntN(3) == 0, leaves: g.rng.IntN(6) == 0}
 	if g.rng.IntN(6) == 0 {
 		c.print = 1

@@ -22,6 +22,7 @@ type call struct {
 	kind   kind
 	client int8 // on whose behalf; -1: the engine's own
 	key    int8
+	part   part // of an effect
 	fence  int64
 	fences [maxKeys]int64   // of an extension
 	print  stet.Fingerprint // of a claim

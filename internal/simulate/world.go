@@ -33,7 +33,7 @@ type world struct {
 
 	processes [maxProcesses + 1]*process // the last comes when faults have ended
 	all       []*process
-	clients   [maxClients + 1 + 3*maxKeys]client
+	clients   [maxClients + 1 + 3*maxKeys]client // but for those of accepted operations
 	begun     int
 
 	mu      sync.Mutex
@@ -46,6 +46,10 @@ type world struct {
 
 	db   database
 	txns [maxKeys]*txn // those that hold a key; guarded by mu
+
+	works   stet.WorkStore              // store, where operations are accepted
+	office  *office                     // likewise
+	commits func(*world, *workTx) error // likewise
 
 	ledgers [maxKeys]ledger
 	judge   judge
@@ -80,6 +84,13 @@ func newWorld(s setup, c Config) *world {
 	if c.database != nil {
 		w.db = c.database(server{w})
 	}
+	if s.work {
+		w.works, _ = w.store.(stet.WorkStore)
+		w.office, w.commits = new(office), (*world).commitWork
+		if c.commit != nil {
+			w.commits = c.commit
+		}
+	}
 	for n := range s.processes {
 		w.open(n)
 	}
@@ -109,7 +120,7 @@ func (w *world) open(n int) *process {
 	p.ctx = context.WithValue(context.Background(), processOf{}, p)
 	o := stet.Options{
 		Policy:       stet.Policy{Lease: lease, RunTimeout: runTimeout},
-		Classes:      map[string]stet.Policy{w.setup.class: policy(w.setup.class, p.verify)},
+		Classes:      map[string]stet.Policy{w.setup.class: policy(w.setup.class, p.verifier())},
 		StoreTimeout: storeTimeout,
 		SweepEvery:   -1,
 		Observer:     stet.ObserverFunc(p.observe),
@@ -117,7 +128,11 @@ func (w *world) open(n int) *process {
 	if n == 0 || n == maxProcesses {
 		o.SweepEvery = quantum / 2
 	}
-	e, err := stet.New(p, o)
+	var store stet.Store = p
+	if w.setup.work {
+		store = desk{p}
+	}
+	e, err := stet.New(store, o)
 	if err != nil {
 		panic(err)
 	}
@@ -220,7 +235,7 @@ func (w *world) perform(s step) {
 	calls := uint64(len(w.pending))<<8 | uint64(len(w.late))
 	switch s.act {
 	case begin:
-		if w.begun == maxClients {
+		if w.begun == w.setup.most() {
 			return
 		}
 		p := w.processes[s.proc]
@@ -263,7 +278,9 @@ func (w *world) perform(s step) {
 func (w *world) ask(p *process, c client, last bool) {
 	c.n = int8(w.begun)
 	w.begun++
-	w.clients[c.n] = c
+	if !w.setup.work {
+		w.clients[c.n] = c
+	}
 	w.mu.Lock()
 	w.active++
 	t := told{client: c, last: last, came: time.Since(w.start), meets: p.runs[c.key] > 0, against: p.writes[c.key][1-c.print] > 0, process: p}
@@ -275,14 +292,14 @@ func (w *world) ask(p *process, c client, last bool) {
 // from it: two reads that the engine makes on its own account, of which nothing
 // but its random numbers says which is which.
 func (w *world) meetAll(c *call, fate act) {
-	if c.kind != read || c.client >= 0 {
+	if c.kind != read && c.kind != peek || c.client >= 0 {
 		w.remove(c)
 		w.meet(c, fate)
 		return
 	}
 	var twins []*call
 	w.pending = slices.DeleteFunc(w.pending, func(d *call) bool {
-		twin := d.p == c.p && d.kind == read && d.client < 0 && d.key == c.key
+		twin := d.p == c.p && d.kind == c.kind && d.client < 0 && d.key == c.key
 		if twin {
 			twins = append(twins, d)
 		}
@@ -298,7 +315,7 @@ func (w *world) meet(c *call, fate act) {
 	switch fate {
 	case deliver:
 		err := w.carryOut(c, "")
-		if c.client >= 0 && errors.Is(err, stet.ErrMismatch) {
+		if c.client >= 0 && !w.setup.work && errors.Is(err, stet.ErrMismatch) {
 			w.judge.refused[c.client] = true
 		}
 		c.answer <- answer{err: err}
@@ -319,7 +336,7 @@ func (w *world) meet(c *call, fate act) {
 
 // postpone keeps a call that may be carried out later, if that can matter.
 func (w *world) postpone(c *call) {
-	if c.kind <= release || c.kind == effect || c.kind == commit {
+	if c.kind <= release || c.kind == effect || c.kind == commit || c.kind >= accept && c.kind <= workCommit {
 		w.late = append(w.late, c)
 	}
 }

@@ -36,6 +36,7 @@ var (
 	workers = flag.Int("workers", runtime.NumCPU(), "processes to simulate in, one processor each")
 	replay  = flag.Bool("replay", false, "tell the schedule of the seed -from, and stop")
 	tx      = flag.Bool("tx", false, "have most clients use transactions")
+	works   = flag.Bool("work", false, "have operations accepted, run with steps, cancelled, and messages sent")
 	worker  = flag.Bool("worker", false, "be one of the workers")
 )
 
@@ -68,7 +69,7 @@ func main() {
 func work(t *testing.T) {
 	if *replay {
 		synctest.Test(t, func(*testing.T) {
-			r := simulate.Run(*from, simulate.Config{Transactions: *tx, Log: true})
+			r := simulate.Run(*from, simulate.Config{Transactions: *tx, Work: *works, Log: true})
 			fmt.Printf("%v\n\n%s\n", r, strings.Join(r.Log, "\n"))
 		})
 		return
@@ -78,7 +79,7 @@ func work(t *testing.T) {
 	for done := uint64(0); done < *seeds && broken < keptBroken; {
 		l := line{Seeds: min(batch, *seeds-done)}
 		synctest.Test(t, func(*testing.T) {
-			c := simulate.Config{Transactions: *tx, Crew: new(simulate.Crew)}
+			c := simulate.Config{Transactions: *tx, Work: *works, Crew: new(simulate.Crew)}
 			defer c.Crew.Dismiss()
 			for seed := *from + done; seed < *from+done+l.Seeds; seed++ {
 				r := simulate.Run(seed, c)
@@ -110,6 +111,9 @@ type total struct {
 }
 
 func run(ctx context.Context) error {
+	if *tx && *works {
+		return errors.New("-tx and -work are two kinds; choose one")
+	}
 	if *workers < 1 || *seeds < 1 {
 		return errors.New("-workers and -seeds must be at least 1")
 	}
@@ -167,7 +171,7 @@ func shares(seeds, workers uint64) []uint64 {
 
 // start runs a worker over n seeds and adds up what it says.
 func (s *total) start(ctx context.Context, self string, first, n uint64) error {
-	cmd := exec.CommandContext(ctx, self, "-worker", "-tx="+strconv.FormatBool(*tx), "-from", strconv.FormatUint(first, 10), "-seeds", strconv.FormatUint(n, 10))
+	cmd := exec.CommandContext(ctx, self, "-worker", "-tx="+strconv.FormatBool(*tx), "-work="+strconv.FormatBool(*works), "-from", strconv.FormatUint(first, 10), "-seeds", strconv.FormatUint(n, 10))
 	// One goroutine at a time, see package simulate.
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "GOGC=800")
 	cmd.Stderr = os.Stderr
