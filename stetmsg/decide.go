@@ -24,16 +24,17 @@ const (
 // While the store cannot be used Decide does not return, until ctx ends. A run
 // that has begun goes on when ctx ends, for as long as its policy allows.
 func (c *Consumer[M]) Decide(ctx context.Context, m M, deliveries int) Decision {
-	parts := []M{m}
-	if c.o.Split != nil {
-		var err error
-		if parts, err = c.o.Split(m); err != nil {
-			return c.report(ctx, Decision{Action: DeadLetter, Reason: Invalid, Err: err})
-		}
+	deliveries = max(deliveries, 1)
+	if c.o.Split == nil {
+		return c.report(ctx, c.decide(ctx, m, deliveries))
+	}
+	parts, err := c.o.Split(m)
+	if err != nil {
+		return c.report(ctx, Decision{Action: DeadLetter, Reason: Invalid, Err: err})
 	}
 	ds := make([]Decision, 0, len(parts))
 	for _, part := range parts {
-		ds = append(ds, c.report(ctx, c.decide(ctx, part, max(deliveries, 1))))
+		ds = append(ds, c.report(ctx, c.decide(ctx, part, deliveries)))
 	}
 	if len(ds) == 1 {
 		return ds[0]
@@ -65,23 +66,25 @@ func (c *Consumer[M]) decide(ctx context.Context, m M, deliveries int) Decision 
 	if err != nil {
 		return Decision{Action: DeadLetter, Reason: Invalid, Err: err}
 	}
-	id := c.engine.ID(op.Scope, op.Key)
 	sound := 0
 	for pause := storePause; ; pause = min(2*pause, maxStorePause) {
 		if err := ctx.Err(); err != nil {
-			return Decision{Action: Retry, Reason: Stopped, ID: id, Err: context.Cause(ctx)}
+			return Decision{Action: Retry, Reason: Stopped, ID: c.engine.ID(op.Scope, op.Key), Err: context.Cause(ctx)}
 		}
 		d := c.execute(ctx, op, m, deliveries)
-		d.ID = id
+		if d.ID == (stet.ID{}) { // no run has told
+			d.ID = c.engine.ID(op.Scope, op.Key)
+		}
 		if d.Reason != Unavailable {
 			return d
 		}
 		// A store that answers, and twice refuses this operation alone, has
 		// something against it: it must not be kept in hand for ever.
-		if _, err := c.engine.Store().Read(ctx, id); err == nil {
+		if _, err := c.engine.Store().Read(ctx, d.ID); err == nil {
 			if sound++; sound > 1 {
-				d.Attempts = deliveries
-				return c.kept(ctx, op, m, d)
+				kept := c.kept(ctx, op, m, Decision{Attempts: deliveries, Err: d.Err})
+				kept.ID = d.ID
+				return kept
 			}
 		}
 		sleep(ctx, pause)
@@ -170,7 +173,7 @@ func (c *Consumer[M]) used(n int) bool { return c.o.MaxAttempts > 0 && n >= c.o.
 
 // settle makes the outcome durable, and d true.
 func (c *Consumer[M]) settle(ctx context.Context, run *stet.Run, out stet.Outcome, d Decision) Decision {
-	d.Attempts, d.Outcome = run.Attempt(), out
+	d.ID, d.Attempts, d.Outcome = run.ID(), run.Attempt(), out
 	if err := run.Settle(ctx, out); err != nil {
 		return Decision{Action: Retry, Reason: Unsettled, After: c.o.Backoff(1), Attempts: run.Attempt(), Err: err}
 	}
@@ -207,7 +210,7 @@ func (c *Consumer[M]) transaction(ctx context.Context, op stet.Op, m M, deliveri
 	case err == nil && run.Replayed():
 		return settled(run.Outcome())
 	case err == nil:
-		return Decision{Action: Ack, Reason: Handled, Attempts: deliveries, Outcome: run.Outcome()}
+		return Decision{Action: Ack, Reason: Handled, ID: run.ID(), Attempts: deliveries, Outcome: run.Outcome()}
 	case kind(err) == stet.ErrRetryable: //nolint:errorlint // what the handler's error wraps is another matter
 		return c.rolledBack(ctx, op, m, Decision{Attempts: deliveries, Err: cause(err)})
 	default:

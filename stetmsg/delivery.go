@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
+
+	"github.com/stet-go/stet/stetmsg/internal/receiver"
 )
 
 // Delivery is a message that a broker has handed over, as far as the broker can
@@ -32,8 +35,10 @@ type Extender interface {
 	ExtendEvery() time.Duration
 }
 
-// brokerTimeout bounds what a broker is told.
+// brokerTimeout bounds what a broker is told, or up to half as much later.
 const brokerTimeout = 30 * time.Second
+
+var errBroker = errors.New("stetmsg: the broker did not answer in time")
 
 // Handle waits until fewer than Options.Concurrency messages are being handled,
 // decides about m, and tells the broker through d. It returns the decision,
@@ -44,8 +49,7 @@ const brokerTimeout = 30 * time.Second
 // has begun, and tells the broker.
 func (c *Consumer[M]) Handle(ctx context.Context, m M, d Delivery) (Decision, error) {
 	decision := c.turn(ctx, m, d)
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), brokerTimeout, errors.New("stetmsg: the broker did not answer in time"))
-	defer cancel()
+	ctx = c.telling(ctx)
 	var err error
 	switch decision.Action {
 	case Ack:
@@ -62,46 +66,132 @@ func (c *Consumer[M]) Handle(ctx context.Context, m M, d Delivery) (Decision, er
 	return decision, err
 }
 
+// telling is a context in which a broker is told of one message: it has the values
+// of the message's.
+type telling struct {
+	context.Context
+	values context.Context
+}
+
+// Value implements context.Context.
+func (t *telling) Value(key any) any {
+	if v := t.Context.Value(key); v != nil { // the context package's own, for children
+		return v
+	}
+	return t.values.Value(key)
+}
+
+// span is an end that all that is told within some time has in common.
+type span struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	ends   time.Time
+}
+
+// telling returns a context with the values of ctx that ends after brokerTimeout,
+// or up to half as much later: a timer for each message would cost more.
+func (c *Consumer[M]) telling(ctx context.Context) context.Context {
+	now := time.Now()
+	s := c.span.Load()
+	if s == nil || s.ends.Sub(now) < brokerTimeout {
+		s = &span{ends: now.Add(brokerTimeout + brokerTimeout/2)}
+		s.ctx, s.cancel = context.WithDeadlineCause(context.Background(), s.ends, errBroker)
+		c.span.Store(s) // the one before ends by itself
+	}
+	return &telling{s.ctx, ctx}
+}
+
 // turn decides about m when it is its turn, and keeps it in hand until then.
 func (c *Consumer[M]) turn(ctx context.Context, m M, d Delivery) Decision {
-	defer c.keep(ctx, d)() // also when the handler calls runtime.Goexit
+	defer c.keep(ctx, d).stop() // also when the handler calls runtime.Goexit
+	if !c.begin(ctx) {
+		return Decision{Action: Retry, Reason: Stopped, Err: context.Cause(ctx)}
+	}
+	defer func() { <-c.slots }()
+	return c.Decide(ctx, m, d.Deliveries())
+}
+
+// begin takes a slot when there is one, and what is to begin before has. It
+// returns false if ctx has ended.
+func (c *Consumer[M]) begin(ctx context.Context) bool {
+	if t := receiver.TurnOf(ctx); t != nil {
+		defer t.Begun()
+		if t.Before != nil {
+			select {
+			case <-t.Before:
+			case <-ctx.Done():
+				return false
+			}
+		}
+	}
 	select {
 	case c.slots <- struct{}{}:
-		defer func() { <-c.slots }()
-		return c.Decide(ctx, m, d.Deliveries())
+		return true
 	case <-ctx.Done():
-		return Decision{Action: Retry, Reason: Stopped, Err: context.Cause(ctx)}
+		return false
 	}
 }
 
-// keep extends a delivery until stop is called, which waits for the last call.
-// Short handlers pay for a timer only.
-func (c *Consumer[M]) keep(ctx context.Context, d Delivery) (stop func()) {
+// keep extends a delivery until stop is called. Short handlers pay for a timer
+// only.
+func (c *Consumer[M]) keep(ctx context.Context, d Delivery) *keeper {
 	e, ok := d.(Extender)
 	if !ok || e.ExtendEvery() <= 0 {
-		return func() {}
+		return nil
 	}
+	k := &keeper{e: e, log: c.log}
+	k.timer = time.AfterFunc(e.ExtendEvery(), func() { k.run(ctx) })
+	return k
+}
+
+// keeper keeps a delivery in hand.
+type keeper struct {
+	e     Extender
+	log   func() *slog.Logger
+	timer *time.Timer
+
+	mu      sync.Mutex
+	stopped bool
+	cancel  context.CancelFunc // nil until the first call
+	done    chan struct{}
+}
+
+// run extends again and again. Its goroutine ends with stop.
+func (k *keeper) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan struct{})
-	timer := time.AfterFunc(e.ExtendEvery(), func() { // its goroutine ends with stop
-		defer close(done)
-		tick := time.NewTicker(e.ExtendEvery())
-		defer tick.Stop()
-		for ctx.Err() == nil {
-			if err := e.Extend(ctx); err != nil && ctx.Err() == nil {
-				// It may come to somebody else, who finds it running.
-				c.log().WarnContext(ctx, "stetmsg: a message was not kept in hand", slog.Any("error", err))
-			}
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-			}
+	defer cancel()
+	k.mu.Lock()
+	if k.stopped {
+		k.mu.Unlock()
+		return
+	}
+	k.cancel, k.done = cancel, make(chan struct{})
+	k.mu.Unlock()
+	defer close(k.done)
+	tick := time.NewTicker(k.e.ExtendEvery())
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		if err := k.e.Extend(ctx); err != nil && ctx.Err() == nil {
+			// It may come to somebody else, who finds it running.
+			k.log().WarnContext(ctx, "stetmsg: a message was not kept in hand", slog.Any("error", err))
 		}
-	})
-	return func() {
-		cancel()
-		if !timer.Stop() {
-			<-done
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
 		}
+	}
+}
+
+// stop ends it, and waits for the last call. A nil keeper keeps nothing.
+func (k *keeper) stop() {
+	if k == nil || k.timer.Stop() {
+		return
+	}
+	k.mu.Lock()
+	k.stopped = true
+	k.mu.Unlock()
+	if k.cancel != nil {
+		k.cancel()
+		<-k.done
 	}
 }

@@ -52,6 +52,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"reflect"
+	"sync/atomic"
 	"time"
 
 	"github.com/stet-go/stet"
@@ -128,6 +129,7 @@ type Consumer[M any] struct {
 	engine *stet.Engine
 	o      Options[M]
 	slots  chan struct{} // a token for each message that is handled
+	span   atomic.Pointer[span]
 	// direct decides about a message in place of all that follows.
 	direct func(ctx context.Context, m M, deliveries int) Decision
 	// execute is lease or transaction.

@@ -162,14 +162,15 @@ func (s *shop) acceptPlain(ctx context.Context, order int64) error {
 	})
 }
 
-// acceptIn is an order, its acceptance and its job in one transaction.
+// acceptIn is an order, its acceptance and its job in one transaction, of InTx, as
+// stethttp has it.
 func (s *shop) acceptIn(engine *stet.Engine, queue *stetriver.Queue[pgx.Tx]) func(context.Context, int64) error {
 	return func(ctx context.Context, order int64) error {
 		work, err := stetwork.NewWork("ship", body{order, text})
 		if err != nil {
 			return err
 		}
-		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		return s.store.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, insertOrder, order, text); err != nil {
 				return err
 			}

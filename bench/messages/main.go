@@ -2,6 +2,11 @@
 // consumer behind it beside that of a bare one on the same broker, with the
 // memory store and a handler that does nothing, and with PostgreSQL and a
 // handler that inserts a row.
+//
+// Both sides have the same workers, twice as many messages in hand or asked for,
+// and acknowledge one by one; rounds alternate. On JetStream the bare consumer has
+// up to as many as its workers more in hand, because what they hold no longer
+// counts as asked for.
 package main
 
 import (
@@ -25,7 +30,7 @@ import (
 )
 
 var (
-	count   = flag.Int("messages", 10_000, "messages of about 1 KB in one measurement")
+	count   = flag.Int("messages", 20_000, "messages of about 1 KB in one measurement")
 	workers = flag.Int("workers", 64, "messages handled at a time")
 	n       = flag.Int("rounds", 5, "rounds")
 	group   = flag.Int("group", 32, "messages in one transaction, where they are grouped")

@@ -181,6 +181,7 @@ func (r *Receiver) session(ctx context.Context, hand *receiver.Lanes) (ready boo
 	if err != nil {
 		return false, err
 	}
+	var line receiver.Line
 	for {
 		select {
 		case m, ok := <-in.deliveries:
@@ -188,7 +189,11 @@ func (r *Receiver) session(ctx context.Context, hand *receiver.Lanes) (ready boo
 				return true, in.lost()
 			}
 			d := &delivery{Delivery: restore(m), out: out}
-			if !hand.Go(ctx, "", func() { _, _ = r.consumer.Handle(ctx, d.Delivery, d) }) { // Handle has logged the error
+			each := ctx
+			if r.consumer.Concurrency() == 1 {
+				each = line.Join(ctx)
+			}
+			if !hand.Go(ctx, "", func() { _, _ = r.consumer.Handle(each, d.Delivery, d) }) { // Handle has logged the error
 				_ = d.back()
 			}
 		case <-ctx.Done():

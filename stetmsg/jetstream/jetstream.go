@@ -6,6 +6,14 @@
 // own, with the reason in its headers, before the original is terminated.
 // JetStream keeps no order of what is delivered again; with MaxAckPending 1 it
 // delivers nothing else meanwhile.
+//
+// On nats-server 2.9 the stream should keep its messages by limits (LimitsPolicy),
+// and not be a work queue (WorkQueuePolicy). After SIGKILL such a server has been
+// seen to have forgotten some acknowledgements, but not that it had removed what
+// was acknowledged: it then looked for that for ever, and delivered nothing of what
+// was left. Nobody can give those messages to the handler; they are lost when the
+// stream's limits let go of them, or an operator does. No such thing was seen of
+// streams with limits.
 package jetstream
 
 import (
@@ -14,6 +22,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -30,6 +39,7 @@ const (
 )
 
 const (
+	requests   = 4                // on their way at a time, at most
 	fetchWait  = time.Second      // how long one request for messages waits
 	brokerWait = 10 * time.Second // for the last word, and before a dead letter is tried again
 )
@@ -96,17 +106,16 @@ func New(ctx context.Context, consumer *stetmsg.Consumer[jetstream.Msg], o Optio
 // reached it asks again.
 func (r *Receiver) Run(ctx context.Context) error {
 	hand := receiver.NewLanes(r.o.Prefetch)
-	var pause receiver.Pause
-	for ctx.Err() == nil {
-		n, err := r.fetch(ctx, hand)
-		if n > 0 || err == nil {
-			pause.Reset()
-		}
-		if err == nil || ctx.Err() != nil {
-			continue
-		}
-		pause.Wait(ctx, r.o.ErrorLog, err)
+	var wg sync.WaitGroup
+	var line *receiver.Line // where they are to be handled in order
+	atOnce := requests
+	if r.consumer.Concurrency() == 1 {
+		line, atOnce = &receiver.Line{}, 1
 	}
+	for range atOnce {
+		wg.Go(func() { r.receive(ctx, hand, line) })
+	}
+	wg.Wait()
 	hand.Wait()
 	// What was said last is on its way before the connection may be closed.
 	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), brokerWait)
@@ -117,28 +126,52 @@ func (r *Receiver) Run(ctx context.Context) error {
 	return nil
 }
 
-// fetch asks for as many messages as there is room for, so that none waits
-// where nothing keeps it in hand. The request is not cut short when ctx ends:
-// what the server has sent meanwhile would be lost until AckWait is over.
-func (r *Receiver) fetch(ctx context.Context, hand *receiver.Lanes) (n int, err error) {
-	if !hand.Await(ctx, (r.o.Prefetch+1)/2) {
-		return 0, nil
+// receive asks for messages as long as there is room for a share of them. What it
+// has asked for has its place, so that none waits where nothing keeps it in hand;
+// and other requests are on their way meanwhile, so that the server need not wait.
+func (r *Receiver) receive(ctx context.Context, hand *receiver.Lanes, line *receiver.Line) {
+	var pause receiver.Pause
+	for {
+		n := hand.Reserve(ctx, (r.o.Prefetch+requests-1)/requests)
+		if n == 0 {
+			return
+		}
+		got, err := r.fetch(ctx, hand, line, n)
+		if got > 0 || err == nil {
+			pause.Reset()
+		}
+		if err != nil && ctx.Err() == nil {
+			pause.Wait(ctx, r.o.ErrorLog, err) // before another asks in its place
+		}
+		hand.Return(n - got)
 	}
-	batch, err := r.o.Consumer.Fetch(hand.Free(), jetstream.FetchMaxWait(fetchWait))
+}
+
+// fetch asks for n messages, and returns for how many of them places in hand were
+// used. The request is not cut short when ctx ends: what the server has sent
+// meanwhile would be lost until AckWait is over.
+func (r *Receiver) fetch(ctx context.Context, hand *receiver.Lanes, line *receiver.Line, n int) (got int, err error) {
+	batch, err := r.o.Consumer.Fetch(n, jetstream.FetchMaxWait(fetchWait))
 	if err != nil {
 		return 0, err
 	}
 	for m := range batch.Messages() {
-		n++
-		d := &delivery{r: r, m: m}
-		if !hand.Go(ctx, "", func() { _, _ = r.consumer.Handle(ctx, m, d) }) { // Handle has logged the error
+		if ctx.Err() != nil {
 			_ = m.Nak() // else AckWait does it
+			continue
 		}
+		got++
+		d := &delivery{r: r, m: m}
+		each := ctx
+		if line != nil {
+			each = line.Join(ctx)
+		}
+		hand.Start(func() { _, _ = r.consumer.Handle(each, m, d) }) // Handle has logged the error
 	}
 	if err = batch.Error(); errors.Is(err, nats.ErrTimeout) {
 		err = nil
 	}
-	return n, err
+	return got, err
 }
 
 // delivery is a message in hand.

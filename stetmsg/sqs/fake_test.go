@@ -22,7 +22,8 @@ type fake struct {
 	mu       sync.Mutex
 	queues   map[string][]*stored
 	n        int
-	extended int // visibility changed to more than nothing
+	extended int    // visibility changed to more than nothing
+	refused  string // a body that SendMessage does not take
 }
 
 type stored struct {
@@ -72,6 +73,11 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch _, name, _ := strings.Cut(r.Header.Get("X-Amz-Target"), "."); name {
 	case "SendMessage":
 		f.mu.Lock()
+		if f.refused != "" && c.MessageBody == f.refused {
+			f.mu.Unlock()
+			http.Error(w, `{"__type":"com.amazonaws.sqs#InvalidMessageContents"}`, http.StatusBadRequest)
+			return
+		}
 		f.n++
 		m := &stored{ID: strconv.Itoa(f.n), Body: c.MessageBody, Attributes: c.MessageAttributes, Group: c.MessageGroupID, Deduplication: c.MessageDeduplicationID}
 		f.queues[c.QueueURL] = append(f.queues[c.QueueURL], m)

@@ -2,7 +2,7 @@ package sqs
 
 import (
 	"context"
-	"errors"
+	"fmt"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
@@ -15,12 +15,13 @@ import (
 // Publisher returns a stetmsg.Publish that sends messages: Message.To is the URL
 // of the queue. The ID goes along as the attribute stetmsg.IDHeader; in a FIFO
 // queue it is the MessageDeduplicationId too, by which SQS drops repetitions for
-// five minutes, and Message.Key the MessageGroupId. Bodies must be text that SQS
-// allows, and a message have at most nine headers.
+// five minutes, and Message.Key the MessageGroupId. Messages are sent one after the
+// other, and none after one that SQS did not take: in a FIFO queue it would
+// overtake that one in their group. Bodies must be text that SQS allows, and a
+// message have at most nine headers.
 func Publisher(client API) stetmsg.Publish {
 	return func(ctx context.Context, messages []stet.Message) error {
-		var errs []error
-		for _, m := range messages {
+		for i, m := range messages {
 			in := &sqs.SendMessageInput{
 				QueueUrl: aws.String(m.To), MessageBody: aws.String(string(m.Body)),
 				MessageAttributes: map[string]types.MessageAttributeValue{stetmsg.IDHeader: text(m.ID)},
@@ -38,10 +39,10 @@ func Publisher(client API) stetmsg.Publish {
 				}
 			}
 			if _, err := client.SendMessage(ctx, in); err != nil {
-				errs = append(errs, err)
+				return fmt.Errorf("stetmsg/sqs: %d of %d messages were sent: %w", i, len(messages), err)
 			}
 		}
-		return errors.Join(errs...)
+		return nil
 	}
 }
 

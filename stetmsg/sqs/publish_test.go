@@ -31,3 +31,20 @@ func TestPublishedMessageIsSentWithItsID(t *testing.T) {
 		t.Errorf("%+v", q)
 	}
 }
+
+func TestNothingOvertakesAMessageThatWasNotSent(t *testing.T) {
+	f := newFixture(t)
+	f.refused = "second"
+	fifo := "http://sqs/shipped.fifo"
+	messages := []stet.Message{
+		{ID: "id-1", To: fifo, Key: "customer-7", Body: []byte("first")},
+		{ID: "id-2", To: fifo, Key: "customer-7", Body: []byte("second")},
+		{ID: "id-3", To: fifo, Key: "customer-7", Body: []byte("third")},
+	}
+	if err := sqs.Publisher(f.client)(t.Context(), messages); err == nil {
+		t.Error("no error")
+	}
+	if q := f.queue(fifo); len(q) != 1 || q[0].Body != "first" {
+		t.Errorf("sent: %+v", q)
+	}
+}

@@ -82,3 +82,43 @@ func Example() {
 		log.Print(err)
 	}
 }
+
+// Where something else accepts, in a transaction that it began, the job is inserted
+// beside it.
+func ExampleQueue_InsertTx() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, "postgres://localhost/shop")
+	if err != nil {
+		log.Fatal(err)
+	}
+	store, err := postgres.New(ctx, pool, postgres.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	engine, err := stet.New(store, stet.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	insert, err := river.NewClient(riverpgxv5.New(pool), &river.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	queue, err := stetriver.New(insert, stetriver.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = store.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "INSERT INTO orders (book) VALUES ($1)", "Emma"); err != nil {
+			return err
+		}
+		work := stet.Work{Name: "ship", Payload: []byte(`{"Book":"Emma"}`), After: stetwork.DefaultAgain} // the job is earlier
+		st, err := stet.AcceptTx(ctx, engine, store, tx, stet.Op{Scope: "customer 7", Key: "8e03978e"}, work)
+		if err != nil || !st.New {
+			return err
+		}
+		return queue.InsertTx(ctx, tx, stet.Item{ID: st.Record.ID, Name: work.Name})
+	})
+	if err != nil {
+		log.Print(err)
+	}
+}

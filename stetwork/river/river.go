@@ -16,11 +16,17 @@
 // river.Config.RescueStuckJobsAfter may be minutes, where a process that was killed
 // should not hold up for longer what River had given it. Worker.Run has to be
 // running somewhere, for what needs another job.
+//
+// A job that lands in a process without a handler for its operation is put off, by
+// half a minute, for another process to have it; after ten minutes it is cancelled,
+// with an error that names what is missing, for River's ErrorHandler and in the job's
+// row. The operation stays accepted, and gets another job as others do.
 package river
 
 import (
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -37,6 +43,7 @@ const Kind = "stet"
 const (
 	storePause   = 5 * time.Second  // until a job is tried again whose operation could not be looked at
 	unknownPause = 30 * time.Second // and one that this process has no handler for
+	maxSnoozes   = 20               // of such a job
 )
 
 // Args are a job's arguments: which accepted operation is to be run.
@@ -86,11 +93,24 @@ func (k *worker) Work(ctx context.Context, job *river.Job[Args]) error {
 	switch err := k.w.Do(ctx, it); {
 	case err == nil:
 		return nil
+	case errors.Is(err, stet.ErrInvalid) && snoozes(job) >= maxSnoozes:
+		return river.JobCancel(err)
 	case errors.Is(err, stet.ErrInvalid): // another process may have the handler
 		return river.JobSnooze(unknownPause)
 	default: // nothing was tried, so no attempt is used up
 		return river.JobSnooze(storePause)
 	}
+}
+
+// snoozes returns how often a job was put off, which River notes down in it.
+func snoozes(job *river.Job[Args]) int {
+	var noted struct {
+		Snoozes int `json:"snoozes"`
+	}
+	if json.Unmarshal(job.Metadata, &noted) != nil {
+		return maxSnoozes // it cannot be counted, so it must not go on for ever
+	}
+	return noted.Snoozes
 }
 
 // Options configure a Queue. The zero value is usable.
@@ -151,10 +171,24 @@ func AcceptTx[Tx any](ctx context.Context, e *stet.Engine, s stet.WorkTxStore[Tx
 	if err != nil || !st.New {
 		return st, err
 	}
-	if _, err := q.client.InsertTx(ctx, tx, argsOf(stet.Item{ID: st.Record.ID, Class: op.Class, Name: w.Name}), &opts); err != nil {
-		return st, &stet.Error{Kind: stet.ErrStore, Execution: stet.NotExecuted, Cause: fmt.Errorf("stetwork/river: the job was not inserted: %w", err)}
+	return st, q.insert(ctx, tx, stet.Item{ID: st.Record.ID, Class: op.Class, Name: w.Name}, opts)
+}
+
+// InsertTx inserts the job of an operation in the caller's transaction: that of its
+// acceptance, if it was accepted by stet.AcceptTx or by a middleware that does so,
+// and is new. It is a job to be run at once; AcceptTx heeds Work.After, too. Without
+// a Work.After of some minutes the operation is due at once as well, and may be
+// handed to the queue a second time, which is harmless. An error is an *stet.Error
+// of kind stet.ErrStore, and the caller must roll back.
+func (q *Queue[Tx]) InsertTx(ctx context.Context, tx Tx, it stet.Item) error {
+	return q.insert(ctx, tx, it, q.o.Insert)
+}
+
+func (q *Queue[Tx]) insert(ctx context.Context, tx Tx, it stet.Item, opts river.InsertOpts) error {
+	if _, err := q.client.InsertTx(ctx, tx, argsOf(it), &opts); err != nil {
+		return &stet.Error{Kind: stet.ErrStore, Execution: stet.NotExecuted, Cause: fmt.Errorf("stetwork/river: the job was not inserted: %w", err)}
 	}
-	return st, nil
+	return nil
 }
 
 func invalid(format string, args ...any) error {

@@ -236,6 +236,68 @@ func TestJobWaitsForAProcessThatHasTheHandler(t *testing.T) {
 	}
 }
 
+// The operation is not lost by that: it gets another job.
+func TestJobThatNobodyCanRunIsCancelledInTheEnd(t *testing.T) {
+	b := newBench(t, time.Hour)
+	must(t, stetwork.Handle(b.worker, "bill", func(context.Context, parcel) (receipt, error) { return receipt{}, nil }))
+	last, err := b.order("ship", "Emma", nil)
+	must(t, err)
+	_, err = b.pool.Exec(t.Context(), `UPDATE river_job SET metadata = '{"snoozes": 20}'`)
+	must(t, err)
+	damaged, err := b.order("ship", "Persuasion", nil)
+	must(t, err)
+	_, err = b.pool.Exec(t.Context(), `UPDATE river_job SET metadata = '{"snoozes": "often"}' WHERE metadata->>'snoozes' IS NULL`)
+	must(t, err)
+	early, err := b.order("ship", "Mansfield Park", nil)
+	must(t, err)
+	_, err = b.pool.Exec(t.Context(), `UPDATE river_job SET metadata = '{"snoozes": 19}' WHERE metadata->>'snoozes' IS NULL`)
+	must(t, err)
+	b.works()
+	for end := time.Now().Add(patience); b.count(`SELECT count(*) FROM river_job WHERE state = 'cancelled' AND errors[1]->>'error' LIKE '%ship%'`) != 2 ||
+		b.count(`SELECT count(*) FROM river_job WHERE state = 'scheduled' AND metadata->>'snoozes' = '20'`) != 1; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("two jobs should be cancelled, and one put off")
+		}
+	}
+	for _, st := range []stet.Status{last, damaged, early} {
+		b.await(st.Record.ID, stet.Accepted)
+	}
+}
+
+func TestJobIsCommittedWithTheAcceptanceOrNotAtAll(t *testing.T) {
+	b := newBench(t, time.Hour)
+	must(t, stetwork.HandleTx(b.worker, b.store, "ship", ship))
+	work, err := stetwork.NewWork("ship", parcel{"Emma"})
+	must(t, err)
+	work.After = time.Hour // only the job has it run
+	for _, fail := range []error{errBroken, nil} {
+		var st stet.Status
+		err := b.store.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) (err error) {
+			if st, err = stet.AcceptTx(ctx, b.engine, b.store, tx, stet.Op{Scope: "shop", Key: "k"}, work); err != nil {
+				return err
+			}
+			if err := b.queue.InsertTx(ctx, tx, stet.Item{ID: st.Record.ID, Name: work.Name}); err != nil {
+				return err
+			}
+			return fail
+		})
+		if !errors.Is(err, fail) {
+			t.Fatal(err)
+		}
+		want, jobs := stet.Accepted, 1
+		if fail != nil {
+			want, jobs = stet.None, 0
+		}
+		if now, err := b.engine.Lookup(t.Context(), st.Record.ID); err != nil || now.Record.State != want || b.count(`SELECT count(*) FROM river_job`) != jobs {
+			t.Errorf("%v: %v, %v; want %v and %d jobs", fail, now.Record.State, err, want, jobs)
+		}
+		if fail == nil {
+			b.works()
+			b.await(st.Record.ID, stet.Completed)
+		}
+	}
+}
+
 func TestJobThatNamesNoOperationIsCancelled(t *testing.T) {
 	b := newBench(t, time.Hour)
 	must(t, stetwork.HandleTx(b.worker, b.store, "ship", ship))

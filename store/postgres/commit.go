@@ -240,22 +240,30 @@ func (t *transaction) endedNow(ctx context.Context, pid uint32, look func(contex
 // SettleTx implements stet.TxStore: it settles a claim inside a transaction of
 // the caller's, which may be a savepoint. The claim ends when the caller commits.
 // Until then the record is locked: its lease is not renewed, and who claims the
-// key waits.
+// key waits. In a transaction of InTx's it may be put off until that commits: see
+// there. Until then the outcome must not be changed.
 func (s *Store) SettleTx(ctx context.Context, tx pgx.Tx, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
-	return s.settleIn(ctx, c, out, keep, pgx.ErrNoRows, func(sql string, args ...any) scanner { return tx.QueryRow(ctx, sql, args...) })
+	e := &ending{claim: c, out: out, keep: keep}
+	if w, ok := tx.(*worked); ok && w.t.s == s {
+		return w.settle(ctx, e)
+	}
+	return s.settleIn(ctx, e, pgx.ErrNoRows, pgxQuery(ctx, tx))
+}
+
+// settleable reports why e cannot be tried.
+func (e *ending) settleable(ctx context.Context) error {
+	if !e.out.State.Settled() {
+		return fmt.Errorf("%w: an outcome is completed or failed, not %v", stet.ErrInvalid, e.out.State)
+	}
+	return ctx.Err()
 }
 
 // settleIn settles through a driver that says by none that there is no row.
-func (s *Store) settleIn(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention, none error,
-	query func(sql string, args ...any) scanner) error {
-	if !out.State.Settled() {
-		return fmt.Errorf("%w: an outcome is completed or failed, not %v", stet.ErrInvalid, out.State)
-	}
-	if err := ctx.Err(); err != nil {
+func (s *Store) settleIn(ctx context.Context, e *ending, none error, query queryRow) error {
+	if err := e.settleable(ctx); err != nil {
 		return err
 	}
-	e := &ending{claim: c, out: out, keep: keep}
-	result := out.Result
+	out, result := &e.out, e.out.Result
 	if out.Gone {
 		result = nil
 	} else if result == nil {
@@ -263,24 +271,31 @@ func (s *Store) settleIn(ctx context.Context, c stet.Claim, out stet.Outcome, ke
 	}
 	forget, due := e.spans()
 	var ignored bool
-	err := query(s.sql.settleTx, c.ID[:], c.Fence, int16(out.State), out.Gone, result,
-		micros(keep.Result), forget, due, out.Outbox).Scan(&ignored)
+	err := query(s.sql.settleTx, e.claim.ID[:], e.claim.Fence, int16(out.State), out.Gone, result,
+		micros(e.keep.Result), forget, due, out.Outbox).Scan(&ignored)
 	if !errors.Is(err, none) {
 		return explain("settle (roll back)", err)
 	}
-	r, err := scanRow(query(s.sql.load, c.ID[:]), none)
-	if err != nil {
-		return explain("settle (roll back)", err)
-	}
-	next, err := onEnding(e, r)
-	if next == stepWrite {
-		// It was free just now, and was not when we tried.
-		return explain("settle (roll back)", errLookAgain)
-	}
+	r, err := scanRow(query(s.sql.load, e.claim.ID[:]), none)
 	if err == nil {
+		err = e.unsettled(r)
+	}
+	if errors.Is(err, stet.ErrFenced) {
+		return err
+	}
+	return explain("settle (roll back)", err)
+}
+
+// unsettled says why a transaction could not settle r.
+func (e *ending) unsettled(r *row) error {
+	switch next, err := onEnding(e, r); {
+	case next == stepWrite:
+		return errLookAgain // it was free just now, and was not when we tried
+	case err == nil:
 		// Settled already, perhaps by a transaction of this very run whose commit
 		// was not acknowledged: what this one wrote would be there twice.
 		return stet.ErrFenced
+	default:
+		return err
 	}
-	return err
 }

@@ -11,6 +11,7 @@ import (
 
 // Codes of PostgreSQL (appendix A of its manual) that something is done about.
 const (
+	codeDivision      = "22012"
 	codeReadOnly      = "25006"
 	codeSerialization = "40001"
 	codeDeadlock      = "40P01"

@@ -1,12 +1,14 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
@@ -43,7 +45,7 @@ type group struct {
 	s     *Store
 	reqs  []stet.ClaimRequest
 	keep  []stet.Retention
-	tx    pgx.Tx
+	t     *transaction
 	locks []locks
 
 	free    []int // of reqs
@@ -59,16 +61,13 @@ func (s *Store) RunGroup(ctx context.Context, reqs []stet.ClaimRequest, keep []s
 	if s.closed.Load() {
 		return nil, errClosed
 	}
-	tx, err := s.pool.BeginTx(ctx, s.o.TxOptions)
-	if err != nil {
+	t := &transaction{s: s}
+	var err error
+	if t.conn, err = s.pool.Acquire(ctx); err != nil {
 		return nil, explain("begin", err)
 	}
-	defer func() { // also when fn panics; after a commit it does nothing
-		ctx, cancel := context.WithTimeout(context.Background(), goodbye)
-		defer cancel()
-		_ = tx.Rollback(ctx)
-	}()
-	g := &group{s: s, reqs: reqs, keep: keep, tx: tx}
+	defer t.abandon() // also when fn panics
+	g := &group{s: s, reqs: reqs, keep: keep, t: t}
 	if err := g.enter(ctx); err != nil {
 		return nil, explain("begin", err)
 	}
@@ -76,9 +75,9 @@ func (s *Store) RunGroup(ctx context.Context, reqs []stet.ClaimRequest, keep []s
 	for n, i := range g.free {
 		rec := stet.Record{ID: reqs[i].ID, Scope: reqs[i].Scope, State: stet.Running, Fingerprint: reqs[i].Fingerprint,
 			Owner: reqs[i].Owner, Fence: g.fences[n], Attempt: 1, LeaseLeft: reqs[i].Lease, ClaimedAt: g.claimed}
-		out, err := fn(ctx, &guarded{Tx: tx}, i, rec)
+		out, err := fn(ctx, &guarded{Tx: t.tx}, i, rec)
 		if err == nil {
-			err = intact(ctx, tx) // before the next writes outside of it
+			err = intact(ctx, t.tx) // before the next writes outside of it
 		}
 		switch {
 		case err != nil:
@@ -104,7 +103,7 @@ func (s *Store) RunGroup(ctx context.Context, reqs []stet.ClaimRequest, keep []s
 	return recs, nil
 }
 
-// enter locks the keys that are free.
+// enter begins the transaction and locks the keys that are free, in one round trip.
 func (g *group) enter(ctx context.Context) error {
 	n := len(g.reqs)
 	keys, ids, fingers, records := make([]int64, n), make([]int32, n), make([]int32, n), make([][]byte, n)
@@ -113,11 +112,20 @@ func (g *group) enter(ctx context.Context) error {
 		l := g.s.locks(g.reqs[i].ID, g.reqs[i].Fingerprint)
 		g.locks[i], keys[i], ids[i], fingers[i], records[i] = l, l.key, l.id, l.finger, g.reqs[i].ID[:]
 	}
-	rows, err := g.tx.Query(ctx, g.s.sql.enterGroup, keys, ids, fingers, records)
-	if err != nil {
-		return err
+	var b pgx.Batch
+	b.BeginTx(g.s.o.TxOptions)
+	b.Queue(g.s.sql.enterGroup, keys, ids, fingers, records).Query(g.read)
+	results := g.t.conn.SendBatch(ctx, &b)
+	g.t.tx = results.Tx()
+	err := results.Close()
+	if sqlState(err) == codeNoStatement {
+		g.t.discard() // as in transaction.enter
 	}
-	defer rows.Close()
+	return err
+}
+
+// read reads what sqlEnterGroup has returned.
+func (g *group) read(rows pgx.Rows) error {
 	for i := 0; rows.Next(); i++ {
 		var fence int64
 		if err := rows.Scan(&fence, &g.claimed); err != nil {
@@ -130,7 +138,7 @@ func (g *group) enter(ctx context.Context) error {
 	return rows.Err()
 }
 
-// leave writes the records and commits.
+// leave writes the records and commits, in one round trip.
 func (g *group) leave(ctx context.Context) (at time.Time, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.s.commitTimeout)
 	defer cancel()
@@ -163,14 +171,18 @@ func (g *group) leave(ctx context.Context) (at time.Time, err error) {
 			return rows.Err()
 		})
 	b.Queue(g.s.sql.tellGroup, ids, waiters)
-	if err := g.tx.SendBatch(ctx, &b).Close(); err != nil {
+	b.Queue(cmp.Or(g.s.o.TxOptions.CommitQuery, "commit")).Exec(func(tag pgconn.CommandTag) error {
+		if tag.String() == "ROLLBACK" {
+			return pgx.ErrTxCommitRollback
+		}
+		return nil
+	})
+	err = g.t.conn.SendBatch(ctx, &b).Close()
+	switch {
+	case err == nil:
+		return at, nil
+	case answered(err) || errors.Is(err, pgx.ErrTxCommitRollback):
 		return at, fmt.Errorf("%w (nothing was committed)", explain("commit", err))
 	}
-	if err := g.tx.Commit(ctx); err != nil {
-		if answered(err) {
-			return at, fmt.Errorf("%w (nothing was committed)", explain("commit", err))
-		}
-		return at, errors.Join(stet.ErrUnknown, explain("commit", err))
-	}
-	return at, nil
+	return at, errors.Join(stet.ErrUnknown, explain("commit", err))
 }

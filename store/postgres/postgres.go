@@ -73,6 +73,7 @@ type Store struct {
 	pool    *pgxpool.Pool // the service's, for RunTx
 	ours    bool          // Close closes pool
 	prepare bool          // statements may be, on pool's connections
+	batched bool          // and statements of the service's may be sent in batches
 	own     *pgxpool.Pool // the store's; its size is the sum of what may be in use
 	writes  batcher[write]
 	reads   batcher[read]
@@ -124,6 +125,13 @@ func prepares(c *pgxpool.Config) bool {
 	return c.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
 }
 
+// batches reports whether a statement comes to the same in a batch of pgx's. The
+// simple protocol has no arguments; and a tracer must not miss a statement.
+func batches(c *pgxpool.Config) bool {
+	_, traced := c.ConnConfig.Tracer.(pgx.BatchTracer)
+	return c.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeSimpleProtocol && (traced || c.ConnConfig.Tracer == nil)
+}
+
 // New opens the store on the server of pool, from which RunTx takes its
 // connections. Everything else uses up to Writers + Readers + 9 connections of
 // the store's own, made with the pool's configuration, so that a pool that is
@@ -150,7 +158,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	}
 	o.Writers, o.Readers = orDefault(o.Writers, defaultWriters), orDefault(o.Readers, defaultReaders)
 	o.MaxQueue = orDefault(o.MaxQueue, defaultMaxQueue)
-	s := &Store{o: o, n: n, sql: newStatements(n), pool: pool, prepare: prepares(config), commitTimeout: 10 * time.Second}
+	s := &Store{o: o, n: n, sql: newStatements(n), pool: pool, prepare: prepares(config), batched: batches(config), commitTimeout: 10 * time.Second}
 	if s.own, err = pgxpool.NewWithConfig(ctx, s.ownConfig(config)); err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}

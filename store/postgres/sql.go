@@ -29,7 +29,7 @@ type SQLTx interface {
 // writes out as it is: for a run of an engine, which marks its results, give
 // stet.SettleTx what OverSQL returns.
 func (s *Store) SettleSQL(ctx context.Context, tx Querier, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
-	return s.settleIn(ctx, c, out, keep, sql.ErrNoRows, func(q string, args ...any) scanner { return tx.QueryRowContext(ctx, q, args...) })
+	return s.settleIn(ctx, &ending{claim: c, out: out, keep: keep}, sql.ErrNoRows, sqlQuery(ctx, tx))
 }
 
 // SQLStore is a Store whose transactions are those of database/sql, or of a

@@ -272,8 +272,9 @@ func TestWaiterIsWokenByTheCommit(t *testing.T) {
 // cutConn is a connection that can be cut when something is sent next.
 type cutConn struct {
 	net.Conn
-	mode atomic.Int32
-	cut  atomic.Bool
+	mode   atomic.Int32
+	cut    atomic.Bool
+	writes atomic.Int32
 }
 
 const (
@@ -284,6 +285,7 @@ const (
 )
 
 func (c *cutConn) Write(b []byte) (int, error) {
+	c.writes.Add(1)
 	mode := c.mode.Load()
 	if mode == whole || b[0] == 'P' { // Parse: a statement that is new to the connection
 		return c.Conn.Write(b)

@@ -41,14 +41,18 @@ func taken(t testing.TB, s stet.WorkStore) stet.Record {
 }
 
 // finish is the end of a run in a transaction: the charge and the outcome, on a
-// connection that is cut at the commit.
-func finish(s *Store, c stet.Claim, mode int32) error {
+// connection that is cut at the commit, which the outcome goes with or not.
+func finish(s *Store, c stet.Claim, mode int32, together bool) error {
 	return s.InTx(context.Background(), func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "INSERT INTO charges VALUES ('charge')"); err != nil {
 			return err
 		}
 		err := s.SettleTx(ctx, tx, c, completed("charged"), keep)
-		tx.Conn().PgConn().Conn().(*cutConn).mode.Store(mode)
+		conn := tx.(*worked).conn
+		if !together {
+			conn = tx.Conn()
+		}
+		conn.PgConn().Conn().(*cutConn).mode.Store(mode)
 		return err
 	})
 }
@@ -58,10 +62,10 @@ func finish(s *Store, c stet.Claim, mode int32) error {
 func TestReturnLearnsTheFateOfALostCommit(t *testing.T) {
 	s, _ := frail(t, 10*time.Second)
 	committed, tries := 0, 60
-	for range tries {
+	for try := range tries {
 		for _, mode := range []int32{replyLost, queryLost} {
 			rec := taken(t, s)
-			if err := finish(s, rec.Claim(), mode); err == nil {
+			if err := finish(s, rec.Claim(), mode, try%2 == 0); err == nil {
 				t.Fatal("a commit that was not answered: no error")
 			}
 			err := s.Return(t.Context(), rec.Claim(), 0)
@@ -86,17 +90,19 @@ func TestReturnLearnsTheFateOfALostCommit(t *testing.T) {
 // the record for as long as TCP does.
 func TestWorkOfALostClientIsNotHeldUp(t *testing.T) {
 	s, _ := frail(t, 2*time.Second)
-	rec := taken(t, s)
-	if err := finish(s, rec.Claim(), clientGone); err == nil {
-		t.Fatal("a commit that was not answered: no error")
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	if err := s.Return(ctx, rec.Claim(), 0); err != nil {
-		t.Errorf("Return: %v", err)
-	}
-	if next := mustTake(t, s, rec.ID); next.Attempt != 2 || charges(t, s) != 0 {
-		t.Errorf("the next attempt: %+v, %d charges", next, charges(t, s))
+	for _, together := range []bool{false, true} {
+		rec := taken(t, s)
+		if err := finish(s, rec.Claim(), clientGone, together); err == nil {
+			t.Fatal("a commit that was not answered: no error")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if err := s.Return(ctx, rec.Claim(), 0); err != nil {
+			t.Errorf("Return: %v", err)
+		}
+		if next := mustTake(t, s, rec.ID); next.Attempt != 2 || charges(t, s) != 0 {
+			t.Errorf("the next attempt: %+v, %d charges", next, charges(t, s))
+		}
 	}
 }
 

@@ -5,11 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
 )
@@ -18,73 +16,6 @@ var (
 	_ stet.WorkTxStore[pgx.Tx]  = (*Store)(nil)
 	_ stet.WorkTxStore[*sql.Tx] = (*SQLStore[*sql.Tx])(nil)
 )
-
-// InTx implements stet.WorkTxStore, on a connection of the pool. Like RunTx's, the
-// transaction must not be ended by fn, and its commit is not given up when ctx ends.
-// When that was not acknowledged, InTx waits up to 10 seconds for the transaction to
-// have ended on the server.
-func (s *Store) InTx(ctx context.Context, fn func(context.Context, pgx.Tx) error) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if s.closed.Load() {
-		return errClosed
-	}
-	t := &transaction{s: s, locks: someLock()}
-	defer t.abandon() // also when fn panics or calls runtime.Goexit
-	if err := t.begin(ctx); err != nil {
-		return explain("begin", err)
-	}
-	if err := fn(ctx, &guarded{Tx: t.tx}); err != nil {
-		return err
-	}
-	if err := intact(ctx, t.tx); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.commitTimeout)
-	defer cancel()
-	fault.At(fault.CommitBefore)
-	err := t.tx.Commit(ctx)
-	fault.At(fault.CommitAfter)
-	switch {
-	case err == nil:
-		return nil
-	case answered(err) || errors.Is(err, pgx.ErrTxCommitRollback):
-		return fmt.Errorf("%w (nothing was committed)", explain("commit", err))
-	}
-	pid := t.conn.Conn().PgConn().PID()
-	t.discard() // so that the server, too, hears that it is over
-	t.abandon()
-	// Whatever writes to a record that the transaction wrote to would wait for it.
-	if ended := t.ended(pid, func(context.Context, *pgxpool.Conn) error { return nil }); ended != nil {
-		err = errors.Join(err, ended)
-	}
-	return fmt.Errorf("%w (it may or may not have been committed)", explain("commit", err))
-}
-
-// someLock is a lock that nobody else has, by which a transaction is told from
-// others.
-func someLock() (l locks) {
-	l.key = rand.Int64()
-	l.keyHi, l.keyLo = l.key>>32, l.key&0xffffffff
-	return l
-}
-
-// begin begins the transaction and takes its lock, in one round trip.
-func (t *transaction) begin(ctx context.Context) (err error) {
-	if t.conn, err = t.s.pool.Acquire(ctx); err != nil {
-		return err
-	}
-	var b pgx.Batch
-	b.BeginTx(t.s.o.TxOptions)
-	b.Queue("SELECT pg_advisory_xact_lock($1::bigint)", t.locks.key)
-	results := t.conn.SendBatch(ctx, &b)
-	t.tx = results.Tx()
-	if err = results.Close(); sqlState(err) == codeNoStatement {
-		t.discard() // as in enter
-	}
-	return err
-}
 
 // AcceptTx implements stet.WorkTxStore: it accepts inside a transaction of the
 // caller's, which may be a savepoint. Keep that short: until it has ended, whoever

@@ -23,6 +23,7 @@ const (
 	lease      = 2 * time.Second
 	sweepEvery = 500 * time.Millisecond
 	frozenFor  = 3 * lease
+	frozenPoll = 20 * time.Millisecond
 	thawedFor  = 500 * time.Millisecond
 	grouped    = 8
 )

@@ -11,7 +11,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/stet-go/stet/internal/child"
 	"github.com/stet-go/stet/internal/rig"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/kafka"
@@ -51,12 +50,28 @@ func startKafka(context.Context, *rig.Rig) (broker, error) {
 	if err == nil {
 		b.client, err = kgo.NewClient(kgo.SeedBrokers(b.url()), kgo.RecordPartitioner(kgo.RoundRobinPartitioner()))
 	}
-	return b, err
+	if err != nil {
+		b.close()
+		return nil, err
+	}
+	return b, nil
 }
 
-func (b *kafkaServer) start(more ...kfake.Opt) (err error) {
-	b.cluster, err = kfake.NewCluster(append(more, kfake.NumBrokers(1), kfake.Ports(b.port), kfake.DataDir(b.dir), kfake.GroupMinSessionTimeout(time.Second))...)
+// start leaves cluster nil if it fails.
+func (b *kafkaServer) start(more ...kfake.Opt) error {
+	cluster, err := kfake.NewCluster(append(more, kfake.NumBrokers(1), kfake.Ports(b.port), kfake.DataDir(b.dir), kfake.GroupMinSessionTimeout(time.Second))...)
+	if err == nil {
+		b.cluster = cluster
+	}
 	return err
+}
+
+// stop does nothing if it has not started again since.
+func (b *kafkaServer) stop() {
+	if b.cluster != nil {
+		b.cluster.Close()
+		b.cluster = nil
+	}
 }
 
 func (b *kafkaServer) url() string { return fmt.Sprintf("127.0.0.1:%d", b.port) }
@@ -65,13 +80,13 @@ func (b *kafkaServer) close() {
 	if b.client != nil {
 		b.client.Close()
 	}
-	b.cluster.Close()
+	b.stop()
 	_ = os.RemoveAll(b.dir)
 }
 
 // restart stops it properly.
 func (b *kafkaServer) restart(ctx context.Context) error {
-	b.cluster.Close()
+	b.stop()
 	for {
 		err := b.start()
 		if err == nil || ctx.Err() != nil {
@@ -91,6 +106,9 @@ func (b *kafkaServer) publish(ctx context.Context, ids []string) error {
 
 // ends is how many records a topic has, and how many of them the group has done.
 func (b *kafkaServer) ends(topic string) (all, done int, err error) {
+	if b.cluster == nil {
+		return 0, 0, errors.New("the cluster is not running")
+	}
 	infos := b.cluster.PartitionInfos(topic)
 	if len(infos) == 0 {
 		return 0, 0, fmt.Errorf("the topic %q is gone", topic)
@@ -155,7 +173,7 @@ func consumeKafka(ctx context.Context, s *shop) error {
 	if err != nil {
 		return err
 	}
-	child.Ready(os.Stdout, "-")
+	ready()
 	return receiver.Run(ctx)
 }
 

@@ -9,6 +9,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	idle()
 	Main() // in a child
 	os.Exit(rig.Main(m).Run())
 }
@@ -18,6 +19,7 @@ func TestNoKillMakesASecondEffectOrLosesAMessage(t *testing.T) {
 	for _, broker := range Brokers {
 		for _, store := range Stores {
 			t.Run(broker+"/"+store, func(t *testing.T) {
+				t.Parallel() // it waits for most of the time
 				r, err := rig.New()
 				if err != nil {
 					t.Fatal(err)

@@ -3,13 +3,11 @@ package messages
 import (
 	"context"
 	"errors"
-	"os"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	js "github.com/nats-io/nats.go/jetstream"
 
-	"github.com/stet-go/stet/internal/child"
 	"github.com/stet-go/stet/internal/rig"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/jetstream"
@@ -146,7 +144,7 @@ func consumeNATS(ctx context.Context, s *shop) error {
 	if err != nil {
 		return err
 	}
-	child.Ready(os.Stdout, "-")
+	ready()
 	return receiver.Run(ctx)
 }
 

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/stet-go/stet/internal/child"
 	"github.com/stet-go/stet/internal/rig"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/amqp"
@@ -44,16 +42,23 @@ func (b *rabbit) restart(ctx context.Context) error { return b.server.Restart(ct
 
 // channel calls f with a channel of its own.
 func (b *rabbit) channel(f func(*amqp091.Channel) error) error {
+	return b.connection(func(conn *amqp091.Connection) error {
+		ch, err := conn.Channel()
+		if err != nil {
+			return err
+		}
+		return f(ch)
+	})
+}
+
+// connection calls f with a connection of its own.
+func (b *rabbit) connection(f func(*amqp091.Connection) error) error {
 	conn, err := amqp091.Dial(b.server.URL())
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	ch, err := conn.Channel()
-	if err != nil {
-		return err
-	}
-	return f(ch)
+	return f(conn)
 }
 
 func (b *rabbit) publish(ctx context.Context, ids []string) error {
@@ -89,23 +94,32 @@ func (b *rabbit) publish(ctx context.Context, ids []string) error {
 	return nil
 }
 
-func (b *rabbit) left(ctx context.Context) (left, dead int, err error) {
-	count := func(name string) (n int) {
-		_ = b.channel(func(ch *amqp091.Channel) error { // a queue that there is not is empty
+func (b *rabbit) left(context.Context) (left, dead int, err error) {
+	err = b.connection(func(conn *amqp091.Connection) error {
+		names := []string{queue, queue + ".dead"}
+		for s := 1; s <= 1<<9; s *= 2 {
+			names = append(names, fmt.Sprintf("%s.retry.%ds", queue, s))
+		}
+		for _, name := range names {
+			ch, err := conn.Channel() // for each, as one that is not there closes it
+			if err != nil {
+				return err
+			}
 			q, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
-			n = q.Messages
-			return err
-		})
-		return n
-	}
-	if err := b.channel(func(*amqp091.Channel) error { return nil }); err != nil {
-		return 0, 0, err
-	}
-	left = count(queue)
-	for s := 1; s <= 1<<9; s *= 2 {
-		left += count(fmt.Sprintf("%s.retry.%ds", queue, s))
-	}
-	return left, count(queue + ".dead"), nil
+			switch refused, ok := errors.AsType[*amqp091.Error](err); {
+			case ok && refused.Code == amqp091.NotFound: // it is empty
+			case err != nil:
+				return err
+			case name == queue+".dead":
+				dead = q.Messages
+			default:
+				left += q.Messages
+			}
+			_ = ch.Close()
+		}
+		return nil
+	})
+	return left, dead, err
 }
 
 func (b *rabbit) arrived(context.Context) (letters []letter, err error) {
@@ -134,7 +148,7 @@ func consumeRabbitMQ(ctx context.Context, s *shop) error {
 	if err != nil {
 		return err
 	}
-	child.Ready(os.Stdout, "-")
+	ready()
 	return receiver.Run(ctx)
 }
 

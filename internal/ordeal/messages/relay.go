@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/child"
 	"github.com/stet-go/stet/stetmsg"
 )
 
@@ -54,7 +52,7 @@ func (s *shop) relay(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	child.Ready(os.Stdout, "-")
+	ready()
 	return r.Run(ctx)
 }
 

@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -58,14 +61,7 @@ func (s *storm) killOne(ctx context.Context, o order) (fault.Point, error) {
 		return "", err
 	}
 	if o.Point == frozen {
-		defer c.Kill()
-		// It stops itself, soon; the one that is thawed acts on what it believed.
-		pause(ctx, frozenFor)
-		if err := c.Signal(syscall.SIGCONT); err != nil {
-			return "", fmt.Errorf("a frozen child has ended: %w", err)
-		}
-		pause(ctx, thawedFor)
-		return frozen, context.Cause(ctx)
+		return thaw(ctx, c, o.Patience)
 	}
 	timeout := time.NewTimer(o.Patience)
 	defer timeout.Stop()
@@ -83,6 +79,42 @@ func (s *storm) killOne(ctx context.Context, o order) (fault.Point, error) {
 		return "", context.Cause(ctx)
 	}
 }
+
+// thaw waits until a child has stopped itself, lets its lease run out, and has it
+// go on, and act on what it believed, for a moment. Then it is killed. One that
+// never came by its point is killed where it is.
+func thaw(ctx context.Context, c *child.Process, patience time.Duration) (fault.Point, error) {
+	defer c.Kill()
+	for end := time.Now().Add(patience); !stopped(c); pause(ctx, frozenPoll) {
+		select {
+		case <-c.Exited():
+			return "", fmt.Errorf("a child ended by itself: %s", c.End())
+		default:
+		}
+		if time.Now().After(end) || ctx.Err() != nil {
+			return anywhere, context.Cause(ctx)
+		}
+	}
+	pause(ctx, frozenFor)
+	if err := c.Signal(syscall.SIGCONT); err != nil {
+		return "", fmt.Errorf("a frozen child has ended: %w", err)
+	}
+	pause(ctx, thawedFor)
+	return frozen, context.Cause(ctx)
+}
+
+// stopped reports whether a child is stopped, as Linux shows it.
+func stopped(c *child.Process) bool {
+	text, err := os.ReadFile("/proc/" + c.Addr + "/stat")
+	if err != nil {
+		return false
+	}
+	_, after, found := strings.Cut(string(text), ") ") // of its name
+	return found && strings.HasPrefix(after, "T")
+}
+
+// ready tells the parent that the child has begun, and where Linux shows it.
+func ready() { child.Ready(os.Stdout, strconv.Itoa(os.Getpid())) }
 
 // start starts a child; one that found no broker is started again.
 func (s *storm) start(ctx context.Context, o order) (*child.Process, error) {

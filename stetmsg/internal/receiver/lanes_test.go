@@ -2,6 +2,7 @@ package receiver_test
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -49,13 +50,92 @@ func TestNoMoreAreInHandThanThereAreSlots(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if l.Free() != 0 || l.Go(ctx, "", func() { t.Error("run") }) {
+		if l.Go(ctx, "", func() { t.Error("run") }) {
 			t.Fatal("a third is in hand")
 		}
 		close(release)
-		if !l.Await(t.Context(), 2) {
+		if l.Reserve(t.Context(), 2) != 2 {
 			t.Fatal("the slots are not free again")
 		}
+		l.Return(2)
 		l.Wait()
+	})
+}
+
+func TestReservedSlotsAreNobodyElses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := receiver.NewLanes(3)
+		if n := l.Reserve(t.Context(), 1); n != 3 {
+			t.Fatalf("%d of 3", n)
+		}
+		release := make(chan struct{})
+		l.Start(func() { <-release })
+		var got []int
+		for _, n := range []int{2, 1} { // who waits for less is not held up by who waits for more
+			go func() { got = append(got, n, l.Reserve(t.Context(), n)) }()
+			synctest.Wait()
+		}
+		if len(got) > 0 {
+			t.Fatalf("reserved twice: %v", got)
+		}
+		l.Return(1)
+		synctest.Wait()
+		if !slices.Equal(got, []int{1, 1}) {
+			t.Fatalf("after one was returned: %v", got)
+		}
+		l.Return(1) // of the one that was left
+		close(release)
+		synctest.Wait()
+		if !slices.Equal(got, []int{1, 1, 2, 2}) {
+			t.Fatalf("after all were: %v", got)
+		}
+		l.Return(3)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if n := l.Reserve(ctx, 1); n != 0 {
+			t.Fatalf("%d after the end", n)
+		}
+		l.Wait()
+	})
+}
+
+func TestLaneGoesOnAfterAGoexit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := receiver.NewLanes(3)
+		ran := make(chan int, 3)
+		for i := range 3 {
+			l.Go(t.Context(), "x", func() {
+				ran <- i
+				runtime.Goexit()
+			})
+		}
+		l.Wait()
+		if len(ran) != 3 || <-ran != 0 || <-ran != 1 || !l.Await(t.Context(), 3) {
+			t.Fatal("jobs were left, or slots were lost")
+		}
+	})
+}
+
+// A new goroutine would have to grow its stack for each message.
+func TestGoroutinesAreUsedAgainAndEndWithWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := receiver.NewLanes(4)
+		before := runtime.NumGoroutine()
+		for range 2 { // it goes on after Wait
+			for range 10 {
+				for range 2 {
+					l.Go(t.Context(), "", func() {})
+				}
+				synctest.Wait()
+			}
+			if n := runtime.NumGoroutine() - before; n < 1 || n > 2 {
+				t.Errorf("%d goroutines for two jobs at a time", n)
+			}
+			l.Wait()
+			synctest.Wait()
+			if n := runtime.NumGoroutine() - before; n > 0 {
+				t.Errorf("%d goroutines are left", n)
+			}
+		}
 	})
 }

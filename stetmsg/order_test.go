@@ -1,0 +1,46 @@
+package stetmsg_test
+
+import (
+	"context"
+	"strconv"
+	"testing"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/stetmsg/internal/receiver"
+	"github.com/stet-go/stet/store/memory"
+)
+
+// Whichever goroutine comes first.
+func TestOneAtATimeMeansInTheOrderReceived(t *testing.T) {
+	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	o := options()
+	o.Concurrency = 1
+	var got []string
+	c, err := stetmsg.New(engine, o, func(_ context.Context, m order) ([]byte, error) {
+		got = append(got, m.ID)
+		return nil, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var line receiver.Line
+	l := receiver.NewLanes(2)
+	for i := range 2000 {
+		ctx := line.Join(t.Context())
+		l.Go(ctx, "", func() { _, _ = c.Handle(ctx, order{ID: strconv.Itoa(i), Body: "x"}, mute{}) })
+	}
+	l.Wait()
+	for i, id := range got {
+		if id != strconv.Itoa(i) {
+			t.Fatalf("message %s came as number %d", id, i)
+		}
+	}
+	if len(got) != 2000 {
+		t.Fatalf("%d messages", len(got))
+	}
+}

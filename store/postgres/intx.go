@@ -1,0 +1,462 @@
+package postgres
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/fault"
+)
+
+// sqlFinish is sqlSettleTx for one round trip with COMMIT: where there is nothing to
+// settle it fails, by which it keeps the transaction from being committed.
+const sqlFinish = `WITH settled AS (` + sqlSettleTx + `) SELECT 1 / count(*) FROM settled`
+
+// sqlLock takes the lock of someLock.
+const sqlLock = "SELECT pg_advisory_xact_lock($1::bigint)"
+
+// InTx implements stet.WorkTxStore, on a connection of the pool. Like RunTx's, the
+// transaction must not be ended by fn, and its commit is not given up when ctx ends.
+// When that was not acknowledged, InTx waits up to 10 seconds for the transaction to
+// have ended on the server.
+//
+// To save round trips BEGIN is sent with the first statement of fn. And if SettleTx
+// is called with fn's transaction, and nothing else after it, then it is sent with
+// COMMIT: it returns nil, and InTx returns the error, of kind stet.ErrFenced for one.
+func (s *Store) InTx(ctx context.Context, fn func(context.Context, pgx.Tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if s.closed.Load() {
+		return errClosed
+	}
+	t := &transaction{s: s, locks: someLock()}
+	var err error
+	if t.conn, err = s.pool.Acquire(ctx); err != nil {
+		return explain("begin", err)
+	}
+	w := &worked{t: t, ctx: ctx, conn: t.conn.Conn()}
+	defer w.end() // also when fn panics or calls runtime.Goexit
+	if err := fn(ctx, w); err != nil {
+		return err
+	}
+	return w.commit(ctx)
+}
+
+// someLock is a lock that nobody else has, by which a transaction is told from
+// others.
+func someLock() (l locks) {
+	l.key = rand.Int64()
+	l.keyHi, l.keyLo = l.key>>32, l.key&0xffffffff
+	return l
+}
+
+// worked is the transaction of InTx. It begins with its first statement. An outcome
+// waits to be sent with COMMIT, as long as no statement can pass it on its way.
+type worked struct {
+	t       *transaction // without its tx until it has begun
+	ctx     context.Context
+	conn    *pgx.Conn
+	waiting *ending
+	passed  bool  // statements may reach the server without our knowing
+	bad     error // why nothing can be committed
+}
+
+// begin begins the transaction and takes its lock, in one round trip.
+func (t *transaction) begin(ctx context.Context) error {
+	results, err := t.beginWith(ctx, nil)
+	if results == nil {
+		return err
+	}
+	return results.Close()
+}
+
+// beginWith begins the transaction and takes its lock, and sends what add has queued
+// in the same round trip: its results are those that are left. They are nil if the
+// transaction has not begun, or has no lock.
+func (t *transaction) beginWith(ctx context.Context, add func(*pgx.Batch)) (results pgx.BatchResults, err error) {
+	var b pgx.Batch
+	b.BeginTx(t.s.o.TxOptions)
+	b.Queue(sqlLock, t.locks.key)
+	if add != nil {
+		add(&b)
+	}
+	results = t.conn.SendBatch(ctx, &b)
+	t.tx = results.Tx()
+	for range 2 {
+		if _, err = results.Exec(); err != nil {
+			_ = results.Close()
+			if sqlState(err) == codeNoStatement {
+				t.discard() // as in enter
+			}
+			return nil, err
+		}
+	}
+	return results, nil
+}
+
+// ready has everything sent that has waited for a next statement.
+func (w *worked) ready(ctx context.Context) error {
+	if w.bad == nil && w.t.tx == nil {
+		w.bad = explain("begin", w.t.begin(ctx))
+	}
+	if e := w.waiting; w.bad == nil && e != nil {
+		w.waiting = nil
+		w.bad = w.t.s.settleIn(ctx, e, pgx.ErrNoRows, pgxQuery(ctx, w.t.tx))
+	}
+	return w.bad
+}
+
+// first begins the transaction together with its first statement. If there are no
+// results and no error, then that has to be sent by itself.
+func (w *worked) first(ctx context.Context, sql string, args []any) (pgx.BatchResults, error) {
+	if w.t.tx != nil || w.bad != nil || w.waiting != nil || !w.t.s.batched || !plain(args) {
+		return nil, w.ready(ctx)
+	}
+	results, err := w.t.beginWith(ctx, func(b *pgx.Batch) { b.Queue(sql, args...) })
+	if err == nil {
+		return results, nil
+	}
+	// Perhaps pgx could not prepare the statement, or encode its arguments, and has
+	// sent nothing of it. By itself, its error is that of any transaction.
+	_, unsent := errors.AsType[pgx.ErrPreprocessingBatch](err)
+	switch closed := w.conn.IsClosed(); {
+	case closed && unsent:
+		w.bad = w.reconnect(ctx)
+	case closed || w.conn.PgConn().TxStatus() != 'I':
+		w.bad = explain("begin", err)
+	default:
+		w.t.tx = nil
+	}
+	return nil, w.ready(ctx)
+}
+
+// reconnect starts anew on another connection.
+func (w *worked) reconnect(ctx context.Context) error {
+	w.t.abandon()
+	conn, err := w.t.s.pool.Acquire(ctx)
+	if err != nil {
+		return explain("begin", err)
+	}
+	w.t.conn, w.t.tx, w.t.locks, w.conn = conn, nil, someLock(), conn.Conn()
+	return nil
+}
+
+// plain reports whether a statement with these arguments is the same in a batch: pgx
+// sends one without any by another protocol, and batches take no options.
+func plain(args []any) bool {
+	if len(args) == 0 {
+		return false
+	}
+	switch args[0].(type) {
+	case pgx.QueryExecMode, pgx.QueryResultFormats, pgx.QueryResultFormatsByOID, pgx.QueryRewriter:
+		return false
+	}
+	return true
+}
+
+// settle has the outcome wait, if it can.
+func (w *worked) settle(ctx context.Context, e *ending) error {
+	if err := e.settleable(ctx); err != nil {
+		return err
+	}
+	if w.t.conn == nil {
+		return pgx.ErrTxClosed
+	}
+	if w.waiting != nil || w.passed || w.t.s.o.TxOptions.CommitQuery != "" {
+		if err := w.ready(ctx); err != nil {
+			return err
+		}
+	}
+	if w.passed || w.t.s.o.TxOptions.CommitQuery != "" {
+		return w.t.s.settleIn(ctx, e, pgx.ErrNoRows, pgxQuery(ctx, w.t.tx))
+	}
+	w.waiting = e
+	return w.bad
+}
+
+// commit commits, with the outcome that waits for it.
+func (w *worked) commit(ctx context.Context) error {
+	switch {
+	case w.bad != nil:
+		return w.bad
+	case w.t.tx == nil && w.waiting == nil:
+		return nil // nothing was done
+	case w.t.tx == nil:
+		if err := w.t.begin(ctx); err != nil {
+			return explain("begin", err)
+		}
+	}
+	t := w.t
+	if err := intact(ctx, t.tx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.s.commitTimeout)
+	defer cancel()
+	fault.At(fault.CommitBefore)
+	fenced, err := w.send(ctx)
+	fault.At(fault.CommitAfter)
+	switch {
+	case err == nil:
+		return nil
+	case fenced:
+		return t.fenced(ctx, w.waiting)
+	case answered(err) || errors.Is(err, pgx.ErrTxCommitRollback):
+		return fmt.Errorf("%w (nothing was committed)", explain("commit", err))
+	}
+	pid := w.conn.PgConn().PID()
+	t.discard() // so that the server, too, hears that it is over
+	t.abandon()
+	// Whatever writes to a record that the transaction wrote to would wait for it.
+	if ended := t.ended(pid, func(context.Context, *pgxpool.Conn) error { return nil }); ended != nil {
+		err = errors.Join(err, ended)
+	}
+	return fmt.Errorf("%w (it may or may not have been committed)", explain("commit", err))
+}
+
+// send sends COMMIT and what has waited for it. fenced means that there was nothing
+// to settle; nothing was committed then.
+func (w *worked) send(ctx context.Context) (fenced bool, err error) {
+	t := w.t
+	if w.waiting == nil {
+		return false, t.tx.Commit(ctx)
+	}
+	settled := false
+	finish := call{t.s.sql.finishClaim, finishParams(w.waiting), func([][]byte) error { settled = true; return nil }}
+	tag, err := sendAll(ctx, w.conn, t.s.prepare, []call{finish, {statement: t.s.sql.commit}})
+	switch {
+	case sqlState(err) == codeNoStatement:
+		t.discard() // as in enter
+	case err == nil && tag.String() == "ROLLBACK":
+		err = pgx.ErrTxCommitRollback
+	}
+	return !settled && sqlState(err) == codeDivision, err
+}
+
+// finishParams are the parameters of sqlFinish.
+func finishParams(e *ending) (p params) {
+	p.buf = make([]byte, 0, 128+e.size())
+	p.starts = make([]int, 0, 9)
+	p.raw(e.claim.ID[:])
+	p.rawInt64(e.claim.Fence)
+	p.raw([]byte{0, byte(e.out.State)})
+	gone := byte(0)
+	if e.out.Gone {
+		gone = 1
+	}
+	p.raw([]byte{gone})
+	p.rawUnless(e.out.Gone, e.out.Result)
+	p.rawInt64(micros(e.keep.Result))
+	forget, ever := e.forget()
+	p.rawUnless(!ever, binary.BigEndian.AppendUint64(nil, uint64(micros(forget))))
+	due, ever := e.due()
+	p.rawUnless(!ever, binary.BigEndian.AppendUint64(nil, uint64(micros(due))))
+	p.rawUnless(e.out.Outbox == nil, e.out.Outbox)
+	return p
+}
+
+// fenced tells why there was nothing to settle. It is an error of stet's own, because
+// whoever has called SettleTx was told nothing of it there.
+func (t *transaction) fenced(ctx context.Context, e *ending) error {
+	t.abandon()
+	r, err := t.s.readAlone(ctx, e.claim.ID)
+	if err == nil {
+		err = e.unsettled(r)
+	}
+	if errors.Is(err, stet.ErrFenced) {
+		return &stet.Error{Kind: stet.ErrFenced, Execution: stet.MayHaveExecuted, Cause: errors.New("nothing was committed: the claim is not the newest, or was settled before")}
+	}
+	return fmt.Errorf("%w (nothing was committed)", explain("settle", err))
+}
+
+// end gives the connection back, rolls back what was not committed, and has pgx know
+// that it is over: what fn has left behind gets pgx.ErrTxClosed.
+func (w *worked) end() {
+	if w.t.tx == nil {
+		var b pgx.Batch
+		b.BeginTx(pgx.TxOptions{})
+		w.t.tx = pgx.FailedBatchResults(&b, pgx.ErrTxClosed).Tx()
+		w.t.conn.Release()
+		w.t.conn = nil
+	}
+	w.waiting = nil
+	w.t.abandon()
+}
+
+// Commit refuses.
+func (*worked) Commit(context.Context) error { return errNotYours }
+
+// Rollback implements pgx.Tx.
+func (w *worked) Rollback(ctx context.Context) error {
+	if w.t.tx == nil {
+		if err := w.ready(ctx); err != nil {
+			return err
+		}
+	}
+	return w.t.tx.Rollback(ctx)
+}
+
+// Exec implements pgx.Tx.
+func (w *worked) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
+	results, err := w.first(ctx, sql, args)
+	switch {
+	case err != nil:
+		return tag, err
+	case results == nil:
+		return w.t.tx.Exec(ctx, sql, args...)
+	}
+	tag, err = results.Exec()
+	if closed := results.Close(); err == nil {
+		err = closed
+	}
+	return tag, err
+}
+
+// Query implements pgx.Tx.
+func (w *worked) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	results, err := w.first(ctx, sql, args)
+	switch {
+	case err != nil:
+		return failed(err).Query()
+	case results == nil:
+		return w.t.tx.Query(ctx, sql, args...)
+	}
+	rows, err := results.Query()
+	if err != nil {
+		_ = results.Close()
+		return rows, err
+	}
+	return &firstRows{Rows: rows, results: results}, nil
+}
+
+// QueryRow implements pgx.Tx.
+func (w *worked) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	results, err := w.first(ctx, sql, args)
+	switch {
+	case err != nil:
+		return failed(err).QueryRow()
+	case results == nil:
+		return w.t.tx.QueryRow(ctx, sql, args...)
+	}
+	return firstRow{results}
+}
+
+// failed are results that are that error.
+func failed(err error) pgx.BatchResults { return pgx.FailedBatchResults(&pgx.Batch{}, err) }
+
+// SendBatch implements pgx.Tx.
+func (w *worked) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	if err := w.ready(ctx); err != nil {
+		return pgx.FailedBatchResults(b, err)
+	}
+	return w.t.tx.SendBatch(ctx, b)
+}
+
+// CopyFrom implements pgx.Tx.
+func (w *worked) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, from pgx.CopyFromSource) (int64, error) {
+	if err := w.ready(ctx); err != nil {
+		return 0, err
+	}
+	return w.t.tx.CopyFrom(ctx, table, columns, from)
+}
+
+// Prepare implements pgx.Tx.
+func (w *worked) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
+	if err := w.ready(ctx); err != nil {
+		return nil, err
+	}
+	return w.t.tx.Prepare(ctx, name, sql)
+}
+
+// Begin implements pgx.Tx. A savepoint's statements go past w.
+func (w *worked) Begin(ctx context.Context) (pgx.Tx, error) {
+	w.passed = true
+	if err := w.ready(ctx); err != nil {
+		return nil, err
+	}
+	return w.t.tx.Begin(ctx)
+}
+
+// Conn implements pgx.Tx. What is done with the connection goes past w: if there is
+// no transaction to do it in, the connection is closed.
+func (w *worked) Conn() *pgx.Conn {
+	w.passed = true
+	if w.ready(w.ctx) != nil && w.t.conn != nil {
+		w.t.discard()
+	}
+	return w.conn
+}
+
+// LargeObjects implements pgx.Tx. Their statements go past w.
+func (w *worked) LargeObjects() pgx.LargeObjects {
+	w.passed = true
+	_ = w.ready(w.ctx) // commit tells
+	return w.t.tx.LargeObjects()
+}
+
+// firstRows are rows of results that have to be closed, too.
+type firstRows struct {
+	pgx.Rows
+	results pgx.BatchResults
+	err     error
+}
+
+// Next implements pgx.Rows.
+func (r *firstRows) Next() bool {
+	ok := r.Rows.Next()
+	if !ok {
+		r.Close()
+	}
+	return ok
+}
+
+// Scan implements pgx.Rows.
+func (r *firstRows) Scan(into ...any) error { return r.closeAfter(r.Rows.Scan(into...)) }
+
+// Values implements pgx.Rows.
+func (r *firstRows) Values() ([]any, error) {
+	values, err := r.Rows.Values()
+	return values, r.closeAfter(err)
+}
+
+// closeAfter closes after an error, as pgx has done with the rows.
+func (r *firstRows) closeAfter(err error) error {
+	if err != nil {
+		r.Close()
+	}
+	return err
+}
+
+// Close implements pgx.Rows.
+func (r *firstRows) Close() {
+	r.Rows.Close()
+	if err := r.results.Close(); r.err == nil {
+		r.err = err
+	}
+}
+
+// Err implements pgx.Rows.
+func (r *firstRows) Err() error {
+	if err := r.Rows.Err(); err != nil {
+		return err
+	}
+	return r.err
+}
+
+// firstRow is a row of results that have to be closed, too.
+type firstRow struct{ results pgx.BatchResults }
+
+// Scan implements pgx.Row.
+func (r firstRow) Scan(into ...any) error {
+	err := r.results.QueryRow().Scan(into...)
+	if closed := r.results.Close(); err == nil {
+		err = closed
+	}
+	return err
+}

@@ -1,0 +1,488 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stet-go/stet"
+)
+
+// pgxTx are ways to a statement in a transaction of pgx's; conn is the
+// transaction's connection, had before.
+var pgxTx = map[string]func(ctx context.Context, tx pgx.Tx, sql string, args ...any) (int, error){
+	"QueryRow": func(ctx context.Context, tx pgx.Tx, sql string, args ...any) (n int, err error) {
+		return n, tx.QueryRow(ctx, sql, args...).Scan(&n)
+	},
+	"Query": func(ctx context.Context, tx pgx.Tx, sql string, args ...any) (int, error) {
+		rows, err := tx.Query(ctx, sql, args...)
+		if err != nil {
+			return 0, err
+		}
+		return pgx.CollectExactlyOneRow(rows, pgx.RowTo[int])
+	},
+	"Query, one step": func(ctx context.Context, tx pgx.Tx, sql string, args ...any) (int, error) {
+		rows, err := tx.Query(ctx, sql, args...)
+		if err != nil {
+			return 0, err
+		}
+		defer rows.Close()
+		if !rows.Next() {
+			return 0, rows.Err()
+		}
+		values, err := rows.Values()
+		if err != nil {
+			return 0, err
+		}
+		n, ok := values[0].(int32)
+		if !ok {
+			return 0, errors.New("no integer")
+		}
+		return int(n), nil
+	},
+	"Exec": func(ctx context.Context, tx pgx.Tx, sql string, args ...any) (n int, err error) {
+		if _, err := tx.Exec(ctx, "CREATE TEMP TABLE seen ON COMMIT DROP AS "+sql, args...); err != nil {
+			return 0, err
+		}
+		return n, tx.QueryRow(ctx, "SELECT * FROM seen").Scan(&n)
+	},
+	"SendBatch": func(ctx context.Context, tx pgx.Tx, sql string, args ...any) (n int, err error) {
+		var b pgx.Batch
+		b.Queue(sql, args...).QueryRow(func(row pgx.Row) error { return row.Scan(&n) })
+		return n, tx.SendBatch(ctx, &b).Close()
+	},
+	"savepoint": func(ctx context.Context, tx pgx.Tx, sql string, args ...any) (n int, err error) {
+		inner, err := tx.Begin(ctx)
+		if err != nil {
+			return 0, err
+		}
+		return n, errors.Join(inner.QueryRow(ctx, sql, args...).Scan(&n), inner.Commit(ctx))
+	},
+	"Conn": func(ctx context.Context, tx pgx.Tx, sql string, args ...any) (n int, err error) {
+		return n, tx.Conn().QueryRow(ctx, sql, args...).Scan(&n)
+	},
+	"Prepare": func(ctx context.Context, tx pgx.Tx, sql string, args ...any) (n int, err error) {
+		if _, err := tx.Prepare(ctx, "mine", sql); err != nil {
+			return 0, err
+		}
+		return n, tx.QueryRow(ctx, "mine", args...).Scan(&n)
+	},
+	"CopyFrom": func(ctx context.Context, tx pgx.Tx, sql string, args ...any) (n int, err error) {
+		if _, err := tx.CopyFrom(ctx, pgx.Identifier{"charges"}, []string{"name"}, pgx.CopyFromRows(nil)); err != nil {
+			return 0, err
+		}
+		return n, tx.QueryRow(ctx, sql, args...).Scan(&n)
+	},
+	"LargeObjects": func(ctx context.Context, tx pgx.Tx, sql string, args ...any) (n int, err error) {
+		objects := tx.LargeObjects()
+		if _, err := objects.Create(ctx, 0); err != nil {
+			return 0, err
+		}
+		return n, tx.QueryRow(ctx, sql, args...).Scan(&n)
+	},
+}
+
+const stateOf = "SELECT state::integer FROM stet.records WHERE id = $1::bytea"
+
+// A statement after SettleTx finds the record settled, by whatever way it goes.
+func TestStatementsAfterAnOutcomeSeeIt(t *testing.T) {
+	s := ledger(t, Options{})
+	for name, query := range pgxTx {
+		rec := taken(t, s)
+		err := s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+			if err := s.SettleTx(ctx, tx, rec.Claim(), completed("x"), keep); err != nil {
+				return err
+			}
+			got, err := query(ctx, tx, stateOf, rec.ID[:])
+			if err == nil && got != int(stet.Completed) {
+				t.Errorf("%s finds the state %d", name, got)
+			}
+			return err
+		})
+		if now := mustRead(t, s, rec.ID); err != nil || now.State != stet.Completed || string(now.Result) != "x" {
+			t.Errorf("%s: %v, and the record is %+v", name, err, now)
+		}
+	}
+}
+
+// The same for a savepoint and a connection that were had before.
+func TestEarlierHandlesSeeTheOutcome(t *testing.T) {
+	s := ledger(t, Options{})
+	for _, by := range []string{"savepoint", "connection", "large objects"} {
+		rec := taken(t, s)
+		err := s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+			var query interface {
+				QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+			}
+			switch by {
+			case "savepoint":
+				inner, err := tx.Begin(ctx)
+				if err != nil {
+					return err
+				}
+				query = inner
+			case "connection":
+				query = tx.Conn()
+			default:
+				objects := tx.LargeObjects()
+				if _, err := objects.Create(ctx, 0); err != nil {
+					return err
+				}
+				query = tx
+			}
+			var got int
+			err := errors.Join(s.SettleTx(ctx, tx, rec.Claim(), completed("x"), keep), query.QueryRow(ctx, stateOf, rec.ID[:]).Scan(&got))
+			if err == nil && got != int(stet.Completed) {
+				t.Errorf("%s finds the state %d", by, got)
+			}
+			return err
+		})
+		if now := mustRead(t, s, rec.ID); err != nil || now.State != stet.Completed {
+			t.Errorf("%s: %v, and the record is %+v", by, err, now)
+		}
+	}
+}
+
+// stale is a claim that somebody else has overtaken.
+func stale(t testing.TB, s *Store) stet.Claim {
+	t.Helper()
+	c := taken(t, s).Claim()
+	if err := s.Return(t.Context(), c, 0); err != nil {
+		t.Fatal(err)
+	}
+	mustTake(t, s, c.ID)
+	return c
+}
+
+// A stale outcome is told at the latest by InTx, and keeps everything from being
+// committed, whatever fn makes of it.
+func TestStaleOutcomeCommitsNothing(t *testing.T) {
+	s := ledger(t, Options{})
+	settled := taken(t, s).Claim()
+	mustSettle(t, s, settled, "x")
+	ways := map[string]func(context.Context, pgx.Tx, stet.Claim) error{
+		"at the end": func(context.Context, pgx.Tx, stet.Claim) error { return nil },
+		"and a second one": func(ctx context.Context, tx pgx.Tx, c stet.Claim) error {
+			if err := s.SettleTx(ctx, tx, settled, completed("x"), keep); !errors.Is(err, stet.ErrFenced) {
+				t.Errorf("a second SettleTx: %v", err)
+			}
+			return nil
+		},
+	}
+	for name, query := range pgxTx {
+		ways["and "+name] = func(ctx context.Context, tx pgx.Tx, c stet.Claim) error {
+			if _, err := query(ctx, tx, stateOf, c.ID[:]); err == nil {
+				t.Errorf("%s: no error", name)
+			} else if name != "Conn" && name != "LargeObjects" && !errors.Is(err, stet.ErrFenced) {
+				t.Errorf("%s: %v", name, err)
+			}
+			return nil
+		}
+	}
+	for name, then := range ways {
+		for what, c := range map[string]stet.Claim{"stale": stale(t, s), "settled": settled, "unheard of": {ID: request("never").ID, Fence: 1}} {
+			was := mustRead(t, s, c.ID)
+			err := s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+				if _, err := charge(ctx, tx, stet.Record{}); err != nil {
+					return err
+				}
+				return errors.Join(s.SettleTx(ctx, tx, c, completed("x"), keep), then(ctx, tx, c))
+			})
+			if !errors.Is(err, stet.ErrFenced) {
+				t.Errorf("%s, %s: %v; want ErrFenced", what, name, err)
+			}
+			if now := mustRead(t, s, c.ID); charges(t, s) != 0 || now.State != was.State || now.Fence != was.Fence {
+				t.Fatalf("%s, %s: %d charges, and the record is %+v", what, name, charges(t, s), now)
+			}
+		}
+	}
+	if n := s.Pool().Stat().AcquiredConns(); n != 0 {
+		t.Errorf("%d connections of the pool are still in use", n)
+	}
+}
+
+// The engine tells it as its own kind of error, as it does where SettleTx tells it.
+func TestFinishTxTellsOfAStaleRun(t *testing.T) {
+	s := ledger(t, Options{})
+	e, err := stet.New(s, stet.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	st, err := e.Accept(t.Context(), stet.Op{Scope: "s", Key: "k"}, stet.Work{Name: "n", Payload: []byte("{}")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, err := e.Take(t.Context(), stet.Item{ID: st.Record.ID, Name: "n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Return(t.Context(), run.Record().Claim(), 0); err != nil {
+		t.Fatal(err)
+	}
+	mustTake(t, s, st.Record.ID)
+	err = stet.FinishTx(t.Context(), run, s, func(ctx context.Context, tx pgx.Tx) (stet.Outcome, error) {
+		return charge(ctx, tx, stet.Record{})
+	})
+	var own *stet.Error
+	if !errors.As(err, &own) || !errors.Is(own.Kind, stet.ErrFenced) || charges(t, s) != 0 {
+		t.Errorf("FinishTx: %v, %d charges", err, charges(t, s))
+	}
+	if err := run.Return(t.Context(), 0); !errors.Is(err, stet.ErrFenced) {
+		t.Errorf("Return: %v", err)
+	}
+}
+
+type firstStatement = func(context.Context, pgx.Tx) error
+
+// firstStatements are the kinds of statements that a transaction may begin with.
+func firstStatements() map[string]firstStatement {
+	exec := func(sql string, args ...any) firstStatement {
+		return func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, sql, args...)
+			return err
+		}
+	}
+	row := func(into any, sql string, args ...any) firstStatement {
+		return func(ctx context.Context, tx pgx.Tx) error { return tx.QueryRow(ctx, sql, args...).Scan(into) }
+	}
+	const insert = "INSERT INTO charges VALUES ($1)"
+	return map[string]firstStatement{
+		"insert":              exec(insert, "x"),
+		"without arguments":   exec("INSERT INTO charges VALUES ('x'); INSERT INTO charges VALUES ('y')"),
+		"named arguments":     exec("INSERT INTO charges VALUES (@name)", pgx.NamedArgs{"name": "x"}),
+		"another protocol":    exec(insert, pgx.QueryExecModeSimpleProtocol, "x"),
+		"syntax":              exec("INSRT INTO charges VALUES ($1)", "x"),
+		"no such table":       exec("INSERT INTO nowhere VALUES ($1)", "x"),
+		"too few arguments":   exec("INSERT INTO charges VALUES ($1 || $2)", "x"),
+		"unfit argument":      exec(insert, make(chan int)),
+		"error":               exec("SELECT 1 / $1::integer", 0),
+		"several commands":    exec("INSERT INTO charges VALUES ($1); COMMIT", "x"),
+		"row":                 row(new(int), "SELECT $1::integer", 1),
+		"no row":              row(new(int), "SELECT 1 WHERE $1::boolean", false),
+		"row, error":          row(new(int), "SELECT 1 / $1::integer", 0),
+		"row, unfit":          row(new(int), "SELECT $1::text", "x"),
+		"row, syntax":         row(new(int), "SELCT $1::text", "x"),
+		"row of an insertion": row(new(string), insert+" RETURNING name", "x"),
+		"rows, left early": func(ctx context.Context, tx pgx.Tx) error {
+			rows, err := tx.Query(ctx, "SELECT generate_series(1, $1::integer)", 100_000)
+			if err != nil {
+				return err
+			}
+			rows.Next()
+			rows.Close()
+			return rows.Err()
+		},
+		"rows, error in the middle": func(ctx context.Context, tx pgx.Tx) error {
+			rows, err := tx.Query(ctx, "SELECT 1 / (n - $1::integer) FROM generate_series(1, 10) n", 5)
+			if err != nil {
+				return err
+			}
+			_, err = pgx.CollectRows(rows, pgx.RowTo[int])
+			return err
+		},
+		"rows, unfit": func(ctx context.Context, tx pgx.Tx) error {
+			rows, err := tx.Query(ctx, "SELECT n, $1::text FROM generate_series(1, 10) n", "x")
+			if err != nil {
+				return err
+			}
+			for rows.Next() {
+				if err := rows.Scan(new(int), new(int)); err != nil {
+					return err
+				}
+			}
+			return rows.Err()
+		},
+	}
+}
+
+// Whatever the first statement is, it comes to the same as in a transaction that
+// was begun before.
+func TestFirstStatementIsLikeAnyOther(t *testing.T) {
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+		config := database(t).Config()
+		config.ConnConfig.DefaultQueryExecMode = mode
+		config.MaxConns = 2
+		pool, err := pgxpool.NewWithConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		execSQL(t, pool, "CREATE TABLE charges (name text)")
+		s := open(t, pool, Options{})
+		for name, first := range firstStatements() {
+			firstIs(t, s, mode.String()+", "+name, first)
+		}
+	}
+}
+
+// firstIs compares what becomes of a first statement in both kinds of transactions.
+func firstIs(t *testing.T, s *Store, name string, first firstStatement) {
+	t.Helper()
+	before := charges(t, s)
+	var want, got error
+	var wantStatus, gotStatus byte
+	wantEnd := pgx.BeginFunc(t.Context(), s.Pool(), func(tx pgx.Tx) error {
+		want = first(t.Context(), tx)
+		wantStatus = tx.Conn().PgConn().TxStatus()
+		return nil
+	})
+	between := charges(t, s)
+	gotEnd := s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		got = first(ctx, tx)
+		gotStatus = tx.(*worked).conn.PgConn().TxStatus()
+		return nil
+	})
+	if (got == nil) != (want == nil) || sqlState(got) != sqlState(want) || errors.Is(got, pgx.ErrNoRows) != errors.Is(want, pgx.ErrNoRows) {
+		t.Errorf("%s: %v; in a transaction that was begun before: %v", name, got, want)
+	}
+	if wantStatus == 'I' { // pgx does not mind that it was ended by SQL
+		wantEnd = stet.ErrUnknown
+	}
+	if gotStatus != wantStatus || (gotEnd == nil) != (wantEnd == nil) || charges(t, s)-between != between-before {
+		t.Errorf("%s: the transaction was left in the state %c, ended with %v, and has charged %d; want %c, %v, %d",
+			name, gotStatus, gotEnd, charges(t, s)-between, wantStatus, wantEnd, between-before)
+	}
+}
+
+func TestFunctionOfInTxCannotEndTheTransaction(t *testing.T) {
+	s := ledger(t, Options{})
+	for name, end := range map[string]func(context.Context, pgx.Tx) error{
+		"commit":        func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
+		"rollback":      func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
+		"ignored error": func(ctx context.Context, tx pgx.Tx) error { _, _ = tx.Exec(ctx, "SELECT 1/0"); return nil },
+		"SQL":           func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, "ROLLBACK"); return err },
+	} {
+		for _, charged := range []bool{true, false} {
+			rec := taken(t, s)
+			err := s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+				if charged {
+					if _, err := charge(ctx, tx, stet.Record{}); err != nil {
+						return err
+					}
+				}
+				return errors.Join(end(ctx, tx), s.SettleTx(ctx, tx, rec.Claim(), completed("x"), keep))
+			})
+			if err == nil || errors.Is(err, stet.ErrUnknown) != (name == "SQL") {
+				t.Errorf("%s: %v", name, err)
+			}
+			if now := mustRead(t, s, rec.ID); charges(t, s) != 0 || now.State != stet.Running {
+				t.Errorf("%s: %d charges, and the record is %+v", name, charges(t, s), now)
+			}
+		}
+	}
+}
+
+// What fn leaves behind must not reach whoever has the connection after it.
+func TestTransactionOfInTxThatWasKeptIsClosed(t *testing.T) {
+	s := ledger(t, Options{})
+	rec := taken(t, s)
+	for _, use := range []bool{true, false} {
+		var kept pgx.Tx
+		err := s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) (err error) {
+			if kept = tx; use {
+				_, err = charge(ctx, tx, stet.Record{})
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.SettleTx(t.Context(), kept, rec.Claim(), completed("x"), keep); !errors.Is(err, pgx.ErrTxClosed) {
+			t.Errorf("SettleTx, used %v: %v", use, err)
+		}
+		for name, query := range pgxTx {
+			if _, err := query(t.Context(), kept, "SELECT $1::integer", 1); name != "Conn" && !errors.Is(err, pgx.ErrTxClosed) {
+				t.Errorf("%s, used %v: %v", name, use, err)
+			}
+		}
+		if err := kept.Rollback(t.Context()); !errors.Is(err, pgx.ErrTxClosed) {
+			t.Errorf("Rollback, used %v: %v", use, err)
+		}
+	}
+}
+
+// A function that panics in the middle of its first rows leaves nothing.
+func TestPanicInTheFirstRowsRollsBack(t *testing.T) {
+	s := ledger(t, Options{})
+	func() {
+		defer func() { _ = recover() }()
+		_ = s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+			rows, err := tx.Query(ctx, "INSERT INTO charges SELECT $1 FROM generate_series(1, 1000) RETURNING name", "x")
+			if err != nil || !rows.Next() {
+				t.Errorf("no rows: %v", err)
+			}
+			panic("boom")
+		})
+	}()
+	if n := charges(t, s); n != 0 || s.Pool().Stat().AcquiredConns() != 0 {
+		t.Errorf("%d charges, %d connections in use", n, s.Pool().Stat().AcquiredConns())
+	}
+}
+
+// tracer knows no batches.
+type tracer struct {
+	mu   sync.Mutex
+	seen []string
+}
+
+func (r *tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seen = append(r.seen, d.SQL)
+	return ctx
+}
+
+func (*tracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func TestTracerMissesNoStatement(t *testing.T) {
+	config := database(t).Config()
+	seen := &tracer{}
+	config.ConnConfig.Tracer = seen
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	s := open(t, pool, Options{})
+	err = s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, "SELECT $1::integer", 7).Scan(new(int))
+	})
+	if err != nil || !strings.Contains(strings.Join(seen.seen, "\n"), "SELECT $1::integer") {
+		t.Errorf("%v; the tracer has seen %q", err, seen.seen)
+	}
+}
+
+// What goes out together, and no more: an end of a run takes two round trips, and
+// one that does nothing none.
+func TestInTxTakesTwoRoundTrips(t *testing.T) {
+	s, _ := frail(t, 10*time.Second)
+	var conn *cutConn
+	for try := range 3 { // at first, statements are prepared
+		for want, fn := range map[int32]func(context.Context, pgx.Tx) error{
+			0: func(context.Context, pgx.Tx) error { return nil },
+			2: func(ctx context.Context, tx pgx.Tx) error {
+				if _, err := tx.Exec(ctx, "INSERT INTO charges VALUES ($1)", "x"); err != nil {
+					return err
+				}
+				return s.SettleTx(ctx, tx, taken(t, s).Claim(), completed("x"), keep)
+			},
+		} {
+			var before int32
+			err := s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+				conn = tx.(*worked).conn.PgConn().Conn().(*cutConn)
+				before = conn.writes.Load()
+				return fn(ctx, tx)
+			})
+			if got := conn.writes.Load() - before; err != nil || try == 2 && got != want {
+				t.Errorf("%d round trips, %v; want %d", got, err, want)
+			}
+		}
+	}
+}
