@@ -6,8 +6,6 @@ import (
 	"log/slog"
 	"sync"
 	"time"
-
-	"github.com/stet-go/stet/stetmsg/internal/receiver"
 )
 
 // Delivery is a message that a broker has handed over, as far as the broker can
@@ -111,18 +109,10 @@ func (c *Consumer[M]) turn(ctx context.Context, m M, d Delivery) Decision {
 	return c.Decide(ctx, m, d.Deliveries())
 }
 
-// begin takes a slot when there is one, and what is to begin before has. It
-// returns false if ctx has ended.
+// begin takes a slot when there is one. It returns false if ctx has ended.
 func (c *Consumer[M]) begin(ctx context.Context) bool {
-	if t := receiver.TurnOf(ctx); t != nil {
-		defer t.Begun()
-		if t.Before != nil {
-			select {
-			case <-t.Before:
-			case <-ctx.Done():
-				return false
-			}
-		}
+	if ctx.Err() != nil {
+		return false
 	}
 	select {
 	case c.slots <- struct{}{}:

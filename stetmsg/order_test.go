@@ -28,11 +28,9 @@ func TestOneAtATimeMeansInTheOrderReceived(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var line receiver.Line
-	l := receiver.NewLanes(2)
+	l := receiver.NewLanes(2, 1)
 	for i := range 2000 {
-		ctx := line.Join(t.Context())
-		l.Go(ctx, "", func() { _, _ = c.Handle(ctx, order{ID: strconv.Itoa(i), Body: "x"}, mute{}) })
+		l.Go(t.Context(), "", func() { _, _ = c.Handle(t.Context(), order{ID: strconv.Itoa(i), Body: "x"}, mute{}) })
 	}
 	l.Wait()
 	for i, id := range got {

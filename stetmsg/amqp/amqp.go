@@ -128,7 +128,7 @@ func New(consumer *stetmsg.Consumer[amqp.Delivery], o Options) (*Receiver, error
 // be. What the server refuses from the first time on, for 10 s (no such queue, no
 // permission), is an error.
 func (r *Receiver) Run(ctx context.Context) error {
-	hand := receiver.NewLanes(r.o.Prefetch) // over all connections
+	hand := receiver.NewLanes(r.o.Prefetch, r.consumer.Concurrency()) // over all connections
 	defer hand.Wait()
 	var pause receiver.Pause
 	start := time.Now()
@@ -181,7 +181,6 @@ func (r *Receiver) session(ctx context.Context, hand *receiver.Lanes) (ready boo
 	if err != nil {
 		return false, err
 	}
-	var line receiver.Line
 	for {
 		select {
 		case m, ok := <-in.deliveries:
@@ -189,11 +188,7 @@ func (r *Receiver) session(ctx context.Context, hand *receiver.Lanes) (ready boo
 				return true, in.lost()
 			}
 			d := &delivery{Delivery: restore(m), out: out}
-			each := ctx
-			if r.consumer.Concurrency() == 1 {
-				each = line.Join(ctx)
-			}
-			if !hand.Go(ctx, "", func() { _, _ = r.consumer.Handle(each, d.Delivery, d) }) { // Handle has logged the error
+			if !hand.Go(ctx, "", func() { _, _ = r.consumer.Handle(ctx, d.Delivery, d) }) { // Handle has logged the error
 				_ = d.back()
 			}
 		case <-ctx.Done():

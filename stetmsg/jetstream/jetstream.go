@@ -105,16 +105,16 @@ func New(ctx context.Context, consumer *stetmsg.Consumer[jetstream.Msg], o Optio
 // not begun, ends what it has, and returns nil. While the server cannot be
 // reached it asks again.
 func (r *Receiver) Run(ctx context.Context) error {
-	hand := receiver.NewLanes(r.o.Prefetch)
+	hand := receiver.NewLanes(r.o.Prefetch, r.consumer.Concurrency())
 	var wg sync.WaitGroup
-	var line *receiver.Line // where they are to be handled in order
 	atOnce := requests
 	if r.consumer.Concurrency() == 1 {
-		line, atOnce = &receiver.Line{}, 1
+		atOnce = 1 // they are to be handled in order
 	}
 	for range atOnce {
-		wg.Go(func() { r.receive(ctx, hand, line) })
+		wg.Go(func() { r.receive(ctx, hand) })
 	}
+	wg.Go(func() { r.pulse(ctx, hand) })
 	wg.Wait()
 	hand.Wait()
 	// What was said last is on its way before the connection may be closed.
@@ -126,17 +126,31 @@ func (r *Receiver) Run(ctx context.Context) error {
 	return nil
 }
 
+// pulse keeps what waits in hand until ctx ends.
+func (r *Receiver) pulse(ctx context.Context, hand *receiver.Lanes) {
+	tick := time.NewTicker(r.every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			hand.Pulse()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // receive asks for messages as long as there is room for a share of them. What it
 // has asked for has its place, so that none waits where nothing keeps it in hand;
 // and other requests are on their way meanwhile, so that the server need not wait.
-func (r *Receiver) receive(ctx context.Context, hand *receiver.Lanes, line *receiver.Line) {
+func (r *Receiver) receive(ctx context.Context, hand *receiver.Lanes) {
 	var pause receiver.Pause
 	for {
 		n := hand.Reserve(ctx, (r.o.Prefetch+requests-1)/requests)
 		if n == 0 {
 			return
 		}
-		got, err := r.fetch(ctx, hand, line, n)
+		got, err := r.fetch(ctx, hand, n)
 		if got > 0 || err == nil {
 			pause.Reset()
 		}
@@ -150,7 +164,7 @@ func (r *Receiver) receive(ctx context.Context, hand *receiver.Lanes, line *rece
 // fetch asks for n messages, and returns for how many of them places in hand were
 // used. The request is not cut short when ctx ends: what the server has sent
 // meanwhile would be lost until AckWait is over.
-func (r *Receiver) fetch(ctx context.Context, hand *receiver.Lanes, line *receiver.Line, n int) (got int, err error) {
+func (r *Receiver) fetch(ctx context.Context, hand *receiver.Lanes, n int) (got int, err error) {
 	batch, err := r.o.Consumer.Fetch(n, jetstream.FetchMaxWait(fetchWait))
 	if err != nil {
 		return 0, err
@@ -162,11 +176,10 @@ func (r *Receiver) fetch(ctx context.Context, hand *receiver.Lanes, line *receiv
 		}
 		got++
 		d := &delivery{r: r, m: m}
-		each := ctx
-		if line != nil {
-			each = line.Join(ctx)
-		}
-		hand.Start(func() { _, _ = r.consumer.Handle(each, m, d) }) // Handle has logged the error
+		hand.Start(
+			func() { _, _ = r.consumer.Handle(ctx, m, d) }, // Handle has logged the error
+			func() { _ = m.InProgress() },                  // else it comes again
+		)
 	}
 	if err = batch.Error(); errors.Is(err, nats.ErrTimeout) {
 		err = nil

@@ -102,7 +102,7 @@ func fifo(url string) bool { return strings.HasSuffix(url, ".fifo") }
 // not begun, ends what it has, and returns nil. After a failed call it asks
 // again.
 func (r *Receiver) Run(ctx context.Context) error {
-	hand := receiver.NewLanes(r.o.Prefetch)
+	hand := receiver.NewLanes(r.o.Prefetch, r.o.Prefetch) // Handle keeps in sight what waits
 	defer hand.Wait()
 	var pause receiver.Pause
 	for hand.Await(ctx, min(maxReceive, r.o.Prefetch)) {

@@ -313,10 +313,31 @@ func TestStepInDoubtIsParkedAndRefused(t *testing.T) {
 		if st.Doubt != "charge" {
 			t.Errorf("in doubt: %q", st.Doubt)
 		}
-		must(t, b.engine.Resolve(context.Background(), st.Record, "", stet.ItDidNotHappen()))
+		// Given back without a verdict, as an older process would.
+		must(t, b.engine.Store().(stet.WorkStore).Return(context.Background(), st.Record.Claim(), 0))
 		b.take("b")
 		b.call("b", "step", `{"name":"charge","once":true}`, 409)
 		if got := b.call("b", "settle", `{"result":1}`, 200); got["state"] != "unknown" {
+			t.Errorf("%v", got)
+		}
+	})
+}
+
+func TestStepThatDidNotHappenIsDoneByTheNextAttempt(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		id := b.accept("count", `1`)
+		b.take("a")
+		b.call("a", "step", `{"name":"charge","once":true}`, 200)
+		st := b.is(id, stet.Unknown) // it fell silent
+		must(t, b.engine.Resolve(context.Background(), st.Record, "", stet.ItDidNotHappen()))
+		b.take("b")
+		for range 2 { // the first answer may have been lost
+			if got := b.call("b", "step", `{"name":"charge","once":true}`, 200); got["done"] != false {
+				t.Errorf("what did not happen is %v", got)
+			}
+		}
+		b.call("b", "step", `{"name":"charge","result":1}`, 200)
+		if got := b.call("b", "settle", `{"result":1}`, 200); got["state"] != "completed" {
 			t.Errorf("%v", got)
 		}
 	})

@@ -2,37 +2,43 @@ package receiver
 
 import (
 	"context"
+	"slices"
 	"sync"
 )
 
-// Lanes runs jobs: they bound how many messages are in hand at a time, and keep
-// those of one group in their order. Make them with NewLanes.
+// Lanes runs jobs: they bound how many messages are in hand, and how many of them
+// run at a time, and keep those of one group in their order. Make them with
+// NewLanes.
 //
-// A goroutine that has ended a job waits for the next: a new one would have to
-// grow its stack for each message, which costs more than all else about it.
+// A goroutine that has ended a job goes on with the one that has waited longest: a
+// new one would have to grow its stack for each message, and one that is woken for
+// each costs as much as all else about it.
 type Lanes struct {
-	size int
+	size, width int
 
-	mu    sync.Mutex
-	held  int           // slots taken
-	idle  []chan *job   // one for each goroutine that waits, the last to have ended a job last; nil ends it
-	freed chan struct{} // closed when need slots are free; nil if nobody waits
-	need  int
-	lanes map[string][]*job // that wait; one that runs is not among them
-	jobs  sync.WaitGroup
-	wg    sync.WaitGroup // goroutines
+	mu      sync.Mutex
+	held    int           // slots taken
+	running int           // goroutines that are not idle
+	queue   []*job        // that could run, in the order of their start
+	idle    []chan *job   // one for each goroutine that waits, the last to have ended a job last; nil ends it
+	freed   chan struct{} // closed when need slots are free; nil if nobody waits
+	need    int
+	lanes   map[string][]*job // that wait for another one of their lane, which runs or is in queue
+	jobs    sync.WaitGroup
+	wg      sync.WaitGroup // goroutines
 }
 
 // job is what a message is to be done with.
 type job struct {
-	lane string
-	run  func()
+	lane  string
+	run   func()
+	pulse func() // keeps the message in hand until run does; may be nil
 }
 
-// NewLanes returns lanes for at most n jobs in hand, those that wait for another one
-// of their lane included.
-func NewLanes(n int) *Lanes {
-	return &Lanes{size: n, lanes: make(map[string][]*job)}
+// NewLanes returns lanes for at most size jobs in hand, those that wait included, of
+// which width run at a time.
+func NewLanes(size, width int) *Lanes {
+	return &Lanes{size: size, width: min(width, size), lanes: make(map[string][]*job)}
 }
 
 // Await waits until at least n slots are free, of which there are not more than
@@ -87,19 +93,31 @@ func (l *Lanes) free(n int) {
 	}
 }
 
-// Go waits for a free slot and then runs f in a goroutine: at once if lane is
-// "", else after the jobs that were given to the lane before. It returns false,
-// and runs nothing, if ctx ends first.
+// Go waits for a free slot and then has a goroutine run f: after the jobs that were
+// given to the lane before, unless lane is "", and when there are fewer than width
+// others. It returns false, and runs nothing, if ctx ends first.
 func (l *Lanes) Go(ctx context.Context, lane string, f func()) bool {
 	if l.await(ctx, 1, 1) == 0 {
 		return false
 	}
-	l.start(&job{lane, f})
+	l.start(&job{lane: lane, run: f})
 	return true
 }
 
-// Start runs f at once in a goroutine, in a slot of Reserve.
-func (l *Lanes) Start(f func()) { l.start(&job{"", f}) }
+// Start is Go in a slot of Reserve, without a lane. See Pulse for pulse.
+func (l *Lanes) Start(f, pulse func()) { l.start(&job{run: f, pulse: pulse}) }
+
+// Pulse calls the pulses of the jobs that wait for others to end.
+func (l *Lanes) Pulse() {
+	l.mu.Lock()
+	waiting := slices.Clone(l.queue)
+	l.mu.Unlock()
+	for _, j := range waiting {
+		if j.pulse != nil {
+			j.pulse()
+		}
+	}
+}
 
 func (l *Lanes) start(j *job) {
 	l.jobs.Add(1)
@@ -112,12 +130,32 @@ func (l *Lanes) start(j *job) {
 		}
 		l.lanes[j.lane] = nil
 	}
-	if last := len(l.idle) - 1; last >= 0 {
-		l.idle[last] <- j
-		l.idle = l.idle[:last]
-		return
+	l.queue = append(l.queue, j)
+	l.dispatch()
+}
+
+// dispatch has goroutines run what is in queue. The caller holds l.mu.
+func (l *Lanes) dispatch() {
+	for l.running < l.width && len(l.queue) > 0 {
+		j := l.next()
+		l.running++
+		if last := len(l.idle) - 1; last >= 0 {
+			l.idle[last] <- j
+			l.idle = l.idle[:last]
+		} else {
+			l.wg.Go(func() { l.work(j) })
+		}
 	}
-	l.wg.Go(func() { l.work(j) })
+}
+
+// next takes the first of the queue; nil if it is empty. The caller holds l.mu.
+func (l *Lanes) next() (j *job) {
+	if len(l.queue) == 0 {
+		return nil
+	}
+	j, l.queue[0] = l.queue[0], nil
+	l.queue = l.queue[1:]
+	return j
 }
 
 // work runs jobs until it is told to end.
@@ -130,19 +168,25 @@ func (l *Lanes) work(j *job) {
 	}
 }
 
-// run runs a job. It returns the next of its lane, if one waits; else the next
-// one comes by more.
+// run runs a job. It returns the next one, if there is any; else the next one comes
+// by more.
 func (l *Lanes) run(j *job, more chan *job) (next *job) {
 	returned := false
 	defer func() {
 		l.mu.Lock()
 		if l.free(1); j.lane != "" {
-			next = l.follow(j.lane)
+			l.follow(j.lane)
+		}
+		if l.running <= l.width {
+			next = l.next()
 		}
 		switch {
-		case returned && next == nil:
-			l.idle = append(l.idle, more)
-		case !returned && next != nil: // runtime.Goexit ends this goroutine
+		case next == nil:
+			l.running--
+			if returned {
+				l.idle = append(l.idle, more)
+			}
+		case !returned: // runtime.Goexit ends this goroutine
 			l.wg.Go(func() { l.work(next) })
 		}
 		l.mu.Unlock()
@@ -153,21 +197,28 @@ func (l *Lanes) run(j *job, more chan *job) (next *job) {
 	return nil
 }
 
-// follow takes the next job of a lane. The caller holds l.mu.
-func (l *Lanes) follow(lane string) *job {
+// follow puts the next job of a lane into the queue. The caller holds l.mu.
+func (l *Lanes) follow(lane string) {
 	waiting := l.lanes[lane]
 	if len(waiting) == 0 {
 		delete(l.lanes, lane)
-		return nil
+		return
 	}
 	l.lanes[lane] = waiting[1:]
-	return waiting[0]
+	l.queue = append(l.queue, waiting[0])
 }
 
-// Wait waits for all jobs. Nobody may start one meanwhile.
+// Wait waits for all jobs. Nobody may start one meanwhile. Those that wait for
+// others to end run at once: they are there to find that their context has ended.
 func (l *Lanes) Wait() {
+	l.mu.Lock()
+	width := l.width
+	l.width = l.size
+	l.dispatch()
+	l.mu.Unlock()
 	l.jobs.Wait()
 	l.mu.Lock()
+	l.width = width
 	for _, more := range l.idle {
 		more <- nil
 	}

@@ -14,7 +14,7 @@ import (
 
 func TestJobsOfALaneKeepTheirOrderAndOthersPassThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := receiver.NewLanes(6)
+		l := receiver.NewLanes(6, 6)
 		var mu sync.Mutex
 		var order []string
 		for _, name := range []string{"a1", "a2", "b1", "a3", "b2", "-"} {
@@ -41,7 +41,7 @@ func TestJobsOfALaneKeepTheirOrderAndOthersPassThem(t *testing.T) {
 
 func TestNoMoreAreInHandThanThereAreSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := receiver.NewLanes(2)
+		l := receiver.NewLanes(2, 2)
 		release := make(chan struct{})
 		for range 2 {
 			if !l.Go(t.Context(), "x", func() { <-release }) { // one runs, one waits
@@ -64,12 +64,12 @@ func TestNoMoreAreInHandThanThereAreSlots(t *testing.T) {
 
 func TestReservedSlotsAreNobodyElses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := receiver.NewLanes(3)
+		l := receiver.NewLanes(3, 3)
 		if n := l.Reserve(t.Context(), 1); n != 3 {
 			t.Fatalf("%d of 3", n)
 		}
 		release := make(chan struct{})
-		l.Start(func() { <-release })
+		l.Start(func() { <-release }, nil)
 		var got []int
 		for _, n := range []int{2, 1} { // who waits for less is not held up by who waits for more
 			go func() { got = append(got, n, l.Reserve(t.Context(), n)) }()
@@ -99,19 +99,70 @@ func TestReservedSlotsAreNobodyElses(t *testing.T) {
 	})
 }
 
+func TestJobsWaitInOrderAndArePulsedWhileOthersRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := receiver.NewLanes(5, 2)
+		release := make(chan struct{})
+		var mu sync.Mutex
+		var began, pulsed []int
+		if n := l.Reserve(t.Context(), 5); n != 5 {
+			t.Fatal(n)
+		}
+		for i := range 5 {
+			l.Start(func() {
+				mu.Lock()
+				began = append(began, i)
+				mu.Unlock()
+				<-release
+			}, func() { pulsed = append(pulsed, i) })
+			synctest.Wait()
+		}
+		l.Pulse()
+		if !slices.Equal(began, []int{0, 1}) || !slices.Equal(pulsed, []int{2, 3, 4}) {
+			t.Fatalf("%v began, %v were pulsed", began, pulsed)
+		}
+		release <- struct{}{}
+		synctest.Wait()
+		if !slices.Equal(began, []int{0, 1, 2}) {
+			t.Fatalf("%v began", began)
+		}
+		go func() { // those that wait find out what they wait for at once
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if len(began) != 5 {
+				t.Errorf("%v began, and Wait waits for others", began)
+			}
+			close(release)
+		}()
+		l.Wait()
+		if pulsed = nil; len(began) != 5 {
+			t.Fatalf("%v began", began)
+		}
+		if l.Pulse(); pulsed != nil {
+			t.Fatal("pulsed after its end")
+		}
+	})
+}
+
 func TestLaneGoesOnAfterAGoexit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := receiver.NewLanes(3)
-		ran := make(chan int, 3)
-		for i := range 3 {
-			l.Go(t.Context(), "x", func() {
-				ran <- i
-				runtime.Goexit()
-			})
-		}
-		l.Wait()
-		if len(ran) != 3 || <-ran != 0 || <-ran != 1 || !l.Await(t.Context(), 3) {
-			t.Fatal("jobs were left, or slots were lost")
+		for _, width := range []int{1, 3} {
+			for _, lane := range []string{"", "x"} {
+				l := receiver.NewLanes(3, width)
+				ran := make(chan int, 3)
+				for i := range 3 {
+					l.Go(t.Context(), lane, func() {
+						ran <- i
+						runtime.Goexit()
+					})
+					synctest.Wait()
+				}
+				l.Wait()
+				if len(ran) != 3 || <-ran != 0 || <-ran != 1 || !l.Await(t.Context(), 3) {
+					t.Fatal("jobs were left, or slots were lost")
+				}
+			}
 		}
 	})
 }
@@ -119,7 +170,7 @@ func TestLaneGoesOnAfterAGoexit(t *testing.T) {
 // A new goroutine would have to grow its stack for each message.
 func TestGoroutinesAreUsedAgainAndEndWithWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := receiver.NewLanes(4)
+		l := receiver.NewLanes(4, 4)
 		before := runtime.NumGoroutine()
 		for range 2 { // it goes on after Wait
 			for range 10 {
