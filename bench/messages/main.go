@@ -3,10 +3,10 @@
 // memory store and a handler that does nothing, and with PostgreSQL and a
 // handler that inserts a row.
 //
-// Both sides have the same workers, twice as many messages in hand or asked for,
-// and acknowledge one by one; rounds alternate. On JetStream the bare consumer has
-// up to as many as its workers more in hand, because what they hold no longer
-// counts as asked for.
+// Both sides have the same workers, twice as many messages in hand or asked for
+// (on JetStream eight times), and acknowledge one by one; rounds alternate. On
+// JetStream the bare consumer has up to as many as its workers more in hand,
+// because what they hold no longer counts as asked for.
 package main
 
 import (

@@ -55,8 +55,10 @@ type Options struct {
 	Consumer jetstream.Consumer
 	// DeadLetterSubject is the subject of a stream that gets dead letters.
 	DeadLetterSubject string
-	// Prefetch is how many messages are in hand at most. Default: twice the
-	// stetmsg consumer's Concurrency.
+	// Prefetch is how many messages are in hand at most. Default: eight times
+	// the stetmsg consumer's Concurrency, as the server hands short messages
+	// over in batches that last no longer than asking for the next. Set a lower
+	// one where handlers are slow and shared with other processes.
 	Prefetch int
 	// ErrorLog gets failed requests and the like. Default slog.Default().
 	ErrorLog *slog.Logger
@@ -81,7 +83,7 @@ func New(ctx context.Context, consumer *stetmsg.Consumer[jetstream.Msg], o Optio
 		return nil, receiver.Invalid("jetstream", "Options.Prefetch is negative: %d", o.Prefetch)
 	}
 	if o.Prefetch == 0 {
-		o.Prefetch = 2 * consumer.Concurrency()
+		o.Prefetch = 8 * consumer.Concurrency()
 	}
 	info, err := o.Consumer.Info(ctx)
 	if err != nil {

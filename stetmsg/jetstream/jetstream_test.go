@@ -108,7 +108,7 @@ func (f *fixture) wrap(h handler) *stetmsg.Consumer[js.Msg] {
 }
 
 func (f *fixture) options() jetstream.Options {
-	return jetstream.Options{JetStream: f.js, Consumer: f.consumer, DeadLetterSubject: f.t.Name() + "-dead", ErrorLog: slog.New(slog.DiscardHandler)}
+	return jetstream.Options{JetStream: f.js, Consumer: f.consumer, DeadLetterSubject: f.t.Name() + "-dead", Prefetch: 8, ErrorLog: slog.New(slog.DiscardHandler)}
 }
 
 // run receives until stop is called.
