@@ -155,24 +155,19 @@ func (l *lane) cycles(ctx context.Context, plan *plan) error {
 // linger keeps a process without orders to die, until the storm is over: there
 // must be somebody for the faults to befall.
 func (l *lane) linger(ctx context.Context, over <-chan struct{}) error {
-	for {
+	for ctx.Err() == nil {
 		select {
 		case <-over:
-			return nil
-		case <-ctx.Done():
 			return nil
 		default:
 		}
 		err := l.start(ctx, l.order(visit{}))
-		switch {
-		case err == nil:
-		case errors.Is(err, child.ErrExited) && l.mayFailToStart():
+		if errors.Is(err, child.ErrExited) && l.mayFailToStart() {
 			l.count(func(r *Report) { r.Failed++ })
 			pause(ctx, serverPause/4)
 			continue
-		case ctx.Err() != nil:
-			return nil
-		default:
+		}
+		if err != nil {
 			return err
 		}
 		select {
@@ -180,11 +175,11 @@ func (l *lane) linger(ctx context.Context, over <-chan struct{}) error {
 			return nil
 		case <-ctx.Done():
 			l.end()
-			return nil
 		case <-l.process().Exited():
 			return fmt.Errorf("a service without orders to die ended by itself: %s", l.process().End())
 		}
 	}
+	return nil
 }
 
 // await waits for a process to die at its point.
