@@ -11,7 +11,7 @@ import (
 
 // TestDamagedRecordIsReadWithoutHarm: whatever is stored, the record that comes of
 // it is one, or there is an error. (No fuzz target: rueidis, in the same test
-// binary, takes a quarter of an hour to compile for one.)
+// binary, takes many minutes to compile for one.)
 func TestDamagedRecordIsReadWithoutHarm(t *testing.T) {
 	whole := string([]byte{newestVersion, byte(stet.Completed), flagGone}) + strings.Repeat("\x01", recordSize-3)
 	rapid.Check(t, func(t *rapid.T) {
