@@ -27,10 +27,10 @@ import (
 // Resolving again with the same verdict is a success. The error is an *Error of
 // kind ErrInvalid (no verdict, or no such class), ErrInFlight (the lease is
 // alive; RetryAfter says for how long), ErrUnknown (MayRunAgain, of a run that died
-// in such a step), ErrFenced (the record has changed since
-// it was shown; nothing was written), ErrDamaged (its notes cannot be read, so
-// what was done of it is not known; ItHappened needs no notes) or ErrStore (it may
-// or may not have been written: look again).
+// in such a step), ErrFenced (the record has changed since it was shown; nothing
+// was written), ErrDamaged (its notes cannot be read, so what was done of it is not
+// known; ItHappened needs no notes) or ErrStore (it may or may not have been
+// written: look again).
 func (e *Engine) Resolve(ctx context.Context, shown Record, class string, v Verdict) error {
 	p, ok := e.policies[class]
 	switch {

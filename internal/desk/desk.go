@@ -102,11 +102,10 @@ const shortDigits = 12
 
 // ParseID returns the digest that text is in hexadecimal.
 func ParseID(text string) (id stet.ID, err error) {
-	b, err := hex.DecodeString(text)
-	if err != nil || len(b) != len(id) {
+	if id, err = stet.ParseID(strings.ToLower(text)); err != nil {
 		return id, fmt.Errorf("a digest has %d hexadecimal digits, as lists show them", 2*len(id))
 	}
-	return stet.ID(b), nil
+	return id, nil
 }
 
 // States are the names of the states that a record can have.

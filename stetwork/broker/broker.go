@@ -21,7 +21,6 @@ package broker
 
 import (
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -114,11 +113,11 @@ func item(b []byte) (stet.Item, error) {
 	if err := json.Unmarshal(b, &m); err != nil {
 		return stet.Item{}, fmt.Errorf("stetwork/broker: the message is not one of a Queue: %w", err)
 	}
-	id, err := hex.DecodeString(m.ID)
-	if err != nil || len(id) != len(stet.ID{}) || m.Name == "" {
+	id, err := stet.ParseID(m.ID)
+	if err != nil || m.Name == "" {
 		return stet.Item{}, errors.New("stetwork/broker: the message names no operation")
 	}
-	return stet.Item{ID: stet.ID(id), Class: m.Class, Name: m.Name}, nil
+	return stet.Item{ID: id, Class: m.Class, Name: m.Name}, nil
 }
 
 func invalid(format string, args ...any) error {

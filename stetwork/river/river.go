@@ -25,7 +25,6 @@ package river
 
 import (
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -59,11 +58,11 @@ func (Args) Kind() string { return Kind }
 func argsOf(it stet.Item) Args { return Args{ID: it.ID.String(), Class: it.Class, Name: it.Name} }
 
 func (a Args) item() (stet.Item, error) {
-	id, err := hex.DecodeString(a.ID)
-	if err != nil || len(id) != len(stet.ID{}) {
+	id, err := stet.ParseID(a.ID)
+	if err != nil {
 		return stet.Item{}, errors.New("stetwork/river: the job names no operation")
 	}
-	return stet.Item{ID: stet.ID(id), Class: a.Class, Name: a.Name}, nil
+	return stet.Item{ID: id, Class: a.Class, Name: a.Name}, nil
 }
 
 // AddWorker has River's workers run accepted operations with w. River's MaxWorkers

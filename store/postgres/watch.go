@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"math/rand/v2"
 	"sync"
@@ -302,11 +301,8 @@ func exchange(ctx context.Context, c *pgxpool.Conn, held, want map[int64]struct{
 
 // heard wakes the watchers of a record.
 func (l *listener) heard(n *pgconn.Notification) {
-	var id stet.ID
-	if len(n.Payload) != hex.EncodedLen(len(id)) {
-		return
-	}
-	if _, err := hex.Decode(id[:], []byte(n.Payload)); err != nil {
+	id, err := stet.ParseID(n.Payload)
+	if err != nil {
 		return
 	}
 	l.mu.Lock()

@@ -134,20 +134,30 @@ var noteChecks = []check{
 		workIsExact},
 }
 
+// noted has write write notes to a situation's record, which it may only in that
+// state, and returns what is to stand then; false in other states.
+func (f *fixture) noted(what string, s situation, in stet.State, write func(context.Context, stet.Claim, []byte) error) (want stet.Record, ok bool) {
+	f.Helper()
+	notes := version(2, "noted by "+s.name)
+	err := write(f.ctx, s.claim, notes)
+	if s.state != in {
+		f.fenced(what, err)
+		f.untouched(what, s.whole)
+		return want, false
+	}
+	want = s.whole
+	want.Notes = notes
+	if d := workDiff(want, f.look(s.req.ID)); err != nil || d != "" {
+		f.Errorf("%s: %v; %s", what, err, d)
+	}
+	return want, true
+}
+
 func saveInEachState(f *fixture) {
 	for _, s := range f.situations() {
-		notes := version(2, "noted by "+s.name)
-		err := f.works().Save(f.ctx, s.claim, notes)
 		what := "Save for a key that is " + s.name
-		if s.state != stet.Running {
-			f.fenced(what, err)
-			f.untouched(what, s.whole)
+		if _, ok := f.noted(what, s, stet.Running, f.works().Save); !ok {
 			continue
-		}
-		want := s.whole
-		want.Notes = notes
-		if d := workDiff(want, f.look(s.req.ID)); err != nil || d != "" {
-			f.Errorf("%s: %v; %s", what, err, d)
 		}
 		f.bare("Read after "+what, f.read(s.req.ID))
 		f.bare("Claim after "+what, f.claim(byAnother(s.req)))
@@ -156,18 +166,10 @@ func saveInEachState(f *fixture) {
 
 func strikeInEachState(f *fixture) {
 	for _, s := range f.situations() {
-		notes := version(2, "struck from "+s.name)
-		err := f.works().Strike(f.ctx, s.claim, notes)
 		what := "Strike for a key that is " + s.name
-		if s.state != stet.Unknown {
-			f.fenced(what, err)
-			f.untouched(what, s.whole)
+		want, ok := f.noted(what, s, stet.Unknown, f.works().Strike)
+		if !ok {
 			continue
-		}
-		want := s.whole
-		want.Notes = notes
-		if d := workDiff(want, f.look(s.req.ID)); err != nil || d != "" {
-			f.Errorf("%s: %v; %s", what, err, d)
 		}
 		f.fenced("Save after "+what, f.works().Save(f.ctx, s.claim, version(9, "late")))
 		if err := f.works().Strike(f.ctx, s.claim, version(2, "again")); err != nil {
