@@ -1,0 +1,56 @@
+package stet_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store/memory"
+)
+
+// kept is a store that has one record, whatever is asked for.
+type kept struct {
+	*memory.Store
+	rec stet.Record
+}
+
+func (s *kept) Look(context.Context, stet.ID) (stet.Record, error) { return s.rec, nil }
+
+func (s *kept) Due(context.Context, stet.Due, int, time.Duration) ([]stet.Record, error) {
+	return []stet.Record{s.rec}, nil
+}
+
+// FuzzRecord: whatever has become of the bytes of a record in its store, they are
+// read, or are damaged; what cannot be read is neither run nor sent.
+func FuzzRecord(f *testing.F) {
+	f.Add(uint8(stet.Accepted), []byte(`{"name":"ship","key":"YQ==","payload":"e30="}`), []byte{}, []byte{})
+	f.Add(uint8(stet.Running), []byte(`{}`), []byte("\x00\x00\x00\x00\x00\x00\x00\x01{\"steps\":{\"a\":{\"done\":true}}}"), []byte{})
+	f.Add(uint8(stet.Completed), []byte(`{"messages":[{"id":"1","topic":"t"}]}`), []byte("1"), []byte(`"result"`))
+	store := &kept{Store: memory.New(memory.Options{})}
+	e, err := stet.New(store, stet.Options{SweepEvery: -1})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { _ = e.Close() })
+	f.Fuzz(func(t *testing.T, state uint8, work, notes, result []byte) {
+		store.rec = stet.Record{ID: e.ID("shop", "key"), State: stet.State(state % (uint8(stet.Accepted) + 1)), Fence: 1, Attempt: 1,
+			Work: work, Notes: notes, Result: result}
+		st, err := e.Lookup(t.Context(), store.rec.ID)
+		if err != nil && !errors.Is(err, stet.ErrDamaged) {
+			t.Errorf("Lookup: %v", err)
+		}
+		if err == nil && (st.Record.Work != nil || st.Record.Notes != nil || st.Record.Result != nil) {
+			t.Error("a status has the bytes of its record")
+		}
+		items, err := e.Due(t.Context(), 1, time.Minute)
+		if err != nil || len(items) > 1 {
+			t.Errorf("Due: %v, %v", items, err)
+		}
+		parcels, err := e.DueMessages(t.Context(), 1, time.Minute)
+		if err != nil || len(parcels) > 1 {
+			t.Errorf("DueMessages: %d, %v", len(parcels), err)
+		}
+	})
+}
