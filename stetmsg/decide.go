@@ -204,7 +204,7 @@ func (c *Consumer[M]) transaction(ctx context.Context, op stet.Op, m M, deliveri
 		defer done()
 	}
 	if run == nil {
-		run, err = c.transact(ctx, op, m, nil)
+		run, err = c.transactAlone(ctx, op, m)
 	}
 	switch {
 	case err == nil && run.Replayed():
@@ -216,6 +216,16 @@ func (c *Consumer[M]) transaction(ctx context.Context, op stet.Op, m M, deliveri
 	default:
 		return c.refused(ctx, op, deliveries, err)
 	}
+}
+
+// transactAlone runs or replays an operation in a transaction of its own. Of those
+// that waited for a group there may be more than are to be handled at a time.
+func (c *Consumer[M]) transactAlone(ctx context.Context, op stet.Op, m M) (*stet.Run, error) {
+	if c.alone != nil {
+		c.alone <- struct{}{} // each run is bounded
+		defer func() { <-c.alone }()
+	}
+	return c.transact(ctx, op, m, nil)
 }
 
 // rolledBack decides about a run that ended without an effect, with d.Err.

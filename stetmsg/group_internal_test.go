@@ -3,6 +3,7 @@ package stetmsg
 import (
 	"context"
 	"runtime"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store/memory"
 )
 
 // TestMessagesThatWaitAreGroupedAndNothingWaitsForCompany: the first is handled
@@ -79,3 +81,68 @@ func TestNobodyWaitsForAGroupWhoseHandlerHasLeft(t *testing.T) {
 		}
 	})
 }
+
+// loose is a store whose groups always fail, and whose transactions are none.
+type loose struct{ *memory.Store }
+
+func (loose) RunTx(ctx context.Context, req stet.ClaimRequest, _ stet.Retention, fn func(context.Context, int, stet.Record) (stet.Outcome, error)) (stet.Record, error) {
+	rec := stet.Record{ID: req.ID, Scope: req.Scope, State: stet.Running, Fingerprint: req.Fingerprint, Owner: req.Owner, Fence: 1, Attempt: 1}
+	out, err := fn(ctx, 0, rec)
+	rec.State, rec.Result = out.State, out.Result
+	return rec, err
+}
+
+func (loose) SettleTx(context.Context, int, stet.Claim, stet.Outcome, stet.Retention) error {
+	return stet.ErrFenced
+}
+
+func (loose) RunGroup(ctx context.Context, reqs []stet.ClaimRequest, _ []stet.Retention, _ func(context.Context, int, int, stet.Record) (stet.Outcome, error)) ([]stet.Record, error) {
+	time.Sleep(time.Second)
+	return nil, stet.ErrStore
+}
+
+// TestOfThoseThatLeaveAGroupNoMoreAreHandledAtATime: more messages wait for a group
+// than are handled at a time.
+func TestOfThoseThatLeaveAGroupNoMoreAreHandledAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := loose{memory.New(memory.Options{})}
+		engine, err := stet.New(store, stet.Options{SweepEvery: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer engine.Close()
+		var handled, most, all atomic.Int64
+		c, err := NewTx(engine, stet.TxStore[int](store), Options[string]{
+			Operation:   func(m string) (stet.Op, error) { return stet.Op{Scope: "orders", Key: m}, nil },
+			Concurrency: 3, Group: 8,
+		}, func(context.Context, int, string) ([]byte, error) {
+			most.Store(max(most.Load(), handled.Add(1)))
+			time.Sleep(time.Second)
+			handled.Add(-1)
+			all.Add(1)
+			return nil, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Concurrency() != 11 {
+			t.Errorf("receivers hand over %d at a time; want 3 that are handled and 8 that wait", c.Concurrency())
+		}
+		var wg sync.WaitGroup
+		for i := range 40 {
+			wg.Go(func() { _, _ = c.Handle(t.Context(), strconv.Itoa(i), deaf{}) })
+		}
+		wg.Wait()
+		if most.Load() != 3 || all.Load() != 40 {
+			t.Errorf("%d were handled at a time, %d in all; want 3 and 40", most.Load(), all.Load())
+		}
+	})
+}
+
+// deaf is a delivery of which the broker hears nothing.
+type deaf struct{}
+
+func (deaf) Deliveries() int                            { return 1 }
+func (deaf) Ack(context.Context) error                  { return nil }
+func (deaf) Retry(context.Context, time.Duration) error { return nil }
+func (deaf) DeadLetter(context.Context, Decision) error { return nil }

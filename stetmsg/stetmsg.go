@@ -89,7 +89,8 @@ type Options[M any] struct {
 	Concurrency int
 	// Group, with NewTx and a store that can do it (PostgreSQL's), is how many
 	// messages are handled in one transaction at most, one after the other:
-	// those that wait while others are being handled. One commit for all of
+	// those that wait while others are being handled, for which receivers hand
+	// over as many more than Concurrency. One commit for all of
 	// them makes handlers fast that do little more than write. If one of them
 	// fails, emits messages, or its key is known already, each is handled in a
 	// transaction of its own. At most stet.MaxGroup; default 1.
@@ -129,6 +130,7 @@ type Consumer[M any] struct {
 	engine *stet.Engine
 	o      Options[M]
 	slots  chan struct{} // a token for each message that is handled
+	alone  chan struct{} // likewise, if there are groups, for each that is in none
 	span   atomic.Pointer[span]
 	// direct decides about a message in place of all that follows.
 	direct func(ctx context.Context, m M, deliveries int) Decision
@@ -193,6 +195,10 @@ func NewTx[Tx, M any](engine *stet.Engine, store stet.TxStore[Tx], o Options[M],
 	if !ok {
 		return nil, invalid("Options.Group is %d, but the store %T has no transactions for more than one message", o.Group, store)
 	}
+	if c.o.Concurrency > 1 {
+		// So that the next group gathers while all others are being handled.
+		c.slots, c.alone = make(chan struct{}, c.o.Concurrency+o.Group), make(chan struct{}, c.o.Concurrency)
+	}
 	c.groups = &groups[M]{size: o.Group, lanes: max(minLanes, c.o.Concurrency/o.Group), run: func(ctx context.Context, ops []stet.Op, ms []M) []*stet.Run {
 		return stet.RunGroup(ctx, engine, together, ops, func(ctx context.Context, tx Tx, i int) (stet.Outcome, error) {
 			result, err := c.call(ctx, func() ([]byte, error) { return handle(ctx, tx, ms[i]) })
@@ -256,8 +262,9 @@ func newReceiving[M any](engine *stet.Engine, o Options[M]) (*Consumer[M], error
 	return &Consumer[M]{engine: engine, o: o, slots: make(chan struct{}, o.Concurrency)}, nil
 }
 
-// Concurrency returns how many messages are handled at a time.
-func (c *Consumer[M]) Concurrency() int { return c.o.Concurrency }
+// Concurrency returns how many messages Handle is to be called with at a time:
+// Options.Concurrency, and another Options.Group that wait for a transaction.
+func (c *Consumer[M]) Concurrency() int { return cap(c.slots) }
 
 func backoff(n int) time.Duration {
 	d := MaxBackoff

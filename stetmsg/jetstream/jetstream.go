@@ -39,9 +39,9 @@ const (
 )
 
 const (
-	requests   = 4                // on their way at a time, at most
-	fetchWait  = time.Second      // how long one request for messages waits
-	brokerWait = 10 * time.Second // for the last word, and before a dead letter is tried again
+	requestWait = 10 * time.Second // how long one request for messages waits
+	heartbeat   = 2 * time.Second  // of the server, while it has none; after two that are missed it is asked again
+	brokerWait  = 10 * time.Second // for the last word, and before a dead letter is tried again
 )
 
 // Options configure a Receiver. All but Prefetch and ErrorLog are required.
@@ -55,10 +55,11 @@ type Options struct {
 	Consumer jetstream.Consumer
 	// DeadLetterSubject is the subject of a stream that gets dead letters.
 	DeadLetterSubject string
-	// Prefetch is how many messages are in hand at most. Default: eight times
-	// the stetmsg consumer's Concurrency, as the server hands short messages
-	// over in batches that last no longer than asking for the next. Set a lower
-	// one where handlers are slow and shared with other processes.
+	// Prefetch is how many messages are in hand at most, from 2; only after the
+	// server was lost there may be more for a time. Default: eight times the
+	// stetmsg consumer's Concurrency, as the server hands short messages over in
+	// batches that last no longer than asking for the next. Set a lower one where
+	// handlers are slow and shared with other processes.
 	Prefetch int
 	// ErrorLog gets failed requests and the like. Default slog.Default().
 	ErrorLog *slog.Logger
@@ -79,8 +80,8 @@ func New(ctx context.Context, consumer *stetmsg.Consumer[jetstream.Msg], o Optio
 		return nil, receiver.Invalid("jetstream", "New needs a consumer; stetmsg.New makes one")
 	case o.JetStream == nil || o.Consumer == nil || o.DeadLetterSubject == "":
 		return nil, receiver.Invalid("jetstream", "Options need JetStream, Consumer and DeadLetterSubject")
-	case o.Prefetch < 0:
-		return nil, receiver.Invalid("jetstream", "Options.Prefetch is negative: %d", o.Prefetch)
+	case o.Prefetch < 0 || o.Prefetch == 1:
+		return nil, receiver.Invalid("jetstream", "Options.Prefetch is %d; it must be at least 2: a message that is handled, and one that is asked for", o.Prefetch)
 	}
 	if o.Prefetch == 0 {
 		o.Prefetch = 8 * consumer.Concurrency()
@@ -107,15 +108,9 @@ func New(ctx context.Context, consumer *stetmsg.Consumer[jetstream.Msg], o Optio
 // not begun, ends what it has, and returns nil. While the server cannot be
 // reached it asks again.
 func (r *Receiver) Run(ctx context.Context) error {
-	hand := receiver.NewLanes(r.o.Prefetch, r.consumer.Concurrency())
+	hand := receiver.NewLanes(r.o.Prefetch-r.ahead(), r.consumer.Concurrency())
 	var wg sync.WaitGroup
-	atOnce := requests
-	if r.consumer.Concurrency() == 1 {
-		atOnce = 1 // they are to be handled in order
-	}
-	for range atOnce {
-		wg.Go(func() { r.receive(ctx, hand) })
-	}
+	wg.Go(func() { r.receive(ctx, hand) })
 	wg.Go(func() { r.pulse(ctx, hand) })
 	wg.Wait()
 	hand.Wait()
@@ -126,6 +121,12 @@ func (r *Receiver) Run(ctx context.Context) error {
 		receiver.Log(r.o.ErrorLog).WarnContext(ctx, "stetmsg/jetstream: some messages may come again", slog.Any("error", err))
 	}
 	return nil
+}
+
+// ahead is how many messages are asked for at a time: those that are on their way,
+// or have arrived and are not in hand yet.
+func (r *Receiver) ahead() int {
+	return max(1, min(r.o.Prefetch/2, r.o.Prefetch-r.consumer.Concurrency()))
 }
 
 // pulse keeps what waits in hand until ctx ends.
@@ -142,51 +143,112 @@ func (r *Receiver) pulse(ctx context.Context, hand *receiver.Lanes) {
 	}
 }
 
-// receive asks for messages as long as there is room for a share of them. What it
-// has asked for has its place, so that none waits where nothing keeps it in hand;
-// and other requests are on their way meanwhile, so that the server need not wait.
+// receive has a subscription open whenever there is room for what it brings.
 func (r *Receiver) receive(ctx context.Context, hand *receiver.Lanes) {
 	var pause receiver.Pause
-	for {
-		n := hand.Reserve(ctx, (r.o.Prefetch+requests-1)/requests)
-		if n == 0 {
-			return
-		}
-		got, err := r.fetch(ctx, hand, n)
-		if got > 0 || err == nil {
+	for hand.Await(ctx, 1) {
+		s := &subscription{r: r, ctx: ctx, hand: hand, full: make(chan struct{}), draining: make(chan struct{})}
+		err := s.run()
+		if s.got {
 			pause.Reset()
 		}
 		if err != nil && ctx.Err() == nil {
-			pause.Wait(ctx, r.o.ErrorLog, err) // before another asks in its place
+			pause.Wait(ctx, r.o.ErrorLog, err)
 		}
-		hand.Return(n - got)
 	}
 }
 
-// fetch asks for n messages, and returns for how many of them places in hand were
-// used. The request is not cut short when ctx ends: what the server has sent
-// meanwhile would be lost until AckWait is over.
-func (r *Receiver) fetch(ctx context.Context, hand *receiver.Lanes, n int) (got int, err error) {
-	batch, err := r.o.Consumer.Fetch(n, jetstream.FetchMaxWait(fetchWait))
+// subscription brings messages, and asks for more when half of those that it has
+// asked for are in hand. When there was no room for long, it ends: what it has
+// brought meanwhile comes to hand all the same, where it is kept by pulses.
+type subscription struct {
+	r        *Receiver
+	ctx      context.Context
+	hand     *receiver.Lanes
+	full     chan struct{} // closed when there was no room for long
+	draining chan struct{} // closed when no more is asked for
+
+	mu    sync.Mutex
+	got   bool
+	ended bool // nothing comes to hand any more
+	err   error
+}
+
+// run returns when ctx has ended, or all messages of a subscription that has ended
+// are in hand. Its error is why the server has ended it.
+func (s *subscription) run() error {
+	s.err = errors.New("the server has not said why")
+	sub, err := s.r.o.Consumer.Consume(s.take, jetstream.PullMaxMessages(s.r.ahead()),
+		jetstream.PullExpiry(requestWait), jetstream.PullHeartbeat(heartbeat), jetstream.ConsumeErrHandler(s.note))
 	if err != nil {
-		return 0, err
+		return err
 	}
-	for m := range batch.Messages() {
-		if ctx.Err() != nil {
-			_ = m.Nak() // else AckWait does it
-			continue
-		}
-		got++
-		d := &delivery{r: r, m: m}
-		hand.Start(
-			func() { _, _ = r.consumer.Handle(ctx, m, d) }, // Handle has logged the error
-			func() { _ = m.InProgress() },                  // else it comes again
-		)
+	closed, lost := sub.Closed(), false
+	select {
+	case <-s.ctx.Done():
+	case <-s.full:
+	case <-closed:
+		lost = true
 	}
-	if err = batch.Error(); errors.Is(err, nats.ErrTimeout) {
-		err = nil
+	// What the server has sent already is still taken, or would be lost until
+	// AckWait is over.
+	sub.Drain()
+	close(s.draining)
+	select {
+	case <-closed:
+	case <-time.After(brokerWait):
 	}
-	return got, err
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	if lost {
+		return fmt.Errorf("stetmsg/jetstream: the subscription has ended: %w", s.err)
+	}
+	return nil
+}
+
+// take takes a message in hand, or gives it back if ctx has ended.
+func (s *subscription) take(m jetstream.Msg) {
+	s.await()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil || s.ended {
+		_ = m.Nak() // else AckWait does it
+		return
+	}
+	s.got = true
+	d := &delivery{r: s.r, m: m}
+	s.hand.Start(
+		func() { _, _ = s.r.consumer.Handle(s.ctx, m, d) }, // Handle has logged the error
+		func() { _ = m.InProgress() },                      // else it comes again
+	)
+}
+
+// await waits for room in hand, but not for long.
+func (s *subscription) await() {
+	select {
+	case <-s.full:
+		return
+	default:
+	}
+	if s.hand.Free() > 0 {
+		return
+	}
+	wait, cancel := context.WithTimeout(s.ctx, s.r.every)
+	defer cancel()
+	if !s.hand.Await(wait, 1) {
+		close(s.full)
+		<-s.draining
+	}
+}
+
+// note keeps the last of what has gone wrong. It logs what the subscription goes on
+// after.
+func (s *subscription) note(_ jetstream.ConsumeContext, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+	receiver.Log(s.r.o.ErrorLog).WarnContext(s.ctx, "stetmsg/jetstream: the subscription", slog.Any("error", err))
 }
 
 // delivery is a message in hand.

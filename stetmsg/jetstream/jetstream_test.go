@@ -293,9 +293,10 @@ func TestShutdownGivesBackWhatItHasNotBegun(t *testing.T) {
 func TestWrongWiringIsAnErrorAtConstruction(t *testing.T) {
 	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{MaxDeliver: 3})
 	c := f.wrap(func(context.Context, js.Msg) ([]byte, error) { return nil, nil })
-	bad := []jetstream.Options{{}, f.options(), f.options(), f.options()} // the second for its MaxDeliver
+	bad := []jetstream.Options{{}, f.options(), f.options(), f.options(), f.options()} // the second for its MaxDeliver
 	bad[2].DeadLetterSubject = ""
 	bad[3].Prefetch = -1
+	bad[4].Prefetch = 1
 	for i, o := range bad {
 		if _, err := jetstream.New(t.Context(), c, o); !errors.Is(err, stet.ErrInvalid) {
 			t.Errorf("%d: %v", i, err)

@@ -15,13 +15,14 @@ import (
 )
 
 // sqlEnterGroup is sqlEnter for many keys that nobody has used: 0 for one that is
-// being run, or has a record.
+// being run, or has a record. It is not a join, for which the planner would choose to
+// read all of a table that was empty not long ago: the connection is the service's,
+// and so are its settings.
 const sqlEnterGroup = `
-SELECT CASE WHEN r.id IS NULL AND pg_try_advisory_xact_lock(u.key) THEN
+SELECT CASE WHEN (SELECT r.id FROM {records} r WHERE r.id = u.id) IS NULL AND pg_try_advisory_xact_lock(u.key) THEN
 		CASE WHEN pg_try_advisory_xact_lock(u.lid, u.finger) THEN nextval({fence}::regclass) ELSE nextval({fence}::regclass) END
 	ELSE 0 END, statement_timestamp()
 FROM unnest($1::bigint[], $2::integer[], $3::integer[], $4::bytea[]) WITH ORDINALITY AS u (key, lid, finger, id, n)
-LEFT JOIN {records} r ON r.id = u.id
 ORDER BY u.n`
 
 // sqlFinishGroup is sqlCommitNew for many.

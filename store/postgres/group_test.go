@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"runtime"
 	"strconv"
@@ -12,8 +13,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/rig"
 	"github.com/stet-go/stet/stetmsg"
 )
 
@@ -234,5 +237,59 @@ func TestConsumerThatGroupsHasEachEffectOnce(t *testing.T) {
 	t.Logf("%d handler calls, %d effects in %d commits", calls.Load(), rows, commits)
 	if commits > n*3/4 {
 		t.Errorf("%d effects in %d commits: they were hardly grouped", n, commits)
+	}
+}
+
+// TestTransactionsReadNoMoreOfAYoungTableThanTheirRecords: the server knows nothing
+// yet of a table that has just been made, keeps the plans that it thinks up for it,
+// and has the settings of the service's connections.
+func TestTransactionsReadNoMoreOfAYoungTableThanTheirRecords(t *testing.T) {
+	config, err := pgxpool.ParseConfig(rig.Postgres(t).Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MaxConns = 1
+	config.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, "SET plan_cache_mode = force_generic_plan") // as after some executions
+		return err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	s := open(t, pool, Options{})
+	execSQL(t, pool, "CREATE TABLE charges (name text)")
+	read := func() (rows int) {
+		execSQL(t, pool, "SELECT pg_stat_force_next_flush()")
+		if err := pool.QueryRow(t.Context(), "SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'records'").Scan(&rows); err != nil {
+			t.Fatal(err)
+		}
+		return rows
+	}
+	before := read()
+	for i := range 30 {
+		reqs, keeps := requests(fmt.Sprint("a", i), fmt.Sprint("b", i), fmt.Sprint("c", i))
+		if _, err := s.RunGroup(t.Context(), reqs, keeps, chargeEach); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.RunTx(t.Context(), request(fmt.Sprint("d", i)), keep, charge); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+			_, err := s.AcceptTx(ctx, tx, request(fmt.Sprint("e", i)), []byte("work"), 0)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		rec := taken(t, s)
+		if err := s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+			return errors.Join(s.SaveTx(ctx, tx, rec.Claim(), []byte("notes")), s.SettleTx(ctx, tx, rec.Claim(), completed("done"), keep))
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := read() - before; n > 0 {
+		t.Errorf("%d rows were read one after the other", n)
 	}
 }

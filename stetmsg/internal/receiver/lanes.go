@@ -43,25 +43,18 @@ func NewLanes(size, width int) *Lanes {
 
 // Await waits until at least n slots are free, of which there are not more than
 // NewLanes was given. It returns false if ctx has ended.
-func (l *Lanes) Await(ctx context.Context, n int) bool {
-	return l.await(ctx, n, 0) > 0
-}
+func (l *Lanes) Await(ctx context.Context, n int) bool { return l.await(ctx, n, false) }
 
-// Reserve waits until at least n slots are free and takes all that are, each for
-// one Start or to be given back by Return. It returns how many, 0 if ctx has ended.
-func (l *Lanes) Reserve(ctx context.Context, n int) int {
-	return l.await(ctx, n, l.size)
-}
-
-// await waits for n free slots, takes most of them at most, and returns how many
-// were free; 0 if ctx has ended.
-func (l *Lanes) await(ctx context.Context, n, most int) int {
+// await waits for n free slots, and takes them if take is true.
+func (l *Lanes) await(ctx context.Context, n int, take bool) bool {
 	for ctx.Err() == nil {
 		l.mu.Lock()
-		if free := l.size - l.held; free >= n {
-			l.held += min(free, most)
+		if l.size-l.held >= n {
+			if take {
+				l.held += n
+			}
 			l.mu.Unlock()
-			return free
+			return true
 		}
 		if l.freed == nil {
 			l.freed, l.need = make(chan struct{}), n
@@ -74,19 +67,19 @@ func (l *Lanes) await(ctx context.Context, n, most int) int {
 		case <-ctx.Done():
 		}
 	}
-	return 0
+	return false
 }
 
-// Return gives back n slots of Reserve.
-func (l *Lanes) Return(n int) {
+// Free returns how many slots are free, which is less than none after Start.
+func (l *Lanes) Free() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.free(n)
+	return l.size - l.held
 }
 
-// free gives back n slots. The caller holds l.mu.
-func (l *Lanes) free(n int) {
-	l.held -= n
+// free gives back a slot. The caller holds l.mu.
+func (l *Lanes) free() {
+	l.held--
 	if l.freed != nil && l.size-l.held >= l.need {
 		close(l.freed)
 		l.freed = nil
@@ -97,15 +90,21 @@ func (l *Lanes) free(n int) {
 // given to the lane before, unless lane is "", and when there are fewer than width
 // others. It returns false, and runs nothing, if ctx ends first.
 func (l *Lanes) Go(ctx context.Context, lane string, f func()) bool {
-	if l.await(ctx, 1, 1) == 0 {
+	if !l.await(ctx, 1, true) {
 		return false
 	}
 	l.start(&job{lane: lane, run: f})
 	return true
 }
 
-// Start is Go in a slot of Reserve, without a lane. See Pulse for pulse.
-func (l *Lanes) Start(f, pulse func()) { l.start(&job{run: f, pulse: pulse}) }
+// Start is Go without a lane, in one slot more where none is free. See Pulse for
+// pulse.
+func (l *Lanes) Start(f, pulse func()) {
+	l.mu.Lock()
+	l.held++
+	l.mu.Unlock()
+	l.start(&job{run: f, pulse: pulse})
+}
 
 // Pulse calls the pulses of the jobs that wait for others to end.
 func (l *Lanes) Pulse() {
@@ -174,7 +173,7 @@ func (l *Lanes) run(j *job, more chan *job) (next *job) {
 	returned := false
 	defer func() {
 		l.mu.Lock()
-		if l.free(1); j.lane != "" {
+		if l.free(); j.lane != "" {
 			l.follow(j.lane)
 		}
 		if l.running <= l.width {
@@ -213,7 +212,7 @@ func (l *Lanes) follow(lane string) {
 func (l *Lanes) Wait() {
 	l.mu.Lock()
 	width := l.width
-	l.width = l.size
+	l.width = max(l.size, l.held)
 	l.dispatch()
 	l.mu.Unlock()
 	l.jobs.Wait()

@@ -54,46 +54,40 @@ func TestNoMoreAreInHandThanThereAreSlots(t *testing.T) {
 			t.Fatal("a third is in hand")
 		}
 		close(release)
-		if l.Reserve(t.Context(), 2) != 2 {
+		if !l.Await(t.Context(), 2) || l.Free() != 2 {
 			t.Fatal("the slots are not free again")
 		}
-		l.Return(2)
 		l.Wait()
 	})
 }
 
-func TestReservedSlotsAreNobodyElses(t *testing.T) {
+func TestStartNeedsNoRoomButTakesIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := receiver.NewLanes(3, 3)
-		if n := l.Reserve(t.Context(), 1); n != 3 {
-			t.Fatalf("%d of 3", n)
-		}
+		l := receiver.NewLanes(1, 1)
 		release := make(chan struct{})
-		l.Start(func() { <-release }, nil)
-		var got []int
-		for _, n := range []int{2, 1} { // who waits for less is not held up by who waits for more
-			go func() { got = append(got, n, l.Reserve(t.Context(), n)) }()
+		for free := range 3 {
+			l.Start(func() { <-release }, nil)
+			if l.Free() != -free {
+				t.Fatalf("%d slots are free", l.Free())
+			}
+		}
+		roomy := make(chan bool, 1)
+		go func() { roomy <- l.Await(t.Context(), 1) }()
+		for range 2 {
+			release <- struct{}{}
 			synctest.Wait()
+			if len(roomy) > 0 {
+				t.Fatal("there is room before there is a slot")
+			}
 		}
-		if len(got) > 0 {
-			t.Fatalf("reserved twice: %v", got)
-		}
-		l.Return(1)
-		synctest.Wait()
-		if !slices.Equal(got, []int{1, 1}) {
-			t.Fatalf("after one was returned: %v", got)
-		}
-		l.Return(1) // of the one that was left
 		close(release)
-		synctest.Wait()
-		if !slices.Equal(got, []int{1, 1, 2, 2}) {
-			t.Fatalf("after all were: %v", got)
+		if !<-roomy {
+			t.Fatal("there is no room")
 		}
-		l.Return(3)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if n := l.Reserve(ctx, 1); n != 0 {
-			t.Fatalf("%d after the end", n)
+		if l.Await(ctx, 1) {
+			t.Fatal("room after the end")
 		}
 		l.Wait()
 	})
@@ -101,13 +95,10 @@ func TestReservedSlotsAreNobodyElses(t *testing.T) {
 
 func TestJobsWaitInOrderAndArePulsedWhileOthersRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := receiver.NewLanes(5, 2)
+		l := receiver.NewLanes(4, 2)
 		release := make(chan struct{})
 		var mu sync.Mutex
 		var began, pulsed []int
-		if n := l.Reserve(t.Context(), 5); n != 5 {
-			t.Fatal(n)
-		}
 		for i := range 5 {
 			l.Start(func() {
 				mu.Lock()
