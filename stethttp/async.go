@@ -402,6 +402,10 @@ func (c *acceptance) answer(st stet.Status) bool {
 		}
 	}
 	switch {
+	case c.unaccepted(&st):
+		c.refuse(&stet.Error{Kind: stet.ErrInFlight, Execution: stet.MayHaveExecuted, RetryAfter: st.Record.LeaseLeft})
+	case st.Record.State == stet.Retryable:
+		return false
 	case !final || st.Record.State == stet.Accepted || st.Record.State == stet.Running:
 		c.accepted(st)
 	case st.Record.State == stet.Unknown: // workers look after the dead runs of what was accepted
@@ -417,6 +421,22 @@ func (c *acceptance) answer(st stet.Status) bool {
 		c.sendStored(c.a.outcome(st), !st.New)
 	}
 	return true
+}
+
+// unaccepted reports whether what runs under the key was not accepted: it runs at
+// once, elsewhere, and should it have no effect then nobody runs it again. What has
+// died is for those who look after the dead, whatever it was.
+func (c *acceptance) unaccepted(st *stet.Status) bool {
+	if st.New || st.Record.State != stet.Running || !st.AcceptedAt.IsZero() {
+		return false
+	}
+	// Not every answer of a store has the work of an operation.
+	now, err := c.m.engine.Status(c.r.Context(), c.op.Scope, st.Record.ID)
+	if err != nil || now.Record.State == stet.None {
+		return false
+	}
+	*st = now
+	return st.Record.State == stet.Running && st.AcceptedAt.IsZero()
 }
 
 // await waits for as long as the request prefers.

@@ -131,6 +131,28 @@ func TestWaitingRequestIsNotToldThatAReleasedRunSucceeded(t *testing.T) {
 	})
 }
 
+// Should it have no effect nobody runs it again, so nothing was accepted.
+func TestRequestIsNotToldThatASynchronousRunWasAccepted(t *testing.T) {
+	for _, prefer := range []string{"", "respond-async", "wait=1"} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBubble(t, setup{async: &stethttp.AsyncOptions{}})
+			run := b.beginOrder("k")
+			for range 2 {
+				if w := b.order("Prefer", prefer); w.Code != 409 || w.Header().Get("Retry-After") == "" || w.Header().Get("Location") != "" {
+					t.Errorf("%q: %d %v %s", prefer, w.Code, w.Header(), w.Body)
+				}
+			}
+			if err := run.Release(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			if w := b.order(); w.Code != 202 || w.Header().Get("Idempotent-Replayed") != "" {
+				t.Errorf("once there is no run: %d %v %s", w.Code, w.Header(), w.Body)
+			}
+			settle(t, b.take(), stet.Completed, "{}")
+		})
+	}
+}
+
 func TestWaitingRequestIsToldWhenToAskAboutARunThatDied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBubble(t, setup{async: &stethttp.AsyncOptions{RetryAfter: 3 * time.Second}})
