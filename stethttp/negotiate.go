@@ -27,7 +27,10 @@ func preference(fields []string, name string) (value string, ok bool) {
 func preferredWait(fields []string) (time.Duration, bool) {
 	value, ok := preference(fields, "wait")
 	seconds, err := strconv.ParseUint(value, 10, 31)
-	return time.Duration(seconds) * time.Second, ok && err == nil
+	if !ok || err != nil {
+		return 0, false
+	}
+	return time.Duration(seconds) * time.Second, true
 }
 
 // accepts reports whether a request with these Accept-Encoding fields accepts
