@@ -1,7 +1,8 @@
 // Command messages measures what stetmsg costs on real brokers: the rate of a
 // consumer behind it beside that of a bare one on the same broker, with the
 // memory store and a handler that does nothing, and with PostgreSQL and a
-// handler that inserts a row.
+// handler that inserts a row; there also beside what one writes by hand so that a
+// message has its effect once: a table of the ids that were seen.
 //
 // Both sides have the same workers, twice as many messages in hand or asked for
 // (on JetStream eight times), and acknowledge one by one; rounds alternate. On
@@ -88,7 +89,7 @@ func run(ctx context.Context) (err error) {
 	if err := postgres.Migrate(ctx, b.pool, postgres.Options{}); err != nil {
 		return err
 	}
-	if _, err := b.pool.Exec(ctx, `CREATE TABLE orders (id text, body text)`); err != nil {
+	if _, err := b.pool.Exec(ctx, `CREATE TABLE orders (id text, body text); CREATE TABLE seen (id text PRIMARY KEY)`); err != nil {
 		return err
 	}
 	if b.store, err = postgres.New(ctx, b.pool, postgres.Options{}); err != nil {
@@ -118,7 +119,10 @@ func run(ctx context.Context) (err error) {
 	return nil
 }
 
-const insert = `INSERT INTO orders VALUES ($1, $2)`
+const (
+	insert = `INSERT INTO orders VALUES ($1, $2)`
+	see    = `INSERT INTO seen VALUES ($1) ON CONFLICT DO NOTHING`
+)
 
 func (b *bench) compare(ctx context.Context, name string) error {
 	rates, err := rounds.Compare(*n,
@@ -142,19 +146,37 @@ func (b *bench) compare(ctx context.Context, name string) error {
 				return err
 			})
 		})},
+		rounds.Contender{Name: "by hand", Measure: b.measure(ctx, func(ctx context.Context, done func()) error {
+			return b.broker.bare(ctx, func(ctx context.Context, id string) error {
+				defer done()
+				return b.once(context.WithoutCancel(ctx), id)
+			})
+		})},
 		rounds.Contender{Name: "postgres", Measure: b.transactional(ctx, 1)},
 		rounds.Contender{Name: "postgres grouped", Measure: b.transactional(ctx, *group)},
 	)
 	if err != nil {
 		return err
 	}
-	for _, c := range []string{"bare", "memory", "bare insert", "postgres", "postgres grouped"} {
+	for _, c := range []string{"bare", "memory", "bare insert", "by hand", "postgres", "postgres grouped"} {
 		rounds.Figure("messages_"+name+"_"+strings.ReplaceAll(c, " ", "_"), rounds.Median(rates[c]), "messages/s")
 	}
 	rounds.Figure("messages_"+name+"_memory_ratio", rounds.Ratio(rates["memory"], rates["bare"]), "of bare")
 	rounds.Figure("messages_"+name+"_postgres_ratio", rounds.Ratio(rates["postgres"], rates["bare insert"]), "of bare with the same insert")
+	rounds.Figure("messages_"+name+"_postgres_by_hand_ratio", rounds.Ratio(rates["postgres"], rates["by hand"]), "of a bare consumer with a table of seen ids")
 	rounds.Figure("messages_"+name+"_postgres_grouped_ratio", rounds.Ratio(rates["postgres grouped"], rates["bare insert"]), "of bare with the same insert")
 	return nil
+}
+
+// once inserts an order unless its message was seen before.
+func (b *bench) once(ctx context.Context, id string) error {
+	return pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error {
+		if tag, err := tx.Exec(ctx, see, id); err != nil || tag.RowsAffected() == 0 {
+			return err
+		}
+		_, err := tx.Exec(ctx, insert, id, body)
+		return err
+	})
 }
 
 func (b *bench) transactional(ctx context.Context, group int) func() (float64, error) {
