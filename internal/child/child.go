@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -142,6 +143,35 @@ func (p *Process) Stop(grace time.Duration) {
 // Ready is called in the child: it tells the parent, through the child's
 // standard output, that addr is being listened on.
 func Ready(stdout io.Writer, addr string) { fmt.Fprintln(stdout, ready+addr) }
+
+// Order is the Command for this very program that Main finds the order of in the
+// variable env.
+func Order(env string, order any) (Command, error) {
+	text, err := json.Marshal(order)
+	return Command{Env: []string{env + "=" + string(text)}}, err
+}
+
+// Main is called first by programs that are their own children. In a child, which has
+// an order in the variable env, it works until it is done, killed or told to end by
+// its parent, and does not return.
+func Main[O any](env string, work func(context.Context, O) error) {
+	text := os.Getenv(env)
+	if text == "" {
+		return
+	}
+	var o O
+	err := json.Unmarshal([]byte(text), &o)
+	if err == nil {
+		ctx, cancel := WithParent(context.Background(), os.Stdin)
+		err = work(ctx, o)
+		cancel()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "child:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
 
 // WithParent is called in the child: the context ends when the parent closes
 // the child's standard input, or dies.

@@ -57,36 +57,22 @@ type order struct {
 
 // start starts a child that does what o says.
 func (o order) start(ctx context.Context) (*child.Process, error) {
-	text, err := json.Marshal(o)
+	command, err := child.Order(childEnv, o)
 	if err != nil {
 		return nil, err
 	}
-	return child.Start(ctx, child.Command{Env: []string{childEnv + "=" + string(text)}})
+	return child.Start(ctx, command)
 }
 
 // Main is called first by programs that use this package: in a child it serves
 // until it is killed, and does not return.
 func Main() {
-	text := os.Getenv(childEnv)
-	if text == "" {
-		return
-	}
-	var o order
-	err := json.Unmarshal([]byte(text), &o)
-	if err == nil {
-		ctx, cancel := child.WithParent(context.Background(), os.Stdin)
+	child.Main(childEnv, func(ctx context.Context, o order) error {
 		if o.Zombie {
-			err = serveZombie(ctx, o)
-		} else {
-			err = serve(ctx, o)
+			return serveZombie(ctx, o)
 		}
-		cancel()
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "ordeal child:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
+		return serve(ctx, o)
+	})
 }
 
 // service is a payments service in a child.

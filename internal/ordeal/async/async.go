@@ -6,7 +6,6 @@ package async
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -300,12 +299,12 @@ func (s *storm) await(ctx context.Context, c *child.Process) error {
 
 // start starts a child; one that found no server is started again.
 func (s *storm) start(ctx context.Context, o order) (*child.Process, error) {
-	text, err := json.Marshal(o)
+	command, err := child.Order(childEnv, o)
 	if err != nil {
 		return nil, err
 	}
 	for try := 1; ; try++ {
-		c, err := child.Start(ctx, child.Command{Env: []string{childEnv + "=" + string(text)}})
+		c, err := child.Start(ctx, command)
 		if err == nil || !errors.Is(err, child.ErrExited) || try == startTries {
 			return c, err
 		}

@@ -2,7 +2,6 @@ package async
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -57,23 +56,13 @@ type order struct {
 // Main is called first by programs that use this package: in a child it serves or
 // works until it is killed or told to end, and does not return.
 func Main() {
-	text := os.Getenv(childEnv)
-	if text == "" {
-		return
-	}
-	var o order
-	err := json.Unmarshal([]byte(text), &o)
-	if err == nil {
-		ctx, cancel := child.WithParent(context.Background(), os.Stdin)
-		err = serve(ctx, o)
-		cancel()
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "ordeal child:", err)
-		_ = os.WriteFile(filepath.Join(o.Place.Dir, "failed-"+strconv.Itoa(os.Getpid())), []byte(err.Error()), 0o600)
-		os.Exit(1)
-	}
-	os.Exit(0)
+	child.Main(childEnv, func(ctx context.Context, o order) error {
+		err := serve(ctx, o)
+		if err != nil { // for whoever finds that it is gone
+			_ = os.WriteFile(filepath.Join(o.Place.Dir, "failed-"+strconv.Itoa(os.Getpid())), []byte(err.Error()), 0o600)
+		}
+		return err
+	})
 }
 
 // process is what a child is.

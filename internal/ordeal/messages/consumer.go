@@ -56,24 +56,7 @@ func (o *order) custom(i int) {
 
 // Main is called first by programs that use this package: in a child it consumes
 // or relays until it is killed or told to end, and does not return.
-func Main() {
-	text := os.Getenv(childEnv)
-	if text == "" {
-		return
-	}
-	var o order
-	err := json.Unmarshal([]byte(text), &o)
-	if err == nil {
-		ctx, cancel := child.WithParent(context.Background(), os.Stdin)
-		err = work(ctx, o)
-		cancel()
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "child:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
+func Main() { child.Main(childEnv, work) }
 
 // shop is what a child is.
 type shop struct {

@@ -2,7 +2,6 @@ package messages
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -118,12 +117,12 @@ func ready() { child.Ready(os.Stdout, strconv.Itoa(os.Getpid())) }
 
 // start starts a child; one that found no broker is started again.
 func (s *storm) start(ctx context.Context, o order) (*child.Process, error) {
-	text, err := json.Marshal(o)
+	command, err := child.Order(childEnv, o)
 	if err != nil {
 		return nil, err
 	}
 	for deadline := time.Now().Add(startTimeout); ; {
-		c, err := child.Start(ctx, child.Command{Env: []string{childEnv + "=" + string(text)}})
+		c, err := child.Start(ctx, command)
 		if err == nil || !errors.Is(err, child.ErrExited) || time.Now().After(deadline) {
 			return c, err
 		}
