@@ -4,6 +4,9 @@ GO      ?= go
 MODULES := . bench examples
 LINT    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 60s
+# Packages that are tested at a time: half as many more than processors, as many tests
+# wait for servers and for time to pass.
+PACKAGES ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n + (n + 1) / 2)))
 
 .DEFAULT_GOAL := help
 .PHONY: help services test short lint ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy ordeal-async reconcile simulate model mutants \
@@ -16,7 +19,7 @@ services: ## Install the servers that tests start (Debian packages; needs root o
 	@./internal/rig/services.sh
 
 test: services ## Run all tests of all modules, race detector on
-	@for m in $(MODULES); do echo "== go vet and test: $$m"; (cd $$m && $(GO) vet ./... && $(GO) test -race -timeout 10m ./...) || exit 1; done
+	@for m in $(MODULES); do echo "== go vet and test: $$m"; (cd $$m && $(GO) vet ./... && $(GO) test -race -p $(PACKAGES) -timeout 15m ./...) || exit 1; done
 
 short: ## Run the tests of the main module without the race detector
 	$(GO) test ./...

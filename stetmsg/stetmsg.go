@@ -89,11 +89,11 @@ type Options[M any] struct {
 	Concurrency int
 	// Group, with NewTx and a store that can do it (PostgreSQL's), is how many
 	// messages are handled in one transaction at most, one after the other:
-	// those that wait while others are being handled, for which receivers hand
-	// over as many more than Concurrency. One commit for all of
+	// those that wait while others are being handled. One commit for all of
 	// them makes handlers fast that do little more than write. If one of them
 	// fails, emits messages, or its key is known already, each is handled in a
-	// transaction of its own. At most stet.MaxGroup; default 1.
+	// transaction of its own. So that groups fill, receivers hand over as many
+	// messages more than Concurrency. At most stet.MaxGroup; default 1.
 	Group int
 	// MaxAttempts is how often a message is tried before its operation is
 	// settled as failed and the message dead-lettered. In lease mode it counts
