@@ -186,9 +186,11 @@ func TestStoreWithoutWorkSaysSo(t *testing.T) {
 func TestAnotherScopeSeesNothing(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 	it := accept(t, e, op, parcel)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // an Await that sees it would wait for its end
+	defer cancel()
 	for name, ask := range map[string]func(context.Context, string, stet.ID) (stet.Status, error){"Status": e.Status, "Await": e.Await, "Cancel": e.Cancel} {
 		for _, scope := range []string{"acct_2", "", "acct_1\x00"} {
-			if st, err := ask(t.Context(), scope, it.ID); err != nil || st.Record.State != stet.None || st.Op != (stet.Op{}) || st.Record.Scope != (stet.ID{}) {
+			if st, err := ask(ctx, scope, it.ID); err != nil || st.Record.State != stet.None || st.Op != (stet.Op{}) || st.Record.Scope != (stet.ID{}) {
 				t.Errorf("%s by %q: %+v, %v", name, scope, st, err)
 			}
 		}
