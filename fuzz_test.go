@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/seal"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -22,12 +23,12 @@ func (s *kept) Due(context.Context, stet.Due, int, time.Duration) ([]stet.Record
 	return []stet.Record{s.rec}, nil
 }
 
-// FuzzRecord: whatever has become of the bytes of a record in its store, they are
-// read, or are damaged; what cannot be read is neither run nor sent.
+// FuzzRecord: whatever a record says in its envelopes (of which package seal has
+// targets of its own), it is read, or said to be damaged, and holds up no other.
 func FuzzRecord(f *testing.F) {
-	f.Add(uint8(stet.Accepted), []byte(`{"name":"ship","key":"YQ==","payload":"e30="}`), []byte{}, []byte{})
-	f.Add(uint8(stet.Running), []byte(`{}`), []byte("\x00\x00\x00\x00\x00\x00\x00\x01{\"steps\":{\"a\":{\"done\":true}}}"), []byte{})
-	f.Add(uint8(stet.Completed), []byte(`{"messages":[{"id":"1","topic":"t"}]}`), []byte("1"), []byte(`"result"`))
+	f.Add(uint8(stet.Accepted), []byte(`{"Name":"ship","Key":"YQ==","Payload":"e30="}`), []byte(`{}`), []byte{})
+	f.Add(uint8(stet.Running), []byte(`{}`), []byte(`{"Steps":{"a":{"Done":true}},"Progress":{"Fraction":0.5}}`), []byte{})
+	f.Add(uint8(stet.Completed), []byte(`{"Messages":[{"ID":"1","To":"t","Body":"e30="}]}`), []byte(`{}`), []byte(`"result"`))
 	store := &kept{Store: memory.New(memory.Options{})}
 	e, err := stet.New(store, stet.Options{SweepEvery: -1})
 	if err != nil {
@@ -36,7 +37,7 @@ func FuzzRecord(f *testing.F) {
 	f.Cleanup(func() { _ = e.Close() })
 	f.Fuzz(func(t *testing.T, state uint8, work, notes, result []byte) {
 		store.rec = stet.Record{ID: e.ID("shop", "key"), State: stet.State(state % (uint8(stet.Accepted) + 1)), Fence: 1, Attempt: 1,
-			Work: work, Notes: notes, Result: result}
+			Work: seal.Seal(work), Notes: append(make([]byte, 8), seal.Seal(notes)...), Result: seal.Seal(result)}
 		st, err := e.Lookup(t.Context(), store.rec.ID)
 		if err != nil && !errors.Is(err, stet.ErrDamaged) {
 			t.Errorf("Lookup: %v", err)

@@ -7,7 +7,8 @@
 // Both sides have the same workers, twice as many messages in hand or asked for
 // (on JetStream eight times), and acknowledge one by one; rounds alternate. On
 // JetStream the bare consumer has up to as many as its workers more in hand,
-// because what they hold no longer counts as asked for.
+// because what they hold no longer counts as asked for; and grouped transactions
+// have half as many more in hand on either broker, see stetmsg.Options.Group.
 package main
 
 import (

@@ -93,18 +93,13 @@ func (l *Lanes) Go(ctx context.Context, lane string, f func()) bool {
 	if !l.await(ctx, 1, true) {
 		return false
 	}
-	l.start(&job{lane: lane, run: f})
+	l.start(&job{lane: lane, run: f}, 0)
 	return true
 }
 
 // Start is Go without a lane, in one slot more where none is free. See Pulse for
 // pulse.
-func (l *Lanes) Start(f, pulse func()) {
-	l.mu.Lock()
-	l.held++
-	l.mu.Unlock()
-	l.start(&job{run: f, pulse: pulse})
-}
+func (l *Lanes) Start(f, pulse func()) { l.start(&job{run: f, pulse: pulse}, 1) }
 
 // Pulse calls the pulses of the jobs that wait for others to end.
 func (l *Lanes) Pulse() {
@@ -118,10 +113,12 @@ func (l *Lanes) Pulse() {
 	}
 }
 
-func (l *Lanes) start(j *job) {
+// start takes so many slots, and has a job run when it is its turn.
+func (l *Lanes) start(j *job, slots int) {
 	l.jobs.Add(1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.held += slots
 	if j.lane != "" {
 		if waiting, busy := l.lanes[j.lane]; busy {
 			l.lanes[j.lane] = append(waiting, j)
