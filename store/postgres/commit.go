@@ -225,16 +225,29 @@ func (t *transaction) endedNow(ctx context.Context, pid uint32, look func(contex
 		return err
 	}
 	defer c.Release()
+	results, err := c.Conn().PgConn().Exec(ctx, t.sqlEnded(pid)).ReadAll()
+	if err != nil {
+		return err
+	}
+	if t.process != nil && len(results[len(results)-1].Rows) > 0 {
+		return errAtWork
+	}
+	return look(ctx, c)
+}
+
+// sqlEnded waits a while for the transaction's end, by its lock, or looks whether its
+// process has ended.
+func (t *transaction) sqlEnded(pid uint32) string {
+	if t.process != nil {
+		return t.process.sqlGone(pid != 0)
+	}
 	sql := fmt.Sprintf("BEGIN; SET LOCAL lock_timeout = %d; SELECT pg_advisory_xact_lock(%d); COMMIT",
 		max(1, t.s.commitTimeout.Milliseconds()/4), t.locks.key)
 	if pid != 0 {
 		sql = fmt.Sprintf(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE pid = %d AND locktype = 'advisory' AND objsubid = 1
 			AND classid = %d AND objid = %d AND granted; `, pid, t.locks.keyHi, t.locks.keyLo) + sql
 	}
-	if _, err := c.Conn().PgConn().Exec(ctx, sql).ReadAll(); err != nil {
-		return err
-	}
-	return look(ctx, c)
+	return sql
 }
 
 // SettleTx implements stet.TxStore: it settles a claim inside a transaction of

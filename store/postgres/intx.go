@@ -68,7 +68,7 @@ type worked struct {
 	bad     error // why nothing can be committed
 }
 
-// begin begins the transaction and takes its lock, in one round trip.
+// begin begins the transaction, in one round trip.
 func (t *transaction) begin(ctx context.Context) error {
 	results, err := t.beginWith(ctx, nil)
 	if results == nil {
@@ -77,19 +77,25 @@ func (t *transaction) begin(ctx context.Context) error {
 	return results.Close()
 }
 
-// beginWith begins the transaction and takes its lock, and sends what add has queued
-// in the same round trip: its results are those that are left. They are nil if the
-// transaction has not begun, or has no lock.
+// beginWith begins the transaction, and sends what add has queued in the same round
+// trip: its results are those that are left. They are nil if the transaction has not
+// begun. Where the end of the server's process would not be its end, it has a lock.
 func (t *transaction) beginWith(ctx context.Context, add func(*pgx.Batch)) (results pgx.BatchResults, err error) {
+	if t.process, err = t.s.processOf(ctx, t.conn.Conn()); err != nil {
+		return nil, err
+	}
 	var b pgx.Batch
 	b.BeginTx(t.s.o.TxOptions)
-	b.Queue(sqlLock, t.locks.key)
+	if t.process == nil {
+		b.Queue(sqlLock, t.locks.key)
+	}
+	queued := b.Len()
 	if add != nil {
 		add(&b)
 	}
 	results = t.conn.SendBatch(ctx, &b)
 	t.tx = results.Tx()
-	for range 2 {
+	for range queued {
 		if _, err = results.Exec(); err != nil {
 			_ = results.Close()
 			if sqlState(err) == codeNoStatement {

@@ -42,6 +42,34 @@ func TestContractIsKeptThroughPgBouncer(t *testing.T) {
 	t.Run("transactions", func(t *testing.T) { storetest.RunTx(t, h) })
 }
 
+// PgBouncer gives out process numbers of its own, also where nobody has told us of it.
+func TestOnlyADirectConnectionHasAProcessToItself(t *testing.T) {
+	server := rig.Postgres(t)
+	for _, direct := range []bool{true, false} {
+		pool := bounced(t, server)
+		if direct {
+			pool = database(t)
+		}
+		s := open(t, pool, Options{})
+		err := pool.AcquireFunc(t.Context(), func(c *pgxpool.Conn) error {
+			var pid uint32
+			if err := c.QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+				return err
+			}
+			for range 2 { // asked, and remembered
+				p, err := s.processOf(t.Context(), c.Conn())
+				if err != nil || (p != nil) != direct || p != nil && (p.pid != pid || len(p.start) != len("1700000000000000")) {
+					t.Errorf("direct %v: the process %d is said to be %+v, %v", direct, pid, p, err)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestPreparingPoolIsRefusedThroughPgBouncer(t *testing.T) {
 	if _, err := New(t.Context(), database(t), Options{PgBouncer: true}); err == nil || !strings.Contains(err.Error(), "CacheDescribe") {
 		t.Errorf("New: %v", err)

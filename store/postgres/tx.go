@@ -92,11 +92,12 @@ func (s *Store) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Rete
 // errLookAgain: the record changed while it was looked at.
 var errLookAgain = errors.New("the record changes faster than it can be read; nothing was done")
 
-// transaction is one try of RunTx.
+// transaction is one try of RunTx, or one of InTx.
 type transaction struct {
 	s       *Store
 	req     *stet.ClaimRequest
 	locks   locks
+	process *process // of InTx: its end is that of the transaction; nil: the lock's
 	conn    *pgxpool.Conn
 	tx      pgx.Tx
 	fence   int64

@@ -40,16 +40,23 @@ func taken(t testing.TB, s stet.WorkStore) stet.Record {
 	return mustTake(t, s, req.ID)
 }
 
+// ways of a transaction to end: the outcome goes with COMMIT or not, and the
+// connection has a process of the server to itself, as far as can be known, or not.
+var ways = []struct{ together, direct bool }{{true, true}, {true, false}, {false, true}, {false, false}}
+
 // finish is the end of a run in a transaction: the charge and the outcome, on a
-// connection that is cut at the commit, which the outcome goes with or not.
-func finish(s *Store, c stet.Claim, mode int32, together bool) error {
+// connection that is cut at the commit.
+func finish(s *Store, c stet.Claim, mode int32, way struct{ together, direct bool }) error {
 	return s.InTx(context.Background(), func(ctx context.Context, tx pgx.Tx) error {
+		if !way.direct {
+			tx.(*worked).conn.PgConn().CustomData()[ownProcess] = (*process)(nil)
+		}
 		if _, err := tx.Exec(ctx, "INSERT INTO charges VALUES ('charge')"); err != nil {
 			return err
 		}
 		err := s.SettleTx(ctx, tx, c, completed("charged"), keep)
 		conn := tx.(*worked).conn
-		if !together {
+		if !way.together {
 			conn = tx.Conn()
 		}
 		conn.PgConn().Conn().(*cutConn).mode.Store(mode)
@@ -65,7 +72,7 @@ func TestReturnLearnsTheFateOfALostCommit(t *testing.T) {
 	for try := range tries {
 		for _, mode := range []int32{replyLost, queryLost} {
 			rec := taken(t, s)
-			if err := finish(s, rec.Claim(), mode, try%2 == 0); err == nil {
+			if err := finish(s, rec.Claim(), mode, ways[try%len(ways)]); err == nil {
 				t.Fatal("a commit that was not answered: no error")
 			}
 			err := s.Return(t.Context(), rec.Claim(), 0)
@@ -90,9 +97,9 @@ func TestReturnLearnsTheFateOfALostCommit(t *testing.T) {
 // the record for as long as TCP does.
 func TestWorkOfALostClientIsNotHeldUp(t *testing.T) {
 	s, _ := frail(t, 2*time.Second)
-	for _, together := range []bool{false, true} {
+	for _, way := range ways {
 		rec := taken(t, s)
-		if err := finish(s, rec.Claim(), clientGone, together); err == nil {
+		if err := finish(s, rec.Claim(), clientGone, way); err == nil {
 			t.Fatal("a commit that was not answered: no error")
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -102,6 +109,25 @@ func TestWorkOfALostClientIsNotHeldUp(t *testing.T) {
 		}
 		if next := mustTake(t, s, rec.ID); next.Attempt != 2 || charges(t, s) != 0 {
 			t.Errorf("the next attempt: %+v, %d charges", next, charges(t, s))
+		}
+	}
+}
+
+// Whoever is told that a COMMIT was not answered need not wait for it any more.
+func TestInTxWaitsForALostCommitToEnd(t *testing.T) {
+	s, _ := frail(t, 10*time.Second)
+	execSQL(t, s.Pool(), `CREATE FUNCTION take_long() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		BEGIN PERFORM pg_sleep(0.3); EXCEPTION WHEN query_canceled THEN PERFORM pg_sleep(0.3); END; -- its client asks for that
+		RETURN NULL; END $$`)
+	execSQL(t, s.Pool(), `CREATE CONSTRAINT TRIGGER take_long AFTER INSERT ON charges DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION take_long()`)
+	for _, way := range ways {
+		rec := taken(t, s)
+		if err := finish(s, rec.Claim(), replyLost, way); err == nil {
+			t.Fatal("a commit that was not answered: no error")
+		}
+		locked := 0
+		if err := s.Pool().QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE relation = 'charges'::regclass").Scan(&locked); err != nil || locked > 0 {
+			t.Errorf("%+v: InTx has returned, and the transaction is still there (%v)", way, err)
 		}
 	}
 }

@@ -1,0 +1,61 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// process is the process of the server that a connection has to itself. When that has
+// ended, so has whatever the connection began.
+type process struct {
+	pid   uint32
+	start string // microseconds since 1970: another process may get its number
+}
+
+// ownProcess is the name of what a connection keeps of its process: a *process, nil if
+// it has none to itself.
+const ownProcess = "stet/store/postgres: the server's process"
+
+const sqlStart = `(extract(epoch FROM backend_start) * 1000000)::bigint::text`
+
+// processOf returns the process of a connection that has no transaction; nil if it has
+// none to itself, because of PgBouncer or another go-between, whether we were told of
+// it or not: the number of the process that it was promised is not the one it has. It
+// asks once for each connection.
+func (s *Store) processOf(ctx context.Context, conn *pgx.Conn) (*process, error) {
+	if s.o.PgBouncer {
+		return nil, nil
+	}
+	c := conn.PgConn()
+	if p, ok := c.CustomData()[ownProcess].(*process); ok {
+		return p, nil
+	}
+	results, err := c.Exec(ctx, `SELECT pid::text, `+sqlStart+` FROM pg_stat_activity WHERE pid = pg_backend_pid()`).ReadAll()
+	if err != nil && !answered(err) {
+		return nil, err
+	}
+	var p *process // nil if the server does not say
+	if err == nil && len(results) == 1 && len(results[0].Rows) == 1 {
+		row := results[0].Rows[0]
+		if pid, err := strconv.ParseUint(string(row[0]), 10, 32); err == nil && uint32(pid) == c.PID() && row[1] != nil {
+			p = &process{uint32(pid), string(row[1])}
+		}
+	}
+	c.CustomData()[ownProcess] = p
+	return p, nil
+}
+
+var errAtWork = errors.New("the server is still at work on it")
+
+// sqlGone asks whether p is still there. end has the server end it first.
+func (p *process) sqlGone(end bool) string {
+	sql := fmt.Sprintf(`SELECT true FROM pg_stat_activity WHERE pid = %d AND coalesce(%s, '%s') = '%[3]s'`, p.pid, sqlStart, p.start)
+	if end {
+		sql = fmt.Sprintf(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %d AND %s = '%s'; `, p.pid, sqlStart, p.start) + sql
+	}
+	return sql
+}
