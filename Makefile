@@ -42,7 +42,7 @@ ordeal-client: ## 20,000 calls of the client to a hostile server, and 500 client
 ordeal-messages: services ## 10,000 messages on three brokers over two stores, 50 consumers and 200 relays killed on each (20 min)
 	$(GO) run ./internal/ordeal/messages/cmd
 
-ordeal-async: services ## Kill the processes of accepted operations 500 times in six flavours, restart what carries them (half an hour)
+ordeal-async: services ## Kill the processes of accepted operations 500 times in seven flavours, restart what carries them (35 min)
 	$(GO) run ./internal/ordeal/async/cmd
 
 reconcile: services ## Resolve 100,000 parked records by four reconcilers at a time, on every store (10 min)

@@ -9,6 +9,13 @@
 //	…
 //	st, err := stetriver.AcceptTx(ctx, engine, store, queue, tx, op, work)
 //
+// The other way is to accept with stet.AcceptTx, or Engine.Accept, and leave the rest to
+// Worker.Run, or to a stetwork.Dispatcher where only acceptances are made: the record
+// keeps what was accepted, and jobs are inserted afterwards, as many at a time as have
+// come. That does more in the same time (docs/speed.md), and an acceptance takes one
+// round trip less. But River knows of an operation only when it has been handed over:
+// call Engine.Wake after the commit, for that to be at once.
+//
 // A job says which operation is to be run, and nothing of what it is about.
 // Attempts, backoff and outcomes are the worker's: a job is complete when its
 // operation has been looked after, whatever became of it, and one that has to be

@@ -52,21 +52,24 @@ func (p *process) connect(ctx context.Context) (*carrier, error) {
 	return &carrier{close: func() {}}, err
 }
 
-// connectRiver makes the API insert jobs in the transaction of the acceptance, and
-// the worker work them.
+// connectRiver makes the API insert jobs in the transaction of the acceptance, or
+// hand over what it has accepted, and the worker work them.
 func (p *process) connectRiver() (*carrier, error) {
 	c := &carrier{close: func() {}}
 	inserts, err := river.NewClient(riverpgxv5.New(p.site.pool), &river.Config{Logger: p.log})
 	if err != nil {
 		return nil, err
 	}
-	if p.Role == serves {
-		c.prepare = p.orders(inserts)
-		return c, nil
-	}
 	queue, err := stetriver.New(inserts, stetriver.Options{Again: again})
 	if err != nil {
 		return nil, err
+	}
+	if p.Role == serves {
+		c.prepare = p.orders(inserts)
+		if p.flavour.dispatches() {
+			return c, p.dispatches(c, p.queue(queue))
+		}
+		return c, nil
 	}
 	if p.worker, err = p.newWorker(p.queue(queue)); err != nil {
 		return nil, err
@@ -93,7 +96,8 @@ func (p *process) connectRiver() (*carrier, error) {
 }
 
 // orders prepares work in a transaction: it makes the service's own row, and the
-// job, as stetriver.AcceptTx does. Both are undone if the operation stands already.
+// job, as stetriver.AcceptTx does, unless it is to be dispatched. Both are undone if the
+// operation stands already.
 func (p *process) orders(inserts *river.Client[pgx.Tx]) func(http.ResponseWriter, *http.Request) (stet.Work, bool) {
 	return func(w http.ResponseWriter, r *http.Request) (stet.Work, bool) {
 		ctx := r.Context()
@@ -103,7 +107,7 @@ func (p *process) orders(inserts *river.Client[pgx.Tx]) func(http.ResponseWriter
 			j.Key = key
 			_, err = stethttp.Tx[pgx.Tx](ctx).Exec(ctx, `INSERT INTO orders VALUES ($1)`, key)
 		}
-		if err == nil {
+		if err == nil && !p.flavour.dispatched {
 			scope, _ := stethttp.SingleTenant(r)
 			args := stetriver.Args{ID: p.engine.ID(scope, key).String(), Name: strings.TrimPrefix(r.URL.Path, orderPath)}
 			_, err = inserts.InsertTx(ctx, stethttp.Tx[pgx.Tx](ctx), args, nil)
@@ -113,7 +117,9 @@ func (p *process) orders(inserts *river.Client[pgx.Tx]) func(http.ResponseWriter
 			http.Error(w, "the order cannot be kept", http.StatusServiceUnavailable)
 			return work, false
 		}
-		work.After = again // until then the job has it
+		if !p.flavour.dispatched {
+			work.After = again // until then the job has it
+		}
 		return work, true
 	}
 }

@@ -33,15 +33,19 @@ type flavour struct {
 	queue string
 	kinds []string // of operations
 	roles []string
+	// dispatched: jobs of River are not inserted with the acceptance, but handed
+	// over afterwards.
+	dispatched bool
 }
 
 var flavours = []flavour{
-	{"sqlite", inSQLite, embedded, []string{inTx, safe}, []string{both}},
-	{"river", inPostgres, byRiver, []string{inTx, safe}, []string{serves, works}},
-	{"rabbitmq", inPostgres, byRabbitMQ, []string{inTx, safe}, []string{serves, works}},
-	{"jetstream", inRedis, byJetStream, []string{outside}, []string{serves, works}},
-	{"steps-sqlite", inSQLite, embedded, []string{safe, once}, []string{both}},
-	{"steps-postgres", inPostgres, embedded, []string{safe, once}, []string{both}},
+	{"sqlite", inSQLite, embedded, []string{inTx, safe}, []string{both}, false},
+	{"river", inPostgres, byRiver, []string{inTx, safe}, []string{serves, works}, false},
+	{"river-dispatched", inPostgres, byRiver, []string{inTx, safe}, []string{serves, works}, true},
+	{"rabbitmq", inPostgres, byRabbitMQ, []string{inTx, safe}, []string{serves, works}, false},
+	{"jetstream", inRedis, byJetStream, []string{outside}, []string{serves, works}, false},
+	{"steps-sqlite", inSQLite, embedded, []string{safe, once}, []string{both}, false},
+	{"steps-postgres", inPostgres, embedded, []string{safe, once}, []string{both}, false},
 }
 
 // Flavours returns the names of what can be put to the ordeal.
@@ -76,7 +80,7 @@ func (f flavour) points(role string) (ps []fault.Point) {
 		}
 	}
 	if role == serves {
-		if f.carries() && !f.acceptsInTx() { // it has a dispatcher
+		if f.dispatches() {
 			ps = append(ps, enqueueBefore, enqueueAfter)
 		}
 		return ps
@@ -98,6 +102,9 @@ func (f flavour) points(role string) (ps []fault.Point) {
 	slices.Sort(ps)
 	return slices.Compact(ps)
 }
+
+// dispatches reports whether processes that only accept have a dispatcher.
+func (f flavour) dispatches() bool { return f.carries() && (f.queue != byRiver || f.dispatched) }
 
 // acceptsInTx reports whether operations are accepted in the transaction of a row
 // of the service's own.
