@@ -96,8 +96,10 @@ type WorkTxStore[Tx any] interface {
 	TxStore[Tx]
 
 	// InTx runs fn once, in a transaction, and commits it. If fn returns an error or
-	// panics, it rolls back and returns that error, or the panic goes on. Any
-	// other error means that the commit's fate is not known; whatever then
+	// panics, it rolls back and returns that error, or the panic goes on. A store
+	// may put off what SettleTx writes until the commit: SettleTx then returns nil,
+	// and InTx what it would have returned, ErrFenced for one. Any other error means
+	// that the commit's fate is not known; whatever then
 	// writes to a record that the transaction wrote to learns it, because it
 	// waits for the transaction to end.
 	InTx(ctx context.Context, fn func(ctx context.Context, tx Tx) error) error

@@ -339,9 +339,10 @@ func (c *workCase[Tx]) inTx() {
 		"a panic":   func() error { panic(mine) },
 		"no reason": func() error { return nil },
 	} {
-		row, req := stet.NewKey(), c.request(c.long)
+		row, req, calls := stet.NewKey(), c.request(c.long), 0
 		err := panics(func() error {
 			return c.store.InTx(c.ctx, func(ctx context.Context, tx Tx) error {
+				calls++
 				if err := c.h.Write(ctx, tx, row); err != nil {
 					return err
 				}
@@ -355,8 +356,8 @@ func (c *workCase[Tx]) inTx() {
 		if name == "no reason" {
 			want, state, rows = nil, stet.Accepted, 1
 		}
-		if !errors.Is(err, want) {
-			c.Errorf("%s came out of InTx as: %v", name, err)
+		if !errors.Is(err, want) || calls != 1 {
+			c.Errorf("%s came out of InTx as: %v, after %d calls", name, err, calls)
 		}
 		c.rows("InTx that ended with "+name, row, rows)
 		if rec := c.read(req.ID); rec.State != state {
