@@ -197,33 +197,29 @@ func (h *handler) change(action string) func(*http.Request) (any, error) {
 
 // Limits of a summary.
 const (
-	summaryPages = 8 // of stet.MaxBrowse records
+	summaryPages = 8 // of stet.MaxBrowse records, of what may need somebody, and of what is accepted
 	summaryTime  = 5 * time.Second
 )
 
 // summary counts what is not settled, which stores find without looking at all
-// they have, and stops where that takes long.
+// they have, and stops where that takes long. What may need somebody comes first.
 func (h *handler) summary(r *http.Request) (any, error) {
 	answer := struct {
 		Running   int        `json:"running"`
 		Dead      int        `json:"dead"` // running, and their lease has run out
 		Unknown   int        `json:"unknown"`
 		Retryable int        `json:"retryable"`
+		Accepted  int        `json:"accepted"`
 		Oldest    *time.Time `json:"oldest_unresolved,omitempty"`
 		Complete  bool       `json:"complete"` // there are no more
 	}{}
 	ctx, cancel := context.WithTimeout(r.Context(), summaryTime)
 	defer cancel()
-	q := stet.Query{States: []stet.State{stet.Running, stet.Unknown, stet.Retryable}, Limit: stet.MaxBrowse}
-	for n := range summaryPages {
-		page, err := h.desk.List(ctx, q)
-		if err != nil && n > 0 && ctx.Err() != nil {
-			break // what was counted so far is something
-		}
-		if err != nil {
-			return nil, err
-		}
-		for _, rec := range page.Records {
+	answer.Complete = true
+	counted := false
+	for _, states := range [][]stet.State{{stet.Running, stet.Unknown, stet.Retryable}, {stet.Accepted}} {
+		complete, err := h.count(ctx, states, func(rec desk.Record) {
+			counted = true
 			switch {
 			case rec.Dead:
 				answer.Dead++
@@ -231,6 +227,8 @@ func (h *handler) summary(r *http.Request) (any, error) {
 				answer.Running++
 			case rec.State == stet.Retryable.String():
 				answer.Retryable++
+			case rec.State == stet.Accepted.String():
+				answer.Accepted++
 			default:
 				answer.Unknown++
 			}
@@ -238,11 +236,29 @@ func (h *handler) summary(r *http.Request) (any, error) {
 			if at := rec.ClaimedAt; stuck && at != nil && (answer.Oldest == nil || at.Before(*answer.Oldest)) {
 				answer.Oldest = at
 			}
+		})
+		if err != nil && !(counted && ctx.Err() != nil) { // what was counted so far is something
+			return nil, err
 		}
-		if q.After = page.Next; q.After == "" {
-			answer.Complete = true
-			break
-		}
+		answer.Complete = answer.Complete && complete && err == nil
 	}
 	return answer, nil
+}
+
+// count calls each for records in these states, and says whether that were all.
+func (h *handler) count(ctx context.Context, states []stet.State, each func(desk.Record)) (complete bool, err error) {
+	q := stet.Query{States: states, Limit: stet.MaxBrowse}
+	for range summaryPages {
+		page, err := h.desk.List(ctx, q)
+		if err != nil {
+			return false, err
+		}
+		for _, rec := range page.Records {
+			each(rec)
+		}
+		if q.After = page.Next; q.After == "" {
+			return true, nil
+		}
+	}
+	return false, nil
 }

@@ -69,8 +69,13 @@ func TestOperationIsFoundByScopeAndKeyWithoutAURLThatHasThem(t *testing.T) {
 
 func TestSummaryCountsWhatIsNotSettled(t *testing.T) {
 	f := open(t, dashboard.Options{}, stet.Options{})
+	for _, key := range []string{"a", "b"} {
+		if _, err := f.engine.Accept(t.Context(), op(key), stet.Work{Name: "pay"}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	got := decode[map[string]any](t, f.ask("GET", "/v1/summary", ""))
-	for name, want := range map[string]any{"running": 1.0, "dead": 1.0, "unknown": 1.0, "retryable": 1.0, "complete": true} {
+	for name, want := range map[string]any{"running": 1.0, "dead": 1.0, "unknown": 1.0, "retryable": 1.0, "accepted": 2.0, "complete": true} {
 		if got[name] != want {
 			t.Errorf("%s is %v, want %v", name, got[name], want)
 		}

@@ -124,7 +124,7 @@ async function start() {
 
 async function count() {
   const c = await call("GET", "v1/summary");
-  for (const name of ["unknown", "dead", "running", "retryable"]) {
+  for (const name of ["unknown", "dead", "running", "retryable", "accepted"]) {
     const e = el("n-" + name);
     e.textContent = (c.complete ? "" : "≥ ") + c[name];
     e.parentElement.classList.toggle("some", c[name] > 0 && (name === "unknown" || name === "dead"));
