@@ -237,7 +237,7 @@ func (h *handler) summary(r *http.Request) (any, error) {
 				answer.Oldest = at
 			}
 		})
-		if err != nil && !(counted && ctx.Err() != nil) { // what was counted so far is something
+		if err != nil && (!counted || ctx.Err() == nil) { // else what was counted so far is something
 			return nil, err
 		}
 		answer.Complete = answer.Complete && complete && err == nil
