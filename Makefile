@@ -18,8 +18,13 @@ help: ## Print this list
 services: ## Install the servers that tests start (Debian packages; needs root once)
 	@./internal/rig/services.sh
 
+# The packages that take minutes are begun first: they mostly wait, and would be
+# waited for at the end.
+SLOW := ./store/redis ./store/postgres ./internal/ordeal/... ./internal/rig
+
 test: services ## Run all tests of all modules, race detector on
-	@for m in $(MODULES); do echo "== go vet and test: $$m"; (cd $$m && $(GO) vet ./... && $(GO) test -race -p $(PACKAGES) -timeout 15m ./...) || exit 1; done
+	@for m in $(MODULES); do echo "== go vet and test: $$m"; slow=; if [ $$m = . ]; then slow="$(SLOW)"; fi; \
+		(cd $$m && $(GO) vet ./... && $(GO) test -race -p $(PACKAGES) -timeout 15m $$slow ./...) || exit 1; done
 
 short: ## Run the tests of the main module without the race detector
 	$(GO) test ./...
