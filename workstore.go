@@ -99,9 +99,8 @@ type WorkTxStore[Tx any] interface {
 	// panics, it rolls back and returns that error, or the panic goes on. A store
 	// may put off what SettleTx writes until the commit: SettleTx then returns nil,
 	// and InTx what it would have returned, ErrFenced for one. Any other error means
-	// that the commit's fate is not known; whatever then
-	// writes to a record that the transaction wrote to learns it, because it
-	// waits for the transaction to end.
+	// that the commit's fate is not known; whatever then writes to a record that the
+	// transaction wrote to learns it, because it waits for the transaction to end.
 	InTx(ctx context.Context, fn func(ctx context.Context, tx Tx) error) error
 
 	// AcceptTx is Accept inside the caller's own transaction. It waits for a

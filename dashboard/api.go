@@ -197,59 +197,61 @@ func (h *handler) change(action string) func(*http.Request) (any, error) {
 
 // Limits of a summary.
 const (
-	summaryPages = 8 // of stet.MaxBrowse records, of what may need somebody, and of what is accepted
+	summaryPages = 8 // of stet.MaxBrowse records: of what may need somebody, and of what is accepted
 	summaryTime  = 5 * time.Second
 )
 
 // summary counts what is not settled, which stores find without looking at all
-// they have, and stops where that takes long. What may need somebody comes first.
+// they have, and stops where that takes long. What may need somebody comes first, and
+// is not lost among what only waits for a worker.
 func (h *handler) summary(r *http.Request) (any, error) {
 	answer := struct {
-		Running   int        `json:"running"`
-		Dead      int        `json:"dead"` // running, and their lease has run out
-		Unknown   int        `json:"unknown"`
-		Retryable int        `json:"retryable"`
-		Accepted  int        `json:"accepted"`
-		Oldest    *time.Time `json:"oldest_unresolved,omitempty"`
-		Complete  bool       `json:"complete"` // there are no more
+		Running          int        `json:"running"`
+		Dead             int        `json:"dead"` // running, and their lease has run out
+		Unknown          int        `json:"unknown"`
+		Retryable        int        `json:"retryable"`
+		Oldest           *time.Time `json:"oldest_unresolved,omitempty"`
+		Complete         bool       `json:"complete"` // there are no more of these
+		Accepted         int        `json:"accepted"`
+		AcceptedComplete bool       `json:"accepted_complete"`
 	}{}
 	ctx, cancel := context.WithTimeout(r.Context(), summaryTime)
 	defer cancel()
-	answer.Complete = true
-	counted := false
-	for _, states := range [][]stet.State{{stet.Running, stet.Unknown, stet.Retryable}, {stet.Accepted}} {
-		complete, err := h.count(ctx, states, func(rec desk.Record) {
-			counted = true
-			switch {
-			case rec.Dead:
-				answer.Dead++
-			case rec.State == stet.Running.String():
-				answer.Running++
-			case rec.State == stet.Retryable.String():
-				answer.Retryable++
-			case rec.State == stet.Accepted.String():
-				answer.Accepted++
-			default:
-				answer.Unknown++
-			}
-			stuck := rec.Dead || rec.State == stet.Unknown.String()
-			if at := rec.ClaimedAt; stuck && at != nil && (answer.Oldest == nil || at.Before(*answer.Oldest)) {
-				answer.Oldest = at
-			}
-		})
-		if err != nil && (!counted || ctx.Err() == nil) { // else what was counted so far is something
-			return nil, err
+	var err error
+	answer.Complete, err = h.count(ctx, func(rec desk.Record) {
+		switch {
+		case rec.Dead:
+			answer.Dead++
+		case rec.State == stet.Running.String():
+			answer.Running++
+		case rec.State == stet.Retryable.String():
+			answer.Retryable++
+		default:
+			answer.Unknown++
 		}
-		answer.Complete = answer.Complete && complete && err == nil
+		stuck := rec.Dead || rec.State == stet.Unknown.String()
+		if at := rec.ClaimedAt; stuck && at != nil && (answer.Oldest == nil || at.Before(*answer.Oldest)) {
+			answer.Oldest = at
+		}
+	}, stet.Running, stet.Unknown, stet.Retryable)
+	if err != nil {
+		return nil, err
+	}
+	answer.AcceptedComplete, err = h.count(ctx, func(desk.Record) { answer.Accepted++ }, stet.Accepted)
+	if err != nil && ctx.Err() == nil {
+		return nil, err
 	}
 	return answer, nil
 }
 
-// count calls each for records in these states, and says whether that were all.
-func (h *handler) count(ctx context.Context, states []stet.State, each func(desk.Record)) (complete bool, err error) {
+// count calls each for records in these states, and says whether there are no more.
+func (h *handler) count(ctx context.Context, each func(desk.Record), states ...stet.State) (complete bool, err error) {
 	q := stet.Query{States: states, Limit: stet.MaxBrowse}
-	for range summaryPages {
+	for n := range summaryPages {
 		page, err := h.desk.List(ctx, q)
+		if err != nil && n > 0 && ctx.Err() != nil {
+			return false, nil // what was counted so far is something
+		}
 		if err != nil {
 			return false, err
 		}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -75,13 +76,30 @@ func TestSummaryCountsWhatIsNotSettled(t *testing.T) {
 		}
 	}
 	got := decode[map[string]any](t, f.ask("GET", "/v1/summary", ""))
-	for name, want := range map[string]any{"running": 1.0, "dead": 1.0, "unknown": 1.0, "retryable": 1.0, "accepted": 2.0, "complete": true} {
+	for name, want := range map[string]any{"running": 1.0, "dead": 1.0, "unknown": 1.0, "retryable": 1.0, "complete": true, "accepted": 2.0, "accepted_complete": true} {
 		if got[name] != want {
 			t.Errorf("%s is %v, want %v", name, got[name], want)
 		}
 	}
 	if oldest, err := time.Parse(time.RFC3339, got["oldest_unresolved"].(string)); err != nil || time.Since(oldest) < 30*time.Minute {
 		t.Errorf("%v, %v", oldest, err)
+	}
+}
+
+// However many wait for a worker, what needs somebody is counted exactly.
+func TestBacklogHidesNothingInTheSummary(t *testing.T) {
+	f := open(t, dashboard.Options{}, stet.Options{})
+	const most = 8 * stet.MaxBrowse
+	for i := range most + 1 {
+		if _, err := f.engine.Accept(t.Context(), op("backlog "+strconv.Itoa(i)), stet.Work{Name: "pay"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := decode[map[string]any](t, f.ask("GET", "/v1/summary", ""))
+	for name, want := range map[string]any{"unknown": 1.0, "dead": 1.0, "complete": true, "accepted": float64(most), "accepted_complete": false} {
+		if got[name] != want {
+			t.Errorf("%s is %v, want %v", name, got[name], want)
+		}
 	}
 }
 

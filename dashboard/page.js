@@ -126,7 +126,7 @@ async function count() {
   const c = await call("GET", "v1/summary");
   for (const name of ["unknown", "dead", "running", "retryable", "accepted"]) {
     const e = el("n-" + name);
-    e.textContent = (c.complete ? "" : "≥ ") + c[name];
+    e.textContent = ((name === "accepted" ? c.accepted_complete : c.complete) ? "" : "≥ ") + c[name];
     e.parentElement.classList.toggle("some", c[name] > 0 && (name === "unknown" || name === "dead"));
   }
   el("oldest").textContent = c.oldest_unresolved ? "The oldest that waits for somebody was claimed " + ago(c.oldest_unresolved) + "." : "";

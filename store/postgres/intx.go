@@ -36,7 +36,7 @@ func (s *Store) InTx(ctx context.Context, fn func(context.Context, pgx.Tx) error
 	if s.closed.Load() {
 		return errClosed
 	}
-	t := &transaction{s: s, locks: someLock()}
+	t := &transaction{s: s}
 	var err error
 	if t.conn, err = s.pool.Acquire(ctx); err != nil {
 		return explain("begin", err)
@@ -87,6 +87,7 @@ func (t *transaction) beginWith(ctx context.Context, add func(*pgx.Batch)) (resu
 	var b pgx.Batch
 	b.BeginTx(t.s.o.TxOptions)
 	if t.process == nil {
+		t.locks = someLock()
 		b.Queue(sqlLock, t.locks.key)
 	}
 	queued := b.Len()
@@ -150,7 +151,7 @@ func (w *worked) reconnect(ctx context.Context) error {
 	if err != nil {
 		return explain("begin", err)
 	}
-	w.t.conn, w.t.tx, w.t.locks, w.conn = conn, nil, someLock(), conn.Conn()
+	w.t.conn, w.t.tx, w.conn = conn, nil, conn.Conn()
 	return nil
 }
 

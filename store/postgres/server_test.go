@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -67,6 +68,35 @@ func TestOnlyADirectConnectionHasAProcessToItself(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// The number of a process that has ended may be given to another one, which is neither
+// waited for nor ended.
+func TestProcessIsToldFromALaterOneOfItsNumber(t *testing.T) {
+	s := open(t, nil, Options{})
+	err := s.Pool().AcquireFunc(t.Context(), func(c *pgxpool.Conn) error {
+		p, err := s.processOf(t.Context(), c.Conn())
+		if err != nil || p == nil {
+			return fmt.Errorf("processOf: %+v, %w", p, err)
+		}
+		nothing := func(context.Context, *pgxpool.Conn) error { return nil }
+		earlier := &process{p.pid, "1700000000000000"}
+		for _, end := range []uint32{0, p.pid} {
+			if err := (&transaction{s: s, process: earlier}).endedNow(t.Context(), end, nothing); err != nil {
+				t.Errorf("an earlier process of this number (to be ended: %v): %v", end != 0, err)
+			}
+			if err := c.Ping(t.Context()); err != nil {
+				t.Fatalf("this one was ended: %v", err)
+			}
+		}
+		if err := (&transaction{s: s, process: p}).endedNow(t.Context(), 0, nothing); !errors.Is(err, errAtWork) {
+			t.Errorf("a process that is there: %v", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

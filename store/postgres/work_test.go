@@ -40,15 +40,17 @@ func taken(t testing.TB, s stet.WorkStore) stet.Record {
 	return mustTake(t, s, req.ID)
 }
 
-// ways of a transaction to end: the outcome goes with COMMIT or not, and the
+// way is one for a transaction to end: the outcome goes with COMMIT or not, and the
 // connection has a process of the server to itself, as far as can be known, or not.
-var ways = []struct{ together, direct bool }{{true, true}, {true, false}, {false, true}, {false, false}}
+type way struct{ together, direct bool }
+
+var ways = []way{{true, true}, {true, false}, {false, true}, {false, false}}
 
 // finish is the end of a run in a transaction: the charge and the outcome, on a
 // connection that is cut at the commit.
-func finish(s *Store, c stet.Claim, mode int32, way struct{ together, direct bool }) error {
+func finish(s *Store, c stet.Claim, mode int32, how way) error {
 	return s.InTx(context.Background(), func(ctx context.Context, tx pgx.Tx) error {
-		if !way.direct {
+		if !how.direct {
 			tx.(*worked).conn.PgConn().CustomData()[ownProcess] = (*process)(nil)
 		}
 		if _, err := tx.Exec(ctx, "INSERT INTO charges VALUES ('charge')"); err != nil {
@@ -56,7 +58,7 @@ func finish(s *Store, c stet.Claim, mode int32, way struct{ together, direct boo
 		}
 		err := s.SettleTx(ctx, tx, c, completed("charged"), keep)
 		conn := tx.(*worked).conn
-		if !way.together {
+		if !how.together {
 			conn = tx.Conn()
 		}
 		conn.PgConn().Conn().(*cutConn).mode.Store(mode)
@@ -97,9 +99,9 @@ func TestReturnLearnsTheFateOfALostCommit(t *testing.T) {
 // the record for as long as TCP does.
 func TestWorkOfALostClientIsNotHeldUp(t *testing.T) {
 	s, _ := frail(t, 2*time.Second)
-	for _, way := range ways {
+	for _, how := range ways {
 		rec := taken(t, s)
-		if err := finish(s, rec.Claim(), clientGone, way); err == nil {
+		if err := finish(s, rec.Claim(), clientGone, how); err == nil {
 			t.Fatal("a commit that was not answered: no error")
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -120,14 +122,14 @@ func TestInTxWaitsForALostCommitToEnd(t *testing.T) {
 		BEGIN PERFORM pg_sleep(0.3); EXCEPTION WHEN query_canceled THEN PERFORM pg_sleep(0.3); END; -- its client asks for that
 		RETURN NULL; END $$`)
 	execSQL(t, s.Pool(), `CREATE CONSTRAINT TRIGGER take_long AFTER INSERT ON charges DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION take_long()`)
-	for _, way := range ways {
+	for _, how := range ways {
 		rec := taken(t, s)
-		if err := finish(s, rec.Claim(), replyLost, way); err == nil {
+		if err := finish(s, rec.Claim(), replyLost, how); err == nil {
 			t.Fatal("a commit that was not answered: no error")
 		}
 		locked := 0
 		if err := s.Pool().QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE relation = 'charges'::regclass").Scan(&locked); err != nil || locked > 0 {
-			t.Errorf("%+v: InTx has returned, and the transaction is still there (%v)", way, err)
+			t.Errorf("%+v: InTx has returned, and the transaction is still there (%v)", how, err)
 		}
 	}
 }
