@@ -250,7 +250,7 @@ func (h *handler) count(ctx context.Context, each func(desk.Record), states ...s
 	for n := range summaryPages {
 		page, err := h.desk.List(ctx, q)
 		if err != nil && n > 0 && ctx.Err() != nil {
-			return false, nil // what was counted so far is something
+			break // what was counted so far is something
 		}
 		if err != nil {
 			return false, err
