@@ -1,15 +1,17 @@
 # Everything a contributor needs. `make` alone prints this list.
 
 GO      ?= go
-MODULES := . bench examples
+MODULES := . proof bench examples
 LINT    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 60s
-# Packages that are tested at a time: half as many more than processors, as many tests
-# wait for servers and for time to pass.
-PACKAGES ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n + (n + 1) / 2)))
+# Packages that are tested at a time: as many as processors in the main module, and half
+# as many more in another beside it, as many tests wait for servers and for time to pass.
+CORES    := $(shell getconf _NPROCESSORS_ONLN)
+PACKAGES ?= $(CORES)
+BESIDE   ?= $(shell echo $$((($(CORES) + 1) / 2)))
 
 .DEFAULT_GOAL := help
-.PHONY: help services test short lint ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy ordeal-async reconcile simulate model mutants \
+.PHONY: help services test $(addprefix test-in-,$(MODULES)) short lint ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy ordeal-async reconcile simulate model mutants \
 	bench bench-postgres bench-redis bench-proxy bench-messages bench-async fuzz demo diagram tidy
 
 help: ## Print this list
@@ -20,35 +22,42 @@ services: ## Install the servers that tests start (Debian packages; needs root o
 
 # The packages that take minutes are begun first: they mostly wait, and would be
 # waited for at the end.
-SLOW := ./store/redis ./store/postgres ./internal/ordeal/... ./internal/rig
+SLOW       := ./store/redis ./store/postgres ./internal/rig
+SLOW_PROOF := ./crashtest/...
 
 test: services ## Run all tests of all modules, race detector on
-	@for m in $(MODULES); do echo "== go vet and test: $$m"; slow=; if [ $$m = . ]; then slow="$(SLOW)"; fi; \
-		(cd $$m && $(GO) vet ./... && $(GO) test -race -p $(PACKAGES) -timeout 15m $$slow ./...) || exit 1; done
+	@$(MAKE) --no-print-directory -j 2 $(addprefix test-in-,$(MODULES))
+
+test-in-.:
+	$(GO) vet ./... && $(GO) test -race -p $(PACKAGES) -timeout 15m $(SLOW) ./...
+
+test-in-proof: SLOW_HERE := $(SLOW_PROOF)
+$(addprefix test-in-,$(filter-out .,$(MODULES))):
+	cd $(@:test-in-%=%) && $(GO) vet ./... && $(GO) test -race -p $(BESIDE) -timeout 15m $(SLOW_HERE) ./...
 
 short: ## Run the tests of the main module without the race detector
 	$(GO) test ./...
 
 lint: ## Run golangci-lint (built from source the first time: some minutes)
-	$(GO) run $(LINT) run ./...
+	$(GO) run $(LINT) run ./... && cd proof && $(GO) run $(LINT) run ./...
 
 ordeal: services ## Kill a payments service 1,000 times, and its servers, on every store (3 min)
-	$(GO) run ./internal/ordeal/cmd
+	cd proof && $(GO) run ./cmd/crashtest payments
 
 ordeal-long: services ## The same ten times as long (an hour); see docs/reports for one
-	$(GO) run ./internal/ordeal/cmd -long -table
+	cd proof && $(GO) run ./cmd/crashtest payments -long -table
 
 ordeal-postgres: services ## Kill the service 1,000 and PostgreSQL 200 times, lose 2,000 COMMITs, stop 200 processes
-	$(GO) run ./internal/ordeal/cmd -store postgres -modes tx -kills 1000 -server-kills 200 -network 0 -stops 0 -fills 0 -herd 0 -lost 1000 -zombies 100
+	cd proof && $(GO) run ./cmd/crashtest payments -store postgres -modes tx -kills 1000 -server-kills 200 -network 0 -stops 0 -fills 0 -herd 0 -lost 1000 -zombies 100
 
 ordeal-client: ## 20,000 calls of the client to a hostile server, and 500 clients killed (1 min)
 	$(GO) test ./stetclient -count 1 -timeout 10m -v -run 'Hostile|Killed' -calls 10000 -kills 500
 
 ordeal-messages: services ## 10,000 messages on three brokers over two stores, 50 consumers and 200 relays killed on each (20 min)
-	$(GO) run ./internal/ordeal/messages/cmd
+	cd proof && $(GO) run ./cmd/crashtest messages
 
 ordeal-async: services ## Kill the processes of accepted operations 500 times in seven flavours, restart what carries them (35 min)
-	$(GO) run ./internal/ordeal/async/cmd
+	cd proof && $(GO) run ./cmd/crashtest async
 
 reconcile: services ## Resolve 100,000 parked records by four reconcilers at a time, on every store (10 min)
 	$(GO) test ./reconcile -count 1 -run Four -records 100000 -timeout 60m -v
@@ -57,15 +66,15 @@ ordeal-proxy: ## Kill the proxy 200 times under load (2 min)
 	$(GO) test ./cmd/stet -count 1 -timeout 20m -v -run Killed -proxy.kills 200
 
 simulate: ## Run a million schedules of the real engine, by seed, and 200,000 each of transactions and of accepted operations
-	$(GO) run ./internal/simulate/cmd -seeds 1000000
-	$(GO) run ./internal/simulate/cmd -tx -seeds 200000
-	$(GO) run ./internal/simulate/cmd -work -seeds 200000
+	cd proof && $(GO) run ./simulate/cmd -seeds 1000000
+	cd proof && $(GO) run ./simulate/cmd -tx -seeds 200000
+	cd proof && $(GO) run ./simulate/cmd -work -seeds 200000
 
 model: ## Search every state of the protocol (2 min)
-	$(GO) run ./internal/model/cmd
+	cd proof && $(GO) run ./model/cmd
 
-mutants: services ## Break the product in 71 ways, each of which the tests must notice (15 min)
-	$(GO) run ./internal/mutants
+mutants: services ## Break the product in 91 ways, each of which the tests must notice (20 min)
+	cd proof && $(GO) run ./mutants
 
 bench: ## Measure the overhead of middleware and client, and the speed of the embedded store
 	cd bench && $(GO) run ./overhead && $(GO) run ./client && $(GO) run ./pairs
@@ -95,7 +104,7 @@ demo: ## What happens without stet and with it, in some seconds
 	$(GO) run ./cmd/stet demo
 
 diagram: ## Write docs/state-machine.md anew from the transition table
-	$(GO) test -run StateMachine . -update
+	$(GO) test -run StateMachine ./store -update
 
 tidy: ## Tidy the go.mod files
 	@for m in $(MODULES); do (cd $$m && $(GO) mod tidy) || exit 1; done

@@ -5,11 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
-	"unicode/utf8"
 
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/internal/timer"
 )
 
 const (
@@ -23,7 +22,8 @@ const (
 
 // Work is what an accepted operation asks a worker to do.
 type Work struct {
-	// Name says which handler is to run it, 1 to MaxName bytes of UTF-8.
+	// Name says which handler is to run it, 1 to MaxName bytes of UTF-8 without
+	// control characters. It is stored in clear: workers ask for work by it.
 	Name string
 	// Payload is what the handler needs to know, at most MaxWork bytes. It is
 	// stored, and encrypted if Options.Encryption says so.
@@ -57,12 +57,15 @@ type Status struct {
 	New bool
 }
 
-// packedWork is Work as it is stored. Scope and key may hold any bytes.
+// packedWork is Work as it is stored. Scope, key and namespace may hold any bytes. The
+// namespace, which earlier versions did not store, is that of the engine that accepted
+// it: whatever engine runs it, each attempt derives the same keys.
 type packedWork struct {
 	Scope, Key  []byte
 	Class, Name string
 	Payload     []byte
 	At          time.Time
+	Namespace   []byte
 }
 
 // What a sealed text is, so that none can take another's place. States are
@@ -71,11 +74,13 @@ const (
 	sealedWork   State = 0xf0
 	sealedNotes  State = 0xf1
 	sealedOutbox State = 0xf2
+
+	sealedReference State = 0xf3
 )
 
 func (e *Engine) workStore() (WorkStore, error) {
-	if ws, ok := e.store.(WorkStore); ok {
-		return ws, nil
+	if e.works != nil {
+		return e.works, nil
 	}
 	return nil, invalid("the store %T keeps no work; memory, sqlite, postgres and redis do", e.store)
 }
@@ -86,7 +91,8 @@ func (e *Engine) workStore() (WorkStore, error) {
 // or with its outcome.
 //
 // The error is an *Error of kind ErrInvalid, ErrMismatch, ErrDamaged, ErrClosed or
-// ErrStore: then nobody knows whether it was accepted, and a retry finds out.
+// ErrStore: then it was not accepted if Execution is NotExecuted; else nobody
+// knows, and a retry finds out.
 func (e *Engine) Accept(ctx context.Context, op Op, w Work) (Status, error) {
 	ws, err := e.workStore()
 	if err != nil {
@@ -98,7 +104,7 @@ func (e *Engine) Accept(ctx context.Context, op Op, w Work) (Status, error) {
 	}
 	en, err := e.enter(ctx, t, func(ctx context.Context, t *ticket) (rec Record, err error) {
 		fault.At(fault.AcceptBefore)
-		err = e.step(ctx, claimTries, func(ctx context.Context) (err error) {
+		err = e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
 			rec, err = ws.Accept(ctx, t.req, packed, w.After)
 			return err
 		})
@@ -119,16 +125,20 @@ func (e *Engine) Accept(ctx context.Context, op Op, w Work) (Status, error) {
 	return st, err
 }
 
-// AcceptTx is Accept inside the caller's own transaction of s, which must be the
-// engine's store: the operation is accepted if the transaction is committed. On an
+// Accept is Engine.Accept inside the caller's own transaction: the operation is accepted if the transaction is committed. On an
 // error the caller must roll back. The Status is what will stand then. Call Wake
 // after the commit, so that workers of this process need not find out by polling.
-func AcceptTx[Tx any](ctx context.Context, e *Engine, s WorkTxStore[Tx], tx Tx, op Op, w Work) (Status, error) {
+func (te *TxEngine[Tx]) Accept(ctx context.Context, tx Tx, op Op, w Work) (Status, error) {
+	e := te.e
+	ws, err := te.workStore()
+	if err != nil {
+		return Status{}, err
+	}
 	t, packed, err := e.pack(ctx, op, w)
 	if err != nil {
 		return Status{}, err
 	}
-	rec, err := s.AcceptTx(ctx, tx, t.req, packed, w.After)
+	rec, err := ws.AcceptTx(ctx, tx, t.req, packed, w.After)
 	if errors.Is(err, ErrMismatch) {
 		e.observe(ctx, t.event(EventMismatched, rec, nil))
 		return Status{}, &Error{Kind: ErrMismatch, Execution: NotExecuted}
@@ -153,7 +163,11 @@ func (e *Engine) refused(ctx context.Context, t *ticket, rec Record, err error) 
 		return &Error{Kind: ErrInvalid, Execution: NotExecuted, Cause: err}
 	}
 	e.observe(ctx, t.event(EventStoreFailed, rec, err))
-	return &Error{Kind: ErrStore, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: err}
+	executed := MayHaveExecuted
+	if errors.Is(err, ErrNotDone) {
+		executed = NotExecuted
+	}
+	return storeFailed(executed, err)
 }
 
 func (e *Engine) pack(ctx context.Context, op Op, w Work) (*ticket, []byte, error) {
@@ -163,14 +177,15 @@ func (e *Engine) pack(ctx context.Context, op Op, w Work) (*ticket, []byte, erro
 		return nil, nil, err
 	case w.Name == "" || len(w.Name) > MaxName:
 		return nil, nil, invalid("Work.Name has %d bytes; it must have 1 to %d", len(w.Name), MaxName)
-	case !utf8.ValidString(w.Name):
-		return nil, nil, invalid("Work.Name is not UTF-8")
+	case unfit(w.Name) != "":
+		return nil, nil, invalid("Work.Name %s", unfit(w.Name))
 	case len(w.Payload) > MaxWork:
 		return nil, nil, invalid("Work.Payload has %d bytes; at most %d", len(w.Payload), MaxWork)
 	case w.After < 0 || w.After > MaxDelay:
 		return nil, nil, invalid("Work.After is %v; it must be 0 to %v", w.After, MaxDelay)
 	}
-	packed, err := json.Marshal(packedWork{[]byte(op.Scope), []byte(op.Key), op.Class, w.Name, w.Payload, time.Now().UTC()})
+	t.req.Label.Name = w.Name
+	packed, err := json.Marshal(packedWork{[]byte(op.Scope), []byte(op.Key), op.Class, w.Name, w.Payload, time.Now().UTC(), []byte(e.o.Namespace)})
 	return t, e.sealer.wrap(t.req.ID, sealedWork, packed), err
 }
 
@@ -187,7 +202,8 @@ func (e *Engine) unpack(rec Record) (op Op, p packedWork, err error) {
 	if err != nil {
 		return op, p, damaged(err)
 	}
-	return Op{Scope: string(p.Scope), Key: string(p.Key), Fingerprint: rec.Fingerprint, Class: p.Class}, p, nil
+	l, err := e.label(rec)
+	return Op{Scope: string(p.Scope), Key: string(p.Key), Fingerprint: rec.Fingerprint, Class: p.Class, Name: p.Name, Ref: l.Ref}, p, err
 }
 
 // policyOf returns the policy of a class that a record was stored under; the
@@ -199,10 +215,6 @@ func (e *Engine) policyOf(class string) *Policy {
 	return e.policies[""]
 }
 
-func damaged(err error) *Error {
-	return &Error{Kind: ErrDamaged, Execution: MayHaveExecuted, Cause: err}
-}
-
 // status makes a Status of what a store returned.
 func (e *Engine) status(rec Record) (st Status, err error) {
 	op, w, err := e.unpack(rec)
@@ -210,6 +222,9 @@ func (e *Engine) status(rec Record) (st Status, err error) {
 		return st, err
 	}
 	n, err := e.notes(rec)
+	if err == nil {
+		rec.Label, err = e.label(rec)
+	}
 	if err != nil {
 		return st, err
 	}
@@ -218,7 +233,7 @@ func (e *Engine) status(rec Record) (st Status, err error) {
 	switch {
 	case !rec.State.Settled():
 	case rec.Gone:
-		st.Outcome = Outcome{State: rec.State, Gone: true}
+		st.Outcome = Outcome{Failed: rec.State == Failed, Gone: true}
 	default:
 		if st.Outcome, err = e.sealer.open(rec); err != nil {
 			return st, damaged(err)
@@ -232,32 +247,38 @@ func (e *Engine) status(rec Record) (st Status, err error) {
 // ErrInvalid, ErrDamaged or ErrStore.
 func (e *Engine) Status(ctx context.Context, scope string, id ID) (Status, error) {
 	st, err := e.Lookup(ctx, id)
+	return e.shown(scope, st, err)
+}
+
+// shown is the status of an operation as its scope may see it.
+func (e *Engine) shown(scope string, st Status, err error) (Status, error) {
 	if st.Record.Scope != DigestScope(e.o.Namespace, scope) {
-		if kind, ok := errors.AsType[*Error](err); ok && kind.Kind != ErrDamaged { //nolint:errorlint // a sentinel, as made
+		// Of a record whose scope cannot be read either, only that is said.
+		if unread := errors.Is(err, ErrDamaged); err != nil && (!unread || st.Record.Scope == ID{}) {
 			return Status{}, err
 		}
-		return Status{Record: Record{ID: id}}, nil
+		return Status{Record: Record{ID: st.Record.ID}}, nil
 	}
 	return st, err
 }
 
 // Lookup is Status for operators: whatever the scope.
 func (e *Engine) Lookup(ctx context.Context, id ID) (Status, error) {
-	ws, err := e.workStore()
-	if err != nil {
-		return Status{}, err
+	look := e.store.Read
+	if e.works != nil {
+		look = e.works.Look
 	}
 	var rec Record
-	err = e.step(ctx, claimTries, func(ctx context.Context) (err error) {
-		rec, err = ws.Look(ctx, id)
+	err := e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
+		rec, err = look(ctx, id)
 		return err
 	})
 	if err != nil {
-		return Status{}, &Error{Kind: ErrStore, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: err}
+		return Status{Record: Record{ID: id, Scope: rec.Scope}}, storeFailed(MayHaveExecuted, err)
 	}
 	st, err := e.status(rec)
 	if err != nil {
-		st.Record = Record{ID: id, Scope: rec.Scope, State: rec.State, Fence: rec.Fence}
+		st.Record = Record{ID: id, Scope: rec.Scope, State: rec.State, Fence: rec.Fence, Attempt: rec.Attempt}
 	}
 	return st, err
 }
@@ -266,6 +287,9 @@ func (e *Engine) Lookup(ctx context.Context, id ID) (Status, error) {
 // when ctx has ended, and then without an error. At most Options.MaxWaiters wait;
 // others are answered at once.
 func (e *Engine) Await(ctx context.Context, scope string, id ID) (Status, error) {
+	if _, err := e.workStore(); err != nil {
+		return Status{}, err
+	}
 	if e.waiters.Add(1) > int64(e.o.MaxWaiters) {
 		e.waiters.Add(-1)
 		return e.Status(context.WithoutCancel(ctx), scope, id)
@@ -275,15 +299,19 @@ func (e *Engine) Await(ctx context.Context, scope string, id ID) (Status, error)
 	defer cancel()
 	defer context.AfterFunc(e.ctx, cancel)()
 	for pause := pollMin; ; pause = min(2*pause, pollMax) {
-		st, err := e.Status(context.WithoutCancel(ctx), scope, id)
-		if err != nil || st.Record.State != Accepted && st.Record.State != Running || ctx.Err() != nil {
-			return st, err
+		rec, err := e.read(ctx, id) // not its work and notes, each time
+		if err != nil {
+			return e.shown(scope, Status{Record: Record{ID: id, Scope: rec.Scope}}, storeFailed(MayHaveExecuted, err))
 		}
-		if st.Record.State == Running && st.Record.LeaseLeft > 0 {
-			_ = e.watch(ctx, st.Record)
+		waits := rec.Scope == DigestScope(e.o.Namespace, scope) && (rec.State == Accepted || rec.State == Running)
+		if !waits || ctx.Err() != nil {
+			return e.Status(context.WithoutCancel(ctx), scope, id)
+		}
+		if rec.State == Running && rec.LeaseLeft > 0 {
+			_ = e.watch(ctx, rec)
 			continue
 		}
-		sleep(ctx, pause/2+rand.N(pause))
+		timer.Sleep(ctx, timer.Around(pause))
 	}
 }
 
@@ -291,8 +319,9 @@ func (e *Engine) Await(ctx context.Context, scope string, id ID) (Status, error)
 // ErrCancelled as what it came to. A running one is asked to end: it is for its
 // worker to heed, and the Status says Cancelling. One that waits and cannot be read
 // is failed as well. One that has ended stays as it is. The error is an *Error of
-// kind ErrInvalid (it was not accepted), ErrDamaged, ErrStore or ErrInFlight (it
-// changed all the while).
+// kind ErrInvalid (it was not accepted), ErrUnknown (it waits, and a step of an earlier
+// run is in doubt: see Status.Doubt), ErrDamaged, ErrStore or ErrInFlight (it changed
+// all the while).
 func (e *Engine) Cancel(ctx context.Context, scope string, id ID) (Status, error) {
 	ws, err := e.workStore()
 	if err != nil {
@@ -308,9 +337,12 @@ func (e *Engine) Cancel(ctx context.Context, scope string, id ID) (Status, error
 		if st.Name == "" && !unread {
 			return st, invalid("only accepted operations can be cancelled")
 		}
+		if st.Record.State == Accepted && st.Doubt != "" {
+			return st, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: fmt.Errorf("the step %q was begun, and nobody said how it ended", st.Doubt)}
+		}
 		p := e.policyOf(st.Op.Class)
 		out := e.sealer.seal(id, failure(ErrCancelled), p.MaxResult)
-		err = e.step(ctx, claimTries, func(ctx context.Context) (err error) {
+		err = e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
 			_, err = ws.Cancel(ctx, st.Record.Claim(), out, p.Retention)
 			return err
 		})
@@ -319,7 +351,7 @@ func (e *Engine) Cancel(ctx context.Context, scope string, id ID) (Status, error
 			return e.Status(ctx, scope, id)
 		}
 		if !errors.Is(err, ErrFenced) { // else it was taken, or has ended: look again
-			return st, &Error{Kind: ErrStore, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: err}
+			return st, storeFailed(MayHaveExecuted, err)
 		}
 	}
 	return Status{}, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter,

@@ -13,12 +13,19 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
 var parcel = stet.Work{Name: "ship", Payload: []byte("order 7")}
 
 // accept accepts op, and returns what a queue would carry.
+// named is the operation as it is called once it was accepted.
+func named(op stet.Op, name string) stet.Op {
+	op.Name = name
+	return op
+}
+
 func accept(t *testing.T, e *stet.Engine, op stet.Op, w stet.Work) stet.Item {
 	t.Helper()
 	st, err := e.Accept(t.Context(), op, w)
@@ -39,7 +46,7 @@ func take(t *testing.T, e *stet.Engine, it stet.Item) *stet.Run {
 
 func complete(t *testing.T, run *stet.Run, result string) {
 	t.Helper()
-	if err := run.Settle(t.Context(), stet.Outcome{State: stet.Completed, Result: []byte(result)}); err != nil {
+	if err := run.Settle(t.Context(), stet.Outcome{Body: []byte(result)}); err != nil {
 		t.Fatalf("settle: %v", err)
 	}
 }
@@ -65,7 +72,7 @@ func TestAcceptedOperationIsDoneOnceLater(t *testing.T) {
 			t.Fatalf("accepted again: %+v, %v", again, err)
 		}
 		st := status(t, e, it.ID, stet.Accepted)
-		if st.Op != op || st.Name != "ship" || !st.AcceptedAt.Equal(began) || st.New || st.Record.Attempt != 0 || st.Record.Work != nil {
+		if want := named(op, "ship"); st.Op != want || st.Name != "ship" || !st.AcceptedAt.Equal(began) || st.New || st.Record.Attempt != 0 || st.Record.Work != nil {
 			t.Fatalf("%+v", st)
 		}
 		items, err := e.Due(t.Context(), 10, time.Minute)
@@ -78,13 +85,13 @@ func TestAcceptedOperationIsDoneOnceLater(t *testing.T) {
 		}
 		status(t, e, it.ID, stet.Running)
 		complete(t, run, "shipped")
-		if st := status(t, e, it.ID, stet.Completed); string(st.Outcome.Result) != "shipped" || st.Record.Result != nil {
+		if st := status(t, e, it.ID, stet.Completed); string(st.Outcome.Body) != "shipped" || st.Record.Result != nil {
 			t.Fatalf("%+v", st)
 		}
-		if st, err := e.Accept(t.Context(), op, parcel); err != nil || st.New || string(st.Outcome.Result) != "shipped" {
+		if st, err := e.Accept(t.Context(), op, parcel); err != nil || st.New || string(st.Outcome.Body) != "shipped" {
 			t.Fatalf("accepted once more: %+v, %v", st, err)
 		}
-		if again := take(t, e, it); !again.Replayed() || string(again.Outcome().Result) != "shipped" {
+		if again := take(t, e, it); !again.Replayed() || string(again.Outcome().Body) != "shipped" {
 			t.Fatal("a queue that delivers twice had it done twice")
 		}
 		if items, err := e.Due(t.Context(), 10, time.Minute); err != nil || len(items) != 0 {
@@ -157,17 +164,18 @@ func TestBadWorkIsRefused(t *testing.T) {
 		}
 	}
 	status(t, e, e.ID(op.Scope, op.Key), stet.None)
-	large := stet.Work{Name: strings.Repeat("n", stet.MaxName), Payload: bytes.Repeat([]byte{0, 255}, stet.MaxWork/2), After: stet.MaxDelay}
+	large := stet.Work{Name: strings.Repeat("n", stet.MaxName), Payload: bytes.Repeat([]byte{0, 255}, stet.MaxWork/2)}
 	if run := take(t, e, accept(t, e, op, large)); !bytes.Equal(run.Work().Payload, large.Payload) || run.Work().Name != large.Name {
 		t.Error("the greatest payload did not come back")
 	}
+	late := op
+	late.Key = "in a year"
+	accept(t, e, late, stet.Work{Name: "ship", After: stet.MaxDelay})
 }
 
 func TestStoreWithoutWorkSaysSo(t *testing.T) {
 	e := newEngine(t, struct{ stet.Store }{memory.New(memory.Options{})}, stet.Options{})
 	_, accepting := e.Accept(t.Context(), op, parcel)
-	_, looking := e.Status(t.Context(), op.Scope, stet.ID{})
-	_, waiting := e.Await(t.Context(), op.Scope, stet.ID{})
 	_, cancelling := e.Cancel(t.Context(), op.Scope, stet.ID{})
 	_, taking := e.Take(t.Context(), stet.Item{})
 	_, asking := e.Due(t.Context(), 1, time.Second)
@@ -175,11 +183,22 @@ func TestStoreWithoutWorkSaysSo(t *testing.T) {
 	_, emitting := stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) {
 		return 0, stet.FromContext(ctx).Emit(stet.Message{To: "x"})
 	})
-	for name, err := range map[string]error{"Accept": accepting, "Status": looking, "Await": waiting, "Cancel": cancelling, "Take": taking,
+	for name, err := range map[string]error{"Accept": accepting, "Cancel": cancelling, "Take": taking,
 		"Due": asking, "DueMessages": relaying, "Relayed": e.Relayed(t.Context(), stet.Parcel{}), "Emit": emitting} {
 		if !errors.Is(err, stet.ErrInvalid) || !strings.Contains(err.Error(), "keeps no work") {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+func TestOutcomeCanBeLookedUpInAnyStore(t *testing.T) {
+	e := newEngine(t, struct{ stet.Store }{memory.New(memory.Options{})}, stet.Options{})
+	if _, err := stet.Do(t.Context(), e, op, func(context.Context) (string, error) { return "charged", nil }); err != nil {
+		t.Fatal(err)
+	}
+	st, err := e.Status(t.Context(), op.Scope, e.ID(op.Scope, op.Key))
+	if err != nil || st.Record.State != stet.Completed || string(st.Outcome.Body) != `"charged"` || st.Outcome.Type != "application/json" {
+		t.Errorf("%+v, %v", st, err)
 	}
 }
 
@@ -196,7 +215,7 @@ func TestAnotherScopeSeesNothing(t *testing.T) {
 		}
 	}
 	status(t, e, it.ID, stet.Accepted)
-	if st, err := e.Lookup(t.Context(), it.ID); err != nil || st.Op != op {
+	if st, err := e.Lookup(t.Context(), it.ID); err != nil || st.Op != named(op, "ship") {
 		t.Errorf("an operator's look: %+v, %v", st, err)
 	}
 }
@@ -224,7 +243,7 @@ func TestAwaitEndsWithTheOperation(t *testing.T) {
 		}
 		ended := time.Now()
 		complete(t, run, "shipped")
-		if st := <-told; string(st.Outcome.Result) != "shipped" || time.Since(ended) > time.Second {
+		if st := <-told; string(st.Outcome.Body) != "shipped" || time.Since(ended) > time.Second {
 			t.Errorf("%+v, after %v", st, time.Since(ended))
 		}
 		if st, err := e.Await(t.Context(), op.Scope, stet.ID{1}); err != nil || st.Record.State != stet.None {
@@ -276,7 +295,7 @@ func TestCancelledOperationIsNotRun(t *testing.T) {
 	it := accept(t, e, op, parcel)
 	for range 2 {
 		st, err := e.Cancel(t.Context(), op.Scope, it.ID)
-		if err != nil || st.Record.State != stet.Failed || string(st.Outcome.Result) != `"stet: operation cancelled"` {
+		if err != nil || st.Record.State != stet.Failed || st.Outcome.Reason != store.ReasonCancelled {
 			t.Fatalf("%+v, %v", st, err)
 		}
 	}
@@ -334,7 +353,7 @@ func TestOnlyAcceptedOperationsAreCancelled(t *testing.T) {
 		t.Errorf("a run of Begin: %v", err)
 	}
 	complete(t, run, "done")
-	if st, err := e.Cancel(t.Context(), op.Scope, run.ID()); err != nil || string(st.Outcome.Result) != "done" {
+	if st, err := e.Cancel(t.Context(), op.Scope, run.ID()); err != nil || string(st.Outcome.Body) != "done" {
 		t.Errorf("what has ended: %+v, %v", st, err)
 	}
 }
@@ -364,7 +383,7 @@ func TestAcceptanceIsCommittedWithTheCallersRows(t *testing.T) {
 		if _, err := tx.ExecContext(t.Context(), `INSERT INTO ledger VALUES ('order 7', 100)`); err != nil {
 			t.Fatal(err)
 		}
-		st, err := stet.AcceptTx(t.Context(), e, store, tx, op, parcel)
+		st, err := txOf(e, store).Accept(t.Context(), tx, op, parcel)
 		if err != nil || !st.New || st.Record.State != stet.Accepted {
 			t.Fatalf("%+v, %v", st, err)
 		}
@@ -382,12 +401,12 @@ func TestAcceptanceIsCommittedWithTheCallersRows(t *testing.T) {
 		t.Errorf("%d rows", n)
 	}
 	err := store.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
-		if st, err := stet.AcceptTx(ctx, e, store, tx, op, parcel); err != nil || st.New {
+		if st, err := txOf(e, store).Accept(ctx, tx, op, parcel); err != nil || st.New {
 			t.Errorf("accepted again: %+v, %v", st, err)
 		}
 		other := op
 		other.Fingerprint = stet.NewFingerprint([]byte("another request"))
-		_, err := stet.AcceptTx(ctx, e, store, tx, other, parcel)
+		_, err := txOf(e, store).Accept(ctx, tx, other, parcel)
 		return err
 	})
 	if !errors.Is(err, stet.ErrMismatch) {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -29,7 +30,7 @@ func TestCancellingWhatWasGivenBackEndsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	st, err = e.Cancel(t.Context(), op.Scope, st.Record.ID)
-	if err != nil || st.Record.State != stet.Failed || string(st.Outcome.Result) != `"stet: operation cancelled"` {
+	if err != nil || st.Record.State != stet.Failed || st.Outcome.Reason != store.ReasonCancelled {
 		t.Errorf("%+v, %v; want it failed, as cancelled", st, err)
 	}
 	if run, err := e.Take(t.Context(), stet.Item{ID: st.Record.ID, Name: "ship"}); err != nil || !run.Replayed() {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -22,7 +23,7 @@ func TestCloseEndsTheRunsThatAreLeft(t *testing.T) {
 		if cause := context.Cause(run.Context()); !errors.Is(cause, stet.ErrClosed) {
 			t.Fatalf("cause %v", cause)
 		}
-		if err := run.Settle(t.Context(), stet.Outcome{State: stet.Completed}); err != nil {
+		if err := run.Settle(t.Context(), stet.Outcome{}); err != nil {
 			t.Fatalf("a settle after Close: %v", err)
 		}
 	})
@@ -61,7 +62,7 @@ type scripted struct {
 	*memory.Store
 	claim  func(context.Context, stet.ClaimRequest) (stet.Record, error)
 	extend func(context.Context, []stet.Claim, time.Duration) ([]stet.Claim, error)
-	settle func(context.Context, stet.Claim, stet.Outcome, stet.Retention) error
+	settle func(context.Context, stet.Claim, store.Settlement, stet.Retention) error
 }
 
 func (s *scripted) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
@@ -78,7 +79,7 @@ func (s *scripted) Extend(ctx context.Context, claims []stet.Claim, lease time.D
 	return s.Store.Extend(ctx, claims, lease)
 }
 
-func (s *scripted) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+func (s *scripted) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
 	if s.settle != nil {
 		return s.settle(ctx, c, out, keep)
 	}
@@ -155,16 +156,16 @@ func TestHangingHeartbeatDoesNotHideALostLease(t *testing.T) {
 func TestHeartbeatBesideASettleLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var rec recorder
-		store := &scripted{Store: memory.New(memory.Options{})}
-		store.settle = func(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
-			err := store.Store.Settle(ctx, c, out, keep)
+		s := &scripted{Store: memory.New(memory.Options{})}
+		s.settle = func(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+			err := s.Store.Settle(ctx, c, out, keep)
 			time.Sleep(4 * time.Second) // the reply is slow
 			return err
 		}
-		e := newEngine(t, store, stet.Options{Observer: &rec, SweepEvery: -1})
+		e := newEngine(t, s, stet.Options{Observer: &rec, SweepEvery: -1})
 		run := begin(t, e, op)
 		time.Sleep(9 * time.Second)
-		if err := run.Settle(t.Context(), stet.Outcome{State: stet.Completed}); err != nil {
+		if err := run.Settle(t.Context(), stet.Outcome{}); err != nil {
 			t.Fatal(err)
 		}
 		if got := rec.take(); got != "claimed settled" {
@@ -186,7 +187,7 @@ func TestVerifierIsNotAskedByHalf(t *testing.T) {
 						if err := ctx.Err(); err != nil || sick {
 							return stet.Verdict{}, errDown
 						}
-						return stet.ItHappened(stet.Outcome{State: stet.Completed, Result: []byte(`"charged before"`)}), nil
+						return stet.ItHappened(stet.Outcome{Body: []byte(`"charged before"`)}), nil
 					}}})
 				die(t, store, op)
 				runs := 0
@@ -242,7 +243,7 @@ func TestLateSettleCannotReplaceAnExpiredFailure(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Minute)
-		if err := zombie.Settle(t.Context(), stet.Outcome{State: stet.Failed, Result: []byte(`"declined"`)}); !errors.Is(err, stet.ErrFenced) {
+		if err := zombie.Settle(t.Context(), stet.Outcome{Failed: true, Body: []byte(`"declined"`)}); !errors.Is(err, stet.ErrFenced) {
 			t.Fatal(err)
 		}
 	})

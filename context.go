@@ -42,10 +42,10 @@ type epoch struct {
 	ends   time.Time
 }
 
-// stepContext returns the context of a store call: it has the values of ctx and
+// storeContext returns the context of a store call: it has the values of ctx and
 // ends StoreTimeout from now, or up to half as much later. Sharing that end
 // spares each call a timer.
-func (e *Engine) stepContext(ctx context.Context) context.Context {
+func (e *Engine) storeContext(ctx context.Context) context.Context {
 	now := time.Now()
 	ep := e.epoch.Load()
 	if ep == nil || ep.ends.Sub(now) < e.o.StoreTimeout {

@@ -2,11 +2,10 @@ package stet
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/store"
 )
 
 // Result is what Do and DoTx return.
@@ -27,7 +26,8 @@ type Result[T any] struct {
 // operation: then the claim is released, the error is of kind ErrRetryable, and
 // a retry runs fn again. Where nobody can know, it calls OutcomeUnknown: the
 // record is parked, and the error is of kind ErrUnknown. A panic is settled like
-// an error and goes on.
+// an error, unless fn has said that nothing happened, and goes on; retries are told
+// that the operation may have executed.
 //
 // Replays get the value as it comes out of JSON: unexported fields are zero.
 //
@@ -43,7 +43,7 @@ func Do[T any](ctx context.Context, e *Engine, op Op, fn func(context.Context) (
 	res.Fence, res.Attempt = run.Fence(), run.Attempt()
 	if run.Replayed() {
 		res.Replayed = true
-		return res, decodeOutcome(run.Outcome(), &res.Value)
+		return res, run.decode(&res.Value)
 	}
 	returned := false
 	defer func() {
@@ -51,8 +51,10 @@ func Do[T any](ctx context.Context, e *Engine, op Op, fn func(context.Context) (
 		case returned:
 		case run.SaysOutcomeUnknown():
 			_ = run.Park(ctx)
+		case run.SaysNothingHappened():
+			_ = run.Release(ctx)
 		default:
-			_ = run.Settle(ctx, failure(errors.New("panic in the operation")))
+			_ = run.Settle(ctx, Outcome{Failed: true, Reason: store.ReasonPanicked, Face: store.FaceGo})
 		}
 	}()
 	fault.At(fault.HandlerBefore)
@@ -67,9 +69,13 @@ func Do[T any](ctx context.Context, e *Engine, op Op, fn func(context.Context) (
 	}
 	if run.SaysNothingHappened() || !theirs && errors.Is(err, ErrRetryable) {
 		returned = true
-		return res, errors.Join(retryable(err), run.Release(ctx))
+		own, released := retryable(err), run.Release(ctx)
+		if errors.Is(released, ErrFenced) || run.SaysOutcomeUnknown() {
+			own.Execution = MayHaveExecuted // by another run of the operation, or a step that it left behind
+		}
+		return res, errors.Join(own, released)
 	}
-	out, outErr := encodeOutcome(res.Value, err) // calls methods of T and of err, which may panic
+	out, outErr := OutcomeOf(res.Value, err) // calls methods of T and of err, which may panic
 	returned = true
 	if err := run.Settle(ctx, out); err != nil {
 		return res, err
@@ -78,44 +84,28 @@ func Do[T any](ctx context.Context, e *Engine, op Op, fn func(context.Context) (
 }
 
 // retryable is the error of a run that ended without an effect.
-func retryable(cause error) error {
+func retryable(cause error) *Error {
 	return &Error{Kind: ErrRetryable, Execution: NotExecuted, Cause: cause}
 }
 
-func failure(err error) Outcome {
-	text, _ := json.Marshal(err.Error()) // a string never fails
-	return Outcome{State: Failed, Result: text}
+// decode is Outcome.Decode for a replay.
+func (r *Run) decode(v any) error {
+	err := r.outcome.Decode(v)
+	if own, ok := errors.AsType[*Error](err); ok && r.rec.Attempt == 0 { // cancelled before any
+		own.Execution = NotExecuted
+	}
+	return err
 }
 
-// encodeOutcome makes the outcome of what fn returned, and the error that its
-// caller gets for it.
-func encodeOutcome[T any](v T, err error) (Outcome, error) {
-	if err != nil {
-		return failure(err), &Error{Kind: ErrFailed, Execution: Executed, Cause: err}
+// executed answers "did it execute?" for a record that stands, and whose result
+// is not there. What failed had an effect, perhaps, before it did.
+func executed(rec Record) Execution {
+	switch {
+	case rec.Attempt == 0: // accepted, and cancelled
+		return NotExecuted
+	case rec.State == Completed:
+		return Executed
+	default:
+		return MayHaveExecuted
 	}
-	b, err := json.Marshal(v)
-	if err != nil {
-		// The effect has happened; only its result cannot be kept.
-		err = &Error{Kind: ErrExpired, Execution: Executed, Cause: fmt.Errorf("the result is not JSON: %w", err)}
-		return Outcome{State: Completed, Gone: true}, err
-	}
-	return Outcome{State: Completed, Result: b}, nil
-}
-
-// decodeOutcome undoes encodeOutcome.
-func decodeOutcome(out Outcome, v any) error {
-	if out.State == Completed {
-		if err := json.Unmarshal(out.Result, v); err != nil {
-			return &Error{Kind: ErrDamaged, Execution: Executed, Cause: err}
-		}
-		return nil
-	}
-	if len(out.Result) == 0 { // StaleFail
-		return &Error{Kind: ErrFailed, Execution: MayHaveExecuted, Cause: ErrRunTimeout}
-	}
-	var text string
-	if err := json.Unmarshal(out.Result, &text); err != nil {
-		return &Error{Kind: ErrDamaged, Execution: Executed, Cause: err}
-	}
-	return &Error{Kind: ErrFailed, Execution: Executed, Cause: errors.New(text)}
 }

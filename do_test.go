@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"testing"
 
 	"github.com/stet-go/stet"
@@ -65,8 +66,29 @@ func TestPanicIsSettledAndGoesOn(t *testing.T) {
 		}()
 		_, _ = stet.Do(t.Context(), e, op, func(context.Context) (int, error) { panic("boom") })
 	}()
-	if _, err := stet.Do(t.Context(), e, op, func(context.Context) (int, error) { runs++; return 0, nil }); !errors.Is(err, stet.ErrFailed) || runs != 0 {
+	if _, err := stet.Do(t.Context(), e, op, func(context.Context) (int, error) { runs++; return 0, nil }); !errors.Is(err, stet.ErrFailed) || runs != 0 ||
+		stet.ExecutionOf(err) != stet.MayHaveExecuted { // nobody knows how far it came
 		t.Fatalf("%v, %d runs", err, runs)
+	}
+}
+
+func TestPanicAfterNothingHappenedIsRunAgain(t *testing.T) {
+	for name, leave := range map[string]func(){"panic": func() { panic("boom") }, "Goexit": runtime.Goexit} {
+		e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			defer func() { _ = recover() }()
+			_, _ = stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) {
+				stet.FromContext(ctx).NothingHappened()
+				leave()
+				return 0, nil
+			})
+		}()
+		<-done
+		if res, err := stet.Do(t.Context(), e, op, func(context.Context) (int, error) { return 1, nil }); err != nil || res.Value != 1 || res.Attempt != 2 {
+			t.Errorf("%s: %+v, %v", name, res, err)
+		}
 	}
 }
 
@@ -95,10 +117,7 @@ func TestResultThatCannotBeKeptIsNotRunAgain(t *testing.T) {
 func TestRunEndsOnce(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 	run := begin(t, e, op)
-	if err := run.Settle(t.Context(), stet.Outcome{}); !errors.Is(err, stet.ErrInvalid) {
-		t.Fatalf("a settle without a state: %v", err)
-	}
-	if err := run.Settle(t.Context(), stet.Outcome{State: stet.Completed, Result: []byte("a")}); err != nil {
+	if err := run.Settle(t.Context(), stet.Outcome{Body: []byte("a")}); err != nil {
 		t.Fatal(err)
 	}
 	if err := run.Release(t.Context()); !errors.Is(err, stet.ErrInvalid) {
@@ -108,10 +127,10 @@ func TestRunEndsOnce(t *testing.T) {
 		t.Fatal("the context of an ended run goes on")
 	}
 	again, err := e.Begin(t.Context(), op)
-	if err != nil || string(again.Outcome().Result) != "a" {
+	if err != nil || string(again.Outcome().Body) != "a" {
 		t.Fatal(err)
 	}
-	if err := again.Settle(t.Context(), stet.Outcome{State: stet.Failed}); !errors.Is(err, stet.ErrInvalid) {
+	if err := again.Settle(t.Context(), stet.Outcome{Failed: true}); !errors.Is(err, stet.ErrInvalid) {
 		t.Fatalf("settle of a replay: %v", err)
 	}
 }

@@ -7,8 +7,11 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -16,6 +19,9 @@ const (
 	MaxMessages = 1000
 	// MaxOutbox bounds the messages of a run together, in bytes.
 	MaxOutbox = 1 << 20
+
+	maxDestination = 1024 // bytes of Message.To
+	maxHeaderName  = 255
 )
 
 // Message is what an operation tells others: it leaves after the outcome is
@@ -43,37 +49,53 @@ func (m Message) size() int {
 	return n
 }
 
-// text reports whether all of the message but its body is text.
-func (m Message) text() bool {
-	for k, v := range m.Header {
-		if !utf8.ValidString(k) || !utf8.ValidString(v) {
-			return false
+// sendable is the error for a message that no broker takes.
+func (m Message) sendable() error {
+	control := func(r rune) bool { return r < ' ' || r == 0x7f }
+	switch {
+	case m.To == "" || len(m.To) > maxDestination || strings.ContainsFunc(m.To, control):
+		return invalid("Message.To has %d bytes; it must say where the message goes, in 1 to %d without control characters", len(m.To), maxDestination)
+	case !utf8.ValidString(m.To) || !utf8.ValidString(m.Key):
+		return invalid("Message.To, Key and Header must be UTF-8")
+	}
+	for name, value := range m.Header {
+		switch {
+		case name == "" || len(name) > maxHeaderName || strings.ContainsFunc(name, control):
+			return invalid("a name in Message.Header has %d bytes; it must have 1 to %d, and no control characters", len(name), maxHeaderName)
+		case !utf8.ValidString(name) || !utf8.ValidString(value):
+			return invalid("Message.To, Key and Header must be UTF-8")
 		}
 	}
-	return utf8.ValidString(m.To) && utf8.ValidString(m.Key)
+	return nil
 }
 
 // Emit adds a message to the outcome of the run: it is stored by the same write,
 // in a transaction with the same commit, and sent afterwards, at least once, by
 // whoever relays what is in the store's outbox. It does not belong into a Step: a
 // later attempt, which does not run the step again, would not emit it. A run that
-// is released or parked emits nothing, and neither does a replay. The message's ID
+// is released or parked emits nothing, and neither does a replay. One that is settled
+// as failed in lease mode does: what it had done before it failed stands. In a
+// transaction its messages are rolled back with its writes. The message's ID
 // is derived and the one given ignored; header and body are copied. The error is an
-// *Error of kind ErrInvalid: too much, a store that keeps no messages, or a run
-// that has ended.
+// *Error of kind ErrInvalid: too much, what no broker takes, or Options.CheckMessage
+// refuses, a store that keeps no messages, or a run that has ended.
 func (r *Run) Emit(m Message) error {
 	if _, err := r.e.workStore(); err != nil {
 		return err
+	}
+	if err := m.sendable(); err != nil {
+		return err
+	}
+	if check := r.e.o.CheckMessage; check != nil {
+		if err := check(m); err != nil {
+			return invalid("the message cannot be sent: %w", err)
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case r.replayed || r.ended && !r.transactional || r.committing:
 		return invalid("Emit after the run has ended, or its outcome was given to SettleTx")
-	case m.To == "":
-		return invalid("Message.To is empty; it must say where the message goes")
-	case !m.text():
-		return invalid("Message.To, Key and Header must be UTF-8")
 	case len(r.outbox) >= MaxMessages || r.outboxSize+m.size() > MaxOutbox:
 		return invalid("a run can emit %d messages and %d bytes", MaxMessages, MaxOutbox)
 	}
@@ -110,12 +132,31 @@ type packedOutbox struct {
 
 // sealed prepares the outcome and what the run has emitted for the store. It is
 // the end of emitting.
-func (r *Run) sealed(out Outcome) Outcome {
+func (r *Run) sealed(out Outcome) store.Settlement {
 	r.mu.Lock()
 	r.committing = true
 	messages := r.outbox
 	r.mu.Unlock()
-	out = r.e.sealer.seal(r.rec.ID, out, r.p.MaxResult)
+	return r.pack(out, messages)
+}
+
+// sealedUnlessInDoubt is sealed for a run that goes on: no step that must not be
+// repeated may be begun any more, and none be in doubt.
+func (r *Run) sealedUnlessInDoubt(out Outcome) (store.Settlement, error) {
+	r.mu.Lock()
+	doubt := r.inDoubt()
+	r.committing = r.committing || doubt == nil
+	messages := r.outbox
+	r.mu.Unlock()
+	if doubt != nil {
+		return store.Settlement{}, doubt
+	}
+	return r.pack(out, messages), nil
+}
+
+// pack seals the outcome together with what was emitted.
+func (r *Run) pack(outcome Outcome, messages []Message) store.Settlement {
+	out := r.e.sealer.seal(r.rec.ID, outcome, r.p.MaxResult)
 	if len(messages) > 0 {
 		packed, _ := json.Marshal(packedOutbox{r.op.Class, messages}) // strings and bytes never fail
 		out.Outbox = r.e.sealer.wrap(r.rec.ID, sealedOutbox, packed)
@@ -153,18 +194,24 @@ func (e *Engine) DueMessages(ctx context.Context, limit int, again time.Duration
 }
 
 // Relayed says that all messages of the parcel have been sent, and that whoever
-// was to keep them has said so. The error is an *Error of kind ErrInvalid or
-// ErrStore: they will be sent again.
+// was to keep them has said so. The error is an *Error of kind ErrInvalid, ErrDamaged
+// or ErrStore: they will be sent again.
 func (e *Engine) Relayed(ctx context.Context, p Parcel) error {
 	ws, err := e.workStore()
 	if err != nil {
 		return err
 	}
 	keep := e.policyOf(p.class).Retention
-	err = e.step(ctx, claimTries, func(ctx context.Context) error { return ws.Relayed(ctx, p.claim, keep) })
+	err = e.retry(ctx, claimTries, func(ctx context.Context) error { return ws.Relayed(ctx, p.claim, keep) })
 	if err != nil && !errors.Is(err, ErrFenced) { // fenced: forgotten since, by an operator
-		return &Error{Kind: ErrStore, Execution: Executed, RetryAfter: retryAfter, Cause: err}
+		return storeFailed(Executed, err)
 	}
 	e.observe(ctx, Event{Kind: EventRelayed, ID: p.claim.ID, Class: p.class, Fence: p.claim.Fence})
 	return nil
+}
+
+// Unsent says that messages of the parcel were not taken by who was to keep them. They
+// stay in the outbox, and are due again; the observer is told.
+func (e *Engine) Unsent(ctx context.Context, p Parcel, err error) {
+	e.observe(ctx, Event{Kind: EventUnsent, ID: p.claim.ID, Class: p.class, Fence: p.claim.Fence, Err: err})
 }

@@ -159,7 +159,7 @@ func TestRunWithoutOutcomeEmitsNothing(t *testing.T) {
 	}
 	store, etx := bank(t)
 	for _, fails := range []error{down, nil} {
-		_, err := stet.DoTx(t.Context(), etx, store, op, func(ctx context.Context, tx *sql.Tx) (int, error) {
+		_, err := stet.DoTx(t.Context(), txOf(etx, store), op, func(ctx context.Context, tx *sql.Tx) (int, error) {
 			return 1, errors.Join(stet.FromContext(ctx).Emit(shipped), fails)
 		})
 		if !errors.Is(err, fails) {
@@ -187,9 +187,9 @@ func TestReplayEmitsNothing(t *testing.T) {
 func TestNothingIsEmittedBehindTheOutcome(t *testing.T) {
 	store, e := bank(t)
 	run := take(t, e, accept(t, e, op, parcel))
-	out := stet.Outcome{State: stet.Completed, Result: []byte("x")}
+	out := stet.Outcome{Body: []byte("x")}
 	err := store.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
-		return stet.SettleTx(ctx, run, store, tx, out)
+		return txOf(e, store).Settle(ctx, run, tx, out)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -203,7 +203,7 @@ func TestNothingIsEmittedBehindTheOutcome(t *testing.T) {
 	if all := messages(t, e); len(all) != 0 {
 		t.Errorf("%+v", all)
 	}
-	if _, err := stet.DoTx(t.Context(), e, store, stet.Op{Scope: "acct_1", Key: "k2"}, func(ctx context.Context, _ *sql.Tx) (int, error) {
+	if _, err := stet.DoTx(t.Context(), txOf(e, store), stet.Op{Scope: "acct_1", Key: "k2"}, func(ctx context.Context, _ *sql.Tx) (int, error) {
 		run = stet.FromContext(ctx)
 		return 1, nil
 	}); err != nil {
@@ -290,8 +290,8 @@ type forgingOutbox struct {
 	outbox []byte
 }
 
-func (s forgingOutbox) Due(ctx context.Context, what stet.Due, limit int, again time.Duration) ([]stet.Record, error) {
-	recs, err := s.Store.Due(ctx, what, limit, again)
+func (s forgingOutbox) Due(ctx context.Context, what stet.Due, limit int, again time.Duration, names ...string) ([]stet.Record, error) {
+	recs, err := s.Store.Due(ctx, what, limit, again, names...)
 	for i := range recs {
 		if recs[i].ID == s.id {
 			recs[i].Work = s.outbox

@@ -1,15 +1,18 @@
 package stet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -23,24 +26,26 @@ const (
 	// maxSweepRest bounds the rest after a step: a step that was slow because
 	// it queued must not put off the next, and with it promise 9.
 	maxSweepRest = 100 * time.Millisecond
-
-	maxOrphans = 64 // clean-ups of claims with a lost reply, at a time
 )
 
 // Engine runs operations at most once over a store. It is safe for concurrent
 // use. One engine a process and store is enough.
 type Engine struct {
 	store    Store
+	works    WorkStore // the store, if it keeps work, or is in front of one that does
+	watcher  Watcher   // likewise
 	policies policies
 	o        Options
 	sealer   sealer
 
-	flights flights
-	keeper  keeper
-	cuts    cuts
-	waiters atomic.Int64
-	orphans atomic.Int64
-	epoch   atomic.Pointer[epoch]
+	flights   flights
+	keeper    keeper
+	cuts      cuts
+	orphans   orphans
+	waiters   atomic.Int64
+	forsaken  atomic.Int64
+	followers atomic.Int64
+	epoch     atomic.Pointer[epoch]
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -51,10 +56,10 @@ type Engine struct {
 	arrived chan struct{} // closed at the next arrival; nil if nobody waits. Guarded by mu
 }
 
-// New returns an engine over store. Wrong options are ErrInvalid, here and not
+// New returns an engine over a store, or one that is in front of it (see store.As). Wrong options are ErrInvalid, here and not
 // at the first request. Close it when its runs are done.
-func New(store Store, o Options) (*Engine, error) {
-	if store == nil {
+func New(s Store, o Options) (*Engine, error) {
+	if s == nil {
 		return nil, invalid("New needs a store; memory.New or sqlite.Open makes one")
 	}
 	if len(o.Namespace) > MaxScope {
@@ -71,15 +76,17 @@ func New(store Store, o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.MaxWaiters = orDefault(o.MaxWaiters, defaultMaxWaiters)
-	o.StoreTimeout = orDefault(o.StoreTimeout, defaultStoreTimeout)
-	o.SweepEvery = orDefault(o.SweepEvery, defaultSweepEvery)
-	e := &Engine{store: store, policies: ps, o: o, sealer: sealer}
+	o.MaxWaiters = cmp.Or(o.MaxWaiters, defaultMaxWaiters)
+	o.StoreTimeout = cmp.Or(o.StoreTimeout, defaultStoreTimeout)
+	o.SweepEvery = cmp.Or(o.SweepEvery, defaultSweepEvery)
+	e := &Engine{store: s, policies: ps, o: o, sealer: sealer}
+	e.works, _ = store.As[WorkStore](s)
+	e.watcher, _ = store.As[Watcher](s)
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.keeper.init(e)
 	e.cuts.waiting, e.cuts.turn = make(map[time.Duration]*cutting), make(chan struct{}, 1)
-	if s, ok := store.(Sweeper); ok && o.SweepEvery > 0 {
-		e.background(func(ctx context.Context) { e.sweepLoop(ctx, s) })
+	if sweeper, ok := store.As[Sweeper](s); ok && o.SweepEvery > 0 {
+		e.background(func(ctx context.Context) { e.sweepLoop(ctx, sweeper) })
 	}
 	return e, nil
 }
@@ -139,6 +146,11 @@ type ticket struct {
 	p        *Policy
 	req      ClaimRequest
 	deadline time.Time // of waiting; zero: do not wait
+	resent   bool      // a claim was sent more than once
+	taken    bool      // by Take
+	repeats  bool      // see Item.Repeatable
+	patience time.Time // of following other calls; zero: it has not followed yet
+	asked    time.Time // when the claim that was granted was sent, or its lease renewed; zero in a transaction
 }
 
 func (e *Engine) ticket(ctx context.Context, op Op) (*ticket, error) {
@@ -159,23 +171,46 @@ func (e *Engine) ticket(ctx context.Context, op Op) (*ticket, error) {
 	case op.Wait < 0:
 		return nil, invalid("Op.Wait is negative: %v", op.Wait)
 	}
+	if err := checkLabel(op); err != nil {
+		return nil, err
+	}
 	scope := DigestScope(e.o.Namespace, op.Scope)
+	id := store.DigestIn(scope, e.o.Namespace, op.Scope, op.Key)
+	if e.within(ctx, id) {
+		return nil, invalid("the operation was begun inside itself, by two middlewares for instance: it would wait for its own end")
+	}
 	t := &ticket{op: op, p: p, req: ClaimRequest{
-		ID:          digestIn(scope, e.o.Namespace, op.Scope, op.Key),
+		ID:          id,
 		Scope:       scope,
 		Fingerprint: op.Fingerprint,
 		Owner:       NewOwner(),
 		Lease:       p.Lease,
+		Label:       store.Label{Class: op.Class, Name: op.Name, Ref: e.sealer.sealRef(id, op.Ref)},
 	}}
-	if wait := min(orDefault(op.Wait, p.Wait), MaxWait); wait > 0 {
+	if wait := min(cmp.Or(op.Wait, p.Wait), MaxWait); wait > 0 {
 		t.deadline = time.Now().Add(wait)
 	}
 	return t, nil
 }
 
+// within reports whether ctx belongs to a run of the same operation that goes on.
+func (e *Engine) within(ctx context.Context, id ID) bool {
+	for r := FromContext(ctx); r != nil; r = r.around() {
+		if r.rec.ID == id && r.goesOn() && e.shares(r.e) {
+			return true
+		}
+	}
+	return false
+}
+
+// shares reports whether both engines keep their records in one store.
+func (e *Engine) shares(other *Engine) bool {
+	return e == other || reflect.ValueOf(e.store).Comparable() && reflect.ValueOf(other.store).Comparable() && e.store == other.store
+}
+
 // Begin takes an operation's claim, or its outcome. It returns a Run that is
 // either Replayed, or to be ended by Settle or Release. The error is an *Error
-// of kind ErrInvalid, ErrMismatch, ErrInFlight, ErrUnknown, ErrExpired,
+// of kind ErrInvalid (also inside of a run of the same operation), ErrMismatch, ErrInFlight, ErrUnknown, ErrExpired,
 // ErrDamaged, ErrStore or ErrClosed.
 //
 // The run's context takes its values from ctx, but not its end: a caller that
@@ -187,11 +222,10 @@ func (e *Engine) Begin(ctx context.Context, op Op) (*Run, error) {
 	}
 	var run *Run
 	en, err := e.admit(ctx, t, func(f *flight) (entry, error) {
-		asked := time.Now()
 		en, err := e.enter(ctx, t, e.claim)
 		if err == nil && en.granted {
 			e.flights.turn(f, running)
-			run, err = e.newRun(ctx, t, f, en.rec, asked)
+			run, err = e.newRun(ctx, t, f, en.rec)
 		}
 		return en, err
 	})
@@ -208,12 +242,12 @@ func (e *Engine) Begin(ctx context.Context, op Op) (*Run, error) {
 func (e *Engine) replay(ctx context.Context, t *ticket, rec Record) (*Run, error) {
 	if rec.Gone {
 		e.observe(ctx, t.event(EventExpired, rec, nil))
-		return nil, &Error{Kind: ErrExpired, Execution: Executed}
+		return nil, &Error{Kind: ErrExpired, Execution: executed(rec)}
 	}
 	out, err := e.sealer.open(rec)
 	if err != nil {
 		e.observe(ctx, t.event(EventReplayed, rec, err))
-		return nil, &Error{Kind: ErrDamaged, Execution: Executed, Cause: err}
+		return nil, &Error{Kind: ErrDamaged, Execution: executed(rec), Cause: err}
 	}
 	e.observe(ctx, t.event(EventReplayed, rec, nil))
 	return &Run{e: e, op: t.op, p: t.p, rec: rec, outcome: out, replayed: true, ended: true, ctx: ctx}, nil
@@ -227,7 +261,7 @@ func (t *ticket) event(kind EventKind, rec Record, err error) Event {
 func (e *Engine) sweepLoop(ctx context.Context, s Sweeper) {
 	for more := false; ; {
 		// Jitter, so that processes started together do not sweep together.
-		if !more && !sleep(ctx, e.o.SweepEvery/2+rand.N(e.o.SweepEvery)) {
+		if !more && !timer.Sleep(ctx, timer.Around(e.o.SweepEvery)) {
 			return
 		}
 		swept, err := e.sweep(ctx, s)
@@ -235,7 +269,7 @@ func (e *Engine) sweepLoop(ctx context.Context, s Sweeper) {
 			return
 		}
 		e.observe(ctx, Event{Kind: EventSwept, Swept: swept, Err: err})
-		more = err == nil && swept.More
+		more = swept.More
 	}
 }
 
@@ -244,6 +278,7 @@ func (e *Engine) sweepLoop(ctx context.Context, s Sweeper) {
 func (e *Engine) sweep(ctx context.Context, s Sweeper) (sum Swept, err error) {
 	fault.At(fault.SweepBefore)
 	defer fault.At(fault.SweepAfter)
+	var failed error // of a part of the store; the rest of it is swept
 	for began := time.Now(); ; {
 		step := time.Now()
 		got, err := s.Sweep(ctx, sweepLimit)
@@ -251,23 +286,16 @@ func (e *Engine) sweep(ctx context.Context, s Sweeper) (sum Swept, err error) {
 		sum.Expired += got.Expired
 		sum.Purged += got.Purged
 		sum.More = got.More
+		_, partial := errors.AsType[*PartialError](err)
 		if err != nil {
-			return sum, errors.Join(ErrStore, err)
+			failed = errors.Join(ErrStore, err)
 		}
-		if !got.More || time.Since(began) > e.o.SweepEvery || !sleep(ctx, min((sweepShare-1)*time.Since(step), maxSweepRest)) {
-			return sum, nil
+		if err != nil && !partial {
+			sum.More = false
+			return sum, failed
 		}
-	}
-}
-
-// sleep waits for d and reports whether ctx is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
+		if !got.More || time.Since(began) > e.o.SweepEvery || !timer.Sleep(ctx, min((sweepShare-1)*time.Since(step), maxSweepRest)) {
+			return sum, failed
+		}
 	}
 }

@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -18,6 +19,8 @@ const (
 	claimTries   = 4 // calls of one claim or read, the first included; others go on until StoreTimeout
 	storeBackoff = 10 * time.Millisecond
 	maxBackoff   = 500 * time.Millisecond
+
+	followersPerWaiter = 16 // calls that follow another into the store, for each of Options.MaxWaiters
 
 	pollMin = 5 * time.Millisecond // of a waiter on a store that cannot tell
 	pollMax = 500 * time.Millisecond
@@ -85,13 +88,13 @@ func (e *Engine) admit(ctx context.Context, t *ticket, lead func(*flight) (entry
 // of this process that asks for something else may run in vain: it began before
 // this very operation was committed elsewhere. The store knows.
 func (e *Engine) standing(ctx context.Context, t *ticket, rec Record) (Record, error) {
-	if rec.Fingerprint == t.req.Fingerprint || rec.Fence != 0 {
+	if rec.Fingerprint == t.req.Fingerprint || rec.Fence != 0 || rec.InTx {
 		return rec, nil // nothing to refuse, or the store's own word
 	}
 	now, err := e.read(ctx, rec.ID)
 	if err != nil {
 		e.observe(ctx, t.event(EventStoreFailed, rec, err))
-		return rec, &Error{Kind: ErrStore, Execution: NotExecuted, RetryAfter: retryAfter, Cause: err}
+		return rec, storeFailed(NotExecuted, err)
 	}
 	if now.State.Settled() {
 		return now, nil
@@ -113,29 +116,51 @@ func (e *Engine) tryEnter(ctx context.Context, t *ticket, f *flight, leader bool
 		if inside {
 			return
 		}
-		// What failed before anything was done failed for the followers, too:
-		// taking turns at a store that hangs would help nobody.
-		var se *Error
-		if errors.As(err, &se) && errors.Is(se.Kind, ErrStore) && se.Execution == NotExecuted {
-			en.err = err
-		}
-		en.shared = en.err != nil || err == nil && en.rec.State != None
-		e.flights.end(f, en)
+		e.flights.end(f, en.share(err))
 	}()
 	en, err = lead(f)
 	inside = err == nil && en.granted
 	return en, err
 }
 
+// share makes of the entry what the followers of the flight may be told.
+func (en entry) share(err error) entry {
+	kind := error(nil)
+	if own, ok := errors.AsType[*Error](err); ok {
+		kind = own.Kind
+	}
+	switch kind { //nolint:errorlint // a sentinel, as made
+	case nil:
+		en.shared = err == nil && en.rec.State != None
+	case ErrStore, ErrDamaged:
+		// It failed for the followers, too: taking turns at a store that hangs
+		// would help nobody.
+		en.err, en.shared = err, true
+	case ErrMismatch:
+		// The record refuses all that ask for something else.
+		en.refuses, en.shared = true, en.rec.State != None
+	}
+	return en
+}
+
 // follow waits until the flight's leader has entered, for as long as a store
-// call may take or the caller wants to wait.
+// call may take or the caller wants to wait, in all that a call follows.
 func (e *Engine) follow(ctx context.Context, t *ticket, f *flight) (entry, error) {
-	patience := max(e.o.StoreTimeout+e.o.StoreTimeout/2, time.Until(t.deadline))
-	bound := time.NewTimer(patience)
-	defer bound.Stop()
 	refuse := func(cause error) (entry, error) { // nothing was done on behalf of this call
+		rec := Record{ID: f.id, State: Running}
+		e.observe(ctx, t.event(EventInFlight, rec, cause))
 		return entry{}, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: cause}
 	}
+	if t.patience.IsZero() {
+		t.patience = time.Now().Add(max(e.o.StoreTimeout+e.o.StoreTimeout/2, time.Until(t.deadline)))
+	}
+	bound := time.NewTimer(time.Until(t.patience))
+	defer bound.Stop()
+	if e.followers.Add(1) > followersPerWaiter*int64(e.o.MaxWaiters) {
+		e.followers.Add(-1)
+		return refuse(errors.New("too many calls at a time"))
+	}
+	defer e.followers.Add(-1)
 	for {
 		ph, fp, shared, changed := e.flights.look(f)
 		switch {
@@ -143,6 +168,8 @@ func (e *Engine) follow(ctx context.Context, t *ticket, f *flight) (entry, error
 			return entry{rec: Record{ID: f.id, State: Running, Fingerprint: t.req.Fingerprint}}, nil
 		case ph == running:
 			return entry{rec: Record{ID: f.id, State: Running, Fingerprint: fp}}, nil
+		case ph == over && shared.refuses && shared.rec.Fingerprint == t.req.Fingerprint:
+			return entry{}, errTryAgain // it was the leader's request that does not stand
 		case ph == over && shared.shared:
 			shared.granted = false
 			return shared, shared.err
@@ -199,28 +226,28 @@ func (e *Engine) wait(ctx context.Context, t *ticket, f *flight, leader bool, re
 
 // watch returns nil once the record may have changed.
 func (e *Engine) watch(ctx context.Context, rec Record) error {
-	if rec.Fence == 0 {
+	if rec.Fence == 0 && !rec.InTx {
 		return sleepErr(ctx, pollMin) // a flight of this process that has ended since
 	}
-	if w, ok := e.store.(Watcher); ok {
-		if err := w.Watch(ctx, rec.ID, rec.Fence); err == nil || ctx.Err() != nil {
+	if e.watcher != nil {
+		if err := e.watcher.Watch(ctx, rec.ID, rec.Fence); err == nil || ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		// A store that cannot tell right now is polled.
 	}
 	for pause := pollMin; ; pause = min(2*pause, pollMax) {
-		if err := sleepErr(ctx, pause/2+rand.N(pause)); err != nil {
+		if err := sleepErr(ctx, timer.Around(pause)); err != nil {
 			return err
 		}
 		now, err := e.read(ctx, rec.ID)
-		if err == nil && (now.State != Running || now.Fence != rec.Fence || now.LeaseLeft <= 0) {
+		if errors.Is(err, ErrDamaged) || err == nil && (now.State != Running || now.Fence != rec.Fence || now.LeaseLeft <= 0) {
 			return nil
 		}
 	}
 }
 
 func sleepErr(ctx context.Context, d time.Duration) error {
-	if !sleep(ctx, d) {
+	if !timer.Sleep(ctx, d) {
 		return context.Cause(ctx)
 	}
 	return nil
@@ -238,8 +265,15 @@ func (e *Engine) enter(ctx context.Context, t *ticket, claim func(context.Contex
 		if err != nil {
 			return entry{rec: rec}, err
 		}
+		if rec.State == Running && rec.Owner == t.req.Owner {
+			rec, held, err := e.hold(ctx, t, rec)
+			if held || err != nil {
+				return entry{rec: rec, granted: held}, err
+			}
+			continue
+		}
 		if rec.Fingerprint != t.req.Fingerprint || rec.State != Unknown && rec.State != Retryable {
-			return entry{rec: rec, granted: rec.State == Running && rec.Owner == t.req.Owner}, nil
+			return entry{rec: rec}, nil
 		}
 		if rec.State == Unknown {
 			again, err := e.resolve(ctx, t, rec)
@@ -257,10 +291,14 @@ func (e *Engine) enter(ctx context.Context, t *ticket, claim func(context.Contex
 func (e *Engine) claim(ctx context.Context, t *ticket) (rec Record, err error) {
 	fault.At(fault.ClaimBefore)
 	asked := time.Now()
-	err = e.step(ctx, claimTries, func(ctx context.Context) (err error) {
+	tries := 0
+	err = e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
+		tries++
+		t.asked = time.Now()
 		rec, err = e.store.Claim(ctx, t.req)
 		return err
 	})
+	t.resent = t.resent || tries > 1
 	fault.At(fault.ClaimAfter)
 	if err == nil || errors.Is(err, ErrMismatch) {
 		if err == nil && rec.State == Running && rec.Owner == t.req.Owner {
@@ -273,37 +311,44 @@ func (e *Engine) claim(ctx context.Context, t *ticket) (rec Record, err error) {
 	if errors.Is(err, ErrInvalid) {
 		return rec, &Error{Kind: ErrInvalid, Execution: NotExecuted, Cause: err}
 	}
-	e.observe(ctx, t.event(EventStoreFailed, rec, err))
-	e.abandon(t)
-	return rec, &Error{Kind: ErrStore, Execution: NotExecuted, RetryAfter: retryAfter, Cause: err}
+	return rec, e.unclaimed(ctx, t, rec, err)
 }
 
-// abandon gives back, for as long as its lease could live, a claim that may
-// have been granted without our hearing of it. Nothing was run under it, so
-// without this a key would be parked as unknown for no reason.
-func (e *Engine) abandon(t *ticket) {
-	if e.orphans.Add(1) > maxOrphans {
-		e.orphans.Add(-1)
-		return
+// unclaimed is the caller's error for a claim that may have been granted, and under
+// which nothing runs.
+func (e *Engine) unclaimed(ctx context.Context, t *ticket, rec Record, err error) error {
+	e.observe(ctx, t.event(EventStoreFailed, rec, err))
+	if !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrNotDone) {
+		e.abandon(t)
 	}
-	id, owner := t.req.ID, t.req.Owner
-	started := e.background(func(ctx context.Context) {
-		defer e.orphans.Add(-1)
-		end := time.Now().Add(t.req.Lease + e.o.StoreTimeout)
-		for pause := storeBackoff; time.Now().Before(end); pause = min(2*pause, t.req.Lease/4+pollMin) {
-			if !sleep(ctx, pause) {
-				return
-			}
-			rec, err := e.read(ctx, id)
-			if err != nil || rec.Owner != owner || rec.State.Settled() || rec.State == Retryable {
-				continue // the claim may still be on its way
-			}
-			_ = e.release(ctx, rec.Claim(), t.p.Retention) // tried again, like the rest
+	return storeFailed(NotExecuted, err)
+}
+
+// hold sees to it that no run begins with a lease that is nearly over, because its
+// claim was slow, or was repeated. It reports whether the claim is held: one that
+// was parked meanwhile is not.
+func (e *Engine) hold(ctx context.Context, t *ticket, rec Record) (Record, bool, error) {
+	for range enterRounds {
+		if t.asked.IsZero() || rec.LeaseLeft-time.Since(t.asked) >= t.req.Lease/3 { // a transaction asks for no lease
+			return rec, true, nil
 		}
-	})
-	if !started {
-		e.orphans.Add(-1)
+		var lost []Claim
+		err := e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
+			t.asked = time.Now()
+			lost, err = e.store.Extend(ctx, []Claim{rec.Claim()}, t.req.Lease)
+			return err
+		})
+		switch {
+		case err != nil:
+			e.abandon(t)
+			e.observe(ctx, t.event(EventStoreFailed, rec, err))
+			return rec, false, storeFailed(NotExecuted, err)
+		case len(lost) > 0:
+			return rec, false, nil
+		}
+		rec.LeaseLeft = t.req.Lease
 	}
+	return rec, false, e.unclaimed(ctx, t, rec, fmt.Errorf("the store takes longer than the lease of %v allows", t.req.Lease))
 }
 
 // resolve deals with an unknown record: it asks the verifier, then the policy.
@@ -323,7 +368,7 @@ func (e *Engine) resolve(ctx context.Context, t *ticket, rec Record) (again bool
 	case verdict.kind == mayRunAgain:
 		kind = EventTakenOver
 	case t.p.Stale == StaleFail:
-		settle = &Outcome{State: Failed}
+		settle = &Outcome{Failed: true, Reason: store.ReasonTimedOut}
 	case t.p.Stale == StaleTakeOver:
 		kind = EventTakenOver
 	default:
@@ -351,7 +396,7 @@ func (e *Engine) resolve(ctx context.Context, t *ticket, rec Record) (again bool
 		return true, nil // somebody was faster; look again
 	case err != nil:
 		e.observe(ctx, t.event(EventStoreFailed, rec, err))
-		return false, &Error{Kind: ErrStore, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: err}
+		return false, storeFailed(MayHaveExecuted, err)
 	}
 	e.observe(ctx, t.event(kind, rec, nil))
 	return true, nil
@@ -363,12 +408,15 @@ func (e *Engine) verify(ctx context.Context, t *ticket, rec Record) (v Verdict, 
 	if t.p.Verify == nil || rec.Owner == t.req.Owner {
 		return CannotKnow(), true
 	}
+	op := t.op // but what the dead run was called
+	l, err := e.label(rec)
+	if op.Name, op.Ref = l.Name, l.Ref; err != nil {
+		e.observe(ctx, t.event(EventResolved, rec, fmt.Errorf("verify: %w", err)))
+		return CannotKnow(), false
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.p.VerifyTimeout)
 	defer cancel()
-	v, err := t.p.Verify(ctx, Unresolved{Op: t.op, Fence: rec.Fence, Attempt: rec.Attempt, ClaimedAt: rec.ClaimedAt})
-	if err == nil && v.kind == itHappened && !v.outcome.State.Settled() {
-		err = fmt.Errorf("the outcome's state is %v, neither completed nor failed", v.outcome.State)
-	}
+	v, err = t.p.Verify(ctx, Unresolved{Op: op, Fence: rec.Fence, Attempt: rec.Attempt, ClaimedAt: rec.ClaimedAt})
 	if err != nil {
 		e.observe(ctx, t.event(EventResolved, rec, fmt.Errorf("verify: %w", err)))
 		return CannotKnow(), false
@@ -376,26 +424,31 @@ func (e *Engine) verify(ctx context.Context, t *ticket, rec Record) (v Verdict, 
 	return v, true
 }
 
-// step makes a store call, repeats it when it failed, tries times at most or
-// without limit if 0, and bounds it in time. The caller's leaving does not end
-// it: a step that was cut off in the middle is the very thing that leaves
-// records nobody understands.
-func (e *Engine) step(ctx context.Context, tries int, call func(context.Context) error) error {
-	ctx = e.stepContext(ctx)
-	var err error
+// retry makes a store call and repeats it while it fails, tries times at most, or
+// without limit if 0, until StoreTimeout. The end of the caller's context does not
+// end it: a call cut off in the middle leaves a record that can only be parked.
+func (e *Engine) retry(ctx context.Context, tries int, call func(context.Context) error) error {
+	ctx = e.storeContext(ctx)
+	var err, doubt error // doubt: an earlier try may have had its effect
 	for try, pause := 1, storeBackoff; ; try, pause = try+1, min(2*pause, maxBackoff) {
 		err = call(ctx)
-		if err == nil || errors.Is(err, ErrMismatch) || errors.Is(err, ErrFenced) || errors.Is(err, ErrInvalid) {
+		if doubt != nil && errors.Is(err, ErrNotDone) {
+			err = fmt.Errorf("%w; and then: %v", doubt, err) //nolint:errorlint // which is not ErrNotDone
+		}
+		if err == nil || errors.Is(err, ErrMismatch) || errors.Is(err, ErrFenced) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrDamaged) {
 			return err
 		}
-		if try == tries || !sleep(ctx, pause/2+rand.N(pause)) {
+		if try == tries || !timer.Sleep(ctx, timer.Around(pause)) {
 			return err
+		}
+		if !errors.Is(err, ErrNotDone) {
+			doubt = err
 		}
 	}
 }
 
 func (e *Engine) read(ctx context.Context, id ID) (rec Record, err error) {
-	err = e.step(ctx, claimTries, func(ctx context.Context) (err error) {
+	err = e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
 		rec, err = e.store.Read(ctx, id)
 		return err
 	})
@@ -403,10 +456,10 @@ func (e *Engine) read(ctx context.Context, id ID) (rec Record, err error) {
 }
 
 // settle does not give up before StoreTimeout: what happened would be unknown.
-func (e *Engine) settle(ctx context.Context, c Claim, out Outcome, keep Retention) error {
-	return e.step(ctx, 0, func(ctx context.Context) error { return e.store.Settle(ctx, c, out, keep) })
+func (e *Engine) settle(ctx context.Context, c Claim, out store.Settlement, keep Retention) error {
+	return e.retry(ctx, 0, func(ctx context.Context) error { return e.store.Settle(ctx, c, out, keep) })
 }
 
 func (e *Engine) release(ctx context.Context, c Claim, keep Retention) error {
-	return e.step(ctx, 0, func(ctx context.Context) error { return e.store.Release(ctx, c, keep) })
+	return e.retry(ctx, 0, func(ctx context.Context) error { return e.store.Release(ctx, c, keep) })
 }

@@ -4,21 +4,23 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/stet-go/stet/store"
 )
 
 // Sentinels, for errors.Is. Every error of the engine wraps one of them in an
 // *Error, which also answers "did it execute?".
 var (
 	// ErrInvalid: the operation or the configuration is not acceptable.
-	ErrInvalid = errors.New("stet: invalid")
+	ErrInvalid = store.ErrInvalid
 	// ErrMismatch: the key was used before for another request.
-	ErrMismatch = errors.New("stet: key reused for another request")
+	ErrMismatch = store.ErrMismatch
 	// ErrInFlight: the operation is running right now.
 	ErrInFlight = errors.New("stet: operation in flight")
 	// ErrUnknown: nobody can know whether the operation had its effect.
-	ErrUnknown = errors.New("stet: outcome unknown")
-	// ErrExpired: the operation was executed and its result is no longer
-	// kept. It does not run again.
+	ErrUnknown = store.ErrUnknown
+	// ErrExpired: the operation has ended and its result is no longer kept. It
+	// does not run again; Error.Execution says whether it was executed.
 	ErrExpired = errors.New("stet: result no longer kept")
 	// ErrRetryable: the run ended without an effect; the same key may be
 	// tried again.
@@ -29,19 +31,23 @@ var (
 	// ErrStore: the store could not be used.
 	ErrStore = errors.New("stet: store unavailable")
 	// ErrFenced: another claim or outcome stands; nothing was written.
-	ErrFenced = errors.New("stet: fenced off")
+	ErrFenced = store.ErrFenced
 	// ErrLeaseLost is the cause with which a handler's context is cancelled
 	// when its lease is lost.
 	ErrLeaseLost = errors.New("stet: lease lost")
 	// ErrRunTimeout is the cause with which a handler's context is cancelled
 	// when it has used up Policy.RunTimeout.
 	ErrRunTimeout = errors.New("stet: run took longer than its policy allows")
-	// ErrDamaged: the stored result was damaged, or written by a newer
-	// version. The operation was executed and does not run again.
-	ErrDamaged = errors.New("stet: stored result unreadable")
+	// ErrDamaged: what is stored was damaged, or written by a newer version.
+	// The operation does not run again; Error.Execution says whether it was
+	// executed.
+	ErrDamaged = store.ErrDamaged
 	// ErrCancelled is the cause with which the context of an accepted
 	// operation's run is cancelled when its cancellation was asked for.
 	ErrCancelled = errors.New("stet: operation cancelled")
+	// ErrForeign: the operation was executed, and its outcome is of another face,
+	// which cannot be told here: an HTTP response that is no JSON, for one.
+	ErrForeign = errors.New("stet: outcome of another kind of caller")
 	// ErrClosed: the engine was closed.
 	ErrClosed = errors.New("stet: engine closed")
 )
@@ -102,6 +108,24 @@ func ExecutionOf(err error) Execution {
 		return e.Execution
 	}
 	return MayHaveExecuted
+}
+
+// storeFailed is the caller's error for a store call that failed: where the record
+// is damaged, what became of its operation cannot be told; nor if it may yet be lost,
+// which the store says by ErrUnknown.
+func storeFailed(x Execution, err error) *Error {
+	switch {
+	case errors.Is(err, ErrDamaged):
+		return damaged(err)
+	case errors.Is(err, ErrUnknown):
+		return &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: err}
+	}
+	return &Error{Kind: ErrStore, Execution: x, RetryAfter: retryAfter, Cause: err}
+}
+
+// damaged is the caller's error for what is stored and cannot be read.
+func damaged(err error) *Error {
+	return &Error{Kind: ErrDamaged, Execution: MayHaveExecuted, Cause: err}
 }
 
 func invalid(format string, args ...any) *Error {

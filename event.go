@@ -30,12 +30,13 @@ const (
 	EventReturned                     // a run of an accepted operation ended without effect; it is run again
 	EventCancelled                    // an accepted operation was cancelled, or its run asked to end
 	EventRelayed                      // what an operation emitted has left
+	EventUnsent                       // what an operation emitted was refused, or was not sent in time; it is tried again
 )
 
 var eventNames = [...]string{
 	"claimed", "replayed", "in_flight", "mismatched", "expired", "told_unknown", "settled", "released",
 	"taken_over", "resolved", "parked", "lease_lost", "fenced", "store_failed", "failed_open", "swept",
-	"accepted", "returned", "cancelled", "relayed",
+	"accepted", "returned", "cancelled", "relayed", "unsent",
 }
 
 // String returns the name of the kind, fit for a metric's label.

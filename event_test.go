@@ -84,7 +84,7 @@ func TestObserverIsToldWhatHappens(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-run.Context().Done()
-		_ = run.Settle(t.Context(), stet.Outcome{State: stet.Completed})
+		_ = run.Settle(t.Context(), stet.Outcome{})
 		expect("lost", "claimed lease_lost fenced")
 
 		store.failClaim.Store(&errDown)

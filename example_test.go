@@ -64,11 +64,11 @@ func ExampleEngine_Begin() {
 		return
 	}
 	if run.Replayed() {
-		fmt.Printf("%s\n", run.Outcome().Result)
+		fmt.Printf("%s\n", run.Outcome().Body)
 		return
 	}
 	// The effect goes here, under run.Context().
-	err = run.Settle(ctx, stet.Outcome{State: stet.Completed, Result: []byte("receipt 3")})
+	err = run.Settle(ctx, stet.Outcome{Body: []byte("receipt 3")})
 	fmt.Println(run.Attempt(), err)
 	// Output: 1 <nil>
 }
@@ -131,7 +131,7 @@ func ExampleEngine_Resolve() {
 		panic(err)
 	}
 	for _, rec := range page.Records {
-		err := engine.Resolve(ctx, rec, "", stet.ItHappened(stet.Outcome{State: stet.Completed, Result: []byte(`"charged 10.00"`)}))
+		err := engine.Resolve(ctx, rec, "", stet.ItHappened(stet.Outcome{Body: []byte(`"charged 10.00"`)}))
 		if err != nil {
 			panic(err)
 		}

@@ -34,13 +34,13 @@ func ExampleEngine_Accept() {
 			continue
 		}
 		result := fmt.Appendf(nil, "shipped %s", run.Work().Payload)
-		if err := run.Settle(ctx, stet.Outcome{State: stet.Completed, Result: result}); err != nil {
+		if err := run.Settle(ctx, stet.Outcome{Body: result}); err != nil {
 			panic(err)
 		}
 	}
 
 	st, err := engine.Status(ctx, op.Scope, engine.ID(op.Scope, op.Key))
-	fmt.Printf("%v: %s %v\n", st.Record.State, st.Outcome.Result, err)
+	fmt.Printf("%v: %s %v\n", st.Record.State, st.Outcome.Body, err)
 	// Output:
 	// accepted true <nil>
 	// accepted false <nil>
@@ -75,7 +75,7 @@ func ExampleStep() {
 			_ = run.Return(ctx, 0) // the warehouse does not answer; nothing was shipped
 			continue
 		}
-		_ = run.Settle(ctx, stet.Outcome{State: stet.Completed, Result: []byte(receipt)})
+		_ = run.Settle(ctx, stet.Outcome{Body: []byte(receipt)})
 	}
 	// Output:
 	// charging the card

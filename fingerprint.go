@@ -3,13 +3,7 @@ package stet
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 )
-
-// Fingerprint is a digest of what a request asks for. Its first byte says how
-// it was made: fingerprints made in different ways never match. The zero value
-// means that the caller gave none; it matches only itself.
-type Fingerprint [33]byte
 
 // How a fingerprint was made: the first byte of a Fingerprint.
 const (
@@ -19,9 +13,6 @@ const (
 	// the body was brought into canonical form first.
 	FingerprintCanonical byte = 2
 )
-
-// String returns the fingerprint in hexadecimal.
-func (f Fingerprint) String() string { return hex.EncodeToString(f[:]) }
 
 // NewFingerprint returns the raw fingerprint of parts, each length-prefixed:
 // for a message its type and payload, for a request its method, path, query,

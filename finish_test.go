@@ -13,16 +13,16 @@ import (
 )
 
 // finish ends a run with a row in the ledger.
-func finish(t *testing.T, run *stet.Run, s stet.WorkTxStore[*sql.Tx], fails error) error {
+func finish(t *testing.T, e *stet.Engine, run *stet.Run, s stet.WorkTxStore[*sql.Tx], fails error) error {
 	t.Helper()
-	return stet.FinishTx(t.Context(), run, s, func(ctx context.Context, tx *sql.Tx) (stet.Outcome, error) {
+	return txOf(e, s).Finish(t.Context(), run, func(ctx context.Context, tx *sql.Tx) (stet.Outcome, error) {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO ledger VALUES ('shipped', 1)`); err != nil {
 			t.Error(err)
 		}
 		if err := run.Emit(stet.Message{To: "shipped"}); err != nil {
 			t.Error(err)
 		}
-		return stet.Outcome{State: stet.Completed, Result: []byte("shipped")}, fails
+		return stet.Outcome{Body: []byte("shipped")}, fails
 	})
 }
 
@@ -30,7 +30,7 @@ func TestOutcomeIsCommittedWithTheWorkersRows(t *testing.T) {
 	store, e := bank(t)
 	it := accept(t, e, op, parcel)
 	run, down := take(t, e, it), errors.New("down")
-	if err := finish(t, run, store, down); err != down || charges(t, store) != 0 {
+	if err := finish(t, e, run, store, down); err != down || charges(t, store) != 0 {
 		t.Fatalf("%v, %d rows", err, charges(t, store))
 	}
 	func() {
@@ -39,21 +39,21 @@ func TestOutcomeIsCommittedWithTheWorkersRows(t *testing.T) {
 				t.Error("the panic was swallowed")
 			}
 		}()
-		_ = stet.FinishTx(t.Context(), run, store, func(context.Context, *sql.Tx) (stet.Outcome, error) { panic("boom") })
+		_ = txOf(e, store).Finish(t.Context(), run, func(context.Context, *sql.Tx) (stet.Outcome, error) { panic("boom") })
 	}()
 	if run.Context().Err() != nil {
 		t.Fatal("a rollback ended the run")
 	}
-	if err := finish(t, run, store, nil); err != nil || charges(t, store) != 1 {
+	if err := finish(t, e, run, store, nil); err != nil || charges(t, store) != 1 {
 		t.Fatalf("%v, %d rows", err, charges(t, store))
 	}
 	if run.Context().Err() == nil {
 		t.Error("the run goes on")
 	}
-	if err := finish(t, run, store, nil); !errors.Is(err, stet.ErrInvalid) {
+	if err := finish(t, e, run, store, nil); !errors.Is(err, stet.ErrInvalid) {
 		t.Errorf("a second end: %v", err)
 	}
-	if again := take(t, e, it); !again.Replayed() || string(again.Outcome().Result) != "shipped" {
+	if again := take(t, e, it); !again.Replayed() || string(again.Outcome().Body) != "shipped" {
 		t.Errorf("%+v", again.Outcome())
 	}
 	// Of the tries that were rolled back nothing is sent.
@@ -71,13 +71,13 @@ func TestStaleWorkerWritesNothing(t *testing.T) {
 	if err := store.Return(t.Context(), stale.Claim(), 0); err != nil { // by an operator, who believed it dead
 		t.Fatal(err)
 	}
-	if err := finish(t, stale, store, nil); !errors.Is(err, stet.ErrFenced) || charges(t, store) != 0 {
+	if err := finish(t, e, stale, store, nil); !errors.Is(err, stet.ErrFenced) || charges(t, store) != 0 {
 		t.Errorf("while it waits for another: %v, %d rows", err, charges(t, store))
 	}
-	if err := finish(t, take(t, other, it), store, nil); err != nil {
+	if err := finish(t, other, take(t, other, it), store, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := finish(t, stale, store, nil); !errors.Is(err, stet.ErrFenced) || charges(t, store) != 1 {
+	if err := finish(t, e, stale, store, nil); !errors.Is(err, stet.ErrFenced) || charges(t, store) != 1 {
 		t.Errorf("when another has finished: %v, %d rows", err, charges(t, store))
 	}
 	if err := stale.Return(t.Context(), 0); !errors.Is(err, stet.ErrFenced) {
@@ -88,16 +88,17 @@ func TestStaleWorkerWritesNothing(t *testing.T) {
 
 func TestCommitWhoseReplyWasLostIsNotDoneTwice(t *testing.T) {
 	for _, fault := range []storetest.Fault{storetest.FailBefore, storetest.FailAfter} {
-		store, e := bank(t)
+		store, _ := bank(t)
 		faulty := storetest.FaultyTx[*sql.Tx](store, func(c storetest.Call) storetest.Fault {
-			if c.Method == "InTx" {
+			if c.Method == "InTx" && c.N == 1 {
 				return fault
 			}
 			return storetest.NoFault
 		}).(stet.WorkTxStore[*sql.Tx])
+		e := newEngine(t, faulty, stet.Options{})
 		it := accept(t, e, op, parcel)
 		run := take(t, e, it)
-		if err := finish(t, run, faulty, nil); !errors.Is(err, stet.ErrStore) || stet.ExecutionOf(err) != stet.MayHaveExecuted {
+		if err := finish(t, e, run, faulty, nil); !errors.Is(err, stet.ErrStore) || stet.ExecutionOf(err) != stet.MayHaveExecuted {
 			t.Errorf("%v", err)
 		}
 		err := run.Return(t.Context(), 0)
@@ -105,7 +106,7 @@ func TestCommitWhoseReplyWasLostIsNotDoneTwice(t *testing.T) {
 			t.Errorf("committed: %v; the return: %v", committed, err)
 		}
 		if run := take(t, e, it); !run.Replayed() {
-			if err := finish(t, run, store, nil); err != nil {
+			if err := finish(t, e, run, faulty, nil); err != nil {
 				t.Error(err)
 			}
 		}

@@ -29,6 +29,7 @@ type entry struct {
 	rec     Record
 	granted bool // this call runs, or in a transaction has run, the operation
 	shared  bool // rec, or err, may be told to followers
+	refuses bool // rec only to those with another fingerprint
 	err     error
 }
 

@@ -19,7 +19,7 @@ type kept struct {
 
 func (s *kept) Look(context.Context, stet.ID) (stet.Record, error) { return s.rec, nil }
 
-func (s *kept) Due(context.Context, stet.Due, int, time.Duration) ([]stet.Record, error) {
+func (s *kept) Due(context.Context, stet.Due, int, time.Duration, ...string) ([]stet.Record, error) {
 	return []stet.Record{s.rec}, nil
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/stet-go/stet/store"
 )
 
 // MaxGroup is how many operations RunGroup runs in one transaction.
@@ -12,8 +14,7 @@ const MaxGroup = 1000
 // errGroup makes the store roll back.
 var errGroup = errors.New("the group is not committed")
 
-// RunGroup tries to run many operations in one transaction of s, which must be the
-// engine's store: one commit instead of many. It is for operations that only
+// RunGroup tries to run many operations in one transaction: one commit instead of many. It is for operations that only
 // write, and quickly: they run one after the other, and hold what they lock until
 // the last has ended. fn is called as by RunTx, for the i-th operation; all together
 // have the longest RunTimeout of their policies.
@@ -23,8 +24,12 @@ var errGroup = errors.New("the group is not committed")
 // which also finds out what became of it. That is all of them if one returned an
 // error or panicked (which goes on), declared that nothing happened or emitted
 // messages, or if the commit failed; so fn may be called again.
-func RunGroup[Tx any](ctx context.Context, e *Engine, s GroupTxStore[Tx], ops []Op, fn func(ctx context.Context, tx Tx, i int) (Outcome, error)) []*Run {
-	runs := make([]*Run, len(ops))
+func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx context.Context, tx Tx, i int) (Outcome, error)) []*Run {
+	e, runs := te.e, make([]*Run, len(ops))
+	s, ok := te.s.(GroupTxStore[Tx])
+	if !ok {
+		return runs
+	}
 	g := group{e: e, begun: make([]*Run, len(ops))}
 	if len(ops) > MaxGroup || !g.admit(ctx, ops) {
 		return runs
@@ -38,11 +43,11 @@ func RunGroup[Tx any](ctx context.Context, e *Engine, s GroupTxStore[Tx], ops []
 	defer cancel()
 	defer g.end()
 	outs := make([]Outcome, len(ops))
-	recs, err := s.RunGroup(bounded, g.reqs, g.keep, func(_ context.Context, tx Tx, i int, rec Record) (Outcome, error) {
+	recs, err := s.RunGroup(bounded, g.reqs, g.keep, func(_ context.Context, tx Tx, i int, rec Record) (store.Settlement, error) {
 		run := g.begin(ctx, bounded, i, rec)
 		out, err := fn(run.ctx, tx, i)
-		if err != nil || run.SaysNothingHappened() || run.SaysOutcomeUnknown() || !out.State.Settled() || len(run.emitted()) > 0 {
-			return Outcome{}, errGroup
+		if err != nil || run.SaysNothingHappened() || run.SaysOutcomeUnknown() || len(run.emitted()) > 0 {
+			return store.Settlement{}, errGroup
 		}
 		outs[i] = out
 		return run.sealed(out), nil

@@ -2,10 +2,13 @@ package stet
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/internal/timer"
 )
 
 const (
@@ -26,7 +29,7 @@ type heartbeat struct {
 
 // keeper renews the leases of all runs of the process together. One goroutine,
 // which lives while there are runs, looks after them; what it sends to the store
-// goes out from others, one at a time for each length of lease, so that a slow
+// goes out from others, one round at a time for each length of lease, so that a slow
 // store does not keep it from seeing that a lease has run out. A run that ends
 // within a third of its lease costs no heartbeat at all.
 type keeper struct {
@@ -103,11 +106,11 @@ func (k *keeper) loop(ctx context.Context) {
 		}
 		for lease, runs := range due {
 			sent := k.e.background(func(ctx context.Context) {
-				for len(runs) > 0 {
-					n := min(len(runs), beatBatch)
-					k.renew(ctx, runs[:n], lease)
-					runs = runs[n:]
+				var wg sync.WaitGroup // none waits for another, of which a part of the store may be down
+				for some := range slices.Chunk(runs, beatBatch) {
+					wg.Go(func() { k.renew(ctx, some, lease) })
 				}
+				wg.Wait()
 				k.renewed(lease)
 			})
 			if !sent {
@@ -129,7 +132,7 @@ func (k *keeper) quiet(lease time.Duration) {
 		k.mu.Lock()
 		busy := k.renewing[lease]
 		k.mu.Unlock()
-		if !busy || !sleep(k.e.ctx, time.Millisecond) {
+		if !busy || !timer.Sleep(k.e.ctx, time.Millisecond) {
 			return
 		}
 	}
@@ -174,7 +177,9 @@ func (k *keeper) renew(ctx context.Context, runs []*Run, lease time.Duration) {
 		claims[i] = r.rec.Claim()
 		byID[r.rec.ID] = r
 	}
-	bounded, cancel := context.WithTimeout(ctx, min(k.e.o.StoreTimeout, lease/2))
+	// It is begun before half of the lease has gone, and must be over well before all
+	// of it has: those whose part of the store is down take all of this time.
+	bounded, cancel := context.WithTimeout(ctx, min(k.e.o.StoreTimeout, lease/3))
 	defer cancel()
 	fault.At(fault.HeartbeatBefore)
 	sent := time.Now()
@@ -184,7 +189,13 @@ func (k *keeper) renew(ctx context.Context, runs []*Run, lease time.Duration) {
 		if ctx.Err() == nil {
 			k.e.observe(ctx, Event{Kind: EventStoreFailed, State: Running, Err: err})
 		}
-		return // tried again; see due for when it is too late
+		unasked, ok := errors.AsType[*PartialError](err)
+		if !ok {
+			return // tried again; see due for when it is too late
+		}
+		for _, c := range unasked.Claims { // the others stand
+			delete(byID, c.ID)
+		}
 	}
 	for _, c := range lost {
 		if r := byID[c.ID]; r != nil && r.rec.Fence == c.Fence {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -17,6 +18,7 @@ type spy struct {
 	*memory.Store
 	claims, extends, extended, settles atomic.Int64
 	failClaim, failExtend, failSettle  atomic.Pointer[error]
+	failRelease                        atomic.Pointer[error]
 	claimAfter                         bool // fail the claim after it took effect
 }
 
@@ -42,12 +44,19 @@ func (s *spy) Extend(ctx context.Context, claims []stet.Claim, lease time.Durati
 	return s.Store.Extend(ctx, claims, lease)
 }
 
-func (s *spy) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+func (s *spy) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
 	s.settles.Add(1)
 	if err := s.failSettle.Load(); err != nil {
 		return *err
 	}
 	return s.Store.Settle(ctx, c, out, keep)
+}
+
+func (s *spy) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+	if err := s.failRelease.Load(); err != nil {
+		return *err
+	}
+	return s.Store.Release(ctx, c, keep)
 }
 
 var errDown = errors.New("connection refused")
@@ -70,7 +79,7 @@ func TestLongRunKeepsItsLease(t *testing.T) {
 		if _, err := newEngine(t, store, stet.Options{}).Begin(t.Context(), op); !errors.Is(err, stet.ErrInFlight) {
 			t.Fatalf("a duplicate elsewhere: %v", err)
 		}
-		if err := run.Settle(t.Context(), stet.Outcome{State: stet.Completed}); err != nil {
+		if err := run.Settle(t.Context(), stet.Outcome{}); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -83,7 +92,7 @@ func TestShortRunsCostNoHeartbeat(t *testing.T) {
 		for range 20 {
 			run := begin(t, e, stet.Op{Scope: "s", Key: stet.NewKey()})
 			time.Sleep(9 * time.Second)
-			if err := run.Settle(t.Context(), stet.Outcome{State: stet.Completed}); err != nil {
+			if err := run.Settle(t.Context(), stet.Outcome{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -119,7 +128,7 @@ func TestLostLeaseCancelsTheHandler(t *testing.T) {
 		if cause := context.Cause(run.Context()); !errors.Is(cause, stet.ErrLeaseLost) {
 			t.Fatalf("cause %v", cause)
 		}
-		err := run.Settle(t.Context(), stet.Outcome{State: stet.Completed})
+		err := run.Settle(t.Context(), stet.Outcome{})
 		if !errors.Is(err, stet.ErrFenced) || stet.ExecutionOf(err) != stet.MayHaveExecuted {
 			t.Fatalf("settle: %v", err)
 		}
@@ -141,7 +150,7 @@ func TestUnreachableStoreCancelsTheHandlerWithinItsLease(t *testing.T) {
 			t.Fatalf("cancelled after %v of a lease of 30 s", took)
 		}
 		// Nobody else claimed, so the effect that happened is not thrown away.
-		if err := run.Settle(t.Context(), stet.Outcome{State: stet.Completed}); err != nil {
+		if err := run.Settle(t.Context(), stet.Outcome{}); err != nil {
 			t.Fatalf("late settle: %v", err)
 		}
 	})
@@ -157,11 +166,11 @@ func TestLateSettleIsAcceptedFromUnknown(t *testing.T) {
 		if _, err := e.Begin(t.Context(), op); !errors.Is(err, stet.ErrUnknown) {
 			t.Fatalf("a retry meanwhile: %v", err)
 		}
-		if err := run.Settle(t.Context(), stet.Outcome{State: stet.Completed, Result: []byte("late")}); err != nil {
+		if err := run.Settle(t.Context(), stet.Outcome{Body: []byte("late")}); err != nil {
 			t.Fatalf("late settle: %v", err)
 		}
 		again, err := e.Begin(t.Context(), op)
-		if err != nil || string(again.Outcome().Result) != "late" {
+		if err != nil || string(again.Outcome().Body) != "late" {
 			t.Fatalf("a retry afterwards: %v", err)
 		}
 	})
@@ -224,7 +233,7 @@ func (s *lossy) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, 
 	return rec, err
 }
 
-func (s *lossy) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+func (s *lossy) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
 	err := s.Store.Settle(ctx, c, out, keep)
 	if s.lost < 2*s.lose {
 		s.lost++
@@ -264,6 +273,45 @@ func TestFailedSettleIsUnknownAndNeverReleased(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		if _, err := stet.Do(t.Context(), e, op, charge(&runs)); !errors.Is(err, stet.ErrUnknown) || runs != 1 {
+			t.Fatalf("%v, %d runs", err, runs)
+		}
+	})
+}
+
+// What was said to the caller, that nothing was executed, is made true of the record
+// as soon as the store is back.
+func TestReleaseThatDoesNotReachTheStoreIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpy()
+		store.failRelease.Store(&errDown)
+		e := newEngine(t, store, stet.Options{})
+		_, err := stet.Do(t.Context(), e, op, func(context.Context) (string, error) { return "", stet.ErrRetryable })
+		if !errors.Is(err, stet.ErrRetryable) || stet.ExecutionOf(err) != stet.NotExecuted {
+			t.Fatal(err)
+		}
+		store.failRelease.Store(nil)
+		time.Sleep(time.Second)
+		runs := 0
+		if _, err := stet.Do(t.Context(), e, op, charge(&runs)); err != nil || runs != 1 {
+			t.Fatalf("%v, %d runs", err, runs)
+		}
+	})
+}
+
+// Nor is anyone told that it is being executed when it only could not be parked.
+func TestParkThatDoesNotReachTheStoreIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpy()
+		store.failExtend.Store(&errDown)
+		e := newEngine(t, store, stet.Options{})
+		_, err := stet.Do(t.Context(), e, op, doubtful(0, func() error { return nil }))
+		if !errors.Is(err, stet.ErrUnknown) {
+			t.Fatal(err)
+		}
+		store.failExtend.Store(nil)
+		time.Sleep(time.Second)
+		runs := 0
+		if _, err := stet.Do(t.Context(), e, op, charge(&runs)); !errors.Is(err, stet.ErrUnknown) || runs != 0 {
 			t.Fatalf("%v, %d runs", err, runs)
 		}
 	})

@@ -17,8 +17,8 @@ var inner = stet.Op{Scope: "acct_1", Key: "inner"}
 func TestOperationInsideATransactionOfTheSameStoreIsRefusedAtOnce(t *testing.T) {
 	store, e := bank(t)
 	started := time.Now()
-	_, err := stet.DoTx(t.Context(), e, store, op, func(ctx context.Context, tx *sql.Tx) (int, error) {
-		_, err := stet.DoTx(ctx, e, store, inner, func(context.Context, *sql.Tx) (int, error) { t.Error("ran"); return 0, nil })
+	_, err := stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (int, error) {
+		_, err := stet.DoTx(ctx, txOf(e, store), inner, func(context.Context, *sql.Tx) (int, error) { t.Error("ran"); return 0, nil })
 		if !errors.Is(err, stet.ErrInvalid) || stet.ExecutionOf(err) != stet.NotExecuted {
 			t.Errorf("DoTx inside: %v", err)
 		}
@@ -42,7 +42,7 @@ func TestRollbackOfAnInnerOperationDoesNotReleaseTheOuter(t *testing.T) {
 	for range 2 {
 		_, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) {
 			charged++ // an effect outside
-			_, err := stet.DoTx(ctx, e, store, inner, func(context.Context, *sql.Tx) (int, error) { return 0, errors.New("constraint") })
+			_, err := stet.DoTx(ctx, txOf(e, store), inner, func(context.Context, *sql.Tx) (int, error) { return 0, errors.New("constraint") })
 			if err != nil {
 				return 0, fmt.Errorf("booking: %w", err)
 			}
@@ -59,7 +59,7 @@ func TestRollbackOfAnInnerOperationDoesNotReleaseTheOuter(t *testing.T) {
 
 func TestMismatchOfAnInnerOperationIsNotTheOuters(t *testing.T) {
 	store, e := bank(t)
-	_, err := stet.DoTx(t.Context(), e, store, op, func(context.Context, *sql.Tx) (int, error) {
+	_, err := stet.DoTx(t.Context(), txOf(e, store), op, func(context.Context, *sql.Tx) (int, error) {
 		return 0, &stet.Error{Kind: stet.ErrMismatch}
 	})
 	if se, ok := errors.AsType[*stet.Error](err); !ok || se.Kind != stet.ErrRetryable {
@@ -85,7 +85,7 @@ func TestPanicWhileEncodingLeavesNoClaimBehind(t *testing.T) {
 
 func TestSettleTxCommitsTheOutcomeWithTheCallersWrites(t *testing.T) {
 	store, e := bank(t)
-	out := stet.Outcome{State: stet.Completed, Result: []byte(`"receipt"`)}
+	out := stet.Outcome{Body: []byte(`"receipt"`)}
 	for _, commit := range []bool{false, true} {
 		run := begin(t, e, op)
 		tx, err := store.DB().BeginTx(t.Context(), nil)
@@ -95,7 +95,7 @@ func TestSettleTxCommitsTheOutcomeWithTheCallersWrites(t *testing.T) {
 		if err := book(run.Context(), tx); err != nil {
 			t.Fatal(err)
 		}
-		if err := stet.SettleTx(t.Context(), run, store, tx, out); err != nil {
+		if err := txOf(e, store).Settle(t.Context(), run, tx, out); err != nil {
 			t.Fatal(err)
 		}
 		if !commit {
@@ -125,11 +125,76 @@ func TestStaleRunCannotSettleInATransaction(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = stet.SettleTx(t.Context(), run, store, tx, stet.Outcome{State: stet.Completed})
+	err = txOf(e, store).Settle(t.Context(), run, tx, stet.Outcome{})
 	if !errors.Is(err, stet.ErrFenced) {
 		t.Errorf("a stale run's settle: %v", err)
 	}
-	if err := errors.Join(tx.Rollback(), next.Settle(t.Context(), stet.Outcome{State: stet.Completed})); err != nil {
+	if err := errors.Join(tx.Rollback(), next.Settle(t.Context(), stet.Outcome{})); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestOperationInsideItselfIsRefused, at once: it would wait for its own end, or
+// tell its own run that it is in flight.
+func TestOperationInsideItselfIsRefused(t *testing.T) {
+	store, e := bank(t)
+	other := newEngine(t, store, stet.Options{})
+	never := func(context.Context) (int, error) { t.Error("ran"); return 0, nil }
+	inside := map[string]func(context.Context) error{
+		"Do":                   func(ctx context.Context) error { _, err := stet.Do(ctx, e, op, never); return err },
+		"Do by another engine": func(ctx context.Context) error { _, err := stet.Do(ctx, other, op, never); return err },
+		"Do without the run's deadline": func(ctx context.Context) error {
+			_, err := stet.Do(context.WithoutCancel(ctx), e, op, never)
+			return err
+		},
+		"Accept":                         func(ctx context.Context) error { _, err := e.Accept(ctx, op, parcel); return err },
+		"Do inside of another operation": nil,
+		"DoTx": func(ctx context.Context) error {
+			_, err := stet.DoTx(ctx, txOf(e, store), op, func(context.Context, *sql.Tx) (int, error) { return never(ctx) })
+			return err
+		},
+	}
+	inside["Do inside of another operation"] = func(ctx context.Context) (err error) {
+		_, _ = stet.Do(ctx, e, inner, func(ctx context.Context) (int, error) { err = inside["Do"](ctx); return 1, nil })
+		return err
+	}
+	for name, call := range inside {
+		began := time.Now()
+		refused := func(ctx context.Context) {
+			if err := call(ctx); !errors.Is(err, stet.ErrInvalid) || stet.ExecutionOf(err) != stet.NotExecuted || time.Since(began) > 5*time.Second {
+				t.Errorf("%s: %v after %v", name, err, time.Since(began))
+			}
+		}
+		if _, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) {
+			refused(ctx)
+			stet.FromContext(ctx).NothingHappened()
+			return 0, nil
+		}); !errors.Is(err, stet.ErrRetryable) {
+			t.Errorf("%s: the outer operation: %v", name, err)
+		}
+	}
+	for _, name := range []string{"Do", "DoTx", "Do by another engine"} {
+		_, err := stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, _ *sql.Tx) (int, error) { return 0, inside[name](ctx) })
+		if !errors.Is(err, stet.ErrRetryable) || !errors.Is(err, stet.ErrInvalid) {
+			t.Errorf("%s in a transaction: %v", name, err)
+		}
+	}
+}
+
+// TestOperationOfTheSameNameElsewhereIsAnother: in another store, or after its run.
+func TestOperationOfTheSameNameElsewhereIsAnother(t *testing.T) {
+	e, elsewhere := newEngine(t, memory.New(memory.Options{}), stet.Options{}), newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	var left context.Context
+	runs := 0
+	_, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (string, error) {
+		left = context.WithoutCancel(ctx)
+		res, err := stet.Do(ctx, elsewhere, op, charge(&runs))
+		return res.Value, err
+	})
+	if err != nil || runs != 1 {
+		t.Fatal(err)
+	}
+	if res, err := stet.Do(left, e, op, charge(&runs)); err != nil || !res.Replayed || runs != 1 {
+		t.Errorf("from what its run has left behind: %+v, %v", res, err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/internal/timer"
 )
 
 // Resolve decides on somebody's word what became of a dead run: an operator's,
@@ -28,8 +29,8 @@ import (
 // kind ErrInvalid (no verdict, or no such class), ErrInFlight (the lease is
 // alive; RetryAfter says for how long), ErrUnknown (MayRunAgain, of a run that died
 // in such a step), ErrFenced (the record has changed since it was shown; nothing
-// was written), ErrDamaged (its notes cannot be read, so what was done of it is not
-// known; ItHappened needs no notes) or ErrStore (it may or may not have been
+// was written), ErrDamaged (it, or its notes, cannot be read, so what was done of it
+// is not known; ItHappened needs no notes) or ErrStore (it may or may not have been
 // written: look again).
 func (e *Engine) Resolve(ctx context.Context, shown Record, class string, v Verdict) error {
 	p, ok := e.policies[class]
@@ -38,8 +39,6 @@ func (e *Engine) Resolve(ctx context.Context, shown Record, class string, v Verd
 		return invalid("class %q is not among Options.Classes", class)
 	case v.kind == cannotKnow:
 		return invalid("Resolve needs ItHappened, ItDidNotHappen or MayRunAgain; a record that nobody knows about stays unknown")
-	case v.kind == itHappened && !v.outcome.State.Settled():
-		return invalid("the outcome's state is %v; it must be completed or failed", v.outcome.State)
 	}
 	rec, err := e.dead(ctx, shown)
 	kind := EventResolved
@@ -63,7 +62,7 @@ func (e *Engine) Resolve(ctx context.Context, shown Record, class string, v Verd
 	if own, ok := errors.AsType[*Error](err); ok {
 		return own
 	}
-	return &Error{Kind: ErrStore, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: err}
+	return storeFailed(MayHaveExecuted, err)
 }
 
 // State returns what the verdict makes of a record: Completed or Failed, Retryable
@@ -72,7 +71,7 @@ func (e *Engine) Resolve(ctx context.Context, shown Record, class string, v Verd
 func (v Verdict) State() State {
 	switch v.kind {
 	case itHappened:
-		return v.outcome.State
+		return v.outcome.state()
 	case itDidNotHappen, mayRunAgain:
 		return Retryable
 	default:
@@ -116,13 +115,12 @@ func (e *Engine) takeOver(ctx context.Context, rec Record, keep Retention) error
 
 // noted returns a record as it is now, with its notes if the store keeps any.
 func (e *Engine) noted(ctx context.Context, rec Record) (Record, notes, error) {
-	ws, ok := e.store.(WorkStore)
-	if !ok {
+	if e.works == nil {
 		return rec, notes{}, nil
 	}
 	var now Record
-	err := e.step(ctx, claimTries, func(ctx context.Context) (err error) {
-		now, err = ws.Look(ctx, rec.ID)
+	err := e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
+		now, err = e.works.Look(ctx, rec.ID)
 		return err
 	})
 	if err != nil {
@@ -142,7 +140,7 @@ func (e *Engine) strike(ctx context.Context, rec Record, n notes) error {
 	}
 	fault.At(fault.StepBefore)
 	defer fault.At(fault.StepAfter)
-	return e.step(ctx, 0, func(ctx context.Context) error { return e.store.(WorkStore).Strike(ctx, rec.Claim(), packed) })
+	return e.retry(ctx, 0, func(ctx context.Context) error { return e.works.Strike(ctx, rec.Claim(), packed) })
 }
 
 // dead returns the record if it still is the one that was shown and its run is
@@ -171,8 +169,8 @@ func (e *Engine) dead(ctx context.Context, shown Record) (Record, error) {
 // claim; should it be granted, because the record was released this very moment,
 // it is given back.
 func (e *Engine) park(ctx context.Context, rec Record) (now Record, err error) {
-	req := ClaimRequest{ID: rec.ID, Scope: rec.Scope, Fingerprint: rec.Fingerprint, Owner: NewOwner(), Lease: MinLease}
-	err = e.step(ctx, claimTries, func(ctx context.Context) (err error) {
+	req := ClaimRequest{ID: rec.ID, Scope: rec.Scope, Fingerprint: rec.Fingerprint, Owner: NewOwner(), Lease: MinLease, Label: rec.Label}
+	err = e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
 		now, err = e.store.Claim(ctx, req)
 		return err
 	})
@@ -199,7 +197,7 @@ func (e *Engine) leave(ctx context.Context, rec Record, still time.Duration) err
 		if err != nil || now.State != Running || now.Fence != rec.Fence || pause > pollMax {
 			return err
 		}
-		if !sleep(e.ctx, pause) {
+		if !timer.Sleep(e.ctx, pause) {
 			return nil // by whoever comes by
 		}
 	}
@@ -218,7 +216,16 @@ type cutting struct {
 	claims []Claim
 	lost   map[Claim]bool
 	err    error
+	failed map[ID]bool // those that err is about; nil: all
 	done   chan struct{}
+}
+
+// of returns what became of one claim.
+func (b *cutting) of(c Claim) (lost bool, err error) {
+	if b.failed != nil && !b.failed[c.ID] {
+		return b.lost[c], nil
+	}
+	return b.lost[c], b.err
 }
 
 // cut gives a claim a lease to end with, together with others, and reports
@@ -234,7 +241,7 @@ func (e *Engine) cut(ctx context.Context, c Claim, lease time.Duration) (lost bo
 	e.cuts.mu.Unlock()
 	if follows {
 		<-batch.done // its leader is bounded
-		return batch.lost[c], batch.err
+		return batch.of(c)
 	}
 	e.cuts.turn <- struct{}{}
 	defer func() { <-e.cuts.turn }()
@@ -243,13 +250,20 @@ func (e *Engine) cut(ctx context.Context, c Claim, lease time.Duration) (lost bo
 	e.cuts.mu.Unlock()
 	defer close(batch.done)
 	batch.err = errors.New("the store's call broke off")
-	batch.err = e.step(ctx, claimTries, func(ctx context.Context) error {
+	batch.err = e.retry(ctx, claimTries, func(ctx context.Context) error {
 		gone, err := e.store.Extend(ctx, batch.claims, lease)
 		batch.lost = make(map[Claim]bool, len(gone))
 		for _, c := range gone {
 			batch.lost[c] = true
 		}
+		batch.failed = nil
+		if partial, ok := errors.AsType[*PartialError](err); ok {
+			batch.failed = make(map[ID]bool, len(partial.Claims))
+			for _, c := range partial.Claims {
+				batch.failed[c.ID] = true
+			}
+		}
 		return err
 	})
-	return batch.lost[c], batch.err
+	return batch.of(c)
 }

@@ -57,13 +57,13 @@ func TestResolvedOutcomeIsWhatEveryRetryGets(t *testing.T) {
 		store := memory.New(memory.Options{})
 		e := newEngine(t, store, stet.Options{SweepEvery: -1})
 		dead := die(t, store, op)
-		happened := stet.ItHappened(stet.Outcome{State: stet.Completed, Result: []byte(`"from the books"`)})
+		happened := stet.ItHappened(stet.Outcome{Body: []byte(`"from the books"`)})
 		for range 2 {
 			if err := e.Resolve(t.Context(), dead, "", happened); err != nil {
 				t.Fatal(err)
 			}
 		}
-		other := stet.ItHappened(stet.Outcome{State: stet.Failed})
+		other := stet.ItHappened(stet.Outcome{Failed: true})
 		for _, v := range []stet.Verdict{other, stet.ItDidNotHappen()} {
 			if err := e.Resolve(t.Context(), dead, "", v); !errors.Is(err, stet.ErrFenced) {
 				t.Fatalf("a second verdict: %v", err)
@@ -89,7 +89,7 @@ func TestLiveRunCannotBeResolved(t *testing.T) {
 		if failure, ok := errors.AsType[*stet.Error](err); !ok || !errors.Is(err, stet.ErrInFlight) || failure.RetryAfter <= 0 {
 			t.Fatalf("resolving a live run: %v", err)
 		}
-		if err := run.Settle(t.Context(), stet.Outcome{State: stet.Completed}); err != nil {
+		if err := run.Settle(t.Context(), stet.Outcome{}); err != nil {
 			t.Fatal(err)
 		}
 		if err := e.Resolve(t.Context(), run.Record(), "", stet.ItDidNotHappen()); !errors.Is(err, stet.ErrFenced) {
@@ -105,7 +105,6 @@ func TestResolveRefusesWhatSaysNothing(t *testing.T) {
 	for _, err := range []error{
 		e.Resolve(t.Context(), rec, "", stet.CannotKnow()),
 		e.Resolve(t.Context(), rec, "nobody's", stet.ItDidNotHappen()),
-		e.Resolve(t.Context(), rec, "", stet.ItHappened(stet.Outcome{})),
 	} {
 		if !errors.Is(err, stet.ErrInvalid) {
 			t.Errorf("%v; want ErrInvalid", err)
@@ -132,7 +131,7 @@ func TestResolveLeavesNoClaimBehind(t *testing.T) {
 		store := memory.New(memory.Options{})
 		e := newEngine(t, releasing{store}, stet.Options{SweepEvery: -1})
 		shown := die(t, store, op)
-		if err := e.Resolve(t.Context(), shown, "", stet.ItHappened(stet.Outcome{State: stet.Completed})); !errors.Is(err, stet.ErrFenced) {
+		if err := e.Resolve(t.Context(), shown, "", stet.ItHappened(stet.Outcome{})); !errors.Is(err, stet.ErrFenced) {
 			t.Fatal(err)
 		}
 		browse(t, store, stet.Retryable)
@@ -148,7 +147,7 @@ func TestVerdictIsOnlyAboutTheRunThatWasShown(t *testing.T) {
 			t.Fatal(err)
 		}
 		again := die(t, store, op)
-		for _, v := range []stet.Verdict{stet.ItDidNotHappen(), stet.ItHappened(stet.Outcome{State: stet.Completed})} {
+		for _, v := range []stet.Verdict{stet.ItDidNotHappen(), stet.ItHappened(stet.Outcome{})} {
 			if err := e.Resolve(t.Context(), shown, "", v); !errors.Is(err, stet.ErrFenced) {
 				t.Fatalf("the verdict about an earlier run was taken for this one: %v", err)
 			}

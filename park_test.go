@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -77,6 +78,24 @@ func TestVerifierIsNotAskedWhileTheEffectMayStillHappen(t *testing.T) {
 	})
 }
 
+func TestLongestDoubtCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
+		_, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (string, error) {
+			stet.FromContext(ctx).OutcomeUnknown(time.Hour)
+			return stet.Step(ctx, "charge", stet.StepOnce, func(context.Context) (string, error) { return "", errors.New("no answer") })
+		})
+		if !errors.Is(err, stet.ErrUnknown) {
+			t.Fatal(err)
+		}
+		time.Sleep(59 * time.Minute)
+		runs := 0
+		if _, err := stet.Do(t.Context(), e, op, charge(&runs)); !errors.Is(err, stet.ErrInFlight) {
+			t.Errorf("while it may still happen: %v", err)
+		}
+	})
+}
+
 func TestParkEndsARunOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(memory.Options{})
@@ -91,7 +110,7 @@ func TestParkEndsARunOnce(t *testing.T) {
 		if run.Context().Err() == nil {
 			t.Error("the run's context goes on")
 		}
-		for _, err := range []error{run.Park(t.Context()), run.Release(t.Context()), run.Settle(t.Context(), stet.Outcome{State: stet.Completed})} {
+		for _, err := range []error{run.Park(t.Context()), run.Release(t.Context()), run.Settle(t.Context(), stet.Outcome{})} {
 			if !errors.Is(err, stet.ErrInvalid) {
 				t.Errorf("after Park: %v", err)
 			}
@@ -106,7 +125,7 @@ type vanishing struct{ *memory.Store }
 
 func (s vanishing) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) ([]stet.Claim, error) {
 	for _, c := range claims {
-		_ = s.Settle(ctx, c, stet.Outcome{State: stet.Completed}, stet.Retention{Result: time.Hour, Tombstone: time.Hour})
+		_ = s.Settle(ctx, c, store.Settlement{State: stet.Completed}, stet.Retention{Result: time.Hour, Tombstone: time.Hour})
 	}
 	return s.Store.Extend(ctx, claims, lease)
 }
@@ -204,10 +223,19 @@ func TestManyRunsThatAreLeftShareCalls(t *testing.T) {
 // TestZombieIsNotToldThatItsOutcomeStands where another one was handed out and
 // is gone since: expired by hand, or kept for less long by another class.
 func TestZombieIsNotToldThatItsOutcomeStands(t *testing.T) {
-	for name, gone := range map[string]func(stet.Browser, stet.Claim){
-		"expired by hand": func(b stet.Browser, c stet.Claim) { _ = b.Expire(t.Context(), c) },
-		"kept for less":   func(stet.Browser, stet.Claim) { time.Sleep(2 * time.Hour) },
+	byHand := func(b stet.Browser, c stet.Claim) { _ = b.Expire(t.Context(), c) }
+	byItself := func(stet.Browser, stet.Claim) { time.Sleep(2 * time.Hour) }
+	small, large := stet.Outcome{Body: []byte("Y")}, stet.Outcome{Gone: true}
+	for name, tc := range map[string]struct {
+		gone func(stet.Browser, stet.Claim)
+		out  stet.Outcome
+	}{
+		"expired by hand":                     {byHand, small},
+		"kept for less":                       {byItself, small},
+		"expired by hand, and then too large": {byHand, large},
+		"kept for less, and then too large":   {byItself, large},
 	} {
+		gone, out := tc.gone, tc.out
 		synctest.Test(t, func(t *testing.T) {
 			store := memory.New(memory.Options{})
 			first := newEngine(t, store, stet.Options{SweepEvery: -1})
@@ -218,14 +246,68 @@ func TestZombieIsNotToldThatItsOutcomeStands(t *testing.T) {
 			_ = first.Close() // no heartbeat any more
 			time.Sleep(time.Minute)
 			e := newEngine(t, store, stet.Options{SweepEvery: -1, Policy: stet.Policy{Retention: stet.Retention{Result: time.Hour}}})
-			if err := e.Resolve(t.Context(), zombie.Record(), "", stet.ItHappened(stet.Outcome{State: stet.Completed, Result: []byte("X")})); err != nil {
+			if err := e.Resolve(t.Context(), zombie.Record(), "", stet.ItHappened(stet.Outcome{Body: []byte("X")})); err != nil {
 				t.Fatal(err)
 			}
 			if got, err := replayed(t, store, stet.Options{}, op); err != nil || got != "X" {
 				t.Fatalf("%q, %v", got, err)
 			}
 			gone(store, zombie.Claim())
-			if err := zombie.Settle(t.Context(), stet.Outcome{State: stet.Completed, Result: []byte("Y")}); !errors.Is(err, stet.ErrFenced) {
+			if err := zombie.Settle(t.Context(), out); !errors.Is(err, stet.ErrFenced) {
+				t.Errorf("%s: a retry was given X, and the zombie's %q (gone: %v): %v", name, out.Body, out.Gone, err)
+			}
+		})
+	}
+}
+
+// standing is a store whose clock goes on while that of the process stands still, as
+// in a virtual machine that is paused: leases run out within moments.
+type standing struct {
+	*memory.Store
+	reads error
+}
+
+func (s *standing) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+	lease := req.Lease
+	req.Lease = time.Millisecond
+	rec, err := s.Store.Claim(ctx, req)
+	if rec.LeaseLeft > 0 {
+		rec.LeaseLeft = lease
+	}
+	return rec, err
+}
+
+func (s *standing) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+	if s.reads != nil {
+		return stet.Record{}, s.reads
+	}
+	return s.Store.Read(ctx, id)
+}
+
+// TestZombieIsFencedWhateverItsClockSays, and whether or not it can look first.
+func TestZombieIsFencedWhateverItsClockSays(t *testing.T) {
+	for name, reads := range map[string]error{"a clock that stood still": nil, "a read that fails": errDown} {
+		synctest.Test(t, func(t *testing.T) {
+			store := &standing{Store: memory.New(memory.Options{})}
+			first := newEngine(t, store, stet.Options{SweepEvery: -1})
+			zombie := begin(t, first, op)
+			_ = first.Close() // no heartbeat any more
+			if reads != nil {
+				time.Sleep(time.Hour)
+			}
+			time.Sleep(time.Second)
+			e := newEngine(t, store, stet.Options{SweepEvery: -1})
+			if err := e.Resolve(t.Context(), zombie.Record(), "", stet.ItHappened(stet.Outcome{Body: []byte("X")})); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := replayed(t, store, stet.Options{}, op); err != nil || got != "X" {
+				t.Fatalf("%q, %v", got, err)
+			}
+			if err := store.Expire(t.Context(), zombie.Claim()); err != nil {
+				t.Fatal(err)
+			}
+			store.reads = reads
+			if err := zombie.Settle(t.Context(), stet.Outcome{Body: []byte("Y")}); !errors.Is(err, stet.ErrFenced) {
 				t.Errorf("%s: a retry was given X, and the zombie's Y: %v", name, err)
 			}
 		})

@@ -1,6 +1,7 @@
 package stet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +32,8 @@ const (
 	MaxLease = 24 * time.Hour
 	// MaxWait bounds Policy.Wait and Op.Wait.
 	MaxWait = 5 * time.Minute
+	// NoWait as Policy.Wait or Op.Wait means: do not wait, whatever the default is.
+	NoWait = time.Nanosecond
 	// MaxRunTimeout bounds Policy.RunTimeout.
 	MaxRunTimeout = 7 * 24 * time.Hour
 	// MaxStoreTimeout bounds Options.StoreTimeout.
@@ -49,8 +52,8 @@ type Policy struct {
 	// heartbeats. Default 5 min; at most MaxRunTimeout.
 	RunTimeout time.Duration
 	// Wait is how long a duplicate waits for a run in flight before it is
-	// told ErrInFlight. Default 0: at once. At most MaxWait. A class that must
-	// not wait, where Options.Policy does, says 1 ns.
+	// refused with ErrInFlight. At most MaxWait. Default 0: in a class, the Wait of
+	// Options.Policy; there, NoWait.
 	Wait time.Duration
 	// Stale says what becomes of dead runs. Default StalePark.
 	Stale Stale
@@ -65,6 +68,15 @@ type Policy struct {
 	// MaxResult is the greatest result that is stored, in bytes; a larger
 	// one is stored as Gone. Default 1 MiB; at most MaxResultLimit.
 	MaxResult int
+	// ForgetReleased leaves no record of a released run, if it was the key's
+	// first: nothing was executed under the key, so that there is nothing to
+	// remember, and callers that are turned away cannot fill the store. What
+	// comes next under the key, the same request or another one, is a first
+	// attempt again, with a greater fence. Later runs are remembered for
+	// Retention.Result: one before them may have been taken over after it had
+	// an effect. So is a run that has noted down a Step, or whose claim had to be
+	// sent twice. Default: all are remembered.
+	ForgetReleased bool
 }
 
 // Verify finds out what became of an operation whose run died: by looking in
@@ -118,7 +130,8 @@ func CannotKnow() Verdict { return Verdict{} }
 // Options configure an Engine. The zero value is usable.
 type Options struct {
 	// Namespace goes into every key's digest. Change it ("v2") to start
-	// afresh on the same store. At most MaxScope bytes. Default "".
+	// afresh on the same store: operations accepted before are still run, with
+	// the same derived keys. At most MaxScope bytes. Default "".
 	Namespace string
 	// Policy is for operations without a class.
 	Policy Policy
@@ -126,7 +139,9 @@ type Options struct {
 	// fields are taken from Policy.
 	Classes map[string]Policy
 	// MaxWaiters bounds how many calls wait for runs in flight, in all;
-	// more are told ErrInFlight at once. Default 1024.
+	// more are told ErrInFlight at once. So are those above sixteen times as
+	// many that wait while another call of their key, in this process, asks the
+	// store. Default 1024.
 	MaxWaiters int
 	// StoreTimeout bounds each store call, its repetitions included; a call
 	// may have up to half as much again. Default 5 s.
@@ -134,37 +149,34 @@ type Options struct {
 	// SweepEvery is how often a store that needs it is cleaned up, from a
 	// goroutine that Close ends. Default 1 min; negative: never.
 	SweepEvery time.Duration
+	// CheckMessage refuses what cannot be sent: Run.Emit returns its error. The
+	// packages of the brokers each have one, Check. What is emitted and cannot be
+	// sent stays in the outbox. Default: only what no broker takes is refused.
+	CheckMessage func(Message) error
 	// Encryption of stored results. Default: none.
 	Encryption Encryption
 	// Observer is told what happens. Default: nobody.
 	Observer Observer
 }
 
-func orDefault[T comparable](v, def T) T {
-	var zero T
-	if v == zero {
-		return def
-	}
-	return v
-}
-
 // withDefaults fills zero fields from def.
 func (p Policy) withDefaults(def Policy) Policy {
-	p.Lease = orDefault(p.Lease, def.Lease)
-	p.RunTimeout = orDefault(p.RunTimeout, def.RunTimeout)
-	p.Wait = orDefault(p.Wait, def.Wait)
-	p.Stale = orDefault(p.Stale, def.Stale)
+	p.Lease = cmp.Or(p.Lease, def.Lease)
+	p.RunTimeout = cmp.Or(p.RunTimeout, def.RunTimeout)
+	p.Wait = cmp.Or(p.Wait, def.Wait)
+	p.Stale = cmp.Or(p.Stale, def.Stale)
 	if p.Verify == nil {
 		p.Verify = def.Verify
 	}
-	p.VerifyTimeout = orDefault(p.VerifyTimeout, def.VerifyTimeout)
-	p.Retention.Result = orDefault(p.Retention.Result, def.Retention.Result)
+	p.VerifyTimeout = cmp.Or(p.VerifyTimeout, def.VerifyTimeout)
+	p.Retention.Result = cmp.Or(p.Retention.Result, def.Retention.Result)
 	if p.Retention.Tombstone == 0 {
 		// A class that keeps results longer than the default tombstone
 		// need not say so twice.
 		p.Retention.Tombstone = max(def.Retention.Tombstone, p.Retention.Result)
 	}
-	p.MaxResult = orDefault(p.MaxResult, def.MaxResult)
+	p.MaxResult = cmp.Or(p.MaxResult, def.MaxResult)
+	p.ForgetReleased = p.ForgetReleased || def.ForgetReleased
 	return p
 }
 
@@ -223,6 +235,9 @@ func newPolicies(o Options) (policies, error) {
 	for class, p := range o.Classes {
 		if class == "" {
 			return nil, invalid("Options.Classes has a class without a name; Options.Policy is its place")
+		}
+		if why := unfit(class); why != "" {
+			return nil, invalid("Options.Classes[%.40q]: the name %s", class, why)
 		}
 		p = p.withDefaults(def)
 		if err := p.check(); err != nil {

@@ -3,13 +3,14 @@ package stet
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/stet-go/stet/internal/fault"
 )
 
-// Run is what Begin and RunTx give: an outcome to replay, or the right to run
+// Run is what Begin and TxEngine.Run give: an outcome to replay, or the right to run
 // the operation. It is safe for concurrent use.
 type Run struct {
 	e       *Engine
@@ -20,6 +21,7 @@ type Run struct {
 
 	replayed      bool
 	transactional bool
+	resent        bool // its claim was sent more than once
 	f             *flight
 	ctx           context.Context
 	cancel        context.CancelCauseFunc
@@ -29,15 +31,18 @@ type Run struct {
 	ended   bool
 	nothing bool
 	unknown bool
-	still   time.Duration // how long an unknown effect may take yet
+	still   time.Duration       // how long an unknown effect may take yet
+	doubts  map[string]struct{} // steps that were begun, to run once, and whose end is not noted
 
 	outbox     []Message
 	outboxSize int
 	committing bool // nothing can be emitted any more
 
-	work  Work // of a run of Take
-	taken bool
-	book  notebook
+	work       Work // of a run of Take
+	taken      bool
+	repeatable bool   // see Item
+	namespace  []byte // that it was accepted in; nil is the engine's
+	book       notebook
 
 	beat heartbeat
 }
@@ -51,16 +56,20 @@ func FromContext(ctx context.Context) *Run {
 	return r
 }
 
-// newRun makes the run of a granted claim. asked is when the claim was sent. The
-// keeper ends the run's context at its deadline, too; if the engine was closed
-// meanwhile, the claim is given back.
-func (e *Engine) newRun(ctx context.Context, t *ticket, f *flight, rec Record, asked time.Time) (*Run, error) {
-	r := &Run{e: e, op: t.op, p: t.p, rec: rec, f: f, begun: asked}
+// newRun makes the run of a granted claim. The keeper ends the run's context at its
+// deadline, too; if the engine was closed meanwhile, the claim is given back.
+func (e *Engine) newRun(ctx context.Context, t *ticket, f *flight, rec Record) (*Run, error) {
+	r := &Run{e: e, op: t.op, p: t.p, rec: rec, f: f, begun: t.asked, resent: t.resent, taken: t.taken}
 	r.setContext(ctx, context.Background())
-	if e.keeper.add(r, asked) {
+	// The claim may be older than the call that brought its reply.
+	if e.keeper.add(r, t.asked.Add(min(rec.LeaseLeft, t.p.Lease)-t.p.Lease)) {
 		return r, nil
 	}
-	return nil, errors.Join(&Error{Kind: ErrClosed, Execution: NotExecuted}, r.Release(ctx))
+	end := r.Release
+	if r.taken {
+		end = func(ctx context.Context) error { return r.Yield(ctx, 0) }
+	}
+	return nil, errors.Join(&Error{Kind: ErrClosed, Execution: NotExecuted}, end(ctx))
 }
 
 // settling reports whether the run is being settled or released, or has been.
@@ -68,6 +77,22 @@ func (r *Run) settling() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.ended
+}
+
+// goesOn reports whether the run's handler may still be at work.
+func (r *Run) goesOn() bool {
+	if r.transactional {
+		return r.ctx.Err() == nil
+	}
+	return !r.settling()
+}
+
+// around returns the run that this one was begun in, or nil.
+func (r *Run) around() *Run {
+	if j, ok := r.ctx.(*joined); ok {
+		return FromContext(j.values)
+	}
+	return nil
 }
 
 // setContext makes the context of a run that takes its values from ctx and ends
@@ -83,7 +108,7 @@ func (r *Run) setContext(ctx, end context.Context) {
 func (r *Run) Replayed() bool { return r.replayed }
 
 // Outcome returns the outcome that stands: of a replayed run, or of one that
-// RunTx has committed. Otherwise it is zero.
+// TxEngine.Run has committed. Otherwise it is zero.
 func (r *Run) Outcome() Outcome { return r.outcome }
 
 // Context returns the context to run under. It ends when the lease is lost
@@ -104,7 +129,8 @@ func (r *Run) ID() ID { return r.rec.ID }
 // Compare it in writes outside the store, to keep a zombie from writing.
 func (r *Run) Fence() int64 { return r.rec.Fence }
 
-// Attempt returns 1 for the first claim of the key, 2 for the next.
+// Attempt returns 1 for the first claim of the key, 2 for the next: a run before
+// this one may have had its effect. See Counted.
 func (r *Run) Attempt() int { return r.rec.Attempt }
 
 // Record returns the record as it was when the run began. Of a replayed run its
@@ -119,12 +145,17 @@ func (r *Run) Claim() Claim { return r.rec.Claim() }
 // DeriveKey returns the key for a call that the handler makes further down, by
 // the name of the call: every attempt of this operation derives the same one.
 func (r *Run) DeriveKey(call string) string {
-	return DeriveKey("stet/derived", r.e.o.Namespace, r.op.Scope, r.op.Key, call)
+	namespace := r.e.o.Namespace
+	if r.namespace != nil {
+		namespace = string(r.namespace)
+	}
+	return DeriveKey("stet/derived", namespace, r.op.Scope, r.op.Key, call)
 }
 
 // NothingHappened declares that this run has had no effect and will have none,
 // so that the operation may be tried again under the same key. It takes effect
-// when the handler returns, whatever it returns; in a transaction it rolls back.
+// when the handler returns, whatever it returns, or panics; in a transaction it
+// rolls back.
 func (r *Run) NothingHappened() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,7 +175,8 @@ func (r *Run) SaysNothingHappened() bool {
 // may take as long as still to happen, at most MaxRunTimeout, which postpones
 // what would find it out: 0 if it has happened by now or never will. Should this
 // process die, the record is parked when its lease has run out, however long
-// still is: a Verify must know by itself that what it does not find will not come. It takes effect when the handler
+// still is: a Verify must know by itself that what it does not find will not come.
+// Of several calls the longest still counts. It takes effect when the handler
 // returns, whatever it returns: the run is parked, see Park. It prevails over
 // NothingHappened. A transaction is rolled back and its caller told ErrUnknown,
 // but nothing is kept of it, and a retry runs again: calls further down belong
@@ -152,15 +184,16 @@ func (r *Run) SaysNothingHappened() bool {
 func (r *Run) OutcomeUnknown(still time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.unknown, r.still = true, min(max(still, 0), MaxRunTimeout)
+	r.unknown, r.still = true, min(max(still, r.still), MaxRunTimeout)
 }
 
-// SaysOutcomeUnknown reports whether OutcomeUnknown was called. It is for skins,
-// which end runs.
+// SaysOutcomeUnknown reports whether OutcomeUnknown was called, or a StepOnce was
+// begun, by this run or an earlier one, and its end is not noted: it may be running
+// still. It is for skins, which end runs.
 func (r *Run) SaysOutcomeUnknown() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.unknown
+	return r.unknown || len(r.doubts) > 0
 }
 
 // Park ends the run without an outcome: the record becomes Unknown, at once or
@@ -169,7 +202,8 @@ func (r *Run) SaysOutcomeUnknown() bool {
 // lease has run out.
 //
 // An error is an *Error of kind ErrFenced, ErrStore (it will be parked when the
-// lease has run out) or ErrInvalid (the run has ended already).
+// lease has run out, or before if the store is back), ErrDamaged (the record cannot be read) or ErrInvalid (the run
+// has ended already).
 func (r *Run) Park(ctx context.Context) error {
 	if r.transactional {
 		return invalid("a transactional run is rolled back by an error of its function")
@@ -182,7 +216,14 @@ func (r *Run) Park(ctx context.Context) error {
 	r.mu.Unlock()
 	r.finish(entry{}) // no heartbeat from now on
 	r.e.keeper.quiet(r.p.Lease)
-	err := r.e.leave(ctx, r.rec, still)
+	leave := func(ctx context.Context) error {
+		if err := r.unrepeatable(ctx); err != nil {
+			return err
+		}
+		return r.e.leave(ctx, r.rec, still)
+	}
+	err := leave(ctx)
+	r.insist(err, leave)
 	ev := Event{Kind: EventParked, ID: r.rec.ID, Class: r.op.Class, State: Unknown, Fence: r.rec.Fence, Attempt: r.rec.Attempt,
 		Elapsed: time.Since(r.begun), Err: err}
 	switch {
@@ -192,7 +233,7 @@ func (r *Run) Park(ctx context.Context) error {
 		err = &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: err}
 	default:
 		ev.Kind = EventStoreFailed
-		err = &Error{Kind: ErrStore, Execution: MayHaveExecuted, Cause: err}
+		err = storeFailed(MayHaveExecuted, err)
 	}
 	r.e.observe(ctx, ev)
 	return err
@@ -204,29 +245,20 @@ func (r *Run) Park(ctx context.Context) error {
 //
 // An error is an *Error of kind ErrFenced (another claim or outcome stands),
 // ErrUnknown (the store could not be reached: the outcome may or may not have
-// been written) or ErrInvalid (the run has ended already, or out.State is not
-// Completed or Failed). A store that cannot be reached is tried again for
+// been written; or a StepOnce is in doubt: the run was parked instead), ErrDamaged (the record cannot be read any more, and nothing was
+// written) or ErrInvalid (the run has ended already). A store that cannot be reached is tried again for
 // Options.StoreTimeout, whatever becomes of ctx, of which only the values are
 // used: a server's WriteTimeout should be longer.
 func (r *Run) Settle(ctx context.Context, out Outcome) error {
-	if !out.State.Settled() {
-		return invalid("Settle with the state %v; it must be completed or failed", out.State)
-	}
 	if r.transactional {
 		return invalid("a transactional run is settled by what its function returns")
 	}
-	if !r.end() {
-		return invalid("the run has ended already")
+	if err := r.conclude(ctx); err != nil {
+		return err
 	}
 	sealed := r.sealed(out)
 	fault.At(fault.SettleBefore)
-	var err error
-	if !sealed.Gone {
-		err = r.tooLate(ctx)
-	}
-	if err == nil {
-		err = r.e.settle(ctx, r.rec.Claim(), sealed, r.p.Retention)
-	}
+	err := r.e.settle(ctx, r.rec.Claim(), sealed, r.p.Retention)
 	fault.At(fault.SettleAfter)
 	var en entry
 	if err == nil {
@@ -235,45 +267,78 @@ func (r *Run) Settle(ctx context.Context, out Outcome) error {
 		en.shared = true
 	}
 	r.finish(en)
+	r.insist(err, func(ctx context.Context) error { return r.e.leave(ctx, r.rec, 0) })
 	if err == nil && len(sealed.Outbox) > 0 {
 		r.e.Wake()
 	}
 	return r.report(ctx, EventSettled, en.rec.State, err)
 }
 
-// tooLate is ErrFenced for a run that comes back so late that somebody else may
-// have settled its record, handed the outcome out, and the result be gone since:
-// a store could not tell the outcomes apart. Nobody can have parked the record,
-// and so settled it, within the first lease.
-func (r *Run) tooLate(ctx context.Context) error {
-	if time.Since(r.begun) < r.p.Lease {
-		return nil
-	}
-	rec, err := r.e.read(ctx, r.rec.ID)
-	if err == nil && rec.State.Settled() && rec.Gone {
-		return ErrFenced
-	}
-	return nil
-}
-
 // Release gives the claim back, stating that nothing was executed, and ends the
 // run. An accepted operation is run again at once; see Return. Errors are those of
-// Settle.
+// Settle. A store that cannot be reached is tried again in the background, for as
+// long as the lease.
 func (r *Run) Release(ctx context.Context) error {
 	if r.transactional {
 		return invalid("a transactional run is released by an error of its function, or NothingHappened")
 	}
-	if !r.end() {
-		return invalid("the run has ended already")
+	if err := r.conclude(ctx); err != nil {
+		return err
 	}
-	if ws, ok := r.e.store.(WorkStore); ok && r.taken {
+	if ws := r.e.works; ws != nil && r.taken {
 		return r.giveBack(ctx, ws, 0)
 	}
 	fault.At(fault.ReleaseBefore)
-	err := r.e.release(ctx, r.rec.Claim(), r.p.Retention)
+	err := r.release(ctx)
 	fault.At(fault.ReleaseAfter)
 	r.finish(entry{})
+	r.insist(err, func(ctx context.Context) error { return r.e.release(ctx, r.rec.Claim(), r.p.Retention) })
 	return r.report(ctx, EventReleased, Retryable, err)
+}
+
+// insist repeats the end of a run in the background, if err says that it may not have
+// reached the store.
+func (r *Run) insist(err error, call func(context.Context) error) {
+	if err != nil && !errors.Is(err, ErrFenced) {
+		r.e.forsake(r.p.Lease, call)
+	}
+}
+
+// release releases the record, or has it forgotten: see Policy.ForgetReleased.
+func (r *Run) release(ctx context.Context) error {
+	if !r.p.ForgetReleased || r.rec.Attempt != 1 || r.resent || r.noted() {
+		return r.e.release(ctx, r.rec.Claim(), r.p.Retention)
+	}
+	tries := 0
+	err := r.e.retry(ctx, 0, func(ctx context.Context) error {
+		tries++
+		return r.e.store.Release(ctx, r.rec.Claim(), Retention{}) // forgotten at once
+	})
+	if tries > 1 && errors.Is(err, ErrFenced) {
+		return r.heeded(ctx)
+	}
+	return err
+}
+
+// heeded returns nil if a release was heeded that got no answer, so that the record is
+// gone. If it was not, another run of the operation, or its outcome, has the record.
+func (r *Run) heeded(ctx context.Context) error {
+	now, err := r.e.read(ctx, r.rec.ID)
+	switch {
+	case err != nil:
+		return err
+	case now.State == None, now.Fence != r.rec.Fence && now.Attempt <= 1: // the key was used anew
+		return nil
+	}
+	return ErrFenced
+}
+
+// noted reports whether something may have been noted down of the run: a step that
+// was done must not be done again.
+func (r *Run) noted() bool {
+	r.book.mu.Lock()
+	defer r.book.mu.Unlock()
+	return r.book.version > 0 || r.book.torn != nil
 }
 
 // end claims the right to end the run; only the first call has it.
@@ -285,6 +350,36 @@ func (r *Run) end() bool {
 	}
 	r.ended = true
 	return true
+}
+
+// conclude claims the right to end the run with an outcome, or by giving it back.
+// A step in doubt allows neither: the run is parked.
+func (r *Run) conclude(ctx context.Context) error {
+	r.mu.Lock()
+	doubt := r.inDoubt()
+	if doubt == nil {
+		defer r.mu.Unlock()
+		if r.ended {
+			return invalid("the run has ended already")
+		}
+		r.ended = true
+		return nil
+	}
+	r.mu.Unlock()
+	err := r.Park(ctx)
+	if errors.Is(err, ErrFenced) || errors.Is(err, ErrInvalid) {
+		return err
+	}
+	return &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: errors.Join(doubt, err)}
+}
+
+// inDoubt is the error for an end of a run that has a step in doubt; nil if it has
+// none. The caller holds r.mu.
+func (r *Run) inDoubt() error {
+	for name := range r.doubts {
+		return fmt.Errorf("the step %q was begun, and nobody said how it ended", name)
+	}
+	return nil
 }
 
 // finish lets go of everything that the run holds in this process.
@@ -304,6 +399,9 @@ func (r *Run) report(ctx context.Context, kind EventKind, to State, err error) e
 	case errors.Is(err, ErrFenced):
 		ev.Kind, ev.State = EventFenced, Unknown
 		wrapped = &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: err}
+	case errors.Is(err, ErrDamaged):
+		ev.Kind, ev.State = EventStoreFailed, Unknown
+		wrapped = damaged(err)
 	default:
 		ev.Kind, ev.State = EventStoreFailed, Unknown
 		wrapped = &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: errors.Join(ErrStore, err)}

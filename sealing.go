@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/stet-go/stet/internal/seal"
+	"github.com/stet-go/stet/store"
 )
 
 // Encryption makes an engine encrypt results before a store gets them, and the
@@ -62,12 +63,14 @@ func newSealer(o Encryption) (s sealer, err error) {
 	return s, nil
 }
 
-// seal prepares the outcome of an operation for the store.
-func (s *sealer) seal(id ID, out Outcome, limit int) Outcome {
-	if out.Gone || len(out.Result) > limit {
-		return Outcome{State: out.State, Gone: true}
+// seal prepares the outcome of an operation for the store. One that is too large, or
+// has more fields than are kept, is Gone.
+func (s *sealer) seal(id ID, out Outcome, limit int) store.Settlement {
+	out.Header, out.Trailer = sortFields(out.Header), sortFields(out.Trailer)
+	if out.Gone || out.Size() > limit || !out.storable() {
+		return store.Settlement{State: out.state(), Gone: true}
 	}
-	return Outcome{State: out.State, Result: s.wrap(id, out.State, out.Result)}
+	return store.Settlement{State: out.state(), Result: s.wrap(id, out.state(), out.encode())}
 }
 
 // wrap puts what belongs to an operation, as that, into an envelope.
@@ -80,8 +83,11 @@ func (s *sealer) wrap(id ID, as State, content []byte) []byte {
 
 // open undoes seal.
 func (s *sealer) open(rec Record) (out Outcome, err error) {
-	out.State = rec.State
-	out.Result, err = s.unwrap(rec.ID, rec.State, rec.Result)
+	content, err := s.unwrap(rec.ID, rec.State, rec.Result)
+	if err == nil {
+		out, err = decodeStored(content)
+	}
+	out.Failed = rec.State == Failed
 	return out, err
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -98,7 +99,7 @@ func (s unseeing) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
 type unseeingKey struct{}
 
 func (s unseeing) RunTx(ctx context.Context, req stet.ClaimRequest, _ stet.Retention,
-	fn func(context.Context, int, stet.Record) (stet.Outcome, error)) (stet.Record, error) {
+	fn func(context.Context, int, stet.Record) (store.Settlement, error)) (stet.Record, error) {
 	rec := stet.Record{ID: req.ID, State: stet.Running, Fingerprint: req.Fingerprint, Owner: req.Owner, Fence: 7, Attempt: 1}
 	if _, err := fn(ctx, 1, rec); err != nil {
 		return rec, err
@@ -107,7 +108,7 @@ func (s unseeing) RunTx(ctx context.Context, req stet.ClaimRequest, _ stet.Reten
 	return now, errors.Join(err, stet.ErrMismatch)
 }
 
-func (unseeing) SettleTx(context.Context, int, stet.Claim, stet.Outcome, stet.Retention) error {
+func (unseeing) SettleTx(context.Context, int, stet.Claim, store.Settlement, stet.Retention) error {
 	return errors.ErrUnsupported
 }
 
@@ -121,18 +122,18 @@ func TestTransactionThatRunsInVainRefusesNobodyElse(t *testing.T) {
 		e := newEngine(t, store, stet.Options{})
 		other := op
 		other.Fingerprint = stet.NewFingerprint([]byte("another request"))
-		_, err := stet.RunTx(context.WithValue(t.Context(), unseeingKey{}, true), e, store, other, func(context.Context, int) (stet.Outcome, error) {
+		_, err := txOf(e, store).Run(context.WithValue(t.Context(), unseeingKey{}, true), other, func(context.Context, int) (stet.Outcome, error) {
 			never := func(context.Context, int) (stet.Outcome, error) { t.Error("ran"); return stet.Outcome{}, nil }
-			run, err := stet.RunTx(t.Context(), e, store, op, never)
-			if err != nil || !run.Replayed() || string(run.Outcome().Result) != "committed" {
+			run, err := txOf(e, store).Run(t.Context(), op, never)
+			if err != nil || !run.Replayed() || string(run.Outcome().Body) != "committed" {
 				t.Errorf("a retry of what was committed: %v", err)
 			}
 			third := op
 			third.Fingerprint = stet.NewFingerprint([]byte("a third request"))
-			if _, err := stet.RunTx(t.Context(), e, store, third, never); !errors.Is(err, stet.ErrMismatch) {
+			if _, err := txOf(e, store).Run(t.Context(), third, never); !errors.Is(err, stet.ErrMismatch) {
 				t.Errorf("a third request: %v", err)
 			}
-			return stet.Outcome{State: stet.Completed}, nil
+			return stet.Outcome{}, nil
 		})
 		if !errors.Is(err, stet.ErrMismatch) {
 			t.Errorf("the other request: %v", err)

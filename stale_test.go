@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	spi "github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -61,7 +62,7 @@ func TestDeadRunIsTakenOverWherePolicySaysSo(t *testing.T) {
 		if err != nil || runs != 1 || res.Attempt != 2 || res.Fence <= dead.Fence {
 			t.Fatalf("%+v, %v, %d runs", res, err, runs)
 		}
-		if err := store.Settle(t.Context(), dead.Claim(), stet.Outcome{State: stet.Completed}, stet.Retention{}); !errors.Is(err, stet.ErrFenced) {
+		if err := store.Settle(t.Context(), dead.Claim(), spi.Settlement{State: stet.Completed}, stet.Retention{}); !errors.Is(err, stet.ErrFenced) {
 			t.Fatalf("the dead run's settle: %v", err)
 		}
 	})
@@ -91,12 +92,12 @@ func TestVerifierDecidesAboutDeadRuns(t *testing.T) {
 		value   string
 		kind    error
 	}{
-		{name: "it happened", verdict: stet.ItHappened(stet.Outcome{State: stet.Completed, Result: []byte(`"found"`)}), value: "found"},
-		{name: "it failed", verdict: stet.ItHappened(stet.Outcome{State: stet.Failed, Result: []byte(`"declined"`)}), kind: stet.ErrFailed},
+		{name: "it happened", verdict: stet.ItHappened(stet.Outcome{Body: []byte(`"found"`)}), value: "found"},
+		{name: "it failed", verdict: stet.ItHappened(stet.Outcome{Failed: true, Body: []byte(`"declined"`)}), kind: stet.ErrFailed},
 		{name: "it did not happen", verdict: stet.ItDidNotHappen(), runs: 1, value: "charged"},
 		{name: "cannot know", verdict: stet.CannotKnow(), kind: stet.ErrUnknown},
 		{name: "error", verdict: stet.ItDidNotHappen(), err: errors.New("processor unreachable"), kind: stet.ErrUnknown},
-		{name: "no outcome", verdict: stet.ItHappened(stet.Outcome{}), kind: stet.ErrUnknown},
+		{name: "it happened, without a result", verdict: stet.ItHappened(stet.Outcome{})},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

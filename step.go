@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -14,9 +15,11 @@ import (
 	"github.com/stet-go/stet/internal/fault"
 )
 
-// MaxNotes bounds what is kept of the steps and the progress of an operation
-// together, in bytes.
+// MaxNotes bounds the steps and the progress of an operation together, in bytes.
 const MaxNotes = 1 << 20
+
+// maxProgress bounds the message of a progress, in bytes: notes of steps have the room.
+const maxProgress = 1 << 10
 
 // progressEvery is how often progress is written at most.
 const progressEvery = time.Second
@@ -48,9 +51,11 @@ type notebook struct {
 	mu      sync.Mutex // held while the store is asked: notes are written one by one
 	loaded  bool
 	version uint64 // of the last that were sent to the store
+	marked  bool   // the store may have it that the run is Repeatable
 	notes   notes
-	saved   time.Time // when progress was written last
-	torn    error     // what is in the store is not known: nothing may be written over it
+	saved   time.Time           // when progress was written last
+	taken   map[string]struct{} // names of steps that this attempt is in, or is past
+	torn    error               // what is in the store is not known: nothing may be written over it
 }
 
 // StepKind says what may happen to a step whose end was not seen.
@@ -70,7 +75,8 @@ const (
 // result, as JSON, with the operation's record under the run's fence: a later
 // attempt gets that result and goes on after it. Names tell the steps of an
 // operation apart: 1 to MaxName bytes of UTF-8, the same in every attempt, and
-// another one for each step that runs beside others.
+// another one for each step of an attempt, as in a loop: one that it is in, or is
+// past, is refused.
 //
 // An error of fn is returned as it is, and no result kept: the next attempt runs
 // the step again. Of a StepOnce it leaves doubt, unless it wraps ErrRetryable
@@ -79,17 +85,19 @@ const (
 // later attempt, the error is of kind ErrUnknown, and the run is parked when its
 // handler has returned.
 //
-// Other errors are *Errors of kind ErrInvalid (no run in ctx, no such store),
-// ErrFenced (the run is stale), ErrDamaged or ErrStore: the handler should return
+// Other errors are *Errors of kind ErrInvalid (no run in ctx, no such store, a name
+// used twice), ErrFenced (the run is stale), ErrDamaged or ErrStore: the handler should return
 // them.
 func Step[T any](ctx context.Context, name string, kind StepKind, fn func(context.Context) (T, error)) (v T, err error) {
 	r, ws, err := stepping(ctx, name)
 	if err != nil {
 		return v, err
 	}
-	if found, err := r.enterStep(ctx, ws, name, kind, &v); found || err != nil {
+	past, err := r.enterStep(ctx, ws, name, kind, &v)
+	if past || err != nil {
 		return v, err
 	}
+	defer func() { r.leaveStep(name, past) }()
 	v, err = fn(ctx)
 	// An *Error says nothing of what fn did itself; see Do.
 	_, theirs := errors.AsType[*Error](err)
@@ -106,22 +114,29 @@ func Step[T any](ctx context.Context, name string, kind StepKind, fn func(contex
 	if err == nil {
 		err = r.note(ctx, ws, name, &step{Done: true, Result: result})
 	}
-	if err != nil && kind == StepOnce {
+	if past = err == nil; !past && kind == StepOnce {
 		r.OutcomeUnknown(0)
 	}
 	return v, err
 }
 
 // enterStep finds the result of an earlier attempt, or what it left in doubt, and
-// notes down that a step which must not be repeated begins.
-func (r *Run) enterStep(ctx context.Context, ws WorkStore, name string, kind StepKind, v any) (found bool, err error) {
+// notes down that a step which must not be repeated begins. Unless the step is past,
+// or there is an error, leaveStep is to be called.
+func (r *Run) enterStep(ctx context.Context, ws WorkStore, name string, kind StepKind, v any) (past bool, err error) {
 	s, err := r.recall(ctx, ws, name)
-	switch {
-	case err != nil:
+	if err != nil {
 		return false, err
+	}
+	defer func() {
+		if err != nil {
+			r.leaveStep(name, false)
+		}
+	}()
+	switch {
 	case s != nil && s.Done:
 		if err := json.Unmarshal(s.Result, v); err != nil {
-			return true, damaged(fmt.Errorf("the result of the step %q: %w", name, err))
+			return true, damaged(fmt.Errorf("the result of the step %q does not fit a %T: %T", name, v, err)) // err quotes it
 		}
 		return true, nil
 	case s != nil && kind == StepOnce:
@@ -129,22 +144,57 @@ func (r *Run) enterStep(ctx context.Context, ws WorkStore, name string, kind Ste
 		return false, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted,
 			Cause: fmt.Errorf("an earlier attempt began the step %q and did not say how it ended", name)}
 	case kind == StepOnce:
-		return false, r.note(ctx, ws, name, &step{})
+		return false, r.beginOnce(ctx, ws, name)
 	}
 	return false, nil
 }
 
-// StepTx is Step in a transaction of s, which must be the engine's store: what fn
-// writes through tx and the result are committed together, so the step has its
+// beginOnce notes down that a step which must not be repeated begins. From then on
+// the run can only be parked, until it is noted how the step ended.
+func (r *Run) beginOnce(ctx context.Context, ws WorkStore, name string) error {
+	r.mu.Lock()
+	if r.ended || r.committing {
+		r.mu.Unlock()
+		return invalid("the step %q was begun when the run had ended, or its outcome was given to SettleTx", name)
+	}
+	r.doubt(name)
+	r.mu.Unlock()
+	err := r.note(ctx, ws, name, &step{})
+	if err != nil { // it does not begin
+		r.mu.Lock()
+		delete(r.doubts, name)
+		r.mu.Unlock()
+	}
+	return err
+}
+
+// doubt notes that only Park may end the run. The caller holds r.mu.
+func (r *Run) doubt(name string) {
+	if r.doubts == nil {
+		r.doubts = make(map[string]struct{})
+	}
+	r.doubts[name] = struct{}{}
+}
+
+// StepTx is Step in a transaction: what fn writes through tx and the result are committed together, so the step has its
 // effect once.
-func StepTx[Tx, T any](ctx context.Context, s WorkTxStore[Tx], name string, fn func(context.Context, Tx) (T, error)) (v T, err error) {
-	r, ws, err := stepping(ctx, name)
+func StepTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], name string, fn func(context.Context, Tx) (T, error)) (v T, err error) {
+	r, _, err := stepping(ctx, name)
 	if err != nil {
 		return v, err
 	}
-	if found, err := r.enterStep(ctx, ws, name, StepIdempotent, &v); found || err != nil {
+	ws, err := te.workStore()
+	switch {
+	case err != nil:
+		return v, err
+	case !same(r.e.store, te.s):
+		return v, invalid("StepTx needs the store of the run that it is a step of")
+	}
+	past, err := r.enterStep(ctx, ws, name, StepIdempotent, &v)
+	if past || err != nil {
 		return v, err
 	}
+	defer func() { r.leaveStep(name, past) }()
 	b := &r.book
 	locked := false
 	defer func() { // also when fn panics
@@ -155,7 +205,7 @@ func StepTx[Tx, T any](ctx context.Context, s WorkTxStore[Tx], name string, fn f
 	var theirs error
 	var after notes
 	committing := false // from then on an error says nothing of what is in the store
-	err = s.InTx(ctx, func(ctx context.Context, tx Tx) error {
+	err = ws.InTx(ctx, func(ctx context.Context, tx Tx) error {
 		if v, theirs = fn(ctx, tx); theirs != nil {
 			return theirs
 		}
@@ -165,16 +215,13 @@ func StepTx[Tx, T any](ctx context.Context, s WorkTxStore[Tx], name string, fn f
 		}
 		b.mu.Lock() // until the transaction has ended: nothing is written beside it
 		locked = true
-		if b.notes.Steps[name].Done {
-			return invalid("the step %q was begun twice at a time", name)
-		}
 		after = b.notes.with(name, &step{Done: true, Result: result})
 		packed, err := r.packNotes(after)
 		if err != nil {
 			return err
 		}
 		fault.At(fault.StepBefore)
-		err = s.SaveTx(ctx, tx, r.rec.Claim(), packed)
+		err = ws.SaveTx(ctx, tx, r.rec.Claim(), packed, r.repeats(after))
 		committing = err == nil
 		return err
 	})
@@ -189,13 +236,13 @@ func StepTx[Tx, T any](ctx context.Context, s WorkTxStore[Tx], name string, fn f
 		}
 		return v, err
 	}
-	b.notes = after
+	b.notes, b.marked, past = after, r.repeats(after), true
 	return v, nil
 }
 
 // Progress tells whoever asks for the operation's Status how far the run has
 // come. It is written at most once a second, and with the result of a step; what
-// comes in between is kept for then. Errors are those of Step.
+// comes in between is kept for then. A message is cut to 1 KiB. Errors are those of Step.
 func (r *Run) Progress(ctx context.Context, fraction float64, message string) error {
 	ws, err := r.e.workStore()
 	if err != nil {
@@ -211,6 +258,9 @@ func (r *Run) Progress(ctx context.Context, fraction float64, message string) er
 	if !(fraction > 0) { // also what is not a number, as of 0 in 0 items
 		fraction = 0
 	}
+	if len(message) > maxProgress {
+		message = strings.ToValidUTF8(message[:maxProgress], "")
+	}
 	b.notes.Progress = Progress{Fraction: min(fraction, 1), Message: message, At: now.UTC()}
 	if now.Sub(b.saved) < progressEvery {
 		return nil
@@ -219,17 +269,37 @@ func (r *Run) Progress(ctx context.Context, fraction float64, message string) er
 	return r.save(ctx, ws, b.notes)
 }
 
-// recall finds what is known of a step; nil for nothing.
+// recall takes a step's name for this attempt, and finds what is known of the step
+// from earlier ones; nil for nothing.
 func (r *Run) recall(ctx context.Context, ws WorkStore, name string) (*step, error) {
-	r.book.mu.Lock()
-	defer r.book.mu.Unlock()
+	b := &r.book
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if err := r.load(ctx, ws); err != nil {
 		return nil, err
 	}
-	if s, ok := r.book.notes.Steps[name]; ok {
+	if _, ok := b.taken[name]; ok {
+		return nil, invalid("this attempt has begun a step %q before: each step needs a name of its own, also in a loop, and in goroutines", name)
+	}
+	if b.taken == nil {
+		b.taken = make(map[string]struct{})
+	}
+	b.taken[name] = struct{}{}
+	if s, ok := b.notes.Steps[name]; ok {
 		return &s, nil
 	}
 	return nil, nil
+}
+
+// leaveStep ends a step of this attempt. Unless it is past, the attempt may try it
+// again.
+func (r *Run) leaveStep(name string, past bool) {
+	if past {
+		return
+	}
+	r.book.mu.Lock()
+	defer r.book.mu.Unlock()
+	delete(r.book.taken, name)
 }
 
 func stepping(ctx context.Context, name string) (*Run, WorkStore, error) {
@@ -253,7 +323,7 @@ func (r *Run) load(ctx context.Context, ws WorkStore) error {
 	}
 	rec := r.rec
 	if !r.taken && r.rec.Attempt > 1 {
-		err := r.e.step(ctx, claimTries, func(ctx context.Context) (err error) {
+		err := r.e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
 			rec, err = ws.Look(ctx, r.rec.ID)
 			return err
 		})
@@ -266,6 +336,13 @@ func (r *Run) load(ctx context.Context, ws WorkStore) error {
 		return err
 	}
 	r.book.notes, r.book.loaded, r.book.version = n, true, noteVersion(rec)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, s := range n.Steps {
+		if !s.Done {
+			r.doubt(name)
+		}
+	}
 	return nil
 }
 
@@ -279,7 +356,7 @@ func noteVersion(rec Record) uint64 {
 
 // notes returns those of a record.
 func (e *Engine) notes(rec Record) (n notes, err error) {
-	if len(rec.Notes) == 0 {
+	if len(rec.Notes) == 0 || len(rec.Notes) == notesVersion { // of which no more is known than how many attempts count
 		return n, nil
 	}
 	plain, err := e.sealer.unwrap(rec.ID, sealedNotes, rec.Notes[min(notesVersion, len(rec.Notes)):])
@@ -294,13 +371,13 @@ func (e *Engine) notes(rec Record) (n notes, err error) {
 
 // doubt returns the name of a step that was begun, to run once, and whose end was
 // not seen; "" if there is none.
-func (n notes) doubt() string {
-	for name, s := range n.Steps {
-		if !s.Done {
-			return name
+func (n notes) doubt() (first string) {
+	for name, s := range n.Steps { // the same one each time
+		if !s.Done && (first == "" || name < first) {
+			first = name
 		}
 	}
-	return ""
+	return first
 }
 
 // with returns the notes with one of their steps changed, or struck if s is nil.
@@ -326,30 +403,59 @@ func (r *Run) note(ctx context.Context, ws WorkStore, name string, s *step) erro
 	if b.torn != nil {
 		return b.torn
 	}
-	if was, ok := b.notes.Steps[name]; ok && s != nil && (was.Done || !s.Done) {
-		return invalid("the step %q was begun twice at a time", name)
-	}
 	after := b.notes.with(name, s)
 	if err := r.save(ctx, ws, after); err != nil {
 		return err
 	}
 	b.notes = after
+	if s == nil || s.Done {
+		r.mu.Lock()
+		delete(r.doubts, name)
+		r.mu.Unlock()
+	}
 	return nil
 }
 
 // save writes notes. The caller holds the book's mu.
 func (r *Run) save(ctx context.Context, ws WorkStore, n notes) error {
+	return r.saveAs(ctx, ws, n, r.repeats(n))
+}
+
+// repeats reports whether the run may be repeated that has noted this down.
+func (r *Run) repeats(n notes) bool { return r.repeatable && n.doubt() == "" }
+
+func (r *Run) saveAs(ctx context.Context, ws WorkStore, n notes, repeatable bool) error {
 	packed, err := r.packNotes(n)
 	if err != nil {
 		return err
 	}
 	fault.At(fault.StepBefore)
-	err = r.e.step(ctx, claimTries, func(ctx context.Context) error { return ws.Save(ctx, r.rec.Claim(), packed) })
+	err = r.e.retry(ctx, claimTries, func(ctx context.Context) error { return ws.Save(ctx, r.rec.Claim(), packed, repeatable) })
 	fault.At(fault.StepAfter)
 	if err != nil {
 		return r.saveError(ctx, err)
 	}
+	r.book.marked = repeatable
 	return nil
+}
+
+// unrepeatable makes a run that was taken as repeatable one that is parked when its
+// lease runs out.
+func (r *Run) unrepeatable(ctx context.Context) error {
+	if !r.repeatable {
+		return nil
+	}
+	ws, err := r.e.workStore()
+	if err != nil {
+		return err
+	}
+	b := &r.book
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.marked || b.torn != nil {
+		return b.torn
+	}
+	return r.saveAs(ctx, ws, b.notes, false)
 }
 
 // packNotes prepares the run's next notes for the store. The caller holds the
@@ -383,8 +489,11 @@ func (r *Run) saveError(ctx context.Context, err error) error {
 	}
 	ev := Event{Kind: EventStoreFailed, ID: r.rec.ID, Class: r.op.Class, State: Running, Fence: r.rec.Fence, Attempt: r.rec.Attempt, Err: err}
 	kind := ErrStore
-	if errors.Is(err, ErrFenced) {
+	switch {
+	case errors.Is(err, ErrFenced):
 		ev.Kind, kind = EventFenced, ErrFenced
+	case errors.Is(err, ErrDamaged):
+		kind = ErrDamaged
 	}
 	r.e.observe(ctx, ev)
 	return &Error{Kind: kind, Execution: MayHaveExecuted, Cause: err}

@@ -52,7 +52,7 @@ func finishes(t *testing.T, run *stet.Run) {
 	if run.SaysOutcomeUnknown() {
 		t.Error("the run is in doubt")
 	}
-	if err := run.Settle(t.Context(), stet.Outcome{State: stet.Completed}); err != nil {
+	if err := run.Settle(t.Context(), stet.Outcome{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -187,7 +187,7 @@ func TestNotesThatCannotBeReadAreNotReleased(t *testing.T) {
 	e := newEngine(t, store, stet.Options{SweepEvery: -1})
 	it := accept(t, e, op, parcel)
 	run := take(t, e, it)
-	if err := store.Save(t.Context(), run.Claim(), append(make([]byte, 7), "\x01{"...)); err != nil {
+	if err := store.Save(t.Context(), run.Claim(), append(make([]byte, 7), "\x01{"...), false); err != nil {
 		t.Fatal(err)
 	}
 	if err := run.Park(t.Context()); err != nil {
@@ -202,7 +202,7 @@ func TestNotesThatCannotBeReadAreNotReleased(t *testing.T) {
 	if now := browse(t, store, stet.Unknown); now.Fence != shown.Fence {
 		t.Error("it has changed")
 	}
-	if err := e.Resolve(t.Context(), shown, "", stet.ItHappened(stet.Outcome{State: stet.Completed})); err != nil {
+	if err := e.Resolve(t.Context(), shown, "", stet.ItHappened(stet.Outcome{})); err != nil {
 		t.Errorf("Resolve with an outcome: %v", err)
 	}
 }

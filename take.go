@@ -7,24 +7,38 @@ import (
 	"time"
 
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/store"
 )
 
-// damagedRest is how long a payload that cannot be read is left alone.
-const damagedRest = time.Hour
+// unfitRest is how long an operation is left alone that cannot be read, or whose
+// class this process does not have.
+const unfitRest = time.Hour
 
-// Item is an accepted operation that waits to be run: what a queue carries.
+// Item is an accepted operation that waits to be run: what a queue carries. What a
+// queue says of an operation is believed no further than its ID: it may be late, or
+// forged. The record decides which class and name it has.
 type Item struct {
 	ID    ID
 	Class string // names the policy
 	Name  string // names the handler
+
+	// Repeatable says that a run which dies may be repeated, whatever it has done:
+	// all its effects are in a transaction that is not committed then, or doing
+	// them twice has one effect. It is for whoever takes the item to say, and no
+	// part of what a queue carries. The operation is then due again as soon as the
+	// lease of a dead run has run out, and never Unknown, unless a StepOnce is in
+	// doubt.
+	Repeatable bool
 }
 
-// Due returns about limit accepted operations, at most, that wait to be run: the
-// longest waiting first. They are returned again, to whoever asks, unless they
-// were taken within that time; so what a queue or a worker loses is not lost. The
-// error is an *Error of kind ErrInvalid or ErrStore.
-func (e *Engine) Due(ctx context.Context, limit int, again time.Duration) ([]Item, error) {
-	recs, err := e.due(ctx, DueRun, limit, again)
+// Due returns about limit accepted operations, at most, that wait to be run, with
+// one of the names; without names, whatever their name. Of one name the longest
+// waiting come first, and names take turns. They are returned again, to any caller,
+// unless they were taken within that time; so what a queue or a worker loses is not
+// lost. A process asks for the names that it can run, store.MaxDueNames at most: what it
+// cannot is left to others. The error is an *Error of kind ErrInvalid or ErrStore.
+func (e *Engine) Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]Item, error) {
+	recs, err := e.due(ctx, DueRun, limit, again, names...)
 	items := make([]Item, 0, len(recs))
 	for _, rec := range recs {
 		op, w, err := e.unpack(rec)
@@ -37,16 +51,24 @@ func (e *Engine) Due(ctx context.Context, limit int, again time.Duration) ([]Ite
 	return items, err
 }
 
-func (e *Engine) due(ctx context.Context, what Due, limit int, again time.Duration) (recs []Record, err error) {
+func (e *Engine) due(ctx context.Context, what Due, limit int, again time.Duration, names ...string) (recs []Record, err error) {
 	ws, err := e.workStore()
 	switch {
 	case err != nil:
 		return nil, err
 	case limit < 1 || limit > MaxBrowse || again <= 0 || again > MaxDelay:
 		return nil, invalid("the limit is %d, and the time until they are due again %v; they must be 1 to %d, and up to %v", limit, again, MaxBrowse, MaxDelay)
+	case len(names) > store.MaxDueNames:
+		return nil, invalid("Due was asked for %d names; at most %d", len(names), store.MaxDueNames)
 	}
 	// Not tried again: what a lost reply has given to nobody is due again soon.
-	recs, err = ws.Due(e.stepContext(ctx), what, limit, again)
+	recs, err = ws.Due(e.storeContext(ctx), what, limit, again, names...)
+	if partial, ok := errors.AsType[*PartialError](err); ok {
+		for _, c := range partial.Claims { // an operator's case, see Browser
+			e.observe(ctx, Event{Kind: EventStoreFailed, ID: c.ID, Fence: c.Fence, Err: damaged(partial.Cause)})
+		}
+		return recs, nil
+	}
 	if err != nil {
 		return recs, &Error{Kind: ErrStore, Execution: NotExecuted, RetryAfter: retryAfter, Cause: err}
 	}
@@ -77,12 +99,13 @@ func (e *Engine) Wake() {
 }
 
 // Take is a worker's Begin: it takes the claim of an accepted operation. The run
-// has its Work; if it is Replayed, the operation has ended, and there is nothing
-// to do. Release and Return let it be run again; Settle, FinishTx and Park are as
+// has its Work, and its policy is that of the class that it was accepted under; if it
+// is Replayed, the operation has ended, and there is nothing to do. Release, Return
+// and Yield let it be run again; Settle, TxEngine.Finish and Park are as
 // ever.
 //
-// The error is an *Error of kind ErrInvalid (no such class), ErrInFlight (it runs),
-// ErrUnknown (and its policy does not say what is to become of it), ErrExpired,
+// The error is an *Error of kind ErrInvalid (no such class), ErrInFlight (it runs, or
+// is to wait still, by Work.After or Return: it will be due), ErrUnknown (and its policy does not say what is to become of it), ErrExpired,
 // ErrFenced (there is no such operation, or it was not accepted), ErrDamaged,
 // ErrStore or ErrClosed.
 func (e *Engine) Take(ctx context.Context, it Item) (*Run, error) {
@@ -97,7 +120,7 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Run, error) {
 	case e.ctx.Err() != nil:
 		return nil, &Error{Kind: ErrClosed, Execution: NotExecuted}
 	}
-	t := &ticket{op: Op{Class: it.Class}, p: p, req: ClaimRequest{ID: it.ID, Owner: NewOwner(), Lease: p.Lease}}
+	t := &ticket{op: Op{Class: it.Class}, p: p, taken: true, repeats: it.Repeatable, req: ClaimRequest{ID: it.ID, Owner: NewOwner(), Lease: p.Lease}}
 	f, leader := e.flights.join(it.ID, Fingerprint{})
 	if !leader {
 		return nil, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter}
@@ -109,9 +132,7 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Run, error) {
 		}
 	}()
 	var work packedWork
-	var asked time.Time
 	en, err := e.enter(ctx, t, func(ctx context.Context, t *ticket) (Record, error) {
-		asked = time.Now()
 		rec, w, err := e.take(ctx, ws, t)
 		work = w
 		return rec, err
@@ -121,12 +142,16 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Run, error) {
 		return nil, err
 	case en.granted:
 		e.flights.runs(f, rec.Fingerprint)
-		run, err = e.newRun(ctx, t, f, rec, asked)
+		run, err = e.newRun(ctx, t, f, rec)
 		if err != nil {
 			return nil, err
 		}
-		run.work, run.taken = Work{Name: work.Name, Payload: work.Payload}, true
-		return run, nil
+		run.work, run.namespace = Work{Name: work.Name, Payload: work.Payload}, work.Namespace
+		run.repeatable = it.Repeatable
+		run.book.mu.Lock()
+		defer run.book.mu.Unlock()
+		run.book.marked = it.Repeatable
+		return run, run.load(ctx, ws) // which e.take has found to be readable
 	case rec.State.Settled():
 		return e.replay(ctx, t, rec)
 	case rec.State == None:
@@ -134,6 +159,8 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Run, error) {
 	case rec.State == Unknown:
 		e.observe(ctx, t.event(EventToldUnknown, rec, nil))
 		return nil, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted}
+	case rec.State == Accepted: // it is to wait
+		return nil, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: errors.New("it is not due yet")}
 	case rec.State == Running:
 		e.observe(ctx, t.event(EventInFlight, rec, nil))
 		return nil, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: max(rec.LeaseLeft, pollMin)}
@@ -145,32 +172,35 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Run, error) {
 
 // take asks the store once, and makes the ticket that of the operation.
 func (e *Engine) take(ctx context.Context, ws WorkStore, t *ticket) (rec Record, w packedWork, err error) {
-	class := t.op.Class
 	fault.At(fault.ClaimBefore)
-	err = e.step(ctx, claimTries, func(ctx context.Context) (err error) {
-		rec, err = ws.Take(ctx, t.req.ID, t.req.Owner, t.req.Lease)
+	err = e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
+		t.asked = time.Now()
+		rec, err = ws.Take(ctx, store.TakeRequest{ID: t.req.ID, Owner: t.req.Owner, Lease: t.req.Lease, Repeatable: t.repeats})
 		return err
 	})
 	fault.At(fault.ClaimAfter)
 	if err != nil {
-		e.observe(ctx, t.event(EventStoreFailed, rec, err))
-		e.abandon(t)
-		return rec, w, &Error{Kind: ErrStore, Execution: NotExecuted, RetryAfter: retryAfter, Cause: err}
+		return rec, w, e.unclaimed(ctx, t, rec, err)
 	}
 	t.req.Fingerprint, t.req.Scope = rec.Fingerprint, rec.Scope
 	if rec.Work == nil && (rec.State == Unknown || rec.State == Retryable) { // the key was used anew
 		return rec, w, &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: errors.New("the operation was not accepted")}
 	}
 	op, w, err := e.unpack(rec)
+	if _, ok := e.policies[op.Class]; err == nil && op.Key != "" && !ok {
+		err = invalid("the operation's class %q is not among Options.Classes", op.Class)
+	}
+	if err == nil && rec.State == Running {
+		_, err = e.notes(rec) // they say whether it may be run
+	}
 	if err != nil {
 		if rec.State == Running && rec.Owner == t.req.Owner { // nobody else can read it either; an operator must look
-			err = errors.Join(err, ws.Return(e.stepContext(ctx), rec.Claim(), damagedRest))
+			err = errors.Join(err, e.unseen(ctx, ws, rec, t.repeats, unfitRest))
 		}
 		return rec, w, err
 	}
 	if op.Key != "" {
-		t.op = op
-		t.op.Class = class // whose policy the ticket has
+		t.op, t.p = op, e.policies[op.Class]
 	}
 	if rec.State == Running && rec.Owner == t.req.Owner {
 		e.observe(ctx, t.event(EventClaimed, rec, nil))
@@ -185,14 +215,25 @@ func (r *Run) Work() Work { return r.work }
 // store has it now. Whoever runs it should ask from time to time, and settle it as
 // failed when it has stopped. The error is an *Error of kind ErrInvalid or ErrStore.
 func (r *Run) Cancelling(ctx context.Context) (bool, error) {
-	st, err := r.e.Lookup(ctx, r.rec.ID)
-	return st.Record.Cancelling && st.Record.Fence == r.rec.Fence, err
+	if _, err := r.e.workStore(); err != nil {
+		return false, err
+	}
+	rec, err := r.e.read(ctx, r.rec.ID)
+	if err != nil {
+		return false, storeFailed(MayHaveExecuted, err)
+	}
+	return rec.Cancelling && rec.Fence == r.rec.Fence, nil
 }
 
 // Return ends a run of an accepted operation, stating that nothing was executed:
 // it is run again when that time is over, at most MaxDelay. Errors are those of
 // Settle.
 func (r *Run) Return(ctx context.Context, after time.Duration) error {
+	return r.handBack(ctx, after, false)
+}
+
+// handBack is Return, or Yield if the attempt is not to count.
+func (r *Run) handBack(ctx context.Context, after time.Duration, spared bool) error {
 	ws, err := r.e.workStore()
 	switch {
 	case err != nil:
@@ -201,8 +242,12 @@ func (r *Run) Return(ctx context.Context, after time.Duration) error {
 		return invalid("Return needs a run of Take; others are given back by Release")
 	case after < 0 || after > MaxDelay:
 		return invalid("Return after %v; it must be 0 to %v", after, MaxDelay)
-	case !r.end():
-		return invalid("the run has ended already")
+	}
+	if err := r.conclude(ctx); err != nil {
+		return err
+	}
+	if spared {
+		r.spare(ctx, ws)
 	}
 	return r.giveBack(ctx, ws, after)
 }
@@ -210,27 +255,33 @@ func (r *Run) Return(ctx context.Context, after time.Duration) error {
 // giveBack ends a run of Take, whose right to end the caller has.
 func (r *Run) giveBack(ctx context.Context, ws WorkStore, after time.Duration) error {
 	fault.At(fault.ReleaseBefore)
-	err := r.e.step(ctx, 0, func(ctx context.Context) error { return ws.Return(ctx, r.rec.Claim(), after) })
+	call := func(ctx context.Context) error {
+		return r.e.retry(ctx, 0, func(ctx context.Context) error { return ws.Return(ctx, r.rec.Claim(), after) })
+	}
+	err := call(ctx)
 	fault.At(fault.ReleaseAfter)
 	r.finish(entry{})
+	r.insist(err, call)
 	if err == nil && after == 0 {
 		r.e.Wake()
 	}
 	return r.report(ctx, EventReturned, Accepted, err)
 }
 
-// FinishTx ends a run in a transaction of s, which must be the engine's store:
-// what fn writes through tx and the outcome that it returns become durable
+// Finish ends a run in a transaction: what fn writes through tx and the outcome that it returns become durable
 // together or not at all. A run that is stale by then writes nothing.
 //
-// With an error, nothing of it is known to be durable, what fn has emitted is
-// forgotten, the run has not ended, and Return or Release ends it whatever
-// happened: ErrFenced of theirs says that another outcome stands, which may be that
-// of this very transaction, whose COMMIT was answered too late. The error is that
-// of fn, or an *Error of kind ErrFenced, ErrStore or ErrInvalid.
-func FinishTx[Tx any](ctx context.Context, r *Run, s WorkTxStore[Tx], fn func(context.Context, Tx) (Outcome, error)) error {
-	if r.transactional || r.settling() {
-		return invalid("FinishTx needs a run that has not ended")
+// On error the transaction may or may not have committed, and messages that fn has
+// emitted are forgotten. End the run with Return or Release; ErrFenced from them means
+// that an outcome is stored, possibly this one. The error is that of fn, or an *Error
+// of kind ErrFenced, ErrStore or ErrInvalid.
+func (te *TxEngine[Tx]) Finish(ctx context.Context, r *Run, fn func(context.Context, Tx) (Outcome, error)) error {
+	ws, err := te.workStore()
+	switch {
+	case err != nil:
+		return err
+	case !same(r.e.store, te.s) || r.transactional || r.settling():
+		return invalid("Finish needs a run of its store that has not ended")
 	}
 	var theirs error
 	var state State
@@ -240,13 +291,13 @@ func FinishTx[Tx any](ctx context.Context, r *Run, s WorkTxStore[Tx], fn func(co
 			r.takeBack(before)
 		}
 	}()
-	err := s.InTx(ctx, func(ctx context.Context, tx Tx) error {
+	err = ws.InTx(ctx, func(ctx context.Context, tx Tx) error {
 		out, err := fn(ctx, tx)
 		if theirs = err; err != nil {
 			return err
 		}
-		state = out.State
-		return SettleTx(ctx, r, s, tx, out)
+		state = out.state()
+		return te.Settle(ctx, r, tx, out)
 	})
 	switch own, ok := errors.AsType[*Error](err); {
 	case err == nil:
@@ -254,9 +305,11 @@ func FinishTx[Tx any](ctx context.Context, r *Run, s WorkTxStore[Tx], fn func(co
 		return theirs
 	case ok:
 		return own
+	case errors.Is(err, ErrFenced):
+		return &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: err}
 	default:
 		r.e.observe(ctx, Event{Kind: EventStoreFailed, ID: r.rec.ID, Class: r.op.Class, State: Running, Fence: r.rec.Fence, Attempt: r.rec.Attempt, Err: err})
-		return &Error{Kind: ErrStore, Execution: MayHaveExecuted, Cause: err}
+		return storeFailed(MayHaveExecuted, err)
 	}
 	committed = true
 	if !r.end() {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	spi "github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -187,7 +188,7 @@ func TestOneWorkerTakesIt(t *testing.T) {
 // abandoned takes the operation in a process that dies then.
 func abandoned(t *testing.T, store stet.Store, it stet.Item) stet.Record {
 	t.Helper()
-	rec, err := store.(stet.WorkStore).Take(t.Context(), it.ID, stet.NewOwner(), time.Second)
+	rec, err := store.(stet.WorkStore).Take(t.Context(), spi.TakeRequest{ID: it.ID, Owner: stet.NewOwner(), Lease: time.Second})
 	if err != nil || rec.State != stet.Running {
 		t.Fatalf("%+v, %v", rec, err)
 	}
@@ -197,7 +198,7 @@ func abandoned(t *testing.T, store stet.Store, it stet.Item) stet.Record {
 
 func TestDeadWorkersOperationIsWhatThePolicySays(t *testing.T) {
 	happened := func(context.Context, stet.Unresolved) (stet.Verdict, error) {
-		return stet.ItHappened(stet.Outcome{State: stet.Completed, Result: []byte("in the books")}), nil
+		return stet.ItHappened(stet.Outcome{Body: []byte("in the books")}), nil
 	}
 	didNot := func(_ context.Context, u stet.Unresolved) (stet.Verdict, error) {
 		if u.Op.Scope != op.Scope || u.Op.Key != op.Key {
@@ -231,7 +232,7 @@ func TestDeadWorkersOperationIsWhatThePolicySays(t *testing.T) {
 				if !errors.Is(err, c.err) {
 					t.Fatalf("%v; want %v", err, c.err)
 				}
-				if st := status(t, e, it.ID, c.state); string(st.Outcome.Result) != c.result {
+				if st := status(t, e, it.ID, c.state); string(st.Outcome.Body) != c.result {
 					t.Errorf("%+v", st)
 				}
 				switch {
@@ -242,10 +243,10 @@ func TestDeadWorkersOperationIsWhatThePolicySays(t *testing.T) {
 						t.Errorf("attempt %d with fence %d and %+v", run.Attempt(), run.Fence(), run.Work())
 					}
 					complete(t, run, "x")
-				case !run.Replayed() || string(run.Outcome().Result) != c.result:
+				case !run.Replayed() || string(run.Outcome().Body) != c.result:
 					t.Errorf("%+v", run.Outcome())
 				}
-				if err := store.Settle(t.Context(), dead.Claim(), stet.Outcome{State: stet.Completed}, stet.Retention{}); !errors.Is(err, stet.ErrFenced) {
+				if err := store.Settle(t.Context(), dead.Claim(), spi.Settlement{State: stet.Completed}, stet.Retention{}); !errors.Is(err, stet.ErrFenced) {
 					t.Errorf("the dead worker's settle: %v", err)
 				}
 			})
@@ -293,7 +294,7 @@ func TestExpiredOutcomeIsNotRunAgain(t *testing.T) {
 			"Status": func() (stet.Status, error) { return e.Status(t.Context(), op.Scope, it.ID) },
 			"Accept": func() (stet.Status, error) { return e.Accept(t.Context(), op, parcel) },
 		} {
-			if st, err := ask(); err != nil || st.New || st.Outcome.State != stet.Completed || !st.Outcome.Gone {
+			if st, err := ask(); err != nil || st.New || st.Outcome.Failed || !st.Outcome.Gone {
 				t.Errorf("%s: %+v, %v", what, st, err)
 			}
 		}
@@ -325,6 +326,10 @@ func TestLongWorkKeepsItsLease(t *testing.T) {
 }
 
 func TestWorkIsNotInTheClear(t *testing.T) {
+	synctest.Test(t, workIsNotInTheClear)
+}
+
+func workIsNotInTheClear(t *testing.T) {
 	store := memory.New(memory.Options{})
 	o := encrypted(secret("k", 1))
 	e := newEngine(t, store, o)
@@ -366,6 +371,7 @@ func TestWorkIsNotInTheClear(t *testing.T) {
 			t.Errorf("%v, %v", rec.State, err)
 		}
 	}
+	time.Sleep(time.Hour) // what could not be read here rests
 	if run := take(t, e, it); string(run.Work().Payload) != "card 4242" || run.Scope() != mine.Scope {
 		t.Errorf("%+v", run.Work())
 	}
@@ -386,8 +392,8 @@ func (s swappedWork) swap(rec stet.Record, err error) (stet.Record, error) {
 	return rec, err
 }
 
-func (s swappedWork) Take(ctx context.Context, id stet.ID, owner stet.Owner, lease time.Duration) (stet.Record, error) {
-	return s.swap(s.Store.Take(ctx, id, owner, lease))
+func (s swappedWork) Take(ctx context.Context, req spi.TakeRequest) (stet.Record, error) {
+	return s.swap(s.Store.Take(ctx, req))
 }
 
 func (s swappedWork) Look(ctx context.Context, id stet.ID) (stet.Record, error) {
@@ -428,4 +434,48 @@ func TestDamagedWorkCanBeCancelled(t *testing.T) {
 		t.Errorf("%+v, %v", st, err)
 	}
 	status(t, e, it.ID, stet.Failed)
+}
+
+// Backoff is in the record: whatever brings an item early, or twice, it waits.
+func TestWorkThatIsToWaitIsNotTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
+		it := accept(t, e, op, stet.Work{Name: "ship", After: time.Hour})
+		early := func(when string) {
+			t.Helper()
+			if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrInFlight) {
+				t.Errorf("%s: %v", when, err)
+			}
+			time.Sleep(time.Hour)
+		}
+		early("accepted for later")
+		run := take(t, e, it)
+		if err := run.Return(t.Context(), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		early("given back for later")
+		if items := due(t, e, time.Hour); len(items) != 1 { // handed out: that is no reason to wait
+			t.Fatalf("%v", items)
+		}
+		complete(t, take(t, e, it), "x")
+	})
+}
+
+// A new version of a service may begin afresh while operations of the last one wait.
+func TestDerivedKeysAreTheSameInEveryAttemptOfAnotherNamespace(t *testing.T) {
+	for _, was := range []string{"", "v1"} {
+		s := memory.New(memory.Options{})
+		it := accept(t, newEngine(t, s, stet.Options{Namespace: was}), op, parcel)
+		keys := make(map[string]bool)
+		for _, namespace := range []string{was, "v2", "v3"} {
+			run := take(t, newEngine(t, s, stet.Options{Namespace: namespace}), it)
+			keys[run.DeriveKey("charge")] = true
+			if err := run.Return(t.Context(), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(keys) != 1 {
+			t.Errorf("accepted in %q: a call further down got %d keys", was, len(keys))
+		}
+	}
 }

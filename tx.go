@@ -8,9 +8,10 @@ import (
 	"time"
 
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/store"
 )
 
-// DoTx is Do in one transaction of s, which must be the engine's store: what fn
+// DoTx is Do in one transaction: what fn
 // writes through tx and the outcome become durable together or not at all. A
 // crash leaves nothing behind, so a retry runs at once and never finds an
 // unknown outcome.
@@ -18,15 +19,17 @@ import (
 // If fn returns an error or panics, everything is rolled back; the error is of
 // kind ErrRetryable, and a retry runs fn again. A failure that retries should
 // see (a declined card) is a value, not an error. fn must not commit or roll
-// back tx, and must have no effects outside of it.
-func DoTx[Tx, T any](ctx context.Context, e *Engine, s TxStore[Tx], op Op, fn func(context.Context, Tx) (T, error)) (Result[T], error) {
+// back tx, and must have no effects outside of it. One call of DoTx may call fn
+// more than once, each time with a new transaction, where the one before was in
+// vain.
+func DoTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], op Op, fn func(context.Context, Tx) (T, error)) (Result[T], error) {
 	var res Result[T]
 	var outErr error
-	run, err := RunTx(ctx, e, s, op, func(ctx context.Context, tx Tx) (out Outcome, err error) {
+	run, err := te.Run(ctx, op, func(ctx context.Context, tx Tx) (out Outcome, err error) {
 		if res.Value, err = fn(ctx, tx); err != nil {
 			return Outcome{}, err
 		}
-		out, outErr = encodeOutcome(res.Value, nil)
+		out, outErr = OutcomeOf(res.Value, nil)
 		return out, nil
 	})
 	if err != nil {
@@ -34,26 +37,29 @@ func DoTx[Tx, T any](ctx context.Context, e *Engine, s TxStore[Tx], op Op, fn fu
 	}
 	res.Fence, res.Attempt, res.Replayed = run.Fence(), run.Attempt(), run.Replayed()
 	if res.Replayed {
-		return res, decodeOutcome(run.Outcome(), &res.Value)
+		res.Value = *new(T) // nothing of a transaction that was in vain
+		return res, run.decode(&res.Value)
 	}
 	return res, outErr
 }
 
-// RunTx is Begin, the operation and Settle in one transaction of s, which must
-// be the engine's store. fn gets the transaction and returns the outcome to
+// Run is Begin, the operation and Settle in one transaction. fn gets the transaction and returns the outcome to
 // store with it; FromContext(ctx) is its run. An error of fn rolls back, as
 // does NothingHappened: the error returned is of kind ErrRetryable and wraps
 // it. The run returned has ended; Replayed tells whether fn's outcome stands or
-// an earlier one.
+// an earlier one. fn may be called more than once, each time with a new
+// transaction, where the one before was in vain; the outcome that stands is that
+// of the last call.
 //
 // If the transaction's fate could not be found out, the error is of kind
 // ErrUnknown; a retry will find out.
-func RunTx[Tx any](ctx context.Context, e *Engine, s TxStore[Tx], op Op, fn func(context.Context, Tx) (Outcome, error)) (*Run, error) {
+func (te *TxEngine[Tx]) Run(ctx context.Context, op Op, fn func(context.Context, Tx) (Outcome, error)) (*Run, error) {
+	e := te.e
 	t, err := e.ticket(ctx, op)
 	if err != nil {
 		return nil, err
 	}
-	tr := &txRun[Tx]{e: e, s: s, t: t, fn: fn}
+	tr := &txRun[Tx]{e: e, s: te.s, t: t, fn: fn}
 	en, err := e.admit(ctx, t, func(f *flight) (entry, error) {
 		tr.f = f
 		en, err := e.enter(ctx, t, tr.claim)
@@ -80,22 +86,25 @@ func RunTx[Tx any](ctx context.Context, e *Engine, s TxStore[Tx], op Op, fn func
 	return &Run{e: e, op: t.op, p: t.p, rec: en.rec, outcome: tr.outcome, transactional: true, ended: true, ctx: tr.run.ctx}, nil
 }
 
-// SettleTx writes the outcome of a run of Begin inside the caller's own
-// transaction of s, so that it commits with the caller's writes. On an error,
-// ErrFenced among them, the caller must roll back. The run itself goes on until
+// Settle writes the outcome of a run of Begin inside the caller's own
+// transaction, so that it commits with the caller's writes. On an error,
+// ErrFenced among them, and ErrUnknown while a StepOnce is in doubt, the caller must
+// roll back. The run itself goes on until
 // it is told how the transaction ended: after a commit by r.Settle with the same
 // outcome, which then only lets go of it; after a rollback by r.Release, if
 // nothing else has happened, or by r.Settle. After a commit whose reply was lost
 // nobody knows: a second transaction is fenced if the first has committed.
-func SettleTx[Tx any](ctx context.Context, r *Run, s TxStore[Tx], tx Tx, out Outcome) error {
+func (te *TxEngine[Tx]) Settle(ctx context.Context, r *Run, tx Tx, out Outcome) error {
 	switch {
-	case !out.State.Settled():
-		return invalid("SettleTx with the state %v; it must be completed or failed", out.State)
-	case r.transactional || r.settling():
-		return invalid("SettleTx needs a run of Begin that has not ended")
+	case !same(r.e.store, te.s) || r.transactional || r.settling():
+		return invalid("Settle needs a run of Begin, and of its store, that has not ended")
+	}
+	sealed, doubt := r.sealedUnlessInDoubt(out)
+	if doubt != nil {
+		return &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: doubt}
 	}
 	fault.At(fault.SettleBefore)
-	err := s.SettleTx(ctx, tx, r.rec.Claim(), r.sealed(out), r.p.Retention)
+	err := te.s.SettleTx(ctx, tx, r.rec.Claim(), sealed, r.p.Retention)
 	fault.At(fault.SettleAfter)
 	switch {
 	case err == nil:
@@ -103,11 +112,11 @@ func SettleTx[Tx any](ctx context.Context, r *Run, s TxStore[Tx], tx Tx, out Out
 	case errors.Is(err, ErrFenced):
 		return &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: err}
 	default:
-		return &Error{Kind: ErrStore, Execution: MayHaveExecuted, Cause: err}
+		return storeFailed(MayHaveExecuted, err)
 	}
 }
 
-// txRun is one call of RunTx.
+// txRun is one call of TxEngine.Run.
 type txRun[Tx any] struct {
 	e       *Engine
 	s       TxStore[Tx]
@@ -131,7 +140,7 @@ func (tr *txRun[Tx]) claim(ctx context.Context, t *ticket) (Record, error) {
 	switch {
 	case err != nil:
 		tr.e.observe(ctx, t.event(EventStoreFailed, rec, err))
-		return rec, &Error{Kind: ErrStore, Execution: NotExecuted, RetryAfter: retryAfter, Cause: err}
+		return rec, storeFailed(NotExecuted, err)
 	case rec.State.Settled() && rec.Fingerprint != t.req.Fingerprint:
 		return rec, ErrMismatch
 	case rec.State.Settled():
@@ -139,6 +148,7 @@ func (tr *txRun[Tx]) claim(ctx context.Context, t *ticket) (Record, error) {
 	}
 	tr.e.flights.turn(tr.f, queued)
 	fault.At(fault.ClaimBefore)
+	tr.run = nil // of a round before, which another claim has overtaken
 	rec, err = tr.transact(ctx)
 	return tr.report(ctx, rec, err)
 }
@@ -165,7 +175,11 @@ func (tr *txRun[Tx]) report(ctx context.Context, rec Record, err error) (Record,
 	var rolledBack errRolledBack
 	switch {
 	case err == nil:
-		if tr.run != nil {
+		switch {
+		case tr.run == nil:
+		case rec.Owner != t.req.Owner: // another was faster
+			tr.released(ctx)
+		default:
 			e.observe(ctx, Event{Kind: EventSettled, ID: rec.ID, Class: t.op.Class, State: rec.State,
 				Fence: rec.Fence, Attempt: rec.Attempt, Elapsed: time.Since(tr.run.begun)})
 			if len(tr.run.emitted()) > 0 {
@@ -174,9 +188,7 @@ func (tr *txRun[Tx]) report(ctx context.Context, rec Record, err error) (Record,
 		}
 		return rec, nil
 	case errors.As(err, &rolledBack):
-		ended := tr.run.rec
-		ended.State = Retryable
-		e.observe(ctx, t.event(EventReleased, ended, nil))
+		tr.released(ctx)
 		if tr.run.SaysOutcomeUnknown() {
 			return rec, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: rolledBack.cause}
 		}
@@ -192,15 +204,22 @@ func (tr *txRun[Tx]) report(ctx context.Context, rec Record, err error) (Record,
 		return rec, &Error{Kind: ErrInvalid, Execution: NotExecuted, Cause: fmt.Errorf("context has ended: %w", context.Cause(ctx))}
 	default:
 		e.observe(ctx, t.event(EventStoreFailed, rec, err))
-		return rec, &Error{Kind: ErrStore, Execution: NotExecuted, RetryAfter: retryAfter, Cause: err}
+		return rec, storeFailed(NotExecuted, err)
 	}
 }
 
+// released tells the observer that the run was rolled back.
+func (tr *txRun[Tx]) released(ctx context.Context) {
+	ended := tr.run.rec
+	ended.State = Retryable
+	tr.e.observe(ctx, tr.t.event(EventReleased, ended, nil))
+}
+
 // call is called by the store, inside its transaction.
-func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec Record) (Outcome, error) {
+func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec Record) (store.Settlement, error) {
 	e, t := tr.e, tr.t
 	if !tr.stop() {
-		return Outcome{}, cmp.Or(ctx.Err(), context.Canceled) // the caller left just now
+		return store.Settlement{}, cmp.Or(ctx.Err(), context.Canceled) // the caller left just now
 	}
 	run := &Run{e: e, op: t.op, p: t.p, rec: rec, f: tr.f, begun: time.Now(), transactional: true, ended: true}
 	end, stop := context.WithDeadlineCause(context.Background(), run.begun.Add(t.p.RunTimeout), ErrRunTimeout)
@@ -214,11 +233,9 @@ func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec Record) (Outcome, erro
 	fault.At(fault.HandlerAfter)
 	switch {
 	case err != nil:
-		return Outcome{}, errRolledBack{err}
+		return store.Settlement{}, errRolledBack{err}
 	case run.SaysNothingHappened() || run.SaysOutcomeUnknown():
-		return Outcome{}, errRolledBack{errors.New("the operation declared that nothing is to be kept")}
-	case !out.State.Settled():
-		return Outcome{}, errRolledBack{invalid("the outcome's state is %v, neither completed nor failed", out.State)}
+		return store.Settlement{}, errRolledBack{errors.New("the operation declared that nothing is to be kept")}
 	}
 	tr.outcome = out
 	return run.sealed(out), nil

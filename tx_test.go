@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/sqlite"
 )
 
@@ -43,7 +44,7 @@ func charges(t *testing.T, store *sqlite.Store) (n int) {
 func TestTransactionRunsOnceAndReplays(t *testing.T) {
 	store, e := bank(t)
 	for i := range 3 {
-		res, err := stet.DoTx(t.Context(), e, store, op, func(ctx context.Context, tx *sql.Tx) (string, error) {
+		res, err := stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (string, error) {
 			return "receipt", book(ctx, tx)
 		})
 		if err != nil || res.Value != "receipt" || res.Replayed != (i > 0) || res.Attempt != 1 {
@@ -62,7 +63,7 @@ func TestFailedTransactionLeavesNothingBehind(t *testing.T) {
 		"error":    func(context.Context) error { return down },
 		"declared": func(ctx context.Context) error { stet.FromContext(ctx).NothingHappened(); return nil },
 	} {
-		_, err := stet.DoTx(t.Context(), e, store, op, func(ctx context.Context, tx *sql.Tx) (int, error) {
+		_, err := stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (int, error) {
 			if err := book(ctx, tx); err != nil {
 				t.Error(err)
 			}
@@ -78,7 +79,7 @@ func TestFailedTransactionLeavesNothingBehind(t *testing.T) {
 				t.Error("the panic was swallowed")
 			}
 		}()
-		_, _ = stet.DoTx(t.Context(), e, store, op, func(ctx context.Context, tx *sql.Tx) (int, error) {
+		_, _ = stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (int, error) {
 			if err := book(ctx, tx); err != nil {
 				t.Error(err)
 			}
@@ -88,7 +89,7 @@ func TestFailedTransactionLeavesNothingBehind(t *testing.T) {
 	if n := charges(t, store); n != 0 {
 		t.Fatalf("%d charges", n)
 	}
-	res, err := stet.DoTx(t.Context(), e, store, op, func(ctx context.Context, tx *sql.Tx) (int, error) { return 7, book(ctx, tx) })
+	res, err := stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (int, error) { return 7, book(ctx, tx) })
 	if err != nil || res.Value != 7 || charges(t, store) != 1 {
 		t.Fatalf("%+v, %v", res, err)
 	}
@@ -98,12 +99,12 @@ func TestTransactionInFlightRefusesDuplicatesHere(t *testing.T) {
 	store, e := bank(t)
 	other := op
 	other.Fingerprint = stet.NewFingerprint([]byte("another request"))
-	_, err := stet.DoTx(t.Context(), e, store, op, func(ctx context.Context, tx *sql.Tx) (int, error) {
+	_, err := stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (int, error) {
 		never := func(context.Context, *sql.Tx) (int, error) { t.Error("ran"); return 0, nil }
-		if _, err := stet.DoTx(t.Context(), e, store, op, never); !errors.Is(err, stet.ErrInFlight) {
+		if _, err := stet.DoTx(t.Context(), txOf(e, store), op, never); !errors.Is(err, stet.ErrInFlight) {
 			t.Errorf("a duplicate: %v", err)
 		}
-		if _, err := stet.DoTx(t.Context(), e, store, other, never); !errors.Is(err, stet.ErrMismatch) {
+		if _, err := stet.DoTx(t.Context(), txOf(e, store), other, never); !errors.Is(err, stet.ErrMismatch) {
 			t.Errorf("another request: %v", err)
 		}
 		return 1, book(ctx, tx)
@@ -111,7 +112,7 @@ func TestTransactionInFlightRefusesDuplicatesHere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stet.DoTx(t.Context(), e, store, other, func(context.Context, *sql.Tx) (int, error) { return 0, nil }); !errors.Is(err, stet.ErrMismatch) {
+	if _, err := stet.DoTx(t.Context(), txOf(e, store), other, func(context.Context, *sql.Tx) (int, error) { return 0, nil }); !errors.Is(err, stet.ErrMismatch) {
 		t.Errorf("another request afterwards: %v", err)
 	}
 }
@@ -123,7 +124,7 @@ func TestHerdOfTransactionsOverTwoEnginesBooksOnce(t *testing.T) {
 	for i := range 200 {
 		e := []*stet.Engine{e1, e2}[i%2]
 		wg.Go(func() {
-			res, err := stet.DoTx(t.Context(), e, store, op, func(ctx context.Context, tx *sql.Tx) (int, error) { return 7, book(ctx, tx) })
+			res, err := stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (int, error) { return 7, book(ctx, tx) })
 			if err != nil && !errors.Is(err, stet.ErrInFlight) || err == nil && res.Value != 7 {
 				t.Errorf("%+v, %v", res, err)
 			}
@@ -137,11 +138,9 @@ func TestHerdOfTransactionsOverTwoEnginesBooksOnce(t *testing.T) {
 
 func TestLostCommitReplyIsUnknownUntilItIsFoundOut(t *testing.T) {
 	store, _ := bank(t)
-	lost := lostCommit{store}
-	e := newEngine(t, lost, stet.Options{})
-	runs := 0
+	lost, runs := lostCommit{store}, 0
 	do := func(s stet.TxStore[*sql.Tx]) (stet.Result[int], error) {
-		return stet.DoTx(t.Context(), e, s, op, func(ctx context.Context, tx *sql.Tx) (int, error) { runs++; return 7, book(ctx, tx) })
+		return stet.DoTx(t.Context(), txOf(newEngine(t, s, stet.Options{}), s), op, func(ctx context.Context, tx *sql.Tx) (int, error) { runs++; return 7, book(ctx, tx) })
 	}
 	if _, err := do(lost); !errors.Is(err, stet.ErrUnknown) || stet.ExecutionOf(err) != stet.MayHaveExecuted {
 		t.Fatal(err)
@@ -152,10 +151,54 @@ func TestLostCommitReplyIsUnknownUntilItIsFoundOut(t *testing.T) {
 }
 
 // lostCommit never hears of its commits.
+// vain is a store whose transaction turns out to be in vain: other has settled the
+// operation meanwhile.
+type vain struct {
+	*sqlite.Store
+	other func()
+}
+
+func (s vain) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
+	fn func(context.Context, *sql.Tx, stet.Record) (store.Settlement, error)) (stet.Record, error) {
+	if _, err := s.Store.RunTx(ctx, req, keep, func(ctx context.Context, tx *sql.Tx, rec stet.Record) (store.Settlement, error) {
+		_, err := fn(ctx, tx, rec)
+		return store.Settlement{}, errors.Join(err, errors.New("in vain"))
+	}); err == nil {
+		return stet.Record{}, errors.New("it was committed")
+	}
+	s.other()
+	return s.Read(ctx, req.ID)
+}
+
+func TestReplayAfterATransactionInVainIsTheOtherAlone(t *testing.T) {
+	store, e := bank(t)
+	type receipt struct {
+		Number  string            `json:"number,omitempty"`
+		Refund  string            `json:"refund,omitempty"`
+		Details map[string]string `json:"details,omitempty"`
+	}
+	v := vain{store, func() {
+		if _, err := stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (receipt, error) {
+			return receipt{Number: "2", Details: map[string]string{"b": "2"}}, book(ctx, tx)
+		}); err != nil {
+			t.Error(err)
+		}
+	}}
+	res, err := stet.DoTx(t.Context(), txOf(newEngine(t, v, stet.Options{}), v), op, func(ctx context.Context, tx *sql.Tx) (receipt, error) {
+		return receipt{Number: "1", Refund: "1", Details: map[string]string{"a": "1"}}, book(ctx, tx)
+	})
+	if err != nil || !res.Replayed || res.Value.Number != "2" || res.Value.Refund != "" || len(res.Value.Details) != 1 {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if n := charges(t, store); n != 1 {
+		t.Errorf("%d charges", n)
+	}
+}
+
 type lostCommit struct{ *sqlite.Store }
 
 func (s lostCommit) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
-	fn func(context.Context, *sql.Tx, stet.Record) (stet.Outcome, error)) (stet.Record, error) {
+	fn func(context.Context, *sql.Tx, stet.Record) (store.Settlement, error)) (stet.Record, error) {
 	if _, err := s.Store.RunTx(ctx, req, keep, fn); err != nil {
 		return stet.Record{}, err
 	}
@@ -172,7 +215,7 @@ func TestDeadLeaseRunIsParkedInTransactionsToo(t *testing.T) {
 		t.Fatal(err)
 	}
 	run := func(e *stet.Engine) (stet.Result[int], error) {
-		return stet.DoTx(t.Context(), e, store, op, func(ctx context.Context, tx *sql.Tx) (int, error) { return 7, book(ctx, tx) })
+		return stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (int, error) { return 7, book(ctx, tx) })
 	}
 	if _, err := run(e); !errors.Is(err, stet.ErrUnknown) || charges(t, store) != 0 {
 		t.Fatal(err)
@@ -187,7 +230,7 @@ func TestStoreThatCannotBeUsedExecutesNoTransaction(t *testing.T) {
 	if err := store.Close(); err != nil {
 		t.Fatal(err)
 	}
-	_, err := stet.DoTx(t.Context(), e, store, op, func(context.Context, *sql.Tx) (int, error) { t.Error("ran"); return 0, nil })
+	_, err := stet.DoTx(t.Context(), txOf(e, store), op, func(context.Context, *sql.Tx) (int, error) { t.Error("ran"); return 0, nil })
 	if !errors.Is(err, stet.ErrStore) || stet.ExecutionOf(err) != stet.NotExecuted {
 		t.Fatal(err)
 	}
@@ -197,7 +240,7 @@ func TestTransactionThatTheStoreBeganAlreadyIsUnknown(t *testing.T) {
 	store, _ := bank(t)
 	odd := oddStore{store}
 	e := newEngine(t, odd, stet.Options{})
-	_, err := stet.DoTx(t.Context(), e, odd, op, func(context.Context, *sql.Tx) (int, error) { t.Error("ran"); return 0, nil })
+	_, err := stet.DoTx(t.Context(), txOf(e, odd), op, func(context.Context, *sql.Tx) (int, error) { t.Error("ran"); return 0, nil })
 	if !errors.Is(err, stet.ErrUnknown) {
 		t.Fatal(err)
 	}
@@ -207,7 +250,7 @@ func TestTransactionThatTheStoreBeganAlreadyIsUnknown(t *testing.T) {
 type oddStore struct{ *sqlite.Store }
 
 func (oddStore) RunTx(_ context.Context, req stet.ClaimRequest, _ stet.Retention,
-	_ func(context.Context, *sql.Tx, stet.Record) (stet.Outcome, error)) (stet.Record, error) {
+	_ func(context.Context, *sql.Tx, stet.Record) (store.Settlement, error)) (stet.Record, error) {
 	return stet.Record{ID: req.ID, State: stet.Running, Owner: req.Owner, Fingerprint: req.Fingerprint, Fence: 1}, nil
 }
 
@@ -216,7 +259,7 @@ func TestCallerThatLeavesTheQueueTakesItsTransactionBack(t *testing.T) {
 	holding, release := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		_, err := stet.DoTx(t.Context(), e, store, stet.Op{Scope: "s", Key: "long"}, func(context.Context, *sql.Tx) (int, error) {
+		_, err := stet.DoTx(t.Context(), txOf(e, store), stet.Op{Scope: "s", Key: "long"}, func(context.Context, *sql.Tx) (int, error) {
 			close(holding)
 			<-release
 			return 1, nil
@@ -228,7 +271,7 @@ func TestCallerThatLeavesTheQueueTakesItsTransactionBack(t *testing.T) {
 	<-holding
 	ctx, leave := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer leave()
-	_, err := stet.DoTx(ctx, e, store, op, func(context.Context, *sql.Tx) (int, error) { t.Error("ran"); return 0, nil })
+	_, err := stet.DoTx(ctx, txOf(e, store), op, func(context.Context, *sql.Tx) (int, error) { t.Error("ran"); return 0, nil })
 	if !errors.Is(err, context.DeadlineExceeded) || stet.ExecutionOf(err) != stet.NotExecuted {
 		t.Error(err)
 	}
@@ -241,7 +284,7 @@ func TestGoroutineLeftBehindMayReadItsRun(t *testing.T) {
 	store, e := bank(t)
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
-	_, err := stet.DoTx(t.Context(), e, store, op, func(ctx context.Context, tx *sql.Tx) (int, error) {
+	_, err := stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (int, error) {
 		run := stet.FromContext(ctx)
 		reading := make(chan struct{})
 		wg.Go(func() {
@@ -271,7 +314,7 @@ func TestGoroutineLeftBehindMayReadItsRun(t *testing.T) {
 // what the function asked of others may have happened.
 func TestDoubtInsideATransactionIsRolledBack(t *testing.T) {
 	store, e := bank(t)
-	_, err := stet.DoTx(t.Context(), e, store, op, func(ctx context.Context, tx *sql.Tx) (string, error) {
+	_, err := stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (string, error) {
 		stet.FromContext(ctx).OutcomeUnknown(time.Hour)
 		return "receipt", book(ctx, tx)
 	})
@@ -281,7 +324,7 @@ func TestDoubtInsideATransactionIsRolledBack(t *testing.T) {
 	if n := charges(t, store); n != 0 {
 		t.Errorf("%d charges were committed", n)
 	}
-	res, err := stet.DoTx(t.Context(), e, store, op, func(ctx context.Context, tx *sql.Tx) (string, error) {
+	res, err := stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (string, error) {
 		return "receipt", book(ctx, tx)
 	})
 	if n := charges(t, store); err != nil || res.Replayed || n != 1 {

@@ -30,6 +30,20 @@ func TestDuplicateConflictsByDefault(t *testing.T) {
 	}
 }
 
+func TestClassThatDoesNotWaitIsRefusedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(t, memory.New(memory.Options{}), stet.Options{Policy: stet.Policy{Wait: time.Minute},
+			Classes: map[string]stet.Policy{"quick": {Wait: stet.NoWait}}})
+		op := op
+		op.Class = "quick"
+		begin(t, e, op)
+		began := time.Now()
+		if _, err := e.Begin(t.Context(), op); !errors.Is(err, stet.ErrInFlight) || time.Since(began) > time.Millisecond {
+			t.Errorf("after %v: %v, want ErrInFlight at once", time.Since(began), err)
+		}
+	})
+}
+
 func TestWaiterGetsTheOutcome(t *testing.T) {
 	for name, setup := range map[string]func(t *testing.T) (runner, waiter *stet.Engine){
 		"same process": func(t *testing.T) (runner, waiter *stet.Engine) {
@@ -53,14 +67,14 @@ func TestWaiterGetsTheOutcome(t *testing.T) {
 				for range 100 {
 					wg.Go(func() {
 						dup, err := waiter.Begin(t.Context(), op)
-						if err != nil || !dup.Replayed() || string(dup.Outcome().Result) != "done" {
+						if err != nil || !dup.Replayed() || string(dup.Outcome().Body) != "done" {
 							t.Errorf("waiter: %v", err)
 						}
 					})
 				}
 				time.Sleep(40 * time.Second)
 				settled := time.Now()
-				if err := run.Settle(t.Context(), stet.Outcome{State: stet.Completed, Result: []byte("done")}); err != nil {
+				if err := run.Settle(t.Context(), stet.Outcome{Body: []byte("done")}); err != nil {
 					t.Fatal(err)
 				}
 				wg.Wait()
@@ -82,7 +96,7 @@ func TestWaitersInOneProcessAskTheStoreOnce(t *testing.T) {
 			wg.Go(func() { _, _ = e.Begin(t.Context(), op) })
 		}
 		synctest.Wait()
-		if err := run.Settle(t.Context(), stet.Outcome{State: stet.Completed}); err != nil {
+		if err := run.Settle(t.Context(), stet.Outcome{}); err != nil {
 			t.Fatal(err)
 		}
 		wg.Wait()
@@ -169,7 +183,7 @@ func TestWaitersAreBoundedInNumber(t *testing.T) {
 		if n := refused.Load(); n != 7 {
 			t.Errorf("%d of 10 refused at once", n)
 		}
-		if err := run.Settle(t.Context(), stet.Outcome{State: stet.Completed}); err != nil {
+		if err := run.Settle(t.Context(), stet.Outcome{}); err != nil {
 			t.Fatal(err)
 		}
 		wg.Wait()
@@ -195,14 +209,14 @@ func TestWaiterOfADeadRunIsToldUnknown(t *testing.T) {
 func TestHotReplaysAreSharedInOneProcess(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 	run := begin(t, e, op)
-	if err := run.Settle(t.Context(), stet.Outcome{State: stet.Completed, Result: []byte("r")}); err != nil {
+	if err := run.Settle(t.Context(), stet.Outcome{Body: []byte("r")}); err != nil {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
 	for range 1000 {
 		wg.Go(func() {
 			// A replay never meets another replay as a conflict.
-			if run, err := e.Begin(t.Context(), op); err != nil || string(run.Outcome().Result) != "r" {
+			if run, err := e.Begin(t.Context(), op); err != nil || string(run.Outcome().Body) != "r" {
 				t.Errorf("%v", err)
 			}
 		})

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stet-go/stet/canonical"
 )
 
@@ -121,13 +122,19 @@ func TestOtherMediaTypesAreLeftAlone(t *testing.T) {
 }
 
 func FuzzJSON(f *testing.F) {
-	for _, s := range []string{`{"a":[1,{"b":null}],"c":"\u00e9"}`, `{"a":1,"a":2}`, "[[[", `"\ud800"`, "1e999"} {
+	for _, s := range []string{`{"a":[1,{"b":null}],"c":"\u00e9"}`, `{"a":1,"a":2}`, "[[[", `"\ud800"`, "1e999",
+		`{"b":{"z":1,"a":[{"d":2,"c":3}]},"a":[{"y":1,"x":{"q":0,"p":0}}]}`, `{"\uffff":1,"😀":2,"é":3,"\u0000":4,"\"":5,"\\":6,"]":7,"\n":8,"":9}`} {
 		f.Add([]byte(s))
 	}
 	plain, _ := canonical.JSON()
 	less, _ := canonical.JSON("/a", "/b/0")
 	f.Fuzz(func(t *testing.T, body []byte) {
 		before := bytes.Clone(body)
+		if reference := jsontext.Value(bytes.Clone(body)); reference.Format(jsontext.ReorderRawObjects(true)) == nil {
+			if got, _ := plain("application/json", body); !bytes.Equal(got, reference) {
+				t.Fatalf("%q became %q, want %q", body, got, reference)
+			}
+		}
 		for _, canon := range []func(string, []byte) ([]byte, error){plain, less} {
 			once, err := canon("application/json", body)
 			if err != nil {

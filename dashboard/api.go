@@ -8,11 +8,11 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/desk"
+	"github.com/stet-go/stet/internal/admin"
+	"github.com/stet-go/stet/internal/problem"
 )
 
 // maxRequest bounds what a request may hold, in bytes: the largest result that
@@ -24,15 +24,15 @@ func (h *handler) guarded(serve func(*http.Request) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, refused := h.admit(r)
 		if refused != nil {
-			if refused.Condition == desk.TokenRequired {
-				w.Header().Set("WWW-Authenticate", desk.Challenge(r))
+			if refused.Condition == admin.TokenRequired {
+				w.Header().Set("WWW-Authenticate", admin.Challenge(r))
 			}
 			h.refuse(w, refused)
 			return
 		}
 		if r.Method == http.MethodPost {
 			if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-				h.refuse(w, &desk.Error{Condition: desk.NotJSON, Detail: "the Content-Type has to be application/json"})
+				h.refuse(w, &admin.Error{Condition: admin.NotJSON, Detail: "the Content-Type has to be application/json"})
 				return
 			}
 			r.Body = http.MaxBytesReader(w, r.Body, maxRequest)
@@ -55,9 +55,9 @@ func callerOf(r *http.Request) caller { return r.Context().Value(callerKey{}).(c
 
 // fail answers with an error, and logs it if it is not the caller's.
 func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
-	e, ok := errors.AsType[*desk.Error](err)
+	e, ok := errors.AsType[*admin.Error](err)
 	if !ok {
-		e = &desk.Error{Condition: desk.StoreFailed, Cause: err}
+		e = &admin.Error{Condition: admin.StoreFailed, Cause: err}
 	}
 	if e.Condition.Status >= http.StatusInternalServerError && e.Cause != nil && r.Context().Err() == nil {
 		h.o.ErrorLog.ErrorContext(r.Context(), "stet: an operator's request failed", slog.String("problem", e.Condition.Name), slog.Any("error", e.Cause))
@@ -66,26 +66,18 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // refuse answers with a problem document (RFC 9457).
-func (h *handler) refuse(w http.ResponseWriter, e *desk.Error) {
-	doc, err := json.Marshal(struct {
-		Type   string       `json:"type"`
-		Title  string       `json:"title"`
-		Status int          `json:"status"`
-		Detail string       `json:"detail,omitempty"`
-		Now    *desk.Record `json:"now,omitempty"`
-	}{desk.Base + e.Condition.Name, e.Condition.Title, e.Condition.Status, e.Detail, e.Now})
-	if err != nil {
-		panic(err) // strings and numbers always marshal
-	}
-	w.Header().Set("Content-Type", "application/problem+json")
-	if e.RetryAfter > 0 {
-		w.Header().Set("Retry-After", strconv.FormatInt(int64((e.RetryAfter+time.Second-1)/time.Second), 10))
-	}
-	w.WriteHeader(e.Condition.Status)
-	_, _ = w.Write(append(doc, '\n')) // a client that has left hears nothing
+func (h *handler) refuse(w http.ResponseWriter, e *admin.Error) {
+	doc := problem.Marshal(struct {
+		Type   string        `json:"type"`
+		Title  string        `json:"title"`
+		Status int           `json:"status"`
+		Detail string        `json:"detail,omitempty"`
+		Now    *admin.Record `json:"now,omitempty"`
+	}{admin.Base + e.Condition.Name, e.Condition.Title, e.Condition.Status, e.Detail, e.Now})
+	problem.Write(w, e.Condition.Status, doc, e.RetryAfter)
 }
 
-func invalid(err error) error { return &desk.Error{Condition: desk.Invalid, Detail: err.Error()} }
+func invalid(err error) error { return &admin.Error{Condition: admin.Invalid, Detail: err.Error()} }
 
 // read decodes a request's content. What is in it is in no error.
 func read(r *http.Request, into any) error {
@@ -98,10 +90,10 @@ func read(r *http.Request, into any) error {
 		}
 	}
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
-		return &desk.Error{Condition: desk.TooLarge, Detail: "the request is larger than any response that is kept"}
+		return &admin.Error{Condition: admin.TooLarge, Detail: "the request is larger than any response that can be stored"}
 	}
 	if err != nil {
-		return &desk.Error{Condition: desk.Invalid, Detail: "the content has to be one JSON object, of the fields that the API has, each of its type"}
+		return &admin.Error{Condition: admin.Invalid, Detail: "the content must be one JSON object with only the fields of the API, each of its type"}
 	}
 	return nil
 }
@@ -138,15 +130,15 @@ func (h *handler) digest(r *http.Request) (any, error) {
 }
 
 func (h *handler) list(r *http.Request) (any, error) {
-	q, err := desk.ParseQuery(r.URL.Query())
+	q, err := admin.ParseQuery(r.URL.Query())
 	if err != nil {
 		return nil, invalid(err)
 	}
-	return h.desk.List(r.Context(), q)
+	return h.admin.List(r.Context(), q)
 }
 
 func (h *handler) get(r *http.Request) (any, error) {
-	id, err := desk.ParseID(r.PathValue("id"))
+	id, err := admin.ParseID(r.PathValue("id"))
 	if err != nil {
 		return nil, invalid(err)
 	}
@@ -157,18 +149,36 @@ func (h *handler) get(r *http.Request) (any, error) {
 		}
 		result = true
 	}
-	if result && !callerOf(r).trusted {
-		return nil, readOnly()
+	c := callerOf(r)
+	if result && !c.trusted {
+		return nil, h.readOnly()
 	}
-	rec, err := h.desk.Get(r.Context(), id, result)
-	if err == nil && rec.State == stet.None.String() {
-		err = &desk.Error{Condition: desk.NotFound, Detail: "there is no such operation, or it was forgotten"}
+	rec, err := h.admin.Get(r.Context(), id, false)
+	switch {
+	case err != nil:
+		return nil, err
+	case rec.State == stet.None.String():
+		return nil, &admin.Error{Condition: admin.NotFound, Detail: "there is no such operation, or it is no longer kept"}
+	case !result:
+		return rec, nil
 	}
-	return rec, err
+	e := admin.Entry{At: time.Now().UTC(), Who: c.who, Via: via(r), Action: admin.Show, Result: admin.Done, Store: h.o.Store, ID: rec.ID, Scope: rec.Scope,
+		From: admin.Stood{State: rec.State, Fence: rec.Fence, Attempt: rec.Attempt}, To: rec.State}
+	if err := h.audit(context.WithoutCancel(r.Context()), e); err != nil {
+		return nil, &admin.Error{Condition: admin.AuditFailed, Detail: "the audit could not be written, so nothing is shown", Cause: err}
+	}
+	return h.admin.Get(r.Context(), id, true)
 }
 
-func readOnly() error {
-	return &desk.Error{Condition: desk.ReadOnly, Detail: "results and changes take a token, which this process was started without; for stet proxy, set STET_ADMIN_TOKEN"}
+// via is how something was asked for, for the audit.
+func via(r *http.Request) string { return "the admin API, from " + r.RemoteAddr }
+
+func (h *handler) readOnly() error {
+	detail := "results and changes take a token, which this process was started without; for stet proxy, set STET_ADMIN_TOKEN"
+	if !h.o.Loopback {
+		detail = "this token is for looking; results and changes take one that may change"
+	}
+	return &admin.Error{Condition: admin.ReadOnly, Detail: detail}
 }
 
 // change returns what serves an action.
@@ -176,22 +186,20 @@ func (h *handler) change(action string) func(*http.Request) (any, error) {
 	return func(r *http.Request) (any, error) {
 		c := callerOf(r)
 		if !c.trusted {
-			return nil, readOnly()
+			return nil, h.readOnly()
 		}
-		id, err := desk.ParseID(r.PathValue("id"))
+		id, err := admin.ParseID(r.PathValue("id"))
 		if err != nil {
 			return nil, invalid(err)
 		}
-		var wanted desk.Change
+		var wanted admin.Change
 		if err := read(r, &wanted); err != nil {
 			return nil, err
 		}
-		wanted.Action, wanted.Via = action, "the admin API, from "+r.RemoteAddr
-		if c.who != "" {
-			wanted.Actor = c.who // what they say of themselves counts for nothing
-		}
+		wanted.Action, wanted.Via = action, via(r)
+		wanted.Says, wanted.Actor = wanted.Actor, c.who // what they say of themselves counts for nothing
 		// What was begun does not end with who asked for it.
-		return h.desk.Change(context.WithoutCancel(r.Context()), id, wanted)
+		return h.admin.Change(context.WithoutCancel(r.Context()), id, wanted)
 	}
 }
 
@@ -218,7 +226,7 @@ func (h *handler) summary(r *http.Request) (any, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), summaryTime)
 	defer cancel()
 	var err error
-	answer.Complete, err = h.count(ctx, func(rec desk.Record) {
+	answer.Complete, err = h.count(ctx, func(rec admin.Record) {
 		switch {
 		case rec.Dead:
 			answer.Dead++
@@ -237,7 +245,7 @@ func (h *handler) summary(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer.AcceptedComplete, err = h.count(ctx, func(desk.Record) { answer.Accepted++ }, stet.Accepted)
+	answer.AcceptedComplete, err = h.count(ctx, func(admin.Record) { answer.Accepted++ }, stet.Accepted)
 	if ctx.Err() != nil {
 		err = nil // what was counted so far is something
 	}
@@ -245,10 +253,10 @@ func (h *handler) summary(r *http.Request) (any, error) {
 }
 
 // count calls each for records in these states, and says whether there are no more.
-func (h *handler) count(ctx context.Context, each func(desk.Record), states ...stet.State) (complete bool, err error) {
+func (h *handler) count(ctx context.Context, each func(admin.Record), states ...stet.State) (complete bool, err error) {
 	q := stet.Query{States: states, Limit: stet.MaxBrowse}
 	for n := range summaryPages {
-		page, err := h.desk.List(ctx, q)
+		page, err := h.admin.List(ctx, q)
 		if err != nil && n > 0 && ctx.Err() != nil {
 			return false, nil //nolint:nilerr // what was counted so far is something
 		}

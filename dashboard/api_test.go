@@ -17,8 +17,9 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/dashboard"
-	"github.com/stet-go/stet/internal/desk"
+	"github.com/stet-go/stet/internal/admin"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 )
 
 func TestListFiltersAndPages(t *testing.T) {
@@ -29,14 +30,14 @@ func TestListFiltersAndPages(t *testing.T) {
 		"?older=1m": 6, "?newer=1m": 0, "?limit=4": 4, "?state=running&older=1m&scope_digest=" + scope: 2,
 	} {
 		a := f.ask("GET", "/v1/operations"+query, "")
-		page := decode[desk.Page](t, a)
+		page := decode[admin.Page](t, a)
 		if len(page.Records) != want || strings.Contains(a.body, "secret") || strings.Contains(a.body, "acme") {
 			t.Errorf("%s: %d records, want %d: %s", query, len(page.Records), want, a.body)
 		}
 	}
 	seen, after := map[string]bool{}, ""
 	for range 4 {
-		page := decode[desk.Page](t, f.ask("GET", "/v1/operations?limit=2"+after, ""))
+		page := decode[admin.Page](t, f.ask("GET", "/v1/operations?limit=2"+after, ""))
 		for _, rec := range page.Records {
 			seen[rec.ID] = true
 		}
@@ -55,7 +56,7 @@ func TestOperationIsFoundByScopeAndKeyWithoutAURLThatHasThem(t *testing.T) {
 		Scope string `json:"scope_digest"`
 		ID    string
 	}](t, f.ask("POST", "/v1/digest", `{"scope":"acme","key":"unknown"}`))
-	rec := decode[desk.Record](t, f.ask("GET", "/v1/operations/"+got.ID, ""))
+	rec := decode[admin.Record](t, f.ask("GET", "/v1/operations/"+got.ID, ""))
 	if rec.State != "unknown" || rec.Scope != got.Scope || rec.ID != f.engine.ID("acme", "unknown").String() {
 		t.Errorf("%+v, %+v", got, rec)
 	}
@@ -105,10 +106,10 @@ func TestBacklogHidesNothingInTheSummary(t *testing.T) {
 
 func TestResultIsShownOnlyWhenAskedFor(t *testing.T) {
 	f := open(t, dashboard.Options{}, stet.Options{})
-	if rec := decode[desk.Record](t, f.ask("GET", f.path("completed"), "")); rec.Result != nil {
+	if rec := decode[admin.Record](t, f.ask("GET", f.path("completed"), "")); rec.Result != nil {
 		t.Errorf("%q", rec.Result)
 	}
-	if rec := decode[desk.Record](t, f.ask("GET", f.path("completed")+"?result=true", "")); string(rec.Result) != secretResult {
+	if rec := decode[admin.Record](t, f.ask("GET", f.path("completed")+"?result=true", "")); string(rec.Result) != secretResult {
 		t.Errorf("%q", rec.Result)
 	}
 	for _, query := range []string{"?result=false", "?result=1", "?body=true", "?result=true&result=true"} {
@@ -126,7 +127,7 @@ type hidden struct {
 
 func TestEncryptedResultIsShownWhereTheEngineHasTheKey(t *testing.T) {
 	f := open(t, dashboard.Options{}, stet.Options{Encryption: stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k1", Secret: bytes.Repeat([]byte{7}, 32)}}}})
-	if rec := decode[desk.Record](t, f.ask("GET", f.path("completed")+"?result=true", "")); string(rec.Result) != secretResult {
+	if rec := decode[admin.Record](t, f.ask("GET", f.path("completed")+"?result=true", "")); string(rec.Result) != secretResult {
 		t.Errorf("%q", rec.Result)
 	}
 	for name, store := range map[string]stet.Store{"without the key": f.store, "by a store without work": hidden{f.store, f.store}} {
@@ -149,17 +150,17 @@ func TestReleasedWorkWaitsForAWorkerAgain(t *testing.T) {
 	if _, err := f.engine.Accept(t.Context(), op("work"), stet.Work{Name: "pay", Payload: []byte("canary")}); err != nil {
 		t.Fatal(err)
 	}
-	if page := decode[desk.Page](t, f.ask("GET", "/v1/operations?state=accepted", "")); len(page.Records) != 1 || page.Records[0].State != "accepted" {
+	if page := decode[admin.Page](t, f.ask("GET", "/v1/operations?state=accepted", "")); len(page.Records) != 1 || page.Records[0].State != "accepted" {
 		t.Errorf("%+v", page)
 	}
-	if a := f.change("work", "resolve", desk.Change{As: "completed"}); a.status != 409 || a.problem() != "not-possible" || f.record("work").State != stet.Accepted {
+	if a := f.change("work", "resolve", admin.Change{As: "completed"}); a.status != 409 || a.problem() != "not-possible" || f.record("work").State != stet.Accepted {
 		t.Errorf("what nobody has begun: %d %s", a.status, a.body)
 	}
-	if _, err := f.store.Take(t.Context(), f.engine.ID("acme", "work"), stet.NewOwner(), time.Minute); err != nil {
+	if _, err := f.store.Take(t.Context(), store.TakeRequest{ID: f.engine.ID("acme", "work"), Owner: stet.NewOwner(), Lease: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	f.now = f.now.Add(2 * time.Minute)
-	e := decode[desk.Entry](t, f.change("work", "release", desk.Change{}))
+	e := decode[admin.Entry](t, f.change("work", "release", admin.Change{}))
 	if e.To != "accepted" || f.record("work").State != stet.Accepted {
 		t.Errorf("%+v, %v", e, f.record("work").State)
 	}
@@ -179,9 +180,9 @@ func TestChangesLeadToTheirStatesAndMayBeRepeated(t *testing.T) {
 		f := open(t, dashboard.Options{}, stet.Options{})
 		before := f.record(tc.key)
 		for n := range 2 { // the reply to the first may have been lost
-			a := f.change(tc.key, tc.action, desk.Change{As: tc.as, Fence: before.Fence})
-			e := decode[desk.Entry](t, a)
-			if rec := f.record(tc.key); rec.State != tc.want || rec.Gone != tc.gone || e.Result != desk.Done || n == 0 && e.From.State != before.State.String() {
+			a := f.change(tc.key, tc.action, admin.Change{As: tc.as, Fence: before.Fence})
+			e := decode[admin.Entry](t, a)
+			if rec := f.record(tc.key); rec.State != tc.want || rec.Gone != tc.gone || e.Result != admin.Done || n == 0 && e.From.State != before.State.String() {
 				t.Errorf("%+v: %v, %+v", tc, rec.State, e)
 			}
 		}
@@ -195,8 +196,8 @@ func TestResponseByHandIsWhatRetriesGet(t *testing.T) {
 	} {
 		eo.Classes = map[string]stet.Policy{"payments": {Retention: stet.Retention{Result: 5 * time.Hour, Tombstone: 6 * time.Hour}}}
 		f := open(t, dashboard.Options{Classes: []string{"payments"}}, eo)
-		response := &desk.Response{Status: 201, Header: http.Header{"content-type": {"text/plain"}, "connection": {"close"}}, Body: []byte("charge 7")}
-		if a := f.change("unknown", "resolve", desk.Change{As: "completed", Class: "payments", Response: response}); a.status != 200 {
+		response := &admin.Response{Status: 201, Header: http.Header{"content-type": {"text/plain"}, "connection": {"close"}}, Body: []byte("charge 7")}
+		if a := f.change("unknown", "resolve", admin.Change{As: "completed", Class: "payments", Response: response}); a.status != 200 {
 			t.Fatalf("%s: %d %s", name, a.status, a.body)
 		}
 		if rec := f.record("unknown"); rec.ExpiresAt.Sub(f.now) != 5*time.Hour || rec.ForgetAt.Sub(f.now) != 6*time.Hour {
@@ -207,7 +208,7 @@ func TestResponseByHandIsWhatRetriesGet(t *testing.T) {
 			t.Fatal(err)
 		}
 		run, err := f.engine.Begin(t.Context(), op("unknown"))
-		if err != nil || !run.Replayed() || !bytes.Equal(run.Outcome().Result, want.Result) {
+		if err != nil || !run.Replayed() || !bytes.Equal(run.Outcome().Body, want.Body) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -216,19 +217,19 @@ func TestResponseByHandIsWhatRetriesGet(t *testing.T) {
 func TestStaleFenceIs409WithWhatStandsNow(t *testing.T) {
 	f := open(t, dashboard.Options{}, stet.Options{})
 	shown := f.record("unknown")
-	if a := f.change("unknown", "release", desk.Change{}); a.status != 200 {
+	if a := f.change("unknown", "release", admin.Change{}); a.status != 200 {
 		t.Fatal(a.body)
 	}
 	run, err := f.engine.Begin(t.Context(), op("unknown")) // the next retry runs it
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := run.Settle(t.Context(), stet.Outcome{State: stet.Completed, Result: []byte("ran again")}); err != nil {
+	if err := run.Settle(t.Context(), stet.Outcome{Body: []byte("ran again")}); err != nil {
 		t.Fatal(err)
 	}
 	for action, as := range map[string]string{"resolve": "failed", "release": "", "expire": ""} {
-		a := f.change("unknown", action, desk.Change{As: as, Fence: shown.Fence})
-		var doc struct{ Now *desk.Record }
+		a := f.change("unknown", action, admin.Change{As: as, Fence: shown.Fence})
+		var doc struct{ Now *admin.Record }
 		if err := json.Unmarshal([]byte(a.body), &doc); err != nil || a.status != 409 || a.problem() != "record-changed" || doc.Now == nil ||
 			doc.Now.State != "completed" || doc.Now.Fence <= shown.Fence || doc.Now.Result != nil {
 			t.Errorf("%s: %d %s", action, a.status, a.body)
@@ -239,8 +240,8 @@ func TestStaleFenceIs409WithWhatStandsNow(t *testing.T) {
 	}
 	// A verdict on what somebody else has resolved meanwhile, under the same fence.
 	dead := f.record("dead")
-	f.change("dead", "resolve", desk.Change{As: "completed"})
-	if a := f.change("dead", "release", desk.Change{Fence: dead.Fence}); a.status != 409 || a.problem() != "not-possible" || !strings.Contains(a.body, `"now"`) || f.record("dead").State != stet.Completed {
+	f.change("dead", "resolve", admin.Change{As: "completed"})
+	if a := f.change("dead", "release", admin.Change{Fence: dead.Fence}); a.status != 409 || a.problem() != "not-possible" || !strings.Contains(a.body, `"now"`) || f.record("dead").State != stet.Completed {
 		t.Errorf("%d %s", a.status, a.body)
 	}
 }
@@ -249,15 +250,15 @@ func TestLiveRunIsNotChangedByHand(t *testing.T) {
 	f := open(t, dashboard.Options{}, stet.Options{})
 	for _, action := range []string{"resolve", "release"} {
 		as := map[string]string{"resolve": "failed"}[action]
-		a := f.change("running", action, desk.Change{As: as})
+		a := f.change("running", action, admin.Change{As: as})
 		if a.status != 409 || a.problem() != "lease-alive" || a.header.Get("Retry-After") == "" || f.record("running").State != stet.Running {
 			t.Errorf("%s: %d %s", action, a.status, a.body)
 		}
 	}
-	if a := f.change("running", "expire", desk.Change{}); a.status != 409 || a.problem() != "not-possible" {
+	if a := f.change("running", "expire", admin.Change{}); a.status != 409 || a.problem() != "not-possible" {
 		t.Errorf("expire: %d %s", a.status, a.body)
 	}
-	if a := f.change("never", "release", desk.Change{Fence: 1}); a.status != 404 {
+	if a := f.change("never", "release", admin.Change{Fence: 1}); a.status != 404 {
 		t.Errorf("what is not there: %d %s", a.status, a.body)
 	}
 }
@@ -266,12 +267,12 @@ func TestDryRunChangesNothingAndIsWrittenDown(t *testing.T) {
 	f := open(t, dashboard.Options{}, stet.Options{})
 	for key, action := range map[string]string{"unknown": "release", "dead": "release", "completed": "expire"} {
 		before := f.record(key)
-		e := decode[desk.Entry](t, f.change(key, action, desk.Change{DryRun: true}))
-		if now := f.record(key); now.State != before.State || now.Gone || e.Result != desk.DryRun {
+		e := decode[admin.Entry](t, f.change(key, action, admin.Change{DryRun: true}))
+		if now := f.record(key); now.State != before.State || now.Gone || e.Result != admin.DryRun {
 			t.Errorf("%s: %v, %+v", key, now.State, e)
 		}
 	}
-	if a := f.change("running", "release", desk.Change{DryRun: true}); a.status != 409 {
+	if a := f.change("running", "release", admin.Change{DryRun: true}); a.status != 409 {
 		t.Errorf("what would be refused: %d %s", a.status, a.body)
 	}
 	if n := len(f.audit.entries(t)); n != 3 {
@@ -282,18 +283,18 @@ func TestDryRunChangesNothingAndIsWrittenDown(t *testing.T) {
 func TestChangesAreWrittenDownBeforeAndAfter(t *testing.T) {
 	f := open(t, dashboard.Options{}, stet.Options{})
 	fence := f.record("unknown").Fence
-	f.change("unknown", "resolve", desk.Change{As: "failed", Reason: "the processor's books, ticket 7", Actor: "ada"})
-	f.change("running", "release", desk.Change{})
+	f.change("unknown", "resolve", admin.Change{As: "failed", Reason: "the processor's books, ticket 7", Actor: "ada"})
+	f.change("running", "release", admin.Change{})
 	entries := f.audit.entries(t)
 	if len(entries) != 4 {
 		t.Fatalf("%s", f.audit)
 	}
-	for i, want := range []string{desk.Begun, desk.Done, desk.Begun, desk.Failed} {
-		if e := entries[i]; e.Result != want || e.Who != "ada" || e.ID == "" || time.Since(e.At).Abs() > time.Minute || !strings.Contains(e.Via, "127.0.0.1:5000") || (e.Error != "") != (want == desk.Failed) {
+	for i, want := range []string{admin.Begun, admin.Done, admin.Begun, admin.Failed} {
+		if e := entries[i]; e.Result != want || e.Who != dashboard.DefaultTokenName || e.Says != "ada" || e.ID == "" || time.Since(e.At).Abs() > time.Minute || !strings.Contains(e.Via, "127.0.0.1:5000") || (e.Error != "") != (want == admin.Failed) {
 			t.Errorf("%s: %+v", want, e)
 		}
 	}
-	if e := entries[1]; e.Why != "the processor's books, ticket 7" || e.Action != "resolve" || e.From != (desk.Stood{State: "unknown", Fence: fence, Attempt: 1}) || e.To != "failed" || e.Store != "memory" {
+	if e := entries[1]; e.Why != "the processor's books, ticket 7" || e.Action != "resolve" || e.From != (admin.Stood{State: "unknown", Fence: fence, Attempt: 1}) || e.To != "failed" || e.Store != "memory" {
 		t.Errorf("%+v", e)
 	}
 }
@@ -303,7 +304,7 @@ func TestChangeThatCannotBeWrittenDownIsNotMade(t *testing.T) {
 	f.audit.full = true
 	for key, action := range map[string]string{"unknown": "release", "completed": "expire"} {
 		before := f.record(key)
-		if a := f.change(key, action, desk.Change{}); a.status != 500 || a.problem() != "audit-failed" || f.record(key).State != before.State || f.record(key).Gone {
+		if a := f.change(key, action, admin.Change{}); a.status != 500 || a.problem() != "audit-failed" || f.record(key).State != before.State || f.record(key).Gone {
 			t.Errorf("%s: %d %s", key, a.status, a.body)
 		}
 	}
@@ -319,13 +320,13 @@ func TestChangeGoesOnWhenItsCallerHasLeft(t *testing.T) {
 	r.Header.Set("Content-Type", "application/json")
 	f.serve(r)
 	entries := f.audit.entries(t)
-	if f.record("unknown").State != stet.Retryable || len(entries) != 2 || entries[1].Result != desk.Done {
+	if f.record("unknown").State != stet.Retryable || len(entries) != 2 || entries[1].Result != admin.Done {
 		t.Errorf("%v: %s", f.record("unknown").State, f.audit)
 	}
 }
 
 func (f *office) fence(key string) string {
-	b, _ := json.Marshal(desk.NewRecord(f.record(key)))
+	b, _ := json.Marshal(admin.NewRecord(f.record(key)))
 	var r struct{ Fence string }
 	_ = json.Unmarshal(b, &r)
 	return r.Fence
@@ -342,19 +343,19 @@ func TestNeitherKeysNorBodiesAreLogged(t *testing.T) {
 	f := open(t, dashboard.Options{}, stet.Options{})
 	const canary = "canary-4242"
 	run, err := f.engine.Begin(t.Context(), stet.Op{Scope: canary + "-scope", Key: canary + "-key", Fingerprint: stet.NewFingerprint([]byte(canary))})
-	if err != nil || run.Settle(t.Context(), stet.Outcome{State: stet.Completed, Result: []byte(canary + "-result")}) != nil {
+	if err != nil || run.Settle(t.Context(), stet.Outcome{Body: []byte(canary + "-result")}) != nil {
 		t.Fatal(err)
 	}
 	id := f.engine.ID(canary+"-scope", canary+"-key").String()
 	f.ask("POST", "/v1/digest", `{"scope":"`+canary+`-scope","key":"`+canary+`-key"}`)
 	f.ask("POST", "/v1/digest", `{"scope":"`+canary+`","nonsense":"`+canary+`"}`)
 	f.ask("GET", "/v1/operations/"+id+"?result=true", "")
-	response := &desk.Response{Status: 201, Header: http.Header{"X-Canary": {canary}}, Body: []byte(canary)}
+	response := &admin.Response{Status: 201, Header: http.Header{"X-Canary": {canary}}, Body: []byte(canary)}
 	answers := []answer{
-		f.change("unknown", "resolve", desk.Change{As: "completed", Response: response}),
-		f.change("unknown", "resolve", desk.Change{As: "failed", Response: response}),
-		f.change("running", "resolve", desk.Change{As: "failed", Response: response}),
-		f.change("dead", "resolve", desk.Change{As: "completed", Response: &desk.Response{Status: 42, Body: []byte(canary)}}),
+		f.change("unknown", "resolve", admin.Change{As: "completed", Response: response}),
+		f.change("unknown", "resolve", admin.Change{As: "failed", Response: response}),
+		f.change("running", "resolve", admin.Change{As: "failed", Response: response}),
+		f.change("dead", "resolve", admin.Change{As: "completed", Response: &admin.Response{Status: 42, Body: []byte(canary)}}),
 		f.ask("POST", "/v1/operations/"+id+"/expire", `{"fence":"1","reason":"r","actor":"ada","response":{"body":"`+canary+`"}}`),
 		f.ask("POST", "/v1/operations/"+id+"/expire", `{"`+canary+`":1}`),
 	}
@@ -368,7 +369,7 @@ func TestNeitherKeysNorBodiesAreLogged(t *testing.T) {
 			t.Errorf("%s: %s", name, log)
 		}
 	}
-	if len(f.audit.entries(t)) != 6 {
+	if len(f.audit.entries(t)) != 7 { // with the result that was shown
 		t.Errorf("%s", f.audit)
 	}
 }
@@ -384,7 +385,7 @@ func TestStoreThatDoesNotAnswerIs503AndNamesNoHost(t *testing.T) {
 	if f.handler, err = dashboard.New(engine, dashboard.Options{Token: token, ErrorLog: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
-	for _, a := range []answer{f.ask("GET", f.path("unknown"), ""), f.change("unknown", "release", desk.Change{})} {
+	for _, a := range []answer{f.ask("GET", f.path("unknown"), ""), f.change("unknown", "release", admin.Change{})} {
 		if a.status != 503 || a.problem() != "store-unavailable" || strings.Contains(a.body, "db-7") {
 			t.Errorf("%d %s", a.status, a.body)
 		}
@@ -423,7 +424,7 @@ func TestUnacceptableRequestsAreProblems(t *testing.T) {
 		{"POST", path + "release", `{"fence":"1","reason":"r","actor":"a","force":true}`, 400, "invalid", "one JSON object"},
 		{"POST", path + "release", `{"fence":"1","actor":"a"}`, 400, "invalid", "reason: required"},
 		{"POST", path + "release", `{"fence":"1","reason":" ","actor":"a"}`, 400, "invalid", "reason: required"},
-		{"POST", path + "release", `{"fence":"1","reason":"r"}`, 400, "invalid", "actor: required"},
+		{"POST", path + "release", `{"fence":"1","reason":"r","actor":"a\nb"}`, 400, "invalid", "actor: it has to be one line"},
 		{"POST", path + "release", `{"fence":"1","reason":"` + long + `","actor":"a"}`, 400, "invalid", "at most 1000"},
 		{"POST", path + "release", `{"fence":"1","reason":"a\nforged line","actor":"a"}`, 400, "invalid", "one line"},
 		{"POST", path + "release", `{"fence":"1","reason":"r","actor":"a","as":"failed"}`, 400, "invalid", "only resolve"},
@@ -455,13 +456,13 @@ func TestReadmeDescribesEveryPathAndProblem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range desk.Conditions {
+	for _, c := range admin.Conditions {
 		if !bytes.Contains(text, fmt.Appendf(nil, "\n### %s\n\n%d. ", c.Name, c.Status)) {
 			t.Errorf("%s is not described with its status, %d", c.Name, c.Status)
 		}
 	}
-	if n := bytes.Count(text, []byte("\n### ")); n != len(desk.Conditions) {
-		t.Errorf("%d problems are described, and there are %d", n, len(desk.Conditions))
+	if n := bytes.Count(text, []byte("\n### ")); n != len(admin.Conditions) {
+		t.Errorf("%d problems are described, and there are %d", n, len(admin.Conditions))
 	}
 	for line := range bytes.Lines(source) {
 		if _, path, ok := bytes.Cut(line, []byte(`/v1/`)); ok {

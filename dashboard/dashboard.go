@@ -1,32 +1,34 @@
-// Package dashboard is for operators: a page, and the API under it, that show
-// what an engine's store holds, and let people say what became of operations
-// that nobody knows about.
+// Package dashboard is for operators: a page and an API that show the operations in an
+// engine's store, and resolve those whose outcome is unknown.
 //
 //	h, err := dashboard.New(engine, dashboard.Options{Token: os.Getenv("STET_ADMIN_TOKEN")})
 //	…
 //	mux.Handle("/stet/", http.StripPrefix("/stet", h))
 //
-// The README of this folder describes the API. stet proxy has it on its admin
-// listener, and 'stet keys --admin URL' speaks it.
+// The README of this folder describes the API. stet proxy serves it on its admin
+// listener, and 'stet keys --admin URL' uses it.
 //
 // # Who may do what
 //
-// With Options.Token, whoever has the token may do everything, and nobody else
-// anything. Options.Authenticate is for services with logins of their own.
-// With Options.Loopback instead, whoever is on the same host may look at records
-// and at nothing else: neither results nor changes. A port of the loopback
-// interface can be reached by every user and every program of the host, and
-// letting an operation run again is not for all of them.
+// With Options.Tokens, a request with a token may look at records; a token with Change
+// may also see results and make changes. Requests without a token are refused.
+// Options.Authenticate is for services with logins of their own. With Options.Loopback
+// instead, every request from the same host may look at records, but not see results or
+// make changes, because every user and program of a host can reach its loopback
+// interface.
 //
-// Whatever the browser says comes from another site's page is refused, and
-// without a token whatever does not ask for a name of the loopback interface:
-// such a page might have had its own name resolved to this host.
+// Requests that a browser marks as coming from another site are refused. Without a
+// token, requests must name the loopback interface as their host, because a page of
+// another site can have its own name resolved to this host.
 //
 // # What is written down
 //
-// Every change is written to Options.Audit before it is made and after: who,
-// when, why, from what, to what. What cannot be written down is not done. No key,
-// no scope and no body is in it, nor in a URL, and so in no access log.
+// Every change is written to Options.Audit before and after it is made: who, when, why,
+// from what, to what. Each look at a stored result is written before it is shown. Who
+// it was is the name of the token, or what Authenticate returns; the name that the
+// request itself gives is noted beside it, as a claim. What cannot be audited is not
+// done. Keys, scopes and bodies are never in the audit, nor in URLs, and so in no
+// access log.
 package dashboard
 
 import (
@@ -39,34 +41,32 @@ import (
 	"strings"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/desk"
+	"github.com/stet-go/stet/internal/admin"
 )
 
 // MinToken is the least length of Options.Token, in bytes.
 const MinToken = 16
 
-// Options configure the handler. One of Token, Authenticate and Loopback is
-// required.
+// Options configure the handler. Tokens, Authenticate or Loopback is required.
 type Options struct {
-	// Token is the bearer token (RFC 6750) that requests must have: MinToken
-	// bytes or more of visible ASCII. Make it with a random generator, and give
-	// it to the process in a variable of its environment or in a file: arguments
-	// are shown to every user of the host.
+	// Tokens are bearer tokens; a request must have one of them.
+	Tokens []Token
+	// Token is one more token, named DefaultTokenName, with all rights.
 	Token string
-	// Authenticate, in place of Token, says who sends a request, for the audit,
-	// and whether they may do everything.
+	// Authenticate, in place of tokens, returns the name of who sends a request, for the
+	// audit, and whether the request is allowed, with all rights.
 	Authenticate func(r *http.Request) (who string, ok bool)
-	// Loopback, in place of both, lets everybody on this host look at records,
-	// for a listener of the loopback interface. Other requests are refused.
+	// Loopback, in place of both, lets every request of this host look at records, for a
+	// listener of the loopback interface. Other requests are refused.
 	Loopback bool
 
 	// Namespace is the engine's; New refuses another one.
 	Namespace string
-	// Classes are those of the engine, for the page to offer: a change names the
-	// class whose policy.Retention an outcome gets. New refuses unknown ones.
+	// Classes are the engine's classes, which the page offers: a change names the class
+	// whose Policy.Retention the outcome gets. New refuses unknown ones.
 	Classes []string
-	// Store says what the store is, for the page and the audit: "postgres,
-	// database shop on db1", and no URL with a password.
+	// Store describes the store, for the page and the audit: "postgres, database shop on
+	// db1". It must not have a password.
 	Store string
 	// Audit gets every change, with the level Info; a handler that is not enabled
 	// for that, or returns an error, makes changes impossible. Default:
@@ -78,15 +78,15 @@ type Options struct {
 
 // handler serves page and API.
 type handler struct {
-	o    Options
-	mux  *http.ServeMux
-	desk *desk.Local
-	csrf *http.CrossOriginProtection
+	o      Options
+	tokens []Token
+	mux    *http.ServeMux
+	admin  *admin.Local
+	csrf   *http.CrossOriginProtection
 }
 
-// New returns the handler for operators. It keeps nothing but its arguments: the
-// engine, and its store, stay the caller's to close. Everything that is wrong
-// with the options is in the error.
+// New returns the handler for operators. The caller closes the engine and its store.
+// The error lists everything that is wrong with the options.
 func New(e *stet.Engine, o Options) (http.Handler, error) {
 	if e == nil {
 		return nil, errors.New("dashboard: New needs an engine")
@@ -97,8 +97,8 @@ func New(e *stet.Engine, o Options) (http.Handler, error) {
 	if o.ErrorLog == nil {
 		o.ErrorLog = slog.Default()
 	}
-	h := &handler{o: o, mux: http.NewServeMux(), csrf: http.NewCrossOriginProtection()}
-	h.desk = &desk.Local{Engine: e, Place: o.Store, Audit: h.audit}
+	h := &handler{o: o, tokens: o.tokens(), mux: http.NewServeMux(), csrf: http.NewCrossOriginProtection()}
+	h.admin = &admin.Local{Engine: e, Place: o.Store, Audit: h.audit}
 	h.routes()
 	return h, nil
 }
@@ -107,18 +107,16 @@ func (o *Options) check(e *stet.Engine) error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	ways := 0
-	for _, way := range []bool{o.Token != "", o.Authenticate != nil, o.Loopback} {
+	for _, way := range []bool{len(o.tokens()) > 0, o.Authenticate != nil, o.Loopback} {
 		if way {
 			ways++
 		}
 	}
 	if ways != 1 {
-		bad("one of Options.Token, Authenticate and Loopback is required, and not %d of them", ways)
+		bad("one of Options.Tokens (or Token), Authenticate and Loopback is required, and not %d of them", ways)
 	}
-	if o.Token != "" {
-		if err := CheckToken(o.Token); err != nil {
-			bad("Options.Token: %w", err)
-		}
+	if err := CheckTokens(o.tokens()); err != nil {
+		bad("Options.Tokens: %w", err)
 	}
 	if stet.Digest(o.Namespace, "scope", "key") != e.ID("scope", "key") {
 		bad("Options.Namespace is not the engine's")
@@ -131,26 +129,18 @@ func (o *Options) check(e *stet.Engine) error {
 	return errors.Join(errs...)
 }
 
-// CheckToken returns what is wrong with a token as Options.Token has to be. The
-// token is not in the error.
-func CheckToken(token string) error {
-	if len(token) < MinToken {
-		return fmt.Errorf("%d bytes; give it at least %d, as 'openssl rand -hex 32' makes them", len(token), MinToken)
-	}
-	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return errors.New("it has to be of visible ASCII, without spaces")
-	}
-	return nil
-}
-
-// audit writes a change down.
-func (h *handler) audit(ctx context.Context, e desk.Entry) error {
+// audit writes a change down, or a result before it is shown.
+func (h *handler) audit(ctx context.Context, e admin.Entry) error {
 	to := h.o.Audit
 	if to == nil {
 		to = slog.Default().Handler()
 	}
-	rec := slog.NewRecord(e.At, slog.LevelInfo, "stet: change by hand", 0)
-	rec.AddAttrs(slog.String("who", e.Who), slog.String("via", e.Via), slog.String("why", e.Why), slog.String("action", e.Action),
+	what := "stet: change by hand"
+	if e.Action == admin.Show {
+		what = "stet: stored result shown"
+	}
+	rec := slog.NewRecord(e.At, slog.LevelInfo, what, 0)
+	rec.AddAttrs(slog.String("who", e.Who), slog.String("says", e.Says), slog.String("via", e.Via), slog.String("why", e.Why), slog.String("action", e.Action),
 		slog.String("result", e.Result), slog.String("store", e.Store), slog.String("id", e.ID), slog.String("scope_digest", e.Scope),
 		slog.Group("from", slog.String("state", e.From.State), slog.String("fence", fmt.Sprint(e.From.Fence)), slog.Int("attempt", e.From.Attempt)),
 		slog.String("to", e.To))
@@ -182,23 +172,23 @@ func (h *handler) routes() {
 		})
 	}
 	for pattern, serve := range map[string]func(*http.Request) (any, error){
-		"GET /v1/about":                            h.about,
-		"GET /v1/summary":                          h.summary,
-		"GET /v1/operations":                       h.list,
-		"GET /v1/operations/{id}":                  h.get,
-		"POST /v1/digest":                          h.digest,
-		"POST /v1/operations/{id}/" + desk.Resolve: h.change(desk.Resolve),
-		"POST /v1/operations/{id}/" + desk.Release: h.change(desk.Release),
-		"POST /v1/operations/{id}/" + desk.Expire:  h.change(desk.Expire),
+		"GET /v1/about":                             h.about,
+		"GET /v1/summary":                           h.summary,
+		"GET /v1/operations":                        h.list,
+		"GET /v1/operations/{id}":                   h.get,
+		"POST /v1/digest":                           h.digest,
+		"POST /v1/operations/{id}/" + admin.Resolve: h.change(admin.Resolve),
+		"POST /v1/operations/{id}/" + admin.Release: h.change(admin.Release),
+		"POST /v1/operations/{id}/" + admin.Expire:  h.change(admin.Expire),
 	} {
 		method, path, _ := strings.Cut(pattern, " ")
 		h.mux.Handle(pattern, h.guarded(serve))
 		h.mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Allow", method)
-			h.refuse(w, &desk.Error{Condition: desk.NoMethod, Detail: "it takes " + method})
+			h.refuse(w, &admin.Error{Condition: admin.NoMethod, Detail: "it takes " + method})
 		})
 	}
 	h.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		h.refuse(w, &desk.Error{Condition: desk.NoPage, Detail: "the API is under v1/, and the page at the root"})
+		h.refuse(w, &admin.Error{Condition: admin.NoPage, Detail: "the API is under v1/, and the page at the root"})
 	})
 }

@@ -17,7 +17,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/dashboard"
-	"github.com/stet-go/stet/internal/desk"
+	"github.com/stet-go/stet/internal/admin"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -60,11 +60,11 @@ func (b *book) String() string {
 }
 
 // entries are the lines of an audit.
-func (b *book) entries(t *testing.T) (all []desk.Entry) {
+func (b *book) entries(t *testing.T) (all []admin.Entry) {
 	t.Helper()
 	for line := range strings.Lines(b.String()) {
 		var e struct {
-			desk.Entry
+			admin.Entry
 			Time time.Time
 		}
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
@@ -90,9 +90,9 @@ func open(t *testing.T, o dashboard.Options, eo stet.Options) *office {
 	f.engine = engine
 	t.Cleanup(func() { _ = engine.Close() })
 	for _, key := range []string{"completed", "failed"} {
-		out := stet.Outcome{State: stet.Completed, Result: []byte(secretResult)}
+		out := stet.Outcome{Body: []byte(secretResult)}
 		if key == "failed" {
-			out.State = stet.Failed
+			out.Failed = true
 		}
 		run, err := f.engine.Begin(t.Context(), op(key))
 		if err != nil {
@@ -164,7 +164,7 @@ func (a answer) problem() string {
 	if a.header.Get("Content-Type") != "application/problem+json" || json.Unmarshal([]byte(a.body), &doc) != nil || doc.Status != a.status || doc.Title == "" {
 		return ""
 	}
-	name, ok := strings.CutPrefix(doc.Type, desk.Base)
+	name, ok := strings.CutPrefix(doc.Type, admin.Base)
 	if !ok {
 		return ""
 	}
@@ -208,7 +208,7 @@ func (f *office) path(key string) string {
 }
 
 // change asks for a change of what stands now.
-func (f *office) change(key, action string, c desk.Change, header ...string) answer {
+func (f *office) change(key, action string, c admin.Change, header ...string) answer {
 	f.t.Helper()
 	if c.Fence == 0 {
 		c.Fence = f.record(key).Fence

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/dashboard"
-	"github.com/stet-go/stet/internal/desk"
+	"github.com/stet-go/stet/internal/admin"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -27,7 +27,7 @@ func TestAbsentWrongAndFormerTokensAre401(t *testing.T) {
 			}
 		}
 		for _, action := range []string{"resolve", "release", "expire"} {
-			if a := f.change("unknown", action, desk.Change{}, "Authorization", given); a.status != 401 {
+			if a := f.change("unknown", action, admin.Change{}, "Authorization", given); a.status != 401 {
 				t.Errorf("%s with %q: %d", action, given, a.status)
 			}
 		}
@@ -54,7 +54,7 @@ func TestPagesOfOtherSitesAreRefused(t *testing.T) {
 		for _, header := range [][]string{
 			{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://evil.example"}, {"Origin", "http://127.0.0.1:9091"}, {"Origin", "null"},
 		} {
-			if a := f.change("unknown", "release", desk.Change{}, header...); a.status != 403 || a.problem() != "cross-origin" || f.record("unknown").State != stet.Unknown {
+			if a := f.change("unknown", "release", admin.Change{}, header...); a.status != 403 || a.problem() != "cross-origin" || f.record("unknown").State != stet.Unknown {
 				t.Errorf("%s, %s: %d %s", name, header, a.status, a.body)
 			}
 			if a := f.ask("POST", "/v1/digest", `{"scope":"acme"}`, header...); a.status != 403 {
@@ -83,7 +83,7 @@ func TestWithoutATokenThereIsNothingButLooking(t *testing.T) {
 	}
 	for action, key := range map[string]string{"resolve": "unknown", "release": "unknown", "expire": "completed"} {
 		before := f.record(key)
-		if a := f.change(key, action, desk.Change{}); a.status != 403 || a.problem() != "read-only" || f.record(key).State != before.State || f.record(key).Gone {
+		if a := f.change(key, action, admin.Change{}); a.status != 403 || a.problem() != "read-only" || f.record(key).State != before.State || f.record(key).Gone {
 			t.Errorf("%s: %d %s", action, a.status, a.body)
 		}
 	}
@@ -130,7 +130,7 @@ func TestAuthenticateDecidesAndNamesWhoIsInTheAudit(t *testing.T) {
 			t.Errorf("%q: %d %s", who, a.status, a.body)
 		}
 	}
-	if a := f.change("unknown", "release", desk.Change{Actor: "somebody else"}, "X-User", "grace"); a.status != 200 {
+	if a := f.change("unknown", "release", admin.Change{Actor: "somebody else"}, "X-User", "grace"); a.status != 200 {
 		t.Fatalf("%d %s", a.status, a.body)
 	}
 	for _, e := range f.audit.entries(t) {
@@ -148,14 +148,14 @@ func TestNewRefusesWhatIsNotSafeOrNotTheEngines(t *testing.T) {
 	defer engine.Close()
 	login := func(*http.Request) (string, bool) { return "", false }
 	for want, o := range map[string]dashboard.Options{
-		"one of Options.Token":     {Namespace: "v2"},
-		"and not 2 of them":        {Namespace: "v2", Token: token, Loopback: true},
-		"not 2":                    {Namespace: "v2", Token: token, Authenticate: login},
-		"at least 16":              {Namespace: "v2", Token: "fifteen-visible"},
-		"visible ASCII":            {Namespace: "v2", Token: "a token with spaces in it"},
-		"not the engine's":         {Token: token},
-		`has "refunds", which is`:  {Namespace: "v2", Token: token, Classes: []string{"payments", "refunds"}},
-		"Options.Token: 5 bytes; ": {Namespace: "v2", Token: "short"},
+		"one of Options.Tokens":   {Namespace: "v2"},
+		"and not 2 of them":       {Namespace: "v2", Token: token, Loopback: true},
+		"not 2":                   {Namespace: "v2", Token: token, Authenticate: login},
+		"at least 16":             {Namespace: "v2", Token: "fifteen-visible"},
+		"visible ASCII":           {Namespace: "v2", Token: "a token with spaces in it"},
+		"not the engine's":        {Token: token},
+		`has "refunds", which is`: {Namespace: "v2", Token: token, Classes: []string{"payments", "refunds"}},
+		"token\": 5 bytes; ":      {Namespace: "v2", Token: "short"},
 	} {
 		if _, err := dashboard.New(engine, o); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "fifteen") || strings.Contains(err.Error(), "spaces in it") {
 			t.Errorf("%q is missing from %v", want, err)
@@ -222,11 +222,11 @@ func TestPagePutsInNothingButText(t *testing.T) {
 func TestHostileResultsAreNeverMarkup(t *testing.T) {
 	f := open(t, dashboard.Options{}, stet.Options{})
 	a := f.ask("GET", f.path("completed")+"?result=true", "")
-	if got := decode[desk.Record](t, a); string(got.Result) != secretResult || strings.Contains(a.body, "<") {
+	if got := decode[admin.Record](t, a); string(got.Result) != secretResult || strings.Contains(a.body, "<") {
 		t.Errorf("%q in %s", got.Result, a.body)
 	}
 	hostile := `<script>alert(1)</script>`
-	a = f.change("unknown", "release", desk.Change{Reason: hostile, Actor: hostile})
+	a = f.change("unknown", "release", admin.Change{Reason: hostile, Actor: hostile})
 	if a.status != 200 || strings.Contains(a.body, "<") || a.header.Get("Content-Type") != "application/json" || a.header.Get("X-Content-Type-Options") != "nosniff" {
 		t.Errorf("%d %s", a.status, a.body)
 	}
@@ -234,7 +234,7 @@ func TestHostileResultsAreNeverMarkup(t *testing.T) {
 
 func TestAuditThatTakesNothingIsAnError(t *testing.T) {
 	f := open(t, dashboard.Options{Audit: slog.NewJSONHandler(&book{}, &slog.HandlerOptions{Level: slog.LevelError})}, stet.Options{})
-	if a := f.change("unknown", "release", desk.Change{}); a.status != 500 || a.problem() != "audit-failed" || f.record("unknown").State != stet.Unknown {
+	if a := f.change("unknown", "release", admin.Change{}); a.status != 500 || a.problem() != "audit-failed" || f.record("unknown").State != stet.Unknown {
 		t.Errorf("%d %s", a.status, a.body)
 	}
 }

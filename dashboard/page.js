@@ -70,6 +70,7 @@ const stateOf = (r) => (r.dead ? "dead" : r.state);
 
 function noteOf(r) {
   if (r.dead) return "its lease has run out";
+  if (r.damage) return "it can only be expired: " + r.damage;
   if (r.state === "running") return "lease for " + r.lease_left;
   if (r.state === "unknown") return "nothing runs until it is resolved";
   if (r.state === "accepted") return "waits for a worker";
@@ -129,7 +130,7 @@ async function count() {
     e.textContent = ((name === "accepted" ? c.accepted_complete : c.complete) ? "" : "≥ ") + c[name];
     e.parentElement.classList.toggle("some", c[name] > 0 && (name === "unknown" || name === "dead"));
   }
-  el("oldest").textContent = c.oldest_unresolved ? "The oldest that waits for somebody was claimed " + ago(c.oldest_unresolved) + "." : "";
+  el("oldest").textContent = c.oldest_unresolved ? "The oldest unresolved operation was claimed " + ago(c.oldest_unresolved) + "." : "";
 }
 
 for (const card of document.querySelectorAll(".card")) {
@@ -247,15 +248,15 @@ async function show(id, message) {
 function present(r) {
   shown = r;
   const fields = [["State", stateOf(r) + (noteOf(r) ? ": " + noteOf(r) : "")], ["ID", r.id], ["Scope's digest", r.scope_digest],
-    ["Attempt", r.attempt], ["Fence", r.fence], ["Fingerprint", r.fingerprint]];
+    ["Attempt", r.attempt], ["Fence", r.fence], ["Class", r.class || ""], ["Name", r.name || ""], ["Reference", r.ref || ""], ["Fingerprint", r.fingerprint]];
   for (const [name, time] of [["Claimed", r.claimed_at], [{ unknown: "Parked", retryable: "Released" }[r.state] || "Settled", r.settled_at], ["Result expires", r.expires_at], ["Forgotten", r.forget_at]]) {
     if (time) fields.push([name, moment(time)]);
   }
   el("d-fields").replaceChildren(...fields.flatMap(([name, value]) => [make("dt", name), make("dd", String(value))]));
   el("d-fields").querySelector("dd").className = "state " + stateOf(r);
-  const settled = r.state === "completed" || r.state === "failed";
+  const settled = r.state === "completed" || r.state === "failed" || r.state === "damaged"; // it can be expired
   const open = r.dead || r.state === "unknown";
-  el("d-result").hidden = !about.changes || !settled || r.gone;
+  el("d-result").hidden = !about.changes || !settled || r.gone || Boolean(r.damage);
   el("d-body").hidden = true;
   el("d-body").textContent = "";
   el("d-readonly").hidden = about.changes || !(open || settled);
@@ -279,13 +280,22 @@ el("d-show").addEventListener("click", async () => {
   try {
     const r = await call("GET", "v1/operations/" + id + "?result=true");
     if (shown?.id !== id) return; // another one is shown by now, or none
-    el("d-body").textContent = readable(r.result || "");
+    el("d-body").textContent = r.response ? written(r.response) : readable(r.result || "");
     el("d-body").hidden = false;
     el("d-body").focus();
   } catch (err) {
     fail(el("d-message"))(err);
   }
 });
+
+// written shows a response as it was sent, more or less.
+function written(response) {
+  const lines = ["HTTP " + response.status];
+  for (const [name, values] of Object.entries(response.header || {})) {
+    for (const value of values) lines.push(name + ": " + value);
+  }
+  return lines.join("\n") + "\n\n" + readable(response.body || "");
+}
 
 // readable shows bytes as text, and those that are none as \xNN.
 function readable(base64) {
@@ -313,7 +323,7 @@ el("c-actions").addEventListener("change", chosen);
 function wanted(dryRun) {
   const a = action();
   if (!a) throw new Error("What became of it? Choose one of them.");
-  if (!el("c-reason").value.trim()) throw new Error("A reason is required: whoever reads the audit wants to know why.");
+  if (!el("c-reason").value.trim()) throw new Error("A reason is required, for the audit.");
   if (!about.who && !el("c-actor").value.trim()) throw new Error("Your name is required, for the audit.");
   const want = short(shown.id);
   if (!dryRun && el("c-confirm").value.trim() !== want) throw new Error("Not confirmed, and nothing was changed. Type " + want + ".");

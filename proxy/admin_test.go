@@ -97,7 +97,7 @@ func TestOperatorResolvesWhatTheProxyDoesNotKnow(t *testing.T) {
 	<-arrived
 	eventually(t, "the operation to be unknown", func() bool { return f.post("k", "pay").problem() == "outcome-unknown" && f.state("k") == stet.Unknown })
 	a := proxy.NewAdmin(f.proxy, nil)
-	if status, body := operator(t, a, "GET", "/v1/about", "", secret); status != 200 || !strings.Contains(body, `"classes":["payments"]`) {
+	if status, body := operator(t, a, "GET", "/v1/about", "", secret); status != 200 || !strings.Contains(body, `"classes":["payments","unrouted"]`) {
 		t.Errorf("%d %s", status, body)
 	}
 	rec, err := f.store.Read(t.Context(), stet.Digest("", "single-tenant", "k"))
@@ -115,7 +115,7 @@ func TestOperatorResolvesWhatTheProxyDoesNotKnow(t *testing.T) {
 	if r := f.post("k", "pay"); r.status != 201 || r.body != "charge 7" || !r.replayed() || s.count("k") != 1 {
 		t.Errorf("%+v, executed %d times", r, s.count("k"))
 	}
-	if !strings.Contains(f.log.String(), "who=ada") || strings.Contains(f.log.String(), secret) {
+	if !strings.Contains(f.log.String(), `who="the admin token" says=ada`) || strings.Contains(f.log.String(), secret) {
 		t.Errorf("the audit is not in the log, or the token is: %s", f.log)
 	}
 	// After a reload the classes are others, and the token is the same.
@@ -126,7 +126,7 @@ func TestOperatorResolvesWhatTheProxyDoesNotKnow(t *testing.T) {
 	if err := f.proxy.Reload(c); err != nil {
 		t.Fatal(err)
 	}
-	if status, body := operator(t, a, "GET", "/v1/about", "", secret); status != 200 || !strings.Contains(body, `"classes":["refunds"]`) {
+	if status, body := operator(t, a, "GET", "/v1/about", "", secret); status != 200 || !strings.Contains(body, `"classes":["refunds","unrouted"]`) {
 		t.Errorf("%d %s", status, body)
 	}
 	_ = f.proxy.Close()
@@ -153,7 +153,6 @@ func TestAdminWithoutATokenIsForLookingOnThisHost(t *testing.T) {
 }
 
 func TestAdminTokensThatAreNotSafeAreErrors(t *testing.T) {
-	const head = "upstream: {url: 'http://127.0.0.1:3000'}\n"
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -230,4 +229,79 @@ func TestTokenOfAFileCanBeReplacedWhileTheProxyRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(map[string]int{"": 401, secret: 401, other: 200}) // the one before is revoked
+}
+
+// A page of another site may have its own name resolved to this host.
+func TestMetricsWithoutATokenAreForThisHostByItsName(t *testing.T) {
+	f := start(t, yamlFor("http://127.0.0.1:3000", "http1", ""))
+	a := proxy.NewAdmin(f.proxy, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "metrics") }))
+	for _, tc := range []struct {
+		host, from string
+		want       int
+	}{
+		{"127.0.0.1:9090", "127.0.0.1:5000", 200}, {"localhost:9090", "127.0.0.1:5000", 200}, {"[::1]:9090", "[::1]:5000", 200},
+		{"evil.example:9090", "127.0.0.1:5000", 403}, {"localhost.evil.example", "127.0.0.1:5000", 403}, {"127.0.0.1:9090", "10.0.0.7:5000", 403},
+	} {
+		r := httptest.NewRequest("GET", "/metrics", nil)
+		r.Host, r.RemoteAddr = tc.host, tc.from
+		w := httptest.NewRecorder()
+		if a.ServeHTTP(w, r); w.Code != tc.want {
+			t.Errorf("%s from %s: %d %s", tc.host, tc.from, w.Code, w.Body)
+		}
+	}
+}
+
+func TestAdminTokensLookOrChangeAndAreReadAgain(t *testing.T) {
+	const looking, changing = "a-token-to-look-with", "a-token-to-change-with"
+	head := yamlFor("http://127.0.0.1:3000", "http1", "routes: [{path: /payments}]\n")
+	f := start(t, head+"admin: {tokens: [{name: grafana, token: "+looking+"}, {name: ada, may: change, token: "+changing+"}]}\n")
+	a := proxy.NewAdmin(f.proxy, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	release := "/v1/operations/" + strings.Repeat("ab", 32) + "/release"
+	for token, want := range map[string][3]int{looking: {200, 200, 403}, changing: {200, 200, 404}, secret: {401, 401, 401}, "": {401, 401, 401}} {
+		metrics, _ := operator(t, a, "GET", "/metrics", "", token)
+		list, _ := operator(t, a, "GET", "/v1/operations", "", token)
+		change, _ := operator(t, a, "POST", release, `{"fence":"1","reason":"r","actor":"a"}`, token)
+		if got := [3]int{metrics, list, change}; got != want {
+			t.Errorf("%q: %d, want %d", token, got, want)
+		}
+	}
+	if err := f.reload(head + "admin: {tokens: [{name: ada, token: " + changing + "}]}\n"); err != nil {
+		t.Fatal(err)
+	}
+	if gone, _ := operator(t, a, "GET", "/metrics", "", looking); gone != 401 {
+		t.Errorf("a token that was taken out: %d", gone)
+	}
+	if less, _ := operator(t, a, "POST", release, "{}", changing); less != 403 {
+		t.Errorf("a token that may not change any more: %d", less)
+	}
+	if err := f.reload(head + "admin: {listen: '127.0.0.1:9999'}\n"); err == nil || !strings.Contains(err.Error(), "admin.listen: it cannot change") {
+		t.Error(err)
+	}
+}
+
+func TestWrongAdminListenersAreErrorsWithTheirLine(t *testing.T) {
+	for name, tc := range map[string]wrong{
+		"may what":      {head + "admin:\n  tokens:\n    - name: a\n      token: " + secret + "\n      may: write\n", []string{"stet.yaml:6: admin.tokens[0].may: "}},
+		"no token":      {head + "admin:\n  tokens:\n    - name: a\n", []string{"stet.yaml:4: admin.tokens[0].token: required"}},
+		"short":         {head + "admin:\n  tokens:\n    - name: a\n      token: short\n", []string{"stet.yaml:5: admin.tokens[0].token: 5 bytes"}},
+		"no name":       {head + "admin:\n  tokens:\n    - token: " + secret + "\n", []string{"stet.yaml:4: admin.tokens[0]: name: required"}},
+		"same token":    {head + "admin:\n  token: " + secret + "\n  tokens:\n    - {name: a, token: " + secret + "}\n", []string{"stet.yaml:5: admin.tokens[0]: ", "are the same"}},
+		"no key":        {head + "admin:\n  tls:\n    certificate: x.pem\n", []string{"stet.yaml:4: admin.tls: it needs a certificate and its key"}},
+		"unknown field": {head + "admin:\n  tokens:\n    - {name: a, role: x}\n", []string{"stet.yaml:4: ", `"role" is no field of admin.tokens[0]`}},
+	} {
+		t.Run(name, tc.isAnError)
+	}
+}
+
+func TestTokensThatCanBeReadOnTheWayAreKnown(t *testing.T) {
+	for want, all := range map[bool][]proxy.Admin{
+		true:  {{Listen: ":9090"}, {Listen: "10.0.0.7:9090"}},
+		false: {{}, {Listen: "off"}, {Listen: "localhost:9090"}, {Listen: ":9090", TLS: &proxy.TLS{}}},
+	} {
+		for _, a := range all {
+			if a.Exposed() != want {
+				t.Errorf("%+v: %v", a, !want)
+			}
+		}
+	}
 }

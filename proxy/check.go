@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,59 +9,35 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
-	"path"
-	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/dashboard"
-	"github.com/stet-go/stet/internal/desk"
 	"github.com/stet-go/stet/stethttp"
 )
 
-// maxUpload bounds how long the content of a protected request may take.
-const maxUpload = time.Minute
-
-// deadline gives requests maxUpload to send their content, which the middleware
-// reads whole before anything else happens.
-func deadline(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(maxUpload)) // the server's own ends it elsewhere
-		next.ServeHTTP(w, r)
-	})
-}
-
-// clean is a path as http.ServeMux cleans it.
-func clean(p string) string {
-	c := path.Clean("/" + p)
-	if c != "/" && strings.HasSuffix(p, "/") {
-		c += "/"
-	}
-	return c
-}
-
 // checked is a configuration in which nothing is wrong.
 type checked struct {
-	upstream *url.URL
-	routes   []checkedRoute
-	classes  map[string]stet.Policy
+	upstream   *url.URL
+	routes     []checkedRoute
+	unrouted   *checkedRoute // what protects the rest; nil: nothing
+	classes    map[string]stet.Policy
+	encryption stet.Encryption
+}
+
+// all are the routes, and what protects the rest.
+func (c *checked) all() []checkedRoute {
+	if c.unrouted == nil {
+		return c.routes
+	}
+	return append(slices.Clone(c.routes), *c.unrouted)
 }
 
 type checkedRoute struct {
 	Route
-	policy  stet.Policy
-	options stethttp.Options
-}
-
-// patterns are those of http.ServeMux.
-func (r *Route) patterns() (all []string) {
-	for _, method := range r.methods() {
-		all = append(all, method+" "+r.Path)
-	}
-	return all
+	fallback bool // it is none of the configuration's
+	policy   stet.Policy
+	options  stethttp.Options
 }
 
 func (r *Route) methods() []string {
@@ -70,8 +47,8 @@ func (r *Route) methods() []string {
 	return []string{http.MethodPost, http.MethodPatch}
 }
 
-// Check returns everything that is wrong, each with its line where there is a
-// file. It reads the files that the configuration names, and connects to nothing.
+// Check returns all errors, each with its line in the file. It reads the files that the
+// configuration names, and connects to nothing.
 func (c *Config) Check() error {
 	_, err := c.check(slog.Default())
 	return err
@@ -93,10 +70,24 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 	done.upstream, err = c.Upstream.check()
 	bad(err, "upstream")
 	bad(c.checkListeners())
+	bad(c.Limits.check())
 	if len(c.Namespace) > stet.MaxScope {
 		bad(fmt.Errorf("%d bytes; at most %d", len(c.Namespace), stet.MaxScope), "namespace")
 	}
-	mux, names := http.NewServeMux(), map[string]bool{}
+	if c.Authorize != nil && done.upstream != nil {
+		_, err := sideURL(c.Authorize.URL, done.upstream)
+		bad(err, "authorize", "url")
+	}
+	done.encryption, err = c.Encryption.options()
+	bad(err, "encryption")
+	if c.NewRecords != nil {
+		bad(c.NewRecords.check(), "new_records")
+	}
+	bad(c.checkUnrouted(done, logger))
+	routing, names := newRouting(""), map[string]bool{}
+	if done.unrouted != nil {
+		names[unroutedClass] = true
+	}
 	for i, r := range c.routes() {
 		path := []any{"routes", i}
 		cr, err := c.checkRoute(r, logger)
@@ -105,10 +96,14 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 			bad(at("name", "there are two routes by the name of %s; give one another name", r.class()), path...)
 		}
 		names[r.class()] = true
-		bad(register(mux, &r), path...)
+		bad(routing.add(&route{Route: r}), path...)
 		if r.Verify != nil && done.upstream != nil {
-			_, err := c.newVerifier(&r, done.upstream, nil)
+			_, err := c.newVerifier(&r, done.upstream, nil, nil)
 			bad(err, append(path, "verify", "url")...)
+		}
+		if r.Authorize != nil && done.upstream != nil {
+			_, err := sideURL(r.Authorize.URL, done.upstream)
+			bad(err, append(path, "authorize", "url")...)
 		}
 		done.routes = append(done.routes, cr)
 	}
@@ -141,14 +136,14 @@ func (u *Upstream) check() (*url.URL, error) {
 
 // redact hides what may be a password.
 func redact(raw string) string {
-	if u, err := url.Parse(raw); err == nil {
+	if u, err := url.Parse(raw); err == nil && (u.User != nil || !strings.Contains(raw, "@")) {
 		return u.Redacted()
 	}
 	return "what is written there"
 }
 
 func (c *Config) checkListeners() error {
-	if _, _, err := net.SplitHostPort(orDefault(c.Listen, DefaultListen)); err != nil {
+	if _, _, err := net.SplitHostPort(cmp.Or(c.Listen, DefaultListen)); err != nil {
 		return at("listen", "%q is no address: host:port, or :port for every interface", c.Listen)
 	}
 	if c.TLS != nil {
@@ -156,50 +151,12 @@ func (c *Config) checkListeners() error {
 			return at("tls", "%w", err)
 		}
 	}
-	token, err := c.Admin.check()
+	tokens, err := c.Admin.check()
 	if err != nil {
 		return err
 	}
-	c.token = token
+	c.tokens = tokens
 	return nil
-}
-
-// check returns the token, which may be "".
-func (a Admin) check() (token string, err error) {
-	bad := func(field, format string, args ...any) (string, error) {
-		return "", &misplaced{[]any{"admin", field}, fmt.Errorf(format, args...)}
-	}
-	token, field := a.Token, "token"
-	if a.TokenFile != "" {
-		if token != "" {
-			return bad("token_file", "there is a token, too; leave one of them out")
-		}
-		field = "token_file"
-		text, err := os.ReadFile(a.TokenFile)
-		if err != nil {
-			return bad(field, "%w", err)
-		}
-		if token = strings.TrimRight(string(text), "\r\n"); token == "" {
-			return bad(field, "%s is empty", a.TokenFile)
-		}
-	}
-	if token != "" {
-		if err := dashboard.CheckToken(token); err != nil {
-			return bad(field, "%w", err)
-		}
-	}
-	listen := orDefault(a.Listen, DefaultAdmin)
-	if listen == "off" {
-		return token, nil
-	}
-	host, _, err := net.SplitHostPort(listen)
-	if err != nil {
-		return bad("listen", `%q is no address: host:port, or "off"`, listen)
-	}
-	if token == "" && !desk.LoopbackName(host) {
-		return bad("token", "required, because %s can be reached from other hosts; write ${STET_ADMIN_TOKEN}, say, and set that", listen)
-	}
-	return token, nil
 }
 
 // checkRoute finds out what is wrong with a route by building it on nothing.
@@ -208,7 +165,7 @@ func (c *Config) checkRoute(r Route, logger *slog.Logger) (cr checkedRoute, err 
 	if cr.policy, err = r.policy(); err != nil {
 		return cr, err
 	}
-	if cr.options, err = c.options(&r); err != nil {
+	if cr.options, err = c.options(&r, logger); err != nil {
 		return cr, err
 	}
 	cr.options.ErrorLog = logger
@@ -257,26 +214,6 @@ func fieldOf(err error, names []named) error {
 	}
 	return errors.Join(errs...)
 }
-
-// register finds out whether a route's path is acceptable beside the others'.
-func register(mux *http.ServeMux, r *Route) (err error) {
-	if !strings.HasPrefix(r.Path, "/") {
-		return at("path", "%q does not begin with a slash", r.Path)
-	}
-	defer func() {
-		if v := recover(); v != nil { // how http.ServeMux says no
-			text, _, _ := strings.Cut(registered.ReplaceAllString(fmt.Sprint(v), ""), "\n")
-			err = at("path", "%s", strings.TrimSuffix(text, ":"))
-		}
-	}()
-	for _, pattern := range r.patterns() {
-		mux.Handle(pattern, http.NotFoundHandler())
-	}
-	return nil
-}
-
-// registered is what http.ServeMux says of the code that calls it.
-var registered = regexp.MustCompile(`http: | \(registered at [^)]*\)`)
 
 // nowhere is the store of an engine that is only asked whether it is acceptable.
 type nowhere struct{ stet.Store }

@@ -1,12 +1,14 @@
 package proxy
 
 import (
+	"log/slog"
 	"net/http"
 	"slices"
 	"time"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/canonical"
+	"github.com/stet-go/stet/dashboard"
 	"github.com/stet-go/stet/stethttp"
 	"go.yaml.in/yaml/v3"
 )
@@ -20,13 +22,13 @@ const (
 	// DefaultStore is the store of a proxy that names none: an SQLite file in
 	// the working directory.
 	DefaultStore = "stet.db"
-	// DefaultDrain is how long requests may go on after the proxy was told to end.
+	// DefaultDrain is how long requests may go on during a shutdown.
 	DefaultDrain = 30 * time.Second
 )
 
 // Config is what one YAML file says. The zero value of each field stands for its
-// default; only Upstream.URL is required. Parse reads it, Check finds out what is
-// wrong with it; Reference describes every field.
+// default; only Upstream.URL is required. Parse reads it, Check validates it, and
+// Reference describes every field.
 type Config struct {
 	Listen    string   `yaml:"listen"`
 	TLS       *TLS     `yaml:"tls"`
@@ -34,15 +36,27 @@ type Config struct {
 	Upstream  Upstream `yaml:"upstream"`
 	Store     string   `yaml:"store"`
 	Namespace string   `yaml:"namespace"`
+	Limits    Limits   `yaml:"limits"`
 	Drain     Duration `yaml:"drain"`
-	// Forwarded keeps the X-Forwarded-* fields that a request comes with, and
-	// adds to them; by default they are set anew.
+	// Forwarded keeps a request's Forwarded and X-Forwarded-For, -Host and -Proto
+	// fields, and adds to them; by default they are replaced. Other X-Forwarded- fields
+	// pass unchanged.
 	Forwarded bool `yaml:"trust_forwarded"`
 	// Scope is that of routes without one. Default: "authorization".
-	Scope  *Scope  `yaml:"scope"`
-	Routes []Route `yaml:"routes"`
+	Scope *Scope `yaml:"scope"`
+	// Authorize is that of routes without one. Default: none; a stored response is then
+	// returned also for credentials that the service no longer accepts.
+	Authorize *Authorize `yaml:"authorize"`
+	// Encryption of stored responses. Default: none.
+	Encryption *Encryption `yaml:"encryption"`
+	NewRecords *NewRecords `yaml:"new_records"` // default: no bounds
+	Routes     []Route     `yaml:"routes"`
+	// Unrouted says what to do with a request that has a key and a protected method, and
+	// whose path no route names: "protect" (default) it, by the route with nearly the
+	// same path, or else as without routes; "refuse" it; or "pass" it unprotected.
+	Unrouted string `yaml:"unrouted"`
 
-	token string // of Admin, when checked
+	tokens []dashboard.Token // of Admin, when checked
 
 	name string
 	root *yaml.Node // where fields are, for errors
@@ -54,26 +68,9 @@ type Config struct {
 type TLS struct {
 	Certificate string `yaml:"certificate"` // a PEM file
 	Key         string `yaml:"key"`         // a PEM file
-	// ClientCA is a PEM file with the authorities whose client certificates are
-	// demanded of everybody.
+	// ClientCA is a PEM file with certificate authorities; every client must have a
+	// certificate of one of them.
 	ClientCA string `yaml:"client_ca"`
-}
-
-// Admin is the listener for operators.
-type Admin struct {
-	// Listen is its address, or "off". Default DefaultAdmin.
-	Listen string `yaml:"listen"`
-	// Token is the bearer token that requests must have, of dashboard.MinToken
-	// bytes or more; required unless the address is of the loopback interface.
-	// There, without one, operations can be looked at, and nothing else. /healthz
-	// and /readyz need none.
-	Token string `yaml:"token"`
-	// TokenFile is a file with the token, instead of it. Proxy.Reload reads it
-	// again, and the token before counts no more.
-	TokenFile string `yaml:"token_file"`
-	// Audit is a file that changes by operators are appended to, as JSON, a line
-	// each. Default: the log.
-	Audit string `yaml:"audit"`
 }
 
 // Upstream is the service that is protected.
@@ -82,11 +79,11 @@ type Upstream struct {
 	// Protocol is "http1" or "h2c" (HTTP/2 without TLS); default: HTTP/1.1, or
 	// what an https upstream prefers.
 	Protocol string `yaml:"protocol"`
-	// ConnectTimeout bounds a connection's making. Default 5 s.
+	// ConnectTimeout bounds how long connecting takes. Default 5 s.
 	ConnectTimeout Duration `yaml:"connect_timeout"`
-	// IdleTimeout is how long an unused connection is kept. Default 1 s: one that
-	// the service closes at the moment of its next use leaves an operation
-	// unknown, so it should be shorter than the service's own.
+	// IdleTimeout is how long an unused connection is kept. Default 1 s. Keep it shorter
+	// than the service's own: a connection that the service closes at the moment of its
+	// next use leaves an operation unknown.
 	IdleTimeout Duration `yaml:"idle_timeout"`
 	// MaxIdle is how many unused connections are kept. Default 256.
 	MaxIdle int `yaml:"max_idle"`
@@ -94,24 +91,29 @@ type Upstream struct {
 
 // Route says how requests of a path are protected.
 type Route struct {
-	// Path is a pattern of http.ServeMux: "/payments", "/orders/{id}/items",
-	// "/v1/" for "/v1" and all below. A path that is none of those, but one of
-	// them when it is decoded ("%2e", "%2F") and clean, is protected, too.
+	// Path is a pattern of http.ServeMux: "/payments", "/orders/{id}/items", "/v1/" for
+	// "/v1" and all below. A path that matches only after decoding ("%2e", "%2F") and
+	// cleaning is protected, too.
 	Path string `yaml:"path"`
 	// Name is the class of its operations, as metrics show it. Default: Path.
 	Name string `yaml:"name"`
 	// Methods are those protected; others pass. Default POST and PATCH.
 	Methods []string `yaml:"methods"`
+	// CaseInsensitive matches the path in any case, as some services do.
+	CaseInsensitive bool `yaml:"case_insensitive"`
+	// TrailingSlash matches the path with and without a slash at its end.
+	TrailingSlash bool `yaml:"trailing_slash"`
 	// Pass lets the route's requests through, unprotected.
 	Pass bool `yaml:"pass"`
 
-	Scope       *Scope   `yaml:"scope"`
-	Key         string   `yaml:"key"` // "required", which is the default, or "optional"
-	KeyHeader   string   `yaml:"key_header"`
-	StrictKey   bool     `yaml:"strict_key"`
-	FoldKeyCase bool     `yaml:"fold_key_case"`
-	Fingerprint string   `yaml:"fingerprint"` // "raw", which is the default, or "json"
-	Ignore      []string `yaml:"ignore"`      // JSON pointers that a json fingerprint leaves out
+	Scope       *Scope     `yaml:"scope"`
+	Authorize   *Authorize `yaml:"authorize"`
+	Key         string     `yaml:"key"` // "required", which is the default, or "optional"
+	KeyHeader   string     `yaml:"key_header"`
+	StrictKey   bool       `yaml:"strict_key"`
+	FoldKeyCase bool       `yaml:"fold_key_case"`
+	Fingerprint string     `yaml:"fingerprint"` // "raw", which is the default, or "json"
+	Ignore      []string   `yaml:"ignore"`      // JSON pointers that a json fingerprint leaves out
 
 	Lease     Duration  `yaml:"lease"`
 	Timeout   Duration  `yaml:"timeout"`
@@ -121,11 +123,12 @@ type Route struct {
 	Stale     string    `yaml:"stale"` // "park", which is the default, "take-over" or "fail"
 	Verify    *Verify   `yaml:"verify"`
 
-	// NotExecuted are the statuses that say that nothing was executed: not
-	// stored, and a retry runs again. Default: stethttp.NotExecuted.
+	// NotExecuted are the statuses after which nothing was executed: no record is left,
+	// and a retry runs again. Default: those of stethttp.NotExecuted, and 404 and 405,
+	// which a service sends before authentication.
 	NotExecuted []int `yaml:"not_executed"`
-	// Unknown are the statuses with which the service, or a gateway before it,
-	// says that it does not know. Default: none.
+	// Unknown are the statuses after which the outcome is unknown, as of a gateway
+	// before the service. Default: none.
 	Unknown        []int    `yaml:"unknown"`
 	KeepHeaders    []string `yaml:"keep_headers"`
 	DropHeaders    []string `yaml:"drop_headers"`
@@ -141,21 +144,21 @@ type Retention struct {
 	Tombstone Duration `yaml:"tombstone"`
 }
 
-// Verify says whom to ask what became of an operation that nobody knows about.
+// Verify names a URL that knows whether an operation with an unknown outcome happened.
 type Verify struct {
-	// URL is asked with GET; one that begins with a slash is the upstream's. The
-	// question has the key, HeaderOperation, HeaderFence and HeaderAttempt. An
-	// answer that counts repeats HeaderOperation and is either 200, with the
-	// response that the operation had and its status in HeaderStatus, or 404 with
-	// HeaderExecution "none": it did not happen and never will. After any other
-	// the operation stays unknown, and the next retry asks again.
+	// URL is requested with GET; one that begins with a slash is a path of the upstream.
+	// The request has the key, HeaderOperation, HeaderScope, HeaderFence and
+	// HeaderAttempt. The answer must repeat HeaderOperation, and be 200, with the
+	// operation's response and its status in HeaderStatus, or 404 with HeaderExecution
+	// "none": it did not happen and never will. After any other answer the operation
+	// stays unknown, and the next retry asks again.
 	URL string `yaml:"url"`
-	// Timeout bounds one question. Default 10 s.
+	// Timeout bounds one request. Default 10 s.
 	Timeout Duration `yaml:"timeout"`
-	// After is how long nobody asks after a run broke off, because the service
-	// may still be at work. Default: the route's lease, which it may not exceed:
-	// when the proxy itself dies, only the lease, counted from the last
-	// heartbeat, keeps others from asking.
+	// After is how long to wait before the first request, after a run broke off, because
+	// the service may still be at work. Default: the route's lease, which it must not
+	// exceed: after a crash of the proxy only the lease, from the last heartbeat, delays
+	// the request.
 	After Delay `yaml:"after"`
 }
 
@@ -182,6 +185,8 @@ func (c *Config) scope(r *Route) *Scope {
 		return r.Scope
 	case c.Scope != nil:
 		return c.Scope
+	case r.Name == unroutedClass && c.commonScope() != nil:
+		return c.commonScope()
 	default:
 		return &Scope{Kind: "authorization"}
 	}
@@ -192,6 +197,8 @@ func (r *Route) policy() (stet.Policy, error) {
 		Lease: time.Duration(r.Lease), RunTimeout: time.Duration(r.Timeout), Wait: time.Duration(r.Wait),
 		Retention: stet.Retention{Result: time.Duration(r.Retention.Result), Tombstone: time.Duration(r.Retention.Tombstone)},
 		MaxResult: int(r.MaxResult),
+		// Requests that the service refuses must not fill the store.
+		ForgetReleased: true,
 	}
 	switch r.Stale {
 	case "", "park":
@@ -209,7 +216,7 @@ func (r *Route) policy() (stet.Policy, error) {
 	return p, nil
 }
 
-func (c *Config) options(r *Route) (o stethttp.Options, err error) {
+func (c *Config) options(r *Route, log *slog.Logger) (o stethttp.Options, err error) {
 	name := r.class()
 	o = stethttp.Options{
 		Class:  func(*http.Request) string { return name },
@@ -236,7 +243,7 @@ func (c *Config) options(r *Route) (o stethttp.Options, err error) {
 	default:
 		return o, at("fingerprint", "%q is neither raw nor json", r.Fingerprint)
 	}
-	if o.Scope, err = c.scope(r).extractor(); err != nil {
+	if o.Scope, err = c.scope(r).extractor(log); err != nil {
 		return o, at("scope", "%w", err)
 	}
 	for field, statuses := range map[string][]int{"not_executed": r.NotExecuted, "unknown": r.Unknown} {
@@ -258,7 +265,7 @@ func (c *Config) options(r *Route) (o stethttp.Options, err error) {
 // notExecuted is the route's stethttp.Options.NotExecuted.
 func (r *Route) notExecuted(status int, header http.Header) bool {
 	if r.NotExecuted == nil {
-		return stethttp.NotExecuted(status, header)
+		return status == http.StatusNotFound || status == http.StatusMethodNotAllowed || stethttp.NotExecuted(status, header)
 	}
 	return slices.Contains(r.NotExecuted, status)
 }

@@ -143,6 +143,9 @@ func (f *front) send(method, path, key, body string, header ...string) reply {
 	}
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Add(header[i], header[i+1])
+		if header[i] == "Host" {
+			req.Host = header[i+1]
+		}
 	}
 	res, err := f.client.Do(req)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,13 +27,15 @@ type route struct {
 type forwarder struct {
 	proxy     *httputil.ReverseProxy
 	upstream  *url.URL
+	guarded   *guarded
 	forwarded bool
 	log       *slog.Logger
 	propagate func(context.Context, http.Header) // may be nil
+	budget    *budget                            // may be nil
 }
 
-func newForwarder(c *Config, upstream *url.URL, transport http.RoundTripper, o Options) *forwarder {
-	f := &forwarder{upstream: upstream, forwarded: c.Forwarded, log: o.ErrorLog, propagate: o.Propagate}
+func newForwarder(c *Config, upstream *url.URL, g *guarded, transport http.RoundTripper, o Options) *forwarder {
+	f := &forwarder{upstream: upstream, guarded: g, forwarded: c.Forwarded, log: o.ErrorLog, propagate: o.Propagate}
 	f.proxy = &httputil.ReverseProxy{
 		Rewrite:        f.rewrite,
 		Transport:      transport,
@@ -54,15 +57,26 @@ func (f *forwarder) handler(rt *route) http.Handler {
 			f.proxy.ServeHTTP(w, r)
 			return
 		}
-		// The upload is over: its deadline is, too.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+		back, ok := f.afford(w, run, t)
+		if !ok {
+			return
+		}
+		defer back()
 		f.run(w, r, run, t)
 	})
 }
 
-// run sends a protected request. When the response breaks off, nobody knows what
-// the operation came to.
+// run sends a protected request. When the response breaks off, the outcome is unknown.
 func (f *forwarder) run(w http.ResponseWriter, r *http.Request, run *stet.Run, t *trip) {
+	v := visitOf(r.Context())
+	v.proxy.runs.Add(1)
+	defer v.proxy.runs.Add(-1)
+	if end, ok := r.Context().Deadline(); ok {
+		// A client that takes a large response slowly must not use up the time of the
+		// run: what the service answers would count as broken off.
+		v.writeUntil(end.Add(-time.Until(end) / 10))
+		defer v.writeUntil(time.Time{})
+	}
 	defer func() {
 		v := recover()
 		if v == nil {
@@ -90,6 +104,26 @@ func (f *forwarder) leave(run *stet.Run, t *trip, why string) {
 // already, and its response is kept.
 var hopByHop = []string{"Expect", "Upgrade", "Connection"}
 
+// upgrading are what a request for another protocol has. That is passed on for
+// WebSocket only: by h2c, say, any request could be sent to the service on the
+// same connection, unseen.
+var upgrading = []string{"Upgrade", "Connection", "Http2-Settings"}
+
+// webSocket reports whether a request is for that, and nothing else.
+func webSocket(r *http.Request) bool {
+	upgrade := r.Header["Upgrade"]
+	return r.Method == http.MethodGet && len(upgrade) == 1 && strings.EqualFold(upgrade[0], "websocket")
+}
+
+// trailers passes on those trailer fields that may be.
+func (f *forwarder) trailers(pr *httputil.ProxyRequest, v *visit) {
+	pr.Out.Trailer = nil
+	if passed := trailers(v.declared, f.guarded); passed != nil && pr.Out.Body != nil {
+		pr.Out.Trailer = passed
+		pr.Out.Body = &trailing{pr.Out.Body, pr.In.Trailer, passed}
+	}
+}
+
 // rewrite makes the request that is sent.
 func (f *forwarder) rewrite(pr *httputil.ProxyRequest) {
 	out := pr.Out
@@ -110,35 +144,60 @@ func (f *forwarder) rewrite(pr *httputil.ProxyRequest) {
 			}
 		}
 	}
-	strip(out.Header)
+	stripClient(out.Header)
+	v := visitOf(out.Context())
+	setTarget(out.URL, v.target)
 	if f.propagate != nil {
 		f.propagate(out.Context(), out.Header)
 	}
+	f.trailers(pr, v)
 	run := stet.FromContext(out.Context())
+	if run == nil && !webSocket(pr.In) {
+		for _, name := range upgrading {
+			out.Header.Del(name)
+		}
+	}
 	if run != nil {
 		for _, name := range hopByHop {
 			out.Header.Del(name)
 		}
-		describe(out.Header, run.ID(), run.Fence(), run.Attempt())
+		describe(out.Header, run.ID(), run.Scope(), run.Fence(), run.Attempt())
 	}
-	switch out.Method {
-	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace: // safe: RFC 9110, section 9.2.1
-		if run == nil {
-			return
-		}
+	if run == nil && safe(out.Method) {
+		return
 	}
 	once(out, run != nil)
 }
+
+// safe methods ask for nothing to be done (RFC 9110, section 9.2.1).
+func safe(method string) bool {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+		return true
+	}
+	return false
+}
+
+// errSwitched: the service switched to another protocol unasked.
+var errSwitched = errors.New("proxy: the service switched to another protocol unasked")
 
 // response looks at the service's answer before it is passed on.
 func (f *forwarder) response(res *http.Response) error {
 	ctx := res.Request.Context()
 	noEffect := res.Header.Get(HeaderExecution) == none
 	strip(res.Header)
+	strip(res.Trailer)
+	if res.StatusCode == http.StatusSwitchingProtocols && res.Request.Header.Get("Upgrade") == "" {
+		return errSwitched // which ends the connection, too
+	}
 	run, t := stet.FromContext(ctx), tripOf(ctx)
 	if run == nil || t == nil {
+		if res.StatusCode != http.StatusSwitchingProtocols { // whose content can be written to
+			res.Body = &answer{ReadCloser: res.Body, of: res}
+		}
 		return nil
 	}
+	res.Body = &answer{ReadCloser: res.Body, of: res, trip: t}
 	switch {
 	case noEffect:
 		run.NothingHappened()
@@ -146,7 +205,7 @@ func (f *forwarder) response(res *http.Response) error {
 		f.leave(run, t, "the service's status says so")
 		return nil
 	}
-	res.Body = &brokenBody{res.Body, t}
+	t.undone = t.route.notExecuted(res.StatusCode, res.Header)
 	return nil
 }
 
@@ -166,12 +225,12 @@ func (f *forwarder) failed(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	if t.untouched() {
 		f.log.Warn("proxy: the service cannot be reached; nothing was executed", slog.String("id", run.ID().String()),
-			slog.String("route", t.route.class()), slog.Any("error", err))
+			slog.String("route", t.route.class()), slog.String("error", said(err)))
 		run.NothingHappened()
 		refuse(w, &upstreamUnreachable)
 		return
 	}
-	f.leave(run, t, err.Error())
+	f.leave(run, t, said(err))
 	refuse(w, &upstreamFailed) // not sent: the middleware says that the outcome is unknown
 }
 

@@ -105,7 +105,7 @@ func TestUnprotectedRequestsAreNotSentTwiceEither(t *testing.T) {
 				_ = conn(r).Close()
 			}
 		})
-		f := start(t, yamlFor(s.URL, "http1", single))
+		f := start(t, yamlFor(s.URL, "http1", "unrouted: pass\n"+single))
 		for i := range 20 {
 			f.send("GET", "/", "", "")
 			key := fmt.Sprint("k", i)
@@ -156,7 +156,7 @@ func TestServiceThatCannotBeReachedHasExecutedNothing(t *testing.T) {
 	if r := f.post("k", "{}"); r.status != 502 || r.problem() != "upstream-unreachable" || r.header.Get("Retry-After") == "" {
 		t.Fatalf("%d %s", r.status, r.body)
 	}
-	if got := f.state("k"); got != stet.Retryable {
+	if got := f.state("k"); got != stet.None {
 		t.Fatalf("the record is %v", got)
 	}
 	// The service comes up, and the same key runs.
@@ -256,7 +256,7 @@ func TestEmptyContentHasALengthOfZeroOnTheWire(t *testing.T) {
 	f := start(t, yamlFor("http://"+l.Addr().String(), "http1", single))
 	for _, tc := range []struct{ method, path, key, want string }{
 		{"POST", "/payments", "k", "content-length: 0\r\n"},
-		{"POST", "/elsewhere", "k", "content-length: 0\r\n"},
+		{"POST", "/elsewhere", "", "content-length: 0\r\n"},
 		{"PUT", "/payments", "", "content-length: 0\r\n"},
 		{"DELETE", "/payments/1", "k", ""},
 	} {

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	_ "embed" // the reference
 	"errors"
 	"fmt"
@@ -22,13 +23,13 @@ var Reference string
 // maxConfig bounds a configuration, in bytes.
 const maxConfig = 1 << 20
 
-// Parse reads a configuration. name is the file's, for errors, which give the
-// line. A field that does not exist, a value of another type, a duration or size
-// that is none, and a variable that is not set are errors; Check finds the rest.
+// Parse reads a configuration. name is the file's, for errors, which give the line. An
+// unknown field, a value of another type, an invalid duration or size, and a variable
+// that is not set are errors; Check finds the rest.
 //
-// ${NAME} in a value stands for a variable of the environment, as lookup knows
-// it (os.LookupEnv), ${NAME:-text} for text if it is not set or empty, and $$ for
-// a dollar sign. No value is in an error that came out of a variable.
+// ${NAME} in a value is replaced by an environment variable, by lookup (os.LookupEnv),
+// ${NAME:-text} by text if that is not set or empty, and $$ by a dollar sign. Errors
+// never show the value of a variable.
 func Parse(name string, r io.Reader, lookup func(string) (string, bool)) (*Config, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxConfig+1))
 	if err != nil {
@@ -36,6 +37,9 @@ func Parse(name string, r io.Reader, lookup func(string) (string, bool)) (*Confi
 	}
 	if len(text) > maxConfig {
 		return nil, fmt.Errorf("%s: larger than %d bytes", name, maxConfig)
+	}
+	if len(text) == 0 {
+		return nil, fmt.Errorf("%s: empty; is it being written?", name)
 	}
 	c := &Config{name: name}
 	d := yaml.NewDecoder(strings.NewReader(string(text)))
@@ -185,6 +189,15 @@ func (p *parser) fields(n *yaml.Node, typ reflect.Type, path string) {
 		typ = typ.Elem()
 	}
 	switch {
+	case n.Kind == yaml.SequenceNode && typ == reflect.TypeFor[Scope](): // Scope.All
+		for i, child := range n.Content {
+			if target := cmp.Or(child.Alias, child); target.Kind == yaml.SequenceNode {
+				p.bad(child, "a list of scopes has no list in it")
+			} else {
+				p.fields(target, typ, fmt.Sprintf("%s[%d]", path, i))
+			}
+		}
+		return
 	case n.Kind == yaml.SequenceNode && typ.Kind() == reflect.Slice:
 		for i, child := range n.Content {
 			p.fields(child, typ.Elem(), fmt.Sprintf("%s[%d]", path, i))

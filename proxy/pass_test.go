@@ -85,7 +85,7 @@ func TestRootOfAProtectedTreeIsProtected(t *testing.T) {
 		"the root written": {"[{path: /payments/}, {path: /payments, pass: true}]", map[string]int{"/payments": 2, "/payments/": 1}},
 		"no tree":          {"[{path: '/payments/{$$}'}]", map[string]int{"/payments/": 1, "/payments/7": 2}},
 	} {
-		f := start(t, yamlFor(s.URL, "http1", "scope: single-tenant\nroutes: "+tc.routes+"\n"))
+		f := start(t, yamlFor(s.URL, "http1", "scope: single-tenant\nunrouted: pass\nroutes: "+tc.routes+"\n"))
 		for path, want := range tc.runs {
 			key := strings.ReplaceAll(name+path, " ", "-")
 			for range 2 {
@@ -248,7 +248,7 @@ func TestResponsesPassAsTheyAre(t *testing.T) {
 		_, _ = w.Write(payload)
 		w.Header().Set("X-Sum", "42")
 	})
-	f := start(t, yamlFor(s.URL, "http1", single))
+	f := start(t, yamlFor(s.URL, "http1", "unrouted: pass\n"+single))
 	for _, path := range []string{"/payments", "/elsewhere", "/payments"} {
 		req, _ := http.NewRequestWithContext(t.Context(), "POST", f.url+path, strings.NewReader("{}"))
 		req.Header.Set("Idempotency-Key", "k")

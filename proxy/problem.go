@@ -1,10 +1,11 @@
 package proxy
 
 import (
-	"encoding/json"
 	"net/http"
+	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/problem"
 	"github.com/stet-go/stet/stethttp"
 )
 
@@ -17,39 +18,40 @@ type condition struct {
 	detail     string
 	retryable  bool
 	execution  stet.Execution
-	retryAfter string
+	retryAfter time.Duration
 }
 
 var (
 	keyHopByHop = condition{"key-hop-by-hop", http.StatusBadRequest, "Key or scope named as hop-by-hop",
-		"The Connection header names a field that has to reach the service. Take it out of there.", false, stet.NotExecuted, ""}
+		"The Connection header names a field that the service needs. Remove it from the Connection header.", false, stet.NotExecuted, 0}
+	headerMisspelled = condition{"header-misspelled", http.StatusBadRequest, "Header misspelled",
+		"A header name differs only in its hyphens from the name of the key header or of a header that identifies the caller, and a service may take one for the other. Write it with hyphens.",
+		false, stet.NotExecuted, 0}
+	methodMisspelled = condition{"method-misspelled", http.StatusBadRequest, "Method misspelled",
+		"Methods are case-sensitive. Write it in upper case.", false, stet.NotExecuted, 0}
+	methodOverridden = condition{"method-overridden", http.StatusBadRequest, "Method overridden",
+		"A header asks for another method, which is protected; the request's own method is not. Send the request with that method.", false, stet.NotExecuted, 0}
+	targetInvalid = condition{"target-invalid", http.StatusBadRequest, "Request target invalid",
+		"The request target is not a path, or has bytes that must be percent-encoded.", false, stet.NotExecuted, 0}
+	unrouted = condition{"unrouted", http.StatusBadRequest, "Path not protected",
+		"The request has an idempotency key, but no route protects its path.", false, stet.NotExecuted, 0}
+	busy = condition{"proxy-busy", http.StatusServiceUnavailable, "Proxy busy",
+		"The proxy is at its limit of requests or bytes. Nothing was executed.", true, stet.NotExecuted, time.Second}
 	closing = condition{"proxy-closing", http.StatusServiceUnavailable, "Proxy closing",
-		"The proxy is about to end; nothing was executed.", true, stet.NotExecuted, "1"}
+		"The proxy is shutting down. Nothing was executed.", true, stet.NotExecuted, time.Second}
 	upstreamUnreachable = condition{"upstream-unreachable", http.StatusBadGateway, "Service unreachable",
-		"The service could not be reached, so nothing was executed.", true, stet.NotExecuted, "1"}
-	upstreamFailed = condition{"upstream-failed", http.StatusBadGateway, "Service broke off",
-		"The service was reached and did not answer. The request may have been executed.", false, stet.MayHaveExecuted, ""}
+		"The service could not be reached, so nothing was executed.", true, stet.NotExecuted, time.Second}
+	authorizationUnavailable = condition{"authorization-unavailable", http.StatusServiceUnavailable, "Authorization unavailable",
+		"The authorization service did not answer, so nothing was executed.", true, stet.NotExecuted, time.Second}
+	tooManyOperations = condition{"too-many-operations", http.StatusTooManyRequests, "Too many new operations",
+		"The limit of new operations is reached. Nothing was executed. Send the request again later, with the same key.", true, stet.NotExecuted, 0}
+	upstreamFailed = condition{"upstream-failed", http.StatusBadGateway, "No answer from the service",
+		"The service did not answer, or its answer broke off. The request may have been executed.", false, stet.MayHaveExecuted, 0}
 )
 
 func refuse(w http.ResponseWriter, c *condition) {
-	doc, err := json.Marshal(struct {
-		Type      string `json:"type"`
-		Title     string `json:"title"`
-		Status    int    `json:"status"`
-		Detail    string `json:"detail"`
-		Retryable bool   `json:"retryable"`
-		Execution string `json:"execution"`
-	}{stethttp.DefaultProblemBase + c.name, c.title, c.status, c.detail, c.retryable, c.execution.String()})
-	if err != nil {
-		panic(err) // strings, a number and a boolean always marshal
-	}
-	h := w.Header()
-	clear(h)
-	h.Set("Content-Type", "application/problem+json")
-	h.Set("Cache-Control", "no-store")
-	if c.retryAfter != "" {
-		h.Set("Retry-After", c.retryAfter)
-	}
-	w.WriteHeader(c.status)
-	_, _ = w.Write(append(doc, '\n')) // a client that has left hears nothing
+	clear(w.Header())
+	doc := problem.Marshal(problem.Document{Type: stethttp.DefaultProblemBase + c.name, Title: c.title, Status: c.status, Detail: c.detail,
+		Retryable: c.retryable, Execution: c.execution.String()})
+	problem.Write(w, c.status, doc, c.retryAfter)
 }

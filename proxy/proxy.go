@@ -9,31 +9,36 @@
 //
 // # What reaches the service
 //
-// A request that is not safe (RFC 9110, section 9.2.1) is sent once, protected
-// or not: the standard library's transport, which repeats requests that carry an
-// Idempotency-Key when a reused connection breaks, is kept from it. A protected
-// request does not end when its client leaves. It has the fields HeaderOperation,
-// HeaderFence and HeaderAttempt, which no client can set.
+// A request that is not safe (RFC 9110, section 9.2.1) is sent once, protected or not:
+// the standard library's transport, which repeats requests that carry an
+// Idempotency-Key when a reused connection breaks, is prevented from doing so. A
+// protected request does not end when its client leaves. It has the fields
+// HeaderOperation, HeaderScope, HeaderFence and HeaderAttempt, which no client can set.
 //
 // # What is not known
 //
-// If no byte of a protected request was sent, nothing was executed, and a retry
-// runs again. If the service was reached and its response does not come whole,
-// nobody knows: the client is told so (504, outcome-unknown), nothing is stored
-// as the outcome, and no retry is sent until Verify or an operator has found out
-// what happened. Responses that the service itself gives, also those of 502 and
-// 504, are stored and replayed, unless Route.Unknown lists them.
+// If no byte of a protected request was sent, nothing was executed, and a retry runs
+// again. If the service was reached and its response does not come whole, the outcome
+// is unknown: the client gets 504 (outcome-unknown), no outcome is stored, and no retry
+// is sent until Verify or an operator has found out what happened. Responses of the
+// service itself, also 502 and 504, are stored and replayed, unless Route.Unknown lists
+// them.
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/dashboard"
@@ -42,7 +47,7 @@ import (
 
 // Options configure a Proxy beside its Config. The zero value is usable.
 type Options struct {
-	// Observer is told what happens. Default: nobody.
+	// Observer gets the engine's events. Default: none.
 	Observer stet.Observer
 	// ErrorLog gets what goes wrong; never a key or a body. Default
 	// slog.Default().
@@ -50,30 +55,36 @@ type Options struct {
 	// Audit gets the changes that operators make: see dashboard.Options.
 	// Default: the handler of ErrorLog.
 	Audit slog.Handler
-	// Store says what the store is, for operators, without a password.
+	// Store describes the store for operators, without a password.
 	Store string
-	// Around, if set, is given what protects a handler, and returns what is
-	// used in its place: stettrace's Tracer.Middleware makes spans there.
+	// Around, if set, wraps the middleware that protects a handler: stettrace's
+	// Tracer.Middleware makes spans there.
 	Around func(protect func(http.Handler) http.Handler) func(http.Handler) http.Handler
-	// Propagate, if set, adds fields to a request that is sent to the service,
-	// whose context ctx is: where the trace goes on, for one.
+	// Propagate, if set, adds header fields to a request that is sent to the service,
+	// whose context is ctx: the trace context, for instance.
 	Propagate func(ctx context.Context, h http.Header)
 }
 
 // Proxy is the http.Handler for traffic. It is safe for concurrent use.
 type Proxy struct {
-	store stet.Store
-	o     Options
+	store       stet.Store
+	o           Options
+	unprotected unprotected
+	limits      Limits
+	memory      memory
+	draining    atomic.Bool
+	busy, runs  atomic.Int64 // requests that were refused, and that are with the service
 
-	mu     sync.Mutex // guards now and closed
+	mu     sync.Mutex // guards now, closed and visits
+	visits map[*visit]struct{}
 	now    *generation
 	closed bool
 	old    sync.WaitGroup // generations on their way out
 	end    func() error   // once
 }
 
-// New returns a proxy over store, which stays the caller's to close, after the
-// proxy. Everything that is wrong with the configuration is in the error.
+// New returns a proxy over store, which the caller closes after the proxy. The error
+// lists all errors of the configuration.
 func New(store stet.Store, c *Config, o Options) (*Proxy, error) {
 	if store == nil {
 		return nil, errors.New("proxy: New needs a store")
@@ -84,20 +95,21 @@ func New(store stet.Store, c *Config, o Options) (*Proxy, error) {
 	if o.Audit == nil {
 		o.Audit = o.ErrorLog.Handler()
 	}
-	p := &Proxy{store: store, o: o}
+	p := &Proxy{store: store, o: o, unprotected: unprotected{log: o.ErrorLog}, visits: map[*visit]struct{}{}}
 	g, err := p.build(c)
 	if err != nil {
 		return nil, err
 	}
+	p.limits = c.Limits
+	p.memory.limit = int64(cmp.Or(c.Limits.Memory, DefaultMemory))
 	p.now = g
 	p.end = sync.OnceValue(p.close)
 	return p, nil
 }
 
-// Reload replaces the configuration, or changes nothing if there is an error.
-// Requests that are being served go on under the one that they began with. What
-// a proxy is built around cannot change while it runs: Listen, Admin, TLS, Store
-// and Namespace; but what is in Admin.TokenFile can.
+// Reload replaces the configuration, or changes nothing if there is an error. Requests
+// under way go on with the configuration that they began with. Listen, TLS, Store,
+// Namespace, and all of Admin but the tokens cannot change while the proxy runs.
 func (p *Proxy) Reload(c *Config) error {
 	p.mu.Lock()
 	before := p.now.config
@@ -107,10 +119,11 @@ func (p *Proxy) Reload(c *Config) error {
 		same bool
 	}{
 		{"listen", before.Listen == c.Listen}, {"store", before.Store == c.Store}, {"namespace", before.Namespace == c.Namespace},
-		{"admin", before.Admin == c.Admin}, {"tls", same(before.TLS, c.TLS)},
+		{"admin.listen", before.Admin.Listen == c.Admin.Listen}, {"admin.audit", before.Admin.Audit == c.Admin.Audit},
+		{"admin.tls", same(before.Admin.TLS, c.Admin.TLS)}, {"tls", same(before.TLS, c.TLS)}, {"limits", before.Limits == c.Limits},
 	} {
 		if !fixed.same {
-			return c.place(errors.New("it cannot change while the proxy runs; restart it"), fixed.name)
+			return c.place(errors.New("it cannot change while the proxy runs; restart it"), fields(fixed.name)...)
 		}
 	}
 	g, err := p.build(c)
@@ -133,14 +146,21 @@ func (p *Proxy) Reload(c *Config) error {
 	return nil
 }
 
+// fields is the path of a name with dots.
+func fields(name string) (path []any) {
+	for part := range strings.SplitSeq(name, ".") {
+		path = append(path, part)
+	}
+	return path
+}
+
 func same[T comparable](a, b *T) bool {
 	return a == b || a != nil && b != nil && *a == *b
 }
 
-// Close ends what the proxy does in the background. End its requests first, as
-// http.Server.Shutdown does: those of a run that is still going on are cut off,
-// and their outcome is unknown. Each call returns when all has ended, so that the
-// store can be closed then.
+// Close ends the proxy's work in the background. Call http.Server.Shutdown first:
+// requests that are still running are cut off, and their outcome is unknown. Every call
+// of Close returns when all has ended and the store can be closed.
 func (p *Proxy) Close() error { return p.end() }
 
 func (p *Proxy) close() error {
@@ -154,11 +174,11 @@ func (p *Proxy) close() error {
 	return err
 }
 
-// token is the one that operators must have now.
-func (p *Proxy) token() string {
+// tokens are those of which operators must have one now.
+func (p *Proxy) tokens() []dashboard.Token {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.now.config.token
+	return p.now.config.tokens
 }
 
 // enter returns the generation that serves a request, whose requests.Done the
@@ -181,94 +201,84 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer g.requests.Done()
-	g.serve(w, r)
+	v, r := p.newVisit(w, r)
+	defer v.leave()
+	if v.admitted() {
+		g.serve(v, r)
+	} else {
+		p.busy.Add(1)
+		refuse(v, &busy)
+	}
+	v.end()
+}
+
+// Drain cuts off clients that neither send nor read, within seconds. Call
+// http.Server.Shutdown after it, which then waits for the service only.
+func (p *Proxy) Drain() {
+	p.draining.Store(true)
+	p.mu.Lock()
+	all := slices.Collect(maps.Keys(p.visits))
+	p.mu.Unlock()
+	for _, v := range all {
+		v.hurry()
+	}
+}
+
+// stall is how long a client may make no progress.
+func (p *Proxy) stall() time.Duration {
+	d := cmp.Or(time.Duration(p.limits.Stall), DefaultStall)
+	if p.draining.Load() {
+		return min(d, drainStall)
+	}
+	return d
 }
 
 // generation is a configuration at work.
 type generation struct {
-	config    *Config
-	engine    *stet.Engine
-	transport *http.Transport
-	mux       *http.ServeMux // whose handlers are routes
-	passing   http.Handler
-	operators http.Handler
-	headers   []string // of keys and scopes, in canonical form
-	requests  sync.WaitGroup
+	config      *Config
+	engine      *stet.Engine
+	upstream    *url.URL
+	transport   *http.Transport // to the upstream
+	elsewhere   *http.Transport // to who is asked about requests and operations
+	routing     *routing
+	guarded     *guarded
+	passing     http.Handler
+	unprotected *unprotected // what passed although it has a key
+	operators   http.Handler
+	requests    sync.WaitGroup
 }
 
 func (g *generation) close() error {
 	err := g.engine.Close()
 	g.transport.CloseIdleConnections()
+	g.elsewhere.CloseIdleConnections()
 	return err
 }
 
-func (g *generation) serve(w http.ResponseWriter, r *http.Request) {
+func (g *generation) serve(w *visit, r *http.Request) {
 	if r.Method == http.MethodConnect {
 		http.Error(w, "CONNECT is for proxies of another kind", http.StatusMethodNotAllowed)
 		return
 	}
-	if g.hides(r) {
-		refuse(w, &keyHopByHop)
+	if w.target = targetOf(r, g.upstream); w.target == "" {
+		refuse(w, &targetInvalid)
 		return
 	}
-	if rt := g.route(r); rt != nil {
+	if problem := g.guarded.wrong(r.Header); problem != nil {
+		refuse(w, problem)
+		return
+	}
+	rt, passed, problem := g.routing.find(r, g.guarded.keyed(r.Header))
+	switch {
+	case problem != nil:
+		refuse(w, problem)
+	case rt != nil:
 		rt.handler.ServeHTTP(w, r)
-		return
+	default:
+		g.unprotected.tell(r.Method, passed)
+		g.passing.ServeHTTP(w, r)
 	}
-	g.passing.ServeHTTP(w, r)
 }
-
-// hides reports whether the Connection header would keep a key, or what tells
-// whose it is, from reaching the service.
-func (g *generation) hides(r *http.Request) bool {
-	for _, v := range r.Header["Connection"] {
-		for option := range strings.SplitSeq(v, ",") {
-			if name := strings.TrimSpace(option); slices.ContainsFunc(g.headers, func(h string) bool { return strings.EqualFold(h, name) }) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// route returns the route of a request, nil if it is not protected.
-func (g *generation) route(r *http.Request) *route {
-	if rt := g.match(r); rt != nil {
-		return rt
-	}
-	// A service, or what is before it, may well take the path for another one: for
-	// what it is when decoded and clean, or for that of the tree that it is the
-	// root of. They are protected alike.
-	u := *r.URL
-	u.Path, u.RawPath = clean(u.Path), ""
-	again := *r
-	again.URL = &u
-	if rt := g.match(&again); rt != nil || strings.HasSuffix(u.Path, "/") {
-		return rt
-	}
-	h, _ := g.mux.Handler(&again)
-	if _, written := h.(*route); written { // to pass, by a route of its own
-		return nil
-	}
-	u.Path += "/"
-	if rt := g.match(&again); rt != nil && strings.HasSuffix(rt.Path, "/") {
-		return rt
-	}
-	return nil
-}
-
-// match returns the route whose pattern matches, nil if it lets requests through.
-func (g *generation) match(r *http.Request) *route {
-	h, _ := g.mux.Handler(r) // of another type where it would send clients to the clean path
-	rt, _ := h.(*route)
-	if rt == nil || rt.Pass {
-		return nil
-	}
-	return rt
-}
-
-// ServeHTTP makes a route a handler, for the mux to find.
-func (rt *route) ServeHTTP(w http.ResponseWriter, r *http.Request) { rt.handler.ServeHTTP(w, r) }
 
 // build makes a generation. An error has everything that is wrong.
 func (p *Proxy) build(c *Config) (*generation, error) {
@@ -276,10 +286,10 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &generation{config: c, mux: http.NewServeMux(), transport: newTransport(c.Upstream)}
-	for _, cr := range checked.routes {
+	g := &generation{config: c, upstream: checked.upstream, routing: newRouting(c.Unrouted), guarded: newGuarded(), unprotected: &p.unprotected, transport: newTransport(c.Upstream), elsewhere: newTransport(Upstream{})}
+	for _, cr := range checked.all() {
 		if cr.Verify != nil {
-			v, err := c.newVerifier(&cr.Route, checked.upstream, g.transport)
+			v, err := c.newVerifier(&cr.Route, checked.upstream, g.transport, g.elsewhere)
 			if err != nil {
 				return nil, err
 			}
@@ -287,17 +297,17 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 		}
 		checked.classes[cr.class()] = cr.policy
 	}
-	g.engine, err = stet.New(p.store, stet.Options{Namespace: c.Namespace, Classes: checked.classes, Observer: p.o.Observer})
+	g.engine, err = stet.New(p.store, stet.Options{Namespace: c.Namespace, Classes: checked.classes, Encryption: checked.encryption, Observer: p.o.Observer})
 	if err != nil {
 		return nil, err
 	}
 	if g.operators, err = p.dashboard(g.engine, c, checked); err != nil {
 		return nil, errors.Join(err, g.close())
 	}
-	f := newForwarder(c, checked.upstream, g.transport, p.o)
+	f := newForwarder(c, checked.upstream, g.guarded, g.transport, p.o)
+	f.budget = newBudget(c.NewRecords, p.o.ErrorLog)
 	g.passing = f.handler(nil)
-	g.headers = []string{"X-Idempotency-Key"}
-	for _, cr := range checked.routes {
+	for _, cr := range checked.all() {
 		rt := &route{Route: cr.Route, h2c: c.Upstream.Protocol == "h2c"}
 		if v := cr.Verify; v != nil {
 			policy, _ := g.engine.Policy(cr.class())
@@ -313,11 +323,16 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 		if p.o.Around != nil {
 			protect = p.o.Around(protect)
 		}
-		rt.handler = deadline(protect(f.handler(rt)))
-		g.headers = append(g.headers, orDefault(http.CanonicalHeaderKey(rt.KeyHeader), stethttp.DefaultHeader))
-		g.headers = append(g.headers, c.scope(&rt.Route).headers()...)
-		for _, pattern := range cr.patterns() {
-			g.mux.Handle(pattern, rt)
+		if rt.handler, err = g.guardedBy(c, &cr, checked.upstream, p.o.ErrorLog, protect(f.handler(rt))); err != nil {
+			return nil, errors.Join(err, g.close())
+		}
+		rt.handler = protecting(rt.handler)
+		g.guarded.key(rt.KeyHeader)
+		g.guarded.scope(c.scope(&rt.Route).headers()...)
+		if cr.fallback {
+			g.routing.fallback = rt
+		} else if err := g.routing.add(rt); err != nil {
+			return nil, errors.Join(err, g.close())
 		}
 	}
 	return g, nil
@@ -325,8 +340,8 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 
 // dashboard returns what operators work at.
 func (p *Proxy) dashboard(e *stet.Engine, c *Config, checked *checked) (http.Handler, error) {
-	o := dashboard.Options{Token: c.token, Loopback: c.token == "", Namespace: c.Namespace, Store: p.o.Store, Audit: p.o.Audit, ErrorLog: p.o.ErrorLog}
-	for _, cr := range checked.routes {
+	o := dashboard.Options{Tokens: c.tokens, Loopback: len(c.tokens) == 0, Namespace: c.Namespace, Store: p.o.Store, Audit: p.o.Audit, ErrorLog: p.o.ErrorLog}
+	for _, cr := range checked.all() {
 		o.Classes = append(o.Classes, cr.class())
 	}
 	return dashboard.New(e, o)

@@ -1,63 +1,69 @@
 package proxy
 
 import (
-	"crypto"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net"
 	"net/http"
-	"os"
 	"slices"
+	"strconv"
 	"strings"
 
-	"github.com/golang-jwt/jwt/v5"
+	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp"
 	"go.yaml.in/yaml/v3"
 )
 
-// Scope says where a request says whose key it has. A request that does not is
+// Scope says how to identify the caller of a request. A request without an identity is
 // refused.
 type Scope struct {
 	// Kind is
 	//   - "authorization": the digest of the Authorization header; a token that
 	//     is renewed is another scope, so it must outlive the retries;
 	//   - "basic": the user of HTTP Basic authentication (RFC 7617) and the
-	//     digest of the Authorization header, because a replay is given without
+	//     digest of the Authorization header, because a replay is returned without
 	//     asking the service, which alone knows the password. A new password is
-	//     another scope; whoever can read the store can try passwords on it;
-	//   - "mtls": the subject of the client's verified certificate;
+	//     another scope; anyone who can read the store can try passwords;
+	//   - "mtls": of the client's verified certificate the URI names (which has a
+	//     SPIFFE ID), if there are none the DNS names, and if there are none the
+	//     subject; "mtls:uri", "mtls:dns" and "mtls:subject" take these alone;
+	//   - "host": the host that the request is for, in lower case, without the
+	//     ports 80 and 443. Only for services whose tenants have a host each;
+	//     otherwise a retry may well come by another name of the same service;
 	//   - "single-tenant": all keys are of one tenant;
-	//   - "" if Header or JWT is set.
+	//   - "" if Header, JWT or All is set.
 	Kind string `yaml:"-"`
-	// Header is a request header that something trusted has set. A client that
-	// reaches the proxy past it names any scope it likes, and gets its replays.
+	// Header is a request header that a trusted gateway sets. A client that can reach
+	// the proxy directly can name any scope, and get its replays.
 	Header string `yaml:"header"`
 	// JWT is a claim of a token.
 	JWT *JWT `yaml:"jwt"`
-}
-
-// JWT is the scope in a claim of a JSON Web Token (RFC 7519).
-type JWT struct {
-	Claim string `yaml:"claim"` // default "sub"; its value must be text
-	// Header has the token, with or without "Bearer ". Default Authorization.
-	// Without a key to verify it with, it must be a header that a gateway sets,
-	// and takes out of what clients send: they could write any claim there.
-	Header string `yaml:"header"`
-	// KeyFile is a PEM file with the public key: RSA, ECDSA or Ed25519.
-	KeyFile string `yaml:"key_file"`
-	// Secret is the secret of HMAC, at least 32 bytes.
-	Secret string `yaml:"secret"`
-	// Issuer and Audience, where set, are demanded of the token.
-	Issuer   string `yaml:"issuer"`
-	Audience string `yaml:"audience"`
+	// All are scopes that together are one; in the file, a list.
+	All []Scope `yaml:"-"`
 }
 
 // kinds are the scopes that are one word.
-var kinds = []string{"authorization", "basic", "mtls", "single-tenant"}
+var kinds = []string{"authorization", "basic", "mtls", "mtls:uri", "mtls:dns", "mtls:subject", "host", "single-tenant"}
 
-// ParseScope reads the one-word form of a scope: a Kind, or "header:NAME".
+// ParseScope reads the one-word form of a scope: a Kind, or "header:NAME". Several,
+// with commas between them, make All.
 func ParseScope(s string) (*Scope, error) {
+	words := strings.Split(s, ",")
+	if len(words) > 1 {
+		all := &Scope{}
+		for _, word := range words {
+			one, err := ParseScope(strings.TrimSpace(word))
+			if err != nil {
+				return nil, err
+			}
+			all.All = append(all.All, *one)
+		}
+		return all, nil
+	}
 	if name, ok := strings.CutPrefix(s, "header:"); ok && name != "" {
 		return &Scope{Header: name}, nil
 	}
@@ -69,59 +75,98 @@ func ParseScope(s string) (*Scope, error) {
 
 // UnmarshalYAML implements yaml.Unmarshaler.
 func (s *Scope) UnmarshalYAML(n *yaml.Node) error {
-	if n.Kind == yaml.ScalarNode {
+	switch n.Kind {
+	case yaml.ScalarNode:
 		parsed, err := ParseScope(n.Value)
 		if err != nil {
 			return fmt.Errorf("line %d: %w", n.Line, err)
 		}
 		*s = *parsed
 		return nil
+	case yaml.SequenceNode:
+		*s = Scope{}
+		return n.Decode(&s.All)
+	default:
+		type plain Scope // without this method
+		return n.Decode((*plain)(s))
 	}
-	type plain Scope // without this method
-	return n.Decode((*plain)(s))
 }
 
+// extractor is what finds a request's scope; "" if the request does not say it.
+type extractor = func(*http.Request) (string, error)
+
 // extractor returns the function that finds a request's scope.
-func (s *Scope) extractor() (func(*http.Request) (string, error), error) {
+func (s *Scope) extractor(log *slog.Logger) (extractor, error) {
 	switch {
 	case s.JWT != nil && s.Header != "":
 		return nil, errors.New("either header or jwt, not both")
 	case s.JWT != nil:
-		return s.JWT.extractor()
+		return s.JWT.extractor(log)
 	case s.Header != "":
 		name := http.CanonicalHeaderKey(s.Header)
 		return func(r *http.Request) (string, error) { return single(r, name), nil }, nil
-	}
-	switch s.Kind {
-	case "authorization":
-		return func(r *http.Request) (string, error) {
-			v := single(r, "Authorization")
-			if v == "" {
-				return "", nil
-			}
-			return "authorization:" + digest(v), nil
-		}, nil
-	case "basic":
-		return func(r *http.Request) (string, error) {
-			v := single(r, "Authorization")
-			user, _, ok := r.BasicAuth()
-			if v == "" || !ok || user == "" {
-				return "", nil
-			}
-			return user + ":" + digest(v), nil // no user has a colon
-		}, nil
-	case "mtls":
-		return func(r *http.Request) (string, error) {
-			if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
-				return "", nil
-			}
-			return r.TLS.VerifiedChains[0][0].Subject.String(), nil
-		}, nil
-	case "single-tenant":
+	case len(s.All) > 0:
+		return s.together(log)
+	case s.Kind == "single-tenant":
 		return stethttp.SingleTenant, nil
-	default:
+	}
+	find, ok := map[string]func(*http.Request) string{
+		"authorization": credentials, "basic": basic, "host": host,
+		"mtls":         certified(uriNames, dnsNames, subject),
+		"mtls:uri":     certified(uriNames),
+		"mtls:dns":     certified(dnsNames),
+		"mtls:subject": certified(subject),
+	}[s.Kind]
+	if !ok {
 		return nil, fmt.Errorf("empty; write one of %s, header or jwt", strings.Join(kinds, ", "))
 	}
+	return func(r *http.Request) (string, error) { return find(r), nil }, nil
+}
+
+// together returns the extractor of scopes that are one: it finds nothing where one
+// of them does.
+func (s *Scope) together(log *slog.Logger) (extractor, error) {
+	var parts []extractor
+	for i, one := range s.All {
+		switch {
+		case len(one.All) > 0:
+			return nil, errors.New("a list of scopes has no list in it")
+		case one.Kind == "single-tenant":
+			return nil, errors.New("single-tenant has no place in a list: it distinguishes no callers")
+		case one.JWT == nil && slices.ContainsFunc(s.All[:i], func(before Scope) bool {
+			return before.JWT == nil && before.Kind == one.Kind && strings.EqualFold(before.Header, one.Header)
+		}):
+			return nil, errors.New("the list has the same scope twice")
+		}
+		part, err := one.extractor(log)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, part)
+	}
+	if len(parts) == 1 {
+		return parts[0], nil
+	}
+	return func(r *http.Request) (string, error) {
+		values := make([]string, len(parts))
+		for i, part := range parts {
+			v, err := part(r)
+			if v == "" || err != nil {
+				return "", err
+			}
+			values[i] = v
+		}
+		return join(values), nil
+	}, nil
+}
+
+// join makes one text of several, none of which can be taken for a part of another.
+func join(values []string) string {
+	var b strings.Builder
+	for _, v := range values {
+		b.WriteString(strconv.Itoa(len(v)) + ":" + v + ",")
+	}
+	return b.String()
 }
 
 // headers are those that the scope is read from, in canonical form.
@@ -133,7 +178,21 @@ func (s *Scope) headers() []string {
 	case s.Header != "":
 		all = append(all, http.CanonicalHeaderKey(s.Header))
 	}
+	for _, one := range s.All {
+		all = append(all, one.headers()...)
+	}
 	return all
+}
+
+// single returns the value of a header that is there once; with two, it is not clear
+// which one the service heeds. What net/http has left of it is all part of it: a space
+// that only Unicode calls one is one byte or more of a name.
+func single(r *http.Request, name string) string {
+	values := r.Header[name]
+	if len(values) != 1 {
+		return ""
+	}
+	return strings.Trim(values[0], " \t")
 }
 
 // digest stands for credentials.
@@ -142,92 +201,86 @@ func digest(credentials string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// single returns the value of a header that is there once; of two, nobody knows
-// which one the service heeds.
-func single(r *http.Request, name string) string {
-	values := r.Header[name]
-	if len(values) != 1 {
+// credentials are the scope "authorization".
+func credentials(r *http.Request) string {
+	v := single(r, "Authorization")
+	if v == "" {
 		return ""
 	}
-	return strings.TrimSpace(values[0])
+	return "authorization:" + digest(v)
 }
 
-const minSecret = 32 // bytes; RFC 7518, section 3.2
+// basic is the scope "basic".
+func basic(r *http.Request) string {
+	v := single(r, "Authorization")
+	user, _, ok := r.BasicAuth()
+	if v == "" || !ok || user == "" {
+		return ""
+	}
+	return user + ":" + digest(v) // no user has a colon
+}
 
-func (j *JWT) extractor() (func(*http.Request) (string, error), error) {
-	header := http.CanonicalHeaderKey(j.Header)
-	claim := j.Claim
-	if claim == "" {
-		claim = "sub"
-	}
-	key, methods, err := j.key()
-	if err != nil {
-		return nil, err
-	}
-	if header == "" && key != nil {
-		header = "Authorization"
-	}
-	if key == nil && (header == "" || header == "Authorization") {
-		return nil, errors.New("jwt: a token that nobody has verified may say anything: give key_file or secret, or name as header one that a gateway sets after it has verified the token")
-	}
-	if key == nil && (j.Issuer != "" || j.Audience != "") {
-		return nil, errors.New("jwt: issuer and audience are checked together with the signature; give key_file or secret")
-	}
-	options := []jwt.ParserOption{jwt.WithValidMethods(methods)}
-	if j.Issuer != "" {
-		options = append(options, jwt.WithIssuer(j.Issuer))
-	}
-	if j.Audience != "" {
-		options = append(options, jwt.WithAudience(j.Audience))
-	}
-	parser := jwt.NewParser(options...)
-	return func(r *http.Request) (string, error) {
-		token := single(r, header)
-		if scheme, rest, ok := strings.Cut(token, " "); ok && strings.EqualFold(scheme, "Bearer") {
-			token = strings.TrimSpace(rest)
-		}
-		claims := jwt.MapClaims{}
-		var err error
-		if key != nil {
-			_, err = parser.ParseWithClaims(token, claims, func(*jwt.Token) (any, error) { return key, nil })
-		} else {
-			_, _, err = parser.ParseUnverified(token, claims)
-		}
+// host is the scope "host".
+func host(r *http.Request) string {
+	name, port, err := net.SplitHostPort(r.Host)
+	if err != nil || port == "80" || port == "443" || port == "" {
 		if err != nil {
-			return "", nil //nolint:nilerr // a token that is not valid says nothing
+			name = r.Host
 		}
-		scope, _ := claims[claim].(string)
-		return scope, nil
-	}, nil
+		return strings.TrimSuffix(strings.ToLower(strings.Trim(name, "[]")), ".")
+	}
+	return net.JoinHostPort(strings.TrimSuffix(strings.ToLower(name), "."), port)
 }
 
-// key returns what tokens are verified with, nil for nothing, and the algorithms
-// that it is good for: a public key must not be taken for an HMAC's secret.
-func (j *JWT) key() (any, []string, error) {
-	switch {
-	case j.KeyFile != "" && j.Secret != "":
-		return nil, nil, errors.New("jwt: either key_file or secret, not both")
-	case j.Secret != "":
-		if len(j.Secret) < minSecret {
-			return nil, nil, fmt.Errorf("jwt: the secret has %d bytes; HS256 wants at least %d", len(j.Secret), minSecret)
+// certified returns what is found first in a client's verified certificate.
+func certified(names ...func(*x509.Certificate) string) func(*http.Request) string {
+	return func(r *http.Request) string {
+		if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+			return ""
 		}
-		return []byte(j.Secret), []string{"HS256", "HS384", "HS512"}, nil
-	case j.KeyFile == "":
-		return nil, nil, nil
+		for _, name := range names {
+			if v := name(r.TLS.VerifiedChains[0][0]); v != "" {
+				return v
+			}
+		}
+		return ""
 	}
-	pem, err := os.ReadFile(j.KeyFile)
-	if err != nil {
-		return nil, nil, fmt.Errorf("jwt: key_file: %w", err)
+}
+
+func subject(c *x509.Certificate) string { return c.Subject.String() }
+
+func uriNames(c *x509.Certificate) string {
+	var all []string
+	for _, u := range c.URIs {
+		all = append(all, u.String())
 	}
-	if k, err := jwt.ParseRSAPublicKeyFromPEM(pem); err == nil {
-		return k, []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}, nil
+	return several("uri", all)
+}
+
+func dnsNames(c *x509.Certificate) string {
+	var all []string
+	for _, name := range c.DNSNames {
+		all = append(all, strings.ToLower(name))
 	}
-	if k, err := jwt.ParseECPublicKeyFromPEM(pem); err == nil {
-		return k, []string{"ES256", "ES384", "ES512"}, nil
+	return several("dns", all)
+}
+
+// several names are one identity, that of the certificate which has just these.
+// What is made of them cannot be a subject, which begins with an attribute's name
+// and "=".
+func several(kind string, names []string) string {
+	names = slices.DeleteFunc(names, func(s string) bool { return s == "" })
+	slices.Sort(names)
+	names = slices.Compact(names)
+	switch len(names) {
+	case 0:
+		return ""
+	case 1:
+		return kind + ":" + names[0]
 	}
-	var k crypto.PublicKey
-	if k, err = jwt.ParseEdPublicKeyFromPEM(pem); err == nil {
-		return k, []string{"EdDSA"}, nil
+	all := kind + "s:" + join(names)
+	if len(all) > stet.MaxScope {
+		return kind + "s-digest:" + digest(all)
 	}
-	return nil, nil, fmt.Errorf("jwt: key_file %s is no PEM file with a public key of RSA, ECDSA or Ed25519", j.KeyFile)
+	return all
 }

@@ -3,15 +3,12 @@ package proxy_test
 import (
 	"crypto/ed25519"
 	"crypto/sha256"
-	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/pem"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,8 +17,6 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/proxy"
-	"github.com/stet-go/stet/store/memory"
 )
 
 func okHandler(w http.ResponseWriter, r *http.Request) {
@@ -54,6 +49,27 @@ func signer(t *testing.T) (public ed25519.PublicKey, private ed25519.PrivateKey,
 	return public, private, file
 }
 
+const refused = ""
+
+// hasScope sends a request to a proxy whose scope is as yaml says, and finds out
+// what it was taken for: "*" for anything.
+func hasScope(t *testing.T, yaml, scope string, header []string) {
+	t.Helper()
+	s := serve(t, false, okHandler)
+	f := start(t, yamlFor(s.URL, "http1", "scope: "+yaml+"\nroutes: [{path: /payments}]\n"))
+	r := f.post("k", "{}", header...)
+	if scope == refused {
+		if r.status != 403 || r.problem() != "scope-missing" || s.count("k") != 0 {
+			t.Errorf("%d %s, %d executions", r.status, r.body, s.count("k"))
+		}
+		return
+	}
+	want := "done for " + stet.Digest("", scope, "k").String()
+	if r.status != 200 || scope != "*" && r.body != want {
+		t.Errorf("%d %s, want %s", r.status, r.body, want)
+	}
+}
+
 func TestScopeSaysWhoseKeyItIs(t *testing.T) {
 	public, private, keyFile := signer(t)
 	secret := strings.Repeat("s", 32)
@@ -64,13 +80,13 @@ func TestScopeSaysWhoseKeyItIs(t *testing.T) {
 		}
 		return s
 	}
-	acct := jwt.MapClaims{"sub": "acct_1", "org": "o1"}
+	acct := jwt.MapClaims{"sub": "acct_1", "org": "o1", "exp": time.Now().Add(time.Hour).Unix()}
+	endless := jwt.MapClaims{"sub": "acct_1"}
 	signed := sign(jwt.SigningMethodEdDSA, private, acct)
 	basic := func(user string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":pw")) }
 	credentials := sha256.Sum256([]byte(basic("acct_1")))
 	expired := jwt.MapClaims{"sub": "acct_1", "exp": time.Now().Add(-time.Hour).Unix()}
 
-	const refused = ""
 	for name, tc := range map[string]struct {
 		yaml   string
 		header []string
@@ -95,27 +111,15 @@ func TestScopeSaysWhoseKeyItIs(t *testing.T) {
 		"jwt alg none":        {"{jwt: {key_file: " + keyFile + "}}", []string{"Authorization", "Bearer " + sign(jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, acct)}, refused},
 		"jwt key as secret":   {"{jwt: {key_file: " + keyFile + "}}", []string{"Authorization", "Bearer " + sign(jwt.SigningMethodHS256, []byte(public), acct)}, refused},
 		"jwt expired":         {"{jwt: {secret: " + secret + "}}", []string{"Authorization", "Bearer " + sign(jwt.SigningMethodHS256, []byte(secret), expired)}, refused},
+		"jwt endless":         {"{jwt: {secret: " + secret + "}}", []string{"Authorization", "Bearer " + sign(jwt.SigningMethodHS256, []byte(secret), endless)}, refused},
+		"jwt endless allowed": {"{jwt: {allow_endless: true, secret: " + secret + "}}", []string{"Authorization", "Bearer " + sign(jwt.SigningMethodHS256, []byte(secret), endless)}, "acct_1"},
 		"jwt secret":          {"{jwt: {secret: " + secret + "}}", []string{"Authorization", "Bearer " + sign(jwt.SigningMethodHS256, []byte(secret), acct)}, "acct_1"},
 		"jwt other issuer":    {"{jwt: {issuer: them, secret: " + secret + "}}", []string{"Authorization", "Bearer " + sign(jwt.SigningMethodHS256, []byte(secret), acct)}, refused},
 		"jwt gateway":         {"{jwt: {header: X-Verified}}", []string{"X-Verified", signed}, "acct_1"},
 		"jwt gateway garbage": {"{jwt: {header: X-Verified}}", []string{"X-Verified", "garbage"}, refused},
 		"single-tenant":       {"single-tenant", nil, "single-tenant"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			s := serve(t, false, okHandler)
-			f := start(t, yamlFor(s.URL, "http1", "scope: "+tc.yaml+"\nroutes: [{path: /payments}]\n"))
-			r := f.post("k", "{}", tc.header...)
-			if tc.scope == refused {
-				if r.status != 403 || r.problem() != "scope-missing" || s.count("k") != 0 {
-					t.Errorf("%d %s, %d executions", r.status, r.body, s.count("k"))
-				}
-				return
-			}
-			want := "done for " + stet.Digest("", tc.scope, "k").String()
-			if r.status != 200 || tc.scope != "*" && r.body != want {
-				t.Errorf("%d %s, want %s", r.status, r.body, want)
-			}
-		})
+		t.Run(name, func(t *testing.T) { hasScope(t, tc.yaml, tc.scope, tc.header) })
 	}
 }
 
@@ -155,30 +159,39 @@ func TestReplayUnderBasicTakesThePassword(t *testing.T) {
 	}
 }
 
-func TestMTLSScopeIsTheSubjectOfTheVerifiedCertificate(t *testing.T) {
-	template := &x509.Certificate{Subject: pkix.Name{CommonName: "acct_1", OrganizationalUnit: []string{"Acme"}}}
-	s := serve(t, false, okHandler)
-	c, err := proxy.Parse("stet.yaml", strings.NewReader(yamlFor(s.URL, "http1", "scope: mtls\n")), env(nil))
-	if err != nil {
-		t.Fatal(err)
+func TestScopeMayBeTheHostOrSeveralTogether(t *testing.T) {
+	for name, tc := range map[string]struct {
+		yaml   string
+		header []string
+		scope  string
+	}{
+		"header odd space": {"header:X-Account", []string{"X-Account", "\u00a0acct_1"}, "\u00a0acct_1"},
+		"host":             {"host", []string{"Host", "Acme.Example.:443"}, "acme.example"},
+		"host port":        {"host", []string{"Host", "acme.example:8443"}, "acme.example:8443"},
+		"host IPv6":        {"host", []string{"Host", "[::1]:80"}, "::1"},
+		"several":          {"[host, 'header:X-Account']", []string{"Host", "acme.example", "X-Account", "a,b"}, "12:acme.example,3:a,b,"},
+		"several mapped":   {"[host, {header: X-Account}]", []string{"Host", "acme.example", "X-Account", "a"}, "12:acme.example,1:a,"},
+		"several, one out": {"[host, 'header:X-Account']", []string{"Host", "acme.example"}, refused},
+		"several words":    {"'host, header:X-Account'", []string{"Host", "acme.example", "X-Account", "a"}, "12:acme.example,1:a,"},
+		"a list of one":    {"['header:X-Account']", []string{"X-Account", "acct_1"}, "acct_1"},
+	} {
+		t.Run(name, func(t *testing.T) { hasScope(t, tc.yaml, tc.scope, tc.header) })
 	}
-	p, err := proxy.New(memory.New(memory.Options{}), c, proxy.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	for verified, want := range map[bool]int{true: 200, false: 403} {
-		r := httptest.NewRequest("POST", "/payments", strings.NewReader("{}"))
-		r.Header.Set("Idempotency-Key", "k")
-		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{template}}
-		if verified {
-			r.TLS.VerifiedChains = [][]*x509.Certificate{{template}}
-		}
-		w := httptest.NewRecorder()
-		p.ServeHTTP(w, r)
-		subject := stet.Digest("", "CN=acct_1,OU=Acme", "k").String()
-		if w.Code != want || verified && !strings.Contains(w.Body.String(), subject) {
-			t.Errorf("verified %v: %d %s", verified, w.Code, w.Body)
-		}
+}
+
+func TestWrongScopesAreErrorsWithTheirLine(t *testing.T) {
+	for name, tc := range map[string]wrong{
+		"bad scope in list": {head + "scope: [host, everybody]\n", []string{"stet.yaml:2: ", `"everybody" is none of`}},
+		"nothing in list":   {head + "scope: []\n", []string{"empty"}},
+		"list in list":      {head + "scope: [host, [mtls]]\n", []string{"stet.yaml:2: a list of scopes has no list"}},
+		"list of itself":    {head + "scope: &a [host, *a]\n", []string{"stet.yaml:2: a list of scopes has no list"}},
+		"single in list":    {head + "scope: [host, single-tenant]\n", []string{"single-tenant has no place in a list"}},
+		"twice in list":     {head + "scope: ['header:X-A', 'header:x-a']\n", []string{"twice"}},
+		"unknown in list":   {head + "scope: [{heder: X-A}]\n", []string{"stet.yaml:2: ", `"heder" is no field of scope[0]`}},
+		"unknown mtls":      {head + "scope: mtls:email\n", []string{`"mtls:email" is none of`}},
+		"two keys":          {head + "scope: {jwt: {secret: " + strings.Repeat("s", 32) + ", jwks_file: x}}\n", []string{"one of jwks_file, key_file and secret"}},
+		"endless, no key":   {head + "scope: {jwt: {header: X-T, allow_endless: true}}\n", []string{"together with the signature"}},
+	} {
+		t.Run(name, tc.isAnError)
 	}
 }

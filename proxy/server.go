@@ -12,7 +12,8 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/desk"
+	"github.com/stet-go/stet/dashboard"
+	"github.com/stet-go/stet/internal/admin"
 )
 
 // Config returns the configuration of a listener with TLS.
@@ -46,22 +47,22 @@ func (t *TLS) Config() (*tls.Config, error) {
 //   - /metrics, if there is a handler for it;
 //   - the page and the API of package dashboard, at the root.
 //
-// With Admin.Token, the metrics and the API take it. Without, the listener has to
-// be of the loopback interface, and operations can only be looked at.
+// With tokens, the metrics and the API need one. Without tokens, the listener must be
+// on the loopback interface, operations can only be looked at, and requests must name
+// this host, because a web page may have its own host name resolved to it.
 type AdminHandler struct {
 	proxy    *Proxy
 	metrics  http.Handler
 	draining atomic.Bool
 }
 
-// NewAdmin returns the handler for operators of a proxy, with the token of its
-// configuration: a TokenFile is read again when that is reloaded. metrics may be
-// nil.
+// NewAdmin returns the handler for operators of a proxy, with the tokens of its
+// configuration as it is now. metrics may be nil.
 func NewAdmin(p *Proxy, metrics http.Handler) *AdminHandler {
 	return &AdminHandler{proxy: p, metrics: metrics}
 }
 
-// Drain makes /readyz say no from now on, so that no more traffic is sent.
+// Drain makes /readyz answer 503 from now on, so that no more traffic is sent.
 func (a *AdminHandler) Drain() { a.draining.Store(true) }
 
 // readyTimeout bounds how long /readyz waits for the store.
@@ -80,9 +81,13 @@ func (a *AdminHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		fmt.Fprintln(w, "ready")
 	case "/metrics":
-		switch token := a.proxy.token(); {
-		case token != "" && !desk.Bearer(r, token):
-			w.Header().Set("WWW-Authenticate", desk.Challenge(r))
+		tokens := a.proxy.tokens()
+		_, known := dashboard.Bearer(r, tokens)
+		switch {
+		case len(tokens) == 0 && !admin.FromThisHost(r):
+			http.Error(w, "without a token, only this host is answered, and only by a name of its loopback interface", http.StatusForbidden)
+		case len(tokens) > 0 && !known:
+			w.Header().Set("WWW-Authenticate", admin.Challenge(r))
 			http.Error(w, "the admin listener's bearer token is required", http.StatusUnauthorized)
 		case a.metrics == nil:
 			http.NotFound(w, r)

@@ -55,7 +55,7 @@ func certificate(t *testing.T) (pair tls.Certificate, certFile, keyFile string) 
 	return pair, certFile, keyFile
 }
 
-func TestClientsOfATLSListenerNeedACertificateWhoseSubjectIsTheirScope(t *testing.T) {
+func TestClientsOfATLSListenerNeedACertificateThatSaysTheirScope(t *testing.T) {
 	pair, certFile, keyFile := certificate(t)
 	leaf, err := x509.ParseCertificate(pair.Certificate[0])
 	if err != nil {
@@ -96,7 +96,7 @@ func TestClientsOfATLSListenerNeedACertificateWhoseSubjectIsTheirScope(t *testin
 			_ = res.Body.Close()
 		}
 	}
-	if s.last().Get(proxy.HeaderOperation) != stet.Digest("", "CN=acct_1", "k").String() {
+	if s.last().Get(proxy.HeaderOperation) != stet.Digest("", "dns:example.com", "k").String() {
 		t.Errorf("operation %s", s.last().Get(proxy.HeaderOperation))
 	}
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"io"
@@ -22,8 +23,8 @@ const (
 
 // newTransport returns the way to the service.
 func newTransport(u Upstream) *http.Transport {
-	dialer := &net.Dialer{Timeout: orDefault(time.Duration(u.ConnectTimeout), defaultConnectTimeout)}
-	idle := orDefault(u.MaxIdle, defaultMaxIdle)
+	dialer := &net.Dialer{Timeout: cmp.Or(time.Duration(u.ConnectTimeout), defaultConnectTimeout)}
+	idle := cmp.Or(u.MaxIdle, defaultMaxIdle)
 	t := &http.Transport{
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := dialer.DialContext(ctx, network, addr)
@@ -35,7 +36,7 @@ func newTransport(u Upstream) *http.Transport {
 		TLSHandshakeTimeout:    dialer.Timeout,
 		MaxIdleConns:           idle,
 		MaxIdleConnsPerHost:    idle,
-		IdleConnTimeout:        orDefault(time.Duration(u.IdleTimeout), defaultIdleTimeout),
+		IdleConnTimeout:        cmp.Or(time.Duration(u.IdleTimeout), defaultIdleTimeout),
 		ExpectContinueTimeout:  time.Second,
 		MaxResponseHeaderBytes: maxResponseHeader,
 		DisableCompression:     true, // responses pass as they are
@@ -75,7 +76,11 @@ type trip struct {
 	before int64
 
 	unread atomic.Bool // the response's content broke off
+	undone bool        // the response says that nothing was executed
 }
+
+// keeps is how many bytes of the response are kept, at most.
+func (t *trip) keeps() int { return int(cmp.Or(t.route.MaxResult, 1<<20)) }
 
 type tripKey struct{}
 
@@ -157,27 +162,4 @@ func once(r *http.Request, inMemory bool) {
 	case http.MethodPost, http.MethodPut, http.MethodPatch:
 		r.Header["content-length"] = []string{"0"}
 	}
-}
-
-// brokenBody tells the trip when a response's content breaks off.
-type brokenBody struct {
-	io.ReadCloser
-	trip *trip
-}
-
-// Read implements io.Reader.
-func (b *brokenBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if err != nil && err != io.EOF { //nolint:errorlint // a wrapped one is no end
-		b.trip.unread.Store(true)
-	}
-	return n, err
-}
-
-func orDefault[T comparable](v, def T) T {
-	var zero T
-	if v == zero {
-		return def
-	}
-	return v
 }

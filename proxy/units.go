@@ -18,7 +18,7 @@ type Duration time.Duration
 func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
 	v, err := parseDuration(n.Value)
 	if err == nil && v == 0 {
-		err = fmt.Errorf("%q is no time at all; leave the field out for its default", n.Value)
+		err = fmt.Errorf("%q must be longer than zero; leave the field out for its default", n.Value)
 	}
 	if err != nil {
 		return fmt.Errorf("line %d: %w", n.Line, err)

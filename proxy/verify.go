@@ -1,13 +1,14 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp"
@@ -23,21 +24,15 @@ type verifier struct {
 }
 
 // newVerifier returns the route's verifier.
-func (c *Config) newVerifier(r *Route, upstream *url.URL, transport http.RoundTripper) (*verifier, error) {
-	ref, err := url.Parse(r.Verify.URL)
-	if err != nil || r.Verify.URL == "" {
-		return nil, fmt.Errorf("%q is no URL", r.Verify.URL)
-	}
-	u := upstream.ResolveReference(ref)
-	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("%q is neither a URL of http or https, nor a path of the upstream", r.Verify.URL)
+func (c *Config) newVerifier(r *Route, upstream *url.URL, toUpstream, elsewhere http.RoundTripper) (*verifier, error) {
+	u, err := sideURL(r.Verify.URL, upstream)
+	if err != nil {
+		return nil, err
 	}
 	return &verifier{
-		url: u, header: orDefault(r.KeyHeader, stethttp.DefaultHeader), namespace: c.Namespace,
-		maxResult: int64(orDefault(r.MaxResult, 1<<20)),
-		client: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
-			return http.ErrUseLastResponse
-		}},
+		url: u, header: cmp.Or(r.KeyHeader, stethttp.DefaultHeader), namespace: c.Namespace,
+		maxResult: int64(cmp.Or(r.MaxResult, 1<<20)),
+		client:    sideClient(u, upstream, toUpstream, elsewhere),
 	}, nil
 }
 
@@ -49,10 +44,10 @@ func (v *verifier) verify(ctx context.Context, u stet.Unresolved) (stet.Verdict,
 		return stet.CannotKnow(), err
 	}
 	req.Header.Set(v.header, u.Op.Key)
-	describe(req.Header, stet.Digest(v.namespace, u.Op.Scope, u.Op.Key), u.Fence, u.Attempt)
+	describe(req.Header, stet.Digest(v.namespace, u.Op.Scope, u.Op.Key), u.Op.Scope, u.Fence, u.Attempt)
 	res, err := v.client.Do(req)
 	if err != nil {
-		return stet.CannotKnow(), err
+		return stet.CannotKnow(), errors.New("proxy: asking the service: " + said(err))
 	}
 	defer res.Body.Close()
 	switch {
@@ -91,46 +86,39 @@ func (v *verifier) outcome(res *http.Response) (stet.Verdict, error) {
 		return stet.CannotKnow(), err
 	}
 	if int64(len(body)) > v.maxResult {
-		out.Gone, out.Result = true, nil
+		out.Gone, out.Body = true, nil
 	}
 	return stet.ItHappened(out), nil
 }
 
-// What the proxy and the service tell each other. Fields that begin with Stet-
-// pass in neither direction.
+// The header fields between the proxy and the service. Other fields that begin with
+// Stet- are removed in both directions.
 const (
-	// HeaderOperation tells the service the digest of the operation, in
-	// hexadecimal: the same for every attempt, and for the question whether it
-	// happened. An answer to that question repeats it, or does not count.
+	// HeaderOperation has the digest of the operation, in hexadecimal, the same for
+	// every attempt and for the request of Verify, whose answer must repeat it.
 	HeaderOperation = "Stet-Operation"
-	// HeaderFence tells it the number that grows with every attempt: whoever has
-	// seen a greater one may refuse this one.
+	// HeaderScope has the scope, percent-encoded as in a path (RFC 3986).
+	HeaderScope = "Stet-Scope"
+	// HeaderFence has the fence, which grows with every attempt: a service that has seen
+	// a greater one may refuse the request.
 	HeaderFence = "Stet-Fence"
-	// HeaderAttempt tells it 1 for the first attempt, 2 for the next.
+	// HeaderAttempt has 1 for the first attempt, 2 for the next.
 	HeaderAttempt = "Stet-Attempt"
-	// HeaderStatus tells the proxy, in the answer to a Verify, the status that
-	// the operation's response had. Default 200.
+	// HeaderStatus, in the answer to a Verify, is the status of the operation's
+	// response. Default 200.
 	HeaderStatus = "Stet-Status"
-	// HeaderExecution tells the proxy, with the value "none", that the operation
-	// had no effect: its response is not stored, and a retry runs again. In the
-	// answer to a Verify, an answer of 404 counts only with it.
+	// HeaderExecution, with the value "none" in a response, says that the operation had
+	// no effect: the response is not stored, and a retry runs again. A 404 in answer to
+	// a Verify counts only with it.
 	HeaderExecution = "Stet-Execution"
 )
 
 // none is the value of HeaderExecution.
 const none = "none"
 
-func describe(h http.Header, id stet.ID, fence int64, attempt int) {
+func describe(h http.Header, id stet.ID, scope string, fence int64, attempt int) {
 	h.Set(HeaderOperation, id.String())
+	h.Set(HeaderScope, url.PathEscape(scope))
 	h.Set(HeaderFence, strconv.FormatInt(fence, 10))
 	h.Set(HeaderAttempt, strconv.Itoa(attempt))
-}
-
-// strip removes what only the proxy and the service may tell each other.
-func strip(h http.Header) {
-	for name := range h {
-		if len(name) > 5 && strings.EqualFold(name[:5], "Stet-") {
-			delete(h, name)
-		}
-	}
 }

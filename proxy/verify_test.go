@@ -199,9 +199,9 @@ func TestStatusesSayWhatHappened(t *testing.T) {
 		"failed":       {"status=500", stet.Failed, 500},
 		"failed 503":   {"status=503", stet.Failed, 503},
 		"unknown":      {"status=502", stet.Unknown, 504},
-		"not executed": {"status=418", stet.Retryable, 418},
-		"says none":    {"status=500&none", stet.Retryable, 500},
-		"none unknown": {"status=504&none", stet.Retryable, 504},
+		"not executed": {"status=418", stet.None, 418},
+		"says none":    {"status=500&none", stet.None, 500},
+		"none unknown": {"status=504&none", stet.None, 504},
 	} {
 		key = strings.ReplaceAll(key, " ", "-")
 		r := f.send("POST", "/?"+tc.query, key, "")

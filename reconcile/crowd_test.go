@@ -95,7 +95,7 @@ func verdict(id stet.ID) stet.Verdict {
 	switch id[31] % 3 {
 	case 0:
 		result, _ := json.Marshal(id.String())
-		return stet.ItHappened(stet.Outcome{State: stet.Completed, Result: result})
+		return stet.ItHappened(stet.Outcome{Body: result})
 	case 1:
 		return stet.ItDidNotHappen()
 	default:

@@ -39,7 +39,7 @@ func Example() {
 			return stet.ItDidNotHappen(), nil
 		}
 		result, err := json.Marshal(charge)
-		return stet.ItHappened(stet.Outcome{State: stet.Completed, Result: result}), err
+		return stet.ItHappened(stet.Outcome{Body: result}), err
 	}})
 	if err != nil {
 		log.Fatal(err)
@@ -47,7 +47,7 @@ func Example() {
 	report, err := r.Pass(ctx)
 	fmt.Printf("%+v %v\n", report, err)
 	st, err = engine.Lookup(ctx, st.Record.ID)
-	fmt.Printf("%v: %s %v\n", st.Record.State, st.Outcome.Result, err)
+	fmt.Printf("%v: %s %v\n", st.Record.State, st.Outcome.Body, err)
 	// Output:
 	// {Looked:1 Completed:1 Failed:0 Again:0 Left:0 Changed:0 Errors:0} <nil>
 	// completed: "charge 7" <nil>

@@ -1,12 +1,14 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // Stage says when an Entry was written.
@@ -17,15 +19,15 @@ const (
 	Begun  Stage = "begun"   // the verdict is about to be carried out
 	Done   Stage = "done"    // and was
 	Failed Stage = "failed"  // and was not: Entry.Err
-	Left   Stage = "left"    // nobody knows; nothing was changed
+	Left   Stage = "left"    // the verifier cannot know; nothing was changed
 	DryRun Stage = "dry run" // it would have been carried out
 )
 
-// Entry is a line of the audit. Beside Status.Op it has no key.
+// Entry is a line of the audit. It has no key but that in Status.Op.
 type Entry struct {
 	Stage   Stage
 	Status  stet.Status // what was shown to the verifier
-	Verdict stet.State  // what becomes of it, see stet.Verdict.State
+	Verdict stet.State  // its next state, see stet.Verdict.State
 	Err     error       // why it failed, or could not be verified
 }
 
@@ -44,7 +46,7 @@ func (p *pass) one(ctx context.Context, shown stet.Record) {
 	if r.o.Select != nil && !r.o.Select(st) || !r.pace.wait(ctx) {
 		return
 	}
-	class := st.Op.Class
+	class := cmp.Or(st.Op.Class, st.Record.Label.Class)
 	if st.Op.Key == "" && r.o.Class != nil {
 		class = r.o.Class(st.Record)
 	}
@@ -95,7 +97,7 @@ func (p *pass) carryOut(ctx context.Context, st stet.Status, class string, v ste
 		return
 	}
 	if err := r.audit(ctx, Entry{Stage: Begun, Status: st, Verdict: to}); err != nil {
-		p.fail(ctx, st, fmt.Errorf("it could not be written down: %w", err))
+		p.fail(ctx, st, fmt.Errorf("the audit could not be written: %w", err))
 		return
 	}
 	var err error
@@ -142,12 +144,7 @@ func (r *Reconciler) audit(ctx context.Context, e Entry) error {
 
 // look reads a record as it is now.
 func (r *Reconciler) look(ctx context.Context, id stet.ID) (stet.Status, error) {
-	if _, ok := r.engine.Store().(stet.WorkStore); ok {
-		return r.engine.Lookup(ctx, id)
-	}
-	rec, err := r.engine.Store().Read(ctx, id)
-	rec.Result = nil
-	return stet.Status{Record: rec}, err
+	return r.engine.Lookup(ctx, id)
 }
 
 // dead reports whether a record's run is dead.
@@ -163,9 +160,9 @@ func (r *Reconciler) waited(shown, now stet.Record) bool {
 
 // decide asks who may know, and then the policy.
 func (r *Reconciler) decide(ctx context.Context, st stet.Status, p stet.Policy) (v stet.Verdict, err error) {
-	if st.Record.State == stet.Accepted { // nobody has to be asked
+	if st.Record.State == stet.Accepted { // no verifier is needed
 		if p.Stale == stet.StaleFail && st.Doubt == "" {
-			v = stet.ItHappened(stet.Outcome{State: stet.Failed})
+			v = stet.ItHappened(stet.Outcome{Failed: true, Reason: store.ReasonTimedOut})
 		}
 		return v, nil
 	}
@@ -181,15 +178,13 @@ func (r *Reconciler) decide(ctx context.Context, st stet.Status, p stet.Policy) 
 	switch {
 	case err != nil:
 		return v, fmt.Errorf("verify: %w", err)
-	case v.State() == stet.None || v.State() == stet.Running || v.State() == stet.Accepted:
-		return v, fmt.Errorf("verify: the outcome's state is %v, neither completed nor failed", v.State())
 	case v.State() != stet.Unknown:
 		return v, nil
 	case p.Stale == stet.StaleTakeOver && st.Doubt != "": // only a verdict can say whether that is to run again
 	case p.Stale == stet.StaleTakeOver:
 		return stet.MayRunAgain(), nil
 	case p.Stale == stet.StaleFail:
-		return stet.ItHappened(stet.Outcome{State: stet.Failed}), nil
+		return stet.ItHappened(stet.Outcome{Failed: true, Reason: store.ReasonTimedOut}), nil
 	}
 	return v, nil
 }
@@ -231,5 +226,5 @@ func (r *Reconciler) expire(ctx context.Context, st stet.Status) error {
 	case run.Replayed():
 		return &stet.Error{Kind: stet.ErrFenced, Execution: stet.MayHaveExecuted, Cause: errors.New("it has ended meanwhile")}
 	}
-	return run.Settle(ctx, stet.Outcome{State: stet.Failed})
+	return run.Settle(ctx, stet.Outcome{Failed: true, Reason: store.ReasonTimedOut})
 }

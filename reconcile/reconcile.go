@@ -1,18 +1,17 @@
-// Package reconcile finds out what became of dead runs, out of band: it goes
-// through the records whose outcome nobody knows, asks a verifier who can look in
-// the business tables or ask the processor, and resolves each under the fence that
-// it was shown.
+// Package reconcile resolves dead runs: it goes through the records whose outcome is
+// unknown, asks a verifier, which can look in the business tables or ask the payment
+// processor, and resolves each record under the fence that was shown to the verifier.
 //
 //	r, err := reconcile.New(engine, reconcile.Options{
 //		Verify: func(ctx context.Context, st stet.Status) (stet.Verdict, error) { … },
 //	})
 //	report, err := r.Pass(ctx)
 //
-// A run is dead when its record is unknown, or running under a lease that has run
-// out. Any number of processes may reconcile one store at the same time: a verdict
-// is written under the fence of the record that it is about, so it is refused if
-// the record has changed since, and of two verdicts the first stands. A dead run is
-// parked before its verifier is asked, so what it may note down after all is refused.
+// A run is dead when its record is unknown, or running under a lease that has run out.
+// Any number of processes may reconcile one store at the same time: a verdict is
+// written under the fence of the record that it is about, so it is refused if the
+// record has changed since, and the first of two verdicts counts. A dead run is parked
+// before its verifier is asked, so it can no longer write notes.
 //
 // # What becomes of a record
 //
@@ -20,7 +19,7 @@
 //	ItHappened                       settled with that outcome
 //	ItDidNotHappen                   accepted: handed to a worker again;
 //	                                 else retryable: the next retry runs it. A step in doubt
-//	                                 runs again then, and one that was done does not
+//	                                 runs again then, and a step that was done does not
 //	MayRunAgain                      the same, unless a step is in doubt: left unknown
 //	CannotKnow                       the class's Policy.Verify is asked, if the record names
 //	                                 its operation (accepted ones do); then Policy.Stale decides:
@@ -40,24 +39,27 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/misuse"
+	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/store"
 )
 
 // Defaults of Options.
 const (
-	// DefaultConcurrency is how many records are looked into at a time.
+	// DefaultConcurrency is how many records are resolved at a time.
 	DefaultConcurrency = 8
-	// DefaultRate is how many records are looked into in a second.
+	// DefaultRate is how many records are resolved in a second.
 	DefaultRate = 100
 	// DefaultEvery is how often Run makes a pass.
 	DefaultEvery = time.Minute
 )
 
-// Verifier finds out what became of a dead run. st.Record is the record, without
-// its result; st.Op and st.Name say what was asked for, if it was accepted, and
-// st.Doubt which step it may have died in. It may be asked more than once about a
-// run, and by several processes at a time; its context ends after the class's
-// Policy.VerifyTimeout. ItDidNotHappen says that the run is dead and not just
-// paused: what it says did not happen is done again.
+// Verifier finds out whether a dead run had its effect. st.Record is the record,
+// without its result; st.Op and st.Name say what was asked for, if it was accepted, and
+// st.Doubt which step it may have died in. It may be called more than once for a run,
+// and by several processes at a time; its context ends after the class's
+// Policy.VerifyTimeout. It must return ItDidNotHappen only if the run is dead and not
+// just paused: the operation runs again.
 type Verifier func(ctx context.Context, st stet.Status) (stet.Verdict, error)
 
 // Options configure a Reconciler. The zero value applies the policies of the
@@ -65,28 +67,27 @@ type Verifier func(ctx context.Context, st stet.Status) (stet.Verdict, error)
 type Options struct {
 	// Verify is asked about each record. Default: it cannot know.
 	Verify Verifier
-	// Select, if set, says which records are looked into. Default: all.
+	// Select, if set, says which records to resolve. Default: all.
 	Select func(stet.Status) bool
-	// Class names the policy of a record that does not say it: of an operation
-	// that was not accepted. Default: Options.Policy of the engine.
+	// Class returns the policy's name for a record that has none, of an operation that
+	// was not accepted. Default: that of its Label.
 	Class func(stet.Record) string
 	// Scope, unless it is zero, is the stet.DigestScope of the only scope.
 	Scope stet.ID
-	// OlderThan leaves out records that were claimed less than that ago.
+	// OlderThan leaves out records that were claimed less than this ago.
 	OlderThan time.Duration
 	// ParkedOnly leaves dead runs that are not parked yet to the store's sweep:
 	// finding them means, on SQLite, looking at every record.
 	ParkedOnly bool
-	// AcceptedFor, if set, is how long an accepted operation may wait that no
-	// worker has taken, since it was accepted or last taken: longer than any
-	// Work.After, and than backoff. If its class says StaleFail it is settled as
-	// failed, with an empty result; it does not run then. Other classes let it
-	// wait: it stays due.
+	// AcceptedFor, if set, is how long an accepted operation may wait for a worker,
+	// since it was accepted or last taken. It must be longer than any Work.After and
+	// than the backoff. After that, an operation whose class has StaleFail is settled as
+	// failed, with an empty result, and does not run. Operations of other classes go on
+	// waiting.
 	AcceptedFor time.Duration
 
-	// Concurrency is how many records are looked into at a time, and Rate how
-	// many in a second. Defaults DefaultConcurrency and DefaultRate; a negative
-	// Rate is no limit.
+	// Concurrency is how many records are resolved at a time, and Rate how many in a
+	// second. Defaults DefaultConcurrency and DefaultRate; a negative Rate is no limit.
 	Concurrency int
 	Rate        int
 	// Every is how often Run makes a pass, half as much more or less at random.
@@ -95,11 +96,11 @@ type Options struct {
 
 	// DryRun asks and reports, and changes nothing.
 	DryRun bool
-	// Audit, if set, is told of each decision before it is carried out, and of
-	// what came of it; calls are concurrent. What it refuses is not done.
+	// Audit, if set, is called with each decision before it is carried out, and with its
+	// result; calls are concurrent. A decision for which it returns an error is not
+	// carried out.
 	Audit func(context.Context, Entry) error
-	// Progress, if set, is told how far a pass has come, after each page of
-	// records.
+	// Progress, if set, is called after each page of records.
 	Progress func(Report)
 	// ErrorLog gets what goes wrong, never a key. Default slog.Default().
 	ErrorLog *slog.Logger
@@ -111,9 +112,9 @@ type Report struct {
 	Completed int // settled as completed
 	Failed    int // settled as failed
 	Again     int // to be run again
-	Left      int // nobody knows: left unknown, or to wait
-	Changed   int // by somebody else meanwhile
-	Errors    int // could not be looked into, verified, written down or resolved; the next pass tries again
+	Left      int // the verifier cannot know: left unknown, or waiting
+	Changed   int // by another process meanwhile
+	Errors    int // could not be read, verified, audited or resolved; the next pass tries again
 }
 
 func (r *Report) count(to stet.State) {
@@ -129,7 +130,7 @@ func (r *Report) count(to stet.State) {
 	}
 }
 
-// Reconciler looks after dead runs. It is safe for concurrent use.
+// Reconciler resolves dead runs. It is safe for concurrent use.
 type Reconciler struct {
 	engine *stet.Engine
 	store  stet.Browser
@@ -141,14 +142,14 @@ type Reconciler struct {
 // errors of kind stet.ErrInvalid.
 func New(engine *stet.Engine, o Options) (*Reconciler, error) {
 	if engine == nil {
-		return nil, invalid("a reconciler needs an engine; stet.New makes one")
+		return nil, misuse.Errorf("reconcile: a reconciler needs an engine; stet.New makes one")
 	}
-	store, ok := engine.Store().(stet.Browser)
+	store, ok := store.As[stet.Browser](engine.Store())
 	switch {
 	case !ok:
-		return nil, invalid("the store %T cannot be browsed", engine.Store())
+		return nil, misuse.Errorf("reconcile: the store %T cannot be browsed", engine.Store())
 	case o.Concurrency < 0 || o.OlderThan < 0 || o.AcceptedFor < 0 || o.Every < 0:
-		return nil, invalid("Options.Concurrency is %d, OlderThan %v, AcceptedFor %v, Every %v; none may be negative", o.Concurrency, o.OlderThan, o.AcceptedFor, o.Every)
+		return nil, misuse.Errorf("reconcile: Options.Concurrency is %d, OlderThan %v, AcceptedFor %v, Every %v; none may be negative", o.Concurrency, o.OlderThan, o.AcceptedFor, o.Every)
 	}
 	if o.Concurrency == 0 {
 		o.Concurrency = DefaultConcurrency
@@ -180,13 +181,13 @@ func (r *Reconciler) Run(ctx context.Context) error {
 		case report.Left > 0 || report.Errors > 0:
 			r.o.ErrorLog.WarnContext(ctx, "reconcile: operations wait for an operator", slog.Int("left", report.Left), slog.Int("errors", report.Errors))
 		}
-		sleep(ctx, r.o.Every/2+rand.N(r.o.Every))
+		timer.Sleep(ctx, timer.Around(r.o.Every))
 	}
 	return nil
 }
 
-// Pass looks into every record once. The error says why it broke off: ctx has
-// ended, or the store could not be browsed.
+// Pass goes through all records once. It returns an error if ctx has ended or the store
+// could not be browsed.
 func (r *Reconciler) Pass(ctx context.Context) (Report, error) {
 	p := pass{r: r}
 	// One by one: some stores have an index of one state only.
@@ -219,7 +220,7 @@ func (p *pass) browse(ctx context.Context, of stet.State, olderThan time.Duratio
 			if tries++; tries > browseTries || errors.Is(err, stet.ErrInvalid) {
 				return fmt.Errorf("reconcile: the store could not be browsed: %w", err)
 			}
-			sleep(ctx, browsePause<<tries)
+			timer.Sleep(ctx, browsePause<<tries)
 			continue
 		}
 		tries = 0
@@ -289,19 +290,6 @@ func (p *pace) wait(ctx context.Context) bool {
 	turn := p.next.Sub(now)
 	p.next = p.next.Add(p.every)
 	p.mu.Unlock()
-	sleep(ctx, turn)
+	timer.Sleep(ctx, turn)
 	return ctx.Err() == nil
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
-}
-
-func invalid(format string, args ...any) error {
-	return &stet.Error{Kind: stet.ErrInvalid, Execution: stet.NotExecuted, Cause: fmt.Errorf("reconcile: "+format, args...)}
 }

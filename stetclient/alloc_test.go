@@ -69,8 +69,8 @@ func TestFirstAttemptCostsFewAllocations(t *testing.T) {
 	}
 	plain := testing.AllocsPerRun(1000, requests(t, base))
 	through := testing.AllocsPerRun(1000, requests(t, tr))
-	if through-plain > 5 { // 4 without the race detector
-		t.Errorf("%v allocations more than without it (%v); want 5 at most", through-plain, plain)
+	if through-plain > 10 { // 9 without the race detector
+		t.Errorf("%v allocations more than without it (%v); want 10 at most", through-plain, plain)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"strings"
+
+	"github.com/stet-go/stet/internal/misuse"
 )
 
 // body is a request's body, as often as it is needed.
@@ -41,7 +43,7 @@ func (b *body) load(req *http.Request, limit int64, whole bool) error {
 		return req.Body.Close()
 	case whole:
 		_ = req.Body.Close() // the error below says more
-		return invalid("the body has more than %d bytes, and must be held in memory; see Options.MaxBody", limit)
+		return misuse.Errorf("stetclient: the body has more than %d bytes, and must be held in memory; see Options.MaxBody", limit)
 	}
 	b.first, b.once = rest{io.MultiReader(bytes.NewReader(read), req.Body), req.Body}, true
 	return nil
@@ -147,8 +149,7 @@ func (s *stream) Close() error {
 	return err
 }
 
-// buffers reports whether a response is read before it is handed out, and how
-// much of it.
+// buffers reports whether a response is read before it is returned, and how much of it.
 func (o *Options) buffers(res *http.Response) (limit int, yes bool) {
 	switch {
 	case res.StatusCode == http.StatusSwitchingProtocols:

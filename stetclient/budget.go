@@ -5,6 +5,8 @@ import (
 	"math"
 	"sync"
 	"time"
+
+	"github.com/stet-go/stet/internal/misuse"
 )
 
 const (
@@ -14,11 +16,11 @@ const (
 	maxHosts         = 1024 // whose budgets are kept
 )
 
-// Budget bounds the retries that go to one host, over all calls, so that a
-// service that is sick is not hammered: a bucket of tokens, of which each retry
-// takes one. A retry of a 409 takes none: an operation in flight is no sickness.
-// A call for whose retry there is no token ends with ReasonBudget. What Resume
-// sends takes a token too, and gives it back when it leads to an outcome.
+// Budget bounds the retries that go to one host, over all calls, so that a service in
+// trouble is not overloaded: a bucket of tokens, of which each retry takes one. A retry
+// of a 409 takes none, as the service is well. A call for whose retry there is no token
+// ends with ReasonBudget. Resume takes a token for each request, and puts it back when
+// the request leads to an outcome.
 type Budget struct {
 	// Burst is how many tokens a bucket holds; it begins full. Default 20;
 	// negative: no budget, retries are not bounded.
@@ -33,7 +35,7 @@ type Budget struct {
 
 func (b Budget) withDefaults() (Budget, error) {
 	if b.Ratio < 0 || b.PerSecond < 0 || math.IsNaN(b.Burst+b.Ratio+b.PerSecond) || b.Burst > 0 && b.Burst < 1 {
-		return b, invalid("Options.Budget: Ratio (%v) and PerSecond (%v) must not be negative, and Burst (%v) must be 1 or more, or negative for no budget", b.Ratio, b.PerSecond, b.Burst)
+		return b, misuse.Errorf("stetclient: Options.Budget: Ratio (%v) and PerSecond (%v) must not be negative, and Burst (%v) must be 1 or more, or negative for no budget", b.Ratio, b.PerSecond, b.Burst)
 	}
 	b.Burst, b.Ratio, b.PerSecond = cmp.Or(b.Burst, defaultBurst), cmp.Or(b.Ratio, defaultRatio), cmp.Or(b.PerSecond, defaultPerSecond)
 	return b, nil

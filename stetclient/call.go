@@ -12,7 +12,8 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/stetclient/internal/step"
+	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/internal/misuse"
 )
 
 type callKey struct{}
@@ -34,7 +35,7 @@ type call struct {
 
 	created   time.Time // of the intent
 	minted    bool      // the key was never used before this call
-	ours      bool      // nobody but this call can ask for the intent again
+	ours      bool      // no other call can send the intent again
 	resuming  bool      // for Resume
 	resending bool      // an http.Client has the body once more, if redirected
 	req       http.Request
@@ -73,10 +74,10 @@ func (c *call) info() Info {
 func (c *call) prepare(req *http.Request) error {
 	s := &c.t.o.Service
 	if req.URL == nil || req.Header == nil {
-		return invalid("the request has no URL, or no header")
+		return misuse.Errorf("stetclient: the request has no URL, or no header")
 	}
 	if _, named := c.Context.Value(intentName{}).(string); named && c.t.o.Journal == nil {
-		return invalid("the request has an intent, and the Transport no journal to keep it: set Options.Journal")
+		return misuse.Errorf("stetclient: the request has an intent, and the Transport no journal to keep it: set Options.Journal")
 	}
 	c.from = redirected(req)
 	c.resending = req.GetBody != nil || req.Body == nil || req.Body == http.NoBody
@@ -132,7 +133,7 @@ func (c *call) do(known stet.Execution) (*http.Response, error) {
 		return nil, c.failure(ReasonBreaker, c.err)
 	case c.err != nil:
 		return nil, c.failure(ReasonFinal, c.err)
-	case c.series.last.Execution == stet.NotExecuted && (c.resuming || c.series.execution != stet.NotExecuted):
+	case !c.replayed && c.series.last.Execution == stet.NotExecuted && (c.resuming || c.series.execution != stet.NotExecuted):
 		return nil, c.failure(ReasonRefused, nil)
 	}
 	return c.res, nil
@@ -157,7 +158,7 @@ func (c *call) failure(reason Reason, cause error) *Error {
 	return &Error{Reason: reason, Info: c.info(), RetryAfter: c.series.last.After, Response: c.res, Cause: cause}
 }
 
-// drop lets go of what was not read of the last response, which nobody will get.
+// drop closes the last response, which will not be returned.
 func (c *call) drop() {
 	if c.res == nil || c.res.Body == &c.reply {
 		return
@@ -172,7 +173,7 @@ func (c *call) again(wait time.Duration) Reason {
 	if c.body.once {
 		return ReasonBody
 	}
-	if c.t.o.Journal != nil && time.Since(c.created)+wait > c.t.o.MaxAge {
+	if c.t.o.Journal != nil && stale(c.created, wait, c.t.o.MaxAge) {
 		return ReasonStale
 	}
 	if c.res != nil && c.res.StatusCode == http.StatusConflict {
@@ -238,14 +239,14 @@ func (c *call) exchange() Verdict {
 		defer timer.Stop()
 		req = req.WithContext(ctx)
 	}
-	req, got := connected(req)
-	step.At(step.SendBefore)
+	req, wire := watched(req)
+	fault.At(fault.SendBefore)
 	res, err := c.t.base.RoundTrip(req)
 	if err == nil && res == nil {
 		err = errNothing
 	}
 	if err == nil {
-		step.At(step.Answered)
+		fault.At(fault.Answered)
 		err = c.take(res, cancel)
 	}
 	if err != nil && cancel != nil && context.Cause(req.Context()) == errAttemptTimeout { //nolint:errorlint // it is returned as it is
@@ -261,11 +262,11 @@ func (c *call) exchange() Verdict {
 	}
 	c.err = err
 	v := verdictOfFailure(err)
-	if got != nil && got.Load() {
+	if !wire.untouched() {
 		v.Execution = stet.MayHaveExecuted
 	}
 	if c.res != nil { // it said something, and broke off
-		v.Execution = executionOf(res.StatusCode, res.Header, res.Header.Get(c.t.o.Service.ReplayedHeader) == "true")
+		v.Execution = executionOf(res.StatusCode, res.Header, res.Header.Get(c.t.o.Service.ReplayedHeader) == "true", nil)
 		v.Retry = v.Retry && !never(res.StatusCode)
 	}
 	return v
@@ -284,30 +285,38 @@ func (c *call) outgoing() (*http.Request, error) {
 		// The RoundTripper may still be busy with the one before.
 		req = c.req.Clone(c)
 	}
-	// net/http sends a request with a key again by itself when an idle
-	// connection breaks, unless it cannot have the body once more. It must
-	// not: nobody would count that attempt, and if it then cannot connect,
-	// the error looks as if nothing had been sent.
+	// net/http sends a request with a key again by itself when an idle connection
+	// breaks, unless it cannot have the body once more. It must not: that attempt would
+	// not be counted, and if it then cannot connect, the error looks as if nothing had
+	// been sent.
 	req.Body, req.GetBody = rc, nil
 	if rc == nil && c.t.o.Policy.MaxAttempts == 1 {
 		// Without a length it is sent in chunks, of which there are none.
-		// Where there are retries connected has an eye on it instead, because
-		// not every server takes that for an empty body.
+		// Where there are retries this is left to watched, because not every
+		// server takes that for an empty body.
 		req.Body, req.ContentLength = opaque{}, -1
 	}
 	return req, nil
 }
 
-// connected returns req with a note of whether it ever got a connection, which is
-// asked for a request without a body only: see outgoing.
-func connected(req *http.Request) (*http.Request, *atomic.Bool) {
-	if req.Body != nil {
-		return req, nil
-	}
-	got := new(atomic.Bool)
-	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { got.Store(true) }}
-	return req.WithContext(httptrace.WithClientTrace(req.Context(), trace)), got
+// wire is what an attempt did on the network, as far as net/http tells.
+type wire struct {
+	asked, got atomic.Bool // for a connection, and one that could be written to
+	trace      httptrace.ClientTrace
 }
+
+// watched returns req with a note of what becomes of it.
+func watched(req *http.Request) (*http.Request, *wire) {
+	w := new(wire)
+	w.trace.GetConn = func(string) { w.asked.Store(true) }
+	w.trace.GotConn = func(httptrace.GotConnInfo) { w.got.Store(true) }
+	return req.WithContext(httptrace.WithClientTrace(req.Context(), &w.trace)), w
+}
+
+// untouched reports whether it is certain that nothing was sent. The error alone
+// does not say so: a RoundTripper that retries by itself may end with a failed
+// dial after an attempt that was lost.
+func (w *wire) untouched() bool { return w.asked.Load() && !w.got.Load() }
 
 // take reads the response as far as it is kept in memory.
 func (c *call) take(res *http.Response, cancel context.CancelCauseFunc) error {

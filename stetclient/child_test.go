@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/stet-go/stet/internal/child"
+	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/stetclient"
-	"github.com/stet-go/stet/stetclient/internal/step"
 	"github.com/stet-go/stet/stetclient/journal"
 )
 
@@ -41,8 +41,8 @@ func childMain() bool {
 	}
 	child.Ready(os.Stdout, "")
 	if at := os.Getenv(childStep); at != "" {
-		step.Set(func(s step.Step) {
-			if string(s) == at {
+		fault.Set(func(p fault.Point) {
+			if string(p) == at {
 				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 				select {} // the signal is on its way
 			}
@@ -193,7 +193,7 @@ func (u *undertaker) run(t *testing.T, job, dir, url, name, at string) (killed b
 // that the operation has had exactly one effect, under one key.
 func TestKilledClientResumes(t *testing.T) {
 	steps := []string{serverBefore, serverDuring, serverAfter, serverHalfway}
-	for _, s := range step.Steps {
+	for _, s := range fault.ClientPoints {
 		steps = append(steps, string(s))
 	}
 	u := &undertaker{keys: make(map[string]map[string]bool)}
@@ -213,7 +213,7 @@ func TestKilledClientResumes(t *testing.T) {
 			died["resume "+second]++
 		}
 		want := 1
-		if at == string(step.AddBefore) { // then nobody was told of the intent
+		if at == string(fault.IntentBefore) { // then nobody was told of the intent
 			want = 0
 		}
 		u.peace(t, dir, srv.URL, name, want)

@@ -29,28 +29,26 @@ const (
 	// ReasonBody: the request's body cannot be sent again; see
 	// Options.MaxBody.
 	ReasonBody Reason = "body cannot be sent again"
-	// ReasonFinal: the error cannot be mended by another attempt.
+	// ReasonFinal: another attempt would get the same error.
 	ReasonFinal Reason = "final error"
-	// ReasonRefused: the last attempt was refused with nothing executed, as
-	// with a 401, which is no outcome where an earlier attempt may have
-	// executed, because it says nothing about that, nor for Resume, which may
-	// have the wrong credentials.
-	ReasonRefused Reason = "refused, which is no outcome"
+	// ReasonRefused: the last attempt was refused and executed nothing, as with a 401.
+	// That is no outcome if an earlier attempt may have executed; nor for Resume, which
+	// may have the wrong credentials.
+	ReasonRefused Reason = "refused without an outcome"
 	// ReasonTruncated: the response broke off while it was read.
 	ReasonTruncated Reason = "response broke off"
 	// ReasonRequest: the request is not acceptable; nothing was sent.
 	ReasonRequest Reason = "request not acceptable"
-	// ReasonJournal: the journal could not be written; nothing was sent now.
-	// It may have executed if an earlier call may have sent it, or if Resume
-	// may, because the journal cannot say that it does not have it.
+	// ReasonJournal: the journal could not be written; nothing was sent now. It may have
+	// executed if an earlier call, or Resume, may have sent it.
 	ReasonJournal Reason = "journal unavailable"
 	// ReasonStale: the intent is older than Options.MaxAge, or would be at the
 	// next attempt, so that the service may have forgotten its key; it is not
 	// sent again.
 	ReasonStale Reason = "intent too old to be sent again"
-	// ReasonRecorded: the journal has it that the intent was settled, but its
-	// response was too large to be kept.
-	ReasonRecorded Reason = "settled before, without its response"
+	// ReasonRecorded: the intent was settled before, but its response was too large for
+	// the journal.
+	ReasonRecorded Reason = "settled before; its response was not kept"
 )
 
 // final reports whether another call cannot come to anything else.
@@ -65,8 +63,7 @@ func (r Reason) final() bool {
 
 // Info is what is known of a call. Its Key is not for logs.
 type Info struct {
-	// Key is the idempotency key, without quotes. Whoever wants to ask again
-	// later needs it.
+	// Key is the idempotency key, without quotes. Keep it to ask again later.
 	Key string
 	// Attempts is how many were made, those that the circuit breaker refused
 	// included; 0 if the outcome comes from the journal.

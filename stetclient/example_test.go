@@ -194,6 +194,42 @@ func ExampleTransport_Resume() {
 	// 1 0 <nil>
 }
 
+func ExampleAwait() {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /orders", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Location", "/operations/7")
+		w.WriteHeader(http.StatusAccepted)
+	})
+	mux.HandleFunc("GET /operations/7", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"state":"completed","outcome":{"status":200,"result":{"parcel":42}}}`)
+	})
+	srv := httptest.NewServer(mux)
+	defer srv.Close()
+
+	transport, err := stetclient.New(nil, stetclient.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	client := &http.Client{Transport: transport}
+	defer client.CloseIdleConnections()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	req, _ := http.NewRequestWithContext(ctx, http.MethodPost, srv.URL+"/orders", strings.NewReader(`{"item":"A7"}`))
+	accepted, err := client.Do(req)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	outcome, err := stetclient.Await(ctx, client, accepted, stetclient.AwaitOptions{Every: 10 * time.Millisecond})
+	if err != nil {
+		fmt.Println(err, stet.ExecutionOf(err))
+		return
+	}
+	fmt.Println(outcome.Status, string(outcome.Body), outcome.Execution)
+	// Output: 200 {"parcel":42} executed
+}
+
 func ExampleStripe() {
 	transport, err := stetclient.New(nil, stetclient.Options{Service: stetclient.Stripe()})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"sync"
 	"testing"
@@ -76,9 +77,15 @@ func answer(code int, body string, header ...string) func(*http.Request) (*http.
 	}
 }
 
-// fails is an attempt without a response.
+// fails is an attempt without a response, which asked for a connection, as
+// net/http tells of it.
 func fails(err error) func(*http.Request) (*http.Response, error) {
-	return func(*http.Request) (*http.Response, error) { return nil, err }
+	return func(req *http.Request) (*http.Response, error) {
+		if trace := httptrace.ContextClientTrace(req.Context()); trace != nil {
+			trace.GetConn("service.test:80")
+		}
+		return nil, err
+	}
 }
 
 var (

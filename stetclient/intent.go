@@ -11,13 +11,14 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/stetclient/internal/step"
+	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/internal/misuse"
 )
 
 // Errors of a Journal.
 var (
-	// ErrUnsettled: the intent may have been executed and has no outcome, so
-	// that its name cannot be given a new key.
+	// ErrUnsettled: the intent may have been executed and has no outcome, so its name
+	// cannot get a new key.
 	ErrUnsettled = errors.New("stetclient: intent without an outcome")
 	// ErrNoIntent: the journal has no such intent.
 	ErrNoIntent = errors.New("stetclient: no such intent")
@@ -34,23 +35,23 @@ const MaxName = 255
 // concurrently, and each is one atomic step, durable when it returns. A journal
 // belongs to one Transport at a time.
 type Journal interface {
-	// Add keeps in, which has no Answer, and returns true, unless there is an
-	// intent with its name: then it changes nothing and returns that one, with
-	// its Answer if it has one, and false, whether there is room or not.
-	// ErrJournalFull if there is none of its name, and no room. After any
-	// other error in may have been kept.
+	// Add keeps in, which has no Answer, and returns true, unless there is an intent
+	// with its name: then it changes nothing and returns that one, with its Answer if it
+	// has one, and false, also when the journal is full. For a new intent and a full
+	// journal the error is ErrJournalFull. After any other error the intent may have
+	// been kept.
 	Add(ctx context.Context, in Intent) (Intent, bool, error)
-	// Mark notes what is known about the effect of an intent without an
-	// answer, and returns what was noted before: MayHaveExecuted before it is
-	// sent, NotExecuted afterwards, if that turned out. One with another key,
-	// an answer, or none, is ErrNoIntent.
+	// Mark notes what is known about the effect of an intent without an answer, and
+	// returns what was noted before. The Transport notes MayHaveExecuted before it
+	// sends, and NotExecuted afterwards if that is certain. If there is no intent of
+	// that name and key without an answer, the error is ErrNoIntent.
 	Mark(ctx context.Context, name, key string, x stet.Execution) (was stet.Execution, err error)
-	// Settle keeps the answer of an intent. The first one stands: if there
-	// is one, nothing is done. One with another key, or none, is ErrNoIntent.
+	// Settle keeps the answer of an intent. If it has an answer already, nothing is
+	// done. If there is no intent of that name and key, the error is ErrNoIntent.
 	Settle(ctx context.Context, name, key string, a Answer) error
-	// Forget removes an intent that has an answer or is known to be not
-	// executed, after which its name is free, and stands for a new key. Any
-	// other is ErrUnsettled; that there is none is no error.
+	// Forget removes an intent that has an answer or is known to be not executed, and
+	// frees its name for a new key. For any other intent the error is ErrUnsettled; if
+	// there is none of that name, there is no error.
 	Forget(ctx context.Context, name string) error
 	// Pending returns the intents without an answer whose names sort after
 	// after, in the order of their names, at most limit of them.
@@ -88,14 +89,13 @@ type Answer struct {
 
 type intentName struct{}
 
-// WithIntent returns a context whose request is the intent of that name, 1 to
-// MaxName bytes: "order 1042, charge". A Transport with a journal gives an
-// intent one key and one outcome: if the journal has the intent already, the
-// request must be the same, and is sent with the key of then; if it has its
-// outcome too, that is returned and nothing is sent. So whatever calls again
-// after a crash need not know whether it got to call before. A new try of what
-// had a bad outcome begins with Journal.Forget. A Transport without a journal
-// refuses an intent.
+// WithIntent returns a context whose request is the intent of that name, 1 to MaxName
+// bytes: "order 1042, charge". A Transport with a journal gives an intent one key and
+// one outcome: if the journal has the intent already, the request must be the same, and
+// is sent with the key of then; if it has its outcome too, that is returned and nothing
+// is sent. So code that runs again after a crash need not know whether it called
+// before. To try again after an outcome that was a failure, call Journal.Forget first.
+// A Transport without a journal refuses an intent.
 func WithIntent(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, intentName{}, name)
 }
@@ -139,19 +139,19 @@ func (t *Transport) journaled(c *call) (*http.Response, error) {
 		return nil, &Error{Reason: reason, Info: Info{Key: c.key, Execution: x}, Cause: err}
 	}
 	if name == "" || len(name) > MaxName {
-		return refuse(ReasonRequest, stet.NotExecuted, invalid("the intent's name has %d bytes; it must have 1 to %d", len(name), MaxName))
+		return refuse(ReasonRequest, stet.NotExecuted, misuse.Errorf("stetclient: the intent's name has %d bytes; it must have 1 to %d", len(name), MaxName))
 	}
 	c.intent = name
 	if err := t.live.enter(c.Context, name); err != nil {
 		return refuse(ReasonContext, c.unasked(), err)
 	}
 	defer t.live.leave(name)
-	step.At(step.AddBefore)
+	fault.At(fault.IntentBefore)
 	in, added, err := t.o.Journal.Add(c.Context, c.asIntent())
 	if err != nil {
 		return refuse(ReasonJournal, c.unkept(err), err)
 	}
-	step.At(step.AddAfter)
+	fault.At(fault.IntentAfter)
 	c.created = in.Created
 	if added {
 		return c.settling(c.known())
@@ -228,8 +228,8 @@ func (t *Transport) further(c *call, in Intent) (*http.Response, error) {
 	}
 	c.pending, c.created = true, in.Created
 	c.series.execution = in.Execution
-	if age := time.Since(in.Created); age > t.o.MaxAge {
-		return nil, c.failure(ReasonStale, fmt.Errorf("it is %v old, and Options.MaxAge is %v", age.Round(time.Second), t.o.MaxAge))
+	if stale(in.Created, 0, t.o.MaxAge) {
+		return nil, c.failure(ReasonStale, fmt.Errorf("it is %v old by this machine's clock, and Options.MaxAge is %v", time.Since(in.Created).Round(time.Second), t.o.MaxAge))
 	}
 	// This also finds out whether it is still there, and what was learnt of it
 	// since Resume read of it: its name may have been given a new key, and a
@@ -241,6 +241,17 @@ func (t *Transport) further(c *call, in Intent) (*http.Response, error) {
 		return nil, c.failure(ReasonJournal, err)
 	}
 	return c.settling(was)
+}
+
+// clockSlack is how far in the future an intent may have been made, by a clock
+// that is being adjusted.
+const clockSlack = time.Second
+
+// stale reports whether what was made then will be too old in that time. A clock
+// that was set back does not tell how old it is, so that is too old, too.
+func stale(created time.Time, in, limit time.Duration) bool {
+	age := time.Since(created)
+	return age+in > limit || age < -clockSlack
 }
 
 // recorded returns the outcome that the journal has.
@@ -271,7 +282,7 @@ func (c *call) settling(known stet.Execution) (*http.Response, error) {
 	if err != nil {
 		return nil, c.unsettled(ctx, err)
 	}
-	step.At(step.SettleBefore)
+	fault.At(fault.OutcomeBefore)
 	var noted error
 	switch {
 	case c.goesOn(res):
@@ -280,7 +291,7 @@ func (c *call) settling(known stet.Execution) (*http.Response, error) {
 		}
 		c.noted(noted)
 		return res, nil
-	case c.series.execution == stet.NotExecuted:
+	case c.series.execution == stet.NotExecuted && !c.replayed:
 		// It was refused, and nothing happened: there is nothing to finish,
 		// and when what was wrong is mended the name is to be used again.
 		noted = c.withdraw(ctx)
@@ -296,7 +307,7 @@ func (c *call) settling(known stet.Execution) (*http.Response, error) {
 	// asks for it once more.
 	c.pending = noted != nil
 	c.noted(noted)
-	step.At(step.SettleAfter)
+	fault.At(fault.OutcomeAfter)
 	return res, nil
 }
 
@@ -311,8 +322,8 @@ func (c *call) unsettled(ctx context.Context, err error) error {
 		c.noted(noted)
 		return err
 	}
-	// The caller is told that nothing was executed, and does not have the name
-	// of it: nothing may be executed afterwards.
+	// The error says that nothing was executed, and the intent has no name by which the
+	// caller could send it: it must not be executed later.
 	noted := c.withdraw(ctx)
 	if noted == nil {
 		c.pending = false

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/misuse"
 )
 
 // Defaults and limits of Options.
@@ -33,7 +34,7 @@ type Options struct {
 	Policy Policy
 	// Budget bounds the retries that go to one host.
 	Budget Budget
-	// Service says how the service at the other end speaks of keys.
+	// Service says how the service takes keys and marks replays.
 	Service Service
 
 	// Methods are those of the requests that get a key. Requests with
@@ -48,20 +49,20 @@ type Options struct {
 	// journal, or where Service.PutKey is set, it is refused. Default
 	// DefaultMaxBody.
 	MaxBody int64
-	// MaxResponse bounds, in bytes, what is read of a response before it is
-	// handed out, so that one that breaks off is asked for again. Of a larger
-	// one the rest is read by the caller, who gets an *Error if it breaks
-	// off. Default DefaultMaxResponse; negative: responses are handed out
-	// with their header, as text/event-stream always is.
+	// MaxResponse bounds, in bytes, how much of a response is read before it is
+	// returned; a response that breaks off within it is asked for again. The caller
+	// reads the rest of a larger one, and gets an *Error if that breaks off. Default
+	// DefaultMaxResponse; negative: responses are returned when their header is there,
+	// as text/event-stream always is.
 	MaxResponse int
 
-	// Breaker, if set, is asked before each attempt. If it refuses, nothing
-	// is sent and the call ends with ReasonBreaker. Otherwise done is called
-	// once, with what speaks against the service: an error for an attempt
-	// without a response (context.Canceled, if the caller left), and for a 429 or a 5xx; else nil.
+	// Breaker, if set, is asked before each attempt. If it refuses, nothing is sent and
+	// the call ends with ReasonBreaker. Otherwise done is called once: with an error
+	// after an attempt without a response (context.Canceled if the caller left), a 429
+	// or a 5xx, and with nil otherwise.
 	Breaker func(*http.Request) (done func(error), err error)
-	// Observe, if set, is told of each attempt, from the goroutine that makes
-	// it. It must not block.
+	// Observe, if set, is called after each attempt, in the goroutine that made it. It
+	// must not block.
 	Observe func(context.Context, Event)
 
 	// Journal, if set, keeps each operation from before its first byte is
@@ -71,10 +72,9 @@ type Options struct {
 	// to Authorization, Proxy-Authorization and Cookie, which it never does;
 	// see ResumeOptions.Prepare.
 	SecretHeaders []string
-	// MaxAge is how old an intent in the journal may be to be sent again, by
-	// the call that made it or by a later one. It must be less than the service keeps keys: past that, a retry would be a
-	// second execution. Default DefaultMaxAge, which suits services that keep
-	// them for a day.
+	// MaxAge bounds the age of an intent that is sent again. It must be shorter than the
+	// service keeps keys: after that, a retry would be a second execution. Default
+	// DefaultMaxAge, which suits services that keep them for a day.
 	MaxAge time.Duration
 }
 
@@ -86,7 +86,7 @@ type Event struct {
 	Status    int    // of the response; 0 without one
 	Err       error  // of an attempt without a response, or of the journal
 	Execution stet.Execution
-	Retry     bool          // another attempt would be worth it
+	Retry     bool          // another attempt may help
 	After     time.Duration // Retry-After
 }
 
@@ -102,7 +102,7 @@ func (o Options) withDefaults() (Options, error) {
 	s.Header = http.CanonicalHeaderKey(cmp.Or(s.Header, DefaultHeader))
 	s.ReplayedHeader = http.CanonicalHeaderKey(cmp.Or(s.ReplayedHeader, DefaultReplayedHeader))
 	if !isToken(s.Header) || !isToken(s.ReplayedHeader) {
-		return o, invalid("Options.Service: %q or %q cannot be the name of a header", s.Header, s.ReplayedHeader)
+		return o, misuse.Errorf("stetclient: Options.Service: %q or %q cannot be the name of a header", s.Header, s.ReplayedHeader)
 	}
 	if len(o.Methods) == 0 {
 		o.Methods = []string{http.MethodPost, http.MethodPatch}
@@ -110,11 +110,11 @@ func (o Options) withDefaults() (Options, error) {
 	o.Methods = slices.Clone(o.Methods)
 	for _, m := range o.Methods {
 		if !isToken(m) {
-			return o, invalid("Options.Methods: %q cannot be a method", m)
+			return o, misuse.Errorf("stetclient: Options.Methods: %q cannot be a method", m)
 		}
 	}
 	if o.MaxBody < 0 || o.MaxAge < 0 {
-		return o, invalid("Options.MaxBody (%d) and MaxAge (%v) must not be negative", o.MaxBody, o.MaxAge)
+		return o, misuse.Errorf("stetclient: Options.MaxBody (%d) and MaxAge (%v) must not be negative", o.MaxBody, o.MaxAge)
 	}
 	o.MaxBody = cmp.Or(o.MaxBody, DefaultMaxBody)
 	o.MaxAge = cmp.Or(o.MaxAge, DefaultMaxAge)
@@ -131,10 +131,9 @@ func isToken(s string) bool {
 
 type keyOf struct{}
 
-// WithKey returns a context whose requests use key, 1 to 255 bytes of visible
-// ASCII, instead of one that the Transport mints. It is for callers that keep
-// their keys themselves, or derive them: stet.DeriveKey. One context, one
-// operation.
+// WithKey returns a context whose requests use key, 1 to 255 bytes of visible ASCII,
+// instead of one that the Transport makes. It is for callers that keep their keys
+// themselves, or derive them with stet.DeriveKey. Use one context for one operation.
 func WithKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, keyOf{}, key)
 }

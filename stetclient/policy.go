@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/misuse"
 )
 
 // Defaults and limits of Policy.
@@ -50,30 +50,32 @@ type Policy struct {
 // withDefaults returns the checked policy with its defaults filled in.
 func (p Policy) withDefaults() (Policy, error) {
 	if p.MaxAttempts < 0 || p.MaxAttempts > MaxMaxAttempts {
-		return p, invalid("Policy.MaxAttempts is %d; it must be 1 to %d, or 0 for %d", p.MaxAttempts, MaxMaxAttempts, DefaultMaxAttempts)
+		return p, misuse.Errorf("stetclient: Policy.MaxAttempts is %d; it must be 1 to %d, or 0 for %d", p.MaxAttempts, MaxMaxAttempts, DefaultMaxAttempts)
 	}
 	if min(p.MaxElapsed, p.AttemptTimeout, p.Base, p.Cap) < 0 {
-		return p, invalid("Policy.MaxElapsed (%v), AttemptTimeout (%v), Base (%v) and Cap (%v) must not be negative", p.MaxElapsed, p.AttemptTimeout, p.Base, p.Cap)
+		return p, misuse.Errorf("stetclient: Policy.MaxElapsed (%v), AttemptTimeout (%v), Base (%v) and Cap (%v) must not be negative", p.MaxElapsed, p.AttemptTimeout, p.Base, p.Cap)
 	}
 	p.MaxAttempts = cmp.Or(p.MaxAttempts, DefaultMaxAttempts)
 	p.MaxElapsed = cmp.Or(p.MaxElapsed, DefaultMaxElapsed)
 	p.Base = cmp.Or(p.Base, DefaultBase)
 	p.Cap = cmp.Or(p.Cap, max(DefaultCap, p.Base))
 	if p.Cap < p.Base {
-		return p, invalid("Policy.Cap (%v) is shorter than Policy.Base (%v)", p.Cap, p.Base)
+		return p, misuse.Errorf("stetclient: Policy.Cap (%v) is shorter than Policy.Base (%v)", p.Cap, p.Base)
 	}
 	return p, nil
 }
 
-// Verdict is what an attempt came to, in view of what is to be done next.
+// Verdict says what an attempt did, and what to do next.
 type Verdict struct {
-	// Retry: the same request may be sent again, and is worth it.
+	// Retry: the same request should be sent again.
 	Retry bool
 	// Execution says whether this attempt executed the operation, as far as
 	// its answer tells.
 	Execution stet.Execution
 	// After is how long to wait at least before the next attempt.
 	After time.Duration
+
+	stands bool // it is the operation's outcome, and so speaks for all attempts
 }
 
 // attempter makes attempts. It is an interface, and not a function, because a
@@ -123,6 +125,9 @@ func (s *series) try() {
 	s.last = s.who.attempt()
 	s.earlier = s.execution
 	s.execution = together(s.earlier, s.last.Execution)
+	if s.last.stands {
+		s.execution = s.last.Execution
+	}
 }
 
 var errAgain = errors.New("another attempt is due")
@@ -191,20 +196,18 @@ func together(a, b stet.Execution) stet.Execution {
 	}
 }
 
-// Retry calls fn until it succeeds, its error is final, or the policy or ctx
-// end it: the policy of a Transport for operations that are not HTTP requests.
-// fn does the same each time it is called, under the same key; mint that
-// outside, with stet.NewKey or stet.DeriveKey. Its context ends with
-// Policy.AttemptTimeout.
+// Retry calls fn until it succeeds, its error is final, or the policy or ctx end it:
+// the policy of a Transport for operations that are not HTTP requests. fn must do the
+// same each time, under the same key; make the key outside, with stet.NewKey or
+// stet.DeriveKey. Its context ends with Policy.AttemptTimeout.
 //
 // An error is final if it is marked with Final, if it is an *stet.Error of kind
-// ErrInvalid, ErrMismatch, ErrExpired, ErrFailed or ErrDamaged, or a
-// *stetclient.Error for ReasonFinal, ReasonRequest, ReasonStale or
-// ReasonRecorded. All others are retried, an *stet.Error or *stetclient.Error
-// after its RetryAfter. The error returned is an *Error; errors.Is and errors.As
-// find fn's last one through it, and stet.ExecutionOf answers for all attempts
-// together. If the last attempt knows that it had no effect, but an earlier one
-// may have had one, that is "may have executed".
+// ErrInvalid, ErrMismatch, ErrExpired, ErrFailed or ErrDamaged, or a *stetclient.Error
+// for ReasonFinal, ReasonRequest, ReasonStale or ReasonRecorded. All others are
+// retried, an *stet.Error or *stetclient.Error after its RetryAfter. The error returned
+// is an *Error; errors.Is and errors.As find fn's last one through it, and
+// stet.ExecutionOf answers for all attempts together. If the last attempt had no
+// effect, but an earlier one may have had one, it returns "may have executed".
 //
 // A policy that is not acceptable is stet.ErrInvalid, and fn is not called.
 func Retry[T any](ctx context.Context, p Policy, fn func(context.Context) (T, error)) (T, error) {
@@ -281,16 +284,11 @@ func (f *final) Error() string { return f.err.Error() }
 // Unwrap gives errors.Is and errors.As the error that was marked.
 func (f *final) Unwrap() error { return f.err }
 
-// Final marks an error of a function that Retry calls: another attempt is not
-// worth it, and the operation was executed, or not, as x says. Of nil it is nil.
+// Final marks an error of a function that Retry calls: Retry makes no other attempt,
+// and x says whether the operation was executed. Final(nil, x) is nil.
 func Final(err error, x stet.Execution) error {
 	if err == nil {
 		return nil
 	}
 	return &final{err, x}
-}
-
-// invalid is the error of wrong wiring.
-func invalid(format string, args ...any) error {
-	return &stet.Error{Kind: stet.ErrInvalid, Execution: stet.NotExecuted, Cause: fmt.Errorf("stetclient: "+format, args...)}
 }

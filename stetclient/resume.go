@@ -8,10 +8,12 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/misuse"
 )
 
 // Limits of Resume.
@@ -22,24 +24,24 @@ const (
 	maxRedirects       = 10 // of one intent; http.Client's own limit
 )
 
-// ResumeOptions say how Resume goes about it. The zero value is usable.
+// ResumeOptions configure Resume. The zero value is usable.
 type ResumeOptions struct {
 	// Concurrency is how many intents are sent at a time. Default 4; at most
 	// 256.
 	Concurrency int
-	// Once makes one attempt series for each pending intent. By default
-	// Resume goes round until none is left that could be settled.
+	// Once makes one attempt series for each pending intent. By default Resume repeats
+	// until no intent is left that can be settled.
 	Once bool
-	// Prepare, if set, is called with each request before it is sent, to add
-	// the credentials, which the journal does not have. It must not change
-	// anything else.
+	// Prepare, if set, is called with each request before it is sent, to add the
+	// credentials, which the journal does not have. It must not change anything else.
+	// Headers that it sets are not sent to another host after a redirect.
 	Prepare func(*http.Request) error
-	// Progress, if set, is told of each intent that was dealt with, from
-	// several goroutines, one at a time.
+	// Progress, if set, is called for each intent that was tried, from several
+	// goroutines, one at a time.
 	Progress func(Progress)
 }
 
-// Progress is what came of one intent.
+// Progress is the result for one intent.
 type Progress struct {
 	Name    string // "" without WithIntent
 	Settled bool
@@ -48,28 +50,27 @@ type Progress struct {
 	Err     error // why it is not settled
 }
 
-// Resumed says what a Resume came to.
+// Resumed counts what Resume has done.
 type Resumed struct {
 	Settled int // intents that got an outcome
 	Pending int // still without one, when last tried
 	Stale   int // of those, too old to be sent again: an operator has to find out
 }
 
-// Resume settles the intents that the journal has without an outcome: it sends
-// their requests again, with the same keys, each under the policy, and goes
-// round until all have an outcome, or ctx ends. Intents older than
-// Options.MaxAge are not sent; intents with a call at work are left to it. A
-// refusal, such as a 401, settles nothing: it is told to Progress, and the intent
-// stays. Redirects are followed. Call it when the process starts.
+// Resume settles the intents that the journal has without an outcome: it sends their
+// requests again, with the same keys, each under the policy, and repeats until all have
+// an outcome or ctx ends. It does not send intents older than Options.MaxAge, nor those
+// of a call under way. A refusal, such as a 401, settles nothing: Progress is called,
+// and the intent stays. Redirects are followed. Call it when the process starts.
 //
-// The error is that of ctx, or of the journal; Resumed is right in any case.
+// The error is that of ctx, or of the journal; Resumed is valid also with an error.
 func (t *Transport) Resume(ctx context.Context, o ResumeOptions) (Resumed, error) {
 	var total Resumed
 	if t.o.Journal == nil {
-		return total, invalid("Resume needs Options.Journal; journal.Open makes one")
+		return total, misuse.Errorf("stetclient: Resume needs Options.Journal; journal.Open makes one")
 	}
 	if o.Concurrency < 0 || o.Concurrency > maxConcurrency {
-		return total, invalid("ResumeOptions.Concurrency is %d; it must be 1 to %d, or 0 for %d", o.Concurrency, maxConcurrency, defaultConcurrency)
+		return total, misuse.Errorf("stetclient: ResumeOptions.Concurrency is %d; it must be 1 to %d, or 0 for %d", o.Concurrency, maxConcurrency, defaultConcurrency)
 	}
 	if o.Concurrency == 0 {
 		o.Concurrency = defaultConcurrency
@@ -223,7 +224,7 @@ func (r *round) setDry(host string) {
 }
 
 // resume sends an intent as the journal has it, and follows redirects as an
-// http.Client does, which takes credentials away where the host is another.
+// http.Client does, without credentials where the host is another.
 func (t *Transport) resume(ctx context.Context, in Intent, prepare func(*http.Request) error) (*http.Response, error) {
 	unsent := func(reason Reason, x stet.Execution, err error) error {
 		return &Error{Reason: reason, Info: Info{Key: in.Key, Execution: x, Pending: true}, Cause: err}
@@ -236,9 +237,16 @@ func (t *Transport) resume(ctx context.Context, in Intent, prepare func(*http.Re
 	if in.Header != nil {
 		req.Header = in.Header.Clone()
 	}
+	secret := t.o.SecretHeaders
 	if prepare != nil {
+		kept := req.Header.Clone()
 		if err := prepare(req); err != nil {
 			return nil, unsent(ReasonRequest, in.Execution, err)
+		}
+		for name, values := range req.Header { // credentials, whatever their name
+			if !slices.Equal(values, kept[name]) {
+				secret = append(slices.Clip(secret), name)
+			}
 		}
 	}
 	client := http.Client{
@@ -249,6 +257,13 @@ func (t *Transport) resume(ctx context.Context, in Intent, prepare func(*http.Re
 				return http.ErrUseLastResponse // which was the outcome
 			case len(via) > maxRedirects:
 				return errRedirects
+			}
+			// net/http does so with Authorization and Cookie.
+			if from := via[0].URL; req.URL.Host != from.Host || req.URL.Scheme != from.Scheme && req.URL.Scheme != "https" {
+				for _, name := range secret {
+					delete(req.Header, name) // as it was set
+					req.Header.Del(name)
+				}
 			}
 			return nil
 		},

@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/misuse"
 )
 
 // Names of headers.
@@ -14,8 +15,8 @@ const (
 	DefaultReplayedHeader = "Idempotent-Replayed"
 )
 
-// Service says how the service at the other end speaks of keys. The zero value
-// is that of draft-ietf-httpapi-idempotency-key-header-07, and of stet.
+// Service says how a service takes keys and marks replays. The zero value is for stet
+// and draft-ietf-httpapi-idempotency-key-header-07.
 type Service struct {
 	// Header is the request header that carries the key, X-Idempotency-Key
 	// for some. Default DefaultHeader.
@@ -31,14 +32,14 @@ type Service struct {
 	// ReplayedHeader is the response header that is "true" on replays.
 	// Default DefaultReplayedHeader.
 	ReplayedHeader string
-	// Classify, if set, is given each response, whose body it must not read,
-	// and the verdict on it, and returns the verdict that counts. It cannot
-	// have a 400 or a 422 retried.
+	// Classify, if set, is called with each response, whose body it must not read, and
+	// the verdict on it, and returns the verdict to use. A 400 or a 422 is never
+	// retried, whatever it returns.
 	Classify func(*http.Response, Verdict) Verdict
 }
 
-// Stripe returns what Stripe does differently: keys without quotes, and
-// Stripe-Should-Retry, which says whether an attempt is worth it.
+// Stripe returns the Service of Stripe: keys without quotes, and Stripe-Should-Retry,
+// which says whether to retry.
 func Stripe() Service {
 	return Service{Raw: true, Classify: func(res *http.Response, v Verdict) Verdict {
 		switch res.Header.Get("Stripe-Should-Retry") {
@@ -54,11 +55,11 @@ func Stripe() Service {
 // checkKey returns an error if no service could take the key.
 func checkKey(key string) error {
 	if key == "" || len(key) > maxKey {
-		return invalid("the key has %d bytes; it must have 1 to %d", len(key), maxKey)
+		return misuse.Errorf("stetclient: the key has %d bytes; it must have 1 to %d", len(key), maxKey)
 	}
 	for i := range len(key) {
 		if key[i] <= ' ' || key[i] >= 0x7f {
-			return invalid("the key has a byte that is not visible ASCII")
+			return misuse.Errorf("stetclient: the key has a byte that is not visible ASCII")
 		}
 	}
 	return nil
@@ -79,5 +80,6 @@ func (s *Service) judge(res *http.Response, body []byte) (v Verdict, replayed bo
 		v = s.Classify(res, v)
 		v.Retry = v.Retry && !never(res.StatusCode)
 	}
+	v.stands = replayed && !v.Retry
 	return v, replayed, p
 }

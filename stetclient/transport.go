@@ -10,6 +10,7 @@ import (
 	"github.com/dunglas/httpsfv"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/misuse"
 )
 
 // Transport is an http.RoundTripper that makes one operation of each request
@@ -26,10 +27,10 @@ type Transport struct {
 
 var _ http.RoundTripper = (*Transport)(nil)
 
-// New returns a Transport over base, which makes the attempts. Credentials that
-// expire belong to base: it is asked for each attempt. Without one (nil) it is
-// a clone of http.DefaultTransport that waits DefaultHeaderTimeout for a
-// response's header. Wrong options are stet.ErrInvalid.
+// New returns a Transport over base, which makes the attempts. Credentials that expire
+// belong into base, which is called for each attempt. A nil base is a clone of
+// http.DefaultTransport that waits DefaultHeaderTimeout for a response's header. Wrong
+// options are stet.ErrInvalid.
 func New(base http.RoundTripper, o Options) (*Transport, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -101,11 +102,11 @@ func (c *call) chooseKey(req *http.Request) (key, field string, err error) {
 	key, c.given = req.Context().Value(keyOf{}).(string)
 	switch values := req.Header[s.Header]; {
 	case len(values) > 1:
-		return "", "", invalid("the request has %d %s headers", len(values), s.Header)
+		return "", "", misuse.Errorf("stetclient: the request has %d %s headers", len(values), s.Header)
 	case len(values) == 1:
 		named, err := unquote(values[0])
 		if err == nil && c.given && key != named {
-			err = invalid("the request's %s header and its context name different keys", s.Header)
+			err = misuse.Errorf("stetclient: the request's %s header and its context name different keys", s.Header)
 		}
 		c.given = true
 		return named, values[0], err
@@ -140,11 +141,11 @@ func unquote(field string) (string, error) {
 	key := strings.Trim(field, " \t")
 	if strings.HasPrefix(key, `"`) {
 		if len(key) > maxField {
-			return "", invalid("the key of the request has %d bytes", len(key))
+			return "", misuse.Errorf("stetclient: the key of the request has %d bytes", len(key))
 		}
 		item, err := httpsfv.UnmarshalItem([]string{key})
 		if err != nil {
-			return "", invalid("the key of the request begins with a quote and is no structured field string (RFC 9651): %w", err)
+			return "", misuse.Errorf("stetclient: the key of the request begins with a quote and is no structured field string (RFC 9651): %w", err)
 		}
 		key, _ = item.Value.(string) // what begins with a quote is one
 	}

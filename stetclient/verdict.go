@@ -20,9 +20,9 @@ const (
 	maxSeconds  = 1 << 31  // of Retry-After; more are as good as for ever
 )
 
-// Problem is a problem document (RFC 9457). Those of stet's server are listed in
-// its docs/problems.md; a document of anyone that has both members, retryable
-// and execution, is taken at its word.
+// Problem is a problem document (RFC 9457). Those of stet's server are listed in its
+// docs/problems.md; a document of any service that has both members, retryable and
+// execution, is believed.
 type Problem struct {
 	Type   string
 	Title  string
@@ -35,13 +35,28 @@ type Problem struct {
 	// that it answers.
 	Execution stet.Execution
 
-	says bool // has both members
+	says    bool // has both members
+	unclear bool // says something of the execution that cannot be taken at its word
+}
+
+// isProblem reports whether a response has a problem document.
+func isProblem(h http.Header) bool {
+	return mediaType(h) == problemType
+}
+
+// mediaType returns the media type of a response without parameters, which need not
+// be well-formed; "" if it has none that can be read.
+func mediaType(h http.Header) string {
+	media, _, err := mime.ParseMediaType(h.Get("Content-Type"))
+	if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) {
+		return ""
+	}
+	return media
 }
 
 // parseProblem returns the document, or nil if there is none.
 func parseProblem(h http.Header, body []byte) *Problem {
-	media, _, err := mime.ParseMediaType(h.Get("Content-Type"))
-	if err != nil || media != problemType || len(body) > maxProblem {
+	if !isProblem(h) || len(body) > maxProblem {
 		return nil
 	}
 	var d struct {
@@ -54,21 +69,21 @@ func parseProblem(h http.Header, body []byte) *Problem {
 		return nil
 	}
 	p := &Problem{Type: d.Type, Title: d.Title, Detail: d.Detail, Status: d.Status}
+	p.unclear = d.Execution != nil
 	if d.Retryable == nil || d.Execution == nil {
 		return p
 	}
 	for _, x := range [...]stet.Execution{stet.MayHaveExecuted, stet.NotExecuted, stet.Executed} {
 		if x.String() == *d.Execution {
-			p.Retryable, p.Execution, p.says = *d.Retryable, x, true
+			p.Retryable, p.Execution, p.says, p.unclear = *d.Retryable, x, true, false
 		}
 	}
 	return p
 }
 
-// verdictOf is what a response comes to. A replay is the outcome, whatever its
-// status.
+// verdictOf judges a response. A replay is the outcome, whatever its status.
 func verdictOf(status int, h http.Header, replayed bool, p *Problem) Verdict {
-	v := Verdict{Execution: executionOf(status, h, replayed), After: retryAfter(h, time.Now())}
+	v := Verdict{Execution: executionOf(status, h, replayed, p), After: retryAfter(h, time.Now())}
 	switch {
 	case p != nil && p.says:
 		v.Retry, v.Execution = p.Retryable && !replayed, p.Execution
@@ -101,14 +116,19 @@ func retried(status int) bool {
 	}
 }
 
-// executionOf is what a status says about the effect.
-func executionOf(status int, h http.Header, replayed bool) stet.Execution {
+// executionOf is what a response says about the effect by its status. One whose
+// problem document could not be read (p is nil), or not be understood, might have
+// said something else.
+func executionOf(status int, h http.Header, replayed bool, p *Problem) stet.Execution {
 	switch {
 	case replayed || status >= 200 && status < 300:
 		return stet.Executed
+	case p == nil && isProblem(h), p != nil && p.unclear:
+		return stet.MayHaveExecuted
 	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusProxyAuthRequired,
-		status == http.StatusRequestTimeout, status == http.StatusTooEarly, status == http.StatusTooManyRequests:
+		status == http.StatusTooEarly, status == http.StatusTooManyRequests:
 		return stet.NotExecuted
+	// Not 408: middleware answers so for a handler that takes too long.
 	case status == http.StatusServiceUnavailable && h.Get("Retry-After") != "":
 		return stet.NotExecuted
 	default:
@@ -138,10 +158,10 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 	if date, err := http.ParseTime(h.Get("Date")); err == nil {
 		now = date
 	}
-	return max(0, at.Sub(now))
+	return min(max(0, at.Sub(now)), maxSeconds*time.Second)
 }
 
-// verdictOfFailure is what an attempt without a response comes to.
+// verdictOfFailure judges an attempt without a response.
 func verdictOfFailure(err error) Verdict {
 	if op, ok := errors.AsType[*net.OpError](err); ok && (op.Op == "dial" || op.Op == "proxyconnect") {
 		return Verdict{Retry: true, Execution: stet.NotExecuted} // no connection, so nothing was sent

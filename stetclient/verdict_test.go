@@ -41,7 +41,7 @@ func outcomes() []outcome {
 		{"400 that says retryable", problem(400, "true", "not executed"), false, 0, no},
 		{"401", status(401), false, 0, no},
 		{"404", status(404), false, 0, may},
-		{"408", status(408), true, 0, no},
+		{"408", status(408), true, 0, may},
 		{"409", status(409), true, 0, may},
 		{"409 with seconds", status(409, "Retry-After", "7"), true, 7 * time.Second, may},
 		{"409 replayed", status(409, "Idempotent-Replayed", "true"), false, 0, yes},

@@ -1,6 +1,7 @@
 package stethttp
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,9 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/internal/misuse"
+	"github.com/stet-go/stet/internal/problem"
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -33,9 +37,9 @@ type AsyncOptions struct {
 	// path or URL that ends with a slash, behind which the operation's ID
 	// follows. It must be the same in every process.
 	StatusURL string
-	// Wait is how long a request is held back for the outcome that has no
-	// preference of its own: neither "Prefer: wait=N" nor "respond-async" (RFC
-	// 7240). Default 0: it is answered with 202 at once. At most stet.MaxWait.
+	// Wait is how long a request waits for the outcome if it has no preference of its
+	// own, neither "Prefer: wait=N" nor "respond-async" (RFC 7240). Default 0: it is
+	// answered with 202 at once. At most stet.MaxWait.
 	Wait time.Duration
 	// AnswerOutcome answers a request for an operation that has ended with the
 	// outcome, whatever the request prefers. By default it gets the 202 again,
@@ -45,28 +49,26 @@ type AsyncOptions struct {
 	// the header of that name: rounded up to whole seconds. Default
 	// DefaultRetryAfter.
 	RetryAfter time.Duration
-	// Failure says how a failed operation is told: with which status, 400 to
-	// 599, and which detail; "" is a general one. It is given what the worker
-	// said, as it stands in the outcome, and must say the same of the same text
-	// for as long as outcomes are kept. Default: 500, and nothing of the text,
-	// which may not be for clients.
+	// Failure returns the status, 400 to 599, and the detail of the problem that answers
+	// for a failed operation; with "" the detail is a general one. text is the error
+	// that the worker stored. The same text must always give the same answer. Default:
+	// 500 and the general detail, because the text may not be for clients.
 	Failure func(text string) (status int, detail string)
 	// MaxStreams bounds the streams of server-sent events that are served at a
 	// time; above it a stream ends after its first event, and the client comes
 	// back for the next. Default DefaultMaxStreams.
 	MaxStreams int
-	// AcceptTx, if set, is called in place of stet.AcceptTx, in the transaction of
-	// an acceptance, which Tx finds in its context: it calls that, and does what is
-	// to be committed with it. So a queue whose jobs are rows of the same database
-	// gets the job (the AcceptTx of stetwork/river does both). Its error undoes it
-	// all: nothing is accepted, and the request is answered with 503, or what an
-	// *stet.Error says. It needs the middleware of NewTx.
+	// AcceptTx, if set, is called in place of stet.TxEngine.Accept, in the transaction of the
+	// acceptance, which Tx finds in ctx. It must call stet.TxEngine.Accept, and may write more
+	// to the same transaction: a job, for a queue whose jobs are rows of the same
+	// database (the AcceptTx of stetwork/river does both). If it returns an error, all
+	// is rolled back, nothing is accepted, and the request is answered with 503 or by
+	// the kind of an *stet.Error. It needs the middleware of NewTx.
 	AcceptTx func(ctx context.Context, op stet.Op, w stet.Work) (stet.Status, error)
 }
 
-// Async answers requests with 202 whose operations are run later, by a worker
-// (see stet.Engine.Take), and serves what becomes of them. It is safe for
-// concurrent use.
+// Async answers requests with 202, leaves their operations to workers (see
+// stet.Engine.Take), and serves their state and outcome. It is safe for concurrent use.
 type Async struct {
 	m          *Middleware
 	o          AsyncOptions
@@ -78,45 +80,45 @@ type Async struct {
 
 // NewAsync returns an Async whose keys, scopes, classes, fingerprints, bodies and
 // problems are m's: Options.Skip, FailOpen, NotExecuted and those of stored headers
-// have no meaning here. Of Options.Optional it makes that a request without a key
-// is accepted under a new one, so that each retry is another operation. MaxWait
-// bounds every wait that a request prefers. With the m of NewTx an operation is
-// accepted in the transaction of whatever Accept's prepare writes.
+// have no meaning here. With Options.Optional, a request without a key is accepted
+// under a new one, so that each retry is another operation. MaxWait bounds every wait
+// that a request prefers. With a Middleware of NewTx, an operation is accepted in the
+// same transaction as the writes of Accept's prepare.
 //
 // Wrong options, and a store that keeps no work (see stet.WorkStore), are errors of
 // kind stet.ErrInvalid.
 func NewAsync(m *Middleware, o AsyncOptions) (*Async, error) {
 	if m == nil {
-		return nil, invalid("NewAsync needs a middleware; New makes one")
+		return nil, misuse.Errorf("stethttp: NewAsync needs a middleware; New makes one")
 	}
-	if _, ok := m.engine.Store().(stet.WorkStore); !ok {
-		return nil, invalid("NewAsync needs a store that keeps work, a stet.WorkStore; %T is none", m.engine.Store())
+	if _, ok := store.As[stet.WorkStore](m.engine.Store()); !ok {
+		return nil, misuse.Errorf("stethttp: NewAsync needs a store that keeps work, a stet.WorkStore; %T is none", m.engine.Store())
 	}
 	if m.transact != nil && m.acceptTx == nil {
-		return nil, invalid("NewAsync needs a store that keeps work in transactions, a stet.WorkTxStore; %T is none", m.engine.Store())
+		return nil, misuse.Errorf("stethttp: NewAsync needs a store that keeps work in transactions, a stet.WorkTxStore; %T is none", m.engine.Store())
 	}
 	if m.acceptTx == nil && o.AcceptTx != nil {
-		return nil, invalid("AsyncOptions.AcceptTx is called in transactions, and this middleware has none; NewTx makes one that has")
+		return nil, misuse.Errorf("stethttp: AsyncOptions.AcceptTx is called in transactions, and this middleware has none; NewTx makes one that has")
 	}
 	u, err := url.Parse(o.StatusURL)
 	if err != nil || !strings.HasPrefix(u.Path, "/") || !strings.HasSuffix(o.StatusURL, "/") || (u.Scheme == "") != (u.Host == "") || u.RawQuery != "" || u.String() != o.StatusURL {
-		return nil, invalid("AsyncOptions.StatusURL %q is not an absolute path or URL that ends with a slash", o.StatusURL)
+		return nil, misuse.Errorf("stethttp: AsyncOptions.StatusURL %q is not an absolute path or URL that ends with a slash", o.StatusURL)
 	}
 	if o.Wait < 0 || o.Wait > stet.MaxWait {
-		return nil, invalid("AsyncOptions.Wait is %v; it must be 0 to %v", o.Wait, stet.MaxWait)
+		return nil, misuse.Errorf("stethttp: AsyncOptions.Wait is %v; it must be 0 to %v", o.Wait, stet.MaxWait)
 	}
 	if o.RetryAfter < 0 || o.MaxStreams < 0 {
-		return nil, invalid("AsyncOptions.RetryAfter is %v, MaxStreams %d; neither may be negative", o.RetryAfter, o.MaxStreams)
+		return nil, misuse.Errorf("stethttp: AsyncOptions.RetryAfter is %v, MaxStreams %d; neither may be negative", o.RetryAfter, o.MaxStreams)
 	}
-	o.MaxStreams = orDefault(o.MaxStreams, DefaultMaxStreams)
-	a := &Async{m: m, o: o, retryAfter: orDefault(o.RetryAfter, DefaultRetryAfter)}
+	o.MaxStreams = cmp.Or(o.MaxStreams, DefaultMaxStreams)
+	a := &Async{m: m, o: o, retryAfter: cmp.Or(o.RetryAfter, DefaultRetryAfter)}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	return a, nil
 }
 
-// Close ends the waits and the streams, which are answered with what is known by
-// then, and does not wait for that; from then on nobody waits. It is for
-// http.Server.RegisterOnShutdown: otherwise they would hold up a server that ends.
+// Close ends all waits and streams, which answer with what is known by then, and
+// returns at once. Requests that come later do not wait. Call it from
+// http.Server.RegisterOnShutdown: otherwise waiting requests delay the shutdown.
 func (a *Async) Close() { a.cancel() }
 
 // Accept returns the handler that accepts operations for the workers of that name.
@@ -161,7 +163,6 @@ type acceptance struct {
 	*call
 	*acceptor
 	async   bool     // the request prefers an answer before the outcome
-	sent    []byte   // its body
 	refusal *capture // what prepare has written
 	wrote   bool     // it has
 }
@@ -189,8 +190,7 @@ func (ac *acceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !c.read(buf, ac.limit) {
 		return
 	}
-	defer c.close()
-	c.sent = buf.b
+	defer c.end()
 	defer c.forget()
 	for range acceptRounds {
 		st, err := c.accept()
@@ -202,6 +202,9 @@ func (ac *acceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			c.refuseAcceptance(err)
 			return
 		case c.answer(st):
+			return
+		case c.light:
+			c.refuse(errReleased)
 			return
 		}
 	}
@@ -227,22 +230,22 @@ var (
 )
 
 // acceptFunc accepts the operation of what prepare writes in a transaction, with
-// stet.AcceptTx or what is given in its place.
+// stet.TxEngine.Accept or what is given in its place.
 type acceptFunc func(ctx context.Context, op stet.Op, prepare func(context.Context) (stet.Work, bool),
 	accept func(context.Context, stet.Op, stet.Work) (stet.Status, error)) (stet.Status, error)
 
 // acceptIn is an acceptFunc with its transaction type tucked away.
-func acceptIn[T any](engine *stet.Engine, store stet.WorkTxStore[T]) acceptFunc {
+func acceptIn[T any](te *stet.TxEngine[T]) acceptFunc {
 	return func(ctx context.Context, op stet.Op, prepare func(context.Context) (stet.Work, bool),
 		accept func(context.Context, stet.Op, stet.Work) (stet.Status, error)) (st stet.Status, err error) {
-		err = store.InTx(ctx, func(ctx context.Context, tx T) error {
-			ctx = context.WithValue(ctx, txKey[T]{}, tx)
+		err = te.InTx(ctx, func(ctx context.Context, tx T) error {
+			ctx = &txContext[T]{ctx, tx}
 			work, ok := prepare(ctx)
 			switch {
 			case !ok:
 				return errRefused
 			case accept == nil:
-				st, err = stet.AcceptTx(ctx, engine, store, tx, op, work)
+				st, err = te.Accept(ctx, tx, op, work)
 			default:
 				st, err = accept(ctx, op, work)
 				if _, own := errors.AsType[*stet.Error](err); err != nil && !own {
@@ -257,8 +260,10 @@ func acceptIn[T any](engine *stet.Engine, store stet.WorkTxStore[T]) acceptFunc 
 		switch {
 		case errors.Is(err, errStands):
 			return st, nil
+		case errors.Is(err, stet.ErrNotDone):
+			err = &stet.Error{Kind: stet.ErrStore, Execution: stet.NotExecuted, Cause: err}
 		case err == nil:
-			engine.Wake()
+			te.Engine().Wake()
 		}
 		return st, err
 	}
@@ -286,7 +291,7 @@ func (c *acceptance) accept() (stet.Status, error) {
 // when it is known that nothing stands under the key.
 func (c *acceptance) work(ctx context.Context) (w stet.Work, ok bool) {
 	c.forget() // what an earlier round has kept
-	rw := newCapture(c.w, c.r, maxHeld, true)
+	rw := newCapture(c.w, c.r, 0, true)
 	defer func() { // also when prepare panics
 		c.wrote = rw.status != 0
 		rw.finish()
@@ -298,9 +303,8 @@ func (c *acceptance) work(ctx context.Context) (w stet.Work, ok bool) {
 	if prepare == nil {
 		prepare = c.json
 	}
-	c.body.rest.Reset(c.sent)
 	w, ok = prepare(rw, c.request(ctx))
-	w.Name = orDefault(w.Name, c.workName)
+	w.Name = cmp.Or(w.Name, c.workName)
 	return w, ok
 }
 
@@ -315,7 +319,7 @@ func (c *acceptance) forget() {
 // json is the prepare of operations whose payload is the body.
 func (c *acceptance) json(w http.ResponseWriter, r *http.Request) (stet.Work, bool) {
 	switch {
-	case !isJSON(mediaTypeOf(r.Header["Content-Type"])) || len(r.Header["Content-Encoding"]) > 0:
+	case !isJSON(mediaTypeOf(strings.Join(r.Header["Content-Type"], ", "))) || len(r.Header["Content-Encoding"]) > 0:
 		c.m.refuse(w, &mediaTypeUnsupported, "", 0)
 	case !json.Valid(c.sent):
 		c.m.refuse(w, &bodyInvalid, "", 0)
@@ -330,7 +334,7 @@ func (c *acceptance) json(w http.ResponseWriter, r *http.Request) (stet.Work, bo
 func (c *acceptance) refused() {
 	st, err := c.m.engine.Status(c.r.Context(), c.op.Scope, c.m.engine.ID(c.op.Scope, c.op.Key))
 	if err == nil && st.Record.State == stet.Retryable && st.Record.Fingerprint == c.op.Fingerprint {
-		st = stet.Status{} // it had no effect, and nobody was told an outcome
+		st = stet.Status{} // it had no effect, and no outcome was returned
 	}
 	if err == nil && st.Record.State == stet.None && c.wrote {
 		c.refusal.send()
@@ -376,7 +380,7 @@ func (c *call) unreadable(st stet.Status, err error) {
 		slog.String("id", st.Record.ID.String()), slog.Any("error", err))
 	problem := &operationUnreadable
 	if st.Record.State.Settled() {
-		problem = &resultUnreadable
+		problem = resultUnreadable.as(executed(st.Record))
 	}
 	c.m.refuse(c.w, problem, "", 0)
 }
@@ -390,7 +394,8 @@ func (c *acceptance) answer(st stet.Status) bool {
 	if !c.waits && !c.async && a.o.Wait > 0 {
 		c.begun, c.wait, final = time.Now(), a.o.Wait, true
 	}
-	if c.wait > 0 && (st.Record.State == stet.Accepted || st.Record.State == stet.Running) {
+	if c.wait > 0 && (st.Record.State == stet.Accepted || st.Record.State == stet.Running || st.Record.State == stet.Unknown) {
+		c.lighten()
 		now, err := c.a.await(c.call, st.Record.ID)
 		switch own, ok := errors.AsType[*stet.Error](err); {
 		case ok && errors.Is(own.Kind, stet.ErrDamaged):
@@ -409,13 +414,14 @@ func (c *acceptance) answer(st stet.Status) bool {
 	case !final || st.Record.State == stet.Accepted || st.Record.State == stet.Running:
 		c.accepted(st)
 	case st.Record.State == stet.Unknown: // workers look after the dead runs of what was accepted
+		c.applied(false)
 		c.m.refuse(c.w, &outcomeUnknown, "", max(c.m.resolvedAfter(c.op.Class), c.a.retryAfter))
 	case !st.Record.State.Settled():
 		return false
 	default:
 		c.applied(true)
-		if problem := c.a.missing(st); problem != nil {
-			c.m.refuse(c.w, problem, "", 0)
+		if st.Outcome.Gone {
+			c.m.refuse(c.w, resultExpired.as(executed(st.Record)), "", 0)
 			break
 		}
 		c.sendStored(c.a.outcome(st), !st.New)
@@ -423,9 +429,9 @@ func (c *acceptance) answer(st stet.Status) bool {
 	return true
 }
 
-// unaccepted reports whether what runs under the key was not accepted: it runs at
-// once, elsewhere, and should it have no effect then nobody runs it again. What has
-// died is for those who look after the dead, whatever it was.
+// unaccepted reports whether what runs under the key was not accepted: another process
+// runs it at once, and if it has no effect, no worker runs it again. A dead run is
+// resolved like any other.
 func (c *acceptance) unaccepted(st *stet.Status) bool {
 	if st.New || st.Record.State != stet.Running || !st.AcceptedAt.IsZero() {
 		return false
@@ -444,7 +450,13 @@ func (a *Async) await(c *call, id stet.ID) (stet.Status, error) {
 	ctx, cancel := context.WithDeadline(c.r.Context(), c.begun.Add(c.wait))
 	defer cancel()
 	defer context.AfterFunc(a.ctx, cancel)()
-	return a.m.engine.Await(ctx, c.op.Scope, id)
+	for range a.m.looks(ctx) {
+		st, err := a.m.engine.Await(ctx, c.op.Scope, id)
+		if err != nil || st.Record.State != stet.Unknown {
+			return st, err
+		}
+	}
+	return a.m.engine.Status(context.WithoutCancel(ctx), c.op.Scope, id)
 }
 
 // accepted answers that the operation is being seen to.
@@ -460,7 +472,7 @@ func (c *acceptance) accepted(st stet.Status) {
 	h.Set("Content-Type", jsonType)
 	h.Set("Cache-Control", noStore)
 	h.Set("Location", location)
-	askAgain(h, c.a.retryAfter)
+	problem.RetryAfter(h, c.a.retryAfter)
 	if !st.New {
 		h[c.m.o.ReplayedHeader] = []string{"true"}
 	}

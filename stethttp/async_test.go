@@ -206,13 +206,13 @@ func TestStoreThatFailsLeavesAcceptanceUnknown(t *testing.T) {
 	s := start(t, setup{store: store, async: &stethttp.AsyncOptions{}})
 	store.accept.Store(true)
 	down := s.order("k", "{}")
-	wantProblem(t, down, 503, "acceptance-unknown")
+	wantProblem(t, down, 504, "acceptance-unknown")
 	if down.header.Get("Retry-After") == "" || down.problem().Execution != "may have executed" {
 		t.Errorf("%v %s", down.header, down.body)
 	}
 	store.accept.Store(false)
 	store.acceptAfter.Store(true) // every reply is lost
-	wantProblem(t, s.order("l", "{}"), 503, "acceptance-unknown")
+	wantProblem(t, s.order("l", "{}"), 504, "acceptance-unknown")
 	store.acceptAfter.Store(false)
 	r := s.order("l", "{}")
 	wantAccepted(t, r, true)

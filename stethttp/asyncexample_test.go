@@ -41,7 +41,7 @@ func workOnce(engine *stet.Engine) error {
 	if err != nil || run.Replayed() {
 		return err
 	}
-	return run.Settle(run.Context(), stet.Outcome{State: stet.Completed, Result: []byte(`{"shipped":true}`)})
+	return run.Settle(run.Context(), stet.Outcome{Body: []byte(`{"shipped":true}`)})
 }
 
 // An order is accepted at once and done later. The retry of it is told the same,

@@ -1,8 +1,10 @@
 package stethttp_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 	"sync"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 )
 
 const statusURL = "/operations/"
@@ -112,9 +115,24 @@ func (s *service) wantNothingDue() {
 	}
 }
 
+// outcome is what a worker settles with.
+func outcome(state stet.State, result string) stet.Outcome {
+	var text string
+	switch _ = json.Unmarshal([]byte(result), &text); {
+	case state == stet.Completed:
+		return stet.Outcome{Body: []byte(result)}
+	case result == "":
+		return stet.Outcome{Failed: true, Reason: store.ReasonTimedOut}
+	case text == stet.ErrCancelled.Error():
+		return stet.Outcome{Failed: true, Reason: store.ReasonCancelled}
+	}
+	out, _ := stet.OutcomeOf(nil, errors.New(cmp.Or(text, result)))
+	return out
+}
+
 func settle(t *testing.T, run *stet.Run, state stet.State, result string) {
 	t.Helper()
-	if err := run.Settle(context.Background(), stet.Outcome{State: state, Result: []byte(result)}); err != nil {
+	if err := run.Settle(context.Background(), outcome(state, result)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -122,7 +140,15 @@ func settle(t *testing.T, run *stet.Run, state stet.State, result string) {
 // run runs the only operation that waits, to that end.
 func (s *service) run(state stet.State, result string) {
 	s.t.Helper()
-	settle(s.t, s.take(), state, result)
+	s.end(outcome(state, result))
+}
+
+// end is run with any outcome.
+func (s *service) end(out stet.Outcome) {
+	s.t.Helper()
+	if err := s.take().Settle(context.Background(), out); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 // wantAccepted checks that a reply is a well-formed 202.

@@ -4,20 +4,16 @@ import (
 	"bytes"
 	"encoding/json"
 	"mime"
-	"net/http"
 	"strings"
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/problem"
+	"github.com/stet-go/stet/store"
 )
 
-const (
-	jsonType   = "application/json"
-	binaryType = "application/octet-stream"
-)
-
-// resolvedAfter is when to ask again about an operation whose outcome is unknown;
-// 0 if nobody is going to find it out, as far as the engine knows.
+// resolvedAfter is when to ask again about an operation whose outcome is unknown; 0
+// without a verifier.
 func (m *Middleware) resolvedAfter(class string) time.Duration {
 	if p, ok := m.engine.Policy(class); ok && p.Verify != nil {
 		return 5 * retryAfter
@@ -25,80 +21,27 @@ func (m *Middleware) resolvedAfter(class string) time.Duration {
 	return 0
 }
 
-// missing is what there is to say of a settled operation whose outcome cannot be
-// told; nil if it can.
-func (a *Async) missing(st stet.Status) *condition {
-	if st.Outcome.Gone {
-		return &resultExpired
-	}
-	if isResponse(st.Outcome.Result) {
-		if _, err := decode(st.Outcome.Result); err != nil {
-			return &resultUnreadable
-		}
-	}
-	return nil
-}
-
-// isResponse reports whether a result is a response, made by Outcome or by a
-// handler, and not what a worker has returned: no JSON text begins like that.
-func isResponse(result []byte) bool { return len(result) > 0 && result[0] == codecVersion }
-
-// outcome is the response that an outcome is told with, which depends on nothing
-// else. There must be nothing missing.
-func (a *Async) outcome(st stet.Status) stored {
-	result := st.Outcome.Result
-	if isResponse(result) {
-		s, _ := decode(result) // see missing
-		return s
-	}
+// executed answers "did it execute?" for a settled operation whose outcome is not
+// there.
+func executed(rec stet.Record) stet.Execution {
 	switch {
-	case st.Outcome.State == stet.Failed:
-		return a.failure(st)
-	case len(result) == 0:
-		return stored{status: http.StatusNoContent}
+	case rec.Attempt == 0: // it was cancelled before
+		return stet.NotExecuted
+	case rec.State == stet.Completed:
+		return stet.Executed
+	default:
+		return stet.MayHaveExecuted
 	}
-	mediaType := binaryType
-	if json.Valid(result) {
-		mediaType = jsonType
-	}
-	return stored{status: http.StatusOK, header: []field{{"Content-Type", []string{mediaType}}}, body: result}
 }
 
-// failure is the problem that a failed operation is told with.
-func (a *Async) failure(st stet.Status) stored {
-	text := failureText(st.Outcome.Result)
-	switch {
-	case len(st.Outcome.Result) == 0: // stet.StaleFail
-		return a.m.asResponse(&processingTimedOut, "")
-	case text == stet.ErrCancelled.Error() && st.Record.Attempt == 0:
-		return a.m.asResponse(&operationCancelled, "")
-	case text == stet.ErrCancelled.Error():
-		return a.m.asResponse(&operationBrokenOff, "")
-	case a.o.Failure == nil:
-		return a.m.asResponse(&operationFailed, "")
-	}
-	problem := operationFailed
-	status, detail := a.o.Failure(text)
-	if 400 <= status && status <= 599 {
-		problem.status = status
-	}
-	return a.m.asResponse(&problem, detail)
-}
-
-// failureText is what a worker said of a failure: a JSON string, as stet.Do stores
-// it, or whatever it is.
-func failureText(result []byte) string {
-	var text string
-	if json.Unmarshal(result, &text) != nil {
-		return string(result)
-	}
-	return text
+// outcome returns the response of an outcome, which depends on nothing else. It must
+// not be Gone.
+func (a *Async) outcome(st stet.Status) stet.Outcome {
+	return a.m.told(st.Outcome, st.Record.Attempt == 0, a.o.Failure)
 }
 
 // cancelled reports whether an operation has ended by being cancelled.
-func cancelled(st stet.Status) bool {
-	return st.Record.State == stet.Failed && !st.Outcome.Gone && failureText(st.Outcome.Result) == stet.ErrCancelled.Error()
-}
+func cancelled(st stet.Status) bool { return st.Outcome.Reason == store.ReasonCancelled }
 
 // statusDocument is what the status resource says.
 type statusDocument struct {
@@ -157,28 +100,23 @@ func (a *Async) statusOf(st stet.Status) []byte {
 
 // outcomeOf makes the part of the document that tells the outcome.
 func (a *Async) outcomeOf(st stet.Status) *outcomeDocument {
-	if problem := a.missing(st); problem != nil {
-		return &outcomeDocument{Status: problem.status, Problem: a.m.document(problem, "")}
+	if st.Outcome.Gone {
+		c := resultExpired.as(executed(st.Record))
+		return &outcomeDocument{Status: c.status, Problem: a.m.document(c, "")}
 	}
-	s := a.outcome(st)
-	d := &outcomeDocument{Status: s.status}
-	var mediaType, coding string
-	for _, f := range s.header {
-		switch f.name {
-		case "Content-Type":
-			mediaType = mediaTypeOf(f.values)
-		case "Content-Encoding":
-			coding = strings.Join(f.values, ", ")
-		}
-	}
+	out := a.outcome(st)
+	d := &outcomeDocument{Status: out.Status}
+	mediaType := mediaTypeOf(out.Type)
+	codings, _ := field(out, "Content-Encoding")
+	coding := strings.Join(codings, ", ")
 	switch {
-	case len(s.body) == 0:
-	case coding == "" && mediaType == problemType && json.Valid(s.body):
-		d.Problem = s.body
-	case coding == "" && isJSON(mediaType) && json.Valid(s.body):
-		d.Result = s.body
+	case len(out.Body) == 0:
+	case coding == "" && mediaType == problem.MediaType && json.Valid(out.Body):
+		d.Problem = out.Body
+	case coding == "" && isJSON(mediaType) && json.Valid(out.Body):
+		d.Result = out.Body
 	default:
-		d.MediaType, d.ContentCoding, d.ResultBase64 = mediaType, coding, s.body
+		d.MediaType, d.ContentCoding, d.ResultBase64 = mediaType, coding, out.Body
 	}
 	return d
 }
@@ -197,8 +135,8 @@ func line(v any) []byte {
 
 // mediaTypeOf is the media type of a Content-Type header, without parameters; ""
 // if it has none.
-func mediaTypeOf(contentType []string) string {
-	mediaType, _, err := mime.ParseMediaType(strings.Join(contentType, ", "))
+func mediaTypeOf(contentType string) string {
+	mediaType, _, err := mime.ParseMediaType(contentType)
 	if err != nil {
 		return ""
 	}

@@ -84,7 +84,7 @@ func startBookingsWith(t *testing.T, options func(bookings) stethttp.AsyncOption
 	}
 	t.Cleanup(func() { _ = engine.Close() })
 	log := slog.New(slog.NewTextHandler(&lockedBuffer{}, nil))
-	m := stethttp.Must(stethttp.NewTx(engine, b.store, stethttp.Options{Scope: stethttp.SingleTenant, ErrorLog: log}))
+	m := stethttp.Must(stethttp.NewTx(txOf(engine, b.store), stethttp.Options{Scope: stethttp.SingleTenant, ErrorLog: log})).Middleware
 	b.service = &service{t: t, store: b.store, engine: engine}
 	o := options(b)
 	srv := httptest.NewServer((&setup{async: &o, prepare: booked}).accepting(m))
@@ -108,7 +108,7 @@ func TestOrderIsBookedWithItsAcceptanceOrNotAtAll(t *testing.T) {
 		t.Errorf("got %d", r.status)
 	}
 	b.store.lose(errors.New("the disk is full"), nil)
-	wantProblem(t, b.order("k", `{"item":1}`), 503, "acceptance-unknown")
+	wantProblem(t, b.order("k", `{"item":1}`), 504, "acceptance-unknown")
 	b.store.lose(nil, nil)
 	b.wantOrders(0)
 	b.wantNothingDue()
@@ -129,11 +129,25 @@ func TestOrderIsBookedWithItsAcceptanceOrNotAtAll(t *testing.T) {
 	b.wantOrders(1)
 }
 
+// TestAcceptanceThatOnlyWaitedForItsTransactionIsKnownNotToHaveHappened: nothing was
+// done, and the client is told so.
+func TestAcceptanceThatOnlyWaitedForItsTransactionIsKnownNotToHaveHappened(t *testing.T) {
+	b := startBookings(t)
+	b.store.lose(errors.Join(errors.New("it waited in vain"), stet.ErrNotDone), nil)
+	r := b.order("k", `{"item":1}`)
+	wantProblem(t, r, 503, "store-unavailable")
+	if d := r.problem(); d.Execution != "not executed" {
+		t.Errorf("%v %s", r.header, r.body)
+	}
+	b.wantOrders(0)
+	b.wantNothingDue()
+}
+
 func TestCommitWhoseReplyIsLostIsFoundByTheRetry(t *testing.T) {
 	b := startBookings(t)
 	b.store.lose(nil, errors.New("the connection is lost"))
 	r := b.order("k", `{"item":1}`)
-	wantProblem(t, r, 503, "acceptance-unknown")
+	wantProblem(t, r, 504, "acceptance-unknown")
 	if d := r.problem(); d.Execution != "may have executed" || r.header.Get("Retry-After") == "" {
 		t.Errorf("%v %s", r.header, r.body)
 	}
@@ -157,8 +171,8 @@ func TestTransactionsNeedAStoreThatKeepsWorkInThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer engine.Close()
-	m := stethttp.Must(stethttp.NewTx(engine, store, stethttp.Options{Scope: stethttp.SingleTenant}))
-	if _, err := stethttp.NewAsync(m, stethttp.AsyncOptions{StatusURL: "/"}); err == nil || !strings.Contains(err.Error(), "WorkTxStore") {
+	m := stethttp.Must(stethttp.NewTx(txOf(engine, store), stethttp.Options{Scope: stethttp.SingleTenant}))
+	if _, err := stethttp.NewAsync(m.Middleware, stethttp.AsyncOptions{StatusURL: "/"}); err == nil || !strings.Contains(err.Error(), "WorkTxStore") {
 		t.Errorf("%v", err)
 	}
 }
@@ -187,7 +201,7 @@ func TestJobIsEnqueuedWithItsAcceptanceOrNotAtAll(t *testing.T) {
 	b := startBookingsWith(t, func(b bookings) stethttp.AsyncOptions {
 		return stethttp.AsyncOptions{AcceptTx: func(ctx context.Context, op stet.Op, w stet.Work) (stet.Status, error) {
 			tx := stethttp.Tx[*sql.Tx](ctx)
-			st, err := stet.AcceptTx(ctx, b.engine, b.store, tx, op, w)
+			st, err := txOf(b.engine, b.store).Accept(ctx, tx, op, w)
 			if err != nil || !st.New {
 				return st, err
 			}
@@ -198,16 +212,13 @@ func TestJobIsEnqueuedWithItsAcceptanceOrNotAtAll(t *testing.T) {
 			return st, errors.Join(err, fails)
 		}}
 	})
-	for problem, err := range map[string]error{
-		"store-unavailable":  errors.New("the queue is full"),
-		"acceptance-unknown": &stet.Error{Kind: stet.ErrStore, Execution: stet.MayHaveExecuted},
-	} {
-		fails = err
-		wantProblem(t, b.order("k", `{"item":1}`), 503, problem)
-	}
+	fails = errors.New("the queue is full")
+	wantProblem(t, b.order("k", `{"item":1}`), 503, "store-unavailable")
+	fails = &stet.Error{Kind: stet.ErrStore, Execution: stet.MayHaveExecuted}
+	wantProblem(t, b.order("k", `{"item":1}`), 504, "acceptance-unknown")
 	fails = nil
 	b.store.lose(errors.New("the disk is full"), nil)
-	wantProblem(t, b.order("k", `{"item":1}`), 503, "acceptance-unknown")
+	wantProblem(t, b.order("k", `{"item":1}`), 504, "acceptance-unknown")
 	b.store.lose(nil, nil)
 	b.wantOrders(0)
 	b.wantJobs(0)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"mime"
 	"net/http"
 	"slices"
 	"sync"
@@ -33,7 +34,8 @@ func (buf *buffer) free() {
 // errBodyTooLarge: a request body is larger than Options.MaxBody.
 var errBodyTooLarge = errors.New("stethttp: request body too large")
 
-// readBody reads a request's body into buf, up to limit bytes.
+// readBody reads a request's body into buf, up to limit bytes. The error is
+// errBodyTooLarge or an *http.MaxBytesError if it is larger.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64, buf *buffer) error {
 	if r.ContentLength > limit {
 		return errBodyTooLarge
@@ -56,18 +58,40 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64, buf *buffer) 
 		n, err := body.Read(buf.b[len(buf.b):cap(buf.b)])
 		buf.b = buf.b[:len(buf.b)+n]
 		switch {
-		case int64(len(buf.b)) > limit: // the length was wrong: somebody has replaced the body
+		case int64(len(buf.b)) > limit: // the length was wrong: other code has replaced the body
 			return errBodyTooLarge
 		case errors.Is(err, io.EOF):
 			return nil
 		case err == nil:
 		default:
-			if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-				return errBodyTooLarge
-			}
 			return err
 		}
 	}
+}
+
+// errConsumed: a request body was read before this middleware could.
+var errConsumed = errors.New("something before this middleware has read the request's body, or a part of it (ParseForm and FormValue do, in Options.Scope, Class or Skip as well); " +
+	"it must leave the body alone, or put it back whole, and set ContentLength where it has another length then")
+
+// consumed returns errConsumed if n bytes cannot be all that there was of a body:
+// its fingerprint would be that of less than what the handler finds in a form.
+func consumed(r *http.Request, n int) error {
+	short := int64(n) < r.ContentLength
+	switch {
+	case short && n == 0:
+	case short && len(r.Header["Content-Encoding"]) == 0: // otherwise other code may have decoded it
+	case (short || r.ContentLength < 0) && parsed(r):
+	default:
+		return nil
+	}
+	return errConsumed
+}
+
+// parsed reports whether the body was read as a form. Of a content type that is
+// malformed, or there more than once, net/http heeds what it can.
+func parsed(r *http.Request) bool {
+	mediaType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	return r.MultipartForm != nil || r.PostForm != nil && mediaType == "application/x-www-form-urlencoded"
 }
 
 // body is a request body that was read before. Its memory is lent: once freed
@@ -86,6 +110,13 @@ func (rb *body) Read(p []byte) (int, error) {
 		return 0, http.ErrBodyReadAfterClose
 	}
 	return rb.rest.Read(p)
+}
+
+// whole reports whether nothing of it was read.
+func (rb *body) whole() bool {
+	rb.mu.Lock()
+	defer rb.mu.Unlock()
+	return !rb.closed && int64(rb.rest.Len()) == rb.rest.Size()
 }
 
 // Close implements io.Closer. After it, nothing refers to the body's memory.

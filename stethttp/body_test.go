@@ -74,6 +74,7 @@ func TestBodyIsNeverDecompressed(t *testing.T) {
 		if n != int64(bomb.Len()) {
 			t.Errorf("the handler read %d bytes of %d", n, bomb.Len())
 		}
+		w.WriteHeader(http.StatusOK)
 	}})
 	for i := range 2 {
 		wantReply(t, s.post("k", bomb.String(), "Content-Encoding", "gzip"), 200, "", i > 0)
@@ -219,6 +220,7 @@ func TestHandlerSeesItsRequest(t *testing.T) {
 		if r.PathValue("id") != "7" || r.ContentLength != 2 || r.Header.Get("X-A") != "b" {
 			t.Errorf("request %+v", r)
 		}
+		w.WriteHeader(http.StatusOK)
 	}, around: func(h http.Handler) http.Handler {
 		mux := http.NewServeMux()
 		mux.HandleFunc("POST /payments/{id}", func(w http.ResponseWriter, r *http.Request) {

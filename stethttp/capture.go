@@ -13,10 +13,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/store"
 )
 
-// What a handler is told that asks the writer for what it cannot do.
+// Errors of what a response writer of a protected handler cannot do.
 var (
 	errReturned = errors.New("stethttp: write after the handler returned")
 	errHijack   = fmt.Errorf("stethttp: a response that is kept for retries cannot be hijacked; Options.Skip lets such requests through: %w", errors.ErrUnsupported)
@@ -24,42 +26,60 @@ var (
 	errTooLarge = errors.New("stethttp: the response is larger than can be kept (Policy.MaxResult), or in a transaction held back (16 MiB)")
 )
 
+// maxHeld bounds a response that is held back until its outcome is durable, in
+// bytes, where the policy's MaxResult is smaller: in a transaction, and where the
+// end of the connection would be the end of the response. What is larger than
+// MaxResult is sent whole and leaves a tombstone.
+const maxHeld = 16 << 20
+
 // capture is the http.ResponseWriter of a protected handler. It holds the
 // response back, keeps a copy of it up to a limit, and passes on what the
 // handler flushes.
 //
-// The handler has a header map of its own. When it writes its header, the map
-// is copied to the real writer's, which from then on is the header as it is
-// sent and stored; the handler's may change without effect, as net/http has it.
+// The handler has a header map of its own. When it writes its header, final
+// becomes a copy of that map: the header as it is sent and stored. It is copied
+// to the real writer's only when the response begins, and what is stored is never
+// read from there, because writers around this one change it.
 //
 // It has no Unwrap: http.ResponseController must not get past it.
 type capture struct {
-	w     http.ResponseWriter
-	outer http.Header // what was set before the handler was called, or nil
-	limit int         // of body, in bytes
-	tx    bool        // nothing leaves before the end
-	still bool        // Flush does nothing
-	head  bool        // the request is a HEAD
-	ctx   context.Context
+	w      http.ResponseWriter
+	outer  http.Header // what was set before the handler was called, or nil
+	limit  int         // of the stored response, in bytes
+	tx     bool        // nothing leaves before the end
+	proto  [2]int      // of HTTP
+	head   bool        // the request is a HEAD
+	accept []string    // the content codings that the request accepts
+	ctx    context.Context
 
 	mu       sync.Mutex
 	header   http.Header
+	final    http.Header // header as the handler wrote it, from then on
 	trailer  http.Header // once done
 	status   int         // 0 until the handler wrote its header
 	declared int64       // Content-Length as declared, or -1
 	written  int64       // bytes of content that the handler wrote, or tried to
 	buf      *buffer
 	sent     int  // bytes of buf that were passed on
+	still    bool // Flush does nothing
+	held     bool // nothing is passed on before the end
 	begun    bool // the real writer has the header
-	over     bool // larger than limit: passed on as it comes, not kept
-	invalid  bool // the handler's status is none
+	over     bool // larger than can be kept: passed on as it comes, or refused if held
+	invalid  bool // the handler's status code is not valid
+	missing  bool // the handler has returned without having begun a response
+	blind    bool // what was written to the real writer directly cannot be seen
+	past     bool // other code has written to the real writer directly
 	left     bool // the client has left
 	done     bool // the handler has returned
+
+	timed    bool          // what is passed on has a deadline
+	end      time.Time     // of the run
+	patience time.Duration // that is left for a client that keeps the handler waiting
 }
 
 func newCapture(w http.ResponseWriter, r *http.Request, limit int, tx bool) *capture {
 	c := &capture{w: w, limit: limit, tx: tx, declared: -1, buf: newBuffer(), head: r.Method == http.MethodHead, ctx: context.Background()}
-	c.still = tx || !r.ProtoAtLeast(1, 1)
+	c.proto, c.accept = [2]int{r.ProtoMajor, r.ProtoMinor}, r.Header["Accept-Encoding"]
 	if h := w.Header(); len(h) > 0 {
 		c.outer, c.header = h.Clone(), h.Clone()
 	} else {
@@ -91,37 +111,49 @@ func (c *capture) writeHeader(status int) {
 	if c.done || c.status != 0 {
 		return
 	}
-	informational := 100 <= status && status < 200 && status != http.StatusSwitchingProtocols
-	if !informational && !finalStatus(status) {
+	if 100 <= status && status < 200 && status != http.StatusSwitchingProtocols {
+		c.past = c.past || c.writtenPast()
+		c.publish(c.header)
+		c.w.WriteHeader(status)
+		c.blind = c.blind || !c.past && c.writtenPast() // it takes this for a header
+		return
+	}
+	c.final = maps.Clone(c.header)
+	if !finalStatus(status) {
 		c.status, c.invalid = http.StatusInternalServerError, true
 		return
 	}
-	c.publish()
-	if informational {
-		c.w.WriteHeader(status)
-		return
-	}
 	c.status = status
-	h := c.w.Header()
-	if cl := h.Get("Content-Length"); cl != "" {
-		n, err := strconv.ParseInt(cl, 10, 64)
-		if err != nil || n < 0 {
-			h.Del("Content-Length")
+	if _, ok := c.final["Content-Length"]; ok {
+		n, err := strconv.ParseInt(c.final.Get("Content-Length"), 10, 64)
+		if err != nil || n < 0 || status == http.StatusNoContent {
+			c.final.Del("Content-Length")
 		} else {
 			c.declared = n
 		}
 	}
+	endless := c.proto[0] <= 1 && (c.proto != [2]int{1, 1} || c.final.Get("Transfer-Encoding") == "identity")
+	bare := c.head || !bodyAllowed(status) || c.declared == 0 // its header is all there is of it
+	c.still = c.tx || endless || bare
+	c.held = c.tx || c.head || endless && c.declared < 0
 }
 
-// publish copies the handler's header to the real writer.
-func (c *capture) publish() {
+// publish makes a header that of the real writer.
+func (c *capture) publish(header http.Header) {
 	h := c.w.Header()
 	for name := range h {
-		if _, ok := c.header[name]; !ok {
+		if _, ok := header[name]; !ok {
 			delete(h, name)
 		}
 	}
-	maps.Copy(h, c.header)
+	maps.Copy(h, header)
+}
+
+// writtenPast reports whether the real writer has a header that is not from here.
+// Writers of some frameworks can tell.
+func (c *capture) writtenPast() bool {
+	w, ok := c.w.(interface{ Written() bool })
+	return ok && !c.begun && !c.blind && w.Written()
 }
 
 // Write implements http.ResponseWriter, with the errors of net/http. The end of
@@ -172,18 +204,26 @@ func (c *capture) admit(n int) (over bool, err error) {
 	if c.declared >= 0 && c.written > c.declared {
 		return false, http.ErrContentLength
 	}
-	if !c.over && len(c.buf.b)+n > c.limit {
+	if !c.over && len(c.buf.b)+n > c.room() {
 		c.over = true
-		if !c.tx {
+		if !c.held {
 			c.begin()
 			c.forward(len(c.buf.b))
 		}
 		c.buf.b, c.sent = c.buf.b[:0], 0
 	}
-	if c.over && c.tx {
+	if c.over && c.held {
 		return false, errTooLarge
 	}
 	return c.over, nil
+}
+
+// room is how many bytes of content are kept.
+func (c *capture) room() int {
+	if c.held {
+		return max(c.limit, maxHeld)
+	}
+	return c.limit
 }
 
 // pass passes on content that is not kept. The last byte of a declared length
@@ -197,7 +237,8 @@ func (c *capture) pass(p []byte) (int, error) {
 		c.buf.b = append(c.buf.b, p[len(p)-1])
 		now = p[:len(p)-1]
 	}
-	if n, err := c.w.Write(now); err != nil {
+	n := 0
+	if err := c.push(func() (err error) { n, err = c.w.Write(now); return err }); err != nil {
 		return n, err
 	}
 	return len(p), nil
@@ -208,26 +249,31 @@ func (c *capture) begin() {
 	if c.begun {
 		return
 	}
+	c.past = c.past || c.writtenPast()
 	c.begun = true
 	c.detect()
+	c.publish(c.final)
+	for name, values := range c.trailer {
+		if strings.HasPrefix(name, http.TrailerPrefix) {
+			c.w.Header()[name] = values // before the header, lest net/http adds a Content-Length and has no trailers
+		}
+	}
 	c.w.WriteHeader(c.status)
 }
 
 // detect finds the content type as net/http would, so that it is stored too.
 func (c *capture) detect() {
-	h := c.w.Header()
-	_, typed := h["Content-Type"]
-	if !typed && len(c.buf.b) > 0 && h.Get("Content-Encoding") == "" && h.Get("Transfer-Encoding") == "" {
-		h.Set("Content-Type", http.DetectContentType(c.buf.b))
+	_, typed := c.final["Content-Type"]
+	coded := c.final.Get("Content-Encoding") != "" || c.proto[0] <= 1 && c.final.Get("Transfer-Encoding") != ""
+	if !typed && !coded && len(c.buf.b) > 0 {
+		c.final.Set("Content-Type", http.DetectContentType(c.buf.b))
 	}
 }
 
 // forward passes on what is kept, up to the first n bytes.
 func (c *capture) forward(n int) {
 	if c.sent < n && !c.left {
-		if _, err := c.w.Write(c.buf.b[c.sent:n]); err != nil {
-			c.left = true
-		}
+		c.left = c.push(func() error { _, err := c.w.Write(c.buf.b[c.sent:n]); return err }) != nil
 	}
 	c.sent = max(c.sent, n)
 }
@@ -256,7 +302,10 @@ func (c *capture) FlushError() error {
 		}
 		c.forward(n)
 	}
-	if err := http.NewResponseController(c.w).Flush(); err != nil && (c.over || errors.Is(err, http.ErrNotSupported)) {
+	if c.left {
+		return nil // as Write says
+	}
+	if err := c.push(http.NewResponseController(c.w).Flush); err != nil && (c.over || errors.Is(err, http.ErrNotSupported)) {
 		return err
 	}
 	return nil
@@ -269,7 +318,10 @@ func (c *capture) SetReadDeadline(t time.Time) error {
 
 // SetWriteDeadline is for http.ResponseController.
 func (c *capture) SetWriteDeadline(t time.Time) error {
-	return c.control(func(rc *http.ResponseController) error { return rc.SetWriteDeadline(t) })
+	return c.control(func(rc *http.ResponseController) error {
+		c.timed = false // from now on it is the handler's
+		return rc.SetWriteDeadline(t)
+	})
 }
 
 // EnableFullDuplex is for http.ResponseController.
@@ -295,14 +347,19 @@ func (c *capture) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, ni
 func (c *capture) finish() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.done {
+		return
+	}
+	c.past = c.past || c.writtenPast()
 	if c.status == 0 {
+		c.missing = true
 		c.writeHeader(http.StatusOK)
 	}
 	c.done = true
 	if c.invalid {
 		return
 	}
-	declared := c.w.Header()["Trailer"]
+	declared := c.final["Trailer"]
 	for name, values := range c.header {
 		if isTrailer(name, declared) {
 			if c.trailer == nil {
@@ -318,44 +375,63 @@ func (c *capture) finish() {
 
 // response returns what is stored of a finished response. The error is
 // errTooLarge, errCut or nil.
-func (c *capture) response(filter *headerFilter, limit int) (stored, error) {
+func (c *capture) response(filter *headerFilter, limit int) (stet.Outcome, error) {
 	if c.over {
-		return stored{}, errTooLarge
+		return stet.Outcome{}, errTooLarge
 	}
 	if c.declared >= 0 && int64(len(c.buf.b)) != c.declared && !c.head && bodyAllowed(c.status) {
-		return stored{}, errCut
+		return stet.Outcome{}, errCut
 	}
-	h := c.w.Header()
-	s := stored{status: c.status, header: filter.fields(h, c.outer), trailer: filter.trailers(c.trailer, h), body: c.buf.b}
-	if c.declared >= 0 && c.status != http.StatusNoContent {
-		s.header = append(s.header, field{"Content-Length", h["Content-Length"]})
-		sortFields(s.header)
+	header := filter.fields(c.final, c.outer)
+	if c.declared >= 0 {
+		header = append(header, store.Field{Name: "Content-Length", Values: c.final["Content-Length"]})
 	}
-	if !s.storable() || s.size() > limit {
-		return stored{}, errTooLarge
+	if c.untyped() && filter.stores("Content-Type", nil) {
+		header = append(header, store.Field{Name: "Content-Type"})
 	}
-	return s, nil
+	if codings := c.final["Content-Encoding"]; !accepts(c.accept, codings) {
+		header = append(header, store.Field{Name: imposedName})
+	}
+	sortFields(header)
+	out := response(c.status, header, c.buf.b)
+	if out.Trailer = filter.trailers(c.trailer, c.final); !storable(out) || out.Size() > limit {
+		return stet.Outcome{}, errTooLarge
+	}
+	return out, nil
+}
+
+// untyped reports whether the first caller gets content without a type, which
+// net/http must not add for others.
+func (c *capture) untyped() bool {
+	_, typed := c.final["Content-Type"]
+	_, before := c.outer["Content-Type"] // that it is gone is stored anyway
+	return !typed && !before && len(c.buf.b) > 0
 }
 
 // send gives the caller the rest of the response, whose outcome is durable.
 func (c *capture) send() {
 	fault.At(fault.ResponseBefore)
-	h := c.w.Header()
-	for name, values := range c.trailer {
-		if strings.HasPrefix(name, http.TrailerPrefix) {
-			h[name] = values // before the header, lest net/http adds a Content-Length and has no trailers
-		}
-	}
 	c.begin()
 	c.forward(len(c.buf.b))
-	maps.Copy(h, c.trailer)
+	trail(c.w.Header(), c.trailer)
 	fault.At(fault.ResponseAfter)
 }
 
-// retract undoes what the handler did to the real writer's header. It is false
-// if that was sent already.
+// trail makes the trailers of a response whose header was written those in
+// trailer. A field that the header has, too, is a trailer only if it is there.
+func trail(h, trailer http.Header) {
+	for name := range h {
+		if _, ok := trailer[name]; !ok && isTrailer(name, h["Trailer"]) {
+			delete(h, name)
+		}
+	}
+	maps.Copy(h, trailer)
+}
+
+// retract undoes what the handler did to the real writer's header. It is false if the
+// header was sent already.
 func (c *capture) retract() bool {
-	if c.begun {
+	if c.begun || c.past {
 		return false
 	}
 	h := c.w.Header()

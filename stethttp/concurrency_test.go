@@ -24,7 +24,7 @@ func TestTenThousandRequestsWithOneKeyRunOnce(t *testing.T) {
 			var m *stethttp.Middleware
 			o := stethttp.Options{Scope: stethttp.SingleTenant}
 			if tx {
-				m = stethttp.Must(stethttp.NewTx(s.engine, set.store.(*txStore), o))
+				m = stethttp.Must(stethttp.NewTx(txOf(s.engine, set.store.(*txStore)), o)).Middleware
 			} else {
 				m = stethttp.Must(stethttp.New(s.engine, o))
 			}

@@ -91,7 +91,11 @@ func ExampleNewTx() {
 		w.WriteHeader(http.StatusCreated) // leaves after the commit
 		_, _ = io.WriteString(w, "charged")
 	})
-	protected := stethttp.Must(stethttp.NewTx(engine, store, stethttp.Options{Scope: account}))
+	te, err := stet.WithTx(engine, store)
+	if err != nil {
+		panic(err)
+	}
+	protected := stethttp.Must(stethttp.NewTx(te, stethttp.Options{Scope: account}))
 	mux := http.NewServeMux()
 	mux.Handle("POST /payments", protected.Handler(payments))
 

@@ -3,6 +3,7 @@ package stethttp
 import (
 	"bytes"
 	"io"
+	"maps"
 	"mime"
 	"mime/multipart"
 	"net/http"
@@ -49,7 +50,7 @@ func (m *Middleware) fingerprint(r *http.Request, body []byte) stet.Fingerprint 
 	b := buf.b
 	b = append(b, r.Method...)
 	ends[0] = len(b)
-	b = appendOverrides(b, r)
+	b = appendFields(b, r.Header, overrideHeaders[:])
 	b = append(b, target(r)...)
 	ends[1] = len(b)
 	b = append(b, contentType...)
@@ -63,7 +64,7 @@ func (m *Middleware) fingerprint(r *http.Request, body []byte) stet.Fingerprint 
 // headParts are all parts but the body, for the rare ways.
 func headParts(r *http.Request, contentType string) [][]byte {
 	return [][]byte{
-		[]byte(r.Method), append(appendOverrides(nil, r), target(r)...),
+		[]byte(r.Method), append(appendFields(nil, r.Header, overrideHeaders[:]), target(r)...),
 		[]byte(contentType), []byte(strings.Join(r.Header["Content-Encoding"], ", ")),
 	}
 }
@@ -74,14 +75,20 @@ func target(r *http.Request) string {
 	if strings.HasPrefix(r.RequestURI, "/") {
 		return r.RequestURI
 	}
-	return r.URL.RequestURI() // sent in absolute form, or not by a server at all
+	if _, rest, ok := strings.Cut(r.RequestURI, "://"); ok { // sent in absolute form
+		if i := strings.IndexAny(rest, "/?"); i >= 0 {
+			return rest[i:]
+		}
+		return "/"
+	}
+	return r.URL.RequestURI() // not sent to a server at all
 }
 
-// appendOverrides appends the headers that override the method; the line feed
-// ends them unambiguously, because no header value has one.
-func appendOverrides(b []byte, r *http.Request) []byte {
-	for _, name := range overrideHeaders {
-		for _, v := range r.Header[name] {
+// appendFields appends the fields of those names; the line feed ends each
+// unambiguously, because no name or value has one.
+func appendFields(b []byte, h map[string][]string, names []string) []byte {
+	for _, name := range names {
+		for _, v := range h[name] {
 			b = append(b, name...)
 			b = append(b, ':')
 			b = append(b, v...)
@@ -117,27 +124,7 @@ func splitParts(boundary string, body []byte) ([][]byte, bool) {
 		if err != nil {
 			return nil, false
 		}
-		parts = append(parts, partHeader(part), content)
+		parts = append(parts, appendFields(nil, part.Header, slices.Sorted(maps.Keys(part.Header))), content)
 	}
 	return nil, false
-}
-
-// partHeader returns a part's header in a canonical form; no name or value has
-// a line feed.
-func partHeader(part *multipart.Part) []byte {
-	names := make([]string, 0, len(part.Header))
-	for name := range part.Header {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	var b []byte
-	for _, name := range names {
-		for _, v := range part.Header[name] {
-			b = append(b, name...)
-			b = append(b, ':')
-			b = append(b, v...)
-			b = append(b, '\n')
-		}
-	}
-	return b
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -76,7 +77,10 @@ func start(t *testing.T, set setup) *service {
 	}
 	var m *stethttp.Middleware
 	if set.tx {
-		m, err = stethttp.NewTx(engine, s.store.(stet.TxStore[*fakeTx]), set.options)
+		var inTx *stethttp.TxMiddleware[*fakeTx]
+		if inTx, err = stethttp.NewTx(txOf(engine, s.store.(stet.TxStore[*fakeTx])), set.options); err == nil {
+			m = inTx.Middleware
+		}
 	} else {
 		m, err = stethttp.New(engine, set.options)
 	}
@@ -268,7 +272,7 @@ func (f *faulty) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record,
 	return f.Store.Claim(ctx, req)
 }
 
-func (f *faulty) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+func (f *faulty) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
 	if f.settle.Load() {
 		return errDown
 	}
@@ -313,6 +317,7 @@ type txStore struct {
 	mu        sync.Mutex
 	committed []string
 	commitErr error
+	inVain    atomic.Int64 // transactions that turn out to be in vain: a dead run of another process is in the way
 }
 
 func newTxStore() *txStore { return &txStore{Store: memory.New(memory.Options{})} }
@@ -324,7 +329,7 @@ func (s *txStore) rows() []string {
 }
 
 func (s *txStore) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
-	fn func(context.Context, *fakeTx, stet.Record) (stet.Outcome, error)) (stet.Record, error) {
+	fn func(context.Context, *fakeTx, stet.Record) (store.Settlement, error)) (stet.Record, error) {
 	rec, err := s.Claim(ctx, req)
 	if err != nil || rec.State != stet.Running || rec.Owner != req.Owner {
 		return rec, err
@@ -343,6 +348,9 @@ func (s *txStore) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Re
 	if s.commitErr != nil {
 		return rec, s.commitErr
 	}
+	if s.inVain.Add(-1) >= 0 {
+		return stet.Record{ID: req.ID, State: stet.Unknown, Fingerprint: req.Fingerprint, Owner: stet.NewOwner(), Fence: rec.Fence + 1}, nil
+	}
 	if err := s.Settle(ctx, rec.Claim(), out, keep); err != nil {
 		return rec, err
 	}
@@ -354,7 +362,7 @@ func (s *txStore) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Re
 	return rec, nil
 }
 
-func (s *txStore) SettleTx(ctx context.Context, _ *fakeTx, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+func (s *txStore) SettleTx(ctx context.Context, _ *fakeTx, c stet.Claim, out store.Settlement, keep stet.Retention) error {
 	return s.Settle(ctx, c, out, keep)
 }
 
@@ -379,6 +387,8 @@ func verifyHappened(context.Context, stet.Unresolved) (stet.Verdict, error) {
 	return stet.ItHappened(out), err
 }
 
-func verifyNonsense(context.Context, stet.Unresolved) (stet.Verdict, error) {
-	return stet.ItHappened(stet.Outcome{State: stet.Completed, Result: []byte("nonsense")}), nil
+// sealed resolves what is unknown, and seals it with a key that others do not have.
+func sealed() stet.Options {
+	return stet.Options{Policy: stet.Policy{Verify: verifyHappened},
+		Encryption: stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k", Secret: make([]byte, 32)}}}}
 }

@@ -4,11 +4,13 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/stet-go/stet/store"
 )
 
 // headerFilter says which response headers are stored.
 type headerFilter struct {
-	keep, drop map[string]bool // keep is nil for all
+	keep, drop map[string]bool // keep is nil for all; what is in both is dropped
 }
 
 func newHeaderFilter(o Options) headerFilter {
@@ -20,7 +22,7 @@ func newHeaderFilter(o Options) headerFilter {
 		f.drop[http.CanonicalHeaderKey(name)] = true
 	}
 	if o.KeepHeaders != nil {
-		f.keep = make(map[string]bool)
+		f.keep = map[string]bool{"Content-Type": true, "Content-Encoding": true}
 		for _, name := range o.KeepHeaders {
 			f.keep[http.CanonicalHeaderKey(name)] = true
 		}
@@ -33,7 +35,7 @@ func newHeaderFilter(o Options) headerFilter {
 // the values of the Connection header, whose fields are among them.
 func neverStored(name string, connection []string) bool {
 	switch name {
-	case "Date", "Connection", "Keep-Alive", "Te", "Transfer-Encoding", "Upgrade", memoName:
+	case "Date", "Connection", "Keep-Alive", "Te", "Transfer-Encoding", "Upgrade":
 		return true
 	}
 	if len(name) >= 6 && strings.EqualFold(name[:6], "Proxy-") {
@@ -57,34 +59,40 @@ func lists(fields []string, name string) bool {
 // stores reports whether a header or trailer field is stored.
 func (f *headerFilter) stores(name string, connection []string) bool {
 	canonical := http.CanonicalHeaderKey(name)
-	return name != "" && !f.drop[canonical] && (f.keep == nil || f.keep[canonical]) && !neverStored(canonical, connection)
+	return name != "" && name[0] != ':' && !f.drop[canonical] && (f.keep == nil || f.keep[canonical]) && !neverStored(canonical, connection)
 }
 
 // fields returns the stored copy of a response's header, without its trailers
-// and without what had been set before the handler was called.
-func (f *headerFilter) fields(header, outer http.Header) []field {
-	connection, trailer := header["Connection"], header["Trailer"]
-	list := make([]field, 0, len(header))
+// and without what had been set before the handler was called. What had been set
+// then and is not there any more has no values.
+func (f *headerFilter) fields(header, outer http.Header) []store.Field {
+	connection := header["Connection"]
+	list := make([]store.Field, 0, len(header))
 	for name, values := range header {
-		if !f.stores(name, connection) || isTrailer(name, trailer) || name == "Content-Length" {
+		if !f.stores(name, connection) || strings.HasPrefix(name, http.TrailerPrefix) || name == "Content-Length" {
 			continue
 		}
 		if before, ok := outer[name]; ok && slices.Equal(before, values) {
 			continue
 		}
-		list = append(list, field{name, values})
+		list = append(list, store.Field{Name: name, Values: values})
+	}
+	for name := range outer {
+		if _, kept := header[name]; !kept && f.stores(name, connection) && name != "Content-Length" {
+			list = append(list, store.Field{Name: name})
+		}
 	}
 	sortFields(list)
 	return list
 }
 
 // trailers returns the stored copy of the trailers of a response with header.
-func (f *headerFilter) trailers(trailer, header http.Header) []field {
+func (f *headerFilter) trailers(trailer, header http.Header) []store.Field {
 	connection := header["Connection"]
-	var list []field
+	var list []store.Field
 	for name, values := range trailer {
 		if f.stores(strings.TrimPrefix(name, http.TrailerPrefix), connection) {
-			list = append(list, field{name, values})
+			list = append(list, store.Field{Name: name, Values: values})
 		}
 	}
 	sortFields(list)

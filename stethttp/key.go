@@ -21,6 +21,7 @@ const (
 	keyEmpty    flaw = "The key is empty."
 	keyLong     flaw = "The key is longer than 255 bytes."
 	keyByte     flaw = "The key has a byte that is not visible ASCII."
+	keyComma    flaw = "The key has a comma and is not in double quotes: it may be two keys that something on the way has joined."
 	keyQuoted   flaw = "The key begins with a quote but is not a structured field string (RFC 9651)."
 	keyUnquoted flaw = "The key must be in double quotes: a structured field string (RFC 9651)."
 )
@@ -42,6 +43,8 @@ func parseKey(field string, strict, foldCase bool) (string, flaw) {
 		}
 	case strict:
 		return "", keyUnquoted
+	case strings.Contains(key, ","): // what joins fields of one name: RFC 9110, section 5.3
+		return "", keyComma
 	}
 	if key == "" {
 		return "", keyEmpty

@@ -26,7 +26,7 @@ func TestKeyGrammar(t *testing.T) {
 		{`a"b\c`, `a"b\c`, false, keyUnquoted},
 		{`"a\x"`, "", false, keyQuoted},
 		{"  a\t", "a", false, keyUnquoted},
-		{"a,b", "a,b", false, keyUnquoted},
+		{"a,b", "", false, keyUnquoted},
 		{"a, b", "", false, keyUnquoted},
 		{`"a", "b"`, "", false, keyQuoted},
 		{`"a","b"`, "", false, keyQuoted},

@@ -1,27 +1,24 @@
 package stethttp
 
-import "context"
+import (
+	"context"
+
+	"github.com/stet-go/stet"
+)
 
 // MaxMemo is the greatest length of a memo in bytes; a longer one is not kept.
 const MaxMemo = 512
 
-// memoName names the field of a stored response that holds its memo. A colon is
-// in the name of no header field (RFC 9110, section 5.1), so it is never sent,
-// not even by a program that does not know it.
-const memoName = ":memo"
-
-// Memo leaves a line with a response that is stored, for the requests that it is
-// replayed to. It is never sent. Package stettrace uses it to link a replay to
-// the trace of the run. A memo is stored as the response is, in clear unless
-// stet.Options.Encryption is set, and left out where the response would become
-// larger than the policy's MaxResult by it.
+// Memo stores a line of text beside a response, for the requests that get a replay of
+// it. It is never sent. Package stettrace uses it to link a replay to the trace of the
+// run. A memo is stored as the response is, in clear unless stet.Options.Encryption is
+// set, and left out if the response would then be larger than the policy's MaxResult.
 type Memo struct {
-	// Write is called when the handler of a run has returned, and its response
-	// is to be stored; "" is no memo. Nil: there is none.
+	// Write is called when the handler of a run has returned, and its response is to be
+	// stored; "" for no memo. May be nil.
 	Write func() string
-	// Read is called with the memo of a response, if it has one, before the
-	// response is replayed. It is nobody's word but that of a former Write. Nil:
-	// nobody reads it.
+	// Read is called with the memo of a response, if it has one, before the response is
+	// replayed. A memo is what an earlier Write returned. May be nil.
 	Read func(memo string)
 }
 
@@ -38,34 +35,23 @@ func memoOf(ctx context.Context) *Memo {
 	return m
 }
 
-// annotate adds the memo of the request's run to its response, if it fits.
-func (s *stored) annotate(ctx context.Context, limit int) {
+// annotate adds the memo of the request's run to its outcome, if it fits.
+func annotate(ctx context.Context, out *stet.Outcome, limit int) {
 	m := memoOf(ctx)
 	if m == nil || m.Write == nil {
 		return
 	}
 	memo := m.Write()
-	if memo == "" || len(memo) > MaxMemo {
-		return
-	}
-	with := *s
-	with.header = append(with.header[:len(with.header):len(with.header)], field{memoName, []string{memo}})
-	sortFields(with.header)
-	if with.storable() && with.size() <= limit {
-		*s = with
+	if with := *out; memo != "" && len(memo) <= MaxMemo {
+		if with.Trace = memo; with.Size() <= limit {
+			*out = with
+		}
 	}
 }
 
-// takeMemo removes the memo of the response and has it read.
-func (s *stored) takeMemo(ctx context.Context) {
-	for i, f := range s.header {
-		if f.name != memoName {
-			continue
-		}
-		s.header = append(s.header[:i:i], s.header[i+1:]...)
-		if m := memoOf(ctx); m != nil && m.Read != nil && len(f.values) == 1 {
-			m.Read(f.values[0])
-		}
-		return
+// recall has the memo of an outcome read.
+func recall(ctx context.Context, out stet.Outcome) {
+	if m := memoOf(ctx); m != nil && m.Read != nil && out.Trace != "" {
+		m.Read(out.Trace)
 	}
 }

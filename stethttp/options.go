@@ -1,6 +1,7 @@
 package stethttp
 
 import (
+	"cmp"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/misuse"
 )
 
 const (
@@ -45,6 +47,15 @@ type Options struct {
 	// Class names the policy, one of stet.Options.Classes. Default: "", the
 	// policy without a class.
 	Class func(*http.Request) string
+	// Name says what the operation is, for people and verifiers (stet.Op.Name). It
+	// is stored in clear, and made to fit by store.LabelText. Default: the method
+	// and the pattern of the route ("POST /v1/payments/{id}"), as http.ServeMux has
+	// set it; outside of one, the method and the path. Where paths hold what must
+	// not be stored in clear, name the route.
+	Name func(*http.Request) string
+	// Ref returns the service's own reference (stet.Op.Ref), such as an order's ID:
+	// it is stored, and made to fit likewise. Default: none.
+	Ref func(*http.Request) string
 
 	// Header is the name of the request header that carries the key. Default
 	// DefaultHeader.
@@ -52,15 +63,16 @@ type Options struct {
 	// Strict accepts only the quoted form of a key, a structured field of
 	// type String (RFC 9651). By default a value that does not begin with a
 	// quote is taken as it is, and names the same operation as the quoted
-	// form of it.
+	// form of it; one with a comma is refused, because it may be two keys
+	// that something on the way has joined.
 	Strict bool
 	// FoldCase makes keys that differ in the case of ASCII letters the same.
 	FoldCase bool
 	// Optional passes requests without a key through to the handler,
 	// unprotected. By default they are refused with 400 (key-missing).
 	Optional bool
-	// Methods are the protected methods. Requests with others pass through,
-	// even with a key. Default POST and PATCH.
+	// Methods are the protected methods, in whatever case a request has them.
+	// Requests with others pass through, even with a key. Default POST and PATCH.
 	Methods []string
 	// Skip passes a request through, unprotected, if it returns true: for
 	// protocol upgrades and the like.
@@ -69,24 +81,39 @@ type Options struct {
 	// MaxBody is the greatest request body in bytes; a larger one is refused
 	// with 413 before anything else happens. Default DefaultMaxBody.
 	MaxBody int64
-	// Canonicalize, if set, is given a request's body (read-only, not to be
-	// kept, never empty) and its media type in lower case ("" if there is
-	// none), and returns the form of it that goes into the fingerprint, so
-	// that bodies which mean the same match. On an error the raw bytes do.
-	// Default: always the raw bytes; of a multipart body, its parts.
+	// Canonicalize, if set, returns the form of a request's body that goes into the
+	// fingerprint, so that bodies which mean the same match. body is read-only, must not
+	// be kept, and is never empty; mediaType is in lower case, "" if there is none.
+	// After an error the raw bytes are used. Default: always the raw bytes; of a
+	// multipart body, its parts.
 	Canonicalize func(mediaType string, body []byte) ([]byte, error)
-	// MaxWait bounds how long a duplicate of a request in flight waits when
-	// it asks to with "Prefer: wait=N" (RFC 7240), and so a request of an Async.
-	// Default DefaultMaxWait; at most stet.MaxWait; negative: the preference is
-	// ignored. A server's WriteTimeout must be longer.
+	// MaxWait bounds how long a duplicate of a request in flight, or of one whose
+	// outcome is unknown, waits when it asks to with "Prefer: wait=N" (RFC 7240), and so
+	// a request of an Async. While a request waits, its body is kept only up to 64 KiB:
+	// with a larger one it gets 409 if the first run had no effect. Default
+	// DefaultMaxWait; at most stet.MaxWait; negative: the preference is ignored. A
+	// server's WriteTimeout must be longer.
 	MaxWait time.Duration
 
 	// NotExecuted says of a response that nothing was executed: it is passed
-	// on but not stored, and a retry runs again. Default: the function
-	// NotExecuted. Of other responses, those of 500 and above are stored as
-	// failed, the rest as completed, and all are replayed.
+	// on but not stored, and a retry runs again. header has the trailers, too.
+	// Default: the function NotExecuted.
 	NotExecuted func(status int, header http.Header) bool
-	// KeepHeaders, if not nil, are the only response headers that are stored.
+	// Failed says of any other response that the operation has failed. In a
+	// transaction it is then rolled back, and a retry runs again; without one the
+	// response is stored as failed, and replayed. What has not failed is
+	// completed, and replayed. trailer has what RPC protocols write at the end
+	// of the content, too. Default: the function Failed.
+	Failed func(status int, header, trailer http.Header) bool
+	// AllowEmpty makes an empty response with status 200 of a handler that returns
+	// without having begun one, as net/http does. By default there is no outcome then: a
+	// transaction is rolled back, any other operation is unknown, and the answer is 500
+	// (response-missing). Adapters of frameworks that let the handler return before its
+	// response is written cause this.
+	AllowEmpty bool
+	// KeepHeaders, if not nil, are the only response headers that are stored, beside
+	// Content-Type, -Encoding and -Length, without which the content means
+	// something else.
 	KeepHeaders []string
 	// DropHeaders are response headers that are not stored.
 	DropHeaders []string
@@ -113,31 +140,51 @@ type Options struct {
 // tenant.
 func SingleTenant(*http.Request) (string, error) { return "single-tenant", nil }
 
-// NotExecuted is the default of Options.NotExecuted: it is true for the
-// responses that come before an execution, 401, 403, 407, 408, 425, 429, and
-// 503 with Retry-After.
+// NotExecuted is the default of Options.NotExecuted: it is true for the responses that
+// come before an execution, 401, 403, 407, 425, 429, and 503 with Retry-After, and for
+// the gRPC statuses that are 401 and 403: unauthenticated and permission denied. It is
+// false for resource exhausted: servers also answer with it after the execution, when a
+// response is larger than they may send. Connect maps it to 429 in unary calls: a
+// service that limits the size of responses needs its own function. It is false for
+// 408: timeout middleware (as of Gin and Fiber) answers with it while the handler may
+// go on.
 func NotExecuted(status int, header http.Header) bool {
 	switch status {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired, http.StatusRequestTimeout,
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired,
 		http.StatusTooEarly, http.StatusTooManyRequests:
 		return true
 	case http.StatusServiceUnavailable:
 		return header.Get("Retry-After") != ""
-	default:
-		return false
 	}
+	switch header.Get("Grpc-Status") {
+	case "7", "16":
+		return true
+	}
+	return false
+}
+
+// Failed is the default of Options.Failed: it is true for responses of 500 and
+// above, for 408, and for those with a gRPC status other than 0, whatever their own is.
+// The gRPC status is in the trailer, or in the header where there is nothing
+// else; that of gRPC-Web and of Connect's streams is found, too.
+func Failed(status int, header, trailer http.Header) bool {
+	if status >= http.StatusInternalServerError || status == http.StatusRequestTimeout {
+		return true
+	}
+	grpc := grpcStatus(header, trailer)
+	return grpc != "" && grpc != "0"
 }
 
 // withDefaults returns checked options with their defaults filled in.
 func (o Options) withDefaults() (Options, error) {
 	if o.Scope == nil {
-		return o, invalid("Options.Scope is required, so that nobody gets another's responses; SingleTenant is for services with one tenant")
+		return o, misuse.Errorf("stethttp: Options.Scope is required, so that no caller gets the response of another; SingleTenant is for services with one tenant")
 	}
-	o.Header = http.CanonicalHeaderKey(orDefault(o.Header, DefaultHeader))
-	o.ReplayedHeader = http.CanonicalHeaderKey(orDefault(o.ReplayedHeader, DefaultReplayedHeader))
+	o.Header = http.CanonicalHeaderKey(cmp.Or(o.Header, DefaultHeader))
+	o.ReplayedHeader = http.CanonicalHeaderKey(cmp.Or(o.ReplayedHeader, DefaultReplayedHeader))
 	for _, name := range slices.Concat([]string{o.Header, o.ReplayedHeader}, o.KeepHeaders, o.DropHeaders) {
 		if !isToken(name) {
-			return o, invalid("Options: %q cannot be the name of a header", name)
+			return o, misuse.Errorf("stethttp: Options: %q cannot be the name of a header", name)
 		}
 	}
 	if len(o.Methods) == 0 {
@@ -145,36 +192,31 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	for _, method := range o.Methods {
 		if !isToken(method) {
-			return o, invalid("Options.Methods: %q cannot be a method", method)
+			return o, misuse.Errorf("stethttp: Options.Methods: %q cannot be a method", method)
 		}
 	}
 	if o.MaxBody < 0 {
-		return o, invalid("Options.MaxBody is negative: %d", o.MaxBody)
+		return o, misuse.Errorf("stethttp: Options.MaxBody is negative: %d", o.MaxBody)
 	}
-	o.MaxBody = orDefault(o.MaxBody, DefaultMaxBody)
+	o.MaxBody = cmp.Or(o.MaxBody, DefaultMaxBody)
 	if o.MaxWait > stet.MaxWait {
-		return o, invalid("Options.MaxWait is %v; at most %v", o.MaxWait, stet.MaxWait)
+		return o, misuse.Errorf("stethttp: Options.MaxWait is %v; at most %v", o.MaxWait, stet.MaxWait)
 	}
-	o.MaxWait = orDefault(o.MaxWait, DefaultMaxWait)
+	o.MaxWait = cmp.Or(o.MaxWait, DefaultMaxWait)
 	if o.NotExecuted == nil {
 		o.NotExecuted = NotExecuted
 	}
-	if !o.StoreSetCookie && slices.ContainsFunc(o.KeepHeaders, func(name string) bool { return strings.EqualFold(name, "Set-Cookie") }) {
-		return o, invalid("Options.KeepHeaders has Set-Cookie; if it is meant to be stored, say so with StoreSetCookie")
+	if o.Failed == nil {
+		o.Failed = Failed
 	}
-	o.ProblemBase = orDefault(o.ProblemBase, DefaultProblemBase)
+	if !o.StoreSetCookie && slices.ContainsFunc(o.KeepHeaders, func(name string) bool { return strings.EqualFold(name, "Set-Cookie") }) {
+		return o, misuse.Errorf("stethttp: Options.KeepHeaders has Set-Cookie; if it is meant to be stored, say so with StoreSetCookie")
+	}
+	o.ProblemBase = cmp.Or(o.ProblemBase, DefaultProblemBase)
 	if u, err := url.Parse(o.ProblemBase); err != nil || u.Scheme == "" || u.Host == "" {
-		return o, invalid("Options.ProblemBase %q is not an absolute URL", o.ProblemBase)
+		return o, misuse.Errorf("stethttp: Options.ProblemBase %q is not an absolute URL", o.ProblemBase)
 	}
 	return o, nil
-}
-
-func orDefault[T comparable](v, def T) T {
-	var zero T
-	if v == zero {
-		return def
-	}
-	return v
 }
 
 // isToken reports whether s is a token (RFC 9110, section 5.6.2).

@@ -131,8 +131,9 @@ func TestNeitherKeysNorBodiesAreLogged(t *testing.T) {
 	store.settle.Store(false)                      //
 	store.skip.Add(int64(time.Hour))               //
 	s.post(key(4), canary+"-body")                 // unknown
-	other := start(t, setup{store: store, options: options, engine: stet.Options{Policy: stet.Policy{Verify: verifyNonsense}}})
-	other.post(key(4), canary+"-body") // damaged
+	other := start(t, setup{store: store, options: options, engine: sealed()})
+	other.post(key(4), canary+"-body") // resolved
+	s.post(key(4), canary+"-body")     // damaged
 	options.FailOpen = true
 	open := start(t, setup{store: store, options: options, handler: answer})
 	store.claim.Store(true)

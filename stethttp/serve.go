@@ -1,6 +1,7 @@
 package stethttp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/store"
 )
 
 // retryAfter is the hint where asking again will tell more.
@@ -29,21 +31,26 @@ type call struct {
 	w     http.ResponseWriter
 	r     *http.Request
 	op    stet.Op
-	limit int // of the stored result, in bytes
-	body  body
+	limit int           // of the stored result, in bytes
+	buf   *buffer       // that the body was read into
+	sent  []byte        // the body
+	light bool          // the body was let go of
+	body  *body         // as the handler reads it
+	first body          // of its first call
 	inner *http.Request // the handler's
 	begun time.Time     // only if the request prefers to wait
 	wait  time.Duration // as the request prefers it, if it does
 	waits bool
 
-	undone bool // Options.NotExecuted says so of the response
+	says     verdict // of the response
+	passedOn bool    // from another middleware of this package, and its body was not read in between
 }
 
 // ServeHTTP implements http.Handler.
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m := g.m
 	keys := r.Header[m.header]
-	if !slices.Contains(m.o.Methods, r.Method) || len(keys) == 0 && m.o.Optional || m.o.Skip != nil && m.o.Skip(r) {
+	if !m.protects(r.Method) || len(keys) == 0 && m.o.Optional || m.o.Skip != nil && m.o.Skip(r) {
 		g.next.ServeHTTP(w, r)
 		return
 	}
@@ -57,7 +64,7 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !c.read(buf, m.o.MaxBody) {
 		return
 	}
-	defer c.close()
+	defer c.end()
 	if m.transact != nil {
 		c.serveTx()
 		return
@@ -65,20 +72,46 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.serve()
 }
 
+// protects reports whether a method is a protected one. Methods that differ in case
+// are others, but not for each handler behind.
+func (m *Middleware) protects(method string) bool {
+	return slices.ContainsFunc(m.o.Methods, func(protected string) bool { return strings.EqualFold(protected, method) })
+}
+
 // read reads the body, up to limit bytes, and digests the request. It is false
 // if that was refused.
 func (c *call) read(buf *buffer, limit int64) bool {
-	if err := readBody(c.w, c.r, limit, buf); err != nil {
-		problem, detail := &bodyUnreadable, ""
-		if errors.Is(err, errBodyTooLarge) {
-			problem, detail = &bodyTooLarge, "The request body is larger than "+strconv.FormatInt(limit, 10)+" bytes."
-		}
-		c.m.refuse(c.w, problem, detail, 0)
+	if outer, ok := c.r.Body.(*body); ok {
+		c.passedOn = outer.whole()
+	}
+	err := readBody(c.w, c.r, limit, buf)
+	if err == nil {
+		err = consumed(c.r, len(buf.b))
+	}
+	if err != nil {
+		c.unread(err, limit)
 		return false
 	}
 	c.op.Fingerprint = c.m.fingerprint(c.r, buf.b)
-	c.body.rest.Reset(buf.b)
+	c.buf, c.sent = buf, buf.b
 	return true
+}
+
+// unread refuses a request whose body was not read.
+func (c *call) unread(err error, limit int64) {
+	if errors.Is(err, errConsumed) {
+		c.m.log().ErrorContext(c.r.Context(), "stethttp: requests cannot be told apart, so they are refused; nothing was executed", slog.Any("error", err))
+		c.m.refuse(c.w, &misconfigured, "", 0)
+		return
+	}
+	if outer, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		limit, err = outer.Limit, errBodyTooLarge
+	}
+	if errors.Is(err, errBodyTooLarge) {
+		c.m.refuse(c.w, &bodyTooLarge, "The request body is larger than "+strconv.FormatInt(limit, 10)+" bytes.", 0)
+		return
+	}
+	c.m.refuse(c.w, &bodyUnreadable, "", 0)
 }
 
 // name finds out which operation the request names, from its header alone: a
@@ -103,6 +136,7 @@ func (c *call) name(keys []string) (problem *condition, detail string) {
 	if m.o.Class != nil {
 		c.op.Class = m.o.Class(r)
 	}
+	c.op.Name, c.op.Ref = m.label(r)
 	policy, ok := m.engine.Policy(c.op.Class)
 	if !ok {
 		m.log().ErrorContext(r.Context(), "stethttp: Options.Class named a class that is not among stet.Options.Classes; nothing was executed",
@@ -111,23 +145,40 @@ func (c *call) name(keys []string) (problem *condition, detail string) {
 	}
 	c.limit = policy.MaxResult
 	if c.prefer(); c.waits {
-		c.op.Wait = max(c.wait, 1) // 0 would be the policy's
+		c.op.Wait = max(c.wait, stet.NoWait)
 	}
 	return nil, ""
+}
+
+// label returns what the operation is called, and its reference.
+func (m *Middleware) label(r *http.Request) (name, ref string) {
+	switch {
+	case m.o.Name != nil:
+		name = m.o.Name(r)
+	case strings.HasPrefix(r.Pattern, r.Method+" "):
+		name = r.Pattern
+	default:
+		name = r.Method + " " + cmp.Or(r.Pattern, r.URL.Path)
+	}
+	if m.o.Ref != nil {
+		ref = strings.TrimPrefix(store.LabelText(m.o.Ref(r)), "sealed:") // which is the engine's mark
+	}
+	return store.LabelText(name), ref
 }
 
 // findScope finds out whose operation it is.
 func (c *call) findScope() *condition {
 	scope, err := c.m.o.Scope(c.r)
-	if err == nil && len(scope) > stet.MaxScope {
-		err = errors.New("the scope is longer than stet.MaxScope")
-	}
 	if err != nil {
 		c.m.log().ErrorContext(c.r.Context(), "stethttp: Options.Scope failed; nothing was executed", slog.Any("error", err))
 		return &scopeFailed
 	}
 	if scope == "" {
 		return &scopeMissing
+	}
+	if len(scope) > stet.MaxScope {
+		c.m.log().WarnContext(c.r.Context(), "stethttp: a scope is longer than stet.MaxScope; nothing was executed", slog.Int("bytes", len(scope)))
+		return &scopeTooLong
 	}
 	c.op.Scope = scope
 	return nil
@@ -143,16 +194,34 @@ func (c *call) prefer() {
 	}
 }
 
-// request returns the request for the handler.
+// request returns the request for a call of the handler, of which there may be
+// more than one, with the body from its beginning.
 func (c *call) request(ctx context.Context) *http.Request {
+	c.close()
+	if c.inner != nil && c.inner.MultipartForm != nil && c.inner.MultipartForm != c.r.MultipartForm {
+		_ = c.inner.MultipartForm.RemoveAll()
+	}
+	if c.body == nil {
+		c.body = &c.first
+	} else {
+		c.body = &body{}
+	}
+	c.body.rest.Reset(c.sent)
 	c.inner = c.r.WithContext(ctx)
-	c.inner.Body = &c.body
+	c.inner.Body = c.body
 	return c.inner
 }
 
-// close takes the request back from the handler.
+// close takes the body back from the handler, before its buffer is lent to others.
 func (c *call) close() {
-	_ = c.body.Close() // before its buffer is lent to others
+	if c.body != nil {
+		_ = c.body.Close()
+	}
+}
+
+// end ends what the handler did with the request.
+func (c *call) end() {
+	c.close()
 	if c.inner != nil && c.r.MultipartForm == nil {
 		c.r.MultipartForm = c.inner.MultipartForm // the server removes its files
 	}
@@ -160,9 +229,12 @@ func (c *call) close() {
 
 // serve runs or replays an operation in lease mode.
 func (c *call) serve() {
-	run, err := c.m.engine.Begin(c.r.Context(), c.op)
+	run, err := waiting(c, func() (*stet.Run, error) { return c.m.engine.Begin(c.r.Context(), c.op) })
+	if err == nil && !run.Replayed() && c.light {
+		err = c.disclaim(run)
+	}
 	if err != nil {
-		if c.m.o.FailOpen && errors.Is(err, stet.ErrStore) && stet.ExecutionOf(err) == stet.NotExecuted {
+		if c.m.o.FailOpen && !c.light && errors.Is(err, stet.ErrStore) && stet.ExecutionOf(err) == stet.NotExecuted {
 			c.failOpen(err)
 			return
 		}
@@ -175,9 +247,17 @@ func (c *call) serve() {
 	}
 	rw := newCapture(c.w, c.r, c.limit, false)
 	defer rw.free()
-	rw.ctx = run.Context()
+	rw.attend(run.Context(), c.r)
 	c.handle(run, rw)
 	c.settle(run, rw)
+}
+
+// disclaim gives a claim back that was waited for without a body to run with.
+func (c *call) disclaim(run *stet.Run) error {
+	if err := run.Release(c.r.Context()); err != nil {
+		c.failed(run, "a claim was not given back yet; if that fails for as long as its lease, its key will be unknown", err)
+	}
+	return errReleased
 }
 
 // failOpen runs the handler unprotected.
@@ -191,7 +271,7 @@ func (c *call) failOpen(err error) {
 }
 
 // handle calls the handler. If it panics, the operation is settled as failed,
-// and the panic goes on.
+// unless it has said that nothing happened, and the panic goes on.
 func (c *call) handle(run *stet.Run, rw *capture) {
 	returned := false
 	defer func() {
@@ -199,9 +279,15 @@ func (c *call) handle(run *stet.Run, rw *capture) {
 		if returned {
 			return
 		}
-		rw.retract()
+		if !rw.retract() {
+			cutOff(c.w)
+		}
 		if run.SaysOutcomeUnknown() {
 			c.park(run)
+			return
+		}
+		if run.SaysNothingHappened() {
+			c.release(run)
 			return
 		}
 		if err := run.Settle(c.r.Context(), c.m.panicked); err != nil {
@@ -212,7 +298,7 @@ func (c *call) handle(run *stet.Run, rw *capture) {
 	c.next.ServeHTTP(rw, c.request(run.Context()))
 	fault.At(fault.HandlerAfter)
 	rw.finish()
-	c.undone = !rw.invalid && c.m.o.NotExecuted(rw.status, c.w.Header()) // it may panic, too
+	c.says = c.judge(run, rw)
 	returned = true
 }
 
@@ -220,212 +306,55 @@ func (c *call) handle(run *stet.Run, rw *capture) {
 // sends it, or the rest of it.
 func (c *call) settle(run *stet.Run, rw *capture) {
 	ctx := c.r.Context()
-	if rw.invalid {
-		c.failed(run, "the handler wrote a status that is none", nil)
-	}
 	if run.SaysOutcomeUnknown() {
 		c.park(run)
 		c.unknown(rw)
 		return
 	}
-	if run.SaysNothingHappened() || c.undone {
-		if err := run.Release(ctx); err != nil {
-			c.failed(run, "a claim was not given back; its key will be unknown once the lease has run out", err)
-		}
-		c.send(rw, &responseInvalidUndone)
+	if run.SaysNothingHappened() || c.says == undone {
+		c.release(run)
+		c.send(rw, true)
 		return
 	}
-	out := stet.Outcome{State: settledAs(rw.status), Gone: true}
-	if rw.invalid {
-		out = c.m.invalid
-	} else if s, err := rw.response(&c.m.filter, c.limit); err == nil {
-		s.annotate(ctx, c.limit)
-		out.Gone, out.Result = false, s.encode()
+	if c.says == absent {
+		c.park(run)
+		c.send(rw, false)
+		return
+	}
+	out := c.m.invalid
+	if !rw.invalid {
+		var err error
+		if out, err = rw.response(&c.m.filter, c.limit); err != nil {
+			out.Gone = true
+		} else {
+			annotate(ctx, &out, c.limit)
+		}
+		out.Failed = c.says == failed
 	}
 	if err := run.Settle(ctx, out); err != nil {
 		c.failed(run, "an outcome was not stored; its response was not sent", err)
 		c.unknown(rw)
 		return
 	}
-	c.send(rw, &responseInvalid)
+	c.send(rw, false)
 }
 
-// park ends a run whose handler says that nobody can know its outcome.
+// release ends a run that has had no effect.
+func (c *call) release(run *stet.Run) {
+	if err := run.Release(c.r.Context()); err != nil {
+		c.failed(run, "a claim was not given back yet; if that fails for as long as its lease, its key will be unknown", err)
+	}
+}
+
+// park ends a run whose handler says that its outcome is unknown.
 func (c *call) park(run *stet.Run) {
 	if err := run.Park(c.r.Context()); err != nil {
-		c.failed(run, "an operation whose outcome is unknown was not parked; it will be once its lease has run out", err)
+		c.failed(run, "an operation whose outcome is unknown was not parked yet; it will be once its lease has run out", err)
 	}
-}
-
-// unknown answers in place of the response that nobody knows what happened.
-func (c *call) unknown(rw *capture) {
-	if !rw.retract() {
-		panic(http.ErrAbortHandler) // the end of the response would say that all is well
-	}
-	c.m.refuse(c.w, &outcomeUnknown, "", retryAfter)
-}
-
-// send sends the response, or what is said in its place if it is invalid.
-func (c *call) send(rw *capture, ifInvalid *condition) {
-	if rw.invalid {
-		rw.retract()
-		c.m.refuse(c.w, ifInvalid, "", 0)
-		return
-	}
-	rw.send()
-}
-
-// maxHeld bounds a response that is held back until its transaction has been
-// committed, in bytes, where the policy's MaxResult is smaller. What is larger
-// than MaxResult is sent whole and leaves a tombstone, as in lease mode.
-const maxHeld = 16 << 20
-
-// Why a transaction is rolled back.
-var (
-	errPassedOn = errors.New("stethttp: the response says that nothing is to be kept")
-	errInvalid  = errors.New("stethttp: the handler wrote a status that is none")
-)
-
-// serveTx runs or replays an operation in a transaction.
-func (c *call) serveTx() {
-	rw := newCapture(c.w, c.r, max(c.limit, maxHeld), true)
-	defer rw.free()
-	returned := false
-	defer func() {
-		if !returned {
-			rw.finish()
-			rw.retract()
-		}
-	}()
-	run, err := c.m.transact(c.r.Context(), c.op, func(ctx context.Context) (stet.Outcome, error) {
-		c.next.ServeHTTP(rw, c.request(ctx))
-		return c.outcomeTx(rw)
-	})
-	returned = true
-	switch {
-	case err == nil && !run.Replayed():
-		rw.send()
-	case err == nil:
-		rw.retract()
-		c.replay(run)
-	case errors.Is(err, errTooLarge):
-		rw.retract()
-		c.m.refuse(c.w, &responseTooLarge, "", 0)
-	case errors.Is(err, stet.ErrRetryable):
-		c.send(rw, &responseInvalidUndone)
-	default:
-		rw.retract()
-		c.refuse(err)
-	}
-}
-
-// outcomeTx returns the outcome to commit, or why it is rolled back.
-func (c *call) outcomeTx(rw *capture) (stet.Outcome, error) {
-	rw.finish()
-	if rw.invalid {
-		return stet.Outcome{}, errInvalid
-	}
-	if rw.status >= http.StatusInternalServerError || c.m.o.NotExecuted(rw.status, c.w.Header()) {
-		return stet.Outcome{}, errPassedOn
-	}
-	s, err := rw.response(&c.m.filter, c.limit)
-	switch {
-	case errors.Is(err, errTooLarge) && !rw.over:
-		return stet.Outcome{State: stet.Completed, Gone: true}, nil
-	case err != nil:
-		return stet.Outcome{}, err
-	}
-	s.annotate(c.r.Context(), c.limit)
-	return stet.Outcome{State: stet.Completed, Result: s.encode()}, nil
 }
 
 // failed logs what went wrong with a run. The ID is a digest.
 func (c *call) failed(run *stet.Run, what string, err error) {
 	c.m.log().ErrorContext(c.r.Context(), "stethttp: "+what, slog.String("id", run.ID().String()),
 		slog.String("class", c.op.Class), slog.Int64("fence", run.Fence()), slog.Any("error", err))
-}
-
-// refuse answers with what the engine's error means.
-func (c *call) refuse(err error) {
-	var hint time.Duration
-	if e, ok := errors.AsType[*stet.Error](err); ok {
-		hint = e.RetryAfter
-	}
-	problem := &outcomeUnknown
-	notExecuted := stet.ExecutionOf(err) == stet.NotExecuted
-	switch {
-	case errors.Is(err, stet.ErrMismatch):
-		problem = &mismatch
-	case errors.Is(err, stet.ErrInFlight):
-		problem, hint = &inFlight, max(hint, retryAfter)
-		c.applied(false)
-	case errors.Is(err, stet.ErrExpired):
-		problem = &resultExpired
-	case errors.Is(err, stet.ErrDamaged):
-		problem = &resultUnreadable
-		c.m.log().ErrorContext(c.r.Context(), "stethttp: a stored response cannot be read", slog.String("id", c.m.engine.ID(c.op.Scope, c.op.Key).String()),
-			slog.Any("error", err))
-	case notExecuted && (errors.Is(err, stet.ErrStore) || errors.Is(err, stet.ErrClosed)):
-		problem, hint = &storeUnavailable, max(hint, retryAfter)
-	case notExecuted && c.r.Context().Err() != nil:
-		problem, hint = &requestEnded, retryAfter
-	case notExecuted:
-		problem = &misconfigured
-		c.m.log().ErrorContext(c.r.Context(), "stethttp: an operation could not begin; nothing was executed", slog.Any("error", err))
-	}
-	c.m.refuse(c.w, problem, "", hint)
-}
-
-// applied says which preferences were honoured (RFC 7240, section 3): others, and
-// the preferred wait, if the answer is there within it, or it is over.
-func (c *call) applied(answered bool, others ...string) {
-	list := others
-	if c.waits && (answered || time.Since(c.begun) >= c.wait) {
-		list = append(list, "wait="+strconv.FormatInt(int64(c.wait/time.Second), 10))
-	}
-	if len(list) > 0 {
-		c.w.Header().Set("Preference-Applied", strings.Join(list, ", "))
-	}
-}
-
-// replay answers with the outcome that stands.
-func (c *call) replay(run *stet.Run) {
-	c.applied(true)
-	out := run.Outcome()
-	if out.State == stet.Failed && len(out.Result) == 0 { // stet.StaleFail
-		c.w.Header()[c.m.o.ReplayedHeader] = []string{"true"}
-		c.m.refuse(c.w, &processingTimedOut, "", 0)
-		return
-	}
-	s, err := decode(out.Result)
-	if err != nil {
-		c.refuse(&stet.Error{Kind: stet.ErrDamaged, Execution: stet.Executed, Cause: err})
-		return
-	}
-	c.sendStored(s, true)
-}
-
-// sendStored answers with a response that stands.
-func (c *call) sendStored(s stored, replayed bool) {
-	h := c.w.Header()
-	s.takeMemo(c.r.Context())
-	for _, f := range s.header {
-		if f.name == "Content-Encoding" && !accepts(c.r.Header["Accept-Encoding"], f.values) {
-			c.m.refuse(c.w, &codingNotAcceptable, "", 0)
-			return
-		}
-	}
-	for _, f := range s.header {
-		h[f.name] = f.values
-	}
-	if replayed {
-		h[c.m.o.ReplayedHeader] = []string{"true"}
-	}
-	h["Cache-Control"] = []string{noStore}
-	s.trailers(h, true)
-	c.w.WriteHeader(s.status)
-	if len(s.body) > 0 {
-		_, _ = c.w.Write(s.body) // a client that has left hears nothing
-	}
-	s.trailers(h, false)
 }

@@ -48,7 +48,7 @@ func TestRetryGetsTheFirstResponse(t *testing.T) {
 }
 
 func TestResponseBeforeExecutionIsNotStored(t *testing.T) {
-	for _, status := range []int{401, 403, 407, 408, 425, 429, 503} {
+	for _, status := range []int{401, 403, 407, 425, 429, 503} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			s := start(t, setup{handler: func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Retry-After", "1")
@@ -60,6 +60,29 @@ func TestResponseBeforeExecutionIsNotStored(t *testing.T) {
 			wantProblem(t, s.post("k", "{other}"), 422, "mismatch")
 			s.wantRuns(2)
 		})
+	}
+}
+
+// TestHandlerThatTakesTooLongMayHaveExecuted, whatever middleware inside calls that:
+// a 408 can no longer be about the request, which was read before.
+func TestHandlerThatTakesTooLongMayHaveExecuted(t *testing.T) {
+	tooLong := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusRequestTimeout) }
+	s := start(t, setup{handler: tooLong})
+	wantReply(t, s.post("k", "{}"), 408, "", false)
+	wantReply(t, s.post("k", "{}"), 408, "", true)
+	s.wantRuns(1)
+	rec, err := s.store.Read(t.Context(), s.engine.ID("single-tenant", "k"))
+	if err != nil || rec.State != stet.Failed {
+		t.Errorf("%v (%v), want failed", rec.State, err)
+	}
+	store := newTxStore()
+	tx := start(t, setup{store: store, tx: true, handler: func(w http.ResponseWriter, r *http.Request) {
+		stethttp.Tx[*fakeTx](r.Context()).rows = []string{"charge"}
+		tooLong(w, r)
+	}})
+	wantReply(t, tx.post("k", "{}"), 408, "", false)
+	if rows := store.rows(); len(rows) > 0 {
+		t.Errorf("what the handler has done so far is committed: %v", rows)
 	}
 }
 
@@ -89,6 +112,21 @@ func TestHandlerMaySayThatNothingHappened(t *testing.T) {
 	wantReply(t, s.post("k", "{}"), 200, "x", true)
 }
 
+func TestPanicAfterNothingHappenedIsRunAgain(t *testing.T) {
+	s := start(t, setup{handler: func(w http.ResponseWriter, r *http.Request) {
+		if run := stet.FromContext(r.Context()); run.Attempt() == 1 {
+			run.NothingHappened()
+			panic(http.ErrAbortHandler)
+		}
+		_, _ = io.WriteString(w, "x")
+	}})
+	if r := s.post("k", "{}"); r.err == nil {
+		t.Fatalf("answered with %d", r.status)
+	}
+	wantReply(t, s.post("k", "{}"), 200, "x", false)
+	wantReply(t, s.post("k", "{}"), 200, "x", true)
+}
+
 func TestOtherMethodsPassThroughEvenWithAKey(t *testing.T) {
 	s := start(t, setup{})
 	for _, method := range []string{"GET", "HEAD", "OPTIONS", "PUT", "DELETE"} {
@@ -108,6 +146,7 @@ func TestOtherMethodsPassThroughEvenWithAKey(t *testing.T) {
 func TestHeadCanBeProtected(t *testing.T) {
 	s := start(t, setup{options: stethttp.Options{Methods: []string{"HEAD"}}, handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "100")
+		w.WriteHeader(http.StatusOK)
 	}})
 	for i := range 2 {
 		r := s.do(s.request("HEAD", "/", "k", ""))
@@ -235,19 +274,26 @@ func TestScopeIsRequired(t *testing.T) {
 	}
 	defer over.Close()
 	scope := stethttp.SingleTenant
+	inTx := func(s *txStore, o stethttp.Options) func() (*stethttp.Middleware, error) {
+		return func() (*stethttp.Middleware, error) {
+			te, err := stet.WithTx(over, stet.TxStore[*fakeTx](s))
+			if err != nil {
+				return nil, err
+			}
+			_, err = stethttp.NewTx(te, o)
+			return nil, err
+		}
+	}
 	for name, try := range map[string]func() (*stethttp.Middleware, error){
 		"no engine": func() (*stethttp.Middleware, error) { return stethttp.New(nil, stethttp.Options{Scope: scope}) },
 		"no scope":  func() (*stethttp.Middleware, error) { return stethttp.New(engine, stethttp.Options{}) },
-		"no store": func() (*stethttp.Middleware, error) {
-			return stethttp.NewTx[*fakeTx](engine, nil, stethttp.Options{Scope: scope})
+		"no engine in tx": func() (*stethttp.Middleware, error) {
+			_, err := stethttp.NewTx[*fakeTx](nil, stethttp.Options{Scope: scope})
+			return nil, err
 		},
-		"no scope in tx": func() (*stethttp.Middleware, error) { return stethttp.NewTx(over, store, stethttp.Options{}) },
-		"another store": func() (*stethttp.Middleware, error) {
-			return stethttp.NewTx(over, newTxStore(), stethttp.Options{Scope: scope})
-		},
-		"fail open in tx": func() (*stethttp.Middleware, error) {
-			return stethttp.NewTx(over, store, stethttp.Options{Scope: scope, FailOpen: true})
-		},
+		"no scope in tx":  inTx(store, stethttp.Options{}),
+		"another store":   inTx(newTxStore(), stethttp.Options{Scope: scope}),
+		"fail open in tx": inTx(store, stethttp.Options{Scope: scope, FailOpen: true}),
 	} {
 		if m, err := try(); m != nil || !errors.Is(err, stet.ErrInvalid) {
 			t.Errorf("%s: %v, %v", name, m, err)
@@ -284,7 +330,7 @@ func TestRequestWithoutAScopeIsNotExecuted(t *testing.T) {
 	}}})
 	wantProblem(t, s.post("k", "{}"), 403, "scope-missing")
 	wantProblem(t, s.post("k", "{}", "X-Account", "broken"), 500, "scope-failed")
-	wantProblem(t, s.post("k", "{}", "X-Account", "long"), 500, "scope-failed")
+	wantProblem(t, s.post("k", "{}", "X-Account", "long"), 403, "scope-too-long")
 	s.wantRuns(0)
 }
 
@@ -404,7 +450,7 @@ func TestFailedReleasePassesTheResponseOn(t *testing.T) {
 	store.release.Store(true)
 	s := start(t, setup{store: store, handler: func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusTooManyRequests) }})
 	wantReply(t, s.post("k", "{}"), 429, "", false)
-	if !strings.Contains(s.log.String(), "not given back") {
+	if !strings.Contains(s.log.String(), "not given back yet") {
 		t.Errorf("log: %s", s.log.String())
 	}
 }

@@ -7,21 +7,22 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/problem"
 )
 
 // Status returns the handler of the status resources, whose paths end with the
-// operation's ID. It shows an operation to its scope only, as m's Options.Scope
-// finds it for this request: to anybody else there is no such operation. An ID is
-// a digest and no secret.
+// operation's ID. It shows an operation to its scope only, as m's Options.Scope finds
+// it for this request: to other callers there is no such operation. An ID is a digest,
+// not a secret.
 //
-// GET and HEAD are answered with 200 and a JSON object: the state, the attempts,
-// times, what the worker says of its progress, and once it has ended the outcome;
-// a failed one also with 200, because the status was found. "Prefer: wait=N" waits
-// for the end. With "Accept: text/event-stream" they are sent as server-sent
-// events: "status" whenever something has changed, which is looked for every
-// second, and "end" with the outcome. A stream lasts a minute at most; browsers
-// come back by themselves, and are told by 204 that there is nothing more. A
-// server's WriteTimeout does not end it.
+// GET and HEAD are answered with 200 and a JSON object: the state, the attempts, times,
+// what the worker says of its progress, and once it has ended the outcome; a failed one
+// also with 200, because the status was found. "Prefer: wait=N" waits for the end. With
+// "Accept: text/event-stream" the same is sent as server-sent events: "status" after
+// each change, which is looked for every second (progress that has rested, every four),
+// and "end" with the outcome. A stream
+// lasts a minute at most; browsers reconnect by themselves, and get a 204 when there is
+// nothing more. A server's WriteTimeout does not end it.
 //
 // DELETE cancels an operation that no worker has begun: 200, and its outcome is
 // the problem operation-cancelled. One that runs is asked to end: 202. What has
@@ -31,10 +32,9 @@ import (
 // EventSource sends no headers of the page's; where the scope is found by one, the
 // page must read the stream with fetch.
 //
-// A result that is no longer kept is a 410. The resource shows whatever the engine
-// keeps of a scope under an ID, also what was never accepted but run at once. What
-// a service does for itself, and clients must not see, belongs in a scope that is
-// no client's.
+// A result that is no longer kept is a 410. The resource also shows operations of the
+// scope that ran at once, without having been accepted. Keep operations that clients
+// must not see in a scope of their own.
 func (a *Async) Status() http.Handler { return &statusResource{a} }
 
 type statusResource struct{ a *Async }
@@ -99,8 +99,8 @@ func (c *lookup) found(st stet.Status, err error) bool {
 		c.m.refuse(c.w, &statusUnavailable, "", retryAfter)
 	case st.Record.State == stet.None:
 		c.m.refuse(c.w, &operationNotFound, "", 0)
-	case st.Record.State.Settled() && c.a.missing(st) != nil:
-		c.m.refuse(c.w, c.a.missing(st), "", 0)
+	case st.Record.State.Settled() && st.Outcome.Gone:
+		c.m.refuse(c.w, resultExpired.as(executed(st.Record)), "", 0)
 	default:
 		return true
 	}
@@ -120,7 +120,7 @@ func (c *lookup) tell(status int, st stet.Status) {
 	h.Set("Content-Type", jsonType)
 	h.Set("Cache-Control", noStore)
 	if after := c.a.nextLook(st); after > 0 {
-		askAgain(h, after)
+		problem.RetryAfter(h, after)
 	}
 	c.w.WriteHeader(status)
 	_, _ = c.w.Write(c.a.statusOf(st)) // a client that has left hears nothing
@@ -144,6 +144,11 @@ func (c *lookup) cancel() {
 		c.m.refuse(c.w, &notCancellable, "The operation is not one that can be cancelled.", 0)
 		return
 	}
+	const unknown = "Whether the operation was executed is not known, and it does not run any more."
+	if errors.Is(err, stet.ErrUnknown) { // it waits for a worker, which will find that out
+		c.m.refuse(c.w, &notCancellable, unknown, 0)
+		return
+	}
 	if !c.found(st, err) {
 		return
 	}
@@ -161,7 +166,7 @@ func (c *lookup) cancel() {
 		c.applied(false)
 		c.tell(http.StatusAccepted, st)
 	case st.Record.State == stet.Unknown:
-		c.m.refuse(c.w, &notCancellable, "Whether the operation was executed is not known, and it does not run any more.", 0)
+		c.m.refuse(c.w, &notCancellable, unknown, 0)
 	default:
 		c.m.refuse(c.w, &notCancellable, "", 0)
 	}

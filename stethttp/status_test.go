@@ -182,7 +182,7 @@ func TestCompressedResponseIsToldWithItsCoding(t *testing.T) {
 	}
 	s := start(t, setup{async: &stethttp.AsyncOptions{}})
 	accepted := s.order("k", "{}")
-	s.run(made.State, string(made.Result))
+	s.end(made)
 	r := s.status(accepted)
 	o := r.told(t).Outcome
 	if o == nil || o.Result != nil || o.MediaType != "application/json" || o.ContentCoding != "gzip" || string(o.ResultBase64) != "{}" {
@@ -197,7 +197,7 @@ func TestStatusThatCannotBeLookedUpIsUnavailable(t *testing.T) {
 	accepted := s.order("k", "{}")
 	store.look.Store(true)
 	for _, r := range []reply{s.status(accepted), s.cancel(accepted), s.status(accepted, "Accept", "text/event-stream")} {
-		wantProblem(t, r, 503, "status-unavailable")
+		wantProblem(t, r, 504, "status-unavailable")
 		if r.header.Get("Retry-After") == "" {
 			t.Error("no Retry-After")
 		}

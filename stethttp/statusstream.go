@@ -2,11 +2,13 @@ package stethttp
 
 import (
 	"bytes"
+	"context"
 	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -16,6 +18,10 @@ const (
 	// lookEvery is how often a stream looks what has changed: as often as
 	// progress is written.
 	lookEvery = time.Second
+	// lookWithin is how long the store has to tell.
+	lookWithin = 5 * time.Second
+	// progressEvery is how often it looks for progress when there was none for a while.
+	progressEvery = 4 * time.Second
 	// beatEvery is how long a stream is silent at most, lest something on its
 	// way takes it for dead.
 	beatEvery = 15 * time.Second
@@ -51,6 +57,7 @@ func (c *lookup) stream() {
 	if !s.send("retry: " + strconv.FormatInt(max(c.a.retryAfter, lookEvery).Milliseconds(), 10) + "\n\n") {
 		return
 	}
+	next := progressLook{rest: lookEvery}
 	end := time.Now().Add(streamFor)
 	for c.tellEvent(s, st) && !crowded && time.Now().Before(end) {
 		select {
@@ -60,14 +67,42 @@ func (c *lookup) stream() {
 			return
 		case <-time.After(lookEvery):
 		}
-		if now, err := c.m.engine.Status(c.r.Context(), c.op.Scope, c.id); err == nil {
-			st = now
-		} // else it may be found out at the next look
+		st = c.look(&next, st)
 	}
 }
 
-// tellEvent sends what has changed since the event before. It is false when there
-// is nothing more to tell, or nobody to tell it to.
+// look returns the status as it is now, as far as it can be found out. The work and
+// the notes of an operation are read if it has changed, and for its progress: every
+// second while that changes, and then less and less often.
+func (c *lookup) look(next *progressLook, was stet.Status) stet.Status {
+	ctx, cancel := context.WithTimeout(c.r.Context(), lookWithin)
+	defer cancel()
+	now, err := c.m.engine.Store().Read(ctx, c.id)
+	old, when := was.Record, time.Now()
+	same := now.State == old.State && now.Fence == old.Fence && now.Cancelling == old.Cancelling
+	if err != nil || same && (now.State != store.Running || when.Before(next.at)) {
+		return was
+	}
+	st, err := c.m.engine.Status(ctx, c.op.Scope, c.id)
+	if err != nil {
+		return was
+	}
+	next.rest = min(2*next.rest, progressEvery)
+	if !same || st.Progress != was.Progress {
+		next.rest = lookEvery
+	}
+	next.at = when.Add(next.rest - lookEvery/2)
+	return st
+}
+
+// progressLook is when a stream looks for progress next, and how long it rests between.
+type progressLook struct {
+	at   time.Time
+	rest time.Duration
+}
+
+// tellEvent sends what has changed since the event before. It is false after the last
+// event, and when the client has left.
 func (c *lookup) tellEvent(s *events, st stet.Status) bool {
 	switch status := c.a.statusOf(st); {
 	case st.Record.State == stet.None:

@@ -17,25 +17,48 @@
 // up. stet.FromContext finds the run in it: key, fence, attempt, and
 // NothingHappened for a handler that knows that it has had no effect.
 //
-// The response is held back until its outcome is durable. A handler that
-// flushes streams to the first caller, whose response then ends only once the
-// outcome is durable; if it cannot be made so, the connection is cut, which on
-// HTTP/1.0, where the end of the connection is the end of the response, looks
-// like an end: there Flush does nothing. A response that is larger than the
-// policy's MaxResult reaches the first caller whole, and leaves a tombstone
-// that answers retries with 410. Hijack is refused: see Options.Skip.
+// The response is held back until its outcome is durable. A handler that flushes
+// streams to the first caller, whose response then ends only once the outcome is
+// durable; if it cannot be made so, the connection is cut. Flush does nothing where a
+// cut connection would look like the end of the response (HTTP/1.0, "Transfer-Encoding:
+// identity"), and for responses without a body. A response that is larger than the
+// policy's MaxResult reaches the first caller whole, and leaves a tombstone that
+// answers retries with 410; where it must be held back because its length was not
+// declared, one of more than 16 MiB is answered with 500 (response-too-large). Hijack
+// is refused: see Options.Skip.
+//
+// A client is cut off if it reads nothing of a stream for 30 seconds, or makes the
+// handler wait for half of the policy's RunTimeout in all (waits below a second do not
+// count). The handler goes on, and the client gets the outcome when it asks again. A
+// server's WriteTimeout, or a write deadline that the handler has set, counts instead
+// of these limits.
+//
+// A handler that returns without having begun a response has produced no outcome:
+// the answer is 500 (response-missing), see Options.AllowEmpty.
+//
+// # What may be around
+//
+// Outer middleware, Options.Scope, Class and Skip must not read the body, not by
+// http.Request's ParseForm or FormValue either: different requests would have the same
+// fingerprint. Such requests are refused with 500 (misconfigured), and ErrorLog says
+// why. Code that must read the body has to put it back whole, as http.Request.Body,
+// before this middleware is called.
+//
+// Compression and CORS belong around this middleware, not between it and the
+// handler, so that they see its refusals, too. Where the handler encodes its
+// content nevertheless, a retry that does not accept the stored content coding (RFC 9110,
+// section 12.5.3), though the first request did, is answered with 406 and may ask
+// again with the same key. Stored Access-Control-* fields are replayed to the
+// origin that they allow.
 //
 // # Stored headers
 //
-// The stored copy has the headers that the handler set, without Date,
-// Connection and the fields it names, Keep-Alive, TE, Transfer-Encoding,
-// Upgrade, Proxy-* and, by default, Set-Cookie. Headers that middleware around
-// this one had set before are not stored; it will set them on the replay.
-//
-// Compression belongs around this middleware, not between it and the handler.
-// Where the handler encodes its content nevertheless, a retry that does not
-// accept the stored content coding (RFC 9110, section 12.5.3) is answered with
-// 406 and may ask again with the same key.
+// The stored copy has the header as the handler wrote it, without Date, Connection and
+// the fields it names, Keep-Alive, TE, Transfer-Encoding, Upgrade, Proxy-* and, by
+// default, Set-Cookie. Fields that outer middleware had set before are not stored,
+// because it will set them on the replay too; a field that the handler has removed is
+// removed from the replay as well. Fields that outer middleware adds when the response
+// begins are never stored.
 //
 // # Operations that are run later
 //
@@ -45,19 +68,22 @@
 //	mux.Handle("POST /orders", async.Accept("orders.create", nil))
 //	mux.Handle("/operations/", async.Status())
 //
-// The same key gets the same 202, and so the same status resource, for as long as
-// the operation is kept. A request may ask for the outcome instead, and wait for
-// it: see Async.Accept.
+// The same key gets the same 202 and the same status resource for as long as the
+// operation is kept. A request may instead wait for the outcome: see Async.Accept.
 package stethttp
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"reflect"
+	"sync/atomic"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/misuse"
+	"github.com/stet-go/stet/store"
 )
 
 // Middleware protects handlers. It is safe for concurrent use, and may protect
@@ -73,11 +99,13 @@ type Middleware struct {
 	panicked, invalid stet.Outcome
 	// transact is nil without transactions.
 	transact transactFunc
+	// outlasting are the requests that wait for what is unknown.
+	outlasting atomic.Int64
 	// acceptTx is nil without transactions, and where the store keeps no work.
 	acceptTx acceptFunc
 }
 
-// transactFunc is stet.RunTx with its transaction type tucked away.
+// transactFunc is stet.TxEngine.Run with its transaction type tucked away.
 type transactFunc func(context.Context, stet.Op, func(context.Context) (stet.Outcome, error)) (*stet.Run, error)
 
 // New returns a middleware over engine, for handlers whose effects are outside
@@ -85,50 +113,65 @@ type transactFunc func(context.Context, stet.Op, func(context.Context) (stet.Out
 // and not at the first request.
 func New(engine *stet.Engine, o Options) (*Middleware, error) {
 	if engine == nil {
-		return nil, invalid("New needs an engine; stet.New makes one")
+		return nil, misuse.Errorf("stethttp: New needs an engine; stet.New makes one")
 	}
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
 	m := &Middleware{engine: engine, o: o, header: o.Header, filter: newHeaderFilter(o)}
-	m.panicked = m.storedProblem(&handlerPanicked)
-	m.invalid = m.storedProblem(&responseInvalid)
+	m.panicked = m.asResponse(&handlerPanicked, "")
+	m.panicked.Reason = store.ReasonPanicked
+	m.invalid = m.asResponse(&responseInvalid, "")
 	return m, nil
 }
 
-// NewTx is New for handlers whose effects are writes to store, which must be
-// the engine's: the handler gets its transaction from Tx, and its response
-// leaves only after the commit. A response of 500 and above, one that
-// Options.NotExecuted accepts, a panic and Run.NothingHappened roll back:
-// nothing is stored, the response is passed on to this caller, and a retry
-// runs again. Flush does nothing. A response that is larger than the policy's
-// MaxResult leaves a tombstone, as in lease mode; one that is also larger than
-// 16 MiB is rolled back and answered with 500. The handler must not end the
-// transaction, and must have no effects outside of it.
-func NewTx[T any](engine *stet.Engine, store stet.TxStore[T], o Options) (*Middleware, error) {
-	if store == nil {
-		return nil, invalid("NewTx needs the engine's store")
+// TxMiddleware is a Middleware whose handlers write in a transaction of type Tx.
+type TxMiddleware[Tx any] struct {
+	*Middleware
+}
+
+// NewTx is New for handlers whose effects are writes to the database of te: the handler
+// gets its transaction, and its response leaves only
+// after the commit. The transaction is rolled back after a response for which
+// Options.Failed or NotExecuted is true, a panic, Run.NothingHappened, and a return
+// without a response: nothing is stored, this caller gets the response, and a retry
+// runs again. If the commit finds that another transaction wrote the record meanwhile,
+// the handler may be called again for the same request, with a new transaction, the
+// body from its beginning and a new response. Flush does nothing. A response that is
+// larger than the policy's MaxResult leaves a tombstone, as in lease mode; one that is
+// also larger than 16 MiB is rolled back and answered with 500. The handler must not
+// end the transaction, and must have no effects outside of it.
+func NewTx[T any](te *stet.TxEngine[T], o Options) (*TxMiddleware[T], error) {
+	switch {
+	case te == nil:
+		return nil, misuse.Errorf("stethttp: NewTx needs what stet.WithTx makes")
+	case o.FailOpen:
+		return nil, misuse.Errorf("stethttp: Options.FailOpen: without the store there is no transaction to run in")
 	}
-	if engine != nil && reflect.TypeOf(store).Comparable() && engine.Store() != stet.Store(store) {
-		return nil, invalid("NewTx needs the store that stet.New was given, not another one")
-	}
-	if o.FailOpen {
-		return nil, invalid("Options.FailOpen: without the store there is no transaction to run in")
-	}
-	m, err := New(engine, o)
+	m, err := New(te.Engine(), o)
 	if err != nil {
 		return nil, err
 	}
 	m.transact = func(ctx context.Context, op stet.Op, fn func(context.Context) (stet.Outcome, error)) (*stet.Run, error) {
-		return stet.RunTx(ctx, engine, store, op, func(ctx context.Context, tx T) (stet.Outcome, error) {
-			return fn(context.WithValue(ctx, txKey[T]{}, tx))
+		return te.Run(ctx, op, func(ctx context.Context, tx T) (stet.Outcome, error) {
+			return fn(&txContext[T]{ctx, tx})
 		})
 	}
-	if ws, ok := store.(stet.WorkTxStore[T]); ok {
-		m.acceptTx = acceptIn(engine, ws)
+	if _, ok := te.Store().(stet.WorkTxStore[T]); ok {
+		m.acceptTx = acceptIn(te)
 	}
-	return m, nil
+	return &TxMiddleware[T]{m}, nil
+}
+
+// HandleTx protects next, which gets its transaction as an argument. A request that
+// passes through unprotected, because of its method or for want of a key where it is
+// optional, has none: next panics before it is called.
+func (m *TxMiddleware[T]) HandleTx(next func(http.ResponseWriter, *http.Request, T)) http.Handler {
+	if next == nil {
+		panic("stethttp: HandleTx needs a handler")
+	}
+	return m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next(w, r, Tx[T](r.Context())) }))
 }
 
 // Must returns v, or panics if err is not nil. It is for variables and for
@@ -140,18 +183,43 @@ func Must[T any](v T, err error) T {
 	return v
 }
 
-type txKey[T any] struct{}
+// txContext is a context that has a transaction of type T.
+type txContext[T any] struct {
+	context.Context
+	tx T
+}
 
-// Tx returns the transaction of a request that NewTx protects. It panics where
-// there is none of type T: on routes that are not protected by a NewTx for T,
-// and for requests that it passed through, because of their method or for want
-// of a key where it is optional; stet.FromContext is nil for those.
-func Tx[T any](ctx context.Context) T {
-	tx, ok := ctx.Value(txKey[T]{}).(T)
-	if !ok {
-		panic(fmt.Sprintf("stethttp: no transaction of type %v in this context: is the route protected by NewTx, and the request by a key?", reflect.TypeFor[T]()))
+// txKey finds the transaction of type T, txType the type of the innermost one.
+type (
+	txKey[T any] struct{}
+	txType       struct{}
+)
+
+// Value implements context.Context.
+func (c *txContext[T]) Value(key any) any {
+	switch key.(type) {
+	case txKey[T]:
+		return c.tx
+	case txType:
+		return reflect.TypeFor[T]()
+	default:
+		return c.Context.Value(key)
 	}
-	return tx
+}
+
+// Tx returns the transaction of a request that NewTx protects. It panics where there is
+// none of type T: on routes that no NewTx for T protects, and for requests that it
+// passed through because of their method or because an optional key was missing. For
+// those stet.FromContext returns nil.
+func Tx[T any](ctx context.Context) T {
+	if tx, ok := ctx.Value(txKey[T]{}).(T); ok {
+		return tx
+	}
+	if other, ok := ctx.Value(txType{}).(reflect.Type); ok {
+		panic(fmt.Sprintf("stethttp: the transaction in this context is a %v, not a %v: call Tx[%v], or give stet.New and NewTx a store whose transactions are of type %v (for PostgreSQL, postgres.OverSQL makes one)",
+			other, reflect.TypeFor[T](), other, reflect.TypeFor[T]()))
+	}
+	panic(fmt.Sprintf("stethttp: no transaction of type %v in this context: is the route protected by NewTx, and the request by a key?", reflect.TypeFor[T]()))
 }
 
 // Handler protects next. As m.Handler it has the shape that routers expect of
@@ -164,12 +232,5 @@ func (m *Middleware) Handler(next http.Handler) http.Handler {
 }
 
 func (m *Middleware) log() *slog.Logger {
-	if m.o.ErrorLog != nil {
-		return m.o.ErrorLog
-	}
-	return slog.Default()
-}
-
-func invalid(format string, args ...any) error {
-	return &stet.Error{Kind: stet.ErrInvalid, Execution: stet.NotExecuted, Cause: fmt.Errorf("stethttp: "+format, args...)}
+	return cmp.Or(m.o.ErrorLog, slog.Default())
 }

@@ -160,7 +160,10 @@ func TestTrailersAreReplayed(t *testing.T) {
 			}
 		})
 	}
-	s := start(t, setup{handler: func(w http.ResponseWriter, r *http.Request) { w.Header().Set(http.TrailerPrefix+"X-Only", "1") }})
+	s := start(t, setup{handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(http.TrailerPrefix+"X-Only", "1")
+		w.WriteHeader(http.StatusOK)
+	}})
 	for range 2 {
 		if r := s.post("k", "{}"); r.trailer.Get("X-Only") != "1" {
 			t.Errorf("%v", r.trailer)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -57,7 +58,8 @@ func TestTransactionIsRolledBackAndRetryable(t *testing.T) {
 			stet.FromContext(r.Context()).NothingHappened()
 			_, _ = io.WriteString(w, "no")
 		}, 200, "no", ""},
-		"panic": {func(http.ResponseWriter, *http.Request) { panic("boom") }, 0, "", ""},
+		"no response": {func(http.ResponseWriter, *http.Request) {}, 500, "", "response-missing"},
+		"panic":       {func(http.ResponseWriter, *http.Request) { panic("boom") }, 0, "", ""},
 		"late panic": {func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusOK)
 			w.(http.Flusher).Flush()
@@ -78,7 +80,9 @@ func TestTransactionIsRolledBackAndRetryable(t *testing.T) {
 				tx.rows = append(tx.rows, "charge")
 				if stet.FromContext(r.Context()).Attempt() == 1 {
 					c.handler(w, r)
+					return
 				}
+				w.WriteHeader(http.StatusOK)
 			}})
 			first := s.post("k", "{}")
 			switch {
@@ -137,6 +141,81 @@ func TestWritingTooMuchInATransactionIsAnError(t *testing.T) {
 	wantProblem(t, s.post("k", "{}"), 500, "response-too-large")
 }
 
+func TestHandlerThatIsCalledAgainGetsItsRequestAgain(t *testing.T) {
+	const form = "--b\r\nContent-Disposition: form-data; name=\"f\"; filename=\"f\"\r\n\r\n42 euros\r\n--b--\r\n"
+	store := newTxStore()
+	store.inVain.Store(2)
+	var left []http.ResponseWriter
+	var bodies []io.Reader
+	s := start(t, setup{store: store, tx: true, engine: stet.Options{Policy: stet.Policy{Stale: stet.StaleTakeOver}}, handler: func(w http.ResponseWriter, r *http.Request) {
+		left, bodies = append(left, w), append(bodies, r.Body)
+		w.Header().Set("X-Call-"+strconv.Itoa(len(left)), "1")
+		if err := r.ParseMultipartForm(1); err != nil { // files, on the disk
+			t.Error(err)
+			return
+		}
+		file, _, err := r.FormFile("f")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer file.Close()
+		charge, err := io.ReadAll(file)
+		if err != nil {
+			t.Error(err)
+		}
+		tx := stethttp.Tx[*fakeTx](r.Context())
+		tx.rows = append(tx.rows, string(charge))
+		w.WriteHeader(200 + len(left))
+		_, _ = io.WriteString(w, "charged "+string(charge))
+	}})
+	first := s.post("k", form, "Content-Type", "multipart/form-data; boundary=b")
+	wantReply(t, first, 203, "charged 42 euros", false)
+	if first.header.Get("X-Call-3") == "" || first.header.Get("X-Call-1") != "" || first.header.Get("X-Call-2") != "" {
+		t.Errorf("%v", first.header)
+	}
+	wantReply(t, s.post("k", form, "Content-Type", "multipart/form-data; boundary=b"), 203, "charged 42 euros", true)
+	s.wantRuns(3)
+	if rows := store.rows(); len(rows) != 1 || rows[0] != "42 euros" {
+		t.Errorf("rows %q", rows)
+	}
+	for i := range left { // what a call left behind is its own
+		if _, err := left[i].Write([]byte("x")); err == nil {
+			t.Error("a writer of a call that has returned still writes")
+		}
+		if n, err := bodies[i].Read(make([]byte, 1)); n > 0 || err == nil {
+			t.Error("the body of a call that has returned is still read")
+		}
+	}
+}
+
+// TestHandlerThatIsCalledAgainGetsTheFormOfOthersAgain, who have parsed it before and put
+// the body back.
+func TestHandlerThatIsCalledAgainGetsTheFormOfOthersAgain(t *testing.T) {
+	const form = "--b\r\nContent-Disposition: form-data; name=\"f\"; filename=\"f\"\r\n\r\n42 euros\r\n--b--\r\n"
+	store := newTxStore()
+	store.inVain.Store(1)
+	s := start(t, setup{store: store, tx: true, engine: stet.Options{Policy: stet.Policy{Stale: stet.StaleTakeOver}}, around: func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if err := r.ParseMultipartForm(1); err != nil { // files, on the disk
+				t.Error(err)
+			}
+			r.Body = io.NopCloser(strings.NewReader(form))
+			h.ServeHTTP(w, r)
+		})
+	}, handler: func(w http.ResponseWriter, r *http.Request) {
+		file, _, err := r.FormFile("f")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer file.Close()
+		_, _ = io.Copy(w, file)
+	}})
+	wantReply(t, s.post("k", form, "Content-Type", "multipart/form-data; boundary=b"), 200, "42 euros", false)
+	s.wantRuns(2)
+}
+
 func TestDeclinedIsAnOutcomeInATransaction(t *testing.T) {
 	s := start(t, setup{store: newTxStore(), tx: true, handler: func(w http.ResponseWriter, r *http.Request) { http.Error(w, "declined", http.StatusPaymentRequired) }})
 	wantReply(t, s.post("k", "{}"), 402, "declined\n", false)
@@ -153,6 +232,7 @@ func TestTransactionOutlivesTheClient(t *testing.T) {
 			t.Errorf("the handler noticed: %v", err)
 		}
 		stethttp.Tx[*fakeTx](r.Context()).rows = []string{"charge"}
+		w.WriteHeader(http.StatusOK)
 	}, around: func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("X-First") != "" {

@@ -4,7 +4,7 @@
 //
 // What somebody should look at is a warning or an error: a run that ended without
 // knowing its outcome (parked), lost its lease, was fenced off or taken over, a
-// store that failed, a request that ran unprotected. All else is at the level
+// store that failed, a request that ran unprotected, a message that was not sent. All else is at the level
 // debug. No key, scope or body is in a line; an error's text is what the store, or
 // the service's own Verify, said.
 package stetlog
@@ -52,7 +52,7 @@ func (o *observer) Observe(ctx context.Context, ev stet.Event) {
 // levelOf says how much an event matters to an operator.
 func levelOf(ev stet.Event) slog.Level {
 	switch ev.Kind {
-	case stet.EventStoreFailed, stet.EventFailedOpen:
+	case stet.EventStoreFailed, stet.EventFailedOpen, stet.EventUnsent:
 		return slog.LevelError
 	case stet.EventParked, stet.EventLeaseLost, stet.EventFenced, stet.EventTakenOver:
 		return slog.LevelWarn

@@ -216,7 +216,7 @@ func TestDashboardAndAlertsUseMetricsThatExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	events := map[string]bool{}
-	for k := stet.EventClaimed; k <= stet.EventRelayed; k++ {
+	for k := stet.EventClaimed; k <= stet.EventUnsent; k++ {
 		events[k.String()] = true
 	}
 	for _, file := range []string{"dashboard.json", "alerts.yaml"} {

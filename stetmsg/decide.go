@@ -10,6 +10,8 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -17,18 +19,21 @@ const (
 	maxStorePause = 5 * time.Second
 )
 
-// Decide runs the handler for m, or finds out that it must not run, and returns
-// what to tell the broker. deliveries is how often the broker has delivered m,
-// this time included; 0 if it does not say.
+// Decide runs the handler for m, unless the store shows that it must not run, and
+// returns what to do with the message. deliveries is how often the broker has delivered
+// m, this time included; 0 if it does not say.
 //
-// While the store cannot be used Decide does not return, until ctx ends. A run
-// that has begun goes on when ctx ends, for as long as its policy allows.
+// While the store is unavailable Decide waits, until ctx ends. A run that has begun
+// goes on after ctx has ended, for as long as its policy allows.
 func (c *Consumer[M]) Decide(ctx context.Context, m M, deliveries int) Decision {
 	deliveries = max(deliveries, 1)
 	if c.o.Split == nil {
 		return c.report(ctx, c.decide(ctx, m, deliveries))
 	}
-	parts, err := c.o.Split(m)
+	parts, err := guarded(ctx, c.log(), "Options.Split", func() ([]M, error) { return c.o.Split(m) })
+	if err == nil && len(parts) == 0 {
+		err = errNoParts // acknowledged, it would be lost
+	}
 	if err != nil {
 		return c.report(ctx, Decision{Action: DeadLetter, Reason: Invalid, Err: err})
 	}
@@ -59,7 +64,7 @@ func (c *Consumer[M]) decide(ctx context.Context, m M, deliveries int) Decision 
 	if c.direct != nil {
 		return c.direct(ctx, m, deliveries)
 	}
-	op, err := c.o.Operation(m)
+	op, err := guarded(ctx, c.log(), "Options.Operation", func() (stet.Op, error) { return c.o.Operation(m) })
 	if err == nil {
 		err = check(op)
 	}
@@ -87,7 +92,7 @@ func (c *Consumer[M]) decide(ctx context.Context, m M, deliveries int) Decision 
 				return kept
 			}
 		}
-		sleep(ctx, pause)
+		timer.Sleep(ctx, pause)
 	}
 }
 
@@ -112,12 +117,12 @@ func (c *Consumer[M]) lease(ctx context.Context, op stet.Op, m M, deliveries int
 	}
 	n := run.Attempt()
 	if c.used(n - 1) { // its runs died, one after the other
-		return c.settle(ctx, run, *failure(errExhausted), Decision{Action: DeadLetter, Reason: Exhausted, Err: errExhausted})
+		return c.settle(ctx, run, stet.Outcome{Failed: true, Reason: store.ReasonExhausted, Face: store.FaceMessage}, Decision{Action: DeadLetter, Reason: Exhausted, Err: errExhausted})
 	}
 	returned := false
 	defer func() {
 		if !returned { // runtime.Goexit
-			c.end(ctx, run, op.Class, nil, panicked{})
+			c.end(ctx, run, op.Class, nil, panicked(theHandler))
 		}
 	}()
 	fault.At(fault.HandlerBefore)
@@ -139,7 +144,7 @@ func (c *Consumer[M]) end(ctx context.Context, run *stet.Run, class string, resu
 	}
 	switch {
 	case err == nil:
-		return c.settle(ctx, run, stet.Outcome{State: stet.Completed, Result: result}, Decision{Action: Ack, Reason: Handled})
+		return c.settle(ctx, run, succeeded(result), Decision{Action: Ack, Reason: Handled})
 	case !undone || isPermanent(err):
 		return c.settle(ctx, run, *failure(err), Decision{Action: DeadLetter, Reason: Failed, Err: err})
 	case c.used(n):
@@ -150,7 +155,7 @@ func (c *Consumer[M]) end(ctx context.Context, run *stet.Run, class string, resu
 	return Decision{Action: Retry, Reason: NoEffect, After: c.o.Backoff(n), Attempts: n, Err: err}
 }
 
-// park ends a run of which its handler says that nobody knows what it did.
+// park ends a run whose handler says that its outcome is unknown.
 func (c *Consumer[M]) park(ctx context.Context, run *stet.Run, class string, err error) Decision {
 	n := run.Attempt()
 	d := Decision{Action: DeadLetter, Reason: Unknown, Attempts: n, Err: errors.Join(errUnknown, err, run.Park(ctx))}
@@ -161,10 +166,11 @@ func (c *Consumer[M]) park(ctx context.Context, run *stet.Run, class string, err
 }
 
 var (
-	errExhausted = errors.New("it was tried as often as Options.MaxAttempts allows, and no run came to an end")
-	errDelivered = errors.New("it was delivered as often as Options.MaxAttempts allows; as it may never have been handled, nothing is settled: put back, it is handled as new")
+	errExhausted = errors.New("Options.MaxAttempts is reached, and no run has ended")
+	errDelivered = errors.New("it was delivered as often as Options.MaxAttempts allows, and may never have run; it is not settled, and runs if it is put back")
 	errAside     = errors.New("not handled")
-	errUnknown   = errors.New("the handler declared that nobody can know what became of it")
+	errUnknown   = errors.New("the handler declared that its outcome is unknown")
+	errNoParts   = errors.New("Options.Split returned no parts")
 	errNothing   = errors.New("the handler declared that nothing happened")
 )
 
@@ -180,15 +186,23 @@ func (c *Consumer[M]) settle(ctx context.Context, run *stet.Run, out stet.Outcom
 	return d
 }
 
+const theHandler = "the handler"
+
 // call calls a handler. A panic is an error.
-func (c *Consumer[M]) call(ctx context.Context, handler func() ([]byte, error)) (result []byte, err error) {
+func (c *Consumer[M]) call(ctx context.Context, handler func() ([]byte, error)) ([]byte, error) {
+	return guarded(ctx, c.log(), theHandler, handler)
+}
+
+// guarded calls f, which a message may make panic: that is an error, as the process
+// that gets the message next would die of it too.
+func guarded[T any](ctx context.Context, log *slog.Logger, who string, f func() (T, error)) (v T, err error) {
 	defer func() {
-		if v := recover(); v != nil {
-			c.log().ErrorContext(ctx, "stetmsg: a handler panicked", slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
-			err = panicked{v}
+		if value := recover(); value != nil {
+			log.ErrorContext(ctx, "stetmsg: "+who+" panicked", slog.Any("panic", value), slog.String("stack", string(debug.Stack())))
+			err = panicked(who)
 		}
 	}()
-	return handler()
+	return f()
 }
 
 // transaction runs or replays an operation in a transaction.
@@ -284,8 +298,8 @@ func (c *Consumer[M]) giveUp(ctx context.Context, op stet.Op, m M, d Decision) D
 
 // settled is the decision about an outcome that stands.
 func settled(out stet.Outcome) Decision {
-	if out.State == stet.Failed {
-		return Decision{Action: DeadLetter, Reason: Failed, Outcome: out, Err: errors.New("it failed before: " + string(out.Result))}
+	if out.Failed {
+		return Decision{Action: DeadLetter, Reason: Failed, Outcome: out, Err: fmt.Errorf("it failed before: %w", out.Decode(new(any)))}
 	}
 	return Decision{Action: Ack, Reason: Replayed, Outcome: out}
 }
@@ -305,25 +319,36 @@ func (c *Consumer[M]) refused(ctx context.Context, op stet.Op, deliveries int, e
 	case stet.ErrInFlight:
 		d.Reason, d.After = InFlight, max(hint, c.o.Backoff(deliveries))
 	case stet.ErrUnknown:
-		// With a hint somebody will find out: a verifier, or in a transaction
-		// the next delivery.
+		// With a hint it will become known: by a verifier, or in a transaction by the
+		// next delivery.
 		d.Reason, d.After = Unknown, max(hint, c.o.Backoff(deliveries))
 		if hint == 0 || c.transact == nil && c.used(deliveries) {
 			d.Action = DeadLetter
 		}
 	case stet.ErrExpired, stet.ErrDamaged:
 		rec, readErr := c.engine.Store().Read(ctx, c.engine.ID(op.Scope, op.Key))
-		if readErr != nil || !rec.State.Settled() {
+		switch {
+		case readErr == nil && rec.State.Settled():
+			d = settled(stet.Outcome{Failed: rec.State == stet.Failed, Gone: true})
+		case kind(err) == stet.ErrDamaged && (readErr == nil || errors.Is(readErr, stet.ErrDamaged)):
+			// What became of it cannot be told here, but perhaps by a newer
+			// version of this program.
+			d.Reason, d.After = Unknown, c.o.Backoff(deliveries)
+			if c.used(deliveries) {
+				d.Action = DeadLetter
+			}
+		default:
 			d.Reason, d.After = Unavailable, c.o.Backoff(deliveries)
-			break
 		}
-		d = settled(stet.Outcome{State: rec.State, Gone: true})
 	case stet.ErrClosed: // the broker must not hand it over again and again meanwhile
 		d.Reason, d.After = Stopped, c.o.Backoff(deliveries)
 	case stet.ErrInvalid:
 		d.Reason = Stopped
-		if ctx.Err() == nil { // the class, not the message, is at fault
+		if ctx.Err() == nil { // the class is at fault
 			d.Reason, d.After = Unsettled, c.o.Backoff(deliveries)
+			if c.used(deliveries) { // or the message, which names the class
+				d.Action, d.Reason = DeadLetter, Invalid
+			}
 		}
 	default:
 		d.Reason, d.After = Unavailable, c.o.Backoff(deliveries)
@@ -345,13 +370,4 @@ func cause(err error) error {
 		return e.Cause
 	}
 	return err
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }

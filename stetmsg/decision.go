@@ -1,13 +1,15 @@
 package stetmsg
 
 import (
+	"encoding/json"
 	"errors"
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
-// Action is what a broker is told about a message.
+// Action is what to do with a message.
 type Action uint8
 
 const (
@@ -39,6 +41,7 @@ type Reason string
 const (
 	Handled     Reason = "handled"            // ack: it ran, and its outcome is durable
 	Replayed    Reason = "replayed"           // ack: it was completed before
+	NoHandler   Reason = "no-handler"         // ack: no handler here; it stays accepted, and stetwork publishes it again
 	InFlight    Reason = "in-flight"          // retry: it is running elsewhere
 	NoEffect    Reason = "no-effect"          // retry: it ran and had no effect
 	Unsettled   Reason = "unsettled"          // retry: it ran, and its outcome may not be stored
@@ -46,28 +49,28 @@ const (
 	Unavailable Reason = "unavailable"        // retry: the store cannot be used
 	Failed      Reason = "failed"             // dead-letter: it failed, now or before
 	Exhausted   Reason = "attempts-exhausted" // dead-letter: it was tried, or delivered, as often as Options.MaxAttempts allows
-	Unknown     Reason = "outcome-unknown"    // retry while a verifier may tell, else dead-letter
-	Mismatch    Reason = "mismatch"           // dead-letter: another message has had the same key
-	Invalid     Reason = "invalid"            // dead-letter: it names no operation, or does not split
+	Unknown     Reason = "outcome-unknown"    // retry while a verifier may tell, or an unreadable record be mended, else dead-letter
+	Mismatch    Reason = "mismatch"           // dead-letter: another message has the same key
+	Invalid     Reason = "invalid"            // dead-letter: it names no operation, or one of no known class, or does not split
 )
 
-// Decision is what a message came to.
+// Decision says what to do with a message, and why.
 type Decision struct {
 	Action   Action
 	Reason   Reason
 	After    time.Duration // for Retry: not before
 	ID       stet.ID       // the operation's digest; zero for Invalid
 	Attempts int           // runs, or the broker's deliveries in a transaction; 0 if it did not run
-	// Outcome is the one that stands, for request-reply. It is zero where none
-	// is known; its Result is gone where it is no longer kept.
+	// Outcome is the stored outcome, for request-reply. It is zero if there is none; its
+	// Result is empty if it is no longer kept.
 	Outcome stet.Outcome
 	// Err is what went wrong. Its text may be the handler's.
 	Err error
 }
 
-// combine returns what a message of several parts comes to: the one of a part
-// that has to be delivered again, or else of one that is to be put aside, or
-// else that of the last. It waits as long as the most patient part.
+// combine returns the decision for a message of several parts: that of a part to be
+// delivered again, else that of a part to be dead-lettered, else that of the last. It
+// waits as long as the longest wait of a part.
 func combine(ds []Decision) Decision {
 	sum := Decision{Action: Ack, Reason: Handled}
 	weight := map[Action]int{Ack: 0, DeadLetter: 1, Retry: 2}
@@ -101,10 +104,10 @@ func isPermanent(err error) bool {
 	return ok
 }
 
-// panicked is the error of a handler that panicked.
-type panicked struct{ value any }
+// panicked is the error of what panicked.
+type panicked string
 
-func (panicked) Error() string { return "the handler panicked" }
+func (who panicked) Error() string { return string(who) + " panicked" }
 
 // maxText bounds the text of an error that is stored or sent with a dead letter,
 // in bytes.
@@ -130,7 +133,22 @@ func clean(s string) string {
 	return string(b)
 }
 
+// failure is the outcome of a message whose handler has failed.
 func failure(err error) *stet.Outcome {
 	s := err.Error()
-	return &stet.Outcome{State: stet.Failed, Result: []byte(s[:min(len(s), maxText)])}
+	return &stet.Outcome{Failed: true, Face: store.FaceMessage, Status: 500, Type: "text/plain; charset=utf-8", Body: []byte(s[:min(len(s), maxText)])}
+}
+
+// succeeded is the outcome of a message whose handler has returned result.
+func succeeded(result []byte) stet.Outcome {
+	out := stet.Outcome{Face: store.FaceMessage, Status: 200, Body: result}
+	switch {
+	case len(result) == 0:
+		out.Status = 204
+	case json.Valid(result):
+		out.Type = "application/json"
+	default:
+		out.Type = "application/octet-stream"
+	}
+	return out
 }

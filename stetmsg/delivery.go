@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// Delivery is a message that a broker has handed over, as far as the broker can
-// be told about it. The packages of the brokers implement it; so may others.
+// Delivery acknowledges, retries or dead-letters one message at its broker. The
+// packages of the brokers implement it; so may others.
 type Delivery interface {
-	// Deliveries is how often the broker has handed the message over, this
-	// time included; 0 if it does not say.
+	// Deliveries is how often the broker has delivered the message, this time included;
+	// 0 if it does not say.
 	Deliveries() int
 	// Ack says that the message is done. After an error it may come again.
 	Ack(ctx context.Context) error
@@ -23,32 +23,44 @@ type Delivery interface {
 	DeadLetter(ctx context.Context, d Decision) error
 }
 
-// Extender is a Delivery that the broker gives to somebody else, unless it hears
-// now and then that it is being worked on.
+// Extender is a Delivery that the broker delivers again elsewhere after a time, unless
+// it is extended.
 type Extender interface {
 	Delivery
-	// Extend keeps the message in hand for as long again.
+	// Extend keeps the message from being delivered elsewhere for as long again.
 	Extend(ctx context.Context) error
 	// ExtendEvery is how often it is to be called.
 	ExtendEvery() time.Duration
 }
 
-// brokerTimeout bounds what a broker is told, or up to half as much later.
+// brokerTimeout bounds a call of a Delivery, or up to half as much later.
 const brokerTimeout = 30 * time.Second
 
 var errBroker = errors.New("stetmsg: the broker did not answer in time")
 
-// Handle waits until fewer than Options.Concurrency messages are being handled,
-// decides about m, and tells the broker through d. It returns the decision,
-// and an error if the broker could not be told: then the message will come
-// again, and what was decided will be found in the store.
+// Handle waits until fewer than Options.Concurrency messages are being handled, calls
+// Decide for m, and acknowledges, retries or dead-letters it through d. The error is
+// that of d: then the message will be delivered again, and its outcome is in the store.
 //
-// ctx asks it to stop: it begins no run after ctx has ended, but ends the one it
-// has begun, and tells the broker.
+// After ctx has ended no run begins. A run under way is finished, and d is called.
+//
+// A handler that calls runtime.Goexit ends Handle, too: the outcome is in the store,
+// and the message is delivered again.
 func (c *Consumer[M]) Handle(ctx context.Context, m M, d Delivery) (Decision, error) {
+	decided := false
+	defer func() {
+		if !decided { // else the broker would wait for it for ever
+			_ = c.tell(ctx, d, Decision{After: c.o.Backoff(max(d.Deliveries(), 1))})
+		}
+	}()
 	decision := c.turn(ctx, m, d)
+	decided = true
+	return decision, c.tell(ctx, d, decision)
+}
+
+// tell tells the broker what was decided.
+func (c *Consumer[M]) tell(ctx context.Context, d Delivery, decision Decision) (err error) {
 	ctx = c.telling(ctx)
-	var err error
 	switch decision.Action {
 	case Ack:
 		err = d.Ack(ctx)
@@ -58,14 +70,14 @@ func (c *Consumer[M]) Handle(ctx context.Context, m M, d Delivery) (Decision, er
 		err = d.Retry(ctx, decision.After)
 	}
 	if err != nil {
-		c.log().ErrorContext(ctx, "stetmsg: the broker was not told; the message will come again", slog.String("action", decision.Action.String()),
+		c.log().ErrorContext(ctx, "stetmsg: the broker did not take the decision; the message will be delivered again", slog.String("action", decision.Action.String()),
 			slog.String("id", decision.ID.String()), slog.Any("error", err))
 	}
-	return decision, err
+	return err
 }
 
-// telling is a context in which a broker is told of one message: it has the values
-// of the message's.
+// telling is the context of calls of a Delivery: it has the values of the message's
+// context.
 type telling struct {
 	context.Context
 	values context.Context
@@ -79,7 +91,7 @@ func (t *telling) Value(key any) any {
 	return t.values.Value(key)
 }
 
-// span is an end that all that is told within some time has in common.
+// span is a deadline that the calls of some time share.
 type span struct {
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -161,14 +173,21 @@ func (k *keeper) run(ctx context.Context) {
 	tick := time.NewTicker(k.e.ExtendEvery())
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		if err := k.e.Extend(ctx); err != nil && ctx.Err() == nil {
-			// It may come to somebody else, who finds it running.
-			k.log().WarnContext(ctx, "stetmsg: a message was not kept in hand", slog.Any("error", err))
-		}
+		k.extend(ctx)
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 		}
+	}
+}
+
+// extend extends once. A broker that does not answer by then is asked again.
+func (k *keeper) extend(ctx context.Context) {
+	within, cancel := context.WithTimeoutCause(ctx, k.e.ExtendEvery(), errBroker)
+	defer cancel()
+	if err := k.e.Extend(within); err != nil && ctx.Err() == nil {
+		// It may be delivered to another process, which finds it running.
+		k.log().WarnContext(ctx, "stetmsg: a message was not kept in hand", slog.Any("error", err))
 	}
 }
 

@@ -31,7 +31,7 @@ func Example() {
 	}
 	for deliveries := range 3 {
 		d := consumer.Decide(context.Background(), order{ID: "1001", Body: "five books"}, deliveries+1)
-		fmt.Printf("%v: %v, %s\n", d.Action, d.Reason, d.Outcome.Result)
+		fmt.Printf("%v: %v, %s\n", d.Action, d.Reason, d.Outcome.Body)
 	}
 	// Output:
 	// shipping five books
@@ -55,11 +55,14 @@ func ExampleNewTx() {
 		return
 	}
 	defer engine.Close()
-	consumer, err := stetmsg.NewTx(engine, store, stetmsg.Options[order]{Operation: operation},
-		func(ctx context.Context, tx *sql.Tx, m order) ([]byte, error) {
-			_, err := tx.ExecContext(ctx, "INSERT INTO orders VALUES (?, ?)", m.ID, m.Body)
-			return nil, err
-		})
+	te, err := stet.WithTx(engine, store)
+	if err != nil {
+		panic(err)
+	}
+	consumer, err := stetmsg.NewTx(te, stetmsg.Options[order]{Operation: operation}, func(ctx context.Context, tx *sql.Tx, m order) ([]byte, error) {
+		_, err := tx.ExecContext(ctx, "INSERT INTO orders VALUES (?, ?)", m.ID, m.Body)
+		return nil, err
+	})
 	if err != nil {
 		log.Print(err)
 		return

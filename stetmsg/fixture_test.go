@@ -107,7 +107,7 @@ func (b *bench) consumerTx(s stet.TxStore[*sql.Tx], h txHandler, change ...func(
 	for _, f := range change {
 		f(&o)
 	}
-	c, err := stetmsg.NewTx(b.engine, s, o, h)
+	c, err := stetmsg.NewTx(txOf(b.engine, s), o, h)
 	if err != nil {
 		b.t.Fatal(err)
 	}

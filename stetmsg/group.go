@@ -44,7 +44,7 @@ func (g *groups[M]) join(ctx context.Context, op stet.Op, m M) (run *stet.Run, d
 		g.waiting = append(g.waiting, me)
 		g.mu.Unlock()
 		var leads bool
-		if all, leads = <-me.turn; !leads { // whoever is busy comes by: each run is bounded
+		if all, leads = <-me.turn; !leads { // a member that is busy leads later: each run is bounded
 			return me.run, func() {}
 		}
 	}

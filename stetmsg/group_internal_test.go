@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -85,18 +86,18 @@ func TestNobodyWaitsForAGroupWhoseHandlerHasLeft(t *testing.T) {
 // loose is a store whose groups always fail, and whose transactions are none.
 type loose struct{ *memory.Store }
 
-func (loose) RunTx(ctx context.Context, req stet.ClaimRequest, _ stet.Retention, fn func(context.Context, int, stet.Record) (stet.Outcome, error)) (stet.Record, error) {
+func (loose) RunTx(ctx context.Context, req stet.ClaimRequest, _ stet.Retention, fn func(context.Context, int, stet.Record) (store.Settlement, error)) (stet.Record, error) {
 	rec := stet.Record{ID: req.ID, Scope: req.Scope, State: stet.Running, Fingerprint: req.Fingerprint, Owner: req.Owner, Fence: 1, Attempt: 1}
 	out, err := fn(ctx, 0, rec)
 	rec.State, rec.Result = out.State, out.Result
 	return rec, err
 }
 
-func (loose) SettleTx(context.Context, int, stet.Claim, stet.Outcome, stet.Retention) error {
+func (loose) SettleTx(context.Context, int, stet.Claim, store.Settlement, stet.Retention) error {
 	return stet.ErrFenced
 }
 
-func (loose) RunGroup(ctx context.Context, reqs []stet.ClaimRequest, _ []stet.Retention, _ func(context.Context, int, int, stet.Record) (stet.Outcome, error)) ([]stet.Record, error) {
+func (loose) RunGroup(ctx context.Context, reqs []stet.ClaimRequest, _ []stet.Retention, _ func(context.Context, int, int, stet.Record) (store.Settlement, error)) ([]stet.Record, error) {
 	time.Sleep(time.Second)
 	return nil, stet.ErrStore
 }
@@ -113,7 +114,11 @@ func TestOfThoseThatLeaveAGroupNoMoreAreHandledAtATime(t *testing.T) {
 		defer engine.Close()
 		var mu sync.Mutex
 		var handled, most, all int
-		c, err := NewTx(engine, stet.TxStore[int](store), Options[string]{
+		te, err := stet.WithTx(engine, stet.TxStore[int](store))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := NewTx(te, Options[string]{
 			Operation:   func(m string) (stet.Op, error) { return stet.Op{Scope: "orders", Key: m}, nil },
 			Concurrency: 3, Group: 8,
 		}, func(context.Context, int, string) ([]byte, error) {

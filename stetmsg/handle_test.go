@@ -2,7 +2,9 @@ package stetmsg_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -144,10 +146,10 @@ func TestWrongWiringIsAnErrorAtConstruction(t *testing.T) {
 	_, err2 := stetmsg.New(b.engine, stetmsg.Options[order]{}, h)
 	_, err3 := stetmsg.New(b.engine, options(), nil)
 	_, err4 := stetmsg.New(b.engine, stetmsg.Options[order]{Operation: operation, Concurrency: -1}, h)
-	_, err5 := stetmsg.NewTx(b.engine, nil, options(), insert)
+	_, err5 := stetmsg.NewTx[*sql.Tx](nil, options(), insert)
 	other := onSQLite(t)
-	_, err6 := stetmsg.NewTx(newBench(t, other, stet.Policy{}).engine, s, options(), insert)
-	_, err7 := stetmsg.NewTx(b.engine, s, options(), insert)
+	_, err6 := stet.WithTx(newBench(t, other, stet.Policy{}).engine, s)
+	_, err7 := stet.WithTx(b.engine, s)
 	for i, err := range []error{err1, err2, err3, err4, err5, err6, err7} {
 		if !errors.Is(err, stet.ErrInvalid) {
 			t.Errorf("%d: %v", i+1, err)
@@ -168,4 +170,54 @@ func TestTextOfADeadLetterFitsAHeader(t *testing.T) {
 	if (stetmsg.Decision{}).Text() != "" {
 		t.Error("no error has a text")
 	}
+}
+
+// taciturn is a delivery whose broker does not answer the first time.
+type taciturn struct {
+	delivery
+	asked int
+}
+
+func (d *taciturn) Extend(ctx context.Context) error {
+	if d.asked++; d.asked > 1 {
+		return d.delivery.Extend(ctx)
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestMessageIsKeptInHandThoughTheBrokerOnceDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := inMemory(t, stet.Policy{Lease: 10 * time.Second})
+		c := b.consumer(func(context.Context, order) ([]byte, error) {
+			time.Sleep(time.Minute)
+			return nil, nil
+		})
+		d := &taciturn{delivery: delivery{every: 7 * time.Second}}
+		got, _ := c.Handle(ctx, order{ID: "1"}, d)
+		wants(t, got, stetmsg.Ack, stetmsg.Handled)
+		if extended := strings.Count(strings.Join(d.told, " "), "extend"); extended < 6 {
+			t.Fatalf("extended %d times", extended)
+		}
+	})
+}
+
+func TestMessageWhoseHandlerEndsItsGoroutineIsDeliveredAgain(t *testing.T) {
+	b := inMemory(t, stet.Policy{})
+	c := b.consumer(func(context.Context, order) ([]byte, error) {
+		runtime.Goexit()
+		return nil, nil
+	})
+	d := &delivery{}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = c.Handle(ctx, order{ID: "1"}, d)
+	}()
+	<-done
+	if len(d.told) != 1 || d.told[0] != "retry" || d.after <= 0 {
+		t.Fatalf("the broker was told %v, after %v", d.told, d.after)
+	}
+	got, _ := c.Handle(ctx, order{ID: "1"}, d)
+	wants(t, got, stetmsg.DeadLetter, stetmsg.Failed)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // Envelope is what an Identity sees of a message, whatever its broker.
@@ -29,25 +30,24 @@ func By[M any](envelope func(M) Envelope, id Identity) func(M) (stet.Op, error) 
 // Header takes the key from a header, in which the producer puts an id of its
 // own: the same one when it publishes the same message again, and never for
 // another. The fingerprint is of the body. A message without the header, or
-// with an empty one, is refused.
+// with an empty one, is refused. The operation is named after the scope.
 func Header(scope, name string) Identity {
 	return func(e Envelope) (stet.Op, error) {
 		key, ok := e.Header(name)
 		if !ok || key == "" {
 			return stet.Op{}, fmt.Errorf("the message has no header %q: its producer has to set one that is the same whenever it publishes the message again", name)
 		}
-		return stet.Op{Scope: scope, Key: key, Fingerprint: stet.NewFingerprint(e.Body)}, nil
+		return stet.Op{Scope: scope, Key: key, Fingerprint: stet.NewFingerprint(e.Body), Name: store.LabelText(scope)}, nil
 	}
 }
 
-// Digest makes the key of the body alone. Take it only where the body itself
-// says which intent it is, as one with an order number does: two equal messages
-// may be two intents, of which Digest makes one, and the second of two orders for
-// a book is silently not executed. A body that differs in a time of sending is
-// another operation each time.
+// Digest makes the key of the body alone. Use it only where the body itself identifies
+// the intent, by an order number for instance: Digest takes two equal messages for one,
+// so of two orders for the same book the second is silently not executed. A body with
+// the time of sending is a new operation each time.
 func Digest(scope string) Identity {
 	return func(e Envelope) (stet.Op, error) {
 		fp := stet.NewFingerprint(e.Body)
-		return stet.Op{Scope: scope, Key: "digest:" + hex.EncodeToString(fp[:]), Fingerprint: fp}, nil
+		return stet.Op{Scope: scope, Key: "digest:" + hex.EncodeToString(fp[:]), Fingerprint: fp, Name: store.LabelText(scope)}, nil
 	}
 }

@@ -14,7 +14,7 @@ func envelope(m order) stetmsg.Envelope {
 func TestHeaderIsTheKeyAndTheBodyTheFingerprint(t *testing.T) {
 	byID := stetmsg.By(envelope, stetmsg.Header("orders", "id"))
 	op, err := byID(order{"1", "a"})
-	if want := (stet.Op{Scope: "orders", Key: "1", Fingerprint: stet.NewFingerprint([]byte("a"))}); err != nil || op != want {
+	if want := (stet.Op{Scope: "orders", Key: "1", Fingerprint: stet.NewFingerprint([]byte("a")), Name: "orders"}); err != nil || op != want {
 		t.Fatal(op, err)
 	}
 	for _, id := range []string{"", "none"} {

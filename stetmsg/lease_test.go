@@ -13,6 +13,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 	"github.com/stet-go/stet/store/storetest"
 )
@@ -45,8 +46,8 @@ func TestDuplicateIsAcknowledgedWithoutRunning(t *testing.T) {
 	for range 4 {
 		d := c.Decide(ctx, order{ID: "1"}, 1)
 		wants(t, d, stetmsg.Ack, stetmsg.Replayed)
-		if string(d.Outcome.Result) != "the result" {
-			t.Fatalf("the stored result is %q", d.Outcome.Result)
+		if string(d.Outcome.Body) != "the result" {
+			t.Fatalf("the stored result is %q", d.Outcome.Body)
 		}
 	}
 	if runs != 1 {
@@ -67,10 +68,20 @@ func TestRunningElsewhereIsNeverAcknowledged(t *testing.T) {
 	if d.told[0] != "retry" || d.after < time.Second {
 		t.Fatalf("%v after %v", d.told, d.after)
 	}
-	if err := run.Settle(ctx, stet.Outcome{State: stet.Completed}); err != nil {
+	if err := run.Settle(ctx, stet.Outcome{}); err != nil {
 		t.Fatal(err)
 	}
 	wants(t, c.Decide(ctx, order{ID: "1"}, 2), stetmsg.Ack, stetmsg.Replayed)
+}
+
+// An empty result is that of a run that died, by StaleFail.
+func TestErrorWithoutATextIsAFailureOfItsOwn(t *testing.T) {
+	b := inMemory(t, stet.Policy{})
+	c := b.consumer(func(context.Context, order) ([]byte, error) { return nil, errors.New("") })
+	wants(t, c.Decide(ctx, order{ID: "1"}, 1), stetmsg.DeadLetter, stetmsg.Failed)
+	if st, err := b.engine.Lookup(ctx, b.engine.ID("orders", "1")); err != nil || !st.Outcome.Failed || st.Outcome.Reason != 0 {
+		t.Fatalf("%+v, %v", st.Outcome, err)
+	}
 }
 
 func TestHandlerThatHadNoEffectIsRunAgainUntilItsAttemptsAreUsed(t *testing.T) {
@@ -186,7 +197,7 @@ func TestUnknownIsVerifiedElseParkedAndDeadLettered(t *testing.T) {
 	}{
 		"no verifier": {nil, 0, stetmsg.DeadLetter, stetmsg.Unknown, stetmsg.DeadLetter, stet.Unknown},
 		"it happened": {func(context.Context, stet.Unresolved) (stet.Verdict, error) {
-			return stet.ItHappened(stet.Outcome{State: stet.Completed}), nil
+			return stet.ItHappened(stet.Outcome{}), nil
 		}, 0, stetmsg.Ack, stetmsg.Replayed, stetmsg.Ack, stet.Completed},
 		"nobody can tell": {func(context.Context, stet.Unresolved) (stet.Verdict, error) { return stet.CannotKnow(), nil },
 			0, stetmsg.Retry, stetmsg.Unknown, stetmsg.DeadLetter, stet.Unknown},
@@ -217,7 +228,7 @@ func TestHandlerThatDoesNotKnowIsParkedAndNeitherSettledNorRunAgain(t *testing.T
 		p := stet.Policy{}
 		if verified {
 			p.Verify = func(context.Context, stet.Unresolved) (stet.Verdict, error) {
-				return stet.ItHappened(stet.Outcome{State: stet.Completed}), nil
+				return stet.ItHappened(stet.Outcome{}), nil
 			}
 		}
 		b := inMemory(t, p)
@@ -282,6 +293,54 @@ func TestTombstoneIsAcknowledgedButAFailedOneDeadLettered(t *testing.T) {
 	}
 	wants(t, c.Decide(ctx, order{ID: "fails"}, 1), stetmsg.DeadLetter, stetmsg.Failed)
 	wants(t, c.Decide(ctx, order{ID: "fails"}, 2), stetmsg.DeadLetter, stetmsg.Failed)
+}
+
+// hurt is a store that has one record, and cannot read it.
+type hurt struct{ *memory.Store }
+
+func (hurt) Claim(context.Context, stet.ClaimRequest) (stet.Record, error) {
+	return stet.Record{}, stet.ErrDamaged
+}
+
+func (hurt) Read(context.Context, stet.ID) (stet.Record, error) {
+	return stet.Record{}, stet.ErrDamaged
+}
+
+func (hurt) RunTx(context.Context, stet.ClaimRequest, stet.Retention,
+	func(context.Context, bool, stet.Record) (store.Settlement, error)) (stet.Record, error) {
+	return stet.Record{}, stet.ErrDamaged
+}
+
+func (hurt) SettleTx(context.Context, bool, stet.Claim, store.Settlement, stet.Retention) error {
+	return stet.ErrDamaged
+}
+
+// It may never become readable: a message that is kept in hand until then holds up the
+// others.
+func TestMessageWhoseRecordCannotBeReadIsNotKeptInHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := hurt{memory.New(memory.Options{})}
+		b := newBench(t, store, stet.Policy{})
+		leased := b.consumer(func(context.Context, order) ([]byte, error) { return nil, errors.New("it ran") })
+		inTx, err := stetmsg.NewTx(txOf(b.engine, store), options(), func(context.Context, bool, order) ([]byte, error) { return nil, errors.New("it ran") })
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []*stetmsg.Consumer[order]{leased, inTx} {
+			for n := 1; n < stetmsg.DefaultMaxAttempts; n++ {
+				ctx, cancel := context.WithTimeout(ctx, time.Minute)
+				d := c.Decide(ctx, order{ID: "1"}, n)
+				cancel()
+				wants(t, d, stetmsg.Retry, stetmsg.Unknown)
+				if d.After != time.Duration(n)*time.Second || !errors.Is(d.Err, stet.ErrDamaged) {
+					t.Fatalf("delivery %d comes again after %v: %v", n, d.After, d.Err)
+				}
+			}
+			for n := range 2 {
+				wants(t, c.Decide(ctx, order{ID: "1"}, stetmsg.DefaultMaxAttempts+n), stetmsg.DeadLetter, stetmsg.Unknown)
+			}
+		}
+	})
 }
 
 func TestMessageIsKeptInHandWhileTheStoreIsDown(t *testing.T) {

@@ -1,15 +1,21 @@
 package stetmsg
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/internal/misuse"
+	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -21,15 +27,18 @@ const (
 	DefaultRelayPoll = time.Second
 
 	relayCalls = 8 // of the store at a time, to say what was sent
+
+	relayProbes = 2 // parcels that have to hang for their destination to be left alone
 )
 
 // IDHeader is the header in which the publishers of this module send the ID of a
 // message, which is the same every time it is sent.
 const IDHeader = "message-id"
 
-// Publish sends messages, in this order where that means anything to the broker.
-// It returns nil only if whoever is to keep them has said so, of all of them. The
-// packages of the brokers have functions that return one.
+// Publish sends messages, in this order if the broker keeps an order. It returns nil
+// only if the broker has confirmed all of them. It must return when ctx ends; its
+// messages then count as not sent. The packages of the brokers have functions that
+// return one.
 type Publish func(ctx context.Context, messages []stet.Message) error
 
 // RelayOptions configure a Relay. The zero value is usable.
@@ -37,9 +46,12 @@ type RelayOptions struct {
 	// Batch is how many operations' messages are sent together, at most
 	// stet.MaxBrowse. Default DefaultRelayBatch.
 	Batch int
-	// Again is how long it takes until messages are sent again whose sender has
-	// not said that they have left: it died, or the broker refused them.
-	// Publish is given half of that. Default DefaultRelayAgain.
+	// Again is when messages are sent again whose sending was not confirmed: the sender
+	// died, or the broker refused them. Publish has a quarter of that for one
+	// destination, or half if there is only one: half of this for all messages together,
+	// then a quarter for those of each operation. A destination that takes none in that
+	// time is tried after the others, and at most twice in each Again. Default
+	// DefaultRelayAgain.
 	Again time.Duration
 	// Poll is how often the store is asked when this process has emitted
 	// nothing itself. Default DefaultRelayPoll.
@@ -48,27 +60,33 @@ type RelayOptions struct {
 	ErrorLog *slog.Logger
 }
 
-// Relay sends what operations have emitted (see stet.Run.Emit) and the engine's
-// store keeps with their outcomes, until the broker has it. Any number of
-// processes may run one; each message is sent at least once, with the same ID
-// every time. Messages of one operation are sent in the order in which they were
-// emitted; those of different operations in no order.
+// Relay sends the messages that operations have emitted (see stet.Run.Emit), which the
+// engine's store keeps with their outcomes until the broker has them. Any number of
+// processes may run one; each message is sent at least once, with the same ID every
+// time. Messages of one operation are sent in the order in which they were emitted;
+// those of different operations in no order. A destination (Message.To) that refuses
+// messages, or hangs, does not hold up others. Refused messages stay in the outbox and
+// are tried again; each time the engine's observer gets a stet.EventUnsent, and the log
+// a line. See stet.Options.CheckMessage.
 type Relay struct {
 	engine  *stet.Engine
 	publish Publish
 	o       RelayOptions
+
+	mu    sync.Mutex
+	hangs map[string]time.Time // destinations that hang, and when they are tried again
 }
 
 // NewRelay returns a relay. Wrong options are errors of kind stet.ErrInvalid.
 func NewRelay(engine *stet.Engine, publish Publish, o RelayOptions) (*Relay, error) {
 	if engine == nil || publish == nil {
-		return nil, invalid("a relay needs an engine and a function that publishes")
+		return nil, misuse.Errorf("stetmsg: a relay needs an engine and a function that publishes")
 	}
-	if _, ok := engine.Store().(stet.WorkStore); !ok {
-		return nil, invalid("the store %T keeps no messages; memory, sqlite, postgres and redis do", engine.Store())
+	if _, ok := store.As[stet.WorkStore](engine.Store()); !ok {
+		return nil, misuse.Errorf("stetmsg: the store %T keeps no messages; memory, sqlite, postgres and redis do", engine.Store())
 	}
 	if o.Batch < 0 || o.Batch > stet.MaxBrowse || o.Again < 0 || o.Again > stet.MaxDelay || o.Poll < 0 {
-		return nil, invalid("RelayOptions.Batch is %d, Again %v, Poll %v; Batch must be 0 to %d, Again at most %v, and none negative", o.Batch, o.Again, o.Poll, stet.MaxBrowse, stet.MaxDelay)
+		return nil, misuse.Errorf("stetmsg: RelayOptions.Batch is %d, Again %v, Poll %v; Batch must be 0 to %d, Again at most %v, and none negative", o.Batch, o.Again, o.Poll, stet.MaxBrowse, stet.MaxDelay)
 	}
 	if o.Batch == 0 {
 		o.Batch = DefaultRelayBatch
@@ -82,22 +100,22 @@ func NewRelay(engine *stet.Engine, publish Publish, o RelayOptions) (*Relay, err
 	if o.ErrorLog == nil {
 		o.ErrorLog = slog.Default()
 	}
-	return &Relay{engine, publish, o}, nil
+	return &Relay{engine: engine, publish: publish, o: o, hangs: make(map[string]time.Time)}, nil
 }
 
-// Run sends until ctx ends, and returns nil. What it has begun to send then is
-// either sent or will be sent again.
+// Run sends until ctx ends, and returns nil. Messages that it was sending at the end
+// are sent, or will be sent again.
 func (r *Relay) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		arrived := r.engine.Arrived() // before looking, so that nothing is missed
-		n, err := r.Once(ctx)
+		n, full, err := r.once(ctx)
 		if err != nil && ctx.Err() == nil {
 			r.o.ErrorLog.WarnContext(ctx, "stetmsg: messages were not relayed; they will be tried again", slog.Any("error", err))
 		}
-		if err == nil && n == r.o.Batch {
+		if full && (err == nil || n > 0) {
 			continue
 		}
-		wait := time.NewTimer(r.o.Poll/2 + rand.N(r.o.Poll))
+		wait := time.NewTimer(timer.Around(r.o.Poll))
 		select {
 		case <-wait.C:
 		case <-arrived:
@@ -108,45 +126,155 @@ func (r *Relay) Run(ctx context.Context) error {
 	return nil
 }
 
-// Once sends what waits now, a batch at most. It returns how many operations'
-// messages have left for good, and an error if others have not.
+// Once sends the messages that wait now, a batch at most. It returns for how many
+// operations all messages were sent, and an error if others were not. Messages to a
+// destination that hangs wait, and are not an error until it is tried again.
 func (r *Relay) Once(ctx context.Context) (n int, err error) {
-	parcels, err := r.engine.DueMessages(ctx, r.o.Batch, r.o.Again)
-	if err != nil || len(parcels) == 0 {
-		return 0, err
-	}
-	send, cancel := context.WithTimeout(ctx, r.o.Again/2)
-	defer cancel()
-	fault.At(fault.RelayBefore)
-	var sent []stet.Parcel
-	var together []stet.Message
-	for _, p := range parcels {
-		together = append(together, p.Messages...)
-	}
-	if err = r.publish(send, together); err == nil {
-		sent = parcels
-	} else if len(parcels) > 1 && send.Err() == nil {
-		// One that is refused must not hold up the others.
-		sent, err = r.oneByOne(send, parcels)
-	}
-	fault.At(fault.RelaySent)
-	n, errRelayed := r.relayed(ctx, sent)
-	fault.At(fault.RelayAfter)
-	return n, errors.Join(err, errRelayed)
+	n, _, err = r.once(ctx)
+	return n, err
 }
 
-func (r *Relay) oneByOne(ctx context.Context, parcels []stet.Parcel) (sent []stet.Parcel, err error) {
-	for _, p := range parcels {
-		if ctx.Err() != nil {
-			return sent, errors.Join(err, context.Cause(ctx))
+// once is Once that also reports whether the batch was full.
+func (r *Relay) once(ctx context.Context) (n int, full bool, err error) {
+	parcels, err := r.engine.DueMessages(ctx, r.o.Batch, r.o.Again)
+	if err != nil || len(parcels) == 0 {
+		return 0, false, err
+	}
+	full = len(parcels) >= r.o.Batch
+	send, cancel := context.WithTimeout(ctx, r.o.Again/2)
+	defer cancel()
+	groups := r.split(parcels)
+	within := max(r.o.Again/4, r.o.Again/2/time.Duration(max(len(groups), 1)))
+	for _, g := range groups {
+		if send.Err() != nil { // the others are due again
+			return n, full, errors.Join(err, context.Cause(send))
 		}
-		if e := r.publish(ctx, p.Messages); e != nil {
+		fault.At(fault.RelayBefore)
+		sent, unsent := r.send(send, within, g)
+		fault.At(fault.RelaySent)
+		relayed, unsaid := r.relayed(ctx, sent)
+		fault.At(fault.RelayAfter)
+		n += relayed
+		err = errors.Join(err, unsent, unsaid)
+	}
+	return n, full, err
+}
+
+// group is parcels that go to the same destinations.
+type group struct {
+	to      string // their names
+	hung    bool   // the last time
+	parcels []stet.Parcel
+}
+
+// split sorts parcels by where they go: first to destinations that are not known to
+// hang. Of the others those are left out that are not to be tried yet.
+func (r *Relay) split(parcels []stet.Parcel) []*group {
+	by := make(map[string]*group)
+	var first, last []*group
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	for to, next := range r.hangs {
+		if now.Sub(next) > 10*r.o.Again { // nothing goes there any more
+			delete(r.hangs, to)
+		}
+	}
+	for _, p := range parcels {
+		to := destinations(p)
+		if g := by[to]; g != nil {
+			g.parcels = append(g.parcels, p)
+			continue
+		}
+		next, hung := r.hangs[to]
+		g := &group{to: to, hung: hung, parcels: []stet.Parcel{p}}
+		by[to] = g
+		switch {
+		case !hung:
+			first = append(first, g)
+		case !now.Before(next):
+			last = append(last, g)
+		}
+	}
+	slices.SortFunc(last, func(a, b *group) int { return r.hangs[a.to].Compare(r.hangs[b.to]) })
+	return append(first, last[:min(len(last), 1)]...) // so that they cost the others little
+}
+
+// destinations names where a parcel's messages go.
+func destinations(p stet.Parcel) string {
+	if len(p.Messages) == 1 {
+		return p.Messages[0].To
+	}
+	var to []string
+	for _, m := range p.Messages {
+		if !slices.Contains(to, m.To) {
+			to = append(to, m.To)
+		}
+	}
+	slices.Sort(to)
+	return strings.Join(to, "\x00")
+}
+
+// send publishes a group's messages within a time, and returns what was sent. If they
+// are not taken together, each operation's are published by themselves.
+func (r *Relay) send(all context.Context, within time.Duration, g *group) (sent []stet.Parcel, err error) {
+	ctx, cancel := context.WithTimeout(all, within)
+	defer cancel()
+	hung := g.hung
+	if !g.hung {
+		var together []stet.Message
+		for _, p := range g.parcels {
+			together = append(together, p.Messages...)
+		}
+		if hung, err = r.bounded(ctx, within/2, together); err == nil {
+			sent = g.parcels
+		} else if len(g.parcels) == 1 {
+			r.engine.Unsent(all, g.parcels[0], err)
+		}
+	}
+	if len(sent) == 0 && (g.hung || len(g.parcels) > 1) {
+		sent, hung, err = r.oneByOne(ctx, within/4, g.parcels)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case len(sent) > 0 || !hung:
+		delete(r.hangs, g.to)
+	case all.Err() == nil || g.hung: // else it had no time of its own
+		r.hangs[g.to] = time.Now().Add(r.o.Again / 2)
+	}
+	return sent, err
+}
+
+// oneByOne publishes parcels, each for itself and within a time, until some have
+// hung and none was sent. hung says that one has. Their order is another one every
+// time: one that hangs is not always the first.
+func (r *Relay) oneByOne(ctx context.Context, within time.Duration, parcels []stet.Parcel) (sent []stet.Parcel, hung bool, err error) {
+	hanging := 0
+	for _, i := range rand.Perm(len(parcels)) {
+		if ctx.Err() != nil || hanging >= relayProbes && len(sent) == 0 {
+			return sent, hanging > 0, cmp.Or(err, context.Cause(ctx))
+		}
+		hangs, e := r.bounded(ctx, within, parcels[i].Messages)
+		if hangs {
+			hanging++
+		}
+		if e != nil {
+			r.engine.Unsent(ctx, parcels[i], e)
 			err = e // the last stands for the others
 			continue
 		}
-		sent = append(sent, p)
+		sent = append(sent, parcels[i])
 	}
-	return sent, err
+	return sent, hanging > 0, err
+}
+
+// bounded publishes messages within a time, and reports whether that was not enough.
+func (r *Relay) bounded(ctx context.Context, within time.Duration, messages []stet.Message) (hangs bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	err = r.publish(ctx, messages)
+	return err != nil && ctx.Err() != nil, err
 }
 
 // relayed tells the store, some calls at a time.

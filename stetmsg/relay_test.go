@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -132,6 +133,81 @@ func TestMessageThatIsRefusedHoldsUpNoOther(t *testing.T) {
 		}
 		if n, err := b.relay(out).Once(t.Context()); n != 5 || err == nil {
 			t.Errorf("%d relayed, %v; want 5 and an error", n, err)
+		}
+	})
+}
+
+// hanging is a Publish that hangs on some messages, and counts the others.
+type hanging struct {
+	mu    sync.Mutex
+	hangs func(stet.Message) bool
+	sent  map[string]int // by their bodies
+}
+
+func (h *hanging) Publish(ctx context.Context, ms []stet.Message) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, m := range ms {
+		if h.hangs(m) {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		h.sent[m.To+" "+string(m.Body)]++
+	}
+	return nil
+}
+
+// relays has a relay send for a time what operations emit to destinations.
+func (h *hanging) relays(t *testing.T, to map[string]int, within time.Duration) {
+	t.Helper()
+	b := inMemory(t, stet.Policy{})
+	r, err := stetmsg.NewRelay(b.engine, h.Publish, stetmsg.RelayOptions{ErrorLog: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for to, n := range to {
+		for i := range n {
+			b.consumer(func(ctx context.Context, m order) ([]byte, error) {
+				return nil, stet.FromContext(ctx).Emit(stet.Message{To: to, Body: []byte(strconv.Itoa(i))})
+			}).Decide(t.Context(), order{ID: to + strconv.Itoa(i)}, 1)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	if err := r.Run(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDestinationThatHangsKeepsNoOthersMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hanging{hangs: func(m stet.Message) bool { return m.To != "up" }, sent: map[string]int{}}
+		h.relays(t, map[string]int{"down": 150, "away": 1, "up": 120}, 2*time.Minute)
+		for i := range 120 {
+			if n := h.sent["up "+strconv.Itoa(i)]; n != 1 {
+				t.Errorf("message %d to a broker that takes them was sent %d times", i, n)
+			}
+		}
+	})
+}
+
+func TestDestinationThatNoLongerHangsGetsItsMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		back := time.Now().Add(10 * time.Minute)
+		h := &hanging{hangs: func(m stet.Message) bool { return m.To == "down" && time.Now().Before(back) }, sent: map[string]int{}}
+		h.relays(t, map[string]int{"down": 150, "up": 1}, 12*time.Minute)
+		if len(h.sent) != 151 {
+			t.Errorf("%d of 151 messages were sent", len(h.sent))
+		}
+	})
+}
+
+func TestMessageThatHangsHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hanging{hangs: func(m stet.Message) bool { return string(m.Body) == "7" }, sent: map[string]int{}}
+		h.relays(t, map[string]int{"events": 150}, 5*time.Minute)
+		if len(h.sent) != 149 {
+			t.Errorf("%d of 149 messages were sent", len(h.sent))
 		}
 	})
 }

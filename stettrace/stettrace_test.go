@@ -2,6 +2,7 @@ package stettrace_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -68,7 +69,10 @@ func start(t *testing.T, store stet.Store, policy stet.Policy, h http.HandlerFun
 	}
 	m, err := stethttp.New(engine, o)
 	if tx, ok := store.(*sqlite.Store); ok {
-		m, err = stethttp.NewTx(engine, tx, o)
+		var inTx *stethttp.TxMiddleware[*sql.Tx]
+		if inTx, err = stethttp.NewTx(txOf(engine, tx), o); err == nil {
+			m = inTx.Middleware
+		}
 	}
 	if err != nil {
 		t.Fatal(err)

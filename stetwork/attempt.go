@@ -10,17 +10,22 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/internal/misuse"
+	"github.com/stet-go/stet/stetwork/internal/untold"
 )
 
 var (
 	errStopped   = fmt.Errorf("stetwork: the worker is shutting down: %w", stet.ErrClosed)
-	errExhausted = errors.New("it was tried as often as Options.MaxAttempts allows, and no run came to an end")
+	errExhausted = errors.New("Options.MaxAttempts is reached, and no run has ended")
 )
 
 // Do runs an accepted operation, if it is still to be run, and returns when that
 // has ended: whatever consumes a Queue calls it. It waits until fewer than
 // Options.Concurrency operations run. It begins no run after ctx has ended, but
 // ends the one it has begun.
+//
+// An item is believed no further than its ID: class and name are those that the
+// operation was accepted under.
 //
 // nil says that the queue is done with the item: the operation has an outcome, runs
 // elsewhere, waits for an operator, or is going to be handed out again, for which
@@ -38,11 +43,24 @@ func (w *Worker) Do(ctx context.Context, it stet.Item) error {
 	case w.slots <- struct{}{}:
 		defer w.free()
 	case <-w.stopping:
-		return closed(errStopped)
 	case <-ctx.Done():
+	}
+	switch { // also if there was a slot at the same moment
+	case ctx.Err() != nil:
 		return closed(context.Cause(ctx))
+	case isClosed(w.stopping):
+		return closed(errStopped)
 	}
 	return w.do(ctx, it)
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 func closed(cause error) error {
@@ -73,8 +91,9 @@ func (w *Worker) enter() bool {
 func (w *Worker) do(ctx context.Context, it stet.Item) error {
 	h, ok := w.handler(it.Name)
 	if !ok {
-		return invalid("no handler is registered for %.40q", it.Name)
+		return misuse.Errorf("stetwork: no handler is registered for %.40q", it.Name)
 	}
+	it.Repeatable = h.again
 	run, err := w.engine.Take(ctx, it)
 	switch {
 	case err != nil:
@@ -82,7 +101,23 @@ func (w *Worker) do(ctx context.Context, it stet.Item) error {
 	case run.Replayed():
 		return nil
 	}
-	a := &attempt{w: w, run: run, h: h, name: it.Name, log: w.o.ErrorLog.With(slog.String("name", it.Name), slog.String("id", it.ID.String()), slog.Int("attempt", run.Attempt()))}
+	name := run.Work().Name
+	if name != it.Name { // the queue's item is of another operation, or forged
+		own, ok := w.handler(name)
+		switch {
+		case !ok:
+			err := misuse.Errorf("stetwork: no handler is registered for %.40q", name)
+			return errors.Join(err, run.Yield(ctx, strayRest))
+		case own.again != h.again: // it was taken as one of another kind
+			if err := run.Yield(ctx, 0); err != nil {
+				return w.refused(ctx, it, err)
+			}
+			it.Name = name
+			return w.do(ctx, it)
+		}
+		h = own
+	}
+	a := &attempt{w: w, run: run, h: h, log: w.o.ErrorLog.With(slog.String("name", name), slog.String("id", it.ID.String()), slog.Int("attempt", run.Attempt()))}
 	a.perform(ctx)
 	return nil
 }
@@ -108,7 +143,6 @@ type attempt struct {
 	w      *Worker
 	run    *stet.Run
 	h      handler
-	name   string
 	log    *slog.Logger
 	ctx    context.Context // the handler's
 	cancel context.CancelCauseFunc
@@ -117,17 +151,20 @@ type attempt struct {
 // perform calls the handler, and ends the run.
 func (a *attempt) perform(ctx context.Context) {
 	switch {
-	case a.run.Record().Cancelling:
-		a.giveUp(ctx, stet.ErrCancelled)
+	case a.run.SaysOutcomeUnknown(): // an earlier run has left a step in doubt
+		a.park(ctx, nil)
 		return
-	case a.w.o.MaxAttempts > 0 && a.run.Attempt() > a.w.o.MaxAttempts: // its runs died, one after the other
-		a.giveUp(ctx, errExhausted)
+	case a.run.Record().Cancelling:
+		a.fail(ctx, stet.ErrCancelled)
+		return
+	case a.w.o.MaxAttempts > 0 && a.run.Counted() > a.w.o.MaxAttempts: // its runs died, one after the other
+		a.fail(ctx, errExhausted)
 		return
 	}
 	a.ctx, a.cancel = context.WithCancelCause(a.run.Context())
 	defer a.cancel(nil)
 	if !a.begin() { // it was being taken when Shutdown ended the handlers' contexts
-		a.giveBack(ctx, 0, errStopped)
+		a.yield(ctx, 0, errStopped)
 		return
 	}
 	defer func() {
@@ -211,7 +248,10 @@ func (a *attempt) heed() (stop func()) {
 // end ends a run whose handler has returned without making an outcome durable.
 func (a *attempt) end(ctx context.Context, value any, err error) {
 	nothing := a.run.SaysNothingHappened()
-	if a.run.SaysOutcomeUnknown() && (!a.h.again || a.doubtful(ctx)) {
+	if a.h.tx && a.run.SaysOutcomeUnknown() && !a.doubtful(ctx) {
+		a.doubt()
+	}
+	if a.run.SaysOutcomeUnknown() && (!a.h.again || a.h.tx || a.doubtful(ctx)) { // also of a step that goes on
 		a.park(ctx, err)
 		return
 	}
@@ -231,11 +271,13 @@ func (a *attempt) end(ctx context.Context, value any, err error) {
 	cause := context.Cause(a.ctx)
 	switch {
 	case errors.Is(cause, stet.ErrCancelled):
-		a.giveUp(ctx, stet.ErrCancelled)
+		a.fail(ctx, stet.ErrCancelled)
 	case is[permanent](err):
 		a.fail(ctx, err)
-	case errors.Is(cause, stet.ErrClosed) && (harmless || a.h.again): // it is not to blame
-		a.giveBack(ctx, 0, err)
+	case errors.Is(cause, stet.ErrClosed) && (harmless || a.h.again), errors.Is(err, untold.AtOnce):
+		a.yield(ctx, 0, err)
+	case errors.Is(err, untold.Later):
+		a.yield(ctx, a.backoff(), err)
 	case harmless || a.h.again:
 		a.retry(ctx, err)
 	case cause != nil || is[panicked](err):
@@ -247,25 +289,31 @@ func (a *attempt) end(ctx context.Context, value any, err error) {
 
 // retry gives the operation back for another attempt, if one is left.
 func (a *attempt) retry(ctx context.Context, err error) {
-	n := a.run.Attempt()
 	switch cancelling, _ := a.run.Cancelling(ctx); {
 	case cancelling:
-		a.giveUp(ctx, stet.ErrCancelled)
-	case a.w.o.MaxAttempts > 0 && n >= a.w.o.MaxAttempts:
-		a.giveUp(ctx, err)
+		a.fail(ctx, stet.ErrCancelled)
+	case a.w.o.MaxAttempts > 0 && a.run.Counted() >= a.w.o.MaxAttempts:
+		a.fail(ctx, err)
 	default:
-		a.giveBack(ctx, min(max(a.w.o.Backoff(n), 0), stet.MaxDelay), err)
+		after := a.backoff()
+		a.again(ctx, after, err)
+		a.told(ctx, a.run.Return(ctx, after))
 	}
 }
 
-// giveUp fails the operation, unless an earlier attempt has left it in doubt: then
-// failed is not what it is.
-func (a *attempt) giveUp(ctx context.Context, err error) {
-	if a.doubtful(ctx) {
-		a.park(ctx, err)
-		return
-	}
-	a.fail(ctx, err)
+// yield gives the operation back after an attempt that was interrupted: it does not
+// count.
+func (a *attempt) yield(ctx context.Context, after time.Duration, why error) {
+	a.again(ctx, after, why)
+	a.told(ctx, a.run.Yield(ctx, after))
+}
+
+func (a *attempt) backoff() time.Duration {
+	return min(max(a.w.o.Backoff(a.run.Counted()), 0), stet.MaxDelay)
+}
+
+func (a *attempt) again(ctx context.Context, after time.Duration, why error) {
+	a.log.WarnContext(ctx, "stetwork: an operation will be run again", slog.Duration("after", after), slog.Any("error", why))
 }
 
 // doubtful reports whether a step that must not be repeated was begun and not
@@ -275,9 +323,13 @@ func (a *attempt) doubtful(ctx context.Context) bool {
 	return err != nil || st.Doubt != ""
 }
 
-func (a *attempt) giveBack(ctx context.Context, after time.Duration, why error) {
-	a.log.WarnContext(ctx, "stetwork: an operation will be run again", slog.Duration("after", after), slog.Any("error", why))
-	a.told(ctx, a.run.Return(ctx, after))
+// doubt notes down, as a step in doubt, what a handler of HandleTx has declared: an
+// effect that no rollback undoes. What is parked without it is run again.
+func (a *attempt) doubt() {
+	_, err := stet.Step(a.run.Context(), "what OutcomeUnknown was called for", stet.StepOnce, func(context.Context) (struct{}, error) { return struct{}{}, errDeclared })
+	if !errors.Is(err, errDeclared) {
+		a.told(a.run.Context(), err)
+	}
 }
 
 func (a *attempt) fail(ctx context.Context, err error) {

@@ -248,8 +248,8 @@ func TestStepThatDidNotHappenRunsAgainOnceSomebodySaysSo(t *testing.T) {
 		st := b.await(id, stet.Unknown)
 		must(t, b.engine.Resolve(t.Context(), st.Record, "", stet.ItDidNotHappen()))
 		st = b.await(id, stet.Completed, stet.Failed, stet.Unknown)
-		if st.Record.State != stet.Completed || string(st.Outcome.Result) != `{"Number":2}` || reserved.Load() != 1 || charged.Load() != 2 {
-			t.Fatalf("%v with %s, reserved %d times, charged %d times", st.Record.State, st.Outcome.Result, reserved.Load(), charged.Load())
+		if st.Record.State != stet.Completed || string(st.Outcome.Body) != `{"Number":2}` || reserved.Load() != 1 || charged.Load() != 2 {
+			t.Fatalf("%v with %s, reserved %d times, charged %d times", st.Record.State, st.Outcome.Body, reserved.Load(), charged.Load())
 		}
 	})
 }
@@ -379,8 +379,8 @@ func TestBytesAndRawJSONAreGivenAsTheyAre(t *testing.T) {
 				quoted, _ := json.Marshal(payload)
 				want = string(quoted)
 			}
-			if string(out.Result) != want {
-				t.Errorf("%s: %q", name, out.Result)
+			if string(out.Body) != want {
+				t.Errorf("%s: %q", name, out.Body)
 			}
 		}
 	})
@@ -417,4 +417,19 @@ func (b *bench) dies(id stet.ID) {
 		b.t.Fatal(err)
 	}
 	_ = other.Close()
+}
+
+// Three copies of an item in a queue are one run, until its backoff is over.
+func TestCopiesInAQueueWaitForTheBackoff(t *testing.T) {
+	inMemory(t, stetwork.Options{Backoff: func(int) time.Duration { return time.Hour }, MaxAttempts: 3}, stet.Policy{}, func(t *testing.T, b *bench) {
+		var ran atomic.Int64
+		must(t, stetwork.Handle(b.worker, "ship", flaky(10, &ran, stet.ErrRetryable)))
+		id := b.accept("ship", "a")
+		for range 3 {
+			must(t, b.worker.Do(t.Context(), stet.Item{ID: id, Name: "ship"}))
+		}
+		if st := b.status(id); ran.Load() != 1 || st.Record.State != stet.Accepted {
+			t.Errorf("%d runs, %v", ran.Load(), st.Record.State)
+		}
+	})
 }

@@ -20,7 +20,7 @@ import (
 // handler that does nothing or, on SQLite, inserts a row.
 func BenchmarkEmbedded(b *testing.B) {
 	b.Run("memory", func(b *testing.B) {
-		w := newWorker(b, memory.New(memory.Options{MaxRecords: 1 << 30}))
+		w, _ := newWorker(b, memory.New(memory.Options{MaxRecords: 1 << 30}))
 		orders(b, w, func(done func()) error {
 			return stetwork.Handle(w, "ship", func(context.Context, parcel) (receipt, error) { done(); return receipt{}, nil })
 		})
@@ -34,9 +34,9 @@ func BenchmarkEmbedded(b *testing.B) {
 		if _, err := s.DB().Exec(`CREATE TABLE shipments (book TEXT)`); err != nil {
 			b.Fatal(err)
 		}
-		w := newWorker(b, s)
+		w, e := newWorker(b, s)
 		orders(b, w, func(done func()) error {
-			return stetwork.HandleTx(w, s, "ship", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
+			return stetwork.HandleTx(w, txOf(e, s), "ship", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
 				done()
 				return receipt{}, insert(ctx, tx, p)
 			})
@@ -44,7 +44,7 @@ func BenchmarkEmbedded(b *testing.B) {
 	})
 }
 
-func newWorker(b *testing.B, store stet.Store) *stetwork.Worker {
+func newWorker(b *testing.B, store stet.Store) (*stetwork.Worker, *stet.Engine) {
 	b.Helper()
 	e, err := stet.New(store, stet.Options{SweepEvery: -1})
 	if err != nil {
@@ -55,7 +55,7 @@ func newWorker(b *testing.B, store stet.Store) *stetwork.Worker {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return w
+	return w, e
 }
 
 // orders has b.N operations accepted by 16 callers, and waits until all have run.

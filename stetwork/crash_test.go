@@ -23,6 +23,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/internal/rig"
 	"github.com/stet-go/stet/stetwork"
 	"github.com/stet-go/stet/store/sqlite"
 )
@@ -38,7 +39,13 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	goleak.VerifyTestMain(m)
+	if url := os.Getenv(killedEnv); url != "" {
+		if err := dyingInTx(url); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
+	goleak.VerifyTestMain(rig.Main(m))
 }
 
 // points are where the process is killed.
@@ -79,7 +86,7 @@ func openShop(ctx context.Context, dir string) (*shop, error) {
 		return nil, err
 	}
 	return s, errors.Join(
-		stetwork.HandleTx(s.worker, s.store, "tx", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
+		stetwork.HandleTx(s.worker, txOf(s.engine, s.store), "tx", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
 			return receipt{}, insert(ctx, tx, p)
 		}),
 		stetwork.HandleIdempotent(s.worker, "steps", s.inSteps),
@@ -97,7 +104,7 @@ func (s *shop) inSteps(ctx context.Context, p parcel) (receipt, error) {
 	if _, err := stet.Step(ctx, "charge", stet.StepOnce, func(context.Context) (string, error) { return p.Book, s.write(p) }); err != nil {
 		return receipt{}, err
 	}
-	if _, err := stet.StepTx(ctx, s.store, "ship", func(ctx context.Context, tx *sql.Tx) (string, error) { return p.Book, insert(ctx, tx, p) }); err != nil {
+	if _, err := stet.StepTx(ctx, txOf(s.engine, s.store), "ship", func(ctx context.Context, tx *sql.Tx) (string, error) { return p.Book, insert(ctx, tx, p) }); err != nil {
 		return receipt{}, err
 	}
 	return stet.Step(ctx, "mail", stet.StepIdempotent, func(context.Context) (receipt, error) { return receipt{1}, nil })

@@ -1,13 +1,17 @@
 package stetwork
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/misuse"
+	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/store"
 )
 
 // Defaults of DispatcherOptions.
@@ -23,14 +27,30 @@ const (
 
 	queuePause    = 100 * time.Millisecond // after a failure of the queue, or the store
 	maxQueuePause = 5 * time.Second
+
+	// What the queue does not take is kept in hand for keepFor at most, or Again;
+	// then it waits until it is due again.
+	keepFor = time.Minute
+	// A queue is given handFor for a batch, and handOneFor for each item after a
+	// batch failed, until probes of them have failed and none got through.
+	handFor    = 30 * time.Second
+	handOneFor = 10 * time.Second
+	probes     = 3
 )
 
 // Queue carries accepted operations to workers, which call Worker.Do. It may lose
 // items, bring them twice, late, or in another order: none of that loses an
 // operation or runs it twice.
+//
+// One with a method Room() int is handed no more items than that says.
+//
+// One with a method Names() []string is handed these alone, as they are then: what
+// other processes run, or what there is no room for, is left to them. See
+// DispatcherOptions.Names.
 type Queue interface {
 	// Enqueue hands items over. nil says that the queue has them, as durably as
-	// it keeps things; after an error all of them are handed over again.
+	// it keeps things; after an error they are handed over again, one by one. ctx
+	// ends after half a minute at most.
 	Enqueue(ctx context.Context, items []stet.Item) error
 }
 
@@ -48,24 +68,29 @@ type DispatcherOptions struct {
 	// Again is how long after an operation was handed to the queue it is handed
 	// over again, unless a worker has taken it by then; at most stet.MaxDelay.
 	// Let it be longer than the queue usually is: a backlog that waits longer is
-	// enqueued a second time. Default DefaultAgain.
+	// enqueued a second time. An operation that the queue refuses waits as long,
+	// and so does what it has not taken for a minute. Default DefaultAgain.
 	Again time.Duration
 	// Poll is how often the store is asked when this process has accepted
 	// nothing, half as much more or less at random. Default DefaultPoll.
 	Poll time.Duration
+	// Names are those of the operations that the queue gets. What its consumers
+	// have no handler for they would keep from others. Default: all, but of a
+	// Worker without a Queue those that it has handlers for.
+	Names []string
 	// ErrorLog gets what goes wrong. Default slog.Default().
 	ErrorLog *slog.Logger
 }
 
 func (o DispatcherOptions) withDefaults() (DispatcherOptions, error) {
 	if o.Batch < 0 || o.Batch > stet.MaxBrowse || o.Again < 0 || o.Again > stet.MaxDelay || o.Poll < 0 {
-		return o, invalid("DispatcherOptions.Batch is %d, Again %v, Poll %v; Batch must be 0 to %d, Again at most %v, and none negative",
+		return o, misuse.Errorf("stetwork: DispatcherOptions.Batch is %d, Again %v, Poll %v; Batch must be 0 to %d, Again at most %v, and none negative",
 			o.Batch, o.Again, o.Poll, stet.MaxBrowse, stet.MaxDelay)
 	}
-	o.Batch = orDefault(o.Batch, DefaultBatch)
-	o.Again = orDefault(o.Again, DefaultAgain)
-	o.Poll = orDefault(o.Poll, DefaultPoll)
-	o.ErrorLog = orDefault(o.ErrorLog, slog.Default())
+	o.Batch = cmp.Or(o.Batch, DefaultBatch)
+	o.Again = cmp.Or(o.Again, DefaultAgain)
+	o.Poll = cmp.Or(o.Poll, DefaultPoll)
+	o.ErrorLog = cmp.Or(o.ErrorLog, slog.Default())
 	return o, nil
 }
 
@@ -79,16 +104,17 @@ type Dispatcher struct {
 	// room waits until the queue takes more, and says how much: 0 when the
 	// context has ended.
 	room func(context.Context) int
+	turn int // of many names: where those begin that are asked for next
 }
 
 // NewDispatcher returns a dispatcher. Wrong options are errors of kind
 // stet.ErrInvalid.
 func NewDispatcher(engine *stet.Engine, queue Queue, o DispatcherOptions) (*Dispatcher, error) {
 	if engine == nil || queue == nil {
-		return nil, invalid("a dispatcher needs an engine and a queue")
+		return nil, misuse.Errorf("stetwork: a dispatcher needs an engine and a queue")
 	}
-	if _, ok := engine.Store().(stet.WorkStore); !ok {
-		return nil, invalid("the store %T keeps no work; memory, sqlite, postgres and redis do", engine.Store())
+	if _, ok := store.As[stet.WorkStore](engine.Store()); !ok {
+		return nil, misuse.Errorf("stetwork: the store %T keeps no work; memory, sqlite, postgres and redis do", engine.Store())
 	}
 	o, err := o.withDefaults()
 	if err != nil {
@@ -101,26 +127,36 @@ func NewDispatcher(engine *stet.Engine, queue Queue, o DispatcherOptions) (*Disp
 // then is due again, later.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	pause := queuePause
+	var kept []inHand // what the queue has not taken yet
 	for ctx.Err() == nil {
 		arrived := d.engine.Arrived() // before looking, so that nothing is missed
-		n := d.room(ctx)
-		if n == 0 {
+		room := d.room(ctx)
+		if room == 0 {
 			break
 		}
-		items, ok := d.due(ctx, n)
-		if !ok {
-			sleep(ctx, pause/2+rand.N(pause))
+		n := room - len(kept)
+		if q, bounded := d.queue.(interface{ Room() int }); bounded {
+			n = min(n, q.Room())
+		}
+		found, ok := 0, true
+		names, any := d.names()
+		if n > 0 && any {
+			var items []stet.Item
+			items, ok = d.due(ctx, n, names)
+			found = len(items)
+			kept = append(d.inHand(items), kept...)
+		}
+		kept = d.hand(ctx, kept)
+		if !ok || len(kept) > 0 {
+			timer.Sleep(ctx, timer.Around(pause))
 			pause = min(2*pause, maxQueuePause)
 			continue
 		}
 		pause = queuePause
-		if len(items) > 0 {
-			d.hand(ctx, items)
-		}
-		if len(items) >= n {
+		if n > 0 && found >= n {
 			continue
 		}
-		poll := time.NewTimer(d.o.Poll/2 + rand.N(d.o.Poll))
+		poll := time.NewTimer(timer.Around(d.o.Poll))
 		select {
 		case <-arrived:
 		case <-poll.C:
@@ -131,26 +167,108 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	return nil
 }
 
+// names returns those to ask for, none for all; false if there is nothing to ask for.
+func (d *Dispatcher) names() (names []string, any bool) {
+	names = d.o.Names
+	if q, named := d.queue.(interface{ Names() []string }); named && names == nil {
+		names = q.Names()
+		if len(names) == 0 {
+			return nil, false
+		}
+	}
+	if len(names) <= store.MaxDueNames {
+		return names, true
+	}
+	from := d.turn % len(names)
+	d.turn = from + store.MaxDueNames
+	return slices.Concat(names[from:], names[:from])[:store.MaxDueNames], true
+}
+
 // due asks the store; false if it could not.
-func (d *Dispatcher) due(ctx context.Context, n int) ([]stet.Item, bool) {
-	items, err := d.engine.Due(ctx, n, d.o.Again)
+func (d *Dispatcher) due(ctx context.Context, n int, names []string) ([]stet.Item, bool) {
+	items, err := d.engine.Due(ctx, n, d.o.Again, names...)
 	if err != nil {
 		d.o.ErrorLog.WarnContext(ctx, "stetwork: the store could not be asked for what is due", slog.Any("error", err))
 	}
 	return items, err == nil
 }
 
-// hand gives items to the queue. If it does not take them before they are due
-// again, they are left to whoever asks next.
-func (d *Dispatcher) hand(ctx context.Context, items []stet.Item) {
-	ctx, cancel := context.WithTimeoutCause(ctx, d.o.Again, errors.New("stetwork: the items are due again by now"))
-	defer cancel()
-	for pause := queuePause; ctx.Err() == nil; pause = min(2*pause, maxQueuePause) {
-		err := d.queue.Enqueue(ctx, items)
-		if err == nil {
-			return
-		}
-		d.o.ErrorLog.WarnContext(ctx, "stetwork: the queue did not take what is due; it is tried again", slog.Int("items", len(items)), slog.Any("error", err))
-		sleep(ctx, pause/2+rand.N(pause))
-	}
+// inHand is an item that the dispatcher hands to the queue until a time.
+type inHand struct {
+	stet.Item
+	until time.Time
 }
+
+func (d *Dispatcher) inHand(items []stet.Item) []inHand {
+	until := time.Now().Add(min(d.o.Again, keepFor))
+	kept := make([]inHand, len(items))
+	for i, it := range items {
+		kept[i] = inHand{it, until}
+	}
+	return kept
+}
+
+// hand gives items to the queue, and returns those to try again. If it does not take
+// them together, it is given one by one.
+func (d *Dispatcher) hand(ctx context.Context, items []inHand) []inHand {
+	if len(items) == 0 {
+		return nil
+	}
+	all := make([]stet.Item, len(items))
+	for i, it := range items {
+		all[i] = it.Item
+	}
+	err := d.enqueue(ctx, handFor, all...)
+	if err == nil {
+		return nil
+	}
+	kept := items
+	if len(items) > 1 {
+		kept, err = d.oneByOne(ctx, items)
+	}
+	if ctx.Err() != nil || len(kept) == 0 {
+		return nil
+	}
+	now, n := time.Now(), len(kept)
+	kept = slices.DeleteFunc(slices.Clone(kept), func(it inHand) bool { return !now.Before(it.until) })
+	d.o.ErrorLog.WarnContext(ctx, "stetwork: the queue did not take what is due; it is tried again", slog.Int("items", len(kept)), slog.Int("later", n-len(kept)), slog.Any("error", err))
+	return kept
+}
+
+// oneByOne gives items to the queue, and returns those to try again, with the last
+// error. What the queue refuses while it takes others waits until it is due again; if
+// it takes none, it may be down.
+func (d *Dispatcher) oneByOne(ctx context.Context, items []inHand) (kept []inHand, err error) {
+	began, taken := time.Now(), 0
+	var failed []inHand // before the first that was taken
+	for ; len(items) > 0 && ctx.Err() == nil; items = items[1:] {
+		if taken == 0 && len(failed) == probes || time.Since(began) > keepFor {
+			break
+		}
+		it := items[0]
+		e := d.enqueue(ctx, handOneFor, it.Item)
+		switch {
+		case e == nil && taken == 0: // it is not down, or no longer
+			items = append(slices.Clone(items), failed...)
+			failed = nil
+			taken++
+		case e == nil:
+		case taken == 0:
+			failed, err = append(failed, it), e
+		default:
+			err = e
+			d.o.ErrorLog.ErrorContext(ctx, "stetwork: the queue refuses an operation; it waits until it is due again", slog.Duration("after", d.o.Again),
+				slog.String("name", it.Name), slog.String("id", it.ID.String()), slog.Any("error", e))
+		}
+	}
+	return append(slices.Clone(items), failed...), err // the others are tried first, the next time
+}
+
+// enqueue hands items to the queue, which has to answer in time.
+func (d *Dispatcher) enqueue(ctx context.Context, within time.Duration, items ...stet.Item) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, min(within, d.o.Again), errQueueHangs)
+	defer cancel()
+	return d.queue.Enqueue(ctx, items)
+}
+
+var errQueueHangs = errors.New("stetwork: the queue has not answered in time")

@@ -95,8 +95,13 @@ func ExampleHandleTx() {
 		log.Print(err)
 		return
 	}
+	te, err := stet.WithTx(engine, store)
+	if err != nil {
+		log.Print(err)
+		return
+	}
 	type order struct{ Book string }
-	err = stetwork.HandleTx(worker, store, "ship", func(ctx context.Context, tx *sql.Tx, o order) (string, error) {
+	err = stetwork.HandleTx(worker, te, "ship", func(ctx context.Context, tx *sql.Tx, o order) (string, error) {
 		_, err := tx.ExecContext(ctx, "INSERT INTO shipments VALUES (?)", o.Book)
 		return "shipped", err
 	})
@@ -111,8 +116,8 @@ func ExampleHandleTx() {
 		log.Print(err)
 		return
 	}
-	err = store.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := stet.AcceptTx(ctx, engine, store, tx, stet.Op{Scope: "customer 7", Key: "8e03978e"}, work)
+	err = te.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := te.Accept(ctx, tx, stet.Op{Scope: "customer 7", Key: "8e03978e"}, work)
 		return err
 	})
 	if err != nil {
@@ -125,7 +130,7 @@ func ExampleHandleTx() {
 		return
 	}
 	st, err := engine.Lookup(ctx, id)
-	fmt.Printf("%v: %s %v\n", st.Record.State, st.Outcome.Result, err)
+	fmt.Printf("%v: %s %v\n", st.Record.State, st.Outcome.Body, err)
 	// Output: completed: "shipped" <nil>
 }
 
@@ -174,7 +179,7 @@ func ExampleHandleIdempotent() {
 		}
 	}
 	st, err = engine.Lookup(ctx, item.ID)
-	fmt.Printf("%v: %s, attempt %d, %v\n", st.Record.State, st.Outcome.Result, st.Record.Attempt, err)
+	fmt.Printf("%v: %s, attempt %d, %v\n", st.Record.State, st.Outcome.Body, st.Record.Attempt, err)
 	// Output:
 	// charging for Emma
 	// completed: "charge 7, shipped", attempt 2, <nil>

@@ -2,6 +2,7 @@ package stetwork_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -123,8 +124,9 @@ func (b *bench) await(id stet.ID, states ...stet.State) stet.Status {
 func (b *bench) failed(id stet.ID, text string) {
 	b.t.Helper()
 	st := b.await(id, stet.Failed, stet.Completed, stet.Unknown)
-	if got := string(st.Outcome.Result); st.Record.State != stet.Failed || got != `"`+text+`"` {
-		b.t.Fatalf("%v with %s; want failed with %q", st.Record.State, got, text)
+	var own *stet.Error
+	if err := st.Outcome.Decode(new(any)); st.Record.State != stet.Failed || !errors.As(err, &own) || own.Cause.Error() != text {
+		b.t.Fatalf("%v with %v; want failed with %q", st.Record.State, err, text)
 	}
 }
 

@@ -5,15 +5,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/misuse"
 )
 
 // handler is what an operation's name stands for.
 type handler struct {
 	// again says that a run may be repeated whatever became of it.
 	again bool
+	tx    bool // it is of HandleTx
 	// run runs the handler. It reports whether it has made the outcome durable
 	// itself; else the outcome is that of value and err.
 	run func(ctx context.Context, r *stet.Run) (done bool, value any, err error)
@@ -55,29 +59,26 @@ func handle[P, T any](w *Worker, name string, again bool, h func(context.Context
 	}})
 }
 
-// HandleTx is Handle for a handler whose effects are writes to store, which must be
-// the engine's. Its writes through tx and the outcome are one commit, under the
+// HandleTx is Handle for a handler whose effects are writes to the database of te. Its writes through tx and the outcome are one commit, under the
 // run's fence: a run that is stale writes nothing. An error or a panic rolls back,
 // and the operation is run again; Permanent makes the error its outcome.
 //
 // h must not end the transaction, must have no effects outside of it, and takes no
 // steps: they would wait for the transaction that they are called in, and so does
 // Progress on stores that have one writer.
-func HandleTx[Tx, P, T any](w *Worker, store stet.WorkTxStore[Tx], name string, h func(ctx context.Context, tx Tx, payload P) (T, error)) error {
+func HandleTx[Tx, P, T any](w *Worker, te *stet.TxEngine[Tx], name string, h func(ctx context.Context, tx Tx, payload P) (T, error)) error {
 	switch {
-	case store == nil:
-		return invalid("HandleTx needs the engine's store")
-	case reflect.TypeOf(store).Comparable() && w.engine.Store() != stet.Store(store):
-		return invalid("HandleTx needs the store that stet.New was given, not another one")
+	case te == nil || te.Engine() != w.engine:
+		return misuse.Errorf("stetwork: HandleTx needs what stet.WithTx makes of the worker's engine")
 	case h == nil:
 		return w.register(name, handler{})
 	}
-	return w.register(name, handler{again: true, run: func(ctx context.Context, r *stet.Run) (bool, any, error) {
+	return w.register(name, handler{again: true, tx: true, run: func(ctx context.Context, r *stet.Run) (bool, any, error) {
 		payload, err := decode[P](r)
 		if err != nil {
 			return false, nil, err
 		}
-		err = stet.FinishTx(ctx, r, store, func(ctx context.Context, tx Tx) (stet.Outcome, error) {
+		err = te.Finish(ctx, r, func(ctx context.Context, tx Tx) (stet.Outcome, error) {
 			value, err := h(ctx, tx, payload)
 			if err == nil && (r.SaysNothingHappened() || r.SaysOutcomeUnknown()) {
 				err = errDeclared // to roll back
@@ -92,22 +93,29 @@ func HandleTx[Tx, P, T any](w *Worker, store stet.WorkTxStore[Tx], name string, 
 	}})
 }
 
-var errDeclared = errors.New("the handler declared that nothing is to be kept")
+var errDeclared = errors.New("the handler declared that nothing happened")
 
 func (w *Worker) register(name string, h handler) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
 	case name == "" || len(name) > stet.MaxName:
-		return invalid("a handler's name has %d bytes; it must have 1 to %d", len(name), stet.MaxName)
+		return misuse.Errorf("stetwork: a handler's name has %d bytes; it must have 1 to %d", len(name), stet.MaxName)
 	case h.run == nil:
-		return invalid("the handler of %q is nil", name)
+		return misuse.Errorf("stetwork: the handler of %q is nil", name)
 	}
 	if _, taken := w.handlers[name]; taken {
-		return invalid("%q has a handler already", name)
+		return misuse.Errorf("stetwork: %q has a handler already", name)
 	}
 	w.handlers[name] = h
 	return nil
+}
+
+// Names returns the names that handlers are registered for, in order.
+func (w *Worker) Names() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Sorted(maps.Keys(w.handlers))
 }
 
 func (w *Worker) handler(name string) (handler, bool) {
@@ -125,9 +133,21 @@ func decode[P any](r *stet.Run) (p P, err error) {
 		return p, nil
 	}
 	if err := json.Unmarshal(r.Work().Payload, &p); err != nil {
-		return p, undone{fmt.Errorf("the payload is not what the handler takes: %w", err)}
+		return p, undone{fmt.Errorf("the payload is not what the handler takes: %s", misfit(err))}
 	}
 	return p, nil
+}
+
+// misfit says why JSON does not fit, without what it says: it goes into logs.
+func misfit(err error) string {
+	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		what, _, _ := strings.Cut(e.Value, " ")
+		return fmt.Sprintf("a %s for %q, a %v", what, e.Field, e.Type)
+	}
+	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return fmt.Sprintf("no JSON at byte %d", e.Offset)
+	}
+	return fmt.Sprintf("a %T", err)
 }
 
 // permanent is the error of Permanent.

@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/timer"
 	"github.com/stet-go/stet/reconcile"
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -23,9 +24,11 @@ const (
 	// sweepLimit is how many records are looked at for dead runs each time.
 	sweepLimit = 500
 
-	// unknownRest is how long an operation that has no handler here is not
-	// spoken of.
-	unknownRest = time.Minute
+	// An operation that has waited for strayAfter, and has no handler here, is spoken
+	// of every strayRest; of maxStrays names.
+	strayAfter = time.Minute
+	strayRest  = time.Minute
+	maxStrays  = 1000
 )
 
 // Run hands due operations to their handlers, or to Options.Queue, and looks after
@@ -124,7 +127,6 @@ type embedded struct {
 	w     *Worker
 	full  bool // the last batch was as large as it could be
 	asked int
-	said  map[string]time.Time // when a name without a handler was spoken of
 }
 
 // room waits until an operation can be run, and returns how many can.
@@ -160,14 +162,13 @@ func (q *embedded) more(ctx context.Context) {
 	}
 }
 
+// Names are those of the handlers.
+func (q *embedded) Names() []string { return q.w.Names() }
+
 // Enqueue runs items as there is room. It is called by one goroutine.
 func (q *embedded) Enqueue(ctx context.Context, items []stet.Item) error {
 	q.full = len(items) >= q.asked
 	for _, it := range items {
-		if _, ok := q.w.handler(it.Name); !ok {
-			q.unknown(ctx, it)
-			continue
-		}
 		if !q.w.enter() {
 			return nil // due again later
 		}
@@ -189,22 +190,9 @@ func (q *embedded) Enqueue(ctx context.Context, items []stet.Item) error {
 	return nil
 }
 
-// unknown says, now and then, that a name has no handler here. Another process may
-// have one.
-func (q *embedded) unknown(ctx context.Context, it stet.Item) {
-	if time.Since(q.said[it.Name]) < unknownRest || len(q.said) > 1000 {
-		return
-	}
-	if q.said == nil {
-		q.said = make(map[string]time.Time)
-	}
-	q.said[it.Name] = time.Now()
-	q.w.o.ErrorLog.ErrorContext(ctx, "stetwork: accepted operations have no handler here; they stay accepted", slog.String("name", it.Name))
-}
-
 // recover looks for dead runs until ctx ends.
 func (w *Worker) recover(ctx context.Context) {
-	if _, ok := w.engine.Store().(stet.Browser); !ok || w.o.RecoverEvery < 0 {
+	if _, ok := store.As[stet.Browser](w.engine.Store()); !ok || w.o.RecoverEvery < 0 {
 		return
 	}
 	r, err := reconcile.New(w.engine, reconcile.Options{Verify: w.Verify, Select: w.handles, ParkedOnly: true, ErrorLog: w.o.ErrorLog})
@@ -212,18 +200,42 @@ func (w *Worker) recover(ctx context.Context) {
 		w.o.ErrorLog.ErrorContext(ctx, "stetwork: dead runs are not looked after", slog.Any("error", err))
 		return
 	}
-	sweeper, sweeps := w.engine.Store().(stet.Sweeper)
+	sweeper, sweeps := store.As[stet.Sweeper](w.engine.Store())
+	said := make(map[string]time.Time)
 	for {
+		w.findStrays(ctx, said)
 		if sweeps { // what is dead is parked, without waiting for the engine's
 			_, _ = sweeper.Sweep(ctx, sweepLimit) // which comes soon
 		}
 		if _, err := r.Pass(ctx); err != nil && ctx.Err() == nil {
 			w.o.ErrorLog.WarnContext(ctx, "stetwork: dead runs could not be looked after", slog.Any("error", err))
 		}
-		sleep(ctx, w.o.RecoverEvery/2+rand.N(w.o.RecoverEvery))
+		timer.Sleep(ctx, timer.Around(w.o.RecoverEvery))
 		if ctx.Err() != nil {
 			return
 		}
+	}
+}
+
+// findStrays says of the operations that have waited longest which have no handler
+// here: another process may have one, or their name is a mistake. said is when a name
+// was spoken of.
+func (w *Worker) findStrays(ctx context.Context, said map[string]time.Time) {
+	b, ok := store.As[stet.Browser](w.engine.Store())
+	if !ok || w.o.Queue != nil {
+		return
+	}
+	page, err := b.Browse(ctx, stet.Query{States: []stet.State{stet.Accepted}, OlderThan: strayAfter})
+	if err != nil {
+		return // as the reconciler will say
+	}
+	for _, rec := range page.Records {
+		name := rec.Label.Name
+		if _, ok := w.handler(name); ok || time.Since(said[name]) < strayRest || len(said) > maxStrays {
+			continue
+		}
+		said[name] = time.Now()
+		w.o.ErrorLog.ErrorContext(ctx, "stetwork: accepted operations have no handler here; they stay accepted", slog.String("name", name))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetwork"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -216,7 +217,7 @@ func TestDeadRunsAreRepeatedOnlyWhereTheyMayBe(t *testing.T) {
 
 func TestPolicyDecidesAboutDeadRunsOfPlainHandlers(t *testing.T) {
 	happened := func(context.Context, stet.Unresolved) (stet.Verdict, error) {
-		return stet.ItHappened(stet.Outcome{State: stet.Completed, Result: []byte(`{"Number":9}`)}), nil
+		return stet.ItHappened(stet.Outcome{Body: []byte(`{"Number":9}`)}), nil
 	}
 	for name, c := range map[string]struct {
 		policy stet.Policy
@@ -235,8 +236,8 @@ func TestPolicyDecidesAboutDeadRunsOfPlainHandlers(t *testing.T) {
 				b.dies(id)
 				b.runs()
 				st := b.await(id, c.want)
-				if string(st.Outcome.Result) != c.result {
-					t.Errorf("%s", st.Outcome.Result)
+				if string(st.Outcome.Body) != c.result {
+					t.Errorf("%s", st.Outcome.Body)
 				}
 			})
 		})
@@ -282,12 +283,15 @@ func (s *troubled) spoil(call func() error) error {
 	return nil
 }
 
-func (s *troubled) Take(ctx context.Context, id stet.ID, o stet.Owner, lease time.Duration) (rec stet.Record, err error) {
-	err = s.spoil(func() (err error) { rec, err = s.Store.Take(ctx, id, o, lease); return err })
+func (s *troubled) Take(ctx context.Context, req store.TakeRequest) (rec stet.Record, err error) {
+	err = s.spoil(func() (err error) {
+		rec, err = s.Store.Take(ctx, req)
+		return err
+	})
 	return rec, err
 }
 
-func (s *troubled) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+func (s *troubled) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
 	return s.spoil(func() error { return s.Store.Settle(ctx, c, out, keep) })
 }
 
@@ -295,8 +299,8 @@ func (s *troubled) Return(ctx context.Context, c stet.Claim, after time.Duration
 	return s.spoil(func() error { return s.Store.Return(ctx, c, after) })
 }
 
-func (s *troubled) Due(ctx context.Context, what stet.Due, limit int, again time.Duration) (recs []stet.Record, err error) {
-	err = s.spoil(func() (err error) { recs, err = s.Store.Due(ctx, what, limit, again); return err })
+func (s *troubled) Due(ctx context.Context, what stet.Due, limit int, again time.Duration, names ...string) (recs []stet.Record, err error) {
+	err = s.spoil(func() (err error) { recs, err = s.Store.Due(ctx, what, limit, again, names...); return err })
 	if err != nil {
 		return nil, err
 	}

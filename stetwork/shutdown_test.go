@@ -9,6 +9,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetwork"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -18,8 +19,8 @@ type slowTake struct {
 	gate chan struct{}
 }
 
-func (s slowTake) Take(ctx context.Context, id stet.ID, owner stet.Owner, lease time.Duration) (stet.Record, error) {
-	rec, err := s.Store.Take(ctx, id, owner, lease)
+func (s slowTake) Take(ctx context.Context, req store.TakeRequest) (stet.Record, error) {
+	rec, err := s.Store.Take(ctx, req)
 	<-s.gate
 	return rec, err
 }

@@ -26,12 +26,16 @@
 //	  (lease lost, out of time, shutdown)
 //	  of HandleTx, HandleIdempotent          runs again
 //	  of Handle                              unknown: nobody can know how far it came
-//	calls OutcomeUnknown, or a stet.StepOnce
-//	  is in doubt                            unknown
+//	calls OutcomeUnknown
+//	  of Handle, HandleTx                    unknown
+//	  of HandleIdempotent                    runs again, with backoff
+//	has a stet.StepOnce in doubt             unknown
+//	is interrupted by Shutdown, or the       runs again at once, where it may run
+//	  engine's Close                           again at all; the attempt does not count
 //	has run Options.MaxAttempts times        failed, with the last error
 //	returns an error after a cancellation    failed, with stet.ErrCancelled
 //	dies with its process
-//	  of HandleTx, HandleIdempotent          runs again, after its lease and Options.RecoverEvery
+//	  of HandleTx, HandleIdempotent          runs again, as soon as its lease has run out
 //	  of Handle                              unknown; Policy.Verify and Policy.Stale decide
 //
 // The outcome is that of stet.Do: the value as JSON, or the error's text as a JSON
@@ -39,15 +43,17 @@
 package stetwork
 
 import (
-	"context"
+	"cmp"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/misuse"
+	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/store"
 )
 
 // Defaults of Options.
@@ -77,11 +83,12 @@ type Options struct {
 	// DefaultConcurrency.
 	Concurrency int
 	// MaxAttempts is how often an operation is run before it is settled as
-	// failed with its last error; runs that died count. Default
-	// DefaultMaxAttempts; negative: no limit.
+	// failed with its last error; runs that died count, those that a shutdown
+	// interrupted do not (see stet.Run.Counted). Default DefaultMaxAttempts;
+	// negative: no limit.
 	MaxAttempts int
-	// Backoff returns how long an operation has to wait after its n-th attempt,
-	// from 1; at most stet.MaxDelay. Default: anything up to a time that doubles,
+	// Backoff returns how long an operation has to wait after its n-th attempt
+	// that counts, from 1; at most stet.MaxDelay. Default: anything up to a time that doubles,
 	// from MinBackoff to MaxBackoff ("full jitter").
 	Backoff func(n int) time.Duration
 	// Queue, if set, is what Run hands due operations to, instead of running
@@ -128,24 +135,24 @@ type Worker struct {
 // stet.ErrInvalid.
 func New(engine *stet.Engine, o Options) (*Worker, error) {
 	if engine == nil {
-		return nil, invalid("a worker needs an engine; stet.New makes one")
+		return nil, misuse.Errorf("stetwork: a worker needs an engine; stet.New makes one")
 	}
-	if _, ok := engine.Store().(stet.WorkStore); !ok {
-		return nil, invalid("the store %T keeps no work; memory, sqlite, postgres and redis do", engine.Store())
+	if _, ok := store.As[stet.WorkStore](engine.Store()); !ok {
+		return nil, misuse.Errorf("stetwork: the store %T keeps no work; memory, sqlite, postgres and redis do", engine.Store())
 	}
 	if o.Concurrency < 0 {
-		return nil, invalid("Options.Concurrency is negative: %d", o.Concurrency)
+		return nil, misuse.Errorf("stetwork: Options.Concurrency is negative: %d", o.Concurrency)
 	}
-	o.Concurrency = orDefault(o.Concurrency, DefaultConcurrency)
-	o.MaxAttempts = orDefault(o.MaxAttempts, DefaultMaxAttempts)
-	o.CancelEvery = orDefault(o.CancelEvery, DefaultCancelEvery)
-	o.RecoverEvery = orDefault(o.RecoverEvery, DefaultRecoverEvery)
-	o.Drain = orDefault(o.Drain, DefaultDrain)
+	o.Concurrency = cmp.Or(o.Concurrency, DefaultConcurrency)
+	o.MaxAttempts = cmp.Or(o.MaxAttempts, DefaultMaxAttempts)
+	o.CancelEvery = cmp.Or(o.CancelEvery, DefaultCancelEvery)
+	o.RecoverEvery = cmp.Or(o.RecoverEvery, DefaultRecoverEvery)
+	o.Drain = cmp.Or(o.Drain, DefaultDrain)
 	if o.Backoff == nil {
 		o.Backoff = backoff
 	}
-	o.ErrorLog = orDefault(o.ErrorLog, slog.Default())
-	o.Dispatch.ErrorLog = orDefault(o.Dispatch.ErrorLog, o.ErrorLog)
+	o.ErrorLog = cmp.Or(o.ErrorLog, slog.Default())
+	o.Dispatch.ErrorLog = cmp.Or(o.Dispatch.ErrorLog, o.ErrorLog)
 	if _, err := o.Dispatch.withDefaults(); err != nil {
 		return nil, err
 	}
@@ -164,37 +171,9 @@ func (w *Worker) Concurrency() int { return w.o.Concurrency }
 func NewWork(name string, payload any) (stet.Work, error) {
 	b, err := json.Marshal(payload)
 	if err != nil {
-		return stet.Work{}, invalid("the payload of %.40q: %w", name, err)
+		return stet.Work{}, misuse.Errorf("stetwork: the payload of %.40q: %w", name, err)
 	}
 	return stet.Work{Name: name, Payload: b}, nil
 }
 
-func orDefault[T comparable](v, def T) T {
-	var zero T
-	if v == zero {
-		return def
-	}
-	return v
-}
-
-func backoff(n int) time.Duration {
-	d := MaxBackoff
-	if n < 10 {
-		d = min(MinBackoff<<max(n-1, 0), MaxBackoff)
-	}
-	return rand.N(d) + 1
-}
-
-// sleep waits for d, at most until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
-}
-
-func invalid(format string, args ...any) error {
-	return &stet.Error{Kind: stet.ErrInvalid, Execution: stet.NotExecuted, Cause: fmt.Errorf("stetwork: "+format, args...)}
-}
+func backoff(n int) time.Duration { return rand.N(timer.Doubled(n, MinBackoff, MaxBackoff)) + 1 }

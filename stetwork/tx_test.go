@@ -45,7 +45,7 @@ func insert(ctx context.Context, tx *sql.Tx, p parcel) error {
 func TestWritesAndOutcomeAreOneCommit(t *testing.T) {
 	b, s := onSQLite(t, stetwork.Options{}, stet.Policy{})
 	var ran atomic.Int64
-	must(t, stetwork.HandleTx(b.worker, s, "ship", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
+	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, s), "ship", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
 		must(t, insert(ctx, tx, p))
 		switch ran.Add(1) {
 		case 1:
@@ -54,19 +54,44 @@ func TestWritesAndOutcomeAreOneCommit(t *testing.T) {
 			panic("the lorry is on fire")
 		case 3:
 			stet.FromContext(ctx).NothingHappened()
-		case 4:
-			stet.FromContext(ctx).OutcomeUnknown(0)
 		}
 		return receipt{int(ran.Load())}, nil
 	}))
 	b.runs()
 	st := b.await(b.accept("ship", "Emma"), stet.Completed, stet.Failed, stet.Unknown)
 	var got receipt
-	if err := st.Outcome.Decode(&got); err != nil || got.Number != 5 {
+	if err := st.Outcome.Decode(&got); err != nil || got.Number != 4 {
 		t.Error(got, err)
 	}
 	if n := shipments(t, s); n != 1 {
 		t.Errorf("%d rows of one operation", n)
+	}
+}
+
+// A rollback does not undo what the handler says that it may have done elsewhere.
+func TestDeclaredDoubtOfATransactionIsParkedAndStaysSo(t *testing.T) {
+	b, s := onSQLite(t, stetwork.Options{}, stet.Policy{})
+	var ran atomic.Int64
+	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, s), "ship", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
+		must(t, insert(ctx, tx, p))
+		if ran.Add(1) == 1 {
+			stet.FromContext(ctx).OutcomeUnknown(0)
+		}
+		return receipt{int(ran.Load())}, nil
+	}))
+	b.runs()
+	id := b.accept("ship", "Emma")
+	st := b.await(id, stet.Completed, stet.Failed, stet.Unknown)
+	if verdict, err := b.worker.Verify(t.Context(), b.status(id)); err != nil || verdict.State() != stet.Unknown || st.Record.State != stet.Unknown {
+		t.Fatalf("%v, and the worker says of it %v, %v", st.Record.State, verdict, err)
+	}
+	if err := b.engine.Resolve(t.Context(), st.Record, "", stet.MayRunAgain()); !errors.Is(err, stet.ErrUnknown) {
+		t.Errorf("it may be run again: %v", err)
+	}
+	must(t, b.engine.Resolve(t.Context(), st.Record, "", stet.ItDidNotHappen()))
+	b.await(id, stet.Completed)
+	if n := shipments(t, s); n != 1 || ran.Load() != 2 {
+		t.Errorf("%d rows after %d runs", n, ran.Load())
 	}
 }
 
@@ -78,8 +103,8 @@ func TestFailedTransactionLeavesOnlyItsOutcome(t *testing.T) {
 			return receipt{}, err
 		}
 	}
-	must(t, stetwork.HandleTx(b.worker, s, "exhausted", h(errBroken)))
-	must(t, stetwork.HandleTx(b.worker, s, "permanent", h(stetwork.Permanent(errBroken))))
+	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, s), "exhausted", h(errBroken)))
+	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, s), "permanent", h(stetwork.Permanent(errBroken))))
 	b.runs()
 	for name, attempts := range map[string]int{"exhausted": 3, "permanent": 1} {
 		id := b.accept(name, name)
@@ -97,7 +122,8 @@ func TestZombieOfATransactionWritesNothing(t *testing.T) {
 	b, s := onSQLite(t, stetwork.Options{CancelEvery: -1}, stet.Policy{Lease: 100 * time.Millisecond})
 	// The first run loses its lease without noticing; its operation is run
 	// again, and completed, before it goes on.
-	zombie, err := stetwork.New(newEngine(t, deaf{s}, stet.Policy{Lease: 100 * time.Millisecond}), stetwork.Options{ErrorLog: quiet(), RecoverEvery: -1, CancelEvery: -1})
+	e := newEngine(t, deaf{s}, stet.Policy{Lease: 100 * time.Millisecond})
+	zombie, err := stetwork.New(e, stetwork.Options{ErrorLog: quiet(), RecoverEvery: -1, CancelEvery: -1})
 	must(t, err)
 	began, goOn := make(chan struct{}), make(chan struct{})
 	must(t, stetwork.Handle(zombie, "wait", func(ctx context.Context, p parcel) (receipt, error) {
@@ -105,8 +131,8 @@ func TestZombieOfATransactionWritesNothing(t *testing.T) {
 		<-goOn
 		// What HandleTx does, when it gets to it at last.
 		run := stet.FromContext(ctx)
-		err := stet.FinishTx(context.WithoutCancel(ctx), run, s, func(ctx context.Context, tx *sql.Tx) (stet.Outcome, error) {
-			return stet.Outcome{State: stet.Completed}, insert(ctx, tx, p)
+		err := txOf(e, deaf{s}).Finish(context.WithoutCancel(ctx), run, func(ctx context.Context, tx *sql.Tx) (stet.Outcome, error) {
+			return stet.Outcome{}, insert(ctx, tx, p)
 		})
 		if !errors.Is(err, stet.ErrFenced) {
 			t.Errorf("the zombie's transaction: %v", err)
@@ -117,7 +143,7 @@ func TestZombieOfATransactionWritesNothing(t *testing.T) {
 	over := make(chan error, 1)
 	go func() { over <- zombie.Do(context.Background(), stet.Item{ID: id, Name: "wait"}) }()
 	<-began
-	must(t, stetwork.HandleTx(b.worker, s, "wait", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
+	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, s), "wait", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
 		return receipt{2}, insert(ctx, tx, p)
 	}))
 	b.runs()
@@ -143,7 +169,7 @@ func (deaf) Extend(context.Context, []stet.Claim, time.Duration) ([]stet.Claim, 
 
 func TestMessagesOfATransactionLeaveWithItsOutcome(t *testing.T) {
 	b, s := onSQLite(t, stetwork.Options{}, stet.Policy{})
-	must(t, stetwork.HandleTx(b.worker, s, "ship", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
+	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, s), "ship", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
 		run := stet.FromContext(ctx)
 		if err := run.Emit(stet.Message{To: "shipped", Body: []byte(p.Book)}); err != nil {
 			return receipt{}, err
@@ -162,10 +188,10 @@ func TestMessagesOfATransactionLeaveWithItsOutcome(t *testing.T) {
 }
 
 func TestHandleTxNeedsTheEnginesStore(t *testing.T) {
-	_, s := onSQLite(t, stetwork.Options{}, stet.Policy{})
+	b, s := onSQLite(t, stetwork.Options{}, stet.Policy{})
 	other := newBench(t, memory.New(memory.Options{}), stetwork.Options{}, stet.Policy{})
 	h := func(context.Context, *sql.Tx, parcel) (receipt, error) { return receipt{}, nil }
-	if err := stetwork.HandleTx(other.worker, s, "ship", h); !errors.Is(err, stet.ErrInvalid) {
+	if err := stetwork.HandleTx(other.worker, txOf(b.engine, s), "ship", h); !errors.Is(err, stet.ErrInvalid) {
 		t.Error(err)
 	}
 }

@@ -84,7 +84,11 @@ func (y *yard) handle(w *stetwork.Worker) error {
 }
 
 func (y *yard) handleTx(w *stetwork.Worker) error {
-	return stetwork.HandleTx(w, y.store, "ship", func(ctx context.Context, tx *sql.Tx, b body) (int64, error) {
+	te, err := stet.WithTx(y.engine, y.store)
+	if err != nil {
+		return err
+	}
+	return stetwork.HandleTx(w, te, "ship", func(ctx context.Context, tx *sql.Tx, b body) (int64, error) {
 		_, err := tx.ExecContext(ctx, shipped, b.Order, b.Text)
 		return b.Order, err
 	})

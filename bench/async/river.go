@@ -172,16 +172,20 @@ func (s *shop) acceptIn(engine *stet.Engine, queue *stetriver.Queue[pgx.Tx]) fun
 		if err != nil {
 			return err
 		}
+		te, err := stet.WithTx(engine, s.store)
+		if err != nil {
+			return err
+		}
 		op := stet.Op{Scope: "bench", Key: strconv.FormatInt(order, 10)}
-		err = s.store.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		err = te.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, insertOrder, order, text); err != nil {
 				return err
 			}
 			if queue != nil {
-				_, err := stetriver.AcceptTx(ctx, engine, s.store, queue, tx, op, work)
+				_, err := stetriver.AcceptTx(ctx, te, queue, tx, op, work)
 				return err
 			}
-			_, err := stet.AcceptTx(ctx, engine, s.store, tx, op, work)
+			_, err := te.Accept(ctx, tx, op, work)
 			return err
 		})
 		if queue == nil {
@@ -226,7 +230,11 @@ func (s *shop) workIn(engine *stet.Engine, queue *stetriver.Queue[pgx.Tx]) worki
 		if err != nil {
 			return nil, err
 		}
-		err = stetwork.HandleTx(worker, s.store, "ship", func(ctx context.Context, tx pgx.Tx, b body) (int64, error) {
+		te, err := stet.WithTx(engine, s.store)
+		if err != nil {
+			return nil, err
+		}
+		err = stetwork.HandleTx(worker, te, "ship", func(ctx context.Context, tx pgx.Tx, b body) (int64, error) {
 			_, err := tx.Exec(ctx, insertShipment, b.Order, b.Text)
 			return b.Order, err
 		})

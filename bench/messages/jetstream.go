@@ -101,7 +101,11 @@ func (b *jetStream) wrapped(ctx context.Context, engine *stet.Engine, handle fun
 }
 
 func (b *jetStream) transactional(ctx context.Context, engine *stet.Engine, store *postgres.Store, group int, handle func(context.Context, pgx.Tx, string) error) error {
-	c, err := stetmsg.NewTx(engine, store, grouped(jetstream.Envelope, group), func(ctx context.Context, tx pgx.Tx, m js.Msg) ([]byte, error) {
+	te, err := stet.WithTx(engine, store)
+	if err != nil {
+		return err
+	}
+	c, err := stetmsg.NewTx(te, grouped(jetstream.Envelope, group), func(ctx context.Context, tx pgx.Tx, m js.Msg) ([]byte, error) {
 		return nil, handle(ctx, tx, m.Headers().Get("message-id"))
 	})
 	return b.receive(ctx, c, err)

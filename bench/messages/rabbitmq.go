@@ -115,7 +115,11 @@ func (b *rabbit) wrapped(ctx context.Context, engine *stet.Engine, handle func(c
 }
 
 func (b *rabbit) transactional(ctx context.Context, engine *stet.Engine, store *postgres.Store, group int, handle func(context.Context, pgx.Tx, string) error) error {
-	c, err := stetmsg.NewTx(engine, store, grouped(amqp.Envelope, group), func(ctx context.Context, tx pgx.Tx, m amqp091.Delivery) ([]byte, error) {
+	te, err := stet.WithTx(engine, store)
+	if err != nil {
+		return err
+	}
+	c, err := stetmsg.NewTx(te, grouped(amqp.Envelope, group), func(ctx context.Context, tx pgx.Tx, m amqp091.Delivery) ([]byte, error) {
 		return nil, handle(ctx, tx, m.MessageId)
 	})
 	return b.receive(ctx, c, err)

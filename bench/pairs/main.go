@@ -20,6 +20,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/bench/internal/rounds"
+	spi "github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/sqlite"
 )
 
@@ -86,7 +87,7 @@ func grouped(store *sqlite.Store) pair {
 		if rec.State != stet.Running || rec.Owner != owner {
 			return fmt.Errorf("not granted: %v", rec.State)
 		}
-		return store.Settle(ctx, rec.Claim(), stet.Outcome{State: stet.Completed, Result: result},
+		return store.Settle(ctx, rec.Claim(), spi.Settlement{State: stet.Completed, Result: result},
 			stet.Retention{Result: 24 * time.Hour, Tombstone: 30 * 24 * time.Hour})
 	}
 }

@@ -24,6 +24,8 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/bench/internal/rounds"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store"
+	spi "github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/cache"
 	"github.com/stet-go/stet/store/postgres"
 )
@@ -197,7 +199,7 @@ func (b *bench) lease(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return b.store.Settle(ctx, rec.Claim(), stet.Outcome{State: stet.Completed, Result: result}, keep)
+	return b.store.Settle(ctx, rec.Claim(), spi.Settlement{State: stet.Completed, Result: result}, keep)
 }
 
 func pay(ctx context.Context, tx pgx.Tx) error {
@@ -210,8 +212,8 @@ func (b *bench) bare(ctx context.Context) error {
 }
 
 func (b *bench) transaction(ctx context.Context) error {
-	_, err := b.store.RunTx(ctx, request(), keep, func(ctx context.Context, tx pgx.Tx, _ stet.Record) (stet.Outcome, error) {
-		return stet.Outcome{State: stet.Completed, Result: result}, pay(ctx, tx)
+	_, err := b.store.RunTx(ctx, request(), keep, func(ctx context.Context, tx pgx.Tx, _ stet.Record) (store.Settlement, error) {
+		return spi.Settlement{State: stet.Completed, Result: result}, pay(ctx, tx)
 	})
 	return err
 }
@@ -240,7 +242,7 @@ func (b *bench) fill(ctx context.Context) error {
 				b.settled[i] = req
 				rec, err := b.cached.Claim(ctx, req) // from which the cache learns the time
 				if err == nil {
-					err = b.store.Settle(ctx, rec.Claim(), stet.Outcome{State: stet.Completed, Result: result}, keep)
+					err = b.store.Settle(ctx, rec.Claim(), spi.Settlement{State: stet.Completed, Result: result}, keep)
 				}
 				errs[part] = err
 			}

@@ -25,10 +25,11 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/bench/internal/rounds"
 	"github.com/stet-go/stet/internal/rig"
+	spi "github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/cache"
 	"github.com/stet-go/stet/store/redis"
 	"github.com/stet-go/stet/store/redis/goredis"
-	"github.com/stet-go/stet/store/redis/rueidisclient"
+	stetrueidis "github.com/stet-go/stet/store/redis/rueidis"
 )
 
 var (
@@ -102,7 +103,7 @@ func measure(ctx context.Context, server *rig.RedisServer, persistence string) e
 		return err
 	}
 	defer goClient.Close()
-	ruClient, err := rueidisclient.Open(rueidis.ClientOption{InitAddress: []string{server.Addr()}})
+	ruClient, err := stetrueidis.Open(rueidis.ClientOption{InitAddress: []string{server.Addr()}})
 	if err != nil {
 		return err
 	}
@@ -179,7 +180,7 @@ func pair(ctx context.Context, s stet.Store) error {
 	if err != nil {
 		return err
 	}
-	return s.Settle(ctx, rec.Claim(), stet.Outcome{State: stet.Completed, Result: result}, keep)
+	return s.Settle(ctx, rec.Claim(), spi.Settlement{State: stet.Completed, Result: result}, keep)
 }
 
 // fill settles the records that are replayed.
@@ -191,7 +192,7 @@ func (b *bench) fill(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := b.rueidis.Settle(ctx, rec.Claim(), stet.Outcome{State: stet.Completed, Result: result}, keep); err != nil {
+		if err := b.rueidis.Settle(ctx, rec.Claim(), spi.Settlement{State: stet.Completed, Result: result}, keep); err != nil {
 			return err
 		}
 	}

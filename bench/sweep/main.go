@@ -20,6 +20,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/bench/internal/rounds"
 	"github.com/stet-go/stet/internal/rig"
+	spi "github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/postgres"
 )
 
@@ -171,7 +172,7 @@ func load(ctx context.Context, store *postgres.Store) (float64, error) {
 			for time.Since(began) < *each && errs[i] == nil {
 				rec, err := store.Claim(ctx, stet.ClaimRequest{ID: stet.Digest("bench", "s", stet.NewKey()), Owner: stet.NewOwner(), Lease: 30 * time.Second})
 				if err == nil {
-					err = store.Settle(ctx, rec.Claim(), stet.Outcome{State: stet.Completed, Result: result},
+					err = store.Settle(ctx, rec.Claim(), spi.Settlement{State: stet.Completed, Result: result},
 						stet.Retention{Result: 24 * time.Hour, Tombstone: 30 * 24 * time.Hour})
 				}
 				errs[i] = err

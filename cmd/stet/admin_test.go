@@ -14,7 +14,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/dashboard"
-	"github.com/stet-go/stet/internal/desk"
+	"github.com/stet-go/stet/internal/admin"
 	"github.com/stet-go/stet/store/sqlite"
 )
 
@@ -29,7 +29,7 @@ type remote struct {
 	sent string
 }
 
-func serveAdmin(t *testing.T, d *counter) *remote {
+func serveAdmin(t *testing.T, d *shop) *remote {
 	t.Helper()
 	s, err := sqlite.Open(t.Context(), d.path, sqlite.Options{})
 	if err != nil {
@@ -71,7 +71,7 @@ func (r *remote) run(t *testing.T, stdin, args string) (status int, stdout, stde
 }
 
 func TestKeysShowTheSameThroughTheAdminAPI(t *testing.T) {
-	d := newDesk(t)
+	d := newShop(t)
 	r := serveAdmin(t, d)
 	id := stet.Digest("", "acme", "completed").String()
 	for _, args := range []string{
@@ -104,7 +104,7 @@ func TestKeysChangeTheSameThroughTheAdminAPI(t *testing.T) {
 		"resolve dead --as failed --status 500 --header A:b": stet.Failed,
 		"expire completed":                                   stet.None,
 	} {
-		d := newDesk(t)
+		d := newShop(t)
 		r := serveAdmin(t, d)
 		key := strings.Fields(args)[1]
 		id := stet.Digest("", "acme", key).String()
@@ -112,12 +112,12 @@ func TestKeysChangeTheSameThroughTheAdminAPI(t *testing.T) {
 		if status, _, errs := r.run(t, id[:12]+"\n", args+more); status == exitOK || !strings.Contains(errs, "not confirmed") || r.audit.Len() > 0 {
 			t.Errorf("%s, not confirmed: %d %s", args, status, errs)
 		}
-		if status, out, errs := r.run(t, "", args+more+" --dry-run"); status != exitOK || !strings.Contains(out, desk.DryRun) {
+		if status, out, errs := r.run(t, "", args+more+" --dry-run"); status != exitOK || !strings.Contains(out, admin.DryRun) {
 			t.Errorf("%s, dry run: %d %s%s", args, status, out, errs)
 		}
-		status, out, errs := r.run(t, desk.Short(id)+"\n", args+more)
-		var e desk.Entry
-		if err := json.Unmarshal([]byte(out), &e); status != exitOK || err != nil || e.Result != desk.Done || e.Who != "ada" || e.ID != id || d.state(key) != want {
+		status, out, errs := r.run(t, admin.Short(id)+"\n", args+more)
+		var e admin.Entry
+		if err := json.Unmarshal([]byte(out), &e); status != exitOK || err != nil || e.Result != admin.Done || e.Says != "ada" || e.ID != id || d.state(key) != want {
 			t.Errorf("%s: %d %s%s, %v, want %v", args, status, out, errs, d.state(key), want)
 		}
 		if n := strings.Count(r.audit.String(), "\n"); n != 3 || strings.Contains(errs, `"why"`) || strings.Contains(r.audit.String(), "acme") {
@@ -127,7 +127,7 @@ func TestKeysChangeTheSameThroughTheAdminAPI(t *testing.T) {
 }
 
 func TestAdminThatRefusesIsExplained(t *testing.T) {
-	d := newDesk(t)
+	d := newShop(t)
 	r := serveAdmin(t, d)
 	for args, want := range map[string]string{
 		"ls --store s.db": "either --admin or --store",

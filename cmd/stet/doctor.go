@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
+	spi "github.com/stet-go/stet/store"
 )
 
 // finding is what a check has found.
@@ -29,10 +31,9 @@ func newDoctor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Examine a store: can it keep the promises?",
-		Long: `doctor connects to a store and looks whether it is fit: its tables, its clock,
-what it does to keep what it has acknowledged, how full it is, and whether
-somebody cleans it up. Then it claims, settles and replays an operation of its
-own, unless --read-only.
+		Long: `doctor connects to a store and checks its tables, its clock, its durability
+settings, how full it is, and whether expired records are removed. Then it
+claims, settles and replays an operation of its own, unless --read-only.
 
 The exit status is 1 if anything is wrong.`,
 		Args: cobra.NoArgs,
@@ -49,7 +50,7 @@ The exit status is 1 if anything is wrong.`,
 	return cmd
 }
 
-// visit opens the store and examines it. An error is of how it was called.
+// visit opens the store and examines it. An error is about the command line.
 func visit(cmd *cobra.Command, f *storeFlags, scratch bool) (found []finding, err error) {
 	ctx := cmd.Context()
 	var servers []finding // before the store is opened, which may refuse them
@@ -138,7 +139,7 @@ const (
 // cleanup finds out whether dead runs are parked.
 func cleanup(ctx context.Context, s *storage) finding {
 	const name = "clean-up"
-	browser, can := s.Store.(stet.Browser)
+	browser, can := store.As[stet.Browser](s.Store)
 	if !can {
 		return ok(name, "not known: the store cannot be looked through")
 	}
@@ -176,7 +177,7 @@ func selfTest(ctx context.Context, store stet.Store) []finding {
 	differs := other
 	differs.Fingerprint = stet.NewFingerprint([]byte("b"))
 	keep := stet.Retention{Result: time.Second, Tombstone: time.Second}
-	out := stet.Outcome{State: stet.Completed, Result: []byte("scratch")}
+	out := spi.Settlement{State: stet.Completed, Result: []byte("scratch")}
 
 	before := time.Now()
 	defer leaveNothing(ctx, store, req, keep)
@@ -222,7 +223,7 @@ func selfTest(ctx context.Context, store stet.Store) []finding {
 	if !check("replay", "a retry gets it", rec2, err, err == nil && rec2.State == stet.Completed && string(rec2.Result) == "scratch") {
 		return found
 	}
-	err = store.Settle(ctx, rec.Claim(), stet.Outcome{State: stet.Failed}, keep)
+	err = store.Settle(ctx, rec.Claim(), spi.Settlement{State: stet.Failed}, keep)
 	check("stands", "no other outcome replaces it", rec, err, errors.Is(err, stet.ErrFenced))
 	return found
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 	"github.com/stet-go/stet/store/redis"
-	"github.com/stet-go/stet/store/redis/rueidisclient"
+	stetrueidis "github.com/stet-go/stet/store/redis/rueidis"
 )
 
 // serverCheck is a look at what a Redis server says of itself.
@@ -24,6 +24,7 @@ type serverCheck struct {
 var serverChecks = []serverCheck{
 	{"server", serverVersion}, {"role", serverRole}, {"eviction", serverEviction}, {"memory", serverMemory},
 	{"durability", serverDurability}, {"writes", serverWrites}, {"failover", serverFailover}, {"connections", serverConnections},
+	{"publishing", serverPublishing},
 }
 
 // redisServers looks at the servers of a URL, also at those that the store then
@@ -33,7 +34,7 @@ func redisServers(ctx context.Context, url string) []finding {
 	if err != nil {
 		return nil
 	}
-	conn, err := rueidisclient.Open(o)
+	conn, err := stetrueidis.Open(o)
 	if err != nil {
 		return nil
 	}
@@ -164,6 +165,14 @@ func serverConnections(info map[string]string) (found, do string) {
 		return fmt.Sprintf("%d of %d are in use", used, limit), "raise maxclients, or look who has so many"
 	}
 	return fmt.Sprintf("%d of %d are in use", used, limit), ""
+}
+
+func serverPublishing(info map[string]string) (found, do string) {
+	if why := info["may not publish"]; why != "" {
+		return "callers that wait for a run learn of its end up to a second late: " + why,
+			"ACL SETUSER the user with the channels of the prefix, such as &stet:*; users have none by default"
+	}
+	return "waiting callers are told when a run ends", ""
 }
 
 // number is a field of INFO, 0 if it is none.

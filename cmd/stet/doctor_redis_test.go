@@ -122,3 +122,19 @@ func TestDoctorLooksAtEveryMasterOfACluster(t *testing.T) {
 		}
 	}
 }
+
+func TestDoctorFindsAUserWhoMayNotPublish(t *testing.T) {
+	s := redisWith(t, durable)
+	if _, err := s.CLI(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all"); err != nil {
+		t.Fatal(err)
+	}
+	for channels, want := range map[string]bool{"&other:*": false, "&stet:*": true} {
+		if _, err := s.CLI(t.Context(), "ACL", "SETUSER", "app", "resetchannels", channels); err != nil {
+			t.Fatal(err)
+		}
+		_, found := examineJSON(t, "redis://app:secret@"+s.Addr()+"/0")
+		if f, ok := found["publishing"]; !ok || f.OK != want || !want && !strings.Contains(f.Do, "&stet:*") {
+			t.Errorf("with the channels %s: %+v", channels, f)
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 	"github.com/stet-go/stet/store/sqlite"
 )
@@ -96,7 +97,7 @@ func (d defective) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Recor
 	return rec, err
 }
 
-func (d defective) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+func (d defective) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
 	err := d.Store.Settle(ctx, c, out, keep)
 	switch {
 	case d.defect == "settle" && err == nil:
@@ -144,7 +145,7 @@ func (i *interrupted) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Re
 	return rec, err
 }
 
-func (i *interrupted) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+func (i *interrupted) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
 	if i.at == "settle" {
 		i.cancel()
 	}

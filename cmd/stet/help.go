@@ -43,7 +43,7 @@ func completingFlag(cmd *cobra.Command, f *pflag.Flag) {
 	switch f.Name {
 	case "output":
 		complete = cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp)
-	case "store", "audit": // a file, or something that nobody can know
+	case "store", "audit": // a file, or a value that cannot be proposed
 		return
 	}
 	_ = cmd.RegisterFlagCompletionFunc(f.Name, complete) // fails only where there is no such flag, or twice

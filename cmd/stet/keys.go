@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/desk"
+	"github.com/stet-go/stet/internal/admin"
 )
 
 // adminVariable is the variable of the environment with the bearer token of an
@@ -32,11 +32,11 @@ func newKeys() *cobra.Command {
 	k := &keys{}
 	cmd := &cobra.Command{
 		Use:   "keys",
-		Short: "Look at operations, and resolve those that nobody knows about",
-		Long: `An operation is named by its key and --scope, which are digested here and stay
-here, or by --id, the digest, as ls and the logs show it. A change needs a
---reason, is made only if the record is still what was shown, and is written down
-(who, when, why, from, to): to --audit, or by the process that --admin asks.`,
+		Short: "Look at operations, and resolve those with an unknown outcome",
+		Long: `Name an operation by its key and --scope, which never leave this program, or by
+--id, its digest, as ls and the logs show it. A change needs a --reason, is made
+only if the record has not changed since it was shown, and is audited (who, when,
+why, from, to): to --audit, or by the process at --admin.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -49,18 +49,18 @@ here, or by --id, the digest, as ls and the logs show it. A change needs a
 
 // name adds the flags that name one operation.
 func (k *keys) name(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&k.scope, "scope", "", "whose key it is, as the service says it")
+	cmd.Flags().StringVar(&k.scope, "scope", "", "scope of the key, as the service has it")
 	cmd.Flags().StringVar(&k.id, "id", "", "digest of the operation, instead of a key and --scope")
 }
 
 // at calls do with what the flags name: an admin API, or a store, for which are
 // the options and the audit.
-func (k *keys) at(cmd *cobra.Command, o stet.Options, audit desk.Audit, do func(desk.Desk) error) error {
+func (k *keys) at(cmd *cobra.Command, o stet.Options, audit admin.Audit, do func(admin.API) error) error {
 	if k.admin != "" {
 		if k.storeFlags.name != "" {
 			return usage{errors.New("either --admin or --store")}
 		}
-		remote, err := desk.NewRemote(k.admin, os.Getenv(adminVariable))
+		remote, err := admin.NewRemote(k.admin, os.Getenv(adminVariable))
 		if err != nil {
 			return usage{fmt.Errorf("--admin: %w", err)}
 		}
@@ -73,17 +73,17 @@ func (k *keys) at(cmd *cobra.Command, o stet.Options, audit desk.Audit, do func(
 			return err
 		}
 		defer engine.Close()
-		return do(&desk.Local{Engine: engine, Place: s.place, Audit: audit})
+		return do(&admin.Local{Engine: engine, Place: s.place, Audit: audit})
 	})
 }
 
 // hint says what to do about an error of an admin API.
 func hint(err error) error {
-	e, ok := errors.AsType[*desk.Error](err)
+	e, ok := errors.AsType[*admin.Error](err)
 	switch {
 	case !ok:
 		return err
-	case e.Condition == desk.TokenRequired:
+	case e.Condition == admin.TokenRequired:
 		return fmt.Errorf("%w; put the token that the process was given into %s", err, adminVariable)
 	}
 	return err
@@ -95,7 +95,7 @@ func (k *keys) find(args []string) (id stet.ID, err error) {
 	case k.id != "" && (len(args) > 0 || k.scope != ""):
 		return id, usage{errors.New("either --id, or a key and --scope")}
 	case k.id != "":
-		if id, err = desk.ParseID(k.id); err != nil {
+		if id, err = admin.ParseID(k.id); err != nil {
 			return id, usage{fmt.Errorf("--id: %w", err)}
 		}
 		return id, nil
@@ -106,10 +106,10 @@ func (k *keys) find(args []string) (id stet.ID, err error) {
 }
 
 // record is one that is there.
-func (k *keys) record(cmd *cobra.Command, d desk.Desk, id stet.ID, result bool) (desk.Record, error) {
+func (k *keys) record(cmd *cobra.Command, d admin.API, id stet.ID, result bool) (admin.Record, error) {
 	rec, err := d.Get(cmd.Context(), id, result)
 	if err == nil && rec.State == stet.None.String() {
-		err = errors.New("the store knows no such operation; are --scope and --namespace those of the service?")
+		err = errors.New("the store has no such operation; are --scope and --namespace those of the service?")
 	}
 	return rec, err
 }
@@ -128,7 +128,7 @@ func (k *keys) newList() *cobra.Command {
 				return usage{fmt.Errorf("--limit is %d; give it 1 to %d", limit, maxList)}
 			}
 			for _, name := range states {
-				s, err := desk.ParseState(name)
+				s, err := admin.ParseState(name)
 				if err != nil {
 					return usage{fmt.Errorf("--state: %w", err)}
 				}
@@ -140,24 +140,24 @@ func (k *keys) newList() *cobra.Command {
 			if err := q.Check(); err != nil {
 				return usage{fmt.Errorf("--older and --newer: %w", err)}
 			}
-			return k.at(cmd, stet.Options{}, nil, func(d desk.Desk) error { return k.list(cmd, d, q, limit) })
+			return k.at(cmd, stet.Options{}, nil, func(d admin.API) error { return k.list(cmd, d, q, limit) })
 		},
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&states, "state", nil, "only these: "+strings.Join(desk.States(), ", "))
+	f.StringSliceVar(&states, "state", nil, "only these: "+strings.Join(admin.States(), ", "))
 	f.StringVar(&scope, "scope", "", "only those of this scope")
 	f.DurationVar(&q.OlderThan, "older", 0, "only those claimed longer ago, like 10m")
 	f.DurationVar(&q.NewerThan, "newer", 0, "only those claimed since then")
 	f.IntVar(&limit, "limit", stet.DefaultBrowse, fmt.Sprintf("how many at most, 1 to %d", maxList))
-	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(desk.States(), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(admin.States(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
 const maxList = 100_000
 
 // list prints up to limit records.
-func (k *keys) list(cmd *cobra.Command, d desk.Desk, q stet.Query, limit int) error {
-	records := []desk.Record{}
+func (k *keys) list(cmd *cobra.Command, d admin.API, q stet.Query, limit int) error {
+	records := []admin.Record{}
 	more := true
 	for more && len(records) < limit {
 		q.Limit = min(limit-len(records), stet.MaxBrowse)
@@ -171,8 +171,8 @@ func (k *keys) list(cmd *cobra.Command, d desk.Desk, q stet.Query, limit int) er
 	out := cmd.OutOrStdout()
 	if k.format.json() {
 		return json.NewEncoder(out).Encode(struct {
-			Records []desk.Record `json:"records"`
-			More    bool          `json:"more"`
+			Records []admin.Record `json:"records"`
+			More    bool           `json:"more"`
 		}{records, more})
 	}
 	if err := printRecords(out, records); err != nil {
@@ -189,13 +189,24 @@ func (k *keys) newGet() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get [KEY]",
 		Short: "Show one operation",
-		Args:  cobra.MaximumNArgs(1),
+		Long: `--scope is what the service says. For stet proxy it is single-tenant, or the value
+of the header or claim; "uri:spiffe://…", "dns:…" or the subject of a certificate;
+and "authorization:" with the first 32 hexadecimal digits of the SHA-256 of the
+Authorization header. Several together are "LENGTH:VALUE," each, without spaces.`,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := k.find(args)
 			if err != nil {
 				return err
 			}
-			return k.at(cmd, stet.Options{}, nil, func(d desk.Desk) error {
+			o := stet.Options{}
+			if body && k.admin == "" && os.Getenv(keyVariable) != "" {
+				if o.Encryption, err = encryption(); err != nil {
+					return usage{err}
+				}
+				o.Encryption.AcceptPlain = true // to look at
+			}
+			return k.at(cmd, o, nil, func(d admin.API) error {
 				rec, err := k.record(cmd, d, id, body)
 				if err != nil {
 					return err
@@ -205,12 +216,12 @@ func (k *keys) newGet() *cobra.Command {
 		},
 	}
 	k.name(cmd)
-	cmd.Flags().BoolVar(&body, "body", false, "show the stored result, too; it may hold what nobody should see")
+	cmd.Flags().BoolVar(&body, "body", false, "show the stored result; an encrypted one takes $"+keyVariable)
 	return cmd
 }
 
 // show prints one record.
-func (k *keys) show(out io.Writer, rec desk.Record) error {
+func (k *keys) show(out io.Writer, rec admin.Record) error {
 	if k.format.json() {
 		return json.NewEncoder(out).Encode(rec)
 	}
@@ -218,7 +229,10 @@ func (k *keys) show(out io.Writer, rec desk.Record) error {
 	for _, row := range rows(rec) {
 		fmt.Fprintf(w, "%s\t%s\n", row[0], row[1])
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return showResult(out, rec)
 }
 
 func (k *keys) newWatch() *cobra.Command {
@@ -235,7 +249,7 @@ func (k *keys) newWatch() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return k.at(cmd, stet.Options{}, nil, func(d desk.Desk) error { return k.watch(cmd, d, id, every) })
+			return k.at(cmd, stet.Options{}, nil, func(d admin.API) error { return k.watch(cmd, d, id, every) })
 		},
 	}
 	k.name(cmd)
@@ -244,10 +258,10 @@ func (k *keys) newWatch() *cobra.Command {
 }
 
 // watch prints the record whenever it has changed. An interrupt ends it.
-func (k *keys) watch(cmd *cobra.Command, d desk.Desk, id stet.ID, every time.Duration) error {
+func (k *keys) watch(cmd *cobra.Command, d admin.API, id stet.ID, every time.Duration) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	var last desk.Record
+	var last admin.Record
 	for first := true; ; first = false {
 		rec, err := d.Get(cmd.Context(), id, false)
 		switch {
@@ -272,7 +286,7 @@ func (k *keys) watch(cmd *cobra.Command, d desk.Desk, id stet.ID, every time.Dur
 }
 
 // line prints a record on one line.
-func (k *keys) line(out io.Writer, rec desk.Record) error {
+func (k *keys) line(out io.Writer, rec admin.Record) error {
 	if k.format.json() {
 		return json.NewEncoder(out).Encode(rec)
 	}
@@ -280,9 +294,14 @@ func (k *keys) line(out io.Writer, rec desk.Record) error {
 	return err
 }
 
-func rows(r desk.Record) [][2]string {
+func rows(r admin.Record) [][2]string {
 	rows := [][2]string{{"ID", r.ID}, {"STATE", strings.TrimSuffix(r.State+", "+r.Note(), ", ")}, {"ATTEMPT", fmt.Sprint(r.Attempt)},
 		{"FENCE", fmt.Sprint(r.Fence)}, {"SCOPE", r.Scope}, {"FINGERPRINT", r.Fingerprint}}
+	for _, l := range [][2]string{{"CLASS", r.Class}, {"NAME", r.Name}, {"REF", r.Ref}} {
+		if l[1] != "" {
+			rows = append(rows, l)
+		}
+	}
 	for _, t := range []struct {
 		name string
 		at   *time.Time
@@ -291,22 +310,19 @@ func rows(r desk.Record) [][2]string {
 			rows = append(rows, [2]string{t.name, t.at.Format(time.RFC3339)})
 		}
 	}
-	if r.Result != nil {
-		rows = append(rows, [2]string{"RESULT", fmt.Sprintf("%q", r.Result)})
-	}
 	return rows
 }
 
 // printRecords prints a table.
-func printRecords(out io.Writer, records []desk.Record) error {
+func printRecords(out io.Writer, records []admin.Record) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "STATE\tATTEMPT\tCLAIMED\tID\tNOTE")
+	fmt.Fprintln(w, "STATE\tATTEMPT\tCLAIMED\tID\tNAME\tREF\tNOTE")
 	for _, r := range records {
 		claimed := "-"
 		if r.ClaimedAt != nil {
 			claimed = r.ClaimedAt.Format(time.RFC3339)
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", r.State, r.Attempt, claimed, r.ID, cmp.Or(r.Note(), "-"))
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\n", r.State, r.Attempt, claimed, r.ID, cmp.Or(r.Name, "-"), cmp.Or(r.Ref, "-"), cmp.Or(r.Note(), "-"))
 	}
 	return w.Flush()
 }

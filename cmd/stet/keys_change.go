@@ -17,7 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/desk"
+	"github.com/stet-go/stet/internal/admin"
 	"github.com/stet-go/stet/internal/seal"
 )
 
@@ -42,20 +42,26 @@ const defaultRetention = 24 * time.Hour // stet.Retention's
 // sealed finds out how the service wants the response that is about to be stored.
 // One that it did not encrypt, or with another key, is damaged to it, and stands.
 func (c *change) sealed() error {
-	value := os.Getenv(keyVariable)
 	switch {
 	case c.plain:
 		return nil
-	case value == "":
+	case os.Getenv(keyVariable) == "":
 		return fmt.Errorf("does the service encrypt what it stores? If it does, put its key in %s as NAME=SECRET, in base64; if not, give --plain", keyVariable)
 	}
-	name, encoded, _ := strings.Cut(value, "=")
+	var err error
+	c.encryption, err = encryption()
+	return err
+}
+
+// encryption is that of the key in keyVariable.
+func encryption() (o stet.Encryption, err error) {
+	name, encoded, _ := strings.Cut(os.Getenv(keyVariable), "=")
 	secret, err := base64.StdEncoding.DecodeString(encoded)
 	if err != nil || name == "" || len(secret) != seal.SecretSize {
-		return fmt.Errorf("%s has to be NAME=SECRET, the secret being %d bytes in base64", keyVariable, seal.SecretSize)
+		return o, fmt.Errorf("%s has to be NAME=SECRET, the secret being %d bytes in base64", keyVariable, seal.SecretSize)
 	}
-	c.encryption.Keys = []stet.EncryptionKey{{Name: name, Secret: secret}}
-	return nil
+	o.Keys = []stet.EncryptionKey{{Name: name, Secret: secret}}
+	return o, nil
 }
 
 // flags adds what all changes have in common.
@@ -78,8 +84,8 @@ func (k *keys) newResolve() *cobra.Command {
 	var header []string
 	cmd := &cobra.Command{
 		Use:   "resolve [KEY] --as VERDICT --reason WHY",
-		Short: "Say what became of a dead run: completed, failed or not-executed",
-		Long:  `Look in the books first. Retries get the response of --status, or learn of it (410).`,
+		Short: "Record the outcome of a dead run: completed, failed or not-executed",
+		Long:  `Check what happened first. Retries get the response of --status, or a 410 without one.`,
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if as != "completed" && as != "failed" && as != "not-executed" {
@@ -87,12 +93,12 @@ func (k *keys) newResolve() *cobra.Command {
 			}
 			response, err := parseResponse(status, header, body)
 			if err == nil && as == "not-executed" && response != nil {
-				err = errors.New("what was not executed has no response; leave --status, --header and --body-file out")
+				err = errors.New("an operation that was not executed has no response; leave --status, --header and --body-file out")
 			}
 			if err != nil {
 				return usage{err}
 			}
-			return c.make(cmd, args, desk.Change{Action: desk.Resolve, As: as, Response: response})
+			return c.make(cmd, args, admin.Change{Action: admin.Resolve, As: as, Response: response})
 		},
 	}
 	c.flags(cmd)
@@ -115,14 +121,14 @@ func (c *change) retention(cmd *cobra.Command, what string) {
 }
 
 // parseResponse returns the response that the flags of resolve give, if any.
-func parseResponse(status int, fields []string, file string) (*desk.Response, error) {
+func parseResponse(status int, fields []string, file string) (*admin.Response, error) {
 	if status == 0 {
 		if len(fields) > 0 || file != "" {
 			return nil, errors.New("a response needs a --status")
 		}
 		return nil, nil
 	}
-	r := &desk.Response{Status: status, Header: http.Header{}}
+	r := &admin.Response{Status: status, Header: http.Header{}}
 	for _, f := range fields {
 		name, value, ok := strings.Cut(f, ":")
 		if !ok || strings.TrimSpace(name) == "" {
@@ -148,7 +154,7 @@ func (k *keys) newRelease() *cobra.Command {
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c.keep.Tombstone = c.keep.Result // what was not executed leaves none
-			return c.make(cmd, args, desk.Change{Action: desk.Release})
+			return c.make(cmd, args, admin.Change{Action: admin.Release})
 		},
 	}
 	c.flags(cmd)
@@ -160,11 +166,11 @@ func (k *keys) newExpire() *cobra.Command {
 	c := &change{keys: k}
 	cmd := &cobra.Command{
 		Use:   "expire [KEY] --reason WHY",
-		Short: "Remove the stored result; the operation still never runs again",
+		Short: "Remove the stored result, or a damaged record; the operation still never runs again",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c.keep = stet.Retention{Result: defaultRetention, Tombstone: defaultRetention} // not used
-			return c.make(cmd, args, desk.Change{Action: desk.Expire})
+			return c.make(cmd, args, admin.Change{Action: admin.Expire})
 		},
 	}
 	c.flags(cmd)
@@ -177,22 +183,22 @@ func (c *change) fitting(cmd *cobra.Command) error {
 		switch {
 		case !cmd.Flags().Changed(name):
 		case store && c.admin != "":
-			return fmt.Errorf("--%s is for --store; with --admin, the process that is asked sees to that itself", name)
+			return fmt.Errorf("--%s is for --store; with --admin, the running process does that itself", name)
 		case !store && c.admin == "":
 			return fmt.Errorf("--%s is for --admin; give --retention and --tombstone", name)
 		}
 	}
 	if c.keep.Result <= 0 || c.keep.Tombstone < c.keep.Result {
-		return fmt.Errorf("--retention is %v and --tombstone %v; give both more than nothing, and the tombstone no less than the result", c.keep.Result, c.keep.Tombstone)
+		return fmt.Errorf("--retention is %v and --tombstone %v; both must be positive, and the tombstone at least as long as the result", c.keep.Result, c.keep.Tombstone)
 	}
 	if strings.TrimSpace(c.reason) == "" {
-		return errors.New("--reason is required: whoever reads the audit wants to know why")
+		return errors.New("--reason is required, for the audit")
 	}
 	return nil
 }
 
 // make shows the record, asks, and makes the change of what was shown.
-func (c *change) make(cmd *cobra.Command, args []string, wanted desk.Change) error {
+func (c *change) make(cmd *cobra.Command, args []string, wanted admin.Change) error {
 	wanted.Reason, wanted.Actor, wanted.Class, wanted.DryRun = c.reason, cmp.Or(c.actor, whoami()), c.class, c.dryRun
 	id, err := c.find(args)
 	if err == nil {
@@ -214,13 +220,13 @@ func (c *change) make(cmd *cobra.Command, args []string, wanted desk.Change) err
 		return err
 	}
 	o := stet.Options{Policy: stet.Policy{Retention: c.keep}, Encryption: c.encryption}
-	audit := func(_ context.Context, e desk.Entry) error { return json.NewEncoder(book).Encode(e) } // in one write: lines of several operators do not mix
-	err = c.at(cmd, o, audit, func(d desk.Desk) error {
+	audit := func(_ context.Context, e admin.Entry) error { return json.NewEncoder(book).Encode(e) } // in one write: lines of several operators do not mix
+	err = c.at(cmd, o, audit, func(d admin.API) error {
 		rec, err := c.record(cmd, d, id, false)
 		if err != nil {
 			return err
 		}
-		if why := desk.Possible(wanted.Action, rec); why != "" {
+		if why := admin.Possible(wanted.Action, rec); why != "" {
 			return errors.New(why)
 		}
 		if !c.dryRun && !c.yes {
@@ -239,20 +245,20 @@ func (c *change) make(cmd *cobra.Command, args []string, wanted desk.Change) err
 }
 
 // report says what was done.
-func (c *change) report(out io.Writer, e desk.Entry) error {
+func (c *change) report(out io.Writer, e admin.Entry) error {
 	if c.format.json() {
 		return json.NewEncoder(out).Encode(e)
 	}
-	_, err := fmt.Fprintf(out, "%s: %s is %s, was %s\n", e.Result, desk.Short(e.ID), e.To, e.From.State)
+	_, err := fmt.Fprintf(out, "%s: %s is %s, was %s\n", e.Result, admin.Short(e.ID), e.To, e.From.State)
 	return err
 }
 
-// confirm has somebody type what is to be changed.
-func (c *change) confirm(cmd *cobra.Command, rec desk.Record, wanted desk.Change) error {
+// confirm asks the operator to type what is to be changed.
+func (c *change) confirm(cmd *cobra.Command, rec admin.Record, wanted admin.Change) error {
 	for _, row := range rows(rec) {
 		cmd.PrintErrf("%-12s %s\n", row[0], row[1])
 	}
-	want := desk.Short(rec.ID)
+	want := admin.Short(rec.ID)
 	cmd.PrintErrf("\n%s makes it %s; every retry will see that.\nType the end of its ID, %s, to go on: ", wanted.Action, wanted.To(), want)
 	answer := make(chan string, 1)
 	go func() { // ends with the process at the latest: an interrupt does not end a read

@@ -215,3 +215,17 @@ func curl(t *testing.T, line string) string {
 	}
 	return res.Status[:4] + mark + string(body)
 }
+
+// It would be a file by that name, and the name, with the password, in the log.
+func TestStoreAsKeywordsIsRefusedWithoutItsPassword(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, args := range [][]string{{"proxy", "--upstream", "http://127.0.0.1:1", "--admin-listen", "off"}, {"keys", "ls"}} {
+		status, stdout, stderr := command(t, append(args, "--store", "host=127.0.0.1 user=app password=hunter2")...)
+		if status != exitUsage || !strings.Contains(stderr, "postgres://") || strings.Contains(stderr+stdout, "hunter2") {
+			t.Errorf("%v: %d %s %s", args, status, stdout, stderr)
+		}
+	}
+	if left, err := os.ReadDir("."); err != nil || len(left) > 0 {
+		t.Errorf("%v, %v", left, err)
+	}
+}

@@ -220,7 +220,7 @@ func (m *migrate) print(w io.Writer, steps []postgres.Migration, up bool) error 
 	return nil
 }
 
-// confirm has somebody type the name of the table that loses its records.
+// confirm asks the operator to type the name of the table that loses its records.
 func (m *migrate) confirm(cmd *cobra.Command, step postgres.Migration) error {
 	cmd.PrintErrf("Undoing step %d, %s, drops what it created", step.Version, step.Name)
 	switch step.Version {
@@ -228,6 +228,8 @@ func (m *migrate) confirm(cmd *cobra.Command, step postgres.Migration) error {
 		cmd.PrintErr(", every record included:\noperations that have run already may run again")
 	case 2:
 		cmd.PrintErr(":\noperations that were accepted and have not ended are lost, and messages that have not left")
+	case 3:
+		cmd.PrintErr(":\nwhat operations are called is lost, and work waits under no name")
 	}
 	cmd.PrintErrf(".\nType %s to go on: ", m.table())
 	answer := make(chan string, 1)

@@ -40,8 +40,9 @@ func execSQL(t *testing.T, pool *pgxpool.Pool, sql string) {
 
 // What the steps are, and what applying and undoing all of them says.
 const (
-	latest    = 2
-	saysUp    = "applied step 1, records\napplied step 2, work\n"
+	latest    = 3
+	saysUp    = "applied step 1, records\napplied step 2, work\napplied step 3, label\n"
+	saysDown3 = "undid step 3, label\n"
 	saysDown2 = "undid step 2, work\n"
 	saysDown1 = "undid step 1, records\n"
 )
@@ -49,7 +50,7 @@ const (
 // undo undoes every step.
 func undo(t *testing.T, args ...string) {
 	t.Helper()
-	for _, says := range []string{saysDown2, saysDown1} {
+	for _, says := range []string{saysDown3, saysDown2, saysDown1} {
 		if out := must(t, append([]string{"migrate", "down", "--yes"}, args...)...); out != says {
 			t.Errorf("down: %q; want %q", out, says)
 		}
@@ -120,7 +121,7 @@ func TestMigrateAndPackagePostgresTakeTurns(t *testing.T) {
 			t.Errorf("%d tables and sequences, after %d: somebody keeps a second record of the version", n, before)
 		}
 		must(t, down...)
-		wantVersion(t, pool, o, 1, names...)
+		wantVersion(t, pool, o, latest-1, names...)
 		library()
 		wantVersion(t, pool, o, latest, names...)
 		undo(t, names...)
@@ -243,6 +244,7 @@ func TestDownDropsRecordsOnlyOnceItIsConfirmed(t *testing.T) {
 	pool := emptyDatabase(t)
 	must(t, "migrate", "up")
 	must(t, "migrate", "down", "--yes")
+	must(t, "migrate", "down", "--yes")
 	ask := func(ctx context.Context, stdin io.Reader) (int, string) {
 		var out bytes.Buffer
 		status := run(ctx, []string{"migrate", "down"}, stdin, &out, &out)
@@ -303,7 +305,7 @@ func TestMigrateSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 		want   []string
 	}{
 		{exitFailure, []string{"up", "--schema", "other"}, []string{"step 1", "another kind", "--table"}},
-		{exitFailure, []string{"up", "--schema", "newer"}, []string{"newer.records has version 99", "up to 2", "as new as"}},
+		{exitFailure, []string{"up", "--schema", "newer"}, []string{"newer.records has version 99", "up to 3", "as new as"}},
 		{exitFailure, []string{"down", "--yes", "--schema", "newer"}, []string{"version 99"}},
 		{exitFailure, []string{"status", "--schema", "newer"}, []string{"version 99"}},
 		{exitFailure, []string{"down", "--yes", "--schema", "busy"}, []string{"depends on", "drop it first"}},

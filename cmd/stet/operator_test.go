@@ -11,22 +11,22 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/desk"
+	"github.com/stet-go/stet/internal/admin"
 	"github.com/stet-go/stet/internal/seal"
 	"github.com/stet-go/stet/store/sqlite"
 )
 
-// counter is an operator's: a store with an operation in each state.
-type counter struct {
+// shop is a store with an operation in each state.
+type shop struct {
 	t     *testing.T
 	path  string
 	audit string
 }
 
-// newDesk makes operations of the scope acme whose keys are their states.
-func newDesk(t *testing.T) *counter {
+// newShop makes operations of the scope acme whose keys are their states.
+func newShop(t *testing.T) *shop {
 	t.Helper()
-	d := &counter{t: t, path: filepath.Join(t.TempDir(), "s.db"), audit: filepath.Join(t.TempDir(), "audit.jsonl")}
+	d := &shop{t: t, path: filepath.Join(t.TempDir(), "s.db"), audit: filepath.Join(t.TempDir(), "audit.jsonl")}
 	now := time.Now().Add(-time.Hour)
 	s, err := sqlite.Open(t.Context(), d.path, sqlite.Options{Clock: func() time.Time { return now }})
 	if err != nil {
@@ -42,8 +42,17 @@ func newDesk(t *testing.T) *counter {
 		}
 		return rec.Claim()
 	}
-	for key, state := range map[string]stet.State{"completed": stet.Completed, "failed": stet.Failed} {
-		if err := s.Settle(t.Context(), claim(key, time.Minute), stet.Outcome{State: state, Result: seal.Seal([]byte("the secret result"))}, keep); err != nil {
+	e, err := stet.New(s, stet.Options{SweepEvery: -1, Policy: stet.Policy{Retention: keep}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	for _, key := range []string{"completed", "failed"} {
+		run, err := e.Begin(t.Context(), stet.Op{Scope: "acme", Key: key, Fingerprint: stet.NewFingerprint([]byte("x"))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := run.Settle(t.Context(), stet.Outcome{Failed: key == "failed", Body: []byte("the secret result")}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -58,8 +67,8 @@ func newDesk(t *testing.T) *counter {
 	return d
 }
 
-// run runs a command on the desk's store.
-func (d *counter) run(stdin, args string, more ...string) (status int, stdout, stderr string) {
+// run runs a command on the shop's store.
+func (d *shop) run(stdin, args string, more ...string) (status int, stdout, stderr string) {
 	d.t.Helper()
 	all := append(append([]string{"keys"}, strings.Fields(args)...), "--store", d.path)
 	var out, errs bytes.Buffer
@@ -67,7 +76,7 @@ func (d *counter) run(stdin, args string, more ...string) (status int, stdout, s
 	return status, out.String(), errs.String()
 }
 
-func (d *counter) state(key string) stet.State {
+func (d *shop) state(key string) stet.State {
 	d.t.Helper()
 	s, err := sqlite.Open(d.t.Context(), d.path, sqlite.Options{})
 	if err != nil {
@@ -85,7 +94,7 @@ func (d *counter) state(key string) stet.State {
 }
 
 func TestKeysLsFiltersAndHidesBodies(t *testing.T) {
-	d := newDesk(t)
+	d := newShop(t)
 	for args, want := range map[string]int{
 		"ls -o json": 6, "ls -o json --state unknown": 1, "ls -o json --state completed,failed": 2, "ls -o json --scope acme": 6,
 		"ls -o json --scope other": 0, "ls -o json --older 30m": 6, "ls -o json --newer 30m": 0, "ls -o json --limit 2": 2,
@@ -108,7 +117,7 @@ func TestKeysLsFiltersAndHidesBodies(t *testing.T) {
 }
 
 func TestKeysGetShowsTheBodyOnlyWhenAsked(t *testing.T) {
-	d := newDesk(t)
+	d := newShop(t)
 	id := stet.Digest("", "acme", "completed").String()
 	for _, args := range []string{"get completed --scope acme", "get --id " + id, "get completed --scope acme -o json"} {
 		if status, out, errs := d.run("", args); status != exitOK || !strings.Contains(out, id) || strings.Contains(out, "secret") || strings.Contains(out, "acme") {
@@ -133,25 +142,25 @@ func TestKeysGetShowsTheBodyOnlyWhenAsked(t *testing.T) {
 }
 
 func TestKeysWatchEndsWhenItIsSettled(t *testing.T) {
-	d := newDesk(t)
+	d := newShop(t)
 	if status, out, errs := d.run("", "watch completed --scope acme -o json"); status != exitOK || strings.Count(out, "\n") != 1 || !strings.Contains(out, `"completed"`) {
 		t.Errorf("%d %s%s", status, out, errs)
 	}
 }
 
 func TestChangesAreMadeOnceConfirmedAndWrittenDown(t *testing.T) {
-	d := newDesk(t)
+	d := newShop(t)
 	id := stet.Digest("", "acme", "unknown").String()
 	const args = "resolve unknown --scope acme --as completed --status 201 --plain --reason ticket-7"
 	for _, refused := range []string{"", "yes\n", id[:12] + "\n"} {
-		if status, _, errs := d.run(refused, args, "--audit", d.audit); status == exitOK || d.state("unknown") != stet.Unknown || !strings.Contains(errs, desk.Short(id)+", to go on") {
+		if status, _, errs := d.run(refused, args, "--audit", d.audit); status == exitOK || d.state("unknown") != stet.Unknown || !strings.Contains(errs, admin.Short(id)+", to go on") {
 			t.Fatalf("typed %q: %d %s", refused, status, errs)
 		}
 	}
 	if status, out, _ := d.run("", args+" --dry-run", "--audit", d.audit); status != exitOK || !strings.Contains(out, "dry run") || d.state("unknown") != stet.Unknown {
 		t.Fatalf("dry run: %d %s, %v", status, out, d.state("unknown"))
 	}
-	if status, out, errs := d.run(desk.Short(id)+"\n", args, "--audit", d.audit, "--actor", "ada"); status != exitOK || d.state("unknown") != stet.Completed {
+	if status, out, errs := d.run(admin.Short(id)+"\n", args, "--audit", d.audit, "--actor", "ada"); status != exitOK || d.state("unknown") != stet.Completed {
 		t.Fatalf("%d %s%s, %v", status, out, errs, d.state("unknown"))
 	}
 	text, err := os.ReadFile(d.audit)
@@ -162,7 +171,7 @@ func TestChangesAreMadeOnceConfirmedAndWrittenDown(t *testing.T) {
 	if len(lines) != 3 { // the dry run, begun, done
 		t.Fatalf("audit: %s", text)
 	}
-	var e desk.Entry
+	var e admin.Entry
 	if err := json.Unmarshal([]byte(lines[2]), &e); err != nil || e.Who != "ada" || e.Why != "ticket-7" || e.Action != "resolve" || e.Result != "done" ||
 		e.ID != id || e.From.State != "unknown" || e.From.Fence == 0 || e.To != "completed" || time.Since(e.At).Abs() > time.Minute {
 		t.Errorf("%v: %s", err, lines[2])
@@ -173,7 +182,7 @@ func TestChangesAreMadeOnceConfirmedAndWrittenDown(t *testing.T) {
 }
 
 func TestChangesThatCannotBeWrittenDownAreNotMade(t *testing.T) {
-	d := newDesk(t)
+	d := newShop(t)
 	if status, _, errs := d.run("", "release unknown --scope acme --reason r --yes", "--audit", filepath.Join(d.audit, "nowhere")); status == exitOK || d.state("unknown") != stet.Unknown {
 		t.Errorf("%d %s", status, errs)
 	}
@@ -192,9 +201,9 @@ func TestVerdictsLeadToTheirStates(t *testing.T) {
 		"expire completed":                              stet.None,
 		"resolve unknown --as completed --status 201 --plain --header A:b": stet.Completed,
 	} {
-		d := newDesk(t)
+		d := newShop(t)
 		status, out, errs := d.run("", args+" --scope acme --reason r --yes -o json")
-		var e desk.Entry
+		var e admin.Entry
 		if err := json.Unmarshal([]byte(out), &e); status != exitOK || err != nil || e.Result != "done" || d.state(strings.Fields(args)[1]) != want {
 			t.Errorf("%s: %d %s%s, %v, want %v", args, status, out, errs, d.state(strings.Fields(args)[1]), want)
 		}
@@ -205,7 +214,7 @@ func TestVerdictsLeadToTheirStates(t *testing.T) {
 }
 
 func TestChangesThatMakeNoSenseAreRefused(t *testing.T) {
-	d := newDesk(t)
+	d := newShop(t)
 	for args, want := range map[string]string{
 		"release running": "under a lease", "release completed": "completed already", "resolve retryable --as failed": "retryable already",
 		"expire unknown": "only what is completed", "resolve unknown --as maybe": "give it completed", "resolve unknown --as not-executed --status 200": "no response",
@@ -223,7 +232,7 @@ func TestChangesThatMakeNoSenseAreRefused(t *testing.T) {
 
 // A result that the service cannot open would be damaged to it, for good.
 func TestResponseByHandIsEncryptedAsTheServiceDoes(t *testing.T) {
-	d := newDesk(t)
+	d := newShop(t)
 	secret := bytes.Repeat([]byte{7}, seal.SecretSize)
 	const args = "resolve unknown --scope acme --as completed --status 201 --reason r --yes"
 	for _, wrong := range []string{"", "k1", "k1=", "=" + base64.StdEncoding.EncodeToString(secret), "k1=" + base64.StdEncoding.EncodeToString(secret[1:]), "k1=c2VjcmV0!"} {
@@ -260,12 +269,12 @@ func TestChangesByHandAreKeptAsLongAsTheyAreTold(t *testing.T) {
 		"release unknown --retention 1h":                                                          {0, time.Hour},
 		"resolve unknown --as not-executed --retention 3h":                                        {0, 3 * time.Hour},
 	} {
-		d := newDesk(t)
+		d := newShop(t)
 		if status, _, errs := d.run("", args+" --scope acme --reason r --yes"); status != exitOK {
 			t.Fatalf("%s: %d %s", args, status, errs)
 		}
 		_, out, errs := d.run("", "get unknown --scope acme -o json")
-		var v desk.Record
+		var v admin.Record
 		if err := json.Unmarshal([]byte(out), &v); err != nil || v.ForgetAt == nil {
 			t.Fatalf("%s: %v %s%s", args, err, out, errs)
 		}

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/http"
 	"os"
 	"os/signal"
 	"sync"
@@ -21,12 +19,15 @@ import (
 	"github.com/stet-go/stet/proxy"
 	"github.com/stet-go/stet/stetlog"
 	"github.com/stet-go/stet/stetmetrics"
+	"github.com/stet-go/stet/store"
 )
 
 // Limits of the listeners.
 const (
 	readHeaderTimeout = 10 * time.Second
 	idleTimeout       = 2 * time.Minute
+	maxHeader         = 64 << 10 // bytes
+	maxStreams        = 100      // of a connection of HTTP/2
 )
 
 // surveyEvery is how often the metrics look through the store.
@@ -68,9 +69,9 @@ read again on SIGHUP. SIGTERM lets requests end first.`,
 	f.StringVar(&p.admin, "admin-listen", "", "address for operators, health and metrics, or off (default "+proxy.DefaultAdmin+"); token in $"+adminVariable)
 	f.StringVar(&p.admin, "admin", "", "")
 	_ = f.MarkHidden("admin") // what admin-listen was called
-	f.StringVar(&p.scope, "scope", "", "authorization, basic, mtls, header:NAME or single-tenant")
+	f.StringVar(&p.scope, "scope", "", "authorization, basic, mtls, host, header:NAME or single-tenant; several with commas")
 	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
-	_ = cmd.RegisterFlagCompletionFunc("scope", cobra.FixedCompletions([]string{"authorization", "basic", "mtls", "header:", "single-tenant"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("scope", cobra.FixedCompletions([]string{"authorization", "basic", "mtls", "host", "header:", "single-tenant"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -112,6 +113,7 @@ func (p *proxyFlags) read() (*proxy.Config, error) {
 // serve runs the proxy until the context ends and its requests have.
 func (p *proxyFlags) serve(cmd *cobra.Command, c *proxy.Config) (err error) {
 	ctx, log := cmd.Context(), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+	logUnasked(cmd.ErrOrStderr())
 	store, err := openStore(ctx, c.Store)
 	if err != nil {
 		return err
@@ -143,18 +145,23 @@ func (p *proxyFlags) serve(cmd *cobra.Command, c *proxy.Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, handler.Close()) }()
+	countProxy(registry, handler)
 	admin := proxy.NewAdmin(handler, promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	s := &servers{log: log, failed: make(chan error, 2)}
+	s := &servers{log: log, most: cmp.Or(c.Limits.Connections, proxy.DefaultConnections), failed: make(chan error, 2)}
 	defer s.close()
 	if addr := cmp.Or(c.Admin.Listen, proxy.DefaultAdmin); addr != "off" {
-		if err := s.start(addr, "admin", nil, admin); err != nil {
+		if err := s.start(addr, "admin", c.Admin.TLS, admin); err != nil {
 			return fmt.Errorf("--admin-listen: %w", err)
 		}
 	}
 	if err := s.start(cmp.Or(c.Listen, proxy.DefaultListen), "traffic", c.TLS, traces.around(handler)); err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
+	countConnections(registry, s)
 	log.Info("stet proxy protects "+c.String(), slog.String("store", store.place))
+	if c.Admin.Exposed() {
+		log.Warn("the admin listener can be reached from other hosts without TLS: tokens can be read on the way; set admin.tls")
+	}
 	if c.Scope == nil && len(c.Routes) == 0 {
 		log.Info("a key belongs to the value of the Authorization header, and without one is refused; --scope says otherwise")
 	}
@@ -165,12 +172,13 @@ func (p *proxyFlags) serve(cmd *cobra.Command, c *proxy.Config) (err error) {
 		return err
 	}
 	admin.Drain()
-	return s.drain(cmp.Or(time.Duration(c.Drain), proxy.DefaultDrain))
+	handler.Drain()
+	return s.drain(cmp.Or(time.Duration(c.Drain), proxy.DefaultDrain), func() int { return handler.Counts().Runs })
 }
 
 // survey has the metrics look through the store now and then, until it is stopped.
 func survey(ctx context.Context, metrics *stetmetrics.Metrics, s *storage) (stop func()) {
-	browser, ok := s.Store.(stet.Browser)
+	browser, ok := store.As[stet.Browser](s.Store)
 	if !ok {
 		return func() {}
 	}
@@ -209,67 +217,5 @@ func (p *proxyFlags) wait(ctx context.Context, handler *proxy.Proxy, s *servers,
 			}
 			log.Info("the configuration was reloaded", slog.String("protects", c.String()))
 		}
-	}
-}
-
-// servers are the listeners of a proxy; the last one is for traffic.
-type servers struct {
-	log    *slog.Logger
-	all    []*http.Server
-	cancel []context.CancelFunc // of requests
-	failed chan error
-}
-
-// start begins to serve at an address.
-func (s *servers) start(addr, what string, secure *proxy.TLS, h http.Handler) error {
-	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", addr)
-	if err != nil {
-		return err
-	}
-	base, cancel := context.WithCancel(context.Background())
-	srv := &http.Server{
-		Handler: h, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, Protocols: new(http.Protocols),
-		ErrorLog:    slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
-		BaseContext: func(net.Listener) context.Context { return base },
-	}
-	srv.Protocols.SetHTTP1(true)
-	srv.Protocols.SetHTTP2(true)
-	srv.Protocols.SetUnencryptedHTTP2(secure == nil)
-	serve, scheme := func() error { return srv.Serve(l) }, "http"
-	if secure != nil {
-		scheme = "https"
-		if srv.TLSConfig, err = secure.Config(); err != nil {
-			cancel()
-			return errors.Join(err, l.Close())
-		}
-		serve = func() error { return srv.ServeTLS(l, "", "") }
-	}
-	s.all, s.cancel = append(s.all, srv), append(s.cancel, cancel)
-	s.log.Info("listening for "+what, slog.String("url", scheme+"://"+l.Addr().String()))
-	go func() { // ends with the server
-		if err := serve(); !errors.Is(err, http.ErrServerClosed) {
-			s.failed <- err
-		}
-	}()
-	return nil
-}
-
-// drain lets the requests for traffic end.
-func (s *servers) drain(patience time.Duration) error {
-	last := len(s.all) - 1
-	s.log.Info("draining", slog.Duration("at_most", patience))
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	if err := s.all[last].Shutdown(ctx); err != nil {
-		return fmt.Errorf("requests were cut off after %v; what became of theirs is unknown until it is verified: %w", patience, err)
-	}
-	return nil
-}
-
-// close ends what is left.
-func (s *servers) close() {
-	for i, srv := range s.all {
-		s.cancel[i]() // what was upgraded ends with this
-		_ = srv.Close()
 	}
 }

@@ -172,7 +172,7 @@ func TestProxyWorksWithNothingButAnUpstream(t *testing.T) {
 	if status, body, replayed := pay(t, p.url, "k"); status != 201 || body != "charge 1 of k" || !replayed || b.count("k") != 1 {
 		t.Errorf("%d %q, replayed %v", status, body, replayed)
 	}
-	for path, want := range map[string]string{"/healthz": "ok", "/readyz": "ready", "/metrics": "replayed"} {
+	for path, want := range map[string]string{"/healthz": "ok", "/readyz": "ready", "/metrics": "replayed", "/metrics?counts": "stet_proxy_unprotected_total 0"} {
 		res, err := oneShot.Get(p.admin + path)
 		if err != nil {
 			t.Fatal(err)
@@ -222,7 +222,7 @@ func TestHangupReloadsAllOrNothing(t *testing.T) {
 	file := filepath.Join(dir, "stet.yaml")
 	write := func(routes string) {
 		t.Helper()
-		text := fmt.Sprintf("upstream: {url: %q}\nlisten: 127.0.0.1:0\nstore: %s\nscope: single-tenant\nroutes: %s\n", b.URL, filepath.Join(dir, "s.db"), routes)
+		text := fmt.Sprintf("upstream: {url: %q}\nlisten: 127.0.0.1:0\nstore: %s\nscope: single-tenant\nroutes: %s\nunrouted: pass\n", b.URL, filepath.Join(dir, "s.db"), routes)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

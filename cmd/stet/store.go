@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -16,7 +17,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 	"github.com/stet-go/stet/store/postgres"
 	"github.com/stet-go/stet/store/redis"
-	"github.com/stet-go/stet/store/redis/rueidisclient"
+	stetrueidis "github.com/stet-go/stet/store/redis/rueidis"
 	"github.com/stet-go/stet/store/sqlite"
 )
 
@@ -33,6 +34,9 @@ type storage struct {
 	place string // for people; without passwords
 	close func() error
 }
+
+// keywords are those of PostgreSQL's other way to write a URL.
+var keywords = regexp.MustCompile(`(?:^|\s)(?:host|hostaddr|user|dbname|password|service)\s*=`)
 
 // openStore opens the store by its name on the command line.
 func openStore(ctx context.Context, name string) (*storage, error) {
@@ -53,6 +57,9 @@ func openStore(ctx context.Context, name string) (*storage, error) {
 	case isURL:
 		return nil, usage{fmt.Errorf("--store: there is no store for %s://; give %s", scheme, storeHelp)}
 	}
+	if keywords.MatchString(name) { // and not into the log: it may have a password
+		return nil, usage{errors.New("--store: that is a list of keywords and values, and no file; write postgres://user:password@host:5432/database")}
+	}
 	s, err := sqlite.Open(ctx, name, sqlite.Options{})
 	if err != nil {
 		return nil, err
@@ -64,9 +71,9 @@ func openStore(ctx context.Context, name string) (*storage, error) {
 func openRedis(ctx context.Context, url string) (*storage, error) {
 	o, err := rueidis.ParseURL(url)
 	if err != nil {
-		return nil, usage{fmt.Errorf("--store: the redis URL: %w", err)}
+		return nil, usage{errors.New("--store: the redis URL is malformed; write redis://user:password@host:6379/0, with what is special in the password encoded")} // the error has the password
 	}
-	conn, err := rueidisclient.Open(o)
+	conn, err := stetrueidis.Open(o)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +102,7 @@ func (f *storeFlags) add(flags *pflag.FlagSet) {
 // could be in it.
 func (f *storeFlags) with(cmd *cobra.Command, do func(*storage) error) (err error) {
 	name := cmp.Or(f.name, os.Getenv(storeVariable), proxy.DefaultStore)
-	if name != "memory" && !strings.Contains(name, "://") {
+	if name != "memory" && !strings.Contains(name, "://") && !keywords.MatchString(name) {
 		if _, err := os.Stat(name); errors.Is(err, os.ErrNotExist) {
 			return usage{fmt.Errorf("there is no file %s; which store? Give --store, or set %s", name, storeVariable)}
 		}

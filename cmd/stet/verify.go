@@ -26,7 +26,12 @@ func newVerify() *cobra.Command {
 		Long: `verify sends duplicates, concurrent ones, other payloads and malformed keys to an
 operation of an HTTP service, which need not use stet, and says point by point
 how it follows draft-ietf-httpapi-idempotency-key-header-07 and what clients rely
-on. It really executes the operation, some thirty times: use a test system.
+on. It really executes the operation, some forty times: use a test system.
+
+Each point sends an operation of its own. In a body, {{unique}} stands for a value
+that is another one in each, for services that refuse a payload which they have seen
+before; the default bodies have it as their reference. A point that needs a request
+which succeeds is skipped if there is none.
 
 With --probe it listens there itself and counts what arrives: let the service
 under test (a proxy, a gateway) forward to that address.
@@ -56,8 +61,8 @@ The exit status is 1 if a point fails.`,
 	f := cmd.Flags()
 	f.StringVar(&o.URL, "url", "", "the operation's URL")
 	f.StringVar(&o.Method, "method", http.MethodPost, "its method")
-	f.StringVar(&o.Body, "body", "", "body of a request that succeeds (default a small JSON object)")
-	f.StringVar(&o.Other, "other-body", "", "body of another one")
+	f.StringVar(&o.Body, "body", "", "body of a request that succeeds, perhaps with {{unique}} in it (default a small JSON object)")
+	f.StringVar(&o.Other, "other-body", "", "body of another one, likewise")
 	f.StringVar(&o.Key, "key-header", "Idempotency-Key", "name of the key's header")
 	f.StringArrayVarP(&headers, "header", "H", nil, "header of all requests, 'Name: value'; may be repeated")
 	f.StringVar(&probe, "probe", "", "address to listen on and count what arrives there")
@@ -77,17 +82,17 @@ func runVerify(cmd *cobra.Command, o verify.Options, probe string, asJSON bool) 
 	if !asJSON {
 		o.Progress = func(name string) { fmt.Fprintf(cmd.ErrOrStderr(), "looking: %s\n", name) }
 	}
-	report, err := verify.Run(cmd.Context(), o)
-	if err != nil {
-		return err
-	}
+	report, stopped := verify.Run(cmd.Context(), o)
+	show := printPoints
 	if asJSON {
-		err = json.NewEncoder(cmd.OutOrStdout()).Encode(report)
-	} else {
-		err = printPoints(cmd.OutOrStdout(), report)
+		show = func(w io.Writer, r verify.Report) error { return json.NewEncoder(w).Encode(r) }
 	}
-	if err == nil && report.Failed > 0 {
-		err = fmt.Errorf("%d of %d points failed", report.Failed, len(report.Points))
+	err := show(cmd.OutOrStdout(), report)
+	switch {
+	case stopped != nil:
+		return stopped
+	case err == nil && report.Failed > 0:
+		return fmt.Errorf("%d of %d points failed", report.Failed, len(report.Points))
 	}
 	return err
 }
@@ -120,7 +125,7 @@ func printPoints(w io.Writer, r verify.Report) error {
 			fmt.Fprintf(&b, "    asked for by: %s\n", p.Source)
 		}
 	}
-	if !r.Executions {
+	if !r.Executions && len(r.Points) > 0 {
 		b.WriteString("Executions were not counted: only answers were compared (see --probe).\n")
 	}
 	_, err := io.WriteString(w, b.String())

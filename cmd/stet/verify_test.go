@@ -74,3 +74,16 @@ func TestVerifySaysWhatIsWrongWithItsFlags(t *testing.T) {
 		}
 	}
 }
+
+func TestVerifyPrintsJSONAlsoWhenItStopsEarly(t *testing.T) {
+	down := httptest.NewServer(http.NotFoundHandler())
+	defer down.Close()
+	for want, url := range map[string]string{"succeeds": down.URL, "absolute": "nonsense"} {
+		var out, errs bytes.Buffer
+		status := run(t.Context(), []string{"verify", "--url", url, "-o", "json"}, nil, &out, &errs)
+		var report verify.Report
+		if err := json.Unmarshal(out.Bytes(), &report); err != nil || status == exitOK || !strings.Contains(report.Stopped, want) {
+			t.Errorf("%s: status %d, %v, %s", url, status, err, out.String())
+		}
+	}
+}

@@ -1,23 +1,16 @@
-// Command consumer takes orders from RabbitMQ into PostgreSQL. By itself it
-// starts private servers of both, sends an order five times and another one
-// once, kills the consumer after its first commit, and shows what became of
-// them:
+// Command consumer takes orders from RabbitMQ into PostgreSQL. It needs both:
 //
-//	go run ./consumer
-//
-// With AMQP_URL and DATABASE_URL it is the consumer alone, of the queue "orders".
+//	export AMQP_URL=amqp://guest:guest@localhost/ DATABASE_URL=postgres://postgres@localhost/postgres
+//	go run ./consumer 1001 1001 1001 1002    # publishes orders, one of them three times
+//	go run ./consumer                        # takes them: two rows, however often it is killed
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"os/signal"
-	"strings"
 	"syscall"
 
 	"github.com/jackc/pgx/v5"
@@ -25,7 +18,6 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/rig"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/amqp"
 	"github.com/stet-go/stet/store/postgres"
@@ -35,7 +27,7 @@ const queue = "orders"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := start(ctx, os.Stdout)
+	err := run(ctx, os.Getenv("AMQP_URL"), os.Getenv("DATABASE_URL"), os.Args[1:])
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "consumer:", err)
@@ -43,16 +35,24 @@ func main() {
 	}
 }
 
-func start(ctx context.Context, out io.Writer) error {
-	if url := os.Getenv("AMQP_URL"); url != "" {
-		return consume(ctx, url, os.Getenv("DATABASE_URL"))
+func run(ctx context.Context, broker, database string, orders []string) error {
+	if broker == "" || database == "" {
+		return errors.New("set AMQP_URL and DATABASE_URL")
 	}
-	return demo(ctx, out)
+	if len(orders) > 0 {
+		return publish(ctx, broker, orders)
+	}
+	if err := prepare(ctx, broker, database); err != nil {
+		return err
+	}
+	return consume(ctx, broker, database, func(_ context.Context, d stetmsg.Decision) {
+		fmt.Printf("message: %v: %v\n", d.Action, d.Reason)
+	})
 }
 
 // consume is the whole consumer: the row and the outcome are one commit, after
 // which the message is acknowledged.
-func consume(ctx context.Context, broker, database string) (err error) {
+func consume(ctx context.Context, broker, database string, observe func(context.Context, stetmsg.Decision)) (err error) {
 	store, err := postgres.Open(ctx, database, postgres.Options{})
 	if err != nil {
 		return err
@@ -63,12 +63,16 @@ func consume(ctx context.Context, broker, database string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
-	consumer, err := stetmsg.NewTx(engine, store, stetmsg.Options[amqp091.Delivery]{
+	te, err := stet.WithTx(engine, store)
+	if err != nil {
+		return err
+	}
+	consumer, err := stetmsg.NewTx(te, stetmsg.Options[amqp091.Delivery]{
 		Operation:   stetmsg.By(amqp.Envelope, stetmsg.Header("orders", "message-id")),
 		Concurrency: 1,
 		Observe:     observe,
 	}, func(ctx context.Context, tx pgx.Tx, m amqp091.Delivery) ([]byte, error) {
-		fmt.Println("  handler: a row for order", m.MessageId)
+		fmt.Println("handler: a row for order", m.MessageId)
 		_, err := tx.Exec(ctx, "INSERT INTO orders VALUES ($1, $2)", m.MessageId, string(m.Body))
 		return nil, err
 	})
@@ -82,36 +86,10 @@ func consume(ctx context.Context, broker, database string) (err error) {
 	return receiver.Run(ctx)
 }
 
-// observe shows a decision, and kills this process at the worst moment if it is
-// told to: the outcome is durable, and the broker does not know.
-func observe(_ context.Context, d stetmsg.Decision) {
-	if os.Getenv("DIE") != "" {
-		fmt.Println("  committed; killed before it could acknowledge")
-		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-		select {} // the signal is on its way
-	}
-	fmt.Printf("%s%v: %v\n", decided, d.Action, d.Reason)
-}
-
-const decided = "  message: "
-
-// demo shows what happens.
-func demo(ctx context.Context, out io.Writer) (err error) {
-	fmt.Fprintln(out, "starting RabbitMQ and PostgreSQL …")
-	r, err := rig.New()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.Close()) }()
-	server, err := r.StartPostgres(ctx, rig.PostgresOptions{})
-	if err != nil {
-		return err
-	}
-	broker, err := r.StartRabbitMQ(ctx, rig.RabbitMQOptions{})
-	if err != nil {
-		return err
-	}
-	pool, err := pgxpool.New(ctx, server.URL("postgres"))
+// prepare makes the tables and the queue if they are missing. A service does this
+// when it is deployed.
+func prepare(ctx context.Context, broker, database string) error {
+	pool, err := pgxpool.New(ctx, database)
 	if err != nil {
 		return err
 	}
@@ -119,32 +97,14 @@ func demo(ctx context.Context, out io.Writer) (err error) {
 	if err := postgres.Migrate(ctx, pool, postgres.Options{}); err != nil {
 		return err
 	}
-	if _, err := pool.Exec(ctx, "CREATE TABLE orders (id text, body text)"); err != nil { // no unique constraint
+	if _, err := pool.Exec(ctx, "CREATE TABLE IF NOT EXISTS orders (id text, body text)"); err != nil { // no unique constraint
 		return err
 	}
-	fmt.Fprintln(out, "order 1001 is published five times, order 1002 once")
-	if err := publish(ctx, broker.URL(), "1001", "1001", "1001", "1002", "1001", "1001"); err != nil {
-		return err
-	}
-	env := []string{"AMQP_URL=" + broker.URL(), "DATABASE_URL=" + server.URL("postgres")}
-	fmt.Fprintln(out, "a consumer starts")
-	if err := child(ctx, out, append(env, "DIE=yes"), 0); err != nil {
-		return err
-	}
-	fmt.Fprintln(out, "another consumer starts; all six messages are still there")
-	if err := child(ctx, out, env, 6); err != nil {
-		return err
-	}
-	var rows, orders int
-	if err := pool.QueryRow(ctx, "SELECT count(*), count(DISTINCT id) FROM orders").Scan(&rows, &orders); err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "%d rows for %d orders\n", rows, orders)
-	return nil
+	return publish(ctx, broker, nil)
 }
 
 // publish publishes orders and returns when RabbitMQ has confirmed all of them.
-func publish(ctx context.Context, url string, ids ...string) error {
+func publish(ctx context.Context, url string, ids []string) error {
 	conn, err := amqp091.Dial(url)
 	if err != nil {
 		return err
@@ -169,38 +129,6 @@ func publish(ctx context.Context, url string, ids ...string) error {
 		if ok, err := sent.WaitContext(ctx); err != nil || !ok {
 			return errors.Join(err, errors.New("not confirmed"))
 		}
-	}
-	return nil
-}
-
-// child runs this program as a consumer, until it has decided about so many
-// messages, or until it dies if that is 0.
-func child(ctx context.Context, out io.Writer, env []string, messages int) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	cmd := exec.CommandContext(ctx, self)
-	cmd.Env = append(os.Environ(), env...)
-	cmd.Stderr = os.Stderr
-	said, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	n := 0
-	for lines := bufio.NewScanner(said); lines.Scan(); {
-		fmt.Fprintln(out, lines.Text())
-		if strings.HasPrefix(lines.Text(), decided) {
-			if n++; n == messages {
-				_ = cmd.Process.Signal(syscall.SIGTERM) // it ends what it has begun
-			}
-		}
-	}
-	if err := cmd.Wait(); messages > 0 {
-		return err
 	}
 	return nil
 }

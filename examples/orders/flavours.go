@@ -105,9 +105,9 @@ func onRiver(ctx context.Context, o settings, out io.Writer) error {
 		return err
 	}
 	s.queue = queue // for what its job has not brought to an end
-	s.accept = func(e *stet.Engine) func(context.Context, stet.Op, stet.Work) (stet.Status, error) {
+	s.accept = func(te *stet.TxEngine[pgx.Tx]) func(context.Context, stet.Op, stet.Work) (stet.Status, error) {
 		return func(ctx context.Context, op stet.Op, w stet.Work) (stet.Status, error) {
-			return stetriver.AcceptTx(ctx, e, s.store, queue, stethttp.Tx[pgx.Tx](ctx), op, w)
+			return stetriver.AcceptTx(ctx, te, queue, stethttp.Tx[pgx.Tx](ctx), op, w)
 		}
 	}
 	s.carry = func(ctx context.Context, w *stetwork.Worker) error {

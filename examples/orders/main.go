@@ -5,7 +5,7 @@
 //	go run ./orders -queue river       # PostgreSQL, and River on it
 //	go run ./orders -queue rabbitmq    # PostgreSQL, and RabbitMQ
 //
-// Without DATABASE_URL and AMQP_URL it starts private servers. See README.md.
+// The servers are those of DATABASE_URL and AMQP_URL. See README.md.
 package main
 
 import (
@@ -18,8 +18,6 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
-
-	"github.com/stet-go/stet/internal/rig"
 )
 
 // settings are what the command line and the environment say.
@@ -28,8 +26,8 @@ type settings struct {
 	addr     string
 	file     string        // of the embedded flavour
 	pack     time.Duration // how long it takes to pack a copy
-	database string        // PostgreSQL's URL; "" for a private server
-	broker   string        // RabbitMQ's, likewise
+	database string        // PostgreSQL's URL
+	broker   string        // RabbitMQ's
 }
 
 func main() {
@@ -50,49 +48,18 @@ func main() {
 }
 
 // run serves until ctx ends.
-func run(ctx context.Context, s settings, out io.Writer) (err error) {
-	var flavour func(context.Context, settings, io.Writer) error
-	switch s.queue {
-	case "embedded":
+func run(ctx context.Context, s settings, out io.Writer) error {
+	switch {
+	case s.queue == "embedded":
 		return embedded(ctx, s, out)
-	case "river":
-		flavour = onRiver
-	case "rabbitmq":
-		flavour = onRabbitMQ
-	default:
+	case s.queue != "river" && s.queue != "rabbitmq":
 		return fmt.Errorf("-queue: %q is none of embedded, river and rabbitmq", s.queue)
+	case s.database == "":
+		return errors.New("set DATABASE_URL to a PostgreSQL database")
+	case s.queue == "river":
+		return onRiver(ctx, s, out)
+	case s.broker == "":
+		return errors.New("set AMQP_URL to a RabbitMQ server")
 	}
-	if s.database == "" || s.queue == "rabbitmq" && s.broker == "" {
-		stop, err := s.servers(ctx, out)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, stop()) }()
-	}
-	return flavour(ctx, s, out)
-}
-
-// servers starts what is missing.
-func (s *settings) servers(ctx context.Context, out io.Writer) (stop func() error, err error) {
-	r, err := rig.New()
-	if err != nil {
-		return nil, err
-	}
-	if s.database == "" {
-		fmt.Fprintln(out, "starting PostgreSQL …")
-		var server *rig.PostgresServer
-		if server, err = r.StartPostgres(ctx, rig.PostgresOptions{}); err != nil {
-			return nil, errors.Join(err, r.Close())
-		}
-		s.database = server.URL("postgres")
-	}
-	if s.queue == "rabbitmq" && s.broker == "" {
-		fmt.Fprintln(out, "starting RabbitMQ …")
-		var server *rig.RabbitMQServer
-		if server, err = r.StartRabbitMQ(ctx, rig.RabbitMQOptions{}); err != nil {
-			return nil, errors.Join(err, r.Close())
-		}
-		s.broker = server.URL()
-	}
-	return r.Close, nil
+	return onRabbitMQ(ctx, s, out)
 }

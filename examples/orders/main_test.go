@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet/internal/child"
+	"github.com/stet-go/stet/internal/rig"
 )
 
 const patience = 2 * time.Minute // for what a loaded machine does
@@ -23,7 +24,7 @@ func TestMain(m *testing.M) {
 		alone()
 		return
 	}
-	os.Exit(m.Run())
+	os.Exit(rig.Main(m).Run())
 }
 
 // alone is the embedded flavour as a process that can be killed.
@@ -56,7 +57,14 @@ func TestRiverFlavourShipsWhatItAccepts(t *testing.T)    { shipsWhatItAccepts(t,
 func TestRabbitMQFlavourShipsWhatItAccepts(t *testing.T) { shipsWhatItAccepts(t, "rabbitmq") }
 
 func shipsWhatItAccepts(t *testing.T, queue string) {
-	url := serve(t, settings{queue: queue, addr: "127.0.0.1:0", file: filepath.Join(t.TempDir(), "orders.db"), pack: time.Millisecond})
+	s := settings{queue: queue, addr: "127.0.0.1:0", file: filepath.Join(t.TempDir(), "orders.db"), pack: time.Millisecond}
+	if queue != "embedded" {
+		s.database = rig.Postgres(t).Database(t)
+	}
+	if queue == "rabbitmq" {
+		s.broker = rig.RabbitMQ(t).URL()
+	}
+	url := serve(t, s)
 	first := send(t, url, "k1", `{"book":"Emma","copies":2}`, http.StatusAccepted)
 	if again := send(t, url, "k1", `{"book":"Emma","copies":2}`, http.StatusAccepted); again != first {
 		t.Errorf("a retry was sent to %s, not %s", again, first)
@@ -64,16 +72,16 @@ func shipsWhatItAccepts(t *testing.T, queue string) {
 	send(t, url, "k1", `{"book":"Persuasion","copies":2}`, http.StatusUnprocessableEntity)
 	send(t, url, "k2", `{"book":"Emma","copies":0}`, http.StatusUnprocessableEntity)
 	second := send(t, url, "k2", `{"book":"Emma","copies":1}`, http.StatusAccepted)
-	if end := watch(t, url+first); end.Outcome.Result != (parcel{"Emma", 2}) {
-		t.Errorf("the order has become %+v", end)
+	if end, want := watch(t, url+first), (parcel{"Emma", 2}); end.Outcome.Result != want {
+		t.Errorf("the order became %+v, want %+v", end.Outcome.Result, want)
 	}
 	watch(t, url+second)
 	send(t, url, "k1", `{"book":"Emma","copies":2}`, http.StatusAccepted)
-	if n := counts(t, url); n != `{"orders":2,"shipments":2}` {
-		t.Error(n)
+	if got, want := counts(t, url), `{"orders":2,"shipments":2}`; got != want {
+		t.Errorf("counts are %s, want %s", got, want)
 	}
-	if p := get(t, url+"/"); !strings.Contains(p, "EventSource") {
-		t.Error("there is no page")
+	if page := get(t, url+"/"); !strings.Contains(page, "EventSource") {
+		t.Errorf("the page has no EventSource: %.200s", page)
 	}
 }
 
@@ -100,17 +108,17 @@ func TestKilledServiceGoesOnAfterTheLastCopyThatWasPacked(t *testing.T) {
 	p = start()
 	end := watch(t, "http://"+p.Addr+at)
 	if end.State != "completed" || end.Attempts != 2 {
-		t.Errorf("%+v", end)
+		t.Errorf("the order is %s after %d attempts, want completed after 2", end.State, end.Attempts)
 	}
-	if n := counts(t, "http://"+p.Addr); n != `{"orders":1,"shipments":1}` {
-		t.Error(n)
+	if got, want := counts(t, "http://"+p.Addr), `{"orders":1,"shipments":1}`; got != want {
+		t.Errorf("counts are %s, want %s", got, want)
 	}
 	p.Stop(patience)
 }
 
 func TestUnknownQueueIsRefused(t *testing.T) {
 	if err := run(t.Context(), settings{queue: "pigeon"}, io.Discard); err == nil || !strings.Contains(err.Error(), "pigeon") {
-		t.Error(err)
+		t.Errorf("got %v, want an error that names the queue", err)
 	}
 }
 

@@ -58,7 +58,7 @@ type shop[Tx any] struct {
 	carry func(ctx context.Context, w *stetwork.Worker) error
 	// accept, if the queue is in the same database, makes what accepts an order
 	// and puts it into the queue in one transaction.
-	accept func(e *stet.Engine) func(ctx context.Context, op stet.Op, w stet.Work) (stet.Status, error)
+	accept func(te *stet.TxEngine[Tx]) func(ctx context.Context, op stet.Op, w stet.Work) (stet.Status, error)
 }
 
 // serve accepts orders and works until ctx ends.
@@ -68,16 +68,20 @@ func (s *shop[Tx]) serve(ctx context.Context, o settings, out io.Writer) (err er
 		return err
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
+	te, err := stet.WithTx(engine, s.store)
+	if err != nil {
+		return err
+	}
 	worker, err := stetwork.New(engine, stetwork.Options{Queue: s.queue, RecoverEvery: recoverEvery, Drain: closeWithin})
 	if err != nil {
 		return err
 	}
 	// Its steps see to it that nothing is shipped twice, so a dead run is repeated.
-	err = stetwork.HandleIdempotent(worker, "ship", func(ctx context.Context, or order) (parcel, error) { return s.ship(ctx, or, o.pack) })
+	err = stetwork.HandleIdempotent(worker, "ship", func(ctx context.Context, or order) (parcel, error) { return s.ship(ctx, te, or, o.pack) })
 	if err != nil {
 		return err
 	}
-	handler, async, err := s.routes(engine)
+	handler, async, err := s.routes(te)
 	if err != nil {
 		return err
 	}
@@ -108,17 +112,17 @@ func (s *shop[Tx]) serve(ctx context.Context, o settings, out io.Writer) (err er
 	return g.Wait()
 }
 
-func (s *shop[Tx]) routes(engine *stet.Engine) (http.Handler, *stethttp.Async, error) {
+func (s *shop[Tx]) routes(te *stet.TxEngine[Tx]) (http.Handler, *stethttp.Async, error) {
 	// Real services have a scope for each account: whoever is authenticated.
-	protected, err := stethttp.NewTx(engine, s.store, stethttp.Options{Scope: stethttp.SingleTenant})
+	protected, err := stethttp.NewTx(te, stethttp.Options{Scope: stethttp.SingleTenant})
 	if err != nil {
 		return nil, nil, err
 	}
 	o := stethttp.AsyncOptions{StatusURL: operations}
 	if s.accept != nil {
-		o.AcceptTx = s.accept(engine)
+		o.AcceptTx = s.accept(te)
 	}
-	async, err := stethttp.NewAsync(protected, o)
+	async, err := stethttp.NewAsync(protected.Middleware, o)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -154,7 +158,7 @@ func (s *shop[Tx]) prepare(w http.ResponseWriter, r *http.Request) (work stet.Wo
 
 // ship packs copy by copy, and goes on where an earlier attempt has ended. The
 // shipment and that it was made are one commit.
-func (s *shop[Tx]) ship(ctx context.Context, o order, pack time.Duration) (parcel, error) {
+func (s *shop[Tx]) ship(ctx context.Context, te *stet.TxEngine[Tx], o order, pack time.Duration) (parcel, error) {
 	run := stet.FromContext(ctx)
 	for i := range o.Copies {
 		packed := fmt.Sprintf("packed %d of %d", i+1, o.Copies)
@@ -167,7 +171,7 @@ func (s *shop[Tx]) ship(ctx context.Context, o order, pack time.Duration) (parce
 			return parcel{}, err
 		}
 	}
-	return stet.StepTx(ctx, s.store, "shipped", func(ctx context.Context, tx Tx) (parcel, error) {
+	return stet.StepTx(ctx, te, "shipped", func(ctx context.Context, tx Tx) (parcel, error) {
 		return parcel{o.Book, o.Copies}, s.exec(ctx, tx, `INSERT INTO shipments VALUES ($1, $2)`, o.Book, o.Copies)
 	})
 }

@@ -12,9 +12,9 @@ import (
 
 // Bun pays through bun.
 func Bun(engine *stet.Engine, store *postgres.Store, db *bun.DB) Pay {
-	txs := postgres.OverSQL(store, beginBun(db))
+	te := within(engine, postgres.OverSQL(store, beginBun(db)))
 	return func(ctx context.Context, op stet.Op, p Payment) (stet.Result[Payment], error) {
-		return stet.DoTx(ctx, engine, txs, op, func(ctx context.Context, tx bunTx) (Payment, error) {
+		return stet.DoTx(ctx, te, op, func(ctx context.Context, tx bunTx) (Payment, error) {
 			row := &bunPayment{Account: p.Account, Cents: p.Cents}
 			if _, err := tx.bun.NewInsert().Model(row).Exec(ctx); err != nil {
 				return p, err

@@ -17,9 +17,9 @@ import (
 //
 // and uses nothing but that client.
 func Ent(engine *stet.Engine, store *postgres.Store, db *sql.DB) Pay {
-	txs := postgres.OverSQL(store, beginSQL(db))
+	te := within(engine, postgres.OverSQL(store, beginSQL(db)))
 	return func(ctx context.Context, op stet.Op, p Payment) (stet.Result[Payment], error) {
-		return stet.DoTx(ctx, engine, txs, op, func(ctx context.Context, tx *sql.Tx) (Payment, error) {
+		return stet.DoTx(ctx, te, op, func(ctx context.Context, tx *sql.Tx) (Payment, error) {
 			driver, pg := entOver(tx), entsql.Dialect(dialect.Postgres)
 			insert, args := pg.Insert("payments").Columns("account", "cents").Values(p.Account, p.Cents).Returning("id").Query()
 			var rows entsql.Rows

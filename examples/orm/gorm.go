@@ -11,9 +11,9 @@ import (
 
 // GORM pays through GORM.
 func GORM(engine *stet.Engine, store *postgres.Store, db *gorm.DB) Pay {
-	txs := postgres.OverSQL(store, beginGORM(db))
+	te := within(engine, postgres.OverSQL(store, beginGORM(db)))
 	return func(ctx context.Context, op stet.Op, p Payment) (stet.Result[Payment], error) {
-		return stet.DoTx(ctx, engine, txs, op, func(ctx context.Context, tx gormTx) (Payment, error) {
+		return stet.DoTx(ctx, te, op, func(ctx context.Context, tx gormTx) (Payment, error) {
 			db := tx.db.WithContext(ctx)
 			if err := db.Create(&p).Error; err != nil {
 				return p, err

@@ -16,6 +16,7 @@ import (
 	"errors"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store/postgres"
 )
 
 // Payment is a row of payments.
@@ -29,6 +30,16 @@ type Payment struct {
 // get the payment that was booked. ErrOverdrawn rolls everything back, so that a
 // retry tries again; stet.DoTx says which other errors there are.
 type Pay func(ctx context.Context, op stet.Op, p Payment) (stet.Result[Payment], error)
+
+// within returns the engine with transactions of a library. A store that is not the
+// engine's is a mistake of the program.
+func within[Tx postgres.SQLTx](engine *stet.Engine, store *postgres.SQLStore[Tx]) *stet.TxEngine[Tx] {
+	te, err := stet.WithTx(engine, store)
+	if err != nil {
+		panic(err)
+	}
+	return te
+}
 
 // ErrOverdrawn says that the balance is too small. It is found out after the
 // payment was inserted, which is then undone.

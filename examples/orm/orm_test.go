@@ -146,7 +146,7 @@ func settles[Tx postgres.SQLTx](t *testing.T, b bank, begin func(context.Context
 	if err != nil {
 		t.Fatal(err)
 	}
-	paid := stet.Outcome{State: stet.Completed, Result: []byte("paid")}
+	paid := stet.Outcome{Body: []byte("paid")}
 	for _, end := range []func(Tx) error{Tx.Rollback, Tx.Commit} {
 		b.holds(t, 0, 1, 100)
 		tx, err := begin(t.Context())
@@ -156,7 +156,7 @@ func settles[Tx postgres.SQLTx](t *testing.T, b bank, begin func(context.Context
 		if _, err := tx.ExecContext(t.Context(), `INSERT INTO payments (account, cents) VALUES ($1, $2)`, "ada", 1); err != nil {
 			t.Fatal(err)
 		}
-		if err := stet.SettleTx(t.Context(), run, postgres.OverSQL(b.store, begin), tx, paid); err != nil {
+		if err := within(b.engine, postgres.OverSQL(b.store, begin)).Settle(t.Context(), run, tx, paid); err != nil {
 			t.Fatal(err)
 		}
 		rec, err := b.store.Read(t.Context(), b.engine.ID("ada", "job"))
@@ -172,7 +172,7 @@ func settles[Tx postgres.SQLTx](t *testing.T, b bank, begin func(context.Context
 		t.Fatal(err)
 	}
 	again, err := b.engine.Begin(t.Context(), operation("job"))
-	if err != nil || !again.Replayed() || string(again.Outcome().Result) != "paid" {
+	if err != nil || !again.Replayed() || string(again.Outcome().Body) != "paid" {
 		t.Fatalf("afterwards: %v", err)
 	}
 }

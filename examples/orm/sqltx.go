@@ -10,9 +10,9 @@ import (
 
 // SQL pays through database/sql.
 func SQL(engine *stet.Engine, store *postgres.Store, db *sql.DB) Pay {
-	txs := postgres.OverSQL(store, beginSQL(db))
+	te := within(engine, postgres.OverSQL(store, beginSQL(db)))
 	return func(ctx context.Context, op stet.Op, p Payment) (stet.Result[Payment], error) {
-		return stet.DoTx(ctx, engine, txs, op, func(ctx context.Context, tx *sql.Tx) (Payment, error) {
+		return stet.DoTx(ctx, te, op, func(ctx context.Context, tx *sql.Tx) (Payment, error) {
 			err := tx.QueryRowContext(ctx, `INSERT INTO payments (account, cents) VALUES ($1, $2) RETURNING id`, p.Account, p.Cents).Scan(&p.ID)
 			if err != nil {
 				return p, err

@@ -12,9 +12,9 @@ import (
 // SQLX pays through sqlx. *sqlx.Tx is a *sql.Tx with more methods, and fits as it
 // is.
 func SQLX(engine *stet.Engine, store *postgres.Store, db *sqlx.DB) Pay {
-	txs := postgres.OverSQL(store, beginSQLX(db))
+	te := within(engine, postgres.OverSQL(store, beginSQLX(db)))
 	return func(ctx context.Context, op stet.Op, p Payment) (stet.Result[Payment], error) {
-		return stet.DoTx(ctx, engine, txs, op, func(ctx context.Context, tx *sqlx.Tx) (Payment, error) {
+		return stet.DoTx(ctx, te, op, func(ctx context.Context, tx *sqlx.Tx) (Payment, error) {
 			err := tx.GetContext(ctx, &p, `INSERT INTO payments (account, cents) VALUES ($1, $2) RETURNING *`, p.Account, p.Cents)
 			if err != nil {
 				return p, err

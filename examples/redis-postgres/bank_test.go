@@ -14,7 +14,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
 	"github.com/stet-go/stet/store/redis"
-	"github.com/stet-go/stet/store/redis/rueidisclient"
+	stetrueidis "github.com/stet-go/stet/store/redis/rueidis"
 )
 
 func TestMain(m *testing.M) { os.Exit(rig.Main(m).Run()) }
@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { os.Exit(rig.Main(m).Run()) }
 // newBank returns a bank, and the Redis server where it claims.
 func newBank(t *testing.T, p stet.Policy) (bank, *rig.RedisServer) {
 	server := rig.NewRedis(t, rig.RedisOptions{})
-	client, err := rueidisclient.Open(rueidis.ClientOption{InitAddress: []string{server.Addr()}})
+	client, err := stetrueidis.Open(rueidis.ClientOption{InitAddress: []string{server.Addr()}})
 	if err != nil {
 		t.Fatal(err)
 	}

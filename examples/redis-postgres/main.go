@@ -17,7 +17,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/store/redis"
-	"github.com/stet-go/stet/store/redis/rueidisclient"
+	stetrueidis "github.com/stet-go/stet/store/redis/rueidis"
 )
 
 func main() {
@@ -28,7 +28,7 @@ func main() {
 }
 
 func run(ctx context.Context, redisAddr, databaseURL string) (err error) {
-	client, err := rueidisclient.Open(rueidis.ClientOption{InitAddress: []string{redisAddr}})
+	client, err := stetrueidis.Open(rueidis.ClientOption{InitAddress: []string{redisAddr}})
 	if err != nil {
 		return err
 	}

@@ -114,8 +114,12 @@ func status(engine *stet.Engine) http.HandlerFunc {
 			http.Error(w, "there is no such order", http.StatusNotFound)
 			return
 		}
+		var outcome any = json.RawMessage(cmp.Or(string(st.Outcome.Body), "null"))
+		if st.Outcome.Failed {
+			outcome = string(st.Outcome.Body) // the error's text
+		}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(map[string]any{"state": st.Record.State.String(), "attempt": st.Record.Attempt,
-			"progress": st.Progress.Message, "outcome": json.RawMessage(cmp.Or(string(st.Outcome.Result), "null"))})
+			"progress": st.Progress.Message, "outcome": outcome})
 	}
 }

@@ -5,6 +5,7 @@
 Standard library only. Every request may be repeated: the name of a run is made up here, before it is asked for.
 """
 
+import http.client
 import json
 import os
 import secrets
@@ -48,7 +49,7 @@ def call(run, what, body, timeout=90):
             text = error.read()
             if error.code != 503 or time.monotonic() > deadline:
                 raise Refused(error.code, json.loads(text) if text else {}) from None
-        except OSError:
+        except (OSError, http.client.HTTPException):  # also an answer that breaks off
             if time.monotonic() > deadline:
                 raise
         time.sleep(1)
@@ -77,12 +78,13 @@ class Run:
             try:
                 if call(self.name, "extend", {"progress": self.progress}, timeout=self.lease / 3)["cancelling"]:
                     self.cancelling.set()
-            except (Refused, OSError):
+            except Exception:
                 self.cancelling.set()  # whatever it does now, its outcome may not be stored
 
     def step(self, name, do, once=True):
-        """Does a step, or returns what an earlier attempt has got. Refused (409) says that it is in doubt."""
-        found = call(self.name, "step", {"name": name, "once": once})
+        """Does a step, or returns what an earlier attempt has got. Refused says that it is in doubt (409),
+        or that this run has used its name before (400)."""
+        found = call(self.name, "step", {"name": name, "once": once, "call": secrets.token_hex(8)})
         if found["done"]:
             return found["result"]
         return call(self.name, "step", {"name": name, "result": do()})["result"]
@@ -108,7 +110,11 @@ HANDLERS = {"ship": ship}
 def work():
     """Takes one operation and runs it."""
     name = secrets.token_hex(16)
-    description = call(name, "take", {"names": list(HANDLERS), "wait": 20})
+    try:
+        description = call(name, "take", {"names": list(HANDLERS), "wait": 20})
+    except (ValueError, RecursionError) as error:  # a payload that Python does not read: it is some client's
+        print(call(name, "return", {"error": f"what was taken cannot be read: {type(error).__name__}"}), file=sys.stderr, flush=True)
+        return
     if description is None:
         return
     with Run(name, description) as run:
@@ -129,7 +135,7 @@ def main():
     while not stopping.is_set():
         try:
             work()
-        except (Refused, OSError) as error:
+        except (Refused, OSError, http.client.HTTPException) as error:
             print("trouble:", error, file=sys.stderr, flush=True)
             stopping.wait(1)
 

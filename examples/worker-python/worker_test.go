@@ -38,6 +38,17 @@ func TestPythonWorkerRunsWhatWasAccepted(t *testing.T) {
 	}
 }
 
+// What one client sends must not keep the orders of others from being run.
+func TestOrderThatPythonDoesNotReadEndsNoWorker(t *testing.T) {
+	url := serve(t)
+	send(t, url, "deep", strings.Repeat("[", 5000)+strings.Repeat("]", 5000), http.StatusAccepted)
+	send(t, url, "bytes", "{\"book\":\"\xff\"}", http.StatusAccepted)
+	worker(t, url)
+	time.Sleep(time.Second) // the first is taken
+	send(t, url, "order", `{"book":"Emma"}`, http.StatusAccepted)
+	outcome(t, url, "order")
+}
+
 // serve runs the service until the test ends.
 func serve(t *testing.T) (url string) {
 	t.Helper()

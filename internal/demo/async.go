@@ -50,7 +50,11 @@ func acceptInTheirs(ctx context.Context, engine *stet.Engine, store *sqlite.Stor
 	if err != nil {
 		return nil, err
 	}
-	err = stetwork.HandleTx(worker, store, "charge", func(ctx context.Context, tx *sql.Tx, p payment) (charge, error) { return book(ctx, tx, p, "") })
+	te, err := stet.WithTx(engine, store)
+	if err != nil {
+		return nil, err
+	}
+	err = stetwork.HandleTx(worker, te, "charge", func(ctx context.Context, tx *sql.Tx, p payment) (charge, error) { return book(ctx, tx, p, "") })
 	if err != nil {
 		return nil, err
 	}

@@ -9,10 +9,12 @@ import (
 	"time"
 
 	"github.com/stet-go/stet/internal/child"
+	"github.com/stet-go/stet/internal/crash"
 )
 
 const (
 	startWithin = 10 * time.Second
+	startPause  = 20 * time.Millisecond
 	healthPause = 5 * time.Millisecond
 )
 
@@ -25,7 +27,7 @@ type server struct {
 	addrArg string // the flag for the address
 	addr    string // once started
 
-	process *child.Process // nil unless started
+	crash.Lane
 }
 
 // start starts the service and waits until it answers.
@@ -36,16 +38,17 @@ func (s *server) start(ctx context.Context) error {
 	if s.addr != "" {
 		args = append(args, s.addrArg, s.addr)
 	}
-	p, err := child.Start(ctx, child.Command{Path: s.command[0], Args: args})
-	for s.addr != "" && errors.Is(err, child.ErrExited) && pause(ctx, bindPause) == nil { // its port may be free a little later
-		p, err = child.Start(ctx, child.Command{Path: s.command[0], Args: args})
+	command := child.Command{Path: s.command[0], Args: args}
+	err := s.Start(ctx, command)
+	for s.addr != "" && errors.Is(err, child.ErrExited) && crash.Pause(ctx, startPause) == nil { // its port may be free a little later
+		err = s.Start(ctx, command)
 	}
 	if err != nil {
 		return fmt.Errorf("the %s did not start: %w", s.name, err)
 	}
-	s.process, s.addr = p, p.Addr
+	s.addr = s.Process().Addr
 	if err := s.healthy(ctx); err != nil {
-		s.kill()
+		s.Kill()
 		return fmt.Errorf("the %s does not answer: %w", s.name, err)
 	}
 	return nil
@@ -65,24 +68,8 @@ func (s *server) healthy(ctx context.Context) error {
 				return nil
 			}
 		}
-		if err := pause(ctx, healthPause); err != nil {
+		if err := crash.Pause(ctx, healthPause); err != nil {
 			return err
 		}
-	}
-}
-
-// kill ends the process with SIGKILL and waits until it is gone.
-func (s *server) kill() {
-	if s.process != nil {
-		s.process.Kill()
-		s.process = nil
-	}
-}
-
-// stop lets the process end by itself, and kills it if it does not.
-func (s *server) stop() {
-	if s.process != nil {
-		s.process.Stop(closeWithin + time.Second)
-		s.process = nil
 	}
 }

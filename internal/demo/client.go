@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/crash"
 )
 
 // What the clients do. The demonstration's clock is short: a client that waits
@@ -91,7 +92,7 @@ func (c *crowd) pay(ctx context.Context, in *intent, rng *rand.Rand) {
 	if rng.IntN(5) < 2 {
 		hangUps = 1 + rng.IntN(2)
 	}
-	if pause(ctx, upTo(rng, stagger)) != nil {
+	if crash.Pause(ctx, upTo(rng, stagger)) != nil {
 		return
 	}
 	for try := range maxTries {
@@ -104,7 +105,7 @@ func (c *crowd) pay(ctx context.Context, in *intent, rng *rand.Rand) {
 			return
 		}
 		backoff := min(backoffCap, backoffBase<<min(try, 10))
-		if pause(ctx, min(after, retryCap)+upTo(rng, backoff)) != nil {
+		if crash.Pause(ctx, min(after, retryCap)+upTo(rng, backoff)) != nil {
 			return
 		}
 	}

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/stet-go/stet/internal/crash"
 )
 
 // The test binary is the service too, and the parent that is killed: this
@@ -176,7 +178,7 @@ func TestRetryAfterAKillBetweenCommitAndAnswerIsReplayed(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			flags := append([]string{"-dir", t.TempDir(), "-life", "1m"}, tc.flags...)
 			s := &server{command: as(t, "service"), flags: append(flags, "-lag", holdAll), addrArg: "-addr"}
-			t.Cleanup(s.kill)
+			t.Cleanup(s.Kill)
 			if err := s.start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -187,8 +189,8 @@ func TestRetryAfterAKillBetweenCommitAndAnswerIsReplayed(t *testing.T) {
 				cut <- err
 			}()
 			waitFor(t, func() bool { return strings.Contains(get(t, s.addr, "/ledger"), "order-1") })
-			killed := s.process
-			s.kill()
+			killed := s.Process()
+			s.Kill()
 			if !killed.Killed() {
 				t.Fatal("the service did not end by SIGKILL")
 			}
@@ -203,7 +205,7 @@ func TestRetryAfterAKillBetweenCommitAndAnswerIsReplayed(t *testing.T) {
 			if err != nil || res.StatusCode != http.StatusCreated || res.Header.Get(replayed) != tc.marked {
 				t.Fatalf("retry: %v, %v, body %s", err, res, body)
 			}
-			s.stop()
+			s.Stop(crash.StopGrace)
 			ledger, err := readLedger(t.Context(), ledgerPath(flags[1]))
 			if err != nil || len(ledger) != tc.charges {
 				t.Fatalf("ledger: %v, %v; want %d charges", ledger, err, tc.charges)
@@ -238,12 +240,12 @@ func TestServiceDiesWithItsParent(t *testing.T) {
 
 func TestServiceEndsWhenItsLifeIsOver(t *testing.T) {
 	s := &server{command: as(t, "service"), flags: []string{"-dir", t.TempDir(), "-life", "1s"}}
-	t.Cleanup(s.kill)
+	t.Cleanup(s.Kill)
 	if err := s.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	select {
-	case <-s.process.Exited():
+	case <-s.Process().Exited():
 	case <-time.After(20 * time.Second):
 		t.Error("it lives on")
 	}
@@ -265,7 +267,7 @@ func waitFor(t *testing.T, cond func() bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	for !cond() {
-		if pause(ctx, healthPause) != nil {
+		if crash.Pause(ctx, healthPause) != nil {
 			t.Fatal("it did not happen within 20 s")
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"time"
+
+	"github.com/stet-go/stet/internal/crash"
 )
 
 const (
@@ -38,7 +40,7 @@ func (c *crowd) follow(ctx context.Context, in *intent, url string, rng *rand.Ra
 		if status == http.StatusOK && in.learn(body) {
 			return true
 		}
-		if pause(ctx, lookPause+upTo(rng, lookPause)) != nil {
+		if crash.Pause(ctx, lookPause+upTo(rng, lookPause)) != nil {
 			return true
 		}
 	}

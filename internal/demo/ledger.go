@@ -11,6 +11,8 @@ import (
 	"time"
 
 	_ "modernc.org/sqlite" // the driver
+
+	"github.com/stet-go/stet/internal/crash"
 )
 
 // The ledger has no unique constraint on the payment: a second charge goes
@@ -58,19 +60,7 @@ func book(ctx context.Context, tx *sql.Tx, p payment, operation string) (charge,
 	if c.ID, err = res.LastInsertId(); err != nil {
 		return charge{}, err
 	}
-	return c, pause(ctx, work)
-}
-
-// pause waits for d, or returns why ctx has ended.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return c, crash.Pause(ctx, work)
 }
 
 func ledgerPath(dir string) string { return filepath.Join(dir, "payments.db") }

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/crash"
 )
 
 // DefaultAddr is where Serve listens unless told otherwise.
@@ -24,7 +25,7 @@ func Serve(ctx context.Context, addr string, w io.Writer) (err error) {
 	if err != nil {
 		return fmt.Errorf("--addr: cannot listen; give a free address like 127.0.0.1:0: %w", err)
 	}
-	defer func() { _ = ln.Close() }() // serve has closed it, if it came to that
+	defer func() { _ = ln.Close() }() // crash.Serve has closed it, if it came to that
 	dir, err := os.MkdirTemp("", "stet-demo-")
 	if err != nil {
 		return fmt.Errorf("no temporary folder; TMPDIR says where to make one: %w", err)
@@ -38,7 +39,7 @@ func Serve(ctx context.Context, addr string, w io.Writer) (err error) {
 	if _, err := io.WriteString(w, instructions(ln.Addr().String(), stet.NewKey())); err != nil {
 		return err
 	}
-	return serve(ctx, ln, s.handler)
+	return crash.Serve(ctx, ln, s.handler)
 }
 
 func listenAny(ctx context.Context, addr string) (net.Listener, error) {

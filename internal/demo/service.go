@@ -10,12 +10,12 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"time"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/child"
+	"github.com/stet-go/stet/internal/crash"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store/sqlite"
 )
@@ -24,10 +24,6 @@ const (
 	maxBody     = 4 << 10
 	maxLife     = 10 * time.Minute      // of a service process, whatever happens
 	maxLag      = 25 * time.Millisecond // of an answer on its way back
-	bindTries   = 100                   // after a kill the port may be free a little later
-	bindPause   = 20 * time.Millisecond // between them
-	closeWithin = 3 * time.Second       // of requests at work, when the service is told to end
-	headerLimit = 5 * time.Second       // to read a request's header
 	ledgerRoute = "GET /ledger"         // all charges
 	payRoute    = "POST /payments"      // one charge
 	verifyPath  = "/payments/outcome"   // what became of one, for a proxy
@@ -120,7 +116,11 @@ func (s *shop) openProtected(ctx context.Context, dir string, async bool) (http.
 		}
 		return nil, l, err
 	}
-	protect, err := stethttp.NewTx(engine, store, stethttp.Options{Scope: stethttp.SingleTenant})
+	te, err := stet.WithTx(engine, store)
+	if err != nil {
+		return nil, nil, errors.Join(err, s.close())
+	}
+	protect, err := stethttp.NewTx(te, stethttp.Options{Scope: stethttp.SingleTenant})
 	if err != nil {
 		return nil, nil, errors.Join(err, s.close())
 	}
@@ -230,7 +230,7 @@ type slowWriter struct {
 func (w *slowWriter) WriteHeader(status int) {
 	if !w.started && status >= http.StatusOK {
 		w.started = true
-		_ = pause(w.ctx, w.lag)
+		_ = crash.Pause(w.ctx, w.lag)
 	}
 	w.ResponseWriter.WriteHeader(status)
 }
@@ -270,46 +270,10 @@ func ServiceMain(ctx context.Context, args []string, stdin io.Reader, stdout io.
 	if err != nil {
 		return err
 	}
-	ln, err := listen(ctx, *addr)
+	ln, err := crash.Listen(ctx, *addr)
 	if err != nil {
 		return errors.Join(err, s.close())
 	}
 	child.Ready(stdout, ln.Addr().String())
-	return errors.Join(serve(ctx, ln, s.handler), s.close())
-}
-
-// listen binds addr, which a process that was just killed may still hold.
-func listen(ctx context.Context, addr string) (net.Listener, error) {
-	var lc net.ListenConfig
-	var err error
-	for range bindTries {
-		var ln net.Listener
-		if ln, err = lc.Listen(ctx, "tcp", addr); err == nil {
-			return ln, nil
-		}
-		if pause(ctx, bindPause) != nil {
-			break
-		}
-	}
-	return nil, err
-}
-
-// serve serves until ctx ends, and then ends the requests at work.
-func serve(ctx context.Context, ln net.Listener, h http.Handler) error {
-	srv := &http.Server{Handler: h, ReadHeaderTimeout: headerLimit}
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(ln) }()
-	select {
-	case err := <-served:
-		return err
-	case <-ctx.Done():
-	}
-	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
-	defer cancel()
-	err := srv.Shutdown(bound)
-	if err != nil {
-		err = errors.Join(err, srv.Close())
-	}
-	<-served // http.ErrServerClosed
-	return err
+	return errors.Join(crash.Serve(ctx, ln, s.handler), s.close())
 }

@@ -7,6 +7,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/stet-go/stet/internal/crash"
 )
 
 // atOnce is how many payments are under way at a time.
@@ -38,7 +40,7 @@ func runStorm(ctx context.Context, c Config, dir string, protected bool) (r Resu
 	defer stopProgress()
 	bound, cancel := context.WithTimeout(ctx, c.limit())
 	defer cancel()
-	defer s.end((*server).kill)
+	defer s.end((*server).Kill)
 	if err := s.start(bound); err != nil {
 		return r, err
 	}
@@ -47,9 +49,9 @@ func runStorm(ctx context.Context, c Config, dir string, protected bool) (r Resu
 	}
 	cutShort := bound.Err() != nil
 	if !cutShort {
-		s.end((*server).stop)
+		s.end(func(s *server) { s.Stop(crash.StopGrace) })
 	}
-	s.end((*server).kill)
+	s.end((*server).Kill)
 	if ctx.Err() != nil {
 		return r, context.Cause(ctx) // interrupted: there is nothing to account for
 	}
@@ -183,7 +185,7 @@ func (s *storm) killAndRestart(ctx context.Context) error {
 			}
 		}
 		victim := s.victim()
-		victim.kill()
+		victim.Kill()
 		s.kills++
 		s.inFlight += inFlight
 		if err := s.lookAround(ctx); err != nil && ctx.Err() == nil {

@@ -35,6 +35,13 @@ const (
 	RelayBefore  Point = "relay.before" // messages are about to be sent
 	RelaySent    Point = "relay.sent"   // and were; the store does not know yet
 	RelayAfter   Point = "relay.after"
+
+	IntentBefore  Point = "intent.before" // the client is about to write its intent to the journal
+	IntentAfter   Point = "intent.after"
+	SendBefore    Point = "send.before"
+	Answered      Point = "answered"       // the header of the response is there
+	OutcomeBefore Point = "outcome.before" // the client is about to write the outcome to the journal
+	OutcomeAfter  Point = "outcome.after"
 )
 
 // Points lists every place that an operation passes which runs at once.
@@ -47,6 +54,9 @@ var Points = []Point{
 // WorkPoints lists the places that only accepted operations, and messages that
 // leave, pass.
 var WorkPoints = []Point{AcceptBefore, AcceptAfter, StepBefore, StepAfter, RelayBefore, RelaySent, RelayAfter}
+
+// ClientPoints lists the places that a client's call with a journal passes.
+var ClientPoints = []Point{IntentBefore, IntentAfter, SendBefore, Answered, OutcomeBefore, OutcomeAfter}
 
 var hook atomic.Pointer[func(Point)]
 

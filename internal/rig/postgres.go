@@ -46,17 +46,7 @@ func (r *Rig) StartPostgres(ctx context.Context, o PostgresOptions) (*PostgresSe
 		return nil, err
 	}
 	data := filepath.Join(s.dir, "data")
-	pidFile := filepath.Join(data, "postmaster.pid")
-	s.spec = spec{
-		command: func(port int) ([]string, error) {
-			return append([]string{postgres, "-D", data}, settings(o, port, s.dir)...), nil
-		},
-		// Not by a connection: on this port, another server may answer.
-		ready: func(_, pid int) bool { return postmasterReady(pidFile, pid) },
-		stop:  syscall.SIGINT,  // "fast"
-		quit:  syscall.SIGQUIT, // "immediate"
-		clear: func() { dropSharedMemory(pidFile) },
-	}
+	s.spec = postgresSpec(postgres, data, s.dir, o)
 	var out bytes.Buffer
 	cmd := r.command(s.dir, &out, initdb, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
 	cmd.SysProcAttr = r.child(syscall.SIGKILL)
@@ -70,6 +60,21 @@ func (r *Rig) StartPostgres(ctx context.Context, o PostgresOptions) (*PostgresSe
 		return nil, err
 	}
 	return &PostgresServer{Server: s}, nil
+}
+
+// postgresSpec is that of a server on the files in data.
+func postgresSpec(postgres, data, dir string, o PostgresOptions) spec {
+	pidFile := filepath.Join(data, "postmaster.pid")
+	return spec{
+		command: func(port int) ([]string, error) {
+			return append([]string{postgres, "-D", data}, settings(o, port, dir)...), nil
+		},
+		// Not by a connection: on this port, another server may answer.
+		ready: func(_, pid int) bool { return postmasterReady(pidFile, pid) },
+		stop:  syscall.SIGINT,  // "fast"
+		quit:  syscall.SIGQUIT, // "immediate"
+		clear: func() { dropSharedMemory(pidFile) },
+	}
 }
 
 // settings are the arguments of postgres.

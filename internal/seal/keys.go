@@ -42,16 +42,21 @@ func NewKey(name string, secret []byte) (*Key, error) {
 		return nil, err
 	}
 	aead, err := cipher.NewGCM(block)
-	return &Key{name: name, aead: aead, nonce: material[SecretSize:]}, err
+	if err != nil {
+		return nil, err
+	}
+	nonce, err := hkdf.Expand(sha256.New, material[SecretSize:], "nonces of "+name, SecretSize)
+	return &Key{name: name, aead: aead, nonce: nonce}, err
 }
 
 // Encrypt returns content in an envelope that only opens with the key, and bound
 // to the same bytes.
 //
-// The nonce is a digest of content and binding under a key of its own. So two
-// contents share one only by a collision of 96 bits, and the same outcome sealed
-// twice is the same bytes, which a store must be able to tell when a settle is
-// repeated.
+// The nonce is a digest of content and binding under a key of its own, which is
+// derived from the secret and the name: what is authenticated differs by name, so
+// that two names of one secret must not share nonces. So two contents share one
+// only by a collision of 96 bits, and the same outcome sealed twice is the same
+// bytes, which a store must be able to tell when a settle is repeated.
 func (k *Key) Encrypt(content, bound []byte) []byte {
 	b := make([]byte, 0, 2+len(k.name)+nonceSize+len(content)+k.aead.Overhead())
 	b = append(b, versionEncrypted, byte(len(k.name)))

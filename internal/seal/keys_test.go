@@ -95,10 +95,33 @@ func TestSecretHasOneSize(t *testing.T) {
 
 // TestEncryptedFormatIsFrozen keeps results that are stored today readable.
 func TestEncryptedFormatIsFrozen(t *testing.T) {
-	const stored = "02016bfe3b4ecfd500cb3420b6f16442e8c80c7f79aaa38b6ea75dee5bcbdfbf3c4ec7"
+	const stored = "02016b6f87d29bacfcbb1b041e317b12d391ad67f91ec9e598faf9f753b59ea46225db"
 	got := hex.EncodeToString(key(t, "k", 7).Encrypt([]byte("stet"), []byte("record")))
 	if got != stored {
-		t.Fatalf("it is %s, was %s", got, stored)
+		t.Errorf("it is %s, was %s", got, stored)
+	}
+	const earlier = "02016bfe3b4ecfd500cb3420b6f16442e8c80c7f79aaa38b6ea75dee5bcbdfbf3c4ec7" // with a nonce that knew no name
+	b, err := hex.DecodeString(earlier)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if content, err := key(t, "k", 7).Decrypt(b, []byte("record")); err != nil || string(content) != "stet" {
+		t.Errorf("%q, %v", content, err)
+	}
+}
+
+// TestTwoNamesOfOneSecretShareNoNonce: what is authenticated has the name, and two
+// texts under one nonce would give away the key that authenticates.
+func TestTwoNamesOfOneSecretShareNoNonce(t *testing.T) {
+	nonce := func(name string) string {
+		return string(key(t, name, 1).Encrypt([]byte("x"), []byte("record"))[2+len(name):][:nonceSize])
+	}
+	seen := map[string]string{}
+	for _, name := range []string{"2025", "2026", "k", "kk", ""} {
+		if was, ok := seen[nonce(name)]; ok {
+			t.Errorf("the keys %q and %q of one secret share a nonce", was, name)
+		}
+		seen[nonce(name)] = name
 	}
 }
 

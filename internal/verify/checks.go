@@ -2,70 +2,86 @@ package verify
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 )
 
-// check is one point to look at.
+// check is one point to look at. op is an operation of its own, which succeeded: a
+// service that refuses it for another reason is not asked, and the point is skipped.
 type check struct {
 	name   string
 	source string
-	first  bool // without it there is nothing else to look at
-	look   func(context.Context, *service) (Result, string)
+	look   func(ctx context.Context, s *service, op operation) (Result, string)
 }
 
 const ours = "what clients rely on"
 
+// entry is the name of the first point. Without it there is nothing else to look at.
+const entry = "a request with a key is accepted"
+
 var checks = []check{
-	{"a request with a key is accepted", "D07, 2.1", true, accepted},
-	{"a retry gets the first answer again", "D07, 2.6", false, replayed},
-	{"a replay says that it is one", ours, false, marked},
-	{"a replay is not stored by caches", ours, false, uncached},
-	{"another payload under the key is refused with 422", "D07, 2.7", false, mismatched},
-	{"retries at the same time execute once", ours, false, together},
-	{"the key without quotes names the same operation", ours, false, bare},
-	{"a key is compared byte by byte", ours, false, cased},
-	{"two keys are refused with 400", "D07, 2.1: an item, not a list", false, repeated},
-	{"malformed keys are refused with 400", "D07, 2.7", false, malformed},
-	{"a missing key is refused with 400", "D07, 2.7, where keys are required", false, missing},
-	{"a refusal is a problem document", "D07, 2.7; RFC 9457", false, problem},
+	{"a retry gets the first answer again", "D07, 2.6", replayed},
+	{"the same payload under a new key is a new operation", ours, renewed},
+	{"a replay says that it is one", ours, marked},
+	{"a replay is not stored by caches", ours, uncached},
+	{"another payload under the key is refused with 422", "D07, 2.7", mismatched},
+	{"another path under the key gets no answer of the first", ours, elsewhere},
+	{"retries at the same time execute once", ours, together},
+	{"the key without quotes names the same operation", ours, bare},
+	{"a key is compared byte by byte", ours, cased},
+	{"two keys are refused with 400", "D07, 2.1: an item, not a list", repeated},
+	{"malformed keys are refused with 400", "D07, 2.7", malformed},
+	{"a missing key is refused with 400", "D07, 2.7, where keys are required", missing},
+	{"a refusal is a problem document", "D07, 2.7; RFC 9457", problem},
 }
 
-func accepted(ctx context.Context, s *service) (Result, string) {
-	body, stamp := s.stamped(s.o.Body)
-	quoted, _ := fresh()
-	a := s.post(ctx, body, quoted)
-	switch n := s.runs(stamp); {
-	case !a.ok():
-		return Fail, a.String() + "; give it a body and headers with which a request succeeds"
+// operation is a request with a key, and what came of the first one.
+type operation struct {
+	body, stamp string
+	quoted, key string
+	first       answer
+}
+
+// begin sends a new operation.
+func (s *service) begin(ctx context.Context) (op operation) {
+	op.body, op.stamp = s.stamped(s.o.Body)
+	op.quoted, op.key = fresh()
+	op.first = s.post(ctx, op.body, op.quoted)
+	return op
+}
+
+// again sends an operation once more.
+func (s *service) again(ctx context.Context, op operation) answer {
+	return s.post(ctx, op.body, op.quoted)
+}
+
+func accepted(s *service, op operation) (Result, string) {
+	switch n := s.runs(op.stamp); {
+	case !op.first.ok():
+		return Fail, op.first.String() + "; give it a body and headers with which a request succeeds"
 	case n == 0:
 		return Fail, "the counting service was not reached: let the service forward to it"
 	case n > 1:
 		return Fail, fmt.Sprintf("one request arrived %d times", n)
 	}
-	return Pass, a.String()
+	return Pass, op.first.String()
 }
 
-func replayed(ctx context.Context, s *service) (Result, string) {
-	body, stamp := s.stamped(s.o.Body)
-	quoted, _ := fresh()
-	first := s.post(ctx, body, quoted)
+func replayed(ctx context.Context, s *service, op operation) (Result, string) {
 	for range 3 {
-		again := s.post(ctx, body, quoted)
-		if again.status != first.status || again.body != first.body || again.err != nil {
+		again := s.again(ctx, op)
+		if again.status != op.first.status || again.body != op.first.body || again.err != nil {
 			return Fail, fmt.Sprintf("the first answer was %v with %d bytes, the next %v with %d bytes: store the first one, and hand it out",
-				first, len(first.body), again, len(again.body))
+				op.first, len(op.first.body), again, len(again.body))
 		}
 		for _, name := range []string{"Content-Type", "Location"} {
-			if again.header.Get(name) != first.header.Get(name) {
-				return Fail, fmt.Sprintf("%s was %q, and is %q in the next answer", name, first.header.Get(name), again.header.Get(name))
+			if again.header.Get(name) != op.first.header.Get(name) {
+				return Fail, fmt.Sprintf("%s was %q, and is %q in the next answer", name, op.first.header.Get(name), again.header.Get(name))
 			}
 		}
 	}
-	if n := s.runs(stamp); n > 1 {
+	if n := s.runs(op.stamp); n > 1 {
 		return Fail, fmt.Sprintf("it was executed %d times", n)
 	} else if n == 1 {
 		return Pass, "4 requests, 1 execution"
@@ -73,52 +89,48 @@ func replayed(ctx context.Context, s *service) (Result, string) {
 	return Pass, "4 requests, one answer"
 }
 
-// replay returns the second answer to one request.
-func (s *service) replay(ctx context.Context) answer {
-	body, _ := s.stamped(s.o.Body)
-	quoted, _ := fresh()
-	s.post(ctx, body, quoted)
-	return s.post(ctx, body, quoted)
+// replayMarks are headers by which services say that an answer is a replay.
+var replayMarks = []string{"Idempotent-Replayed", "Idempotency-Replayed", "X-Idempotent-Replayed"}
+
+// mark returns the header that marks an answer as a replay, "" if none does.
+func mark(a answer) string {
+	for _, name := range replayMarks {
+		if v := a.header.Get(name); v != "" {
+			return name + ": " + v
+		}
+	}
+	return ""
 }
 
-func marked(ctx context.Context, s *service) (Result, string) {
-	a := s.replay(ctx)
-	for _, name := range []string{"Idempotent-Replayed", "Idempotency-Replayed", "X-Idempotent-Replayed"} {
-		if v := a.header.Get(name); v != "" {
-			return Pass, name + ": " + v
-		}
+func renewed(ctx context.Context, s *service, op operation) (Result, string) {
+	quoted, _ := fresh()
+	a := s.post(ctx, op.body, quoted)
+	switch n := s.runs(op.stamp); {
+	case a.ok() && (n == 1 || n < 0 && mark(a) != ""):
+		return Fail, "it was not executed: it got the outcome of another key; who means the same thing twice has no way to say so"
+	case a.ok():
+		return Pass, ""
+	case a.refused():
+		return Warn, a.String() + ": the payload is compared, too; who means the same thing twice must change it"
+	}
+	return Fail, a.String()
+}
+
+func marked(ctx context.Context, s *service, op operation) (Result, string) {
+	if m := mark(s.again(ctx, op)); m != "" {
+		return Pass, m
 	}
 	return Warn, "a client cannot tell a replay from an execution; Idempotent-Replayed: true is what others send"
 }
 
-func uncached(ctx context.Context, s *service) (Result, string) {
-	a := s.replay(ctx)
-	if v := a.header.Get("Cache-Control"); !strings.Contains(v, "no-store") && !strings.Contains(v, "private") {
+func uncached(ctx context.Context, s *service, op operation) (Result, string) {
+	if v := s.again(ctx, op).header.Get("Cache-Control"); !strings.Contains(v, "no-store") && !strings.Contains(v, "private") {
 		return Warn, fmt.Sprintf("Cache-Control is %q; no-store is safe", v)
 	}
 	return Pass, ""
 }
 
-func mismatched(ctx context.Context, s *service) (Result, string) {
-	body, _ := s.stamped(s.o.Body)
-	other, stamp := s.stamped(s.o.Other)
-	quoted, _ := fresh()
-	s.post(ctx, body, quoted)
-	a := s.post(ctx, other, quoted)
-	switch n := s.runs(stamp); {
-	case n > 0:
-		return Fail, fmt.Sprintf("it was executed (%v): compare a digest of the request", a)
-	case a.ok():
-		return Fail, a.String() + ": the client is told that its second, different request succeeded"
-	case a.status == 422:
-		return Pass, a.String()
-	case a.refused():
-		return Warn, a.String() + " where 422 is expected"
-	}
-	return Fail, a.String() + ", where 422 is expected"
-}
-
-func together(ctx context.Context, s *service) (Result, string) {
+func together(ctx context.Context, s *service, _ operation) (Result, string) {
 	body, stamp := s.stamped(s.o.Body)
 	quoted, _ := fresh()
 	answers := make([]answer, herd)
@@ -141,25 +153,27 @@ func together(ctx context.Context, s *service) (Result, string) {
 			return Fail, fmt.Sprintf("of %d requests one got %v and another %v, or another body: they must all get the outcome of one execution, or 409", herd, a, final)
 		}
 	}
-	if n := s.runs(stamp); n > 1 {
-		return Fail, fmt.Sprintf("%d requests with one key were executed %d times", herd, n)
-	}
+	n := s.runs(stamp)
 	detail := fmt.Sprintf("%d requests: %d were told to wait, the others got one outcome", herd, conflicts)
-	if hints < conflicts {
+	switch {
+	case n > 1:
+		return Fail, fmt.Sprintf("%d requests with one key were executed %d times", herd, n)
+	case !final.ok():
+		return Fail, fmt.Sprintf("%d requests, %d of them told to wait, and one after them got %v: none has succeeded", herd, conflicts, final)
+	case conflicts == herd:
+		return Warn, fmt.Sprintf("%d requests were all told to wait; only one that came after them was executed", herd)
+	case hints < conflicts:
 		return Warn, detail + "; not all of the refusals had a Retry-After"
 	}
 	return Pass, detail
 }
 
-func bare(ctx context.Context, s *service) (Result, string) {
-	body, stamp := s.stamped(s.o.Body)
-	quoted, key := fresh()
-	first := s.post(ctx, body, quoted)
-	a := s.post(ctx, body, key)
-	switch n := s.runs(stamp); {
-	case n > 1 || n < 0 && a.ok() && a.body != first.body:
+func bare(ctx context.Context, s *service, op operation) (Result, string) {
+	a := s.post(ctx, op.body, op.key)
+	switch n := s.runs(op.stamp); {
+	case n > 1 || n < 0 && a.ok() && a.body != op.first.body:
 		return Fail, "it was executed again: the same key in two forms must not be two keys"
-	case a.status == first.status && a.body == first.body:
+	case a.status == op.first.status && a.body == op.first.body:
 		return Pass, ""
 	case a.status == 400:
 		return Pass, "it is refused: only the structured form (RFC 9651) is a key"
@@ -167,100 +181,19 @@ func bare(ctx context.Context, s *service) (Result, string) {
 	return Fail, a.String()
 }
 
-func cased(ctx context.Context, s *service) (Result, string) {
-	body, _ := s.stamped(s.o.Body)
+func cased(ctx context.Context, s *service, op operation) (Result, string) {
+	if strings.ToUpper(op.key) == op.key {
+		return Skip, "the key that was drawn has no letters" // of 2^30 UUIDs one
+	}
 	other, stamp := s.stamped(s.o.Other)
-	_, key := fresh()
-	s.post(ctx, body, `"a`+key+`"`)
-	a := s.post(ctx, other, `"A`+key+`"`)
+	a := s.post(ctx, other, strings.ToUpper(op.quoted))
 	switch n := s.runs(stamp); {
-	case a.ok() && n != 0:
+	case a.ok() && n != 0 && mark(a) == "":
 		return Pass, ""
+	case a.ok():
+		return Fail, "another payload got the answer of a key that differs in case"
 	case a.status == 422:
 		return Warn, "keys that differ in case are the same key here"
 	}
 	return Warn, a.String() + " for a key that differs from another one in its case"
-}
-
-func repeated(ctx context.Context, s *service) (Result, string) {
-	body, stamp := s.stamped(s.o.Body)
-	one, _ := fresh()
-	two, _ := fresh()
-	return s.mustRefuse("two keys", s.post(ctx, body, one, two), stamp)
-}
-
-// mustRefuse judges the answer to a request that names no key.
-func (s *service) mustRefuse(what string, a answer, stamp string) (Result, string) {
-	switch n := s.runs(stamp); {
-	case n > 0:
-		return Fail, fmt.Sprintf("%s: it was executed, and nothing protects it", what)
-	case a.ok():
-		return Fail, fmt.Sprintf("%s: %v: a key that is ignored protects nothing", what, a)
-	case a.status == 400:
-		return Pass, ""
-	case a.refused():
-		return Warn, fmt.Sprintf("%s: %v where 400 is expected", what, a)
-	case a.err != nil:
-		return Warn, fmt.Sprintf("%s: the connection was closed", what)
-	}
-	return Fail, fmt.Sprintf("%s: %v", what, a)
-}
-
-func malformed(ctx context.Context, s *service) (Result, string) {
-	worst, details := Pass, []string(nil)
-	for _, c := range []struct{ what, field string }{
-		{"an empty key", `""`},
-		{"an empty header", ``},
-		{"spaces", `"   "`},
-		{"an unterminated quote", `"abc`},
-		{"a TAB in quotes", "\"a\tb\""},
-		{"a byte beyond ASCII", "\"a\xc3\xa9\""},
-		{"65,536 bytes", `"` + strings.Repeat("k", 65536) + `"`},
-	} {
-		body, stamp := s.stamped(s.o.Body)
-		r, detail := s.mustRefuse(c.what, s.post(ctx, body, c.field), stamp)
-		if detail != "" {
-			details = append(details, detail)
-		}
-		if r == Fail || worst == Pass {
-			worst = r
-		}
-	}
-	return worst, strings.Join(details, "; ")
-}
-
-func missing(ctx context.Context, s *service) (Result, string) {
-	body, stamp := s.stamped(s.o.Body)
-	a := s.post(ctx, body)
-	if a.ok() || s.runs(stamp) > 0 {
-		return Warn, "keys are optional here: a request without one is executed unprotected"
-	}
-	return s.mustRefuse("no key", a, stamp)
-}
-
-func problem(ctx context.Context, s *service) (Result, string) {
-	body, _ := s.stamped(s.o.Body)
-	other, _ := s.stamped(s.o.Other)
-	quoted, _ := fresh()
-	s.post(ctx, body, quoted)
-	a := s.post(ctx, other, quoted)
-	if !a.refused() {
-		return Skip, "nothing was refused"
-	}
-	var d struct {
-		Type   string
-		Title  string
-		Status int
-	}
-	switch media, _, _ := strings.Cut(a.header.Get("Content-Type"), ";"); {
-	case media != "application/problem+json":
-		return Warn, "the content type is " + strconv.Quote(media)
-	case json.Unmarshal([]byte(a.body), &d) != nil:
-		return Fail, "the document is not JSON"
-	case d.Status != 0 && d.Status != a.status:
-		return Fail, fmt.Sprintf("its status says %d, and the response is %d", d.Status, a.status)
-	case d.Type == "" || d.Title == "":
-		return Warn, "it has no type, or no title"
-	}
-	return Pass, d.Type
 }

@@ -10,6 +10,7 @@ package verify
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,10 +26,13 @@ import (
 
 // Options say what to look at.
 type Options struct {
-	URL    string      // of an operation that takes a key
-	Method string      // default POST
-	Body   string      // of a request that succeeds; default a small JSON object
-	Other  string      // of another one; default another small JSON object
+	URL    string // of an operation that takes a key
+	Method string // default POST
+	// Body is that of a request that succeeds. In each operation Unique stands for
+	// something else: a service may refuse a payload that it has seen before. Default a
+	// small JSON object with it.
+	Body   string
+	Other  string      // likewise of another request; default another small JSON object
 	Header http.Header // of all requests: credentials, content type
 	Key    string      // name of the key's header; default Idempotency-Key
 	// Counter, if set, counts what arrives behind the service.
@@ -38,6 +42,9 @@ type Options struct {
 	// Progress is called before each point.
 	Progress func(name string)
 }
+
+// Unique stands in a body for a value that is another one in each operation.
+const Unique = "{{unique}}"
 
 // Result of a point.
 type Result string
@@ -64,6 +71,7 @@ type Report struct {
 	Points     []Point `json:"points"`
 	Failed     int     `json:"failed"`
 	Executions bool    `json:"executions_counted"`
+	Stopped    string  `json:"stopped,omitempty"` // why not all points were looked at
 }
 
 const (
@@ -96,24 +104,37 @@ func (a answer) String() string {
 	return fmt.Sprintf("status %d", a.status)
 }
 
-// Run looks at the service. The error says why it could not be looked at; what it
-// does wrong is in the report.
+// Run looks at the service. The error says why it could not be looked at, or not to the
+// end, as Report.Stopped does; what it does wrong is in the report.
 func Run(ctx context.Context, o Options) (Report, error) {
+	report := Report{URL: o.URL, Points: []Point{}, Executions: o.Counter != nil}
+	err := o.fill()
+	if err == nil {
+		if o.Client == nil {
+			transport := &http.Transport{DisableKeepAlives: true, MaxConnsPerHost: 4 * herd} // a reused connection could be retried
+			defer transport.CloseIdleConnections()
+			o.Client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+		}
+		err = (&service{o}).look(ctx, &report)
+	}
+	if err != nil {
+		report.Stopped = err.Error()
+	}
+	return report, err
+}
+
+// fill sets defaults, and refuses what is wrong.
+func (o *Options) fill() error {
 	u, err := url.Parse(o.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return Report{}, fmt.Errorf("the URL %q is not an absolute one of http or https", o.URL)
+		return fmt.Errorf("the URL %q is not an absolute one of http or https", o.URL)
 	}
-	fill := func(s *string, def string) {
-		if *s == "" {
-			*s = def
-		}
-	}
-	fill(&o.Method, http.MethodPost)
-	fill(&o.Body, `{"amount":100,"currency":"EUR"}`)
-	fill(&o.Other, `{"amount":999,"currency":"EUR"}`)
-	fill(&o.Key, "Idempotency-Key")
+	o.Method = cmp.Or(o.Method, http.MethodPost)
+	o.Body = cmp.Or(o.Body, `{"amount":100,"currency":"EUR","reference":"`+Unique+`"}`)
+	o.Other = cmp.Or(o.Other, `{"amount":999,"currency":"EUR","reference":"`+Unique+`"}`)
+	o.Key = cmp.Or(o.Key, "Idempotency-Key")
 	if o.Body == o.Other {
-		return Report{}, errors.New("the two bodies are the same; a service cannot tell their requests apart")
+		return errors.New("the two bodies are the same; a service cannot tell their requests apart")
 	}
 	o.Header = o.Header.Clone()
 	if o.Header == nil {
@@ -122,37 +143,56 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if o.Header.Get("Content-Type") == "" {
 		o.Header.Set("Content-Type", "application/json")
 	}
-	if o.Client == nil {
-		transport := &http.Transport{DisableKeepAlives: true, MaxConnsPerHost: 4 * herd} // a reused connection could be retried
-		defer transport.CloseIdleConnections()
-		o.Client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	}
-	s := &service{o}
-	report := Report{URL: o.URL, Executions: o.Counter != nil}
-	for _, c := range checks {
-		if o.Progress != nil {
-			o.Progress(c.name)
+	return nil
+}
+
+// look goes through the points.
+func (s *service) look(ctx context.Context, report *Report) error {
+	note := func(name, source string, look func(op operation) (Result, string)) error {
+		if s.o.Progress != nil {
+			s.o.Progress(name)
 		}
-		p := Point{Name: c.name, Source: c.source}
-		p.Result, p.Detail = c.look(ctx, s)
+		p := Point{Name: name, Source: source}
+		p.Result, p.Detail = look(s.begin(ctx))
 		if err := ctx.Err(); err != nil {
-			return report, err
+			return err
 		}
 		if report.Points = append(report.Points, p); p.Result == Fail {
 			report.Failed++
 		}
-		if c.first && p.Result == Fail {
-			return report, fmt.Errorf("%s: %s", c.name, p.Detail)
+		return nil
+	}
+	if err := note(entry, "D07, 2.1", func(op operation) (Result, string) { return accepted(s, op) }); err != nil {
+		return err
+	}
+	if p := report.Points[0]; p.Result == Fail {
+		return fmt.Errorf("%s: %s", p.Name, p.Detail)
+	}
+	for _, c := range checks {
+		err := note(c.name, c.source, func(op operation) (Result, string) {
+			if !op.first.ok() {
+				return Skip, fmt.Sprintf("it needs a request that succeeds, and got %v; is the payload refused because it was seen before? "+
+					"Put %s into the body", op.first, Unique)
+			}
+			return c.look(ctx, s, op)
+		})
+		if err != nil {
+			return err
 		}
 	}
-	return report, nil
+	return nil
 }
 
 // post sends a request with these values of the key's header.
-func (s *service) post(ctx context.Context, body string, keys ...string) (a answer) {
+func (s *service) post(ctx context.Context, body string, keys ...string) answer {
+	return s.postTo(ctx, s.o.URL, body, keys...)
+}
+
+// postTo is post to another URL.
+func (s *service) postTo(ctx context.Context, to, body string, keys ...string) answer {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, s.o.Method, s.o.URL, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, s.o.Method, to, strings.NewReader(body))
 	if err != nil {
 		return answer{err: err}
 	}
@@ -184,13 +224,16 @@ func fresh() (quoted, key string) {
 	return `"` + key + `"`, key
 }
 
-// stamped returns a body that the counter can tell from all others: with a member
-// of its own, if it is a JSON object.
+// stamped returns a body for one operation, and what the counter can tell it by: what
+// Unique stands for, or else a member of its own, if it is a JSON object.
 func (s *service) stamped(body string) (string, string) {
+	stamp := stet.NewKey()
+	if strings.Contains(body, Unique) {
+		return strings.ReplaceAll(body, Unique, stamp), stamp
+	}
 	if s.o.Counter == nil {
 		return body, ""
 	}
-	stamp := stet.NewKey()
 	var object map[string]json.RawMessage
 	if json.Unmarshal([]byte(body), &object) != nil {
 		return body + "\n" + stamp, stamp

@@ -7,7 +7,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -31,6 +33,62 @@ func protected(t *testing.T, o stethttp.Options) (*Counter, http.Handler) {
 	return counter, stethttp.Must(stethttp.New(engine, o)).Handler(counter)
 }
 
+// serve puts stet before a service.
+func serve(t *testing.T, service http.Handler) http.Handler {
+	t.Helper()
+	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = engine.Close() })
+	return stethttp.Must(stethttp.New(engine, stethttp.Options{Scope: stethttp.SingleTenant})).Handler(service)
+}
+
+// particular refuses a payload that it has seen before, whatever its key.
+func particular(h http.Handler) http.Handler {
+	var mu sync.Mutex
+	seen := make(map[string]bool)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		mu.Lock()
+		known := seen[string(body)]
+		seen[string(body)] = true
+		mu.Unlock()
+		if known {
+			http.Error(w, "this payment was made already", http.StatusConflict)
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		h.ServeHTTP(w, r)
+	})
+}
+
+// shy tells all requests to wait of which several come at the same time.
+func shy(h http.Handler) http.Handler {
+	var mu sync.Mutex
+	here, crowd := 0, false
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		if here++; here > 1 {
+			crowd = true
+		}
+		mu.Unlock()
+		time.Sleep(2 * moment) // so that the others come
+		mu.Lock()
+		refuse := crowd
+		if here--; here == 0 {
+			crowd = false
+		}
+		mu.Unlock()
+		if refuse {
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "wait", http.StatusConflict)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
 func look(t *testing.T, h http.Handler, counter *Counter) map[string]Point {
 	t.Helper()
 	srv := httptest.NewServer(h)
@@ -46,7 +104,7 @@ func look(t *testing.T, h http.Handler, counter *Counter) map[string]Point {
 			failed++
 		}
 	}
-	if len(points) != len(checks) || failed != report.Failed {
+	if len(points) != len(checks)+1 || failed != report.Failed {
 		t.Fatalf("%d points, %d failed: %+v", len(points), report.Failed, report)
 	}
 	return points
@@ -81,13 +139,48 @@ var flaws = map[string]struct {
 	"malformed keys are ignored": {func(t *testing.T) (*Counter, http.Handler) {
 		c, h := protected(t, stethttp.Options{})
 		return c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if k := r.Header.Get("Idempotency-Key"); len(k) != 38 && len(k) != 39 && len(k) != 36 || k[1] == ' ' {
+			if k := r.Header.Get("Idempotency-Key"); len(k) != 38 && len(k) != 36 || k[1] == ' ' {
 				c.ServeHTTP(w, r)
 				return
 			}
 			h.ServeHTTP(w, r)
 		})
 	}, []string{"malformed keys are refused with 400"}},
+	"whatever is as long as a UUID is a key": {func(t *testing.T) (*Counter, http.Handler) {
+		c, h := protected(t, stethttp.Options{})
+		return c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if k := r.Header.Get("Idempotency-Key"); len(k) >= 36 && len(k) <= 39 {
+				r.Header.Set("Idempotency-Key", stet.DeriveKey(k))
+			}
+			h.ServeHTTP(w, r)
+		})
+	}, []string{"malformed keys are refused with 400"}},
+	"the payload is the key": {func(t *testing.T) (*Counter, http.Handler) {
+		c, h := protected(t, stethttp.Options{})
+		return c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if k := r.Header["Idempotency-Key"]; len(k) == 1 && len(k[0]) == 38 {
+				body, _ := io.ReadAll(r.Body)
+				r.Body = io.NopCloser(bytes.NewReader(body))
+				r.Header.Set("Idempotency-Key", stet.DeriveKey(string(body)))
+			}
+			h.ServeHTTP(w, r)
+		})
+	}, []string{"the same payload under a new key is a new operation"}},
+	"a payload is taken once": {func(t *testing.T) (*Counter, http.Handler) {
+		c := &Counter{}
+		return c, serve(t, particular(c))
+	}, []string{"the same payload under a new key is a new operation"}},
+	"the path is not compared": {func(t *testing.T) (*Counter, http.Handler) {
+		c, h := protected(t, stethttp.Options{})
+		return c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			r.URL.Path, r.RequestURI = "/payments", "/payments"
+			h.ServeHTTP(w, r)
+		})
+	}, []string{"another path under the key gets no answer of the first"}},
+	"callers at the same time get in each other's way": {func(t *testing.T) (*Counter, http.Handler) {
+		c, h := protected(t, stethttp.Options{})
+		return c, shy(h)
+	}, []string{"retries at the same time execute once"}},
 	"only the first of two keys is read": {func(t *testing.T) (*Counter, http.Handler) {
 		c, h := protected(t, stethttp.Options{})
 		return c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -136,7 +229,7 @@ var flaws = map[string]struct {
 }
 
 func TestEveryFlawIsFound(t *testing.T) {
-	seen := map[string]bool{"a request with a key is accepted": true} // see below
+	seen := map[string]bool{}
 	for name, f := range flaws {
 		counter, h := f.wrap(t)
 		points := look(t, h, counter)
@@ -182,4 +275,77 @@ func answering(t *testing.T) string {
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(srv.Close)
 	return srv.URL
+}
+
+// What makes a payload new is the body, not luck: a service is looked at twice.
+func TestServiceThatTakesAPayloadOnceIsLookedAtTwice(t *testing.T) {
+	h := serve(t, particular(&Counter{}))
+	for run := range 2 {
+		for name, p := range look(t, h, nil) {
+			want := Pass
+			if name == "the same payload under a new key is a new operation" {
+				want = Warn
+			}
+			if p.Result != want {
+				t.Errorf("run %d: %s: %s, %s", run+1, name, p.Result, p.Detail)
+			}
+		}
+	}
+}
+
+func TestPointThatNeedsASuccessIsSkippedWithoutOne(t *testing.T) {
+	srv := httptest.NewServer(serve(t, particular(&Counter{})))
+	defer srv.Close()
+	report, err := Run(t.Context(), Options{URL: srv.URL, Body: `{"amount":1}`})
+	if err != nil || report.Failed != 0 || len(report.Points) != len(checks)+1 {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	for _, p := range report.Points[1:] {
+		if p.Result != Skip || !strings.Contains(p.Detail, "status 409") || !strings.Contains(p.Detail, Unique) {
+			t.Errorf("%s: %s, %s; nobody has asked", p.Name, p.Result, p.Detail)
+		}
+	}
+}
+
+func TestEachOperationHasAPayloadOfItsOwn(t *testing.T) {
+	for _, o := range []Options{{}, {Body: "a " + Unique, Other: "b " + Unique}, {Body: "a", Other: "b", Counter: &Counter{}}} {
+		o.URL = "http://localhost"
+		if err := o.fill(); err != nil {
+			t.Fatal(err)
+		}
+		s := &service{o}
+		first, one := s.stamped(o.Body)
+		second, two := s.stamped(o.Body)
+		if first == second || one == two || !strings.Contains(first, one) || strings.Contains(first, Unique) {
+			t.Errorf("%q and %q", first, second)
+		}
+	}
+}
+
+// Others are needed for "the others got one outcome".
+func TestHerdThatWasToldToWaitHasNoOutcome(t *testing.T) {
+	c, h := protected(t, stethttp.Options{})
+	if p := look(t, shy(h), c)["retries at the same time execute once"]; p.Result != Warn || strings.Contains(p.Detail, "others") {
+		t.Errorf("all were told to wait: %+v", p)
+	}
+	never := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "wait", http.StatusConflict) })
+	srv := httptest.NewServer(never)
+	defer srv.Close()
+	o := Options{URL: srv.URL + "/payments"}
+	if err := o.fill(); err != nil {
+		t.Fatal(err)
+	}
+	o.Client = srv.Client()
+	if r, detail := together(t.Context(), &service{o}, operation{}); r != Fail || !strings.Contains(detail, "none has succeeded") {
+		t.Errorf("none has succeeded: %s, %s", r, detail)
+	}
+}
+
+func TestReportSaysWhyItEnds(t *testing.T) {
+	down := httptest.NewServer(http.NotFoundHandler())
+	defer down.Close()
+	report, err := Run(t.Context(), Options{URL: down.URL})
+	if err == nil || report.Stopped != err.Error() || len(report.Points) != 1 || report.Failed != 1 {
+		t.Errorf("%+v, %v", report, err)
+	}
 }

@@ -10,10 +10,8 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -52,8 +50,9 @@ type Options struct {
 // Journal is a stetclient.Journal in an SQLite file. It is safe for concurrent
 // use.
 type Journal struct {
-	db *sql.DB
-	o  Options
+	db   *sql.DB
+	o    Options
+	file *reserved
 }
 
 var _ stetclient.Journal = (*Journal)(nil)
@@ -95,8 +94,8 @@ const columns = `name, key, method, url, host, header, body, created, execution,
 
 // Open opens the journal in the file at path, which it creates if need be; the
 // folder must exist. One that others may read is taken from them. Close it when the Transport is not used any more. A file
-// that another process has open, or that was written by a newer version, is
-// refused.
+// that another process has open, that was written by a newer version, or that has
+// more than one name (hard links), is refused.
 func Open(ctx context.Context, path string, o Options) (*Journal, error) {
 	if path == "" || path == ":memory:" || strings.HasPrefix(path, "file:") || strings.ContainsRune(path, 0) {
 		return nil, fmt.Errorf("journal: the path is %q; name a file on the local disk", path)
@@ -105,31 +104,39 @@ func Open(ctx context.Context, path string, o Options) (*Journal, error) {
 		return nil, fmt.Errorf("journal: Options.MaxPending (%d) and Keep (%v) must not be negative", o.MaxPending, o.Keep)
 	}
 	o.MaxPending, o.Keep = cmp.Or(o.MaxPending, DefaultMaxPending), cmp.Or(o.Keep, DefaultKeep)
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600) // SQLite would let everybody read it
-	if err != nil {
-		return nil, fmt.Errorf("journal: %w", err)
-	}
-	if err := f.Close(); err != nil {
-		return nil, fmt.Errorf("journal: %w", err)
-	}
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
+	file, err := reserve(abs)
+	if err != nil {
+		return nil, fmt.Errorf("journal: %w", err)
+	}
+	j, err := openFile(ctx, file.path, o)
+	if err != nil {
+		free(file)
+		return nil, fmt.Errorf("journal: %s: %w", path, err)
+	}
+	j.file = file
+	return j, nil
+}
+
+// openFile opens the database in a file that is reserved.
+func openFile(ctx context.Context, abs string, o Options) (*Journal, error) {
 	u := url.URL{Scheme: "file", Path: filepath.ToSlash(abs), RawQuery: url.Values{"_txlock": {"immediate"}, "_pragma": {
 		fmt.Sprintf("busy_timeout(%d)", busy*1000), "locking_mode(EXCLUSIVE)", "journal_mode(WAL)", "synchronous(FULL)", "fullfsync(ON)", "trusted_schema(OFF)",
 	}}.Encode()}
 	db, err := sql.Open("sqlite", u.String())
 	if err != nil {
-		return nil, fmt.Errorf("journal: %w", err)
+		return nil, err
 	}
 	db.SetMaxOpenConns(1) // which holds the file's lock
 	j := &Journal{db: db, o: o}
 	if err := j.prepare(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("journal: %s: %w (if another process has it open: a journal belongs to one at a time)", path, err), db.Close())
+		return nil, errors.Join(fmt.Errorf("%w (if another process has it open: a journal belongs to one at a time)", err), db.Close())
 	}
 	if err := tighten(abs, abs+"-wal", abs+"-shm"); err != nil {
-		return nil, errors.Join(fmt.Errorf("journal: only its owner may read it: %w", err), db.Close())
+		return nil, errors.Join(fmt.Errorf("only its owner may read it: %w", err), db.Close())
 	}
 	return j, nil
 }
@@ -184,11 +191,15 @@ func (j *Journal) tx(ctx context.Context, fn func(*sql.Tx) error) error {
 }
 
 // Close closes the file, once the calls at work are done.
-func (j *Journal) Close() error { return j.db.Close() }
+func (j *Journal) Close() error {
+	err := j.db.Close()
+	free(j.file)
+	return err
+}
 
 // Add implements stetclient.Journal.
 func (j *Journal) Add(ctx context.Context, in stetclient.Intent) (got stetclient.Intent, added bool, err error) {
-	header, err := json.Marshal(in.Header)
+	header, err := encode(in.Header)
 	if err != nil {
 		return in, false, fmt.Errorf("journal: %w", err)
 	}
@@ -245,7 +256,7 @@ func found(res sql.Result) error {
 
 // Settle implements stetclient.Journal.
 func (j *Journal) Settle(ctx context.Context, name, key string, a stetclient.Answer) error {
-	header, err := json.Marshal(a.Header)
+	header, err := encode(a.Header)
 	if err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}
@@ -345,13 +356,6 @@ func scan(row interface{ Scan(...any) error }) (in stetclient.Intent, err error)
 	in.Answer = &stetclient.Answer{Status: int(status.Int64), Body: answer, Gone: gone.Int64 != 0, Execution: in.Execution, At: time.UnixMicro(settled.Int64)}
 	in.Answer.Header, err = decode(answerHeader)
 	return in, err
-}
-
-func decode(b []byte) (h http.Header, err error) {
-	if err = json.Unmarshal(b, &h); err != nil {
-		return nil, fmt.Errorf("a header in the journal is damaged: %w", err)
-	}
-	return h, nil
 }
 
 // notNil makes an empty value of none: a nil []byte would be NULL.

@@ -1,6 +1,7 @@
 package journal_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,14 +10,14 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetclient"
 	"github.com/stet-go/stet/stetclient/journal"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func openIn(path string) (*journal.Journal, error) {
+	return journal.Open(context.Background(), path, journal.Options{})
+}
 
 func open(t *testing.T, path string, o journal.Options) *journal.Journal {
 	t.Helper()

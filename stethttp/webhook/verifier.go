@@ -37,11 +37,11 @@ const (
 
 // Verifier checks who has sent a delivery, and says which message it is.
 type Verifier interface {
-	// Verify returns the ID of a delivery that was signed by the sender, the
-	// same for each delivery of a message: 1 to 255 bytes; and the content,
-	// usually the body, which must be the same then too. It compares in
-	// constant time. Errors wrap ErrMalformed, ErrForged or ErrStale; they
-	// are told to the caller, and so hold nothing secret.
+	// Verify returns the ID of a delivery that was signed by the sender, the same for
+	// each delivery of a message: 1 to 255 bytes; and the content, usually the body,
+	// which must be the same then too. It compares in constant time. Errors wrap
+	// ErrMalformed, ErrForged or ErrStale; they are sent to the caller, and so hold no
+	// secret.
 	Verify(h http.Header, body []byte, now time.Time) (id string, content []byte, err error)
 	// Horizon is how long the sender goes on delivering a message.
 	Horizon() time.Duration
@@ -231,9 +231,8 @@ func (v stripe) Verify(h http.Header, body []byte, now time.Time) (string, []byt
 // GitHub verifies deliveries of GitHub (X-Hub-Signature-256). The ID is that of
 // X-GitHub-Delivery, which stays the same when a delivery is repeated.
 //
-// GitHub signs the body alone, neither its ID nor a time: whoever has recorded a
-// delivery can send it again under another ID. TLS is what keeps it from being
-// recorded.
+// GitHub signs the body alone, neither its ID nor a time: someone who has recorded a
+// delivery can send it again under another ID. TLS protects it from being recorded.
 func GitHub(secrets ...string) Verifier {
 	return github{newKeyed(3*24*time.Hour, secrets, plain)}
 }

@@ -6,39 +6,39 @@
 //		Verifier: webhook.Stripe(secret),
 //	}, func(ctx context.Context, d webhook.Delivery) error { … })
 //
-// A delivery is verified first and looked up afterwards: nobody learns anything,
-// or fills the store, without a signature. It is acknowledged (200) only when its
-// outcome is durable.
+// A delivery is verified before it is looked up: without a valid signature, a caller
+// learns nothing and stores nothing. It is acknowledged (200) only when its outcome is
+// durable.
 //
 //	what                                         answer
 //	new, and handled                             200
 //	handled before                               200, without running the handler
-//	being handled right now                      503 and Retry-After
+//	being handled right now                      504 and Retry-After
 //	the handler had no effect (ErrRetryable)     503 and Retry-After; runs again
 //	the handler failed                           500, now and for each delivery
-//	nobody knows whether it was handled          503 and Retry-After, until resolved
-//	the store cannot be used                     503 and Retry-After
+//	it may have been handled                     504 and Retry-After, until resolved
+//	the store cannot be used: not handled        503 and Retry-After
 //	headers missing or malformed                 400
 //	forged, or signed too long ago               401
 //	another body under an ID that was used       422
 //	body too large                               413
 //
-// No answer is 409 or 410: some senders take the one for final, and the other
-// for the wish to hear nothing any more.
+// No answer is 409 or 410: some senders never deliver again after a 409, and remove the
+// endpoint after a 410.
 package webhook
 
 import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
-	"reflect"
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/misuse"
+	"github.com/stet-go/stet/store"
 )
 
 // DefaultMaxBody bounds the body of a delivery, in bytes.
@@ -97,14 +97,14 @@ func New(engine *stet.Engine, o Options, handle func(context.Context, Delivery) 
 }
 
 // NewTx is New with the writes of handle and the memory of the message in one
-// transaction of store, which must be the engine's. Any error of handle rolls
+// transaction. Any error of handle rolls
 // back, and the next delivery is handled anew.
-func NewTx[Tx any](engine *stet.Engine, store stet.TxStore[Tx], o Options, handle func(context.Context, Tx, Delivery) error) (http.Handler, error) {
-	if engine != nil && (store == nil || reflect.TypeOf(store).Comparable() && engine.Store() != stet.Store(store)) {
-		return nil, invalid("NewTx needs the store that stet.New was given")
+func NewTx[Tx any](te *stet.TxEngine[Tx], o Options, handle func(context.Context, Tx, Delivery) error) (http.Handler, error) {
+	if te == nil {
+		return nil, misuse.Errorf("webhook: NewTx needs what stet.WithTx makes")
 	}
-	return newHandler(engine, o, handle != nil, func(ctx context.Context, op stet.Op, d Delivery) error {
-		_, err := stet.DoTx(ctx, engine, store, op, func(ctx context.Context, tx Tx) (struct{}, error) { return struct{}{}, handle(ctx, tx, d) })
+	return newHandler(te.Engine(), o, handle != nil, func(ctx context.Context, op stet.Op, d Delivery) error {
+		_, err := stet.DoTx(ctx, te, op, func(ctx context.Context, tx Tx) (struct{}, error) { return struct{}{}, handle(ctx, tx, d) })
 		return err
 	})
 }
@@ -117,29 +117,29 @@ type handler struct {
 func newHandler(engine *stet.Engine, o Options, handles bool, do func(context.Context, stet.Op, Delivery) error) (http.Handler, error) {
 	switch {
 	case engine == nil:
-		return nil, invalid("an engine is needed; stet.New makes one")
+		return nil, misuse.Errorf("webhook: an engine is needed; stet.New makes one")
 	case !handles:
-		return nil, invalid("a function that handles deliveries is needed")
+		return nil, misuse.Errorf("webhook: a function that handles deliveries is needed")
 	case o.Endpoint == "" || len(o.Endpoint) > stet.MaxScope:
-		return nil, invalid("Options.Endpoint has %d bytes; it must have 1 to %d", len(o.Endpoint), stet.MaxScope)
+		return nil, misuse.Errorf("webhook: Options.Endpoint has %d bytes; it must have 1 to %d", len(o.Endpoint), stet.MaxScope)
 	case o.Verifier == nil:
-		return nil, invalid("Options.Verifier is required: an ID that anybody can make up proves nothing")
+		return nil, misuse.Errorf("webhook: Options.Verifier is required: without a signature, anyone can make up an ID")
 	case o.MaxBody < 0:
-		return nil, invalid("Options.MaxBody is negative: %d", o.MaxBody)
+		return nil, misuse.Errorf("webhook: Options.MaxBody is negative: %d", o.MaxBody)
 	}
 	if v, ok := o.Verifier.(interface{ ready() error }); ok {
 		if err := v.ready(); err != nil {
-			return nil, invalid("Options.Verifier: %w", err)
+			return nil, misuse.Errorf("webhook: Options.Verifier: %w", err)
 		}
 	}
 	policy, ok := engine.Policy(o.Class)
 	if !ok {
-		return nil, invalid("Options.Class %q is not among stet.Options.Classes", o.Class)
+		return nil, misuse.Errorf("webhook: Options.Class %q is not among stet.Options.Classes", o.Class)
 	}
 	// The result alone tells a failure from a success: without it, a delivery of
 	// a message that has failed would be acknowledged.
 	if horizon, keep := o.Verifier.Horizon(), policy.Retention; min(keep.Result, keep.Tombstone) < horizon {
-		return nil, invalid("the policy of class %q keeps results for %v and remembers messages for %v, and the sender delivers again for %v; make both as long, as webhook.Policy does for the senders here",
+		return nil, misuse.Errorf("webhook: the policy of class %q keeps results for %v and remembers messages for %v, and the sender delivers again for %v; make both as long, as webhook.Policy does for the senders here",
 			o.Class, keep.Result, keep.Tombstone, horizon)
 	}
 	if o.MaxBody == 0 {
@@ -159,7 +159,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		http.Error(w, "webhooks are POSTed", http.StatusMethodNotAllowed)
+		http.Error(w, "send webhooks by POST", http.StatusMethodNotAllowed)
 		return
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.o.MaxBody))
@@ -181,12 +181,12 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), status)
 		return
 	}
-	op := stet.Op{Scope: h.o.Endpoint, Key: id, Fingerprint: stet.NewFingerprint(content), Class: h.o.Class}
+	op := stet.Op{Scope: h.o.Endpoint, Key: id, Fingerprint: stet.NewFingerprint(content), Class: h.o.Class, Name: store.LabelText("webhook " + h.o.Endpoint)}
 	h.answer(w, r, h.do(r.Context(), op, Delivery{ID: id, Header: r.Header, Body: bytes.Clone(body)}))
 }
 
-// answer says to the sender what became of a delivery. What was executed is
-// acknowledged, even if nobody knows any more what it came to.
+// answer tells the sender the outcome of a delivery. What was executed is acknowledged,
+// also when its result is no longer kept.
 func (h *handler) answer(w http.ResponseWriter, r *http.Request, err error) {
 	// What the engine says is the outermost error; those inside it may be of
 	// another operation, which the handler called.
@@ -200,20 +200,19 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, err error) {
 		return
 	case kind == stet.ErrMismatch: //nolint:errorlint // a kind is one of the sentinels
 		http.Error(w, "this ID was used for another message", http.StatusUnprocessableEntity)
-	case kind == stet.ErrFailed: //nolint:errorlint // see above
+	case kind == stet.ErrFailed, kind == stet.ErrExpired && stet.ExecutionOf(err) != stet.Executed: //nolint:errorlint // see above; it has failed, and the rest is not kept
 		http.Error(w, "the message could not be handled", http.StatusInternalServerError)
 	case stet.ExecutionOf(err) == stet.Executed:
 		w.WriteHeader(http.StatusOK)
 		return
-	default:
+	case stet.ExecutionOf(err) == stet.NotExecuted:
 		w.Header().Set("Retry-After", retryLater)
 		http.Error(w, "deliver it again later", http.StatusServiceUnavailable)
+	default: // a 503 would say that nothing was executed
+		w.Header().Set("Retry-After", retryLater)
+		http.Error(w, "the message is being handled, or its outcome is unknown; deliver it again later", http.StatusGatewayTimeout)
 	}
 	if kind != stet.ErrInFlight { //nolint:errorlint // see above
 		h.o.ErrorLog.ErrorContext(r.Context(), "webhook: a delivery was not acknowledged", slog.String("endpoint", h.o.Endpoint), slog.Any("error", err))
 	}
-}
-
-func invalid(format string, args ...any) error {
-	return &stet.Error{Kind: stet.ErrInvalid, Execution: stet.NotExecuted, Cause: fmt.Errorf("webhook: "+format, args...)}
 }

@@ -118,7 +118,7 @@ func (s *service) want(what string, status, runs int, h http.Header, body string
 	if w.Code != status || s.runs != runs {
 		s.t.Errorf("%s: status %d and %d runs, want %d and %d; %s", what, w.Code, s.runs, status, runs, w.Body)
 	}
-	if later := w.Header().Get("Retry-After") != ""; later != (status == 503) {
+	if later := w.Header().Get("Retry-After") != ""; later != (status == 503 || status == 504) {
 		s.t.Errorf("%s: %d, and Retry-After %v", what, w.Code, later)
 	}
 }
@@ -249,7 +249,7 @@ func TestDuplicateInFlightComesAgain(t *testing.T) {
 		first := make(chan int, 1)
 		go func() { first <- post() }()
 		synctest.Wait()
-		if code := post(); code != 503 {
+		if code := post(); code != 504 {
 			t.Errorf("while the first is handled: %d", code)
 		}
 		close(leave)
@@ -278,14 +278,13 @@ func TestTransactionHoldsTheWritesAndTheMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	fails := true
-	h, err := webhook.NewTx(engine, store, webhook.Options{Endpoint: "e", Verifier: webhook.StandardWebhooks(standardSecret),
-		Clock: func() time.Time { return sent }, ErrorLog: slog.New(slog.DiscardHandler)},
-		func(ctx context.Context, tx *sql.Tx, d webhook.Delivery) error {
-			if _, err := tx.ExecContext(ctx, "INSERT INTO ledger (id) VALUES (?)", d.ID); err != nil || !fails {
-				return err
-			}
-			return errors.New("after the write")
-		})
+	h, err := webhook.NewTx(txOf(engine, store), webhook.Options{Endpoint: "e", Verifier: webhook.StandardWebhooks(standardSecret),
+		Clock: func() time.Time { return sent }, ErrorLog: slog.New(slog.DiscardHandler)}, func(ctx context.Context, tx *sql.Tx, d webhook.Delivery) error {
+		if _, err := tx.ExecContext(ctx, "INSERT INTO ledger (id) VALUES (?)", d.ID); err != nil || !fails {
+			return err
+		}
+		return errors.New("after the write")
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -319,6 +318,23 @@ func TestFailureIsNotAcknowledgedLater(t *testing.T) {
 		time.Sleep(webhook.StandardWebhooks(standardSecret).Horizon())
 		s.want("at the end", 500, 1, standardHeaders("msg_1", sent, "{}"), "{}")
 	})
+}
+
+// A failure stands when its text is gone, too: an operator may resolve a message as
+// failed and say no more.
+func TestFailureIsAFailureWhenItsResultIsGone(t *testing.T) {
+	store := memory.New(memory.Options{})
+	s := start(t, store, webhook.Options{})
+	s.fails = errors.New("boom")
+	s.want("new", 500, 1, standardHeaders("msg_1", sent, "{}"), "{}")
+	page, err := store.Browse(t.Context(), stet.Query{})
+	if err == nil {
+		err = store.Expire(t.Context(), page.Records[0].Claim())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.want("its result is gone", 500, 1, standardHeaders("msg_1", sent, "{}"), "{}")
 }
 
 // An error of another operation, which the handler called, is its failure and
@@ -369,7 +385,7 @@ func TestWrongWiringIsAnErrorAtConstruction(t *testing.T) {
 	if _, err := webhook.New(engine, good, nil); !errors.Is(err, stet.ErrInvalid) {
 		t.Errorf("no function: %v", err)
 	}
-	if _, err := webhook.NewTx(engine, stet.TxStore[int](nil), good, func(context.Context, int, webhook.Delivery) error { return nil }); !errors.Is(err, stet.ErrInvalid) {
+	if _, err := webhook.NewTx[int](nil, good, func(context.Context, int, webhook.Delivery) error { return nil }); !errors.Is(err, stet.ErrInvalid) {
 		t.Errorf("no store: %v", err)
 	}
 }

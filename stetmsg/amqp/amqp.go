@@ -14,8 +14,18 @@
 // With them a producer can have its own message dead-lettered, without being run
 // or settled, under another routing key; it cannot touch another message's.
 //
-// RabbitMQ takes a message back when nobody has acknowledged it for the server's
-// consumer_timeout (30 minutes). It cannot be extended: give handlers less.
+// A copy has the message's headers, but for those that RabbitMQ would act on once
+// more, such as CC. While the copy cannot be published the message stays in hand,
+// and the log says why: a quorum queue lets go of a message that is given back more
+// often than its delivery limit, which is 20 by default from RabbitMQ 4 on. This
+// package replaces one that has come back ten times, because processes ended or
+// died, by a copy, which is counted from 0. The
+// limit cannot be asked for: set x-delivery-limit to -1, or to 20 at least. A classic
+// queue does not count: a message that has come back to one is replaced each time by
+// a copy that does, so that one which kills its processes is dead-lettered in the end.
+//
+// RabbitMQ takes a message back that is not acknowledged within the server's
+// consumer_timeout (30 minutes). This cannot be extended: give handlers less time.
 package amqp
 
 import (
@@ -29,6 +39,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/internal/receiver"
 )
@@ -97,15 +108,17 @@ type Receiver struct {
 func New(consumer *stetmsg.Consumer[amqp.Delivery], o Options) (*Receiver, error) {
 	switch {
 	case consumer == nil:
-		return nil, receiver.Invalid("amqp", "New needs a consumer; stetmsg.New makes one")
+		return nil, misuse.Errorf("stetmsg/amqp: New needs a consumer; stetmsg.New makes one")
 	case o.Queue == "" || o.URL == "" && o.Dial == nil:
-		return nil, receiver.Invalid("amqp", "Options need a Queue, and a URL or Dial")
+		return nil, misuse.Errorf("stetmsg/amqp: Options need a Queue, and a URL or Dial")
 	case o.Prefetch < 0 || o.Prefetch > 1<<16-1:
-		return nil, receiver.Invalid("amqp", "Options.Prefetch is %d; it must be 1 to 65535, or 0 for twice the consumer's Concurrency", o.Prefetch)
+		return nil, misuse.Errorf("stetmsg/amqp: Options.Prefetch is %d; it must be 1 to 65535, or 0 for twice the consumer's Concurrency", o.Prefetch)
 	case o.DeadLetterExchange != "" && o.DeadLetterQueue != "":
-		return nil, receiver.Invalid("amqp", "Options have a DeadLetterExchange and a DeadLetterQueue; dead letters go to one of them")
+		return nil, misuse.Errorf("stetmsg/amqp: Options have a DeadLetterExchange and a DeadLetterQueue; dead letters go to one of them")
+	case o.DeadLetterQueue == o.Queue:
+		return nil, misuse.Errorf("stetmsg/amqp: Options.DeadLetterQueue is the Queue: dead letters would come again and again")
 	case o.QueueType != "" && o.QueueType != "quorum" && o.QueueType != "classic":
-		return nil, receiver.Invalid("amqp", "Options.QueueType is %q; it must be quorum or classic", o.QueueType)
+		return nil, misuse.Errorf("stetmsg/amqp: Options.QueueType is %q; it must be quorum or classic", o.QueueType)
 	}
 	if o.Prefetch == 0 {
 		o.Prefetch = min(2*consumer.Concurrency(), 1<<16-1)
@@ -187,16 +200,29 @@ func (r *Receiver) session(ctx context.Context, hand *receiver.Lanes) (ready boo
 			if !ok {
 				return true, in.lost()
 			}
-			d := &delivery{Delivery: restore(m), out: out}
-			if !hand.Go(ctx, "", func() { _, _ = r.consumer.Handle(ctx, d.Delivery, d) }) { // Handle has logged the error
-				_ = d.back()
+			d := &delivery{Delivery: restore(m), out: out, run: ctx}
+			if !hand.Go(ctx, "", func() { r.handle(ctx, d) }) {
+				_ = d.untried(ctx)
 			}
 		case <-ctx.Done():
-			err := l.bounded(in.giveBack)
+			err := in.giveBack(ctx, out)
 			hand.Wait() // before the connection is closed
 			return true, err
 		}
 	}
+}
+
+// handle hands a message to the consumer. One that has come back too often, because
+// its processes died, is replaced by a copy first, before its queue lets go of it; so
+// is one that its queue does not count, as it may kill the next process, too.
+func (r *Receiver) handle(ctx context.Context, d *delivery) {
+	if d.worn() {
+		if err := d.replace(ctx, 0, d.Deliveries()-1); err != nil { // this time it is not tried
+			receiver.Log(r.o.ErrorLog).ErrorContext(ctx, "stetmsg/amqp: a message that has come back often is not replaced by a copy; it comes again", slog.Any("error", err))
+		}
+		return
+	}
+	_, _ = r.consumer.Handle(ctx, d.Delivery, d) // which has logged the error
 }
 
 // inbound is a consumer of the queue.
@@ -235,12 +261,12 @@ func (in *inbound) lost() error {
 }
 
 // giveBack ends the consumer and puts what it has not begun back into the queue.
-func (in *inbound) giveBack() error {
-	if err := in.ch.Cancel(in.tag, false); err != nil {
+func (in *inbound) giveBack(ctx context.Context, out *outbound) error {
+	if err := out.link.bounded(func() error { return in.ch.Cancel(in.tag, false) }); err != nil {
 		return err // with the channel, all goes back
 	}
 	for m := range in.deliveries {
-		if err := m.Nack(false, true); err != nil {
+		if err := (&delivery{Delivery: restore(m), out: out, run: ctx}).untried(ctx); err != nil {
 			return err
 		}
 	}

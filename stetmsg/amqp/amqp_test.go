@@ -257,30 +257,6 @@ func TestDeadLetterCarriesItsReason(t *testing.T) {
 	}
 }
 
-func TestDeadLettersOfAnExchangeWithoutAQueueAreNotLost(t *testing.T) {
-	f := newFixture(t, rig.RabbitMQ(t).URL())
-	f.channel(func(ch *amqp091.Channel) {
-		if err := ch.ExchangeDeclare(f.queue, "fanout", true, false, false, false, nil); err != nil {
-			t.Fatal(err)
-		}
-	})
-	stop := f.run(f.receiver(func(context.Context, amqp091.Delivery) ([]byte, error) {
-		return nil, errors.New("no such book")
-	}, amqp.Options{DeadLetterExchange: f.queue}))
-	defer stop()
-	f.publish(amqp091.Publishing{MessageId: "1", Body: []byte("b")})
-	f.until(func() bool { return len(f.reasons("1")) == 2 }) // it came again, because it could not be put aside
-	f.channel(func(ch *amqp091.Channel) {
-		_, err := ch.QueueDeclare(f.queue+".bound", true, false, false, false, nil)
-		if err := errors.Join(err, ch.QueueBind(f.queue+".bound", "", f.queue, false, nil)); err != nil {
-			t.Fatal(err)
-		}
-	})
-	if m := f.get(f.queue + ".bound"); string(m.Body) != "b" {
-		t.Fatalf("%q", m.Body)
-	}
-}
-
 func TestReceiverSurvivesARestartOfTheServer(t *testing.T) {
 	server := rig.NewRabbitMQ(t, rig.RabbitMQOptions{})
 	f := newFixture(t, server.URL())
@@ -355,7 +331,7 @@ func TestWrongWiringIsAnErrorAndNotTriedForEver(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, o := range []amqp.Options{{}, {URL: f.url}, {Queue: "q"}, {URL: f.url, Queue: "q", Prefetch: -1},
-		{URL: f.url, Queue: "q", QueueType: "stream"}, {URL: f.url, Queue: "q", DeadLetterExchange: "x", DeadLetterQueue: "y"}} {
+		{URL: f.url, Queue: "q", QueueType: "stream"}, {URL: f.url, Queue: "q", DeadLetterQueue: "q"}, {URL: f.url, Queue: "q", DeadLetterExchange: "x", DeadLetterQueue: "y"}} {
 		if _, err := amqp.New(c, o); !errors.Is(err, stet.ErrInvalid) {
 			t.Errorf("%d: %v", i, err)
 		}

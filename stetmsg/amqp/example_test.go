@@ -30,7 +30,11 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer engine.Close()
-	consumer, err := stetmsg.NewTx(engine, store, stetmsg.Options[amqp091.Delivery]{
+	te, err := stet.WithTx(engine, store)
+	if err != nil {
+		log.Fatal(err)
+	}
+	consumer, err := stetmsg.NewTx(te, stetmsg.Options[amqp091.Delivery]{
 		Operation: stetmsg.By(amqp.Envelope, stetmsg.Header("orders", "message-id")),
 	}, func(ctx context.Context, tx pgx.Tx, m amqp091.Delivery) ([]byte, error) {
 		_, err := tx.Exec(ctx, "INSERT INTO orders (body) VALUES ($1)", m.Body)

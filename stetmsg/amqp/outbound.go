@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"strconv"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/stet-go/stet/internal/timer"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/internal/receiver"
 )
@@ -19,13 +21,18 @@ import (
 type delivery struct {
 	amqp.Delivery
 	out *outbound
+	run context.Context // the receiver's
 }
+
+// maxReturns is how often a queue has counted that a message came back when it is
+// replaced by a copy: half of what RabbitMQ 4 allows by default.
+const maxReturns = 10
 
 // Deliveries counts what the message remembers of its waits, and what a quorum
 // queue counts; a classic queue only says whether it was delivered before.
 func (d *delivery) Deliveries() int {
 	n := number(d.Headers[deliveriesHeader]) + 1
-	if count, ok := d.Headers["x-delivery-count"]; ok {
+	if count, ok := d.Headers[returnsHeader]; ok {
 		return n + number(count)
 	}
 	if d.Redelivered {
@@ -59,14 +66,51 @@ func (d *delivery) back() error {
 
 // Retry implements stetmsg.Delivery.
 func (d *delivery) Retry(ctx context.Context, after time.Duration) error {
-	if after <= 0 {
+	if after <= 0 && number(d.Headers[returnsHeader]) < maxReturns {
 		return d.back()
 	}
-	m := d.publishing()
-	m.Headers[deliveriesHeader] = int64(d.Deliveries())
-	m.Headers[exchangeHeader], m.Headers[routingKeyHeader] = d.Exchange, d.RoutingKey
-	return d.instead(ctx, func() error { return d.out.later(ctx, after, m) })
+	return d.replace(ctx, after, d.Deliveries())
 }
+
+// untried gives back a message that was received and not handled.
+func (d *delivery) untried(ctx context.Context) error {
+	if number(d.Headers[returnsHeader]) < maxReturns {
+		return d.back()
+	}
+	return d.replace(ctx, 0, d.Deliveries()-1)
+}
+
+// worn reports whether the message has come back so often that its queue may let go
+// of it, or has come back to a queue that does not count.
+func (d *delivery) worn() bool {
+	returns, counted := d.Headers[returnsHeader]
+	return number(returns) >= maxReturns || d.Redelivered && !counted
+}
+
+// replace publishes a copy that waits, and remembers so many deliveries, and then
+// acknowledges the message.
+func (d *delivery) replace(ctx context.Context, after time.Duration, deliveries int) error {
+	m := d.publishing()
+	m.Headers[deliveriesHeader] = int64(deliveries)
+	m.Headers[exchangeHeader], m.Headers[routingKeyHeader] = d.Exchange, d.RoutingKey
+	if d.frame() > 0 && headerSize(m)+deathRoom > d.frame() {
+		// With the header that the server adds for the wait, no consumer could receive
+		// it.
+		return d.inHand(ctx, after)
+	}
+	return d.instead(ctx, func(ctx context.Context) error { return d.out.later(ctx, after, m) })
+}
+
+// inHand is replace for a message of which no copy can wait.
+func (d *delivery) inHand(ctx context.Context, after time.Duration) error {
+	if d.worn() {
+		return d.DeadLetter(ctx, stetmsg.Decision{Reason: stetmsg.Exhausted, Err: errNoRoom})
+	}
+	timer.Sleep(d.run, min(after, maxPause))
+	return d.back()
+}
+
+var errNoRoom = errors.New("its headers leave no room for what is noted of a message that waits, so it cannot be tried more often")
 
 // DeadLetter implements stetmsg.Delivery. A dead letter that an operator puts
 // back is counted from 1 again.
@@ -74,18 +118,50 @@ func (d *delivery) DeadLetter(ctx context.Context, why stetmsg.Decision) error {
 	m := d.publishing()
 	delete(m.Headers, deliveriesHeader)
 	m.Headers[ReasonHeader], m.Headers[ErrorHeader] = string(why.Reason), why.Text()
-	return d.instead(ctx, func() error { return d.out.dead(ctx, d.RoutingKey, m) })
+	m = fit(m, d.frame(), ErrorHeader, ReasonHeader)
+	return d.instead(ctx, func(ctx context.Context) error { return d.out.dead(ctx, d.RoutingKey, m) })
 }
 
-// instead publishes a copy and then acknowledges the original. If that fails the
-// original goes back to its queue, not at once, as it is likely to fail again.
-func (d *delivery) instead(ctx context.Context, publish func() error) error {
-	if err := publish(); err != nil {
-		receiver.Sleep(ctx, time.Second)
-		return errors.Join(err, d.back())
+// frame is the largest that the server takes; 0: any.
+func (d *delivery) frame() int { return d.out.link.conn.Config.FrameSize }
+
+// instead publishes a copy and then acknowledges the original, which stays in hand
+// until that has come to pass, the connection is lost, or the receiver ends.
+func (d *delivery) instead(ctx context.Context, publish func(context.Context) error) error {
+	ctx = context.WithoutCancel(ctx)
+	for pause := time.Second; ; pause = min(2*pause, maxPause) {
+		within, cancel := context.WithTimeout(ctx, 2*d.out.link.patience)
+		err := publish(within)
+		cancel()
+		switch {
+		case err == nil:
+			return d.ack()
+		case d.out.link.conn.IsClosed(): // it is back in its queue
+			return err
+		}
+		receiver.Log(d.out.o.ErrorLog).ErrorContext(ctx, "stetmsg/amqp: the copy of a message cannot be published; the message stays in hand",
+			slog.String("queue", d.out.o.Queue), slog.Any("error", err), slog.Duration("again_in", pause))
+		timer.Sleep(d.run, pause)
+		if d.run.Err() != nil {
+			return errors.Join(err, d.back())
+		}
 	}
-	return d.ack()
 }
+
+// deathRoom is for x-death and its like, which have names of up to 255 bytes.
+const deathRoom = 3 << 10
+
+// maxPause is the longest time until a copy is published again that was refused.
+const maxPause = 30 * time.Second
+
+// acted are headers that the broker, or a plugin of it, acts on when a message is
+// published, or sets itself: a copy that had them would be sent to other queues as
+// well (CC, BCC), held back once more, or dropped as a repetition.
+var acted = []string{"CC", "BCC", returnsHeader, "x-acquired-count", "x-delay", "x-deduplication-header", "x-death", "x-opt-deaths",
+	"x-first-death-exchange", "x-first-death-queue", "x-first-death-reason", "x-last-death-exchange", "x-last-death-queue", "x-last-death-reason"}
+
+// returnsHeader has how often a quorum queue has had a message back.
+const returnsHeader = "x-delivery-count"
 
 // publishing is a copy of the message. It does not expire: it was received in
 // time. Its user would be refused, unless it were ours.
@@ -96,8 +172,9 @@ func (d *delivery) publishing() amqp.Publishing {
 		Timestamp: d.Timestamp, Type: d.Type, AppId: d.AppId, Body: d.Body,
 	}
 	maps.Copy(m.Headers, d.Headers)
-	delete(m.Headers, "x-delivery-count")
-	delete(m.Headers, "x-death")
+	for _, name := range acted {
+		delete(m.Headers, name)
+	}
 	return m
 }
 
@@ -158,16 +235,17 @@ func newOutbound(l *link, o Options) (*outbound, error) {
 			return ch.ExchangeDeclarePassive(o.DeadLetterExchange, "", true, false, false, false, nil)
 		})
 	}
-	return p, p.queue(o.DeadLetterQueue, amqp.Table{"x-queue-type": o.QueueType})
+	return p, p.queue(o.DeadLetterQueue, p.deadArgs())
 }
 
 // open opens the channel that is published on.
-func (p *outbound) open() (err error) {
-	if p.ch, err = p.link.conn.Channel(); err != nil {
-		return err
+func (p *outbound) open() error {
+	ch, err := p.link.conn.Channel()
+	if err != nil {
+		return err // the one before stays, closed
 	}
-	p.returned = p.ch.NotifyReturn(make(chan amqp.Return, 1))
-	return p.ch.Confirm(false)
+	p.ch, p.returned = ch, ch.NotifyReturn(make(chan amqp.Return, 1))
+	return ch.Confirm(false)
 }
 
 // declare calls f with a channel of its own, because a refusal closes it.
@@ -209,10 +287,7 @@ func (p *outbound) later(ctx context.Context, after time.Duration, m amqp.Publis
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.link.bounded(func() error { return p.queue(name, args) }); err != nil {
-		return err
-	}
-	return p.publish(ctx, "", name, m)
+	return p.toQueue(ctx, name, args, m)
 }
 
 func (p *outbound) dead(ctx context.Context, routingKey string, m amqp.Publishing) error {
@@ -221,8 +296,23 @@ func (p *outbound) dead(ctx context.Context, routingKey string, m amqp.Publishin
 	if p.o.DeadLetterExchange != "" {
 		return p.publish(ctx, p.o.DeadLetterExchange, routingKey, m)
 	}
-	return p.publish(ctx, "", p.o.DeadLetterQueue, m)
+	return p.toQueue(ctx, p.o.DeadLetterQueue, p.deadArgs(), m)
 }
+
+// toQueue publishes m to a queue of ours. One that was deleted is declared again when
+// m is published the next time.
+func (p *outbound) toQueue(ctx context.Context, name string, args amqp.Table, m amqp.Publishing) error {
+	if err := p.link.bounded(func() error { return p.queue(name, args) }); err != nil {
+		return err
+	}
+	err := p.publish(ctx, "", name, m)
+	if errors.Is(err, errReturned) {
+		p.declared[name] = false
+	}
+	return err
+}
+
+func (p *outbound) deadArgs() amqp.Table { return amqp.Table{"x-queue-type": p.o.QueueType} }
 
 // publish returns nil when the broker has the message, in a queue.
 func (p *outbound) publish(ctx context.Context, exchange, key string, m amqp.Publishing) error {
@@ -247,8 +337,11 @@ func (p *outbound) publish(ctx context.Context, exchange, key string, m amqp.Pub
 		return fmt.Errorf("the broker has not confirmed in time: %w", err)
 	}
 	select {
-	case back := <-p.returned: // it comes before the confirmation
-		return fmt.Errorf("the broker has no queue for exchange %q: %d %s", exchange, back.ReplyCode, back.ReplyText)
+	case back, open := <-p.returned: // it comes before the confirmation
+		if !open {
+			return fmt.Errorf("the channel was closed before the broker had confirmed: %w", amqp.ErrClosed)
+		}
+		return fmt.Errorf("%w for exchange %q: %d %s", errReturned, exchange, back.ReplyCode, back.ReplyText)
 	default:
 	}
 	if !ok {
@@ -256,3 +349,5 @@ func (p *outbound) publish(ctx context.Context, exchange, key string, m amqp.Pub
 	}
 	return nil
 }
+
+var errReturned = errors.New("the broker has no queue")

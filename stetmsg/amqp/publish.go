@@ -10,8 +10,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/stetmsg"
-	"github.com/stet-go/stet/stetmsg/internal/receiver"
 )
 
 // unconfirmed is how many messages are on their way at a time.
@@ -56,10 +56,10 @@ func dialer(url string, dial func(context.Context) (*amqp.Connection, error)) (f
 	case dial != nil:
 		return dial, nil
 	case url == "":
-		return nil, receiver.Invalid("amqp", "Options need a URL or Dial")
+		return nil, misuse.Errorf("stetmsg/amqp: Options need a URL or Dial")
 	}
 	if _, err := amqp.ParseURI(url); err != nil { // its text has the password
-		return nil, receiver.Invalid("amqp", "Options.URL is malformed; it must be like amqp://user:password@host:5672/vhost, with what is special in a part percent-encoded")
+		return nil, misuse.Errorf("stetmsg/amqp: Options.URL is malformed; it must be like amqp://user:password@host:5672/vhost, with what is special in a part percent-encoded")
 	}
 	return func(context.Context) (*amqp.Connection, error) { return amqp.Dial(url) }, nil
 }
@@ -81,10 +81,39 @@ func (p *Publisher) Publish(ctx context.Context, messages []stet.Message) error 
 	return nil
 }
 
+// Check refuses messages that RabbitMQ takes from no publisher: for
+// stet.Options.CheckMessage. The error is of kind stet.ErrInvalid.
+func Check(m stet.Message) error { return check(m, 128<<10) }
+
+// check is Check for frames of a size; 0 for no limit.
+func check(m stet.Message, frame int) error {
+	const short = 255 // bytes of a short text
+	if len(m.To) > short {
+		return misuse.Errorf("stetmsg/amqp: Message.To has %d bytes; at most %d", len(m.To), short)
+	}
+	for name, value := range m.Header {
+		switch {
+		case name == "CC" || name == "BCC":
+			return misuse.Errorf("stetmsg/amqp: Message.Header has %s, by which RabbitMQ sends to other queues; emit a message for each", name)
+		case len(name) > short || name == "content-type" && len(value) > short:
+			return misuse.Errorf("stetmsg/amqp: Message.Header has a name, or a content-type, of more than %d bytes", short)
+		}
+	}
+	if n := headerSize(publishing(m)); frame > 0 && n > frame-8 {
+		return misuse.Errorf("stetmsg/amqp: Message.Header takes %d bytes; at most %d", n, frame-8)
+	}
+	return nil
+}
+
 // publish sends messages and waits until all are confirmed. The caller holds mu.
 func (p *Publisher) publish(ctx context.Context, messages []stet.Message) error {
 	if err := p.connect(ctx); err != nil {
 		return err
+	}
+	for _, m := range messages {
+		if err := check(m, p.link.conn.Config.FrameSize); err != nil { // the broker would cut the connection
+			return err
+		}
 	}
 	sent := make([]*amqp.DeferredConfirmation, len(messages))
 	for i, m := range messages {

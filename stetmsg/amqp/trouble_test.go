@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -149,7 +151,7 @@ func newEngine(t *testing.T) *stet.Engine {
 func TestForgedCountOfDeliveriesSettlesNothingAndADeadLetterCanBePutBack(t *testing.T) {
 	f := newFixture(t, rig.RabbitMQ(t).URL())
 	f.engine = newEngine(t)
-	c, err := stetmsg.NewTx(f.engine, f.engine.Store().(*sqlite.Store), stetmsg.Options[amqp091.Delivery]{
+	c, err := stetmsg.NewTx(txOf(f.engine, f.engine.Store().(*sqlite.Store)), stetmsg.Options[amqp091.Delivery]{
 		Operation: stetmsg.By(amqp.Envelope, stetmsg.Header("orders", "message-id")), ErrorLog: slog.New(slog.DiscardHandler),
 		Observe: func(_ context.Context, d stetmsg.Decision) { f.observe(d) },
 	}, func(context.Context, *sql.Tx, amqp091.Delivery) ([]byte, error) { return nil, nil })
@@ -172,4 +174,72 @@ func TestForgedCountOfDeliveriesSettlesNothingAndADeadLetterCanBePutBack(t *test
 		rs := f.reasons("1")
 		return len(rs) == 2 && rs[1] == stetmsg.Handled
 	})
+}
+
+// An operator may clear them away, and so does a policy with expires.
+func TestQueuesThatWereDeletedAreDeclaredAgain(t *testing.T) {
+	f := newFixture(t, rig.RabbitMQ(t).URL())
+	stop := f.run(f.receiver(func(_ context.Context, m amqp091.Delivery) ([]byte, error) {
+		if string(m.Body) == "closed" {
+			return nil, stet.ErrRetryable
+		}
+		return nil, errors.New("no such book")
+	}, amqp.Options{QueueType: "classic"}))
+	defer stop()
+	f.publish(amqp091.Publishing{MessageId: "1", Body: []byte("closed")})
+	f.until(func() bool { return len(f.reasons("1")) == 3 }) // it has waited, and is dead
+	f.get(f.queue + ".dead")
+	f.channel(func(ch *amqp091.Channel) {
+		for _, name := range []string{".retry.1s", ".dead"} {
+			if _, err := ch.QueueDelete(f.queue+name, false, false, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	f.publish(amqp091.Publishing{MessageId: "2", Body: []byte("closed")}, amqp091.Publishing{MessageId: "3"})
+	f.until(func() bool { return len(f.reasons("2")) == 3 && len(f.reasons("3")) == 1 })
+	stop()
+	if f.get(f.queue + ".dead"); f.left() != 0 {
+		t.Errorf("%d left", f.left())
+	}
+	f.get(f.queue + ".dead")
+}
+
+// A classic queue says only that a message has come back; in a transaction, a run that
+// dies leaves nothing in the store.
+func TestDeathsAreCountedThoughAClassicQueueDoesNot(t *testing.T) {
+	f := newFixture(t, rig.RabbitMQ(t).URL())
+	var mu sync.Mutex
+	var conn *amqp091.Connection
+	var counted []int
+	c, err := stetmsg.NewDirect(stetmsg.Options[amqp091.Delivery]{ErrorLog: slog.New(slog.DiscardHandler)}, func(_ context.Context, _ amqp091.Delivery, deliveries int) stetmsg.Decision {
+		mu.Lock()
+		defer mu.Unlock()
+		if counted = append(counted, deliveries); len(counted) > 3 {
+			return stetmsg.Decision{Action: stetmsg.DeadLetter, Reason: stetmsg.Exhausted}
+		}
+		_ = conn.CloseDeadline(time.Now()) // which is what a death is to the server
+		return stetmsg.Decision{}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := amqp.New(c, amqp.Options{Queue: f.queue, ErrorLog: slog.New(slog.DiscardHandler), Dial: func(context.Context) (*amqp091.Connection, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		var err error
+		conn, err = amqp091.Dial(f.url)
+		return conn, err
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := f.run(r)
+	defer stop()
+	f.publish(amqp091.Publishing{MessageId: "1", Body: []byte("five books")})
+	f.get(f.queue + ".dead")
+	stop()
+	if want := []int{1, 2, 3, 4}; !slices.Equal(counted, want) || f.left() != 0 {
+		t.Errorf("counted %v, want %v; %d left", counted, want, f.left())
+	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/store"
 )
 
 // Media types of the JSON event format.
@@ -50,6 +51,7 @@ func Identity(scope string) stetmsg.Identity {
 			Scope:       scope,
 			Key:         stet.DeriveKey("cloudevents", ev.Source, ev.ID),
 			Fingerprint: stet.NewFingerprint([]byte(ev.Type), ev.data),
+			Name:        store.LabelText(ev.Type),
 		}, nil
 	}
 }

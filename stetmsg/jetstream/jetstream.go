@@ -7,13 +7,12 @@
 // JetStream keeps no order of what is delivered again; with MaxAckPending 1 it
 // delivers nothing else meanwhile.
 //
-// On nats-server 2.9 the stream should keep its messages by limits (LimitsPolicy),
-// and not be a work queue (WorkQueuePolicy). After SIGKILL such a server has been
-// seen to have forgotten some acknowledgements, but not that it had removed what
-// was acknowledged: it then looked for that for ever, and delivered nothing of what
-// was left. Nobody can give those messages to the handler; they are lost when the
-// stream's limits let go of them, or an operator does. No such thing was seen of
-// streams with limits.
+// On nats-server 2.9 the stream should keep its messages by limits (LimitsPolicy), and
+// not be a work queue (WorkQueuePolicy). After SIGKILL such a server has been seen to
+// have forgotten some acknowledgements, but not that it had removed what was
+// acknowledged: it then looked for that for ever, and delivered nothing of what was
+// left. Those messages cannot reach the handler, and are lost when the stream's limits
+// or an operator remove them. Streams with limits did not show this.
 package jetstream
 
 import (
@@ -21,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -28,6 +28,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/internal/receiver"
 )
@@ -36,6 +38,11 @@ import (
 const (
 	ReasonHeader = "Stet-Reason"
 	ErrorHeader  = "Stet-Error"
+	// OriginalIDHeader has the Nats-Msg-Id that a dead letter came with. Its own is
+	// another. Envelope shows the original one under either name, so that a dead
+	// letter that is put back is the same operation. Put it back without its
+	// Nats-Msg-Id, by which a stream may take it for the dead letter.
+	OriginalIDHeader = "Stet-Msg-Id"
 )
 
 const (
@@ -49,11 +56,12 @@ type Options struct {
 	// JetStream is what dead letters are published through. Its connection
 	// should have nats.MaxReconnects(-1).
 	JetStream jetstream.JetStream
-	// Consumer is received from. It must be a durable pull consumer with
-	// AckExplicit and without MaxDeliver, after which JetStream would let go
-	// of a message that nobody has handled.
+	// Consumer is received from. It must be a durable pull consumer with AckExplicit and
+	// without MaxDeliver, after which JetStream drops messages that were not handled,
+	// and without HeadersOnly.
 	Consumer jetstream.Consumer
-	// DeadLetterSubject is the subject of a stream that gets dead letters.
+	// DeadLetterSubject is the subject of a stream that gets dead letters. The
+	// Consumer must not receive it.
 	DeadLetterSubject string
 	// Prefetch is how many messages are in hand at most, from 2; only after the
 	// server was lost there may be more for a time. Default: eight times the
@@ -73,15 +81,18 @@ type Receiver struct {
 }
 
 // New returns a receiver. Wrong options are errors of kind stet.ErrInvalid; it
-// asks the server for the consumer's configuration.
+// asks the server for the configuration of the consumer, and of its stream where the
+// consumer has no filter.
 func New(ctx context.Context, consumer *stetmsg.Consumer[jetstream.Msg], o Options) (*Receiver, error) {
 	switch {
 	case consumer == nil:
-		return nil, receiver.Invalid("jetstream", "New needs a consumer; stetmsg.New makes one")
+		return nil, misuse.Errorf("stetmsg/jetstream: New needs a consumer; stetmsg.New makes one")
 	case o.JetStream == nil || o.Consumer == nil || o.DeadLetterSubject == "":
-		return nil, receiver.Invalid("jetstream", "Options need JetStream, Consumer and DeadLetterSubject")
+		return nil, misuse.Errorf("stetmsg/jetstream: Options need JetStream, Consumer and DeadLetterSubject")
+	case strings.ContainsAny(o.DeadLetterSubject, "*> \t\r\n"):
+		return nil, misuse.Errorf("stetmsg/jetstream: Options.DeadLetterSubject is %q; it must be one subject, without wildcards and spaces", o.DeadLetterSubject)
 	case o.Prefetch < 0 || o.Prefetch == 1:
-		return nil, receiver.Invalid("jetstream", "Options.Prefetch is %d; it must be at least 2: a message that is handled, and one that is asked for", o.Prefetch)
+		return nil, misuse.Errorf("stetmsg/jetstream: Options.Prefetch is %d; it must be at least 2: a message that is handled, and one that is asked for", o.Prefetch)
 	}
 	if o.Prefetch == 0 {
 		o.Prefetch = 8 * consumer.Concurrency()
@@ -91,17 +102,61 @@ func New(ctx context.Context, consumer *stetmsg.Consumer[jetstream.Msg], o Optio
 		return nil, fmt.Errorf("stetmsg/jetstream: the consumer cannot be looked at: %w", err)
 	}
 	c := info.Config
-	switch {
-	case c.AckPolicy != jetstream.AckExplicitPolicy:
-		return nil, receiver.Invalid("jetstream", "the consumer's AckPolicy is %v; it must be AckExplicitPolicy", c.AckPolicy)
-	case c.MaxDeliver > 0:
-		return nil, receiver.Invalid("jetstream", "the consumer's MaxDeliver is %d, after which messages are lost; it must be -1: stetmsg.Options.MaxAttempts bounds attempts", c.MaxDeliver)
+	if err := checkConsumer(ctx, o, info); err != nil {
+		return nil, err
 	}
 	wait := c.AckWait
 	for _, d := range c.BackOff { // it replaces AckWait
 		wait = min(wait, d)
 	}
 	return &Receiver{consumer: consumer, o: o, every: max(wait/3, time.Millisecond)}, nil
+}
+
+// checkConsumer refuses a consumer with which messages would be lost, or come for ever.
+func checkConsumer(ctx context.Context, o Options, info *jetstream.ConsumerInfo) error {
+	c := info.Config
+	switch {
+	case c.AckPolicy != jetstream.AckExplicitPolicy:
+		return misuse.Errorf("stetmsg/jetstream: the consumer's AckPolicy is %v; it must be AckExplicitPolicy", c.AckPolicy)
+	case c.MaxDeliver > 0:
+		return misuse.Errorf("stetmsg/jetstream: the consumer's MaxDeliver is %d, after which messages are lost; it must be -1: stetmsg.Options.MaxAttempts bounds attempts", c.MaxDeliver)
+	case c.Durable == "":
+		return misuse.Errorf("stetmsg/jetstream: the consumer is not durable: the server removes it, and its acknowledgements, after a while without a receiver")
+	case c.HeadersOnly:
+		return misuse.Errorf("stetmsg/jetstream: the consumer is HeadersOnly: messages come without bodies, and a dead letter would have none")
+	}
+	filters := c.FilterSubjects
+	if c.FilterSubject != "" {
+		filters = append(filters, c.FilterSubject)
+	}
+	if len(filters) == 0 { // it receives all that the stream has
+		stream, err := o.JetStream.Stream(ctx, info.Stream)
+		if err != nil {
+			return fmt.Errorf("stetmsg/jetstream: the consumer's stream cannot be looked at: %w", err)
+		}
+		filters = stream.CachedInfo().Config.Subjects
+	}
+	for _, filter := range filters {
+		if matches(filter, o.DeadLetterSubject) {
+			return misuse.Errorf("stetmsg/jetstream: the consumer receives %q, and with it Options.DeadLetterSubject %q: dead letters would come again and again", filter, o.DeadLetterSubject)
+		}
+	}
+	return nil
+}
+
+// matches reports whether a subject is among those that a filter names: * stands for
+// one token, > for the rest of them.
+func matches(filter, subject string) bool {
+	names := strings.Split(subject, ".")
+	for i, want := range strings.Split(filter, ".") {
+		switch {
+		case want == ">":
+			return i < len(names)
+		case i == len(names) || want != "*" && want != names[i]:
+			return false
+		}
+	}
+	return len(names) == strings.Count(filter, ".")+1
 }
 
 // Run receives until ctx ends; then it receives no more, gives back what it has
@@ -158,9 +213,9 @@ func (r *Receiver) receive(ctx context.Context, hand *receiver.Lanes) {
 	}
 }
 
-// subscription brings messages, and asks for more when half of those that it has
-// asked for are in hand. When there was no room for long, it ends: what it has
-// brought meanwhile comes to hand all the same, where it is kept by pulses.
+// subscription brings messages, and asks for more when half of those that it has asked
+// for are in hand. When there was no room for long, it ends; messages that it has
+// brought are handled all the same, and are extended meanwhile.
 type subscription struct {
 	r        *Receiver
 	ctx      context.Context
@@ -170,7 +225,7 @@ type subscription struct {
 
 	mu    sync.Mutex
 	got   bool
-	ended bool // nothing comes to hand any more
+	ended bool // no more messages are taken
 	err   error
 }
 
@@ -284,29 +339,66 @@ func (d *delivery) Extend(context.Context) error { return d.m.InProgress() }
 // ExtendEvery implements stetmsg.Extender.
 func (d *delivery) ExtendEvery() time.Duration { return d.r.every }
 
-// DeadLetter implements stetmsg.Delivery.
+// DeadLetter implements stetmsg.Delivery. A stream drops what comes with an ID that
+// it has seen, and says so; the dead letter has one of its own, so that only a
+// repetition of it is dropped. Where the headers of this package have no room it
+// goes without them, in the end with those that it came with.
 func (d *delivery) DeadLetter(ctx context.Context, why stetmsg.Decision) error {
+	var err error
+	m := d.dead(why)
+	for _, less := range []string{ErrorHeader, ReasonHeader, nats.MsgIdHdr, ""} {
+		if _, err = d.r.o.JetStream.PublishMsg(ctx, m); err == nil {
+			return d.m.Term()
+		}
+		if !tooLarge(err) {
+			break
+		}
+		m.Header.Del(less)
+	}
+	return errors.Join(err, d.m.NakWithDelay(brokerWait))
+}
+
+// dead is the message as a dead letter.
+func (d *delivery) dead(why stetmsg.Decision) *nats.Msg {
 	m := nats.NewMsg(d.r.o.DeadLetterSubject)
 	m.Data = d.m.Data()
 	for name, values := range d.m.Headers() {
 		// What the server acted on once would be refused, or acted on again.
-		if name == nats.MsgIdHdr || !strings.HasPrefix(name, "Nats-") {
+		if !strings.HasPrefix(name, "Nats-") {
 			m.Header[name] = values
 		}
 	}
+	original := d.m.Headers().Get(nats.MsgIdHdr)
+	if original != "" && m.Header.Get(OriginalIDHeader) == "" {
+		m.Header.Set(OriginalIDHeader, original)
+	}
+	if meta, err := d.m.Metadata(); err == nil {
+		at := strconv.FormatInt(meta.Timestamp.UnixNano(), 10) // a stream made anew counts from 1
+		m.Header.Set(nats.MsgIdHdr, stet.DeriveKey("stetmsg/jetstream/dead", meta.Domain, meta.Stream, meta.Consumer, strconv.FormatUint(meta.Sequence.Stream, 10), at))
+	}
 	m.Header.Set(ReasonHeader, string(why.Reason))
 	m.Header.Set(ErrorHeader, why.Text())
-	if _, err := d.r.o.JetStream.PublishMsg(ctx, m); err != nil {
-		return errors.Join(err, d.m.NakWithDelay(brokerWait))
-	}
-	return d.m.Term()
+	return m
 }
+
+// tooLarge reports whether a server, or its client, has refused a message for its
+// size.
+func tooLarge(err error) bool {
+	e, ok := errors.AsType[*jetstream.APIError](err)
+	return errors.Is(err, nats.ErrMaxPayload) || ok && e.ErrorCode == messageTooLarge
+}
+
+// messageTooLarge is JSStreamMessageExceedsMaximumErr.
+const messageTooLarge = 10054
 
 // Envelope is how an identity sees a message: by its headers, in which the
 // producer's id is often Nats-Msg-Id.
 func Envelope(m jetstream.Msg) stetmsg.Envelope {
 	h := m.Headers()
 	get := func(name string) (string, bool) {
+		if original := h.Values(OriginalIDHeader); name == nats.MsgIdHdr && len(original) > 0 {
+			return original[0], true // a dead letter that was put back
+		}
 		if v := h.Values(name); len(v) > 0 {
 			return v[0], true
 		}

@@ -22,6 +22,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(rig.Main(m)) }
 
+var quiet = slog.New(slog.DiscardHandler)
+
 const patience = 60 * time.Second // for what a loaded machine does
 
 // fixture is a stream of work, one of dead letters, and an engine.
@@ -57,7 +59,7 @@ func newFixture(t *testing.T, url string, config js.ConsumerConfig) *fixture {
 		if name != t.Name() {
 			retention = js.LimitsPolicy
 		}
-		if _, err := f.js.CreateStream(t.Context(), js.StreamConfig{Name: name, Subjects: []string{name}, Retention: retention, Duplicates: 100 * time.Millisecond}); err != nil {
+		if _, err := f.js.CreateStream(t.Context(), js.StreamConfig{Name: name, Subjects: []string{name}, Retention: retention}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -90,7 +92,7 @@ func (f *fixture) wrap(h handler) *stetmsg.Consumer[js.Msg] {
 	f.t.Helper()
 	c, err := stetmsg.New(f.engine, stetmsg.Options[js.Msg]{
 		Operation: stetmsg.By(jetstream.Envelope, stetmsg.Header("orders", "Order-Id")), MaxAttempts: 3, Concurrency: 4,
-		ErrorLog: slog.New(slog.DiscardHandler), Backoff: func(int) time.Duration { return 500 * time.Millisecond },
+		ErrorLog: quiet, Backoff: func(int) time.Duration { return 500 * time.Millisecond },
 		Observe: func(_ context.Context, d stetmsg.Decision) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -108,13 +110,20 @@ func (f *fixture) wrap(h handler) *stetmsg.Consumer[js.Msg] {
 }
 
 func (f *fixture) options() jetstream.Options {
-	return jetstream.Options{JetStream: f.js, Consumer: f.consumer, DeadLetterSubject: f.t.Name() + "-dead", Prefetch: 8, ErrorLog: slog.New(slog.DiscardHandler)}
+	return jetstream.Options{JetStream: f.js, Consumer: f.consumer, DeadLetterSubject: f.t.Name() + "-dead", Prefetch: 8, ErrorLog: quiet}
 }
 
 // run receives until stop is called.
 func (f *fixture) run(h handler) (stop func()) {
 	f.t.Helper()
-	r, err := jetstream.New(f.t.Context(), f.wrap(h), f.options())
+	return f.receive(f.wrap(h), f.options())
+}
+
+// receive hands what it receives to c until stop is called.
+func (f *fixture) receive(c *stetmsg.Consumer[js.Msg], o jetstream.Options) (stop func()) {
+	f.t.Helper()
+	o.ErrorLog = quiet
+	r, err := jetstream.New(f.t.Context(), c, o)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -293,10 +302,11 @@ func TestShutdownGivesBackWhatItHasNotBegun(t *testing.T) {
 func TestWrongWiringIsAnErrorAtConstruction(t *testing.T) {
 	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{MaxDeliver: 3})
 	c := f.wrap(func(context.Context, js.Msg) ([]byte, error) { return nil, nil })
-	bad := []jetstream.Options{{}, f.options(), f.options(), f.options(), f.options()} // the second for its MaxDeliver
+	bad := []jetstream.Options{{}, f.options(), f.options(), f.options(), f.options(), f.options()} // the second for its MaxDeliver
 	bad[2].DeadLetterSubject = ""
 	bad[3].Prefetch = -1
 	bad[4].Prefetch = 1
+	bad[5].DeadLetterSubject = "dead.*"
 	for i, o := range bad {
 		if _, err := jetstream.New(t.Context(), c, o); !errors.Is(err, stet.ErrInvalid) {
 			t.Errorf("%d: %v", i, err)

@@ -1,9 +1,11 @@
 package jetstream_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	js "github.com/nats-io/nats.go/jetstream"
 
 	"github.com/stet-go/stet"
@@ -41,5 +43,33 @@ func TestPublishedMessageArrivesOnceWithItsID(t *testing.T) {
 	}
 	if err := publish(t.Context(), []stet.Message{{ID: "id-3", To: "nobody-listens-here"}}); err == nil {
 		t.Error("a message that no stream keeps was published")
+	}
+}
+
+// Nobody answers what goes where only others listen, or what the server does not let
+// through.
+func TestMessagesThatNobodyAnswersHoldUpNoOthers(t *testing.T) {
+	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{})
+	name := t.Name() + "-out"
+	f.stream(name, name)
+	mute, err := f.js.Conn().Subscribe(t.Name()+"-mute", func(*nats.Msg) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = mute.Unsubscribe() }()
+	publish := jetstream.Publisher(f.js)
+	lost := make([]stet.Message, 500)
+	for i := range lost {
+		lost[i] = stet.Message{ID: stet.NewKey(), To: mute.Subject, Body: []byte("five books")}
+	}
+	for range 10 { // there may be 4,000 without an answer
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		if err := publish(ctx, lost); err == nil {
+			t.Error("published without an answer")
+		}
+		cancel()
+	}
+	if err := publish(t.Context(), []stet.Message{{ID: "id-1", To: name, Body: []byte("five books")}}); err != nil {
+		t.Error(err)
 	}
 }

@@ -10,8 +10,10 @@
 // records run, or ran, elsewhere.
 //
 // Kafka does not count deliveries. Attempts are counted for as long as a
-// partition stays with a member, so in a transaction, where a dead run leaves no
-// trace, a record that kills its process is tried for ever.
+// partition stays with a member; those that killed one are counted in the metadata
+// of the group's offsets, so that a record which kills its process is dead-lettered
+// in the end. After a member has died, its successor commits before each of the up
+// to 1,000 records that may have been the cause.
 //
 // Its tests run against kfake, which stands in for Kafka.
 package kafka
@@ -21,26 +23,39 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/internal/receiver"
 )
 
-// Headers of a dead letter: why it is one, and where it was.
+// Headers of a dead letter: why it is one, and where it was. One that is too large
+// for its topic comes without the error, then without its value, with an
+// OmittedHeader that says so, then without its own headers, and then without its
+// key: it lies where OriginHeader says for as long as its topic keeps it.
 const (
-	ReasonHeader = "stet-reason"
-	ErrorHeader  = "stet-error"
-	OriginHeader = "stet-origin" // topic/partition/offset
+	ReasonHeader  = "stet-reason"
+	ErrorHeader   = "stet-error"
+	OriginHeader  = "stet-origin" // topic/partition/offset
+	OmittedHeader = "stet-omitted"
 )
 
+// maxRecord is the largest dead letter that is sent, in bytes. What the topic takes
+// is for the broker to say.
+const maxRecord = 64 << 20
+
 const (
-	pollRecords = 500 // in one poll, and waiting in a partition before it is paused
+	pollRecords = 500                    // in one poll, and waiting in a partition before it is paused
+	pollBytes   = 16 << 20               // waiting likewise
+	fetchWait   = 500 * time.Millisecond // Kafka's default, which is not the client's
 	commitWait  = 10 * time.Second
 	brokerWait  = 200 * time.Millisecond // before a dead letter is tried again
 )
@@ -48,9 +63,11 @@ const (
 // Options configure a Receiver. All but Client and ErrorLog are required.
 type Options struct {
 	// Client are options of the client: seed brokers, TLS and so on. Those of
-	// committing and rebalancing are this package's.
+	// committing and rebalancing are this package's. kgo.FetchMaxWait is 500 ms
+	// unless it is set.
 	Client []kgo.Opt
-	// Group and Topics are what is consumed.
+	// Group and Topics are what is consumed. With kgo.ConsumeRegex the
+	// DeadLetterTopic is not, even if it matches.
 	Group  string
 	Topics []string
 	// DeadLetterTopic gets dead letters, with the key that they came with.
@@ -66,6 +83,8 @@ type Receiver struct {
 
 	mu      sync.Mutex
 	workers map[partition]*worker
+
+	dead chan struct{} // holds one while a dead letter is sent: a batch of several may be too large
 }
 
 type partition struct {
@@ -77,32 +96,44 @@ type partition struct {
 func New(consumer *stetmsg.Consumer[*kgo.Record], o Options) (*Receiver, error) {
 	switch {
 	case consumer == nil:
-		return nil, receiver.Invalid("kafka", "New needs a consumer; stetmsg.New makes one")
+		return nil, misuse.Errorf("stetmsg/kafka: New needs a consumer; stetmsg.New makes one")
 	case o.Group == "" || len(o.Topics) == 0 || o.DeadLetterTopic == "":
-		return nil, receiver.Invalid("kafka", "Options need a Group, Topics and a DeadLetterTopic")
+		return nil, misuse.Errorf("stetmsg/kafka: Options need a Group, Topics and a DeadLetterTopic")
 	case slices.Contains(o.Topics, o.DeadLetterTopic):
-		return nil, receiver.Invalid("kafka", "Options.DeadLetterTopic is among Topics: dead letters would come again and again")
+		return nil, misuse.Errorf("stetmsg/kafka: Options.DeadLetterTopic is among Topics: dead letters would come again and again")
 	}
-	r := &Receiver{consumer: consumer, o: o, workers: make(map[partition]*worker)}
+	r := &Receiver{consumer: consumer, o: o, workers: make(map[partition]*worker), dead: make(chan struct{}, 1)}
 	if err := kgo.ValidateOpts(r.options(context.Background())...); err != nil {
-		return nil, receiver.Invalid("kafka", "Options.Client: %w", err)
+		return nil, misuse.Errorf("stetmsg/kafka: Options.Client: %w", err)
+	}
+	// Dead letters would come again and again. The option is refused if Topics are
+	// not regular expressions.
+	o.Client = append(slices.Clone(o.Client), kgo.ConsumeExcludeTopics("^"+regexp.QuoteMeta(o.DeadLetterTopic)+"$"))
+	if excluding := (&Receiver{o: o}).options(context.Background()); kgo.ValidateOpts(excluding...) == nil {
+		r.o = o
 	}
 	return r, nil
 }
 
 // options are those of the client; ctx is the workers'.
 func (r *Receiver) options(ctx context.Context) []kgo.Opt {
-	return append(slices.Clone(r.o.Client),
+	// A partition that is fetched again waits for the brokers' answer to the fetch
+	// without it.
+	return append(append([]kgo.Opt{kgo.FetchMaxWait(fetchWait)}, r.o.Client...),
 		kgo.ConsumerGroup(r.o.Group),
 		kgo.ConsumeTopics(r.o.Topics...),
 		kgo.AutoCommitMarks(),
 		kgo.AutoCommitInterval(time.Second),
 		kgo.BlockRebalanceOnPoll(),
 		kgo.RequiredAcks(kgo.AllISRAcks()), // of dead letters
+		kgo.ProducerBatchMaxBytes(maxRecord),
 		kgo.OnPartitionsAssigned(func(_ context.Context, cl *kgo.Client, ps map[string][]int32) { r.assigned(ctx, cl, ps) }),
-		kgo.OnPartitionsRevoked(func(ctx context.Context, cl *kgo.Client, ps map[string][]int32) {
-			r.end(ps)
-			r.commit(ctx, cl)
+		kgo.OnOffsetsFetched(func(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
+			r.fetched(resp)
+			return nil
+		}),
+		kgo.OnPartitionsRevoked(func(ctx context.Context, _ *kgo.Client, ps map[string][]int32) {
+			leave(ctx, r.end(ps))
 		}),
 		kgo.OnPartitionsLost(func(_ context.Context, _ *kgo.Client, ps map[string][]int32) { r.end(ps) }),
 	)
@@ -138,19 +169,12 @@ func (r *Receiver) Run(ctx context.Context) error {
 		all[p.topic] = append(all[p.topic], p.n)
 	}
 	r.mu.Unlock()
-	r.end(all)
-	r.commit(context.WithoutCancel(ctx), cl)
-	return nil
-}
-
-// commit commits what is done. Where that fails, records come again, and are
-// found in the store.
-func (r *Receiver) commit(ctx context.Context, cl *kgo.Client) {
-	ctx, cancel := context.WithTimeout(ctx, commitWait)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitWait)
 	defer cancel()
-	if err := cl.CommitMarkedOffsets(ctx); err != nil {
-		receiver.Log(r.o.ErrorLog).WarnContext(ctx, "stetmsg/kafka: offsets were not committed; records will come again", slog.Any("error", err))
-	}
+	leave(ctx, r.end(all))
+	cl.AllowRebalance()
+	_ = cl.LeaveGroupContext(ctx) // else the brokers find out that it is gone
+	return nil
 }
 
 func (r *Receiver) assigned(ctx context.Context, cl *kgo.Client, ps map[string][]int32) {
@@ -158,7 +182,7 @@ func (r *Receiver) assigned(ctx context.Context, cl *kgo.Client, ps map[string][
 	defer r.mu.Unlock()
 	for topic, ns := range ps {
 		for _, n := range ns {
-			w := &worker{r: r, cl: cl, p: partition{topic, n}, wake: make(chan struct{}, 1), done: make(chan struct{})}
+			w := &worker{r: r, cl: cl, p: partition{topic, n}, wake: make(chan struct{}, 1), gone: make(chan struct{})}
 			w.ctx, w.cancel = context.WithCancel(ctx)
 			r.workers[w.p] = w
 			go w.run() // ends with end
@@ -173,8 +197,7 @@ func (r *Receiver) worker(topic string, n int32) *worker {
 }
 
 // end ends the workers of partitions, and waits for their runs.
-func (r *Receiver) end(ps map[string][]int32) {
-	var ended []*worker
+func (r *Receiver) end(ps map[string][]int32) (ended []*worker) {
 	r.mu.Lock()
 	for topic, ns := range ps {
 		for _, n := range ns {
@@ -187,9 +210,10 @@ func (r *Receiver) end(ps map[string][]int32) {
 	}
 	r.mu.Unlock()
 	for _, w := range ended {
-		<-w.done
+		<-w.gone
 		w.cl.ResumeFetchPartitions(map[string][]int32{w.p.topic: {w.p.n}}) // it may come back
 	}
+	return ended
 }
 
 // Envelope is how an identity sees a record: by its headers.

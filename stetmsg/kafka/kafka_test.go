@@ -22,6 +22,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+var quiet = slog.New(slog.DiscardHandler)
+
 const patience = 60 * time.Second // for what a loaded machine does
 
 // fixture is a stand-in for Kafka with a topic of two partitions, and an engine.
@@ -74,7 +76,7 @@ func (f *fixture) publish(partition int32, ids ...string) {
 func (f *fixture) receiver(h func(context.Context, string) error) *kafka.Receiver {
 	f.t.Helper()
 	c, err := stetmsg.New(f.engine, stetmsg.Options[*kgo.Record]{
-		Operation: stetmsg.By(kafka.Envelope, stetmsg.Header("orders", "id")), ErrorLog: slog.New(slog.DiscardHandler),
+		Operation: stetmsg.By(kafka.Envelope, stetmsg.Header("orders", "id")), ErrorLog: quiet,
 		Backoff: func(int) time.Duration { return 200 * time.Millisecond },
 		Observe: func(_ context.Context, d stetmsg.Decision) {
 			f.mu.Lock()
@@ -99,7 +101,7 @@ func (f *fixture) receiver(h func(context.Context, string) error) *kafka.Receive
 		f.t.Fatal(err)
 	}
 	r, err := kafka.New(c, kafka.Options{Client: []kgo.Opt{kgo.SeedBrokers(f.cluster.ListenAddrs()...)}, Group: "workers",
-		Topics: []string{"orders"}, DeadLetterTopic: "dead", ErrorLog: slog.New(slog.DiscardHandler)})
+		Topics: []string{"orders"}, DeadLetterTopic: "dead", ErrorLog: quiet})
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -3,10 +3,12 @@ package kafka
 import (
 	"cmp"
 	"context"
+	"strings"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/stetmsg"
 )
 
@@ -16,6 +18,11 @@ import (
 // the acknowledgement of all in-sync replicas, which is its default.
 func Publisher(cl *kgo.Client) stetmsg.Publish {
 	return func(ctx context.Context, messages []stet.Message) error {
+		for _, m := range messages {
+			if err := topic(m.To); err != nil { // the client would ask the brokers for it, again and again
+				return err
+			}
+		}
 		recs := make([]*kgo.Record, len(messages))
 		for i, m := range messages {
 			recs[i] = &kgo.Record{Topic: m.To, Value: m.Body, Headers: []kgo.RecordHeader{{Key: stetmsg.IDHeader, Value: []byte(m.ID)}}}
@@ -30,6 +37,32 @@ func Publisher(cl *kgo.Client) stetmsg.Publish {
 		}
 		return produce(ctx, cl, recs)
 	}
+}
+
+// Check refuses messages that Kafka takes from no producer, or none with its default
+// settings, because of their size: for stet.Options.CheckMessage. The error is of kind
+// stet.ErrInvalid.
+func Check(m stet.Message) error {
+	const batch, around, each = 1_000_012, 200, 10 // bytes of the client's largest batch, of what is around a record, and a header
+	n := around + len(m.To) + len(m.Key) + len(m.Body)
+	for name, value := range m.Header {
+		n += each + len(name) + len(value)
+	}
+	if n > batch {
+		return misuse.Errorf("stetmsg/kafka: the record would have %d bytes; at most %d", n, batch)
+	}
+	return topic(m.To)
+}
+
+func topic(name string) error {
+	const most = 249
+	other := func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '_' && r != '-'
+	}
+	if name == "" || len(name) > most || name == "." || name == ".." || strings.ContainsFunc(name, other) {
+		return misuse.Errorf("stetmsg/kafka: Message.To is %.300q; a topic has 1 to %d letters, digits, dots, underscores and hyphens", name, most)
+	}
+	return nil
 }
 
 // produce returns when all records have been acknowledged or refused, or ctx has

@@ -2,14 +2,16 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/stet-go/stet/internal/timer"
 	"github.com/stet-go/stet/stetmsg"
-	"github.com/stet-go/stet/stetmsg/internal/receiver"
 )
 
 // worker handles the records of a partition for as long as it is assigned.
@@ -19,12 +21,19 @@ type worker struct {
 	p      partition
 	ctx    context.Context
 	cancel context.CancelFunc
-	done   chan struct{}
+	gone   chan struct{}
 	wake   chan struct{}
 
-	mu     sync.Mutex
-	queue  []*kgo.Record
-	paused bool
+	pending int       // records that are done since the last commit of run's
+	hand    *delivery // what run is at
+
+	mu       sync.Mutex
+	queue    []*kgo.Record
+	bytes    int // of them
+	paused   bool
+	before   note      // that the member before has left
+	handled  int       // records that are done
+	farewell *farewell // nil before the first record
 }
 
 // push adds records; when many are waiting, no more are fetched. A nil worker,
@@ -36,7 +45,10 @@ func (w *worker) push(recs []*kgo.Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.queue = append(w.queue, recs...)
-	if len(w.queue) >= pollRecords && !w.paused {
+	for _, rec := range recs {
+		w.bytes += size(rec)
+	}
+	if (len(w.queue) >= pollRecords || w.bytes >= pollBytes) && !w.paused {
 		w.paused = true
 		w.cl.PauseFetchPartitions(map[string][]int32{w.p.topic: {w.p.n}})
 	}
@@ -49,7 +61,7 @@ func (w *worker) push(recs []*kgo.Record) {
 // pop returns the next record, or nil when the worker is to end.
 func (w *worker) pop() *kgo.Record {
 	for w.ctx.Err() == nil {
-		if rec := w.take(); rec != nil {
+		if rec := w.first(); rec != nil {
 			return rec
 		}
 		select {
@@ -60,7 +72,8 @@ func (w *worker) pop() *kgo.Record {
 	return nil
 }
 
-func (w *worker) take() *kgo.Record {
+// first takes the first record that waits; nil if there is none.
+func (w *worker) first() *kgo.Record {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.queue) == 0 {
@@ -69,37 +82,55 @@ func (w *worker) take() *kgo.Record {
 	rec := w.queue[0]
 	w.queue[0] = nil
 	w.queue = w.queue[1:]
-	if len(w.queue) < pollRecords/2 && w.paused {
+	w.bytes -= size(rec)
+	if len(w.queue) < pollRecords/2 && w.bytes < pollBytes/2 && w.paused {
 		w.paused = false
 		w.cl.ResumeFetchPartitions(map[string][]int32{w.p.topic: {w.p.n}})
 	}
 	return rec
 }
 
-// run handles one record after the other, and each until it is done: marked, and
-// with the next commit never seen again.
-func (w *worker) run() {
-	defer close(w.done)
-	for {
-		rec := w.pop()
-		if rec == nil {
-			return
-		}
-		d := &delivery{w: w, rec: rec}
-		for !d.settled {
-			d.after = brokerWait // after an error of the broker
-			d.n++
-			_, _ = w.r.consumer.Handle(w.ctx, rec, d) // Handle has logged the error
-			if d.settled {
-				break
-			}
-			receiver.Sleep(w.ctx, d.after)
-			if w.ctx.Err() != nil {
-				return
-			}
-		}
-		w.cl.MarkCommitRecords(rec)
+// size is about how many bytes a record takes.
+func size(rec *kgo.Record) int {
+	n := len(rec.Key) + len(rec.Value)
+	for _, h := range rec.Headers {
+		n += len(h.Key) + len(h.Value)
 	}
+	return n
+}
+
+// run handles one record after the other, and each until it is done: marked, and
+// with the next commit never seen again. Where a handler ends its goroutine, with
+// runtime.Goexit, another one goes on.
+func (w *worker) run() {
+	ended := false
+	defer func() {
+		if ended {
+			close(w.gone)
+		} else {
+			go w.run()
+		}
+	}()
+	for w.take() && w.hand.handled() {
+		w.marked(w.hand.rec)
+		w.hand = nil
+	}
+	ended = true
+}
+
+// take takes the next record in hand, unless there is one. It returns false if the
+// worker is to end.
+func (w *worker) take() bool {
+	if w.hand != nil {
+		return true
+	}
+	rec := w.pop()
+	if rec == nil {
+		return false
+	}
+	died, ok := w.attempts(rec)
+	w.hand = &delivery{w: w, rec: rec, n: died}
+	return ok
 }
 
 // delivery is the record in hand.
@@ -107,8 +138,22 @@ type delivery struct {
 	w       *worker
 	rec     *kgo.Record
 	n       int
+	tried   bool
 	after   time.Duration
 	settled bool
+}
+
+// handled hands the record over until it is done, or the worker is to end.
+func (d *delivery) handled() bool {
+	for !d.settled {
+		if d.tried && !timer.Sleep(d.w.ctx, d.after) {
+			return false
+		}
+		d.tried, d.after = true, brokerWait // after an error of the broker
+		d.n++
+		_, _ = d.w.r.consumer.Handle(d.w.ctx, d.rec, d) // Handle has logged the error
+	}
+	return true
 }
 
 // Deliveries implements stetmsg.Delivery.
@@ -128,13 +173,63 @@ func (d *delivery) Retry(_ context.Context, after time.Duration) error {
 
 // DeadLetter implements stetmsg.Delivery.
 func (d *delivery) DeadLetter(ctx context.Context, why stetmsg.Decision) error {
-	dead := &kgo.Record{Topic: d.w.r.o.DeadLetterTopic, Key: d.rec.Key, Value: d.rec.Value, Headers: append(slices.Clone(d.rec.Headers),
-		kgo.RecordHeader{Key: ReasonHeader, Value: []byte(why.Reason)},
-		kgo.RecordHeader{Key: ErrorHeader, Value: []byte(why.Text())},
-		kgo.RecordHeader{Key: OriginHeader, Value: []byte(origin(d.rec))})}
-	if err := d.w.cl.ProduceSync(ctx, dead).FirstErr(); err != nil {
-		return err
+	patience, stop := d.w.patience(ctx)
+	defer stop()
+	dead := d.w.r.dead
+	select {
+	case dead <- struct{}{}:
+		defer func() { <-dead }()
+	case <-patience.Done():
+		return context.Cause(patience)
 	}
-	d.settled = true
-	return nil
+	said := []kgo.RecordHeader{{Key: OriginHeader, Value: []byte(origin(d.rec))}, {Key: ReasonHeader, Value: []byte(why.Reason)}}
+	text := kgo.RecordHeader{Key: ErrorHeader, Value: []byte(why.Text())}
+	omitted := kgo.RecordHeader{Key: OmittedHeader, Value: []byte("value")}
+	var err error
+	for _, rec := range []kgo.Record{
+		{Key: d.rec.Key, Value: d.rec.Value, Headers: append(slices.Clone(d.rec.Headers), append(said, text)...)},
+		{Key: d.rec.Key, Value: d.rec.Value, Headers: append(slices.Clone(d.rec.Headers), said...)},
+		{Key: d.rec.Key, Headers: append(slices.Clone(d.rec.Headers), append(said, omitted)...)},
+		{Key: d.rec.Key, Headers: append(said, omitted)},
+		{Headers: append(said, kgo.RecordHeader{Key: OmittedHeader, Value: []byte("key, value")})},
+	} {
+		rec.Topic = d.w.r.o.DeadLetterTopic
+		if err = d.w.produce(ctx, patience, &rec); err == nil {
+			d.settled = true
+			return nil
+		}
+		if !errors.Is(err, kerr.MessageTooLarge) && !errors.Is(err, kerr.RecordListTooLarge) {
+			break
+		}
+	}
+	return err
 }
+
+// produce waits until rec is acknowledged or refused, or patience ends. The client
+// does not take back a record that it has tried to send, which may still arrive:
+// another one in its place would be one more each time.
+func (w *worker) produce(ctx, patience context.Context, rec *kgo.Record) error {
+	ended := make(chan error, 1)
+	w.cl.Produce(ctx, rec, func(_ *kgo.Record, err error) { ended <- err })
+	select {
+	case err := <-ended:
+		return err
+	case <-patience.Done():
+		return context.Cause(patience)
+	}
+}
+
+// patience returns a context that ends when the worker has had to end for commitWait.
+func (w *worker) patience(ctx context.Context) (patience context.Context, stop func()) {
+	patience, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	unwatch := context.AfterFunc(w.ctx, func() {
+		timer.Sleep(patience, commitWait)
+		cancel(errUnconfirmed)
+	})
+	return patience, func() {
+		cancel(nil)
+		unwatch()
+	}
+}
+
+var errUnconfirmed = errors.New("stetmsg/kafka: the partition was to be given up, and no broker had confirmed the dead letter; its record comes again")

@@ -2,6 +2,7 @@ package sqs
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"strconv"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/aws/smithy-go"
 
 	"github.com/stet-go/stet/stetmsg"
 )
@@ -53,7 +55,8 @@ func (d *delivery) ExtendEvery() time.Duration { return d.r.o.Visibility / 3 }
 const maxAttributes = 10
 
 // DeadLetter implements stetmsg.Delivery. A message that has no room for two
-// more attributes goes without the error's text, or without both.
+// more attributes, or for their bytes, goes without the error's text, or without
+// both.
 func (d *delivery) DeadLetter(ctx context.Context, why stetmsg.Decision) error {
 	attributes := maps.Clone(d.m.MessageAttributes)
 	if attributes == nil {
@@ -61,7 +64,7 @@ func (d *delivery) DeadLetter(ctx context.Context, why stetmsg.Decision) error {
 	}
 	for _, a := range [][2]string{{ReasonAttribute, string(why.Reason)}, {ErrorAttribute, why.Text()}} {
 		if len(attributes) < maxAttributes && a[1] != "" {
-			attributes[a[0]] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: aws.String(a[1])}
+			attributes[a[0]] = text(a[1])
 		}
 	}
 	in := &sqs.SendMessageInput{QueueUrl: &d.r.o.DeadLetterQueueURL, MessageBody: d.m.Body, MessageAttributes: attributes}
@@ -69,11 +72,22 @@ func (d *delivery) DeadLetter(ctx context.Context, why stetmsg.Decision) error {
 		in.MessageGroupId = aws.String(d.m.Attributes[string(types.MessageSystemAttributeNameMessageGroupId)])
 		in.MessageDeduplicationId = d.m.MessageId // one dead letter for each message of the broker
 	}
-	if _, err := d.r.o.Client.SendMessage(ctx, in); err != nil {
-		return err
+	for _, less := range []string{ErrorAttribute, ReasonAttribute, ""} {
+		_, err := d.r.o.Client.SendMessage(ctx, in)
+		if err == nil {
+			return d.Ack(ctx)
+		}
+		if e, ok := errors.AsType[smithy.APIError](err); !ok || e.ErrorCode() != tooLarge || less == "" {
+			return err
+		}
+		delete(attributes, less)
 	}
-	return d.Ack(ctx)
+	return nil // not reached: the last of them returns
 }
+
+// tooLarge is the code with which SQS refuses a message for its size, among other
+// things.
+const tooLarge = "InvalidParameterValue"
 
 // Batch handles messages that AWS Lambda has received, up to the consumer's
 // Concurrency at a time, and returns the ids of those that are to come again: the
@@ -81,11 +95,18 @@ func (d *delivery) DeadLetter(ctx context.Context, why stetmsg.Decision) error {
 // ReportBatchItemFailures on the event source). Dead letters are among them,
 // because a function cannot put a message aside: the queue's redrive policy does,
 // and they are not run again meanwhile. With fifo, messages are handled one after
-// the other, and those behind the first that has to come again are not begun.
+// the other, and those behind the first that has to come again are not begun; as
+// SQS counts them as received all the same, Options.MaxAttempts is then left to
+// the redrive policy.
 func Batch(ctx context.Context, consumer *stetmsg.Consumer[types.Message], ms []types.Message, fifo bool) (failures []string) {
 	failed := make([]bool, len(ms))
 	handle := func(i int) {
-		failed[i] = consumer.Decide(ctx, ms[i], Deliveries(ms[i])).Action != stetmsg.Ack
+		failed[i] = true // also if a handler calls runtime.Goexit
+		deliveries := 0  // not known
+		if !fifo {
+			deliveries = Deliveries(ms[i])
+		}
+		failed[i] = consumer.Decide(ctx, ms[i], deliveries).Action != stetmsg.Ack
 	}
 	if fifo {
 		for i := range ms {

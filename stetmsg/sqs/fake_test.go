@@ -24,7 +24,13 @@ type fake struct {
 	n        int
 	extended int    // visibility changed to more than nothing
 	refused  string // a body that SendMessage does not take
+	limit    int    // of a message in bytes; 0 for none
+	seen     map[string]time.Time
 }
+
+// deduplicates is for how long a FIFO queue drops what comes with an ID that it has
+// seen, and says that it took it.
+const deduplicates = 5 * time.Minute
 
 type stored struct {
 	ID         string
@@ -40,7 +46,7 @@ type stored struct {
 // newFake returns a fake and a client to it.
 func newFake(t *testing.T) (*fake, *sqs.Client) {
 	t.Helper()
-	f := &fake{queues: make(map[string][]*stored)}
+	f := &fake{queues: make(map[string][]*stored), seen: make(map[string]time.Time)}
 	server := httptest.NewServer(f)
 	transport := &http.Transport{}
 	t.Cleanup(func() {
@@ -78,9 +84,22 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, `{"__type":"com.amazonaws.sqs#InvalidMessageContents"}`, http.StatusBadRequest)
 			return
 		}
+		size := len(c.MessageBody)
+		for name, a := range c.MessageAttributes {
+			v, _ := a.(map[string]any)["StringValue"].(string)
+			size += len(name) + len("String") + len(v)
+		}
+		if f.limit > 0 && size > f.limit {
+			f.mu.Unlock()
+			http.Error(w, `{"__type":"com.amazonaws.sqs#InvalidParameterValue","message":"One or more parameters are invalid. Reason: Message must be shorter than `+strconv.Itoa(f.limit)+` bytes."}`, http.StatusBadRequest)
+			return
+		}
 		f.n++
 		m := &stored{ID: strconv.Itoa(f.n), Body: c.MessageBody, Attributes: c.MessageAttributes, Group: c.MessageGroupID, Deduplication: c.MessageDeduplicationID}
-		f.queues[c.QueueURL] = append(f.queues[c.QueueURL], m)
+		if id := c.QueueURL + " " + m.Deduplication; m.Deduplication == "" || time.Since(f.seen[id]) > deduplicates {
+			f.seen[id] = time.Now()
+			f.queues[c.QueueURL] = append(f.queues[c.QueueURL], m)
+		}
 		f.mu.Unlock()
 		out = map[string]any{"MessageId": m.ID, "MD5OfMessageBody": sum(m.Body)}
 	case "ReceiveMessage":

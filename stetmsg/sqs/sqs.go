@@ -5,8 +5,9 @@
 // queue of its own, with the reason in its attributes, before the original is
 // deleted; give the queue itself no redrive policy, or one that counts higher
 // than stetmsg.Options.MaxAttempts. In a FIFO queue (its name ends in .fifo)
-// the messages of a group are handled one after the other: those behind one
-// that has to wait are given back.
+// the messages of a group are handled one after the other. They are received one
+// by one: of those that come together all are counted as received when the first
+// has to wait, and would have used up their attempts without a run.
 //
 // Where AWS Lambda receives in your stead, see Batch. The tests run against a
 // small stand-in for SQS, which speaks its protocol.
@@ -16,12 +17,14 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
+	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/internal/receiver"
 )
@@ -41,6 +44,8 @@ const (
 
 	maxReceive  = 10 // messages in one call
 	receiveWait = 2 * time.Second
+	answerWait  = 30 * time.Second // beyond that, for an answer
+	fifoCalls   = 4                // at a time, for one message each
 )
 
 // API is what is used of SQS; *sqs.Client is one.
@@ -80,15 +85,17 @@ func New(consumer *stetmsg.Consumer[types.Message], o Options) (*Receiver, error
 	}
 	switch {
 	case consumer == nil:
-		return nil, receiver.Invalid("sqs", "New needs a consumer; stetmsg.New makes one")
+		return nil, misuse.Errorf("stetmsg/sqs: New needs a consumer; stetmsg.New makes one")
 	case o.Client == nil || o.QueueURL == "" || o.DeadLetterQueueURL == "":
-		return nil, receiver.Invalid("sqs", "Options need a Client, a QueueURL and a DeadLetterQueueURL")
+		return nil, misuse.Errorf("stetmsg/sqs: Options need a Client, a QueueURL and a DeadLetterQueueURL")
+	case o.QueueURL == o.DeadLetterQueueURL:
+		return nil, misuse.Errorf("stetmsg/sqs: Options.DeadLetterQueueURL is the QueueURL: dead letters would come again and again")
 	case fifo(o.QueueURL) != fifo(o.DeadLetterQueueURL):
-		return nil, receiver.Invalid("sqs", "Options: the queue and the dead-letter queue must both be FIFO queues, or neither")
+		return nil, misuse.Errorf("stetmsg/sqs: Options: the queue and the dead-letter queue must both be FIFO queues, or neither")
 	case o.Visibility < 3*time.Second || o.Visibility > MaxVisibility:
-		return nil, receiver.Invalid("sqs", "Options.Visibility is %v; it must be 3s to %v", o.Visibility, MaxVisibility)
+		return nil, misuse.Errorf("stetmsg/sqs: Options.Visibility is %v; it must be 3s to %v", o.Visibility, MaxVisibility)
 	case o.Prefetch < 0:
-		return nil, receiver.Invalid("sqs", "Options.Prefetch is negative: %d", o.Prefetch)
+		return nil, misuse.Errorf("stetmsg/sqs: Options.Prefetch is negative: %d", o.Prefetch)
 	}
 	if o.Prefetch == 0 {
 		o.Prefetch = 2 * consumer.Concurrency()
@@ -104,61 +111,54 @@ func fifo(url string) bool { return strings.HasSuffix(url, ".fifo") }
 func (r *Receiver) Run(ctx context.Context) error {
 	hand := receiver.NewLanes(r.o.Prefetch, r.o.Prefetch) // Handle keeps in sight what waits
 	defer hand.Wait()
-	var pause receiver.Pause
-	for hand.Await(ctx, min(maxReceive, r.o.Prefetch)) {
-		if err := r.receive(ctx, hand); err != nil {
-			pause.Wait(ctx, r.o.ErrorLog, err)
-			continue
-		}
-		pause.Reset()
+	calls, most := 1, min(maxReceive, r.o.Prefetch)
+	if fifo(r.o.QueueURL) {
+		calls, most = min(fifoCalls, r.o.Prefetch), 1
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for range calls {
+		wg.Go(func() {
+			var pause receiver.Pause
+			for hand.Reserve(ctx, most) { // what has come is kept in sight at once
+				if err := r.receive(ctx, hand, most); err != nil {
+					pause.Wait(ctx, r.o.ErrorLog, err)
+					continue
+				}
+				pause.Reset()
+			}
+		})
 	}
 	return nil
 }
 
-// receive is one call. It is not cut short when ctx ends: what SQS has handed
+// receive is one call, for which slots are reserved. It is not cut short when ctx ends: what SQS has handed
 // over meanwhile would be out of sight until its visibility timeout.
-func (r *Receiver) receive(ctx context.Context, hand *receiver.Lanes) error {
-	out, err := r.o.Client.ReceiveMessage(context.WithoutCancel(ctx), &sqs.ReceiveMessageInput{
-		QueueUrl: &r.o.QueueURL, MaxNumberOfMessages: int32(min(maxReceive, r.o.Prefetch)), WaitTimeSeconds: int32(receiveWait / time.Second),
+func (r *Receiver) receive(ctx context.Context, hand *receiver.Lanes, most int) error {
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), receiveWait+answerWait)
+	defer cancel()
+	out, err := r.o.Client.ReceiveMessage(within, &sqs.ReceiveMessageInput{
+		QueueUrl: &r.o.QueueURL, MaxNumberOfMessages: int32(most), WaitTimeSeconds: int32(receiveWait / time.Second),
 		VisibilityTimeout: seconds(r.o.Visibility), MessageAttributeNames: []string{"All"},
 		MessageSystemAttributeNames: []types.MessageSystemAttributeName{types.MessageSystemAttributeNameAll},
 	})
 	if err != nil {
+		hand.Release(most)
 		return err
 	}
-	// While one of a group is in hand, SQS hands over no more of it, but for
-	// those that came with it.
-	waits := make(map[string]*bool)
 	for _, m := range out.Messages {
 		d := &delivery{r: r, m: m}
-		group := m.Attributes[string(types.MessageSystemAttributeNameMessageGroupId)]
-		if !fifo(r.o.QueueURL) {
-			group = "" // it is for fairness only
-		}
-		if waits[group] == nil {
-			waits[group] = new(bool)
-		}
-		wait := waits[group]
-		handle := func() {
-			if group != "" && *wait {
-				_ = d.Retry(context.WithoutCancel(ctx), 0) // else its visibility timeout does it
-				return
-			}
-			got, err := r.consumer.Handle(ctx, m, d) // which has logged the error
-			if group != "" {
-				*wait = err != nil || got.Action == stetmsg.Retry
-			}
-		}
-		if !hand.Go(ctx, group, handle) {
-			_ = d.Retry(context.WithoutCancel(ctx), 0)
-		}
+		// Handle has logged the error. While one of a group is in hand, SQS hands
+		// over no more of it.
+		hand.Run(func() { _, _ = r.consumer.Handle(ctx, m, d) })
 	}
+	hand.Release(most - len(out.Messages))
 	return nil
 }
 
 // seconds rounds up, as a message is not to come before its time.
 func seconds(d time.Duration) int32 {
-	return int32((min(d, MaxVisibility) + time.Second - 1) / time.Second)
+	return int32((max(0, min(d, MaxVisibility)) + time.Second - 1) / time.Second)
 }
 
 // Envelope is how an identity sees a message: by its attributes, and by the

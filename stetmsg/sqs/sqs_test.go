@@ -23,6 +23,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+var quiet = slog.New(slog.DiscardHandler)
+
 const patience = 60 * time.Second // for what a loaded machine does
 
 // fixture is a stand-in for SQS and an engine.
@@ -70,7 +72,7 @@ func (f *fixture) send(queue, group string, ids ...string) {
 func (f *fixture) consumer(h func(ctx context.Context, key string) error) *stetmsg.Consumer[types.Message] {
 	f.t.Helper()
 	c, err := stetmsg.New(f.engine, stetmsg.Options[types.Message]{
-		Operation: stetmsg.By(sqs.Envelope, stetmsg.Header("orders", "id")), ErrorLog: slog.New(slog.DiscardHandler),
+		Operation: stetmsg.By(sqs.Envelope, stetmsg.Header("orders", "id")), ErrorLog: quiet,
 		Backoff: func(int) time.Duration { return 900 * time.Millisecond },
 	}, func(ctx context.Context, _ types.Message) ([]byte, error) {
 		key := stet.FromContext(ctx).Key()
@@ -91,8 +93,15 @@ func (f *fixture) consumer(h func(ctx context.Context, key string) error) *stetm
 // run receives from a queue until it is empty.
 func (f *fixture) run(queue, dead string, visibility time.Duration, h func(context.Context, string) error) {
 	f.t.Helper()
-	r, err := sqs.New(f.consumer(h), sqs.Options{Client: f.client, QueueURL: queue, DeadLetterQueueURL: dead, Visibility: visibility,
-		ErrorLog: slog.New(slog.DiscardHandler)})
+	f.receive(f.consumer(h), sqs.Options{QueueURL: queue, DeadLetterQueueURL: dead, Visibility: visibility})
+}
+
+// receive hands the messages of a queue to c until it is empty.
+func (f *fixture) receive(c *stetmsg.Consumer[types.Message], o sqs.Options) {
+	f.t.Helper()
+	o.Client, o.ErrorLog = f.client, quiet
+	queue := o.QueueURL
+	r, err := sqs.New(c, o)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -215,7 +224,7 @@ func TestBatchFailsMessageByMessage(t *testing.T) {
 func TestWrongWiringIsAnErrorAtConstruction(t *testing.T) {
 	f := newFixture(t)
 	c := f.consumer(ok)
-	for i, o := range []sqs.Options{{}, {Client: f.client, QueueURL: "q"}, {Client: f.client, QueueURL: "q.fifo", DeadLetterQueueURL: "d"},
+	for i, o := range []sqs.Options{{}, {Client: f.client, QueueURL: "q"}, {Client: f.client, QueueURL: "q", DeadLetterQueueURL: "q"}, {Client: f.client, QueueURL: "q.fifo", DeadLetterQueueURL: "d"},
 		{Client: f.client, QueueURL: "q", DeadLetterQueueURL: "d", Visibility: time.Second}, {Client: f.client, QueueURL: "q", DeadLetterQueueURL: "d", Prefetch: -1}} {
 		if _, err := sqs.New(c, o); !errors.Is(err, stet.ErrInvalid) {
 			t.Errorf("%d: %v", i, err)

@@ -16,6 +16,12 @@
 // stetwork.DispatcherOptions.Again; what it brings twice runs once. Only a message
 // that names no operation is dead-lettered.
 //
+// A process that has no handler for an operation, or not its class, acknowledges the
+// message too, and says so in its log: the record is the queue, the operation stays
+// accepted, and is published again after DispatcherOptions.Again. So let all that
+// consume from one queue have the same handlers; others get a queue of their own, by
+// NewQueue's to. During a release of a new handler, deploy it before what accepts for it.
+//
 // On Kafka the operations of a partition run one after the other.
 package broker
 
@@ -25,10 +31,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
-	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/misuse"
+	"github.com/stet-go/stet/internal/timer"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetwork"
 )
@@ -45,7 +51,7 @@ type body struct {
 // stet.ErrInvalid.
 func NewQueue(publish stetmsg.Publish, to func(stet.Item) string) (stetwork.Queue, error) {
 	if publish == nil || to == nil {
-		return nil, invalid("NewQueue needs a function that publishes, and one that says where to")
+		return nil, misuse.Errorf("stetwork/broker: NewQueue needs a function that publishes, and one that says where to")
 	}
 	return stetwork.QueueFunc(func(ctx context.Context, items []stet.Item) error {
 		messages := make([]stet.Message, len(items))
@@ -77,7 +83,10 @@ type ConsumerOptions struct {
 // stet.ErrInvalid.
 func NewConsumer[M any](w *stetwork.Worker, envelope func(M) stetmsg.Envelope, o ConsumerOptions) (*stetmsg.Consumer[M], error) {
 	if w == nil || envelope == nil {
-		return nil, invalid("NewConsumer needs a worker, and the Envelope of a broker's package")
+		return nil, misuse.Errorf("stetwork/broker: NewConsumer needs a worker, and the Envelope of a broker's package")
+	}
+	if o.ErrorLog == nil {
+		o.ErrorLog = slog.Default()
 	}
 	return stetmsg.NewDirect(stetmsg.Options[M]{Concurrency: w.Concurrency(), Observe: o.Observe, ErrorLog: o.ErrorLog},
 		func(ctx context.Context, m M, deliveries int) stetmsg.Decision {
@@ -85,27 +94,26 @@ func NewConsumer[M any](w *stetwork.Worker, envelope func(M) stetmsg.Envelope, o
 			if err != nil {
 				return stetmsg.Decision{Action: stetmsg.DeadLetter, Reason: stetmsg.Invalid, Err: err}
 			}
-			return decide(it, deliveries, w.Do(ctx, it))
+			return decide(ctx, it, deliveries, w.Do(ctx, it), o.ErrorLog)
 		})
 }
 
 // decide says what the broker is told about an item, of which the worker said err.
-func decide(it stet.Item, deliveries int, err error) stetmsg.Decision {
-	d := stetmsg.Decision{Action: stetmsg.Retry, ID: it.ID, Err: err, After: backoff(deliveries)}
+func decide(ctx context.Context, it stet.Item, deliveries int, err error, log *slog.Logger) stetmsg.Decision {
+	d := stetmsg.Decision{Action: stetmsg.Retry, ID: it.ID, Err: err, After: timer.Backoff(deliveries, stetmsg.MinBackoff, stetmsg.MaxBackoff)}
 	switch {
 	case err == nil:
 		return stetmsg.Decision{Action: stetmsg.Ack, Reason: stetmsg.Handled, ID: it.ID}
-	case errors.Is(err, stet.ErrClosed), errors.Is(err, stet.ErrInvalid): // another process may go on, or have the handler
+	case errors.Is(err, stet.ErrInvalid): // no handler: a message that came back for ever would hold up others
+		log.ErrorContext(ctx, "stetwork/broker: an operation cannot be run here; it stays accepted", slog.String("name", it.Name), slog.String("class", it.Class),
+			slog.String("id", it.ID.String()), slog.Any("error", err))
+		return stetmsg.Decision{Action: stetmsg.Ack, Reason: stetmsg.NoHandler, ID: it.ID, Err: err}
+	case errors.Is(err, stet.ErrClosed): // another process may go on
 		d.Reason = stetmsg.Stopped
 	default:
 		d.Reason = stetmsg.Unavailable
 	}
 	return d
-}
-
-func backoff(n int) time.Duration {
-	d := min(time.Second<<min(max(n-1, 0), 9), stetmsg.MaxBackoff)
-	return d - rand.N(d/2)
 }
 
 func item(b []byte) (stet.Item, error) {
@@ -114,12 +122,8 @@ func item(b []byte) (stet.Item, error) {
 		return stet.Item{}, fmt.Errorf("stetwork/broker: the message is not one of a Queue: %w", err)
 	}
 	id, err := stet.ParseID(m.ID)
-	if err != nil || m.Name == "" {
+	if err != nil || m.Name == "" || len(m.Name) > stet.MaxName {
 		return stet.Item{}, errors.New("stetwork/broker: the message names no operation")
 	}
 	return stet.Item{ID: id, Class: m.Class, Name: m.Name}, nil
-}
-
-func invalid(format string, args ...any) error {
-	return &stet.Error{Kind: stet.ErrInvalid, Execution: stet.NotExecuted, Cause: fmt.Errorf("stetwork/broker: "+format, args...)}
 }

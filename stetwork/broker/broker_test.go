@@ -180,6 +180,35 @@ func TestKafkaCarriesOperations(t *testing.T) {
 	b.everyOperationEndsOnce()
 }
 
+func TestOperationWithoutAHandlerHoldsUpNoPartition(t *testing.T) {
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "work"), kfake.SeedTopics(1, "dead"))
+	must(t, err)
+	t.Cleanup(cluster.Close)
+	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...))
+	must(t, err)
+	t.Cleanup(client.Close)
+	b := newBench(t, kafka.Publisher(client), "work")
+	decided := make(chan stetmsg.Decision, 100)
+	consumer, err := broker.NewConsumer(b.worker, kafka.Envelope, broker.ConsumerOptions{ErrorLog: quiet(),
+		Observe: func(_ context.Context, d stetmsg.Decision) { decided <- d }})
+	must(t, err)
+	receiver, err := kafka.New(consumer, kafka.Options{Client: []kgo.Opt{kgo.SeedBrokers(cluster.ListenAddrs()...)}, Group: "workers",
+		Topics: []string{"work"}, DeadLetterTopic: "dead", ErrorLog: quiet()})
+	must(t, err)
+	b.runs(receiver.Run)
+	work, err := stetwork.NewWork("of-the-next-release", parcel{"0"})
+	must(t, err)
+	st, err := b.engine.Accept(t.Context(), stet.Op{Scope: "shop", Key: "of-the-next-release"}, work)
+	must(t, err)
+	b.everyOperationEndsOnce() // of the same partition
+	if d := <-decided; d.ID != st.Record.ID || d.Reason != stetmsg.NoHandler {
+		t.Errorf("the first of the partition: %v, %v", d.ID, d.Reason)
+	}
+	if now, err := b.engine.Lookup(t.Context(), st.Record.ID); err != nil || now.Record.State != stet.Accepted || now.Record.Attempt != 0 {
+		t.Errorf("%v, attempt %d, %v; want it accepted still", now.Record.State, now.Record.Attempt, err)
+	}
+}
+
 func TestBrokerThatIsDownHoldsUpNothingButTime(t *testing.T) {
 	var b *bench
 	down := 5
@@ -215,8 +244,11 @@ func TestOnlyMessagesThatNameNoOperationAreDeadLettered(t *testing.T) {
 	if d := decide(ship); d.Action != stetmsg.Ack || d.ID != (stet.ID{1}) {
 		t.Errorf("there is no such operation: %v, %v", d.Action, d.Reason)
 	}
-	if d := decide(bill); d.Action != stetmsg.Retry || d.After <= 0 {
-		t.Errorf("another process may have the handler: %v, %v", d.Action, d.Reason)
+	elsewhere := `{"id":"` + stet.ID{1}.String() + `","name":"ship","class":"of-another"}`
+	for name, body := range map[string]string{"no handler": bill, "no class": elsewhere} {
+		if d := decide(body); d.Action != stetmsg.Ack || d.Reason != stetmsg.NoHandler || !errors.Is(d.Err, stet.ErrInvalid) {
+			t.Errorf("%s: %v, %v, %v; want it acknowledged: the record is the queue", name, d.Action, d.Reason, d.Err)
+		}
 	}
 	must(t, b.worker.Shutdown(t.Context()))
 	if d := decide(ship); d.Action != stetmsg.Retry || d.Reason != stetmsg.Stopped || d.After <= 0 {

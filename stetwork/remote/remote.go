@@ -19,24 +19,35 @@
 //
 //	POST /runs/{run}/take    {"names": ["ship"], "wait": 20}
 //	  200 {"id", "name", "scope", "key", "attempt", "fence", "lease": 30, "payload": …}
-//	      The payload is JSON, or in "payload_base64" if it is not. What is not heard
-//	      of for "lease" seconds is taken for dead.
-//	  204 There was nothing to do for "wait" seconds, at most 60. Ask again.
+//	      The payload is JSON, or in "payload_base64" if it is not; so are a scope and
+//	      a key that are not UTF-8. What is not heard of for "lease" seconds is taken
+//	      for dead.
+//	  204 There was nothing to do for "wait" seconds, at most 60, or
+//	      stetwork.Options.Concurrency operations were running all the while. Ask
+//	      again.
+//	  409 This run was taken, and has ended. Ask under a fresh name.
 //	POST /runs/{run}/extend  {"progress": {"fraction": 0.5, "message": "…"}}
 //	  200 {"cancelling": false}; when true, stop and settle: the lease grows no more.
-//	POST /runs/{run}/settle  {"result": …} or {"error": "…"}
+//	POST /runs/{run}/settle  {"result": …}, which may be null, or {"error": "…"}
 //	  200 {"state": "completed"}: what stands now, durably.
 //	POST /runs/{run}/return  {"error": "…"}: nothing happened; it is run again later.
+//	      With "interrupted": true, as of a worker that shuts down, at once, and the
+//	      attempt does not count.
 //	POST /runs/{run}/park    {"error": "…"}: nobody can know what happened.
 //	  200 {"state": "accepted"}
-//	POST /runs/{run}/step    {"name": "charge", "once": true}: begin a step
+//	POST /runs/{run}/step    {"name": "charge", "once": true, "call": "…"}: begin a step
 //	  200 {"done": false}: do it, and tell; or {"done": true, "result": …} of an
 //	      earlier attempt.
+//	  400 This run has begun a step of that name before, as in a loop. "call" is a
+//	      random text, the same when the request is repeated, that tells the two
+//	      apart: without it only a step is refused whose result this run has told.
 //	POST /runs/{run}/step    {"name": "charge", "result": …}, or {"name": …, "undone": true}
-//	  200 {"done": true, "result": …}, or {"done": false} when it is struck.
+//	  200 {"done": true, "result": …}, or {"done": false} when it is struck. A run has
+//	      10,000 steps at most.
 //	GET  /healthz            200, without a token
 //
-// Errors are problem documents (RFC 9457): 400 for what does not parse, 401, 404
+// Errors are problem documents (RFC 9457): 400 for what does not parse, or has fields that
+// are not named here, 401, 404
 // for a run that there is not, 409 for one that has ended or is in doubt (see its
 // "state": what was to be written is not), 413, and 503 for what to try again.
 package remote
@@ -45,12 +56,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/stetwork"
 )
 
@@ -65,14 +77,22 @@ const (
 	remembered = 10_000
 	// maxLive bounds the others, and the takes that wait.
 	maxLive = 1000
+
+	// interest is how long after a remote worker has asked for a name the store is
+	// asked for it.
+	interest = time.Minute
+
+	// storePause is how long an operation waits that could not be looked at.
+	storePause = time.Second
 )
 
 // Options configure a Server. Token is required.
 type Options struct {
 	// Token is what remote workers show. At least 16 bytes.
 	Token string
-	// Waiting is how many operations wait in this process for a remote worker;
-	// the store hands out others again later. Default DefaultWaiting.
+	// Waiting is how many operations of each name wait in this process for a remote
+	// worker; the store hands out others as soon as there is room. Default
+	// DefaultWaiting.
 	Waiting int
 }
 
@@ -84,13 +104,16 @@ type Server struct {
 
 	mu      sync.Mutex
 	worker  *stetwork.Worker
-	local   chan struct{} // a token for each operation that runs in this process
 	names   map[string]bool
-	waiting []stet.Item
-	listed  map[stet.ID]bool    // of waiting
-	arrived chan struct{}       // closed when something has begun to wait
-	runs    map[string]*session // by their names
-	past    []string            // those that have ended, oldest first
+	asked   map[string]time.Time // when a remote worker has last asked for a name, or will have
+	waiting map[string][]waiting // for remote workers, by name
+	local   []stet.Item          // waiting to run in this process
+	running int                  // of those that were
+	listed  map[stet.ID]bool     // of waiting and local
+	nth     int                  // of what has begun to wait
+	arrived chan struct{}        // closed when something has begun to wait
+	runs    map[string]*session  // by their names
+	past    []string             // those that have ended, oldest first
 	pending map[stet.ID]*session
 }
 
@@ -98,15 +121,15 @@ type Server struct {
 // stet.ErrInvalid.
 func New(o Options) (*Server, error) {
 	if len(o.Token) < 16 {
-		return nil, invalid("Options.Token has %d bytes; it must have 16 at least", len(o.Token))
+		return nil, misuse.Errorf("stetwork/remote: Options.Token has %d bytes; it must have 16 at least", len(o.Token))
 	}
 	if o.Waiting < 0 {
-		return nil, invalid("Options.Waiting is negative: %d", o.Waiting)
+		return nil, misuse.Errorf("stetwork/remote: Options.Waiting is negative: %d", o.Waiting)
 	}
 	if o.Waiting == 0 {
 		o.Waiting = DefaultWaiting
 	}
-	s := &Server{o: o, names: make(map[string]bool), listed: make(map[stet.ID]bool), arrived: make(chan struct{}),
+	s := &Server{o: o, names: make(map[string]bool), asked: make(map[string]time.Time), waiting: make(map[string][]waiting), listed: make(map[stet.ID]bool), arrived: make(chan struct{}),
 		runs: make(map[string]*session), pending: make(map[stet.ID]*session)}
 	s.routes()
 	return s, nil
@@ -128,67 +151,190 @@ func (s *Server) handle(w *stetwork.Worker, name string, register func(*stetwork
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w == nil || s.worker != nil && s.worker != w {
-		return invalid("a server needs a worker, and the same one for all names")
+		return misuse.Errorf("stetwork/remote: a server needs a worker, and the same one for all names")
 	}
 	if err := register(w, name, s.run); err != nil {
 		return err
 	}
 	if s.worker == nil {
-		s.worker, s.local = w, make(chan struct{}, w.Concurrency())
+		s.worker = w
 	}
 	s.names[name] = true
 	return nil
 }
 
 // Enqueue implements stetwork.Queue: it keeps what remote workers are to run until
-// one asks, and has the Worker run the rest in this process.
-func (s *Server) Enqueue(ctx context.Context, items []stet.Item) error {
+// one asks, and has the Worker run the rest in this process. It waits for neither.
+func (s *Server) Enqueue(_ context.Context, items []stet.Item) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.worker == nil {
+		return errors.New("stetwork/remote: no handler is registered")
+	}
 	for _, it := range items {
-		s.mu.Lock()
-		w, ours := s.worker, s.names[it.Name]
-		if ours && !s.listed[it.ID] && len(s.waiting) < s.o.Waiting {
-			s.waiting = append(s.waiting, it)
-			s.listed[it.ID] = true
-			close(s.arrived)
-			s.arrived = make(chan struct{})
-		}
-		s.mu.Unlock()
-		if ours {
+		if s.listed[it.ID] || s.room(it.Name) == 0 {
 			continue
 		}
-		if w == nil {
-			return errors.New("stetwork/remote: no handler is registered")
+		s.listed[it.ID] = true
+		if !s.names[it.Name] {
+			s.local = append(s.local, it)
+			continue
 		}
-		select {
-		case s.local <- struct{}{}:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		go func() { // Worker.Shutdown waits for it
-			defer func() { <-s.local }()
-			_ = w.Do(ctx, it) // else it is handed out again
-		}()
+		s.nth++
+		s.waiting[it.Name] = append(s.waiting[it.Name], waiting{it, s.nth})
 	}
+	s.tell()
+	s.runLocal()
 	return nil
 }
 
-// next returns an item of one of the names, which then waits no longer; or what
-// tells that there may be one.
-func (s *Server) next(names []string) (it stet.Item, found bool, arrived <-chan struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i, it := range s.waiting {
-		for _, name := range names {
-			if it.Name == name {
-				s.waiting = append(s.waiting[:i], s.waiting[i+1:]...)
-				delete(s.listed, it.ID)
-				return it, true, nil
-			}
-		}
-	}
-	return it, false, s.arrived
+// waiting is an operation that waits for a remote worker.
+type waiting struct {
+	stet.Item
+	nth int // of those that have begun to wait
 }
 
-func invalid(format string, args ...any) error {
-	return &stet.Error{Kind: stet.ErrInvalid, Execution: stet.NotExecuted, Cause: fmt.Errorf("stetwork/remote: "+format, args...)}
+// tell has takes look for what waits. The caller holds s.mu.
+func (s *Server) tell() {
+	close(s.arrived)
+	s.arrived = make(chan struct{})
+}
+
+// limit is how many operations of a name wait here, or of all local names together. The
+// caller holds s.mu.
+func (s *Server) limit(name string) int {
+	if s.names[name] {
+		return s.o.Waiting
+	}
+	return 2 * s.worker.Concurrency() // no more, as the store lets names take turns
+}
+
+// room is how many operations of a name may begin to wait. The caller holds s.mu.
+func (s *Server) room(name string) int {
+	wait := len(s.local)
+	if s.names[name] {
+		wait = len(s.waiting[name])
+	}
+	return max(s.limit(name)-wait, 0)
+}
+
+// left has more handed out, when half of what can wait is left. The caller holds s.mu.
+func (s *Server) left(name string) {
+	if s.room(name) == s.limit(name)-s.limit(name)/2 {
+		s.worker.Engine().Wake()
+	}
+}
+
+// runLocal has the Worker run what waits for this process, as many at a time as it
+// runs. The caller holds s.mu.
+func (s *Server) runLocal() {
+	for ; len(s.local) > 0 && s.running < s.worker.Concurrency(); s.running++ {
+		it := s.local[0]
+		s.local = s.local[1:]
+		delete(s.listed, it.ID)
+		s.left(it.Name)
+		go func() { // Worker.Shutdown waits for it
+			err := s.worker.Do(context.Background(), it)
+			if errors.Is(err, stet.ErrStore) {
+				time.AfterFunc(storePause, func() { s.ranLocal(it) })
+				return
+			}
+			s.ranLocal() // what it has not run is handed out again
+		}()
+	}
+}
+
+// ranLocal goes on after an operation of this process, which may have to wait again.
+func (s *Server) ranLocal(again ...stet.Item) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running--
+	for _, it := range again {
+		if !s.listed[it.ID] {
+			s.local = append(s.local, it)
+			s.listed[it.ID] = true
+		}
+	}
+	s.runLocal()
+}
+
+// Room says how many operations of each of Names may begin to wait.
+func (s *Server) Room() int {
+	room := 0
+	names := s.Names()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, name := range names {
+		if r := s.room(name); i == 0 || r < room {
+			room = r
+		}
+	}
+	return room
+}
+
+// Names are those of the operations for which there is room, and that somebody runs: this
+// process, or remote workers that have asked for them not long ago. Others are left to
+// other processes.
+func (s *Server) Names() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.worker == nil {
+		return nil
+	}
+	return slices.DeleteFunc(s.worker.Names(), func(name string) bool {
+		return s.names[name] && time.Since(s.asked[name]) > interest || s.room(name) == 0
+	})
+}
+
+// asks notes that a remote worker asks for names, for a time.
+func (s *Server) asks(names []string, wait time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	until, first := now.Add(wait), false
+	for _, name := range names {
+		if s.names[name] && until.After(s.asked[name]) {
+			first = first || now.Sub(s.asked[name]) > interest
+			s.asked[name] = until
+		}
+	}
+	if first { // what waits is asked for now, and not after a poll
+		s.worker.Engine().Wake()
+	}
+}
+
+// next returns the item of one of the names that has waited longest, and then waits no
+// longer; or what tells that there may be one.
+func (s *Server) next(names map[string]bool) (it stet.Item, found bool, arrived <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first := waiting{}
+	for name := range names {
+		if list := s.waiting[name]; len(list) > 0 && (!found || list[0].nth < first.nth) {
+			first, found = list[0], true
+		}
+	}
+	if !found {
+		return it, false, s.arrived
+	}
+	s.waiting[first.Name] = s.waiting[first.Name][1:]
+	delete(s.listed, first.ID)
+	s.left(first.Name)
+	return first.Item, true, nil
+}
+
+// putBack has an item that was not taken wait again, before the others.
+func (s *Server) putBack(it stet.Item) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.listed[it.ID] {
+		list := s.waiting[it.Name]
+		first := s.nth
+		if len(list) > 0 {
+			first = list[0].nth
+		}
+		s.waiting[it.Name] = slices.Insert(list, 0, waiting{it, first})
+		s.listed[it.ID] = true
+		s.tell()
+	}
 }

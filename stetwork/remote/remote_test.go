@@ -31,6 +31,7 @@ type bench struct {
 	t      *testing.T
 	engine *stet.Engine
 	server *remote.Server
+	worker *stetwork.Worker
 }
 
 func must(t *testing.T, err error) {
@@ -42,19 +43,32 @@ func must(t *testing.T, err error) {
 
 func inBubble(t *testing.T, f func(t *testing.T, b *bench)) {
 	t.Helper()
+	inBubbleOf(t, remote.Options{}, stetwork.Options{Dispatch: stetwork.DispatcherOptions{Again: time.Minute}}, f)
+}
+
+func inBubbleOf(t *testing.T, ro remote.Options, wo stetwork.Options, f func(t *testing.T, b *bench)) {
+	t.Helper()
+	inBubbleOn(t, memory.New(memory.Options{}), ro, wo, f)
+}
+
+func inBubbleOn(t *testing.T, store stet.Store, ro remote.Options, wo stetwork.Options, f func(t *testing.T, b *bench)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{t: t}
 		var err error
-		b.engine, err = stet.New(memory.New(memory.Options{}), stet.Options{SweepEvery: -1, Policy: stet.Policy{Lease: 30 * time.Second}})
+		b.engine, err = stet.New(store, stet.Options{SweepEvery: -1, Policy: stet.Policy{Lease: 30 * time.Second}})
 		must(t, err)
-		b.server, err = remote.New(remote.Options{Token: token})
+		ro.Token = token
+		b.server, err = remote.New(ro)
 		must(t, err)
-		w, err := stetwork.New(b.engine, stetwork.Options{Queue: b.server, ErrorLog: slog.New(slog.DiscardHandler),
-			Dispatch: stetwork.DispatcherOptions{Again: time.Minute}})
+		wo.Queue, wo.ErrorLog = b.server, slog.New(slog.DiscardHandler)
+		w, err := stetwork.New(b.engine, wo)
 		must(t, err)
+		b.worker = w
 		must(t, b.server.Handle(w, "ship"))
 		must(t, b.server.HandleIdempotent(w, "count"))
 		must(t, stetwork.Handle(w, "local", func(context.Context, string) (string, error) { return "here", nil }))
+		must(t, stetwork.Handle(w, "slow", func(context.Context, string) (string, error) { time.Sleep(time.Minute); return "here", nil }))
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error)
 		go func() { done <- w.Run(ctx) }()
@@ -126,8 +140,8 @@ func TestRemoteWorkerSettlesWhatItTook(t *testing.T) {
 				t.Fatalf("%v", got)
 			}
 		}
-		if st := b.is(id, stet.Completed); string(st.Outcome.Result) != `{"parcel":7}` {
-			t.Errorf("%s", st.Outcome.Result)
+		if st := b.is(id, stet.Completed); string(st.Outcome.Body) != `{"parcel":7}` {
+			t.Errorf("%s", st.Outcome.Body)
 		}
 		if got := b.call("a", "extend", ``, 409); got["state"] != "completed" {
 			t.Errorf("%v", got)
@@ -141,8 +155,8 @@ func TestErrorOfARemoteWorkerIsTheOutcome(t *testing.T) {
 			id := b.accept(name, `1`)
 			b.take(name)
 			b.call(name, "settle", `{"error":"the card was declined"}`, 200)
-			if st := b.is(id, stet.Failed); string(st.Outcome.Result) != `"the card was declined"` {
-				t.Errorf("%s", st.Outcome.Result)
+			if st := b.is(id, stet.Failed); string(st.Outcome.Body) != "the card was declined" {
+				t.Errorf("%s", st.Outcome.Body)
 			}
 		}
 	})
@@ -159,8 +173,8 @@ func TestTakeWhoseAnswerWasLostIsRepeated(t *testing.T) {
 		if other := b.take("b"); other["id"] == first["id"] {
 			t.Errorf("both got %v", other["id"])
 		}
-		b.call("a", "settle", `{}`, 200)
-		b.call("b", "settle", `{}`, 200)
+		b.call("a", "settle", `{"result":null}`, 200)
+		b.call("b", "settle", `{"result":null}`, 200)
 	})
 }
 
@@ -173,7 +187,7 @@ func TestWorkerThatLeavesBeforeItIsToldHasTakenNothing(t *testing.T) {
 		b.send(ctx, http.MethodPost, "/runs/"+strings.Repeat("a", 16)+"/take", token, `{"names":["ship"],"wait":60}`)
 		b.is(id, stet.Accepted)
 		b.take("b")
-		b.call("b", "settle", `{}`, 200)
+		b.call("b", "settle", `{"result":null}`, 200)
 	})
 }
 
@@ -199,27 +213,28 @@ func TestTakeWaitsAndGivesUp(t *testing.T) {
 		if took := time.Since(began); took != 10*time.Second {
 			t.Errorf("it was told after %v", took)
 		}
-		b.call("a", "settle", `{}`, 200)
+		b.call("a", "settle", `{"result":null}`, 200)
 	})
 }
 
 func TestSilentWorkerIsDead(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
-		plain, repeatable := b.accept("ship", `1`), b.accept("count", `1`)
+		plain := b.accept("ship", `1`)
 		b.take("a")
+		repeatable := b.accept("count", `1`)
 		b.take("b")
 		began := time.Now()
 		b.is(plain, stet.Unknown)
 		if took := time.Since(began); took < 29*time.Second || took > 32*time.Second {
 			t.Errorf("after %v", took)
 		}
-		if got := b.call("a", "settle", `{}`, 200); got["state"] != "unknown" {
+		if got := b.call("a", "settle", `{"result":null}`, 200); got["state"] != "unknown" {
 			t.Errorf("%v", got)
 		}
 		if d := b.take("c"); d["id"] != repeatable.String() || d["attempt"] != 2.0 {
 			t.Errorf("%v", d)
 		}
-		b.call("c", "settle", `{}`, 200)
+		b.call("c", "settle", `{"result":null}`, 200)
 		b.is(repeatable, stet.Completed)
 	})
 }
@@ -237,7 +252,7 @@ func TestWorkerThatIsHeardOfKeepsItsRun(t *testing.T) {
 		if st := b.is(id, stet.Running); st.Record.Attempt != 1 || st.Progress.Message != "half way" {
 			t.Errorf("%+v", st)
 		}
-		b.call("a", "settle", `{}`, 200)
+		b.call("a", "settle", `{"result":null}`, 200)
 	})
 }
 
@@ -270,7 +285,7 @@ func TestReturnedIsRunAgainAndParkedIsNot(t *testing.T) {
 		if d := b.take("c"); d["id"] != back.String() || d["attempt"] != 2.0 {
 			t.Errorf("%v", d)
 		}
-		b.call("c", "settle", `{}`, 200)
+		b.call("c", "settle", `{"result":null}`, 200)
 	})
 }
 
@@ -299,7 +314,7 @@ func TestStepsOutliveTheirAttempt(t *testing.T) {
 		if got := b.call("b", "step", begin, 200); got["done"] != true || got["result"].(map[string]any)["charge"] != 7.0 {
 			t.Fatalf("%v", got)
 		}
-		b.call("b", "settle", `{}`, 200)
+		b.call("b", "settle", `{"result":null}`, 200)
 		b.is(id, stet.Completed)
 	})
 }
@@ -315,10 +330,9 @@ func TestStepInDoubtIsParkedAndRefused(t *testing.T) {
 		}
 		// Given back without a verdict, as an older process would.
 		must(t, b.engine.Store().(stet.WorkStore).Return(context.Background(), st.Record.Claim(), 0))
-		b.take("b")
-		b.call("b", "step", `{"name":"charge","once":true}`, 409)
-		if got := b.call("b", "settle", `{"result":1}`, 200); got["state"] != "unknown" {
-			t.Errorf("%v", got)
+		b.call("b", "take", `{"names":["ship","count"],"wait":20}`, 204)
+		if st = b.is(id, stet.Unknown); st.Doubt != "charge" || st.Record.Attempt != 2 {
+			t.Errorf("attempt %d, in doubt: %q; want it parked when it was taken, and no worker told", st.Record.Attempt, st.Doubt)
 		}
 	})
 }
@@ -351,11 +365,14 @@ func TestHandlersOfThisProcessRunBesideRemoteOnes(t *testing.T) {
 
 func TestBytesThatAreNotJSONArrive(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
-		b.accept("ship", "\x00{")
-		if d := b.take("a"); d["payload_base64"] != "AHs=" || d["payload"] != nil {
-			t.Errorf("%v", d)
+		for payload, want := range map[string]string{"\x00{": "AHs=", "\"\xff\"": "Iv8i"} { // JSON is UTF-8
+			_, err := b.engine.Accept(context.Background(), stet.Op{Scope: "shop", Key: want}, stet.Work{Name: "ship", Payload: []byte(payload)})
+			must(t, err)
+			if d := b.take(want); d["payload_base64"] != want || d["payload"] != nil {
+				t.Errorf("%v", d)
+			}
+			b.call(want, "settle", `{"result":null}`, 200)
 		}
-		b.call("a", "settle", `{}`, 200)
 	})
 }
 

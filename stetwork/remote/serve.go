@@ -1,21 +1,31 @@
 package remote
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/desk"
+	"github.com/stet-go/stet/internal/admin"
+	"github.com/stet-go/stet/internal/problem"
 )
 
 const (
 	maxBody = 2 << 20 // of a request, in bytes
 	minRun  = 16      // bytes of a run's name
 	maxRun  = 128
+
+	maxNames = 1000   // of a take
+	maxSteps = 10_000 // of a run
+
+	// slotPatience is how long a take waits at least until another run can begin,
+	// when there is something to run.
+	slotPatience = time.Second
 )
 
 func (s *Server) routes() {
@@ -24,12 +34,16 @@ func (s *Server) routes() {
 	s.mux.HandleFunc("POST /runs/{run}/take", s.authorised(s.take))
 	for what, end := range map[string]func(request) ending{
 		"settle": func(q request) ending { return settled(q.Result, q.Error) },
-		"return": func(q request) ending { return returned(q.Error) },
+		"return": func(q request) ending { return returned(q.Error, q.Interrupted) },
 		"park":   func(q request) ending { return parked(q.Error) },
 	} {
 		s.mux.HandleFunc("POST /runs/{run}/"+what, s.authorised(s.known(func(w http.ResponseWriter, r *http.Request, ses *session, q request) {
+			if what == "settle" && q.Result == nil && q.Error == "" {
+				refuse(w, http.StatusBadRequest, "say the result, which may be null, or the error", stet.None)
+				return
+			}
 			if what == "return" && ses.open() {
-				problem(w, http.StatusConflict, "a step was begun: say first that it is undone, or its result", stet.Running)
+				refuse(w, http.StatusConflict, "a step was begun: say first that it is undone, or its result", stet.Running)
 				return
 			}
 			s.end(w, r, ses, end(q))
@@ -44,14 +58,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.Serve
 
 // request is what any request may say.
 type request struct {
-	Names    []string        `json:"names"`
-	Wait     float64         `json:"wait"` // seconds
-	Progress *progress       `json:"progress"`
-	Result   json.RawMessage `json:"result"`
-	Error    string          `json:"error"`
-	Name     string          `json:"name"`
-	Once     bool            `json:"once"`
-	Undone   bool            `json:"undone"`
+	Names       []string        `json:"names"`
+	Wait        float64         `json:"wait"` // seconds
+	Progress    *progress       `json:"progress"`
+	Result      json.RawMessage `json:"result"`
+	Error       string          `json:"error"`
+	Name        string          `json:"name"`
+	Call        string          `json:"call"`
+	Once        bool            `json:"once"`
+	Undone      bool            `json:"undone"`
+	Interrupted bool            `json:"interrupted"`
 }
 
 type progress struct {
@@ -59,30 +75,44 @@ type progress struct {
 	Message  string  `json:"message"`
 }
 
+// parse refuses fields that it does not know: a misspelt "error" or "once" must not be
+// taken for a success, or for a step that may be repeated.
+func (q *request) parse(b []byte) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(q); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("there is more after the object")
+	}
+	return nil
+}
+
 // authorised lets requests with the token through, with their bodies.
 func (s *Server) authorised(next func(http.ResponseWriter, *http.Request, request)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
-		if !desk.Bearer(r, s.o.Token) {
-			w.Header().Set("WWW-Authenticate", desk.Challenge(r))
-			problem(w, http.StatusUnauthorized, "send the server's token as Authorization: Bearer TOKEN", stet.None)
+		if !admin.Bearer(r, s.o.Token) {
+			w.Header().Set("WWW-Authenticate", admin.Challenge(r))
+			refuse(w, http.StatusUnauthorized, "send the server's token as Authorization: Bearer TOKEN", stet.None)
 			return
 		}
 		if n := len(r.PathValue("run")); n < minRun || n > maxRun {
-			problem(w, http.StatusBadRequest, "a run's name is random and has 16 to 128 bytes", stet.None)
+			refuse(w, http.StatusBadRequest, "a run's name is random and has 16 to 128 bytes", stet.None)
 			return
 		}
 		var q request
 		b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 		if _, large := errors.AsType[*http.MaxBytesError](err); large {
-			problem(w, http.StatusRequestEntityTooLarge, "a request has 2 MiB at most", stet.None)
+			refuse(w, http.StatusRequestEntityTooLarge, "a request has 2 MiB at most", stet.None)
 			return
 		}
 		if err == nil && len(b) > 0 {
-			err = json.Unmarshal(b, &q)
+			err = q.parse(b)
 		}
-		if err != nil {
-			problem(w, http.StatusBadRequest, "the body must be a JSON object", stet.None)
+		if err != nil || len(q.Names) > maxNames {
+			refuse(w, http.StatusBadRequest, "the body must be a JSON object with the fields of the protocol, and 1000 names at most", stet.None)
 			return
 		}
 		next(w, r, q)
@@ -95,66 +125,95 @@ func (s *Server) known(next func(http.ResponseWriter, *http.Request, *session, r
 		s.mu.Lock()
 		ses := s.runs[r.PathValue("run")]
 		s.mu.Unlock()
-		if ses == nil || ses.claimed() == nil {
-			problem(w, http.StatusNotFound, "there is no such run here: it was not taken, or has ended long ago", stet.None)
+		if ses == nil || !ses.hasTaken() {
+			refuse(w, http.StatusNotFound, "there is no such run here: it was not taken, or has ended long ago", stet.None)
 			return
 		}
 		next(w, r, ses, q)
 	}
 }
 
-func (ses *session) claimed() *stet.Run {
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	return ses.run
-}
-
 // take waits for something to do.
 func (s *Server) take(w http.ResponseWriter, r *http.Request, q request) {
 	name := r.PathValue("run")
-	ses, fresh := s.session(name)
+	ses, fresh := s.session(r.Context(), name)
 	switch {
 	case ses == nil:
-		problem(w, http.StatusServiceUnavailable, "too many runs; ask again", stet.None)
+		refuse(w, http.StatusServiceUnavailable, "too many runs; ask again", stet.None)
 		return
-	case !fresh && ses.claimed() != nil: // the answer to the first time was lost
-		describe(w, ses)
+	case !fresh && ses.hasTaken():
+		s.again(w, r, ses)
 		return
 	case !fresh:
-		problem(w, http.StatusServiceUnavailable, "another request asks for this run; ask again", stet.None)
+		refuse(w, http.StatusServiceUnavailable, "another request asks for this run; ask again", stet.None)
 		return
 	}
 	wait := time.Duration(min(max(q.Wait, 0), MaxWait.Seconds()) * float64(time.Second))
-	over := time.NewTimer(wait)
-	defer over.Stop()
-	for {
-		it, found, arrived := s.next(q.Names)
+	ctx, cancel := context.WithTimeout(r.Context(), wait)
+	defer cancel()
+	s.asks(q.Names, wait)
+	names := make(map[string]bool, len(q.Names))
+	for _, name := range q.Names {
+		names[name] = true
+	}
+	for r.Context().Err() == nil {
+		it, found, arrived := s.next(names)
 		if found {
-			if s.begin(r.Context(), ses, it) {
-				describe(w, ses)
+			begun, err := s.begin(ctx, ses, it)
+			switch {
+			case begun && r.Context().Err() != nil && ses.unheard():
+				refuse(w, http.StatusServiceUnavailable, "the request was given up; ask again", stet.None)
 				return
-			}
-			if ses = s.renew(name); ses == nil {
-				problem(w, http.StatusServiceUnavailable, "too many runs; ask again", stet.None)
+			case begun:
+				s.again(w, r, ses)
 				return
+			case err == nil || errors.Is(err, stet.ErrInvalid): // it is not to be run, or not here
+				ses = s.renew(r.Context(), name)
+				continue
 			}
-			continue
-		}
-		select {
-		case <-arrived:
-			continue
-		case <-over.C:
-		case <-r.Context().Done():
+			s.putBack(it)
+			if !errors.Is(err, stet.ErrClosed) || !errors.Is(err, context.DeadlineExceeded) { // else no slot was free
+				break
+			}
+		} else {
+			select {
+			case <-arrived:
+				continue
+			case <-ctx.Done():
+			}
 		}
 		s.drop(name)
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
+	s.drop(name)
+	refuse(w, http.StatusServiceUnavailable, "nothing can be taken now; ask again", stet.None)
+}
+
+// again answers a take, also one that is repeated because the answer to the first
+// was lost: it describes the run, if that goes on. One that has ended is not handed out, because it may have
+// been given to another worker since.
+func (s *Server) again(w http.ResponseWriter, r *http.Request, ses *session) {
+	if run, _ := ses.extend(); run != nil {
+		describe(w, run, ses.lease)
+		return
+	}
+	s.refuse(w, r, ses)
+}
+
+// refuse answers a request about a run that has ended, when that is stored.
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, ses *session) {
+	select {
+	case <-ses.over:
+		s.state(w, r, ses, http.StatusConflict)
+	case <-r.Context().Done():
+		refuse(w, http.StatusServiceUnavailable, "not stored yet; ask again", stet.None)
+	}
 }
 
 // session returns the session of a name, and whether it is a new one; nil if there
 // are too many.
-func (s *Server) session(name string) (ses *session, fresh bool) {
+func (s *Server) session(asks context.Context, name string) (ses *session, fresh bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ses, ok := s.runs[name]; ok {
@@ -163,15 +222,18 @@ func (s *Server) session(name string) (ses *session, fresh bool) {
 	if len(s.runs)-len(s.past) >= maxLive || s.worker == nil {
 		return nil, false
 	}
-	ses = newSession(name)
+	ses = newSession(asks, name)
 	s.runs[name] = ses
 	return ses, true
 }
 
-// renew gives a name another session, after an operation was not to be run.
-func (s *Server) renew(name string) *session {
-	s.drop(name)
-	ses, _ := s.session(name)
+// renew gives a name another session, after an operation was not to be run. Only
+// the request that the session is of does so.
+func (s *Server) renew(asks context.Context, name string) *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ses := newSession(asks, name)
+	s.runs[name] = ses
 	return ses
 }
 
@@ -182,7 +244,7 @@ func (s *Server) ended(ses *session, id stet.ID) {
 	if s.pending[id] == ses {
 		delete(s.pending, id)
 	}
-	if s.runs[ses.name] != ses || ses.claimed() == nil {
+	if s.runs[ses.name] != ses || !ses.hasTaken() {
 		return
 	}
 	s.past = append(s.past, ses.name)
@@ -198,9 +260,10 @@ func (s *Server) drop(name string) {
 	delete(s.runs, name)
 }
 
-// begin has the worker take an operation, for a session. It reports whether there
-// is something to do.
-func (s *Server) begin(ctx context.Context, ses *session, it stet.Item) bool {
+// begin has the worker take an operation, for a session, as soon as fewer than
+// Concurrency run: if that is not before slot ends, nothing is taken. It reports
+// whether there is something to do; else the error is that of Worker.Do.
+func (s *Server) begin(slot context.Context, ses *session, it stet.Item) (begun bool, err error) {
 	s.mu.Lock()
 	worker := s.worker
 	_, begins := s.pending[it.ID]
@@ -209,30 +272,41 @@ func (s *Server) begin(ctx context.Context, ses *session, it stet.Item) bool {
 	}
 	s.mu.Unlock()
 	if begins {
-		return false
+		return false, nil
 	}
+	// A worker that does not want to wait gets a slot that is free nevertheless.
+	slot, cancel := context.WithTimeout(ses.asks, max(untilEnd(slot), slotPatience))
+	ended := make(chan error, 1)
 	go func() { // Worker.Shutdown waits for it
-		_ = worker.Do(context.WithoutCancel(ctx), it) // else it is handed out again
-		close(ses.over)
+		defer cancel()
+		err := worker.Do(slot, it)
+		ses.forgo()
 		s.ended(ses, it.ID)
+		ended <- err
+		close(ses.over)
 	}()
 	select {
 	case <-ses.begun:
-	case <-ses.over:
-		return ses.claimed() != nil
+		return true, nil
+	case err := <-ended:
+		return ses.hasTaken(), err
 	}
-	if ctx.Err() != nil { // nobody has heard of it
-		ses.say(ending{err: errUnheard})
-	}
-	return true
+}
+
+// untilEnd returns how long a context with a deadline has yet.
+func untilEnd(ctx context.Context) time.Duration {
+	end, _ := ctx.Deadline()
+	return time.Until(end)
 }
 
 // description is what a worker is told about its run.
 type description struct {
 	ID      string          `json:"id"`
 	Name    string          `json:"name"`
-	Scope   string          `json:"scope"`
-	Key     string          `json:"key"`
+	Scope   string          `json:"scope,omitempty"`
+	Scope64 []byte          `json:"scope_base64,omitempty"` // of what is no text: JSON would change it
+	Key     string          `json:"key,omitempty"`
+	Key64   []byte          `json:"key_base64,omitempty"`
 	Attempt int             `json:"attempt"`
 	Fence   int64           `json:"fence,string"` // text, because numbers of its size are rounded by much that reads JSON
 	Lease   float64         `json:"lease"`        // seconds
@@ -240,10 +314,19 @@ type description struct {
 	Bytes   []byte          `json:"payload_base64,omitempty"`
 }
 
-func describe(w http.ResponseWriter, ses *session) {
-	run := ses.claimed()
-	d := description{ID: run.ID().String(), Name: run.Work().Name, Scope: run.Scope(), Key: run.Key(), Attempt: run.Attempt(), Fence: run.Fence(), Lease: ses.lease.Seconds()}
-	if payload := run.Work().Payload; json.Valid(payload) {
+// text returns s as text, or if it is none, its bytes.
+func text(s string) (string, []byte) {
+	if utf8.ValidString(s) {
+		return s, nil
+	}
+	return "", []byte(s)
+}
+
+func describe(w http.ResponseWriter, run *stet.Run, lease time.Duration) {
+	d := description{ID: run.ID().String(), Name: run.Work().Name, Attempt: run.Attempt(), Fence: run.Fence(), Lease: lease.Seconds()}
+	d.Scope, d.Scope64 = text(run.Scope())
+	d.Key, d.Key64 = text(run.Key())
+	if payload := run.Work().Payload; json.Valid(payload) && utf8.Valid(payload) { // which not all readers of JSON forgive
 		d.Payload = payload
 	} else {
 		d.Bytes = payload
@@ -252,16 +335,14 @@ func describe(w http.ResponseWriter, ses *session) {
 }
 
 func (s *Server) extend(w http.ResponseWriter, r *http.Request, ses *session, q request) {
-	select {
-	case <-ses.over:
-		s.state(w, r, ses, http.StatusConflict)
+	run, cancelling := ses.extend()
+	if run == nil {
+		s.refuse(w, r, ses)
 		return
-	default:
 	}
-	cancelling := ses.extend()
 	if q.Progress != nil && !cancelling {
 		// What was not written down now is with the next.
-		_ = ses.claimed().Progress(r.Context(), q.Progress.Fraction, q.Progress.Message)
+		_ = run.Progress(r.Context(), q.Progress.Fraction, q.Progress.Message)
 	}
 	answer(w, http.StatusOK, map[string]bool{"cancelling": cancelling})
 }
@@ -272,24 +353,34 @@ func (s *Server) step(w http.ResponseWriter, r *http.Request, ses *session, q re
 	if q.Once {
 		kind = stet.StepOnce
 	}
-	st := ses.begin(q.Name, kind)
-	if q.Undone || q.Result != nil {
-		st.say(word{q.Result, q.Undone})
-	} else {
+	begins := !q.Undone && q.Result == nil
+	st := ses.begin(q.Name, q.Call, kind)
+	switch {
+	case st == nil:
+		s.refuse(w, r, ses)
+		return
+	case begins && st.another(q.Call):
+		refuse(w, http.StatusBadRequest, "this run has begun a step of that name before: each step needs a name of its own, also in a loop", stet.None)
+		return
+	case begins:
 		select {
 		case <-st.begun:
-			answer(w, http.StatusOK, map[string]bool{"done": false})
-			return
+			if !closed(st.over) {
+				answer(w, http.StatusOK, map[string]bool{"done": false})
+				return
+			}
 		case <-st.over:
 		case <-r.Context().Done():
-			problem(w, http.StatusServiceUnavailable, "not noted down yet; ask again", stet.None)
+			refuse(w, http.StatusServiceUnavailable, "not noted down yet; ask again", stet.None)
 			return
 		}
+	default:
+		st.say(word{q.Result, q.Undone})
 	}
 	select {
 	case <-st.over:
 	case <-r.Context().Done():
-		problem(w, http.StatusServiceUnavailable, "not noted down yet; ask again", stet.None)
+		refuse(w, http.StatusServiceUnavailable, "not noted down yet; ask again", stet.None)
 		return
 	}
 	switch {
@@ -300,9 +391,9 @@ func (s *Server) step(w http.ResponseWriter, r *http.Request, ses *session, q re
 		answer(w, http.StatusOK, map[string]bool{"done": false})
 	case errors.Is(st.err, stet.ErrInvalid):
 		ses.forget(q.Name)
-		problem(w, http.StatusBadRequest, st.err.Error(), stet.None)
+		refuse(w, http.StatusBadRequest, st.err.Error(), stet.None)
 	default: // in doubt, or stale: the run is to be ended
-		problem(w, http.StatusConflict, st.err.Error(), stet.Unknown)
+		refuse(w, http.StatusConflict, st.err.Error(), stet.Unknown)
 	}
 }
 
@@ -313,7 +404,7 @@ func (s *Server) end(w http.ResponseWriter, r *http.Request, ses *session, e end
 	case <-ses.over:
 		s.state(w, r, ses, http.StatusOK)
 	case <-r.Context().Done():
-		problem(w, http.StatusServiceUnavailable, "not stored yet; ask again", stet.None)
+		refuse(w, http.StatusServiceUnavailable, "not stored yet; ask again", stet.None)
 	}
 }
 
@@ -322,13 +413,13 @@ func (s *Server) state(w http.ResponseWriter, r *http.Request, ses *session, sta
 	s.mu.Lock()
 	engine := s.worker.Engine()
 	s.mu.Unlock()
-	now, err := engine.Lookup(r.Context(), ses.claimed().ID())
+	now, err := engine.Lookup(r.Context(), ses.operation())
 	st := now.Record.State
 	switch {
 	case err != nil:
-		problem(w, http.StatusServiceUnavailable, "the store cannot be asked; ask again", stet.None)
+		refuse(w, http.StatusServiceUnavailable, "the store cannot be asked; ask again", stet.None)
 	case status != http.StatusOK:
-		problem(w, status, "the run has ended", st)
+		refuse(w, status, "the run has ended", st)
 	default:
 		answer(w, status, map[string]string{"state": st.String()})
 	}
@@ -337,7 +428,7 @@ func (s *Server) state(w http.ResponseWriter, r *http.Request, ses *session, sta
 func answer(w http.ResponseWriter, status int, v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
-		problem(w, http.StatusInternalServerError, "the answer is not JSON", stet.None)
+		refuse(w, http.StatusInternalServerError, "the answer is not JSON", stet.None)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -345,17 +436,15 @@ func answer(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(b)
 }
 
-// problem answers with a problem document (RFC 9457).
-func problem(w http.ResponseWriter, status int, detail string, state stet.State) {
+// refuse answers with a problem document.
+func refuse(w http.ResponseWriter, status int, detail string, state stet.State) {
 	doc := map[string]any{"title": http.StatusText(status), "status": status, "detail": detail}
 	if state != stet.None {
 		doc["state"] = state.String()
 	}
+	again := time.Duration(0)
 	if status == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", "1")
+		again = time.Second
 	}
-	b, _ := json.Marshal(doc) // strings and numbers
-	w.Header().Set("Content-Type", "application/problem+json")
-	w.WriteHeader(status)
-	_, _ = w.Write(b)
+	problem.Write(w, status, problem.Marshal(doc), again)
 }

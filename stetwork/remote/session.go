@@ -10,27 +10,31 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetwork"
+	"github.com/stet-go/stet/stetwork/internal/untold"
 )
 
 var (
-	errGone    = errors.New("the remote worker was not heard of for as long as the lease")
-	errNobody  = fmt.Errorf("no remote worker asked for it: %w", stet.ErrRetryable)
-	errUnheard = fmt.Errorf("the remote worker has gone before it was told: %w", stet.ErrRetryable)
+	errGone    = errors.New("the remote worker sent no heartbeat for as long as the lease")
+	errNobody  = fmt.Errorf("no remote worker asked for it: %w", untold.Later)
+	errUnheard = fmt.Errorf("the remote worker has gone before it was told: %w", untold.AtOnce)
 )
 
 // session is a run that a remote worker has asked for.
 type session struct {
-	name  string // the worker's own
+	name  string          // the worker's own
+	asks  context.Context // of the take that it was made for
 	begun chan struct{}
 	end   chan ending   // the worker's last word; the first is heard
 	over  chan struct{} // closed when Do has returned
 	heard chan struct{} // the worker has extended
 
 	mu         sync.Mutex
+	id         stet.ID // of the operation, once it was taken
 	run        *stet.Run
 	ctx        context.Context // the handler's
 	lease      time.Duration
 	cancelling bool
+	told       bool // its worker was told of it
 	ended      bool // a last word was accepted
 	steps      map[string]*stepping
 }
@@ -42,8 +46,8 @@ type ending struct {
 	doubt  bool
 }
 
-func newSession(name string) *session {
-	return &session{name: name, begun: make(chan struct{}), end: make(chan ending, 1), over: make(chan struct{}),
+func newSession(asks context.Context, name string) *session {
+	return &session{name: name, asks: asks, begun: make(chan struct{}), end: make(chan ending, 1), over: make(chan struct{}),
 		heard: make(chan struct{}, 1), steps: make(map[string]*stepping)}
 }
 
@@ -55,11 +59,14 @@ func (s *Server) run(ctx context.Context, _ []byte) (json.RawMessage, error) {
 	ses := s.pending[run.ID()]
 	delete(s.pending, run.ID())
 	s.mu.Unlock()
-	if ses == nil {
+	switch {
+	case ses == nil:
 		return nil, errNobody
+	case ses.asks.Err() != nil:
+		return nil, errUnheard
 	}
 	ses.mu.Lock()
-	ses.run, ses.ctx = run, ctx
+	ses.id, ses.run, ses.ctx = run.ID(), run, ctx
 	ses.lease = max(run.Record().LeaseLeft, stet.MinLease)
 	ses.mu.Unlock()
 	close(ses.begun)
@@ -81,14 +88,11 @@ func (s *Server) run(ctx context.Context, _ []byte) (json.RawMessage, error) {
 			ses.cancelling = true
 			ses.mu.Unlock()
 		case <-silence.C:
-			ses.mu.Lock()
-			late := !ses.ended
-			ses.ended = true
-			ses.mu.Unlock()
-			if late {
+			if ses.silent() {
 				run.OutcomeUnknown(0)
 				return nil, errGone
 			}
+			silence.Reset(ses.lease) // it has just been heard of, or has said its last word
 		}
 	}
 }
@@ -103,17 +107,67 @@ func (ses *session) say(e ending) {
 	}
 }
 
-// extend notes that the worker is alive, and reports whether it is to stop.
-func (ses *session) extend() (cancelling bool) {
+// operation returns what the session has taken; the zero ID if it has not, yet.
+func (ses *session) operation() stet.ID {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
+	return ses.id
+}
+
+func (ses *session) hasTaken() bool { return ses.operation() != stet.ID{} }
+
+// forgo lets go of a run that has ended, whose payload and results may be large: what
+// is repeated of it is only told what stands.
+func (ses *session) forgo() {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	ses.ended = true
+	ses.run, ses.ctx, ses.asks, ses.steps = nil, nil, nil, nil
+}
+
+// unheard gives the run back, unless its worker was told of it by a repeated take,
+// or it has ended.
+func (ses *session) unheard() bool {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	if ses.told || ses.ended {
+		return false
+	}
+	ses.ended = true
+	ses.end <- ending{err: errUnheard}
+	return true
+}
+
+// extend notes that the worker is alive, and was told of its run, and returns that, nil
+// if it has ended; and whether it is to stop: then it is given no more time.
+func (ses *session) extend() (run *stet.Run, cancelling bool) {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	if ses.ended {
+		return nil, false
+	}
+	ses.told = true
 	if !ses.cancelling {
 		select {
 		case ses.heard <- struct{}{}:
 		default:
 		}
 	}
-	return ses.cancelling
+	return ses.run, ses.cancelling
+}
+
+// silent ends a run whose worker was not heard of for the lease; false if it was.
+func (ses *session) silent() bool {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	select {
+	case <-ses.heard:
+		return false
+	default:
+	}
+	late := !ses.ended
+	ses.ended = true
+	return late
 }
 
 // settled is the ending of a run with a result, or with an error that is the
@@ -125,11 +179,15 @@ func settled(result json.RawMessage, text string) ending {
 	return ending{result: result}
 }
 
-func returned(text string) ending {
+func returned(text string, interrupted bool) ending {
 	if text == "" {
 		text = "the remote worker gave it back"
 	}
-	return ending{err: fmt.Errorf("%s: %w", text, stet.ErrRetryable)}
+	why := stet.ErrRetryable
+	if interrupted {
+		why = untold.AtOnce
+	}
+	return ending{err: fmt.Errorf("%s: %w", text, why)}
 }
 
 func parked(text string) ending {
@@ -141,6 +199,7 @@ func parked(text string) ending {
 
 // stepping is a step of a run.
 type stepping struct {
+	call   string        // what tells its request from others, if it has that
 	begun  chan struct{} // closed when the worker is to do it
 	word   chan word     // what the worker says of it
 	over   chan struct{} // closed when it is noted down, or found
@@ -153,18 +212,27 @@ type word struct {
 	undone bool
 }
 
-// begin begins a step, or finds it.
-func (ses *session) begin(name string, kind stet.StepKind) *stepping {
+// begin begins a step, or finds it; nil if it would begin it, and the run has ended.
+func (ses *session) begin(name, call string, kind stet.StepKind) *stepping {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	if st, ok := ses.steps[name]; ok {
 		return st
 	}
-	st := &stepping{begun: make(chan struct{}), word: make(chan word, 1), over: make(chan struct{})}
+	if ses.ended {
+		return nil
+	}
+	st := &stepping{call: call, begun: make(chan struct{}), word: make(chan word, 1), over: make(chan struct{})}
+	if len(ses.steps) >= maxSteps {
+		st.err = errSteps
+		close(st.over)
+		return st
+	}
 	ses.steps[name] = st
+	ctx := ses.ctx
 	go func() { // ends with the run
 		defer close(st.over)
-		st.result, st.err = stet.Step(ses.ctx, name, kind, func(context.Context) (json.RawMessage, error) {
+		st.result, st.err = stet.Step(ctx, name, kind, func(context.Context) (json.RawMessage, error) {
 			close(st.begun)
 			select {
 			case w := <-st.word:
@@ -178,6 +246,22 @@ func (ses *session) begin(name string, kind stet.StepKind) *stepping {
 		})
 	}()
 	return st
+}
+
+// another reports whether a request to begin the step is another use of its name, and
+// no repetition of the request that it was begun by. A worker that has told of its end
+// has no need of one.
+func (st *stepping) another(call string) bool {
+	return call != st.call || call == "" && closed(st.begun) && closed(st.over) && st.err == nil
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // say hands over what the worker says of a step; the first word is heard.
@@ -211,5 +295,6 @@ func (ses *session) open() bool {
 
 var (
 	errUndone = fmt.Errorf("the remote worker says that the step did not happen: %w", stet.ErrRetryable)
-	errUnsaid = errors.New("the run ended without a word of the step")
+	errUnsaid = errors.New("the run ended without a result of the step")
+	errSteps  = fmt.Errorf("a run has %d steps at most: %w", maxSteps, stet.ErrInvalid)
 )

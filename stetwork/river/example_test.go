@@ -46,8 +46,12 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	te, err := stet.WithTx(engine, store)
+	if err != nil {
+		log.Fatal(err)
+	}
 	type order struct{ Book string }
-	err = stetwork.HandleTx(worker, store, "ship", func(ctx context.Context, tx pgx.Tx, o order) (string, error) {
+	err = stetwork.HandleTx(worker, te, "ship", func(ctx context.Context, tx pgx.Tx, o order) (string, error) {
 		_, err := tx.Exec(ctx, "INSERT INTO shipments (book) VALUES ($1)", o.Book)
 		return "shipped", err
 	})
@@ -72,7 +76,7 @@ func Example() {
 		if err != nil {
 			return err
 		}
-		_, err = stetriver.AcceptTx(ctx, engine, store, queue, tx, stet.Op{Scope: "customer 7", Key: "8e03978e"}, work)
+		_, err = stetriver.AcceptTx(ctx, te, queue, tx, stet.Op{Scope: "customer 7", Key: "8e03978e"}, work)
 		return err
 	})
 	if err != nil {
@@ -112,7 +116,11 @@ func ExampleQueue_InsertTx() {
 			return err
 		}
 		work := stet.Work{Name: "ship", Payload: []byte(`{"Book":"Emma"}`), After: stetwork.DefaultAgain} // the job is earlier
-		st, err := stet.AcceptTx(ctx, engine, store, tx, stet.Op{Scope: "customer 7", Key: "8e03978e"}, work)
+		te, err := stet.WithTx(engine, store)
+		if err != nil {
+			return err
+		}
+		st, err := te.Accept(ctx, tx, stet.Op{Scope: "customer 7", Key: "8e03978e"}, work)
 		if err != nil || !st.New {
 			return err
 		}

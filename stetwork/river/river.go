@@ -9,7 +9,7 @@
 //	…
 //	st, err := stetriver.AcceptTx(ctx, engine, store, queue, tx, op, work)
 //
-// The other way is to accept with stet.AcceptTx, or Engine.Accept, and leave the rest to
+// The other way is to accept with stet.TxEngine.Accept, or Engine.Accept, and leave the rest to
 // Worker.Run, or to a stetwork.Dispatcher where only acceptances are made: the record
 // keeps what was accepted, and jobs are inserted afterwards, as many at a time as have
 // come. That does more in the same time (docs/speed.md), and an acceptance takes one
@@ -21,8 +21,9 @@
 // operation has been looked after, whatever became of it, and one that has to be
 // run again gets another job. Running a job twice is harmless; so
 // river.Config.RescueStuckJobsAfter may be minutes, where a process that was killed
-// should not hold up for longer what River had given it. Worker.Run has to be
-// running somewhere, for what needs another job.
+// should not hold up for longer what River had given it: River gives a job to another
+// process after that time, but not before the RunTimeout of its operation's policy and
+// a minute. Worker.Run has to be running somewhere, for what needs another job.
 //
 // A job that lands in a process without a handler for its operation is put off, by
 // half a minute, for another process to have it; after ten minutes it is cancelled,
@@ -35,11 +36,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/riverqueue/river"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/stetwork"
 )
 
@@ -50,6 +53,7 @@ const (
 	storePause   = 5 * time.Second  // until a job is tried again whose operation could not be looked at
 	unknownPause = 30 * time.Second // and one that this process has no handler for
 	maxSnoozes   = 20               // of such a job
+	margin       = time.Minute      // of a job, beyond its run: to wait for its turn, and to store its end
 )
 
 // Args are a job's arguments: which accepted operation is to be run.
@@ -76,7 +80,7 @@ func (a Args) item() (stet.Item, error) {
 // should not be above w's Concurrency: the others would wait.
 func AddWorker(workers *river.Workers, w *stetwork.Worker) error {
 	if workers == nil || w == nil {
-		return invalid("AddWorker needs River's workers, of river.NewWorkers, and a worker, of stetwork.New")
+		return misuse.Errorf("stetwork/river: AddWorker needs River's workers, of river.NewWorkers, and a worker, of stetwork.New")
 	}
 	return river.AddWorkerSafely(workers, &worker{w: w})
 }
@@ -87,8 +91,16 @@ type worker struct {
 	w *stetwork.Worker
 }
 
-// Timeout has River set no bound: the operation's policy does.
-func (*worker) Timeout(*river.Job[Args]) time.Duration { return -1 }
+// Timeout is longer than any run: the policy bounds that, and a job which ends
+// earlier is given back. Without a bound River would never rescue the jobs of a
+// process that was killed.
+func (k *worker) Timeout(job *river.Job[Args]) time.Duration {
+	p, ok := k.w.Engine().Policy(job.Args.Class)
+	if !ok { // no run: it is put off at once
+		return margin
+	}
+	return p.RunTimeout + margin
+}
 
 // Work implements river.Worker.
 func (k *worker) Work(ctx context.Context, job *river.Job[Args]) error {
@@ -121,13 +133,10 @@ func snoozes(job *river.Job[Args]) int {
 
 // Options configure a Queue. The zero value is usable.
 type Options struct {
-	// Insert are the options of jobs: a queue, a priority, tags. ScheduledAt is
-	// this package's.
+	// Insert are the options of jobs: a queue, a priority, tags. Jobs are neither
+	// unique, because an operation's next attempt needs another one, nor pending;
+	// and ScheduledAt is this package's.
 	Insert river.InsertOpts
-	// Again is how long after AcceptTx an operation is handed to the queue
-	// another time, unless a worker has taken it by then. Default
-	// stetwork.DefaultAgain.
-	Again time.Duration
 }
 
 // Queue is a stetwork.Queue that inserts jobs.
@@ -139,14 +148,11 @@ type Queue[Tx any] struct {
 // New returns a queue that inserts jobs with client, which may be one that only
 // inserts. Wrong options are errors of kind stet.ErrInvalid.
 func New[Tx any](client *river.Client[Tx], o Options) (*Queue[Tx], error) {
-	switch {
-	case client == nil:
-		return nil, invalid("New needs a client of River's")
-	case o.Again < 0 || o.Again > stet.MaxDelay:
-		return nil, invalid("Options.Again is %v; it must be 0 to %v", o.Again, stet.MaxDelay)
+	if client == nil {
+		return nil, misuse.Errorf("stetwork/river: New needs a client of River's")
 	}
-	if o.Again == 0 {
-		o.Again = stetwork.DefaultAgain
+	if i := o.Insert; !reflect.ValueOf(i.UniqueOpts).IsZero() || i.Pending || !i.ScheduledAt.IsZero() {
+		return nil, misuse.Errorf("stetwork/river: Options.Insert has UniqueOpts, Pending or ScheduledAt: an operation that is to be run again would get no job, or none that runs")
 	}
 	return &Queue[Tx]{client, o}, nil
 }
@@ -162,18 +168,17 @@ func (q *Queue[Tx]) Enqueue(ctx context.Context, items []stet.Item) error {
 	return err
 }
 
-// AcceptTx accepts an operation (see stet.AcceptTx) and, if it is new, inserts its
+// AcceptTx accepts an operation (see stet.TxEngine.Accept) and, if it is new, inserts its
 // job in the same transaction: both become durable with the caller's writes, or
-// neither does. On an error the caller must roll back.
-func AcceptTx[Tx any](ctx context.Context, e *stet.Engine, s stet.WorkTxStore[Tx], q *Queue[Tx], tx Tx, op stet.Op, w stet.Work) (stet.Status, error) {
+// neither does. The operation is due as soon as the job is, so that a dispatcher may
+// hand it over a second time, which is harmless. On an error the caller must roll
+// back.
+func AcceptTx[Tx any](ctx context.Context, te *stet.TxEngine[Tx], q *Queue[Tx], tx Tx, op stet.Op, w stet.Work) (stet.Status, error) {
 	opts := q.o.Insert
 	if w.After > 0 {
-		opts.ScheduledAt = time.Now().Add(w.After)
+		opts.ScheduledAt = time.Now().Add(w.After) // a hint: the store's clock decides
 	}
-	if w.After >= 0 { // else it is refused
-		w.After = min(w.After+q.o.Again, stet.MaxDelay)
-	}
-	st, err := stet.AcceptTx(ctx, e, s, tx, op, w)
+	st, err := te.Accept(ctx, tx, op, w)
 	if err != nil || !st.New {
 		return st, err
 	}
@@ -181,10 +186,10 @@ func AcceptTx[Tx any](ctx context.Context, e *stet.Engine, s stet.WorkTxStore[Tx
 }
 
 // InsertTx inserts the job of an operation in the caller's transaction: that of its
-// acceptance, if it was accepted by stet.AcceptTx or by a middleware that does so,
-// and is new. It is a job to be run at once; AcceptTx heeds Work.After, too. Without
-// a Work.After of some minutes the operation is due at once as well, and may be
-// handed to the queue a second time, which is harmless. An error is an *stet.Error
+// acceptance, if it was accepted by stet.TxEngine.Accept or by a middleware that does so,
+// and is new. It is a job to be run at once; AcceptTx heeds Work.After, before which
+// no operation is run. The operation is due as well, and may be handed to the queue a
+// second time, which is harmless. An error is an *stet.Error
 // of kind stet.ErrStore, and the caller must roll back.
 func (q *Queue[Tx]) InsertTx(ctx context.Context, tx Tx, it stet.Item) error {
 	return q.insert(ctx, tx, it, q.o.Insert)
@@ -195,8 +200,4 @@ func (q *Queue[Tx]) insert(ctx context.Context, tx Tx, it stet.Item, opts river.
 		return &stet.Error{Kind: stet.ErrStore, Execution: stet.NotExecuted, Cause: fmt.Errorf("stetwork/river: the job was not inserted: %w", err)}
 	}
 	return nil
-}
-
-func invalid(format string, args ...any) error {
-	return &stet.Error{Kind: stet.ErrInvalid, Execution: stet.NotExecuted, Cause: fmt.Errorf("stetwork/river: "+format, args...)}
 }

@@ -68,7 +68,7 @@ func newBench(t *testing.T, again time.Duration) *bench {
 	t.Cleanup(func() { _ = b.engine.Close() })
 	insert, err := river.NewClient(riverpgxv5.New(b.pool), &river.Config{Logger: quiet()})
 	must(t, err)
-	b.queue, err = stetriver.New(insert, stetriver.Options{Again: again})
+	b.queue, err = stetriver.New(insert, stetriver.Options{})
 	must(t, err)
 	b.worker, err = stetwork.New(b.engine, stetwork.Options{Queue: b.queue, ErrorLog: quiet(),
 		Dispatch: stetwork.DispatcherOptions{Poll: 50 * time.Millisecond, Again: again},
@@ -106,7 +106,7 @@ func (b *bench) order(name, book string, fail error) (stet.Status, error) {
 		if _, err := tx.Exec(b.t.Context(), `INSERT INTO orders VALUES ($1)`, book); err != nil {
 			return err
 		}
-		st, err = stetriver.AcceptTx(b.t.Context(), b.engine, b.store, b.queue, tx, stet.Op{Scope: "shop", Key: book}, work)
+		st, err = stetriver.AcceptTx(b.t.Context(), txOf(b.engine, b.store), b.queue, tx, stet.Op{Scope: "shop", Key: book}, work)
 		if err != nil {
 			return err
 		}
@@ -151,7 +151,7 @@ func ship(ctx context.Context, tx pgx.Tx, p parcel) (receipt, error) {
 
 func TestOrderAcceptanceAndJobAreOneCommitAndItRunsOnce(t *testing.T) {
 	b := newBench(t, time.Hour)
-	must(t, stetwork.HandleTx(b.worker, b.store, "ship", ship))
+	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, b.store), "ship", ship))
 	var ids []stet.ID
 	for i := range 20 {
 		st, err := b.order("ship", strconv.Itoa(i%10), nil) // each of them twice
@@ -189,7 +189,7 @@ func TestOrderThatIsRolledBackLeavesNeitherOperationNorJob(t *testing.T) {
 
 func TestOperationRunsAgainThroughAnotherJob(t *testing.T) {
 	b := newBench(t, time.Hour)
-	must(t, stetwork.HandleTx(b.worker, b.store, "ship", func(ctx context.Context, tx pgx.Tx, p parcel) (receipt, error) {
+	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, b.store), "ship", func(ctx context.Context, tx pgx.Tx, p parcel) (receipt, error) {
 		r, err := ship(ctx, tx, p)
 		if err == nil && r.Number < 3 {
 			err = errBroken
@@ -209,7 +209,7 @@ func TestOperationRunsAgainThroughAnotherJob(t *testing.T) {
 
 func TestLostJobIsHandedOutAgain(t *testing.T) {
 	b := newBench(t, 500*time.Millisecond)
-	must(t, stetwork.HandleTx(b.worker, b.store, "ship", ship))
+	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, b.store), "ship", ship))
 	st, err := b.order("ship", "Emma", nil)
 	must(t, err)
 	_, err = b.pool.Exec(t.Context(), `DELETE FROM river_job`)
@@ -225,7 +225,7 @@ func TestJobWaitsForAProcessThatHasTheHandler(t *testing.T) {
 	b.works()
 	st, err := b.order("ship", "Emma", nil)
 	must(t, err)
-	for end := time.Now().Add(patience); b.count(`SELECT count(*) FROM river_job WHERE state = 'scheduled' AND attempt = 0 AND scheduled_at > now()`) != 1; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(patience); b.count(`SELECT count(*) FROM river_job WHERE state = 'scheduled' AND attempt = 0 AND scheduled_at > now()`) < 1; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the job was not put off")
 		}
@@ -266,14 +266,13 @@ func TestJobThatNobodyCanRunIsCancelledInTheEnd(t *testing.T) {
 
 func TestJobIsCommittedWithTheAcceptanceOrNotAtAll(t *testing.T) {
 	b := newBench(t, time.Hour)
-	must(t, stetwork.HandleTx(b.worker, b.store, "ship", ship))
+	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, b.store), "ship", ship))
 	work, err := stetwork.NewWork("ship", parcel{"Emma"})
 	must(t, err)
-	work.After = time.Hour // only the job has it run
 	for _, fail := range []error{errBroken, nil} {
 		var st stet.Status
 		err := b.store.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) (err error) {
-			if st, err = stet.AcceptTx(ctx, b.engine, b.store, tx, stet.Op{Scope: "shop", Key: "k"}, work); err != nil {
+			if st, err = txOf(b.engine, b.store).Accept(ctx, tx, stet.Op{Scope: "shop", Key: "k"}, work); err != nil {
 				return err
 			}
 			if err := b.queue.InsertTx(ctx, tx, stet.Item{ID: st.Record.ID, Name: work.Name}); err != nil {
@@ -298,9 +297,20 @@ func TestJobIsCommittedWithTheAcceptanceOrNotAtAll(t *testing.T) {
 	}
 }
 
+func TestJobOfAKilledProcessIsRescued(t *testing.T) {
+	b := newBench(t, time.Hour)
+	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, b.store), "ship", ship))
+	st, err := b.order("ship", "Emma", nil)
+	must(t, err)
+	_, err = b.pool.Exec(t.Context(), `UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now() - interval '2 hours', attempted_by = '{killed}'`)
+	must(t, err)
+	b.works()
+	b.await(st.Record.ID, stet.Completed)
+}
+
 func TestJobThatNamesNoOperationIsCancelled(t *testing.T) {
 	b := newBench(t, time.Hour)
-	must(t, stetwork.HandleTx(b.worker, b.store, "ship", ship))
+	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, b.store), "ship", ship))
 	_, err := b.pool.Exec(t.Context(), `INSERT INTO river_job (args, kind, max_attempts) VALUES ('{"id":"no"}', 'stet', 25)`)
 	must(t, err)
 	b.works()
@@ -313,7 +323,13 @@ func TestJobThatNamesNoOperationIsCancelled(t *testing.T) {
 
 func TestWrongWiringIsRefused(t *testing.T) {
 	_, noClient := stetriver.New[pgx.Tx](nil, stetriver.Options{})
-	for name, err := range map[string]error{"no client": noClient, "no workers": stetriver.AddWorker(nil, nil)} {
+	client, err := river.NewClient(riverpgxv5.New(nil), &river.Config{})
+	must(t, err)
+	// An operation that is run again needs a job of its own.
+	_, unique := stetriver.New(client, stetriver.Options{Insert: river.InsertOpts{UniqueOpts: river.UniqueOpts{ByArgs: true}}})
+	_, pending := stetriver.New(client, stetriver.Options{Insert: river.InsertOpts{Pending: true}})
+	_, late := stetriver.New(client, stetriver.Options{Insert: river.InsertOpts{ScheduledAt: time.Now()}})
+	for name, err := range map[string]error{"no client": noClient, "no workers": stetriver.AddWorker(nil, nil), "unique": unique, "pending": pending, "late": late} {
 		if !errors.Is(err, stet.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}

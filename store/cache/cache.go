@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/maypok86/otter/v2"
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -39,38 +39,39 @@ type Options struct {
 	// result larger than an eighth of it is not kept. Default 64 MiB.
 	MaxBytes int64
 	// MaxAge bounds how long an outcome is handed out without asking the store.
-	// So long may an Expire by another process (see stet.Browser) go unnoticed.
+	// So long may an Expire by another process (see store.Browser) go unnoticed.
 	// Default 1 min.
 	MaxAge time.Duration
 }
 
-// store is a stet.Store in front of another one.
-type store struct {
-	stet.Store
+// cached is a store.Store in front of another one.
+type cached struct {
+	store.Store
 	o       Options
-	records *otter.Cache[stet.ID, entry]
+	records *otter.Cache[store.ID, entry]
 	clock   atomic.Pointer[reading]
 	expired atomic.Int64 // calls of Expire that have begun
 }
 
 // txStore is a store with transactions of type Tx.
 type txStore[Tx any] struct {
-	*store
-	tx stet.TxStore[Tx]
+	*cached
+	tx store.TxStore[Tx]
 }
 
 var (
-	_ stet.Watcher           = (*store)(nil)
-	_ stet.Sweeper           = (*store)(nil)
-	_ stet.Browser           = (*store)(nil)
-	_ stet.TxStore[bool]     = (*txStore[bool])(nil)
-	_ stet.WorkStore         = (*workStore)(nil)
-	_ stet.WorkTxStore[bool] = (*workTxStore[bool])(nil)
+	_ store.Wrapper           = (*cached)(nil)
+	_ store.Watcher           = (*cached)(nil)
+	_ store.Sweeper           = (*cached)(nil)
+	_ store.Browser           = (*cached)(nil)
+	_ store.TxStore[bool]     = (*txStore[bool])(nil)
+	_ store.WorkStore         = (*workStore)(nil)
+	_ store.WorkTxStore[bool] = (*workTxStore[bool])(nil)
 )
 
 // entry is an outcome that may be handed out until a time of this process.
 type entry struct {
-	rec   stet.Record
+	rec   store.Record
 	until time.Time
 }
 
@@ -82,37 +83,38 @@ type reading struct {
 }
 
 // New returns a store that keeps what it has seen settled in s. It is a
-// stet.WorkStore if s is one. It is also a stet.Watcher, stet.Sweeper and
-// stet.Browser, which it leaves to s: where s is no Watcher, Watch returns an error,
+// store.WorkStore if s is one, or in front of one (see store.As). It is also a
+// store.Watcher, store.Sweeper and
+// store.Browser, which it leaves to s: where s is no Watcher, Watch returns an error,
 // upon which the engine polls; where it is no Sweeper, there is nothing to sweep;
 // where it is no Browser, Browse and Expire are ErrInvalid. It is safe for concurrent
 // use. For a store with transactions there is NewTx.
-func New(s stet.Store, o Options) (stet.Store, error) {
+func New(s store.Store, o Options) (store.Store, error) {
 	c, err := newStore(s, o)
 	if err != nil {
 		return nil, err
 	}
-	if w, ok := s.(stet.WorkStore); ok {
+	if w, ok := store.As[store.WorkStore](s); ok {
 		return &workStore{c, work{c, w}}, nil
 	}
 	return c, nil
 }
 
-// NewTx is New for a store with transactions. It is a stet.WorkTxStore[Tx] if s is
+// NewTx is New for a store with transactions. It is a store.WorkTxStore[Tx] if s is
 // one.
-func NewTx[Tx any](s stet.TxStore[Tx], o Options) (stet.TxStore[Tx], error) {
+func NewTx[Tx any](s store.TxStore[Tx], o Options) (store.TxStore[Tx], error) {
 	c, err := newStore(s, o)
 	if err != nil {
 		return nil, err
 	}
 	tx := &txStore[Tx]{c, s}
-	if w, ok := s.(stet.WorkTxStore[Tx]); ok {
+	if w, ok := s.(store.WorkTxStore[Tx]); ok {
 		return &workTxStore[Tx]{tx, work{c, w}, w}, nil
 	}
 	return tx, nil
 }
 
-func newStore(s stet.Store, o Options) (*store, error) {
+func newStore(s store.Store, o Options) (*cached, error) {
 	if s == nil {
 		return nil, errors.New("cache: New and NewTx need a store to stand in front of")
 	}
@@ -125,34 +127,34 @@ func newStore(s stet.Store, o Options) (*store, error) {
 	if o.MaxAge == 0 {
 		o.MaxAge = defaultMaxAge
 	}
-	records, err := otter.New(&otter.Options[stet.ID, entry]{
+	records, err := otter.New(&otter.Options[store.ID, entry]{
 		MaximumWeight: uint64(o.MaxBytes),
-		Weigher:       func(_ stet.ID, e entry) uint32 { return uint32(min(len(e.rec.Result), 1<<31)) + overhead },
+		Weigher:       func(_ store.ID, e entry) uint32 { return uint32(min(len(e.rec.Result), 1<<31)) + overhead },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cache: %w", err)
 	}
-	return &store{Store: s, o: o, records: records}, nil
+	return &cached{Store: s, o: o, records: records}, nil
 }
 
-// Claim implements stet.Store.
-func (s *store) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+// Claim implements store.Store.
+func (s *cached) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	if rec, ok, err := s.settled(ctx, req); ok {
 		return rec, err
 	}
 	begun, expired := time.Now(), s.expired.Load()
 	rec, err := s.Store.Claim(ctx, req)
-	if err == nil && rec.State == stet.Running && rec.Owner == req.Owner {
+	if err == nil && rec.State == store.Running && rec.Owner == req.Owner {
 		s.granted(rec, req.Lease, begun)
 	}
-	if err == nil || errors.Is(err, stet.ErrMismatch) {
+	if err == nil || errors.Is(err, store.ErrMismatch) {
 		s.keep(rec, expired)
 	}
 	return rec, err
 }
 
-// Read implements stet.Store.
-func (s *store) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+// Read implements store.Store.
+func (s *cached) Read(ctx context.Context, id store.ID) (store.Record, error) {
 	if rec, ok := s.lookUp(ctx, id); ok {
 		return rec, nil
 	}
@@ -165,23 +167,23 @@ func (s *store) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
 }
 
 // settled answers a request whose operation is known to be settled.
-func (s *store) settled(ctx context.Context, req stet.ClaimRequest) (rec stet.Record, ok bool, err error) {
+func (s *cached) settled(ctx context.Context, req store.ClaimRequest) (rec store.Record, ok bool, err error) {
 	if rec, ok = s.lookUp(ctx, req.ID); ok && rec.Fingerprint != req.Fingerprint {
-		err = stet.ErrMismatch
+		err = store.ErrMismatch
 	}
 	return rec, ok, err
 }
 
 // lookUp returns the settled record of id if it is at hand. A caller that has
 // left gets what the store says to that.
-func (s *store) lookUp(ctx context.Context, id stet.ID) (rec stet.Record, ok bool) {
+func (s *cached) lookUp(ctx context.Context, id store.ID) (rec store.Record, ok bool) {
 	e, ok := s.records.GetIfPresent(id)
 	return e.rec, ok && ctx.Err() == nil && time.Now().Before(e.until)
 }
 
 // keep keeps a record if it is settled and can be handed out for a while.
 // expired is the count of Expires before the record was asked for.
-func (s *store) keep(rec stet.Record, expired int64) {
+func (s *cached) keep(rec store.Record, expired int64) {
 	r := s.clock.Load()
 	if r == nil || !rec.State.Settled() || rec.Gone || int64(len(rec.Result)) > s.o.MaxBytes/8 {
 		return
@@ -201,44 +203,47 @@ func (s *store) keep(rec stet.Record, expired int64) {
 
 // granted reads the store's clock off a claim, for which it was asked at a time of
 // this process. Of one whose first reply was lost, part of the lease has gone.
-func (s *store) granted(rec stet.Record, lease time.Duration, begun time.Time) {
+func (s *cached) granted(rec store.Record, lease time.Duration, begun time.Time) {
 	s.read(rec.ClaimedAt.Add(lease-rec.LeaseLeft), begun)
 }
 
 // read notes what the store's clock showed after a time of this process.
-func (s *store) read(store, local time.Time) {
+func (s *cached) read(store, local time.Time) {
 	if r := s.clock.Load(); r == nil || local.Sub(r.local) > fresh {
 		s.clock.Store(&reading{store, local})
 	}
 }
 
-// Watch implements stet.Watcher.
-func (s *store) Watch(ctx context.Context, id stet.ID, fence int64) error {
-	if w, ok := s.Store.(stet.Watcher); ok {
+// Unwrap implements store.Wrapper.
+func (s *cached) Unwrap() store.Store { return s.Store }
+
+// Watch implements store.Watcher.
+func (s *cached) Watch(ctx context.Context, id store.ID, fence int64) error {
+	if w, ok := store.As[store.Watcher](s.Store); ok {
 		return w.Watch(ctx, id, fence)
 	}
 	return errors.New("cache: the store cannot tell; poll")
 }
 
-// Sweep implements stet.Sweeper.
-func (s *store) Sweep(ctx context.Context, limit int) (stet.Swept, error) {
-	if w, ok := s.Store.(stet.Sweeper); ok {
+// Sweep implements store.Sweeper.
+func (s *cached) Sweep(ctx context.Context, limit int) (store.Swept, error) {
+	if w, ok := store.As[store.Sweeper](s.Store); ok {
 		return w.Sweep(ctx, limit)
 	}
-	return stet.Swept{}, nil
+	return store.Swept{}, nil
 }
 
-// Browse implements stet.Browser.
-func (s *store) Browse(ctx context.Context, q stet.Query) (stet.Page, error) {
-	if b, ok := s.Store.(stet.Browser); ok {
+// Browse implements store.Browser.
+func (s *cached) Browse(ctx context.Context, q store.Query) (store.Page, error) {
+	if b, ok := store.As[store.Browser](s.Store); ok {
 		return b.Browse(ctx, q)
 	}
-	return stet.Page{}, errNoBrowser()
+	return store.Page{}, errNoBrowser()
 }
 
-// Expire implements stet.Browser.
-func (s *store) Expire(ctx context.Context, c stet.Claim) error {
-	b, ok := s.Store.(stet.Browser)
+// Expire implements store.Browser.
+func (s *cached) Expire(ctx context.Context, c store.Claim) error {
+	b, ok := store.As[store.Browser](s.Store)
 	if !ok {
 		return errNoBrowser()
 	}
@@ -250,12 +255,12 @@ func (s *store) Expire(ctx context.Context, c stet.Claim) error {
 }
 
 func errNoBrowser() error {
-	return &stet.Error{Kind: stet.ErrInvalid, Execution: stet.NotExecuted, Cause: errors.New("cache: the store cannot be browsed")}
+	return fmt.Errorf("%w: cache: the store cannot be browsed", store.ErrInvalid)
 }
 
-// RunTx implements stet.TxStore.
-func (s *txStore[Tx]) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
-	fn func(ctx context.Context, tx Tx, rec stet.Record) (stet.Outcome, error)) (stet.Record, error) {
+// RunTx implements store.TxStore.
+func (s *txStore[Tx]) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,
+	fn func(ctx context.Context, tx Tx, rec store.Record) (store.Settlement, error)) (store.Record, error) {
 	if rec, ok, err := s.settled(ctx, req); ok {
 		return rec, err
 	}
@@ -267,7 +272,7 @@ func (s *txStore[Tx]) RunTx(ctx context.Context, req stet.ClaimRequest, keep ste
 	return rec, err
 }
 
-// SettleTx implements stet.TxStore.
-func (s *txStore[Tx]) SettleTx(ctx context.Context, tx Tx, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+// SettleTx implements store.TxStore.
+func (s *txStore[Tx]) SettleTx(ctx context.Context, tx Tx, c store.Claim, out store.Settlement, keep store.Retention) error {
 	return s.tx.SettleTx(ctx, tx, c, out, keep)
 }

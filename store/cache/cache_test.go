@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/cache"
 	"github.com/stet-go/stet/store/memory"
 	"github.com/stet-go/stet/store/storetest"
@@ -25,34 +26,34 @@ type counted struct {
 	asked atomic.Int64
 }
 
-func (c *counted) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+func (c *counted) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	c.asked.Add(1)
 	return c.Store.Claim(ctx, req)
 }
 
-func (c *counted) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+func (c *counted) Read(ctx context.Context, id store.ID) (store.Record, error) {
 	c.asked.Add(1)
 	return c.Store.Read(ctx, id)
 }
 
-var keep = stet.Retention{Result: time.Hour, Tombstone: 2 * time.Hour}
+var keep = store.Retention{Result: time.Hour, Tombstone: 2 * time.Hour}
 
-func request(key string) stet.ClaimRequest {
-	return stet.ClaimRequest{
-		ID: stet.Digest("", "test", key), Scope: stet.DigestScope("", "test"),
-		Fingerprint: stet.NewFingerprint([]byte("body")), Owner: stet.NewOwner(), Lease: time.Minute,
+func request(key string) store.ClaimRequest {
+	return store.ClaimRequest{
+		ID: store.Digest("", "test", key), Scope: store.DigestScope("", "test"),
+		Fingerprint: stet.NewFingerprint([]byte("body")), Owner: store.NewOwner(), Lease: time.Minute,
 	}
 }
 
-// cached is what a cache does besides a stet.Store, always.
+// cached is what a cache does besides a store.Store, always.
 type cached interface {
-	stet.Store
-	stet.Watcher
-	stet.Sweeper
-	stet.Browser
+	store.Store
+	store.Watcher
+	store.Sweeper
+	store.Browser
 }
 
-func wrap(t testing.TB, s stet.Store, o cache.Options) cached {
+func wrap(t testing.TB, s store.Store, o cache.Options) cached {
 	t.Helper()
 	c, err := cache.New(s, o)
 	if err != nil {
@@ -62,22 +63,22 @@ func wrap(t testing.TB, s stet.Store, o cache.Options) cached {
 }
 
 // settled claims and settles a key.
-func settled(t testing.TB, s stet.Store, req stet.ClaimRequest, keep stet.Retention) stet.Record {
+func settled(t testing.TB, s store.Store, req store.ClaimRequest, keep store.Retention) store.Record {
 	t.Helper()
 	rec, err := s.Claim(t.Context(), req)
 	if err != nil || rec.Owner != req.Owner {
 		t.Fatalf("Claim: %+v, %v", rec, err)
 	}
-	if err := s.Settle(t.Context(), rec.Claim(), stet.Outcome{State: stet.Completed, Result: []byte("result")}, keep); err != nil {
+	if err := s.Settle(t.Context(), rec.Claim(), store.Settlement{State: store.Completed, Result: []byte("result")}, keep); err != nil {
 		t.Fatal(err)
 	}
 	return rec
 }
 
 // again claims a settled key.
-func again(t testing.TB, s stet.Store, req stet.ClaimRequest) stet.Record {
+func again(t testing.TB, s store.Store, req store.ClaimRequest) store.Record {
 	t.Helper()
-	req.Owner = stet.NewOwner()
+	req.Owner = store.NewOwner()
 	rec, err := s.Claim(t.Context(), req)
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +87,7 @@ func again(t testing.TB, s stet.Store, req stet.ClaimRequest) stet.Record {
 }
 
 func TestCacheKeepsTheContract(t *testing.T) {
-	storetest.Run(t, storetest.Harness{New: func(t testing.TB) stet.Store {
+	storetest.Run(t, storetest.Harness{New: func(t testing.TB) store.Store {
 		return wrap(t, memory.New(memory.Options{}), cache.Options{})
 	}})
 }
@@ -110,7 +111,7 @@ func TestReplayAsksTheStoreOnce(t *testing.T) {
 		t.Errorf("the store was asked %d times for an outcome that was at hand", n)
 	}
 	req.Fingerprint = stet.NewFingerprint([]byte("another"))
-	if rec, err := c.Claim(t.Context(), req); !errors.Is(err, stet.ErrMismatch) || rec.Fence != first.Fence {
+	if rec, err := c.Claim(t.Context(), req); !errors.Is(err, store.ErrMismatch) || rec.Fence != first.Fence {
 		t.Errorf("another fingerprint: %+v, %v; want ErrMismatch", rec, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -124,14 +125,14 @@ func TestOnlySettledRecordsAreKept(t *testing.T) {
 	s := &counted{Store: memory.New(memory.Options{})}
 	c := wrap(t, s, cache.Options{})
 	running, gone, retryable := request("running"), request("gone"), request("retryable")
-	for _, req := range []stet.ClaimRequest{running, gone, retryable} {
+	for _, req := range []store.ClaimRequest{running, gone, retryable} {
 		rec, err := c.Claim(t.Context(), req)
 		if err != nil {
 			t.Fatal(err)
 		}
 		switch req {
 		case gone:
-			err = c.Settle(t.Context(), rec.Claim(), stet.Outcome{State: stet.Failed, Gone: true}, keep)
+			err = c.Settle(t.Context(), rec.Claim(), store.Settlement{State: store.Failed, Gone: true}, keep)
 		case retryable:
 			err = c.Release(t.Context(), rec.Claim(), keep)
 		}
@@ -141,7 +142,7 @@ func TestOnlySettledRecordsAreKept(t *testing.T) {
 	}
 	asked := s.asked.Load()
 	for range 3 {
-		for _, req := range []stet.ClaimRequest{running, gone, retryable} {
+		for _, req := range []store.ClaimRequest{running, gone, retryable} {
 			if _, err := c.Read(t.Context(), req.ID); err != nil {
 				t.Fatal(err)
 			}
@@ -159,7 +160,7 @@ func TestOutcomeIsNotHandedOutPastItsExpiry(t *testing.T) {
 		s := &counted{Store: memory.New(memory.Options{Clock: clock})}
 		c := wrap(t, s, cache.Options{MaxAge: 24 * time.Hour})
 		req := request("k")
-		settled(t, c, req, stet.Retention{Result: time.Minute, Tombstone: time.Hour})
+		settled(t, c, req, store.Retention{Result: time.Minute, Tombstone: time.Hour})
 		again(t, c, req)
 		asked := s.asked.Load()
 		time.Sleep(50 * time.Second)
@@ -171,16 +172,16 @@ func TestOutcomeIsNotHandedOutPastItsExpiry(t *testing.T) {
 			t.Errorf("past its ExpiresAt the cache handed out %+v", rec)
 		}
 		time.Sleep(time.Hour)
-		if rec := again(t, c, req); rec.State != stet.Running {
+		if rec := again(t, c, req); rec.State != store.Running {
 			t.Errorf("past its ForgetAt the key is not free: %+v", rec)
 		}
 	})
 }
 
 func TestCallWhoseReplyWasLostTellsTheClockRightly(t *testing.T) {
-	for name, call := range map[string]func(stet.WorkStore, stet.ClaimRequest) error{
-		"Claim": func(s stet.WorkStore, req stet.ClaimRequest) error { _, err := s.Claim(t.Context(), req); return err },
-		"Accept": func(s stet.WorkStore, req stet.ClaimRequest) error {
+	for name, call := range map[string]func(store.WorkStore, store.ClaimRequest) error{
+		"Claim": func(s store.WorkStore, req store.ClaimRequest) error { _, err := s.Claim(t.Context(), req); return err },
+		"Accept": func(s store.WorkStore, req store.ClaimRequest) error {
 			_, err := s.Accept(t.Context(), req, []byte("work"), 0)
 			return err
 		},
@@ -188,13 +189,13 @@ func TestCallWhoseReplyWasLostTellsTheClockRightly(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := &counted{Store: memory.New(memory.Options{})}
 			req, other := request("k"), request("other")
-			settled(t, s, other, stet.Retention{Result: time.Minute, Tombstone: time.Hour})
+			settled(t, s, other, store.Retention{Result: time.Minute, Tombstone: time.Hour})
 			if err := call(s.Store, req); err != nil { // past the cache
 				t.Fatal(err)
 			}
 			time.Sleep(30 * time.Second)
 			c := wrap(t, s, cache.Options{MaxAge: time.Hour})
-			if err := call(c.(stet.WorkStore), req); err != nil {
+			if err := call(c.(store.WorkStore), req); err != nil {
 				t.Fatal(err)
 			}
 			again(t, c, other)
@@ -224,11 +225,11 @@ func TestStoreIsAskedAgainAfterMaxAge(t *testing.T) {
 // browser is a store that can be browsed.
 type browser struct{ *counted }
 
-func (browser) Browse(context.Context, stet.Query) (stet.Page, error) {
-	return stet.Page{Next: "here"}, nil
+func (browser) Browse(context.Context, store.Query) (store.Page, error) {
+	return store.Page{Next: "here"}, nil
 }
 
-func (b browser) Expire(_ context.Context, c stet.Claim) error { return errExpired }
+func (b browser) Expire(_ context.Context, c store.Claim) error { return errExpired }
 
 var errExpired = errors.New("expired")
 
@@ -245,23 +246,23 @@ func TestExpireDropsTheOutcome(t *testing.T) {
 	if again(t, c, req); s.asked.Load() != asked+1 {
 		t.Error("after Expire the outcome came from the cache")
 	}
-	if p, err := c.Browse(t.Context(), stet.Query{}); err != nil || p.Next != "here" {
+	if p, err := c.Browse(t.Context(), store.Query{}); err != nil || p.Next != "here" {
 		t.Errorf("Browse is not passed on: %+v, %v", p, err)
 	}
 }
 
 func TestWhatTheStoreCannotDoIsSaid(t *testing.T) {
-	c := wrap(t, struct{ stet.Store }{memory.New(memory.Options{})}, cache.Options{})
-	if err := c.Watch(t.Context(), stet.ID{}, 1); err == nil {
+	c := wrap(t, struct{ store.Store }{memory.New(memory.Options{})}, cache.Options{})
+	if err := c.Watch(t.Context(), store.ID{}, 1); err == nil {
 		t.Error("Watch of a store that cannot tell returned nil")
 	}
-	if swept, err := c.Sweep(t.Context(), 1); err != nil || swept != (stet.Swept{}) {
+	if swept, err := c.Sweep(t.Context(), 1); err != nil || swept != (store.Swept{}) {
 		t.Errorf("Sweep: %+v, %v", swept, err)
 	}
-	if _, err := c.Browse(t.Context(), stet.Query{}); !errors.Is(err, stet.ErrInvalid) {
+	if _, err := c.Browse(t.Context(), store.Query{}); !errors.Is(err, store.ErrInvalid) {
 		t.Errorf("Browse: %v", err)
 	}
-	if err := c.Expire(t.Context(), stet.Claim{}); !errors.Is(err, stet.ErrInvalid) {
+	if err := c.Expire(t.Context(), store.Claim{}); !errors.Is(err, store.ErrInvalid) {
 		t.Errorf("Expire: %v", err)
 	}
 }
@@ -270,7 +271,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	const limit, each, n = 1 << 20, 10 << 10, 1000
 	s := &counted{Store: memory.New(memory.Options{})}
 	c := wrap(t, s, cache.Options{MaxBytes: limit})
-	var reqs []stet.ClaimRequest
+	var reqs []store.ClaimRequest
 	for i := range n {
 		req := request(fmt.Sprint(i))
 		reqs = append(reqs, req)
@@ -278,7 +279,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Settle(t.Context(), rec.Claim(), stet.Outcome{State: stet.Completed, Result: make([]byte, each)}, keep); err != nil {
+		if err := c.Settle(t.Context(), rec.Claim(), store.Settlement{State: store.Completed, Result: make([]byte, each)}, keep); err != nil {
 			t.Fatal(err)
 		}
 		again(t, c, req)
@@ -303,5 +304,47 @@ func TestWrongOptionsAreRefused(t *testing.T) {
 	}
 	if _, err := cache.New(memory.New(memory.Options{}), cache.Options{MaxBytes: -1}); err == nil {
 		t.Error("New took a negative MaxBytes")
+	}
+}
+
+// partial is a store of which a part cannot be reached or read.
+type partial struct {
+	*memory.Store
+	err *store.PartialError
+}
+
+func (p partial) Extend(_ context.Context, claims []store.Claim, _ time.Duration) ([]store.Claim, error) {
+	return claims[:1], p.err
+}
+
+func (p partial) Sweep(context.Context, int) (store.Swept, error) {
+	return store.Swept{Parked: 2, More: true}, p.err
+}
+
+func (p partial) Due(context.Context, store.Due, int, time.Duration, ...string) ([]store.Record, error) {
+	return []store.Record{{ID: store.ID{1}}}, p.err
+}
+
+func (p partial) Claim(context.Context, store.ClaimRequest) (store.Record, error) {
+	return store.Record{}, store.ErrDamaged
+}
+
+func TestWhatHoldsBesideAPartialErrorPasses(t *testing.T) {
+	claim := store.Claim{ID: store.ID{1}, Fence: 1}
+	err := &store.PartialError{Claims: []store.Claim{{ID: store.ID{2}}}, Cause: store.ErrDamaged}
+	c := wrap(t, partial{memory.New(memory.Options{}), err}, cache.Options{})
+	lost, extended := c.Extend(t.Context(), []store.Claim{claim}, time.Minute)
+	swept, sweeping := c.Sweep(t.Context(), 10)
+	due, handed := c.(store.WorkStore).Due(t.Context(), store.DueRun, 10, time.Minute)
+	if len(lost) != 1 || swept.Parked != 2 || !swept.More || len(due) != 1 {
+		t.Errorf("lost %v, swept %+v, due %v", lost, swept, due)
+	}
+	for what, got := range map[string]error{"Extend": extended, "Sweep": sweeping, "Due": handed} {
+		if got != error(err) {
+			t.Errorf("%s: %v", what, got)
+		}
+	}
+	if _, got := c.Claim(t.Context(), request("k")); !errors.Is(got, store.ErrDamaged) {
+		t.Errorf("Claim: %v", got)
 	}
 }

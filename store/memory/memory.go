@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // DefaultMaxRecords is how many records a store holds unless told otherwise.
@@ -26,18 +26,18 @@ type Options struct {
 	Clock func() time.Time
 }
 
-// Store is a stet.WorkStore, stet.Watcher, stet.Sweeper and stet.Browser in memory.
+// Store is a store.WorkStore, store.Watcher, store.Sweeper and store.Browser in memory.
 type Store struct {
 	o     Options
 	start time.Time // instants are counted from it, with the clock's monotonic part
 
 	mu     sync.Mutex
-	index  map[stet.ID]int // places among the entries
-	chunks [][]entry       // see at: few large objects, for the garbage collector's sake
-	n      int             // entries held
-	cursor int             // of the sweep
-	fence  int64           // of the last claim of any key: it outlives every record
-	queues [2]queue        // what waits, by stet.Due
+	index  map[store.ID]int // places among the entries
+	chunks [][]entry        // see at: few large objects, for the garbage collector's sake
+	n      int              // entries held
+	cursor int              // of the sweep
+	fence  int64            // of the last claim of any key: it outlives every record
+	queues queues           // what waits
 }
 
 // chunk is how many entries are allocated together.
@@ -51,10 +51,11 @@ const never instant = math.MaxInt64
 
 // entry is a record. It holds as few pointers as can be.
 type entry struct {
-	id, scope   stet.ID
-	fingerprint stet.Fingerprint
-	owner       stet.Owner
-	state       stet.State
+	id, scope   store.ID
+	fingerprint store.Fingerprint
+	owner       store.Owner
+	label       store.Label
+	state       store.State
 	gone        bool
 	ended       bool // settled, released or parked, at settled
 	attempt     int
@@ -62,7 +63,7 @@ type entry struct {
 	result      []byte
 	work        *work // nil unless it has any
 
-	leaseEnd, claimed, settled, expires, forget instant
+	leaseEnd, claimed, settled, expires, forget instant       // leaseEnd of what is accepted: when it can be taken
 	changed                                     chan struct{} // closed when the record stops running; nil if nobody watches
 }
 
@@ -77,15 +78,16 @@ func New(o Options) *Store {
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
-	return &Store{o: o, start: o.Clock(), index: make(map[stet.ID]int)}
+	return &Store{o: o, start: o.Clock(), index: make(map[store.ID]int)}
 }
 
 func (s *Store) now() instant { return s.o.Clock().Sub(s.start) }
 
-// after is now + d, or never if that cannot be counted.
+// after is now + d, or the last instant before never if that cannot be counted.
 func after(now instant, d time.Duration) instant {
-	if d > 0 && now > never-d {
-		return never
+	const last = never - 1
+	if d > 0 && now > last-d {
+		return last
 	}
 	return now + d
 }
@@ -94,10 +96,15 @@ func after(now instant, d time.Duration) instant {
 // no longer than until the next removal.
 func (s *Store) at(i int) *entry { return &s.chunks[i/chunk][i%chunk] }
 
-// Claim implements stet.Store.
-func (s *Store) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+// Claim implements store.Store.
+func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
+	return s.enter(ctx, req, func(e *entry, now instant) { s.grant(e, req, now) })
+}
+
+// enter looks for the record of req, and calls begin for one that can be begun.
+func (s *Store) enter(ctx context.Context, req store.ClaimRequest, begin func(*entry, instant)) (store.Record, error) {
 	if err := ctx.Err(); err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,22 +113,22 @@ func (s *Store) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, 
 	switch {
 	case e == nil:
 		if s.n >= s.o.MaxRecords {
-			return stet.Record{}, s.full()
+			return store.Record{}, s.full()
 		}
 		e = s.add(req)
-		s.grant(e, req, now)
+		begin(e, now)
 	case e.fingerprint != req.Fingerprint:
-		return s.record(e, now), stet.ErrMismatch
-	case e.state == stet.Running && e.owner != req.Owner && now >= e.leaseEnd:
+		return s.record(e, now), store.ErrMismatch
+	case e.state == store.Running && e.owner != req.Owner && now >= e.leaseEnd:
 		s.park(e, now)
-	case e.state == stet.Retryable && e.owner != req.Owner:
-		s.grant(e, req, now)
+	case e.state == store.Retryable && e.owner != req.Owner:
+		begin(e, now)
 	}
 	return s.record(e, now), nil
 }
 
 // add makes room for a record. The caller holds s.mu.
-func (s *Store) add(req stet.ClaimRequest) *entry {
+func (s *Store) add(req store.ClaimRequest) *entry {
 	if s.n == len(s.chunks)*chunk {
 		s.chunks = append(s.chunks, make([]entry, min(chunk, s.o.MaxRecords)))
 	}
@@ -134,19 +141,20 @@ func (s *Store) add(req stet.ClaimRequest) *entry {
 
 // full is the error of a store that holds no more. The caller holds s.mu.
 func (s *Store) full() error {
-	return fmt.Errorf("memory: %d records are held, the limit of Options.MaxRecords", s.n)
+	return fmt.Errorf("memory: %w: %d records are held, the limit of Options.MaxRecords", store.ErrNotDone, s.n)
 }
 
 // grant makes e run under req. The caller holds s.mu.
-func (s *Store) grant(e *entry, req stet.ClaimRequest, now instant) {
-	e.to(stet.VerbClaim)
+func (s *Store) grant(e *entry, req store.ClaimRequest, now instant) {
+	e.to(store.VerbClaim)
 	e.attempt++
 	e.leaseEnd = after(now, req.Lease)
+	e.label = req.Label
 	s.own(e, req.Owner, now)
 }
 
 // own gives e to an owner, with a fence of its own. The caller holds s.mu.
-func (s *Store) own(e *entry, owner stet.Owner, now instant) {
+func (s *Store) own(e *entry, owner store.Owner, now instant) {
 	s.fence++
 	e.fence = s.fence
 	e.owner = owner
@@ -154,15 +162,21 @@ func (s *Store) own(e *entry, owner stet.Owner, now instant) {
 	e.ended, e.expires, e.forget = false, never, never
 }
 
-// park makes a dead run's record unknown. The caller holds s.mu.
+// park makes a dead run's record unknown, or accepted if the run may be repeated. The
+// caller holds s.mu.
 func (s *Store) park(e *entry, now instant) {
-	e.to(stet.VerbPark)
+	if e.repeatable() {
+		e.to(store.VerbReturn)
+		e.leaseEnd = now // it is due already
+	} else {
+		e.to(store.VerbPark)
+	}
 	e.ended, e.settled = true, now
 }
 
 // to takes e along an arrow of the state machine, which callers have checked
 // to be there. The caller holds the store's mu.
-func (e *entry) to(verb stet.Verb) {
+func (e *entry) to(verb store.Verb) {
 	next, ok := e.state.Next(verb)
 	if !ok {
 		panic(fmt.Sprintf("memory: no way to %v from %v", verb, e.state))
@@ -176,7 +190,7 @@ func (e *entry) to(verb stet.Verb) {
 
 // current returns the record of id, or nil if there is none or it is past its
 // ForgetAt. The caller holds s.mu.
-func (s *Store) current(id stet.ID, now instant) *entry {
+func (s *Store) current(id store.ID, now instant) *entry {
 	i, ok := s.index[id]
 	if !ok {
 		return nil
@@ -209,10 +223,10 @@ func (s *Store) remove(i int) {
 }
 
 // record returns the record as it is at now. The caller holds s.mu.
-func (s *Store) record(e *entry, now instant) stet.Record {
-	r := stet.Record{ID: e.id, Scope: e.scope, State: e.state, Fingerprint: e.fingerprint, Owner: e.owner, Fence: e.fence,
+func (s *Store) record(e *entry, now instant) store.Record {
+	r := store.Record{ID: e.id, Scope: e.scope, Label: e.label, State: e.state, Fingerprint: e.fingerprint, Owner: e.owner, Fence: e.fence,
 		Attempt: e.attempt, Result: e.result, Gone: e.gone, ClaimedAt: s.start.Add(e.claimed)}
-	if e.state == stet.Running {
+	if e.state == store.Running {
 		r.LeaseLeft = e.leaseEnd - now
 	}
 	if e.ended {
@@ -227,23 +241,25 @@ func (s *Store) record(e *entry, now instant) stet.Record {
 	return r
 }
 
-// Read implements stet.Store.
-func (s *Store) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+// Read implements store.Store.
+func (s *Store) Read(ctx context.Context, id store.ID) (store.Record, error) {
 	if err := ctx.Err(); err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
 	e := s.current(id, now)
 	if e == nil {
-		return stet.Record{ID: id}, nil
+		return store.Record{ID: id}, nil
 	}
-	return s.record(e, now), nil
+	r := s.record(e, now)
+	r.Cancelling = e.work != nil && e.work.cancelling
+	return r, nil
 }
 
-// Extend implements stet.Store.
-func (s *Store) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) (lost []stet.Claim, err error) {
+// Extend implements store.Store.
+func (s *Store) Extend(ctx context.Context, claims []store.Claim, lease time.Duration) (lost []store.Claim, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -252,36 +268,39 @@ func (s *Store) Extend(ctx context.Context, claims []stet.Claim, lease time.Dura
 	now := s.now()
 	for _, c := range claims {
 		e := s.current(c.ID, now)
-		if e == nil || e.fence != c.Fence || e.state != stet.Running {
+		if e == nil || e.fence != c.Fence || e.state != store.Running {
 			lost = append(lost, c)
 			continue
 		}
 		e.leaseEnd = after(now, lease)
+		if e.repeatable() && e.leaseEnd > e.work.due {
+			s.wait(e, e.leaseEnd)
+		}
 	}
 	return lost, nil
 }
 
-// Settle implements stet.Store.
-func (s *Store) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+// Settle implements store.Store.
+func (s *Store) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	verb := stet.VerbComplete
-	if out.State == stet.Failed {
-		verb = stet.VerbFail
+	verb := store.VerbComplete
+	if out.State == store.Failed {
+		verb = store.VerbFail
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
 	e := s.current(c.ID, now)
 	if e == nil || e.fence != c.Fence {
-		return stet.ErrFenced
+		return store.ErrFenced
 	}
-	if e.state == out.State && (e.gone || !out.Gone && bytes.Equal(e.result, out.Result)) {
+	if e.state == out.State && e.came(out, now) {
 		return nil // the reply to the first time was lost
 	}
 	if _, ok := e.state.Next(verb); !ok {
-		return stet.ErrFenced
+		return store.ErrFenced
 	}
 	e.to(verb)
 	e.result, e.gone = out.Result, out.Gone
@@ -289,13 +308,19 @@ func (s *Store) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep
 	e.work = nil
 	if out.Outbox != nil {
 		e.work, e.forget = &work{what: out.Outbox}, never
-		s.wait(e, stet.DueRelay, now)
+		s.wait(e, now)
 	}
 	return nil
 }
 
-// Release implements stet.Store.
-func (s *Store) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+// came reports whether the settled record has that result. One that has expired, by
+// itself or by hand, may have been another.
+func (e *entry) came(out store.Settlement, now instant) bool {
+	return now < e.expires && e.gone == out.Gone && (e.gone || bytes.Equal(e.result, out.Result))
+}
+
+// Release implements store.Store.
+func (s *Store) Release(ctx context.Context, c store.Claim, keep store.Retention) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -304,30 +329,30 @@ func (s *Store) Release(ctx context.Context, c stet.Claim, keep stet.Retention) 
 	now := s.now()
 	e := s.current(c.ID, now)
 	if e == nil || e.fence != c.Fence {
-		return stet.ErrFenced
+		return store.ErrFenced
 	}
-	if e.state == stet.Retryable || e.state == stet.Accepted {
+	if e.state == store.Retryable || e.state == store.Accepted {
 		return nil // the reply to the first time was lost
 	}
-	if _, ok := e.state.Next(stet.VerbRelease); !ok {
-		return stet.ErrFenced
+	if _, ok := e.state.Next(store.VerbRelease); !ok {
+		return store.ErrFenced
 	}
 	if e.accepted() {
 		s.handBack(e, now, 0)
 		return nil
 	}
-	e.to(stet.VerbRelease)
+	e.to(store.VerbRelease)
 	e.ended, e.settled, e.forget = true, now, after(now, keep.Result)
 	return nil
 }
 
-// Watch implements stet.Watcher.
-func (s *Store) Watch(ctx context.Context, id stet.ID, fence int64) error {
+// Watch implements store.Watcher.
+func (s *Store) Watch(ctx context.Context, id store.ID, fence int64) error {
 	for {
 		s.mu.Lock()
 		now := s.now()
 		e := s.current(id, now)
-		if e == nil || e.state != stet.Running || e.fence != fence || now >= e.leaseEnd {
+		if e == nil || e.state != store.Running || e.fence != fence || now >= e.leaseEnd {
 			s.mu.Unlock()
 			return nil
 		}
@@ -350,9 +375,9 @@ func (s *Store) Watch(ctx context.Context, id stet.ID, fence int64) error {
 	}
 }
 
-// Sweep implements stet.Sweeper. It goes round the records, limit at a time.
-func (s *Store) Sweep(ctx context.Context, limit int) (stet.Swept, error) {
-	var swept stet.Swept
+// Sweep implements store.Sweeper. It goes round the records, limit at a time.
+func (s *Store) Sweep(ctx context.Context, limit int) (store.Swept, error) {
+	var swept store.Swept
 	if err := ctx.Err(); err != nil {
 		return swept, err
 	}
@@ -373,9 +398,10 @@ func (s *Store) Sweep(ctx context.Context, limit int) (stet.Swept, error) {
 		if e.gone && !wasGone {
 			swept.Expired++
 		}
-		if e.state == stet.Running && now >= e.leaseEnd {
-			s.park(e, now)
-			swept.Parked++
+		if e.state == store.Running && now >= e.leaseEnd {
+			if s.park(e, now); e.state == store.Unknown {
+				swept.Parked++
+			}
 		}
 		s.cursor++
 	}

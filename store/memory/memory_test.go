@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 	"github.com/stet-go/stet/store/storetest"
 )
@@ -35,7 +36,7 @@ func (c *clock) Advance(_ testing.TB, d time.Duration) {
 func TestConformsOnAnInjectedClock(t *testing.T) {
 	c := newClock()
 	storetest.Run(t, storetest.Harness{
-		New:     func(testing.TB) stet.Store { return memory.New(memory.Options{Clock: c.Now}) },
+		New:     func(testing.TB) store.Store { return memory.New(memory.Options{Clock: c.Now}) },
 		Advance: c.Advance,
 	})
 }
@@ -43,14 +44,14 @@ func TestConformsOnAnInjectedClock(t *testing.T) {
 // The way in which a server's store is tested.
 func TestConformsOnTheRealClock(t *testing.T) {
 	storetest.Run(t, storetest.Harness{
-		New:       func(testing.TB) stet.Store { return memory.New(memory.Options{}) },
+		New:       func(testing.TB) store.Store { return memory.New(memory.Options{}) },
 		Unit:      100 * time.Millisecond,
 		Histories: 5,
 	})
 }
 
-func request(lease time.Duration) stet.ClaimRequest {
-	return stet.ClaimRequest{ID: stet.Digest("", "acct_1", stet.NewKey()), Owner: stet.NewOwner(), Lease: lease}
+func request(lease time.Duration) store.ClaimRequest {
+	return store.ClaimRequest{ID: store.Digest("", "acct_1", stet.NewKey()), Owner: store.NewOwner(), Lease: lease}
 }
 
 func TestFullStoreRefusesNewKeysOnly(t *testing.T) {
@@ -65,8 +66,11 @@ func TestFullStoreRefusesNewKeysOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	third := request(time.Minute)
-	if rec, err := s.Claim(t.Context(), third); err == nil || errors.Is(err, stet.ErrMismatch) || rec.State != stet.None {
-		t.Errorf("a third key in a store for two: %v, %v; want an error", rec.State, err)
+	if rec, err := s.Claim(t.Context(), third); !errors.Is(err, store.ErrNotDone) || rec.State != store.None {
+		t.Errorf("a third key in a store for two: %v, %v; want ErrNotDone", rec.State, err)
+	}
+	if rec, err := s.Accept(t.Context(), third, nil, 0); !errors.Is(err, store.ErrNotDone) || rec.State != store.None {
+		t.Errorf("a third key in a store for two was accepted: %v, %v; want ErrNotDone", rec.State, err)
 	}
 	if s.Len() != 2 {
 		t.Errorf("it holds %d records", s.Len())
@@ -76,8 +80,8 @@ func TestFullStoreRefusesNewKeysOnly(t *testing.T) {
 	if again, err := s.Claim(t.Context(), first); err != nil || again.Owner != first.Owner {
 		t.Errorf("a key that is held: %v", err)
 	}
-	keep := stet.Retention{Result: time.Minute, Tombstone: time.Hour}
-	if err := s.Settle(t.Context(), rec.Claim(), stet.Outcome{State: stet.Completed}, keep); err != nil {
+	keep := store.Retention{Result: time.Minute, Tombstone: time.Hour}
+	if err := s.Settle(t.Context(), rec.Claim(), store.Settlement{State: store.Completed}, keep); err != nil {
 		t.Errorf("Settle: %v", err)
 	}
 
@@ -100,7 +104,7 @@ func TestSweepLooksAtNoMoreThanItsLimit(t *testing.T) {
 		}
 	}
 	c.Advance(t, time.Minute)
-	for i, want := range []stet.Swept{{Parked: 10, More: true}, {Parked: 10, More: true}, {Parked: 5}, {More: true}} {
+	for i, want := range []store.Swept{{Parked: 10, More: true}, {Parked: 10, More: true}, {Parked: 5}, {More: true}} {
 		if got, err := s.Sweep(t.Context(), 10); err != nil || got != want {
 			t.Errorf("sweep %d: %+v, %v; want %+v", i+1, got, err, want)
 		}
@@ -113,14 +117,14 @@ func TestPurgingDuringASweepSkipsNobody(t *testing.T) {
 	for i := range 20 { // to forget and to park, in turns
 		rec, err := s.Claim(t.Context(), request(time.Second))
 		if err == nil && i%2 == 0 {
-			err = s.Settle(t.Context(), rec.Claim(), stet.Outcome{State: stet.Failed}, stet.Retention{Result: 1, Tombstone: 2})
+			err = s.Settle(t.Context(), rec.Claim(), store.Settlement{State: store.Failed}, store.Retention{Result: 1, Tombstone: 2})
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	c.Advance(t, time.Minute)
-	if got, err := s.Sweep(t.Context(), 100); err != nil || got != (stet.Swept{Parked: 10, Purged: 10}) || s.Len() != 10 {
+	if got, err := s.Sweep(t.Context(), 100); err != nil || got != (store.Swept{Parked: 10, Purged: 10}) || s.Len() != 10 {
 		t.Errorf("Sweep: %+v, %v, and %d records are left; want 10 parked, 10 purged, 10 left", got, err, s.Len())
 	}
 }
@@ -134,7 +138,7 @@ func TestWatcherWakesWhenTheLeaseRunsOut(t *testing.T) {
 		}
 		start := time.Now()
 		time.AfterFunc(30*time.Second, func() { // a heartbeat
-			if _, err := s.Extend(t.Context(), []stet.Claim{rec.Claim()}, time.Minute); err != nil {
+			if _, err := s.Extend(t.Context(), []store.Claim{rec.Claim()}, time.Minute); err != nil {
 				t.Error(err)
 			}
 		})

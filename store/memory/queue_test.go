@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // What was to wait for long, and is over, must not be held until then.
@@ -14,10 +15,10 @@ func TestQueueIsAsSmallAsWhatWaits(t *testing.T) {
 	stays := accept(t, s, 0)
 	for range 10_000 {
 		c := accept(t, s, stet.MaxDelay)
-		if _, err := s.Cancel(t.Context(), c, stet.Outcome{State: stet.Failed}, stet.Retention{Result: 1, Tombstone: 1}); err != nil {
+		if _, err := s.Cancel(t.Context(), c, store.Settlement{State: store.Failed}, store.Retention{Result: 1, Tombstone: 1}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Due(t.Context(), stet.DueRun, 1, time.Nanosecond); err != nil {
+		if _, err := s.Due(t.Context(), store.DueRun, 1, time.Nanosecond); err != nil {
 			t.Fatal(err)
 		}
 		now = now.Add(time.Second)
@@ -25,19 +26,19 @@ func TestQueueIsAsSmallAsWhatWaits(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := len(s.queues[stet.DueRun]); n > 2*s.Len()+chunk+1 {
+	if n := s.queues.places; n > 2*s.Len()+chunk+1 {
 		t.Errorf("%d places for %d records", n, s.Len())
 	}
-	if recs, err := s.Due(t.Context(), stet.DueRun, 10, time.Hour); err != nil || len(recs) != 1 || recs[0].ID != stays.ID {
+	if recs, err := s.Due(t.Context(), store.DueRun, 10, time.Hour); err != nil || len(recs) != 1 || recs[0].ID != stays.ID {
 		t.Errorf("%d records are due, %v; want the one that waits", len(recs), err)
 	}
 }
 
-func accept(t *testing.T, s *Store, after time.Duration) stet.Claim {
+func accept(t *testing.T, s *Store, after time.Duration) store.Claim {
 	t.Helper()
-	req := stet.ClaimRequest{ID: stet.Digest("", "acct_1", stet.NewKey()), Owner: stet.NewOwner()}
+	req := store.ClaimRequest{ID: store.Digest("", "acct_1", stet.NewKey()), Owner: store.NewOwner()}
 	rec, err := s.Accept(t.Context(), req, []byte("work"), after)
-	if err != nil || rec.State != stet.Accepted {
+	if err != nil || rec.State != store.Accepted {
 		t.Fatalf("%v, %v", rec.State, err)
 	}
 	return rec.Claim()

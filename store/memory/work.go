@@ -2,12 +2,14 @@ package memory
 
 import (
 	"bytes"
+	"cmp"
 	"container/heap"
 	"context"
+	"math/rand/v2"
 	"slices"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // work is what a record holds besides its outcome.
@@ -15,7 +17,7 @@ type work struct {
 	what       []byte // to be run, or once settled to be sent
 	notes      []byte
 	cancelling bool
-	due        instant // when it is handed out next; never while it runs
+	due        instant // when it is handed out next; never while it runs, unless the run is repeatable
 }
 
 // accepted reports whether e is of an accepted operation that has not ended.
@@ -23,38 +25,33 @@ func (e *entry) accepted() bool {
 	return e.work != nil && e.work.what != nil && !e.state.Settled()
 }
 
-// Accept implements stet.WorkStore.
-func (s *Store) Accept(ctx context.Context, req stet.ClaimRequest, what []byte, later time.Duration) (stet.Record, error) {
-	if err := ctx.Err(); err != nil {
-		return stet.Record{}, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now()
-	e := s.current(req.ID, now)
-	switch {
-	case e == nil:
-		if s.n >= s.o.MaxRecords {
-			return stet.Record{}, s.full()
-		}
-		e = s.add(req)
-		s.accept(e, req, what, now, later)
-	case e.fingerprint != req.Fingerprint:
-		return s.record(e, now), stet.ErrMismatch
-	case e.state == stet.Running && e.owner != req.Owner && now >= e.leaseEnd:
-		s.park(e, now)
-	case e.state == stet.Retryable && e.owner != req.Owner:
-		s.accept(e, req, what, now, later)
-	}
-	return s.record(e, now), nil
+// repeatable reports whether e's run is due when its lease has run out.
+func (e *entry) repeatable() bool {
+	return e.state == store.Running && e.work != nil && e.work.due != never
+}
+
+// Accept implements store.WorkStore.
+func (s *Store) Accept(ctx context.Context, req store.ClaimRequest, what []byte, later time.Duration) (store.Record, error) {
+	return s.enter(ctx, req, func(e *entry, now instant) { s.accept(e, req, what, now, later) })
 }
 
 // accept makes e wait for a worker. The caller holds s.mu.
-func (s *Store) accept(e *entry, req stet.ClaimRequest, what []byte, now instant, later time.Duration) {
-	e.to(stet.VerbAccept)
+func (s *Store) accept(e *entry, req store.ClaimRequest, what []byte, now instant, later time.Duration) {
+	e.to(store.VerbAccept)
+	e.label = req.Label
 	s.own(e, req.Owner, now)
+	if what == nil {
+		what = []byte{} // nil says that it was not accepted
+	}
 	e.works().what = what
-	s.wait(e, stet.DueRun, after(now, later))
+	s.postpone(e, after(now, later))
+}
+
+// postpone makes e, which is accepted, due: before that it cannot be taken. The caller
+// holds s.mu.
+func (s *Store) postpone(e *entry, due instant) {
+	e.leaseEnd = due
+	s.wait(e, due)
 }
 
 // works returns e's work, made if there was none. The caller holds the store's mu.
@@ -65,32 +62,43 @@ func (e *entry) works() *work {
 	return e.work
 }
 
-// Take implements stet.WorkStore.
-func (s *Store) Take(ctx context.Context, id stet.ID, owner stet.Owner, lease time.Duration) (stet.Record, error) {
+// Take implements store.WorkStore.
+func (s *Store) Take(ctx context.Context, req store.TakeRequest) (store.Record, error) {
 	if err := ctx.Err(); err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
-	e := s.current(id, now)
-	switch {
-	case e == nil:
-		return stet.Record{ID: id}, nil
-	case e.state == stet.Running && e.owner != owner && now >= e.leaseEnd:
+	e := s.current(req.ID, now)
+	if e == nil {
+		return store.Record{ID: req.ID}, nil
+	}
+	if e.state == store.Running && e.owner != req.Owner && now >= e.leaseEnd {
 		s.park(e, now)
-	case e.state == stet.Accepted && e.owner != owner:
-		e.to(stet.VerbTake)
+	}
+	if e.state == store.Accepted && e.owner != req.Owner && now >= e.leaseEnd {
+		e.to(store.VerbTake)
 		e.attempt++
-		e.leaseEnd = after(now, lease)
-		s.own(e, owner, now)
-		e.work.due = never
+		e.leaseEnd = after(now, req.Lease)
+		s.own(e, req.Owner, now)
+		s.mark(e, req.Repeatable)
 	}
 	return s.whole(e, now), nil
 }
 
+// mark says whether e's run, of an accepted operation, is repeatable: due when its
+// lease has run out. The caller holds s.mu.
+func (s *Store) mark(e *entry, repeatable bool) {
+	if repeatable {
+		s.wait(e, e.leaseEnd)
+	} else {
+		e.work.due = never
+	}
+}
+
 // whole is record with what only a WorkStore keeps. The caller holds s.mu.
-func (s *Store) whole(e *entry, now instant) stet.Record {
+func (s *Store) whole(e *entry, now instant) store.Record {
 	r := s.record(e, now)
 	if e.work != nil {
 		r.Work, r.Notes, r.Cancelling = e.work.what, e.work.notes, e.work.cancelling
@@ -98,8 +106,8 @@ func (s *Store) whole(e *entry, now instant) stet.Record {
 	return r
 }
 
-// Return implements stet.WorkStore.
-func (s *Store) Return(ctx context.Context, c stet.Claim, later time.Duration) error {
+// Return implements store.WorkStore.
+func (s *Store) Return(ctx context.Context, c store.Claim, later time.Duration) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -108,13 +116,13 @@ func (s *Store) Return(ctx context.Context, c stet.Claim, later time.Duration) e
 	now := s.now()
 	e := s.current(c.ID, now)
 	if e == nil || e.fence != c.Fence || !e.accepted() {
-		return stet.ErrFenced
+		return store.ErrFenced
 	}
-	if e.state == stet.Accepted {
+	if e.state == store.Accepted {
 		return nil // the reply to the first time was lost
 	}
-	if _, ok := e.state.Next(stet.VerbReturn); !ok {
-		return stet.ErrFenced
+	if _, ok := e.state.Next(store.VerbReturn); !ok {
+		return store.ErrFenced
 	}
 	s.handBack(e, now, later)
 	return nil
@@ -122,15 +130,15 @@ func (s *Store) Return(ctx context.Context, c stet.Claim, later time.Duration) e
 
 // handBack makes e wait for a worker again. The caller holds s.mu.
 func (s *Store) handBack(e *entry, now instant, later time.Duration) {
-	e.to(stet.VerbReturn)
+	e.to(store.VerbReturn)
 	e.ended, e.settled = true, now
-	s.wait(e, stet.DueRun, after(now, later))
+	s.postpone(e, after(now, later))
 }
 
-// Cancel implements stet.WorkStore.
-func (s *Store) Cancel(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) (stet.Record, error) {
+// Cancel implements store.WorkStore.
+func (s *Store) Cancel(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) (store.Record, error) {
 	if err := ctx.Err(); err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,31 +146,31 @@ func (s *Store) Cancel(ctx context.Context, c stet.Claim, out stet.Outcome, keep
 	e := s.current(c.ID, now)
 	switch {
 	case e == nil || e.fence != c.Fence:
-		return stet.Record{}, stet.ErrFenced
-	case e.state == stet.Accepted:
-		e.to(stet.VerbCancel)
+		return store.Record{}, store.ErrFenced
+	case e.state == store.Accepted:
+		e.to(store.VerbCancel)
 		e.result, e.gone, e.work = out.Result, out.Gone, nil
 		e.ended, e.settled, e.expires, e.forget = true, now, after(now, keep.Result), after(now, keep.Tombstone)
-	case e.state == stet.Running && e.accepted():
+	case e.state == store.Running && e.accepted():
 		e.work.cancelling = true
-	case e.state != stet.Failed || !e.gone && (out.Gone || !bytes.Equal(e.result, out.Result)):
-		return stet.Record{}, stet.ErrFenced
+	case e.state != store.Failed || !e.came(out, now):
+		return store.Record{}, store.ErrFenced
 	}
 	return s.whole(e, now), nil
 }
 
-// Save implements stet.WorkStore.
-func (s *Store) Save(ctx context.Context, c stet.Claim, notes []byte) error {
-	return s.save(ctx, c, notes, stet.Running)
+// Save implements store.WorkStore.
+func (s *Store) Save(ctx context.Context, c store.Claim, notes []byte, repeatable bool) error {
+	return s.save(ctx, c, notes, store.Running, repeatable)
 }
 
-// Strike implements stet.WorkStore.
-func (s *Store) Strike(ctx context.Context, c stet.Claim, notes []byte) error {
-	return s.save(ctx, c, notes, stet.Unknown)
+// Strike implements store.WorkStore.
+func (s *Store) Strike(ctx context.Context, c store.Claim, notes []byte) error {
+	return s.save(ctx, c, notes, store.Unknown, false)
 }
 
 // save is Save for a record in that state.
-func (s *Store) save(ctx context.Context, c stet.Claim, notes []byte, in stet.State) error {
+func (s *Store) save(ctx context.Context, c store.Claim, notes []byte, in store.State, repeatable bool) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -170,39 +178,42 @@ func (s *Store) save(ctx context.Context, c stet.Claim, notes []byte, in stet.St
 	defer s.mu.Unlock()
 	e := s.current(c.ID, s.now())
 	if e == nil || e.fence != c.Fence || e.state != in {
-		return stet.ErrFenced
+		return store.ErrFenced
 	}
 	w := e.works()
 	switch was := version(w.notes); bytes.Compare(version(notes), was) {
 	case 0:
 		return nil // the reply to the first time was lost
 	case -1:
-		return stet.ErrFenced
+		return store.ErrFenced
 	}
 	w.notes = notes
+	if repeatable = repeatable && e.accepted(); repeatable != e.repeatable() {
+		s.mark(e, repeatable)
+	}
 	return nil
 }
 
 // version is what notes begin with.
 func version(notes []byte) []byte { return notes[:min(8, len(notes))] }
 
-// Look implements stet.WorkStore.
-func (s *Store) Look(ctx context.Context, id stet.ID) (stet.Record, error) {
+// Look implements store.WorkStore.
+func (s *Store) Look(ctx context.Context, id store.ID) (store.Record, error) {
 	if err := ctx.Err(); err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
 	e := s.current(id, now)
 	if e == nil {
-		return stet.Record{ID: id}, nil
+		return store.Record{ID: id}, nil
 	}
 	return s.whole(e, now), nil
 }
 
-// Relayed implements stet.WorkStore.
-func (s *Store) Relayed(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+// Relayed implements store.WorkStore.
+func (s *Store) Relayed(ctx context.Context, c store.Claim, keep store.Retention) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -211,7 +222,7 @@ func (s *Store) Relayed(ctx context.Context, c stet.Claim, keep stet.Retention) 
 	now := s.now()
 	e := s.current(c.ID, now)
 	if e == nil || e.fence != c.Fence || !e.state.Settled() {
-		return stet.ErrFenced
+		return store.ErrFenced
 	}
 	if e.work != nil {
 		e.work, e.forget = nil, after(now, keep.Tombstone)
@@ -219,54 +230,148 @@ func (s *Store) Relayed(ctx context.Context, c stet.Claim, keep stet.Retention) 
 	return nil
 }
 
-// Due implements stet.WorkStore.
-func (s *Store) Due(ctx context.Context, what stet.Due, limit int, again time.Duration) ([]stet.Record, error) {
+// Due implements store.WorkStore.
+func (s *Store) Due(ctx context.Context, what store.Due, limit int, again time.Duration, names ...string) ([]store.Record, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
-	var recs []stet.Record
-	for q := &s.queues[what]; len(*q) > 0 && len(recs) < limit && (*q)[0].due <= now; {
-		place, _ := heap.Pop(q).(waiting)
-		e := s.current(place.id, now)
-		if e == nil || e.work == nil || e.work.due != place.due || e.state.Settled() != (what == stet.DueRelay) {
-			continue // it has waited for something else since
+	type found struct {
+		store.Record
+		due instant
+	}
+	var all []found
+	for lanes := s.queues.lanes(what, names); len(lanes) > 0 && len(all) < limit; {
+		left := lanes[:0] // each in turn, while it has something due
+		for _, l := range lanes {
+			if len(all) == limit {
+				break
+			}
+			e := s.first(l, now)
+			if e == nil {
+				continue
+			}
+			rec := s.record(e, now)
+			rec.Work = e.work.what
+			all = append(all, found{rec, e.work.due})
+			s.wait(e, after(now, again))
+			left = append(left, l)
 		}
-		s.wait(e, what, after(now, again))
-		rec := s.record(e, now)
-		rec.Work = e.work.what
-		recs = append(recs, rec)
+		lanes = left
+	}
+	slices.SortStableFunc(all, func(a, b found) int { return cmp.Compare(a.due, b.due) })
+	var recs []store.Record
+	for _, f := range all {
+		recs = append(recs, f.Record)
 	}
 	return recs, nil
+}
+
+// first takes the first out of a queue that is due; nil if none is. The caller holds
+// s.mu.
+func (s *Store) first(l lane, now instant) *entry {
+	for q := s.queues.of[l]; q != nil && (*q)[0].due <= now; q = s.queues.of[l] {
+		place := s.queues.pop(l)
+		e := s.current(place.id, now)
+		if e != nil && e.work != nil && e.work.due == place.due && e.lane() == l {
+			return e
+		}
+	}
+	return nil
 }
 
 // waiting is a place in a queue. It is out of date if its record is due at
 // another time by now.
 type waiting struct {
 	due instant
-	id  stet.ID
+	id  store.ID
 }
 
 // wait makes e due. The caller holds s.mu.
-func (s *Store) wait(e *entry, what stet.Due, due instant) {
+func (s *Store) wait(e *entry, due instant) {
 	e.work.due = due
-	q := &s.queues[what]
-	if len(*q) > 2*s.n+chunk {
-		s.tidy(q)
+	if s.queues.places > 2*s.n+chunk {
+		s.tidy()
 	}
-	heap.Push(q, waiting{due, e.id})
+	s.queues.push(e.lane(), waiting{due, e.id})
 }
 
 // tidy removes the places that are out of date, which otherwise go when they are
 // due. The caller holds s.mu.
-func (s *Store) tidy(q *queue) {
-	*q = slices.DeleteFunc(*q, func(w waiting) bool {
-		i, ok := s.index[w.id]
-		return !ok || s.at(i).work == nil || s.at(i).work.due != w.due
-	})
-	heap.Init(q)
+func (s *Store) tidy() {
+	was := s.queues.of
+	s.queues = queues{order: s.queues.order}
+	for l, q := range was {
+		for _, w := range *q {
+			if i, ok := s.index[w.id]; ok && s.at(i).work != nil && s.at(i).work.due == w.due && s.at(i).lane() == l {
+				s.queues.push(l, w)
+			}
+		}
+	}
+}
+
+// lane is what waits for the same thing, under the same name.
+type lane struct {
+	what store.Due
+	name string // "" of what is to be sent
+}
+
+// lane returns the lane that e waits in.
+func (e *entry) lane() lane {
+	if e.state.Settled() {
+		return lane{what: store.DueRelay}
+	}
+	return lane{name: e.label.Name}
+}
+
+// queues are the queues of all lanes in which something waits.
+type queues struct {
+	of     map[lane]*queue
+	places int        // in all of them
+	order  *rand.Rand // in which lanes are looked at
+}
+
+// lanes returns those of some names; without names, all of a kind.
+func (q *queues) lanes(what store.Due, names []string) (all []lane) {
+	if len(names) == 0 {
+		for l := range q.of {
+			if l.what == what {
+				all = append(all, l)
+			}
+		}
+		slices.SortFunc(all, func(a, b lane) int { return cmp.Compare(a.name, b.name) })
+	}
+	for _, name := range names {
+		all = append(all, lane{what, name})
+	}
+	if q.order == nil { // the same calls get the same order, so that a simulation can be repeated
+		q.order = rand.New(rand.NewPCG(1, 2))
+	}
+	q.order.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] }) // none is always first
+	return all
+}
+
+func (q *queues) push(l lane, w waiting) {
+	if q.of == nil {
+		q.of = make(map[lane]*queue)
+	}
+	if q.of[l] == nil {
+		q.of[l] = new(queue)
+	}
+	heap.Push(q.of[l], w)
+	q.places++
+}
+
+// pop takes the first out of a lane, which is not empty.
+func (q *queues) pop(l lane) waiting {
+	w, _ := heap.Pop(q.of[l]).(waiting)
+	if len(*q.of[l]) == 0 {
+		delete(q.of, l)
+	}
+	q.places--
+	return w
 }
 
 // queue is a heap of what waits, by when it is due.

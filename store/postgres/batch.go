@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"sync"
+
+	"github.com/stet-go/stet/store"
 )
 
 // batcher lets concurrent calls share statements. While a lane is free a call
@@ -53,7 +55,7 @@ func (b *batcher[T]) do(ctx context.Context, v T) (*op[T], error) {
 		return o, o.err
 	case len(b.queue)-b.head >= b.limit:
 		b.mu.Unlock()
-		return nil, fmt.Errorf("postgres: %d calls wait, the limit of Options.MaxQueue; nothing was done", b.limit)
+		return nil, fmt.Errorf("postgres: %d calls wait, the limit of Options.MaxQueue: %w", b.limit, store.ErrNotDone)
 	}
 	o.done = make(chan struct{})
 	b.queue = append(b.queue, o)

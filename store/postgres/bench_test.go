@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // These are for profiles. What the store is compared with is in bench/postgres.
@@ -56,7 +57,7 @@ func BenchmarkPairs(b *testing.B) {
 		if err != nil {
 			return err
 		}
-		return s.Settle(ctx, rec.Claim(), stet.Outcome{State: stet.Completed, Result: kilobyte}, keep)
+		return s.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed, Result: kilobyte}, keep)
 	})
 }
 
@@ -66,9 +67,9 @@ func BenchmarkTransactions(b *testing.B) {
 	s := benchStore(b)
 	execSQL(b, s.Pool(), "CREATE TABLE effects (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text)")
 	callers(b, func(ctx context.Context) error {
-		_, err := s.RunTx(ctx, request(stet.NewKey()), keep, func(ctx context.Context, tx pgx.Tx, _ stet.Record) (stet.Outcome, error) {
+		_, err := s.RunTx(ctx, request(stet.NewKey()), keep, func(ctx context.Context, tx pgx.Tx, _ store.Record) (store.Settlement, error) {
 			_, err := tx.Exec(ctx, "INSERT INTO effects (name) VALUES ($1)", "payment")
-			return stet.Outcome{State: stet.Completed, Result: kilobyte}, err
+			return store.Settlement{State: store.Completed, Result: kilobyte}, err
 		})
 		return err
 	})
@@ -78,7 +79,7 @@ func BenchmarkTransactions(b *testing.B) {
 // them.
 func BenchmarkReplays(b *testing.B) {
 	s := benchStore(b)
-	reqs := make([]stet.ClaimRequest, 10_000)
+	reqs := make([]store.ClaimRequest, 10_000)
 	var wg sync.WaitGroup
 	for part := range 100 {
 		wg.Go(func() {
@@ -90,11 +91,11 @@ func BenchmarkReplays(b *testing.B) {
 	}
 	wg.Wait()
 	var next atomic.Int64
-	pick := func() *stet.ClaimRequest { return &reqs[int(next.Add(1))%len(reqs)] }
+	pick := func() *store.ClaimRequest { return &reqs[int(next.Add(1))%len(reqs)] }
 	b.Run("Read", func(b *testing.B) {
 		callers(b, func(ctx context.Context) error {
 			rec, err := s.Read(ctx, pick().ID)
-			if err == nil && rec.State != stet.Completed {
+			if err == nil && rec.State != store.Completed {
 				err = fmt.Errorf("read %v", rec.State)
 			}
 			return err
@@ -103,7 +104,7 @@ func BenchmarkReplays(b *testing.B) {
 	b.Run("Claim", func(b *testing.B) {
 		callers(b, func(ctx context.Context) error {
 			req := *pick()
-			req.Owner = stet.NewOwner()
+			req.Owner = store.NewOwner()
 			_, err := s.Claim(ctx, req)
 			return err
 		})
@@ -118,7 +119,7 @@ func BenchmarkWork(b *testing.B) {
 		if _, err := s.Accept(ctx, req, kilobyte, 0); err != nil {
 			return err
 		}
-		rec, err := s.Take(ctx, req.ID, stet.NewOwner(), time.Minute)
+		rec, err := s.Take(ctx, store.TakeRequest{ID: req.ID, Owner: store.NewOwner(), Lease: time.Minute})
 		if err != nil {
 			return err
 		}
@@ -138,7 +139,7 @@ func BenchmarkDue(b *testing.B) {
 		FROM generate_series(1, 1000000) n`)
 	for b.Loop() {
 		// Due again at once, behind the others.
-		recs, err := s.Due(b.Context(), stet.DueRun, 100, 0)
+		recs, err := s.Due(b.Context(), store.DueRun, 100, 0)
 		if err != nil || len(recs) != 100 {
 			b.Fatalf("%d records, %v", len(recs), err)
 		}

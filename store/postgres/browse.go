@@ -9,25 +9,26 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // browseLook is how many records one Browse looks at when some of them may not
 // match.
 const browseLook = 2000
 
-var _ stet.Browser = (*Store)(nil)
+var _ store.Browser = (*Store)(nil)
 
 // The filters, in both statements: what is forgotten counts as none, then the
 // states, the scope, and the ages. Results are not read.
 const (
 	browseMatch = `(r.forget_at IS NULL OR r.forget_at > statement_timestamp())
+		AND ({states}::smallint[] IS NULL AND {older}::interval IS NULL AND {newer}::interval IS NULL OR ` + readable + `)
 		AND ({states}::smallint[] IS NULL OR r.state = ANY ({states}::smallint[]))
 		AND ({scope}::bytea IS NULL OR r.scope = {scope}::bytea)
 		AND ({older}::interval IS NULL OR r.claimed_at < statement_timestamp() - {older}::interval)
 		AND ({newer}::interval IS NULL OR r.claimed_at > statement_timestamp() - {newer}::interval)`
 	browseKept = `r.id, r.scope, r.fingerprint, r.owner, r.fence, r.state, r.attempt, r.gone,
-		r.claimed_at, r.lease_until, r.settled_at, r.expires_at, r.forget_at, NULL::bytea AS result`
+		r.claimed_at, r.lease_until, r.settled_at, r.expires_at, r.forget_at, NULL::bytea AS result, r.class, r.name, r.ref`
 )
 
 // sqlBrowse walks the primary key, and says how many records it looked at and
@@ -65,30 +66,31 @@ func filtered(n int, sql string) string {
 }
 
 const sqlExpire = `
-UPDATE {records} r SET gone = true, result = NULL, due_at = r.forget_at
+UPDATE {records} r SET gone = true, result = NULL, due_at = r.forget_at,
+	expires_at = CASE WHEN r.gone THEN r.expires_at ELSE least(r.expires_at, statement_timestamp()) END
 WHERE r.id = $1 AND r.fence = $2 AND r.state IN (2, 3) AND (r.forget_at IS NULL OR r.forget_at > statement_timestamp())
 RETURNING 1`
 
-// Browse implements stet.Browser. It looks at no more than 2,000 records of each
+// Browse implements store.Browser. It looks at no more than 2,000 records of each
 // state. Records that are not settled come in the order of their claims if q asks
 // for such states alone, and for no two of running, retryable and accepted: a record
 // that goes from one to another gets a new place in that order. All others come in
 // the order of their IDs. Where q.Scope is set, the latter looks at the scope's
 // records alone, and the former at those of all scopes.
-func (s *Store) Browse(ctx context.Context, q stet.Query) (stet.Page, error) {
+func (s *Store) Browse(ctx context.Context, q store.Query) (store.Page, error) {
 	if err := ctx.Err(); err != nil {
-		return stet.Page{}, err
+		return store.Page{}, err
 	}
 	if err := q.Check(); err != nil {
-		return stet.Page{}, err
+		return store.Page{}, err
 	}
 	w, err := newWalk(q)
 	if err != nil {
-		return stet.Page{}, err
+		return store.Page{}, err
 	}
-	var page stet.Page
+	var page store.Page
 	err = s.alone(ctx, s.slow, func() []call {
-		page = stet.Page{}
+		page = store.Page{}
 		c := call{statement: s.sql.browse, params: w.params(), row: func(values [][]byte) error { return w.add(&page, values) }}
 		if w.open {
 			c.statement = s.sql.browseOpen
@@ -96,37 +98,40 @@ func (s *Store) Browse(ctx context.Context, q stet.Query) (stet.Page, error) {
 		return []call{c}
 	})
 	if err != nil {
-		return stet.Page{}, explain("browse", err)
+		return store.Page{}, explain("browse", err)
 	}
 	return page, nil
 }
 
-// Expire implements stet.Browser. What a transaction is about to settle
+// Expire implements store.Browser. What a transaction is about to settle
 // (SettleTx) is not settled until it commits.
-func (s *Store) Expire(ctx context.Context, c stet.Claim) error {
+func (s *Store) Expire(ctx context.Context, c store.Claim) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	done := false
-	err := s.alone(ctx, s.slow, func() []call {
+	err := s.onRow(ctx, s.slow, c.ID, func() []call {
 		done = false
 		e := call{statement: s.sql.expire, row: func([][]byte) error { done = true; return nil }}
 		e.params.raw(c.ID[:])
 		e.params.rawInt64(c.Fence)
-		return []call{e}
+		r := e
+		r.statement, r.params = s.sql.replace, claimCall(s.sql.replace, c).params
+		r.params.raw(c.Owner[:])
+		return []call{e, r}
 	})
 	if err == nil && !done {
-		return stet.ErrFenced
+		return store.ErrFenced
 	}
 	return explain("expire", err)
 }
 
 // walk is one page of a query.
 type walk struct {
-	q     stet.Query
+	q     store.Query
 	open  bool   // through the index of what is not settled
 	after []byte // an ID or a fence: where to begin, exclusively
-	most  stet.ID
+	most  store.ID
 	look  int
 }
 
@@ -135,31 +140,31 @@ const (
 	byID    = "i"
 )
 
-func newWalk(q stet.Query) (*walk, error) {
-	has := func(state stet.State) bool { return slices.Contains(q.States, state) }
+func newWalk(q store.Query) (*walk, error) {
+	has := func(state store.State) bool { return slices.Contains(q.States, state) }
 	moving := 0
-	for _, state := range []stet.State{stet.Running, stet.Retryable, stet.Accepted} {
+	for _, state := range []store.State{store.Running, store.Retryable, store.Accepted} {
 		if has(state) {
 			moving++
 		}
 	}
 	w := &walk{q: q, look: browseLook,
-		open: len(q.States) > 0 && !has(stet.Completed) && !has(stet.Failed) && moving < 2}
+		open: len(q.States) > 0 && !has(store.Completed) && !has(store.Failed) && moving < 2}
 	if w.q.Limit == 0 {
-		w.q.Limit = stet.DefaultBrowse
+		w.q.Limit = store.DefaultBrowse
 	}
-	if q.OlderThan == 0 && q.NewerThan == 0 && (w.open && q.Scope == stet.ID{} || len(q.States) == 0) {
+	if q.OlderThan == 0 && q.NewerThan == 0 && (w.open && q.Scope == store.ID{} || len(q.States) == 0) {
 		w.look = w.q.Limit // nearly all match
 	}
-	kind, size, least := byID, len(stet.ID{}), []byte{}
+	kind, size, least := byID, len(store.ID{}), []byte{}
 	switch {
 	case w.open:
 		kind, size, least = byFence, 8, make([]byte, 8)
-	case q.Scope == stet.ID{}:
-		w.most = stet.ID(bytes.Repeat([]byte{0xff}, size))
+	case q.Scope == store.ID{}:
+		w.most = store.ID(bytes.Repeat([]byte{0xff}, size))
 	default:
-		var first stet.ID
-		first, w.most = stet.ScopeRange(q.Scope)
+		var first store.ID
+		first, w.most = store.ScopeRange(q.Scope)
 		least = bytes.TrimRight(first[:], "\x00") // what is left sorts before it
 	}
 	if w.after = least; q.After == "" {
@@ -167,8 +172,8 @@ func newWalk(q stet.Query) (*walk, error) {
 	}
 	text, ok := strings.CutPrefix(q.After, kind)
 	at, err := hex.DecodeString(text)
-	if !ok || err != nil || len(at) != size || bytes.Compare(at, least) < 0 || w.open && at[0] > 0x7f {
-		return nil, fmt.Errorf("postgres: %w: Query.After is no Page.Next of this query", stet.ErrInvalid)
+	if !ok || err != nil || w.open && len(at) != size || bytes.Compare(at, least) < 0 || w.open && at[0] > 0x7f {
+		return nil, fmt.Errorf("postgres: %w: Query.After is no Page.Next of this query", store.ErrInvalid)
 	}
 	w.after = at
 	return w, nil
@@ -194,7 +199,7 @@ func (w *walk) params() (p params) {
 			p.int16(int16(state))
 		}
 	})
-	optional(w.q.Scope != stet.ID{}, func() { p.raw(w.q.Scope[:]) })
+	optional(w.q.Scope != store.ID{}, func() { p.raw(w.q.Scope[:]) })
 	optional(w.q.OlderThan > 0, func() { p.raw(appendSpan(nil, w.q.OlderThan)) })
 	optional(w.q.NewerThan > 0, func() { p.raw(appendSpan(nil, w.q.NewerThan)) })
 	return p
@@ -202,7 +207,7 @@ func (w *walk) params() (p params) {
 
 // add takes a row of the statement: how many it looked at, where the last one
 // was, and a record that matches, if there is any.
-func (w *walk) add(page *stet.Page, values [][]byte) error {
+func (w *walk) add(page *store.Page, values [][]byte) error {
 	f := fields{values: values}
 	looked, last := f.int64(), f.next(0)
 	if looked == 0 {
@@ -220,13 +225,14 @@ func (w *walk) add(page *stet.Page, values [][]byte) error {
 	if f.values[0] == nil {
 		return f.err()
 	}
+	at := bytes.Clone(f.values[0])
 	var r row
-	if err := r.scan(f.values); err != nil {
-		return err
+	if err := r.scan(f.values); err == nil {
+		page.Records = append(page.Records, r.record())
+	} else {
+		page.Records = append(page.Records, store.Record{ID: r.ID, Scope: r.Scope, Owner: r.Owner, Fence: r.Fence, Damage: err.Error()})
 	}
-	page.Records = append(page.Records, r.record())
 	if len(page.Records) == w.q.Limit {
-		at := r.ID[:]
 		if w.open {
 			at = binary.BigEndian.AppendUint64(nil, uint64(r.Fence))
 		}

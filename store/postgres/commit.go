@@ -9,12 +9,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/store"
 )
 
 // args are the parameters of the statements that write a finished record.
-func (t *transaction) args(rec stet.Record, e *ending) []any {
+func (t *transaction) args(rec store.Record, e *ending) []any {
 	result := e.out.Result
 	if e.out.Gone {
 		result = nil
@@ -23,7 +24,7 @@ func (t *transaction) args(rec stet.Record, e *ending) []any {
 	}
 	forget, due := e.spans()
 	args := []any{rec.ID[:], rec.Scope[:], rec.Fingerprint[:], rec.Owner[:], rec.Fence, int32(rec.Attempt), int16(e.out.State), e.out.Gone, result,
-		rec.ClaimedAt, micros(e.keep.Result), forget, due, t.locks.waiters, e.out.Outbox}
+		rec.ClaimedAt, micros(e.keep.Result), forget, due, t.locks.waiters, e.out.Outbox, rec.Label.Class, rec.Label.Name, rec.Label.Ref}
 	if t.old != nil {
 		args = append(args, t.old.Fence)
 	}
@@ -43,7 +44,7 @@ func (e *ending) spans() (forget, due *int64) {
 }
 
 // settled is the record that a commit has made of rec.
-func settled(rec stet.Record, e *ending, at time.Time) stet.Record {
+func settled(rec store.Record, e *ending, at time.Time) store.Record {
 	rec.State, rec.Result, rec.Gone, rec.LeaseLeft = e.out.State, e.out.Result, e.out.Gone, 0
 	if rec.Gone {
 		rec.Result = nil
@@ -57,24 +58,26 @@ func settled(rec stet.Record, e *ending, at time.Time) stet.Record {
 }
 
 // leave writes the record and commits.
-func (t *transaction) leave(ctx context.Context, rec stet.Record, e *ending) (stet.Record, error) {
+func (t *transaction) leave(ctx context.Context, rec store.Record, e *ending) (store.Record, error) {
 	if err := intact(ctx, t.tx); err != nil {
 		return rec, err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.s.commitTimeout)
 	defer cancel()
+	pid := t.conn.Conn().PgConn().PID()
 	fault.At(fault.CommitBefore)
-	at, taken, err := t.commit(ctx, rec, e)
+	a, err := t.committing(ctx, func(ctx context.Context, t *transaction) (answer, error) { return t.commit(ctx, rec, e) })
 	fault.At(fault.CommitAfter)
 	switch {
-	case err == nil && !taken:
-		return settled(rec, e, at), nil
-	case taken:
+	case err == nil && !a.taken:
+		return settled(rec, e, a.at), nil
+	case a.taken:
 		return t.lost(ctx)
+	case errors.Is(err, store.ErrUnknown):
+		return rec, fmt.Errorf("postgres: %w", err)
 	case answered(err):
 		return rec, fmt.Errorf("%w (nothing was committed)", explain("commit", err))
 	}
-	pid := t.conn.Conn().PgConn().PID()
 	t.discard() // so that the server, too, hears that it is over
 	t.abandon()
 	return t.lookUp(rec, err, pid)
@@ -92,7 +95,7 @@ func intact(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, ""); errors.Is(err, pgx.ErrTxClosed) { // ended through pgx
 			return errors.New("postgres: the function rolled the transaction back, and returned no error; nothing was committed")
 		}
-		return fmt.Errorf("postgres: %w: the function ended the transaction by an SQL command, which is not its to end; what it wrote may stand", stet.ErrUnknown)
+		return fmt.Errorf("postgres: %w: the function ended the transaction by an SQL command, which is not its to end; what it wrote may stand", store.ErrUnknown)
 	}
 }
 
@@ -105,42 +108,42 @@ func (t *transaction) close() {
 	_ = t.tx.Commit(ended)
 }
 
-// commit sends the record and the commit in one go. taken means that there is a
-// record already; nothing was committed then.
-func (t *transaction) commit(ctx context.Context, rec stet.Record, e *ending) (at time.Time, taken bool, err error) {
+// commit sends the record and the commit in one go. The answer is that it was taken if
+// there is a record already.
+func (t *transaction) commit(ctx context.Context, rec store.Record, e *ending) (a answer, err error) {
 	var ignored bool
 	if t.old != nil {
 		// Whether anything was updated has to be known before the commit.
-		err = t.tx.QueryRow(ctx, t.s.sql.commitOld, t.args(rec, e)...).Scan(&at, &ignored)
+		err = t.tx.QueryRow(ctx, t.s.sql.commitOld, t.args(rec, e)...).Scan(&a.at, &ignored, &ignored)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return at, true, nil
+			return answer{taken: true}, nil
 		}
 		if err != nil {
-			return at, false, err
+			return a, err
 		}
-		return at, false, t.tx.Commit(ctx)
+		return a, t.tx.Commit(ctx)
 	}
 	finish := call{t.s.sql.finish, t.params(rec, e), func(values [][]byte) error {
 		f := fields{values: values}
-		at = instant(f.time())
+		a.at = instant(f.time())
 		return f.err()
 	}}
 	tag, err := sendAll(ctx, t.conn.Conn(), t.s.prepare, []call{finish, {statement: t.s.sql.commit}})
 	switch {
-	case at.IsZero() && sqlState(err) == codeUnique:
-		return at, true, nil
+	case a.at.IsZero() && sqlState(err) == codeUnique:
+		return answer{taken: true}, nil
 	case sqlState(err) == codeNoStatement:
 		t.discard() // as in enter
 	case err == nil && tag.String() == "ROLLBACK":
 		err = pgx.ErrTxCommitRollback
 	}
-	return at, false, err
+	return a, err
 }
 
 // params are args in the binary format, of a record that is new.
-func (t *transaction) params(rec stet.Record, e *ending) (p params) {
+func (t *transaction) params(rec store.Record, e *ending) (p params) {
 	p.buf = make([]byte, 0, 256+e.size())
-	p.starts = make([]int, 0, 15)
+	p.starts = make([]int, 0, 18)
 	for _, b := range [][]byte{rec.ID[:], rec.Scope[:], rec.Fingerprint[:], rec.Owner[:]} {
 		p.raw(b)
 	}
@@ -161,20 +164,24 @@ func (t *transaction) params(rec stet.Record, e *ending) (p params) {
 	p.rawUnless(!ever, binary.BigEndian.AppendUint64(nil, uint64(micros(due))))
 	p.rawInt64(t.locks.waiters)
 	p.rawUnless(e.out.Outbox == nil, e.out.Outbox)
+	p.rawLabel(rec.Label)
 	return p
 }
 
 // lost answers when somebody else has claimed the key, or finished, while fn
 // ran.
-func (t *transaction) lost(ctx context.Context) (stet.Record, error) {
+func (t *transaction) lost(ctx context.Context) (store.Record, error) {
 	t.abandon()
 	r, err := t.s.readAlone(ctx, t.req.ID)
 	if err != nil {
-		return stet.Record{}, fmt.Errorf("%w (somebody else has claimed the key meanwhile; nothing was committed)", explain("read", err))
+		return store.Record{}, fmt.Errorf("%w (somebody else has claimed the key meanwhile; nothing was committed)", explain("read", err))
 	}
 	rec, next, err := onClaim(t.req, r)
 	if next != stepNone {
-		return stet.Record{}, errors.New("postgres: somebody else has claimed the key meanwhile and given it back; nothing was committed")
+		return store.Record{}, errors.New("postgres: somebody else has claimed the key meanwhile and given it back; nothing was committed")
+	}
+	if err == nil {
+		err = t.s.firm(ctx, r, t.req.Owner)
 	}
 	return rec, err
 }
@@ -184,78 +191,84 @@ func (t *transaction) lost(ctx context.Context) (stet.Record, error) {
 // it has ended, so once that is free the record is there or never will be.
 //
 // pid is of the transaction's process on the server, 0 if it is not known.
-func (t *transaction) lookUp(rec stet.Record, cause error, pid uint32) (stet.Record, error) {
+func (t *transaction) lookUp(rec store.Record, cause error, pid uint32) (store.Record, error) {
 	var r *row
 	err := t.ended(pid, func(ctx context.Context, c *pgxpool.Conn) error {
-		return t.s.send(ctx, c, t.s.readCall([]stet.ID{t.req.ID}, func(got *row) { r = got }))
+		return t.s.send(ctx, c, t.s.readCall([]store.ID{t.req.ID}, func(got *row) { r = got }))
 	})
 	switch {
 	case err != nil:
 		return rec, fmt.Errorf("postgres: %w: the commit was not acknowledged (%w), and what became of it could not be found out in %v: %w",
-			stet.ErrUnknown, cause, t.s.commitTimeout, err)
+			store.ErrUnknown, cause, t.s.commitTimeout, err)
 	case r != nil && r.Owner == rec.Owner && r.Fence == rec.Fence && r.State.Settled():
-		return r.record(), nil
+		return r.record(), t.s.firm(context.Background(), r, rec.Owner)
 	}
 	return rec, fmt.Errorf("%w (looked up since: nothing was committed)", explain("commit", cause))
 }
 
 // ended waits until the transaction has ended, for as long as a commit may take, and
 // then calls look. If the transaction is still there after half of that time, and pid
-// is not 0, the server is told to end that process of its own: its client, which was
-// this one, is gone.
+// is not 0, the server is told to end that process of its own if it waits for a client
+// that was this one, and is gone: not if it is at work on the commit.
 func (t *transaction) ended(pid uint32, look func(context.Context, *pgxpool.Conn) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), t.s.commitTimeout)
 	defer cancel()
 	begun := time.Now()
-	for pause := execBackoff; ; pause = min(2*pause, time.Second) {
+	for pause := execBackoff; ; pause = min(2*pause, maxLookPause) {
 		end := pid
 		if t.s.o.PgBouncer || time.Since(begun) < t.s.commitTimeout/2 {
 			end = 0 // it may still be at work; give it time
 		}
-		if err := t.endedNow(ctx, end, look); err == nil || !sleep(ctx, pause) {
+		if err := t.endedNow(ctx, end, look); err == nil || !timer.Sleep(ctx, pause) {
 			return err
 		}
 	}
 }
 
-// endedNow is one try of ended.
+// endedNow is one try of ended. It waits for nothing on the server, so that many
+// take turns in their lane.
 func (t *transaction) endedNow(ctx context.Context, pid uint32, look func(context.Context, *pgxpool.Conn) error) error {
-	c, err := t.s.own.Acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer c.Release()
-	results, err := c.Conn().PgConn().Exec(ctx, t.sqlEnded(pid)).ReadAll()
-	if err != nil {
-		return err
-	}
-	if t.process != nil && len(results[len(results)-1].Rows) > 0 {
-		return errAtWork
-	}
-	return look(ctx, c)
+	return t.s.inLane(ctx, t.s.looks, func() error {
+		c, err := t.s.own.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		defer giveBack(c)
+		results, err := c.Conn().PgConn().Exec(ctx, t.sqlEnded(pid)).ReadAll()
+		if err != nil {
+			return err
+		}
+		if len(results[len(results)-1].Rows) > 0 {
+			return errAtWork
+		}
+		return look(ctx, c)
+	})
 }
 
-// sqlEnded waits a while for the transaction's end, by its lock, or looks whether its
-// process has ended.
+// sqlIdle is whether a process of the server has a transaction and nothing to do.
+const sqlIdle = `EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = %d AND a.state LIKE 'idle in transaction%%')`
+
+// sqlEnded returns a row if the transaction is still there, by its lock or by its
+// process.
 func (t *transaction) sqlEnded(pid uint32) string {
 	if t.process != nil {
-		return t.process.sqlGone(pid != 0)
+		return t.process.sqlGone(pid != 0, time.Since(t.begun))
 	}
-	sql := fmt.Sprintf("BEGIN; SET LOCAL lock_timeout = %d; SELECT pg_advisory_xact_lock(%d); COMMIT",
-		max(1, t.s.commitTimeout.Milliseconds()/4), t.locks.key)
+	sql := fmt.Sprintf("SELECT true WHERE NOT pg_try_advisory_xact_lock_shared(%d)", t.locks.key)
 	if pid != 0 {
 		sql = fmt.Sprintf(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE pid = %d AND locktype = 'advisory' AND objsubid = 1
-			AND classid = %d AND objid = %d AND granted; `, pid, t.locks.keyHi, t.locks.keyLo) + sql
+			AND classid = %d AND objid = %d AND granted AND `+sqlIdle+`; `, pid, t.locks.keyHi, t.locks.keyLo, pid) + sql
 	}
 	return sql
 }
 
-// SettleTx implements stet.TxStore: it settles a claim inside a transaction of
+// SettleTx implements store.TxStore: it settles a claim inside a transaction of
 // the caller's, which may be a savepoint. The claim ends when the caller commits.
-// Until then the record is locked: its lease is not renewed, and who claims the
-// key waits. In a transaction of InTx's it may be put off until that commits: see
+// Until then the record is locked: its lease is not renewed; who claims the key is
+// told that it is running, or waits once the lease has run out; and who settles it,
+// too, waits. Other keys do not. In a transaction of InTx's it may be put off until that commits: see
 // there. Until then the outcome must not be changed.
-func (s *Store) SettleTx(ctx context.Context, tx pgx.Tx, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+func (s *Store) SettleTx(ctx context.Context, tx pgx.Tx, c store.Claim, out store.Settlement, keep store.Retention) error {
 	e := &ending{claim: c, out: out, keep: keep}
 	if w, ok := tx.(*worked); ok && w.t.s == s {
 		return w.settle(ctx, e)
@@ -266,7 +279,7 @@ func (s *Store) SettleTx(ctx context.Context, tx pgx.Tx, c stet.Claim, out stet.
 // settleable reports why e cannot be tried.
 func (e *ending) settleable(ctx context.Context) error {
 	if !e.out.State.Settled() {
-		return fmt.Errorf("%w: an outcome is completed or failed, not %v", stet.ErrInvalid, e.out.State)
+		return fmt.Errorf("%w: an outcome is completed or failed, not %v", store.ErrInvalid, e.out.State)
 	}
 	return ctx.Err()
 }
@@ -293,7 +306,7 @@ func (s *Store) settleIn(ctx context.Context, e *ending, none error, query query
 	if err == nil {
 		err = e.unsettled(r)
 	}
-	if errors.Is(err, stet.ErrFenced) {
+	if errors.Is(err, store.ErrFenced) {
 		return err
 	}
 	return explain("settle (roll back)", err)
@@ -307,7 +320,7 @@ func (e *ending) unsettled(r *row) error {
 	case err == nil:
 		// Settled already, perhaps by a transaction of this very run whose commit
 		// was not acknowledged: what this one wrote would be there twice.
-		return stet.ErrFenced
+		return store.ErrFenced
 	default:
 		return err
 	}

@@ -6,12 +6,20 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/storetest"
 )
 
 func TestStoreKeepsTheContract(t *testing.T) {
 	pool := database(t)
-	storetest.Run(t, storetest.Harness{New: func(t testing.TB) stet.Store { return open(t, pool, Options{Schema: fresh()}) }})
+	storetest.Run(t, storetest.Harness{New: func(t testing.TB) store.Store { return open(t, pool, Options{Schema: fresh()}) }, Damage: damage})
+}
+
+// damage makes the row of id one that no version of the store has written.
+func damage(t testing.TB, s store.Store, id store.ID) {
+	t.Helper()
+	pg := s.(*Store)
+	execSQL(t, pg.Pool(), "UPDATE "+pg.n.records+" SET state = 77 WHERE id = $1", id[:])
 }
 
 // fresh returns a name that was never used.
@@ -22,21 +30,21 @@ func harness(t *testing.T, o Options) storetest.TxHarness[pgx.Tx] {
 	pool := database(t)
 	execSQL(t, pool, "CREATE TABLE effects (name text)")
 	return storetest.TxHarness[pgx.Tx]{
-		Harness: storetest.Harness{New: func(t testing.TB) stet.Store {
+		Harness: storetest.Harness{New: func(t testing.TB) store.Store {
 			o.Schema = fresh()
 			return open(t, pool, o)
-		}},
+		}, Damage: damage},
 		Write: func(ctx context.Context, tx pgx.Tx, name string) error {
 			_, err := tx.Exec(ctx, "INSERT INTO effects VALUES ($1)", name)
 			return err
 		},
-		Rows: func(t testing.TB, s stet.TxStore[pgx.Tx], name string) (n int) {
+		Rows: func(t testing.TB, s store.TxStore[pgx.Tx], name string) (n int) {
 			if err := s.(*Store).Pool().QueryRow(context.Background(), "SELECT count(*) FROM effects WHERE name = $1", name).Scan(&n); err != nil {
 				t.Error(err)
 			}
 			return n
 		},
-		Begin: func(t testing.TB, s stet.TxStore[pgx.Tx]) (pgx.Tx, func(bool) error) {
+		Begin: func(t testing.TB, s store.TxStore[pgx.Tx]) (pgx.Tx, func(bool) error) {
 			tx, err := s.(*Store).Pool().Begin(context.Background())
 			if err != nil {
 				t.Fatal(err)

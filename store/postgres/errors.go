@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stet-go/stet/store"
 )
 
 // Codes of PostgreSQL (appendix A of its manual) that something is done about.
@@ -22,12 +23,16 @@ const (
 	codeForbidden     = "42501"
 	codeDiskFull      = "53100"
 	codeTooMany       = "53300"
+	codeNoMemory      = "53200"
+	codeLocked        = "55P03"
 )
 
 var (
 	errClosed = errors.New("postgres: the store is closed")
 	// errDamaged is what an unreadable row gives.
 	errDamaged = errors.New("the table is damaged, or was written by something else")
+	// errUnreadable is the same of one record.
+	errUnreadable = fmt.Errorf("%w: %w", store.ErrDamaged, errDamaged)
 )
 
 // sqlState returns the code that the server gave, "" if it gave none.
@@ -52,6 +57,13 @@ func answered(err error) bool {
 	return severity == "ERROR"
 }
 
+// lockedRow reports whether a statement has waited in vain for a row, and not for
+// the table: the server says which one.
+func lockedRow(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && e.Code == codeLocked && e.Where != ""
+}
+
 // transient reports whether a statement of the store's own may be tried again
 // after err: its transaction lost against another one, or its connection went.
 func transient(err error) bool {
@@ -59,7 +71,7 @@ func transient(err error) bool {
 	case codeSerialization, codeDeadlock, codeNoStatement, codeStatementHere:
 		return true
 	}
-	return !answered(err)
+	return !answered(err) && !errors.Is(err, store.ErrDamaged)
 }
 
 // explain says what went wrong and what to do.
@@ -69,6 +81,8 @@ func explain(step string, err error) error {
 	}
 	what := ""
 	switch sqlState(err) {
+	case codeSerialization:
+		what = "another transaction, or a heartbeat, has written to the same rows since this one began; try again, or at read committed: "
 	case codeReadOnly:
 		what = "the server or the session is read-only; connect to the primary: "
 	case codeNoTable:
@@ -77,8 +91,12 @@ func explain(step string, err error) error {
 		what = "the role needs SELECT, INSERT, UPDATE and DELETE on the table, and USAGE on its schema and sequence: "
 	case codeDiskFull:
 		what = "the server's disk is full: "
+	case codeNoMemory:
+		what = "the server is out of memory, or of room for locks (max_locks_per_transaction): "
 	case codeTooMany:
 		what = "the server takes no more connections; raise max_connections or lower the pools: "
+	case codeLocked:
+		what = "another transaction has the record locked, or the table: "
 	case codeStatementHere, codeNoStatement:
 		what = "prepared statements do not survive between transactions here; set Options.PgBouncer: "
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/postgres"
 )
 
@@ -24,19 +25,23 @@ func Example() {
 	if err := postgres.Migrate(ctx, pool, postgres.Options{}); err != nil {
 		log.Fatal(err)
 	}
-	store, err := postgres.New(ctx, pool, postgres.Options{})
+	s, err := postgres.New(ctx, pool, postgres.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer store.Close()
-	engine, err := stet.New(store, stet.Options{})
+	defer s.Close()
+	engine, err := stet.New(s, stet.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer engine.Close()
 
 	op := stet.Op{Scope: "account-7", Key: "order-1001", Fingerprint: stet.NewFingerprint([]byte("charge 10 EUR"))}
-	res, err := stet.DoTx(ctx, engine, store, op, func(ctx context.Context, tx pgx.Tx) (int64, error) {
+	te, err := stet.WithTx(engine, s)
+	if err != nil {
+		log.Fatal(err)
+	}
+	res, err := stet.DoTx(ctx, te, op, func(ctx context.Context, tx pgx.Tx) (int64, error) {
 		var id int64
 		err := tx.QueryRow(ctx, "INSERT INTO payments (cents) VALUES (1000) RETURNING id").Scan(&id)
 		return id, err
@@ -49,11 +54,11 @@ func Example() {
 
 // A store with the default names on a server of its own.
 func ExampleOpen() {
-	store, err := postgres.Open(context.Background(), "postgres://localhost/shop?pool_max_conns=20", postgres.Options{})
+	s, err := postgres.Open(context.Background(), "postgres://localhost/shop?pool_max_conns=20", postgres.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer store.Close()
+	defer s.Close()
 }
 
 // Through PgBouncer in transaction mode nothing is prepared or listened to.
@@ -69,11 +74,11 @@ func ExampleNew_pgBouncer() {
 		log.Fatal(err)
 	}
 	defer pool.Close()
-	store, err := postgres.New(ctx, pool, postgres.Options{PgBouncer: true})
+	s, err := postgres.New(ctx, pool, postgres.Options{PgBouncer: true})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer store.Close()
+	defer s.Close()
 }
 
 // Services that use database/sql, or a library on top of it, keep their
@@ -82,12 +87,16 @@ func ExampleOverSQL() {
 	var (
 		ctx    = context.Background()
 		db     *sql.DB
-		store  *postgres.Store
-		engine *stet.Engine // over store
+		s      *postgres.Store
+		engine *stet.Engine // over s
 		op     = stet.Op{Scope: "account-7", Key: "order-1001"}
 	)
-	txs := postgres.OverSQL(store, func(ctx context.Context) (*sql.Tx, error) { return db.BeginTx(ctx, nil) })
-	_, err := stet.DoTx(ctx, engine, txs, op, func(ctx context.Context, tx *sql.Tx) (string, error) {
+	txs := postgres.OverSQL(s, func(ctx context.Context) (*sql.Tx, error) { return db.BeginTx(ctx, nil) })
+	te, err := stet.WithTx(engine, txs)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = stet.DoTx(ctx, te, op, func(ctx context.Context, tx *sql.Tx) (string, error) {
 		_, err := tx.ExecContext(ctx, "INSERT INTO payments (cents) VALUES (1000)")
 		return "paid", err
 	})
@@ -101,15 +110,15 @@ func ExampleStore_SettleTx() {
 	var (
 		ctx   = context.Background()
 		pool  *pgxpool.Pool
-		store *postgres.Store
-		claim stet.Claim // kept with the job
+		s     *postgres.Store
+		claim store.Claim // kept with the job
 	)
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "UPDATE jobs SET done = true WHERE id = 7"); err != nil {
 			return err
 		}
-		return store.SettleTx(ctx, tx, claim, stet.Outcome{State: stet.Completed, Result: []byte("done")},
-			stet.Retention{Result: 24 * time.Hour, Tombstone: 720 * time.Hour})
+		return s.SettleTx(ctx, tx, claim, store.Settlement{State: store.Completed, Result: []byte("done")},
+			store.Retention{Result: 24 * time.Hour, Tombstone: 720 * time.Hour})
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -120,16 +129,15 @@ func ExampleStore_SettleTx() {
 // if this process dies the moment after.
 func ExampleStore_AcceptTx() {
 	var (
-		ctx    = context.Background()
-		store  *postgres.Store
-		engine *stet.Engine // over store
-		op     = stet.Op{Scope: "account-7", Key: "order-1001"}
+		ctx = context.Background()
+		te  *stet.TxEngine[pgx.Tx] // of stet.WithTx
+		op  = stet.Op{Scope: "account-7", Key: "order-1001"}
 	)
-	err := store.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+	err := te.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "INSERT INTO orders (id) VALUES (1001)"); err != nil {
 			return err
 		}
-		st, err := stet.AcceptTx(ctx, engine, store, tx, op, stet.Work{Name: "ship", Payload: []byte("order 1001")})
+		st, err := te.Accept(ctx, tx, op, stet.Work{Name: "ship", Payload: []byte("order 1001")})
 		if err == nil && !st.New {
 			err = fmt.Errorf("the order is %v already", st.Record.State) // do not insert it again
 		}
@@ -143,10 +151,10 @@ func ExampleStore_AcceptTx() {
 // A worker: what it writes and the outcome are one commit.
 func ExampleStore_InTx() {
 	var (
-		ctx    = context.Background()
-		store  *postgres.Store
-		engine *stet.Engine // over store
+		ctx = context.Background()
+		te  *stet.TxEngine[pgx.Tx] // of stet.WithTx
 	)
+	engine := te.Engine()
 	items, err := engine.Due(ctx, 10, time.Minute)
 	if err != nil {
 		log.Fatal(err)
@@ -156,9 +164,9 @@ func ExampleStore_InTx() {
 		if err != nil || run.Replayed() {
 			continue // somebody else has it, or has done it
 		}
-		err = stet.FinishTx(ctx, run, store, func(ctx context.Context, tx pgx.Tx) (stet.Outcome, error) { // by InTx
+		err = te.Finish(ctx, run, func(ctx context.Context, tx pgx.Tx) (stet.Outcome, error) { // by InTx
 			_, err := tx.Exec(ctx, "UPDATE orders SET shipped = true WHERE id = 1001")
-			return stet.Outcome{State: stet.Completed, Result: []byte(`"shipped"`)}, err
+			return stet.Outcome{Body: []byte(`"shipped"`)}, err
 		})
 		if err != nil {
 			err = run.Return(ctx, time.Minute) // it is run again, unless the commit came through after all
@@ -171,10 +179,10 @@ func ExampleStore_InTx() {
 
 // What is stuck: operations whose owner died, and that nobody has resolved since.
 func ExampleStore_Browse() {
-	var store *postgres.Store
-	q := stet.Query{States: []stet.State{stet.Unknown}, OlderThan: time.Hour}
+	var s *postgres.Store
+	q := store.Query{States: []store.State{store.Unknown}, OlderThan: time.Hour}
 	for {
-		page, err := store.Browse(context.Background(), q)
+		page, err := s.Browse(context.Background(), q)
 		if err != nil {
 			log.Fatal(err)
 		}

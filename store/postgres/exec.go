@@ -2,8 +2,12 @@ package postgres
 
 import (
 	"context"
-	"math/rand/v2"
+	"slices"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/stet-go/stet/internal/timer"
 )
 
 const (
@@ -14,46 +18,49 @@ const (
 // exec has calls executed in one transaction, on a connection of the store's
 // own. make makes them, and forgets what the rows of a try before have said.
 // Lost races and connections are tried again, which is harmless: every call
-// may be repeated.
-func (s *Store) exec(ctx context.Context, make func() []call) (err error) {
+// may be repeated. If the whole table is locked it waits for that, but not for
+// a row: that is the caller's to do.
+func (s *Store) exec(ctx context.Context, make func() []call) error {
+	for pause := execBackoff; ; pause = min(2*pause, rowPatience) {
+		err := s.execOnRow(ctx, make)
+		if sqlState(err) != codeLocked || lockedRow(err) || s.closed.Load() || !timer.Sleep(ctx, timer.Around(pause)) {
+			return err
+		}
+	}
+}
+
+// execOnRow is exec without waiting for anything that is locked, longer than
+// rowPatience.
+func (s *Store) execOnRow(ctx context.Context, make func() []call) (err error) {
 	for try, pause := 1, execBackoff; ; try, pause = try+1, 4*pause {
 		if err = s.execOnce(ctx, make()); err == nil || try == execTries || !transient(err) || s.closed.Load() {
 			return err
 		}
-		if ctx.Err() != nil || !sleep(ctx, pause/2+rand.N(pause)) {
+		if ctx.Err() != nil || !timer.Sleep(ctx, timer.Around(pause)) {
 			return err
 		}
 	}
 }
 
 func (s *Store) execOnce(ctx context.Context, calls []call) error {
+	if slices.ContainsFunc(calls, func(c call) bool { return !c.reads }) {
+		return s.writeOnce(ctx, calls)
+	}
 	c, err := s.own.Acquire(ctx)
 	if err != nil {
 		return err
 	}
-	defer c.Release()
+	defer giveBack(c)
 	return s.send(ctx, c, calls...)
 }
 
-// alone has calls executed like exec, with a token of lane, which bounds how
-// many connections that use takes.
-func (s *Store) alone(ctx context.Context, lane chan struct{}, make func() []call) error {
-	select {
-	case lane <- struct{}{}:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+// giveBack returns a connection to the store's own pool. One that was cut off is being
+// closed meanwhile, for 15 seconds at most, and must not count for so long: others
+// would wait for its place.
+func giveBack(c *pgxpool.Conn) {
+	if c.Conn().IsClosed() {
+		c.Hijack()
+		return
 	}
-	defer func() { <-lane }()
-	if s.closed.Load() {
-		return errClosed
-	}
-	return s.exec(ctx, make)
-}
-
-// sleep waits for d and reports whether ctx is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	pause, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
-	<-pause.Done()
-	return ctx.Err() == nil
+	c.Release()
 }

@@ -10,60 +10,83 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/store"
 )
 
 // sqlEnterGroup is sqlEnter for many keys that nobody has used: 0 for one that is
 // being run, or has a record. It is not a join, for which the planner would choose to
 // read all of a table that was empty not long ago: the connection is the service's,
-// and so are its settings.
+// and so are its settings. It publishes no fingerprints, which would be a lock more
+// for each key: meanwhile the same key is in flight for everybody else, whatever is
+// asked for.
 const sqlEnterGroup = `
 SELECT CASE WHEN (SELECT r.id FROM {records} r WHERE r.id = u.id) IS NULL AND pg_try_advisory_xact_lock(u.key) THEN
-		CASE WHEN pg_try_advisory_xact_lock(u.lid, u.finger) THEN nextval({fence}::regclass) ELSE nextval({fence}::regclass) END
-	ELSE 0 END, statement_timestamp()
-FROM unnest($1::bigint[], $2::integer[], $3::integer[], $4::bytea[]) WITH ORDINALITY AS u (key, lid, finger, id, n)
+	nextval({fence}::regclass) ELSE 0 END, statement_timestamp()
+FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS u (key, id, n)
 ORDER BY u.n`
+
+// sqlLockTable is how many locks the server has room for, for all of its clients.
+const sqlLockTable = `SELECT current_setting('max_locks_per_transaction')::bigint *
+	(current_setting('max_connections')::bigint + current_setting('max_prepared_transactions')::bigint)`
+
+// groupShare is the part of that room that a store's groups take together, one lock for
+// each key: an eighth. Where there is none left, statements of anybody fail.
+const groupShare = 8
+
+// groupPatience is how long a group waits for a lock at its end. All of it waits, on one
+// key that somebody else is about to write.
+const groupPatience = "1s"
 
 // sqlFinishGroup is sqlCommitNew for many.
 const sqlFinishGroup = `
-INSERT INTO {records} (id, scope, fingerprint, owner, fence, attempt, state, gone, result, claimed_at, settled_at, expires_at, forget_at, due_at)
+INSERT INTO {records} (id, scope, fingerprint, owner, fence, attempt, state, gone, result, claimed_at, settled_at, expires_at, forget_at, due_at,
+	class, name, ref)
 SELECT u.id, u.scope, u.fingerprint, u.owner, u.fence, 1, u.state, u.gone, u.result, $9::timestamptz,
 	statement_timestamp(), statement_timestamp() + u.keep * interval '1 microsecond',
-	statement_timestamp() + u.forget * interval '1 microsecond', statement_timestamp() + u.due * interval '1 microsecond'
+	statement_timestamp() + u.forget * interval '1 microsecond', statement_timestamp() + u.due * interval '1 microsecond', u.class, u.name, u.ref
 FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bytea[], $5::bigint[], $6::smallint[], $7::boolean[], $8::bytea[],
-	$10::bigint[], $11::bigint[], $12::bigint[]) AS u (id, scope, fingerprint, owner, fence, state, gone, result, keep, forget, due)
+	$10::bigint[], $11::bigint[], $12::bigint[], $13::text[], $14::text[], $15::text[])
+	AS u (id, scope, fingerprint, owner, fence, state, gone, result, keep, forget, due, class, name, ref)
 ORDER BY u.id
 RETURNING settled_at`
 
-// sqlTellGroup tells whoever waits for one of these keys.
+// sqlTellGroup tells whoever waits for one of these keys. It has no more than one lock
+// at a time.
 const sqlTellGroup = `
-SELECT CASE WHEN NOT pg_try_advisory_xact_lock(u.waiters) THEN {tell each} END
+SELECT CASE WHEN CASE WHEN pg_try_advisory_lock(u.waiters) THEN NOT pg_advisory_unlock(u.waiters) ELSE true END THEN {tell each} END
 FROM unnest($1::bytea[], $2::bigint[]) AS u (id, waiters)`
 
 // group is one try of RunGroup.
 type group struct {
 	s     *Store
-	reqs  []stet.ClaimRequest
-	keep  []stet.Retention
+	reqs  []store.ClaimRequest
+	keep  []store.Retention
 	t     *transaction
 	locks []locks
 
 	free    []int // of reqs
 	fences  []int64
 	claimed time.Time
-	outs    []stet.Outcome // of free
+	outs    []store.Settlement // of free
 }
 
-// RunGroup implements stet.GroupTxStore. Keys that have a record, or are being
-// run elsewhere, are left out.
-func (s *Store) RunGroup(ctx context.Context, reqs []stet.ClaimRequest, keep []stet.Retention,
-	fn func(ctx context.Context, tx pgx.Tx, i int, rec stet.Record) (stet.Outcome, error)) ([]stet.Record, error) {
+// RunGroup implements store.GroupTxStore. Keys that have a record, or are being
+// run elsewhere, are left out. All groups of a store together have no more keys at a
+// time than an eighth of the locks that the server has room for (800 with its default
+// settings); others wait, before they take a connection. A larger group runs by itself.
+func (s *Store) RunGroup(ctx context.Context, reqs []store.ClaimRequest, keep []store.Retention,
+	fn func(ctx context.Context, tx pgx.Tx, i int, rec store.Record) (store.Settlement, error)) ([]store.Record, error) {
 	if s.closed.Load() {
 		return nil, errClosed
 	}
+	keys := min(int64(len(reqs)), s.groupKeys)
+	err := s.groups.Acquire(ctx, keys)
+	if err != nil {
+		return nil, explain("begin", err)
+	}
+	defer s.groups.Release(keys)
 	t := &transaction{s: s}
-	var err error
 	if t.conn, err = s.pool.Acquire(ctx); err != nil {
 		return nil, explain("begin", err)
 	}
@@ -72,9 +95,9 @@ func (s *Store) RunGroup(ctx context.Context, reqs []stet.ClaimRequest, keep []s
 	if err := g.enter(ctx); err != nil {
 		return nil, explain("begin", err)
 	}
-	recs := make([]stet.Record, len(reqs))
+	recs := make([]store.Record, len(reqs))
 	for n, i := range g.free {
-		rec := stet.Record{ID: reqs[i].ID, Scope: reqs[i].Scope, State: stet.Running, Fingerprint: reqs[i].Fingerprint,
+		rec := store.Record{ID: reqs[i].ID, Scope: reqs[i].Scope, Label: reqs[i].Label, State: store.Running, Fingerprint: reqs[i].Fingerprint,
 			Owner: reqs[i].Owner, Fence: g.fences[n], Attempt: 1, LeaseLeft: reqs[i].Lease, ClaimedAt: g.claimed}
 		out, err := fn(ctx, &guarded{Tx: t.tx}, i, rec)
 		if err == nil {
@@ -84,9 +107,9 @@ func (s *Store) RunGroup(ctx context.Context, reqs []stet.ClaimRequest, keep []s
 		case err != nil:
 			return nil, err
 		case !out.State.Settled():
-			return nil, fmt.Errorf("%w: an outcome is completed or failed, not %v", stet.ErrInvalid, out.State)
+			return nil, fmt.Errorf("%w: an outcome is completed or failed, not %v", store.ErrInvalid, out.State)
 		case out.Outbox != nil:
-			return nil, fmt.Errorf("%w: messages do not leave from a group", stet.ErrInvalid)
+			return nil, fmt.Errorf("%w: messages do not leave from a group", store.ErrInvalid)
 		}
 		g.outs = append(g.outs, out)
 		recs[i] = rec
@@ -107,15 +130,15 @@ func (s *Store) RunGroup(ctx context.Context, reqs []stet.ClaimRequest, keep []s
 // enter begins the transaction and locks the keys that are free, in one round trip.
 func (g *group) enter(ctx context.Context) error {
 	n := len(g.reqs)
-	keys, ids, fingers, records := make([]int64, n), make([]int32, n), make([]int32, n), make([][]byte, n)
+	keys, records := make([]int64, n), make([][]byte, n)
 	g.locks = make([]locks, n)
 	for i := range g.reqs {
 		l := g.s.locks(g.reqs[i].ID, g.reqs[i].Fingerprint)
-		g.locks[i], keys[i], ids[i], fingers[i], records[i] = l, l.key, l.id, l.finger, g.reqs[i].ID[:]
+		g.locks[i], keys[i], records[i] = l, l.key, g.reqs[i].ID[:]
 	}
 	var b pgx.Batch
 	b.BeginTx(g.s.o.TxOptions)
-	b.Queue(g.s.sql.enterGroup, keys, ids, fingers, records).Query(g.read)
+	b.Queue(g.s.sql.enterGroup, keys, records).Query(g.read)
 	results := g.t.conn.SendBatch(ctx, &b)
 	g.t.tx = results.Tx()
 	err := results.Close()
@@ -146,11 +169,13 @@ func (g *group) leave(ctx context.Context) (at time.Time, err error) {
 	n := len(g.free)
 	ids, scopes, fingerprints, owners, results := make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n)
 	states, gone := make([]int16, n), make([]bool, n)
+	classes, names, refs := make([]string, n), make([]string, n), make([]string, n)
 	keep, forget, due, waiters := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
 	for k, i := range g.free {
 		req, out := &g.reqs[i], g.outs[k]
 		e := &ending{out: out, keep: g.keep[i]}
 		ids[k], scopes[k], fingerprints[k], owners[k] = req.ID[:], req.Scope[:], req.Fingerprint[:], req.Owner[:]
+		classes[k], names[k], refs[k] = req.Label.Class, req.Label.Name, req.Label.Ref
 		states[k], gone[k], results[k] = int16(out.State), out.Gone, out.Result
 		if !out.Gone && out.Result == nil {
 			results[k] = []byte{}
@@ -161,29 +186,32 @@ func (g *group) leave(ctx context.Context) (at time.Time, err error) {
 	}
 	fault.At(fault.CommitBefore)
 	defer fault.At(fault.CommitAfter)
-	var b pgx.Batch
-	b.Queue(g.s.sql.finishGroup, ids, scopes, fingerprints, owners, g.fences, states, gone, results, g.claimed, keep, forget, due).
-		Query(func(rows pgx.Rows) error {
-			for rows.Next() {
-				if err := rows.Scan(&at); err != nil {
-					return err
+	a, err := g.t.committing(ctx, func(ctx context.Context, t *transaction) (a answer, err error) {
+		var b pgx.Batch
+		b.Queue("SELECT set_config('lock_timeout', $1, true), "+audible, groupPatience)
+		b.Queue(g.s.sql.finishGroup, ids, scopes, fingerprints, owners, g.fences, states, gone, results, g.claimed, keep, forget, due, classes, names, refs).
+			Query(func(rows pgx.Rows) error {
+				for rows.Next() {
+					if err := rows.Scan(&a.at); err != nil {
+						return err
+					}
 				}
+				return rows.Err()
+			})
+		b.Queue(g.s.sql.tellGroup, ids, waiters)
+		b.Queue(cmp.Or(g.s.o.TxOptions.CommitQuery, "commit")).Exec(func(tag pgconn.CommandTag) error {
+			if tag.String() == "ROLLBACK" {
+				return pgx.ErrTxCommitRollback
 			}
-			return rows.Err()
+			return nil
 		})
-	b.Queue(g.s.sql.tellGroup, ids, waiters)
-	b.Queue(cmp.Or(g.s.o.TxOptions.CommitQuery, "commit")).Exec(func(tag pgconn.CommandTag) error {
-		if tag.String() == "ROLLBACK" {
-			return pgx.ErrTxCommitRollback
-		}
-		return nil
+		return a, t.conn.SendBatch(ctx, &b).Close()
 	})
-	err = g.t.conn.SendBatch(ctx, &b).Close()
 	switch {
 	case err == nil:
-		return at, nil
+		return a.at, nil
 	case answered(err) || errors.Is(err, pgx.ErrTxCommitRollback):
 		return at, fmt.Errorf("%w (nothing was committed)", explain("commit", err))
 	}
-	return at, errors.Join(stet.ErrUnknown, explain("commit", err))
+	return at, errors.Join(store.ErrUnknown, explain("commit", err))
 }

@@ -18,16 +18,17 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
 	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/store"
 )
 
-func requests(keys ...string) (reqs []stet.ClaimRequest, keeps []stet.Retention) {
+func requests(keys ...string) (reqs []store.ClaimRequest, keeps []store.Retention) {
 	for _, k := range keys {
 		reqs, keeps = append(reqs, request(k)), append(keeps, keep)
 	}
 	return reqs, keeps
 }
 
-func chargeEach(ctx context.Context, tx pgx.Tx, _ int, rec stet.Record) (stet.Outcome, error) {
+func chargeEach(ctx context.Context, tx pgx.Tx, _ int, rec store.Record) (store.Settlement, error) {
 	return charge(ctx, tx, rec)
 }
 
@@ -40,7 +41,7 @@ func TestGroupIsOneCommit(t *testing.T) {
 		go func() {
 			defer close(done)
 			defer func() { _ = recover() }()
-			_, err := s.RunGroup(context.Background(), reqs, keeps, func(ctx context.Context, tx pgx.Tx, i int, rec stet.Record) (stet.Outcome, error) {
+			_, err := s.RunGroup(context.Background(), reqs, keeps, func(ctx context.Context, tx pgx.Tx, i int, rec store.Record) (store.Settlement, error) {
 				out, err := charge(ctx, tx, rec)
 				if i == 2 {
 					end()
@@ -63,7 +64,7 @@ func TestGroupIsOneCommit(t *testing.T) {
 	}
 	for i, rec := range recs {
 		now := mustRead(t, s, reqs[i].ID)
-		if now.State != stet.Completed || string(now.Result) != "charged" || now.Owner != reqs[i].Owner || now.Fence != rec.Fence ||
+		if now.State != store.Completed || string(now.Result) != "charged" || now.Owner != reqs[i].Owner || now.Fence != rec.Fence ||
 			!now.SettledAt.Equal(rec.SettledAt) || !now.ExpiresAt.Equal(rec.ExpiresAt) || !now.ForgetAt.Equal(rec.ForgetAt) || now.Scope != reqs[i].Scope {
 			t.Errorf("the store has %+v\nreturned was %+v", now, rec)
 		}
@@ -78,18 +79,18 @@ func TestGroupThatAFunctionEndsIsNoSuccess(t *testing.T) {
 	for _, end := range []string{"ROLLBACK", "COMMIT"} {
 		s := ledger(t, Options{})
 		reqs, keeps := requests("a", "b", "c")
-		_, err := s.RunGroup(context.Background(), reqs, keeps, func(ctx context.Context, tx pgx.Tx, i int, rec stet.Record) (stet.Outcome, error) {
+		_, err := s.RunGroup(context.Background(), reqs, keeps, func(ctx context.Context, tx pgx.Tx, i int, rec store.Record) (store.Settlement, error) {
 			if i == 1 {
 				_, _ = tx.Exec(ctx, end)
 				return completed("charged"), nil
 			}
 			return chargeEach(ctx, tx, i, rec)
 		})
-		if !errors.Is(err, stet.ErrUnknown) {
+		if !errors.Is(err, store.ErrUnknown) {
 			t.Errorf("%s: %v", end, err)
 		}
 		for i, req := range reqs {
-			if rec := mustRead(t, s, req.ID); rec.State != stet.None {
+			if rec := mustRead(t, s, req.ID); rec.State != store.None {
 				t.Errorf("%s: the operation %d is %v", end, i, rec.State)
 			}
 		}
@@ -106,7 +107,7 @@ func TestGroupLeavesOutWhatIsKnownOrRuns(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
 	running := make(chan error, 1)
 	go func() {
-		_, err := s.RunTx(context.Background(), request("in a transaction"), keep, func(context.Context, pgx.Tx, stet.Record) (stet.Outcome, error) {
+		_, err := s.RunTx(context.Background(), request("in a transaction"), keep, func(context.Context, pgx.Tx, store.Record) (store.Settlement, error) {
 			close(entered)
 			<-leave
 			return completed("x"), nil
@@ -116,7 +117,7 @@ func TestGroupLeavesOutWhatIsKnownOrRuns(t *testing.T) {
 	<-entered
 	reqs, keeps := requests("settled", "new", "leased", "in a transaction")
 	ran := 0
-	recs, err := s.RunGroup(context.Background(), reqs, keeps, func(ctx context.Context, tx pgx.Tx, i int, rec stet.Record) (stet.Outcome, error) {
+	recs, err := s.RunGroup(context.Background(), reqs, keeps, func(ctx context.Context, tx pgx.Tx, i int, rec store.Record) (store.Settlement, error) {
 		ran++
 		return chargeEach(ctx, tx, i, rec)
 	})
@@ -124,11 +125,11 @@ func TestGroupLeavesOutWhatIsKnownOrRuns(t *testing.T) {
 	if err := errors.Join(err, <-running); err != nil {
 		t.Fatal(err)
 	}
-	if ran != 1 || charges(t, s) != 1 || recs[1].State != stet.Completed {
+	if ran != 1 || charges(t, s) != 1 || recs[1].State != store.Completed {
 		t.Errorf("%d ran, %d charges, %+v", ran, charges(t, s), recs)
 	}
 	for _, i := range []int{0, 2, 3} {
-		if recs[i].State != stet.None {
+		if recs[i].State != store.None {
 			t.Errorf("%d: %+v", i, recs[i])
 		}
 	}
@@ -138,16 +139,16 @@ func TestGroupLeavesOutWhatIsKnownOrRuns(t *testing.T) {
 func TestOtherTransactionsSeeThatAGroupRuns(t *testing.T) {
 	s := ledger(t, Options{})
 	reqs, keeps := requests("a", "b")
-	_, err := s.RunGroup(context.Background(), reqs, keeps, func(ctx context.Context, tx pgx.Tx, i int, rec stet.Record) (stet.Outcome, error) {
+	_, err := s.RunGroup(context.Background(), reqs, keeps, func(ctx context.Context, tx pgx.Tx, i int, rec store.Record) (store.Settlement, error) {
 		if i == 1 {
 			rival := request("a")
 			got, err := s.RunTx(ctx, rival, keep, charge)
-			if err != nil || got.State != stet.Running || got.Owner == rival.Owner {
+			if err != nil || got.State != store.Running || got.Owner == rival.Owner {
 				t.Errorf("a single transaction beside the group: %+v, %v", got, err)
 			}
 			rivals, keeps := requests("a", "c")
 			recs, err := s.RunGroup(ctx, rivals, keeps, chargeEach)
-			if err != nil || recs[0].State != stet.None || recs[1].State != stet.Completed {
+			if err != nil || recs[0].State != store.None || recs[1].State != store.Completed {
 				t.Errorf("another group beside it: %+v, %v", recs, err)
 			}
 		}
@@ -161,12 +162,12 @@ func TestOtherTransactionsSeeThatAGroupRuns(t *testing.T) {
 func TestGroupThatEmitsIsLeftToSingleTransactions(t *testing.T) {
 	s := ledger(t, Options{})
 	reqs, keeps := requests("a")
-	_, err := s.RunGroup(context.Background(), reqs, keeps, func(ctx context.Context, tx pgx.Tx, i int, rec stet.Record) (stet.Outcome, error) {
+	_, err := s.RunGroup(context.Background(), reqs, keeps, func(ctx context.Context, tx pgx.Tx, i int, rec store.Record) (store.Settlement, error) {
 		out, err := chargeEach(ctx, tx, i, rec)
 		out.Outbox = []byte("a message")
 		return out, err
 	})
-	if !errors.Is(err, stet.ErrInvalid) || charges(t, s) != 0 {
+	if !errors.Is(err, store.ErrInvalid) || charges(t, s) != 0 {
 		t.Errorf("%v, %d charges", err, charges(t, s))
 	}
 }
@@ -183,7 +184,7 @@ func TestConsumerThatGroupsHasEachEffectOnce(t *testing.T) {
 	defer engine.Close()
 	var calls atomic.Int64
 	var transactions sync.Map
-	consumer, err := stetmsg.NewTx(engine, s, stetmsg.Options[string]{
+	consumer, err := stetmsg.NewTx(txOf(engine, s), stetmsg.Options[string]{
 		Operation:   func(m string) (stet.Op, error) { return stet.Op{Scope: "orders", Key: m}, nil },
 		Concurrency: 32, Group: 8, MaxAttempts: -1, Backoff: func(int) time.Duration { return time.Millisecond },
 		ErrorLog: slog.New(slog.DiscardHandler),
@@ -284,12 +285,85 @@ func TestTransactionsReadNoMoreOfAYoungTableThanTheirRecords(t *testing.T) {
 		}
 		rec := taken(t, s)
 		if err := s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
-			return errors.Join(s.SaveTx(ctx, tx, rec.Claim(), []byte("notes")), s.SettleTx(ctx, tx, rec.Claim(), completed("done"), keep))
+			return errors.Join(s.SaveTx(ctx, tx, rec.Claim(), []byte("notes"), false), s.SettleTx(ctx, tx, rec.Claim(), completed("done"), keep))
 		}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if n := read() - before; n > 0 {
 		t.Errorf("%d rows were read one after the other", n)
+	}
+}
+
+// TestGroupsLeaveLocksToOthers: the server's room for locks is everybody's.
+func TestGroupsLeaveLocksToOthers(t *testing.T) {
+	config, err := pgxpool.ParseConfig(rig.Postgres(t).Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MaxConns = 20
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	s := open(t, pool, Options{})
+	var room int
+	if err := pool.QueryRow(t.Context(), sqlLockTable).Scan(&room); err != nil {
+		t.Fatal(err)
+	}
+	size := room / 8 / 3
+	var inside atomic.Int32
+	var three sync.WaitGroup
+	three.Add(3)
+	var wg sync.WaitGroup
+	for g := range 12 {
+		wg.Go(func() {
+			var keys []string
+			for i := range size {
+				keys = append(keys, fmt.Sprint(g, "/", i))
+			}
+			reqs, keeps := requests(keys...)
+			recs, err := s.RunGroup(context.Background(), reqs, keeps, func(ctx context.Context, tx pgx.Tx, i int, _ store.Record) (store.Settlement, error) {
+				if i > 0 {
+					return completed("x"), nil
+				}
+				if inside.Add(1) <= 3 {
+					three.Done()
+				}
+				three.Wait() // three are on their way
+				locks := 0
+				err := s.own.QueryRow(ctx, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").Scan(&locks)
+				if locks > room/8 {
+					t.Errorf("groups have %d of the %d locks", locks, room)
+				}
+				return completed("x"), err
+			})
+			if err != nil || recs[size-1].State != store.Completed {
+				t.Errorf("RunGroup: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestGroupDoesNotWaitLongForAHeldKey: it fails instead, and its members are left to
+// single transactions.
+func TestGroupDoesNotWaitLongForAHeldKey(t *testing.T) {
+	s := ledger(t, Options{})
+	tx, err := s.Pool().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := s.AcceptTx(t.Context(), tx, request("held"), []byte("work"), 0); err != nil {
+		t.Fatal(err)
+	}
+	reqs, keeps := requests("a", "held", "b")
+	if _, err := s.RunGroup(t.Context(), reqs, keeps, chargeEach); !answered(err) || sqlState(err) != codeLocked {
+		t.Errorf("RunGroup: %v; want it to give up before it is unknown whether it was committed", err)
+	}
+	if n := charges(t, s); n != 0 {
+		t.Errorf("%d charges", n)
 	}
 }

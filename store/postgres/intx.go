@@ -6,29 +6,34 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/store"
 )
 
 // sqlFinish is sqlSettleTx for one round trip with COMMIT: where there is nothing to
 // settle it fails, by which it keeps the transaction from being committed.
-const sqlFinish = `WITH settled AS (` + sqlSettleTx + `) SELECT 1 / count(*) FROM settled`
+const sqlFinish = `WITH settled AS (` + sqlSettleTx + `) SELECT 1 / count(*), ` + audible + ` FROM settled`
 
 // sqlLock takes the lock of someLock.
 const sqlLock = "SELECT pg_advisory_xact_lock($1::bigint)"
 
-// InTx implements stet.WorkTxStore, on a connection of the pool. Like RunTx's, the
+// InTx implements store.WorkTxStore, on a connection of the pool. Like RunTx's, the
 // transaction must not be ended by fn, and its commit is not given up when ctx ends.
 // When that was not acknowledged, InTx waits up to 10 seconds for the transaction to
 // have ended on the server.
 //
+// It works at READ COMMITTED, whatever the server's default is: above it, what heartbeats
+// write would keep a run that is longer than a third of its lease from being committed.
+// With Options.TxOptions above it InTx is store.ErrInvalid, and nothing is done.
+//
 // To save round trips BEGIN is sent with the first statement of fn. And if SettleTx
 // is called with fn's transaction, and nothing else after it, then it is sent with
-// COMMIT: it returns nil, and InTx returns the error, of kind stet.ErrFenced for one.
+// COMMIT: it returns nil, and InTx returns the error, of kind store.ErrFenced for one.
 func (s *Store) InTx(ctx context.Context, fn func(context.Context, pgx.Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -36,8 +41,11 @@ func (s *Store) InTx(ctx context.Context, fn func(context.Context, pgx.Tx) error
 	if s.closed.Load() {
 		return errClosed
 	}
-	t := &transaction{s: s}
-	var err error
+	options, err := s.inTxOptions()
+	if err != nil {
+		return err
+	}
+	t := &transaction{s: s, options: options}
 	if t.conn, err = s.pool.Acquire(ctx); err != nil {
 		return explain("begin", err)
 	}
@@ -85,7 +93,7 @@ func (t *transaction) beginWith(ctx context.Context, add func(*pgx.Batch)) (resu
 		return nil, err
 	}
 	var b pgx.Batch
-	b.BeginTx(t.s.o.TxOptions)
+	b.BeginTx(t.options)
 	if t.process == nil {
 		t.locks = someLock()
 		b.Queue(sqlLock, t.locks.key)
@@ -105,6 +113,7 @@ func (t *transaction) beginWith(ctx context.Context, add func(*pgx.Batch)) (resu
 			return nil, err
 		}
 	}
+	t.begun = time.Now()
 	return results, nil
 }
 
@@ -206,18 +215,19 @@ func (w *worked) commit(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.s.commitTimeout)
 	defer cancel()
+	pid := w.conn.PgConn().PID()
 	fault.At(fault.CommitBefore)
-	fenced, err := w.send(ctx)
+	e := w.waiting
+	a, err := t.committing(ctx, func(ctx context.Context, t *transaction) (answer, error) { return t.finish(ctx, e) })
 	fault.At(fault.CommitAfter)
 	switch {
 	case err == nil:
 		return nil
-	case fenced:
-		return t.fenced(ctx, w.waiting)
+	case a.taken:
+		return t.fenced(ctx, e)
 	case answered(err) || errors.Is(err, pgx.ErrTxCommitRollback):
 		return fmt.Errorf("%w (nothing was committed)", explain("commit", err))
 	}
-	pid := w.conn.PgConn().PID()
 	t.discard() // so that the server, too, hears that it is over
 	t.abandon()
 	// Whatever writes to a record that the transaction wrote to would wait for it.
@@ -227,23 +237,29 @@ func (w *worked) commit(ctx context.Context) error {
 	return fmt.Errorf("%w (it may or may not have been committed)", explain("commit", err))
 }
 
-// send sends COMMIT and what has waited for it. fenced means that there was nothing
-// to settle; nothing was committed then.
-func (w *worked) send(ctx context.Context) (fenced bool, err error) {
-	t := w.t
-	if w.waiting == nil {
-		return false, t.tx.Commit(ctx)
-	}
+// finish sends COMMIT and what has waited for it, if anything has. The answer is that it
+// was taken if there was nothing to settle.
+func (t *transaction) finish(ctx context.Context, e *ending) (a answer, err error) {
 	settled := false
-	finish := call{t.s.sql.finishClaim, finishParams(w.waiting), func([][]byte) error { settled = true; return nil }}
-	tag, err := sendAll(ctx, w.conn, t.s.prepare, []call{finish, {statement: t.s.sql.commit}})
+	finish := call{statement: t.s.sql.audible}
+	switch {
+	case e != nil:
+		finish = call{t.s.sql.finishClaim, finishParams(e), func([][]byte) error { settled = true; return nil }}
+	case t.options.CommitQuery != "":
+		if _, err := t.tx.Exec(ctx, t.s.sql.audible.sql); err != nil {
+			return a, err
+		}
+		return a, t.tx.Commit(ctx)
+	}
+	tag, err := sendAll(ctx, t.conn.Conn(), t.s.prepare, []call{finish, {statement: t.s.sql.commit}})
 	switch {
 	case sqlState(err) == codeNoStatement:
 		t.discard() // as in enter
 	case err == nil && tag.String() == "ROLLBACK":
 		err = pgx.ErrTxCommitRollback
 	}
-	return !settled && sqlState(err) == codeDivision, err
+	a.taken = e != nil && !settled && sqlState(err) == codeDivision
+	return a, err
 }
 
 // finishParams are the parameters of sqlFinish.
@@ -276,8 +292,8 @@ func (t *transaction) fenced(ctx context.Context, e *ending) error {
 	if err == nil {
 		err = e.unsettled(r)
 	}
-	if errors.Is(err, stet.ErrFenced) {
-		return &stet.Error{Kind: stet.ErrFenced, Execution: stet.MayHaveExecuted, Cause: errors.New("nothing was committed: the claim is not the newest, or was settled before")}
+	if errors.Is(err, store.ErrFenced) {
+		return fmt.Errorf("%w (nothing was committed: the claim is not the newest, or was settled before)", store.ErrFenced)
 	}
 	return fmt.Errorf("%w (nothing was committed)", explain("settle", err))
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // pgxTx are ways to a statement in a transaction of pgx's; conn is the
@@ -99,12 +100,12 @@ func TestStatementsAfterAnOutcomeSeeIt(t *testing.T) {
 				return err
 			}
 			got, err := query(ctx, tx, stateOf, rec.ID[:])
-			if err == nil && got != int(stet.Completed) {
+			if err == nil && got != int(store.Completed) {
 				t.Errorf("%s finds the state %d", name, got)
 			}
 			return err
 		})
-		if now := mustRead(t, s, rec.ID); err != nil || now.State != stet.Completed || string(now.Result) != "x" {
+		if now := mustRead(t, s, rec.ID); err != nil || now.State != store.Completed || string(now.Result) != "x" {
 			t.Errorf("%s: %v, and the record is %+v", name, err, now)
 		}
 	}
@@ -137,19 +138,19 @@ func TestEarlierHandlesSeeTheOutcome(t *testing.T) {
 			}
 			var got int
 			err := errors.Join(s.SettleTx(ctx, tx, rec.Claim(), completed("x"), keep), query.QueryRow(ctx, stateOf, rec.ID[:]).Scan(&got))
-			if err == nil && got != int(stet.Completed) {
+			if err == nil && got != int(store.Completed) {
 				t.Errorf("%s finds the state %d", by, got)
 			}
 			return err
 		})
-		if now := mustRead(t, s, rec.ID); err != nil || now.State != stet.Completed {
+		if now := mustRead(t, s, rec.ID); err != nil || now.State != store.Completed {
 			t.Errorf("%s: %v, and the record is %+v", by, err, now)
 		}
 	}
 }
 
 // stale is a claim that somebody else has overtaken.
-func stale(t testing.TB, s *Store) stet.Claim {
+func stale(t testing.TB, s *Store) store.Claim {
 	t.Helper()
 	c := taken(t, s).Claim()
 	if err := s.Return(t.Context(), c, 0); err != nil {
@@ -165,35 +166,35 @@ func TestStaleOutcomeCommitsNothing(t *testing.T) {
 	s := ledger(t, Options{})
 	settled := taken(t, s).Claim()
 	mustSettle(t, s, settled, "x")
-	ways := map[string]func(context.Context, pgx.Tx, stet.Claim) error{
-		"at the end": func(context.Context, pgx.Tx, stet.Claim) error { return nil },
-		"and a second one": func(ctx context.Context, tx pgx.Tx, c stet.Claim) error {
-			if err := s.SettleTx(ctx, tx, settled, completed("x"), keep); !errors.Is(err, stet.ErrFenced) {
+	ways := map[string]func(context.Context, pgx.Tx, store.Claim) error{
+		"at the end": func(context.Context, pgx.Tx, store.Claim) error { return nil },
+		"and a second one": func(ctx context.Context, tx pgx.Tx, c store.Claim) error {
+			if err := s.SettleTx(ctx, tx, settled, completed("x"), keep); !errors.Is(err, store.ErrFenced) {
 				t.Errorf("a second SettleTx: %v", err)
 			}
 			return nil
 		},
 	}
 	for name, query := range pgxTx {
-		ways["and "+name] = func(ctx context.Context, tx pgx.Tx, c stet.Claim) error {
+		ways["and "+name] = func(ctx context.Context, tx pgx.Tx, c store.Claim) error {
 			if _, err := query(ctx, tx, stateOf, c.ID[:]); err == nil {
 				t.Errorf("%s: no error", name)
-			} else if name != "Conn" && name != "LargeObjects" && !errors.Is(err, stet.ErrFenced) {
+			} else if name != "Conn" && name != "LargeObjects" && !errors.Is(err, store.ErrFenced) {
 				t.Errorf("%s: %v", name, err)
 			}
 			return nil
 		}
 	}
 	for name, then := range ways {
-		for what, c := range map[string]stet.Claim{"stale": stale(t, s), "settled": settled, "unheard of": {ID: request("never").ID, Fence: 1}} {
+		for what, c := range map[string]store.Claim{"stale": stale(t, s), "settled": settled, "unheard of": {ID: request("never").ID, Fence: 1}} {
 			was := mustRead(t, s, c.ID)
 			err := s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
-				if _, err := charge(ctx, tx, stet.Record{}); err != nil {
+				if _, err := charge(ctx, tx, store.Record{}); err != nil {
 					return err
 				}
 				return errors.Join(s.SettleTx(ctx, tx, c, completed("x"), keep), then(ctx, tx, c))
 			})
-			if !errors.Is(err, stet.ErrFenced) {
+			if !errors.Is(err, store.ErrFenced) {
 				t.Errorf("%s, %s: %v; want ErrFenced", what, name, err)
 			}
 			if now := mustRead(t, s, c.ID); charges(t, s) != 0 || now.State != was.State || now.Fence != was.Fence {
@@ -226,14 +227,15 @@ func TestFinishTxTellsOfAStaleRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustTake(t, s, st.Record.ID)
-	err = stet.FinishTx(t.Context(), run, s, func(ctx context.Context, tx pgx.Tx) (stet.Outcome, error) {
-		return charge(ctx, tx, stet.Record{})
+	err = txOf(e, s).Finish(t.Context(), run, func(ctx context.Context, tx pgx.Tx) (stet.Outcome, error) {
+		_, err := charge(ctx, tx, store.Record{})
+		return stet.Outcome{}, err
 	})
 	var own *stet.Error
-	if !errors.As(err, &own) || !errors.Is(own.Kind, stet.ErrFenced) || charges(t, s) != 0 {
+	if !errors.As(err, &own) || !errors.Is(own.Kind, store.ErrFenced) || charges(t, s) != 0 {
 		t.Errorf("FinishTx: %v, %d charges", err, charges(t, s))
 	}
-	if err := run.Return(t.Context(), 0); !errors.Is(err, stet.ErrFenced) {
+	if err := run.Return(t.Context(), 0); !errors.Is(err, store.ErrFenced) {
 		t.Errorf("Return: %v", err)
 	}
 }
@@ -343,7 +345,7 @@ func firstIs(t *testing.T, s *Store, name string, first firstStatement) {
 		t.Errorf("%s: %v; in a transaction that was begun before: %v", name, got, want)
 	}
 	if wantStatus == 'I' { // pgx does not mind that it was ended by SQL
-		wantEnd = stet.ErrUnknown
+		wantEnd = store.ErrUnknown
 	}
 	if gotStatus != wantStatus || (gotEnd == nil) != (wantEnd == nil) || charges(t, s)-between != between-before {
 		t.Errorf("%s: the transaction was left in the state %c, ended with %v, and has charged %d; want %c, %v, %d",
@@ -363,16 +365,16 @@ func TestFunctionOfInTxCannotEndTheTransaction(t *testing.T) {
 			rec := taken(t, s)
 			err := s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 				if charged {
-					if _, err := charge(ctx, tx, stet.Record{}); err != nil {
+					if _, err := charge(ctx, tx, store.Record{}); err != nil {
 						return err
 					}
 				}
 				return errors.Join(end(ctx, tx), s.SettleTx(ctx, tx, rec.Claim(), completed("x"), keep))
 			})
-			if err == nil || errors.Is(err, stet.ErrUnknown) != (name == "SQL") {
+			if err == nil || errors.Is(err, store.ErrUnknown) != (name == "SQL") {
 				t.Errorf("%s: %v", name, err)
 			}
-			if now := mustRead(t, s, rec.ID); charges(t, s) != 0 || now.State != stet.Running {
+			if now := mustRead(t, s, rec.ID); charges(t, s) != 0 || now.State != store.Running {
 				t.Errorf("%s: %d charges, and the record is %+v", name, charges(t, s), now)
 			}
 		}
@@ -387,7 +389,7 @@ func TestTransactionOfInTxThatWasKeptIsClosed(t *testing.T) {
 		var kept pgx.Tx
 		err := s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) (err error) {
 			if kept = tx; use {
-				_, err = charge(ctx, tx, stet.Record{})
+				_, err = charge(ctx, tx, store.Record{})
 			}
 			return err
 		})

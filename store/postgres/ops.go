@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -21,19 +22,25 @@ const (
 // errContended: a record changed under us time and again.
 var errContended = errors.New("the record changes faster than it can be written; nothing was done")
 
-// Claim implements stet.Store.
-func (s *Store) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+// Claim implements store.Store.
+func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	return s.ask(ctx, write{req: &req})
 }
 
 // ask claims or accepts.
-func (s *Store) ask(ctx context.Context, w write) (stet.Record, error) {
+func (s *Store) ask(ctx context.Context, w write) (store.Record, error) {
 	if err := ctx.Err(); err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
-	o, err := s.writes.do(ctx, w)
-	if err != nil && !errors.Is(err, stet.ErrMismatch) {
-		return stet.Record{}, err
+	if s.holds.has(w.req.ID) {
+		return s.slowAsk(ctx, &w)
+	}
+	o, err := s.asks.do(ctx, w)
+	if err == nil && o.v.binding {
+		err = s.confirm(ctx)
+	}
+	if err != nil && !errors.Is(err, store.ErrMismatch) {
+		return store.Record{}, err
 	}
 	if o.slow {
 		return s.slowAsk(ctx, &w)
@@ -41,24 +48,27 @@ func (s *Store) ask(ctx context.Context, w write) (stet.Record, error) {
 	return o.v.rec, err
 }
 
-// Settle implements stet.Store.
-func (s *Store) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+// Settle implements store.Store.
+func (s *Store) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
 	if !out.State.Settled() {
-		return fmt.Errorf("%w: an outcome is completed or failed, not %v", stet.ErrInvalid, out.State)
+		return fmt.Errorf("%w: an outcome is completed or failed, not %v", store.ErrInvalid, out.State)
 	}
 	return s.end(ctx, &ending{claim: c, out: out, keep: keep})
 }
 
-// Release implements stet.Store.
-func (s *Store) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
-	return s.end(ctx, &ending{claim: c, out: stet.Outcome{State: stet.Retryable}, keep: keep, release: true})
+// Release implements store.Store.
+func (s *Store) Release(ctx context.Context, c store.Claim, keep store.Retention) error {
+	return s.end(ctx, &ending{claim: c, out: store.Settlement{State: store.Retryable}, keep: keep, release: true})
 }
 
 func (s *Store) end(ctx context.Context, e *ending) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	o, err := s.writes.do(ctx, write{end: e})
+	o, err := s.ends.do(ctx, write{end: e})
+	if err == nil && o.v.binding {
+		err = s.confirm(ctx)
+	}
 	if err != nil || !o.slow {
 		return err
 	}
@@ -67,39 +77,42 @@ func (s *Store) end(ctx context.Context, e *ending) error {
 
 // slowAsk claims a key, or accepts an operation, on which there is something to be
 // changed.
-func (s *Store) slowAsk(ctx context.Context, w *write) (stet.Record, error) {
+func (s *Store) slowAsk(ctx context.Context, w *write) (store.Record, error) {
 	for range slowTries {
 		r, err := s.readAlone(ctx, w.req.ID)
 		if err != nil {
-			return stet.Record{}, explain("claim", err)
+			return store.Record{}, explain("claim", err)
 		}
 		rec, next, err := onClaim(w.req, r)
 		if next == stepNone {
+			if err == nil {
+				err = s.firm(ctx, r, w.req.Owner)
+			}
 			return rec, err
 		}
 		rec, ok, err := s.change(ctx, w, r, next)
 		if err != nil {
-			return stet.Record{}, explain("claim", err)
+			return store.Record{}, explain("claim", err)
 		}
 		if ok {
 			return rec, nil
 		}
 	}
-	return stet.Record{}, explain("claim", errContended)
+	return store.Record{}, explain("claim", errContended)
 }
 
 // change takes a step that onClaim has asked for; not ok if the record is no
 // longer what it was.
-func (s *Store) change(ctx context.Context, w *write, r *row, next step) (rec stet.Record, ok bool, err error) {
+func (s *Store) change(ctx context.Context, w *write, r *row, next step) (rec store.Record, ok bool, err error) {
 	if next == stepInsert {
 		ops := []*op[write]{{v: *w}}
-		err := s.alone(ctx, s.slow, func() []call {
+		err := s.onRow(ctx, s.slow, w.req.ID, func() []call {
 			ops[0].v.done = false
 			return []call{s.fastCall(w.kind(), ops)}
 		})
 		return ops[0].v.rec, ops[0].v.done, err
 	}
-	err = s.alone(ctx, s.slow, func() []call {
+	err = s.onRow(ctx, s.slow, r.ID, func() []call {
 		c := call{statement: s.sql.park, row: func(values [][]byte) error {
 			var now row
 			err := now.scan(values)
@@ -115,6 +128,7 @@ func (s *Store) change(ctx context.Context, w *write, r *row, next step) (rec st
 		for _, b := range [][]byte{w.req.ID[:], w.req.Scope[:], w.req.Fingerprint[:], w.req.Owner[:]} {
 			c.params.raw(b)
 		}
+		c.params.rawLabel(w.req.Label)
 		if w.job == nil {
 			c.params.raw(appendSpan(nil, w.req.Lease))
 		} else {
@@ -133,7 +147,7 @@ func (s *Store) slowEnd(ctx context.Context, e *ending) error {
 	ops := []*op[write]{{v: write{end: e}}}
 	for range slowTries {
 		ok := false
-		err := s.alone(ctx, s.slow, func() []call {
+		err := s.onRow(ctx, s.slow, e.claim.ID, func() []call {
 			ok = false
 			return []call{{s.sql.endOne, endParams(ops), func([][]byte) error { ok = true; return nil }}}
 		})
@@ -154,6 +168,9 @@ func (s *Store) slowEnd(ctx context.Context, e *ending) error {
 			return explain("settle", err)
 		}
 		if next, err := onEnding(e, r); next == stepNone {
+			if err == nil {
+				err = s.firm(ctx, r, store.Owner{})
+			}
 			return err
 		}
 	}
@@ -161,20 +178,24 @@ func (s *Store) slowEnd(ctx context.Context, e *ending) error {
 }
 
 // readAlone reads the record of id; nil if there is none.
-func (s *Store) readAlone(ctx context.Context, id stet.ID) (r *row, err error) {
+func (s *Store) readAlone(ctx context.Context, id store.ID) (r *row, err error) {
 	err = s.alone(ctx, s.slow, func() []call {
 		r = nil
-		return []call{s.readCall([]stet.ID{id}, func(got *row) { r = got })}
+		return []call{s.readCall([]store.ID{id}, func(got *row) { r = got })}
 	})
+	if err == nil && r != nil {
+		err = r.damage
+	}
 	return r, err
 }
 
 // readCall reads the records of ids.
-func (s *Store) readCall(ids []stet.ID, each func(*row)) call {
+func (s *Store) readCall(ids []store.ID, each func(*row)) call {
 	c := call{statement: s.sql.read, row: func(values [][]byte) error {
 		r := new(row)
-		if err := r.scan(values); err != nil {
-			return err
+		if err := r.scan(values); err == nil { // else r.damage: it hides no other
+			f := fields{values: values[keptFrom:]}
+			r.Cancelling = f.bool()
 		}
 		each(r)
 		return nil
@@ -188,9 +209,9 @@ func (s *Store) readCall(ids []stet.ID, each func(*row)) call {
 }
 
 // readRows reads the records of ids, which may repeat.
-func (s *Store) readRows(ctx context.Context, ids []stet.ID) (rows map[stet.ID]*row, err error) {
+func (s *Store) readRows(ctx context.Context, ids []store.ID) (rows map[store.ID]*row, err error) {
 	err = s.exec(ctx, func() []call {
-		rows = make(map[stet.ID]*row, len(ids))
+		rows = make(map[store.ID]*row, len(ids))
 		return []call{s.readCall(ids, func(r *row) { rows[r.ID] = r })}
 	})
 	return rows, err
@@ -198,18 +219,22 @@ func (s *Store) readRows(ctx context.Context, ids []stet.ID) (rows map[stet.ID]*
 
 // read is a call of Read.
 type read struct {
-	id  stet.ID
-	rec stet.Record
+	id      store.ID
+	rec     store.Record
+	binding bool // see row.binding
 }
 
-// Read implements stet.Store. Concurrent reads share statements.
-func (s *Store) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+// Read implements store.Store. Concurrent reads share statements.
+func (s *Store) Read(ctx context.Context, id store.ID) (store.Record, error) {
 	if err := ctx.Err(); err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	o, err := s.reads.do(ctx, read{id: id})
+	if err == nil && o.v.binding {
+		err = s.confirm(ctx)
+	}
 	if err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	return o.v.rec, nil
 }
@@ -220,36 +245,40 @@ func (s *Store) runReads(ctx context.Context, batch []*op[read]) {
 		ctx, cancel = context.WithTimeout(ctx, batchTimeout)
 		defer cancel()
 	}
-	ids := make([]stet.ID, len(batch))
+	ids := make([]store.ID, len(batch))
 	for i, o := range batch {
 		ids[i] = o.v.id
 	}
 	rows, err := s.readRows(ctx, ids)
 	for _, o := range batch {
 		o.err = explain("read", err)
-		o.v.rec = stet.Record{ID: o.v.id}
-		if r := rows[o.v.id]; r != nil && !r.forgotten() {
-			o.v.rec = r.record()
+		o.v.rec = store.Record{ID: o.v.id}
+		switch r := rows[o.v.id]; {
+		case r != nil && r.damage != nil:
+			o.err = explain("read", r.damage)
+		case r != nil && !r.forgotten():
+			o.v.rec, o.v.binding = r.record(), r.binding(store.Owner{})
 		}
 	}
 }
 
-// Extend implements stet.Store. It has a connection of its own. A record that
+// Extend implements store.Store. It has a connection of its own. A record that
 // stays locked, because a transaction is about to settle it (SettleTx), is
 // neither waited for nor renewed; it is not lost.
-func (s *Store) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) (lost []stet.Claim, err error) {
+func (s *Store) Extend(ctx context.Context, claims []store.Claim, lease time.Duration) (lost []store.Claim, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	var bad []store.Claim
 	for len(claims) > 0 {
 		n := min(len(claims), extendChunk)
-		gone, err := s.extend(ctx, claims[:n], lease)
+		gone, unread, err := s.extend(ctx, claims[:n], lease)
 		if err != nil {
 			return nil, explain("extend", err)
 		}
-		lost, claims = append(lost, gone...), claims[n:]
+		lost, bad, claims = append(lost, gone...), append(bad, unread...), claims[n:]
 	}
-	return lost, nil
+	return lost, partial("extend", bad)
 }
 
 // extendTries bounds how often rows are tried that somebody has locked, for 5 ms
@@ -257,45 +286,48 @@ func (s *Store) Extend(ctx context.Context, claims []stet.Claim, lease time.Dura
 // nobody can park it meanwhile, and waiting would hold up the others.
 const extendTries = 5
 
-func (s *Store) extend(ctx context.Context, claims []stet.Claim, lease time.Duration) (lost []stet.Claim, err error) {
+func (s *Store) extend(ctx context.Context, claims []store.Claim, lease time.Duration) (lost, bad []store.Claim, err error) {
 	for try, pause := 1, 5*time.Millisecond; ; try, pause = try+1, 2*pause {
 		renewed, err := s.renew(ctx, claims, lease)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		claims = slices.DeleteFunc(slices.Clone(claims), func(c stet.Claim) bool { return renewed[c.ID] == c.Fence })
+		claims = slices.DeleteFunc(slices.Clone(claims), func(c store.Claim) bool { return renewed[c.ID] == c.Fence })
 		if len(claims) == 0 {
-			return lost, nil
+			return lost, bad, nil
 		}
 		live, err := s.running(ctx, claims)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		locked := claims[:0]
 		for _, c := range claims {
-			if live[c.ID] == c.Fence {
+			switch fence, ok := live[c.ID]; {
+			case ok && fence == c.Fence:
 				locked = append(locked, c)
-			} else {
+			case ok && fence == unreadable:
+				bad = append(bad, c)
+			default:
 				lost = append(lost, c)
 			}
 		}
 		if s.looked != nil {
 			s.looked()
 		}
-		if claims = locked; len(claims) == 0 || try == extendTries || !sleep(ctx, pause) {
-			return lost, ctx.Err()
+		if claims = locked; len(claims) == 0 || try == extendTries || !timer.Sleep(ctx, pause) {
+			return lost, bad, ctx.Err()
 		}
 	}
 }
 
 // renew extends the leases of rows that nobody has locked, and returns their
 // fences.
-func (s *Store) renew(ctx context.Context, claims []stet.Claim, lease time.Duration) (renewed map[stet.ID]int64, err error) {
+func (s *Store) renew(ctx context.Context, claims []store.Claim, lease time.Duration) (renewed map[store.ID]int64, err error) {
 	err = s.alone(ctx, s.beat, func() []call {
-		renewed = make(map[stet.ID]int64, len(claims))
+		renewed = make(map[store.ID]int64, len(claims))
 		c := call{statement: s.sql.extend, row: func(values [][]byte) error {
 			f := fields{values: values}
-			var id stet.ID
+			var id store.ID
 			f.digest(id[:])
 			renewed[id] = f.int64()
 			return f.err()
@@ -314,16 +346,22 @@ func (s *Store) renew(ctx context.Context, claims []stet.Claim, lease time.Durat
 	return renewed, err
 }
 
+// unreadable is for running the fence of a record that cannot be read.
+const unreadable = 0
+
 // running returns the fences of those that are running.
-func (s *Store) running(ctx context.Context, claims []stet.Claim) (live map[stet.ID]int64, err error) {
-	ids := make([]stet.ID, len(claims))
+func (s *Store) running(ctx context.Context, claims []store.Claim) (live map[store.ID]int64, err error) {
+	ids := make([]store.ID, len(claims))
 	for i, c := range claims {
 		ids[i] = c.ID
 	}
-	live = make(map[stet.ID]int64)
+	live = make(map[store.ID]int64)
 	err = s.alone(ctx, s.beat, func() []call {
 		return []call{s.readCall(ids, func(r *row) {
-			if r.State == stet.Running {
+			switch {
+			case r.damage != nil:
+				live[r.ID] = unreadable
+			case r.State == store.Running:
 				live[r.ID] = r.Fence
 			}
 		})}
@@ -331,9 +369,9 @@ func (s *Store) running(ctx context.Context, claims []stet.Claim) (live map[stet
 	return live, err
 }
 
-// Sweep implements stet.Sweeper. At most 1,000 records are looked at by one
+// Sweep implements store.Sweeper. At most 1,000 records are looked at by one
 // call, whatever limit says.
-func (s *Store) Sweep(ctx context.Context, limit int) (swept stet.Swept, err error) {
+func (s *Store) Sweep(ctx context.Context, limit int) (swept store.Swept, err error) {
 	if err := ctx.Err(); err != nil || limit < 1 {
 		return swept, err
 	}
@@ -342,14 +380,14 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept stet.Swept, err err
 		c := call{statement: s.sql.sweep, row: func(values [][]byte) error {
 			f := fields{values: values}
 			found := f.int64()
-			swept = stet.Swept{Parked: int(f.int64()), Expired: int(f.int64()), Purged: int(f.int64()), More: found >= int64(limit)}
+			swept = store.Swept{Parked: int(f.int64()), Expired: int(f.int64()), Purged: int(f.int64()), More: found >= int64(limit)}
 			return f.err()
 		}}
 		c.params.rawInt64(int64(limit))
 		return []call{c}
 	})
 	if err != nil {
-		return stet.Swept{}, explain("sweep", err)
+		return store.Swept{}, explain("sweep", err)
 	}
 	return swept, nil
 }
@@ -359,6 +397,13 @@ func (p *params) raw(b []byte) {
 	p.buf = append(p.buf, b...)
 }
 
+func (p *params) rawLabel(l store.Label) {
+	for _, text := range []string{l.Class, l.Name, l.Ref} {
+		p.begin()
+		p.buf = append(p.buf, text...)
+	}
+}
+
 // rawUnless is raw, or NULL if missing.
 func (p *params) rawUnless(missing bool, b []byte) {
 	if missing {
@@ -366,6 +411,14 @@ func (p *params) rawUnless(missing bool, b []byte) {
 		b = nil
 	}
 	p.raw(b)
+}
+
+func (p *params) rawBool(is bool) {
+	b := byte(0)
+	if is {
+		b = 1
+	}
+	p.raw([]byte{b})
 }
 
 func (p *params) rawInt64(n int64) {

@@ -12,15 +12,21 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
+	"golang.org/x/sync/semaphore"
 )
 
 // Defaults and limits.
@@ -31,7 +37,6 @@ const (
 
 	maxBatch      = 256     // calls in one statement
 	maxBatchBytes = 8 << 20 // of results in one statement, unless it is one
-	slowLanes     = 2       // connections for calls that have to be dealt with alone
 	batchTimeout  = 15 * time.Second
 )
 
@@ -48,52 +53,65 @@ type Options struct {
 	// is kept in a session, and waiters poll instead of listening. The pool
 	// that is given to New must not prepare statements either.
 	PgBouncer bool
-	// Writers and Readers are how many statements with claims and settles,
-	// and with reads, are in flight at a time, each on a connection of the
-	// store's own. Default 2 and 2.
+	// Writers is how many statements with claims, and how many with settles,
+	// are in flight at a time, and Readers how many with reads, each on a
+	// connection of the store's own. Default 2 and 2.
 	Writers, Readers int
-	// MaxQueue bounds how many writes, and how many reads, wait for that;
-	// more get an error at once, and nothing is done. Default 32,768.
+	// MaxQueue bounds how many claims, how many settles and how many reads wait
+	// for that; more get an error at once, and nothing is done. Default 32,768.
 	MaxQueue int
 	// MayLoseCommits accepts a server that acknowledges a commit before it is on
 	// disk: one with fsync or synchronous_commit off. Where such a server or its
 	// machine crashes, outcomes that were returned already are lost, and those
 	// operations run again. Default: New refuses it.
 	MayLoseCommits bool
-	// TxOptions are those of RunTx's transactions. Default: the server's.
+	// TxOptions are those of transactions. Default: the server's, but for InTx, which
+	// works at READ COMMITTED and nothing above it.
 	TxOptions pgx.TxOptions
 }
 
-// Store is a stet.TxStore, stet.Watcher, stet.Sweeper and stet.Browser in
+// Store is a store.TxStore, store.Watcher, store.Sweeper and store.Browser in
 // PostgreSQL. It is safe for concurrent use.
 type Store struct {
-	o       Options
-	n       names
-	sql     statements
-	pool    *pgxpool.Pool // the service's, for RunTx
-	ours    bool          // Close closes pool
-	prepare bool          // statements may be, on pool's connections
-	batched bool          // and statements of the service's may be sent in batches
-	own     *pgxpool.Pool // the store's; its size is the sum of what may be in use
-	writes  batcher[write]
-	reads   batcher[read]
-	slow    chan struct{} // a token for each connection of that use
-	works   chan struct{}
-	beat    chan struct{}
-	sweeps  chan struct{}
-	ears    *listener
-	replay  replayShare
-	closed  atomic.Bool
-	cancel  context.CancelFunc
+	o           Options
+	n           names
+	sql         statements
+	pool        *pgxpool.Pool  // the service's, for RunTx
+	ours        bool           // Close closes pool
+	prepare     bool           // statements may be, on pool's connections
+	batched     bool           // and statements of the service's may be sent in batches
+	own         *pgxpool.Pool  // the store's; its size is the sum of what may be in use
+	asks        batcher[write] // claims and acceptances
+	ends        batcher[write] // what follows on those, and waits for no row
+	reads       batcher[read]
+	confirms    batcher[struct{}] // see confirm
+	late        atomic.Int64      // writes whose callers have left
+	standbyWait standbyWait
+	slow        chan struct{} // a token for each connection of that use
+	works       chan struct{}
+	held        chan struct{}
+	looks       chan struct{}
+	beat        chan struct{}
+	sweeps      chan struct{}
+	holds       holds
+	listener    *listener
+	dueFrom     atomic.Pointer[string] // the name with which the next Due of all names begins; nil: the first
+	replay      replayShare
+	groups      *semaphore.Weighted // of keys that groups have locked
+	closed      atomic.Bool
 
+	background context.Context // ends with the store
+	cancel     context.CancelFunc
+
+	groupKeys     int64         // the size of groups
 	commitTimeout time.Duration // of a commit, and of finding out about one
 	looked        func()        // for tests: a heartbeat has skipped locked rows
 }
 
 var (
-	_ stet.TxStore[pgx.Tx] = (*Store)(nil)
-	_ stet.Sweeper         = (*Store)(nil)
-	_ stet.Watcher         = (*Store)(nil)
+	_ store.TxStore[pgx.Tx] = (*Store)(nil)
+	_ store.Sweeper         = (*Store)(nil)
+	_ store.Watcher         = (*Store)(nil)
 )
 
 // Open connects to the server at url, which may be a URI or a keyword/value
@@ -133,10 +151,12 @@ func batches(c *pgxpool.Config) bool {
 }
 
 // New opens the store on the server of pool, from which RunTx takes its
-// connections. Everything else uses up to Writers + Readers + 9 connections of
-// the store's own, made with the pool's configuration, so that a pool that is
-// used up keeps no lease from being renewed. Close the store before the pool,
-// and after the engine.
+// connections. Everything else uses up to 2 × Writers + Readers + 14 connections
+// of the store's own, and 8 more while commits wait for a standby, made with the
+// pool's configuration, so that a pool that is used up keeps no lease from being
+// renewed. Close the store before the pool, and after the engine. Of the callbacks
+// in the pool's configuration only those that make a connection are called for them:
+// BeforeConnect, ValidateConnect, and those that dial, look up or give a password.
 //
 // A missing or newer schema is refused, and so are a read replica and a server
 // with fsync or synchronous_commit off (see Options.MayLoseCommits). What a
@@ -156,8 +176,8 @@ func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	if o.PgBouncer && prepares(config) {
 		return nil, errors.New("postgres: with Options.PgBouncer the pool must not prepare statements: set ConnConfig.DefaultQueryExecMode to pgx.QueryExecModeCacheDescribe")
 	}
-	o.Writers, o.Readers = orDefault(o.Writers, defaultWriters), orDefault(o.Readers, defaultReaders)
-	o.MaxQueue = orDefault(o.MaxQueue, defaultMaxQueue)
+	o.Writers, o.Readers = cmp.Or(o.Writers, defaultWriters), cmp.Or(o.Readers, defaultReaders)
+	o.MaxQueue = cmp.Or(o.MaxQueue, defaultMaxQueue)
 	s := &Store{o: o, n: n, sql: newStatements(n), pool: pool, prepare: prepares(config), batched: batches(config), commitTimeout: 10 * time.Second}
 	if s.own, err = pgxpool.NewWithConfig(ctx, s.ownConfig(config)); err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
@@ -166,38 +186,45 @@ func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 		s.own.Close()
 		return nil, explain("open", err)
 	}
-	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	s.cancel = cancel
-	s.writes = batcher[write]{run: s.runWrites, limit: o.MaxQueue, most: maxBatch, bytes: maxBatchBytes, size: (*write).size, lanes: o.Writers, ctx: background}
-	s.reads = batcher[read]{run: s.runReads, limit: o.MaxQueue, most: maxBatch, bytes: maxBatchBytes, size: func(*read) int { return 0 }, lanes: o.Readers, ctx: background}
-	s.slow, s.works = make(chan struct{}, slowLanes), make(chan struct{}, workLanes)
-	s.beat, s.sweeps = make(chan struct{}, 1), make(chan struct{}, 1)
-	s.ears = newListener(background, s)
-	return s, nil
-}
-
-func orDefault(n, otherwise int) int {
-	if n == 0 {
-		return otherwise
+	if err := s.own.QueryRow(ctx, sqlLockTable).Scan(&s.groupKeys); err != nil {
+		s.own.Close()
+		return nil, explain("open", err)
 	}
-	return n
+	s.groupKeys = max(1, s.groupKeys/groupShare)
+	s.groups = semaphore.NewWeighted(s.groupKeys)
+	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s.background, s.cancel = background, cancel
+	for _, b := range []*batcher[write]{&s.asks, &s.ends} {
+		*b = batcher[write]{run: s.runWrites, limit: o.MaxQueue, most: maxBatch, bytes: maxBatchBytes, size: (*write).size, lanes: o.Writers, ctx: background}
+	}
+	s.reads = batcher[read]{run: s.runReads, limit: o.MaxQueue, most: maxBatch, bytes: maxBatchBytes, size: func(*read) int { return 0 }, lanes: o.Readers, ctx: background}
+	s.confirms = batcher[struct{}]{run: s.runConfirms, limit: math.MaxInt, most: math.MaxInt, bytes: 1, size: func(*struct{}) int { return 0 }, lanes: 1, ctx: background}
+	s.slow, s.works = make(chan struct{}, slowLanes), make(chan struct{}, workLanes)
+	s.held, s.looks = make(chan struct{}, heldLanes), make(chan struct{}, lookLanes)
+	s.beat, s.sweeps = make(chan struct{}, 1), make(chan struct{}, 1)
+	s.listener = newListener(background, s)
+	return s, nil
 }
 
 // ownConfig is the configuration of the store's own connections.
 func (s *Store) ownConfig(config *pgxpool.Config) *pgxpool.Config {
-	config.MaxConns = int32(s.o.Writers + s.o.Readers + slowLanes + workLanes + 3) // heartbeat, sweep, listener
+	config.MaxConns = int32(2*s.o.Writers + s.o.Readers + slowLanes + workLanes + heldLanes + lookLanes + onlyLanes + maxLate)
 	config.MinConns, config.MinIdleConns = 0, 0
-	config.BeforeAcquire, config.PrepareConn, config.AfterRelease = nil, nil, nil //nolint:staticcheck // the service may still set the deprecated one
+	// A try to connect takes a connection's place, whoever has given up waiting for it.
+	if t := config.ConnConfig.ConnectTimeout; t <= 0 || t > connectPatience {
+		config.ConnConfig.ConnectTimeout = connectPatience
+	}
+	// Nothing of the service's is called on them but what makes a connection.
+	config.BeforeAcquire, config.PrepareConn, config.AfterRelease, config.BeforeClose = nil, nil, nil, nil //nolint:staticcheck // the service may still set the deprecated one
+	c := config.ConnConfig
+	c.Tracer, c.OnNotification, c.AfterConnect, c.OnNotice = nil, nil, nil, onNotice
+	c.OnPgError = func(_ *pgconn.PgConn, err *pgconn.PgError) bool { return !strings.EqualFold(err.Severity, "FATAL") }
+	c.BuildContextWatcherHandler = func(c *pgconn.PgConn) ctxwatch.Handler { return &pgconn.DeadlineContextWatcherHandler{Conn: c.Conn()} }
 	// A statement on a connection that has died is repeated on another; to
 	// ask each time beforehand costs more.
 	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
-	theirs := config.AfterConnect
 	config.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
-		if theirs != nil {
-			if err := theirs(ctx, c); err != nil {
-				return err
-			}
-		}
+		hush(c.PgConn()) // see standby.go
 		return s.prepareSession(ctx, c)
 	}
 	return config
@@ -212,7 +239,9 @@ func (s *Store) prepareSession(ctx context.Context, c *pgx.Conn) error {
 	if !s.o.PgBouncer {
 		sql = `SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_bitmapscan = off;
 			SET plan_cache_mode = force_generic_plan; SET jit = off;
-			SET default_transaction_isolation = 'read committed'; ` + sql
+			SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off;
+			SET client_min_messages = warning; ` +
+			fmt.Sprintf("SET lock_timeout = %d; SET statement_timeout = %d; ", rowPatience.Milliseconds(), statementTimeout.Milliseconds()) + sql
 	}
 	results, err := c.PgConn().Exec(ctx, sql).ReadAll()
 	if err != nil {
@@ -237,10 +266,12 @@ func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return nil
 	}
-	s.writes.close()
+	s.asks.close()
+	s.ends.close()
 	s.reads.close()
+	s.confirms.close()
 	s.cancel()
-	s.ears.close()
+	s.listener.close()
 	s.own.Close()
 	if s.ours {
 		s.pool.Close()

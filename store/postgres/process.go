@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -51,11 +52,15 @@ func (s *Store) processOf(ctx context.Context, conn *pgx.Conn) (*process, error)
 
 var errAtWork = errors.New("the server is still at work on it")
 
-// sqlGone asks whether p is still there. end has the server end it first.
-func (p *process) sqlGone(end bool) string {
-	sql := fmt.Sprintf(`SELECT true FROM pg_stat_activity WHERE pid = %d AND coalesce(%s, '%s') = '%[3]s'`, p.pid, sqlStart, p.start)
+// sqlGone asks whether p is still at work on a transaction that began age ago, or
+// earlier. A pooler may have given p to another client since, whose transaction is
+// younger. end has the server end it first, if it is idle in that transaction.
+func (p *process) sqlGone(end bool, age time.Duration) string {
+	ours := fmt.Sprintf(`pid = %d AND coalesce(%s, '%s') = '%[3]s' AND coalesce(clock_timestamp() - xact_start, interval '%d us') >= interval '%[4]d us'`,
+		p.pid, sqlStart, p.start, age.Microseconds())
+	sql := `SELECT true FROM pg_stat_activity WHERE ` + ours + ` AND (xact_start IS NOT NULL OR state IS NULL)`
 	if end {
-		sql = fmt.Sprintf(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %d AND %s = '%s'; `, p.pid, sqlStart, p.start) + sql
+		sql = `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE ` + ours + ` AND state LIKE 'idle in transaction%'; ` + sql
 	}
 	return sql
 }

@@ -2,18 +2,19 @@ package postgres
 
 import (
 	"bytes"
-	"fmt"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // row is a record as the server holds it, and what its clock said then. Times
 // are in microseconds since 1970; 0 where none applies.
 type row struct {
-	stet.Record
+	store.Record
 	now                                        int64
 	claimed, lease, settled, expires, forgotAt int64
+	replicated                                 bool  // commits wait for standbys there
+	damage                                     error // why it cannot be read; then ID, Scope, Owner and Fence are what can be told
 }
 
 // scan reads the values of columns.
@@ -30,26 +31,28 @@ func (r *row) scan(values [][]byte) error {
 	r.claimed, r.lease, r.settled = f.time(), f.time(), f.time()
 	r.expires, r.forgotAt = f.time(), f.time()
 	r.Result = f.bytes()
+	r.Label = store.Label{Class: f.text(), Name: f.text(), Ref: f.text()}
 	r.now = f.time()
-	if f.bad || state < int(stet.Running) || state > int(stet.Accepted) || r.Fence <= 0 {
-		return fmt.Errorf("%w: the record of %v is unreadable", errDamaged, r.ID)
+	r.replicated = f.bool()
+	if f.bad || state < int(store.Running) || state > int(store.Accepted) || r.Fence <= 0 {
+		r.damage = errUnreadable
 	}
-	r.State = stet.State(state)
-	return nil
+	r.State = store.State(state)
+	return r.damage
 }
 
 // forgotten reports whether the record counts as none.
 func (r *row) forgotten() bool { return r.forgotAt != 0 && r.now >= r.forgotAt }
 
 // lapsed reports whether the lease has run out.
-func (r *row) lapsed() bool { return r.State == stet.Running && r.now >= r.lease }
+func (r *row) lapsed() bool { return r.State == store.Running && r.now >= r.lease }
 
 // record returns the record as it was at r.now.
-func (r *row) record() stet.Record {
+func (r *row) record() store.Record {
 	rec := r.Record
 	rec.ClaimedAt, rec.SettledAt = instant(r.claimed), instant(r.settled)
 	rec.ExpiresAt, rec.ForgetAt = instant(r.expires), instant(r.forgotAt)
-	if rec.State == stet.Running {
+	if rec.State == store.Running {
 		rec.LeaseLeft = time.Duration(r.lease-r.now) * time.Microsecond
 	}
 	if r.expires != 0 && r.now >= r.expires {
@@ -80,18 +83,20 @@ const (
 )
 
 // onClaim decides about a claim that found r, nil for none. It is the body of
-// stet.Store.Claim.
-func onClaim(req *stet.ClaimRequest, r *row) (stet.Record, step, error) {
+// store.Store.Claim.
+func onClaim(req *store.ClaimRequest, r *row) (store.Record, step, error) {
 	switch {
 	case r == nil:
-		return stet.Record{ID: req.ID}, stepInsert, nil
+		return store.Record{ID: req.ID}, stepInsert, nil
+	case r.damage != nil:
+		return store.Record{ID: req.ID}, stepNone, r.damage
 	case r.forgotten():
-		return stet.Record{ID: req.ID}, stepRegrant, nil
+		return store.Record{ID: req.ID}, stepRegrant, nil
 	case r.Fingerprint != req.Fingerprint:
-		return r.record(), stepNone, stet.ErrMismatch
+		return r.record(), stepNone, store.ErrMismatch
 	case r.lapsed() && r.Owner != req.Owner:
 		return r.record(), stepPark, nil
-	case r.State == stet.Retryable && r.Owner != req.Owner:
+	case r.State == store.Retryable && r.Owner != req.Owner:
 		return r.record(), stepRegrant, nil
 	}
 	return r.record(), stepNone, nil
@@ -99,9 +104,9 @@ func onClaim(req *stet.ClaimRequest, r *row) (stet.Record, step, error) {
 
 // ending is a settle or a release.
 type ending struct {
-	claim   stet.Claim
-	out     stet.Outcome // its state is Retryable for a release
-	keep    stet.Retention
+	claim   store.Claim
+	out     store.Settlement // its state is Retryable for a release
+	keep    store.Retention
 	release bool
 }
 
@@ -124,22 +129,24 @@ func (e *ending) forget() (d time.Duration, ever bool) {
 
 // onEnding decides about a settle or release that found r, nil for none.
 func onEnding(e *ending, r *row) (step, error) {
-	if r == nil || r.forgotten() || r.Fence != e.claim.Fence {
-		return stepNone, stet.ErrFenced
+	if r != nil && r.damage != nil {
+		return stepNone, r.damage
 	}
-	if r.State == stet.Running || r.State == stet.Unknown {
+	if r == nil || r.forgotten() || r.Fence != e.claim.Fence {
+		return stepNone, store.ErrFenced
+	}
+	if r.State == store.Running || r.State == store.Unknown {
 		return stepWrite, nil
 	}
 	// Perhaps the reply to the first time was lost.
-	if e.release && (r.State == stet.Retryable || r.State == stet.Accepted) || !e.release && r.came(e.out) {
+	if e.release && (r.State == store.Retryable || r.State == store.Accepted) || !e.release && r.came(e.out) {
 		return stepNone, nil
 	}
-	return stepNone, stet.ErrFenced
+	return stepNone, store.ErrFenced
 }
 
-// came reports whether the record is settled with the outcome, as far as can be
-// known.
-func (r *row) came(out stet.Outcome) bool {
-	was := r.record()
-	return was.State == out.State && (was.Gone || !out.Gone && bytes.Equal(was.Result, out.Result))
+// came reports whether the record is settled with the outcome. A result that has
+// expired, by itself or by hand, may have been another.
+func (r *row) came(out store.Settlement) bool {
+	return r.State == out.State && r.now < r.expires && r.Gone == out.Gone && (r.Gone || bytes.Equal(r.Result, out.Result))
 }

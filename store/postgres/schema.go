@@ -17,7 +17,7 @@ import (
 )
 
 // schemaVersion is the version of the tables that this code reads and writes.
-const schemaVersion = 2
+const schemaVersion = 3
 
 //go:embed migrations/*.sql
 var migrations embed.FS
@@ -34,6 +34,7 @@ const (
 type names struct {
 	schema, table        string // of Options, unquoted
 	records, fence, meta string // schema-qualified and quoted
+	view                 string // of the records, unquoted
 	channel              string // of notifications, unquoted
 }
 
@@ -57,6 +58,10 @@ func newNames(o Options) (n names, err error) {
 	n.records = pgx.Identifier{n.schema, n.table}.Sanitize()
 	n.fence = pgx.Identifier{n.schema, n.table + "_fence"}.Sanitize()
 	n.meta = pgx.Identifier{n.schema, n.table + "_schema"}.Sanitize()
+	// In a schema of the service's, "operations" may be a table of its own.
+	if n.view = "operations"; n.schema != defaultSchema || n.table != defaultTable {
+		n.view = n.table + "_view"
+	}
 	n.channel = fmt.Sprintf("stet_%016x", hash64("channel", n.schema, n.table))
 	return n, nil
 }
@@ -79,6 +84,7 @@ func (n names) replacer() *strings.Replacer {
 		`"records_open"`, quoted(n.table+"_open"),
 		`"records_run"`, quoted(n.table+"_run"),
 		`"records_relay"`, quoted(n.table+"_relay"),
+		`"operations"`, quoted(n.view),
 		`"records_schema"`, quoted(n.table+"_schema"),
 	)
 }

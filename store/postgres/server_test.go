@@ -8,11 +8,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/storetest"
 )
 
@@ -38,7 +40,7 @@ func TestContractIsKeptThroughPgBouncer(t *testing.T) {
 	pool := bounced(t, rig.Postgres(t))
 	execSQL(t, pool, "CREATE TABLE effects (name text)")
 	h := harness(t, Options{PgBouncer: true})
-	h.New = func(t testing.TB) stet.Store { return open(t, pool, Options{PgBouncer: true, Schema: fresh()}) }
+	h.New = func(t testing.TB) store.Store { return open(t, pool, Options{PgBouncer: true, Schema: fresh()}) }
 	t.Run("store", func(t *testing.T) { storetest.Run(t, h.Harness) })
 	t.Run("transactions", func(t *testing.T) { storetest.RunTx(t, h) })
 }
@@ -90,8 +92,23 @@ func TestProcessIsToldFromALaterOneOfItsNumber(t *testing.T) {
 				t.Fatalf("this one was ended: %v", err)
 			}
 		}
-		if err := (&transaction{s: s, process: p}).endedNow(t.Context(), 0, nothing); !errors.Is(err, errAtWork) {
+		tx, err := c.Begin(t.Context())
+		if err != nil {
+			return err
+		}
+		if err := (&transaction{s: s, process: p, begun: time.Now()}).endedNow(t.Context(), 0, nothing); !errors.Is(err, errAtWork) {
 			t.Errorf("a process that is there: %v", err)
+		}
+		// A pooler gives the process of a client that is gone to another one.
+		gone := &transaction{s: s, process: p, begun: time.Now().Add(-time.Hour)}
+		if err := gone.endedNow(t.Context(), p.pid, nothing); err != nil {
+			t.Errorf("a transaction before the one that is there: %v", err)
+		}
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Errorf("another client's transaction was ended: %v", err)
+		}
+		if err := (&transaction{s: s, process: p, begun: time.Now()}).endedNow(t.Context(), 0, nothing); err != nil {
+			t.Errorf("a process without a transaction: %v", err)
 		}
 		return nil
 	})
@@ -127,7 +144,7 @@ func TestReadReplicaIsRefused(t *testing.T) {
 	if _, err := s.Claim(t.Context(), request("k")); err == nil || !strings.Contains(err.Error(), "read replica") {
 		t.Errorf("Claim after the server has become a replica: %v", err)
 	}
-	_, err := s.RunTx(t.Context(), request("k"), keep, func(context.Context, pgx.Tx, stet.Record) (stet.Outcome, error) {
+	_, err := s.RunTx(t.Context(), request("k"), keep, func(context.Context, pgx.Tx, store.Record) (store.Settlement, error) {
 		t.Error("the function was called")
 		return completed(""), nil
 	})
@@ -184,10 +201,49 @@ func TestStoreSurvivesTheServer(t *testing.T) {
 			t.Errorf("the fence %d came after %d", next.Fence, rec.Fence)
 		}
 		rec = next
-		if _, err := s.RunTx(t.Context(), request(stet.NewKey()), keep, func(context.Context, pgx.Tx, stet.Record) (stet.Outcome, error) {
+		if _, err := s.RunTx(t.Context(), request(stet.NewKey()), keep, func(context.Context, pgx.Tx, store.Record) (store.Settlement, error) {
 			return completed("x"), nil
 		}); err != nil {
 			t.Errorf("RunTx: %v", err)
+		}
+	}
+}
+
+// The server may give a number of its sequence again after a crash if nothing was
+// committed since. So the fence of a transaction that never committed may be another's:
+// what it wrote went with it. No committed fence comes again.
+func TestNoCommittedFenceComesAgainAfterACrash(t *testing.T) {
+	server := rig.NewPostgres(t, rig.PostgresOptions{Settings: map[string]string{"wal_writer_delay": "10s"}})
+	s := open(t, connect(t, server.URL("postgres")), Options{})
+	var last int64
+	for range 3 {
+		for i := range 40 { // more than the server writes ahead
+			claimed := mustClaim(t, s, request(stet.NewKey())).Fence
+			if claimed <= last {
+				t.Fatalf("the fence %d came after %d", claimed, last)
+			}
+			if last = claimed; i%2 == 0 {
+				continue
+			}
+			rec, err := s.RunTx(t.Context(), request(stet.NewKey()), keep, func(context.Context, pgx.Tx, store.Record) (store.Settlement, error) {
+				return completed("x"), nil
+			})
+			if err != nil || rec.Fence <= last {
+				t.Fatalf("the fence %d came after %d, %v", rec.Fence, last, err)
+			}
+			last = rec.Fence
+		}
+		open := make(chan struct{})
+		_, err := s.RunTx(t.Context(), request(stet.NewKey()), keep, func(context.Context, pgx.Tx, store.Record) (store.Settlement, error) {
+			close(open)
+			return completed(""), server.Kill()
+		})
+		<-open
+		if err == nil {
+			t.Error("a commit without a server succeeded")
+		}
+		if err := server.Start(t.Context()); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

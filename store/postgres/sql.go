@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/store"
 )
 
 // Querier is a transaction of database/sql, by whatever name: *sql.Tx,
@@ -27,8 +27,8 @@ type SQLTx interface {
 
 // SettleSQL is Store.SettleTx for transactions of database/sql. Like that it
 // writes out as it is: for a run of an engine, which marks its results, give
-// stet.SettleTx what OverSQL returns.
-func (s *Store) SettleSQL(ctx context.Context, tx Querier, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+// stet.WithTx what OverSQL returns.
+func (s *Store) SettleSQL(ctx context.Context, tx Querier, c store.Claim, out store.Settlement, keep store.Retention) error {
 	return s.settleIn(ctx, &ending{claim: c, out: out, keep: keep}, sql.ErrNoRows, sqlQuery(ctx, tx))
 }
 
@@ -40,43 +40,46 @@ type SQLStore[Tx SQLTx] struct {
 	begin func(ctx context.Context) (Tx, error)
 }
 
-var _ stet.TxStore[*sql.Tx] = (*SQLStore[*sql.Tx])(nil)
+var _ store.TxStore[*sql.Tx] = (*SQLStore[*sql.Tx])(nil)
 
 // OverSQL returns s with transactions that begin begins, for stet.DoTx:
 //
 //	postgres.OverSQL(s, func(ctx context.Context) (*sql.Tx, error) { return db.BeginTx(ctx, nil) })
 //
-// begin's ctx ends only with the transaction. The database must be the one that
+// begin's ctx ends with the transaction, or when it has taken too long to begin: one
+// that begins later is rolled back. A COMMIT that takes longer than 10 seconds is left
+// to itself and looked up. The database must be the one that
 // s is in. database/sql cannot send statements together, so that entering takes
 // two round trips and leaving two.
 func OverSQL[Tx SQLTx](s *Store, begin func(ctx context.Context) (Tx, error)) *SQLStore[Tx] {
 	return &SQLStore[Tx]{Store: s, begin: begin}
 }
 
+// Unwrap returns the Store that it was made of.
+func (s *SQLStore[Tx]) Unwrap() store.Store { return s.Store }
+
 // SettleTx is Store.SettleTx.
-func (s *SQLStore[Tx]) SettleTx(ctx context.Context, tx Tx, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+func (s *SQLStore[Tx]) SettleTx(ctx context.Context, tx Tx, c store.Claim, out store.Settlement, keep store.Retention) error {
 	return s.SettleSQL(ctx, tx, c, out, keep)
 }
 
 // RunTx is Store.RunTx. fn must not end the transaction. If it does, nobody can
 // keep it from that, and the error is of kind ErrUnknown.
-func (s *SQLStore[Tx]) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
-	fn func(context.Context, Tx, stet.Record) (stet.Outcome, error)) (stet.Record, error) {
+func (s *SQLStore[Tx]) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,
+	fn func(context.Context, Tx, store.Record) (store.Settlement, error)) (store.Record, error) {
 	if err := ctx.Err(); err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	if s.closed.Load() {
-		return stet.Record{}, errClosed
+		return store.Record{}, errClosed
 	}
-	// Without cancellation: database/sql would roll back beneath fn.
-	background := context.WithoutCancel(ctx)
-	tx, err := s.begin(background)
+	tx, b, err := s.start(ctx)
 	if err != nil {
-		return stet.Record{}, explain("begin", err)
+		return store.Record{}, explain("begin", err)
 	}
-	defer func() { _ = tx.Rollback() }() // also when fn panics or calls runtime.Goexit
+	defer b.rollback() // also when fn panics or calls runtime.Goexit
 	t := &transaction{s: s.Store, req: &req, locks: s.locks(req.ID, req.Fingerprint)}
-	rec, granted, err := t.enterSQL(ctx, tx)
+	rec, granted, err := t.enterSQL(ctx, b)
 	if err != nil || !granted {
 		return rec, err
 	}
@@ -85,16 +88,104 @@ func (s *SQLStore[Tx]) RunTx(ctx context.Context, req stet.ClaimRequest, keep st
 		return rec, err
 	}
 	if !out.State.Settled() {
-		return rec, fmt.Errorf("%w: an outcome is completed or failed, not %v", stet.ErrInvalid, out.State)
+		return rec, fmt.Errorf("%w: an outcome is completed or failed, not %v", store.ErrInvalid, out.State)
 	}
-	return t.leaveSQL(background, tx, rec, &ending{claim: rec.Claim(), out: out, keep: keep})
+	return t.leaveSQL(ctx, b, rec, &ending{claim: rec.Claim(), out: out, keep: keep})
 }
+
+// begun is a transaction of database/sql.
+type begun struct {
+	SQLTx
+	s      *Store
+	cancel context.CancelFunc
+	left   bool // its commit is under way, and nobody waits for it
+}
+
+// start begins a transaction, whose context does not end with ctx: database/sql would
+// roll back beneath fn. One that has not begun when ctx ends is given up, and rolled
+// back if it begins later.
+func (s *SQLStore[Tx]) start(ctx context.Context) (tx Tx, b *begun, err error) {
+	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var made Tx
+	err = within(ctx, func() (err error) {
+		made, err = s.begin(life)
+		return err
+	}, func(err error) {
+		if err == nil {
+			_ = made.Rollback()
+		}
+	})
+	if err != nil {
+		cancel()
+		return tx, nil, err
+	}
+	return made, &begun{SQLTx: made, s: s.Store, cancel: cancel}, nil
+}
+
+// commit commits. When ctx ends before the answer comes the transaction is left to
+// itself: see standby.go.
+func (b *begun) commit(ctx context.Context) error {
+	done := make(chan struct{})
+	err := within(ctx, b.Commit, func(error) { close(done) })
+	if b.left = errors.Is(err, errUnanswered); b.left {
+		go b.s.outwait(done, b.cancel)
+	}
+	return err
+}
+
+// rollback rolls back what was not committed. Over a dead connection that may take for
+// ever, unless the context of the transaction ends.
+func (b *begun) rollback() {
+	if b.left {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+	defer cancel()
+	_ = within(ctx, b.Rollback, func(error) {})
+	b.cancel()
+}
+
+// within calls fn, which may take for ever. When ctx ends before it has returned, the
+// error is errUnanswered, and late is called with its own when it has.
+func within(ctx context.Context, fn func() error, late func(error)) error {
+	type result struct {
+		err   error
+		panic any
+	}
+	done, left := make(chan result), make(chan struct{})
+	go func() {
+		r := result{err: errGoexit}
+		defer func() {
+			if r.panic = recover(); r.panic != nil {
+				r.err = errGoexit
+			}
+			select {
+			case done <- r:
+			case <-left:
+				late(r.err)
+			}
+		}()
+		r.err = fn()
+	}()
+	select {
+	case r := <-done:
+		if r.panic != nil {
+			panic(r.panic)
+		}
+		return r.err
+	case <-ctx.Done():
+		close(left)
+		return fmt.Errorf("%w: %w", errUnanswered, context.Cause(ctx))
+	}
+}
+
+var errGoexit = errors.New("postgres: the function that begins transactions has not returned")
 
 // enterSQL is transaction.enter over database/sql. The caller rolls back what
 // was not granted.
-func (t *transaction) enterSQL(ctx context.Context, tx SQLTx) (rec stet.Record, granted bool, err error) {
+func (t *transaction) enterSQL(ctx context.Context, tx *begun) (rec store.Record, granted bool, err error) {
 	row := tx.QueryRowContext(ctx, t.s.sql.enter, t.locks.key, t.locks.id, t.locks.finger, t.req.ID[:])
-	r, err := scanRow(row, sql.ErrNoRows, &t.fence, &t.claimed)
+	r, err := scanRow(row, sql.ErrNoRows, &t.fence, &t.claimed, &t.replicated)
 	if err != nil {
 		return rec, false, explain("begin", err)
 	}
@@ -103,16 +194,16 @@ func (t *transaction) enterSQL(ctx context.Context, tx SQLTx) (rec stet.Record, 
 	case err != nil:
 		return rec, false, err
 	case next == stepPark:
-		_ = tx.Rollback()
+		tx.rollback()
 		rec, ok, err := t.s.change(ctx, &write{req: t.req}, r, next)
 		if err == nil && !ok {
 			err = errLookAgain
 		}
 		return rec, false, explain("park", err)
-	case next == stepNone && rec.State == stet.Running && rec.Owner == t.req.Owner:
-		return rec, false, fmt.Errorf("postgres: this owner holds a claim from an earlier call already, whose fate is open: %w", stet.ErrUnknown)
+	case next == stepNone && rec.State == store.Running && rec.Owner == t.req.Owner:
+		return rec, false, fmt.Errorf("postgres: this owner holds a claim from an earlier call already, whose fate is open: %w", store.ErrUnknown)
 	case next == stepNone:
-		return rec, false, nil
+		return rec, false, explain("read", t.s.firm(ctx, r, t.req.Owner))
 	case t.fence <= 0:
 		rec, err = t.busy(ctx, func(q string, args ...any) scanner { return tx.QueryRowContext(ctx, q, args...) })
 		return rec, false, err
@@ -124,8 +215,8 @@ func (t *transaction) enterSQL(ctx context.Context, tx SQLTx) (rec stet.Record, 
 }
 
 // leaveSQL is transaction.leave over database/sql.
-func (t *transaction) leaveSQL(ctx context.Context, tx SQLTx, rec stet.Record, e *ending) (stet.Record, error) {
-	ctx, cancel := context.WithTimeout(ctx, t.s.commitTimeout)
+func (t *transaction) leaveSQL(ctx context.Context, tx *begun, rec store.Record, e *ending) (store.Record, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.s.commitTimeout)
 	defer cancel()
 	write := t.s.sql.commitNew
 	if t.old != nil {
@@ -136,33 +227,35 @@ func (t *transaction) leaveSQL(ctx context.Context, tx SQLTx, rec stet.Record, e
 	var ours bool
 	if err := tx.QueryRowContext(ctx, sqlStillLocked, t.locks.keyHi, t.locks.keyLo).Scan(&ours); err != nil {
 		if errors.Is(err, sql.ErrTxDone) {
-			return rec, fmt.Errorf("postgres: %w: the function ended the transaction, which is not its to end; what it wrote may stand, and no record of it does", stet.ErrUnknown)
+			return rec, fmt.Errorf("postgres: %w: the function ended the transaction, which is not its to end; what it wrote may stand, and no record of it does", store.ErrUnknown)
 		}
 		return rec, fmt.Errorf("%w (nothing was committed)", explain("commit", err))
 	}
 	if !ours {
-		return rec, fmt.Errorf("postgres: %w: the function ended the transaction by an SQL command, which is not its to end; what it wrote may stand, and no record of it does", stet.ErrUnknown)
+		return rec, fmt.Errorf("postgres: %w: the function ended the transaction by an SQL command, which is not its to end; what it wrote may stand, and no record of it does", store.ErrUnknown)
 	}
 	var at time.Time
 	var ignored bool
-	err := tx.QueryRowContext(ctx, write, t.args(rec, e)...).Scan(&at, &ignored)
+	err := tx.QueryRowContext(ctx, write, t.args(rec, e)...).Scan(&at, &ignored, &ignored)
 	if errors.Is(err, sql.ErrNoRows) || codeOf(err) == codeUnique {
-		_ = tx.Rollback()
+		tx.rollback()
 		return t.lost(ctx)
 	}
 	if err != nil {
 		return rec, fmt.Errorf("%w (nothing was committed)", explain("commit", err))
 	}
 	fault.At(fault.CommitBefore)
-	err = tx.Commit()
+	err = tx.commit(ctx)
 	fault.At(fault.CommitAfter)
 	switch {
+	case err == nil && t.replicated: // database/sql does not say what came with the answer
+		return settled(rec, e, at), t.s.confirm(ctx)
 	case err == nil:
 		return settled(rec, e, at), nil
 	case codeOf(err) != "" && answered(err):
 		return rec, fmt.Errorf("%w (nothing was committed)", explain("commit", err))
 	}
-	_ = tx.Rollback()
+	tx.rollback()
 	return t.lookUp(rec, err, 0)
 }
 

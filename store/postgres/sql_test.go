@@ -5,9 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/stdlib"
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/storetest"
 )
 
@@ -18,20 +19,20 @@ func TestTransactionsOfDatabaseSQLKeepTheContract(t *testing.T) {
 	t.Cleanup(func() { _ = db.Close() })
 	begin := func(ctx context.Context) (*sql.Tx, error) { return db.BeginTx(ctx, nil) }
 	storetest.RunTx(t, storetest.TxHarness[*sql.Tx]{
-		Harness: storetest.Harness{New: func(t testing.TB) stet.Store {
+		Harness: storetest.Harness{New: func(t testing.TB) store.Store {
 			return OverSQL(open(t, pool, Options{Schema: fresh()}), begin)
 		}},
 		Write: func(ctx context.Context, tx *sql.Tx, name string) error {
 			_, err := tx.ExecContext(ctx, "INSERT INTO effects VALUES ($1)", name)
 			return err
 		},
-		Rows: func(t testing.TB, _ stet.TxStore[*sql.Tx], name string) (n int) {
+		Rows: func(t testing.TB, _ store.TxStore[*sql.Tx], name string) (n int) {
 			if err := db.QueryRow("SELECT count(*) FROM effects WHERE name = $1", name).Scan(&n); err != nil {
 				t.Error(err)
 			}
 			return n
 		},
-		Begin: func(t testing.TB, _ stet.TxStore[*sql.Tx]) (*sql.Tx, func(bool) error) {
+		Begin: func(t testing.TB, _ store.TxStore[*sql.Tx]) (*sql.Tx, func(bool) error) {
 			tx, err := db.Begin()
 			if err != nil {
 				t.Fatal(err)
@@ -56,14 +57,86 @@ func TestFunctionCannotEndTheTransactionOfDatabaseSQL(t *testing.T) {
 		"rollback": (*sql.Tx).Rollback,
 		"SQL":      func(tx *sql.Tx) error { _, err := tx.Exec("COMMIT"); return err },
 	} {
-		_, err := s.RunTx(t.Context(), request(name), keep, func(_ context.Context, tx *sql.Tx, _ stet.Record) (stet.Outcome, error) {
+		_, err := s.RunTx(t.Context(), request(name), keep, func(_ context.Context, tx *sql.Tx, _ store.Record) (store.Settlement, error) {
 			return completed("x"), end(tx)
 		})
-		if !errors.Is(err, stet.ErrUnknown) {
+		if !errors.Is(err, store.ErrUnknown) {
 			t.Errorf("%s: RunTx: %v; want ErrUnknown", name, err)
 		}
-		if rec := mustRead(t, s, request(name).ID); rec.State != stet.None {
+		if rec := mustRead(t, s, request(name).ID); rec.State != store.None {
 			t.Errorf("%s: a record is left: %+v", name, rec)
+		}
+	}
+}
+
+// A pool that is used up must hold nobody up for longer than its context.
+func TestTransactionOfDatabaseSQLThatCannotBeginIsGivenUp(t *testing.T) {
+	pool := database(t)
+	s := open(t, pool, Options{})
+	db := stdlib.OpenDBFromPool(pool)
+	t.Cleanup(func() { _ = db.Close() })
+	began, free := make(chan *sql.Tx, 2), make(chan struct{})
+	over := OverSQL(s, func(context.Context) (*sql.Tx, error) {
+		<-free // whatever its context says
+		tx, err := db.BeginTx(context.Background(), nil)
+		began <- tx
+		return tx, err
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := over.RunTx(ctx, request("k"), keep, func(context.Context, *sql.Tx, store.Record) (store.Settlement, error) {
+		t.Error("the function was called")
+		return completed(""), nil
+	})
+	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, store.ErrUnknown) {
+		t.Errorf("RunTx: %v", err)
+	}
+	if err := over.InTx(ctx, func(context.Context, *sql.Tx) error { t.Error("the function was called"); return nil }); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("InTx: %v", err)
+	}
+	close(free)
+	tx := <-began
+	for _, err := tx.Exec("SELECT 1"); !errors.Is(err, sql.ErrTxDone); _, err = tx.Exec("SELECT 1") {
+		if t.Context().Err() != nil {
+			t.Fatalf("a transaction that began too late is not rolled back: %v", err)
+		}
+	}
+}
+
+// slowTx is a transaction whose commit takes long.
+type slowTx struct {
+	*sql.Tx
+	free chan struct{}
+}
+
+func (tx slowTx) Commit() error {
+	<-tx.free
+	return tx.Tx.Commit()
+}
+
+func TestCommitOfDatabaseSQLThatTakesTooLongIsUnknown(t *testing.T) {
+	pool := database(t)
+	s := open(t, pool, Options{})
+	s.commitTimeout = 200 * time.Millisecond
+	db := stdlib.OpenDBFromPool(pool)
+	t.Cleanup(func() { _ = db.Close() })
+	free := make(chan struct{})
+	over := OverSQL(s, func(ctx context.Context) (slowTx, error) {
+		tx, err := db.BeginTx(ctx, nil)
+		return slowTx{tx, free}, err
+	})
+	run := func() (store.Record, error) {
+		return over.RunTx(t.Context(), request("k"), keep, func(context.Context, slowTx, store.Record) (store.Settlement, error) {
+			return completed("x"), nil
+		})
+	}
+	if _, err := run(); !errors.Is(err, store.ErrUnknown) {
+		t.Errorf("RunTx: %v; want that it is not known", err)
+	}
+	close(free)
+	for mustRead(t, s, request("k").ID).State != store.Completed { // what was left to itself commits
+		if t.Context().Err() != nil {
+			t.Fatal(t.Context().Err())
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 func TestOddNamesAreQuoted(t *testing.T) {
@@ -20,7 +22,7 @@ func TestOddNamesAreQuoted(t *testing.T) {
 		o := Options{Schema: name, Table: name}
 		s := open(t, pool, o)
 		mustSettle(t, s, mustClaim(t, s, request("k")).Claim(), "x")
-		if rec, err := s.RunTx(t.Context(), request("tx"), keep, func(context.Context, pgx.Tx, stet.Record) (stet.Outcome, error) { return completed("y"), nil }); err != nil {
+		if rec, err := s.RunTx(t.Context(), request("tx"), keep, func(context.Context, pgx.Tx, store.Record) (store.Settlement, error) { return completed("y"), nil }); err != nil {
 			t.Errorf("%q: %+v, %v", name, rec, err)
 		}
 		if _, err := s.Sweep(t.Context(), 10); err != nil {
@@ -30,8 +32,10 @@ func TestOddNamesAreQuoted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := pool.Exec(t.Context(), steps[0].Down, pgx.QueryExecModeSimpleProtocol); err != nil {
-			t.Errorf("%q: down: %v", name, err)
+		for _, step := range slices.Backward(steps) {
+			if _, err := pool.Exec(t.Context(), step.Down, pgx.QueryExecModeSimpleProtocol); err != nil {
+				t.Errorf("%q: down: %v", name, err)
+			}
 		}
 	}
 	for _, o := range []Options{{Table: strings.Repeat("x", 57)}, {Schema: "\x00"}, {Schema: "\xff"}, {Writers: -1}} {
@@ -93,13 +97,13 @@ func TestCallsShareStatements(t *testing.T) {
 						t.Errorf("Claim: %+v, %v", rec, err)
 						continue
 					}
-					if rec.State == stet.Running && rec.Owner == req.Owner {
+					if rec.State == store.Running && rec.Owner == req.Owner {
 						mu.Lock()
 						wins[key]++
 						mu.Unlock()
 						mustSettle(t, s, rec.Claim(), key)
 					}
-					if rec, err := s.Read(context.Background(), req.ID); err != nil || rec.State == stet.Completed && string(rec.Result) != key {
+					if rec, err := s.Read(context.Background(), req.ID); err != nil || rec.State == store.Completed && string(rec.Result) != key {
 						t.Errorf("Read: %+v, %v", rec, err)
 					}
 				}
@@ -114,7 +118,7 @@ func TestCallsShareStatements(t *testing.T) {
 		if n != 1 {
 			t.Errorf("%s was granted %d times", key, n)
 		}
-		if rec := mustRead(t, s, request(key).ID); rec.State != stet.Completed || string(rec.Result) != key {
+		if rec := mustRead(t, s, request(key).ID); rec.State != store.Completed || string(rec.Result) != key {
 			t.Errorf("%s: %+v", key, rec)
 		}
 	}
@@ -127,7 +131,7 @@ func TestLockedRecordHoldsUpNobodyElse(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	locked := mustClaim(t, s, request("locked")).Claim()
-	claims := []stet.Claim{locked}
+	claims := []store.Claim{locked}
 	for i := range 50 {
 		claims = append(claims, mustClaim(t, s, request(fmt.Sprint(i))).Claim())
 	}
@@ -162,7 +166,7 @@ func TestLockedRecordHoldsUpNobodyElse(t *testing.T) {
 // Neither does it hold up the batch that it is in, nor a lane.
 func TestBatchSkipsALockedRecord(t *testing.T) {
 	s := open(t, nil, Options{})
-	end := func(c stet.Claim, result string) *op[write] {
+	end := func(c store.Claim, result string) *op[write] {
 		return &op[write]{v: write{end: &ending{claim: c, out: completed(result), keep: keep}}}
 	}
 	locked := mustClaim(t, s, request("locked")).Claim()
@@ -206,7 +210,7 @@ func TestTwoOutcomesInOneBatchHaveOneWinner(t *testing.T) {
 		stands := string(mustRead(t, s, c.ID).Result)
 		for _, o := range batch {
 			result := string(o.v.end.out.Result)
-			if o.slow || (result == stands) != (o.err == nil) || o.err != nil && !errors.Is(o.err, stet.ErrFenced) {
+			if o.slow || (result == stands) != (o.err == nil) || o.err != nil && !errors.Is(o.err, store.ErrFenced) {
 				t.Errorf("%s stands, and %s was told %v", stands, result, o.err)
 			}
 		}
@@ -227,7 +231,9 @@ func TestOnlyWaitersAreNotified(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	finish := func(_ context.Context, _ pgx.Tx, rec stet.Record) (stet.Outcome, error) { return completed("x"), nil }
+	finish := func(_ context.Context, _ pgx.Tx, rec store.Record) (store.Settlement, error) {
+		return completed("x"), nil
+	}
 	watched := 0
 	for i := range 6 {
 		lease, tx := request(stet.NewKey()), request(stet.NewKey())
@@ -255,7 +261,7 @@ func TestOnlyWaitersAreNotified(t *testing.T) {
 		if i < 3 {
 			continue
 		}
-		for _, id := range []stet.ID{lease.ID, tx.ID} { // the first ones to arrive
+		for _, id := range []store.ID{lease.ID, tx.ID} { // the first ones to arrive
 			n, err := conn.Conn().WaitForNotification(ctx)
 			if err != nil || n.Payload != id.String() {
 				t.Fatalf("notified: %+v, %v; want %v", n, err, id)
@@ -282,7 +288,7 @@ func TestHeartbeatDoesNotNeedThePool(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if lost, err := s.Extend(ctx, []stet.Claim{c}, time.Minute); err != nil || len(lost) != 0 {
+	if lost, err := s.Extend(ctx, []store.Claim{c}, time.Minute); err != nil || len(lost) != 0 {
 		t.Errorf("Extend: %v, %v", lost, err)
 	}
 	mustSettle(t, s, c, "x")
@@ -307,7 +313,7 @@ func TestLostRepliesOfClaimsAndSettlesAreRepeated(t *testing.T) {
 			rec := mustClaim(t, s, req)
 			cut(mode)
 			mustSettle(t, s, rec.Claim(), "x")
-			if rec := mustRead(t, s, req.ID); rec.State != stet.Completed || rec.Attempt != 1 {
+			if rec := mustRead(t, s, req.ID); rec.State != store.Completed || rec.Attempt != 1 {
 				t.Errorf("%+v", rec)
 			}
 		}
@@ -325,7 +331,7 @@ func TestEndedContextsDoNothing(t *testing.T) {
 	if _, err := s.Claim(ctx, request("k")); !errors.Is(err, context.Canceled) {
 		t.Errorf("Claim: %v", err)
 	}
-	if rec := mustRead(t, s, request("k").ID); rec.State != stet.None {
+	if rec := mustRead(t, s, request("k").ID); rec.State != store.None {
 		t.Errorf("%+v", rec)
 	}
 	if err := s.Close(); err != nil {
@@ -356,7 +362,7 @@ func TestHeartbeatRenewsWhatIsLockedForAMoment(t *testing.T) {
 	s.looked = func() { looked <- struct{}{} }
 	done := make(chan error, 1)
 	go func() {
-		lost, err := s.Extend(context.Background(), []stet.Claim{c, free}, 24*time.Hour)
+		lost, err := s.Extend(context.Background(), []store.Claim{c, free}, 24*time.Hour)
 		if len(lost) > 0 {
 			err = fmt.Errorf("%d claims are said to be lost", len(lost))
 		}
@@ -369,7 +375,7 @@ func TestHeartbeatRenewsWhatIsLockedForAMoment(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	for _, id := range []stet.ID{c.ID, free.ID} {
+	for _, id := range []store.ID{c.ID, free.ID} {
 		if left := mustRead(t, s, id).LeaseLeft; left < 12*time.Hour {
 			t.Errorf("renewed to a day, and %v of the lease are left", left)
 		}

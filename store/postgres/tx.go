@@ -12,17 +12,16 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 const (
-	enterTries   = 4
-	goodbye      = 2 * time.Second // for a rollback
-	inFlightInTx = -1              // the fence of a record that is not written yet
+	enterTries = 4
+	goodbye    = 2 * time.Second // for a rollback
 )
 
 // Function is what RunTx runs.
-type function = func(ctx context.Context, tx pgx.Tx, rec stet.Record) (stet.Outcome, error)
+type function = func(ctx context.Context, tx pgx.Tx, rec store.Record) (store.Settlement, error)
 
 // locks are the numbers of a key's advisory locks, of this store's tables.
 type locks struct {
@@ -32,7 +31,7 @@ type locks struct {
 	keyHi, keyLo, idU, fingerU int64 // as pg_locks shows them
 }
 
-func (s *Store) locks(id stet.ID, fp stet.Fingerprint) (l locks) {
+func (s *Store) locks(id store.ID, fp store.Fingerprint) (l locks) {
 	key := hash64("run", s.n.schema, s.n.table, string(id[:]))
 	other := hash64("finger", s.n.schema, s.n.table, string(id[:]))
 	finger := uint32(hash64(string(fp[:])))
@@ -45,11 +44,11 @@ func (s *Store) locks(id stet.ID, fp stet.Fingerprint) (l locks) {
 
 // waitersLock is the number of the lock that tells a transaction that somebody
 // waits for its end.
-func (s *Store) waitersLock(id stet.ID) int64 {
+func (s *Store) waitersLock(id store.ID) int64 {
 	return int64(binary.BigEndian.Uint64(id[8:]) ^ hash64("wait", s.n.schema, s.n.table))
 }
 
-// RunTx implements stet.TxStore. The transaction is begun on a connection of the
+// RunTx implements store.TxStore. The transaction is begun on a connection of the
 // pool and must not be ended by fn: tx.Commit is refused, and after tx.Rollback
 // nothing can be committed. Savepoints (tx.Begin) work.
 //
@@ -63,27 +62,27 @@ func (s *Store) waitersLock(id stet.ID) int64 {
 // be expected once in 2^64 pairs. Its fingerprint is published by 32 bits of
 // another one: a different fingerprint is told from it but for once in 2^32, when
 // it is refused as in flight instead.
-func (s *Store) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention, fn function) (stet.Record, error) {
+func (s *Store) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention, fn function) (store.Record, error) {
 	for try := 1; ; try++ {
 		if err := ctx.Err(); err != nil {
-			return stet.Record{}, err
+			return store.Record{}, err
 		}
 		if s.closed.Load() {
-			return stet.Record{}, errClosed
+			return store.Record{}, errClosed
 		}
 		t := &transaction{s: s, req: &req, locks: s.locks(req.ID, req.Fingerprint)}
 		rec, granted, err := t.enter(ctx)
 		switch {
 		case granted:
 			return t.run(ctx, rec, keep, fn)
-		case errors.Is(err, stet.ErrMismatch):
+		case errors.Is(err, store.ErrMismatch):
 			return rec, err
 		case errors.Is(err, errLookAgain) && try < slowTries:
 			continue
-		case err != nil && try < enterTries && ctx.Err() == nil && !errors.Is(err, stet.ErrUnknown) && transient(err):
+		case err != nil && try < enterTries && ctx.Err() == nil && !errors.Is(err, store.ErrUnknown) && transient(err):
 			continue // nothing was done yet
 		case err != nil:
-			return stet.Record{}, explain("begin", err)
+			return store.Record{}, explain("begin", err)
 		}
 		return rec, nil
 	}
@@ -95,19 +94,23 @@ var errLookAgain = errors.New("the record changes faster than it can be read; no
 // transaction is one try of RunTx, or one of InTx.
 type transaction struct {
 	s       *Store
-	req     *stet.ClaimRequest
+	req     *store.ClaimRequest
 	locks   locks
-	process *process // of InTx: its end is that of the transaction; nil: the lock's
+	options pgx.TxOptions // of InTx
+	begun   time.Time     // of InTx: it has begun by then
+	process *process      // of InTx: its end is that of the transaction; nil: the lock's
 	conn    *pgxpool.Conn
 	tx      pgx.Tx
 	fence   int64
 	claimed time.Time
-	old     *row // the record that is to be replaced; nil if there is none
+
+	replicated bool // commits wait for standbys there
+	old        *row // the record that is to be replaced; nil if there is none
 }
 
 // enter begins the transaction. If it grants nothing, the transaction is over
 // and rec is the answer.
-func (t *transaction) enter(ctx context.Context) (rec stet.Record, granted bool, err error) {
+func (t *transaction) enter(ctx context.Context) (rec store.Record, granted bool, err error) {
 	s := t.s
 	if t.conn, err = s.pool.Acquire(ctx); err != nil {
 		return rec, false, err
@@ -143,10 +146,11 @@ func (t *transaction) enter(ctx context.Context) (rec stet.Record, granted bool,
 			err = errLookAgain
 		}
 		return rec, false, err
-	case next == stepNone && rec.State == stet.Running && rec.Owner == t.req.Owner:
-		return rec, false, fmt.Errorf("this owner holds a claim from an earlier call already, whose fate is open: %w", stet.ErrUnknown)
+	case next == stepNone && rec.State == store.Running && rec.Owner == t.req.Owner:
+		return rec, false, fmt.Errorf("this owner holds a claim from an earlier call already, whose fate is open: %w", store.ErrUnknown)
 	case next == stepNone:
-		return rec, false, nil
+		t.abandon()
+		return rec, false, s.firm(ctx, r, t.req.Owner)
 	case t.fence <= 0:
 		rec, err = t.busy(ctx, func(sql string, args ...any) scanner { return t.tx.QueryRow(ctx, sql, args...) })
 		return rec, false, err
@@ -172,10 +176,10 @@ func (t *transaction) read(results pgx.BatchResults) (r *row, err error) {
 		return nil, cmp.Or(rows.Err(), errDamaged)
 	}
 	if slices.ContainsFunc(rows.FieldDescriptions(), func(f pgconn.FieldDescription) bool { return f.Format != pgx.BinaryFormatCode }) {
-		return scanRow(rows, pgx.ErrNoRows, &t.fence, &t.claimed)
+		return scanRow(rows, pgx.ErrNoRows, &t.fence, &t.claimed, &t.replicated)
 	}
 	f := fields{values: rows.RawValues()}
-	t.fence, t.claimed = f.int64(), instant(f.time())
+	t.fence, t.claimed, t.replicated = f.int64(), instant(f.time()), f.bool()
 	if f.err() != nil || f.values[0] == nil {
 		return nil, f.err()
 	}
@@ -184,18 +188,18 @@ func (t *transaction) read(results pgx.BatchResults) (r *row, err error) {
 }
 
 // granted is the record to be.
-func (t *transaction) granted() stet.Record {
+func (t *transaction) granted() store.Record {
 	attempt := 1
 	if t.old != nil && !t.old.forgotten() {
 		attempt = t.old.Attempt + 1
 	}
-	return stet.Record{ID: t.req.ID, Scope: t.req.Scope, State: stet.Running, Fingerprint: t.req.Fingerprint,
+	return store.Record{ID: t.req.ID, Scope: t.req.Scope, Label: t.req.Label, State: store.Running, Fingerprint: t.req.Fingerprint,
 		Owner: t.req.Owner, Fence: t.fence, Attempt: attempt, LeaseLeft: t.req.Lease, ClaimedAt: t.claimed}
 }
 
 // busy answers for a key that another transaction runs.
-func (t *transaction) busy(ctx context.Context, query func(sql string, args ...any) scanner) (stet.Record, error) {
-	rec := stet.Record{ID: t.req.ID, Scope: t.req.Scope, State: stet.Running, Fingerprint: t.req.Fingerprint, Fence: inFlightInTx}
+func (t *transaction) busy(ctx context.Context, query func(sql string, args ...any) scanner) (store.Record, error) {
+	rec := store.Record{ID: t.req.ID, Scope: t.req.Scope, State: store.Running, Fingerprint: t.req.Fingerprint, InTx: true}
 	if t.fence == 0 {
 		return rec, nil
 	}
@@ -215,12 +219,12 @@ func (t *transaction) busy(ctx context.Context, query func(sql string, args ...a
 	case err != nil:
 		return rec, err
 	case r == nil || r.forgotten():
-		rec.Fingerprint = stet.Fingerprint{} // nobody knows all of it
-		return rec, stet.ErrMismatch
+		rec.Fingerprint = store.Fingerprint{} // nobody knows all of it
+		return rec, store.ErrMismatch
 	case r.Fingerprint != t.req.Fingerprint:
-		return r.record(), stet.ErrMismatch
+		return r.record(), store.ErrMismatch
 	case r.State.Settled():
-		return r.record(), nil
+		return r.record(), t.s.firm(ctx, r, t.req.Owner)
 	}
 	return rec, errLookAgain
 }
@@ -244,20 +248,23 @@ func (t *transaction) abandon() {
 
 // discard closes the connection, so that the pool makes another one.
 func (t *transaction) discard() {
+	if t.conn == nil {
+		return // see committing
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
 	defer cancel()
 	_ = t.conn.Conn().Close(ctx)
 }
 
 // run calls fn and ends the transaction.
-func (t *transaction) run(ctx context.Context, rec stet.Record, keep stet.Retention, fn function) (stet.Record, error) {
+func (t *transaction) run(ctx context.Context, rec store.Record, keep store.Retention, fn function) (store.Record, error) {
 	defer t.abandon() // also when fn panics or calls runtime.Goexit
 	out, err := fn(ctx, &guarded{Tx: t.tx}, rec)
 	if err != nil {
 		return rec, err
 	}
 	if !out.State.Settled() {
-		return rec, fmt.Errorf("%w: an outcome is completed or failed, not %v", stet.ErrInvalid, out.State)
+		return rec, fmt.Errorf("%w: an outcome is completed or failed, not %v", store.ErrInvalid, out.State)
 	}
 	return t.leave(ctx, rec, &ending{claim: rec.Claim(), out: out, keep: keep})
 }
@@ -281,24 +288,27 @@ func scanRow(from scanner, none error, before ...any) (*row, error) {
 	var fence *int64
 	var state *int16
 	var attempt *int32
-	var gone *bool
+	var gone, replicated *bool
 	var claimed, lease, settled, expires, forget, now *time.Time
+	var class, name, ref *string
 	err := from.Scan(append(before, &id, &scope, &fingerprint, &owner, &fence, &state, &attempt, &gone,
-		&claimed, &lease, &settled, &expires, &forget, &r.Result, &now)...)
+		&claimed, &lease, &settled, &expires, &forget, &r.Result, &class, &name, &ref, &now, &replicated)...)
 	if errors.Is(err, none) || err == nil && id == nil {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	if fence == nil || state == nil || attempt == nil || gone == nil {
-		return nil, fmt.Errorf("%w: a record is unreadable", errDamaged)
+	if fence == nil || state == nil || attempt == nil || gone == nil || class == nil || name == nil || ref == nil {
+		return nil, errUnreadable
 	}
-	r.Fence, r.State, r.Attempt, r.Gone = *fence, stet.State(*state), int(*attempt), *gone
+	r.replicated = replicated != nil && *replicated
+	r.Label = store.Label{Class: *class, Name: *name, Ref: *ref}
+	r.Fence, r.State, r.Attempt, r.Gone = *fence, store.State(*state), int(*attempt), *gone
 	if copy(r.ID[:], id) != len(r.ID) || copy(r.Scope[:], scope) != len(r.Scope) ||
 		copy(r.Fingerprint[:], fingerprint) != len(r.Fingerprint) || copy(r.Owner[:], owner) != len(r.Owner) ||
-		r.State < stet.Running || r.State > stet.Accepted || r.Fence <= 0 {
-		return nil, fmt.Errorf("%w: a record is unreadable", errDamaged)
+		r.State < store.Running || r.State > store.Accepted || r.Fence <= 0 {
+		return nil, errUnreadable
 	}
 	micro := func(t *time.Time) int64 {
 		if t == nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store"
 )
 
 // ledger is a store with a table of charges beside it.
@@ -24,7 +25,7 @@ func ledger(t testing.TB, o Options) *Store {
 	return s
 }
 
-func charge(ctx context.Context, tx pgx.Tx, _ stet.Record) (stet.Outcome, error) {
+func charge(ctx context.Context, tx pgx.Tx, _ store.Record) (store.Settlement, error) {
 	_, err := tx.Exec(ctx, "INSERT INTO charges VALUES ('charge')")
 	return completed("charged"), err
 }
@@ -41,10 +42,10 @@ func charges(t testing.TB, s *Store) (n int) {
 // charged now.
 func nothing(t testing.TB, s *Store, key string) {
 	t.Helper()
-	if rec := mustRead(t, s, request(key).ID); rec.State != stet.None || charges(t, s) != 0 {
+	if rec := mustRead(t, s, request(key).ID); rec.State != store.None || charges(t, s) != 0 {
 		t.Errorf("left behind: %+v, %d charges", rec, charges(t, s))
 	}
-	if rec, err := s.RunTx(context.Background(), request(key), keep, charge); err != nil || rec.State != stet.Completed {
+	if rec, err := s.RunTx(context.Background(), request(key), keep, charge); err != nil || rec.State != store.Completed {
 		t.Errorf("the next transaction: %+v, %v", rec, err)
 	}
 	if n := s.Pool().Stat().AcquiredConns(); n != 0 {
@@ -65,14 +66,14 @@ func TestTransactionRollsBackWithItsFunction(t *testing.T) {
 						t.Errorf("recovered %v", p)
 					}
 				}()
-				_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx pgx.Tx, r stet.Record) (stet.Outcome, error) {
+				_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx pgx.Tx, r store.Record) (store.Settlement, error) {
 					out, err := charge(ctx, tx, r)
 					if end != nil {
 						end()
 					}
 					return out, errors.Join(err, boom)
 				})
-				if !errors.Is(err, boom) || errors.Is(err, stet.ErrUnknown) {
+				if !errors.Is(err, boom) || errors.Is(err, store.ErrUnknown) {
 					t.Errorf("RunTx: %v", err)
 				}
 			}()
@@ -84,22 +85,22 @@ func TestTransactionRollsBackWithItsFunction(t *testing.T) {
 
 func TestSavepointsWork(t *testing.T) {
 	s := ledger(t, Options{})
-	_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx pgx.Tx, r stet.Record) (stet.Outcome, error) {
+	_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx pgx.Tx, r store.Record) (store.Settlement, error) {
 		inner, err := tx.Begin(ctx)
 		if err != nil {
-			return stet.Outcome{}, err
+			return store.Settlement{}, err
 		}
 		if _, err := inner.Exec(ctx, "SELECT 1/0"); err == nil {
 			t.Error("no error")
 		}
 		if err := inner.Rollback(ctx); err != nil {
-			return stet.Outcome{}, err
+			return store.Settlement{}, err
 		}
 		if inner, err = tx.Begin(ctx); err != nil {
-			return stet.Outcome{}, err
+			return store.Settlement{}, err
 		}
 		if _, err := charge(ctx, inner, r); err != nil {
-			return stet.Outcome{}, err
+			return store.Settlement{}, err
 		}
 		return completed("charged"), inner.Commit(ctx)
 	})
@@ -120,11 +121,11 @@ func TestFunctionCannotEndTheTransaction(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := ledger(t, Options{})
-			_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx pgx.Tx, r stet.Record) (stet.Outcome, error) {
+			_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx pgx.Tx, r store.Record) (store.Settlement, error) {
 				out, err := charge(ctx, tx, r)
 				return out, errors.Join(err, c.end(ctx, tx))
 			})
-			if err == nil || errors.Is(err, stet.ErrUnknown) != c.unknown {
+			if err == nil || errors.Is(err, store.ErrUnknown) != c.unknown {
 				t.Errorf("RunTx: %v; want unknown: %v", err, c.unknown)
 			}
 			if !c.unknown {
@@ -140,19 +141,19 @@ func TestFingerprintIsComparedWhileTheFirstStillRuns(t *testing.T) {
 	pool := database(t)
 	s, other := open(t, pool, Options{}), open(t, pool, Options{})
 	execSQL(t, pool, "CREATE TABLE charges (name text)")
-	unreachable := func(context.Context, pgx.Tx, stet.Record) (stet.Outcome, error) {
+	unreachable := func(context.Context, pgx.Tx, store.Record) (store.Settlement, error) {
 		t.Error("the function was called")
 		return completed(""), nil
 	}
-	_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx pgx.Tx, r stet.Record) (stet.Outcome, error) {
+	_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx pgx.Tx, r store.Record) (store.Settlement, error) {
 		rec, err := other.RunTx(ctx, request("k"), keep, unreachable)
-		if err != nil || rec.State != stet.Running || rec.Owner == r.Owner || rec.Fingerprint != r.Fingerprint {
+		if err != nil || rec.State != store.Running || rec.Owner == r.Owner || rec.Fingerprint != r.Fingerprint {
 			t.Errorf("the same request meanwhile: %+v, %v; want it in flight", rec, err)
 		}
 		another := request("k")
 		another.Fingerprint = stet.NewFingerprint([]byte("something else"))
 		for range 3 { // one who asked before must not be taken for the runner
-			if rec, err = other.RunTx(ctx, another, keep, unreachable); !errors.Is(err, stet.ErrMismatch) {
+			if rec, err = other.RunTx(ctx, another, keep, unreachable); !errors.Is(err, store.ErrMismatch) {
 				t.Errorf("another request meanwhile: %+v, %v; want ErrMismatch", rec, err)
 			}
 		}
@@ -181,7 +182,7 @@ func TestTransactionsShareConnections(t *testing.T) {
 	for _, clean := range []string{"SELECT 1", "DISCARD ALL", "DEALLOCATE ALL"} {
 		for _, s := range stores {
 			req := request(clean)
-			if rec, err := s.RunTx(t.Context(), req, keep, charge); err != nil || rec.State != stet.Completed {
+			if rec, err := s.RunTx(t.Context(), req, keep, charge); err != nil || rec.State != store.Completed {
 				t.Errorf("after %s: %+v, %v", clean, rec, err)
 			}
 			n++
@@ -212,8 +213,8 @@ func TestTransactionsWithoutPreparedStatements(t *testing.T) {
 		t.Cleanup(pool.Close)
 		execSQL(t, pool, "CREATE TABLE charges (name text)")
 		s := open(t, pool, Options{})
-		for _, out := range []stet.Outcome{completed("x"), {State: stet.Failed, Gone: true, Result: []byte("too large")}, {State: stet.Completed}} {
-			rec, err := s.RunTx(t.Context(), request(out.State.String()+string(out.Result)), keep, func(ctx context.Context, tx pgx.Tx, r stet.Record) (stet.Outcome, error) {
+		for _, out := range []store.Settlement{completed("x"), {State: store.Failed, Gone: true, Result: []byte("too large")}, {State: store.Completed}} {
+			rec, err := s.RunTx(t.Context(), request(out.State.String()+string(out.Result)), keep, func(ctx context.Context, tx pgx.Tx, r store.Record) (store.Settlement, error) {
 				_, err := charge(ctx, tx, r)
 				return out, err
 			})
@@ -248,9 +249,9 @@ func TestWaiterIsWokenByTheCommit(t *testing.T) {
 	defer first.Close()
 	op := stet.Op{Scope: "s", Key: "k", Wait: 10 * time.Second}
 	waits := make(chan error, 1)
-	_, err = stet.DoTx(t.Context(), first, s, op, func(ctx context.Context, tx pgx.Tx) (string, error) {
+	_, err = stet.DoTx(t.Context(), txOf(first, s), op, func(ctx context.Context, tx pgx.Tx) (string, error) {
 		go func() {
-			res, err := stet.DoTx(context.Background(), e, other, op, func(context.Context, pgx.Tx) (string, error) { return "twice", nil })
+			res, err := stet.DoTx(context.Background(), txOf(e, other), op, func(context.Context, pgx.Tx) (string, error) { return "twice", nil })
 			if err == nil && (res.Value != "once" || !res.Replayed) {
 				err = errors.New("it ran again")
 			}
@@ -343,7 +344,7 @@ func frail(t testing.TB, timeout time.Duration) (s *Store, down *atomic.Bool) {
 
 // cutAfter is charge, on a connection that is cut at the commit.
 func cutAfter(mode int32) function {
-	return func(ctx context.Context, tx pgx.Tx, r stet.Record) (stet.Outcome, error) {
+	return func(ctx context.Context, tx pgx.Tx, r store.Record) (store.Settlement, error) {
 		out, err := charge(ctx, tx, r)
 		tx.Conn().PgConn().Conn().(*cutConn).mode.Store(mode)
 		return out, err
@@ -359,15 +360,15 @@ func TestLostCommitIsLookedUp(t *testing.T) {
 		key := stet.NewKey()
 		rec, err := s.RunTx(t.Context(), request(key), keep, cutAfter(replyLost))
 		switch {
-		case err == nil && rec.State == stet.Completed:
+		case err == nil && rec.State == store.Completed:
 			committed++
-		case err == nil || errors.Is(err, stet.ErrUnknown):
+		case err == nil || errors.Is(err, store.ErrUnknown):
 			t.Fatalf("a commit whose reply was lost: %+v, %v; want it known what became of it", rec, err)
 		}
-		if got := mustRead(t, s, request(key).ID); (got.State == stet.Completed) != (err == nil) {
+		if got := mustRead(t, s, request(key).ID); (got.State == store.Completed) != (err == nil) {
 			t.Fatalf("RunTx: %v, and the record is %+v", err, got)
 		}
-		if _, err = s.RunTx(t.Context(), request(stet.NewKey()), keep, cutAfter(queryLost)); err == nil || errors.Is(err, stet.ErrUnknown) {
+		if _, err = s.RunTx(t.Context(), request(stet.NewKey()), keep, cutAfter(queryLost)); err == nil || errors.Is(err, store.ErrUnknown) {
 			t.Fatalf("a commit that never arrived: %v; want it known that nothing was committed", err)
 		}
 		if n := charges(t, s); n != committed {
@@ -382,7 +383,7 @@ func TestLostCommitIsLookedUp(t *testing.T) {
 func TestTransactionWithoutItsClientIsEnded(t *testing.T) {
 	s, _ := frail(t, 2*time.Second)
 	_, err := s.RunTx(t.Context(), request("k"), keep, cutAfter(clientGone))
-	if err == nil || errors.Is(err, stet.ErrUnknown) {
+	if err == nil || errors.Is(err, store.ErrUnknown) {
 		t.Errorf("RunTx: %v; want it known that nothing was committed", err)
 	}
 	nothing(t, s, "k")
@@ -391,15 +392,15 @@ func TestTransactionWithoutItsClientIsEnded(t *testing.T) {
 func TestCommitIsUnknownWhenItCannotBeLookedUp(t *testing.T) {
 	s, down := frail(t, 300*time.Millisecond)
 	s.own.Reset() // what is dialled from now on fails
-	_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx pgx.Tx, r stet.Record) (stet.Outcome, error) {
+	_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx pgx.Tx, r store.Record) (store.Settlement, error) {
 		down.Store(true)
 		return cutAfter(replyLost)(ctx, tx, r)
 	})
-	if !errors.Is(err, stet.ErrUnknown) {
+	if !errors.Is(err, store.ErrUnknown) {
 		t.Errorf("RunTx: %v; want ErrUnknown", err)
 	}
 	down.Store(false)
-	if rec := mustRead(t, s, request("k").ID); rec.State != stet.Completed {
+	if rec := mustRead(t, s, request("k").ID); rec.State != store.Completed {
 		t.Errorf("afterwards: %+v", rec)
 	}
 }
@@ -410,7 +411,7 @@ func TestCommitIsUnknownWhenItCannotBeLookedUp(t *testing.T) {
 func TestRivalDoesNotHideWhatWasCommitted(t *testing.T) {
 	s := open(t, nil, Options{})
 	req := request("k")
-	if _, err := s.RunTx(t.Context(), req, keep, func(context.Context, pgx.Tx, stet.Record) (stet.Outcome, error) { return completed("x"), nil }); err != nil {
+	if _, err := s.RunTx(t.Context(), req, keep, func(context.Context, pgx.Tx, store.Record) (store.Settlement, error) { return completed("x"), nil }); err != nil {
 		t.Fatal(err)
 	}
 	rival := req
@@ -426,13 +427,13 @@ func TestRivalDoesNotHideWhatWasCommitted(t *testing.T) {
 	}
 	query := func(sql string, args ...any) scanner { return s.Pool().QueryRow(t.Context(), sql, args...) }
 	late := &transaction{s: s, req: &req, locks: s.locks(req.ID, req.Fingerprint), fence: -1} // its statement saw no record, and the lock taken
-	if rec, err := late.busy(t.Context(), query); err != nil || rec.State != stet.Completed || string(rec.Result) != "x" {
+	if rec, err := late.busy(t.Context(), query); err != nil || rec.State != store.Completed || string(rec.Result) != "x" {
 		t.Errorf("%+v, %v", rec, err)
 	}
 	other := request("k")
 	other.Fingerprint = stet.NewFingerprint([]byte("a third thing"))
 	late = &transaction{s: s, req: &other, locks: s.locks(other.ID, other.Fingerprint), fence: -1}
-	if _, err := late.busy(t.Context(), query); !errors.Is(err, stet.ErrMismatch) {
+	if _, err := late.busy(t.Context(), query); !errors.Is(err, store.ErrMismatch) {
 		t.Errorf("a request that was never committed: %v", err)
 	}
 }
@@ -453,8 +454,8 @@ func TestTransactionThatWasKeptIsClosed(t *testing.T) {
 	s := open(t, pool, Options{})
 	execSQL(t, pool, "CREATE TABLE effects (who text)")
 	var kept pgx.Tx
-	charge := func(who string, then func()) func(context.Context, pgx.Tx, stet.Record) (stet.Outcome, error) {
-		return func(ctx context.Context, tx pgx.Tx, _ stet.Record) (stet.Outcome, error) {
+	charge := func(who string, then func()) func(context.Context, pgx.Tx, store.Record) (store.Settlement, error) {
+		return func(ctx context.Context, tx pgx.Tx, _ store.Record) (store.Settlement, error) {
 			then()
 			if kept == nil {
 				kept = tx

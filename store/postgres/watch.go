@@ -3,18 +3,18 @@ package postgres
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/store"
 )
 
 const (
-	maxEars      = 4096                   // watchers in a process
+	maxWatchers  = 4096                   // watchers in a process
 	glance       = 500 * time.Millisecond // how often a watcher looks by itself: a notification may be lost
 	txGlance     = 100 * time.Millisecond // the same for a transaction, which may roll back and so notify nobody
 	relisten     = 250 * time.Millisecond // between tries to listen
@@ -22,28 +22,28 @@ const (
 )
 
 var (
-	errNoEars    = errors.New("postgres: too many watchers; poll")
-	errPgBouncer = errors.New("postgres: nothing can be listened to through PgBouncer; poll")
+	errTooManyWatchers = errors.New("postgres: too many watchers; poll")
+	errPgBouncer       = errors.New("postgres: nothing can be listened to through PgBouncer; poll")
 )
 
-// Watch implements stet.Watcher, by NOTIFY. The end of a run is notified only if
+// Watch implements store.Watcher, by NOTIFY. The end of a run is notified only if
 // somebody watches its record, because notifications are committed one after the
 // other. One connection listens for all watchers of the process.
 //
 // Through PgBouncer it returns an error, so that its caller polls.
-func (s *Store) Watch(ctx context.Context, id stet.ID, fence int64) error {
-	if fence == inFlightInTx {
+func (s *Store) Watch(ctx context.Context, id store.ID, fence int64) error {
+	if fence == 0 { // it is in a transaction
 		return s.watchTx(ctx, id)
 	}
 	if s.o.PgBouncer {
 		return errPgBouncer
 	}
-	told, leave, err := s.ears.join(id, false)
+	told, leave, err := s.listener.join(id, false)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	if err := s.ears.ready(ctx); err != nil {
+	if err := s.listener.ready(ctx); err != nil {
 		return err
 	}
 	if err := s.mark(ctx, id, fence); err != nil {
@@ -54,17 +54,10 @@ func (s *Store) Watch(ctx context.Context, id stet.ID, fence int64) error {
 		if err != nil {
 			return err
 		}
-		if rec.State != stet.Running || rec.Fence != fence || rec.LeaseLeft <= 0 {
+		if rec.State != store.Running || rec.Fence != fence || rec.LeaseLeft <= 0 {
 			return nil
 		}
-		t := time.NewTimer(min(rec.LeaseLeft, glance/2+rand.N(glance)))
-		select {
-		case <-told:
-		case <-t.C:
-		case <-ctx.Done():
-		}
-		t.Stop()
-		if err := ctx.Err(); err != nil {
+		if err := timer.Until(ctx, told, min(rec.LeaseLeft, timer.Around(glance))); err != nil {
 			return err
 		}
 	}
@@ -73,17 +66,17 @@ func (s *Store) Watch(ctx context.Context, id stet.ID, fence int64) error {
 // watchTx waits for the end of a transaction, of which there is no row. It
 // returns after a while in any case: to try to enter is the only way to find out
 // that it has rolled back.
-func (s *Store) watchTx(ctx context.Context, id stet.ID) error {
+func (s *Store) watchTx(ctx context.Context, id store.ID) error {
 	var told <-chan struct{} // for ever, through PgBouncer
 	if !s.o.PgBouncer {
-		heard, leave, err := s.ears.join(id, true)
+		heard, leave, err := s.listener.join(id, true)
 		if err != nil {
 			return err
 		}
 		defer leave()
 		told = heard
 	}
-	t := time.NewTimer(txGlance/2 + rand.N(txGlance))
+	t := time.NewTimer(timer.Around(txGlance))
 	defer t.Stop()
 	select {
 	case <-told:
@@ -95,7 +88,7 @@ func (s *Store) watchTx(ctx context.Context, id stet.ID) error {
 }
 
 // mark asks whoever ends the run to notify.
-func (s *Store) mark(ctx context.Context, id stet.ID, fence int64) error {
+func (s *Store) mark(ctx context.Context, id store.ID, fence int64) error {
 	return s.alone(ctx, s.slow, func() []call {
 		c := call{statement: s.sql.watch}
 		c.params.raw(id[:])
@@ -110,36 +103,36 @@ type listener struct {
 	s   *Store
 	ctx context.Context
 
-	mu      sync.Mutex
-	ears    map[stet.ID]map[chan struct{}]struct{}
-	locks   map[int64]int // shared locks to hold for watchers of transactions
-	n       int
-	running bool
-	closed  bool
-	up      chan struct{}      // closed while it listens
-	stir    context.CancelFunc // ends the wait for a notification; nil if there is none
-	wg      sync.WaitGroup
+	mu       sync.Mutex
+	watchers map[store.ID]map[chan struct{}]struct{}
+	locks    map[int64]int // shared locks to hold for watchers of transactions
+	n        int
+	running  bool
+	closed   bool
+	up       chan struct{}      // closed while it listens
+	stir     context.CancelFunc // ends the wait for a notification; nil if there is none
+	wg       sync.WaitGroup
 }
 
 func newListener(ctx context.Context, s *Store) *listener {
-	return &listener{s: s, ctx: ctx, ears: make(map[stet.ID]map[chan struct{}]struct{}), locks: make(map[int64]int), up: make(chan struct{})}
+	return &listener{s: s, ctx: ctx, watchers: make(map[store.ID]map[chan struct{}]struct{}), locks: make(map[int64]int), up: make(chan struct{})}
 }
 
 // join adds a watcher; told gets a value when its record has changed.
-func (l *listener) join(id stet.ID, tx bool) (told <-chan struct{}, leave func(), err error) {
+func (l *listener) join(id store.ID, tx bool) (told <-chan struct{}, leave func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return nil, nil, errClosed
 	}
-	if l.n >= maxEars {
-		return nil, nil, errNoEars
+	if l.n >= maxWatchers {
+		return nil, nil, errTooManyWatchers
 	}
-	ear := make(chan struct{}, 1)
-	if l.ears[id] == nil {
-		l.ears[id] = make(map[chan struct{}]struct{})
+	watcher := make(chan struct{}, 1)
+	if l.watchers[id] == nil {
+		l.watchers[id] = make(map[chan struct{}]struct{})
 	}
-	l.ears[id][ear] = struct{}{}
+	l.watchers[id][watcher] = struct{}{}
 	l.n++
 	number := l.s.waitersLock(id)
 	if tx {
@@ -150,12 +143,12 @@ func (l *listener) join(id stet.ID, tx bool) (told <-chan struct{}, leave func()
 		l.wg.Go(l.listen)
 	}
 	l.disturb()
-	return ear, func() {
+	return watcher, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		delete(l.ears[id], ear)
-		if len(l.ears[id]) == 0 {
-			delete(l.ears, id)
+		delete(l.watchers[id], watcher)
+		if len(l.watchers[id]) == 0 {
+			delete(l.watchers, id)
 		}
 		l.n--
 		if tx {
@@ -206,7 +199,7 @@ func (l *listener) listen() {
 			return
 		}
 		l.mu.Unlock()
-		if !sleep(l.ctx, relisten/2+rand.N(relisten)) {
+		if !timer.Sleep(l.ctx, timer.Around(relisten)) {
 			l.mu.Lock()
 			l.running = false
 			l.mu.Unlock()
@@ -223,7 +216,7 @@ func (l *listener) session() error {
 	}
 	defer func() {
 		_ = pooled.Conn().Close(context.WithoutCancel(l.ctx)) // with what it listens to and holds
-		pooled.Release()
+		giveBack(pooled)
 	}()
 	conn := pooled.Conn()
 	if _, err := conn.Exec(l.ctx, "LISTEN "+pgx.Identifier{l.s.n.channel}.Sanitize()); err != nil {
@@ -301,26 +294,26 @@ func exchange(ctx context.Context, c *pgxpool.Conn, held, want map[int64]struct{
 
 // heard wakes the watchers of a record.
 func (l *listener) heard(n *pgconn.Notification) {
-	id, err := stet.ParseID(n.Payload)
+	id, err := store.ParseID(n.Payload)
 	if err != nil {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	tell(l.ears[id])
+	tell(l.watchers[id])
 }
 
 // tellAll wakes everybody. The caller holds l.mu.
 func (l *listener) tellAll() {
-	for _, ears := range l.ears {
-		tell(ears)
+	for _, watchers := range l.watchers {
+		tell(watchers)
 	}
 }
 
-func tell(ears map[chan struct{}]struct{}) {
-	for ear := range ears {
+func tell(watchers map[chan struct{}]struct{}) {
+	for watcher := range watchers {
 		select {
-		case ear <- struct{}{}:
+		case watcher <- struct{}{}:
 		default:
 		}
 	}

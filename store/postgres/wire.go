@@ -21,9 +21,10 @@ const epoch = 946_684_800_000_000
 
 // statement is one SQL text with the types of its parameters.
 type statement struct {
-	name string
-	sql  string
-	oids []uint32
+	name  string
+	sql   string
+	oids  []uint32
+	reads bool // and writes nothing
 }
 
 // call is one execution of a statement.
@@ -67,6 +68,11 @@ func (p *params) array(oid uint32, n int) {
 func (p *params) bytes(b []byte) {
 	p.buf = binary.BigEndian.AppendUint32(p.buf, uint32(len(b)))
 	p.buf = append(p.buf, b...)
+}
+
+func (p *params) text(s string) {
+	p.buf = binary.BigEndian.AppendUint32(p.buf, uint32(len(s)))
+	p.buf = append(p.buf, s...)
 }
 
 func (p *params) null() { p.buf = append(p.buf, 0xff, 0xff, 0xff, 0xff) }
@@ -122,6 +128,8 @@ func micros(d time.Duration) int64 {
 const (
 	oidBytes    = pgtype.ByteaOID
 	oidBytesA   = pgtype.ByteaArrayOID
+	oidText     = pgtype.TextOID
+	oidTextA    = pgtype.TextArrayOID
 	oidInt64A   = pgtype.Int8ArrayOID
 	oidInt16A   = pgtype.Int2ArrayOID
 	oidBoolA    = pgtype.BoolArrayOID
@@ -139,6 +147,9 @@ const (
 func (s *Store) send(ctx context.Context, c *pgxpool.Conn, calls ...call) error {
 	if len(calls) == 1 && !s.o.PgBouncer {
 		return sendOne(ctx, c.Conn(), &calls[0])
+	}
+	if s.o.PgBouncer { // the session is not ours
+		calls = append([]call{{statement: patience}}, calls...)
 	}
 	_, err := sendAll(ctx, c.Conn(), !s.o.PgBouncer, calls)
 	return err
@@ -265,6 +276,8 @@ func (f *fields) bytes() []byte {
 	}
 	return append(make([]byte, 0, len(v)), v...)
 }
+
+func (f *fields) text() string { return string(f.next(0)) }
 
 func (f *fields) err() error {
 	if f.bad {

@@ -4,17 +4,17 @@ import (
 	"context"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/stet-go/stet/store"
 )
 
 const (
-	workLanes = 4        // connections for workers' calls
-	dueChunk  = 1000     // records handed out by one Due
-	dueBytes  = 16 << 20 // of their work together, unless it is one
+	dueChunk = 1000     // records handed out by one Due
+	dueBytes = 16 << 20 // of their work together, unless it is one
 )
 
 // keptFrom is where what kept adds to columns begins.
-const keptFrom = 15
+const keptFrom = 19
 
 // scanWhole reads the values of kept.
 func (r *row) scanWhole(values [][]byte) error {
@@ -29,8 +29,8 @@ func (r *row) scanWhole(values [][]byte) error {
 	return f.err()
 }
 
-// Accept implements stet.WorkStore. Concurrent calls share statements.
-func (s *Store) Accept(ctx context.Context, req stet.ClaimRequest, work []byte, after time.Duration) (stet.Record, error) {
+// Accept implements store.WorkStore. Concurrent calls share statements.
+func (s *Store) Accept(ctx context.Context, req store.ClaimRequest, work []byte, after time.Duration) (store.Record, error) {
 	return s.ask(ctx, write{req: &req, job: newJob(work, after)})
 }
 
@@ -41,114 +41,114 @@ func newJob(work []byte, after time.Duration) *job {
 	return &job{work, after}
 }
 
-// taking is a worker's claim.
-type taking struct {
-	id    stet.ID
-	owner stet.Owner
-	lease time.Duration
-}
-
 func takeParams(ops []*op[write]) (p params) {
-	p.buf = make([]byte, 0, 3*20+len(ops)*(36+20+20))
+	p.buf = make([]byte, 0, 4*20+len(ops)*(36+20+20+5))
 	p.array(oidBytes, len(ops))
 	for _, o := range ops {
-		p.bytes(o.v.take.id[:])
+		p.bytes(o.v.take.ID[:])
 	}
 	p.array(oidBytes, len(ops))
 	for _, o := range ops {
-		p.bytes(o.v.take.owner[:])
+		p.bytes(o.v.take.Owner[:])
 	}
 	p.array(oidInterval, len(ops))
 	for _, o := range ops {
-		p.span(o.v.take.lease)
+		p.span(o.v.take.Lease)
+	}
+	p.array(oidBool, len(ops))
+	for _, o := range ops {
+		p.bool(o.v.take.Repeatable)
 	}
 	return p
 }
 
-// Take implements stet.WorkStore. Concurrent calls share statements.
-func (s *Store) Take(ctx context.Context, id stet.ID, owner stet.Owner, lease time.Duration) (stet.Record, error) {
+// Take implements store.WorkStore. Concurrent calls share statements.
+func (s *Store) Take(ctx context.Context, req store.TakeRequest) (store.Record, error) {
 	if err := ctx.Err(); err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
-	o, err := s.writes.do(ctx, write{take: &taking{id, owner, lease}})
+	o, err := s.ends.do(ctx, write{take: &req})
 	if err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	if !o.slow {
 		return o.v.rec, nil
 	}
-	return s.slowTake(ctx, id, owner, lease)
+	return s.slowTake(ctx, req)
 }
 
 // slowTake takes what was not free, or finds out why it is not to be had.
-func (s *Store) slowTake(ctx context.Context, id stet.ID, owner stet.Owner, lease time.Duration) (stet.Record, error) {
+func (s *Store) slowTake(ctx context.Context, req store.TakeRequest) (store.Record, error) {
+	id, owner := req.ID, req.Owner
 	for range slowTries {
 		take := call{statement: s.sql.take}
 		take.params.raw(id[:])
 		take.params.raw(owner[:])
-		take.params.raw(appendSpan(nil, lease))
-		r, err := s.whole(ctx, s.works, take)
+		take.params.raw(appendSpan(nil, req.Lease))
+		take.params.rawBool(req.Repeatable)
+		var r *row
+		err := s.onRow(ctx, s.works, id, lastOf(&r, take))
 		if err == nil && r == nil {
 			r, err = s.look(ctx, id)
 		}
 		switch {
 		case err != nil:
-			return stet.Record{}, explain("take", err)
+			return store.Record{}, explain("take", err)
 		case r == nil || r.forgotten():
-			return stet.Record{ID: id}, nil
+			return store.Record{ID: id}, nil
 		case r.lapsed() && r.Owner != owner:
 			if _, _, err := s.change(ctx, nil, r, stepPark); err != nil {
-				return stet.Record{}, explain("park", err)
+				return store.Record{}, explain("park", err)
 			}
-		case r.State != stet.Accepted || r.Owner == owner:
-			return r.record(), nil
+		case r.State != store.Accepted || r.Owner == owner || r.now < r.lease:
+			return r.record(), explain("take", s.firm(ctx, r, owner))
 		}
 	}
-	return stet.Record{}, explain("take", errContended)
+	return store.Record{}, explain("take", errContended)
 }
 
-// whole executes c, whose rows are those of kept, and returns the last; nil if there
-// is none.
-func (s *Store) whole(ctx context.Context, lane chan struct{}, calls ...call) (r *row, err error) {
-	err = s.alone(ctx, lane, func() []call {
-		r = nil
+// lastOf makes calls whose rows are those of kept, and puts the last into r; nil if
+// there is none.
+func lastOf(r **row, calls ...call) func() []call {
+	return func() []call {
+		*r = nil
 		for i := range calls {
 			calls[i].row = func(values [][]byte) error {
-				r = new(row)
-				return r.scanWhole(values)
+				*r = new(row)
+				return (*r).scanWhole(values)
 			}
 		}
 		return calls
-	})
+	}
+}
+
+// look reads a record with what only a store.WorkStore keeps; nil if there is none.
+func (s *Store) look(ctx context.Context, id store.ID) (r *row, err error) {
+	c := call{statement: s.sql.look}
+	c.params.raw(id[:])
+	err = s.alone(ctx, s.works, lastOf(&r, c))
 	return r, err
 }
 
-// look reads a record with what only a stet.WorkStore keeps; nil if there is none.
-func (s *Store) look(ctx context.Context, id stet.ID) (*row, error) {
-	c := call{statement: s.sql.look}
-	c.params.raw(id[:])
-	return s.whole(ctx, s.works, c)
-}
-
-// Look implements stet.WorkStore.
-func (s *Store) Look(ctx context.Context, id stet.ID) (stet.Record, error) {
+// Look implements store.WorkStore.
+func (s *Store) Look(ctx context.Context, id store.ID) (store.Record, error) {
 	if err := ctx.Err(); err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	r, err := s.look(ctx, id)
 	if err != nil {
-		return stet.Record{}, explain("read", err)
+		return store.Record{}, explain("read", err)
 	}
 	if r == nil || r.forgotten() {
-		return stet.Record{ID: id}, nil
+		return store.Record{ID: id}, nil
 	}
-	return r.record(), nil
+	return r.record(), explain("read", s.firm(ctx, r, store.Owner{}))
 }
 
 // affects executes a statement about a claim, and reports whether it has changed the
 // record. Its last parameter, if there is one, is a time from now.
-func (s *Store) affects(ctx context.Context, lane chan struct{}, st *statement, c stet.Claim, d ...time.Duration) (ok bool, err error) {
-	err = s.alone(ctx, lane, func() []call {
+func (s *Store) affects(ctx context.Context, lane chan struct{}, st *statement, c store.Claim, d ...time.Duration) (ok bool, err error) {
+	err = s.onRow(ctx, lane, c.ID, func() []call {
 		ok = false
 		c := claimCall(st, c)
 		for _, d := range d {
@@ -161,114 +161,110 @@ func (s *Store) affects(ctx context.Context, lane chan struct{}, st *statement, 
 }
 
 // claimCall is a call whose first parameters are of a claim.
-func claimCall(st *statement, c stet.Claim) call {
+func claimCall(st *statement, c store.Claim) call {
 	made := call{statement: st}
 	made.params.raw(c.ID[:])
 	made.params.rawInt64(c.Fence)
 	return made
 }
 
-// Return implements stet.WorkStore. It waits for a transaction that is about to
+// Return implements store.WorkStore. It waits for a transaction that is about to
 // settle the record (SettleTx).
-func (s *Store) Return(ctx context.Context, c stet.Claim, after time.Duration) error {
+func (s *Store) Return(ctx context.Context, c store.Claim, after time.Duration) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	ok, err := s.affects(ctx, s.works, s.sql.giveBackFree, c, after)
+	ok, err := s.affects(ctx, s.works, s.sql.giveBack, c, after)
 	if err != nil || ok {
 		return explain("return", err)
 	}
-	// Whoever has locked the record may take long; workers must not wait for that.
-	if ok, err = s.affects(ctx, s.slow, s.sql.giveBack, c, after); err != nil || ok {
-		return explain("return", err)
-	}
-	return s.stands(ctx, c, func(r *row) bool { return r.State == stet.Accepted })
+	return s.stands(ctx, c, func(r *row) bool { return r.State == store.Accepted })
 }
 
 // stands finds out that a write was made before, whose reply was lost: the record
-// has the claim's fence, and is as it should be. Otherwise it is stet.ErrFenced.
-func (s *Store) stands(ctx context.Context, c stet.Claim, as func(*row) bool) error {
+// has the claim's fence, and is as it should be. Otherwise it is store.ErrFenced.
+func (s *Store) stands(ctx context.Context, c store.Claim, as func(*row) bool) error {
 	r, err := s.look(ctx, c.ID)
 	if err != nil {
 		return explain("read", err)
 	}
 	if r == nil || r.forgotten() || r.Fence != c.Fence || !as(r) {
-		return stet.ErrFenced
+		return store.ErrFenced
 	}
 	return nil
 }
 
-// Cancel implements stet.WorkStore. It waits for a transaction that is about to
+// Cancel implements store.WorkStore. It waits for a transaction that is about to
 // settle the record (SettleTx).
-func (s *Store) Cancel(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) (stet.Record, error) {
+func (s *Store) Cancel(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) (store.Record, error) {
 	if err := ctx.Err(); err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
-	out = stet.Outcome{State: stet.Failed, Result: out.Result, Gone: out.Gone}
+	out = store.Settlement{State: store.Failed, Result: out.Result, Gone: out.Gone}
 	e := &ending{claim: c, out: out, keep: keep}
 	cancel := claimCall(s.sql.cancel, c)
-	gone := byte(0)
-	if out.Gone {
-		gone = 1
-	}
-	cancel.params.raw([]byte{gone})
+	cancel.params.rawBool(out.Gone)
 	cancel.params.rawUnless(out.Gone, out.Result)
 	due, _ := e.due()
 	for _, d := range []time.Duration{keep.Result, keep.Tombstone, due} {
 		cancel.params.raw(appendSpan(nil, d))
 	}
 	for range slowTries {
-		r, err := s.whole(ctx, s.slow, cancel, claimCall(s.sql.cancelRun, c))
+		var r *row
+		err := s.onRow(ctx, s.slow, c.ID, lastOf(&r, cancel, claimCall(s.sql.cancelRun, c)))
 		if err == nil && r == nil {
 			if r, err = s.look(ctx, c.ID); err == nil && (r == nil || r.forgotten() || r.Fence != c.Fence) {
-				return stet.Record{}, stet.ErrFenced
+				return store.Record{}, store.ErrFenced
 			}
 		}
 		switch {
 		case err != nil:
-			return stet.Record{}, explain("cancel", err)
-		case r.came(out) || r.State == stet.Running && r.Cancelling:
-			return r.record(), nil
-		case r.State != stet.Accepted && (r.State != stet.Running || r.Work == nil):
-			return stet.Record{}, stet.ErrFenced
+			return store.Record{}, explain("cancel", err)
+		case r.came(out) || r.State == store.Running && r.Cancelling:
+			return r.record(), explain("cancel", s.firm(ctx, r, store.Owner{}))
+		case r.State != store.Accepted && (r.State != store.Running || r.Work == nil):
+			return store.Record{}, store.ErrFenced
 		}
 	}
-	return stet.Record{}, explain("cancel", errContended)
+	return store.Record{}, explain("cancel", errContended)
 }
 
-// Save implements stet.WorkStore.
-func (s *Store) Save(ctx context.Context, c stet.Claim, notes []byte) error {
-	return s.put(ctx, s.works, s.sql.save, c, notes)
+// Save implements store.WorkStore.
+func (s *Store) Save(ctx context.Context, c store.Claim, notes []byte, repeatable bool) error {
+	save := claimCall(s.sql.save, c)
+	save.params.raw(notes)
+	save.params.rawBool(repeatable)
+	return s.put(ctx, s.works, c.ID, save)
 }
 
-// Strike implements stet.WorkStore. It waits for a transaction that is about to
+// Strike implements store.WorkStore. It waits for a transaction that is about to
 // settle the record (SettleTx).
-func (s *Store) Strike(ctx context.Context, c stet.Claim, notes []byte) error {
-	return s.put(ctx, s.slow, s.sql.strike, c, notes)
+func (s *Store) Strike(ctx context.Context, c store.Claim, notes []byte) error {
+	strike := claimCall(s.sql.strike, c)
+	strike.params.raw(notes)
+	return s.put(ctx, s.slow, c.ID, strike)
 }
 
 // put executes a statement that writes notes.
-func (s *Store) put(ctx context.Context, lane chan struct{}, st *statement, c stet.Claim, notes []byte) error {
+func (s *Store) put(ctx context.Context, lane chan struct{}, id store.ID, save call) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	saved := false
-	err := s.alone(ctx, lane, func() []call {
+	save.row = func([][]byte) error { saved = true; return nil }
+	err := s.onRow(ctx, lane, id, func() []call {
 		saved = false
-		save := claimCall(st, c)
-		save.params.raw(notes)
-		save.row = func([][]byte) error { saved = true; return nil }
 		return []call{save}
 	})
 	if err == nil && !saved {
-		return stet.ErrFenced
+		return store.ErrFenced
 	}
 	return explain("save", err)
 }
 
 // sent says that messages have left.
 type sent struct {
-	claim stet.Claim
+	claim store.Claim
 	keep  time.Duration
 }
 
@@ -289,12 +285,12 @@ func relayedParams(ops []*op[write]) (p params) {
 	return p
 }
 
-// Relayed implements stet.WorkStore. Concurrent calls share statements.
-func (s *Store) Relayed(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+// Relayed implements store.WorkStore. Concurrent calls share statements.
+func (s *Store) Relayed(ctx context.Context, c store.Claim, keep store.Retention) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	o, err := s.writes.do(ctx, write{sent: &sent{c, keep.Tombstone}})
+	o, err := s.ends.do(ctx, write{sent: &sent{c, keep.Tombstone}})
 	if err != nil || !o.slow {
 		return err
 	}
@@ -305,29 +301,58 @@ func (s *Store) Relayed(ctx context.Context, c stet.Claim, keep stet.Retention) 
 	return s.stands(ctx, c, func(r *row) bool { return r.State.Settled() })
 }
 
-// Due implements stet.WorkStore. At most 1,000 records are returned by one call, and
-// fewer when their work is more than 16 MiB, whatever limit says.
-func (s *Store) Due(ctx context.Context, what stet.Due, limit int, again time.Duration) (recs []stet.Record, err error) {
+// Due implements store.WorkStore. At most 1,000 records are returned by one call, and
+// fewer when their work is more than 16 MiB, whatever limit says. Without names, it
+// looks at 256 names under which something waits, and the next call at the next.
+func (s *Store) Due(ctx context.Context, what store.Due, limit int, again time.Duration, names ...string) (recs []store.Record, err error) {
 	if err := ctx.Err(); err != nil || limit < 1 {
 		return nil, err
 	}
+	var bad []store.Claim
 	due := call{statement: s.sql.dueRun, row: func(values [][]byte) error {
 		var r row
-		err := r.scanWhole(values)
+		if err := r.scanWhole(values); err != nil {
+			bad = append(bad, store.Claim{ID: r.ID, Owner: r.Owner, Fence: r.Fence})
+			return nil
+		}
 		recs = append(recs, r.record())
-		return err
+		return nil
 	}}
-	if what == stet.DueRelay {
-		due.statement = s.sql.dueRelay
-	}
 	due.params.rawInt64(int64(min(limit, dueChunk)))
 	due.params.rawInt64(micros(again))
+	switch {
+	case what == store.DueRelay:
+		due.statement = s.sql.dueRelay
+	case len(names) > 0:
+		due.params.array(pgtype.TextOID, len(names))
+		for _, name := range names {
+			due.params.bytes([]byte(name))
+		}
+	default:
+		var from []byte
+		if next := s.dueFrom.Swap(nil); next != nil {
+			from = []byte(*next)
+		}
+		due.statement = s.sql.dueAny
+		due.params.raw(from)
+		each := due.row
+		due.row = func(values [][]byte) error {
+			if values[0] != nil {
+				next := string(values[0])
+				s.dueFrom.Store(&next)
+			}
+			if values[1] == nil {
+				return nil // that was all
+			}
+			return each(values[1:])
+		}
+	}
 	err = s.alone(ctx, s.works, func() []call {
-		recs = nil
+		recs, bad = nil, nil
 		return []call{due}
 	})
 	if err != nil {
 		return nil, explain("hand out", err)
 	}
-	return recs, nil
+	return recs, partial("hand out", bad)
 }

@@ -11,29 +11,30 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
-func mustAccept(t testing.TB, s stet.WorkStore, req stet.ClaimRequest, work string) stet.Record {
+func mustAccept(t testing.TB, s store.WorkStore, req store.ClaimRequest, work string) store.Record {
 	t.Helper()
 	rec, err := s.Accept(context.Background(), req, []byte(work), 0)
-	if err != nil || rec.State != stet.Accepted || rec.Owner != req.Owner {
+	if err != nil || rec.State != store.Accepted || rec.Owner != req.Owner {
 		t.Fatalf("Accept: %+v, %v", rec, err)
 	}
 	return rec
 }
 
-func mustTake(t testing.TB, s stet.WorkStore, id stet.ID) stet.Record {
+func mustTake(t testing.TB, s store.WorkStore, id store.ID) store.Record {
 	t.Helper()
-	owner := stet.NewOwner()
-	rec, err := s.Take(context.Background(), id, owner, time.Minute)
-	if err != nil || rec.State != stet.Running || rec.Owner != owner {
+	owner := store.NewOwner()
+	rec, err := s.Take(context.Background(), store.TakeRequest{ID: id, Owner: owner, Lease: time.Minute})
+	if err != nil || rec.State != store.Running || rec.Owner != owner {
 		t.Fatalf("Take: %+v, %v", rec, err)
 	}
 	return rec
 }
 
 // taken is the record of an operation that a worker has.
-func taken(t testing.TB, s stet.WorkStore) stet.Record {
+func taken(t testing.TB, s store.WorkStore) store.Record {
 	t.Helper()
 	req := request(stet.NewKey())
 	mustAccept(t, s, req, "work")
@@ -48,7 +49,7 @@ var ways = []way{{true, true}, {true, false}, {false, true}, {false, false}}
 
 // finish is the end of a run in a transaction: the charge and the outcome, on a
 // connection that is cut at the commit.
-func finish(s *Store, c stet.Claim, mode int32, how way) error {
+func finish(s *Store, c store.Claim, mode int32, how way) error {
 	return s.InTx(context.Background(), func(ctx context.Context, tx pgx.Tx) error {
 		if !how.direct {
 			tx.(*worked).conn.PgConn().CustomData()[ownProcess] = (*process)(nil)
@@ -80,9 +81,9 @@ func TestReturnLearnsTheFateOfALostCommit(t *testing.T) {
 			err := s.Return(t.Context(), rec.Claim(), 0)
 			now := mustRead(t, s, rec.ID)
 			switch {
-			case errors.Is(err, stet.ErrFenced) && now.State == stet.Completed && mode == replyLost:
+			case errors.Is(err, store.ErrFenced) && now.State == store.Completed && mode == replyLost:
 				committed++
-			case err != nil || now.State != stet.Accepted:
+			case err != nil || now.State != store.Accepted:
 				t.Fatalf("mode %d: Return: %v, and the record is %+v", mode, err, now)
 			}
 			if n := charges(t, s); n != committed {
@@ -158,9 +159,9 @@ func TestReturnWaitsForTheTransactionThatSettles(t *testing.T) {
 			default:
 			}
 		}
-		want, state := stet.ErrFenced, stet.Completed
+		want, state := store.ErrFenced, store.Completed
 		if !commit {
-			want, state = nil, stet.Accepted
+			want, state = nil, store.Accepted
 		}
 		if err := end(t.Context(), tx, commit); err != nil {
 			t.Fatal(err)
@@ -209,7 +210,7 @@ func TestLockedWorkHoldsUpNoOtherWorker(t *testing.T) {
 		if _, err := s.Accept(short, req, []byte("work"), 0); err != nil {
 			t.Fatalf("Accept: %v", err)
 		}
-		other, err := s.Take(short, req.ID, stet.NewOwner(), time.Minute)
+		other, err := s.Take(short, store.TakeRequest{ID: req.ID, Owner: store.NewOwner(), Lease: time.Minute})
 		if err != nil {
 			t.Fatalf("Take: %v", err)
 		}
@@ -227,14 +228,14 @@ func TestAcceptanceIsCommittedWithTheCallersRows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := charge(t.Context(), tx, stet.Record{}); err != nil {
+		if _, err := charge(t.Context(), tx, store.Record{}); err != nil {
 			t.Fatal(err)
 		}
 		savepoint, err := tx.Begin(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if rec, err := s.AcceptTx(t.Context(), savepoint, req, []byte("work"), 0); err != nil || rec.State != stet.Accepted {
+		if rec, err := s.AcceptTx(t.Context(), savepoint, req, []byte("work"), 0); err != nil || rec.State != store.Accepted {
 			t.Fatalf("AcceptTx: %+v, %v", rec, err)
 		}
 		if err := savepoint.Commit(t.Context()); err != nil {
@@ -243,9 +244,9 @@ func TestAcceptanceIsCommittedWithTheCallersRows(t *testing.T) {
 		if err := end(t.Context(), tx, commit); err != nil {
 			t.Fatal(err)
 		}
-		want, n := stet.None, 0
+		want, n := store.None, 0
 		if commit {
-			want, n = stet.Accepted, 1
+			want, n = store.Accepted, 1
 		}
 		if rec := mustRead(t, s, req.ID); rec.State != want || charges(t, s) != n {
 			t.Errorf("committed: %v; the record is %+v, and there are %d charges", commit, rec, charges(t, s))
@@ -266,7 +267,7 @@ func TestAcceptancesShareStatements(t *testing.T) {
 				for _, key := range []string{fmt.Sprint(round, "/", i/2), fmt.Sprint("herd ", round)} {
 					req := request(key)
 					rec, err := s.Accept(context.Background(), req, []byte(key), 0)
-					if err != nil || rec.ID != req.ID || rec.State != stet.Accepted {
+					if err != nil || rec.ID != req.ID || rec.State != store.Accepted {
 						t.Errorf("Accept: %+v, %v", rec, err)
 					}
 					if rec.Owner == req.Owner {
@@ -302,11 +303,11 @@ func TestDueHandsOutEachRecordOnce(t *testing.T) {
 	}
 	wg.Wait()
 	var mu sync.Mutex
-	times := make(map[stet.ID]int)
+	times := make(map[store.ID]int)
 	for range 8 {
 		wg.Go(func() {
 			for range 20 {
-				recs, err := s.Due(context.Background(), stet.DueRun, 10, time.Hour)
+				recs, err := s.Due(context.Background(), store.DueRun, 10, time.Hour)
 				if err != nil {
 					t.Error(err)
 				}
@@ -337,7 +338,7 @@ func TestDueIsBoundedInBytes(t *testing.T) {
 	}
 	mustAccept(t, s, request("huge"), strings.Repeat("x", dueBytes+1))
 	for _, want := range []int{3, 3, 1, 0} {
-		recs, err := s.Due(t.Context(), stet.DueRun, 100, time.Hour)
+		recs, err := s.Due(t.Context(), store.DueRun, 100, time.Hour)
 		if err != nil || len(recs) != want {
 			t.Fatalf("%d records, %v; want %d", len(recs), err, want)
 		}
@@ -357,11 +358,11 @@ func TestEndsOfTakenRunsAreNotified(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	for name, end := range map[string]func(stet.Claim) error{
-		"returned": func(c stet.Claim) error { return s.Return(ctx, c, 0) },
-		"released": func(c stet.Claim) error { return s.Release(ctx, c, keep) },
-		"settled":  func(c stet.Claim) error { return s.Settle(ctx, c, completed("x"), keep) },
-		"finished": func(c stet.Claim) error {
+	for name, end := range map[string]func(store.Claim) error{
+		"returned": func(c store.Claim) error { return s.Return(ctx, c, 0) },
+		"released": func(c store.Claim) error { return s.Release(ctx, c, keep) },
+		"settled":  func(c store.Claim) error { return s.Settle(ctx, c, completed("x"), keep) },
+		"finished": func(c store.Claim) error {
 			return s.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error { return s.SettleTx(ctx, tx, c, completed("x"), keep) })
 		},
 	} {
@@ -369,7 +370,7 @@ func TestEndsOfTakenRunsAreNotified(t *testing.T) {
 		if err := s.mark(ctx, rec.ID, rec.Fence); err != nil {
 			t.Fatal(err)
 		}
-		for _, c := range []stet.Claim{quiet.Claim(), rec.Claim()} {
+		for _, c := range []store.Claim{quiet.Claim(), rec.Claim()} {
 			if err := end(c); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
@@ -405,7 +406,7 @@ func TestStepToWorkKeepsRecords(t *testing.T) {
 		t.Errorf("New on tables that lack a step: %v", err)
 	}
 	s := open(t, pool, Options{})
-	if rec := mustRead(t, s, id); rec.State != stet.Completed || string(rec.Result) != "x" {
+	if rec := mustRead(t, s, id); rec.State != store.Completed || string(rec.Result) != "x" {
 		t.Errorf("the record is now %+v", rec)
 	}
 	mustAccept(t, s, request("accepted"), "work")
@@ -415,13 +416,15 @@ func TestStepToWorkKeepsRecords(t *testing.T) {
 	if err := s.Settle(t.Context(), sent, out, keep); err != nil {
 		t.Fatal(err)
 	}
+	apply(steps[2].Down)
 	apply(steps[1].Down)
 	var states []int16
 	if err := pool.QueryRow(t.Context(), "SELECT array_agg(state) FROM stet.records WHERE forget_at IS NOT NULL").Scan(&states); err != nil || fmt.Sprint(states) != "[2 2]" {
 		t.Errorf("after the way back, there are records of the states %v, %v", states, err)
 	}
 	apply(steps[1].Up)
-	if rec := mustRead(t, s, sent.ID); rec.State != stet.Completed || string(rec.Result) != "y" {
+	apply(steps[2].Up)
+	if rec := mustRead(t, s, sent.ID); rec.State != store.Completed || string(rec.Result) != "y" {
 		t.Errorf("after there and back: %+v", rec)
 	}
 }

@@ -8,26 +8,26 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/store"
 )
 
 var (
-	_ stet.WorkTxStore[pgx.Tx]  = (*Store)(nil)
-	_ stet.WorkTxStore[*sql.Tx] = (*SQLStore[*sql.Tx])(nil)
+	_ store.WorkTxStore[pgx.Tx]  = (*Store)(nil)
+	_ store.WorkTxStore[*sql.Tx] = (*SQLStore[*sql.Tx])(nil)
 )
 
-// AcceptTx implements stet.WorkTxStore: it accepts inside a transaction of the
-// caller's, which may be a savepoint. Keep that short: until it has ended, whoever
-// claims or accepts the same key waits for it, and what shares its statement, too.
-func (s *Store) AcceptTx(ctx context.Context, tx pgx.Tx, req stet.ClaimRequest, work []byte, after time.Duration) (stet.Record, error) {
+// AcceptTx implements store.WorkTxStore: it accepts inside a transaction of the
+// caller's, which may be a savepoint. Keep that short: until it has ended, who claims
+// or accepts the same key waits for it. Other keys do not.
+func (s *Store) AcceptTx(ctx context.Context, tx pgx.Tx, req store.ClaimRequest, work []byte, after time.Duration) (store.Record, error) {
 	return s.acceptIn(ctx, write{req: &req, job: newJob(work, after)}, pgx.ErrNoRows, pgxQuery(ctx, tx))
 }
 
-// SaveTx implements stet.WorkTxStore. Until the transaction has ended the record is
+// SaveTx implements store.WorkTxStore. Until the transaction has ended the record is
 // locked, as it is by SettleTx.
-func (s *Store) SaveTx(ctx context.Context, tx pgx.Tx, c stet.Claim, notes []byte) error {
-	return s.saveIn(ctx, c, notes, pgx.ErrNoRows, pgxQuery(ctx, tx))
+func (s *Store) SaveTx(ctx context.Context, tx pgx.Tx, c store.Claim, notes []byte, repeatable bool) error {
+	return s.saveIn(ctx, c, notes, repeatable, pgx.ErrNoRows, pgxQuery(ctx, tx))
 }
 
 // queryRow executes a statement in a transaction, of whatever library.
@@ -42,16 +42,17 @@ func sqlQuery(ctx context.Context, tx Querier) queryRow {
 }
 
 // acceptIn accepts through a driver that says by none that there is no row.
-func (s *Store) acceptIn(ctx context.Context, w write, none error, query queryRow) (stet.Record, error) {
+func (s *Store) acceptIn(ctx context.Context, w write, none error, query queryRow) (store.Record, error) {
 	if err := ctx.Err(); err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
-	fail := func(err error) (stet.Record, error) { return stet.Record{}, explain("accept (roll back)", err) }
+	fail := func(err error) (store.Record, error) { return store.Record{}, explain("accept (roll back)", err) }
 	req := w.req
 	for range slowTries {
 		var fence int64
 		var at time.Time
-		err := query(s.sql.acceptTx, req.ID[:], req.Scope[:], req.Fingerprint[:], req.Owner[:], micros(w.job.after), w.job.work).Scan(&fence, &at)
+		err := query(s.sql.acceptTx, req.ID[:], req.Scope[:], req.Fingerprint[:], req.Owner[:],
+			req.Label.Class, req.Label.Name, req.Label.Ref, micros(w.job.after), w.job.work).Scan(&fence, &at)
 		if err == nil {
 			return w.granted(fence, at.UnixMicro()), nil
 		}
@@ -65,6 +66,9 @@ func (s *Store) acceptIn(ctx context.Context, w write, none error, query queryRo
 		rec, next, err := onClaim(req, r)
 		switch next {
 		case stepNone:
+			if err == nil {
+				err = s.firm(ctx, r, req.Owner) // nothing is written by which the caller's commit would
+			}
 			return rec, err
 		case stepPark: // by itself, whatever becomes of the transaction
 			rec, ok, err := s.change(ctx, &w, r, next)
@@ -76,7 +80,7 @@ func (s *Store) acceptIn(ctx context.Context, w write, none error, query queryRo
 			}
 		case stepRegrant:
 			now, err := scanRow(query(s.sql.reacceptTx, req.ID[:], req.Scope[:], req.Fingerprint[:], req.Owner[:],
-				micros(w.job.after), w.job.work, r.Fence), none)
+				req.Label.Class, req.Label.Name, req.Label.Ref, micros(w.job.after), w.job.work, r.Fence), none)
 			if err != nil {
 				return fail(err)
 			}
@@ -89,7 +93,7 @@ func (s *Store) acceptIn(ctx context.Context, w write, none error, query queryRo
 }
 
 // saveIn saves through a driver that says by none that there is no row.
-func (s *Store) saveIn(ctx context.Context, c stet.Claim, notes []byte, none error, query queryRow) error {
+func (s *Store) saveIn(ctx context.Context, c store.Claim, notes []byte, repeatable bool, none error, query queryRow) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -97,9 +101,9 @@ func (s *Store) saveIn(ctx context.Context, c stet.Claim, notes []byte, none err
 		notes = []byte{}
 	}
 	var saved bool
-	err := query(s.sql.saveTx, c.ID[:], c.Fence, notes).Scan(&saved)
+	err := query(s.sql.saveTx, c.ID[:], c.Fence, notes, repeatable).Scan(&saved)
 	if errors.Is(err, none) {
-		return stet.ErrFenced
+		return store.ErrFenced
 	}
 	return explain("save (roll back)", err)
 }
@@ -113,34 +117,53 @@ func (s *SQLStore[Tx]) InTx(ctx context.Context, fn func(context.Context, Tx) er
 	if s.closed.Load() {
 		return errClosed
 	}
-	tx, err := s.begin(context.WithoutCancel(ctx)) // as in RunTx
+	tx, b, err := s.start(ctx)
 	if err != nil {
 		return explain("begin", err)
 	}
-	defer func() { _ = tx.Rollback() }() // also when fn panics or calls runtime.Goexit
+	defer b.rollback() // also when fn panics or calls runtime.Goexit
+	replicated, err := s.suits(ctx, tx)
+	if err != nil {
+		return err
+	}
 	if err := fn(ctx, tx); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.commitTimeout)
+	defer cancel()
 	fault.At(fault.CommitBefore)
-	err = tx.Commit()
+	err = b.commit(ctx)
 	fault.At(fault.CommitAfter)
 	switch {
+	case err == nil && replicated: // as in RunTx
+		return explain("commit", s.confirm(ctx))
 	case err == nil:
 		return nil
 	case errors.Is(err, sql.ErrTxDone):
-		return fmt.Errorf("postgres: %w: the function ended the transaction, which is not its to end", stet.ErrUnknown)
+		return fmt.Errorf("postgres: %w: the function ended the transaction, which is not its to end", store.ErrUnknown)
 	case codeOf(err) != "" && answered(err):
 		return fmt.Errorf("%w (nothing was committed)", explain("commit", err))
 	}
 	return fmt.Errorf("%w (it may or may not have been committed)", explain("commit", err))
 }
 
+// suits reports whether commits wait for standbys there, and an error if claims cannot
+// be settled in tx.
+func (s *SQLStore[Tx]) suits(ctx context.Context, tx Querier) (replicates bool, err error) {
+	var level string
+	err = tx.QueryRowContext(ctx, "SELECT current_setting('transaction_isolation'), "+replicated).Scan(&level, &replicates)
+	if err == nil {
+		err = suitsInTx(level)
+	}
+	return replicates, explain("begin", err)
+}
+
 // AcceptTx is Store.AcceptTx.
-func (s *SQLStore[Tx]) AcceptTx(ctx context.Context, tx Tx, req stet.ClaimRequest, work []byte, after time.Duration) (stet.Record, error) {
+func (s *SQLStore[Tx]) AcceptTx(ctx context.Context, tx Tx, req store.ClaimRequest, work []byte, after time.Duration) (store.Record, error) {
 	return s.acceptIn(ctx, write{req: &req, job: newJob(work, after)}, sql.ErrNoRows, sqlQuery(ctx, tx))
 }
 
 // SaveTx is Store.SaveTx.
-func (s *SQLStore[Tx]) SaveTx(ctx context.Context, tx Tx, c stet.Claim, notes []byte) error {
-	return s.saveIn(ctx, c, notes, sql.ErrNoRows, sqlQuery(ctx, tx))
+func (s *SQLStore[Tx]) SaveTx(ctx context.Context, tx Tx, c store.Claim, notes []byte, repeatable bool) error {
+	return s.saveIn(ctx, c, notes, repeatable, sql.ErrNoRows, sqlQuery(ctx, tx))
 }

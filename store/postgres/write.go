@@ -8,19 +8,21 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // write is a claim, an acceptance, a settle or release, a worker's claim, or the end
 // of relaying.
 type write struct {
-	req  *stet.ClaimRequest
+	req  *store.ClaimRequest
 	job  *job // what is accepted; nil for a claim
 	end  *ending
-	take *taking
+	take *store.TakeRequest
 	sent *sent
-	rec  stet.Record // what came of it, unless it is an end
-	done bool        // by the first statement
+	rec  store.Record // what came of it, unless it is an end
+	done bool         // by the first statement
+
+	binding bool // what came of it was read; see row.binding
 }
 
 // job is accepted work.
@@ -55,16 +57,24 @@ func (w *write) kind() kind {
 	return claiming
 }
 
-func (w *write) id() *stet.ID {
+func (w *write) id() *store.ID {
 	switch w.kind() {
 	case settling:
 		return &w.end.claim.ID
 	case takes:
-		return &w.take.id
+		return &w.take.ID
 	case relaying:
 		return &w.sent.claim.ID
 	}
 	return &w.req.ID
+}
+
+// owner is who claims or accepts; none for an end.
+func (w *write) owner() (o store.Owner) {
+	if w.req != nil {
+		o = w.req.Owner
+	}
+	return o
 }
 
 func (w *write) size() int {
@@ -111,8 +121,11 @@ func (s *Store) runWrites(ctx context.Context, batch []*op[write]) {
 	if err == nil {
 		return
 	}
+	if len(batch) == 1 && lockedRow(err) {
+		s.holds.found(*batch[0].v.id())
+	}
 	for _, o := range batch {
-		if len(batch) > 1 && answered(err) {
+		if len(batch) > 1 && answered(err) || lockedRow(err) {
 			o.err, o.slow = nil, true // one of them is at fault
 			continue
 		}
@@ -166,7 +179,7 @@ func (s *Store) writeBatch(ctx context.Context, batch []*op[write]) error {
 // that are to change something are marked as slow. It returns how many found a
 // record.
 func (s *Store) answer(ctx context.Context, ops []*op[write]) (found int, err error) {
-	ids := make([]stet.ID, len(ops))
+	ids := make([]store.ID, len(ops))
 	for i, o := range ops {
 		ids[i] = *o.v.id()
 	}
@@ -181,6 +194,7 @@ func (s *Store) answer(ctx context.Context, ops []*op[write]) (found int, err er
 		}
 		next, err := o.v.decide(r)
 		o.err, o.slow = err, next != stepNone
+		o.v.binding = err == nil && !o.slow && r.binding(o.v.owner())
 	}
 	return found, nil
 }
@@ -242,14 +256,14 @@ func (s *Store) fastCall(k kind, ops []*op[write]) call {
 			var r row
 			err := r.scanWhole(values)
 			if o := find(ops, r.ID[:]); o != nil {
-				o.v.done, o.v.rec = true, r.record()
+				o.v.done, o.v.rec, o.err = true, r.record(), err
 			}
-			return err
+			return nil
 		}}
 	}
 	c := call{row: func(values [][]byte) error {
 		f := fields{values: values}
-		o := find(ops, f.next(len(stet.ID{})))
+		o := find(ops, f.next(len(store.ID{})))
 		if o == nil {
 			return errDamaged
 		}
@@ -274,11 +288,11 @@ func find(ops []*op[write], id []byte) *op[write] {
 }
 
 // granted is the record of a claim or an acceptance that was inserted.
-func (w *write) granted(fence, at int64) stet.Record {
-	rec := stet.Record{ID: w.req.ID, Scope: w.req.Scope, State: stet.Running, Fingerprint: w.req.Fingerprint, Owner: w.req.Owner,
+func (w *write) granted(fence, at int64) store.Record {
+	rec := store.Record{ID: w.req.ID, Scope: w.req.Scope, Label: w.req.Label, State: store.Running, Fingerprint: w.req.Fingerprint, Owner: w.req.Owner,
 		Fence: fence, Attempt: 1, LeaseLeft: w.req.Lease, ClaimedAt: instant(at)}
 	if w.job != nil {
-		rec.State, rec.Attempt, rec.LeaseLeft = stet.Accepted, 0, 0
+		rec.State, rec.Attempt, rec.LeaseLeft = store.Accepted, 0, 0
 	}
 	return rec
 }
@@ -315,17 +329,23 @@ func (p *params) column(ops []*op[write], oid uint32, value func(*write)) {
 	p.buf = append(p.buf[:start], p.buf[start+4:]...)
 }
 
+func labelSize(l store.Label) int { return 3*4 + len(l.Class) + len(l.Name) + len(l.Ref) }
+
 func insertParams(ops []*op[write]) (p params) {
-	p.buf = make([]byte, 0, 5*20+len(ops)*(36+36+37+20+20))
+	size := 8 * 20
+	for _, o := range ops {
+		size += 36 + 36 + 37 + 20 + 20 + labelSize(o.v.req.Label)
+	}
+	p.buf = make([]byte, 0, size)
 	p.asking(ops)
 	p.column(ops, pgtype.IntervalOID, func(w *write) { p.span(w.req.Lease) })
 	return p
 }
 
 func acceptParams(ops []*op[write]) (p params) {
-	size := 6 * 20
+	size := 9 * 20
 	for _, o := range ops {
-		size += o.v.size() + 36 + 36 + 37 + 20 + 20 + 4
+		size += o.v.size() + 36 + 36 + 37 + 20 + 20 + 4 + labelSize(o.v.req.Label)
 	}
 	p.buf = make([]byte, 0, size)
 	p.asking(ops)
@@ -340,6 +360,9 @@ func (p *params) asking(ops []*op[write]) {
 	p.column(ops, pgtype.ByteaOID, func(w *write) { p.bytes(w.req.Scope[:]) })
 	p.column(ops, pgtype.ByteaOID, func(w *write) { p.bytes(w.req.Fingerprint[:]) })
 	p.column(ops, pgtype.ByteaOID, func(w *write) { p.bytes(w.req.Owner[:]) })
+	p.column(ops, pgtype.TextOID, func(w *write) { p.text(w.req.Label.Class) })
+	p.column(ops, pgtype.TextOID, func(w *write) { p.text(w.req.Label.Name) })
+	p.column(ops, pgtype.TextOID, func(w *write) { p.text(w.req.Label.Ref) })
 }
 
 func endParams(ops []*op[write]) (p params) {

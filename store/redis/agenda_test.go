@@ -14,20 +14,22 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 )
 
-// agendaKey is part of what is stored, like recordKey.
-func agendaKey(prefix string, what stet.Due) string { return prefix + ":{agenda}:" + kinds[what] }
+// agendaKey is part of what is stored, like recordKey. The agenda of each name is behind it
+// and a colon.
+func agendaKey(prefix string, what store.Due) string { return prefix + ":{agenda}:" + kinds[what] }
 
 func TestQueueHoldsOnlyWhatWaits(t *testing.T) {
 	each(t, func(t *testing.T, c conn) {
 		prefix := fresh()
 		s := open(t, c, redis.Options{Prefix: prefix})
-		queued := func(what string, id stet.ID, run, relay int64) {
+		queued := func(what string, id store.ID, run, relay int64) {
 			t.Helper()
-			for kind, want := range map[stet.Due]int64{stet.DueRun: run, stet.DueRelay: relay} {
-				name := strings.Replace(recordKey(prefix, id), fmt.Sprintf("op:%x", id[:]), kinds[kind], 1)
+			for kind, want := range map[store.Due]int64{store.DueRun: run, store.DueRelay: relay} {
+				name := strings.Replace(recordKey(prefix, id), fmt.Sprintf("op:%x", id[:]), kinds[kind]+":", 1)
 				if got := do(t, c, "ZCARD", name); got != want {
 					t.Errorf("%s: %v records are in %s; want %d", what, got, name, want)
 				}
@@ -36,14 +38,14 @@ func TestQueueHoldsOnlyWhatWaits(t *testing.T) {
 		cancelled, req := request("cancelled"), request("k")
 		rec := mustAccept(t, s, cancelled, time.Hour)
 		queued("accepted", cancelled.ID, 1, 0)
-		if _, err := s.Cancel(t.Context(), rec.Claim(), stet.Outcome{State: stet.Failed}, keep); err != nil {
+		if _, err := s.Cancel(t.Context(), rec.Claim(), store.Settlement{State: store.Failed}, keep); err != nil {
 			t.Fatal(err)
 		}
 		queued("cancelled", cancelled.ID, 0, 0)
 		mustAccept(t, s, req, 0)
 		rec = mustTake(t, s, req.ID)
 		queued("taken", req.ID, 0, 0)
-		if err := s.Return(t.Context(), rec.Claim(), time.Hour); err != nil {
+		if err := s.Return(t.Context(), rec.Claim(), 0); err != nil {
 			t.Fatal(err)
 		}
 		queued("returned", req.ID, 1, 0)
@@ -62,11 +64,11 @@ func TestAgendaThatIsLostIsMendedByASweep(t *testing.T) {
 		for what := range kinds {
 			prefix := fresh()
 			s := open(t, c, redis.Options{Prefix: prefix})
-			want := make(map[stet.ID]bool)
+			want := make(map[store.ID]bool)
 			for range 20 {
 				want[wait(t, s, what)] = true
 			}
-			do(t, c, "DEL", agendaKey(prefix, what))
+			do(t, c, "DEL", agendaKey(prefix, what), agendaKey(prefix, what)+":")
 			if got := mustDue(t, s, what, 100, time.Hour); len(got) != 0 {
 				t.Errorf("without an agenda, %d records are due", len(got))
 			}
@@ -132,7 +134,7 @@ func TestWhatDiesBeforeItsAgendaIsWrittenIsFoundByASweep(t *testing.T) {
 					t.Fatal("the agenda was written; this test is about one that was not")
 				}
 				sweepAll(t, s)
-				if got := mustDue(t, s, what, 10, time.Hour); !slices.Equal(got, []stet.ID{id}) {
+				if got := mustDue(t, s, what, 10, time.Hour); !slices.Equal(got, []store.ID{id}) {
 					t.Errorf("after a sweep %d records are due; want the one", len(got))
 				}
 			})
@@ -154,10 +156,10 @@ func TestAgendaIsWrittenOnceItsServerIsBack(t *testing.T) {
 				}
 				return nil
 			}}), redis.Options{Prefix: prefix})
-			run, relay := wait(t, s, stet.DueRun), wait(t, s, stet.DueRelay)
+			run, relay := wait(t, s, store.DueRun), wait(t, s, store.DueRelay)
 			away.Store(false)
-			for what, id := range map[stet.Due]stet.ID{stet.DueRun: run, stet.DueRelay: relay} {
-				waitFor(t, "without a sweep it is due", func() bool { return slices.Equal(mustDue(t, s, what, 10, time.Hour), []stet.ID{id}) })
+			for what, id := range map[store.Due]store.ID{store.DueRun: run, store.DueRelay: relay} {
+				waitFor(t, "without a sweep it is due", func() bool { return slices.Equal(mustDue(t, s, what, 10, time.Hour), []store.ID{id}) })
 			}
 		})
 	}
@@ -174,16 +176,16 @@ func TestWhatComesBetweenALookAndItsNoteIsNotOverlooked(t *testing.T) {
 			mustAccept(t, s, first, 0)
 			var once sync.Once
 			looker := open(t, meddle(&meddled{c, func(key string, args []string) error {
-				if key == agendaKey(prefix, stet.DueRun) && len(args) == 4 { // it writes what it has seen
+				if key == agendaKey(prefix, store.DueRun) && len(args) == 5 { // it writes what it has seen
 					once.Do(func() { mustAccept(t, s, second, lapse) })
 				}
 				return nil
 			}}), redis.Options{Prefix: prefix})
-			if got := mustDue(t, looker, stet.DueRun, 10, time.Hour); !slices.Equal(got, []stet.ID{first.ID}) {
+			if got := mustDue(t, looker, store.DueRun, 10, time.Hour); !slices.Equal(got, []store.ID{first.ID}) {
 				t.Fatalf("%d records are due; want the first", len(got))
 			}
 			waitFor(t, name+" the second record is due", func() bool {
-				return slices.Equal(mustDue(t, s, stet.DueRun, 10, time.Hour), []stet.ID{second.ID})
+				return slices.Equal(mustDue(t, s, store.DueRun, 10, time.Hour), []store.ID{second.ID})
 			})
 		}
 	})
@@ -211,7 +213,7 @@ func TestDueNeedsNoSweepBesideWritersAndLookers(t *testing.T) {
 			wg.Go(func() {
 				for done := false; !done; {
 					done = left.Load() == 0
-					for _, id := range mustDue(t, s, stet.DueRun, 3+i, time.Hour) {
+					for _, id := range mustDue(t, s, store.DueRun, 3+i, time.Hour) {
 						if _, was := handed.LoadOrStore(id, true); was {
 							twice.Add(1)
 						}
@@ -222,7 +224,7 @@ func TestDueNeedsNoSweepBesideWritersAndLookers(t *testing.T) {
 		wg.Wait()
 		s := open(t, c, redis.Options{Prefix: prefix})
 		waitFor(t, "all is due", func() bool {
-			for _, id := range mustDue(t, s, stet.DueRun, 100, time.Hour) {
+			for _, id := range mustDue(t, s, store.DueRun, 100, time.Hour) {
 				if _, was := handed.LoadOrStore(id, true); was {
 					twice.Add(1)
 				}
@@ -240,7 +242,7 @@ func TestDueNeedsNoSweepBesideWritersAndLookers(t *testing.T) {
 func TestLongestWaitingOfAllShardsIsDueFirst(t *testing.T) {
 	eachServers(t, func(t *testing.T, c conn) {
 		s := open(t, c, redis.Options{})
-		var want []stet.ID
+		var want []store.ID
 		for i := range 40 {
 			req := request(stet.NewKey())
 			req.ID[8], req.ID[9] = 0, byte(i*i%13) // some shards have more than others
@@ -248,9 +250,9 @@ func TestLongestWaitingOfAllShardsIsDueFirst(t *testing.T) {
 			want = append(want, req.ID)
 			time.Sleep(10 * time.Millisecond) // so that how long a look takes is little beside it
 		}
-		var got []stet.ID
+		var got []store.ID
 		for range 8 {
-			got = append(got, mustDue(t, s, stet.DueRun, 5, time.Hour)...)
+			got = append(got, mustDue(t, s, store.DueRun, 5, time.Hour)...)
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("%d records came in another order than they had waited, or not at all; want %d", len(got), len(want))
@@ -261,7 +263,7 @@ func TestLongestWaitingOfAllShardsIsDueFirst(t *testing.T) {
 func TestBacklogOfOneShardIsHandedOutInSteps(t *testing.T) {
 	eachServers(t, func(t *testing.T, c conn) {
 		s := open(t, c, redis.Options{})
-		want := make(map[stet.ID]bool)
+		want := make(map[store.ID]bool)
 		for range 50 {
 			req := request(stet.NewKey())
 			req.ID[8], req.ID[9] = 0, 1
@@ -269,7 +271,7 @@ func TestBacklogOfOneShardIsHandedOutInSteps(t *testing.T) {
 			want[req.ID] = true
 		}
 		for range 5 {
-			got := mustDue(t, s, stet.DueRun, 10, time.Hour)
+			got := mustDue(t, s, store.DueRun, 10, time.Hour)
 			if len(got) != 10 {
 				t.Fatalf("a step has %d records; want 10", len(got))
 			}
@@ -287,11 +289,11 @@ func TestAgendaThatIsTooEarlyHidesNothing(t *testing.T) {
 	eachServers(t, func(t *testing.T, c conn) {
 		prefix := fresh()
 		s := open(t, c, redis.Options{Prefix: prefix})
-		id := wait(t, s, stet.DueRun)
+		id := wait(t, s, store.DueRun)
 		for shard := range 100 { // as if they had had something due since long ago
-			do(t, c, "ZADD", agendaKey(prefix, stet.DueRun), fmt.Sprint(shard+1), fmt.Sprint(shard))
+			do(t, c, "ZADD", agendaKey(prefix, store.DueRun)+":", fmt.Sprint(shard+1), fmt.Sprint(shard))
 		}
-		if got := mustDue(t, s, stet.DueRun, 1, time.Hour); !slices.Equal(got, []stet.ID{id}) {
+		if got := mustDue(t, s, store.DueRun, 1, time.Hour); !slices.Equal(got, []store.ID{id}) {
 			t.Errorf("%d records are due; want the one", len(got))
 		}
 	})
@@ -302,7 +304,7 @@ func TestOneAnswerIsBounded(t *testing.T) {
 		const n = 24
 		s := open(t, c, redis.Options{})
 		large := bytes.Repeat([]byte("w"), 1<<20)
-		want := make(map[stet.ID]bool)
+		want := make(map[store.ID]bool)
 		for i := range n {
 			req := request(stet.NewKey())
 			req.ID[8], req.ID[9] = 0, byte(i%2)
@@ -312,7 +314,7 @@ func TestOneAnswerIsBounded(t *testing.T) {
 			want[req.ID] = true
 		}
 		for rounds := 0; len(want) > 0; rounds++ {
-			got := mustDue(t, s, stet.DueRun, 100, time.Hour)
+			got := mustDue(t, s, store.DueRun, 100, time.Hour)
 			if len(got) == 0 || len(got) > 18 {
 				t.Fatalf("one Due returned %d MiB, %d are left; a script is to end after 8", len(got), len(want))
 			}
@@ -323,28 +325,25 @@ func TestOneAnswerIsBounded(t *testing.T) {
 	})
 }
 
-func TestDamagedRecordHoldsUpNoQueue(t *testing.T) {
+func TestRecordThatIsGoneHoldsUpNoQueue(t *testing.T) {
 	each(t, func(t *testing.T, c conn) {
 		prefix := fresh()
 		s := open(t, c, redis.Options{Prefix: prefix})
-		var want []stet.ID
+		var want []store.ID
 		for i := range 3 {
 			req := request(stet.NewKey())
 			req.ID[8], req.ID[9] = 0, 1
 			mustAccept(t, s, req, 0)
-			switch i {
-			case 0:
-				do(t, c, "SETRANGE", recordKey(prefix, req.ID), "0", "\x03")
-			case 1:
+			if i == 0 {
 				do(t, c, "DEL", recordKey(prefix, req.ID))
-			default:
+			} else {
 				want = append(want, req.ID)
 			}
 		}
-		if got := mustDue(t, s, stet.DueRun, 10, time.Hour); !slices.Equal(got, want) {
-			t.Errorf("%d records are due; want the one that can be read", len(got))
+		if got := mustDue(t, s, store.DueRun, 10, time.Hour); !slices.Equal(got, want) {
+			t.Errorf("%d records are due; want those that are there", len(got))
 		}
-		if got := mustDue(t, s, stet.DueRun, 10, time.Hour); len(got) != 0 {
+		if got := mustDue(t, s, store.DueRun, 10, time.Hour); len(got) != 0 {
 			t.Errorf("%d records are due again", len(got))
 		}
 	})
@@ -371,7 +370,7 @@ func TestWorkIsNeitherLostNorDoneTwiceWhileSlotsMove(t *testing.T) {
 				wg.Go(func() {
 					for left.Load() > 0 || moves.Load() < 3 {
 						work(t, s, &runs)
-						recs, _ := s.Due(t.Context(), stet.DueRelay, 10, 2*time.Second)
+						recs, _ := s.Due(t.Context(), store.DueRelay, 10, 2*time.Second)
 						for _, rec := range recs {
 							persist(t, func() error { return s.Relayed(t.Context(), rec.Claim(), keep) })
 							if _, was := sent.LoadOrStore(rec.ID, true); !was {
@@ -390,7 +389,7 @@ func TestWorkIsNeitherLostNorDoneTwiceWhileSlotsMove(t *testing.T) {
 				return true
 			})
 			for i := range n {
-				if rec := mustRead(t, s, request(fmt.Sprint(i)).ID); rec.State != stet.Completed {
+				if rec := mustRead(t, s, request(fmt.Sprint(i)).ID); rec.State != store.Completed {
 					t.Errorf("operation %d is %v in the end", i, rec.State)
 				}
 			}
@@ -401,12 +400,15 @@ func TestWorkIsNeitherLostNorDoneTwiceWhileSlotsMove(t *testing.T) {
 // work runs what is due, and settles it with messages.
 func work(t *testing.T, s *redis.Store, runs *sync.Map) {
 	t.Helper()
-	recs, _ := s.Due(t.Context(), stet.DueRun, 10, 2*time.Second)
+	recs, _ := s.Due(t.Context(), store.DueRun, 10, 2*time.Second)
 	for _, rec := range recs {
-		owner := stet.NewOwner()
-		var took stet.Record
-		persist(t, func() (err error) { took, err = s.Take(t.Context(), rec.ID, owner, time.Hour); return err })
-		if took.State != stet.Running || took.Owner != owner {
+		owner := store.NewOwner()
+		var took store.Record
+		persist(t, func() (err error) {
+			took, err = s.Take(t.Context(), store.TakeRequest{ID: rec.ID, Owner: owner, Lease: time.Hour})
+			return err
+		})
+		if took.State != store.Running || took.Owner != owner {
 			continue // another worker has it
 		}
 		times, _ := runs.LoadOrStore(rec.ID, new(atomic.Int64))
@@ -425,7 +427,7 @@ func persist(t *testing.T, call func() error) {
 		if err == nil {
 			return
 		}
-		if errors.Is(err, stet.ErrFenced) || errors.Is(err, stet.ErrInvalid) || time.Now().After(end) {
+		if errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrInvalid) || time.Now().After(end) {
 			t.Errorf("a call that was repeated: %v", err)
 			return
 		}

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -20,24 +20,24 @@ const (
 	maxSteps = 16  // SCANs, or stretches of shards or parts of such, in one page
 )
 
-// Browse implements stet.Browser. Accepted, running and unknown records are found in
+// Browse implements store.Browser. Accepted, running and unknown records are found in
 // a list of them; for other states all keys of the database are looked at. Either way one
 // page looks at a bounded number. While a cluster moves slots a record may come
 // twice or be missed, and of all keys also while the server shrinks its table.
-func (s *Store) Browse(ctx context.Context, q stet.Query) (stet.Page, error) {
+func (s *Store) Browse(ctx context.Context, q store.Query) (store.Page, error) {
 	if err := s.begin(ctx); err != nil {
-		return stet.Page{}, err
+		return store.Page{}, err
 	}
 	if err := q.Check(); err != nil {
-		return stet.Page{}, err
+		return store.Page{}, err
 	}
 	at, err := parsePlace(q)
 	if err != nil {
-		return stet.Page{}, err
+		return store.Page{}, err
 	}
 	b := &browsing{s: s, q: q, room: q.Limit}
 	if b.room == 0 {
-		b.room = stet.DefaultBrowse
+		b.room = store.DefaultBrowse
 	}
 	walk := b.scanned
 	if indexedOnly(q) {
@@ -45,7 +45,7 @@ func (s *Store) Browse(ctx context.Context, q stet.Query) (stet.Page, error) {
 	}
 	more, err := walk(ctx, &at)
 	if err != nil {
-		return stet.Page{}, err
+		return store.Page{}, err
 	}
 	if more {
 		b.page.Next = at.String(q)
@@ -54,9 +54,9 @@ func (s *Store) Browse(ctx context.Context, q stet.Query) (stet.Page, error) {
 }
 
 // indexedOnly reports whether all records that q asks for are in the index.
-func indexedOnly(q stet.Query) bool {
+func indexedOnly(q store.Query) bool {
 	for _, state := range q.States {
-		if state != stet.Running && state != stet.Unknown && state != stet.Accepted {
+		if state != store.Running && state != store.Unknown && state != store.Accepted {
 			return false
 		}
 	}
@@ -66,9 +66,9 @@ func indexedOnly(q stet.Query) bool {
 // browsing is a page in the making.
 type browsing struct {
 	s    *Store
-	q    stet.Query
+	q    store.Query
 	room int
-	page stet.Page
+	page store.Page
 }
 
 // indexed goes through the lists of shards, a stretch at a time, or as much of one
@@ -123,10 +123,10 @@ func (b *browsing) scanned(ctx context.Context, at *place) (more bool, err error
 			return false, err
 		}
 		at.span = span{at.span.start, end, true}
-		slices.SortFunc(ids, func(x, y stet.ID) int { return bytes.Compare(x[:], y[:]) })
+		slices.SortFunc(ids, func(x, y store.ID) int { return bytes.Compare(x[:], y[:]) })
 		ids = slices.Compact(ids)
 		if at.inside {
-			ids = slices.DeleteFunc(ids, func(id stet.ID) bool { return bytes.Compare(id[:], at.after[:]) <= 0 })
+			ids = slices.DeleteFunc(ids, func(id store.ID) bool { return bytes.Compare(id[:], at.after[:]) <= 0 })
 		}
 		full, err := b.take(ctx, at, ids)
 		if err != nil || full {
@@ -160,7 +160,7 @@ func (s *Store) masters(ctx context.Context) (masters []scannable, err error) {
 
 // take looks at records in the order given and keeps those that match. It reports
 // whether the page became full before it came to the end.
-func (b *browsing) take(ctx context.Context, at *place, ids []stet.ID) (full bool, err error) {
+func (b *browsing) take(ctx context.Context, at *place, ids []store.ID) (full bool, err error) {
 	for len(ids) > 0 {
 		if b.room == 0 {
 			return true, nil
@@ -175,21 +175,30 @@ func (b *browsing) take(ctx context.Context, at *place, ids []stet.ID) (full boo
 				return true, nil
 			}
 			at.after, at.inside = some[i], true
-			if rec.State != stet.None && b.q.Match(rec, ages[i]) {
-				b.page.Records = append(b.page.Records, rec)
-				b.room--
+			if rec.Damage == "" && (rec.State == store.None || !b.q.Match(rec, ages[i])) || rec.Damage != "" && !b.asksForDamaged(rec) {
+				continue
 			}
+			b.page.Records = append(b.page.Records, rec)
+			b.room--
 		}
 		ids = ids[len(some):]
 	}
 	return false, nil
 }
 
+// asksForDamaged reports whether a record that cannot be read is to be shown. Of which
+// scope it is, its identity tells.
+func (b *browsing) asksForDamaged(rec store.Record) bool {
+	least, greatest := store.ScopeRange(b.q.Scope)
+	return len(b.q.States) == 0 && b.q.OlderThan == 0 && b.q.NewerThan == 0 &&
+		(b.q.Scope == store.ID{} || bytes.Compare(rec.ID[:], least[:]) >= 0 && bytes.Compare(rec.ID[:], greatest[:]) <= 0)
+}
+
 // peek reads records without their results, and how old they are.
-func (s *Store) peek(ctx context.Context, ids []stet.ID) ([]stet.Record, []time.Duration, error) {
-	recs, ages := make([]stet.Record, len(ids)), make([]time.Duration, len(ids))
-	groups := s.group(len(ids), func(i int) stet.ID { return ids[i] })
-	err := concurrently(len(groups), func(g int) error {
+func (s *Store) peek(ctx context.Context, ids []store.ID) ([]store.Record, []time.Duration, error) {
+	recs, ages := make([]store.Record, len(ids)), make([]time.Duration, len(ids))
+	groups := s.group(len(ids), func(i int) store.ID { return ids[i] })
+	err, _ := first(s.each(len(groups), func(g int) error {
 		var names []string
 		for _, i := range groups[g] {
 			k := s.keys(ids[i])
@@ -210,12 +219,12 @@ func (s *Store) peek(ctx context.Context, ids []stet.ID) ([]stet.Record, []time.
 		for n, i := range groups[g] {
 			rec, err := unpack(ids[i], all[2*n+1], now, all[2*n+2] == int64(1))
 			if err != nil {
-				continue // no page can show it, and those after it must be seen
+				rec = told(ids[i], all[2*n+1])
 			}
 			recs[i], ages[i] = rec, time.UnixMicro(now).Sub(rec.ClaimedAt)
 		}
 		return nil
-	})
+	}))
 	return recs, ages, err
 }
 
@@ -225,11 +234,11 @@ type place struct {
 	part   int
 	span   span
 	inside bool
-	after  stet.ID
+	after  store.ID
 }
 
 // String makes the cursor of a query.
-func (p place) String(q stet.Query) string {
+func (p place) String(q store.Query) string {
 	after := ""
 	if p.inside {
 		after = hex.EncodeToString(p.after[:])
@@ -238,7 +247,7 @@ func (p place) String(q stet.Query) string {
 }
 
 // parsePlace undoes String.
-func parsePlace(q stet.Query) (p place, err error) {
+func parsePlace(q store.Query) (p place, err error) {
 	if q.After == "" {
 		return p, nil
 	}
@@ -254,14 +263,13 @@ func parsePlace(q stet.Query) (p place, err error) {
 		copy(p.after[:], b)
 	}
 	if n < 5 || p.part < 0 || p.String(q) != q.After {
-		return place{}, &stet.Error{Kind: stet.ErrInvalid, Execution: stet.NotExecuted,
-			Cause: fmt.Errorf("redis: Query.After is not the Next of a page of this query")}
+		return place{}, fmt.Errorf("%w: redis: Query.After is not the Next of a page of this query", store.ErrInvalid)
 	}
 	return p, nil
 }
 
 // digest tells queries apart that must not share cursors.
-func digest(q stet.Query) uint32 {
+func digest(q store.Query) uint32 {
 	h := fnv.New32a()
 	h.Write(q.Scope[:])
 	for _, state := range q.States {

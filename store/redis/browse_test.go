@@ -9,14 +9,15 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 )
 
 // browseAll goes through all pages, and requires that none be too large and no
 // record come twice. between is called after each page.
-func browseAll(t *testing.T, s *redis.Store, q stet.Query, between func()) map[stet.ID]stet.Record {
+func browseAll(t *testing.T, s *redis.Store, q store.Query, between func()) map[store.ID]store.Record {
 	t.Helper()
-	all := make(map[stet.ID]stet.Record)
+	all := make(map[store.ID]store.Record)
 	for pages := 0; ; pages++ {
 		page, err := s.Browse(t.Context(), q)
 		if err != nil || pages > 20_000 {
@@ -39,25 +40,25 @@ func browseAll(t *testing.T, s *redis.Store, q stet.Query, between func()) map[s
 }
 
 // populate makes n records, a fifth of each kind, in two scopes.
-func populate(t *testing.T, s *redis.Store, n int) map[stet.ID]stet.State {
+func populate(t *testing.T, s *redis.Store, n int) map[store.ID]store.State {
 	t.Helper()
-	made := make(map[stet.ID]stet.State)
+	made := make(map[store.ID]store.State)
 	for i := range n {
 		req := request("")
 		scope := fmt.Sprint("scope ", i%2)
-		req.ID, req.Scope = stet.Digest("", scope, fmt.Sprint(i)), stet.DigestScope("", scope)
+		req.ID, req.Scope = store.Digest("", scope, fmt.Sprint(i)), store.DigestScope("", scope)
 		c := mustClaim(t, s, req).Claim()
 		var err error
-		made[req.ID] = stet.Running
+		made[req.ID] = store.Running
 		switch i / 2 % 4 {
 		case 1:
-			made[req.ID] = stet.Completed
+			made[req.ID] = store.Completed
 			mustSettle(t, s, c, "result")
 		case 2:
-			made[req.ID] = stet.Failed
-			err = s.Settle(t.Context(), c, stet.Outcome{State: stet.Failed, Gone: true}, keep)
+			made[req.ID] = store.Failed
+			err = s.Settle(t.Context(), c, store.Settlement{State: store.Failed, Gone: true}, keep)
 		case 3:
-			made[req.ID] = stet.Retryable
+			made[req.ID] = store.Retryable
 			err = s.Release(t.Context(), c, keep)
 		}
 		if err != nil {
@@ -74,11 +75,11 @@ func browseServers(t *testing.T, f func(t *testing.T, s *redis.Store)) {
 func TestBrowseFindsEveryRecordOnce(t *testing.T) {
 	browseServers(t, func(t *testing.T, s *redis.Store) {
 		made := populate(t, s, 160)
-		scope := stet.DigestScope("", "scope 1")
+		scope := store.DigestScope("", "scope 1")
 		for _, limit := range []int{0, 1, 7, 1000} {
-			for _, q := range []stet.Query{
-				{}, {Scope: scope}, {States: []stet.State{stet.Running}}, {States: []stet.State{stet.Running, stet.Unknown}, Scope: scope},
-				{States: []stet.State{stet.Completed, stet.Failed}}, {OlderThan: time.Hour}, {NewerThan: time.Hour},
+			for _, q := range []store.Query{
+				{}, {Scope: scope}, {States: []store.State{store.Running}}, {States: []store.State{store.Running, store.Unknown}, Scope: scope},
+				{States: []store.State{store.Completed, store.Failed}}, {OlderThan: time.Hour}, {NewerThan: time.Hour},
 			} {
 				q.Limit = limit
 				var want int
@@ -87,7 +88,7 @@ func TestBrowseFindsEveryRecordOnce(t *testing.T) {
 						want++
 					}
 				}
-				if q.Scope != (stet.ID{}) {
+				if q.Scope != (store.ID{}) {
 					want /= 2
 				}
 				got := browseAll(t, s, q, func() {})
@@ -95,7 +96,7 @@ func TestBrowseFindsEveryRecordOnce(t *testing.T) {
 					t.Errorf("%+v: %d records; want %d", q, len(got), want)
 				}
 				for id, rec := range got {
-					if rec.State != made[id] || rec.Result != nil || rec.Gone != (rec.State == stet.Failed) || rec.Fence == 0 {
+					if rec.State != made[id] || rec.Result != nil || rec.Gone != (rec.State == store.Failed) || rec.Fence == 0 {
 						t.Errorf("a record that is %v comes as %+v", made[id], rec)
 					}
 				}
@@ -107,21 +108,21 @@ func TestBrowseFindsEveryRecordOnce(t *testing.T) {
 func TestBrowseFindsWhatStaysWhileOthersComeAndGo(t *testing.T) {
 	browseServers(t, func(t *testing.T, s *redis.Store) {
 		made := populate(t, s, 80)
-		for _, q := range []stet.Query{{Limit: 3}, {Limit: 3, States: []stet.State{stet.Running, stet.Unknown}}} {
+		for _, q := range []store.Query{{Limit: 3}, {Limit: 3, States: []store.State{store.Running, store.Unknown}}} {
 			n := 0
 			got := browseAll(t, s, q, func() {
 				if n++; n > 100 {
 					return
 				}
 				for i := range 3 { // some that stay, some that go at once
-					brief := stet.Retention{Result: time.Duration(i+1) * time.Millisecond, Tombstone: time.Duration(i+1) * time.Millisecond}
+					brief := store.Retention{Result: time.Duration(i+1) * time.Millisecond, Tombstone: time.Duration(i+1) * time.Millisecond}
 					if err := s.Release(t.Context(), mustClaim(t, s, request(stet.NewKey())).Claim(), brief); err != nil {
 						t.Fatal(err)
 					}
 				}
 			})
 			for id, state := range made {
-				if _, ok := got[id]; !ok && (len(q.States) == 0 || state == stet.Running) {
+				if _, ok := got[id]; !ok && (len(q.States) == 0 || state == store.Running) {
 					t.Errorf("%+v: a record that was there all the while, %v, is missing", q, state)
 				}
 			}
@@ -133,15 +134,15 @@ func TestForeignCursorIsInvalid(t *testing.T) {
 	each(t, func(t *testing.T, c conn) {
 		s := open(t, c, redis.Options{})
 		populate(t, s, 10)
-		page, err := s.Browse(t.Context(), stet.Query{Limit: 1})
+		page, err := s.Browse(t.Context(), store.Query{Limit: 1})
 		if err != nil || page.Next == "" {
 			t.Fatalf("%+v, %v", page, err)
 		}
-		for _, q := range []stet.Query{
-			{After: page.Next, Scope: stet.DigestScope("", "x")}, {After: page.Next, States: []stet.State{stet.Running}},
-			{After: "x"}, {After: page.Next + "0"}, {After: "1.2.3"}, {After: " "}, {After: page.Next[1:]}, {Limit: -1}, {Limit: stet.MaxBrowse + 1},
+		for _, q := range []store.Query{
+			{After: page.Next, Scope: store.DigestScope("", "x")}, {After: page.Next, States: []store.State{store.Running}},
+			{After: "x"}, {After: page.Next + "0"}, {After: "1.2.3"}, {After: " "}, {After: page.Next[1:]}, {Limit: -1}, {Limit: store.MaxBrowse + 1},
 		} {
-			if _, err := s.Browse(t.Context(), q); !errors.Is(err, stet.ErrInvalid) {
+			if _, err := s.Browse(t.Context(), q); !errors.Is(err, store.ErrInvalid) {
 				t.Errorf("%+v: %v; want ErrInvalid", q, err)
 			}
 		}
@@ -153,14 +154,14 @@ func TestExpireLeavesATombstone(t *testing.T) {
 		s := open(t, c, redis.Options{})
 		req := request("k")
 		rec := mustClaim(t, s, req)
-		if err := s.Expire(t.Context(), rec.Claim()); !errors.Is(err, stet.ErrFenced) {
+		if err := s.Expire(t.Context(), rec.Claim()); !errors.Is(err, store.ErrFenced) {
 			t.Errorf("Expire of a running record: %v; want ErrFenced", err)
 		}
 		mustSettle(t, s, rec.Claim(), "x")
 		was := mustRead(t, s, req.ID)
 		stale := rec.Claim()
 		stale.Fence--
-		if err := s.Expire(t.Context(), stale); !errors.Is(err, stet.ErrFenced) {
+		if err := s.Expire(t.Context(), stale); !errors.Is(err, store.ErrFenced) {
 			t.Errorf("Expire with another fence: %v; want ErrFenced", err)
 		}
 		for range 2 {
@@ -168,12 +169,12 @@ func TestExpireLeavesATombstone(t *testing.T) {
 				t.Fatalf("Expire: %v", err)
 			}
 			now := mustRead(t, s, req.ID)
-			if now.State != stet.Completed || !now.Gone || now.Result != nil || !now.ForgetAt.Equal(was.ForgetAt) || !now.ExpiresAt.Before(was.ExpiresAt) {
+			if now.State != store.Completed || !now.Gone || now.Result != nil || !now.ForgetAt.Equal(was.ForgetAt) || !now.ExpiresAt.Before(was.ExpiresAt) {
 				t.Errorf("after Expire the record is %+v", now)
 			}
 		}
-		req.Owner = stet.NewOwner()
-		if got, err := s.Claim(t.Context(), req); err != nil || got.State != stet.Completed || !got.Gone {
+		req.Owner = store.NewOwner()
+		if got, err := s.Claim(t.Context(), req); err != nil || got.State != store.Completed || !got.Gone {
 			t.Errorf("a claim after Expire: %+v, %v", got, err)
 		}
 	})
@@ -187,7 +188,7 @@ func TestKeysOfStoresWithOtherPrefixesAreApart(t *testing.T) {
 			wg.Go(func() {
 				s := open(t, c, redis.Options{Prefix: prefix})
 				mustClaim(t, s, request("the same"))
-				if n := len(browseAll(t, s, stet.Query{}, func() {})); n != 1 {
+				if n := len(browseAll(t, s, store.Query{}, func() {})); n != 1 {
 					t.Errorf("prefix %q: %d records; want 1", prefix, n)
 				}
 			})

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/stet-go/stet/internal/timer"
 )
 
 // Client sends commands to Redis. It is all that the store needs of a client
@@ -62,6 +64,9 @@ func (e ReplyError) Error() string { return string(e) }
 // code returns the first word of the server's error, "" if it is not one.
 func code(err error) string {
 	if e, ok := errors.AsType[ReplyError](err); ok {
+		if strings.Contains(string(e), "The user executing the script can't") {
+			return "NOPERM" // within a script the server calls it ERR
+		}
 		first, _, _ := strings.Cut(string(e), " ")
 		return strings.TrimSuffix(first, ":")
 	}
@@ -94,14 +99,16 @@ var (
 	outboxScript  = newScript("work", "settle")
 	releaseScript = newScript("work", "release")
 	extendScript  = newScript("extend")
+	renewScript   = newScript("renew")
 	readScript    = newScript("read")
 	watchScript   = newScript("watch")
-	dueScript     = newScript("due")
+	dueScript     = newScript("work", "due")
 	parkScript    = newScript("park")
 	peekScript    = newScript("peek")
 	liveScript    = newScript("live")
 	expireScript  = newScript("expire")
 	touchScript   = newScript("touch")
+	probeScript   = newScript("probe")
 
 	acceptScript  = newScript("work", "accept")
 	takeScript    = newScript("work", "take")
@@ -109,7 +116,7 @@ var (
 	saveScript    = newScript("work", "save")
 	lookScript    = newScript("work", "look")
 	relayedScript = newScript("work", "relayed")
-	agendaScript  = newScript("agenda")
+	agendaScript  = newScript("work", "agenda")
 	queueScript   = newScript("queue")
 	handScript    = newScript("work", "hand")
 	planScript    = newScript("work", "plan")
@@ -121,15 +128,24 @@ const (
 	maxMoving    = 3 * time.Second        // for so long, if the context allows
 )
 
-// eval runs a script. The first key says which server does.
-func (s *Store) eval(ctx context.Context, sc script, keys []string, args ...string) (any, error) {
+// eval runs a script, patiently. The first key says which server does.
+func (s *Store) eval(ctx context.Context, sc script, keys []string, args ...string) (reply any, err error) {
+	err = s.patiently(ctx, func() (err error) {
+		reply, err = s.evalOnce(ctx, sc, keys, args...)
+		return err
+	})
+	return reply, err
+}
+
+// evalOnce is eval without patience.
+func (s *Store) evalOnce(ctx context.Context, sc script, keys []string, args ...string) (any, error) {
 	command := make([]string, 0, 3+len(keys)+len(args))
 	command = append(command, "EVALSHA", sc.digest, strconv.Itoa(len(keys)))
 	command = append(append(command, keys...), args...)
-	reply, err := s.send(ctx, keys[0], command...)
+	reply, err := s.client.Do(ctx, keys[0], command...)
 	if err != nil && code(err) == "NOSCRIPT" {
 		command[0], command[1] = "EVAL", sc.source
-		reply, err = s.send(ctx, keys[0], command...)
+		reply, err = s.client.Do(ctx, keys[0], command...)
 	}
 	return reply, err
 }
@@ -160,21 +176,9 @@ func (s *Store) patiently(ctx context.Context, do func() error) error {
 		if end.IsZero() {
 			end = time.Now().Add(maxMoving)
 		}
-		if time.Now().After(end) || !sleep(ctx, pause) {
+		if time.Now().After(end) || !timer.Sleep(ctx, pause) {
 			return err
 		}
-	}
-}
-
-// sleep waits for d and reports whether ctx is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

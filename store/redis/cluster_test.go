@@ -2,8 +2,11 @@ package redis_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,6 +14,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 	"github.com/stet-go/stet/store/storetest"
 )
@@ -40,9 +44,9 @@ func moving(t *testing.T, cluster *rig.RedisCluster) *atomic.Int64 {
 // unbrowsed is a store without its Browse, which may show a record twice while
 // slots move: SCAN does.
 type unbrowsed struct {
-	stet.Store
-	stet.Watcher
-	stet.Sweeper
+	store.Store
+	store.Watcher
+	store.Sweeper
 }
 
 func TestStoreKeepsTheContractWhileSlotsMove(t *testing.T) {
@@ -53,10 +57,10 @@ func TestStoreKeepsTheContractWhileSlotsMove(t *testing.T) {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
 			before := moves.Load()
-			h := contract(dial(t, l, cluster.Addrs()...))
+			h := contract(dial(t, l, cluster.Addrs()...), redis.Options{})
 			h.Unit, h.Histories = 500*time.Millisecond, 2
 			all := h.New
-			h.New = func(t testing.TB) stet.Store {
+			h.New = func(t testing.TB) store.Store {
 				s := all(t).(*redis.Store)
 				return unbrowsed{s, s, s}
 			}
@@ -107,4 +111,60 @@ func TestNothingRunsTwiceWhileSlotsMove(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A move that was broken off half way leaves a slot so for ever.
+func TestRunsGoOnWhileTheirSlotIsOnTheMove(t *testing.T) {
+	for _, l := range asTheyAre {
+		t.Run(l.name, func(t *testing.T) {
+			cluster := rig.NewRedisCluster(t, 3, rig.RedisOptions{})
+			c, prefix := dial(t, l, cluster.Addrs()...), fresh()
+			s := open(t, c, redis.Options{Prefix: prefix})
+			claims := crowd(t, s, 6) // in two shards
+			moved := claims[0].ID
+			to := halfMoved(t, cluster, recordKey(prefix, moved))
+			if out, err := cluster.Servers[to].CLI(t.Context(), "DBSIZE"); err != nil || out == "0" {
+				t.Fatalf("nothing has moved: %s, %v", out, err)
+			}
+			begun := time.Now()
+			lost, err := s.Extend(t.Context(), append(claims, store.Claim{ID: moved, Fence: 1}), time.Hour)
+			if err != nil || len(lost) != 1 || lost[0].Fence != 1 {
+				t.Errorf("Extend: lost %v, %v; want the one with another fence", lost, err)
+			}
+			if took := time.Since(begun); took > 2*time.Second {
+				t.Errorf("it took %v", took)
+			}
+			for _, claim := range claims { // Read needs all keys of a record in one place
+				lease, _ := do(t, c, "GETRANGE", recordKey(prefix, claim.ID), "104", "111").(string)
+				if end := time.UnixMicro(int64(binary.BigEndian.Uint64([]byte(lease)))); end.Before(begun.Add(time.Minute + time.Second)) {
+					t.Errorf("the lease of a claim ends at %v", end)
+				}
+			}
+		})
+	}
+}
+
+// halfMoved moves one key of a slot to another server, which it returns, and leaves the
+// others.
+func halfMoved(t *testing.T, cluster *rig.RedisCluster, key string) (to int) {
+	t.Helper()
+	cli := func(server int, args ...string) string {
+		out, err := cluster.Servers[server].CLI(t.Context(), args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(out)
+	}
+	slot := cli(0, "CLUSTER", "KEYSLOT", key)
+	n, _ := strconv.Atoi(slot)
+	from := 0
+	for n >= (from+1)*16384/3 {
+		from++
+	}
+	to = (from + 1) % 3
+	cli(to, "CLUSTER", "SETSLOT", slot, "IMPORTING", cli(from, "CLUSTER", "MYID"))
+	cli(from, "CLUSTER", "SETSLOT", slot, "MIGRATING", cli(to, "CLUSTER", "MYID"))
+	host, port, _ := strings.Cut(cluster.Servers[to].Addr(), ":")
+	cli(from, "MIGRATE", host, port, key, "0", "5000")
+	return to
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 	"github.com/stet-go/stet/store/storetest"
 )
@@ -35,9 +36,20 @@ func libraryOf(name string) []library {
 
 // contract is the harness of stores with a client. Tests of it mostly wait for the
 // server's clock, so they run side by side.
-func contract(c redis.Client) storetest.Harness {
-	return storetest.Harness{Unit: 300 * time.Millisecond, Histories: 5, New: func(t testing.TB) stet.Store {
-		return open(t, c, redis.Options{})
+func contract(c redis.Client, o redis.Options) storetest.Harness {
+	var prefixes sync.Map // of stores
+	return storetest.Harness{Unit: 300 * time.Millisecond, Histories: 5, New: func(t testing.TB) store.Store {
+		o := o
+		o.Prefix = fresh()
+		s := open(t, c, o)
+		prefixes.Store(s, o.Prefix)
+		return s
+	}, Damage: func(t testing.TB, s store.Store, id store.ID) {
+		if u, ok := s.(unbrowsed); ok {
+			s = u.Store
+		}
+		prefix, _ := prefixes.Load(s)
+		do(t, c, "SETRANGE", recordKey(prefix.(string), id), "0", "\x03")
 	}}
 }
 
@@ -47,7 +59,7 @@ func TestStoreKeepsTheContract(t *testing.T) {
 	for _, l := range libraryOf("go-redis") {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
-			storetest.Run(t, contract(dial(t, l, addr)))
+			storetest.Run(t, contract(dial(t, l, addr), redis.Options{}))
 		})
 	}
 }
@@ -58,13 +70,13 @@ func TestStoreKeepsTheContractOnACluster(t *testing.T) {
 	for _, l := range libraryOf("rueidis") {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
-			storetest.Run(t, contract(dial(t, l, addrs...)))
+			storetest.Run(t, contract(dial(t, l, addrs...), redis.Options{}))
 		})
 	}
 }
 
 // sweepAll sweeps until there was nothing to do for a whole round.
-func sweepAll(t *testing.T, s *redis.Store) (sum stet.Swept) {
+func sweepAll(t *testing.T, s *redis.Store) (sum store.Swept) {
 	t.Helper()
 	for idle := 0; idle < 2; {
 		got, err := s.Sweep(t.Context(), 100)
@@ -83,18 +95,18 @@ func TestSweepParksTheDeadAndNothingElse(t *testing.T) {
 	const lease = 150 * time.Millisecond
 	each(t, func(t *testing.T, c conn) {
 		s := open(t, c, redis.Options{})
-		made := make(map[string]stet.Record)
-		extend := func(c stet.Claim, lease time.Duration) {
-			if lost, err := s.Extend(t.Context(), []stet.Claim{c}, lease); err != nil || len(lost) != 0 {
+		made := make(map[string]store.Record)
+		extend := func(c store.Claim, lease time.Duration) {
+			if lost, err := s.Extend(t.Context(), []store.Claim{c}, lease); err != nil || len(lost) != 0 {
 				t.Errorf("Extend: lost %v, %v", lost, err)
 			}
 		}
-		for name, do := range map[string]func(stet.Claim){
-			"live":      func(stet.Claim) {},
-			"lapsed":    func(c stet.Claim) { extend(c, lease) },
-			"renewed":   func(c stet.Claim) { extend(c, lease); extend(c, time.Hour) },
-			"completed": func(c stet.Claim) { mustSettle(t, s, c, "x") },
-			"retryable": func(c stet.Claim) {
+		for name, do := range map[string]func(store.Claim){
+			"live":      func(store.Claim) {},
+			"lapsed":    func(c store.Claim) { extend(c, lease) },
+			"renewed":   func(c store.Claim) { extend(c, lease); extend(c, time.Hour) },
+			"completed": func(c store.Claim) { mustSettle(t, s, c, "x") },
+			"retryable": func(c store.Claim) {
 				if err := s.Release(t.Context(), c, keep); err != nil {
 					t.Error(err)
 				}
@@ -107,8 +119,8 @@ func TestSweepParksTheDeadAndNothingElse(t *testing.T) {
 		if got := sweepAll(t, s); got.Parked != 1 {
 			t.Errorf("%d records were parked; want 1", got.Parked)
 		}
-		for name, want := range map[string]stet.State{"live": stet.Running, "lapsed": stet.Unknown, "renewed": stet.Running,
-			"completed": stet.Completed, "retryable": stet.Retryable} {
+		for name, want := range map[string]store.State{"live": store.Running, "lapsed": store.Unknown, "renewed": store.Running,
+			"completed": store.Completed, "retryable": store.Retryable} {
 			if now := mustRead(t, s, made[name].ID); now.State != want || now.Fence != made[name].Fence {
 				t.Errorf("after the sweep the record that was %s is %v; want it %v", name, now.State, want)
 			}
@@ -167,7 +179,7 @@ func TestClosedStoreRefuses(t *testing.T) {
 		_ = s.Close()
 		_, err := s.Claim(t.Context(), request("k"))
 		mustContain(t, err, "closed")
-		if err := s.Watch(t.Context(), request("k").ID, 1); err == nil || errors.Is(err, stet.ErrInvalid) {
+		if err := s.Watch(t.Context(), request("k").ID, 1); err == nil || errors.Is(err, store.ErrInvalid) {
 			t.Errorf("Watch of a closed store: %v", err)
 		}
 	})

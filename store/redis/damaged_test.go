@@ -6,14 +6,14 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // TestDamagedRecordIsReadWithoutHarm: whatever is stored, the record that comes of
 // it is one, or there is an error. (No fuzz target: rueidis, in the same test
 // binary, takes many minutes to compile for one.)
 func TestDamagedRecordIsReadWithoutHarm(t *testing.T) {
-	whole := string([]byte{newestVersion, byte(stet.Completed), flagGone}) + strings.Repeat("\x01", recordSize-3)
+	whole := string([]byte{newestVersion, byte(store.Completed), flagGone}) + strings.Repeat("\x01", recordSize-3)
 	rapid.Check(t, func(t *rapid.T) {
 		packed := []byte(whole)
 		for range rapid.IntRange(0, 20).Draw(t, "changes") {
@@ -23,8 +23,8 @@ func TestDamagedRecordIsReadWithoutHarm(t *testing.T) {
 			packed = packed[:rapid.IntRange(0, len(packed)).Draw(t, "size")]
 		}
 		now := rapid.Int64().Draw(t, "now")
-		rec, err := decodeWhole(stet.ID{1}, []any{now, string(packed), "result", "work", "notes"})
-		if err == nil && (rec.State < stet.Running || rec.State > stet.Accepted || rec.Attempt < 0) {
+		rec, err := decodeWhole(store.ID{1}, []any{now, string(packed), "result", "work", "notes"})
+		if err == nil && (rec.State < store.Running || rec.State > store.Accepted || rec.Attempt < 0) {
 			t.Errorf("%+v", rec)
 		}
 		if err == nil && len(packed) != recordSize {
@@ -36,7 +36,7 @@ func TestDamagedRecordIsReadWithoutHarm(t *testing.T) {
 // TestForgedCursorIsRefused: a cursor comes back from clients. One that is taken is
 // one that was given out.
 func TestForgedCursorIsRefused(t *testing.T) {
-	q := stet.Query{States: []stet.State{stet.Unknown}}
+	q := store.Query{States: []store.State{store.Unknown}}
 	rapid.Check(t, func(t *rapid.T) {
 		p := place{part: rapid.IntRange(0, 2000).Draw(t, "part"), inside: rapid.Bool().Draw(t, "inside"), span: span{bounded: rapid.Bool().Draw(t, "bounded")}}
 		if p.inside {

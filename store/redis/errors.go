@@ -3,12 +3,14 @@ package redis
 import (
 	"errors"
 	"fmt"
+
+	"github.com/stet-go/stet/store"
 )
 
 var (
 	errClosed = errors.New("redis: the store is closed")
 	// errFormat is what an unreadable record gives.
-	errFormat = errors.New("redis: the record is damaged, or was written by a newer version")
+	errFormat = fmt.Errorf("redis: the record is damaged, or was written by a newer version: %w", store.ErrDamaged)
 )
 
 // explain says what went wrong and what to do.
@@ -24,8 +26,8 @@ func explain(step string, err error) error {
 	case "NOREPLICAS":
 		what = "refused, and nothing was done: the server has fewer replicas than its min-replicas-to-write: "
 	case "NOPERM", "NOAUTH", "WRONGPASS":
-		what = "refused, and nothing was done: the user needs the commands EVAL, EVALSHA, GET, MGET, SET, SETRANGE, EXISTS, PERSIST, PEXPIREAT, UNLINK, HSET, HGET, HMGET, ZADD, ZREM, ZSCORE, ZRANGE, ZRANGEBYSCORE, ZRANGEBYLEX, TIME, PUBLISH, SUBSCRIBE, SCAN and INFO, and for Options.Replicas WAIT, on keys and channels of the prefix: "
-	case "STETFORMAT":
+		what = "refused, and nothing was done: the user needs the commands EVAL, EVALSHA, GET, MGET, SET, SETRANGE, EXISTS, PERSIST, PEXPIREAT, UNLINK, HSET, HGET, HMGET, ZADD, ZREM, ZSCORE, ZRANGE, ZRANGEBYSCORE, ZRANGEBYLEX, ZRANDMEMBER, TIME, PUBLISH, SUBSCRIBE, SCAN and INFO, and for Options.Replicas WAIT, on keys and channels of the prefix: "
+	case "STETFORMAT", "WRONGTYPE": // somebody else has written to a key of the record
 		return fmt.Errorf("redis: %s: %w", step, errFormat)
 	}
 	return fmt.Errorf("redis: %s: %s%w", step, what, err)

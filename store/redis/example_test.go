@@ -9,9 +9,10 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 	"github.com/stet-go/stet/store/redis/goredis"
-	"github.com/stet-go/stet/store/redis/rueidisclient"
+	stetrueidis "github.com/stet-go/stet/store/redis/rueidis"
 )
 
 // exampleServer starts a server for an example.
@@ -28,8 +29,8 @@ func exampleServer() (addr string, stop func()) {
 }
 
 // charge runs an operation twice.
-func charge(ctx context.Context, store stet.Store) {
-	engine, err := stet.New(store, stet.Options{})
+func charge(ctx context.Context, s store.Store) {
+	engine, err := stet.New(s, stet.Options{})
 	if err != nil {
 		panic(err)
 	}
@@ -46,17 +47,17 @@ func ExampleNew() {
 	addr, stop := exampleServer()
 	defer stop()
 	ctx := context.Background()
-	client, err := rueidisclient.Open(rueidis.ClientOption{InitAddress: []string{addr}})
+	client, err := stetrueidis.Open(rueidis.ClientOption{InitAddress: []string{addr}})
 	if err != nil {
 		panic(err)
 	}
 	defer client.Close()
-	store, err := redis.New(ctx, client, redis.Options{})
+	s, err := redis.New(ctx, client, redis.Options{})
 	if err != nil {
 		panic(err)
 	}
-	defer store.Close()
-	charge(ctx, store)
+	defer s.Close()
+	charge(ctx, s)
 	// Output:
 	// charged false <nil>
 	// charged true <nil>
@@ -71,12 +72,12 @@ func ExampleNew_goRedis() {
 		panic(err)
 	}
 	defer client.Close()
-	store, err := redis.New(ctx, client, redis.Options{})
+	s, err := redis.New(ctx, client, redis.Options{})
 	if err != nil {
 		panic(err)
 	}
-	defer store.Close()
-	charge(ctx, store)
+	defer s.Close()
+	charge(ctx, s)
 	// Output:
 	// charged false <nil>
 	// charged true <nil>
@@ -87,22 +88,22 @@ func ExampleStore_Browse() {
 	addr, stop := exampleServer()
 	defer stop()
 	ctx := context.Background()
-	client, err := rueidisclient.Open(rueidis.ClientOption{InitAddress: []string{addr}})
+	client, err := stetrueidis.Open(rueidis.ClientOption{InitAddress: []string{addr}})
 	if err != nil {
 		panic(err)
 	}
 	defer client.Close()
-	store, err := redis.New(ctx, client, redis.Options{})
+	s, err := redis.New(ctx, client, redis.Options{})
 	if err != nil {
 		panic(err)
 	}
-	defer store.Close()
+	defer s.Close()
 	mine := request("order 7")
-	if _, err := store.Claim(ctx, mine); err != nil {
+	if _, err := s.Claim(ctx, mine); err != nil {
 		panic(err)
 	}
-	for q := (stet.Query{States: []stet.State{stet.Running, stet.Unknown}}); ; {
-		page, err := store.Browse(ctx, q)
+	for q := (store.Query{States: []store.State{store.Running, store.Unknown}}); ; {
+		page, err := s.Browse(ctx, q)
 		if err != nil {
 			panic(err)
 		}
@@ -122,17 +123,17 @@ func ExampleStore_Due() {
 	addr, stop := exampleServer()
 	defer stop()
 	ctx := context.Background()
-	client, err := rueidisclient.Open(rueidis.ClientOption{InitAddress: []string{addr}})
+	client, err := stetrueidis.Open(rueidis.ClientOption{InitAddress: []string{addr}})
 	if err != nil {
 		panic(err)
 	}
 	defer client.Close()
-	store, err := redis.New(ctx, client, redis.Options{})
+	s, err := redis.New(ctx, client, redis.Options{})
 	if err != nil {
 		panic(err)
 	}
-	defer store.Close()
-	engine, err := stet.New(store, stet.Options{})
+	defer s.Close()
+	engine, err := stet.New(s, stet.Options{})
 	if err != nil {
 		panic(err)
 	}
@@ -154,7 +155,7 @@ func ExampleStore_Due() {
 		if err := run.Emit(stet.Message{To: "shipped", Body: run.Work().Payload}); err != nil {
 			panic(err)
 		}
-		fmt.Println(item.Name, run.Settle(ctx, stet.Outcome{State: stet.Completed, Result: []byte("on its way")}))
+		fmt.Println(item.Name, run.Settle(ctx, stet.Outcome{Body: []byte("on its way")}))
 	}
 
 	parcels, err := engine.DueMessages(ctx, 10, time.Minute) // what a relay asks for
@@ -189,17 +190,17 @@ func ExampleNew_replicas() {
 	if _, err = r.StartRedis(ctx, rig.RedisOptions{ReplicaOf: master}); err != nil {
 		panic(err)
 	}
-	client, err := rueidisclient.Open(rueidis.ClientOption{InitAddress: []string{master.Addr()}})
+	client, err := stetrueidis.Open(rueidis.ClientOption{InitAddress: []string{master.Addr()}})
 	if err != nil {
 		panic(err)
 	}
 	defer client.Close()
-	store, err := redis.New(ctx, client, redis.Options{Replicas: 1})
+	s, err := redis.New(ctx, client, redis.Options{Replicas: 1})
 	if err != nil {
 		panic(err)
 	}
-	defer store.Close()
-	charge(ctx, store)
+	defer s.Close()
+	charge(ctx, s)
 	// Output:
 	// charged false <nil>
 	// charged true <nil>

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 )
 
@@ -43,7 +44,7 @@ func again(t *testing.T, p *lossy, what string, call func() error) {
 		if err == nil {
 			t.Fatalf("%s: try %d succeeded with %d replies lost; want one lost, and no repetition by the client itself", what, try, p.lost.Load()-lost)
 		}
-		if errors.Is(err, stet.ErrFenced) || errors.Is(err, stet.ErrMismatch) || try == 100 {
+		if errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrMismatch) || try == 100 {
 			t.Fatalf("%s, repeated after its reply was lost: %v", what, err)
 		}
 		time.Sleep(time.Millisecond) // the client reconnects
@@ -60,16 +61,16 @@ func TestLostReplyOfEveryCallIsHarmless(t *testing.T) {
 		mustSettle(t, s, mustClaim(t, s, request("warm up")).Claim(), "x") // the scripts are known to the server
 		for i := range rounds {
 			req := request(stet.NewKey())
-			var rec stet.Record
+			var rec store.Record
 			again(t, p, "Claim", func() (err error) {
 				rec, err = s.Claim(ctx, req)
 				return err
 			})
-			if rec.State != stet.Running || rec.Owner != req.Owner || rec.Attempt != 1 {
+			if rec.State != store.Running || rec.Owner != req.Owner || rec.Attempt != 1 {
 				t.Fatalf("claim %d conflicts with itself: %+v", i, rec)
 			}
 			again(t, p, "Extend", func() error {
-				lost, err := s.Extend(ctx, []stet.Claim{rec.Claim()}, time.Minute)
+				lost, err := s.Extend(ctx, []store.Claim{rec.Claim()}, time.Minute)
 				if len(lost) != 0 {
 					t.Fatal("Extend reports its own claim as lost")
 				}
@@ -137,7 +138,7 @@ func TestServerThatAnswersLateIsNotWaitedFor(t *testing.T) {
 			// Whatever became of the first, the same owner is not in its own way.
 			waitFor(t, "the server answers again", func() bool {
 				rec, err := s.Claim(t.Context(), req)
-				return err == nil && rec.State == stet.Running && rec.Owner == req.Owner && rec.Attempt == 1
+				return err == nil && rec.State == store.Running && rec.Owner == req.Owner && rec.Attempt == 1
 			})
 		})
 	}
@@ -173,7 +174,7 @@ func TestStoppedServerIsAnErrorAndNothingRuns(t *testing.T) {
 			if rec := mustRead(t, s, done.ID); string(rec.Result) != "x" {
 				t.Errorf("with appendfsync always, an outcome did not survive a crash: %+v", rec)
 			}
-			if rec := mustRead(t, s, running.ID); rec.Fence != running.Fence || rec.State != stet.Running {
+			if rec := mustRead(t, s, running.ID); rec.Fence != running.Fence || rec.State != store.Running {
 				t.Errorf("with appendfsync always, a claim did not survive a crash: %+v", rec)
 			}
 		})
@@ -192,11 +193,11 @@ func TestFullMemoryRefusesClaimsAndServesReplays(t *testing.T) {
 			rec, err := s.Claim(t.Context(), request("new"))
 			mustContain(t, err, "maxmemory")
 			mustContain(t, err, "nothing was done")
-			if rec.State != stet.None {
+			if rec.State != store.None {
 				t.Errorf("a claim was granted at maxmemory: %+v", rec)
 			}
 			again := done
-			again.Owner = stet.NewOwner()
+			again.Owner = store.NewOwner()
 			if rec, err := s.Claim(t.Context(), again); err != nil || string(rec.Result) != "x" {
 				t.Errorf("a replay at maxmemory: %+v, %v", rec, err)
 			}
@@ -234,7 +235,7 @@ func TestFullDiskRefusesClaimsAndServesReplays(t *testing.T) {
 	refusesClaims(t, server, func(s *redis.Store) (refused error) {
 		large := completed(string(make([]byte, 1<<20)))
 		for i := 0; i < 100 && refused == nil; i++ {
-			var rec stet.Record
+			var rec store.Record
 			if rec, refused = s.Claim(t.Context(), request(fmt.Sprint(i))); refused == nil {
 				refused = s.Settle(t.Context(), rec.Claim(), large, keep)
 			}
@@ -279,7 +280,7 @@ func refusesClaims(t *testing.T, server *rig.RedisServer, fill func(*redis.Store
 	mustContain(t, refused, "cannot write to its disk")
 	mustContain(t, refused, "nothing was done")
 	again := done
-	again.Owner = stet.NewOwner()
+	again.Owner = store.NewOwner()
 	if rec, err := s.Claim(t.Context(), again); err != nil || string(rec.Result) != "x" {
 		t.Errorf("a replay while nothing can be written: %+v, %v", rec, err)
 	}

@@ -1,20 +1,21 @@
 package redis
 
 import (
-	"errors"
+	"context"
 	"sync"
+	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 const (
 	maxGroup = 128 // records that one script works on, so that none keeps the server for long
-	atATime  = 8   // scripts of one call that are under way together
+	atATime  = 8   // scripts of one call that are under way together, unless it must not wait
 )
 
 // group divides n things into lists of those that one script may work on: the
 // keys of a script must be in one slot of a cluster.
-func (s *Store) group(n int, id func(i int) stet.ID) (groups [][]int) {
+func (s *Store) group(n int, id func(i int) store.ID) (groups [][]int) {
 	open := make(map[int]int) // by shard: the list that is not full
 	for i := range n {
 		shard := 0
@@ -32,14 +33,25 @@ func (s *Store) group(n int, id func(i int) stet.ID) (groups [][]int) {
 	return groups
 }
 
-// concurrently calls do for 0 to n-1, a few at a time.
-func concurrently(n int, do func(i int) error) error {
-	if n == 1 {
-		return do(0)
+// each is concurrently, in a cluster with all together: those for a server that is down
+// hold up no others.
+func (s *Store) each(n int, do func(i int) error) []error {
+	if s.cluster {
+		return concurrently(shards, n, do)
 	}
+	return concurrently(atATime, n, do)
+}
+
+// concurrently calls do for 0 to n-1, up to limit together, and returns what went wrong
+// with each.
+func concurrently(limit, n int, do func(i int) error) []error {
 	errs := make([]error, n)
+	if n == 1 {
+		errs[0] = do(0)
+		return errs
+	}
 	var wg sync.WaitGroup
-	turn := make(chan struct{}, atATime)
+	turn := make(chan struct{}, limit)
 	for i := range n {
 		turn <- struct{}{}
 		wg.Go(func() {
@@ -48,5 +60,35 @@ func concurrently(n int, do func(i int) error) error {
 		})
 	}
 	wg.Wait()
-	return errors.Join(errs...)
+	return errs
+}
+
+// first returns what went wrong first, and how many of errs are errors.
+func first(errs []error) (err error, n int) {
+	for _, e := range errs {
+		if e == nil {
+			continue
+		}
+		if n++; err == nil {
+			err = e
+		}
+	}
+	return err, n
+}
+
+// aPhase is how long one of several steps of a call waits for a cluster's server, if the
+// call has no deadline.
+const aPhase = 3 * time.Second
+
+// phase is for one of so many steps of a call that are left: what waits for a server
+// of a cluster that is down must leave time for the others.
+func (s *Store) phase(ctx context.Context, left int) (context.Context, context.CancelFunc) {
+	if !s.cluster {
+		return ctx, func() {}
+	}
+	wait := aPhase
+	if end, ok := ctx.Deadline(); ok {
+		wait = time.Until(end) / time.Duration(left)
+	}
+	return context.WithTimeout(ctx, wait)
 }

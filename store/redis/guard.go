@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/stet-go/stet/internal/timer"
 )
 
 const (
@@ -69,7 +71,7 @@ func (g *guard) first(warning string) bool {
 // a server that a failover was just demoting is fit again, or replaced, soon.
 func (s *Store) inspectRegularly(ctx context.Context) {
 	pause := s.o.CheckEvery
-	for sleep(ctx, pause) {
+	for timer.Sleep(ctx, pause) {
 		limited, cancel := context.WithTimeout(ctx, checkTimeout)
 		err := s.inspect(limited)
 		cancel()
@@ -98,12 +100,15 @@ func (s *Store) inspect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range slices.Sorted(maps.Keys(servers)) {
-		info, err := askInfo(ctx, servers[name])
-		if err != nil {
-			return explain("inspect the server", err)
-		}
-		if info["role"] != "master" && s.cluster {
+	names := slices.Sorted(maps.Keys(servers))
+	infos := make([]map[string]string, len(names))
+	unasked, _ := first(s.each(len(names), func(i int) (err error) {
+		infos[i], err = askInfo(ctx, servers[names[i]])
+		return err
+	}))
+	for i, info := range infos {
+		name := names[i]
+		if info == nil || info["role"] != "master" && s.cluster {
 			continue
 		}
 		if err := s.judge(info); err != nil {
@@ -117,6 +122,9 @@ func (s *Store) inspect(ctx context.Context) error {
 			s.o.Logger.LogAttrs(ctx, slog.LevelWarn, "stet: a Redis server has fewer replicas than Options.Replicas: nothing runs until it has enough",
 				slog.String("server", name), slog.Int("replicas", n))
 		}
+	}
+	if unasked != nil {
+		return explain("inspect the server", unasked)
 	}
 	return nil
 }

@@ -12,8 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 )
 
@@ -190,7 +190,8 @@ func TestOnlyCommandsThatWereNotExecutedAreRepeated(t *testing.T) {
 			}
 			return int64(1), nil
 		}}, redis.Options{})
-		err := s.Release(t.Context(), stet.Claim{Fence: 1}, keep)
+		calls = 0 // of New
+		err := s.Release(t.Context(), store.Claim{Fence: 1}, keep)
 		if calls != want || (err == nil) != (want == 3) {
 			t.Errorf("after %q the command was sent %d times, and the call returned %v; want it sent %d times", answer, calls, err, want)
 		}

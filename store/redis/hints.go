@@ -5,7 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -23,11 +24,17 @@ type hints struct {
 	s   *Store
 
 	mu      sync.Mutex
-	pending [len(queueNames)]map[int]time.Time // by shard, when something is due, on this process's clock
-	written chan struct{}                      // closed when what is pending has been tried
+	pending [len(queueNames)]map[spot]time.Time // when something is due, on this process's clock
+	written chan struct{}                       // closed when what is pending has been tried
 	running bool
 	closed  bool
 	wg      sync.WaitGroup
+}
+
+// spot is a queue: of a shard, under a name.
+type spot struct {
+	shard int
+	name  string
 }
 
 func (h *hints) init(ctx context.Context, s *Store) { h.ctx, h.s = ctx, s }
@@ -35,11 +42,11 @@ func (h *hints) init(ctx context.Context, s *Store) { h.ctx, h.s = ctx, s }
 // hint writes into the agenda of a cluster that a record will be due, and waits for
 // that, but not for long: it is tried again until it succeeds. If the process dies
 // first, the next sweep does it.
-func (s *Store) hint(ctx context.Context, what stet.Due, id stet.ID, after time.Duration) {
+func (s *Store) hint(ctx context.Context, what store.Due, name string, id store.ID, after time.Duration) {
 	if !s.cluster {
 		return
 	}
-	written := s.hints.add(what, shardOf(id), time.Now().Add(after))
+	written := s.hints.add(what, spot{shardOf(id), name}, time.Now().Add(after))
 	if written == nil {
 		return
 	}
@@ -54,13 +61,13 @@ func (s *Store) hint(ctx context.Context, what stet.Due, id stet.ID, after time.
 
 // add returns what is closed once it has been tried to write the hint; nil if the
 // store is closed.
-func (h *hints) add(what stet.Due, shard int, due time.Time) <-chan struct{} {
+func (h *hints) add(what store.Due, at spot, due time.Time) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
 		return nil
 	}
-	h.put(what, shard, due)
+	h.put(what, at, due)
 	if h.written == nil {
 		h.written = make(chan struct{})
 	}
@@ -72,12 +79,12 @@ func (h *hints) add(what stet.Due, shard int, due time.Time) <-chan struct{} {
 }
 
 // put notes a hint, unless there is an earlier one. The caller holds h.mu.
-func (h *hints) put(what stet.Due, shard int, due time.Time) {
+func (h *hints) put(what store.Due, at spot, due time.Time) {
 	if h.pending[what] == nil {
-		h.pending[what] = make(map[int]time.Time)
+		h.pending[what] = make(map[spot]time.Time)
 	}
-	if was, ok := h.pending[what][shard]; !ok || due.Before(was) {
-		h.pending[what][shard] = due
+	if was, ok := h.pending[what][at]; !ok || due.Before(was) {
+		h.pending[what][at] = due
 	}
 }
 
@@ -87,7 +94,7 @@ func (h *hints) write() {
 	for {
 		h.mu.Lock()
 		some, written := h.pending, h.written
-		if written == nil && len(some[stet.DueRun])+len(some[stet.DueRelay]) == 0 || h.ctx.Err() != nil {
+		if written == nil && len(some[store.DueRun])+len(some[store.DueRelay]) == 0 || h.ctx.Err() != nil {
 			h.running = false
 			h.mu.Unlock()
 			return
@@ -97,8 +104,8 @@ func (h *hints) write() {
 		h.mu.Unlock()
 
 		failed := false
-		for what, shards := range some {
-			failed = h.send(stet.Due(what), shards) != nil || failed
+		for what, spots := range some {
+			failed = h.send(store.Due(what), spots) != nil || failed
 		}
 		if written != nil {
 			close(written)
@@ -107,19 +114,19 @@ func (h *hints) write() {
 			pause = minHintPause
 			continue
 		}
-		sleep(h.ctx, pause)
+		timer.Sleep(h.ctx, pause)
 		pause = min(2*pause, maxHintPause)
 	}
 }
 
 // send writes some hints, or puts them back.
-func (h *hints) send(what stet.Due, shards map[int]time.Time) error {
-	if len(shards) == 0 {
+func (h *hints) send(what store.Due, spots map[spot]time.Time) error {
+	if len(spots) == 0 {
 		return nil
 	}
 	var visits []visit
-	for shard, due := range shards {
-		visits = append(visits, visit{shard: shard, next: max(time.Until(due), 0), more: true})
+	for at, due := range spots {
+		visits = append(visits, visit{spot: at, next: max(time.Until(due), 0), more: true})
 	}
 	ctx, cancel := context.WithTimeout(h.ctx, hintTimeout)
 	defer cancel()
@@ -127,8 +134,8 @@ func (h *hints) send(what stet.Due, shards map[int]time.Time) error {
 	if err != nil {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		for shard, due := range shards {
-			h.put(what, shard, due)
+		for at, due := range spots {
+			h.put(what, at, due)
 		}
 	}
 	return err

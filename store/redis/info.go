@@ -3,9 +3,10 @@ package redis
 import "context"
 
 // Info returns what each server says of itself: the fields of its INFO command
-// and, where the server tells it, the setting appendfsync. The names are the
-// servers' addresses, or "" of a client that is not a Cluster. It is for tools
-// that examine servers, also those that New refuses.
+// and, where the server tells it, the setting appendfsync; and as "may not publish"
+// why the user may not publish to the channel of the default Options.Prefix, if that is
+// so. The names are the servers' addresses, or "" of a client that is not a Cluster. It
+// is for tools that examine servers, also those that New refuses.
 func Info(ctx context.Context, client Client) (map[string]map[string]string, error) {
 	servers, err := servers(ctx, client)
 	if err != nil {
@@ -19,6 +20,9 @@ func Info(ctx context.Context, client Client) (map[string]map[string]string, err
 		}
 		if v, ok := askSetting(ctx, server, "appendfsync"); ok {
 			info["appendfsync"] = v
+		}
+		if why := mayPublish(ctx, server); why != "" {
+			info["may not publish"] = why
 		}
 		all[name] = info
 	}

@@ -14,9 +14,10 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 	"github.com/stet-go/stet/store/redis/goredis"
-	"github.com/stet-go/stet/store/redis/rueidisclient"
+	stetrueidis "github.com/stet-go/stet/store/redis/rueidis"
 	"go.uber.org/goleak"
 )
 
@@ -64,7 +65,7 @@ func cluster(t testing.TB) []string {
 	return c.Addrs()
 }
 
-var keep = stet.Retention{Result: time.Hour, Tombstone: 2 * time.Hour}
+var keep = store.Retention{Result: time.Hour, Tombstone: 2 * time.Hour}
 
 // conn is what both adapters make.
 type conn interface {
@@ -85,7 +86,7 @@ var libraries = []library{
 		return goredis.Open(&goredislib.UniversalOptions{Addrs: addrs, ReadTimeout: 30 * time.Second, DialTimeout: 30 * time.Second})
 	}},
 	{"rueidis", func(addrs []string) (conn, error) {
-		return rueidisclient.Open(rueidis.ClientOption{InitAddress: addrs})
+		return stetrueidis.Open(rueidis.ClientOption{InitAddress: addrs})
 	}},
 }
 
@@ -145,34 +146,34 @@ func eachServers(t *testing.T, f func(t *testing.T, c conn)) {
 	}
 }
 
-func request(key string) stet.ClaimRequest {
-	return stet.ClaimRequest{
-		ID: stet.Digest("", "test", key), Scope: stet.DigestScope("", "test"),
-		Fingerprint: stet.NewFingerprint([]byte(key)), Owner: stet.NewOwner(), Lease: time.Minute,
+func request(key string) store.ClaimRequest {
+	return store.ClaimRequest{
+		ID: store.Digest("", "test", key), Scope: store.DigestScope("", "test"),
+		Fingerprint: stet.NewFingerprint([]byte(key)), Owner: store.NewOwner(), Lease: time.Minute,
 	}
 }
 
-func completed(result string) stet.Outcome {
-	return stet.Outcome{State: stet.Completed, Result: []byte(result)}
+func completed(result string) store.Settlement {
+	return store.Settlement{State: store.Completed, Result: []byte(result)}
 }
 
-func mustClaim(t testing.TB, s stet.Store, req stet.ClaimRequest) stet.Record {
+func mustClaim(t testing.TB, s store.Store, req store.ClaimRequest) store.Record {
 	t.Helper()
 	rec, err := s.Claim(context.Background(), req)
-	if err != nil || rec.State != stet.Running || rec.Owner != req.Owner {
+	if err != nil || rec.State != store.Running || rec.Owner != req.Owner {
 		t.Fatalf("Claim: %+v, %v", rec, err)
 	}
 	return rec
 }
 
-func mustSettle(t testing.TB, s stet.Store, c stet.Claim, result string) {
+func mustSettle(t testing.TB, s store.Store, c store.Claim, result string) {
 	t.Helper()
 	if err := s.Settle(context.Background(), c, completed(result), keep); err != nil {
 		t.Fatalf("Settle: %v", err)
 	}
 }
 
-func mustRead(t testing.TB, s stet.Store, id stet.ID) stet.Record {
+func mustRead(t testing.TB, s store.Store, id store.ID) store.Record {
 	t.Helper()
 	rec, err := s.Read(context.Background(), id)
 	if err != nil {

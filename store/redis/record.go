@@ -3,16 +3,17 @@ package redis
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"math"
 	"strconv"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // The layout of a record is described in lua/record.lua.
 const (
-	recordSize = 136
+	recordSize = 136 // without its label
 
 	flagGone       = 1
 	flagCancelling = 8
@@ -31,7 +32,7 @@ const maxDuration = 100 * 365 * 24 * time.Hour
 // on where they ended whatever becomes of leases meanwhile. All are in the same slot.
 const shards = 1024
 
-func shardOf(id stet.ID) int { return int(binary.BigEndian.Uint16(id[8:])) % shards }
+func shardOf(id store.ID) int { return int(binary.BigEndian.Uint16(id[8:])) % shards }
 
 const hexDigits = "0123456789abcdef"
 
@@ -41,14 +42,14 @@ func (s *Store) keyOf(shard int, kind string) string {
 	return s.o.Prefix + ":{" + string(tag[:]) + "}:" + kind
 }
 
-// keys are the names of what belongs to a record.
-type keys struct{ record, result, index, list string }
+// keys are the names of what belongs to a record, or to all of its shard.
+type keys struct{ record, result, index, list, fence string }
 
-func (s *Store) keys(id stet.ID) keys {
+func (s *Store) keys(id store.ID) keys {
 	shard := shardOf(id)
 	var name [2 * len(id)]byte
 	hex.Encode(name[:], id[:])
-	return keys{s.keyOf(shard, "op:"+string(name[:])), s.keyOf(shard, "result:"+string(name[:])), s.index(shard), s.list(shard)}
+	return keys{s.keyOf(shard, "op:"+string(name[:])), s.keyOf(shard, "result:"+string(name[:])), s.index(shard), s.list(shard), s.keyOf(shard, "fence")}
 }
 
 func (s *Store) index(shard int) string { return s.keyOf(shard, "live") }
@@ -56,13 +57,58 @@ func (s *Store) index(shard int) string { return s.keyOf(shard, "live") }
 func (s *Store) list(shard int) string { return s.keyOf(shard, "list") }
 
 // outbox is the name of what a record has to send.
-func (s *Store) outbox(id stet.ID) string { return s.keyOf(shardOf(id), "outbox:"+id.String()) }
+func (s *Store) outbox(id store.ID) string { return s.keyOf(shardOf(id), "outbox:"+id.String()) }
 
 // queueNames are what the queues of a shard are called, and their agendas.
-var queueNames = [...]string{stet.DueRun: "run", stet.DueRelay: "relay"}
+var queueNames = [...]string{store.DueRun: "run", store.DueRelay: "relay"}
 
-// queue is the name of the queue of what a shard's records wait for.
-func (s *Store) queue(shard int, what stet.Due) string { return s.keyOf(shard, queueNames[what]) }
+// queues is what the queues of what a shard's records wait for have in common: see queue.
+func (s *Store) queues(shard int, what store.Due) string { return s.keyOf(shard, queueNames[what]) }
+
+// queue is the name of the queue of a shard's records that wait for the same thing under
+// the same name, "" of what is to be sent.
+func (s *Store) queue(shard int, what store.Due, name string) string {
+	return s.queues(shard, what) + ":" + name
+}
+
+// packLabel is a label as it is in a record.
+func packLabel(l store.Label) string {
+	if l == (store.Label{}) {
+		return ""
+	}
+	b := make([]byte, 0, 4+len(l.Class)+len(l.Name)+len(l.Ref))
+	b = append(append(b, byte(len(l.Class))), l.Class...)
+	b = append(append(b, byte(len(l.Name))), l.Name...)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(l.Ref))) //nolint:gosec // see fits
+	return string(append(b, l.Ref...))
+}
+
+// fits refuses a label that a record has no room for.
+func fits(l store.Label) error {
+	if len(l.Class) > math.MaxUint8 || len(l.Name) > math.MaxUint8 || len(l.Ref) > math.MaxUint16 {
+		return fmt.Errorf("redis: %w: the label has %d, %d and %d bytes; at most %d each, and a reference four times as many", store.ErrInvalid, len(l.Class), len(l.Name), len(l.Ref), store.MaxLabel)
+	}
+	return nil
+}
+
+// unpackLabel undoes packLabel.
+func unpackLabel(packed string) (l store.Label, ok bool) {
+	if packed == "" {
+		return l, true
+	}
+	for _, part := range []*string{&l.Class, &l.Name} {
+		if packed == "" || len(packed) <= int(packed[0]) {
+			return l, false
+		}
+		n := 1 + int(packed[0])
+		*part, packed = packed[1:n], packed[n:]
+	}
+	if len(packed) < 2 || len(packed)-2 != int(packed[0])<<8+int(packed[1]) {
+		return l, false
+	}
+	l.Ref = packed[2:]
+	return l, true
+}
 
 // micros is d in microseconds, rounded up, for a script.
 func micros(d time.Duration) string {
@@ -79,7 +125,7 @@ func fence(n int64) string {
 
 // decode makes a record of what a script returned: now, the record and its result,
 // where there are such.
-func decode(id stet.ID, reply any) (rec stet.Record, err error) {
+func decode(id store.ID, reply any) (rec store.Record, err error) {
 	fields, ok := reply.([]any)
 	if !ok || len(fields) == 0 {
 		return rec, errReply(reply)
@@ -102,7 +148,7 @@ func decode(id stet.ID, reply any) (rec stet.Record, err error) {
 
 // decodeWhole makes a record of what a script returned: like decode, and the work and
 // the notes.
-func decodeWhole(id stet.ID, reply any) (rec stet.Record, err error) {
+func decodeWhole(id store.ID, reply any) (rec store.Record, err error) {
 	rec, err = decode(id, reply)
 	if err != nil {
 		return rec, err
@@ -116,21 +162,30 @@ func decodeWhole(id stet.ID, reply any) (rec stet.Record, err error) {
 	if notes, ok := parts[1].(string); ok {
 		rec.Notes = []byte(notes)
 	}
-	if packed, ok := fields[min(1, len(fields)-1)].(string); ok {
-		rec.Cancelling = packed[2]&flagCancelling != 0
-	}
+	rec.Cancelling = cancelling(reply)
 	return rec, nil
+}
+
+// cancelling reports whether the cancellation of a record that decode could read was
+// asked for.
+func cancelling(reply any) bool {
+	fields, _ := reply.([]any)
+	if len(fields) < 2 {
+		return false
+	}
+	packed, ok := fields[1].(string)
+	return ok && packed[2]&flagCancelling != 0
 }
 
 // unpack makes a record of what the server has under its name, nil for none. A
 // settled record without its result is gone.
-func unpack(id stet.ID, value any, now int64, result bool) (stet.Record, error) {
-	r := stet.Record{ID: id}
+func unpack(id store.ID, value any, now int64, result bool) (store.Record, error) {
+	r := store.Record{ID: id}
 	if value == nil {
 		return r, nil
 	}
 	packed, _ := value.(string)
-	if len(packed) != recordSize || packed[0] == 0 || packed[0] > newestVersion || packed[1] == 0 || packed[1] > byte(stet.Accepted) {
+	if len(packed) < recordSize || packed[0] == 0 || packed[0] > newestVersion || packed[1] == 0 || packed[1] > byte(store.Accepted) || packed[84] != 0 || packed[85] > 31 {
 		return r, errFormat
 	}
 	number := func(from int) int64 { return int64(binary.BigEndian.Uint64([]byte(packed[from : from+8]))) }
@@ -140,17 +195,45 @@ func unpack(id stet.ID, value any, now int64, result bool) (stet.Record, error) 
 		}
 		return t
 	}
-	r.State = stet.State(packed[1])
+	label, ok := unpackLabel(packed[recordSize:])
+	if !ok {
+		return r, errFormat
+	}
+	r.State, r.Label = store.State(packed[1]), label
 	copy(r.Fingerprint[:], packed[3:])
 	copy(r.Owner[:], packed[36:])
 	copy(r.Scope[:], packed[52:])
 	r.Fence = number(84)
 	r.Attempt = int(min(binary.BigEndian.Uint32([]byte(packed[92:96])), math.MaxInt32))
 	r.ClaimedAt = instant(96)
-	if r.State == stet.Running {
+	if r.State == store.Running {
 		r.LeaseLeft = time.Duration(number(104)-now) * time.Microsecond
 	}
 	r.SettledAt, r.ExpiresAt, r.ForgetAt = instant(112), instant(120), instant(128)
 	r.Gone = r.State.Settled() && (packed[2]&flagGone != 0 || !result)
 	return r, nil
+}
+
+// told is what can be told of a record that cannot be read. What a program of a newer
+// version has written may have other things in those places; they serve to tell it from
+// what is there later.
+func told(id store.ID, value any) store.Record {
+	packed, _ := value.(string)
+	r := store.Record{ID: id}
+	switch {
+	case len(packed) < recordSize:
+		r.Damage = fmt.Sprintf("there are %d bytes where a record has %d at least", len(packed), recordSize)
+	case packed[0] == 0 || packed[0] > newestVersion:
+		r.Damage = fmt.Sprintf("it is of version %d; this program reads up to %d", packed[0], newestVersion)
+	case packed[1] == 0 || packed[1] > byte(store.Accepted):
+		r.Damage = fmt.Sprintf("there is no state %d", packed[1])
+	default:
+		r.Damage = "its label, its fence, or what it was to return, cannot be read"
+	}
+	if len(packed) >= 92 {
+		copy(r.Owner[:], packed[36:])
+		copy(r.Scope[:], packed[52:])
+		r.Fence = int64(binary.BigEndian.Uint64([]byte(packed[84:92]))) //nolint:gosec // as it is
+	}
+	return r
 }

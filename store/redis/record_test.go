@@ -5,9 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 )
 
@@ -23,7 +26,7 @@ func do(t testing.TB, c redis.Client, args ...string) any {
 
 // recordKey is the name of a record. It is part of what is stored: a change of it
 // forgets all operations.
-func recordKey(prefix string, id stet.ID) string {
+func recordKey(prefix string, id store.ID) string {
 	return fmt.Sprintf("%s:{%03x}:op:%x", prefix, binary.BigEndian.Uint16(id[8:])%1024, id[:])
 }
 
@@ -38,9 +41,56 @@ func TestFenceGrowsAlthoughTheClockGoesBack(t *testing.T) {
 		if err := s.Release(t.Context(), claim, keep); err != nil {
 			t.Fatal(err)
 		}
-		req.Owner = stet.NewOwner()
+		req.Owner = store.NewOwner()
 		if rec := mustClaim(t, s, req); rec.Fence != claim.Fence+1 {
 			t.Errorf("the fence after %d is %d", claim.Fence, rec.Fence)
+		}
+	})
+}
+
+// skewed is a client of a server whose clock is off by so many microseconds.
+type skewed struct {
+	redis.Client
+	by int64
+}
+
+func (c *skewed) Do(ctx context.Context, key string, args ...string) (any, error) {
+	switch args[0] {
+	case "EVALSHA":
+		return nil, redis.ReplyError("NOSCRIPT the source tells what to replace")
+	case "EVAL":
+		args = slices.Clone(args)
+		args[1] = strings.Replace(args[1], "local now = ", fmt.Sprintf("local now = %d + ", c.by), 1)
+	}
+	return c.Client.Do(ctx, key, args...)
+}
+
+func TestFenceGrowsAlthoughTheRecordIsForgottenAndTheClockGoesBack(t *testing.T) {
+	each(t, func(t *testing.T, c conn) {
+		server := &skewed{Client: c}
+		prefix := fresh()
+		s := open(t, server, redis.Options{Prefix: prefix})
+		var last int64
+		for _, by := range []int64{0, -1, -3600e6, -3600e6, -86400e6, 3600e6, 0} {
+			server.by = by
+			req := request("k")
+			rec := mustClaim(t, s, req)
+			if rec.Fence <= last {
+				t.Errorf("with the clock off by %d s the fence after %d is %d", by/1e6, last, rec.Fence)
+			}
+			last = rec.Fence
+			if err := s.Release(t.Context(), rec.Claim(), store.Retention{}); err != nil {
+				t.Fatal(err)
+			}
+			do(t, c, "DEL", recordKey(prefix, req.ID)) // as the server's own clock does
+			accepted := mustAccept(t, s, req, 0)
+			taken := mustTake(t, s, req.ID)
+			if accepted.Fence <= last || taken.Fence <= accepted.Fence {
+				t.Errorf("after the fence %d one that is accepted has %d, and taken %d", last, accepted.Fence, taken.Fence)
+			}
+			last = taken.Fence
+			mustSettle(t, s, taken.Claim(), "x")
+			do(t, c, "DEL", recordKey(prefix, req.ID))
 		}
 	})
 }
@@ -53,6 +103,9 @@ func TestDamagedRecordIsAClearErrorAndGrantsNothing(t *testing.T) {
 			"cut off":         func(key string) { do(t, c, "SET", key, "\x01\x01") },
 			"empty":           func(key string) { do(t, c, "SET", key, "") },
 			"a newer version": func(key string) { do(t, c, "SETRANGE", key, "0", "\x03") },
+			"in no state":     func(key string) { do(t, c, "SETRANGE", key, "1", "\x07") },
+			"without a fence": func(key string) { do(t, c, "SETRANGE", key, "84", "\x7f") },
+			"another type":    func(key string) { do(t, c, "DEL", key); do(t, c, "HSET", key, "a", "b") },
 		} {
 			req := request(name)
 			rec := mustClaim(t, s, req)
@@ -60,23 +113,20 @@ func TestDamagedRecordIsAClearErrorAndGrantsNothing(t *testing.T) {
 			_, claimed := s.Claim(t.Context(), req)
 			_, read := s.Read(t.Context(), req.ID)
 			_, accepted := s.Accept(t.Context(), req, []byte("work"), 0)
-			_, taken := s.Take(t.Context(), req.ID, req.Owner, req.Lease)
+			_, taken := s.Take(t.Context(), store.TakeRequest{ID: req.ID, Owner: req.Owner, Lease: req.Lease})
 			_, looked := s.Look(t.Context(), req.ID)
 			_, cancelled := s.Cancel(t.Context(), rec.Claim(), completed("x"), keep)
-			_, extended := s.Extend(t.Context(), []stet.Claim{rec.Claim()}, keep.Result)
+			_, extended := s.Extend(t.Context(), []store.Claim{rec.Claim()}, keep.Result)
 			for what, err := range map[string]error{
 				"Claim": claimed, "Read": read, "Extend": extended, "Release": s.Release(t.Context(), rec.Claim(), keep),
 				"Accept": accepted, "Take": taken, "Look": looked, "Cancel": cancelled, "Return": s.Return(t.Context(), rec.Claim(), 0),
-				"Save": s.Save(t.Context(), rec.Claim(), []byte("00000001")), "Relayed": s.Relayed(t.Context(), rec.Claim(), keep),
-				"Settle": s.Settle(t.Context(), rec.Claim(), completed("x"), keep), "Expire": s.Expire(t.Context(), rec.Claim()),
+				"Save": s.Save(t.Context(), rec.Claim(), []byte("00000001"), false), "Relayed": s.Relayed(t.Context(), rec.Claim(), keep),
+				"Settle": s.Settle(t.Context(), rec.Claim(), completed("x"), keep), "Strike": s.Strike(t.Context(), rec.Claim(), []byte("00000001")),
 			} {
-				if mustContain(t, err, "damaged, or was written by a newer version"); errors.Is(err, stet.ErrFenced) {
+				if mustContain(t, err, "damaged, or was written by a newer version"); !errors.Is(err, store.ErrDamaged) {
 					t.Errorf("%s of a record that is %s: %v", what, name, err)
 				}
 			}
-		}
-		if got := browseAll(t, s, stet.Query{}, func() {}); len(got) != 0 {
-			t.Errorf("Browse shows %d records that cannot be read", len(got))
 		}
 		sweepAll(t, s) // goes on past them
 	})
@@ -110,10 +160,10 @@ func TestRunningAndUnknownRecordsNeverExpireByThemselves(t *testing.T) {
 		if n := ttl(); n <= 0 || n > keep.Result.Milliseconds()+1 {
 			t.Errorf("a released record expires in %d ms; want %v", n, keep.Result)
 		}
-		req.Owner, req.Lease = stet.NewOwner(), 1
+		req.Owner, req.Lease = store.NewOwner(), 1
 		mustClaim(t, s, req)
-		req.Owner = stet.NewOwner()
-		waitFor(t, "the record is parked", func() bool { rec, err := s.Claim(t.Context(), req); return err == nil && rec.State == stet.Unknown })
+		req.Owner = store.NewOwner()
+		waitFor(t, "the record is parked", func() bool { rec, err := s.Claim(t.Context(), req); return err == nil && rec.State == store.Unknown })
 		if n := ttl(); n != -1 {
 			t.Errorf("an unknown record expires in %d ms", n)
 		}
@@ -124,7 +174,7 @@ func TestIndexHoldsOnlyWhatRunsOrIsUnknown(t *testing.T) {
 	each(t, func(t *testing.T, c conn) {
 		prefix := fresh()
 		s := open(t, c, redis.Options{Prefix: prefix})
-		indexed := func(what string, id stet.ID, want int64) {
+		indexed := func(what string, id store.ID, want int64) {
 			t.Helper()
 			for _, kind := range []string{"live", "list"} {
 				name := fmt.Sprintf("%s:{%03x}:%s", prefix, binary.BigEndian.Uint16(id[8:])%1024, kind)
@@ -144,8 +194,8 @@ func TestIndexHoldsOnlyWhatRunsOrIsUnknown(t *testing.T) {
 		indexed("released", released.ID, 0)
 		parked.Lease = 1
 		rec = mustClaim(t, s, parked)
-		parked.Owner = stet.NewOwner()
-		waitFor(t, "it is parked", func() bool { rec, err := s.Claim(t.Context(), parked); return err == nil && rec.State == stet.Unknown })
+		parked.Owner = store.NewOwner()
+		waitFor(t, "it is parked", func() bool { rec, err := s.Claim(t.Context(), parked); return err == nil && rec.State == store.Unknown })
 		indexed("unknown", parked.ID, 1)
 		mustSettle(t, s, rec.Claim(), "late")
 		indexed("settled after all", parked.ID, 0)
@@ -159,7 +209,7 @@ func TestStaleIndexParksNoLiveRecord(t *testing.T) {
 		live, done := request("live"), request("done")
 		mustClaim(t, s, live)
 		mustSettle(t, s, mustClaim(t, s, done).Claim(), "x")
-		for _, id := range []stet.ID{live.ID, done.ID, request("never claimed").ID} {
+		for _, id := range []store.ID{live.ID, done.ID, request("never claimed").ID} {
 			shard := fmt.Sprintf("%s:{%03x}:", prefix, binary.BigEndian.Uint16(id[8:])%1024)
 			do(t, c, "ZADD", shard+"live", "1", string(id[:]))
 			do(t, c, "ZADD", shard+"list", "0", string(id[:]))
@@ -167,12 +217,12 @@ func TestStaleIndexParksNoLiveRecord(t *testing.T) {
 		if got := sweepAll(t, s); got.Parked != 0 {
 			t.Errorf("by a stale index %d records were parked", got.Parked)
 		}
-		for id, want := range map[stet.ID]stet.State{live.ID: stet.Running, done.ID: stet.Completed} {
+		for id, want := range map[store.ID]store.State{live.ID: store.Running, done.ID: store.Completed} {
 			if rec := mustRead(t, s, id); rec.State != want {
 				t.Errorf("a record that was %v is %v", want, rec.State)
 			}
 		}
-		if got := browseAll(t, s, stet.Query{States: []stet.State{stet.Running, stet.Unknown}}, func() {}); len(got) != 1 {
+		if got := browseAll(t, s, store.Query{States: []store.State{store.Running, store.Unknown}}, func() {}); len(got) != 1 {
 			t.Errorf("by a stale index %d records are stuck; want 1", len(got))
 		}
 	})

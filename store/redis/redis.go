@@ -14,12 +14,19 @@
 // While a cluster moves a slot to another server, or a move was broken off half
 // way, the records on it can be neither claimed nor settled (the cluster answers
 // TRYAGAIN), so stet.Options.StoreTimeout must be longer than the longest move of a
-// slot; a run that cannot be settled within it becomes unknown.
+// slot; a run that cannot be settled within it becomes unknown. Leases are renewed all
+// the while.
+//
+// A server of a cluster that is down holds up what is on it. Runs, sweeps and work on
+// the others go on, if the cluster lets them: give each server a replica, or set
+// cluster-require-full-coverage no.
 //
 // The client library is the caller's choice: store/redis/goredis and
-// store/redis/rueidisclient are ready adapters, and any other fits through Client.
+// store/redis/rueidis are ready adapters, and any other fits through Client.
 //
-// The store's clock is the server's. An operation is two keys under one hash tag:
+// The store's clock is the server's. A fence is its time, or one more than the last that
+// was granted in its hash tag, whatever is greater: it grows also where the clock was set
+// back after the record had been forgotten. An operation is two keys under one hash tag:
 // the record, and its result, which expires first; until there is one, its key has
 // the work of an accepted operation and the notes of its runs. Messages that are to be
 // sent are a third. None has anything in its name that a client has sent. A record
@@ -47,7 +54,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -94,19 +101,24 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Store is a stet.WorkStore, stet.Watcher, stet.Sweeper and stet.Browser in Redis. It
+// Store is a store.WorkStore, store.Watcher, store.Sweeper and store.Browser in Redis. It
 // is safe for concurrent use.
 type Store struct {
-	o       Options
-	client  Client
-	cluster bool
-	channel string
-	ears    hub
-	hints   hints
-	guard   guard
+	o        Options
+	client   Client
+	cluster  bool
+	channel  string
+	watchers hub
+	hints    hints
+	guard    guard
 
-	mu     sync.Mutex
-	cursor int // of the sweep, among the shards
+	mu      sync.Mutex
+	cursor  int    // of the sweep, among the shards
+	sought  int    // likewise, of Due without the agenda
+	dueFrom string // the name with which the next Due of all names begins
+	lame    bool   // the last sweep could not reach all of a cluster
+
+	missing atomic.Int64 // shards of the last Due whose servers did not answer
 
 	closed atomic.Bool
 	cancel context.CancelFunc
@@ -114,20 +126,21 @@ type Store struct {
 }
 
 var (
-	_ stet.WorkStore = (*Store)(nil)
-	_ stet.Watcher   = (*Store)(nil)
-	_ stet.Sweeper   = (*Store)(nil)
-	_ stet.Browser   = (*Store)(nil)
+	_ store.WorkStore = (*Store)(nil)
+	_ store.Watcher   = (*Store)(nil)
+	_ store.Sweeper   = (*Store)(nil)
+	_ store.Browser   = (*Store)(nil)
 )
 
 // New opens the store on the servers of client. It refuses a server that is older
 // than Redis 7.0, a replica, a server that may evict keys (see
-// Options.AllowEviction), and a server of a cluster unless the client is a
-// Cluster. It warns about a server without an append-only file. Close the store
+// Options.AllowEviction), a user that may not do what the scripts do, and a server of a
+// cluster unless the client is a Cluster. It warns about a server without an append-only
+// file, and a user that may not publish. Close the store
 // after the engine, and before the client.
 func New(ctx context.Context, client Client, o Options) (*Store, error) {
 	if client == nil {
-		return nil, errors.New("redis: New needs a client; goredis.Open or rueidisclient.Open makes one")
+		return nil, errors.New("redis: New needs a client; goredis.Open or rueidis.Open makes one")
 	}
 	if len(o.Prefix) > maxPrefix || strings.ContainsAny(o.Prefix, "{}") {
 		return nil, fmt.Errorf("redis: Options.Prefix is %q; it must have at most %d bytes and no braces, which choose the hash slot", o.Prefix, maxPrefix)
@@ -144,14 +157,17 @@ func New(ctx context.Context, client Client, o Options) (*Store, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	s := &Store{o: o, client: client, channel: o.Prefix + ":ended"}
+	s := &Store{o: o, client: client, channel: channelOf(o.Prefix)}
 	_, s.cluster = client.(Cluster)
 	if err := s.inspect(ctx); err != nil {
 		return nil, err
 	}
+	if err := s.probe(ctx); err != nil {
+		return nil, err
+	}
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.cancel = cancel
-	s.ears.init(background, s)
+	s.watchers.init(background, s)
 	s.hints.init(background, s)
 	if o.CheckEvery > 0 {
 		s.wg.Go(func() { s.inspectRegularly(background) })
@@ -166,7 +182,7 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.cancel()
-	s.ears.close()
+	s.watchers.close()
 	s.hints.close()
 	s.wg.Wait()
 	return nil

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // replyTime is how long the answer to WAIT may take beyond the time that WAIT was
@@ -39,7 +39,7 @@ func (o *Options) checkReplicas(client Client) error {
 // been written on any, by anyone: so the record, if it is still what it was, is
 // written again on the connection of the WAIT. Replicas take writes in the order
 // of the master, so one that has the second has the first.
-func (s *Store) replicated(ctx context.Context, step string, c stet.Claim, state stet.State) error {
+func (s *Store) replicated(ctx context.Context, step string, c store.Claim, state store.State) error {
 	if s.o.Replicas == 0 {
 		return nil
 	}
@@ -81,7 +81,7 @@ func unconfirmed(step string, err error) error {
 // standing returns nil if nobody has been settled in rec, or once enough replicas
 // have the outcome: whoever settled it may have waited for them in vain. That they
 // have it is noted, so that it is waited for only once.
-func (s *Store) standing(ctx context.Context, step string, rec stet.Record, reply any) error {
+func (s *Store) standing(ctx context.Context, step string, rec store.Record, reply any) error {
 	if s.o.Replicas == 0 || !rec.State.Settled() || holders(reply) >= int64(s.o.Replicas) {
 		return nil
 	}

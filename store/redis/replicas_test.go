@@ -11,6 +11,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 	"github.com/stet-go/stet/store/storetest"
 )
@@ -53,7 +54,7 @@ func eachReplicated(t *testing.T, f func(t *testing.T, p pair, s *redis.Store)) 
 // lacking requires that a call say that replicas lack what it wrote.
 func lacking(t testing.TB, what string, err error) {
 	t.Helper()
-	if err == nil || !strings.Contains(err.Error(), "0 of 1 replicas") || errors.Is(err, stet.ErrFenced) {
+	if err == nil || !strings.Contains(err.Error(), "0 of 1 replicas") || errors.Is(err, store.ErrFenced) {
 		t.Errorf("%s without the replica: %v; want it to say that 0 of 1 replicas have it", what, err)
 	}
 }
@@ -65,11 +66,7 @@ func TestStoreThatWaitsForReplicasKeepsTheContract(t *testing.T) {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
 			c := dial(t, l, p.master.Addr())
-			h := contract(c)
-			h.New = func(t testing.TB) stet.Store {
-				return open(t, c, redis.Options{Replicas: 1, ReplicaTimeout: 5 * time.Second})
-			}
-			storetest.Run(t, h)
+			storetest.Run(t, contract(c, redis.Options{Replicas: 1, ReplicaTimeout: 5 * time.Second}))
 		})
 	}
 }
@@ -93,7 +90,7 @@ func TestOutcomeThatReplicasLackIsUnknownAndReachesNobody(t *testing.T) {
 			p.pause(t)
 			return "charged", nil
 		})
-		if !errors.Is(err, stet.ErrUnknown) { // of its many tries the last may have been cut short, so why is another test's question
+		if !errors.Is(err, store.ErrUnknown) { // of its many tries the last may have been cut short, so why is another test's question
 			t.Errorf("an outcome that no replica has: %v; want ErrUnknown", err)
 		}
 		if res, err := charge(again); err == nil {
@@ -113,7 +110,7 @@ func TestClaimThatReplicasLackRunsNothing(t *testing.T) {
 		req := request("k")
 		rec, err := s.Claim(t.Context(), req)
 		lacking(t, "Claim", err)
-		if rec.State != stet.None {
+		if rec.State != store.None {
 			t.Errorf("a claim that no replica has was granted: %+v", rec)
 		}
 		_, err = s.Claim(t.Context(), req)
@@ -121,7 +118,7 @@ func TestClaimThatReplicasLackRunsNothing(t *testing.T) {
 		p.resume(t)
 		waitFor(t, "the same claim is granted", func() bool {
 			rec, err := s.Claim(t.Context(), req)
-			return err == nil && rec.State == stet.Running && rec.Owner == req.Owner && rec.Attempt == 1
+			return err == nil && rec.State == store.Running && rec.Owner == req.Owner && rec.Attempt == 1
 		})
 	})
 }
@@ -139,22 +136,22 @@ func TestEveryCallThatNeedsReplicasWaitsForThem(t *testing.T) {
 		}
 		_, err := s.Read(t.Context(), fresh.ID)
 		lacking(t, "Read", err)
-		fresh.Owner = stet.NewOwner()
+		fresh.Owner = store.NewOwner()
 		_, err = s.Claim(t.Context(), fresh)
 		lacking(t, "a replay", err)
 
 		if rec := mustRead(t, s, known.ID); string(rec.Result) != "x" {
 			t.Errorf("an outcome that the replica had: %+v", rec)
 		}
-		known.Owner = stet.NewOwner()
+		known.Owner = store.NewOwner()
 		if rec, err := s.Claim(t.Context(), known); err != nil || string(rec.Result) != "x" {
 			t.Errorf("a replay of an outcome that the replica had: %+v, %v", rec, err)
 		}
 		fresh.Fingerprint = stet.NewFingerprint([]byte("another"))
-		if _, err := s.Claim(t.Context(), fresh); !errors.Is(err, stet.ErrMismatch) {
+		if _, err := s.Claim(t.Context(), fresh); !errors.Is(err, store.ErrMismatch) {
 			t.Errorf("a mismatch without the replica: %v", err)
 		}
-		if lost, err := s.Extend(t.Context(), []stet.Claim{other.Claim()}, time.Minute); err != nil || len(lost) != 0 {
+		if lost, err := s.Extend(t.Context(), []store.Claim{other.Claim()}, time.Minute); err != nil || len(lost) != 0 {
 			t.Errorf("a heartbeat without the replica: lost %v, %v", lost, err)
 		}
 		if err := s.Release(t.Context(), other.Claim(), keep); err != nil {
@@ -167,12 +164,12 @@ func TestEveryCallThatNeedsReplicasWaitsForThem(t *testing.T) {
 func TestEveryCallAboutWorkThatNeedsReplicasWaitsForThem(t *testing.T) {
 	eachReplicated(t, func(t *testing.T, p pair, s *redis.Store) {
 		ctx := t.Context()
-		accept := func(req stet.ClaimRequest) error { _, err := s.Accept(ctx, req, []byte("work"), 0); return err }
-		take := func(req stet.ClaimRequest) (stet.Record, error) {
-			return s.Take(ctx, req.ID, stet.NewOwner(), time.Minute)
+		accept := func(req store.ClaimRequest) error { _, err := s.Accept(ctx, req, []byte("work"), 0); return err }
+		take := func(req store.ClaimRequest) (store.Record, error) {
+			return s.Take(ctx, store.TakeRequest{ID: req.ID, Owner: store.NewOwner(), Lease: time.Minute})
 		}
 		waits, runs, dead, sent := request("waits"), request("runs"), request("dead"), request("sent")
-		for _, req := range []stet.ClaimRequest{waits, runs, dead} {
+		for _, req := range []store.ClaimRequest{waits, runs, dead} {
 			if err := accept(req); err != nil {
 				t.Fatal(err)
 			}
@@ -181,13 +178,13 @@ func TestEveryCallAboutWorkThatNeedsReplicasWaitsForThem(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		unknown, err := s.Take(ctx, dead.ID, stet.NewOwner(), time.Microsecond)
+		unknown, err := s.Take(ctx, store.TakeRequest{ID: dead.ID, Owner: store.NewOwner(), Lease: time.Microsecond})
 		if err != nil {
 			t.Fatal(err)
 		}
 		waitFor(t, "the dead run is parked", func() bool {
 			rec, err := take(dead)
-			return err == nil && rec.State == stet.Unknown
+			return err == nil && rec.State == store.Unknown
 		})
 		outcome := completed("x")
 		outcome.Outbox = []byte("messages")
@@ -197,16 +194,16 @@ func TestEveryCallAboutWorkThatNeedsReplicasWaitsForThem(t *testing.T) {
 		}
 
 		p.pause(t)
-		for what, req := range map[string]stet.ClaimRequest{"Accept": request("new"), "Accept of what waits": waits, "Accept of what runs": runs} {
+		for what, req := range map[string]store.ClaimRequest{"Accept": request("new"), "Accept of what waits": waits, "Accept of what runs": runs} {
 			for range 2 { // by the same, and the second has nothing to change
 				lacking(t, what, accept(req))
 			}
-			req.Owner = stet.NewOwner() // which has not accepted it
+			req.Owner = store.NewOwner() // which has not accepted it
 			lacking(t, what+" by another", accept(req))
 		}
-		lacking(t, "Save", s.Save(ctx, running.Claim(), []byte("\x00\x00\x00\x00\x00\x00\x00\x01noted")))
+		lacking(t, "Save", s.Save(ctx, running.Claim(), []byte("\x00\x00\x00\x00\x00\x00\x00\x01noted"), false))
 		lacking(t, "Strike", s.Strike(ctx, unknown.Claim(), []byte("\x00\x00\x00\x00\x00\x00\x00\x01struck")))
-		if rec, err := s.Cancel(ctx, running.Claim(), stet.Outcome{State: stet.Failed}, keep); err != nil || !rec.Cancelling {
+		if rec, err := s.Cancel(ctx, running.Claim(), store.Settlement{State: store.Failed}, keep); err != nil || !rec.Cancelling {
 			t.Errorf("Cancel of what runs, without the replica: %+v, %v", rec, err)
 		}
 		if err := s.Return(ctx, running.Claim(), 0); err != nil {
@@ -253,7 +250,7 @@ func TestNothingThatReplicasHaveIsLostInAFailover(t *testing.T) {
 		t.Run(l.name, func(t *testing.T) {
 			p := newPair(t)
 			s := open(t, dial(t, l, p.master.Addr()), redis.Options{Prefix: "p", Replicas: 1, ReplicaTimeout: 5 * time.Second})
-			var settled, running []stet.Record
+			var settled, running []store.Record
 			for i := range 50 {
 				settled = append(settled, mustClaim(t, s, request(fmt.Sprint("settled ", i))))
 				mustSettle(t, s, settled[i].Claim(), "x")
@@ -270,7 +267,7 @@ func TestNothingThatReplicasHaveIsLostInAFailover(t *testing.T) {
 				if rec := mustRead(t, s, settled[i].ID); string(rec.Result) != "x" || rec.Fence != settled[i].Fence {
 					t.Errorf("after the failover a settled record is %+v", rec)
 				}
-				if rec := mustRead(t, s, running[i].ID); rec.State != stet.Running || rec.Fence != running[i].Fence {
+				if rec := mustRead(t, s, running[i].ID); rec.State != store.Running || rec.Fence != running[i].Fence {
 					t.Errorf("after the failover a running record is %+v", rec)
 				}
 			}
@@ -365,7 +362,7 @@ func TestWaitingForReplicasHoldsUpNobodyElse(t *testing.T) {
 			claimed := make(chan error, 1)
 			req := request("k")
 			go func() { _, err := s.Claim(ctx, req); claimed <- err }()
-			waitFor(t, "the claim is written", func() bool { return mustRead(t, s, req.ID).State == stet.Running })
+			waitFor(t, "the claim is written", func() bool { return mustRead(t, s, req.ID).State == store.Running })
 			for range 10 {
 				mustRead(t, s, request("another").ID)
 			}
@@ -419,7 +416,7 @@ func TestReplicasOfANewMasterDoNotVouchForTheOldOnesWrites(t *testing.T) {
 			err := open(t, failing{old, promoted}, o).Settle(t.Context(), rec.Claim(), completed("x"), keep)
 			mustContain(t, err, "failover")
 			s := open(t, promoted, o)
-			if now := mustRead(t, s, rec.ID); now.State != stet.Running {
+			if now := mustRead(t, s, rec.ID); now.State != store.Running {
 				t.Fatalf("the new master has what only the old one was told: %+v", now)
 			}
 			mustSettle(t, s, rec.Claim(), "x") // as the engine repeats it
@@ -465,7 +462,7 @@ func TestSlotOnTheMoveIsFollowedToTheReplicasOfItsNewServer(t *testing.T) {
 		pipeline: func([][]string) []any { return []any{redis.ReplyError("ASK 1 b"), int64(0)} },
 	}
 	s := open(t, c, redis.Options{Replicas: 1, Logger: slog.New(slog.NewTextHandler(log, nil))})
-	mustSettle(t, s, stet.Claim{Fence: 1}, "x")
+	mustSettle(t, s, store.Claim{Fence: 1}, "x")
 	if !strings.Contains(log.String(), "fewer replicas") {
 		t.Errorf("a server without replicas is worth a warning; the log says:\n%s", log)
 	}
@@ -491,6 +488,6 @@ func TestClusterWhoseServersCannotBeWaitedForIsToldSo(t *testing.T) {
 		pipeline: func([][]string) []any { return []any{redis.ReplyError("ASK 1 b"), int64(0)} },
 	}}
 	s := open(t, c, redis.Options{Replicas: 1, Logger: quiet})
-	err := s.Settle(t.Context(), stet.Claim{Fence: 1}, completed("x"), keep)
+	err := s.Settle(t.Context(), store.Claim{Fence: 1}, completed("x"), keep)
 	mustContain(t, err, "must be Pipeliners")
 }

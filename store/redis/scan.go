@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // span is a part of a SCAN of one server: from a cursor up to another, if it is
@@ -57,7 +57,7 @@ func (c scannable) before(a, b uint64) bool {
 }
 
 // pattern matches the names of records; of one scope only, if it is not zero.
-func (s *Store) pattern(scope stet.ID) string {
+func (s *Store) pattern(scope store.ID) string {
 	var b strings.Builder
 	for _, c := range []byte(s.o.Prefix) {
 		if strings.IndexByte(`*?[]\^-`, c) >= 0 {
@@ -66,8 +66,8 @@ func (s *Store) pattern(scope stet.ID) string {
 		b.WriteByte(c)
 	}
 	b.WriteString(":{???}:op:")
-	if scope != (stet.ID{}) {
-		least, greatest := stet.ScopeRange(scope)
+	if scope != (store.ID{}) {
+		least, greatest := store.ScopeRange(scope)
 		for i := 0; i < len(least) && least[i] == greatest[i]; i++ {
 			b.WriteString(hex.EncodeToString(least[i : i+1]))
 		}
@@ -80,7 +80,7 @@ func (s *Store) pattern(scope stet.ID) string {
 // ends after about count keys. What is in a span stays in it, as long as the
 // server's table does not shrink, so a page may end in the middle of one and the
 // next go on there.
-func (s *Store) scan(ctx context.Context, c scannable, pattern string, count int, sp span) (ids []stet.ID, end uint64, err error) {
+func (s *Store) scan(ctx context.Context, c scannable, pattern string, count int, sp span) (ids []store.ID, end uint64, err error) {
 	for at := sp.start; ; {
 		found, next, err := s.scanOnce(ctx, c, pattern, count, at)
 		switch {
@@ -100,7 +100,7 @@ func (s *Store) scan(ctx context.Context, c scannable, pattern string, count int
 	}
 }
 
-func (s *Store) scanOnce(ctx context.Context, c Client, pattern string, count int, at uint64) (ids []stet.ID, next uint64, err error) {
+func (s *Store) scanOnce(ctx context.Context, c Client, pattern string, count int, at uint64) (ids []store.ID, next uint64, err error) {
 	reply, err := c.Do(ctx, "", "SCAN", strconv.FormatUint(at, 10), "MATCH", pattern, "COUNT", strconv.Itoa(count))
 	if err != nil {
 		return nil, 0, explain("browse", err)
@@ -120,7 +120,7 @@ func (s *Store) scanOnce(ctx context.Context, c Client, pattern string, count in
 	for _, n := range names {
 		name, _ := n.(string)
 		_, digits, _ := strings.Cut(name, "}:op:")
-		if id, err := stet.ParseID(digits); err == nil && s.keys(id).record == name {
+		if id, err := store.ParseID(digits); err == nil && s.keys(id).record == name {
 			ids = append(ids, id)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 )
 
@@ -21,7 +21,7 @@ type slotTables struct {
 	tables  map[uint64][]string // the keys at a cursor, in whose order SCAN goes
 }
 
-func (s *slotTables) add(prefix string, id stet.ID) {
+func (s *slotTables) add(prefix string, id store.ID) {
 	shard := (uint64(id[8])<<8 | uint64(id[9])) % 1024
 	at := uint64(id[31]%8)<<14 | shard
 	s.tables[at] = append(s.tables[at], fmt.Sprintf("%s:{%03x}:op:%s", prefix, shard, hex.EncodeToString(id[:])))
@@ -67,16 +67,16 @@ func TestBrowseFollowsCursorsThatNameASlot(t *testing.T) {
 		server := &slotTables{version, make(map[uint64][]string)}
 		prefix := fresh()
 		s := open(t, member{server.do}, redis.Options{Prefix: prefix, CheckEvery: -1})
-		stays := make(map[stet.ID]bool)
+		stays := make(map[store.ID]bool)
 		for i := range 3000 {
-			id := stet.Digest("", "test", fmt.Sprint(i))
+			id := store.Digest("", "test", fmt.Sprint(i))
 			stays[id] = true
 			server.add(prefix, id)
 		}
 		n := 3000
-		got := browseAll(t, s, stet.Query{Limit: 50}, func() {
+		got := browseAll(t, s, store.Query{Limit: 50}, func() {
 			for range 5 { // so that the same SCAN ends elsewhere
-				server.add(prefix, stet.Digest("", "test", fmt.Sprint(n)))
+				server.add(prefix, store.Digest("", "test", fmt.Sprint(n)))
 				n++
 			}
 		})

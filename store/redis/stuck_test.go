@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 )
 
@@ -40,7 +40,7 @@ func (c countingCluster) Servers(ctx context.Context) (map[string]redis.Client, 
 }
 
 // crowd claims n records in two shards that are next to each other.
-func crowd(t *testing.T, s *redis.Store, n int) (claims []stet.Claim) {
+func crowd(t *testing.T, s *redis.Store, n int) (claims []store.Claim) {
 	t.Helper()
 	for i := range n {
 		req := request(fmt.Sprint(i))
@@ -50,7 +50,7 @@ func crowd(t *testing.T, s *redis.Store, n int) (claims []stet.Claim) {
 	return claims
 }
 
-var stuck = []stet.State{stet.Running, stet.Unknown}
+var stuck = []store.State{store.Running, store.Unknown}
 
 func TestOnePageOfTheStuckReadsABoundedNumber(t *testing.T) {
 	const records, bound = 1500, 256
@@ -66,7 +66,7 @@ func TestOnePageOfTheStuckReadsABoundedNumber(t *testing.T) {
 			t.Run(name+", "+l.name, func(t *testing.T) {
 				s := open(t, of.Client, redis.Options{CheckEvery: -1})
 				crowd(t, s, records)
-				for pages, q := 0, (stet.Query{States: stuck, Limit: 1}); pages < 20; pages++ {
+				for pages, q := 0, (store.Query{States: stuck, Limit: 1}); pages < 20; pages++ {
 					of.listed.Store(0)
 					page, err := s.Browse(t.Context(), q)
 					if err != nil || len(page.Records) != 1 || page.Next == "" {
@@ -87,7 +87,7 @@ func TestPagesOfTheStuckGoOnWhileLeasesMove(t *testing.T) {
 	browseServers(t, func(t *testing.T, s *redis.Store) {
 		claims := crowd(t, s, 600)
 		n := 0
-		got := browseAll(t, s, stet.Query{States: stuck, Limit: 50}, func() {
+		got := browseAll(t, s, store.Query{States: stuck, Limit: 50}, func() {
 			// A heartbeat puts those of a shard into another order of leases.
 			for i := n % 3; i < len(claims); i += 3 {
 				if _, err := s.Extend(t.Context(), claims[i:i+1], time.Hour+time.Duration(len(claims)-i)*time.Second); err != nil {
@@ -107,7 +107,7 @@ func TestScopeWithoutTheStuckIsBrowsedInBoundedPages(t *testing.T) {
 	c := &counting{Client: dial(t, libraries[1], addr)}
 	s := open(t, c, redis.Options{CheckEvery: -1})
 	crowd(t, s, 5000)
-	q := stet.Query{States: stuck, Scope: stet.DigestScope("", "nobody"), Limit: 10}
+	q := store.Query{States: stuck, Scope: store.DigestScope("", "nobody"), Limit: 10}
 	for pages := 1; ; pages++ {
 		c.listed.Store(0)
 		page, err := s.Browse(t.Context(), q)

@@ -3,41 +3,41 @@ package redis
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/store"
 )
 
 const (
-	maxEars  = 4096                   // watchers in a process
-	glance   = 500 * time.Millisecond // how often a watcher looks by itself: a message may be lost
-	relisten = 250 * time.Millisecond // between tries to subscribe
+	maxWatchers = 4096                   // watchers in a process
+	glance      = 500 * time.Millisecond // how often a watcher looks by itself: a message may be lost
+	relisten    = 250 * time.Millisecond // between tries to subscribe
 )
 
 var (
-	errNoEars     = errors.New("redis: too many watchers; poll")
-	errNoListener = errors.New("redis: the client cannot subscribe; poll")
+	errTooManyWatchers = errors.New("redis: too many watchers; poll")
+	errNoListener      = errors.New("redis: the client cannot subscribe; poll")
 )
 
-// Watch implements stet.Watcher, by publish/subscribe. The end of a run is
+// Watch implements store.Watcher, by publish/subscribe. The end of a run is
 // published only if somebody watches it, because a cluster sends what is
 // published to all of its servers. One subscription, which lasts until Close,
 // serves all watchers of the process.
 //
 // With a client that is not a Listener it returns an error, so that its caller
 // polls.
-func (s *Store) Watch(ctx context.Context, id stet.ID, fenced int64) error {
+func (s *Store) Watch(ctx context.Context, id store.ID, fenced int64) error {
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
-	told, leave, err := s.ears.join(id)
+	told, leave, err := s.watchers.join(id)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	if err := s.ears.ready(ctx); err != nil {
+	if err := s.watchers.ready(ctx); err != nil {
 		return err
 	}
 	for {
@@ -49,28 +49,22 @@ func (s *Store) Watch(ctx context.Context, id stet.ID, fenced int64) error {
 		if err != nil {
 			return err
 		}
-		if rec.State != stet.Running || rec.Fence != fenced || rec.LeaseLeft <= 0 {
+		if rec.State != store.Running || rec.Fence != fenced || rec.LeaseLeft <= 0 {
 			return nil
 		}
-		t := time.NewTimer(min(rec.LeaseLeft, glance/2+rand.N(glance)))
-		select {
-		case <-told:
-		case <-t.C:
-		case <-ctx.Done():
-		}
-		t.Stop()
+		_ = timer.Until(ctx, told, min(rec.LeaseLeft, timer.Around(glance)))
 		if err := s.begin(ctx); err != nil {
 			return err
 		}
 	}
 }
 
-// ear is a watcher.
-type ear chan struct{}
+// watcher waits for the end of a run.
+type watcher chan struct{}
 
-func (e ear) tell() {
+func (w watcher) tell() {
 	select {
-	case e <- struct{}{}:
+	case w <- struct{}{}:
 	default:
 	}
 }
@@ -81,24 +75,24 @@ type hub struct {
 	listener Listener // nil if the client cannot subscribe
 	channel  string
 
-	mu      sync.Mutex
-	ears    map[stet.ID][]ear
-	n       int
-	running bool
-	closed  bool
-	up      chan struct{} // closed while subscribed
-	wg      sync.WaitGroup
+	mu       sync.Mutex
+	watchers map[store.ID][]watcher
+	n        int
+	running  bool
+	closed   bool
+	up       chan struct{} // closed while subscribed
+	wg       sync.WaitGroup
 }
 
 func (h *hub) init(ctx context.Context, s *Store) {
 	h.ctx, h.channel = ctx, s.channel
 	h.listener, _ = s.client.(Listener)
-	h.ears = make(map[stet.ID][]ear)
+	h.watchers = make(map[store.ID][]watcher)
 	h.up = make(chan struct{})
 }
 
 // join adds a watcher of a record.
-func (h *hub) join(id stet.ID) (e ear, leave func(), err error) {
+func (h *hub) join(id store.ID) (e watcher, leave func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
@@ -106,11 +100,11 @@ func (h *hub) join(id stet.ID) (e ear, leave func(), err error) {
 		return nil, nil, errClosed
 	case h.listener == nil:
 		return nil, nil, errNoListener
-	case h.n >= maxEars:
-		return nil, nil, errNoEars
+	case h.n >= maxWatchers:
+		return nil, nil, errTooManyWatchers
 	}
-	e = make(ear, 1)
-	h.ears[id] = append(h.ears[id], e)
+	e = make(watcher, 1)
+	h.watchers[id] = append(h.watchers[id], e)
 	h.n++
 	if !h.running {
 		h.running = true
@@ -119,21 +113,21 @@ func (h *hub) join(id stet.ID) (e ear, leave func(), err error) {
 	return e, func() { h.leave(id, e) }, nil
 }
 
-func (h *hub) leave(id stet.ID, e ear) {
+func (h *hub) leave(id store.ID, e watcher) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.n--
-	var others []ear
-	for _, other := range h.ears[id] {
+	var others []watcher
+	for _, other := range h.watchers[id] {
 		if other != e {
 			others = append(others, other)
 		}
 	}
 	if len(others) == 0 {
-		delete(h.ears, id)
+		delete(h.watchers, id)
 		return
 	}
-	h.ears[id] = others
+	h.watchers[id] = others
 }
 
 // ready waits until there is a subscription. It does not wait for long: a watcher
@@ -142,15 +136,7 @@ func (h *hub) ready(ctx context.Context) error {
 	h.mu.Lock()
 	up := h.up
 	h.mu.Unlock()
-	t := time.NewTimer(glance)
-	defer t.Stop()
-	select {
-	case <-up:
-	case <-t.C:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	return nil
+	return timer.Until(ctx, up, glance)
 }
 
 // listen keeps the subscription until the store is closed.
@@ -164,19 +150,28 @@ func (h *hub) listen() {
 		default:
 		}
 		h.mu.Unlock()
-		if !sleep(h.ctx, relisten/2+rand.N(relisten)) {
+		if !timer.Sleep(h.ctx, timer.Around(relisten)) {
 			return
 		}
 	}
 }
 
+// channelOf is where the end of runs is published. The message is the identity.
+func channelOf(prefix string) string { return prefix + ":ended" }
+
+// probing is a message that only tries whether one may be published.
+const probing = "probe"
+
 // heard wakes the watchers of a record; all of them if messages may have been
 // lost.
 func (h *hub) heard(message string) {
+	if message == probing {
+		return
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(message) == len(stet.ID{}) {
-		for _, e := range h.ears[stet.ID([]byte(message))] {
+	if len(message) == len(store.ID{}) {
+		for _, e := range h.watchers[store.ID([]byte(message))] {
 			e.tell()
 		}
 		return
@@ -186,8 +181,8 @@ func (h *hub) heard(message string) {
 	default:
 		close(h.up)
 	}
-	for _, ears := range h.ears {
-		for _, e := range ears {
+	for _, watchers := range h.watchers {
+		for _, e := range watchers {
 			e.tell()
 		}
 	}

@@ -14,33 +14,34 @@ import (
 	goredislib "github.com/redis/go-redis/v9"
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 	"github.com/stet-go/stet/store/redis/goredis"
 )
 
-var kinds = map[stet.Due]string{stet.DueRun: "run", stet.DueRelay: "relay"}
+var kinds = map[store.Due]string{store.DueRun: "run", store.DueRelay: "relay"}
 
-func mustAccept(t testing.TB, s stet.WorkStore, req stet.ClaimRequest, after time.Duration) stet.Record {
+func mustAccept(t testing.TB, s store.WorkStore, req store.ClaimRequest, after time.Duration) store.Record {
 	t.Helper()
 	rec, err := s.Accept(context.Background(), req, []byte("work"), after)
-	if err != nil || rec.State != stet.Accepted || rec.Owner != req.Owner {
+	if err != nil || rec.State != store.Accepted || rec.Owner != req.Owner {
 		t.Fatalf("Accept: %+v, %v", rec, err)
 	}
 	return rec
 }
 
-func mustTake(t testing.TB, s stet.WorkStore, id stet.ID) stet.Record {
+func mustTake(t testing.TB, s store.WorkStore, id store.ID) store.Record {
 	t.Helper()
-	owner := stet.NewOwner()
-	rec, err := s.Take(context.Background(), id, owner, time.Minute)
-	if err != nil || rec.State != stet.Running || rec.Owner != owner {
+	owner := store.NewOwner()
+	rec, err := s.Take(context.Background(), store.TakeRequest{ID: id, Owner: owner, Lease: time.Minute})
+	if err != nil || rec.State != store.Running || rec.Owner != owner {
 		t.Fatalf("Take: %+v, %v", rec, err)
 	}
 	return rec
 }
 
 // mustSend settles a claim with messages.
-func mustSend(t testing.TB, s stet.Store, c stet.Claim) {
+func mustSend(t testing.TB, s store.Store, c store.Claim) {
 	t.Helper()
 	out := completed("x")
 	out.Outbox = []byte("messages")
@@ -49,7 +50,7 @@ func mustSend(t testing.TB, s stet.Store, c stet.Claim) {
 	}
 }
 
-func mustDue(t testing.TB, s stet.WorkStore, what stet.Due, limit int, again time.Duration) (ids []stet.ID) {
+func mustDue(t testing.TB, s store.WorkStore, what store.Due, limit int, again time.Duration) (ids []store.ID) {
 	t.Helper()
 	recs, err := s.Due(context.Background(), what, limit, again)
 	if err != nil {
@@ -65,10 +66,10 @@ func mustDue(t testing.TB, s stet.WorkStore, what stet.Due, limit int, again tim
 }
 
 // wait makes a record that waits for what is due.
-func wait(t testing.TB, s *redis.Store, what stet.Due) stet.ID {
+func wait(t testing.TB, s *redis.Store, what store.Due) store.ID {
 	t.Helper()
 	req := request(stet.NewKey())
-	if what == stet.DueRun {
+	if what == store.DueRun {
 		mustAccept(t, s, req, 0)
 	} else {
 		mustSend(t, s, mustClaim(t, s, req).Claim())
@@ -97,9 +98,9 @@ func TestAcceptedRecordsAndOutboxesNeverExpireByThemselves(t *testing.T) {
 				t.Errorf("%s: %s expires in %d ms; want %v", what, name, n, after)
 			}
 		}
-		brief := stet.Retention{Result: time.Minute, Tombstone: 2 * time.Minute}
+		brief := store.Retention{Result: time.Minute, Tombstone: 2 * time.Minute}
 		rec := mustClaim(t, s, req)
-		if err := s.Save(t.Context(), rec.Claim(), []byte("00000001notes")); err != nil {
+		if err := s.Save(t.Context(), rec.Claim(), []byte("00000001notes"), false); err != nil {
 			t.Fatal(err)
 		}
 		stays("with notes", recordKey(prefix, req.ID), result)
@@ -108,13 +109,13 @@ func TestAcceptedRecordsAndOutboxesNeverExpireByThemselves(t *testing.T) {
 		}
 		goes("released", recordKey(prefix, req.ID), brief.Result)
 		goes("released", result, brief.Result)
-		req.Owner = stet.NewOwner()
+		req.Owner = store.NewOwner()
 		rec = mustClaim(t, s, req)
 		stays("claimed again", recordKey(prefix, req.ID), result)
 		if err := s.Release(t.Context(), rec.Claim(), brief); err != nil {
 			t.Fatal(err)
 		}
-		req.Owner = stet.NewOwner()
+		req.Owner = store.NewOwner()
 		mustAccept(t, s, req, 0)
 		stays("accepted", recordKey(prefix, req.ID), result)
 		rec = mustTake(t, s, req.ID)
@@ -146,7 +147,7 @@ func TestRecordsWithWorkOrNotesAreOfAVersionOfTheirOwn(t *testing.T) {
 	each(t, func(t *testing.T, c conn) {
 		prefix := fresh()
 		s := open(t, c, redis.Options{Prefix: prefix})
-		of := func(what string, id stet.ID, want string) {
+		of := func(what string, id store.ID, want string) {
 			t.Helper()
 			if got := do(t, c, "GETRANGE", recordKey(prefix, id), "0", "0"); got != want {
 				t.Errorf("a record that is %s is of version %q; want %q", what, got, want)
@@ -155,7 +156,7 @@ func TestRecordsWithWorkOrNotesAreOfAVersionOfTheirOwn(t *testing.T) {
 		plain, req := request("plain"), request("with work")
 		rec := mustClaim(t, s, plain)
 		of("claimed", plain.ID, "\x01")
-		if err := s.Save(t.Context(), rec.Claim(), []byte("00000001")); err != nil {
+		if err := s.Save(t.Context(), rec.Claim(), []byte("00000001"), false); err != nil {
 			t.Fatal(err)
 		}
 		of("claimed, with notes", plain.ID, "\x02")
@@ -163,7 +164,7 @@ func TestRecordsWithWorkOrNotesAreOfAVersionOfTheirOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 		of("released, with notes", plain.ID, "\x02")
-		plain.Owner = stet.NewOwner()
+		plain.Owner = store.NewOwner()
 		rec = mustClaim(t, s, plain)
 		of("claimed again, with notes", plain.ID, "\x02")
 		mustSettle(t, s, rec.Claim(), "x")
@@ -177,13 +178,13 @@ func TestRecordsWithWorkOrNotesAreOfAVersionOfTheirOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 		of("returned", req.ID, "\x02")
-		rec, err := s.Take(t.Context(), req.ID, stet.NewOwner(), 1)
+		rec, err := s.Take(t.Context(), store.TakeRequest{ID: req.ID, Owner: store.NewOwner(), Lease: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
 		waitFor(t, "it is parked", func() bool {
-			rec, err := s.Take(t.Context(), req.ID, stet.NewOwner(), 1)
-			return err == nil && rec.State == stet.Unknown
+			rec, err := s.Take(t.Context(), store.TakeRequest{ID: req.ID, Owner: store.NewOwner(), Lease: 1})
+			return err == nil && rec.State == store.Unknown
 		})
 		of("unknown", req.ID, "\x02")
 		mustSend(t, s, rec.Claim())
@@ -204,27 +205,30 @@ func TestLostReplyOfEveryCallAboutWorkIsHarmless(t *testing.T) {
 		ctx := t.Context()
 		for i := range rounds {
 			req := request(stet.NewKey())
-			var rec stet.Record
+			var rec store.Record
 			if i == 0 { // the scripts are known to the server afterwards
 				workOnce(t, s, request("warm up"))
 			}
 			again(t, p, "Accept", func() (err error) { rec, err = s.Accept(ctx, req, []byte("work"), 0); return err })
-			if rec.State != stet.Accepted || rec.Owner != req.Owner || rec.Attempt != 0 {
+			if rec.State != store.Accepted || rec.Owner != req.Owner || rec.Attempt != 0 {
 				t.Fatalf("an acceptance conflicts with itself: %+v", rec)
 			}
 			if i%4 == 0 {
-				out := stet.Outcome{State: stet.Failed, Result: []byte("cancelled")}
+				out := store.Settlement{State: store.Failed, Result: []byte("cancelled")}
 				again(t, p, "Cancel", func() error { _, err := s.Cancel(ctx, rec.Claim(), out, keep); return err })
 				continue
 			}
 			for attempt := 1; attempt <= 2; attempt++ {
-				owner := stet.NewOwner()
-				again(t, p, "Take", func() (err error) { rec, err = s.Take(ctx, req.ID, owner, time.Minute); return err })
-				if rec.State != stet.Running || rec.Owner != owner || rec.Attempt != attempt || string(rec.Work) != "work" {
+				owner := store.NewOwner()
+				again(t, p, "Take", func() (err error) {
+					rec, err = s.Take(ctx, store.TakeRequest{ID: req.ID, Owner: owner, Lease: time.Minute})
+					return err
+				})
+				if rec.State != store.Running || rec.Owner != owner || rec.Attempt != attempt || string(rec.Work) != "work" {
 					t.Fatalf("a take conflicts with itself: %+v", rec)
 				}
 				notes := append(binary.BigEndian.AppendUint64(nil, uint64(attempt)), "notes"...)
-				again(t, p, "Save", func() error { return s.Save(ctx, rec.Claim(), notes) })
+				again(t, p, "Save", func() error { return s.Save(ctx, rec.Claim(), notes, false) })
 				if attempt == 1 {
 					again(t, p, "Return", func() error { return s.Return(ctx, rec.Claim(), 0) })
 				}
@@ -233,30 +237,30 @@ func TestLostReplyOfEveryCallAboutWorkIsHarmless(t *testing.T) {
 			out.Outbox = []byte("messages")
 			again(t, p, "Settle", func() error { return s.Settle(ctx, rec.Claim(), out, keep) })
 			again(t, p, "Relayed", func() error { return s.Relayed(ctx, rec.Claim(), keep) })
-			if rec, err := s.Look(ctx, req.ID); err != nil || rec.State != stet.Completed || rec.Work != nil || rec.Notes != nil || string(rec.Result) != "x" {
+			if rec, err := s.Look(ctx, req.ID); err != nil || rec.State != store.Completed || rec.Work != nil || rec.Notes != nil || string(rec.Result) != "x" {
 				t.Fatalf("in the end the record is %+v, %v", rec, err)
 			}
 		}
-		if left := browseAll(t, s, stet.Query{States: []stet.State{stet.Accepted, stet.Running, stet.Unknown}}, func() {}); len(left) != 0 {
+		if left := browseAll(t, s, store.Query{States: []store.State{store.Accepted, store.Running, store.Unknown}}, func() {}); len(left) != 0 {
 			t.Errorf("%d records have not ended", len(left))
 		}
 	})
 }
 
 // workOnce leads an operation through every script.
-func workOnce(t *testing.T, s *redis.Store, req stet.ClaimRequest) {
+func workOnce(t *testing.T, s *redis.Store, req store.ClaimRequest) {
 	t.Helper()
 	ctx := t.Context()
-	if _, err := s.Cancel(ctx, mustAccept(t, s, req, 0).Claim(), stet.Outcome{State: stet.Failed}, keep); err != nil {
+	if _, err := s.Cancel(ctx, mustAccept(t, s, req, 0).Claim(), store.Settlement{State: store.Failed}, keep); err != nil {
 		t.Fatal(err)
 	}
 	req = request(stet.NewKey())
 	mustAccept(t, s, req, 0)
-	mustDue(t, s, stet.DueRun, 1, time.Hour)
+	mustDue(t, s, store.DueRun, 1, time.Hour)
 	rec := mustTake(t, s, req.ID)
 	mustSend(t, s, rec.Claim())
-	for what, err := range map[string]error{"Save": s.Save(ctx, rec.Claim(), []byte("00000001")), "Return": s.Return(ctx, rec.Claim(), 0)} {
-		if !errors.Is(err, stet.ErrFenced) {
+	for what, err := range map[string]error{"Save": s.Save(ctx, rec.Claim(), []byte("00000001"), false), "Return": s.Return(ctx, rec.Claim(), 0)} {
+		if !errors.Is(err, store.ErrFenced) {
 			t.Fatalf("%s after the end: %v", what, err)
 		}
 	}
@@ -272,11 +276,11 @@ func TestAcceptedRecordsAreBrowsedWithoutALookAtAllKeys(t *testing.T) {
 	eachServers(t, func(t *testing.T, c conn) {
 		prefix := fresh()
 		s := open(t, c, redis.Options{Prefix: prefix})
-		want := make(map[stet.ID]bool)
+		want := make(map[store.ID]bool)
 		for range 30 {
-			want[wait(t, s, stet.DueRun)] = true
+			want[wait(t, s, store.DueRun)] = true
 		}
-		taken := wait(t, s, stet.DueRun)
+		taken := wait(t, s, store.DueRun)
 		mustTake(t, s, taken)
 		// By a stale index they are not taken out of the list of what can be browsed.
 		for id := range want {
@@ -285,11 +289,11 @@ func TestAcceptedRecordsAreBrowsedWithoutALookAtAllKeys(t *testing.T) {
 		sweepAll(t, s)
 		scans := new(atomic.Int64)
 		browser := open(t, meddleScans(c, scans), redis.Options{Prefix: prefix})
-		got := browseAll(t, browser, stet.Query{States: []stet.State{stet.Accepted}, Limit: 7}, func() {})
+		got := browseAll(t, browser, store.Query{States: []store.State{store.Accepted}, Limit: 7}, func() {})
 		if scans.Load() != 0 {
 			t.Error("all keys were looked at for what is in a list")
 		}
-		if !maps.EqualFunc(got, want, func(rec stet.Record, _ bool) bool { return rec.State == stet.Accepted }) {
+		if !maps.EqualFunc(got, want, func(rec store.Record, _ bool) bool { return rec.State == store.Accepted }) {
 			t.Errorf("%d accepted records came; want %d", len(got), len(want))
 		}
 	})
@@ -332,22 +336,22 @@ func TestAcceptedWorkIsOnReplicasBeforeAnybodyIsTold(t *testing.T) {
 		p.pause(t)
 		_, err := s.Accept(ctx, fresh, []byte("work"), 0)
 		lacking(t, "Accept", err)
-		fresh.Owner = stet.NewOwner()
+		fresh.Owner = store.NewOwner()
 		_, err = s.Accept(ctx, fresh, []byte("work"), 0)
 		lacking(t, "Accept of what another has accepted", err)
-		owner := stet.NewOwner()
+		owner := store.NewOwner()
 		for range 2 {
-			_, err = s.Take(ctx, first.ID, owner, time.Minute)
+			_, err = s.Take(ctx, store.TakeRequest{ID: first.ID, Owner: owner, Lease: time.Minute})
 			lacking(t, "Take", err)
-			lacking(t, "Save", s.Save(ctx, running.Claim(), []byte("00000001")))
+			lacking(t, "Save", s.Save(ctx, running.Claim(), []byte("00000001"), false))
 		}
 		if v, err := p.master.CLI(ctx, "--raw", "GETRANGE", recordKey("p", first.ID), "0", "0"); err != nil || !strings.HasPrefix(v, "\x02") {
 			t.Errorf("writing it again has made it a record of version %q, %v", v, err)
 		}
 		p.resume(t)
 		waitFor(t, "the same take is granted", func() bool {
-			rec, err := s.Take(ctx, first.ID, owner, time.Minute)
-			return err == nil && rec.State == stet.Running && rec.Owner == owner && rec.Attempt == 1
+			rec, err := s.Take(ctx, store.TakeRequest{ID: first.ID, Owner: owner, Lease: time.Minute})
+			return err == nil && rec.State == store.Running && rec.Owner == owner && rec.Attempt == 1
 		})
 	})
 }
@@ -378,7 +382,7 @@ func TestCommandsThatTheErrorNamesSuffice(t *testing.T) {
 	workOnce(t, s, request("k"))
 	rec := mustClaim(t, s, request("claimed"))
 	for range 2 { // with notes of an earlier run
-		if err := errors.Join(s.Save(t.Context(), rec.Claim(), []byte("00000001")), s.Release(t.Context(), rec.Claim(), keep)); err != nil {
+		if err := errors.Join(s.Save(t.Context(), rec.Claim(), []byte("00000001"), false), s.Release(t.Context(), rec.Claim(), keep)); err != nil {
 			t.Fatal(err)
 		}
 		rec = mustClaim(t, s, request("claimed"))
@@ -388,6 +392,6 @@ func TestCommandsThatTheErrorNamesSuffice(t *testing.T) {
 		t.Error(err)
 	}
 	sweepAll(t, s)
-	browseAll(t, s, stet.Query{}, func() {})
-	browseAll(t, s, stet.Query{States: stuck}, func() {})
+	browseAll(t, s, store.Query{}, func() {})
+	browseAll(t, s, store.Query{States: stuck}, func() {})
 }

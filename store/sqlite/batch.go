@@ -3,8 +3,8 @@ package sqlite
 import (
 	"errors"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/store"
 )
 
 // batch is one write transaction that holds the operations of many callers.
@@ -12,13 +12,14 @@ type batch struct {
 	*link
 	now     micros
 	changed bool
+	wrote   bool // the operation at work has changed something
 	fences  fences
 }
 
 // exec is that of the link; it notes whether there is anything to commit.
 func (b *batch) exec(q query, args ...any) (int64, error) {
 	n, err := b.link.exec(q, args...)
-	b.changed = b.changed || n > 0
+	b.changed, b.wrote = b.changed || n > 0, b.wrote || n > 0
 	return n, err
 }
 
@@ -44,33 +45,41 @@ func (f *fences) draw(s session) (int64, error) {
 	return f.last, nil
 }
 
-// execute carries out ops in one transaction and says of each what it came to.
-// If one of them breaks the transaction, each gets one of its own, so that it
-// fails alone.
-func (s *Store) execute(ops []*op) {
-	err := s.transact(ops)
-	if errors.Is(err, errBroken) && len(ops) > 1 {
-		for i := range ops {
-			_ = s.transact(ops[i : i+1]) // each has been given its error
+// begin begins a transaction, for whose lock it waits on behalf of o.
+func (s *Store) begin(o *op) error {
+	return s.lock(o.ctx, o.asked, func() (err error) {
+		if s.writer == nil {
+			if s.writer, err = dial(s.background, s.connector); err != nil {
+				return err
+			}
 		}
+		_, err = s.writer.exec(qBegin)
+		return err
+	})
+}
+
+// execute carries out ops in the transaction that was begun, and says of each what
+// it came to. If one of them breaks the transaction, each gets one of its own, so
+// that it fails alone.
+func (s *Store) execute(ops []*op) {
+	if err := s.transact(ops); !errors.Is(err, errBroken) || len(ops) == 1 {
+		return
+	}
+	for i, o := range ops {
+		if err := s.begin(o); err != nil {
+			o.err, o.ended = err, true
+			continue
+		}
+		_ = s.transact(ops[i : i+1]) // each has been given its error
 	}
 }
 
 // errBroken: a statement failed in a way that ends the transaction.
 var errBroken = errors.New("the transaction is broken")
 
-// transact executes ops in one transaction. Except with errBroken, each op has
-// ended then.
+// transact executes ops in the transaction that was begun, and ends it. Except
+// with errBroken, each op has ended then.
 func (s *Store) transact(ops []*op) (err error) {
-	if s.writer == nil {
-		s.writer, err = dial(s.background, s.connector)
-	}
-	if err == nil {
-		_, err = s.writer.exec(qBegin)
-	}
-	if err != nil {
-		return endAll(ops, s.explain("begin", err, "nothing was done"))
-	}
 	open := true
 	defer func() {
 		if open {
@@ -79,12 +88,14 @@ func (s *Store) transact(ops []*op) (err error) {
 	}()
 	b := batch{link: s.writer, now: s.o.Clock().UnixMicro()}
 	for _, o := range ops {
+		b.wrote = false
 		err := o.apply(&b)
-		if err == nil || errors.Is(err, stet.ErrMismatch) || errors.Is(err, stet.ErrFenced) || errors.Is(err, stet.ErrInvalid) {
+		if err == nil || errors.Is(err, store.ErrMismatch) || errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrInvalid) ||
+			errors.Is(err, store.ErrDamaged) && !b.wrote {
 			o.err = err
 			continue
 		}
-		err = s.explain("write", err, "nothing was done")
+		err = undone{s.explain("write", err, nothing)}
 		if len(ops) == 1 {
 			o.err, o.ended = err, true
 		}

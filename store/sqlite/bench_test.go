@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/sqlite"
 )
 
@@ -25,10 +25,10 @@ func BenchmarkPairs(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer s.Close()
-			out := stet.Outcome{State: stet.Completed, Result: bytes.Repeat([]byte("x"), 1024)}
-			keep := stet.Retention{Result: 24 * time.Hour, Tombstone: 30 * 24 * time.Hour}
-			pairs(b, callers, func(id stet.ID) error {
-				rec, err := s.Claim(b.Context(), stet.ClaimRequest{ID: id, Owner: stet.NewOwner(), Lease: time.Minute})
+			out := store.Settlement{State: store.Completed, Result: bytes.Repeat([]byte("x"), 1024)}
+			keep := store.Retention{Result: 24 * time.Hour, Tombstone: 30 * 24 * time.Hour}
+			pairs(b, callers, func(id store.ID) error {
+				rec, err := s.Claim(b.Context(), store.ClaimRequest{ID: id, Owner: store.NewOwner(), Lease: time.Minute})
 				if err != nil {
 					return err
 				}
@@ -45,14 +45,14 @@ func BenchmarkPairs(b *testing.B) {
 }
 
 // pairs runs pair b.N times from callers goroutines.
-func pairs(b *testing.B, callers int, pair func(stet.ID) error) {
+func pairs(b *testing.B, callers int, pair func(store.ID) error) {
 	var n atomic.Int64
 	var wg sync.WaitGroup
 	b.ResetTimer()
 	for range callers {
 		wg.Go(func() {
 			for i := n.Add(1); i <= int64(b.N); i = n.Add(1) {
-				if err := pair(stet.Digest("", "bench", fmt.Sprint(i))); err != nil {
+				if err := pair(store.Digest("", "bench", fmt.Sprint(i))); err != nil {
 					b.Error(err)
 					return
 				}
@@ -66,7 +66,7 @@ func pairs(b *testing.B, callers int, pair func(stet.ID) error) {
 
 // plain is the baseline: database/sql, prepared statements, one connection that
 // writes (more only wait for each other), the same file settings, no fence.
-func plain(b *testing.B) func(stet.ID) error {
+func plain(b *testing.B) func(store.ID) error {
 	dsn := filepath.Join(b.TempDir(), "plain.db") +
 		"?_txlock=immediate&_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)"
 	db, err := sql.Open("sqlite", dsn)
@@ -87,8 +87,8 @@ func plain(b *testing.B) func(stet.ID) error {
 		b.Fatal(err)
 	}
 	result := bytes.Repeat([]byte("x"), 1024)
-	return func(id stet.ID) error {
-		owner := stet.NewOwner()
+	return func(id store.ID) error {
+		owner := store.NewOwner()
 		if _, err := insert.Exec(id[:], owner[:], time.Now().Add(time.Minute).UnixMicro()); err != nil {
 			return err
 		}

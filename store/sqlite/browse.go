@@ -3,47 +3,47 @@ package sqlite
 import (
 	"context"
 	"database/sql/driver"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // browseChunk is how many records one Browse looks at.
 const browseChunk = 2000
 
-// Browse implements stet.Browser, in the order of IDs. It looks at up to 2,000
+// Browse implements store.Browser, in the order of IDs. It looks at up to 2,000
 // records: of the scope, if the query names one, and only at unknown ones if it
 // asks for no others.
-func (s *Store) Browse(ctx context.Context, q stet.Query) (stet.Page, error) {
+func (s *Store) Browse(ctx context.Context, q store.Query) (store.Page, error) {
 	if err := q.Check(); err != nil {
-		return stet.Page{}, err
+		return store.Page{}, err
 	}
-	var least, greatest stet.ID
+	var least, greatest store.ID
 	for i := range greatest {
 		greatest[i] = 0xff
 	}
-	if q.Scope != (stet.ID{}) {
-		least, greatest = stet.ScopeRange(q.Scope)
+	if q.Scope != (store.ID{}) {
+		least, greatest = store.ScopeRange(q.Scope)
 	}
 	after := least[:]
 	if q.After != "" {
-		id, err := stet.ParseID(q.After)
-		if err != nil {
-			return stet.Page{}, fmt.Errorf("sqlite: %w: Query.After is no Page.Next of this store", stet.ErrInvalid)
+		id, err := hex.DecodeString(q.After)
+		if err != nil || len(id) > maxCursor {
+			return store.Page{}, fmt.Errorf("sqlite: %w: Query.After is no Page.Next of this store", store.ErrInvalid)
 		}
-		after = id[:]
+		after = id
 	}
 	query := qBrowse
-	if slices.Equal(q.States, []stet.State{stet.Unknown}) {
+	if slices.Equal(q.States, []store.State{store.Unknown}) {
 		query = qBrowseUnknown
 	}
 	if q.Limit == 0 {
-		q.Limit = stet.DefaultBrowse
+		q.Limit = store.DefaultBrowse
 	}
-	var page stet.Page
+	var page store.Page
 	err := s.read(ctx, func(l *link) (err error) {
 		page, err = browse(l, query, q, after, greatest[:], s.o.Clock().UnixMicro())
 		return err
@@ -54,19 +54,19 @@ func (s *Store) Browse(ctx context.Context, q stet.Query) (stet.Page, error) {
 // browse looks at the records after one ID and up to another. (No record has the
 // ID that ends in zeros with which a range begins: it would be a digest of 192
 // zero bits.)
-func browse(l *link, query query, q stet.Query, after, upTo []byte, now micros) (page stet.Page, err error) {
+func browse(l *link, query query, q store.Query, after, upTo []byte, now micros) (page store.Page, err error) {
 	looked := 0
-	var last stet.ID
+	var last []byte
 	err = l.rows(query, func(v []driver.Value) error {
-		if id, _ := v[13].([]byte); copy(last[:], id) != len(id) || len(id) != len(last) {
-			return fmt.Errorf("%w: a record is unreadable", errDamaged)
-		}
-		r := &row{}
-		if err := r.scan(last, v[:13]); err != nil {
-			return err
-		}
+		last, _ = v[17].([]byte)
 		looked++
-		if rec := r.at(now); !r.forgotten(now) && q.Match(rec, time.Duration(now-r.claimed)*time.Microsecond) {
+		r := &row{}
+		id, err := rowID(last)
+		err = errors.Join(err, r.scan(id, v[:17]))
+		switch rec := r.at(now); {
+		case err != nil && showsDamage(q, rec):
+			page.Records = append(page.Records, store.Record{ID: id, Scope: r.Scope, Owner: r.Owner, Fence: r.Fence, Damage: err.Error()})
+		case err == nil && !r.forgotten(now) && q.Match(rec, length(now-r.claimed)):
 			page.Records = append(page.Records, rec)
 		}
 		if len(page.Records) == q.Limit {
@@ -79,25 +79,52 @@ func browse(l *link, query query, q stet.Query, after, upTo []byte, now micros) 
 	} else if looked < browseChunk {
 		return page, err
 	}
-	page.Next = last.String()
+	page.Next = cursor(last)
 	return page, err
+}
+
+// showsDamage reports whether the query shows a record of which only that can be
+// told. One without a scope is of that which its ID begins with.
+func showsDamage(q store.Query, rec store.Record) bool {
+	return len(q.States) == 0 && q.OlderThan == 0 && q.NewerThan == 0 && (q.Scope == store.ID{} || rec.Scope == store.ID{} || q.Scope == rec.Scope)
+}
+
+// maxCursor is how many bytes of an ID a cursor has, should it be damaged.
+const maxCursor = 2 * len(store.ID{})
+
+// cursor is the ID after which the next page begins. One that is too long is
+// rounded up.
+func cursor(id []byte) string {
+	if len(id) <= maxCursor {
+		return hex.EncodeToString(id)
+	}
+	id = slices.Clone(id[:maxCursor])
+	for i := len(id) - 1; i >= 0; i-- {
+		if id[i]++; id[i] != 0 {
+			break
+		}
+	}
+	return hex.EncodeToString(id)
 }
 
 // errEnough ends the reading of rows.
 var errEnough = errors.New("enough")
 
-// Expire implements stet.Browser. The result is removed from the record; like
+// Expire implements store.Browser. The result is removed from the record; like
 // anything that is deleted, its bytes stay in the file until they are written over.
-func (s *Store) Expire(ctx context.Context, c stet.Claim) error {
+func (s *Store) Expire(ctx context.Context, c store.Claim) error {
 	return s.write(ctx, func(b *batch) error {
 		r, err := load(b, c.ID)
+		if errors.Is(err, store.ErrDamaged) || err == nil && r == nil {
+			return bury(b, c)
+		}
 		if err != nil {
 			return err
 		}
-		if r == nil || r.forgotten(b.now) || r.Fence != c.Fence || !r.State.Settled() {
-			return stet.ErrFenced
+		if r.forgotten(b.now) || r.Fence != c.Fence || !r.State.Settled() {
+			return store.ErrFenced
 		}
-		_, err = b.exec(qExpire, c.Fence, c.ID[:])
+		_, err = b.exec(qExpire, b.now, c.Fence, c.ID[:])
 		return err
 	})
 }

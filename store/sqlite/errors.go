@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/stet-go/stet/store"
 	driver "modernc.org/sqlite"
 )
 
@@ -30,6 +31,15 @@ func primary(err error) int {
 	}
 	return 0
 }
+
+// nothing is what became of a call that is undone.
+const nothing = "nothing was done"
+
+// undone is the error of a call that had no effect.
+type undone struct{ error }
+
+func (undone) Is(target error) bool { return target == store.ErrNotDone } //nolint:errorlint // a sentinel
+func (u undone) Unwrap() error      { return u.error }
 
 func isBusy(err error) bool {
 	code := primary(err)

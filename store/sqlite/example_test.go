@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/sqlite"
 )
 
@@ -29,9 +30,9 @@ func open() (s *sqlite.Store, done func()) {
 }
 
 func Example() {
-	store, done := open() // sqlite.Open(ctx, "/var/lib/payments/stet.db", sqlite.Options{})
+	s, done := open() // sqlite.Open(ctx, "/var/lib/payments/stet.db", sqlite.Options{})
 	defer done()
-	engine, err := stet.New(store, stet.Options{})
+	engine, err := stet.New(s, stet.Options{})
 	if err != nil {
 		panic(err)
 	}
@@ -54,16 +55,20 @@ func Example() {
 // The payment and the record of it are one commit.
 func ExampleStore_RunTx() {
 	ctx := context.Background()
-	store, done := open()
+	s, done := open()
 	defer done()
-	if _, err := store.DB().ExecContext(ctx, "CREATE TABLE payments (id TEXT, amount INTEGER)"); err != nil {
+	if _, err := s.DB().ExecContext(ctx, "CREATE TABLE payments (id TEXT, amount INTEGER)"); err != nil {
 		panic(err)
 	}
-	engine, err := stet.New(store, stet.Options{})
+	engine, err := stet.New(s, stet.Options{})
 	if err != nil {
 		panic(err)
 	}
 	defer engine.Close()
+	te, err := stet.WithTx(engine, s)
+	if err != nil {
+		panic(err)
+	}
 
 	pay := func(ctx context.Context, tx *sql.Tx) (string, error) {
 		_, err := tx.ExecContext(ctx, "INSERT INTO payments VALUES ('pay_1', 100)")
@@ -71,11 +76,11 @@ func ExampleStore_RunTx() {
 	}
 	op := stet.Op{Scope: "acct_1", Key: "k1"}
 	for range 2 {
-		res, err := stet.DoTx(ctx, engine, store, op, pay)
+		res, err := stet.DoTx(ctx, te, op, pay)
 		fmt.Println(res.Value, res.Replayed, err)
 	}
 	var n int
-	if err := store.DB().QueryRowContext(ctx, "SELECT count(*) FROM payments").Scan(&n); err != nil {
+	if err := s.DB().QueryRowContext(ctx, "SELECT count(*) FROM payments").Scan(&n); err != nil {
 		panic(err)
 	}
 	fmt.Println("payments:", n)
@@ -89,24 +94,24 @@ func ExampleStore_RunTx() {
 // writes.
 func ExampleStore_SettleTx() {
 	ctx := context.Background()
-	store, done := open()
+	s, done := open()
 	defer done()
-	rec, err := store.Claim(ctx, stet.ClaimRequest{
-		ID: stet.Digest("", "acct_1", "k1"), Scope: stet.DigestScope("", "acct_1"),
-		Owner: stet.NewOwner(), Lease: stet.MinLease,
+	rec, err := s.Claim(ctx, store.ClaimRequest{
+		ID: store.Digest("", "acct_1", "k1"), Scope: store.DigestScope("", "acct_1"),
+		Owner: store.NewOwner(), Lease: stet.MinLease,
 	})
 	if err != nil {
 		panic(err)
 	}
-	tx, err := store.DB().BeginTx(ctx, nil)
+	tx, err := s.DB().BeginTx(ctx, nil)
 	if err != nil {
 		panic(err)
 	}
 	defer tx.Rollback()
-	keep := stet.Retention{Result: 24 * time.Hour, Tombstone: 30 * 24 * time.Hour}
+	keep := store.Retention{Result: 24 * time.Hour, Tombstone: 30 * 24 * time.Hour}
 	// … the business writes, through tx …
-	out := stet.Outcome{State: stet.Completed, Result: []byte("done")}
-	if err := store.SettleTx(ctx, tx, rec.Claim(), out, keep); err != nil {
+	out := store.Settlement{State: store.Completed, Result: []byte("done")}
+	if err := s.SettleTx(ctx, tx, rec.Claim(), out, keep); err != nil {
 		panic(err)
 	}
 	fmt.Println(tx.Commit())
@@ -117,23 +122,27 @@ func ExampleStore_SettleTx() {
 // and so are what the worker writes and the outcome.
 func ExampleStore_AcceptTx() {
 	ctx := context.Background()
-	store, done := open()
+	s, done := open()
 	defer done()
-	if _, err := store.DB().ExecContext(ctx, "CREATE TABLE orders (id INTEGER, shipped INTEGER)"); err != nil {
+	if _, err := s.DB().ExecContext(ctx, "CREATE TABLE orders (id INTEGER, shipped INTEGER)"); err != nil {
 		panic(err)
 	}
-	engine, err := stet.New(store, stet.Options{})
+	engine, err := stet.New(s, stet.Options{})
 	if err != nil {
 		panic(err)
 	}
 	defer engine.Close()
+	te, err := stet.WithTx(engine, s)
+	if err != nil {
+		panic(err)
+	}
 
-	err = store.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err = s.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "INSERT INTO orders VALUES (1001, 0)"); err != nil {
 			return err
 		}
 		op := stet.Op{Scope: "acct_1", Key: "order-1001"}
-		st, err := stet.AcceptTx(ctx, engine, store, tx, op, stet.Work{Name: "ship", Payload: []byte("1001")})
+		st, err := te.Accept(ctx, tx, op, stet.Work{Name: "ship", Payload: []byte("1001")})
 		fmt.Println("new:", st.New)
 		return err
 	})
@@ -150,9 +159,9 @@ func ExampleStore_AcceptTx() {
 		if err != nil {
 			panic(err)
 		}
-		err = stet.FinishTx(ctx, run, store, func(ctx context.Context, tx *sql.Tx) (stet.Outcome, error) {
+		err = te.Finish(ctx, run, func(ctx context.Context, tx *sql.Tx) (stet.Outcome, error) {
 			_, err := tx.ExecContext(ctx, "UPDATE orders SET shipped = 1 WHERE id = ?", string(run.Work().Payload))
-			return stet.Outcome{State: stet.Completed, Result: []byte(`"shipped"`)}, err
+			return stet.Outcome{Body: []byte(`"shipped"`)}, err
 		})
 		fmt.Println(item.Name, string(run.Work().Payload), err)
 	}

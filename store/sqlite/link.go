@@ -30,25 +30,34 @@ const (
 	qBrowse
 	qBrowseUnknown
 	qAccept
+	qRead
 	qLook
 	qTake
 	qReturn
 	qCancel
 	qCancelRun
 	qSave
-	qWaits
+	qNameFrom
+	qWaitsRun
+	qWaitsRelay
 	qDueRun
 	qDueRelay
 	qAgainRun
 	qAgainRelay
+	qPutOff
+	qBury
+	qDrop
 	qRelayed
+	qTrust
 	queries // how many there are
 )
 
 const (
-	columns = `scope, fingerprint, owner, state, fence, attempt, gone, claimed, lease, settled, expires, forget, result`
+	// marked is whether a run is repeatable.
+	marked  = `state = 1 AND run_due IS NOT NULL`
+	columns = `scope, fingerprint, owner, state, fence, attempt, gone, claimed, lease, settled, expires, forget, result, class, name, ref, ` + marked
 	// shown are columns without the result, and whose they are.
-	shown = `scope, fingerprint, owner, state, fence, attempt, gone, claimed, lease, settled, expires, forget, NULL, id`
+	shown = `scope, fingerprint, owner, state, fence, attempt, gone, claimed, lease, settled, expires, forget, NULL, class, name, ref, ` + marked + `, id`
 )
 
 var sqlText = [queries]string{
@@ -58,51 +67,67 @@ var sqlText = [queries]string{
 
 	qFence: `SELECT max(fence, coalesce((SELECT max(fence) FROM stet_records), 0)) FROM stet_meta WHERE one = 1`,
 
-	qInsert: `INSERT INTO stet_records (fence, id, scope, fingerprint, owner, state, attempt, claimed, lease, due)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`,
+	qInsert: `INSERT INTO stet_records (fence, id, scope, fingerprint, owner, state, attempt, claimed, lease, due, class, name, ref)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`,
 	qSelect: `SELECT ` + columns + ` FROM stet_records WHERE id = ?`,
 
 	// The writes below name the fence that was read or is claimed, and so
 	// can never touch a record that somebody else has claimed since.
-	qGrant: `UPDATE stet_records SET scope = ?, fingerprint = ?, owner = ?, state = ?, fence = ?, attempt = ?, gone = 0,
+	qGrant: `UPDATE stet_records SET scope = ?, fingerprint = ?, owner = ?, class = ?, name = ?, ref = ?, state = ?, fence = ?, attempt = ?, gone = 0,
 		claimed = ?, lease = ?, due = ?, settled = NULL, expires = NULL, forget = NULL, result = NULL,
 		notes = CASE WHEN forget > ? THEN notes END, run_due = ?, work = ? WHERE fence = ? AND id = ?`,
-	qPark: `UPDATE stet_records SET state = 5, settled = ?, lease = NULL, due = NULL
+	qPark: `UPDATE stet_records SET state = CASE WHEN run_due IS NULL THEN 5 ELSE 6 END, settled = ?,
+		lease = CASE WHEN run_due IS NOT NULL THEN ? END, due = NULL
 		WHERE fence = ? AND id = ? AND state = 1 AND lease <= ?`,
-	qExtend: `UPDATE stet_records SET lease = ?, due = ? WHERE fence = ? AND id = ? AND state = 1`,
+	qExtend: `UPDATE stet_records SET lease = ?, due = ?, run_due = max(run_due, ?) -- NULL if it is NULL
+		WHERE fence = ? AND id = ? AND state = 1`,
 	qSettle: `UPDATE stet_records SET state = ?, gone = ?, result = ?, settled = ?, expires = ?, forget = ?, due = ?, lease = NULL,
-		work = ?, relay_due = ?, notes = NULL, cancelling = NULL
+		work = ?, relay_due = ?, run_due = NULL, notes = NULL, cancelling = NULL
 		WHERE fence = ? AND id = ? AND state IN (1, 5)`,
 	qRelease: `UPDATE stet_records SET state = 4, settled = ?, forget = ?, due = ?, lease = NULL
 		WHERE fence = ? AND id = ? AND state IN (1, 5) AND work IS NULL`,
 
-	qDue:    `SELECT id, fence, state, lease, forget FROM stet_records WHERE due <= ? ORDER BY due LIMIT ?`,
-	qExpire: `UPDATE stet_records SET gone = 1, result = NULL, due = forget WHERE fence = ? AND id = ?`,
-	qPurge:  `DELETE FROM stet_records WHERE fence = ? AND id = ?`,
+	qDue: `SELECT ` + shown + ` FROM stet_records WHERE due <= ? ORDER BY due LIMIT ?`,
+	qExpire: `UPDATE stet_records SET gone = 1, result = NULL, due = forget,
+		expires = CASE WHEN gone THEN expires ELSE min(expires, ?) END WHERE fence = ? AND id = ?`,
+	qPurge: `DELETE FROM stet_records WHERE fence = ? AND id = ?`,
 
 	qBrowse:        `SELECT ` + shown + ` FROM stet_records WHERE id > ? AND id <= ? ORDER BY id LIMIT ?`,
 	qBrowseUnknown: `SELECT ` + shown + ` FROM stet_records WHERE id > ? AND id <= ? AND state = 5 ORDER BY id LIMIT ?`,
 
-	qAccept: `INSERT INTO stet_records (fence, id, scope, fingerprint, owner, state, attempt, claimed, run_due, work)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`,
+	qAccept: `INSERT INTO stet_records (fence, id, scope, fingerprint, owner, state, attempt, claimed, lease, run_due, work, class, name, ref)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`,
+	qRead: `SELECT ` + columns + `, cancelling FROM stet_records WHERE id = ?`,
 	qLook: `SELECT ` + columns + `, cancelling, notes, work FROM stet_records WHERE id = ?`,
 	qTake: `UPDATE stet_records SET owner = ?, state = ?, fence = ?, attempt = ?, claimed = ?, lease = ?, due = ?,
-		settled = NULL, run_due = NULL WHERE fence = ? AND id = ? AND state = 6`,
-	qReturn: `UPDATE stet_records SET state = 6, settled = ?, run_due = ?, lease = NULL, due = NULL
+		settled = NULL, run_due = ? WHERE fence = ? AND id = ? AND state IN (1, 6)`,
+	qReturn: `UPDATE stet_records SET state = 6, settled = ?, run_due = ?, lease = ?, due = NULL
 		WHERE fence = ? AND id = ? AND state IN (1, 5) AND work IS NOT NULL`,
 	qCancel: `UPDATE stet_records SET state = 3, gone = ?, result = ?, settled = ?, expires = ?, forget = ?, due = ?,
-		run_due = NULL, work = NULL, notes = NULL, cancelling = NULL WHERE fence = ? AND id = ? AND state = 6`,
+		lease = NULL, run_due = NULL, work = NULL, notes = NULL, cancelling = NULL WHERE fence = ? AND id = ? AND state = 6`,
 	qCancelRun: `UPDATE stet_records SET cancelling = 1 WHERE fence = ? AND id = ? AND state = 1 AND work IS NOT NULL`,
-	qSave: `UPDATE stet_records SET notes = ? WHERE fence = ? AND id = ? AND state = ?
-		AND coalesce(substr(notes, 1, 8), x'') < ?`,
+	qSave: `UPDATE stet_records SET notes = ?, run_due = CASE WHEN ? AND work IS NOT NULL THEN coalesce(run_due, lease) END
+		WHERE fence = ? AND id = ? AND state = ? AND coalesce(substr(notes, 1, 8), x'') < ?`,
 
-	qWaits:      `SELECT EXISTS (SELECT 1 FROM stet_records WHERE run_due <= ?), EXISTS (SELECT 1 FROM stet_records WHERE relay_due <= ?)`,
-	qDueRun:     `SELECT ` + columns + `, NULL, NULL, work, id FROM stet_records WHERE run_due <= ? ORDER BY run_due LIMIT ?`,
-	qDueRelay:   `SELECT ` + columns + `, NULL, NULL, work, id FROM stet_records WHERE relay_due <= ? ORDER BY relay_due LIMIT ?`,
-	qAgainRun:   `UPDATE stet_records SET run_due = ? WHERE fence = ? AND id = ? AND state = 6`,
-	qAgainRelay: `UPDATE stet_records SET relay_due = ? WHERE fence = ? AND id = ? AND state IN (2, 3)`,
+	qNameFrom:   `SELECT name FROM stet_records WHERE run_due IS NOT NULL AND name >= ? ORDER BY name LIMIT 1`,
+	qWaitsRun:   `SELECT EXISTS (SELECT 1 FROM stet_records WHERE name = ? AND run_due <= ?)`,
+	qWaitsRelay: `SELECT EXISTS (SELECT 1 FROM stet_records WHERE relay_due <= ?)`,
+	qDueRun:     `SELECT ` + columns + `, NULL, NULL, work, id, run_due FROM stet_records WHERE name = ? AND run_due <= ? ORDER BY run_due LIMIT ?`,
+	qDueRelay:   `SELECT ` + columns + `, NULL, NULL, work, id, relay_due FROM stet_records WHERE relay_due <= ? ORDER BY relay_due LIMIT ?`,
+	qAgainRun:   `UPDATE stet_records SET run_due = ? WHERE fence = ?`, // as was selected, readable or not
+	qAgainRelay: `UPDATE stet_records SET relay_due = ? WHERE fence = ?`,
+	qPutOff:     `UPDATE stet_records SET due = ? WHERE fence = ?`,
+
+	// Attempt 0 would say that it was never run.
+	qBury: `UPDATE stet_records SET fence = CASE WHEN fence > 0 THEN fence ELSE ? END, scope = ?, fingerprint = ?, owner = ?, state = 3,
+		attempt = max(attempt, 1), gone = 1, result = NULL, settled = ?, expires = ?, forget = ?, due = ?, lease = NULL,
+		run_due = NULL, relay_due = NULL, cancelling = NULL, notes = NULL, work = NULL WHERE fence = ? AND id = ?`,
+	qDrop: `DELETE FROM stet_records WHERE fence = ? AND length(id) <> 32`,
+
 	qRelayed: `UPDATE stet_records SET work = NULL, relay_due = NULL, forget = ?, due = CASE WHEN gone THEN ? ELSE min(expires, ?) END
 		WHERE fence = ? AND id = ? AND state IN (2, 3) AND work IS NOT NULL`,
+
+	qTrust: `SELECT s.synchronous, d.file FROM pragma_synchronous AS s, pragma_database_list AS d WHERE d.name = 'main'`,
 }
 
 // session runs statements: on a connection of the store's own, or in a

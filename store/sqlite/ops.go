@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -15,63 +15,77 @@ const (
 	sweepChunk  = 1000 // records looked at by one Sweep
 )
 
-// Claim implements stet.Store.
-func (s *Store) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+// Claim implements store.Store.
+func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	return s.ask(ctx, &asked{ClaimRequest: &req})
 }
 
-func (s *Store) ask(ctx context.Context, a *asked) (stet.Record, error) {
-	var rec stet.Record
+func (s *Store) ask(ctx context.Context, a *asked) (store.Record, error) {
+	var rec store.Record
 	err := s.write(ctx, func(b *batch) (err error) {
 		rec, err = claim(b, a, b.now, b.draw)
 		return err
 	})
-	if err != nil && !errors.Is(err, stet.ErrMismatch) {
-		return stet.Record{}, err // a batch that is late may still be writing rec
+	if err != nil && !errors.Is(err, store.ErrMismatch) {
+		return store.Record{}, err // a batch that is late may still be writing rec
 	}
 	return rec, err
 }
 
-// Extend implements stet.Store.
-func (s *Store) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) (lost []stet.Claim, err error) {
-	for len(claims) > 0 {
-		n := min(len(claims), extendChunk)
-		var gone []stet.Claim
+// Extend implements store.Store.
+func (s *Store) Extend(ctx context.Context, claims []store.Claim, lease time.Duration) (lost []store.Claim, err error) {
+	if len(claims) == 0 {
+		return nil, ctx.Err()
+	}
+	var all hurt
+	for rest := claims; len(rest) > 0; {
+		chunk := rest[:min(len(rest), extendChunk)]
+		var gone []store.Claim
+		var bad hurt
 		err := s.write(ctx, func(b *batch) (err error) {
-			gone, err = extend(b, claims[:n], lease, b.now)
+			gone, bad, err = extend(b, chunk, lease, b.now)
 			return err
 		})
-		if err != nil {
+		switch {
+		case err != nil && len(rest) == len(claims):
 			return nil, err
+		case err != nil: // those before it are renewed
+			for _, c := range rest {
+				all.add(c, err)
+			}
+			return lost, all.err()
 		}
-		lost, claims = append(lost, gone...), claims[n:]
+		for _, c := range bad.claims {
+			all.add(c, bad.cause)
+		}
+		lost, rest = append(lost, gone...), rest[len(chunk):]
 	}
-	return lost, ctx.Err()
+	return lost, all.err()
 }
 
-// Settle implements stet.Store.
-func (s *Store) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+// Settle implements store.Store.
+func (s *Store) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
 	return s.write(ctx, func(b *batch) error { return settle(b, c, out, keep, b.now) })
 }
 
-// Release implements stet.Store.
-func (s *Store) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+// Release implements store.Store.
+func (s *Store) Release(ctx context.Context, c store.Claim, keep store.Retention) error {
 	return s.write(ctx, func(b *batch) error { return release(b, c, keep, b.now) })
 }
 
-// Read implements stet.Store. It never waits for a writer.
-func (s *Store) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
-	return s.readWith(ctx, id, load)
+// Read implements store.Store. It never waits for a writer.
+func (s *Store) Read(ctx context.Context, id store.ID) (store.Record, error) {
+	return s.readWith(ctx, id, glance)
 }
 
-func (s *Store) readWith(ctx context.Context, id stet.ID, load func(session, stet.ID) (*row, error)) (rec stet.Record, err error) {
+func (s *Store) readWith(ctx context.Context, id store.ID, load func(session, store.ID) (*row, error)) (rec store.Record, err error) {
 	err = s.read(ctx, func(l *link) error {
 		r, err := load(l, id)
 		if err != nil {
 			return err
 		}
 		if now := s.o.Clock().UnixMicro(); r == nil || r.forgotten(now) {
-			rec = stet.Record{ID: id}
+			rec = store.Record{ID: id}
 		} else {
 			rec = r.at(now)
 		}
@@ -104,7 +118,9 @@ func (s *Store) read(ctx context.Context, do func(*link) error) (err error) {
 			return s.explain("read", err, s.path)
 		}
 	}
-	if err := do(l); err != nil {
+	if err := do(l); errors.Is(err, store.ErrDamaged) {
+		return err
+	} else if err != nil {
 		_ = l.close()
 		l = nil
 		return s.explain("read", err, s.path)
@@ -112,64 +128,82 @@ func (s *Store) read(ctx context.Context, do func(*link) error) (err error) {
 	return nil
 }
 
-// Sweep implements stet.Sweeper. It looks only at records that are due, through
+// Sweep implements store.Sweeper. It looks only at records that are due, through
 // an index, so that its cost does not depend on how many there are. At most
 // 1,000 are looked at by one call, whatever limit says.
-func (s *Store) Sweep(ctx context.Context, limit int) (stet.Swept, error) {
+func (s *Store) Sweep(ctx context.Context, limit int) (store.Swept, error) {
 	if limit < 1 {
-		return stet.Swept{}, ctx.Err()
+		return store.Swept{}, ctx.Err()
 	}
 	limit = min(limit, sweepChunk)
-	var swept stet.Swept
+	var swept store.Swept
+	var h hurt
 	err := s.write(ctx, func(b *batch) (err error) {
-		swept, err = sweep(b, limit, b.now)
+		swept, h, err = sweep(b, limit, b.now)
 		return err
 	})
 	if err != nil {
-		return stet.Swept{}, err
+		return store.Swept{}, err
 	}
-	return swept, nil
+	return swept, h.err()
 }
 
 // due is a record that the sweep has something to do with.
 type due struct {
-	stet.Claim
-	state         stet.State
-	lease, forget micros
+	row
+	unread error
 }
 
-// sweep is the body of Sweep, in a write transaction.
-func sweep(s session, limit int, now micros) (swept stet.Swept, err error) {
+// sweep is the body of Sweep, in a write transaction. What it cannot read it leaves
+// as it is, and looks at again later, or it would soon look at nothing else.
+func sweep(s session, limit int, now micros) (swept store.Swept, h hurt, err error) {
 	var found []due
 	err = s.rows(qDue, func(v []driver.Value) error {
 		var d due
-		id, _ := v[0].([]byte)
-		copy(d.ID[:], id)
-		d.Fence, _ = v[1].(int64)
-		state, _ := v[2].(int64)
-		d.state = stet.State(state)
-		d.lease, _ = v[3].(int64)
-		d.forget, _ = v[4].(int64)
+		id, err := rowID(v[17])
+		d.unread = errors.Join(err, d.scan(id, v[:17]))
 		found = append(found, d)
 		return nil
 	}, now, int64(limit))
 	if err != nil {
-		return swept, err
+		return swept, h, err
 	}
 	for _, d := range found {
-		q, count, args := qExpire, &swept.Expired, []any{d.Fence, d.ID[:]}
-		switch {
-		case d.state == stet.Running:
-			q, count, args = qPark, &swept.Parked, []any{now, d.Fence, d.ID[:], now}
-		case d.forget != 0 && d.forget <= now:
-			q, count = qPurge, &swept.Purged
+		n := int64(0)
+		switch count, q, args := d.step(&swept, now); {
+		case d.unread != nil:
+		case count == nil:
+			d.unread = unreadable(d.ID, fmt.Sprintf("it is %v, and there is nothing to do with it", d.State))
+		default:
+			if n, err = s.exec(q, args...); err != nil {
+				return swept, h, err
+			}
+			*count += int(n)
 		}
-		n, err := s.exec(q, args...)
-		if err != nil {
-			return swept, err
+		if n == 0 {
+			h.add(d.Claim(), d.unread)
+			if _, err := s.exec(qPutOff, now+span(putOff), d.Fence); err != nil {
+				return swept, h, err
+			}
 		}
-		*count += int(n)
 	}
 	swept.More = len(found) == limit
-	return swept, nil
+	return swept, h, nil
+}
+
+// step returns what the sweep does to the record, and what counts it; nil if it
+// has no business with it.
+func (d *due) step(swept *store.Swept, now micros) (count *int, q query, args []any) {
+	switch {
+	case d.lapsed(now):
+		if count = &swept.Parked; d.repeatable {
+			count = new(int) // it is not unknown
+		}
+		return count, qPark, []any{now, now, d.Fence, d.ID[:], now}
+	case d.forgotten(now) && (d.State.Settled() || d.State == store.Retryable):
+		return &swept.Purged, qPurge, []any{d.Fence, d.ID[:]}
+	case d.State.Settled():
+		return &swept.Expired, qExpire, []any{now, d.Fence, d.ID[:]}
+	}
+	return nil, 0, nil
 }

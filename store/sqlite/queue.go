@@ -6,25 +6,38 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/stet-go/stet/internal/timer"
 )
 
 // errClosed is what every call gets after Close.
-var errClosed = errors.New("sqlite: the store is closed")
+var errClosed error = undone{errors.New("sqlite: the store is closed")}
 
 // errGivenUp is what the others of a batch get when its leader panicked.
 var errGivenUp = errors.New("sqlite: the transaction was given up; it may or may not have taken effect")
 
-// batchPatience is how much longer than the busy timeout a caller whose context
-// has ended waits for the batch that it is part of.
-const batchPatience = 10 * time.Second
+// How long the file's lock is left alone before it is tried again.
+const (
+	pollMin = time.Millisecond
+	pollMax = 2 * time.Millisecond
+)
+
+// How long this process has the file's lock time after time, and then leaves it to
+// others, who poll: long enough for them to find it free.
+const (
+	longTurn = 100 * time.Millisecond
+	rest     = 2 * pollMax
+)
 
 // writer is the right of this process to write: one holder at a time, in the
 // order of asking. SQLite's own lock is polled, which is neither fair nor
 // quick; with this queue in front of it only other processes, and transactions
-// of the service's own, are ever waited for there.
+// of the service's own, are ever waited for there, by the holder alone: those
+// that queue meanwhile may leave when their contexts end, and know that nothing
+// was done.
 //
 // A holder is either exclusive (RunTx) or leads a batch: all operations that
-// gathered while its predecessor was at work. A leader serves one batch and
+// gathered until it had the file's lock. A leader serves one batch and
 // then hands over to whoever waits longest.
 type writer struct {
 	mu     sync.Mutex
@@ -35,10 +48,17 @@ type writer struct {
 	alone  list // who waits to be exclusive
 	limit  int  // of those who wait, in all
 	batch  int  // most operations in one transaction
+
+	// The holder's.
+	blocked time.Time // since when another has the file's lock; zero if none has
+	began   time.Time // when this process took the lock that it has kept since, but for moments
+	freed   time.Time // when it has let go of it last
 }
 
 // op is one caller of the writer.
 type op struct {
+	ctx   context.Context
+	asked time.Time
 	apply func(*batch) error // nil for an exclusive one
 	err   error              // what apply came to
 	ended bool               // err is set
@@ -95,7 +115,7 @@ func (w *writer) enter(o *op) (leads bool, err error) {
 		w.held = true
 		return true, nil
 	case w.ops.n+w.alone.n >= w.limit:
-		return false, fmt.Errorf("sqlite: %d calls wait for the writer, the limit of Options.MaxQueue; nothing was done", w.limit)
+		return false, undone{fmt.Errorf("sqlite: %d calls wait for the writer, the limit of Options.MaxQueue; "+nothing, w.limit)}
 	}
 	w.queue(o)
 	return false, nil
@@ -139,6 +159,7 @@ func (w *writer) gather(batch []*op) []*op {
 // handOver ends the holder's turn and wakes the next.
 func (w *writer) handOver() {
 	w.mu.Lock()
+	w.freed = time.Now()
 	l := &w.ops
 	if l.n == 0 || w.alone.n > 0 && w.alone.first.turn < l.first.turn {
 		l = &w.alone
@@ -153,7 +174,7 @@ func (w *writer) handOver() {
 	w.mu.Unlock()
 }
 
-// missed looks once more, when a caller's patience is over, whether it was woken:
+// missed looks once more, when a caller's context has ended, whether it was woken:
 // one that was made the leader must not walk away from it.
 func (w *writer) missed(o *op) (leads, woken bool) {
 	w.mu.Lock()
@@ -178,7 +199,7 @@ func (w *writer) acquire(ctx context.Context) error {
 		case <-o.wake:
 		case <-ctx.Done():
 			if w.leave(o) {
-				return fmt.Errorf("sqlite: while waiting for the writer; nothing was done: %w", context.Cause(ctx))
+				return gaveUp(ctx, "the writer")
 			}
 			<-o.wake // it is our turn this very moment
 		}
@@ -208,9 +229,54 @@ func (w *writer) close() bool {
 	return true
 }
 
+// gaveUp is the error of a call whose context ended while it waited.
+func gaveUp(ctx context.Context, what string) error {
+	return undone{fmt.Errorf("sqlite: while waiting for %s; "+nothing+": %w", what, context.Cause(ctx))}
+}
+
+// lock has begin called by the writer's holder until it gets the file's lock, for
+// as long as ctx lasts, and at most BusyTimeout of the time since it was asked for
+// in which another had the lock. So many callers in a row wait no longer than one.
+func (s *Store) lock(ctx context.Context, asked time.Time, begin func() error) error {
+	now := time.Now()
+	if now.Sub(s.w.freed) < rest && now.Sub(s.w.began) > longTurn {
+		time.Sleep(rest)
+		now = now.Add(rest)
+	}
+	if now.Sub(s.w.freed) >= rest {
+		s.w.began = now
+	}
+	for pause := pollMin; ; pause = min(2*pause, pollMax) {
+		err := begin()
+		if err == nil {
+			s.w.blocked = time.Time{}
+			return nil
+		}
+		if !isBusy(err) {
+			return undone{s.explain("begin", err, nothing)}
+		}
+		now := time.Now()
+		s.w.began = now
+		if s.w.blocked.IsZero() {
+			s.w.blocked = now
+		}
+		left := s.o.BusyTimeout - min(now.Sub(asked), now.Sub(s.w.blocked))
+		if left <= 0 {
+			return undone{s.explain("begin", err, nothing)}
+		}
+		again := time.NewTimer(min(left, timer.Around(pause)))
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+			return gaveUp(ctx, "the file's lock, which another process or a transaction from DB has")
+		}
+	}
+}
+
 // write has apply executed in a batch, and returns what it came to. A caller
-// whose ctx ends while it queues leaves, and nothing was done; once its batch
-// is at work it waits for it, but no longer than patience.
+// whose ctx ends before its batch has begun leaves, and nothing was done; after
+// that it leaves as well, and cannot know.
 func (s *Store) write(ctx context.Context, apply func(*batch) error) error {
 	if err := s.nested(ctx); err != nil {
 		return err
@@ -218,7 +284,7 @@ func (s *Store) write(ctx context.Context, apply func(*batch) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	o := &op{apply: apply}
+	o := &op{ctx: ctx, asked: time.Now(), apply: apply}
 	leads, err := s.w.enter(o)
 	if err != nil {
 		return err
@@ -228,17 +294,10 @@ func (s *Store) write(ctx context.Context, apply func(*batch) error) error {
 		case leads = <-o.wake:
 		case <-ctx.Done():
 			if s.w.leave(o) {
-				return fmt.Errorf("sqlite: while waiting for the writer; nothing was done: %w", context.Cause(ctx))
+				return gaveUp(ctx, "the writer")
 			}
-			patience := time.NewTimer(s.o.BusyTimeout + batchPatience)
-			defer patience.Stop()
-			select {
-			case leads = <-o.wake:
-			case <-patience.C:
-				var woken bool
-				if leads, woken = s.w.missed(o); woken {
-					break
-				}
+			var woken bool
+			if leads, woken = s.w.missed(o); !woken {
 				// o belongs to its batch, which may yet wake it.
 				return fmt.Errorf("sqlite: the transaction takes too long; it may or may not take effect: %w", context.Cause(ctx))
 			}
@@ -253,7 +312,7 @@ func (s *Store) write(ctx context.Context, apply func(*batch) error) error {
 // lead executes o and what waits with it, and hands over.
 func (s *Store) lead(o *op) {
 	room := roomPool.Get().(*[]*op)
-	ops := s.w.gather(append((*room)[:0], o))
+	ops := append((*room)[:0], o)
 	defer func() {
 		// The next batch starts while this one's callers are woken.
 		s.w.handOver()
@@ -269,6 +328,11 @@ func (s *Store) lead(o *op) {
 		*room = ops
 		roomPool.Put(room)
 	}()
+	if err := s.begin(o); err != nil {
+		o.err, o.ended = err, true
+		return
+	}
+	ops = s.w.gather(ops)
 	s.execute(ops)
 }
 

@@ -12,8 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/store"
 )
 
 // whileHeld runs f while the writer is held, inside a bubble so that
@@ -107,7 +107,7 @@ func TestCallerWhoseContextEndsInTheQueueDidNothing(t *testing.T) {
 		if s.w.ops.n+s.w.alone.n != 0 {
 			t.Errorf("%d and %d still queue", s.w.ops.n, s.w.alone.n)
 		}
-		if rec := mustRead(t, s, request("k").ID); rec.State != stet.None {
+		if rec := mustRead(t, s, request("k").ID); rec.State != store.None {
 			t.Errorf("the record: %+v", rec)
 		}
 	})
@@ -252,7 +252,7 @@ func TestManyCallersOnFewKeysAgree(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			if rec.State != stet.Running || rec.Owner != req.Owner {
+			if rec.State != store.Running || rec.Owner != req.Owner {
 				return
 			}
 			granted[i%keys].Add(1)
@@ -267,7 +267,7 @@ func TestManyCallersOnFewKeysAgree(t *testing.T) {
 		if n := granted[k].Load(); n != 1 {
 			t.Errorf("key %d was granted %d times", k, n)
 		}
-		if rec := mustRead(t, s, request(fmt.Sprint(k)).ID); rec.State != stet.Completed {
+		if rec := mustRead(t, s, request(fmt.Sprint(k)).ID); rec.State != store.Completed {
 			t.Errorf("key %d: %+v", k, rec)
 		}
 	}

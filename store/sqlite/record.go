@@ -5,13 +5,14 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
-// errDamaged is what an unreadable row or file gives.
+// errDamaged is what an unreadable file gives; a record of it has an error of its own.
 var errDamaged = errors.New("the file is damaged")
 
 // micros is a time of the store: microseconds since 1970; 0 where none applies.
@@ -19,12 +20,13 @@ type micros = int64
 
 // row is a record as it is kept.
 type row struct {
-	stet.Record
+	store.Record
 	claimed, lease, settled, expires, forget micros
+	repeatable                               bool // it runs, and is due when its lease has run out
 }
 
 // load reads the row of id; nil if there is none.
-func load(s session, id stet.ID) (r *row, err error) {
+func load(s session, id store.ID) (r *row, err error) {
 	err = s.rows(qSelect, func(v []driver.Value) error {
 		r = &row{}
 		return r.scan(id, v)
@@ -35,12 +37,17 @@ func load(s session, id stet.ID) (r *row, err error) {
 	return r, nil
 }
 
-// scan fills r from the values of columns. It trusts nothing.
-func (r *row) scan(id stet.ID, v []driver.Value) error {
+// scan fills r from the values of columns. It trusts nothing, and fills in what it
+// can before it fails.
+func (r *row) scan(id store.ID, v []driver.Value) error {
 	ok := true
 	digest := func(v driver.Value, into []byte) {
-		b, is := v.([]byte)
-		ok = ok && is && copy(into, b) == len(into) && len(b) == len(into)
+		b, _ := v.([]byte)
+		if len(b) != len(into) {
+			ok = false
+			return
+		}
+		copy(into, b)
 	}
 	number := func(v driver.Value) int64 {
 		n, is := v.(int64)
@@ -59,10 +66,22 @@ func (r *row) scan(id stet.ID, v []driver.Value) error {
 		ok = ok && is
 		r.Result = result // both kinds of session hand out a copy
 	}
-	if !ok || state < int64(stet.Running) || state > int64(stet.Accepted) || r.Fence <= 0 {
-		return fmt.Errorf("%w: the record of %v is unreadable", errDamaged, id)
+	text := func(v driver.Value) string {
+		switch v := v.(type) {
+		case string:
+			return v
+		case []byte:
+			return string(v)
+		}
+		ok = false
+		return ""
 	}
-	r.State = stet.State(state)
+	r.Label = store.Label{Class: text(v[13]), Name: text(v[14]), Ref: text(v[15])}
+	r.repeatable = number(v[16]) != 0
+	if !ok || state < int64(store.Running) || state > int64(store.Accepted) || r.Fence <= 0 {
+		return unreadable(id, "its columns are not what they should be")
+	}
+	r.State = store.State(state)
 	return nil
 }
 
@@ -70,14 +89,14 @@ func (r *row) scan(id stet.ID, v []driver.Value) error {
 func (r *row) forgotten(now micros) bool { return r.forget != 0 && now >= r.forget }
 
 // lapsed reports whether the lease has run out.
-func (r *row) lapsed(now micros) bool { return r.State == stet.Running && now >= r.lease }
+func (r *row) lapsed(now micros) bool { return r.State == store.Running && now >= r.lease }
 
 // at returns the record as it is at now.
-func (r *row) at(now micros) stet.Record {
+func (r *row) at(now micros) store.Record {
 	rec := r.Record
 	rec.ClaimedAt, rec.SettledAt, rec.ExpiresAt, rec.ForgetAt = instant(r.claimed), instant(r.settled), instant(r.expires), instant(r.forget)
-	if rec.State == stet.Running {
-		rec.LeaseLeft = time.Duration(r.lease-now) * time.Microsecond
+	if rec.State == store.Running {
+		rec.LeaseLeft = length(r.lease - now)
 	}
 	if r.expires != 0 && now >= r.expires {
 		rec.Result, rec.Gone = nil, true
@@ -90,6 +109,12 @@ func instant(t micros) time.Time {
 		return time.Time{}
 	}
 	return time.UnixMicro(t)
+}
+
+// length is a time in the store's unit as a time.Duration, or the nearest to it.
+func length(t micros) time.Duration {
+	const most = math.MaxInt64 / int64(time.Microsecond)
+	return time.Duration(max(-most, min(most, t))) * time.Microsecond
 }
 
 // span is d in the store's unit, rounded up: nothing ends before its time.
@@ -106,52 +131,52 @@ type draw func() (int64, error)
 
 // asked is a claim, or with work an acceptance.
 type asked struct {
-	*stet.ClaimRequest
+	*store.ClaimRequest
 	work  []byte // nil: to be run now
 	after time.Duration
 }
 
 // verb is what granting it does to the record.
-func (a *asked) verb() stet.Verb {
+func (a *asked) verb() store.Verb {
 	if a.work != nil {
-		return stet.VerbAccept
+		return store.VerbAccept
 	}
-	return stet.VerbClaim
+	return store.VerbClaim
 }
 
-// claim is the body of stet.Store.Claim and stet.WorkStore.Accept, in a write
+// claim is the body of store.Store.Claim and store.WorkStore.Accept, in a write
 // transaction. A lapsed record is parked.
-func claim(s session, a *asked, now micros, fence draw) (stet.Record, error) {
+func claim(s session, a *asked, now micros, fence draw) (store.Record, error) {
 	next, err := fence()
 	if err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
-	r := &row{Record: stet.Record{ID: a.ID}}
+	r := &row{Record: store.Record{ID: a.ID}}
 	if err := r.grant(a, now, next); err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	n, err := r.insert(s, a, now)
 	if err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	if n == 1 {
 		return r.at(now), nil
 	}
 	old, err := load(s, a.ID)
 	if err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	switch {
 	case old == nil:
-		return stet.Record{}, fmt.Errorf("%w: the record of %v is in the index but not in the table", errDamaged, a.ID)
+		return store.Record{}, unreadable(a.ID, "it is in the index but not in the table")
 	case old.forgotten(now):
-		old.State, old.Attempt = stet.None, 0
+		old.State, old.Attempt = store.None, 0
 		return regrant(s, old, a, now, next)
 	case old.Fingerprint != a.Fingerprint:
-		return old.at(now), stet.ErrMismatch
+		return old.at(now), store.ErrMismatch
 	case old.lapsed(now) && old.Owner != a.Owner:
 		return park(s, old, now)
-	case old.State == stet.Retryable && old.Owner != a.Owner:
+	case old.State == store.Retryable && old.Owner != a.Owner:
 		return regrant(s, old, a, now, next)
 	}
 	return old.at(now), nil
@@ -162,8 +187,8 @@ func (r *row) grant(a *asked, now micros, fence int64) error {
 	if err := r.own(a.verb(), a.Owner, fence, now); err != nil {
 		return err
 	}
-	r.Scope, r.Fingerprint = a.Scope, a.Fingerprint
-	if r.State == stet.Running {
+	r.Scope, r.Fingerprint, r.Label = a.Scope, a.Fingerprint, a.Label
+	if r.State == store.Running {
 		r.Attempt++
 		r.lease = now + span(a.Lease)
 	}
@@ -171,10 +196,10 @@ func (r *row) grant(a *asked, now micros, fence int64) error {
 }
 
 // own gives r to an owner, by a verb that the state machine must allow.
-func (r *row) own(verb stet.Verb, owner stet.Owner, fence int64, now micros) error {
+func (r *row) own(verb store.Verb, owner store.Owner, fence int64, now micros) error {
 	to, ok := r.State.Next(verb)
 	if !ok || fence <= r.Fence {
-		return fmt.Errorf("%w: the record of %v is %v with fence %d, and fence %d was drawn", errDamaged, r.ID, r.State, r.Fence, fence)
+		return unreadable(r.ID, fmt.Sprintf("it is %v with fence %d, and fence %d was drawn", r.State, r.Fence, fence))
 	}
 	r.State, r.Fence, r.Owner, r.claimed = to, fence, owner, now
 	r.Result, r.Gone = nil, false
@@ -186,40 +211,46 @@ func (r *row) own(verb stet.Verb, owner stet.Owner, fence int64, now micros) err
 func (r *row) insert(s session, a *asked, now micros) (int64, error) {
 	if a.work != nil {
 		return s.exec(qAccept, r.Fence, a.ID[:], a.Scope[:], a.Fingerprint[:], a.Owner[:],
-			int64(r.State), int64(r.Attempt), r.claimed, now+span(a.after), a.work)
+			int64(r.State), int64(r.Attempt), r.claimed, now+span(a.after), now+span(a.after), a.work, a.Label.Class, a.Label.Name, a.Label.Ref)
 	}
 	return s.exec(qInsert, r.Fence, a.ID[:], a.Scope[:], a.Fingerprint[:], a.Owner[:],
-		int64(r.State), int64(r.Attempt), r.claimed, r.lease, r.lease)
+		int64(r.State), int64(r.Attempt), r.claimed, r.lease, r.lease, a.Label.Class, a.Label.Name, a.Label.Ref)
 }
 
 // regrant grants a record that there is.
-func regrant(s session, r *row, a *asked, now micros, fence int64) (stet.Record, error) {
+func regrant(s session, r *row, a *asked, now micros, fence int64) (store.Record, error) {
 	was := r.Fence
 	if err := r.grant(a, now, fence); err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
-	var lease, due, work any = r.lease, nil, nil
+	var lapses, due, work any = r.lease, nil, nil
+	lease := r.lease
 	if a.work != nil {
-		lease, due, work = nil, now+span(a.after), a.work
+		lease = now + span(a.after) // before that it cannot be taken
+		lapses, due, work = nil, lease, a.work
 	}
-	_, err := s.exec(qGrant, r.Scope[:], r.Fingerprint[:], r.Owner[:], int64(r.State), r.Fence, int64(r.Attempt),
-		r.claimed, lease, lease, now, due, work, was, r.ID[:])
+	_, err := s.exec(qGrant, r.Scope[:], r.Fingerprint[:], r.Owner[:], r.Label.Class, r.Label.Name, r.Label.Ref, int64(r.State), r.Fence, int64(r.Attempt),
+		r.claimed, lease, lapses, now, due, work, was, r.ID[:])
 	return r.at(now), err
 }
 
-// park makes a dead run's record unknown.
-func park(s session, r *row, now micros) (stet.Record, error) {
-	to, ok := r.State.Next(stet.VerbPark)
+// park makes a dead run's record unknown, or accepted if the run may be repeated.
+func park(s session, r *row, now micros) (store.Record, error) {
+	verb := store.VerbPark
+	if r.repeatable {
+		verb = store.VerbReturn
+	}
+	to, ok := r.State.Next(verb)
 	if !ok {
-		return stet.Record{}, fmt.Errorf("%w: the record of %v is %v", errDamaged, r.ID, r.State)
+		return store.Record{}, unreadable(r.ID, fmt.Sprintf("it is to be parked, and %v", r.State))
 	}
 	r.State, r.settled, r.lease = to, now, 0
-	_, err := s.exec(qPark, now, r.Fence, r.ID[:], now)
+	_, err := s.exec(qPark, now, now, r.Fence, r.ID[:], now)
 	return r.at(now), err
 }
 
-// settle is the body of stet.Store.Settle, in a write transaction.
-func settle(s session, c stet.Claim, out stet.Outcome, keep stet.Retention, now micros) error {
+// settle is the body of store.Store.Settle, in a write transaction.
+func settle(s session, c store.Claim, out store.Settlement, keep store.Retention, now micros) error {
 	wrote, err := settleOnce(s, c, out, keep, now)
 	if wrote || err != nil {
 		return err
@@ -229,23 +260,22 @@ func settle(s session, c stet.Claim, out stet.Outcome, keep stet.Retention, now 
 		return err
 	}
 	if r == nil || r.forgotten(now) || r.Fence != c.Fence || !r.came(out.State, out, now) {
-		return stet.ErrFenced
+		return store.ErrFenced
 	}
 	return nil // the reply to the first time was lost
 }
 
-// came reports whether the record is settled in that state with the outcome, as far
-// as can be known.
-func (r *row) came(state stet.State, out stet.Outcome, now micros) bool {
-	was := r.at(now)
-	return was.State == state && (was.Gone || !out.Gone && bytes.Equal(was.Result, out.Result))
+// came reports whether the record is settled in that state with the outcome. A result
+// that has expired, by itself or by hand, may have been another.
+func (r *row) came(state store.State, out store.Settlement, now micros) bool {
+	return r.State == state && now < r.expires && r.Gone == out.Gone && (r.Gone || bytes.Equal(r.Result, out.Result))
 }
 
 // settleOnce settles a record that is not settled yet, and reports whether it was
 // there.
-func settleOnce(s session, c stet.Claim, out stet.Outcome, keep stet.Retention, now micros) (wrote bool, err error) {
+func settleOnce(s session, c store.Claim, out store.Settlement, keep store.Retention, now micros) (wrote bool, err error) {
 	if !out.State.Settled() {
-		return false, fmt.Errorf("%w: an outcome is completed or failed, not %v", stet.ErrInvalid, out.State)
+		return false, fmt.Errorf("%w: an outcome is completed or failed, not %v", store.ErrInvalid, out.State)
 	}
 	expires := now + span(keep.Result)
 	forget := any(now + span(keep.Tombstone))
@@ -261,44 +291,52 @@ func settleOnce(s session, c stet.Claim, out stet.Outcome, keep stet.Retention, 
 	return n == 1, err
 }
 
-// release is the body of stet.Store.Release, in a write transaction.
-func release(s session, c stet.Claim, keep stet.Retention, now micros) error {
+// release is the body of store.Store.Release, in a write transaction.
+func release(s session, c store.Claim, keep store.Retention, now micros) error {
 	forget := now + span(keep.Result)
 	n, err := s.exec(qRelease, now, forget, forget, c.Fence, c.ID[:])
 	if err != nil || n == 1 {
 		return err
 	}
-	n, err = s.exec(qReturn, now, now, c.Fence, c.ID[:]) // of an accepted operation
+	n, err = s.exec(qReturn, now, now, now, c.Fence, c.ID[:]) // of an accepted operation
 	if err != nil || n == 1 {
 		return err
 	}
-	return doneBefore(s, c, now, stet.Retryable, stet.Accepted)
+	return doneBefore(s, c, now, store.Retryable, store.Accepted)
 }
 
 // doneBefore finds out that something was done before, whose reply was lost: the
-// record has the claim's fence and one of states. Otherwise it is stet.ErrFenced.
-func doneBefore(s session, c stet.Claim, now micros, states ...stet.State) error {
+// record has the claim's fence and one of states. Otherwise it is store.ErrFenced.
+func doneBefore(s session, c store.Claim, now micros, states ...store.State) error {
 	r, err := load(s, c.ID)
 	if err != nil {
 		return err
 	}
 	if r == nil || r.forgotten(now) || r.Fence != c.Fence || !slices.Contains(states, r.State) {
-		return stet.ErrFenced
+		return store.ErrFenced
 	}
 	return nil
 }
 
-// extend is the body of stet.Store.Extend, in a write transaction.
-func extend(s session, claims []stet.Claim, lease time.Duration, now micros) (lost []stet.Claim, err error) {
+// extend is the body of store.Store.Extend, in a write transaction.
+func extend(s session, claims []store.Claim, lease time.Duration, now micros) (lost []store.Claim, h hurt, err error) {
 	end := now + span(lease)
 	for _, c := range claims {
-		n, err := s.exec(qExtend, end, end, c.Fence, c.ID[:])
+		n, err := s.exec(qExtend, end, end, end, c.Fence, c.ID[:])
 		if err != nil {
-			return nil, err
+			return nil, h, err
 		}
-		if n == 0 {
+		if n == 1 {
+			continue
+		}
+		switch _, err := load(s, c.ID); {
+		case err == nil:
 			lost = append(lost, c)
+		case errors.Is(err, store.ErrDamaged):
+			h.add(c, err)
+		default:
+			return nil, h, err
 		}
 	}
-	return lost, nil
+	return lost, h, nil
 }

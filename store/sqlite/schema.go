@@ -18,7 +18,7 @@ import (
 const schemaVersion = len(steps)
 
 // steps are the tables' history. Opening a file carries out those that it lacks.
-var steps = [...]string{schemaRecords, schemaWork}
+var steps = [...]string{schemaRecords, schemaWork, schemaLabel}
 
 // The version is in a table of the store's own: the file may be shared with the
 // service's tables, and PRAGMA user_version belongs to those.
@@ -66,7 +66,8 @@ INSERT INTO stet_meta (one, schema, fence) VALUES (1, 1, 0);
 `
 
 // Work is of an operation that was accepted, to be run later, and is kept until it
-// is settled; run_due is when it is handed out next, while it waits (state 6).
+// is settled; run_due is when it is handed out next, while it waits (state 6), and
+// lease is then when it can be taken.
 // Work of a settled record is what is to be sent yet, and relay_due when it is
 // handed out next. Few records have any, so the indexes cost the others nothing.
 const schemaWork = `
@@ -80,6 +81,29 @@ CREATE INDEX stet_records_relay ON stet_records (relay_due) WHERE relay_due IS N
 UPDATE stet_meta SET schema = 2 WHERE one = 1;
 `
 
+// What an operation is called, for people, verifiers and queues. What waits is found
+// by its name, so that what other processes are to run costs nothing. The view is for
+// people: digests in hexadecimal, states by name, times as text.
+const schemaLabel = `
+ALTER TABLE stet_records ADD COLUMN class TEXT NOT NULL DEFAULT '';
+ALTER TABLE stet_records ADD COLUMN name TEXT NOT NULL DEFAULT '';
+ALTER TABLE stet_records ADD COLUMN ref TEXT NOT NULL DEFAULT '';
+DROP INDEX stet_records_run;
+CREATE INDEX stet_records_run ON stet_records (name, run_due) WHERE run_due IS NOT NULL;
+CREATE VIEW stet_operations AS
+SELECT lower(hex(id)) AS id, lower(hex(scope)) AS scope, class, name, ref,
+	CASE state WHEN 1 THEN 'running' WHEN 2 THEN 'completed' WHEN 3 THEN 'failed' WHEN 4 THEN 'retryable'
+		WHEN 5 THEN 'unknown' WHEN 6 THEN 'accepted' END AS state,
+	attempt, fence, gone, length(result) AS result_bytes, cancelling IS NOT NULL AS cancelling,
+	strftime('%Y-%m-%d %H:%M:%fZ', claimed / 1e6, 'unixepoch') AS claimed_at, strftime('%Y-%m-%d %H:%M:%fZ', lease / 1e6, 'unixepoch') AS lease_until,
+	strftime('%Y-%m-%d %H:%M:%fZ', run_due / 1e6, 'unixepoch') AS run_due, strftime('%Y-%m-%d %H:%M:%fZ', settled / 1e6, 'unixepoch') AS settled_at,
+	strftime('%Y-%m-%d %H:%M:%fZ', relay_due / 1e6, 'unixepoch') AS relay_due, strftime('%Y-%m-%d %H:%M:%fZ', expires / 1e6, 'unixepoch') AS expires_at,
+	strftime('%Y-%m-%d %H:%M:%fZ', forget / 1e6, 'unixepoch') AS forget_at,
+	lower(hex(fingerprint)) AS fingerprint, lower(hex(owner)) AS owner
+FROM stet_records;
+UPDATE stet_meta SET schema = 3 WHERE one = 1;
+`
+
 // Bounds of memory and files. The log is short because writing over it is
 // quicker than making it longer, which the file system has to note each time.
 const (
@@ -91,7 +115,7 @@ const (
 
 // source returns the data source name of a path. Percent signs, question marks
 // and the like are escaped, because the driver takes it for a URI.
-func source(path string, cache int, o Options) (string, error) {
+func source(path string, cache int, busy time.Duration) (string, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return "", fmt.Errorf("sqlite: %w", err)
@@ -105,7 +129,7 @@ func source(path string, cache int, o Options) (string, error) {
 		parts[i] = url.PathEscape(p)
 	}
 	q := url.Values{"_txlock": {"immediate"}, "_error_rc": {"1"}, "_pragma": {
-		"busy_timeout(" + strconv.FormatInt(o.BusyTimeout.Milliseconds(), 10) + ")",
+		"busy_timeout(" + strconv.FormatInt(busy.Milliseconds(), 10) + ")",
 		"synchronous(FULL)",
 		"fullfsync(ON)",
 		"foreign_keys(ON)",
@@ -127,6 +151,9 @@ func (s *Store) prepare(ctx context.Context) error {
 	defer conn.Close()
 	if err := s.useWAL(ctx, conn); err != nil {
 		return err
+	}
+	if err := conn.QueryRowContext(ctx, "SELECT file FROM pragma_database_list WHERE name = 'main'").Scan(&s.file); err != nil {
+		return s.explain("open", err, s.path)
 	}
 	version, err := readVersion(ctx, conn)
 	if err == nil && version < schemaVersion {

@@ -24,7 +24,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	modernc "modernc.org/sqlite"
 )
 
@@ -51,11 +51,12 @@ type Options struct {
 	Clock func() time.Time
 }
 
-// Store is a stet.WorkTxStore, stet.Sweeper and stet.Browser in an SQLite file. It
+// Store is a store.WorkTxStore, store.Sweeper and store.Browser in an SQLite file. It
 // is safe for concurrent use, and so is the file for several processes of one host.
 type Store struct {
 	o          Options
 	path       string
+	file       string           // path, as SQLite sees it
 	background context.Context  // of what outlives a caller
 	connector  driver.Connector // for writing
 	shared     driver.Connector // for the service, and for reading
@@ -70,20 +71,27 @@ type Store struct {
 	stmts  [queries]*sql.Stmt
 	commit func(*sql.Tx) error // (*sql.Tx).Commit, for tests to break
 	closed atomic.Bool
+
+	dueFrom atomic.Pointer[string] // the name with which the next Due of all names begins; nil: the first
 }
 
 var (
-	_ stet.WorkTxStore[*sql.Tx] = (*Store)(nil)
-	_ stet.Sweeper              = (*Store)(nil)
-	_ stet.Browser              = (*Store)(nil)
+	_ store.WorkTxStore[*sql.Tx] = (*Store)(nil)
+	_ store.Sweeper              = (*Store)(nil)
+	_ store.Browser              = (*Store)(nil)
 )
 
 // Open opens the store in the file at path, which it creates if need be; the
 // folder must exist. Close it when the engine is closed.
 //
+// A new file can be read and written by this user alone (0600), and so can the two
+// that SQLite keeps beside it; an older one keeps its mode, which SQLite gives to
+// those two as well. What operations are about is in there: keep it so.
+//
 // A file in memory is refused: nothing in it would outlive the process, which is
-// what package store/memory is for. A file whose tables were written by a newer
-// version of this package is refused too.
+// what package store/memory is for. So is a file with several names (hard links):
+// processes that open it by different ones would not see what the others write.
+// And so is one whose tables were written by a newer version of this package.
 func Open(ctx context.Context, path string, o Options) (*Store, error) {
 	switch {
 	case path == "" || path == ":memory:":
@@ -119,18 +127,21 @@ func Open(ctx context.Context, path string, o Options) (*Store, error) {
 
 // open makes the pools, and the tables of a new file.
 func (s *Store) open(ctx context.Context) error {
-	dsn, err := source(s.path, writerCache, s.o)
+	dsn, err := source(s.path, writerCache, 0) // see Store.lock
 	if err != nil {
 		return err
 	}
 	if s.connector, err = modernc.NewConnector(dsn); err != nil {
 		return fmt.Errorf("sqlite: %w", err)
 	}
-	if dsn, err = source(s.path, readerCache, s.o); err != nil {
+	if dsn, err = source(s.path, readerCache, s.o.BusyTimeout); err != nil {
 		return err
 	}
 	if s.shared, err = modernc.NewConnector(dsn); err != nil {
 		return fmt.Errorf("sqlite: %w", err)
+	}
+	if err := s.create(ctx, dsn); err != nil {
+		return err
 	}
 	s.db = sql.OpenDB(s.shared)
 	s.txs = sql.OpenDB(s.connector)

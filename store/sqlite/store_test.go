@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"go.uber.org/goleak"
 )
 
@@ -52,37 +53,37 @@ func openStore(t testing.TB, o Options, path ...string) *Store {
 	return s
 }
 
-var keep = stet.Retention{Result: time.Hour, Tombstone: 2 * time.Hour}
+var keep = store.Retention{Result: time.Hour, Tombstone: 2 * time.Hour}
 
-func request(key string) stet.ClaimRequest {
-	return stet.ClaimRequest{
-		ID: stet.Digest("", "test", key), Scope: stet.DigestScope("", "test"),
-		Fingerprint: stet.NewFingerprint([]byte(key)), Owner: stet.NewOwner(), Lease: time.Minute,
+func request(key string) store.ClaimRequest {
+	return store.ClaimRequest{
+		ID: store.Digest("", "test", key), Scope: store.DigestScope("", "test"),
+		Fingerprint: stet.NewFingerprint([]byte(key)), Owner: store.NewOwner(), Lease: time.Minute,
 	}
 }
 
-func completed(result string) stet.Outcome {
-	return stet.Outcome{State: stet.Completed, Result: []byte(result)}
+func completed(result string) store.Settlement {
+	return store.Settlement{State: store.Completed, Result: []byte(result)}
 }
 
 // mustClaim claims and demands to get it.
-func mustClaim(t testing.TB, s stet.Store, req stet.ClaimRequest) stet.Record {
+func mustClaim(t testing.TB, s store.Store, req store.ClaimRequest) store.Record {
 	t.Helper()
 	rec, err := s.Claim(context.Background(), req)
-	if err != nil || rec.State != stet.Running || rec.Owner != req.Owner {
+	if err != nil || rec.State != store.Running || rec.Owner != req.Owner {
 		t.Fatalf("Claim: %+v, %v", rec, err)
 	}
 	return rec
 }
 
-func mustSettle(t testing.TB, s stet.Store, c stet.Claim, result string) {
+func mustSettle(t testing.TB, s store.Store, c store.Claim, result string) {
 	t.Helper()
 	if err := s.Settle(context.Background(), c, completed(result), keep); err != nil {
 		t.Fatalf("Settle: %v", err)
 	}
 }
 
-func mustRead(t testing.TB, s stet.Store, id stet.ID) stet.Record {
+func mustRead(t testing.TB, s store.Store, id store.ID) store.Record {
 	t.Helper()
 	rec, err := s.Read(context.Background(), id)
 	if err != nil {

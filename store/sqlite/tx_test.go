@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // ledger is a store with a table of the service's own.
@@ -33,13 +34,13 @@ func charges(t *testing.T, s *Store) (n int) {
 }
 
 // charge is the body of a transaction that works.
-func charge(ctx context.Context, tx *sql.Tx, _ stet.Record) (stet.Outcome, error) {
+func charge(ctx context.Context, tx *sql.Tx, _ store.Record) (store.Settlement, error) {
 	_, err := tx.ExecContext(ctx, "INSERT INTO charges VALUES (100)")
 	return completed("charged"), err
 }
 
-func never(t *testing.T) func(context.Context, *sql.Tx, stet.Record) (stet.Outcome, error) {
-	return func(context.Context, *sql.Tx, stet.Record) (stet.Outcome, error) {
+func never(t *testing.T) func(context.Context, *sql.Tx, store.Record) (store.Settlement, error) {
+	return func(context.Context, *sql.Tx, store.Record) (store.Settlement, error) {
 		t.Error("the function was called")
 		return completed(""), nil
 	}
@@ -48,27 +49,27 @@ func never(t *testing.T) func(context.Context, *sql.Tx, stet.Record) (stet.Outco
 func TestTransactionHoldsEffectAndRecord(t *testing.T) {
 	s := ledger(t, Options{})
 	req := request("k")
-	var during stet.Record
-	rec, err := s.RunTx(t.Context(), req, keep, func(ctx context.Context, tx *sql.Tx, r stet.Record) (stet.Outcome, error) {
+	var during store.Record
+	rec, err := s.RunTx(t.Context(), req, keep, func(ctx context.Context, tx *sql.Tx, r store.Record) (store.Settlement, error) {
 		during = r
-		if other := mustRead(t, s, req.ID); other.State != stet.None {
+		if other := mustRead(t, s, req.ID); other.State != store.None {
 			t.Errorf("seen from outside before the commit: %+v", other)
 		}
 		return charge(ctx, tx, r)
 	})
-	if err != nil || rec.State != stet.Completed || rec.Owner != req.Owner || string(rec.Result) != "charged" {
+	if err != nil || rec.State != store.Completed || rec.Owner != req.Owner || string(rec.Result) != "charged" {
 		t.Fatalf("RunTx: %+v, %v", rec, err)
 	}
-	if during.State != stet.Running || during.Owner != req.Owner || during.Fence != rec.Fence || during.Attempt != 1 {
+	if during.State != store.Running || during.Owner != req.Owner || during.Fence != rec.Fence || during.Attempt != 1 {
 		t.Errorf("the record to be: %+v", during)
 	}
 	read := mustRead(t, s, req.ID)
-	if read.State != stet.Completed || string(read.Result) != "charged" || !read.ForgetAt.Equal(rec.ForgetAt) || charges(t, s) != 1 {
+	if read.State != store.Completed || string(read.Result) != "charged" || !read.ForgetAt.Equal(rec.ForgetAt) || charges(t, s) != 1 {
 		t.Errorf("afterwards: %+v, %d charges", read, charges(t, s))
 	}
 	again := request("k")
 	rec, err = s.RunTx(t.Context(), again, keep, never(t))
-	if err != nil || rec.State != stet.Completed || rec.Owner != req.Owner {
+	if err != nil || rec.State != store.Completed || rec.Owner != req.Owner {
 		t.Errorf("a retry: %+v, %v", rec, err)
 	}
 }
@@ -90,19 +91,19 @@ func TestTransactionRollsBackWithItsFunction(t *testing.T) {
 						t.Errorf("recovered %v", p)
 					}
 				}()
-				_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx *sql.Tx, r stet.Record) (stet.Outcome, error) {
+				_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx *sql.Tx, r store.Record) (store.Settlement, error) {
 					out, err := charge(ctx, tx, r)
 					if end != nil {
 						end()
 					}
 					return out, errors.Join(err, boom)
 				})
-				if !errors.Is(err, boom) || errors.Is(err, stet.ErrUnknown) {
+				if !errors.Is(err, boom) || errors.Is(err, store.ErrUnknown) {
 					t.Errorf("RunTx: %v", err)
 				}
 			}()
 			<-done
-			if rec := mustRead(t, s, request("k").ID); rec.State != stet.None || charges(t, s) != 0 {
+			if rec := mustRead(t, s, request("k").ID); rec.State != store.None || charges(t, s) != 0 {
 				t.Errorf("left behind: %+v, %d charges", rec, charges(t, s))
 			}
 			// The gate is open again, and the next fence is still greater.
@@ -121,20 +122,20 @@ func TestTransactionAnswersWithoutRunning(t *testing.T) {
 
 	other := request("k")
 	other.Fingerprint = stet.NewFingerprint([]byte("other"))
-	if _, err := s.RunTx(t.Context(), other, keep, never(t)); !errors.Is(err, stet.ErrMismatch) {
+	if _, err := s.RunTx(t.Context(), other, keep, never(t)); !errors.Is(err, store.ErrMismatch) {
 		t.Errorf("another fingerprint: %v", err)
 	}
-	if rec, err := s.RunTx(t.Context(), request("k"), keep, never(t)); err != nil || rec.State != stet.Running || rec.Owner != held.Owner {
+	if rec, err := s.RunTx(t.Context(), request("k"), keep, never(t)); err != nil || rec.State != store.Running || rec.Owner != held.Owner {
 		t.Errorf("running elsewhere: %+v, %v", rec, err)
 	}
-	if _, err := s.RunTx(t.Context(), held, keep, never(t)); !errors.Is(err, stet.ErrUnknown) {
+	if _, err := s.RunTx(t.Context(), held, keep, never(t)); !errors.Is(err, store.ErrUnknown) {
 		t.Errorf("running under the same owner: %v", err)
 	}
 	clock.Advance(2 * time.Minute)
-	if rec, err := s.RunTx(t.Context(), request("k"), keep, never(t)); err != nil || rec.State != stet.Unknown {
+	if rec, err := s.RunTx(t.Context(), request("k"), keep, never(t)); err != nil || rec.State != store.Unknown {
 		t.Errorf("lapsed: %+v, %v", rec, err)
 	}
-	if rec := mustRead(t, s, held.ID); rec.State != stet.Unknown {
+	if rec := mustRead(t, s, held.ID); rec.State != store.Unknown {
 		t.Errorf("a lapsed record was not parked durably: %+v", rec)
 	}
 }
@@ -146,11 +147,11 @@ func TestTransactionRunsWhatWasReleased(t *testing.T) {
 	if err := s.Release(t.Context(), claimed.Claim(), keep); err != nil {
 		t.Fatal(err)
 	}
-	if rec, err := s.RunTx(t.Context(), first, keep, never(t)); err != nil || rec.State != stet.Retryable {
+	if rec, err := s.RunTx(t.Context(), first, keep, never(t)); err != nil || rec.State != store.Retryable {
 		t.Errorf("by the owner that released it: %+v, %v", rec, err)
 	}
 	rec, err := s.RunTx(t.Context(), request("k"), keep, charge)
-	if err != nil || rec.State != stet.Completed || rec.Attempt != 2 || rec.Fence <= claimed.Fence {
+	if err != nil || rec.State != store.Completed || rec.Attempt != 2 || rec.Fence <= claimed.Fence {
 		t.Errorf("by another: %+v, %v", rec, err)
 	}
 }
@@ -160,27 +161,27 @@ func TestFunctionMustNotEndItsTransaction(t *testing.T) {
 		name    string
 		end     func(*sql.Tx) error
 		unknown bool
-		state   stet.State
+		state   store.State
 		charges int
 		says    string
 	}{
-		{"Commit", (*sql.Tx).Commit, true, stet.Running, 1, "committed the transaction"},
-		{"Rollback", (*sql.Tx).Rollback, false, stet.None, 0, "rolled the transaction back"},
-		{"COMMIT in SQL", func(tx *sql.Tx) error { _, err := tx.Exec("COMMIT"); return err }, true, stet.Completed, 1, ""},
-		{"ROLLBACK in SQL", func(tx *sql.Tx) error { _, err := tx.Exec("ROLLBACK"); return err }, true, stet.None, 0, "rolled back"},
+		{"Commit", (*sql.Tx).Commit, true, store.Running, 1, "committed the transaction"},
+		{"Rollback", (*sql.Tx).Rollback, false, store.None, 0, "rolled the transaction back"},
+		{"COMMIT in SQL", func(tx *sql.Tx) error { _, err := tx.Exec("COMMIT"); return err }, true, store.Completed, 1, ""},
+		{"ROLLBACK in SQL", func(tx *sql.Tx) error { _, err := tx.Exec("ROLLBACK"); return err }, true, store.None, 0, "rolled back"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			s := ledger(t, Options{})
-			rec, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx *sql.Tx, r stet.Record) (stet.Outcome, error) {
+			rec, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx *sql.Tx, r store.Record) (store.Settlement, error) {
 				out, err := charge(ctx, tx, r)
 				return out, errors.Join(err, c.end(tx))
 			})
 			if c.says == "" { // what fn and the store wrote is all there
-				if err != nil || rec.State != stet.Completed {
+				if err != nil || rec.State != store.Completed {
 					t.Errorf("RunTx: %+v, %v", rec, err)
 				}
-			} else if err == nil || errors.Is(err, stet.ErrUnknown) != c.unknown || !strings.Contains(err.Error(), c.says) {
+			} else if err == nil || errors.Is(err, store.ErrUnknown) != c.unknown || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("RunTx: %v", err)
 			}
 			if rec := mustRead(t, s, request("k").ID); rec.State != c.state || charges(t, s) != c.charges {
@@ -196,7 +197,7 @@ func TestLostCommitReplyIsReadBack(t *testing.T) {
 		s := ledger(t, Options{})
 		s.commit = func(tx *sql.Tx) error { return errors.Join(tx.Commit(), lost) }
 		rec, err := s.RunTx(t.Context(), request("k"), keep, charge)
-		if err != nil || rec.State != stet.Completed || charges(t, s) != 1 {
+		if err != nil || rec.State != store.Completed || charges(t, s) != 1 {
 			t.Errorf("RunTx: %+v, %v, %d charges", rec, err, charges(t, s))
 		}
 	})
@@ -204,7 +205,7 @@ func TestLostCommitReplyIsReadBack(t *testing.T) {
 		s := ledger(t, Options{})
 		s.commit = func(*sql.Tx) error { return lost }
 		_, err := s.RunTx(t.Context(), request("k"), keep, charge)
-		if !errors.Is(err, lost) || errors.Is(err, stet.ErrUnknown) || charges(t, s) != 0 {
+		if !errors.Is(err, lost) || errors.Is(err, store.ErrUnknown) || charges(t, s) != 0 {
 			t.Errorf("RunTx: %v, %d charges", err, charges(t, s))
 		}
 	})
@@ -212,7 +213,7 @@ func TestLostCommitReplyIsReadBack(t *testing.T) {
 		s := ledger(t, Options{})
 		s.commit = func(tx *sql.Tx) error { s.closed.Store(true); return errors.Join(tx.Commit(), lost) }
 		_, err := s.RunTx(t.Context(), request("k"), keep, charge)
-		if !errors.Is(err, stet.ErrUnknown) || !errors.Is(err, lost) {
+		if !errors.Is(err, store.ErrUnknown) || !errors.Is(err, lost) {
 			t.Errorf("RunTx: %v", err)
 		}
 	})
@@ -236,19 +237,19 @@ func TestClaimIsSettledInTheCallersTransaction(t *testing.T) {
 			defer tx.Rollback()
 			stale := rec.Claim()
 			stale.Fence--
-			if err := s.SettleTx(t.Context(), tx, stale, completed("stale"), keep); !errors.Is(err, stet.ErrFenced) {
+			if err := s.SettleTx(t.Context(), tx, stale, completed("stale"), keep); !errors.Is(err, store.ErrFenced) {
 				t.Errorf("a stale fence: %v", err)
 			}
 			if err := s.SettleTx(t.Context(), tx, rec.Claim(), completed("done"), keep); err != nil {
 				t.Fatal(err)
 			}
-			if now := mustRead(t, s, rec.ID); now.State != stet.Running {
+			if now := mustRead(t, s, rec.ID); now.State != store.Running {
 				t.Errorf("before the commit: %+v", now)
 			}
 			if err := tx.Commit(); err != nil {
 				t.Fatal(err)
 			}
-			if now := mustRead(t, s, rec.ID); now.State != stet.Completed || string(now.Result) != "done" {
+			if now := mustRead(t, s, rec.ID); now.State != store.Completed || string(now.Result) != "done" {
 				t.Errorf("after the commit: %+v", now)
 			}
 		})
@@ -268,7 +269,7 @@ func TestSettledInATransactionRolledBackStaysRunning(t *testing.T) {
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
 	}
-	if now := mustRead(t, s, rec.ID); now.State != stet.Running {
+	if now := mustRead(t, s, rec.ID); now.State != store.Running {
 		t.Errorf("%+v", now)
 	}
 }

@@ -12,24 +12,25 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
 // mustAccept accepts and demands that it be new.
-func mustAccept(t testing.TB, s stet.WorkStore, req stet.ClaimRequest, work string) stet.Record {
+func mustAccept(t testing.TB, s store.WorkStore, req store.ClaimRequest, work string) store.Record {
 	t.Helper()
 	rec, err := s.Accept(context.Background(), req, []byte(work), 0)
-	if err != nil || rec.State != stet.Accepted || rec.Owner != req.Owner {
+	if err != nil || rec.State != store.Accepted || rec.Owner != req.Owner {
 		t.Fatalf("Accept: %+v, %v", rec, err)
 	}
 	return rec
 }
 
-func mustTake(t testing.TB, s stet.WorkStore, id stet.ID) stet.Record {
+func mustTake(t testing.TB, s store.WorkStore, id store.ID) store.Record {
 	t.Helper()
-	owner := stet.NewOwner()
-	rec, err := s.Take(context.Background(), id, owner, time.Minute)
-	if err != nil || rec.State != stet.Running || rec.Owner != owner {
+	owner := store.NewOwner()
+	rec, err := s.Take(context.Background(), store.TakeRequest{ID: id, Owner: owner, Lease: time.Minute})
+	if err != nil || rec.State != store.Running || rec.Owner != owner {
 		t.Fatalf("Take: %+v, %v", rec, err)
 	}
 	return rec
@@ -56,19 +57,19 @@ type history struct {
 	t            *testing.T
 	rand         *rand.Rand
 	clock        *fakeClock
-	mine, theirs stet.WorkStore
-	owners       []stet.Owner
+	mine, theirs store.WorkStore
+	owners       []store.Owner
 	fences       [][2]int64 // that were granted, of both
 	log          []string
 }
 
 // both does what do does to both stores, and compares what they say.
-func (h *history) both(what string, do func(s stet.WorkStore, fence func([2]int64) int64) ([]stet.Record, error)) {
+func (h *history) both(what string, do func(s store.WorkStore, fence func([2]int64) int64) ([]store.Record, error)) {
 	h.t.Helper()
 	h.log = append(h.log, what)
 	mine, err := do(h.mine, func(f [2]int64) int64 { return f[0] })
 	theirs, theirErr := do(h.theirs, func(f [2]int64) int64 { return f[1] })
-	for _, sentinel := range []error{stet.ErrFenced, stet.ErrMismatch, nil} {
+	for _, sentinel := range []error{store.ErrFenced, store.ErrMismatch, nil} {
 		if errors.Is(err, sentinel) != errors.Is(theirErr, sentinel) {
 			h.t.Fatalf("%q\nsays %v, and the reference %v", h.last(), err, theirErr)
 		}
@@ -77,7 +78,7 @@ func (h *history) both(what string, do func(s stet.WorkStore, fence func([2]int6
 		h.t.Fatalf("%q\nreturned %d records, and the reference %d", h.last(), len(mine), len(theirs))
 	}
 	for i := range mine {
-		if mine[i].State != stet.None {
+		if mine[i].State != store.None {
 			h.fences = append(h.fences, [2]int64{mine[i].Fence, theirs[i].Fence})
 		}
 		a, b := plain(mine[i]), plain(theirs[i])
@@ -92,7 +93,7 @@ func (h *history) last() []string { return h.log[max(0, len(h.log)-15):] }
 
 // plain is rec without what may differ: fences, and how a time or nothing at all is
 // written down.
-func plain(rec stet.Record) stet.Record {
+func plain(rec store.Record) store.Record {
 	rec.Fence = 0
 	for _, at := range []*time.Time{&rec.ClaimedAt, &rec.SettledAt, &rec.ExpiresAt, &rec.ForgetAt} {
 		if *at = at.UTC().Round(0); at.Year() < 2000 {
@@ -110,15 +111,15 @@ func plain(rec stet.Record) stet.Record {
 func pick[T any](h *history, of ...T) T { return of[h.rand.IntN(len(of))] }
 
 // handed drops what Due may leave out, and the order of those due at one moment.
-func handed(recs []stet.Record, err error) ([]stet.Record, error) {
+func handed(recs []store.Record, err error) ([]store.Record, error) {
 	for i := range recs {
 		recs[i].Notes, recs[i].Cancelling = nil, false
 	}
-	slices.SortFunc(recs, func(a, b stet.Record) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+	slices.SortFunc(recs, func(a, b store.Record) int { return bytes.Compare(a.ID[:], b.ID[:]) })
 	return recs, err
 }
 
-func alone(rec stet.Record, err error) ([]stet.Record, error) { return []stet.Record{rec}, err }
+func alone(rec store.Record, err error) ([]store.Record, error) { return []store.Record{rec}, err }
 
 // step does one thing to one of three keys.
 func (h *history) step() {
@@ -136,9 +137,9 @@ func (h *history) step() {
 	if n := len(h.fences); n > 0 {
 		fence = h.fences[max(0, n-1-h.rand.IntN(6))]
 	}
-	claim := func(f func([2]int64) int64) stet.Claim { return stet.Claim{ID: req.ID, Fence: f(fence)} }
+	claim := func(f func([2]int64) int64) store.Claim { return store.Claim{ID: req.ID, Fence: f(fence)} }
 	wait := pick(h, 0, 0, time.Minute, time.Hour)
-	out := stet.Outcome{State: pick(h, stet.Completed, stet.Failed), Result: []byte(pick(h, "x", "y"))}
+	out := store.Settlement{State: pick(h, store.Completed, store.Failed), Result: []byte(pick(h, "x", "y"))}
 	if h.rand.IntN(5) == 0 {
 		out.Result, out.Gone = nil, true
 	}
@@ -146,18 +147,18 @@ func (h *history) step() {
 		out.Outbox = []byte("messages")
 	}
 	notes := append(pick(h, []byte("00000001"), []byte("00000002"), []byte("00000003")), pick(h, "n", "m")...)
-	keep := stet.Retention{Result: pick(h, time.Minute, time.Hour), Tombstone: 2 * time.Hour}
+	keep := store.Retention{Result: pick(h, time.Minute, time.Hour), Tombstone: 2 * time.Hour}
 	type fencer = func([2]int64) int64
 	verb := h.rand.IntN(18)
 	what := fmt.Sprint(verb, key, " fence ", fence, " wait ", wait)
-	h.both(what, func(s stet.WorkStore, f fencer) ([]stet.Record, error) {
+	h.both(what, func(s store.WorkStore, f fencer) ([]store.Record, error) {
 		switch verb {
 		case 0:
 			return alone(s.Claim(ctx, req))
 		case 1, 2, 3:
 			return alone(s.Accept(ctx, req, []byte("work"), wait))
 		case 4, 5, 6:
-			return alone(s.Take(ctx, req.ID, req.Owner, time.Minute))
+			return alone(s.Take(ctx, store.TakeRequest{ID: req.ID, Owner: req.Owner, Lease: time.Minute}))
 		case 7, 8:
 			return nil, s.Return(ctx, claim(f), wait)
 		case 9:
@@ -165,18 +166,18 @@ func (h *history) step() {
 		case 10:
 			return nil, s.Settle(ctx, claim(f), out, keep)
 		case 11:
-			out.State = stet.Failed
+			out.State = store.Failed
 			return alone(s.Cancel(ctx, claim(f), out, keep))
 		case 12:
-			return nil, s.Save(ctx, claim(f), notes)
+			return nil, s.Save(ctx, claim(f), notes, false)
 		case 13:
 			return nil, s.Relayed(ctx, claim(f), keep)
 		case 14:
-			return handed(s.Due(ctx, stet.DueRun, 3, time.Minute))
+			return handed(s.Due(ctx, store.DueRun, 3, time.Minute))
 		case 15:
-			return handed(s.Due(ctx, stet.DueRelay, 3, time.Minute))
+			return handed(s.Due(ctx, store.DueRelay, 3, time.Minute))
 		case 16:
-			_, err := s.(stet.Sweeper).Sweep(ctx, 100)
+			_, err := s.(store.Sweeper).Sweep(ctx, 100)
 			return nil, err
 		default:
 			return nil, nil
@@ -193,8 +194,8 @@ func (h *history) compare() {
 	ctx := h.t.Context()
 	for _, k := range []string{"a", "b", "c"} {
 		id := request(k).ID
-		h.both("look "+k, func(s stet.WorkStore, _ func([2]int64) int64) ([]stet.Record, error) { return alone(s.Look(ctx, id)) })
-		h.both("read "+k, func(s stet.WorkStore, _ func([2]int64) int64) ([]stet.Record, error) { return alone(s.Read(ctx, id)) })
+		h.both("look "+k, func(s store.WorkStore, _ func([2]int64) int64) ([]store.Record, error) { return alone(s.Look(ctx, id)) })
+		h.both("read "+k, func(s store.WorkStore, _ func([2]int64) int64) ([]store.Record, error) { return alone(s.Read(ctx, id)) })
 		h.log = h.log[:len(h.log)-2]
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // A file of the first version is brought up to date when it is opened, and what is
@@ -21,7 +21,7 @@ func TestOlderFileIsBroughtUpToDate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, owner := request("old").ID, stet.NewOwner()
+	id, owner := request("old").ID, store.NewOwner()
 	scope, fingerprint := request("old").Scope, request("old").Fingerprint
 	if _, err := db.Exec(steps[0]); err != nil {
 		t.Fatal(err)
@@ -49,7 +49,7 @@ func TestOlderFileIsBroughtUpToDate(t *testing.T) {
 		}
 	}
 	s := openStore(t, Options{}, path)
-	if rec := mustRead(t, s, id); rec.State != stet.Completed || string(rec.Result) != "x" || rec.Fence != 7 {
+	if rec := mustRead(t, s, id); rec.State != store.Completed || string(rec.Result) != "x" || rec.Fence != 7 {
 		t.Errorf("the record is now %+v", rec)
 	}
 	if rec := mustAccept(t, s, request("new"), "work"); rec.Fence != 8 {
@@ -81,13 +81,19 @@ func plan(t *testing.T, s *Store, q query, args ...any) string {
 
 func TestDueLooksOnlyAtWhatIsDue(t *testing.T) {
 	s := openStore(t, Options{})
-	for q, want := range map[query]string{qDueRun: "run (run_due<?)", qDueRelay: "relay (relay_due<?)"} {
-		if got := plan(t, s, q, 0, 10); !strings.Contains(got, "SEARCH stet_records USING INDEX stet_records_"+want) || strings.Contains(got, "TEMP B-TREE") {
+	for q, want := range map[query]string{qDueRun: "run (name=? AND run_due<?)", qDueRelay: "relay (relay_due<?)"} {
+		args := []any{0, 10}
+		if q == qDueRun {
+			args = append([]any{"a"}, args...)
+		}
+		if got := plan(t, s, q, args...); !strings.Contains(got, "SEARCH stet_records USING INDEX stet_records_"+want) || strings.Contains(got, "TEMP B-TREE") {
 			t.Errorf("the plan is\n%s", got)
 		}
 	}
-	if got := plan(t, s, qWaits, 0, 0); strings.Contains(got, "SCAN stet_records") {
-		t.Errorf("the plan is\n%s", got)
+	for q, args := range map[query][]any{qWaitsRun: {"a", 0}, qWaitsRelay: {0}, qNameFrom: {"a"}} {
+		if got := plan(t, s, q, args...); strings.Contains(got, "SCAN stet_records") || strings.Contains(got, "TEMP B-TREE") {
+			t.Errorf("the plan is\n%s", got)
+		}
 	}
 }
 
@@ -99,7 +105,7 @@ func TestDueIsBoundedInBytes(t *testing.T) {
 	}
 	mustAccept(t, s, request("huge"), strings.Repeat("x", dueBytes+1))
 	for _, want := range []int{3, 3, 1, 0} {
-		recs, err := s.Due(t.Context(), stet.DueRun, 100, time.Hour)
+		recs, err := s.Due(t.Context(), store.DueRun, 100, time.Hour)
 		if err != nil || len(recs) != want {
 			t.Fatalf("%d records, %v; want %d", len(recs), err, want)
 		}
@@ -114,7 +120,7 @@ func TestDueOfNothingWaitsForNoWriter(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback()
-	for _, what := range []stet.Due{stet.DueRun, stet.DueRelay} {
+	for _, what := range []store.Due{store.DueRun, store.DueRelay} {
 		if recs, err := s.Due(t.Context(), what, 10, time.Minute); err != nil || len(recs) != 0 {
 			t.Errorf("Due: %+v, %v", recs, err)
 		}
@@ -144,12 +150,12 @@ func TestReturnLearnsTheFateOfALostCommit(t *testing.T) {
 			if !errors.Is(err, lost) {
 				t.Errorf("InTx: %v", err)
 			}
-			if err := s.Return(t.Context(), rec.Claim(), 0); errors.Is(err, stet.ErrFenced) != c.fenced || err != nil && !c.fenced {
+			if err := s.Return(t.Context(), rec.Claim(), 0); errors.Is(err, store.ErrFenced) != c.fenced || err != nil && !c.fenced {
 				t.Errorf("Return: %v; fenced off should be %v", err, c.fenced)
 			}
-			want := stet.Accepted
+			want := store.Accepted
 			if c.fenced {
-				want = stet.Completed
+				want = store.Completed
 			}
 			if now := mustRead(t, s, rec.ID); now.State != want || charges(t, s) != c.charges {
 				t.Errorf("the record is %+v, and there are %d charges", now, charges(t, s))
@@ -166,15 +172,15 @@ func TestAcceptanceIsCommittedWithTheCallersRows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := charge(t.Context(), tx, stet.Record{}); err != nil {
+		if _, err := charge(t.Context(), tx, store.Record{}); err != nil {
 			t.Fatal(err)
 		}
-		if rec, err := s.AcceptTx(t.Context(), tx, req, []byte("work"), 0); err != nil || rec.State != stet.Accepted {
+		if rec, err := s.AcceptTx(t.Context(), tx, req, []byte("work"), 0); err != nil || rec.State != store.Accepted {
 			t.Fatalf("AcceptTx: %+v, %v", rec, err)
 		}
-		end, want, n := tx.Rollback, stet.None, 0
+		end, want, n := tx.Rollback, store.None, 0
 		if commit {
-			end, want, n = tx.Commit, stet.Accepted, 1
+			end, want, n = tx.Commit, store.Accepted, 1
 		}
 		if err := end(); err != nil {
 			t.Fatal(err)
@@ -192,14 +198,14 @@ func TestWritesFromInsideInTxAreRefused(t *testing.T) {
 	rec := mustTake(t, s, request("k").ID)
 	err := s.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
 		for name, err := range map[string]error{
-			"Save": s.Save(ctx, rec.Claim(), []byte("notes")),
+			"Save": s.Save(ctx, rec.Claim(), []byte("notes"), false),
 			"InTx": s.InTx(ctx, func(context.Context, *sql.Tx) error { return nil }),
 		} {
-			if !errors.Is(err, stet.ErrInvalid) {
+			if !errors.Is(err, store.ErrInvalid) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		return s.SaveTx(ctx, tx, rec.Claim(), []byte("notes"))
+		return s.SaveTx(ctx, tx, rec.Claim(), []byte("notes"), false)
 	})
 	if err != nil {
 		t.Error(err)
@@ -213,7 +219,7 @@ func TestFunctionCannotEndInTxUnseen(t *testing.T) {
 	s := openStore(t, Options{})
 	for name, end := range map[string]func(*sql.Tx) error{"commit": (*sql.Tx).Commit, "rollback": (*sql.Tx).Rollback} {
 		err := s.InTx(t.Context(), func(_ context.Context, tx *sql.Tx) error { return end(tx) })
-		if !errors.Is(err, stet.ErrUnknown) {
+		if !errors.Is(err, store.ErrUnknown) {
 			t.Errorf("%s: %v; want ErrUnknown", name, err)
 		}
 	}

@@ -52,11 +52,14 @@ var broken = []struct{ bug, claim string }{
 	{"parks on read", "reading changes nothing"},
 	{"refuses a late settle", "a late settle comes through"},
 	{"refuses a repeated settle", "a settle that is repeated succeeds, with another outcome it is refused"},
+	{"takes what has gone for what was never kept", "a settle that comes after the result has expired is refused"},
 	{"accepts a second outcome", "of many different outcomes under one fence exactly one is written"},
 	{"hands out expired results", "an expired result is gone, and the key still does not run"},
 	{"forgets running records", "a claim clears what its predecessor's release had set"},
 	{"cuts results at NUL", "results come back byte for byte"},
 	{"drops the scope", "the scope is stored"},
+	{"drops labels", "a record has the label of its last claim"},
+	{"keeps the first label", "a record has the label of its last claim"},
 	{"ignores ended contexts", "a call whose context has ended does nothing"},
 	{"wakes no watcher", "a watcher is woken when the run ends"},
 	{"rings no bell", "a watcher is woken when the run ends"},
@@ -72,6 +75,7 @@ var broken = []struct{ bug, claim string }{
 	{"commits rows alone", "a commit whose reply was lost is found out, not repeated"},
 	{"commits rows without the record", "an error or a panic rolls everything back"},
 	{"runs unknown records in transactions", "the function is called only where the state machine has an arrow"},
+	{"gives transactions a fence that is none", "who runs beside a transaction is told so, or waits"},
 	{"settles outside of the transaction", "SettleTx is committed with the caller's rows, or not at all"},
 	{"settles without the fence check", "SettleTx compares the fence"},
 	{"settles twice in transactions", "SettleTx is committed with the caller's rows, or not at all"},
@@ -85,6 +89,24 @@ var broken = []struct{ bug, claim string }{
 	{"browses for nonsense", "a query that makes no sense is refused"},
 	{"expires without the fence check", "expiring compares the fence, and leaves alone what is not settled"},
 	{"forgets what is expired by hand", "a result that is expired by hand is gone, and the key still does not run"},
+	{"reads what is damaged", "a record that cannot be read is an error of its own, and hides no other"},
+	{"fails what shares a batch with a damaged record", "a record that cannot be read is an error of its own, and hides no other"},
+	{"fails what shares a batch with a damaged record", "an extension renews what it can, and names what it cannot read"},
+	{"fails what shares a batch with a damaged record", "a sweep looks past what it cannot read, and leaves it alone"},
+	{"fails what shares a batch with a damaged record", "an operator sees what cannot be read, and can expire it"},
+	{"fails what shares a batch with a damaged record", "work that cannot be read is named, and holds up no other"},
+	{"gives damaged claims up for lost", "an extension renews what it can, and names what it cannot read"},
+	{"renews nothing past a damaged record", "an extension renews what it can, and names what it cannot read"},
+	{"sweeps what is damaged away", "a sweep looks past what it cannot read, and leaves it alone"},
+	{"shows nothing that is damaged", "an operator sees what cannot be read, and can expire it"},
+	{"lets nobody expire what is damaged", "an operator sees what cannot be read, and can expire it"},
+	{"frees keys whose records are damaged", "an operator sees what cannot be read, and can expire it"},
+	{"does not put damaged work off", "work that cannot be read is named, and holds up no other"},
+	{"names no damaged work", "work that cannot be read is named, and holds up no other"},
+	{"wraps long durations", "the longest durations do not wrap around"},
+	{"ends everything a moment late", "what ends at a time has ended then"},
+	{"lets no key pass a transaction", "while a transaction holds one key, others can be claimed and settled"},
+	{"rolls back what was swept meanwhile", "a sweep beside a transaction does not undo it"},
 }
 
 // brokenWork are bugs of stores that keep work.
@@ -95,6 +117,8 @@ var brokenWork = []struct{ bug, claim string }{
 	{"ignores a mismatch of what is accepted", "an acceptance with another fingerprint is refused in every state"},
 	{"does not recognise its acceptance", "an acceptance whose reply was lost recognises itself"},
 	{"makes work due at once", "accepted work waits as long as it was asked to, on the store's clock"},
+	{"hands work to whoever comes early", "work that is to wait cannot be taken before its time"},
+	{"hands work to whoever comes early", "what is given back waits as long as it was asked to"},
 	{"makes work due at once", "what is given back waits as long as it was asked to"},
 	{"claims accepted records", "an accepted key cannot be claimed"},
 	{"accepts in two steps", "of many acceptances and claims of one key exactly one comes through"},
@@ -105,6 +129,12 @@ var brokenWork = []struct{ bug, claim string }{
 	{"counts no attempt of a take", "an accepted operation is taken with the next attempt"},
 	{"takes in two steps", "of many takes of one operation exactly one is granted"},
 	{"loses work when it parks", "a taken operation whose lease has run out is parked, and keeps its work"},
+	{"forgets what may be repeated", "a run that may be repeated is due when its lease has run out"},
+	{"parks what may be repeated", "a dead run that may be repeated is accepted again, not unknown"},
+	{"parks what may be repeated", "a dead run that may be repeated is accepted again in transactions, too"},
+	{"hands out runs that live", "a run that may be repeated is left alone while it lives, and when it has ended"},
+	{"does not note down what may be repeated", "notes say whether a run may be repeated"},
+	{"takes what is being settled", "what a stopped process left open cannot be committed once its run was taken again"},
 	{"returns what was never accepted", "a return in each state does what the state machine says"},
 	{"releases work as retryable", "a release of an accepted operation makes it due at once"},
 	{"returns without the fence check", "a stale fence can write nothing about work"},
@@ -125,8 +155,11 @@ var brokenWork = []struct{ bug, claim string }{
 	{"drops notes with the run", "notes outlive the run, and end with the outcome"},
 	{"cuts work at NUL", "work, notes and messages come back byte for byte"},
 	{"parks on look", "looking changes nothing"},
+	{"reads no cancellation", "looking changes nothing"},
 	{"keeps its notes in one place", "what was handed over is never modified"},
 	{"hands out the newest first", "what waits longest is due first"},
+	{"hands out whatever is due", "due work is handed out by name"},
+	{"hands out the longest waiting of all names first", "names take turns"},
 	{"hands out all at once", "due work is handed out in bounded numbers, all of it in the end"},
 	{"hands out work once", "what was handed out and not taken is due again"},
 	{"hands out notes", "what was handed out and not taken is due again"},
@@ -145,7 +178,7 @@ var brokenWork = []struct{ bug, claim string }{
 	{"sends messages before the commit", "messages are committed with the outcome, or not at all"},
 	{"does not recognise its owner", "one lost request or reply about work is not noticed"},
 	{"hands out work once", "what is due comes again when the answer was lost"},
-	{"releases work as retryable", "without an answer to a take nothing is executed, and the work comes back"},
+	{"drops the work", "without an answer to a take nothing is executed, and the work comes back"},
 	{"runs lapsed claims again", "work whose outcome could not be written is never executed again"},
 	{"sends nothing", "with calls failing at random accepted work is neither lost nor done twice, and its messages come with its outcome"},
 	{"drops the work", "random histories of work agree with the model"},
@@ -153,6 +186,14 @@ var brokenWork = []struct{ bug, claim string }{
 	{"commits in spite of an error", "a stale fence in InTx writes nothing"},
 	{"commits in spite of an error", "a worker's rows, outcome and messages are committed together, once"},
 	{"commits in spite of an error", "a step's rows and its result are committed together, once"},
+	{"wraps long durations", "the longest delays do not wrap around"},
+	{"ends everything a moment late", "work is due at the time that was asked for, and not after it"},
+	{"takes empty work for none", "empty work and an empty outbox are kept like any other"},
+	{"takes an empty outbox for none", "empty work and an empty outbox are kept like any other"},
+	{"forgets a cancellation when it parks", "a cancellation that was asked for stays until the outcome, and no longer"},
+	{"forgets a cancellation when it is taken", "a cancellation that was asked for stays until the outcome, and no longer"},
+	{"keeps a cancellation past the outcome", "a cancellation that was asked for stays until the outcome, and no longer"},
+	{"lets no key pass a transaction", "while a transaction has accepted one key, others can be claimed and settled"},
 }
 
 func TestBrokenStoresFailTheSuite(t *testing.T) {
@@ -235,7 +276,7 @@ func findByChance(t *testing.T, claim string, bugs ...string) {
 func record(t *testing.T, bug string) map[string]*recorder {
 	probe := smallHarness(bug)
 	var all []check
-	for _, c := range append(checks(probe.New(t)), txChecks(probe, probe.New(t))...) {
+	for _, c := range append(checks(probe.Harness, probe.New(t)), txChecks(probe, probe.New(t))...) {
 		all = append(all, check{c.name, c.why, nil})
 	}
 	recs := make([]*recorder, len(all))
@@ -243,7 +284,7 @@ func record(t *testing.T, bug string) map[string]*recorder {
 		h := smallHarness(bug) // with a clock of its own
 		h.Histories = 20       // TestRandomHistoriesFindBugs tries more
 		h.fill(t)
-		c := append(checks(probe.New(t)), txChecks(h, probe.New(t))...)[i]
+		c := append(checks(probe.Harness, probe.New(t)), txChecks(h, probe.New(t))...)[i]
 		recs[i] = observe(t, c, h.Harness)
 	})
 	byName := make(map[string]*recorder)

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 var browseChecks = []check{
@@ -29,14 +29,14 @@ var browseChecks = []check{
 }
 
 // browse returns all that q shows, page by page.
-func (f *fixture) browse(q stet.Query) (all []stet.Record) {
+func (f *fixture) browse(q store.Query) (all []store.Record) {
 	f.Helper()
 	for range 10_000 {
-		p, err := f.store.(stet.Browser).Browse(f.ctx, q)
+		p, err := f.store.(store.Browser).Browse(f.ctx, q)
 		if err != nil {
 			f.Fatalf("Browse %+v: %v", q, err)
 		}
-		if most := max(q.Limit, 1); len(p.Records) > most && q.Limit != 0 || len(p.Records) > stet.DefaultBrowse && q.Limit == 0 {
+		if most := max(q.Limit, 1); len(p.Records) > most && q.Limit != 0 || len(p.Records) > store.DefaultBrowse && q.Limit == 0 {
 			f.Fatalf("Browse with a limit of %d returned %d records", q.Limit, len(p.Records))
 		}
 		if all = append(all, p.Records...); p.Next == "" {
@@ -49,9 +49,9 @@ func (f *fixture) browse(q stet.Query) (all []stet.Record) {
 }
 
 // shows requires that q show exactly these records, once each.
-func (f *fixture) shows(what string, q stet.Query, want ...stet.Record) {
+func (f *fixture) shows(what string, q store.Query, want ...store.Record) {
 	f.Helper()
-	missing := make(map[stet.ID]stet.Record)
+	missing := make(map[store.ID]store.Record)
 	for _, rec := range want {
 		missing[rec.ID] = rec
 	}
@@ -73,35 +73,35 @@ func (f *fixture) shows(what string, q stet.Query, want ...stet.Record) {
 }
 
 func browseShowsWhatMatches(f *fixture) {
-	var all []stet.Record
-	by := make(map[stet.State][]stet.Record)
+	var all []store.Record
+	by := make(map[store.State][]store.Record)
 	for range 3 {
 		for _, s := range f.situations() {
-			if s.state != stet.None {
+			if s.state != store.None {
 				all = append(all, s.rec)
 				by[s.state] = append(by[s.state], s.rec)
 			}
 		}
 	}
-	for _, limit := range []int{0, 1, 2, 5, len(all), stet.MaxBrowse} {
-		f.shows("a query for all", stet.Query{Limit: limit}, all...)
+	for _, limit := range []int{0, 1, 2, 5, len(all), store.MaxBrowse} {
+		f.shows("a query for all", store.Query{Limit: limit}, all...)
 	}
 	for state, want := range by {
-		f.shows("a query for "+state.String(), stet.Query{States: []stet.State{state}}, want...)
-		f.shows("a query for "+state.String()+", one by one", stet.Query{States: []stet.State{state}, Limit: 1}, want...)
-		f.shows("a query for "+state.String()+" of the scope", stet.Query{States: []stet.State{state}, Scope: testScope}, want...)
+		f.shows("a query for "+state.String(), store.Query{States: []store.State{state}}, want...)
+		f.shows("a query for "+state.String()+", one by one", store.Query{States: []store.State{state}, Limit: 1}, want...)
+		f.shows("a query for "+state.String()+" of the scope", store.Query{States: []store.State{state}, Scope: testScope}, want...)
 	}
-	stuck := []stet.State{stet.Running, stet.Unknown}
-	f.shows("a query for two states", stet.Query{States: stuck, Limit: 2}, slices.Concat(by[stet.Running], by[stet.Unknown])...)
-	mixed := []stet.State{stet.Unknown, stet.Completed}
-	f.shows("a query for an open state and a settled one", stet.Query{States: mixed, Limit: 2}, slices.Concat(by[stet.Unknown], by[stet.Completed])...)
+	stuck := []store.State{store.Running, store.Unknown}
+	f.shows("a query for two states", store.Query{States: stuck, Limit: 2}, slices.Concat(by[store.Running], by[store.Unknown])...)
+	mixed := []store.State{store.Unknown, store.Completed}
+	f.shows("a query for an open state and a settled one", store.Query{States: mixed, Limit: 2}, slices.Concat(by[store.Unknown], by[store.Completed])...)
 }
 
 func browseTellsScopesApart(f *fixture) {
-	by := make(map[stet.ID][]stet.Record)
+	by := make(map[store.ID][]store.Record)
 	like := testScope
 	like[len(like)-1] ^= 1 // begins like testScope
-	scopes := []stet.ID{testScope, like, stet.DigestScope("storetest", "another")}
+	scopes := []store.ID{testScope, like, store.DigestScope("storetest", "another")}
 	for i := range 30 {
 		scope := scopes[i%len(scopes)]
 		req := f.request(f.long)
@@ -114,26 +114,26 @@ func browseTellsScopesApart(f *fixture) {
 		by[scope] = append(by[scope], f.read(rec.ID))
 	}
 	for scope, want := range by {
-		f.shows("a query for a scope", stet.Query{Scope: scope, Limit: 4}, want...)
-		running := slices.DeleteFunc(slices.Clone(want), func(r stet.Record) bool { return r.State != stet.Running })
-		f.shows("a query for what runs in a scope", stet.Query{Scope: scope, States: []stet.State{stet.Running}, Limit: 2}, running...)
+		f.shows("a query for a scope", store.Query{Scope: scope, Limit: 4}, want...)
+		running := slices.DeleteFunc(slices.Clone(want), func(r store.Record) bool { return r.State != store.Running })
+		f.shows("a query for what runs in a scope", store.Query{Scope: scope, States: []store.State{store.Running}, Limit: 2}, running...)
 	}
-	f.shows("a query for a scope without records", stet.Query{Scope: stet.DigestScope("storetest", "nobody")})
+	f.shows("a query for a scope without records", store.Query{Scope: store.DigestScope("storetest", "nobody")})
 }
 
 func browseKnowsAges(f *fixture) {
-	var old, young []stet.Record
-	claimed := func(state stet.State) stet.Record {
+	var old, young []store.Record
+	claimed := func(state store.State) store.Record {
 		rec := f.grant(f.request(f.long))
 		switch state {
-		case stet.Completed:
+		case store.Completed:
 			f.settle(rec.Claim(), completed("x"), f.keep)
-		case stet.Retryable:
+		case store.Retryable:
 			f.release(rec.Claim(), f.keep)
 		}
 		return f.read(rec.ID)
 	}
-	kinds := []stet.State{stet.Running, stet.Completed, stet.Retryable}
+	kinds := []store.State{store.Running, store.Completed, store.Retryable}
 	for _, state := range kinds {
 		old = append(old, claimed(state))
 	}
@@ -142,19 +142,19 @@ func browseKnowsAges(f *fixture) {
 		young = append(young, claimed(state))
 	}
 	age := 25 * f.unit // a loaded machine may take long to ask
-	f.shows("a query for what is older", stet.Query{OlderThan: age}, old...)
-	f.shows("a query for what is younger", stet.Query{NewerThan: age}, young...)
-	f.shows("a query for what is older than young and younger than old", stet.Query{OlderThan: age, NewerThan: age})
-	f.shows("a query for what is younger than a day", stet.Query{NewerThan: 1000 * f.unit, Limit: 2}, slices.Concat(old, young)...)
+	f.shows("a query for what is older", store.Query{OlderThan: age}, old...)
+	f.shows("a query for what is younger", store.Query{NewerThan: age}, young...)
+	f.shows("a query for what is older than young and younger than old", store.Query{OlderThan: age, NewerThan: age})
+	f.shows("a query for what is younger than a day", store.Query{NewerThan: 1000 * f.unit, Limit: 2}, slices.Concat(old, young)...)
 	for i, state := range kinds {
-		f.shows("a query for what is older and "+state.String(), stet.Query{OlderThan: age, States: []stet.State{state}}, old[i])
-		f.shows("a query for what is younger and "+state.String(), stet.Query{NewerThan: age, States: []stet.State{state}, Scope: testScope}, young[i])
+		f.shows("a query for what is older and "+state.String(), store.Query{OlderThan: age, States: []store.State{state}}, old[i])
+		f.shows("a query for what is younger and "+state.String(), store.Query{NewerThan: age, States: []store.State{state}, Scope: testScope}, young[i])
 	}
 }
 
 func browseChangesNothing(f *fixture) {
 	all := f.situations()
-	for _, q := range []stet.Query{{}, {Scope: testScope}, {States: []stet.State{stet.Running, stet.Completed}}, {OlderThan: 1}} {
+	for _, q := range []store.Query{{}, {Scope: testScope}, {States: []store.State{store.Running, store.Completed}}, {OlderThan: 1}} {
 		for _, rec := range f.browse(q) {
 			if rec.Result != nil {
 				f.Errorf("Browse shows the result of a record that is %s", show(rec))
@@ -167,8 +167,8 @@ func browseChangesNothing(f *fixture) {
 }
 
 func browseWhileOthersComeAndGo(f *fixture) {
-	var stay []stet.Record
-	var leave []stet.Claim
+	var stay []store.Record
+	var leave []store.Claim
 	for i := range 60 {
 		c := f.grant(f.request(f.long)).Claim()
 		if i%2 == 0 {
@@ -178,13 +178,13 @@ func browseWhileOthersComeAndGo(f *fixture) {
 			leave = append(leave, c)
 		}
 	}
-	seen := make(map[stet.ID]int)
-	q := stet.Query{States: []stet.State{stet.Completed, stet.Running}, Limit: 3}
+	seen := make(map[store.ID]int)
+	q := store.Query{States: []store.State{store.Completed, store.Running}, Limit: 3}
 	for pages := 0; ; pages++ {
 		if pages == 10_000 {
 			f.Fatal("after 10,000 pages there is still more to look at")
 		}
-		p, err := f.store.(stet.Browser).Browse(f.ctx, q)
+		p, err := f.store.(store.Browser).Browse(f.ctx, q)
 		if err != nil {
 			f.Fatalf("Browse: %v", err)
 		}
@@ -209,25 +209,25 @@ func browseWhileOthersComeAndGo(f *fixture) {
 
 func browseRefusesNonsense(f *fixture) {
 	f.grant(f.request(f.long))
-	for _, q := range []stet.Query{
-		{Limit: -1}, {Limit: stet.MaxBrowse + 1}, {OlderThan: -1}, {NewerThan: -time.Hour},
-		{States: []stet.State{stet.None}}, {States: []stet.State{stet.Running, 99}},
+	for _, q := range []store.Query{
+		{Limit: -1}, {Limit: store.MaxBrowse + 1}, {OlderThan: -1}, {NewerThan: -time.Hour},
+		{States: []store.State{store.None}}, {States: []store.State{store.Running, 99}},
 		{After: "nonsense"}, {After: "'; DROP TABLE records; --"}, {After: "zz"}, {After: "\x00"},
 	} {
-		if _, err := f.store.(stet.Browser).Browse(f.ctx, q); !errors.Is(err, stet.ErrInvalid) {
+		if _, err := f.store.(store.Browser).Browse(f.ctx, q); !errors.Is(err, store.ErrInvalid) {
 			f.Errorf("Browse %+v: %v; want ErrInvalid", q, err)
 		}
 	}
 	ended, cancel := context.WithCancel(f.ctx)
 	cancel()
-	if _, err := f.store.(stet.Browser).Browse(ended, stet.Query{}); err == nil {
+	if _, err := f.store.(store.Browser).Browse(ended, store.Query{}); err == nil {
 		f.Error("Browse with a context that has ended returned no error")
 	}
 }
 
 func expireLeavesATombstone(f *fixture) {
-	b := f.store.(stet.Browser)
-	for _, out := range []stet.Outcome{completed("secret"), failed("secret")} {
+	b := f.store.(store.Browser)
+	for _, out := range []store.Settlement{completed("secret"), failed("secret")} {
 		req := f.request(f.long)
 		c := f.grant(req).Claim()
 		f.settle(c, out, f.keep)
@@ -244,7 +244,8 @@ func expireLeavesATombstone(f *fixture) {
 		if rec := f.claim(byAnother(req)); granted(rec, req) || rec.State != out.State || !rec.Gone {
 			f.Errorf("a claim of a key whose result was expired by hand returned %s", show(rec))
 		}
-		f.settle(c, out, f.keep) // the reply to the first time may have been lost
+		f.fenced("Settle with a result that was expired by hand", f.store.Settle(f.ctx, c, out, f.keep))
+		f.fenced("Settle without a result, after that was expired by hand,", f.store.Settle(f.ctx, c, store.Settlement{State: out.State, Gone: true}, f.keep))
 		if now := f.read(c.ID); !now.Gone {
 			f.Error("a repeated settle brought back a result that was expired by hand")
 		}
@@ -252,19 +253,19 @@ func expireLeavesATombstone(f *fixture) {
 }
 
 func expireIsFenced(f *fixture) {
-	b := f.store.(stet.Browser)
+	b := f.store.(store.Browser)
 	for _, s := range f.situations() {
-		if err := b.Expire(f.ctx, s.stale); !errors.Is(err, stet.ErrFenced) {
+		if err := b.Expire(f.ctx, s.stale); !errors.Is(err, store.ErrFenced) {
 			f.Errorf("Expire with a stale fence of a key that is %s: %v; want ErrFenced", s.name, err)
 		}
 		if !s.state.Settled() {
-			if err := b.Expire(f.ctx, s.claim); !errors.Is(err, stet.ErrFenced) {
+			if err := b.Expire(f.ctx, s.claim); !errors.Is(err, store.ErrFenced) {
 				f.Errorf("Expire of a key that is %s: %v; want ErrFenced", s.name, err)
 			}
 		}
 		f.unchanged("an Expire that was refused of a key that is "+s.name, s.rec)
 	}
-	if err := b.Expire(f.ctx, stet.Claim{ID: f.request(0).ID, Fence: 1}); !errors.Is(err, stet.ErrFenced) {
+	if err := b.Expire(f.ctx, store.Claim{ID: f.request(0).ID, Fence: 1}); !errors.Is(err, store.ErrFenced) {
 		f.Errorf("Expire of a key that was never claimed: %v; want ErrFenced", err)
 	}
 }

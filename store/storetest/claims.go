@@ -3,8 +3,9 @@ package storetest
 import (
 	"errors"
 	"fmt"
+	"strings"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 var claimChecks = []check{
@@ -30,11 +31,13 @@ var claimChecks = []check{
 		keysAreApart},
 	{"the scope is stored", "operators find the records of one customer by the scope's digest.",
 		scopeIsStored},
+	{"a record has the label of its last claim", "operators and verifiers go by what is written there, also when the run is dead.",
+		labelIsStored},
 }
 
 func freeKeyIsGranted(f *fixture) {
 	req := f.request(f.long)
-	if rec := f.read(req.ID); rec.State != stet.None {
+	if rec := f.read(req.ID); rec.State != store.None {
 		f.Fatalf("Read of a key that was never claimed returned %s; want the state none", show(rec))
 	}
 	rec := f.grant(req)
@@ -57,14 +60,14 @@ func claimInEachState(f *fixture) {
 	for _, s := range f.situations() {
 		req := byAnother(s.req)
 		rec := f.claim(req)
-		_, free := s.state.Next(stet.VerbClaim)
+		_, free := s.state.Next(store.VerbClaim)
 		switch {
 		case free:
 			if !granted(rec, req) || rec.Fence <= s.claim.Fence {
 				f.Errorf("%s: want it granted with a fence above %d; got %s", s.name, s.claim.Fence, show(rec))
 			}
 		case s.lapsed:
-			if rec.State != stet.Unknown || rec.Fence != s.claim.Fence || rec.Owner != s.claim.Owner {
+			if rec.State != store.Unknown || rec.Fence != s.claim.Fence || rec.Owner != s.claim.Owner {
 				f.Errorf("%s: want it parked as unknown under its fence %d and owner; got %s", s.name, s.claim.Fence, show(rec))
 			}
 		default:
@@ -81,8 +84,8 @@ func ownClaimIsRecognised(f *fixture) {
 		again := s.req
 		again.Lease = 10 * f.long
 		switch s.state {
-		case stet.None: // a new operation, whoever asks
-		case stet.Running:
+		case store.None: // a new operation, whoever asks
+		case store.Running:
 			rec := f.claim(again)
 			if !granted(rec, again) || rec.Fence != s.claim.Fence || rec.Attempt != s.rec.Attempt {
 				f.Errorf("%s: the same claim again returned %s; want its own record, %s", s.name, show(rec), show(s.rec))
@@ -104,10 +107,10 @@ func ownerClaimsOnce(f *fixture) {
 	req := f.request(f.long)
 	first := f.grant(req)
 	f.release(first.Claim(), f.keep)
-	if rec := f.claim(req); rec.State != stet.Retryable {
+	if rec := f.claim(req); rec.State != store.Retryable {
 		f.Errorf("after its release, the same claim came again and returned %s; want it retryable", show(rec))
 	}
-	f.is("after the delayed claim", req.ID, stet.Retryable, first.Fence)
+	f.is("after the delayed claim", req.ID, store.Retryable, first.Fence)
 }
 
 func retryableIsGranted(f *fixture) {
@@ -136,23 +139,23 @@ func lapsedIsParked(f *fixture) {
 	f.pass(1)
 	for i := range 2 {
 		rec := f.claim(byAnother(req))
-		if rec.State != stet.Unknown || rec.Fence != run.Fence || rec.Attempt != 1 {
+		if rec.State != store.Unknown || rec.Fence != run.Fence || rec.Attempt != 1 {
 			f.Errorf("claim %d after the lease ran out returned %s; want unknown, under fence %d", i+1, show(rec), run.Fence)
 		}
 		if rec.SettledAt.IsZero() || !rec.ForgetAt.IsZero() {
 			f.Errorf("a parked record has SettledAt %v, ForgetAt %v; want the first and not the second", rec.SettledAt, rec.ForgetAt)
 		}
 	}
-	if rec := f.claim(req); rec.State != stet.Unknown {
+	if rec := f.claim(req); rec.State != store.Unknown {
 		f.Errorf("the dead owner claimed again and got %s; want unknown", show(rec))
 	}
 }
 
 func fencesGrow(f *fixture) {
-	brief := stet.Retention{Result: f.unit / 2, Tombstone: f.unit}
+	brief := store.Retention{Result: f.unit / 2, Tombstone: f.unit}
 	req := f.request(f.unit)
 	var last int64
-	next := func(after string) stet.Claim {
+	next := func(after string) store.Claim {
 		req = byAnother(req)
 		rec := f.grant(req)
 		if rec.Fence <= last {
@@ -171,13 +174,13 @@ func fencesGrow(f *fixture) {
 	f.release(c, f.keep)    // a takeover
 	f.settle(next("a takeover"), completed("x"), brief)
 	f.pass(1)
-	f.release(next("forgetting an outcome"), stet.Retention{Result: f.unit, Tombstone: f.unit})
+	f.release(next("forgetting an outcome"), store.Retention{Result: f.unit, Tombstone: f.unit})
 	f.pass(1)
 	next("forgetting a release")
 }
 
 func fencesGrowOverPurge(f *fixture) {
-	sweeper, _ := f.store.(stet.Sweeper)
+	sweeper, _ := f.store.(store.Sweeper)
 	req := f.request(f.long)
 	var last int64
 	for i := range 3 {
@@ -190,7 +193,7 @@ func fencesGrowOverPurge(f *fixture) {
 			f.Errorf("claim %d of a forgotten key is attempt %d; want 1, as of a new record", i+1, rec.Attempt)
 		}
 		last = rec.Fence
-		f.settle(rec.Claim(), completed("x"), stet.Retention{Result: f.unit / 2, Tombstone: f.unit})
+		f.settle(rec.Claim(), completed("x"), store.Retention{Result: f.unit / 2, Tombstone: f.unit})
 		f.pass(1)
 		if sweeper != nil {
 			f.sweepAll(sweeper)
@@ -216,21 +219,21 @@ func refusedClaimChangesNothing(f *fixture) {
 	other.Lease = f.unit
 	f.claim(other)
 	f.pass(1)
-	if rec := f.claim(other); rec.State != stet.Running {
+	if rec := f.claim(other); rec.State != store.Running {
 		f.Errorf("a refused claim shortened the lease: the record is %s", show(rec))
 	}
 }
 
 func keysAreApart(f *fixture) {
-	nasty := []stet.ID{{}, {31: 1}, {0: 1}, {30: 1, 31: 0}}
+	nasty := []store.ID{{}, {31: 1}, {0: 1}, {30: 1, 31: 0}}
 	for i := range 4 {
-		var id stet.ID
+		var id store.ID
 		for j := range id {
 			id[j] = []byte{0xff, '%', '\'', '\n'}[i]
 		}
 		nasty = append(nasty, id)
 	}
-	claims := make([]stet.Claim, len(nasty))
+	claims := make([]store.Claim, len(nasty))
 	for i, id := range nasty {
 		req := f.request(f.long)
 		req.ID = id
@@ -248,7 +251,7 @@ func keysAreApart(f *fixture) {
 
 func scopeIsStored(f *fixture) {
 	req := f.request(f.long)
-	req.Scope = stet.DigestScope("storetest", "another account")
+	req.Scope = store.DigestScope("storetest", "another account")
 	if rec := f.grant(req); rec.Scope != req.Scope {
 		f.Errorf("Claim returned the scope %v; want %v", rec.Scope, req.Scope)
 	}
@@ -257,6 +260,35 @@ func scopeIsStored(f *fixture) {
 	f.claim(other)
 	if rec := f.read(req.ID); rec.Scope != req.Scope {
 		f.Errorf("Read returned the scope %v; want %v", rec.Scope, req.Scope)
+	}
+}
+
+func labelIsStored(f *fixture) {
+	longest := strings.Repeat("\u00fc", store.MaxLabel/2)
+	req := f.request(f.long)
+	for i, label := range []store.Label{{}, testLabel, {Class: longest, Name: longest, Ref: "sealed:" + strings.Repeat("x", 4*store.MaxLabel-7)}, {Name: "only a name"}} {
+		req = byAnother(req)
+		req.Label = label
+		rec := f.grant(req)
+		if rec.Label != label {
+			f.Errorf("claim %d returned the label %+v; want %+v", i+1, rec.Label, label)
+		}
+		f.unchanged("Read after Claim", rec)
+		for what, other := range map[string]store.ClaimRequest{"another's": byAnother(req), "its own": req} {
+			other.Label = store.Label{Class: "c", Name: "n", Ref: "r"}
+			f.claim(other)
+			f.unchanged("a claim of "+what+" that was not granted", rec)
+		}
+		f.release(rec.Claim(), f.keep)
+		if now := f.read(req.ID); now.Label != label {
+			f.Errorf("released, the record has the label %+v; want %+v", now.Label, label)
+		}
+	}
+	req = byAnother(req)
+	req.Label = testLabel
+	f.settle(f.grant(req).Claim(), completed("x"), f.keep)
+	if now := f.read(req.ID); now.Label != testLabel {
+		f.Errorf("settled, the record has the label %+v; want %+v", now.Label, testLabel)
 	}
 }
 
@@ -271,10 +303,10 @@ var refusalChecks = []check{
 
 func mismatchInEachState(f *fixture) {
 	for _, s := range f.situations() {
-		for _, req := range []stet.ClaimRequest{byAnother(s.req), s.req} {
+		for _, req := range []store.ClaimRequest{byAnother(s.req), s.req} {
 			req.Fingerprint = fingerprintB
 			rec, err := f.store.Claim(f.ctx, req)
-			if s.state == stet.None {
+			if s.state == store.None {
 				if err != nil || !granted(rec, req) {
 					f.Errorf("%s: the key is free, for any fingerprint; Claim returned %s, %v", s.name, show(rec), err)
 				}
@@ -284,7 +316,7 @@ func mismatchInEachState(f *fixture) {
 			if req.Owner == s.req.Owner {
 				who = "its own owner"
 			}
-			if !errors.Is(err, stet.ErrMismatch) {
+			if !errors.Is(err, store.ErrMismatch) {
 				f.Errorf("%s: %s claimed with another fingerprint: want ErrMismatch; got %s, %v", s.name, who, show(rec), err)
 			} else if d := diff(s.rec, rec); d != "" {
 				f.Errorf("%s: ErrMismatch comes with the record unchanged; %s", s.name, d)
@@ -296,15 +328,15 @@ func mismatchInEachState(f *fixture) {
 
 func zeroFingerprint(f *fixture) {
 	with, without := f.request(f.long), f.request(f.long)
-	without.Fingerprint = stet.Fingerprint{}
+	without.Fingerprint = store.Fingerprint{}
 	f.grant(with)
 	f.grant(without)
-	if rec := f.claim(byAnother(without)); rec.State != stet.Running {
+	if rec := f.claim(byAnother(without)); rec.State != store.Running {
 		f.Errorf("no fingerprint, twice: got %s; want it running", show(rec))
 	}
 	with.Fingerprint, without.Fingerprint = without.Fingerprint, with.Fingerprint
-	for _, req := range []stet.ClaimRequest{with, without} {
-		if rec, err := f.store.Claim(f.ctx, byAnother(req)); !errors.Is(err, stet.ErrMismatch) {
+	for _, req := range []store.ClaimRequest{with, without} {
+		if rec, err := f.store.Claim(f.ctx, byAnother(req)); !errors.Is(err, store.ErrMismatch) {
 			f.Errorf("a fingerprint beside none: want ErrMismatch; got %s, %v", show(rec), err)
 		}
 	}

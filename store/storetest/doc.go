@@ -22,7 +22,8 @@
 // over the store while calls fail before or after they took effect. What only
 // some stores can do (stet.Watcher, stet.Sweeper, stet.Browser, stet.WorkStore) is
 // found by type assertion and tested when there; stet.TxStore and stet.WorkTxStore
-// are tested by RunTx. No option turns a rule off.
+// are tested by RunTx. No option turns a rule off; what needs a hand from outside,
+// like a record that cannot be read, is tested where the harness lends one.
 //
 // Faulty is the wrapper that makes calls fail. Services use it to test how they
 // behave when their store does.

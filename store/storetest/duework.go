@@ -3,10 +3,12 @@ package storetest
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 var dueChecks = []check{
@@ -14,6 +16,10 @@ var dueChecks = []check{
 		longestWaitingFirst},
 	{"due work is handed out in bounded numbers, all of it in the end", "a backlog must not become one long lock, or one great answer.",
 		dueIsBounded},
+	{"due work is handed out by name", "a process that cannot run it would keep it from those who can.",
+		dueByName},
+	{"names take turns", "a backlog under one name must not keep the others waiting.",
+		namesTakeTurns},
 	{"what was handed out and not taken is due again", "a queue or a worker may lose it; the record does not.",
 		dueAgain},
 	{"no two callers are handed the same work within its time", "every process asks; what is sent twice is work twice.",
@@ -23,7 +29,7 @@ var dueChecks = []check{
 }
 
 func longestWaitingFirst(f *fixture) {
-	var ids []stet.ID
+	var ids []store.ID
 	for range 4 {
 		req := f.request(0)
 		f.accepts(req, 0)
@@ -34,9 +40,9 @@ func longestWaitingFirst(f *fixture) {
 	f.giveBack(back.Claim(), 0)
 	ids = append(ids, back.ID)
 	f.pass(1)
-	var got []stet.ID
+	var got []store.ID
 	for range 100 {
-		recs, err := f.works().Due(f.ctx, stet.DueRun, 2, f.long)
+		recs, err := f.works().Due(f.ctx, store.DueRun, 2, f.long)
 		if err != nil {
 			f.Fatalf("Due: %v", err)
 		}
@@ -54,14 +60,14 @@ func longestWaitingFirst(f *fixture) {
 
 func dueIsBounded(f *fixture) {
 	const n, limit = 60, 5
-	want := make(map[stet.ID]bool)
+	want := make(map[store.ID]bool)
 	for range n {
 		req := f.request(0)
 		f.accepts(req, 0)
 		want[req.ID] = true
 	}
 	for range 10 * n {
-		recs, err := f.works().Due(f.ctx, stet.DueRun, limit, f.long)
+		recs, err := f.works().Due(f.ctx, store.DueRun, limit, f.long)
 		if err != nil {
 			f.Fatalf("Due: %v", err)
 		}
@@ -83,6 +89,94 @@ func dueIsBounded(f *fixture) {
 	}
 }
 
+// acceptAs accepts n operations under a name, and returns their IDs.
+func (f *fixture) acceptAs(name string, n int) (ids []store.ID) {
+	f.Helper()
+	for range n {
+		req := f.request(0)
+		req.Label.Name = name
+		f.accepts(req, 0)
+		ids = append(ids, req.ID)
+	}
+	return ids
+}
+
+// byName counts the names that Due returns.
+func (f *fixture) byName(limit int, names ...string) map[string]int {
+	f.Helper()
+	recs, err := f.works().Due(f.ctx, store.DueRun, limit, f.long, names...)
+	if err != nil {
+		f.Fatalf("Due of %q: %v", names, err)
+	}
+	all := make(map[string]int)
+	for _, rec := range recs {
+		all[rec.Label.Name]++
+	}
+	return all
+}
+
+func dueByName(f *fixture) {
+	for _, name := range []string{"a", "ab", "A", "b c", "\u00fc"} {
+		f.acceptAs(name, 2)
+	}
+	has := func(when string, got, want map[string]int) {
+		f.Helper()
+		if !maps.Equal(got, want) {
+			f.Errorf("%s: due are, by name, %v; want %v", when, got, want)
+		}
+	}
+	has("of a name under which nothing waits", f.byName(100, "c"), map[string]int{})
+	has("of one name", f.byName(100, "a"), map[string]int{"a": 2})
+	has("of one name again", f.byName(100, "a"), map[string]int{})
+	has("of names, one twice", f.byName(100, "ab", "c", "\u00fc", "ab"), map[string]int{"ab": 2, "\u00fc": 2})
+	has("of all", f.byName(100), map[string]int{"A": 2, "b c": 2})
+
+	// A name goes with what is given back, and with the last that accepted it.
+	req, back := f.taken(f.long)
+	f.giveBack(back.Claim(), 0)
+	has("given back", f.byName(100, req.Label.Name), map[string]int{req.Label.Name: 1})
+	other := f.request(f.long)
+	f.release(f.grant(other).Claim(), f.keep)
+	other = byAnother(other)
+	other.Label.Name = "other"
+	f.accepts(other, 0)
+	has("accepted under another name", f.byName(100, "other"), map[string]int{"other": 1})
+	f.release(f.takes(byAnother(other)).Claim(), f.keep)
+	has("released, under its old name", f.byName(100, req.Label.Name), map[string]int{})
+	has("released", f.byName(100, "other"), map[string]int{"other": 1})
+
+	f.settle(f.grant(f.request(f.long)).Claim(), with("messages", completed("x")), f.keep)
+	if got := f.due(store.DueRelay); len(got) != 1 {
+		f.Errorf("%d records are due to be relayed, whatever their name; want 1", len(got))
+	}
+}
+
+func namesTakeTurns(f *fixture) {
+	f.acceptAs("backlog", 40)
+	f.pass(1)
+	f.acceptAs("late", 1)
+	f.acceptAs("later", 2)
+	for what, names := range map[string][]string{"of names": {"backlog", "late", "later"}, "of all": nil} {
+		if got := f.byName(8, names...); got["late"] != 1 || got["later"] != 2 || got["backlog"] != 5 {
+			f.Errorf("Due %s with a limit of 8 returned, by name, %v; want one late, two later, and 5 of the backlog", what, got)
+		}
+		f.acceptAs("late", 1)
+		f.acceptAs("later", 2)
+	}
+	for range 20 { // more names than there is room
+		f.acceptAs("n"+stet.NewKey()[:8], 1)
+	}
+	left := 30 + 3 + 20
+	for range 50 {
+		for _, n := range f.byName(3) {
+			left -= n
+		}
+	}
+	if left != 0 {
+		f.Errorf("%d of what waits under many names was not due", left)
+	}
+}
+
 func dueAgain(f *fixture) {
 	req, run := f.taken(f.long)
 	f.save(run.Claim(), version(1, "noted"))
@@ -90,7 +184,7 @@ func dueAgain(f *fixture) {
 	f.giveBack(run.Claim(), 0)
 	for i := range 3 {
 		was := f.look(req.ID)
-		recs, err := f.works().Due(f.ctx, stet.DueRun, 100, f.unit)
+		recs, err := f.works().Due(f.ctx, store.DueRun, 100, f.unit)
 		if err != nil || len(recs) != 1 || recs[0].ID != req.ID {
 			f.Fatalf("round %d: Due returned %d records, %v; want the one that waits", i+1, len(recs), err)
 		}
@@ -101,7 +195,7 @@ func dueAgain(f *fixture) {
 			f.Errorf("round %d: Due returned the notes %s, and Cancelling %v; want neither", i+1, brief(recs[0].Notes), recs[0].Cancelling)
 		}
 		f.untouched("Due", was)
-		if again, err := f.works().Due(f.ctx, stet.DueRun, 100, f.unit); f.h.Advance != nil && (err != nil || len(again) != 0) {
+		if again, err := f.works().Due(f.ctx, store.DueRun, 100, f.unit); f.h.Advance != nil && (err != nil || len(again) != 0) {
 			f.Errorf("round %d: Due at once again returned %d records, %v; want none", i+1, len(again), err)
 		}
 		f.pass(1)
@@ -116,9 +210,9 @@ func dueTogether(f *fixture) {
 		f.accepts(f.request(0), 0)
 		f.settle(f.grant(f.request(f.long)).Claim(), with("messages", completed("x")), f.keep)
 	}
-	for _, what := range []stet.Due{stet.DueRun, stet.DueRelay} {
+	for _, what := range []store.Due{store.DueRun, store.DueRelay} {
 		var mu sync.Mutex
-		times := make(map[stet.ID]int)
+		times := make(map[store.ID]int)
 		race(8, func(int) {
 			for idle := 0; idle < 3; {
 				recs, err := f.works().Due(f.ctx, what, 7, f.long)
@@ -151,17 +245,17 @@ func dueTogether(f *fixture) {
 }
 
 func placesEnd(f *fixture) {
-	var ids [4]stet.ID
+	var ids [4]store.ID
 	for i := range ids {
 		req := f.request(0)
 		f.accepts(req, 0)
 		ids[i] = req.ID
 	}
-	if recs, err := f.works().Due(f.ctx, stet.DueRun, 100, f.unit); err != nil || len(recs) != len(ids) {
+	if recs, err := f.works().Due(f.ctx, store.DueRun, 100, f.unit); err != nil || len(recs) != len(ids) {
 		f.Fatalf("Due returned %d records, %v; want %d", len(recs), err, len(ids))
 	}
-	take := func(id stet.ID) stet.Claim {
-		return f.takes(stet.ClaimRequest{ID: id, Owner: stet.NewOwner(), Lease: f.long}).Claim()
+	take := func(id store.ID) store.Claim {
+		return f.takes(store.ClaimRequest{ID: id, Owner: store.NewOwner(), Lease: f.long}).Claim()
 	}
 	late, settled, cancelled := ids[1], ids[2], ids[3]
 	take(ids[0])
@@ -172,9 +266,12 @@ func placesEnd(f *fixture) {
 	f.isDue("taken, given back for later, settled or cancelled, when the old place's time has come")
 
 	req := f.request(0)
-	f.accepts(req, f.long) // and taken before it is due, which a queue may do
+	f.accepts(req, 0)
+	if recs, err := f.works().Due(f.ctx, store.DueRun, 100, f.long); err != nil || len(recs) != 1 {
+		f.Fatalf("Due returned %d records, %v; want 1", len(recs), err)
+	}
 	f.giveBack(take(req.ID), 0)
-	f.isDue("given back at once, having been accepted for later", req.ID)
+	f.isDue("given back at once, having been handed out for long", req.ID)
 	f.release(take(req.ID), f.keep)
 	f.isDue("released at once, having been handed out for long", req.ID)
 }
@@ -201,15 +298,15 @@ func outboxIsDue(f *fixture) {
 	live := f.grant(f.request(f.long))
 	f.pass(1)
 	f.claim(byAnother(dead)) // parks
-	for what, rec := range map[string]stet.Record{"taken": taken, "claimed": live, "past its lease": late, "unknown": unknown, "too large": large} {
+	for what, rec := range map[string]store.Record{"taken": taken, "claimed": live, "past its lease": late, "unknown": unknown, "too large": large} {
 		out := with("messages of "+what, completed("result"))
 		if what == "too large" {
 			out.Result, out.Gone = nil, true
 		}
 		f.settle(rec.Claim(), out, f.keep)
-		all := f.due(stet.DueRelay)
+		all := f.due(store.DueRelay)
 		got, ok := all[rec.ID]
-		if !ok || len(all) != 1 || got.State != stet.Completed || got.Fence != rec.Fence || string(got.Work) != "messages of "+what {
+		if !ok || len(all) != 1 || got.State != store.Completed || got.Fence != rec.Fence || string(got.Work) != "messages of "+what {
 			f.Errorf("settled with messages when it was %s: due are %d records, and of this one %s, with %s", what, len(all), show(got), brief(got.Work))
 		}
 		if now := f.look(rec.ID); string(now.Work) != "messages of "+what || now.Notes != nil || now.Gone != out.Gone || string(now.Result) != string(out.Result) {
@@ -221,7 +318,7 @@ func outboxIsDue(f *fixture) {
 	f.settle(f.grant(f.request(f.long)).Claim(), completed("x"), f.keep)
 	c := f.accepts(f.request(f.long), f.long).Claim()
 	f.fenced("Settle with messages of what has only been accepted", f.store.Settle(f.ctx, c, with("never", completed("x")), f.keep))
-	if all := f.due(stet.DueRelay); len(all) != 0 {
+	if all := f.due(store.DueRelay); len(all) != 0 {
 		f.Errorf("%d records without messages are due to be relayed", len(all))
 	}
 }
@@ -245,11 +342,11 @@ func outboxIsKept(f *fixture) {
 		f.untouched(when+", Settle with another outcome", was)
 	}
 	again("settled")
-	if got := f.due(stet.DueRelay); len(got) != 1 || string(got[c.ID].Work) != "first" {
+	if got := f.due(store.DueRelay); len(got) != 1 || string(got[c.ID].Work) != "first" {
 		f.Errorf("after repetitions %d records are due to be relayed, with %s", len(got), brief(got[c.ID].Work))
 	}
 	again("handed out")
-	if got := f.due(stet.DueRelay); len(got) != 0 {
+	if got := f.due(store.DueRelay); len(got) != 0 {
 		f.Errorf("a repeated settle made %d records due again", len(got))
 	}
 	f.untouched("all that", was)
@@ -260,13 +357,13 @@ func outboxIsKept(f *fixture) {
 	if now := f.look(c.ID); now.Work != nil {
 		f.Errorf("a repeated settle brought back the messages %s", brief(now.Work))
 	}
-	if got := f.due(stet.DueRelay); len(got) != 0 {
+	if got := f.due(store.DueRelay); len(got) != 0 {
 		f.Errorf("a repeated settle made %d records due after they were relayed", len(got))
 	}
 }
 
 func outboxOutlivesRetention(f *fixture) {
-	short := stet.Retention{Result: f.unit / 2, Tombstone: f.unit}
+	short := store.Retention{Result: f.unit / 2, Tombstone: f.unit}
 	sync, async := f.request(f.long), f.request(f.long)
 	f.settle(f.grant(sync).Claim(), with("messages", completed("x")), short)
 	f.accepts(async, 0)
@@ -277,18 +374,18 @@ func outboxOutlivesRetention(f *fixture) {
 		units = int(3 * 365 * 24 * time.Hour / f.unit)
 	}
 	f.pass(units)
-	if b, ok := f.store.(stet.Browser); ok {
-		for _, req := range []stet.ClaimRequest{sync, async} {
+	if b, ok := f.store.(store.Browser); ok {
+		for _, req := range []store.ClaimRequest{sync, async} {
 			if err := b.Expire(f.ctx, f.read(req.ID).Claim()); err != nil {
 				f.Errorf("Expire of what has messages: %v", err)
 			}
 		}
 	}
 	for range 2 {
-		if sweeper, ok := f.store.(stet.Sweeper); ok {
+		if sweeper, ok := f.store.(store.Sweeper); ok {
 			f.sweepAll(sweeper)
 		}
-		for _, req := range []stet.ClaimRequest{sync, async} {
+		for _, req := range []store.ClaimRequest{sync, async} {
 			if rec := f.claim(byAnother(req)); !rec.State.Settled() || !rec.Gone || len(rec.Result) != 0 {
 				f.Errorf("much later, a record with messages is %s; want it settled, and gone", show(rec))
 			}
@@ -297,7 +394,7 @@ func outboxOutlivesRetention(f *fixture) {
 			}
 		}
 	}
-	if got := f.due(stet.DueRelay); len(got) != 2 {
+	if got := f.due(store.DueRelay); len(got) != 2 {
 		f.Errorf("much later, %d records are due to be relayed; want 2", len(got))
 	}
 }
@@ -305,10 +402,10 @@ func outboxOutlivesRetention(f *fixture) {
 func relayedIsGone(f *fixture) {
 	kept, leaves := f.request(f.long), f.request(f.long)
 	c, left := f.grant(kept).Claim(), f.grant(leaves).Claim()
-	f.settle(c, with("messages", completed("result")), stet.Retention{Result: f.unit, Tombstone: f.unit})
+	f.settle(c, with("messages", completed("result")), store.Retention{Result: f.unit, Tombstone: f.unit})
 	f.settle(left, with("messages", completed("result")), f.keep)
 	f.pass(2)
-	if _, err := f.works().Due(f.ctx, stet.DueRelay, 100, f.unit); err != nil {
+	if _, err := f.works().Due(f.ctx, store.DueRelay, 100, f.unit); err != nil {
 		f.Fatalf("Due: %v", err)
 	}
 	was := f.read(c.ID)
@@ -316,38 +413,38 @@ func relayedIsGone(f *fixture) {
 		f.Fatalf("Relayed: %v", err)
 	}
 	now := f.look(c.ID)
-	if now.State != stet.Completed || now.Work != nil || !now.Gone || !sameTime(now.ExpiresAt, was.ExpiresAt) {
+	if now.State != store.Completed || now.Work != nil || !now.Gone || !sameTime(now.ExpiresAt, was.ExpiresAt) {
 		f.Errorf("relayed, a record that was %s is %s, with the messages %s", show(was), show(now), brief(now.Work))
 	}
 	if got := now.ForgetAt.Sub(now.SettledAt); got < f.keep.Tombstone+2*f.unit || got > f.keep.Tombstone+3*f.unit+patience {
 		f.Errorf("relayed %v after it was settled, the record is forgotten %v after that; want %v after it was relayed", 5*f.unit/2, got, f.keep.Tombstone)
 	}
-	if err := f.works().Relayed(f.ctx, c, stet.Retention{Result: f.unit, Tombstone: f.unit}); err != nil { // the reply to the first time may have been lost
+	if err := f.works().Relayed(f.ctx, c, store.Retention{Result: f.unit, Tombstone: f.unit}); err != nil { // the reply to the first time may have been lost
 		f.Errorf("Relayed again: %v", err)
 	}
 	f.untouched("Relayed again", now)
 
-	if err := f.works().Relayed(f.ctx, left, stet.Retention{Result: f.unit / 2, Tombstone: f.unit}); err != nil {
+	if err := f.works().Relayed(f.ctx, left, store.Retention{Result: f.unit / 2, Tombstone: f.unit}); err != nil {
 		f.Fatalf("Relayed: %v", err)
 	}
 	f.pass(1)
-	if got := f.due(stet.DueRelay); len(got) != 0 {
+	if got := f.due(store.DueRelay); len(got) != 0 {
 		f.Errorf("%d records are due after they were relayed", len(got))
 	}
-	if sweeper, ok := f.store.(stet.Sweeper); ok {
+	if sweeper, ok := f.store.(store.Sweeper); ok {
 		f.sweepAll(sweeper)
 	}
-	if rec := f.read(leaves.ID); rec.State != stet.None {
+	if rec := f.read(leaves.ID); rec.State != store.None {
 		f.Errorf("past its ForgetAt, a record that was relayed is %s", show(rec))
 	}
-	if rec := f.claim(byAnother(kept)); rec.State != stet.Completed || !rec.Gone {
+	if rec := f.claim(byAnother(kept)); rec.State != store.Completed || !rec.Gone {
 		f.Errorf("before its ForgetAt, a record that was relayed is %s", show(rec))
 	}
 }
 
 func relayedInEachState(f *fixture) {
 	for _, s := range f.situations() {
-		err := f.works().Relayed(f.ctx, s.claim, stet.Retention{Result: f.long, Tombstone: f.long})
+		err := f.works().Relayed(f.ctx, s.claim, store.Retention{Result: f.long, Tombstone: f.long})
 		what := "Relayed of a key that is " + s.name
 		switch {
 		case !s.state.Settled():

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 var engineChecks = []check{
@@ -98,13 +99,13 @@ func (f *fixture) service() *service {
 
 // engine returns an engine over s. Leases are to run out, where a check is
 // about that, as the store's clock goes.
-func (f *fixture) engine(s stet.Store, p stet.Policy) *stet.Engine {
+func (f *fixture) engine(s store.Store, p stet.Policy) *stet.Engine {
 	f.Helper()
 	return f.engineWithin(patience/2, s, p)
 }
 
 // engineWithin is engine with a bound on store calls and their repetitions.
-func (f *fixture) engineWithin(d time.Duration, s stet.Store, p stet.Policy) *stet.Engine {
+func (f *fixture) engineWithin(d time.Duration, s store.Store, p stet.Policy) *stet.Engine {
 	f.Helper()
 	e, err := stet.New(s, stet.Options{Policy: p, StoreTimeout: d, SweepEvery: -1})
 	if err != nil {
@@ -165,7 +166,7 @@ func (s *service) replays(what fmt.Stringer, e *stet.Engine, value string) {
 func (s *service) parked(what fmt.Stringer, e *stet.Engine) {
 	s.f.Helper()
 	s.f.pass(1)
-	if res, err := s.do(e); !errors.Is(err, stet.ErrUnknown) {
+	if res, err := s.do(e); !errors.Is(err, store.ErrUnknown) {
 		s.f.Errorf("%v: a retry after the lease ran out got %+v, %v; want ErrUnknown", what, res, err)
 	}
 }
@@ -215,13 +216,13 @@ func settleOutage(f *fixture) {
 	bothWaysAtOnce("Settle", func(o *outage) {
 		s := f.service()
 		_, err := s.do(f.engineWithin(giveUp, Faulty(f.store, o.plan), f.short()))
-		if !errors.Is(err, stet.ErrUnknown) || stet.ExecutionOf(err) != stet.MayHaveExecuted {
+		if !errors.Is(err, store.ErrUnknown) || stet.ExecutionOf(err) != stet.MayHaveExecuted {
 			f.Errorf("%v: got %v; want ErrUnknown, may have executed", o, err)
 		}
 		if o.fault == FailAfter { // it was written, only nobody heard of it
 			s.replays(o, healthy, "run 1")
 		} else {
-			if res, err := s.do(healthy); !errors.Is(err, stet.ErrInFlight) && !errors.Is(err, stet.ErrUnknown) {
+			if res, err := s.do(healthy); !errors.Is(err, stet.ErrInFlight) && !errors.Is(err, store.ErrUnknown) {
 				f.Errorf("%v: a retry got %+v, %v; want ErrInFlight, or ErrUnknown once the lease has run out", o, res, err)
 			}
 			s.parked(o, healthy)
@@ -297,7 +298,7 @@ func extendOutage(f *fixture) {
 
 func watchOutage(f *fixture) {
 	healthy := f.engine(f.store, stet.Policy{})
-	try := func(o *outage, over stet.Store) {
+	try := func(o *outage, over store.Store) {
 		s := f.service()
 		run, err := healthy.Begin(f.ctx, s.op)
 		if err != nil {
@@ -315,15 +316,15 @@ func watchOutage(f *fixture) {
 		case <-o.met:
 		case <-done: // which has failed then
 		}
-		if err := run.Settle(f.ctx, stet.Outcome{State: stet.Completed, Result: []byte(`"of the first"`)}); err != nil {
+		if err := run.Settle(f.ctx, stet.Outcome{Body: []byte(`"of the first"`)}); err != nil {
 			f.Errorf("Settle: %v", err)
 		}
 		<-done
 		s.ran(o, 0)
 	}
-	bare := struct{ stet.Store }{f.store} // not a stet.Watcher: it is polled
+	bare := struct{ store.Store }{f.store} // not a store.Watcher: it is polled
 	bothWays("Read", true, func(o *outage) { try(o, bare) })
-	if _, ok := f.store.(stet.Watcher); ok {
+	if _, ok := f.store.(store.Watcher); ok {
 		bothWays("Watch", true, func(o *outage) { try(o, f.store) })
 		bothWays("Watch", false, func(o *outage) { try(o, f.store) })
 	}
@@ -335,8 +336,8 @@ func takeoverFault(f *fixture) {
 		p := f.short()
 		p.Stale = stet.StaleTakeOver
 		e := f.engine(Faulty(f.store, o.plan), p)
-		dead := f.grant(stet.ClaimRequest{ID: e.ID(s.op.Scope, s.op.Key), Scope: testScope, Fingerprint: fingerprintA,
-			Owner: stet.NewOwner(), Lease: f.unit})
+		dead := f.grant(store.ClaimRequest{ID: e.ID(s.op.Scope, s.op.Key), Scope: testScope, Fingerprint: fingerprintA,
+			Owner: store.NewOwner(), Lease: f.unit})
 		f.pass(1)
 		res, err := s.do(e)
 		if err != nil || res.Attempt != 2 || res.Fence <= dead.Fence {
@@ -375,7 +376,7 @@ func chaos(f *fixture) {
 		switch {
 		case err == nil:
 			told[i][res.Value] = true
-		case !errors.Is(err, stet.ErrUnknown) || len(told[i]) > 0:
+		case !errors.Is(err, store.ErrUnknown) || len(told[i]) > 0:
 			f.Errorf("key %d, once the faults had ended: got %+v, %v; it was told %v before", i, res, err, told[i])
 		}
 		if runs := s.runs.Load(); runs > 1 || len(told[i]) > 1 {

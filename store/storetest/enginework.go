@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 var engineWorkChecks = []check{
@@ -46,15 +47,15 @@ func (s *service) work(e *stet.Engine) (*stet.Run, error) {
 	if err := run.Emit(stet.Message{To: "shipped", Body: []byte(value)}); err != nil {
 		return run, err
 	}
-	return run, run.Settle(s.f.ctx, stet.Outcome{State: stet.Completed, Result: []byte(value)})
+	return run, run.Settle(s.f.ctx, stet.Outcome{Body: []byte(value)})
 }
 
 // stands requires that the outcome be what a status page shows.
-func (s *service) stands(what fmt.Stringer, e *stet.Engine, state stet.State, result string) {
+func (s *service) stands(what fmt.Stringer, e *stet.Engine, state store.State, result string) {
 	s.f.Helper()
 	st, err := e.Status(s.f.ctx, s.op.Scope, s.item(e).ID)
-	if err != nil || st.Record.State != state || string(st.Outcome.Result) != result {
-		s.f.Errorf("%v: the status is %s with %s, %v; want %v with %q", what, show(st.Record), brief(st.Outcome.Result), err, state, result)
+	if err != nil || st.Record.State != state || string(st.Outcome.Body) != result {
+		s.f.Errorf("%v: the status is %s with %s, %v; want %v with %q", what, show(st.Record), brief(st.Outcome.Body), err, state, result)
 	}
 }
 
@@ -68,7 +69,7 @@ func oneFaultAboutWork(f *fixture) {
 				f.Errorf("%v: %v", o, err)
 			}
 			s.ran(o, 1)
-			s.stands(o, healthy, stet.Completed, "run 1")
+			s.stands(o, healthy, store.Completed, "run 1")
 		})
 	}
 	bothWays("Cancel", true, func(o *outage) {
@@ -77,7 +78,7 @@ func oneFaultAboutWork(f *fixture) {
 		if _, err := s.accepted(e); err != nil {
 			f.Errorf("%v: Accept: %v", o, err)
 		}
-		if st, err := e.Cancel(f.ctx, s.op.Scope, s.item(e).ID); err != nil || st.Record.State != stet.Failed {
+		if st, err := e.Cancel(f.ctx, s.op.Scope, s.item(e).ID); err != nil || st.Record.State != store.Failed {
 			f.Errorf("%v: Cancel: %s, %v", o, show(st.Record), err)
 		}
 		if run, err := s.work(healthy); err != nil || !run.Replayed() {
@@ -93,7 +94,7 @@ func (s *service) life(e *stet.Engine) error {
 	if st, err := s.accepted(e); err != nil || !st.New {
 		return fmt.Errorf("accept: new is %v: %w", st.New, err)
 	}
-	if st, err := e.Status(ctx, s.op.Scope, s.item(e).ID); err != nil || st.Record.State != stet.Accepted || st.Name != "ship" {
+	if st, err := e.Status(ctx, s.op.Scope, s.item(e).ID); err != nil || st.Record.State != store.Accepted || st.Name != "ship" {
 		return fmt.Errorf("status: %s: %w", show(st.Record), err)
 	}
 	for _, last := range []bool{false, true} {
@@ -116,7 +117,7 @@ func (s *service) life(e *stet.Engine) error {
 		if err := run.Emit(stet.Message{To: "shipped"}); err != nil {
 			return err
 		}
-		if err := run.Settle(ctx, stet.Outcome{State: stet.Completed, Result: []byte(v)}); err != nil {
+		if err := run.Settle(ctx, stet.Outcome{Body: []byte(v)}); err != nil {
 			return fmt.Errorf("settle: %w", err)
 		}
 	}
@@ -135,13 +136,13 @@ func stepInDoubt(f *fixture) {
 			if _, err := s.accepted(e); err != nil {
 				f.Errorf("%v: Accept: %v", o, err)
 			}
-			if run, err := s.steps(e, errors.New("no answer")); !errors.Is(err, stet.ErrUnknown) {
+			if run, err := s.steps(e, errors.New("no answer")); !errors.Is(err, store.ErrUnknown) {
 				f.Errorf("%v: the step: %v; want ErrUnknown", o, err)
 			} else if err := run.Park(f.ctx); err != nil {
 				f.Errorf("%v: Park: %v", o, err)
 			}
 			f.pass(1)
-			if _, err := e.Take(f.ctx, s.item(e)); !errors.Is(err, stet.ErrUnknown) {
+			if _, err := e.Take(f.ctx, s.item(e)); !errors.Is(err, store.ErrUnknown) {
 				f.Errorf("%v: a take, whose policy would run it again: %v; want ErrUnknown", o, err)
 			}
 			for range 2 {
@@ -154,7 +155,7 @@ func stepInDoubt(f *fixture) {
 				f.Errorf("%v: the step, after it was resolved as not happened: %v", o, err)
 				return
 			}
-			if err := run.Settle(f.ctx, stet.Outcome{State: stet.Completed}); err != nil {
+			if err := run.Settle(f.ctx, stet.Outcome{}); err != nil {
 				f.Errorf("%v: Settle: %v", o, err)
 			}
 			s.ran(o, 2)
@@ -237,19 +238,19 @@ func workOutage(f *fixture) {
 		if _, err := s.accepted(e); err != nil {
 			f.Errorf("%v: Accept: %v", o, err)
 		}
-		if _, err := s.work(e); !errors.Is(err, stet.ErrUnknown) {
+		if _, err := s.work(e); !errors.Is(err, store.ErrUnknown) {
 			f.Errorf("%v: Settle: %v; want ErrUnknown", o, err)
 		}
 		if o.fault == FailAfter { // it was written, only nobody heard of it
-			s.stands(o, healthy, stet.Completed, "run 1")
+			s.stands(o, healthy, store.Completed, "run 1")
 			s.ran(o, 1)
 			return
 		}
 		f.pass(1)
-		if _, err := s.work(healthy); !errors.Is(err, stet.ErrUnknown) {
+		if _, err := s.work(healthy); !errors.Is(err, store.ErrUnknown) {
 			f.Errorf("%v: a take after the lease ran out: %v; want ErrUnknown", o, err)
 		}
-		s.stands(o, healthy, stet.Unknown, "")
+		s.stands(o, healthy, store.Unknown, "")
 		s.ran(o, 1)
 	})
 }
@@ -278,7 +279,7 @@ func chaosOfWork(f *fixture) {
 				}
 				value := fmt.Sprint("run ", services[i].runs.Add(1))
 				_ = run.Emit(stet.Message{To: "shipped", Body: []byte(value)})
-				_ = run.Settle(f.ctx, stet.Outcome{State: stet.Completed, Result: []byte(value)})
+				_ = run.Settle(f.ctx, stet.Outcome{Body: []byte(value)})
 			}
 		}
 	})
@@ -293,7 +294,7 @@ func chaosOfWork(f *fixture) {
 	f.drain(healthy, services)
 	completed := 0
 	for _, s := range services {
-		if rec, err := f.store.Read(f.ctx, s.item(healthy).ID); err == nil && rec.State == stet.Completed {
+		if rec, err := f.store.Read(f.ctx, s.item(healthy).ID); err == nil && rec.State == store.Completed {
 			completed++
 		}
 	}
@@ -310,11 +311,11 @@ func chaosOfWork(f *fixture) {
 		switch state := st.Record.State; {
 		case runs > 1:
 			f.Errorf("operation %d ran %d times", i, runs)
-		case state == stet.Completed && (runs != 1 || string(st.Outcome.Result) != "run 1" || sent != 1):
-			f.Errorf("operation %d is completed with %s after %d runs, and its message was sent %d times", i, brief(st.Outcome.Result), runs, sent)
-		case state != stet.Completed && sent != 0:
+		case state == store.Completed && (runs != 1 || string(st.Outcome.Body) != "run 1" || sent != 1):
+			f.Errorf("operation %d is completed with %s after %d runs, and its message was sent %d times", i, brief(st.Outcome.Body), runs, sent)
+		case state != store.Completed && sent != 0:
 			f.Errorf("operation %d is %v, and a message was sent", i, state)
-		case state == stet.None && !told[i].Load(), state == stet.Completed, state == stet.Unknown:
+		case state == store.None && !told[i].Load(), state == store.Completed, state == store.Unknown:
 		default:
 			f.Errorf("operation %d, once the faults had ended, is %v; that it was accepted was told: %v", i, state, told[i].Load())
 		}
@@ -329,7 +330,7 @@ func (s *service) messageID(e *stet.Engine) string {
 // drain does all work that is due, a worker's way.
 func (f *fixture) drain(e *stet.Engine, services []*service) {
 	f.Helper()
-	by := make(map[stet.ID]*service)
+	by := make(map[store.ID]*service)
 	for _, s := range services {
 		by[s.item(e).ID] = s
 	}
@@ -343,7 +344,7 @@ func (f *fixture) drain(e *stet.Engine, services []*service) {
 			_, err := by[items[i].ID].work(e)
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil && !errors.Is(err, stet.ErrUnknown) {
+			if err != nil && !errors.Is(err, store.ErrUnknown) {
 				f.Errorf("Take of what is due: %v", err)
 			}
 		})

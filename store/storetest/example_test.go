@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 	"github.com/stet-go/stet/store/storetest"
 )
@@ -36,7 +37,7 @@ func ExampleRun() {
 	_ = func(t *testing.T) { // func TestStore(t *testing.T)
 		clock := &fakeClock{now: time.Now()}
 		storetest.Run(t, storetest.Harness{
-			New: func(testing.TB) stet.Store {
+			New: func(testing.TB) store.Store {
 				return memory.New(memory.Options{Clock: clock.Now})
 			},
 			Advance: clock.Advance,
@@ -47,14 +48,14 @@ func ExampleRun() {
 // What a service does when the reply to its first settle is lost: nothing that
 // anybody notices.
 func ExampleFaulty() {
-	store := storetest.Faulty(memory.New(memory.Options{}), func(c storetest.Call) storetest.Fault {
+	s := storetest.Faulty(memory.New(memory.Options{}), func(c storetest.Call) storetest.Fault {
 		if c.Method == "Settle" && c.N == 1 {
 			fmt.Println("the reply to the first settle is lost")
 			return storetest.FailAfter
 		}
 		return storetest.NoFault
 	})
-	engine, err := stet.New(store, stet.Options{})
+	engine, err := stet.New(s, stet.Options{})
 	if err != nil {
 		panic(err)
 	}
@@ -76,8 +77,8 @@ func ExampleFaulty() {
 // A store that fails at random, the same way each time, and the bound on what
 // that may do: the operation runs once.
 func ExampleSeeded() {
-	store := storetest.Faulty(memory.New(memory.Options{}), storetest.Seeded(42, 0.2))
-	engine, err := stet.New(store, stet.Options{})
+	s := storetest.Faulty(memory.New(memory.Options{}), storetest.Seeded(42, 0.2))
+	engine, err := stet.New(s, stet.Options{})
 	if err != nil {
 		panic(err)
 	}

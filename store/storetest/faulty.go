@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // ErrFault is what a call of a Faulty store fails with, wrapped.
@@ -42,16 +42,16 @@ type Call struct {
 type Plan func(c Call) Fault
 
 // Faulty returns a store that does what s does, but for the calls that plan
-// makes fail. It is a stet.Watcher, a stet.Sweeper and a stet.WorkStore if s is;
-// for a stet.TxStore there is FaultyTx.
+// makes fail. It is a store.Watcher, a store.Sweeper and a store.WorkStore if s is;
+// for a store.TxStore there is FaultyTx.
 //
 // It is for tests of stores, and of services that want to know what they do
 // when their store fails.
-func Faulty(s stet.Store, plan Plan) stet.Store {
+func Faulty(s store.Store, plan Plan) store.Store {
 	f := newFaulty(s, plan)
-	_, watches := s.(stet.Watcher)
-	_, sweeps := s.(stet.Sweeper)
-	if ws, ok := s.(stet.WorkStore); ok {
+	_, watches := s.(store.Watcher)
+	_, sweeps := s.(store.Sweeper)
+	if ws, ok := s.(store.WorkStore); ok {
 		return dressWork(f, ws, watches, sweeps)
 	}
 	switch {
@@ -75,16 +75,16 @@ func Faulty(s stet.Store, plan Plan) stet.Store {
 	return f
 }
 
-// FaultyTx is Faulty for a store with transactions; it is a stet.WorkTxStore if s
+// FaultyTx is Faulty for a store with transactions; it is a store.WorkTxStore if s
 // is. A RunTx whose reply is lost fails with an error that also wraps
-// stet.ErrUnknown, as the contract asks for when the fate of a commit cannot be
+// store.ErrUnknown, as the contract asks for when the fate of a commit cannot be
 // found out.
-func FaultyTx[Tx any](s stet.TxStore[Tx], plan Plan) stet.TxStore[Tx] {
+func FaultyTx[Tx any](s store.TxStore[Tx], plan Plan) store.TxStore[Tx] {
 	f := newFaulty(s, plan)
 	tx := faultyTx[Tx]{f, s}
-	_, watches := s.(stet.Watcher)
-	_, sweeps := s.(stet.Sweeper)
-	if ws, ok := s.(stet.WorkTxStore[Tx]); ok {
+	_, watches := s.(store.Watcher)
+	_, sweeps := s.(store.Sweeper)
+	if ws, ok := s.(store.WorkTxStore[Tx]); ok {
 		return dressWorkTx(f, ws, watches, sweeps)
 	}
 	switch {
@@ -127,16 +127,16 @@ func Seeded(seed uint64, p float64) Plan {
 	}
 }
 
-// faulty is a stet.Store whose calls may fail.
+// faulty is a store.Store whose calls may fail.
 type faulty struct {
-	store stet.Store
+	store store.Store
 	plan  Plan
 
 	mu    sync.Mutex
 	calls map[string]int
 }
 
-func newFaulty(s stet.Store, plan Plan) *faulty {
+func newFaulty(s store.Store, plan Plan) *faulty {
 	return &faulty{store: s, plan: plan, calls: make(map[string]int)}
 }
 
@@ -156,9 +156,9 @@ func (f *faulty) do(method string, call func() error) error {
 	return call()
 }
 
-// Claim implements stet.Store.
-func (f *faulty) Claim(ctx context.Context, req stet.ClaimRequest) (rec stet.Record, err error) {
-	var got stet.Record
+// Claim implements store.Store.
+func (f *faulty) Claim(ctx context.Context, req store.ClaimRequest) (rec store.Record, err error) {
+	var got store.Record
 	err = f.do("Claim", func() (err error) {
 		got, err = f.store.Claim(ctx, req)
 		return err
@@ -169,9 +169,9 @@ func (f *faulty) Claim(ctx context.Context, req stet.ClaimRequest) (rec stet.Rec
 	return got, err
 }
 
-// Extend implements stet.Store.
-func (f *faulty) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) (lost []stet.Claim, err error) {
-	var got []stet.Claim
+// Extend implements store.Store.
+func (f *faulty) Extend(ctx context.Context, claims []store.Claim, lease time.Duration) (lost []store.Claim, err error) {
+	var got []store.Claim
 	err = f.do("Extend", func() (err error) {
 		got, err = f.store.Extend(ctx, claims, lease)
 		return err
@@ -182,19 +182,19 @@ func (f *faulty) Extend(ctx context.Context, claims []stet.Claim, lease time.Dur
 	return got, err
 }
 
-// Settle implements stet.Store.
-func (f *faulty) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+// Settle implements store.Store.
+func (f *faulty) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
 	return f.do("Settle", func() error { return f.store.Settle(ctx, c, out, keep) })
 }
 
-// Release implements stet.Store.
-func (f *faulty) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+// Release implements store.Store.
+func (f *faulty) Release(ctx context.Context, c store.Claim, keep store.Retention) error {
 	return f.do("Release", func() error { return f.store.Release(ctx, c, keep) })
 }
 
-// Read implements stet.Store.
-func (f *faulty) Read(ctx context.Context, id stet.ID) (rec stet.Record, err error) {
-	var got stet.Record
+// Read implements store.Store.
+func (f *faulty) Read(ctx context.Context, id store.ID) (rec store.Record, err error) {
+	var got store.Record
 	err = f.do("Read", func() (err error) {
 		got, err = f.store.Read(ctx, id)
 		return err
@@ -207,18 +207,18 @@ func (f *faulty) Read(ctx context.Context, id stet.ID) (rec stet.Record, err err
 
 type faultyWatcher struct{ f *faulty }
 
-// Watch implements stet.Watcher.
-func (w faultyWatcher) Watch(ctx context.Context, id stet.ID, fence int64) error {
-	return w.f.do("Watch", func() error { return w.f.store.(stet.Watcher).Watch(ctx, id, fence) })
+// Watch implements store.Watcher.
+func (w faultyWatcher) Watch(ctx context.Context, id store.ID, fence int64) error {
+	return w.f.do("Watch", func() error { return w.f.store.(store.Watcher).Watch(ctx, id, fence) })
 }
 
 type faultySweeper struct{ f *faulty }
 
-// Sweep implements stet.Sweeper.
-func (s faultySweeper) Sweep(ctx context.Context, limit int) (swept stet.Swept, err error) {
-	var got stet.Swept
+// Sweep implements store.Sweeper.
+func (s faultySweeper) Sweep(ctx context.Context, limit int) (swept store.Swept, err error) {
+	var got store.Swept
 	err = s.f.do("Sweep", func() (err error) {
-		got, err = s.f.store.(stet.Sweeper).Sweep(ctx, limit)
+		got, err = s.f.store.(store.Sweeper).Sweep(ctx, limit)
 		return err
 	})
 	if errors.Is(err, ErrFault) {
@@ -229,13 +229,13 @@ func (s faultySweeper) Sweep(ctx context.Context, limit int) (swept stet.Swept, 
 
 type faultyTx[Tx any] struct {
 	*faulty
-	tx stet.TxStore[Tx]
+	tx store.TxStore[Tx]
 }
 
-// RunTx implements stet.TxStore.
-func (t faultyTx[Tx]) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
-	fn func(context.Context, Tx, stet.Record) (stet.Outcome, error)) (rec stet.Record, err error) {
-	var got stet.Record
+// RunTx implements store.TxStore.
+func (t faultyTx[Tx]) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,
+	fn func(context.Context, Tx, store.Record) (store.Settlement, error)) (rec store.Record, err error) {
+	var got store.Record
 	ran, inner := false, error(nil)
 	err = t.do("RunTx", func() error {
 		ran = true
@@ -250,10 +250,10 @@ func (t faultyTx[Tx]) RunTx(ctx context.Context, req stet.ClaimRequest, keep ste
 	case inner != nil: // it was rolled back before there was a reply to lose
 		return got, inner
 	}
-	return rec, fmt.Errorf("%w: %w", stet.ErrUnknown, err)
+	return rec, fmt.Errorf("%w: %w", store.ErrUnknown, err)
 }
 
-// SettleTx implements stet.TxStore.
-func (t faultyTx[Tx]) SettleTx(ctx context.Context, tx Tx, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+// SettleTx implements store.TxStore.
+func (t faultyTx[Tx]) SettleTx(ctx context.Context, tx Tx, c store.Claim, out store.Settlement, keep store.Retention) error {
 	return t.do("SettleTx", func() error { return t.tx.SettleTx(ctx, tx, c, out, keep) })
 }

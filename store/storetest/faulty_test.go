@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 func always(f Fault) Plan { return func(Call) Fault { return f } }
@@ -14,85 +14,89 @@ func always(f Fault) Plan { return func(Call) Fault { return f } }
 // The wrapper must not make a store out to be more, or less, than it is.
 func TestFaultyKeepsCapabilities(t *testing.T) {
 	full := smallHarness("").New(t).(*small)
-	type bare struct{ stet.Store }
+	type bare struct{ store.Store }
 	type watcher struct {
-		stet.Store
-		stet.Watcher
+		store.Store
+		store.Watcher
 	}
 	type sweeper struct {
-		stet.Store
-		stet.Sweeper
+		store.Store
+		store.Sweeper
 	}
-	type worker struct{ stet.WorkStore }
+	type worker struct{ store.WorkStore }
 	type workingWatcher struct {
-		stet.WorkStore
-		stet.Watcher
+		store.WorkStore
+		store.Watcher
 	}
 	type workingSweeper struct {
-		stet.WorkStore
-		stet.Sweeper
+		store.WorkStore
+		store.Sweeper
 	}
-	for _, s := range []stet.Store{full, bare{full}, watcher{full, full}, sweeper{full, full}, worker{full}, workingWatcher{full, full}, workingSweeper{full, full}} {
+	for _, s := range []store.Store{full, bare{full}, watcher{full, full}, sweeper{full, full}, worker{full}, workingWatcher{full, full}, workingSweeper{full, full}} {
 		if had, has := capabilities(s), capabilities(Faulty(s, always(NoFault))); had != has {
 			t.Errorf("%T: watches, sweeps, works %v; wrapped: %v", s, had, has)
 		}
 	}
-	type txOnly struct{ stet.TxStore[*smallTx] }
+	type txOnly struct{ store.TxStore[*smallTx] }
 	type txSweeper struct {
-		stet.TxStore[*smallTx]
-		stet.Sweeper
+		store.TxStore[*smallTx]
+		store.Sweeper
 	}
-	type workingTx struct{ stet.WorkTxStore[*smallTx] }
+	type workingTx struct{ store.WorkTxStore[*smallTx] }
 	type workingTxSweeper struct {
-		stet.WorkTxStore[*smallTx]
-		stet.Sweeper
+		store.WorkTxStore[*smallTx]
+		store.Sweeper
 	}
-	for _, s := range []stet.TxStore[*smallTx]{full, txOnly{full}, txSweeper{full, full}, workingTx{full}, workingTxSweeper{full, full}} {
+	for _, s := range []store.TxStore[*smallTx]{full, txOnly{full}, txSweeper{full, full}, workingTx{full}, workingTxSweeper{full, full}} {
 		got := FaultyTx(s, always(NoFault))
-		_, w1 := s.(stet.WorkTxStore[*smallTx])
-		_, w2 := got.(stet.WorkTxStore[*smallTx])
+		_, w1 := s.(store.WorkTxStore[*smallTx])
+		_, w2 := got.(store.WorkTxStore[*smallTx])
 		if had, has := capabilities(s), capabilities(got); had != has || w1 != w2 {
 			t.Errorf("%T, with transactions: watches, sweeps, works %v, in transactions %v; wrapped: %v, %v", s, had, w1, has, w2)
 		}
 	}
 }
 
-func capabilities(s stet.Store) [3]bool {
-	_, watches := s.(stet.Watcher)
-	_, sweeps := s.(stet.Sweeper)
-	_, works := s.(stet.WorkStore)
+func capabilities(s store.Store) [3]bool {
+	_, watches := s.(store.Watcher)
+	_, sweeps := s.(store.Sweeper)
+	_, works := s.(store.WorkStore)
 	return [3]bool{watches, sweeps, works}
 }
 
 func TestFaultyTxWithoutFaultsConforms(t *testing.T) {
 	h := smallHarness("")
 	inner := h.New
-	h.New = func(t testing.TB) stet.Store { return FaultyTx(inner(t).(stet.TxStore[*smallTx]), always(NoFault)) }
-	rows, begin := h.Rows, h.Begin
-	unwrap := func(s stet.TxStore[*smallTx]) stet.TxStore[*smallTx] {
-		return s.(interface{ unwrap() stet.TxStore[*smallTx] }).unwrap()
+	h.New = func(t testing.TB) store.Store { return FaultyTx(inner(t).(store.TxStore[*smallTx]), always(NoFault)) }
+	rows, begin, damage := h.Rows, h.Begin, h.Damage
+	unwrap := func(s store.TxStore[*smallTx]) store.TxStore[*smallTx] {
+		return s.(interface {
+			unwrap() store.TxStore[*smallTx]
+		}).unwrap()
 	}
-	h.Rows = func(t testing.TB, s stet.TxStore[*smallTx], name string) int { return rows(t, unwrap(s), name) }
-	h.Begin = func(t testing.TB, s stet.TxStore[*smallTx]) (*smallTx, func(bool) error) { return begin(t, unwrap(s)) }
+	h.Damage = func(t testing.TB, s store.Store, id store.ID) { damage(t, unwrap(s.(store.TxStore[*smallTx])), id) }
+	h.Rows = func(t testing.TB, s store.TxStore[*smallTx], name string) int { return rows(t, unwrap(s), name) }
+	h.Begin = func(t testing.TB, s store.TxStore[*smallTx]) (*smallTx, func(bool) error) { return begin(t, unwrap(s)) }
 	RunTx(t, h)
 }
 
 // unwrap returns the store below.
-func (t faultyWorkTx[Tx]) unwrap() stet.TxStore[Tx] { return t.tx }
+func (t faultyWorkTx[Tx]) unwrap() store.TxStore[Tx] { return t.tx }
 
 func TestFaultyWithoutFaultsConforms(t *testing.T) {
 	h := smallHarness("")
 	inner := h.New
-	h.New = func(t testing.TB) stet.Store { return Faulty(inner(t), always(NoFault)) }
+	h.New = func(t testing.TB) store.Store { return Faulty(inner(t), always(NoFault)) }
+	h.Damage = nil
 	Run(t, h.Harness)
 }
 
 func TestFaultsComeBeforeOrAfterTheEffect(t *testing.T) {
-	for fault, state := range map[Fault]stet.State{FailBefore: stet.None, FailAfter: stet.Running} {
+	for fault, state := range map[Fault]store.State{FailBefore: store.None, FailAfter: store.Running} {
 		f := newFixture(t, smallHarness("").Harness)
 		s := Faulty(f.store, always(fault))
 		req := f.request(time.Minute)
-		if rec, err := s.Claim(t.Context(), req); !errors.Is(err, ErrFault) || rec.State != stet.None {
+		if rec, err := s.Claim(t.Context(), req); !errors.Is(err, ErrFault) || rec.State != store.None {
 			t.Errorf("Claim returned %s, %v; want a fault and no record", show(rec), err)
 		}
 		if rec := f.read(req.ID); rec.State != state {
@@ -102,13 +106,13 @@ func TestFaultsComeBeforeOrAfterTheEffect(t *testing.T) {
 }
 
 func TestLostReplyOfACommitIsUnknown(t *testing.T) {
-	s := FaultyTx(smallHarness("").New(t).(stet.TxStore[*smallTx]), always(FailAfter))
+	s := FaultyTx(smallHarness("").New(t).(store.TxStore[*smallTx]), always(FailAfter))
 	f := newFixture(t, smallHarness("").Harness)
 	mine := errors.New("mine")
-	for _, want := range []error{mine, stet.ErrUnknown} {
-		_, err := s.RunTx(t.Context(), f.request(time.Minute), f.keep, func(context.Context, *smallTx, stet.Record) (stet.Outcome, error) {
+	for _, want := range []error{mine, store.ErrUnknown} {
+		_, err := s.RunTx(t.Context(), f.request(time.Minute), f.keep, func(context.Context, *smallTx, store.Record) (store.Settlement, error) {
 			if want == mine {
-				return stet.Outcome{}, mine
+				return store.Settlement{}, mine
 			}
 			return completed("x"), nil
 		})
@@ -126,7 +130,7 @@ func TestPlanCountsCallsByMethod(t *testing.T) {
 		return NoFault
 	})
 	for range 2 {
-		_, _ = s.Read(t.Context(), stet.ID{})
+		_, _ = s.Read(t.Context(), store.ID{})
 		_, _ = s.Extend(t.Context(), nil, time.Minute)
 	}
 	want := [4]Call{{"Read", 1}, {"Extend", 1}, {"Read", 2}, {"Extend", 2}}

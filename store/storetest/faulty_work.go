@@ -5,17 +5,17 @@ import (
 	"errors"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
-// faultyWork is a stet.WorkStore whose calls may fail.
+// faultyWork is a store.WorkStore whose calls may fail.
 type faultyWork struct {
 	*faulty
-	work stet.WorkStore
+	work store.WorkStore
 }
 
-// dressWork is Faulty for a stet.WorkStore.
-func dressWork(f *faulty, ws stet.WorkStore, watches, sweeps bool) stet.Store {
+// dressWork is Faulty for a store.WorkStore.
+func dressWork(f *faulty, ws store.WorkStore, watches, sweeps bool) store.Store {
 	w := faultyWork{f, ws}
 	switch {
 	case watches && sweeps:
@@ -38,8 +38,8 @@ func dressWork(f *faulty, ws stet.WorkStore, watches, sweeps bool) stet.Store {
 	return w
 }
 
-// dressWorkTx is FaultyTx for a stet.WorkTxStore.
-func dressWorkTx[Tx any](f *faulty, s stet.WorkTxStore[Tx], watches, sweeps bool) stet.WorkTxStore[Tx] {
+// dressWorkTx is FaultyTx for a store.WorkTxStore.
+func dressWorkTx[Tx any](f *faulty, s store.WorkTxStore[Tx], watches, sweeps bool) store.WorkTxStore[Tx] {
 	w := faultyWorkTx[Tx]{faultyWork{f, s}, faultyTx[Tx]{f, s}, s}
 	switch {
 	case watches && sweeps:
@@ -63,8 +63,8 @@ func dressWorkTx[Tx any](f *faulty, s stet.WorkTxStore[Tx], watches, sweeps bool
 }
 
 // record makes a call that returns a record, which is lost with the reply.
-func (f *faulty) record(method string, call func() (stet.Record, error)) (rec stet.Record, err error) {
-	var got stet.Record
+func (f *faulty) record(method string, call func() (store.Record, error)) (rec store.Record, err error) {
+	var got store.Record
 	err = f.do(method, func() (err error) {
 		got, err = call()
 		return err
@@ -75,46 +75,46 @@ func (f *faulty) record(method string, call func() (stet.Record, error)) (rec st
 	return got, err
 }
 
-// Accept implements stet.WorkStore.
-func (w faultyWork) Accept(ctx context.Context, req stet.ClaimRequest, work []byte, after time.Duration) (stet.Record, error) {
-	return w.record("Accept", func() (stet.Record, error) { return w.work.Accept(ctx, req, work, after) })
+// Accept implements store.WorkStore.
+func (w faultyWork) Accept(ctx context.Context, req store.ClaimRequest, work []byte, after time.Duration) (store.Record, error) {
+	return w.record("Accept", func() (store.Record, error) { return w.work.Accept(ctx, req, work, after) })
 }
 
-// Take implements stet.WorkStore.
-func (w faultyWork) Take(ctx context.Context, id stet.ID, owner stet.Owner, lease time.Duration) (stet.Record, error) {
-	return w.record("Take", func() (stet.Record, error) { return w.work.Take(ctx, id, owner, lease) })
+// Take implements store.WorkStore.
+func (w faultyWork) Take(ctx context.Context, req store.TakeRequest) (store.Record, error) {
+	return w.record("Take", func() (store.Record, error) { return w.work.Take(ctx, req) })
 }
 
-// Return implements stet.WorkStore.
-func (w faultyWork) Return(ctx context.Context, c stet.Claim, after time.Duration) error {
+// Return implements store.WorkStore.
+func (w faultyWork) Return(ctx context.Context, c store.Claim, after time.Duration) error {
 	return w.do("Return", func() error { return w.work.Return(ctx, c, after) })
 }
 
-// Cancel implements stet.WorkStore.
-func (w faultyWork) Cancel(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) (stet.Record, error) {
-	return w.record("Cancel", func() (stet.Record, error) { return w.work.Cancel(ctx, c, out, keep) })
+// Cancel implements store.WorkStore.
+func (w faultyWork) Cancel(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) (store.Record, error) {
+	return w.record("Cancel", func() (store.Record, error) { return w.work.Cancel(ctx, c, out, keep) })
 }
 
-// Save implements stet.WorkStore.
-func (w faultyWork) Save(ctx context.Context, c stet.Claim, notes []byte) error {
-	return w.do("Save", func() error { return w.work.Save(ctx, c, notes) })
+// Save implements store.WorkStore.
+func (w faultyWork) Save(ctx context.Context, c store.Claim, notes []byte, repeatable bool) error {
+	return w.do("Save", func() error { return w.work.Save(ctx, c, notes, repeatable) })
 }
 
-// Strike implements stet.WorkStore.
-func (w faultyWork) Strike(ctx context.Context, c stet.Claim, notes []byte) error {
+// Strike implements store.WorkStore.
+func (w faultyWork) Strike(ctx context.Context, c store.Claim, notes []byte) error {
 	return w.do("Strike", func() error { return w.work.Strike(ctx, c, notes) })
 }
 
-// Look implements stet.WorkStore.
-func (w faultyWork) Look(ctx context.Context, id stet.ID) (stet.Record, error) {
-	return w.record("Look", func() (stet.Record, error) { return w.work.Look(ctx, id) })
+// Look implements store.WorkStore.
+func (w faultyWork) Look(ctx context.Context, id store.ID) (store.Record, error) {
+	return w.record("Look", func() (store.Record, error) { return w.work.Look(ctx, id) })
 }
 
-// Due implements stet.WorkStore.
-func (w faultyWork) Due(ctx context.Context, what stet.Due, limit int, again time.Duration) (recs []stet.Record, err error) {
-	var got []stet.Record
+// Due implements store.WorkStore.
+func (w faultyWork) Due(ctx context.Context, what store.Due, limit int, again time.Duration, names ...string) (recs []store.Record, err error) {
+	var got []store.Record
 	err = w.do("Due", func() (err error) {
-		got, err = w.work.Due(ctx, what, limit, again)
+		got, err = w.work.Due(ctx, what, limit, again, names...)
 		return err
 	})
 	if errors.Is(err, ErrFault) {
@@ -123,30 +123,30 @@ func (w faultyWork) Due(ctx context.Context, what stet.Due, limit int, again tim
 	return got, err
 }
 
-// Relayed implements stet.WorkStore.
-func (w faultyWork) Relayed(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+// Relayed implements store.WorkStore.
+func (w faultyWork) Relayed(ctx context.Context, c store.Claim, keep store.Retention) error {
 	return w.do("Relayed", func() error { return w.work.Relayed(ctx, c, keep) })
 }
 
-// faultyWorkTx is a stet.WorkTxStore whose calls may fail.
+// faultyWorkTx is a store.WorkTxStore whose calls may fail.
 type faultyWorkTx[Tx any] struct {
 	faultyWork
 	txs faultyTx[Tx]
-	tx  stet.WorkTxStore[Tx]
+	tx  store.WorkTxStore[Tx]
 }
 
-// RunTx implements stet.TxStore.
-func (t faultyWorkTx[Tx]) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
-	fn func(context.Context, Tx, stet.Record) (stet.Outcome, error)) (stet.Record, error) {
+// RunTx implements store.TxStore.
+func (t faultyWorkTx[Tx]) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,
+	fn func(context.Context, Tx, store.Record) (store.Settlement, error)) (store.Record, error) {
 	return t.txs.RunTx(ctx, req, keep, fn)
 }
 
-// SettleTx implements stet.TxStore.
-func (t faultyWorkTx[Tx]) SettleTx(ctx context.Context, tx Tx, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+// SettleTx implements store.TxStore.
+func (t faultyWorkTx[Tx]) SettleTx(ctx context.Context, tx Tx, c store.Claim, out store.Settlement, keep store.Retention) error {
 	return t.txs.SettleTx(ctx, tx, c, out, keep)
 }
 
-// InTx implements stet.WorkTxStore.
+// InTx implements store.WorkTxStore.
 func (t faultyWorkTx[Tx]) InTx(ctx context.Context, fn func(context.Context, Tx) error) error {
 	var inner error
 	err := t.do("InTx", func() error {
@@ -159,12 +159,12 @@ func (t faultyWorkTx[Tx]) InTx(ctx context.Context, fn func(context.Context, Tx)
 	return err
 }
 
-// AcceptTx implements stet.WorkTxStore.
-func (t faultyWorkTx[Tx]) AcceptTx(ctx context.Context, tx Tx, req stet.ClaimRequest, work []byte, after time.Duration) (stet.Record, error) {
-	return t.record("AcceptTx", func() (stet.Record, error) { return t.tx.AcceptTx(ctx, tx, req, work, after) })
+// AcceptTx implements store.WorkTxStore.
+func (t faultyWorkTx[Tx]) AcceptTx(ctx context.Context, tx Tx, req store.ClaimRequest, work []byte, after time.Duration) (store.Record, error) {
+	return t.record("AcceptTx", func() (store.Record, error) { return t.tx.AcceptTx(ctx, tx, req, work, after) })
 }
 
-// SaveTx implements stet.WorkTxStore.
-func (t faultyWorkTx[Tx]) SaveTx(ctx context.Context, tx Tx, c stet.Claim, notes []byte) error {
-	return t.do("SaveTx", func() error { return t.tx.SaveTx(ctx, tx, c, notes) })
+// SaveTx implements store.WorkTxStore.
+func (t faultyWorkTx[Tx]) SaveTx(ctx context.Context, tx Tx, c store.Claim, notes []byte, repeatable bool) error {
+	return t.do("SaveTx", func() error { return t.tx.SaveTx(ctx, tx, c, notes, repeatable) })
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // patience bounds what has to happen soon; it is only used up by failures.
@@ -18,7 +19,7 @@ var patience = 10 * time.Second
 var (
 	fingerprintA = stet.NewFingerprint([]byte("charge 10"))
 	fingerprintB = stet.NewFingerprint([]byte("charge 1000"))
-	testScope    = stet.DigestScope("storetest", "account")
+	testScope    = store.DigestScope("storetest", "account")
 )
 
 // fixture is what a check works with: a fresh store and ways to use it that
@@ -26,18 +27,18 @@ var (
 type fixture struct {
 	testing.TB
 	h     Harness
-	store stet.Store
+	store store.Store
 	ctx   context.Context
 	unit  time.Duration
-	long  time.Duration  // a lease that does not run out during a test
-	keep  stet.Retention // retention that does not run out during a test
+	long  time.Duration   // a lease that does not run out during a test
+	keep  store.Retention // retention that does not run out during a test
 }
 
 func newFixture(t testing.TB, h Harness) *fixture {
 	t.Helper()
 	f := &fixture{TB: t, h: h, store: h.New(t), ctx: t.Context(), unit: h.Unit}
 	f.long = max(time.Hour, 100*f.unit)
-	f.keep = stet.Retention{Result: 24 * f.long, Tombstone: 720 * f.long}
+	f.keep = store.Retention{Result: 24 * f.long, Tombstone: 720 * f.long}
 	return f
 }
 
@@ -49,27 +50,31 @@ func (f *fixture) pass(units int) {
 }
 
 // request returns a claim for a key that was never used, by a new owner.
-func (f *fixture) request(lease time.Duration) stet.ClaimRequest {
-	return stet.ClaimRequest{
-		ID:          stet.Digest("storetest", "account", stet.NewKey()),
+func (f *fixture) request(lease time.Duration) store.ClaimRequest {
+	return store.ClaimRequest{
+		ID:          store.Digest("storetest", "account", stet.NewKey()),
 		Scope:       testScope,
 		Fingerprint: fingerprintA,
-		Owner:       stet.NewOwner(),
+		Owner:       store.NewOwner(),
 		Lease:       lease,
+		Label:       testLabel,
 	}
 }
 
+// testLabel is what operations are called unless a check says otherwise.
+var testLabel = store.Label{Class: "payments", Name: "POST /v1/payments", Ref: "order 1042, \u00fc"}
+
 // byAnother returns the same claim by another owner.
-func byAnother(req stet.ClaimRequest) stet.ClaimRequest {
-	req.Owner = stet.NewOwner()
+func byAnother(req store.ClaimRequest) store.ClaimRequest {
+	req.Owner = store.NewOwner()
 	return req
 }
 
-func granted(rec stet.Record, req stet.ClaimRequest) bool {
-	return rec.State == stet.Running && rec.Owner == req.Owner
+func granted(rec store.Record, req store.ClaimRequest) bool {
+	return rec.State == store.Running && rec.Owner == req.Owner
 }
 
-func (f *fixture) claim(req stet.ClaimRequest) stet.Record {
+func (f *fixture) claim(req store.ClaimRequest) store.Record {
 	f.Helper()
 	rec, err := f.store.Claim(f.ctx, req)
 	if err != nil {
@@ -79,7 +84,7 @@ func (f *fixture) claim(req stet.ClaimRequest) stet.Record {
 }
 
 // grant claims, and requires that the claim be granted.
-func (f *fixture) grant(req stet.ClaimRequest) stet.Record {
+func (f *fixture) grant(req store.ClaimRequest) store.Record {
 	f.Helper()
 	rec := f.claim(req)
 	if !granted(rec, req) {
@@ -91,7 +96,7 @@ func (f *fixture) grant(req stet.ClaimRequest) stet.Record {
 	return rec
 }
 
-func (f *fixture) read(id stet.ID) stet.Record {
+func (f *fixture) read(id store.ID) store.Record {
 	f.Helper()
 	rec, err := f.store.Read(f.ctx, id)
 	if err != nil {
@@ -100,21 +105,21 @@ func (f *fixture) read(id stet.ID) stet.Record {
 	return rec
 }
 
-func (f *fixture) settle(c stet.Claim, out stet.Outcome, keep stet.Retention) {
+func (f *fixture) settle(c store.Claim, out store.Settlement, keep store.Retention) {
 	f.Helper()
 	if err := f.store.Settle(f.ctx, c, out, keep); err != nil {
 		f.Fatalf("Settle as %v: %v", out.State, err)
 	}
 }
 
-func (f *fixture) release(c stet.Claim, keep stet.Retention) {
+func (f *fixture) release(c store.Claim, keep store.Retention) {
 	f.Helper()
 	if err := f.store.Release(f.ctx, c, keep); err != nil {
 		f.Fatalf("Release: %v", err)
 	}
 }
 
-func (f *fixture) extend(lease time.Duration, claims ...stet.Claim) (lost []stet.Claim) {
+func (f *fixture) extend(lease time.Duration, claims ...store.Claim) (lost []store.Claim) {
 	f.Helper()
 	lost, err := f.store.Extend(f.ctx, claims, lease)
 	if err != nil {
@@ -124,7 +129,7 @@ func (f *fixture) extend(lease time.Duration, claims ...stet.Claim) (lost []stet
 }
 
 // unchanged requires that the record still be what it was.
-func (f *fixture) unchanged(what string, was stet.Record) {
+func (f *fixture) unchanged(what string, was store.Record) {
 	f.Helper()
 	if d := diff(was, f.read(was.ID)); d != "" {
 		f.Errorf("%s changed the record: %s", what, d)
@@ -132,7 +137,7 @@ func (f *fixture) unchanged(what string, was stet.Record) {
 }
 
 // is requires that the record be in the state, with the fence.
-func (f *fixture) is(what string, id stet.ID, state stet.State, fence int64) stet.Record {
+func (f *fixture) is(what string, id store.ID, state store.State, fence int64) store.Record {
 	f.Helper()
 	rec := f.read(id)
 	if rec.State != state || rec.Fence != fence {
@@ -143,27 +148,27 @@ func (f *fixture) is(what string, id stet.ID, state stet.State, fence int64) ste
 
 func (f *fixture) fenced(what string, err error) {
 	f.Helper()
-	if !errors.Is(err, stet.ErrFenced) {
+	if !errors.Is(err, store.ErrFenced) {
 		f.Errorf("%s should have been refused with ErrFenced; it returned: %v", what, err)
 	}
 }
 
-func completed(result string) stet.Outcome {
-	return stet.Outcome{State: stet.Completed, Result: []byte(result)}
+func completed(result string) store.Settlement {
+	return store.Settlement{State: store.Completed, Result: []byte(result)}
 }
 
-func failed(result string) stet.Outcome {
-	return stet.Outcome{State: stet.Failed, Result: []byte(result)}
+func failed(result string) store.Settlement {
+	return store.Settlement{State: store.Failed, Result: []byte(result)}
 }
 
 // show prints a record for a person.
-func show(r stet.Record) string {
-	if r.State == stet.None {
+func show(r store.Record) string {
+	if r.State == store.None {
 		return "none"
 	}
 	s := fmt.Sprintf("%v with fence %d, attempt %d, owner %.8s", r.State, r.Fence, r.Attempt, r.Owner)
 	switch {
-	case r.State == stet.Running:
+	case r.State == store.Running:
 		s += fmt.Sprintf(", %v of its lease left", r.LeaseLeft)
 	case r.Gone:
 		s += ", its result gone"
@@ -186,7 +191,7 @@ const rounding = 2 * time.Millisecond
 
 // diff says what differs between two readings of a record, "" for nothing. The
 // lease runs on between readings and is left out.
-func diff(was, is stet.Record) string {
+func diff(was, is store.Record) string {
 	var d []string
 	add := func(same bool, name string, was, is any) {
 		if !same {
@@ -194,15 +199,17 @@ func diff(was, is stet.Record) string {
 		}
 	}
 	add(was.State == is.State, "State", was.State, is.State)
-	if was.State == stet.None && is.State == stet.None {
+	if was.State == store.None && is.State == store.None {
 		return ""
 	}
 	add(was.ID == is.ID, "ID", was.ID, is.ID)
 	add(was.Scope == is.Scope, "Scope", was.Scope, is.Scope)
+	add(was.Label == is.Label, "Label", was.Label, is.Label)
 	add(was.Fingerprint == is.Fingerprint, "Fingerprint", was.Fingerprint, is.Fingerprint)
 	add(was.Owner == is.Owner, "Owner", was.Owner, is.Owner)
 	add(was.Fence == is.Fence, "Fence", was.Fence, is.Fence)
 	add(was.Attempt == is.Attempt, "Attempt", was.Attempt, is.Attempt)
+	add(was.InTx == is.InTx, "InTx", was.InTx, is.InTx)
 	add(was.Gone == is.Gone, "Gone", was.Gone, is.Gone)
 	add(bytes.Equal(was.Result, is.Result), "Result", brief(was.Result), brief(is.Result))
 	add(sameTime(was.ClaimedAt, is.ClaimedAt), "ClaimedAt", was.ClaimedAt, is.ClaimedAt)

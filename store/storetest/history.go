@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"pgregory.net/rapid"
 )
 
@@ -37,17 +37,16 @@ type step struct {
 	units       int // of time to pass
 	version     int // of notes; of a settle, not 0 if it has messages
 	after       int // until it is due, in units
+	repeats     bool
 }
 
 var plainVerbs = []string{"claim", "claim", "claim", "settle", "settle", "release", "extend", "pass", "sweep"}
 
-// outs are the outcomes of histories. One that is Gone from the start and one
-// with a result are never mixed under a state: whether settling with one after
-// the other is a repetition, nobody can know once the result is gone.
-var outs = []stet.Outcome{completed("yes"), completed(""), failed("no"), completed("yes\x00")}
+// outs are the outcomes of histories.
+var outs = []store.Settlement{completed("yes"), completed(""), failed("no"), completed("yes\x00"), {State: store.Completed, Gone: true}}
 
-func (h *history) keep(i int) stet.Retention {
-	return []stet.Retention{
+func (h *history) keep(i int) store.Retention {
+	return []store.Retention{
 		{Result: 100 * h.f.unit, Tombstone: 200 * h.f.unit},
 		{Result: h.f.unit, Tombstone: 200 * h.f.unit},
 		{Result: h.f.unit, Tombstone: 2 * h.f.unit},
@@ -66,7 +65,8 @@ func (s step) String() string {
 	case "claim":
 		return fmt.Sprintf("claim key %d by owner %d, fingerprint %d, lease %d", s.key, s.owner, s.fingerprint, s.lease)
 	case "settle":
-		return fmt.Sprintf("settle key %d with the %s as %v %q, with messages %q, keep %d", s.key, fence, outs[s.out].State, outs[s.out].Result, s.outcome().Outbox, s.keep)
+		out := s.outcome()
+		return fmt.Sprintf("settle key %d with the %s as %v %q (gone: %v), with messages %q, keep %d", s.key, fence, out.State, out.Result, out.Gone, out.Outbox, s.keep)
 	case "release":
 		return fmt.Sprintf("release key %d with the %s, keep %d", s.key, fence, s.keep)
 	case "extend":
@@ -152,10 +152,10 @@ func randomHistories(f *fixture, steps *rapid.Generator[[]step]) {
 // history runs steps against the store and the models of its keys.
 type history struct {
 	f        *fixture
-	ids      [historyKeys]stet.ID
+	ids      [historyKeys]store.ID
 	models   [historyKeys]model
-	grants   [historyKeys][]stet.Claim
-	owners   [historyOwners]stet.Owner
+	grants   [historyKeys][]store.Claim
+	owners   [historyOwners]store.Owner
 	start    time.Time
 	advanced time.Duration
 	log      []string
@@ -167,7 +167,7 @@ func newHistory(f *fixture) *history {
 		h.ids[i] = f.request(0).ID
 	}
 	for i := range h.owners {
-		h.owners[i] = stet.NewOwner()
+		h.owners[i] = store.NewOwner()
 	}
 	return h
 }
@@ -215,7 +215,7 @@ func (h *history) run(all []step) (err error) {
 }
 
 func (h *history) check(key int, after step) error {
-	var rec stet.Record
+	var rec store.Record
 	var err error
 	now := h.call(func() { rec, err = h.f.store.Read(h.f.ctx, h.ids[key]) })
 	if err != nil {
@@ -233,9 +233,9 @@ func (h *history) check(key int, after step) error {
 }
 
 // fence returns the claim that s means.
-func (h *history) fence(s step) stet.Claim {
+func (h *history) fence(s step) store.Claim {
 	grants := h.grants[s.key]
-	c := stet.Claim{ID: h.ids[s.key], Owner: h.owners[0], Fence: h.models[s.key].highest + 1}
+	c := store.Claim{ID: h.ids[s.key], Owner: h.owners[0], Fence: h.models[s.key].highest + 1}
 	if s.claim >= 0 && s.claim < len(grants) {
 		c = grants[len(grants)-1-s.claim]
 	}
@@ -264,7 +264,7 @@ func (h *history) take(s step) error {
 		f.pass(s.units)
 		h.advanced += h.passed(s.units)
 	case "sweep":
-		if sweeper, ok := f.store.(stet.Sweeper); ok {
+		if sweeper, ok := f.store.(store.Sweeper); ok {
 			_, err = sweeper.Sweep(f.ctx, 100)
 		}
 	default:
@@ -283,9 +283,9 @@ func (h *history) passed(units int) time.Duration {
 }
 
 func (h *history) claim(s step, m *model) error {
-	req := stet.ClaimRequest{ID: h.ids[s.key], Scope: testScope, Owner: h.owners[s.owner], Lease: time.Duration(s.lease) * h.f.unit,
-		Fingerprint: []stet.Fingerprint{fingerprintA, fingerprintB}[s.fingerprint]}
-	var rec stet.Record
+	req := store.ClaimRequest{ID: h.ids[s.key], Scope: testScope, Owner: h.owners[s.owner], Lease: time.Duration(s.lease) * h.f.unit,
+		Fingerprint: []store.Fingerprint{fingerprintA, fingerprintB}[s.fingerprint]}
+	var rec store.Record
 	var err error
 	now := h.call(func() { rec, err = h.f.store.Claim(h.f.ctx, req) })
 	h.note("%v: %v, %v", s, answer(err), show(rec))
@@ -293,7 +293,7 @@ func (h *history) claim(s step, m *model) error {
 	if e := sameAnswer(m.claim(req, now), err); e != nil {
 		return e
 	}
-	if m.state == stet.Running && m.fence == 0 && granted(rec, req) {
+	if m.state == store.Running && m.fence == 0 && granted(rec, req) {
 		if e := m.learn(rec); e != nil {
 			return e
 		}
@@ -304,9 +304,9 @@ func (h *history) claim(s step, m *model) error {
 
 func (h *history) extend(s step, m *model) error {
 	c, lease := h.fence(s), time.Duration(s.lease)*h.f.unit
-	var lost []stet.Claim
+	var lost []store.Claim
 	var err error
-	now := h.call(func() { lost, err = h.f.store.Extend(h.f.ctx, []stet.Claim{c}, lease) })
+	now := h.call(func() { lost, err = h.f.store.Extend(h.f.ctx, []store.Claim{c}, lease) })
 	h.note("%v: %v, lost %v", s, answer(err), len(lost) > 0)
 	if err != nil {
 		return err

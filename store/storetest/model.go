@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // moment is a time of the store's clock, as far as it can be known from
@@ -33,9 +33,9 @@ func (now moment) reached(m moment) bool {
 // model is what a store should be, written for being obvious: one record, no
 // concurrency, no storage.
 type model struct {
-	state       stet.State
-	fingerprint stet.Fingerprint
-	owner       stet.Owner
+	state       store.State
+	fingerprint store.Fingerprint
+	owner       store.Owner
 	fence       int64
 	attempt     int
 	result      string
@@ -53,7 +53,7 @@ type model struct {
 // tick lets what has become due by now happen, but for parking: nobody notices
 // that a lease has run out until somebody claims, or sweeps.
 func (m *model) tick(now moment) {
-	if (m.state.Settled() && m.kept.outbox == "" || m.state == stet.Retryable) && now.reached(m.forget) {
+	if (m.state.Settled() && m.kept.outbox == "" || m.state == store.Retryable) && now.reached(m.forget) {
 		*m = model{highest: m.highest}
 	}
 	if m.state.Settled() && !m.gone && now.reached(m.expires) {
@@ -62,7 +62,7 @@ func (m *model) tick(now moment) {
 }
 
 // to takes the arrow for verb, and reports whether there is one.
-func (m *model) to(verb stet.Verb) bool {
+func (m *model) to(verb store.Verb) bool {
 	next, ok := m.state.Next(verb)
 	m.state = next
 	return ok
@@ -70,14 +70,14 @@ func (m *model) to(verb stet.Verb) bool {
 
 // claim returns the error to expect. The fence of a grant is the store's
 // choice: it is left 0, for the caller to learn.
-func (m *model) claim(req stet.ClaimRequest, now moment) error {
+func (m *model) claim(req store.ClaimRequest, now moment) error {
 	switch {
-	case m.state != stet.None && m.fingerprint != req.Fingerprint:
-		return stet.ErrMismatch
-	case m.state == stet.Running && m.owner != req.Owner && now.reached(m.leaseEnd):
-		m.to(stet.VerbPark)
-	case m.state == stet.Retryable && m.owner == req.Owner:
-	case m.to(stet.VerbClaim):
+	case m.state != store.None && m.fingerprint != req.Fingerprint:
+		return store.ErrMismatch
+	case m.state == store.Running && m.owner != req.Owner && now.reached(m.leaseEnd):
+		m.park()
+	case m.state == store.Retryable && m.owner == req.Owner:
+	case m.to(store.VerbClaim):
 		m.fingerprint, m.owner, m.fence, m.attempt = req.Fingerprint, req.Owner, 0, m.attempt+1
 		m.leaseEnd = now.add(req.Lease)
 	}
@@ -85,22 +85,25 @@ func (m *model) claim(req stet.ClaimRequest, now moment) error {
 }
 
 func (m *model) extend(fence int64, lease time.Duration, now moment) (lost bool) {
-	if m.state != stet.Running || m.fence != fence {
+	if m.state != store.Running || m.fence != fence {
 		return true
 	}
 	m.leaseEnd = now.add(lease)
+	if m.kept.repeats {
+		m.renewed()
+	}
 	return false
 }
 
-func (m *model) settle(fence int64, out stet.Outcome, keep stet.Retention, now moment) error {
-	if m.state == stet.None || m.fence != fence {
-		return stet.ErrFenced
+func (m *model) settle(fence int64, out store.Settlement, keep store.Retention, now moment) error {
+	if m.state == store.None || m.fence != fence {
+		return store.ErrFenced
 	}
-	if m.state == out.State && (m.gone || !out.Gone && m.result == string(out.Result)) {
+	if m.state == out.State && m.gone == out.Gone && (m.gone || m.result == string(out.Result)) && !now.reached(m.expires) {
 		return nil
 	}
 	if !m.to(verbOf(out)) {
-		return stet.ErrFenced
+		return store.ErrFenced
 	}
 	m.result, m.gone = string(out.Result), out.Gone
 	m.expires, m.forget = now.add(keep.Result), now.add(keep.Tombstone)
@@ -108,18 +111,18 @@ func (m *model) settle(fence int64, out stet.Outcome, keep stet.Retention, now m
 	return nil
 }
 
-func (m *model) release(fence int64, keep stet.Retention, now moment) error {
-	if m.state == stet.None || m.fence != fence {
-		return stet.ErrFenced
+func (m *model) release(fence int64, keep store.Retention, now moment) error {
+	if m.state == store.None || m.fence != fence {
+		return store.ErrFenced
 	}
-	if m.state == stet.Retryable || m.state == stet.Accepted {
+	if m.state == store.Retryable || m.state == store.Accepted {
 		return nil
 	}
 	if m.kept.work {
 		return m.giveBack(fence, 0, now)
 	}
-	if !m.to(stet.VerbRelease) {
-		return stet.ErrFenced
+	if !m.to(store.VerbRelease) {
+		return store.ErrFenced
 	}
 	m.forget = now.add(keep.Result)
 	return nil
@@ -127,16 +130,16 @@ func (m *model) release(fence int64, keep stet.Retention, now moment) error {
 
 // sweep learns from rec whether the store has parked the record: it may have,
 // if the lease has run out.
-func (m *model) sweep(rec stet.Record, now moment) {
-	if m.state == stet.Running && rec.State == stet.Unknown && now.reached(m.leaseEnd) {
-		m.to(stet.VerbPark)
+func (m *model) sweep(rec store.Record, now moment) {
+	if m.state == store.Running && (rec.State == store.Unknown || rec.State == store.Accepted) && now.reached(m.leaseEnd) {
+		m.park()
 	}
 }
 
 // learn takes the fence of a grant from the store, or says what is wrong with
 // it.
-func (m *model) learn(rec stet.Record) error {
-	if m.state != stet.Running && m.state != stet.Accepted || m.fence != 0 {
+func (m *model) learn(rec store.Record) error {
+	if m.state != store.Running && m.state != store.Accepted || m.fence != 0 {
 		return nil
 	}
 	if rec.Fence <= m.highest {
@@ -147,8 +150,8 @@ func (m *model) learn(rec stet.Record) error {
 }
 
 // matches says how rec differs from the model, nil if it does not.
-func (m *model) matches(rec stet.Record, now moment) error {
-	want := stet.Record{ID: rec.ID, Scope: testScope, State: m.state, Fingerprint: m.fingerprint, Owner: m.owner, Fence: m.fence,
+func (m *model) matches(rec store.Record, now moment) error {
+	want := store.Record{ID: rec.ID, Scope: testScope, State: m.state, Fingerprint: m.fingerprint, Owner: m.owner, Fence: m.fence,
 		Attempt: m.attempt, Result: []byte(m.result), Gone: m.gone}
 	if want.State != rec.State {
 		return fmt.Errorf("the store says %v, the model %v", rec.State, want.State)
@@ -158,7 +161,7 @@ func (m *model) matches(rec stet.Record, now moment) error {
 	if d := diff(want, got); d != "" {
 		return fmt.Errorf("by the model and then by the store: %s", d)
 	}
-	if m.state != stet.Running {
+	if m.state != store.Running {
 		return nil
 	}
 	if over := now.reached(m.leaseEnd); over != (rec.LeaseLeft <= 0) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // ended is ctx, ended.
@@ -33,21 +33,19 @@ func cancelInEachState(f *fixture) {
 		what := "Cancel of a key that is " + s.name
 		now := f.look(s.req.ID)
 		switch {
-		case s.state == stet.Accepted:
-			if err != nil || now.State != stet.Failed || now.Fence != s.claim.Fence || now.Attempt != s.rec.Attempt || string(now.Result) != "result" {
+		case s.state == store.Accepted:
+			if err != nil || now.State != store.Failed || now.Fence != s.claim.Fence || now.Attempt != s.rec.Attempt || string(now.Result) != "result" {
 				f.Errorf("%s: %v; it is %s", what, err, show(now))
 			}
 			if now.Work != nil || now.Notes != nil {
 				f.Errorf("%s left the work %s and the notes %s", what, brief(now.Work), brief(now.Notes))
 			}
-		case s.state == stet.Running && s.work:
+		case s.state == store.Running && s.work:
 			want := s.whole
 			want.Cancelling = true
 			if d := workDiff(want, now); err != nil || d != "" {
 				f.Errorf("%s: %v; %s", what, err, d)
 			}
-		case s.state == stet.Failed && s.name == "failed, its result too large to be kept":
-			continue // whether that is a repetition, nobody can know
 		case s.sameOutcome(out):
 			if err != nil {
 				f.Errorf("%s is a repetition and should succeed: %v", what, err)
@@ -68,7 +66,7 @@ func cancelInEachState(f *fixture) {
 func cancelledIsSettled(f *fixture) {
 	req, brief := f.request(f.long), f.request(f.long)
 	c := f.accepts(req, 0).Claim()
-	if _, err := f.works().Cancel(f.ctx, f.accepts(brief, 0).Claim(), failed("x"), stet.Retention{Result: f.unit / 2, Tombstone: f.unit}); err != nil {
+	if _, err := f.works().Cancel(f.ctx, f.accepts(brief, 0).Claim(), failed("x"), store.Retention{Result: f.unit / 2, Tombstone: f.unit}); err != nil {
 		f.Fatalf("Cancel: %v", err)
 	}
 	for range 2 { // the reply to the first time may have been lost
@@ -81,8 +79,8 @@ func cancelledIsSettled(f *fixture) {
 	if got := rec.ForgetAt.Sub(rec.SettledAt); !near(got, f.keep.Tombstone) {
 		f.Errorf("the record is forgotten %v after it was cancelled; want %v", got, f.keep.Tombstone)
 	}
-	for by, got := range map[string]stet.Record{"a take": f.take(req.ID, stet.NewOwner(), f.long), "a claim": f.claim(byAnother(req)), "an acceptance": f.accept(byAnother(req), 0)} {
-		if got.State != stet.Failed || string(got.Result) != "cancelled" || got.Fence != c.Fence {
+	for by, got := range map[string]store.Record{"a take": f.take(req.ID, store.NewOwner(), f.long), "a claim": f.claim(byAnother(req)), "an acceptance": f.accept(byAnother(req), 0)} {
+		if got.State != store.Failed || string(got.Result) != "cancelled" || got.Fence != c.Fence {
 			f.Errorf("%s of a cancelled operation returned %s", by, show(got))
 		}
 	}
@@ -91,7 +89,7 @@ func cancelledIsSettled(f *fixture) {
 	f.unchanged("all that", rec)
 	f.pass(1)
 	f.isDue("cancelled")
-	if now := f.look(brief.ID); now.State != stet.None {
+	if now := f.look(brief.ID); now.State != store.None {
 		f.Errorf("past its ForgetAt, a cancelled operation is %s", show(now))
 	}
 }
@@ -101,16 +99,16 @@ func raceToCancel(f *fixture) {
 		req := f.request(f.long)
 		c := f.accepts(req, 0).Claim()
 		worker := byAnother(req)
-		var took stet.Record
+		var took store.Record
 		var takeErr, cancelErr error
 		race(2, func(i int) {
 			if i == 0 {
-				took, takeErr = f.works().Take(f.ctx, req.ID, worker.Owner, f.long)
+				took, takeErr = f.works().Take(f.ctx, store.TakeRequest{ID: req.ID, Owner: worker.Owner, Lease: f.long})
 			} else {
 				_, cancelErr = f.works().Cancel(f.ctx, c, failed("cancelled"), f.keep)
 			}
 		})
-		if takeErr != nil || cancelErr != nil && !errors.Is(cancelErr, stet.ErrFenced) {
+		if takeErr != nil || cancelErr != nil && !errors.Is(cancelErr, store.ErrFenced) {
 			f.Fatalf("a cancellation and a take: %v, %v", cancelErr, takeErr)
 		}
 		if granted(took, worker) == (cancelErr == nil) {
@@ -136,7 +134,7 @@ var noteChecks = []check{
 
 // noted has write write notes to a situation's record, which it may only in that
 // state, and returns what is to stand then; false in other states.
-func (f *fixture) noted(what string, s situation, in stet.State, write func(context.Context, stet.Claim, []byte) error) (want stet.Record, ok bool) {
+func (f *fixture) noted(what string, s situation, in store.State, write func(context.Context, store.Claim, []byte) error) (want store.Record, ok bool) {
 	f.Helper()
 	notes := version(2, "noted by "+s.name)
 	err := write(f.ctx, s.claim, notes)
@@ -156,7 +154,7 @@ func (f *fixture) noted(what string, s situation, in stet.State, write func(cont
 func saveInEachState(f *fixture) {
 	for _, s := range f.situations() {
 		what := "Save for a key that is " + s.name
-		if _, ok := f.noted(what, s, stet.Running, f.works().Save); !ok {
+		if _, ok := f.noted(what, s, store.Running, f.saveOnce); !ok {
 			continue
 		}
 		f.bare("Read after "+what, f.read(s.req.ID))
@@ -167,11 +165,11 @@ func saveInEachState(f *fixture) {
 func strikeInEachState(f *fixture) {
 	for _, s := range f.situations() {
 		what := "Strike for a key that is " + s.name
-		want, ok := f.noted(what, s, stet.Unknown, f.works().Strike)
+		want, ok := f.noted(what, s, store.Unknown, f.works().Strike)
 		if !ok {
 			continue
 		}
-		f.fenced("Save after "+what, f.works().Save(f.ctx, s.claim, version(9, "late")))
+		f.fenced("Save after "+what, f.saveOnce(f.ctx, s.claim, version(9, "late")))
 		if err := f.works().Strike(f.ctx, s.claim, version(2, "again")); err != nil {
 			f.Errorf("%s, repeated because the reply was lost: %v", what, err)
 		}
@@ -189,20 +187,20 @@ func strikeStands(f *fixture) {
 	req, rec := f.taken(f.unit)
 	f.save(rec.Claim(), version(1, "begun"))
 	f.pass(1)
-	if now := f.take(req.ID, stet.NewOwner(), f.unit); now.State != stet.Unknown || !bytes.Equal(now.Notes, version(1, "begun")) {
+	if now := f.take(req.ID, store.NewOwner(), f.unit); now.State != store.Unknown || !bytes.Equal(now.Notes, version(1, "begun")) {
 		f.Errorf("Take parked it, and returned %s with the notes %s", show(now), brief(now.Notes))
 	}
 	if err := f.works().Strike(f.ctx, rec.Claim(), version(2, "struck")); err != nil {
 		f.Errorf("Strike: %v", err)
 	}
-	f.fenced("Save by its own run", f.works().Save(f.ctx, rec.Claim(), version(9, "done after all")))
+	f.fenced("Save by its own run", f.saveOnce(f.ctx, rec.Claim(), version(9, "done after all")))
 	f.release(rec.Claim(), f.keep)
 	f.fenced("Strike of what was released", f.works().Strike(f.ctx, rec.Claim(), version(3, "late")))
 	next := f.takes(byAnother(req))
 	if !bytes.Equal(next.Notes, version(2, "struck")) {
 		f.Errorf("the next attempt got the notes %s", brief(next.Notes))
 	}
-	for what, write := range map[string]func(context.Context, stet.Claim, []byte) error{"Save": f.works().Save, "Strike": f.works().Strike} {
+	for what, write := range map[string]func(context.Context, store.Claim, []byte) error{"Save": f.saveOnce, "Strike": f.works().Strike} {
 		f.fenced(what+" under the fence before", write(f.ctx, rec.Claim(), version(9, "zombie")))
 	}
 	f.save(next.Claim(), version(3, "by the next attempt"))
@@ -227,7 +225,7 @@ func notesGrow(f *fixture) {
 		{"the greatest", at(255, 255, 255, 255, 255, 255, 255, 255), true, false},
 	} {
 		was := f.look(rec.ID).Notes
-		err := f.works().Save(f.ctx, rec.Claim(), step.notes)
+		err := f.saveOnce(f.ctx, rec.Claim(), step.notes)
 		if step.fails {
 			f.fenced("Save of "+step.name, err)
 		} else if err != nil {
@@ -251,14 +249,14 @@ func notesOutliveTheRun(f *fixture) {
 	if !bytes.Equal(next.Notes, version(5, "by the first run")) {
 		f.Errorf("the next attempt got the notes %s", brief(next.Notes))
 	}
-	f.fenced("Save of a lesser version by the next attempt", f.works().Save(f.ctx, next.Claim(), version(4, "older")))
+	f.fenced("Save of a lesser version by the next attempt", f.saveOnce(f.ctx, next.Claim(), version(4, "older")))
 	f.save(next.Claim(), version(6, "by the second run"))
 	f.settle(next.Claim(), completed("x"), f.keep)
 	f.settle(next.Claim(), completed("x"), f.keep)
 	if now := f.look(req.ID); now.Work != nil || now.Notes != nil || now.Cancelling {
 		f.Errorf("a settled operation has the work %s and the notes %s still", brief(now.Work), brief(now.Notes))
 	}
-	f.fenced("Save after the outcome", f.works().Save(f.ctx, next.Claim(), version(7, "late")))
+	f.fenced("Save after the outcome", f.saveOnce(f.ctx, next.Claim(), version(7, "late")))
 
 	// The same for an operation that was not accepted, and then is.
 	req = f.request(f.long)
@@ -282,7 +280,7 @@ func notesOutliveTheRun(f *fixture) {
 	req = f.request(f.long)
 	rec = f.grant(req)
 	f.save(rec.Claim(), version(1, "long ago"))
-	f.release(rec.Claim(), stet.Retention{Result: f.unit, Tombstone: f.unit})
+	f.release(rec.Claim(), store.Retention{Result: f.unit, Tombstone: f.unit})
 	f.pass(1)
 	f.grant(byAnother(req))
 	if now := f.look(req.ID); now.Notes != nil {
@@ -314,15 +312,15 @@ func workIsExact(f *fixture) {
 			}
 		}
 		same("Look", f.look(req.ID).Work)
-		same("Due", f.due(stet.DueRun)[req.ID].Work)
+		same("Due", f.due(store.DueRun)[req.ID].Work)
 		req = byAnother(req)
 		rec := f.takes(req)
 		same("Take", rec.Work)
 		f.save(rec.Claim(), append(version(1, ""), b...))
 		same("Look, after the version of the notes,", bytes.TrimPrefix(f.look(req.ID).Notes, version(1, "")))
-		f.settle(rec.Claim(), stet.Outcome{State: stet.Completed, Result: []byte("result"), Outbox: b}, f.keep)
+		f.settle(rec.Claim(), store.Settlement{State: store.Completed, Result: []byte("result"), Outbox: b}, f.keep)
 		same("Look at the outbox", f.look(req.ID).Work)
-		same("Due of the outbox", f.due(stet.DueRelay)[req.ID].Work)
+		same("Due of the outbox", f.due(store.DueRelay)[req.ID].Work)
 	}
 }
 
@@ -340,19 +338,23 @@ func lookChangesNothing(f *fixture) {
 			if d := diff(s.rec, rec); d != "" || rec.ID != s.req.ID {
 				f.Errorf("Look at a key that is %s: %s", s.name, d)
 			}
-			if rec.State == stet.Running && (rec.LeaseLeft <= 0) != s.lapsed {
+			if rec.State == store.Running && (rec.LeaseLeft <= 0) != s.lapsed {
 				f.Errorf("Look at a key that is %s says that %v of the lease is left", s.name, rec.LeaseLeft)
 			}
-			f.bare("Read of a key that is "+s.name, f.read(s.req.ID))
+			read := f.read(s.req.ID)
+			f.bare("Read of a key that is "+s.name, read)
+			if read.Cancelling != s.whole.Cancelling {
+				f.Errorf("Read of a key that is %s says Cancelling %v; want %v", s.name, read.Cancelling, s.whole.Cancelling)
+			}
 		}
 		if s.lapsed { // had Look parked it, its own owner could not find it running
-			if rec := f.claim(s.req); rec.State != stet.Running || rec.Fence != s.claim.Fence {
+			if rec := f.claim(s.req); rec.State != store.Running || rec.Fence != s.claim.Fence {
 				f.Errorf("%s: after Look, its owner found %s", s.name, show(rec))
 			}
 		}
 	}
 	never := f.request(f.long)
-	if rec := f.look(never.ID); rec.State != stet.None || rec.ID != never.ID {
+	if rec := f.look(never.ID); rec.State != store.None || rec.ID != never.ID {
 		f.Errorf("Look at a key that was never claimed returned %s", show(rec))
 	}
 	if rec := f.grant(never); rec.Attempt != 1 {

@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 var watchChecks = []check{
@@ -27,26 +27,26 @@ func (f *fixture) woken(what string, done <-chan error) {
 	}
 }
 
-func (f *fixture) watch(ctx context.Context, id stet.ID, fence int64) <-chan error {
+func (f *fixture) watch(ctx context.Context, id store.ID, fence int64) <-chan error {
 	begun, done := make(chan struct{}), make(chan error, 1)
 	go func() {
 		close(begun)
-		done <- f.store.(stet.Watcher).Watch(ctx, id, fence)
+		done <- f.store.(store.Watcher).Watch(ctx, id, fence)
 	}()
 	<-begun
 	return done
 }
 
 func watchIsWoken(f *fixture) {
-	ends := map[string]func(stet.ClaimRequest, stet.Claim){
-		"completed": func(_ stet.ClaimRequest, c stet.Claim) { f.settle(c, completed("x"), f.keep) },
-		"failed":    func(_ stet.ClaimRequest, c stet.Claim) { f.settle(c, failed("x"), f.keep) },
-		"released":  func(_ stet.ClaimRequest, c stet.Claim) { f.release(c, f.keep) },
-		"released and claimed again": func(req stet.ClaimRequest, c stet.Claim) {
+	ends := map[string]func(store.ClaimRequest, store.Claim){
+		"completed": func(_ store.ClaimRequest, c store.Claim) { f.settle(c, completed("x"), f.keep) },
+		"failed":    func(_ store.ClaimRequest, c store.Claim) { f.settle(c, failed("x"), f.keep) },
+		"released":  func(_ store.ClaimRequest, c store.Claim) { f.release(c, f.keep) },
+		"released and claimed again": func(req store.ClaimRequest, c store.Claim) {
 			f.release(c, f.keep)
 			f.grant(byAnother(req))
 		},
-		"parked": func(req stet.ClaimRequest, c stet.Claim) {
+		"parked": func(req store.ClaimRequest, c store.Claim) {
 			f.extend(f.unit, c)
 			f.pass(1)
 			f.claim(byAnother(req))
@@ -78,7 +78,7 @@ func watchReturnsAtOnce(f *fixture) {
 	ctx, cancel := context.WithTimeout(f.ctx, 2*patience)
 	defer cancel()
 	for _, s := range f.situations() {
-		if s.state == stet.Running {
+		if s.state == store.Running {
 			f.woken("an older fence of a key that is "+s.name, f.watch(ctx, s.req.ID, s.stale.Fence))
 			continue
 		}
@@ -117,7 +117,7 @@ var sweepChecks = []check{
 
 // sweepAll sweeps for as long as there is something to do, and a round more:
 // where a sweep begins is the store's business.
-func (f *fixture) sweepAll(s stet.Sweeper) (sum stet.Swept) {
+func (f *fixture) sweepAll(s store.Sweeper) (sum store.Swept) {
 	f.Helper()
 	idle := 0
 	for range 10_000 {
@@ -141,36 +141,36 @@ func (f *fixture) sweepAll(s stet.Sweeper) (sum stet.Swept) {
 
 func sweepInEachSituation(f *fixture) {
 	// Built by hand, because reading a situation may tidy it up.
-	short := stet.Retention{Result: f.unit / 2, Tombstone: f.keep.Tombstone}
-	forget := stet.Retention{Result: f.unit / 2, Tombstone: f.unit}
-	made := make(map[string]stet.Record)
-	for name, do := range map[string]func(stet.Claim){
-		"live":      func(stet.Claim) {},
-		"lapsed":    func(c stet.Claim) { f.extend(f.unit, c) },
-		"renewed":   func(c stet.Claim) { f.extend(f.unit, c); f.extend(f.long, c) },
-		"completed": func(c stet.Claim) { f.settle(c, completed("x"), f.keep) },
-		"expired":   func(c stet.Claim) { f.settle(c, failed("x"), short) },
-		"forgotten": func(c stet.Claim) { f.settle(c, completed("x"), forget) },
-		"retryable": func(c stet.Claim) { f.release(c, f.keep) },
-		"released":  func(c stet.Claim) { f.release(c, forget) },
+	short := store.Retention{Result: f.unit / 2, Tombstone: f.keep.Tombstone}
+	forget := store.Retention{Result: f.unit / 2, Tombstone: f.unit}
+	made := make(map[string]store.Record)
+	for name, do := range map[string]func(store.Claim){
+		"live":      func(store.Claim) {},
+		"lapsed":    func(c store.Claim) { f.extend(f.unit, c) },
+		"renewed":   func(c store.Claim) { f.extend(f.unit, c); f.extend(f.long, c) },
+		"completed": func(c store.Claim) { f.settle(c, completed("x"), f.keep) },
+		"expired":   func(c store.Claim) { f.settle(c, failed("x"), short) },
+		"forgotten": func(c store.Claim) { f.settle(c, completed("x"), forget) },
+		"retryable": func(c store.Claim) { f.release(c, f.keep) },
+		"released":  func(c store.Claim) { f.release(c, forget) },
 	} {
 		made[name] = f.grant(f.request(f.long))
 		do(made[name].Claim())
 	}
 	f.pass(1)
-	got := f.sweepAll(f.store.(stet.Sweeper))
+	got := f.sweepAll(f.store.(store.Sweeper))
 	// What a store expires and forgets by itself is not counted.
 	if got.Parked != 1 || got.Expired > 1 || got.Purged > 2 {
 		f.Errorf("swept: %d parked, %d expired, %d purged; want 1, and at most 1 and 2", got.Parked, got.Expired, got.Purged)
 	}
-	want := map[string]stet.State{"live": stet.Running, "lapsed": stet.Unknown, "renewed": stet.Running, "completed": stet.Completed,
-		"expired": stet.Failed, "forgotten": stet.None, "retryable": stet.Retryable, "released": stet.None}
+	want := map[string]store.State{"live": store.Running, "lapsed": store.Unknown, "renewed": store.Running, "completed": store.Completed,
+		"expired": store.Failed, "forgotten": store.None, "retryable": store.Retryable, "released": store.None}
 	for name, rec := range made {
 		now := f.read(rec.ID)
 		if now.State != want[name] || now.Gone != (name == "expired") {
 			f.Errorf("after the sweep the record that was %s is %s; want it %v", name, show(now), want[name])
 		}
-		if now.State != stet.None && (now.Fence != rec.Fence || now.Owner != rec.Owner || now.Fingerprint != rec.Fingerprint) {
+		if now.State != store.None && (now.Fence != rec.Fence || now.Owner != rec.Owner || now.Fingerprint != rec.Fingerprint) {
 			f.Errorf("the sweep changed the fence, owner or fingerprint of the record that was %s: %s", name, show(now))
 		}
 	}
@@ -178,13 +178,13 @@ func sweepInEachSituation(f *fixture) {
 		f.Errorf("the sweep took the result of a record before its time: %s", show(now))
 	}
 	f.settle(made["lapsed"].Claim(), completed("late"), f.keep) // nobody else ran
-	if again := f.sweepAll(f.store.(stet.Sweeper)); again != (stet.Swept{}) {
+	if again := f.sweepAll(f.store.(store.Sweeper)); again != (store.Swept{}) {
 		f.Errorf("a second sweep did something again: %+v", again)
 	}
 }
 
 func sweepIsBounded(f *fixture) {
-	s := f.store.(stet.Sweeper)
+	s := f.store.(store.Sweeper)
 	const n, limit = 60, 10
 	for range n {
 		f.grant(f.request(f.unit))
@@ -203,14 +203,14 @@ func sweepIsBounded(f *fixture) {
 }
 
 func sweepTogether(f *fixture) {
-	s := f.store.(stet.Sweeper)
+	s := f.store.(store.Sweeper)
 	const n = 100
 	live := f.grant(f.request(f.long))
 	for range n {
 		f.grant(f.request(f.unit))
 	}
 	f.pass(1)
-	sums := make([]stet.Swept, 4)
+	sums := make([]store.Swept, 4)
 	race(len(sums), func(i int) {
 		for range 3 * n {
 			got, err := s.Sweep(f.ctx, 20)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // racers is how many goroutines meet on one key.
@@ -45,16 +46,16 @@ func race(n int, f func(i int)) {
 
 // raceClaims claims concurrently and returns the winner's record. Everyone else
 // must have seen it.
-func (f *fixture) raceClaims(req stet.ClaimRequest) stet.Record {
+func (f *fixture) raceClaims(req store.ClaimRequest) store.Record {
 	f.Helper()
-	reqs := make([]stet.ClaimRequest, racers)
-	recs := make([]stet.Record, racers)
+	reqs := make([]store.ClaimRequest, racers)
+	recs := make([]store.Record, racers)
 	errs := make([]error, racers)
 	for i := range reqs {
 		reqs[i] = byAnother(req)
 	}
 	race(racers, func(i int) { recs[i], errs[i] = f.store.Claim(f.ctx, reqs[i]) })
-	var winner stet.Record
+	var winner store.Record
 	wins := 0
 	for i, rec := range recs {
 		if errs[i] != nil {
@@ -98,8 +99,8 @@ func raceToRetry(f *fixture) {
 
 func raceOfFingerprints(f *fixture) {
 	req := f.request(f.long)
-	reqs := make([]stet.ClaimRequest, racers)
-	recs := make([]stet.Record, racers)
+	reqs := make([]store.ClaimRequest, racers)
+	recs := make([]store.Record, racers)
 	errs := make([]error, racers)
 	for i := range reqs {
 		reqs[i] = byAnother(req)
@@ -111,7 +112,7 @@ func raceOfFingerprints(f *fixture) {
 		switch {
 		case errs[i] == nil && granted(rec, reqs[i]):
 			wins++
-		case errors.Is(errs[i], stet.ErrMismatch):
+		case errors.Is(errs[i], store.ErrMismatch):
 			mismatches++
 		default:
 			f.Errorf("a claim with another fingerprint got %s, %v; want ErrMismatch", show(rec), errs[i])
@@ -127,9 +128,9 @@ func raceToSettle(f *fixture) {
 		req := f.request(f.long)
 		c := f.grant(req).Claim()
 		errs := make([]error, racers)
-		seen := make([]stet.Record, racers)
-		out := func(i int) stet.Outcome {
-			return stet.Outcome{State: []stet.State{stet.Completed, stet.Failed}[i%2], Result: fmt.Append(nil, "outcome ", i)}
+		seen := make([]store.Record, racers)
+		out := func(i int) store.Settlement {
+			return store.Settlement{State: []store.State{store.Completed, store.Failed}[i%2], Result: fmt.Append(nil, "outcome ", i)}
 		}
 		race(racers, func(i int) {
 			errs[i] = f.store.Settle(f.ctx, c, out(i), f.keep)
@@ -174,10 +175,10 @@ func raceSettleRelease(f *fixture) {
 		} else {
 			race(2, either)
 		}
-		want := stet.Completed
+		want := store.Completed
 		lost := released
 		if settled != nil {
-			want, lost = stet.Retryable, settled
+			want, lost = store.Retryable, settled
 		}
 		if (settled == nil) == (released == nil) {
 			f.Errorf("Settle returned %v and Release %v; want exactly one to succeed", settled, released)
@@ -188,8 +189,8 @@ func raceSettleRelease(f *fixture) {
 }
 
 func raceSettlePark(f *fixture) {
-	reqs := make([]stet.ClaimRequest, 20)
-	claims := make([]stet.Claim, len(reqs))
+	reqs := make([]store.ClaimRequest, 20)
+	claims := make([]store.Claim, len(reqs))
 	for i := range reqs {
 		reqs[i] = f.request(f.unit)
 		claims[i] = f.grant(reqs[i]).Claim()
@@ -203,12 +204,12 @@ func raceSettlePark(f *fixture) {
 			}
 			return
 		}
-		if rec, err := f.store.Claim(f.ctx, byAnother(req)); err != nil || rec.State != stet.Unknown && rec.State != stet.Completed {
+		if rec, err := f.store.Claim(f.ctx, byAnother(req)); err != nil || rec.State != store.Unknown && rec.State != store.Completed {
 			f.Errorf("a claim beside a late settle got %s, %v; want it unknown or completed", show(rec), err)
 		}
 	})
 	for _, c := range claims {
-		f.is("a late settle, while others claimed", c.ID, stet.Completed, c.Fence)
+		f.is("a late settle, while others claimed", c.ID, store.Completed, c.Fence)
 	}
 }
 

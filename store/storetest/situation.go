@@ -3,62 +3,64 @@ package storetest
 import (
 	"slices"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // situation is a key that something has happened to.
 type situation struct {
-	name   string
-	state  stet.State
-	lapsed bool              // Running, with a lease that has run out
-	req    stet.ClaimRequest // the last claim that was sent
-	claim  stet.Claim        // the last claim that was granted
-	stale  stet.Claim        // an earlier one
-	rec    stet.Record       // the record now
-	work   bool              // of an accepted operation that has not ended
-	whole  stet.Record       // rec as Look returns it; zero if the store keeps no work
+	name    string
+	state   store.State
+	lapsed  bool               // Running, with a lease that has run out
+	expired bool               // settled, with a result that has gone since
+	req     store.ClaimRequest // the last claim that was sent
+	claim   store.Claim        // the last claim that was granted
+	stale   store.Claim        // an earlier one
+	rec     store.Record       // the record now
+	work    bool               // of an accepted operation that has not ended
+	whole   store.Record       // rec as Look returns it; zero if the store keeps no work
 }
 
 // making says how a situation comes about: a claim with a short lease or a long
 // one, something that is done at once, and something that is done after a unit
 // of time.
 type making struct {
-	name  string
-	state stet.State
-	short bool
-	now   func(*fixture, stet.Record)
-	later func(*fixture, stet.ClaimRequest)
-	begin func(*fixture, *situation) stet.Record // in place of a claim
-	work  bool
+	name    string
+	state   store.State
+	short   bool
+	expired bool
+	now     func(*fixture, store.Record)
+	later   func(*fixture, store.ClaimRequest)
+	begin   func(*fixture, *situation) store.Record // in place of a claim
+	work    bool
 }
 
 // makings are the situations of any store.
 var makings = []making{
-	{name: "running", state: stet.Running},
-	{name: "running past its lease", state: stet.Running, short: true},
-	{name: "completed", state: stet.Completed, now: func(f *fixture, rec stet.Record) {
+	{name: "running", state: store.Running},
+	{name: "running past its lease", state: store.Running, short: true},
+	{name: "completed", state: store.Completed, now: func(f *fixture, rec store.Record) {
 		f.settle(rec.Claim(), completed("result"), f.keep)
 	}},
-	{name: "failed", state: stet.Failed, now: func(f *fixture, rec stet.Record) {
+	{name: "failed", state: store.Failed, now: func(f *fixture, rec store.Record) {
 		f.settle(rec.Claim(), failed("result"), f.keep)
 	}},
-	{name: "completed, its result expired", state: stet.Completed, now: func(f *fixture, rec stet.Record) {
-		f.settle(rec.Claim(), completed("result"), stet.Retention{Result: f.unit, Tombstone: f.keep.Tombstone})
+	{name: "completed, its result expired", state: store.Completed, expired: true, now: func(f *fixture, rec store.Record) {
+		f.settle(rec.Claim(), completed("result"), store.Retention{Result: f.unit, Tombstone: f.keep.Tombstone})
 	}},
-	{name: "failed, its result too large to be kept", state: stet.Failed, now: func(f *fixture, rec stet.Record) {
-		f.settle(rec.Claim(), stet.Outcome{State: stet.Failed, Gone: true}, f.keep)
+	{name: "failed, its result too large to be kept", state: store.Failed, now: func(f *fixture, rec store.Record) {
+		f.settle(rec.Claim(), store.Settlement{State: store.Failed, Gone: true}, f.keep)
 	}},
-	{name: "retryable", state: stet.Retryable, now: func(f *fixture, rec stet.Record) {
+	{name: "retryable", state: store.Retryable, now: func(f *fixture, rec store.Record) {
 		f.release(rec.Claim(), f.keep)
 	}},
-	{name: "unknown", state: stet.Unknown, short: true, later: func(f *fixture, req stet.ClaimRequest) {
+	{name: "unknown", state: store.Unknown, short: true, later: func(f *fixture, req store.ClaimRequest) {
 		f.claim(byAnother(req))
 	}},
-	{name: "settled and forgotten", state: stet.None, now: func(f *fixture, rec stet.Record) {
-		f.settle(rec.Claim(), completed("result"), stet.Retention{Result: f.unit / 2, Tombstone: f.unit})
+	{name: "settled and forgotten", state: store.None, now: func(f *fixture, rec store.Record) {
+		f.settle(rec.Claim(), completed("result"), store.Retention{Result: f.unit / 2, Tombstone: f.unit})
 	}},
-	{name: "released and forgotten", state: stet.None, now: func(f *fixture, rec stet.Record) {
-		f.release(rec.Claim(), stet.Retention{Result: f.unit, Tombstone: f.keep.Tombstone})
+	{name: "released and forgotten", state: store.None, now: func(f *fixture, rec store.Record) {
+		f.release(rec.Claim(), store.Retention{Result: f.unit, Tombstone: f.keep.Tombstone})
 	}},
 }
 
@@ -67,13 +69,13 @@ var makings = []making{
 func (f *fixture) situations() []situation {
 	f.Helper()
 	makings := makings
-	ws, works := f.store.(stet.WorkStore)
+	ws, works := f.store.(store.WorkStore)
 	if works {
 		makings = slices.Concat(makings, workMakings)
 	}
 	all := make([]situation, len(makings))
 	for i, m := range makings {
-		s := situation{name: m.name, state: m.state, lapsed: m.short && m.later == nil, work: m.work}
+		s := situation{name: m.name, state: m.state, lapsed: m.short && m.later == nil, expired: m.expired, work: m.work}
 		s.req = f.request(f.long)
 		s.stale = f.grant(s.req).Claim()
 		f.release(s.stale, f.keep)
@@ -81,7 +83,7 @@ func (f *fixture) situations() []situation {
 		if m.short {
 			s.req.Lease = f.unit
 		}
-		var rec stet.Record
+		var rec store.Record
 		if m.begin != nil {
 			rec = m.begin(f, &s)
 		} else {
@@ -114,16 +116,16 @@ func (f *fixture) situations() []situation {
 
 // sameOutcome reports whether settling the situation's record with out is a
 // repetition.
-func (s situation) sameOutcome(out stet.Outcome) bool {
+func (s situation) sameOutcome(out store.Settlement) bool {
 	if s.rec.State != out.State || !s.rec.State.Settled() {
 		return false
 	}
-	return s.rec.Gone || !out.Gone && string(s.rec.Result) == string(out.Result)
+	return !s.expired && s.rec.Gone == out.Gone && string(s.rec.Result) == string(out.Result)
 }
 
-func verbOf(out stet.Outcome) stet.Verb {
-	if out.State == stet.Failed {
-		return stet.VerbFail
+func verbOf(out store.Settlement) store.Verb {
+	if out.State == store.Failed {
+		return store.VerbFail
 	}
-	return stet.VerbComplete
+	return store.VerbComplete
 }

@@ -8,17 +8,17 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // Browse goes through the records in the order of their IDs, from a cursor on.
-func (s *small) Browse(ctx context.Context, q stet.Query) (p stet.Page, err error) {
+func (s *small) Browse(ctx context.Context, q store.Query) (p store.Page, err error) {
 	if err := q.Check(); err != nil && !s.is("browses for nonsense") {
 		return p, err
 	}
 	after, err := hex.DecodeString(q.After)
-	if (err != nil || len(after) != len(stet.ID{}) && q.After != "" && !s.is("browses by place")) && !s.is("browses for nonsense") {
-		return p, fmt.Errorf("%w: the cursor %q", stet.ErrInvalid, q.After)
+	if (err != nil || len(after) != len(store.ID{}) && q.After != "" && !s.is("browses by place")) && !s.is("browses for nonsense") {
+		return p, fmt.Errorf("%w: the cursor %q", store.ErrInvalid, q.After)
 	}
 	now, err := s.begin(ctx)
 	if err != nil {
@@ -27,17 +27,23 @@ func (s *small) Browse(ctx context.Context, q stet.Query) (p stet.Page, err erro
 	defer s.end()
 	limit := q.Limit
 	if limit <= 0 {
-		limit = stet.DefaultBrowse
+		limit = store.DefaultBrowse
 	}
 	s.loosen(&q)
-	byID := func(a, b stet.ID) int { return bytes.Compare(a[:], b[:]) }
+	byID := func(a, b store.ID) int { return bytes.Compare(a[:], b[:]) }
 	for i, id := range slices.SortedFunc(maps.Keys(s.m), byID) {
 		if s.is("browses by place") && i < len(after) || !s.is("browses by place") && bytes.Compare(id[:], after) <= 0 {
 			continue
 		}
 		r := s.m[id]
 		rec := r.at(now)
-		if !q.Match(rec, now.Sub(rec.ClaimedAt)) {
+		if err := s.unreadable(r); err != nil && s.is("fails what shares a batch with a damaged record") {
+			return p, err
+		} else if err != nil {
+			rec = store.Record{ID: r.ID, Scope: r.Scope, Owner: r.Owner, Fence: r.Fence, Damage: err.Error()}
+		}
+		if rec.Damage != "" && (s.is("shows nothing that is damaged") || len(q.States) > 0 || q.OlderThan != 0 || q.NewerThan != 0) ||
+			!q.Match(rec, now.Sub(rec.ClaimedAt)) {
 			continue
 		}
 		if len(p.Records) == limit {
@@ -50,8 +56,8 @@ func (s *small) Browse(ctx context.Context, q stet.Query) (p stet.Page, err erro
 			}
 			return p, nil
 		}
-		if s.is("parks what it shows") && r.State == stet.Running && !now.Before(r.lease) {
-			r.to(stet.VerbPark)
+		if s.is("parks what it shows") && r.State == store.Running && !now.Before(r.lease) {
+			r.to(store.VerbPark)
 		}
 		if !s.is("shows results") {
 			rec.Result = nil
@@ -62,10 +68,10 @@ func (s *small) Browse(ctx context.Context, q stet.Query) (p stet.Page, err erro
 }
 
 // loosen makes the query one for more than was asked for.
-func (s *small) loosen(q *stet.Query) {
+func (s *small) loosen(q *store.Query) {
 	switch {
 	case s.is("shows other scopes"):
-		q.Scope = stet.ID{}
+		q.Scope = store.ID{}
 	case s.is("ignores ages"):
 		q.OlderThan, q.NewerThan = 0, 0
 	case s.is("ignores all states but the first") && len(q.States) > 1:
@@ -73,16 +79,22 @@ func (s *small) loosen(q *stet.Query) {
 	}
 }
 
-func (s *small) Expire(ctx context.Context, c stet.Claim) error {
-	if _, err := s.begin(ctx); err != nil {
+func (s *small) Expire(ctx context.Context, c store.Claim) error {
+	now, err := s.begin(ctx)
+	if err != nil {
 		return err
 	}
 	defer s.end()
 	r := s.m[s.id(c.ID)]
-	if r == nil || (r.Fence != c.Fence || !r.State.Settled()) && !s.is("expires without the fence check") {
-		return stet.ErrFenced
+	if err := s.unreadable(r); r != nil && err != nil {
+		return s.bury(r, c, now)
 	}
-	r.Result, r.Gone = nil, true
+	if r == nil || (r.Fence != c.Fence || !r.State.Settled()) && !s.is("expires without the fence check") {
+		return store.ErrFenced
+	}
+	if !r.Gone {
+		r.Result, r.Gone, r.ExpiresAt = nil, true, now
+	}
 	if s.is("forgets what is expired by hand") {
 		delete(s.m, s.id(c.ID))
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // small is a small store of every kind, which can be built with a bug.
@@ -17,24 +17,18 @@ type small struct {
 	bug  string
 	now  func() time.Time
 	mu   sync.Mutex
-	m    map[stet.ID]*smallRecord
+	m    map[store.ID]*smallRecord
 	last int64
 	rows map[string]int
-	ring chan struct{} // closed at every change
-	turn sync.RWMutex  // locked by a transaction that has accepted something
+	ring chan struct{}         // closed at every change
+	held map[store.ID]*smallTx // keys that transactions hold
 }
 
 type smallRecord struct {
-	stet.Record
+	store.Record
 	lease time.Time
 	due   time.Time // when its work or its messages are handed out; zero: never
-}
-
-// smallTx is a transaction of small: what is to be done when it commits.
-type smallTx struct {
-	rows  []string
-	write []func()
-	turn  bool // it holds the store's turn
+	bad   bool      // it cannot be read
 }
 
 func (s *small) is(bug string) bool { return s.bug == bug }
@@ -50,22 +44,24 @@ func (s *small) begin(ctx context.Context) (now time.Time, err error) {
 		now = time.Now()
 	}
 	for _, r := range s.m {
-		s.due(r, now)
+		if !r.bad {
+			s.due(r, now)
+		}
 	}
 	return now, nil
 }
 
 func (s *small) due(r *smallRecord, now time.Time) {
-	if !r.ForgetAt.IsZero() && !now.Before(r.ForgetAt) {
+	if !r.ForgetAt.IsZero() && s.over(now, r.ForgetAt) {
 		delete(s.m, r.ID)
 	}
-	if r.State.Settled() && !now.Before(r.ExpiresAt) && !s.is("hands out expired results") {
+	if r.State.Settled() && s.over(now, r.ExpiresAt) && !s.is("hands out expired results") {
 		r.Result, r.Gone = nil, true
 	}
 }
 
 // id is what the store knows a record by.
-func (s *small) id(id stet.ID) stet.ID {
+func (s *small) id(id store.ID) store.ID {
 	if i := bytes.IndexByte(id[:], 0); i >= 0 && s.is("cuts IDs at NUL") {
 		clear(id[i:])
 	}
@@ -80,26 +76,26 @@ func (s *small) end() {
 	s.mu.Unlock()
 }
 
-func (r *smallRecord) to(verb stet.Verb) bool {
+func (r *smallRecord) to(verb store.Verb) bool {
 	next, ok := r.State.Next(verb)
 	r.State = next
 	return ok
 }
 
-func (r *smallRecord) at(now time.Time) stet.Record {
+func (r *smallRecord) at(now time.Time) store.Record {
 	rec := r.whole(now)
 	rec.Work, rec.Notes, rec.Cancelling = nil, nil, false
 	return rec
 }
 
-func (s *small) grant(r *smallRecord, req stet.ClaimRequest, now time.Time) {
+func (s *small) grant(r *smallRecord, req store.ClaimRequest, now time.Time) {
 	s.last++
 	fence := s.last
 	if s.is("restarts fences after forgetting") {
 		fence = r.Fence + 1
 	}
 	forget := r.ForgetAt
-	r.Record = stet.Record{ID: req.ID, Scope: r.Scope, State: stet.Running, Fingerprint: req.Fingerprint, Owner: req.Owner,
+	r.Record = store.Record{ID: req.ID, Scope: r.Scope, Label: s.label(r, req), State: store.Running, Fingerprint: req.Fingerprint, Owner: req.Owner,
 		Fence: fence, Attempt: r.Attempt + 1, ClaimedAt: now, Work: r.Work, Notes: r.Notes, Cancelling: r.Cancelling}
 	if s.is("counts attempts from zero") {
 		r.Attempt--
@@ -107,27 +103,38 @@ func (s *small) grant(r *smallRecord, req stet.ClaimRequest, now time.Time) {
 	if s.is("forgets running records") {
 		r.ForgetAt = forget
 	}
-	r.lease = now.Add(req.Lease)
+	r.lease = s.later(now, req.Lease)
 }
 
-func (s *small) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
-	defer s.await()()
+// label is what a record is called once req has claimed or accepted it.
+func (s *small) label(r *smallRecord, req store.ClaimRequest) store.Label {
+	switch {
+	case s.is("drops labels"):
+		return store.Label{}
+	case s.is("keeps the first label") && r.Label != store.Label{}:
+		return r.Label
+	}
+	return req.Label
+}
+
+func (s *small) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	now, err := s.begin(ctx)
 	if err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	defer func() { s.end() }()
+	now = s.await(req.ID, nil, now)
 	if len(s.m) == 100 && s.is("takes a hundred keys") {
-		return stet.Record{}, errors.New("full")
+		return store.Record{}, errors.New("full")
 	}
 	r, err := s.enter(req, now)
 	if err != nil {
 		return r.at(now), err
 	}
-	if r.State == stet.Accepted && s.is("claims accepted records") {
-		r.State = stet.Retryable
+	if r.State == store.Accepted && s.is("claims accepted records") {
+		r.State = store.Retryable
 	}
-	if _, free := r.State.Next(stet.VerbClaim); free && (r.Owner != req.Owner || s.is("grants an owner twice")) {
+	if _, free := r.State.Next(store.VerbClaim); free && (r.Owner != req.Owner || s.is("grants an owner twice")) {
 		if s.is("claims in two steps") {
 			s.mu.Unlock()
 			runtime.Gosched()
@@ -142,73 +149,91 @@ func (s *small) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, 
 }
 
 // enter is what Claim and RunTx have in common: all but the grant.
-func (s *small) enter(req stet.ClaimRequest, now time.Time) (*smallRecord, error) {
+func (s *small) enter(req store.ClaimRequest, now time.Time) (*smallRecord, error) {
 	r := s.m[s.id(req.ID)]
-	if r != nil && r.State == stet.None { // see "makes records on read"
+	if err := s.unreadable(r); err != nil {
+		return new(smallRecord), err
+	}
+	if r != nil && r.State == store.None { // see "makes records on read"
 		r.Scope, r.Fingerprint = req.Scope, req.Fingerprint
 	}
 	if r == nil || s.is("claims without the existence check") {
-		r = &smallRecord{Record: stet.Record{ID: req.ID, Scope: req.Scope}}
+		r = &smallRecord{Record: store.Record{ID: req.ID, Scope: req.Scope}}
 		if s.is("drops the scope") {
-			r.Scope = stet.ID{}
+			r.Scope = store.ID{}
 		}
 		return r, nil
 	}
-	live := now.Before(r.lease)
+	live := !s.over(now, r.lease)
 	switch {
 	case r.Fingerprint != req.Fingerprint:
-		if s.is("parks on a mismatch") && r.State == stet.Running && !live {
-			r.to(stet.VerbPark)
+		if s.is("parks on a mismatch") && r.State == store.Running && !live {
+			r.to(store.VerbPark)
 		}
-		if !s.is("ignores a mismatch while running") || r.State != stet.Running {
-			return r, stet.ErrMismatch
+		if !s.is("ignores a mismatch while running") || r.State != store.Running {
+			return r, store.ErrMismatch
 		}
-	case r.State == stet.Running && r.Owner == req.Owner:
+	case r.State == store.Running && r.Owner == req.Owner:
 		if s.is("does not recognise its owner") {
 			return r, errors.New("the key is taken")
 		}
-	case r.State == stet.Running && !live && s.is("runs lapsed claims again"):
-		r.State = stet.Retryable
-	case r.State == stet.Running && !live:
+	case r.State == store.Running && !live && s.is("runs lapsed claims again"):
+		r.State = store.Retryable
+	case r.State == store.Running && !live:
 		s.park(r, now)
-	case r.State == stet.Running && s.is("prolongs the lease for anyone"):
+	case r.State == store.Running && s.is("prolongs the lease for anyone"):
 		r.lease = now.Add(req.Lease)
 	}
 	return r, nil
 }
 
-func (s *small) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+func (s *small) Read(ctx context.Context, id store.ID) (store.Record, error) {
 	now, err := s.begin(ctx)
 	if err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	defer s.end()
 	r := s.m[s.id(id)]
 	if r == nil {
 		if s.is("makes records on read") {
-			s.m[id] = &smallRecord{Record: stet.Record{ID: id, Attempt: 1}}
+			s.m[id] = &smallRecord{Record: store.Record{ID: id, Attempt: 1}}
 		}
-		return stet.Record{ID: id}, nil
+		return store.Record{ID: id}, nil
 	}
-	if s.is("parks on read") && r.State == stet.Running && !now.Before(r.lease) {
-		r.to(stet.VerbPark)
+	if err := s.unreadable(r); err != nil {
+		return store.Record{}, err
+	}
+	if s.is("parks on read") && r.State == store.Running && !now.Before(r.lease) {
+		r.to(store.VerbPark)
 		r.SettledAt = now
 	}
-	return r.at(now), nil
+	rec := r.at(now)
+	rec.Cancelling = r.Cancelling && !s.is("reads no cancellation")
+	return rec, nil
 }
 
-func (s *small) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) (lost []stet.Claim, err error) {
+func (s *small) Extend(ctx context.Context, claims []store.Claim, lease time.Duration) (lost []store.Claim, err error) {
 	now, err := s.begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer s.end()
+	bad := hurt{s: s}
 	for i, c := range claims {
 		if i == 100 && s.is("extends a hundred claims") {
 			break
 		}
 		r := s.m[s.id(c.ID)]
-		if r == nil || r.State != stet.Running || r.Fence != c.Fence && !s.is("extends without the fence check") ||
+		if bad.skips(r) {
+			if s.is("gives damaged claims up for lost") {
+				lost = append(lost, c)
+			}
+			if s.is("renews nothing past a damaged record") {
+				break
+			}
+			continue
+		}
+		if r == nil || r.State != store.Running || r.Fence != c.Fence && !s.is("extends without the fence check") ||
 			s.is("gives lapsed leases up") && !now.Before(r.lease) {
 			lost = append(lost, c)
 			continue
@@ -216,12 +241,14 @@ func (s *small) Extend(ctx context.Context, claims []stet.Claim, lease time.Dura
 		if s.is("stacks leases up") && now.Before(r.lease) {
 			now = r.lease
 		}
-		r.lease = now.Add(lease)
+		if r.lease = now.Add(lease); r.repeats() && r.lease.After(r.due) && !s.is("hands out runs that live") {
+			r.due = r.lease
+		}
 	}
-	return lost, nil
+	return lost, bad.result()
 }
 
-func (s *small) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+func (s *small) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
 	now, err := s.begin(ctx)
 	if err != nil {
 		return err
@@ -235,28 +262,29 @@ func (s *small) Settle(ctx context.Context, c stet.Claim, out stet.Outcome, keep
 }
 
 // settle checks, and returns what is to be written.
-func (s *small) settle(c stet.Claim, out stet.Outcome, keep stet.Retention, now time.Time) (write func(), err error) {
+func (s *small) settle(c store.Claim, out store.Settlement, keep store.Retention, now time.Time) (write func(), err error) {
 	r := s.m[s.id(c.ID)]
 	if r == nil || r.Fence != c.Fence && !s.is("settles without the fence check") {
-		return nil, stet.ErrFenced
+		return nil, store.ErrFenced
 	}
-	if r.State == out.State && (r.Gone || !out.Gone && bytes.Equal(r.Result, out.Result)) && !s.is("refuses a repeated settle") {
+	same := r.State == out.State && r.Gone == out.Gone && (r.Gone || bytes.Equal(r.Result, out.Result))
+	if same && (now.Before(r.ExpiresAt) || s.is("takes what has gone for what was never kept")) && !s.is("refuses a repeated settle") {
 		if s.is("writes messages again") {
 			return func() { s.send(r, out, now) }, nil
 		}
 		return func() {}, nil
 	}
 	_, ok := r.State.Next(verbOf(out))
-	late := r.State == stet.Unknown || r.State == stet.Running && !now.Before(r.lease)
+	late := r.State == store.Unknown || r.State == store.Running && !now.Before(r.lease)
 	if late && s.is("refuses a late settle") || !ok && (!r.State.Settled() || !s.is("accepts a second outcome")) {
-		return nil, stet.ErrFenced
+		return nil, store.ErrFenced
 	}
 	return func() {
 		r.State, r.Result, r.Gone = out.State, out.Result, out.Gone
 		if s.is("cuts results at NUL") {
 			r.Result, _, _ = bytes.Cut(out.Result, []byte{0})
 		}
-		r.SettledAt, r.ExpiresAt, r.ForgetAt = now, now.Add(keep.Result), now.Add(keep.Tombstone)
+		r.SettledAt, r.ExpiresAt, r.ForgetAt = now, s.later(now, keep.Result), s.later(now, keep.Tombstone)
 		if s.is("adds the tombstone to the result") {
 			r.ForgetAt = r.ExpiresAt.Add(keep.Tombstone)
 		}
@@ -264,7 +292,7 @@ func (s *small) settle(c stet.Claim, out stet.Outcome, keep stet.Retention, now 
 	}, nil
 }
 
-func (s *small) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+func (s *small) Release(ctx context.Context, c store.Claim, keep store.Retention) error {
 	now, err := s.begin(ctx)
 	if err != nil {
 		return err
@@ -272,27 +300,27 @@ func (s *small) Release(ctx context.Context, c stet.Claim, keep stet.Retention) 
 	defer s.end()
 	r := s.m[s.id(c.ID)]
 	if r == nil || r.Fence != c.Fence && !s.is("releases without the fence check") {
-		return stet.ErrFenced
+		return store.ErrFenced
 	}
-	if r.State == stet.Retryable || r.State == stet.Accepted {
+	if r.State == store.Retryable || r.State == store.Accepted {
 		return nil
 	}
-	if r.Work != nil && !s.is("releases work as retryable") && r.to(stet.VerbReturn) {
-		r.SettledAt, r.due = now, now
+	if r.Work != nil && !s.is("releases work as retryable") && r.to(store.VerbReturn) {
+		r.SettledAt, r.due, r.lease = now, now, now
 		return nil
 	}
-	if !r.to(stet.VerbRelease) && !s.is("releases what was settled") {
-		return stet.ErrFenced
+	if !r.to(store.VerbRelease) && !s.is("releases what was settled") {
+		return store.ErrFenced
 	}
-	r.State, r.SettledAt, r.ForgetAt = stet.Retryable, now, now.Add(keep.Result)
+	r.State, r.SettledAt, r.ForgetAt = store.Retryable, now, now.Add(keep.Result)
 	return nil
 }
 
-func (s *small) Watch(ctx context.Context, id stet.ID, fence int64) error {
+func (s *small) Watch(ctx context.Context, id store.ID, fence int64) error {
 	for {
 		s.mu.Lock()
 		r, ring := s.m[s.id(id)], s.ring
-		runs := r != nil && r.State == stet.Running && r.Fence == fence || s.is("wakes no watcher")
+		runs := r != nil && r.State == store.Running && r.Fence == fence || s.is("wakes no watcher")
 		s.mu.Unlock()
 		if !runs {
 			return nil
@@ -305,59 +333,76 @@ func (s *small) Watch(ctx context.Context, id stet.ID, fence int64) error {
 	}
 }
 
-func (s *small) Sweep(ctx context.Context, limit int) (swept stet.Swept, err error) {
+func (s *small) Sweep(ctx context.Context, limit int) (swept store.Swept, err error) {
 	if err := ctx.Err(); err != nil {
 		return swept, err
 	}
 	s.mu.Lock()
 	defer s.end()
 	now := s.now()
+	bad := hurt{s: s}
 	for id, r := range s.m {
+		if r.bad && s.is("sweeps what is damaged away") {
+			delete(s.m, id)
+			continue
+		}
+		if bad.skips(r) {
+			continue
+		}
 		gone := r.Gone
 		if s.due(r, now); s.m[id] == nil {
 			swept.Purged++
 		} else if r.Gone != gone {
 			swept.Expired++
 		}
-		if r.State != stet.Running || now.Before(r.lease) && !s.is("sweeps live claims") {
+		if r.State != store.Running || now.Before(r.lease) && !s.is("sweeps live claims") {
 			continue
 		}
 		if swept.Parked == limit && !s.is("sweeps without a bound") {
 			swept.More = true
 			break
 		}
-		s.park(r, now)
-		swept.Parked++
+		if s.park(r, now); r.State == store.Unknown {
+			swept.Parked++
+		}
 	}
-	return swept, nil
+	return swept, bad.result()
 }
 
-func (s *small) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
-	fn func(context.Context, *smallTx, stet.Record) (stet.Outcome, error)) (stet.Record, error) {
-	defer s.await()()
+func (s *small) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,
+	fn func(context.Context, *smallTx, store.Record) (store.Settlement, error)) (store.Record, error) {
 	now, err := s.begin(ctx)
 	if err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
-	defer s.end()
+	tx := newSmallTx()
+	defer func() {
+		s.leave(tx)
+		s.end()
+	}()
+	if s.held[s.id(req.ID)] != nil && s.is("gives transactions a fence that is none") {
+		return store.Record{ID: req.ID, Scope: req.Scope, State: store.Running, Fingerprint: req.Fingerprint, Fence: -1}, nil
+	}
+	now = s.await(req.ID, tx, now)
 	was, err := s.enter(req, now)
 	if err != nil {
 		return was.at(now), err
 	}
-	_, free := was.State.Next(stet.VerbCommit)
-	if !free && (was.State != stet.Unknown || !s.is("runs unknown records in transactions")) {
+	_, free := was.State.Next(store.VerbCommit)
+	if !free && (was.State != store.Unknown || !s.is("runs unknown records in transactions")) {
 		return was.at(now), nil
 	}
 	r := *was
 	s.grant(&r, req, now)
-	tx := new(smallTx)
+	s.hold(req.ID, tx)
 	if s.is("commits rows without the record") {
 		defer s.commit(tx)
 	}
-	out, err := fn(ctx, tx, r.at(now))
-	if err != nil {
-		return stet.Record{}, err
+	out, err := s.outside(func() (store.Settlement, error) { return fn(ctx, tx, r.at(now)) })
+	if err := errors.Join(err, s.gone(was, req.ID)); err != nil {
+		return store.Record{}, err
 	}
+	now = s.now()
 	r.State, r.Result, r.Gone = out.State, out.Result, out.Gone
 	r.SettledAt, r.ExpiresAt, r.ForgetAt = now, now.Add(keep.Result), now.Add(keep.Tombstone)
 	s.send(&r, out, now)
@@ -370,7 +415,7 @@ func (s *small) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Rete
 	return r.at(now), nil
 }
 
-func (s *small) SettleTx(ctx context.Context, tx *smallTx, c stet.Claim, out stet.Outcome, keep stet.Retention) error {
+func (s *small) SettleTx(ctx context.Context, tx *smallTx, c store.Claim, out store.Settlement, keep store.Retention) error {
 	if s.is("settles outside of the transaction") {
 		return s.Settle(ctx, c, out, keep)
 	}
@@ -380,13 +425,14 @@ func (s *small) SettleTx(ctx context.Context, tx *smallTx, c stet.Claim, out ste
 	}
 	defer s.end()
 	if r := s.m[s.id(c.ID)]; r != nil && r.State.Settled() && !s.is("settles twice in transactions") {
-		return stet.ErrFenced
+		return store.ErrFenced
 	}
 	write, err := s.settle(c, out, keep, now)
 	if err != nil {
 		return err
 	}
 	tx.write = append(tx.write, write)
+	s.hold(c.ID, tx)
 	if s.is("sends messages before the commit") {
 		s.send(s.m[s.id(c.ID)], out, now)
 	}
@@ -414,27 +460,28 @@ func smallHarness(bug string) TxHarness[*smallTx] {
 	}
 	return TxHarness[*smallTx]{
 		Harness: Harness{
-			New: func(testing.TB) stet.Store {
-				return &small{bug: bug, now: clock, m: make(map[stet.ID]*smallRecord), rows: make(map[string]int), ring: make(chan struct{})}
+			New: func(testing.TB) store.Store {
+				return &small{bug: bug, now: clock, m: make(map[store.ID]*smallRecord), rows: make(map[string]int), ring: make(chan struct{}), held: make(map[store.ID]*smallTx)}
 			},
 			Advance: func(_ testing.TB, d time.Duration) {
 				mu.Lock()
 				defer mu.Unlock()
 				now = now.Add(d)
 			},
+			Damage: smallDamage,
 		},
 		Write: func(_ context.Context, tx *smallTx, name string) error {
 			tx.rows = append(tx.rows, name)
 			return nil
 		},
-		Rows: func(_ testing.TB, s stet.TxStore[*smallTx], name string) int {
+		Rows: func(_ testing.TB, s store.TxStore[*smallTx], name string) int {
 			sm := s.(*small)
 			sm.mu.Lock()
 			defer sm.mu.Unlock()
 			return sm.rows[name]
 		},
-		Begin: func(_ testing.TB, s stet.TxStore[*smallTx]) (*smallTx, func(bool) error) {
-			tx := new(smallTx)
+		Begin: func(_ testing.TB, s store.TxStore[*smallTx]) (*smallTx, func(bool) error) {
+			tx := newSmallTx()
 			return tx, func(commit bool) error {
 				s.(*small).finish(tx, commit)
 				return nil

@@ -8,13 +8,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // whole is the record with its work.
-func (r *smallRecord) whole(now time.Time) stet.Record {
+func (r *smallRecord) whole(now time.Time) store.Record {
 	rec := r.Record
-	if r.State == stet.Running {
+	if r.State == store.Running {
 		rec.LeaseLeft = r.lease.Sub(now)
 	}
 	return rec
@@ -29,18 +29,33 @@ func (s *small) pause(bug string) {
 	}
 }
 
+// repeats reports whether r's run may be repeated: it is due some time.
+func (r *smallRecord) repeats() bool {
+	return r.State == store.Running && !r.due.IsZero()
+}
+
 func (s *small) park(r *smallRecord, now time.Time) {
-	r.to(stet.VerbPark)
-	r.SettledAt = now
+	if r.SettledAt = now; r.repeats() && !s.is("parks what may be repeated") {
+		r.to(store.VerbReturn)
+		r.lease = now
+	} else {
+		r.to(store.VerbPark)
+	}
+	if s.is("forgets a cancellation when it parks") {
+		r.Cancelling = false
+	}
 	if s.is("loses work when it parks") {
 		r.Work = nil
 	}
 }
 
 // send makes a settled record keep what is to be sent in place of its work.
-func (s *small) send(r *smallRecord, out stet.Outcome, now time.Time) {
-	r.Work, r.Notes, r.Cancelling, r.due = nil, nil, false, time.Time{}
-	if out.Outbox != nil && !s.is("sends nothing") {
+func (s *small) send(r *smallRecord, out store.Settlement, now time.Time) {
+	r.Work, r.Notes, r.due = nil, nil, time.Time{}
+	if !s.is("keeps a cancellation past the outcome") {
+		r.Cancelling = false
+	}
+	if out.Outbox != nil && !s.is("sends nothing") && (len(out.Outbox) > 0 || !s.is("takes an empty outbox for none")) {
 		r.Work, r.due = s.cut(out.Outbox), now
 		if !s.is("forgets what has messages") {
 			r.ForgetAt = time.Time{}
@@ -49,19 +64,22 @@ func (s *small) send(r *smallRecord, out stet.Outcome, now time.Time) {
 }
 
 func (s *small) cut(b []byte) []byte {
+	if b == nil && !s.is("takes empty work for none") {
+		b = []byte{}
+	}
 	if s.is("cuts work at NUL") {
 		b, _, _ = bytes.Cut(b, []byte{0})
 	}
 	return b
 }
 
-func (s *small) Accept(ctx context.Context, req stet.ClaimRequest, work []byte, after time.Duration) (stet.Record, error) {
-	defer s.await()()
+func (s *small) Accept(ctx context.Context, req store.ClaimRequest, work []byte, after time.Duration) (store.Record, error) {
 	now, err := s.begin(ctx)
 	if err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	defer func() { s.end() }()
+	now = s.await(req.ID, nil, now)
 	r, write, err := s.accept(req, work, after, now)
 	s.pause("accepts in two steps")
 	write()
@@ -69,22 +87,23 @@ func (s *small) Accept(ctx context.Context, req stet.ClaimRequest, work []byte, 
 }
 
 // accept returns the record as it will be, and what makes it so.
-func (s *small) accept(req stet.ClaimRequest, work []byte, after time.Duration, now time.Time) (*smallRecord, func(), error) {
+func (s *small) accept(req store.ClaimRequest, work []byte, after time.Duration, now time.Time) (*smallRecord, func(), error) {
 	r, err := s.enter(req, now)
-	if err != nil && (!s.is("ignores a mismatch of what is accepted") || r.State != stet.Accepted) {
+	if err != nil && (!s.is("ignores a mismatch of what is accepted") || r.State != store.Accepted) {
 		return r, func() {}, err
 	}
-	if r.State == stet.Unknown && s.is("accepts what is unknown") {
-		r.State = stet.Retryable
+	if r.State == store.Unknown && s.is("accepts what is unknown") {
+		r.State = store.Retryable
 	}
-	again := r.State == stet.Accepted && r.Owner == req.Owner && s.is("does not recognise its acceptance")
-	if _, free := r.State.Next(stet.VerbAccept); !again && (!free || r.Owner == req.Owner) {
+	again := r.State == store.Accepted && r.Owner == req.Owner && s.is("does not recognise its acceptance")
+	if _, free := r.State.Next(store.VerbAccept); !again && (!free || r.Owner == req.Owner) {
 		return r, func() {}, nil
 	}
 	next := *r
 	s.grant(&next, req, now)
-	next.State, next.Attempt = stet.Accepted, r.Attempt
-	next.Work, next.due = s.cut(work), now.Add(after)
+	next.State, next.Attempt = store.Accepted, r.Attempt
+	next.Work, next.due = s.cut(work), s.later(now, after)
+	next.lease = next.due // before that it cannot be taken
 	switch {
 	case s.is("forgets accepted records"):
 		next.ForgetAt = r.ForgetAt
@@ -96,53 +115,67 @@ func (s *small) accept(req stet.ClaimRequest, work []byte, after time.Duration, 
 	return &next, func() { s.m[s.id(req.ID)] = &next }, nil
 }
 
-func (s *small) Take(ctx context.Context, id stet.ID, owner stet.Owner, lease time.Duration) (stet.Record, error) {
+func (s *small) Take(ctx context.Context, req store.TakeRequest) (store.Record, error) {
+	id, owner, lease := req.ID, req.Owner, req.Lease
 	now, err := s.begin(ctx)
 	if err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	defer func() { s.end() }()
 	r := s.m[s.id(id)]
 	if r == nil {
-		return stet.Record{ID: id}, nil
+		return store.Record{ID: id}, nil
+	}
+	if s.held[s.id(id)] != nil && !s.is("takes what is being settled") {
+		return store.Record{}, store.ErrNotDone
+	}
+	if err := s.unreadable(r); err != nil {
+		return store.Record{}, err
 	}
 	state, was := r.State, r.Owner
-	if state == stet.Running && !now.Before(r.lease) && s.is("runs lapsed claims again") {
-		state = stet.Accepted
+	if state == store.Running && !now.Before(r.lease) && (r.repeats() && !s.is("parks what may be repeated") || s.is("runs lapsed claims again")) {
+		state = store.Accepted
 	}
+	early := now.Before(r.lease) && !s.is("hands work to whoever comes early")
 	s.pause("takes in two steps")
 	switch {
-	case state == stet.Running && was == owner:
+	case state == store.Running && was == owner:
 		if s.is("prolongs the lease for a repeated take") {
 			r.lease = now.Add(lease)
 		}
 		if s.is("does not recognise its owner") {
-			return stet.Record{}, errors.New("it is taken")
+			return store.Record{}, errors.New("it is taken")
 		}
-	case state == stet.Running && !now.Before(r.lease):
+	case state == store.Running && !now.Before(r.lease):
 		s.park(r, now)
-	case state == stet.Accepted && (was != owner || s.is("gives work to an owner twice")), state == stet.Retryable && s.is("takes what was never accepted"):
+	case state == store.Accepted && !early && (was != owner || s.is("gives work to an owner twice")), state == store.Retryable && s.is("takes what was never accepted"):
 		due, attempt := r.due, r.Attempt
-		s.grant(r, stet.ClaimRequest{ID: id, Fingerprint: r.Fingerprint, Owner: owner, Lease: lease}, now)
-		if r.due = (time.Time{}); s.is("leaves taken work in its queue") {
+		s.grant(r, store.ClaimRequest{ID: id, Fingerprint: r.Fingerprint, Owner: owner, Lease: lease, Label: r.Label}, now)
+		switch r.due = (time.Time{}); {
+		case s.is("leaves taken work in its queue"):
 			r.due = due
+		case req.Repeatable && !s.is("forgets what may be repeated"):
+			r.due = r.lease
 		}
 		if s.is("counts no attempt of a take") {
 			r.Attempt = attempt
+		}
+		if s.is("forgets a cancellation when it is taken") {
+			r.Cancelling = false
 		}
 	}
 	return r.whole(now), nil
 }
 
 // newest returns the record if it has the claim's fence.
-func (s *small) newest(c stet.Claim, bug string) *smallRecord {
+func (s *small) newest(c store.Claim, bug string) *smallRecord {
 	if r := s.m[s.id(c.ID)]; r != nil && (r.Fence == c.Fence || s.is(bug)) {
 		return r
 	}
 	return nil
 }
 
-func (s *small) Return(ctx context.Context, c stet.Claim, after time.Duration) error {
+func (s *small) Return(ctx context.Context, c store.Claim, after time.Duration) error {
 	now, err := s.begin(ctx)
 	if err != nil {
 		return err
@@ -150,15 +183,16 @@ func (s *small) Return(ctx context.Context, c stet.Claim, after time.Duration) e
 	defer s.end()
 	r := s.newest(c, "returns without the fence check")
 	if r == nil || r.Work == nil && !s.is("returns what was never accepted") || r.State.Settled() {
-		return stet.ErrFenced
+		return store.ErrFenced
 	}
-	if r.State == stet.Accepted {
+	if r.State == store.Accepted {
 		return nil
 	}
-	if !r.to(stet.VerbReturn) {
-		return stet.ErrFenced
+	if !r.to(store.VerbReturn) {
+		return store.ErrFenced
 	}
-	if r.SettledAt, r.due = now, now.Add(after); s.is("makes work due at once") {
+	r.lease = now.Add(after)
+	if r.SettledAt, r.due = now, r.lease; s.is("makes work due at once") {
 		r.due = now
 	}
 	if s.is("drops notes with the run") {
@@ -167,50 +201,50 @@ func (s *small) Return(ctx context.Context, c stet.Claim, after time.Duration) e
 	return nil
 }
 
-func (s *small) Cancel(ctx context.Context, c stet.Claim, out stet.Outcome, keep stet.Retention) (stet.Record, error) {
+func (s *small) Cancel(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) (store.Record, error) {
 	now, err := s.begin(ctx)
 	if err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	defer func() { s.end() }()
 	r := s.newest(c, "cancels without the fence check")
 	if r == nil {
-		return stet.Record{}, stet.ErrFenced
+		return store.Record{}, store.ErrFenced
 	}
 	state := r.State
 	s.pause("cancels in two steps")
 	switch {
-	case state == stet.Accepted, state == stet.Running && s.is("cancels what runs"):
-		r.State, r.Result, r.Gone = stet.Failed, out.Result, out.Gone
+	case state == store.Accepted, state == store.Running && s.is("cancels what runs"):
+		r.State, r.Result, r.Gone = store.Failed, out.Result, out.Gone
 		if r.SettledAt, r.ExpiresAt, r.ForgetAt = now, now.Add(keep.Result), now.Add(keep.Tombstone); s.is("keeps what was cancelled for ever") {
 			r.ForgetAt = now.Add(100 * keep.Tombstone)
 		}
-		s.send(r, stet.Outcome{}, now)
-	case state == stet.Running && r.Work != nil:
+		s.send(r, store.Settlement{}, now)
+	case state == store.Running && r.Work != nil:
 		r.Cancelling = true
-	case state != stet.Failed || !r.Gone && (out.Gone || !bytes.Equal(r.Result, out.Result)):
-		return stet.Record{}, stet.ErrFenced
+	case state != store.Failed || !now.Before(r.ExpiresAt) || r.Gone != out.Gone || !r.Gone && !bytes.Equal(r.Result, out.Result):
+		return store.Record{}, store.ErrFenced
 	}
 	return r.whole(now), nil
 }
 
-func (s *small) Save(ctx context.Context, c stet.Claim, notes []byte) error {
-	return s.put(ctx, c, notes, stet.Running)
+func (s *small) Save(ctx context.Context, c store.Claim, notes []byte, repeatable bool) error {
+	return s.put(ctx, c, notes, store.Running, repeatable)
 }
 
-func (s *small) Strike(ctx context.Context, c stet.Claim, notes []byte) error {
+func (s *small) Strike(ctx context.Context, c store.Claim, notes []byte) error {
 	if s.is("strikes nothing") {
 		return nil
 	}
-	return s.put(ctx, c, notes, stet.Unknown)
+	return s.put(ctx, c, notes, store.Unknown, false)
 }
 
-func (s *small) put(ctx context.Context, c stet.Claim, notes []byte, in stet.State) error {
+func (s *small) put(ctx context.Context, c store.Claim, notes []byte, in store.State, repeatable bool) error {
 	if _, err := s.begin(ctx); err != nil {
 		return err
 	}
 	defer s.end()
-	write, err := s.save(c, notes, in)
+	write, err := s.save(c, notes, in, repeatable)
 	if err == nil {
 		write()
 	}
@@ -218,25 +252,33 @@ func (s *small) put(ctx context.Context, c stet.Claim, notes []byte, in stet.Sta
 }
 
 // save checks, and returns what is to be written to a record in that state.
-func (s *small) save(c stet.Claim, notes []byte, in stet.State) (write func(), err error) {
-	bug := map[stet.State]string{stet.Running: "saves without the fence check", stet.Unknown: "strikes without the fence check"}
+func (s *small) save(c store.Claim, notes []byte, in store.State, repeatable bool) (write func(), err error) {
+	bug := map[store.State]string{store.Running: "saves without the fence check", store.Unknown: "strikes without the fence check"}
 	r := s.newest(c, bug[in])
 	wrong := r != nil && r.State != in
-	if s.is("saves notes of what is unknown") && in == stet.Running || s.is("strikes notes of what runs") && in == stet.Unknown {
-		wrong = r != nil && r.State != stet.Running && r.State != stet.Unknown
+	if s.is("saves notes of what is unknown") && in == store.Running || s.is("strikes notes of what runs") && in == store.Unknown {
+		wrong = r != nil && r.State != store.Running && r.State != store.Unknown
 	}
 	if r == nil || wrong {
-		return nil, stet.ErrFenced
+		return nil, store.ErrFenced
 	}
 	version := func(b []byte) []byte { return b[:min(8, len(b))] }
 	switch order := bytes.Compare(version(notes), version(r.Notes)); {
 	case s.is("saves whatever comes last"):
 	case order < 0:
-		return nil, stet.ErrFenced
+		return nil, store.ErrFenced
 	case order == 0:
 		return func() {}, nil
 	}
 	return func() {
+		if in == store.Running && !s.is("does not note down what may be repeated") {
+			switch is := repeatable && r.Work != nil; {
+			case !is:
+				r.due = time.Time{}
+			case !r.repeats():
+				r.due = r.lease
+			}
+		}
 		if s.is("keeps its notes in one place") && r.Notes != nil {
 			copy(r.Notes, notes)
 			return
@@ -246,23 +288,26 @@ func (s *small) save(c stet.Claim, notes []byte, in stet.State) (write func(), e
 	}, nil
 }
 
-func (s *small) Look(ctx context.Context, id stet.ID) (stet.Record, error) {
+func (s *small) Look(ctx context.Context, id store.ID) (store.Record, error) {
 	now, err := s.begin(ctx)
 	if err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	defer s.end()
 	r := s.m[s.id(id)]
 	if r == nil {
-		return stet.Record{ID: id}, nil
+		return store.Record{ID: id}, nil
 	}
-	if s.is("parks on look") && r.State == stet.Running && !now.Before(r.lease) {
+	if err := s.unreadable(r); err != nil {
+		return store.Record{}, err
+	}
+	if s.is("parks on look") && r.State == store.Running && !now.Before(r.lease) {
 		s.park(r, now)
 	}
 	return r.whole(now), nil
 }
 
-func (s *small) Due(ctx context.Context, what stet.Due, limit int, again time.Duration) (recs []stet.Record, err error) {
+func (s *small) Due(ctx context.Context, what store.Due, limit int, again time.Duration, names ...string) (recs []store.Record, err error) {
 	now, err := s.begin(ctx)
 	if err != nil {
 		return nil, err
@@ -270,7 +315,8 @@ func (s *small) Due(ctx context.Context, what stet.Due, limit int, again time.Du
 	defer func() { s.end() }()
 	var all []*smallRecord
 	for _, r := range s.m {
-		if !r.due.IsZero() && !now.Before(r.due) && r.State.Settled() == (what == stet.DueRelay) {
+		if !r.due.IsZero() && s.over(now, r.due) && r.State.Settled() == (what == store.DueRelay) &&
+			(len(names) == 0 || slices.Contains(names, r.Label.Name) || s.is("hands out whatever is due")) {
 			all = append(all, r)
 		}
 	}
@@ -280,13 +326,24 @@ func (s *small) Due(ctx context.Context, what stet.Due, limit int, again time.Du
 		}
 		return a.due.Compare(b.due)
 	})
+	if what == store.DueRun && !s.is("hands out the longest waiting of all names first") {
+		all = inTurns(all)
+	}
 	if !s.is("hands out all at once") {
 		all = all[:min(limit, len(all))]
 	}
 	s.pause("hands out in two steps")
+	bad := hurt{s: s}
 	for _, r := range all {
+		if r.bad && s.is("does not put damaged work off") {
+			bad.skips(r)
+			continue
+		}
 		if r.due = now.Add(again); s.is("hands out work once") {
 			r.due = time.Time{}
+		}
+		if bad.skips(r) {
+			continue
 		}
 		rec := r.whole(now)
 		if !s.is("hands out notes") {
@@ -294,10 +351,24 @@ func (s *small) Due(ctx context.Context, what stet.Due, limit int, again time.Du
 		}
 		recs = append(recs, rec)
 	}
-	return recs, nil
+	if s.is("names no damaged work") {
+		return recs, nil
+	}
+	return recs, bad.result()
 }
 
-func (s *small) Relayed(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+// inTurns orders records by their places among those of their names.
+func inTurns(all []*smallRecord) []*smallRecord {
+	place, seen := make(map[*smallRecord]int), make(map[string]int)
+	for _, r := range all {
+		place[r] = seen[r.Label.Name]
+		seen[r.Label.Name]++
+	}
+	slices.SortStableFunc(all, func(a, b *smallRecord) int { return place[a] - place[b] })
+	return all
+}
+
+func (s *small) Relayed(ctx context.Context, c store.Claim, keep store.Retention) error {
 	now, err := s.begin(ctx)
 	if err != nil {
 		return err
@@ -305,7 +376,7 @@ func (s *small) Relayed(ctx context.Context, c stet.Claim, keep stet.Retention) 
 	defer s.end()
 	r := s.newest(c, "relays without the fence check")
 	if r == nil || !r.State.Settled() && !s.is("relays what has not ended") {
-		return stet.ErrFenced
+		return store.ErrFenced
 	}
 	if r.Work != nil {
 		r.Work, r.due, r.ForgetAt = nil, time.Time{}, now.Add(keep.Tombstone)
@@ -316,43 +387,31 @@ func (s *small) Relayed(ctx context.Context, c stet.Claim, keep stet.Retention) 
 	return nil
 }
 
-// await waits for a transaction that has accepted something to end, and keeps the
-// next one from beginning until leave.
-func (s *small) await() (leave func()) {
-	if s.is("does not wait for transactions") {
-		return func() {}
-	}
-	s.turn.RLock()
-	return s.turn.RUnlock
-}
-
-func (s *small) AcceptTx(ctx context.Context, tx *smallTx, req stet.ClaimRequest, work []byte, after time.Duration) (stet.Record, error) {
+func (s *small) AcceptTx(ctx context.Context, tx *smallTx, req store.ClaimRequest, work []byte, after time.Duration) (store.Record, error) {
 	if s.is("accepts outside of the transaction") {
 		return s.Accept(ctx, req, work, after)
 	}
-	if !tx.turn && !s.is("does not wait for transactions") {
-		s.turn.Lock()
-		tx.turn = true
-	}
 	now, err := s.begin(ctx)
 	if err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
-	defer s.end()
+	defer func() { s.end() }()
+	now = s.await(req.ID, tx, now)
+	s.hold(req.ID, tx)
 	r, write, err := s.accept(req, work, after, now)
 	tx.write = append(tx.write, write)
 	return r.at(now), err
 }
 
-func (s *small) SaveTx(ctx context.Context, tx *smallTx, c stet.Claim, notes []byte) error {
+func (s *small) SaveTx(ctx context.Context, tx *smallTx, c store.Claim, notes []byte, repeatable bool) error {
 	if s.is("saves outside of the transaction") {
-		return s.Save(ctx, c, notes)
+		return s.Save(ctx, c, notes, repeatable)
 	}
 	if _, err := s.begin(ctx); err != nil {
 		return err
 	}
 	defer s.end()
-	write, err := s.save(c, notes, stet.Running)
+	write, err := s.save(c, notes, store.Running, repeatable)
 	if err == nil {
 		tx.write = append(tx.write, write)
 	}
@@ -363,21 +422,9 @@ func (s *small) InTx(ctx context.Context, fn func(context.Context, *smallTx) err
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	tx, fine := new(smallTx), s.is("commits in spite of an error")
+	tx, fine := newSmallTx(), s.is("commits in spite of an error")
 	defer func() { s.finish(tx, fine) }() // also when fn panics
 	err = fn(ctx, tx)
 	fine = fine || err == nil
 	return err
-}
-
-// finish ends a transaction.
-func (s *small) finish(tx *smallTx, commit bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if commit {
-		s.commit(tx)
-	}
-	if tx.turn {
-		s.turn.Unlock()
-	}
 }

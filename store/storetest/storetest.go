@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -22,7 +22,7 @@ type Harness struct {
 	// New returns a fresh, empty store, or an empty part of one that nothing
 	// else touches. It is called once for each case; what it opens it closes
 	// with t.Cleanup.
-	New func(t testing.TB) stet.Store
+	New func(t testing.TB) store.Store
 	// Advance moves the clock of the stores that New has made by d, which
 	// need not happen in real time. Default nil: the suite really waits, as
 	// it must for a server's own clock.
@@ -31,18 +31,22 @@ type Harness struct {
 	// dwarf what a call takes, because nothing else tells early from late.
 	// Default 1 min with Advance, 150 ms without.
 	Unit time.Duration
+	// Damage makes what s keeps under id unreadable, in place, as a broken disk or
+	// somebody else's script would: what is said of such records is tested then.
+	// Default nil, for a store that keeps nothing which could be read wrongly.
+	Damage func(t testing.TB, s store.Store, id store.ID)
 	// Histories is how many random histories are tried, each of up to 45
 	// calls on three keys. Default 100 with Advance, 10 without.
 	Histories int
 }
 
-// Run holds the store that h makes to every sentence of stet.Store, and to those
-// of stet.Watcher, stet.Sweeper, stet.Browser and stet.WorkStore if it is one. Each
+// Run holds the store that h makes to every sentence of store.Store, and to those
+// of store.Watcher, store.Sweeper, store.Browser and store.WorkStore if it is one. Each
 // case is a subtest.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
 	h.fill(t)
-	for _, c := range checks(h.New(t)) {
+	for _, c := range checks(h, h.New(t)) {
 		t.Run(c.name, func(t *testing.T) { c.do(t, h) })
 	}
 }
@@ -65,21 +69,24 @@ func (c check) do(t testing.TB, h Harness) {
 	c.run(newFixture(t, h))
 }
 
-// checks returns the claims that apply to a store like s.
-func checks(s stet.Store) []check {
+// checks returns the claims that apply to a store like s, as far as h can try them.
+func checks(h Harness, s store.Store) []check {
 	all := slices.Concat(claimChecks, refusalChecks, settleChecks, releaseChecks, extendChecks,
-		readChecks, timeChecks, resultChecks, raceChecks)
-	if _, ok := s.(stet.Watcher); ok {
+		readChecks, timeChecks, edgeChecks, resultChecks, raceChecks)
+	if _, ok := s.(store.Watcher); ok {
 		all = append(all, watchChecks...)
 	}
-	if _, ok := s.(stet.Sweeper); ok {
+	if _, ok := s.(store.Sweeper); ok {
 		all = append(all, sweepChecks...)
 	}
-	if _, ok := s.(stet.Browser); ok {
+	if _, ok := s.(store.Browser); ok {
 		all = append(all, browseChecks...)
 	}
-	if _, ok := s.(stet.WorkStore); ok {
-		all = slices.Concat(all, workChecks, engineWorkChecks, workHistoryChecks)
+	if _, ok := s.(store.WorkStore); ok {
+		all = slices.Concat(all, workChecks, edgeWorkChecks, engineWorkChecks, workHistoryChecks)
+	}
+	if h.Damage != nil {
+		all = append(all, damageChecks(s)...)
 	}
 	return slices.Concat(all, historyChecks, engineChecks)
 }

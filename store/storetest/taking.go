@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 var takeChecks = []check{
@@ -20,6 +20,8 @@ var takeChecks = []check{
 		takesGrow},
 	{"of many takes of one operation exactly one is granted", "queues deliver twice; two grants are two executions.",
 		raceToTake},
+	{"work that is to wait cannot be taken before its time", "queues deliver twice and early; backoff that only the queue knows of is none.",
+		earlyTake},
 	{"a taken operation whose lease has run out is parked, and keeps its work", "the dead run may have had its effect; and what is released after all must be runnable.",
 		lapsedTakeIsParked},
 }
@@ -31,7 +33,7 @@ func takeInEachState(f *fixture) {
 		rec := f.take(req.ID, req.Owner, req.Lease)
 		what := "Take of a key that is " + s.name
 		switch {
-		case s.state == stet.Accepted:
+		case s.state == store.Accepted:
 			if !granted(rec, req) || rec.Fence <= s.claim.Fence || rec.Attempt != s.rec.Attempt+1 {
 				f.Errorf("%s: want it granted with a fence above %d, and attempt %d; got %s", what, s.claim.Fence, s.rec.Attempt+1, show(rec))
 			}
@@ -39,7 +41,7 @@ func takeInEachState(f *fixture) {
 				f.Errorf("%s: LeaseLeft is %v of %v, SettledAt %v, or the scope or fingerprint is lost", what, rec.LeaseLeft, f.long, rec.SettledAt)
 			}
 		case s.lapsed:
-			if rec.State != stet.Unknown || rec.Fence != s.claim.Fence || rec.Owner != s.claim.Owner {
+			if rec.State != store.Unknown || rec.Fence != s.claim.Fence || rec.Owner != s.claim.Owner {
 				f.Errorf("%s: want it parked as unknown under its fence %d and owner; got %s", what, s.claim.Fence, show(rec))
 			}
 		default:
@@ -53,7 +55,7 @@ func takeInEachState(f *fixture) {
 		}
 		f.untouched("Look after "+what, rec)
 	}
-	if rec := f.take(f.request(0).ID, stet.NewOwner(), f.long); rec.State != stet.None {
+	if rec := f.take(f.request(0).ID, store.NewOwner(), f.long); rec.State != store.None {
 		f.Errorf("Take of a key that was never accepted returned %s", show(rec))
 	}
 }
@@ -77,7 +79,7 @@ func ownTake(f *fixture) {
 func ownerTakesOnce(f *fixture) {
 	req := f.request(f.long)
 	f.accepts(req, 0)
-	refused := func(what string, owner stet.Owner) {
+	refused := func(what string, owner store.Owner) {
 		f.Helper()
 		was := f.look(req.ID)
 		if d := workDiff(was, f.take(req.ID, owner, f.long)); d != "" {
@@ -86,9 +88,9 @@ func ownerTakesOnce(f *fixture) {
 		f.untouched(what, was)
 	}
 	refused("a take by who has accepted it", req.Owner)
-	for what, end := range map[string]func(stet.Claim){
-		"Return":  func(c stet.Claim) { f.giveBack(c, 0) },
-		"Release": func(c stet.Claim) { f.release(c, f.keep) },
+	for what, end := range map[string]func(store.Claim){
+		"Return":  func(c store.Claim) { f.giveBack(c, 0) },
+		"Release": func(c store.Claim) { f.release(c, f.keep) },
 	} {
 		req = byAnother(req)
 		end(f.takes(req).Claim())
@@ -113,7 +115,7 @@ func takesGrow(f *fixture) {
 		}
 	}
 	rec := f.takes(byAnother(req))
-	f.settle(rec.Claim(), completed("x"), stet.Retention{Result: f.unit / 2, Tombstone: f.unit})
+	f.settle(rec.Claim(), completed("x"), store.Retention{Result: f.unit / 2, Tombstone: f.unit})
 	f.pass(1)
 	if again := f.accepts(byAnother(req), 0); again.Fence <= rec.Fence || again.Attempt != 0 {
 		f.Errorf("accepted again, after it was forgotten: %s; want a fence above %d and no attempt", show(again), rec.Fence)
@@ -124,10 +126,10 @@ func raceToTake(f *fixture) {
 	for range 3 {
 		req := f.request(f.long)
 		f.accepts(req, 0)
-		reqs, recs, errs := make([]stet.ClaimRequest, racers), make([]stet.Record, racers), make([]error, racers)
+		reqs, recs, errs := make([]store.ClaimRequest, racers), make([]store.Record, racers), make([]error, racers)
 		race(racers, func(i int) {
 			reqs[i] = byAnother(req)
-			recs[i], errs[i] = f.works().Take(f.ctx, req.ID, reqs[i].Owner, f.long)
+			recs[i], errs[i] = f.works().Take(f.ctx, store.TakeRequest{ID: req.ID, Owner: reqs[i].Owner, Lease: f.long})
 		})
 		stands := f.look(req.ID)
 		wins := 0
@@ -149,13 +151,13 @@ func raceToTake(f *fixture) {
 }
 
 func lapsedTakeIsParked(f *fixture) {
-	parkings := map[string]func(stet.ClaimRequest) stet.Record{
-		"a take":        func(req stet.ClaimRequest) stet.Record { return f.take(req.ID, req.Owner, f.long) },
-		"an acceptance": func(req stet.ClaimRequest) stet.Record { return f.accept(req, 0) },
+	parkings := map[string]func(store.ClaimRequest) store.Record{
+		"a take":        func(req store.ClaimRequest) store.Record { return f.take(req.ID, req.Owner, f.long) },
+		"an acceptance": func(req store.ClaimRequest) store.Record { return f.accept(req, 0) },
 		"a claim":       f.claim,
 	}
-	if sweeper, ok := f.store.(stet.Sweeper); ok {
-		parkings["a sweep"] = func(req stet.ClaimRequest) stet.Record {
+	if sweeper, ok := f.store.(store.Sweeper); ok {
+		parkings["a sweep"] = func(req store.ClaimRequest) store.Record {
 			f.sweepAll(sweeper)
 			return f.read(req.ID)
 		}
@@ -165,7 +167,7 @@ func lapsedTakeIsParked(f *fixture) {
 		f.save(rec.Claim(), version(1, "half way"))
 		f.pass(1)
 		f.isDue("past its lease")
-		if now := park(byAnother(req)); now.State != stet.Unknown || now.Fence != rec.Fence {
+		if now := park(byAnother(req)); now.State != store.Unknown || now.Fence != rec.Fence {
 			f.Errorf("past its lease, %s should park it under fence %d; it is %s", by, rec.Fence, show(now))
 		}
 		f.isDue("parked by " + by)
@@ -197,20 +199,20 @@ func returnInEachState(f *fixture) {
 	for _, s := range f.situations() {
 		err := f.works().Return(f.ctx, s.claim, 0)
 		what := "Return of a key that is " + s.name
-		_, arrow := s.state.Next(stet.VerbReturn)
+		_, arrow := s.state.Next(store.VerbReturn)
 		switch {
 		case s.work && arrow:
 			if err != nil {
 				f.Errorf("%s: %v; want success", what, err)
 			}
 			rec := f.look(s.req.ID)
-			if rec.State != stet.Accepted || rec.Fence != s.claim.Fence || rec.Owner != s.claim.Owner || rec.Attempt != s.rec.Attempt || !rec.ForgetAt.IsZero() {
+			if rec.State != store.Accepted || rec.Fence != s.claim.Fence || rec.Owner != s.claim.Owner || rec.Attempt != s.rec.Attempt || !rec.ForgetAt.IsZero() {
 				f.Errorf("%s: want it accepted, under its fence, owner and attempt; it is %s, forgotten at %v", what, show(rec), rec.ForgetAt)
 			}
 			if !bytes.Equal(rec.Work, s.whole.Work) || !bytes.Equal(rec.Notes, s.whole.Notes) || rec.Cancelling != s.whole.Cancelling {
 				f.Errorf("%s lost its work, its notes or its cancellation: %s, %s, %v", what, brief(rec.Work), brief(rec.Notes), rec.Cancelling)
 			}
-		case s.state == stet.Accepted:
+		case s.state == store.Accepted:
 			if err != nil {
 				f.Errorf("%s is a repetition and should succeed: %v", what, err)
 			}
@@ -223,7 +225,7 @@ func returnInEachState(f *fixture) {
 }
 
 func returnedWaits(f *fixture) {
-	back := func(after time.Duration) stet.ID {
+	back := func(after time.Duration) store.ID {
 		_, rec := f.taken(f.long)
 		f.giveBack(rec.Claim(), after)
 		f.giveBack(rec.Claim(), after) // the reply to the first time may have been lost
@@ -234,9 +236,39 @@ func returnedWaits(f *fixture) {
 	soon := back(f.unit)
 	f.pass(1)
 	f.isDue("when its time has come", soon)
-	if rec := f.takes(stet.ClaimRequest{ID: late, Owner: stet.NewOwner(), Lease: f.long}); rec.Attempt != 2 {
-		f.Errorf("taken before it was due, which a queue may do: %s", show(rec))
+	if rec := f.takes(store.ClaimRequest{ID: soon, Owner: store.NewOwner(), Lease: f.long}); rec.Attempt != 2 {
+		f.Errorf("taken when its time had come: %s", show(rec))
 	}
+	f.cannotBeTaken("given back, to wait", late)
+}
+
+func earlyTake(f *fixture) {
+	req := f.request(f.long)
+	f.accepts(req, f.long)
+	f.cannotBeTaken("accepted, to wait", req.ID)
+	again := f.request(f.long)
+	f.release(f.grant(again).Claim(), f.keep)
+	f.accepts(byAnother(again), f.long)
+	f.cannotBeTaken("accepted anew, to wait", again.ID)
+	soon := f.request(f.long)
+	f.accepts(soon, f.unit)
+	f.pass(1)
+	f.isDue("when its time has come", soon.ID)
+	// That it was handed out, and is not due to others for a while, holds up nobody.
+	if rec := f.takes(byAnother(soon)); rec.Attempt != 1 {
+		f.Errorf("taken when it had been handed out: %s", show(rec))
+	}
+}
+
+// cannotBeTaken requires that a take leaves an accepted record as it is.
+func (f *fixture) cannotBeTaken(what string, id store.ID) {
+	f.Helper()
+	was := f.look(id)
+	rec := f.take(id, store.NewOwner(), f.long)
+	if d := workDiff(was, rec); d != "" || rec.State != store.Accepted {
+		f.Errorf("Take of an operation that was %s, should leave it as it is; %s", what, d)
+	}
+	f.untouched("Take of an operation that was "+what, was)
 }
 
 func releasedIsDue(f *fixture) {
@@ -246,11 +278,11 @@ func releasedIsDue(f *fixture) {
 	f.pass(1)
 	f.claim(byAnother(dead))
 	f.isDue("while they run, or are unknown")
-	for what, rec := range map[string]stet.Record{"running": live, "past its lease": lapsed, "unknown": parked} {
+	for what, rec := range map[string]store.Record{"running": live, "past its lease": lapsed, "unknown": parked} {
 		for range 2 { // the reply to the first time may have been lost
-			f.release(rec.Claim(), stet.Retention{Result: f.unit, Tombstone: f.unit})
+			f.release(rec.Claim(), store.Retention{Result: f.unit, Tombstone: f.unit})
 		}
-		now := f.is("Release of taken work that is "+what, rec.ID, stet.Accepted, rec.Fence)
+		now := f.is("Release of taken work that is "+what, rec.ID, store.Accepted, rec.Fence)
 		if now.Owner != rec.Owner || now.Attempt != 1 || !now.ForgetAt.IsZero() {
 			f.Errorf("Release of taken work that is %s: %s, forgotten at %v", what, show(now), now.ForgetAt)
 		}
@@ -262,7 +294,7 @@ func staleFenceAndWork(f *fixture) {
 	for _, s := range f.situations() {
 		future := s.claim
 		future.Fence += 1_000_000
-		for name, c := range map[string]stet.Claim{"an older fence": s.stale, "a fence never given": future} {
+		for name, c := range map[string]store.Claim{"an older fence": s.stale, "a fence never given": future} {
 			for verb, call := range f.workWrites(c) {
 				what := fmt.Sprintf("%s with %s, of a key that is %s", verb, name, s.name)
 				f.fenced(what, call())
@@ -270,18 +302,18 @@ func staleFenceAndWork(f *fixture) {
 			}
 		}
 	}
-	for verb, call := range f.workWrites(stet.Claim{ID: f.request(0).ID, Owner: stet.NewOwner(), Fence: 1}) {
+	for verb, call := range f.workWrites(store.Claim{ID: f.request(0).ID, Owner: store.NewOwner(), Fence: 1}) {
 		f.fenced(verb+" of a key that was never claimed", call())
 	}
 }
 
-// workWrites are the writes of a stet.WorkStore that compare a fence.
-func (f *fixture) workWrites(c stet.Claim) map[string]func() error {
+// workWrites are the writes of a store.WorkStore that compare a fence.
+func (f *fixture) workWrites(c store.Claim) map[string]func() error {
 	w := f.works()
 	return map[string]func() error{
 		"Return":  func() error { return w.Return(f.ctx, c, 0) },
 		"Cancel":  func() error { _, err := w.Cancel(f.ctx, c, failed("zombie"), f.keep); return err },
-		"Save":    func() error { return w.Save(f.ctx, c, version(255, "zombie")) },
+		"Save":    func() error { return f.saveOnce(f.ctx, c, version(255, "zombie")) },
 		"Strike":  func() error { return w.Strike(f.ctx, c, version(255, "zombie")) },
 		"Relayed": func() error { return w.Relayed(f.ctx, c, f.keep) },
 	}
@@ -292,21 +324,24 @@ func endedContextAndWork(f *fixture) {
 	for _, s := range f.situations() {
 		calls := f.workWrites(s.claim)
 		calls["Accept"] = func() error { _, err := f.works().Accept(f.ctx, byAnother(s.req), workOf(s.req.ID), 0); return err }
-		calls["Take"] = func() error { _, err := f.works().Take(f.ctx, s.req.ID, stet.NewOwner(), f.long); return err }
+		calls["Take"] = func() error {
+			_, err := f.works().Take(f.ctx, store.TakeRequest{ID: s.req.ID, Owner: store.NewOwner(), Lease: f.long})
+			return err
+		}
 		calls["Look"] = func() error { _, err := f.works().Look(f.ctx, s.req.ID); return err }
-		calls["Due"] = func() error { _, err := f.works().Due(f.ctx, stet.DueRun, 100, f.long); return err }
+		calls["Due"] = func() error { _, err := f.works().Due(f.ctx, store.DueRun, 100, f.long); return err }
 		for name, call := range calls {
 			f.ctx = ended(alive)
 			err := call()
 			f.ctx = alive
 			what := fmt.Sprintf("%s of a key that is %s, with a context that has ended,", name, s.name)
-			if err == nil || errors.Is(err, stet.ErrFenced) || errors.Is(err, stet.ErrMismatch) {
+			if err == nil || errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrMismatch) {
 				f.Errorf("%s should fail for that reason; it returned: %v", what, err)
 			}
 			f.untouched(what, s.whole)
 		}
 	}
-	if len(f.due(stet.DueRun)) == 0 {
+	if len(f.due(store.DueRun)) == 0 {
 		f.Error("Due with a context that has ended made what is due wait")
 	}
 }

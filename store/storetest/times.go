@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 var readChecks = []check{
@@ -20,11 +20,11 @@ func readChangesNothing(f *fixture) {
 		for range 3 {
 			f.unchanged("Read of a key that is "+s.name, s.rec)
 		}
-		if s.state == stet.Running && (s.rec.LeaseLeft <= 0) != s.lapsed {
+		if s.state == store.Running && (s.rec.LeaseLeft <= 0) != s.lapsed {
 			f.Errorf("%s: Read says that %v of the lease is left", s.name, s.rec.LeaseLeft)
 		}
 		if s.lapsed { // had Read parked it, its own owner could not find it running
-			if rec := f.claim(s.req); rec.State != stet.Running || rec.Fence != s.claim.Fence {
+			if rec := f.claim(s.req); rec.State != store.Running || rec.Fence != s.claim.Fence {
 				f.Errorf("%s: after Read, its owner found %s", s.name, show(rec))
 			}
 		}
@@ -34,7 +34,7 @@ func readChangesNothing(f *fixture) {
 func readLeavesNothing(f *fixture) {
 	req := f.request(f.long)
 	for range 3 {
-		if rec := f.read(req.ID); rec.State != stet.None {
+		if rec := f.read(req.ID); rec.State != store.None {
 			f.Errorf("Read of a key that was never claimed returned %s", show(rec))
 		}
 	}
@@ -66,17 +66,17 @@ func storeClockDecides(f *fixture) {
 	short, long := f.request(f.unit), f.request(f.long)
 	f.grant(short)
 	run := f.grant(long)
-	if rec := f.claim(byAnother(long)); rec.State != stet.Running || rec.Fence != run.Fence {
+	if rec := f.claim(byAnother(long)); rec.State != store.Running || rec.Fence != run.Fence {
 		f.Errorf("a live claim was not respected: another claim got %s", show(rec))
 	}
 	f.pass(1)
 	if rec := f.read(short.ID); rec.LeaseLeft > 0 {
 		f.Errorf("%v after a claim with a lease of %v, on the store's clock, %v of the lease is left", 3*f.unit/2, f.unit, rec.LeaseLeft)
 	}
-	if rec := f.claim(byAnother(short)); rec.State != stet.Unknown {
+	if rec := f.claim(byAnother(short)); rec.State != store.Unknown {
 		f.Errorf("the lease has run out on the store's clock; another claim got %s, want unknown", show(rec))
 	}
-	if rec := f.claim(byAnother(long)); rec.State != stet.Running {
+	if rec := f.claim(byAnother(long)); rec.State != store.Running {
 		f.Errorf("the lease has not run out on the store's clock; another claim got %s", show(rec))
 	}
 }
@@ -85,8 +85,8 @@ func near(a, b time.Duration) bool { return (a - b).Abs() <= time.Second }
 
 func retentionIsExact(f *fixture) {
 	const day = 24 * time.Hour
-	for _, keep := range []stet.Retention{f.keep, {Result: day, Tombstone: 30 * day}, {Result: day, Tombstone: day}, {Result: 3650 * day, Tombstone: 7300 * day}} {
-		for _, out := range []stet.Outcome{completed("x"), failed("x")} {
+	for _, keep := range []store.Retention{f.keep, {Result: day, Tombstone: 30 * day}, {Result: day, Tombstone: day}, {Result: 3650 * day, Tombstone: 7300 * day}} {
+		for _, out := range []store.Settlement{completed("x"), failed("x")} {
 			c := f.grant(f.request(f.long)).Claim()
 			f.settle(c, out, keep)
 			rec := f.read(c.ID)
@@ -107,14 +107,14 @@ func retentionIsExact(f *fixture) {
 }
 
 func expiredIsGone(f *fixture) {
-	brief := stet.Retention{Result: f.unit, Tombstone: f.keep.Tombstone}
+	brief := store.Retention{Result: f.unit, Tombstone: f.keep.Tombstone}
 	for _, read := range []bool{true, false} {
 		a, b := f.request(f.long), f.request(f.long)
 		f.settle(f.grant(a).Claim(), completed("result"), brief)
 		f.settle(f.grant(b).Claim(), failed("result"), brief)
 		f.pass(1)
-		for _, req := range []stet.ClaimRequest{a, b} {
-			rec, by := stet.Record{}, "Read"
+		for _, req := range []store.ClaimRequest{a, b} {
+			rec, by := store.Record{}, "Read"
 			if read {
 				rec = f.read(req.ID)
 			} else {
@@ -131,13 +131,13 @@ func expiredIsGone(f *fixture) {
 func forgottenInTime(f *fixture) {
 	req, kept := f.request(f.long), f.request(f.long)
 	c := f.grant(req).Claim()
-	f.settle(c, completed("x"), stet.Retention{Result: f.unit / 2, Tombstone: f.unit})
-	f.settle(f.grant(kept).Claim(), completed("x"), stet.Retention{Result: f.unit / 2, Tombstone: f.keep.Tombstone})
+	f.settle(c, completed("x"), store.Retention{Result: f.unit / 2, Tombstone: f.unit})
+	f.settle(f.grant(kept).Claim(), completed("x"), store.Retention{Result: f.unit / 2, Tombstone: f.keep.Tombstone})
 	f.pass(1)
-	if rec := f.claim(byAnother(kept)); rec.State != stet.Completed {
+	if rec := f.claim(byAnother(kept)); rec.State != store.Completed {
 		f.Errorf("a tombstone with time left did not hold: another claim got %s", show(rec))
 	}
-	if rec := f.read(req.ID); rec.State != stet.None {
+	if rec := f.read(req.ID); rec.State != store.None {
 		f.Errorf("past its ForgetAt, Read returned %s; want none", show(rec))
 	}
 	f.fenced("Settle of a forgotten record", f.store.Settle(f.ctx, c, completed("x"), f.keep))
@@ -151,13 +151,23 @@ func forgottenInTime(f *fixture) {
 
 func releasedIsForgotten(f *fixture) {
 	req, kept := f.request(f.long), f.request(f.long)
-	f.release(f.grant(req).Claim(), stet.Retention{Result: f.unit, Tombstone: f.keep.Tombstone})
+	f.release(f.grant(req).Claim(), store.Retention{Result: f.unit, Tombstone: f.keep.Tombstone})
 	f.release(f.grant(kept).Claim(), f.keep)
+	gone := f.request(f.long)
+	rec := f.grant(gone)
+	f.release(rec.Claim(), store.Retention{})
+	if now := f.read(gone.ID); now.State != store.None {
+		f.Errorf("released without any retention, a record is %s; want none at once", show(now))
+	}
+	gone.Fingerprint = fingerprintB
+	if again := f.grant(byAnother(gone)); again.Attempt != 1 || again.Fence <= rec.Fence {
+		f.Errorf("a key whose record was forgotten at its release got %s, after the fence %d; want a first attempt, with a greater fence", show(again), rec.Fence)
+	}
 	f.pass(1)
-	if rec := f.read(req.ID); rec.State != stet.None {
+	if rec := f.read(req.ID); rec.State != store.None {
 		f.Errorf("past its ForgetAt, a released record is %s; want none", show(rec))
 	}
-	if rec := f.read(kept.ID); rec.State != stet.Retryable {
+	if rec := f.read(kept.ID); rec.State != store.Retryable {
 		f.Errorf("before its ForgetAt, a released record is %s; want retryable", show(rec))
 	}
 }
@@ -172,26 +182,26 @@ func neverForgotten(f *fixture) {
 		units = int(3 * 365 * 24 * time.Hour / f.unit)
 	}
 	f.pass(units)
-	f.is("much later, a running record", running.ID, stet.Running, a.Fence)
-	f.is("much later, an unknown record", unknown.ID, stet.Unknown, b.Fence)
-	if sweeper, ok := f.store.(stet.Sweeper); ok {
+	f.is("much later, a running record", running.ID, store.Running, a.Fence)
+	f.is("much later, an unknown record", unknown.ID, store.Unknown, b.Fence)
+	if sweeper, ok := f.store.(store.Sweeper); ok {
 		f.sweepAll(sweeper)
-		f.is("much later, a running record that was swept", running.ID, stet.Unknown, a.Fence)
-		f.is("much later, an unknown record that was swept", unknown.ID, stet.Unknown, b.Fence)
+		f.is("much later, a running record that was swept", running.ID, store.Unknown, a.Fence)
+		f.is("much later, an unknown record that was swept", unknown.ID, store.Unknown, b.Fence)
 	}
-	if rec := f.claim(byAnother(running)); rec.State != stet.Unknown {
+	if rec := f.claim(byAnother(running)); rec.State != store.Unknown {
 		f.Errorf("a run that died long ago was not parked but %s", show(rec))
 	}
 }
 
 func claimClearsRetention(f *fixture) {
 	req := f.request(f.long)
-	f.release(f.grant(req).Claim(), stet.Retention{Result: f.unit, Tombstone: 2 * f.unit})
+	f.release(f.grant(req).Claim(), store.Retention{Result: f.unit, Tombstone: 2 * f.unit})
 	next := byAnother(req)
 	rec := f.grant(next)
 	f.pass(2)
-	f.is("past the ForgetAt of an earlier release, the claim after it", req.ID, stet.Running, rec.Fence)
-	if got := f.claim(byAnother(req)); got.State != stet.Running || got.Fence != rec.Fence {
+	f.is("past the ForgetAt of an earlier release, the claim after it", req.ID, store.Running, rec.Fence)
+	if got := f.claim(byAnother(req)); got.State != store.Running || got.Fence != rec.Fence {
 		f.Errorf("past the ForgetAt of an earlier release, a running key was given to another: %s", show(got))
 	}
 }
@@ -241,10 +251,10 @@ func resultsAreExact(f *fixture) {
 		"1 MiB of NUL":  make([]byte, 1<<20),
 	}
 	for name, result := range results {
-		for _, state := range []stet.State{stet.Completed, stet.Failed} {
+		for _, state := range []store.State{store.Completed, store.Failed} {
 			req := f.request(f.long)
-			f.settle(f.grant(req).Claim(), stet.Outcome{State: state, Result: result}, f.keep)
-			for by, rec := range map[string]stet.Record{"Read": f.read(req.ID), "Claim": f.claim(byAnother(req))} {
+			f.settle(f.grant(req).Claim(), store.Settlement{State: state, Result: result}, f.keep)
+			for by, rec := range map[string]store.Record{"Read": f.read(req.ID), "Claim": f.claim(byAnother(req))} {
 				if rec.State != state || rec.Gone || !bytes.Equal(rec.Result, result) {
 					f.Errorf("%s of a record settled as %v with the result %q (%d bytes) returned %s", by, state, name, len(result), show(rec))
 				}
@@ -258,7 +268,7 @@ func resultsAreNotModified(f *fixture) {
 	in := completed(want)
 	req := f.request(f.long)
 	c := f.grant(req).Claim()
-	f.settle(c, in, stet.Retention{Result: f.unit, Tombstone: 3 * f.unit})
+	f.settle(c, in, store.Retention{Result: f.unit, Tombstone: 3 * f.unit})
 	out := f.read(req.ID).Result
 	out2 := f.claim(byAnother(req)).Result
 	early := string(out) == want && string(out2) == want // a slow server's result may be gone by now
@@ -267,7 +277,7 @@ func resultsAreNotModified(f *fixture) {
 	}
 	f.pass(1)
 	f.read(req.ID)
-	if sweeper, ok := f.store.(stet.Sweeper); ok {
+	if sweeper, ok := f.store.(store.Sweeper); ok {
 		f.sweepAll(sweeper)
 	}
 	f.pass(3)
@@ -278,10 +288,10 @@ func resultsAreNotModified(f *fixture) {
 }
 
 func goneIsKept(f *fixture) {
-	for _, state := range []stet.State{stet.Completed, stet.Failed} {
+	for _, state := range []store.State{store.Completed, store.Failed} {
 		req := f.request(f.long)
-		f.settle(f.grant(req).Claim(), stet.Outcome{State: state, Gone: true}, f.keep)
-		for by, rec := range map[string]stet.Record{"Read": f.read(req.ID), "Claim": f.claim(byAnother(req))} {
+		f.settle(f.grant(req).Claim(), store.Settlement{State: state, Gone: true}, f.keep)
+		for by, rec := range map[string]store.Record{"Read": f.read(req.ID), "Claim": f.claim(byAnother(req))} {
 			if rec.State != state || !rec.Gone || len(rec.Result) != 0 {
 				f.Errorf("%s of a record settled as %v without its result returned %s", by, state, show(rec))
 			}

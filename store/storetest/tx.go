@@ -7,25 +7,30 @@ import (
 	"testing"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // TxHarness is a Harness for a store with transactions of type Tx. All of its
-// fields are required, but for those that Harness does not require.
+// functions are required, but for those that Harness does not require.
 type TxHarness[Tx any] struct {
-	// Harness makes the stores; what its New returns is a stet.TxStore[Tx].
+	// Harness makes the stores; what its New returns is a store.TxStore[Tx].
 	Harness
 	// Write writes a business row of that name within tx. Nothing may keep
 	// a name from being written twice.
 	Write func(ctx context.Context, tx Tx, name string) error
 	// Rows returns how many rows of that name are committed in s.
-	Rows func(t testing.TB, s stet.TxStore[Tx], name string) int
+	Rows func(t testing.TB, s store.TxStore[Tx], name string) int
 	// Begin begins a transaction of the caller's own in s. end commits it or
 	// rolls it back.
-	Begin func(t testing.TB, s stet.TxStore[Tx]) (tx Tx, end func(commit bool) error)
+	Begin func(t testing.TB, s store.TxStore[Tx]) (tx Tx, end func(commit bool) error)
+	// OneWriter says that whatever writes to a store waits while a transaction of
+	// it is open, as in an embedded database. Callers with other keys must come
+	// through once it has ended, then; of any other store, while it is open.
+	OneWriter bool
 }
 
-// RunTx holds the store that h makes to what stet.TxStore asks for beyond
-// stet.Store, which is tested by Run; and to stet.WorkTxStore if it is one.
+// RunTx holds the store that h makes to what store.TxStore asks for beyond
+// store.Store, which is tested by Run; and to store.WorkTxStore if it is one.
 func RunTx[Tx any](t *testing.T, h TxHarness[Tx]) {
 	t.Helper()
 	h.fill(t)
@@ -41,21 +46,32 @@ func RunTx[Tx any](t *testing.T, h TxHarness[Tx]) {
 type txCase[Tx any] struct {
 	*fixture
 	h     TxHarness[Tx]
-	store stet.TxStore[Tx]
+	store store.TxStore[Tx]
+}
+
+// tx is stet.WithTx.
+func (c *txCase[Tx]) tx(e *stet.Engine, s store.TxStore[Tx]) *stet.TxEngine[Tx] {
+	te, err := stet.WithTx(e, s)
+	if err != nil {
+		c.Fatalf("stet.WithTx: %v", err)
+	}
+	return te
 }
 
 // txChecks returns the claims about transactions that apply to a store like like.
-func txChecks[Tx any](h TxHarness[Tx], like stet.Store) []check {
+func txChecks[Tx any](h TxHarness[Tx], like store.Store) []check {
 	with := func(run func(*txCase[Tx])) func(*fixture) {
 		return func(f *fixture) {
-			s, ok := f.store.(stet.TxStore[Tx])
+			s, ok := f.store.(store.TxStore[Tx])
 			if !ok {
-				f.Fatalf("Harness.New returned a %T, which is no %T", f.store, (*stet.TxStore[Tx])(nil))
+				f.Fatalf("Harness.New returned a %T, which is no %T", f.store, (*store.TxStore[Tx])(nil))
 			}
 			run(&txCase[Tx]{f, h, s})
 		}
 	}
 	all := []check{
+		{"who runs beside a transaction is told so, or waits", "a fence that is none must not be taken for one.",
+			with((*txCase[Tx]).toldOfTx)},
 		{"the business rows and the record are committed together", "one without the other is a lost or a repeated effect.",
 			with((*txCase[Tx]).committed)},
 		{"every outcome comes back byte for byte", "a replay is the first answer, not something like it.",
@@ -78,18 +94,22 @@ func txChecks[Tx any](h TxHarness[Tx], like stet.Store) []check {
 			with((*txCase[Tx]).settleTx)},
 		{"SettleTx compares the fence", "a zombie's rows must not be committed with somebody else's outcome.",
 			with((*txCase[Tx]).settleTxFenced)},
+		{"while a transaction holds one key, others can be claimed and settled", "one customer's slow transaction must not stop the service.",
+			with((*txCase[Tx]).othersGoOn)},
+		{"a sweep beside a transaction does not undo it", "the record that it goes on from may be forgotten meanwhile; the run has happened all the same.",
+			with((*txCase[Tx]).sweptMeanwhile)},
 		{"a commit whose reply was lost is found out, not repeated", "whatever a driver says, a lost reply proves nothing.",
 			with((*txCase[Tx]).lostReply)},
 	}
-	if _, ok := like.(stet.WorkTxStore[Tx]); ok {
+	if _, ok := like.(store.WorkTxStore[Tx]); ok {
 		all = append(all, workTxChecks(h)...)
 	}
 	return all
 }
 
 // run runs a transaction that writes a row and comes to out.
-func (c *txCase[Tx]) run(req stet.ClaimRequest, row string, out stet.Outcome) (rec stet.Record, calls int, err error) {
-	rec, err = c.store.RunTx(c.ctx, req, c.keep, func(ctx context.Context, tx Tx, _ stet.Record) (stet.Outcome, error) {
+func (c *txCase[Tx]) run(req store.ClaimRequest, row string, out store.Settlement) (rec store.Record, calls int, err error) {
+	rec, err = c.store.RunTx(c.ctx, req, c.keep, func(ctx context.Context, tx Tx, _ store.Record) (store.Settlement, error) {
 		calls++
 		return out, c.h.Write(ctx, tx, row)
 	})
@@ -106,9 +126,9 @@ func (c *txCase[Tx]) rows(what, row string, want int) {
 
 func (c *txCase[Tx]) committed() {
 	req, row := c.request(c.long), stet.NewKey()
-	var during stet.Record
+	var during store.Record
 	calls := 0
-	rec, err := c.store.RunTx(c.ctx, req, c.keep, func(ctx context.Context, tx Tx, rec stet.Record) (stet.Outcome, error) {
+	rec, err := c.store.RunTx(c.ctx, req, c.keep, func(ctx context.Context, tx Tx, rec store.Record) (store.Settlement, error) {
 		during = rec
 		calls++
 		return completed("result"), c.h.Write(ctx, tx, row)
@@ -119,7 +139,7 @@ func (c *txCase[Tx]) committed() {
 	if !granted(during, req) || during.Fence <= 0 || during.Attempt != 1 || during.ID != req.ID || during.Fingerprint != req.Fingerprint {
 		c.Errorf("the function got %s; want the record to be: running, with its owner, attempt 1 and a fence", show(during))
 	}
-	if rec.State != stet.Completed || rec.Owner != req.Owner || rec.Fence != during.Fence || string(rec.Result) != "result" {
+	if rec.State != store.Completed || rec.Owner != req.Owner || rec.Fence != during.Fence || string(rec.Result) != "result" {
 		c.Errorf("RunTx returned %s; want it completed under the fence and owner that the function had", show(rec))
 	}
 	c.unchanged("Read after RunTx", rec)
@@ -138,12 +158,12 @@ func (c *txCase[Tx]) outcomes() {
 	for i := range every {
 		every[i] = byte(i)
 	}
-	for _, out := range []stet.Outcome{completed(""), failed("no"), completed(string(every)), {State: stet.Completed, Gone: true}, {State: stet.Failed, Gone: true}} {
+	for _, out := range []store.Settlement{completed(""), failed("no"), completed(string(every)), {State: store.Completed, Gone: true}, {State: store.Failed, Gone: true}} {
 		req := c.request(c.long)
 		if _, _, err := c.run(req, stet.NewKey(), out); err != nil {
 			c.Fatalf("RunTx: %v", err)
 		}
-		for by, rec := range map[string]stet.Record{"Read": c.read(req.ID), "Claim": c.claim(byAnother(req))} {
+		for by, rec := range map[string]store.Record{"Read": c.read(req.ID), "Claim": c.claim(byAnother(req))} {
 			if rec.State != out.State || rec.Gone != out.Gone || string(rec.Result) != string(out.Result) {
 				c.Errorf("committed as %v with %s (gone: %v), %s returned %s", out.State, brief(out.Result), out.Gone, by, show(rec))
 			}
@@ -160,14 +180,14 @@ func (c *txCase[Tx]) rolledBack() {
 				err = p.(error)
 			}
 		}()
-		_, err = c.store.RunTx(c.ctx, req, c.keep, func(ctx context.Context, tx Tx, _ stet.Record) (stet.Outcome, error) {
+		_, err = c.store.RunTx(c.ctx, req, c.keep, func(ctx context.Context, tx Tx, _ store.Record) (store.Settlement, error) {
 			if err := c.h.Write(ctx, tx, row); err != nil {
-				return stet.Outcome{}, err
+				return store.Settlement{}, err
 			}
 			if how == nil {
 				panic(mine)
 			}
-			return stet.Outcome{}, how
+			return store.Settlement{}, how
 		})
 		return err
 	}
@@ -176,11 +196,11 @@ func (c *txCase[Tx]) rolledBack() {
 			c.Errorf("%s of the function came out as: %v", name, err)
 		}
 		c.rows("after "+name, row, 0)
-		if rec := c.read(req.ID); rec.State != stet.None {
+		if rec := c.read(req.ID); rec.State != store.None {
 			c.Errorf("after %s, the record is %s; want none", name, show(rec))
 		}
 	}
-	if rec, calls, err := c.run(req, row, completed("x")); err != nil || calls != 1 || rec.State != stet.Completed {
+	if rec, calls, err := c.run(req, row, completed("x")); err != nil || calls != 1 || rec.State != store.Completed {
 		c.Errorf("after a rollback, RunTx called its function %d times and returned %s, %v", calls, show(rec), err)
 	}
 	c.rows("after the retry", row, 1)
@@ -204,7 +224,7 @@ func (c *txCase[Tx]) situationsTx() {
 			c.Errorf("%s: RunTx: %v", s.name, err)
 			continue
 		}
-		to, arrow := s.state.Next(stet.VerbCommit)
+		to, arrow := s.state.Next(store.VerbCommit)
 		switch {
 		case arrow:
 			if calls != 1 || rec.State != to || rec.Owner != req.Owner || rec.Fence <= s.claim.Fence {
@@ -213,7 +233,7 @@ func (c *txCase[Tx]) situationsTx() {
 			c.rows(s.name, row, 1)
 			c.fenced("after RunTx of a key that was "+s.name+", Settle by its predecessor", c.store.Settle(c.ctx, s.claim, failed("zombie"), c.keep))
 		case s.lapsed:
-			if calls != 0 || rec.State != stet.Unknown || rec.Fence != s.claim.Fence {
+			if calls != 0 || rec.State != store.Unknown || rec.Fence != s.claim.Fence {
 				c.Errorf("%s: RunTx called its function %d times and returned %s; want it parked", s.name, calls, show(rec))
 			}
 			c.rows(s.name, row, 0)
@@ -229,13 +249,13 @@ func (c *txCase[Tx]) situationsTx() {
 
 func (c *txCase[Tx]) mismatch() {
 	for _, s := range c.situations() {
-		if s.state == stet.None {
+		if s.state == store.None {
 			continue
 		}
 		req, row := byAnother(s.req), stet.NewKey()
 		req.Fingerprint = fingerprintB
 		rec, calls, err := c.run(req, row, completed("x"))
-		if !errors.Is(err, stet.ErrMismatch) || calls != 0 {
+		if !errors.Is(err, store.ErrMismatch) || calls != 0 {
 			c.Errorf("%s: RunTx called its function %d times and returned %s, %v; want ErrMismatch", s.name, calls, show(rec), err)
 		}
 		c.unchanged("a mismatch with a key that is "+s.name, s.rec)
@@ -246,8 +266,8 @@ func (c *txCase[Tx]) mismatch() {
 func (c *txCase[Tx]) raceOne() {
 	for range 5 {
 		req, row := c.request(c.long), stet.NewKey()
-		recs := make([]stet.Record, racers)
-		reqs := make([]stet.ClaimRequest, racers)
+		recs := make([]store.Record, racers)
+		reqs := make([]store.ClaimRequest, racers)
 		race(racers, func(i int) {
 			reqs[i] = byAnother(req)
 			var err error
@@ -262,7 +282,7 @@ func (c *txCase[Tx]) raceOne() {
 			if rec.Owner == reqs[i].Owner {
 				wins++
 			}
-			if rec.State != stet.Running && diff(stands, rec) != "" || rec.State == stet.Running && rec.Owner == reqs[i].Owner {
+			if rec.State != store.Running && diff(stands, rec) != "" || rec.State == store.Running && rec.Owner == reqs[i].Owner {
 				c.Errorf("a transaction beside others was told %s; what stands is %s", show(rec), show(stands))
 			}
 		}
@@ -276,7 +296,7 @@ func (c *txCase[Tx]) raceModes() {
 	for range 10 {
 		req, row := c.request(c.long), stet.NewKey()
 		claim, tx := byAnother(req), byAnother(req)
-		var claimed, committed stet.Record
+		var claimed, committed store.Record
 		var errs [2]error
 		race(2, func(i int) {
 			if i == 0 {
@@ -295,7 +315,7 @@ func (c *txCase[Tx]) raceModes() {
 		want := 0
 		if byTx {
 			want = 1
-		} else if !byClaim && committed.State != stet.Running {
+		} else if !byClaim && committed.State != store.Running {
 			c.Errorf("neither came through: the claim was told %s, the transaction %s", show(claimed), show(committed))
 		}
 		c.rows("a claim and a transaction", row, want)

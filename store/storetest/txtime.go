@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 func (c *txCase[Tx]) retention() {
@@ -12,9 +13,9 @@ func (c *txCase[Tx]) retention() {
 	var last int64
 	for i := range 2 {
 		req = byAnother(req)
-		rec, err := c.store.RunTx(c.ctx, req, stet.Retention{Result: c.unit, Tombstone: 3 * c.unit},
-			func(context.Context, Tx, stet.Record) (stet.Outcome, error) { return completed("x"), nil })
-		if err != nil || rec.State != stet.Completed || rec.Fence <= last {
+		rec, err := c.store.RunTx(c.ctx, req, store.Retention{Result: c.unit, Tombstone: 3 * c.unit},
+			func(context.Context, Tx, store.Record) (store.Settlement, error) { return completed("x"), nil })
+		if err != nil || rec.State != store.Completed || rec.Fence <= last {
 			c.Fatalf("transaction %d of the key: %s, %v; want it completed, with a fence above %d", i+1, show(rec), err, last)
 		}
 		last = rec.Fence
@@ -26,7 +27,7 @@ func (c *txCase[Tx]) retention() {
 		}
 		c.pass(1)
 		again, calls, err := c.run(byAnother(req), "never", completed("y"))
-		if err != nil || calls != 0 || again.State != stet.Completed || !again.Gone || len(again.Result) != 0 {
+		if err != nil || calls != 0 || again.State != store.Completed || !again.Gone || len(again.Result) != 0 {
 			c.Errorf("past its ExpiresAt, RunTx called its function %d times and returned %s, %v; want it gone", calls, show(again), err)
 		}
 		c.pass(2)
@@ -37,13 +38,13 @@ func (c *txCase[Tx]) endedContext() {
 	ctx, cancel := context.WithCancel(c.ctx)
 	cancel()
 	req, row := c.request(c.long), stet.NewKey()
-	_, err := c.store.RunTx(ctx, req, c.keep, func(ctx context.Context, tx Tx, _ stet.Record) (stet.Outcome, error) {
+	_, err := c.store.RunTx(ctx, req, c.keep, func(ctx context.Context, tx Tx, _ store.Record) (store.Settlement, error) {
 		return completed("x"), c.h.Write(ctx, tx, row)
 	})
 	if err == nil {
 		c.Error("RunTx with a context that has ended returned no error")
 	}
-	if rec := c.read(req.ID); rec.State != stet.None {
+	if rec := c.read(req.ID); rec.State != store.None {
 		c.Errorf("RunTx with a context that has ended left %s", show(rec))
 	}
 	c.rows("RunTx with a context that has ended", row, 0)
@@ -52,7 +53,7 @@ func (c *txCase[Tx]) endedContext() {
 func (c *txCase[Tx]) settleTx() {
 	for _, commit := range []bool{false, true} {
 		running, lapsed, unknown := c.request(c.long), c.request(c.unit), c.request(c.unit)
-		claims := []stet.Claim{c.grant(running).Claim(), c.grant(lapsed).Claim(), c.grant(unknown).Claim()}
+		claims := []store.Claim{c.grant(running).Claim(), c.grant(lapsed).Claim(), c.grant(unknown).Claim()}
 		c.pass(1)
 		c.claim(byAnother(unknown)) // parks
 		for _, cl := range claims {
@@ -73,7 +74,7 @@ func (c *txCase[Tx]) settleTx() {
 				continue
 			}
 			c.rows("after the commit", row, 1)
-			if rec := c.is("SettleTx", cl.ID, stet.Completed, cl.Fence); string(rec.Result) != "by tx" {
+			if rec := c.is("SettleTx", cl.ID, store.Completed, cl.Fence); string(rec.Result) != "by tx" {
 				c.Errorf("SettleTx wrote %s", show(rec))
 			}
 			c.settle(cl, completed("by tx"), c.keep) // a repetition
@@ -84,7 +85,7 @@ func (c *txCase[Tx]) settleTx() {
 
 // notTwice requires that a claim which a transaction has settled be refused to
 // another one, with the same outcome too: its rows would be there twice.
-func (c *txCase[Tx]) notTwice(cl stet.Claim) {
+func (c *txCase[Tx]) notTwice(cl store.Claim) {
 	tx, end := c.h.Begin(c, c.store)
 	c.fenced("SettleTx of what a transaction has settled", c.store.SettleTx(c.ctx, tx, cl, completed("by tx"), c.keep))
 	if err := end(false); err != nil {
@@ -94,7 +95,7 @@ func (c *txCase[Tx]) notTwice(cl stet.Claim) {
 
 func (c *txCase[Tx]) settleTxFenced() {
 	for _, s := range c.situations() {
-		try := func(what string, cl stet.Claim) {
+		try := func(what string, cl store.Claim) {
 			row := stet.NewKey()
 			tx, end := c.h.Begin(c, c.store)
 			if err := c.h.Write(c.ctx, tx, row); err != nil {
@@ -108,7 +109,7 @@ func (c *txCase[Tx]) settleTxFenced() {
 			c.rows("SettleTx "+what, row, 0)
 		}
 		try("with an older fence", s.stale)
-		if _, arrow := s.state.Next(stet.VerbComplete); !arrow {
+		if _, arrow := s.state.Next(store.VerbComplete); !arrow {
 			try("with the newest fence", s.claim)
 		}
 	}
@@ -118,18 +119,18 @@ func (c *txCase[Tx]) lostReply() {
 	healthy := c.engine(c.store, stet.Policy{})
 	bothWays("RunTx", true, func(o *outage) {
 		s, row := c.service(), stet.NewKey()
-		store := FaultyTx(c.store, o.plan)
-		faulty := c.engine(store, stet.Policy{})
-		do := func(e *stet.Engine, store stet.TxStore[Tx]) (stet.Result[string], error) {
-			return stet.DoTx(c.ctx, e, store, s.op, func(ctx context.Context, tx Tx) (string, error) {
+		broken := FaultyTx(c.store, o.plan)
+		faulty := c.engine(broken, stet.Policy{})
+		do := func(e *stet.Engine, under store.TxStore[Tx]) (stet.Result[string], error) {
+			return stet.DoTx(c.ctx, c.tx(e, under), s.op, func(ctx context.Context, tx Tx) (string, error) {
 				s.runs.Add(1)
 				return "run", c.h.Write(ctx, tx, row)
 			})
 		}
-		_, err := do(faulty, store)
+		_, err := do(faulty, broken)
 		want, ran := stet.ErrStore, stet.NotExecuted
 		if o.fault == FailAfter {
-			want, ran = stet.ErrUnknown, stet.MayHaveExecuted
+			want, ran = store.ErrUnknown, stet.MayHaveExecuted
 		}
 		if !errors.Is(err, want) || stet.ExecutionOf(err) != ran {
 			c.Errorf("%v: got %v; want %v, %v", o, err, want, ran)

@@ -2,48 +2,49 @@ package storetest
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
-// workChecks hold a store to what stet.WorkStore asks for beyond stet.Store.
-var workChecks = slices.Concat(acceptChecks, takeChecks, returnChecks, cancelChecks, noteChecks, lookChecks, dueChecks, outboxChecks)
+// workChecks hold a store to what store.WorkStore asks for beyond store.Store.
+var workChecks = slices.Concat(acceptChecks, takeChecks, repeatChecks, returnChecks, cancelChecks, noteChecks, lookChecks, dueChecks, outboxChecks)
 
-// workMakings are the situations that only a stet.WorkStore knows.
+// workMakings are the situations that only a store.WorkStore knows.
 var workMakings = []making{
-	{name: "accepted", state: stet.Accepted, work: true, begin: accepting},
-	{name: "taken", state: stet.Running, work: true, begin: taking},
-	{name: "taken, and asked to end", state: stet.Running, work: true, begin: taking, now: func(f *fixture, rec stet.Record) {
+	{name: "accepted", state: store.Accepted, work: true, begin: accepting},
+	{name: "taken", state: store.Running, work: true, begin: taking},
+	{name: "taken, and asked to end", state: store.Running, work: true, begin: taking, now: func(f *fixture, rec store.Record) {
 		f.cancel(rec.Claim(), failed("cancelled"))
 	}},
-	{name: "taken, past its lease", state: stet.Running, short: true, work: true, begin: taking},
-	{name: "taken, and unknown", state: stet.Unknown, short: true, work: true, begin: taking, later: func(f *fixture, req stet.ClaimRequest) {
+	{name: "taken, past its lease", state: store.Running, short: true, work: true, begin: taking},
+	{name: "taken, and unknown", state: store.Unknown, short: true, work: true, begin: taking, later: func(f *fixture, req store.ClaimRequest) {
 		f.claim(byAnother(req))
 	}},
-	{name: "returned", state: stet.Accepted, work: true, begin: taking, now: func(f *fixture, rec stet.Record) {
+	{name: "returned", state: store.Accepted, work: true, begin: taking, now: func(f *fixture, rec store.Record) {
 		f.giveBack(rec.Claim(), 0)
 	}},
-	{name: "cancelled", state: stet.Failed, begin: accepting, now: func(f *fixture, rec stet.Record) {
+	{name: "cancelled", state: store.Failed, begin: accepting, now: func(f *fixture, rec store.Record) {
 		f.cancel(rec.Claim(), failed("result"))
 	}},
-	{name: "taken and completed", state: stet.Completed, begin: taking, now: func(f *fixture, rec stet.Record) {
+	{name: "taken and completed", state: store.Completed, begin: taking, now: func(f *fixture, rec store.Record) {
 		f.settle(rec.Claim(), completed("result"), f.keep)
 	}},
-	{name: "completed, with messages", state: stet.Completed, now: func(f *fixture, rec stet.Record) {
+	{name: "completed, with messages", state: store.Completed, now: func(f *fixture, rec store.Record) {
 		f.settle(rec.Claim(), with("messages", completed("result")), f.keep)
 	}},
-	{name: "taken and failed with messages, its result expired", state: stet.Failed, begin: taking, now: func(f *fixture, rec stet.Record) {
-		f.settle(rec.Claim(), with("messages", failed("result")), stet.Retention{Result: f.unit, Tombstone: f.keep.Tombstone})
+	{name: "taken and failed with messages, its result expired", state: store.Failed, expired: true, begin: taking, now: func(f *fixture, rec store.Record) {
+		f.settle(rec.Claim(), with("messages", failed("result")), store.Retention{Result: f.unit, Tombstone: f.keep.Tombstone})
 	}},
 }
 
-func accepting(f *fixture, s *situation) stet.Record { return f.accepts(s.req, 0) }
+func accepting(f *fixture, s *situation) store.Record { return f.accepts(s.req, 0) }
 
-func taking(f *fixture, s *situation) stet.Record {
+func taking(f *fixture, s *situation) store.Record {
 	f.accepts(s.req, 0)
 	s.req = byAnother(s.req)
 	rec := f.takes(s.req)
@@ -52,20 +53,20 @@ func taking(f *fixture, s *situation) stet.Record {
 }
 
 // with returns the outcome with an outbox.
-func with(outbox string, out stet.Outcome) stet.Outcome {
+func with(outbox string, out store.Settlement) store.Settlement {
 	out.Outbox = []byte(outbox)
 	return out
 }
 
 // workOf is the work of an operation: another one for each.
-func workOf(id stet.ID) []byte { return fmt.Appendf(nil, "work\x00of %v", id) }
+func workOf(id store.ID) []byte { return fmt.Appendf(nil, "work\x00of %v", id) }
 
 // version makes notes of a version.
 func version(v byte, text string) []byte { return append([]byte{7: v}, text...) }
 
-func (f *fixture) works() stet.WorkStore { return f.store.(stet.WorkStore) }
+func (f *fixture) works() store.WorkStore { return f.store.(store.WorkStore) }
 
-func (f *fixture) accept(req stet.ClaimRequest, after time.Duration) stet.Record {
+func (f *fixture) accept(req store.ClaimRequest, after time.Duration) store.Record {
 	f.Helper()
 	rec, err := f.works().Accept(f.ctx, req, workOf(req.ID), after)
 	if err != nil {
@@ -74,12 +75,12 @@ func (f *fixture) accept(req stet.ClaimRequest, after time.Duration) stet.Record
 	return rec
 }
 
-func accepted(rec stet.Record, req stet.ClaimRequest) bool {
-	return rec.State == stet.Accepted && rec.Owner == req.Owner
+func accepted(rec store.Record, req store.ClaimRequest) bool {
+	return rec.State == store.Accepted && rec.Owner == req.Owner
 }
 
 // accepts requires that the operation be accepted.
-func (f *fixture) accepts(req stet.ClaimRequest, after time.Duration) stet.Record {
+func (f *fixture) accepts(req store.ClaimRequest, after time.Duration) store.Record {
 	f.Helper()
 	rec := f.accept(req, after)
 	if !accepted(rec, req) || rec.Fence <= 0 {
@@ -88,9 +89,14 @@ func (f *fixture) accepts(req stet.ClaimRequest, after time.Duration) stet.Recor
 	return rec
 }
 
-func (f *fixture) take(id stet.ID, owner stet.Owner, lease time.Duration) stet.Record {
+func (f *fixture) take(id store.ID, owner store.Owner, lease time.Duration) store.Record {
 	f.Helper()
-	rec, err := f.works().Take(f.ctx, id, owner, lease)
+	return f.takeAs(store.TakeRequest{ID: id, Owner: owner, Lease: lease})
+}
+
+func (f *fixture) takeAs(req store.TakeRequest) store.Record {
+	f.Helper()
+	rec, err := f.works().Take(f.ctx, req)
 	if err != nil {
 		f.Fatalf("Take: %v", err)
 	}
@@ -98,7 +104,7 @@ func (f *fixture) take(id stet.ID, owner stet.Owner, lease time.Duration) stet.R
 }
 
 // takes requires that the operation be given to req.Owner.
-func (f *fixture) takes(req stet.ClaimRequest) stet.Record {
+func (f *fixture) takes(req store.ClaimRequest) store.Record {
 	f.Helper()
 	rec := f.take(req.ID, req.Owner, req.Lease)
 	if !granted(rec, req) {
@@ -108,7 +114,7 @@ func (f *fixture) takes(req stet.ClaimRequest) stet.Record {
 }
 
 // taken accepts a new operation and takes it.
-func (f *fixture) taken(lease time.Duration) (stet.ClaimRequest, stet.Record) {
+func (f *fixture) taken(lease time.Duration) (store.ClaimRequest, store.Record) {
 	f.Helper()
 	req := f.request(lease)
 	f.accepts(req, 0)
@@ -116,14 +122,14 @@ func (f *fixture) taken(lease time.Duration) (stet.ClaimRequest, stet.Record) {
 	return req, f.takes(req)
 }
 
-func (f *fixture) giveBack(c stet.Claim, after time.Duration) {
+func (f *fixture) giveBack(c store.Claim, after time.Duration) {
 	f.Helper()
 	if err := f.works().Return(f.ctx, c, after); err != nil {
 		f.Fatalf("Return: %v", err)
 	}
 }
 
-func (f *fixture) cancel(c stet.Claim, out stet.Outcome) stet.Record {
+func (f *fixture) cancel(c store.Claim, out store.Settlement) store.Record {
 	f.Helper()
 	rec, err := f.works().Cancel(f.ctx, c, out, f.keep)
 	if err != nil {
@@ -132,14 +138,19 @@ func (f *fixture) cancel(c stet.Claim, out stet.Outcome) stet.Record {
 	return rec
 }
 
-func (f *fixture) save(c stet.Claim, notes []byte) {
+func (f *fixture) save(c store.Claim, notes []byte) {
 	f.Helper()
-	if err := f.works().Save(f.ctx, c, notes); err != nil {
+	if err := f.saveOnce(f.ctx, c, notes); err != nil {
 		f.Fatalf("Save: %v", err)
 	}
 }
 
-func (f *fixture) look(id stet.ID) stet.Record {
+// saveOnce is Save of a run that is not repeatable.
+func (f *fixture) saveOnce(ctx context.Context, c store.Claim, notes []byte) error {
+	return f.works().Save(ctx, c, notes, false)
+}
+
+func (f *fixture) look(id store.ID) store.Record {
 	f.Helper()
 	rec, err := f.works().Look(f.ctx, id)
 	if err != nil {
@@ -150,9 +161,9 @@ func (f *fixture) look(id stet.ID) stet.Record {
 
 // due returns all that is due, and makes it due again much later. Nothing may
 // come twice.
-func (f *fixture) due(what stet.Due) map[stet.ID]stet.Record {
+func (f *fixture) due(what store.Due) map[store.ID]store.Record {
 	f.Helper()
-	all := make(map[stet.ID]stet.Record)
+	all := make(map[store.ID]store.Record)
 	for range 1000 {
 		recs, err := f.works().Due(f.ctx, what, 100, f.long)
 		if err != nil {
@@ -173,14 +184,14 @@ func (f *fixture) due(what stet.Due) map[stet.ID]stet.Record {
 }
 
 // isDue requires that, of all records, these be due to run, with their work.
-func (f *fixture) isDue(when string, want ...stet.ID) {
+func (f *fixture) isDue(when string, want ...store.ID) {
 	f.Helper()
-	all := f.due(stet.DueRun)
+	all := f.due(store.DueRun)
 	for _, id := range want {
 		rec, ok := all[id]
 		if !ok {
 			f.Errorf("%s: a record is not due to run", when)
-		} else if rec.State != stet.Accepted || !bytes.Equal(rec.Work, workOf(id)) {
+		} else if rec.State != store.Accepted || !bytes.Equal(rec.Work, workOf(id)) {
 			f.Errorf("%s: Due returned %s, with the work %s", when, show(rec), brief(rec.Work))
 		}
 		delete(all, id)
@@ -191,7 +202,7 @@ func (f *fixture) isDue(when string, want ...stet.ID) {
 }
 
 // workDiff is diff for records that Look and Take return.
-func workDiff(was, is stet.Record) string {
+func workDiff(was, is store.Record) string {
 	d := diff(was, is)
 	for name, v := range map[string][2][]byte{"Work": {was.Work, is.Work}, "Notes": {was.Notes, is.Notes}} {
 		if !bytes.Equal(v[0], v[1]) {
@@ -205,15 +216,15 @@ func workDiff(was, is stet.Record) string {
 }
 
 // untouched is unchanged, with the work as well.
-func (f *fixture) untouched(what string, was stet.Record) {
+func (f *fixture) untouched(what string, was store.Record) {
 	f.Helper()
 	if d := workDiff(was, f.look(was.ID)); d != "" {
 		f.Errorf("%s changed the record: %s", what, d)
 	}
 }
 
-// bare requires that a record come without what only a stet.WorkStore keeps.
-func (f *fixture) bare(what string, rec stet.Record) {
+// bare requires that a record come without what only a store.WorkStore keeps.
+func (f *fixture) bare(what string, rec store.Record) {
 	f.Helper()
 	if rec.Work != nil || rec.Notes != nil {
 		f.Errorf("%s returned a record with work %s and notes %s; want neither", what, brief(rec.Work), brief(rec.Notes))
@@ -241,7 +252,7 @@ var acceptChecks = []check{
 
 func freeKeyIsAccepted(f *fixture) {
 	req := f.request(f.long)
-	req.Scope = stet.DigestScope("storetest", "another account")
+	req.Scope = store.DigestScope("storetest", "another account")
 	rec := f.accepts(req, 0)
 	if rec.ID != req.ID || rec.Fingerprint != req.Fingerprint || rec.Scope != req.Scope || rec.Attempt != 0 {
 		f.Errorf("the record has another ID, Fingerprint or Scope than was accepted, or an attempt: %s", show(rec))
@@ -266,7 +277,7 @@ func acceptInEachState(f *fixture) {
 	for _, s := range f.situations() {
 		req := byAnother(s.req)
 		rec := f.accept(req, 0)
-		_, free := s.state.Next(stet.VerbAccept)
+		_, free := s.state.Next(store.VerbAccept)
 		what := "Accept of a key that is " + s.name
 		switch {
 		case free:
@@ -279,7 +290,7 @@ func acceptInEachState(f *fixture) {
 			}
 			f.fenced("after "+what+", Settle by its predecessor", f.store.Settle(f.ctx, s.claim, completed("zombie"), f.keep))
 		case s.lapsed:
-			if rec.State != stet.Unknown || rec.Fence != s.claim.Fence || rec.Owner != s.claim.Owner {
+			if rec.State != store.Unknown || rec.Fence != s.claim.Fence || rec.Owner != s.claim.Owner {
 				f.Errorf("%s: want it parked as unknown under its fence %d and owner; got %s", what, s.claim.Fence, show(rec))
 			}
 			if got := f.look(req.ID); !bytes.Equal(got.Work, s.whole.Work) || !bytes.Equal(got.Notes, s.whole.Notes) {
@@ -298,14 +309,14 @@ func acceptInEachState(f *fixture) {
 
 func acceptMismatch(f *fixture) {
 	for _, s := range f.situations() {
-		for _, req := range []stet.ClaimRequest{byAnother(s.req), s.req} {
-			if s.state == stet.None {
+		for _, req := range []store.ClaimRequest{byAnother(s.req), s.req} {
+			if s.state == store.None {
 				continue
 			}
 			req.Fingerprint = fingerprintB
 			rec, err := f.works().Accept(f.ctx, req, workOf(req.ID), 0)
 			what := "Accept with another fingerprint, of a key that is " + s.name
-			if !errors.Is(err, stet.ErrMismatch) {
+			if !errors.Is(err, store.ErrMismatch) {
 				f.Errorf("%s: want ErrMismatch; got %s, %v", what, show(rec), err)
 			} else if d := diff(s.rec, rec); d != "" {
 				f.Errorf("%s: ErrMismatch comes with the record unchanged; %s", what, d)
@@ -317,7 +328,7 @@ func acceptMismatch(f *fixture) {
 
 func ownAcceptance(f *fixture) {
 	for _, s := range f.situations() {
-		if s.state == stet.None {
+		if s.state == store.None {
 			continue // a new operation, whoever asks
 		}
 		rec := f.accept(s.req, 0)
@@ -327,7 +338,7 @@ func ownAcceptance(f *fixture) {
 		}
 		f.untouched(what, s.whole)
 	}
-	f.due(stet.DueRun) // away with those
+	f.due(store.DueRun) // away with those
 	req := f.request(0)
 	first := f.accepts(req, f.long)
 	for range 2 {
@@ -357,7 +368,7 @@ func acceptedIsNotClaimed(f *fixture) {
 	req := f.request(f.long)
 	rec := f.accepts(req, 0)
 	was := f.look(req.ID)
-	for _, by := range []stet.ClaimRequest{req, byAnother(req)} {
+	for _, by := range []store.ClaimRequest{req, byAnother(req)} {
 		if d := diff(rec, f.claim(by)); d != "" {
 			f.Errorf("a claim of an accepted key: want the record unchanged; %s", d)
 		}
@@ -374,7 +385,7 @@ func acceptedIsNotClaimed(f *fixture) {
 func raceToAccept(f *fixture) {
 	for range 3 {
 		req := f.request(f.long)
-		reqs, recs, errs := make([]stet.ClaimRequest, racers), make([]stet.Record, racers), make([]error, racers)
+		reqs, recs, errs := make([]store.ClaimRequest, racers), make([]store.Record, racers), make([]error, racers)
 		race(racers, func(i int) {
 			if reqs[i] = byAnother(req); i%4 == 0 {
 				recs[i], errs[i] = f.store.Claim(f.ctx, reqs[i])
@@ -403,7 +414,7 @@ func raceToAccept(f *fixture) {
 
 func acceptedIsKept(f *fixture) {
 	fresh, again := f.request(0), f.request(f.long)
-	short := stet.Retention{Result: f.unit, Tombstone: f.unit}
+	short := store.Retention{Result: f.unit, Tombstone: f.unit}
 	f.accepts(fresh, f.long)
 	f.release(f.grant(again).Claim(), short)
 	again = byAnother(again)
@@ -415,12 +426,12 @@ func acceptedIsKept(f *fixture) {
 		units = int(3 * 365 * 24 * time.Hour / f.unit)
 	}
 	f.pass(units)
-	if sweeper, ok := f.store.(stet.Sweeper); ok {
+	if sweeper, ok := f.store.(store.Sweeper); ok {
 		f.sweepAll(sweeper)
 	}
-	for name, req := range map[string]stet.ClaimRequest{"accepted": fresh, "accepted after a release": again, "taken and released": taken} {
+	for name, req := range map[string]store.ClaimRequest{"accepted": fresh, "accepted after a release": again, "taken and released": taken} {
 		now := f.look(req.ID)
-		if now.State != stet.Accepted || !bytes.Equal(now.Work, workOf(req.ID)) {
+		if now.State != store.Accepted || !bytes.Equal(now.Work, workOf(req.ID)) {
 			f.Errorf("much later, a record that was %s is %s, with the work %s", name, show(now), brief(now.Work))
 		}
 	}

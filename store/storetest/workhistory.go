@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"pgregory.net/rapid"
 )
 
@@ -19,7 +19,7 @@ var workHistoryChecks = []check{
 var workSteps = drawSteps(slices.Concat(plainVerbs, []string{"look", "return", "cancel", "relay", "relayed", "strike"},
 	slices.Repeat([]string{"accept", "pass"}, 3), slices.Repeat([]string{"take", "save", "due"}, 5)))
 
-// drawWork draws what a verb of a stet.WorkStore needs.
+// drawWork draws what a verb of a store.WorkStore needs.
 func (s *step) drawWork(t *rapid.T) {
 	draw := func(name string, from ...int) int { return rapid.SampledFrom(from).Draw(t, name) }
 	s.claim = draw("fence", 0, 0, 0, 1, 2, -1)
@@ -27,13 +27,13 @@ func (s *step) drawWork(t *rapid.T) {
 	case "accept":
 		s.owner, s.fingerprint, s.after = draw("owner", 0, 1, 2), draw("fingerprint", 0, 0, 0, 1), draw("after", 0, 0, 1)
 	case "take":
-		s.owner, s.lease = draw("owner", 0, 1, 2), draw("lease", 1, 100)
+		s.owner, s.lease, s.repeats = draw("owner", 0, 1, 2), draw("lease", 1, 100), draw("repeatable", 0, 1) == 1
 	case "return":
 		s.after = draw("after", 0, 0, 1)
 	case "cancel", "relayed":
 		s.keep = draw("keep", 0, 1, 2)
 	case "save", "strike":
-		s.version = draw("version", 1, 2, 3)
+		s.version, s.repeats = draw("version", 1, 2, 3), draw("repeatable", 0, 1) == 1
 	case "due", "relay":
 		s.after = draw("again", 1, 100)
 	}
@@ -45,13 +45,13 @@ func (s step) aboutWork(fence string) string {
 	case "accept":
 		return fmt.Sprintf("accept key %d by owner %d, fingerprint %d, due after %d", s.key, s.owner, s.fingerprint, s.after)
 	case "take":
-		return fmt.Sprintf("take key %d by owner %d, lease %d", s.key, s.owner, s.lease)
+		return fmt.Sprintf("take key %d by owner %d, lease %d, repeatable: %v", s.key, s.owner, s.lease, s.repeats)
 	case "return":
 		return fmt.Sprintf("return key %d with the %s, due after %d", s.key, fence, s.after)
 	case "cancel", "relayed":
 		return fmt.Sprintf("%s key %d with the %s, keep %d", s.verb, s.key, fence, s.keep)
 	case "save", "strike":
-		return fmt.Sprintf("%s version %d of key %d with the %s", s.verb, s.version, s.key, fence)
+		return fmt.Sprintf("%s version %d of key %d with the %s, repeatable: %v", s.verb, s.version, s.key, fence, s.repeats)
 	case "due", "relay":
 		return fmt.Sprintf("what is %s, and again after %d", s.verb, s.after)
 	}
@@ -60,7 +60,7 @@ func (s step) aboutWork(fence string) string {
 
 // outcome is what s settles a key as. In histories of work half of them have
 // messages.
-func (s step) outcome() stet.Outcome {
+func (s step) outcome() store.Settlement {
 	out := outs[s.out]
 	if s.version > 0 {
 		out.Outbox = []byte("messages")
@@ -68,7 +68,7 @@ func (s step) outcome() stet.Outcome {
 	return out
 }
 
-// takeWork takes a step that only a stet.WorkStore knows.
+// takeWork takes a step that only a store.WorkStore knows.
 func (h *history) takeWork(s step, m *model) error {
 	w, c, keep, units := h.f.works(), h.fence(s), h.keep(s.keep), time.Duration(s.after)*h.f.unit
 	var err, want error
@@ -77,9 +77,9 @@ func (h *history) takeWork(s step, m *model) error {
 	case "accept", "take":
 		return h.acceptOrTake(s, m)
 	case "due":
-		return h.handOut(s, stet.DueRun, units)
+		return h.handOut(s, store.DueRun, units)
 	case "relay":
-		return h.handOut(s, stet.DueRelay, units)
+		return h.handOut(s, store.DueRelay, units)
 	case "return":
 		now = h.call(func() { err = w.Return(h.f.ctx, c, units) })
 		m.tick(now)
@@ -91,14 +91,14 @@ func (h *history) takeWork(s step, m *model) error {
 		want = m.cancel(c.Fence, out, keep, now)
 	case "save":
 		notes := version(byte(s.version), "noted")
-		now = h.call(func() { err = w.Save(h.f.ctx, c, notes) })
+		now = h.call(func() { err = w.Save(h.f.ctx, c, notes, s.repeats) })
 		m.tick(now)
-		want = m.save(c.Fence, notes, stet.Running)
+		want = m.save(c.Fence, notes, store.Running, s.repeats)
 	case "strike":
 		notes := version(byte(s.version), "struck")
 		now = h.call(func() { err = w.Strike(h.f.ctx, c, notes) })
 		m.tick(now)
-		want = m.save(c.Fence, notes, stet.Unknown)
+		want = m.save(c.Fence, notes, store.Unknown, false)
 	case "look":
 		now = h.call(func() { _, err = w.Look(h.f.ctx, c.ID) })
 		m.tick(now)
@@ -112,10 +112,10 @@ func (h *history) takeWork(s step, m *model) error {
 }
 
 func (h *history) acceptOrTake(s step, m *model) error {
-	req := stet.ClaimRequest{ID: h.ids[s.key], Scope: testScope, Owner: h.owners[s.owner], Lease: time.Duration(s.lease) * h.f.unit,
-		Fingerprint: []stet.Fingerprint{fingerprintA, fingerprintB}[s.fingerprint]}
+	req := store.ClaimRequest{ID: h.ids[s.key], Scope: testScope, Owner: h.owners[s.owner], Lease: time.Duration(s.lease) * h.f.unit,
+		Fingerprint: []store.Fingerprint{fingerprintA, fingerprintB}[s.fingerprint]}
 	after := time.Duration(s.after) * h.f.unit
-	var rec stet.Record
+	var rec store.Record
 	var err, want error
 	var now moment
 	if s.verb == "accept" {
@@ -123,15 +123,16 @@ func (h *history) acceptOrTake(s step, m *model) error {
 		m.tick(now)
 		want = m.accept(req, after, now)
 	} else {
-		now = h.call(func() { rec, err = h.f.works().Take(h.f.ctx, req.ID, req.Owner, req.Lease) })
+		take := store.TakeRequest{ID: req.ID, Owner: req.Owner, Lease: req.Lease, Repeatable: s.repeats}
+		now = h.call(func() { rec, err = h.f.works().Take(h.f.ctx, take) })
 		m.tick(now)
-		m.take(req.Owner, req.Lease, now)
+		m.take(take, now)
 	}
 	h.note("%v: %v, %v", s, answer(err), show(rec))
 	if e := sameAnswer(want, err); e != nil {
 		return e
 	}
-	if m.fence == 0 && m.state != stet.None && rec.Owner == req.Owner {
+	if m.fence == 0 && m.state != store.None && rec.Owner == req.Owner {
 		if e := m.learn(rec); e != nil {
 			return e
 		}
@@ -147,14 +148,14 @@ func (h *history) acceptOrTake(s step, m *model) error {
 
 // handOut asks for what is due. There may be more than the history's own: the
 // store is used by others before it.
-func (h *history) handOut(s step, what stet.Due, again time.Duration) error {
-	var recs []stet.Record
+func (h *history) handOut(s step, what store.Due, again time.Duration) error {
+	var recs []store.Record
 	var err error
-	now := h.call(func() { recs, err = h.f.works().Due(h.f.ctx, what, stet.MaxBrowse, again) })
+	now := h.call(func() { recs, err = h.f.works().Due(h.f.ctx, what, store.MaxBrowse, again) })
 	h.note("%v: %v", s, answer(err))
 	for key := range h.models {
 		h.models[key].tick(now)
-		same := func(rec stet.Record) bool { return rec.ID == h.ids[key] }
+		same := func(rec store.Record) bool { return rec.ID == h.ids[key] }
 		i := slices.IndexFunc(recs, same)
 		if i >= 0 && slices.ContainsFunc(recs[i+1:], same) {
 			return errors.New("it was handed out twice")
@@ -168,33 +169,35 @@ func (h *history) handOut(s step, what stet.Due, again time.Duration) error {
 
 // leave ends what waits: it must not burden the histories to come.
 func (h *history) leave() {
-	w, ok := h.f.store.(stet.WorkStore)
+	w, ok := h.f.store.(store.WorkStore)
 	if !ok {
 		return
 	}
 	for key, m := range h.models { // an error is no news by now
-		c := stet.Claim{ID: h.ids[key], Owner: m.owner, Fence: m.fence}
-		if m.waits(stet.DueRun) {
+		c := store.Claim{ID: h.ids[key], Owner: m.owner, Fence: m.fence}
+		if m.kept.repeats {
+			_ = w.Settle(h.f.ctx, c, failed("left"), h.keep(0))
+		} else if m.waits(store.DueRun) {
 			_, _ = w.Cancel(h.f.ctx, c, failed("left"), h.keep(0))
-		} else if m.waits(stet.DueRelay) {
+		} else if m.waits(store.DueRelay) {
 			_ = w.Relayed(h.f.ctx, c, h.keep(0))
 		}
 	}
 }
 
-// checkWork compares what a stet.WorkStore keeps of a key with its model.
+// checkWork compares what a store.WorkStore keeps of a key with its model.
 func (h *history) checkWork(key int) error {
-	if _, ok := h.f.store.(stet.WorkStore); !ok {
+	if _, ok := h.f.store.(store.WorkStore); !ok {
 		return nil
 	}
-	var rec stet.Record
+	var rec store.Record
 	var err error
 	now := h.call(func() { rec, err = h.f.works().Look(h.f.ctx, h.ids[key]) })
 	if err != nil {
 		return err
 	}
 	m := &h.models[key]
-	if m.tick(now); m.state == stet.None {
+	if m.tick(now); m.state == store.None {
 		return nil
 	}
 	if err := m.matches(rec, now); err != nil {

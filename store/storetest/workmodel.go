@@ -6,85 +6,124 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
-// workModel is what a stet.WorkStore keeps besides the rest of a record.
+// workModel is what a store.WorkStore keeps besides the rest of a record.
 type workModel struct {
 	work       bool   // of an accepted operation that has not ended
 	notes      string // with their version
 	cancelling bool
+	repeats    bool   // it runs, and may be repeated
 	outbox     string // of a settled record
 
 	atOnce bool   // it is due
 	due    moment // else when; for accepted records, and those with an outbox
+	vague  bool   // its lease was made shorter: it may be due already
+	early  bool   // it is to wait
+	from   moment // until when
 }
 
 // wait makes the record due.
 func (m *model) wait(after time.Duration, now moment) {
-	m.kept.atOnce, m.kept.due = after == 0, now.add(after)
+	m.kept.atOnce, m.kept.due, m.kept.vague = after == 0, now.add(after), false
+}
+
+// runs makes a run due when its lease has run out, if it may be repeated.
+func (m *model) runs(repeatable bool) {
+	if repeatable && !m.kept.repeats {
+		m.kept.atOnce, m.kept.due, m.kept.vague = false, m.leaseEnd, false
+	}
+	m.kept.repeats = repeatable
+}
+
+// renewed puts off when a run is due whose lease was renewed.
+func (m *model) renewed() {
+	if m.leaseEnd.lo >= m.kept.due.lo {
+		m.kept.due, m.kept.vague = m.leaseEnd, false
+	} else {
+		m.kept.vague = true
+	}
+}
+
+// park makes a dead run's record unknown, or accepted if the run may be repeated.
+func (m *model) park() {
+	if !m.kept.repeats {
+		m.to(store.VerbPark)
+		return
+	}
+	m.to(store.VerbReturn)
+	m.kept.repeats, m.kept.early = false, false
+}
+
+// postpone makes the record due, and not to be taken before.
+func (m *model) postpone(after time.Duration, now moment) {
+	m.wait(after, now)
+	m.kept.early, m.kept.from = after != 0, now.add(after)
 }
 
 // waits reports whether the record waits for that.
-func (m *model) waits(what stet.Due) bool {
-	if what == stet.DueRelay {
+func (m *model) waits(what store.Due) bool {
+	if what == store.DueRelay {
 		return m.state.Settled() && m.kept.outbox != ""
 	}
-	return m.state == stet.Accepted
+	return m.state == store.Accepted || m.kept.repeats
 }
 
 // accept is claim for Accept.
-func (m *model) accept(req stet.ClaimRequest, after time.Duration, now moment) error {
+func (m *model) accept(req store.ClaimRequest, after time.Duration, now moment) error {
 	switch {
-	case m.state != stet.None && m.fingerprint != req.Fingerprint:
-		return stet.ErrMismatch
-	case m.state == stet.Running && m.owner != req.Owner && now.reached(m.leaseEnd):
-		m.to(stet.VerbPark)
-	case m.state == stet.Retryable && m.owner == req.Owner:
-	case m.to(stet.VerbAccept):
+	case m.state != store.None && m.fingerprint != req.Fingerprint:
+		return store.ErrMismatch
+	case m.state == store.Running && m.owner != req.Owner && now.reached(m.leaseEnd):
+		m.park()
+	case m.state == store.Retryable && m.owner == req.Owner:
+	case m.to(store.VerbAccept):
 		m.fingerprint, m.owner, m.fence = req.Fingerprint, req.Owner, 0
 		m.kept.work = true
-		m.wait(after, now)
+		m.postpone(after, now)
 	}
 	return nil
 }
 
 // take leaves the fence of a grant 0, for the caller to learn.
-func (m *model) take(owner stet.Owner, lease time.Duration, now moment) {
-	switch {
-	case m.state == stet.Running && m.owner != owner && now.reached(m.leaseEnd):
-		m.to(stet.VerbPark)
-	case m.state == stet.Accepted && m.owner != owner:
-		m.to(stet.VerbTake)
-		m.owner, m.fence, m.attempt = owner, 0, m.attempt+1
-		m.leaseEnd = now.add(lease)
+func (m *model) take(req store.TakeRequest, now moment) {
+	if m.state == store.Running && m.owner != req.Owner && now.reached(m.leaseEnd) {
+		m.park()
+	}
+	if m.state == store.Accepted && m.owner != req.Owner && (!m.kept.early || now.reached(m.kept.from)) {
+		m.to(store.VerbTake)
+		m.owner, m.fence, m.attempt = req.Owner, 0, m.attempt+1
+		m.leaseEnd = now.add(req.Lease)
+		m.runs(req.Repeatable)
 	}
 }
 
 func (m *model) giveBack(fence int64, after time.Duration, now moment) error {
 	switch {
-	case m.state == stet.None || m.fence != fence || !m.kept.work:
-		return stet.ErrFenced
-	case m.state == stet.Accepted:
+	case m.state == store.None || m.fence != fence || !m.kept.work:
+		return store.ErrFenced
+	case m.state == store.Accepted:
 		return nil
-	case !m.to(stet.VerbReturn):
-		return stet.ErrFenced
+	case !m.to(store.VerbReturn):
+		return store.ErrFenced
 	}
-	m.wait(after, now)
+	m.kept.repeats = false
+	m.postpone(after, now)
 	return nil
 }
 
-func (m *model) cancel(fence int64, out stet.Outcome, keep stet.Retention, now moment) error {
+func (m *model) cancel(fence int64, out store.Settlement, keep store.Retention, now moment) error {
 	switch {
-	case m.state == stet.None || m.fence != fence:
-		return stet.ErrFenced
-	case m.state == stet.Running && m.kept.work:
+	case m.state == store.None || m.fence != fence:
+		return store.ErrFenced
+	case m.state == store.Running && m.kept.work:
 		m.kept.cancelling = true
 		return nil
-	case m.state == out.State && (m.gone || m.result == string(out.Result)):
+	case m.state == out.State && !m.gone && m.result == string(out.Result):
 		return nil
-	case !m.to(stet.VerbCancel):
-		return stet.ErrFenced
+	case !m.to(store.VerbCancel):
+		return store.ErrFenced
 	}
 	m.result, m.expires, m.forget = string(out.Result), now.add(keep.Result), now.add(keep.Tombstone)
 	m.kept = workModel{}
@@ -92,23 +131,26 @@ func (m *model) cancel(fence int64, out stet.Outcome, keep stet.Retention, now m
 }
 
 // save is Save for a record in that state.
-func (m *model) save(fence int64, notes []byte, in stet.State) error {
+func (m *model) save(fence int64, notes []byte, in store.State, repeatable bool) error {
 	if m.state != in || m.fence != fence {
-		return stet.ErrFenced
+		return store.ErrFenced
 	}
 	was := m.kept.notes
 	switch bytes.Compare(notes[:8], []byte(was[:min(8, len(was))])) {
 	case -1:
-		return stet.ErrFenced
+		return store.ErrFenced
 	case 1:
 		m.kept.notes = string(notes)
+		if m.state == store.Running {
+			m.runs(repeatable && m.kept.work)
+		}
 	}
 	return nil
 }
 
-func (m *model) relayed(fence int64, keep stet.Retention, now moment) error {
+func (m *model) relayed(fence int64, keep store.Retention, now moment) error {
 	if !m.state.Settled() || m.fence != fence {
-		return stet.ErrFenced
+		return store.ErrFenced
 	}
 	if m.kept.outbox != "" {
 		m.kept, m.forget = workModel{}, now.add(keep.Tombstone)
@@ -117,8 +159,8 @@ func (m *model) relayed(fence int64, keep stet.Retention, now moment) error {
 }
 
 // handOut says what is wrong with a record having been handed out, or not.
-func (m *model) handOut(what stet.Due, got bool, again time.Duration, now moment) error {
-	want := m.waits(what) && (m.kept.atOnce || now.reached(m.kept.due))
+func (m *model) handOut(what store.Due, got bool, again time.Duration, now moment) error {
+	want := m.waits(what) && (m.kept.atOnce || m.kept.vague && got || now.reached(m.kept.due))
 	if want != got {
 		return fmt.Errorf("it was handed out: %v; by the model: %v", got, want)
 	}
@@ -129,15 +171,15 @@ func (m *model) handOut(what stet.Due, got bool, again time.Duration, now moment
 }
 
 // holds says how what Look returned differs from the model.
-func (m *model) holds(rec stet.Record) error {
-	want := stet.Record{Notes: []byte(m.kept.notes), Cancelling: m.kept.cancelling}
+func (m *model) holds(rec store.Record) error {
+	want := store.Record{Notes: []byte(m.kept.notes), Cancelling: m.kept.cancelling}
 	if m.kept.work {
 		want.Work = workOf(rec.ID)
 	}
 	if m.kept.outbox != "" {
 		want.Work = []byte(m.kept.outbox)
 	}
-	if d := workDiff(want, stet.Record{Work: rec.Work, Notes: rec.Notes, Cancelling: rec.Cancelling}); d != "" {
+	if d := workDiff(want, store.Record{Work: rec.Work, Notes: rec.Notes, Cancelling: rec.Cancelling}); d != "" {
 		return errors.New("by the model and then by the store: " + d)
 	}
 	return nil

@@ -5,23 +5,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // workCase is what a check of work in transactions works with.
 type workCase[Tx any] struct {
 	*txCase[Tx]
-	store stet.WorkTxStore[Tx]
+	store store.WorkTxStore[Tx]
 }
 
-// workTxChecks hold a store to what stet.WorkTxStore asks for beyond stet.TxStore
-// and stet.WorkStore.
+// workTxChecks hold a store to what store.WorkTxStore asks for beyond store.TxStore
+// and store.WorkStore.
 func workTxChecks[Tx any](h TxHarness[Tx]) []check {
 	with := func(run func(*workCase[Tx])) func(*fixture) {
 		return func(f *fixture) {
-			s := f.store.(stet.WorkTxStore[Tx])
+			s := f.store.(store.WorkTxStore[Tx])
 			run(&workCase[Tx]{&txCase[Tx]{f, h, s}, s})
 		}
 	}
@@ -32,6 +32,8 @@ func workTxChecks[Tx any](h TxHarness[Tx]) []check {
 			with((*workCase[Tx]).acceptTxInEachState)},
 		{"AcceptTx waits for a transaction that is accepting the same key", "both callers are told of one acceptance, which is durable.",
 			with((*workCase[Tx]).acceptTxWaits)},
+		{"while a transaction has accepted one key, others can be claimed and settled", "one customer's slow transaction must not stop the service.",
+			with((*workCase[Tx]).othersGoOnWithWork)},
 		{"an acceptance or a claim beside AcceptTx does not come through with it", "both lead to an execution.",
 			with((*workCase[Tx]).acceptTxBesideOthers)},
 		{"SaveTx is committed with the caller's rows, or not at all", "a step whose effect is there must be noted down, and the other way round.",
@@ -46,6 +48,10 @@ func workTxChecks[Tx any](h TxHarness[Tx]) []check {
 			with((*workCase[Tx]).inTxFenced)},
 		{"a worker's rows, outcome and messages are committed together, once", "this is what makes the work done once.",
 			with((*workCase[Tx]).finishTx)},
+		{"what a stopped process left open cannot be committed once its run was taken again", "the rollback is what proves that a repetition is safe.",
+			with((*workCase[Tx]).stoppedInTx)},
+		{"a dead run that may be repeated is accepted again in transactions, too", "who finds it there must not say that nobody knows.",
+			with((*workCase[Tx]).deadRunInTx)},
 		{"a step's rows and its result are committed together, once", "a later attempt goes on after it.",
 			with((*workCase[Tx]).stepTx)},
 	}
@@ -68,7 +74,7 @@ func (c *workCase[Tx]) within(commit bool, do func(tx Tx)) (row string) {
 }
 
 // acceptIn is accept in a transaction.
-func (c *workCase[Tx]) acceptIn(tx Tx, req stet.ClaimRequest) stet.Record {
+func (c *workCase[Tx]) acceptIn(tx Tx, req store.ClaimRequest) store.Record {
 	c.Helper()
 	rec, err := c.store.AcceptTx(c.ctx, tx, req, workOf(req.ID), 0)
 	if err != nil {
@@ -82,9 +88,9 @@ func (c *workCase[Tx]) acceptTx() {
 	c.release(c.grant(again).Claim(), c.keep)
 	again = byAnother(again)
 	for _, commit := range []bool{false, true} {
-		for _, req := range []stet.ClaimRequest{fresh, again} {
+		for _, req := range []store.ClaimRequest{fresh, again} {
 			was := c.look(req.ID)
-			var rec stet.Record
+			var rec store.Record
 			row := c.within(commit, func(tx Tx) { rec = c.acceptIn(tx, req) })
 			if !accepted(rec, req) || rec.Fence <= was.Fence || rec.Attempt != was.Attempt {
 				c.Errorf("AcceptTx of a key that is %s returned %s", show(was), show(rec))
@@ -115,10 +121,10 @@ func (c *workCase[Tx]) acceptTxInEachState() {
 	for _, s := range c.situations() {
 		other := byAnother(s.req)
 		other.Fingerprint = fingerprintB
-		if s.state != stet.None {
+		if s.state != store.None {
 			row := c.within(false, func(tx Tx) {
 				rec, err := c.store.AcceptTx(c.ctx, tx, other, workOf(s.req.ID), 0)
-				if d := diff(s.rec, rec); !errors.Is(err, stet.ErrMismatch) || d != "" {
+				if d := diff(s.rec, rec); !errors.Is(err, store.ErrMismatch) || d != "" {
 					c.Errorf("AcceptTx with another fingerprint, of a key that is %s: %v; %s", s.name, err, d)
 				}
 			})
@@ -126,17 +132,17 @@ func (c *workCase[Tx]) acceptTxInEachState() {
 			c.untouched("AcceptTx with another fingerprint", s.whole)
 		}
 		req := byAnother(s.req)
-		var rec stet.Record
+		var rec store.Record
 		row := c.within(true, func(tx Tx) { rec = c.acceptIn(tx, req) })
 		what := "AcceptTx of a key that is " + s.name
-		_, free := s.state.Next(stet.VerbAccept)
+		_, free := s.state.Next(store.VerbAccept)
 		switch {
 		case free:
 			if !accepted(rec, req) || rec.Fence <= s.claim.Fence || rec.Attempt != s.rec.Attempt {
 				c.Errorf("%s: want it accepted with a fence above %d; got %s", what, s.claim.Fence, show(rec))
 			}
 		case s.lapsed:
-			if rec.State != stet.Unknown || rec.Fence != s.claim.Fence {
+			if rec.State != store.Unknown || rec.Fence != s.claim.Fence {
 				c.Errorf("%s: want it parked as unknown under its fence %d; got %s", what, s.claim.Fence, show(rec))
 			}
 		default:
@@ -150,19 +156,12 @@ func (c *workCase[Tx]) acceptTxInEachState() {
 	}
 }
 
-// beside lets other goroutines begin.
-func (f *fixture) beside() {
-	for range 200 {
-		runtime.Gosched()
-	}
-}
-
 func (c *workCase[Tx]) acceptTxWaits() {
 	for i := range 6 {
 		commit := i%2 == 0
 		first := c.request(c.long)
 		second := byAnother(first)
-		var told stet.Record
+		var told store.Record
 		done := make(chan error, 1)
 		c.within(commit, func(tx Tx) {
 			c.acceptIn(tx, first)
@@ -185,12 +184,12 @@ func (c *workCase[Tx]) acceptTxWaits() {
 }
 
 func (c *workCase[Tx]) acceptTxBesideOthers() {
-	others := map[string]func(stet.ClaimRequest) (stet.Record, error){
-		"Claim": func(req stet.ClaimRequest) (stet.Record, error) { return c.store.Claim(c.ctx, req) },
-		"Accept": func(req stet.ClaimRequest) (stet.Record, error) {
+	others := map[string]func(store.ClaimRequest) (store.Record, error){
+		"Claim": func(req store.ClaimRequest) (store.Record, error) { return c.store.Claim(c.ctx, req) },
+		"Accept": func(req store.ClaimRequest) (store.Record, error) {
 			return c.works().Accept(c.ctx, req, workOf(req.ID), 0)
 		},
-		"RunTx": func(req stet.ClaimRequest) (stet.Record, error) {
+		"RunTx": func(req store.ClaimRequest) (store.Record, error) {
 			rec, _, err := c.run(req, stet.NewKey(), completed("x"))
 			return rec, err
 		},
@@ -199,7 +198,7 @@ func (c *workCase[Tx]) acceptTxBesideOthers() {
 		for range 3 {
 			mine := c.request(c.long)
 			theirs := byAnother(mine)
-			var told stet.Record
+			var told store.Record
 			var err error
 			done := make(chan error, 1)
 			c.within(true, func(tx Tx) {
@@ -221,12 +220,12 @@ func (c *workCase[Tx]) acceptTxBesideOthers() {
 
 func (c *workCase[Tx]) saveTx() {
 	req, taken := c.taken(c.long)
-	for _, rec := range []stet.Record{taken, c.grant(c.request(c.long))} {
+	for _, rec := range []store.Record{taken, c.grant(c.request(c.long))} {
 		c.save(rec.Claim(), version(1, "before"))
 		was := c.look(rec.ID)
 		for _, commit := range []bool{false, true} {
 			row := c.within(commit, func(tx Tx) {
-				if err := c.store.SaveTx(c.ctx, tx, rec.Claim(), version(2, "within")); err != nil {
+				if err := c.store.SaveTx(c.ctx, tx, rec.Claim(), version(2, "within"), false); err != nil {
 					c.Errorf("SaveTx: %v", err)
 				}
 			})
@@ -249,15 +248,15 @@ func (c *workCase[Tx]) saveTx() {
 
 func (c *workCase[Tx]) saveTxFenced() {
 	for _, s := range c.situations() {
-		try := func(what string, cl stet.Claim, notes []byte) {
+		try := func(what string, cl store.Claim, notes []byte) {
 			row := c.within(false, func(tx Tx) {
-				c.fenced("SaveTx "+what+" of a key that is "+s.name, c.store.SaveTx(c.ctx, tx, cl, notes))
+				c.fenced("SaveTx "+what+" of a key that is "+s.name, c.store.SaveTx(c.ctx, tx, cl, notes, false))
 			})
 			c.untouched("SaveTx "+what, s.whole)
 			c.rows("SaveTx "+what, row, 0)
 		}
 		try("with an older fence", s.stale, version(255, "zombie"))
-		if s.state != stet.Running {
+		if s.state != store.Running {
 			try("with the newest fence", s.claim, version(255, "late"))
 		} else if s.whole.Notes != nil {
 			try("with a lesser version", s.claim, version(0, "delayed"))
@@ -266,9 +265,9 @@ func (c *workCase[Tx]) saveTxFenced() {
 }
 
 func (c *workCase[Tx]) outboxTx() {
-	relays := func(what string, want ...stet.ID) {
+	relays := func(what string, want ...store.ID) {
 		c.Helper()
-		all := c.due(stet.DueRelay)
+		all := c.due(store.DueRelay)
 		for _, id := range want {
 			if rec, ok := all[id]; !ok || !rec.State.Settled() || string(rec.Work) != "messages" {
 				c.Errorf("%s: due to be relayed is %s, with the messages %s", what, show(rec), brief(rec.Work))
@@ -283,7 +282,7 @@ func (c *workCase[Tx]) outboxTx() {
 	was := c.look(rec.ID)
 	for _, commit := range []bool{false, true} {
 		c.within(commit, func(tx Tx) {
-			if err := c.store.SettleTx(c.ctx, tx, rec.Claim(), out, stet.Retention{Result: c.unit / 2, Tombstone: c.unit}); err != nil {
+			if err := c.store.SettleTx(c.ctx, tx, rec.Claim(), out, store.Retention{Result: c.unit / 2, Tombstone: c.unit}); err != nil {
 				c.Errorf("SettleTx: %v", err)
 			}
 		})
@@ -295,13 +294,13 @@ func (c *workCase[Tx]) outboxTx() {
 	relays("SettleTx", rec.ID)
 	c.isDue("after SettleTx")
 	c.pass(1)
-	if now := c.look(rec.ID); now.State != stet.Completed || string(now.Work) != "messages" || now.Notes != nil {
+	if now := c.look(rec.ID); now.State != store.Completed || string(now.Work) != "messages" || now.Notes != nil {
 		c.Errorf("settled with messages in a transaction, later it is %s, with %s", show(now), brief(now.Work))
 	}
 
 	req, mine := c.request(c.long), errors.New("out of stock")
 	for _, fails := range []error{mine, nil} {
-		rec, err := c.store.RunTx(c.ctx, req, stet.Retention{Result: c.unit / 2, Tombstone: c.unit}, func(context.Context, Tx, stet.Record) (stet.Outcome, error) {
+		rec, err := c.store.RunTx(c.ctx, req, store.Retention{Result: c.unit / 2, Tombstone: c.unit}, func(context.Context, Tx, store.Record) (store.Settlement, error) {
 			return out, fails
 		})
 		if !errors.Is(err, fails) {
@@ -314,7 +313,7 @@ func (c *workCase[Tx]) outboxTx() {
 		c.bare("RunTx", rec)
 		relays("RunTx", req.ID)
 		c.pass(1)
-		c.is("a record with messages, later", req.ID, stet.Completed, rec.Fence)
+		c.is("a record with messages, later", req.ID, store.Completed, rec.Fence)
 		if err := c.works().Relayed(c.ctx, rec.Claim(), c.keep); err != nil {
 			c.Errorf("Relayed: %v", err)
 		}
@@ -352,9 +351,9 @@ func (c *workCase[Tx]) inTx() {
 				return how()
 			})
 		})
-		want, state, rows := mine, stet.None, 0
+		want, state, rows := mine, store.None, 0
 		if name == "no reason" {
-			want, state, rows = nil, stet.Accepted, 1
+			want, state, rows = nil, store.Accepted, 1
 		}
 		if !errors.Is(err, want) || calls != 1 {
 			c.Errorf("%s came out of InTx as: %v, after %d calls", name, err, calls)
@@ -382,7 +381,7 @@ func (c *workCase[Tx]) inTxFenced() {
 			return c.store.SettleTx(ctx, tx, rec.Claim(), with("zombie", completed("zombie")), c.keep)
 		},
 		"SaveTx": func(ctx context.Context, tx Tx) error {
-			return c.store.SaveTx(ctx, tx, rec.Claim(), version(255, "zombie"))
+			return c.store.SaveTx(ctx, tx, rec.Claim(), version(255, "zombie"), false)
 		},
 	} {
 		row := stet.NewKey()
@@ -422,11 +421,11 @@ func (c *workCase[Tx]) begins(e *stet.Engine, it stet.Item) *stet.Run {
 func (c *workCase[Tx]) finishTx() {
 	e, it := c.accepting()
 	finish := func(run *stet.Run, row string, fails error) error {
-		return stet.FinishTx(c.ctx, run, c.store, func(ctx context.Context, tx Tx) (stet.Outcome, error) {
+		return c.tx(e, c.store).Finish(c.ctx, run, func(ctx context.Context, tx Tx) (stet.Outcome, error) {
 			if err := c.h.Write(ctx, tx, row); err != nil {
 				return stet.Outcome{}, err
 			}
-			return completed("shipped"), fails
+			return stet.Outcome{Body: []byte("shipped")}, fails
 		})
 	}
 	mine, row := errors.New("out of stock"), stet.NewKey()
@@ -436,7 +435,7 @@ func (c *workCase[Tx]) finishTx() {
 	}
 	c.rows("FinishTx that was rolled back", row, 0)
 	c.release(zombie.Claim(), c.keep) // by an operator, say
-	if err := finish(zombie, row, nil); !errors.Is(err, stet.ErrFenced) {
+	if err := finish(zombie, row, nil); !errors.Is(err, store.ErrFenced) {
 		c.Errorf("FinishTx of a run that was given back: %v; want ErrFenced", err)
 	}
 	c.rows("FinishTx of a stale run", row, 0)
@@ -450,8 +449,8 @@ func (c *workCase[Tx]) finishTx() {
 		c.Errorf("FinishTx: %v", err)
 	}
 	c.rows("FinishTx", row, 1)
-	if again := c.begins(e, it); !again.Replayed() || string(again.Outcome().Result) != "shipped" {
-		c.Errorf("a take of what was finished is replayed: %v, %s", again.Replayed(), brief(again.Outcome().Result))
+	if again := c.begins(e, it); !again.Replayed() || string(again.Outcome().Body) != "shipped" {
+		c.Errorf("a take of what was finished is replayed: %v, %s", again.Replayed(), brief(again.Outcome().Body))
 	}
 	parcels, err := e.DueMessages(c.ctx, 10, c.long)
 	if err != nil || len(parcels) != 1 || len(parcels[0].Messages) != 1 || string(parcels[0].Messages[0].Body) != "shipped" {
@@ -463,7 +462,7 @@ func (c *workCase[Tx]) stepTx() {
 	e, it := c.accepting()
 	row, runs := stet.NewKey(), 0
 	reserve := func(run *stet.Run, fails error) (string, error) {
-		return stet.StepTx(run.Context(), c.store, "reserve", func(ctx context.Context, tx Tx) (string, error) {
+		return stet.StepTx(run.Context(), c.tx(e, c.store), "reserve", func(ctx context.Context, tx Tx) (string, error) {
 			runs++
 			return fmt.Sprint("run ", runs), errors.Join(c.h.Write(ctx, tx, row), fails)
 		})
@@ -483,9 +482,9 @@ func (c *workCase[Tx]) stepTx() {
 		c.Errorf("StepTx in the next attempt: %q, %v, %d runs; want the result of the first", v, err, runs)
 	}
 	c.rows("StepTx in two attempts", row, 1)
-	if _, err := stet.StepTx(zombie.Context(), c.store, "ship", func(ctx context.Context, tx Tx) (string, error) {
+	if _, err := stet.StepTx(zombie.Context(), c.tx(e, c.store), "ship", func(ctx context.Context, tx Tx) (string, error) {
 		return "zombie", c.h.Write(ctx, tx, row)
-	}); !errors.Is(err, stet.ErrFenced) {
+	}); !errors.Is(err, store.ErrFenced) {
 		c.Errorf("StepTx of a stale run: %v; want ErrFenced", err)
 	}
 	c.rows("StepTx of a stale run", row, 1)

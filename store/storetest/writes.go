@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // endedContext tries every method in every situation with a context that has
@@ -18,7 +18,7 @@ func endedContext(f *fixture) {
 			call func() error
 		}{
 			{"Claim", func() error { _, err := f.store.Claim(ctx, byAnother(s.req)); return err }},
-			{"Extend", func() error { _, err := f.store.Extend(ctx, []stet.Claim{s.claim}, f.long); return err }},
+			{"Extend", func() error { _, err := f.store.Extend(ctx, []store.Claim{s.claim}, f.long); return err }},
 			{"Settle", func() error { return f.store.Settle(ctx, s.claim, completed("late"), f.keep) }},
 			{"Release", func() error { return f.store.Release(ctx, s.claim, f.keep) }},
 			{"Read", func() error { _, err := f.store.Read(ctx, s.req.ID); return err }},
@@ -40,28 +40,25 @@ var settleChecks = []check{
 		staleFenceWritesNothing},
 	{"a settle that is repeated succeeds, with another outcome it is refused", "its first reply may have been lost; but an outcome that was told to anyone must never change.",
 		settleRepeated},
-	{"a settle that is repeated after the result has expired succeeds", "the outcome was written; the repetition must neither fail nor bring the result back.",
-		settleRepeatedWhenGone},
+	{"a settle that comes after the result has expired is refused", "another outcome may have been settled by a verdict, told to callers, and be gone since: a run that comes back then must not be told that its own stands.",
+		settleWhenGone},
 	{"a late settle comes through", "the owner outlived its lease, but nobody else ran: what it did is known after all.",
 		lateSettle},
 }
 
 // outcomes are what the settle table tries in every situation.
-var outcomes = []stet.Outcome{
-	completed("result"), completed("another result"), failed("result"), {State: stet.Completed, Gone: true},
+var outcomes = []store.Settlement{
+	completed("result"), completed("another result"), failed("result"), {State: store.Completed, Gone: true},
 }
 
 func settleInEachState(f *fixture) {
 	for _, out := range outcomes {
 		for _, s := range f.situations() {
-			if s.rec.Gone && s.state == out.State && !out.Gone && s.name != "completed, its result expired" {
-				continue // whether that is a repetition, nobody can know
-			}
 			err := f.store.Settle(f.ctx, s.claim, out, f.keep)
 			what := fmt.Sprintf("Settle as %v (gone: %v) of a key that is %s", out.State, out.Gone, s.name)
 			to, arrow := s.state.Next(verbOf(out))
 			switch {
-			case arrow && s.state != stet.None:
+			case arrow && s.state != store.None:
 				if err != nil {
 					f.Errorf("%s: %v; want success", what, err)
 				}
@@ -86,7 +83,7 @@ func staleFenceWritesNothing(f *fixture) {
 	for _, s := range f.situations() {
 		future := s.claim
 		future.Fence += 1_000_000
-		for name, c := range map[string]stet.Claim{"an older fence": s.stale, "a fence never given": future} {
+		for name, c := range map[string]store.Claim{"an older fence": s.stale, "a fence never given": future} {
 			what := func(verb string) string {
 				return fmt.Sprintf("%s with %s, of a key that is %s,", verb, name, s.name)
 			}
@@ -101,7 +98,7 @@ func staleFenceWritesNothing(f *fixture) {
 				f.Errorf("%s should report that claim as lost; it returned %v", what("Extend"), lost)
 			}
 			f.unchanged(what("Extend"), s.rec)
-			if now := f.read(s.req.ID); s.state == stet.Running && now.LeaseLeft > s.rec.LeaseLeft {
+			if now := f.read(s.req.ID); s.state == store.Running && now.LeaseLeft > s.rec.LeaseLeft {
 				f.Errorf("%s prolonged the lease", what("Extend"))
 			}
 		}
@@ -109,19 +106,16 @@ func staleFenceWritesNothing(f *fixture) {
 }
 
 func settleRepeated(f *fixture) {
-	for _, first := range []stet.Outcome{completed("result"), failed("result"), completed(""), {State: stet.Completed, Gone: true}} {
+	for _, first := range []store.Settlement{completed("result"), failed("result"), completed(""), {State: store.Completed, Gone: true}} {
 		c := f.grant(f.request(f.long)).Claim()
 		f.settle(c, first, f.keep)
 		was := f.read(c.ID)
-		for _, again := range []stet.Outcome{
+		for _, again := range []store.Settlement{
 			first, completed("result"), failed("result"), completed("resul"), completed("result\x00"), completed(""), failed(""),
-			{State: stet.Completed, Gone: true}, {State: stet.Failed, Gone: true},
+			{State: store.Completed, Gone: true}, {State: store.Failed, Gone: true},
 		} {
 			same := again.State == first.State && again.Gone == first.Gone && string(again.Result) == string(first.Result)
-			if first.Gone && !again.Gone && again.State == first.State {
-				continue // whether that is a repetition, nobody can know
-			}
-			err := f.store.Settle(f.ctx, c, again, stet.Retention{Result: 2 * f.keep.Result, Tombstone: 2 * f.keep.Tombstone})
+			err := f.store.Settle(f.ctx, c, again, store.Retention{Result: 2 * f.keep.Result, Tombstone: 2 * f.keep.Tombstone})
 			what := fmt.Sprintf("settled as %v %q (gone: %v), then as %v %q (gone: %v):",
 				first.State, first.Result, first.Gone, again.State, again.Result, again.Gone)
 			if same && err != nil {
@@ -135,18 +129,19 @@ func settleRepeated(f *fixture) {
 	}
 }
 
-func settleRepeatedWhenGone(f *fixture) {
+func settleWhenGone(f *fixture) {
 	c := f.grant(f.request(f.long)).Claim()
-	short := stet.Retention{Result: f.unit, Tombstone: f.keep.Tombstone}
+	short := store.Retention{Result: f.unit, Tombstone: f.keep.Tombstone}
 	f.settle(c, completed("result"), short)
 	f.pass(1)
 	for i := range 2 {
-		f.settle(c, completed("result"), f.keep)
+		f.fenced("Settle after the result has expired", f.store.Settle(f.ctx, c, completed("result"), f.keep))
 		f.fenced("Settle with another outcome, after the result has expired,", f.store.Settle(f.ctx, c, failed("no"), f.keep))
-		if rec := f.is("a repeated settle", c.ID, stet.Completed, c.Fence); !rec.Gone || len(rec.Result) != 0 {
+		f.fenced("Settle without a result, after that has expired,", f.store.Settle(f.ctx, c, store.Settlement{State: store.Completed, Gone: true}, f.keep))
+		if rec := f.is("a repeated settle", c.ID, store.Completed, c.Fence); !rec.Gone || len(rec.Result) != 0 {
 			f.Errorf("repetition %d brought an expired result back: %s", i+1, show(rec))
 		}
-		if sweeper, ok := f.store.(stet.Sweeper); ok {
+		if sweeper, ok := f.store.(store.Sweeper); ok {
 			f.sweepAll(sweeper)
 		}
 	}
@@ -156,16 +151,16 @@ func lateSettle(f *fixture) {
 	lapsed, parked := f.request(f.unit), f.request(f.unit)
 	a, b := f.grant(lapsed).Claim(), f.grant(parked).Claim()
 	f.pass(1)
-	if rec := f.claim(byAnother(parked)); rec.State != stet.Unknown {
+	if rec := f.claim(byAnother(parked)); rec.State != store.Unknown {
 		f.Fatalf("a lapsed record should be parked; it is %s", show(rec))
 	}
-	for name, c := range map[string]stet.Claim{"past its lease": a, "parked": b} {
+	for name, c := range map[string]store.Claim{"past its lease": a, "parked": b} {
 		f.settle(c, completed("done after all"), f.keep)
-		rec := f.is("a settle of a record "+name, c.ID, stet.Completed, c.Fence)
+		rec := f.is("a settle of a record "+name, c.ID, store.Completed, c.Fence)
 		if string(rec.Result) != "done after all" {
 			f.Errorf("a settle of a record %s wrote %s", name, show(rec))
 		}
-		again := f.claim(stet.ClaimRequest{ID: c.ID, Scope: testScope, Fingerprint: fingerprintA, Owner: stet.NewOwner(), Lease: f.long})
+		again := f.claim(store.ClaimRequest{ID: c.ID, Scope: testScope, Fingerprint: fingerprintA, Owner: store.NewOwner(), Lease: f.long})
 		if d := diff(rec, again); d != "" {
 			f.Errorf("after a late settle, a claim should return the outcome; %s", d)
 		}
@@ -183,9 +178,9 @@ func releaseInEachState(f *fixture) {
 	for _, s := range f.situations() {
 		err := f.store.Release(f.ctx, s.claim, f.keep)
 		what := "Release of a key that is " + s.name
-		verb := stet.VerbRelease
+		verb := store.VerbRelease
 		if s.work {
-			verb = stet.VerbReturn
+			verb = store.VerbReturn
 		}
 		to, arrow := s.state.Next(verb)
 		switch {
@@ -197,7 +192,7 @@ func releaseInEachState(f *fixture) {
 			if rec.Owner != s.claim.Owner || rec.Fingerprint != s.req.Fingerprint || rec.Attempt != s.rec.Attempt {
 				f.Errorf("%s lost its owner, fingerprint or attempt: %s", what, show(rec))
 			}
-		case s.state == stet.Retryable || s.state == stet.Accepted:
+		case s.state == store.Retryable || s.state == store.Accepted:
 			if err != nil {
 				f.Errorf("%s is a repetition and should succeed: %v", what, err)
 			}
@@ -214,7 +209,7 @@ func releaseRepeated(f *fixture) {
 	c := f.grant(req).Claim()
 	f.release(c, f.keep)
 	f.release(c, f.keep)
-	f.is("releasing twice", req.ID, stet.Retryable, c.Fence)
+	f.is("releasing twice", req.ID, store.Retryable, c.Fence)
 	next := byAnother(req)
 	rec := f.grant(next)
 	f.fenced("Release repeated after somebody else has claimed", f.store.Release(f.ctx, c, f.keep))
@@ -235,7 +230,7 @@ func extendInEachState(f *fixture) {
 		lost := f.extend(f.long, s.claim)
 		what := "Extend of a key that is " + s.name
 		f.unchanged(what, s.rec)
-		if s.state != stet.Running {
+		if s.state != store.Running {
 			if len(lost) != 1 || lost[0] != s.claim {
 				f.Errorf("%s should report the claim as lost; it returned %v", what, lost)
 			}
@@ -247,15 +242,15 @@ func extendInEachState(f *fixture) {
 		if rec := f.read(s.req.ID); rec.LeaseLeft <= 0 {
 			f.Errorf("%s left %v of the lease", what, rec.LeaseLeft)
 		}
-		if rec := f.claim(byAnother(s.req)); rec.State != stet.Running || rec.Owner != s.req.Owner {
+		if rec := f.claim(byAnother(s.req)); rec.State != store.Running || rec.Owner != s.req.Owner {
 			f.Errorf("%s did not keep others out: they got %s", what, show(rec))
 		}
 	}
 }
 
 func extendMany(f *fixture) {
-	var claims []stet.Claim
-	want := make(map[stet.Claim]bool)
+	var claims []store.Claim
+	want := make(map[store.Claim]bool)
 	for i := range 120 {
 		rec := f.grant(f.request(f.unit))
 		claims = append(claims, rec.Claim())
@@ -264,7 +259,7 @@ func extendMany(f *fixture) {
 			want[rec.Claim()] = true
 		}
 	}
-	never := stet.Claim{ID: f.request(0).ID, Owner: stet.NewOwner(), Fence: 1}
+	never := store.Claim{ID: f.request(0).ID, Owner: store.NewOwner(), Fence: 1}
 	claims = append(claims, never)
 	want[never] = true
 	for _, c := range f.extend(f.long, claims...) {
@@ -278,7 +273,7 @@ func extendMany(f *fixture) {
 	}
 	f.pass(1)
 	for i, c := range claims[:len(claims)-1] {
-		if rec := f.read(c.ID); i%10 != 3 && (rec.State != stet.Running || rec.LeaseLeft <= 0) {
+		if rec := f.read(c.ID); i%10 != 3 && (rec.State != store.Running || rec.LeaseLeft <= 0) {
 			f.Errorf("claim %d of many was not renewed: %s", i, show(rec))
 		}
 	}
@@ -297,7 +292,7 @@ func extendFromNow(f *fixture) {
 		f.Errorf("extended to %v from now, the lease has %v left", f.unit, rec.LeaseLeft)
 	}
 	f.pass(1)
-	if rec := f.claim(byAnother(req)); rec.State != stet.Unknown {
+	if rec := f.claim(byAnother(req)); rec.State != store.Unknown {
 		f.Errorf("extended to %v, the lease did not run out after that: %s", f.unit, show(rec))
 	}
 }

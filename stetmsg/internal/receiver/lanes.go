@@ -21,7 +21,7 @@ type Lanes struct {
 	running int           // goroutines that are not idle
 	queue   []*job        // that could run, in the order of their start
 	idle    []chan *job   // one for each goroutine that waits, the last to have ended a job last; nil ends it
-	freed   chan struct{} // closed when need slots are free; nil if nobody waits
+	freed   chan struct{} // closed when need slots are free; nil if no one waits
 	need    int
 	lanes   map[string][]*job // that wait for another one of their lane, which runs or is in queue
 	jobs    sync.WaitGroup
@@ -97,6 +97,23 @@ func (l *Lanes) Go(ctx context.Context, lane string, f func()) bool {
 	return true
 }
 
+// Reserve waits for n free slots, of which there are not more than NewLanes was
+// given, and takes them, for as many calls of Run. It returns false, and takes none,
+// if ctx ends first.
+func (l *Lanes) Reserve(ctx context.Context, n int) bool { return l.await(ctx, n, true) }
+
+// Release gives back n slots that were reserved and are not needed.
+func (l *Lanes) Release(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for range n {
+		l.free()
+	}
+}
+
+// Run is Go without a lane, in a slot that was reserved.
+func (l *Lanes) Run(f func()) { l.start(&job{run: f}, 0) }
+
 // Start is Go without a lane, in one slot more where none is free. See Pulse for
 // pulse.
 func (l *Lanes) Start(f, pulse func()) { l.start(&job{run: f, pulse: pulse}, 1) }
@@ -154,7 +171,7 @@ func (l *Lanes) next() (j *job) {
 	return j
 }
 
-// work runs jobs until it is told to end.
+// work runs j and the jobs after it, until it gets a nil.
 func (l *Lanes) work(j *job) {
 	more := make(chan *job, 1)
 	for j != nil {
@@ -204,8 +221,8 @@ func (l *Lanes) follow(lane string) {
 	l.queue = append(l.queue, waiting[0])
 }
 
-// Wait waits for all jobs. Nobody may start one meanwhile. Those that wait for
-// others to end run at once: they are there to find that their context has ended.
+// Wait waits for all jobs. No job may be started meanwhile. Those that wait for others
+// to end run at once: they are there to find that their context has ended.
 func (l *Lanes) Wait() {
 	l.mu.Lock()
 	width := l.width

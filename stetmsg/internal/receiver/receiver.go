@@ -2,19 +2,14 @@
 package receiver
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/timer"
 )
-
-// Invalid is the error of wrong wiring, in the words of a package of stetmsg.
-func Invalid(name, format string, args ...any) error {
-	return &stet.Error{Kind: stet.ErrInvalid, Execution: stet.NotExecuted, Cause: fmt.Errorf("stetmsg/"+name+": "+format, args...)}
-}
 
 const (
 	minPause = 100 * time.Millisecond
@@ -30,7 +25,7 @@ type Pause struct{ last time.Duration }
 func (p *Pause) Wait(ctx context.Context, log *slog.Logger, err error) {
 	Log(log).WarnContext(ctx, "stetmsg: the broker is asked again", slog.Any("error", err))
 	p.last = min(max(2*p.last, minPause), maxPause)
-	Sleep(ctx, p.last/2+rand.N(p.last/2))
+	timer.Sleep(ctx, p.last/2+rand.N(p.last/2))
 }
 
 // Reset makes the next pause the shortest one.
@@ -38,18 +33,5 @@ func (p *Pause) Reset() { p.last = 0 }
 
 // Log returns the logger of options, or the default one.
 func Log(l *slog.Logger) *slog.Logger {
-	if l != nil {
-		return l
-	}
-	return slog.Default()
-}
-
-// Sleep waits for d, or until ctx ends.
-func Sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
+	return cmp.Or(l, slog.Default())
 }

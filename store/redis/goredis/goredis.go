@@ -18,6 +18,13 @@ import (
 type client struct {
 	redis redis.UniversalClient
 	close func() error
+	lanes *lanes
+}
+
+// serverClient is a client of one server, or of a master that Sentinel names.
+type serverClient struct {
+	client
+	server *redis.Client
 }
 
 type clusterClient struct {
@@ -28,7 +35,7 @@ type clusterClient struct {
 var (
 	_ stetredis.Client    = (*client)(nil)
 	_ stetredis.Listener  = (*client)(nil)
-	_ stetredis.Pipeliner = (*client)(nil)
+	_ stetredis.Pipeliner = (*serverClient)(nil)
 	_ stetredis.Cluster   = (*clusterClient)(nil)
 	_ stetredis.Pipeliner = (*clusterClient)(nil)
 )
@@ -46,7 +53,9 @@ type Conn interface {
 // Open makes a client of go-redis with what safety needs: it does not send a
 // command again whose fate it does not know (MaxRetries is -1), and keeps to the
 // deadlines of contexts (ContextTimeoutEnabled is set). It connects when it is
-// first used. o is not changed. Close it after the store.
+// first used. What waits for replicas (see store/redis.Options.Replicas) takes at most half
+// of a server's PoolSize, so that heartbeats find a connection. o is not changed. Close it
+// after the store.
 func Open(o *redis.UniversalOptions) (Conn, error) {
 	if o == nil {
 		return nil, errors.New("goredis: Open needs options; Addrs names the server")
@@ -74,7 +83,7 @@ func wrap(c redis.UniversalClient, closer func() error) (Conn, error) {
 		if err := safe(c.Options().MaxRetries, c.Options().ContextTimeoutEnabled); err != nil {
 			return nil, err
 		}
-		return &client{c, closer}, nil
+		return &serverClient{client{c, closer, new(lanes)}, c}, nil
 	case *redis.ClusterClient:
 		o := c.Options()
 		if o.ReadOnly || o.RouteByLatency || o.RouteRandomly {
@@ -83,7 +92,7 @@ func wrap(c redis.UniversalClient, closer func() error) (Conn, error) {
 		if err := safe(o.MaxRetries, o.ContextTimeoutEnabled); err != nil {
 			return nil, err
 		}
-		return &clusterClient{client{c, closer}, c}, nil
+		return &clusterClient{client{c, closer, new(lanes)}, c}, nil
 	}
 	return nil, fmt.Errorf("goredis: a %T cannot be used; give a *redis.Client or a *redis.ClusterClient", c)
 }
@@ -142,8 +151,8 @@ func (c *client) Do(ctx context.Context, key string, args ...string) (any, error
 }
 
 // Pipeline implements store/redis.Pipeliner.
-func (c *client) Pipeline(ctx context.Context, _ string, commands ...[]string) ([]any, error) {
-	return pipeline(ctx, c.redis, commands)
+func (c *serverClient) Pipeline(ctx context.Context, _ string, commands ...[]string) ([]any, error) {
+	return c.lanes.pipeline(ctx, c.server, commands)
 }
 
 // Pipeline implements store/redis.Pipeliner. The cluster's own pipelines give each
@@ -153,11 +162,16 @@ func (c *clusterClient) Pipeline(ctx context.Context, key string, commands ...[]
 	if err != nil {
 		return nil, err
 	}
-	return pipeline(ctx, master, commands)
+	return c.lanes.pipeline(ctx, master, commands)
 }
 
-func pipeline(ctx context.Context, c redis.Cmdable, commands [][]string) ([]any, error) {
-	p := c.Pipeline()
+func (l *lanes) pipeline(ctx context.Context, server *redis.Client, commands [][]string) ([]any, error) {
+	leave, err := l.enter(ctx, server)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	p := server.Pipeline()
 	cmds := make([]*redis.Cmd, len(commands))
 	for i, command := range commands {
 		args := make([]any, len(command))
@@ -212,7 +226,7 @@ func (c *clusterClient) Servers(ctx context.Context) (map[string]stetredis.Clien
 	err := c.cluster.ForEachMaster(ctx, func(_ context.Context, master *redis.Client) error {
 		mu.Lock()
 		defer mu.Unlock()
-		servers[master.Options().Addr] = &client{redis: master}
+		servers[master.Options().Addr] = &serverClient{client{redis: master, lanes: c.lanes}, master}
 		return nil
 	})
 	return servers, err

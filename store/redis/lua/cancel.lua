@@ -1,4 +1,4 @@
--- KEYS record, result, outbox, list, queue. ARGV id, fence, gone, result, keep result,
+-- KEYS record, result, outbox, list, queues. ARGV id, fence, gone, result, keep result,
 -- keep tombstone. Returns 0 if fenced.
 local rec, damaged = load(KEYS[1])
 if damaged then return damaged end
@@ -7,12 +7,12 @@ local state, gone = rec:byte(2), ARGV[3] == '1'
 if state == ACCEPTED then
 	local expires, forget, is = now + ARGV[5], now + ARGV[6], '\0'
 	if gone then is = '\1' end
-	rec = '\1\3' .. is .. rec:sub(4, 104) .. tail(0, now, expires, forget)
+	redis.call('ZREM', queued(KEYS[5], lane(rec)), ARGV[1])
+	rec = '\1\3' .. is .. rec:sub(4, 104) .. tail(0, now, expires, forget) .. label(rec)
 	redis.call('SET', KEYS[1], rec, 'PXAT', ms(forget))
 	redis.call('UNLINK', KEYS[2])
 	if not gone then redis.call('SET', KEYS[2], ARGV[4], 'PXAT', ms(expires)) end
 	redis.call('ZREM', KEYS[4], ARGV[1])
-	redis.call('ZREM', KEYS[5], ARGV[1])
 elseif state == RUNNING and has(rec, WORK) then
 	if not has(rec, CANCELLING) then
 		local flags = string.char(rec:byte(3) + CANCELLING)
@@ -21,8 +21,7 @@ elseif state == RUNNING and has(rec, WORK) then
 	end
 elseif state ~= FAILED then
 	return 0
-elseif not has(rec, GONE) then -- was it the same?
-	local result = redis.call('GET', KEYS[2])
-	if result and (gone or result ~= ARGV[4]) then return 0 end
+elseif not came(rec, KEYS[2], gone, ARGV[4]) then
+	return 0
 end
 return whole(rec, KEYS[2], KEYS[3])

@@ -1,5 +1,5 @@
 -- KEYS record, index and list of each. ARGV channel, then the id of each. Returns how
--- many were parked. An index may be stale, a record is not.
+-- many are unknown now. An index may be stale, a record is not.
 local parked = 0
 for i = 1, #KEYS, 3 do
 	local key, index, id = KEYS[i], KEYS[i + 1], ARGV[(i + 2) / 3 + 1]
@@ -9,8 +9,7 @@ for i = 1, #KEYS, 3 do
 	elseif rec and rec:byte(2) == RUNNING then
 		local lease = struct.unpack('>I8', rec, 105)
 		if lease <= now then
-			park(rec, key, index, ARGV[1], id)
-			parked = parked + 1
+			if park(rec, key, index, ARGV[1], id):byte(2) == UNKNOWN then parked = parked + 1 end
 		else
 			redis.call('ZADD', index, string.format('%d', lease), id)
 		end

@@ -1,4 +1,7 @@
--- KEYS record, result. ARGV fence, notes, the state that it is in. Returns 1, or 0 if fenced.
+-- KEYS record, result, the queues of what is to be run, perhaps agendas. ARGV fence, notes,
+-- the state that it is in, whether its run may be repeated, id, shard. Returns 0 if fenced,
+-- the name of one that waits to be run again when its lease has run out and did not
+-- before, else 1.
 local rec, damaged = load(KEYS[1])
 if damaged then return damaged end
 if not rec or rec:sub(85, 92) ~= ARGV[1] or rec:sub(2, 2) ~= ARGV[3] then return 0 end
@@ -14,10 +17,15 @@ if has(rec, NOTES) then
 	end
 	if same then return 1 end -- the reply to the first time was lost
 	if not older then return 0 end
-else
-	local flags = rec:byte(3) + NOTES
-	redis.call('SETRANGE', KEYS[1], 0, '\2' .. rec:sub(2, 2) .. string.char(flags))
-	if not has(rec, WORK) then redis.call('UNLINK', KEYS[2]) end
+elseif not has(rec, WORK) then
+	redis.call('UNLINK', KEYS[2])
 end
+local flags, was, is = rec:byte(3) % REPEATABLE, has(rec, REPEATABLE), ARGV[4] == '1' and has(rec, WORK)
+if not has(rec, NOTES) then flags = flags + NOTES end
+if is then flags = flags + REPEATABLE end
+if flags ~= rec:byte(3) then redis.call('SETRANGE', KEYS[1], 0, '\2' .. rec:sub(2, 2) .. string.char(flags)) end
 redis.call('HSET', KEYS[2], 'n', ARGV[2])
-return 1
+if was and not is then redis.call('ZREM', queued(KEYS[3], lane(rec)), ARGV[5]) end
+if was or not is then return 1 end
+wait(KEYS[3], lane(rec), ARGV[5], struct.unpack('>I8', rec, 105), KEYS[4], ARGV[6])
+return lane(rec)

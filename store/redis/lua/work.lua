@@ -1,8 +1,9 @@
 -- What a record has besides is in the key of its result, until there is one: a hash
 -- of w, the work, and n, the notes. What is to be sent is in a key of its own, the
--- outbox. What waits is in a queue of its shard, by when it is due; and the agenda
--- says of each shard when the first of its queue is.
-local GONE, WORK, CANCELLING, NOTES = 1, 4, 8, 16
+-- outbox. What waits is in a queue of its shard and name, by when it is due; and the
+-- agenda of the name says of each shard when the first of its queue is. Where names are
+-- looked for, they are members of a set whose key queues and agendas begin with.
+local GONE, WORK, CANCELLING, NOTES, REPEATABLE = 1, 4, 8, 16, 32
 
 local function has(rec, flag) return rec:byte(3) % (2 * flag) >= flag end
 
@@ -18,26 +19,29 @@ local function whole(rec, resultkey, outboxkey)
 end
 
 -- hint sees to it that the agenda has a shard when something of it is due. It leaves
--- a trace, also if that is so already: whoever looks at the shard meanwhile may not
--- have seen it.
-local function hint(agenda, shard, due)
+-- a trace, also if that is so already: a caller that looks at the shard meanwhile may
+-- not have seen it.
+local function hint(agendas, name, shard, due)
+	local agenda = queued(agendas, name)
+	redis.call('ZADD', agendas, '0', name)
 	local was = redis.call('ZSCORE', agenda, shard)
 	if was then due = math.min(due, was - 1) end
 	redis.call('ZADD', agenda, string.format('%d', due), shard)
 end
 
--- wait puts a record into the queue of its shard. The agenda is nil if another server
--- has it.
-local function wait(queue, id, due, agenda, shard)
-	redis.call('ZADD', queue, string.format('%d', due), id)
-	if agenda then hint(agenda, shard, due) end
+-- wait puts a record into the queue of its shard and name. The agendas are nil if
+-- another server has them.
+local function wait(queues, name, id, due, agendas, shard)
+	redis.call('ZADD', queues, '0', name)
+	redis.call('ZADD', queued(queues, name), string.format('%d', due), id)
+	if agendas then hint(agendas, name, shard, due) end
 end
 
 -- send settles a record with an outbox: see settle.lua.
 local function send(rec, state, gone, expires)
 	local flags = WORK
 	if gone then flags = WORK + GONE end
-	redis.call('SET', KEYS[1], '\2' .. state .. string.char(flags) .. rec:sub(4, 104) .. tail(0, now, expires, 0))
-	redis.call('SET', KEYS[5], ARGV[9])
-	wait(KEYS[6], ARGV[1], now, KEYS[7], ARGV[10])
+	redis.call('SET', KEYS[1], '\2' .. state .. string.char(flags) .. rec:sub(4, 104) .. tail(0, now, expires, 0) .. label(rec))
+	redis.call('SET', KEYS[6], ARGV[9])
+	wait(KEYS[7], '', ARGV[1], now, KEYS[8], ARGV[10])
 end

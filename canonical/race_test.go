@@ -1,0 +1,6 @@
+//go:build race
+
+package canonical_test
+
+// slowness is how much slower everything is.
+const slowness = 16

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stet-go/stet/proxy"
+)
+
+// countProxy exports what a proxy counts beside its events.
+func countProxy(registry *prometheus.Registry, p *proxy.Proxy) {
+	for name, c := range map[string]struct {
+		help string
+		of   func(proxy.Counts) uint64
+	}{
+		"stet_proxy_unprotected_total": {
+			"Requests with an idempotency key that passed unprotected, because no route names their path or a route lets them.",
+			func(c proxy.Counts) uint64 { return c.Unprotected },
+		},
+		"stet_proxy_busy_total": {
+			"Requests that were refused because as much was in hand as limits.memory allows.",
+			func(c proxy.Counts) uint64 { return c.Busy },
+		},
+	} {
+		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: c.help},
+			func() float64 { return float64(c.of(p.Counts())) }))
+	}
+	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "stet_proxy_in_hand_bytes", Help: "Bytes in hand, of those that limits.memory allows."},
+		func() float64 { return float64(p.Counts().InHand) }))
+}
+
+// countConnections exports how many connections there was no room for.
+func countConnections(registry *prometheus.Registry, s *servers) {
+	registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "stet_proxy_connections_refused_total", Help: "Connections that were closed because there were as many as limits.connections allows, none of them idle.",
+	}, func() float64 { return float64(s.turnedAway()) }))
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/stet-go/stet/proxy"
+)
+
+// servers are the listeners of a proxy; the last one is for traffic.
+type servers struct {
+	log    *slog.Logger
+	most   int // connections of each
+	all    []*http.Server
+	cancel []context.CancelFunc // of requests
+	gates  []*gate
+	failed chan error
+}
+
+// turnedAway is how many connections there was no room for.
+func (s *servers) turnedAway() (n uint64) {
+	for _, g := range s.gates {
+		n += g.turnedAway()
+	}
+	return n
+}
+
+// start begins to serve at an address.
+func (s *servers) start(addr, what string, secure *proxy.TLS, h http.Handler) error {
+	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", addr)
+	if err != nil {
+		return err
+	}
+	l := newGate(listener, s.most)
+	base, cancel := context.WithCancel(context.Background())
+	srv := &http.Server{
+		Handler: h, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, Protocols: new(http.Protocols),
+		ErrorLog:       slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+		MaxHeaderBytes: maxHeader, ConnState: l.state,
+		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: maxStreams, SendPingTimeout: idleTimeout, WriteByteTimeout: idleTimeout},
+		BaseContext: func(net.Listener) context.Context { return base },
+	}
+	srv.Protocols.SetHTTP1(true)
+	srv.Protocols.SetHTTP2(true)
+	srv.Protocols.SetUnencryptedHTTP2(secure == nil)
+	serve, scheme := func() error { return srv.Serve(l) }, "http"
+	if secure != nil {
+		scheme = "https"
+		if srv.TLSConfig, err = secure.Config(); err != nil {
+			cancel()
+			return errors.Join(err, l.Close())
+		}
+		serve = func() error { return srv.ServeTLS(l, "", "") }
+	}
+	s.gates = append(s.gates, l)
+	s.all, s.cancel = append(s.all, srv), append(s.cancel, cancel)
+	s.log.Info("listening for "+what, slog.String("url", scheme+"://"+l.Addr().String()))
+	go func() { // ends with the server
+		if err := serve(); !errors.Is(err, http.ErrServerClosed) {
+			s.failed <- err
+		}
+	}()
+	return nil
+}
+
+// drain lets the requests for traffic end. runs says how many are with the service
+// and protected: of those that are not, nothing is unknown to the proxy.
+func (s *servers) drain(patience time.Duration, runs func() int) error {
+	last := len(s.all) - 1
+	s.log.Info("draining", slog.Duration("at_most", patience))
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	err := s.all[last].Shutdown(ctx)
+	switch n := runs(); {
+	case err == nil:
+	case n > 0:
+		return fmt.Errorf("%d operations were cut off after %v; their outcome is unknown until it is verified: %w", n, patience, err)
+	default:
+		s.log.Warn("connections that had not ended were cut off; no operation was under way", slog.Duration("after", patience))
+	}
+	return nil
+}
+
+// close ends what is left.
+func (s *servers) close() {
+	for i, srv := range s.all {
+		s.cancel[i]() // what was upgraded ends with this
+		_ = srv.Close()
+	}
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/stet-go/stet/internal/admin"
+)
+
+// showResult prints what is stored of an operation's result: the response, where it is
+// one.
+func showResult(out io.Writer, rec admin.Record) error {
+	var b strings.Builder
+	switch r := rec.Response; {
+	case r != nil:
+		fmt.Fprintf(&b, "\nHTTP %d\n", r.Status)
+		for _, name := range slices.Sorted(maps.Keys(r.Header)) {
+			for _, value := range r.Header[name] {
+				fmt.Fprintf(&b, "%s: %s\n", printable([]byte(name)), printable([]byte(value)))
+			}
+		}
+		fmt.Fprintf(&b, "\n%s\n", printable(r.Body))
+	case rec.Result != nil:
+		fmt.Fprintf(&b, "\nRESULT\n%s\n", printable(rec.Result))
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+// printable shows bytes as text, and as \xNN what is none, or what a terminal would
+// take for a command.
+func printable(content []byte) string {
+	var b strings.Builder
+	for len(content) > 0 {
+		r, n := utf8.DecodeRune(content)
+		switch {
+		case r == utf8.RuneError && n == 1, r != '\n' && r != '\t' && !unicode.IsPrint(r):
+			for _, c := range content[:n] {
+				fmt.Fprintf(&b, `\x%02x`, c)
+			}
+		default:
+			b.WriteRune(r)
+		}
+		content = content[n:]
+	}
+	return b.String()
+}

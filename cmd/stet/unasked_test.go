@@ -1,0 +1,64 @@
+package main
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// overlong is a service whose responses are longer than they say. Each of its
+// connections that ends sends to ended.
+func overlong(t *testing.T, more string, ended chan<- struct{}) (url string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() { // ends with the listener
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = c.Close(); ended <- struct{}{} }()
+				for in := bufio.NewReader(c); ; {
+					r, err := http.ReadRequest(in)
+					if err != nil {
+						return
+					}
+					_, _ = io.Copy(io.Discard, r.Body)
+					_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"+more)
+				}
+			}()
+		}
+	}()
+	return "http://" + l.Addr().String()
+}
+
+func TestWhatAServiceSendsUnaskedIsNotLogged(t *testing.T) {
+	ended := make(chan struct{}, 100)
+	p := startProxy(t, "--config", configured(t, overlong(t, "iban DE02 of hunter2", ended), ""))
+	for range 5 {
+		if !answered(connect(t, p.url, "POST /payments HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")) {
+			t.Fatalf("no answer: %s", p.log())
+		}
+		// On a connection that is still open, the next request would be answered by what came unasked.
+		select {
+		case <-ended:
+		case <-time.After(time.Minute):
+			t.Fatalf("the connection is still open after a minute: %s", p.log())
+		}
+	}
+	p.signal(syscall.SIGTERM)
+	<-p.done
+	if said := p.log(); strings.Contains(said, "hunter2") || !strings.Contains(said, "Unsolicited response received on idle HTTP channel; its content is not shown\n") {
+		t.Errorf("the log: %s", said)
+	}
+}

@@ -1,0 +1,383 @@
+package stet_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/memory"
+)
+
+// errUnreadable is what a store says of a record that it cannot read.
+var errUnreadable = fmt.Errorf("%w: the row is no record", stet.ErrDamaged)
+
+// unreadable is a store whose records were damaged.
+type unreadable struct {
+	*memory.Store
+	calls atomic.Int64
+	whole atomic.Bool   // for now, they are not
+	gate  chan struct{} // nil, or a claim waits for it
+}
+
+func (s *unreadable) fail() error {
+	if s.whole.Load() {
+		return nil
+	}
+	s.calls.Add(1)
+	return errUnreadable
+}
+
+func (s *unreadable) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+	if s.gate != nil {
+		<-s.gate
+	}
+	if err := s.fail(); err != nil {
+		return stet.Record{}, err
+	}
+	return s.Store.Claim(ctx, req)
+}
+
+func (s *unreadable) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+	return errors.Join(s.fail(), s.failed(func() error { return s.Store.Settle(ctx, c, out, keep) }))
+}
+
+func (s *unreadable) failed(call func() error) error {
+	if s.whole.Load() {
+		return call()
+	}
+	return nil
+}
+
+func (s *unreadable) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+	return errors.Join(s.fail(), s.failed(func() error { return s.Store.Release(ctx, c, keep) }))
+}
+
+func (s *unreadable) Read(ctx context.Context, id stet.ID) (rec stet.Record, err error) {
+	err = errors.Join(s.fail(), s.failed(func() (err error) { rec, err = s.Store.Read(ctx, id); return err }))
+	return rec, err
+}
+
+func (s *unreadable) Look(ctx context.Context, id stet.ID) (rec stet.Record, err error) {
+	err = errors.Join(s.fail(), s.failed(func() (err error) { rec, err = s.Store.Look(ctx, id); return err }))
+	return rec, err
+}
+
+func (s *unreadable) Accept(ctx context.Context, req stet.ClaimRequest, work []byte, after time.Duration) (rec stet.Record, err error) {
+	err = errors.Join(s.fail(), s.failed(func() (err error) { rec, err = s.Store.Accept(ctx, req, work, after); return err }))
+	return rec, err
+}
+
+func (s *unreadable) Take(ctx context.Context, req store.TakeRequest) (rec stet.Record, err error) {
+	err = errors.Join(s.fail(), s.failed(func() (err error) {
+		rec, err = s.Store.Take(ctx, req)
+		return err
+	}))
+	return rec, err
+}
+
+func (s *unreadable) Save(ctx context.Context, c stet.Claim, notes []byte, repeatable bool) error {
+	return errors.Join(s.fail(), s.failed(func() error { return s.Store.Save(ctx, c, notes, repeatable) }))
+}
+
+func (s *unreadable) Cancel(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) (rec stet.Record, err error) {
+	err = errors.Join(s.fail(), s.failed(func() (err error) { rec, err = s.Store.Cancel(ctx, c, out, keep); return err }))
+	return rec, err
+}
+
+func (s *unreadable) Watch(context.Context, stet.ID, int64) error { return errDown } // it is polled
+
+func (s *unreadable) RunTx(context.Context, stet.ClaimRequest, stet.Retention,
+	func(context.Context, int, stet.Record) (store.Settlement, error)) (stet.Record, error) {
+	return stet.Record{}, s.fail()
+}
+
+func (s *unreadable) SettleTx(context.Context, int, stet.Claim, store.Settlement, stet.Retention) error {
+	return s.fail()
+}
+
+var done = stet.Outcome{Body: []byte(`1`)}
+
+// callsOfARecord are all calls about one record.
+var callsOfARecord = map[string]struct {
+	runs bool // while the record is whole
+	call func(*testing.T, *stet.Engine, *unreadable, *stet.Run) error
+}{
+	"Begin": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Run) error {
+		_, err := e.Begin(t.Context(), op)
+		return err
+	}},
+	"RunTx, which reads first": {false, func(t *testing.T, e *stet.Engine, s *unreadable, _ *stet.Run) error {
+		_, err := txOf(e, s).Run(t.Context(), op, func(context.Context, int) (stet.Outcome, error) { t.Error("ran"); return done, nil })
+		return err
+	}},
+	"Accept": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Run) error {
+		_, err := e.Accept(t.Context(), op, stet.Work{Name: "w"})
+		return err
+	}},
+	"Take": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Run) error {
+		_, err := e.Take(t.Context(), stet.Item{ID: e.ID(op.Scope, op.Key)})
+		return err
+	}},
+	"Status": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Run) error {
+		_, err := e.Status(t.Context(), op.Scope, e.ID(op.Scope, op.Key))
+		return err
+	}},
+	"Lookup": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Run) error {
+		_, err := e.Lookup(t.Context(), e.ID(op.Scope, op.Key))
+		return err
+	}},
+	"Await": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Run) error {
+		_, err := e.Await(t.Context(), op.Scope, e.ID(op.Scope, op.Key))
+		return err
+	}},
+	"Cancel": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Run) error {
+		_, err := e.Cancel(t.Context(), op.Scope, e.ID(op.Scope, op.Key))
+		return err
+	}},
+	"Resolve": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Run) error {
+		return e.Resolve(t.Context(), stet.Record{ID: e.ID(op.Scope, op.Key), Fence: 1}, "", stet.ItDidNotHappen())
+	}},
+	"Settle": {true, func(t *testing.T, _ *stet.Engine, _ *unreadable, r *stet.Run) error {
+		return r.Settle(t.Context(), done)
+	}},
+	"Release": {true, func(t *testing.T, _ *stet.Engine, _ *unreadable, r *stet.Run) error { return r.Release(t.Context()) }},
+	"SettleTx": {true, func(t *testing.T, e *stet.Engine, s *unreadable, r *stet.Run) error {
+		return txOf(e, s).Settle(t.Context(), r, 1, done)
+	}},
+	"a step": {true, func(t *testing.T, _ *stet.Engine, _ *unreadable, r *stet.Run) error {
+		_, err := stet.Step(r.Context(), "step", stet.StepOnce, func(context.Context) (int, error) { t.Error("ran"); return 1, nil })
+		return err
+	}},
+}
+
+// TestUnreadableRecordIsAskedForOnceAndMayHaveExecuted, whatever is asked of it:
+// that the store cannot read it will not pass, and what became of it is not known.
+func TestUnreadableRecordIsAskedForOnceAndMayHaveExecuted(t *testing.T) {
+	for name, c := range callsOfARecord {
+		synctest.Test(t, func(t *testing.T) {
+			store := &unreadable{Store: memory.New(memory.Options{})}
+			e := newEngine(t, store, stet.Options{SweepEvery: -1})
+			var run *stet.Run
+			if c.runs {
+				store.whole.Store(true)
+				run = begin(t, e, op)
+				store.whole.Store(false)
+			}
+			err := c.call(t, e, store, run)
+			own, ok := errors.AsType[*stet.Error](err)
+			if !ok || !errors.Is(own.Kind, stet.ErrDamaged) || own.Execution != stet.MayHaveExecuted || own.RetryAfter != 0 || errors.Is(err, stet.ErrStore) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if n := store.calls.Load(); n != 1 {
+				t.Errorf("%s: the store was asked %d times", name, n)
+			}
+		})
+	}
+}
+
+// TestWaiterHearsThatTheRecordWasDamagedMeanwhile, and does not wait for what it
+// will never see.
+func TestWaiterHearsThatTheRecordWasDamagedMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &unreadable{Store: memory.New(memory.Options{})}
+		store.whole.Store(true)
+		begin(t, newEngine(t, store, stet.Options{SweepEvery: -1}), op)
+		e := newEngine(t, store, stet.Options{SweepEvery: -1, Policy: stet.Policy{Wait: time.Minute}})
+		time.AfterFunc(time.Second, func() { store.whole.Store(false) })
+		began := time.Now()
+		if _, err := e.Begin(t.Context(), op); !errors.Is(err, stet.ErrDamaged) || time.Since(began) > 5*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// partial is a store of which a part is down, or damaged.
+type partial struct {
+	*memory.Store
+	mu     sync.Mutex
+	failed []stet.ID // what cannot be reached or read
+	cause  error
+	sweeps int
+}
+
+func (s *partial) fail(cause error, ids ...stet.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed, s.cause = ids, cause
+}
+
+// split returns which claims the store can answer for, and the error of the others,
+// which has no owners.
+func (s *partial) split(claims []stet.Claim) (reached []stet.Claim, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var unreached []stet.Claim
+	for _, c := range claims {
+		if slices.Contains(s.failed, c.ID) {
+			unreached = append(unreached, stet.Claim{ID: c.ID, Fence: c.Fence})
+		} else {
+			reached = append(reached, c)
+		}
+	}
+	if unreached != nil {
+		err = &stet.PartialError{Claims: unreached, Cause: s.cause}
+	}
+	return reached, err
+}
+
+func (s *partial) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) ([]stet.Claim, error) {
+	reached, failed := s.split(claims)
+	lost, err := s.Store.Extend(ctx, reached, lease)
+	if err == nil {
+		err = failed
+	}
+	return lost, err
+}
+
+func (s *partial) Due(ctx context.Context, what stet.Due, limit int, again time.Duration, names ...string) ([]stet.Record, error) {
+	recs, err := s.Store.Due(ctx, what, limit, again, names...)
+	var claims []stet.Claim
+	for _, rec := range recs {
+		claims = append(claims, rec.Claim())
+	}
+	reached, failed := s.split(claims)
+	recs = slices.DeleteFunc(recs, func(rec stet.Record) bool { return !slices.Contains(reached, rec.Claim()) })
+	if err == nil {
+		err = failed
+	}
+	return recs, err
+}
+
+func (s *partial) Sweep(context.Context, int) (stet.Swept, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sweeps++; s.sweeps < 3 {
+		return stet.Swept{Purged: 10, More: true}, &stet.PartialError{Cause: errDown}
+	}
+	return stet.Swept{Purged: 1}, nil
+}
+
+// TestUnreachedRecordEndsNoOtherRun: heartbeats of the others go on, and the lease
+// of the one that could not be reached counts from when it was last renewed.
+func TestUnreachedRecordEndsNoOtherRun(t *testing.T) {
+	for name, cause := range map[string]error{"a server that is down": errDown, "a damaged record": errUnreadable} {
+		synctest.Test(t, func(t *testing.T) {
+			store := &partial{Store: memory.New(memory.Options{})}
+			e := newEngine(t, store, stet.Options{SweepEvery: -1})
+			hit, lost := begin(t, e, op), begin(t, e, stet.Op{Scope: "s", Key: "lost"})
+			var others []*stet.Run
+			for i := range 5 {
+				others = append(others, begin(t, e, stet.Op{Scope: "s", Key: fmt.Sprint(i)}))
+			}
+			store.fail(cause, hit.ID())
+			if err := store.Release(t.Context(), lost.Claim(), stet.Retention{Result: time.Hour}); err != nil {
+				t.Fatal(err)
+			}
+			<-hit.Context().Done()
+			if cause := context.Cause(hit.Context()); !errors.Is(cause, stet.ErrLeaseLost) {
+				t.Errorf("%s: cause %v", name, cause)
+			}
+			if cause := context.Cause(lost.Context()); !errors.Is(cause, stet.ErrLeaseLost) {
+				t.Errorf("%s: the one that the store says is lost: %v", name, cause)
+			}
+			time.Sleep(2 * time.Minute)
+			for _, run := range others {
+				if cause := context.Cause(run.Context()); cause != nil || leaseLeft(t, store, run) <= 0 {
+					t.Errorf("%s: another run ended: %v", name, cause)
+				}
+			}
+		})
+	}
+}
+
+// TestShortOutageOfAPartEndsNothing: what is reached again in time goes on.
+func TestShortOutageOfAPartEndsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &partial{Store: memory.New(memory.Options{})}
+		e := newEngine(t, store, stet.Options{SweepEvery: -1})
+		run := begin(t, e, op)
+		store.fail(errDown, run.ID())
+		time.Sleep(20 * time.Second)
+		store.fail(nil)
+		time.Sleep(time.Minute)
+		if cause := context.Cause(run.Context()); cause != nil {
+			t.Error(cause)
+		}
+	})
+}
+
+// TestParkingTogetherTellsWhichRecordWasNotReached.
+func TestParkingTogetherTellsWhichRecordWasNotReached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &partial{Store: memory.New(memory.Options{})}
+		e := newEngine(t, store, stet.Options{SweepEvery: -1})
+		var runs []*stet.Run
+		for i := range 6 {
+			runs = append(runs, begin(t, e, stet.Op{Scope: "s", Key: fmt.Sprint(i)}))
+		}
+		store.fail(errDown, runs[2].ID(), runs[4].ID())
+		var wg sync.WaitGroup
+		for i, run := range runs {
+			wg.Go(func() {
+				err := run.Park(t.Context())
+				if failed := i == 2 || i == 4; failed != errors.Is(err, stet.ErrStore) || !failed && err != nil {
+					t.Errorf("run %d: %v", i, err)
+				}
+			})
+		}
+		wg.Wait()
+		for i, run := range runs {
+			if rec, _ := store.Read(t.Context(), run.ID()); (rec.State == stet.Unknown) != (i != 2 && i != 4) {
+				t.Errorf("run %d is %v", i, rec.State)
+			}
+		}
+	})
+}
+
+// TestWorkThatCannotBeReadHidesNoOther, and is told of.
+func TestWorkThatCannotBeReadHidesNoOther(t *testing.T) {
+	var told []stet.Event
+	store := &partial{Store: memory.New(memory.Options{})}
+	e := newEngine(t, store, stet.Options{SweepEvery: -1, Observer: stet.ObserverFunc(func(_ context.Context, ev stet.Event) {
+		if ev.Kind == stet.EventStoreFailed {
+			told = append(told, ev)
+		}
+	})})
+	var items []stet.Item
+	for i := range 3 {
+		items = append(items, accept(t, e, stet.Op{Scope: "s", Key: fmt.Sprint(i)}, parcel))
+	}
+	store.fail(errUnreadable, items[1].ID)
+	due, err := e.Due(t.Context(), 10, time.Minute)
+	if err != nil || !slices.Equal(due, []stet.Item{items[0], items[2]}) {
+		t.Errorf("due are %v, %v", due, err)
+	}
+	if len(told) != 1 || told[0].ID != items[1].ID || !errors.Is(told[0].Err, stet.ErrDamaged) {
+		t.Errorf("told of %+v", told)
+	}
+}
+
+// TestSweepGoesOnWhereAPartOfTheStoreIsDown, and tells of that.
+func TestSweepGoesOnWhereAPartOfTheStoreIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		swept := make(chan stet.Event, 10)
+		e := newEngine(t, &partial{Store: memory.New(memory.Options{})}, stet.Options{Observer: stet.ObserverFunc(func(_ context.Context, ev stet.Event) {
+			if ev.Kind == stet.EventSwept {
+				swept <- ev
+			}
+		})})
+		ev := <-swept
+		if ev.Swept.Purged != 21 || ev.Swept.More || !errors.Is(ev.Err, stet.ErrStore) || !errors.Is(ev.Err, errDown) {
+			t.Errorf("%+v, %v", ev.Swept, ev.Err)
+		}
+		_ = e.Close()
+	})
+}

@@ -1,0 +1,157 @@
+package stet_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store/memory"
+)
+
+// forgetful is a store that can stop writing notes.
+type forgetful struct {
+	*memory.Store
+	away atomic.Bool
+}
+
+func (f *forgetful) Save(ctx context.Context, c stet.Claim, notes []byte, repeatable bool) error {
+	if f.away.Load() {
+		return errors.New("the store is away")
+	}
+	return f.Store.Save(ctx, c, notes, repeatable)
+}
+
+// charging begins the step "charge" of a run, which goes on until end is called.
+func charging(t *testing.T, run *stet.Run) (end func()) {
+	t.Helper()
+	begun, over, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go func() { // until end
+		defer close(ended)
+		_, _ = stet.Step(run.Context(), "charge", stet.StepOnce, func(context.Context) (int, error) {
+			close(begun)
+			<-over
+			return 1, nil
+		})
+	}()
+	<-begun
+	return func() { close(over); <-ended }
+}
+
+func TestStepThatIsStillOpenCannotBeSettled(t *testing.T) {
+	for how, end := range map[string]func(context.Context, *stet.Run) error{
+		"completed": func(ctx context.Context, r *stet.Run) error {
+			return r.Settle(ctx, stet.Outcome{})
+		},
+		"failed":   func(ctx context.Context, r *stet.Run) error { return r.Settle(ctx, stet.Outcome{Failed: true}) },
+		"returned": func(ctx context.Context, r *stet.Run) error { return r.Return(ctx, time.Minute) },
+		"released": func(ctx context.Context, r *stet.Run) error { return r.Release(ctx) },
+	} {
+		e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+		it := accept(t, e, op, parcel)
+		run := take(t, e, it)
+		over := charging(t, run)
+		if !run.SaysOutcomeUnknown() {
+			t.Errorf("%s: the run does not say that it is in doubt", how)
+		}
+		if err := end(t.Context(), run); !errors.Is(err, stet.ErrUnknown) {
+			t.Errorf("%s while a step runs: %v", how, err)
+		}
+		over()
+		if st := status(t, e, it.ID, stet.Unknown); st.Doubt != "charge" {
+			t.Errorf("%s: the doubt is %q", how, st.Doubt)
+		}
+	}
+}
+
+func TestStepThatIsStillOpenCannotBeSettledInATransaction(t *testing.T) {
+	store, e := bank(t)
+	it := accept(t, e, op, parcel)
+	run := take(t, e, it)
+	over := charging(t, run)
+	settle := func() error {
+		return txOf(e, store).Finish(t.Context(), run, func(context.Context, *sql.Tx) (stet.Outcome, error) {
+			return stet.Outcome{}, nil
+		})
+	}
+	if err := settle(); !errors.Is(err, stet.ErrUnknown) {
+		t.Errorf("while a step runs: %v", err)
+	}
+	over()
+	if err := settle(); err != nil {
+		t.Errorf("when it has ended: %v", err)
+	}
+	status(t, e, it.ID, stet.Completed)
+}
+
+// The processor was away, but the store cannot be told so.
+func TestStepWhoseStrikeWasNotStoredIsInDoubt(t *testing.T) {
+	store := &forgetful{Store: memory.New(memory.Options{})}
+	e := newEngine(t, store, stet.Options{StoreTimeout: 100 * time.Millisecond})
+	_, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) {
+		return stet.Step(ctx, "charge", stet.StepOnce, func(context.Context) (int, error) {
+			store.away.Store(true)
+			return 0, fmt.Errorf("connection refused: %w", stet.ErrRetryable)
+		})
+	})
+	if !errors.Is(err, stet.ErrUnknown) {
+		t.Errorf("%v", err)
+	}
+	status(t, e, e.ID(op.Scope, op.Key), stet.Unknown)
+}
+
+func TestStepIsNotBegunWhenTheRunHasEnded(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	run := take(t, e, accept(t, e, op, parcel))
+	complete(t, run, "x")
+	charged := 0
+	if _, err := stet.Step(context.WithoutCancel(run.Context()), "charge", stet.StepOnce, counted(&charged, nil)); !errors.Is(err, stet.ErrInvalid) || charged != 0 {
+		t.Errorf("%v, charged %d times", err, charged)
+	}
+}
+
+func TestOperationInDoubtCannotBeCancelled(t *testing.T) {
+	store := memory.New(memory.Options{})
+	e := newEngine(t, store, stet.Options{})
+	it := accept(t, e, op, parcel)
+	run := take(t, e, it)
+	defer charging(t, run)()
+	if err := store.Return(t.Context(), run.Claim(), 0); err != nil { // by an older version
+		t.Fatal(err)
+	}
+	if _, err := e.Cancel(t.Context(), op.Scope, it.ID); !errors.Is(err, stet.ErrUnknown) {
+		t.Errorf("cancelled: %v", err)
+	}
+	if st := status(t, e, it.ID, stet.Accepted); st.Doubt != "charge" {
+		t.Errorf("the doubt is %q", st.Doubt)
+	}
+	// Whoever takes it knows.
+	again, err := newEngine(t, store, stet.Options{}).Take(t.Context(), it)
+	if err != nil || !again.SaysOutcomeUnknown() {
+		t.Fatalf("the next run does not say that it is in doubt: %v", err)
+	}
+	if err := again.Settle(t.Context(), stet.Outcome{}); !errors.Is(err, stet.ErrUnknown) {
+		t.Errorf("the next run settled it: %v", err)
+	}
+}
+
+func TestLongProgressDoesNotPutAStepInDoubt(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	it := accept(t, e, op, parcel)
+	run := take(t, e, it)
+	_, err := stet.Step(run.Context(), "charge", stet.StepOnce, func(ctx context.Context) (int, error) {
+		return 1, run.Progress(ctx, 0.5, strings.Repeat("\u00e9", stet.MaxNotes))
+	})
+	if err != nil || run.SaysOutcomeUnknown() {
+		t.Fatal(err)
+	}
+	if st := status(t, e, it.ID, stet.Running); len(st.Progress.Message) != 1<<10 {
+		t.Errorf("the message has %d bytes", len(st.Progress.Message))
+	}
+	complete(t, run, "x")
+}

@@ -1,0 +1,163 @@
+package stet_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/memory"
+)
+
+// TestDidItExecuteIsAnsweredAlikeAfterTheResultIsGone, or more carefully: never
+// "executed" where it may not have been.
+func TestDidItExecuteIsAnsweredAlikeAfterTheResultIsGone(t *testing.T) {
+	stale := stet.Options{SweepEvery: -1, Policy: stet.Policy{Stale: stet.StaleFail}}
+	for name, c := range map[string]struct {
+		o            stet.Options
+		before       func(*testing.T, *stet.Engine, stet.Store)
+		stands, gone stet.Execution
+		kind         error // while it stands
+	}{
+		"completed": {stale, func(t *testing.T, e *stet.Engine, _ stet.Store) {
+			_, _ = stet.Do(t.Context(), e, op, func(context.Context) (string, error) { return "done", nil })
+		}, stet.Executed, stet.Executed, nil},
+		"failed": {stale, func(t *testing.T, e *stet.Engine, _ stet.Store) {
+			_, _ = stet.Do(t.Context(), e, op, func(context.Context) (string, error) { return "", errors.New("declined") })
+		}, stet.Executed, stet.MayHaveExecuted, stet.ErrFailed},
+		"stale": {stale, func(t *testing.T, _ *stet.Engine, s stet.Store) { die(t, s, op) },
+			stet.MayHaveExecuted, stet.MayHaveExecuted, stet.ErrFailed},
+		"cancelled before any run": {stale, func(t *testing.T, e *stet.Engine, _ stet.Store) { cancelled(t, e, accept(t, e, op, parcel)) },
+			stet.NotExecuted, stet.NotExecuted, stet.ErrCancelled},
+		"cancelled between two runs": {stale, func(t *testing.T, e *stet.Engine, _ stet.Store) {
+			it := accept(t, e, op, parcel)
+			run, err := e.Take(t.Context(), it)
+			if err == nil {
+				err = run.Return(t.Context(), time.Minute)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			cancelled(t, e, it)
+		}, stet.MayHaveExecuted, stet.MayHaveExecuted, stet.ErrCancelled},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			store := memory.New(memory.Options{})
+			e := newEngine(t, store, c.o)
+			c.before(t, e, store)
+			never := func(context.Context) (string, error) { t.Error("ran"); return "", nil }
+			res, err := stet.Do(t.Context(), e, op, never)
+			if got := stet.ExecutionOf(err); c.kind == nil && (err != nil || !res.Replayed) || c.kind != nil && (!errors.Is(err, c.kind) || got != c.stands) {
+				t.Errorf("%s: %v", name, err)
+			}
+			rec, _ := store.Read(t.Context(), e.ID(op.Scope, op.Key))
+			if err := store.Expire(t.Context(), rec.Claim()); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := stet.Do(t.Context(), e, op, never); !errors.Is(err, stet.ErrExpired) || stet.ExecutionOf(err) != c.gone {
+				t.Errorf("%s, and its result is gone: %v", name, err)
+			}
+		})
+	}
+}
+
+func cancelled(t *testing.T, e *stet.Engine, it stet.Item) {
+	t.Helper()
+	if st, err := e.Cancel(t.Context(), op.Scope, it.ID); err != nil || st.Record.State != stet.Failed {
+		t.Fatalf("%+v, %v", st, err)
+	}
+}
+
+// hasty is a store whose transactions find, once they have run, that another one
+// was faster.
+type hasty struct{ *memory.Store }
+
+func (s hasty) RunTx(ctx context.Context, req stet.ClaimRequest, _ stet.Retention,
+	fn func(context.Context, int, stet.Record) (store.Settlement, error)) (stet.Record, error) {
+	rec := stet.Record{ID: req.ID, State: stet.Running, Fingerprint: req.Fingerprint, Owner: req.Owner, Fence: 7, Attempt: 1}
+	if _, err := fn(ctx, 1, rec); err != nil {
+		return rec, err
+	}
+	other := req
+	other.Owner = stet.NewOwner()
+	won, err := s.Store.Claim(ctx, other)
+	if err == nil {
+		err = s.Store.Settle(ctx, won.Claim(), store.Settlement{State: stet.Completed, Result: []byte("\x01theirs")}, stet.Retention{Result: time.Hour, Tombstone: time.Hour})
+	}
+	if err != nil {
+		return rec, err
+	}
+	return s.Store.Read(ctx, req.ID)
+}
+
+func (hasty) SettleTx(context.Context, int, stet.Claim, store.Settlement, stet.Retention) error {
+	return errors.ErrUnsupported
+}
+
+// TestTransactionThatLostToAnotherIsNotReportedAsSettled: nor is the other one, by
+// this process.
+func TestTransactionThatLostToAnotherIsNotReportedAsSettled(t *testing.T) {
+	var kinds []stet.EventKind
+	e := newEngine(t, hasty{memory.New(memory.Options{})}, stet.Options{SweepEvery: -1, Observer: stet.ObserverFunc(func(_ context.Context, ev stet.Event) {
+		kinds = append(kinds, ev.Kind)
+	})})
+	s := e.Store().(hasty)
+	_, _ = txOf(e, s).Run(t.Context(), op, func(context.Context, int) (stet.Outcome, error) {
+		return stet.Outcome{Body: []byte("ours")}, nil
+	})
+	if want := []stet.EventKind{stet.EventClaimed, stet.EventReleased, stet.EventReplayed}; len(kinds) != 3 || kinds[0] != want[0] || kinds[1] != want[1] || kinds[2] != want[2] {
+		t.Errorf("observed %v, want %v", kinds, want)
+	}
+}
+
+// unrested is a store whose first transaction of a key ends in the middle: the
+// record is retryable when it looks again, and settled after that.
+type unrested struct {
+	*memory.Store
+	rounds int
+}
+
+func (s *unrested) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+	if s.rounds++; s.rounds < 3 {
+		return stet.Record{ID: id}, nil
+	}
+	return s.Store.Read(ctx, id)
+}
+
+func (s *unrested) RunTx(ctx context.Context, req stet.ClaimRequest, _ stet.Retention,
+	fn func(context.Context, int, stet.Record) (store.Settlement, error)) (stet.Record, error) {
+	rec := stet.Record{ID: req.ID, State: stet.Running, Fingerprint: req.Fingerprint, Owner: req.Owner, Fence: 7, Attempt: 1}
+	if s.rounds > 1 {
+		return s.Store.Read(ctx, req.ID)
+	}
+	if _, err := fn(ctx, 1, rec); err != nil {
+		return rec, err
+	}
+	rec.State, rec.Owner = stet.Retryable, stet.NewOwner()
+	return rec, nil
+}
+
+func (*unrested) SettleTx(context.Context, int, stet.Claim, store.Settlement, stet.Retention) error {
+	return errors.ErrUnsupported
+}
+
+// TestOutcomeOfAnotherIsNotReportedAsSettledAfterALostRound.
+func TestOutcomeOfAnotherIsNotReportedAsSettledAfterALostRound(t *testing.T) {
+	store := &unrested{Store: memory.New(memory.Options{})}
+	settle(t, store.Store, stet.Options{}, op, "theirs")
+	settled := 0
+	e := newEngine(t, store, stet.Options{SweepEvery: -1, Observer: stet.ObserverFunc(func(_ context.Context, ev stet.Event) {
+		if ev.Kind == stet.EventSettled {
+			settled++
+		}
+	})})
+	run, err := txOf(e, store).Run(t.Context(), op, func(context.Context, int) (stet.Outcome, error) {
+		return stet.Outcome{Body: []byte("ours")}, nil
+	})
+	if err != nil || !run.Replayed() || string(run.Outcome().Body) != "theirs" || settled != 0 {
+		t.Errorf("%v; %d settled", err, settled)
+	}
+}

@@ -1,0 +1,213 @@
+// Package admin is how operators look at operations and change them by hand: at
+// a store, or at the admin API of a process that has one.
+package admin
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+// API is what an operator can do with operations. What a store or an admin API says is an *Error.
+type API interface {
+	// List returns a page of records, without their results.
+	List(ctx context.Context, q stet.Query) (Page, error)
+	// Get returns a record, with its result if that is asked for; one with the
+	// state "none" if there is none.
+	Get(ctx context.Context, id stet.ID, result bool) (Record, error)
+	// Change makes a change if the record is still what was shown, and returns
+	// what was written down of it.
+	Change(ctx context.Context, id stet.ID, c Change) (Entry, error)
+}
+
+// Page is a page of a list.
+type Page struct {
+	Records []Record `json:"records"`
+	Next    string   `json:"next,omitempty"` // of stet.Page
+}
+
+// Record is a record as it is shown: without its owner, and without its result
+// unless that was asked for. A fence is text, because numbers of its size are
+// rounded by much that reads JSON.
+type Record struct {
+	ID          string     `json:"id"`
+	Scope       string     `json:"scope_digest"`
+	Class       string     `json:"class,omitempty"`
+	Name        string     `json:"name,omitempty"`
+	Ref         string     `json:"ref,omitempty"` // as it is stored: encrypted if it begins with "sealed:"
+	State       string     `json:"state"`
+	Attempt     int        `json:"attempt"`
+	Fence       int64      `json:"fence,string"`
+	Fingerprint string     `json:"fingerprint"`
+	LeaseLeft   string     `json:"lease_left,omitempty"`
+	Dead        bool       `json:"dead,omitempty"` // running, and its lease has run out
+	Gone        bool       `json:"gone"`
+	Damage      string     `json:"damage,omitempty"` // why it cannot be read; of its other fields only digests and the fence may be known
+	ClaimedAt   *time.Time `json:"claimed_at,omitempty"`
+	SettledAt   *time.Time `json:"settled_at,omitempty"`
+	ExpiresAt   *time.Time `json:"expires_at,omitempty"`
+	ForgetAt    *time.Time `json:"forget_at,omitempty"`
+	Face        string     `json:"face,omitempty"`     // what has stored the outcome
+	Reason      string     `json:"reason,omitempty"`   // why it failed, where no handler has said it
+	Result      []byte     `json:"result,omitempty"`   // base64
+	Response    *Response  `json:"response,omitempty"` // what a client gets that asks by HTTP
+}
+
+// Damaged stands in the place of the state of a record that cannot be read.
+const Damaged = "damaged"
+
+// NewRecord returns what is shown of a record.
+func NewRecord(rec stet.Record) Record {
+	r := Record{ID: rec.ID.String(), Scope: rec.Scope.String(), Class: rec.Label.Class, Name: rec.Label.Name, Ref: rec.Label.Ref, State: rec.State.String(), Attempt: rec.Attempt, Fence: rec.Fence,
+		Fingerprint: hex.EncodeToString(rec.Fingerprint[:]), Gone: rec.Gone}
+	if r.Damage = rec.Damage; r.Damage != "" {
+		r.State = Damaged
+	}
+	if rec.State == stet.Running {
+		r.LeaseLeft, r.Dead = rec.LeaseLeft.Round(time.Millisecond).String(), rec.LeaseLeft <= 0
+	}
+	for _, t := range []struct {
+		from time.Time
+		to   **time.Time
+	}{{rec.ClaimedAt, &r.ClaimedAt}, {rec.SettledAt, &r.SettledAt}, {rec.ExpiresAt, &r.ExpiresAt}, {rec.ForgetAt, &r.ForgetAt}} {
+		if !t.from.IsZero() {
+			utc := t.from.UTC()
+			*t.to = &utc
+		}
+	}
+	return r
+}
+
+// Settled reports whether the record holds an outcome.
+func (r Record) Settled() bool {
+	return r.State == stet.Completed.String() || r.State == stet.Failed.String()
+}
+
+// Note says what an operator should know beside the state.
+func (r Record) Note() string {
+	switch {
+	case r.Damage != "":
+		return "it can only be expired: " + r.Damage
+	case r.Dead:
+		return "dead: its lease has run out"
+	case r.State == stet.Running.String():
+		return "lease for " + r.LeaseLeft
+	case r.State == stet.Unknown.String():
+		return "nothing runs until it is resolved"
+	case r.State == stet.Accepted.String():
+		return "waits for a worker"
+	case r.Gone:
+		return "its result is no longer kept"
+	default:
+		return ""
+	}
+}
+
+// Short is what tells an ID from others for a person, who types it to confirm a
+// change: the last digits, because the first are those of the scope.
+func Short(id string) string { return id[max(0, len(id)-shortDigits):] }
+
+const shortDigits = 12
+
+// ParseID returns the digest that text is in hexadecimal.
+func ParseID(text string) (id stet.ID, err error) {
+	if id, err = stet.ParseID(strings.ToLower(text)); err != nil {
+		return id, fmt.Errorf("a digest has %d hexadecimal digits, as lists show them", 2*len(id))
+	}
+	return id, nil
+}
+
+// States are the names of the states that a record can have.
+func States() (names []string) {
+	for s := stet.Running; s <= stet.Accepted; s++ {
+		names = append(names, s.String())
+	}
+	return names
+}
+
+// ParseState returns the state of a name that a record can have.
+func ParseState(name string) (stet.State, error) {
+	for s := stet.Running; s <= stet.Accepted; s++ {
+		if s.String() == name {
+			return s, nil
+		}
+	}
+	return 0, fmt.Errorf("%.40q is none of %s", name, strings.Join(States(), ", "))
+}
+
+// values are a query as the API has it in its URL: digests only.
+func values(q stet.Query) url.Values {
+	v := url.Values{}
+	for _, s := range q.States {
+		v.Add("state", s.String())
+	}
+	if q.Scope != (stet.ID{}) {
+		v.Set("scope_digest", q.Scope.String())
+	}
+	for name, d := range map[string]time.Duration{"older": q.OlderThan, "newer": q.NewerThan} {
+		if d != 0 {
+			v.Set(name, d.String())
+		}
+	}
+	if q.After != "" {
+		v.Set("after", q.After)
+	}
+	if q.Limit != 0 {
+		v.Set("limit", strconv.Itoa(q.Limit))
+	}
+	return v
+}
+
+// ParseQuery undoes what a Remote makes of a query. Names that it does not know
+// are errors.
+func ParseQuery(v url.Values) (q stet.Query, err error) {
+	for name, texts := range v {
+		if len(texts) > 1 && name != "state" {
+			return q, fmt.Errorf("%s: given more than once", name)
+		}
+		switch text := texts[0]; name {
+		case "state":
+			for _, text := range texts {
+				for part := range strings.SplitSeq(text, ",") {
+					var s stet.State
+					if s, err = ParseState(part); err != nil {
+						break
+					}
+					q.States = append(q.States, s)
+				}
+			}
+		case "scope_digest":
+			q.Scope, err = ParseID(text)
+		case "older":
+			q.OlderThan, err = parseAge(text)
+		case "newer":
+			q.NewerThan, err = parseAge(text)
+		case "after":
+			q.After = text
+		case "limit":
+			if q.Limit, err = strconv.Atoi(text); err != nil || q.Limit < 1 || q.Limit > stet.MaxBrowse {
+				err = fmt.Errorf("give it 1 to %d", stet.MaxBrowse)
+			}
+		default:
+			err = fmt.Errorf("there are only state, scope_digest, older, newer, after and limit")
+		}
+		if err != nil {
+			return q, fmt.Errorf("%.40q: %w", name, err)
+		}
+	}
+	return q, nil
+}
+
+func parseAge(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf(`give it a duration like "10m" or "36h"`)
+	}
+	return d, nil
+}

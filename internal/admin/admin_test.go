@@ -1,0 +1,192 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/dashboard"
+	"github.com/stet-go/stet/internal/admin"
+	"github.com/stet-go/stet/store/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const token = "a-token-of-24-visible-ch"
+
+// both returns two APIs at one store, in which the operation k of the scope acme
+// is unknown, d completed.
+func both(t *testing.T) (local, remote admin.API, engine *stet.Engine) {
+	t.Helper()
+	now := time.Now().Add(-time.Hour)
+	store := memory.New(memory.Options{Clock: func() time.Time { return now }})
+	engine, err := stet.New(store, stet.Options{SweepEvery: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = engine.Close() })
+	run, err := engine.Begin(t.Context(), stet.Op{Scope: "acme", Key: "d", Fingerprint: stet.NewFingerprint([]byte("x"))})
+	if err != nil || run.Settle(t.Context(), stet.Outcome{Body: []byte("done")}) != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := store.Claim(t.Context(), stet.ClaimRequest{ID: engine.ID("acme", "k"), Scope: stet.DigestScope("", "acme"),
+			Fingerprint: stet.NewFingerprint([]byte("x")), Owner: stet.NewOwner(), Lease: time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(time.Hour)
+	}
+	h, err := dashboard.New(engine, dashboard.Options{Token: token, Audit: slog.NewJSONHandler(io.Discard, nil), ErrorLog: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(http.StripPrefix("/stet", h))
+	t.Cleanup(server.Close)
+	r, err := admin.NewRemote(server.URL+"/stet", token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &admin.Local{Engine: engine, Audit: func(context.Context, admin.Entry) error { return nil }}, r, engine
+}
+
+func TestRemoteSaysWhatLocalSays(t *testing.T) {
+	local, remote, engine := both(t)
+	id := engine.ID("acme", "k")
+	q := stet.Query{Scope: stet.DigestScope("", "acme"), States: []stet.State{stet.Unknown, stet.Completed}, OlderThan: time.Second, NewerThan: 1000 * time.Hour, Limit: 1}
+	for range 2 {
+		l, err := local.List(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r, err := remote.List(t.Context(), q); err != nil || !reflect.DeepEqual(l, r) || len(l.Records) != 1 {
+			t.Errorf("%v: %+v, and here %+v", err, r, l)
+		}
+		q.After = l.Next
+	}
+	for _, key := range []string{"k", "d", "never"} {
+		for _, result := range []bool{false, true} {
+			l, errL := local.Get(t.Context(), engine.ID("acme", key), result)
+			r, errR := remote.Get(t.Context(), engine.ID("acme", key), result)
+			if errL != nil || errR != nil || !reflect.DeepEqual(l, r) {
+				t.Errorf("%s: %+v, %v, and here %+v, %v", key, r, errR, l, errL)
+			}
+		}
+	}
+	rec, _ := local.Get(t.Context(), id, false)
+	for _, c := range []admin.Change{
+		{Action: admin.Release, Fence: rec.Fence + 1, Reason: "r", Actor: "a"}, {Action: admin.Expire, Fence: rec.Fence, Reason: "r", Actor: "a"},
+		{Action: admin.Release, Fence: rec.Fence, Actor: "a"}, {Action: admin.Release, Fence: rec.Fence, Reason: "r", Actor: "a", Class: "none"},
+	} {
+		_, errL := local.Change(t.Context(), id, c)
+		_, errR := remote.Change(t.Context(), id, c)
+		l, okL := errors.AsType[*admin.Error](errL)
+		r, okR := errors.AsType[*admin.Error](errR)
+		if !okL || !okR || l.Condition != r.Condition || l.Detail != r.Detail || !reflect.DeepEqual(l.Now, r.Now) {
+			t.Errorf("%+v: %+v, and here %+v", c, errR, errL)
+		}
+	}
+	c := admin.Change{Action: admin.Resolve, As: "completed", Fence: rec.Fence, Reason: "r", Actor: "a", Response: &admin.Response{Status: 201, Body: []byte{0, 1, 0xff}}}
+	e, err := remote.Change(t.Context(), id, c)
+	if err != nil || e.Result != admin.Done || e.From.Fence != rec.Fence {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	if again, err := local.Change(t.Context(), id, c); err != nil || again.Result != admin.Done {
+		t.Errorf("the same again: %+v, %v", again, err)
+	}
+}
+
+func TestTokenIsNotSentWhereOthersCouldReadIt(t *testing.T) {
+	for address, want := range map[string]bool{
+		"http://127.0.0.1:9090": true, "http://localhost:9090/stet": true, "http://[::1]:9090": true, "https://admin.example": true,
+		"http://admin.example": false, "http://10.0.0.7:9090": false, "http://localhost.example": false, "admin.example:9090": false, "ftp://127.0.0.1": false,
+		"https://u:p@admin.example": false, "https://admin.example?token=x": false, "": false,
+	} {
+		if _, err := admin.NewRemote(address, token); (err == nil) != want {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+	if _, err := admin.NewRemote("http://10.0.0.7:9090", ""); err != nil {
+		t.Errorf("without a token there is nothing to read: %v", err)
+	}
+}
+
+func TestRedirectDoesNotTakeTheTokenElsewhere(t *testing.T) {
+	asked := make(chan string, 1)
+	thief := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked <- r.Header.Get("Authorization") }))
+	defer thief.Close()
+	server := httptest.NewServer(http.RedirectHandler(thief.URL, http.StatusTemporaryRedirect))
+	defer server.Close()
+	r, err := admin.NewRemote(server.URL, token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.List(t.Context(), stet.Query{}); err == nil || !strings.Contains(err.Error(), "307") {
+		t.Error(err)
+	}
+	select {
+	case got := <-asked:
+		t.Errorf("it was followed, with %q", got)
+	default:
+	}
+}
+
+func TestWhatIsNoAdminAPIIsSaidToBeNone(t *testing.T) {
+	for _, kind := range []string{"text/html", "application/json"} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", kind)
+			_, _ = io.WriteString(w, "<html>")
+		}))
+		r, err := admin.NewRemote(server.URL, token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Get(t.Context(), stet.ID{}, false); err == nil || !strings.Contains(err.Error(), "address of the admin listener") {
+			t.Errorf("%s: %v", kind, err)
+		}
+		server.Close()
+		if _, err := r.Get(t.Context(), stet.ID{}, false); err == nil || !strings.Contains(err.Error(), "could not be asked") {
+			t.Errorf("closed: %v", err)
+		}
+	}
+}
+
+// The first digits of an ID are its scope's: typed to confirm a change, they would
+// confirm that of any other operation of the scope.
+func TestWhatIsTypedToConfirmIsOfOneOperation(t *testing.T) {
+	seen := map[string]string{}
+	for _, key := range []string{"a", "b", "c", "d"} {
+		id := stet.Digest("", "acme", key).String()
+		if other := seen[admin.Short(id)]; other != "" || !strings.HasSuffix(id, admin.Short(id)) || len(admin.Short(id)) != 12 {
+			t.Errorf("%s and %s have %s", key, other, admin.Short(id))
+		}
+		seen[admin.Short(id)] = key
+	}
+}
+
+func FuzzParseQuery(f *testing.F) {
+	f.Add("state=unknown,running&state=failed&older=1m&newer=36h&limit=7&after=x")
+	f.Add("scope_digest=" + strings.Repeat("ab", 32))
+	f.Add("limit=-1")
+	f.Add("older=1m&older=2m")
+	f.Fuzz(func(t *testing.T, raw string) {
+		v, err := url.ParseQuery(raw)
+		if err != nil {
+			return
+		}
+		q, err := admin.ParseQuery(v)
+		if err == nil && q.Check() != nil {
+			t.Errorf("%q was accepted, which no store accepts: %v", raw, q.Check())
+		}
+	})
+}

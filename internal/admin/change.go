@@ -1,0 +1,188 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stethttp"
+)
+
+// Actions of a Change.
+const (
+	Resolve = "resolve"
+	Release = "release"
+	Expire  = "expire"
+)
+
+// Show is the action of an Entry about a stored result that was shown.
+const Show = "show"
+
+// Limits of what is written down of a change, in bytes.
+const (
+	MaxReason = 1000
+	MaxActor  = 200
+)
+
+// Change is a change of one operation by hand.
+type Change struct {
+	Action string `json:"-"`            // Resolve, Release or Expire
+	Via    string `json:"-"`            // how it was asked for, for the audit
+	Fence  int64  `json:"fence,string"` // of the record that was shown
+	Reason string `json:"reason"`       // why; required
+	Actor  string `json:"actor"`        // who decides; required, and at an admin API only what they say
+	Says   string `json:"-"`            // who decides, as they say, where Actor is known
+	DryRun bool   `json:"dry_run,omitempty"`
+	// Class names the policy whose retention the outcome gets.
+	Class string `json:"class,omitempty"`
+	// As is completed, failed or not-executed; only for Resolve.
+	As string `json:"as,omitempty"`
+	// Response is what retries get; none: they learn that it is not kept.
+	Response *Response `json:"response,omitempty"`
+}
+
+// Response is a response by hand.
+type Response struct {
+	Status int         `json:"status"`
+	Header http.Header `json:"header,omitempty"`
+	Body   []byte      `json:"body,omitempty"` // base64
+}
+
+// To is what the change makes of a record: the name of a state, or tombstone.
+func (c Change) To() string {
+	switch {
+	case c.Action == Expire:
+		return "tombstone"
+	case c.Action == Release || c.As == "not-executed":
+		return stet.Retryable.String()
+	default:
+		return c.As
+	}
+}
+
+// Check returns what is wrong with the change, whatever it is about.
+func (c Change) Check() error {
+	if err := plain("reason", c.Reason, MaxReason, "the audit says why a change was made"); err != nil {
+		return err
+	}
+	if err := plain("actor", c.Actor, MaxActor, "who decides?"); err != nil {
+		return err
+	}
+	if c.Says != "" {
+		if err := plain("actor", c.Says, MaxActor, ""); err != nil {
+			return err
+		}
+	}
+	if c.Action != Resolve && (c.As != "" || c.Response != nil) {
+		return fmt.Errorf("only resolve takes a verdict and a response, not %s", c.Action)
+	}
+	_, err := c.verdict()
+	return err
+}
+
+// CheckName returns what is wrong with a name for the audit.
+func CheckName(name string) error { return plain("name", name, MaxActor, "who has it?") }
+
+// plain checks text that goes into the audit.
+func plain(name, text string, limit int, why string) error {
+	switch {
+	case strings.TrimSpace(text) == "":
+		return fmt.Errorf("%s: required: %s", name, why)
+	case len(text) > limit:
+		return fmt.Errorf("%s: %d bytes; at most %d", name, len(text), limit)
+	case !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl):
+		return fmt.Errorf("%s: it has to be one line of text", name)
+	}
+	return nil
+}
+
+// verdict is what the change says of a run.
+func (c Change) verdict() (v stet.Verdict, err error) {
+	switch {
+	case c.Action == Expire:
+		return v, nil
+	case c.Action == Release:
+		return stet.ItDidNotHappen(), nil
+	case c.Action != Resolve:
+		return v, fmt.Errorf("%.40q is none of resolve, release and expire", c.Action)
+	case c.As == "not-executed" && c.Response != nil:
+		return v, fmt.Errorf("an operation that was not executed has no response")
+	case c.As == "not-executed":
+		return stet.ItDidNotHappen(), nil
+	case c.As != "completed" && c.As != "failed":
+		return v, fmt.Errorf("as: %.40q is none of completed, failed and not-executed", c.As)
+	}
+	if c.Response == nil {
+		return stet.ItHappened(stet.Outcome{Failed: c.As == "failed", Gone: true}), nil
+	}
+	header := http.Header{} // with names as net/http has them
+	for name, values := range c.Response.Header {
+		for _, v := range values {
+			header.Add(name, v)
+		}
+	}
+	out, err := stethttp.Outcome(c.Response.Status, header, c.Response.Body)
+	out.Failed = c.As == "failed"
+	return stet.ItHappened(out), err
+}
+
+// Possible says early, and in an operator's words, what the store would refuse;
+// "" if it would not.
+func Possible(action string, r Record) string {
+	switch {
+	case action == Expire && r.Damage != "":
+		return ""
+	case r.Damage != "":
+		return "what is stored of it cannot be read; it can only be expired, and does not run again then"
+	case action == Expire && !r.Settled():
+		return fmt.Sprintf("it is %s: only what is completed or failed has a result", r.State)
+	case action == Expire:
+		return ""
+	case r.State == stet.Running.String() && !r.Dead:
+		return fmt.Sprintf("it is running, under a lease for %s more: wait for it, or end its process first", r.LeaseLeft)
+	case r.State != stet.Running.String() && r.State != stet.Unknown.String():
+		return fmt.Sprintf("it is %s already; only what is unknown can be resolved", r.State)
+	}
+	return ""
+}
+
+// Audit writes a change down. What cannot be written down is not done.
+type Audit func(ctx context.Context, e Entry) error
+
+// Results of an Entry.
+const (
+	Begun  = "begun"
+	Done   = "done"
+	Failed = "failed"
+	DryRun = "dry run"
+)
+
+// Entry is what is written down of a change, before it is tried and after, and of a
+// stored result before it is shown. It has no key, scope or body.
+type Entry struct {
+	At     time.Time `json:"at"`
+	Who    string    `json:"who"`
+	Says   string    `json:"says,omitempty"` // who they are, as they say
+	Via    string    `json:"via,omitempty"`
+	Why    string    `json:"why"`
+	Action string    `json:"action"`
+	Result string    `json:"result"` // Begun, Done, Failed or DryRun
+	Store  string    `json:"store,omitempty"`
+	ID     string    `json:"id"`
+	Scope  string    `json:"scope_digest"`
+	From   Stood     `json:"from"`
+	To     string    `json:"to"`
+	Error  string    `json:"error,omitempty"`
+}
+
+// Stood is where an operation was.
+type Stood struct {
+	State   string `json:"state"`
+	Fence   int64  `json:"fence,string"`
+	Attempt int    `json:"attempt"`
+}

@@ -1,0 +1,108 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/dashboard"
+	"github.com/stet-go/stet/internal/admin"
+	"github.com/stet-go/stet/store/memory"
+)
+
+// hurt is a store with a record that cannot be read, until it is expired.
+type hurt struct {
+	*memory.Store
+	rec stet.Record
+}
+
+func (s *hurt) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+	if s.rec.Damage != "" && id == s.rec.ID {
+		return stet.Record{}, errors.Join(stet.ErrDamaged, errors.New(s.rec.Damage))
+	}
+	return s.Store.Read(ctx, id)
+}
+
+func (s *hurt) Browse(ctx context.Context, q stet.Query) (stet.Page, error) {
+	p, err := s.Store.Browse(ctx, q)
+	if s.rec.Damage != "" && q.After == "" && len(q.States) == 0 {
+		p.Records = append(p.Records, s.rec)
+	}
+	return p, err
+}
+
+func (s *hurt) Expire(ctx context.Context, c stet.Claim) error {
+	switch {
+	case s.rec.Damage == "" || c.ID != s.rec.ID:
+		return s.Store.Expire(ctx, c)
+	case c != s.rec.Claim():
+		return stet.ErrFenced
+	}
+	s.rec.Damage = ""
+	return nil
+}
+
+// TestOperatorSeesWhatCannotBeReadAndCanExpireIt, here and by the admin API.
+func TestOperatorSeesWhatCannotBeReadAndCanExpireIt(t *testing.T) {
+	for _, remote := range []bool{false, true} {
+		for _, id := range []stet.ID{stet.Digest("", "acme", "k"), {}} { // the row may have lost its ID, too
+			store := &hurt{memory.New(memory.Options{}), stet.Record{ID: id, Owner: stet.NewOwner(), Fence: 41, Damage: "the row is no record"}}
+			d := at(t, store, remote)
+			page, err := d.List(t.Context(), stet.Query{})
+			if err != nil || len(page.Records) != 1 {
+				t.Fatalf("%+v, %v", page, err)
+			}
+			shown := page.Records[0]
+			if shown.State != admin.Damaged || shown.Fence != 41 || !strings.Contains(shown.Note(), "no record") {
+				t.Errorf("it is listed as %+v: %s", shown, shown.Note())
+			}
+			if got, err := d.Get(t.Context(), id, true); err != nil || !reflect.DeepEqual(got, shown) {
+				t.Errorf("%+v, %v; listed as %+v", got, err, shown)
+			}
+			c := admin.Change{Action: admin.Expire, Fence: 41, Reason: "r", Actor: "a"}
+			for name, wrong := range map[string]admin.Change{
+				"resolved":             {Action: admin.Resolve, As: "completed", Fence: 41, Reason: "r", Actor: "a", DryRun: true},
+				"with another's fence": {Action: admin.Expire, Fence: 42, Reason: "r", Actor: "a"},
+			} {
+				_, err := d.Change(t.Context(), id, wrong)
+				if own, ok := errors.AsType[*admin.Error](err); !ok || own.Condition != admin.NotPossible && own.Condition != admin.Changed {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			if e, err := d.Change(t.Context(), id, c); err != nil || e.Result != admin.Done || e.From.State != admin.Damaged || store.rec.Damage != "" {
+				t.Errorf("%+v, %v", e, err)
+			}
+		}
+	}
+}
+
+// at returns the API at a store, or at the admin API of a process that has it.
+func at(t *testing.T, store stet.Store, remote bool) admin.API {
+	t.Helper()
+	engine, err := stet.New(store, stet.Options{SweepEvery: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = engine.Close() })
+	if !remote {
+		return &admin.Local{Engine: engine, Audit: func(context.Context, admin.Entry) error { return nil }}
+	}
+	h, err := dashboard.New(engine, dashboard.Options{Token: token, Audit: slog.NewJSONHandler(io.Discard, nil), ErrorLog: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(http.StripPrefix("/stet", h))
+	t.Cleanup(server.Close)
+	d, err := admin.NewRemote(server.URL+"/stet", token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}

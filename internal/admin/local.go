@@ -1,0 +1,238 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
+)
+
+// storeTimeout bounds what is asked of the store without the engine.
+const storeTimeout = 10 * time.Second
+
+// Local is an API at the store of an engine.
+type Local struct {
+	Engine *stet.Engine
+	Place  string // what the store is, for the audit; without passwords
+	Audit  Audit
+}
+
+// List implements API.
+func (l *Local) List(ctx context.Context, q stet.Query) (Page, error) {
+	browser, err := l.browser()
+	if err != nil {
+		return Page{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	found, err := browser.Browse(ctx, q)
+	switch {
+	case errors.Is(err, stet.ErrInvalid):
+		return Page{}, refuse(Invalid, err.Error())
+	case err != nil:
+		return Page{}, &Error{Condition: StoreFailed, Detail: "the store could not list its operations", Cause: err}
+	}
+	page := Page{Records: make([]Record, len(found.Records)), Next: found.Next}
+	for i, rec := range found.Records {
+		page.Records[i] = NewRecord(rec)
+	}
+	return page, nil
+}
+
+func (l *Local) browser() (stet.Browser, error) {
+	browser, ok := store.As[stet.Browser](l.Engine.Store())
+	if !ok {
+		return nil, refuse(NoBrowser, "the store cannot list operations or expire a result; name an operation to look at it")
+	}
+	return browser, nil
+}
+
+// read returns the record of an operation; of one that cannot be read, what Browse
+// returns.
+func (l *Local) read(ctx context.Context, id stet.ID, fence int64) (stet.Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	rec, err := l.Engine.Store().Read(ctx, id)
+	if errors.Is(err, stet.ErrDamaged) || err == nil && id == (stet.ID{}) { // a damaged record may have none
+		if rec, ok := l.damaged(ctx, id, fence); ok {
+			return rec, nil
+		}
+	}
+	if errors.Is(err, stet.ErrDamaged) {
+		return stet.Record{ID: id, Damage: err.Error()}, nil
+	}
+	if err != nil {
+		return rec, &Error{Condition: StoreFailed, Detail: "the store could not be read", Cause: err}
+	}
+	rec.ID = id
+	return rec, nil
+}
+
+// damaged looks through the store for a record that cannot be read, with that fence
+// unless it is 0, as long as ctx lasts.
+func (l *Local) damaged(ctx context.Context, id stet.ID, fence int64) (rec stet.Record, ok bool) {
+	browser, err := l.browser()
+	for q := (stet.Query{Limit: stet.MaxBrowse}); err == nil; {
+		var page stet.Page
+		page, err = browser.Browse(ctx, q)
+		for _, rec := range page.Records {
+			if rec.Damage != "" && rec.ID == id && (fence == 0 || rec.Fence == fence) {
+				return rec, true
+			}
+		}
+		if q.After = page.Next; q.After == "" {
+			break
+		}
+	}
+	return rec, false
+}
+
+// Get implements API.
+func (l *Local) Get(ctx context.Context, id stet.ID, result bool) (Record, error) {
+	rec, err := l.read(ctx, id, 0)
+	if err != nil {
+		return Record{}, err
+	}
+	r := NewRecord(rec)
+	if result && len(rec.Result) > 0 {
+		err = l.show(ctx, &r)
+	}
+	return r, err
+}
+
+// show adds the stored outcome to what is shown of a record.
+func (l *Local) show(ctx context.Context, r *Record) error {
+	id, err := stet.ParseID(r.ID)
+	if err != nil {
+		return err
+	}
+	st, err := l.Engine.Lookup(ctx, id)
+	switch {
+	case errors.Is(err, stet.ErrDamaged):
+		return refuse(Unreadable, "the stored result is damaged, or encrypted with a key that this process does not have")
+	case err != nil:
+		return &Error{Condition: StoreFailed, Detail: "the store could not be read", Cause: err}
+	}
+	out := st.Outcome
+	r.Face, r.Reason, r.Result = out.Face.String(), out.Reason.String(), out.Body
+	status, header, body, err := stethttp.StoredResponse(out)
+	if err == nil {
+		r.Response = &Response{Status: status, Header: header, Body: body}
+	}
+	return nil
+}
+
+// Change implements API.
+func (l *Local) Change(ctx context.Context, id stet.ID, c Change) (Entry, error) {
+	policy, ok := l.Engine.Policy(c.Class)
+	if !ok {
+		return Entry{}, refuse(Invalid, "class: the service has none by that name")
+	}
+	if err := c.Check(); err != nil {
+		return Entry{}, refuse(Invalid, err.Error())
+	}
+	if c.Response != nil && len(c.Response.Body) > policy.MaxResult {
+		return Entry{}, refuse(TooLarge, fmt.Sprintf("response: larger than the %d bytes that its class keeps", policy.MaxResult))
+	}
+	rec, err := l.read(ctx, id, c.Fence)
+	if err != nil {
+		return Entry{}, err
+	}
+	shown := NewRecord(rec)
+	if rec.State == stet.None && rec.Damage == "" {
+		return Entry{}, refuse(NotFound, "there is no such operation, or it is no longer kept")
+	}
+	if rec.Fence != c.Fence {
+		return Entry{}, l.changed(&shown)
+	}
+	e := Entry{Who: c.Actor, Says: c.Says, Via: c.Via, Why: c.Reason, Action: c.Action, Store: l.Place, ID: shown.ID, Scope: shown.Scope,
+		From: Stood{shown.State, shown.Fence, shown.Attempt}, To: c.To()}
+	if c.DryRun {
+		if why := Possible(c.Action, shown); why != "" {
+			return e, &Error{Condition: NotPossible, Detail: why, Now: &shown}
+		}
+		return l.write(ctx, e, DryRun, "nothing was to be done, and this could not be written down")
+	}
+	if e, err = l.write(ctx, e, Begun, "it could not be written down, so nothing was changed"); err != nil {
+		return e, err
+	}
+	if err := l.do(ctx, rec, c); err != nil {
+		e.Error = err.Error()
+		if _, unwritten := l.write(ctx, e, Failed, ""); unwritten != nil {
+			return e, &Error{Condition: AuditFailed, Detail: "the change failed, and the audit could not be written", Cause: err}
+		}
+		return e, l.explain(ctx, id, c.Action, err)
+	}
+	if now, err := l.read(ctx, id, 0); err == nil && now.State == stet.Accepted && e.To == stet.Retryable.String() {
+		e.To = now.State.String() // where an operation returns to that a worker runs
+	}
+	return l.write(ctx, e, Done, "it was done, but that could not be written down")
+}
+
+// do makes the change, at the store.
+func (l *Local) do(ctx context.Context, shown stet.Record, c Change) error {
+	if c.Action != Expire {
+		verdict, err := c.verdict()
+		if err != nil {
+			return err
+		}
+		return l.Engine.Resolve(ctx, shown, c.Class, verdict)
+	}
+	browser, err := l.browser()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	return browser.Expire(ctx, shown.Claim())
+}
+
+// explain makes an operator's error of one of do.
+func (l *Local) explain(ctx context.Context, id stet.ID, action string, err error) error {
+	if own, ok := errors.AsType[*Error](err); ok {
+		return own
+	}
+	var after time.Duration
+	if e, ok := errors.AsType[*stet.Error](err); ok {
+		after = e.RetryAfter
+	}
+	switch {
+	case errors.Is(err, stet.ErrInvalid):
+		return refuse(Invalid, err.Error())
+	case errors.Is(err, stet.ErrInFlight), errors.Is(err, stet.ErrFenced):
+	default:
+		return &Error{Condition: StoreFailed, Detail: "the change may have been made: look again", RetryAfter: after, Cause: err}
+	}
+	rec, err := l.read(ctx, id, 0)
+	if err != nil {
+		return err
+	}
+	now := NewRecord(rec)
+	why := Possible(action, now)
+	switch {
+	case now.State == stet.Running.String() && !now.Dead && action != Expire:
+		return &Error{Condition: LeaseAlive, Detail: why, Now: &now, RetryAfter: rec.LeaseLeft}
+	case why != "":
+		return &Error{Condition: NotPossible, Detail: why, Now: &now}
+	}
+	return l.changed(&now)
+}
+
+func (l *Local) changed(now *Record) error {
+	return &Error{Condition: Changed, Now: now,
+		Detail: fmt.Sprintf("it has changed since it was shown, and nothing was done: it is %s under the fence %d now; look again", now.State, now.Fence)}
+}
+
+// write writes the change down. Its context does not end with the caller's: what
+// was begun has an end in the audit, too.
+func (l *Local) write(ctx context.Context, e Entry, result, failed string) (Entry, error) {
+	e.At, e.Result = time.Now().UTC(), result
+	if err := l.Audit(context.WithoutCancel(ctx), e); err != nil {
+		return e, &Error{Condition: AuditFailed, Detail: failed, Cause: err}
+	}
+	return e, nil
+}

@@ -1,0 +1,177 @@
+package archtest
+
+import (
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// arrows says which packages of ours the code of a package may import, tests
+// apart. A package that is not here is refused; "stet" is the root. Subpackages of
+// those marked with /... may import what the parent may, the parent, and each other.
+var arrows = []struct{ from, to string }{
+	{"store canonical internal/fault internal/timer internal/problem internal/seal internal/child internal/rig internal/archtest internal/matrix", ""},
+	{"observe", "store"},
+	{"stet", "store observe internal/fault internal/timer internal/seal"},
+	{"internal/misuse", "stet"},
+	{"store/memory store/sqlite store/postgres store/redis/...", "store internal/fault internal/timer"},
+	{"store/cache", "store"},
+	{"store/storetest", "stet store"},
+	{"stethttp/...", "stet store observe internal/fault internal/timer internal/misuse internal/problem"},
+	{"stetmsg/... reconcile", "stet store observe internal/fault internal/timer internal/misuse"},
+	{"stetwork", "stet store observe internal/fault internal/timer internal/misuse reconcile stetwork/internal/untold"},
+	{"stetwork/internal/untold", "stet"},
+	{"stetwork/broker", "stet store stetwork stetmsg internal/timer internal/misuse"},
+	{"stetwork/remote", "stet store stetwork internal/admin internal/misuse internal/problem stetwork/internal/untold"},
+	{"stetwork/river", "stet store stetwork internal/misuse"},
+	{"stetclient/...", "stet internal/fault internal/misuse"},
+	{"internal/verify", "stet"},
+	{"stetlog stetmetrics stettrace", "stet store observe"},
+	{"internal/admin", "stet store"},
+	{"internal/crash", "stet internal/child internal/fault"},
+	{"internal/demo", "stet proxy stethttp stetwork store/sqlite internal/child internal/crash"},
+	{"dashboard", "stet store internal/admin internal/problem"},
+	{"proxy", "stet stethttp canonical dashboard internal/admin internal/problem"},
+	{"cmd/stet", "..."}, // anything of this module
+}
+
+// leaving are arrows that are there and should not be. One that is gone is taken
+// out of this list; none is added.
+var leaving = map[string][]string{
+	"internal/admin": {"stethttp"},
+	"proxy":          {"internal/seal"},
+	"stettrace":      {"stethttp"},
+}
+
+// modules are the folders of other modules. They may import anything but commands,
+// those of examples nothing internal either.
+var modules = []string{"proof", "bench", "examples"}
+
+// standard are the packages that import the standard library only, and one another.
+var standard = []string{"stet", "store", "observe", "internal/fault", "internal/timer", "internal/seal", "store/memory", "stetlog"}
+
+// pkg is the package of a file or of an import path; ok says that it is ours.
+func pkg(p string) (name string, ok bool) {
+	if p == module {
+		return "stet", true
+	}
+	return strings.CutPrefix(p, module+"/")
+}
+
+func (f file) pkg() string {
+	if dir := path.Dir(f.path); dir != "." {
+		return dir
+	}
+	return "stet"
+}
+
+// other returns the module that a package is of, if it is not the main one.
+func other(p string) string {
+	first, _, _ := strings.Cut(p, "/")
+	if slices.Contains(modules, first) {
+		return first
+	}
+	return ""
+}
+
+// allowed returns what a package may import, and whether arrows has it.
+func allowed(p string) (to []string, ok bool) {
+	for _, a := range arrows {
+		for from := range strings.FieldsSeq(a.from) {
+			parent, tree := strings.CutSuffix(from, "/...")
+			if p == parent || tree && strings.HasPrefix(p, parent+"/") {
+				to = strings.Fields(a.to)
+				if tree {
+					to = append(to, parent, parent+"/...")
+				}
+				return to, true
+			}
+		}
+	}
+	return nil, false
+}
+
+func mayImport(to []string, p string) bool {
+	return slices.ContainsFunc(to, func(t string) bool {
+		tree, ok := strings.CutSuffix(t, "...")
+		return t == p || ok && strings.HasPrefix(p, tree)
+	})
+}
+
+func TestEveryImportIsAllowed(t *testing.T) {
+	found := make(map[string]map[string]string) // by package: what it imports, and one file that does
+	for _, f := range files(t) {
+		if f.test() {
+			continue
+		}
+		from := f.pkg()
+		if found[from] == nil {
+			found[from] = make(map[string]string)
+		}
+		for _, p := range f.imports() {
+			if p, ours := pkg(p); ours {
+				found[from][p] = f.path
+			}
+		}
+	}
+	for _, from := range slices.Sorted(maps.Keys(found)) {
+		to, known := allowed(from)
+		if !known && other(from) == "" {
+			t.Errorf("%s is not in arrows (internal/archtest/arrows_test.go): say there what it may import", from)
+			continue
+		}
+		for p, path := range found[from] {
+			switch {
+			case strings.HasPrefix(p, "cmd/"):
+				t.Errorf("%s imports a command, %s", path, p)
+			case other(from) == "examples" && strings.HasPrefix(p, "internal/"):
+				t.Errorf("%s imports %s; who copies an example cannot", path, p)
+			case other(from) == "" && other(p) != "":
+				t.Errorf("%s imports %s, which is in another module", path, p)
+			case other(from) == "" && !mayImport(to, p) && !slices.Contains(leaving[from], p):
+				t.Errorf("%s imports %s; of our packages, %s may import: %s", path, p, from, strings.Join(to, " "))
+			}
+		}
+	}
+	for from, to := range leaving {
+		for _, p := range to {
+			if found[from][p] == "" {
+				t.Errorf("%s no longer imports %s: take that out of leaving (internal/archtest/arrows_test.go)", from, p)
+			}
+		}
+	}
+}
+
+func TestSomePackagesNeedTheStandardLibraryOnly(t *testing.T) {
+	for _, f := range files(t) {
+		if f.test() || !slices.Contains(standard, f.pkg()) {
+			continue
+		}
+		for _, p := range f.imports() {
+			first, _, _ := strings.Cut(p, "/")
+			if of, ours := pkg(p); strings.Contains(first, ".") && (!ours || !slices.Contains(standard, of)) {
+				t.Errorf("%s imports %s; %s needs the standard library only", f.path, p, f.pkg())
+			}
+		}
+	}
+}
+
+func TestEveryPackageHasAComment(t *testing.T) {
+	comments := make(map[string]int)
+	for _, f := range files(t) {
+		if f.test() {
+			continue
+		}
+		comments[f.pkg()] += 0
+		if f.ast.Doc != nil {
+			comments[f.pkg()]++
+		}
+	}
+	for _, p := range slices.Sorted(maps.Keys(comments)) {
+		if n := comments[p]; n != 1 && p != "stet" {
+			t.Errorf("%s has %d package comments; want 1", p, n)
+		}
+	}
+}

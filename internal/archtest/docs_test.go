@@ -1,0 +1,65 @@
+package archtest
+
+import (
+	"go/ast"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var namedTest = regexp.MustCompile("`((?:Test|Fuzz|Benchmark|Example)[A-Z][A-Za-z0-9]*)`")
+
+// TestTestsThatDocsNameExist keeps promises and their proofs together.
+func TestTestsThatDocsNameExist(t *testing.T) {
+	there := map[string]bool{}
+	for _, f := range files(t) {
+		for _, d := range f.ast.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && f.test() {
+				there[fn.Name.Name] = true
+			}
+		}
+	}
+	pages, err := filepath.Glob(filepath.Join("..", "..", "docs", "*.md"))
+	if err != nil || len(pages) < 4 {
+		t.Fatalf("%d pages, %v", len(pages), err)
+	}
+	named := 0
+	for _, page := range append(pages, filepath.Join("..", "..", "README.md")) {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range namedTest.FindAllStringSubmatch(string(text), -1) {
+			if named++; !there[m[1]] {
+				t.Errorf("%s names %s, which does not exist", strings.TrimPrefix(page, "../../"), m[1])
+			}
+		}
+	}
+	if named == 0 {
+		t.Error("no test is named anywhere")
+	}
+}
+
+// TestIndexOfDecisionsLeadsSomewhere follows the links at the top of docs/decisions.md.
+func TestIndexOfDecisionsLeadsSomewhere(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "decisions.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	anchors := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^## (.+)$`).FindAllStringSubmatch(string(text), -1) {
+		slug := regexp.MustCompile(`[^\w\- ]`).ReplaceAllString(strings.ToLower(m[1]), "")
+		anchors["#"+strings.ReplaceAll(slug, " ", "-")] = true
+	}
+	links := regexp.MustCompile(`(?m)^- \[.*\]\((#[^)]+)\)$`).FindAllStringSubmatch(string(text), -1)
+	if len(links) < 100 {
+		t.Errorf("the index has %d links, want one for each decision", len(links))
+	}
+	for _, l := range links {
+		if !anchors[l[1]] {
+			t.Errorf("docs/decisions.md: no decision is at %s", l[1])
+		}
+	}
+}

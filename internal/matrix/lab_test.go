@@ -1,0 +1,208 @@
+package matrix
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/memory"
+)
+
+// fault is what becomes of the calls that end a run.
+type fault uint8
+
+const (
+	sound      fault = iota
+	down             // nothing is done
+	unanswered       // it is done, and no answer comes
+	undone           // a COMMIT is not done, and nobody can know
+)
+
+var errDown = errors.New("the store does not answer")
+
+// lab is the memory store with faults, and with transactions: what is written
+// through one is done when it is committed.
+type lab struct {
+	*memory.Store
+	hurt func(stet.Record) stet.Record // what a reader gets; nil: what is there
+
+	mu    sync.Mutex
+	fault fault
+	until time.Time // when the fault is over
+}
+
+// tx holds what a transaction writes.
+type tx struct{ writes []func() error }
+
+func (t *tx) commit() error {
+	for _, write := range t.writes {
+		if err := write(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// arm makes the store fail for longer than the engine tries.
+func (l *lab) arm(f fault) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fault, l.until = f, time.Now().Add(10*time.Second)
+}
+
+func (l *lab) now() fault {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Now().Before(l.until) {
+		return l.fault
+	}
+	return sound
+}
+
+// through carries a call out, or not.
+func (l *lab) through(call func() error) error {
+	switch l.now() {
+	case down:
+		return errDown
+	case unanswered:
+		return errors.Join(call(), errDown)
+	default:
+		return call()
+	}
+}
+
+func (l *lab) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+	return l.through(func() error { return l.Store.Settle(ctx, c, out, keep) })
+}
+
+func (l *lab) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+	return l.through(func() error { return l.Store.Release(ctx, c, keep) })
+}
+
+func (l *lab) Return(ctx context.Context, c stet.Claim, after time.Duration) error {
+	return l.through(func() error { return l.Store.Return(ctx, c, after) })
+}
+
+func (l *lab) Save(ctx context.Context, c stet.Claim, notes []byte, repeatable bool) error {
+	return l.through(func() error { return l.Store.Save(ctx, c, notes, repeatable) })
+}
+
+// Extend, Claim and Read fail while the store is down.
+func (l *lab) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) ([]stet.Claim, error) {
+	if l.now() == down {
+		return nil, errDown
+	}
+	return l.Store.Extend(ctx, claims, lease)
+}
+
+func (l *lab) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+	if l.now() == down {
+		return stet.Record{}, errDown
+	}
+	rec, err := l.Store.Claim(ctx, req)
+	return l.shown(rec), err
+}
+
+func (l *lab) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+	if l.now() == down {
+		return stet.Record{}, errDown
+	}
+	rec, err := l.Store.Read(ctx, id)
+	return l.shown(rec), err
+}
+
+func (l *lab) Look(ctx context.Context, id stet.ID) (stet.Record, error) {
+	rec, err := l.Store.Look(ctx, id)
+	return l.shown(rec), err
+}
+
+func (l *lab) Take(ctx context.Context, req store.TakeRequest) (stet.Record, error) {
+	rec, err := l.Store.Take(ctx, req)
+	return l.shown(rec), err
+}
+
+func (l *lab) Accept(ctx context.Context, req stet.ClaimRequest, work []byte, after time.Duration) (stet.Record, error) {
+	rec, err := l.Store.Accept(ctx, req, work, after)
+	return l.shown(rec), err
+}
+
+func (l *lab) shown(rec stet.Record) stet.Record {
+	if l.hurt != nil {
+		return l.hurt(rec)
+	}
+	return rec
+}
+
+// RunTx implements stet.TxStore.
+func (l *lab) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
+	fn func(context.Context, *tx, stet.Record) (store.Settlement, error)) (stet.Record, error) {
+	rec, err := l.Read(ctx, req.ID)
+	if err != nil {
+		return rec, err
+	}
+	if rec.State != stet.None && rec.State != stet.Retryable || rec.State == stet.Retryable && rec.Fingerprint != req.Fingerprint {
+		return l.Claim(ctx, req) // which parks, or refuses, or does nothing
+	}
+	t := &tx{}
+	rec = stet.Record{ID: req.ID, Scope: req.Scope, Fingerprint: req.Fingerprint, Owner: req.Owner, State: stet.Running, Fence: rec.Fence + 1, Attempt: rec.Attempt + 1}
+	out, err := fn(ctx, t, rec)
+	if err != nil {
+		return stet.Record{}, err
+	}
+	t.writes = append(t.writes, func() error {
+		req.Lease = time.Minute // for the moment that this takes
+		if rec, err = l.Store.Claim(ctx, req); err == nil {
+			err = l.Store.Settle(ctx, rec.Claim(), out, keep)
+		}
+		return err
+	})
+	switch l.now() {
+	case down:
+		return stet.Record{}, errDown
+	case undone:
+		return stet.Record{}, fmt.Errorf("%w: COMMIT was not answered", stet.ErrUnknown)
+	case unanswered:
+		return stet.Record{}, errors.Join(fmt.Errorf("%w: COMMIT was not answered", stet.ErrUnknown), t.commit())
+	}
+	if err := t.commit(); err != nil {
+		return stet.Record{}, err
+	}
+	return l.Store.Read(ctx, req.ID)
+}
+
+// InTx implements stet.WorkTxStore.
+func (l *lab) InTx(ctx context.Context, fn func(context.Context, *tx) error) error {
+	t := &tx{}
+	if err := fn(ctx, t); err != nil {
+		return err
+	}
+	if l.now() == undone {
+		return errDown
+	}
+	return l.through(t.commit)
+}
+
+// SettleTx implements stet.TxStore.
+func (l *lab) SettleTx(ctx context.Context, t *tx, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+	rec, err := l.Read(ctx, c.ID)
+	if err == nil && (rec.Fence != c.Fence || rec.State != stet.Running && rec.State != stet.Unknown) {
+		err = stet.ErrFenced
+	}
+	t.writes = append(t.writes, func() error { return l.Store.Settle(ctx, c, out, keep) })
+	return err
+}
+
+// SaveTx implements stet.WorkTxStore.
+func (l *lab) SaveTx(ctx context.Context, t *tx, c stet.Claim, notes []byte, repeatable bool) error {
+	t.writes = append(t.writes, func() error { return l.Store.Save(ctx, c, notes, repeatable) })
+	return nil
+}
+
+// AcceptTx implements stet.WorkTxStore.
+func (*lab) AcceptTx(context.Context, *tx, stet.ClaimRequest, []byte, time.Duration) (stet.Record, error) {
+	return stet.Record{}, errors.ErrUnsupported
+}

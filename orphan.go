@@ -1,0 +1,153 @@
+package stet
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/stet-go/stet/internal/timer"
+)
+
+const (
+	maxOrphans  = 1 << 16 // claims with a lost reply that are remembered; more are parked, which is safe
+	orphanBatch = 64      // that are looked for at a time
+
+	maxOrphanRest = time.Minute // between two looks for one
+)
+
+// orphan is a claim that may have been granted without our hearing of it.
+type orphan struct {
+	id     ID
+	owner  Owner
+	taken  bool // by Take
+	repeat bool // see Item.Repeatable
+	spared bool // it is noted down that this attempt does not count
+	keep   Retention
+	lease  time.Duration
+	pause  time.Duration // before the next look
+	next   time.Time
+	latest time.Time // when it can have arrived at the latest
+}
+
+// orphans are given back by one goroutine, which lives while there are any.
+type orphans struct {
+	mu       sync.Mutex
+	waiting  []orphan
+	cleaning bool
+}
+
+// abandon gives back a claim that may have been granted without our hearing of
+// it, whenever it arrives within the time that its lease could live, and whenever
+// the store can be asked again. Nothing was run under it, so without this a key
+// would be parked as unknown for no reason.
+func (e *Engine) abandon(t *ticket) {
+	now := time.Now()
+	e.orphans.mu.Lock()
+	defer e.orphans.mu.Unlock()
+	if len(e.orphans.waiting) >= maxOrphans {
+		return
+	}
+	e.orphans.waiting = append(e.orphans.waiting, orphan{id: t.req.ID, owner: t.req.Owner, taken: t.taken, repeat: t.repeats, keep: t.p.Retention, lease: t.req.Lease,
+		pause: storeBackoff, next: now.Add(storeBackoff), latest: now.Add(t.req.Lease + e.o.StoreTimeout)})
+	if !e.orphans.cleaning {
+		e.orphans.cleaning = e.background(e.cleanUp)
+	}
+}
+
+// cleanUp looks for orphans until there are none.
+func (e *Engine) cleanUp(ctx context.Context) {
+	for rest := storeBackoff; ; {
+		batch, more := e.orphans.due(time.Now())
+		if !more || !timer.Sleep(ctx, rest) {
+			return
+		}
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		var again []orphan
+		failed := false
+		for _, o := range batch {
+			wg.Go(func() {
+				done, err := e.disclaim(ctx, &o)
+				mu.Lock()
+				defer mu.Unlock()
+				failed = failed || err != nil
+				if !done {
+					again = append(again, o.later(time.Now()))
+				}
+			})
+		}
+		wg.Wait()
+		e.orphans.back(again)
+		// A store that has just come back is not run down.
+		rest = storeBackoff
+		if failed {
+			rest = maxBackoff / 10
+		}
+	}
+}
+
+// due takes a batch of those that are to be looked for now; without any orphans
+// at all, more is false, and the cleaning ends.
+func (os *orphans) due(now time.Time) (batch []orphan, more bool) {
+	os.mu.Lock()
+	defer os.mu.Unlock()
+	if len(os.waiting) == 0 {
+		os.waiting, os.cleaning = nil, false
+		return nil, false
+	}
+	rest := os.waiting[:0]
+	for _, o := range os.waiting {
+		if len(batch) < orphanBatch && !now.Before(o.next) {
+			batch = append(batch, o)
+		} else {
+			rest = append(rest, o)
+		}
+	}
+	os.waiting = rest
+	return batch, true
+}
+
+// back has those looked for again that were not to be found yet.
+func (os *orphans) back(again []orphan) {
+	os.mu.Lock()
+	defer os.mu.Unlock()
+	os.waiting = append(os.waiting, again...)
+}
+
+// later is the orphan that is looked for again: as often as its lease demands,
+// and less often once only the store is waited for.
+func (o orphan) later(now time.Time) orphan {
+	most := maxOrphanRest
+	if now.Before(o.latest) {
+		most = min(most, o.lease/4+pollMin)
+	}
+	o.pause = min(2*o.pause, most)
+	o.next = now.Add(o.pause)
+	return o
+}
+
+// disclaim releases the claim if the store has it. It is done when the store has
+// said so after the claim can have arrived.
+func (e *Engine) disclaim(ctx context.Context, o *orphan) (done bool, err error) {
+	ctx = e.storeContext(ctx)
+	late := !time.Now().Before(o.latest)
+	read, release := e.store.Read, func(rec Record) error { return e.store.Release(ctx, rec.Claim(), o.keep) }
+	if ws := e.works; ws != nil && o.taken {
+		read, release = ws.Look, func(rec Record) error {
+			o.spared = o.spared || e.spare(ctx, ws, rec, o.repeat)
+			return ws.Return(ctx, rec.Claim(), 0)
+		}
+	}
+	rec, err := read(ctx, o.id)
+	if err == nil && rec.Owner == o.owner && (rec.State == Running || rec.State == Unknown) {
+		err = release(rec)
+	}
+	switch {
+	case err == nil, errors.Is(err, ErrFenced):
+		return late, nil
+	case errors.Is(err, ErrDamaged), errors.Is(err, ErrInvalid):
+		return true, nil
+	}
+	return false, err
+}

@@ -1,0 +1,113 @@
+package stet
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"mime"
+	"strings"
+
+	"github.com/stet-go/stet/store"
+)
+
+// Outcome is how an operation ended. It explains itself: what has stored it need
+// not be what reads it. The zero Outcome is a success without a result.
+type Outcome struct {
+	// Failed says that the operation failed; every retry gets the same failure.
+	Failed bool
+	// Gone marks an outcome without its result: it was too large to be kept, or it
+	// has expired. The operation still never runs again.
+	Gone bool
+	// Reason says why it failed, where the handler has not worded it.
+	Reason store.Reason
+	// Face is what can replay it exactly.
+	Face store.Face
+	// Status is as in HTTP, 0 where there is none.
+	Status int
+	// Type is the media type of Body, "" where it is not known.
+	Type string
+	// Header and Trailer are those of a response, with each name once. There are at
+	// most MaxFields fields and values.
+	Header, Trailer []store.Field
+	// Body is what retries get, byte for byte.
+	Body []byte
+	// Trace is the W3C traceparent of the run, "" for none.
+	Trace string
+}
+
+const (
+	jsonType = "application/json"
+	textType = "text/plain; charset=utf-8"
+)
+
+// OutcomeOf returns the outcome that Do stores for what its function returned, v
+// or err, and the error that its caller gets then, if any. It is for those who end
+// runs themselves: of a completed operation v as JSON, of a failed one the text of
+// err, or if err is ErrCancelled the reason.
+func OutcomeOf(v any, err error) (Outcome, error) {
+	if err != nil {
+		return failure(err), &Error{Kind: ErrFailed, Execution: Executed, Cause: err}
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		// The effect has happened; only its result cannot be kept.
+		return Outcome{Gone: true}, &Error{Kind: ErrExpired, Execution: Executed, Cause: fmt.Errorf("the result is not JSON: %w", err)}
+	}
+	return Outcome{Face: store.FaceGo, Status: 200, Type: jsonType, Body: b}, nil
+}
+
+// failure is the outcome of an operation that failed with err.
+func failure(err error) Outcome {
+	if err == ErrCancelled { //nolint:errorlint // what wraps it has words of its own
+		return Outcome{Failed: true, Reason: store.ReasonCancelled}
+	}
+	return Outcome{Failed: true, Face: store.FaceGo, Status: 500, Type: textType, Body: []byte(err.Error())}
+}
+
+// reasons are the causes of failures that no handler has worded.
+var reasons = map[store.Reason]error{
+	store.ReasonPanicked:  errors.New("the handler panicked"),
+	store.ReasonTimedOut:  ErrRunTimeout,
+	store.ReasonCancelled: ErrCancelled,
+	store.ReasonExhausted: errors.New("it was tried as often as is allowed, and no run came to an end"),
+	store.ReasonResolved:  errors.New("it was resolved as failed"),
+}
+
+// Decode stores the value of a completed outcome in what v points to: a body that is
+// JSON, or nothing where there is none. The error of a failed one is of kind
+// ErrFailed: with its text, or by its reason. Other errors are of kind ErrExpired, or
+// ErrForeign, where the outcome is another face's and cannot be told as a value.
+func (o Outcome) Decode(v any) error {
+	switch {
+	case o.Gone:
+		return &Error{Kind: ErrExpired, Execution: executed(Record{State: o.state(), Attempt: 1})}
+	case o.Failed && o.Reason != store.ReasonNone:
+		return &Error{Kind: ErrFailed, Execution: MayHaveExecuted, Cause: reasons[o.Reason]}
+	case o.Failed && o.Face != store.FaceHTTP && (o.Type == "" || strings.HasPrefix(o.Type, "text/")):
+		return &Error{Kind: ErrFailed, Execution: Executed, Cause: errors.New(string(o.Body))}
+	case o.Failed:
+		return &Error{Kind: ErrFailed, Execution: MayHaveExecuted, Cause: fmt.Errorf("the outcome has the status %d", o.Status)}
+	case o.Status >= 400:
+		return &Error{Kind: ErrFailed, Execution: Executed, Cause: fmt.Errorf("the outcome has the status %d", o.Status)}
+	case len(o.Body) == 0:
+		return nil
+	case o.Type == "" || o.Type == jsonType || isJSON(o.Type):
+		if err := json.Unmarshal(o.Body, v); err != nil {
+			return &Error{Kind: ErrForeign, Execution: Executed, Cause: err}
+		}
+		return nil
+	}
+	return &Error{Kind: ErrForeign, Execution: Executed, Cause: fmt.Errorf("the result is %s of the face %s", o.Type, o.Face)}
+}
+
+func (o Outcome) state() State {
+	if o.Failed {
+		return Failed
+	}
+	return Completed
+}
+
+func isJSON(contentType string) bool {
+	mediaType, _, err := mime.ParseMediaType(contentType)
+	return err == nil && (mediaType == jsonType || strings.HasSuffix(mediaType, "+json"))
+}

@@ -1,0 +1,165 @@
+package crashtest
+
+import (
+	"slices"
+
+	"github.com/stet-go/stet"
+)
+
+// parts are those of an operation that have one effect each.
+func (j *judge) parts(s *subject) []string {
+	if parts, ok := j.Parts[s.asked.Name]; ok {
+		return parts
+	}
+	return []string{""}
+}
+
+// effects are the IDs of effects, by part.
+func (s *subject) effects() map[string][]string {
+	all := make(map[string][]string)
+	for _, e := range s.entries {
+		all[e.Part] = append(all[e.Part], e.ID)
+	}
+	return all
+}
+
+// end judges the record as it was when all was over, and what has happened.
+func (j *judge) end(s *subject) {
+	all := s.effects()
+	for part, ids := range all {
+		if len(ids) > 1 {
+			j.accuse(OneEffect, s, "%s has %d effects: %+v", part, len(ids), s.entries)
+		}
+		if part != j.Always && !slices.Contains(j.parts(s), part) {
+			j.accuse(Scope, s, "%s is none of its parts", part)
+		}
+	}
+	if j.Always != "" {
+		if len(all[j.Always]) == 0 {
+			j.accuse(Acknowledged, s, "it has no %s", j.Always)
+		}
+		delete(all, j.Always)
+	}
+	for _, ids := range all {
+		j.v.Effects += len(ids)
+	}
+	j.v.Affected += min(len(all), 1)
+	for i, g := range s.gave {
+		if before := slices.IndexFunc(s.gave[:i], func(e Effect) bool { return e.Part == g.Part && e.ID != g.ID }); before >= 0 {
+			j.accuse(Stable, s, "its step %s gave %s, and then %s", g.Part, s.gave[before].ID, g.ID)
+		}
+	}
+	if s.looked == nil {
+		return // of records that are not judged
+	}
+	state := s.looked.State
+	j.v.Attempts += s.looked.Attempt
+	switch {
+	case !j.Ends(*s.asked, *s.looked) && state == none:
+		j.accuse(Lost, s, "there is no record of it")
+	case !j.Ends(*s.asked, *s.looked):
+		j.accuse(Settled, s, "it is %s in the end, with fence %d, after %d attempts; in doubt: %q", state, s.looked.Fence, s.looked.Attempt, s.looked.Doubt)
+	case state == stet.Completed.String():
+		j.completed(s, all)
+	case state == stet.Failed.String() && s.asked.Cancels:
+		j.cancelled(s, all)
+	case state == unknown && s.looked.Doubt != "":
+		j.doubtful(s, all)
+	case len(all) > 0 && (state == none || state == retryable):
+		j.accuse(Acknowledged, s, "charged, and the record is %s", state)
+	}
+	if state == unknown {
+		j.v.Doubtful++
+	}
+}
+
+// completed judges an operation that has all its effects.
+func (j *judge) completed(s *subject, all map[string][]string) {
+	j.v.Completed++
+	for _, part := range j.parts(s) {
+		if len(all[part]) == 0 {
+			j.accuse(Acknowledged, s, "completed without %s", "its effect "+part)
+		}
+	}
+	if s.looked.Of == nil {
+		return
+	}
+	j.names(s, s.looked.Of)
+	for _, a := range s.told(Outcome) {
+		if a.out.Digest != s.looked.Digest {
+			j.accuse(Stable, s, "told the outcome %s, and it is %s", a.out.Digest, s.looked.Digest)
+		}
+	}
+}
+
+// names judges that an outcome is of the effects that there are.
+func (j *judge) names(s *subject, of []string) {
+	all := s.effects()
+	for _, part := range j.parts(s) {
+		if len(all[part]) > 0 && !slices.Contains(of, all[part][0]) {
+			j.accuse(Acknowledged, s, "its outcome is of %v, and its effect %s is %s", of, part, all[part][0])
+		}
+	}
+}
+
+// cancelled judges an operation that was cancelled: what is one write, or one
+// charge, was not done, and of steps none that is in doubt was begun.
+func (j *judge) cancelled(s *subject, all map[string][]string) {
+	j.v.Cancelled++
+	if s.looked.Why != WhyCancelled {
+		j.accuse(Settled, s, "it failed: %s", s.looked.Why)
+	}
+	if len(j.parts(s)) == 1 && len(all) > 0 || s.looked.Doubt != "" {
+		j.accuse(Acknowledged, s, "it was cancelled, with the effects %v, and %q in doubt", all, s.looked.Doubt)
+	}
+}
+
+// doubtful judges an operation that may stay unknown, as a part must not be
+// repeated: those before it were done, and those after it were not.
+func (j *judge) doubtful(s *subject, all map[string][]string) {
+	parts := j.parts(s)
+	doubt := slices.Index(parts, s.looked.Doubt)
+	for i, part := range parts {
+		if i < doubt && len(all[part]) != 1 || i > doubt && len(all[part]) > 0 {
+			j.accuse(Acknowledged, s, "its %s is in doubt, and %s has %d effects", s.looked.Doubt, part, len(all[part]))
+		}
+	}
+	if len(s.told(Outcome)) > 0 {
+		j.accuse(Stable, s, "its outcome is not known, and a client was told one")
+	}
+}
+
+// emitted judges the messages that have arrived: those of the run whose outcome
+// stands, and of no other.
+func (j *judge) emitted(s *subject) {
+	j.v.Arrived += len(s.letters)
+	for _, l := range s.letters {
+		if other := j.senders[l.ID]; other != nil && other != s {
+			j.accuse(Emission, s, "its message has the ID of one of %s", other.key)
+		}
+		j.senders[l.ID] = s
+	}
+	if s.looked == nil || s.looked.State != stet.Completed.String() || len(s.looked.Of) == 0 || len(s.entries) == 0 {
+		return
+	}
+	if !s.entries[0].Emits || s.looked.By != "" {
+		if len(s.letters) > 0 {
+			j.accuse(Emission, s, "it emitted a message without settling with it")
+		}
+		return
+	}
+	j.v.Emitted++
+	if len(s.letters) == 0 {
+		j.accuse(Emission, s, "its message was lost")
+		return
+	}
+	j.v.Repeated += min(len(s.letters)-1, 1)
+	for _, l := range s.letters {
+		if l.ID == "" || l.ID != s.letters[0].ID {
+			j.accuse(Emission, s, "its message came with more than one ID")
+		}
+		if !slices.Contains(s.looked.Of, l.Of.ID) {
+			j.accuse(Emission, s, "its message is of a run that was not committed")
+		}
+	}
+}

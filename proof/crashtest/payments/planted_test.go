@@ -1,0 +1,182 @@
+package payments
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/proof/crashtest"
+	"github.com/stet-go/stet/store"
+)
+
+// defect is one that services or stores really had. It is planted in every process.
+type defect struct {
+	mode    Mode
+	promise string // that the judge must find broken
+	plant   func(*service)
+}
+
+// broken is a store with a defect, below what records its calls.
+type broken struct {
+	stet.Store
+	claim  func(context.Context, stet.Store, stet.ClaimRequest) (stet.Record, error)
+	settle func(context.Context, stet.Store, stet.Claim, store.Settlement, stet.Retention) error
+	as     func(stet.Claim) stet.Claim // what the claim of a write is to the store
+}
+
+func (b *broken) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+	if b.claim == nil {
+		return b.Store.Claim(ctx, req)
+	}
+	return b.claim(ctx, b.Store, req)
+}
+
+func (b *broken) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+	if b.as != nil {
+		c = b.as(c)
+	}
+	if b.settle == nil {
+		return b.Store.Settle(ctx, c, out, keep)
+	}
+	return b.settle(ctx, b.Store, c, out, keep)
+}
+
+func (b *broken) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+	if b.as != nil {
+		c = b.as(c)
+	}
+	return b.Store.Release(ctx, c, keep)
+}
+
+// stored plants a store.
+func stored(b broken) func(*service) {
+	return func(s *service) {
+		b.Store = s.site.Store
+		s.site.Recorded = crashtest.Record(&b, s.history)
+	}
+}
+
+var defects = map[string]defect{
+	"it charges twice": {Park, crashtest.OneEffect, func(s *service) {
+		charge := s.charge
+		s.charge = func(ctx context.Context, e crashtest.Effect) error {
+			twice := e
+			twice.ID += "-again"
+			return errors.Join(charge(ctx, e), charge(ctx, twice))
+		}
+	}},
+	"it says that it has charged, and has not": {Tx, crashtest.Acknowledged, func(s *service) {
+		s.charge = func(context.Context, crashtest.Effect) error { return nil }
+	}},
+	"scopes share their keys": {Tx, crashtest.Scope, func(s *service) {
+		s.scope = func(*http.Request) (string, error) { return "everybody", nil }
+	}},
+	"replays differ": {Tx, crashtest.Stable, func(s *service) {
+		wrap, n := s.wrap, new(atomic.Int64)
+		s.wrap = func(next http.Handler) http.Handler {
+			return wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				next.ServeHTTP(w, r)
+				fmt.Fprint(w, n.Add(1), s.Process)
+			}))
+		}
+	}},
+	"replays look like runs": {Park, crashtest.Stable, func(s *service) {
+		wrap := s.wrap
+		s.wrap = func(next http.Handler) http.Handler {
+			return wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next.ServeHTTP(unmarked{w}, r) }))
+		}
+	}},
+	"the verifier guesses": {Verify, crashtest.OneEffect, func(s *service) {
+		s.verify = func(context.Context, stet.Unresolved) (stet.Verdict, error) { return stet.ItDidNotHappen(), nil }
+	}},
+	"a dead run is run again": {Park, crashtest.OneEffect, stored(broken{
+		claim: func(ctx context.Context, s stet.Store, req stet.ClaimRequest) (stet.Record, error) {
+			rec, err := s.Claim(ctx, req)
+			if err == nil && rec.State == stet.Unknown {
+				if err := s.Release(ctx, stet.Claim{ID: rec.ID, Owner: rec.Owner, Fence: rec.Fence}, stet.Retention{}); err == nil {
+					return s.Claim(ctx, req)
+				}
+			}
+			return rec, err
+		},
+	})},
+	"another request gets the answer": {Park, crashtest.Mismatch, stored(broken{
+		claim: func(ctx context.Context, s stet.Store, req stet.ClaimRequest) (stet.Record, error) {
+			rec, err := s.Claim(ctx, req)
+			if errors.Is(err, stet.ErrMismatch) {
+				if rec, err = s.Read(ctx, req.ID); err == nil {
+					rec.Fingerprint = req.Fingerprint
+				}
+			}
+			return rec, err
+		},
+	})},
+	"an acknowledged outcome is gone": {Park, crashtest.Linear, stored(broken{
+		settle: func(ctx context.Context, s stet.Store, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+			if c.ID[len(c.ID)-1]%4 == 0 {
+				return nil
+			}
+			return s.Settle(ctx, c, out, keep)
+		},
+	})},
+	"leases are shorter than was asked for": {Park, crashtest.Leasing, stored(broken{
+		claim: func(ctx context.Context, s stet.Store, req stet.ClaimRequest) (stet.Record, error) {
+			req.Lease /= 10
+			return s.Claim(ctx, req)
+		},
+	})},
+	"fences start again": {Park, crashtest.Fencing, func(s *service) {
+		var real sync.Map // owner → fence
+		stored(broken{
+			claim: func(ctx context.Context, s stet.Store, req stet.ClaimRequest) (stet.Record, error) {
+				rec, err := s.Claim(ctx, req)
+				real.Store(rec.Owner, rec.Fence)
+				rec.Fence = min(rec.Fence, 1)
+				return rec, err
+			},
+			as: func(c stet.Claim) stet.Claim {
+				if fence, ok := real.Load(c.Owner); ok {
+					c.Fence, _ = fence.(int64)
+				}
+				return c
+			},
+		})(s)
+	}},
+}
+
+// unmarked takes the mark of a replay away.
+type unmarked struct{ http.ResponseWriter }
+
+func (u unmarked) WriteHeader(status int) {
+	u.Header().Del("Idempotent-Replayed")
+	u.ResponseWriter.WriteHeader(status)
+}
+
+func init() {
+	plant = func(s *service) { defects[s.Defect].plant(s) }
+}
+
+func TestPlantedDefectsAreFound(t *testing.T) {
+	for name, d := range defects {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := Config{Place: crashtest.Place{Kind: crashtest.SQLite}, Mode: d.mode, Seed: 1, Kills: 12, Timeout: time.Minute, defect: name}
+			rep, err := Run(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, v := range rep.Violations {
+				if v.Promise == d.promise {
+					return
+				}
+			}
+			t.Errorf("the judge has not found that %q is broken: %q", d.promise, rep.Summary(1))
+		})
+	}
+}

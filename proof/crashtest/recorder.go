@@ -1,0 +1,181 @@
+package crashtest
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
+)
+
+// recorder is a store whose calls are in the history.
+type recorder struct {
+	stet.Store
+	h *History
+}
+
+// txRecorder is a recorder of a store with transactions.
+type txRecorder[Tx any] struct {
+	recorder
+	tx stet.TxStore[Tx]
+}
+
+// Record is a store whose calls are in the history.
+func Record(store stet.Store, h *History) stet.Store { return &recorder{store, h} }
+
+// Recorded is a store with transactions whose calls are in the history, if there
+// is one.
+func Recorded[Tx any](store stet.TxStore[Tx], h *History) stet.TxStore[Tx] {
+	if h == nil {
+		return store
+	}
+	return &txRecorder[Tx]{recorder{store, h}, store}
+}
+
+var errCannotTell = errors.New("this store cannot tell when a record changes")
+
+// Watch implements stet.Watcher. Waiters poll where the store is none.
+func (r *recorder) Watch(ctx context.Context, id stet.ID, fence int64) error {
+	if w, ok := r.Store.(stet.Watcher); ok {
+		return w.Watch(ctx, id, fence)
+	}
+	return errCannotTell
+}
+
+// Sweep implements stet.Sweeper.
+func (r *recorder) Sweep(ctx context.Context, limit int) (stet.Swept, error) {
+	if s, ok := r.Store.(stet.Sweeper); ok {
+		return s.Sweep(ctx, limit)
+	}
+	return stet.Swept{}, nil
+}
+
+// Claim implements stet.Store.
+func (r *recorder) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+	end := r.h.Begin(requested(verbClaim, req))
+	rec, err := r.Store.Claim(ctx, req)
+	end(answered(rec, err))
+	return rec, err
+}
+
+// Extend implements stet.Store. It is in the history as one call for each claim.
+func (r *recorder) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) ([]stet.Claim, error) {
+	ends := make(map[stet.Claim]func(Event), len(claims))
+	for _, c := range claims {
+		ev := about(verbExtend, c)
+		ev.Lease = int64(lease)
+		ends[c] = r.h.Begin(ev)
+	}
+	lost, err := r.Store.Extend(ctx, claims, lease)
+	for _, c := range lost {
+		if end := ends[c]; end != nil && err == nil {
+			end(Event{Kind: Fail, Why: whyFenced})
+			delete(ends, c)
+		}
+	}
+	for _, end := range ends {
+		end(written(err))
+	}
+	return lost, err
+}
+
+// Settle implements stet.Store.
+func (r *recorder) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+	ev := about(verbSettle, c)
+	ev.State, ev.Digest = out.State.String(), Digest(out.Result)
+	end := r.h.Begin(ev)
+	err := r.Store.Settle(ctx, c, out, keep)
+	end(written(err))
+	return err
+}
+
+// Release implements stet.Store.
+func (r *recorder) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+	end := r.h.Begin(about(verbRelease, c))
+	err := r.Store.Release(ctx, c, keep)
+	end(written(err))
+	return err
+}
+
+// Read implements stet.Store.
+func (r *recorder) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+	end := r.h.Begin(Event{Verb: verbRead, ID: id.String()})
+	rec, err := r.Store.Read(ctx, id)
+	end(answered(rec, err))
+	return rec, err
+}
+
+// RunTx implements stet.TxStore. What would be committed is in the history
+// before it is.
+func (r *txRecorder[Tx]) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
+	fn func(context.Context, Tx, stet.Record) (store.Settlement, error)) (stet.Record, error) {
+	end := r.h.Begin(requested(verbTransact, req))
+	rec, err := r.tx.RunTx(ctx, req, keep, func(ctx context.Context, tx Tx, rec stet.Record) (store.Settlement, error) {
+		out, err := fn(ctx, tx, rec)
+		if err == nil {
+			r.h.Add(Event{Kind: Intent, Verb: verbTransact, ID: req.ID.String(), Owner: req.Owner.String(), Fence: rec.Fence,
+				Attempt: rec.Attempt, State: out.State.String(), Digest: Digest(out.Result)})
+		}
+		return out, err
+	})
+	last := answered(rec, err)
+	if last.Kind == Unsure && !errors.Is(err, stet.ErrUnknown) {
+		last.Kind, last.Why = Fail, whyNothing
+	}
+	end(last)
+	return rec, err
+}
+
+// SettleTx implements stet.TxStore.
+func (r *txRecorder[Tx]) SettleTx(ctx context.Context, tx Tx, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+	return r.tx.SettleTx(ctx, tx, c, out, keep)
+}
+
+func requested(verb string, req stet.ClaimRequest) Event {
+	return Event{Verb: verb, ID: req.ID.String(), Owner: req.Owner.String(), Fingerprint: req.Fingerprint.String(), Lease: int64(req.Lease)}
+}
+
+func about(verb string, c stet.Claim) Event {
+	return Event{Verb: verb, ID: c.ID.String(), Owner: c.Owner.String(), Fence: c.Fence}
+}
+
+// answered is the end of a call that returns a record.
+func answered(rec stet.Record, err error) Event {
+	if err != nil {
+		return written(err)
+	}
+	return Seen(OK, rec)
+}
+
+// Seen is a record as an event.
+func Seen(kind Kind, rec stet.Record) Event {
+	return Event{Kind: kind, State: rec.State.String(), Owner: rec.Owner.String(), Fence: rec.Fence, Attempt: rec.Attempt,
+		Fingerprint: rec.Fingerprint.String(), Digest: Digest(rec.Result)}
+}
+
+// written is the end of a call that returns an error or nothing.
+func written(err error) Event {
+	switch {
+	case err == nil:
+		return Event{Kind: OK}
+	case errors.Is(err, stet.ErrMismatch):
+		return Event{Kind: Fail, Why: whyMismatch}
+	case errors.Is(err, stet.ErrFenced):
+		return Event{Kind: Fail, Why: whyFenced}
+	case errors.Is(err, stet.ErrInvalid):
+		return Event{Kind: Fail, Why: whyNothing}
+	}
+	return Event{Kind: Unsure}
+}
+
+// Digest names bytes shortly; "" if there are none.
+func Digest(b []byte) string {
+	if len(b) == 0 {
+		return ""
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:12])
+}

@@ -1,0 +1,76 @@
+package crashtest
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/stet-go/stet/internal/fault"
+)
+
+// Report is what came of a siege, or of several.
+type Report struct {
+	Verdict
+	Tally
+}
+
+// Add adds another report to this one.
+func (r *Report) Add(o Report) {
+	if r.At == nil {
+		r.Tally = newTally()
+	}
+	r.Tally.add(o.Tally)
+	r.Verdict.add(o.Verdict)
+}
+
+// NetworkFaults is the number of all faults of the network.
+func (t Tally) NetworkFaults() (n int) {
+	for _, k := range t.Network {
+		n += k
+	}
+	return n
+}
+
+// Print writes the report for people.
+func (r *Report) Print(w io.Writer, name string) {
+	fmt.Fprintf(w, "%s: %d kills (%d missed their point, %d could not start), %d server kills, %d stops, %d network faults, %d full disks\n",
+		name, r.Kills, r.Missed, r.Failed, r.Restarts, r.Stops, r.NetworkFaults(), r.Fills)
+	fmt.Fprintf(w, "  %d payments, %d requests, %d store calls: %d charged once, %d unknown (%d of them charged), %d refused; %d violations, %d records undecided\n",
+		r.Operations, r.Requests, r.Calls, r.Once, r.Unknown, r.UnknownCharged, r.Refused, len(r.Violations), r.Undecided)
+	for _, f := range slices.Sorted(maps.Keys(r.Network)) {
+		fmt.Fprintf(w, "  network: %-20s %4d\n", f, r.Network[f])
+	}
+	fmt.Fprintf(w, "  %-18s %5s  %s\n", "killed at", "kills", "operations there: not executed, executed, unknown (and retries)")
+	for _, p := range fault.Points {
+		if n := r.At[p]; n > 0 {
+			f := r.Fates[p]
+			fmt.Fprintf(w, "  %-18s %5d  %d, %d, %d (%d)\n", p, n, f.NotExecuted, f.Executed, f.Unknown, f.Repeated)
+		}
+	}
+	for _, v := range r.Violations {
+		fmt.Fprintln(w, "  VIOLATION:", v)
+	}
+}
+
+// PrintTable writes the fates of operations whose process died, as a Markdown
+// table: fault points by storms, each cell "not executed / executed / unknown".
+func PrintTable(w io.Writer, names []string, reports map[string]*Report) {
+	fmt.Fprintf(w, "| killed at | %s |\n|---|%s\n", strings.Join(names, " | "), strings.Repeat("---|", len(names)))
+	for _, p := range fault.Points {
+		row, any := "| `"+string(p)+"` |", false
+		for _, name := range names {
+			f, ok := reports[name].Fates[p]
+			if !ok {
+				row += " – |"
+				continue
+			}
+			any = true
+			row += fmt.Sprintf(" %d / %d / %d |", f.NotExecuted, f.Executed, f.Unknown)
+		}
+		if any {
+			fmt.Fprintln(w, row)
+		}
+	}
+}

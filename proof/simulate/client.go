@@ -1,0 +1,287 @@
+package simulate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
+)
+
+// handler is what the handler of a client's operation does.
+type handler uint8
+
+const (
+	succeeds handler = iota // has its effect, and returns
+	fails                   // has its effect, and returns an error
+	declines                // has no effect, and says so
+)
+
+// client is somebody who asks for an operation once.
+type client struct {
+	n        int8 // of all clients
+	role     role
+	key      int8
+	print    int8 // which of two requests it makes under the key
+	handler  handler
+	api      bool // calls Do rather than Begin and Settle, or DoTx rather than RunTx
+	tx       bool // in a transaction
+	patient  bool // waits for a run in flight
+	obedient bool // its handler heeds its context
+	leaves   bool // hangs up after a while
+}
+
+func (c client) String() string {
+	if c.role != asks {
+		return c.work()
+	}
+	s := fmt.Sprintf("a client asks for key %d", c.key)
+	if c.tx {
+		s += " in a transaction"
+	}
+	if c.print != 0 {
+		s += ", for something else"
+	}
+	if c.patient {
+		s += ", and waits"
+	}
+	if c.leaves {
+		s += ", and hangs up after a while"
+	}
+	return s + [...]string{"", "; its handler fails", "; its handler declines"}[c.handler]
+}
+
+// told is an answer that a client got.
+type told struct {
+	client
+	kind error  // of the answer; nil: completed
+	text string // of an outcome
+	exec stet.Execution
+	ran  bool // its handler was called, in a transaction
+	last bool // the client came when faults had ended
+
+	status  *stet.Status // of an accepted operation; nil for those who ask
+	outcome bool         // text is that of its outcome
+
+	came time.Duration // since the world began
+	// meets is that a run of the key was going on in the same process when
+	// the client came.
+	meets bool
+	// against is that, likewise, a transaction which asks for something else
+	// was at work.
+	against bool
+	process *process
+}
+
+func (t told) String() string {
+	kind := "completed"
+	if t.kind != nil {
+		kind = t.kind.Error()
+	}
+	return fmt.Sprintf("client %d was told: %s %q", t.n, kind, t.text)
+}
+
+var (
+	errRefused = errors.New("simulate: the other side refuses this fence")
+	errUnclear = errors.New("unclear")
+)
+
+// timedOut is the text of an outcome by which StaleFail settles.
+var timedOut = stet.ErrRunTimeout.Error()
+
+// kinds are what answers are told apart by.
+var kinds = []error{stet.ErrMismatch, stet.ErrInFlight, stet.ErrUnknown, stet.ErrExpired, stet.ErrRetryable, stet.ErrFailed,
+	stet.ErrStore, stet.ErrFenced, stet.ErrDamaged, stet.ErrClosed, stet.ErrInvalid}
+
+// ask is a client: it asks once and is told something, unless its process dies.
+func (p *process) ask(t told) {
+	w, c := p.w, t.client
+	defer func() {
+		r := recover()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.active--
+		if r != nil {
+			w.violate("panic", fmt.Sprint(r))
+		}
+		if !p.dead {
+			w.told = append(w.told, t)
+		}
+	}()
+	op := stet.Op{Scope: "scope", Key: keyNames[c.key], Fingerprint: fingerprints[c.print], Class: w.setup.class}
+	if c.patient {
+		op.Wait = wait
+	}
+	ctx := context.WithValue(context.Background(), clientOf{}, c.n)
+	if c.leaves {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, leave)
+		defer cancel()
+	}
+	var err error
+	switch {
+	case c.role != asks:
+		t.status = new(stet.Status)
+		err = p.do(ctx, &t)
+	case c.tx:
+		err = p.transact(ctx, op, &t)
+	case c.api:
+		var res stet.Result[string]
+		res, err = stet.Do(ctx, p.engine, op, func(ctx context.Context) (string, error) {
+			return p.handle(ctx, stet.FromContext(ctx), c)
+		})
+		t.text = res.Value
+	default:
+		t.text, err = p.begin(ctx, op, c)
+	}
+	t.exec = stet.Executed
+	if err == nil {
+		return
+	}
+	t.exec, t.kind = stet.ExecutionOf(err), err
+	e, ok := errors.AsType[*stet.Error](err)
+	if !ok {
+		return
+	}
+	for _, kind := range kinds {
+		if errors.Is(e.Kind, kind) {
+			t.kind = kind
+			if kind == stet.ErrFailed { //nolint:errorlint // of kinds
+				t.text = e.Cause.Error()
+			}
+		}
+	}
+}
+
+// begin does by hand what Do does.
+func (p *process) begin(ctx context.Context, op stet.Op, c client) (string, error) {
+	run, err := p.engine.Begin(ctx, op)
+	if err != nil {
+		return "", err
+	}
+	if run.Replayed() {
+		return said(run.Outcome())
+	}
+	text, err := p.handle(run.Context(), run, c)
+	if run.SaysNothingHappened() {
+		return "", errors.Join(&stet.Error{Kind: stet.ErrRetryable, Execution: stet.NotExecuted}, run.Release(ctx))
+	}
+	out := stet.Outcome{Body: strconv.AppendQuote(nil, text)}
+	if err != nil {
+		out = stet.Outcome{Failed: true, Body: []byte(err.Error())}
+	}
+	if err := run.Settle(ctx, out); err != nil {
+		return "", err
+	}
+	return said(out)
+}
+
+// said is what a client makes of an outcome.
+func said(out stet.Outcome) (string, error) {
+	text := strings.Trim(string(out.Body), `"`)
+	switch {
+	case !out.Failed:
+		return text, nil
+	case out.Reason == store.ReasonCancelled:
+		text = stet.ErrCancelled.Error()
+	case text == "":
+		text = timedOut
+	}
+	return "", &stet.Error{Kind: stet.ErrFailed, Execution: stet.Executed, Cause: errors.New(text)}
+}
+
+// handle is the handler.
+func (p *process) handle(ctx context.Context, run *stet.Run, c client) (string, error) {
+	p.handling(c.key, 1)
+	defer p.handling(c.key, -1)
+	if c.handler == declines || c.obedient && ctx.Err() != nil {
+		run.NothingHappened()
+		return "", nil
+	}
+	if !c.obedient {
+		ctx = context.WithoutCancel(ctx)
+	}
+	var text string
+	e := &call{p: p, kind: effect, key: c.key, fence: run.Fence()}
+	e.do = func() (err error) {
+		text, err = p.w.effect(e)
+		return err
+	}
+	switch err := e.await(ctx); {
+	case errors.Is(err, errRefused), errors.Is(err, errDead):
+		run.NothingHappened()
+		return "", nil
+	case err != nil: // it may have had its effect, or have it yet
+		return "", errUnclear
+	}
+	if c.handler == fails {
+		return "", errors.New(text)
+	}
+	return text, nil
+}
+
+func (p *process) handling(key int8, change int) {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	p.runs[key] += change
+}
+
+// made is an effect that the world has seen.
+type made struct {
+	fence  int64
+	client int8
+	text   string
+	failed bool // its handler returns an error
+}
+
+// ledger is the other side of one key: where the effects are.
+type ledger struct {
+	made    []made
+	refused []int64 // fences that a verifier has ruled out
+}
+
+// effect carries out the effect of a run.
+func (w *world) effect(c *call) (string, error) {
+	l := &w.ledgers[c.key]
+	for _, fence := range l.refused {
+		if fence == c.fence {
+			return "", errRefused
+		}
+	}
+	text := keyNames[c.key] + "." + strconv.Itoa(len(l.made)+1)
+	l.made = append(l.made, made{fence: c.fence, client: c.client, text: text, failed: w.clients[c.client].handler == fails})
+	w.count.Effects++
+	return text, nil
+}
+
+// verify is the verifier of the class "verify": it asks the other side, which
+// refuses from then on what it has not seen.
+func (p *process) verify(ctx context.Context, u stet.Unresolved) (v stet.Verdict, err error) {
+	key := int8(strings.Index(keyLetters, u.Op.Key))
+	c := &call{p: p, kind: verify, key: key, fence: u.Fence}
+	c.do = func() error {
+		l := &p.w.ledgers[key]
+		for _, m := range l.made {
+			if m.fence != u.Fence {
+				continue
+			}
+			out := stet.Outcome{Body: strconv.AppendQuote(nil, m.text)}
+			if m.failed {
+				out = stet.Outcome{Failed: true, Body: []byte(m.text)}
+			}
+			v = stet.ItHappened(out)
+			return nil
+		}
+		l.refused = append(l.refused, u.Fence)
+		v = stet.ItDidNotHappen()
+		return nil
+	}
+	if err := c.await(ctx); err != nil {
+		return stet.CannotKnow(), err
+	}
+	return v, nil
+}

@@ -1,0 +1,235 @@
+package simulate
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/memory"
+)
+
+// flawedWork is a memory store with a defect in what it does for work.
+type flawedWork struct {
+	flawed
+	lost *[]stet.Record // messages of runs that did not settle
+}
+
+func (f flawedWork) Accept(ctx context.Context, req stet.ClaimRequest, work []byte, after time.Duration) (stet.Record, error) {
+	was := f.record(req.ID)
+	switch {
+	case f.is("accepts another request") && was.State != stet.None:
+		req.Fingerprint = was.Fingerprint
+	case f.is("acknowledges before it accepts") && was.State == stet.None:
+		return stet.Record{ID: req.ID, Scope: req.Scope, State: stet.Accepted, Fingerprint: req.Fingerprint, Owner: req.Owner, Fence: 1}, nil
+	case f.is("accepts without its work"):
+		work = nil
+	}
+	return f.Store.Accept(ctx, req, work, after)
+}
+
+func (f flawedWork) Take(ctx context.Context, req store.TakeRequest) (stet.Record, error) {
+	was := f.record(req.ID)
+	if f.is("takes what is taken") && was.State == stet.Running && was.Owner != req.Owner || f.is("takes what nobody knows of") && was.State == stet.Unknown {
+		if err := f.Store.Return(ctx, was.Claim(), 0); err != nil {
+			return was, err
+		}
+	}
+	rec, err := f.Store.Take(ctx, req)
+	if f.is("takes without a fence of its own") {
+		rec.Fence = max(rec.Fence-1, was.Fence)
+	}
+	if f.is("forgets the steps of earlier attempts") {
+		rec.Notes = nil
+	}
+	return rec, err
+}
+
+func (f flawedWork) Return(ctx context.Context, c stet.Claim, after time.Duration) error {
+	if f.is("returns without the fence check") {
+		c = f.newest(c)
+	}
+	if f.is("puts off for ever what is returned") {
+		after = stet.MaxDelay
+	}
+	return f.Store.Return(ctx, c, after)
+}
+
+func (f flawedWork) Cancel(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) (stet.Record, error) {
+	was := f.record(c.ID)
+	switch {
+	case f.is("ignores cancellations"):
+		return was, nil
+	case f.is("cancels what runs") && was.State == stet.Running:
+		return was, f.Store.Settle(ctx, c, out, keep)
+	}
+	return f.Store.Cancel(ctx, c, out, keep)
+}
+
+func (f flawedWork) Save(ctx context.Context, c stet.Claim, notes []byte, repeatable bool) error {
+	const version = 8
+	is, err := f.Look(ctx, c.ID)
+	if err != nil {
+		return err
+	}
+	switch {
+	case f.is("saves without the fence check"):
+		c.Fence = is.Fence
+	case f.is("saves what was delayed over what is newer") && len(is.Notes) > 0 && string(notes[:version]) < string(is.Notes[:version]):
+		notes = append(binary.BigEndian.AppendUint64(nil, binary.BigEndian.Uint64(is.Notes)+1), notes[version:]...)
+	case f.is("acknowledges before it saves"):
+		return nil
+	}
+	return f.Store.Save(ctx, c, notes, repeatable)
+}
+
+func (f flawedWork) Strike(ctx context.Context, c stet.Claim, notes []byte) error {
+	err := f.Store.Strike(ctx, c, notes)
+	if f.is("strikes what runs") && errors.Is(err, stet.ErrFenced) {
+		c = f.newest(c)
+		is, err := f.Look(ctx, c.ID)
+		if err != nil || is.State != stet.Running || len(is.Notes) == 0 {
+			return stet.ErrFenced
+		}
+		return f.Store.Save(ctx, c, append(binary.BigEndian.AppendUint64(nil, binary.BigEndian.Uint64(is.Notes)+1), notes[8:]...), false)
+	}
+	return err
+}
+
+func (f flawedWork) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+	if f.is("drops messages") {
+		out.Outbox = nil
+	}
+	err := f.flawed.Settle(ctx, c, out, keep)
+	if f.is("keeps the messages of a run that lost") && errors.Is(err, stet.ErrFenced) && out.Outbox != nil {
+		*f.lost = append(*f.lost, stet.Record{ID: c.ID, Fence: c.Fence, State: out.State, Work: out.Outbox})
+	}
+	return err
+}
+
+func (f flawedWork) Due(ctx context.Context, what stet.Due, limit int, again time.Duration, names ...string) ([]stet.Record, error) {
+	if f.is("hands out once") {
+		again = stet.MaxDelay
+	}
+	recs, err := f.Store.Due(ctx, what, limit, again, names...)
+	if what == stet.DueRelay {
+		recs = append(recs, *f.lost...)
+		for _, rec := range recs {
+			if f.is("forgets messages when it hands them out") {
+				err = errors.Join(err, f.Relayed(ctx, rec.Claim(), stet.Retention{Tombstone: time.Hour}))
+			}
+		}
+	}
+	return recs, err
+}
+
+func (f flawedWork) Look(ctx context.Context, id stet.ID) (stet.Record, error) {
+	rec, err := f.Store.Look(ctx, id)
+	if f.is("confuses scopes") {
+		rec.Scope = stet.DigestScope("", "another")
+	}
+	return rec, err
+}
+
+// workDefects are what must be found, each within so many seeds.
+var workDefects = []struct {
+	defect string
+	within uint64
+	narrow func(*setup)
+}{
+	{"accepts another request", 500, nil},
+	{"acknowledges before it accepts", 100, nil},
+	{"accepts without its work", 100, nil},
+	{"takes what is taken", 500, nil},
+	{"takes what nobody knows of", 500, nil},
+	{"takes without a fence of its own", 100, nil},
+	{"forgets the steps of earlier attempts", 5000, of("take over", repeated, once)},
+	{"returns without the fence check", 5000, of("take over")},
+	{"puts off for ever what is returned", 500, nil},
+	{"ignores cancellations", 500, nil},
+	{"cancels what runs", 500, nil},
+	{"saves without the fence check", 5000, of("take over", tells, repeated)},
+	{"saves what was delayed over what is newer", 20000, of("park", once, outside)},
+	{"acknowledges before it saves", 1000, nil},
+	{"strikes what runs", 50000, of("verify", once, outside)},
+	{"drops messages", 500, nil},
+	{"keeps the messages of a run that lost", 5000, of("take over", emits)},
+	{"hands out once", 500, nil},
+	{"forgets messages when it hands them out", 500, nil},
+	{"confuses scopes", 500, nil},
+	{"sweeps dead runs into retryable", 500, nil},
+	{"settles without the fence check", 20000, of("take over", repeated)},
+	{"runs lapsed claims again", 500, nil},
+}
+
+// of narrows schedules down to a class and a program, on one key.
+func of(class string, p ...part) func(*setup) {
+	return func(s *setup) {
+		s.class, s.keys, s.program = class, 1, 0
+		for _, x := range p {
+			s.program |= 1 << x
+		}
+	}
+}
+
+func TestDefectsOfWorkAreFoundAndShrink(t *testing.T) {
+	for _, d := range workDefects {
+		t.Run(d.defect, func(t *testing.T) {
+			steps := fewSteps
+			if d.defect == "strikes what runs" { // two resolve it at once, and a third run begins
+				steps = 26
+			}
+			synctest.Test(t, func(t *testing.T) {
+				seek(t, Config{Work: true, Store: func(m *memory.Store, clock *Clock) stet.Store {
+					return flawedWork{flawed{m, clock, d.defect}, new([]stet.Record)}
+				}, narrow: d.narrow}, d.within, steps)
+			})
+		})
+	}
+}
+
+// workCommits are COMMITs with a defect, each to be found within so many seeds.
+var workCommits = []struct {
+	defect string
+	within uint64
+	commit func(*world, *workTx) error
+	narrow func(*setup)
+}{
+	{"keeps the business writes of a transaction that lost", 5000, func(w *world, tx *workTx) error {
+		err := w.commitWork(tx)
+		if errors.Is(err, errAborted) {
+			w.keep(tx)
+		}
+		return err
+	}, of("take over", inStep, finishing)},
+	{"settles what is settled", 50000, func(w *world, tx *workTx) error {
+		err := w.commitWork(tx)
+		if rec := w.look(int(tx.key)).rec; errors.Is(err, errAborted) && rec.State.Settled() && rec.Fence == tx.claim.Fence {
+			w.keep(tx)
+			return nil
+		}
+		return err
+	}, of("fail", finishing)},
+	{"writes the record alone", 500, func(w *world, tx *workTx) error {
+		tx.wrote = nil
+		return w.commitWork(tx)
+	}, nil},
+	{"writes all but the record", 500, func(w *world, tx *workTx) error {
+		w.keep(tx)
+		return nil
+	}, nil},
+}
+
+func TestDefectsOfCommitsOfWorkAreFoundAndShrink(t *testing.T) {
+	for _, d := range workCommits {
+		t.Run(d.defect, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				seek(t, Config{Work: true, commit: d.commit, narrow: d.narrow}, d.within, fewSteps)
+			})
+		})
+	}
+}

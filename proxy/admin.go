@@ -1,0 +1,130 @@
+package proxy
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/stet-go/stet/dashboard"
+	"github.com/stet-go/stet/internal/admin"
+)
+
+// Admin is the listener for operators.
+type Admin struct {
+	// Listen is its address, or "off". Default DefaultAdmin.
+	Listen string `yaml:"listen"`
+	// TLS is how it listens with TLS. Default: without.
+	TLS *TLS `yaml:"tls"`
+	// Tokens are bearer tokens; a request must have one of them. They may be left out on
+	// the loopback interface, where operations can then be looked at only. /healthz and
+	// /readyz need no token. Proxy.Reload replaces the tokens.
+	Tokens []AdminToken `yaml:"tokens"`
+	// Token is one more token, named dashboard.DefaultTokenName, that may make changes.
+	Token string `yaml:"token"`
+	// TokenFile is a file with that token, instead of it.
+	TokenFile string `yaml:"token_file"`
+	// Audit is a file to which each change by an operator, and each look at a result, is
+	// appended as a line of JSON. Default: the log.
+	Audit string `yaml:"audit"`
+}
+
+// AdminToken is a bearer token of one operator or program.
+type AdminToken struct {
+	// Name says in the audit who used the token.
+	Name string `yaml:"name"`
+	// May is "look" (default) for records and metrics, or "change" for changes and
+	// stored results too.
+	May string `yaml:"may"`
+	// Token has dashboard.MinToken bytes or more.
+	Token string `yaml:"token"`
+	// TokenFile is a file with the token, instead of it.
+	TokenFile string `yaml:"token_file"`
+}
+
+// check returns the tokens, of which there may be none.
+func (a Admin) check() (tokens []dashboard.Token, err error) {
+	bad := func(err error, path ...any) ([]dashboard.Token, error) {
+		return nil, &misplaced{append([]any{"admin"}, path...), err}
+	}
+	secret, field, err := readToken(a.Token, a.TokenFile)
+	if err != nil {
+		return bad(err, field)
+	}
+	if secret != "" {
+		tokens = append(tokens, dashboard.Token{Name: dashboard.DefaultTokenName, Secret: secret, Change: true})
+	}
+	for i, t := range a.Tokens {
+		secret, field, err := readToken(t.Token, t.TokenFile)
+		if err == nil && secret == "" {
+			err = fmt.Errorf("required: the token of %q, or token_file", t.Name)
+		}
+		if err != nil {
+			return bad(err, "tokens", i, field)
+		}
+		switch t.May {
+		case "", "look", "change":
+		default:
+			return bad(fmt.Errorf("%q is neither look nor change", t.May), "tokens", i, "may")
+		}
+		tokens = append(tokens, dashboard.Token{Name: t.Name, Secret: secret, Change: t.May == "change"})
+		if err := dashboard.CheckTokens(tokens); err != nil {
+			return bad(err, "tokens", i)
+		}
+	}
+	if a.TLS != nil {
+		if _, err := a.TLS.Config(); err != nil {
+			return bad(err, "tls")
+		}
+	}
+	listen := cmp.Or(a.Listen, DefaultAdmin)
+	if listen == "off" {
+		return tokens, nil
+	}
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return bad(fmt.Errorf(`%q is no address: host:port, or "off"`, listen), "listen")
+	}
+	if len(tokens) == 0 && !admin.LoopbackName(host) {
+		return bad(fmt.Errorf("required, because %s can be reached from other hosts; write ${STET_ADMIN_TOKEN}, say, and set that", listen), "token")
+	}
+	return tokens, nil
+}
+
+// readToken returns a token that is written in one of two fields, and in which. It is
+// in no error.
+func readToken(token, file string) (secret, field string, err error) {
+	field = "token"
+	if file != "" {
+		field = "token_file"
+		if token != "" {
+			return "", field, fmt.Errorf("there is a token, too; leave one of them out")
+		}
+		f, err := os.Open(file)
+		if err != nil {
+			return "", field, err
+		}
+		defer f.Close()
+		text, err := io.ReadAll(io.LimitReader(f, maxKeyFile))
+		if err != nil {
+			return "", field, err
+		}
+		if token = strings.TrimRight(string(text), "\r\n"); token == "" {
+			return "", field, fmt.Errorf("%s is empty", file)
+		}
+	}
+	if token != "" {
+		err = dashboard.CheckToken(token)
+	}
+	return token, field, err
+}
+
+// Exposed reports whether tokens and answers can be read on the network: the listener
+// is not on the loopback interface and has no TLS.
+func (a Admin) Exposed() bool {
+	listen := cmp.Or(a.Listen, DefaultAdmin)
+	host, _, err := net.SplitHostPort(listen)
+	return listen != "off" && err == nil && a.TLS == nil && !admin.LoopbackName(host)
+}

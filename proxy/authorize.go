@@ -1,0 +1,216 @@
+package proxy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stet-go/stet/stethttp"
+)
+
+// Authorize names a URL that decides whether a request may be answered, before anything
+// is said about its key. Without it a stored response is returned without asking the
+// service, which alone knows whether credentials are still valid. Every protected
+// request with a key is checked, also the first, so a refused one leaves no record and
+// uploads nothing.
+type Authorize struct {
+	// URL is requested with GET; one that begins with a slash is a path of the upstream.
+	// That request has the client's header, without the key and the fields of its
+	// content, and X-Original-Method, X-Original-URI and HeaderScope. After a 2xx the
+	// client's request goes on. A 401 or 403 is returned to the client, with its
+	// content. After any other answer, or none in time, the client gets 503 (problem
+	// authorization-unavailable), and nothing is executed or replayed.
+	URL string `yaml:"url"`
+	// Timeout bounds one request. Default 5 s.
+	Timeout Duration `yaml:"timeout"`
+}
+
+const (
+	defaultAuthorizeTimeout = 5 * time.Second
+	maxRefusal              = 64 << 10 // bytes of the content of a 401 or 403
+)
+
+// sideURL returns a URL that the configuration names beside the upstream's.
+func sideURL(raw string, upstream *url.URL) (*url.URL, error) {
+	ref, err := url.Parse(raw)
+	if err != nil || raw == "" {
+		return nil, fmt.Errorf("%q is no URL", redact(raw))
+	}
+	u := upstream.ResolveReference(ref)
+	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, fmt.Errorf("%q is neither a URL of http or https, nor a path of the upstream", redact(raw))
+	}
+	return u, nil
+}
+
+// sideClient returns a client for such a URL, which follows no redirects.
+func sideClient(u, upstream *url.URL, toUpstream, elsewhere http.RoundTripper) *http.Client {
+	c := &http.Client{Transport: elsewhere, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	if u.Scheme == upstream.Scheme && u.Host == upstream.Host {
+		c.Transport = toUpstream
+	}
+	return c
+}
+
+// authorize returns the Authorize of a route, or that of the configuration; nil if
+// there is none.
+func (c *Config) authorize(r *Route) *Authorize {
+	if r.Authorize != nil {
+		return r.Authorize
+	}
+	return c.Authorize
+}
+
+// doorkeeper asks about requests before they go on to next.
+type doorkeeper struct {
+	url       *url.URL
+	sameHost  bool // it is asked under the name that the request was sent to
+	client    *http.Client
+	timeout   time.Duration
+	key       string // the header's name
+	scope     extractor
+	forwarded bool
+	log       *slog.Logger
+	next      http.Handler
+}
+
+// ServeHTTP implements http.Handler. What has no key, or does not say whose it is, is
+// answered without looking for a record.
+func (d *doorkeeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if len(r.Header[d.key]) == 0 {
+		d.next.ServeHTTP(w, r)
+		return
+	}
+	scope, err := d.scope(r)
+	if scope == "" || err != nil {
+		d.next.ServeHTTP(w, r)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), d.timeout)
+	defer cancel()
+	res, err := d.client.Do(d.question(ctx, r, scope))
+	if err != nil {
+		if r.Context().Err() == nil {
+			d.log.Warn("proxy: the authorization URL did not answer, so a request was refused", slog.String("url", d.url.Redacted()), slog.Any("error", plain(err)))
+		}
+		refuse(w, &authorizationUnavailable)
+		return
+	}
+	defer res.Body.Close()
+	switch {
+	case res.StatusCode >= 200 && res.StatusCode < 300:
+		_, _ = io.CopyN(io.Discard, res.Body, maxRefusal) // the connection can be used again
+		d.next.ServeHTTP(w, r)
+	case res.StatusCode == http.StatusUnauthorized || res.StatusCode == http.StatusForbidden:
+		pass(w, res)
+	default:
+		d.log.Warn("proxy: an answer that says neither yes (2xx) nor no (401, 403) to whether a request is allowed, so it was refused",
+			slog.String("url", d.url.Redacted()), slog.Int("status", res.StatusCode))
+		refuse(w, &authorizationUnavailable)
+	}
+}
+
+// plain takes the URL out of a client's error: it is in the log already, and may have
+// a password.
+func plain(err error) error {
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		return e.Err
+	}
+	return err
+}
+
+// ownFields are those of a question that no client may set.
+var ownFields = []string{"X-Original-Method", "X-Original-Uri", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Forwarded", "X-Real-Ip"}
+
+// contentFields say something of a request's content or its connection, or make the
+// answer depend on what the client has.
+var contentFields = []string{"Connection", "Proxy-Connection", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Expect",
+	"Content-Length", "Content-Type", "Content-Encoding", "Content-Range", "Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range"}
+
+// question is what is asked about a request.
+func (d *doorkeeper) question(ctx context.Context, r *http.Request, scope string) *http.Request {
+	q := (&http.Request{Method: http.MethodGet, URL: d.url, Header: r.Header.Clone(), Body: http.NoBody, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx)
+	if d.sameHost {
+		q.Host = r.Host
+	}
+	for _, listed := range r.Header["Connection"] {
+		for name := range strings.SplitSeq(listed, ",") {
+			q.Header.Del(strings.TrimSpace(name))
+		}
+	}
+	for name := range q.Header { // a service may take "_" for "-", and others
+		is := http.CanonicalHeaderKey(strings.ReplaceAll(asVariable(name), "_", "-"))
+		own := slices.Contains(ownFields, is) && !(d.forwarded && is == name && !strings.HasPrefix(is, "X-Original-"))
+		if own || is == d.key || slices.Contains(contentFields, is) || strings.HasPrefix(is, "Stet-") {
+			delete(q.Header, name)
+		}
+	}
+	q.Header.Set("X-Original-Method", r.Method)
+	original := r.RequestURI // as it was sent
+	if !strings.HasPrefix(original, "/") {
+		original = r.URL.RequestURI()
+	}
+	q.Header.Set("X-Original-Uri", original)
+	q.Header.Set(HeaderScope, url.PathEscape(scope))
+	if addr, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
+		q.Header.Set("X-Forwarded-For", strings.Join(append(q.Header["X-Forwarded-For"], addr), ", "))
+	}
+	proto := "http"
+	if r.TLS != nil {
+		proto = "https"
+	}
+	for name, value := range map[string]string{"X-Forwarded-Host": r.Host, "X-Forwarded-Proto": proto} {
+		if q.Header.Get(name) == "" {
+			q.Header.Set(name, value)
+		}
+	}
+	return q
+}
+
+// pass gives the client a refusal as it came.
+func pass(w http.ResponseWriter, res *http.Response) {
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxRefusal+1))
+	h := w.Header()
+	for _, name := range []string{"WWW-Authenticate", "Content-Type", "Content-Encoding", "Content-Language", "Retry-After"} {
+		name = http.CanonicalHeaderKey(name)
+		if v, ok := res.Header[name]; ok {
+			h[name] = v
+		}
+	}
+	if err != nil || len(body) > maxRefusal {
+		body = nil
+		h.Del("Content-Type")
+		h.Del("Content-Encoding")
+	}
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(res.StatusCode)
+	_, _ = w.Write(body) // a client that has left hears nothing
+}
+
+// guardedBy returns next behind what the route's requests are asked about, if it has
+// that.
+func (g *generation) guardedBy(c *Config, cr *checkedRoute, upstream *url.URL, log *slog.Logger, next http.Handler) (http.Handler, error) {
+	a := c.authorize(&cr.Route)
+	if a == nil {
+		return next, nil
+	}
+	u, err := sideURL(a.URL, upstream)
+	if err != nil {
+		return nil, err
+	}
+	return &doorkeeper{
+		url: u, sameHost: u.Host == upstream.Host, client: sideClient(u, upstream, g.transport, g.elsewhere),
+		timeout: cmp.Or(time.Duration(a.Timeout), defaultAuthorizeTimeout),
+		key:     http.CanonicalHeaderKey(cmp.Or(cr.KeyHeader, stethttp.DefaultHeader)),
+		scope:   cr.options.Scope, forwarded: c.Forwarded, log: log, next: next,
+	}, nil
+}

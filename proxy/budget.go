@@ -1,0 +1,117 @@
+package proxy
+
+import (
+	"cmp"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+// NewRecords bounds how many new operations leave a record, so that no caller can fill
+// the store. Further ones are refused with 429 (problem too-many-operations) before
+// they are sent to the service. Retries of operations with a record are not counted,
+// nor are operations that leave no record. Each proxy process counts for itself, and a
+// reload begins at 0.
+type NewRecords struct {
+	// Total is how many there may be in Every, of all scopes. Required.
+	Total int `yaml:"total"`
+	// PerScope is how many there may be of one scope. Default: Total. A caller that can
+	// choose its scope is bounded by Total only.
+	PerScope int `yaml:"per_scope"`
+	// Every is the length of time. Default 1 h.
+	Every Duration `yaml:"every"`
+}
+
+const defaultEvery = time.Hour
+
+func (n *NewRecords) check() error {
+	switch {
+	case n.Total <= 0:
+		return at("total", "%d; give it 1 or more: how many records may all callers together leave in the time of every?", n.Total)
+	case n.PerScope < 0 || n.PerScope > n.Total:
+		return at("per_scope", "%d; give it 1 to total, %d", n.PerScope, n.Total)
+	}
+	return nil
+}
+
+// budget counts new records in windows of time. A nil one has no bounds.
+type budget struct {
+	total, perScope int
+	every           time.Duration
+	log             *slog.Logger
+
+	mu     sync.Mutex
+	number int // of the window, to know it by
+	ends   time.Time
+	taken  int
+	scopes map[stet.ID]int // no more than total
+	said   bool            // that it is used up, in this window
+}
+
+func newBudget(n *NewRecords, log *slog.Logger) *budget {
+	if n == nil {
+		return nil
+	}
+	return &budget{total: n.Total, perScope: cmp.Or(n.PerScope, n.Total), every: cmp.Or(time.Duration(n.Every), defaultEvery), log: log}
+}
+
+// take counts a new record of a scope. giveBack is for a record that was not left
+// after all. A budget that is used up is full again after a while, and giveBack nil.
+func (b *budget) take(scope stet.ID) (giveBack func(), after time.Duration) {
+	if b == nil {
+		return func() {}, 0
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	if !now.Before(b.ends) {
+		b.number++
+		b.ends, b.taken, b.scopes, b.said = now.Add(b.every), 0, map[stet.ID]int{}, false
+	}
+	if b.taken >= b.total || b.scopes[scope] >= b.perScope {
+		if !b.said {
+			b.log.Warn("proxy: new operations are refused: new_records is used up", slog.Int("of_all", b.taken),
+				slog.Int("of_this_scope", b.scopes[scope]), slog.Time("until", b.ends))
+		}
+		b.said = true
+		return nil, b.ends.Sub(now)
+	}
+	b.taken++
+	b.scopes[scope]++
+	number := b.number
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.number != number {
+			return
+		}
+		b.taken--
+		if b.scopes[scope]--; b.scopes[scope] == 0 {
+			delete(b.scopes, scope)
+		}
+	}, 0
+}
+
+// afford has a new operation's record counted, or refuses the operation. back is to
+// be called when the run has ended.
+func (f *forwarder) afford(w http.ResponseWriter, run *stet.Run, t *trip) (back func(), ok bool) {
+	if run.Attempt() > 1 {
+		return func() {}, true // its record is there already
+	}
+	giveBack, after := f.budget.take(run.Record().Scope)
+	if giveBack == nil {
+		run.NothingHappened()
+		c := tooManyOperations
+		c.retryAfter = after
+		refuse(w, &c)
+		return nil, false
+	}
+	return func() {
+		if t.undone || run.SaysNothingHappened() && !run.SaysOutcomeUnknown() {
+			giveBack()
+		}
+	}, true
+}

@@ -1,0 +1,55 @@
+package proxy
+
+import (
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Counts are what a Proxy has counted since it was made.
+type Counts struct {
+	// Unprotected counts requests with a key and a method that is not safe that passed
+	// unprotected, by Unrouted or a route.
+	Unprotected uint64
+	// Busy counts requests that were refused because of Limits.Memory.
+	Busy uint64
+	// Runs is how many protected requests are with the service now.
+	Runs int
+	// InHand is how many bytes are held in memory now: see Limits.Memory.
+	InHand int64
+}
+
+// Counts returns the counts so far.
+func (p *Proxy) Counts() Counts {
+	return Counts{Unprotected: p.unprotected.count.Load(), Busy: uint64(p.busy.Load()), Runs: int(p.runs.Load()), InHand: p.memory.used.Load()}
+}
+
+// unprotected tells of requests that pass although they have a key.
+type unprotected struct {
+	log   *slog.Logger
+	count atomic.Uint64
+
+	mu   sync.Mutex
+	told time.Time
+}
+
+// tellEvery is how long the log is silent after it was told.
+const tellEvery = time.Minute
+
+// tell counts a request, and logs one now and then. "" is no reason to.
+func (u *unprotected) tell(method, why string) {
+	if why == "" || safe(method) {
+		return
+	}
+	n := u.count.Add(1)
+	u.mu.Lock()
+	silent := !u.told.IsZero() && time.Since(u.told) < tellEvery
+	if !silent {
+		u.told = time.Now()
+	}
+	u.mu.Unlock()
+	if !silent {
+		u.log.Warn("proxy: a request with an idempotency key passed unprotected: "+why, slog.String("method", method), slog.Uint64("so_far", n))
+	}
+}

@@ -1,0 +1,93 @@
+package proxy
+
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/seal"
+)
+
+// Encryption encrypts stored responses: see stet.Encryption.
+type Encryption struct {
+	// Keys are those that decrypt; the first also encrypts. To rotate, add the new one
+	// after the old one and reload every proxy; then move it to the front and reload;
+	// remove the old one when all results that it encrypted have expired
+	// (Retention.Result).
+	Keys []EncryptionKey `yaml:"keys"`
+	// AcceptPlain also replays responses that were stored unencrypted. Use it only for
+	// the time after encryption was switched on: anyone who can write to the store can
+	// make such a response.
+	AcceptPlain bool `yaml:"accept_plain"`
+}
+
+// EncryptionKey is a secret in a file.
+type EncryptionKey struct {
+	// Name is stored with everything that the key encrypts: 1 to 255 bytes.
+	Name string `yaml:"name"`
+	// File has 32 random bytes in base64, as "openssl rand -base64 32" makes them.
+	// It is read when the configuration is, and so on each reload.
+	File string `yaml:"file"`
+}
+
+// options reads the files.
+func (e *Encryption) options() (o stet.Encryption, err error) {
+	if e == nil {
+		return o, nil
+	}
+	if len(e.Keys) == 0 {
+		return o, at("keys", "required: at least one, with name and file; without encryption, leave all of it out")
+	}
+	o.AcceptPlain = e.AcceptPlain
+	names := map[string]bool{}
+	for i, k := range e.Keys {
+		bad := func(field, format string, args ...any) (stet.Encryption, error) {
+			return stet.Encryption{}, &misplaced{[]any{"keys", i, field}, fmt.Errorf(format, args...)}
+		}
+		switch {
+		case k.Name == "" || len(k.Name) > 255:
+			return bad("name", "%d bytes; give it 1 to 255", len(k.Name))
+		case names[k.Name]:
+			return bad("name", "there are two by the name of %q", k.Name)
+		case k.File == "":
+			return bad("file", "required")
+		}
+		names[k.Name] = true
+		secret, err := readSecret(k.File)
+		if err != nil {
+			return bad("file", "%w", err)
+		}
+		for _, other := range o.Keys {
+			if bytes.Equal(other.Secret, secret) {
+				return bad("file", "the key %q has the same secret; make a new one", other.Name)
+			}
+		}
+		o.Keys = append(o.Keys, stet.EncryptionKey{Name: k.Name, Secret: secret})
+	}
+	return o, nil
+}
+
+// readSecret reads 32 bytes in base64. What is in the file is in no error.
+func readSecret(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxKeyFile))
+	if err != nil {
+		return nil, err
+	}
+	secret, err := base64.StdEncoding.DecodeString(string(bytes.TrimSpace(text)))
+	if err != nil || len(secret) != seal.SecretSize {
+		return nil, fmt.Errorf("%s does not have %d bytes in base64; make it with 'openssl rand -base64 %[2]d'", name, seal.SecretSize)
+	}
+	if bytes.Equal(secret, make([]byte, len(secret))) {
+		return nil, errors.New(name + " has nothing but zeros; make it with 'openssl rand -base64 32'")
+	}
+	return secret, nil
+}

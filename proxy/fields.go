@@ -1,0 +1,90 @@
+package proxy
+
+import (
+	"io"
+	"net/http"
+	"strings"
+)
+
+// strip removes what only the proxy and the service may tell each other, in
+// every spelling that a service may take for it.
+func strip(h http.Header) {
+	for name := range h {
+		if strings.HasPrefix(asVariable(name), "STET_") {
+			delete(h, name)
+		}
+	}
+}
+
+// stripClient removes what no client may say to the service.
+func stripClient(h http.Header) {
+	strip(h)
+	for name := range h {
+		if !strings.ContainsFunc(name, func(r rune) bool { return r != '-' && asVariable(string(r)) == "_" }) {
+			continue // it is spelled as the proxy knows it
+		}
+		switch v := asVariable(name); {
+		case strings.HasPrefix(v, "X_FORWARDED_"), v == "CONTENT_LENGTH", v == "TRANSFER_ENCODING":
+			delete(h, name)
+		}
+	}
+}
+
+// trailers are the trailer fields of a request that are passed on: those that it
+// has declared, and that say nothing but what its content is. Others may be taken
+// for headers by a service, among them those that tell who it is.
+func trailers(declared http.Header, g *guarded) http.Header {
+	var passed http.Header
+	for name := range declared {
+		v := asVariable(name)
+		if (strings.Contains(v, "DIGEST") || strings.Contains(v, "CHECKSUM") || v == "CONTENT_MD5") && !strings.HasPrefix(v, "STET_") && !g.has(name) {
+			if passed == nil {
+				passed = http.Header{}
+			}
+			passed[name] = nil
+		}
+	}
+	return passed
+}
+
+// trailing fills in the trailer fields once the content was read.
+type trailing struct {
+	io.ReadCloser
+	from, to http.Header
+}
+
+// Read implements io.Reader.
+func (t *trailing) Read(p []byte) (int, error) {
+	n, err := t.ReadCloser.Read(p)
+	if err == io.EOF { //nolint:errorlint // a wrapped one is no end
+		for name := range t.to {
+			t.to[name] = t.from[name]
+		}
+	}
+	return n, err
+}
+
+// answer is a response's content.
+type answer struct {
+	io.ReadCloser
+	of   *http.Response
+	trip *trip // nil on routes that are not protected
+
+	counted int // bytes that are in hand, as the response is kept
+}
+
+// Read implements io.Reader. It tells the trip when the content breaks off.
+func (a *answer) Read(p []byte) (int, error) {
+	n, err := a.ReadCloser.Read(p)
+	if a.trip != nil && a.counted < a.trip.keeps() {
+		a.counted += n
+		visitOf(a.of.Request.Context()).hold(n)
+	}
+	switch {
+	case err == io.EOF: //nolint:errorlint // a wrapped one is no end
+		strip(a.of.Trailer)
+	case err != nil && a.trip != nil:
+		a.trip.unread.Store(true)
+	}
+	return n, err
+}

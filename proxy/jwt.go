@@ -1,0 +1,120 @@
+package proxy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+// JWT is the scope in a claim of a JSON Web Token (RFC 7519).
+type JWT struct {
+	Claim string `yaml:"claim"` // default "sub"; its value must be text
+	// Header has the token, with or without "Bearer ". Default Authorization. Without a
+	// key to verify it, it must be a header that a gateway sets, and removes from
+	// clients' requests: a client could write any claim there.
+	Header string `yaml:"header"`
+	// JWKSFile is a file with the public keys (RFC 7517): RSA, ECDSA or Ed25519. A token
+	// selects one by its "kid".
+	JWKSFile string `yaml:"jwks_file"`
+	// KeyFile is, instead, a PEM file with the one public key. Both kinds of file
+	// are read again when they have changed.
+	KeyFile string `yaml:"key_file"`
+	// Secret is, instead, the secret of HMAC, at least 32 bytes.
+	Secret string `yaml:"secret"`
+	// Issuer and Audience, if set, must be those of the token.
+	Issuer   string `yaml:"issuer"`
+	Audience string `yaml:"audience"`
+	// AllowEndless also accepts tokens without an expiry. By default a verified token
+	// must have "exp": a stolen token without one would be valid for ever.
+	AllowEndless bool `yaml:"allow_endless"`
+}
+
+const minSecret = 32 // bytes; RFC 7518, section 3.2
+
+// check returns what is wrong with the fields beside each other.
+func (j *JWT) check() error {
+	sources := 0
+	for _, s := range []string{j.JWKSFile, j.KeyFile, j.Secret} {
+		if s != "" {
+			sources++
+		}
+	}
+	header := http.CanonicalHeaderKey(j.Header)
+	switch {
+	case sources > 1:
+		return errors.New("jwt: one of jwks_file, key_file and secret, not more")
+	case sources == 0 && (header == "" || header == "Authorization"):
+		return errors.New("jwt: an unverified token is not evidence: give jwks_file, key_file or secret, or as header the name of one that a gateway sets after it has verified the token")
+	case sources == 0 && (j.Issuer != "" || j.Audience != "" || j.AllowEndless):
+		return errors.New("jwt: issuer, audience and expiry are checked together with the signature; give jwks_file, key_file or secret")
+	case j.Secret != "" && len(j.Secret) < minSecret:
+		return fmt.Errorf("jwt: the secret has %d bytes; HS256 wants at least %d", len(j.Secret), minSecret)
+	}
+	return nil
+}
+
+func (j *JWT) extractor(log *slog.Logger) (extractor, error) {
+	if err := j.check(); err != nil {
+		return nil, err
+	}
+	keys, err := j.keys(log)
+	if err != nil {
+		return nil, err
+	}
+	claim, header := cmp.Or(j.Claim, "sub"), http.CanonicalHeaderKey(cmp.Or(j.Header, "Authorization"))
+	var options []jwt.ParserOption
+	if !j.AllowEndless {
+		options = append(options, jwt.WithExpirationRequired())
+	}
+	if j.Issuer != "" {
+		options = append(options, jwt.WithIssuer(j.Issuer))
+	}
+	if j.Audience != "" {
+		options = append(options, jwt.WithAudience(j.Audience))
+	}
+	parser := jwt.NewParser(options...)
+	return func(r *http.Request) (string, error) {
+		token := single(r, header)
+		if scheme, rest, ok := strings.Cut(token, " "); ok && strings.EqualFold(scheme, "Bearer") {
+			token = strings.Trim(rest, " ")
+		}
+		claims := jwt.MapClaims{}
+		var err error
+		if keys != nil {
+			_, err = parser.ParseWithClaims(token, claims, keys)
+		} else {
+			_, _, err = parser.ParseUnverified(token, claims)
+		}
+		if err != nil {
+			return "", nil //nolint:nilerr // a token that is not valid says nothing
+		}
+		scope, _ := claims[claim].(string)
+		return scope, nil
+	}, nil
+}
+
+// keys returns what finds the key that a token is verified with, nil if none is.
+func (j *JWT) keys(log *slog.Logger) (jwt.Keyfunc, error) {
+	switch {
+	case j.Secret != "":
+		return keyring{{key: []byte(j.Secret), methods: []string{"HS256", "HS384", "HS512"}}}.find, nil
+	case j.KeyFile != "":
+		f := &keyFile{name: j.KeyFile, parse: parsePEM, log: log}
+		if err := f.load(); err != nil {
+			return nil, fmt.Errorf("jwt: key_file: %w", err)
+		}
+		return f.find, nil
+	case j.JWKSFile != "":
+		f := &keyFile{name: j.JWKSFile, parse: parseJWKS, log: log}
+		if err := f.load(); err != nil {
+			return nil, fmt.Errorf("jwt: jwks_file: %w", err)
+		}
+		return f.find, nil
+	}
+	return nil, nil
+}

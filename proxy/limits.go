@@ -1,0 +1,72 @@
+package proxy
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// Limits bound what clients can use of the proxy. The zero value of each field stands
+// for its default. They cannot change while the proxy runs.
+type Limits struct {
+	// Connections is how many connections clients may have at a time. For one more, the
+	// one that was idle longest is closed, or the new one if none is idle. The command
+	// applies it: a Proxy sees requests only. Default DefaultConnections.
+	Connections int `yaml:"connections"`
+	// Memory is how many bytes may be held: content of protected requests, responses,
+	// and 16 KiB for each request under way. Requests beyond it are refused (503) before
+	// anything is executed. Default DefaultMemory.
+	Memory Size `yaml:"memory"`
+	// Stall is how long a client may pause while it sends a request's content, or take
+	// to read 64 KiB of a response. Default DefaultStall.
+	Stall Duration `yaml:"stall"`
+	// Upload is how long all the content of a protected request may take. Default
+	// DefaultUpload.
+	Upload Duration `yaml:"upload"`
+}
+
+// Defaults of Limits.
+const (
+	DefaultConnections = 4096
+	DefaultMemory      = 256 << 20
+	DefaultStall       = 30 * time.Second
+	DefaultUpload      = time.Minute
+)
+
+// drainStall is the greatest Limits.Stall while the proxy drains.
+const drainStall = 2 * time.Second
+
+// check finds out what is wrong.
+func (l *Limits) check() error {
+	if l.Connections < 0 {
+		return &misplaced{[]any{"limits", "connections"}, fmt.Errorf("%d is negative", l.Connections)}
+	}
+	if l.Memory != 0 && l.Memory < minMemory {
+		return at("limits", "memory: %d bytes are too few for anything; at least %d", l.Memory, minMemory)
+	}
+	return nil
+}
+
+const (
+	// minMemory is the least Limits.Memory.
+	minMemory = 1 << 20
+	// perRequest is what a request counts for by itself.
+	perRequest = 16 << 10
+	// maxPiece is how much of a response has to be taken within Limits.Stall.
+	maxPiece = 64 << 10
+)
+
+// memory counts bytes in hand.
+type memory struct {
+	limit int64
+	used  atomic.Int64
+}
+
+// take takes n bytes; it is false, and takes none, if that is too much.
+func (b *memory) take(n int64) bool {
+	if b.used.Add(n) > b.limit {
+		b.used.Add(-n)
+		return false
+	}
+	return true
+}

@@ -1,0 +1,289 @@
+package proxy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// visit is one request, as it came from the client, and the way back to it.
+type visit struct {
+	w        http.ResponseWriter
+	control  *http.ResponseController
+	proxy    *Proxy
+	target   string      // as it is sent to the service
+	declared http.Header // the trailer fields that the request said would follow
+	content  *upload     // nil: none
+	http2    bool
+	old      bool // HTTP/1.0, which has no responses of 1xx
+	last     bool // no other request may follow on the connection
+
+	begun   bool  // the header was written
+	starved bool  // there was no memory for the request's content
+	deaf    bool  // the response is over, whatever is written yet
+	broken  error // what a write has failed with
+
+	held atomic.Int64 // bytes of the budget
+
+	mu       sync.Mutex // guards what follows, and the deadlines
+	over     bool
+	reading  bool
+	writing  bool
+	until    time.Time // no write goes on for longer; zero: no such limit
+	uploaded time.Time // the content has to be there by then; zero: no such limit
+}
+
+type visitKey struct{}
+
+func visitOf(ctx context.Context) *visit {
+	v, _ := ctx.Value(visitKey{}).(*visit)
+	return v
+}
+
+// newVisit returns the visit, which is the request's http.ResponseWriter, and the
+// request that knows it.
+func (p *Proxy) newVisit(w http.ResponseWriter, r *http.Request) (*visit, *http.Request) {
+	v := &visit{w: w, control: http.NewResponseController(w), proxy: p, http2: r.ProtoMajor == 2, old: !r.ProtoAtLeast(1, 1), last: doubtful(r)}
+	if len(r.Trailer) > 0 {
+		v.declared = maps.Clone(r.Trailer) // more may be in it once the content was read
+	}
+	r = r.WithContext(context.WithValue(r.Context(), visitKey{}, v))
+	if r.Body != nil && r.Body != http.NoBody {
+		v.content = &upload{r.Body, v, false}
+		r.Body = v.content
+		if !v.http2 { // also for what the server reads on its own, to find the next request
+			v.deadline(v.control.SetReadDeadline, nil)
+		}
+	}
+	return v, r
+}
+
+// doubtful reports whether what is before the proxy may see the end of this
+// request elsewhere than net/http does, and take what follows for its content, or
+// its content for another request. That is so with Transfer-Encoding beside a
+// Content-Length, and with Transfer-Encoding in HTTP/1.0 (RFC 9112, section 6.1).
+// net/http takes out the fields that would tell, so all that could have them are.
+func doubtful(r *http.Request) bool {
+	return r.ProtoMajor == 1 && (len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1))
+}
+
+// deadline sets a deadline of the connection as it is now. doing, if not nil, is
+// true from now on.
+func (v *visit) deadline(set func(time.Time) error, doing *bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if doing != nil {
+		*doing = true
+	}
+	at := time.Now().Add(v.proxy.stall())
+	if limit := v.limit(doing); !limit.IsZero() && limit.Before(at) {
+		at = limit
+	}
+	if !v.over {
+		_ = set(at) // a server that has none keeps to its own
+	}
+}
+
+func (v *visit) limit(doing *bool) time.Time {
+	if doing == &v.writing {
+		return v.until
+	}
+	return v.uploaded
+}
+
+// done takes a deadline back if forget says so, or HTTP/2, where it counts also while
+// nothing is read or written.
+func (v *visit) done(set func(time.Time) error, doing *bool, forget bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	*doing = false
+	if !v.over && (forget || v.http2) {
+		_ = set(time.Time{})
+	}
+}
+
+// hurry has what the client does at the moment end soon.
+func (v *visit) hurry() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	at := time.Now().Add(drainStall)
+	if v.reading && !v.over {
+		_ = v.control.SetReadDeadline(at)
+	}
+	if v.writing && !v.over {
+		_ = v.control.SetWriteDeadline(at)
+	}
+}
+
+// writeUntil bounds writes to the client; zero: no more.
+func (v *visit) writeUntil(at time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.until = at
+}
+
+// protect is called before the content of a protected request is read: it is kept.
+func (v *visit) protect() {
+	if v.content == nil {
+		return
+	}
+	v.mu.Lock()
+	v.uploaded = time.Now().Add(cmp.Or(time.Duration(v.proxy.limits.Upload), DefaultUpload))
+	v.mu.Unlock()
+	v.content.kept = true
+}
+
+// protecting is the handler of a route.
+func protecting(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		visitOf(r.Context()).protect()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// admitted reports whether there is room for the visit.
+func (v *visit) admitted() bool {
+	if !v.proxy.memory.take(perRequest) {
+		return false
+	}
+	v.held.Add(perRequest)
+	v.proxy.mu.Lock()
+	defer v.proxy.mu.Unlock()
+	v.proxy.visits[v] = struct{}{}
+	return true
+}
+
+// hold counts bytes that are in hand until the visit ends.
+func (v *visit) hold(n int) {
+	v.held.Add(int64(n))
+	v.proxy.memory.used.Add(int64(n))
+}
+
+// Unwrap is for http.ResponseController.
+func (v *visit) Unwrap() http.ResponseWriter { return v.w }
+
+// Header implements http.ResponseWriter.
+func (v *visit) Header() http.Header { return v.w.Header() }
+
+// WriteHeader implements http.ResponseWriter.
+func (v *visit) WriteHeader(status int) {
+	switch {
+	case v.deaf, status < 200 && v.old:
+		return
+	case v.starved: // the reader of the content knows only that it could not
+		v.starved = false
+		v.proxy.busy.Add(1)
+		refuse(v, &busy)
+		v.deaf = true
+		return
+	case status >= 200 && !v.begun:
+		v.begun = true
+		if v.last {
+			v.w.Header()["Connection"] = []string{"close"}
+		}
+	}
+	v.w.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter. It takes the client to make progress.
+func (v *visit) Write(p []byte) (n int, err error) {
+	v.begin()
+	if v.deaf {
+		return len(p), nil
+	}
+	v.proxy.memory.used.Add(int64(len(p)))
+	defer v.proxy.memory.used.Add(-int64(len(p)))
+	for first := true; first || n < len(p); first = false {
+		if v.broken != nil {
+			return n, v.broken
+		}
+		v.deadline(v.control.SetWriteDeadline, &v.writing)
+		m, err := v.w.Write(p[n:min(len(p), n+maxPiece)])
+		v.done(v.control.SetWriteDeadline, &v.writing, false)
+		n += m
+		if err != nil && !errors.Is(err, http.ErrBodyNotAllowed) && !errors.Is(err, http.ErrContentLength) {
+			v.broken = err
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// FlushError is for http.ResponseController.
+func (v *visit) FlushError() error {
+	v.begin()
+	if v.deaf || v.broken != nil {
+		return v.broken
+	}
+	v.deadline(v.control.SetWriteDeadline, &v.writing)
+	defer v.done(v.control.SetWriteDeadline, &v.writing, false)
+	err := v.control.Flush()
+	if err != nil && !errors.Is(err, http.ErrNotSupported) {
+		v.broken = err
+	}
+	return err
+}
+
+func (v *visit) begin() {
+	if !v.begun {
+		v.WriteHeader(http.StatusOK)
+	}
+}
+
+// end is called when the handler has returned. If that has not begun a response,
+// the server will; what is left in its buffers it sends, too.
+func (v *visit) end() {
+	if v.broken != nil {
+		panic(http.ErrAbortHandler) // the end of the response would say that all of it was sent
+	}
+	if v.last && !v.begun {
+		v.w.Header()["Connection"] = []string{"close"}
+	}
+	v.deadline(v.control.SetWriteDeadline, &v.writing)
+}
+
+// leave is called at the very end.
+func (v *visit) leave() {
+	v.mu.Lock()
+	v.over = true
+	v.mu.Unlock()
+	v.proxy.mu.Lock()
+	delete(v.proxy.visits, v)
+	v.proxy.mu.Unlock()
+	v.proxy.memory.used.Add(-v.held.Load())
+}
+
+// errBusy: there is no memory for a request's content.
+var errBusy = errors.New("proxy: the memory limit is reached")
+
+// upload is a request's content on its way in.
+type upload struct {
+	io.ReadCloser
+	visit *visit
+	kept  bool // it is counted, as it is kept
+}
+
+// Read implements io.Reader. It takes the client to make progress, up to the end:
+// from then on there is no deadline, however long the request takes.
+func (u *upload) Read(p []byte) (int, error) {
+	v := u.visit
+	v.deadline(v.control.SetReadDeadline, &v.reading)
+	n, err := u.ReadCloser.Read(p)
+	v.done(v.control.SetReadDeadline, &v.reading, err == io.EOF) //nolint:errorlint // a wrapped one is no end
+	if u.kept && n > 0 {
+		if !v.proxy.memory.take(int64(n)) {
+			v.starved = true
+			return 0, errBusy
+		}
+		v.held.Add(int64(n))
+	}
+	return n, err
+}

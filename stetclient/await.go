@@ -1,0 +1,341 @@
+package stetclient
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/misuse"
+)
+
+// Defaults and limits of AwaitOptions.
+const (
+	// DefaultEvery is AwaitOptions.Every when that is 0.
+	DefaultEvery = time.Second
+	// DefaultUnreachable is AwaitOptions.Unreachable when that is 0.
+	DefaultUnreachable = 2 * time.Minute
+
+	maxEvery    = 30 * time.Second // the longest pause that the service has not asked for
+	longestWait = 20               // seconds, of Prefer: wait
+	maxFollowed = 10               // times that 303 points elsewhere
+
+	longest = 30 * 24 * time.Hour // of AwaitOptions' times
+)
+
+// AwaitOptions say how Await asks. The zero value is usable.
+type AwaitOptions struct {
+	// Prepare, if set, is called with each request to the origin of the first one before
+	// it is sent, to add credentials. Without Prepare, requests have the header of the
+	// first one. A request to another origin, which a Location may name, has no such
+	// header, and Prepare is not called for it.
+	Prepare func(*http.Request) error
+	// Every is the shortest time between two requests, whatever Retry-After says.
+	// Without a Retry-After the pause doubles, up to 30 s. Default DefaultEvery; at most
+	// 30 days, as Unreachable.
+	Every time.Duration
+	// Unreachable is how long the status resource may fail, or not answer, before Await
+	// gives up. It can take longer: by one Retry-After, and by 20 s for the last
+	// request. Default DefaultUnreachable.
+	Unreachable time.Duration
+	// MaxResult bounds what is read of an answer, in bytes. Default
+	// DefaultMaxResponse.
+	MaxResult int
+	// Progress, if set, is called with each status document of an operation that has not
+	// ended.
+	Progress func(status []byte)
+}
+
+// Awaited is the outcome of an operation.
+type Awaited struct {
+	// Status is that of the response that the outcome is.
+	Status int
+	// Type is the media type of Body, "" if it was not said.
+	Type string
+	Body []byte
+	// Problem is the problem document of a failure, or nil.
+	Problem *Problem
+	// Execution says whether the operation was executed, as far as the response that
+	// Await was given, or the problem document of the outcome, says it.
+	Execution stet.Execution
+}
+
+// Await waits for the outcome of an operation that a service has accepted: res is the
+// 202 (RFC 9110, section 15.3.3), whose Location, or the "status_url" of whose JSON
+// body, names the status resource. It reads server-sent events where the service offers
+// them; otherwise it polls, as often as Retry-After says. A res with another status is
+// the outcome itself. Await reads and closes its body.
+//
+// The status resource is one of stet's (see docs/problems.md), or says 202 for as
+// long as the operation goes on, and then the outcome, or 303 with its Location.
+//
+// Await ends with ctx: give it a deadline. The error is then an *Error, for
+// stet.ExecutionOf "may have executed", and Await can be called again with the same
+// response. If the service says that there is no such operation, or that the caller may
+// not see it, the error has ReasonFinal and "may have executed"; if the outcome is no
+// longer kept, it has stet.Executed. client sends the requests; nil is
+// http.DefaultClient.
+func Await(ctx context.Context, client *http.Client, res *http.Response, o AwaitOptions) (*Awaited, error) {
+	if res == nil || res.Request == nil || res.Request.URL == nil {
+		return nil, misuse.Errorf("stetclient: Await needs a response with its Request")
+	}
+	if min(o.Every, o.Unreachable) < 0 || max(o.Every, o.Unreachable) > longest || o.MaxResult < 0 {
+		return nil, misuse.Errorf("stetclient: AwaitOptions.Every (%v), Unreachable (%v) and MaxResult (%d) must not be negative, nor the times longer than %v", o.Every, o.Unreachable, o.MaxResult, longest)
+	}
+	o.Every, o.Unreachable = cmp.Or(o.Every, DefaultEvery), cmp.Or(o.Unreachable, DefaultUnreachable)
+	o.MaxResult = cmp.Or(o.MaxResult, DefaultMaxResponse)
+	if client == nil {
+		client = http.DefaultClient
+	}
+	own := *client
+	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	// The requests are no operations, whatever the context was used for before.
+	ctx = context.WithValue(context.WithValue(ctx, keyOf{}, nil), intentName{}, nil)
+	a := &awaiting{ctx: ctx, client: &own, o: o, first: res.Request, service: Service{Header: DefaultHeader, ReplayedHeader: DefaultReplayedHeader}, failing: time.Now()}
+	c := callOf(res)
+	if c != nil {
+		a.info, a.service = c.info(), c.t.o.Service
+	}
+	a.last = &http.Response{Status: res.Status, StatusCode: res.StatusCode, Header: res.Header, Request: res.Request}
+	body, err := a.read(res)
+	if err != nil {
+		return nil, a.gaveUp(ReasonTruncated, err)
+	}
+	if res.StatusCode != http.StatusAccepted {
+		got := &Awaited{Status: res.StatusCode, Type: mediaType(res.Header), Body: body}
+		var v Verdict
+		if v, _, got.Problem = a.service.judge(res, body); c == nil {
+			a.info.Execution = v.Execution
+		}
+		got.Execution = a.info.Execution // of all attempts
+		return got, nil
+	}
+	at, err := statusURL(res, body)
+	if err != nil {
+		return nil, a.gaveUp(ReasonFinal, err)
+	}
+	return a.wait(at, retryAfter(res.Header, time.Now()))
+}
+
+// statusURL finds the status resource that a 202 names.
+func statusURL(res *http.Response, body []byte) (*url.URL, error) {
+	at := res.Header.Get("Location")
+	if at == "" {
+		var d struct {
+			StatusURL string `json:"status_url"`
+		}
+		if json.Unmarshal(body, &d) == nil {
+			at = d.StatusURL
+		}
+	}
+	if at == "" {
+		return nil, errors.New("the service has accepted the operation and named no status resource: its 202 has no Location")
+	}
+	return resolve(res.Request.URL, at)
+}
+
+// resolve returns the URL of a Location.
+func resolve(base *url.URL, at string) (*url.URL, error) {
+	u, err := base.Parse(at)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("Location: %w", err)
+	case u.Scheme != "https" && u.Scheme != "http" || base.Scheme == "https" && u.Scheme != "https":
+		return nil, fmt.Errorf("the Location has the scheme %q", u.Scheme)
+	}
+	return u, nil
+}
+
+// awaiting is a call of Await.
+type awaiting struct {
+	ctx    context.Context
+	client *http.Client
+	o      AwaitOptions
+	first  *http.Request // of the operation
+
+	service Service
+	info    Info
+	last    *http.Response // without its body
+	failing time.Time      // since when nothing was learnt
+	fault   error          // what went wrong last
+	event   string         // ID of the last one
+	pauses  int            // that the service has not asked for
+	found   bool           // 303 has said where the outcome is
+}
+
+// wait asks until there is an outcome.
+func (a *awaiting) wait(at *url.URL, after time.Duration) (*Awaited, error) {
+	for followed := 0; ; {
+		if err := a.pause(after); err != nil {
+			return nil, a.gaveUp(ReasonContext, err)
+		}
+		got, next, err := a.ask(at)
+		switch {
+		case err != nil:
+			return nil, err
+		case got != nil:
+			return got, nil
+		case next.at != nil:
+			if followed++; followed > maxFollowed {
+				return nil, a.gaveUp(ReasonFinal, errRedirects)
+			}
+			at = next.at
+		}
+		if context.Cause(a.ctx) == nil && time.Since(a.failing) > a.o.Unreachable {
+			return nil, a.gaveUp(ReasonTime, a.fault)
+		}
+		if after = next.after; a.fault != nil {
+			after = min(after, a.o.Unreachable) // it may fail for no longer than that
+		}
+	}
+}
+
+// next is what to do when there is no outcome yet.
+type next struct {
+	after time.Duration // asked for by the service
+	at    *url.URL      // where the outcome is; nil for where the status is
+}
+
+// ask asks once, or listens for as long as the service sends events.
+func (a *awaiting) ask(at *url.URL) (*Awaited, next, error) {
+	// One that does not answer fails, too.
+	ctx, cancel := context.WithCancelCause(a.ctx)
+	defer cancel(nil)
+	patience := a.o.Unreachable + longestWait*time.Second
+	silent := time.AfterFunc(patience, func() { cancel(errSilent) })
+	defer silent.Stop()
+	req, err := a.request(ctx, at)
+	if err != nil {
+		return nil, next{}, a.gaveUp(ReasonRequest, err)
+	}
+	res, err := a.client.Do(req)
+	if err != nil {
+		a.fault = err
+		return nil, next{}, nil // the status can be asked for again
+	}
+	a.last = &http.Response{Status: res.Status, StatusCode: res.StatusCode, Header: res.Header, Request: res.Request}
+	after := next{after: retryAfter(res.Header, time.Now())}
+	if res.StatusCode == http.StatusOK && mediaType(res.Header) == "text/event-stream" {
+		got, err := a.listen(res, func() { silent.Reset(patience) })
+		return got, after, err
+	}
+	body, err := a.read(res)
+	if err != nil {
+		a.fault = err
+		return nil, after, nil
+	}
+	switch code := res.StatusCode; {
+	case code == http.StatusSeeOther:
+		after.at, err = resolve(at, res.Header.Get("Location"))
+		if err != nil {
+			return nil, after, a.gaveUp(ReasonFinal, err)
+		}
+		a.failing, a.fault, a.pauses, a.found = time.Now(), nil, 0, true
+		return nil, after, nil
+	case code == http.StatusAccepted, code == http.StatusOK && a.unsettled(body):
+		a.heard(body)
+		return nil, after, nil
+	case code == http.StatusNoContent && a.event != "": // no more events, and no outcome among them
+		a.fault, a.event = errors.New("the events have ended without an outcome"), ""
+		return nil, after, nil
+	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500 && !a.replayed(res):
+		a.fault = fmt.Errorf("the status resource answers with %s", res.Status)
+		return nil, after, nil
+	}
+	got, err := a.response(res, body)
+	return got, after, err
+}
+
+var errSilent = errors.New("the status resource does not answer")
+
+// replayed reports whether a response is marked as a replay of the outcome.
+func (a *awaiting) replayed(res *http.Response) bool {
+	return res.Header.Get(a.service.ReplayedHeader) == "true"
+}
+
+// notAsked are headers of the operation's request that do not belong into one that
+// asks for its status. Go asks for content codings itself, and undoes them.
+var notAsked = []string{"Content-Type", "Content-Length", "Content-Encoding", "Transfer-Encoding", "Trailer", "Expect", "Accept-Encoding",
+	"Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"}
+
+// request makes the next one.
+func (a *awaiting) request(ctx context.Context, at *url.URL) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	own := at.Host == a.first.URL.Host && at.Scheme == a.first.URL.Scheme
+	if own {
+		req.Header, req.Host = a.first.Header.Clone(), a.first.Host
+		if req.Header == nil {
+			req.Header = make(http.Header)
+		}
+		req.Header.Del(a.service.Header)
+		for _, name := range notAsked {
+			req.Header.Del(name)
+		}
+	}
+	req.Header.Set("Accept", "text/event-stream, application/json;q=0.9, */*;q=0.1")
+	req.Header.Set("Prefer", fmt.Sprintf("wait=%d", longestWait))
+	if a.event != "" {
+		req.Header.Set("Last-Event-Id", a.event)
+	}
+	if own && a.o.Prepare != nil {
+		err = a.o.Prepare(req)
+	}
+	return req, err
+}
+
+// pause waits as long as the service asked, but at least Every, with jitter.
+func (a *awaiting) pause(after time.Duration) error {
+	d := max(after, a.o.Every)
+	if after == 0 {
+		if a.o.Every < maxEvery {
+			d = min(a.o.Every<<min(a.pauses, 10), maxEvery)
+		}
+		a.pauses++
+	}
+	timer := time.NewTimer(d + rand.N(d/10+1))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-a.ctx.Done():
+		return context.Cause(a.ctx)
+	}
+}
+
+// heard notes that the operation goes on.
+func (a *awaiting) heard(status []byte) {
+	a.failing, a.fault = time.Now(), nil
+	if a.o.Progress != nil && len(status) > 0 {
+		a.o.Progress(status)
+	}
+}
+
+// gaveUp is the error of an Await without an outcome.
+func (a *awaiting) gaveUp(reason Reason, cause error) *Error {
+	a.info.Execution = stet.MayHaveExecuted
+	if cause == nil {
+		cause = a.fault
+	} else if a.fault != nil && !errors.Is(cause, a.fault) {
+		cause = errors.Join(cause, a.fault)
+	}
+	return &Error{Reason: reason, Info: a.info, Response: a.last, Cause: cause}
+}
+
+// read reads the body of a response, and closes it.
+func (a *awaiting) read(res *http.Response) ([]byte, error) {
+	defer func() { _ = res.Body.Close() }() // read to its end, or broken
+	body, whole, err := readUpTo(make([]byte, 0, 512), res.Body, a.o.MaxResult)
+	if err == nil && !whole {
+		err = fmt.Errorf("the answer has more than %d bytes; see AwaitOptions.MaxResult", a.o.MaxResult)
+	}
+	return body, err
+}

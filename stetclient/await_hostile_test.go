@@ -1,0 +1,238 @@
+package stetclient_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetclient"
+)
+
+// What is no 202 is the outcome, and says itself whether anything was executed.
+func TestAwaitDoesNotSayExecutedOfARefusal(t *testing.T) {
+	for name, tc := range map[string]struct {
+		answer func(http.ResponseWriter, *http.Request)
+		want   stet.Execution
+	}{
+		"created":                {says(201, `{"id":7}`), stet.Executed},
+		"not authorised":         {says(401, ""), stet.NotExecuted},
+		"too many":               {says(429, ""), stet.NotExecuted},
+		"failed":                 {says(500, ""), stet.MayHaveExecuted},
+		"failed and replayed":    {says(500, "", "Idempotent-Replayed", "true"), stet.Executed},
+		"failed, not replayed":   {says(500, "", "Idempotent-Replayed", "false"), stet.MayHaveExecuted},
+		"by its document":        {says(409, cancelledDocument, "Content-Type", "application/problem+json"), stet.NotExecuted},
+		"like a status document": {says(200, done), stet.Executed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			answer := httptest.NewRecorder()
+			tc.answer(answer, nil)
+			whole := answer.Body.String()
+			for _, client := range []*http.Client{
+				{Transport: &asking{h: http.HandlerFunc(tc.answer)}},
+				throughStet(t, &asking{h: http.HandlerFunc(tc.answer)}),
+			} {
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "https://service.test/orders", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				res, err := client.Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, err := stetclient.Await(t.Context(), client, res, stetclient.AwaitOptions{})
+				if err != nil || got.Execution != tc.want || got.Status != res.StatusCode || string(got.Body) != whole {
+					t.Errorf("%+v, %v; want %v", got, err, tc.want)
+				}
+			}
+		})
+	}
+}
+
+func TestAwaitIsNotMisled(t *testing.T) {
+	machine := `{"id":"i-1","state":"running"}`
+	for name, tc := range map[string]struct {
+		answers []func(http.ResponseWriter, *http.Request)
+		status  int // 0: an error
+		reason  stetclient.Reason
+		most    time.Duration
+	}{
+		"an outcome that has a state": {[]func(http.ResponseWriter, *http.Request){says(303, "", "Location", "/machines/1"), says(200, machine)}, 200, "", time.Minute},
+		"the status at another place": {[]func(http.ResponseWriter, *http.Request){says(303, "", "Location", "/operations/2"), says(200, runs), says(200, done)}, 201, "", time.Minute},
+		"an outcome without a status": {[]func(http.ResponseWriter, *http.Request){says(200, `{"state":"completed","outcome":{}}`)}, 0, stetclient.ReasonFinal, time.Minute},
+		"a failure of its own":        {[]func(http.ResponseWriter, *http.Request){says(500, "", "Idempotent-Replayed", "false"), says(200, done)}, 201, "", time.Minute},
+		"a coding":                    {[]func(http.ResponseWriter, *http.Request){says(200, "\x1f\x8b", "Content-Encoding", "gzip")}, 0, stetclient.ReasonFinal, time.Minute},
+		"failing for 68 years":        {[]func(http.ResponseWriter, *http.Request){says(503, "", "Retry-After", "2147483647")}, 0, stetclient.ReasonTime, 10 * time.Minute},
+		"failing for 8,000 years":     {[]func(http.ResponseWriter, *http.Request){says(503, "", "Retry-After", "Fri, 31 Dec 9999 23:59:59 GMT")}, 0, stetclient.ReasonTime, 10 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := accepting(tc.answers...)
+				client := throughStet(t, s)
+				began := time.Now()
+				got, err := stetclient.Await(t.Context(), client, accepted(t, client), stetclient.AwaitOptions{})
+				if tc.status == 0 {
+					wantError(t, err, tc.reason, stet.MayHaveExecuted)
+				} else if err != nil || got.Status != tc.status {
+					t.Errorf("%+v, %v", got, err)
+				}
+				if took := time.Since(began); took > tc.most || len(s.at) > 20 {
+					t.Errorf("took %v and %d requests", took, len(s.at))
+				}
+			})
+		})
+	}
+}
+
+// 9999 is further than a time.Duration reaches.
+func TestAwaitIsGentleWhateverRetryAfterSays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := accepting(says(200, runs, "Retry-After", "Fri, 31 Dec 9999 23:59:59 GMT"), says(200, done))
+		client := throughStet(t, s)
+		if _, err := stetclient.Await(t.Context(), client, accepted(t, client), stetclient.AwaitOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if pause := s.at[2].Sub(s.at[1]); pause < time.Hour {
+			t.Errorf("asked again after %v", pause)
+		}
+	})
+}
+
+// An event that breaks off after its ID was not heard.
+func TestAwaitAsksAgainForAnEventThatBrokeOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		whole := "id: end\nevent: end\ndata: " + done + "\n\n"
+		n := 0
+		s := accepting(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Last-Event-Id") == "end" {
+				w.WriteHeader(http.StatusNoContent)
+				return
+			}
+			w.Header().Set("Content-Type", "text/event-stream")
+			if n++; n == 1 {
+				_, _ = io.WriteString(w, whole[:20])
+				return
+			}
+			_, _ = io.WriteString(w, whole)
+		})
+		client := throughStet(t, s)
+		got, err := stetclient.Await(t.Context(), client, accepted(t, client), stetclient.AwaitOptions{})
+		if err != nil || got.Status != 201 || len(s.at) != 3 {
+			t.Errorf("%+v, %v, %d requests", got, err, len(s.at))
+		}
+	})
+}
+
+// hanging is a service that accepts, and then does not answer, or does not end its
+// answer.
+type hanging struct{ body io.ReadCloser }
+
+func (h *hanging) RoundTrip(req *http.Request) (*http.Response, error) {
+	switch {
+	case req.Method == http.MethodPost:
+		w := httptest.NewRecorder()
+		w.Header().Set("Location", "/operations/1")
+		w.WriteHeader(http.StatusAccepted)
+		res := w.Result()
+		res.Request = req
+		return res, nil
+	case h.body == nil:
+		<-req.Context().Done()
+		return nil, req.Context().Err()
+	default:
+		return &http.Response{Status: "200 OK", StatusCode: 200, Header: http.Header{}, Request: req, Body: &endless{req}}, nil
+	}
+}
+
+// endless drips for as long as its request lasts.
+type endless struct{ req *http.Request }
+
+func (e *endless) Read(p []byte) (int, error) {
+	select {
+	case <-time.After(time.Minute):
+		return copy(p, " "), nil
+	case <-e.req.Context().Done():
+		return 0, e.req.Context().Err()
+	}
+}
+
+func (e *endless) Close() error { return nil }
+
+func TestAwaitGivesUpOnAStatusResourceThatHangs(t *testing.T) {
+	for name, body := range map[string]io.ReadCloser{"no answer": nil, "no end": http.NoBody} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := &http.Client{Transport: &hanging{body}}
+				began := time.Now()
+				_, err := stetclient.Await(t.Context(), client, accepted(t, client), stetclient.AwaitOptions{})
+				wantError(t, err, stetclient.ReasonTime, stet.MayHaveExecuted)
+				if took := time.Since(began); took > 5*time.Minute {
+					t.Errorf("gave up after %v", took)
+				}
+			})
+		})
+	}
+}
+
+func TestAwaitDoesNotAskForWhatTheOperationAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := accepting(says(200, done))
+		client := throughStet(t, s)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://service.test/orders", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"Accept-Encoding", "Range", "If-Match", "If-Unmodified-Since"} {
+			req.Header.Set(name, "x")
+		}
+		res, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stetclient.Await(t.Context(), client, res, stetclient.AwaitOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"Accept-Encoding", "Range", "If-Match", "If-Unmodified-Since"} {
+			if v := s.reqs[1].Header.Get(name); v != "" {
+				t.Errorf("%s: %s", name, v)
+			}
+		}
+	})
+}
+
+func TestAwaitPreparesNoRequestToAnotherOrigin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := accepting(says(303, "", "Location", "https://evil.test/operations/1"), says(200, done))
+		client := throughStet(t, s)
+		_, err := stetclient.Await(t.Context(), client, accepted(t, client), stetclient.AwaitOptions{Prepare: func(req *http.Request) error {
+			req.Header.Set("X-Api-Key", "secret")
+			return nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, req := range s.reqs[1:] {
+			if own, told := req.URL.Host == "service.test", req.Header.Get("X-Api-Key")+req.Header.Get("Authorization"); own != (told != "") {
+				t.Errorf("%s was told %q", req.URL.Host, told)
+			}
+		}
+	})
+}
+
+// It would be sent as a header, which must not have it.
+func TestAwaitForgetsAnEventIDThatIsNoHeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := accepting(says(200, "id: \x01\ndata: "+runs+"\n\n", "Content-Type", "text/event-stream"), says(200, done))
+		client := throughStet(t, s)
+		if _, err := stetclient.Await(t.Context(), client, accepted(t, client), stetclient.AwaitOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if id := s.reqs[2].Header.Get("Last-Event-Id"); id != "" {
+			t.Errorf("%q was sent", id)
+		}
+	})
+}

@@ -1,0 +1,154 @@
+package stetclient
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/stet-go/stet"
+)
+
+// statusDocument is what a status resource of stet says.
+type statusDocument struct {
+	State    string `json:"state"`
+	Attempts *int   `json:"attempts"`
+	Outcome  *struct {
+		Status        int             `json:"status"`
+		Result        json.RawMessage `json:"result"`
+		Problem       json.RawMessage `json:"problem"`
+		MediaType     string          `json:"media_type"`
+		ContentCoding string          `json:"content_coding"`
+		ResultBase64  []byte          `json:"result_base64"`
+	} `json:"outcome"`
+}
+
+// parseStatus returns the document, or nil if it is none.
+func parseStatus(body []byte) *statusDocument {
+	var d statusDocument
+	if json.Unmarshal(body, &d) != nil {
+		return nil
+	}
+	for s := stet.Running; s <= stet.Accepted; s++ {
+		if d.State == s.String() && (s.Settled() == (d.Outcome != nil)) {
+			return &d
+		}
+	}
+	return nil
+}
+
+// unsettled reports whether an answer is a status document of an operation that
+// has not ended. Where the outcome is to be, it must look like one of stet's: what
+// was made may have a state, too.
+func (a *awaiting) unsettled(body []byte) bool {
+	d := parseStatus(body)
+	return d != nil && d.Outcome == nil && (!a.found || d.Attempts != nil)
+}
+
+// response is the outcome that a response is, or tells of.
+func (a *awaiting) response(res *http.Response, body []byte) (*Awaited, error) {
+	if coding := res.Header.Get("Content-Encoding"); coding != "" {
+		return nil, a.unread(coding)
+	}
+	if d := parseStatus(body); d != nil && d.Outcome != nil && res.StatusCode == http.StatusOK {
+		return a.outcome(d)
+	}
+	switch code := res.StatusCode; {
+	case a.replayed(res) || code < 300:
+	default:
+		p := parseProblem(res.Header, body)
+		e := a.gaveUp(ReasonFinal, errors.New("the status resource answers with "+res.Status))
+		if e.Problem = p; code == http.StatusGone && p != nil && p.says && p.Execution == stet.Executed {
+			e.Reason, e.Execution = ReasonRecorded, stet.Executed
+		}
+		return nil, e
+	}
+	got := &Awaited{Status: res.StatusCode, Type: mediaType(res.Header), Body: body, Execution: stet.Executed}
+	got.judge(res.Header)
+	return got, nil
+}
+
+// outcome is what a status document tells of an operation that has ended.
+func (a *awaiting) outcome(d *statusDocument) (*Awaited, error) {
+	o := d.Outcome
+	got := &Awaited{Status: o.Status, Execution: stet.Executed}
+	switch {
+	case o.ContentCoding != "":
+		return nil, a.unread(o.ContentCoding)
+	case o.Status < 200 || o.Status > 599:
+		return nil, a.gaveUp(ReasonFinal, errors.New("the status resource tells of an outcome with the status "+strconv.Itoa(o.Status)))
+	case o.Problem != nil:
+		got.Type, got.Body = problemType, o.Problem
+	case o.Result != nil:
+		got.Type, got.Body = "application/json", o.Result
+	default:
+		got.Type, got.Body = o.MediaType, o.ResultBase64
+	}
+	got.judge(http.Header{"Content-Type": {got.Type}})
+	if got.Problem != nil && got.Status == http.StatusGone && got.Execution == stet.Executed {
+		e := a.gaveUp(ReasonRecorded, nil)
+		e.Execution, e.Problem = stet.Executed, got.Problem
+		return nil, e
+	}
+	return got, nil
+}
+
+// unread is the error of an outcome in a coding that is not undone here.
+func (a *awaiting) unread(coding string) *Error {
+	return a.gaveUp(ReasonFinal, errors.New("the result has the content coding "+strconv.Quote(coding)+"; ask for it yourself"))
+}
+
+// judge reads what a problem document says about the execution.
+func (got *Awaited) judge(h http.Header) {
+	if got.Status < 400 {
+		return
+	}
+	if got.Problem = parseProblem(h, got.Body); got.Problem != nil && got.Problem.says {
+		got.Execution = got.Problem.Execution
+	}
+}
+
+// listen reads server-sent events (HTML Living Standard, section 9.2.6) until one
+// tells the outcome, and calls alive for each line. A stream that ends without is
+// opened again.
+func (a *awaiting) listen(res *http.Response, alive func()) (*Awaited, error) {
+	defer func() { _ = res.Body.Close() }()
+	lines := bufio.NewScanner(res.Body)
+	lines.Buffer(nil, a.o.MaxResult+1024)
+	var data strings.Builder
+	id := a.event // of the event that is being read; one that broke off is to be sent again
+	for lines.Scan() {
+		alive()
+		line := lines.Text()
+		name, value, _ := strings.Cut(line, ":")
+		switch value = strings.TrimPrefix(value, " "); {
+		case line == "":
+			event := []byte(data.String())
+			data.Reset()
+			a.event = id
+			if d := parseStatus(event); d != nil && d.Outcome != nil {
+				return a.outcome(d)
+			} else if d != nil {
+				a.heard(event)
+			}
+		case name == "data" && data.Len()+len(value) <= a.o.MaxResult:
+			data.WriteString(value)
+			data.WriteByte('\n')
+		case name == "data":
+			return nil, a.gaveUp(ReasonFinal, errors.New("an event has more than AwaitOptions.MaxResult bytes"))
+		case name == "id" && len(value) <= MaxName && !strings.ContainsFunc(value, unicode.IsControl): // as a header must not have them
+			id = value
+		case name == "" && line != "": // a comment: it is alive
+			a.failing = time.Now()
+		}
+	}
+	a.fault = lines.Err()
+	if errors.Is(a.fault, bufio.ErrTooLong) {
+		return nil, a.gaveUp(ReasonFinal, errors.New("an event has more than AwaitOptions.MaxResult bytes"))
+	}
+	return nil, nil //nolint:nilnil // no outcome yet
+}

@@ -1,0 +1,259 @@
+package stetclient_test
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetclient"
+	"github.com/stet-go/stet/stetclient/journal"
+)
+
+// What a client may say about the effect of a request is held to here: "not
+// executed" needs a reason that is certain.
+
+// breakingOff answers with the beginning of a body.
+func breakingOff(code int, body string, header ...string) func(*http.Request) (*http.Response, error) {
+	return func(req *http.Request) (*http.Response, error) {
+		res, err := answer(code, body, header...)(req)
+		res.ContentLength = int64(len(body)) + 1000
+		res.Body = io.NopCloser(io.MultiReader(strings.NewReader(body), broken{}))
+		return res, err
+	}
+}
+
+type broken struct{}
+
+func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+func TestProblemThatCannotBeReadIsNoWordForNotExecuted(t *testing.T) {
+	document := []string{"Content-Type", "application/problem+json", "Retry-After", "0"}
+	for name, tc := range map[string]struct {
+		answer answerer
+		want   stet.Execution
+	}{
+		"it breaks off":          {breakingOff(503, `{"type":"https://x/#acceptance-unknown","exec`, document...), stet.MayHaveExecuted},
+		"it is no JSON":          {answer(503, `{"type":`, document...), stet.MayHaveExecuted},
+		"it is too large":        {answer(429, `{"execution":"may have executed","retryable":true,"detail":"`+strings.Repeat("x", 2<<20)+`"}`, document...), stet.MayHaveExecuted},
+		"other text breaks off":  {breakingOff(503, "try again", "Retry-After", "0"), stet.NotExecuted},
+		"it has no word of it":   {answer(503, `{"title":"busy"}`, document...), stet.NotExecuted},
+		"it says: executed":      {answer(503, `{"execution":"executed","retryable":true}`, document...), stet.Executed},
+		"it says: not executed":  {answer(500, `{"execution":"not executed","retryable":true}`, document...), stet.NotExecuted},
+		"it says another word":   {answer(503, `{"execution":"perhaps","retryable":true}`, document...), stet.MayHaveExecuted},
+		"it says only one thing": {answer(503, `{"execution":"may have executed"}`, document...), stet.MayHaveExecuted},
+		"its type is malformed":  {answer(503, `{"execution":"may have executed","retryable":true}`, "Content-Type", "application/problem+json; charset", "Retry-After", "0"), stet.MayHaveExecuted},
+		"its members have types": {answer(503, `{"execution":7,"retryable":true}`, document...), stet.MayHaveExecuted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr, _ := newClient(t, stetclient.Options{Policy: stetclient.Policy{MaxAttempts: 2, Base: time.Microsecond}}, tc.answer)
+			_, _, err := post(t.Context(), t, tr, "x")
+			wantError(t, err, stetclient.ReasonAttempts, tc.want)
+		})
+	}
+}
+
+// stubborn is a RoundTripper that retries by itself, as some libraries do: the
+// first attempt reaches the service, the second finds no server.
+type stubborn struct {
+	base *http.Transport
+	dead string
+}
+
+func (s *stubborn) RoundTrip(req *http.Request) (*http.Response, error) {
+	var body []byte
+	if req.Body != nil {
+		body, _ = io.ReadAll(req.Body)
+	}
+	var err error
+	for _, host := range []string{req.URL.Host, s.dead} {
+		again := req.Clone(req.Context())
+		again.URL.Host, again.Body, again.GetBody = host, io.NopCloser(bytes.NewReader(body)), nil
+		var res *http.Response
+		if res, err = s.base.RoundTrip(again); err == nil {
+			return res, nil
+		}
+	}
+	return nil, err
+}
+
+func TestFailedDialAfterALostAttemptMayHaveExecuted(t *testing.T) {
+	var executed atomic.Int64
+	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		executed.Add(1)
+		panic(http.ErrAbortHandler) // the answer is lost
+	}))
+	defer srv.Close()
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = closed.Close()
+	base := &http.Transport{DisableKeepAlives: true}
+	for name, tc := range map[string]struct {
+		rt   http.RoundTripper
+		url  string
+		want stet.Execution
+	}{
+		"a base that retries by itself":          {&stubborn{base, closed.Addr().String()}, srv.URL, stet.MayHaveExecuted},
+		"a base that says nothing of its dials":  {mute{}, srv.URL, stet.MayHaveExecuted},
+		"net/http, and no server at the address": {base, "http://" + closed.Addr().String(), stet.NotExecuted},
+	} {
+		for _, body := range []string{"", "x"} {
+			t.Run(name+", body "+body, func(t *testing.T) {
+				tr, err := stetclient.New(tc.rt, stetclient.Options{Policy: stetclient.Policy{MaxAttempts: 1}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, tc.url, strings.NewReader(body))
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, _, err = do(t, tr, req)
+				wantError(t, err, stetclient.ReasonAttempts, tc.want)
+			})
+		}
+	}
+	if executed.Load() == 0 {
+		t.Error("no attempt reached the service")
+	}
+}
+
+// mute is a RoundTripper that tells nothing but its last error.
+type mute struct{}
+
+func (mute) RoundTrip(*http.Request) (*http.Response, error) { return nil, errDial }
+
+func openJournal(t *testing.T) *journal.Journal {
+	t.Helper()
+	j, err := journal.Open(t.Context(), filepath.Join(t.TempDir(), "journal"), journal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = j.Close() })
+	return j
+}
+
+const cancelledDocument = `{"type":"https://x/#operation-cancelled","title":"Operation cancelled","status":409,"detail":"D","retryable":false,"execution":"not executed"}`
+
+func TestReplayedCancellationIsAnOutcome(t *testing.T) {
+	cancelled := answer(409, cancelledDocument, "Content-Type", "application/problem+json", "Idempotent-Replayed", "true")
+	j := openJournal(t)
+	in := stetclient.Intent{Name: "order 1", Key: "k", Method: http.MethodPost, URL: "http://service.test/payments", Created: time.Now()}
+	if _, _, err := j.Add(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: stetclient.Policy{MaxAttempts: 3, Base: time.Microsecond}}, fails(errReset), cancelled)
+	got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{})
+	if err != nil || got != (stetclient.Resumed{Settled: 1}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	s.wantAttempts(2)
+	all, err := j.List(t.Context(), "", 10)
+	if err != nil || len(all) != 1 || all[0].Answer == nil || all[0].Answer.Status != 409 || all[0].Answer.Execution != stet.NotExecuted {
+		t.Fatalf("the journal has %+v, %v", all, err)
+	}
+	// A later call of the name gets it, too, and Forget frees the name.
+	res, body, err := post(stetclient.WithIntent(t.Context(), "order 1"), t, tr, "")
+	if err != nil || res.StatusCode != 409 || body != cancelledDocument {
+		t.Errorf("%v %s, %v", res, body, err)
+	}
+	if info, _ := stetclient.InfoOf(res); info.Execution != stet.NotExecuted || info.Pending {
+		t.Errorf("%+v", info)
+	}
+	s.wantAttempts(2)
+	if err := j.Forget(t.Context(), "order 1"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestReplaySpeaksForAnAttemptThatWasLost(t *testing.T) {
+	cancelled := answer(409, cancelledDocument, "Content-Type", "application/problem+json", "Idempotent-Replayed", "true")
+	tr, _ := newClient(t, stetclient.Options{Policy: stetclient.Policy{MaxAttempts: 3, Base: time.Microsecond}}, fails(errReset), cancelled)
+	res, _, err := post(t.Context(), t, tr, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, _ := stetclient.InfoOf(res); info.Execution != stet.NotExecuted || !info.Replayed {
+		t.Errorf("%+v", info)
+	}
+	// The same document without the mark of a replay is a refusal, which says
+	// nothing about the attempt before.
+	tr, _ = newClient(t, stetclient.Options{Policy: stetclient.Policy{MaxAttempts: 3, Base: time.Microsecond}}, fails(errReset),
+		answer(409, cancelledDocument, "Content-Type", "application/problem+json"))
+	_, _, err = post(t.Context(), t, tr, "x")
+	wantError(t, err, stetclient.ReasonRefused, stet.MayHaveExecuted)
+}
+
+func TestIntentWhoseAgeCannotBeToldIsNotSent(t *testing.T) {
+	for name, tc := range map[string]struct {
+		created time.Duration // from now
+		sent    bool
+	}{
+		"made in the future: the clock was set back":   {30 * 24 * time.Hour, false},
+		"made a minute from now":                       {time.Minute, false},
+		"made a moment from now: the clock is trimmed": {500 * time.Millisecond, true},
+		"made now":             {0, true},
+		"older than it may be": {-25 * time.Hour, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := openJournal(t)
+			in := stetclient.Intent{Name: "order 1", Key: "k", Method: http.MethodPost, URL: "http://service.test/payments", Created: time.Now().Add(tc.created)}
+			if _, _, err := j.Add(t.Context(), in); err != nil {
+				t.Fatal(err)
+			}
+			tr, s := newClient(t, stetclient.Options{Journal: j}, status(201))
+			got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Once: true})
+			want := stetclient.Resumed{Settled: 1}
+			if !tc.sent {
+				want = stetclient.Resumed{Pending: 1, Stale: 1}
+			}
+			if err != nil || got != want || (len(s.sent) > 0) != tc.sent {
+				t.Errorf("%+v, %v, %d requests; want %+v", got, err, len(s.sent), want)
+			}
+		})
+	}
+}
+
+func TestResumeTakesSecretsToNoOtherHost(t *testing.T) {
+	for to, kept := range map[string]bool{
+		"https://service.test/new":        true,
+		"https://other.test/new":          false,
+		"https://service.test:8443/new":   false,
+		"http://service.test/new":         false,
+		"https://service.test.evil.test/": false,
+	} {
+		t.Run(to, func(t *testing.T) {
+			j := openJournal(t)
+			in := stetclient.Intent{Name: "order 1", Key: "k", Method: http.MethodPost, URL: "https://service.test/old", Created: time.Now()}
+			if _, _, err := j.Add(t.Context(), in); err != nil {
+				t.Fatal(err)
+			}
+			tr, s := newClient(t, stetclient.Options{Journal: j, SecretHeaders: []string{"x-api-key"}}, status(308, "Location", to), status(201))
+			got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Once: true, Prepare: func(r *http.Request) error {
+				r.Header.Set("X-Api-Key", "secret")
+				r.Header["x-session"] = []string{"secret, of which nobody told the Transport"}
+				return nil
+			}})
+			if err != nil || got.Settled != 1 {
+				t.Fatalf("%+v, %v", got, err)
+			}
+			s.wantAttempts(2)
+			if got := s.sent[0].header.Get("X-Api-Key"); got != "secret" {
+				t.Errorf("the service got %q", got)
+			}
+			for _, name := range []string{"X-Api-Key", "x-session"} {
+				if has := len(s.sent[1].header[name]) > 0; has != kept {
+					t.Errorf("%s is sent on: %v, want %v", name, has, kept)
+				}
+			}
+		})
+	}
+}

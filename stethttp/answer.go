@@ -1,0 +1,173 @@
+package stethttp
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+// unknown answers, in place of the response, that the outcome is unknown.
+func (c *call) unknown(rw *capture) {
+	if !rw.retract() {
+		abort(c.w) // the end of the response would say that all is well
+	}
+	var hint time.Duration // none without a verifier
+	if p, _ := c.m.engine.Policy(c.op.Class); p.Verify != nil {
+		hint = retryAfter
+	}
+	c.m.refuse(c.w, &outcomeUnknown, "", hint)
+}
+
+// abort ends the connection in the middle of a response.
+func abort(w http.ResponseWriter) {
+	cutOff(w)
+	panic(http.ErrAbortHandler)
+}
+
+// cutOff keeps a response that has begun from ending as if all were well, where
+// middleware around this one swallows the panic that comes: what is still buffered
+// is not sent any more.
+func cutOff(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Unix(1, 0))
+}
+
+// send sends the response, or what is said in its place. undone means that there
+// was no effect.
+func (c *call) send(rw *capture, undone bool) {
+	problem := c.inPlaceOf(rw, undone)
+	switch {
+	case problem == nil:
+		rw.send()
+	case rw.retract():
+		c.m.refuse(c.w, problem, "", 0)
+	default:
+		abort(c.w)
+	}
+}
+
+// inPlaceOf returns what is said in place of a response that cannot be sent; nil
+// if it can be.
+func (c *call) inPlaceOf(rw *capture, undone bool) *condition {
+	switch {
+	case rw.past, rw.missing && !c.m.o.AllowEmpty:
+		if undone {
+			return &responseMissingUndone
+		}
+		return &responseMissing
+	case rw.invalid:
+		if undone {
+			return &responseInvalidUndone
+		}
+		return &responseInvalid
+	case rw.over && rw.held:
+		if undone {
+			return &responseTooLarge
+		}
+		return &responseTooLargeKept
+	default:
+		return nil
+	}
+}
+
+// refuse answers with what the engine's error means.
+func (c *call) refuse(err error) {
+	var hint time.Duration
+	if e, ok := errors.AsType[*stet.Error](err); ok {
+		hint = e.RetryAfter
+	}
+	problem := &outcomeUnknown
+	notExecuted := stet.ExecutionOf(err) == stet.NotExecuted
+	switch {
+	case errors.Is(err, stet.ErrMismatch):
+		problem = &mismatch
+	case errors.Is(err, stet.ErrInFlight):
+		problem, hint = &inFlight, max(hint, retryAfter)
+		c.applied(false)
+	case errors.Is(err, stet.ErrExpired):
+		problem = resultExpired.as(stet.ExecutionOf(err))
+	case errors.Is(err, stet.ErrDamaged):
+		problem = resultUnreadable.as(stet.ExecutionOf(err))
+		c.m.log().ErrorContext(c.r.Context(), "stethttp: a stored response cannot be read", slog.String("id", c.m.engine.ID(c.op.Scope, c.op.Key).String()),
+			slog.Any("error", err))
+	case notExecuted && (errors.Is(err, stet.ErrStore) || errors.Is(err, stet.ErrClosed)):
+		problem, hint = &storeUnavailable, max(hint, retryAfter)
+	case notExecuted && c.r.Context().Err() != nil:
+		problem, hint = &requestEnded, retryAfter
+	case notExecuted:
+		problem = &misconfigured
+		if outer := stet.FromContext(c.r.Context()); outer != nil && c.passedOn && outer.ID() == c.m.engine.ID(c.op.Scope, c.op.Key) {
+			outer.NothingHappened() // the handler is protected twice, and was not called
+		}
+		c.m.log().ErrorContext(c.r.Context(), "stethttp: an operation could not begin; nothing was executed", slog.Any("error", err))
+	default:
+		c.applied(false)
+	}
+	c.m.refuse(c.w, problem, "", hint)
+}
+
+// applied says which preferences were honoured (RFC 7240, section 3): others, and
+// the preferred wait, if the answer is there within it, or it is over.
+func (c *call) applied(answered bool, others ...string) {
+	list := others
+	if c.waits && (answered || time.Since(c.begun) >= c.wait) {
+		list = append(list, "wait="+strconv.FormatInt(int64(c.wait/time.Second), 10))
+	}
+	if len(list) > 0 {
+		c.w.Header().Set("Preference-Applied", strings.Join(list, ", "))
+	}
+}
+
+// replay answers with the outcome that stands.
+func (c *call) replay(run *stet.Run) {
+	c.applied(true)
+	c.sendStored(c.m.told(run.Outcome(), run.Attempt() == 0, nil), true)
+}
+
+// sendStored answers with a response that stands.
+func (c *call) sendStored(out stet.Outcome, replayed bool) {
+	h := c.w.Header()
+	recall(c.r.Context(), out)
+	codings, _ := field(out, "Content-Encoding")
+	if _, imposed := field(out, imposedName); !imposed && len(codings) > 0 && !accepts(c.r.Header["Accept-Encoding"], codings) {
+		c.m.refuse(c.w, &codingNotAcceptable, "", 0)
+		return
+	}
+	allowed, _ := field(out, "Access-Control-Allow-Origin")
+	foreign := len(allowed) > 0 && !allows(allowed, c.r.Header["Origin"])
+	for _, f := range out.Header {
+		if f.Name[0] != ':' && (!foreign || !strings.HasPrefix(f.Name, "Access-Control-")) {
+			h[f.Name] = f.Values
+		}
+	}
+	if out.Type != "" {
+		h["Content-Type"] = []string{out.Type}
+	}
+	if replayed {
+		h[c.m.o.ReplayedHeader] = []string{"true"}
+	}
+	h["Cache-Control"] = []string{noStore}
+	trailer := make(http.Header, len(out.Trailer))
+	for _, f := range out.Trailer {
+		trailer[f.Name] = f.Values
+		if strings.HasPrefix(f.Name, http.TrailerPrefix) {
+			h[f.Name] = f.Values // see capture.begin
+		}
+	}
+	c.w.WriteHeader(out.Status)
+	if len(out.Body) > 0 {
+		_, _ = c.w.Write(out.Body) // a client that has left hears nothing
+	}
+	trail(h, trailer)
+}
+
+// allows reports whether stored CORS fields are for a request from this origin,
+// and not only for that of the first.
+func allows(allowed, origin []string) bool {
+	return len(origin) == 0 || slices.Equal(allowed, origin) || slices.Equal(allowed, []string{"*"})
+}

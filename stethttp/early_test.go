@@ -1,0 +1,139 @@
+package stethttp_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stethttp"
+)
+
+// TestResponseWithoutContentIsDurableBeforeItIsSent, flushed or not: its header is
+// all that a client waits for.
+func TestResponseWithoutContentIsDurableBeforeItIsSent(t *testing.T) {
+	for name, respond := range map[string]http.HandlerFunc{
+		"204":               func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) },
+		"304":               func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotModified) },
+		"Content-Length: 0": func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "0") },
+		"HEAD":              func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "x") },
+		"HEAD, larger than is kept": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, strings.Repeat("x", 2000))
+		},
+	} {
+		store := newFaulty()
+		store.settle.Store(true)
+		s := start(t, setup{store: store, options: stethttp.Options{Methods: []string{"POST", "HEAD"}}, engine: stet.Options{Policy: stet.Policy{MaxResult: 1000}},
+			handler: func(w http.ResponseWriter, r *http.Request) {
+				respond(w, r)
+				w.(http.Flusher).Flush()
+			}})
+		method, _, _ := strings.Cut(name, ",")
+		if method != http.MethodHead {
+			method = http.MethodPost
+		}
+		if r := s.do(s.request(method, "/", "k", "")); r.err != nil || r.status != http.StatusGatewayTimeout {
+			t.Errorf("%s: %d (%v), though its outcome was not stored", name, r.status, r.err)
+		}
+	}
+}
+
+// TestStreamOfAHandlerThatPanicsIsCut though middleware around takes the panic for
+// its own: its retry gets another outcome.
+func TestStreamOfAHandlerThatPanicsIsCut(t *testing.T) {
+	for _, http2 := range []bool{false, true} {
+		s := start(t, setup{http2: http2, around: func(h http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				defer func() { _ = recover() }()
+				h.ServeHTTP(w, r)
+			})
+		}, handler: func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "streamed")
+			w.(http.Flusher).Flush()
+			panic("in the middle")
+		}})
+		if r := s.post("k", "{}"); r.err == nil {
+			t.Errorf("HTTP/2 %v: the client got a whole response: %d %q", http2, r.status, r.body)
+		}
+		retry := s.post("k", "{}")
+		for retry.status == http.StatusConflict { // it was cut before its outcome was stored
+			retry = s.post("k", "{}")
+		}
+		wantProblem(t, retry, 500, "handler-panicked")
+	}
+}
+
+// statusWriter is a writer of a framework that takes a status of 1xx for the
+// response's.
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *statusWriter) WriteHeader(status int) {
+	w.status = status
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *statusWriter) Written() bool { return w.status != 0 }
+
+func TestEarlyHintIsNotTakenForAResponseOfAnother(t *testing.T) {
+	s := start(t, setup{around: func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.ServeHTTP(&statusWriter{ResponseWriter: w}, r) })
+	}, handler: func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusEarlyHints)
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, "done")
+	}})
+	wantReply(t, s.post("k", "{}"), 201, "done", false)
+	wantReply(t, s.post("k", "{}"), 201, "done", true)
+}
+
+// TestFailingOpenNeedsTheBody of the request: one that has waited may have let go of
+// it, and its handler would run with an empty one.
+func TestFailingOpenNeedsTheBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFaulty()
+		engine, err := stet.New(store, stet.Options{StoreTimeout: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer engine.Close()
+		b := newBlocking()
+		m, err := stethttp.New(engine, stethttp.Options{Scope: stethttp.SingleTenant, FailOpen: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if body, err := io.ReadAll(r.Body); err != nil || len(body) != int(r.ContentLength) {
+				t.Errorf("the handler got %d bytes of %d (%v)", len(body), r.ContentLength, err)
+			}
+			b.ServeHTTP(w, r)
+		}))
+		send := func() *httptest.ResponseRecorder {
+			r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 100<<10)))
+			r.Header["Idempotency-Key"], r.Header["Prefer"] = []string{"k"}, []string{"wait=9"}
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			return w
+		}
+		first, again := make(chan *httptest.ResponseRecorder, 1), make(chan *httptest.ResponseRecorder, 1)
+		go func() { first <- send() }()
+		<-b.entered
+		go func() { again <- send() }()
+		synctest.Wait()
+		store.claim.Store(true)
+		store.settle.Store(true)
+		close(b.leave)
+		if w := <-first; w.Code != http.StatusGatewayTimeout {
+			t.Errorf("the first got %d", w.Code)
+		}
+		if w := <-again; w.Code != http.StatusServiceUnavailable {
+			t.Errorf("the one that has waited got %d %s", w.Code, w.Body)
+		}
+	})
+}

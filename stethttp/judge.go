@@ -1,0 +1,92 @@
+package stethttp
+
+import (
+	"log/slog"
+	"maps"
+	"net/http"
+	"strings"
+
+	"github.com/stet-go/stet"
+)
+
+// verdict is what a response says of its operation.
+type verdict uint8
+
+const (
+	kept   verdict = iota // an outcome to store, completed
+	failed                // an outcome to store, failed; in a transaction it is rolled back
+	undone                // nothing was executed
+	absent                // nothing: it is no response of the handler's
+)
+
+// judge finds out what a finished response of a run says. It is not asked if the
+// run says that its outcome is unknown.
+func (c *call) judge(run *stet.Run, rw *capture) verdict {
+	switch {
+	case run.SaysOutcomeUnknown():
+		return absent
+	case rw.past:
+		c.complain("the response was begun past this middleware, so that it is not known: " +
+			"the adapter of a framework does not give its writer to the framework")
+		return absent
+	case rw.missing && !c.m.o.AllowEmpty:
+		c.complain("the handler has returned without having begun a response: an adapter of a framework that lets it return before the response is written, " +
+			"or a handler that means an empty 200, which must say so with WriteHeader, or Options.AllowEmpty")
+		return absent
+	case rw.invalid:
+		c.complain("the handler wrote a status code that is not valid")
+		return failed
+	}
+	header, trailer := rw.said()
+	switch {
+	case c.m.o.NotExecuted(rw.status, merged(header, trailer)):
+		return undone
+	case c.m.o.Failed(rw.status, header, trailer):
+		return failed
+	default:
+		return kept
+	}
+}
+
+// complain logs what is wrong with how a handler is wired.
+func (c *call) complain(what string) {
+	c.m.log().ErrorContext(c.r.Context(), "stethttp: "+what, slog.String("id", c.m.engine.ID(c.op.Scope, c.op.Key).String()),
+		slog.String("class", c.op.Class))
+}
+
+// said returns the header and the trailer of a finished response. The trailer has
+// the names that are sent, and what RPC protocols put at the end of the content.
+func (c *capture) said() (header, trailer http.Header) {
+	contentType := c.final.Get("Content-Type")
+	rpc := !c.over && (strings.HasPrefix(contentType, grpcWeb) || strings.HasPrefix(contentType, connectStream))
+	if len(c.trailer) == 0 && !rpc {
+		return c.final, nil
+	}
+	trailer = make(http.Header)
+	for name, values := range c.trailer {
+		trailer[http.CanonicalHeaderKey(strings.TrimPrefix(name, http.TrailerPrefix))] = values
+	}
+	if rpc {
+		endOfRPC(trailer, contentType, c.buf.b)
+	}
+	return c.final, trailer
+}
+
+// merged returns the header with the trailer, whose fields count.
+func merged(header, trailer http.Header) http.Header {
+	if len(trailer) == 0 {
+		return header
+	}
+	all := maps.Clone(header)
+	maps.Copy(all, trailer)
+	return all
+}
+
+// grpcStatus returns the status of a gRPC response: "0" is a success, "" means
+// that there is none.
+func grpcStatus(header, trailer http.Header) string {
+	if status := trailer.Get("Grpc-Status"); status != "" {
+		return status
+	}
+	return header.Get("Grpc-Status") // of a response that is nothing but trailers
+}

@@ -1,0 +1,98 @@
+package stethttp
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+const (
+	maxOutlasting = 1024 // requests of a Middleware that wait for what is unknown
+
+	outlastMin = 50 * time.Millisecond // between looks
+	outlastMax = time.Second
+)
+
+// waiting calls try, and calls it again where waiting helps that the engine does not
+// do itself. A large body is let go of before the request waits: what it waits for is
+// most likely the outcome of the same request.
+func waiting(c *call, try func() (*stet.Run, error)) (*stet.Run, error) {
+	wait := c.op.Wait
+	heavy := len(c.sent) > maxPooled && c.patience() > 0
+	if heavy {
+		c.op.Wait = stet.NoWait
+	}
+	run, err := try()
+	if own, ok := errors.AsType[*stet.Error](err); heavy && ok && errors.Is(own.Kind, stet.ErrInFlight) {
+		c.lighten()
+		c.op.Wait = wait
+		run, err = try()
+	}
+	for c.outlast(err) {
+		run, err = try()
+	}
+	return run, err
+}
+
+// patience is how long the request waits at most for a run in flight.
+func (c *call) patience() time.Duration {
+	if c.op.Wait > 0 {
+		return c.op.Wait
+	}
+	p, _ := c.m.engine.Policy(c.op.Class)
+	return p.Wait
+}
+
+// lighten lets go of a large body.
+func (c *call) lighten() {
+	if len(c.sent) > maxPooled {
+		c.close()
+		c.buf.b, c.sent, c.light = nil, nil, true
+	}
+}
+
+// outlast waits, if err says that the outcome is unknown, until it is not any
+// more, for as long as the request prefers. It is true if it is worth trying
+// again.
+func (c *call) outlast(err error) bool {
+	own, ok := errors.AsType[*stet.Error](err)
+	if !ok || !errors.Is(own.Kind, stet.ErrUnknown) || !c.waits || c.wait <= 0 {
+		return false
+	}
+	ctx, cancel := context.WithDeadline(c.r.Context(), c.begun.Add(c.wait))
+	defer cancel()
+	c.lighten()
+	id, looked := c.m.engine.ID(c.op.Scope, c.op.Key), false
+	for range c.m.looks(ctx) {
+		rec, err := c.m.engine.Store().Read(ctx, id)
+		switch {
+		case err != nil:
+		case rec.State != stet.Unknown:
+			c.op.Wait = max(time.Until(c.begun.Add(c.wait)), stet.NoWait)
+			return looked // otherwise it is this very attempt whose outcome is unknown
+		}
+		looked = true
+	}
+	return false
+}
+
+// looks yields whenever it is time to look again at what is unknown, at once for
+// the first time, until ctx ends. Where too many requests do so already, it does
+// not yield.
+func (m *Middleware) looks(ctx context.Context) func(yield func(struct{}) bool) {
+	return func(yield func(struct{}) bool) {
+		defer m.outlasting.Add(-1)
+		if m.outlasting.Add(1) > maxOutlasting {
+			return
+		}
+		for pause := outlastMin; yield(struct{}{}); pause = min(2*pause, outlastMax) {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(pause):
+			}
+		}
+	}
+}

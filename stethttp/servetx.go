@@ -1,0 +1,85 @@
+package stethttp
+
+import (
+	"context"
+	"errors"
+
+	"github.com/stet-go/stet"
+)
+
+// Why a transaction is rolled back.
+var (
+	errPassedOn = errors.New("stethttp: the response says that nothing was executed")
+	errInvalid  = errors.New("stethttp: the handler wrote a status code that is not valid")
+	errLight    = errors.New("stethttp: the request waited and its body is no longer held")
+	errMissing  = errors.New("stethttp: the handler returned without a response")
+)
+
+// serveTx runs or replays an operation in a transaction.
+func (c *call) serveTx() {
+	var rw *capture // of the last call of the handler
+	drop := func() (dropped bool) {
+		if rw == nil {
+			return true
+		}
+		rw.finish()
+		rw.free()
+		return rw.retract()
+	}
+	returned := false
+	defer func() {
+		if !returned && !drop() {
+			cutOff(c.w)
+		}
+	}()
+	handle := func(ctx context.Context) (stet.Outcome, error) {
+		if c.light {
+			return stet.Outcome{}, errLight
+		}
+		drop() // what an earlier call wrote, whose transaction was not committed
+		rw = newCapture(c.w, c.r, c.limit, true)
+		c.next.ServeHTTP(rw, c.request(ctx))
+		return c.outcomeTx(stet.FromContext(ctx), rw)
+	}
+	run, err := waiting(c, func() (*stet.Run, error) { return c.m.transact(c.r.Context(), c.op, handle) })
+	if errors.Is(err, errLight) {
+		err = errReleased
+	}
+	returned = true
+	switch {
+	case rw != nil && err == nil && !run.Replayed():
+		defer rw.free()
+		rw.send()
+	case rw != nil && (errors.Is(err, errTooLarge) || errors.Is(err, stet.ErrRetryable)):
+		defer rw.free()
+		c.send(rw, true)
+	case err != nil:
+		drop()
+		c.refuse(err)
+	default:
+		drop()
+		c.replay(run)
+	}
+}
+
+// outcomeTx returns the outcome to commit, or why it is rolled back.
+func (c *call) outcomeTx(run *stet.Run, rw *capture) (stet.Outcome, error) {
+	rw.finish()
+	switch says := c.judge(run, rw); {
+	case says == absent:
+		return stet.Outcome{}, errMissing
+	case rw.invalid:
+		return stet.Outcome{}, errInvalid
+	case says != kept:
+		return stet.Outcome{}, errPassedOn
+	}
+	out, err := rw.response(&c.m.filter, c.limit)
+	switch {
+	case errors.Is(err, errTooLarge) && !rw.over:
+		return stet.Outcome{Gone: true}, nil
+	case err != nil:
+		return stet.Outcome{}, err
+	}
+	annotate(c.r.Context(), &out, c.limit)
+	return out, nil
+}

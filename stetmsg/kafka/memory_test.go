@@ -1,0 +1,73 @@
+package kafka_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/stetmsg/kafka"
+)
+
+// polled counts the records of a partition that the receiver holds in memory.
+type polled struct{ atomic.Int64 }
+
+func (p *polled) OnFetchRecordUnbuffered(rec *kgo.Record, polled bool) {
+	if polled && rec.Partition == 0 {
+		p.Add(1)
+	}
+}
+
+func TestLargeRecordsThatWaitAreNotAllHeldInMemory(t *testing.T) {
+	f := newFixture(t)
+	const large = 64 // of nearly 1 MB each
+	value := make([]byte, 950_000)
+	for i := range large {
+		rec := &kgo.Record{Topic: "orders", Value: value, Headers: []kgo.RecordHeader{{Key: "id", Value: fmt.Append(nil, "large ", i)}}}
+		if err := f.client.ProduceSync(t.Context(), rec).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	release := make(chan struct{})
+	c, err := stetmsg.New(f.engine, stetmsg.Options[*kgo.Record]{
+		Operation: stetmsg.By(kafka.Envelope, stetmsg.Header("orders", "id")), ErrorLog: quiet,
+	}, func(ctx context.Context, rec *kgo.Record) ([]byte, error) {
+		if rec.Partition == 0 {
+			<-release
+		}
+		f.mu.Lock()
+		f.ran = append(f.ran, stet.FromContext(ctx).Key())
+		f.mu.Unlock()
+		select {
+		case f.changed <- struct{}{}:
+		default:
+		}
+		return nil, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := new(polled)
+	r, err := kafka.New(c, kafka.Options{Client: []kgo.Opt{kgo.SeedBrokers(f.cluster.ListenAddrs()...), kgo.WithHooks(held)}, Group: "workers",
+		Topics: []string{"orders"}, DeadLetterTopic: "dead", ErrorLog: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := f.run(r)
+	defer stop()
+	for i := range 200 { // while the other partition is polled again and again
+		id := fmt.Sprint(i)
+		f.publish(1, id)
+		f.until(func(ran []string) bool { return slices.Contains(ran, id) })
+	}
+	if n := held.Load(); n > large/2 {
+		t.Errorf("%d large records are held in memory", n)
+	}
+	close(release)
+	f.until(func(ran []string) bool { return slices.Contains(ran, fmt.Sprint("large ", large-1)) })
+}

@@ -1,0 +1,228 @@
+package stetwork_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/child"
+	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/stetwork"
+	"github.com/stet-go/stet/store/memory"
+	"github.com/stet-go/stet/store/postgres"
+	"github.com/stet-go/stet/store/sqlite"
+)
+
+// soon is how long after the end of its lease a dead run is to be repeated at the
+// latest, with the defaults of the package.
+const (
+	soon  = 4 * stetwork.DefaultPoll
+	lease = 30 * time.Second // the default of stet.Policy
+)
+
+// dies takes the operation, as a worker does, and is never heard of again.
+func dies(t *testing.T, s stet.Store, id stet.ID, name string, repeatable bool) *stet.Run {
+	t.Helper()
+	e, err := stet.New(s, stet.Options{SweepEvery: -1})
+	must(t, err)
+	run, err := e.Take(t.Context(), stet.Item{ID: id, Name: name, Repeatable: repeatable})
+	must(t, err)
+	must(t, e.Close())
+	return run
+}
+
+// repeated waits until the operation is completed, and requires that it was never
+// unknown, and that its second run came as soon as the lease of the first was over.
+func (b *bench) repeated(id stet.ID, died time.Time) {
+	b.t.Helper()
+	for {
+		st := b.status(id)
+		if st.Record.State == stet.Unknown {
+			b.t.Fatalf("%v after it died, a run that may be repeated is unknown", time.Since(died))
+		}
+		if st.Record.State == stet.Completed {
+			if st.Record.Attempt != 2 {
+				b.t.Errorf("completed by attempt %d; want the second", st.Record.Attempt)
+			}
+			return
+		}
+		if late := time.Since(died); late > lease+soon {
+			b.t.Fatalf("%v after the run died the operation is %v, LeaseLeft %v", late, st.Record.State, st.Record.LeaseLeft)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func TestDeadRunThatMayBeRepeatedRunsAgainAtTheEndOfItsLeaseAndIsNeverUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New(memory.Options{})
+		b := newBench(t, s, stetwork.Options{}, stet.Policy{})
+		must(t, stetwork.HandleIdempotent(b.worker, "ship", func(context.Context, parcel) (receipt, error) { return receipt{1}, nil }))
+		must(t, stetwork.Handle(b.worker, "charge", func(context.Context, parcel) (receipt, error) { return receipt{1}, nil }))
+		id, plain := b.accept("ship", "Emma"), b.accept("charge", "Emma's")
+		died := time.Now()
+		dies(t, s, id, "ship", true)
+		dies(t, s, plain, "charge", false)
+		b.runs()
+		b.repeated(id, died)
+		if st := b.await(plain, stet.Unknown, stet.Completed, stet.Failed); st.Record.State != stet.Unknown {
+			t.Errorf("a dead run of which nobody has said that it may be repeated is %v", st.Record.State)
+		}
+	})
+}
+
+func TestDeadTransactionalRunRunsAgainAtTheEndOfItsLeaseAndIsNeverUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "stet.db"), sqlite.Options{})
+		must(t, err)
+		t.Cleanup(func() { _ = s.Close() })
+		b := newBench(t, s, stetwork.Options{}, stet.Policy{})
+		must(t, stetwork.HandleTx(b.worker, txOf(b.engine, s), "ship", func(context.Context, *sql.Tx, parcel) (receipt, error) { return receipt{1}, nil }))
+		id := b.accept("ship", "Emma")
+		died := time.Now()
+		zombie := dies(t, s, id, "ship", true)
+		b.runs()
+		b.repeated(id, died)
+		err = txOf(b.engine, s).Finish(t.Context(), zombie, func(context.Context, *sql.Tx) (stet.Outcome, error) {
+			return stet.Outcome{Body: []byte("zombie")}, nil
+		})
+		if !errors.Is(err, stet.ErrFenced) {
+			t.Errorf("the dead run finished: %v; want ErrFenced", err)
+		}
+	})
+}
+
+func TestStepInDoubtKeepsADeadRunFromBeingRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New(memory.Options{})
+		b := newBench(t, s, stetwork.Options{}, stet.Policy{})
+		must(t, stetwork.HandleIdempotent(b.worker, "ship", func(context.Context, parcel) (receipt, error) {
+			t.Error("it was run again")
+			return receipt{1}, nil
+		}))
+		id := b.accept("ship", "Emma")
+		died := time.Now()
+		e, err := stet.New(s, stet.Options{SweepEvery: -1})
+		must(t, err)
+		run, err := e.Take(t.Context(), stet.Item{ID: id, Name: "ship", Repeatable: true})
+		must(t, err)
+		stuck := make(chan struct{})
+		go func() {
+			_, _ = stet.Step(run.Context(), "charge", stet.StepOnce, func(context.Context) (int, error) {
+				<-stuck
+				return 0, context.Canceled
+			})
+		}()
+		synctest.Wait()
+		must(t, e.Close())
+		b.runs()
+		st := b.await(id, stet.Unknown, stet.Completed, stet.Failed)
+		if st.Record.State != stet.Unknown || st.Doubt != "charge" || st.Record.Attempt != 1 {
+			t.Errorf("%v after the run died the operation is %v, attempt %d, in doubt of %q; want it unknown", time.Since(died), st.Record.State, st.Record.Attempt, st.Doubt)
+		}
+		close(stuck)
+		synctest.Wait()
+	})
+}
+
+// An item is believed no further than its ID: what it names may be repeated, what it
+// is about may not.
+func TestForgedItemMakesNoRunRepeatable(t *testing.T) {
+	inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
+		must(t, stetwork.HandleIdempotent(b.worker, "ship", func(context.Context, parcel) (receipt, error) { return receipt{}, nil }))
+		began := make(chan struct{})
+		must(t, stetwork.Handle(b.worker, "charge", func(ctx context.Context, _ parcel) (receipt, error) {
+			close(began)
+			<-ctx.Done()
+			return receipt{}, ctx.Err()
+		}))
+		id := b.accept("charge", "Emma")
+		did := make(chan error, 1)
+		go func() { did <- b.worker.Do(context.Background(), stet.Item{ID: id, Name: "ship"}) }()
+		<-began
+		must(t, b.engine.Close()) // nobody renews its lease
+		must(t, <-did)
+		time.Sleep(lease + time.Second)
+		items, err := newEngine(t, b.store, stet.Policy{}).Due(t.Context(), 10, time.Minute)
+		if st := b.status(id); err != nil || len(items) > 0 || st.Record.State != stet.Unknown && st.Record.State != stet.Running {
+			t.Errorf("a run that may not be repeated is %v, and due: %v, %v", st.Record.State, items, err)
+		}
+	})
+}
+
+const killedEnv = "STETWORK_KILLED"
+
+// dyingInTx is a worker that is killed in the transaction of its handler.
+func dyingInTx(url string) error {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return err
+	}
+	s, err := postgres.New(ctx, pool, postgres.Options{})
+	if err != nil {
+		return err
+	}
+	e, err := stet.New(s, stet.Options{})
+	if err != nil {
+		return err
+	}
+	w, err := stetwork.New(e, stetwork.Options{ErrorLog: quiet()})
+	if err != nil {
+		return err
+	}
+	err = stetwork.HandleTx(w, txOf(e, s), "ship", func(ctx context.Context, tx pgx.Tx, p parcel) (receipt, error) {
+		if _, err := tx.Exec(ctx, `INSERT INTO shipments VALUES ($1)`, p.Book); err != nil {
+			return receipt{}, err
+		}
+		child.Ready(os.Stdout, "began")
+		select {}
+	})
+	if err != nil {
+		return err
+	}
+	return w.Run(ctx)
+}
+
+func TestRunThatIsKilledInItsTransactionRunsAgainAtTheEndOfItsLease(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes as long as a lease by default")
+	}
+	t.Parallel()
+	url := rig.Postgres(t).Database(t)
+	pool, err := pgxpool.New(t.Context(), url)
+	must(t, err)
+	t.Cleanup(pool.Close)
+	must(t, postgres.Migrate(t.Context(), pool, postgres.Options{}))
+	_, err = pool.Exec(t.Context(), `CREATE TABLE shipments (book text)`)
+	must(t, err)
+	s, err := postgres.New(t.Context(), pool, postgres.Options{})
+	must(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	b := newBench(t, s, stetwork.Options{}, stet.Policy{})
+	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, s), "ship", func(ctx context.Context, tx pgx.Tx, p parcel) (receipt, error) {
+		_, err := tx.Exec(ctx, `INSERT INTO shipments VALUES ($1)`, p.Book)
+		return receipt{1}, err
+	}))
+	id := b.accept("ship", "Emma")
+	killed, err := child.Start(t.Context(), child.Command{Env: []string{killedEnv + "=" + url}})
+	must(t, err)
+	killed.Kill()
+	died := time.Now()
+	b.runs()
+	b.repeated(id, died)
+	var rows int
+	must(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM shipments`).Scan(&rows))
+	if rows != 1 {
+		t.Errorf("%d rows; want those of the second run only", rows)
+	}
+}

@@ -1,0 +1,54 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+)
+
+// What a store's errors wrap, for errors.Is. Any other error means that the call may
+// or may not have taken effect.
+var (
+	// ErrInvalid: the store was used wrongly; nothing was done.
+	ErrInvalid = errors.New("stet: invalid")
+	// ErrMismatch: the key was used before for another request; nothing was done.
+	ErrMismatch = errors.New("stet: key reused for another request")
+	// ErrFenced: another claim or outcome stands; nothing was written.
+	ErrFenced = errors.New("stet: fenced off")
+	// ErrUnknown: what became of a commit could not be found out, or what the record
+	// says may yet be lost.
+	ErrUnknown = errors.New("stet: outcome unknown")
+	// ErrDamaged: the record cannot be read; nothing was done to it.
+	ErrDamaged = errors.New("stet: stored record unreadable")
+)
+
+// ErrNotDone is wrapped by the error of a call of a Store that is known to have had
+// no effect: it waited in vain for its turn, for one. A claim then leaves nothing to
+// clean up, and an acceptance is known not to have happened.
+var ErrNotDone = errors.New("stet: nothing was done")
+
+// PartialError is what a Store returns of a call about many records when some of
+// them could not be reached or read. Of the others, the call has done what it
+// says beside the error.
+type PartialError struct {
+	// Claims are those of the records that could not be reached or read. Of an
+	// unreadable record, only ID and Fence may be known; of a Sweep, nothing.
+	Claims []Claim
+	// Cause is what went wrong first.
+	Cause error
+}
+
+// Error implements error. It names no key.
+func (e *PartialError) Error() string {
+	what := "some records"
+	if len(e.Claims) > 0 {
+		what = fmt.Sprintf("%d records", len(e.Claims))
+	}
+	return fmt.Sprintf("%s could not be reached or read: %v", what, e.Cause)
+}
+
+// Unwrap returns the cause.
+func (e *PartialError) Unwrap() error { return e.Cause }
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrInvalid, fmt.Errorf(format, args...))
+}

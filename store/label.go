@@ -1,0 +1,26 @@
+package store
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// LabelText makes a text fit for a Label: what is not UTF-8, and control characters,
+// become question marks, and what is longer than MaxLabel bytes is cut.
+func LabelText(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || unicode.IsControl(r) {
+			return '?'
+		}
+		return r
+	}, text)
+	if len(text) <= MaxLabel {
+		return text
+	}
+	end := MaxLabel
+	for !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end]
+}

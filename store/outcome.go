@@ -1,0 +1,66 @@
+package store
+
+import "fmt"
+
+// Face is what an operation came in by, and so what can replay its outcome exactly.
+type Face uint8
+
+const (
+	// FaceEngine is the engine itself, or a program that calls Begin and Settle.
+	FaceEngine Face = iota
+	// FaceHTTP is package stethttp.
+	FaceHTTP
+	// FaceGo is stet.Do, and the workers of package stetwork.
+	FaceGo
+	// FaceGRPC is a gRPC service.
+	FaceGRPC
+	// FaceMessage is package stetmsg.
+	FaceMessage
+	// FaceSQL is a service that settles by SQL.
+	FaceSQL
+)
+
+var faceNames = [...]string{"stet", "http", "go", "grpc", "msg", "sql"}
+
+// String returns the face's name in lower case.
+func (f Face) String() string {
+	if int(f) < len(faceNames) {
+		return faceNames[f]
+	}
+	return fmt.Sprintf("face(%d)", uint8(f))
+}
+
+// Reason is why an operation failed whose failure no handler has worded.
+type Reason uint8
+
+const (
+	// ReasonNone: the handler's own words are the outcome.
+	ReasonNone Reason = iota
+	// ReasonPanicked: the handler panicked, or called runtime.Goexit.
+	ReasonPanicked
+	// ReasonTimedOut: the run died, and its policy says that it has failed.
+	ReasonTimedOut
+	// ReasonCancelled: its cancellation was asked for.
+	ReasonCancelled
+	// ReasonExhausted: its runs died as often as attempts are allowed.
+	ReasonExhausted
+	// ReasonResolved: an operator or a verifier says so.
+	ReasonResolved
+)
+
+var reasonNames = [...]string{"", "panicked", "timed out", "cancelled", "exhausted", "resolved"}
+
+// String returns the reason in lower case; "" for ReasonNone.
+func (r Reason) String() string {
+	if int(r) < len(reasonNames) {
+		return reasonNames[r]
+	}
+	return fmt.Sprintf("reason(%d)", uint8(r))
+}
+
+// Field is a header or trailer field with its list of values. Without any, it says
+// that the field is not to be there.
+type Field struct {
+	Name   string
+	Values []string
+}

@@ -1,0 +1,78 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stet-go/stet/store"
+)
+
+// smallDamage makes a record of a small store unreadable.
+func smallDamage(t testing.TB, store store.Store, id store.ID) {
+	s := store.(*small)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.m[s.id(id)]
+	if r == nil {
+		t.Fatal("there is no such record")
+	}
+	r.bad = true
+}
+
+// unreadable is the error of a call about r, nil if r can be read.
+func (s *small) unreadable(r *smallRecord) error {
+	bad := r != nil && r.bad && !s.is("reads what is damaged")
+	if s.is("fails what shares a batch with a damaged record") {
+		for _, other := range s.m {
+			bad = bad || other.bad
+		}
+	}
+	if !bad {
+		return nil
+	}
+	return fmt.Errorf("small: %w", store.ErrDamaged)
+}
+
+// hurt gathers what a call about many records cannot read.
+type hurt struct {
+	s      *small
+	claims []store.Claim
+	err    error
+}
+
+// skips reports whether the call goes on without r.
+func (h *hurt) skips(r *smallRecord) bool {
+	err := h.s.unreadable(r)
+	if err == nil {
+		return false
+	}
+	h.err = err
+	h.claims = append(h.claims, r.Claim())
+	return true
+}
+
+func (h *hurt) result() error {
+	if h.err == nil || h.s.is("fails what shares a batch with a damaged record") {
+		return h.err
+	}
+	return &store.PartialError{Claims: h.claims, Cause: h.err}
+}
+
+// bury makes a tombstone of a record that cannot be read.
+func (s *small) bury(r *smallRecord, c store.Claim, now time.Time) error {
+	switch {
+	case r.Fence != c.Fence || s.is("lets nobody expire what is damaged"):
+		return store.ErrFenced
+	case s.is("fails what shares a batch with a damaged record"):
+		return errors.New("it is damaged")
+	case s.is("frees keys whose records are damaged"):
+		delete(s.m, s.id(c.ID))
+		return nil
+	}
+	day := 24 * time.Hour
+	*r = smallRecord{Record: store.Record{ID: c.ID, Scope: r.Scope, State: store.Failed, Fingerprint: r.Fingerprint, Owner: c.Owner, Fence: c.Fence,
+		Attempt: max(r.Attempt, 1), Gone: true, ClaimedAt: r.ClaimedAt, SettledAt: now, ExpiresAt: now, ForgetAt: now.Add(30 * day)}}
+	return nil
+}

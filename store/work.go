@@ -1,0 +1,145 @@
+package store
+
+import (
+	"context"
+	"time"
+)
+
+// WorkStore is a Store that also holds work: operations that are accepted now and
+// run later, and messages that leave after the outcome that they come with. The
+// record is the queue and the outbox: one write makes both durable.
+//
+// What Store says of its methods holds here too, with these additions:
+//   - A record that was made by Accept is of an accepted operation, and keeps its
+//     work until it is settled. Release makes it Accepted instead of Retryable,
+//     due at once; Accepted already, under the same fence, is a success.
+//   - Read returns Cancelling, too: whoever runs it need not read its work for that.
+//   - Claim leaves an Accepted record unchanged, and returns it.
+//   - Accepted records are never forgotten.
+//   - A Repeatable run may be repeated whatever it has done. Its record is due when
+//     its lease has run out; Extend puts that off, but need not bring it forward.
+//     Whatever would make it Unknown (a claim, an acceptance, a sweep) makes it
+//     Accepted instead, to be taken at once; when it is due stays as it was.
+//   - Notes and Cancelling stay with a record that is parked, released, returned,
+//     or claimed, accepted or taken again, until it is settled or forgotten.
+//   - Settle keeps Settlement.Outbox, due at once, instead of work and notes. The
+//     record is not forgotten before Relayed, and purged by no sweep. A
+//     repetition is judged by state and result alone.
+//   - Where a store is a TxStore, RunTx and SettleTx keep the outbox likewise.
+type WorkStore interface {
+	Store
+
+	// Accept is Claim for an operation that is to be run later. Where Claim
+	// would have granted a run, the record becomes Accepted, with req.Owner, a
+	// greater fence and work, due after that time; it counts no attempt.
+	// Accepted under req.Owner is returned (the reply of an earlier, identical
+	// call was lost). req.Lease is not used. The record returned is without
+	// Work and Notes.
+	Accept(ctx context.Context, req ClaimRequest, work []byte, after time.Duration) (Record, error)
+
+	// Take claims an Accepted record that is due, last owned by another, for a worker:
+	// Running under req.Owner, with a greater fence and the next attempt, and no
+	// longer due. A Repeatable run whose lease has run out is taken likewise.
+	// Running under req.Owner is returned; Running with a lease that
+	// has run out is otherwise parked as Unknown, and returned; anything else is returned
+	// unchanged, with the state None if there is none. What was accepted or
+	// returned is left alone, whatever queue brings it, until the time that it was
+	// to wait is over; that Due has returned it does not make it wait. The record
+	// returned has its Work, Notes and Cancelling, in any of these cases.
+	Take(ctx context.Context, req TakeRequest) (Record, error)
+
+	// Return is Release of an accepted operation: Accepted, due after that
+	// time. Of any other record it is ErrFenced.
+	Return(ctx context.Context, c Claim, after time.Duration) error
+
+	// Cancel settles an Accepted record that has the claim's fence with out,
+	// as Failed. If it is Running under that fence, it marks it as Cancelling:
+	// that is for its run to heed. Failed already under the same fence with the
+	// same outcome is a success. Otherwise, as for a Running record that was
+	// never accepted, ErrFenced. It returns the record, with its Work, Notes and
+	// Cancelling.
+	Cancel(ctx context.Context, c Claim, out Settlement, keep Retention) (Record, error)
+
+	// Save replaces the notes of a record that has the claim's fence and is
+	// Running, whether or not its lease has run out. Otherwise ErrFenced.
+	// Notes begin with a version of eight bytes: those that are kept are only
+	// replaced by greater ones, as bytes compare. The same version is a
+	// success, and a lesser one, which was delayed on its way, ErrFenced. From
+	// then on the run is Repeatable, or is not.
+	Save(ctx context.Context, c Claim, notes []byte, repeatable bool) error
+
+	// Strike replaces the notes of a record that is Unknown, and of no other: whoever has
+	// found out that what the notes say to have been begun did not happen
+	// strikes it from them, before Release. It is not for the run, whose late
+	// Save of what is parked must stay ErrFenced.
+	Strike(ctx context.Context, c Claim, notes []byte) error
+
+	// Look is Read of a record with its Work, Notes and Cancelling.
+	Look(ctx context.Context, id ID) (Record, error)
+
+	// Due returns records that wait for what is due, about limit at most, with
+	// their Work, but without Notes and Cancelling; and makes each of them due
+	// again after that time. So no two calls return one within it. Records that
+	// cannot be read are made due again likewise, and named by a *PartialError
+	// beside the others.
+	//
+	// With names, which are MaxDueNames at most and for DueRun only, it returns
+	// records with these Label.Names alone, and how many there are of others costs
+	// it nothing. Of one name it takes the longest waiting. Names take turns: as
+	// long as there is room, none has to wait for another's backlog. Among those
+	// returned, the longest waiting come first.
+	Due(ctx context.Context, what Due, limit int, again time.Duration, names ...string) ([]Record, error)
+
+	// Relayed removes the outbox of a settled record that has the claim's
+	// fence, which is forgotten after keep.Tombstone from now. Removed already
+	// is a success. Otherwise ErrFenced.
+	Relayed(ctx context.Context, c Claim, keep Retention) error
+}
+
+// TakeRequest is what a worker asks a store to take.
+type TakeRequest struct {
+	ID    ID
+	Owner Owner
+	Lease time.Duration
+	// Repeatable says that the run may be repeated if it dies: nothing stays of what
+	// it did, or doing it twice has one effect. It is of this run only, until Save
+	// says otherwise.
+	Repeatable bool
+}
+
+// MaxDueNames is how many names WorkStore.Due is asked for at most.
+const MaxDueNames = 256
+
+// Due is what records wait for.
+type Due uint8
+
+const (
+	// DueRun is to be run: the record is Accepted, or Running with a lease that has
+	// run out, of a Repeatable run.
+	DueRun Due = iota
+	// DueRelay is to have its messages sent: the record is settled, with an outbox.
+	DueRelay
+)
+
+// WorkTxStore is a WorkStore with transactions of type Tx.
+type WorkTxStore[Tx any] interface {
+	WorkStore
+	TxStore[Tx]
+
+	// InTx runs fn once, in a transaction, and commits it. If fn returns an error or
+	// panics, it rolls back and returns that error, or the panic goes on. A store
+	// may put off what SettleTx writes until the commit: SettleTx then returns nil,
+	// and InTx what it would have returned, ErrFenced for one. Any other error means
+	// that the commit's fate is not known; whatever then writes to a record that the
+	// transaction wrote to learns it, because it waits for the transaction to end.
+	InTx(ctx context.Context, fn func(ctx context.Context, tx Tx) error) error
+
+	// AcceptTx is Accept inside the caller's own transaction. It waits for a
+	// transaction that is accepting the same key. On an error the caller must
+	// roll back.
+	AcceptTx(ctx context.Context, tx Tx, req ClaimRequest, work []byte, after time.Duration) (Record, error)
+
+	// SaveTx is Save inside the caller's own transaction. On an error the
+	// caller must roll back.
+	SaveTx(ctx context.Context, tx Tx, c Claim, notes []byte, repeatable bool) error
+}

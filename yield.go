@@ -1,0 +1,73 @@
+package stet
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"time"
+)
+
+// interruption is what the version of notes grows by for each attempt that does not
+// count: its upper 16 bits say how many there were. They can be read, and written, also
+// where the notes themselves cannot.
+const interruption = 1 << 48
+
+const maxInterruptions = 1<<16 - 1 // those beyond count
+
+func interruptions(rec Record) int { return int(noteVersion(rec) / interruption) }
+
+// Counted returns how many of the operation's attempts count, this one included: as
+// Attempt, less those that ended by Yield.
+func (r *Run) Counted() int { return r.rec.Attempt - interruptions(r.rec) }
+
+// Yield is Return for a run that was interrupted, by a shutdown for one: the attempt
+// does not count. Attempt grows nevertheless, as it says what may have been tried
+// before; see Counted. If that cannot be stored, the attempt counts.
+func (r *Run) Yield(ctx context.Context, after time.Duration) error {
+	return r.handBack(ctx, after, true)
+}
+
+// spare notes down that the attempt of a record does not count, and reports whether it
+// has. rec has its notes as they are now. If it cannot be noted down, the attempt counts.
+func (e *Engine) spare(ctx context.Context, ws WorkStore, rec Record, repeatable bool) bool {
+	packed := bytes.Clone(rec.Notes)
+	switch n := len(packed); {
+	case n == 0:
+		packed = make([]byte, notesVersion) // no more: who cannot read the work must not encrypt
+	case n < notesVersion || interruptions(rec) >= min(rec.Attempt, maxInterruptions): // the last is noted down already
+		return false
+	}
+	binary.BigEndian.PutUint64(packed, noteVersion(rec)+interruption)
+	return nil == e.retry(ctx, claimTries, func(ctx context.Context) error {
+		if rec.State == Unknown { // its lease has run out meanwhile
+			return ws.Strike(ctx, rec.Claim(), packed)
+		}
+		return ws.Save(ctx, rec.Claim(), packed, repeatable)
+	})
+}
+
+// unseen gives back a record of Take that no worker was told of.
+func (e *Engine) unseen(ctx context.Context, ws WorkStore, rec Record, repeatable bool, after time.Duration) error {
+	e.spare(ctx, ws, rec, repeatable)
+	return ws.Return(e.storeContext(ctx), rec.Claim(), after)
+}
+
+// spare is Engine.spare for a run that ends.
+func (r *Run) spare(ctx context.Context, ws WorkStore) {
+	b := &r.book
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	rec := r.rec
+	if b.torn != nil {
+		return
+	}
+	if b.version > 0 {
+		packed, err := r.e.packNotes(rec.ID, b.version, b.notes)
+		if err != nil {
+			return
+		}
+		rec.Notes = packed
+	}
+	r.e.spare(ctx, ws, rec, r.repeatable)
+	b.version = noteVersion(rec) + interruption
+}
