@@ -46,12 +46,24 @@ func (r *Rig) StartRedisCluster(ctx context.Context, n int, o RedisOptions) (*Re
 	return c, poll(ctx, func() bool {
 		for _, s := range c.Servers {
 			info, err := s.CLI(ctx, "CLUSTER", "INFO")
-			if err != nil || !strings.Contains(info, "cluster_state:ok") || !strings.Contains(info, fmt.Sprintf("cluster_known_nodes:%d", n)) {
+			if err != nil || !knowsAll(info, n) {
 				return false
 			}
 		}
 		return true
 	})
+}
+
+// knowsAll tells whether a server that answered CLUSTER INFO knows n servers and which of
+// them has each slot. A state of "ok" is not enough: without full coverage a server is
+// "ok" while it has yet to hear whose most of the slots are.
+func knowsAll(info string, n int) bool {
+	for _, line := range []string{"cluster_state:ok", fmt.Sprintf("cluster_slots_ok:%d", slots), fmt.Sprintf("cluster_known_nodes:%d", n)} {
+		if !strings.Contains(info, line+"\r\n") && !strings.Contains(info, line+"\n") {
+			return false
+		}
+	}
+	return true
 }
 
 // Addrs are the addresses of the servers.
