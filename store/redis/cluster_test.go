@@ -113,6 +113,68 @@ func TestNothingRunsTwiceWhileSlotsMove(t *testing.T) {
 	}
 }
 
+// mending is a client of a cluster that is mended when it first returns an error.
+type mending struct {
+	conn
+	redis.Cluster
+	once sync.Once
+	mend func()
+}
+
+func (m *mending) Do(ctx context.Context, key string, args ...string) (any, error) {
+	reply, err := m.conn.Do(ctx, key, args...)
+	if err != nil {
+		m.once.Do(m.mend)
+	}
+	return reply, err
+}
+
+// A server that has only just joined does not know whose all slots are.
+func TestSlotThatServersDoNotKnowForAMomentIsWaitedFor(t *testing.T) {
+	cluster := lame(t)
+	all := func(args ...string) (err error) {
+		for _, s := range cluster.Servers {
+			_, e := s.CLI(t.Context(), append([]string{"CLUSTER"}, args...)...)
+			err = errors.Join(err, e)
+		}
+		return err
+	}
+	for _, l := range libraries {
+		t.Run(l.name, func(t *testing.T) {
+			req := request(l.name)
+			owner := cluster.Servers[serverOf(t, cluster, req.ID)]
+			id, err := owner.CLI(t.Context(), "CLUSTER", "MYID")
+			if err != nil {
+				t.Fatal(err)
+			}
+			slot, err := owner.CLI(t.Context(), "CLUSTER", "KEYSLOT", recordKey("x", req.ID))
+			if err != nil {
+				t.Fatal(err)
+			}
+			waitFor(t, "no server knows whose the slot is", func() bool {
+				_ = all("DELSLOTS", slot) // a server that does not know it either refuses
+				for _, s := range cluster.Servers {
+					if info, err := s.CLI(t.Context(), "CLUSTER", "INFO"); err != nil || !strings.Contains(info, "cluster_slots_assigned:16383") {
+						return false
+					}
+				}
+				return true
+			})
+			mended := false
+			c := dial(t, l, cluster.Addrs()...)
+			s := open(t, &mending{conn: c, Cluster: c.(redis.Cluster), mend: func() {
+				mended = true
+				if err := all("SETSLOT", slot, "NODE", id); err != nil {
+					t.Error(err)
+				}
+			}}, redis.Options{})
+			if rec, err := s.Claim(t.Context(), req); err != nil || rec.Owner != req.Owner || !mended {
+				t.Errorf("Claim: %+v, %v; the slot was missing: %v", rec, err, mended)
+			}
+		})
+	}
+}
+
 // A move that was broken off half way leaves a slot so for ever.
 func TestRunsGoOnWhileTheirSlotIsOnTheMove(t *testing.T) {
 	for _, l := range asTheyAre {

@@ -40,13 +40,17 @@ func (p pair) resume(t testing.TB) {
 	}
 }
 
-// eachReplicated runs a test with each library, against a master and a replica
-// that it waits for, for a short time.
-func eachReplicated(t *testing.T, f func(t *testing.T, p pair, s *redis.Store)) {
+// eachReplicated runs a test with each library, against a master and a replica. What
+// patient writes is waited for as long as a busy machine takes; hasty, another store of
+// the same records, is for what the replica cannot get.
+func eachReplicated(t *testing.T, f func(t *testing.T, p pair, patient, hasty *redis.Store)) {
 	for _, l := range libraries {
 		t.Run(l.name, func(t *testing.T) {
 			p := newPair(t)
-			f(t, p, open(t, dial(t, l, p.master.Addr()), redis.Options{Prefix: "p", Replicas: 1, ReplicaTimeout: 300 * time.Millisecond}))
+			waiting := func(d time.Duration) *redis.Store {
+				return open(t, dial(t, l, p.master.Addr()), redis.Options{Prefix: "p", Replicas: 1, ReplicaTimeout: d})
+			}
+			f(t, p, waiting(10*time.Second), waiting(300*time.Millisecond))
 		})
 	}
 }
@@ -66,14 +70,17 @@ func TestStoreThatWaitsForReplicasKeepsTheContract(t *testing.T) {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
 			c := dial(t, l, p.master.Addr())
-			storetest.Run(t, contract(c, redis.Options{Replicas: 1, ReplicaTimeout: 5 * time.Second}))
+			storetest.Run(t, contract(c, redis.Options{Replicas: 1, ReplicaTimeout: 10 * time.Second}))
 		})
 	}
 }
 
 func TestOutcomeThatReplicasLackIsUnknownAndReachesNobody(t *testing.T) {
-	eachReplicated(t, func(t *testing.T, p pair, s *redis.Store) {
-		e, err := stet.New(s, stet.Options{StoreTimeout: time.Second, SweepEvery: -1})
+	t.Parallel()
+	eachReplicated(t, func(t *testing.T, p pair, s, _ *redis.Store) {
+		t.Parallel()
+		// It waits for the replica for half of that time at most.
+		e, err := stet.New(s, stet.Options{StoreTimeout: 5 * time.Second, SweepEvery: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,15 +112,15 @@ func TestOutcomeThatReplicasLackIsUnknownAndReachesNobody(t *testing.T) {
 }
 
 func TestClaimThatReplicasLackRunsNothing(t *testing.T) {
-	eachReplicated(t, func(t *testing.T, p pair, s *redis.Store) {
+	eachReplicated(t, func(t *testing.T, p pair, s, hasty *redis.Store) {
 		p.pause(t)
 		req := request("k")
-		rec, err := s.Claim(t.Context(), req)
+		rec, err := hasty.Claim(t.Context(), req)
 		lacking(t, "Claim", err)
 		if rec.State != store.None {
 			t.Errorf("a claim that no replica has was granted: %+v", rec)
 		}
-		_, err = s.Claim(t.Context(), req)
+		_, err = hasty.Claim(t.Context(), req)
 		lacking(t, "the same Claim again", err)
 		p.resume(t)
 		waitFor(t, "the same claim is granted", func() bool {
@@ -124,13 +131,14 @@ func TestClaimThatReplicasLackRunsNothing(t *testing.T) {
 }
 
 func TestEveryCallThatNeedsReplicasWaitsForThem(t *testing.T) {
-	eachReplicated(t, func(t *testing.T, p pair, s *redis.Store) {
+	eachReplicated(t, func(t *testing.T, p pair, s, hasty *redis.Store) {
 		known, fresh := request("known"), request("fresh")
 		mustSettle(t, s, mustClaim(t, s, known).Claim(), "x")
 		mustRead(t, s, known.ID) // and so it is known to be on the replica
 		rec := mustClaim(t, s, fresh)
 		other := mustClaim(t, s, request("other"))
 		p.pause(t)
+		s = hasty
 		for range 2 { // the second has nothing to change
 			lacking(t, "Settle", s.Settle(t.Context(), rec.Claim(), completed("x"), keep))
 		}
@@ -162,7 +170,7 @@ func TestEveryCallThatNeedsReplicasWaitsForThem(t *testing.T) {
 }
 
 func TestEveryCallAboutWorkThatNeedsReplicasWaitsForThem(t *testing.T) {
-	eachReplicated(t, func(t *testing.T, p pair, s *redis.Store) {
+	eachReplicated(t, func(t *testing.T, p pair, s, hasty *redis.Store) {
 		ctx := t.Context()
 		accept := func(req store.ClaimRequest) error { _, err := s.Accept(ctx, req, []byte("work"), 0); return err }
 		take := func(req store.ClaimRequest) (store.Record, error) {
@@ -194,6 +202,7 @@ func TestEveryCallAboutWorkThatNeedsReplicasWaitsForThem(t *testing.T) {
 		}
 
 		p.pause(t)
+		s = hasty
 		for what, req := range map[string]store.ClaimRequest{"Accept": request("new"), "Accept of what waits": waits, "Accept of what runs": runs} {
 			for range 2 { // by the same, and the second has nothing to change
 				lacking(t, what, accept(req))
@@ -221,7 +230,7 @@ func TestEveryCallAboutWorkThatNeedsReplicasWaitsForThem(t *testing.T) {
 // WAIT waits for the writes of its connection, and Redis promises nothing of a
 // connection that has made none.
 func TestRepeatedCallsHaveAWriteToWaitFor(t *testing.T) {
-	eachReplicated(t, func(t *testing.T, p pair, s *redis.Store) {
+	eachReplicated(t, func(t *testing.T, p pair, s, _ *redis.Store) {
 		req := request("k")
 		rec := mustClaim(t, s, req)
 		writes := func() string {
@@ -249,7 +258,7 @@ func TestNothingThatReplicasHaveIsLostInAFailover(t *testing.T) {
 	for _, l := range libraries {
 		t.Run(l.name, func(t *testing.T) {
 			p := newPair(t)
-			s := open(t, dial(t, l, p.master.Addr()), redis.Options{Prefix: "p", Replicas: 1, ReplicaTimeout: 5 * time.Second})
+			s := open(t, dial(t, l, p.master.Addr()), redis.Options{Prefix: "p", Replicas: 1, ReplicaTimeout: 10 * time.Second})
 			var settled, running []store.Record
 			for i := range 50 {
 				settled = append(settled, mustClaim(t, s, request(fmt.Sprint("settled ", i))))
@@ -322,7 +331,7 @@ func TestReplicasOfAClusterAreWaitedForWhileSlotsMove(t *testing.T) {
 	cluster := newReplicatedCluster(t, 2)
 	for _, l := range libraries {
 		t.Run(l.name, func(t *testing.T) {
-			s := open(t, dial(t, l, cluster.Addrs()...), redis.Options{Replicas: 1, ReplicaTimeout: 5 * time.Second})
+			s := open(t, dial(t, l, cluster.Addrs()...), redis.Options{Replicas: 1, ReplicaTimeout: 10 * time.Second})
 			moved := make(chan error, 1)
 			go func() { moved <- thereAndBack(t.Context(), cluster) }()
 			e, err := stet.New(s, stet.Options{StoreTimeout: 30 * time.Second, SweepEvery: -1})
@@ -404,7 +413,7 @@ func TestReplicasOfANewMasterDoNotVouchForTheOldOnesWrites(t *testing.T) {
 			p := newPair(t)
 			third := rig.NewRedis(t, rig.RedisOptions{ReplicaOf: p.replica})
 			old, promoted := dial(t, l, p.master.Addr()), dial(t, l, p.replica.Addr())
-			o := redis.Options{Prefix: "p", Replicas: 1, ReplicaTimeout: 5 * time.Second}
+			o := redis.Options{Prefix: "p", Replicas: 1, ReplicaTimeout: 10 * time.Second}
 			rec := mustClaim(t, open(t, old, o), request("k"))
 			if _, err := p.replica.CLI(t.Context(), "REPLICAOF", "NO", "ONE"); err != nil {
 				t.Fatal(err)

@@ -52,7 +52,7 @@ func (s *Store) Watch(ctx context.Context, id store.ID, fenced int64) error {
 		if rec.State != store.Running || rec.Fence != fenced || rec.LeaseLeft <= 0 {
 			return nil
 		}
-		_ = timer.Until(ctx, told, min(rec.LeaseLeft, timer.Around(glance)))
+		_ = timer.Until(ctx, told, min(rec.LeaseLeft, timer.Around(s.watchers.glance)))
 		if err := s.begin(ctx); err != nil {
 			return err
 		}
@@ -74,6 +74,7 @@ type hub struct {
 	ctx      context.Context
 	listener Listener // nil if the client cannot subscribe
 	channel  string
+	glance   time.Duration // how often a watcher looks by itself
 
 	mu       sync.Mutex
 	watchers map[store.ID][]watcher
@@ -85,7 +86,7 @@ type hub struct {
 }
 
 func (h *hub) init(ctx context.Context, s *Store) {
-	h.ctx, h.channel = ctx, s.channel
+	h.ctx, h.channel, h.glance = ctx, s.channel, glance
 	h.listener, _ = s.client.(Listener)
 	h.watchers = make(map[store.ID][]watcher)
 	h.up = make(chan struct{})
@@ -136,7 +137,7 @@ func (h *hub) ready(ctx context.Context) error {
 	h.mu.Lock()
 	up := h.up
 	h.mu.Unlock()
-	return timer.Until(ctx, up, glance)
+	return timer.Until(ctx, up, h.glance)
 }
 
 // listen keeps the subscription until the store is closed.

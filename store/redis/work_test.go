@@ -328,22 +328,22 @@ func meddleScans(c conn, n *atomic.Int64) redis.Client {
 }
 
 func TestAcceptedWorkIsOnReplicasBeforeAnybodyIsTold(t *testing.T) {
-	eachReplicated(t, func(t *testing.T, p pair, s *redis.Store) {
+	eachReplicated(t, func(t *testing.T, p pair, s, hasty *redis.Store) {
 		ctx := t.Context()
 		first, fresh := request("first"), request("fresh")
 		mustAccept(t, s, first, 0)
 		running := mustClaim(t, s, request("running"))
 		p.pause(t)
-		_, err := s.Accept(ctx, fresh, []byte("work"), 0)
+		_, err := hasty.Accept(ctx, fresh, []byte("work"), 0)
 		lacking(t, "Accept", err)
 		fresh.Owner = store.NewOwner()
-		_, err = s.Accept(ctx, fresh, []byte("work"), 0)
+		_, err = hasty.Accept(ctx, fresh, []byte("work"), 0)
 		lacking(t, "Accept of what another has accepted", err)
 		owner := store.NewOwner()
 		for range 2 {
-			_, err = s.Take(ctx, store.TakeRequest{ID: first.ID, Owner: owner, Lease: time.Minute})
+			_, err = hasty.Take(ctx, store.TakeRequest{ID: first.ID, Owner: owner, Lease: time.Minute})
 			lacking(t, "Take", err)
-			lacking(t, "Save", s.Save(ctx, running.Claim(), []byte("00000001"), false))
+			lacking(t, "Save", hasty.Save(ctx, running.Claim(), []byte("00000001"), false))
 		}
 		if v, err := p.master.CLI(ctx, "--raw", "GETRANGE", recordKey("p", first.ID), "0", "0"); err != nil || !strings.HasPrefix(v, "\x02") {
 			t.Errorf("writing it again has made it a record of version %q, %v", v, err)

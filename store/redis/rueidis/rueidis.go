@@ -102,6 +102,11 @@ func answer(result rueidis.RedisResult) (any, error) {
 	if e, ok := rueidis.IsRedisErr(err); ok {
 		return nil, stetredis.ReplyError(e.Error())
 	}
+	if errors.Is(err, rueidis.ErrNoSlot) {
+		// Nothing was sent: the server that the client had asked for a map of the cluster
+		// does not know whose the slot is, as after a start. The next call asks again.
+		return nil, stetredis.ReplyError("CLUSTERDOWN " + err.Error())
+	}
 	return reply, err
 }
 
