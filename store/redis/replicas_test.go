@@ -47,10 +47,9 @@ func eachReplicated(t *testing.T, f func(t *testing.T, p pair, patient, hasty *r
 	for _, l := range libraries {
 		t.Run(l.name, func(t *testing.T) {
 			p := newPair(t)
-			waiting := func(d time.Duration) *redis.Store {
-				return open(t, dial(t, l, p.master.Addr()), redis.Options{Prefix: "p", Replicas: 1, ReplicaTimeout: d})
-			}
-			f(t, p, waiting(10*time.Second), waiting(300*time.Millisecond))
+			c := dial(t, l, p.master.Addr())
+			f(t, p, open(t, c, redis.Options{Prefix: "p", Replicas: 1, ReplicaTimeout: 10 * time.Second}),
+				open(t, c, redis.Options{Prefix: "p", Replicas: 1, ReplicaTimeout: 300 * time.Millisecond}))
 		})
 	}
 }
@@ -79,8 +78,7 @@ func TestOutcomeThatReplicasLackIsUnknownAndReachesNobody(t *testing.T) {
 	t.Parallel()
 	eachReplicated(t, func(t *testing.T, p pair, s, _ *redis.Store) {
 		t.Parallel()
-		// It waits for the replica for half of that time at most.
-		e, err := stet.New(s, stet.Options{StoreTimeout: 5 * time.Second, SweepEvery: -1})
+		e, err := stet.New(s, stet.Options{SweepEvery: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
