@@ -9,15 +9,8 @@ import (
 
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/internal/timer"
-)
-
-const (
-	// MaxWork is the greatest payload of accepted work, in bytes.
-	MaxWork = 1 << 20
-	// MaxDelay bounds Work.After and Run.Return.
-	MaxDelay = 365 * 24 * time.Hour
-	// MaxName is the greatest length of the name of work, or of a step, in bytes.
-	MaxName = 255
+	"github.com/stet-go/stet/observe"
+	"github.com/stet-go/stet/store"
 )
 
 // Work is what an accepted operation asks a worker to do.
@@ -37,7 +30,7 @@ type Work struct {
 type Status struct {
 	// Record is as the store has it, without Result, Work and Notes. Its state
 	// is None if there is no such operation.
-	Record Record
+	Record store.Record
 	// Op names the operation, with Class and Fingerprint; zero for one that was
 	// not accepted, or is settled.
 	Op Op
@@ -71,14 +64,14 @@ type packedWork struct {
 // What a sealed text is, so that none can take another's place. States are
 // below, see binding.
 const (
-	sealedWork   State = 0xf0
-	sealedNotes  State = 0xf1
-	sealedOutbox State = 0xf2
+	sealedWork   store.State = 0xf0
+	sealedNotes  store.State = 0xf1
+	sealedOutbox store.State = 0xf2
 
-	sealedReference State = 0xf3
+	sealedReference store.State = 0xf3
 )
 
-func (e *Engine) workStore() (WorkStore, error) {
+func (e *Engine) workStore() (store.WorkStore, error) {
 	if e.works != nil {
 		return e.works, nil
 	}
@@ -102,7 +95,7 @@ func (e *Engine) Accept(ctx context.Context, op Op, w Work) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	en, err := e.enter(ctx, t, func(ctx context.Context, t *ticket) (rec Record, err error) {
+	en, err := e.enter(ctx, t, func(ctx context.Context, t *ticket) (rec store.Record, err error) {
 		fault.At(fault.AcceptBefore)
 		err = e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
 			rec, err = ws.Accept(ctx, t.req, packed, w.After)
@@ -118,8 +111,8 @@ func (e *Engine) Accept(ctx context.Context, op Op, w Work) (Status, error) {
 		return Status{}, err
 	}
 	st, err := e.status(en.rec)
-	if st.New = en.rec.State == Accepted && en.rec.Owner == t.req.Owner; st.New {
-		e.observe(ctx, t.event(EventAccepted, en.rec, nil))
+	if st.New = en.rec.State == store.Accepted && en.rec.Owner == t.req.Owner; st.New {
+		e.observe(ctx, t.event(observe.Accepted, en.rec, nil))
 		e.Wake()
 	}
 	return st, err
@@ -140,31 +133,31 @@ func (te *TxEngine[Tx]) Accept(ctx context.Context, tx Tx, op Op, w Work) (Statu
 	}
 	rec, err := ws.AcceptTx(ctx, tx, t.req, packed, w.After)
 	if errors.Is(err, ErrMismatch) {
-		e.observe(ctx, t.event(EventMismatched, rec, nil))
+		e.observe(ctx, t.event(observe.Mismatched, rec, nil))
 		return Status{}, &Error{Kind: ErrMismatch, Execution: NotExecuted}
 	}
 	if err != nil {
 		return Status{}, e.refused(ctx, t, rec, err)
 	}
 	st, err := e.status(rec)
-	if st.New = rec.State == Accepted && rec.Owner == t.req.Owner; st.New {
-		e.observe(ctx, t.event(EventAccepted, rec, nil))
+	if st.New = rec.State == store.Accepted && rec.Owner == t.req.Owner; st.New {
+		e.observe(ctx, t.event(observe.Accepted, rec, nil))
 	}
 	return st, err
 }
 
 // refused is the caller's error for a store that did not accept; a mismatch is
 // left to enter.
-func (e *Engine) refused(ctx context.Context, t *ticket, rec Record, err error) error {
+func (e *Engine) refused(ctx context.Context, t *ticket, rec store.Record, err error) error {
 	switch {
 	case errors.Is(err, ErrMismatch):
 		return err
 	case errors.Is(err, ErrInvalid):
 		return &Error{Kind: ErrInvalid, Execution: NotExecuted, Cause: err}
 	}
-	e.observe(ctx, t.event(EventStoreFailed, rec, err))
+	e.observe(ctx, t.event(observe.StoreFailed, rec, err))
 	executed := MayHaveExecuted
-	if errors.Is(err, ErrNotDone) {
+	if errors.Is(err, store.ErrNotDone) {
 		executed = NotExecuted
 	}
 	return storeFailed(executed, err)
@@ -175,14 +168,14 @@ func (e *Engine) pack(ctx context.Context, op Op, w Work) (*ticket, []byte, erro
 	switch {
 	case err != nil:
 		return nil, nil, err
-	case w.Name == "" || len(w.Name) > MaxName:
-		return nil, nil, invalid("Work.Name has %d bytes; it must have 1 to %d", len(w.Name), MaxName)
+	case w.Name == "" || len(w.Name) > store.MaxName:
+		return nil, nil, invalid("Work.Name has %d bytes; it must have 1 to %d", len(w.Name), store.MaxName)
 	case unfit(w.Name) != "":
 		return nil, nil, invalid("Work.Name %s", unfit(w.Name))
-	case len(w.Payload) > MaxWork:
-		return nil, nil, invalid("Work.Payload has %d bytes; at most %d", len(w.Payload), MaxWork)
-	case w.After < 0 || w.After > MaxDelay:
-		return nil, nil, invalid("Work.After is %v; it must be 0 to %v", w.After, MaxDelay)
+	case len(w.Payload) > store.MaxWork:
+		return nil, nil, invalid("Work.Payload has %d bytes; at most %d", len(w.Payload), store.MaxWork)
+	case w.After < 0 || w.After > store.MaxDelay:
+		return nil, nil, invalid("Work.After is %v; it must be 0 to %v", w.After, store.MaxDelay)
 	}
 	t.req.Label.Name = w.Name
 	packed, err := json.Marshal(packedWork{[]byte(op.Scope), []byte(op.Key), op.Class, w.Name, w.Payload, time.Now().UTC(), []byte(e.o.Namespace)})
@@ -191,7 +184,7 @@ func (e *Engine) pack(ctx context.Context, op Op, w Work) (*ticket, []byte, erro
 
 // unpack returns the operation and the work of a record that has any; zero ones
 // if it has not.
-func (e *Engine) unpack(rec Record) (op Op, p packedWork, err error) {
+func (e *Engine) unpack(rec store.Record) (op Op, p packedWork, err error) {
 	if rec.Work == nil || rec.State.Settled() {
 		return op, p, nil
 	}
@@ -216,7 +209,7 @@ func (e *Engine) policyOf(class string) *Policy {
 }
 
 // status makes a Status of what a store returned.
-func (e *Engine) status(rec Record) (st Status, err error) {
+func (e *Engine) status(rec store.Record) (st Status, err error) {
 	op, w, err := e.unpack(rec)
 	if err != nil {
 		return st, err
@@ -233,7 +226,7 @@ func (e *Engine) status(rec Record) (st Status, err error) {
 	switch {
 	case !rec.State.Settled():
 	case rec.Gone:
-		st.Outcome = Outcome{Failed: rec.State == Failed, Gone: true}
+		st.Outcome = Outcome{Failed: rec.State == store.Failed, Gone: true}
 	default:
 		if st.Outcome, err = e.sealer.open(rec); err != nil {
 			return st, damaged(err)
@@ -245,40 +238,40 @@ func (e *Engine) status(rec Record) (st Status, err error) {
 // Status returns what is known of an operation of scope, by its ID (see
 // Engine.ID). One of another scope does not exist. The error is an *Error of kind
 // ErrInvalid, ErrDamaged or ErrStore.
-func (e *Engine) Status(ctx context.Context, scope string, id ID) (Status, error) {
+func (e *Engine) Status(ctx context.Context, scope string, id store.ID) (Status, error) {
 	st, err := e.Lookup(ctx, id)
 	return e.shown(scope, st, err)
 }
 
 // shown is the status of an operation as its scope may see it.
 func (e *Engine) shown(scope string, st Status, err error) (Status, error) {
-	if st.Record.Scope != DigestScope(e.o.Namespace, scope) {
+	if st.Record.Scope != store.DigestScope(e.o.Namespace, scope) {
 		// Of a record whose scope cannot be read either, only that is said.
-		if unread := errors.Is(err, ErrDamaged); err != nil && (!unread || st.Record.Scope == ID{}) {
+		if unread := errors.Is(err, ErrDamaged); err != nil && (!unread || st.Record.Scope == store.ID{}) {
 			return Status{}, err
 		}
-		return Status{Record: Record{ID: st.Record.ID}}, nil
+		return Status{Record: store.Record{ID: st.Record.ID}}, nil
 	}
 	return st, err
 }
 
 // Lookup is Status for operators: whatever the scope.
-func (e *Engine) Lookup(ctx context.Context, id ID) (Status, error) {
+func (e *Engine) Lookup(ctx context.Context, id store.ID) (Status, error) {
 	look := e.store.Read
 	if e.works != nil {
 		look = e.works.Look
 	}
-	var rec Record
+	var rec store.Record
 	err := e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
 		rec, err = look(ctx, id)
 		return err
 	})
 	if err != nil {
-		return Status{Record: Record{ID: id, Scope: rec.Scope}}, storeFailed(MayHaveExecuted, err)
+		return Status{Record: store.Record{ID: id, Scope: rec.Scope}}, storeFailed(MayHaveExecuted, err)
 	}
 	st, err := e.status(rec)
 	if err != nil {
-		st.Record = Record{ID: id, Scope: rec.Scope, State: rec.State, Fence: rec.Fence, Attempt: rec.Attempt}
+		st.Record = store.Record{ID: id, Scope: rec.Scope, State: rec.State, Fence: rec.Fence, Attempt: rec.Attempt}
 	}
 	return st, err
 }
@@ -286,7 +279,7 @@ func (e *Engine) Lookup(ctx context.Context, id ID) (Status, error) {
 // Await is Status once the operation is settled or unknown, or there is none, or
 // when ctx has ended, and then without an error. At most Options.MaxWaiters wait;
 // others are answered at once.
-func (e *Engine) Await(ctx context.Context, scope string, id ID) (Status, error) {
+func (e *Engine) Await(ctx context.Context, scope string, id store.ID) (Status, error) {
 	if _, err := e.workStore(); err != nil {
 		return Status{}, err
 	}
@@ -301,13 +294,13 @@ func (e *Engine) Await(ctx context.Context, scope string, id ID) (Status, error)
 	for pause := pollMin; ; pause = min(2*pause, pollMax) {
 		rec, err := e.read(ctx, id) // not its work and notes, each time
 		if err != nil {
-			return e.shown(scope, Status{Record: Record{ID: id, Scope: rec.Scope}}, storeFailed(MayHaveExecuted, err))
+			return e.shown(scope, Status{Record: store.Record{ID: id, Scope: rec.Scope}}, storeFailed(MayHaveExecuted, err))
 		}
-		waits := rec.Scope == DigestScope(e.o.Namespace, scope) && (rec.State == Accepted || rec.State == Running)
+		waits := rec.Scope == store.DigestScope(e.o.Namespace, scope) && (rec.State == store.Accepted || rec.State == store.Running)
 		if !waits || ctx.Err() != nil {
 			return e.Status(context.WithoutCancel(ctx), scope, id)
 		}
-		if rec.State == Running && rec.LeaseLeft > 0 {
+		if rec.State == store.Running && rec.LeaseLeft > 0 {
 			_ = e.watch(ctx, rec)
 			continue
 		}
@@ -322,22 +315,22 @@ func (e *Engine) Await(ctx context.Context, scope string, id ID) (Status, error)
 // kind ErrInvalid (it was not accepted), ErrUnknown (it waits, and a step of an earlier
 // run is in doubt: see Status.Doubt), ErrDamaged, ErrStore or ErrInFlight (it changed
 // all the while).
-func (e *Engine) Cancel(ctx context.Context, scope string, id ID) (Status, error) {
+func (e *Engine) Cancel(ctx context.Context, scope string, id store.ID) (Status, error) {
 	ws, err := e.workStore()
 	if err != nil {
 		return Status{}, err
 	}
 	for range enterRounds {
 		st, err := e.Status(ctx, scope, id)
-		asked := st.Record.State == Running && st.Record.Cancelling         // a run that gave it back has heeded nothing
-		unread := errors.Is(err, ErrDamaged) && st.Record.State == Accepted // nobody can run it, but it can be ended
-		if err != nil && !unread || st.Record.State != Accepted && st.Record.State != Running || asked {
+		asked := st.Record.State == store.Running && st.Record.Cancelling         // a run that gave it back has heeded nothing
+		unread := errors.Is(err, ErrDamaged) && st.Record.State == store.Accepted // nobody can run it, but it can be ended
+		if err != nil && !unread || st.Record.State != store.Accepted && st.Record.State != store.Running || asked {
 			return st, err
 		}
 		if st.Name == "" && !unread {
 			return st, invalid("only accepted operations can be cancelled")
 		}
-		if st.Record.State == Accepted && st.Doubt != "" {
+		if st.Record.State == store.Accepted && st.Doubt != "" {
 			return st, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: fmt.Errorf("the step %q was begun, and nobody said how it ended", st.Doubt)}
 		}
 		p := e.policyOf(st.Op.Class)
@@ -347,7 +340,7 @@ func (e *Engine) Cancel(ctx context.Context, scope string, id ID) (Status, error
 			return err
 		})
 		if err == nil {
-			e.observe(ctx, Event{Kind: EventCancelled, ID: id, Class: st.Op.Class, State: st.Record.State, Fence: st.Record.Fence, Attempt: st.Record.Attempt})
+			e.observe(ctx, observe.Event{Kind: observe.Cancelled, ID: id, Class: st.Op.Class, State: st.Record.State, Fence: st.Record.Fence, Attempt: st.Record.Attempt})
 			return e.Status(ctx, scope, id)
 		}
 		if !errors.Is(err, ErrFenced) { // else it was taken, or has ended: look again

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
@@ -29,7 +30,7 @@ func named(op stet.Op, name string) stet.Op {
 func accept(t *testing.T, e *stet.Engine, op stet.Op, w stet.Work) stet.Item {
 	t.Helper()
 	st, err := e.Accept(t.Context(), op, w)
-	if err != nil || !st.New || st.Record.State != stet.Accepted {
+	if err != nil || !st.New || st.Record.State != store.Accepted {
 		t.Fatalf("accept: %+v, %v", st, err)
 	}
 	return stet.Item{ID: st.Record.ID, Class: op.Class, Name: w.Name}
@@ -52,7 +53,7 @@ func complete(t *testing.T, run *stet.Run, result string) {
 }
 
 // status requires the state, and returns the rest.
-func status(t *testing.T, e *stet.Engine, id stet.ID, state stet.State) stet.Status {
+func status(t *testing.T, e *stet.Engine, id store.ID, state store.State) stet.Status {
 	t.Helper()
 	st, err := e.Status(t.Context(), op.Scope, id)
 	if err != nil || st.Record.State != state {
@@ -68,10 +69,10 @@ func TestAcceptedOperationIsDoneOnceLater(t *testing.T) {
 		it := accept(t, e, op, parcel)
 		time.Sleep(time.Hour)
 		again, err := e.Accept(t.Context(), op, stet.Work{Name: "another", Payload: []byte("retried")})
-		if err != nil || again.New || again.Record.State != stet.Accepted || again.Record.Fence != status(t, e, it.ID, stet.Accepted).Record.Fence {
+		if err != nil || again.New || again.Record.State != store.Accepted || again.Record.Fence != status(t, e, it.ID, store.Accepted).Record.Fence {
 			t.Fatalf("accepted again: %+v, %v", again, err)
 		}
-		st := status(t, e, it.ID, stet.Accepted)
+		st := status(t, e, it.ID, store.Accepted)
 		if want := named(op, "ship"); st.Op != want || st.Name != "ship" || !st.AcceptedAt.Equal(began) || st.New || st.Record.Attempt != 0 || st.Record.Work != nil {
 			t.Fatalf("%+v", st)
 		}
@@ -83,9 +84,9 @@ func TestAcceptedOperationIsDoneOnceLater(t *testing.T) {
 		if run.Key() != op.Key || run.Scope() != op.Scope || run.Work().Name != "ship" || string(run.Work().Payload) != "order 7" || run.Attempt() != 1 || run.Replayed() {
 			t.Fatalf("took %+v of %q, attempt %d", run.Work(), run.Key(), run.Attempt())
 		}
-		status(t, e, it.ID, stet.Running)
+		status(t, e, it.ID, store.Running)
 		complete(t, run, "shipped")
-		if st := status(t, e, it.ID, stet.Completed); string(st.Outcome.Body) != "shipped" || st.Record.Result != nil {
+		if st := status(t, e, it.ID, store.Completed); string(st.Outcome.Body) != "shipped" || st.Record.Result != nil {
 			t.Fatalf("%+v", st)
 		}
 		if st, err := e.Accept(t.Context(), op, parcel); err != nil || st.New || string(st.Outcome.Body) != "shipped" {
@@ -101,14 +102,14 @@ func TestAcceptedOperationIsDoneOnceLater(t *testing.T) {
 }
 
 func TestManyAcceptancesOfOneKeyAreOne(t *testing.T) {
-	store := memory.New(memory.Options{})
-	engines := []*stet.Engine{newEngine(t, store, stet.Options{}), newEngine(t, store, stet.Options{})}
+	st := memory.New(memory.Options{})
+	engines := []*stet.Engine{newEngine(t, st, stet.Options{}), newEngine(t, st, stet.Options{})}
 	var news atomic.Int64
 	var wg sync.WaitGroup
 	for i := range 40 {
 		wg.Go(func() {
 			st, err := engines[i%2].Accept(t.Context(), op, parcel)
-			if err != nil || st.Record.State != stet.Accepted || st.Record.ID != engines[0].ID(op.Scope, op.Key) {
+			if err != nil || st.Record.State != store.Accepted || st.Record.ID != engines[0].ID(op.Scope, op.Key) {
 				t.Errorf("%+v, %v", st, err)
 			}
 			if st.New {
@@ -123,8 +124,8 @@ func TestManyAcceptancesOfOneKeyAreOne(t *testing.T) {
 }
 
 func TestAcceptedKeyRefusesAnotherRequest(t *testing.T) {
-	var seen []stet.EventKind
-	e := newEngine(t, memory.New(memory.Options{}), stet.Options{Observer: stet.ObserverFunc(func(_ context.Context, ev stet.Event) { seen = append(seen, ev.Kind) })})
+	var seen []observe.Kind
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{Observer: observe.Func(func(_ context.Context, ev observe.Event) { seen = append(seen, ev.Kind) })})
 	it := accept(t, e, op, parcel)
 	other := op
 	other.Fingerprint = stet.NewFingerprint([]byte("another request"))
@@ -134,8 +135,8 @@ func TestAcceptedKeyRefusesAnotherRequest(t *testing.T) {
 			t.Errorf("another request: %v", err)
 		}
 	}
-	want := []stet.EventKind{stet.EventAccepted, stet.EventMismatched, stet.EventClaimed, stet.EventSettled, stet.EventMismatched}
-	if len(seen) != len(want) || [5]stet.EventKind(seen) != [5]stet.EventKind(want) {
+	want := []observe.Kind{observe.Accepted, observe.Mismatched, observe.Claimed, observe.Settled, observe.Mismatched}
+	if len(seen) != len(want) || [5]observe.Kind(seen) != [5]observe.Kind(want) {
 		t.Errorf("events: %v; want %v", seen, want)
 	}
 }
@@ -153,30 +154,30 @@ func TestBadWorkIsRefused(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 	for name, w := range map[string]stet.Work{
 		"no name":                 {},
-		"a long name":             {Name: strings.Repeat("n", stet.MaxName+1)},
+		"a long name":             {Name: strings.Repeat("n", store.MaxName+1)},
 		"a name that is no UTF-8": {Name: "ship\xff"},
-		"a large payload":         {Name: "ship", Payload: make([]byte, stet.MaxWork+1)},
+		"a large payload":         {Name: "ship", Payload: make([]byte, store.MaxWork+1)},
 		"a negative delay":        {Name: "ship", After: -1},
-		"a long delay":            {Name: "ship", After: stet.MaxDelay + 1},
+		"a long delay":            {Name: "ship", After: store.MaxDelay + 1},
 	} {
 		if _, err := e.Accept(t.Context(), op, w); !errors.Is(err, stet.ErrInvalid) || stet.ExecutionOf(err) != stet.NotExecuted {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	status(t, e, e.ID(op.Scope, op.Key), stet.None)
-	large := stet.Work{Name: strings.Repeat("n", stet.MaxName), Payload: bytes.Repeat([]byte{0, 255}, stet.MaxWork/2)}
+	status(t, e, e.ID(op.Scope, op.Key), store.None)
+	large := stet.Work{Name: strings.Repeat("n", store.MaxName), Payload: bytes.Repeat([]byte{0, 255}, store.MaxWork/2)}
 	if run := take(t, e, accept(t, e, op, large)); !bytes.Equal(run.Work().Payload, large.Payload) || run.Work().Name != large.Name {
 		t.Error("the greatest payload did not come back")
 	}
 	late := op
 	late.Key = "in a year"
-	accept(t, e, late, stet.Work{Name: "ship", After: stet.MaxDelay})
+	accept(t, e, late, stet.Work{Name: "ship", After: store.MaxDelay})
 }
 
 func TestStoreWithoutWorkSaysSo(t *testing.T) {
-	e := newEngine(t, struct{ stet.Store }{memory.New(memory.Options{})}, stet.Options{})
+	e := newEngine(t, struct{ store.Store }{memory.New(memory.Options{})}, stet.Options{})
 	_, accepting := e.Accept(t.Context(), op, parcel)
-	_, cancelling := e.Cancel(t.Context(), op.Scope, stet.ID{})
+	_, cancelling := e.Cancel(t.Context(), op.Scope, store.ID{})
 	_, taking := e.Take(t.Context(), stet.Item{})
 	_, asking := e.Due(t.Context(), 1, time.Second)
 	_, relaying := e.DueMessages(t.Context(), 1, time.Second)
@@ -192,12 +193,12 @@ func TestStoreWithoutWorkSaysSo(t *testing.T) {
 }
 
 func TestOutcomeCanBeLookedUpInAnyStore(t *testing.T) {
-	e := newEngine(t, struct{ stet.Store }{memory.New(memory.Options{})}, stet.Options{})
+	e := newEngine(t, struct{ store.Store }{memory.New(memory.Options{})}, stet.Options{})
 	if _, err := stet.Do(t.Context(), e, op, func(context.Context) (string, error) { return "charged", nil }); err != nil {
 		t.Fatal(err)
 	}
 	st, err := e.Status(t.Context(), op.Scope, e.ID(op.Scope, op.Key))
-	if err != nil || st.Record.State != stet.Completed || string(st.Outcome.Body) != `"charged"` || st.Outcome.Type != "application/json" {
+	if err != nil || st.Record.State != store.Completed || string(st.Outcome.Body) != `"charged"` || st.Outcome.Type != "application/json" {
 		t.Errorf("%+v, %v", st, err)
 	}
 }
@@ -207,14 +208,14 @@ func TestAnotherScopeSeesNothing(t *testing.T) {
 	it := accept(t, e, op, parcel)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // an Await that sees it would wait for its end
 	defer cancel()
-	for name, ask := range map[string]func(context.Context, string, stet.ID) (stet.Status, error){"Status": e.Status, "Await": e.Await, "Cancel": e.Cancel} {
+	for name, ask := range map[string]func(context.Context, string, store.ID) (stet.Status, error){"Status": e.Status, "Await": e.Await, "Cancel": e.Cancel} {
 		for _, scope := range []string{"acct_2", "", "acct_1\x00"} {
-			if st, err := ask(ctx, scope, it.ID); err != nil || st.Record.State != stet.None || st.Op != (stet.Op{}) || st.Record.Scope != (stet.ID{}) {
+			if st, err := ask(ctx, scope, it.ID); err != nil || st.Record.State != store.None || st.Op != (stet.Op{}) || st.Record.Scope != (store.ID{}) {
 				t.Errorf("%s by %q: %+v, %v", name, scope, st, err)
 			}
 		}
 	}
-	status(t, e, it.ID, stet.Accepted)
+	status(t, e, it.ID, store.Accepted)
 	if st, err := e.Lookup(t.Context(), it.ID); err != nil || st.Op != named(op, "ship") {
 		t.Errorf("an operator's look: %+v, %v", st, err)
 	}
@@ -246,7 +247,7 @@ func TestAwaitEndsWithTheOperation(t *testing.T) {
 		if st := <-told; string(st.Outcome.Body) != "shipped" || time.Since(ended) > time.Second {
 			t.Errorf("%+v, after %v", st, time.Since(ended))
 		}
-		if st, err := e.Await(t.Context(), op.Scope, stet.ID{1}); err != nil || st.Record.State != stet.None {
+		if st, err := e.Await(t.Context(), op.Scope, store.ID{1}); err != nil || st.Record.State != store.None {
 			t.Errorf("of what does not exist: %+v, %v", st, err)
 		}
 	})
@@ -271,7 +272,7 @@ func TestAwaitEndsWithItsContext(t *testing.T) {
 				}
 			}()
 			st, err := e.Await(ctx, op.Scope, it.ID)
-			if err != nil || st.Record.State.Settled() || (st.Record.State == stet.Running) != running || time.Since(began) != time.Minute {
+			if err != nil || st.Record.State.Settled() || (st.Record.State == store.Running) != running || time.Since(began) != time.Minute {
 				t.Errorf("%+v, %v, after %v", st, err, time.Since(began))
 			}
 			<-done
@@ -280,7 +281,7 @@ func TestAwaitEndsWithItsContext(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			if st, err := e.Await(t.Context(), op.Scope, it.ID); err != nil || st.Record.State != stet.Running {
+			if st, err := e.Await(t.Context(), op.Scope, it.ID); err != nil || st.Record.State != store.Running {
 				t.Errorf("when the engine was closed: %+v, %v", st, err)
 			}
 		}()
@@ -295,7 +296,7 @@ func TestCancelledOperationIsNotRun(t *testing.T) {
 	it := accept(t, e, op, parcel)
 	for range 2 {
 		st, err := e.Cancel(t.Context(), op.Scope, it.ID)
-		if err != nil || st.Record.State != stet.Failed || st.Outcome.Reason != store.ReasonCancelled {
+		if err != nil || st.Record.State != store.Failed || st.Outcome.Reason != store.ReasonCancelled {
 			t.Fatalf("%+v, %v", st, err)
 		}
 	}
@@ -319,7 +320,7 @@ func TestRunningOperationIsAskedToEnd(t *testing.T) {
 		t.Fatalf("%v, %v", asked, err)
 	}
 	for range 2 {
-		if st, err := e.Cancel(t.Context(), op.Scope, it.ID); err != nil || st.Record.State != stet.Running || !st.Record.Cancelling {
+		if st, err := e.Cancel(t.Context(), op.Scope, it.ID); err != nil || st.Record.State != store.Running || !st.Record.Cancelling {
 			t.Fatalf("%+v, %v", st, err)
 		}
 	}
@@ -338,7 +339,7 @@ func TestRunningOperationIsAskedToEnd(t *testing.T) {
 	if err := next.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if st, err := e.Cancel(t.Context(), op.Scope, it.ID); err != nil || st.Record.State != stet.Failed {
+	if st, err := e.Cancel(t.Context(), op.Scope, it.ID); err != nil || st.Record.State != store.Failed {
 		t.Fatalf("cancelled while it waits for the next attempt: %+v, %v", st.Record, err)
 	}
 }
@@ -373,40 +374,40 @@ func TestClosedEngineAcceptsAndTakesNothing(t *testing.T) {
 }
 
 func TestAcceptanceIsCommittedWithTheCallersRows(t *testing.T) {
-	store, e := bank(t)
+	st, e := bank(t)
 	id := e.ID(op.Scope, op.Key)
 	for _, commit := range []bool{false, true} {
-		tx, err := store.DB().BeginTx(t.Context(), nil)
+		tx, err := st.DB().BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := tx.ExecContext(t.Context(), `INSERT INTO ledger VALUES ('order 7', 100)`); err != nil {
 			t.Fatal(err)
 		}
-		st, err := txOf(e, store).Accept(t.Context(), tx, op, parcel)
-		if err != nil || !st.New || st.Record.State != stet.Accepted {
+		st, err := txOf(e, st).Accept(t.Context(), tx, op, parcel)
+		if err != nil || !st.New || st.Record.State != store.Accepted {
 			t.Fatalf("%+v, %v", st, err)
 		}
 		if !commit {
 			_ = tx.Rollback()
-			status(t, e, id, stet.None)
+			status(t, e, id, store.None)
 			continue
 		}
 		if err := tx.Commit(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	status(t, e, id, stet.Accepted)
-	if n := charges(t, store); n != 1 {
+	status(t, e, id, store.Accepted)
+	if n := charges(t, st); n != 1 {
 		t.Errorf("%d rows", n)
 	}
-	err := store.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
-		if st, err := txOf(e, store).Accept(ctx, tx, op, parcel); err != nil || st.New {
+	err := st.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
+		if st, err := txOf(e, st).Accept(ctx, tx, op, parcel); err != nil || st.New {
 			t.Errorf("accepted again: %+v, %v", st, err)
 		}
 		other := op
 		other.Fingerprint = stet.NewFingerprint([]byte("another request"))
-		_, err := txOf(e, store).Accept(ctx, tx, other, parcel)
+		_, err := txOf(e, st).Accept(ctx, tx, other, parcel)
 		return err
 	})
 	if !errors.Is(err, stet.ErrMismatch) {

@@ -22,7 +22,7 @@ func TestCancellingWhatWasGivenBackEndsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // asking twice is asking once
-		if st, err = e.Cancel(t.Context(), op.Scope, st.Record.ID); err != nil || st.Record.State != stet.Running || !st.Record.Cancelling {
+		if st, err = e.Cancel(t.Context(), op.Scope, st.Record.ID); err != nil || st.Record.State != store.Running || !st.Record.Cancelling {
 			t.Fatalf("%+v, %v; want it to run and to be asked to end", st.Record, err)
 		}
 	}
@@ -30,7 +30,7 @@ func TestCancellingWhatWasGivenBackEndsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	st, err = e.Cancel(t.Context(), op.Scope, st.Record.ID)
-	if err != nil || st.Record.State != stet.Failed || st.Outcome.Reason != store.ReasonCancelled {
+	if err != nil || st.Record.State != store.Failed || st.Outcome.Reason != store.ReasonCancelled {
 		t.Errorf("%+v, %v; want it failed, as cancelled", st, err)
 	}
 	if run, err := e.Take(t.Context(), stet.Item{ID: st.Record.ID, Name: "ship"}); err != nil || !run.Replayed() {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -72,17 +73,17 @@ type tardy struct {
 	fail    atomic.Bool // Extend
 }
 
-func (s *tardy) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+func (s *tardy) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	rec, err := s.Store.Claim(ctx, req)
 	if s.claims.Add(1) <= int64(s.losses) {
 		time.Sleep(s.lost)
-		return stet.Record{}, errDown
+		return store.Record{}, errDown
 	}
 	time.Sleep(s.way)
 	return rec, err
 }
 
-func (s *tardy) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) ([]stet.Claim, error) {
+func (s *tardy) Extend(ctx context.Context, claims []store.Claim, lease time.Duration) ([]store.Claim, error) {
 	s.extends.Add(1)
 	if s.fail.Load() {
 		return nil, errDown
@@ -120,10 +121,10 @@ func TestRunNeverBeginsWithALeaseThatIsNearlyOver(t *testing.T) {
 	}
 }
 
-func leaseLeft(t *testing.T, store stet.Store, run *stet.Run) time.Duration {
+func leaseLeft(t *testing.T, st store.Store, run *stet.Run) time.Duration {
 	t.Helper()
-	rec, err := store.Read(t.Context(), run.ID())
-	if err != nil || rec.State != stet.Running || rec.Owner != run.Claim().Owner {
+	rec, err := st.Read(t.Context(), run.ID())
+	if err != nil || rec.State != store.Running || rec.Owner != run.Claim().Owner {
 		t.Fatalf("%+v, %v", rec, err)
 	}
 	return rec.LeaseLeft

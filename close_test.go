@@ -31,9 +31,9 @@ func TestCloseEndsTheRunsThatAreLeft(t *testing.T) {
 
 func TestCloseEndsWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memory.New(memory.Options{})
-		run := begin(t, newEngine(t, store, stet.Options{}), op)
-		for name, s := range map[string]stet.Store{"watched": store, "polled": blind{store}} {
+		st := memory.New(memory.Options{})
+		run := begin(t, newEngine(t, st, stet.Options{}), op)
+		for name, s := range map[string]store.Store{"watched": st, "polled": blind{st}} {
 			e := newEngine(t, s, stet.Options{Policy: stet.Policy{Wait: time.Minute}})
 			var wg sync.WaitGroup
 			wg.Go(func() {
@@ -60,26 +60,26 @@ func TestCloseEndsWaiting(t *testing.T) {
 // scripted is a memory store whose calls go through functions, if it has them.
 type scripted struct {
 	*memory.Store
-	claim  func(context.Context, stet.ClaimRequest) (stet.Record, error)
-	extend func(context.Context, []stet.Claim, time.Duration) ([]stet.Claim, error)
-	settle func(context.Context, stet.Claim, store.Settlement, stet.Retention) error
+	claim  func(context.Context, store.ClaimRequest) (store.Record, error)
+	extend func(context.Context, []store.Claim, time.Duration) ([]store.Claim, error)
+	settle func(context.Context, store.Claim, store.Settlement, store.Retention) error
 }
 
-func (s *scripted) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+func (s *scripted) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	if s.claim != nil {
 		return s.claim(ctx, req)
 	}
 	return s.Store.Claim(ctx, req)
 }
 
-func (s *scripted) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) ([]stet.Claim, error) {
+func (s *scripted) Extend(ctx context.Context, claims []store.Claim, lease time.Duration) ([]store.Claim, error) {
 	if s.extend != nil {
 		return s.extend(ctx, claims, lease)
 	}
 	return s.Store.Extend(ctx, claims, lease)
 }
 
-func (s *scripted) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+func (s *scripted) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
 	if s.settle != nil {
 		return s.settle(ctx, c, out, keep)
 	}
@@ -88,12 +88,12 @@ func (s *scripted) Settle(ctx context.Context, c stet.Claim, out store.Settlemen
 
 func TestDuplicatesDoNotTakeTurnsAtAStoreThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &scripted{Store: memory.New(memory.Options{})}
-		store.claim = func(ctx context.Context, _ stet.ClaimRequest) (stet.Record, error) {
+		st := &scripted{Store: memory.New(memory.Options{})}
+		st.claim = func(ctx context.Context, _ store.ClaimRequest) (store.Record, error) {
 			<-ctx.Done()
-			return stet.Record{}, ctx.Err()
+			return store.Record{}, ctx.Err()
 		}
-		e := newEngine(t, store, stet.Options{})
+		e := newEngine(t, st, stet.Options{})
 		begun := time.Now()
 		var wg sync.WaitGroup
 		for range 100 {
@@ -112,16 +112,16 @@ func TestDuplicatesDoNotTakeTurnsAtAStoreThatHangs(t *testing.T) {
 
 func TestShortClassDoesNotTakeHeartbeatsFromOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &scripted{Store: memory.New(memory.Options{})}
-		store.extend = func(ctx context.Context, claims []stet.Claim, lease time.Duration) ([]stet.Claim, error) {
+		st := &scripted{Store: memory.New(memory.Options{})}
+		st.extend = func(ctx context.Context, claims []store.Claim, lease time.Duration) ([]store.Claim, error) {
 			select {
 			case <-time.After(20 * time.Millisecond):
-				return store.Store.Extend(ctx, claims, lease)
+				return st.Store.Extend(ctx, claims, lease)
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
 		}
-		e := newEngine(t, store, stet.Options{
+		e := newEngine(t, st, stet.Options{
 			Policy:  stet.Policy{Lease: time.Second},
 			Classes: map[string]stet.Policy{"quick": {RunTimeout: 100 * time.Millisecond}},
 		})
@@ -138,12 +138,12 @@ func TestShortClassDoesNotTakeHeartbeatsFromOthers(t *testing.T) {
 
 func TestHangingHeartbeatDoesNotHideALostLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &scripted{Store: memory.New(memory.Options{})}
-		store.extend = func(context.Context, []stet.Claim, time.Duration) ([]stet.Claim, error) {
+		st := &scripted{Store: memory.New(memory.Options{})}
+		st.extend = func(context.Context, []store.Claim, time.Duration) ([]store.Claim, error) {
 			time.Sleep(10 * time.Minute) // heeds no context
 			return nil, errDown
 		}
-		e := newEngine(t, store, stet.Options{})
+		e := newEngine(t, st, stet.Options{})
 		run := begin(t, e, op)
 		begun := time.Now()
 		<-run.Context().Done()
@@ -157,7 +157,7 @@ func TestHeartbeatBesideASettleLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var rec recorder
 		s := &scripted{Store: memory.New(memory.Options{})}
-		s.settle = func(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+		s.settle = func(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
 			err := s.Store.Settle(ctx, c, out, keep)
 			time.Sleep(4 * time.Second) // the reply is slow
 			return err
@@ -234,12 +234,12 @@ func TestClassCanChooseToPark(t *testing.T) {
 
 func TestLateSettleCannotReplaceAnExpiredFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpy()
-		policy := stet.Policy{RunTimeout: time.Minute, Stale: stet.StaleFail, Retention: stet.Retention{Result: time.Minute}}
-		zombie := begin(t, newEngine(t, store, stet.Options{Policy: policy}), op)
+		st := newSpy()
+		policy := stet.Policy{RunTimeout: time.Minute, Stale: stet.StaleFail, Retention: store.Retention{Result: time.Minute}}
+		zombie := begin(t, newEngine(t, st, stet.Options{Policy: policy}), op)
 		time.Sleep(3 * time.Minute)
 		runs := 0
-		if _, err := stet.Do(t.Context(), newEngine(t, store, stet.Options{Policy: policy}), op, charge(&runs)); !errors.Is(err, stet.ErrFailed) {
+		if _, err := stet.Do(t.Context(), newEngine(t, st, stet.Options{Policy: policy}), op, charge(&runs)); !errors.Is(err, stet.ErrFailed) {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Minute)

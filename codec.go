@@ -25,9 +25,6 @@ import (
 // failed is the state of its record. The checksum is the sealer's.
 const outcomeVersion = 1
 
-// MaxFields bounds the header and trailer fields, and their values, of an outcome.
-const MaxFields = 4096
-
 // maxStatus bounds the status of an outcome: it has three digits, as in HTTP.
 const maxStatus = 999
 
@@ -45,7 +42,7 @@ func (o *Outcome) storable() bool {
 			n += 1 + len(f.Values)
 		}
 	}
-	return n <= MaxFields && 0 <= o.Status && o.Status <= maxStatus && o.Face <= store.FaceSQL && o.Reason <= store.ReasonResolved
+	return n <= store.MaxFields && 0 <= o.Status && o.Status <= maxStatus && o.Face <= store.FaceSQL && o.Reason <= store.ReasonResolved
 }
 
 func uvarintLen(n int) int {
@@ -199,7 +196,7 @@ func (d *decoder) fields() []store.Field {
 
 // decodeStored undoes encode. The body shares b's memory.
 func decodeStored(b []byte) (o Outcome, err error) {
-	d := decoder{b: b, left: MaxFields}
+	d := decoder{b: b, left: store.MaxFields}
 	if len(b) == 0 || b[0] != outcomeVersion {
 		d.fail("unknown version")
 		return o, d.err

@@ -69,7 +69,7 @@ func TestCodecRefusesWhatItDoesNotKnow(t *testing.T) {
 		"a name twice":            of(store.Field{Name: "A"}, store.Field{Name: "A"}),
 		"a field without a name":  of(store.Field{}),
 		"a number in a long form": {1, 0, 0, 0xc9, 0x81, 0x00, 0, 0, 0, 0},
-		"too many fields":         binary.AppendUvarint([]byte{1, 0, 0, 0xc8, 1, 0}, MaxFields+1),
+		"too many fields":         binary.AppendUvarint([]byte{1, 0, 0, 0xc8, 1, 0}, store.MaxFields+1),
 		"a huge number":           binary.AppendUvarint([]byte{1, 0, 0, 0xc8, 1, 0}, 1<<63),
 		"a string past the end":   {1, 0, 0, 0xc8, 1, 0, 1, 200, 1, 'a', 0, 0, 0},
 	} {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
@@ -35,17 +36,17 @@ func (s *unreadable) fail() error {
 	return errUnreadable
 }
 
-func (s *unreadable) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+func (s *unreadable) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	if s.gate != nil {
 		<-s.gate
 	}
 	if err := s.fail(); err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	return s.Store.Claim(ctx, req)
 }
 
-func (s *unreadable) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+func (s *unreadable) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
 	return errors.Join(s.fail(), s.failed(func() error { return s.Store.Settle(ctx, c, out, keep) }))
 }
 
@@ -56,26 +57,26 @@ func (s *unreadable) failed(call func() error) error {
 	return nil
 }
 
-func (s *unreadable) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+func (s *unreadable) Release(ctx context.Context, c store.Claim, keep store.Retention) error {
 	return errors.Join(s.fail(), s.failed(func() error { return s.Store.Release(ctx, c, keep) }))
 }
 
-func (s *unreadable) Read(ctx context.Context, id stet.ID) (rec stet.Record, err error) {
+func (s *unreadable) Read(ctx context.Context, id store.ID) (rec store.Record, err error) {
 	err = errors.Join(s.fail(), s.failed(func() (err error) { rec, err = s.Store.Read(ctx, id); return err }))
 	return rec, err
 }
 
-func (s *unreadable) Look(ctx context.Context, id stet.ID) (rec stet.Record, err error) {
+func (s *unreadable) Look(ctx context.Context, id store.ID) (rec store.Record, err error) {
 	err = errors.Join(s.fail(), s.failed(func() (err error) { rec, err = s.Store.Look(ctx, id); return err }))
 	return rec, err
 }
 
-func (s *unreadable) Accept(ctx context.Context, req stet.ClaimRequest, work []byte, after time.Duration) (rec stet.Record, err error) {
+func (s *unreadable) Accept(ctx context.Context, req store.ClaimRequest, work []byte, after time.Duration) (rec store.Record, err error) {
 	err = errors.Join(s.fail(), s.failed(func() (err error) { rec, err = s.Store.Accept(ctx, req, work, after); return err }))
 	return rec, err
 }
 
-func (s *unreadable) Take(ctx context.Context, req store.TakeRequest) (rec stet.Record, err error) {
+func (s *unreadable) Take(ctx context.Context, req store.TakeRequest) (rec store.Record, err error) {
 	err = errors.Join(s.fail(), s.failed(func() (err error) {
 		rec, err = s.Store.Take(ctx, req)
 		return err
@@ -83,23 +84,23 @@ func (s *unreadable) Take(ctx context.Context, req store.TakeRequest) (rec stet.
 	return rec, err
 }
 
-func (s *unreadable) Save(ctx context.Context, c stet.Claim, notes []byte, repeatable bool) error {
+func (s *unreadable) Save(ctx context.Context, c store.Claim, notes []byte, repeatable bool) error {
 	return errors.Join(s.fail(), s.failed(func() error { return s.Store.Save(ctx, c, notes, repeatable) }))
 }
 
-func (s *unreadable) Cancel(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) (rec stet.Record, err error) {
+func (s *unreadable) Cancel(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) (rec store.Record, err error) {
 	err = errors.Join(s.fail(), s.failed(func() (err error) { rec, err = s.Store.Cancel(ctx, c, out, keep); return err }))
 	return rec, err
 }
 
-func (s *unreadable) Watch(context.Context, stet.ID, int64) error { return errDown } // it is polled
+func (s *unreadable) Watch(context.Context, store.ID, int64) error { return errDown } // it is polled
 
-func (s *unreadable) RunTx(context.Context, stet.ClaimRequest, stet.Retention,
-	func(context.Context, int, stet.Record) (store.Settlement, error)) (stet.Record, error) {
-	return stet.Record{}, s.fail()
+func (s *unreadable) RunTx(context.Context, store.ClaimRequest, store.Retention,
+	func(context.Context, int, store.Record) (store.Settlement, error)) (store.Record, error) {
+	return store.Record{}, s.fail()
 }
 
-func (s *unreadable) SettleTx(context.Context, int, stet.Claim, store.Settlement, stet.Retention) error {
+func (s *unreadable) SettleTx(context.Context, int, store.Claim, store.Settlement, store.Retention) error {
 	return s.fail()
 }
 
@@ -143,7 +144,7 @@ var callsOfARecord = map[string]struct {
 		return err
 	}},
 	"Resolve": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Run) error {
-		return e.Resolve(t.Context(), stet.Record{ID: e.ID(op.Scope, op.Key), Fence: 1}, "", stet.ItDidNotHappen())
+		return e.Resolve(t.Context(), store.Record{ID: e.ID(op.Scope, op.Key), Fence: 1}, "", stet.ItDidNotHappen())
 	}},
 	"Settle": {true, func(t *testing.T, _ *stet.Engine, _ *unreadable, r *stet.Run) error {
 		return r.Settle(t.Context(), done)
@@ -203,12 +204,12 @@ func TestWaiterHearsThatTheRecordWasDamagedMeanwhile(t *testing.T) {
 type partial struct {
 	*memory.Store
 	mu     sync.Mutex
-	failed []stet.ID // what cannot be reached or read
+	failed []store.ID // what cannot be reached or read
 	cause  error
 	sweeps int
 }
 
-func (s *partial) fail(cause error, ids ...stet.ID) {
+func (s *partial) fail(cause error, ids ...store.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failed, s.cause = ids, cause
@@ -216,24 +217,24 @@ func (s *partial) fail(cause error, ids ...stet.ID) {
 
 // split returns which claims the store can answer for, and the error of the others,
 // which has no owners.
-func (s *partial) split(claims []stet.Claim) (reached []stet.Claim, err error) {
+func (s *partial) split(claims []store.Claim) (reached []store.Claim, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var unreached []stet.Claim
+	var unreached []store.Claim
 	for _, c := range claims {
 		if slices.Contains(s.failed, c.ID) {
-			unreached = append(unreached, stet.Claim{ID: c.ID, Fence: c.Fence})
+			unreached = append(unreached, store.Claim{ID: c.ID, Fence: c.Fence})
 		} else {
 			reached = append(reached, c)
 		}
 	}
 	if unreached != nil {
-		err = &stet.PartialError{Claims: unreached, Cause: s.cause}
+		err = &store.PartialError{Claims: unreached, Cause: s.cause}
 	}
 	return reached, err
 }
 
-func (s *partial) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) ([]stet.Claim, error) {
+func (s *partial) Extend(ctx context.Context, claims []store.Claim, lease time.Duration) ([]store.Claim, error) {
 	reached, failed := s.split(claims)
 	lost, err := s.Store.Extend(ctx, reached, lease)
 	if err == nil {
@@ -242,27 +243,27 @@ func (s *partial) Extend(ctx context.Context, claims []stet.Claim, lease time.Du
 	return lost, err
 }
 
-func (s *partial) Due(ctx context.Context, what stet.Due, limit int, again time.Duration, names ...string) ([]stet.Record, error) {
+func (s *partial) Due(ctx context.Context, what store.Due, limit int, again time.Duration, names ...string) ([]store.Record, error) {
 	recs, err := s.Store.Due(ctx, what, limit, again, names...)
-	var claims []stet.Claim
+	var claims []store.Claim
 	for _, rec := range recs {
 		claims = append(claims, rec.Claim())
 	}
 	reached, failed := s.split(claims)
-	recs = slices.DeleteFunc(recs, func(rec stet.Record) bool { return !slices.Contains(reached, rec.Claim()) })
+	recs = slices.DeleteFunc(recs, func(rec store.Record) bool { return !slices.Contains(reached, rec.Claim()) })
 	if err == nil {
 		err = failed
 	}
 	return recs, err
 }
 
-func (s *partial) Sweep(context.Context, int) (stet.Swept, error) {
+func (s *partial) Sweep(context.Context, int) (store.Swept, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.sweeps++; s.sweeps < 3 {
-		return stet.Swept{Purged: 10, More: true}, &stet.PartialError{Cause: errDown}
+		return store.Swept{Purged: 10, More: true}, &store.PartialError{Cause: errDown}
 	}
-	return stet.Swept{Purged: 1}, nil
+	return store.Swept{Purged: 1}, nil
 }
 
 // TestUnreachedRecordEndsNoOtherRun: heartbeats of the others go on, and the lease
@@ -270,15 +271,15 @@ func (s *partial) Sweep(context.Context, int) (stet.Swept, error) {
 func TestUnreachedRecordEndsNoOtherRun(t *testing.T) {
 	for name, cause := range map[string]error{"a server that is down": errDown, "a damaged record": errUnreadable} {
 		synctest.Test(t, func(t *testing.T) {
-			store := &partial{Store: memory.New(memory.Options{})}
-			e := newEngine(t, store, stet.Options{SweepEvery: -1})
+			st := &partial{Store: memory.New(memory.Options{})}
+			e := newEngine(t, st, stet.Options{SweepEvery: -1})
 			hit, lost := begin(t, e, op), begin(t, e, stet.Op{Scope: "s", Key: "lost"})
 			var others []*stet.Run
 			for i := range 5 {
 				others = append(others, begin(t, e, stet.Op{Scope: "s", Key: fmt.Sprint(i)}))
 			}
-			store.fail(cause, hit.ID())
-			if err := store.Release(t.Context(), lost.Claim(), stet.Retention{Result: time.Hour}); err != nil {
+			st.fail(cause, hit.ID())
+			if err := st.Release(t.Context(), lost.Claim(), store.Retention{Result: time.Hour}); err != nil {
 				t.Fatal(err)
 			}
 			<-hit.Context().Done()
@@ -290,7 +291,7 @@ func TestUnreachedRecordEndsNoOtherRun(t *testing.T) {
 			}
 			time.Sleep(2 * time.Minute)
 			for _, run := range others {
-				if cause := context.Cause(run.Context()); cause != nil || leaseLeft(t, store, run) <= 0 {
+				if cause := context.Cause(run.Context()); cause != nil || leaseLeft(t, st, run) <= 0 {
 					t.Errorf("%s: another run ended: %v", name, cause)
 				}
 			}
@@ -317,13 +318,13 @@ func TestShortOutageOfAPartEndsNothing(t *testing.T) {
 // TestParkingTogetherTellsWhichRecordWasNotReached.
 func TestParkingTogetherTellsWhichRecordWasNotReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &partial{Store: memory.New(memory.Options{})}
-		e := newEngine(t, store, stet.Options{SweepEvery: -1})
+		st := &partial{Store: memory.New(memory.Options{})}
+		e := newEngine(t, st, stet.Options{SweepEvery: -1})
 		var runs []*stet.Run
 		for i := range 6 {
 			runs = append(runs, begin(t, e, stet.Op{Scope: "s", Key: fmt.Sprint(i)}))
 		}
-		store.fail(errDown, runs[2].ID(), runs[4].ID())
+		st.fail(errDown, runs[2].ID(), runs[4].ID())
 		var wg sync.WaitGroup
 		for i, run := range runs {
 			wg.Go(func() {
@@ -335,7 +336,7 @@ func TestParkingTogetherTellsWhichRecordWasNotReached(t *testing.T) {
 		}
 		wg.Wait()
 		for i, run := range runs {
-			if rec, _ := store.Read(t.Context(), run.ID()); (rec.State == stet.Unknown) != (i != 2 && i != 4) {
+			if rec, _ := st.Read(t.Context(), run.ID()); (rec.State == store.Unknown) != (i != 2 && i != 4) {
 				t.Errorf("run %d is %v", i, rec.State)
 			}
 		}
@@ -344,10 +345,10 @@ func TestParkingTogetherTellsWhichRecordWasNotReached(t *testing.T) {
 
 // TestWorkThatCannotBeReadHidesNoOther, and is told of.
 func TestWorkThatCannotBeReadHidesNoOther(t *testing.T) {
-	var told []stet.Event
+	var told []observe.Event
 	store := &partial{Store: memory.New(memory.Options{})}
-	e := newEngine(t, store, stet.Options{SweepEvery: -1, Observer: stet.ObserverFunc(func(_ context.Context, ev stet.Event) {
-		if ev.Kind == stet.EventStoreFailed {
+	e := newEngine(t, store, stet.Options{SweepEvery: -1, Observer: observe.Func(func(_ context.Context, ev observe.Event) {
+		if ev.Kind == observe.StoreFailed {
 			told = append(told, ev)
 		}
 	})})
@@ -368,9 +369,9 @@ func TestWorkThatCannotBeReadHidesNoOther(t *testing.T) {
 // TestSweepGoesOnWhereAPartOfTheStoreIsDown, and tells of that.
 func TestSweepGoesOnWhereAPartOfTheStoreIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		swept := make(chan stet.Event, 10)
-		e := newEngine(t, &partial{Store: memory.New(memory.Options{})}, stet.Options{Observer: stet.ObserverFunc(func(_ context.Context, ev stet.Event) {
-			if ev.Kind == stet.EventSwept {
+		swept := make(chan observe.Event, 10)
+		e := newEngine(t, &partial{Store: memory.New(memory.Options{})}, stet.Options{Observer: observe.Func(func(_ context.Context, ev observe.Event) {
+			if ev.Kind == observe.Swept {
 				swept <- ev
 			}
 		})})

@@ -99,11 +99,11 @@ func (r *Run) decode(v any) error {
 
 // executed answers "did it execute?" for a record that stands, and whose result
 // is not there. What failed had an effect, perhaps, before it did.
-func executed(rec Record) Execution {
+func executed(rec store.Record) Execution {
 	switch {
 	case rec.Attempt == 0: // accepted, and cancelled
 		return NotExecuted
-	case rec.State == Completed:
+	case rec.State == store.Completed:
 		return Executed
 	default:
 		return MayHaveExecuted

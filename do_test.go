@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -175,9 +176,9 @@ func TestWrongWiringIsRefusedAtConstruction(t *testing.T) {
 	for name, o := range map[string]stet.Options{
 		"negative lease":         {Policy: stet.Policy{Lease: -1}},
 		"tiny lease":             {Policy: stet.Policy{Lease: 1}},
-		"lease beyond retention": {Policy: stet.Policy{Lease: 2 * 3600e9, Retention: stet.Retention{Result: 3600e9}}},
-		"short tombstone":        {Policy: stet.Policy{Retention: stet.Retention{Result: 2 * 3600e9, Tombstone: 3600e9}}},
-		"negative retention":     {Policy: stet.Policy{Retention: stet.Retention{Result: -1}}},
+		"lease beyond retention": {Policy: stet.Policy{Lease: 2 * 3600e9, Retention: store.Retention{Result: 3600e9}}},
+		"short tombstone":        {Policy: stet.Policy{Retention: store.Retention{Result: 2 * 3600e9, Tombstone: 3600e9}}},
+		"negative retention":     {Policy: stet.Policy{Retention: store.Retention{Result: -1}}},
 		"negative wait":          {Policy: stet.Policy{Wait: -1}},
 		"endless wait":           {Policy: stet.Policy{Wait: math.MaxInt64}},
 		"huge result":            {Policy: stet.Policy{MaxResult: math.MaxInt}},
@@ -209,8 +210,8 @@ func TestUnacceptableOperationsAreRefused(t *testing.T) {
 	}{
 		"no scope":     {t.Context(), stet.Op{Key: "k"}},
 		"no key":       {t.Context(), stet.Op{Scope: "s"}},
-		"long key":     {t.Context(), stet.Op{Scope: "s", Key: string(make([]byte, stet.MaxKey+1))}},
-		"long scope":   {t.Context(), stet.Op{Key: "k", Scope: string(make([]byte, stet.MaxScope+1))}},
+		"long key":     {t.Context(), stet.Op{Scope: "s", Key: string(make([]byte, store.MaxKey+1))}},
+		"long scope":   {t.Context(), stet.Op{Key: "k", Scope: string(make([]byte, store.MaxScope+1))}},
 		"no class":     {t.Context(), stet.Op{Scope: "s", Key: "k", Class: "unheard of"}},
 		"ended caller": {ended, op},
 	} {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 	"github.com/stet-go/stet/store/sqlite"
 )
@@ -79,16 +80,16 @@ type undecided struct {
 	errs []error
 }
 
-func (s *undecided) Accept(context.Context, stet.ClaimRequest, []byte, time.Duration) (stet.Record, error) {
+func (s *undecided) Accept(context.Context, store.ClaimRequest, []byte, time.Duration) (store.Record, error) {
 	err := s.errs[0]
 	s.errs = s.errs[1:]
-	return stet.Record{}, err
+	return store.Record{}, err
 }
 
 // TestOneTryThatMayHaveHadItsEffectIsEnoughForDoubt: what a later try did not do, an
 // earlier one may have.
 func TestOneTryThatMayHaveHadItsEffectIsEnoughForDoubt(t *testing.T) {
-	lost, waited := errors.New("the reply was lost"), errors.Join(errors.New("it waited in vain"), stet.ErrNotDone)
+	lost, waited := errors.New("the reply was lost"), errors.Join(errors.New("it waited in vain"), store.ErrNotDone)
 	for _, c := range []struct {
 		errs []error
 		want stet.Execution

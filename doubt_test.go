@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -20,7 +21,7 @@ type forgetful struct {
 	away atomic.Bool
 }
 
-func (f *forgetful) Save(ctx context.Context, c stet.Claim, notes []byte, repeatable bool) error {
+func (f *forgetful) Save(ctx context.Context, c store.Claim, notes []byte, repeatable bool) error {
 	if f.away.Load() {
 		return errors.New("the store is away")
 	}
@@ -63,19 +64,19 @@ func TestStepThatIsStillOpenCannotBeSettled(t *testing.T) {
 			t.Errorf("%s while a step runs: %v", how, err)
 		}
 		over()
-		if st := status(t, e, it.ID, stet.Unknown); st.Doubt != "charge" {
+		if st := status(t, e, it.ID, store.Unknown); st.Doubt != "charge" {
 			t.Errorf("%s: the doubt is %q", how, st.Doubt)
 		}
 	}
 }
 
 func TestStepThatIsStillOpenCannotBeSettledInATransaction(t *testing.T) {
-	store, e := bank(t)
+	st, e := bank(t)
 	it := accept(t, e, op, parcel)
 	run := take(t, e, it)
 	over := charging(t, run)
 	settle := func() error {
-		return txOf(e, store).Finish(t.Context(), run, func(context.Context, *sql.Tx) (stet.Outcome, error) {
+		return txOf(e, st).Finish(t.Context(), run, func(context.Context, *sql.Tx) (stet.Outcome, error) {
 			return stet.Outcome{}, nil
 		})
 	}
@@ -86,23 +87,23 @@ func TestStepThatIsStillOpenCannotBeSettledInATransaction(t *testing.T) {
 	if err := settle(); err != nil {
 		t.Errorf("when it has ended: %v", err)
 	}
-	status(t, e, it.ID, stet.Completed)
+	status(t, e, it.ID, store.Completed)
 }
 
 // The processor was away, but the store cannot be told so.
 func TestStepWhoseStrikeWasNotStoredIsInDoubt(t *testing.T) {
-	store := &forgetful{Store: memory.New(memory.Options{})}
-	e := newEngine(t, store, stet.Options{StoreTimeout: 100 * time.Millisecond})
+	st := &forgetful{Store: memory.New(memory.Options{})}
+	e := newEngine(t, st, stet.Options{StoreTimeout: 100 * time.Millisecond})
 	_, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) {
 		return stet.Step(ctx, "charge", stet.StepOnce, func(context.Context) (int, error) {
-			store.away.Store(true)
+			st.away.Store(true)
 			return 0, fmt.Errorf("connection refused: %w", stet.ErrRetryable)
 		})
 	})
 	if !errors.Is(err, stet.ErrUnknown) {
 		t.Errorf("%v", err)
 	}
-	status(t, e, e.ID(op.Scope, op.Key), stet.Unknown)
+	status(t, e, e.ID(op.Scope, op.Key), store.Unknown)
 }
 
 func TestStepIsNotBegunWhenTheRunHasEnded(t *testing.T) {
@@ -116,22 +117,22 @@ func TestStepIsNotBegunWhenTheRunHasEnded(t *testing.T) {
 }
 
 func TestOperationInDoubtCannotBeCancelled(t *testing.T) {
-	store := memory.New(memory.Options{})
-	e := newEngine(t, store, stet.Options{})
+	st := memory.New(memory.Options{})
+	e := newEngine(t, st, stet.Options{})
 	it := accept(t, e, op, parcel)
 	run := take(t, e, it)
 	defer charging(t, run)()
-	if err := store.Return(t.Context(), run.Claim(), 0); err != nil { // by an older version
+	if err := st.Return(t.Context(), run.Claim(), 0); err != nil { // by an older version
 		t.Fatal(err)
 	}
 	if _, err := e.Cancel(t.Context(), op.Scope, it.ID); !errors.Is(err, stet.ErrUnknown) {
 		t.Errorf("cancelled: %v", err)
 	}
-	if st := status(t, e, it.ID, stet.Accepted); st.Doubt != "charge" {
+	if st := status(t, e, it.ID, store.Accepted); st.Doubt != "charge" {
 		t.Errorf("the doubt is %q", st.Doubt)
 	}
 	// Whoever takes it knows.
-	again, err := newEngine(t, store, stet.Options{}).Take(t.Context(), it)
+	again, err := newEngine(t, st, stet.Options{}).Take(t.Context(), it)
 	if err != nil || !again.SaysOutcomeUnknown() {
 		t.Fatalf("the next run does not say that it is in doubt: %v", err)
 	}
@@ -145,12 +146,12 @@ func TestLongProgressDoesNotPutAStepInDoubt(t *testing.T) {
 	it := accept(t, e, op, parcel)
 	run := take(t, e, it)
 	_, err := stet.Step(run.Context(), "charge", stet.StepOnce, func(ctx context.Context) (int, error) {
-		return 1, run.Progress(ctx, 0.5, strings.Repeat("\u00e9", stet.MaxNotes))
+		return 1, run.Progress(ctx, 0.5, strings.Repeat("\u00e9", store.MaxNotes))
 	})
 	if err != nil || run.SaysOutcomeUnknown() {
 		t.Fatal(err)
 	}
-	if st := status(t, e, it.ID, stet.Running); len(st.Progress.Message) != 1<<10 {
+	if st := status(t, e, it.ID, store.Running); len(st.Progress.Message) != 1<<10 {
 		t.Errorf("the message has %d bytes", len(st.Progress.Message))
 	}
 	complete(t, run, "x")

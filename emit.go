@@ -11,15 +11,11 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/store"
 )
 
 const (
-	// MaxMessages is how many messages a run can emit.
-	MaxMessages = 1000
-	// MaxOutbox bounds the messages of a run together, in bytes.
-	MaxOutbox = 1 << 20
-
 	maxDestination = 1024 // bytes of Message.To
 	maxHeaderName  = 255
 )
@@ -96,8 +92,8 @@ func (r *Run) Emit(m Message) error {
 	switch {
 	case r.replayed || r.ended && !r.transactional || r.committing:
 		return invalid("Emit after the run has ended, or its outcome was given to SettleTx")
-	case len(r.outbox) >= MaxMessages || r.outboxSize+m.size() > MaxOutbox:
-		return invalid("a run can emit %d messages and %d bytes", MaxMessages, MaxOutbox)
+	case len(r.outbox) >= store.MaxMessages || r.outboxSize+m.size() > store.MaxOutbox:
+		return invalid("a run can emit %d messages and %d bytes", store.MaxMessages, store.MaxOutbox)
 	}
 	m.ID = DeriveKey("stet/message", r.rec.ID.String(), strconv.Itoa(len(r.outbox)))
 	m.Header, m.Body = maps.Clone(m.Header), slices.Clone(m.Body)
@@ -168,7 +164,7 @@ func (r *Run) pack(outcome Outcome, messages []Message) store.Settlement {
 // known.
 type Parcel struct {
 	Messages []Message
-	claim    Claim
+	claim    store.Claim
 	class    string
 }
 
@@ -176,7 +172,7 @@ type Parcel struct {
 // longest waiting first. It is returned again, to whoever asks, unless Relayed was
 // called within that time. The error is an *Error of kind ErrInvalid or ErrStore.
 func (e *Engine) DueMessages(ctx context.Context, limit int, again time.Duration) ([]Parcel, error) {
-	recs, err := e.due(ctx, DueRelay, limit, again)
+	recs, err := e.due(ctx, store.DueRelay, limit, again)
 	parcels := make([]Parcel, 0, len(recs))
 	for _, rec := range recs {
 		var p packedOutbox
@@ -185,7 +181,7 @@ func (e *Engine) DueMessages(ctx context.Context, limit int, again time.Duration
 			err = json.Unmarshal(plain, &p)
 		}
 		if err != nil { // an operator's case: it stays in the outbox
-			e.observe(ctx, Event{Kind: EventStoreFailed, ID: rec.ID, State: rec.State, Fence: rec.Fence, Err: damaged(err)})
+			e.observe(ctx, observe.Event{Kind: observe.StoreFailed, ID: rec.ID, State: rec.State, Fence: rec.Fence, Err: damaged(err)})
 			continue
 		}
 		parcels = append(parcels, Parcel{Messages: p.Messages, claim: rec.Claim(), class: p.Class})
@@ -206,12 +202,12 @@ func (e *Engine) Relayed(ctx context.Context, p Parcel) error {
 	if err != nil && !errors.Is(err, ErrFenced) { // fenced: forgotten since, by an operator
 		return storeFailed(Executed, err)
 	}
-	e.observe(ctx, Event{Kind: EventRelayed, ID: p.claim.ID, Class: p.class, Fence: p.claim.Fence})
+	e.observe(ctx, observe.Event{Kind: observe.Relayed, ID: p.claim.ID, Class: p.class, Fence: p.claim.Fence})
 	return nil
 }
 
 // Unsent says that messages of the parcel were not taken by who was to keep them. They
 // stay in the outbox, and are due again; the observer is told.
 func (e *Engine) Unsent(ctx context.Context, p Parcel, err error) {
-	e.observe(ctx, Event{Kind: EventUnsent, ID: p.claim.ID, Class: p.class, Fence: p.claim.Fence, Err: err})
+	e.observe(ctx, observe.Event{Kind: observe.Unsent, ID: p.claim.ID, Class: p.class, Fence: p.claim.Fence, Err: err})
 }

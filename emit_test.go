@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 	"github.com/stet-go/stet/store/storetest"
 )
@@ -92,8 +93,8 @@ func TestMessageIDsAreTheOperationsOwn(t *testing.T) {
 
 func TestRelayedMessagesAreNotSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memory.New(memory.Options{})
-		e := newEngine(t, store, stet.Options{SweepEvery: time.Hour, Policy: stet.Policy{Retention: stet.Retention{Result: time.Hour, Tombstone: 2 * time.Hour}}})
+		st := memory.New(memory.Options{})
+		e := newEngine(t, st, stet.Options{SweepEvery: time.Hour, Policy: stet.Policy{Retention: store.Retention{Result: time.Hour, Tombstone: 2 * time.Hour}}})
 		it := accept(t, e, op, parcel)
 		run := take(t, e, it)
 		if err := run.Emit(shipped); err != nil {
@@ -121,7 +122,7 @@ func TestRelayedMessagesAreNotSentAgain(t *testing.T) {
 		if err := e.Relayed(t.Context(), parcels[0]); err != nil {
 			t.Errorf("said again when the record is forgotten: %v", err)
 		}
-		if n := store.Len(); n != 0 {
+		if n := st.Len(); n != 0 {
 			t.Errorf("%d records are left", n)
 		}
 	})
@@ -223,14 +224,14 @@ func TestEmittingIsBounded(t *testing.T) {
 		"a key that is no UTF-8":      {To: "x", Key: "\xff"},
 		"a header that is no UTF-8":   {To: "x", Header: map[string]string{"\xff": ""}},
 		"a value that is no UTF-8":    {To: "x", Header: map[string]string{"a": "\xff"}},
-		"larger than all may be":      {To: "x", Body: make([]byte, stet.MaxOutbox)},
-		"with a header that is large": {To: "x", Header: map[string]string{"a": strings.Repeat("b", stet.MaxOutbox)}},
+		"larger than all may be":      {To: "x", Body: make([]byte, store.MaxOutbox)},
+		"with a header that is large": {To: "x", Header: map[string]string{"a": strings.Repeat("b", store.MaxOutbox)}},
 	} {
 		if err := run.Emit(m); !errors.Is(err, stet.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for i := range stet.MaxMessages {
+	for i := range store.MaxMessages {
 		if err := run.Emit(stet.Message{To: "x", Body: make([]byte, 1<<10-1)}); err != nil {
 			t.Fatalf("message %d: %v", i, err)
 		}
@@ -239,7 +240,7 @@ func TestEmittingIsBounded(t *testing.T) {
 		t.Errorf("one too many: %v", err)
 	}
 	complete(t, run, "x")
-	if all := messages(t, e); len(all) != stet.MaxMessages {
+	if all := messages(t, e); len(all) != store.MaxMessages {
 		t.Errorf("%d messages", len(all))
 	}
 }
@@ -258,10 +259,10 @@ func TestMessagesOfAResultThatIsNotKept(t *testing.T) {
 }
 
 func TestMessagesCannotBeReadOrSwapped(t *testing.T) {
-	store := memory.New(memory.Options{})
-	e := newEngine(t, store, encrypted(secret("k", 1)))
+	st := memory.New(memory.Options{})
+	e := newEngine(t, st, encrypted(secret("k", 1)))
 	secretly := stet.Message{To: "cards", Body: []byte("card 4242")}
-	var recs []stet.Record
+	var recs []store.Record
 	for _, key := range []string{"k1", "k2"} {
 		o := op
 		o.Key = key
@@ -270,13 +271,13 @@ func TestMessagesCannotBeReadOrSwapped(t *testing.T) {
 			t.Fatal(err)
 		}
 		complete(t, run, "x")
-		rec, err := store.Look(t.Context(), run.ID())
+		rec, err := st.Look(t.Context(), run.ID())
 		if err != nil || bytes.Contains(rec.Work, []byte("cards")) || bytes.Contains(rec.Work, []byte("Y2FyZCA0MjQy")) {
 			t.Fatalf("the store has %q, %v", rec.Work, err)
 		}
 		recs = append(recs, rec)
 	}
-	forged := newEngine(t, forgingOutbox{store, recs[0].ID, recs[1].Work}, encrypted(secret("k", 1)))
+	forged := newEngine(t, forgingOutbox{st, recs[0].ID, recs[1].Work}, encrypted(secret("k", 1)))
 	all := messages(t, forged)
 	if len(all) != 1 || string(all[0].Body) != "card 4242" {
 		t.Errorf("with the messages of one operation copied over another's: %+v", all)
@@ -286,11 +287,11 @@ func TestMessagesCannotBeReadOrSwapped(t *testing.T) {
 // forgingOutbox is a store in which somebody has written messages.
 type forgingOutbox struct {
 	*memory.Store
-	id     stet.ID
+	id     store.ID
 	outbox []byte
 }
 
-func (s forgingOutbox) Due(ctx context.Context, what stet.Due, limit int, again time.Duration, names ...string) ([]stet.Record, error) {
+func (s forgingOutbox) Due(ctx context.Context, what store.Due, limit int, again time.Duration, names ...string) ([]store.Record, error) {
 	recs, err := s.Store.Due(ctx, what, limit, again, names...)
 	for i := range recs {
 		if recs[i].ID == s.id {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/store"
 )
 
@@ -31,9 +32,9 @@ const (
 // Engine runs operations at most once over a store. It is safe for concurrent
 // use. One engine a process and store is enough.
 type Engine struct {
-	store    Store
-	works    WorkStore // the store, if it keeps work, or is in front of one that does
-	watcher  Watcher   // likewise
+	store    store.Store
+	works    store.WorkStore // the store, if it keeps work, or is in front of one that does
+	watcher  store.Watcher   // likewise
 	policies policies
 	o        Options
 	sealer   sealer
@@ -58,15 +59,15 @@ type Engine struct {
 
 // New returns an engine over a store, or one that is in front of it (see store.As). Wrong options are ErrInvalid, here and not
 // at the first request. Close it when its runs are done.
-func New(s Store, o Options) (*Engine, error) {
+func New(s store.Store, o Options) (*Engine, error) {
 	if s == nil {
 		return nil, invalid("New needs a store; memory.New or sqlite.Open makes one")
 	}
-	if len(o.Namespace) > MaxScope {
-		return nil, invalid("Options.Namespace has %d bytes; at most %d", len(o.Namespace), MaxScope)
+	if len(o.Namespace) > store.MaxScope {
+		return nil, invalid("Options.Namespace has %d bytes; at most %d", len(o.Namespace), store.MaxScope)
 	}
-	if o.MaxWaiters < 0 || o.StoreTimeout < 0 || o.StoreTimeout > MaxStoreTimeout {
-		return nil, invalid("Options.MaxWaiters is %d, StoreTimeout %v; neither may be negative, nor StoreTimeout above %v", o.MaxWaiters, o.StoreTimeout, MaxStoreTimeout)
+	if o.MaxWaiters < 0 || o.StoreTimeout < 0 || o.StoreTimeout > store.MaxStoreTimeout {
+		return nil, invalid("Options.MaxWaiters is %d, StoreTimeout %v; neither may be negative, nor StoreTimeout above %v", o.MaxWaiters, o.StoreTimeout, store.MaxStoreTimeout)
 	}
 	ps, err := newPolicies(o)
 	if err != nil {
@@ -80,12 +81,12 @@ func New(s Store, o Options) (*Engine, error) {
 	o.StoreTimeout = cmp.Or(o.StoreTimeout, defaultStoreTimeout)
 	o.SweepEvery = cmp.Or(o.SweepEvery, defaultSweepEvery)
 	e := &Engine{store: s, policies: ps, o: o, sealer: sealer}
-	e.works, _ = store.As[WorkStore](s)
-	e.watcher, _ = store.As[Watcher](s)
+	e.works, _ = store.As[store.WorkStore](s)
+	e.watcher, _ = store.As[store.Watcher](s)
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.keeper.init(e)
 	e.cuts.waiting, e.cuts.turn = make(map[time.Duration]*cutting), make(chan struct{}, 1)
-	if sweeper, ok := store.As[Sweeper](s); ok && o.SweepEvery > 0 {
+	if sweeper, ok := store.As[store.Sweeper](s); ok && o.SweepEvery > 0 {
 		e.background(func(ctx context.Context) { e.sweepLoop(ctx, sweeper) })
 	}
 	return e, nil
@@ -115,20 +116,20 @@ func (e *Engine) background(f func(context.Context)) bool {
 	return true
 }
 
-func (e *Engine) observe(ctx context.Context, ev Event) {
+func (e *Engine) observe(ctx context.Context, ev observe.Event) {
 	if e.o.Observer != nil {
 		e.o.Observer.Observe(ctx, ev)
 	}
 }
 
 // Store returns the store that New was given.
-func (e *Engine) Store() Store { return e.store }
+func (e *Engine) Store() store.Store { return e.store }
 
 // Observe passes an event of a skin on to the engine's observer.
-func (e *Engine) Observe(ctx context.Context, ev Event) { e.observe(ctx, ev) }
+func (e *Engine) Observe(ctx context.Context, ev observe.Event) { e.observe(ctx, ev) }
 
 // ID returns the digest by which this engine's store knows a key of a scope.
-func (e *Engine) ID(scope, key string) ID { return Digest(e.o.Namespace, scope, key) }
+func (e *Engine) ID(scope, key string) store.ID { return store.Digest(e.o.Namespace, scope, key) }
 
 // Policy returns the policy of a class with its defaults filled in, and whether
 // there is such a class.
@@ -144,7 +145,7 @@ func (e *Engine) Policy(class string) (Policy, bool) {
 type ticket struct {
 	op       Op
 	p        *Policy
-	req      ClaimRequest
+	req      store.ClaimRequest
 	deadline time.Time // of waiting; zero: do not wait
 	resent   bool      // a claim was sent more than once
 	taken    bool      // by Take
@@ -164,37 +165,37 @@ func (e *Engine) ticket(ctx context.Context, op Op) (*ticket, error) {
 	switch {
 	case !ok:
 		return nil, invalid("Op.Class %q is not among Options.Classes", op.Class)
-	case op.Scope == "" || len(op.Scope) > MaxScope:
-		return nil, invalid("Op.Scope has %d bytes; it must have 1 to %d", len(op.Scope), MaxScope)
-	case op.Key == "" || len(op.Key) > MaxKey:
-		return nil, invalid("Op.Key has %d bytes; it must have 1 to %d", len(op.Key), MaxKey)
+	case op.Scope == "" || len(op.Scope) > store.MaxScope:
+		return nil, invalid("Op.Scope has %d bytes; it must have 1 to %d", len(op.Scope), store.MaxScope)
+	case op.Key == "" || len(op.Key) > store.MaxKey:
+		return nil, invalid("Op.Key has %d bytes; it must have 1 to %d", len(op.Key), store.MaxKey)
 	case op.Wait < 0:
 		return nil, invalid("Op.Wait is negative: %v", op.Wait)
 	}
 	if err := checkLabel(op); err != nil {
 		return nil, err
 	}
-	scope := DigestScope(e.o.Namespace, op.Scope)
+	scope := store.DigestScope(e.o.Namespace, op.Scope)
 	id := store.DigestIn(scope, e.o.Namespace, op.Scope, op.Key)
 	if e.within(ctx, id) {
 		return nil, invalid("the operation was begun inside itself, by two middlewares for instance: it would wait for its own end")
 	}
-	t := &ticket{op: op, p: p, req: ClaimRequest{
+	t := &ticket{op: op, p: p, req: store.ClaimRequest{
 		ID:          id,
 		Scope:       scope,
 		Fingerprint: op.Fingerprint,
-		Owner:       NewOwner(),
+		Owner:       store.NewOwner(),
 		Lease:       p.Lease,
 		Label:       store.Label{Class: op.Class, Name: op.Name, Ref: e.sealer.sealRef(id, op.Ref)},
 	}}
-	if wait := min(cmp.Or(op.Wait, p.Wait), MaxWait); wait > 0 {
+	if wait := min(cmp.Or(op.Wait, p.Wait), store.MaxWait); wait > 0 {
 		t.deadline = time.Now().Add(wait)
 	}
 	return t, nil
 }
 
 // within reports whether ctx belongs to a run of the same operation that goes on.
-func (e *Engine) within(ctx context.Context, id ID) bool {
+func (e *Engine) within(ctx context.Context, id store.ID) bool {
 	for r := FromContext(ctx); r != nil; r = r.around() {
 		if r.rec.ID == id && r.goesOn() && e.shares(r.e) {
 			return true
@@ -239,26 +240,26 @@ func (e *Engine) Begin(ctx context.Context, op Op) (*Run, error) {
 }
 
 // replay returns the run of an outcome that stands.
-func (e *Engine) replay(ctx context.Context, t *ticket, rec Record) (*Run, error) {
+func (e *Engine) replay(ctx context.Context, t *ticket, rec store.Record) (*Run, error) {
 	if rec.Gone {
-		e.observe(ctx, t.event(EventExpired, rec, nil))
+		e.observe(ctx, t.event(observe.Expired, rec, nil))
 		return nil, &Error{Kind: ErrExpired, Execution: executed(rec)}
 	}
 	out, err := e.sealer.open(rec)
 	if err != nil {
-		e.observe(ctx, t.event(EventReplayed, rec, err))
+		e.observe(ctx, t.event(observe.Replayed, rec, err))
 		return nil, &Error{Kind: ErrDamaged, Execution: executed(rec), Cause: err}
 	}
-	e.observe(ctx, t.event(EventReplayed, rec, nil))
+	e.observe(ctx, t.event(observe.Replayed, rec, nil))
 	return &Run{e: e, op: t.op, p: t.p, rec: rec, outcome: out, replayed: true, ended: true, ctx: ctx}, nil
 }
 
-func (t *ticket) event(kind EventKind, rec Record, err error) Event {
-	return Event{Kind: kind, ID: t.req.ID, Class: t.op.Class, State: rec.State, Fence: rec.Fence, Attempt: rec.Attempt, Err: err}
+func (t *ticket) event(kind observe.Kind, rec store.Record, err error) observe.Event {
+	return observe.Event{Kind: kind, ID: t.req.ID, Class: t.op.Class, State: rec.State, Fence: rec.Fence, Attempt: rec.Attempt, Err: err}
 }
 
 // sweepLoop cleans up until ctx ends.
-func (e *Engine) sweepLoop(ctx context.Context, s Sweeper) {
+func (e *Engine) sweepLoop(ctx context.Context, s store.Sweeper) {
 	for more := false; ; {
 		// Jitter, so that processes started together do not sweep together.
 		if !more && !timer.Sleep(ctx, timer.Around(e.o.SweepEvery)) {
@@ -268,14 +269,14 @@ func (e *Engine) sweepLoop(ctx context.Context, s Sweeper) {
 		if ctx.Err() != nil {
 			return
 		}
-		e.observe(ctx, Event{Kind: EventSwept, Swept: swept, Err: err})
+		e.observe(ctx, observe.Event{Kind: observe.Swept, Swept: swept, Err: err})
 		more = swept.More
 	}
 }
 
 // sweep cleans up until nothing is left to do, but no longer than SweepEvery.
 // After each step it rests, so that claims keep most of the store to themselves.
-func (e *Engine) sweep(ctx context.Context, s Sweeper) (sum Swept, err error) {
+func (e *Engine) sweep(ctx context.Context, s store.Sweeper) (sum store.Swept, err error) {
 	fault.At(fault.SweepBefore)
 	defer fault.At(fault.SweepAfter)
 	var failed error // of a part of the store; the rest of it is swept
@@ -286,7 +287,7 @@ func (e *Engine) sweep(ctx context.Context, s Sweeper) (sum Swept, err error) {
 		sum.Expired += got.Expired
 		sum.Purged += got.Purged
 		sum.More = got.More
-		_, partial := errors.AsType[*PartialError](err)
+		_, partial := errors.AsType[*store.PartialError](err)
 		if err != nil {
 			failed = errors.Join(ErrStore, err)
 		}

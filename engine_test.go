@@ -8,10 +8,11 @@ import (
 	"testing"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
-func newEngine(t *testing.T, store stet.Store, o stet.Options) *stet.Engine {
+func newEngine(t *testing.T, store store.Store, o stet.Options) *stet.Engine {
 	t.Helper()
 	e, err := stet.New(store, o)
 	if err != nil {

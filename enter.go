@@ -8,6 +8,7 @@ import (
 
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/store"
 )
 
@@ -53,23 +54,23 @@ func (e *Engine) admit(ctx context.Context, t *ticket, lead func(*flight) (entry
 		}
 		// First of all, whatever else there is to say about the key.
 		if en.rec.Fingerprint != t.req.Fingerprint {
-			e.observe(ctx, t.event(EventMismatched, en.rec, nil))
+			e.observe(ctx, t.event(observe.Mismatched, en.rec, nil))
 			return en, &Error{Kind: ErrMismatch, Execution: NotExecuted}
 		}
 		switch en.rec.State {
-		case Completed, Failed:
+		case store.Completed, store.Failed:
 			return en, nil
-		case Unknown:
-			e.observe(ctx, t.event(EventToldUnknown, en.rec, nil))
+		case store.Unknown:
+			e.observe(ctx, t.event(observe.ToldUnknown, en.rec, nil))
 			err := &Error{Kind: ErrUnknown, Execution: MayHaveExecuted}
 			if t.p.Verify != nil {
 				err.RetryAfter = 5 * retryAfter
 			}
 			return en, err
-		case Accepted:
-			e.observe(ctx, t.event(EventInFlight, en.rec, nil))
+		case store.Accepted:
+			e.observe(ctx, t.event(observe.InFlight, en.rec, nil))
 			return en, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: errors.New("it was accepted, and waits for a worker")}
-		case Running:
+		case store.Running:
 			followed, err := e.wait(ctx, t, f, leader, en.rec)
 			if err != nil {
 				return en, err
@@ -87,13 +88,13 @@ func (e *Engine) admit(ctx context.Context, t *ticket, lead func(*flight) (entry
 // standing returns the record that the call is to be compared with. A transaction
 // of this process that asks for something else may run in vain: it began before
 // this very operation was committed elsewhere. The store knows.
-func (e *Engine) standing(ctx context.Context, t *ticket, rec Record) (Record, error) {
+func (e *Engine) standing(ctx context.Context, t *ticket, rec store.Record) (store.Record, error) {
 	if rec.Fingerprint == t.req.Fingerprint || rec.Fence != 0 || rec.InTx {
 		return rec, nil // nothing to refuse, or the store's own word
 	}
 	now, err := e.read(ctx, rec.ID)
 	if err != nil {
-		e.observe(ctx, t.event(EventStoreFailed, rec, err))
+		e.observe(ctx, t.event(observe.StoreFailed, rec, err))
 		return rec, storeFailed(NotExecuted, err)
 	}
 	if now.State.Settled() {
@@ -131,14 +132,14 @@ func (en entry) share(err error) entry {
 	}
 	switch kind { //nolint:errorlint // a sentinel, as made
 	case nil:
-		en.shared = err == nil && en.rec.State != None
+		en.shared = err == nil && en.rec.State != store.None
 	case ErrStore, ErrDamaged:
 		// It failed for the followers, too: taking turns at a store that hangs
 		// would help nobody.
 		en.err, en.shared = err, true
 	case ErrMismatch:
 		// The record refuses all that ask for something else.
-		en.refuses, en.shared = true, en.rec.State != None
+		en.refuses, en.shared = true, en.rec.State != store.None
 	}
 	return en
 }
@@ -147,8 +148,8 @@ func (en entry) share(err error) entry {
 // call may take or the caller wants to wait, in all that a call follows.
 func (e *Engine) follow(ctx context.Context, t *ticket, f *flight) (entry, error) {
 	refuse := func(cause error) (entry, error) { // nothing was done on behalf of this call
-		rec := Record{ID: f.id, State: Running}
-		e.observe(ctx, t.event(EventInFlight, rec, cause))
+		rec := store.Record{ID: f.id, State: store.Running}
+		e.observe(ctx, t.event(observe.InFlight, rec, cause))
 		return entry{}, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: cause}
 	}
 	if t.patience.IsZero() {
@@ -165,9 +166,9 @@ func (e *Engine) follow(ctx context.Context, t *ticket, f *flight) (entry, error
 		ph, fp, shared, changed := e.flights.look(f)
 		switch {
 		case ph == queued: // whose request stands is not known yet
-			return entry{rec: Record{ID: f.id, State: Running, Fingerprint: t.req.Fingerprint}}, nil
+			return entry{rec: store.Record{ID: f.id, State: store.Running, Fingerprint: t.req.Fingerprint}}, nil
 		case ph == running:
-			return entry{rec: Record{ID: f.id, State: Running, Fingerprint: fp}}, nil
+			return entry{rec: store.Record{ID: f.id, State: store.Running, Fingerprint: fp}}, nil
 		case ph == over && shared.refuses && shared.rec.Fingerprint == t.req.Fingerprint:
 			return entry{}, errTryAgain // it was the leader's request that does not stand
 		case ph == over && shared.shared:
@@ -191,9 +192,9 @@ func (e *Engine) follow(ctx context.Context, t *ticket, f *flight) (entry, error
 // wait returns when it is worth trying to enter again, followed if because the
 // flight has ended, and ErrInFlight when waiting is over or was not wanted. It
 // changes nothing in the store.
-func (e *Engine) wait(ctx context.Context, t *ticket, f *flight, leader bool, rec Record) (followed bool, err error) {
+func (e *Engine) wait(ctx context.Context, t *ticket, f *flight, leader bool, rec store.Record) (followed bool, err error) {
 	refuse := func(cause error) (bool, error) {
-		e.observe(ctx, t.event(EventInFlight, rec, cause))
+		e.observe(ctx, t.event(observe.InFlight, rec, cause))
 		return false, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: cause}
 	}
 	if t.deadline.IsZero() || !time.Now().Before(t.deadline) {
@@ -225,7 +226,7 @@ func (e *Engine) wait(ctx context.Context, t *ticket, f *flight, leader bool, re
 }
 
 // watch returns nil once the record may have changed.
-func (e *Engine) watch(ctx context.Context, rec Record) error {
+func (e *Engine) watch(ctx context.Context, rec store.Record) error {
 	if rec.Fence == 0 && !rec.InTx {
 		return sleepErr(ctx, pollMin) // a flight of this process that has ended since
 	}
@@ -240,7 +241,7 @@ func (e *Engine) watch(ctx context.Context, rec Record) error {
 			return err
 		}
 		now, err := e.read(ctx, rec.ID)
-		if errors.Is(err, ErrDamaged) || err == nil && (now.State != Running || now.Fence != rec.Fence || now.LeaseLeft <= 0) {
+		if errors.Is(err, ErrDamaged) || err == nil && (now.State != store.Running || now.Fence != rec.Fence || now.LeaseLeft <= 0) {
 			return nil
 		}
 	}
@@ -254,41 +255,41 @@ func sleepErr(ctx context.Context, d time.Duration) error {
 }
 
 // enter asks the store with claim, and settles what a dead run left behind.
-func (e *Engine) enter(ctx context.Context, t *ticket, claim func(context.Context, *ticket) (Record, error)) (entry, error) {
+func (e *Engine) enter(ctx context.Context, t *ticket, claim func(context.Context, *ticket) (store.Record, error)) (entry, error) {
 	for range enterRounds {
 		rec, err := claim(ctx, t)
 		// What fn of a transaction returned is no word of the store.
 		if _, ours := err.(*Error); !ours && errors.Is(err, ErrMismatch) { //nolint:errorlint // not what it wraps
-			e.observe(ctx, t.event(EventMismatched, rec, nil))
+			e.observe(ctx, t.event(observe.Mismatched, rec, nil))
 			return entry{rec: rec}, &Error{Kind: ErrMismatch, Execution: NotExecuted}
 		}
 		if err != nil {
 			return entry{rec: rec}, err
 		}
-		if rec.State == Running && rec.Owner == t.req.Owner {
+		if rec.State == store.Running && rec.Owner == t.req.Owner {
 			rec, held, err := e.hold(ctx, t, rec)
 			if held || err != nil {
 				return entry{rec: rec, granted: held}, err
 			}
 			continue
 		}
-		if rec.Fingerprint != t.req.Fingerprint || rec.State != Unknown && rec.State != Retryable {
+		if rec.Fingerprint != t.req.Fingerprint || rec.State != store.Unknown && rec.State != store.Retryable {
 			return entry{rec: rec}, nil
 		}
-		if rec.State == Unknown {
+		if rec.State == store.Unknown {
 			again, err := e.resolve(ctx, t, rec)
 			if err != nil || !again {
 				return entry{rec: rec}, err
 			}
 		}
-		t.req.Owner = NewOwner() // an owner claims once
+		t.req.Owner = store.NewOwner() // an owner claims once
 	}
 	return entry{}, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter,
 		Cause: fmt.Errorf("the record changed %d times while entering", enterRounds)}
 }
 
 // claim claims in lease mode.
-func (e *Engine) claim(ctx context.Context, t *ticket) (rec Record, err error) {
+func (e *Engine) claim(ctx context.Context, t *ticket) (rec store.Record, err error) {
 	fault.At(fault.ClaimBefore)
 	asked := time.Now()
 	tries := 0
@@ -301,8 +302,8 @@ func (e *Engine) claim(ctx context.Context, t *ticket) (rec Record, err error) {
 	t.resent = t.resent || tries > 1
 	fault.At(fault.ClaimAfter)
 	if err == nil || errors.Is(err, ErrMismatch) {
-		if err == nil && rec.State == Running && rec.Owner == t.req.Owner {
-			ev := t.event(EventClaimed, rec, nil)
+		if err == nil && rec.State == store.Running && rec.Owner == t.req.Owner {
+			ev := t.event(observe.Claimed, rec, nil)
 			ev.Elapsed = time.Since(asked)
 			e.observe(ctx, ev)
 		}
@@ -316,9 +317,9 @@ func (e *Engine) claim(ctx context.Context, t *ticket) (rec Record, err error) {
 
 // unclaimed is the caller's error for a claim that may have been granted, and under
 // which nothing runs.
-func (e *Engine) unclaimed(ctx context.Context, t *ticket, rec Record, err error) error {
-	e.observe(ctx, t.event(EventStoreFailed, rec, err))
-	if !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrNotDone) {
+func (e *Engine) unclaimed(ctx context.Context, t *ticket, rec store.Record, err error) error {
+	e.observe(ctx, t.event(observe.StoreFailed, rec, err))
+	if !errors.Is(err, ErrDamaged) && !errors.Is(err, store.ErrNotDone) {
 		e.abandon(t)
 	}
 	return storeFailed(NotExecuted, err)
@@ -327,21 +328,21 @@ func (e *Engine) unclaimed(ctx context.Context, t *ticket, rec Record, err error
 // hold sees to it that no run begins with a lease that is nearly over, because its
 // claim was slow, or was repeated. It reports whether the claim is held: one that
 // was parked meanwhile is not.
-func (e *Engine) hold(ctx context.Context, t *ticket, rec Record) (Record, bool, error) {
+func (e *Engine) hold(ctx context.Context, t *ticket, rec store.Record) (store.Record, bool, error) {
 	for range enterRounds {
 		if t.asked.IsZero() || rec.LeaseLeft-time.Since(t.asked) >= t.req.Lease/3 { // a transaction asks for no lease
 			return rec, true, nil
 		}
-		var lost []Claim
+		var lost []store.Claim
 		err := e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
 			t.asked = time.Now()
-			lost, err = e.store.Extend(ctx, []Claim{rec.Claim()}, t.req.Lease)
+			lost, err = e.store.Extend(ctx, []store.Claim{rec.Claim()}, t.req.Lease)
 			return err
 		})
 		switch {
 		case err != nil:
 			e.abandon(t)
-			e.observe(ctx, t.event(EventStoreFailed, rec, err))
+			e.observe(ctx, t.event(observe.StoreFailed, rec, err))
 			return rec, false, storeFailed(NotExecuted, err)
 		case len(lost) > 0:
 			return rec, false, nil
@@ -353,9 +354,9 @@ func (e *Engine) hold(ctx context.Context, t *ticket, rec Record) (Record, bool,
 
 // resolve deals with an unknown record: it asks the verifier, then the policy.
 // It reports whether the record may have changed.
-func (e *Engine) resolve(ctx context.Context, t *ticket, rec Record) (again bool, err error) {
+func (e *Engine) resolve(ctx context.Context, t *ticket, rec store.Record) (again bool, err error) {
 	var settle *Outcome
-	kind := EventResolved
+	kind := observe.Resolved
 	verdict, sure := e.verify(ctx, t, rec)
 	switch {
 	case rec.Owner == t.req.Owner:
@@ -366,11 +367,11 @@ func (e *Engine) resolve(ctx context.Context, t *ticket, rec Record) (again bool
 		settle = &verdict.outcome
 	case verdict.kind == itDidNotHappen:
 	case verdict.kind == mayRunAgain:
-		kind = EventTakenOver
+		kind = observe.TakenOver
 	case t.p.Stale == StaleFail:
 		settle = &Outcome{Failed: true, Reason: store.ReasonTimedOut}
 	case t.p.Stale == StaleTakeOver:
-		kind = EventTakenOver
+		kind = observe.TakenOver
 	default:
 		return false, nil
 	}
@@ -378,7 +379,7 @@ func (e *Engine) resolve(ctx context.Context, t *ticket, rec Record) (again bool
 	switch {
 	case settle != nil:
 		err = e.settle(ctx, rec.Claim(), e.sealer.seal(rec.ID, *settle, t.p.MaxResult), t.p.Retention)
-	case kind == EventTakenOver:
+	case kind == observe.TakenOver:
 		err = e.takeOver(ctx, rec, t.p.Retention)
 	case verdict.kind == itDidNotHappen:
 		err = e.disown(ctx, rec, t.p.Retention)
@@ -390,12 +391,12 @@ func (e *Engine) resolve(ctx context.Context, t *ticket, rec Record) (again bool
 	case ok && errors.Is(own.Kind, ErrUnknown):
 		return false, nil // a step is in doubt
 	case ok:
-		e.observe(ctx, t.event(EventStoreFailed, rec, err))
+		e.observe(ctx, t.event(observe.StoreFailed, rec, err))
 		return false, own
 	case errors.Is(err, ErrFenced):
 		return true, nil // somebody was faster; look again
 	case err != nil:
-		e.observe(ctx, t.event(EventStoreFailed, rec, err))
+		e.observe(ctx, t.event(observe.StoreFailed, rec, err))
 		return false, storeFailed(MayHaveExecuted, err)
 	}
 	e.observe(ctx, t.event(kind, rec, nil))
@@ -404,21 +405,21 @@ func (e *Engine) resolve(ctx context.Context, t *ticket, rec Record) (again bool
 
 // verify asks the policy's verifier, whose answer should not depend on whether
 // this caller stays. It is not sure when the verifier failed.
-func (e *Engine) verify(ctx context.Context, t *ticket, rec Record) (v Verdict, sure bool) {
+func (e *Engine) verify(ctx context.Context, t *ticket, rec store.Record) (v Verdict, sure bool) {
 	if t.p.Verify == nil || rec.Owner == t.req.Owner {
 		return CannotKnow(), true
 	}
 	op := t.op // but what the dead run was called
 	l, err := e.label(rec)
 	if op.Name, op.Ref = l.Name, l.Ref; err != nil {
-		e.observe(ctx, t.event(EventResolved, rec, fmt.Errorf("verify: %w", err)))
+		e.observe(ctx, t.event(observe.Resolved, rec, fmt.Errorf("verify: %w", err)))
 		return CannotKnow(), false
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.p.VerifyTimeout)
 	defer cancel()
 	v, err = t.p.Verify(ctx, Unresolved{Op: op, Fence: rec.Fence, Attempt: rec.Attempt, ClaimedAt: rec.ClaimedAt})
 	if err != nil {
-		e.observe(ctx, t.event(EventResolved, rec, fmt.Errorf("verify: %w", err)))
+		e.observe(ctx, t.event(observe.Resolved, rec, fmt.Errorf("verify: %w", err)))
 		return CannotKnow(), false
 	}
 	return v, true
@@ -432,7 +433,7 @@ func (e *Engine) retry(ctx context.Context, tries int, call func(context.Context
 	var err, doubt error // doubt: an earlier try may have had its effect
 	for try, pause := 1, storeBackoff; ; try, pause = try+1, min(2*pause, maxBackoff) {
 		err = call(ctx)
-		if doubt != nil && errors.Is(err, ErrNotDone) {
+		if doubt != nil && errors.Is(err, store.ErrNotDone) {
 			err = fmt.Errorf("%w; and then: %v", doubt, err) //nolint:errorlint // which is not ErrNotDone
 		}
 		if err == nil || errors.Is(err, ErrMismatch) || errors.Is(err, ErrFenced) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrDamaged) {
@@ -441,13 +442,13 @@ func (e *Engine) retry(ctx context.Context, tries int, call func(context.Context
 		if try == tries || !timer.Sleep(ctx, timer.Around(pause)) {
 			return err
 		}
-		if !errors.Is(err, ErrNotDone) {
+		if !errors.Is(err, store.ErrNotDone) {
 			doubt = err
 		}
 	}
 }
 
-func (e *Engine) read(ctx context.Context, id ID) (rec Record, err error) {
+func (e *Engine) read(ctx context.Context, id store.ID) (rec store.Record, err error) {
 	err = e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
 		rec, err = e.store.Read(ctx, id)
 		return err
@@ -456,10 +457,10 @@ func (e *Engine) read(ctx context.Context, id ID) (rec Record, err error) {
 }
 
 // settle does not give up before StoreTimeout: what happened would be unknown.
-func (e *Engine) settle(ctx context.Context, c Claim, out store.Settlement, keep Retention) error {
+func (e *Engine) settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
 	return e.retry(ctx, 0, func(ctx context.Context) error { return e.store.Settle(ctx, c, out, keep) })
 }
 
-func (e *Engine) release(ctx context.Context, c Claim, keep Retention) error {
+func (e *Engine) release(ctx context.Context, c store.Claim, keep store.Retention) error {
 	return e.retry(ctx, 0, func(ctx context.Context) error { return e.store.Release(ctx, c, keep) })
 }

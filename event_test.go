@@ -12,16 +12,18 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/observe"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
 // recorder remembers the kinds of events.
 type recorder struct {
 	mu     sync.Mutex
-	events []stet.Event
+	events []observe.Event
 }
 
-func (r *recorder) Observe(_ context.Context, ev stet.Event) {
+func (r *recorder) Observe(_ context.Context, ev observe.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, ev)
@@ -41,9 +43,9 @@ func (r *recorder) take() string {
 
 func TestObserverIsToldWhatHappens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpy()
+		st := newSpy()
 		var rec recorder
-		e := newEngine(t, store, stet.Options{Observer: &rec, SweepEvery: -1, Policy: stet.Policy{Stale: stet.StaleTakeOver}})
+		e := newEngine(t, st, stet.Options{Observer: &rec, SweepEvery: -1, Policy: stet.Policy{Stale: stet.StaleTakeOver}})
 		expect := func(what, kinds string) {
 			t.Helper()
 			if got := rec.take(); got != kinds {
@@ -74,24 +76,24 @@ func TestObserverIsToldWhatHappens(t *testing.T) {
 		expect("in flight, released", "claimed in_flight released")
 
 		third := stet.Op{Scope: "s", Key: "third"}
-		die(t, store, third)
+		die(t, st, third)
 		do(third)
 		expect("taken over", "taken_over claimed settled")
 
 		fourth := stet.Op{Scope: "s", Key: "fourth"}
 		run = begin(t, e, fourth)
-		if err := store.Release(t.Context(), run.Claim(), stet.Retention{Result: time.Hour}); err != nil {
+		if err := st.Release(t.Context(), run.Claim(), store.Retention{Result: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		<-run.Context().Done()
 		_ = run.Settle(t.Context(), stet.Outcome{})
 		expect("lost", "claimed lease_lost fenced")
 
-		store.failClaim.Store(&errDown)
+		st.failClaim.Store(&errDown)
 		do(stet.Op{Scope: "s", Key: "fifth"})
 		expect("store down", "store_failed")
-		store.failClaim.Store(nil)
-		store.failSettle.Store(&errDown)
+		st.failClaim.Store(nil)
+		st.failSettle.Store(&errDown)
 		do(stet.Op{Scope: "s", Key: "sixth"})
 		expect("settle fails", "claimed store_failed")
 	})
@@ -106,7 +108,7 @@ func TestSweepIsReported(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		rec.mu.Lock()
 		defer rec.mu.Unlock()
-		if !slices.ContainsFunc(rec.events, func(ev stet.Event) bool { return ev.Kind == stet.EventSwept && ev.Swept.Parked == 1 }) {
+		if !slices.ContainsFunc(rec.events, func(ev observe.Event) bool { return ev.Kind == observe.Swept && ev.Swept.Parked == 1 }) {
 			t.Fatalf("%+v", rec.events)
 		}
 	})
@@ -120,7 +122,7 @@ func TestNoKeyOrBodyIsTold(t *testing.T) {
 	var told []string
 	e := newEngine(t, store, stet.Options{
 		StoreTimeout: time.Millisecond,
-		Observer:     stet.ObserverFunc(func(_ context.Context, ev stet.Event) { told = append(told, fmt.Sprintf("%+v", ev)) }),
+		Observer:     observe.Func(func(_ context.Context, ev observe.Event) { told = append(told, fmt.Sprintf("%+v", ev)) }),
 	})
 	secret := stet.Op{Scope: scope, Key: key, Fingerprint: stet.NewFingerprint([]byte(body))}
 	try := func(o stet.Op) {
@@ -153,10 +155,10 @@ type crowded struct {
 	sweeps int
 }
 
-func (s *crowded) Sweep(context.Context, int) (stet.Swept, error) {
+func (s *crowded) Sweep(context.Context, int) (store.Swept, error) {
 	s.sweeps++
 	time.Sleep(time.Second)
-	return stet.Swept{More: true}, nil
+	return store.Swept{More: true}, nil
 }
 
 func TestSweepThatQueuedIsNotPutOff(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -94,8 +95,8 @@ func ExampleOptions_classes() {
 	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{
 		Policy: stet.Policy{Lease: 10 * time.Second},
 		Classes: map[string]stet.Policy{
-			"payment": {Retention: stet.Retention{Result: 72 * time.Hour, Tombstone: 365 * 24 * time.Hour}},
-			"code":    {Retention: stet.Retention{Result: 5 * time.Minute, Tombstone: time.Hour}},
+			"payment": {Retention: store.Retention{Result: 72 * time.Hour, Tombstone: 365 * 24 * time.Hour}},
+			"code":    {Retention: store.Retention{Result: 5 * time.Minute, Tombstone: time.Hour}},
 		},
 	})
 	if err != nil {
@@ -117,16 +118,16 @@ func ExampleDeriveKey() {
 // processor's books, and writes down what happened. Every retry gets that.
 func ExampleEngine_Resolve() {
 	ctx := context.Background()
-	store := memory.New(memory.Options{})
-	engine, err := stet.New(store, stet.Options{Policy: stet.Policy{Lease: stet.MinLease}})
+	st := memory.New(memory.Options{})
+	engine, err := stet.New(st, stet.Options{Policy: stet.Policy{Lease: store.MinLease}})
 	if err != nil {
 		panic(err)
 	}
 	defer engine.Close()
 	op := stet.Op{Scope: "acct_1", Key: "order-7"}
-	_, _ = store.Claim(ctx, stet.ClaimRequest{ID: engine.ID(op.Scope, op.Key), Owner: stet.NewOwner(), Lease: time.Nanosecond}) // and dies
+	_, _ = st.Claim(ctx, store.ClaimRequest{ID: engine.ID(op.Scope, op.Key), Owner: store.NewOwner(), Lease: time.Nanosecond}) // and dies
 
-	page, err := store.Browse(ctx, stet.Query{States: []stet.State{stet.Running, stet.Unknown}})
+	page, err := st.Browse(ctx, store.Query{States: []store.State{store.Running, store.Unknown}})
 	if err != nil {
 		panic(err)
 	}

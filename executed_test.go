@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
@@ -18,21 +19,21 @@ func TestDidItExecuteIsAnsweredAlikeAfterTheResultIsGone(t *testing.T) {
 	stale := stet.Options{SweepEvery: -1, Policy: stet.Policy{Stale: stet.StaleFail}}
 	for name, c := range map[string]struct {
 		o            stet.Options
-		before       func(*testing.T, *stet.Engine, stet.Store)
+		before       func(*testing.T, *stet.Engine, store.Store)
 		stands, gone stet.Execution
 		kind         error // while it stands
 	}{
-		"completed": {stale, func(t *testing.T, e *stet.Engine, _ stet.Store) {
+		"completed": {stale, func(t *testing.T, e *stet.Engine, _ store.Store) {
 			_, _ = stet.Do(t.Context(), e, op, func(context.Context) (string, error) { return "done", nil })
 		}, stet.Executed, stet.Executed, nil},
-		"failed": {stale, func(t *testing.T, e *stet.Engine, _ stet.Store) {
+		"failed": {stale, func(t *testing.T, e *stet.Engine, _ store.Store) {
 			_, _ = stet.Do(t.Context(), e, op, func(context.Context) (string, error) { return "", errors.New("declined") })
 		}, stet.Executed, stet.MayHaveExecuted, stet.ErrFailed},
-		"stale": {stale, func(t *testing.T, _ *stet.Engine, s stet.Store) { die(t, s, op) },
+		"stale": {stale, func(t *testing.T, _ *stet.Engine, s store.Store) { die(t, s, op) },
 			stet.MayHaveExecuted, stet.MayHaveExecuted, stet.ErrFailed},
-		"cancelled before any run": {stale, func(t *testing.T, e *stet.Engine, _ stet.Store) { cancelled(t, e, accept(t, e, op, parcel)) },
+		"cancelled before any run": {stale, func(t *testing.T, e *stet.Engine, _ store.Store) { cancelled(t, e, accept(t, e, op, parcel)) },
 			stet.NotExecuted, stet.NotExecuted, stet.ErrCancelled},
-		"cancelled between two runs": {stale, func(t *testing.T, e *stet.Engine, _ stet.Store) {
+		"cancelled between two runs": {stale, func(t *testing.T, e *stet.Engine, _ store.Store) {
 			it := accept(t, e, op, parcel)
 			run, err := e.Take(t.Context(), it)
 			if err == nil {
@@ -66,7 +67,7 @@ func TestDidItExecuteIsAnsweredAlikeAfterTheResultIsGone(t *testing.T) {
 
 func cancelled(t *testing.T, e *stet.Engine, it stet.Item) {
 	t.Helper()
-	if st, err := e.Cancel(t.Context(), op.Scope, it.ID); err != nil || st.Record.State != stet.Failed {
+	if st, err := e.Cancel(t.Context(), op.Scope, it.ID); err != nil || st.Record.State != store.Failed {
 		t.Fatalf("%+v, %v", st, err)
 	}
 }
@@ -75,17 +76,17 @@ func cancelled(t *testing.T, e *stet.Engine, it stet.Item) {
 // was faster.
 type hasty struct{ *memory.Store }
 
-func (s hasty) RunTx(ctx context.Context, req stet.ClaimRequest, _ stet.Retention,
-	fn func(context.Context, int, stet.Record) (store.Settlement, error)) (stet.Record, error) {
-	rec := stet.Record{ID: req.ID, State: stet.Running, Fingerprint: req.Fingerprint, Owner: req.Owner, Fence: 7, Attempt: 1}
+func (s hasty) RunTx(ctx context.Context, req store.ClaimRequest, _ store.Retention,
+	fn func(context.Context, int, store.Record) (store.Settlement, error)) (store.Record, error) {
+	rec := store.Record{ID: req.ID, State: store.Running, Fingerprint: req.Fingerprint, Owner: req.Owner, Fence: 7, Attempt: 1}
 	if _, err := fn(ctx, 1, rec); err != nil {
 		return rec, err
 	}
 	other := req
-	other.Owner = stet.NewOwner()
+	other.Owner = store.NewOwner()
 	won, err := s.Store.Claim(ctx, other)
 	if err == nil {
-		err = s.Store.Settle(ctx, won.Claim(), store.Settlement{State: stet.Completed, Result: []byte("\x01theirs")}, stet.Retention{Result: time.Hour, Tombstone: time.Hour})
+		err = s.Store.Settle(ctx, won.Claim(), store.Settlement{State: store.Completed, Result: []byte("\x01theirs")}, store.Retention{Result: time.Hour, Tombstone: time.Hour})
 	}
 	if err != nil {
 		return rec, err
@@ -93,22 +94,22 @@ func (s hasty) RunTx(ctx context.Context, req stet.ClaimRequest, _ stet.Retentio
 	return s.Store.Read(ctx, req.ID)
 }
 
-func (hasty) SettleTx(context.Context, int, stet.Claim, store.Settlement, stet.Retention) error {
+func (hasty) SettleTx(context.Context, int, store.Claim, store.Settlement, store.Retention) error {
 	return errors.ErrUnsupported
 }
 
 // TestTransactionThatLostToAnotherIsNotReportedAsSettled: nor is the other one, by
 // this process.
 func TestTransactionThatLostToAnotherIsNotReportedAsSettled(t *testing.T) {
-	var kinds []stet.EventKind
-	e := newEngine(t, hasty{memory.New(memory.Options{})}, stet.Options{SweepEvery: -1, Observer: stet.ObserverFunc(func(_ context.Context, ev stet.Event) {
+	var kinds []observe.Kind
+	e := newEngine(t, hasty{memory.New(memory.Options{})}, stet.Options{SweepEvery: -1, Observer: observe.Func(func(_ context.Context, ev observe.Event) {
 		kinds = append(kinds, ev.Kind)
 	})})
 	s := e.Store().(hasty)
 	_, _ = txOf(e, s).Run(t.Context(), op, func(context.Context, int) (stet.Outcome, error) {
 		return stet.Outcome{Body: []byte("ours")}, nil
 	})
-	if want := []stet.EventKind{stet.EventClaimed, stet.EventReleased, stet.EventReplayed}; len(kinds) != 3 || kinds[0] != want[0] || kinds[1] != want[1] || kinds[2] != want[2] {
+	if want := []observe.Kind{observe.Claimed, observe.Released, observe.Replayed}; len(kinds) != 3 || kinds[0] != want[0] || kinds[1] != want[1] || kinds[2] != want[2] {
 		t.Errorf("observed %v, want %v", kinds, want)
 	}
 }
@@ -120,27 +121,27 @@ type unrested struct {
 	rounds int
 }
 
-func (s *unrested) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+func (s *unrested) Read(ctx context.Context, id store.ID) (store.Record, error) {
 	if s.rounds++; s.rounds < 3 {
-		return stet.Record{ID: id}, nil
+		return store.Record{ID: id}, nil
 	}
 	return s.Store.Read(ctx, id)
 }
 
-func (s *unrested) RunTx(ctx context.Context, req stet.ClaimRequest, _ stet.Retention,
-	fn func(context.Context, int, stet.Record) (store.Settlement, error)) (stet.Record, error) {
-	rec := stet.Record{ID: req.ID, State: stet.Running, Fingerprint: req.Fingerprint, Owner: req.Owner, Fence: 7, Attempt: 1}
+func (s *unrested) RunTx(ctx context.Context, req store.ClaimRequest, _ store.Retention,
+	fn func(context.Context, int, store.Record) (store.Settlement, error)) (store.Record, error) {
+	rec := store.Record{ID: req.ID, State: store.Running, Fingerprint: req.Fingerprint, Owner: req.Owner, Fence: 7, Attempt: 1}
 	if s.rounds > 1 {
 		return s.Store.Read(ctx, req.ID)
 	}
 	if _, err := fn(ctx, 1, rec); err != nil {
 		return rec, err
 	}
-	rec.State, rec.Owner = stet.Retryable, stet.NewOwner()
+	rec.State, rec.Owner = store.Retryable, store.NewOwner()
 	return rec, nil
 }
 
-func (*unrested) SettleTx(context.Context, int, stet.Claim, store.Settlement, stet.Retention) error {
+func (*unrested) SettleTx(context.Context, int, store.Claim, store.Settlement, store.Retention) error {
 	return errors.ErrUnsupported
 }
 
@@ -149,8 +150,8 @@ func TestOutcomeOfAnotherIsNotReportedAsSettledAfterALostRound(t *testing.T) {
 	store := &unrested{Store: memory.New(memory.Options{})}
 	settle(t, store.Store, stet.Options{}, op, "theirs")
 	settled := 0
-	e := newEngine(t, store, stet.Options{SweepEvery: -1, Observer: stet.ObserverFunc(func(_ context.Context, ev stet.Event) {
-		if ev.Kind == stet.EventSettled {
+	e := newEngine(t, store, stet.Options{SweepEvery: -1, Observer: observe.Func(func(_ context.Context, ev observe.Event) {
+		if ev.Kind == observe.Settled {
 			settled++
 		}
 	})})

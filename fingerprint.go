@@ -3,6 +3,8 @@ package stet
 import (
 	"crypto/sha256"
 	"encoding/binary"
+
+	"github.com/stet-go/stet/store"
 )
 
 // How a fingerprint was made: the first byte of a Fingerprint.
@@ -17,7 +19,7 @@ const (
 // NewFingerprint returns the raw fingerprint of parts, each length-prefixed:
 // for a message its type and payload, for a request its method, path, query,
 // content type and body.
-func NewFingerprint(parts ...[]byte) Fingerprint {
+func NewFingerprint(parts ...[]byte) store.Fingerprint {
 	return NewFingerprintVersion(FingerprintRaw, parts...)
 }
 
@@ -26,7 +28,7 @@ func NewFingerprint(parts ...[]byte) Fingerprint {
 // of older requests are refused as mismatches until their records expire, or
 // find nothing if the namespace is changed with it; they never run twice under
 // the same namespace.
-func NewFingerprintVersion(version byte, parts ...[]byte) (f Fingerprint) {
+func NewFingerprintVersion(version byte, parts ...[]byte) (f store.Fingerprint) {
 	h := sha256.New()
 	var n [8]byte
 	n[0] = version

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // TestDigestsAreFrozen keeps the records that are stored today matching
@@ -15,7 +16,7 @@ func TestDigestsAreFrozen(t *testing.T) {
 	if want := "01209119463f010b4a13508fefe7c9ba17356eaa2f9743d9f5f79ee0a42321a7a9"; got != want {
 		t.Fatalf("fingerprint %s, was %s", got, want)
 	}
-	if id, want := stet.Digest("", "acct_1", "k1").String(), "9871cf1a6e838be03fcf5f4780773de8b8f46f88945920ea8a2d322ddce60e09"; id != want {
+	if id, want := store.Digest("", "acct_1", "k1").String(), "9871cf1a6e838be03fcf5f4780773de8b8f46f88945920ea8a2d322ddce60e09"; id != want {
 		t.Fatalf("id %s, was %s", id, want)
 	}
 	if again := stet.NewFingerprint([]byte("POST"), []byte("/payments"), []byte{}).String(); again != got {
@@ -51,8 +52,8 @@ func FuzzFingerprint(f *testing.F) {
 				t.Fatalf("derived keys of %q and %q", parts, other)
 			}
 		}
-		if len(a) > 0 && len(b) > 0 && len(a) <= stet.MaxScope && len(b) <= stet.MaxKey {
-			if stet.Digest("", string(a), string(b)) == stet.Digest("", string(a)+string(b[:1]), string(b[1:])) {
+		if len(a) > 0 && len(b) > 0 && len(a) <= store.MaxScope && len(b) <= store.MaxKey {
+			if store.Digest("", string(a), string(b)) == store.Digest("", string(a)+string(b[:1]), string(b[1:])) {
 				t.Fatalf("%q and %q share a digest with another scope", a, b)
 			}
 		}
@@ -62,13 +63,13 @@ func FuzzFingerprint(f *testing.F) {
 // TestRecordsOfAScopeAreNeighbours: a store that sorts by ID lists a scope
 // without an index.
 func TestRecordsOfAScopeAreNeighbours(t *testing.T) {
-	least, greatest := stet.ScopeRange(stet.DigestScope("ns", "acct_1"))
+	least, greatest := store.ScopeRange(store.DigestScope("ns", "acct_1"))
 	for range 1000 {
 		key := stet.NewKey()
-		if id := stet.Digest("ns", "acct_1", key); bytes.Compare(id[:], least[:]) < 0 || bytes.Compare(id[:], greatest[:]) > 0 {
+		if id := store.Digest("ns", "acct_1", key); bytes.Compare(id[:], least[:]) < 0 || bytes.Compare(id[:], greatest[:]) > 0 {
 			t.Fatalf("%v is outside of its scope's range", id)
 		}
-		if id := stet.Digest("ns", "acct_2", key); bytes.Compare(id[:], least[:]) >= 0 && bytes.Compare(id[:], greatest[:]) <= 0 {
+		if id := store.Digest("ns", "acct_2", key); bytes.Compare(id[:], least[:]) >= 0 && bytes.Compare(id[:], greatest[:]) <= 0 {
 			t.Fatalf("%v is inside of another scope's range", id)
 		}
 	}

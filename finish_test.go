@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/sqlite"
 	"github.com/stet-go/stet/store/storetest"
 )
 
 // finish ends a run with a row in the ledger.
-func finish(t *testing.T, e *stet.Engine, run *stet.Run, s stet.WorkTxStore[*sql.Tx], fails error) error {
+func finish(t *testing.T, e *stet.Engine, run *stet.Run, s store.WorkTxStore[*sql.Tx], fails error) error {
 	t.Helper()
 	return txOf(e, s).Finish(t.Context(), run, func(ctx context.Context, tx *sql.Tx) (stet.Outcome, error) {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO ledger VALUES ('shipped', 1)`); err != nil {
@@ -64,37 +65,37 @@ func TestOutcomeIsCommittedWithTheWorkersRows(t *testing.T) {
 }
 
 func TestStaleWorkerWritesNothing(t *testing.T) {
-	store, e := bank(t)
-	other := newEngine(t, store, stet.Options{})
+	st, e := bank(t)
+	other := newEngine(t, st, stet.Options{})
 	it := accept(t, e, op, parcel)
 	stale := take(t, e, it)
-	if err := store.Return(t.Context(), stale.Claim(), 0); err != nil { // by an operator, who believed it dead
+	if err := st.Return(t.Context(), stale.Claim(), 0); err != nil { // by an operator, who believed it dead
 		t.Fatal(err)
 	}
-	if err := finish(t, e, stale, store, nil); !errors.Is(err, stet.ErrFenced) || charges(t, store) != 0 {
-		t.Errorf("while it waits for another: %v, %d rows", err, charges(t, store))
+	if err := finish(t, e, stale, st, nil); !errors.Is(err, stet.ErrFenced) || charges(t, st) != 0 {
+		t.Errorf("while it waits for another: %v, %d rows", err, charges(t, st))
 	}
-	if err := finish(t, other, take(t, other, it), store, nil); err != nil {
+	if err := finish(t, other, take(t, other, it), st, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := finish(t, e, stale, store, nil); !errors.Is(err, stet.ErrFenced) || charges(t, store) != 1 {
-		t.Errorf("when another has finished: %v, %d rows", err, charges(t, store))
+	if err := finish(t, e, stale, st, nil); !errors.Is(err, stet.ErrFenced) || charges(t, st) != 1 {
+		t.Errorf("when another has finished: %v, %d rows", err, charges(t, st))
 	}
 	if err := stale.Return(t.Context(), 0); !errors.Is(err, stet.ErrFenced) {
 		t.Errorf("its return: %v", err)
 	}
-	status(t, other, it.ID, stet.Completed)
+	status(t, other, it.ID, store.Completed)
 }
 
 func TestCommitWhoseReplyWasLostIsNotDoneTwice(t *testing.T) {
 	for _, fault := range []storetest.Fault{storetest.FailBefore, storetest.FailAfter} {
-		store, _ := bank(t)
-		faulty := storetest.FaultyTx[*sql.Tx](store, func(c storetest.Call) storetest.Fault {
+		st, _ := bank(t)
+		faulty := storetest.FaultyTx[*sql.Tx](st, func(c storetest.Call) storetest.Fault {
 			if c.Method == "InTx" && c.N == 1 {
 				return fault
 			}
 			return storetest.NoFault
-		}).(stet.WorkTxStore[*sql.Tx])
+		}).(store.WorkTxStore[*sql.Tx])
 		e := newEngine(t, faulty, stet.Options{})
 		it := accept(t, e, op, parcel)
 		run := take(t, e, it)
@@ -111,10 +112,10 @@ func TestCommitWhoseReplyWasLostIsNotDoneTwice(t *testing.T) {
 			}
 		}
 		parcels, err := e.DueMessages(t.Context(), 10, time.Minute)
-		if n := charges(t, store); n != 1 || err != nil || len(parcels) != 1 || len(parcels[0].Messages) != 1 {
+		if n := charges(t, st); n != 1 || err != nil || len(parcels) != 1 || len(parcels[0].Messages) != 1 {
 			t.Errorf("%d rows, messages %+v, %v", n, parcels, err)
 		}
 	}
 }
 
-var _ stet.WorkTxStore[*sql.Tx] = (*sqlite.Store)(nil)
+var _ store.WorkTxStore[*sql.Tx] = (*sqlite.Store)(nil)

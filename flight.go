@@ -1,18 +1,22 @@
 package stet
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/stet-go/stet/store"
+)
 
 // flight is one operation that a call of this process is entering or running.
 // Duplicates in the same process follow it instead of asking the store: a herd
 // on one key costs one claim.
 type flight struct {
-	id ID
+	id store.ID
 
 	// Below: guarded by flights.mu.
 	phase       phase
-	fingerprint Fingerprint   // of the leader; binding once running
-	result      entry         // when over: what followers may share
-	changed     chan struct{} // closed at the next change of phase; nil if nobody waits
+	fingerprint store.Fingerprint // of the leader; binding once running
+	result      entry             // when over: what followers may share
+	changed     chan struct{}     // closed at the next change of phase; nil if nobody waits
 }
 
 type phase uint8
@@ -26,7 +30,7 @@ const (
 
 // entry is what a try to enter came to.
 type entry struct {
-	rec     Record
+	rec     store.Record
 	granted bool // this call runs, or in a transaction has run, the operation
 	shared  bool // rec, or err, may be told to followers
 	refuses bool // rec only to those with another fingerprint
@@ -36,11 +40,11 @@ type entry struct {
 // flights are the operations in flight in this process.
 type flights struct {
 	mu sync.Mutex
-	m  map[ID]*flight
+	m  map[store.ID]*flight
 }
 
 // join returns the flight of id, and whether the caller leads it.
-func (fs *flights) join(id ID, fp Fingerprint) (f *flight, leader bool) {
+func (fs *flights) join(id store.ID, fp store.Fingerprint) (f *flight, leader bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	if f := fs.m[id]; f != nil {
@@ -48,7 +52,7 @@ func (fs *flights) join(id ID, fp Fingerprint) (f *flight, leader bool) {
 	}
 	f = &flight{id: id, fingerprint: fp}
 	if fs.m == nil {
-		fs.m = make(map[ID]*flight)
+		fs.m = make(map[store.ID]*flight)
 	}
 	fs.m[id] = f
 	return f, true
@@ -65,7 +69,7 @@ func (fs *flights) turn(f *flight, to phase) {
 
 // runs says that the leader runs an operation whose fingerprint it has only
 // learned from the store.
-func (fs *flights) runs(f *flight, fp Fingerprint) {
+func (fs *flights) runs(f *flight, fp store.Fingerprint) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	f.fingerprint = fp
@@ -97,7 +101,7 @@ func (f *flight) turn(to phase) {
 
 // look returns the flight's phase, its fingerprint and result, and a channel
 // that is closed when the phase changes.
-func (fs *flights) look(f *flight) (ph phase, fp Fingerprint, en entry, changed <-chan struct{}) {
+func (fs *flights) look(f *flight) (ph phase, fp store.Fingerprint, en entry, changed <-chan struct{}) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	if f.phase != over && f.changed == nil {

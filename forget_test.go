@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
@@ -25,13 +26,13 @@ func undone(ctx context.Context) (int, error) {
 }
 
 func TestFirstRunWithoutAnEffectLeavesNoRecord(t *testing.T) {
-	e, store, _ := later(t, stet.Options{Policy: stet.Policy{ForgetReleased: true}})
+	e, st, _ := later(t, stet.Options{Policy: stet.Policy{ForgetReleased: true}})
 	var fence int64
 	for range 3 {
 		if _, err := stet.Do(t.Context(), e, op, undone); !errors.Is(err, stet.ErrRetryable) {
 			t.Fatal(err)
 		}
-		if rec, err := store.Read(t.Context(), e.ID(op.Scope, op.Key)); err != nil || rec.State != stet.None {
+		if rec, err := st.Read(t.Context(), e.ID(op.Scope, op.Key)); err != nil || rec.State != store.None {
 			t.Fatalf("left behind: %+v, %v", rec, err)
 		}
 		// What asks for something else is another operation: nothing was done under this key.
@@ -52,16 +53,16 @@ func TestFirstRunWithoutAnEffectLeavesNoRecord(t *testing.T) {
 			t.Fatalf("%+v, %v", res, err)
 		}
 	}
-	if _, err := store.Sweep(t.Context(), 10); err != nil || store.Len() != 0 {
-		t.Errorf("%d records are held, %v", store.Len(), err)
+	if _, err := st.Sweep(t.Context(), 10); err != nil || st.Len() != 0 {
+		t.Errorf("%d records are held, %v", st.Len(), err)
 	}
 }
 
 // A run before this one died, and was taken over: its effect may have happened.
 func TestLaterRunWithoutAnEffectIsRemembered(t *testing.T) {
-	e, store, wait := later(t, stet.Options{Policy: stet.Policy{ForgetReleased: true, Stale: stet.StaleTakeOver, Lease: time.Second}})
-	req := stet.ClaimRequest{ID: e.ID(op.Scope, op.Key), Scope: stet.DigestScope("", op.Scope), Fingerprint: op.Fingerprint, Owner: stet.NewOwner(), Lease: time.Second}
-	if _, err := store.Claim(t.Context(), req); err != nil {
+	e, st, wait := later(t, stet.Options{Policy: stet.Policy{ForgetReleased: true, Stale: stet.StaleTakeOver, Lease: time.Second}})
+	req := store.ClaimRequest{ID: e.ID(op.Scope, op.Key), Scope: store.DigestScope("", op.Scope), Fingerprint: op.Fingerprint, Owner: store.NewOwner(), Lease: time.Second}
+	if _, err := st.Claim(t.Context(), req); err != nil {
 		t.Fatal(err)
 	}
 	wait(2 * time.Second)
@@ -69,7 +70,7 @@ func TestLaterRunWithoutAnEffectIsRemembered(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait(time.Hour)
-	if rec, err := store.Read(t.Context(), req.ID); err != nil || rec.State != stet.Retryable || rec.Attempt != 2 {
+	if rec, err := st.Read(t.Context(), req.ID); err != nil || rec.State != store.Retryable || rec.Attempt != 2 {
 		t.Errorf("%+v, %v", rec, err)
 	}
 	other := op
@@ -82,19 +83,19 @@ func TestLaterRunWithoutAnEffectIsRemembered(t *testing.T) {
 // halting is a store whose next claim takes effect, and its reply is lost; and so
 // with the next release.
 type halting struct {
-	stet.Store
+	store.Store
 	claims, releases int
 }
 
-func (h *halting) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+func (h *halting) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	rec, err := h.Store.Claim(ctx, req)
 	if h.claims--; h.claims >= 0 && err == nil {
-		return stet.Record{}, errors.New("reply lost")
+		return store.Record{}, errors.New("reply lost")
 	}
 	return rec, err
 }
 
-func (h *halting) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+func (h *halting) Release(ctx context.Context, c store.Claim, keep store.Retention) error {
 	err := h.Store.Release(ctx, c, keep)
 	if h.releases--; h.releases >= 0 && err == nil {
 		return errors.New("reply lost")
@@ -105,13 +106,13 @@ func (h *halting) Release(ctx context.Context, c stet.Claim, keep stet.Retention
 // The same claim, sent twice, may yet come: it must find that its owner has been
 // there. Else it would be granted to nobody, and its key become unknown.
 func TestRunWhoseClaimWasSentTwiceIsRemembered(t *testing.T) {
-	_, store, wait := later(t, stet.Options{})
-	e := newEngine(t, &halting{Store: store, claims: 1}, stet.Options{Policy: stet.Policy{ForgetReleased: true}})
+	_, st, wait := later(t, stet.Options{})
+	e := newEngine(t, &halting{Store: st, claims: 1}, stet.Options{Policy: stet.Policy{ForgetReleased: true}})
 	if _, err := stet.Do(t.Context(), e, op, undone); !errors.Is(err, stet.ErrRetryable) || errors.Is(err, stet.ErrStore) {
 		t.Fatal(err)
 	}
 	wait(time.Hour)
-	if rec, err := store.Read(t.Context(), e.ID(op.Scope, op.Key)); err != nil || rec.State != stet.Retryable {
+	if rec, err := st.Read(t.Context(), e.ID(op.Scope, op.Key)); err != nil || rec.State != store.Retryable {
 		t.Errorf("%+v, %v", rec, err)
 	}
 }
@@ -150,7 +151,7 @@ type unheard struct {
 	meanwhile func()
 }
 
-func (s *unheard) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+func (s *unheard) Release(ctx context.Context, c store.Claim, keep store.Retention) error {
 	if do := s.meanwhile; do != nil {
 		s.meanwhile = nil
 		do()
@@ -170,27 +171,27 @@ func must(t *testing.T, err error) {
 // outcome was not.
 func TestReleaseThatCameTooLateIsNotReportedAsHeeded(t *testing.T) {
 	for name, tc := range map[string]struct {
-		meanwhile func(*testing.T, *unheard, stet.Claim)
+		meanwhile func(*testing.T, *unheard, store.Claim)
 		fenced    bool
 	}{
-		"heeded": {func(t *testing.T, s *unheard, c stet.Claim) {
-			must(t, s.Store.Release(t.Context(), c, stet.Retention{}))
+		"heeded": {func(t *testing.T, s *unheard, c store.Claim) {
+			must(t, s.Store.Release(t.Context(), c, store.Retention{}))
 		}, false},
-		"heeded, and claimed anew": {func(t *testing.T, s *unheard, c stet.Claim) {
-			must(t, s.Store.Release(t.Context(), c, stet.Retention{}))
-			req := stet.ClaimRequest{ID: c.ID, Owner: stet.NewOwner(), Lease: time.Hour}
+		"heeded, and claimed anew": {func(t *testing.T, s *unheard, c store.Claim) {
+			must(t, s.Store.Release(t.Context(), c, store.Retention{}))
+			req := store.ClaimRequest{ID: c.ID, Owner: store.NewOwner(), Lease: time.Hour}
 			if rec, err := s.Claim(t.Context(), req); err != nil || rec.Owner != req.Owner {
 				t.Fatal(rec, err)
 			}
 		}, false},
-		"settled by a verdict": {func(t *testing.T, s *unheard, c stet.Claim) {
-			must(t, s.Settle(t.Context(), c, store.Settlement{State: stet.Completed, Result: []byte("1")}, stet.Retention{Result: time.Hour, Tombstone: time.Hour}))
+		"settled by a verdict": {func(t *testing.T, s *unheard, c store.Claim) {
+			must(t, s.Settle(t.Context(), c, store.Settlement{State: store.Completed, Result: []byte("1")}, store.Retention{Result: time.Hour, Tombstone: time.Hour}))
 		}, true},
-		"taken over": {func(t *testing.T, s *unheard, c stet.Claim) {
-			must(t, s.Store.Release(t.Context(), c, stet.Retention{Result: time.Hour, Tombstone: time.Hour}))
+		"taken over": {func(t *testing.T, s *unheard, c store.Claim) {
+			must(t, s.Store.Release(t.Context(), c, store.Retention{Result: time.Hour, Tombstone: time.Hour}))
 			rec, err := s.Read(t.Context(), c.ID)
 			must(t, err)
-			req := stet.ClaimRequest{ID: c.ID, Scope: rec.Scope, Fingerprint: rec.Fingerprint, Owner: stet.NewOwner(), Lease: time.Hour}
+			req := store.ClaimRequest{ID: c.ID, Scope: rec.Scope, Fingerprint: rec.Fingerprint, Owner: store.NewOwner(), Lease: time.Hour}
 			if rec, err := s.Claim(t.Context(), req); err != nil || rec.Owner != req.Owner {
 				t.Fatal(rec, err)
 			}
@@ -198,9 +199,9 @@ func TestReleaseThatCameTooLateIsNotReportedAsHeeded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &unheard{Store: memory.New(memory.Options{})}
-			var seen []stet.EventKind
+			var seen []observe.Kind
 			e := newEngine(t, s, stet.Options{Policy: stet.Policy{ForgetReleased: true},
-				Observer: stet.ObserverFunc(func(_ context.Context, ev stet.Event) { seen = append(seen, ev.Kind) })})
+				Observer: observe.Func(func(_ context.Context, ev observe.Event) { seen = append(seen, ev.Kind) })})
 			r := begin(t, e, op)
 			rec, err := s.Read(t.Context(), r.ID())
 			must(t, err)
@@ -209,9 +210,9 @@ func TestReleaseThatCameTooLateIsNotReportedAsHeeded(t *testing.T) {
 			if errors.Is(err, stet.ErrFenced) != tc.fenced || (err == nil) == tc.fenced {
 				t.Errorf("the run was told: %v; want that it was fenced: %v", err, tc.fenced)
 			}
-			want := stet.EventReleased
+			want := observe.Released
 			if tc.fenced {
-				want = stet.EventFenced
+				want = observe.Fenced
 			}
 			if last := seen[len(seen)-1]; last != want {
 				t.Errorf("observed %v; want %v", last, want)

@@ -8,37 +8,38 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/seal"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
 // kept is a store that has one record, whatever is asked for.
 type kept struct {
 	*memory.Store
-	rec stet.Record
+	rec store.Record
 }
 
-func (s *kept) Look(context.Context, stet.ID) (stet.Record, error) { return s.rec, nil }
+func (s *kept) Look(context.Context, store.ID) (store.Record, error) { return s.rec, nil }
 
-func (s *kept) Due(context.Context, stet.Due, int, time.Duration, ...string) ([]stet.Record, error) {
-	return []stet.Record{s.rec}, nil
+func (s *kept) Due(context.Context, store.Due, int, time.Duration, ...string) ([]store.Record, error) {
+	return []store.Record{s.rec}, nil
 }
 
 // FuzzRecord: whatever a record says in its envelopes (of which package seal has
 // targets of its own), it is read, or said to be damaged, and holds up no other.
 func FuzzRecord(f *testing.F) {
-	f.Add(uint8(stet.Accepted), []byte(`{"Name":"ship","Key":"YQ==","Payload":"e30="}`), []byte(`{}`), []byte{})
-	f.Add(uint8(stet.Running), []byte(`{}`), []byte(`{"Steps":{"a":{"Done":true}},"Progress":{"Fraction":0.5}}`), []byte{})
-	f.Add(uint8(stet.Completed), []byte(`{"Messages":[{"ID":"1","To":"t","Body":"e30="}]}`), []byte(`{}`), []byte(`"result"`))
-	store := &kept{Store: memory.New(memory.Options{})}
-	e, err := stet.New(store, stet.Options{SweepEvery: -1})
+	f.Add(uint8(store.Accepted), []byte(`{"Name":"ship","Key":"YQ==","Payload":"e30="}`), []byte(`{}`), []byte{})
+	f.Add(uint8(store.Running), []byte(`{}`), []byte(`{"Steps":{"a":{"Done":true}},"Progress":{"Fraction":0.5}}`), []byte{})
+	f.Add(uint8(store.Completed), []byte(`{"Messages":[{"ID":"1","To":"t","Body":"e30="}]}`), []byte(`{}`), []byte(`"result"`))
+	st := &kept{Store: memory.New(memory.Options{})}
+	e, err := stet.New(st, stet.Options{SweepEvery: -1})
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { _ = e.Close() })
 	f.Fuzz(func(t *testing.T, state uint8, work, notes, result []byte) {
-		store.rec = stet.Record{ID: e.ID("shop", "key"), State: stet.State(state % (uint8(stet.Accepted) + 1)), Fence: 1, Attempt: 1,
+		st.rec = store.Record{ID: e.ID("shop", "key"), State: store.State(state % (uint8(store.Accepted) + 1)), Fence: 1, Attempt: 1,
 			Work: seal.Seal(work), Notes: append(make([]byte, 8), seal.Seal(notes)...), Result: seal.Seal(result)}
-		st, err := e.Lookup(t.Context(), store.rec.ID)
+		st, err := e.Lookup(t.Context(), st.rec.ID)
 		if err != nil && !errors.Is(err, stet.ErrDamaged) {
 			t.Errorf("Lookup: %v", err)
 		}

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"time"
 
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/store"
 )
-
-// MaxGroup is how many operations RunGroup runs in one transaction.
-const MaxGroup = 1000
 
 // errGroup makes the store roll back.
 var errGroup = errors.New("the group is not committed")
@@ -26,12 +24,12 @@ var errGroup = errors.New("the group is not committed")
 // messages, or if the commit failed; so fn may be called again.
 func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx context.Context, tx Tx, i int) (Outcome, error)) []*Run {
 	e, runs := te.e, make([]*Run, len(ops))
-	s, ok := te.s.(GroupTxStore[Tx])
+	s, ok := te.s.(store.GroupTxStore[Tx])
 	if !ok {
 		return runs
 	}
 	g := group{e: e, begun: make([]*Run, len(ops))}
-	if len(ops) > MaxGroup || !g.admit(ctx, ops) {
+	if len(ops) > store.MaxGroup || !g.admit(ctx, ops) {
 		return runs
 	}
 	var longest time.Duration
@@ -43,7 +41,7 @@ func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx cont
 	defer cancel()
 	defer g.end()
 	outs := make([]Outcome, len(ops))
-	recs, err := s.RunGroup(bounded, g.reqs, g.keep, func(_ context.Context, tx Tx, i int, rec Record) (store.Settlement, error) {
+	recs, err := s.RunGroup(bounded, g.reqs, g.keep, func(_ context.Context, tx Tx, i int, rec store.Record) (store.Settlement, error) {
 		run := g.begin(ctx, bounded, i, rec)
 		out, err := fn(run.ctx, tx, i)
 		if err != nil || run.SaysNothingHappened() || run.SaysOutcomeUnknown() || len(run.emitted()) > 0 {
@@ -60,8 +58,8 @@ func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx cont
 			continue
 		}
 		t, begun := g.tickets[i], g.begun[i]
-		e.observe(ctx, t.event(EventClaimed, begun.rec, nil))
-		e.observe(ctx, Event{Kind: EventSettled, ID: rec.ID, Class: t.op.Class, State: rec.State, Fence: rec.Fence,
+		e.observe(ctx, t.event(observe.Claimed, begun.rec, nil))
+		e.observe(ctx, observe.Event{Kind: observe.Settled, ID: rec.ID, Class: t.op.Class, State: rec.State, Fence: rec.Fence,
 			Attempt: rec.Attempt, Elapsed: time.Since(begun.begun)})
 		runs[i] = &Run{e: e, op: t.op, p: t.p, rec: rec, outcome: outs[i], transactional: true, ended: true, ctx: begun.ctx}
 	}
@@ -72,14 +70,14 @@ func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx cont
 type group struct {
 	e       *Engine
 	tickets []*ticket
-	reqs    []ClaimRequest
-	keep    []Retention
+	reqs    []store.ClaimRequest
+	keep    []store.Retention
 	begun   []*Run
 }
 
 // admit checks the operations; each is to be there once.
 func (g *group) admit(ctx context.Context, ops []Op) bool {
-	seen := make(map[ID]bool, len(ops))
+	seen := make(map[store.ID]bool, len(ops))
 	for _, op := range ops {
 		t, err := g.e.ticket(ctx, op)
 		if err != nil || seen[t.req.ID] {
@@ -92,7 +90,7 @@ func (g *group) admit(ctx context.Context, ops []Op) bool {
 }
 
 // begin makes the run that fn finds in its context.
-func (g *group) begin(ctx, end context.Context, i int, rec Record) *Run {
+func (g *group) begin(ctx, end context.Context, i int, rec store.Record) *Run {
 	t := g.tickets[i]
 	run := &Run{e: g.e, op: t.op, p: t.p, rec: rec, begun: time.Now(), transactional: true, ended: true}
 	run.setContext(ctx, end)

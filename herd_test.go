@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/observe"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -42,8 +44,8 @@ func TestHerdWithAnotherRequestCostsFewClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &tardy{Store: memory.New(memory.Options{}), way: 10 * time.Millisecond}
 		var refused atomic.Int64
-		e := newEngine(t, store, stet.Options{SweepEvery: -1, Observer: stet.ObserverFunc(func(_ context.Context, ev stet.Event) {
-			if ev.Kind == stet.EventMismatched {
+		e := newEngine(t, store, stet.Options{SweepEvery: -1, Observer: observe.Func(func(_ context.Context, ev observe.Event) {
+			if ev.Kind == observe.Mismatched {
 				refused.Add(1)
 			}
 		})})
@@ -84,8 +86,8 @@ func TestCallsThatFollowOthersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := gated{memory.New(memory.Options{}), make(chan struct{})}
 		var inFlight atomic.Int64
-		e := newEngine(t, store, stet.Options{SweepEvery: -1, MaxWaiters: 2, Observer: stet.ObserverFunc(func(_ context.Context, ev stet.Event) {
-			if ev.Kind == stet.EventInFlight {
+		e := newEngine(t, store, stet.Options{SweepEvery: -1, MaxWaiters: 2, Observer: observe.Func(func(_ context.Context, ev observe.Event) {
+			if ev.Kind == observe.InFlight {
 				inFlight.Add(1)
 			}
 		})})
@@ -121,10 +123,10 @@ func TestCallsThatFollowOthersAreBounded(t *testing.T) {
 func TestManyClaimsThatWereNeverHeardOfAreAllGivenBack(t *testing.T) {
 	for name, away := range map[string]time.Duration{"shortly": time.Second, "for longer than the lease": 10 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
-			store := newSpy()
-			there := &absent{spy: store}
-			store.claimAfter = true
-			store.failClaim.Store(&errDown)
+			st := newSpy()
+			there := &absent{spy: st}
+			st.claimAfter = true
+			st.failClaim.Store(&errDown)
 			there.gone.Store(true)
 			e := newEngine(t, there, stet.Options{SweepEvery: -1})
 			const n = 2000
@@ -133,11 +135,11 @@ func TestManyClaimsThatWereNeverHeardOfAreAllGivenBack(t *testing.T) {
 				t.Fatal(name, kinds)
 			}
 			time.Sleep(away)
-			store.failClaim.Store(nil)
+			st.failClaim.Store(nil)
 			there.gone.Store(false)
 			time.Sleep(2 * time.Minute)
-			_, _ = store.Sweep(t.Context(), 2*n)
-			if p, err := store.Browse(t.Context(), stet.Query{States: []stet.State{stet.Unknown, stet.Running}, Limit: stet.MaxBrowse}); err != nil || len(p.Records) > 0 {
+			_, _ = st.Sweep(t.Context(), 2*n)
+			if p, err := st.Browse(t.Context(), store.Query{States: []store.State{store.Unknown, store.Running}, Limit: store.MaxBrowse}); err != nil || len(p.Records) > 0 {
 				t.Errorf("%s: %d records are running or unknown, though nothing ran, %v", name, len(p.Records), err)
 			}
 		})
@@ -151,15 +153,15 @@ type absent struct {
 	reads atomic.Int64
 }
 
-func (s *absent) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+func (s *absent) Read(ctx context.Context, id store.ID) (store.Record, error) {
 	s.reads.Add(1)
 	if s.gone.Load() {
-		return stet.Record{}, errDown
+		return store.Record{}, errDown
 	}
 	return s.spy.Read(ctx, id)
 }
 
-func (s *absent) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+func (s *absent) Release(ctx context.Context, c store.Claim, keep store.Retention) error {
 	if s.gone.Load() {
 		return errDown
 	}

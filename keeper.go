@@ -9,6 +9,8 @@ import (
 
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/observe"
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -45,7 +47,7 @@ type keeper struct {
 func (k *keeper) init(e *Engine) {
 	k.e = e
 	k.renewing = make(map[time.Duration]bool)
-	k.tick = MaxLease
+	k.tick = store.MaxLease
 	for _, p := range e.policies {
 		k.tick = min(k.tick, p.Lease/6, max(p.RunTimeout/20, minTick))
 	}
@@ -171,8 +173,8 @@ func (k *keeper) due(now time.Time) (due map[time.Duration][]*Run, over map[*Run
 
 // renew extends the leases of runs, and cancels those that are lost.
 func (k *keeper) renew(ctx context.Context, runs []*Run, lease time.Duration) {
-	byID := make(map[ID]*Run, len(runs))
-	claims := make([]Claim, len(runs))
+	byID := make(map[store.ID]*Run, len(runs))
+	claims := make([]store.Claim, len(runs))
 	for i, r := range runs {
 		claims[i] = r.rec.Claim()
 		byID[r.rec.ID] = r
@@ -187,9 +189,9 @@ func (k *keeper) renew(ctx context.Context, runs []*Run, lease time.Duration) {
 	fault.At(fault.HeartbeatAfter)
 	if err != nil {
 		if ctx.Err() == nil {
-			k.e.observe(ctx, Event{Kind: EventStoreFailed, State: Running, Err: err})
+			k.e.observe(ctx, observe.Event{Kind: observe.StoreFailed, State: store.Running, Err: err})
 		}
-		unasked, ok := errors.AsType[*PartialError](err)
+		unasked, ok := errors.AsType[*store.PartialError](err)
 		if !ok {
 			return // tried again; see due for when it is too late
 		}
@@ -221,7 +223,7 @@ func (k *keeper) lose(ctx context.Context, r *Run, cause error) {
 	}
 	r.cancel(cause)
 	k.e.flights.end(r.f, entry{})
-	k.e.observe(ctx, Event{Kind: EventLeaseLost, ID: r.rec.ID, Class: r.op.Class, State: Running,
+	k.e.observe(ctx, observe.Event{Kind: observe.LeaseLost, ID: r.rec.ID, Class: r.op.Class, State: store.Running,
 		Fence: r.rec.Fence, Attempt: r.rec.Attempt, Elapsed: time.Since(r.begun), Err: cause})
 }
 

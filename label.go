@@ -41,7 +41,7 @@ func unfit(text string) string {
 }
 
 // sealRef is the reference of an operation as it is stored.
-func (s *sealer) sealRef(id ID, ref string) string {
+func (s *sealer) sealRef(id store.ID, ref string) string {
 	if ref == "" || s.first == nil {
 		return ref
 	}
@@ -49,7 +49,7 @@ func (s *sealer) sealRef(id ID, ref string) string {
 }
 
 // openRef undoes sealRef.
-func (s *sealer) openRef(id ID, stored string) (string, error) {
+func (s *sealer) openRef(id store.ID, stored string) (string, error) {
 	text, sealed := strings.CutPrefix(stored, sealedMark)
 	switch {
 	case stored == "" || !sealed && s.acceptPlain:
@@ -68,7 +68,7 @@ func (s *sealer) openRef(id ID, stored string) (string, error) {
 // label is what a record says of its operation, with the reference as it was given.
 // Of a settled record, one that cannot be read any more is left out: what it was
 // encrypted with is kept for as long as results are.
-func (e *Engine) label(rec Record) (store.Label, error) {
+func (e *Engine) label(rec store.Record) (store.Label, error) {
 	l := rec.Label
 	ref, err := e.sealer.openRef(rec.ID, l.Ref)
 	if l.Ref = ref; err != nil && !rec.State.Settled() {

@@ -65,7 +65,7 @@ func TestReferenceThatWasChangedIsNotVerified(t *testing.T) {
 	for key, ref := range map[string]string{"plain": "order 7", "of another": "sealed:AAAA"} {
 		op := stet.Op{Scope: "acct", Key: key}
 		id := e.ID(op.Scope, op.Key)
-		if _, err := s.Claim(t.Context(), store.ClaimRequest{ID: id, Scope: stet.DigestScope("", op.Scope), Owner: stet.NewOwner(), Lease: time.Nanosecond, Label: store.Label{Ref: ref}}); err != nil {
+		if _, err := s.Claim(t.Context(), store.ClaimRequest{ID: id, Scope: store.DigestScope("", op.Scope), Owner: store.NewOwner(), Lease: time.Nanosecond, Label: store.Label{Ref: ref}}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := e.Begin(t.Context(), op); !errors.Is(err, stet.ErrUnknown) {

@@ -24,18 +24,18 @@ type spy struct {
 
 func newSpy() *spy { return &spy{Store: memory.New(memory.Options{})} }
 
-func (s *spy) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+func (s *spy) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	s.claims.Add(1)
 	if err := s.failClaim.Load(); err != nil {
 		if s.claimAfter {
 			_, _ = s.Store.Claim(ctx, req)
 		}
-		return stet.Record{}, *err
+		return store.Record{}, *err
 	}
 	return s.Store.Claim(ctx, req)
 }
 
-func (s *spy) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) ([]stet.Claim, error) {
+func (s *spy) Extend(ctx context.Context, claims []store.Claim, lease time.Duration) ([]store.Claim, error) {
 	s.extends.Add(1)
 	s.extended.Add(int64(len(claims)))
 	if err := s.failExtend.Load(); err != nil {
@@ -44,7 +44,7 @@ func (s *spy) Extend(ctx context.Context, claims []stet.Claim, lease time.Durati
 	return s.Store.Extend(ctx, claims, lease)
 }
 
-func (s *spy) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+func (s *spy) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
 	s.settles.Add(1)
 	if err := s.failSettle.Load(); err != nil {
 		return *err
@@ -52,7 +52,7 @@ func (s *spy) Settle(ctx context.Context, c stet.Claim, out store.Settlement, ke
 	return s.Store.Settle(ctx, c, out, keep)
 }
 
-func (s *spy) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+func (s *spy) Release(ctx context.Context, c store.Claim, keep store.Retention) error {
 	if err := s.failRelease.Load(); err != nil {
 		return *err
 	}
@@ -118,10 +118,10 @@ func TestLeasesAreRenewedTogether(t *testing.T) {
 
 func TestLostLeaseCancelsTheHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpy()
-		e := newEngine(t, store, stet.Options{})
+		st := newSpy()
+		e := newEngine(t, st, stet.Options{})
 		run := begin(t, e, op)
-		if err := store.Release(t.Context(), run.Claim(), stet.Retention{Result: time.Hour}); err != nil {
+		if err := st.Release(t.Context(), run.Claim(), store.Retention{Result: time.Hour}); err != nil {
 			t.Fatal(err) // as an operator might
 		}
 		<-run.Context().Done()
@@ -224,16 +224,16 @@ type lossy struct {
 	lose, lost int
 }
 
-func (s *lossy) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+func (s *lossy) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	rec, err := s.Store.Claim(ctx, req)
 	if s.lost < s.lose {
 		s.lost++
-		return stet.Record{}, errDown
+		return store.Record{}, errDown
 	}
 	return rec, err
 }
 
-func (s *lossy) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+func (s *lossy) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
 	err := s.Store.Settle(ctx, c, out, keep)
 	if s.lost < 2*s.lose {
 		s.lost++

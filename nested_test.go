@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -115,17 +116,17 @@ func TestSettleTxCommitsTheOutcomeWithTheCallersWrites(t *testing.T) {
 }
 
 func TestStaleRunCannotSettleInATransaction(t *testing.T) {
-	store, e := bank(t)
+	st, e := bank(t)
 	run := begin(t, e, op)
-	if err := store.Release(t.Context(), run.Claim(), stet.Retention{Result: time.Hour, Tombstone: time.Hour}); err != nil {
+	if err := st.Release(t.Context(), run.Claim(), store.Retention{Result: time.Hour, Tombstone: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	next := begin(t, newEngine(t, store, stet.Options{}), op)
-	tx, err := store.DB().BeginTx(t.Context(), nil)
+	next := begin(t, newEngine(t, st, stet.Options{}), op)
+	tx, err := st.DB().BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = txOf(e, store).Settle(t.Context(), run, tx, stet.Outcome{})
+	err = txOf(e, st).Settle(t.Context(), run, tx, stet.Outcome{})
 	if !errors.Is(err, stet.ErrFenced) {
 		t.Errorf("a stale run's settle: %v", err)
 	}

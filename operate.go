@@ -10,6 +10,8 @@ import (
 
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/observe"
+	"github.com/stet-go/stet/store"
 )
 
 // Resolve decides on somebody's word what became of a dead run: an operator's,
@@ -32,7 +34,7 @@ import (
 // was written), ErrDamaged (it, or its notes, cannot be read, so what was done of it
 // is not known; ItHappened needs no notes) or ErrStore (it may or may not have been
 // written: look again).
-func (e *Engine) Resolve(ctx context.Context, shown Record, class string, v Verdict) error {
+func (e *Engine) Resolve(ctx context.Context, shown store.Record, class string, v Verdict) error {
 	p, ok := e.policies[class]
 	switch {
 	case !ok:
@@ -41,20 +43,20 @@ func (e *Engine) Resolve(ctx context.Context, shown Record, class string, v Verd
 		return invalid("Resolve needs ItHappened, ItDidNotHappen or MayRunAgain; a record that nobody knows about stays unknown")
 	}
 	rec, err := e.dead(ctx, shown)
-	kind := EventResolved
+	kind := observe.Resolved
 	switch {
 	case err != nil:
 	case v.kind == itHappened:
 		err = e.settle(ctx, rec.Claim(), e.sealer.seal(rec.ID, v.outcome, p.MaxResult), p.Retention)
 	case v.kind == mayRunAgain:
-		kind = EventTakenOver
+		kind = observe.TakenOver
 		err = e.takeOver(ctx, rec, p.Retention)
 	default:
 		err = e.disown(ctx, rec, p.Retention)
 	}
 	switch {
 	case err == nil:
-		e.observe(ctx, Event{Kind: kind, ID: rec.ID, Class: class, State: v.State(), Fence: rec.Fence, Attempt: rec.Attempt})
+		e.observe(ctx, observe.Event{Kind: kind, ID: rec.ID, Class: class, State: v.State(), Fence: rec.Fence, Attempt: rec.Attempt})
 		return nil
 	case errors.Is(err, ErrFenced):
 		return &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: errors.New("the record has changed since it was shown; look again")}
@@ -68,14 +70,14 @@ func (e *Engine) Resolve(ctx context.Context, shown Record, class string, v Verd
 // State returns what the verdict makes of a record: Completed or Failed, Retryable
 // for ItDidNotHappen and MayRunAgain (Accepted if it was accepted), and Unknown for
 // CannotKnow.
-func (v Verdict) State() State {
+func (v Verdict) State() store.State {
 	switch v.kind {
 	case itHappened:
 		return v.outcome.state()
 	case itDidNotHappen, mayRunAgain:
-		return Retryable
+		return store.Retryable
 	default:
-		return Unknown
+		return store.Unknown
 	}
 }
 
@@ -83,12 +85,12 @@ func (v Verdict) State() State {
 // is struck from its notes, and then it is released. In between, the verdict stands
 // in the record already; the release says whether it still is the one that it is
 // about.
-func (e *Engine) disown(ctx context.Context, rec Record, keep Retention) error {
+func (e *Engine) disown(ctx context.Context, rec store.Record, keep store.Retention) error {
 	now, n, err := e.noted(ctx, rec)
 	if err != nil {
 		return err
 	}
-	if n.doubt() != "" && now.State == Unknown && now.Fence == rec.Fence {
+	if n.doubt() != "" && now.State == store.Unknown && now.Fence == rec.Fence {
 		err = e.strike(ctx, now, n)
 	}
 	if err != nil && !errors.Is(err, ErrFenced) { // else another was faster, perhaps with the same verdict
@@ -100,7 +102,7 @@ func (e *Engine) disown(ctx context.Context, rec Record, keep Retention) error {
 // takeOver releases an Unknown record, so that it is run again, whatever became of
 // the dead run. If that had begun what must not be repeated, it is ErrUnknown: only
 // a verdict can say whether that is to run again.
-func (e *Engine) takeOver(ctx context.Context, rec Record, keep Retention) error {
+func (e *Engine) takeOver(ctx context.Context, rec store.Record, keep store.Retention) error {
 	now, n, err := e.noted(ctx, rec)
 	switch step := n.doubt(); {
 	case err != nil:
@@ -114,11 +116,11 @@ func (e *Engine) takeOver(ctx context.Context, rec Record, keep Retention) error
 }
 
 // noted returns a record as it is now, with its notes if the store keeps any.
-func (e *Engine) noted(ctx context.Context, rec Record) (Record, notes, error) {
+func (e *Engine) noted(ctx context.Context, rec store.Record) (store.Record, notes, error) {
 	if e.works == nil {
 		return rec, notes{}, nil
 	}
-	var now Record
+	var now store.Record
 	err := e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
 		now, err = e.works.Look(ctx, rec.ID)
 		return err
@@ -131,7 +133,7 @@ func (e *Engine) noted(ctx context.Context, rec Record) (Record, notes, error) {
 }
 
 // strike removes the steps in doubt from the notes of an Unknown record.
-func (e *Engine) strike(ctx context.Context, rec Record, n notes) error {
+func (e *Engine) strike(ctx context.Context, rec store.Record, n notes) error {
 	n.Steps = maps.Clone(n.Steps)
 	maps.DeleteFunc(n.Steps, func(_ string, s step) bool { return !s.Done })
 	packed, err := e.packNotes(rec.ID, noteVersion(rec)+1, n)
@@ -145,20 +147,20 @@ func (e *Engine) strike(ctx context.Context, rec Record, n notes) error {
 
 // dead returns the record if it still is the one that was shown and its run is
 // dead, parked if it was not yet.
-func (e *Engine) dead(ctx context.Context, shown Record) (Record, error) {
+func (e *Engine) dead(ctx context.Context, shown store.Record) (store.Record, error) {
 	rec, err := e.read(ctx, shown.ID)
 	if err != nil {
 		return rec, err
 	}
-	if rec.State == Running && rec.Fence == shown.Fence && rec.LeaseLeft <= 0 {
+	if rec.State == store.Running && rec.Fence == shown.Fence && rec.LeaseLeft <= 0 {
 		rec, err = e.park(ctx, rec)
 	}
 	switch {
 	case err != nil:
 		return rec, err
-	case rec.State == None || rec.Fence != shown.Fence:
+	case rec.State == store.None || rec.Fence != shown.Fence:
 		return rec, ErrFenced
-	case rec.State == Running:
+	case rec.State == store.Running:
 		return rec, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: rec.LeaseLeft,
 			Cause: fmt.Errorf("its lease is alive for %v; what still runs cannot be resolved", rec.LeaseLeft)}
 	}
@@ -168,13 +170,13 @@ func (e *Engine) dead(ctx context.Context, shown Record) (Record, error) {
 // park has the store make a lapsed record unknown. The only call that does is a
 // claim; should it be granted, because the record was released this very moment,
 // it is given back.
-func (e *Engine) park(ctx context.Context, rec Record) (now Record, err error) {
-	req := ClaimRequest{ID: rec.ID, Scope: rec.Scope, Fingerprint: rec.Fingerprint, Owner: NewOwner(), Lease: MinLease, Label: rec.Label}
+func (e *Engine) park(ctx context.Context, rec store.Record) (now store.Record, err error) {
+	req := store.ClaimRequest{ID: rec.ID, Scope: rec.Scope, Fingerprint: rec.Fingerprint, Owner: store.NewOwner(), Lease: store.MinLease, Label: rec.Label}
 	err = e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
 		now, err = e.store.Claim(ctx, req)
 		return err
 	})
-	if err == nil && now.State == Running && now.Owner == req.Owner {
+	if err == nil && now.State == store.Running && now.Owner == req.Owner {
 		return now, errors.Join(ErrFenced, e.release(ctx, now.Claim(), defaultPolicy.Retention))
 	}
 	if errors.Is(err, ErrMismatch) {
@@ -185,7 +187,7 @@ func (e *Engine) park(ctx context.Context, rec Record) (now Record, err error) {
 
 // leave cuts a claim's lease short, so that its record becomes unknown once still
 // is over: now, if that is 0.
-func (e *Engine) leave(ctx context.Context, rec Record, still time.Duration) error {
+func (e *Engine) leave(ctx context.Context, rec store.Record, still time.Duration) error {
 	if lost, err := e.cut(ctx, rec.Claim(), max(still, time.Microsecond)); err != nil || lost || still > 0 {
 		if err == nil && lost {
 			err = ErrFenced
@@ -194,7 +196,7 @@ func (e *Engine) leave(ctx context.Context, rec Record, still time.Duration) err
 	}
 	for pause := time.Millisecond; ; pause *= 2 { // the store's clock may be coarse
 		now, err := e.park(ctx, rec)
-		if err != nil || now.State != Running || now.Fence != rec.Fence || pause > pollMax {
+		if err != nil || now.State != store.Running || now.Fence != rec.Fence || pause > pollMax {
 			return err
 		}
 		if !timer.Sleep(e.ctx, pause) {
@@ -213,15 +215,15 @@ type cuts struct {
 }
 
 type cutting struct {
-	claims []Claim
-	lost   map[Claim]bool
+	claims []store.Claim
+	lost   map[store.Claim]bool
 	err    error
-	failed map[ID]bool // those that err is about; nil: all
+	failed map[store.ID]bool // those that err is about; nil: all
 	done   chan struct{}
 }
 
 // of returns what became of one claim.
-func (b *cutting) of(c Claim) (lost bool, err error) {
+func (b *cutting) of(c store.Claim) (lost bool, err error) {
 	if b.failed != nil && !b.failed[c.ID] {
 		return b.lost[c], nil
 	}
@@ -230,7 +232,7 @@ func (b *cutting) of(c Claim) (lost bool, err error) {
 
 // cut gives a claim a lease to end with, together with others, and reports
 // whether it was lost.
-func (e *Engine) cut(ctx context.Context, c Claim, lease time.Duration) (lost bool, err error) {
+func (e *Engine) cut(ctx context.Context, c store.Claim, lease time.Duration) (lost bool, err error) {
 	e.cuts.mu.Lock()
 	batch, follows := e.cuts.waiting[lease]
 	if !follows {
@@ -252,13 +254,13 @@ func (e *Engine) cut(ctx context.Context, c Claim, lease time.Duration) (lost bo
 	batch.err = errors.New("the store's call broke off")
 	batch.err = e.retry(ctx, claimTries, func(ctx context.Context) error {
 		gone, err := e.store.Extend(ctx, batch.claims, lease)
-		batch.lost = make(map[Claim]bool, len(gone))
+		batch.lost = make(map[store.Claim]bool, len(gone))
 		for _, c := range gone {
 			batch.lost[c] = true
 		}
 		batch.failed = nil
-		if partial, ok := errors.AsType[*PartialError](err); ok {
-			batch.failed = make(map[ID]bool, len(partial.Claims))
+		if partial, ok := errors.AsType[*store.PartialError](err); ok {
+			batch.failed = make(map[store.ID]bool, len(partial.Claims))
 			for _, c := range partial.Claims {
 				batch.failed[c.ID] = true
 			}

@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
 // browse returns the only record in a state.
-func browse(t *testing.T, store stet.Browser, state stet.State) stet.Record {
+func browse(t *testing.T, st store.Browser, state store.State) store.Record {
 	t.Helper()
-	p, err := store.Browse(t.Context(), stet.Query{States: []stet.State{state}})
+	p, err := st.Browse(t.Context(), store.Query{States: []store.State{state}})
 	if err != nil || len(p.Records) != 1 {
 		t.Fatalf("%+v, %v", p, err)
 	}
@@ -24,13 +25,13 @@ func browse(t *testing.T, store stet.Browser, state stet.State) stet.Record {
 func TestOperatorResolvesWhatNobodyKnows(t *testing.T) {
 	for _, swept := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			store := memory.New(memory.Options{})
-			e := newEngine(t, store, stet.Options{SweepEvery: -1})
-			die(t, store, op)
-			shown := browse(t, store, stet.Running) // lapsed, and not parked yet
+			st := memory.New(memory.Options{})
+			e := newEngine(t, st, stet.Options{SweepEvery: -1})
+			die(t, st, op)
+			shown := browse(t, st, store.Running) // lapsed, and not parked yet
 			if swept {
-				_, _ = store.Sweep(t.Context(), 10)
-				shown = browse(t, store, stet.Unknown)
+				_, _ = st.Sweep(t.Context(), 10)
+				shown = browse(t, st, store.Unknown)
 			}
 			for range 2 { // a repetition is a success
 				if err := e.Resolve(t.Context(), shown, "", stet.ItDidNotHappen()); err != nil {
@@ -78,14 +79,14 @@ func TestResolvedOutcomeIsWhatEveryRetryGets(t *testing.T) {
 
 func TestLiveRunCannotBeResolved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memory.New(memory.Options{})
-		e := newEngine(t, store, stet.Options{})
+		st := memory.New(memory.Options{})
+		e := newEngine(t, st, stet.Options{})
 		run, err := e.Begin(t.Context(), op)
 		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute) // twice the lease, renewed
-		err = e.Resolve(t.Context(), browse(t, store, stet.Running), "", stet.ItDidNotHappen())
+		err = e.Resolve(t.Context(), browse(t, st, store.Running), "", stet.ItDidNotHappen())
 		if failure, ok := errors.AsType[*stet.Error](err); !ok || !errors.Is(err, stet.ErrInFlight) || failure.RetryAfter <= 0 {
 			t.Fatalf("resolving a live run: %v", err)
 		}
@@ -99,9 +100,9 @@ func TestLiveRunCannotBeResolved(t *testing.T) {
 }
 
 func TestResolveRefusesWhatSaysNothing(t *testing.T) {
-	store := memory.New(memory.Options{})
-	e := newEngine(t, store, stet.Options{})
-	rec, _ := store.Claim(t.Context(), stet.ClaimRequest{ID: stet.Digest("", "a", "b"), Owner: stet.NewOwner(), Lease: time.Nanosecond})
+	st := memory.New(memory.Options{})
+	e := newEngine(t, st, stet.Options{})
+	rec, _ := st.Claim(t.Context(), store.ClaimRequest{ID: store.Digest("", "a", "b"), Owner: store.NewOwner(), Lease: time.Nanosecond})
 	for _, err := range []error{
 		e.Resolve(t.Context(), rec, "", stet.CannotKnow()),
 		e.Resolve(t.Context(), rec, "nobody's", stet.ItDidNotHappen()),
@@ -110,7 +111,7 @@ func TestResolveRefusesWhatSaysNothing(t *testing.T) {
 			t.Errorf("%v; want ErrInvalid", err)
 		}
 	}
-	if err := e.Resolve(t.Context(), stet.Record{ID: stet.Digest("", "a", "c"), Fence: 1}, "", stet.ItDidNotHappen()); !errors.Is(err, stet.ErrFenced) {
+	if err := e.Resolve(t.Context(), store.Record{ID: store.Digest("", "a", "c"), Fence: 1}, "", stet.ItDidNotHappen()); !errors.Is(err, stet.ErrFenced) {
 		t.Errorf("resolving a key that was never claimed: %v", err)
 	}
 }
@@ -119,40 +120,40 @@ func TestResolveRefusesWhatSaysNothing(t *testing.T) {
 // claimed.
 type releasing struct{ *memory.Store }
 
-func (s releasing) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
-	if rec, _ := s.Read(ctx, req.ID); rec.State == stet.Running {
-		_ = s.Release(ctx, rec.Claim(), stet.Retention{Result: time.Hour, Tombstone: time.Hour})
+func (s releasing) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
+	if rec, _ := s.Read(ctx, req.ID); rec.State == store.Running {
+		_ = s.Release(ctx, rec.Claim(), store.Retention{Result: time.Hour, Tombstone: time.Hour})
 	}
 	return s.Store.Claim(ctx, req)
 }
 
 func TestResolveLeavesNoClaimBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memory.New(memory.Options{})
-		e := newEngine(t, releasing{store}, stet.Options{SweepEvery: -1})
-		shown := die(t, store, op)
+		st := memory.New(memory.Options{})
+		e := newEngine(t, releasing{st}, stet.Options{SweepEvery: -1})
+		shown := die(t, st, op)
 		if err := e.Resolve(t.Context(), shown, "", stet.ItHappened(stet.Outcome{})); !errors.Is(err, stet.ErrFenced) {
 			t.Fatal(err)
 		}
-		browse(t, store, stet.Retryable)
+		browse(t, st, store.Retryable)
 	})
 }
 
 func TestVerdictIsOnlyAboutTheRunThatWasShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memory.New(memory.Options{})
-		e := newEngine(t, store, stet.Options{SweepEvery: -1})
-		shown := die(t, store, op)
+		st := memory.New(memory.Options{})
+		e := newEngine(t, st, stet.Options{SweepEvery: -1})
+		shown := die(t, st, op)
 		if err := e.Resolve(t.Context(), shown, "", stet.ItDidNotHappen()); err != nil {
 			t.Fatal(err)
 		}
-		again := die(t, store, op)
+		again := die(t, st, op)
 		for _, v := range []stet.Verdict{stet.ItDidNotHappen(), stet.ItHappened(stet.Outcome{})} {
 			if err := e.Resolve(t.Context(), shown, "", v); !errors.Is(err, stet.ErrFenced) {
 				t.Fatalf("the verdict about an earlier run was taken for this one: %v", err)
 			}
 		}
-		if rec, _ := store.Read(t.Context(), again.ID); rec.Fence != again.Fence || rec.State != stet.Running {
+		if rec, _ := st.Read(t.Context(), again.ID); rec.Fence != again.Fence || rec.State != store.Running {
 			t.Fatalf("%+v", rec)
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -18,12 +19,12 @@ const (
 
 // orphan is a claim that may have been granted without our hearing of it.
 type orphan struct {
-	id     ID
-	owner  Owner
+	id     store.ID
+	owner  store.Owner
 	taken  bool // by Take
 	repeat bool // see Item.Repeatable
 	spared bool // it is noted down that this attempt does not count
-	keep   Retention
+	keep   store.Retention
 	lease  time.Duration
 	pause  time.Duration // before the next look
 	next   time.Time
@@ -132,15 +133,15 @@ func (o orphan) later(now time.Time) orphan {
 func (e *Engine) disclaim(ctx context.Context, o *orphan) (done bool, err error) {
 	ctx = e.storeContext(ctx)
 	late := !time.Now().Before(o.latest)
-	read, release := e.store.Read, func(rec Record) error { return e.store.Release(ctx, rec.Claim(), o.keep) }
+	read, release := e.store.Read, func(rec store.Record) error { return e.store.Release(ctx, rec.Claim(), o.keep) }
 	if ws := e.works; ws != nil && o.taken {
-		read, release = ws.Look, func(rec Record) error {
+		read, release = ws.Look, func(rec store.Record) error {
 			o.spared = o.spared || e.spare(ctx, ws, rec, o.repeat)
 			return ws.Return(ctx, rec.Claim(), 0)
 		}
 	}
 	rec, err := read(ctx, o.id)
-	if err == nil && rec.Owner == o.owner && (rec.State == Running || rec.State == Unknown) {
+	if err == nil && rec.Owner == o.owner && (rec.State == store.Running || rec.State == store.Unknown) {
 		err = release(rec)
 	}
 	switch {

@@ -80,7 +80,7 @@ var reasons = map[store.Reason]error{
 func (o Outcome) Decode(v any) error {
 	switch {
 	case o.Gone:
-		return &Error{Kind: ErrExpired, Execution: executed(Record{State: o.state(), Attempt: 1})}
+		return &Error{Kind: ErrExpired, Execution: executed(store.Record{State: o.state(), Attempt: 1})}
 	case o.Failed && o.Reason != store.ReasonNone:
 		return &Error{Kind: ErrFailed, Execution: MayHaveExecuted, Cause: reasons[o.Reason]}
 	case o.Failed && o.Face != store.FaceHTTP && (o.Type == "" || strings.HasPrefix(o.Type, "text/")):
@@ -100,11 +100,11 @@ func (o Outcome) Decode(v any) error {
 	return &Error{Kind: ErrForeign, Execution: Executed, Cause: fmt.Errorf("the result is %s of the face %s", o.Type, o.Face)}
 }
 
-func (o Outcome) state() State {
+func (o Outcome) state() store.State {
 	if o.Failed {
-		return Failed
+		return store.Failed
 	}
-	return Completed
+	return store.Completed
 }
 
 func isJSON(contentType string) bool {

@@ -29,8 +29,8 @@ func TestHandlerMaySayThatNobodyKnows(t *testing.T) {
 		"and panic":               func() error { panic("no answer") },
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			store := memory.New(memory.Options{})
-			e := newEngine(t, store, stet.Options{SweepEvery: -1})
+			st := memory.New(memory.Options{})
+			e := newEngine(t, st, stet.Options{SweepEvery: -1})
 			func() {
 				defer func() { _ = recover() }()
 				_, err := stet.Do(t.Context(), e, op, doubtful(0, then))
@@ -38,7 +38,7 @@ func TestHandlerMaySayThatNobodyKnows(t *testing.T) {
 					t.Errorf("%s: %v", name, err)
 				}
 			}()
-			shown := browse(t, store, stet.Unknown) // at once, not when the lease has run out
+			shown := browse(t, st, store.Unknown) // at once, not when the lease has run out
 			runs := 0
 			if _, err := stet.Do(t.Context(), e, op, charge(&runs)); !errors.Is(err, stet.ErrUnknown) || runs != 0 {
 				t.Errorf("%s: a retry: %v, %d runs", name, err, runs)
@@ -98,8 +98,8 @@ func TestLongestDoubtCounts(t *testing.T) {
 
 func TestParkEndsARunOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memory.New(memory.Options{})
-		e := newEngine(t, store, stet.Options{SweepEvery: -1})
+		st := memory.New(memory.Options{})
+		e := newEngine(t, st, stet.Options{SweepEvery: -1})
 		run, err := e.Begin(t.Context(), op)
 		if err != nil {
 			t.Fatal(err)
@@ -115,7 +115,7 @@ func TestParkEndsARunOnce(t *testing.T) {
 				t.Errorf("after Park: %v", err)
 			}
 		}
-		browse(t, store, stet.Unknown)
+		browse(t, st, store.Unknown)
 	})
 }
 
@@ -123,16 +123,16 @@ func TestParkEndsARunOnce(t *testing.T) {
 // extended.
 type vanishing struct{ *memory.Store }
 
-func (s vanishing) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) ([]stet.Claim, error) {
+func (s vanishing) Extend(ctx context.Context, claims []store.Claim, lease time.Duration) ([]store.Claim, error) {
 	for _, c := range claims {
-		_ = s.Settle(ctx, c, store.Settlement{State: stet.Completed}, stet.Retention{Result: time.Hour, Tombstone: time.Hour})
+		_ = s.Settle(ctx, c, store.Settlement{State: store.Completed}, store.Retention{Result: time.Hour, Tombstone: time.Hour})
 	}
 	return s.Store.Extend(ctx, claims, lease)
 }
 
 func TestParkLeavesAloneWhatSomebodyHasSettled(t *testing.T) {
-	store := memory.New(memory.Options{})
-	e := newEngine(t, vanishing{store}, stet.Options{SweepEvery: -1})
+	st := memory.New(memory.Options{})
+	e := newEngine(t, vanishing{st}, stet.Options{SweepEvery: -1})
 	run, err := e.Begin(t.Context(), op)
 	if err != nil {
 		t.Fatal(err)
@@ -140,7 +140,7 @@ func TestParkLeavesAloneWhatSomebodyHasSettled(t *testing.T) {
 	if err := run.Park(t.Context()); !errors.Is(err, stet.ErrFenced) {
 		t.Errorf("%v", err)
 	}
-	browse(t, store, stet.Completed)
+	browse(t, st, store.Completed)
 }
 
 // slow is a store whose first extension waits for the gate.
@@ -154,7 +154,7 @@ func newSlow() slow {
 	return slow{memory.New(memory.Options{}), make(chan struct{}), new(atomic.Int32)}
 }
 
-func (s slow) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) ([]stet.Claim, error) {
+func (s slow) Extend(ctx context.Context, claims []store.Claim, lease time.Duration) ([]store.Claim, error) {
 	if s.calls.Add(1) == 1 {
 		<-s.gate
 	}
@@ -165,8 +165,8 @@ func (s slow) Extend(ctx context.Context, claims []stet.Claim, lease time.Durati
 // must not put the lease back to its usual length.
 func TestHeartbeatOnItsWayDoesNotCutTheTimeShort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newSlow()
-		e := newEngine(t, store, stet.Options{SweepEvery: -1})
+		st := newSlow()
+		e := newEngine(t, st, stet.Options{SweepEvery: -1})
 		run, err := e.Begin(t.Context(), op)
 		if err != nil {
 			t.Fatal(err)
@@ -176,11 +176,11 @@ func TestHeartbeatOnItsWayDoesNotCutTheTimeShort(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- run.Park(t.Context()) }()
 		time.Sleep(time.Second)
-		close(store.gate)
+		close(st.gate)
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
-		if rec, _ := store.Read(t.Context(), run.ID()); rec.State != stet.Running || rec.LeaseLeft < 59*time.Minute {
+		if rec, _ := st.Read(t.Context(), run.ID()); rec.State != store.Running || rec.LeaseLeft < 59*time.Minute {
 			t.Errorf("the effect may take an hour yet: %v, %v left", rec.State, rec.LeaseLeft)
 		}
 	})
@@ -191,8 +191,8 @@ func TestHeartbeatOnItsWayDoesNotCutTheTimeShort(t *testing.T) {
 func TestManyRunsThatAreLeftShareCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 500
-		store := newSlow()
-		e := newEngine(t, store, stet.Options{SweepEvery: -1})
+		st := newSlow()
+		e := newEngine(t, st, stet.Options{SweepEvery: -1})
 		done := make(chan error, n)
 		for i := range n {
 			op := op
@@ -203,18 +203,18 @@ func TestManyRunsThatAreLeftShareCalls(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
-		close(store.gate)
+		close(st.gate)
 		for range n {
 			if err := <-done; !errors.Is(err, stet.ErrUnknown) || errors.Is(err, stet.ErrStore) {
 				t.Fatal(err)
 			}
 		}
-		if calls := store.calls.Load(); calls > 3 {
+		if calls := st.calls.Load(); calls > 3 {
 			t.Errorf("%d runs were left in %d calls", n, calls)
 		}
 		time.Sleep(2 * time.Minute)
-		_, _ = store.Sweep(t.Context(), 2*n)
-		if p, err := store.Browse(t.Context(), stet.Query{States: []stet.State{stet.Unknown}, Limit: stet.MaxBrowse}); err != nil || len(p.Records) != n {
+		_, _ = st.Sweep(t.Context(), 2*n)
+		if p, err := st.Browse(t.Context(), store.Query{States: []store.State{store.Unknown}, Limit: store.MaxBrowse}); err != nil || len(p.Records) != n {
 			t.Errorf("%d of %d are unknown, %v", len(p.Records), n, err)
 		}
 	})
@@ -223,11 +223,11 @@ func TestManyRunsThatAreLeftShareCalls(t *testing.T) {
 // TestZombieIsNotToldThatItsOutcomeStands where another one was handed out and
 // is gone since: expired by hand, or kept for less long by another class.
 func TestZombieIsNotToldThatItsOutcomeStands(t *testing.T) {
-	byHand := func(b stet.Browser, c stet.Claim) { _ = b.Expire(t.Context(), c) }
-	byItself := func(stet.Browser, stet.Claim) { time.Sleep(2 * time.Hour) }
+	byHand := func(b store.Browser, c store.Claim) { _ = b.Expire(t.Context(), c) }
+	byItself := func(store.Browser, store.Claim) { time.Sleep(2 * time.Hour) }
 	small, large := stet.Outcome{Body: []byte("Y")}, stet.Outcome{Gone: true}
 	for name, tc := range map[string]struct {
-		gone func(stet.Browser, stet.Claim)
+		gone func(store.Browser, store.Claim)
 		out  stet.Outcome
 	}{
 		"expired by hand":                     {byHand, small},
@@ -237,22 +237,22 @@ func TestZombieIsNotToldThatItsOutcomeStands(t *testing.T) {
 	} {
 		gone, out := tc.gone, tc.out
 		synctest.Test(t, func(t *testing.T) {
-			store := memory.New(memory.Options{})
-			first := newEngine(t, store, stet.Options{SweepEvery: -1})
+			st := memory.New(memory.Options{})
+			first := newEngine(t, st, stet.Options{SweepEvery: -1})
 			zombie, err := first.Begin(t.Context(), op)
 			if err != nil {
 				t.Fatal(err)
 			}
 			_ = first.Close() // no heartbeat any more
 			time.Sleep(time.Minute)
-			e := newEngine(t, store, stet.Options{SweepEvery: -1, Policy: stet.Policy{Retention: stet.Retention{Result: time.Hour}}})
+			e := newEngine(t, st, stet.Options{SweepEvery: -1, Policy: stet.Policy{Retention: store.Retention{Result: time.Hour}}})
 			if err := e.Resolve(t.Context(), zombie.Record(), "", stet.ItHappened(stet.Outcome{Body: []byte("X")})); err != nil {
 				t.Fatal(err)
 			}
-			if got, err := replayed(t, store, stet.Options{}, op); err != nil || got != "X" {
+			if got, err := replayed(t, st, stet.Options{}, op); err != nil || got != "X" {
 				t.Fatalf("%q, %v", got, err)
 			}
-			gone(store, zombie.Claim())
+			gone(st, zombie.Claim())
 			if err := zombie.Settle(t.Context(), out); !errors.Is(err, stet.ErrFenced) {
 				t.Errorf("%s: a retry was given X, and the zombie's %q (gone: %v): %v", name, out.Body, out.Gone, err)
 			}
@@ -267,7 +267,7 @@ type standing struct {
 	reads error
 }
 
-func (s *standing) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+func (s *standing) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	lease := req.Lease
 	req.Lease = time.Millisecond
 	rec, err := s.Store.Claim(ctx, req)
@@ -277,9 +277,9 @@ func (s *standing) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Recor
 	return rec, err
 }
 
-func (s *standing) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+func (s *standing) Read(ctx context.Context, id store.ID) (store.Record, error) {
 	if s.reads != nil {
-		return stet.Record{}, s.reads
+		return store.Record{}, s.reads
 	}
 	return s.Store.Read(ctx, id)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -16,11 +17,11 @@ import (
 // and then waits for that part in vain.
 type lame struct {
 	*memory.Store
-	down map[stet.ID]bool
+	down map[store.ID]bool
 }
 
-func (s *lame) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) ([]stet.Claim, error) {
-	var up, down []stet.Claim
+func (s *lame) Extend(ctx context.Context, claims []store.Claim, lease time.Duration) ([]store.Claim, error) {
+	var up, down []store.Claim
 	for _, c := range claims {
 		if s.down[c.ID] {
 			down = append(down, c)
@@ -33,15 +34,15 @@ func (s *lame) Extend(ctx context.Context, claims []stet.Claim, lease time.Durat
 		return lost, err
 	}
 	<-ctx.Done()
-	return lost, &stet.PartialError{Claims: down, Cause: ctx.Err()}
+	return lost, &store.PartialError{Claims: down, Cause: ctx.Err()}
 }
 
 func TestRunsGoOnWhileAPartOfTheStoreIsDown(t *testing.T) {
 	const runs = 4500 // more than are renewed in one call
 	synctest.Test(t, func(t *testing.T) {
-		s := &lame{memory.New(memory.Options{}), make(map[stet.ID]bool)}
+		s := &lame{memory.New(memory.Options{}), make(map[store.ID]bool)}
 		for i := 0; i < runs; i += 900 {
-			s.down[stet.Digest("", "s", fmt.Sprint(i))] = true
+			s.down[store.Digest("", "s", fmt.Sprint(i))] = true
 		}
 		e := newEngine(t, s, stet.Options{SweepEvery: -1, Policy: stet.Policy{Lease: 2 * time.Second, RunTimeout: time.Hour}})
 		var up, down []*stet.Run

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/stet-go/stet/observe"
+	"github.com/stet-go/stet/store"
 )
 
 // Stale says what becomes of an operation whose run died: its lease ran out,
@@ -25,22 +28,8 @@ const (
 	StaleFail
 )
 
-// Limits of a policy.
-const (
-	// MinLease and MaxLease bound Policy.Lease.
-	MinLease = 50 * time.Millisecond
-	MaxLease = 24 * time.Hour
-	// MaxWait bounds Policy.Wait and Op.Wait.
-	MaxWait = 5 * time.Minute
-	// NoWait as Policy.Wait or Op.Wait means: do not wait, whatever the default is.
-	NoWait = time.Nanosecond
-	// MaxRunTimeout bounds Policy.RunTimeout.
-	MaxRunTimeout = 7 * 24 * time.Hour
-	// MaxStoreTimeout bounds Options.StoreTimeout.
-	MaxStoreTimeout = time.Hour
-	// MaxResultLimit bounds Policy.MaxResult, in bytes.
-	MaxResultLimit = 64 << 20
-)
+// NoWait as Policy.Wait or Op.Wait means: do not wait, whatever the default is.
+const NoWait = time.Nanosecond
 
 // Policy says how the operations of one class are run. The zero value of each
 // field stands for its default.
@@ -64,7 +53,7 @@ type Policy struct {
 	// VerifyTimeout bounds a call of Verify. Default 10 s.
 	VerifyTimeout time.Duration
 	// Retention says how long outcomes and tombstones are kept.
-	Retention Retention
+	Retention store.Retention
 	// MaxResult is the greatest result that is stored, in bytes; a larger
 	// one is stored as Gone. Default 1 MiB; at most MaxResultLimit.
 	MaxResult int
@@ -156,7 +145,7 @@ type Options struct {
 	// Encryption of stored results. Default: none.
 	Encryption Encryption
 	// Observer is told what happens. Default: nobody.
-	Observer Observer
+	Observer observe.Observer
 }
 
 // withDefaults fills zero fields from def.
@@ -185,7 +174,7 @@ var defaultPolicy = Policy{
 	Lease:         30 * time.Second,
 	RunTimeout:    5 * time.Minute,
 	VerifyTimeout: 10 * time.Second,
-	Retention:     Retention{Result: 24 * time.Hour, Tombstone: 30 * 24 * time.Hour},
+	Retention:     store.Retention{Result: 24 * time.Hour, Tombstone: 30 * 24 * time.Hour},
 	MaxResult:     1 << 20,
 }
 
@@ -193,14 +182,14 @@ var defaultPolicy = Policy{
 func (p Policy) check() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if p.Lease < MinLease || p.Lease > MaxLease {
-		bad("Lease is %v; it must be %v to %v", p.Lease, MinLease, MaxLease)
+	if p.Lease < store.MinLease || p.Lease > store.MaxLease {
+		bad("Lease is %v; it must be %v to %v", p.Lease, store.MinLease, store.MaxLease)
 	}
-	if p.RunTimeout < 0 || p.RunTimeout > MaxRunTimeout {
-		bad("RunTimeout is %v; it must be 0 to %v", p.RunTimeout, MaxRunTimeout)
+	if p.RunTimeout < 0 || p.RunTimeout > store.MaxRunTimeout {
+		bad("RunTimeout is %v; it must be 0 to %v", p.RunTimeout, store.MaxRunTimeout)
 	}
-	if p.Wait < 0 || p.Wait > MaxWait {
-		bad("Wait is %v; it must be 0 to %v", p.Wait, MaxWait)
+	if p.Wait < 0 || p.Wait > store.MaxWait {
+		bad("Wait is %v; it must be 0 to %v", p.Wait, store.MaxWait)
 	}
 	if p.Stale > StaleFail {
 		bad("Stale is %d, which is none of StalePark, StaleTakeOver, StaleFail", p.Stale)
@@ -208,8 +197,8 @@ func (p Policy) check() error {
 	if p.VerifyTimeout < 0 {
 		bad("VerifyTimeout is negative: %v", p.VerifyTimeout)
 	}
-	if p.MaxResult < 0 || p.MaxResult > MaxResultLimit {
-		bad("MaxResult is %d; it must be 1 to %d bytes", p.MaxResult, MaxResultLimit)
+	if p.MaxResult < 0 || p.MaxResult > store.MaxResultLimit {
+		bad("MaxResult is %d; it must be 1 to %d bytes", p.MaxResult, store.MaxResultLimit)
 	}
 	if p.Retention.Result < 0 {
 		bad("Retention.Result is negative: %v", p.Retention.Result)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -17,7 +18,7 @@ type looked struct {
 	n, bytes atomic.Int64
 }
 
-func (s *looked) Look(ctx context.Context, id stet.ID) (stet.Record, error) {
+func (s *looked) Look(ctx context.Context, id store.ID) (store.Record, error) {
 	rec, err := s.Store.Look(ctx, id)
 	s.n.Add(1)
 	s.bytes.Add(int64(len(rec.Work) + len(rec.Notes)))
@@ -29,7 +30,7 @@ func TestWaitingForTheEndDoesNotReadTheWorkEachTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &looked{Store: memory.New(memory.Options{})}
 		e := newEngine(t, s, stet.Options{SweepEvery: -1})
-		it := accept(t, e, op, stet.Work{Name: "ship", Payload: make([]byte, stet.MaxWork)})
+		it := accept(t, e, op, stet.Work{Name: "ship", Payload: make([]byte, store.MaxWork)})
 		ended := make(chan stet.Status)
 		go func() {
 			st, _ := e.Await(context.Background(), op.Scope, it.ID)
@@ -51,7 +52,7 @@ func TestWaitingForTheEndDoesNotReadTheWorkEachTime(t *testing.T) {
 			t.Fatal(asked, err)
 		}
 		complete(t, run, "x")
-		if st := <-ended; st.Record.State != stet.Completed || before > 2 || s.n.Load() > before+1 {
+		if st := <-ended; st.Record.State != store.Completed || before > 2 || s.n.Load() > before+1 {
 			t.Errorf("%v; work and notes were read %d times, %d bytes", st.Record.State, s.n.Load(), s.bytes.Load())
 		}
 	})

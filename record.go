@@ -1,13 +1,9 @@
 package stet
 
-import "time"
+import (
+	"time"
 
-// Limits of what names an operation.
-const (
-	// MaxKey is the greatest length of a key in bytes.
-	MaxKey = 1024
-	// MaxScope is the greatest length of a scope in bytes.
-	MaxScope = 1024
+	"github.com/stet-go/stet/store"
 )
 
 // Op names one intended effect and says what it asks for.
@@ -19,7 +15,7 @@ type Op struct {
 	Key string
 	// Fingerprint is a digest of what is asked for. The same key with
 	// another fingerprint is refused with ErrMismatch.
-	Fingerprint Fingerprint
+	Fingerprint store.Fingerprint
 	// Class selects a policy of Options.Classes; "" selects Options.Policy.
 	Class string
 	// Name says what the operation is, for people and verifiers: "POST

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/observe"
+	"github.com/stet-go/stet/store"
 )
 
 // Run is what Begin and TxEngine.Run give: an outcome to replay, or the right to run
@@ -16,7 +18,7 @@ type Run struct {
 	e       *Engine
 	op      Op
 	p       *Policy
-	rec     Record
+	rec     store.Record
 	outcome Outcome // of a replayed or committed run
 
 	replayed      bool
@@ -58,7 +60,7 @@ func FromContext(ctx context.Context) *Run {
 
 // newRun makes the run of a granted claim. The keeper ends the run's context at its
 // deadline, too; if the engine was closed meanwhile, the claim is given back.
-func (e *Engine) newRun(ctx context.Context, t *ticket, f *flight, rec Record) (*Run, error) {
+func (e *Engine) newRun(ctx context.Context, t *ticket, f *flight, rec store.Record) (*Run, error) {
 	r := &Run{e: e, op: t.op, p: t.p, rec: rec, f: f, begun: t.asked, resent: t.resent, taken: t.taken}
 	r.setContext(ctx, context.Background())
 	// The claim may be older than the call that brought its reply.
@@ -123,7 +125,7 @@ func (r *Run) Key() string { return r.op.Key }
 func (r *Run) Scope() string { return r.op.Scope }
 
 // ID returns the digest that the store knows the operation by.
-func (r *Run) ID() ID { return r.rec.ID }
+func (r *Run) ID() store.ID { return r.rec.ID }
 
 // Fence returns the number that strictly grows with every claim of the key.
 // Compare it in writes outside the store, to keep a zombie from writing.
@@ -136,11 +138,11 @@ func (r *Run) Attempt() int { return r.rec.Attempt }
 // Record returns the record as it was when the run began. Of a replayed run its
 // times say how long the result is kept; they are zero if the outcome was
 // learned from another run of this process.
-func (r *Run) Record() Record { return r.rec }
+func (r *Run) Record() store.Record { return r.rec }
 
 // Claim returns the claim: what heartbeats and writes are compared with. A
 // transactional run has none: its record is written when it ends.
-func (r *Run) Claim() Claim { return r.rec.Claim() }
+func (r *Run) Claim() store.Claim { return r.rec.Claim() }
 
 // DeriveKey returns the key for a call that the handler makes further down, by
 // the name of the call: every attempt of this operation derives the same one.
@@ -184,7 +186,7 @@ func (r *Run) SaysNothingHappened() bool {
 func (r *Run) OutcomeUnknown(still time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.unknown, r.still = true, min(max(still, r.still), MaxRunTimeout)
+	r.unknown, r.still = true, min(max(still, r.still), store.MaxRunTimeout)
 }
 
 // SaysOutcomeUnknown reports whether OutcomeUnknown was called, or a StepOnce was
@@ -224,15 +226,15 @@ func (r *Run) Park(ctx context.Context) error {
 	}
 	err := leave(ctx)
 	r.insist(err, leave)
-	ev := Event{Kind: EventParked, ID: r.rec.ID, Class: r.op.Class, State: Unknown, Fence: r.rec.Fence, Attempt: r.rec.Attempt,
+	ev := observe.Event{Kind: observe.Parked, ID: r.rec.ID, Class: r.op.Class, State: store.Unknown, Fence: r.rec.Fence, Attempt: r.rec.Attempt,
 		Elapsed: time.Since(r.begun), Err: err}
 	switch {
 	case err == nil:
 	case errors.Is(err, ErrFenced):
-		ev.Kind = EventFenced
+		ev.Kind = observe.Fenced
 		err = &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: err}
 	default:
-		ev.Kind = EventStoreFailed
+		ev.Kind = observe.StoreFailed
 		err = storeFailed(MayHaveExecuted, err)
 	}
 	r.e.observe(ctx, ev)
@@ -271,7 +273,7 @@ func (r *Run) Settle(ctx context.Context, out Outcome) error {
 	if err == nil && len(sealed.Outbox) > 0 {
 		r.e.Wake()
 	}
-	return r.report(ctx, EventSettled, en.rec.State, err)
+	return r.report(ctx, observe.Settled, en.rec.State, err)
 }
 
 // Release gives the claim back, stating that nothing was executed, and ends the
@@ -293,7 +295,7 @@ func (r *Run) Release(ctx context.Context) error {
 	fault.At(fault.ReleaseAfter)
 	r.finish(entry{})
 	r.insist(err, func(ctx context.Context) error { return r.e.release(ctx, r.rec.Claim(), r.p.Retention) })
-	return r.report(ctx, EventReleased, Retryable, err)
+	return r.report(ctx, observe.Released, store.Retryable, err)
 }
 
 // insist repeats the end of a run in the background, if err says that it may not have
@@ -312,7 +314,7 @@ func (r *Run) release(ctx context.Context) error {
 	tries := 0
 	err := r.e.retry(ctx, 0, func(ctx context.Context) error {
 		tries++
-		return r.e.store.Release(ctx, r.rec.Claim(), Retention{}) // forgotten at once
+		return r.e.store.Release(ctx, r.rec.Claim(), store.Retention{}) // forgotten at once
 	})
 	if tries > 1 && errors.Is(err, ErrFenced) {
 		return r.heeded(ctx)
@@ -327,7 +329,7 @@ func (r *Run) heeded(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return err
-	case now.State == None, now.Fence != r.rec.Fence && now.Attempt <= 1: // the key was used anew
+	case now.State == store.None, now.Fence != r.rec.Fence && now.Attempt <= 1: // the key was used anew
 		return nil
 	}
 	return ErrFenced
@@ -390,20 +392,20 @@ func (r *Run) finish(en entry) {
 }
 
 // report tells the observer how the run ended, and makes the caller's error.
-func (r *Run) report(ctx context.Context, kind EventKind, to State, err error) error {
-	ev := Event{Kind: kind, ID: r.rec.ID, Class: r.op.Class, State: to, Fence: r.rec.Fence,
+func (r *Run) report(ctx context.Context, kind observe.Kind, to store.State, err error) error {
+	ev := observe.Event{Kind: kind, ID: r.rec.ID, Class: r.op.Class, State: to, Fence: r.rec.Fence,
 		Attempt: r.rec.Attempt, Elapsed: time.Since(r.begun), Err: err}
 	var wrapped error
 	switch {
 	case err == nil:
 	case errors.Is(err, ErrFenced):
-		ev.Kind, ev.State = EventFenced, Unknown
+		ev.Kind, ev.State = observe.Fenced, store.Unknown
 		wrapped = &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: err}
 	case errors.Is(err, ErrDamaged):
-		ev.Kind, ev.State = EventStoreFailed, Unknown
+		ev.Kind, ev.State = observe.StoreFailed, store.Unknown
 		wrapped = damaged(err)
 	default:
-		ev.Kind, ev.State = EventStoreFailed, Unknown
+		ev.Kind, ev.State = observe.StoreFailed, store.Unknown
 		wrapped = &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: errors.Join(ErrStore, err)}
 	}
 	r.e.observe(ctx, ev)

@@ -65,7 +65,7 @@ func newSealer(o Encryption) (s sealer, err error) {
 
 // seal prepares the outcome of an operation for the store. One that is too large, or
 // has more fields than are kept, is Gone.
-func (s *sealer) seal(id ID, out Outcome, limit int) store.Settlement {
+func (s *sealer) seal(id store.ID, out Outcome, limit int) store.Settlement {
 	out.Header, out.Trailer = sortFields(out.Header), sortFields(out.Trailer)
 	if out.Gone || out.Size() > limit || !out.storable() {
 		return store.Settlement{State: out.state(), Gone: true}
@@ -74,7 +74,7 @@ func (s *sealer) seal(id ID, out Outcome, limit int) store.Settlement {
 }
 
 // wrap puts what belongs to an operation, as that, into an envelope.
-func (s *sealer) wrap(id ID, as State, content []byte) []byte {
+func (s *sealer) wrap(id store.ID, as store.State, content []byte) []byte {
 	if s.first != nil {
 		return s.first.Encrypt(content, binding(id, as))
 	}
@@ -82,17 +82,17 @@ func (s *sealer) wrap(id ID, as State, content []byte) []byte {
 }
 
 // open undoes seal.
-func (s *sealer) open(rec Record) (out Outcome, err error) {
+func (s *sealer) open(rec store.Record) (out Outcome, err error) {
 	content, err := s.unwrap(rec.ID, rec.State, rec.Result)
 	if err == nil {
 		out, err = decodeStored(content)
 	}
-	out.Failed = rec.State == Failed
+	out.Failed = rec.State == store.Failed
 	return out, err
 }
 
 // unwrap undoes wrap.
-func (s *sealer) unwrap(id ID, as State, stored []byte) ([]byte, error) {
+func (s *sealer) unwrap(id store.ID, as store.State, stored []byte) ([]byte, error) {
 	name, encrypted := seal.KeyName(stored)
 	switch key := s.keys[name]; {
 	case !encrypted && s.acceptPlain:
@@ -108,4 +108,4 @@ func (s *sealer) unwrap(id ID, as State, stored []byte) ([]byte, error) {
 }
 
 // binding is what a result belongs to.
-func binding(id ID, state State) []byte { return append(id[:len(id):len(id)], byte(state)) }
+func binding(id store.ID, state store.State) []byte { return append(id[:len(id):len(id)], byte(state)) }

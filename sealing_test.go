@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -22,7 +23,7 @@ func encrypted(keys ...stet.EncryptionKey) stet.Options {
 }
 
 // settle runs op and returns what the store keeps of it.
-func settle(t *testing.T, store stet.Store, o stet.Options, op stet.Op, result string) stet.Record {
+func settle(t *testing.T, store store.Store, o stet.Options, op stet.Op, result string) store.Record {
 	t.Helper()
 	e := newEngine(t, store, o)
 	run, err := e.Begin(t.Context(), op)
@@ -40,7 +41,7 @@ func settle(t *testing.T, store stet.Store, o stet.Options, op stet.Op, result s
 }
 
 // replayed returns what another process, with options of its own, replays.
-func replayed(t *testing.T, store stet.Store, o stet.Options, op stet.Op) (string, error) {
+func replayed(t *testing.T, store store.Store, o stet.Options, op stet.Op) (string, error) {
 	t.Helper()
 	run, err := newEngine(t, store, o).Begin(t.Context(), op)
 	if err != nil {
@@ -86,32 +87,32 @@ func TestKeysRotate(t *testing.T) {
 type swapping struct {
 	*memory.Store
 	result []byte
-	state  stet.State
+	state  store.State
 }
 
-func (s swapping) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+func (s swapping) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	rec, err := s.Store.Claim(ctx, req)
 	rec.Result, rec.State = s.result, s.state
 	return rec, err
 }
 
 func TestRowsCannotBeSwapped(t *testing.T) {
-	store := memory.New(memory.Options{})
+	st := memory.New(memory.Options{})
 	o := encrypted(secret("k", 1))
-	mine := settle(t, store, o, op, "mine")
+	mine := settle(t, st, o, op, "mine")
 	theirs := op
 	theirs.Scope = "another"
-	foreign := settle(t, store, o, theirs, "theirs")
+	foreign := settle(t, st, o, theirs, "theirs")
 	plainKey := op
 	plainKey.Key = "plain"
-	plain := settle(t, store, stet.Options{}, plainKey, "forged")
+	plain := settle(t, st, stet.Options{}, plainKey, "forged")
 	for name, s := range map[string]swapping{
-		"the result of another scope": {store, foreign.Result, stet.Completed},
-		"another state":               {store, mine.Result, stet.Failed},
-		"a result that is not sealed": {store, plain.Result, stet.Completed},
+		"the result of another scope": {st, foreign.Result, store.Completed},
+		"another state":               {st, mine.Result, store.Failed},
+		"a result that is not sealed": {st, plain.Result, store.Completed},
 	} {
 		want := stet.Executed
-		if s.state == stet.Failed {
+		if s.state == store.Failed {
 			want = stet.MayHaveExecuted
 		}
 		if got, err := replayed(t, s, o, op); !errors.Is(err, stet.ErrDamaged) || stet.ExecutionOf(err) != want {
@@ -119,7 +120,7 @@ func TestRowsCannotBeSwapped(t *testing.T) {
 		}
 	}
 	o.Encryption.AcceptPlain = true
-	if got, err := replayed(t, store, o, plainKey); err != nil || got != "forged" {
+	if got, err := replayed(t, st, o, plainKey); err != nil || got != "forged" {
 		t.Errorf("a plain result, which is accepted: %q, %v", got, err)
 	}
 }

@@ -18,7 +18,7 @@ type gated struct {
 	gate chan struct{}
 }
 
-func (s gated) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+func (s gated) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	<-s.gate
 	return s.Store.Claim(ctx, req)
 }
@@ -61,12 +61,12 @@ type parking struct {
 	claims int
 }
 
-func (s *parking) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+func (s *parking) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	rec, err := s.Store.Claim(ctx, req)
 	if s.claims++; s.claims == 1 {
 		time.Sleep(2 * req.Lease)
 		_, _ = s.Sweep(ctx, 10)
-		return stet.Record{}, errors.New("the reply was lost")
+		return store.Record{}, errors.New("the reply was lost")
 	}
 	return rec, err
 }
@@ -75,8 +75,8 @@ func (s *parking) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record
 // was lost, so that it is no unknown outcome to whoever sent it.
 func TestOwnClaimThatWasParkedIsClaimedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &parking{Store: memory.New(memory.Options{})}
-		e := newEngine(t, store, stet.Options{SweepEvery: -1, Policy: stet.Policy{Lease: stet.MinLease}})
+		st := &parking{Store: memory.New(memory.Options{})}
+		e := newEngine(t, st, stet.Options{SweepEvery: -1, Policy: stet.Policy{Lease: store.MinLease}})
 		runs := 0
 		res, err := stet.Do(t.Context(), e, op, charge(&runs))
 		if err != nil || runs != 1 || res.Attempt != 2 {
@@ -89,18 +89,18 @@ func TestOwnClaimThatWasParkedIsClaimedAgain(t *testing.T) {
 // committed elsewhere.
 type unseeing struct{ *memory.Store }
 
-func (s unseeing) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+func (s unseeing) Read(ctx context.Context, id store.ID) (store.Record, error) {
 	if ctx.Value(unseeingKey{}) != nil {
-		return stet.Record{ID: id}, nil
+		return store.Record{ID: id}, nil
 	}
 	return s.Store.Read(ctx, id)
 }
 
 type unseeingKey struct{}
 
-func (s unseeing) RunTx(ctx context.Context, req stet.ClaimRequest, _ stet.Retention,
-	fn func(context.Context, int, stet.Record) (store.Settlement, error)) (stet.Record, error) {
-	rec := stet.Record{ID: req.ID, State: stet.Running, Fingerprint: req.Fingerprint, Owner: req.Owner, Fence: 7, Attempt: 1}
+func (s unseeing) RunTx(ctx context.Context, req store.ClaimRequest, _ store.Retention,
+	fn func(context.Context, int, store.Record) (store.Settlement, error)) (store.Record, error) {
+	rec := store.Record{ID: req.ID, State: store.Running, Fingerprint: req.Fingerprint, Owner: req.Owner, Fence: 7, Attempt: 1}
 	if _, err := fn(ctx, 1, rec); err != nil {
 		return rec, err
 	}
@@ -108,7 +108,7 @@ func (s unseeing) RunTx(ctx context.Context, req stet.ClaimRequest, _ stet.Reten
 	return now, errors.Join(err, stet.ErrMismatch)
 }
 
-func (unseeing) SettleTx(context.Context, int, stet.Claim, store.Settlement, stet.Retention) error {
+func (unseeing) SettleTx(context.Context, int, store.Claim, store.Settlement, store.Retention) error {
 	return errors.ErrUnsupported
 }
 

@@ -8,18 +8,18 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
-	spi "github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
 // die leaves a claim of op behind, as a process that was killed does, and waits
 // until its lease has run out.
-func die(t *testing.T, store stet.Store, op stet.Op) stet.Record {
+func die(t *testing.T, st store.Store, op stet.Op) store.Record {
 	t.Helper()
-	rec, err := store.Claim(t.Context(), stet.ClaimRequest{
-		ID: stet.Digest("", op.Scope, op.Key), Fingerprint: op.Fingerprint, Owner: stet.NewOwner(), Lease: time.Second,
+	rec, err := st.Claim(t.Context(), store.ClaimRequest{
+		ID: store.Digest("", op.Scope, op.Key), Fingerprint: op.Fingerprint, Owner: store.NewOwner(), Lease: time.Second,
 	})
-	if err != nil || rec.State != stet.Running {
+	if err != nil || rec.State != store.Running {
 		t.Fatalf("%+v, %v", rec, err)
 	}
 	time.Sleep(2 * time.Second) // in a bubble
@@ -54,15 +54,15 @@ func TestDeadRunIsParkedAndNeverRunAgain(t *testing.T) {
 
 func TestDeadRunIsTakenOverWherePolicySaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memory.New(memory.Options{})
-		e := newEngine(t, store, stet.Options{Policy: stet.Policy{Stale: stet.StaleTakeOver}})
-		dead := die(t, store, op)
+		st := memory.New(memory.Options{})
+		e := newEngine(t, st, stet.Options{Policy: stet.Policy{Stale: stet.StaleTakeOver}})
+		dead := die(t, st, op)
 		runs := 0
 		res, err := stet.Do(t.Context(), e, op, charge(&runs))
 		if err != nil || runs != 1 || res.Attempt != 2 || res.Fence <= dead.Fence {
 			t.Fatalf("%+v, %v, %d runs", res, err, runs)
 		}
-		if err := store.Settle(t.Context(), dead.Claim(), spi.Settlement{State: stet.Completed}, stet.Retention{}); !errors.Is(err, stet.ErrFenced) {
+		if err := st.Settle(t.Context(), dead.Claim(), store.Settlement{State: store.Completed}, store.Retention{}); !errors.Is(err, stet.ErrFenced) {
 			t.Fatalf("the dead run's settle: %v", err)
 		}
 	})
@@ -180,11 +180,11 @@ func TestMismatchIsSaidBeforeAnythingElse(t *testing.T) {
 	})
 	t.Run("dead", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			store := memory.New(memory.Options{})
-			e := newEngine(t, store, stet.Options{Policy: stet.Policy{Stale: stet.StaleTakeOver}})
-			dead := die(t, store, op)
+			st := memory.New(memory.Options{})
+			e := newEngine(t, st, stet.Options{Policy: stet.Policy{Stale: stet.StaleTakeOver}})
+			dead := die(t, st, op)
 			check(t, e)
-			if rec, _ := store.Read(t.Context(), dead.ID); rec.State != stet.Running {
+			if rec, _ := st.Read(t.Context(), dead.ID); rec.State != store.Running {
 				t.Errorf("a mismatch changed the record to %v", rec.State)
 			}
 		})
@@ -228,7 +228,7 @@ func TestResultExpiresThenTheTombstoneThenTheKey(t *testing.T) {
 func TestClassesHaveTheirOwnRetention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEngine(t, memory.New(memory.Options{}), stet.Options{Classes: map[string]stet.Policy{
-			"otp": {Retention: stet.Retention{Result: 5 * time.Minute, Tombstone: time.Hour}},
+			"otp": {Retention: store.Retention{Result: 5 * time.Minute, Tombstone: time.Hour}},
 		}})
 		code := op
 		code.Class = "otp"

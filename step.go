@@ -13,10 +13,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/observe"
+	"github.com/stet-go/stet/store"
 )
-
-// MaxNotes bounds the steps and the progress of an operation together, in bytes.
-const MaxNotes = 1 << 20
 
 // maxProgress bounds the message of a progress, in bytes: notes of steps have the room.
 const maxProgress = 1 << 10
@@ -123,7 +122,7 @@ func Step[T any](ctx context.Context, name string, kind StepKind, fn func(contex
 // enterStep finds the result of an earlier attempt, or what it left in doubt, and
 // notes down that a step which must not be repeated begins. Unless the step is past,
 // or there is an error, leaveStep is to be called.
-func (r *Run) enterStep(ctx context.Context, ws WorkStore, name string, kind StepKind, v any) (past bool, err error) {
+func (r *Run) enterStep(ctx context.Context, ws store.WorkStore, name string, kind StepKind, v any) (past bool, err error) {
 	s, err := r.recall(ctx, ws, name)
 	if err != nil {
 		return false, err
@@ -151,7 +150,7 @@ func (r *Run) enterStep(ctx context.Context, ws WorkStore, name string, kind Ste
 
 // beginOnce notes down that a step which must not be repeated begins. From then on
 // the run can only be parked, until it is noted how the step ended.
-func (r *Run) beginOnce(ctx context.Context, ws WorkStore, name string) error {
+func (r *Run) beginOnce(ctx context.Context, ws store.WorkStore, name string) error {
 	r.mu.Lock()
 	if r.ended || r.committing {
 		r.mu.Unlock()
@@ -271,7 +270,7 @@ func (r *Run) Progress(ctx context.Context, fraction float64, message string) er
 
 // recall takes a step's name for this attempt, and finds what is known of the step
 // from earlier ones; nil for nothing.
-func (r *Run) recall(ctx context.Context, ws WorkStore, name string) (*step, error) {
+func (r *Run) recall(ctx context.Context, ws store.WorkStore, name string) (*step, error) {
 	b := &r.book
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -302,13 +301,13 @@ func (r *Run) leaveStep(name string, past bool) {
 	delete(r.book.taken, name)
 }
 
-func stepping(ctx context.Context, name string) (*Run, WorkStore, error) {
+func stepping(ctx context.Context, name string) (*Run, store.WorkStore, error) {
 	r := FromContext(ctx)
 	switch {
 	case r == nil || r.transactional:
 		return nil, nil, invalid("a step needs the context of a run in lease mode: that of Begin, Do or Take")
-	case name == "" || len(name) > MaxName:
-		return nil, nil, invalid("the step's name has %d bytes; it must have 1 to %d", len(name), MaxName)
+	case name == "" || len(name) > store.MaxName:
+		return nil, nil, invalid("the step's name has %d bytes; it must have 1 to %d", len(name), store.MaxName)
 	case !utf8.ValidString(name):
 		return nil, nil, invalid("the step's name is not UTF-8")
 	}
@@ -317,7 +316,7 @@ func stepping(ctx context.Context, name string) (*Run, WorkStore, error) {
 }
 
 // load reads the notes of earlier attempts. The caller holds the book's mu.
-func (r *Run) load(ctx context.Context, ws WorkStore) error {
+func (r *Run) load(ctx context.Context, ws store.WorkStore) error {
 	if r.book.loaded {
 		return r.book.torn
 	}
@@ -347,7 +346,7 @@ func (r *Run) load(ctx context.Context, ws WorkStore) error {
 }
 
 // noteVersion is that of a record's notes; 0 if it has none.
-func noteVersion(rec Record) uint64 {
+func noteVersion(rec store.Record) uint64 {
 	if len(rec.Notes) < notesVersion {
 		return 0
 	}
@@ -355,7 +354,7 @@ func noteVersion(rec Record) uint64 {
 }
 
 // notes returns those of a record.
-func (e *Engine) notes(rec Record) (n notes, err error) {
+func (e *Engine) notes(rec store.Record) (n notes, err error) {
 	if len(rec.Notes) == 0 || len(rec.Notes) == notesVersion { // of which no more is known than how many attempts count
 		return n, nil
 	}
@@ -396,7 +395,7 @@ func (n notes) with(name string, s *step) notes {
 }
 
 // note writes a step down, or strikes it if s is nil.
-func (r *Run) note(ctx context.Context, ws WorkStore, name string, s *step) error {
+func (r *Run) note(ctx context.Context, ws store.WorkStore, name string, s *step) error {
 	b := &r.book
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -417,14 +416,14 @@ func (r *Run) note(ctx context.Context, ws WorkStore, name string, s *step) erro
 }
 
 // save writes notes. The caller holds the book's mu.
-func (r *Run) save(ctx context.Context, ws WorkStore, n notes) error {
+func (r *Run) save(ctx context.Context, ws store.WorkStore, n notes) error {
 	return r.saveAs(ctx, ws, n, r.repeats(n))
 }
 
 // repeats reports whether the run may be repeated that has noted this down.
 func (r *Run) repeats(n notes) bool { return r.repeatable && n.doubt() == "" }
 
-func (r *Run) saveAs(ctx context.Context, ws WorkStore, n notes, repeatable bool) error {
+func (r *Run) saveAs(ctx context.Context, ws store.WorkStore, n notes, repeatable bool) error {
 	packed, err := r.packNotes(n)
 	if err != nil {
 		return err
@@ -470,13 +469,13 @@ func (r *Run) packNotes(n notes) ([]byte, error) {
 
 // packNotes prepares notes for the store. They begin with a version, so that a
 // write that was delayed on its way does not undo a later one.
-func (e *Engine) packNotes(id ID, version uint64, n notes) ([]byte, error) {
+func (e *Engine) packNotes(id store.ID, version uint64, n notes) ([]byte, error) {
 	plain, err := json.Marshal(n)
 	if err != nil {
 		return nil, invalid("notes: %w", err)
 	}
-	if len(plain) > MaxNotes {
-		return nil, invalid("the notes of this operation would have %d bytes; at most %d", len(plain), MaxNotes)
+	if len(plain) > store.MaxNotes {
+		return nil, invalid("the notes of this operation would have %d bytes; at most %d", len(plain), store.MaxNotes)
 	}
 	packed := binary.BigEndian.AppendUint64(nil, version)
 	return append(packed, e.sealer.wrap(id, sealedNotes, plain)...), nil
@@ -487,11 +486,11 @@ func (r *Run) saveError(ctx context.Context, err error) error {
 	if own, ok := errors.AsType[*Error](err); ok {
 		return own
 	}
-	ev := Event{Kind: EventStoreFailed, ID: r.rec.ID, Class: r.op.Class, State: Running, Fence: r.rec.Fence, Attempt: r.rec.Attempt, Err: err}
+	ev := observe.Event{Kind: observe.StoreFailed, ID: r.rec.ID, Class: r.op.Class, State: store.Running, Fence: r.rec.Fence, Attempt: r.rec.Attempt, Err: err}
 	kind := ErrStore
 	switch {
 	case errors.Is(err, ErrFenced):
-		ev.Kind, kind = EventFenced, ErrFenced
+		ev.Kind, kind = observe.Fenced, ErrFenced
 	case errors.Is(err, ErrDamaged):
 		kind = ErrDamaged
 	}

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
-	spi "github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 	"github.com/stet-go/stet/store/storetest"
 )
@@ -114,7 +114,7 @@ func TestStepInDoubtIsNotRunAgain(t *testing.T) {
 		if err := run.Return(t.Context(), 0); !errors.Is(err, stet.ErrUnknown) {
 			t.Errorf("after %s, a return: %v", name, err)
 		}
-		if st := status(t, e, it.ID, stet.Unknown); st.Doubt != "charge" {
+		if st := status(t, e, it.ID, store.Unknown); st.Doubt != "charge" {
 			t.Errorf("the status names the doubt %q", st.Doubt)
 		}
 	}
@@ -139,11 +139,11 @@ func TestStepThatDidNothingIsStruck(t *testing.T) {
 // What a process that was killed in the middle of a step leaves behind.
 func TestDeathInAStepLeavesDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memory.New(memory.Options{})
+		st := memory.New(memory.Options{})
 		o := stet.Options{SweepEvery: -1, Policy: stet.Policy{Stale: stet.StaleTakeOver}}
-		e := newEngine(t, store, o)
+		e := newEngine(t, st, o)
 		it := accept(t, e, op, parcel)
-		dying, err := stet.New(store, o)
+		dying, err := stet.New(st, o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -164,7 +164,7 @@ func TestDeathInAStepLeavesDoubt(t *testing.T) {
 		if !errors.Is(err, stet.ErrFenced) || charged != 1 || reserved != 1 {
 			t.Errorf("the dead one, come back: %v; charged %d times, reserved %d times", err, charged, reserved)
 		}
-		if st := status(t, e, it.ID, stet.Unknown); st.Doubt != "charge" {
+		if st := status(t, e, it.ID, store.Unknown); st.Doubt != "charge" {
 			t.Errorf("the status names the doubt %q", st.Doubt)
 		}
 	})
@@ -199,7 +199,7 @@ type delaying struct {
 	delayed *func() error
 }
 
-func (s delaying) Save(ctx context.Context, c stet.Claim, notes []byte, repeatable bool) error {
+func (s delaying) Save(ctx context.Context, c store.Claim, notes []byte, repeatable bool) error {
 	if s.saves.Add(1) == 1 {
 		*s.delayed = func() error { return s.Store.Save(context.Background(), c, notes, false) }
 		return errors.New("no answer")
@@ -246,9 +246,9 @@ func TestStepThatCannotBeNotedDownIsNotBegun(t *testing.T) {
 }
 
 func TestResultThatCannotBeKeptLeavesDoubt(t *testing.T) {
-	store := memory.New(memory.Options{})
+	st := memory.New(memory.Options{})
 	var saves atomic.Int32
-	broken := newEngine(t, storetest.Faulty(store, func(c storetest.Call) storetest.Fault {
+	broken := newEngine(t, storetest.Faulty(st, func(c storetest.Call) storetest.Fault {
 		if c.Method == "Save" && saves.Add(1) > 1 {
 			return storetest.FailBefore
 		}
@@ -259,8 +259,8 @@ func TestResultThatCannotBeKeptLeavesDoubt(t *testing.T) {
 		t.Errorf("a store that fails: %v, unknown: %v", err, run.SaysOutcomeUnknown())
 	}
 
-	e := newEngine(t, store, stet.Options{})
-	for name, result := range map[string]any{"too large": strings.Repeat("x", stet.MaxNotes), "not JSON": math.Inf(1)} {
+	e := newEngine(t, st, stet.Options{})
+	for name, result := range map[string]any{"too large": strings.Repeat("x", store.MaxNotes), "not JSON": math.Inf(1)} {
 		other := op
 		other.Key = name
 		run := take(t, e, accept(t, e, other, parcel))
@@ -321,17 +321,17 @@ func TestStepsBesideEachOtherAreAllKept(t *testing.T) {
 }
 
 func TestBadStepsAreRefused(t *testing.T) {
-	store, e := bank(t)
+	st, e := bank(t)
 	run := take(t, e, accept(t, e, op, parcel))
 	never := func(context.Context) (int, error) { t.Error("it ran"); return 0, nil }
-	for name, ctx := range map[string]context.Context{"": run.Context(), "no run": t.Context(), strings.Repeat("n", stet.MaxName+1): run.Context(), "\xff": run.Context()} {
+	for name, ctx := range map[string]context.Context{"": run.Context(), "no run": t.Context(), strings.Repeat("n", store.MaxName+1): run.Context(), "\xff": run.Context()} {
 		if _, err := stet.Step(ctx, name, stet.StepOnce, never); !errors.Is(err, stet.ErrInvalid) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
 	other := op
 	other.Key = "in a transaction"
-	if _, err := stet.DoTx(t.Context(), txOf(e, store), other, func(ctx context.Context, _ *sql.Tx) (int, error) {
+	if _, err := stet.DoTx(t.Context(), txOf(e, st), other, func(ctx context.Context, _ *sql.Tx) (int, error) {
 		return stet.Step(ctx, "charge", stet.StepOnce, never)
 	}); !errors.Is(err, stet.ErrInvalid) {
 		t.Errorf("a step of a transaction: %v", err)
@@ -358,14 +358,14 @@ func TestProgressIsWrittenOnceASecond(t *testing.T) {
 		if n := saves.Load(); n < 9 || n > 11 {
 			t.Errorf("in 10 s it was written %d times", n)
 		}
-		if p := status(t, e, it.ID, stet.Running).Progress; p.Fraction != 0.9 || p.Message != "item 900" || time.Since(p.At) != time.Second {
+		if p := status(t, e, it.ID, store.Running).Progress; p.Fraction != 0.9 || p.Message != "item 900" || time.Since(p.At) != time.Second {
 			t.Errorf("%+v", p)
 		}
 		runs := 0
 		if _, err := stet.Step(run.Context(), "reserve", stet.StepIdempotent, counted(&runs, nil)); err != nil {
 			t.Fatal(err)
 		}
-		if p := status(t, e, it.ID, stet.Running).Progress; p.Message != "item 999" {
+		if p := status(t, e, it.ID, store.Running).Progress; p.Message != "item 999" {
 			t.Errorf("what came in between was not written with the step: %+v", p)
 		}
 		for fraction, want := range map[float64]float64{-1: 0, 2: 1, math.Inf(1): 1, math.NaN(): 0} {
@@ -373,12 +373,12 @@ func TestProgressIsWrittenOnceASecond(t *testing.T) {
 			if err := run.Progress(t.Context(), fraction, "odd"); err != nil {
 				t.Errorf("a fraction of %v: %v", fraction, err)
 			}
-			if p := status(t, e, it.ID, stet.Running).Progress; p.Fraction != want {
+			if p := status(t, e, it.ID, store.Running).Progress; p.Fraction != want {
 				t.Errorf("a fraction of %v was written as %v", fraction, p.Fraction)
 			}
 		}
 		run = again(t, e, run, it)
-		if p := status(t, e, it.ID, stet.Running).Progress; p.Message != "odd" {
+		if p := status(t, e, it.ID, store.Running).Progress; p.Message != "odd" {
 			t.Errorf("the next attempt begins with %+v", p)
 		}
 		complete(t, run, "x")
@@ -391,7 +391,7 @@ func TestNotesAreBounded(t *testing.T) {
 	run := take(t, e, it)
 	part := func(n int) (string, error) {
 		return stet.Step(run.Context(), fmt.Sprint("part ", n), stet.StepIdempotent, func(context.Context) (string, error) {
-			return strings.Repeat("x", stet.MaxNotes/4), nil
+			return strings.Repeat("x", store.MaxNotes/4), nil
 		})
 	}
 	for n := range 3 {
@@ -408,11 +408,11 @@ func TestNotesAreBounded(t *testing.T) {
 }
 
 func TestNotesCannotBeReadOrSwapped(t *testing.T) {
-	store := memory.New(memory.Options{})
-	e := newEngine(t, store, encrypted(secret("k", 1)))
+	st := memory.New(memory.Options{})
+	e := newEngine(t, st, encrypted(secret("k", 1)))
 	other := op
 	other.Key = "another"
-	var claims []stet.Claim
+	var claims []store.Claim
 	var items []stet.Item
 	for _, o := range []stet.Op{op, other} {
 		it := accept(t, e, o, parcel)
@@ -425,24 +425,24 @@ func TestNotesCannotBeReadOrSwapped(t *testing.T) {
 		}
 		claims, items = append(claims, run.Claim()), append(items, it)
 	}
-	rec, err := store.Look(t.Context(), claims[0].ID)
+	rec, err := st.Look(t.Context(), claims[0].ID)
 	if err != nil || bytes.Contains(rec.Notes, []byte("4242")) || bytes.Contains(rec.Work, []byte("order 7")) || bytes.Contains(rec.Work, []byte("acct_1")) {
 		t.Fatalf("the store has the notes %q and the work %q, %v", rec.Notes, rec.Work, err)
 	}
 	// Somebody copies the notes of one operation over those of the other.
-	owner := stet.NewOwner()
-	theirs, err := store.Take(t.Context(), spi.TakeRequest{ID: claims[1].ID, Owner: owner, Lease: time.Minute})
+	owner := store.NewOwner()
+	theirs, err := st.Take(t.Context(), store.TakeRequest{ID: claims[1].ID, Owner: owner, Lease: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
 	forged := append(bytes.Repeat([]byte{9}, 8), rec.Notes[8:]...)
-	if err := errors.Join(store.Save(t.Context(), theirs.Claim(), forged, false), store.Return(t.Context(), theirs.Claim(), 0)); err != nil {
+	if err := errors.Join(st.Save(t.Context(), theirs.Claim(), forged, false), st.Return(t.Context(), theirs.Claim(), 0)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := e.Take(t.Context(), items[1]); !errors.Is(err, stet.ErrDamaged) {
 		t.Errorf("with the notes of another operation: %v", err)
 	}
-	if st, err := e.Status(t.Context(), op.Scope, items[1].ID); !errors.Is(err, stet.ErrDamaged) || st.Record.State != stet.Accepted {
+	if st, err := e.Status(t.Context(), op.Scope, items[1].ID); !errors.Is(err, stet.ErrDamaged) || st.Record.State != store.Accepted {
 		t.Errorf("its status: %+v, %v", st.Record, err)
 	}
 }

@@ -9,15 +9,16 @@ import (
 	"testing"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/sqlite"
 	"github.com/stet-go/stet/store/storetest"
 )
 
 func TestTransactionalStepHasItsEffectOnce(t *testing.T) {
-	store, e := bank(t)
+	st, e := bank(t)
 	it := accept(t, e, op, parcel)
 	runs, down := 0, errors.New("down")
-	step := func(run *stet.Run, s stet.WorkTxStore[*sql.Tx], end func() error) (string, error) {
+	step := func(run *stet.Run, s store.WorkTxStore[*sql.Tx], end func() error) (string, error) {
 		return stet.StepTx(run.Context(), txOf(e, s), "reserve", func(ctx context.Context, tx *sql.Tx) (string, error) {
 			runs++
 			if err := book(ctx, tx); err != nil {
@@ -28,7 +29,7 @@ func TestTransactionalStepHasItsEffectOnce(t *testing.T) {
 	}
 	fine := func() error { return nil }
 	run := take(t, e, it)
-	if _, err := step(run, store, func() error { return down }); err != down {
+	if _, err := step(run, st, func() error { return down }); err != down {
 		t.Errorf("its own error: %v", err)
 	}
 	func() {
@@ -37,18 +38,18 @@ func TestTransactionalStepHasItsEffectOnce(t *testing.T) {
 				t.Error("the panic was swallowed")
 			}
 		}()
-		_, _ = step(run, store, func() error { panic("boom") })
+		_, _ = step(run, st, func() error { panic("boom") })
 	}()
-	if n := charges(t, store); n != 0 {
+	if n := charges(t, st); n != 0 {
 		t.Fatalf("%d charges after it was rolled back", n)
 	}
 	for range 3 {
-		if v, err := step(run, store, fine); err != nil || v != "run 3" {
+		if v, err := step(run, st, fine); err != nil || v != "run 3" {
 			t.Fatalf("%q, %v", v, err)
 		}
 		run = again(t, e, run, it)
 	}
-	if n := charges(t, store); n != 1 {
+	if n := charges(t, st); n != 1 {
 		t.Errorf("%d charges", n)
 	}
 }
@@ -57,13 +58,13 @@ func TestTransactionalStepHasItsEffectOnce(t *testing.T) {
 // what it may have noted down, and the next attempt finds out.
 func TestTransactionalStepWhoseReplyWasLost(t *testing.T) {
 	for _, fault := range []storetest.Fault{storetest.FailBefore, storetest.FailAfter} {
-		store, _ := bank(t)
-		faulty := storetest.FaultyTx[*sql.Tx](store, func(c storetest.Call) storetest.Fault {
+		st, _ := bank(t)
+		faulty := storetest.FaultyTx[*sql.Tx](st, func(c storetest.Call) storetest.Fault {
 			if c.Method == "InTx" && c.N == 1 {
 				return fault
 			}
 			return storetest.NoFault
-		}).(stet.WorkTxStore[*sql.Tx])
+		}).(store.WorkTxStore[*sql.Tx])
 		e := newEngine(t, faulty, stet.Options{})
 		it := accept(t, e, op, parcel)
 		run, runs := take(t, e, it), 0
@@ -83,27 +84,27 @@ func TestTransactionalStepWhoseReplyWasLost(t *testing.T) {
 			}
 		}
 		run = again(t, e, run, it)
-		if v, err := step(); err != nil || v != 1 || charges(t, store) != 1 || runs != 1 {
-			t.Errorf("the next attempt: %d, %v, %d runs, %d charges", v, err, runs, charges(t, store))
+		if v, err := step(); err != nil || v != 1 || charges(t, st) != 1 || runs != 1 {
+			t.Errorf("the next attempt: %d, %v, %d runs, %d charges", v, err, runs, charges(t, st))
 		}
 	}
 }
 
 // What was rolled back for certain leaves no doubt about the notes.
 func TestTransactionalStepWhoseResultDoesNotFit(t *testing.T) {
-	store, e := bank(t)
+	st, e := bank(t)
 	run := take(t, e, accept(t, e, op, parcel))
 	step := func(size int) error {
-		_, err := stet.StepTx(run.Context(), txOf(e, store), "reserve", func(ctx context.Context, tx *sql.Tx) (string, error) {
+		_, err := stet.StepTx(run.Context(), txOf(e, st), "reserve", func(ctx context.Context, tx *sql.Tx) (string, error) {
 			return strings.Repeat("x", size), book(ctx, tx)
 		})
 		return err
 	}
-	if err := step(stet.MaxNotes); !errors.Is(err, stet.ErrInvalid) || charges(t, store) != 0 {
-		t.Errorf("%v, %d charges", err, charges(t, store))
+	if err := step(store.MaxNotes); !errors.Is(err, stet.ErrInvalid) || charges(t, st) != 0 {
+		t.Errorf("%v, %d charges", err, charges(t, st))
 	}
-	if err := step(10); err != nil || charges(t, store) != 1 {
-		t.Errorf("a smaller one: %v, %d charges", err, charges(t, store))
+	if err := step(10); err != nil || charges(t, st) != 1 {
+		t.Errorf("a smaller one: %v, %d charges", err, charges(t, st))
 	}
 }
 
@@ -140,6 +141,6 @@ func (s loose) InTx(ctx context.Context, fn func(context.Context, *sql.Tx) error
 	return fn(ctx, nil)
 }
 
-func (s loose) SaveTx(ctx context.Context, _ *sql.Tx, c stet.Claim, notes []byte, repeatable bool) error {
+func (s loose) SaveTx(ctx context.Context, _ *sql.Tx, c store.Claim, notes []byte, repeatable bool) error {
 	return s.Save(ctx, c, notes, repeatable)
 }

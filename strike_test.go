@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 	"github.com/stet-go/stet/store/storetest"
 )
@@ -58,10 +59,10 @@ func finishes(t *testing.T, run *stet.Run) {
 }
 
 func TestStepInDoubtRunsAgainOnceItIsResolvedAsNotHappened(t *testing.T) {
-	store := memory.New(memory.Options{})
-	it := diesCharging(t, store)
-	e := newEngine(t, store, stet.Options{})
-	shown := browse(t, store, stet.Unknown)
+	st := memory.New(memory.Options{})
+	it := diesCharging(t, st)
+	e := newEngine(t, st, stet.Options{})
+	shown := browse(t, st, store.Unknown)
 	var wg sync.WaitGroup
 	for range 8 { // the same verdict again, and by several at a time
 		wg.Go(func() {
@@ -71,7 +72,7 @@ func TestStepInDoubtRunsAgainOnceItIsResolvedAsNotHappened(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if st := status(t, e, it.ID, stet.Accepted); st.Doubt != "" {
+	if st := status(t, e, it.ID, store.Accepted); st.Doubt != "" {
 		t.Errorf("it is in doubt still: %q", st.Doubt)
 	}
 	finishes(t, take(t, e, it))
@@ -97,9 +98,9 @@ func TestTakeOverDoesNotRepeatAStepInDoubt(t *testing.T) {
 		"StaleTakeOver": {Stale: stet.StaleTakeOver},
 		"MayRunAgain":   {Stale: stet.StaleFail, Verify: may},
 	} {
-		store := memory.New(memory.Options{})
-		it := diesCharging(t, store)
-		e := newEngine(t, store, stet.Options{Policy: p})
+		st := memory.New(memory.Options{})
+		it := diesCharging(t, st)
+		e := newEngine(t, st, stet.Options{Policy: p})
 		inDoubt(t, begin(t, e, other))
 		for range 3 {
 			if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrUnknown) {
@@ -109,24 +110,24 @@ func TestTakeOverDoesNotRepeatAStepInDoubt(t *testing.T) {
 				t.Errorf("%s: a retry: %v", name, err)
 			}
 		}
-		if st := status(t, e, it.ID, stet.Unknown); st.Doubt != "charge" || st.Record.Attempt != 1 {
+		if st := status(t, e, it.ID, store.Unknown); st.Doubt != "charge" || st.Record.Attempt != 1 {
 			t.Errorf("%s: attempt %d, in doubt %q", name, st.Record.Attempt, st.Doubt)
 		}
-		if err := e.Resolve(t.Context(), status(t, e, it.ID, stet.Unknown).Record, "", stet.MayRunAgain()); !errors.Is(err, stet.ErrUnknown) {
+		if err := e.Resolve(t.Context(), status(t, e, it.ID, store.Unknown).Record, "", stet.MayRunAgain()); !errors.Is(err, stet.ErrUnknown) {
 			t.Errorf("%s: Resolve with MayRunAgain: %v", name, err)
 		}
-		status(t, e, it.ID, stet.Unknown)
+		status(t, e, it.ID, store.Unknown)
 	}
 }
 
 func TestWhatIsNotInDoubtMayRunAgain(t *testing.T) {
-	store := memory.New(memory.Options{})
-	e := newEngine(t, store, stet.Options{})
+	st := memory.New(memory.Options{})
+	e := newEngine(t, st, stet.Options{})
 	it := accept(t, e, op, parcel)
 	if err := take(t, e, it).Park(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	shown := browse(t, store, stet.Unknown)
+	shown := browse(t, st, store.Unknown)
 	for range 2 {
 		if err := e.Resolve(t.Context(), shown, "", stet.MayRunAgain()); err != nil {
 			t.Fatal(err)
@@ -139,17 +140,17 @@ func TestWhatIsNotInDoubtMayRunAgain(t *testing.T) {
 // attempt that has followed it.
 func TestRunThatWasNotDeadCannotUndoAStrike(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memory.New(memory.Options{})
-		e := newEngine(t, store, stet.Options{SweepEvery: -1})
+		st := memory.New(memory.Options{})
+		e := newEngine(t, st, stet.Options{SweepEvery: -1})
 		it := accept(t, e, op, parcel)
-		dying, err := stet.New(store, stet.Options{SweepEvery: -1})
+		dying, err := stet.New(st, stet.Options{SweepEvery: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, err = stet.Step(take(t, dying, it).Context(), "charge", stet.StepOnce, func(context.Context) (string, error) {
 			_ = dying.Close() // nobody renews its lease
 			time.Sleep(time.Minute)
-			if err := e.Resolve(t.Context(), browse(t, store, stet.Running), "", stet.ItDidNotHappen()); err != nil {
+			if err := e.Resolve(t.Context(), browse(t, st, store.Running), "", stet.ItDidNotHappen()); err != nil {
 				t.Error(err)
 			}
 			charged := 0
@@ -166,40 +167,40 @@ func TestRunThatWasNotDeadCannotUndoAStrike(t *testing.T) {
 
 // A verdict that could not be written down must not release what is in doubt.
 func TestNothingIsReleasedBeforeItsDoubtIsStruck(t *testing.T) {
-	store := memory.New(memory.Options{})
-	it := diesCharging(t, store)
-	e := newEngine(t, storetest.Faulty(store, func(c storetest.Call) storetest.Fault {
+	st := memory.New(memory.Options{})
+	it := diesCharging(t, st)
+	e := newEngine(t, storetest.Faulty(st, func(c storetest.Call) storetest.Fault {
 		if c.Method == "Strike" {
 			return storetest.FailBefore
 		}
 		return storetest.NoFault
 	}), stet.Options{StoreTimeout: 50 * time.Millisecond})
-	if err := e.Resolve(t.Context(), browse(t, store, stet.Unknown), "", stet.ItDidNotHappen()); !errors.Is(err, stet.ErrStore) {
+	if err := e.Resolve(t.Context(), browse(t, st, store.Unknown), "", stet.ItDidNotHappen()); !errors.Is(err, stet.ErrStore) {
 		t.Errorf("Resolve: %v", err)
 	}
-	if st := status(t, e, it.ID, stet.Unknown); st.Doubt != "charge" {
+	if st := status(t, e, it.ID, store.Unknown); st.Doubt != "charge" {
 		t.Errorf("in doubt is %q", st.Doubt)
 	}
 }
 
 func TestNotesThatCannotBeReadAreNotReleased(t *testing.T) {
-	store := memory.New(memory.Options{})
-	e := newEngine(t, store, stet.Options{SweepEvery: -1})
+	st := memory.New(memory.Options{})
+	e := newEngine(t, st, stet.Options{SweepEvery: -1})
 	it := accept(t, e, op, parcel)
 	run := take(t, e, it)
-	if err := store.Save(t.Context(), run.Claim(), append(make([]byte, 7), "\x01{"...), false); err != nil {
+	if err := st.Save(t.Context(), run.Claim(), append(make([]byte, 7), "\x01{"...), false); err != nil {
 		t.Fatal(err)
 	}
 	if err := run.Park(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	shown := browse(t, store, stet.Unknown)
+	shown := browse(t, st, store.Unknown)
 	for _, v := range []stet.Verdict{stet.ItDidNotHappen(), stet.MayRunAgain()} {
 		if err := e.Resolve(t.Context(), shown, "", v); !errors.Is(err, stet.ErrDamaged) {
 			t.Errorf("Resolve: %v", err)
 		}
 	}
-	if now := browse(t, store, stet.Unknown); now.Fence != shown.Fence {
+	if now := browse(t, st, store.Unknown); now.Fence != shown.Fence {
 		t.Error("it has changed")
 	}
 	if err := e.Resolve(t.Context(), shown, "", stet.ItHappened(stet.Outcome{})); err != nil {
@@ -209,18 +210,18 @@ func TestNotesThatCannotBeReadAreNotReleased(t *testing.T) {
 
 // What is not a step stays in the notes.
 func TestStrikeLeavesProgress(t *testing.T) {
-	store := memory.New(memory.Options{})
-	e := newEngine(t, store, stet.Options{SweepEvery: -1})
+	st := memory.New(memory.Options{})
+	e := newEngine(t, st, stet.Options{SweepEvery: -1})
 	it := accept(t, e, op, parcel)
 	run := take(t, e, it)
 	if err := run.Progress(t.Context(), 0.5, "half way"); err != nil {
 		t.Fatal(err)
 	}
 	inDoubt(t, run)
-	if err := e.Resolve(t.Context(), browse(t, store, stet.Unknown), "", stet.ItDidNotHappen()); err != nil {
+	if err := e.Resolve(t.Context(), browse(t, st, store.Unknown), "", stet.ItDidNotHappen()); err != nil {
 		t.Fatal(err)
 	}
-	if st := status(t, e, it.ID, stet.Accepted); st.Progress.Message != "half way" {
+	if st := status(t, e, it.ID, store.Accepted); st.Progress.Message != "half way" {
 		got, _ := json.Marshal(st)
 		t.Errorf("%s", got)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/store"
 )
 
@@ -18,7 +19,7 @@ const unfitRest = time.Hour
 // queue says of an operation is believed no further than its ID: it may be late, or
 // forged. The record decides which class and name it has.
 type Item struct {
-	ID    ID
+	ID    store.ID
 	Class string // names the policy
 	Name  string // names the handler
 
@@ -38,12 +39,12 @@ type Item struct {
 // lost. A process asks for the names that it can run, store.MaxDueNames at most: what it
 // cannot is left to others. The error is an *Error of kind ErrInvalid or ErrStore.
 func (e *Engine) Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]Item, error) {
-	recs, err := e.due(ctx, DueRun, limit, again, names...)
+	recs, err := e.due(ctx, store.DueRun, limit, again, names...)
 	items := make([]Item, 0, len(recs))
 	for _, rec := range recs {
 		op, w, err := e.unpack(rec)
 		if err != nil { // an operator's case: it stays accepted
-			e.observe(ctx, Event{Kind: EventStoreFailed, ID: rec.ID, State: rec.State, Fence: rec.Fence, Err: err})
+			e.observe(ctx, observe.Event{Kind: observe.StoreFailed, ID: rec.ID, State: rec.State, Fence: rec.Fence, Err: err})
 			continue
 		}
 		items = append(items, Item{ID: rec.ID, Class: op.Class, Name: w.Name})
@@ -51,21 +52,21 @@ func (e *Engine) Due(ctx context.Context, limit int, again time.Duration, names 
 	return items, err
 }
 
-func (e *Engine) due(ctx context.Context, what Due, limit int, again time.Duration, names ...string) (recs []Record, err error) {
+func (e *Engine) due(ctx context.Context, what store.Due, limit int, again time.Duration, names ...string) (recs []store.Record, err error) {
 	ws, err := e.workStore()
 	switch {
 	case err != nil:
 		return nil, err
-	case limit < 1 || limit > MaxBrowse || again <= 0 || again > MaxDelay:
-		return nil, invalid("the limit is %d, and the time until they are due again %v; they must be 1 to %d, and up to %v", limit, again, MaxBrowse, MaxDelay)
+	case limit < 1 || limit > store.MaxBrowse || again <= 0 || again > store.MaxDelay:
+		return nil, invalid("the limit is %d, and the time until they are due again %v; they must be 1 to %d, and up to %v", limit, again, store.MaxBrowse, store.MaxDelay)
 	case len(names) > store.MaxDueNames:
 		return nil, invalid("Due was asked for %d names; at most %d", len(names), store.MaxDueNames)
 	}
 	// Not tried again: what a lost reply has given to nobody is due again soon.
 	recs, err = ws.Due(e.storeContext(ctx), what, limit, again, names...)
-	if partial, ok := errors.AsType[*PartialError](err); ok {
+	if partial, ok := errors.AsType[*store.PartialError](err); ok {
 		for _, c := range partial.Claims { // an operator's case, see Browser
-			e.observe(ctx, Event{Kind: EventStoreFailed, ID: c.ID, Fence: c.Fence, Err: damaged(partial.Cause)})
+			e.observe(ctx, observe.Event{Kind: observe.StoreFailed, ID: c.ID, Fence: c.Fence, Err: damaged(partial.Cause)})
 		}
 		return recs, nil
 	}
@@ -120,8 +121,8 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Run, error) {
 	case e.ctx.Err() != nil:
 		return nil, &Error{Kind: ErrClosed, Execution: NotExecuted}
 	}
-	t := &ticket{op: Op{Class: it.Class}, p: p, taken: true, repeats: it.Repeatable, req: ClaimRequest{ID: it.ID, Owner: NewOwner(), Lease: p.Lease}}
-	f, leader := e.flights.join(it.ID, Fingerprint{})
+	t := &ticket{op: Op{Class: it.Class}, p: p, taken: true, repeats: it.Repeatable, req: store.ClaimRequest{ID: it.ID, Owner: store.NewOwner(), Lease: p.Lease}}
+	f, leader := e.flights.join(it.ID, store.Fingerprint{})
 	if !leader {
 		return nil, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter}
 	}
@@ -132,7 +133,7 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Run, error) {
 		}
 	}()
 	var work packedWork
-	en, err := e.enter(ctx, t, func(ctx context.Context, t *ticket) (Record, error) {
+	en, err := e.enter(ctx, t, func(ctx context.Context, t *ticket) (store.Record, error) {
 		rec, w, err := e.take(ctx, ws, t)
 		work = w
 		return rec, err
@@ -154,15 +155,15 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Run, error) {
 		return run, run.load(ctx, ws) // which e.take has found to be readable
 	case rec.State.Settled():
 		return e.replay(ctx, t, rec)
-	case rec.State == None:
+	case rec.State == store.None:
 		return nil, &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: errors.New("there is no such operation")}
-	case rec.State == Unknown:
-		e.observe(ctx, t.event(EventToldUnknown, rec, nil))
+	case rec.State == store.Unknown:
+		e.observe(ctx, t.event(observe.ToldUnknown, rec, nil))
 		return nil, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted}
-	case rec.State == Accepted: // it is to wait
+	case rec.State == store.Accepted: // it is to wait
 		return nil, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: errors.New("it is not due yet")}
-	case rec.State == Running:
-		e.observe(ctx, t.event(EventInFlight, rec, nil))
+	case rec.State == store.Running:
+		e.observe(ctx, t.event(observe.InFlight, rec, nil))
 		return nil, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: max(rec.LeaseLeft, pollMin)}
 	default:
 		return nil, &Error{Kind: ErrStore, Execution: NotExecuted, RetryAfter: retryAfter,
@@ -171,7 +172,7 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Run, error) {
 }
 
 // take asks the store once, and makes the ticket that of the operation.
-func (e *Engine) take(ctx context.Context, ws WorkStore, t *ticket) (rec Record, w packedWork, err error) {
+func (e *Engine) take(ctx context.Context, ws store.WorkStore, t *ticket) (rec store.Record, w packedWork, err error) {
 	fault.At(fault.ClaimBefore)
 	err = e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
 		t.asked = time.Now()
@@ -183,18 +184,18 @@ func (e *Engine) take(ctx context.Context, ws WorkStore, t *ticket) (rec Record,
 		return rec, w, e.unclaimed(ctx, t, rec, err)
 	}
 	t.req.Fingerprint, t.req.Scope = rec.Fingerprint, rec.Scope
-	if rec.Work == nil && (rec.State == Unknown || rec.State == Retryable) { // the key was used anew
+	if rec.Work == nil && (rec.State == store.Unknown || rec.State == store.Retryable) { // the key was used anew
 		return rec, w, &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: errors.New("the operation was not accepted")}
 	}
 	op, w, err := e.unpack(rec)
 	if _, ok := e.policies[op.Class]; err == nil && op.Key != "" && !ok {
 		err = invalid("the operation's class %q is not among Options.Classes", op.Class)
 	}
-	if err == nil && rec.State == Running {
+	if err == nil && rec.State == store.Running {
 		_, err = e.notes(rec) // they say whether it may be run
 	}
 	if err != nil {
-		if rec.State == Running && rec.Owner == t.req.Owner { // nobody else can read it either; an operator must look
+		if rec.State == store.Running && rec.Owner == t.req.Owner { // nobody else can read it either; an operator must look
 			err = errors.Join(err, e.unseen(ctx, ws, rec, t.repeats, unfitRest))
 		}
 		return rec, w, err
@@ -202,8 +203,8 @@ func (e *Engine) take(ctx context.Context, ws WorkStore, t *ticket) (rec Record,
 	if op.Key != "" {
 		t.op, t.p = op, e.policies[op.Class]
 	}
-	if rec.State == Running && rec.Owner == t.req.Owner {
-		e.observe(ctx, t.event(EventClaimed, rec, nil))
+	if rec.State == store.Running && rec.Owner == t.req.Owner {
+		e.observe(ctx, t.event(observe.Claimed, rec, nil))
 	}
 	return rec, w, nil
 }
@@ -240,8 +241,8 @@ func (r *Run) handBack(ctx context.Context, after time.Duration, spared bool) er
 		return err
 	case !r.taken:
 		return invalid("Return needs a run of Take; others are given back by Release")
-	case after < 0 || after > MaxDelay:
-		return invalid("Return after %v; it must be 0 to %v", after, MaxDelay)
+	case after < 0 || after > store.MaxDelay:
+		return invalid("Return after %v; it must be 0 to %v", after, store.MaxDelay)
 	}
 	if err := r.conclude(ctx); err != nil {
 		return err
@@ -253,7 +254,7 @@ func (r *Run) handBack(ctx context.Context, after time.Duration, spared bool) er
 }
 
 // giveBack ends a run of Take, whose right to end the caller has.
-func (r *Run) giveBack(ctx context.Context, ws WorkStore, after time.Duration) error {
+func (r *Run) giveBack(ctx context.Context, ws store.WorkStore, after time.Duration) error {
 	fault.At(fault.ReleaseBefore)
 	call := func(ctx context.Context) error {
 		return r.e.retry(ctx, 0, func(ctx context.Context) error { return ws.Return(ctx, r.rec.Claim(), after) })
@@ -265,7 +266,7 @@ func (r *Run) giveBack(ctx context.Context, ws WorkStore, after time.Duration) e
 	if err == nil && after == 0 {
 		r.e.Wake()
 	}
-	return r.report(ctx, EventReturned, Accepted, err)
+	return r.report(ctx, observe.Returned, store.Accepted, err)
 }
 
 // Finish ends a run in a transaction: what fn writes through tx and the outcome that it returns become durable
@@ -284,7 +285,7 @@ func (te *TxEngine[Tx]) Finish(ctx context.Context, r *Run, fn func(context.Cont
 		return invalid("Finish needs a run of its store that has not ended")
 	}
 	var theirs error
-	var state State
+	var state store.State
 	before, committed := len(r.emitted()), false
 	defer func() { // also when fn panics
 		if !committed {
@@ -308,7 +309,7 @@ func (te *TxEngine[Tx]) Finish(ctx context.Context, r *Run, fn func(context.Cont
 	case errors.Is(err, ErrFenced):
 		return &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: err}
 	default:
-		r.e.observe(ctx, Event{Kind: EventStoreFailed, ID: r.rec.ID, Class: r.op.Class, State: Running, Fence: r.rec.Fence, Attempt: r.rec.Attempt, Err: err})
+		r.e.observe(ctx, observe.Event{Kind: observe.StoreFailed, ID: r.rec.ID, Class: r.op.Class, State: store.Running, Fence: r.rec.Fence, Attempt: r.rec.Attempt, Err: err})
 		return storeFailed(MayHaveExecuted, err)
 	}
 	committed = true
@@ -319,5 +320,5 @@ func (te *TxEngine[Tx]) Finish(ctx context.Context, r *Run, fn func(context.Cont
 	if len(r.emitted()) > 0 {
 		r.e.Wake()
 	}
-	return r.report(ctx, EventSettled, state, nil)
+	return r.report(ctx, observe.Settled, state, nil)
 }

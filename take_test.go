@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
-	spi "github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -90,7 +90,7 @@ func TestBadQuestionsForWorkAreRefused(t *testing.T) {
 	for _, q := range []struct {
 		limit int
 		again time.Duration
-	}{{0, time.Second}, {-1, time.Second}, {stet.MaxBrowse + 1, time.Second}, {1, 0}, {1, -1}, {1, stet.MaxDelay + 1}} {
+	}{{0, time.Second}, {-1, time.Second}, {store.MaxBrowse + 1, time.Second}, {1, 0}, {1, -1}, {1, store.MaxDelay + 1}} {
 		_, err := e.Due(t.Context(), q.limit, q.again)
 		_, err2 := e.DueMessages(t.Context(), q.limit, q.again)
 		if !errors.Is(err, stet.ErrInvalid) || !errors.Is(err2, stet.ErrInvalid) {
@@ -101,16 +101,16 @@ func TestBadQuestionsForWorkAreRefused(t *testing.T) {
 	if _, err := e.Take(t.Context(), stet.Item{ID: it.ID, Class: "another"}); !errors.Is(err, stet.ErrInvalid) {
 		t.Errorf("an unknown class: %v", err)
 	}
-	if _, err := e.Take(t.Context(), stet.Item{ID: stet.ID{1}}); !errors.Is(err, stet.ErrFenced) {
+	if _, err := e.Take(t.Context(), stet.Item{ID: store.ID{1}}); !errors.Is(err, stet.ErrFenced) {
 		t.Errorf("no such operation: %v", err)
 	}
 	run := take(t, e, it)
-	for _, after := range []time.Duration{-1, stet.MaxDelay + 1} {
+	for _, after := range []time.Duration{-1, store.MaxDelay + 1} {
 		if err := run.Return(t.Context(), after); !errors.Is(err, stet.ErrInvalid) {
 			t.Errorf("return after %v: %v", after, err)
 		}
 	}
-	if err := run.Return(t.Context(), stet.MaxDelay); err != nil {
+	if err := run.Return(t.Context(), store.MaxDelay); err != nil {
 		t.Errorf("after what was refused, the run should go on: %v", err)
 	}
 	if err := run.Return(t.Context(), 0); !errors.Is(err, stet.ErrInvalid) {
@@ -132,14 +132,14 @@ func TestBadQuestionsForWorkAreRefused(t *testing.T) {
 // an operation that was not accepted. That is none of a worker's.
 func TestWhatWasNotAcceptedIsNotTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memory.New(memory.Options{})
-		e := newEngine(t, store, stet.Options{SweepEvery: -1, Policy: stet.Policy{Stale: stet.StaleTakeOver}})
+		st := memory.New(memory.Options{})
+		e := newEngine(t, st, stet.Options{SweepEvery: -1, Policy: stet.Policy{Stale: stet.StaleTakeOver}})
 		it := stet.Item{ID: e.ID(op.Scope, op.Key), Name: "ship"}
 		run, err := e.Begin(t.Context(), op)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := newEngine(t, store, stet.Options{}).Take(t.Context(), it); !errors.Is(err, stet.ErrInFlight) {
+		if _, err := newEngine(t, st, stet.Options{}).Take(t.Context(), it); !errors.Is(err, stet.ErrInFlight) {
 			t.Errorf("while it runs: %v", err)
 		}
 		if err := run.Release(t.Context()); err != nil {
@@ -148,11 +148,11 @@ func TestWhatWasNotAcceptedIsNotTaken(t *testing.T) {
 		if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrFenced) {
 			t.Errorf("when it is retryable: %v", err)
 		}
-		die(t, store, op)
+		die(t, st, op)
 		if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrFenced) {
 			t.Errorf("when its run has died: %v", err)
 		}
-		if rec, err := store.Read(t.Context(), it.ID); err != nil || rec.State != stet.Unknown {
+		if rec, err := st.Read(t.Context(), it.ID); err != nil || rec.State != store.Unknown {
 			t.Errorf("a worker decided on what was not accepted: %v, %v", rec.State, err)
 		}
 	})
@@ -186,10 +186,10 @@ func TestOneWorkerTakesIt(t *testing.T) {
 }
 
 // abandoned takes the operation in a process that dies then.
-func abandoned(t *testing.T, store stet.Store, it stet.Item) stet.Record {
+func abandoned(t *testing.T, st store.Store, it stet.Item) store.Record {
 	t.Helper()
-	rec, err := store.(stet.WorkStore).Take(t.Context(), spi.TakeRequest{ID: it.ID, Owner: stet.NewOwner(), Lease: time.Second})
-	if err != nil || rec.State != stet.Running {
+	rec, err := st.(store.WorkStore).Take(t.Context(), store.TakeRequest{ID: it.ID, Owner: store.NewOwner(), Lease: time.Second})
+	if err != nil || rec.State != store.Running {
 		t.Fatalf("%+v, %v", rec, err)
 	}
 	time.Sleep(2 * time.Second) // in a bubble
@@ -211,23 +211,23 @@ func TestDeadWorkersOperationIsWhatThePolicySays(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		policy stet.Policy
-		state  stet.State
+		state  store.State
 		result string
 		err    error
 	}{
-		"parked":                   {stet.Policy{}, stet.Unknown, "", stet.ErrUnknown},
-		"taken over":               {stet.Policy{Stale: stet.StaleTakeOver}, stet.Running, "", nil},
-		"failed":                   {stet.Policy{Stale: stet.StaleFail}, stet.Failed, "", nil},
-		"found in the books":       {stet.Policy{Verify: happened}, stet.Completed, "in the books", nil},
-		"not found in the books":   {stet.Policy{Verify: didNot}, stet.Running, "", nil},
-		"the books cannot be read": {stet.Policy{Verify: broken, Stale: stet.StaleTakeOver}, stet.Unknown, "", stet.ErrUnknown},
+		"parked":                   {stet.Policy{}, store.Unknown, "", stet.ErrUnknown},
+		"taken over":               {stet.Policy{Stale: stet.StaleTakeOver}, store.Running, "", nil},
+		"failed":                   {stet.Policy{Stale: stet.StaleFail}, store.Failed, "", nil},
+		"found in the books":       {stet.Policy{Verify: happened}, store.Completed, "in the books", nil},
+		"not found in the books":   {stet.Policy{Verify: didNot}, store.Running, "", nil},
+		"the books cannot be read": {stet.Policy{Verify: broken, Stale: stet.StaleTakeOver}, store.Unknown, "", stet.ErrUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := memory.New(memory.Options{})
-				e := newEngine(t, store, stet.Options{SweepEvery: -1, Policy: c.policy})
+				st := memory.New(memory.Options{})
+				e := newEngine(t, st, stet.Options{SweepEvery: -1, Policy: c.policy})
 				it := accept(t, e, op, parcel)
-				dead := abandoned(t, store, it)
+				dead := abandoned(t, st, it)
 				run, err := e.Take(t.Context(), it)
 				if !errors.Is(err, c.err) {
 					t.Fatalf("%v; want %v", err, c.err)
@@ -238,7 +238,7 @@ func TestDeadWorkersOperationIsWhatThePolicySays(t *testing.T) {
 				switch {
 				case err != nil:
 					return
-				case c.state == stet.Running:
+				case c.state == store.Running:
 					if run.Replayed() || run.Attempt() != 2 || run.Fence() <= dead.Fence || string(run.Work().Payload) != "order 7" {
 						t.Errorf("attempt %d with fence %d and %+v", run.Attempt(), run.Fence(), run.Work())
 					}
@@ -246,7 +246,7 @@ func TestDeadWorkersOperationIsWhatThePolicySays(t *testing.T) {
 				case !run.Replayed() || string(run.Outcome().Body) != c.result:
 					t.Errorf("%+v", run.Outcome())
 				}
-				if err := store.Settle(t.Context(), dead.Claim(), spi.Settlement{State: stet.Completed}, stet.Retention{}); !errors.Is(err, stet.ErrFenced) {
+				if err := st.Settle(t.Context(), dead.Claim(), store.Settlement{State: store.Completed}, store.Retention{}); !errors.Is(err, stet.ErrFenced) {
 					t.Errorf("the dead worker's settle: %v", err)
 				}
 			})
@@ -256,8 +256,8 @@ func TestDeadWorkersOperationIsWhatThePolicySays(t *testing.T) {
 
 func TestParkedOperationIsRunAgainWhenSomebodySaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memory.New(memory.Options{})
-		e := newEngine(t, store, stet.Options{SweepEvery: -1})
+		st := memory.New(memory.Options{})
+		e := newEngine(t, st, stet.Options{SweepEvery: -1})
 		it := accept(t, e, op, parcel)
 		run := take(t, e, it)
 		run.OutcomeUnknown(0)
@@ -267,11 +267,11 @@ func TestParkedOperationIsRunAgainWhenSomebodySaysSo(t *testing.T) {
 		if items := due(t, e, time.Second); len(items) != 0 {
 			t.Fatalf("due while nobody knows: %v", items)
 		}
-		st, err := e.Accept(t.Context(), op, parcel)
-		if err != nil || st.New || st.Record.State != stet.Unknown {
-			t.Fatalf("accepted again while nobody knows: %+v, %v", st, err)
+		again, err := e.Accept(t.Context(), op, parcel)
+		if err != nil || again.New || again.Record.State != store.Unknown {
+			t.Fatalf("accepted again while nobody knows: %+v, %v", again, err)
 		}
-		if err := e.Resolve(t.Context(), browse(t, store, stet.Unknown), "", stet.ItDidNotHappen()); err != nil {
+		if err := e.Resolve(t.Context(), browse(t, st, store.Unknown), "", stet.ItDidNotHappen()); err != nil {
 			t.Fatal(err)
 		}
 		if items := due(t, e, time.Second); len(items) != 1 || items[0] != it {
@@ -299,7 +299,7 @@ func TestExpiredOutcomeIsNotRunAgain(t *testing.T) {
 			}
 		}
 		time.Sleep(30 * 24 * time.Hour)
-		status(t, e, it.ID, stet.None)
+		status(t, e, it.ID, store.None)
 		if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrFenced) {
 			t.Errorf("a take of what is forgotten: %v", err)
 		}
@@ -330,14 +330,14 @@ func TestWorkIsNotInTheClear(t *testing.T) {
 }
 
 func workIsNotInTheClear(t *testing.T) {
-	store := memory.New(memory.Options{})
+	st := memory.New(memory.Options{})
 	o := encrypted(secret("k", 1))
-	e := newEngine(t, store, o)
+	e := newEngine(t, st, o)
 	mine, theirs := op, op
 	theirs.Scope = "another account"
 	it := accept(t, e, mine, stet.Work{Name: "ship to", Payload: []byte("card 4242")})
 	foreign := accept(t, e, theirs, stet.Work{Name: "ship to", Payload: []byte("card 1111")})
-	rec, err := store.Look(t.Context(), it.ID)
+	rec, err := st.Look(t.Context(), it.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,17 +348,17 @@ func workIsNotInTheClear(t *testing.T) {
 	}
 	// Another key for the same operation, a row without encryption, and a row of
 	// another operation.
-	otherKey := newEngine(t, store, encrypted(secret("l", 2)))
+	otherKey := newEngine(t, st, encrypted(secret("l", 2)))
 	if _, err := otherKey.Take(t.Context(), it); !errors.Is(err, stet.ErrDamaged) {
 		t.Errorf("without the key: %v", err)
 	}
 	plainOp := op
 	plainOp.Key = "plain"
-	plain := accept(t, newEngine(t, store, stet.Options{}), plainOp, parcel)
+	plain := accept(t, newEngine(t, st, stet.Options{}), plainOp, parcel)
 	if _, err := e.Take(t.Context(), plain); !errors.Is(err, stet.ErrDamaged) {
 		t.Errorf("work that is not encrypted: %v", err)
 	}
-	swapped := newEngine(t, swappedWork{store, it.ID, foreign.ID}, o)
+	swapped := newEngine(t, swappedWork{st, it.ID, foreign.ID}, o)
 	if _, err := swapped.Take(t.Context(), it); !errors.Is(err, stet.ErrDamaged) {
 		t.Errorf("the work of another operation: %v", err)
 	}
@@ -366,8 +366,8 @@ func workIsNotInTheClear(t *testing.T) {
 		t.Errorf("its status: %v", err)
 	}
 	// None of them has run, and all wait still.
-	for _, id := range []stet.ID{it.ID, plain.ID} {
-		if rec, err := store.Read(t.Context(), id); err != nil || rec.State != stet.Accepted {
+	for _, id := range []store.ID{it.ID, plain.ID} {
+		if rec, err := st.Read(t.Context(), id); err != nil || rec.State != store.Accepted {
 			t.Errorf("%v, %v", rec.State, err)
 		}
 	}
@@ -381,10 +381,10 @@ func workIsNotInTheClear(t *testing.T) {
 // over that of another one.
 type swappedWork struct {
 	*memory.Store
-	to, from stet.ID
+	to, from store.ID
 }
 
-func (s swappedWork) swap(rec stet.Record, err error) (stet.Record, error) {
+func (s swappedWork) swap(rec store.Record, err error) (store.Record, error) {
 	if rec.ID == s.to {
 		other, _ := s.Store.Look(context.Background(), s.from)
 		rec.Work = other.Work
@@ -392,18 +392,18 @@ func (s swappedWork) swap(rec stet.Record, err error) (stet.Record, error) {
 	return rec, err
 }
 
-func (s swappedWork) Take(ctx context.Context, req spi.TakeRequest) (stet.Record, error) {
+func (s swappedWork) Take(ctx context.Context, req store.TakeRequest) (store.Record, error) {
 	return s.swap(s.Store.Take(ctx, req))
 }
 
-func (s swappedWork) Look(ctx context.Context, id stet.ID) (stet.Record, error) {
+func (s swappedWork) Look(ctx context.Context, id store.ID) (store.Record, error) {
 	return s.swap(s.Store.Look(ctx, id))
 }
 
 func TestDamagedWorkDoesNotStopTheQueue(t *testing.T) {
-	store := memory.New(memory.Options{})
-	e := newEngine(t, store, stet.Options{})
-	_, err := store.Accept(t.Context(), stet.ClaimRequest{ID: stet.ID{1}, Owner: stet.NewOwner()}, []byte("damaged"), 0)
+	st := memory.New(memory.Options{})
+	e := newEngine(t, st, stet.Options{})
+	_, err := st.Accept(t.Context(), store.ClaimRequest{ID: store.ID{1}, Owner: store.NewOwner()}, []byte("damaged"), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -411,29 +411,29 @@ func TestDamagedWorkDoesNotStopTheQueue(t *testing.T) {
 	if items := due(t, e, time.Hour); len(items) != 1 || items[0] != it {
 		t.Errorf("due: %v", items)
 	}
-	if _, err := e.Take(t.Context(), stet.Item{ID: stet.ID{1}}); !errors.Is(err, stet.ErrDamaged) {
+	if _, err := e.Take(t.Context(), stet.Item{ID: store.ID{1}}); !errors.Is(err, stet.ErrDamaged) {
 		t.Errorf("taken: %v", err)
 	}
-	if rec, err := store.Read(t.Context(), stet.ID{1}); err != nil || rec.State != stet.Accepted {
+	if rec, err := st.Read(t.Context(), store.ID{1}); err != nil || rec.State != store.Accepted {
 		t.Errorf("%v, %v; an operator should find it as it was", rec.State, err)
 	}
 }
 
 // Otherwise it would be there for ever: nobody can run it.
 func TestDamagedWorkCanBeCancelled(t *testing.T) {
-	store := memory.New(memory.Options{})
-	it := accept(t, newEngine(t, store, encrypted(secret("lost", 1))), op, parcel)
-	e := newEngine(t, store, encrypted(secret("k", 2)))
+	st := memory.New(memory.Options{})
+	it := accept(t, newEngine(t, st, encrypted(secret("lost", 1))), op, parcel)
+	e := newEngine(t, st, encrypted(secret("k", 2)))
 	if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrDamaged) {
 		t.Fatal(err)
 	}
-	if st, err := e.Cancel(t.Context(), "acct_2", it.ID); err != nil || st.Record.State != stet.None {
+	if st, err := e.Cancel(t.Context(), "acct_2", it.ID); err != nil || st.Record.State != store.None {
 		t.Errorf("by another scope: %+v, %v", st, err)
 	}
-	if st, err := e.Cancel(t.Context(), op.Scope, it.ID); err != nil || st.Record.State != stet.Failed {
+	if st, err := e.Cancel(t.Context(), op.Scope, it.ID); err != nil || st.Record.State != store.Failed {
 		t.Errorf("%+v, %v", st, err)
 	}
-	status(t, e, it.ID, stet.Failed)
+	status(t, e, it.ID, store.Failed)
 }
 
 // Backoff is in the record: whatever brings an item early, or twice, it waits.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/store"
 )
 
@@ -119,7 +120,7 @@ func (te *TxEngine[Tx]) Settle(ctx context.Context, r *Run, tx Tx, out Outcome) 
 // txRun is one call of TxEngine.Run.
 type txRun[Tx any] struct {
 	e       *Engine
-	s       TxStore[Tx]
+	s       store.TxStore[Tx]
 	t       *ticket
 	fn      func(context.Context, Tx) (Outcome, error)
 	f       *flight
@@ -134,12 +135,12 @@ type errRolledBack struct{ cause error }
 func (e errRolledBack) Error() string { return "rolled back" }
 
 // claim is Engine.claim for a transaction: it claims, runs and settles.
-func (tr *txRun[Tx]) claim(ctx context.Context, t *ticket) (Record, error) {
+func (tr *txRun[Tx]) claim(ctx context.Context, t *ticket) (store.Record, error) {
 	// A settled record is found without taking any lock.
 	rec, err := tr.e.read(ctx, t.req.ID)
 	switch {
 	case err != nil:
-		tr.e.observe(ctx, t.event(EventStoreFailed, rec, err))
+		tr.e.observe(ctx, t.event(observe.StoreFailed, rec, err))
 		return rec, storeFailed(NotExecuted, err)
 	case rec.State.Settled() && rec.Fingerprint != t.req.Fingerprint:
 		return rec, ErrMismatch
@@ -155,7 +156,7 @@ func (tr *txRun[Tx]) claim(ctx context.Context, t *ticket) (Record, error) {
 
 // transact runs the store's transaction. Until fn is called the caller's leaving
 // ends it; from then on it does not.
-func (tr *txRun[Tx]) transact(caller context.Context) (Record, error) {
+func (tr *txRun[Tx]) transact(caller context.Context) (store.Record, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), tr.e.o.StoreTimeout+tr.t.p.RunTimeout)
 	defer cancel()
 	tr.stop = context.AfterFunc(caller, cancel)
@@ -170,7 +171,7 @@ func (tr *txRun[Tx]) transact(caller context.Context) (Record, error) {
 
 // report tells the observer what the transaction came to, and makes the
 // caller's error.
-func (tr *txRun[Tx]) report(ctx context.Context, rec Record, err error) (Record, error) {
+func (tr *txRun[Tx]) report(ctx context.Context, rec store.Record, err error) (store.Record, error) {
 	e, t := tr.e, tr.t
 	var rolledBack errRolledBack
 	switch {
@@ -180,7 +181,7 @@ func (tr *txRun[Tx]) report(ctx context.Context, rec Record, err error) (Record,
 		case rec.Owner != t.req.Owner: // another was faster
 			tr.released(ctx)
 		default:
-			e.observe(ctx, Event{Kind: EventSettled, ID: rec.ID, Class: t.op.Class, State: rec.State,
+			e.observe(ctx, observe.Event{Kind: observe.Settled, ID: rec.ID, Class: t.op.Class, State: rec.State,
 				Fence: rec.Fence, Attempt: rec.Attempt, Elapsed: time.Since(tr.run.begun)})
 			if len(tr.run.emitted()) > 0 {
 				e.Wake()
@@ -198,12 +199,12 @@ func (tr *txRun[Tx]) report(ctx context.Context, rec Record, err error) (Record,
 	case errors.Is(err, ErrInvalid) && tr.run == nil:
 		return rec, &Error{Kind: ErrInvalid, Execution: NotExecuted, Cause: err}
 	case errors.Is(err, ErrUnknown):
-		e.observe(ctx, t.event(EventStoreFailed, rec, err))
+		e.observe(ctx, t.event(observe.StoreFailed, rec, err))
 		return rec, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: err}
 	case tr.run == nil && ctx.Err() != nil:
 		return rec, &Error{Kind: ErrInvalid, Execution: NotExecuted, Cause: fmt.Errorf("context has ended: %w", context.Cause(ctx))}
 	default:
-		e.observe(ctx, t.event(EventStoreFailed, rec, err))
+		e.observe(ctx, t.event(observe.StoreFailed, rec, err))
 		return rec, storeFailed(NotExecuted, err)
 	}
 }
@@ -211,12 +212,12 @@ func (tr *txRun[Tx]) report(ctx context.Context, rec Record, err error) (Record,
 // released tells the observer that the run was rolled back.
 func (tr *txRun[Tx]) released(ctx context.Context) {
 	ended := tr.run.rec
-	ended.State = Retryable
-	tr.e.observe(ctx, tr.t.event(EventReleased, ended, nil))
+	ended.State = store.Retryable
+	tr.e.observe(ctx, tr.t.event(observe.Released, ended, nil))
 }
 
 // call is called by the store, inside its transaction.
-func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec Record) (store.Settlement, error) {
+func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec store.Record) (store.Settlement, error) {
 	e, t := tr.e, tr.t
 	if !tr.stop() {
 		return store.Settlement{}, cmp.Or(ctx.Err(), context.Canceled) // the caller left just now
@@ -227,7 +228,7 @@ func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec Record) (store.Settlem
 	run.setContext(ctx, end)
 	tr.run = run
 	e.flights.turn(tr.f, running)
-	e.observe(ctx, t.event(EventClaimed, rec, nil))
+	e.observe(ctx, t.event(observe.Claimed, rec, nil))
 	fault.At(fault.HandlerBefore)
 	out, err := tr.fn(run.ctx, tx)
 	fault.At(fault.HandlerAfter)

@@ -137,15 +137,15 @@ func TestHerdOfTransactionsOverTwoEnginesBooksOnce(t *testing.T) {
 }
 
 func TestLostCommitReplyIsUnknownUntilItIsFoundOut(t *testing.T) {
-	store, _ := bank(t)
-	lost, runs := lostCommit{store}, 0
-	do := func(s stet.TxStore[*sql.Tx]) (stet.Result[int], error) {
+	st, _ := bank(t)
+	lost, runs := lostCommit{st}, 0
+	do := func(s store.TxStore[*sql.Tx]) (stet.Result[int], error) {
 		return stet.DoTx(t.Context(), txOf(newEngine(t, s, stet.Options{}), s), op, func(ctx context.Context, tx *sql.Tx) (int, error) { runs++; return 7, book(ctx, tx) })
 	}
 	if _, err := do(lost); !errors.Is(err, stet.ErrUnknown) || stet.ExecutionOf(err) != stet.MayHaveExecuted {
 		t.Fatal(err)
 	}
-	if res, err := do(store); err != nil || !res.Replayed || res.Value != 7 || runs != 1 {
+	if res, err := do(st); err != nil || !res.Replayed || res.Value != 7 || runs != 1 {
 		t.Fatalf("%+v, %v, %d runs", res, err, runs)
 	}
 }
@@ -158,13 +158,13 @@ type vain struct {
 	other func()
 }
 
-func (s vain) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
-	fn func(context.Context, *sql.Tx, stet.Record) (store.Settlement, error)) (stet.Record, error) {
-	if _, err := s.Store.RunTx(ctx, req, keep, func(ctx context.Context, tx *sql.Tx, rec stet.Record) (store.Settlement, error) {
+func (s vain) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,
+	fn func(context.Context, *sql.Tx, store.Record) (store.Settlement, error)) (store.Record, error) {
+	if _, err := s.Store.RunTx(ctx, req, keep, func(ctx context.Context, tx *sql.Tx, rec store.Record) (store.Settlement, error) {
 		_, err := fn(ctx, tx, rec)
 		return store.Settlement{}, errors.Join(err, errors.New("in vain"))
 	}); err == nil {
-		return stet.Record{}, errors.New("it was committed")
+		return store.Record{}, errors.New("it was committed")
 	}
 	s.other()
 	return s.Read(ctx, req.ID)
@@ -197,30 +197,30 @@ func TestReplayAfterATransactionInVainIsTheOtherAlone(t *testing.T) {
 
 type lostCommit struct{ *sqlite.Store }
 
-func (s lostCommit) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
-	fn func(context.Context, *sql.Tx, stet.Record) (store.Settlement, error)) (stet.Record, error) {
+func (s lostCommit) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,
+	fn func(context.Context, *sql.Tx, store.Record) (store.Settlement, error)) (store.Record, error) {
 	if _, err := s.Store.RunTx(ctx, req, keep, fn); err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
-	return stet.Record{}, errors.Join(stet.ErrUnknown, errDown)
+	return store.Record{}, errors.Join(stet.ErrUnknown, errDown)
 }
 
 func TestDeadLeaseRunIsParkedInTransactionsToo(t *testing.T) {
-	store, e := bank(t)
-	verified := newEngine(t, store, stet.Options{Policy: stet.Policy{
+	st, e := bank(t)
+	verified := newEngine(t, st, stet.Options{Policy: stet.Policy{
 		Verify: func(context.Context, stet.Unresolved) (stet.Verdict, error) { return stet.ItDidNotHappen(), nil },
 	}})
-	_, err := store.Claim(t.Context(), stet.ClaimRequest{ID: stet.Digest("", op.Scope, op.Key), Owner: stet.NewOwner(), Lease: 1})
+	_, err := st.Claim(t.Context(), store.ClaimRequest{ID: store.Digest("", op.Scope, op.Key), Owner: store.NewOwner(), Lease: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	run := func(e *stet.Engine) (stet.Result[int], error) {
-		return stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (int, error) { return 7, book(ctx, tx) })
+		return stet.DoTx(t.Context(), txOf(e, st), op, func(ctx context.Context, tx *sql.Tx) (int, error) { return 7, book(ctx, tx) })
 	}
-	if _, err := run(e); !errors.Is(err, stet.ErrUnknown) || charges(t, store) != 0 {
+	if _, err := run(e); !errors.Is(err, stet.ErrUnknown) || charges(t, st) != 0 {
 		t.Fatal(err)
 	}
-	if res, err := run(verified); err != nil || res.Attempt != 2 || charges(t, store) != 1 {
+	if res, err := run(verified); err != nil || res.Attempt != 2 || charges(t, st) != 1 {
 		t.Fatalf("%+v, %v", res, err)
 	}
 }
@@ -249,9 +249,9 @@ func TestTransactionThatTheStoreBeganAlreadyIsUnknown(t *testing.T) {
 // oddStore answers RunTx with a running record of the caller's own.
 type oddStore struct{ *sqlite.Store }
 
-func (oddStore) RunTx(_ context.Context, req stet.ClaimRequest, _ stet.Retention,
-	_ func(context.Context, *sql.Tx, stet.Record) (store.Settlement, error)) (stet.Record, error) {
-	return stet.Record{ID: req.ID, State: stet.Running, Owner: req.Owner, Fingerprint: req.Fingerprint, Fence: 1}, nil
+func (oddStore) RunTx(_ context.Context, req store.ClaimRequest, _ store.Retention,
+	_ func(context.Context, *sql.Tx, store.Record) (store.Settlement, error)) (store.Record, error) {
+	return store.Record{ID: req.ID, State: store.Running, Owner: req.Owner, Fingerprint: req.Fingerprint, Fence: 1}, nil
 }
 
 func TestCallerThatLeavesTheQueueTakesItsTransactionBack(t *testing.T) {

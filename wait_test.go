@@ -10,12 +10,13 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
-// blind hides what a store can do beyond stet.Store, as a plain one has no
+// blind hides what a store can do beyond store.Store, as a plain one has no
 // Watch and must be polled.
-type blind struct{ stet.Store }
+type blind struct{ store.Store }
 
 func TestDuplicateConflictsByDefault(t *testing.T) {
 	store := memory.New(memory.Options{})
@@ -108,14 +109,14 @@ func TestWaitersInOneProcessAskTheStoreOnce(t *testing.T) {
 
 func TestWaitIsBoundedAndChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memory.New(memory.Options{})
-		runner := newEngine(t, store, stet.Options{})
+		st := memory.New(memory.Options{})
+		runner := newEngine(t, st, stet.Options{})
 		run := begin(t, runner, op)
-		before, _ := store.Read(t.Context(), run.ID())
+		before, _ := st.Read(t.Context(), run.ID())
 		for name, e := range map[string]*stet.Engine{
 			"here":    runner,
-			"watched": newEngine(t, store, stet.Options{}),
-			"polled":  newEngine(t, blind{store}, stet.Options{}),
+			"watched": newEngine(t, st, stet.Options{}),
+			"polled":  newEngine(t, blind{st}, stet.Options{}),
 		} {
 			patient := op
 			patient.Wait = 5 * time.Second
@@ -130,8 +131,8 @@ func TestWaitIsBoundedAndChangesNothing(t *testing.T) {
 			}
 			cancel()
 		}
-		after, _ := store.Read(t.Context(), run.ID())
-		if before.Owner != after.Owner || before.Fence != after.Fence || after.State != stet.Running {
+		after, _ := st.Read(t.Context(), run.ID())
+		if before.Owner != after.Owner || before.Fence != after.Fence || after.State != store.Running {
 			t.Errorf("waiting changed %+v to %+v", before, after)
 		}
 	})
@@ -192,12 +193,12 @@ func TestWaitersAreBoundedInNumber(t *testing.T) {
 
 func TestWaiterOfADeadRunIsToldUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memory.New(memory.Options{})
-		_, err := store.Claim(t.Context(), stet.ClaimRequest{ID: stet.Digest("", op.Scope, op.Key), Owner: stet.NewOwner(), Lease: 10 * time.Second})
+		st := memory.New(memory.Options{})
+		_, err := st.Claim(t.Context(), store.ClaimRequest{ID: store.Digest("", op.Scope, op.Key), Owner: store.NewOwner(), Lease: 10 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for name, s := range map[string]stet.Store{"watched": store, "polled": blind{store}} {
+		for name, s := range map[string]store.Store{"watched": st, "polled": blind{st}} {
 			e := newEngine(t, s, stet.Options{Policy: stet.Policy{Wait: time.Minute}})
 			if _, err := e.Begin(t.Context(), op); !errors.Is(err, stet.ErrUnknown) {
 				t.Errorf("%s: %v", name, err)

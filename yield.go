@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/binary"
 	"time"
+
+	"github.com/stet-go/stet/store"
 )
 
 // interruption is what the version of notes grows by for each attempt that does not
@@ -14,7 +16,7 @@ const interruption = 1 << 48
 
 const maxInterruptions = 1<<16 - 1 // those beyond count
 
-func interruptions(rec Record) int { return int(noteVersion(rec) / interruption) }
+func interruptions(rec store.Record) int { return int(noteVersion(rec) / interruption) }
 
 // Counted returns how many of the operation's attempts count, this one included: as
 // Attempt, less those that ended by Yield.
@@ -29,7 +31,7 @@ func (r *Run) Yield(ctx context.Context, after time.Duration) error {
 
 // spare notes down that the attempt of a record does not count, and reports whether it
 // has. rec has its notes as they are now. If it cannot be noted down, the attempt counts.
-func (e *Engine) spare(ctx context.Context, ws WorkStore, rec Record, repeatable bool) bool {
+func (e *Engine) spare(ctx context.Context, ws store.WorkStore, rec store.Record, repeatable bool) bool {
 	packed := bytes.Clone(rec.Notes)
 	switch n := len(packed); {
 	case n == 0:
@@ -39,7 +41,7 @@ func (e *Engine) spare(ctx context.Context, ws WorkStore, rec Record, repeatable
 	}
 	binary.BigEndian.PutUint64(packed, noteVersion(rec)+interruption)
 	return nil == e.retry(ctx, claimTries, func(ctx context.Context) error {
-		if rec.State == Unknown { // its lease has run out meanwhile
+		if rec.State == store.Unknown { // its lease has run out meanwhile
 			return ws.Strike(ctx, rec.Claim(), packed)
 		}
 		return ws.Save(ctx, rec.Claim(), packed, repeatable)
@@ -47,13 +49,13 @@ func (e *Engine) spare(ctx context.Context, ws WorkStore, rec Record, repeatable
 }
 
 // unseen gives back a record of Take that no worker was told of.
-func (e *Engine) unseen(ctx context.Context, ws WorkStore, rec Record, repeatable bool, after time.Duration) error {
+func (e *Engine) unseen(ctx context.Context, ws store.WorkStore, rec store.Record, repeatable bool, after time.Duration) error {
 	e.spare(ctx, ws, rec, repeatable)
 	return ws.Return(e.storeContext(ctx), rec.Claim(), after)
 }
 
 // spare is Engine.spare for a run that ends.
-func (r *Run) spare(ctx context.Context, ws WorkStore) {
+func (r *Run) spare(ctx context.Context, ws store.WorkStore) {
 	b := &r.book
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -136,7 +136,7 @@ type closing struct {
 	e *stet.Engine
 }
 
-func (s *closing) Take(ctx context.Context, req store.TakeRequest) (stet.Record, error) {
+func (s *closing) Take(ctx context.Context, req store.TakeRequest) (store.Record, error) {
 	rec, err := s.Store.Take(ctx, req)
 	_ = s.e.Close()
 	return rec, err

@@ -10,14 +10,14 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/admin"
 	"github.com/stet-go/stet/internal/problem"
+	"github.com/stet-go/stet/store"
 )
 
 // maxRequest bounds what a request may hold, in bytes: the largest result that
 // any policy keeps, in base64, and what is said about it.
-const maxRequest = stet.MaxResultLimit/3*4 + 1<<16
+const maxRequest = store.MaxResultLimit/3*4 + 1<<16
 
 // guarded serves what the caller is admitted to.
 func (h *handler) guarded(serve func(*http.Request) (any, error)) http.Handler {
@@ -116,15 +116,15 @@ func (h *handler) digest(r *http.Request) (any, error) {
 	if err := read(r, &asked); err != nil {
 		return nil, err
 	}
-	if asked.Scope == "" || len(asked.Scope) > stet.MaxScope || len(asked.Key) > stet.MaxKey {
+	if asked.Scope == "" || len(asked.Scope) > store.MaxScope || len(asked.Key) > store.MaxKey {
 		return nil, invalid(errors.New("scope is required, and neither it nor key may be longer than a service accepts"))
 	}
 	answer := struct {
 		Scope string `json:"scope_digest"`
 		ID    string `json:"id,omitempty"`
-	}{Scope: stet.DigestScope(h.o.Namespace, asked.Scope).String()}
+	}{Scope: store.DigestScope(h.o.Namespace, asked.Scope).String()}
 	if asked.Key != "" {
-		answer.ID = stet.Digest(h.o.Namespace, asked.Scope, asked.Key).String()
+		answer.ID = store.Digest(h.o.Namespace, asked.Scope, asked.Key).String()
 	}
 	return answer, nil
 }
@@ -157,7 +157,7 @@ func (h *handler) get(r *http.Request) (any, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case rec.State == stet.None.String():
+	case rec.State == store.None.String():
 		return nil, &admin.Error{Condition: admin.NotFound, Detail: "there is no such operation, or it is no longer kept"}
 	case !result:
 		return rec, nil
@@ -205,7 +205,7 @@ func (h *handler) change(action string) func(*http.Request) (any, error) {
 
 // Limits of a summary.
 const (
-	summaryPages = 8 // of stet.MaxBrowse records: of what may need somebody, and of what is accepted
+	summaryPages = 8 // of store.MaxBrowse records: of what may need somebody, and of what is accepted
 	summaryTime  = 5 * time.Second
 )
 
@@ -230,22 +230,22 @@ func (h *handler) summary(r *http.Request) (any, error) {
 		switch {
 		case rec.Dead:
 			answer.Dead++
-		case rec.State == stet.Running.String():
+		case rec.State == store.Running.String():
 			answer.Running++
-		case rec.State == stet.Retryable.String():
+		case rec.State == store.Retryable.String():
 			answer.Retryable++
 		default:
 			answer.Unknown++
 		}
-		stuck := rec.Dead || rec.State == stet.Unknown.String()
+		stuck := rec.Dead || rec.State == store.Unknown.String()
 		if at := rec.ClaimedAt; stuck && at != nil && (answer.Oldest == nil || at.Before(*answer.Oldest)) {
 			answer.Oldest = at
 		}
-	}, stet.Running, stet.Unknown, stet.Retryable)
+	}, store.Running, store.Unknown, store.Retryable)
 	if err != nil {
 		return nil, err
 	}
-	answer.AcceptedComplete, err = h.count(ctx, func(admin.Record) { answer.Accepted++ }, stet.Accepted)
+	answer.AcceptedComplete, err = h.count(ctx, func(admin.Record) { answer.Accepted++ }, store.Accepted)
 	if ctx.Err() != nil {
 		err = nil // what was counted so far is something
 	}
@@ -253,8 +253,8 @@ func (h *handler) summary(r *http.Request) (any, error) {
 }
 
 // count calls each for records in these states, and says whether there are no more.
-func (h *handler) count(ctx context.Context, each func(admin.Record), states ...stet.State) (complete bool, err error) {
-	q := stet.Query{States: states, Limit: stet.MaxBrowse}
+func (h *handler) count(ctx context.Context, each func(admin.Record), states ...store.State) (complete bool, err error) {
+	q := store.Query{States: states, Limit: store.MaxBrowse}
 	for n := range summaryPages {
 		page, err := h.admin.List(ctx, q)
 		if err != nil && n > 0 && ctx.Err() != nil {

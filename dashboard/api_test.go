@@ -24,7 +24,7 @@ import (
 
 func TestListFiltersAndPages(t *testing.T) {
 	f := open(t, dashboard.Options{}, stet.Options{})
-	scope, other := stet.DigestScope("", "acme").String(), stet.DigestScope("", "other").String()
+	scope, other := store.DigestScope("", "acme").String(), store.DigestScope("", "other").String()
 	for query, want := range map[string]int{
 		"": 6, "?state=unknown": 1, "?state=completed,failed": 2, "?state=completed&state=failed": 2, "?scope_digest=" + scope: 6, "?scope_digest=" + other: 0,
 		"?older=1m": 6, "?newer=1m": 0, "?limit=4": 4, "?state=running&older=1m&scope_digest=" + scope: 2,
@@ -90,7 +90,7 @@ func TestSummaryCountsWhatIsNotSettled(t *testing.T) {
 // However many wait for a worker, what needs somebody is counted exactly.
 func TestBacklogHidesNothingInTheSummary(t *testing.T) {
 	f := open(t, dashboard.Options{}, stet.Options{})
-	const most = 8 * stet.MaxBrowse
+	const most = 8 * store.MaxBrowse
 	for i := range most + 1 {
 		if _, err := f.engine.Accept(t.Context(), op("backlog "+strconv.Itoa(i)), stet.Work{Name: "pay"}); err != nil {
 			t.Fatal(err)
@@ -121,8 +121,8 @@ func TestResultIsShownOnlyWhenAskedFor(t *testing.T) {
 
 // hidden is a store that keeps no work, so that the engine cannot look for it.
 type hidden struct {
-	stet.Store
-	stet.Browser
+	store.Store
+	store.Browser
 }
 
 func TestEncryptedResultIsShownWhereTheEngineHasTheKey(t *testing.T) {
@@ -130,7 +130,7 @@ func TestEncryptedResultIsShownWhereTheEngineHasTheKey(t *testing.T) {
 	if rec := decode[admin.Record](t, f.ask("GET", f.path("completed")+"?result=true", "")); string(rec.Result) != secretResult {
 		t.Errorf("%q", rec.Result)
 	}
-	for name, store := range map[string]stet.Store{"without the key": f.store, "by a store without work": hidden{f.store, f.store}} {
+	for name, store := range map[string]store.Store{"without the key": f.store, "by a store without work": hidden{f.store, f.store}} {
 		engine, err := stet.New(store, stet.Options{SweepEvery: -1, Encryption: stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k2", Secret: bytes.Repeat([]byte{8}, 32)}}}})
 		if err != nil {
 			t.Fatal(err)
@@ -153,15 +153,15 @@ func TestReleasedWorkWaitsForAWorkerAgain(t *testing.T) {
 	if page := decode[admin.Page](t, f.ask("GET", "/v1/operations?state=accepted", "")); len(page.Records) != 1 || page.Records[0].State != "accepted" {
 		t.Errorf("%+v", page)
 	}
-	if a := f.change("work", "resolve", admin.Change{As: "completed"}); a.status != 409 || a.problem() != "not-possible" || f.record("work").State != stet.Accepted {
+	if a := f.change("work", "resolve", admin.Change{As: "completed"}); a.status != 409 || a.problem() != "not-possible" || f.record("work").State != store.Accepted {
 		t.Errorf("what nobody has begun: %d %s", a.status, a.body)
 	}
-	if _, err := f.store.Take(t.Context(), store.TakeRequest{ID: f.engine.ID("acme", "work"), Owner: stet.NewOwner(), Lease: time.Minute}); err != nil {
+	if _, err := f.store.Take(t.Context(), store.TakeRequest{ID: f.engine.ID("acme", "work"), Owner: store.NewOwner(), Lease: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	f.now = f.now.Add(2 * time.Minute)
 	e := decode[admin.Entry](t, f.change("work", "release", admin.Change{}))
-	if e.To != "accepted" || f.record("work").State != stet.Accepted {
+	if e.To != "accepted" || f.record("work").State != store.Accepted {
 		t.Errorf("%+v, %v", e, f.record("work").State)
 	}
 }
@@ -169,13 +169,13 @@ func TestReleasedWorkWaitsForAWorkerAgain(t *testing.T) {
 func TestChangesLeadToTheirStatesAndMayBeRepeated(t *testing.T) {
 	for _, tc := range []struct {
 		key, action, as string
-		want            stet.State
+		want            store.State
 		gone            bool
 	}{
-		{"unknown", "resolve", "completed", stet.Completed, true}, {"unknown", "resolve", "failed", stet.Failed, true},
-		{"unknown", "resolve", "not-executed", stet.Retryable, false}, {"unknown", "release", "", stet.Retryable, false},
-		{"dead", "resolve", "failed", stet.Failed, true}, {"dead", "release", "", stet.Retryable, false},
-		{"completed", "expire", "", stet.Completed, true}, {"failed", "expire", "", stet.Failed, true},
+		{"unknown", "resolve", "completed", store.Completed, true}, {"unknown", "resolve", "failed", store.Failed, true},
+		{"unknown", "resolve", "not-executed", store.Retryable, false}, {"unknown", "release", "", store.Retryable, false},
+		{"dead", "resolve", "failed", store.Failed, true}, {"dead", "release", "", store.Retryable, false},
+		{"completed", "expire", "", store.Completed, true}, {"failed", "expire", "", store.Failed, true},
 	} {
 		f := open(t, dashboard.Options{}, stet.Options{})
 		before := f.record(tc.key)
@@ -194,7 +194,7 @@ func TestResponseByHandIsWhatRetriesGet(t *testing.T) {
 		"plain":     {},
 		"encrypted": {Encryption: stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k1", Secret: bytes.Repeat([]byte{7}, 32)}}}},
 	} {
-		eo.Classes = map[string]stet.Policy{"payments": {Retention: stet.Retention{Result: 5 * time.Hour, Tombstone: 6 * time.Hour}}}
+		eo.Classes = map[string]stet.Policy{"payments": {Retention: store.Retention{Result: 5 * time.Hour, Tombstone: 6 * time.Hour}}}
 		f := open(t, dashboard.Options{Classes: []string{"payments"}}, eo)
 		response := &admin.Response{Status: 201, Header: http.Header{"content-type": {"text/plain"}, "connection": {"close"}}, Body: []byte("charge 7")}
 		if a := f.change("unknown", "resolve", admin.Change{As: "completed", Class: "payments", Response: response}); a.status != 200 {
@@ -235,13 +235,13 @@ func TestStaleFenceIs409WithWhatStandsNow(t *testing.T) {
 			t.Errorf("%s: %d %s", action, a.status, a.body)
 		}
 	}
-	if rec := f.record("unknown"); rec.State != stet.Completed || rec.Gone {
+	if rec := f.record("unknown"); rec.State != store.Completed || rec.Gone {
 		t.Errorf("a stale fence has changed it: %+v", rec)
 	}
 	// A verdict on what somebody else has resolved meanwhile, under the same fence.
 	dead := f.record("dead")
 	f.change("dead", "resolve", admin.Change{As: "completed"})
-	if a := f.change("dead", "release", admin.Change{Fence: dead.Fence}); a.status != 409 || a.problem() != "not-possible" || !strings.Contains(a.body, `"now"`) || f.record("dead").State != stet.Completed {
+	if a := f.change("dead", "release", admin.Change{Fence: dead.Fence}); a.status != 409 || a.problem() != "not-possible" || !strings.Contains(a.body, `"now"`) || f.record("dead").State != store.Completed {
 		t.Errorf("%d %s", a.status, a.body)
 	}
 }
@@ -251,7 +251,7 @@ func TestLiveRunIsNotChangedByHand(t *testing.T) {
 	for _, action := range []string{"resolve", "release"} {
 		as := map[string]string{"resolve": "failed"}[action]
 		a := f.change("running", action, admin.Change{As: as})
-		if a.status != 409 || a.problem() != "lease-alive" || a.header.Get("Retry-After") == "" || f.record("running").State != stet.Running {
+		if a.status != 409 || a.problem() != "lease-alive" || a.header.Get("Retry-After") == "" || f.record("running").State != store.Running {
 			t.Errorf("%s: %d %s", action, a.status, a.body)
 		}
 	}
@@ -320,7 +320,7 @@ func TestChangeGoesOnWhenItsCallerHasLeft(t *testing.T) {
 	r.Header.Set("Content-Type", "application/json")
 	f.serve(r)
 	entries := f.audit.entries(t)
-	if f.record("unknown").State != stet.Retryable || len(entries) != 2 || entries[1].Result != admin.Done {
+	if f.record("unknown").State != store.Retryable || len(entries) != 2 || entries[1].Result != admin.Done {
 		t.Errorf("%v: %s", f.record("unknown").State, f.audit)
 	}
 }
@@ -333,10 +333,10 @@ func (f *office) fence(key string) string {
 }
 
 // broken is a store that fails with something that nobody should see.
-type broken struct{ stet.Store }
+type broken struct{ store.Store }
 
-func (broken) Read(context.Context, stet.ID) (stet.Record, error) {
-	return stet.Record{}, errors.New("dial db-7.internal: refused")
+func (broken) Read(context.Context, store.ID) (store.Record, error) {
+	return store.Record{}, errors.New("dial db-7.internal: refused")
 }
 
 func TestNeitherKeysNorBodiesAreLogged(t *testing.T) {
@@ -442,7 +442,7 @@ func TestUnacceptableRequestsAreProblems(t *testing.T) {
 			t.Errorf("%s %s: Allow is %q", tc.method, tc.path, a.header.Get("Allow"))
 		}
 	}
-	if f.record("unknown").State != stet.Unknown || f.audit.String() != "" {
+	if f.record("unknown").State != store.Unknown || f.audit.String() != "" {
 		t.Errorf("something was changed: %s", f.audit)
 	}
 }

@@ -42,6 +42,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/admin"
+	"github.com/stet-go/stet/store"
 )
 
 // MinToken is the least length of Options.Token, in bytes.
@@ -118,7 +119,7 @@ func (o *Options) check(e *stet.Engine) error {
 	if err := CheckTokens(o.tokens()); err != nil {
 		bad("Options.Tokens: %w", err)
 	}
-	if stet.Digest(o.Namespace, "scope", "key") != e.ID("scope", "key") {
+	if store.Digest(o.Namespace, "scope", "key") != e.ID("scope", "key") {
 		bad("Options.Namespace is not the engine's")
 	}
 	for _, class := range o.Classes {

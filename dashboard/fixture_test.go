@@ -18,6 +18,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/dashboard"
 	"github.com/stet-go/stet/internal/admin"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -128,17 +129,17 @@ func op(key string) stet.Op {
 // claim makes a run that is released, or dies.
 func (f *office) claim(key string, lease time.Duration, release bool) {
 	f.t.Helper()
-	rec, err := f.store.Claim(f.t.Context(), stet.ClaimRequest{ID: f.engine.ID("acme", key), Scope: stet.DigestScope("", "acme"),
-		Fingerprint: op(key).Fingerprint, Owner: stet.NewOwner(), Lease: lease})
+	rec, err := f.store.Claim(f.t.Context(), store.ClaimRequest{ID: f.engine.ID("acme", key), Scope: store.DigestScope("", "acme"),
+		Fingerprint: op(key).Fingerprint, Owner: store.NewOwner(), Lease: lease})
 	if err == nil && release {
-		err = f.store.Release(f.t.Context(), rec.Claim(), stet.Retention{Result: 24 * time.Hour, Tombstone: 24 * time.Hour})
+		err = f.store.Release(f.t.Context(), rec.Claim(), store.Retention{Result: 24 * time.Hour, Tombstone: 24 * time.Hour})
 	}
 	if err != nil {
 		f.t.Fatal(err)
 	}
 }
 
-func (f *office) record(key string) stet.Record {
+func (f *office) record(key string) store.Record {
 	f.t.Helper()
 	rec, err := f.store.Read(context.WithoutCancel(f.t.Context()), f.engine.ID("acme", key))
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/dashboard"
 	"github.com/stet-go/stet/internal/admin"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -40,7 +41,7 @@ func TestAbsentWrongAndFormerTokensAre401(t *testing.T) {
 	if a := f.serve(r); a.status != 401 {
 		t.Errorf("two Authorization fields: %d", a.status)
 	}
-	if f.record("unknown").State != stet.Unknown || f.audit.String() != "" {
+	if f.record("unknown").State != store.Unknown || f.audit.String() != "" {
 		t.Error("something was changed")
 	}
 	if a := f.ask("GET", "/v1/about", "", "Authorization", "bearer "+token); a.status != 200 {
@@ -54,7 +55,7 @@ func TestPagesOfOtherSitesAreRefused(t *testing.T) {
 		for _, header := range [][]string{
 			{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://evil.example"}, {"Origin", "http://127.0.0.1:9091"}, {"Origin", "null"},
 		} {
-			if a := f.change("unknown", "release", admin.Change{}, header...); a.status != 403 || a.problem() != "cross-origin" || f.record("unknown").State != stet.Unknown {
+			if a := f.change("unknown", "release", admin.Change{}, header...); a.status != 403 || a.problem() != "cross-origin" || f.record("unknown").State != store.Unknown {
 				t.Errorf("%s, %s: %d %s", name, header, a.status, a.body)
 			}
 			if a := f.ask("POST", "/v1/digest", `{"scope":"acme"}`, header...); a.status != 403 {
@@ -234,7 +235,7 @@ func TestHostileResultsAreNeverMarkup(t *testing.T) {
 
 func TestAuditThatTakesNothingIsAnError(t *testing.T) {
 	f := open(t, dashboard.Options{Audit: slog.NewJSONHandler(&book{}, &slog.HandlerOptions{Level: slog.LevelError})}, stet.Options{})
-	if a := f.change("unknown", "release", admin.Change{}); a.status != 500 || a.problem() != "audit-failed" || f.record("unknown").State != stet.Unknown {
+	if a := f.change("unknown", "release", admin.Change{}); a.status != 500 || a.problem() != "audit-failed" || f.record("unknown").State != store.Unknown {
 		t.Errorf("%d %s", a.status, a.body)
 	}
 }

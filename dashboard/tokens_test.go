@@ -11,6 +11,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/dashboard"
 	"github.com/stet-go/stet/internal/admin"
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -44,7 +45,7 @@ func TestTokenForLookingNeitherShowsResultsNorChanges(t *testing.T) {
 			t.Errorf("%s: %d %s", action, a.status, a.body)
 		}
 	}
-	if f.record("unknown").State != stet.Unknown || f.audit.String() != "" {
+	if f.record("unknown").State != store.Unknown || f.audit.String() != "" {
 		t.Errorf("something was changed, or shown: %s", f.audit)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/proxy"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -63,9 +63,9 @@ type deaf struct {
 	down bool
 }
 
-func (d *deaf) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+func (d *deaf) Read(ctx context.Context, id store.ID) (store.Record, error) {
 	if d.down {
-		return stet.Record{}, errors.New("down")
+		return store.Record{}, errors.New("down")
 	}
 	return d.Store.Read(ctx, id)
 }
@@ -95,18 +95,18 @@ func TestOperatorResolvesWhatTheProxyDoesNotKnow(t *testing.T) {
 	f := start(t, yaml)
 	f.post("k", "pay")
 	<-arrived
-	eventually(t, "the operation to be unknown", func() bool { return f.post("k", "pay").problem() == "outcome-unknown" && f.state("k") == stet.Unknown })
+	eventually(t, "the operation to be unknown", func() bool { return f.post("k", "pay").problem() == "outcome-unknown" && f.state("k") == store.Unknown })
 	a := proxy.NewAdmin(f.proxy, nil)
 	if status, body := operator(t, a, "GET", "/v1/about", "", secret); status != 200 || !strings.Contains(body, `"classes":["payments","unrouted"]`) {
 		t.Errorf("%d %s", status, body)
 	}
-	rec, err := f.store.Read(t.Context(), stet.Digest("", "single-tenant", "k"))
+	rec, err := f.store.Read(t.Context(), store.Digest("", "single-tenant", "k"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	path := "/v1/operations/" + rec.ID.String() + "/resolve"
 	change := fmt.Sprintf(`{"fence":"%d","reason":"in the books","actor":"ada","as":"completed","class":"payments","response":{"status":201,"body":"Y2hhcmdlIDc="}}`, rec.Fence)
-	if status, body := operator(t, a, "POST", path, change, ""); status != 401 || f.state("k") != stet.Unknown {
+	if status, body := operator(t, a, "POST", path, change, ""); status != 401 || f.state("k") != store.Unknown {
 		t.Errorf("without the token: %d %s", status, body)
 	}
 	if status, body := operator(t, a, "POST", path, change, secret); status != 200 {

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 const asking = "scope: header:X-Account\nauthorize: {url: /auth}\nroutes: [{path: /payments, key: optional}]\n"
@@ -73,7 +73,7 @@ func TestAuthorizationThatDoesNotAnswerFailsClosed(t *testing.T) {
 			if r.status != 503 || r.problem() != "authorization-unavailable" || r.header.Get("Retry-After") == "" || s.count("k") != 0 {
 				t.Errorf("%d %s, %d executions", r.status, r.body, s.count("k"))
 			}
-			if rec, err := f.store.Read(t.Context(), stet.Digest("", "acme", "k")); err != nil || rec.State != stet.None || rec.Fence != 0 {
+			if rec, err := f.store.Read(t.Context(), store.Digest("", "acme", "k")); err != nil || rec.State != store.None || rec.Fence != 0 {
 				t.Errorf("%+v, %v", rec, err)
 			}
 		})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // NewRecords bounds how many new operations leave a record, so that no caller can fill
@@ -47,8 +48,8 @@ type budget struct {
 	number int // of the window, to know it by
 	ends   time.Time
 	taken  int
-	scopes map[stet.ID]int // no more than total
-	said   bool            // that it is used up, in this window
+	scopes map[store.ID]int // no more than total
+	said   bool             // that it is used up, in this window
 }
 
 func newBudget(n *NewRecords, log *slog.Logger) *budget {
@@ -60,7 +61,7 @@ func newBudget(n *NewRecords, log *slog.Logger) *budget {
 
 // take counts a new record of a scope. giveBack is for a record that was not left
 // after all. A budget that is used up is full again after a while, and giveBack nil.
-func (b *budget) take(scope stet.ID) (giveBack func(), after time.Duration) {
+func (b *budget) take(scope store.ID) (giveBack func(), after time.Duration) {
 	if b == nil {
 		return func() {}, 0
 	}
@@ -69,7 +70,7 @@ func (b *budget) take(scope stet.ID) (giveBack func(), after time.Duration) {
 	now := time.Now()
 	if !now.Before(b.ends) {
 		b.number++
-		b.ends, b.taken, b.scopes, b.said = now.Add(b.every), 0, map[stet.ID]int{}, false
+		b.ends, b.taken, b.scopes, b.said = now.Add(b.every), 0, map[store.ID]int{}, false
 	}
 	if b.taken >= b.total || b.scopes[scope] >= b.perScope {
 		if !b.said {

@@ -9,14 +9,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/sqlite"
 )
 
 // held counts the records of a store.
-func held(t *testing.T, b stet.Browser) int {
+func held(t *testing.T, b store.Browser) int {
 	t.Helper()
-	page, err := b.Browse(t.Context(), stet.Query{Limit: stet.MaxBrowse})
+	page, err := b.Browse(t.Context(), store.Query{Limit: store.MaxBrowse})
 	if err != nil {
 		t.Fatal(err)
 	}

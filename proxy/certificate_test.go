@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/proxy"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -77,7 +77,7 @@ func TestMTLSScopeIsTheNameInTheVerifiedCertificate(t *testing.T) {
 				}
 				return
 			}
-			if w.Code != 200 || tc.want != "*" && !strings.Contains(w.Body.String(), stet.Digest("", tc.want, "k").String()) {
+			if w.Code != 200 || tc.want != "*" && !strings.Contains(w.Body.String(), store.Digest("", tc.want, "k").String()) {
 				t.Errorf("%d %s; want the scope %q", w.Code, w.Body, tc.want)
 			}
 		})

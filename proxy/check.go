@@ -14,6 +14,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 )
 
 // checked is a configuration in which nothing is wrong.
@@ -71,8 +72,8 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 	bad(err, "upstream")
 	bad(c.checkListeners())
 	bad(c.Limits.check())
-	if len(c.Namespace) > stet.MaxScope {
-		bad(fmt.Errorf("%d bytes; at most %d", len(c.Namespace), stet.MaxScope), "namespace")
+	if len(c.Namespace) > store.MaxScope {
+		bad(fmt.Errorf("%d bytes; at most %d", len(c.Namespace), store.MaxScope), "namespace")
 	}
 	if c.Authorize != nil && done.upstream != nil {
 		_, err := sideURL(c.Authorize.URL, done.upstream)
@@ -216,8 +217,8 @@ func fieldOf(err error, names []named) error {
 }
 
 // nowhere is the store of an engine that is only asked whether it is acceptable.
-type nowhere struct{ stet.Store }
+type nowhere struct{ store.Store }
 
-func (nowhere) Read(context.Context, stet.ID) (stet.Record, error) {
-	return stet.Record{}, errors.ErrUnsupported
+func (nowhere) Read(context.Context, store.ID) (store.Record, error) {
+	return store.Record{}, errors.ErrUnsupported
 }

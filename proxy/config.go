@@ -6,11 +6,13 @@ import (
 	"slices"
 	"time"
 
+	"go.yaml.in/yaml/v3"
+
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/canonical"
 	"github.com/stet-go/stet/dashboard"
 	"github.com/stet-go/stet/stethttp"
-	"go.yaml.in/yaml/v3"
+	"github.com/stet-go/stet/store"
 )
 
 // Defaults of a Config.
@@ -138,7 +140,7 @@ type Route struct {
 	FailOpen       bool     `yaml:"fail_open"`
 }
 
-// Retention is stet.Retention.
+// Retention is store.Retention.
 type Retention struct {
 	Result    Duration `yaml:"result"`
 	Tombstone Duration `yaml:"tombstone"`
@@ -195,7 +197,7 @@ func (c *Config) scope(r *Route) *Scope {
 func (r *Route) policy() (stet.Policy, error) {
 	p := stet.Policy{
 		Lease: time.Duration(r.Lease), RunTimeout: time.Duration(r.Timeout), Wait: time.Duration(r.Wait),
-		Retention: stet.Retention{Result: time.Duration(r.Retention.Result), Tombstone: time.Duration(r.Retention.Tombstone)},
+		Retention: store.Retention{Result: time.Duration(r.Retention.Result), Tombstone: time.Duration(r.Retention.Tombstone)},
 		MaxResult: int(r.MaxResult),
 		// Requests that the service refuses must not fill the store.
 		ForgetReleased: true,

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/proxy"
+	"github.com/stet-go/stet/store"
 )
 
 // newSecret is what is in the file of a key.
@@ -40,8 +40,8 @@ func keyFiles(t *testing.T, names ...string) string {
 // stored is what the store holds of a key's response.
 func (f *front) stored(key string) []byte {
 	f.t.Helper()
-	rec, err := f.store.Read(f.t.Context(), stet.Digest("", "single-tenant", key))
-	if err != nil || rec.State != stet.Completed {
+	rec, err := f.store.Read(f.t.Context(), store.Digest("", "single-tenant", key))
+	if err != nil || rec.State != store.Completed {
 		f.t.Fatalf("%+v, %v", rec, err)
 	}
 	return rec.Result

@@ -16,9 +16,10 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/proxy"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -76,7 +77,7 @@ func conn(r *http.Request) *net.TCPConn { return r.Context().Value(connKey{}).(*
 type front struct {
 	t     *testing.T
 	proxy *proxy.Proxy
-	store stet.Store
+	store store.Store
 	url   string
 	log   *lockedBuffer
 	seen  *events
@@ -89,7 +90,7 @@ func start(t *testing.T, yaml string) *front {
 	return startOn(t, memory.New(memory.Options{}), yaml)
 }
 
-func startOn(t *testing.T, store stet.Store, yaml string) *front {
+func startOn(t *testing.T, store store.Store, yaml string) *front {
 	t.Helper()
 	c, err := proxy.Parse("stet.yaml", strings.NewReader(yaml), func(string) (string, bool) { return "", false })
 	if err != nil {
@@ -161,9 +162,9 @@ func (f *front) post(key, body string, header ...string) reply {
 	return f.send("POST", "/payments", key, body, header...)
 }
 
-func (f *front) state(key string) stet.State {
+func (f *front) state(key string) store.State {
 	f.t.Helper()
-	rec, err := f.store.Read(f.t.Context(), stet.Digest("", "single-tenant", key))
+	rec, err := f.store.Read(f.t.Context(), store.Digest("", "single-tenant", key))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -203,16 +204,16 @@ func (l *lockedBuffer) String() string {
 
 type events struct {
 	mu   sync.Mutex
-	list []stet.Event
+	list []observe.Event
 }
 
-func (e *events) Observe(_ context.Context, ev stet.Event) {
+func (e *events) Observe(_ context.Context, ev observe.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.list = append(e.list, ev)
 }
 
-func (e *events) count(kind stet.EventKind) (n int) {
+func (e *events) count(kind observe.Kind) (n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, ev := range e.list {

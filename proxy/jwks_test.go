@@ -17,7 +17,8 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
-	"github.com/stet-go/stet"
+
+	"github.com/stet-go/stet/store"
 )
 
 type key = map[string]any
@@ -107,7 +108,7 @@ func TestTokenIsVerifiedWithTheKeyThatItNames(t *testing.T) {
 	set(t, file, public(t, "ed", ed), public(t, "rs", rs), public(t, "ec", ec), other, key{"kty": "AKP", "kid": "later"})
 	s := serve(t, false, okHandler)
 	f := start(t, yamlFor(s.URL, "http1", "scope: {jwt: {jwks_file: "+file+"}}\n"))
-	want := "done for " + stet.Digest("", "acct_1", "k").String()
+	want := "done for " + store.Digest("", "acct_1", "k").String()
 	for name, tc := range map[string]struct {
 		token string
 		taken bool

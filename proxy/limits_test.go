@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // dial opens a connection and sends bytes.
@@ -168,7 +168,7 @@ func TestClientThatDoesNotReadLetsGo(t *testing.T) {
 	f.dial("POST /payments HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nContent-Length: 0\r\n\r\n")
 	eventually(t, "the operation to end", func() bool { return f.ended("k") })
 	f.empty()
-	if got := f.state("k"); got != stet.Completed {
+	if got := f.state("k"); got != store.Completed {
 		t.Errorf("the record is %v", got)
 	}
 }
@@ -176,7 +176,7 @@ func TestClientThatDoesNotReadLetsGo(t *testing.T) {
 // ended reports whether the operation was begun, and has ended.
 func (f *front) ended(key string) bool {
 	state := f.state(key)
-	return state != 0 && state != stet.Running
+	return state != 0 && state != store.Running
 }
 
 // What the service did is known; only its response was not taken.
@@ -195,7 +195,7 @@ func TestAnswerThatNobodyReadsLeavesNothingUnknown(t *testing.T) {
 	}()
 	for _, key := range []string{"idle", "slow"} {
 		eventually(t, "the operation to end", func() bool { return f.ended(key) })
-		if got := f.state(key); got != stet.Completed {
+		if got := f.state(key); got != store.Completed {
 			t.Errorf("%s: the record is %v", key, got)
 		}
 		if r := f.post(key, ""); r.status != 410 {

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 const single = "scope: single-tenant\nroutes: [{path: /payments, lease: 60s}]\n"
@@ -78,7 +78,7 @@ func TestRequestWhoseConnectionBreaksIsExecutedOnceAndThenUnknown(t *testing.T) 
 						if first.err == nil && (first.status != 504 || first.problem() != "outcome-unknown") {
 							t.Fatalf("the first is told %d %s", first.status, first.body)
 						}
-						if got := f.state(key); got != stet.Unknown {
+						if got := f.state(key); got != store.Unknown {
 							t.Fatalf("the record is %v", got)
 						}
 						if again := f.post(key, body); again.status != 504 || again.problem() != "outcome-unknown" {
@@ -156,7 +156,7 @@ func TestServiceThatCannotBeReachedHasExecutedNothing(t *testing.T) {
 	if r := f.post("k", "{}"); r.status != 502 || r.problem() != "upstream-unreachable" || r.header.Get("Retry-After") == "" {
 		t.Fatalf("%d %s", r.status, r.body)
 	}
-	if got := f.state("k"); got != stet.None {
+	if got := f.state("k"); got != store.None {
 		t.Fatalf("the record is %v", got)
 	}
 	// The service comes up, and the same key runs.
@@ -206,7 +206,7 @@ func TestClientThatLeavesDoesNotStopTheOperation(t *testing.T) {
 		cancel()
 		<-gone
 		leave <- struct{}{}
-		eventually(t, "the outcome", func() bool { return f.state(key) == stet.Completed })
+		eventually(t, "the outcome", func() bool { return f.state(key) == store.Completed })
 		if r := f.post(key, "{}"); r.status != 201 || r.body != "charged" || !r.replayed() || s.count(key) != 1 {
 			t.Fatalf("%d %q, replayed %v, %d executions", r.status, r.body, r.replayed(), s.count(key))
 		}
@@ -218,7 +218,7 @@ func TestOperationThatTakesTooLongIsUnknown(t *testing.T) {
 	s := serve(t, false, func(_ http.ResponseWriter, _ *http.Request) { <-leave })
 	defer close(leave)
 	f := start(t, yamlFor(s.URL, "http1", "scope: single-tenant\nroutes: [{path: /payments, timeout: 300ms}]\n"))
-	if r := f.post("k", "{}"); r.status != 504 || r.problem() != "outcome-unknown" || f.state("k") != stet.Unknown {
+	if r := f.post("k", "{}"); r.status != 504 || r.problem() != "outcome-unknown" || f.state("k") != store.Unknown {
 		t.Errorf("%d %s, record %v", r.status, r.body, f.state("k"))
 	}
 }

@@ -42,13 +42,15 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/dashboard"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 )
 
 // Options configure a Proxy beside its Config. The zero value is usable.
 type Options struct {
 	// Observer gets the engine's events. Default: none.
-	Observer stet.Observer
+	Observer observe.Observer
 	// ErrorLog gets what goes wrong; never a key or a body. Default
 	// slog.Default().
 	ErrorLog *slog.Logger
@@ -67,7 +69,7 @@ type Options struct {
 
 // Proxy is the http.Handler for traffic. It is safe for concurrent use.
 type Proxy struct {
-	store       stet.Store
+	store       store.Store
 	o           Options
 	unprotected unprotected
 	limits      Limits
@@ -85,7 +87,7 @@ type Proxy struct {
 
 // New returns a proxy over store, which the caller closes after the proxy. The error
 // lists all errors of the configuration.
-func New(store stet.Store, c *Config, o Options) (*Proxy, error) {
+func New(store store.Store, c *Config, o Options) (*Proxy, error) {
 	if store == nil {
 		return nil, errors.New("proxy: New needs a store")
 	}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // raw sends bytes on a connection of its own, and returns the first response.
@@ -68,7 +68,7 @@ func TestSpellingOfARouteIsProtectedByThatRoute(t *testing.T) {
 	} {
 		f := start(t, yamlFor(s.URL, "http1", more))
 		for i, path := range spellings[:7] {
-			id := stet.Digest("", "acme", fmt.Sprint("k", i))
+			id := store.Digest("", "acme", fmt.Sprint("k", i))
 			r := f.send("POST", path, "", "{}", "X-Payment", fmt.Sprint("k", i), "X-Account", "acme")
 			if _, err := f.store.Read(t.Context(), id); r.status != 200 || err != nil {
 				t.Errorf("%s with %s: %d %s, record: %v", path, more, r.status, r.body, err)

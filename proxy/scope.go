@@ -13,9 +13,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/stethttp"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 )
 
 // Scope says how to identify the caller of a request. A request without an identity is
@@ -279,7 +280,7 @@ func several(kind string, names []string) string {
 		return kind + ":" + names[0]
 	}
 	all := kind + "s:" + join(names)
-	if len(all) > stet.MaxScope {
+	if len(all) > store.MaxScope {
 		return kind + "s-digest:" + digest(all)
 	}
 	return all

@@ -16,7 +16,8 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
-	"github.com/stet-go/stet"
+
+	"github.com/stet-go/stet/store"
 )
 
 func okHandler(w http.ResponseWriter, r *http.Request) {
@@ -64,7 +65,7 @@ func hasScope(t *testing.T, yaml, scope string, header []string) {
 		}
 		return
 	}
-	want := "done for " + stet.Digest("", scope, "k").String()
+	want := "done for " + store.Digest("", scope, "k").String()
 	if r.status != 200 || scope != "*" && r.body != want {
 		t.Errorf("%d %s, want %s", r.status, r.body, want)
 	}

@@ -11,9 +11,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/dashboard"
 	"github.com/stet-go/stet/internal/admin"
+	"github.com/stet-go/stet/store"
 )
 
 // Config returns the configuration of a listener with TLS.
@@ -111,7 +111,7 @@ func (a *AdminHandler) ready(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	if _, err := a.proxy.store.Read(ctx, stet.Digest("stet readyz", "-", "-")); err != nil {
+	if _, err := a.proxy.store.Read(ctx, store.Digest("stet readyz", "-", "-")); err != nil {
 		return errors.New("the store does not answer") // its error may name hosts
 	}
 	return nil

@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/proxy"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -96,7 +96,7 @@ func TestClientsOfATLSListenerNeedACertificateThatSaysTheirScope(t *testing.T) {
 			_ = res.Body.Close()
 		}
 	}
-	if s.last().Get(proxy.HeaderOperation) != stet.Digest("", "dns:example.com", "k").String() {
+	if s.last().Get(proxy.HeaderOperation) != store.Digest("", "dns:example.com", "k").String() {
 		t.Errorf("operation %s", s.last().Get(proxy.HeaderOperation))
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 )
 
 // verifier asks the service what became of an operation.
@@ -44,7 +45,7 @@ func (v *verifier) verify(ctx context.Context, u stet.Unresolved) (stet.Verdict,
 		return stet.CannotKnow(), err
 	}
 	req.Header.Set(v.header, u.Op.Key)
-	describe(req.Header, stet.Digest(v.namespace, u.Op.Scope, u.Op.Key), u.Op.Scope, u.Fence, u.Attempt)
+	describe(req.Header, store.Digest(v.namespace, u.Op.Scope, u.Op.Key), u.Op.Scope, u.Fence, u.Attempt)
 	res, err := v.client.Do(req)
 	if err != nil {
 		return stet.CannotKnow(), errors.New("proxy: asking the service: " + said(err))
@@ -116,7 +117,7 @@ const (
 // none is the value of HeaderExecution.
 const none = "none"
 
-func describe(h http.Header, id stet.ID, scope string, fence int64, attempt int) {
+func describe(h http.Header, id store.ID, scope string, fence int64, attempt int) {
 	h.Set(HeaderOperation, id.String())
 	h.Set(HeaderScope, url.PathEscape(scope))
 	h.Set(HeaderFence, strconv.FormatInt(fence, 10))

@@ -10,8 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/proxy"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -163,7 +164,7 @@ func TestAnswersWithoutEvidenceLeaveItUnknown(t *testing.T) {
 		})
 		f := start(t, yamlFor(s.URL, "http1", verified))
 		f.post("k", "{}")
-		if r := f.post("k", "{}"); r.status != 504 || r.problem() != "outcome-unknown" || s.count("k") != 1 || f.state("k") != stet.Unknown {
+		if r := f.post("k", "{}"); r.status != 504 || r.problem() != "outcome-unknown" || s.count("k") != 1 || f.state("k") != store.Unknown {
 			t.Errorf("%s: %d %s, %d executions, %v", name, r.status, r.body, s.count("k"), f.state("k"))
 		}
 	}
@@ -192,16 +193,16 @@ func TestStatusesSayWhatHappened(t *testing.T) {
 	f := start(t, yamlFor(s.URL, "http1", "scope: single-tenant\nroutes: [{path: /, unknown: [502, 504], not_executed: [429, 418]}]\n"))
 	for key, tc := range map[string]struct {
 		query string
-		state stet.State
+		state store.State
 		first int
 	}{
-		"stored":       {"status=201", stet.Completed, 201},
-		"failed":       {"status=500", stet.Failed, 500},
-		"failed 503":   {"status=503", stet.Failed, 503},
-		"unknown":      {"status=502", stet.Unknown, 504},
-		"not executed": {"status=418", stet.None, 418},
-		"says none":    {"status=500&none", stet.None, 500},
-		"none unknown": {"status=504&none", stet.None, 504},
+		"stored":       {"status=201", store.Completed, 201},
+		"failed":       {"status=500", store.Failed, 500},
+		"failed 503":   {"status=503", store.Failed, 503},
+		"unknown":      {"status=502", store.Unknown, 504},
+		"not executed": {"status=418", store.None, 418},
+		"says none":    {"status=500&none", store.None, 500},
+		"none unknown": {"status=504&none", store.None, 504},
 	} {
 		key = strings.ReplaceAll(key, " ", "-")
 		r := f.send("POST", "/?"+tc.query, key, "")
@@ -215,16 +216,16 @@ func TestStatusesSayWhatHappened(t *testing.T) {
 // either: its lease runs out instead.
 func TestRunThatCannotBeParkedIsLeftToItsLease(t *testing.T) {
 	s := serve(t, false, func(_ http.ResponseWriter, r *http.Request) { _ = conn(r).Close() })
-	store := &stubborn{Store: memory.New(memory.Options{})}
-	f := startOn(t, store, yamlFor(s.URL, "http1", "scope: single-tenant\nroutes: [{path: /payments, lease: 500ms}]\n"))
+	st := &stubborn{Store: memory.New(memory.Options{})}
+	f := startOn(t, st, yamlFor(s.URL, "http1", "scope: single-tenant\nroutes: [{path: /payments, lease: 500ms}]\n"))
 	if r := f.post("k", "{}"); r.status != 504 {
 		t.Fatalf("%d %s", r.status, r.body)
 	}
 	eventually(t, "the lease to run out", func() bool { return f.post("k", "{}").problem() == "outcome-unknown" })
-	if s.count("k") != 1 || f.state("k") != stet.Unknown {
+	if s.count("k") != 1 || f.state("k") != store.Unknown {
 		t.Errorf("%d executions, %v", s.count("k"), f.state("k"))
 	}
-	if f.seen.count(stet.EventFenced) != 0 {
+	if f.seen.count(observe.Fenced) != 0 {
 		t.Errorf("reported as fenced off")
 	}
 }
@@ -232,7 +233,7 @@ func TestRunThatCannotBeParkedIsLeftToItsLease(t *testing.T) {
 // stubborn is a store that cannot extend.
 type stubborn struct{ *memory.Store }
 
-func (s *stubborn) Extend(context.Context, []stet.Claim, time.Duration) ([]stet.Claim, error) {
+func (s *stubborn) Extend(context.Context, []store.Claim, time.Duration) ([]store.Claim, error) {
 	return nil, errors.New("the store is down")
 }
 
@@ -249,7 +250,7 @@ func TestNotExecutedIsNotReadOutOfTheProxysOwnAnswers(t *testing.T) {
 	} {
 		s := serve(t, false, broken)
 		f := start(t, yamlFor(s.URL, "http1", "scope: single-tenant\nroutes: [{path: /payments, not_executed: [502, 429]}]\n"))
-		if r := f.post("k", "{}"); r.err == nil && r.status < 500 || f.state("k") != stet.Unknown {
+		if r := f.post("k", "{}"); r.err == nil && r.status < 500 || f.state("k") != store.Unknown {
 			t.Errorf("%s: %d %q (%v), the record is %v", name, r.status, r.body, r.err, f.state("k"))
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // recorder is a service that keeps what it receives, byte for byte, and answers
@@ -342,7 +342,7 @@ func TestFieldsOfTheServiceToTheProxyReachNoClient(t *testing.T) {
 			t.Errorf("%s: %q", path, got)
 		}
 	}
-	if f.state("k") != stet.Completed {
+	if f.state("k") != store.Completed {
 		t.Error(f.state("k"))
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/reconcile"
+	"github.com/stet-go/stet/store"
 )
 
 // What a run that is not dead begins while its verifier looks was not among what
@@ -39,7 +40,7 @@ func TestRunThatIsLookedIntoCanBeginNothing(t *testing.T) {
 			if begun != 0 || report.Again != 1 {
 				t.Errorf("%s: begun %d times, %+v", name, begun, report)
 			}
-			b.is(id, stet.Accepted)
+			b.is(id, store.Accepted)
 		})
 	}
 }

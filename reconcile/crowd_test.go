@@ -15,6 +15,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/child"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store"
 )
 
 // records is how many records the processes find; make reconcile says 100,000.
@@ -31,10 +32,10 @@ func TestFourProcessesResolveEachRecordOnceAndRightly(t *testing.T) {
 // crowd has processes reconcile one store at the same time.
 func crowd(t *testing.T, kind, where string) {
 	t.Helper()
-	store, closeStore, err := openStore(ctx, kind, where)
+	st, closeStore, err := openStore(ctx, kind, where)
 	must(t, err)
 	defer closeStore()
-	park(t, store, *records)
+	park(t, st, *records)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer l.Close()
@@ -52,7 +53,7 @@ func crowd(t *testing.T, kind, where string) {
 		_, err := c.Write([]byte{1})
 		must(t, err)
 	}
-	verdicts := make(map[stet.ID]int, *records) // how often each was carried out
+	verdicts := make(map[store.ID]int, *records) // how often each was carried out
 	asked, said := 0, 0
 	for _, c := range conns {
 		var m member
@@ -62,23 +63,23 @@ func crowd(t *testing.T, kind, where string) {
 		}
 		asked, said = asked+m.Asked, said+m.Said
 		for text, n := range m.Verdicts {
-			id, err := stet.ParseID(text)
+			id, err := store.ParseID(text)
 			must(t, err)
 			verdicts[id] += n
 		}
 	}
 	took := time.Since(began)
-	n := map[stet.State]int{}
+	n := map[store.State]int{}
 	for i := range *records {
 		id := number(i)
-		rec, err := store.Read(ctx, id)
+		rec, err := st.Read(ctx, id)
 		must(t, err)
 		n[rec.State]++
 		want := verdict(id).State()
 		if rec.State != want || rec.Attempt != 1 {
 			t.Fatalf("%d is %v, attempt %d; want %v", i, rec.State, rec.Attempt, want)
 		}
-		if result, _ := json.Marshal(id.String()); want == stet.Completed && !bytes.HasSuffix(rec.Result, result) || (want == stet.Unknown) != (verdicts[id] == 0) {
+		if result, _ := json.Marshal(id.String()); want == store.Completed && !bytes.HasSuffix(rec.Result, result) || (want == store.Unknown) != (verdicts[id] == 0) {
 			t.Fatalf("%d was resolved %d times, with the result %.80q", i, verdicts[id], rec.Result)
 		}
 	}
@@ -91,7 +92,7 @@ func crowd(t *testing.T, kind, where string) {
 }
 
 // verdict answers in three ways, always the same for one record.
-func verdict(id stet.ID) stet.Verdict {
+func verdict(id store.ID) stet.Verdict {
 	switch id[31] % 3 {
 	case 0:
 		result, _ := json.Marshal(id.String())
@@ -103,19 +104,19 @@ func verdict(id stet.ID) stet.Verdict {
 	}
 }
 
-func number(i int) stet.ID { return stet.Digest("", "shop", fmt.Sprint(i)) }
+func number(i int) store.ID { return store.Digest("", "shop", fmt.Sprint(i)) }
 
 // park fills a store with records whose runs have died.
-func park(t *testing.T, s stet.Store, n int) {
+func park(t *testing.T, s store.Store, n int) {
 	t.Helper()
 	next := make(chan int)
 	var wg sync.WaitGroup
 	for range 64 {
 		wg.Go(func() {
 			for i := range next {
-				var owner stet.Owner
+				var owner store.Owner
 				binary.BigEndian.PutUint64(owner[:], uint64(i)+1)
-				req := stet.ClaimRequest{ID: number(i), Scope: stet.DigestScope("", "shop"), Owner: owner, Lease: time.Microsecond}
+				req := store.ClaimRequest{ID: number(i), Scope: store.DigestScope("", "shop"), Owner: owner, Lease: time.Microsecond}
 				if _, err := s.Claim(ctx, req); err != nil {
 					t.Error(err)
 				}
@@ -127,7 +128,7 @@ func park(t *testing.T, s stet.Store, n int) {
 	}
 	close(next)
 	wg.Wait()
-	sweeper, ok := s.(stet.Sweeper)
+	sweeper, ok := s.(store.Sweeper)
 	if !ok {
 		t.Fatalf("%T does not sweep", s)
 	}

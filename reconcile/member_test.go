@@ -16,7 +16,9 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/child"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/reconcile"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/postgres"
 	"github.com/stet-go/stet/store/redis"
 	"github.com/stet-go/stet/store/redis/goredis"
@@ -67,8 +69,8 @@ func (m *member) resolve(ctx context.Context, parent net.Conn) error {
 	}
 	defer closeStore()
 	var mu sync.Mutex
-	observer := stet.ObserverFunc(func(_ context.Context, ev stet.Event) {
-		if ev.Kind == stet.EventResolved && ev.Err == nil {
+	observer := observe.Func(func(_ context.Context, ev observe.Event) {
+		if ev.Kind == observe.Resolved && ev.Err == nil {
 			mu.Lock()
 			defer mu.Unlock()
 			m.Verdicts[ev.ID.String()]++
@@ -106,7 +108,7 @@ func (m *member) resolve(ctx context.Context, parent net.Conn) error {
 }
 
 // openStore opens a store that processes share.
-func openStore(ctx context.Context, kind, where string) (stet.Store, func(), error) {
+func openStore(ctx context.Context, kind, where string) (store.Store, func(), error) {
 	switch kind {
 	case "sqlite":
 		s, err := sqlite.Open(ctx, where, sqlite.Options{})

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/store"
 )
 
@@ -27,12 +28,12 @@ const (
 type Entry struct {
 	Stage   Stage
 	Status  stet.Status // what was shown to the verifier
-	Verdict stet.State  // its next state, see stet.Verdict.State
+	Verdict store.State // its next state, see stet.Verdict.State
 	Err     error       // why it failed, or could not be verified
 }
 
 // one looks into one record.
-func (p *pass) one(ctx context.Context, shown stet.Record) {
+func (p *pass) one(ctx context.Context, shown store.Record) {
 	r := p.r
 	st, err := r.look(ctx, shown.ID)
 	if err == nil && (!dead(st.Record) && !r.waited(shown, st.Record) || st.Record.Fence != shown.Fence) {
@@ -55,7 +56,7 @@ func (p *pass) one(ctx context.Context, shown stet.Record) {
 		p.fail(ctx, st, fmt.Errorf("there is no class %q among Options.Classes", class))
 		return
 	}
-	if st.Record.State == stet.Running && !r.o.DryRun {
+	if st.Record.State == store.Running && !r.o.DryRun {
 		// Before anybody is asked: what a run that is not dead notes down from now
 		// on is refused, so the verdict is about what was shown.
 		if st, err = r.park(ctx, st, class); err != nil {
@@ -73,10 +74,10 @@ func (p *pass) one(ctx context.Context, shown stet.Record) {
 		return // what was cut short is no verdict
 	case err != nil:
 		r.event(ctx, st, class, err)
-		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Verdict: stet.Unknown, Err: err})
+		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Verdict: store.Unknown, Err: err})
 		p.fail(ctx, st, err)
-	case verdict.State() == stet.Unknown:
-		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Verdict: stet.Unknown})
+	case verdict.State() == store.Unknown:
+		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Verdict: store.Unknown})
 		p.add(func(rep *Report) { rep.Looked++; rep.Left++ })
 	default:
 		p.carryOut(ctx, st, class, verdict)
@@ -101,13 +102,13 @@ func (p *pass) carryOut(ctx context.Context, st stet.Status, class string, v ste
 		return
 	}
 	var err error
-	if st.Record.State == stet.Accepted {
+	if st.Record.State == store.Accepted {
 		err = r.expire(ctx, st)
 	} else {
 		err = r.engine.Resolve(ctx, st.Record, class, v)
 	}
 	if errors.Is(err, stet.ErrUnknown) { // it may not run again, because of a step in doubt
-		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Verdict: stet.Unknown, Err: err})
+		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Verdict: store.Unknown, Err: err})
 		p.add(func(rep *Report) { rep.Looked++; rep.Left++ })
 		return
 	}
@@ -143,24 +144,24 @@ func (r *Reconciler) audit(ctx context.Context, e Entry) error {
 }
 
 // look reads a record as it is now.
-func (r *Reconciler) look(ctx context.Context, id stet.ID) (stet.Status, error) {
+func (r *Reconciler) look(ctx context.Context, id store.ID) (stet.Status, error) {
 	return r.engine.Lookup(ctx, id)
 }
 
 // dead reports whether a record's run is dead.
-func dead(rec stet.Record) bool {
-	return rec.State == stet.Unknown || rec.State == stet.Running && rec.LeaseLeft <= 0
+func dead(rec store.Record) bool {
+	return rec.State == store.Unknown || rec.State == store.Running && rec.LeaseLeft <= 0
 }
 
 // waited reports whether a record that was found to have waited too long still is
 // the same.
-func (r *Reconciler) waited(shown, now stet.Record) bool {
-	return shown.State == stet.Accepted && now.State == stet.Accepted
+func (r *Reconciler) waited(shown, now store.Record) bool {
+	return shown.State == store.Accepted && now.State == store.Accepted
 }
 
 // decide asks who may know, and then the policy.
 func (r *Reconciler) decide(ctx context.Context, st stet.Status, p stet.Policy) (v stet.Verdict, err error) {
-	if st.Record.State == stet.Accepted { // no verifier is needed
+	if st.Record.State == store.Accepted { // no verifier is needed
 		if p.Stale == stet.StaleFail && st.Doubt == "" {
 			v = stet.ItHappened(stet.Outcome{Failed: true, Reason: store.ReasonTimedOut})
 		}
@@ -171,14 +172,14 @@ func (r *Reconciler) decide(ctx context.Context, st stet.Status, p stet.Policy) 
 	if r.o.Verify != nil {
 		v, err = r.o.Verify(bounded, st)
 	}
-	if err == nil && v.State() == stet.Unknown && p.Verify != nil && st.Op.Key != "" {
+	if err == nil && v.State() == store.Unknown && p.Verify != nil && st.Op.Key != "" {
 		rec := st.Record
 		v, err = p.Verify(bounded, stet.Unresolved{Op: st.Op, Fence: rec.Fence, Attempt: rec.Attempt, ClaimedAt: rec.ClaimedAt})
 	}
 	switch {
 	case err != nil:
 		return v, fmt.Errorf("verify: %w", err)
-	case v.State() != stet.Unknown:
+	case v.State() != store.Unknown:
 		return v, nil
 	case p.Stale == stet.StaleTakeOver && st.Doubt != "": // only a verdict can say whether that is to run again
 	case p.Stale == stet.StaleTakeOver:
@@ -192,26 +193,26 @@ func (r *Reconciler) decide(ctx context.Context, st stet.Status, p stet.Policy) 
 // event tells the engine's observer that a verifier failed.
 func (r *Reconciler) event(ctx context.Context, st stet.Status, class string, err error) {
 	rec := st.Record
-	r.engine.Observe(ctx, stet.Event{Kind: stet.EventResolved, ID: rec.ID, Class: class, State: stet.Unknown, Fence: rec.Fence, Attempt: rec.Attempt, Err: err})
+	r.engine.Observe(ctx, observe.Event{Kind: observe.Resolved, ID: rec.ID, Class: class, State: store.Unknown, Fence: rec.Fence, Attempt: rec.Attempt, Err: err})
 }
 
 // park makes a run unknown whose lease has run out, as a claim does, tells the
 // engine's observer, and returns what has become of it.
 func (r *Reconciler) park(ctx context.Context, st stet.Status, class string) (stet.Status, error) {
 	rec := st.Record
-	req := stet.ClaimRequest{ID: rec.ID, Scope: rec.Scope, Fingerprint: rec.Fingerprint, Owner: stet.NewOwner(), Lease: stet.MinLease}
+	req := store.ClaimRequest{ID: rec.ID, Scope: rec.Scope, Fingerprint: rec.Fingerprint, Owner: store.NewOwner(), Lease: store.MinLease}
 	now, err := r.engine.Store().Claim(ctx, req)
 	switch {
 	case errors.Is(err, stet.ErrMismatch): // forgotten, and used for something else
 	case err != nil:
 		return st, fmt.Errorf("park: %w", err)
-	case now.State == stet.Running && now.Owner == req.Owner: // it was released this very moment
+	case now.State == store.Running && now.Owner == req.Owner: // it was released this very moment
 		p, _ := r.engine.Policy(class)
 		if err := r.engine.Store().Release(context.WithoutCancel(ctx), now.Claim(), p.Retention); err != nil {
 			r.o.ErrorLog.WarnContext(ctx, "reconcile: a claim was not given back; it will be parked", slog.String("id", rec.ID.String()), slog.Any("error", err))
 		}
-	case now.State == stet.Unknown && now.Fence == rec.Fence:
-		r.engine.Observe(ctx, stet.Event{Kind: stet.EventParked, ID: rec.ID, Class: class, State: stet.Unknown, Fence: rec.Fence, Attempt: rec.Attempt})
+	case now.State == store.Unknown && now.Fence == rec.Fence:
+		r.engine.Observe(ctx, observe.Event{Kind: observe.Parked, ID: rec.ID, Class: class, State: store.Unknown, Fence: rec.Fence, Attempt: rec.Attempt})
 	}
 	return r.look(ctx, rec.ID)
 }

@@ -71,9 +71,9 @@ type Options struct {
 	Select func(stet.Status) bool
 	// Class returns the policy's name for a record that has none, of an operation that
 	// was not accepted. Default: that of its Label.
-	Class func(stet.Record) string
-	// Scope, unless it is zero, is the stet.DigestScope of the only scope.
-	Scope stet.ID
+	Class func(store.Record) string
+	// Scope, unless it is zero, is the store.DigestScope of the only scope.
+	Scope store.ID
 	// OlderThan leaves out records that were claimed less than this ago.
 	OlderThan time.Duration
 	// ParkedOnly leaves dead runs that are not parked yet to the store's sweep:
@@ -117,13 +117,13 @@ type Report struct {
 	Errors    int // could not be read, verified, audited or resolved; the next pass tries again
 }
 
-func (r *Report) count(to stet.State) {
+func (r *Report) count(to store.State) {
 	switch to {
-	case stet.Completed:
+	case store.Completed:
 		r.Completed++
-	case stet.Failed:
+	case store.Failed:
 		r.Failed++
-	case stet.Retryable:
+	case store.Retryable:
 		r.Again++
 	default:
 		r.Left++
@@ -133,7 +133,7 @@ func (r *Report) count(to stet.State) {
 // Reconciler resolves dead runs. It is safe for concurrent use.
 type Reconciler struct {
 	engine *stet.Engine
-	store  stet.Browser
+	store  store.Browser
 	o      Options
 	pace   pace
 }
@@ -144,7 +144,7 @@ func New(engine *stet.Engine, o Options) (*Reconciler, error) {
 	if engine == nil {
 		return nil, misuse.Errorf("reconcile: a reconciler needs an engine; stet.New makes one")
 	}
-	store, ok := store.As[stet.Browser](engine.Store())
+	store, ok := store.As[store.Browser](engine.Store())
 	switch {
 	case !ok:
 		return nil, misuse.Errorf("reconcile: the store %T cannot be browsed", engine.Store())
@@ -191,12 +191,12 @@ func (r *Reconciler) Run(ctx context.Context) error {
 func (r *Reconciler) Pass(ctx context.Context) (Report, error) {
 	p := pass{r: r}
 	// One by one: some stores have an index of one state only.
-	err := p.browse(ctx, stet.Unknown, r.o.OlderThan)
+	err := p.browse(ctx, store.Unknown, r.o.OlderThan)
 	if err == nil && !r.o.ParkedOnly {
-		err = p.browse(ctx, stet.Running, r.o.OlderThan)
+		err = p.browse(ctx, store.Running, r.o.OlderThan)
 	}
 	if err == nil && r.o.AcceptedFor > 0 {
-		err = p.browse(ctx, stet.Accepted, r.o.AcceptedFor)
+		err = p.browse(ctx, store.Accepted, r.o.AcceptedFor)
 	}
 	return p.report, err
 }
@@ -209,8 +209,8 @@ type pass struct {
 }
 
 // browse looks into the records of a state, page by page.
-func (p *pass) browse(ctx context.Context, of stet.State, olderThan time.Duration) error {
-	q := stet.Query{Scope: p.r.o.Scope, States: []stet.State{of}, OlderThan: olderThan, Limit: stet.MaxBrowse}
+func (p *pass) browse(ctx context.Context, of store.State, olderThan time.Duration) error {
+	q := store.Query{Scope: p.r.o.Scope, States: []store.State{of}, OlderThan: olderThan, Limit: store.MaxBrowse}
 	for tries := 0; ; {
 		page, err := p.r.store.Browse(ctx, q)
 		if cause := context.Cause(ctx); cause != nil {
@@ -244,9 +244,9 @@ const (
 
 // page looks into records, some at a time. They are shuffled, so that processes
 // that begin together seldom meet.
-func (p *pass) page(ctx context.Context, recs []stet.Record) {
+func (p *pass) page(ctx context.Context, recs []store.Record) {
 	rand.Shuffle(len(recs), func(i, j int) { recs[i], recs[j] = recs[j], recs[i] })
-	next := make(chan stet.Record)
+	next := make(chan store.Record)
 	var wg sync.WaitGroup
 	for range min(p.r.o.Concurrency, len(recs)) {
 		wg.Go(func() {
@@ -258,7 +258,7 @@ func (p *pass) page(ctx context.Context, recs []stet.Record) {
 	defer wg.Wait()
 	defer close(next)
 	for _, rec := range recs {
-		if rec.State == stet.Running && rec.LeaseLeft > 0 {
+		if rec.State == store.Running && rec.LeaseLeft > 0 {
 			continue
 		}
 		select {

@@ -14,7 +14,9 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/reconcile"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 
 	"go.uber.org/goleak"
@@ -34,7 +36,7 @@ type bench struct {
 	t      *testing.T
 	store  *memory.Store
 	engine *stet.Engine
-	events []stet.Event
+	events []observe.Event
 }
 
 func inMemory(t *testing.T, o stet.Options, f func(t *testing.T, b *bench)) {
@@ -43,7 +45,7 @@ func inMemory(t *testing.T, o stet.Options, f func(t *testing.T, b *bench)) {
 		b := &bench{t: t, store: memory.New(memory.Options{})}
 		var mu sync.Mutex
 		o.SweepEvery = -1
-		o.Observer = stet.ObserverFunc(func(_ context.Context, ev stet.Event) {
+		o.Observer = observe.Func(func(_ context.Context, ev observe.Event) {
 			mu.Lock()
 			defer mu.Unlock()
 			b.events = append(b.events, ev)
@@ -60,7 +62,7 @@ func inMemory(t *testing.T, o stet.Options, f func(t *testing.T, b *bench)) {
 func (b *bench) op(key, class string) stet.Op { return stet.Op{Scope: "shop", Key: key, Class: class} }
 
 // parked returns an operation of which nobody knows what became.
-func (b *bench) parked(key, class string) stet.ID {
+func (b *bench) parked(key, class string) store.ID {
 	b.t.Helper()
 	run, err := b.engine.Begin(ctx, b.op(key, class))
 	must(b.t, err)
@@ -69,16 +71,16 @@ func (b *bench) parked(key, class string) stet.ID {
 }
 
 // lapsed returns an operation whose owner is no more.
-func (b *bench) lapsed(key string) stet.ID {
+func (b *bench) lapsed(key string) store.ID {
 	b.t.Helper()
 	id := b.engine.ID("shop", key)
-	_, err := b.store.Claim(ctx, stet.ClaimRequest{ID: id, Scope: stet.DigestScope("", "shop"), Owner: stet.NewOwner(), Lease: time.Second})
+	_, err := b.store.Claim(ctx, store.ClaimRequest{ID: id, Scope: store.DigestScope("", "shop"), Owner: store.NewOwner(), Lease: time.Second})
 	must(b.t, err)
 	time.Sleep(2 * time.Second)
 	return id
 }
 
-func (b *bench) accepted(key, class string) stet.ID {
+func (b *bench) accepted(key, class string) store.ID {
 	b.t.Helper()
 	st, err := b.engine.Accept(ctx, b.op(key, class), stet.Work{Name: "ship"})
 	must(b.t, err)
@@ -86,7 +88,7 @@ func (b *bench) accepted(key, class string) stet.ID {
 }
 
 // taken is accepted, and parked by a worker.
-func (b *bench) taken(key, class string) stet.ID {
+func (b *bench) taken(key, class string) store.ID {
 	b.t.Helper()
 	id := b.accepted(key, class)
 	run, err := b.engine.Take(ctx, stet.Item{ID: id, Class: class, Name: "ship"})
@@ -95,14 +97,14 @@ func (b *bench) taken(key, class string) stet.ID {
 	return id
 }
 
-func (b *bench) record(id stet.ID) stet.Record {
+func (b *bench) record(id store.ID) store.Record {
 	b.t.Helper()
 	rec, err := b.store.Read(ctx, id)
 	must(b.t, err)
 	return rec
 }
 
-func (b *bench) is(id stet.ID, want stet.State) {
+func (b *bench) is(id store.ID, want store.State) {
 	b.t.Helper()
 	if got := b.record(id).State; got != want {
 		b.t.Errorf("the record is %v; want %v", got, want)
@@ -138,17 +140,17 @@ func TestVerdictsAreCarriedOut(t *testing.T) {
 		lapsed := b.lapsed("lapsed")
 		did, didNot, unknown := b.parked("did", ""), b.parked("did not", ""), b.parked("unknown", "")
 		waits, failed := b.taken("waits", ""), b.parked("failed", "")
-		verdicts := map[stet.ID]stet.Verdict{lapsed: happened, did: happened, didNot: stet.ItDidNotHappen(), waits: stet.ItDidNotHappen(),
+		verdicts := map[store.ID]stet.Verdict{lapsed: happened, did: happened, didNot: stet.ItDidNotHappen(), waits: stet.ItDidNotHappen(),
 			failed: stet.ItHappened(stet.Outcome{Failed: true, Body: []byte(`"declined"`)})}
 		got := b.pass(reconcile.Options{Verify: func(_ context.Context, st stet.Status) (stet.Verdict, error) {
 			return verdicts[st.Record.ID], nil
 		}})
-		b.is(lapsed, stet.Completed)
-		b.is(did, stet.Completed)
-		b.is(didNot, stet.Retryable)
-		b.is(unknown, stet.Unknown)
-		b.is(waits, stet.Accepted)
-		b.is(failed, stet.Failed)
+		b.is(lapsed, store.Completed)
+		b.is(did, store.Completed)
+		b.is(didNot, store.Retryable)
+		b.is(unknown, store.Unknown)
+		b.is(waits, store.Accepted)
+		b.is(failed, store.Failed)
 		if want := (reconcile.Report{Looked: 6, Completed: 2, Failed: 1, Again: 2, Left: 1}); got != want {
 			t.Errorf("%+v; want %+v", got, want)
 		}
@@ -181,7 +183,7 @@ func TestLiveAndSettledRecordsAreNotTouched(t *testing.T) {
 		if got := b.pass(reconcile.Options{Verify: says(stet.ItDidNotHappen())}); got != (reconcile.Report{}) {
 			t.Errorf("%+v", got)
 		}
-		b.is(waits, stet.Accepted)
+		b.is(waits, store.Accepted)
 		must(t, run.Settle(ctx, stet.Outcome{}))
 	})
 }
@@ -197,7 +199,7 @@ func TestVerdictAboutARecordThatHasChangedIsRefused(t *testing.T) {
 			must(t, run.Park(ctx))
 			return happened, nil
 		}})
-		b.is(id, stet.Unknown)
+		b.is(id, store.Unknown)
 		if got.Changed != 1 || got.Completed != 0 {
 			t.Errorf("%+v", got)
 		}
@@ -211,8 +213,8 @@ func TestVerifierThatFailsDecidesNothing(t *testing.T) {
 		got := b.pass(reconcile.Options{Verify: func(context.Context, stet.Status) (stet.Verdict, error) {
 			return happened, errors.New("the processor is down")
 		}})
-		b.is(id, stet.Unknown)
-		if got.Errors != 1 || len(b.events) != 1 || b.events[0].Kind != stet.EventResolved || b.events[0].Err == nil {
+		b.is(id, store.Unknown)
+		if got.Errors != 1 || len(b.events) != 1 || b.events[0].Kind != observe.Resolved || b.events[0].Err == nil {
 			t.Errorf("%+v, %+v", got, b.events)
 		}
 	})
@@ -229,7 +231,7 @@ func TestVerifierHasTheTimeOfItsPolicy(t *testing.T) {
 		if took := time.Since(began); took != time.Minute {
 			t.Errorf("it had %v", took)
 		}
-		b.is(id, stet.Unknown)
+		b.is(id, store.Unknown)
 	})
 }
 
@@ -243,19 +245,19 @@ func TestPolicyDecidesWhatNobodyKnows(t *testing.T) {
 	o := stet.Options{Classes: map[string]stet.Policy{
 		"again": {Stale: stet.StaleTakeOver}, "fail": {Stale: stet.StaleFail}, "park": {Stale: stet.StalePark}, "verify": {Verify: verify, Stale: stet.StaleFail},
 	}}
-	for class, want := range map[string]struct{ sync, accepted stet.State }{
-		"again":  {stet.Retryable, stet.Accepted},
-		"fail":   {stet.Failed, stet.Failed},
-		"park":   {stet.Unknown, stet.Unknown},
-		"verify": {stet.Failed, stet.Completed}, // a record does not have the key that Verify is asked about
+	for class, want := range map[string]struct{ sync, accepted store.State }{
+		"again":  {store.Retryable, store.Accepted},
+		"fail":   {store.Failed, store.Failed},
+		"park":   {store.Unknown, store.Unknown},
+		"verify": {store.Failed, store.Completed}, // a record does not have the key that Verify is asked about
 	} {
 		t.Run(class, func(t *testing.T) {
 			inMemory(t, o, func(t *testing.T, b *bench) {
 				direct, accepted := b.parked("direct", class), b.taken("accepted", class)
-				b.pass(reconcile.Options{Class: func(stet.Record) string { return class }})
+				b.pass(reconcile.Options{Class: func(store.Record) string { return class }})
 				b.is(direct, want.sync)
 				b.is(accepted, want.accepted)
-				if rec := b.record(direct); want.sync == stet.Failed && class == "fail" {
+				if rec := b.record(direct); want.sync == store.Failed && class == "fail" {
 					_, err := b.engine.Begin(ctx, b.op("direct", class))
 					if err != nil || rec.Gone {
 						t.Error(err)
@@ -277,7 +279,7 @@ func TestStepInDoubtIsNotTakenOver(t *testing.T) {
 		}
 		must(t, run.Park(ctx))
 		b.pass(reconcile.Options{})
-		b.is(id, stet.Unknown)
+		b.is(id, store.Unknown)
 	})
 }
 
@@ -300,8 +302,8 @@ func TestLapsedRunThatNobodyKnowsAboutIsParkedWithAnEvent(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 		b.pass(reconcile.Options{})
-		b.is(id, stet.Unknown)
-		if len(b.events) != 1 || b.events[0].Kind != stet.EventParked || b.events[0].ID != id {
+		b.is(id, store.Unknown)
+		if len(b.events) != 1 || b.events[0].Kind != observe.Parked || b.events[0].ID != id {
 			t.Errorf("%+v", b.events)
 		}
 	})
@@ -314,9 +316,9 @@ func TestWhatWasAcceptedTooLongAgoFailsWhereThePolicySaysSo(t *testing.T) {
 		time.Sleep(time.Hour)
 		young := b.accepted("c", "fail")
 		got := b.pass(reconcile.Options{AcceptedFor: 30 * time.Minute})
-		b.is(fail, stet.Failed)
-		b.is(again, stet.Accepted)
-		b.is(young, stet.Accepted)
+		b.is(fail, store.Failed)
+		b.is(again, store.Accepted)
+		b.is(young, store.Accepted)
 		if got.Failed != 1 || got.Left != 1 {
 			t.Errorf("%+v", got)
 		}
@@ -325,8 +327,8 @@ func TestWhatWasAcceptedTooLongAgoFailsWhereThePolicySaysSo(t *testing.T) {
 
 func TestDryRunChangesNothing(t *testing.T) {
 	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
-		ids := []stet.ID{b.lapsed("a"), b.parked("b", ""), b.taken("c", "")}
-		before := []stet.Record{b.record(ids[0]), b.record(ids[1]), b.record(ids[2])}
+		ids := []store.ID{b.lapsed("a"), b.parked("b", ""), b.taken("c", "")}
+		before := []store.Record{b.record(ids[0]), b.record(ids[1]), b.record(ids[2])}
 		b.events = nil
 		var stages []reconcile.Stage
 		o := reconcile.Options{DryRun: true, Concurrency: 1, Verify: says(happened), Audit: func(_ context.Context, e reconcile.Entry) error {
@@ -362,11 +364,11 @@ func TestWhatCannotBeWrittenDownIsNotDone(t *testing.T) {
 		if got := b.pass(o); got.Errors != 1 {
 			t.Errorf("%+v", got)
 		}
-		b.is(id, stet.Unknown)
+		b.is(id, store.Unknown)
 		full = false
 		b.pass(o)
-		b.is(id, stet.Completed)
-		if len(entries) != 2 || entries[0].Stage != reconcile.Begun || entries[1].Stage != reconcile.Done || entries[1].Verdict != stet.Completed {
+		b.is(id, store.Completed)
+		if len(entries) != 2 || entries[0].Stage != reconcile.Begun || entries[1].Stage != reconcile.Done || entries[1].Verdict != store.Completed {
 			t.Errorf("%+v", entries)
 		}
 	})
@@ -409,7 +411,7 @@ func TestPassLooksOnlyWhereItIsTold(t *testing.T) {
 			want int
 		}{
 			"all":    {reconcile.Options{}, 3},
-			"scope":  {reconcile.Options{Scope: stet.DigestScope("", "shop")}, 2},
+			"scope":  {reconcile.Options{Scope: store.DigestScope("", "shop")}, 2},
 			"older":  {reconcile.Options{OlderThan: time.Minute}, 2},
 			"parked": {reconcile.Options{ParkedOnly: true}, 3},
 			"select": {reconcile.Options{Select: func(st stet.Status) bool { return st.Record.ID == other.ID() }}, 1},
@@ -423,7 +425,7 @@ func TestPassLooksOnlyWhereItIsTold(t *testing.T) {
 
 func TestPassEndsWithItsContext(t *testing.T) {
 	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.StaleFail}}, func(t *testing.T, b *bench) {
-		ids := []stet.ID{b.parked("a", ""), b.parked("b", "")}
+		ids := []store.ID{b.parked("a", ""), b.parked("b", "")}
 		ctx, cancel := context.WithCancel(ctx)
 		r, err := reconcile.New(b.engine, reconcile.Options{Concurrency: 1, Verify: func(context.Context, stet.Status) (stet.Verdict, error) {
 			cancel()
@@ -434,7 +436,7 @@ func TestPassEndsWithItsContext(t *testing.T) {
 			t.Error(err)
 		}
 		for _, id := range ids {
-			b.is(id, stet.Unknown) // a verdict that was cut short is none
+			b.is(id, store.Unknown) // a verdict that was cut short is none
 		}
 		must(t, r.Run(ctx))
 	})
@@ -455,7 +457,7 @@ func TestRunComesBack(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- r.Run(ctx) }()
 		time.Sleep(10 * time.Minute)
-		b.is(id, stet.Completed)
+		b.is(id, store.Completed)
 		cancel()
 		must(t, <-done)
 	})
@@ -465,7 +467,7 @@ func TestWrongOptionsAreRefused(t *testing.T) {
 	inMemory(t, stet.Options{}, func(t *testing.T, b *bench) {
 		_, noEngine := reconcile.New(nil, reconcile.Options{})
 		_, negative := reconcile.New(b.engine, reconcile.Options{OlderThan: -1})
-		blind, err := stet.New(struct{ stet.Store }{b.store}, stet.Options{SweepEvery: -1})
+		blind, err := stet.New(struct{ store.Store }{b.store}, stet.Options{SweepEvery: -1})
 		must(t, err)
 		defer blind.Close()
 		_, noBrowser := reconcile.New(blind, reconcile.Options{})
@@ -475,9 +477,9 @@ func TestWrongOptionsAreRefused(t *testing.T) {
 			}
 		}
 		id := b.parked("a", "")
-		if got := b.pass(reconcile.Options{Class: func(stet.Record) string { return "nowhere" }}); got.Errors != 1 {
+		if got := b.pass(reconcile.Options{Class: func(store.Record) string { return "nowhere" }}); got.Errors != 1 {
 			t.Errorf("%+v", got)
 		}
-		b.is(id, stet.Unknown)
+		b.is(id, store.Unknown)
 	})
 }

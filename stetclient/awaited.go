@@ -11,6 +11,7 @@ import (
 	"unicode"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // statusDocument is what a status resource of stet says.
@@ -33,7 +34,7 @@ func parseStatus(body []byte) *statusDocument {
 	if json.Unmarshal(body, &d) != nil {
 		return nil
 	}
-	for s := stet.Running; s <= stet.Accepted; s++ {
+	for s := store.Running; s <= store.Accepted; s++ {
 		if d.State == s.String() && (s.Settled() == (d.Outcome != nil)) {
 			return &d
 		}

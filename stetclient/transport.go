@@ -11,6 +11,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/misuse"
+	"github.com/stet-go/stet/store"
 )
 
 // Transport is an http.RoundTripper that makes one operation of each request
@@ -155,7 +156,7 @@ func unquote(field string) (string, error) {
 // mint returns a new key in quotes, a UUID of version 4 (RFC 9562). The key and
 // its quoted form are one string, to spare each call an allocation.
 func mint() string {
-	id := stet.NewOwner() // 128 random bits
+	id := store.NewOwner() // 128 random bits
 	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
 	b := make([]byte, 0, 38)
 	b = append(b, '"')

@@ -39,7 +39,7 @@ type AsyncOptions struct {
 	StatusURL string
 	// Wait is how long a request waits for the outcome if it has no preference of its
 	// own, neither "Prefer: wait=N" nor "respond-async" (RFC 7240). Default 0: it is
-	// answered with 202 at once. At most stet.MaxWait.
+	// answered with 202 at once. At most store.MaxWait.
 	Wait time.Duration
 	// AnswerOutcome answers a request for an operation that has ended with the
 	// outcome, whatever the request prefers. By default it gets the 202 again,
@@ -85,13 +85,13 @@ type Async struct {
 // that a request prefers. With a Middleware of NewTx, an operation is accepted in the
 // same transaction as the writes of Accept's prepare.
 //
-// Wrong options, and a store that keeps no work (see stet.WorkStore), are errors of
+// Wrong options, and a store that keeps no work (see store.WorkStore), are errors of
 // kind stet.ErrInvalid.
 func NewAsync(m *Middleware, o AsyncOptions) (*Async, error) {
 	if m == nil {
 		return nil, misuse.Errorf("stethttp: NewAsync needs a middleware; New makes one")
 	}
-	if _, ok := store.As[stet.WorkStore](m.engine.Store()); !ok {
+	if _, ok := store.As[store.WorkStore](m.engine.Store()); !ok {
 		return nil, misuse.Errorf("stethttp: NewAsync needs a store that keeps work, a stet.WorkStore; %T is none", m.engine.Store())
 	}
 	if m.transact != nil && m.acceptTx == nil {
@@ -104,8 +104,8 @@ func NewAsync(m *Middleware, o AsyncOptions) (*Async, error) {
 	if err != nil || !strings.HasPrefix(u.Path, "/") || !strings.HasSuffix(o.StatusURL, "/") || (u.Scheme == "") != (u.Host == "") || u.RawQuery != "" || u.String() != o.StatusURL {
 		return nil, misuse.Errorf("stethttp: AsyncOptions.StatusURL %q is not an absolute path or URL that ends with a slash", o.StatusURL)
 	}
-	if o.Wait < 0 || o.Wait > stet.MaxWait {
-		return nil, misuse.Errorf("stethttp: AsyncOptions.Wait is %v; it must be 0 to %v", o.Wait, stet.MaxWait)
+	if o.Wait < 0 || o.Wait > store.MaxWait {
+		return nil, misuse.Errorf("stethttp: AsyncOptions.Wait is %v; it must be 0 to %v", o.Wait, store.MaxWait)
 	}
 	if o.RetryAfter < 0 || o.MaxStreams < 0 {
 		return nil, misuse.Errorf("stethttp: AsyncOptions.RetryAfter is %v, MaxStreams %d; neither may be negative", o.RetryAfter, o.MaxStreams)
@@ -140,12 +140,12 @@ func (a *Async) Close() { a.cancel() }
 // with the worker's result, the problem operation-failed, or, if the worker made
 // it with Outcome, that response; the same for every retry.
 func (a *Async) Accept(name string, prepare func(http.ResponseWriter, *http.Request) (stet.Work, bool)) http.Handler {
-	if name == "" || len(name) > stet.MaxName || !utf8.ValidString(name) {
+	if name == "" || len(name) > store.MaxName || !utf8.ValidString(name) {
 		panic("stethttp: Accept needs a name of at most stet.MaxName bytes of UTF-8")
 	}
 	limit := a.m.o.MaxBody
 	if prepare == nil {
-		limit = min(limit, stet.MaxWork)
+		limit = min(limit, store.MaxWork)
 	}
 	return &acceptor{a: a, workName: name, prepare: prepare, limit: limit}
 }
@@ -260,7 +260,7 @@ func acceptIn[T any](te *stet.TxEngine[T]) acceptFunc {
 		switch {
 		case errors.Is(err, errStands):
 			return st, nil
-		case errors.Is(err, stet.ErrNotDone):
+		case errors.Is(err, store.ErrNotDone):
 			err = &stet.Error{Kind: stet.ErrStore, Execution: stet.NotExecuted, Cause: err}
 		case err == nil:
 			te.Engine().Wake()
@@ -333,10 +333,10 @@ func (c *acceptance) json(w http.ResponseWriter, r *http.Request) (stet.Work, bo
 // accepted nevertheless, earlier, the refusal is no answer to its retry.
 func (c *acceptance) refused() {
 	st, err := c.m.engine.Status(c.r.Context(), c.op.Scope, c.m.engine.ID(c.op.Scope, c.op.Key))
-	if err == nil && st.Record.State == stet.Retryable && st.Record.Fingerprint == c.op.Fingerprint {
+	if err == nil && st.Record.State == store.Retryable && st.Record.Fingerprint == c.op.Fingerprint {
 		st = stet.Status{} // it had no effect, and no outcome was returned
 	}
-	if err == nil && st.Record.State == stet.None && c.wrote {
+	if err == nil && st.Record.State == store.None && c.wrote {
 		c.refusal.send()
 		return
 	}
@@ -344,9 +344,9 @@ func (c *acceptance) refused() {
 	switch {
 	case err != nil:
 		c.refuseAcceptance(err)
-	case st.Record.State != stet.None && st.Record.Fingerprint != c.op.Fingerprint:
+	case st.Record.State != store.None && st.Record.Fingerprint != c.op.Fingerprint:
 		c.refuse(&stet.Error{Kind: stet.ErrMismatch, Execution: stet.NotExecuted})
-	case st.Record.State != stet.None:
+	case st.Record.State != store.None:
 		if !c.answer(st) {
 			c.refuse(errReleased)
 		}
@@ -394,14 +394,14 @@ func (c *acceptance) answer(st stet.Status) bool {
 	if !c.waits && !c.async && a.o.Wait > 0 {
 		c.begun, c.wait, final = time.Now(), a.o.Wait, true
 	}
-	if c.wait > 0 && (st.Record.State == stet.Accepted || st.Record.State == stet.Running || st.Record.State == stet.Unknown) {
+	if c.wait > 0 && (st.Record.State == store.Accepted || st.Record.State == store.Running || st.Record.State == store.Unknown) {
 		c.lighten()
 		now, err := c.a.await(c.call, st.Record.ID)
 		switch own, ok := errors.AsType[*stet.Error](err); {
 		case ok && errors.Is(own.Kind, stet.ErrDamaged):
 			c.unreadable(now, err)
 			return true
-		case err == nil && now.Record.State != stet.None:
+		case err == nil && now.Record.State != store.None:
 			now.New = st.New
 			st = now
 		}
@@ -409,11 +409,11 @@ func (c *acceptance) answer(st stet.Status) bool {
 	switch {
 	case c.unaccepted(&st):
 		c.refuse(&stet.Error{Kind: stet.ErrInFlight, Execution: stet.MayHaveExecuted, RetryAfter: st.Record.LeaseLeft})
-	case st.Record.State == stet.Retryable:
+	case st.Record.State == store.Retryable:
 		return false
-	case !final || st.Record.State == stet.Accepted || st.Record.State == stet.Running:
+	case !final || st.Record.State == store.Accepted || st.Record.State == store.Running:
 		c.accepted(st)
-	case st.Record.State == stet.Unknown: // workers look after the dead runs of what was accepted
+	case st.Record.State == store.Unknown: // workers look after the dead runs of what was accepted
 		c.applied(false)
 		c.m.refuse(c.w, &outcomeUnknown, "", max(c.m.resolvedAfter(c.op.Class), c.a.retryAfter))
 	case !st.Record.State.Settled():
@@ -433,26 +433,26 @@ func (c *acceptance) answer(st stet.Status) bool {
 // runs it at once, and if it has no effect, no worker runs it again. A dead run is
 // resolved like any other.
 func (c *acceptance) unaccepted(st *stet.Status) bool {
-	if st.New || st.Record.State != stet.Running || !st.AcceptedAt.IsZero() {
+	if st.New || st.Record.State != store.Running || !st.AcceptedAt.IsZero() {
 		return false
 	}
 	// Not every answer of a store has the work of an operation.
 	now, err := c.m.engine.Status(c.r.Context(), c.op.Scope, st.Record.ID)
-	if err != nil || now.Record.State == stet.None {
+	if err != nil || now.Record.State == store.None {
 		return false
 	}
 	*st = now
-	return st.Record.State == stet.Running && st.AcceptedAt.IsZero()
+	return st.Record.State == store.Running && st.AcceptedAt.IsZero()
 }
 
 // await waits for as long as the request prefers.
-func (a *Async) await(c *call, id stet.ID) (stet.Status, error) {
+func (a *Async) await(c *call, id store.ID) (stet.Status, error) {
 	ctx, cancel := context.WithDeadline(c.r.Context(), c.begun.Add(c.wait))
 	defer cancel()
 	defer context.AfterFunc(a.ctx, cancel)()
 	for range a.m.looks(ctx) {
 		st, err := a.m.engine.Await(ctx, c.op.Scope, id)
-		if err != nil || st.Record.State != stet.Unknown {
+		if err != nil || st.Record.State != store.Unknown {
 			return st, err
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -38,7 +39,7 @@ func TestSameKeyGetsTheSame202WhileItRunsAndAfterwards(t *testing.T) {
 		t.Errorf("the work is %+v", w)
 	}
 	retry()
-	settle(t, run, stet.Completed, `{"order":7}`)
+	settle(t, run, store.Completed, `{"order":7}`)
 	retry()
 	s.wantNothingDue()
 	s.wantRuns(1)
@@ -58,7 +59,7 @@ func TestOtherPayloadUnderTheKeyIsRefused(t *testing.T) {
 	other("accepted")
 	run := s.take()
 	other("running")
-	settle(t, run, stet.Completed, "{}")
+	settle(t, run, store.Completed, "{}")
 	other("completed")
 }
 
@@ -85,7 +86,7 @@ func TestAsyncRefusesWhatTheMiddlewareRefuses(t *testing.T) {
 
 func TestPayloadIsBoundedByWhatWorkMayBe(t *testing.T) {
 	s := start(t, setup{async: &stethttp.AsyncOptions{}, options: stethttp.Options{MaxBody: 4 << 20}})
-	body := `"` + strings.Repeat("x", stet.MaxWork-2) + `"`
+	body := `"` + strings.Repeat("x", store.MaxWork-2) + `"`
 	wantProblem(t, s.order("k", body+" "), 413, "body-too-large")
 	wantAccepted(t, s.order("k", body), false)
 	if got := s.take().Work().Payload; string(got) != body {
@@ -202,21 +203,21 @@ func TestOptionalKeyAcceptsUnderANewOne(t *testing.T) {
 }
 
 func TestStoreThatFailsLeavesAcceptanceUnknown(t *testing.T) {
-	store := newFaulty()
-	s := start(t, setup{store: store, async: &stethttp.AsyncOptions{}})
-	store.accept.Store(true)
+	st := newFaulty()
+	s := start(t, setup{store: st, async: &stethttp.AsyncOptions{}})
+	st.accept.Store(true)
 	down := s.order("k", "{}")
 	wantProblem(t, down, 504, "acceptance-unknown")
 	if down.header.Get("Retry-After") == "" || down.problem().Execution != "may have executed" {
 		t.Errorf("%v %s", down.header, down.body)
 	}
-	store.accept.Store(false)
-	store.acceptAfter.Store(true) // every reply is lost
+	st.accept.Store(false)
+	st.acceptAfter.Store(true) // every reply is lost
 	wantProblem(t, s.order("l", "{}"), 504, "acceptance-unknown")
-	store.acceptAfter.Store(false)
+	st.acceptAfter.Store(false)
 	r := s.order("l", "{}")
 	wantAccepted(t, r, true)
-	s.run(stet.Completed, "{}")
+	s.run(store.Completed, "{}")
 	wantAccepted(t, s.order("k", "{}"), false)
 }
 
@@ -226,8 +227,8 @@ func TestStoreThatFailsLeavesAcceptanceUnknown(t *testing.T) {
 func TestDeathOfTheServiceLosesNoOrder(t *testing.T) {
 	for _, point := range []fault.Point{fault.AcceptBefore, fault.AcceptAfter, fault.ResponseBefore, fault.ResponseAfter} {
 		t.Run(string(point), func(t *testing.T) {
-			store := memory.New(memory.Options{})
-			set := setup{store: store, async: &stethttp.AsyncOptions{}}
+			st := memory.New(memory.Options{})
+			set := setup{store: st, async: &stethttp.AsyncOptions{}}
 			dies, lives := start(t, set), start(t, set)
 			stopped, revive := make(chan struct{}), make(chan struct{})
 			var reached atomic.Bool
@@ -243,7 +244,7 @@ func TestDeathOfTheServiceLosesNoOrder(t *testing.T) {
 			<-stopped
 			retry := lives.order("k", `{"item":1}`)
 			wantAccepted(t, retry, point != fault.AcceptBefore)
-			lives.run(stet.Completed, `{"order":7}`)
+			lives.run(store.Completed, `{"order":7}`)
 			close(revive)
 			if zombie := <-late; zombie.err == nil {
 				wantSame(t, zombie, retry)
@@ -275,7 +276,7 @@ func TestLostReplyIsNoSecondOrder(t *testing.T) {
 		}
 	}
 	wantAccepted(t, s.order("k", "{}"), true)
-	s.run(stet.Completed, "{}")
+	s.run(store.Completed, "{}")
 	s.wantNothingDue()
 }
 
@@ -288,7 +289,7 @@ func TestWrongAsyncWiringIsAnErrorAtOnce(t *testing.T) {
 	m := stethttp.Must(stethttp.New(engine, stethttp.Options{Scope: stethttp.SingleTenant}))
 	for _, o := range []stethttp.AsyncOptions{
 		{}, {StatusURL: "operations/"}, {StatusURL: "/operations"}, {StatusURL: "//host/"}, {StatusURL: "https:///x/"}, {StatusURL: "/a b/"}, {StatusURL: "/a?b=/"},
-		{StatusURL: "/", Wait: -1}, {StatusURL: "/", Wait: stet.MaxWait + 1}, {StatusURL: "/", RetryAfter: -1}, {StatusURL: "/", MaxStreams: -1},
+		{StatusURL: "/", Wait: -1}, {StatusURL: "/", Wait: store.MaxWait + 1}, {StatusURL: "/", RetryAfter: -1}, {StatusURL: "/", MaxStreams: -1},
 	} {
 		if _, err := stethttp.NewAsync(m, o); err == nil || stet.ExecutionOf(err) != stet.NotExecuted {
 			t.Errorf("%+v: %v", o, err)
@@ -302,7 +303,7 @@ func TestWrongAsyncWiringIsAnErrorAtOnce(t *testing.T) {
 			t.Errorf("%s: %v", url, err)
 		}
 	}
-	plain, err := stet.New(struct{ stet.Store }{memory.New(memory.Options{})}, stet.Options{})
+	plain, err := stet.New(struct{ store.Store }{memory.New(memory.Options{})}, stet.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,16 +321,16 @@ func TestWrongAsyncWiringIsAnErrorAtOnce(t *testing.T) {
 
 func TestNeitherPayloadsNorResultsOfOperationsAreLogged(t *testing.T) {
 	const canary = "canary"
-	store := newFaulty()
-	s := start(t, setup{store: store, async: &stethttp.AsyncOptions{}, options: stethttp.Options{
+	st := newFaulty()
+	s := start(t, setup{store: st, async: &stethttp.AsyncOptions{}, options: stethttp.Options{
 		Scope: func(*http.Request) (string, error) { return canary + "-scope", nil },
 	}})
-	store.accept.Store(true)
+	st.accept.Store(true)
 	s.order(canary+"-key", `"`+canary+`"`)
-	store.accept.Store(false)
+	st.accept.Store(false)
 	accepted := s.order(canary+"-key", `"`+canary+`"`)
 	s.order(canary+"-key", `"`+canary+`2"`)
-	s.run(stet.Failed, `"`+canary+`-error"`)
+	s.run(store.Failed, `"`+canary+`-error"`)
 	s.status(accepted)
 	text := s.log.String()
 	for _, ev := range s.events.list {

@@ -116,10 +116,10 @@ func (s *service) wantNothingDue() {
 }
 
 // outcome is what a worker settles with.
-func outcome(state stet.State, result string) stet.Outcome {
+func outcome(state store.State, result string) stet.Outcome {
 	var text string
 	switch _ = json.Unmarshal([]byte(result), &text); {
-	case state == stet.Completed:
+	case state == store.Completed:
 		return stet.Outcome{Body: []byte(result)}
 	case result == "":
 		return stet.Outcome{Failed: true, Reason: store.ReasonTimedOut}
@@ -130,7 +130,7 @@ func outcome(state stet.State, result string) stet.Outcome {
 	return out
 }
 
-func settle(t *testing.T, run *stet.Run, state stet.State, result string) {
+func settle(t *testing.T, run *stet.Run, state store.State, result string) {
 	t.Helper()
 	if err := run.Settle(context.Background(), outcome(state, result)); err != nil {
 		t.Fatal(err)
@@ -138,7 +138,7 @@ func settle(t *testing.T, run *stet.Run, state stet.State, result string) {
 }
 
 // run runs the only operation that waits, to that end.
-func (s *service) run(state stet.State, result string) {
+func (s *service) run(state store.State, result string) {
 	s.t.Helper()
 	s.end(outcome(state, result))
 }
@@ -191,7 +191,7 @@ func wantOneAcceptance(t *testing.T, services ...*service) {
 	if firsts != 1 {
 		t.Errorf("%d requests were told that they came first", firsts)
 	}
-	services[0].run(stet.Completed, `{"order":7}`)
+	services[0].run(store.Completed, `{"order":7}`)
 	for _, s := range services {
 		s.wantNothingDue()
 	}

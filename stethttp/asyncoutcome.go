@@ -23,11 +23,11 @@ func (m *Middleware) resolvedAfter(class string) time.Duration {
 
 // executed answers "did it execute?" for a settled operation whose outcome is not
 // there.
-func executed(rec stet.Record) stet.Execution {
+func executed(rec store.Record) stet.Execution {
 	switch {
 	case rec.Attempt == 0: // it was cancelled before
 		return stet.NotExecuted
-	case rec.State == stet.Completed:
+	case rec.State == store.Completed:
 		return stet.Executed
 	default:
 		return stet.MayHaveExecuted
@@ -89,7 +89,7 @@ func (a *Async) statusOf(st stet.Status) []byte {
 		d.EndedAt = rec.SettledAt.UTC()
 		d.Outcome = a.outcomeOf(st)
 	}
-	if rec.State == stet.Unknown {
+	if rec.State == store.Unknown {
 		d.Problem = a.m.document(&outcomeUnknown, "")
 	}
 	if !st.Progress.At.IsZero() {

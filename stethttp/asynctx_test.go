@@ -15,6 +15,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 	"github.com/stet-go/stet/store/sqlite"
 )
@@ -123,7 +124,7 @@ func TestOrderIsBookedWithItsAcceptanceOrNotAtAll(t *testing.T) {
 		wantProblem(t, b.order("k", `{"item":2}`, "Test", test), 422, "mismatch")
 	}
 	b.wantOrders(1)
-	b.run(stet.Completed, `{"order":7}`)
+	b.run(store.Completed, `{"order":7}`)
 	wantReply(t, b.order("k", `{"item":1}`, "Prefer", "wait=1"), 200, `{"order":7}`, true)
 	b.wantNothingDue()
 	b.wantOrders(1)
@@ -133,7 +134,7 @@ func TestOrderIsBookedWithItsAcceptanceOrNotAtAll(t *testing.T) {
 // done, and the client is told so.
 func TestAcceptanceThatOnlyWaitedForItsTransactionIsKnownNotToHaveHappened(t *testing.T) {
 	b := startBookings(t)
-	b.store.lose(errors.Join(errors.New("it waited in vain"), stet.ErrNotDone), nil)
+	b.store.lose(errors.Join(errors.New("it waited in vain"), store.ErrNotDone), nil)
 	r := b.order("k", `{"item":1}`)
 	wantProblem(t, r, 503, "store-unavailable")
 	if d := r.problem(); d.Execution != "not executed" {
@@ -154,7 +155,7 @@ func TestCommitWhoseReplyIsLostIsFoundByTheRetry(t *testing.T) {
 	b.store.lose(nil, nil)
 	wantAccepted(t, b.order("k", `{"item":1}`), true)
 	b.wantOrders(1)
-	b.run(stet.Completed, "{}")
+	b.run(store.Completed, "{}")
 	b.wantNothingDue()
 }
 
@@ -228,7 +229,7 @@ func TestJobIsEnqueuedWithItsAcceptanceOrNotAtAll(t *testing.T) {
 	wantAccepted(t, b.order("k", `{"item":1}`), true)
 	b.wantOrders(1)
 	b.wantJobs(1)
-	b.run(stet.Completed, `{"order":7}`)
+	b.run(store.Completed, `{"order":7}`)
 }
 
 func TestAcceptTxNeedsTransactions(t *testing.T) {

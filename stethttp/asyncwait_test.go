@@ -12,6 +12,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -60,7 +61,7 @@ func (b bubble) beginOrder(key string) *stet.Run {
 	b.t.Helper()
 	b.send("POST", "/orders", "{}", "Idempotency-Key", "twin")
 	run := b.take()
-	settle(b.t, run, stet.Completed, "{}")
+	settle(b.t, run, store.Completed, "{}")
 	run, err := b.engine.Begin(context.Background(), stet.Op{Scope: "single-tenant", Key: key, Fingerprint: run.Record().Fingerprint})
 	if err != nil {
 		b.t.Fatal(err)
@@ -74,7 +75,7 @@ func (b bubble) workAfter(d time.Duration, result string) {
 	go func() {
 		<-arrived
 		time.Sleep(d)
-		settle(b.t, b.take(), stet.Completed, result)
+		settle(b.t, b.take(), store.Completed, result)
 	}()
 }
 
@@ -148,7 +149,7 @@ func TestRequestIsNotToldThatASynchronousRunWasAccepted(t *testing.T) {
 			if w := b.order(); w.Code != 202 || w.Header().Get("Idempotent-Replayed") != "" {
 				t.Errorf("once there is no run: %d %v %s", w.Code, w.Header(), w.Body)
 			}
-			settle(t, b.take(), stet.Completed, "{}")
+			settle(t, b.take(), store.Completed, "{}")
 		})
 	}
 }
@@ -282,7 +283,7 @@ func TestAnswerOutcomeAnswersWhatHasEndedWithTheOutcome(t *testing.T) {
 	wantAccepted(t, s.order("k", "{}"), false)
 	run := s.take()
 	wantAccepted(t, s.order("k", "{}"), true)
-	settle(t, run, stet.Completed, `{"order":7}`)
+	settle(t, run, store.Completed, `{"order":7}`)
 	first := s.order("k", "{}")
 	wantReply(t, first, 200, `{"order":7}`, true)
 	wantSame(t, s.order("k", "{}"), first)
@@ -305,17 +306,17 @@ func TestOutcomeIsTheSameForEveryRetry(t *testing.T) {
 		body      string // or a problem's name
 		detail    string // of the problem
 	}{
-		{"result", stethttp.AsyncOptions{}, outcome(stet.Completed, ` {"n":9007199254740993, "s":"<&>"} `), 200, "application/json", ` {"n":9007199254740993, "s":"<&>"} `, ""},
-		{"null", stethttp.AsyncOptions{}, outcome(stet.Completed, "null"), 200, "application/json", "null", ""},
-		{"nothing", stethttp.AsyncOptions{}, outcome(stet.Completed, ""), 204, "", "", ""},
-		{"not JSON", stethttp.AsyncOptions{}, outcome(stet.Completed, "<html>"), 200, "application/octet-stream", "<html>", ""},
+		{"result", stethttp.AsyncOptions{}, outcome(store.Completed, ` {"n":9007199254740993, "s":"<&>"} `), 200, "application/json", ` {"n":9007199254740993, "s":"<&>"} `, ""},
+		{"null", stethttp.AsyncOptions{}, outcome(store.Completed, "null"), 200, "application/json", "null", ""},
+		{"nothing", stethttp.AsyncOptions{}, outcome(store.Completed, ""), 204, "", "", ""},
+		{"not JSON", stethttp.AsyncOptions{}, outcome(store.Completed, "<html>"), 200, "application/octet-stream", "<html>", ""},
 		{"response", stethttp.AsyncOptions{}, made, 201, "application/json", `{"order": 7}`, ""},
-		{"failure", stethttp.AsyncOptions{}, outcome(stet.Failed, `"dial 10.0.0.3: refused"`), 500, "application/problem+json", "operation-failed", ""},
-		{"failure that is told", stethttp.AsyncOptions{Failure: declined}, outcome(stet.Failed, `"no funds"`), 402, "application/problem+json", "operation-failed", "The bank says: no funds"},
-		{"failure that is no string", stethttp.AsyncOptions{Failure: declined}, outcome(stet.Failed, `{"code":3}`), 402, "application/problem+json", "operation-failed", `The bank says: {"code":3}`},
-		{"failure with a status that is none", stethttp.AsyncOptions{Failure: func(string) (int, string) { return 200, "" }}, outcome(stet.Failed, `"x"`), 500, "application/problem+json", "operation-failed", ""},
-		{"failure of nobody", stethttp.AsyncOptions{Failure: declined}, outcome(stet.Failed, ""), 504, "application/problem+json", "processing-timed-out", ""},
-		{"cancelled", stethttp.AsyncOptions{Failure: declined}, outcome(stet.Failed, `"stet: operation cancelled"`), 409, "application/problem+json", "operation-cancelled", ""},
+		{"failure", stethttp.AsyncOptions{}, outcome(store.Failed, `"dial 10.0.0.3: refused"`), 500, "application/problem+json", "operation-failed", ""},
+		{"failure that is told", stethttp.AsyncOptions{Failure: declined}, outcome(store.Failed, `"no funds"`), 402, "application/problem+json", "operation-failed", "The bank says: no funds"},
+		{"failure that is no string", stethttp.AsyncOptions{Failure: declined}, outcome(store.Failed, `{"code":3}`), 402, "application/problem+json", "operation-failed", `The bank says: {"code":3}`},
+		{"failure with a status that is none", stethttp.AsyncOptions{Failure: func(string) (int, string) { return 200, "" }}, outcome(store.Failed, `"x"`), 500, "application/problem+json", "operation-failed", ""},
+		{"failure of nobody", stethttp.AsyncOptions{Failure: declined}, outcome(store.Failed, ""), 504, "application/problem+json", "processing-timed-out", ""},
+		{"cancelled", stethttp.AsyncOptions{Failure: declined}, outcome(store.Failed, `"stet: operation cancelled"`), 409, "application/problem+json", "operation-cancelled", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := start(t, setup{async: &c.o})
@@ -365,23 +366,23 @@ func wantToldOutcome(t *testing.T, r reply, failed bool, status int, mediaType, 
 }
 
 func TestResultThatIsNoLongerKeptIsGone(t *testing.T) {
-	store := newFaulty()
-	s := start(t, setup{store: store, async: &stethttp.AsyncOptions{}})
+	st := newFaulty()
+	s := start(t, setup{store: st, async: &stethttp.AsyncOptions{}})
 	accepted := s.order("k", "{}")
-	s.run(stet.Completed, "{}")
-	store.skip.Add(int64(25 * time.Hour))
+	s.run(store.Completed, "{}")
+	st.skip.Add(int64(25 * time.Hour))
 	wantProblem(t, s.order("k", "{}", "Prefer", "wait=1"), 410, "result-expired")
 	wantProblem(t, s.status(accepted), 410, "result-expired")
 	wantAccepted(t, s.order("k", "{}"), true) // it was, and does not run again
 	s.wantNothingDue()
-	store.skip.Add(int64(30 * 24 * time.Hour))
+	st.skip.Add(int64(30 * 24 * time.Hour))
 	wantProblem(t, s.status(accepted), 404, "operation-not-found")
 }
 
 func TestResultThatWasTooLargeIsGone(t *testing.T) {
 	s := start(t, setup{async: &stethttp.AsyncOptions{}, engine: stet.Options{Policy: stet.Policy{MaxResult: 10}}})
 	accepted := s.order("k", "{}")
-	s.run(stet.Completed, `"0123456789"`)
+	s.run(store.Completed, `"0123456789"`)
 	wantProblem(t, s.order("k", "{}", "Prefer", "wait=1"), 410, "result-expired")
 	wantProblem(t, s.status(accepted), 410, "result-expired")
 }

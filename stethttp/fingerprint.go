@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // maxParts bounds the parts of a multipart body that are hashed one by one; a
@@ -22,7 +23,7 @@ var overrideHeaders = [...]string{"X-Http-Method-Override", "X-Http-Method", "X-
 
 // fingerprint digests what a request asks for: the method, what overrides it,
 // the request target as it was sent, content type, content coding and body.
-func (m *Middleware) fingerprint(r *http.Request, body []byte) stet.Fingerprint {
+func (m *Middleware) fingerprint(r *http.Request, body []byte) store.Fingerprint {
 	contentType := strings.Join(r.Header["Content-Type"], ", ")
 	version := stet.FingerprintRaw
 	if len(body) > 0 && (m.o.Canonicalize != nil || isMultipart(contentType)) {

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // service is a protected handler behind a real server.
 type service struct {
 	t      *testing.T
-	store  stet.Store
+	store  store.Store
 	engine *stet.Engine
 	url    string
 	addr   string
@@ -39,7 +40,7 @@ type service struct {
 }
 
 type setup struct {
-	store        stet.Store
+	store        store.Store
 	engine       stet.Options
 	options      stethttp.Options
 	tx           bool
@@ -78,7 +79,7 @@ func start(t *testing.T, set setup) *service {
 	var m *stethttp.Middleware
 	if set.tx {
 		var inTx *stethttp.TxMiddleware[*fakeTx]
-		if inTx, err = stethttp.NewTx(txOf(engine, s.store.(stet.TxStore[*fakeTx])), set.options); err == nil {
+		if inTx, err = stethttp.NewTx(txOf(engine, s.store.(store.TxStore[*fakeTx])), set.options); err == nil {
 			m = inTx.Middleware
 		}
 	} else {
@@ -229,16 +230,16 @@ func (l *lockedBuffer) String() string {
 
 type events struct {
 	mu   sync.Mutex
-	list []stet.Event
+	list []observe.Event
 }
 
-func (e *events) Observe(_ context.Context, ev stet.Event) {
+func (e *events) Observe(_ context.Context, ev observe.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.list = append(e.list, ev)
 }
 
-func (e *events) count(kind stet.EventKind) (n int) {
+func (e *events) count(kind observe.Kind) (n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, ev := range e.list {
@@ -265,14 +266,14 @@ func newFaulty() *faulty {
 	return f
 }
 
-func (f *faulty) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+func (f *faulty) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	if f.claim.Load() {
-		return stet.Record{}, errDown
+		return store.Record{}, errDown
 	}
 	return f.Store.Claim(ctx, req)
 }
 
-func (f *faulty) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+func (f *faulty) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
 	if f.settle.Load() {
 		return errDown
 	}
@@ -283,27 +284,27 @@ func (f *faulty) Settle(ctx context.Context, c stet.Claim, out store.Settlement,
 	return err
 }
 
-func (f *faulty) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+func (f *faulty) Release(ctx context.Context, c store.Claim, keep store.Retention) error {
 	if f.release.Load() {
 		return errDown
 	}
 	return f.Store.Release(ctx, c, keep)
 }
 
-func (f *faulty) Accept(ctx context.Context, req stet.ClaimRequest, work []byte, after time.Duration) (stet.Record, error) {
+func (f *faulty) Accept(ctx context.Context, req store.ClaimRequest, work []byte, after time.Duration) (store.Record, error) {
 	if f.accept.Load() {
-		return stet.Record{}, errDown
+		return store.Record{}, errDown
 	}
 	rec, err := f.Store.Accept(ctx, req, work, after)
 	if f.acceptAfter.Load() {
-		return stet.Record{}, errDown
+		return store.Record{}, errDown
 	}
 	return rec, err
 }
 
-func (f *faulty) Look(ctx context.Context, id stet.ID) (stet.Record, error) {
+func (f *faulty) Look(ctx context.Context, id store.ID) (store.Record, error) {
 	if f.look.Load() {
-		return stet.Record{}, errDown
+		return store.Record{}, errDown
 	}
 	return f.Store.Look(ctx, id)
 }
@@ -328,10 +329,10 @@ func (s *txStore) rows() []string {
 	return append([]string(nil), s.committed...)
 }
 
-func (s *txStore) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
-	fn func(context.Context, *fakeTx, stet.Record) (store.Settlement, error)) (stet.Record, error) {
+func (s *txStore) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,
+	fn func(context.Context, *fakeTx, store.Record) (store.Settlement, error)) (store.Record, error) {
 	rec, err := s.Claim(ctx, req)
-	if err != nil || rec.State != stet.Running || rec.Owner != req.Owner {
+	if err != nil || rec.State != store.Running || rec.Owner != req.Owner {
 		return rec, err
 	}
 	committed := false
@@ -349,7 +350,7 @@ func (s *txStore) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Re
 		return rec, s.commitErr
 	}
 	if s.inVain.Add(-1) >= 0 {
-		return stet.Record{ID: req.ID, State: stet.Unknown, Fingerprint: req.Fingerprint, Owner: stet.NewOwner(), Fence: rec.Fence + 1}, nil
+		return store.Record{ID: req.ID, State: store.Unknown, Fingerprint: req.Fingerprint, Owner: store.NewOwner(), Fence: rec.Fence + 1}, nil
 	}
 	if err := s.Settle(ctx, rec.Claim(), out, keep); err != nil {
 		return rec, err
@@ -362,7 +363,7 @@ func (s *txStore) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Re
 	return rec, nil
 }
 
-func (s *txStore) SettleTx(ctx context.Context, _ *fakeTx, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+func (s *txStore) SettleTx(ctx context.Context, _ *fakeTx, c store.Claim, out store.Settlement, keep store.Retention) error {
 	return s.Settle(ctx, c, out, keep)
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 )
 
 // As adapters of frameworks have it that answer after the handler has returned.
@@ -188,14 +189,14 @@ func TestErrorOfAnRPCIsAFailure(t *testing.T) {
 		"no RPC":                   {respond("text/plain", frame(0x80, "grpc-status: 9\r\n")), committed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := newTxStore()
-			s := start(t, setup{store: store, tx: true, handler: func(w http.ResponseWriter, r *http.Request) {
+			st := newTxStore()
+			s := start(t, setup{store: st, tx: true, handler: func(w http.ResponseWriter, r *http.Request) {
 				tx := stethttp.Tx[*fakeTx](r.Context())
 				tx.rows = append(tx.rows, "charge")
 				c.handler(w, r)
 			}})
 			first, again := s.post("k", "{}"), s.post("k", "{}")
-			if n := len(store.rows()); (n == 1) != (c.want == committed) || again.replayed() != (c.want == committed) || first.status != 200 || again.status != 200 {
+			if n := len(st.rows()); (n == 1) != (c.want == committed) || again.replayed() != (c.want == committed) || first.status != 200 || again.status != 200 {
 				t.Errorf("%d rows, replayed %v; want %s (%d, %d)", n, again.replayed(), c.want, first.status, again.status)
 			}
 			lease := start(t, setup{handler: c.handler})
@@ -204,7 +205,7 @@ func TestErrorOfAnRPCIsAFailure(t *testing.T) {
 				t.Errorf("without a transaction: replayed %v", r.replayed())
 			}
 			rec, err := lease.store.Read(t.Context(), lease.engine.ID("single-tenant", "k"))
-			if want := map[string]stet.State{rolledBack: stet.Failed, committed: stet.Completed, notStored: stet.Retryable}[c.want]; err != nil || rec.State != want {
+			if want := map[string]store.State{rolledBack: store.Failed, committed: store.Completed, notStored: store.Retryable}[c.want]; err != nil || rec.State != want {
 				t.Errorf("without a transaction: %v, want %v (%v)", rec.State, want, err)
 			}
 		})
@@ -263,7 +264,7 @@ func TestTransactionsSayWhichStoreTheyNeed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer engine.Close()
-	_, err = stet.WithTx(engine, stet.TxStore[*fakeTx](base))
+	_, err = stet.WithTx(engine, store.TxStore[*fakeTx](base))
 	if !errors.Is(err, stet.ErrInvalid) || !strings.Contains(err.Error(), "*memory.Store") || !strings.Contains(err.Error(), "*stethttp_test.txStore") {
 		t.Errorf("%v", err)
 	}

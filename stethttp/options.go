@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/misuse"
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -39,7 +39,7 @@ const (
 // other field stands for its default.
 type Options struct {
 	// Scope says whose key it is: a tenant, a principal, an API account, as
-	// authentication has established it. 1 to stet.MaxScope bytes. "" refuses
+	// authentication has established it. 1 to store.MaxScope bytes. "" refuses
 	// the request with 403 (problem scope-missing), an error with 500
 	// (scope-failed); neither executes anything. For a service that has only
 	// one tenant there is SingleTenant.
@@ -91,7 +91,7 @@ type Options struct {
 	// outcome is unknown, waits when it asks to with "Prefer: wait=N" (RFC 7240), and so
 	// a request of an Async. While a request waits, its body is kept only up to 64 KiB:
 	// with a larger one it gets 409 if the first run had no effect. Default
-	// DefaultMaxWait; at most stet.MaxWait; negative: the preference is ignored. A
+	// DefaultMaxWait; at most store.MaxWait; negative: the preference is ignored. A
 	// server's WriteTimeout must be longer.
 	MaxWait time.Duration
 
@@ -126,7 +126,7 @@ type Options struct {
 
 	// FailOpen runs requests unprotected while the store cannot be used,
 	// instead of refusing them with 503: a retry may then run twice. Every
-	// such request is a stet.EventFailedOpen and a line in ErrorLog.
+	// such request is a observe.FailedOpen and a line in ErrorLog.
 	FailOpen bool
 	// ProblemBase is what the types of problems begin with, an absolute URL;
 	// the name of the problem follows. Default DefaultProblemBase.
@@ -199,8 +199,8 @@ func (o Options) withDefaults() (Options, error) {
 		return o, misuse.Errorf("stethttp: Options.MaxBody is negative: %d", o.MaxBody)
 	}
 	o.MaxBody = cmp.Or(o.MaxBody, DefaultMaxBody)
-	if o.MaxWait > stet.MaxWait {
-		return o, misuse.Errorf("stethttp: Options.MaxWait is %v; at most %v", o.MaxWait, stet.MaxWait)
+	if o.MaxWait > store.MaxWait {
+		return o, misuse.Errorf("stethttp: Options.MaxWait is %v; at most %v", o.MaxWait, store.MaxWait)
 	}
 	o.MaxWait = cmp.Or(o.MaxWait, DefaultMaxWait)
 	if o.NotExecuted == nil {

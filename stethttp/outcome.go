@@ -32,7 +32,7 @@ func Outcome(status int, header http.Header, body []byte) (stet.Outcome, error) 
 	out := response(status, filter.fields(header, nil), body)
 	out.Failed = status >= http.StatusInternalServerError
 	if !finalStatus(status) || !storable(out) {
-		return stet.Outcome{}, misuse.Errorf("stethttp: Outcome: the status %d is not 200 to 999, or there are more than %d header fields and values", status, stet.MaxFields)
+		return stet.Outcome{}, misuse.Errorf("stethttp: Outcome: the status %d is not 200 to 999, or there are more than %d header fields and values", status, store.MaxFields)
 	}
 	if !bodyAllowed(status) && len(body) > 0 {
 		return stet.Outcome{}, misuse.Errorf("stethttp: Outcome: a response with status %d has no body", status)
@@ -130,7 +130,7 @@ func storable(out stet.Outcome) bool {
 			n += 1 + len(f.Values)
 		}
 	}
-	return n <= stet.MaxFields && finalStatus(out.Status)
+	return n <= store.MaxFields && finalStatus(out.Status)
 }
 
 // finalStatus reports whether net/http can send the status as a final one.

@@ -23,7 +23,7 @@ func TestOutcomeIsWhatAHandlersResponseIsStoredAs(t *testing.T) {
 		t.Errorf("502: %+v, %v", out, err)
 	}
 	many := http.Header{}
-	for i := range stet.MaxFields + 1 {
+	for i := range store.MaxFields + 1 {
 		many[fmt.Sprint("X-", i)] = nil
 	}
 	for name, try := range map[string]func() (stet.Outcome, error){

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -69,7 +70,7 @@ func (c *call) outlast(err error) bool {
 		rec, err := c.m.engine.Store().Read(ctx, id)
 		switch {
 		case err != nil:
-		case rec.State != stet.Unknown:
+		case rec.State != store.Unknown:
 			c.op.Wait = max(time.Until(c.begun.Add(c.wait)), stet.NoWait)
 			return looked // otherwise it is this very attempt whose outcome is unknown
 		}

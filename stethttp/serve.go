@@ -13,6 +13,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/store"
 )
 
@@ -176,7 +177,7 @@ func (c *call) findScope() *condition {
 	if scope == "" {
 		return &scopeMissing
 	}
-	if len(scope) > stet.MaxScope {
+	if len(scope) > store.MaxScope {
 		c.m.log().WarnContext(c.r.Context(), "stethttp: a scope is longer than stet.MaxScope; nothing was executed", slog.Int("bytes", len(scope)))
 		return &scopeTooLong
 	}
@@ -264,7 +265,7 @@ func (c *call) disclaim(run *stet.Run) error {
 func (c *call) failOpen(err error) {
 	ctx := c.r.Context()
 	id := c.m.engine.ID(c.op.Scope, c.op.Key)
-	c.m.engine.Observe(ctx, stet.Event{Kind: stet.EventFailedOpen, ID: id, Class: c.op.Class, Err: err})
+	c.m.engine.Observe(ctx, observe.Event{Kind: observe.FailedOpen, ID: id, Class: c.op.Class, Err: err})
 	c.m.log().WarnContext(ctx, "stethttp: the store cannot be used; a request runs unprotected (Options.FailOpen)",
 		slog.String("id", id.String()), slog.Any("error", err))
 	c.next.ServeHTTP(c.w, c.request(ctx))

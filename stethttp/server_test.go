@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -72,7 +74,7 @@ func TestHandlerThatTakesTooLongMayHaveExecuted(t *testing.T) {
 	wantReply(t, s.post("k", "{}"), 408, "", true)
 	s.wantRuns(1)
 	rec, err := s.store.Read(t.Context(), s.engine.ID("single-tenant", "k"))
-	if err != nil || rec.State != stet.Failed {
+	if err != nil || rec.State != store.Failed {
 		t.Errorf("%v (%v), want failed", rec.State, err)
 	}
 	store := newTxStore()
@@ -267,8 +269,8 @@ func TestScopeIsRequired(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer engine.Close()
-	store := newTxStore()
-	over, err := stet.New(store, stet.Options{})
+	st := newTxStore()
+	over, err := stet.New(st, stet.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +278,7 @@ func TestScopeIsRequired(t *testing.T) {
 	scope := stethttp.SingleTenant
 	inTx := func(s *txStore, o stethttp.Options) func() (*stethttp.Middleware, error) {
 		return func() (*stethttp.Middleware, error) {
-			te, err := stet.WithTx(over, stet.TxStore[*fakeTx](s))
+			te, err := stet.WithTx(over, store.TxStore[*fakeTx](s))
 			if err != nil {
 				return nil, err
 			}
@@ -291,9 +293,9 @@ func TestScopeIsRequired(t *testing.T) {
 			_, err := stethttp.NewTx[*fakeTx](nil, stethttp.Options{Scope: scope})
 			return nil, err
 		},
-		"no scope in tx":  inTx(store, stethttp.Options{}),
+		"no scope in tx":  inTx(st, stethttp.Options{}),
 		"another store":   inTx(newTxStore(), stethttp.Options{Scope: scope}),
-		"fail open in tx": inTx(store, stethttp.Options{Scope: scope, FailOpen: true}),
+		"fail open in tx": inTx(st, stethttp.Options{Scope: scope, FailOpen: true}),
 	} {
 		if m, err := try(); m != nil || !errors.Is(err, stet.ErrInvalid) {
 			t.Errorf("%s: %v, %v", name, m, err)
@@ -323,7 +325,7 @@ func TestRequestWithoutAScopeIsNotExecuted(t *testing.T) {
 		case "broken":
 			return "", errors.New("directory down")
 		case "long":
-			return strings.Repeat("s", stet.MaxScope+1), nil
+			return strings.Repeat("s", store.MaxScope+1), nil
 		default:
 			return v, nil
 		}
@@ -397,7 +399,7 @@ func TestFailingOpenIsLoud(t *testing.T) {
 	store.claim.Store(true)
 	wantReply(t, s.post("secret-key", "secret-body"), 201, "secret-body", false)
 	s.wantRuns(1)
-	if n := s.events.count(stet.EventFailedOpen); n != 1 {
+	if n := s.events.count(observe.FailedOpen); n != 1 {
 		t.Errorf("%d events", n)
 	}
 	if log := s.log.String(); !strings.Contains(log, "unprotected") || strings.Contains(log, "secret") {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/problem"
+	"github.com/stet-go/stet/store"
 )
 
 // Status returns the handler of the status resources, whose paths end with the
@@ -43,7 +44,7 @@ type statusResource struct{ a *Async }
 type lookup struct {
 	*call
 	a  *Async
-	id stet.ID
+	id store.ID
 }
 
 // ServeHTTP implements http.Handler.
@@ -62,7 +63,7 @@ func (s *statusResource) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var err error
-	if c.id, err = stet.ParseID(r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]); err != nil {
+	if c.id, err = store.ParseID(r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]); err != nil {
 		m.refuse(w, &operationNotFound, "", 0)
 		return
 	}
@@ -97,7 +98,7 @@ func (c *lookup) found(st stet.Status, err error) bool {
 		c.unreadable(st, err)
 	case err != nil:
 		c.m.refuse(c.w, &statusUnavailable, "", retryAfter)
-	case st.Record.State == stet.None:
+	case st.Record.State == store.None:
 		c.m.refuse(c.w, &operationNotFound, "", 0)
 	case st.Record.State.Settled() && st.Outcome.Gone:
 		c.m.refuse(c.w, resultExpired.as(executed(st.Record)), "", 0)
@@ -129,9 +130,9 @@ func (c *lookup) tell(status int, st stet.Status) {
 // nextLook is when something may have changed; 0 if nothing is going to.
 func (a *Async) nextLook(st stet.Status) time.Duration {
 	switch st.Record.State {
-	case stet.Accepted, stet.Running, stet.Retryable:
+	case store.Accepted, store.Running, store.Retryable:
 		return a.retryAfter
-	case stet.Unknown:
+	case store.Unknown:
 		return max(a.m.resolvedAfter(st.Op.Class), a.retryAfter)
 	default:
 		return 0
@@ -152,7 +153,7 @@ func (c *lookup) cancel() {
 	if !c.found(st, err) {
 		return
 	}
-	if c.waits && c.wait > 0 && st.Record.State == stet.Running {
+	if c.waits && c.wait > 0 && st.Record.State == store.Running {
 		var ok bool
 		if st, ok = c.find(); !ok {
 			return
@@ -162,10 +163,10 @@ func (c *lookup) cancel() {
 	case cancelled(st):
 		c.applied(true)
 		c.tell(http.StatusOK, st)
-	case st.Record.State == stet.Running || st.Record.State == stet.Accepted:
+	case st.Record.State == store.Running || st.Record.State == store.Accepted:
 		c.applied(false)
 		c.tell(http.StatusAccepted, st)
-	case st.Record.State == stet.Unknown:
+	case st.Record.State == store.Unknown:
 		c.m.refuse(c.w, &notCancellable, unknown, 0)
 	default:
 		c.m.refuse(c.w, &notCancellable, "", 0)

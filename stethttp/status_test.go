@@ -9,6 +9,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 )
 
 func TestStatusTellsHowFarTheOperationIs(t *testing.T) {
@@ -30,7 +31,7 @@ func TestStatusTellsHowFarTheOperationIs(t *testing.T) {
 		d.Progress.Message != "packing <1> of 4" || d.Progress.At.IsZero() || r.header.Get("Retry-After") != "1" {
 		t.Errorf("running: %v %s", r.header, r.body)
 	}
-	settle(t, run, stet.Completed, `{"order":7}`)
+	settle(t, run, store.Completed, `{"order":7}`)
 	r = s.status(accepted)
 	d = r.told(t)
 	if d.State != "completed" || d.Attempts != 1 || d.EndedAt.Before(d.StartedAt) || d.ExpiresAt.Sub(d.EndedAt) != 24*time.Hour ||
@@ -81,7 +82,7 @@ func TestStatusWaitsForTheEnd(t *testing.T) {
 	run := s.take()
 	waits := make(chan reply)
 	go func() { waits <- s.status(accepted, "Prefer", "wait=50") }()
-	settle(t, run, stet.Completed, "{}")
+	settle(t, run, store.Completed, "{}")
 	r := <-waits
 	if d := r.told(t); d.State != "completed" || r.header.Get("Preference-Applied") != "wait=50" {
 		t.Errorf("%v %s", r.header, r.body)
@@ -122,7 +123,7 @@ func TestCancellingARunAsksItToEnd(t *testing.T) {
 	}
 	waits := make(chan reply)
 	go func() { waits <- s.cancel(accepted, "Prefer", "wait=9") }()
-	settle(t, run, stet.Failed, `"stet: operation cancelled"`)
+	settle(t, run, store.Failed, `"stet: operation cancelled"`)
 	r = <-waits
 	if d := r.told(t); r.status != 200 || d.Outcome == nil || d.Outcome.Problem == nil || d.Outcome.Problem.Execution != "may have executed" {
 		t.Errorf("%d %s", r.status, r.body)
@@ -134,7 +135,7 @@ func TestWhatHasEndedCannotBeCancelled(t *testing.T) {
 	accepted := s.order("k", "{}")
 	run := s.take()
 	s.cancel(accepted)
-	settle(t, run, stet.Completed, "{}") // it did not heed
+	settle(t, run, store.Completed, "{}") // it did not heed
 	wantProblem(t, s.cancel(accepted), 409, "not-cancellable")
 	wantReply(t, s.order("k", "{}", "Prefer", "wait=1"), 200, "{}", true)
 }
@@ -216,7 +217,7 @@ func TestDamagedOperationIsToldAsSuch(t *testing.T) {
 	wantProblem(t, other.status(accepted), 500, "operation-unreadable")
 	wantAccepted(t, other.order("k", "{}"), true) // that much is known
 	wantProblem(t, other.order("k", "{}", "Prefer", "wait=1"), 500, "operation-unreadable")
-	s.run(stet.Completed, "{}")
+	s.run(store.Completed, "{}")
 	wantProblem(t, other.status(accepted), 500, "result-unreadable")
 	wantProblem(t, other.order("k", "{}"), 500, "result-unreadable")
 

@@ -9,8 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -20,7 +20,7 @@ type looked struct {
 	n atomic.Int64
 }
 
-func (s *looked) Look(ctx context.Context, id stet.ID) (stet.Record, error) {
+func (s *looked) Look(ctx context.Context, id store.ID) (store.Record, error) {
 	s.n.Add(1)
 	return s.Store.Look(ctx, id)
 }

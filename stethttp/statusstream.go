@@ -105,7 +105,7 @@ type progressLook struct {
 // event, and when the client has left.
 func (c *lookup) tellEvent(s *events, st stet.Status) bool {
 	switch status := c.a.statusOf(st); {
-	case st.Record.State == stet.None:
+	case st.Record.State == store.None:
 		return false // forgotten meanwhile
 	case st.Record.State.Settled():
 		s.send("id: " + lastEvent + "\nevent: end\ndata: " + string(status) + "\n")

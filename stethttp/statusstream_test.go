@@ -16,6 +16,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 )
 
 // event is a server-sent event.
@@ -108,7 +109,7 @@ func TestStreamTellsEachChangeAndEndsWithTheOutcome(t *testing.T) {
 	if e := next(); e.kind != "status" || !strings.Contains(e.data, `"line\nbreak"`) {
 		t.Errorf("%+v", e)
 	}
-	settle(t, run, stet.Completed, "{\n\"order\": 7}")
+	settle(t, run, store.Completed, "{\n\"order\": 7}")
 	end := next()
 	if end.kind != "end" || end.id != "end" || end.state(t) != "completed" || !strings.Contains(end.data, `"result":{"order":7}`) {
 		t.Errorf("%+v", end)
@@ -145,7 +146,7 @@ func TestStreamOutlivesTheServersWriteTimeout(t *testing.T) {
 			case "accepted":
 				run = s.take()
 			case "running":
-				settle(t, run, stet.Completed, "{}")
+				settle(t, run, store.Completed, "{}")
 			}
 		}
 		if last.kind != "end" || resp.ProtoMajor == 2 != http2 {
@@ -164,7 +165,7 @@ func TestOnlyWhoAsksForEventsGetsThem(t *testing.T) {
 	for _, accept := range []string{"", "*/*", "application/json", "text/*", "text/html, *; q=.2, */*; q=.2", "text/event-stream;q=0"} {
 		s.status(accepted, "Accept", accept).told(t)
 	}
-	s.run(stet.Completed, "{}")
+	s.run(store.Completed, "{}")
 	for _, accept := range []string{"text/event-stream", "Text/Event-Stream; charset=utf-8", "application/json;q=0.1, text/event-stream;q=0.9"} {
 		if r := s.status(accepted, "Accept", accept); r.header.Get("Content-Type") != "text/event-stream" {
 			t.Errorf("%q: %v", accept, r.header)
@@ -262,7 +263,7 @@ func (b bubble) workAfterTaken(before, after time.Duration) {
 		time.Sleep(before)
 		run := b.take()
 		time.Sleep(after)
-		settle(b.t, run, stet.Completed, "{}")
+		settle(b.t, run, store.Completed, "{}")
 	}()
 }
 

@@ -9,21 +9,22 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 )
 
 // TestHandlerThatIsProtectedTwiceIsMisconfigured at each request: the answer of the
 // inner middleware, which must not be kept, is not that the operation is in flight.
 func TestHandlerThatIsProtectedTwiceIsMisconfigured(t *testing.T) {
-	for name, store := range map[string]stet.Store{"with a lease": nil, "in a transaction": newTxStore()} {
+	for name, st := range map[string]store.Store{"with a lease": nil, "in a transaction": newTxStore()} {
 		var outer *stethttp.Middleware
-		s := start(t, setup{store: store, tx: store != nil, around: func(inner http.Handler) http.Handler {
+		s := start(t, setup{store: st, tx: st != nil, around: func(inner http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { outer.Handler(inner).ServeHTTP(w, r) })
 		}})
 		o := stethttp.Options{Scope: stethttp.SingleTenant}
-		if store == nil {
+		if st == nil {
 			outer = stethttp.Must(stethttp.New(s.engine, o))
 		} else {
-			outer = stethttp.Must(stethttp.NewTx(txOf(s.engine, s.store.(stet.TxStore[*fakeTx])), o)).Middleware
+			outer = stethttp.Must(stethttp.NewTx(txOf(s.engine, s.store.(store.TxStore[*fakeTx])), o)).Middleware
 		}
 		for range 2 {
 			r := s.post("k", "{}")

@@ -1,9 +1,12 @@
 package stethttp_test
 
-import "github.com/stet-go/stet"
+import (
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
+)
 
 // txOf is stet.WithTx of a store that is the engine's.
-func txOf[Tx any](e *stet.Engine, s stet.TxStore[Tx]) *stet.TxEngine[Tx] {
+func txOf[Tx any](e *stet.Engine, s store.TxStore[Tx]) *stet.TxEngine[Tx] {
 	te, err := stet.WithTx(e, s)
 	if err != nil {
 		panic(err)

@@ -14,7 +14,8 @@ import (
 	"encoding/hex"
 	"log/slog"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/observe"
+	"github.com/stet-go/stet/store"
 )
 
 // Options configure the observer. The zero value is usable.
@@ -22,7 +23,7 @@ type Options struct {
 	// Logger gets the lines. Default: slog.Default(), as it is at each event.
 	Logger *slog.Logger
 	// Next is told of all events too. Default: nobody.
-	Next stet.Observer
+	Next observe.Observer
 }
 
 // New returns an observer that logs. It is safe for concurrent use.
@@ -31,12 +32,12 @@ type Options struct {
 // state, attempt, fence, elapsed and error, where there are any. From the level
 // warn on id is the whole one, as 'stet keys get --id' takes it; below, a
 // part of it that tells the keys of a scope apart.
-func New(o Options) stet.Observer { return &observer{o} }
+func New(o Options) observe.Observer { return &observer{o} }
 
 type observer struct{ o Options }
 
-// Observe implements stet.Observer.
-func (o *observer) Observe(ctx context.Context, ev stet.Event) {
+// Observe implements observe.Observer.
+func (o *observer) Observe(ctx context.Context, ev observe.Event) {
 	logger := o.o.Logger
 	if logger == nil {
 		logger = slog.Default()
@@ -50,17 +51,17 @@ func (o *observer) Observe(ctx context.Context, ev stet.Event) {
 }
 
 // levelOf says how much an event matters to an operator.
-func levelOf(ev stet.Event) slog.Level {
+func levelOf(ev observe.Event) slog.Level {
 	switch ev.Kind {
-	case stet.EventStoreFailed, stet.EventFailedOpen, stet.EventUnsent:
+	case observe.StoreFailed, observe.FailedOpen, observe.Unsent:
 		return slog.LevelError
-	case stet.EventParked, stet.EventLeaseLost, stet.EventFenced, stet.EventTakenOver:
+	case observe.Parked, observe.LeaseLost, observe.Fenced, observe.TakenOver:
 		return slog.LevelWarn
-	case stet.EventReplayed:
+	case observe.Replayed:
 		if ev.Err != nil { // what is stored was damaged
 			return slog.LevelError
 		}
-	case stet.EventInFlight:
+	case observe.InFlight:
 		return slog.LevelDebug // its error says why nobody waited
 	}
 	if ev.Err != nil {
@@ -73,9 +74,9 @@ func levelOf(ev stet.Event) slog.Level {
 // are the scope's.
 const shownFrom, shownTo = 8, 14
 
-func attributes(ev stet.Event, level slog.Level) []slog.Attr {
+func attributes(ev observe.Event, level slog.Level) []slog.Attr {
 	list := make([]slog.Attr, 0, 8)
-	if ev.ID != (stet.ID{}) {
+	if ev.ID != (store.ID{}) {
 		id := hex.EncodeToString(ev.ID[shownFrom:shownTo])
 		if level >= slog.LevelWarn {
 			id = ev.ID.String()
@@ -85,10 +86,10 @@ func attributes(ev stet.Event, level slog.Level) []slog.Attr {
 	if ev.Class != "" {
 		list = append(list, slog.String("class", ev.Class))
 	}
-	if ev.Kind == stet.EventSwept {
+	if ev.Kind == observe.Swept {
 		list = append(list, slog.Int("parked", ev.Swept.Parked), slog.Int("expired", ev.Swept.Expired), slog.Int("purged", ev.Swept.Purged))
 	}
-	if ev.State != stet.None {
+	if ev.State != store.None {
 		list = append(list, slog.String("state", ev.State.String()))
 	}
 	if ev.Attempt > 0 {

@@ -11,12 +11,14 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/stetlog"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
 // lines are what the observer logs of the events, from a level on.
-func lines(t *testing.T, from slog.Level, events ...stet.Event) (all []map[string]any) {
+func lines(t *testing.T, from slog.Level, events ...observe.Event) (all []map[string]any) {
 	t.Helper()
 	var out bytes.Buffer
 	o := stetlog.New(stetlog.Options{Logger: slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: from}))})
@@ -36,18 +38,18 @@ func lines(t *testing.T, from slog.Level, events ...stet.Event) (all []map[strin
 func TestWhatSomebodyShouldLookAtIsAWarningOrAnError(t *testing.T) {
 	failed := errors.New("disk full")
 	for _, c := range []struct {
-		kind stet.EventKind
+		kind observe.Kind
 		err  error
 		want string
 	}{
-		{stet.EventParked, nil, "WARN"}, {stet.EventLeaseLost, failed, "WARN"}, {stet.EventFenced, failed, "WARN"},
-		{stet.EventTakenOver, nil, "WARN"}, {stet.EventStoreFailed, failed, "ERROR"}, {stet.EventFailedOpen, failed, "ERROR"},
-		{stet.EventReplayed, failed, "ERROR"}, {stet.EventResolved, failed, "WARN"}, {stet.EventSwept, failed, "WARN"},
-		{stet.EventInFlight, failed, "DEBUG"}, {stet.EventReplayed, nil, "DEBUG"}, {stet.EventResolved, nil, "DEBUG"},
-		{stet.EventClaimed, nil, "DEBUG"}, {stet.EventMismatched, nil, "DEBUG"}, {stet.EventExpired, nil, "DEBUG"},
-		{stet.EventToldUnknown, nil, "DEBUG"}, {stet.EventSettled, nil, "DEBUG"}, {stet.EventReleased, nil, "DEBUG"}, {stet.EventSwept, nil, "DEBUG"},
+		{observe.Parked, nil, "WARN"}, {observe.LeaseLost, failed, "WARN"}, {observe.Fenced, failed, "WARN"},
+		{observe.TakenOver, nil, "WARN"}, {observe.StoreFailed, failed, "ERROR"}, {observe.FailedOpen, failed, "ERROR"},
+		{observe.Replayed, failed, "ERROR"}, {observe.Resolved, failed, "WARN"}, {observe.Swept, failed, "WARN"},
+		{observe.InFlight, failed, "DEBUG"}, {observe.Replayed, nil, "DEBUG"}, {observe.Resolved, nil, "DEBUG"},
+		{observe.Claimed, nil, "DEBUG"}, {observe.Mismatched, nil, "DEBUG"}, {observe.Expired, nil, "DEBUG"},
+		{observe.ToldUnknown, nil, "DEBUG"}, {observe.Settled, nil, "DEBUG"}, {observe.Released, nil, "DEBUG"}, {observe.Swept, nil, "DEBUG"},
 	} {
-		got := lines(t, slog.LevelDebug, stet.Event{Kind: c.kind, ID: stet.Digest("", "s", "k"), Err: c.err})
+		got := lines(t, slog.LevelDebug, observe.Event{Kind: c.kind, ID: store.Digest("", "s", "k"), Err: c.err})
 		if len(got) != 1 || got[0]["level"] != c.want || got[0]["msg"] != "stet: "+c.kind.String() || (got[0]["error"] != nil) != (c.err != nil) {
 			t.Errorf("%v with %v: %v, want %s", c.kind, c.err, got, c.want)
 		}
@@ -55,9 +57,9 @@ func TestWhatSomebodyShouldLookAtIsAWarningOrAnError(t *testing.T) {
 }
 
 func TestLineHasWhatTheEventHasAndNothingElse(t *testing.T) {
-	id := stet.Digest("", "s", "k")
-	got := lines(t, slog.LevelDebug, stet.Event{Kind: stet.EventSettled, ID: id, Class: "payments", State: stet.Completed, Fence: 7, Attempt: 2, Elapsed: time.Second},
-		stet.Event{Kind: stet.EventSwept, Swept: stet.Swept{Parked: 1, Expired: 2, Purged: 3}})
+	id := store.Digest("", "s", "k")
+	got := lines(t, slog.LevelDebug, observe.Event{Kind: observe.Settled, ID: id, Class: "payments", State: store.Completed, Fence: 7, Attempt: 2, Elapsed: time.Second},
+		observe.Event{Kind: observe.Swept, Swept: store.Swept{Parked: 1, Expired: 2, Purged: 3}})
 	for i, want := range []string{
 		`{"attempt":2,"class":"payments","elapsed":1000000000,"fence":7,"id":"` + id.String()[16:28] + `","state":"completed"}`,
 		`{"expired":2,"parked":1,"purged":3}`,
@@ -73,8 +75,8 @@ func TestLineHasWhatTheEventHasAndNothingElse(t *testing.T) {
 
 // An ID begins with its scope's: cut there, it would be the same for all keys.
 func TestShortenedIDsTellTheKeysOfAScopeApart(t *testing.T) {
-	a, b := stet.Digest("", "s", "a"), stet.Digest("", "s", "b")
-	got := lines(t, slog.LevelDebug, stet.Event{Kind: stet.EventClaimed, ID: a}, stet.Event{Kind: stet.EventClaimed, ID: b}, stet.Event{Kind: stet.EventParked, ID: a})
+	a, b := store.Digest("", "s", "a"), store.Digest("", "s", "b")
+	got := lines(t, slog.LevelDebug, observe.Event{Kind: observe.Claimed, ID: a}, observe.Event{Kind: observe.Claimed, ID: b}, observe.Event{Kind: observe.Parked, ID: a})
 	if got[0]["id"] == got[1]["id"] || len(got[0]["id"].(string)) != 12 || got[2]["id"] != a.String() || !strings.Contains(a.String(), got[0]["id"].(string)) {
 		t.Errorf("%v", got)
 	}
@@ -82,7 +84,7 @@ func TestShortenedIDsTellTheKeysOfAScopeApart(t *testing.T) {
 
 func TestQuietLoggerCostsNothing(t *testing.T) {
 	o := stetlog.New(stetlog.Options{Logger: slog.New(slog.DiscardHandler)})
-	ev := stet.Event{Kind: stet.EventParked, ID: stet.Digest("", "s", "k")}
+	ev := observe.Event{Kind: observe.Parked, ID: store.Digest("", "s", "k")}
 	if n := testing.AllocsPerRun(100, func() { o.Observe(context.Background(), ev) }); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -93,7 +95,7 @@ func TestNoKeyScopeOrResultIsLogged(t *testing.T) {
 	next := 0
 	o := stetlog.New(stetlog.Options{
 		Logger: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Next:   stet.ObserverFunc(func(context.Context, stet.Event) { next++ }),
+		Next:   observe.Func(func(context.Context, observe.Event) { next++ }),
 	})
 	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{Observer: o, SweepEvery: -1})
 	if err != nil {
@@ -121,7 +123,7 @@ func TestWithoutALoggerTheDefaultOneIsAsked(t *testing.T) {
 	old := slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(&out, nil)))
 	defer slog.SetDefault(old)
-	stetlog.New(stetlog.Options{}).Observe(t.Context(), stet.Event{Kind: stet.EventParked})
+	stetlog.New(stetlog.Options{}).Observe(t.Context(), observe.Event{Kind: observe.Parked})
 	if !strings.Contains(out.String(), `level=WARN msg="stet: parked"`) {
 		t.Errorf("%q", out.String())
 	}

@@ -17,22 +17,23 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/observe"
+	"github.com/stet-go/stet/store"
 )
 
 // Options configure metrics. The zero value is usable.
 type Options struct {
 	// Next is told of all events too. Default: nobody.
-	Next stet.Observer
+	Next observe.Observer
 	// Buckets are the upper bounds of the histogram of runs, in seconds.
 	// Default: from 1 ms to 5 min.
 	Buckets []float64
 }
 
-// Metrics are the counters of one process. They are a stet.Observer, safe for
+// Metrics are the counters of one process. They are a observe.Observer, safe for
 // concurrent use, and meant for all engines of the process.
 type Metrics struct {
-	next   stet.Observer
+	next   observe.Observer
 	events *prometheus.CounterVec
 	ended  *prometheus.CounterVec
 	runs   *prometheus.HistogramVec
@@ -87,20 +88,20 @@ func New(reg prometheus.Registerer, o Options) (*Metrics, error) {
 // engine waits for one by default.
 var claimBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}
 
-// Observe implements stet.Observer.
-func (m *Metrics) Observe(ctx context.Context, ev stet.Event) {
+// Observe implements observe.Observer.
+func (m *Metrics) Observe(ctx context.Context, ev observe.Event) {
 	m.events.WithLabelValues(ev.Kind.String(), ev.Class).Inc()
 	switch ev.Kind {
-	case stet.EventClaimed:
+	case observe.Claimed:
 		if ev.Elapsed > 0 {
 			m.claims.Observe(ev.Elapsed.Seconds())
 		}
-	case stet.EventSettled, stet.EventReleased:
+	case observe.Settled, observe.Released:
 		m.ended.WithLabelValues(ev.Class, ev.State.String()).Inc()
 		if ev.Elapsed > 0 {
 			m.runs.WithLabelValues(ev.Class).Observe(ev.Elapsed.Seconds())
 		}
-	case stet.EventSwept:
+	case observe.Swept:
 		for what, n := range map[string]int{"parked": ev.Swept.Parked, "expired": ev.Swept.Expired, "purged": ev.Swept.Purged} {
 			m.swept.WithLabelValues(what).Add(float64(n))
 		}
@@ -121,15 +122,15 @@ const maxPages = 100
 // Survey looks through the store for running and unknown records, and sets the
 // gauges. It looks at no more than 100 pages. Call it now and then (once a minute
 // in one process will do), or leave that to Watch.
-func (m *Metrics) Survey(ctx context.Context, store stet.Browser) error {
+func (m *Metrics) Survey(ctx context.Context, st store.Browser) error {
 	m.survey.Lock()
 	defer m.survey.Unlock()
-	states := []stet.State{stet.Running, stet.Unknown}
-	count, first := map[stet.State]int{}, map[stet.State]time.Time{}
-	q := stet.Query{States: states, Limit: stet.MaxBrowse}
+	states := []store.State{store.Running, store.Unknown}
+	count, first := map[store.State]int{}, map[store.State]time.Time{}
+	q := store.Query{States: states, Limit: store.MaxBrowse}
 	result := "cut"
 	for range maxPages {
-		page, err := store.Browse(ctx, q)
+		page, err := st.Browse(ctx, q)
 		if err != nil {
 			m.surveys.WithLabelValues("failed").Inc()
 			return fmt.Errorf("stetmetrics: %w", err)
@@ -159,7 +160,7 @@ func (m *Metrics) Survey(ctx context.Context, store stet.Browser) error {
 
 // Watch surveys the store at once and then every so often, until ctx ends. A
 // survey that failed is counted, and the next one is tried.
-func (m *Metrics) Watch(ctx context.Context, store stet.Browser, every time.Duration) {
+func (m *Metrics) Watch(ctx context.Context, store store.Browser, every time.Duration) {
 	tick := time.NewTicker(max(every, time.Second))
 	defer tick.Stop()
 	for {

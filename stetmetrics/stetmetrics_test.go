@@ -16,7 +16,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/stetmetrics"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -28,7 +30,7 @@ func op(key string) stet.Op {
 
 func nothing(context.Context) (int, error) { return 0, nil }
 
-func start(t *testing.T, store stet.Store) (*stet.Engine, *stetmetrics.Metrics, *prometheus.Registry) {
+func start(t *testing.T, store store.Store) (*stet.Engine, *stetmetrics.Metrics, *prometheus.Registry) {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
 	m, err := stetmetrics.New(reg, stetmetrics.Options{})
@@ -45,19 +47,19 @@ func start(t *testing.T, store stet.Store) (*stet.Engine, *stetmetrics.Metrics, 
 
 func TestWhatHappensIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memory.New(memory.Options{})
-		e, m, reg := start(t, store)
+		st := memory.New(memory.Options{})
+		e, m, reg := start(t, st)
 		ctx := t.Context()
 		_, _ = stet.Do(ctx, e, op("a"), nothing)
 		_, _ = stet.Do(ctx, e, op("a"), nothing)
 		_, _ = stet.Do(ctx, e, op("b"), func(context.Context) (int, error) { return 0, stet.ErrRetryable })
 		_, _ = stet.Do(ctx, e, op("c"), func(context.Context) (int, error) { return 0, errors.New("declined") })
-		dead, _ := store.Claim(ctx, stet.ClaimRequest{ID: e.ID("s", "dead"), Owner: stet.NewOwner(), Lease: time.Second})
-		_, _ = store.Claim(ctx, stet.ClaimRequest{ID: e.ID("s", "live"), Owner: stet.NewOwner(), Lease: time.Hour})
+		dead, _ := st.Claim(ctx, store.ClaimRequest{ID: e.ID("s", "dead"), Owner: store.NewOwner(), Lease: time.Second})
+		_, _ = st.Claim(ctx, store.ClaimRequest{ID: e.ID("s", "live"), Owner: store.NewOwner(), Lease: time.Hour})
 		time.Sleep(time.Minute)
-		_, _ = store.Sweep(ctx, 100)
-		m.Observe(ctx, stet.Event{Kind: stet.EventSwept, Swept: stet.Swept{Parked: 1, More: true}})
-		if err := m.Survey(ctx, store); err != nil || dead.Fence == 0 {
+		_, _ = st.Sweep(ctx, 100)
+		m.Observe(ctx, observe.Event{Kind: observe.Swept, Swept: store.Swept{Parked: 1, More: true}})
+		if err := m.Survey(ctx, st); err != nil || dead.Fence == 0 {
 			t.Fatal(err)
 		}
 		want := `
@@ -96,7 +98,7 @@ stet_sweep_behind 1
 // slow is a store that takes its time to grant a claim.
 type slow struct{ *memory.Store }
 
-func (s slow) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+func (s slow) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	time.Sleep(20 * time.Millisecond)
 	return s.Store.Claim(ctx, req)
 }
@@ -129,15 +131,15 @@ func TestHowLongClaimsTookIsMeasured(t *testing.T) {
 // broken is a store that cannot be looked through.
 type broken struct{ *memory.Store }
 
-func (broken) Browse(context.Context, stet.Query) (stet.Page, error) {
-	return stet.Page{}, errors.New("the store is down")
+func (broken) Browse(context.Context, store.Query) (store.Page, error) {
+	return store.Page{}, errors.New("the store is down")
 }
 
 // endless is a store that has always more to look at.
 type endless struct{ *memory.Store }
 
-func (endless) Browse(context.Context, stet.Query) (stet.Page, error) {
-	return stet.Page{Next: "more"}, nil
+func (endless) Browse(context.Context, store.Query) (store.Page, error) {
+	return store.Page{Next: "more"}, nil
 }
 
 func TestSurveysAreBoundedAndCounted(t *testing.T) {
@@ -168,14 +170,14 @@ stet_surveys_total{result="failed"} 2
 }
 
 func TestEventsArePassedOn(t *testing.T) {
-	var got []stet.EventKind
-	next := stet.ObserverFunc(func(_ context.Context, ev stet.Event) { got = append(got, ev.Kind) })
+	var got []observe.Kind
+	next := observe.Func(func(_ context.Context, ev observe.Event) { got = append(got, ev.Kind) })
 	m, err := stetmetrics.New(prometheus.NewRegistry(), stetmetrics.Options{Next: next})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Observe(t.Context(), stet.Event{Kind: stet.EventFenced})
-	if !slices.Equal(got, []stet.EventKind{stet.EventFenced}) {
+	m.Observe(t.Context(), observe.Event{Kind: observe.Fenced})
+	if !slices.Equal(got, []observe.Kind{observe.Fenced}) {
 		t.Error(got)
 	}
 }
@@ -216,7 +218,7 @@ func TestDashboardAndAlertsUseMetricsThatExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	events := map[string]bool{}
-	for k := stet.EventClaimed; k <= stet.EventUnsent; k++ {
+	for k := observe.Claimed; k <= observe.Unsent; k++ {
 		events[k.String()] = true
 	}
 	for _, file := range []string{"dashboard.json", "alerts.yaml"} {

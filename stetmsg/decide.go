@@ -77,7 +77,7 @@ func (c *Consumer[M]) decide(ctx context.Context, m M, deliveries int) Decision 
 			return Decision{Action: Retry, Reason: Stopped, ID: c.engine.ID(op.Scope, op.Key), Err: context.Cause(ctx)}
 		}
 		d := c.execute(ctx, op, m, deliveries)
-		if d.ID == (stet.ID{}) { // no run has told
+		if d.ID == (store.ID{}) { // no run has told
 			d.ID = c.engine.ID(op.Scope, op.Key)
 		}
 		if d.Reason != Unavailable {
@@ -98,10 +98,10 @@ func (c *Consumer[M]) decide(ctx context.Context, m M, deliveries int) Decision 
 
 func check(op stet.Op) error {
 	switch {
-	case op.Scope == "" || len(op.Scope) > stet.MaxScope:
-		return fmt.Errorf("the message's scope has %d bytes; it must have 1 to %d", len(op.Scope), stet.MaxScope)
-	case op.Key == "" || len(op.Key) > stet.MaxKey:
-		return fmt.Errorf("the message's key has %d bytes; it must have 1 to %d", len(op.Key), stet.MaxKey)
+	case op.Scope == "" || len(op.Scope) > store.MaxScope:
+		return fmt.Errorf("the message's scope has %d bytes; it must have 1 to %d", len(op.Scope), store.MaxScope)
+	case op.Key == "" || len(op.Key) > store.MaxKey:
+		return fmt.Errorf("the message's key has %d bytes; it must have 1 to %d", len(op.Key), store.MaxKey)
 	}
 	return nil
 }
@@ -329,7 +329,7 @@ func (c *Consumer[M]) refused(ctx context.Context, op stet.Op, deliveries int, e
 		rec, readErr := c.engine.Store().Read(ctx, c.engine.ID(op.Scope, op.Key))
 		switch {
 		case readErr == nil && rec.State.Settled():
-			d = settled(stet.Outcome{Failed: rec.State == stet.Failed, Gone: true})
+			d = settled(stet.Outcome{Failed: rec.State == store.Failed, Gone: true})
 		case kind(err) == stet.ErrDamaged && (readErr == nil || errors.Is(readErr, stet.ErrDamaged)):
 			// What became of it cannot be told here, but perhaps by a newer
 			// version of this program.

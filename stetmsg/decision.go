@@ -59,7 +59,7 @@ type Decision struct {
 	Action   Action
 	Reason   Reason
 	After    time.Duration // for Retry: not before
-	ID       stet.ID       // the operation's digest; zero for Invalid
+	ID       store.ID      // the operation's digest; zero for Invalid
 	Attempts int           // runs, or the broker's deliveries in a transaction; 0 if it did not run
 	// Outcome is the stored outcome, for request-reply. It is zero if there is none; its
 	// Result is empty if it is no longer kept.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 	"github.com/stet-go/stet/store/sqlite"
 )
@@ -33,11 +34,11 @@ func options() stetmsg.Options[order] {
 // bench is an engine on a store.
 type bench struct {
 	t      *testing.T
-	store  stet.Store
+	store  store.Store
 	engine *stet.Engine
 }
 
-func newBench(t *testing.T, store stet.Store, p stet.Policy) *bench {
+func newBench(t *testing.T, store store.Store, p stet.Policy) *bench {
 	t.Helper()
 	engine, err := stet.New(store, stet.Options{Policy: p, SweepEvery: -1})
 	if err != nil {
@@ -68,7 +69,7 @@ func (b *bench) consumer(h handler, change ...func(*stetmsg.Options[order])) *st
 	return c
 }
 
-func (b *bench) state(key string) stet.State {
+func (b *bench) state(key string) store.State {
 	b.t.Helper()
 	rec, err := b.store.Read(context.Background(), b.engine.ID("orders", key))
 	if err != nil {
@@ -101,7 +102,7 @@ func effects(t *testing.T, s *sqlite.Store) (n int) {
 
 type txHandler = func(context.Context, *sql.Tx, order) ([]byte, error)
 
-func (b *bench) consumerTx(s stet.TxStore[*sql.Tx], h txHandler, change ...func(*stetmsg.Options[order])) *stetmsg.Consumer[order] {
+func (b *bench) consumerTx(s store.TxStore[*sql.Tx], h txHandler, change ...func(*stetmsg.Options[order])) *stetmsg.Consumer[order] {
 	b.t.Helper()
 	o := options()
 	for _, f := range change {

@@ -86,18 +86,18 @@ func TestNobodyWaitsForAGroupWhoseHandlerHasLeft(t *testing.T) {
 // loose is a store whose groups always fail, and whose transactions are none.
 type loose struct{ *memory.Store }
 
-func (loose) RunTx(ctx context.Context, req stet.ClaimRequest, _ stet.Retention, fn func(context.Context, int, stet.Record) (store.Settlement, error)) (stet.Record, error) {
-	rec := stet.Record{ID: req.ID, Scope: req.Scope, State: stet.Running, Fingerprint: req.Fingerprint, Owner: req.Owner, Fence: 1, Attempt: 1}
+func (loose) RunTx(ctx context.Context, req store.ClaimRequest, _ store.Retention, fn func(context.Context, int, store.Record) (store.Settlement, error)) (store.Record, error) {
+	rec := store.Record{ID: req.ID, Scope: req.Scope, State: store.Running, Fingerprint: req.Fingerprint, Owner: req.Owner, Fence: 1, Attempt: 1}
 	out, err := fn(ctx, 0, rec)
 	rec.State, rec.Result = out.State, out.Result
 	return rec, err
 }
 
-func (loose) SettleTx(context.Context, int, stet.Claim, store.Settlement, stet.Retention) error {
+func (loose) SettleTx(context.Context, int, store.Claim, store.Settlement, store.Retention) error {
 	return stet.ErrFenced
 }
 
-func (loose) RunGroup(ctx context.Context, reqs []stet.ClaimRequest, _ []stet.Retention, _ func(context.Context, int, int, stet.Record) (store.Settlement, error)) ([]stet.Record, error) {
+func (loose) RunGroup(ctx context.Context, reqs []store.ClaimRequest, _ []store.Retention, _ func(context.Context, int, int, store.Record) (store.Settlement, error)) ([]store.Record, error) {
 	time.Sleep(time.Second)
 	return nil, stet.ErrStore
 }
@@ -106,15 +106,15 @@ func (loose) RunGroup(ctx context.Context, reqs []stet.ClaimRequest, _ []stet.Re
 // than are handled at a time.
 func TestOfThoseThatLeaveAGroupNoMoreAreHandledAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := loose{memory.New(memory.Options{})}
-		engine, err := stet.New(store, stet.Options{SweepEvery: -1})
+		st := loose{memory.New(memory.Options{})}
+		engine, err := stet.New(st, stet.Options{SweepEvery: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer engine.Close()
 		var mu sync.Mutex
 		var handled, most, all int
-		te, err := stet.WithTx(engine, stet.TxStore[int](store))
+		te, err := stet.WithTx(engine, store.TxStore[int](st))
 		if err != nil {
 			t.Fatal(err)
 		}

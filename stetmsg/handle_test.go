@@ -14,6 +14,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/store"
 )
 
 func TestLongHandlerKeepsItsLeaseAndItsMessage(t *testing.T) {
@@ -78,7 +79,7 @@ func TestShutdownEndsWhatHasBegunAndGivesBackTheRest(t *testing.T) {
 		if begun.told[0] != "ack" || waiting.told[0] != "retry" || waiting.after != 0 {
 			t.Fatal(begun.told, waiting.told, waiting.after)
 		}
-		if b.state("waiting") != stet.None {
+		if b.state("waiting") != store.None {
 			t.Error("what was given back has a record")
 		}
 		c = b.consumer(func(context.Context, order) ([]byte, error) { panic("begun after the end") })

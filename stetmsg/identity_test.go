@@ -5,6 +5,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/store"
 )
 
 func envelope(m order) stetmsg.Envelope {
@@ -32,7 +33,7 @@ func TestDigestMakesEqualBodiesOneOperation(t *testing.T) {
 	a, _ := byBody(order{"1", "a"})
 	b, _ := byBody(order{"2", "a"})
 	c, _ := byBody(order{"1", "b"})
-	if a != b || a.Key == c.Key || len(a.Key) > stet.MaxKey {
+	if a != b || a.Key == c.Key || len(a.Key) > store.MaxKey {
 		t.Fatal(a, b, c)
 	}
 }

@@ -25,7 +25,7 @@ func TestOutcomeIsDurableBeforeTheBrokerHearsOfIt(t *testing.T) {
 	c := b.consumer(func(context.Context, order) ([]byte, error) { return []byte("done"), nil })
 	d := &delivery{}
 	d.on = func() {
-		if s := b.state("1"); s != stet.Completed {
+		if s := b.state("1"); s != store.Completed {
 			t.Errorf("the record is %v when the broker is told", s)
 		}
 	}
@@ -102,12 +102,12 @@ func TestHandlerThatHadNoEffectIsRunAgainUntilItsAttemptsAreUsed(t *testing.T) {
 			if d.After != time.Duration(n)*time.Second || d.Attempts != n {
 				t.Fatalf("after %v, attempt %d", d.After, d.Attempts)
 			}
-			if s := b.state(id); s != stet.Retryable {
+			if s := b.state(id); s != store.Retryable {
 				t.Fatalf("the record is %v", s)
 			}
 		}
 		wants(t, c.Decide(ctx, order{ID: id}, 3), stetmsg.DeadLetter, stetmsg.Exhausted)
-		if s := b.state(id); s != stet.Failed || runs != 3 {
+		if s := b.state(id); s != store.Failed || runs != 3 {
 			t.Fatalf("the record is %v after %d runs", s, runs)
 		}
 	}
@@ -146,7 +146,7 @@ func TestAmbiguousErrorIsSettledAsFailedAndDeadLettered(t *testing.T) {
 		runs = 0
 		first := c.Decide(ctx, order{ID: id}, 1)
 		wants(t, first, stetmsg.DeadLetter, stetmsg.Failed)
-		if b.state(id) != stet.Failed || first.Text() == "" {
+		if b.state(id) != store.Failed || first.Text() == "" {
 			t.Fatalf("%s: %v, %q", id, b.state(id), first.Text())
 		}
 		// The dead letter may not have been sent, so the next copy is one, too.
@@ -169,7 +169,7 @@ func TestGoexitOfAHandlerLeavesNoClaim(t *testing.T) {
 		c.Decide(ctx, order{ID: "1"}, 1)
 	}()
 	<-done
-	if s := b.state("1"); s != stet.Failed {
+	if s := b.state("1"); s != store.Failed {
 		t.Fatalf("the record is %v", s)
 	}
 }
@@ -177,9 +177,9 @@ func TestGoexitOfAHandlerLeavesNoClaim(t *testing.T) {
 // die leaves a claim behind whose owner is gone.
 func die(t *testing.T, b *bench, key string) {
 	t.Helper()
-	rec, err := b.store.Claim(ctx, stet.ClaimRequest{ID: b.engine.ID("orders", key), Scope: stet.DigestScope("", "orders"),
-		Fingerprint: stet.NewFingerprint(nil), Owner: stet.NewOwner(), Lease: time.Second})
-	if err != nil || rec.State != stet.Running {
+	rec, err := b.store.Claim(ctx, store.ClaimRequest{ID: b.engine.ID("orders", key), Scope: store.DigestScope("", "orders"),
+		Fingerprint: stet.NewFingerprint(nil), Owner: store.NewOwner(), Lease: time.Second})
+	if err != nil || rec.State != store.Running {
 		t.Fatal(rec, err)
 	}
 	time.Sleep(2 * time.Second) // of a bubble
@@ -193,18 +193,18 @@ func TestUnknownIsVerifiedElseParkedAndDeadLettered(t *testing.T) {
 		first  stetmsg.Action
 		reason stetmsg.Reason
 		last   stetmsg.Action // on the last delivery
-		state  stet.State
+		state  store.State
 	}{
-		"no verifier": {nil, 0, stetmsg.DeadLetter, stetmsg.Unknown, stetmsg.DeadLetter, stet.Unknown},
+		"no verifier": {nil, 0, stetmsg.DeadLetter, stetmsg.Unknown, stetmsg.DeadLetter, store.Unknown},
 		"it happened": {func(context.Context, stet.Unresolved) (stet.Verdict, error) {
 			return stet.ItHappened(stet.Outcome{}), nil
-		}, 0, stetmsg.Ack, stetmsg.Replayed, stetmsg.Ack, stet.Completed},
+		}, 0, stetmsg.Ack, stetmsg.Replayed, stetmsg.Ack, store.Completed},
 		"nobody can tell": {func(context.Context, stet.Unresolved) (stet.Verdict, error) { return stet.CannotKnow(), nil },
-			0, stetmsg.Retry, stetmsg.Unknown, stetmsg.DeadLetter, stet.Unknown},
+			0, stetmsg.Retry, stetmsg.Unknown, stetmsg.DeadLetter, store.Unknown},
 		"the verifier is down": {func(context.Context, stet.Unresolved) (stet.Verdict, error) {
 			return stet.Verdict{}, errors.New("down")
-		}, 0, stetmsg.Retry, stetmsg.Unknown, stetmsg.DeadLetter, stet.Unknown},
-		"failed when stale": {nil, stet.StaleFail, stetmsg.DeadLetter, stetmsg.Failed, stetmsg.DeadLetter, stet.Failed},
+		}, 0, stetmsg.Retry, stetmsg.Unknown, stetmsg.DeadLetter, store.Unknown},
+		"failed when stale": {nil, stet.StaleFail, stetmsg.DeadLetter, stetmsg.Failed, stetmsg.DeadLetter, store.Failed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -237,7 +237,7 @@ func TestHandlerThatDoesNotKnowIsParkedAndNeitherSettledNorRunAgain(t *testing.T
 			return nil, errors.New("the processor did not answer")
 		})
 		d := c.Decide(ctx, order{ID: "1"}, 1)
-		if s := b.state("1"); s != stet.Unknown {
+		if s := b.state("1"); s != store.Unknown {
 			t.Fatalf("the record is %v", s)
 		}
 		if verified {
@@ -256,7 +256,7 @@ func TestHandlerThatKillsItsProcessIsGivenUp(t *testing.T) {
 		c := b.consumer(func(context.Context, order) ([]byte, error) { panic("run again") },
 			func(o *stetmsg.Options[order]) { o.MaxAttempts = 1 })
 		wants(t, c.Decide(ctx, order{ID: "1"}, 2), stetmsg.DeadLetter, stetmsg.Exhausted)
-		if s := b.state("1"); s != stet.Failed {
+		if s := b.state("1"); s != store.Failed {
 			t.Fatalf("the record is %v", s)
 		}
 	})
@@ -270,7 +270,7 @@ func TestOtherContentUnderTheSameKeyIsNotExecuted(t *testing.T) {
 	})
 	wants(t, c.Decide(ctx, order{ID: "1", Body: "a"}, 1), stetmsg.Ack, stetmsg.Handled)
 	wants(t, c.Decide(ctx, order{ID: "1", Body: "b"}, 1), stetmsg.DeadLetter, stetmsg.Mismatch)
-	for _, id := range []string{"", strings.Repeat("k", stet.MaxKey+1)} {
+	for _, id := range []string{"", strings.Repeat("k", store.MaxKey+1)} {
 		wants(t, c.Decide(ctx, order{ID: id}, 1), stetmsg.DeadLetter, stetmsg.Invalid)
 	}
 	if runs != 1 {
@@ -298,20 +298,20 @@ func TestTombstoneIsAcknowledgedButAFailedOneDeadLettered(t *testing.T) {
 // hurt is a store that has one record, and cannot read it.
 type hurt struct{ *memory.Store }
 
-func (hurt) Claim(context.Context, stet.ClaimRequest) (stet.Record, error) {
-	return stet.Record{}, stet.ErrDamaged
+func (hurt) Claim(context.Context, store.ClaimRequest) (store.Record, error) {
+	return store.Record{}, stet.ErrDamaged
 }
 
-func (hurt) Read(context.Context, stet.ID) (stet.Record, error) {
-	return stet.Record{}, stet.ErrDamaged
+func (hurt) Read(context.Context, store.ID) (store.Record, error) {
+	return store.Record{}, stet.ErrDamaged
 }
 
-func (hurt) RunTx(context.Context, stet.ClaimRequest, stet.Retention,
-	func(context.Context, bool, stet.Record) (store.Settlement, error)) (stet.Record, error) {
-	return stet.Record{}, stet.ErrDamaged
+func (hurt) RunTx(context.Context, store.ClaimRequest, store.Retention,
+	func(context.Context, bool, store.Record) (store.Settlement, error)) (store.Record, error) {
+	return store.Record{}, stet.ErrDamaged
 }
 
-func (hurt) SettleTx(context.Context, bool, stet.Claim, store.Settlement, stet.Retention) error {
+func (hurt) SettleTx(context.Context, bool, store.Claim, store.Settlement, store.Retention) error {
 	return stet.ErrDamaged
 }
 

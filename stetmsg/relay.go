@@ -44,7 +44,7 @@ type Publish func(ctx context.Context, messages []stet.Message) error
 // RelayOptions configure a Relay. The zero value is usable.
 type RelayOptions struct {
 	// Batch is how many operations' messages are sent together, at most
-	// stet.MaxBrowse. Default DefaultRelayBatch.
+	// store.MaxBrowse. Default DefaultRelayBatch.
 	Batch int
 	// Again is when messages are sent again whose sending was not confirmed: the sender
 	// died, or the broker refused them. Publish has a quarter of that for one
@@ -66,7 +66,7 @@ type RelayOptions struct {
 // time. Messages of one operation are sent in the order in which they were emitted;
 // those of different operations in no order. A destination (Message.To) that refuses
 // messages, or hangs, does not hold up others. Refused messages stay in the outbox and
-// are tried again; each time the engine's observer gets a stet.EventUnsent, and the log
+// are tried again; each time the engine's observer gets a observe.Unsent, and the log
 // a line. See stet.Options.CheckMessage.
 type Relay struct {
 	engine  *stet.Engine
@@ -82,11 +82,11 @@ func NewRelay(engine *stet.Engine, publish Publish, o RelayOptions) (*Relay, err
 	if engine == nil || publish == nil {
 		return nil, misuse.Errorf("stetmsg: a relay needs an engine and a function that publishes")
 	}
-	if _, ok := store.As[stet.WorkStore](engine.Store()); !ok {
+	if _, ok := store.As[store.WorkStore](engine.Store()); !ok {
 		return nil, misuse.Errorf("stetmsg: the store %T keeps no messages; memory, sqlite, postgres and redis do", engine.Store())
 	}
-	if o.Batch < 0 || o.Batch > stet.MaxBrowse || o.Again < 0 || o.Again > stet.MaxDelay || o.Poll < 0 {
-		return nil, misuse.Errorf("stetmsg: RelayOptions.Batch is %d, Again %v, Poll %v; Batch must be 0 to %d, Again at most %v, and none negative", o.Batch, o.Again, o.Poll, stet.MaxBrowse, stet.MaxDelay)
+	if o.Batch < 0 || o.Batch > store.MaxBrowse || o.Again < 0 || o.Again > store.MaxDelay || o.Poll < 0 {
+		return nil, misuse.Errorf("stetmsg: RelayOptions.Batch is %d, Again %v, Poll %v; Batch must be 0 to %d, Again at most %v, and none negative", o.Batch, o.Again, o.Poll, store.MaxBrowse, store.MaxDelay)
 	}
 	if o.Batch == 0 {
 		o.Batch = DefaultRelayBatch

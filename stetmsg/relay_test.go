@@ -14,6 +14,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -257,7 +258,7 @@ func TestTwoRelaysSendEachMessageOnceWhileNothingFails(t *testing.T) {
 
 func TestRelayRefusesWhatCannotWork(t *testing.T) {
 	b, out := inMemory(t, stet.Policy{}), &outside{}
-	plain, err := stet.New(struct{ stet.Store }{memory.New(memory.Options{})}, stet.Options{})
+	plain, err := stet.New(struct{ store.Store }{memory.New(memory.Options{})}, stet.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,6 +56,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -91,7 +92,7 @@ type Options[M any] struct {
 	// others are being handled. One commit for all of them makes handlers fast that do
 	// little more than write. If one of them fails, emits messages, or its key is known
 	// already, each is handled in a transaction of its own. Receivers take as many
-	// messages more than Concurrency, so that groups fill. At most stet.MaxGroup;
+	// messages more than Concurrency, so that groups fill. At most store.MaxGroup;
 	// default 1.
 	Group int
 	// MaxAttempts is how often a message is tried before its operation is settled as
@@ -185,7 +186,7 @@ func NewTx[Tx, M any](te *stet.TxEngine[Tx], o Options[M], handle func(ctx conte
 	if o.Group < 2 {
 		return c, nil
 	}
-	if _, ok := te.Store().(stet.GroupTxStore[Tx]); !ok {
+	if _, ok := te.Store().(store.GroupTxStore[Tx]); !ok {
 		return nil, misuse.Errorf("stetmsg: Options.Group is %d, but the store %T has no transactions for more than one message", o.Group, te.Store())
 	}
 	if c.o.Concurrency > 1 {
@@ -233,8 +234,8 @@ func newConsumer[M any](engine *stet.Engine, o Options[M], handler bool) (*Consu
 
 // newReceiving returns a consumer that decides nothing yet.
 func newReceiving[M any](engine *stet.Engine, o Options[M]) (*Consumer[M], error) {
-	if o.Concurrency < 0 || o.Group < 0 || o.Group > stet.MaxGroup {
-		return nil, misuse.Errorf("stetmsg: Options.Concurrency is %d, Group %d; neither may be negative, nor Group above %d", o.Concurrency, o.Group, stet.MaxGroup)
+	if o.Concurrency < 0 || o.Group < 0 || o.Group > store.MaxGroup {
+		return nil, misuse.Errorf("stetmsg: Options.Concurrency is %d, Group %d; neither may be negative, nor Group above %d", o.Concurrency, o.Group, store.MaxGroup)
 	}
 	if o.Concurrency == 0 {
 		o.Concurrency = DefaultConcurrency

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/storetest"
 )
 
@@ -18,7 +19,7 @@ func TestBusinessWriteAndOutcomeAreOneCommitBeforeTheAcknowledgement(t *testing.
 	c := b.consumerTx(s, insert)
 	d := &delivery{}
 	d.on = func() {
-		if n, state := effects(t, s), b.state("1"); n != 1 || state != stet.Completed {
+		if n, state := effects(t, s), b.state("1"); n != 1 || state != store.Completed {
 			t.Errorf("%d effects, %v, when the broker is told", n, state)
 		}
 	}
@@ -85,7 +86,7 @@ func TestPermanentErrorAndTheLastAttemptsAreFailuresWithoutAnEffect(t *testing.T
 		t.Fatalf("%d effects", effects(t, s))
 	}
 	for _, id := range []string{"permanent", "used"} {
-		if state := b.state(id); state != stet.Failed {
+		if state := b.state(id); state != store.Failed {
 			t.Errorf("%s is %v", id, state)
 		}
 	}
@@ -102,7 +103,7 @@ func TestMessageThatWasDeliveredTooOftenIsPutAsideButNotSettled(t *testing.T) {
 	// It, or a message in hand with it, has killed every consumer.
 	d := c.Decide(ctx, order{ID: "1"}, 3)
 	wants(t, d, stetmsg.DeadLetter, stetmsg.Exhausted)
-	if runs != 0 || b.state("1") != stet.State(0) || d.Outcome.Failed || d.Outcome.Body != nil {
+	if runs != 0 || b.state("1") != store.State(0) || d.Outcome.Failed || d.Outcome.Body != nil {
 		t.Fatalf("%d runs, %v, outcome %+v", runs, b.state("1"), d.Outcome)
 	}
 	wants(t, c.Decide(ctx, order{ID: "1"}, 1), stetmsg.Ack, stetmsg.Handled) // put back by an operator
@@ -116,7 +117,7 @@ func TestMessageThatWasDeliveredTooOftenIsPutAsideButNotSettled(t *testing.T) {
 
 func TestMessageThatWasDeliveredTooOftenIsKeptInHandWhileTheStoreIsDown(t *testing.T) {
 	s := onSQLite(t)
-	down := storetest.FaultyTx(stet.TxStore[*sql.Tx](s), func(c storetest.Call) storetest.Fault {
+	down := storetest.FaultyTx(store.TxStore[*sql.Tx](s), func(c storetest.Call) storetest.Fault {
 		if c.N <= 12 { // more than the engine's own tries
 			return storetest.FailBefore
 		}
@@ -148,7 +149,7 @@ func TestClosedEngineMakesTheBrokerWait(t *testing.T) {
 
 func TestLostCommitReplyIsNeitherAcknowledgedNorRunTwice(t *testing.T) {
 	s := onSQLite(t)
-	lost := storetest.FaultyTx(stet.TxStore[*sql.Tx](s), func(c storetest.Call) storetest.Fault {
+	lost := storetest.FaultyTx(store.TxStore[*sql.Tx](s), func(c storetest.Call) storetest.Fault {
 		if c.Method == "RunTx" && c.N == 1 {
 			return storetest.FailAfter
 		}
@@ -165,7 +166,7 @@ func TestLostCommitReplyIsNeitherAcknowledgedNorRunTwice(t *testing.T) {
 
 func TestOperationThatASoundStoreRefusesIsNotKeptInHandForEver(t *testing.T) {
 	s := onSQLite(t)
-	refuses := storetest.FaultyTx(stet.TxStore[*sql.Tx](s), func(c storetest.Call) storetest.Fault {
+	refuses := storetest.FaultyTx(store.TxStore[*sql.Tx](s), func(c storetest.Call) storetest.Fault {
 		if c.Method == "RunTx" {
 			return storetest.FailBefore
 		}

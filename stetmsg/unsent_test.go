@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -18,11 +20,11 @@ import (
 func TestMessageThatIsRefusedForEverIsSeenAndStallsNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
-		unsent := make(map[stet.ID]int)
-		engine, err := stet.New(memory.New(memory.Options{}), stet.Options{SweepEvery: -1, Observer: stet.ObserverFunc(func(_ context.Context, ev stet.Event) {
+		unsent := make(map[store.ID]int)
+		engine, err := stet.New(memory.New(memory.Options{}), stet.Options{SweepEvery: -1, Observer: observe.Func(func(_ context.Context, ev observe.Event) {
 			mu.Lock()
 			defer mu.Unlock()
-			if ev.Kind == stet.EventUnsent && ev.Err != nil {
+			if ev.Kind == observe.Unsent && ev.Err != nil {
 				unsent[ev.ID]++
 			}
 		})})

@@ -10,7 +10,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 )
 
 // Middleware returns protect, the Handler of a stethttp.Middleware whose engine
@@ -57,19 +59,19 @@ type call struct {
 	ctx    context.Context // of the request, around the middleware
 
 	mu      sync.Mutex
-	began   time.Time  // when what the next span tells of began
-	span    trace.Span // the claim's, and then the settling's; nil while there is none
-	over    time.Time  // when it was done
-	handler trace.Span // nil until the handler is called
-	last    stet.Event // of the operation; zero while there was none
+	began   time.Time     // when what the next span tells of began
+	span    trace.Span    // the claim's, and then the settling's; nil while there is none
+	over    time.Time     // when it was done
+	handler trace.Span    // nil until the handler is called
+	last    observe.Event // of the operation; zero while there was none
 }
 
 // observe puts an event on the span that it belongs to. It is false for an event
 // of another operation, which the handler has begun.
-func (c *call) observe(ev stet.Event) bool {
+func (c *call) observe(ev observe.Event) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.last.ID != (stet.ID{}) && c.last.ID != ev.ID {
+	if c.last.ID != (store.ID{}) && c.last.ID != ev.ID {
 		return false
 	}
 	c.last = ev

@@ -36,7 +36,8 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/observe"
+	"github.com/stet-go/stet/store"
 )
 
 // Names of the spans.
@@ -60,14 +61,14 @@ type Options struct {
 	// Provider makes the spans. Default: otel's global one.
 	Provider trace.TracerProvider
 	// Next is told of all events too. Default: nobody.
-	Next stet.Observer
+	Next observe.Observer
 }
 
-// Tracer is a stet.Observer, and has the middleware that goes around stethttp's.
+// Tracer is a observe.Observer, and has the middleware that goes around stethttp's.
 // It is safe for concurrent use, and meant for all engines of a process.
 type Tracer struct {
 	tracer trace.Tracer
-	next   stet.Observer
+	next   observe.Observer
 }
 
 // New returns a tracer.
@@ -78,8 +79,8 @@ func New(o Options) *Tracer {
 	return &Tracer{tracer: o.Provider.Tracer("github.com/stet-go/stet/stettrace"), next: o.Next}
 }
 
-// Observe implements stet.Observer.
-func (t *Tracer) Observe(ctx context.Context, ev stet.Event) {
+// Observe implements observe.Observer.
+func (t *Tracer) Observe(ctx context.Context, ev observe.Event) {
 	if c := callOf(ctx); c == nil || !c.observe(ev) {
 		trace.SpanFromContext(ctx).AddEvent(eventName(ev), trace.WithAttributes(attributes(ev)...))
 	}
@@ -88,18 +89,18 @@ func (t *Tracer) Observe(ctx context.Context, ev stet.Event) {
 	}
 }
 
-func eventName(ev stet.Event) string { return "stet." + ev.Kind.String() }
+func eventName(ev observe.Event) string { return "stet." + ev.Kind.String() }
 
 // attributes says what may be said of an event.
-func attributes(ev stet.Event) []attribute.KeyValue {
+func attributes(ev observe.Event) []attribute.KeyValue {
 	return append(identity(ev), keyEvent.String(ev.Kind.String()), keyState.String(ev.State.String()),
-		keyReplayed.Bool(ev.Kind == stet.EventReplayed))
+		keyReplayed.Bool(ev.Kind == observe.Replayed))
 }
 
 // identity says which operation, and which attempt at it.
-func identity(ev stet.Event) []attribute.KeyValue {
+func identity(ev observe.Event) []attribute.KeyValue {
 	list := make([]attribute.KeyValue, 0, 6)
-	if ev.ID != (stet.ID{}) {
+	if ev.ID != (store.ID{}) {
 		list = append(list, keyID.String(ev.ID.String()))
 	}
 	if ev.Class != "" {
@@ -113,16 +114,16 @@ func identity(ev stet.Event) []attribute.KeyValue {
 
 // fails reports whether an event is what an operator has to look at. Refusals are
 // not: they are what was asked for.
-func fails(ev stet.Event) bool {
+func fails(ev observe.Event) bool {
 	switch ev.Kind {
-	case stet.EventParked, stet.EventLeaseLost, stet.EventFenced, stet.EventStoreFailed, stet.EventFailedOpen:
+	case observe.Parked, observe.LeaseLost, observe.Fenced, observe.StoreFailed, observe.FailedOpen:
 		return true
 	}
-	return ev.Err != nil && ev.Kind != stet.EventInFlight
+	return ev.Err != nil && ev.Kind != observe.InFlight
 }
 
 // describe puts an event on a span.
-func describe(span trace.Span, ev stet.Event) {
+func describe(span trace.Span, ev observe.Event) {
 	span.SetAttributes(attributes(ev)...)
 	span.AddEvent(eventName(ev))
 	if fails(ev) {

@@ -23,8 +23,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/stettrace"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 	"github.com/stet-go/stet/store/sqlite"
 )
@@ -51,12 +53,12 @@ type process struct {
 	next     atomic.Int64 // events that the next observer was told of
 }
 
-func start(t *testing.T, store stet.Store, policy stet.Policy, h http.HandlerFunc) *process {
+func start(t *testing.T, store store.Store, policy stet.Policy, h http.HandlerFunc) *process {
 	t.Helper()
 	p := &process{t: t, recorder: tracetest.NewSpanRecorder()}
 	p.provider = sdk.NewTracerProvider(sdk.WithSpanProcessor(p.recorder), sdk.WithSyncer(&p.dump))
 	t.Cleanup(func() { _ = p.provider.Shutdown(context.Background()) })
-	p.tracer = stettrace.New(stettrace.Options{Provider: p.provider, Next: stet.ObserverFunc(func(context.Context, stet.Event) { p.next.Add(1) })})
+	p.tracer = stettrace.New(stettrace.Options{Provider: p.provider, Next: observe.Func(func(context.Context, observe.Event) { p.next.Add(1) })})
 	engine, err := stet.New(store, stet.Options{Classes: map[string]stet.Policy{"payments": policy}, Observer: p.tracer, SweepEvery: -1})
 	if err != nil {
 		t.Fatal(err)
@@ -145,14 +147,14 @@ func pay(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(w, r.Body)
 }
 
-func stores(t *testing.T) map[string]stet.Store {
+func stores(t *testing.T) map[string]store.Store {
 	t.Helper()
 	s, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "s.db"), sqlite.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	return map[string]stet.Store{"lease": memory.New(memory.Options{}), "tx": s}
+	return map[string]store.Store{"lease": memory.New(memory.Options{}), "tx": s}
 }
 
 func TestRunHasSpansOfClaimHandlerAndSettling(t *testing.T) {
@@ -227,9 +229,9 @@ type errStore struct {
 	err error
 }
 
-func (s *errStore) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+func (s *errStore) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	if s.err != nil {
-		return stet.Record{}, s.err
+		return store.Record{}, s.err
 	}
 	return s.Store.Claim(ctx, req)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/stetwork/internal/untold"
+	"github.com/stet-go/stet/store"
 )
 
 var (
@@ -309,7 +310,7 @@ func (a *attempt) yield(ctx context.Context, after time.Duration, why error) {
 }
 
 func (a *attempt) backoff() time.Duration {
-	return min(max(a.w.o.Backoff(a.run.Counted()), 0), stet.MaxDelay)
+	return min(max(a.w.o.Backoff(a.run.Counted()), 0), store.MaxDelay)
 }
 
 func (a *attempt) again(ctx context.Context, after time.Duration, why error) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetwork"
+	"github.com/stet-go/stet/store"
 )
 
 var errBroken = errors.New("the lorry broke down")
@@ -26,7 +27,7 @@ func TestAcceptedOperationRunsOnceAndItsOutcomeStands(t *testing.T) {
 		}))
 		b.runs()
 		id := b.accept("ship", "Emma")
-		st := b.await(id, stet.Completed)
+		st := b.await(id, store.Completed)
 		var got receipt
 		if err := st.Outcome.Decode(&got); err != nil || got.Number != 4 {
 			t.Fatal(got, err)
@@ -46,8 +47,8 @@ func TestOutcomeIsWhatDoWouldReplay(t *testing.T) {
 		must(t, stetwork.Handle(b.worker, "ship", func(context.Context, parcel) (receipt, error) { return receipt{7}, nil }))
 		must(t, stetwork.Handle(b.worker, "lose", func(context.Context, parcel) (receipt, error) { return receipt{}, errBroken }))
 		b.runs()
-		b.await(b.accept("ship", "a"), stet.Completed)
-		b.await(b.accept("lose", "b"), stet.Failed)
+		b.await(b.accept("ship", "a"), store.Completed)
+		b.await(b.accept("lose", "b"), store.Failed)
 		do := func(key string) (stet.Result[receipt], error) {
 			return stet.Do(t.Context(), b.engine, stet.Op{Scope: "shop", Key: key}, func(context.Context) (receipt, error) {
 				t.Error("it ran again")
@@ -80,15 +81,15 @@ func TestOnlyProvablyHarmlessRunsAreRepeated(t *testing.T) {
 		name       string
 		idempotent bool
 		err        error
-		want       stet.State
+		want       store.State
 		runs       int64
 	}{
-		{"retryable", false, harmless, stet.Completed, 3},
-		{"any other error", false, errBroken, stet.Failed, 1},
-		{"an error of another operation", false, theirs, stet.Failed, 1},
-		{"permanent", false, stetwork.Permanent(harmless), stet.Failed, 1},
-		{"idempotent", true, errBroken, stet.Completed, 3},
-		{"idempotent, permanent", true, stetwork.Permanent(errBroken), stet.Failed, 1},
+		{"retryable", false, harmless, store.Completed, 3},
+		{"any other error", false, errBroken, store.Failed, 1},
+		{"an error of another operation", false, theirs, store.Failed, 1},
+		{"permanent", false, stetwork.Permanent(harmless), store.Failed, 1},
+		{"idempotent", true, errBroken, store.Completed, 3},
+		{"idempotent, permanent", true, stetwork.Permanent(errBroken), store.Failed, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
@@ -99,7 +100,7 @@ func TestOnlyProvablyHarmlessRunsAreRepeated(t *testing.T) {
 				}
 				must(t, register(b.worker, "ship", flaky(3, &ran, c.err)))
 				b.runs()
-				st := b.await(b.accept("ship", "a"), stet.Completed, stet.Failed, stet.Unknown)
+				st := b.await(b.accept("ship", "a"), store.Completed, store.Failed, store.Unknown)
 				if st.Record.State != c.want || ran.Load() != c.runs || st.Record.Attempt != int(c.runs) {
 					t.Fatalf("%v after %d runs, attempt %d; want %v after %d", st.Record.State, ran.Load(), st.Record.Attempt, c.want, c.runs)
 				}
@@ -123,7 +124,7 @@ func TestNothingHappenedIsRunAgainWhateverIsReturned(t *testing.T) {
 			return receipt{3}, nil
 		}))
 		b.runs()
-		b.await(b.accept("ship", "a"), stet.Completed)
+		b.await(b.accept("ship", "a"), store.Completed)
 	})
 }
 
@@ -166,10 +167,10 @@ func TestPanicOfPlainHandlerIsParkedAndOfIdempotentRepeated(t *testing.T) {
 				must(t, stetwork.HandleIdempotent(b.worker, "idempotent", h))
 				b.runs()
 				plain, idempotent := b.accept("plain", "a"), b.accept("idempotent", "b")
-				b.await(idempotent, stet.Completed)
-				b.await(plain, stet.Unknown)
+				b.await(idempotent, store.Completed)
+				b.await(plain, store.Unknown)
 				time.Sleep(time.Hour)
-				if st := b.status(plain); st.Record.State != stet.Unknown || st.Record.Attempt != 1 {
+				if st := b.status(plain); st.Record.State != store.Unknown || st.Record.Attempt != 1 {
 					t.Fatalf("%v, attempt %d", st.Record.State, st.Record.Attempt)
 				}
 			})
@@ -184,7 +185,7 @@ func TestDeclaredDoubtIsParked(t *testing.T) {
 			return receipt{}, nil
 		}))
 		b.runs()
-		b.await(b.accept("ship", "a"), stet.Unknown)
+		b.await(b.accept("ship", "a"), store.Unknown)
 	})
 }
 
@@ -201,10 +202,10 @@ func TestStepInDoubtIsNotRunAgainEvenByAnIdempotentHandler(t *testing.T) {
 		}))
 		b.runs()
 		id := b.accept("ship", "a")
-		b.await(id, stet.Unknown)
+		b.await(id, store.Unknown)
 		time.Sleep(time.Hour)
 		st := b.status(id)
-		if st.Record.State != stet.Unknown || charged.Load() != 1 || ran.Load() != 1 || st.Doubt != "charge" {
+		if st.Record.State != store.Unknown || charged.Load() != 1 || ran.Load() != 1 || st.Doubt != "charge" {
 			t.Fatalf("%v, charged %d times in %d runs, in doubt %q", st.Record.State, charged.Load(), ran.Load(), st.Doubt)
 		}
 	})
@@ -218,11 +219,11 @@ func TestOperationInDoubtIsNeverCalledFailed(t *testing.T) {
 		}))
 		b.runs()
 		id := b.accept("ship", "a")
-		st := b.await(id, stet.Unknown)
+		st := b.await(id, store.Unknown)
 		// Somebody has it run again past the engine, and its attempts are used up.
-		must(t, b.store.(stet.WorkStore).Return(t.Context(), st.Record.Claim(), 0))
+		must(t, b.store.(store.WorkStore).Return(t.Context(), st.Record.Claim(), 0))
 		time.Sleep(time.Hour)
-		if st := b.status(id); st.Record.State != stet.Unknown || st.Record.Attempt != 2 {
+		if st := b.status(id); st.Record.State != store.Unknown || st.Record.Attempt != 2 {
 			t.Fatalf("%v, attempt %d", st.Record.State, st.Record.Attempt)
 		}
 	})
@@ -245,10 +246,10 @@ func TestStepThatDidNotHappenRunsAgainOnceSomebodySaysSo(t *testing.T) {
 		}))
 		b.runs()
 		id := b.accept("ship", "a")
-		st := b.await(id, stet.Unknown)
+		st := b.await(id, store.Unknown)
 		must(t, b.engine.Resolve(t.Context(), st.Record, "", stet.ItDidNotHappen()))
-		st = b.await(id, stet.Completed, stet.Failed, stet.Unknown)
-		if st.Record.State != stet.Completed || string(st.Outcome.Body) != `{"Number":2}` || reserved.Load() != 1 || charged.Load() != 2 {
+		st = b.await(id, store.Completed, store.Failed, store.Unknown)
+		if st.Record.State != store.Completed || string(st.Outcome.Body) != `{"Number":2}` || reserved.Load() != 1 || charged.Load() != 2 {
 			t.Fatalf("%v with %s, reserved %d times, charged %d times", st.Record.State, st.Outcome.Body, reserved.Load(), charged.Load())
 		}
 	})
@@ -264,7 +265,7 @@ func TestRunOutOfTimeIsParkedUnlessItMayBeRepeated(t *testing.T) {
 		must(t, stetwork.HandleIdempotent(b.worker, "idempotent", h))
 		b.runs()
 		plain, idempotent := b.accept("plain", "a"), b.accept("idempotent", "b")
-		b.await(plain, stet.Unknown)
+		b.await(plain, store.Unknown)
 		b.failed(idempotent, stet.ErrRunTimeout.Error())
 	})
 }
@@ -342,11 +343,11 @@ func TestFinishedRunIsCompletedThoughItsCancellationWasAskedFor(t *testing.T) {
 		}))
 		b.runs()
 		id := b.accept("ship", "a")
-		b.await(id, stet.Running)
+		b.await(id, store.Running)
 		if _, err := b.engine.Cancel(t.Context(), "shop", id); err != nil {
 			t.Fatal(err)
 		}
-		b.await(id, stet.Completed)
+		b.await(id, store.Completed)
 	})
 }
 
@@ -358,7 +359,7 @@ func TestPayloadThatDoesNotFitIsTriedAgain(t *testing.T) {
 		}))
 		b.runs()
 		id := b.acceptOf("ship", "a", []int{1})
-		st := b.await(id, stet.Failed)
+		st := b.await(id, store.Failed)
 		if st.Record.Attempt != 3 {
 			t.Fatal(st.Record.Attempt)
 		}
@@ -373,7 +374,7 @@ func TestBytesAndRawJSONAreGivenAsTheyAre(t *testing.T) {
 		for name, payload := range map[string]string{"bytes": "{ not JSON\x00", "raw": `{"b":1.0,"a":2}`} {
 			st, err := b.engine.Accept(t.Context(), stet.Op{Scope: "shop", Key: name}, stet.Work{Name: name, Payload: []byte(payload)})
 			must(t, err)
-			out := b.await(st.Record.ID, stet.Completed).Outcome
+			out := b.await(st.Record.ID, store.Completed).Outcome
 			want := payload
 			if name == "bytes" {
 				quoted, _ := json.Marshal(payload)
@@ -401,12 +402,12 @@ func TestProgressIsSeenWhileItRuns(t *testing.T) {
 			t.Fatalf("%+v", st.Progress)
 		}
 		close(end)
-		b.await(id, stet.Completed)
+		b.await(id, store.Completed)
 	})
 }
 
 // dies has an operation's run die: another process takes it and is no more.
-func (b *bench) dies(id stet.ID) {
+func (b *bench) dies(id store.ID) {
 	b.t.Helper()
 	st := b.status(id)
 	other, err := stet.New(b.store, stet.Options{Policy: stet.Policy{Lease: time.Second}, SweepEvery: -1})
@@ -428,7 +429,7 @@ func TestCopiesInAQueueWaitForTheBackoff(t *testing.T) {
 		for range 3 {
 			must(t, b.worker.Do(t.Context(), stet.Item{ID: id, Name: "ship"}))
 		}
-		if st := b.status(id); ran.Load() != 1 || st.Record.State != stet.Accepted {
+		if st := b.status(id); ran.Load() != 1 || st.Record.State != store.Accepted {
 			t.Errorf("%d runs, %v", ran.Load(), st.Record.State)
 		}
 	})

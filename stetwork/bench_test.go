@@ -12,6 +12,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetwork"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 	"github.com/stet-go/stet/store/sqlite"
 )
@@ -44,7 +45,7 @@ func BenchmarkEmbedded(b *testing.B) {
 	})
 }
 
-func newWorker(b *testing.B, store stet.Store) (*stetwork.Worker, *stet.Engine) {
+func newWorker(b *testing.B, store store.Store) (*stetwork.Worker, *stet.Engine) {
 	b.Helper()
 	e, err := stet.New(store, stet.Options{SweepEvery: -1})
 	if err != nil {

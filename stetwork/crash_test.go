@@ -25,6 +25,7 @@ import (
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/internal/rig"
 	"github.com/stet-go/stet/stetwork"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/sqlite"
 )
 
@@ -149,7 +150,7 @@ func dying(plan string) error {
 	defer stop()
 	done := make(chan error, 1)
 	go func() { done <- s.worker.Run(running) }()
-	var ids []stet.ID
+	var ids []store.ID
 	for i, name := range shopHandlers {
 		key := fmt.Sprintf("%s-%s-%s", name, cycle, strings.Repeat("x", i+rand.N(2)))
 		st, err := s.accept(ctx, name, key)
@@ -226,7 +227,7 @@ func (s *shop) check(t *testing.T, accepted map[string]string) (doubts int) {
 			st, err := s.engine.Lookup(t.Context(), s.engine.ID("shop", key))
 			must(t, err)
 			settled[key] = st
-			if st.Record.State == stet.Completed || st.Record.State == stet.Unknown && !s.repeats(st) {
+			if st.Record.State == store.Completed || st.Record.State == store.Unknown && !s.repeats(st) {
 				break
 			}
 			if time.Now().After(end) {
@@ -244,7 +245,7 @@ func (s *shop) check(t *testing.T, accepted map[string]string) (doubts int) {
 		switch st := settled[key]; {
 		case lines > 1 || rows > 1:
 			t.Errorf("%s: %d lines, %d rows: an effect came twice", key, lines, rows)
-		case st.Record.State == stet.Unknown:
+		case st.Record.State == store.Unknown:
 			doubts++
 		case lines != want[0] || rows != want[1]:
 			t.Errorf("%s is %v with %d lines, %d rows; want %v", key, st.Record.State, lines, rows, want)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetwork"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -36,10 +37,10 @@ func TestShutdownsUseUpNoAttempts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := memory.New(memory.Options{})
-				var id stet.ID
+				st := memory.New(memory.Options{})
+				var id store.ID
 				for n := range deploys {
-					b := newBench(t, store, stetwork.Options{Drain: time.Second}, stet.Policy{})
+					b := newBench(t, st, stetwork.Options{Drain: time.Second}, stet.Policy{})
 					must(t, c.register(b.worker, "ship", func(ctx context.Context, _ parcel) (receipt, error) {
 						return interrupted(ctx, n == deploys-1, c.err)
 					}))
@@ -50,8 +51,8 @@ func TestShutdownsUseUpNoAttempts(t *testing.T) {
 						stop()
 					}
 				}
-				b := newBench(t, store, stetwork.Options{}, stet.Policy{})
-				if st := b.status(id); st.Record.State != stet.Completed || string(st.Outcome.Body) != fmt.Sprintf(`{"Number":%d}`, deploys) {
+				b := newBench(t, st, stetwork.Options{}, stet.Policy{})
+				if st := b.status(id); st.Record.State != store.Completed || string(st.Outcome.Body) != fmt.Sprintf(`{"Number":%d}`, deploys) {
 					t.Errorf("%v with %s, attempt %d", st.Record.State, st.Outcome.Body, st.Record.Attempt)
 				}
 			})
@@ -85,7 +86,7 @@ func TestShutdownsUseUpNoAttemptsOfTransactions(t *testing.T) {
 		}
 		must(t, <-did)
 	}
-	b.await(id, stet.Completed)
+	b.await(id, store.Completed)
 	if n := shipments(t, s); n != 1 {
 		t.Errorf("%d shipments", n)
 	}
@@ -99,9 +100,9 @@ func ended(t *testing.T) context.Context {
 
 func TestClosedEnginesUseUpNoAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memory.New(memory.Options{})
+		st := memory.New(memory.Options{})
 		for n := range deploys {
-			b := newBench(t, store, stetwork.Options{}, stet.Policy{})
+			b := newBench(t, st, stetwork.Options{}, stet.Policy{})
 			must(t, stetwork.HandleIdempotent(b.worker, "ship", func(ctx context.Context, _ parcel) (receipt, error) {
 				return interrupted(ctx, n == deploys-1, func(err error) error { return err })
 			}))
@@ -110,7 +111,7 @@ func TestClosedEnginesUseUpNoAttempts(t *testing.T) {
 			synctest.Wait()
 			must(t, b.engine.Close())
 			synctest.Wait()
-			if st := b.status(id); n == deploys-1 && st.Record.State != stet.Completed || n < deploys-1 && st.Record.State != stet.Accepted {
+			if st := b.status(id); n == deploys-1 && st.Record.State != store.Completed || n < deploys-1 && st.Record.State != store.Accepted {
 				t.Fatalf("after %d: %v with %s", n+1, st.Record.State, st.Outcome.Body)
 			}
 		}

@@ -63,10 +63,10 @@ func (f QueueFunc) Enqueue(ctx context.Context, items []stet.Item) error { retur
 // DispatcherOptions configure a Dispatcher. The zero value is usable.
 type DispatcherOptions struct {
 	// Batch is how many items are handed over together at most, up to
-	// stet.MaxBrowse. Default DefaultBatch.
+	// store.MaxBrowse. Default DefaultBatch.
 	Batch int
 	// Again is how long after an operation was handed to the queue it is handed
-	// over again, unless a worker has taken it by then; at most stet.MaxDelay.
+	// over again, unless a worker has taken it by then; at most store.MaxDelay.
 	// Let it be longer than the queue usually is: a backlog that waits longer is
 	// enqueued a second time. An operation that the queue refuses waits as long,
 	// and so does what it has not taken for a minute. Default DefaultAgain.
@@ -83,9 +83,9 @@ type DispatcherOptions struct {
 }
 
 func (o DispatcherOptions) withDefaults() (DispatcherOptions, error) {
-	if o.Batch < 0 || o.Batch > stet.MaxBrowse || o.Again < 0 || o.Again > stet.MaxDelay || o.Poll < 0 {
+	if o.Batch < 0 || o.Batch > store.MaxBrowse || o.Again < 0 || o.Again > store.MaxDelay || o.Poll < 0 {
 		return o, misuse.Errorf("stetwork: DispatcherOptions.Batch is %d, Again %v, Poll %v; Batch must be 0 to %d, Again at most %v, and none negative",
-			o.Batch, o.Again, o.Poll, stet.MaxBrowse, stet.MaxDelay)
+			o.Batch, o.Again, o.Poll, store.MaxBrowse, store.MaxDelay)
 	}
 	o.Batch = cmp.Or(o.Batch, DefaultBatch)
 	o.Again = cmp.Or(o.Again, DefaultAgain)
@@ -113,7 +113,7 @@ func NewDispatcher(engine *stet.Engine, queue Queue, o DispatcherOptions) (*Disp
 	if engine == nil || queue == nil {
 		return nil, misuse.Errorf("stetwork: a dispatcher needs an engine and a queue")
 	}
-	if _, ok := store.As[stet.WorkStore](engine.Store()); !ok {
+	if _, ok := store.As[store.WorkStore](engine.Store()); !ok {
 		return nil, misuse.Errorf("stetwork: the store %T keeps no work; memory, sqlite, postgres and redis do", engine.Store())
 	}
 	o, err := o.withDefaults()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetwork"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -23,11 +24,11 @@ type picky struct {
 	worker  *stetwork.Worker
 
 	mu     sync.Mutex
-	handed map[stet.ID]int
+	handed map[store.ID]int
 }
 
 // times returns how often an operation was handed over, and how many were.
-func (q *picky) times(id stet.ID) (n, all int) {
+func (q *picky) times(id store.ID) (n, all int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.handed[id], len(q.handed)
@@ -51,7 +52,7 @@ func (q *picky) Enqueue(ctx context.Context, items []stet.Item) (err error) {
 func inFrontOf(t *testing.T, how func(context.Context) error, f func(t *testing.T, b *bench, q *picky)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		q := &picky{handed: map[stet.ID]int{}, refuses: func(ctx context.Context, name string) error {
+		q := &picky{handed: map[store.ID]int{}, refuses: func(ctx context.Context, name string) error {
 			if name != "nowhere" {
 				return nil
 			}
@@ -84,7 +85,7 @@ func TestItemThatTheQueueRefusesHoldsUpNoOther(t *testing.T) {
 					time.Sleep(time.Second)
 					began := time.Now()
 					id := b.accept("ship", strconv.Itoa(i))
-					b.await(id, stet.Completed)
+					b.await(id, store.Completed)
 					if took := time.Since(began); took > c.within {
 						t.Errorf("another operation waited %v", took)
 					}
@@ -92,7 +93,7 @@ func TestItemThatTheQueueRefusesHoldsUpNoOther(t *testing.T) {
 					if n, _ := q.times(id); n > 4 { // with each batch that is refused, and once alone
 						t.Errorf("it was handed over %d times", n)
 					}
-					if st := b.status(poison); st.Record.State != stet.Accepted {
+					if st := b.status(poison); st.Record.State != store.Accepted {
 						t.Errorf("what was refused is %v", st.Record.State)
 					}
 				}
@@ -108,7 +109,7 @@ func TestBacklogThatTheQueueRefusesHoldsUpOthersForAMinute(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		began := time.Now()
-		b.await(b.accept("ship", "a"), stet.Completed)
+		b.await(b.accept("ship", "a"), store.Completed)
 		if took := time.Since(began); took > 2*time.Minute {
 			t.Errorf("it waited %v", took)
 		}
@@ -118,7 +119,7 @@ func TestBacklogThatTheQueueRefusesHoldsUpOthersForAMinute(t *testing.T) {
 func TestWhatAQueueThatWasDownGetsIsNotDelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		back := time.Now().Add(30 * time.Second)
-		q := &picky{handed: map[stet.ID]int{}, refuses: func(context.Context, string) error {
+		q := &picky{handed: map[store.ID]int{}, refuses: func(context.Context, string) error {
 			if time.Now().Before(back) {
 				return errNowhere
 			}
@@ -130,10 +131,10 @@ func TestWhatAQueueThatWasDownGetsIsNotDelayed(t *testing.T) {
 		b.runs()
 		for i := range 250 {
 			id := b.accept("ship", strconv.Itoa(i))
-			defer b.await(id, stet.Completed)
+			defer b.await(id, store.Completed)
 		}
 		time.Sleep(time.Until(back) + 10*time.Second)
-		if _, n := q.times(stet.ID{}); n != 250 {
+		if _, n := q.times(store.ID{}); n != 250 {
 			t.Errorf("%d of 250 were handed over 10 s after the queue was back", n)
 		}
 	})

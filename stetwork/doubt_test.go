@@ -8,6 +8,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetwork"
+	"github.com/stet-go/stet/store"
 )
 
 func TestStepThatIsStillOpenWhenTheHandlerReturnsIsInDoubt(t *testing.T) {
@@ -29,7 +30,7 @@ func TestStepThatIsStillOpenWhenTheHandlerReturnsIsInDoubt(t *testing.T) {
 				b.runs()
 				for _, name := range []string{"plain", "idempotent"} {
 					id := b.accept(name, name)
-					if st := b.await(id, stet.Unknown, stet.Completed, stet.Failed); st.Record.State != stet.Unknown || st.Doubt != "charge" {
+					if st := b.await(id, store.Unknown, store.Completed, store.Failed); st.Record.State != store.Unknown || st.Doubt != "charge" {
 						t.Errorf("%s: %v, in doubt %q", name, st.Record.State, st.Doubt)
 					}
 				}
@@ -47,9 +48,9 @@ func TestPanicInAOnceStepIsParkedAtOnceAndCannotBeCancelled(t *testing.T) {
 		}))
 		b.runs()
 		id := b.accept("ship", "a")
-		b.await(id, stet.Unknown, stet.Accepted)
+		b.await(id, store.Unknown, store.Accepted)
 		time.Sleep(5 * time.Second)
-		if st, err := b.engine.Cancel(t.Context(), "shop", id); err != nil && !errors.Is(err, stet.ErrUnknown) || st.Record.State != stet.Unknown {
+		if st, err := b.engine.Cancel(t.Context(), "shop", id); err != nil && !errors.Is(err, stet.ErrUnknown) || st.Record.State != store.Unknown {
 			t.Errorf("%v, %v", st.Record.State, err)
 		}
 	})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetwork"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -20,14 +21,14 @@ type receipt struct{ Number int }
 // bench is an engine on a store, and a worker.
 type bench struct {
 	t      *testing.T
-	store  stet.Store
+	store  store.Store
 	engine *stet.Engine
 	worker *stetwork.Worker
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-func newEngine(t *testing.T, store stet.Store, p stet.Policy) *stet.Engine {
+func newEngine(t *testing.T, store store.Store, p stet.Policy) *stet.Engine {
 	t.Helper()
 	e, err := stet.New(store, stet.Options{Policy: p, SweepEvery: 10 * time.Second})
 	if err != nil {
@@ -37,7 +38,7 @@ func newEngine(t *testing.T, store stet.Store, p stet.Policy) *stet.Engine {
 	return e
 }
 
-func newBench(t *testing.T, store stet.Store, o stetwork.Options, p stet.Policy) *bench {
+func newBench(t *testing.T, store store.Store, o stetwork.Options, p stet.Policy) *bench {
 	t.Helper()
 	o.ErrorLog = quiet()
 	b := &bench{t: t, store: store, engine: newEngine(t, store, p)}
@@ -77,12 +78,12 @@ func (b *bench) runs() (stop func()) {
 }
 
 // accept accepts an operation for the handler of that name.
-func (b *bench) accept(name, key string) stet.ID {
+func (b *bench) accept(name, key string) store.ID {
 	b.t.Helper()
 	return b.acceptOf(name, key, parcel{Book: key})
 }
 
-func (b *bench) acceptOf(name, key string, payload any) stet.ID {
+func (b *bench) acceptOf(name, key string, payload any) store.ID {
 	b.t.Helper()
 	work, err := stetwork.NewWork(name, payload)
 	if err != nil {
@@ -95,7 +96,7 @@ func (b *bench) acceptOf(name, key string, payload any) stet.ID {
 	return st.Record.ID
 }
 
-func (b *bench) status(id stet.ID) stet.Status {
+func (b *bench) status(id store.ID) stet.Status {
 	b.t.Helper()
 	st, err := b.engine.Lookup(context.Background(), id)
 	if err != nil {
@@ -105,7 +106,7 @@ func (b *bench) status(id stet.ID) stet.Status {
 }
 
 // await waits until the operation is in one of the states.
-func (b *bench) await(id stet.ID, states ...stet.State) stet.Status {
+func (b *bench) await(id store.ID, states ...store.State) stet.Status {
 	b.t.Helper()
 	for end := time.Now().Add(24 * time.Hour); ; time.Sleep(50 * time.Millisecond) {
 		st := b.status(id)
@@ -121,11 +122,11 @@ func (b *bench) await(id stet.ID, states ...stet.State) stet.Status {
 }
 
 // failed fails the test unless the operation has failed with that text.
-func (b *bench) failed(id stet.ID, text string) {
+func (b *bench) failed(id store.ID, text string) {
 	b.t.Helper()
-	st := b.await(id, stet.Failed, stet.Completed, stet.Unknown)
+	st := b.await(id, store.Failed, store.Completed, store.Unknown)
 	var own *stet.Error
-	if err := st.Outcome.Decode(new(any)); st.Record.State != stet.Failed || !errors.As(err, &own) || own.Cause.Error() != text {
+	if err := st.Outcome.Decode(new(any)); st.Record.State != store.Failed || !errors.As(err, &own) || own.Cause.Error() != text {
 		b.t.Fatalf("%v with %v; want failed with %q", st.Record.State, err, text)
 	}
 }

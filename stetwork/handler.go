@@ -11,6 +11,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/misuse"
+	"github.com/stet-go/stet/store"
 )
 
 // handler is what an operation's name stands for.
@@ -99,8 +100,8 @@ func (w *Worker) register(name string, h handler) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
-	case name == "" || len(name) > stet.MaxName:
-		return misuse.Errorf("stetwork: a handler's name has %d bytes; it must have 1 to %d", len(name), stet.MaxName)
+	case name == "" || len(name) > store.MaxName:
+		return misuse.Errorf("stetwork: a handler's name has %d bytes; it must have 1 to %d", len(name), store.MaxName)
 	case h.run == nil:
 		return misuse.Errorf("stetwork: the handler of %q is nil", name)
 	}

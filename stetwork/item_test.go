@@ -12,6 +12,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetwork"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -23,12 +24,12 @@ func TestQueueDoesNotSayWhatAnOperationIs(t *testing.T) {
 		}
 		id := b.accept("ship", "Emma")
 		must(t, b.worker.Do(context.Background(), stet.Item{ID: id, Name: "refund"})) // late, or forged
-		b.await(id, stet.Completed)
+		b.await(id, store.Completed)
 		other := b.accept("elsewhere", "Persuasion")
 		if err := b.worker.Do(context.Background(), stet.Item{ID: other, Name: "refund"}); !errors.Is(err, stet.ErrInvalid) {
 			t.Errorf("%v; want that nothing here handles it", err)
 		}
-		b.await(other, stet.Accepted)
+		b.await(other, store.Accepted)
 		time.Sleep(time.Hour)
 		run, err := b.engine.Take(t.Context(), stet.Item{ID: other})
 		must(t, err)

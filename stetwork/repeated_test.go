@@ -17,6 +17,7 @@ import (
 	"github.com/stet-go/stet/internal/child"
 	"github.com/stet-go/stet/internal/rig"
 	"github.com/stet-go/stet/stetwork"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 	"github.com/stet-go/stet/store/postgres"
 	"github.com/stet-go/stet/store/sqlite"
@@ -30,7 +31,7 @@ const (
 )
 
 // dies takes the operation, as a worker does, and is never heard of again.
-func dies(t *testing.T, s stet.Store, id stet.ID, name string, repeatable bool) *stet.Run {
+func dies(t *testing.T, s store.Store, id store.ID, name string, repeatable bool) *stet.Run {
 	t.Helper()
 	e, err := stet.New(s, stet.Options{SweepEvery: -1})
 	must(t, err)
@@ -42,14 +43,14 @@ func dies(t *testing.T, s stet.Store, id stet.ID, name string, repeatable bool) 
 
 // repeated waits until the operation is completed, and requires that it was never
 // unknown, and that its second run came as soon as the lease of the first was over.
-func (b *bench) repeated(id stet.ID, died time.Time) {
+func (b *bench) repeated(id store.ID, died time.Time) {
 	b.t.Helper()
 	for {
 		st := b.status(id)
-		if st.Record.State == stet.Unknown {
+		if st.Record.State == store.Unknown {
 			b.t.Fatalf("%v after it died, a run that may be repeated is unknown", time.Since(died))
 		}
-		if st.Record.State == stet.Completed {
+		if st.Record.State == store.Completed {
 			if st.Record.Attempt != 2 {
 				b.t.Errorf("completed by attempt %d; want the second", st.Record.Attempt)
 			}
@@ -74,7 +75,7 @@ func TestDeadRunThatMayBeRepeatedRunsAgainAtTheEndOfItsLeaseAndIsNeverUnknown(t 
 		dies(t, s, plain, "charge", false)
 		b.runs()
 		b.repeated(id, died)
-		if st := b.await(plain, stet.Unknown, stet.Completed, stet.Failed); st.Record.State != stet.Unknown {
+		if st := b.await(plain, store.Unknown, store.Completed, store.Failed); st.Record.State != store.Unknown {
 			t.Errorf("a dead run of which nobody has said that it may be repeated is %v", st.Record.State)
 		}
 	})
@@ -125,8 +126,8 @@ func TestStepInDoubtKeepsADeadRunFromBeingRepeated(t *testing.T) {
 		synctest.Wait()
 		must(t, e.Close())
 		b.runs()
-		st := b.await(id, stet.Unknown, stet.Completed, stet.Failed)
-		if st.Record.State != stet.Unknown || st.Doubt != "charge" || st.Record.Attempt != 1 {
+		st := b.await(id, store.Unknown, store.Completed, store.Failed)
+		if st.Record.State != store.Unknown || st.Doubt != "charge" || st.Record.Attempt != 1 {
 			t.Errorf("%v after the run died the operation is %v, attempt %d, in doubt of %q; want it unknown", time.Since(died), st.Record.State, st.Record.Attempt, st.Doubt)
 		}
 		close(stuck)
@@ -153,7 +154,7 @@ func TestForgedItemMakesNoRunRepeatable(t *testing.T) {
 		must(t, <-did)
 		time.Sleep(lease + time.Second)
 		items, err := newEngine(t, b.store, stet.Policy{}).Due(t.Context(), 10, time.Minute)
-		if st := b.status(id); err != nil || len(items) > 0 || st.Record.State != stet.Unknown && st.Record.State != stet.Running {
+		if st := b.status(id); err != nil || len(items) > 0 || st.Record.State != store.Unknown && st.Record.State != store.Running {
 			t.Errorf("a run that may not be repeated is %v, and due: %v, %v", st.Record.State, items, err)
 		}
 	})

@@ -141,7 +141,7 @@ func (q *embedded) room(ctx context.Context) int {
 	if q.full {
 		q.more(ctx)
 	}
-	q.asked = min(max(cap(w.slots)-len(w.slots), 1), stet.MaxBrowse)
+	q.asked = min(max(cap(w.slots)-len(w.slots), 1), store.MaxBrowse)
 	return q.asked
 }
 
@@ -192,7 +192,7 @@ func (q *embedded) Enqueue(ctx context.Context, items []stet.Item) error {
 
 // recover looks for dead runs until ctx ends.
 func (w *Worker) recover(ctx context.Context) {
-	if _, ok := store.As[stet.Browser](w.engine.Store()); !ok || w.o.RecoverEvery < 0 {
+	if _, ok := store.As[store.Browser](w.engine.Store()); !ok || w.o.RecoverEvery < 0 {
 		return
 	}
 	r, err := reconcile.New(w.engine, reconcile.Options{Verify: w.Verify, Select: w.handles, ParkedOnly: true, ErrorLog: w.o.ErrorLog})
@@ -200,7 +200,7 @@ func (w *Worker) recover(ctx context.Context) {
 		w.o.ErrorLog.ErrorContext(ctx, "stetwork: dead runs are not looked after", slog.Any("error", err))
 		return
 	}
-	sweeper, sweeps := store.As[stet.Sweeper](w.engine.Store())
+	sweeper, sweeps := store.As[store.Sweeper](w.engine.Store())
 	said := make(map[string]time.Time)
 	for {
 		w.findStrays(ctx, said)
@@ -221,11 +221,11 @@ func (w *Worker) recover(ctx context.Context) {
 // here: another process may have one, or their name is a mistake. said is when a name
 // was spoken of.
 func (w *Worker) findStrays(ctx context.Context, said map[string]time.Time) {
-	b, ok := store.As[stet.Browser](w.engine.Store())
+	b, ok := store.As[store.Browser](w.engine.Store())
 	if !ok || w.o.Queue != nil {
 		return
 	}
-	page, err := b.Browse(ctx, stet.Query{States: []stet.State{stet.Accepted}, OlderThan: strayAfter})
+	page, err := b.Browse(ctx, store.Query{States: []store.State{store.Accepted}, OlderThan: strayAfter})
 	if err != nil {
 		return // as the reconciler will say
 	}

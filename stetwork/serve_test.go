@@ -25,14 +25,14 @@ func TestNoMoreThanConcurrencyRunAtATime(t *testing.T) {
 			at.Add(-1)
 			return receipt{}, nil
 		}))
-		var ids []stet.ID
+		var ids []store.ID
 		for i := range 10 {
 			ids = append(ids, b.accept("ship", strconv.Itoa(i)))
 		}
 		b.runs()
 		began := time.Now()
 		for _, id := range ids {
-			b.await(id, stet.Completed)
+			b.await(id, store.Completed)
 		}
 		if most.Load() != 3 {
 			t.Errorf("%d ran at a time", most.Load())
@@ -69,7 +69,7 @@ func TestWhatAnotherProcessAcceptsRunsAfterAPoll(t *testing.T) {
 		began := time.Now()
 		st, err := other.Accept(t.Context(), stet.Op{Scope: "shop", Key: "a"}, stet.Work{Name: "ship", Payload: []byte("{}")})
 		must(t, err)
-		b.await(st.Record.ID, stet.Completed)
+		b.await(st.Record.ID, store.Completed)
 		if took := time.Since(began); took > 2*time.Second {
 			t.Fatalf("it took %v", took)
 		}
@@ -82,9 +82,9 @@ func TestOperationWithoutAHandlerStaysAccepted(t *testing.T) {
 		must(t, stetwork.Handle(b.worker, "ship", func(context.Context, parcel) (receipt, error) { return receipt{}, nil }))
 		stop := b.runs()
 		id := b.accept("bill", "a")
-		b.await(b.accept("ship", "b"), stet.Completed)
+		b.await(b.accept("ship", "b"), store.Completed)
 		time.Sleep(time.Hour)
-		if st := b.status(id); st.Record.State != stet.Accepted || st.Record.Attempt != 0 {
+		if st := b.status(id); st.Record.State != store.Accepted || st.Record.Attempt != 0 {
 			t.Fatalf("%v, attempt %d", st.Record.State, st.Record.Attempt)
 		}
 		stop()
@@ -92,7 +92,7 @@ func TestOperationWithoutAHandlerStaysAccepted(t *testing.T) {
 		next := newBench(t, b.store, stetwork.Options{}, stet.Policy{})
 		must(t, stetwork.Handle(next.worker, "bill", func(context.Context, parcel) (receipt, error) { return receipt{}, nil }))
 		next.runs()
-		next.await(id, stet.Completed)
+		next.await(id, store.Completed)
 	})
 }
 
@@ -109,10 +109,10 @@ func TestShutdownWaitsForRunsAndTakesNoMore(t *testing.T) {
 		<-began
 		second := b.accept("ship", "b")
 		stop()
-		if st := b.status(first); st.Record.State != stet.Completed {
+		if st := b.status(first); st.Record.State != store.Completed {
 			t.Errorf("the run was not waited for: %v", st.Record.State)
 		}
-		if st := b.status(second); st.Record.State != stet.Accepted {
+		if st := b.status(second); st.Record.State != store.Accepted {
 			t.Errorf("another one was begun: %v", st.Record.State)
 		}
 		if err := b.worker.Do(t.Context(), stet.Item{ID: second, Name: "ship"}); !errors.Is(err, stet.ErrClosed) {
@@ -139,10 +139,10 @@ func TestDrainGivesBackWhatMayBeRepeatedAndParksTheRest(t *testing.T) {
 		must(t, stetwork.Handle(b.worker, "plain", h))
 		must(t, stetwork.HandleIdempotent(b.worker, "idempotent", h))
 		stop := b.runs()
-		want := map[stet.ID]stet.State{
-			b.accept("plain", "a"):        stet.Unknown,
-			b.accept("plain", "harmless"): stet.Accepted,
-			b.accept("idempotent", "b"):   stet.Accepted,
+		want := map[store.ID]store.State{
+			b.accept("plain", "a"):        store.Unknown,
+			b.accept("plain", "harmless"): store.Accepted,
+			b.accept("idempotent", "b"):   store.Accepted,
 		}
 		synctest.Wait()
 		began := time.Now()
@@ -205,11 +205,11 @@ func TestDeadRunsAreRepeatedOnlyWhereTheyMayBe(t *testing.T) {
 		b.dies(plain)
 		b.dies(idempotent)
 		b.runs()
-		if st := b.await(idempotent, stet.Completed); st.Record.Attempt != 2 {
+		if st := b.await(idempotent, store.Completed); st.Record.Attempt != 2 {
 			t.Error(st.Record.Attempt)
 		}
 		time.Sleep(time.Hour)
-		if st := b.status(plain); st.Record.State != stet.Unknown || st.Record.Attempt != 1 {
+		if st := b.status(plain); st.Record.State != store.Unknown || st.Record.Attempt != 1 {
 			t.Errorf("%v, attempt %d", st.Record.State, st.Record.Attempt)
 		}
 	})
@@ -221,12 +221,12 @@ func TestPolicyDecidesAboutDeadRunsOfPlainHandlers(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		policy stet.Policy
-		want   stet.State
+		want   store.State
 		result string
 	}{
-		"take over": {stet.Policy{Stale: stet.StaleTakeOver}, stet.Completed, `{"Number":1}`},
-		"fail":      {stet.Policy{Stale: stet.StaleFail}, stet.Failed, ""},
-		"verify":    {stet.Policy{Verify: happened, Stale: stet.StaleTakeOver}, stet.Completed, `{"Number":9}`},
+		"take over": {stet.Policy{Stale: stet.StaleTakeOver}, store.Completed, `{"Number":1}`},
+		"fail":      {stet.Policy{Stale: stet.StaleFail}, store.Failed, ""},
+		"verify":    {stet.Policy{Verify: happened, Stale: stet.StaleTakeOver}, store.Completed, `{"Number":9}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.policy.Lease = time.Second
@@ -257,7 +257,7 @@ func TestOperationOutlivesAWorkerThatDiesEachTimeUntilItsAttemptsAreUsed(t *test
 			must(t, b.engine.Resolve(t.Context(), b.status(id).Record, "", stet.ItDidNotHappen()))
 		}
 		b.runs()
-		if st := b.await(id, stet.Failed); st.Record.Attempt != 3 {
+		if st := b.await(id, store.Failed); st.Record.Attempt != 3 {
 			t.Error(st.Record.Attempt)
 		}
 	})
@@ -283,7 +283,7 @@ func (s *troubled) spoil(call func() error) error {
 	return nil
 }
 
-func (s *troubled) Take(ctx context.Context, req store.TakeRequest) (rec stet.Record, err error) {
+func (s *troubled) Take(ctx context.Context, req store.TakeRequest) (rec store.Record, err error) {
 	err = s.spoil(func() (err error) {
 		rec, err = s.Store.Take(ctx, req)
 		return err
@@ -291,15 +291,15 @@ func (s *troubled) Take(ctx context.Context, req store.TakeRequest) (rec stet.Re
 	return rec, err
 }
 
-func (s *troubled) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+func (s *troubled) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
 	return s.spoil(func() error { return s.Store.Settle(ctx, c, out, keep) })
 }
 
-func (s *troubled) Return(ctx context.Context, c stet.Claim, after time.Duration) error {
+func (s *troubled) Return(ctx context.Context, c store.Claim, after time.Duration) error {
 	return s.spoil(func() error { return s.Store.Return(ctx, c, after) })
 }
 
-func (s *troubled) Due(ctx context.Context, what stet.Due, limit int, again time.Duration, names ...string) (recs []stet.Record, err error) {
+func (s *troubled) Due(ctx context.Context, what store.Due, limit int, again time.Duration, names ...string) (recs []store.Record, err error) {
 	err = s.spoil(func() (err error) { recs, err = s.Store.Due(ctx, what, limit, again, names...); return err })
 	if err != nil {
 		return nil, err
@@ -322,12 +322,12 @@ func TestStoreTroubleLosesNoOperationAndCompletesNoneTwice(t *testing.T) {
 			return receipt{}, nil
 		}))
 		b.runs()
-		var ids []stet.ID
+		var ids []store.ID
 		for i := range 100 {
 			ids = append(ids, b.accept("ship", strconv.Itoa(i)))
 		}
 		for _, id := range ids {
-			b.await(id, stet.Completed)
+			b.await(id, store.Completed)
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -371,12 +371,12 @@ func TestQueueThatLosesAndRepeatsItemsChangesNothing(t *testing.T) {
 			return receipt{}, nil
 		}))
 		b.runs()
-		var ids []stet.ID
+		var ids []store.ID
 		for i := range 100 {
 			ids = append(ids, b.accept("ship", strconv.Itoa(i)))
 		}
 		for _, id := range ids {
-			b.await(id, stet.Completed)
+			b.await(id, store.Completed)
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -416,17 +416,17 @@ func TestWhatTheQueueRefusesIsHandedOverAgainSoon(t *testing.T) {
 
 func TestNoTwoDispatchersHandOverTheSame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memory.New(memory.Options{})
-		b := newBench(t, store, stetwork.Options{}, stet.Policy{})
+		st := memory.New(memory.Options{})
+		b := newBench(t, st, stetwork.Options{}, stet.Policy{})
 		for i := range 500 {
 			b.accept("ship", strconv.Itoa(i))
 		}
 		var mu sync.Mutex
-		seen := map[stet.ID]int{}
+		seen := map[store.ID]int{}
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		for range 4 {
-			e := newEngine(t, store, stet.Policy{})
+			e := newEngine(t, st, stet.Policy{})
 			d, err := stetwork.NewDispatcher(e, stetwork.QueueFunc(func(_ context.Context, items []stet.Item) error {
 				mu.Lock()
 				defer mu.Unlock()
@@ -458,7 +458,7 @@ func TestWrongWiringIsRefused(t *testing.T) {
 	must(t, stetwork.Handle(b.worker, "ship", ok))
 	_, noEngine := stetwork.New(nil, stetwork.Options{})
 	_, negative := stetwork.New(b.engine, stetwork.Options{Concurrency: -1})
-	_, batch := stetwork.New(b.engine, stetwork.Options{Dispatch: stetwork.DispatcherOptions{Batch: stet.MaxBrowse + 1}})
+	_, batch := stetwork.New(b.engine, stetwork.Options{Dispatch: stetwork.DispatcherOptions{Batch: store.MaxBrowse + 1}})
 	_, noQueue := stetwork.NewDispatcher(b.engine, nil, stetwork.DispatcherOptions{})
 	_, payload := stetwork.NewWork("ship", func() {})
 	for name, err := range map[string]error{

@@ -19,7 +19,7 @@ type slowTake struct {
 	gate chan struct{}
 }
 
-func (s slowTake) Take(ctx context.Context, req store.TakeRequest) (stet.Record, error) {
+func (s slowTake) Take(ctx context.Context, req store.TakeRequest) (store.Record, error) {
 	rec, err := s.Store.Take(ctx, req)
 	<-s.gate
 	return rec, err
@@ -29,8 +29,8 @@ func (s slowTake) Take(ctx context.Context, req store.TakeRequest) (stet.Record,
 // one that nobody ends any more.
 func TestShutdownReachesARunThatIsBeingTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := slowTake{memory.New(memory.Options{}), make(chan struct{})}
-		b := newBench(t, store, stetwork.Options{}, stet.Policy{})
+		st := slowTake{memory.New(memory.Options{}), make(chan struct{})}
+		b := newBench(t, st, stetwork.Options{}, stet.Policy{})
 		var ran atomic.Int32
 		must(t, stetwork.Handle(b.worker, "ship", func(ctx context.Context, _ parcel) (receipt, error) {
 			ran.Add(1)
@@ -46,10 +46,10 @@ func TestShutdownReachesARunThatIsBeingTaken(t *testing.T) {
 		down := make(chan error)
 		go func() { down <- b.worker.Shutdown(ctx) }()
 		time.Sleep(2 * time.Second)
-		close(store.gate)
+		close(st.gate)
 		must(t, <-did)
 		must(t, <-down)
-		if st := b.status(id); st.Record.State != stet.Accepted || ran.Load() != 0 {
+		if st := b.status(id); st.Record.State != store.Accepted || ran.Load() != 0 {
 			t.Errorf("%v after %d runs; want it accepted, for another worker", st.Record.State, ran.Load())
 		}
 	})

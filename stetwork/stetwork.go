@@ -88,7 +88,7 @@ type Options struct {
 	// negative: no limit.
 	MaxAttempts int
 	// Backoff returns how long an operation has to wait after its n-th attempt
-	// that counts, from 1; at most stet.MaxDelay. Default: anything up to a time that doubles,
+	// that counts, from 1; at most store.MaxDelay. Default: anything up to a time that doubles,
 	// from MinBackoff to MaxBackoff ("full jitter").
 	Backoff func(n int) time.Duration
 	// Queue, if set, is what Run hands due operations to, instead of running
@@ -137,7 +137,7 @@ func New(engine *stet.Engine, o Options) (*Worker, error) {
 	if engine == nil {
 		return nil, misuse.Errorf("stetwork: a worker needs an engine; stet.New makes one")
 	}
-	if _, ok := store.As[stet.WorkStore](engine.Store()); !ok {
+	if _, ok := store.As[store.WorkStore](engine.Store()); !ok {
 		return nil, misuse.Errorf("stetwork: the store %T keeps no work; memory, sqlite, postgres and redis do", engine.Store())
 	}
 	if o.Concurrency < 0 {

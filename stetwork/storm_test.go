@@ -13,6 +13,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetwork"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 	"github.com/stet-go/stet/store/storetest"
 )
@@ -30,8 +31,8 @@ type storm struct {
 
 	mu      sync.Mutex
 	r       *rand.Rand
-	effects map[stet.ID]int    // of plain operations, and charges of others
-	told    map[stet.ID]string // the outcome that was seen
+	effects map[store.ID]int    // of plain operations, and charges of others
+	told    map[store.ID]string // the outcome that was seen
 }
 
 func TestInAStormNothingHappensTwiceAndOutcomesStand(t *testing.T) {
@@ -61,7 +62,7 @@ func TestInAStormNothingHappensTwiceAndOutcomesStand(t *testing.T) {
 
 func newStorm(t *testing.T, seed int64) *storm {
 	s := &storm{t: t, store: memory.New(memory.Options{}), end: time.Now().Add(15 * time.Minute), r: rand.New(rand.NewSource(seed)), //nolint:gosec // repeatable
-		effects: make(map[stet.ID]int), told: make(map[stet.ID]string)}
+		effects: make(map[store.ID]int), told: make(map[store.ID]string)}
 	s.sees = newEngine(t, s.store, stet.Policy{})
 	for i := range 16 {
 		for _, name := range []string{"plain", "idempotent"} {
@@ -227,12 +228,12 @@ func (s *storm) judge() {
 		st, err := s.sees.Lookup(context.Background(), it.ID)
 		must(s.t, err)
 		switch state := st.Record.State; {
-		case state == stet.Completed && s.effects[it.ID] != 1:
+		case state == store.Completed && s.effects[it.ID] != 1:
 			s.t.Errorf("%v is completed, and its effect was there %d times", it, s.effects[it.ID])
-		case state == stet.Failed && string(st.Outcome.Body) == `"`+stet.ErrCancelled.Error()+`"`:
-		case state == stet.Running || state == stet.Accepted:
+		case state == store.Failed && string(st.Outcome.Body) == `"`+stet.ErrCancelled.Error()+`"`:
+		case state == store.Running || state == store.Accepted:
 			s.t.Errorf("%v is %v two hours after the storm, in attempt %d", it, state, st.Record.Attempt)
-		case state == stet.Completed:
+		case state == store.Completed:
 			ended++
 		}
 	}

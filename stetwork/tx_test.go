@@ -11,6 +11,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetwork"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 	"github.com/stet-go/stet/store/sqlite"
 )
@@ -58,7 +59,7 @@ func TestWritesAndOutcomeAreOneCommit(t *testing.T) {
 		return receipt{int(ran.Load())}, nil
 	}))
 	b.runs()
-	st := b.await(b.accept("ship", "Emma"), stet.Completed, stet.Failed, stet.Unknown)
+	st := b.await(b.accept("ship", "Emma"), store.Completed, store.Failed, store.Unknown)
 	var got receipt
 	if err := st.Outcome.Decode(&got); err != nil || got.Number != 4 {
 		t.Error(got, err)
@@ -81,15 +82,15 @@ func TestDeclaredDoubtOfATransactionIsParkedAndStaysSo(t *testing.T) {
 	}))
 	b.runs()
 	id := b.accept("ship", "Emma")
-	st := b.await(id, stet.Completed, stet.Failed, stet.Unknown)
-	if verdict, err := b.worker.Verify(t.Context(), b.status(id)); err != nil || verdict.State() != stet.Unknown || st.Record.State != stet.Unknown {
+	st := b.await(id, store.Completed, store.Failed, store.Unknown)
+	if verdict, err := b.worker.Verify(t.Context(), b.status(id)); err != nil || verdict.State() != store.Unknown || st.Record.State != store.Unknown {
 		t.Fatalf("%v, and the worker says of it %v, %v", st.Record.State, verdict, err)
 	}
 	if err := b.engine.Resolve(t.Context(), st.Record, "", stet.MayRunAgain()); !errors.Is(err, stet.ErrUnknown) {
 		t.Errorf("it may be run again: %v", err)
 	}
 	must(t, b.engine.Resolve(t.Context(), st.Record, "", stet.ItDidNotHappen()))
-	b.await(id, stet.Completed)
+	b.await(id, store.Completed)
 	if n := shipments(t, s); n != 1 || ran.Load() != 2 {
 		t.Errorf("%d rows after %d runs", n, ran.Load())
 	}
@@ -147,7 +148,7 @@ func TestZombieOfATransactionWritesNothing(t *testing.T) {
 		return receipt{2}, insert(ctx, tx, p)
 	}))
 	b.runs()
-	b.await(id, stet.Completed)
+	b.await(id, store.Completed)
 	close(goOn)
 	must(t, <-over)
 	if n := shipments(t, s); n != 1 {
@@ -163,7 +164,7 @@ func TestZombieOfATransactionWritesNothing(t *testing.T) {
 // deaf is a store in which no lease is renewed: the process stands still.
 type deaf struct{ *sqlite.Store }
 
-func (deaf) Extend(context.Context, []stet.Claim, time.Duration) ([]stet.Claim, error) {
+func (deaf) Extend(context.Context, []store.Claim, time.Duration) ([]store.Claim, error) {
 	return nil, nil
 }
 
@@ -180,7 +181,7 @@ func TestMessagesOfATransactionLeaveWithItsOutcome(t *testing.T) {
 		return receipt{}, insert(ctx, tx, p)
 	}))
 	b.runs()
-	b.await(b.accept("ship", "Emma"), stet.Completed)
+	b.await(b.accept("ship", "Emma"), store.Completed)
 	parcels, err := b.engine.DueMessages(t.Context(), 10, time.Minute)
 	if err != nil || len(parcels) != 1 || len(parcels[0].Messages) != 1 {
 		t.Fatal(parcels, err)

@@ -97,9 +97,6 @@ type ClaimRequest struct {
 	Label       Label
 }
 
-// MaxLabel is the greatest length of each part of a Label, in bytes.
-const MaxLabel = 255
-
 // Label says what an operation is, for people, verifiers and queues. A record has
 // that of its last Claim, Accept or transaction; each part is UTF-8 without control
 // characters, of at most MaxLabel bytes, but for a sealed Ref, which is up to four

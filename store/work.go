@@ -107,9 +107,6 @@ type TakeRequest struct {
 	Repeatable bool
 }
 
-// MaxDueNames is how many names WorkStore.Due is asked for at most.
-const MaxDueNames = 256
-
 // Due is what records wait for.
 type Due uint8
 

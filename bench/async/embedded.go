@@ -12,6 +12,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/bench/internal/rounds"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/stetwork"
 	"github.com/stet-go/stet/store/sqlite"
 )
@@ -40,8 +41,8 @@ func embedded(ctx context.Context) (err error) {
 	if _, err := y.store.DB().ExecContext(ctx, `CREATE TABLE shipments (id INTEGER PRIMARY KEY, "order" INTEGER, body TEXT)`); err != nil {
 		return err
 	}
-	y.engine, err = stet.New(y.store, stet.Options{Observer: stet.ObserverFunc(func(_ context.Context, e stet.Event) {
-		if e.Kind == stet.EventSettled {
+	y.engine, err = stet.New(y.store, stet.Options{Observer: observe.Func(func(_ context.Context, e observe.Event) {
+		if e.Kind == observe.Settled {
 			y.settled()
 		}
 	})})

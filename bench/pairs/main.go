@@ -18,9 +18,8 @@ import (
 
 	_ "modernc.org/sqlite" // the baseline's driver
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/bench/internal/rounds"
-	spi "github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/sqlite"
 )
 
@@ -39,7 +38,7 @@ func main() {
 }
 
 // pair is one claim and one settle of a new operation.
-type pair func(ctx context.Context, id stet.ID) error
+type pair func(ctx context.Context, id store.ID) error
 
 var result = bytes.Repeat([]byte("r"), 1024)
 
@@ -77,18 +76,18 @@ func run(ctx context.Context) (err error) {
 	return nil
 }
 
-func grouped(store *sqlite.Store) pair {
-	return func(ctx context.Context, id stet.ID) error {
-		owner := stet.NewOwner()
-		rec, err := store.Claim(ctx, stet.ClaimRequest{ID: id, Owner: owner, Lease: 30 * time.Second})
+func grouped(st *sqlite.Store) pair {
+	return func(ctx context.Context, id store.ID) error {
+		owner := store.NewOwner()
+		rec, err := st.Claim(ctx, store.ClaimRequest{ID: id, Owner: owner, Lease: 30 * time.Second})
 		if err != nil {
 			return err
 		}
-		if rec.State != stet.Running || rec.Owner != owner {
+		if rec.State != store.Running || rec.Owner != owner {
 			return fmt.Errorf("not granted: %v", rec.State)
 		}
-		return store.Settle(ctx, rec.Claim(), spi.Settlement{State: stet.Completed, Result: result},
-			stet.Retention{Result: 24 * time.Hour, Tombstone: 30 * 24 * time.Hour})
+		return st.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed, Result: result},
+			store.Retention{Result: 24 * time.Hour, Tombstone: 30 * 24 * time.Hour})
 	}
 }
 
@@ -109,8 +108,8 @@ func openPlain(ctx context.Context, path string) (pair, func() error, error) {
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, nil, errors.Join(err, db.Close())
 	}
-	return func(ctx context.Context, id stet.ID) error {
-		owner := stet.NewOwner()
+	return func(ctx context.Context, id store.ID) error {
+		owner := store.NewOwner()
 		if err := one(claim.ExecContext(ctx, id[:], owner[:], time.Now().Add(30*time.Second).UnixMicro())); err != nil {
 			return err
 		}
@@ -139,7 +138,7 @@ func load(ctx context.Context, callers int, p pair) (float64, error) {
 	for i := range callers {
 		wg.Go(func() {
 			for time.Since(began) < *each && errs[i] == nil {
-				errs[i] = p(ctx, stet.Digest("bench", "s", fmt.Sprint(keys.Add(1))))
+				errs[i] = p(ctx, store.Digest("bench", "s", fmt.Sprint(keys.Add(1))))
 				done.Add(1)
 			}
 		})

@@ -25,7 +25,6 @@ import (
 	"github.com/stet-go/stet/bench/internal/rounds"
 	"github.com/stet-go/stet/internal/rig"
 	"github.com/stet-go/stet/store"
-	spi "github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/cache"
 	"github.com/stet-go/stet/store/postgres"
 )
@@ -112,18 +111,18 @@ CREATE TABLE payments (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, accou
 type bench struct {
 	pool    *pgxpool.Pool
 	store   *postgres.Store
-	cached  stet.Store // a cache in front of store
-	settled []stet.ClaimRequest
+	cached  store.Store // a cache in front of store
+	settled []store.ClaimRequest
 	next    atomic.Int64
 }
 
 var (
 	result = bytes.Repeat([]byte("r"), 1024)
-	keep   = stet.Retention{Result: 24 * time.Hour, Tombstone: 30 * 24 * time.Hour}
+	keep   = store.Retention{Result: 24 * time.Hour, Tombstone: 30 * 24 * time.Hour}
 )
 
-func request() stet.ClaimRequest {
-	return stet.ClaimRequest{ID: stet.Digest("bench", "s", stet.NewKey()), Owner: stet.NewOwner(), Lease: 30 * time.Second}
+func request() store.ClaimRequest {
+	return store.ClaimRequest{ID: store.Digest("bench", "s", stet.NewKey()), Owner: store.NewOwner(), Lease: 30 * time.Second}
 }
 
 func (b *bench) level(ctx context.Context, callers int) error {
@@ -199,7 +198,7 @@ func (b *bench) lease(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return b.store.Settle(ctx, rec.Claim(), spi.Settlement{State: stet.Completed, Result: result}, keep)
+	return b.store.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed, Result: result}, keep)
 }
 
 func pay(ctx context.Context, tx pgx.Tx) error {
@@ -212,8 +211,8 @@ func (b *bench) bare(ctx context.Context) error {
 }
 
 func (b *bench) transaction(ctx context.Context) error {
-	_, err := b.store.RunTx(ctx, request(), keep, func(ctx context.Context, tx pgx.Tx, _ stet.Record) (store.Settlement, error) {
-		return spi.Settlement{State: stet.Completed, Result: result}, pay(ctx, tx)
+	_, err := b.store.RunTx(ctx, request(), keep, func(ctx context.Context, tx pgx.Tx, _ store.Record) (store.Settlement, error) {
+		return store.Settlement{State: store.Completed, Result: result}, pay(ctx, tx)
 	})
 	return err
 }
@@ -222,9 +221,9 @@ func (b *bench) replay(ctx context.Context) error { return b.read(ctx, b.store) 
 
 func (b *bench) cachedReplay(ctx context.Context) error { return b.read(ctx, b.cached) }
 
-func (b *bench) read(ctx context.Context, store stet.Store) error {
-	rec, err := store.Read(ctx, b.settled[int(b.next.Add(1))%len(b.settled)].ID)
-	if err == nil && (rec.State != stet.Completed || len(rec.Result) != len(result)) {
+func (b *bench) read(ctx context.Context, st store.Store) error {
+	rec, err := st.Read(ctx, b.settled[int(b.next.Add(1))%len(b.settled)].ID)
+	if err == nil && (rec.State != store.Completed || len(rec.Result) != len(result)) {
 		err = fmt.Errorf("read a record in state %v", rec.State)
 	}
 	return err
@@ -232,7 +231,7 @@ func (b *bench) read(ctx context.Context, store stet.Store) error {
 
 // fill settles the records that are replayed.
 func (b *bench) fill(ctx context.Context) error {
-	b.settled = make([]stet.ClaimRequest, kept)
+	b.settled = make([]store.ClaimRequest, kept)
 	errs := make([]error, connections)
 	var wg sync.WaitGroup
 	for part := range connections {
@@ -242,7 +241,7 @@ func (b *bench) fill(ctx context.Context) error {
 				b.settled[i] = req
 				rec, err := b.cached.Claim(ctx, req) // from which the cache learns the time
 				if err == nil {
-					err = b.store.Settle(ctx, rec.Claim(), spi.Settlement{State: stet.Completed, Result: result}, keep)
+					err = b.store.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed, Result: result}, keep)
 				}
 				errs[part] = err
 			}

@@ -25,7 +25,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/bench/internal/rounds"
 	"github.com/stet-go/stet/internal/rig"
-	spi "github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/cache"
 	"github.com/stet-go/stet/store/redis"
 	"github.com/stet-go/stet/store/redis/goredis"
@@ -47,7 +47,7 @@ const (
 
 var (
 	result = bytes.Repeat([]byte("r"), 1024)
-	keep   = stet.Retention{Result: 24 * time.Hour, Tombstone: 30 * 24 * time.Hour}
+	keep   = store.Retention{Result: 24 * time.Hour, Tombstone: 30 * 24 * time.Hour}
 )
 
 func main() {
@@ -91,9 +91,9 @@ func run(ctx context.Context) (err error) {
 type bench struct {
 	server          *rig.RedisServer
 	rueidis, goOnes *redis.Store
-	cached          stet.Store
+	cached          store.Store
 	claim, settle   []string // commands, as the store sends them
-	settled         []stet.ClaimRequest
+	settled         []store.ClaimRequest
 	next            atomic.Int64
 }
 
@@ -170,17 +170,17 @@ func (b *bench) learn(ctx context.Context, c redis.Client, o redis.Options) erro
 	return nil
 }
 
-func request() stet.ClaimRequest {
-	return stet.ClaimRequest{ID: stet.Digest("bench", "s", stet.NewKey()), Owner: stet.NewOwner(), Lease: 30 * time.Second}
+func request() store.ClaimRequest {
+	return store.ClaimRequest{ID: store.Digest("bench", "s", stet.NewKey()), Owner: store.NewOwner(), Lease: 30 * time.Second}
 }
 
 // pair is one claim and one settle of a new operation.
-func pair(ctx context.Context, s stet.Store) error {
+func pair(ctx context.Context, s store.Store) error {
 	rec, err := s.Claim(ctx, request())
 	if err != nil {
 		return err
 	}
-	return s.Settle(ctx, rec.Claim(), spi.Settlement{State: stet.Completed, Result: result}, keep)
+	return s.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed, Result: result}, keep)
 }
 
 // fill settles the records that are replayed.
@@ -192,7 +192,7 @@ func (b *bench) fill(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := b.rueidis.Settle(ctx, rec.Claim(), spi.Settlement{State: stet.Completed, Result: result}, keep); err != nil {
+		if err := b.rueidis.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed, Result: result}, keep); err != nil {
 			return err
 		}
 	}
@@ -200,11 +200,11 @@ func (b *bench) fill(ctx context.Context) error {
 }
 
 // replay is a claim of an operation that is settled.
-func (b *bench) replay(ctx context.Context, s stet.Store) error {
+func (b *bench) replay(ctx context.Context, s store.Store) error {
 	req := b.settled[int(b.next.Add(1))%len(b.settled)]
-	req.Owner = stet.NewOwner()
+	req.Owner = store.NewOwner()
 	rec, err := s.Claim(ctx, req)
-	if err == nil && (rec.State != stet.Completed || len(rec.Result) != len(result)) {
+	if err == nil && (rec.State != store.Completed || len(rec.Result) != len(result)) {
 		err = fmt.Errorf("replayed a record in state %v", rec.State)
 	}
 	return err

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/bench/internal/rounds"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/postgres"
 )
 
@@ -17,26 +17,26 @@ import (
 const pages = 3000
 
 // browse measures how long the pages of what operators ask for take.
-func browse(ctx context.Context, store *postgres.Store) error {
-	scope := stet.ID(sha256.Sum256(binary.BigEndian.AppendUint64(nil, 7)))
-	unknown := []stet.State{stet.Unknown}
+func browse(ctx context.Context, st *postgres.Store) error {
+	scope := store.ID(sha256.Sum256(binary.BigEndian.AppendUint64(nil, 7)))
+	unknown := []store.State{store.Unknown}
 	for _, c := range []struct {
 		name string
-		q    stet.Query
+		q    store.Query
 	}{
-		{"all", stet.Query{}},
-		{"unknown", stet.Query{States: unknown}},
-		{"scope", stet.Query{Scope: scope}},
-		{"scope_unknown", stet.Query{Scope: scope, States: unknown}},
-		{"scope_completed", stet.Query{Scope: scope, States: []stet.State{stet.Completed}}},
-		{"failed", stet.Query{States: []stet.State{stet.Failed}}}, // there is none: the worst case
-		{"age", stet.Query{OlderThan: 13 * time.Hour, NewerThan: 13*time.Hour + 10*time.Minute}},
+		{"all", store.Query{}},
+		{"unknown", store.Query{States: unknown}},
+		{"scope", store.Query{Scope: scope}},
+		{"scope_unknown", store.Query{Scope: scope, States: unknown}},
+		{"scope_completed", store.Query{Scope: scope, States: []store.State{store.Completed}}},
+		{"failed", store.Query{States: []store.State{store.Failed}}}, // there is none: the worst case
+		{"age", store.Query{OlderThan: 13 * time.Hour, NewerThan: 13*time.Hour + 10*time.Minute}},
 	} {
 		var took []time.Duration
 		found, began := 0, time.Now()
 		for {
 			at := time.Now()
-			page, err := store.Browse(ctx, c.q)
+			page, err := st.Browse(ctx, c.q)
 			if err != nil {
 				return err
 			}

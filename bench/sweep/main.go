@@ -20,7 +20,8 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/bench/internal/rounds"
 	"github.com/stet-go/stet/internal/rig"
-	spi "github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/observe"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/postgres"
 )
 
@@ -120,8 +121,8 @@ func measure(ctx context.Context, store *postgres.Store) error {
 	var swept atomic.Int64
 	var dry atomic.Bool // nothing was left to sweep
 	var failed atomic.Pointer[error]
-	observe := stet.ObserverFunc(func(_ context.Context, ev stet.Event) {
-		if ev.Kind != stet.EventSwept {
+	observe := observe.Func(func(_ context.Context, ev observe.Event) {
+		if ev.Kind != observe.Swept {
 			return
 		}
 		if ev.Err != nil {
@@ -162,7 +163,7 @@ func measure(ctx context.Context, store *postgres.Store) error {
 
 var result = bytes.Repeat([]byte("r"), 1024)
 
-func load(ctx context.Context, store *postgres.Store) (float64, error) {
+func load(ctx context.Context, st *postgres.Store) (float64, error) {
 	var wg sync.WaitGroup
 	var done atomic.Int64
 	errs := make([]error, *callers)
@@ -170,10 +171,10 @@ func load(ctx context.Context, store *postgres.Store) (float64, error) {
 	for i := range *callers {
 		wg.Go(func() {
 			for time.Since(began) < *each && errs[i] == nil {
-				rec, err := store.Claim(ctx, stet.ClaimRequest{ID: stet.Digest("bench", "s", stet.NewKey()), Owner: stet.NewOwner(), Lease: 30 * time.Second})
+				rec, err := st.Claim(ctx, store.ClaimRequest{ID: store.Digest("bench", "s", stet.NewKey()), Owner: store.NewOwner(), Lease: 30 * time.Second})
 				if err == nil {
-					err = store.Settle(ctx, rec.Claim(), spi.Settlement{State: stet.Completed, Result: result},
-						stet.Retention{Result: 24 * time.Hour, Tombstone: 30 * 24 * time.Hour})
+					err = st.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed, Result: result},
+						store.Retention{Result: 24 * time.Hour, Tombstone: 30 * 24 * time.Hour})
 				}
 				errs[i] = err
 				done.Add(1)

@@ -15,6 +15,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/dashboard"
 	"github.com/stet-go/stet/internal/admin"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/sqlite"
 )
 
@@ -73,7 +74,7 @@ func (r *remote) run(t *testing.T, stdin, args string) (status int, stdout, stde
 func TestKeysShowTheSameThroughTheAdminAPI(t *testing.T) {
 	d := newShop(t)
 	r := serveAdmin(t, d)
-	id := stet.Digest("", "acme", "completed").String()
+	id := store.Digest("", "acme", "completed").String()
 	for _, args := range []string{
 		"ls -o json --state completed,failed,retryable,unknown", "ls --scope acme --state unknown", "ls -o json --limit 2 --state completed,failed", "ls --newer 1ms",
 		"get completed --scope acme -o json --body", "get --id " + id, "get never --scope acme", "watch completed --scope acme -o json", "get --id 12", "get unknown",
@@ -96,18 +97,18 @@ func TestKeysShowTheSameThroughTheAdminAPI(t *testing.T) {
 }
 
 func TestKeysChangeTheSameThroughTheAdminAPI(t *testing.T) {
-	for args, want := range map[string]stet.State{
-		"release unknown":                                    stet.Retryable,
-		"release dead --class payments":                      stet.Retryable,
-		"resolve unknown --as not-executed":                  stet.Retryable,
-		"resolve dead --as failed":                           stet.None,
-		"resolve dead --as failed --status 500 --header A:b": stet.Failed,
-		"expire completed":                                   stet.None,
+	for args, want := range map[string]store.State{
+		"release unknown":                                    store.Retryable,
+		"release dead --class payments":                      store.Retryable,
+		"resolve unknown --as not-executed":                  store.Retryable,
+		"resolve dead --as failed":                           store.None,
+		"resolve dead --as failed --status 500 --header A:b": store.Failed,
+		"expire completed":                                   store.None,
 	} {
 		d := newShop(t)
 		r := serveAdmin(t, d)
 		key := strings.Fields(args)[1]
-		id := stet.Digest("", "acme", key).String()
+		id := store.Digest("", "acme", key).String()
 		const more = " --scope acme --reason ticket-7 --actor ada -o json"
 		if status, _, errs := r.run(t, id[:12]+"\n", args+more); status == exitOK || !strings.Contains(errs, "not confirmed") || r.audit.Len() > 0 {
 			t.Errorf("%s, not confirmed: %d %s", args, status, errs)
@@ -157,7 +158,7 @@ func TestAdminThatRefusesIsExplained(t *testing.T) {
 			t.Errorf("%s: %d %s", address, status, errs)
 		}
 	}
-	if d.state("unknown") != stet.Unknown {
+	if d.state("unknown") != store.Unknown {
 		t.Error("something was changed")
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/store"
-	spi "github.com/stet-go/stet/store"
 )
 
 // finding is what a check has found.
@@ -139,12 +139,12 @@ const (
 // cleanup finds out whether dead runs are parked.
 func cleanup(ctx context.Context, s *storage) finding {
 	const name = "clean-up"
-	browser, can := store.As[stet.Browser](s.Store)
+	browser, can := store.As[store.Browser](s.Store)
 	if !can {
 		return ok(name, "not known: the store cannot be looked through")
 	}
 	late, worst, looked := 0, time.Duration(0), 0
-	q := stet.Query{States: []stet.State{stet.Running}, Limit: stet.MaxBrowse, OlderThan: maxLag}
+	q := store.Query{States: []store.State{store.Running}, Limit: store.MaxBrowse, OlderThan: maxLag}
 	for range maxPages {
 		page, err := browser.Browse(ctx, q)
 		if err != nil {
@@ -168,28 +168,28 @@ func cleanup(ctx context.Context, s *storage) finding {
 }
 
 // selfTest runs an operation of its own on a scratch key, which is forgotten soon.
-func selfTest(ctx context.Context, store stet.Store) []finding {
-	id := stet.Digest("stet doctor", "scratch", stet.NewKey())
-	req := stet.ClaimRequest{ID: id, Scope: stet.DigestScope("stet doctor", "scratch"), Fingerprint: stet.NewFingerprint([]byte("a")),
-		Owner: stet.NewOwner(), Lease: time.Minute}
+func selfTest(ctx context.Context, st store.Store) []finding {
+	id := store.Digest("stet doctor", "scratch", stet.NewKey())
+	req := store.ClaimRequest{ID: id, Scope: store.DigestScope("stet doctor", "scratch"), Fingerprint: stet.NewFingerprint([]byte("a")),
+		Owner: store.NewOwner(), Lease: time.Minute}
 	other := req
-	other.Owner = stet.NewOwner()
+	other.Owner = store.NewOwner()
 	differs := other
 	differs.Fingerprint = stet.NewFingerprint([]byte("b"))
-	keep := stet.Retention{Result: time.Second, Tombstone: time.Second}
-	out := spi.Settlement{State: stet.Completed, Result: []byte("scratch")}
+	keep := store.Retention{Result: time.Second, Tombstone: time.Second}
+	out := store.Settlement{State: store.Completed, Result: []byte("scratch")}
 
 	before := time.Now()
-	defer leaveNothing(ctx, store, req, keep)
-	rec, err := store.Claim(ctx, req)
-	if err != nil || rec.State != stet.Running || rec.Owner != req.Owner {
+	defer leaveNothing(ctx, st, req, keep)
+	rec, err := st.Claim(ctx, req)
+	if err != nil || rec.State != store.Running || rec.Owner != req.Owner {
 		return []finding{bad("claim", describe(rec, err), "may this role write? Is the disk full?")}
 	}
 	took := time.Since(before)
 	found := []finding{ok("claim", "granted in %v", took.Round(10*time.Microsecond)), clock(rec.ClaimedAt, before, took)}
 	// check reports whether to go on: an error that is no answer says nothing of
 	// the store's promises, and neither would the checks after it.
-	check := func(name, what string, rec stet.Record, err error, holds bool) bool {
+	check := func(name, what string, rec store.Record, err error, holds bool) bool {
 		switch answer := err == nil || errors.Is(err, stet.ErrMismatch) || errors.Is(err, stet.ErrFenced); {
 		case holds:
 			found = append(found, ok(name, "%s", what))
@@ -201,40 +201,40 @@ func selfTest(ctx context.Context, store stet.Store) []finding {
 		}
 		return true
 	}
-	rec2, err := store.Claim(ctx, other)
-	if !check("conflict", "a second claim is refused", rec2, err, err == nil && rec2.State == stet.Running && rec2.Owner == req.Owner) {
+	rec2, err := st.Claim(ctx, other)
+	if !check("conflict", "a second claim is refused", rec2, err, err == nil && rec2.State == store.Running && rec2.Owner == req.Owner) {
 		return found
 	}
-	rec2, err = store.Claim(ctx, differs)
+	rec2, err = st.Claim(ctx, differs)
 	if !check("mismatch", "another request is refused", rec2, err, errors.Is(err, stet.ErrMismatch)) {
 		return found
 	}
 	stale := rec.Claim()
 	stale.Fence--
-	err = store.Settle(ctx, stale, out, keep)
+	err = st.Settle(ctx, stale, out, keep)
 	if !check("fence", "a stale fence writes nothing", rec, err, errors.Is(err, stet.ErrFenced)) {
 		return found
 	}
-	err = store.Settle(ctx, rec.Claim(), out, keep)
+	err = st.Settle(ctx, rec.Claim(), out, keep)
 	if !check("settle", "the outcome is written", rec, err, err == nil) {
 		return found
 	}
-	rec2, err = store.Claim(ctx, other)
-	if !check("replay", "a retry gets it", rec2, err, err == nil && rec2.State == stet.Completed && string(rec2.Result) == "scratch") {
+	rec2, err = st.Claim(ctx, other)
+	if !check("replay", "a retry gets it", rec2, err, err == nil && rec2.State == store.Completed && string(rec2.Result) == "scratch") {
 		return found
 	}
-	err = store.Settle(ctx, rec.Claim(), spi.Settlement{State: stet.Failed}, keep)
+	err = st.Settle(ctx, rec.Claim(), store.Settlement{State: store.Failed}, keep)
 	check("stands", "no other outcome replaces it", rec, err, errors.Is(err, stet.ErrFenced))
 	return found
 }
 
 // leaveNothing releases the scratch claim where an interrupt or an error left it,
 // also if only the reply was lost: it would be unknown for ever.
-func leaveNothing(ctx context.Context, store stet.Store, req stet.ClaimRequest, keep stet.Retention) {
+func leaveNothing(ctx context.Context, st store.Store, req store.ClaimRequest, keep store.Retention) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	if rec, err := store.Read(ctx, req.ID); err == nil && rec.State == stet.Running && rec.Owner == req.Owner {
-		_ = store.Release(ctx, rec.Claim(), keep) // its failure changes nothing of what was found
+	if rec, err := st.Read(ctx, req.ID); err == nil && rec.State == store.Running && rec.Owner == req.Owner {
+		_ = st.Release(ctx, rec.Claim(), keep) // its failure changes nothing of what was found
 	}
 }
 
@@ -248,7 +248,7 @@ func clock(theirs, before time.Time, took time.Duration) finding {
 	return ok("clock", "%v from this host's", distance)
 }
 
-func describe(rec stet.Record, err error) string {
+func describe(rec store.Record, err error) string {
 	if err != nil {
 		return strings.ReplaceAll(err.Error(), "\n", "; ")
 	}

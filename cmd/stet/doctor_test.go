@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 	"github.com/stet-go/stet/store/sqlite"
@@ -80,16 +79,16 @@ type defective struct {
 	defect string
 }
 
-func (d defective) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+func (d defective) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	rec, err := d.Store.Claim(ctx, req)
 	switch {
 	case d.defect == "claim":
 		return rec, errors.New("disk full")
-	case d.defect == "conflict" && rec.State == stet.Running:
+	case d.defect == "conflict" && rec.State == store.Running:
 		rec.Owner = req.Owner
 	case d.defect == "mismatch":
 		err = nil
-	case d.defect == "replay" && rec.State == stet.Completed:
+	case d.defect == "replay" && rec.State == store.Completed:
 		rec.Result = nil
 	case d.defect == "clock":
 		rec.ClaimedAt = rec.ClaimedAt.Add(time.Hour)
@@ -97,12 +96,12 @@ func (d defective) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Recor
 	return rec, err
 }
 
-func (d defective) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+func (d defective) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
 	err := d.Store.Settle(ctx, c, out, keep)
 	switch {
 	case d.defect == "settle" && err == nil:
 		return errors.New("disk full")
-	case d.defect == "fence" && out.State == stet.Completed, d.defect == "stands" && out.State == stet.Failed:
+	case d.defect == "fence" && out.State == store.Completed, d.defect == "stands" && out.State == store.Failed:
 		return nil
 	}
 	return err
@@ -127,25 +126,25 @@ type interrupted struct {
 	*memory.Store
 	at     string
 	cancel context.CancelFunc
-	id     stet.ID
+	id     store.ID
 	calls  int
 }
 
-func (i *interrupted) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+func (i *interrupted) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	if ctx.Err() != nil {
-		return stet.Record{}, ctx.Err()
+		return store.Record{}, ctx.Err()
 	}
 	i.calls++
 	i.id = req.ID
 	rec, err := i.Store.Claim(ctx, req)
 	if i.at == "claim" || i.at == "conflict" && i.calls == 2 {
 		i.cancel()
-		return stet.Record{}, ctx.Err() // the reply is lost
+		return store.Record{}, ctx.Err() // the reply is lost
 	}
 	return rec, err
 }
 
-func (i *interrupted) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+func (i *interrupted) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
 	if i.at == "settle" {
 		i.cancel()
 	}
@@ -155,7 +154,7 @@ func (i *interrupted) Settle(ctx context.Context, c stet.Claim, out store.Settle
 	return i.Store.Settle(ctx, c, out, keep)
 }
 
-func (i *interrupted) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+func (i *interrupted) Release(ctx context.Context, c store.Claim, keep store.Retention) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -177,7 +176,7 @@ func TestInterruptedSelfTestLeavesNoClaimAndBlamesNoDefect(t *testing.T) {
 			}
 		}
 		rec, err := s.Read(t.Context(), s.id)
-		if err != nil || rec.State != stet.Retryable && rec.State != stet.None || wrong != 1 || s.calls == 0 { // None: forgotten
+		if err != nil || rec.State != store.Retryable && rec.State != store.None || wrong != 1 || s.calls == 0 { // None: forgotten
 			t.Errorf("interrupted at %s: the scratch operation is %v (%v), %d wrong", at, rec.State, err, wrong)
 		}
 	}
@@ -186,7 +185,7 @@ func TestInterruptedSelfTestLeavesNoClaimAndBlamesNoDefect(t *testing.T) {
 func TestDoctorFindsThatNobodyCleansUp(t *testing.T) {
 	now := time.Now().Add(-time.Hour)
 	s := memory.New(memory.Options{Clock: func() time.Time { return now }})
-	_, err := s.Claim(t.Context(), stet.ClaimRequest{ID: stet.Digest("", "a", "k"), Owner: stet.NewOwner(), Lease: time.Minute})
+	_, err := s.Claim(t.Context(), store.ClaimRequest{ID: store.Digest("", "a", "k"), Owner: store.NewOwner(), Lease: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/admin"
+	"github.com/stet-go/stet/store"
 )
 
 // adminVariable is the variable of the environment with the bearer token of an
@@ -90,7 +92,7 @@ func hint(err error) error {
 }
 
 // find returns the digest of the operation that is named.
-func (k *keys) find(args []string) (id stet.ID, err error) {
+func (k *keys) find(args []string) (id store.ID, err error) {
 	switch {
 	case k.id != "" && (len(args) > 0 || k.scope != ""):
 		return id, usage{errors.New("either --id, or a key and --scope")}
@@ -102,13 +104,13 @@ func (k *keys) find(args []string) (id stet.ID, err error) {
 	case len(args) == 0 || k.scope == "":
 		return id, usage{errors.New("which operation? Give its key and --scope, or --id")}
 	}
-	return stet.Digest(k.namespace, k.scope, args[0]), nil
+	return store.Digest(k.namespace, k.scope, args[0]), nil
 }
 
 // record is one that is there.
-func (k *keys) record(cmd *cobra.Command, d admin.API, id stet.ID, result bool) (admin.Record, error) {
+func (k *keys) record(cmd *cobra.Command, d admin.API, id store.ID, result bool) (admin.Record, error) {
 	rec, err := d.Get(cmd.Context(), id, result)
-	if err == nil && rec.State == stet.None.String() {
+	if err == nil && rec.State == store.None.String() {
 		err = errors.New("the store has no such operation; are --scope and --namespace those of the service?")
 	}
 	return rec, err
@@ -117,7 +119,7 @@ func (k *keys) record(cmd *cobra.Command, d admin.API, id stet.ID, result bool) 
 func (k *keys) newList() *cobra.Command {
 	var states []string
 	var scope string
-	q := stet.Query{}
+	q := store.Query{}
 	limit := 0
 	cmd := &cobra.Command{
 		Use:   "ls",
@@ -135,7 +137,7 @@ func (k *keys) newList() *cobra.Command {
 				q.States = append(q.States, s)
 			}
 			if scope != "" {
-				q.Scope = stet.DigestScope(k.namespace, scope)
+				q.Scope = store.DigestScope(k.namespace, scope)
 			}
 			if err := q.Check(); err != nil {
 				return usage{fmt.Errorf("--older and --newer: %w", err)}
@@ -148,7 +150,7 @@ func (k *keys) newList() *cobra.Command {
 	f.StringVar(&scope, "scope", "", "only those of this scope")
 	f.DurationVar(&q.OlderThan, "older", 0, "only those claimed longer ago, like 10m")
 	f.DurationVar(&q.NewerThan, "newer", 0, "only those claimed since then")
-	f.IntVar(&limit, "limit", stet.DefaultBrowse, fmt.Sprintf("how many at most, 1 to %d", maxList))
+	f.IntVar(&limit, "limit", store.DefaultBrowse, fmt.Sprintf("how many at most, 1 to %d", maxList))
 	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(admin.States(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -156,11 +158,11 @@ func (k *keys) newList() *cobra.Command {
 const maxList = 100_000
 
 // list prints up to limit records.
-func (k *keys) list(cmd *cobra.Command, d admin.API, q stet.Query, limit int) error {
+func (k *keys) list(cmd *cobra.Command, d admin.API, q store.Query, limit int) error {
 	records := []admin.Record{}
 	more := true
 	for more && len(records) < limit {
-		q.Limit = min(limit-len(records), stet.MaxBrowse)
+		q.Limit = min(limit-len(records), store.MaxBrowse)
 		page, err := d.List(cmd.Context(), q)
 		if err != nil {
 			return err
@@ -258,7 +260,7 @@ func (k *keys) newWatch() *cobra.Command {
 }
 
 // watch prints the record whenever it has changed. An interrupt ends it.
-func (k *keys) watch(cmd *cobra.Command, d admin.API, id stet.ID, every time.Duration) error {
+func (k *keys) watch(cmd *cobra.Command, d admin.API, id store.ID, every time.Duration) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	var last admin.Record

@@ -16,9 +16,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/admin"
 	"github.com/stet-go/stet/internal/seal"
+	"github.com/stet-go/stet/store"
 )
 
 // change is a change by hand of one operation.
@@ -28,7 +30,7 @@ type change struct {
 	class                string // at the admin API
 	dryRun, yes          bool
 
-	keep       stet.Retention
+	keep       store.Retention
 	plain      bool
 	encryption stet.Encryption // with the key of keyVariable, if it is needed
 }
@@ -37,7 +39,7 @@ type change struct {
 // the key that the service encrypts with.
 const keyVariable = "STET_ENCRYPTION_KEY"
 
-const defaultRetention = 24 * time.Hour // stet.Retention's
+const defaultRetention = 24 * time.Hour // store.Retention's
 
 // sealed finds out how the service wants the response that is about to be stored.
 // One that it did not encrypt, or with another key, is damaged to it, and stands.
@@ -169,7 +171,7 @@ func (k *keys) newExpire() *cobra.Command {
 		Short: "Remove the stored result, or a damaged record; the operation still never runs again",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c.keep = stet.Retention{Result: defaultRetention, Tombstone: defaultRetention} // not used
+			c.keep = store.Retention{Result: defaultRetention, Tombstone: defaultRetention} // not used
 			return c.make(cmd, args, admin.Change{Action: admin.Expire})
 		},
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/admin"
 	"github.com/stet-go/stet/internal/seal"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/sqlite"
 )
 
@@ -33,10 +34,10 @@ func newShop(t *testing.T) *shop {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	keep := stet.Retention{Result: 24 * time.Hour, Tombstone: 48 * time.Hour}
-	claim := func(key string, lease time.Duration) stet.Claim {
-		rec, err := s.Claim(t.Context(), stet.ClaimRequest{ID: stet.Digest("", "acme", key), Scope: stet.DigestScope("", "acme"),
-			Fingerprint: stet.NewFingerprint([]byte("x")), Owner: stet.NewOwner(), Lease: lease})
+	keep := store.Retention{Result: 24 * time.Hour, Tombstone: 48 * time.Hour}
+	claim := func(key string, lease time.Duration) store.Claim {
+		rec, err := s.Claim(t.Context(), store.ClaimRequest{ID: store.Digest("", "acme", key), Scope: store.DigestScope("", "acme"),
+			Fingerprint: stet.NewFingerprint([]byte("x")), Owner: store.NewOwner(), Lease: lease})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,19 +77,19 @@ func (d *shop) run(stdin, args string, more ...string) (status int, stdout, stde
 	return status, out.String(), errs.String()
 }
 
-func (d *shop) state(key string) stet.State {
+func (d *shop) state(key string) store.State {
 	d.t.Helper()
 	s, err := sqlite.Open(d.t.Context(), d.path, sqlite.Options{})
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	defer s.Close()
-	rec, err := s.Read(d.t.Context(), stet.Digest("", "acme", key))
+	rec, err := s.Read(d.t.Context(), store.Digest("", "acme", key))
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	if rec.Gone {
-		return stet.None // for what expire makes of it
+		return store.None // for what expire makes of it
 	}
 	return rec.State
 }
@@ -118,7 +119,7 @@ func TestKeysLsFiltersAndHidesBodies(t *testing.T) {
 
 func TestKeysGetShowsTheBodyOnlyWhenAsked(t *testing.T) {
 	d := newShop(t)
-	id := stet.Digest("", "acme", "completed").String()
+	id := store.Digest("", "acme", "completed").String()
 	for _, args := range []string{"get completed --scope acme", "get --id " + id, "get completed --scope acme -o json"} {
 		if status, out, errs := d.run("", args); status != exitOK || !strings.Contains(out, id) || strings.Contains(out, "secret") || strings.Contains(out, "acme") {
 			t.Errorf("%s: %d %s%s", args, status, out, errs)
@@ -150,17 +151,17 @@ func TestKeysWatchEndsWhenItIsSettled(t *testing.T) {
 
 func TestChangesAreMadeOnceConfirmedAndWrittenDown(t *testing.T) {
 	d := newShop(t)
-	id := stet.Digest("", "acme", "unknown").String()
+	id := store.Digest("", "acme", "unknown").String()
 	const args = "resolve unknown --scope acme --as completed --status 201 --plain --reason ticket-7"
 	for _, refused := range []string{"", "yes\n", id[:12] + "\n"} {
-		if status, _, errs := d.run(refused, args, "--audit", d.audit); status == exitOK || d.state("unknown") != stet.Unknown || !strings.Contains(errs, admin.Short(id)+", to go on") {
+		if status, _, errs := d.run(refused, args, "--audit", d.audit); status == exitOK || d.state("unknown") != store.Unknown || !strings.Contains(errs, admin.Short(id)+", to go on") {
 			t.Fatalf("typed %q: %d %s", refused, status, errs)
 		}
 	}
-	if status, out, _ := d.run("", args+" --dry-run", "--audit", d.audit); status != exitOK || !strings.Contains(out, "dry run") || d.state("unknown") != stet.Unknown {
+	if status, out, _ := d.run("", args+" --dry-run", "--audit", d.audit); status != exitOK || !strings.Contains(out, "dry run") || d.state("unknown") != store.Unknown {
 		t.Fatalf("dry run: %d %s, %v", status, out, d.state("unknown"))
 	}
-	if status, out, errs := d.run(admin.Short(id)+"\n", args, "--audit", d.audit, "--actor", "ada"); status != exitOK || d.state("unknown") != stet.Completed {
+	if status, out, errs := d.run(admin.Short(id)+"\n", args, "--audit", d.audit, "--actor", "ada"); status != exitOK || d.state("unknown") != store.Completed {
 		t.Fatalf("%d %s%s, %v", status, out, errs, d.state("unknown"))
 	}
 	text, err := os.ReadFile(d.audit)
@@ -183,23 +184,23 @@ func TestChangesAreMadeOnceConfirmedAndWrittenDown(t *testing.T) {
 
 func TestChangesThatCannotBeWrittenDownAreNotMade(t *testing.T) {
 	d := newShop(t)
-	if status, _, errs := d.run("", "release unknown --scope acme --reason r --yes", "--audit", filepath.Join(d.audit, "nowhere")); status == exitOK || d.state("unknown") != stet.Unknown {
+	if status, _, errs := d.run("", "release unknown --scope acme --reason r --yes", "--audit", filepath.Join(d.audit, "nowhere")); status == exitOK || d.state("unknown") != store.Unknown {
 		t.Errorf("%d %s", status, errs)
 	}
-	if status, _, errs := d.run("", "release unknown --scope acme --yes"); status != exitUsage || !strings.Contains(errs, "--reason") || d.state("unknown") != stet.Unknown {
+	if status, _, errs := d.run("", "release unknown --scope acme --yes"); status != exitUsage || !strings.Contains(errs, "--reason") || d.state("unknown") != store.Unknown {
 		t.Errorf("without a reason: %d %s", status, errs)
 	}
 }
 
 func TestVerdictsLeadToTheirStates(t *testing.T) {
-	for args, want := range map[string]stet.State{
-		"release unknown":                               stet.Retryable,
-		"release dead":                                  stet.Retryable,
-		"resolve unknown --as not-executed":             stet.Retryable,
-		"resolve dead --as failed --status 500 --plain": stet.Failed,
-		"resolve unknown --as completed":                stet.None, // a tombstone
-		"expire completed":                              stet.None,
-		"resolve unknown --as completed --status 201 --plain --header A:b": stet.Completed,
+	for args, want := range map[string]store.State{
+		"release unknown":                               store.Retryable,
+		"release dead":                                  store.Retryable,
+		"resolve unknown --as not-executed":             store.Retryable,
+		"resolve dead --as failed --status 500 --plain": store.Failed,
+		"resolve unknown --as completed":                store.None, // a tombstone
+		"expire completed":                              store.None,
+		"resolve unknown --as completed --status 201 --plain --header A:b": store.Completed,
 	} {
 		d := newShop(t)
 		status, out, errs := d.run("", args+" --scope acme --reason r --yes -o json")
@@ -237,7 +238,7 @@ func TestResponseByHandIsEncryptedAsTheServiceDoes(t *testing.T) {
 	const args = "resolve unknown --scope acme --as completed --status 201 --reason r --yes"
 	for _, wrong := range []string{"", "k1", "k1=", "=" + base64.StdEncoding.EncodeToString(secret), "k1=" + base64.StdEncoding.EncodeToString(secret[1:]), "k1=c2VjcmV0!"} {
 		t.Setenv(keyVariable, wrong)
-		if status, _, errs := d.run("", args); status != exitUsage || !strings.Contains(errs, keyVariable) || strings.Contains(errs, "c2VjcmV0") || d.state("unknown") != stet.Unknown {
+		if status, _, errs := d.run("", args); status != exitUsage || !strings.Contains(errs, keyVariable) || strings.Contains(errs, "c2VjcmV0") || d.state("unknown") != store.Unknown {
 			t.Errorf("with the key %q: %d %s", wrong, status, errs)
 		}
 	}

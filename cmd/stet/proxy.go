@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
-	"github.com/stet-go/stet"
+
 	"github.com/stet-go/stet/proxy"
 	"github.com/stet-go/stet/stetlog"
 	"github.com/stet-go/stet/stetmetrics"
@@ -178,7 +178,7 @@ func (p *proxyFlags) serve(cmd *cobra.Command, c *proxy.Config) (err error) {
 
 // survey has the metrics look through the store now and then, until it is stopped.
 func survey(ctx context.Context, metrics *stetmetrics.Metrics, s *storage) (stop func()) {
-	browser, ok := store.As[stet.Browser](s.Store)
+	browser, ok := store.As[store.Browser](s.Store)
 	if !ok {
 		return func() {}
 	}

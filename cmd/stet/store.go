@@ -12,8 +12,9 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"github.com/stet-go/stet"
+
 	"github.com/stet-go/stet/proxy"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 	"github.com/stet-go/stet/store/postgres"
 	"github.com/stet-go/stet/store/redis"
@@ -29,7 +30,7 @@ const storeHelp = "an SQLite file, a postgres:// or redis:// URL, or memory"
 
 // storage is an open store.
 type storage struct {
-	stet.Store
+	store.Store
 	kind  string // sqlite, postgres, redis or memory
 	place string // for people; without passwords
 	close func() error

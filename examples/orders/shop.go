@@ -16,6 +16,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/stetwork"
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -49,7 +50,7 @@ type parcel struct {
 // shop is the whole service, but for what the flavours differ in. Tx is the
 // transaction of the store.
 type shop[Tx any] struct {
-	store stet.WorkTxStore[Tx]
+	store store.WorkTxStore[Tx]
 	exec  func(ctx context.Context, tx Tx, query string, args ...any) error
 	count func(ctx context.Context, table string) (n int, err error)
 	// queue carries orders to workers, and carry brings them from it, until ctx

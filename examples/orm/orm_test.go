@@ -20,6 +20,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/postgres"
 )
 
@@ -160,7 +161,7 @@ func settles[Tx postgres.SQLTx](t *testing.T, b bank, begin func(context.Context
 			t.Fatal(err)
 		}
 		rec, err := b.store.Read(t.Context(), b.engine.ID("ada", "job"))
-		if err != nil || rec.State != stet.Running {
+		if err != nil || rec.State != store.Running {
 			t.Fatalf("before the end: %v, %v", rec.State, err)
 		}
 		if err := end(tx); err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetwork"
 	"github.com/stet-go/stet/stetwork/remote"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/sqlite"
 )
 
@@ -110,7 +111,7 @@ func status(engine *stet.Engine) http.HandlerFunc {
 		case err != nil: // which says nothing about the order
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
-		case st.Record.State == stet.None:
+		case st.Record.State == store.None:
 			http.Error(w, "there is no such order", http.StatusNotFound)
 			return
 		}

@@ -11,25 +11,25 @@ import (
 	"strings"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // API is what an operator can do with operations. What a store or an admin API says is an *Error.
 type API interface {
 	// List returns a page of records, without their results.
-	List(ctx context.Context, q stet.Query) (Page, error)
+	List(ctx context.Context, q store.Query) (Page, error)
 	// Get returns a record, with its result if that is asked for; one with the
 	// state "none" if there is none.
-	Get(ctx context.Context, id stet.ID, result bool) (Record, error)
+	Get(ctx context.Context, id store.ID, result bool) (Record, error)
 	// Change makes a change if the record is still what was shown, and returns
 	// what was written down of it.
-	Change(ctx context.Context, id stet.ID, c Change) (Entry, error)
+	Change(ctx context.Context, id store.ID, c Change) (Entry, error)
 }
 
 // Page is a page of a list.
 type Page struct {
 	Records []Record `json:"records"`
-	Next    string   `json:"next,omitempty"` // of stet.Page
+	Next    string   `json:"next,omitempty"` // of store.Page
 }
 
 // Record is a record as it is shown: without its owner, and without its result
@@ -63,13 +63,13 @@ type Record struct {
 const Damaged = "damaged"
 
 // NewRecord returns what is shown of a record.
-func NewRecord(rec stet.Record) Record {
+func NewRecord(rec store.Record) Record {
 	r := Record{ID: rec.ID.String(), Scope: rec.Scope.String(), Class: rec.Label.Class, Name: rec.Label.Name, Ref: rec.Label.Ref, State: rec.State.String(), Attempt: rec.Attempt, Fence: rec.Fence,
 		Fingerprint: hex.EncodeToString(rec.Fingerprint[:]), Gone: rec.Gone}
 	if r.Damage = rec.Damage; r.Damage != "" {
 		r.State = Damaged
 	}
-	if rec.State == stet.Running {
+	if rec.State == store.Running {
 		r.LeaseLeft, r.Dead = rec.LeaseLeft.Round(time.Millisecond).String(), rec.LeaseLeft <= 0
 	}
 	for _, t := range []struct {
@@ -86,7 +86,7 @@ func NewRecord(rec stet.Record) Record {
 
 // Settled reports whether the record holds an outcome.
 func (r Record) Settled() bool {
-	return r.State == stet.Completed.String() || r.State == stet.Failed.String()
+	return r.State == store.Completed.String() || r.State == store.Failed.String()
 }
 
 // Note says what an operator should know beside the state.
@@ -96,11 +96,11 @@ func (r Record) Note() string {
 		return "it can only be expired: " + r.Damage
 	case r.Dead:
 		return "dead: its lease has run out"
-	case r.State == stet.Running.String():
+	case r.State == store.Running.String():
 		return "lease for " + r.LeaseLeft
-	case r.State == stet.Unknown.String():
+	case r.State == store.Unknown.String():
 		return "nothing runs until it is resolved"
-	case r.State == stet.Accepted.String():
+	case r.State == store.Accepted.String():
 		return "waits for a worker"
 	case r.Gone:
 		return "its result is no longer kept"
@@ -116,8 +116,8 @@ func Short(id string) string { return id[max(0, len(id)-shortDigits):] }
 const shortDigits = 12
 
 // ParseID returns the digest that text is in hexadecimal.
-func ParseID(text string) (id stet.ID, err error) {
-	if id, err = stet.ParseID(strings.ToLower(text)); err != nil {
+func ParseID(text string) (id store.ID, err error) {
+	if id, err = store.ParseID(strings.ToLower(text)); err != nil {
 		return id, fmt.Errorf("a digest has %d hexadecimal digits, as lists show them", 2*len(id))
 	}
 	return id, nil
@@ -125,15 +125,15 @@ func ParseID(text string) (id stet.ID, err error) {
 
 // States are the names of the states that a record can have.
 func States() (names []string) {
-	for s := stet.Running; s <= stet.Accepted; s++ {
+	for s := store.Running; s <= store.Accepted; s++ {
 		names = append(names, s.String())
 	}
 	return names
 }
 
 // ParseState returns the state of a name that a record can have.
-func ParseState(name string) (stet.State, error) {
-	for s := stet.Running; s <= stet.Accepted; s++ {
+func ParseState(name string) (store.State, error) {
+	for s := store.Running; s <= store.Accepted; s++ {
 		if s.String() == name {
 			return s, nil
 		}
@@ -142,12 +142,12 @@ func ParseState(name string) (stet.State, error) {
 }
 
 // values are a query as the API has it in its URL: digests only.
-func values(q stet.Query) url.Values {
+func values(q store.Query) url.Values {
 	v := url.Values{}
 	for _, s := range q.States {
 		v.Add("state", s.String())
 	}
-	if q.Scope != (stet.ID{}) {
+	if q.Scope != (store.ID{}) {
 		v.Set("scope_digest", q.Scope.String())
 	}
 	for name, d := range map[string]time.Duration{"older": q.OlderThan, "newer": q.NewerThan} {
@@ -166,7 +166,7 @@ func values(q stet.Query) url.Values {
 
 // ParseQuery undoes what a Remote makes of a query. Names that it does not know
 // are errors.
-func ParseQuery(v url.Values) (q stet.Query, err error) {
+func ParseQuery(v url.Values) (q store.Query, err error) {
 	for name, texts := range v {
 		if len(texts) > 1 && name != "state" {
 			return q, fmt.Errorf("%s: given more than once", name)
@@ -175,7 +175,7 @@ func ParseQuery(v url.Values) (q stet.Query, err error) {
 		case "state":
 			for _, text := range texts {
 				for part := range strings.SplitSeq(text, ",") {
-					var s stet.State
+					var s store.State
 					if s, err = ParseState(part); err != nil {
 						break
 					}
@@ -191,8 +191,8 @@ func ParseQuery(v url.Values) (q stet.Query, err error) {
 		case "after":
 			q.After = text
 		case "limit":
-			if q.Limit, err = strconv.Atoi(text); err != nil || q.Limit < 1 || q.Limit > stet.MaxBrowse {
-				err = fmt.Errorf("give it 1 to %d", stet.MaxBrowse)
+			if q.Limit, err = strconv.Atoi(text); err != nil || q.Limit < 1 || q.Limit > store.MaxBrowse {
+				err = fmt.Errorf("give it 1 to %d", store.MaxBrowse)
 			}
 		default:
 			err = fmt.Errorf("there are only state, scope_digest, older, newer, after and limit")

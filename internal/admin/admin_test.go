@@ -18,6 +18,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/dashboard"
 	"github.com/stet-go/stet/internal/admin"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -30,8 +31,8 @@ const token = "a-token-of-24-visible-ch"
 func both(t *testing.T) (local, remote admin.API, engine *stet.Engine) {
 	t.Helper()
 	now := time.Now().Add(-time.Hour)
-	store := memory.New(memory.Options{Clock: func() time.Time { return now }})
-	engine, err := stet.New(store, stet.Options{SweepEvery: -1})
+	st := memory.New(memory.Options{Clock: func() time.Time { return now }})
+	engine, err := stet.New(st, stet.Options{SweepEvery: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,8 +42,8 @@ func both(t *testing.T) (local, remote admin.API, engine *stet.Engine) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if _, err := store.Claim(t.Context(), stet.ClaimRequest{ID: engine.ID("acme", "k"), Scope: stet.DigestScope("", "acme"),
-			Fingerprint: stet.NewFingerprint([]byte("x")), Owner: stet.NewOwner(), Lease: time.Minute}); err != nil {
+		if _, err := st.Claim(t.Context(), store.ClaimRequest{ID: engine.ID("acme", "k"), Scope: store.DigestScope("", "acme"),
+			Fingerprint: stet.NewFingerprint([]byte("x")), Owner: store.NewOwner(), Lease: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
 		now = now.Add(time.Hour)
@@ -63,7 +64,7 @@ func both(t *testing.T) (local, remote admin.API, engine *stet.Engine) {
 func TestRemoteSaysWhatLocalSays(t *testing.T) {
 	local, remote, engine := both(t)
 	id := engine.ID("acme", "k")
-	q := stet.Query{Scope: stet.DigestScope("", "acme"), States: []stet.State{stet.Unknown, stet.Completed}, OlderThan: time.Second, NewerThan: 1000 * time.Hour, Limit: 1}
+	q := store.Query{Scope: store.DigestScope("", "acme"), States: []store.State{store.Unknown, store.Completed}, OlderThan: time.Second, NewerThan: 1000 * time.Hour, Limit: 1}
 	for range 2 {
 		l, err := local.List(t.Context(), q)
 		if err != nil {
@@ -131,7 +132,7 @@ func TestRedirectDoesNotTakeTheTokenElsewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.List(t.Context(), stet.Query{}); err == nil || !strings.Contains(err.Error(), "307") {
+	if _, err := r.List(t.Context(), store.Query{}); err == nil || !strings.Contains(err.Error(), "307") {
 		t.Error(err)
 	}
 	select {
@@ -151,11 +152,11 @@ func TestWhatIsNoAdminAPIIsSaidToBeNone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.Get(t.Context(), stet.ID{}, false); err == nil || !strings.Contains(err.Error(), "address of the admin listener") {
+		if _, err := r.Get(t.Context(), store.ID{}, false); err == nil || !strings.Contains(err.Error(), "address of the admin listener") {
 			t.Errorf("%s: %v", kind, err)
 		}
 		server.Close()
-		if _, err := r.Get(t.Context(), stet.ID{}, false); err == nil || !strings.Contains(err.Error(), "could not be asked") {
+		if _, err := r.Get(t.Context(), store.ID{}, false); err == nil || !strings.Contains(err.Error(), "could not be asked") {
 			t.Errorf("closed: %v", err)
 		}
 	}
@@ -166,7 +167,7 @@ func TestWhatIsNoAdminAPIIsSaidToBeNone(t *testing.T) {
 func TestWhatIsTypedToConfirmIsOfOneOperation(t *testing.T) {
 	seen := map[string]string{}
 	for _, key := range []string{"a", "b", "c", "d"} {
-		id := stet.Digest("", "acme", key).String()
+		id := store.Digest("", "acme", key).String()
 		if other := seen[admin.Short(id)]; other != "" || !strings.HasSuffix(id, admin.Short(id)) || len(admin.Short(id)) != 12 {
 			t.Errorf("%s and %s have %s", key, other, admin.Short(id))
 		}

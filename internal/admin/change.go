@@ -11,6 +11,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 )
 
 // Actions of a Change.
@@ -59,7 +60,7 @@ func (c Change) To() string {
 	case c.Action == Expire:
 		return "tombstone"
 	case c.Action == Release || c.As == "not-executed":
-		return stet.Retryable.String()
+		return store.Retryable.String()
 	default:
 		return c.As
 	}
@@ -143,9 +144,9 @@ func Possible(action string, r Record) string {
 		return fmt.Sprintf("it is %s: only what is completed or failed has a result", r.State)
 	case action == Expire:
 		return ""
-	case r.State == stet.Running.String() && !r.Dead:
+	case r.State == store.Running.String() && !r.Dead:
 		return fmt.Sprintf("it is running, under a lease for %s more: wait for it, or end its process first", r.LeaseLeft)
-	case r.State != stet.Running.String() && r.State != stet.Unknown.String():
+	case r.State != store.Running.String() && r.State != store.Unknown.String():
 		return fmt.Sprintf("it is %s already; only what is unknown can be resolved", r.State)
 	}
 	return ""

@@ -14,23 +14,24 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/dashboard"
 	"github.com/stet-go/stet/internal/admin"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
 // hurt is a store with a record that cannot be read, until it is expired.
 type hurt struct {
 	*memory.Store
-	rec stet.Record
+	rec store.Record
 }
 
-func (s *hurt) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+func (s *hurt) Read(ctx context.Context, id store.ID) (store.Record, error) {
 	if s.rec.Damage != "" && id == s.rec.ID {
-		return stet.Record{}, errors.Join(stet.ErrDamaged, errors.New(s.rec.Damage))
+		return store.Record{}, errors.Join(stet.ErrDamaged, errors.New(s.rec.Damage))
 	}
 	return s.Store.Read(ctx, id)
 }
 
-func (s *hurt) Browse(ctx context.Context, q stet.Query) (stet.Page, error) {
+func (s *hurt) Browse(ctx context.Context, q store.Query) (store.Page, error) {
 	p, err := s.Store.Browse(ctx, q)
 	if s.rec.Damage != "" && q.After == "" && len(q.States) == 0 {
 		p.Records = append(p.Records, s.rec)
@@ -38,7 +39,7 @@ func (s *hurt) Browse(ctx context.Context, q stet.Query) (stet.Page, error) {
 	return p, err
 }
 
-func (s *hurt) Expire(ctx context.Context, c stet.Claim) error {
+func (s *hurt) Expire(ctx context.Context, c store.Claim) error {
 	switch {
 	case s.rec.Damage == "" || c.ID != s.rec.ID:
 		return s.Store.Expire(ctx, c)
@@ -52,10 +53,10 @@ func (s *hurt) Expire(ctx context.Context, c stet.Claim) error {
 // TestOperatorSeesWhatCannotBeReadAndCanExpireIt, here and by the admin API.
 func TestOperatorSeesWhatCannotBeReadAndCanExpireIt(t *testing.T) {
 	for _, remote := range []bool{false, true} {
-		for _, id := range []stet.ID{stet.Digest("", "acme", "k"), {}} { // the row may have lost its ID, too
-			store := &hurt{memory.New(memory.Options{}), stet.Record{ID: id, Owner: stet.NewOwner(), Fence: 41, Damage: "the row is no record"}}
-			d := at(t, store, remote)
-			page, err := d.List(t.Context(), stet.Query{})
+		for _, id := range []store.ID{store.Digest("", "acme", "k"), {}} { // the row may have lost its ID, too
+			st := &hurt{memory.New(memory.Options{}), store.Record{ID: id, Owner: store.NewOwner(), Fence: 41, Damage: "the row is no record"}}
+			d := at(t, st, remote)
+			page, err := d.List(t.Context(), store.Query{})
 			if err != nil || len(page.Records) != 1 {
 				t.Fatalf("%+v, %v", page, err)
 			}
@@ -76,7 +77,7 @@ func TestOperatorSeesWhatCannotBeReadAndCanExpireIt(t *testing.T) {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
-			if e, err := d.Change(t.Context(), id, c); err != nil || e.Result != admin.Done || e.From.State != admin.Damaged || store.rec.Damage != "" {
+			if e, err := d.Change(t.Context(), id, c); err != nil || e.Result != admin.Done || e.From.State != admin.Damaged || st.rec.Damage != "" {
 				t.Errorf("%+v, %v", e, err)
 			}
 		}
@@ -84,7 +85,7 @@ func TestOperatorSeesWhatCannotBeReadAndCanExpireIt(t *testing.T) {
 }
 
 // at returns the API at a store, or at the admin API of a process that has it.
-func at(t *testing.T, store stet.Store, remote bool) admin.API {
+func at(t *testing.T, store store.Store, remote bool) admin.API {
 	t.Helper()
 	engine, err := stet.New(store, stet.Options{SweepEvery: -1})
 	if err != nil {

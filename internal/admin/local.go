@@ -22,7 +22,7 @@ type Local struct {
 }
 
 // List implements API.
-func (l *Local) List(ctx context.Context, q stet.Query) (Page, error) {
+func (l *Local) List(ctx context.Context, q store.Query) (Page, error) {
 	browser, err := l.browser()
 	if err != nil {
 		return Page{}, err
@@ -43,8 +43,8 @@ func (l *Local) List(ctx context.Context, q stet.Query) (Page, error) {
 	return page, nil
 }
 
-func (l *Local) browser() (stet.Browser, error) {
-	browser, ok := store.As[stet.Browser](l.Engine.Store())
+func (l *Local) browser() (store.Browser, error) {
+	browser, ok := store.As[store.Browser](l.Engine.Store())
 	if !ok {
 		return nil, refuse(NoBrowser, "the store cannot list operations or expire a result; name an operation to look at it")
 	}
@@ -53,17 +53,17 @@ func (l *Local) browser() (stet.Browser, error) {
 
 // read returns the record of an operation; of one that cannot be read, what Browse
 // returns.
-func (l *Local) read(ctx context.Context, id stet.ID, fence int64) (stet.Record, error) {
+func (l *Local) read(ctx context.Context, id store.ID, fence int64) (store.Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	rec, err := l.Engine.Store().Read(ctx, id)
-	if errors.Is(err, stet.ErrDamaged) || err == nil && id == (stet.ID{}) { // a damaged record may have none
+	if errors.Is(err, stet.ErrDamaged) || err == nil && id == (store.ID{}) { // a damaged record may have none
 		if rec, ok := l.damaged(ctx, id, fence); ok {
 			return rec, nil
 		}
 	}
 	if errors.Is(err, stet.ErrDamaged) {
-		return stet.Record{ID: id, Damage: err.Error()}, nil
+		return store.Record{ID: id, Damage: err.Error()}, nil
 	}
 	if err != nil {
 		return rec, &Error{Condition: StoreFailed, Detail: "the store could not be read", Cause: err}
@@ -74,10 +74,10 @@ func (l *Local) read(ctx context.Context, id stet.ID, fence int64) (stet.Record,
 
 // damaged looks through the store for a record that cannot be read, with that fence
 // unless it is 0, as long as ctx lasts.
-func (l *Local) damaged(ctx context.Context, id stet.ID, fence int64) (rec stet.Record, ok bool) {
+func (l *Local) damaged(ctx context.Context, id store.ID, fence int64) (rec store.Record, ok bool) {
 	browser, err := l.browser()
-	for q := (stet.Query{Limit: stet.MaxBrowse}); err == nil; {
-		var page stet.Page
+	for q := (store.Query{Limit: store.MaxBrowse}); err == nil; {
+		var page store.Page
 		page, err = browser.Browse(ctx, q)
 		for _, rec := range page.Records {
 			if rec.Damage != "" && rec.ID == id && (fence == 0 || rec.Fence == fence) {
@@ -92,7 +92,7 @@ func (l *Local) damaged(ctx context.Context, id stet.ID, fence int64) (rec stet.
 }
 
 // Get implements API.
-func (l *Local) Get(ctx context.Context, id stet.ID, result bool) (Record, error) {
+func (l *Local) Get(ctx context.Context, id store.ID, result bool) (Record, error) {
 	rec, err := l.read(ctx, id, 0)
 	if err != nil {
 		return Record{}, err
@@ -106,7 +106,7 @@ func (l *Local) Get(ctx context.Context, id stet.ID, result bool) (Record, error
 
 // show adds the stored outcome to what is shown of a record.
 func (l *Local) show(ctx context.Context, r *Record) error {
-	id, err := stet.ParseID(r.ID)
+	id, err := store.ParseID(r.ID)
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (l *Local) show(ctx context.Context, r *Record) error {
 }
 
 // Change implements API.
-func (l *Local) Change(ctx context.Context, id stet.ID, c Change) (Entry, error) {
+func (l *Local) Change(ctx context.Context, id store.ID, c Change) (Entry, error) {
 	policy, ok := l.Engine.Policy(c.Class)
 	if !ok {
 		return Entry{}, refuse(Invalid, "class: the service has none by that name")
@@ -143,7 +143,7 @@ func (l *Local) Change(ctx context.Context, id stet.ID, c Change) (Entry, error)
 		return Entry{}, err
 	}
 	shown := NewRecord(rec)
-	if rec.State == stet.None && rec.Damage == "" {
+	if rec.State == store.None && rec.Damage == "" {
 		return Entry{}, refuse(NotFound, "there is no such operation, or it is no longer kept")
 	}
 	if rec.Fence != c.Fence {
@@ -167,14 +167,14 @@ func (l *Local) Change(ctx context.Context, id stet.ID, c Change) (Entry, error)
 		}
 		return e, l.explain(ctx, id, c.Action, err)
 	}
-	if now, err := l.read(ctx, id, 0); err == nil && now.State == stet.Accepted && e.To == stet.Retryable.String() {
+	if now, err := l.read(ctx, id, 0); err == nil && now.State == store.Accepted && e.To == store.Retryable.String() {
 		e.To = now.State.String() // where an operation returns to that a worker runs
 	}
 	return l.write(ctx, e, Done, "it was done, but that could not be written down")
 }
 
 // do makes the change, at the store.
-func (l *Local) do(ctx context.Context, shown stet.Record, c Change) error {
+func (l *Local) do(ctx context.Context, shown store.Record, c Change) error {
 	if c.Action != Expire {
 		verdict, err := c.verdict()
 		if err != nil {
@@ -192,7 +192,7 @@ func (l *Local) do(ctx context.Context, shown stet.Record, c Change) error {
 }
 
 // explain makes an operator's error of one of do.
-func (l *Local) explain(ctx context.Context, id stet.ID, action string, err error) error {
+func (l *Local) explain(ctx context.Context, id store.ID, action string, err error) error {
 	if own, ok := errors.AsType[*Error](err); ok {
 		return own
 	}
@@ -214,7 +214,7 @@ func (l *Local) explain(ctx context.Context, id stet.ID, action string, err erro
 	now := NewRecord(rec)
 	why := Possible(action, now)
 	switch {
-	case now.State == stet.Running.String() && !now.Dead && action != Expire:
+	case now.State == store.Running.String() && !now.Dead && action != Expire:
 		return &Error{Condition: LeaseAlive, Detail: why, Now: &now, RetryAfter: rec.LeaseLeft}
 	case why != "":
 		return &Error{Condition: NotPossible, Detail: why, Now: &now}

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // Limits of a Remote.
@@ -55,26 +55,26 @@ func LoopbackName(host string) bool {
 }
 
 // List implements API.
-func (r *Remote) List(ctx context.Context, q stet.Query) (p Page, err error) {
+func (r *Remote) List(ctx context.Context, q store.Query) (p Page, err error) {
 	err = r.call(ctx, http.MethodGet, "v1/operations", values(q), nil, &p)
 	return p, err
 }
 
 // Get implements API.
-func (r *Remote) Get(ctx context.Context, id stet.ID, result bool) (rec Record, err error) {
+func (r *Remote) Get(ctx context.Context, id store.ID, result bool) (rec Record, err error) {
 	v := url.Values{}
 	if result {
 		v.Set("result", "true")
 	}
 	err = r.call(ctx, http.MethodGet, "v1/operations/"+id.String(), v, nil, &rec)
 	if e, ok := errors.AsType[*Error](err); ok && e.Condition == NotFound {
-		return NewRecord(stet.Record{ID: id}), nil
+		return NewRecord(store.Record{ID: id}), nil
 	}
 	return rec, err
 }
 
 // Change implements API.
-func (r *Remote) Change(ctx context.Context, id stet.ID, c Change) (e Entry, err error) {
+func (r *Remote) Change(ctx context.Context, id store.ID, c Change) (e Entry, err error) {
 	if err := c.Check(); err != nil {
 		return e, refuse(Invalid, err.Error())
 	}

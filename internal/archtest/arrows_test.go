@@ -26,14 +26,14 @@ var arrows = []struct{ from, to string }{
 	{"stetwork/broker", "stet store stetwork stetmsg internal/timer internal/misuse"},
 	{"stetwork/remote", "stet store stetwork internal/admin internal/misuse internal/problem stetwork/internal/untold"},
 	{"stetwork/river", "stet store stetwork internal/misuse"},
-	{"stetclient/...", "stet internal/fault internal/misuse"},
+	{"stetclient/...", "stet store internal/fault internal/misuse"},
 	{"internal/verify", "stet"},
 	{"stetlog stetmetrics stettrace", "stet store observe"},
 	{"internal/admin", "stet store"},
 	{"internal/crash", "stet internal/child internal/fault"},
 	{"internal/demo", "stet proxy stethttp stetwork store/sqlite internal/child internal/crash"},
 	{"dashboard", "stet store internal/admin internal/problem"},
-	{"proxy", "stet stethttp canonical dashboard internal/admin internal/problem"},
+	{"proxy", "stet store observe stethttp canonical dashboard internal/admin internal/problem"},
 	{"cmd/stet", "..."}, // anything of this module
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 const endingsHead = `# How a run ends. One line a cell; see the package's comment.
@@ -134,7 +135,7 @@ func timedOut(ctx context.Context, _ *world) (string, error) {
 
 // leaseLost has the run's record parked under it, as after a long pause.
 func leaseLost(ctx context.Context, w *world) (string, error) {
-	if _, err := w.store.Store.Extend(context.Background(), []stet.Claim{stet.FromContext(ctx).Claim()}, time.Nanosecond); err != nil {
+	if _, err := w.store.Store.Extend(context.Background(), []store.Claim{stet.FromContext(ctx).Claim()}, time.Nanosecond); err != nil {
 		return "", err
 	}
 	time.Sleep(time.Millisecond)
@@ -147,7 +148,7 @@ func resolved(ctx context.Context, w *world) (string, error) {
 	_, err := leaseLost(ctx, w)
 	rec := w.record()
 	fails := w.engine.Resolve(context.Background(), rec, "", stet.ItHappened(stet.Outcome{Failed: true, Gone: true}))
-	if waits := rec.State == stet.Accepted; waits != errors.Is(fails, stet.ErrFenced) || !waits && fails != nil { // what may be repeated waits for that
+	if waits := rec.State == store.Accepted; waits != errors.Is(fails, stet.ErrFenced) || !waits && fails != nil { // what may be repeated waits for that
 		w.t.Error(fails)
 	}
 	return "", err

@@ -17,6 +17,7 @@ import (
 	"github.com/stet-go/stet/stethttp/webhook"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetwork"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -47,7 +48,7 @@ type world struct {
 	flush      bool              // over HTTP, part of the response leaves before handle is called
 	harmless   bool              // the run has no effect
 	permanent  func(error) error // the face's, if it has one
-	fp         stet.Fingerprint  // of what is asked for, but over HTTP
+	fp         store.Fingerprint // of what is asked for, but over HTTP
 	encryption stet.Encryption
 
 	current *stetwork.Worker // that runs an accepted operation first
@@ -78,7 +79,7 @@ func must[T any](v T, err error) T {
 
 func (w *world) op() stet.Op { return stet.Op{Scope: scope, Key: key, Fingerprint: w.fp} }
 
-func (w *world) record() stet.Record {
+func (w *world) record() store.Record {
 	return must(w.store.Store.Look(context.Background(), w.engine.ID(scope, key)))
 }
 

@@ -28,7 +28,7 @@ var errDown = errors.New("the store does not answer")
 // through one is done when it is committed.
 type lab struct {
 	*memory.Store
-	hurt func(stet.Record) stet.Record // what a reader gets; nil: what is there
+	hurt func(store.Record) store.Record // what a reader gets; nil: what is there
 
 	mu    sync.Mutex
 	fault fault
@@ -75,83 +75,83 @@ func (l *lab) through(call func() error) error {
 	}
 }
 
-func (l *lab) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+func (l *lab) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
 	return l.through(func() error { return l.Store.Settle(ctx, c, out, keep) })
 }
 
-func (l *lab) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+func (l *lab) Release(ctx context.Context, c store.Claim, keep store.Retention) error {
 	return l.through(func() error { return l.Store.Release(ctx, c, keep) })
 }
 
-func (l *lab) Return(ctx context.Context, c stet.Claim, after time.Duration) error {
+func (l *lab) Return(ctx context.Context, c store.Claim, after time.Duration) error {
 	return l.through(func() error { return l.Store.Return(ctx, c, after) })
 }
 
-func (l *lab) Save(ctx context.Context, c stet.Claim, notes []byte, repeatable bool) error {
+func (l *lab) Save(ctx context.Context, c store.Claim, notes []byte, repeatable bool) error {
 	return l.through(func() error { return l.Store.Save(ctx, c, notes, repeatable) })
 }
 
 // Extend, Claim and Read fail while the store is down.
-func (l *lab) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) ([]stet.Claim, error) {
+func (l *lab) Extend(ctx context.Context, claims []store.Claim, lease time.Duration) ([]store.Claim, error) {
 	if l.now() == down {
 		return nil, errDown
 	}
 	return l.Store.Extend(ctx, claims, lease)
 }
 
-func (l *lab) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+func (l *lab) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	if l.now() == down {
-		return stet.Record{}, errDown
+		return store.Record{}, errDown
 	}
 	rec, err := l.Store.Claim(ctx, req)
 	return l.shown(rec), err
 }
 
-func (l *lab) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+func (l *lab) Read(ctx context.Context, id store.ID) (store.Record, error) {
 	if l.now() == down {
-		return stet.Record{}, errDown
+		return store.Record{}, errDown
 	}
 	rec, err := l.Store.Read(ctx, id)
 	return l.shown(rec), err
 }
 
-func (l *lab) Look(ctx context.Context, id stet.ID) (stet.Record, error) {
+func (l *lab) Look(ctx context.Context, id store.ID) (store.Record, error) {
 	rec, err := l.Store.Look(ctx, id)
 	return l.shown(rec), err
 }
 
-func (l *lab) Take(ctx context.Context, req store.TakeRequest) (stet.Record, error) {
+func (l *lab) Take(ctx context.Context, req store.TakeRequest) (store.Record, error) {
 	rec, err := l.Store.Take(ctx, req)
 	return l.shown(rec), err
 }
 
-func (l *lab) Accept(ctx context.Context, req stet.ClaimRequest, work []byte, after time.Duration) (stet.Record, error) {
+func (l *lab) Accept(ctx context.Context, req store.ClaimRequest, work []byte, after time.Duration) (store.Record, error) {
 	rec, err := l.Store.Accept(ctx, req, work, after)
 	return l.shown(rec), err
 }
 
-func (l *lab) shown(rec stet.Record) stet.Record {
+func (l *lab) shown(rec store.Record) store.Record {
 	if l.hurt != nil {
 		return l.hurt(rec)
 	}
 	return rec
 }
 
-// RunTx implements stet.TxStore.
-func (l *lab) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
-	fn func(context.Context, *tx, stet.Record) (store.Settlement, error)) (stet.Record, error) {
+// RunTx implements store.TxStore.
+func (l *lab) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,
+	fn func(context.Context, *tx, store.Record) (store.Settlement, error)) (store.Record, error) {
 	rec, err := l.Read(ctx, req.ID)
 	if err != nil {
 		return rec, err
 	}
-	if rec.State != stet.None && rec.State != stet.Retryable || rec.State == stet.Retryable && rec.Fingerprint != req.Fingerprint {
+	if rec.State != store.None && rec.State != store.Retryable || rec.State == store.Retryable && rec.Fingerprint != req.Fingerprint {
 		return l.Claim(ctx, req) // which parks, or refuses, or does nothing
 	}
 	t := &tx{}
-	rec = stet.Record{ID: req.ID, Scope: req.Scope, Fingerprint: req.Fingerprint, Owner: req.Owner, State: stet.Running, Fence: rec.Fence + 1, Attempt: rec.Attempt + 1}
+	rec = store.Record{ID: req.ID, Scope: req.Scope, Fingerprint: req.Fingerprint, Owner: req.Owner, State: store.Running, Fence: rec.Fence + 1, Attempt: rec.Attempt + 1}
 	out, err := fn(ctx, t, rec)
 	if err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	t.writes = append(t.writes, func() error {
 		req.Lease = time.Minute // for the moment that this takes
@@ -162,19 +162,19 @@ func (l *lab) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retent
 	})
 	switch l.now() {
 	case down:
-		return stet.Record{}, errDown
+		return store.Record{}, errDown
 	case undone:
-		return stet.Record{}, fmt.Errorf("%w: COMMIT was not answered", stet.ErrUnknown)
+		return store.Record{}, fmt.Errorf("%w: COMMIT was not answered", stet.ErrUnknown)
 	case unanswered:
-		return stet.Record{}, errors.Join(fmt.Errorf("%w: COMMIT was not answered", stet.ErrUnknown), t.commit())
+		return store.Record{}, errors.Join(fmt.Errorf("%w: COMMIT was not answered", stet.ErrUnknown), t.commit())
 	}
 	if err := t.commit(); err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	return l.Store.Read(ctx, req.ID)
 }
 
-// InTx implements stet.WorkTxStore.
+// InTx implements store.WorkTxStore.
 func (l *lab) InTx(ctx context.Context, fn func(context.Context, *tx) error) error {
 	t := &tx{}
 	if err := fn(ctx, t); err != nil {
@@ -186,23 +186,23 @@ func (l *lab) InTx(ctx context.Context, fn func(context.Context, *tx) error) err
 	return l.through(t.commit)
 }
 
-// SettleTx implements stet.TxStore.
-func (l *lab) SettleTx(ctx context.Context, t *tx, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+// SettleTx implements store.TxStore.
+func (l *lab) SettleTx(ctx context.Context, t *tx, c store.Claim, out store.Settlement, keep store.Retention) error {
 	rec, err := l.Read(ctx, c.ID)
-	if err == nil && (rec.Fence != c.Fence || rec.State != stet.Running && rec.State != stet.Unknown) {
+	if err == nil && (rec.Fence != c.Fence || rec.State != store.Running && rec.State != store.Unknown) {
 		err = stet.ErrFenced
 	}
 	t.writes = append(t.writes, func() error { return l.Store.Settle(ctx, c, out, keep) })
 	return err
 }
 
-// SaveTx implements stet.WorkTxStore.
-func (l *lab) SaveTx(ctx context.Context, t *tx, c stet.Claim, notes []byte, repeatable bool) error {
+// SaveTx implements store.WorkTxStore.
+func (l *lab) SaveTx(ctx context.Context, t *tx, c store.Claim, notes []byte, repeatable bool) error {
 	t.writes = append(t.writes, func() error { return l.Store.Save(ctx, c, notes, repeatable) })
 	return nil
 }
 
-// AcceptTx implements stet.WorkTxStore.
-func (*lab) AcceptTx(context.Context, *tx, stet.ClaimRequest, []byte, time.Duration) (stet.Record, error) {
-	return stet.Record{}, errors.ErrUnsupported
+// AcceptTx implements store.WorkTxStore.
+func (*lab) AcceptTx(context.Context, *tx, store.ClaimRequest, []byte, time.Duration) (store.Record, error) {
+	return store.Record{}, errors.ErrUnsupported
 }

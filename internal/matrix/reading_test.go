@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 const readingHead = `# What each face makes of an outcome that stands. One line a cell; see the package's
@@ -173,7 +174,7 @@ var conditions = []struct {
 		}
 	}},
 	{name: "damaged", happen: func(w *world) {
-		w.store.hurt = func(rec stet.Record) stet.Record {
+		w.store.hurt = func(rec store.Record) store.Record {
 			if len(rec.Result) > 0 {
 				rec.Result = append([]byte{rec.Result[0] ^ 0x40}, rec.Result[1:]...)
 			}

@@ -3,7 +3,7 @@ package crashtest
 import (
 	"slices"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // parts are those of an operation that have one effect each.
@@ -59,9 +59,9 @@ func (j *judge) end(s *subject) {
 		j.accuse(Lost, s, "there is no record of it")
 	case !j.Ends(*s.asked, *s.looked):
 		j.accuse(Settled, s, "it is %s in the end, with fence %d, after %d attempts; in doubt: %q", state, s.looked.Fence, s.looked.Attempt, s.looked.Doubt)
-	case state == stet.Completed.String():
+	case state == store.Completed.String():
 		j.completed(s, all)
-	case state == stet.Failed.String() && s.asked.Cancels:
+	case state == store.Failed.String() && s.asked.Cancels:
 		j.cancelled(s, all)
 	case state == unknown && s.looked.Doubt != "":
 		j.doubtful(s, all)
@@ -139,7 +139,7 @@ func (j *judge) emitted(s *subject) {
 		}
 		j.senders[l.ID] = s
 	}
-	if s.looked == nil || s.looked.State != stet.Completed.String() || len(s.looked.Of) == 0 || len(s.entries) == 0 {
+	if s.looked == nil || s.looked.State != store.Completed.String() || len(s.looked.Of) == 0 || len(s.entries) == 0 {
 		return
 	}
 	if !s.entries[0].Emits || s.looked.By != "" {

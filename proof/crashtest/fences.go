@@ -3,7 +3,7 @@ package crashtest
 import (
 	"time"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // grant is a claim that was granted.
@@ -19,8 +19,8 @@ func (s *subject) grants() (all []grant) {
 		if c.out.Kind != OK || c.out.Owner != c.in.Owner {
 			continue
 		}
-		claimed := c.in.Verb == verbClaim && c.out.State == stet.Running.String()
-		committed := c.in.Verb == verbTransact && c.out.State != stet.Running.String()
+		claimed := c.in.Verb == verbClaim && c.out.State == store.Running.String()
+		committed := c.in.Verb == verbTransact && c.out.State != store.Running.String()
 		if claimed || committed {
 			all = append(all, grant{c.in.Owner, c.out.Fence, c.from, c.to})
 		}
@@ -67,7 +67,7 @@ const clockTolerance = int64(5 * time.Millisecond)
 func (j *judge) leases(s *subject) {
 	seen := make(map[int64]int64) // by fence, when it was first seen unknown, at the latest
 	for _, c := range s.calls {
-		if c.out.State != stet.Unknown.String() || c.out.Kind != OK {
+		if c.out.State != store.Unknown.String() || c.out.Kind != OK {
 			continue
 		}
 		if t, ok := seen[c.out.Fence]; !ok || c.to < t {
@@ -87,7 +87,7 @@ func (j *judge) leases(s *subject) {
 		}
 		fence, from := c.in.Fence, c.from
 		switch {
-		case c.in.Verb == verbClaim && c.out.Owner == c.in.Owner && c.out.State == stet.Running.String():
+		case c.in.Verb == verbClaim && c.out.Owner == c.in.Owner && c.out.State == store.Running.String():
 			fence, from = c.out.Fence, sent[c.in.Owner]
 		case c.in.Verb != verbExtend:
 			continue

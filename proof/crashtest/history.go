@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"sync/atomic"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // Kind says what an event tells of a call.
@@ -175,4 +175,4 @@ func appendLines[T any](all []T, path string) ([]T, error) {
 }
 
 // OperationID is how the store knows a key.
-func OperationID(scope, key string) string { return stet.Digest("", scope, key).String() }
+func OperationID(scope, key string) string { return store.Digest("", scope, key).String() }

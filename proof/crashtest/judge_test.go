@@ -3,8 +3,8 @@ package crashtest
 import (
 	"testing"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/store"
 )
 
 // story makes up a history, a millisecond between events. Its payment is "k" of
@@ -95,7 +95,7 @@ func again(c Charge) Event {
 }
 
 var (
-	completed   = stet.Completed.String()
+	completed   = store.Completed.String()
 	toldUnknown = Event{Kind: OK, Says: OutcomeUnknown}
 	refused     = Event{Kind: OK, Says: Mismatched}
 )

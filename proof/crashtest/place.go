@@ -16,6 +16,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/postgres"
 	"github.com/stet-go/stet/store/redis"
 	"github.com/stet-go/stet/store/redis/goredis"
@@ -70,8 +71,8 @@ func errNoStore(kind string) error {
 
 // Store is a store as a judge needs it.
 type Store interface {
-	stet.WorkStore
-	stet.Browser
+	store.WorkStore
+	store.Browser
 }
 
 // Site is a place as a process uses it. Beside the records of a store with
@@ -80,7 +81,7 @@ type Site struct {
 	Store    Store
 	SQLite   *sqlite.Store                                                      // or nil
 	Postgres *postgres.Store                                                    // or nil
-	Recorded stet.Store                                                         // Store, with its calls in the history, if there is one
+	Recorded store.Store                                                        // Store, with its calls in the history, if there is one
 	Protect  func(*stet.Engine, stethttp.Options) (*stethttp.Middleware, error) // in transactions of Recorded; nil: it has none
 	Have     func(context.Context, Effect) error                                // in the request's transaction
 	Effects  func(context.Context) ([]Effect, error)                            // nil: there is no table
@@ -146,7 +147,7 @@ func (p Place) Open(ctx context.Context, h *History) (*Site, error) {
 }
 
 // inTx fills in what a store with transactions can.
-func inTx[Tx any](s *Site, store stet.TxStore[Tx], h *History, insert func(context.Context, Tx, Effect) error) *Site {
+func inTx[Tx any](s *Site, store store.TxStore[Tx], h *History, insert func(context.Context, Tx, Effect) error) *Site {
 	recorded := Recorded(store, h)
 	s.Recorded = recorded
 	s.Protect = func(e *stet.Engine, o stethttp.Options) (*stethttp.Middleware, error) {

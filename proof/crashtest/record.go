@@ -7,7 +7,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // record is what a store should keep, as far as histories show it.
@@ -22,10 +22,10 @@ type record struct {
 }
 
 var (
-	none      = stet.None.String()
-	running   = stet.Running.String()
-	retryable = stet.Retryable.String()
-	unknown   = stet.Unknown.String()
+	none      = store.None.String()
+	running   = store.Running.String()
+	retryable = store.Retryable.String()
+	unknown   = store.Unknown.String()
 )
 
 // checkTimeout bounds the check of one record.
@@ -57,7 +57,7 @@ func (s *subject) operations() (ops []porcupine.Operation) {
 			continue
 		case c.in.Verb == verbTransact && c.out.Kind == Fail:
 			continue // a mismatch, too: a running transaction has no record, but says what it asks for
-		case c.out.Kind == OK && c.out.Fence == 0 && c.out.State == stet.Running.String():
+		case c.out.Kind == OK && c.out.Fence == 0 && c.out.State == store.Running.String():
 			continue // a transaction elsewhere
 		case c.out.Kind == Unsure || c.out.Kind == "":
 			if c.in.Verb == verbRead || c.in.Verb == verbExtend {
@@ -150,7 +150,7 @@ func (r record) shown(out Event) []record {
 	if r.fence == 0 && out.Fence > r.above {
 		r.fence = out.Fence
 	}
-	settled := r.state == stet.Completed.String() || r.state == stet.Failed.String()
+	settled := r.state == store.Completed.String() || r.state == store.Failed.String()
 	if r.fingerprint != out.Fingerprint || r.owner != out.Owner || r.fence != out.Fence || r.attempt != out.Attempt || settled && r.digest != out.Digest {
 		return nil
 	}

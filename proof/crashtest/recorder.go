@@ -13,22 +13,22 @@ import (
 
 // recorder is a store whose calls are in the history.
 type recorder struct {
-	stet.Store
+	store.Store
 	h *History
 }
 
 // txRecorder is a recorder of a store with transactions.
 type txRecorder[Tx any] struct {
 	recorder
-	tx stet.TxStore[Tx]
+	tx store.TxStore[Tx]
 }
 
 // Record is a store whose calls are in the history.
-func Record(store stet.Store, h *History) stet.Store { return &recorder{store, h} }
+func Record(store store.Store, h *History) store.Store { return &recorder{store, h} }
 
 // Recorded is a store with transactions whose calls are in the history, if there
 // is one.
-func Recorded[Tx any](store stet.TxStore[Tx], h *History) stet.TxStore[Tx] {
+func Recorded[Tx any](store store.TxStore[Tx], h *History) store.TxStore[Tx] {
 	if h == nil {
 		return store
 	}
@@ -37,33 +37,33 @@ func Recorded[Tx any](store stet.TxStore[Tx], h *History) stet.TxStore[Tx] {
 
 var errCannotTell = errors.New("this store cannot tell when a record changes")
 
-// Watch implements stet.Watcher. Waiters poll where the store is none.
-func (r *recorder) Watch(ctx context.Context, id stet.ID, fence int64) error {
-	if w, ok := r.Store.(stet.Watcher); ok {
+// Watch implements store.Watcher. Waiters poll where the store is none.
+func (r *recorder) Watch(ctx context.Context, id store.ID, fence int64) error {
+	if w, ok := r.Store.(store.Watcher); ok {
 		return w.Watch(ctx, id, fence)
 	}
 	return errCannotTell
 }
 
-// Sweep implements stet.Sweeper.
-func (r *recorder) Sweep(ctx context.Context, limit int) (stet.Swept, error) {
-	if s, ok := r.Store.(stet.Sweeper); ok {
+// Sweep implements store.Sweeper.
+func (r *recorder) Sweep(ctx context.Context, limit int) (store.Swept, error) {
+	if s, ok := r.Store.(store.Sweeper); ok {
 		return s.Sweep(ctx, limit)
 	}
-	return stet.Swept{}, nil
+	return store.Swept{}, nil
 }
 
-// Claim implements stet.Store.
-func (r *recorder) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+// Claim implements store.Store.
+func (r *recorder) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	end := r.h.Begin(requested(verbClaim, req))
 	rec, err := r.Store.Claim(ctx, req)
 	end(answered(rec, err))
 	return rec, err
 }
 
-// Extend implements stet.Store. It is in the history as one call for each claim.
-func (r *recorder) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) ([]stet.Claim, error) {
-	ends := make(map[stet.Claim]func(Event), len(claims))
+// Extend implements store.Store. It is in the history as one call for each claim.
+func (r *recorder) Extend(ctx context.Context, claims []store.Claim, lease time.Duration) ([]store.Claim, error) {
+	ends := make(map[store.Claim]func(Event), len(claims))
 	for _, c := range claims {
 		ev := about(verbExtend, c)
 		ev.Lease = int64(lease)
@@ -82,8 +82,8 @@ func (r *recorder) Extend(ctx context.Context, claims []stet.Claim, lease time.D
 	return lost, err
 }
 
-// Settle implements stet.Store.
-func (r *recorder) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+// Settle implements store.Store.
+func (r *recorder) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
 	ev := about(verbSettle, c)
 	ev.State, ev.Digest = out.State.String(), Digest(out.Result)
 	end := r.h.Begin(ev)
@@ -92,28 +92,28 @@ func (r *recorder) Settle(ctx context.Context, c stet.Claim, out store.Settlemen
 	return err
 }
 
-// Release implements stet.Store.
-func (r *recorder) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+// Release implements store.Store.
+func (r *recorder) Release(ctx context.Context, c store.Claim, keep store.Retention) error {
 	end := r.h.Begin(about(verbRelease, c))
 	err := r.Store.Release(ctx, c, keep)
 	end(written(err))
 	return err
 }
 
-// Read implements stet.Store.
-func (r *recorder) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+// Read implements store.Store.
+func (r *recorder) Read(ctx context.Context, id store.ID) (store.Record, error) {
 	end := r.h.Begin(Event{Verb: verbRead, ID: id.String()})
 	rec, err := r.Store.Read(ctx, id)
 	end(answered(rec, err))
 	return rec, err
 }
 
-// RunTx implements stet.TxStore. What would be committed is in the history
+// RunTx implements store.TxStore. What would be committed is in the history
 // before it is.
-func (r *txRecorder[Tx]) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
-	fn func(context.Context, Tx, stet.Record) (store.Settlement, error)) (stet.Record, error) {
+func (r *txRecorder[Tx]) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,
+	fn func(context.Context, Tx, store.Record) (store.Settlement, error)) (store.Record, error) {
 	end := r.h.Begin(requested(verbTransact, req))
-	rec, err := r.tx.RunTx(ctx, req, keep, func(ctx context.Context, tx Tx, rec stet.Record) (store.Settlement, error) {
+	rec, err := r.tx.RunTx(ctx, req, keep, func(ctx context.Context, tx Tx, rec store.Record) (store.Settlement, error) {
 		out, err := fn(ctx, tx, rec)
 		if err == nil {
 			r.h.Add(Event{Kind: Intent, Verb: verbTransact, ID: req.ID.String(), Owner: req.Owner.String(), Fence: rec.Fence,
@@ -129,21 +129,21 @@ func (r *txRecorder[Tx]) RunTx(ctx context.Context, req stet.ClaimRequest, keep 
 	return rec, err
 }
 
-// SettleTx implements stet.TxStore.
-func (r *txRecorder[Tx]) SettleTx(ctx context.Context, tx Tx, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+// SettleTx implements store.TxStore.
+func (r *txRecorder[Tx]) SettleTx(ctx context.Context, tx Tx, c store.Claim, out store.Settlement, keep store.Retention) error {
 	return r.tx.SettleTx(ctx, tx, c, out, keep)
 }
 
-func requested(verb string, req stet.ClaimRequest) Event {
+func requested(verb string, req store.ClaimRequest) Event {
 	return Event{Verb: verb, ID: req.ID.String(), Owner: req.Owner.String(), Fingerprint: req.Fingerprint.String(), Lease: int64(req.Lease)}
 }
 
-func about(verb string, c stet.Claim) Event {
+func about(verb string, c store.Claim) Event {
 	return Event{Verb: verb, ID: c.ID.String(), Owner: c.Owner.String(), Fence: c.Fence}
 }
 
 // answered is the end of a call that returns a record.
-func answered(rec stet.Record, err error) Event {
+func answered(rec store.Record, err error) Event {
 	if err != nil {
 		return written(err)
 	}
@@ -151,7 +151,7 @@ func answered(rec stet.Record, err error) Event {
 }
 
 // Seen is a record as an event.
-func Seen(kind Kind, rec stet.Record) Event {
+func Seen(kind Kind, rec store.Record) Event {
 	return Event{Kind: kind, State: rec.State.String(), Owner: rec.Owner.String(), Fence: rec.Fence, Attempt: rec.Attempt,
 		Fingerprint: rec.Fingerprint.String(), Digest: Digest(rec.Result)}
 }

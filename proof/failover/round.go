@@ -15,7 +15,7 @@ import (
 
 	goredislib "github.com/redis/go-redis/v9"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 	"github.com/stet-go/stet/store/redis/goredis"
 )
@@ -131,11 +131,11 @@ func work(ctx context.Context, out io.Writer, args []string) error {
 		return err
 	}
 	defer client.Close()
-	store, err := redis.New(ctx, client, redis.Options{Logger: slog.New(slog.DiscardHandler)})
+	st, err := redis.New(ctx, client, redis.Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
-	defer store.Close()
+	defer st.Close()
 	start := time.Unix(0, nanos)
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -151,9 +151,9 @@ func work(ctx context.Context, out io.Writer, args []string) error {
 			defer func() { <-busy }()
 			ctx, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
-			req := stet.ClaimRequest{ID: stet.Digest("failover", "s", strconv.Itoa(key)), Owner: stet.NewOwner(), Lease: time.Hour}
-			rec, err := store.Claim(ctx, req)
-			if err == nil && rec.State == stet.Running && rec.Owner == req.Owner {
+			req := store.ClaimRequest{ID: store.Digest("failover", "s", strconv.Itoa(key)), Owner: store.NewOwner(), Lease: time.Hour}
+			rec, err := st.Claim(ctx, req)
+			if err == nil && rec.State == store.Running && rec.Owner == req.Owner {
 				mu.Lock()
 				defer mu.Unlock()
 				_, _ = fmt.Fprintln(out, key, rec.Fence)

@@ -5,7 +5,7 @@ import (
 	"math/bits"
 	"slices"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // Result is what an exploration came to.
@@ -80,13 +80,13 @@ func (m *explorer) check(s, next *state) {
 	switch {
 	case a.state.Settled() && b != a:
 		m.accuse("a settled outcome changed")
-	case b.fence < a.fence || a.state != stet.None && b.state == stet.None:
+	case b.fence < a.fence || a.state != store.None && b.state == store.None:
 		m.accuse("a record was forgotten")
-	case b.state == stet.Running && a.state != stet.Running && b.fence <= a.fence:
+	case b.state == store.Running && a.state != store.Running && b.fence <= a.fence:
 		m.accuse("a claim was granted without a new fence")
-	case b.state == stet.Running && a.state == stet.Running && a.fence != b.fence:
+	case b.state == store.Running && a.state == store.Running && a.fence != b.fence:
 		m.accuse("a claim was granted where there is no arrow")
-	case b.state == stet.Completed && next.effects&bit(b.out.fence()) == 0:
+	case b.state == store.Completed && next.effects&bit(b.out.fence()) == 0:
 		m.accuse("success without an effect")
 	case b.fence > 15:
 		panic("model: more claims than there are bits")
@@ -106,7 +106,7 @@ func (m *explorer) check(s, next *state) {
 	switch {
 	case bits.OnesCount16(next.effects) > 1:
 		m.accuse("two effects")
-	case b.state == stet.None || b.state == stet.Retryable:
+	case b.state == store.None || b.state == store.Retryable:
 		m.accuse("an effect was forgotten")
 	}
 }
@@ -171,7 +171,7 @@ func (m *explorer) onward(at uint32) (next []uint32) {
 	}
 	m.res.Resting++
 	busy := slices.ContainsFunc(s.workers[:], func(w worker) bool { return w.phase != idle && w.phase != over })
-	if busy || s.operator.busy || s.rec.state == stet.Running {
+	if busy || s.operator.busy || s.rec.state == store.Running {
 		m.res.Violation = "at rest in the middle of something"
 		m.res.Trace = m.trace(at)
 	}

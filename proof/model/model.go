@@ -8,7 +8,9 @@
 // become so at any moment, which is more than a clock can do.
 package model
 
-import "github.com/stet-go/stet"
+import (
+	"github.com/stet-go/stet/store"
+)
 
 // Policy is what becomes of dead runs.
 type Policy uint8
@@ -106,7 +108,7 @@ type worker struct {
 
 // record is the store's record.
 type record struct {
-	state  stet.State
+	state  store.State
 	owner  uint8
 	fence  uint8
 	other  bool // its fingerprint is that of the last worker

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // The command searches with messages that are overtaken, too; that takes longer.
@@ -61,25 +61,25 @@ func TestPlainStatesAreFixed(t *testing.T) {
 
 // The model must use all that there is of the table, or it is about another one.
 func TestModelTakesEveryArrowOfTheLeaseMode(t *testing.T) {
-	taken := make(map[[2]stet.State]bool)
+	taken := make(map[[2]store.State]bool)
 	m := &explorer{Options: Options{Policy: Fail, Operations: 1}, index: make(map[state]uint32), accuse: func(string) {}}
 	m.add(m.plain(state{}), 0)
 	for at := 0; at < len(m.states); at++ {
 		from := m.states[at]
 		m.steps(from, func(next state, _ bool, _ string) {
-			taken[[2]stet.State{from.rec.state, next.rec.state}] = true
+			taken[[2]store.State{from.rec.state, next.rec.state}] = true
 			m.add(m.plain(next), 0)
 		})
 	}
-	states := []stet.State{stet.None, stet.Running, stet.Completed, stet.Failed, stet.Retryable, stet.Unknown}
-	verbs := []stet.Verb{stet.VerbClaim, stet.VerbComplete, stet.VerbFail, stet.VerbRelease, stet.VerbPark}
+	states := []store.State{store.None, store.Running, store.Completed, store.Failed, store.Retryable, store.Unknown}
+	verbs := []store.Verb{store.VerbClaim, store.VerbComplete, store.VerbFail, store.VerbRelease, store.VerbPark}
 	for _, from := range states {
 		for _, to := range states {
-			arrow := slices.ContainsFunc(verbs, func(v stet.Verb) bool {
+			arrow := slices.ContainsFunc(verbs, func(v store.Verb) bool {
 				next, ok := from.Next(v)
 				return ok && next == to
 			})
-			if arrow != taken[[2]stet.State{from, to}] && from != to {
+			if arrow != taken[[2]store.State{from, to}] && from != to {
 				t.Errorf("from %v to %v: the table says %v, the model %v", from, to, arrow, !arrow)
 			}
 		}

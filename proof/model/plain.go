@@ -4,7 +4,7 @@ import (
 	"math/bits"
 	"slices"
 
-	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // plain returns s without what makes no difference: which of two workers that
@@ -69,7 +69,7 @@ func (s *state) renameOwners() {
 	for i := range s.late {
 		name(&s.late[i].owner)
 	}
-	if s.rec.state == stet.None || s.rec.owner != nobody && names[s.rec.owner] == 0 {
+	if s.rec.state == store.None || s.rec.owner != nobody && names[s.rec.owner] == 0 {
 		s.rec.owner = nobody
 	}
 	name(&s.rec.owner)

@@ -1,12 +1,14 @@
 package model
 
-import "github.com/stet-go/stet"
+import (
+	"github.com/stet-go/stet/store"
+)
 
-// The store, as the contract of stet.Store has it, one atomic step a method.
+// The store, as the contract of store.Store has it, one atomic step a method.
 // ok is that it answered success.
 
 // to takes the record along an arrow.
-func (r *record) to(v stet.Verb) bool {
+func (r *record) to(v store.Verb) bool {
 	next, ok := r.state.Next(v)
 	if ok {
 		r.state = next
@@ -18,24 +20,24 @@ func (r *record) to(v stet.Verb) bool {
 func (m *explorer) claim(s *state, msg message) (matches bool) {
 	r := &s.rec
 	switch {
-	case r.state == stet.None:
+	case r.state == store.None:
 		r.other = msg.other
 		m.grant(s, msg.owner)
 	case r.other != msg.other && m.Rule != "mismatch unchecked":
 		return false
-	case r.state == stet.Running && r.owner == msg.owner:
-	case r.state == stet.Running && (r.lapsed || m.Rule == "live leases parked"):
+	case r.state == store.Running && r.owner == msg.owner:
+	case r.state == store.Running && (r.lapsed || m.Rule == "live leases parked"):
 		m.park(s)
 		if m.Rule == "dead runs run again" {
-			r.to(stet.VerbRelease)
+			r.to(store.VerbRelease)
 			m.grant(s, msg.owner)
 		}
-	case r.state == stet.Retryable && (r.owner != msg.owner || m.Rule == "an owner claims twice"):
+	case r.state == store.Retryable && (r.owner != msg.owner || m.Rule == "an owner claims twice"):
 		if r.owner == msg.owner {
 			m.accuse("an owner was granted a second claim")
 		}
 		m.grant(s, msg.owner)
-	case m.Rule == "claim without existence check" && r.state == stet.Running:
+	case m.Rule == "claim without existence check" && r.state == store.Running:
 		m.grant(s, msg.owner)
 	}
 	return true
@@ -43,10 +45,10 @@ func (m *explorer) claim(s *state, msg message) (matches bool) {
 
 func (m *explorer) grant(s *state, owner uint8) {
 	r := &s.rec
-	if _, ok := r.state.Next(stet.VerbClaim); !ok {
-		r.state = stet.Retryable // only under a broken rule
+	if _, ok := r.state.Next(store.VerbClaim); !ok {
+		r.state = store.Retryable // only under a broken rule
 	}
-	r.to(stet.VerbClaim)
+	r.to(store.VerbClaim)
 	r.owner, r.lapsed = owner, false
 	if m.Rule != "fences stay" || r.fence == 0 {
 		r.fence++
@@ -60,13 +62,13 @@ func (m *explorer) park(s *state) {
 	if m.Policy == TakeOver {
 		s.parked |= bit(s.rec.fence)
 	}
-	s.rec.to(stet.VerbPark)
+	s.rec.to(store.VerbPark)
 	s.rec.lapsed = false
 }
 
 func (m *explorer) extend(s *state, msg message) {
 	r := &s.rec
-	if r.state == stet.Running && (r.fence == msg.fence || m.Rule == "no fence on extend") {
+	if r.state == store.Running && (r.fence == msg.fence || m.Rule == "no fence on extend") {
 		m.written(r, msg)
 		r.lapsed = false
 	}
@@ -77,9 +79,9 @@ func (m *explorer) settle(s *state, msg message) (ok bool) {
 	if r.fence != msg.fence && m.Rule != "no fence on settle" {
 		return false
 	}
-	v := stet.VerbFail
+	v := store.VerbFail
 	if msg.out.is(success) {
-		v = stet.VerbComplete
+		v = store.VerbComplete
 	}
 	if r.state.Settled() {
 		if m.Rule == "a second outcome accepted" {
@@ -100,10 +102,10 @@ func (m *explorer) release(s *state, msg message) (ok bool) {
 	if r.fence != msg.fence && m.Rule != "no fence on release" {
 		return false
 	}
-	if r.state == stet.Retryable {
+	if r.state == store.Retryable {
 		return true
 	}
-	if !r.to(stet.VerbRelease) {
+	if !r.to(store.VerbRelease) {
 		return false
 	}
 	m.written(r, msg)

@@ -1,6 +1,8 @@
 package model
 
-import "github.com/stet-go/stet"
+import (
+	"github.com/stet-go/stet/store"
+)
 
 // What workers, the operator and bad luck can do. Each step calls emit with the
 // state after it, and whether it takes a fault. A step that changes nothing is
@@ -15,7 +17,7 @@ func (m *explorer) steps(s state, emit emit) {
 	}
 	m.arrive(s, emit)
 	m.operate(s, emit)
-	if s.rec.state == stet.Running {
+	if s.rec.state == store.Running {
 		if next := s; !s.rec.lapsed {
 			next.rec.lapsed = true
 			emit(next, false, "the lease runs out")
@@ -56,8 +58,8 @@ func (m *explorer) work(s state, i int, emit emit) {
 		next.workers[i] = worker{phase: over}
 		if r := s.rec; r.owner == w.owner || m.Rule == "anybody's claim abandoned" {
 			m.release(&next, message{fence: r.fence})
-			if m.Rule == "anybody's claim abandoned" && r.state == stet.Running {
-				next.rec.state = stet.Retryable
+			if m.Rule == "anybody's claim abandoned" && r.state == store.Running {
+				next.rec.state = store.Retryable
 			}
 		}
 		emit(next, false, "a lost claim is given back")
@@ -180,14 +182,14 @@ func (m *explorer) enter(s *state, i int) {
 		m.accuse("another request was not refused")
 	}
 	switch {
-	case r.state == stet.Running && r.owner == w.owner:
+	case r.state == store.Running && r.owner == w.owner:
 		*w = worker{phase: running, fence: r.fence}
 	case r.state.Settled():
 		m.tell(s, r.out)
 		*w = worker{phase: over}
-	case r.state == stet.Retryable:
+	case r.state == store.Retryable:
 		s.again(i)
-	case r.state == stet.Running: // told: in flight
+	case r.state == store.Running: // told: in flight
 		*w = worker{phase: over}
 	case r.owner == w.owner || m.Policy == TakeOver || m.Rule == "unknown released":
 		*w = worker{phase: resolving, minted: w.minted, fence: r.fence}
@@ -263,7 +265,7 @@ func (m *explorer) operate(s state, emit emit) {
 			m.settle(&next, message{fence: s.operator.fence, out: s.operator.out})
 		}
 		emit(next, false, "the operator writes")
-	case s.rec.state == stet.Unknown && s.operations < m.Operations:
+	case s.rec.state == store.Unknown && s.operations < m.Operations:
 		next.operations++
 		next.operator = operator{busy: true, fence: s.rec.fence, out: m.ask(&next, s.rec.fence)}
 		emit(next, true, "the operator asks") // nobody has to

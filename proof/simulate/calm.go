@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // end lets faults end, has everybody ask once more, and judges the whole.
@@ -82,7 +83,7 @@ func (w *world) deliverAll() {
 
 func (w *world) atRest() bool {
 	for key := range w.setup.keys {
-		if w.judge.seen[key].rec.State == stet.Running {
+		if w.judge.seen[key].rec.State == store.Running {
 			return false
 		}
 	}
@@ -125,11 +126,11 @@ func (w *world) compare() {
 			w.violate(violation, fmt.Sprintf("key %d is %v, %q; effects: %+v", key, rec.State, rec.Result, l.made))
 		}
 		switch {
-		case rec.State == stet.Completed && !l.has(stands(rec)):
+		case rec.State == store.Completed && !l.has(stands(rec)):
 			accuse("success without an effect")
-		case (rec.State == stet.None || rec.State == stet.Retryable) && len(l.made) > 0:
+		case (rec.State == store.None || rec.State == store.Retryable) && len(l.made) > 0:
 			accuse("an effect was forgotten")
-		case rec.State == stet.Unknown && w.setup.class != "park":
+		case rec.State == store.Unknown && w.setup.class != "park":
 			accuse("unknown, though the policy resolves that")
 		}
 		for _, m := range l.made {

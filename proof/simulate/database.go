@@ -15,17 +15,17 @@ import (
 // ones. All but look are carried out once for a transaction at most.
 type database interface {
 	// enter begins the transaction if the record allows a run and no other
-	// one has the key. Otherwise it returns what stet.TxStore says.
-	enter(t *txn) (stet.Record, error)
+	// one has the key. Otherwise it returns what store.TxStore says.
+	enter(t *txn) (store.Record, error)
 	// write has the transaction's one effect, which shows when it commits.
 	write(t *txn) error
 	// commit makes the effect and the record durable, or neither.
-	commit(t *txn, out store.Settlement, keep stet.Retention) error
+	commit(t *txn, out store.Settlement, keep store.Retention) error
 	// abort rolls back what is not committed.
 	abort(t *txn)
 	// look returns the record, if the transaction has ended; the second result
 	// says whether it has.
-	look(t *txn) (stet.Record, bool, error)
+	look(t *txn) (store.Record, bool, error)
 }
 
 // txn is a transaction, and the connection that it is on.
@@ -33,13 +33,13 @@ type txn struct {
 	p      *process
 	client int8
 	key    int8
-	req    stet.ClaimRequest
+	req    store.ClaimRequest
 	made   made // its effect
 	wrote  bool
 
-	base stet.Record // what the record was when it began
-	open bool        // it holds the key
-	over bool        // committed or rolled back, or never to begin
+	base store.Record // what the record was when it began
+	open bool         // it holds the key
+	over bool         // committed or rolled back, or never to begin
 	end  chan struct{}
 }
 
@@ -52,27 +52,27 @@ var (
 // key. While a transaction runs, the memory store knows nothing of it.
 type server struct{ w *world }
 
-func (s server) enter(t *txn) (stet.Record, error) {
+func (s server) enter(t *txn) (store.Record, error) {
 	w := s.w
 	if t.over {
-		return stet.Record{}, errAborted // its client has hung up
+		return store.Record{}, errAborted // its client has hung up
 	}
 	rec := w.look(int(t.key)).rec
 	switch holder := w.txns[t.key]; {
-	case rec.State != stet.None && rec.Fingerprint != t.req.Fingerprint:
+	case rec.State != store.None && rec.Fingerprint != t.req.Fingerprint:
 		return rec, stet.ErrMismatch
-	case rec.State == stet.Running && rec.LeaseLeft <= 0:
+	case rec.State == store.Running && rec.LeaseLeft <= 0:
 		return w.store.Claim(t.p.ctx, t.req) // which parks it
-	case rec.State != stet.None && (rec.State != stet.Retryable || rec.Owner == t.req.Owner):
+	case rec.State != store.None && (rec.State != store.Retryable || rec.Owner == t.req.Owner):
 		return rec, nil
 	case holder != nil:
-		return stet.Record{ID: t.req.ID, Scope: t.req.Scope, State: stet.Running, Fingerprint: holder.req.Fingerprint, InTx: true}, nil
+		return store.Record{ID: t.req.ID, Scope: t.req.Scope, State: store.Running, Fingerprint: holder.req.Fingerprint, InTx: true}, nil
 	}
 	w.hold(t)
 	t.base, t.end = rec, make(chan struct{})
 	// The memory store gives out a fence only with a claim, so the record may
 	// get a greater one when it is written.
-	return stet.Record{ID: t.req.ID, Scope: t.req.Scope, State: stet.Running, Fingerprint: t.req.Fingerprint, Owner: t.req.Owner,
+	return store.Record{ID: t.req.ID, Scope: t.req.Scope, State: store.Running, Fingerprint: t.req.Fingerprint, Owner: t.req.Owner,
 		Fence: rec.Fence + 1, Attempt: rec.Attempt + 1, LeaseLeft: t.req.Lease}, nil
 }
 
@@ -84,7 +84,7 @@ func (s server) write(t *txn) error {
 	return nil
 }
 
-func (s server) commit(t *txn, out store.Settlement, keep stet.Retention) error {
+func (s server) commit(t *txn, out store.Settlement, keep store.Retention) error {
 	if !t.open {
 		return errAborted
 	}
@@ -102,9 +102,9 @@ func (s server) abort(t *txn) {
 	s.w.let(t)
 }
 
-func (s server) look(t *txn) (stet.Record, bool, error) {
+func (s server) look(t *txn) (store.Record, bool, error) {
 	if t.open {
-		return stet.Record{}, false, nil
+		return store.Record{}, false, nil
 	}
 	t.over = true // whatever comes late comes too late
 	return s.w.look(int(t.key)).rec, true, nil
@@ -133,9 +133,9 @@ func (w *world) let(t *txn) {
 }
 
 // writeDown writes the record and the effect of t.
-func (w *world) writeDown(t *txn, out store.Settlement, keep stet.Retention) error {
+func (w *world) writeDown(t *txn, out store.Settlement, keep store.Retention) error {
 	rec, err := w.truth.Claim(context.Background(), t.req)
-	if err == nil && (rec.State != stet.Running || rec.Owner != t.req.Owner) {
+	if err == nil && (rec.State != store.Running || rec.Owner != t.req.Owner) {
 		err = fmt.Errorf("%w: it is %v", errTaken, rec.State)
 	}
 	if err == nil {

@@ -22,7 +22,7 @@ type flawed struct {
 
 func (f flawed) is(defect string) bool { return f.defect == defect }
 
-func (f flawed) record(id stet.ID) stet.Record {
+func (f flawed) record(id store.ID) store.Record {
 	rec, err := f.Read(context.Background(), id)
 	if err != nil {
 		panic(err)
@@ -31,12 +31,12 @@ func (f flawed) record(id stet.ID) stet.Record {
 }
 
 // newest is the claim c with the fence that the store would accept.
-func (f flawed) newest(c stet.Claim) stet.Claim {
+func (f flawed) newest(c store.Claim) store.Claim {
 	c.Fence = f.record(c.ID).Fence
 	return c
 }
 
-func (f flawed) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+func (f flawed) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	if f.is("confuses keys") {
 		req.ID = ids[0]
 	}
@@ -46,12 +46,12 @@ func (f flawed) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, 
 		defer func() { f.clock.Skew = 0 }()
 	}
 	asked := req.Fingerprint
-	if f.is("checks no fingerprint while running") && before.State == stet.Running {
+	if f.is("checks no fingerprint while running") && before.State == store.Running {
 		req.Fingerprint = before.Fingerprint
 	}
 	owner := req.Owner
-	if f.is("grants an owner twice") && before.State == stet.Retryable && before.Owner == owner {
-		req.Owner = stet.NewOwner()
+	if f.is("grants an owner twice") && before.State == store.Retryable && before.Owner == owner {
+		req.Owner = store.NewOwner()
 	}
 	rec, err := f.Store.Claim(ctx, req)
 	switch {
@@ -61,10 +61,10 @@ func (f flawed) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, 
 		rec.Fingerprint = asked
 	case f.is("grants an owner twice") && rec.Owner == req.Owner:
 		rec.Owner = owner
-	case f.is("claims without the existence check") && rec.State == stet.Running:
+	case f.is("claims without the existence check") && rec.State == store.Running:
 		rec.Owner = req.Owner
-	case f.is("runs lapsed claims again") && before.State == stet.Running && rec.State == stet.Unknown:
-		if err := f.Store.Release(ctx, rec.Claim(), stet.Retention{Result: time.Hour, Tombstone: time.Hour}); err != nil {
+	case f.is("runs lapsed claims again") && before.State == store.Running && rec.State == store.Unknown:
+		if err := f.Store.Release(ctx, rec.Claim(), store.Retention{Result: time.Hour, Tombstone: time.Hour}); err != nil {
 			return rec, err
 		}
 		return f.Store.Claim(ctx, req)
@@ -72,7 +72,7 @@ func (f flawed) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, 
 	return rec, nil
 }
 
-func (f flawed) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) ([]stet.Claim, error) {
+func (f flawed) Extend(ctx context.Context, claims []store.Claim, lease time.Duration) ([]store.Claim, error) {
 	claims = slices.Clone(claims)
 	for i, c := range claims {
 		if f.is("extends without the fence check") {
@@ -82,14 +82,14 @@ func (f flawed) Extend(ctx context.Context, claims []stet.Claim, lease time.Dura
 	return f.Store.Extend(ctx, claims, lease)
 }
 
-func (f flawed) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+func (f flawed) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
 	switch {
 	case f.is("settles without the fence check"):
 		c = f.newest(c)
 	case f.is("acknowledges before it writes"):
 		return nil
 	case f.is("forgets what was settled"):
-		keep = stet.Retention{Result: time.Nanosecond, Tombstone: time.Nanosecond}
+		keep = store.Retention{Result: time.Nanosecond, Tombstone: time.Nanosecond}
 	case f.is("drops results"):
 		keep.Result = time.Nanosecond
 	}
@@ -100,16 +100,16 @@ func (f flawed) Settle(ctx context.Context, c stet.Claim, out store.Settlement, 
 	return err
 }
 
-func (f flawed) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+func (f flawed) Release(ctx context.Context, c store.Claim, keep store.Retention) error {
 	if f.is("releases without the fence check") {
 		c = f.newest(c)
 	}
 	return f.Store.Release(ctx, c, keep)
 }
 
-func (f flawed) Sweep(ctx context.Context, limit int) (stet.Swept, error) {
+func (f flawed) Sweep(ctx context.Context, limit int) (store.Swept, error) {
 	if f.is("never parks") {
-		return stet.Swept{}, nil
+		return store.Swept{}, nil
 	}
 	if f.is("sweeps live claims") {
 		f.clock.Skew = lease
@@ -117,8 +117,8 @@ func (f flawed) Sweep(ctx context.Context, limit int) (stet.Swept, error) {
 	}
 	swept, err := f.Store.Sweep(ctx, limit)
 	for _, id := range ids {
-		if rec := f.record(id); f.is("sweeps dead runs into retryable") && rec.State == stet.Unknown {
-			err = errors.Join(err, f.Store.Release(ctx, rec.Claim(), stet.Retention{Result: time.Hour, Tombstone: time.Hour}))
+		if rec := f.record(id); f.is("sweeps dead runs into retryable") && rec.State == store.Unknown {
+			err = errors.Join(err, f.Store.Release(ctx, rec.Claim(), store.Retention{Result: time.Hour, Tombstone: time.Hour}))
 		}
 	}
 	return swept, err
@@ -151,7 +151,7 @@ func TestDefectsAreFoundAndShrink(t *testing.T) {
 	for _, d := range defects {
 		t.Run(d.defect, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				seek(t, Config{Store: func(m *memory.Store, clock *Clock) stet.Store { return flawed{m, clock, d.defect} }}, d.within, fewSteps)
+				seek(t, Config{Store: func(m *memory.Store, clock *Clock) store.Store { return flawed{m, clock, d.defect} }}, d.within, fewSteps)
 			})
 		})
 	}

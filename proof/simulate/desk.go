@@ -9,10 +9,10 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// desk is a process whose engine has a stet.WorkTxStore.
+// desk is a process whose engine has a store.WorkTxStore.
 type desk struct{ *process }
 
-func (d desk) store() stet.WorkStore { return d.w.works }
+func (d desk) store() store.WorkStore { return d.w.works }
 
 // inTx is the engine with the process's transactions.
 func (d desk) inTx() *stet.TxEngine[*workTx] {
@@ -23,8 +23,8 @@ func (d desk) inTx() *stet.TxEngine[*workTx] {
 	return te
 }
 
-// Accept implements stet.WorkStore.
-func (d desk) Accept(ctx context.Context, req stet.ClaimRequest, work []byte, after time.Duration) (stet.Record, error) {
+// Accept implements store.WorkStore.
+func (d desk) Accept(ctx context.Context, req store.ClaimRequest, work []byte, after time.Duration) (store.Record, error) {
 	c := &call{p: d.process, kind: accept, key: d.w.key(req.ID), print: req.Fingerprint, owner: req.Owner}
 	c.do = func() (err error) {
 		c.rec, err = d.store().Accept(d.ctx, req, work, after)
@@ -32,77 +32,77 @@ func (d desk) Accept(ctx context.Context, req stet.ClaimRequest, work []byte, af
 	}
 	err := c.await(ctx)
 	if err != nil && !errors.Is(err, stet.ErrMismatch) {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	return c.rec, err
 }
 
-// Take implements stet.WorkStore.
-func (d desk) Take(ctx context.Context, req store.TakeRequest) (stet.Record, error) {
+// Take implements store.WorkStore.
+func (d desk) Take(ctx context.Context, req store.TakeRequest) (store.Record, error) {
 	c := &call{p: d.process, kind: take, key: d.w.key(req.ID), owner: req.Owner}
 	c.do = func() (err error) {
 		c.rec, err = d.store().Take(d.ctx, req)
 		return err
 	}
 	if err := c.await(ctx); err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	return c.rec, nil
 }
 
-// Return implements stet.WorkStore.
-func (d desk) Return(ctx context.Context, cl stet.Claim, after time.Duration) error {
+// Return implements store.WorkStore.
+func (d desk) Return(ctx context.Context, cl store.Claim, after time.Duration) error {
 	c := &call{p: d.process, kind: giveBack, key: d.w.key(cl.ID), fence: cl.Fence, do: func() error {
 		return d.store().Return(d.ctx, cl, after)
 	}}
 	return c.await(ctx)
 }
 
-// Cancel implements stet.WorkStore.
-func (d desk) Cancel(ctx context.Context, cl stet.Claim, out store.Settlement, keep stet.Retention) (stet.Record, error) {
+// Cancel implements store.WorkStore.
+func (d desk) Cancel(ctx context.Context, cl store.Claim, out store.Settlement, keep store.Retention) (store.Record, error) {
 	c := &call{p: d.process, kind: cancel, key: d.w.key(cl.ID), fence: cl.Fence}
 	c.do = func() (err error) {
 		c.rec, err = d.store().Cancel(d.ctx, cl, out, keep)
 		return err
 	}
 	if err := c.await(ctx); err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	return c.rec, nil
 }
 
-// Save implements stet.WorkStore.
-func (d desk) Save(ctx context.Context, cl stet.Claim, notes []byte, repeatable bool) error {
+// Save implements store.WorkStore.
+func (d desk) Save(ctx context.Context, cl store.Claim, notes []byte, repeatable bool) error {
 	c := &call{p: d.process, kind: save, key: d.w.key(cl.ID), fence: cl.Fence, do: func() error {
 		return d.store().Save(d.ctx, cl, notes, repeatable)
 	}}
 	return c.await(ctx)
 }
 
-// Strike implements stet.WorkStore.
-func (d desk) Strike(ctx context.Context, cl stet.Claim, notes []byte) error {
+// Strike implements store.WorkStore.
+func (d desk) Strike(ctx context.Context, cl store.Claim, notes []byte) error {
 	c := &call{p: d.process, kind: strike, key: d.w.key(cl.ID), fence: cl.Fence, do: func() error {
 		return d.store().Strike(d.ctx, cl, notes)
 	}}
 	return c.await(ctx)
 }
 
-// Look implements stet.WorkStore.
-func (d desk) Look(ctx context.Context, id stet.ID) (stet.Record, error) {
+// Look implements store.WorkStore.
+func (d desk) Look(ctx context.Context, id store.ID) (store.Record, error) {
 	c := &call{p: d.process, kind: peek, key: d.w.key(id)}
 	c.do = func() (err error) {
 		c.rec, err = d.store().Look(d.ctx, id)
 		return err
 	}
 	if err := c.await(ctx); err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	return c.rec, nil
 }
 
-// Due implements stet.WorkStore.
-func (d desk) Due(ctx context.Context, what stet.Due, limit int, again time.Duration, names ...string) ([]stet.Record, error) {
-	var recs []stet.Record
+// Due implements store.WorkStore.
+func (d desk) Due(ctx context.Context, what store.Due, limit int, again time.Duration, names ...string) ([]store.Record, error) {
+	var recs []store.Record
 	c := &call{p: d.process, kind: due, do: func() (err error) {
 		recs, err = d.store().Due(d.ctx, what, limit, again, names...)
 		return err
@@ -113,17 +113,17 @@ func (d desk) Due(ctx context.Context, what stet.Due, limit int, again time.Dura
 	return recs, nil
 }
 
-// Relayed implements stet.WorkStore.
-func (d desk) Relayed(ctx context.Context, cl stet.Claim, keep stet.Retention) error {
+// Relayed implements store.WorkStore.
+func (d desk) Relayed(ctx context.Context, cl store.Claim, keep store.Retention) error {
 	c := &call{p: d.process, kind: relayed, key: d.w.key(cl.ID), fence: cl.Fence, do: func() error {
 		return d.store().Relayed(d.ctx, cl, keep)
 	}}
 	return c.await(ctx)
 }
 
-// RunTx implements stet.TxStore, but for doing anything.
-func (d desk) RunTx(context.Context, stet.ClaimRequest, stet.Retention,
-	func(context.Context, *workTx, stet.Record) (store.Settlement, error)) (stet.Record, error) {
+// RunTx implements store.TxStore, but for doing anything.
+func (d desk) RunTx(context.Context, store.ClaimRequest, store.Retention,
+	func(context.Context, *workTx, store.Record) (store.Settlement, error)) (store.Record, error) {
 	panic("simulate: not simulated")
 }
 
@@ -134,11 +134,11 @@ func (d desk) RunTx(context.Context, stet.ClaimRequest, stet.Retention,
 type workTx struct {
 	p     *process
 	key   int8
-	claim stet.Claim
+	claim store.Claim
 	wrote []wrote
 	// write is the statement, nil for none; it returns the record of one that accepts.
-	write func(stet.WorkStore) (stet.Record, error)
-	req   stet.ClaimRequest // of one that accepts
+	write func(store.WorkStore) (store.Record, error)
+	req   store.ClaimRequest // of one that accepts
 }
 
 // wrote is a business write of a transaction.
@@ -147,7 +147,7 @@ type wrote struct {
 	made made
 }
 
-// InTx implements stet.WorkTxStore.
+// InTx implements store.WorkTxStore.
 func (d desk) InTx(ctx context.Context, fn func(context.Context, *workTx) error) error {
 	tx := &workTx{p: d.process}
 	if err := fn(ctx, tx); err != nil {
@@ -169,7 +169,7 @@ func (w *world) commitWork(tx *workTx) error {
 			return errAborted // somebody else was faster
 		case err != nil:
 			return err
-		case tx.req.Owner != stet.Owner{} && (rec.State != stet.Accepted || rec.Owner != tx.req.Owner):
+		case tx.req.Owner != store.Owner{} && (rec.State != store.Accepted || rec.Owner != tx.req.Owner):
 			return errAborted
 		}
 	}
@@ -188,67 +188,67 @@ func (w *world) keep(tx *workTx) {
 }
 
 // statement has a statement of a transaction looked at.
-func (d desk) statement(ctx context.Context, tx *workTx, id stet.ID, do func(now stet.Record) error) error {
+func (d desk) statement(ctx context.Context, tx *workTx, id store.ID, do func(now store.Record) error) error {
 	tx.key = d.w.key(id)
 	c := &call{p: d.process, kind: statement, key: tx.key}
 	c.do = func() error { return do(d.w.look(int(tx.key)).rec) }
 	return c.await(ctx)
 }
 
-// SettleTx implements stet.TxStore.
-func (d desk) SettleTx(ctx context.Context, tx *workTx, cl stet.Claim, out store.Settlement, keep stet.Retention) error {
+// SettleTx implements store.TxStore.
+func (d desk) SettleTx(ctx context.Context, tx *workTx, cl store.Claim, out store.Settlement, keep store.Retention) error {
 	tx.claim = cl
-	tx.write = func(ws stet.WorkStore) (stet.Record, error) {
+	tx.write = func(ws store.WorkStore) (store.Record, error) {
 		if d.w.look(int(tx.key)).rec.State.Settled() {
-			return stet.Record{}, stet.ErrFenced
+			return store.Record{}, stet.ErrFenced
 		}
-		return stet.Record{}, ws.Settle(d.ctx, cl, out, keep)
+		return store.Record{}, ws.Settle(d.ctx, cl, out, keep)
 	}
-	return d.statement(ctx, tx, cl.ID, func(now stet.Record) error {
-		if now.Fence != cl.Fence || now.State != stet.Running && now.State != stet.Unknown {
+	return d.statement(ctx, tx, cl.ID, func(now store.Record) error {
+		if now.Fence != cl.Fence || now.State != store.Running && now.State != store.Unknown {
 			return stet.ErrFenced
 		}
 		return nil
 	})
 }
 
-// SaveTx implements stet.WorkTxStore.
-func (d desk) SaveTx(ctx context.Context, tx *workTx, cl stet.Claim, notes []byte, repeatable bool) error {
+// SaveTx implements store.WorkTxStore.
+func (d desk) SaveTx(ctx context.Context, tx *workTx, cl store.Claim, notes []byte, repeatable bool) error {
 	tx.claim = cl
-	tx.write = func(ws stet.WorkStore) (stet.Record, error) {
-		return stet.Record{}, ws.Save(d.ctx, cl, notes, repeatable)
+	tx.write = func(ws store.WorkStore) (store.Record, error) {
+		return store.Record{}, ws.Save(d.ctx, cl, notes, repeatable)
 	}
-	return d.statement(ctx, tx, cl.ID, func(now stet.Record) error {
-		if now.Fence != cl.Fence || now.State != stet.Running {
+	return d.statement(ctx, tx, cl.ID, func(now store.Record) error {
+		if now.Fence != cl.Fence || now.State != store.Running {
 			return stet.ErrFenced
 		}
 		return nil
 	})
 }
 
-// AcceptTx implements stet.WorkTxStore.
-func (d desk) AcceptTx(ctx context.Context, tx *workTx, req stet.ClaimRequest, work []byte, after time.Duration) (rec stet.Record, err error) {
-	err = d.statement(ctx, tx, req.ID, func(now stet.Record) error {
+// AcceptTx implements store.WorkTxStore.
+func (d desk) AcceptTx(ctx context.Context, tx *workTx, req store.ClaimRequest, work []byte, after time.Duration) (rec store.Record, err error) {
+	err = d.statement(ctx, tx, req.ID, func(now store.Record) error {
 		switch {
-		case now.State != stet.None && now.Fingerprint != req.Fingerprint:
+		case now.State != store.None && now.Fingerprint != req.Fingerprint:
 			rec = now
 			return stet.ErrMismatch
-		case now.State != stet.None:
+		case now.State != store.None:
 			rec = now
 			return nil
 		}
 		tx.req = req
-		tx.write = func(ws stet.WorkStore) (stet.Record, error) {
-			if now := d.w.look(int(tx.key)).rec; now.State != stet.None {
+		tx.write = func(ws store.WorkStore) (store.Record, error) {
+			if now := d.w.look(int(tx.key)).rec; now.State != store.None {
 				return now, nil
 			}
 			return ws.Accept(d.ctx, req, work, after)
 		}
-		rec = stet.Record{ID: req.ID, Scope: req.Scope, State: stet.Accepted, Fingerprint: req.Fingerprint, Owner: req.Owner, Fence: now.Fence + 1}
+		rec = store.Record{ID: req.ID, Scope: req.Scope, State: store.Accepted, Fingerprint: req.Fingerprint, Owner: req.Owner, Fence: now.Fence + 1}
 		return nil
 	})
 	if err != nil && !errors.Is(err, stet.ErrMismatch) {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	return rec, err
 }

@@ -16,7 +16,7 @@ import (
 
 // seen is a record as the memory store has it.
 type seen struct {
-	rec      stet.Record
+	rec      store.Record
 	leaseEnd time.Duration // since the world began; of a running record
 }
 
@@ -61,14 +61,14 @@ func (w *world) look(key int) seen {
 		panic(err)
 	}
 	s := seen{rec: rec}
-	if rec.State == stet.Running {
+	if rec.State == store.Running {
 		s.leaseEnd = time.Since(w.start) + rec.LeaseLeft
 	}
 	return s
 }
 
 // record returns what the memory store has of a record.
-func (w *world) record(id stet.ID) (stet.Record, error) {
+func (w *world) record(id store.ID) (store.Record, error) {
 	if w.setup.work {
 		return w.truth.Look(context.Background(), id)
 	}
@@ -99,7 +99,7 @@ func (w *world) inspect(c *call, err error) {
 		if errors.Is(err, errAborted) {
 			return // it was not even looked at
 		}
-		if other := a.State != stet.None && a.Fingerprint != c.print; other != errors.Is(err, stet.ErrMismatch) {
+		if other := a.State != store.None && a.Fingerprint != c.print; other != errors.Is(err, stet.ErrMismatch) {
 			w.violate("another request was not refused", fmt.Sprintf("%v: %v", c, err))
 		}
 	}
@@ -111,9 +111,9 @@ func (w *world) wrong(c *call, key int, before, after seen) string {
 	switch {
 	case b.Fence < a.Fence:
 		return "the fence fell"
-	case a.State != stet.None && b.State == stet.None:
+	case a.State != store.None && b.State == store.None:
 		return "a record was forgotten"
-	case a.State != stet.None && a.Fingerprint != b.Fingerprint:
+	case a.State != store.None && a.Fingerprint != b.Fingerprint:
 		return "the fingerprint changed"
 	case a.State.Settled() && (b.State != a.State || !bytes.Equal(a.Result, b.Result) || b.Gone != a.Gone):
 		return "a settled outcome changed"
@@ -126,35 +126,35 @@ func (w *world) wrong(c *call, key int, before, after seen) string {
 		return ""
 	case c.kind == commit:
 		return wrongCommit(c, a, b)
-	case b.State == stet.Running:
+	case b.State == store.Running:
 		return w.wrongGrant(c, a, b)
 	case b.Fence != a.Fence:
 		return "a fence was given out without a claim"
-	case b.State == stet.Unknown:
+	case b.State == store.Unknown:
 		return w.wrongPark(c, key, before)
 	}
 	return wrongEnd(c, a, b)
 }
 
-func (w *world) wrongGrant(c *call, a, b stet.Record) string {
+func (w *world) wrongGrant(c *call, a, b store.Record) string {
 	w.count.Grants++
-	if _, ok := a.State.Next(stet.VerbClaim); !ok {
+	if _, ok := a.State.Next(store.VerbClaim); !ok {
 		return "a claim was granted where there is no arrow"
 	}
-	if c.kind != claim || a.State != stet.None && c.print != a.Fingerprint {
+	if c.kind != claim || a.State != store.None && c.print != a.Fingerprint {
 		return "a claim was granted to nobody, or for another fingerprint"
 	}
 	if b.Fence == a.Fence {
 		return "a claim was granted without a new fence"
 	}
-	if a.State == stet.Retryable && c.owner == a.Owner {
+	if a.State == store.Retryable && c.owner == a.Owner {
 		return "an owner was granted a second claim"
 	}
 	return ""
 }
 
 func (w *world) wrongPark(c *call, key int, before seen) string {
-	if _, ok := before.rec.State.Next(stet.VerbPark); !ok {
+	if _, ok := before.rec.State.Next(store.VerbPark); !ok {
 		return "parked where there is no arrow"
 	}
 	if c.kind != claim && c.kind != sweep && c.kind != enter && c.kind != take && c.kind != accept {
@@ -167,29 +167,29 @@ func (w *world) wrongPark(c *call, key int, before seen) string {
 	return ""
 }
 
-func wrongCommit(c *call, a, b stet.Record) string {
-	verb := stet.VerbCommit
-	if b.State == stet.Failed {
-		verb = stet.VerbCommitFailure
+func wrongCommit(c *call, a, b store.Record) string {
+	verb := store.VerbCommit
+	if b.State == store.Failed {
+		verb = store.VerbCommitFailure
 	}
 	switch to, ok := a.State.Next(verb); {
 	case !ok || to != b.State:
 		return "committed where there is no arrow"
 	case b.Fence <= a.Fence:
 		return "committed without a new fence"
-	case b.Owner != c.owner || a.State != stet.None && c.print != a.Fingerprint:
+	case b.Owner != c.owner || a.State != store.None && c.print != a.Fingerprint:
 		return "committed for nobody, or for another fingerprint"
 	}
 	return ""
 }
 
-func wrongEnd(c *call, a, b stet.Record) string {
-	verb, by := stet.VerbComplete, settle
+func wrongEnd(c *call, a, b store.Record) string {
+	verb, by := store.VerbComplete, settle
 	switch b.State {
-	case stet.Failed:
-		verb = stet.VerbFail
-	case stet.Retryable:
-		verb, by = stet.VerbRelease, release
+	case store.Failed:
+		verb = store.VerbFail
+	case store.Retryable:
+		verb, by = store.VerbRelease, release
 	}
 	if to, ok := a.State.Next(verb); !ok || to != b.State {
 		return "ended where there is no arrow"
@@ -247,7 +247,7 @@ func (w *world) hear(t told) {
 	}
 	rec := w.judge.seen[t.key].rec
 	w.mix(uint64(t.n)<<8 | uint64(len(t.text)))
-	other := rec.State != stet.None && rec.Fingerprint != fingerprints[t.print]
+	other := rec.State != store.None && rec.Fingerprint != fingerprints[t.print]
 	accuse := func(violation string) {
 		w.violate(violation, fmt.Sprintf("%v, while the record is %v, %q", t, rec.State, rec.Result))
 	}
@@ -270,9 +270,9 @@ func (w *world) hear(t told) {
 		accuse("another request was not refused")
 	case outcome:
 		w.count.Replays++
-		want := stet.Completed
+		want := store.Completed
 		if t.kind != nil {
-			want = stet.Failed
+			want = store.Failed
 		}
 		if text := stands(rec); rec.State != want || text != t.text && (t.text != timedOut || text != "") {
 			accuse("an outcome was told that does not stand")
@@ -289,7 +289,7 @@ func (w *world) hear(t told) {
 }
 
 // stands is the text of a record's outcome.
-func stands(rec stet.Record) string {
+func stands(rec store.Record) string {
 	if !rec.State.Settled() || rec.Gone {
 		return ""
 	}
@@ -302,16 +302,16 @@ func stands(rec stet.Record) string {
 	_, n := binary.Uvarint(result[head:])
 	head += n
 	head += 1 + int(result[head]) + 3
-	return outcomeText(stet.Outcome{Failed: rec.State == stet.Failed, Reason: store.Reason(result[2]), Body: result[head:]})
+	return outcomeText(stet.Outcome{Failed: rec.State == store.Failed, Reason: store.Reason(result[2]), Body: result[head:]})
 }
 
 // hearLast judges the answer of a client that came after all faults.
-func (w *world) hearLast(t told, rec stet.Record, other bool) {
+func (w *world) hearLast(t told, rec store.Record, other bool) {
 	ok := t.kind == nil || errors.Is(t.kind, stet.ErrFailed)
 	switch {
 	case other:
 		ok = errors.Is(t.kind, stet.ErrMismatch)
-	case rec.State == stet.Unknown:
+	case rec.State == store.Unknown:
 		ok = errors.Is(t.kind, stet.ErrUnknown) && w.setup.class == "park"
 	}
 	if !ok {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // wrongWork is wrong for the record of an accepted operation.
@@ -22,19 +23,19 @@ func (w *world) wrongWork(c *call, key int, before, after seen) string {
 			return "a lease was renewed for somebody else"
 		}
 		return ""
-	case b.State == stet.Accepted && a.State == stet.None:
+	case b.State == store.Accepted && a.State == store.None:
 		return w.wrongAccept(c, a, b)
-	case b.State == stet.Running:
+	case b.State == store.Running:
 		return w.wrongTake(c, a, b)
 	case b.Fence != a.Fence:
 		return "a fence was given out without a claim"
-	case b.State == stet.Unknown:
+	case b.State == store.Unknown:
 		return w.wrongPark(c, key, before)
 	}
 	return w.wrongWorkEnd(c, key, a, b)
 }
 
-func (w *world) wrongAccept(c *call, a, b stet.Record) string {
+func (w *world) wrongAccept(c *call, a, b store.Record) string {
 	w.office.accepted[c.key] = time.Since(w.start)
 	w.count.Accepted++
 	switch {
@@ -46,9 +47,9 @@ func (w *world) wrongAccept(c *call, a, b stet.Record) string {
 	return ""
 }
 
-func (w *world) wrongTake(c *call, a, b stet.Record) string {
+func (w *world) wrongTake(c *call, a, b store.Record) string {
 	w.count.Grants++
-	switch _, ok := a.State.Next(stet.VerbTake); {
+	switch _, ok := a.State.Next(store.VerbTake); {
 	case !ok:
 		return "a claim was granted where there is no arrow"
 	case c.kind != take || b.Owner != c.owner:
@@ -62,18 +63,18 @@ func (w *world) wrongTake(c *call, a, b stet.Record) string {
 }
 
 // wrongWorkEnd judges the end of a run, or of the waiting for one.
-func (w *world) wrongWorkEnd(c *call, key int, a, b stet.Record) string {
-	verb, ok := stet.VerbComplete, c.kind == settle || c.kind == workCommit
+func (w *world) wrongWorkEnd(c *call, key int, a, b store.Record) string {
+	verb, ok := store.VerbComplete, c.kind == settle || c.kind == workCommit
 	switch {
-	case b.State == stet.Accepted:
-		verb, ok = stet.VerbReturn, c.kind == giveBack || c.kind == release
+	case b.State == store.Accepted:
+		verb, ok = store.VerbReturn, c.kind == giveBack || c.kind == release
 		w.count.Returned++
-	case b.State == stet.Failed && a.State == stet.Accepted:
-		verb, ok = stet.VerbCancel, c.kind == cancel
+	case b.State == store.Failed && a.State == store.Accepted:
+		verb, ok = store.VerbCancel, c.kind == cancel
 		w.count.Cancelled++
 		w.office.unbegun[key] = a.Attempt == 0
-	case b.State == stet.Failed:
-		verb = stet.VerbFail
+	case b.State == store.Failed:
+		verb = store.VerbFail
 	}
 	switch to, arrow := a.State.Next(verb); {
 	case !arrow || to != b.State:
@@ -85,10 +86,10 @@ func (w *world) wrongWorkEnd(c *call, key int, a, b stet.Record) string {
 }
 
 // wrongKept judges what is kept with a record: its work, notes and messages.
-func (w *world) wrongKept(c *call, key int, a, b stet.Record) string {
+func (w *world) wrongKept(c *call, key int, a, b store.Record) string {
 	same := bytes.Equal(a.Work, b.Work)
 	switch {
-	case a.State == stet.None:
+	case a.State == store.None:
 		return ""
 	case a.State.Settled() && !same && (c.kind != relayed || c.fence != a.Fence || b.Work != nil):
 		return "messages changed"
@@ -109,10 +110,10 @@ func (w *world) wrongKept(c *call, key int, a, b stet.Record) string {
 	return ""
 }
 
-func wrongNotes(c *call, a, b stet.Record) string {
-	in := stet.Running
+func wrongNotes(c *call, a, b store.Record) string {
+	in := store.Running
 	if c.kind == strike {
-		in = stet.Unknown
+		in = store.Unknown
 	}
 	const version = 8
 	switch {
@@ -132,7 +133,7 @@ func wrongNotes(c *call, a, b stet.Record) string {
 }
 
 // wrongRelayed judges the end of relaying: the broker has all messages by then.
-func (w *world) wrongRelayed(key int, rec stet.Record) string {
+func (w *world) wrongRelayed(key int, rec store.Record) string {
 	if fence, n, ok := settledBy(rec); ok && !w.sentAll(key, fence, n) {
 		return "messages were removed before they were sent"
 	}
@@ -160,31 +161,31 @@ func (w *world) hearWork(t told) {
 	accuse := func(violation string) {
 		w.violate(violation, fmt.Sprintf("%v: %v, while the record is %v, %q", t, t.status.Record.State, rec.State, stands(rec)))
 	}
-	other := rec.State != stet.None && rec.Fingerprint != fingerprints[t.print]
+	other := rec.State != store.None && rec.Fingerprint != fingerprints[t.print]
 	since := w.office.accepted[t.key]
 	switch st := t.status; {
-	case t.role == spies && (st.Record.State != stet.None || st.Name != "" || len(st.Outcome.Body) > 0 || st.Outcome.Failed || t.kind != nil && !excused(t.kind)):
+	case t.role == spies && (st.Record.State != store.None || st.Name != "" || len(st.Outcome.Body) > 0 || st.Outcome.Failed || t.kind != nil && !excused(t.kind)):
 		accuse("an operation was shown to somebody else")
 	case t.role == spies:
 	case t.role == accepts && (other && t.kind == nil || !other && errors.Is(t.kind, stet.ErrMismatch)):
 		accuse("the wrong request was refused")
-	case t.role == accepts && t.kind == nil && rec.State == stet.None:
+	case t.role == accepts && t.kind == nil && rec.State == store.None:
 		accuse("an acceptance that is not durable")
 	case t.role == accepts && t.kind == nil && st.New && (since < t.came || rec.ClaimedAt.Before(w.start.Add(t.came))):
 		accuse("an operation was accepted twice")
-	case t.kind == nil && t.role == looks && st.Record.State == stet.None && rec.State != stet.None && since < t.came:
+	case t.kind == nil && t.role == looks && st.Record.State == store.None && rec.State != store.None && since < t.came:
 		accuse("an accepted operation was not found")
 	case t.kind == nil && st.Record.State.Settled() && (rec.State != st.Record.State || outcomeText(st.Outcome) != stands(rec)),
 		t.outcome && (t.kind == nil || errors.Is(t.kind, stet.ErrFailed)) && (!rec.State.Settled() || t.text != timedOut && stands(rec) != t.text):
 		accuse("an outcome was told that does not stand")
-	case t.role == cancels && t.kind == nil && (st.Record.State == stet.Accepted || st.Record.State == stet.Running) && !st.Record.Cancelling:
+	case t.role == cancels && t.kind == nil && (st.Record.State == store.Accepted || st.Record.State == store.Running) && !st.Record.Cancelling:
 		accuse("a cancellation was ignored")
 	case errors.Is(t.kind, stet.ErrUnknown):
 		w.count.Unknown++
 	case errors.Is(t.kind, stet.ErrDamaged), errors.Is(t.kind, stet.ErrExpired):
 		accuse("an answer without a reason")
 	}
-	if t.last && t.role == accepts && t.print == printOf(rec) && rec.State != stet.None && t.kind != nil {
+	if t.last && t.role == accepts && t.print == printOf(rec) && rec.State != store.None && t.kind != nil {
 		accuse("a last answer that does not help")
 	}
 }
@@ -214,7 +215,7 @@ func (w *world) finish() {
 	w.workOff()
 	for key := range w.setup.keys {
 		for _, c := range []client{{role: looks}, {role: spies}, {role: accepts, print: printOf(w.judge.seen[key].rec)}} {
-			if c.key = int8(key); w.judge.seen[key].rec.State == stet.None {
+			if c.key = int8(key); w.judge.seen[key].rec.State == store.None {
 				break
 			}
 			w.ask(w.processes[maxProcesses], c, true)
@@ -233,7 +234,7 @@ func (w *world) workOff() {
 	for round := 0; round < lastRounds && !w.over(); round++ {
 		clients := []client{{role: works}, {role: relays}}
 		for key := range w.setup.keys {
-			if w.judge.seen[key].rec.State == stet.Unknown {
+			if w.judge.seen[key].rec.State == store.Unknown {
 				clients = append([]client{{role: works, key: int8(key), api: true}}, clients...)
 			}
 		}
@@ -252,7 +253,7 @@ func (w *world) workOff() {
 func (w *world) over() bool {
 	for key := range w.setup.keys {
 		switch rec := w.judge.seen[key].rec; {
-		case rec.State == stet.Accepted, rec.State == stet.Running, rec.State.Settled() && rec.Work != nil, rec.State == stet.Unknown && w.resolvable(rec):
+		case rec.State == store.Accepted, rec.State == store.Running, rec.State.Settled() && rec.Work != nil, rec.State == store.Unknown && w.resolvable(rec):
 			return false
 		}
 	}
@@ -275,15 +276,15 @@ func (w *world) compareWork() {
 			}
 		}
 		switch {
-		case rec.State == stet.None && slices.ContainsFunc(all[:], func(m []made) bool { return len(m) > 0 }):
+		case rec.State == store.None && slices.ContainsFunc(all[:], func(m []made) bool { return len(m) > 0 }):
 			accuse("an effect was forgotten")
-		case rec.State == stet.Accepted || rec.State == stet.Running:
+		case rec.State == store.Accepted || rec.State == store.Running:
 			accuse("an accepted operation does not run")
-		case rec.State == stet.Unknown && w.resolvable(rec):
+		case rec.State == store.Unknown && w.resolvable(rec):
 			accuse("unknown, though the policy resolves that")
 		case o.unbegun[key] && slices.ContainsFunc(all[:ordering], func(m []made) bool { return len(m) > 0 }):
 			accuse("a cancelled operation ran, though it had not begun")
-		case rec.State == stet.Completed && ran && !w.complete(all, fence):
+		case rec.State == store.Completed && ran && !w.complete(all, fence):
 			accuse("success without an effect")
 		case len(all[finishing]) > 0 && (!ran || !hasBy(all[finishing], fence)):
 			accuse("a transaction was committed without its outcome")
@@ -294,7 +295,7 @@ func (w *world) compareWork() {
 }
 
 // resolvable reports whether the policy does not leave such a record unknown.
-func (w *world) resolvable(rec stet.Record) bool {
+func (w *world) resolvable(rec store.Record) bool {
 	switch w.setup.class {
 	case "park":
 		return false

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -61,7 +62,7 @@ type Config struct {
 	// Store puts a store, as a rule a defective one, before the memory store
 	// that the judge looks at. Its context tells processes apart, see
 	// ProcessOf.
-	Store func(*memory.Store, *Clock) stet.Store
+	Store func(*memory.Store, *Clock) store.Store
 	// Transactions has most clients use RunTx and DoTx.
 	Transactions bool
 	// Work has operations accepted, taken and run with steps, cancelled and

@@ -19,9 +19,9 @@ const (
 	lookAgain     = 43 * quantum / 100
 )
 
-// RunTx implements stet.TxStore, as a store does whose server is far away.
-func (p *process) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Retention,
-	fn func(context.Context, *txn, stet.Record) (store.Settlement, error)) (stet.Record, error) {
+// RunTx implements store.TxStore, as a store does whose server is far away.
+func (p *process) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,
+	fn func(context.Context, *txn, store.Record) (store.Settlement, error)) (store.Record, error) {
 	t := &txn{p: p, client: -1, key: p.w.key(req.ID), req: req}
 	if n, ok := ctx.Value(clientOf{}).(int8); ok {
 		t.client = n
@@ -35,7 +35,7 @@ func (p *process) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Re
 		p.w.transacting(t, -1)
 	}()
 	rec, err := p.enter(ctx, t)
-	if err != nil || rec.State != stet.Running || rec.Owner != req.Owner {
+	if err != nil || rec.State != store.Running || rec.Owner != req.Owner {
 		return rec, err
 	}
 	out, err := fn(ctx, t, rec)
@@ -46,12 +46,12 @@ func (p *process) RunTx(ctx context.Context, req stet.ClaimRequest, keep stet.Re
 	return p.commit(context.WithoutCancel(ctx), t, out, keep)
 }
 
-// SettleTx implements stet.TxStore, but for doing anything.
-func (p *process) SettleTx(context.Context, *txn, stet.Claim, store.Settlement, stet.Retention) error {
+// SettleTx implements store.TxStore, but for doing anything.
+func (p *process) SettleTx(context.Context, *txn, store.Claim, store.Settlement, store.Retention) error {
 	return fmt.Errorf("%w: not simulated", stet.ErrInvalid)
 }
 
-func (p *process) enter(ctx context.Context, t *txn) (stet.Record, error) {
+func (p *process) enter(ctx context.Context, t *txn) (store.Record, error) {
 	c := &call{p: p, kind: enter, key: t.key, print: t.req.Fingerprint, owner: t.req.Owner}
 	c.do = func() (err error) {
 		c.rec, err = p.w.db.enter(t)
@@ -59,12 +59,12 @@ func (p *process) enter(ctx context.Context, t *txn) (stet.Record, error) {
 	}
 	err := c.await(ctx)
 	if err != nil && !errors.Is(err, stet.ErrMismatch) {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	return c.rec, err
 }
 
-func (p *process) commit(ctx context.Context, t *txn, out store.Settlement, keep stet.Retention) (stet.Record, error) {
+func (p *process) commit(ctx context.Context, t *txn, out store.Settlement, keep store.Retention) (store.Record, error) {
 	c := &call{p: p, kind: commit, key: t.key, print: t.req.Fingerprint, owner: t.req.Owner}
 	c.do = func() error { return p.w.db.commit(t, out, keep) }
 	bounded, cancel := context.WithTimeout(ctx, commitTimeout)
@@ -72,24 +72,24 @@ func (p *process) commit(ctx context.Context, t *txn, out store.Settlement, keep
 	cancel()
 	switch {
 	case err == nil:
-		return stet.Record{ID: t.req.ID, Scope: t.req.Scope, State: out.State, Fingerprint: t.req.Fingerprint, Owner: t.req.Owner,
+		return store.Record{ID: t.req.ID, Scope: t.req.Scope, State: out.State, Fingerprint: t.req.Fingerprint, Owner: t.req.Owner,
 			Result: out.Result, Gone: out.Gone}, nil
 	case errors.Is(err, errTaken):
 		return p.lost(ctx, t)
 	case errors.Is(err, errAborted), errors.Is(err, errDead):
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	p.hangUp(t)
 	return p.lookUp(ctx, t, err)
 }
 
 // lost answers when somebody else has had the key meanwhile.
-func (p *process) lost(ctx context.Context, t *txn) (stet.Record, error) {
+func (p *process) lost(ctx context.Context, t *txn) (store.Record, error) {
 	rec, err := p.Read(ctx, t.req.ID)
 	switch {
 	case err != nil:
 		return rec, fmt.Errorf("%w, nor could it be read again: %w", errTaken, err)
-	case rec.State == stet.None || rec.State == stet.Retryable:
+	case rec.State == store.None || rec.State == store.Retryable:
 		return rec, errTaken
 	case rec.Fingerprint != t.req.Fingerprint:
 		return rec, stet.ErrMismatch
@@ -98,7 +98,7 @@ func (p *process) lost(ctx context.Context, t *txn) (stet.Record, error) {
 }
 
 // lookUp finds out what became of a commit that was not acknowledged.
-func (p *process) lookUp(ctx context.Context, t *txn, cause error) (stet.Record, error) {
+func (p *process) lookUp(ctx context.Context, t *txn, cause error) (store.Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookFor)
 	defer cancel()
 	for {
@@ -114,13 +114,13 @@ func (p *process) lookUp(ctx context.Context, t *txn, cause error) (stet.Record,
 			p.w.found()
 			return c.rec, nil
 		case err == nil && ended:
-			return stet.Record{}, fmt.Errorf("%w (looked up since: nothing was committed)", cause)
+			return store.Record{}, fmt.Errorf("%w (looked up since: nothing was committed)", cause)
 		case errors.Is(err, errDead):
-			return stet.Record{}, err
+			return store.Record{}, err
 		}
 		select {
 		case <-ctx.Done():
-			return stet.Record{}, fmt.Errorf("what became of the commit (%w) could not be found out: %w", cause, stet.ErrUnknown)
+			return store.Record{}, fmt.Errorf("what became of the commit (%w) could not be found out: %w", cause, stet.ErrUnknown)
 		case <-time.After(lookAgain):
 		}
 	}

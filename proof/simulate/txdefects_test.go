@@ -18,10 +18,10 @@ type flawedServer struct {
 
 func (f flawedServer) is(defect string) bool { return f.defect == defect }
 
-func (f flawedServer) enter(t *txn) (stet.Record, error) {
+func (f flawedServer) enter(t *txn) (store.Record, error) {
 	before := f.w.look(int(t.key)).rec
-	if f.is("runs lapsed claims again") && before.State == stet.Running && before.LeaseLeft <= 0 && before.Fingerprint == t.req.Fingerprint {
-		if err := f.w.truth.Release(t.p.ctx, before.Claim(), stet.Retention{Result: time.Hour, Tombstone: time.Hour}); err != nil {
+	if f.is("runs lapsed claims again") && before.State == store.Running && before.LeaseLeft <= 0 && before.Fingerprint == t.req.Fingerprint {
+		if err := f.w.truth.Release(t.p.ctx, before.Claim(), store.Retention{Result: time.Hour, Tombstone: time.Hour}); err != nil {
 			return before, err
 		}
 	}
@@ -32,7 +32,7 @@ func (f flawedServer) enter(t *txn) (stet.Record, error) {
 	return rec, err
 }
 
-func (f flawedServer) commit(t *txn, out store.Settlement, keep stet.Retention) error {
+func (f flawedServer) commit(t *txn, out store.Settlement, keep store.Retention) error {
 	switch {
 	case f.is("acknowledges before it commits"):
 		f.w.let(t)
@@ -60,7 +60,7 @@ func (f flawedServer) abort(t *txn) {
 	f.server.abort(t)
 }
 
-func (f flawedServer) look(t *txn) (stet.Record, bool, error) {
+func (f flawedServer) look(t *txn) (store.Record, bool, error) {
 	if f.is("looks before the transaction has ended") && t.open {
 		return f.w.look(int(t.key)).rec, true, nil
 	}

@@ -25,12 +25,12 @@ type call struct {
 	key    int8
 	part   part // of an effect
 	fence  int64
-	fences [maxKeys]int64   // of an extension
-	print  stet.Fingerprint // of a claim
-	owner  stet.Owner       // likewise
-	n      int              // counts calls
-	rec    stet.Record      // what a claim or a read came to
-	do     func() error     // carries it out
+	fences [maxKeys]int64    // of an extension
+	print  store.Fingerprint // of a claim
+	owner  store.Owner       // likewise
+	n      int               // counts calls
+	rec    store.Record      // what a claim or a read came to
+	do     func() error      // carries it out
 	answer chan answer
 }
 
@@ -111,8 +111,8 @@ func (c *call) await(ctx context.Context) error {
 
 // The process is the store of its engine.
 
-// Claim implements stet.Store.
-func (p *process) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+// Claim implements store.Store.
+func (p *process) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	c := &call{p: p, kind: claim, key: p.w.key(req.ID), print: req.Fingerprint, owner: req.Owner}
 	c.do = func() (err error) {
 		c.rec, err = p.w.store.Claim(p.ctx, req)
@@ -120,14 +120,14 @@ func (p *process) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record
 	}
 	err := c.await(ctx)
 	if err != nil && !errors.Is(err, stet.ErrMismatch) {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	return c.rec, err
 }
 
-// Extend implements stet.Store.
-func (p *process) Extend(ctx context.Context, claims []stet.Claim, lease time.Duration) ([]stet.Claim, error) {
-	var lost []stet.Claim
+// Extend implements store.Store.
+func (p *process) Extend(ctx context.Context, claims []store.Claim, lease time.Duration) ([]store.Claim, error) {
+	var lost []store.Claim
 	c := &call{p: p, kind: extend, do: func() (err error) {
 		lost, err = p.w.store.Extend(p.ctx, claims, lease)
 		return err
@@ -141,38 +141,38 @@ func (p *process) Extend(ctx context.Context, claims []stet.Claim, lease time.Du
 	return lost, nil
 }
 
-// Settle implements stet.Store.
-func (p *process) Settle(ctx context.Context, cl stet.Claim, out store.Settlement, keep stet.Retention) error {
+// Settle implements store.Store.
+func (p *process) Settle(ctx context.Context, cl store.Claim, out store.Settlement, keep store.Retention) error {
 	c := &call{p: p, kind: settle, key: p.w.key(cl.ID), fence: cl.Fence, do: func() error {
 		return p.w.store.Settle(p.ctx, cl, out, keep)
 	}}
 	return c.await(ctx)
 }
 
-// Release implements stet.Store.
-func (p *process) Release(ctx context.Context, cl stet.Claim, keep stet.Retention) error {
+// Release implements store.Store.
+func (p *process) Release(ctx context.Context, cl store.Claim, keep store.Retention) error {
 	c := &call{p: p, kind: release, key: p.w.key(cl.ID), fence: cl.Fence, do: func() error {
 		return p.w.store.Release(p.ctx, cl, keep)
 	}}
 	return c.await(ctx)
 }
 
-// Read implements stet.Store.
-func (p *process) Read(ctx context.Context, id stet.ID) (stet.Record, error) {
+// Read implements store.Store.
+func (p *process) Read(ctx context.Context, id store.ID) (store.Record, error) {
 	c := &call{p: p, kind: read, key: p.w.key(id)}
 	c.do = func() (err error) {
 		c.rec, err = p.w.store.Read(p.ctx, id)
 		return err
 	}
 	if err := c.await(ctx); err != nil {
-		return stet.Record{}, err
+		return store.Record{}, err
 	}
 	return c.rec, nil
 }
 
-// Watch implements stet.Watcher. That something has changed reaches the process
+// Watch implements store.Watcher. That something has changed reaches the process
 // when the scheduler says so.
-func (p *process) Watch(ctx context.Context, id stet.ID, fence int64) error {
+func (p *process) Watch(ctx context.Context, id store.ID, fence int64) error {
 	if err := p.watch(ctx, id, fence); err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func (p *process) Watch(ctx context.Context, id stet.ID, fence int64) error {
 	return c.await(ctx)
 }
 
-func (p *process) watch(ctx context.Context, id stet.ID, fence int64) error {
+func (p *process) watch(ctx context.Context, id store.ID, fence int64) error {
 	if fence != 0 { // else it is in a transaction
 		return p.w.truth.Watch(ctx, id, fence)
 	}
@@ -198,17 +198,17 @@ func (p *process) watch(ctx context.Context, id stet.ID, fence int64) error {
 	}
 }
 
-// Sweep implements stet.Sweeper.
-func (p *process) Sweep(ctx context.Context, limit int) (stet.Swept, error) {
-	var swept stet.Swept
+// Sweep implements store.Sweeper.
+func (p *process) Sweep(ctx context.Context, limit int) (store.Swept, error) {
+	var swept store.Swept
 	c := &call{p: p, kind: sweep, do: func() (err error) {
-		if s, ok := p.w.store.(stet.Sweeper); ok {
+		if s, ok := p.w.store.(store.Sweeper); ok {
 			swept, err = s.Sweep(p.ctx, limit)
 		}
 		return err
 	}}
 	if err := c.await(ctx); err != nil {
-		return stet.Swept{}, err
+		return store.Swept{}, err
 	}
 	return swept, nil
 }

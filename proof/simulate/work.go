@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // role is what a client does.
@@ -234,7 +235,7 @@ func (p *process) resolve(ctx context.Context, t told) error {
 	if err != nil {
 		return err
 	}
-	if st.Record.State != stet.Unknown && (st.Record.State != stet.Running || st.Record.LeaseLeft > 0) || t.handler == declines {
+	if st.Record.State != store.Unknown && (st.Record.State != store.Running || st.Record.LeaseLeft > 0) || t.handler == declines {
 		return errNothing
 	}
 	v, err := p.judgeRun(ctx, t.key, st.Record.Fence)
@@ -313,7 +314,7 @@ func (p *process) stepped(key int8, name, result string) {
 
 // settledBy reads from an outcome which run has settled the record, and how many
 // messages it has emitted; false if none has.
-func settledBy(rec stet.Record) (fence int64, messages int, ok bool) {
+func settledBy(rec store.Record) (fence int64, messages int, ok bool) {
 	if !rec.State.Settled() {
 		return 0, 0, false
 	}

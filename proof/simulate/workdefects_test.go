@@ -16,25 +16,25 @@ import (
 // flawedWork is a memory store with a defect in what it does for work.
 type flawedWork struct {
 	flawed
-	lost *[]stet.Record // messages of runs that did not settle
+	lost *[]store.Record // messages of runs that did not settle
 }
 
-func (f flawedWork) Accept(ctx context.Context, req stet.ClaimRequest, work []byte, after time.Duration) (stet.Record, error) {
+func (f flawedWork) Accept(ctx context.Context, req store.ClaimRequest, work []byte, after time.Duration) (store.Record, error) {
 	was := f.record(req.ID)
 	switch {
-	case f.is("accepts another request") && was.State != stet.None:
+	case f.is("accepts another request") && was.State != store.None:
 		req.Fingerprint = was.Fingerprint
-	case f.is("acknowledges before it accepts") && was.State == stet.None:
-		return stet.Record{ID: req.ID, Scope: req.Scope, State: stet.Accepted, Fingerprint: req.Fingerprint, Owner: req.Owner, Fence: 1}, nil
+	case f.is("acknowledges before it accepts") && was.State == store.None:
+		return store.Record{ID: req.ID, Scope: req.Scope, State: store.Accepted, Fingerprint: req.Fingerprint, Owner: req.Owner, Fence: 1}, nil
 	case f.is("accepts without its work"):
 		work = nil
 	}
 	return f.Store.Accept(ctx, req, work, after)
 }
 
-func (f flawedWork) Take(ctx context.Context, req store.TakeRequest) (stet.Record, error) {
+func (f flawedWork) Take(ctx context.Context, req store.TakeRequest) (store.Record, error) {
 	was := f.record(req.ID)
-	if f.is("takes what is taken") && was.State == stet.Running && was.Owner != req.Owner || f.is("takes what nobody knows of") && was.State == stet.Unknown {
+	if f.is("takes what is taken") && was.State == store.Running && was.Owner != req.Owner || f.is("takes what nobody knows of") && was.State == store.Unknown {
 		if err := f.Store.Return(ctx, was.Claim(), 0); err != nil {
 			return was, err
 		}
@@ -49,28 +49,28 @@ func (f flawedWork) Take(ctx context.Context, req store.TakeRequest) (stet.Recor
 	return rec, err
 }
 
-func (f flawedWork) Return(ctx context.Context, c stet.Claim, after time.Duration) error {
+func (f flawedWork) Return(ctx context.Context, c store.Claim, after time.Duration) error {
 	if f.is("returns without the fence check") {
 		c = f.newest(c)
 	}
 	if f.is("puts off for ever what is returned") {
-		after = stet.MaxDelay
+		after = store.MaxDelay
 	}
 	return f.Store.Return(ctx, c, after)
 }
 
-func (f flawedWork) Cancel(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) (stet.Record, error) {
+func (f flawedWork) Cancel(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) (store.Record, error) {
 	was := f.record(c.ID)
 	switch {
 	case f.is("ignores cancellations"):
 		return was, nil
-	case f.is("cancels what runs") && was.State == stet.Running:
+	case f.is("cancels what runs") && was.State == store.Running:
 		return was, f.Store.Settle(ctx, c, out, keep)
 	}
 	return f.Store.Cancel(ctx, c, out, keep)
 }
 
-func (f flawedWork) Save(ctx context.Context, c stet.Claim, notes []byte, repeatable bool) error {
+func (f flawedWork) Save(ctx context.Context, c store.Claim, notes []byte, repeatable bool) error {
 	const version = 8
 	is, err := f.Look(ctx, c.ID)
 	if err != nil {
@@ -87,12 +87,12 @@ func (f flawedWork) Save(ctx context.Context, c stet.Claim, notes []byte, repeat
 	return f.Store.Save(ctx, c, notes, repeatable)
 }
 
-func (f flawedWork) Strike(ctx context.Context, c stet.Claim, notes []byte) error {
+func (f flawedWork) Strike(ctx context.Context, c store.Claim, notes []byte) error {
 	err := f.Store.Strike(ctx, c, notes)
 	if f.is("strikes what runs") && errors.Is(err, stet.ErrFenced) {
 		c = f.newest(c)
 		is, err := f.Look(ctx, c.ID)
-		if err != nil || is.State != stet.Running || len(is.Notes) == 0 {
+		if err != nil || is.State != store.Running || len(is.Notes) == 0 {
 			return stet.ErrFenced
 		}
 		return f.Store.Save(ctx, c, append(binary.BigEndian.AppendUint64(nil, binary.BigEndian.Uint64(is.Notes)+1), notes[8:]...), false)
@@ -100,37 +100,37 @@ func (f flawedWork) Strike(ctx context.Context, c stet.Claim, notes []byte) erro
 	return err
 }
 
-func (f flawedWork) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+func (f flawedWork) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
 	if f.is("drops messages") {
 		out.Outbox = nil
 	}
 	err := f.flawed.Settle(ctx, c, out, keep)
 	if f.is("keeps the messages of a run that lost") && errors.Is(err, stet.ErrFenced) && out.Outbox != nil {
-		*f.lost = append(*f.lost, stet.Record{ID: c.ID, Fence: c.Fence, State: out.State, Work: out.Outbox})
+		*f.lost = append(*f.lost, store.Record{ID: c.ID, Fence: c.Fence, State: out.State, Work: out.Outbox})
 	}
 	return err
 }
 
-func (f flawedWork) Due(ctx context.Context, what stet.Due, limit int, again time.Duration, names ...string) ([]stet.Record, error) {
+func (f flawedWork) Due(ctx context.Context, what store.Due, limit int, again time.Duration, names ...string) ([]store.Record, error) {
 	if f.is("hands out once") {
-		again = stet.MaxDelay
+		again = store.MaxDelay
 	}
 	recs, err := f.Store.Due(ctx, what, limit, again, names...)
-	if what == stet.DueRelay {
+	if what == store.DueRelay {
 		recs = append(recs, *f.lost...)
 		for _, rec := range recs {
 			if f.is("forgets messages when it hands them out") {
-				err = errors.Join(err, f.Relayed(ctx, rec.Claim(), stet.Retention{Tombstone: time.Hour}))
+				err = errors.Join(err, f.Relayed(ctx, rec.Claim(), store.Retention{Tombstone: time.Hour}))
 			}
 		}
 	}
 	return recs, err
 }
 
-func (f flawedWork) Look(ctx context.Context, id stet.ID) (stet.Record, error) {
+func (f flawedWork) Look(ctx context.Context, id store.ID) (store.Record, error) {
 	rec, err := f.Store.Look(ctx, id)
 	if f.is("confuses scopes") {
-		rec.Scope = stet.DigestScope("", "another")
+		rec.Scope = store.DigestScope("", "another")
 	}
 	return rec, err
 }
@@ -184,8 +184,8 @@ func TestDefectsOfWorkAreFoundAndShrink(t *testing.T) {
 				steps = 26
 			}
 			synctest.Test(t, func(t *testing.T) {
-				seek(t, Config{Work: true, Store: func(m *memory.Store, clock *Clock) stet.Store {
-					return flawedWork{flawed{m, clock, d.defect}, new([]stet.Record)}
+				seek(t, Config{Work: true, Store: func(m *memory.Store, clock *Clock) store.Store {
+					return flawedWork{flawed{m, clock, d.defect}, new([]store.Record)}
 				}, narrow: d.narrow}, d.within, steps)
 			})
 		})

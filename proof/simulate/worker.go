@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // work takes an operation, runs it and ends it. One that came when faults had ended
@@ -57,21 +58,21 @@ func (p *process) perform(ctx context.Context, run *stet.Run, t *told) error {
 	if got, want := run.Work().Payload, payload(t.key, printOf(run.Record())); string(got) != string(want) {
 		p.accuse("a worker got other work", fmt.Sprintf("%q for %q", got, want))
 	}
-	out := stet.Completed
+	out := store.Completed
 	err := a.begin(run.Context())
 	switch {
 	case errors.Is(err, stet.ErrCancelled):
-		out = stet.Failed
+		out = store.Failed
 	case err != nil:
 		return a.end(ctx, err)
 	case t.handler == fails:
-		out = stet.Failed
+		out = store.Failed
 	}
 	return a.settle(ctx, out, err != nil)
 }
 
 // printOf is which of the two requests a record is of.
-func printOf(rec stet.Record) int8 {
+func printOf(rec store.Record) int8 {
 	if rec.Fingerprint == fingerprints[1] {
 		return 1
 	}
@@ -239,9 +240,9 @@ func (a *attempt) emit() {
 }
 
 // outcome is that of this run, with how many messages it has emitted.
-func (a *attempt) outcome(state stet.State) (stet.Outcome, string) {
+func (a *attempt) outcome(state store.State) (stet.Outcome, string) {
 	text := fmt.Sprintf("%s@%d+%d", keyNames[a.t.key], a.run.Fence(), a.messages)
-	if state == stet.Failed {
+	if state == store.Failed {
 		out, _ := stet.OutcomeOf(nil, errors.New(text))
 		return out, text
 	}
@@ -253,7 +254,7 @@ func (a *attempt) outcome(state stet.State) (stet.Outcome, string) {
 }
 
 // settle ends the run with an outcome.
-func (a *attempt) settle(ctx context.Context, state stet.State, cancelled bool) (err error) {
+func (a *attempt) settle(ctx context.Context, state store.State, cancelled bool) (err error) {
 	switch {
 	case a.run.SaysOutcomeUnknown():
 		return a.end(ctx, errParked)
@@ -286,8 +287,8 @@ func (a *attempt) settle(ctx context.Context, state stet.State, cancelled bool) 
 }
 
 // failed is what a client is told of a failure.
-func failed(state stet.State, text string) error {
-	if state != stet.Failed {
+func failed(state store.State, text string) error {
+	if state != store.Failed {
 		return nil
 	}
 	return &stet.Error{Kind: stet.ErrFailed, Execution: stet.Executed, Cause: errors.New(text)}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/observe"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -17,7 +19,7 @@ const keyLetters = "AB" // a letter is a key
 
 var (
 	keyNames     = [maxKeys]string{"A", "B"}
-	fingerprints = [2]stet.Fingerprint{stet.NewFingerprint([]byte("this")), stet.NewFingerprint([]byte("that"))}
+	fingerprints = [2]store.Fingerprint{stet.NewFingerprint([]byte("this")), stet.NewFingerprint([]byte("that"))}
 )
 
 // world is a schedule being simulated. What the scheduler's goroutine and the
@@ -29,7 +31,7 @@ type world struct {
 	start time.Time
 	clock Clock
 	truth *memory.Store
-	store stet.Store
+	store store.Store
 
 	processes [maxProcesses + 1]*process // the last comes when faults have ended
 	all       []*process
@@ -47,7 +49,7 @@ type world struct {
 	db   database
 	txns [maxKeys]*txn // those that hold a key; guarded by mu
 
-	works   stet.WorkStore              // store, where operations are accepted
+	works   store.WorkStore             // store, where operations are accepted
 	office  *office                     // likewise
 	commits func(*world, *workTx) error // likewise
 
@@ -85,7 +87,7 @@ func newWorld(s setup, c Config) *world {
 		w.db = c.database(server{w})
 	}
 	if s.work {
-		w.works, _ = w.store.(stet.WorkStore)
+		w.works, _ = w.store.(store.WorkStore)
 		w.office, w.commits = new(office), (*world).commitWork
 		if c.commit != nil {
 			w.commits = c.commit
@@ -98,14 +100,14 @@ func newWorld(s setup, c Config) *world {
 }
 
 // ids are what the keys are known by, which is the same in every schedule.
-var ids = func() (ids [maxKeys]stet.ID) {
+var ids = func() (ids [maxKeys]store.ID) {
 	for i, name := range keyNames {
-		ids[i] = stet.Digest("", "scope", name)
+		ids[i] = store.Digest("", "scope", name)
 	}
 	return ids
 }()
 
-func (w *world) key(id stet.ID) int8 {
+func (w *world) key(id store.ID) int8 {
 	for i := range ids {
 		if ids[i] == id {
 			return int8(i)
@@ -123,12 +125,12 @@ func (w *world) open(n int) *process {
 		Classes:      map[string]stet.Policy{w.setup.class: policy(w.setup.class, p.verifier())},
 		StoreTimeout: storeTimeout,
 		SweepEvery:   -1,
-		Observer:     stet.ObserverFunc(p.observe),
+		Observer:     observe.Func(p.observe),
 	}
 	if n == 0 || n == maxProcesses {
 		o.SweepEvery = quantum / 2
 	}
-	var store stet.Store = p
+	var store store.Store = p
 	if w.setup.work {
 		store = desk{p}
 	}
@@ -144,7 +146,7 @@ func (w *world) open(n int) *process {
 
 // observe counts what engines say happens. What one of a dead process says depends
 // on which of its goroutines finds out first.
-func (p *process) observe(_ context.Context, ev stet.Event) {
+func (p *process) observe(_ context.Context, ev observe.Event) {
 	w := p.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -152,13 +154,13 @@ func (p *process) observe(_ context.Context, ev stet.Event) {
 		return
 	}
 	switch ev.Kind {
-	case stet.EventTakenOver:
+	case observe.TakenOver:
 		w.count.TakenOver++
-	case stet.EventResolved:
+	case observe.Resolved:
 		w.count.Resolved++
-	case stet.EventLeaseLost:
+	case observe.LeaseLost:
 		w.count.LeasesLost++
-	case stet.EventFenced:
+	case observe.Fenced:
 		w.count.Fenced++
 	}
 }

@@ -57,7 +57,7 @@ type Delivery struct {
 // Options configure a handler of webhooks. Endpoint and Verifier are required.
 type Options struct {
 	// Endpoint is the scope of the IDs: one sender's account. The same ID from
-	// another endpoint is another message. 1 to stet.MaxScope bytes.
+	// another endpoint is another message. 1 to store.MaxScope bytes.
 	Endpoint string
 	// Verifier checks the signature.
 	Verifier Verifier
@@ -79,7 +79,7 @@ type Options struct {
 // was handled is remembered for 30; both are longer than any sender here goes on
 // delivering.
 func Policy() stet.Policy {
-	return stet.Policy{Retention: stet.Retention{Result: 7 * 24 * time.Hour, Tombstone: 30 * 24 * time.Hour}}
+	return stet.Policy{Retention: store.Retention{Result: 7 * 24 * time.Hour, Tombstone: 30 * 24 * time.Hour}}
 }
 
 // New returns a handler of webhooks that calls handle at most once for each
@@ -120,8 +120,8 @@ func newHandler(engine *stet.Engine, o Options, handles bool, do func(context.Co
 		return nil, misuse.Errorf("webhook: an engine is needed; stet.New makes one")
 	case !handles:
 		return nil, misuse.Errorf("webhook: a function that handles deliveries is needed")
-	case o.Endpoint == "" || len(o.Endpoint) > stet.MaxScope:
-		return nil, misuse.Errorf("webhook: Options.Endpoint has %d bytes; it must have 1 to %d", len(o.Endpoint), stet.MaxScope)
+	case o.Endpoint == "" || len(o.Endpoint) > store.MaxScope:
+		return nil, misuse.Errorf("webhook: Options.Endpoint has %d bytes; it must have 1 to %d", len(o.Endpoint), store.MaxScope)
 	case o.Verifier == nil:
 		return nil, misuse.Errorf("webhook: Options.Verifier is required: without a signature, anyone can make up an ID")
 	case o.MaxBody < 0:

@@ -24,6 +24,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp/webhook"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 	"github.com/stet-go/stet/store/sqlite"
 )
@@ -81,7 +82,7 @@ type service struct {
 	fails   error
 }
 
-func start(t *testing.T, store stet.Store, o webhook.Options) *service {
+func start(t *testing.T, store store.Store, o webhook.Options) *service {
 	t.Helper()
 	engine, err := stet.New(store, stet.Options{Policy: webhook.Policy(), StoreTimeout: 50 * time.Millisecond})
 	if err != nil {
@@ -208,14 +209,14 @@ func TestDeliveryIsAcknowledgedOnlyWhenItIsDone(t *testing.T) {
 }
 
 // nothing is a store that cannot be used.
-type nothing struct{ stet.Store }
+type nothing struct{ store.Store }
 
-func (nothing) Claim(context.Context, stet.ClaimRequest) (stet.Record, error) {
-	return stet.Record{}, errors.New("the store is down")
+func (nothing) Claim(context.Context, store.ClaimRequest) (store.Record, error) {
+	return store.Record{}, errors.New("the store is down")
 }
 
-func (nothing) Read(context.Context, stet.ID) (stet.Record, error) {
-	return stet.Record{}, errors.New("the store is down")
+func (nothing) Read(context.Context, store.ID) (store.Record, error) {
+	return store.Record{}, errors.New("the store is down")
 }
 
 func TestStoreDownMeansDeliverAgain(t *testing.T) {
@@ -323,13 +324,13 @@ func TestFailureIsNotAcknowledgedLater(t *testing.T) {
 // A failure stands when its text is gone, too: an operator may resolve a message as
 // failed and say no more.
 func TestFailureIsAFailureWhenItsResultIsGone(t *testing.T) {
-	store := memory.New(memory.Options{})
-	s := start(t, store, webhook.Options{})
+	st := memory.New(memory.Options{})
+	s := start(t, st, webhook.Options{})
 	s.fails = errors.New("boom")
 	s.want("new", 500, 1, standardHeaders("msg_1", sent, "{}"), "{}")
-	page, err := store.Browse(t.Context(), stet.Query{})
+	page, err := st.Browse(t.Context(), store.Query{})
 	if err == nil {
-		err = store.Expire(t.Context(), page.Records[0].Claim())
+		err = st.Expire(t.Context(), page.Records[0].Claim())
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -354,8 +355,8 @@ func TestErrorOfAnotherOperationIsNotTheMessages(t *testing.T) {
 
 func TestWrongWiringIsAnErrorAtConstruction(t *testing.T) {
 	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{Policy: webhook.Policy(), Classes: map[string]stet.Policy{
-		"short":        {Retention: stet.Retention{Result: time.Hour, Tombstone: 75 * time.Hour}},
-		"short result": {Retention: stet.Retention{Result: 75 * time.Hour, Tombstone: 77 * time.Hour}}}})
+		"short":        {Retention: store.Retention{Result: time.Hour, Tombstone: 75 * time.Hour}},
+		"short result": {Retention: store.Retention{Result: 75 * time.Hour, Tombstone: 77 * time.Hour}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

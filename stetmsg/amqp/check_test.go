@@ -8,6 +8,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
 	"github.com/stet-go/stet/stetmsg/amqp"
+	"github.com/stet-go/stet/store"
 )
 
 func header(name, value string) map[string]string { return map[string]string{name: value} }
@@ -35,7 +36,7 @@ func TestWhatIsNotRefusedIsPublished(t *testing.T) {
 	defer p.Close()
 	for _, m := range []stet.Message{
 		{To: f.queue},
-		{To: f.queue, Body: make([]byte, stet.MaxOutbox-100)},
+		{To: f.queue, Body: make([]byte, store.MaxOutbox-100)},
 		{To: f.queue, Header: header(strings.Repeat("x", 255), "\x00\r\n")},
 		{To: f.queue, Header: header("x", strings.Repeat("x", 128<<10-150))},
 		{To: f.queue, Header: header("content-type", strings.Repeat("x", 255))},

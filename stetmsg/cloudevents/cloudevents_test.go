@@ -8,6 +8,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/cloudevents"
+	"github.com/stet-go/stet/store"
 )
 
 func message(contentType, body string, headers ...string) stetmsg.Envelope {
@@ -70,7 +71,7 @@ func TestSourceAndIDAreJoinedUnambiguously(t *testing.T) {
 		keys[key] = fmt.Sprint(p)
 	}
 	long := identify(t, binary("ce-", strings.Repeat("s", 5000), "1"))
-	if len(long.Key) > stet.MaxKey {
+	if len(long.Key) > store.MaxKey {
 		t.Error("a long source makes a key that is refused")
 	}
 }
@@ -144,7 +145,7 @@ func FuzzIdentity(f *testing.F) {
 	f.Add("application/json", []byte(`{}`))
 	f.Fuzz(func(t *testing.T, contentType string, body []byte) {
 		op, err := cloudevents.Identity("shop")(message(contentType, string(body), "ce-id", "1"))
-		if err == nil && (op.Key == "" || len(op.Key) > stet.MaxKey) {
+		if err == nil && (op.Key == "" || len(op.Key) > store.MaxKey) {
 			t.Error(op)
 		}
 	})

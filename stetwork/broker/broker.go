@@ -37,6 +37,7 @@ import (
 	"github.com/stet-go/stet/internal/timer"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetwork"
+	"github.com/stet-go/stet/store"
 )
 
 // body is what a message says.
@@ -121,8 +122,8 @@ func item(b []byte) (stet.Item, error) {
 	if err := json.Unmarshal(b, &m); err != nil {
 		return stet.Item{}, fmt.Errorf("stetwork/broker: the message is not one of a Queue: %w", err)
 	}
-	id, err := stet.ParseID(m.ID)
-	if err != nil || m.Name == "" || len(m.Name) > stet.MaxName {
+	id, err := store.ParseID(m.ID)
+	if err != nil || m.Name == "" || len(m.Name) > store.MaxName {
 		return stet.Item{}, errors.New("stetwork/broker: the message names no operation")
 	}
 	return stet.Item{ID: id, Class: m.Class, Name: m.Name}, nil

@@ -24,6 +24,7 @@ import (
 	"github.com/stet-go/stet/stetmsg/kafka"
 	"github.com/stet-go/stet/stetwork"
 	"github.com/stet-go/stet/stetwork/broker"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -96,7 +97,7 @@ func (b *bench) runs(run func(context.Context) error) {
 func (b *bench) everyOperationEndsOnce() {
 	b.t.Helper()
 	b.runs(b.worker.Run)
-	var ids []stet.ID
+	var ids []store.ID
 	for i := range operations {
 		work, err := stetwork.NewWork("ship", parcel{strconv.Itoa(i)})
 		must(b.t, err)
@@ -108,7 +109,7 @@ func (b *bench) everyOperationEndsOnce() {
 		ctx, cancel := context.WithTimeout(b.t.Context(), patience)
 		st, err := b.engine.Await(ctx, "shop", id)
 		cancel()
-		if err != nil || st.Record.State != stet.Completed || st.Record.Attempt != 2 {
+		if err != nil || st.Record.State != store.Completed || st.Record.Attempt != 2 {
 			b.t.Fatalf("%v, attempt %d, %v", st.Record.State, st.Record.Attempt, err)
 		}
 	}
@@ -204,7 +205,7 @@ func TestOperationWithoutAHandlerHoldsUpNoPartition(t *testing.T) {
 	if d := <-decided; d.ID != st.Record.ID || d.Reason != stetmsg.NoHandler {
 		t.Errorf("the first of the partition: %v, %v", d.ID, d.Reason)
 	}
-	if now, err := b.engine.Lookup(t.Context(), st.Record.ID); err != nil || now.Record.State != stet.Accepted || now.Record.Attempt != 0 {
+	if now, err := b.engine.Lookup(t.Context(), st.Record.ID); err != nil || now.Record.State != store.Accepted || now.Record.Attempt != 0 {
 		t.Errorf("%v, attempt %d, %v; want it accepted still", now.Record.State, now.Record.Attempt, err)
 	}
 }
@@ -235,16 +236,16 @@ func TestOnlyMessagesThatNameNoOperationAreDeadLettered(t *testing.T) {
 	decide := func(body string) stetmsg.Decision {
 		return consumer.Decide(t.Context(), amqp091.Delivery{Body: []byte(body)}, 1)
 	}
-	for _, body := range []string{"", "five books", `{}`, `{"id":"zz","name":"ship"}`, `{"id":"` + stet.ID{}.String() + `"}`} {
+	for _, body := range []string{"", "five books", `{}`, `{"id":"zz","name":"ship"}`, `{"id":"` + store.ID{}.String() + `"}`} {
 		if d := decide(body); d.Action != stetmsg.DeadLetter || d.Reason != stetmsg.Invalid {
 			t.Errorf("%q: %v, %v", body, d.Action, d.Reason)
 		}
 	}
-	ship, bill := `{"id":"`+stet.ID{1}.String()+`","name":"ship"}`, `{"id":"`+stet.ID{1}.String()+`","name":"bill"}`
-	if d := decide(ship); d.Action != stetmsg.Ack || d.ID != (stet.ID{1}) {
+	ship, bill := `{"id":"`+store.ID{1}.String()+`","name":"ship"}`, `{"id":"`+store.ID{1}.String()+`","name":"bill"}`
+	if d := decide(ship); d.Action != stetmsg.Ack || d.ID != (store.ID{1}) {
 		t.Errorf("there is no such operation: %v, %v", d.Action, d.Reason)
 	}
-	elsewhere := `{"id":"` + stet.ID{1}.String() + `","name":"ship","class":"of-another"}`
+	elsewhere := `{"id":"` + store.ID{1}.String() + `","name":"ship","class":"of-another"}`
 	for name, body := range map[string]string{"no handler": bill, "no class": elsewhere} {
 		if d := decide(body); d.Action != stetmsg.Ack || d.Reason != stetmsg.NoHandler || !errors.Is(d.Err, stet.ErrInvalid) {
 			t.Errorf("%s: %v, %v, %v; want it acknowledged: the record is the queue", name, d.Action, d.Reason, d.Err)

@@ -64,6 +64,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/stetwork"
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -109,12 +110,12 @@ type Server struct {
 	waiting map[string][]waiting // for remote workers, by name
 	local   []stet.Item          // waiting to run in this process
 	running int                  // of those that were
-	listed  map[stet.ID]bool     // of waiting and local
+	listed  map[store.ID]bool    // of waiting and local
 	nth     int                  // of what has begun to wait
 	arrived chan struct{}        // closed when something has begun to wait
 	runs    map[string]*session  // by their names
 	past    []string             // those that have ended, oldest first
-	pending map[stet.ID]*session
+	pending map[store.ID]*session
 }
 
 // New returns a server without handlers. Wrong options are errors of kind
@@ -129,8 +130,8 @@ func New(o Options) (*Server, error) {
 	if o.Waiting == 0 {
 		o.Waiting = DefaultWaiting
 	}
-	s := &Server{o: o, names: make(map[string]bool), asked: make(map[string]time.Time), waiting: make(map[string][]waiting), listed: make(map[stet.ID]bool), arrived: make(chan struct{}),
-		runs: make(map[string]*session), pending: make(map[stet.ID]*session)}
+	s := &Server{o: o, names: make(map[string]bool), asked: make(map[string]time.Time), waiting: make(map[string][]waiting), listed: make(map[store.ID]bool), arrived: make(chan struct{}),
+		runs: make(map[string]*session), pending: make(map[store.ID]*session)}
 	s.routes()
 	return s, nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetwork"
 	"github.com/stet-go/stet/stetwork/remote"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -51,7 +52,7 @@ func inBubbleOf(t *testing.T, ro remote.Options, wo stetwork.Options, f func(t *
 	inBubbleOn(t, memory.New(memory.Options{}), ro, wo, f)
 }
 
-func inBubbleOn(t *testing.T, store stet.Store, ro remote.Options, wo stetwork.Options, f func(t *testing.T, b *bench)) {
+func inBubbleOn(t *testing.T, store store.Store, ro remote.Options, wo stetwork.Options, f func(t *testing.T, b *bench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{t: t}
@@ -79,7 +80,7 @@ func inBubbleOn(t *testing.T, store stet.Store, ro remote.Options, wo stetwork.O
 	})
 }
 
-func (b *bench) accept(name, payload string) stet.ID {
+func (b *bench) accept(name, payload string) store.ID {
 	b.t.Helper()
 	st, err := b.engine.Accept(context.Background(), stet.Op{Scope: "shop", Key: name + payload}, stet.Work{Name: name, Payload: []byte(payload)})
 	must(b.t, err)
@@ -114,7 +115,7 @@ func (b *bench) take(run string) map[string]any {
 }
 
 // is waits until the operation is in a state.
-func (b *bench) is(id stet.ID, want stet.State) stet.Status {
+func (b *bench) is(id store.ID, want store.State) stet.Status {
 	b.t.Helper()
 	for end := time.Now().Add(time.Hour); ; time.Sleep(100 * time.Millisecond) {
 		st, err := b.engine.Lookup(context.Background(), id)
@@ -140,7 +141,7 @@ func TestRemoteWorkerSettlesWhatItTook(t *testing.T) {
 				t.Fatalf("%v", got)
 			}
 		}
-		if st := b.is(id, stet.Completed); string(st.Outcome.Body) != `{"parcel":7}` {
+		if st := b.is(id, store.Completed); string(st.Outcome.Body) != `{"parcel":7}` {
 			t.Errorf("%s", st.Outcome.Body)
 		}
 		if got := b.call("a", "extend", ``, 409); got["state"] != "completed" {
@@ -155,7 +156,7 @@ func TestErrorOfARemoteWorkerIsTheOutcome(t *testing.T) {
 			id := b.accept(name, `1`)
 			b.take(name)
 			b.call(name, "settle", `{"error":"the card was declined"}`, 200)
-			if st := b.is(id, stet.Failed); string(st.Outcome.Body) != "the card was declined" {
+			if st := b.is(id, store.Failed); string(st.Outcome.Body) != "the card was declined" {
 				t.Errorf("%s", st.Outcome.Body)
 			}
 		}
@@ -185,7 +186,7 @@ func TestWorkerThatLeavesBeforeItIsToldHasTakenNothing(t *testing.T) {
 		id := b.accept("ship", `1`)
 		synctest.Wait()
 		b.send(ctx, http.MethodPost, "/runs/"+strings.Repeat("a", 16)+"/take", token, `{"names":["ship"],"wait":60}`)
-		b.is(id, stet.Accepted)
+		b.is(id, store.Accepted)
 		b.take("b")
 		b.call("b", "settle", `{"result":null}`, 200)
 	})
@@ -224,7 +225,7 @@ func TestSilentWorkerIsDead(t *testing.T) {
 		repeatable := b.accept("count", `1`)
 		b.take("b")
 		began := time.Now()
-		b.is(plain, stet.Unknown)
+		b.is(plain, store.Unknown)
 		if took := time.Since(began); took < 29*time.Second || took > 32*time.Second {
 			t.Errorf("after %v", took)
 		}
@@ -235,7 +236,7 @@ func TestSilentWorkerIsDead(t *testing.T) {
 			t.Errorf("%v", d)
 		}
 		b.call("c", "settle", `{"result":null}`, 200)
-		b.is(repeatable, stet.Completed)
+		b.is(repeatable, store.Completed)
 	})
 }
 
@@ -249,7 +250,7 @@ func TestWorkerThatIsHeardOfKeepsItsRun(t *testing.T) {
 				t.Fatalf("%v", got)
 			}
 		}
-		if st := b.is(id, stet.Running); st.Record.Attempt != 1 || st.Progress.Message != "half way" {
+		if st := b.is(id, store.Running); st.Record.Attempt != 1 || st.Progress.Message != "half way" {
 			t.Errorf("%+v", st)
 		}
 		b.call("a", "settle", `{"result":null}`, 200)
@@ -315,7 +316,7 @@ func TestStepsOutliveTheirAttempt(t *testing.T) {
 			t.Fatalf("%v", got)
 		}
 		b.call("b", "settle", `{"result":null}`, 200)
-		b.is(id, stet.Completed)
+		b.is(id, store.Completed)
 	})
 }
 
@@ -324,14 +325,14 @@ func TestStepInDoubtIsParkedAndRefused(t *testing.T) {
 		id := b.accept("count", `1`)
 		b.take("a")
 		b.call("a", "step", `{"name":"charge","once":true}`, 200)
-		st := b.is(id, stet.Unknown) // it fell silent
+		st := b.is(id, store.Unknown) // it fell silent
 		if st.Doubt != "charge" {
 			t.Errorf("in doubt: %q", st.Doubt)
 		}
 		// Given back without a verdict, as an older process would.
-		must(t, b.engine.Store().(stet.WorkStore).Return(context.Background(), st.Record.Claim(), 0))
+		must(t, b.engine.Store().(store.WorkStore).Return(context.Background(), st.Record.Claim(), 0))
 		b.call("b", "take", `{"names":["ship","count"],"wait":20}`, 204)
-		if st = b.is(id, stet.Unknown); st.Doubt != "charge" || st.Record.Attempt != 2 {
+		if st = b.is(id, store.Unknown); st.Doubt != "charge" || st.Record.Attempt != 2 {
 			t.Errorf("attempt %d, in doubt: %q; want it parked when it was taken, and no worker told", st.Record.Attempt, st.Doubt)
 		}
 	})
@@ -342,7 +343,7 @@ func TestStepThatDidNotHappenIsDoneByTheNextAttempt(t *testing.T) {
 		id := b.accept("count", `1`)
 		b.take("a")
 		b.call("a", "step", `{"name":"charge","once":true}`, 200)
-		st := b.is(id, stet.Unknown) // it fell silent
+		st := b.is(id, store.Unknown) // it fell silent
 		must(t, b.engine.Resolve(context.Background(), st.Record, "", stet.ItDidNotHappen()))
 		b.take("b")
 		for range 2 { // the first answer may have been lost
@@ -359,7 +360,7 @@ func TestStepThatDidNotHappenIsDoneByTheNextAttempt(t *testing.T) {
 
 func TestHandlersOfThisProcessRunBesideRemoteOnes(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
-		b.is(b.accept("local", `"x"`), stet.Completed)
+		b.is(b.accept("local", `"x"`), store.Completed)
 	})
 }
 

@@ -23,12 +23,12 @@ import (
 func TestLocalOperationsRunAsThereIsRoom(t *testing.T) {
 	inBubbleOf(t, remote.Options{}, stetwork.Options{Concurrency: 4}, func(t *testing.T, b *bench) {
 		began := time.Now()
-		var ids []stet.ID
+		var ids []store.ID
 		for i := range 100 {
 			ids = append(ids, b.accept("slow", `"`+strconv.Itoa(i)+`"`)) // a minute each
 		}
 		for _, id := range ids {
-			b.is(id, stet.Completed)
+			b.is(id, store.Completed)
 		}
 		if took := time.Since(began); took > 30*time.Minute {
 			t.Errorf("100 operations of a minute, 4 at a time, took %v", took)
@@ -38,7 +38,7 @@ func TestLocalOperationsRunAsThereIsRoom(t *testing.T) {
 
 func TestLocalOperationsHoldUpNoRemoteOnes(t *testing.T) {
 	inBubbleOf(t, remote.Options{}, stetwork.Options{Concurrency: 4}, func(t *testing.T, b *bench) {
-		var ids []stet.ID
+		var ids []store.ID
 		for i := range 20 {
 			ids = append(ids, b.accept("slow", `"`+strconv.Itoa(i)+`"`), b.accept("ship", strconv.Itoa(i)))
 		}
@@ -54,7 +54,7 @@ func TestLocalOperationsHoldUpNoRemoteOnes(t *testing.T) {
 			t.Errorf("they were told after %v, beside five minutes of others", took)
 		}
 		for _, id := range ids {
-			b.is(id, stet.Completed)
+			b.is(id, store.Completed)
 		}
 	})
 }
@@ -65,17 +65,17 @@ type failing struct {
 	fails atomic.Bool
 }
 
-func (s *failing) Take(ctx context.Context, req store.TakeRequest) (stet.Record, error) {
+func (s *failing) Take(ctx context.Context, req store.TakeRequest) (store.Record, error) {
 	if s.fails.Load() {
-		return stet.Record{}, errors.New("the store is down")
+		return store.Record{}, errors.New("the store is down")
 	}
 	return s.Store.Take(ctx, req)
 }
 
 func TestLocalOperationsRunOnceTheStoreIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &failing{Store: memory.New(memory.Options{})}
-		engine, err := stet.New(store, stet.Options{SweepEvery: -1})
+		st := &failing{Store: memory.New(memory.Options{})}
+		engine, err := stet.New(st, stet.Options{SweepEvery: -1})
 		must(t, err)
 		server, err := remote.New(remote.Options{Token: token})
 		must(t, err)
@@ -87,12 +87,12 @@ func TestLocalOperationsRunOnceTheStoreIsBack(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- w.Run(ctx) }()
 		b := &bench{t: t, engine: engine, server: server}
-		store.fails.Store(true)
+		st.fails.Store(true)
 		id := b.accept("local", `1`)
 		time.Sleep(10 * time.Second)
-		store.fails.Store(false)
+		st.fails.Store(false)
 		back := time.Now()
-		b.is(id, stet.Completed)
+		b.is(id, store.Completed)
 		if took := time.Since(back); took > 10*time.Second {
 			t.Errorf("it ran %v after the store was back", took)
 		}
@@ -142,9 +142,9 @@ func TestMisspeltEndingIsNoSuccess(t *testing.T) {
 			b.call("a", "settle", body, 400)
 		}
 		b.call("a", "step", `{"name":"charge","onse":true}`, 400)
-		b.is(id, stet.Running)
+		b.is(id, store.Running)
 		b.call("a", "settle", `{"result":null}`, 200)
-		b.is(id, stet.Completed)
+		b.is(id, store.Completed)
 	})
 }
 
@@ -187,7 +187,7 @@ func TestNameThatNoWorkerAsksForHoldsUpNoOther(t *testing.T) {
 				}
 			}
 			b.call(run, "settle", `{"result":1}`, 200)
-			b.is(id, stet.Completed)
+			b.is(id, store.Completed)
 			if took := time.Since(began); took > 10*time.Second {
 				t.Errorf("it took %v", took)
 			}

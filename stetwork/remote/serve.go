@@ -13,6 +13,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/admin"
 	"github.com/stet-go/stet/internal/problem"
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -39,11 +40,11 @@ func (s *Server) routes() {
 	} {
 		s.mux.HandleFunc("POST /runs/{run}/"+what, s.authorised(s.known(func(w http.ResponseWriter, r *http.Request, ses *session, q request) {
 			if what == "settle" && q.Result == nil && q.Error == "" {
-				refuse(w, http.StatusBadRequest, "say the result, which may be null, or the error", stet.None)
+				refuse(w, http.StatusBadRequest, "say the result, which may be null, or the error", store.None)
 				return
 			}
 			if what == "return" && ses.open() {
-				refuse(w, http.StatusConflict, "a step was begun: say first that it is undone, or its result", stet.Running)
+				refuse(w, http.StatusConflict, "a step was begun: say first that it is undone, or its result", store.Running)
 				return
 			}
 			s.end(w, r, ses, end(q))
@@ -95,24 +96,24 @@ func (s *Server) authorised(next func(http.ResponseWriter, *http.Request, reques
 		w.Header().Set("Cache-Control", "no-store")
 		if !admin.Bearer(r, s.o.Token) {
 			w.Header().Set("WWW-Authenticate", admin.Challenge(r))
-			refuse(w, http.StatusUnauthorized, "send the server's token as Authorization: Bearer TOKEN", stet.None)
+			refuse(w, http.StatusUnauthorized, "send the server's token as Authorization: Bearer TOKEN", store.None)
 			return
 		}
 		if n := len(r.PathValue("run")); n < minRun || n > maxRun {
-			refuse(w, http.StatusBadRequest, "a run's name is random and has 16 to 128 bytes", stet.None)
+			refuse(w, http.StatusBadRequest, "a run's name is random and has 16 to 128 bytes", store.None)
 			return
 		}
 		var q request
 		b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 		if _, large := errors.AsType[*http.MaxBytesError](err); large {
-			refuse(w, http.StatusRequestEntityTooLarge, "a request has 2 MiB at most", stet.None)
+			refuse(w, http.StatusRequestEntityTooLarge, "a request has 2 MiB at most", store.None)
 			return
 		}
 		if err == nil && len(b) > 0 {
 			err = q.parse(b)
 		}
 		if err != nil || len(q.Names) > maxNames {
-			refuse(w, http.StatusBadRequest, "the body must be a JSON object with the fields of the protocol, and 1000 names at most", stet.None)
+			refuse(w, http.StatusBadRequest, "the body must be a JSON object with the fields of the protocol, and 1000 names at most", store.None)
 			return
 		}
 		next(w, r, q)
@@ -126,7 +127,7 @@ func (s *Server) known(next func(http.ResponseWriter, *http.Request, *session, r
 		ses := s.runs[r.PathValue("run")]
 		s.mu.Unlock()
 		if ses == nil || !ses.hasTaken() {
-			refuse(w, http.StatusNotFound, "there is no such run here: it was not taken, or has ended long ago", stet.None)
+			refuse(w, http.StatusNotFound, "there is no such run here: it was not taken, or has ended long ago", store.None)
 			return
 		}
 		next(w, r, ses, q)
@@ -139,13 +140,13 @@ func (s *Server) take(w http.ResponseWriter, r *http.Request, q request) {
 	ses, fresh := s.session(r.Context(), name)
 	switch {
 	case ses == nil:
-		refuse(w, http.StatusServiceUnavailable, "too many runs; ask again", stet.None)
+		refuse(w, http.StatusServiceUnavailable, "too many runs; ask again", store.None)
 		return
 	case !fresh && ses.hasTaken():
 		s.again(w, r, ses)
 		return
 	case !fresh:
-		refuse(w, http.StatusServiceUnavailable, "another request asks for this run; ask again", stet.None)
+		refuse(w, http.StatusServiceUnavailable, "another request asks for this run; ask again", store.None)
 		return
 	}
 	wait := time.Duration(min(max(q.Wait, 0), MaxWait.Seconds()) * float64(time.Second))
@@ -162,7 +163,7 @@ func (s *Server) take(w http.ResponseWriter, r *http.Request, q request) {
 			begun, err := s.begin(ctx, ses, it)
 			switch {
 			case begun && r.Context().Err() != nil && ses.unheard():
-				refuse(w, http.StatusServiceUnavailable, "the request was given up; ask again", stet.None)
+				refuse(w, http.StatusServiceUnavailable, "the request was given up; ask again", store.None)
 				return
 			case begun:
 				s.again(w, r, ses)
@@ -187,7 +188,7 @@ func (s *Server) take(w http.ResponseWriter, r *http.Request, q request) {
 		return
 	}
 	s.drop(name)
-	refuse(w, http.StatusServiceUnavailable, "nothing can be taken now; ask again", stet.None)
+	refuse(w, http.StatusServiceUnavailable, "nothing can be taken now; ask again", store.None)
 }
 
 // again answers a take, also one that is repeated because the answer to the first
@@ -207,7 +208,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, ses *session) {
 	case <-ses.over:
 		s.state(w, r, ses, http.StatusConflict)
 	case <-r.Context().Done():
-		refuse(w, http.StatusServiceUnavailable, "not stored yet; ask again", stet.None)
+		refuse(w, http.StatusServiceUnavailable, "not stored yet; ask again", store.None)
 	}
 }
 
@@ -238,7 +239,7 @@ func (s *Server) renew(asks context.Context, name string) *session {
 }
 
 // ended has a run remembered for a while, for requests that are repeated.
-func (s *Server) ended(ses *session, id stet.ID) {
+func (s *Server) ended(ses *session, id store.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.pending[id] == ses {
@@ -360,7 +361,7 @@ func (s *Server) step(w http.ResponseWriter, r *http.Request, ses *session, q re
 		s.refuse(w, r, ses)
 		return
 	case begins && st.another(q.Call):
-		refuse(w, http.StatusBadRequest, "this run has begun a step of that name before: each step needs a name of its own, also in a loop", stet.None)
+		refuse(w, http.StatusBadRequest, "this run has begun a step of that name before: each step needs a name of its own, also in a loop", store.None)
 		return
 	case begins:
 		select {
@@ -371,7 +372,7 @@ func (s *Server) step(w http.ResponseWriter, r *http.Request, ses *session, q re
 			}
 		case <-st.over:
 		case <-r.Context().Done():
-			refuse(w, http.StatusServiceUnavailable, "not noted down yet; ask again", stet.None)
+			refuse(w, http.StatusServiceUnavailable, "not noted down yet; ask again", store.None)
 			return
 		}
 	default:
@@ -380,7 +381,7 @@ func (s *Server) step(w http.ResponseWriter, r *http.Request, ses *session, q re
 	select {
 	case <-st.over:
 	case <-r.Context().Done():
-		refuse(w, http.StatusServiceUnavailable, "not noted down yet; ask again", stet.None)
+		refuse(w, http.StatusServiceUnavailable, "not noted down yet; ask again", store.None)
 		return
 	}
 	switch {
@@ -391,9 +392,9 @@ func (s *Server) step(w http.ResponseWriter, r *http.Request, ses *session, q re
 		answer(w, http.StatusOK, map[string]bool{"done": false})
 	case errors.Is(st.err, stet.ErrInvalid):
 		ses.forget(q.Name)
-		refuse(w, http.StatusBadRequest, st.err.Error(), stet.None)
+		refuse(w, http.StatusBadRequest, st.err.Error(), store.None)
 	default: // in doubt, or stale: the run is to be ended
-		refuse(w, http.StatusConflict, st.err.Error(), stet.Unknown)
+		refuse(w, http.StatusConflict, st.err.Error(), store.Unknown)
 	}
 }
 
@@ -404,7 +405,7 @@ func (s *Server) end(w http.ResponseWriter, r *http.Request, ses *session, e end
 	case <-ses.over:
 		s.state(w, r, ses, http.StatusOK)
 	case <-r.Context().Done():
-		refuse(w, http.StatusServiceUnavailable, "not stored yet; ask again", stet.None)
+		refuse(w, http.StatusServiceUnavailable, "not stored yet; ask again", store.None)
 	}
 }
 
@@ -417,7 +418,7 @@ func (s *Server) state(w http.ResponseWriter, r *http.Request, ses *session, sta
 	st := now.Record.State
 	switch {
 	case err != nil:
-		refuse(w, http.StatusServiceUnavailable, "the store cannot be asked; ask again", stet.None)
+		refuse(w, http.StatusServiceUnavailable, "the store cannot be asked; ask again", store.None)
 	case status != http.StatusOK:
 		refuse(w, status, "the run has ended", st)
 	default:
@@ -428,7 +429,7 @@ func (s *Server) state(w http.ResponseWriter, r *http.Request, ses *session, sta
 func answer(w http.ResponseWriter, status int, v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
-		refuse(w, http.StatusInternalServerError, "the answer is not JSON", stet.None)
+		refuse(w, http.StatusInternalServerError, "the answer is not JSON", store.None)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -437,9 +438,9 @@ func answer(w http.ResponseWriter, status int, v any) {
 }
 
 // refuse answers with a problem document.
-func refuse(w http.ResponseWriter, status int, detail string, state stet.State) {
+func refuse(w http.ResponseWriter, status int, detail string, state store.State) {
 	doc := map[string]any{"title": http.StatusText(status), "status": status, "detail": detail}
-	if state != stet.None {
+	if state != store.None {
 		doc["state"] = state.String()
 	}
 	again := time.Duration(0)

@@ -11,6 +11,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetwork"
 	"github.com/stet-go/stet/stetwork/internal/untold"
+	"github.com/stet-go/stet/store"
 )
 
 var (
@@ -29,7 +30,7 @@ type session struct {
 	heard chan struct{} // the worker has extended
 
 	mu         sync.Mutex
-	id         stet.ID // of the operation, once it was taken
+	id         store.ID // of the operation, once it was taken
 	run        *stet.Run
 	ctx        context.Context // the handler's
 	lease      time.Duration
@@ -67,7 +68,7 @@ func (s *Server) run(ctx context.Context, _ []byte) (json.RawMessage, error) {
 	}
 	ses.mu.Lock()
 	ses.id, ses.run, ses.ctx = run.ID(), run, ctx
-	ses.lease = max(run.Record().LeaseLeft, stet.MinLease)
+	ses.lease = max(run.Record().LeaseLeft, store.MinLease)
 	ses.mu.Unlock()
 	close(ses.begun)
 	silence := time.NewTimer(ses.lease)
@@ -108,13 +109,13 @@ func (ses *session) say(e ending) {
 }
 
 // operation returns what the session has taken; the zero ID if it has not, yet.
-func (ses *session) operation() stet.ID {
+func (ses *session) operation() store.ID {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	return ses.id
 }
 
-func (ses *session) hasTaken() bool { return ses.operation() != stet.ID{} }
+func (ses *session) hasTaken() bool { return ses.operation() != store.ID{} }
 
 // forgo lets go of a run that has ended, whose payload and results may be large: what
 // is repeated of it is only told what stands.

@@ -113,7 +113,7 @@ func TestRepeatedTakeKeepsTheRunAlive(t *testing.T) {
 		b.take("a") // says that its lease is 30 s
 		time.Sleep(29 * time.Second)
 		b.call("a", "settle", `{"result":1}`, 200)
-		b.is(id, stet.Completed)
+		b.is(id, store.Completed)
 	})
 }
 
@@ -123,7 +123,7 @@ func TestBacklogBeyondWaitingIsHandedOutAsThereIsRoom(t *testing.T) {
 			b.accept("ship", strconv.Itoa(i))
 		}
 		time.Sleep(10 * time.Second)
-		b.is(b.accept("local", `"x"`), stet.Completed) // needs no room
+		b.is(b.accept("local", `"x"`), store.Completed) // needs no room
 		began := time.Now()
 		for i := range 50 {
 			run := "run" + strconv.Itoa(i)
@@ -142,7 +142,7 @@ type slowTaking struct {
 	gate chan struct{}
 }
 
-func (s *slowTaking) Take(ctx context.Context, req store.TakeRequest) (stet.Record, error) {
+func (s *slowTaking) Take(ctx context.Context, req store.TakeRequest) (store.Record, error) {
 	rec, err := s.Store.Take(ctx, req)
 	<-s.gate
 	return rec, err
@@ -150,9 +150,9 @@ func (s *slowTaking) Take(ctx context.Context, req store.TakeRequest) (stet.Reco
 
 // A take whose request ends while the store is asked tells nobody of what it took.
 func TestTakeThatIsGivenUpMeanwhileUsesUpNoAttempt(t *testing.T) {
-	store := &slowTaking{Store: memory.New(memory.Options{})}
-	inBubbleOn(t, store, remote.Options{}, stetwork.Options{Concurrency: 1, MaxAttempts: 2}, func(t *testing.T, b *bench) {
-		store.gate = make(chan struct{})
+	st := &slowTaking{Store: memory.New(memory.Options{})}
+	inBubbleOn(t, st, remote.Options{}, stetwork.Options{Concurrency: 1, MaxAttempts: 2}, func(t *testing.T, b *bench) {
+		st.gate = make(chan struct{})
 		b.call("first", "take", `{"names":["ship"]}`, 204) // so that there is one that runs it
 		id := b.accept("ship", `1`)
 		synctest.Wait()
@@ -163,21 +163,21 @@ func TestTakeThatIsGivenUpMeanwhileUsesUpNoAttempt(t *testing.T) {
 			cancel()
 			synctest.Wait()
 			select {
-			case store.gate <- struct{}{}:
+			case st.gate <- struct{}{}:
 			case <-time.After(time.Minute):
 				t.Fatal("it is not taken any more")
 			}
 			<-gone
 			time.Sleep(2 * time.Second) // it is due again at once
 		}
-		close(store.gate)
+		close(st.gate)
 		if d := b.take("b"); d["id"] != id.String() {
 			t.Errorf("%v", d)
 		}
 		b.call("b", "return", `{}`, 200) // the first that counts
 		b.take("c")
 		b.call("c", "return", `{"error":"no lorry"}`, 200)
-		b.is(id, stet.Failed)
+		b.is(id, store.Failed)
 	})
 }
 
@@ -195,7 +195,7 @@ func TestRunThatARemoteShutdownInterruptedDoesNotCount(t *testing.T) {
 		}
 		b.take("last")
 		b.call("last", "settle", `{"result":1}`, 200)
-		b.is(id, stet.Completed)
+		b.is(id, store.Completed)
 	})
 }
 
@@ -208,7 +208,7 @@ func TestOperationThatNobodyAskedForUsesUpNoAttempt(t *testing.T) {
 			must(t, b.worker.Do(context.Background(), stet.Item{ID: id, Name: "ship"}))
 			time.Sleep(time.Hour)
 		}
-		b.is(id, stet.Accepted)
+		b.is(id, store.Accepted)
 	})
 }
 
@@ -237,7 +237,7 @@ func TestNameOfARemoteStepIsUsedOnceInARun(t *testing.T) {
 					}
 				}
 				b.call("a", "return", `{}`, 200)
-				b.is(id, stet.Accepted)
+				b.is(id, store.Accepted)
 				b.take("b")
 				for range 2 {
 					if got := begin("b", "1", 200); got["result"] != 7.0 {

@@ -44,6 +44,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/stetwork"
+	"github.com/stet-go/stet/store"
 )
 
 // Kind is the kind of the jobs.
@@ -69,7 +70,7 @@ func (Args) Kind() string { return Kind }
 func argsOf(it stet.Item) Args { return Args{ID: it.ID.String(), Class: it.Class, Name: it.Name} }
 
 func (a Args) item() (stet.Item, error) {
-	id, err := stet.ParseID(a.ID)
+	id, err := store.ParseID(a.ID)
 	if err != nil {
 		return stet.Item{}, errors.New("stetwork/river: the job names no operation")
 	}

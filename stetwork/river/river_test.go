@@ -20,6 +20,7 @@ import (
 	"github.com/stet-go/stet/internal/rig"
 	"github.com/stet-go/stet/stetwork"
 	stetriver "github.com/stet-go/stet/stetwork/river"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/postgres"
 )
 
@@ -121,7 +122,7 @@ func (b *bench) count(query string) (n int) {
 	return n
 }
 
-func (b *bench) await(id stet.ID, states ...stet.State) stet.Status {
+func (b *bench) await(id store.ID, states ...store.State) stet.Status {
 	b.t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		st, err := b.engine.Lookup(b.t.Context(), id)
@@ -152,7 +153,7 @@ func ship(ctx context.Context, tx pgx.Tx, p parcel) (receipt, error) {
 func TestOrderAcceptanceAndJobAreOneCommitAndItRunsOnce(t *testing.T) {
 	b := newBench(t, time.Hour)
 	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, b.store), "ship", ship))
-	var ids []stet.ID
+	var ids []store.ID
 	for i := range 20 {
 		st, err := b.order("ship", strconv.Itoa(i%10), nil) // each of them twice
 		must(t, err)
@@ -166,7 +167,7 @@ func TestOrderAcceptanceAndJobAreOneCommitAndItRunsOnce(t *testing.T) {
 	}
 	b.works()
 	for _, id := range ids {
-		b.await(id, stet.Completed)
+		b.await(id, store.Completed)
 	}
 	if n := b.count(`SELECT count(*) FROM shipments`); n != 10 {
 		t.Errorf("%d shipments", n)
@@ -179,7 +180,7 @@ func TestOrderThatIsRolledBackLeavesNeitherOperationNorJob(t *testing.T) {
 	if !errors.Is(err, errBroken) {
 		t.Fatal(err)
 	}
-	if st, err := b.engine.Lookup(t.Context(), st.Record.ID); err != nil || st.Record.State != stet.None {
+	if st, err := b.engine.Lookup(t.Context(), st.Record.ID); err != nil || st.Record.State != store.None {
 		t.Error(st.Record.State, err)
 	}
 	if n := b.count(`SELECT count(*) FROM river_job`); n != 0 {
@@ -199,7 +200,7 @@ func TestOperationRunsAgainThroughAnotherJob(t *testing.T) {
 	b.works()
 	st, err := b.order("ship", "Emma", nil)
 	must(t, err)
-	if st := b.await(st.Record.ID, stet.Completed); st.Record.Attempt != 3 {
+	if st := b.await(st.Record.ID, store.Completed); st.Record.Attempt != 3 {
 		t.Errorf("attempt %d", st.Record.Attempt)
 	}
 	if n := b.count(`SELECT count(*) FROM shipments`); n != 1 {
@@ -215,7 +216,7 @@ func TestLostJobIsHandedOutAgain(t *testing.T) {
 	_, err = b.pool.Exec(t.Context(), `DELETE FROM river_job`)
 	must(t, err)
 	b.works()
-	b.await(st.Record.ID, stet.Completed)
+	b.await(st.Record.ID, store.Completed)
 }
 
 func TestJobWaitsForAProcessThatHasTheHandler(t *testing.T) {
@@ -230,7 +231,7 @@ func TestJobWaitsForAProcessThatHasTheHandler(t *testing.T) {
 			t.Fatal("the job was not put off")
 		}
 	}
-	b.await(st.Record.ID, stet.Accepted)
+	b.await(st.Record.ID, store.Accepted)
 	if ran.Load() != 0 {
 		t.Error("it ran")
 	}
@@ -260,7 +261,7 @@ func TestJobThatNobodyCanRunIsCancelledInTheEnd(t *testing.T) {
 		}
 	}
 	for _, st := range []stet.Status{last, damaged, early} {
-		b.await(st.Record.ID, stet.Accepted)
+		b.await(st.Record.ID, store.Accepted)
 	}
 }
 
@@ -283,16 +284,16 @@ func TestJobIsCommittedWithTheAcceptanceOrNotAtAll(t *testing.T) {
 		if !errors.Is(err, fail) {
 			t.Fatal(err)
 		}
-		want, jobs := stet.Accepted, 1
+		want, jobs := store.Accepted, 1
 		if fail != nil {
-			want, jobs = stet.None, 0
+			want, jobs = store.None, 0
 		}
 		if now, err := b.engine.Lookup(t.Context(), st.Record.ID); err != nil || now.Record.State != want || b.count(`SELECT count(*) FROM river_job`) != jobs {
 			t.Errorf("%v: %v, %v; want %v and %d jobs", fail, now.Record.State, err, want, jobs)
 		}
 		if fail == nil {
 			b.works()
-			b.await(st.Record.ID, stet.Completed)
+			b.await(st.Record.ID, store.Completed)
 		}
 	}
 }
@@ -305,7 +306,7 @@ func TestJobOfAKilledProcessIsRescued(t *testing.T) {
 	_, err = b.pool.Exec(t.Context(), `UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now() - interval '2 hours', attempted_by = '{killed}'`)
 	must(t, err)
 	b.works()
-	b.await(st.Record.ID, stet.Completed)
+	b.await(st.Record.ID, store.Completed)
 }
 
 func TestJobThatNamesNoOperationIsCancelled(t *testing.T) {

@@ -14,7 +14,7 @@ func TestQueueIsAsSmallAsWhatWaits(t *testing.T) {
 	s := New(Options{Clock: func() time.Time { return now }})
 	stays := accept(t, s, 0)
 	for range 10_000 {
-		c := accept(t, s, stet.MaxDelay)
+		c := accept(t, s, store.MaxDelay)
 		if _, err := s.Cancel(t.Context(), c, store.Settlement{State: store.Failed}, store.Retention{Result: 1, Tombstone: 1}); err != nil {
 			t.Fatal(err)
 		}

@@ -4,7 +4,7 @@ package postgres
 // types written out: some are for transactions of the service's, too, through pgx or
 // database/sql.
 
-// kept are columns, and what only a stet.WorkStore keeps: see row.scanWhole.
+// kept are columns, and what only a store.WorkStore keeps: see row.scanWhole.
 const kept = columns + `, r.work, r.notes, r.cancel_at IS NOT NULL`
 
 // sqlAccept is sqlInsert for operations that are to be run later. While they wait,

@@ -98,7 +98,7 @@ func ExampleStore_SettleTx() {
 	defer done()
 	rec, err := s.Claim(ctx, store.ClaimRequest{
 		ID: store.Digest("", "acct_1", "k1"), Scope: store.DigestScope("", "acct_1"),
-		Owner: store.NewOwner(), Lease: stet.MinLease,
+		Owner: store.NewOwner(), Lease: store.MinLease,
 	})
 	if err != nil {
 		panic(err)

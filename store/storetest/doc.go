@@ -4,7 +4,7 @@
 //	func TestStore(t *testing.T) {
 //		clock := new(fakeClock)
 //		storetest.Run(t, storetest.Harness{
-//			New: func(t testing.TB) stet.Store {
+//			New: func(t testing.TB) store.Store {
 //				s := mystore.New(mystore.Options{Clock: clock.Now})
 //				t.Cleanup(func() { s.Close() })
 //				return s
@@ -20,8 +20,8 @@
 // printed when it fails; random histories of calls, compared after every call
 // with a small model and shrunk when they differ; races; and the real engine
 // over the store while calls fail before or after they took effect. What only
-// some stores can do (stet.Watcher, stet.Sweeper, stet.Browser, stet.WorkStore) is
-// found by type assertion and tested when there; stet.TxStore and stet.WorkTxStore
+// some stores can do (store.Watcher, store.Sweeper, store.Browser, store.WorkStore) is
+// found by type assertion and tested when there; store.TxStore and store.WorkTxStore
 // are tested by RunTx. No option turns a rule off; what needs a hand from outside,
 // like a record that cannot be read, is tested where the harness lends one.
 //

@@ -117,7 +117,7 @@ func (f *fixture) engineWithin(d time.Duration, s store.Store, p stet.Policy) *s
 
 // short is a policy whose leases run out within a unit.
 func (f *fixture) short() stet.Policy {
-	return stet.Policy{Lease: min(max(f.unit, stet.MinLease), time.Hour)}
+	return stet.Policy{Lease: min(max(f.unit, store.MinLease), time.Hour)}
 }
 
 // do runs the operation. Each run has a value of its own.

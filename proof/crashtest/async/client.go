@@ -19,6 +19,7 @@ import (
 	"github.com/stet-go/stet/internal/crash"
 	"github.com/stet-go/stet/proof/crashtest"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 )
 
 const (
@@ -320,13 +321,13 @@ func (op *operation) readStatus(a reply, cancelled bool) (ev crashtest.Event) {
 		return op.nonsense(a)
 	}
 	switch {
-	case doc.State == stet.Completed.String() && doc.Outcome.Status == http.StatusOK:
+	case doc.State == store.Completed.String() && doc.Outcome.Status == http.StatusOK:
 		ev = outcome(doc.Outcome.Result)
-	case doc.State == stet.Failed.String() && doc.Outcome.Status == http.StatusConflict && op.isCancelled(doc.Outcome.Problem):
+	case doc.State == store.Failed.String() && doc.Outcome.Status == http.StatusConflict && op.isCancelled(doc.Outcome.Problem):
 		ev = outcome(doc.Outcome.Problem)
-	case doc.State == stet.Unknown.String():
+	case doc.State == store.Unknown.String():
 		ev = says(crashtest.OutcomeUnknown)
-	case doc.State == stet.Accepted.String(), doc.State == stet.Running.String():
+	case doc.State == store.Accepted.String(), doc.State == store.Running.String():
 		ev = says(crashtest.UnderWay)
 	default:
 		return op.nonsense(a)

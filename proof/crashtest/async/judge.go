@@ -9,6 +9,7 @@ import (
 	"github.com/stet-go/stet/internal/crash"
 	"github.com/stet-go/stet/proof/crashtest"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 )
 
 // scope is that of everybody.
@@ -30,12 +31,12 @@ func (f flavour) law() crashtest.Law {
 		Parts: parts,
 		Ends: func(asked, looked crashtest.Event) bool {
 			switch looked.State {
-			case stet.Completed.String():
+			case store.Completed.String():
 				return true
-			case stet.Failed.String():
+			case store.Failed.String():
 				return asked.Cancels
 			}
-			return looked.State == stet.Unknown.String() && asked.Name == once && looked.Doubt == charge
+			return looked.State == store.Unknown.String() && asked.Name == once && looked.Doubt == charge
 		},
 		Unknown: func(kind string) bool { return kind == once },
 	}
@@ -50,12 +51,12 @@ func (s *storm) settle(ctx context.Context, site *crashtest.Site, engine *stet.E
 	ctx, cancel := context.WithTimeoutCause(ctx, drainTimeout, errors.New("what was accepted did not come to an end in time"))
 	defer cancel()
 	for quiet := 0; quiet < 2 && ctx.Err() == nil; quiet++ {
-		page := func(rec stet.Record) {
+		page := func(rec store.Record) {
 			if st, err := engine.Lookup(ctx, rec.ID); err != nil || !ended(st) {
 				quiet = -1
 			}
 		}
-		if browse(ctx, site.Store, []stet.State{stet.Accepted, stet.Running, stet.Unknown, stet.Retryable}, page) != nil {
+		if browse(ctx, site.Store, []store.State{store.Accepted, store.Running, store.Unknown, store.Retryable}, page) != nil {
 			quiet = -1
 		}
 		_ = crash.Pause(ctx, 2*recoverEvery)
@@ -65,12 +66,12 @@ func (s *storm) settle(ctx context.Context, site *crashtest.Site, engine *stet.E
 
 // ended reports whether nothing more is going to happen to an operation.
 func ended(st stet.Status) bool {
-	return st.Record.State.Settled() || st.Record.State == stet.Unknown && st.Name == once && st.Doubt != ""
+	return st.Record.State.Settled() || st.Record.State == store.Unknown && st.Name == once && st.Doubt != ""
 }
 
-func browse(ctx context.Context, store stet.Browser, states []stet.State, f func(stet.Record)) error {
-	for q := (stet.Query{States: states, Limit: stet.MaxBrowse}); ; {
-		page, err := store.Browse(ctx, q)
+func browse(ctx context.Context, st store.Browser, states []store.State, f func(store.Record)) error {
+	for q := (store.Query{States: states, Limit: store.MaxBrowse}); ; {
+		page, err := st.Browse(ctx, q)
 		if err != nil {
 			return err
 		}
@@ -90,7 +91,7 @@ func (s *storm) judge(ctx context.Context, site *crashtest.Site, engine *stet.En
 		return err
 	}
 	looked := make(map[string]bool)
-	err = browse(ctx, site.Store, nil, func(rec stet.Record) {
+	err = browse(ctx, site.Store, nil, func(rec store.Record) {
 		st, lookupErr := engine.Lookup(ctx, rec.ID)
 		err = errors.Join(err, lookupErr)
 		trial.Events = append(trial.Events, end(rec.ID, st))
@@ -121,17 +122,17 @@ func (s *storm) judge(ctx context.Context, site *crashtest.Site, engine *stet.En
 }
 
 // end is what a judge sees of a record.
-func end(id stet.ID, st stet.Status) crashtest.Event {
+func end(id store.ID, st stet.Status) crashtest.Event {
 	ev := crashtest.Seen(crashtest.Looked, st.Record)
 	ev.ID, ev.Doubt, ev.Digest = id.String(), st.Doubt, crashtest.Digest(st.Outcome.Body)
 	switch st.Record.State {
-	case stet.Completed:
+	case store.Completed:
 		var r receipt
 		ev.Of = []string{}
 		if st.Outcome.Decode(&r) == nil {
 			ev.Of = append(ev.Of, r.IDs...)
 		}
-	case stet.Failed:
+	case store.Failed:
 		var text string
 		err := st.Outcome.Decode(&text)
 		if ev.Why = crashtest.WhyCancelled; !errors.Is(err, stet.ErrFailed) || !strings.Contains(err.Error(), stet.ErrCancelled.Error()) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/proof/crashtest"
+	"github.com/stet-go/stet/store"
 )
 
 // story makes up a history of one operation, whose key is "k".
@@ -117,13 +118,13 @@ func TestJudgeComparesRecordsWithWhatHasHappened(t *testing.T) {
 		}
 		return out // of an error, which is what a replay of it is
 	}
-	in := func(s stet.State, doubt string, out stet.Outcome) stet.Status {
-		return stet.Status{Record: stet.Record{State: s, Attempt: 1}, Doubt: doubt, Outcome: out}
+	in := func(s store.State, doubt string, out stet.Outcome) stet.Status {
+		return stet.Status{Record: store.Record{State: s, Attempt: 1}, Doubt: doubt, Outcome: out}
 	}
 	completed := func(ids ...string) stet.Status {
-		return in(stet.Completed, "", outcome(receipt{Key: "k", IDs: ids}, nil))
+		return in(store.Completed, "", outcome(receipt{Key: "k", IDs: ids}, nil))
 	}
-	cancelled := in(stet.Failed, "", outcome(nil, stet.ErrCancelled))
+	cancelled := in(store.Failed, "", outcome(nil, stet.ErrCancelled))
 	plain, ordering := flavours[0].law(), flavours[1].law()
 	for _, c := range []struct {
 		name    string
@@ -141,19 +142,19 @@ func TestJudgeComparesRecordsWithWhatHasHappened(t *testing.T) {
 		{"an outcome of another effect", plain, &operation{kind: inTx}, completed("x"), "", []string{ship}, true},
 		{"told another outcome", plain, &operation{kind: inTx}, completed(ship), `{"ids":["ship"]}`, []string{ship}, true},
 		{"nobody was told", plain, &operation{kind: inTx}, completed(ship), "-", []string{ship}, true},
-		{"still running", plain, &operation{kind: inTx}, in(stet.Running, "", stet.Outcome{}), "-", nil, true},
-		{"still accepted", plain, &operation{kind: inTx}, in(stet.Accepted, "", stet.Outcome{}), "-", nil, true},
+		{"still running", plain, &operation{kind: inTx}, in(store.Running, "", stet.Outcome{}), "-", nil, true},
+		{"still accepted", plain, &operation{kind: inTx}, in(store.Accepted, "", stet.Outcome{}), "-", nil, true},
 		{"lost", plain, &operation{kind: inTx}, stet.Status{}, "-", nil, true},
-		{"a step in doubt", plain, &operation{kind: once}, in(stet.Unknown, charge, stet.Outcome{}), "?", []string{reserve, charge}, false},
-		{"a step in doubt that ran twice", plain, &operation{kind: once}, in(stet.Unknown, charge, stet.Outcome{}), "?", []string{reserve, charge, charge}, true},
-		{"a step after one in doubt", plain, &operation{kind: once}, in(stet.Unknown, charge, stet.Outcome{}), "?", []string{reserve, charge, ship}, true},
-		{"an outcome in doubt was told", plain, &operation{kind: once}, in(stet.Unknown, charge, stet.Outcome{}), `{"ids":["reserve"]}`, []string{reserve}, true},
-		{"unknown without doubt", plain, &operation{kind: once}, in(stet.Unknown, "", stet.Outcome{}), "?", []string{reserve}, true},
-		{"doubt that could be cleared up", plain, &operation{kind: safe}, in(stet.Unknown, charge, stet.Outcome{}), "?", []string{reserve}, true},
+		{"a step in doubt", plain, &operation{kind: once}, in(store.Unknown, charge, stet.Outcome{}), "?", []string{reserve, charge}, false},
+		{"a step in doubt that ran twice", plain, &operation{kind: once}, in(store.Unknown, charge, stet.Outcome{}), "?", []string{reserve, charge, charge}, true},
+		{"a step after one in doubt", plain, &operation{kind: once}, in(store.Unknown, charge, stet.Outcome{}), "?", []string{reserve, charge, ship}, true},
+		{"an outcome in doubt was told", plain, &operation{kind: once}, in(store.Unknown, charge, stet.Outcome{}), `{"ids":["reserve"]}`, []string{reserve}, true},
+		{"unknown without doubt", plain, &operation{kind: once}, in(store.Unknown, "", stet.Outcome{}), "?", []string{reserve}, true},
+		{"doubt that could be cleared up", plain, &operation{kind: safe}, in(store.Unknown, charge, stet.Outcome{}), "?", []string{reserve}, true},
 		{"cancelled", plain, &operation{kind: inTx, cancels: true}, cancelled, "", nil, false},
 		{"cancelled, with an effect", plain, &operation{kind: inTx, cancels: true}, cancelled, "", []string{ship}, true},
 		{"cancelled between its steps", plain, &operation{kind: safe, cancels: true}, cancelled, "", []string{reserve}, false},
-		{"cancelled, and one step in doubt", plain, &operation{kind: once, cancels: true}, in(stet.Failed, charge, cancelled.Outcome), "", []string{reserve}, true},
+		{"cancelled, and one step in doubt", plain, &operation{kind: once, cancels: true}, in(store.Failed, charge, cancelled.Outcome), "", []string{reserve}, true},
 		{"told that it was cancelled, and completed", plain, &operation{kind: inTx, cancels: true}, completed(ship), "", []string{ship}, true},
 		{"failed", plain, &operation{kind: inTx}, cancelled, "", nil, true},
 		{"one order", ordering, &operation{kind: inTx}, completed(ship), "", []string{ship, ordered}, false},
@@ -166,7 +167,7 @@ func TestJudgeComparesRecordsWithWhatHasHappened(t *testing.T) {
 		for _, part := range c.effects {
 			s.trial.Effects = append(s.trial.Effects, crashtest.Effect{Charge: crashtest.Charge{ID: part, Scope: scope, Key: "k"}, Part: part})
 		}
-		s.add(end(stet.Digest("", scope, "k"), c.st))
+		s.add(end(store.Digest("", scope, "k"), c.st))
 		v := crashtest.Judge(s.trial, c.law)
 		if guilty := len(v.Violations) > 0; guilty != c.guilty {
 			t.Errorf("%s: guilty %v; want %v: %q", c.name, guilty, c.guilty, v.Violations)

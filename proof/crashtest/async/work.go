@@ -12,6 +12,7 @@ import (
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/proof/crashtest"
 	"github.com/stet-go/stet/stetwork"
+	"github.com/stet-go/stet/store"
 )
 
 // The kinds of operations, which are the names of their handlers.
@@ -156,7 +157,7 @@ func (s *shop) handlers(w *stetwork.Worker, e *stet.Engine, site *crashtest.Site
 
 // register gives a worker the handlers whose effects are rows of a table, which
 // insert writes.
-func register[Tx any](s *shop, w *stetwork.Worker, engine *stet.Engine, store stet.WorkTxStore[Tx], insert func(context.Context, Tx, crashtest.Effect) error) error {
+func register[Tx any](s *shop, w *stetwork.Worker, engine *stet.Engine, store store.WorkTxStore[Tx], insert func(context.Context, Tx, crashtest.Effect) error) error {
 	te, err := stet.WithTx(engine, store)
 	if err != nil {
 		return err

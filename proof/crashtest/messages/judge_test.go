@@ -3,8 +3,8 @@ package messages
 import (
 	"testing"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/proof/crashtest"
+	"github.com/stet-go/stet/store"
 )
 
 // sound is what is left of a message that went well, under the ID of a message that
@@ -12,7 +12,7 @@ import (
 func sound(key, message string) (looked crashtest.Event, t crashtest.Trial) {
 	charge := crashtest.Charge{ID: "a" + key, Scope: scope, Key: key}
 	id := crashtest.OperationID(scope, key)
-	looked = crashtest.Event{Kind: crashtest.Looked, ID: id, State: stet.Completed.String(), Of: []string{charge.ID}}
+	looked = crashtest.Event{Kind: crashtest.Looked, ID: id, State: store.Completed.String(), Of: []string{charge.ID}}
 	t.Events = []crashtest.Event{{Kind: crashtest.Wanted, ID: id, Scope: scope, Key: key}}
 	t.Effects = []crashtest.Effect{{Charge: charge, Fence: 7, Emits: true}}
 	t.Letters = []crashtest.Letter{{ID: message, Of: charge}, {ID: message, Of: charge}}

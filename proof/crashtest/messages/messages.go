@@ -25,6 +25,7 @@ import (
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/internal/rig"
 	"github.com/stet-go/stet/proof/crashtest"
+	"github.com/stet-go/stet/store"
 )
 
 // Config says what to run.
@@ -305,7 +306,7 @@ func (s *storm) judge(ctx context.Context, site *crashtest.Site) (err error) {
 
 // Law is what messages are held to: all are done.
 var Law = crashtest.Law{
-	Ends:    func(_, looked crashtest.Event) bool { return looked.State == stet.Completed.String() },
+	Ends:    func(_, looked crashtest.Event) bool { return looked.State == store.Completed.String() },
 	Unknown: func(string) bool { return false },
 }
 

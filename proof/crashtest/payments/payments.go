@@ -21,6 +21,7 @@ import (
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/internal/rig"
 	"github.com/stet-go/stet/proof/crashtest"
+	"github.com/stet-go/stet/store"
 )
 
 // Config says what one storm is. Faults of all kinds happen at the same time.
@@ -287,14 +288,14 @@ func (s *storm) judge(ctx context.Context) (v crashtest.Verdict, err error) {
 // lease and sweep, and what a busy machine adds.
 const settleWithin = serviceLease + 20*sweepEvery + 5*time.Second
 
-func (s *storm) look(ctx context.Context, store stet.Store) error {
-	engine, err := stet.New(store, stet.Options{SweepEvery: sweepEvery})
+func (s *storm) look(ctx context.Context, st store.Store) error {
+	engine, err := stet.New(st, stet.Options{SweepEvery: sweepEvery})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = engine.Close() }() // it never fails
 	end := time.Now().Add(settleWithin)
-	looked := make(map[stet.ID]bool)
+	looked := make(map[store.ID]bool)
 	for _, p := range s.clients.all() {
 		id := engine.ID(p.scope, p.key)
 		if looked[id] {
@@ -302,11 +303,11 @@ func (s *storm) look(ctx context.Context, store stet.Store) error {
 		}
 		looked[id] = true
 		for {
-			rec, err := store.Read(ctx, id)
+			rec, err := st.Read(ctx, id)
 			if err != nil {
 				return err
 			}
-			if rec.State == stet.Running && time.Now().Before(end) {
+			if rec.State == store.Running && time.Now().Before(end) {
 				_ = crash.Pause(ctx, sweepEvery)
 				continue
 			}

@@ -24,20 +24,20 @@ type defect struct {
 
 // broken is a store with a defect, below what records its calls.
 type broken struct {
-	stet.Store
-	claim  func(context.Context, stet.Store, stet.ClaimRequest) (stet.Record, error)
-	settle func(context.Context, stet.Store, stet.Claim, store.Settlement, stet.Retention) error
-	as     func(stet.Claim) stet.Claim // what the claim of a write is to the store
+	store.Store
+	claim  func(context.Context, store.Store, store.ClaimRequest) (store.Record, error)
+	settle func(context.Context, store.Store, store.Claim, store.Settlement, store.Retention) error
+	as     func(store.Claim) store.Claim // what the claim of a write is to the store
 }
 
-func (b *broken) Claim(ctx context.Context, req stet.ClaimRequest) (stet.Record, error) {
+func (b *broken) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	if b.claim == nil {
 		return b.Store.Claim(ctx, req)
 	}
 	return b.claim(ctx, b.Store, req)
 }
 
-func (b *broken) Settle(ctx context.Context, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+func (b *broken) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
 	if b.as != nil {
 		c = b.as(c)
 	}
@@ -47,7 +47,7 @@ func (b *broken) Settle(ctx context.Context, c stet.Claim, out store.Settlement,
 	return b.settle(ctx, b.Store, c, out, keep)
 }
 
-func (b *broken) Release(ctx context.Context, c stet.Claim, keep stet.Retention) error {
+func (b *broken) Release(ctx context.Context, c store.Claim, keep store.Retention) error {
 	if b.as != nil {
 		c = b.as(c)
 	}
@@ -96,10 +96,10 @@ var defects = map[string]defect{
 		s.verify = func(context.Context, stet.Unresolved) (stet.Verdict, error) { return stet.ItDidNotHappen(), nil }
 	}},
 	"a dead run is run again": {Park, crashtest.OneEffect, stored(broken{
-		claim: func(ctx context.Context, s stet.Store, req stet.ClaimRequest) (stet.Record, error) {
+		claim: func(ctx context.Context, s store.Store, req store.ClaimRequest) (store.Record, error) {
 			rec, err := s.Claim(ctx, req)
-			if err == nil && rec.State == stet.Unknown {
-				if err := s.Release(ctx, stet.Claim{ID: rec.ID, Owner: rec.Owner, Fence: rec.Fence}, stet.Retention{}); err == nil {
+			if err == nil && rec.State == store.Unknown {
+				if err := s.Release(ctx, store.Claim{ID: rec.ID, Owner: rec.Owner, Fence: rec.Fence}, store.Retention{}); err == nil {
 					return s.Claim(ctx, req)
 				}
 			}
@@ -107,7 +107,7 @@ var defects = map[string]defect{
 		},
 	})},
 	"another request gets the answer": {Park, crashtest.Mismatch, stored(broken{
-		claim: func(ctx context.Context, s stet.Store, req stet.ClaimRequest) (stet.Record, error) {
+		claim: func(ctx context.Context, s store.Store, req store.ClaimRequest) (store.Record, error) {
 			rec, err := s.Claim(ctx, req)
 			if errors.Is(err, stet.ErrMismatch) {
 				if rec, err = s.Read(ctx, req.ID); err == nil {
@@ -118,7 +118,7 @@ var defects = map[string]defect{
 		},
 	})},
 	"an acknowledged outcome is gone": {Park, crashtest.Linear, stored(broken{
-		settle: func(ctx context.Context, s stet.Store, c stet.Claim, out store.Settlement, keep stet.Retention) error {
+		settle: func(ctx context.Context, s store.Store, c store.Claim, out store.Settlement, keep store.Retention) error {
 			if c.ID[len(c.ID)-1]%4 == 0 {
 				return nil
 			}
@@ -126,7 +126,7 @@ var defects = map[string]defect{
 		},
 	})},
 	"leases are shorter than was asked for": {Park, crashtest.Leasing, stored(broken{
-		claim: func(ctx context.Context, s stet.Store, req stet.ClaimRequest) (stet.Record, error) {
+		claim: func(ctx context.Context, s store.Store, req store.ClaimRequest) (store.Record, error) {
 			req.Lease /= 10
 			return s.Claim(ctx, req)
 		},
@@ -134,13 +134,13 @@ var defects = map[string]defect{
 	"fences start again": {Park, crashtest.Fencing, func(s *service) {
 		var real sync.Map // owner → fence
 		stored(broken{
-			claim: func(ctx context.Context, s stet.Store, req stet.ClaimRequest) (stet.Record, error) {
+			claim: func(ctx context.Context, s store.Store, req store.ClaimRequest) (store.Record, error) {
 				rec, err := s.Claim(ctx, req)
 				real.Store(rec.Owner, rec.Fence)
 				rec.Fence = min(rec.Fence, 1)
 				return rec, err
 			},
-			as: func(c stet.Claim) stet.Claim {
+			as: func(c store.Claim) store.Claim {
 				if fence, ok := real.Load(c.Owner); ok {
 					c.Fence, _ = fence.(int64)
 				}

@@ -16,6 +16,7 @@ import (
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/proof/crashtest"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 )
 
 // Mode is how the service protects its payments.
@@ -107,7 +108,7 @@ func serve(ctx context.Context, o order) (err error) {
 	if o.Defect != "" {
 		plant(s)
 	}
-	policy := stet.Policy{Lease: serviceLease, Retention: stet.Retention{Result: keepResults}}
+	policy := stet.Policy{Lease: serviceLease, Retention: store.Retention{Result: keepResults}}
 	if o.Mode == Verify {
 		policy.Verify = s.verify
 	}

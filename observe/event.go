@@ -1,0 +1,78 @@
+// Package observe holds what an engine tells its observer: one Event for each thing that
+// happens to an operation. Packages stetlog, stetmetrics and stettrace have observers;
+// stet.Options.Observer takes one of them, or your own.
+package observe
+
+import (
+	"context"
+	"time"
+
+	"github.com/stet-go/stet/store"
+)
+
+// Kind says what happened.
+type Kind uint8
+
+// The kinds of events.
+const (
+	Claimed     Kind = iota // a claim was granted; a run begins
+	Replayed                // a settled outcome was handed out
+	InFlight                // refused: running elsewhere
+	Mismatched              // refused: another fingerprint
+	Expired                 // refused: result no longer kept
+	ToldUnknown             // refused: outcome unknown
+	Settled                 // an outcome was written
+	Released                // a claim was given back
+	TakenOver               // a dead run's operation is run again, by policy
+	Resolved                // a verifier, or Resolve, settled or released an unknown record
+	Parked                  // a run ended without knowing its outcome
+	LeaseLost               // a run lost its lease
+	Fenced                  // a late write was refused
+	StoreFailed             // a store call failed, after retries
+	FailedOpen              // a request ran unprotected, by configuration
+	Swept                   // a sweep ended
+	Accepted                // an operation was accepted, to be run later
+	Returned                // a run of an accepted operation ended without effect; it is run again
+	Cancelled               // an accepted operation was cancelled, or its run asked to end
+	Relayed                 // what an operation emitted has left
+	Unsent                  // what an operation emitted was refused, or was not sent in time; it is tried again
+)
+
+var eventNames = [...]string{
+	"claimed", "replayed", "in_flight", "mismatched", "expired", "told_unknown", "settled", "released",
+	"taken_over", "resolved", "parked", "lease_lost", "fenced", "store_failed", "failed_open", "swept",
+	"accepted", "returned", "cancelled", "relayed", "unsent",
+}
+
+// String returns the name of the kind, fit for a metric's label.
+func (k Kind) String() string {
+	if int(k) < len(eventNames) {
+		return eventNames[k]
+	}
+	return "event"
+}
+
+// Event is what an observer is told. It holds no key, no body and no secret.
+type Event struct {
+	Kind    Kind
+	ID      store.ID    // zero for Swept
+	Class   string      // the operation's class
+	State   store.State // of the record, after the event
+	Fence   int64
+	Attempt int
+	Elapsed time.Duration // for Settled and Released: since the claim; for Claimed in lease mode: what the store took
+	Swept   store.Swept   // for Swept
+	Err     error         // what went wrong, if anything did
+}
+
+// Observer is told what happens. It is called synchronously: it must be quick,
+// must not block, panic or call the engine, and must be safe for concurrent use.
+type Observer interface {
+	Observe(ctx context.Context, ev Event)
+}
+
+// Func makes an Observer of a function.
+type Func func(ctx context.Context, ev Event)
+
+// Observe calls f.
+func (f Func) Observe(ctx context.Context, ev Event) { f(ctx, ev) }
