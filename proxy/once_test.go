@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stet-go/stet/internal/rig"
 	"github.com/stet-go/stet/store"
 )
 
@@ -146,12 +147,10 @@ func TestEveryCloseWaitsForTheRequests(t *testing.T) {
 }
 
 func TestServiceThatCannotBeReachedHasExecutedNothing(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := rig.FreeAddr() // which no connection takes meanwhile
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := l.Addr().String()
-	_ = l.Close()
 	f := start(t, yamlFor("http://"+addr, "http1", single))
 	if r := f.post("k", "{}"); r.status != 502 || r.problem() != "upstream-unreachable" || r.header.Get("Retry-After") == "" {
 		t.Fatalf("%d %s", r.status, r.body)
@@ -160,7 +159,8 @@ func TestServiceThatCannotBeReachedHasExecutedNothing(t *testing.T) {
 		t.Fatalf("the record is %v", got)
 	}
 	// The service comes up, and the same key runs.
-	if l, err = net.Listen("tcp", addr); err != nil {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
 		t.Fatal(err)
 	}
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "done") })}
@@ -217,7 +217,7 @@ func TestOperationThatTakesTooLongIsUnknown(t *testing.T) {
 	leave := make(chan struct{})
 	s := serve(t, false, func(_ http.ResponseWriter, _ *http.Request) { <-leave })
 	defer close(leave)
-	f := start(t, yamlFor(s.URL, "http1", "scope: single-tenant\nroutes: [{path: /payments, timeout: 300ms}]\n"))
+	f := start(t, yamlFor(s.URL, "http1", "scope: single-tenant\nroutes: [{path: /payments, timeout: 2s}]\n"))
 	if r := f.post("k", "{}"); r.status != 504 || r.problem() != "outcome-unknown" || f.state("k") != store.Unknown {
 		t.Errorf("%d %s, record %v", r.status, r.body, f.state("k"))
 	}

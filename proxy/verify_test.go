@@ -217,7 +217,7 @@ func TestStatusesSayWhatHappened(t *testing.T) {
 func TestRunThatCannotBeParkedIsLeftToItsLease(t *testing.T) {
 	s := serve(t, false, func(_ http.ResponseWriter, r *http.Request) { _ = conn(r).Close() })
 	st := &stubborn{Store: memory.New(memory.Options{})}
-	f := startOn(t, st, yamlFor(s.URL, "http1", "scope: single-tenant\nroutes: [{path: /payments, lease: 500ms}]\n"))
+	f := startOn(t, st, yamlFor(s.URL, "http1", "scope: single-tenant\nroutes: [{path: /payments, lease: 2s}]\n"))
 	if r := f.post("k", "{}"); r.status != 504 {
 		t.Fatalf("%d %s", r.status, r.body)
 	}

@@ -108,7 +108,7 @@ func (f *front) conversation(request string) string {
 		f.t.Fatal(err)
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := io.WriteString(c, request); err != nil {
 		f.t.Fatal(err)
 	}
