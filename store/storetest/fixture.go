@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,7 +15,7 @@ import (
 )
 
 // patience bounds what has to happen soon; it is only used up by failures.
-var patience = 10 * time.Second
+var patience = time.Minute
 
 var (
 	fingerprintA = stet.NewFingerprint([]byte("charge 10"))
@@ -32,6 +33,10 @@ type fixture struct {
 	unit  time.Duration
 	long  time.Duration   // a lease that does not run out during a test
 	keep  store.Retention // retention that does not run out during a test
+
+	passed  atomic.Int64 // nanoseconds that pass has let go by
+	timed   atomic.Bool  // something is to end during the test
+	certain atomic.Bool  // what failed did so at whatever speed
 }
 
 func newFixture(t testing.TB, h Harness) *fixture {
@@ -46,11 +51,17 @@ func newFixture(t testing.TB, h Harness) *fixture {
 // was set to end by then has ended.
 func (f *fixture) pass(units int) {
 	f.Helper()
-	f.h.pass(f, time.Duration(units)*f.unit+f.unit/2)
+	f.timed.Store(true)
+	d := time.Duration(units)*f.unit + f.unit/2
+	f.h.pass(f, d)
+	f.passed.Add(int64(d))
 }
 
 // request returns a claim for a key that was never used, by a new owner.
 func (f *fixture) request(lease time.Duration) store.ClaimRequest {
+	if lease < f.long {
+		f.timed.Store(true)
+	}
 	return store.ClaimRequest{
 		ID:          store.Digest("storetest", "account", stet.NewKey()),
 		Scope:       testScope,

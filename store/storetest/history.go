@@ -134,6 +134,7 @@ func randomHistories(f *fixture, steps *rapid.Generator[[]step]) {
 				told++
 				if err != nil {
 					failing = true // from here on rapid shrinks
+					f.certain.Store(true)
 					t.Logf("%v\nthe history, and what the store answered:\n%s", err, strings.Join(h.log, "\n"))
 					t.Fatal("the store is not what the model says") // rapid shrinks only while this stays the same
 				}

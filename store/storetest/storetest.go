@@ -28,8 +28,9 @@ type Harness struct {
 	// it must for a server's own clock.
 	Advance func(t testing.TB, d time.Duration)
 	// Unit is the lease of the cases about time. Without Advance it must
-	// dwarf what a call takes, because nothing else tells early from late.
-	// Default 1 min with Advance, 150 ms without.
+	// dwarf what a call takes, because nothing else tells early from late: a case
+	// that fails when the machine was too slow for it is tried again with three
+	// times as long, up to twice. Default 1 min with Advance, 150 ms without.
 	Unit time.Duration
 	// Damage makes what s keeps under id unreadable, in place, as a broken disk or
 	// somebody else's script would: what is said of such records is tested then.
@@ -66,7 +67,7 @@ func (c check) do(t testing.TB, h Harness) {
 			t.Logf("why this is required: %s", c.why)
 		}
 	})
-	c.run(newFixture(t, h))
+	c.on(t, h)
 }
 
 // checks returns the claims that apply to a store like s, as far as h can try them.

@@ -126,7 +126,7 @@ func (c *txCase[Tx]) sweptMeanwhile() {
 		now, err := c.store.RunTx(c.ctx, req, c.keep, func(ctx context.Context, tx Tx, _ store.Record) (store.Settlement, error) {
 			c.pass(1)
 			if s, ok := c.store.(store.Sweeper); ok {
-				brief, cancel := context.WithTimeout(c.ctx, patience/10) // it may have to wait for this very transaction
+				brief, cancel := context.WithTimeout(c.ctx, patience/60) // it may have to wait for this very transaction
 				defer cancel()
 				_, _ = s.Sweep(brief, 100)
 			}
