@@ -22,13 +22,11 @@ var _ store.Browser = (*Store)(nil)
 // states, the scope, and the ages. Results are not read.
 const (
 	browseMatch = `(r.forget_at IS NULL OR r.forget_at > statement_timestamp())
-		AND ({states}::smallint[] IS NULL AND {older}::interval IS NULL AND {newer}::interval IS NULL OR ` + readable + `)
+		AND ({states}::smallint[] IS NULL AND {older}::bigint IS NULL AND {newer}::bigint IS NULL OR ` + readable + `)
 		AND ({states}::smallint[] IS NULL OR r.state = ANY ({states}::smallint[]))
 		AND ({scope}::bytea IS NULL OR r.scope = {scope}::bytea)
-		AND ({older}::interval IS NULL OR r.claimed_at < statement_timestamp() - {older}::interval)
-		AND ({newer}::interval IS NULL OR r.claimed_at > statement_timestamp() - {newer}::interval)`
-	browseKept = `r.id, r.scope, r.fingerprint, r.owner, r.fence, r.state, r.attempt, r.gone,
-		r.claimed_at, r.lease_until, r.settled_at, r.expires_at, r.forget_at, NULL::bytea AS result, r.class, r.name, r.ref`
+		AND ({older}::bigint IS NULL OR r.claimed_at < statement_timestamp() - {older}::bigint * interval '1 microsecond')
+		AND ({newer}::bigint IS NULL OR r.claimed_at > statement_timestamp() - {newer}::bigint * interval '1 microsecond')`
 )
 
 // sqlBrowse walks the primary key, and says how many records it looked at and
@@ -38,7 +36,7 @@ WITH l AS MATERIALIZED (
 	SELECT {kept}, {match} AS matches
 	FROM {records} r WHERE r.id > $1::bytea AND r.id <= $2::bytea ORDER BY r.id LIMIT {look}::bigint
 )
-SELECT t.looked, t.last, `+columns+`
+SELECT t.looked, t.last, `+selected(columns)+`
 FROM (SELECT count(*) AS looked, (SELECT id FROM l ORDER BY id DESC LIMIT 1) AS last FROM l) t
 LEFT JOIN (SELECT * FROM l WHERE matches ORDER BY id LIMIT {limit}::bigint) r ON true ORDER BY r.id`)
 
@@ -52,13 +50,13 @@ WITH l AS MATERIALIZED (
 		ORDER BY o.fence LIMIT {look}::bigint
 	) r ORDER BY r.fence LIMIT {look}::bigint
 )
-SELECT t.looked, t.last, `+columns+`
+SELECT t.looked, t.last, `+selected(columns)+`
 FROM (SELECT count(*) AS looked, max(fence) AS last FROM l) t
 LEFT JOIN (SELECT * FROM l WHERE matches ORDER BY fence LIMIT {limit}::bigint) r ON true ORDER BY r.fence`)
 
 // filtered puts the filters into sql, with their parameters from number n on.
 func filtered(n int, sql string) string {
-	sql = strings.NewReplacer("{match}", browseMatch, "{kept}", browseKept).Replace(sql)
+	sql = strings.NewReplacer("{match}", browseMatch, "{kept}", unread()).Replace(sql)
 	for i, name := range []string{"{look}", "{limit}", "{states}", "{scope}", "{older}", "{newer}"} {
 		sql = strings.ReplaceAll(sql, name, fmt.Sprintf("$%d", n+i))
 	}
@@ -68,7 +66,7 @@ func filtered(n int, sql string) string {
 const sqlExpire = `
 UPDATE {records} r SET gone = true, result = NULL, due_at = r.forget_at,
 	expires_at = CASE WHEN r.gone THEN r.expires_at ELSE least(r.expires_at, statement_timestamp()) END
-WHERE r.id = $1 AND r.fence = $2 AND r.state IN (2, 3) AND (r.forget_at IS NULL OR r.forget_at > statement_timestamp())
+WHERE r.id = $1 AND r.fence = $2 AND r.state IN ({completed}, {failed}) AND (r.forget_at IS NULL OR r.forget_at > statement_timestamp())
 RETURNING 1`
 
 // Browse implements store.Browser. It looks at no more than 2,000 records of each
@@ -200,8 +198,8 @@ func (w *walk) params() (p params) {
 		}
 	})
 	optional(w.q.Scope != store.ID{}, func() { p.raw(w.q.Scope[:]) })
-	optional(w.q.OlderThan > 0, func() { p.raw(appendSpan(nil, w.q.OlderThan)) })
-	optional(w.q.NewerThan > 0, func() { p.raw(appendSpan(nil, w.q.NewerThan)) })
+	optional(w.q.OlderThan > 0, func() { p.rawInt64(micros(w.q.OlderThan)) })
+	optional(w.q.NewerThan > 0, func() { p.rawInt64(micros(w.q.NewerThan)) })
 	return p
 }
 

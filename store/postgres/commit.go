@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -14,33 +13,13 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// args are the parameters of the statements that write a finished record.
-func (t *transaction) args(rec store.Record, e *ending) []any {
-	result := e.out.Result
-	if e.out.Gone {
-		result = nil
-	} else if result == nil {
-		result = []byte{}
-	}
-	forget, due := e.spans()
-	args := []any{rec.ID[:], rec.Scope[:], rec.Fingerprint[:], rec.Owner[:], rec.Fence, int32(rec.Attempt), int16(e.out.State), e.out.Gone, result,
-		rec.ClaimedAt, micros(e.keep.Result), forget, due, t.locks.waiters, e.out.Outbox, rec.Label.Class, rec.Label.Name, rec.Label.Ref}
+// write is the record that a transaction writes.
+func (t *transaction) write(rec store.Record, e *ending) *write {
+	w := &write{req: t.req, end: e, rec: rec, waiters: t.locks.waiters}
 	if t.old != nil {
-		args = append(args, t.old.Fence)
+		w.was = t.old.Fence
 	}
-	return args
-}
-
-// spans are when the record is forgotten, and when the sweep has to look at it, in
-// microseconds; nil for never.
-func (e *ending) spans() (forget, due *int64) {
-	span := func(d time.Duration, ever bool) *int64 {
-		if n := micros(d); ever {
-			return &n
-		}
-		return nil
-	}
-	return span(e.forget()), span(e.due())
+	return w
 }
 
 // settled is the record that a commit has made of rec.
@@ -114,7 +93,7 @@ func (t *transaction) commit(ctx context.Context, rec store.Record, e *ending) (
 	var ignored bool
 	if t.old != nil {
 		// Whether anything was updated has to be known before the commit.
-		err = t.tx.QueryRow(ctx, t.s.sql.commitOld, t.args(rec, e)...).Scan(&a.at, &ignored, &ignored)
+		err = t.tx.QueryRow(ctx, t.s.sql.finishOld.sql, args(with(finished, waited, was), t.write(rec, e))...).Scan(&a.at, &ignored, &ignored)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return answer{taken: true}, nil
 		}
@@ -123,7 +102,7 @@ func (t *transaction) commit(ctx context.Context, rec store.Record, e *ending) (
 		}
 		return a, t.tx.Commit(ctx)
 	}
-	finish := call{t.s.sql.finish, t.params(rec, e), func(values [][]byte) error {
+	finish := call{t.s.sql.finish, packOne(with(finished, waited), t.write(rec, e)), func(values [][]byte) error {
 		f := fields{values: values}
 		a.at = instant(f.time())
 		return f.err()
@@ -138,34 +117,6 @@ func (t *transaction) commit(ctx context.Context, rec store.Record, e *ending) (
 		err = pgx.ErrTxCommitRollback
 	}
 	return a, err
-}
-
-// params are args in the binary format, of a record that is new.
-func (t *transaction) params(rec store.Record, e *ending) (p params) {
-	p.buf = make([]byte, 0, 256+e.size())
-	p.starts = make([]int, 0, 18)
-	for _, b := range [][]byte{rec.ID[:], rec.Scope[:], rec.Fingerprint[:], rec.Owner[:]} {
-		p.raw(b)
-	}
-	p.rawInt64(rec.Fence)
-	p.raw(binary.BigEndian.AppendUint32(nil, uint32(rec.Attempt)))
-	p.raw([]byte{0, byte(e.out.State)})
-	gone := byte(0)
-	if e.out.Gone {
-		gone = 1
-	}
-	p.raw([]byte{gone})
-	p.rawUnless(e.out.Gone, e.out.Result)
-	p.rawInt64(rec.ClaimedAt.UnixMicro() - epoch)
-	p.rawInt64(micros(e.keep.Result))
-	forget, ever := e.forget()
-	p.rawUnless(!ever, binary.BigEndian.AppendUint64(nil, uint64(micros(forget))))
-	due, ever := e.due()
-	p.rawUnless(!ever, binary.BigEndian.AppendUint64(nil, uint64(micros(due))))
-	p.rawInt64(t.locks.waiters)
-	p.rawUnless(e.out.Outbox == nil, e.out.Outbox)
-	p.rawLabel(rec.Label)
-	return p
 }
 
 // lost answers when somebody else has claimed the key, or finished, while fn
@@ -289,16 +240,9 @@ func (s *Store) settleIn(ctx context.Context, e *ending, none error, query query
 	if err := e.settleable(ctx); err != nil {
 		return err
 	}
-	out, result := &e.out, e.out.Result
-	if out.Gone {
-		result = nil
-	} else if result == nil {
-		result = []byte{}
-	}
-	forget, due := e.spans()
+	var id []byte
 	var ignored bool
-	err := query(s.sql.settleTx, e.claim.ID[:], e.claim.Fence, int16(out.State), out.Gone, result,
-		micros(e.keep.Result), forget, due, out.Outbox).Scan(&ignored)
+	err := query(s.sql.endOne, args(ended, &write{end: e})...).Scan(&id, &ignored)
 	if !errors.Is(err, none) {
 		return explain("settle (roll back)", err)
 	}

@@ -14,18 +14,6 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// sqlEnterGroup is sqlEnter for many keys that nobody has used: 0 for one that is
-// being run, or has a record. It is not a join, for which the planner would choose to
-// read all of a table that was empty not long ago: the connection is the service's,
-// and so are its settings. It publishes no fingerprints, which would be a lock more
-// for each key: meanwhile the same key is in flight for everybody else, whatever is
-// asked for.
-const sqlEnterGroup = `
-SELECT CASE WHEN (SELECT r.id FROM {records} r WHERE r.id = u.id) IS NULL AND pg_try_advisory_xact_lock(u.key) THEN
-	nextval({fence}::regclass) ELSE 0 END, statement_timestamp()
-FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS u (key, id, n)
-ORDER BY u.n`
-
 // sqlLockTable is how many locks the server has room for, for all of its clients.
 const sqlLockTable = `SELECT current_setting('max_locks_per_transaction')::bigint *
 	(current_setting('max_connections')::bigint + current_setting('max_prepared_transactions')::bigint)`
@@ -37,25 +25,6 @@ const groupShare = 8
 // groupPatience is how long a group waits for a lock at its end. All of it waits, on one
 // key that somebody else is about to write.
 const groupPatience = "1s"
-
-// sqlFinishGroup is sqlCommitNew for many.
-const sqlFinishGroup = `
-INSERT INTO {records} (id, scope, fingerprint, owner, fence, attempt, state, gone, result, claimed_at, settled_at, expires_at, forget_at, due_at,
-	class, name, ref)
-SELECT u.id, u.scope, u.fingerprint, u.owner, u.fence, 1, u.state, u.gone, u.result, $9::timestamptz,
-	statement_timestamp(), statement_timestamp() + u.keep * interval '1 microsecond',
-	statement_timestamp() + u.forget * interval '1 microsecond', statement_timestamp() + u.due * interval '1 microsecond', u.class, u.name, u.ref
-FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bytea[], $5::bigint[], $6::smallint[], $7::boolean[], $8::bytea[],
-	$10::bigint[], $11::bigint[], $12::bigint[], $13::text[], $14::text[], $15::text[])
-	AS u (id, scope, fingerprint, owner, fence, state, gone, result, keep, forget, due, class, name, ref)
-ORDER BY u.id
-RETURNING settled_at`
-
-// sqlTellGroup tells whoever waits for one of these keys. It has no more than one lock
-// at a time.
-const sqlTellGroup = `
-SELECT CASE WHEN CASE WHEN pg_try_advisory_lock(u.waiters) THEN NOT pg_advisory_unlock(u.waiters) ELSE true END THEN {tell each} END
-FROM unnest($1::bytea[], $2::bigint[]) AS u (id, waiters)`
 
 // group is one try of RunGroup.
 type group struct {
@@ -138,7 +107,7 @@ func (g *group) enter(ctx context.Context) error {
 	}
 	var b pgx.Batch
 	b.BeginTx(g.s.o.TxOptions)
-	b.Queue(g.s.sql.enterGroup, keys, records).Query(g.read)
+	b.Queue(g.s.sql.enterGroup.sql, keys, records).Query(g.read)
 	results := g.t.conn.SendBatch(ctx, &b)
 	g.t.tx = results.Tx()
 	err := results.Close()
@@ -166,30 +135,19 @@ func (g *group) read(rows pgx.Rows) error {
 func (g *group) leave(ctx context.Context) (at time.Time, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.s.commitTimeout)
 	defer cancel()
-	n := len(g.free)
-	ids, scopes, fingerprints, owners, results := make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n)
-	states, gone := make([]int16, n), make([]bool, n)
-	classes, names, refs := make([]string, n), make([]string, n), make([]string, n)
-	keep, forget, due, waiters := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
+	var writes []*write
+	ids, waiters := make([][]byte, len(g.free)), make([]int64, len(g.free))
 	for k, i := range g.free {
-		req, out := &g.reqs[i], g.outs[k]
-		e := &ending{out: out, keep: g.keep[i]}
-		ids[k], scopes[k], fingerprints[k], owners[k] = req.ID[:], req.Scope[:], req.Fingerprint[:], req.Owner[:]
-		classes[k], names[k], refs[k] = req.Label.Class, req.Label.Name, req.Label.Ref
-		states[k], gone[k], results[k] = int16(out.State), out.Gone, out.Result
-		if !out.Gone && out.Result == nil {
-			results[k] = []byte{}
-		}
-		sweep, _ := e.due() // there are no messages
-		keep[k], forget[k], due[k] = micros(e.keep.Result), micros(e.keep.Tombstone), micros(sweep)
-		waiters[k] = g.locks[i].waiters
+		rec := store.Record{Fence: g.fences[k], Attempt: 1, ClaimedAt: g.claimed}
+		writes = append(writes, &write{req: &g.reqs[i], end: &ending{out: g.outs[k], keep: g.keep[i]}, rec: rec})
+		ids[k], waiters[k] = g.reqs[i].ID[:], g.locks[i].waiters
 	}
 	fault.At(fault.CommitBefore)
 	defer fault.At(fault.CommitAfter)
 	a, err := g.t.committing(ctx, func(ctx context.Context, t *transaction) (a answer, err error) {
 		var b pgx.Batch
 		b.Queue("SELECT set_config('lock_timeout', $1, true), "+audible, groupPatience)
-		b.Queue(g.s.sql.finishGroup, ids, scopes, fingerprints, owners, g.fences, states, gone, results, g.claimed, keep, forget, due, classes, names, refs).
+		b.Queue(g.s.sql.finishGroup.sql, arrays(finished, writes)...).
 			Query(func(rows pgx.Rows) error {
 				for rows.Next() {
 					if err := rows.Scan(&a.at); err != nil {
@@ -198,7 +156,7 @@ func (g *group) leave(ctx context.Context) (at time.Time, err error) {
 				}
 				return rows.Err()
 			})
-		b.Queue(g.s.sql.tellGroup, ids, waiters)
+		b.Queue(g.s.sql.tellGroup.sql, ids, waiters)
 		b.Queue(cmp.Or(g.s.o.TxOptions.CommitQuery, "commit")).Exec(func(tag pgconn.CommandTag) error {
 			if tag.String() == "ROLLBACK" {
 				return pgx.ErrTxCommitRollback

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -14,10 +13,6 @@ import (
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/store"
 )
-
-// sqlFinish is sqlSettleTx for one round trip with COMMIT: where there is nothing to
-// settle it fails, by which it keeps the transaction from being committed.
-const sqlFinish = `WITH settled AS (` + sqlSettleTx + `) SELECT 1 / count(*), ` + audible + ` FROM settled`
 
 // sqlLock takes the lock of someLock.
 const sqlLock = "SELECT pg_advisory_xact_lock($1::bigint)"
@@ -244,7 +239,7 @@ func (t *transaction) finish(ctx context.Context, e *ending) (a answer, err erro
 	finish := call{statement: t.s.sql.audible}
 	switch {
 	case e != nil:
-		finish = call{t.s.sql.finishClaim, finishParams(e), func([][]byte) error { settled = true; return nil }}
+		finish = call{t.s.sql.finishClaim, packOne(ended, &write{end: e}), func([][]byte) error { settled = true; return nil }}
 	case t.options.CommitQuery != "":
 		if _, err := t.tx.Exec(ctx, t.s.sql.audible.sql); err != nil {
 			return a, err
@@ -260,28 +255,6 @@ func (t *transaction) finish(ctx context.Context, e *ending) (a answer, err erro
 	}
 	a.taken = e != nil && !settled && sqlState(err) == codeDivision
 	return a, err
-}
-
-// finishParams are the parameters of sqlFinish.
-func finishParams(e *ending) (p params) {
-	p.buf = make([]byte, 0, 128+e.size())
-	p.starts = make([]int, 0, 9)
-	p.raw(e.claim.ID[:])
-	p.rawInt64(e.claim.Fence)
-	p.raw([]byte{0, byte(e.out.State)})
-	gone := byte(0)
-	if e.out.Gone {
-		gone = 1
-	}
-	p.raw([]byte{gone})
-	p.rawUnless(e.out.Gone, e.out.Result)
-	p.rawInt64(micros(e.keep.Result))
-	forget, ever := e.forget()
-	p.rawUnless(!ever, binary.BigEndian.AppendUint64(nil, uint64(micros(forget))))
-	due, ever := e.due()
-	p.rawUnless(!ever, binary.BigEndian.AppendUint64(nil, uint64(micros(due))))
-	p.rawUnless(e.out.Outbox == nil, e.out.Outbox)
-	return p
 }
 
 // fenced tells why there was nothing to settle. It is an error of stet's own, because

@@ -115,7 +115,7 @@ func (s *Store) change(ctx context.Context, w *write, r *row, next step) (rec st
 	err = s.onRow(ctx, s.slow, r.ID, func() []call {
 		c := call{statement: s.sql.park, row: func(values [][]byte) error {
 			var now row
-			err := now.scan(values)
+			err := now.scan(values[:len(columns)])
 			rec, ok = now.record(), true
 			return err
 		}}
@@ -124,19 +124,13 @@ func (s *Store) change(ctx context.Context, w *write, r *row, next step) (rec st
 			c.params.rawInt64(r.Fence)
 			return []call{c}
 		}
-		c.statement = s.sql.regrant
-		for _, b := range [][]byte{w.req.ID[:], w.req.Scope[:], w.req.Fingerprint[:], w.req.Owner[:]} {
-			c.params.raw(b)
-		}
-		c.params.rawLabel(w.req.Label)
+		again := *w
+		again.was = r.Fence
 		if w.job == nil {
-			c.params.raw(appendSpan(nil, w.req.Lease))
+			c.statement, c.params = s.sql.regrant, packOne(with(claimed, was), &again)
 		} else {
-			c.statement = s.sql.reaccept
-			c.params.rawInt64(micros(w.job.after))
-			c.params.raw(w.job.work)
+			c.statement, c.params = s.sql.reaccept, packOne(with(accepted, was), &again)
 		}
-		c.params.rawInt64(r.Fence)
 		return []call{c}
 	})
 	return rec, ok, err
@@ -144,12 +138,11 @@ func (s *Store) change(ctx context.Context, w *write, r *row, next step) (rec st
 
 // slowEnd settles or releases a record that somebody else was at work on.
 func (s *Store) slowEnd(ctx context.Context, e *ending) error {
-	ops := []*op[write]{{v: write{end: e}}}
 	for range slowTries {
 		ok := false
 		err := s.onRow(ctx, s.slow, e.claim.ID, func() []call {
 			ok = false
-			return []call{{s.sql.endOne, endParams(ops), func([][]byte) error { ok = true; return nil }}}
+			return []call{{s.sql.endOne, packOne(ended, &write{end: e}), func([][]byte) error { ok = true; return nil }}}
 		})
 		if err != nil {
 			return explain("settle", err)
@@ -193,10 +186,7 @@ func (s *Store) readAlone(ctx context.Context, id store.ID) (r *row, err error) 
 func (s *Store) readCall(ids []store.ID, each func(*row)) call {
 	c := call{statement: s.sql.read, row: func(values [][]byte) error {
 		r := new(row)
-		if err := r.scan(values); err == nil { // else r.damage: it hides no other
-			f := fields{values: values[keptFrom:]}
-			r.Cancelling = f.bool()
-		}
+		_ = r.scan(values) // it is r.damage, too, and hides no other
 		each(r)
 		return nil
 	}}
@@ -340,7 +330,7 @@ func (s *Store) renew(ctx context.Context, claims []store.Claim, lease time.Dura
 		for i := range claims {
 			c.params.int64(claims[i].Fence)
 		}
-		c.params.raw(appendSpan(nil, lease))
+		c.params.rawInt64(micros(lease))
 		return []call{c}
 	})
 	return renewed, err
@@ -395,22 +385,6 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept store.Swept, err er
 func (p *params) raw(b []byte) {
 	p.begin()
 	p.buf = append(p.buf, b...)
-}
-
-func (p *params) rawLabel(l store.Label) {
-	for _, text := range []string{l.Class, l.Name, l.Ref} {
-		p.begin()
-		p.buf = append(p.buf, text...)
-	}
-}
-
-// rawUnless is raw, or NULL if missing.
-func (p *params) rawUnless(missing bool, b []byte) {
-	if missing {
-		p.nulls |= 1 << len(p.starts)
-		b = nil
-	}
-	p.raw(b)
 }
 
 func (p *params) rawBool(is bool) {

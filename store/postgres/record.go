@@ -7,38 +7,13 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// row is a record as the server holds it, and what its clock said then. Times
-// are in microseconds since 1970; 0 where none applies.
+// row is a record as the server holds it, and what its clock said then.
 type row struct {
 	store.Record
-	now                                        int64
-	claimed, lease, settled, expires, forgotAt int64
+	now                                        moment
+	claimed, lease, settled, expires, forgotAt moment
 	replicated                                 bool  // commits wait for standbys there
 	damage                                     error // why it cannot be read; then ID, Scope, Owner and Fence are what can be told
-}
-
-// scan reads the values of columns.
-func (r *row) scan(values [][]byte) error {
-	f := fields{values: values}
-	f.digest(r.ID[:])
-	f.digest(r.Scope[:])
-	f.digest(r.Fingerprint[:])
-	f.digest(r.Owner[:])
-	r.Fence = f.int64()
-	state := f.int16()
-	r.Attempt = f.int32()
-	r.Gone = f.bool()
-	r.claimed, r.lease, r.settled = f.time(), f.time(), f.time()
-	r.expires, r.forgotAt = f.time(), f.time()
-	r.Result = f.bytes()
-	r.Label = store.Label{Class: f.text(), Name: f.text(), Ref: f.text()}
-	r.now = f.time()
-	r.replicated = f.bool()
-	if f.bad || state < int(store.Running) || state > int(store.Accepted) || r.Fence <= 0 {
-		r.damage = errUnreadable
-	}
-	r.State = store.State(state)
-	return r.damage
 }
 
 // forgotten reports whether the record counts as none.
@@ -64,11 +39,11 @@ func (r *row) record() store.Record {
 	return rec
 }
 
-func instant(t int64) time.Time {
+func instant(t moment) time.Time {
 	if t == 0 {
 		return time.Time{}
 	}
-	return time.UnixMicro(t)
+	return time.UnixMicro(int64(t))
 }
 
 // step is what has to be done to a record.

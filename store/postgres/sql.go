@@ -184,7 +184,7 @@ var errGoexit = errors.New("postgres: the function that begins transactions has 
 // enterSQL is transaction.enter over database/sql. The caller rolls back what
 // was not granted.
 func (t *transaction) enterSQL(ctx context.Context, tx *begun) (rec store.Record, granted bool, err error) {
-	row := tx.QueryRowContext(ctx, t.s.sql.enter, t.locks.key, t.locks.id, t.locks.finger, t.req.ID[:])
+	row := tx.QueryRowContext(ctx, t.s.sql.enter.sql, t.locks.key, t.locks.id, t.locks.finger, t.req.ID[:])
 	r, err := scanRow(row, sql.ErrNoRows, &t.fence, &t.claimed, &t.replicated)
 	if err != nil {
 		return rec, false, explain("begin", err)
@@ -205,7 +205,7 @@ func (t *transaction) enterSQL(ctx context.Context, tx *begun) (rec store.Record
 	case next == stepNone:
 		return rec, false, explain("read", t.s.firm(ctx, r, t.req.Owner))
 	case t.fence <= 0:
-		rec, err = t.busy(ctx, func(q string, args ...any) scanner { return tx.QueryRowContext(ctx, q, args...) })
+		rec, err = t.busy(ctx, sqlQuery(ctx, tx))
 		return rec, false, err
 	case r != nil && r.Fence >= t.fence:
 		return rec, false, explain("begin", errLookAgain)
@@ -218,9 +218,9 @@ func (t *transaction) enterSQL(ctx context.Context, tx *begun) (rec store.Record
 func (t *transaction) leaveSQL(ctx context.Context, tx *begun, rec store.Record, e *ending) (store.Record, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.s.commitTimeout)
 	defer cancel()
-	write := t.s.sql.commitNew
+	st, list := t.s.sql.finish, with(finished, waited)
 	if t.old != nil {
-		write = t.s.sql.commitOld
+		st, list = t.s.sql.finishOld, with(list, was)
 	}
 	// The lock is this transaction's own, unless fn has ended it: then what
 	// follows would be committed by itself.
@@ -236,7 +236,7 @@ func (t *transaction) leaveSQL(ctx context.Context, tx *begun, rec store.Record,
 	}
 	var at time.Time
 	var ignored bool
-	err := tx.QueryRowContext(ctx, write, t.args(rec, e)...).Scan(&at, &ignored, &ignored)
+	err := tx.QueryRowContext(ctx, st.sql, args(list, t.write(rec, e))...).Scan(&at, &ignored, &ignored)
 	if errors.Is(err, sql.ErrNoRows) || codeOf(err) == codeUnique {
 		tx.rollback()
 		return t.lost(ctx)

@@ -2,17 +2,17 @@ package postgres
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/stet-go/stet/store"
 )
 
-// columns are those of a row, in the order of row.scan. The clock is
-// statement_timestamp everywhere: when the statement reached the server. now()
-// would be the beginning of a transaction that may be long.
-const columns = `r.id, r.scope, r.fingerprint, r.owner, r.fence, r.state, r.attempt, r.gone,
-	r.claimed_at, r.lease_until, r.settled_at, r.expires_at, r.forget_at, r.result, r.class, r.name, r.ref, statement_timestamp(), ` + replicated
+// The statements are made from the columns and parameters of columns.go. In their
+// templates r is a record, e are the parameters, and states are called by their names.
+// All parameters have their types written out, so that they work in every mode of
+// every driver.
 
 // statements are the SQL of a store, with its names put in.
 type statements struct {
@@ -26,13 +26,72 @@ type statements struct {
 	cancel, cancelRun, save, strike, dueRun, dueAny, dueRelay, relayed *statement
 	takeFree, relayedFree                                              *statement
 
-	enter, load, rival, commitNew, commitOld string // of transactions; for pgx
-	settleTx, acceptTx, reacceptTx, saveTx   string
-	enterGroup, finishGroup, tellGroup       string
+	enter, load, rival, finishOld      *statement // of transactions; for pgx
+	enterGroup, finishGroup, tellGroup *statement
 }
 
-// sqlInsert claims keys that nobody has used. A fence is drawn after the sort,
-// row by row, as close to the insertion as can be: between the two another
+// change is an update of records that are as where says.
+type change struct {
+	params                []param
+	set, where, returning string
+}
+
+// waiting is the change of one record. It waits for whoever has locked the row.
+func (c change) waiting() string {
+	return "UPDATE {records} r SET " + c.set + " FROM " + one(c.params) + " WHERE r.id = e.id AND " + c.where + " RETURNING " + c.returning
+}
+
+// free is the change of those of the rows e that nobody has locked: a service may hold
+// one for long in a transaction of its own (SettleTx), and the rest of the batch must
+// not wait for that. Those skipped are dealt with one by one.
+func (c change) free(e string) string {
+	return `WITH l AS MATERIALIZED (
+	SELECT r.ctid AS at, e.* FROM ` + e + ` JOIN {records} r ON r.id = e.id WHERE ` + c.where + ` FOR UPDATE OF r SKIP LOCKED
+) UPDATE {records} r SET ` + c.set + ` FROM l e WHERE r.ctid = e.at RETURNING ` + c.returning
+}
+
+// assignments are columns and what they get.
+type assignments [][2]string
+
+func (a assignments) set() string {
+	var all []string
+	for _, to := range a {
+		all = append(all, to[0]+" = "+to[1])
+	}
+	return strings.Join(all, ", ")
+}
+
+// insert inserts them from a table e.
+func (a assignments) insert(e string) string {
+	var names, values []string
+	for _, to := range a {
+		names, values = append(names, to[0]), append(values, to[1])
+	}
+	return "INSERT INTO {records} AS r (" + strings.Join(names, ", ") + ") SELECT " + strings.Join(values, ", ") + " FROM " + e
+}
+
+// of are the parameters, each in the column of its name.
+func of(list []param) (a assignments) {
+	for _, p := range list {
+		a = append(a, [2]string{p.name, "e." + p.name})
+	}
+	return a
+}
+
+const now = "statement_timestamp()"
+
+// later is the time that is so many microseconds from now.
+func later(span string) string { return now + " + " + span + " * interval '1 microsecond'" }
+
+// What becomes of a record that is claimed, or accepted. While an operation waits,
+// lease_until is when it can be taken, whenever it is handed out.
+var (
+	toRunning = assignments{{"state", "{running}"}, {"claimed_at", now}, {"lease_until", later("e.lease")}, {"due_at", later("e.lease")}}
+	toWaiting = assignments{{"state", "{accepted}"}, {"claimed_at", now}, {"lease_until", later("e.after")}, {"run_due", later("e.after")}, {"work", "e.work"}}
+)
+
+// inserting claims or accepts keys that nobody has used. A fence is drawn after the
+// sort, row by row, as close to the insertion as can be: between the two another
 // claim of the key would have to come, end and be forgotten for fences to be
 // granted out of order. Rows are sorted so that two batches that wait for each
 // other's insertions cannot do so in a circle.
@@ -40,110 +99,107 @@ type statements struct {
 // To insert a key waits for any transaction that has changed its record, which may
 // be open for long (SettleTx). So a key whose record is to be seen is not tried. One
 // that is being inserted elsewhere (AcceptTx) cannot be seen: see rowPatience.
-const sqlInsert = `
-INSERT INTO {records} (id, scope, fingerprint, owner, fence, state, attempt, claimed_at, lease_until, due_at, class, name, ref)
-SELECT u.id, u.scope, u.fingerprint, u.owner, nextval({fence}::regclass), 1, 1,
-	statement_timestamp(), statement_timestamp() + u.lease, statement_timestamp() + u.lease, u.class, u.name, u.ref
-FROM (SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bytea[], $5::text[], $6::text[], $7::text[], $8::interval[])
-	AS u (id, scope, fingerprint, owner, class, name, ref, lease) WHERE {unseen} ORDER BY id OFFSET 0) u
-ON CONFLICT (id) DO NOTHING
-RETURNING id, fence, claimed_at`
+func inserting(to assignments, attempt string, e string) string {
+	to = slices.Concat(of(asked), assignments{{"fence", "nextval({fence}::regclass)"}, {"attempt", attempt}}, to)
+	return to.insert(e) + " ON CONFLICT (id) DO NOTHING RETURNING id, fence, claimed_at"
+}
 
-// sqlEnd settles and releases. It skips rows that others have locked: a
-// service may hold one for long in a transaction of its own (SettleTx), and
-// the rest of the batch must not wait for that. Those skipped are dealt with one
-// by one, and so are releases of accepted operations, which are another matter.
-const sqlEnd = `
-WITH l AS MATERIALIZED (
-	SELECT r.ctid AS at, u.*
-	FROM unnest($1::bytea[], $2::bigint[], $3::smallint[], $4::boolean[], $5::bytea[], $6::interval[], $7::interval[], $8::interval[], $9::bytea[])
-		AS u (id, fence, state, gone, result, keep, forget, due, outbox)
-	JOIN {records} r ON r.id = u.id
-	WHERE r.fence = u.fence AND r.state IN (1, 5) AND (u.state <> 4 OR r.work IS NULL)
-	FOR UPDATE OF r SKIP LOCKED
+// unseen: not a join, for which the planner may read the whole table.
+const unseen = "(SELECT r.id FROM {records} r WHERE r.id = e.id) IS NULL"
+
+func unseenOne(list []param) string { return one(list) + " WHERE " + unseen }
+
+func unseenMany(list []param) string {
+	return "(SELECT * FROM " + many(list) + " WHERE " + unseen + " ORDER BY id OFFSET 0) e"
+}
+
+// forgotten is whether a record counts as none.
+const forgotten = "r.forget_at <= statement_timestamp()"
+
+// regranting grants a record that there is, if it still is as it was seen: retryable, or
+// forgotten. Then it is the first attempt, else the next.
+func regranting(list []param, to assignments, first, next string) change {
+	to = slices.Concat(of(asked[1:]), assignments{{"fence", "nextval({fence}::regclass)"},
+		{"attempt", "CASE WHEN " + forgotten + " THEN " + first + " ELSE " + next + " END"},
+		{"gone", "false"}, {"watched", "false"}, {"result", "NULL"}, {"settled_at", "NULL"}, {"expires_at", "NULL"}, {"forget_at", "NULL"},
+		{"notes", "CASE WHEN r.forget_at > " + now + " THEN r.notes END"}}, to)
+	return change{params: with(list, was), set: to.set(), returning: selected(columns),
+		where: "r.fence = e.was AND (r.state = {retryable} OR " + forgotten + ")"}
+}
+
+// withOutcome is what a record with an outcome has, however it came to that.
+var withOutcome = assignments{{"state", "e.state"}, {"gone", "e.gone"}, {"result", "e.result"}, {"settled_at", now},
+	{"expires_at", later("e.keep")}, {"forget_at", later("e.forget")}, {"due_at", later("e.due")},
+	{"work", "e.outbox"}, {"relay_due", "CASE WHEN e.outbox IS NOT NULL THEN " + now + " END"}}
+
+// closing settles and releases; a release of an accepted operation is another matter.
+// It has three shapes: for many or one, of which some may be locked, and for one that
+// is waited for, alone or in a transaction of the service's.
+var closing = change{params: ended, set: slices.Concat(withOutcome, assignments{{"lease_until", "NULL"}, {"run_due", "NULL"},
+	{"notes", "CASE WHEN e.state = {retryable} THEN r.notes END"}, {"cancel_at", "NULL"}}).set(),
+	where:     "r.fence = e.fence AND r.state IN ({running}, {unknown}) AND (e.state <> {retryable} OR r.work IS NULL)",
+	returning: "r.id, {notify}"}
+
+// cancelling settles what waits to be run.
+var cancelling = change{params: ended, set: closing.set, where: "r.fence = e.fence AND r.state = {accepted}", returning: kept}
+
+// sqlFinishClaim is closing for one round trip with COMMIT: where there is nothing to
+// settle it fails, by which it keeps the transaction from being committed.
+var sqlFinishClaim = `WITH settled AS (` + closing.waiting() + `) SELECT 1 / count(*), ` + audible + ` FROM settled`
+
+// finishing writes the finished record of a transaction. If there is one already, it
+// fails, and the transaction with it.
+func finishing(e string) string {
+	return slices.Concat(of(finished[:len(finished)-len(outcome)]), withOutcome).insert(e)
+}
+
+// Whoever waits for the key holds the lock of e.waiters.
+var (
+	sqlFinish = finishing(one(with(finished, waited))) + sqlFinishedAt
+	// sqlFinishOld does so where there is a record that is free, if it still is as
+	// it was seen, or if the sweep has removed it since.
+	sqlFinishOld = finishing(one(with(finished, waited, was))) + " ON CONFLICT (id) DO UPDATE SET " + excluded() +
+		" WHERE r.fence = $" + strconv.Itoa(len(finished)+2) + "::bigint AND (r.state = {retryable} OR " + forgotten + ")" + sqlFinishedAt
 )
-UPDATE {records} r SET state = l.state, gone = l.gone, result = l.result, lease_until = NULL,
-	settled_at = statement_timestamp(), expires_at = statement_timestamp() + l.keep,
-	forget_at = statement_timestamp() + l.forget, due_at = statement_timestamp() + l.due,
-	work = l.outbox, run_due = NULL, relay_due = CASE WHEN l.outbox IS NOT NULL THEN statement_timestamp() END,
-	notes = CASE WHEN l.state = 4 THEN r.notes END, cancel_at = NULL
-FROM l WHERE r.ctid = l.at
-RETURNING r.id, {notify}`
 
-// sqlEndFree is sqlEnd for one call.
-const sqlEndFree = `
-WITH l AS MATERIALIZED (
-	SELECT r.ctid AS at FROM {records} r
-	WHERE r.id = $1 AND r.fence = $2 AND r.state IN (1, 5) AND ($3::smallint <> 4 OR r.work IS NULL) FOR UPDATE SKIP LOCKED
+var sqlFinishedAt = " RETURNING r.settled_at, (CASE WHEN NOT pg_try_advisory_xact_lock($" + strconv.Itoa(len(finished)+1) +
+	"::bigint) THEN pg_notify({channel}, encode(r.id, 'hex')) END) IS NULL, " + audible
+
+// excluded are the assignments of a record that is replaced by a finished one.
+func excluded() string {
+	var to assignments
+	for _, p := range slices.Concat(of(finished[1:len(finished)-len(outcome)]), withOutcome) {
+		to = append(to, [2]string{p[0], "excluded." + p[0]})
+	}
+	return append(to, assignments{{"lease_until", "NULL"}, {"watched", "false"}, {"notes", "NULL"}}...).set()
+}
+
+var (
+	sqlRead = "SELECT " + selected(columns) + " FROM {records} r WHERE r.id = ANY ($1::bytea[])"
+	sqlLoad = "SELECT " + selected(columns) + " FROM {records} r WHERE r.id = $1::bytea"
+	sqlLook = "SELECT " + kept + " FROM {records} r WHERE r.id = $1::bytea"
 )
-UPDATE {records} r SET state = $3::smallint, gone = $4, result = $5, lease_until = NULL,
-	settled_at = statement_timestamp(), expires_at = statement_timestamp() + $6::interval,
-	forget_at = statement_timestamp() + $7::interval, due_at = statement_timestamp() + $8::interval,
-	work = $9::bytea, run_due = NULL, relay_due = CASE WHEN $9::bytea IS NOT NULL THEN statement_timestamp() END,
-	notes = CASE WHEN $3::smallint = 4 THEN r.notes END, cancel_at = NULL
-FROM l WHERE r.ctid = l.at
-RETURNING r.id, {notify}`
 
-// sqlEndOne waits for whoever has locked the row.
-const sqlEndOne = `
-UPDATE {records} r SET state = $3::smallint, gone = $4, result = $5, lease_until = NULL,
-	settled_at = statement_timestamp(), expires_at = statement_timestamp() + $6::interval,
-	forget_at = statement_timestamp() + $7::interval, due_at = statement_timestamp() + $8::interval,
-	work = $9::bytea, run_due = NULL, relay_due = CASE WHEN $9::bytea IS NOT NULL THEN statement_timestamp() END,
-	notes = CASE WHEN $3::smallint = 4 THEN r.notes END, cancel_at = NULL
-WHERE r.id = $1 AND r.fence = $2 AND r.state IN (1, 5) AND ($3::smallint <> 4 OR r.work IS NULL)
-RETURNING r.id, {notify}`
-
-const sqlInsertOne = `
-INSERT INTO {records} (id, scope, fingerprint, owner, fence, state, attempt, claimed_at, lease_until, due_at, class, name, ref)
-SELECT u.id, $2::bytea, $3::bytea, $4::bytea, nextval({fence}::regclass), 1, 1,
-	statement_timestamp(), statement_timestamp() + $8::interval, statement_timestamp() + $8::interval, $5::text, $6::text, $7::text
-FROM (SELECT $1::bytea AS id) u WHERE {unseen}
-ON CONFLICT (id) DO NOTHING
-RETURNING id, fence, claimed_at`
-
-const sqlRead = `SELECT ` + columns + `, r.cancel_at IS NOT NULL FROM {records} r WHERE r.id = ANY ($1::bytea[])`
-
-const sqlExtend = `
-WITH l AS MATERIALIZED (
-	SELECT r.ctid AS at FROM unnest($1::bytea[], $2::bigint[]) AS u (id, fence)
-	JOIN {records} r ON r.id = u.id
-	WHERE r.fence = u.fence AND r.state = 1
-	FOR UPDATE OF r SKIP LOCKED
-)
-UPDATE {records} r SET lease_until = statement_timestamp() + $3::interval, due_at = statement_timestamp() + $3::interval,
-	run_due = CASE WHEN r.run_due IS NOT NULL THEN greatest(r.run_due, statement_timestamp() + $3::interval) END
-FROM l WHERE r.ctid = l.at
-RETURNING r.id, r.fence`
-
-// sqlRegrant grants a record that there is, if it still is as it was seen:
-// retryable, or forgotten.
-const sqlRegrant = `
-UPDATE {records} r SET scope = $2, fingerprint = $3, owner = $4, class = $5, name = $6, ref = $7,
-	fence = nextval({fence}::regclass), state = 1,
-	attempt = CASE WHEN r.forget_at <= statement_timestamp() THEN 1 ELSE r.attempt + 1 END,
-	gone = false, watched = false, result = NULL, claimed_at = statement_timestamp(),
-	lease_until = statement_timestamp() + $8::interval, due_at = statement_timestamp() + $8::interval,
-	settled_at = NULL, expires_at = NULL, forget_at = NULL,
-	notes = CASE WHEN r.forget_at > statement_timestamp() THEN r.notes END
-WHERE r.id = $1 AND r.fence = $9 AND (r.state = 4 OR r.forget_at <= statement_timestamp())
-RETURNING ` + columns
+// extending extends the leases of rows e by $3.
+var extending = change{set: "lease_until = " + later("$3::bigint") + ", due_at = " + later("$3::bigint") +
+	", run_due = CASE WHEN r.run_due IS NOT NULL THEN greatest(r.run_due, " + later("$3::bigint") + ") END",
+	where: "r.fence = e.fence AND r.state = {running}", returning: "r.id, r.fence"}
 
 // dead is what becomes of a dead run: unknown, or accepted if it may be repeated, as
 // it is due already then.
-const dead = `state = CASE WHEN r.run_due IS NULL THEN 5 ELSE 6 END, settled_at = statement_timestamp(), due_at = NULL,
+const dead = `state = CASE WHEN r.run_due IS NULL THEN {unknown} ELSE {accepted} END, settled_at = statement_timestamp(), due_at = NULL,
 	lease_until = CASE WHEN r.run_due IS NOT NULL THEN statement_timestamp() END`
 
-const sqlPark = `
+var sqlPark = `
 UPDATE {records} r SET ` + dead + `
-WHERE r.id = $1 AND r.fence = $2 AND r.state = 1 AND r.lease_until <= statement_timestamp()
-RETURNING ` + columns + `, {notify}`
+WHERE r.id = $1 AND r.fence = $2 AND r.state = {running} AND r.lease_until <= statement_timestamp()
+RETURNING ` + selected(columns) + `, {notify}`
 
 // sqlWatch asks for a notification. A row that somebody has locked is about to
 // change, and is skipped.
 const sqlWatch = `
 WITH l AS MATERIALIZED (
-	SELECT r.ctid AS at FROM {records} r WHERE r.id = $1 AND r.fence = $2 AND r.state = 1 AND NOT r.watched
+	SELECT r.ctid AS at FROM {records} r WHERE r.id = $1 AND r.fence = $2 AND r.state = {running} AND NOT r.watched
 	FOR UPDATE SKIP LOCKED
 )
 UPDATE {records} r SET watched = true FROM l WHERE r.ctid = l.at`
@@ -153,7 +209,7 @@ UPDATE {records} r SET watched = true FROM l WHERE r.ctid = l.at`
 const sqlSweep = `
 WITH d AS MATERIALIZED (
 	SELECT r.ctid AS at, r.state,
-		r.state = 1 AND r.lease_until <= statement_timestamp() AS dead,
+		r.state = {running} AND r.lease_until <= statement_timestamp() AS dead,
 		coalesce(r.forget_at <= statement_timestamp(), false) AS forgotten
 	FROM {records} r WHERE r.due_at <= statement_timestamp() AND ` + readable + `
 	ORDER BY r.due_at LIMIT $1::bigint FOR UPDATE SKIP LOCKED
@@ -162,11 +218,11 @@ WITH d AS MATERIALIZED (
 	FROM d WHERE r.ctid = d.at AND d.dead RETURNING r.state, {notify}
 ), expired AS (
 	UPDATE {records} r SET gone = true, result = NULL, due_at = r.forget_at
-	FROM d WHERE r.ctid = d.at AND d.state IN (2, 3) AND NOT d.forgotten RETURNING 1
+	FROM d WHERE r.ctid = d.at AND d.state IN ({completed}, {failed}) AND NOT d.forgotten RETURNING 1
 ), purged AS (
-	DELETE FROM {records} r USING d WHERE r.ctid = d.at AND d.state <> 1 AND d.forgotten RETURNING 1
+	DELETE FROM {records} r USING d WHERE r.ctid = d.at AND d.state <> {running} AND d.forgotten RETURNING 1
 )
-SELECT (SELECT count(*) FROM d), (SELECT count(*) FROM parked WHERE state = 5), (SELECT count(*) FROM expired), (SELECT count(*) FROM purged)`
+SELECT (SELECT count(*) FROM d), (SELECT count(*) FROM parked WHERE state = {unknown}), (SELECT count(*) FROM expired), (SELECT count(*) FROM purged)`
 
 // patience bounds how long what follows in the same transaction waits for a lock.
 var patience = &statement{sql: fmt.Sprintf("SELECT set_config('lock_timeout', '%d', true), set_config('statement_timeout', '%d', true), "+audible,
@@ -178,93 +234,78 @@ func reading(st *statement) *statement {
 	return st
 }
 
-func dueSQL(sql, due string) string { return strings.ReplaceAll(sql, "{due}", due) }
-
-// saveSQL is sqlSave for a run, or for what is unknown.
-func saveSQL(runs bool) string {
-	state, repeats := "5", ""
-	if runs {
-		state, repeats = "1", ", run_due = CASE WHEN $4::boolean AND r.work IS NOT NULL THEN coalesce(r.run_due, r.lease_until) END"
+// filling puts names and states into templates.
+func filling(n names) func(string) string {
+	pairs := []string{"{records}", n.records, "{fence}", literal(n.fence), "{channel}", literal(n.channel),
+		"{notify}", "(CASE WHEN r.watched THEN pg_notify(" + literal(n.channel) + ", encode(r.id, 'hex')) END) IS NULL",
+		"{most}", strconv.Itoa(dueBytes), "{names}", strconv.Itoa(store.MaxDueNames)}
+	for state := store.Running; state <= store.Accepted; state++ {
+		pairs = append(pairs, "{"+state.String()+"}", strconv.Itoa(int(state)))
 	}
-	return strings.NewReplacer("{state}", state, "{repeats}", repeats).Replace(sqlSave)
-}
-
-// asking are the types of params.asking, one of each or many, and of what follows.
-func asking(many bool, more ...uint32) []uint32 {
-	digest, text := uint32(oidBytes), uint32(oidText)
-	if many {
-		digest, text = oidBytesA, oidTextA
-	}
-	return append([]uint32{digest, digest, digest, digest, text, text, text}, more...)
+	return strings.NewReplacer(pairs...).Replace
 }
 
 func newStatements(n names) statements {
-	notify := "(CASE WHEN r.watched THEN pg_notify(" + literal(n.channel) + ", encode(r.id, 'hex')) END) IS NULL"
-	tell := "pg_notify(" + literal(n.channel) + ", encode($1, 'hex'))"
-	unseen := /* not a join, for which the planner may read the whole table */ "(SELECT r.id FROM " + n.records + " r WHERE r.id = u.id) IS NULL"
-	fill := strings.NewReplacer("{records}", n.records, "{unseen}", unseen, "{fence}", literal(n.fence), "{notify}", notify, "{tell}", tell,
-		"{tell each}", strings.Replace(tell, "$1", "u.id", 1), "{most}", strconv.Itoa(dueBytes), "{names}", strconv.Itoa(store.MaxDueNames)).Replace
+	fill := filling(n)
 	make := func(name, sql string, oids ...uint32) *statement {
 		return &statement{name: "stet_" + name, sql: fill(sql), oids: oids}
 	}
-	ending := []uint32{oidBytesA, oidInt64A, oidInt16A, oidBoolA, oidBytesA, oidSpanA, oidSpanA, oidSpanA, oidBytesA}
-	filter := []uint32{oidInt64, oidInt64, oidInt16A, oidBytes, oidInterval, oidInterval}
+	// Stores with other tables may use the same connections of the service's.
+	tables := fmt.Sprintf("_%016x", hash64("finish", n.schema, n.table))
+	claim := []uint32{oidBytes, oidInt64}
+	filter := []uint32{oidInt64, oidInt64, oidInt16A, oidBytes, oidInt64, oidInt64}
+	takes := change{params: taking, set: toTaken, where: "r.owner <> e.owner AND " + takeable, returning: kept}
+	leaves := change{params: relayed, set: toRelayed, where: "r.fence = e.fence AND r.state IN ({completed}, {failed}) AND r.work IS NOT NULL", returning: "r.id"}
+	regrant := regranting(claimed, slices.Concat(toRunning), "1", "r.attempt + 1")
+	reaccept := regranting(accepted, slices.Concat(toWaiting, assignments{{"due_at", "NULL"}}), "0", "r.attempt")
 	return statements{
-		insert:    make("insert", sqlInsert, asking(true, oidSpanA)...),
-		end:       make("end", sqlEnd, ending...),
-		endOne:    make("end_one", sqlEndOne, oidBytes, oidInt64, oidInt16, oidBool, oidBytes, oidInterval, oidInterval, oidInterval, oidBytes),
-		endFree:   make("end_free", sqlEndFree, oidBytes, oidInt64, oidInt16, oidBool, oidBytes, oidInterval, oidInterval, oidInterval, oidBytes),
-		insertOne: make("insert_one", sqlInsertOne, asking(false, oidInterval)...),
+		insert:    make("insert", inserting(toRunning, "1", unseenMany(claimed)), types(claimed, true)...),
+		insertOne: make("insert_one", inserting(toRunning, "1", unseenOne(claimed)), types(claimed, false)...),
+		regrant:   make("regrant", regrant.waiting(), types(regrant.params, false)...),
+		end:       make("end", closing.free(many(ended)), types(ended, true)...),
+		endFree:   make("end_free", closing.free(one(ended)), types(ended, false)...),
+		endOne:    make("end_one", closing.waiting(), types(ended, false)...),
 		read:      reading(make("read", sqlRead, oidBytesA)),
-		extend:    make("extend", sqlExtend, oidBytesA, oidInt64A, oidInterval),
-		regrant:   make("regrant", sqlRegrant, asking(false, oidInterval, oidInt64)...),
-		park:      make("park", sqlPark, oidBytes, oidInt64),
-		watch:     make("watch", sqlWatch, oidBytes, oidInt64),
+		extend:    make("extend", extending.free("unnest($1::bytea[], $2::bigint[]) AS e (id, fence)"), oidBytesA, oidInt64A, oidInt64),
+		park:      make("park", sqlPark, claim...),
+		watch:     make("watch", sqlWatch, claim...),
 		sweep:     make("sweep", sqlSweep, oidInt64),
 		confirm:   make("confirm", sqlConfirm),
 
 		browse:     reading(make("browse", sqlBrowse, append([]uint32{oidBytes, oidBytes}, filter...)...)),
 		browseOpen: reading(make("browse_open", sqlBrowseOpen, append([]uint32{oidInt64}, filter...)...)),
-		expire:     make("expire", sqlExpire, oidBytes, oidInt64),
+		expire:     make("expire", sqlExpire, claim...),
 		replace:    make("replace", sqlReplace, oidBytes, oidInt64, oidBytes),
 
-		accept:      make("accept", sqlAccept, asking(true, oidSpanA, oidBytesA)...),
-		acceptOne:   make("accept_one", sqlAcceptOne, asking(false, oidInterval, oidBytes)...),
-		reaccept:    make("reaccept", sqlReaccept, asking(false, oidInt64, oidBytes, oidInt64)...),
-		take:        make("take", sqlTake, oidBytes, oidBytes, oidInterval, oidBool),
-		takeFree:    make("take_free", sqlTakeFree, oidBytesA, oidBytesA, oidSpanA, oidBoolA),
+		accept:      make("accept", inserting(toWaiting, "0", unseenMany(accepted)), types(accepted, true)...),
+		acceptOne:   make("accept_one", inserting(toWaiting, "0", unseenOne(accepted)), types(accepted, false)...),
+		reaccept:    make("reaccept", reaccept.waiting(), types(reaccept.params, false)...),
+		take:        make("take", takes.waiting(), types(taking, false)...),
+		takeFree:    make("take_free", takes.free(many(taking)), types(taking, true)...),
 		look:        reading(make("look", sqlLook, oidBytes)),
 		giveBack:    make("give_back", sqlGiveBack, oidBytes, oidInt64, oidInt64),
-		cancel:      make("cancel", sqlCancel, oidBytes, oidInt64, oidBool, oidBytes, oidInterval, oidInterval, oidInterval),
-		cancelRun:   make("cancel_run", sqlCancelRun, oidBytes, oidInt64),
+		cancel:      make("cancel", cancelling.waiting(), types(ended, false)...),
+		cancelRun:   make("cancel_run", sqlCancelRun, claim...),
 		save:        make("save", saveSQL(true), oidBytes, oidInt64, oidBytes, oidBool),
 		strike:      make("strike", saveSQL(false), oidBytes, oidInt64, oidBytes),
 		dueRun:      make("due_run", dueSQL(sqlDueRun, "run_due"), oidInt64, oidInt64, oidTextA),
 		dueAny:      make("due_any", dueSQL(sqlDueAny, "run_due"), oidInt64, oidInt64, oidText),
 		dueRelay:    make("due_relay", dueSQL(sqlDueRelay, "relay_due"), oidInt64, oidInt64),
-		relayed:     make("relayed", sqlRelayed, oidBytes, oidInt64, oidInt64),
-		relayedFree: make("relayed_free", sqlRelayedFree, oidBytesA, oidInt64A, oidSpanA),
+		relayed:     make("relayed", leaves.waiting(), types(relayed, false)...),
+		relayedFree: make("relayed_free", leaves.free(many(relayed)), types(relayed, true)...),
 
-		// Stores with other tables may use the same connections.
-		finish: make(fmt.Sprintf("finish_%016x", hash64("finish", n.schema, n.table)), sqlCommitNew, oidBytes, oidBytes, oidBytes, oidBytes, oidInt64,
-			oidInt32, oidInt16, oidBool, oidBytes, oidTime, oidInt64, oidInt64, oidInt64, oidInt64, oidBytes, oidText, oidText, oidText),
-		finishClaim: make(fmt.Sprintf("finish_claim_%016x", hash64("finish", n.schema, n.table)), sqlFinish, oidBytes, oidInt64, oidInt16, oidBool, oidBytes,
-			oidInt64, oidInt64, oidInt64, oidBytes),
-		commit: make("commit", "commit"), audible: make("audible", "SELECT "+audible),
+		finish:      make("finish"+tables, sqlFinish, types(with(finished, waited), false)...),
+		finishOld:   make("finish_old"+tables, sqlFinishOld, types(with(finished, waited, was), false)...),
+		finishClaim: make("finish_claim"+tables, sqlFinishClaim, types(ended, false)...),
+		commit:      make("commit", "commit"),
+		audible:     make("audible", "SELECT "+audible),
 
-		enter:     fill(sqlEnter),
-		load:      fill(sqlLoad),
-		rival:     fill(sqlRival),
-		commitNew: fill(sqlCommitNew),
-		commitOld: fill(sqlCommitOld),
-		settleTx:  fill(sqlSettleTx),
+		enter: make("enter", sqlEnter, oidInt64, oidInt32, oidInt32, oidBytes),
+		load:  make("load", sqlLoad, oidBytes),
+		rival: make("rival", sqlRival, oidInt64, oidInt64, oidInt64, oidInt64),
 
-		acceptTx:   fill(sqlAcceptTx),
-		reacceptTx: fill(sqlReaccept),
-		saveTx:     fill(saveSQL(true)),
-
-		enterGroup:  fill(sqlEnterGroup),
-		finishGroup: fill(sqlFinishGroup),
-		tellGroup:   fill(sqlTellGroup),
+		enterGroup:  make("enter_group", sqlEnterGroup, oidInt64A, oidBytesA),
+		finishGroup: make("finish_group", finishing(many(finished))+" ORDER BY e.id RETURNING r.settled_at", types(finished, true)...),
+		tellGroup:   make("tell_group", sqlTellGroup, oidBytesA, oidInt64A),
 	}
 }

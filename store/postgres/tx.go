@@ -122,7 +122,7 @@ func (t *transaction) enter(ctx context.Context) (rec store.Record, granted bool
 	}()
 	var b pgx.Batch
 	b.BeginTx(s.o.TxOptions)
-	b.Queue(s.sql.enter, t.locks.key, t.locks.id, t.locks.finger, t.req.ID[:])
+	b.Queue(s.sql.enter.sql, t.locks.key, t.locks.id, t.locks.finger, t.req.ID[:])
 	results := t.conn.SendBatch(ctx, &b)
 	t.tx = results.Tx()
 	r, err := t.read(results)
@@ -152,7 +152,7 @@ func (t *transaction) enter(ctx context.Context) (rec store.Record, granted bool
 		t.abandon()
 		return rec, false, s.firm(ctx, r, t.req.Owner)
 	case t.fence <= 0:
-		rec, err = t.busy(ctx, func(sql string, args ...any) scanner { return t.tx.QueryRow(ctx, sql, args...) })
+		rec, err = t.busy(ctx, pgxQuery(ctx, t.tx))
 		return rec, false, err
 	case r != nil && r.Fence >= t.fence:
 		return rec, false, errLookAgain
@@ -198,7 +198,7 @@ func (t *transaction) granted() store.Record {
 }
 
 // busy answers for a key that another transaction runs.
-func (t *transaction) busy(ctx context.Context, query func(sql string, args ...any) scanner) (store.Record, error) {
+func (t *transaction) busy(ctx context.Context, query queryRow) (store.Record, error) {
 	rec := store.Record{ID: t.req.ID, Scope: t.req.Scope, State: store.Running, Fingerprint: t.req.Fingerprint, InTx: true}
 	if t.fence == 0 {
 		return rec, nil
@@ -276,46 +276,3 @@ var errNotYours = errors.New("postgres: the transaction is committed when the fu
 
 // Commit refuses.
 func (guarded) Commit(context.Context) error { return errNotYours }
-
-// scanner is a row of pgx or database/sql.
-type scanner interface{ Scan(into ...any) error }
-
-// scanRow reads columns through a driver, and what comes before them; nil if
-// there is no row, which the driver says by none, or one of NULLs.
-func scanRow(from scanner, none error, before ...any) (*row, error) {
-	var r row
-	var id, scope, fingerprint, owner []byte
-	var fence *int64
-	var state *int16
-	var attempt *int32
-	var gone, replicated *bool
-	var claimed, lease, settled, expires, forget, now *time.Time
-	var class, name, ref *string
-	err := from.Scan(append(before, &id, &scope, &fingerprint, &owner, &fence, &state, &attempt, &gone,
-		&claimed, &lease, &settled, &expires, &forget, &r.Result, &class, &name, &ref, &now, &replicated)...)
-	if errors.Is(err, none) || err == nil && id == nil {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	if fence == nil || state == nil || attempt == nil || gone == nil || class == nil || name == nil || ref == nil {
-		return nil, errUnreadable
-	}
-	r.replicated = replicated != nil && *replicated
-	r.Label = store.Label{Class: *class, Name: *name, Ref: *ref}
-	r.Fence, r.State, r.Attempt, r.Gone = *fence, store.State(*state), int(*attempt), *gone
-	if copy(r.ID[:], id) != len(r.ID) || copy(r.Scope[:], scope) != len(r.Scope) ||
-		copy(r.Fingerprint[:], fingerprint) != len(r.Fingerprint) || copy(r.Owner[:], owner) != len(r.Owner) ||
-		r.State < store.Running || r.State > store.Accepted || r.Fence <= 0 {
-		return nil, errUnreadable
-	}
-	micro := func(t *time.Time) int64 {
-		if t == nil {
-			return 0
-		}
-		return t.UnixMicro()
-	}
-	r.claimed, r.lease, r.settled, r.expires, r.forgotAt, r.now = micro(claimed), micro(lease), micro(settled), micro(expires), micro(forget), micro(now)
-	return &r, nil
-}

@@ -422,10 +422,10 @@ func TestRivalDoesNotHideWhatWasCommitted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := tx.Exec(t.Context(), s.sql.enter, held.key, held.id, held.finger, rival.ID[:]); err != nil {
+	if _, err := tx.Exec(t.Context(), s.sql.enter.sql, held.key, held.id, held.finger, rival.ID[:]); err != nil {
 		t.Fatal(err)
 	}
-	query := func(sql string, args ...any) scanner { return s.Pool().QueryRow(t.Context(), sql, args...) }
+	query := func(st *statement, args ...any) scanner { return s.Pool().QueryRow(t.Context(), st.sql, args...) }
 	late := &transaction{s: s, req: &req, locks: s.locks(req.ID, req.Fingerprint), fence: -1} // its statement saw no record, and the lock taken
 	if rec, err := late.busy(t.Context(), query); err != nil || rec.State != store.Completed || string(rec.Result) != "x" {
 		t.Errorf("%+v, %v", rec, err)

@@ -1,7 +1,6 @@
 package postgres
 
-// The statements of transactions, for pgx and database/sql. All parameters have
-// their types written out, so that they work in every mode of every driver.
+// The statements that begin transactions, for pgx and database/sql.
 
 // sqlEnter takes the key's lock for as long as the transaction lasts, publishes
 // the fingerprint by a second one, draws the fence, and reads the record. Whoever
@@ -12,16 +11,13 @@ package postgres
 // The record is seen as it was when the statement began. Should another
 // transaction have committed and let go of the lock since, a matter of
 // microseconds, then the record that it wrote keeps this one from committing.
-const sqlEnter = `
+var sqlEnter = `
 SELECT CASE
 	WHEN pg_try_advisory_xact_lock($1::bigint) THEN
 		CASE WHEN pg_try_advisory_xact_lock($2::integer, $3::integer) THEN nextval({fence}::regclass) ELSE nextval({fence}::regclass) END
 	WHEN pg_try_advisory_xact_lock_shared($2::integer, $3::integer) THEN -1
-	ELSE 0 END, statement_timestamp(), ` + replicated + `, ` + columns + `
+	ELSE 0 END, statement_timestamp(), ` + replicated + `, ` + selected(columns) + `
 FROM (SELECT 1) one LEFT JOIN {records} r ON r.id = $4::bytea`
-
-// sqlLoad reads a record.
-const sqlLoad = `SELECT ` + columns + ` FROM {records} r WHERE r.id = $1::bytea`
 
 // sqlRival reports whether the transaction that has the key's lock has published
 // another fingerprint.
@@ -34,35 +30,20 @@ SELECT EXISTS (
 		AND f.locktype = 'advisory' AND f.objsubid = 2 AND f.granted AND f.mode = 'ExclusiveLock' AND f.database = k.database
 		AND f.classid = $3::bigint::oid AND f.objid <> $4::bigint::oid)`
 
-// sqlCommitNew writes the finished record. If there is one already, it fails,
-// and the transaction with it. Whoever waits for the key holds the last lock.
-const sqlCommitNew = sqlFinished + sqlFinishedAt
+// sqlEnterGroup is sqlEnter for many keys that nobody has used: 0 for one that is
+// being run, or has a record. It is not a join, for which the planner would choose to
+// read all of a table that was empty not long ago: the connection is the service's,
+// and so are its settings. It publishes no fingerprints, which would be a lock more
+// for each key: meanwhile the same key is in flight for everybody else, whatever is
+// asked for.
+const sqlEnterGroup = `
+SELECT CASE WHEN (SELECT r.id FROM {records} r WHERE r.id = u.id) IS NULL AND pg_try_advisory_xact_lock(u.key) THEN
+	nextval({fence}::regclass) ELSE 0 END, statement_timestamp()
+FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS u (key, id, n)
+ORDER BY u.n`
 
-// sqlCommitOld does so where there is a record that is free, if it still is as
-// it was seen, or if the sweep has removed it since.
-const sqlCommitOld = sqlFinished + `
-ON CONFLICT (id) DO UPDATE SET scope = excluded.scope, fingerprint = excluded.fingerprint, owner = excluded.owner, fence = excluded.fence,
-	attempt = excluded.attempt, state = excluded.state, gone = excluded.gone, result = excluded.result, claimed_at = excluded.claimed_at,
-	settled_at = excluded.settled_at, expires_at = excluded.expires_at, forget_at = excluded.forget_at, due_at = excluded.due_at,
-	class = excluded.class, name = excluded.name, ref = excluded.ref, work = excluded.work, relay_due = excluded.relay_due, lease_until = NULL, watched = false, notes = NULL
-WHERE r.fence = $19::bigint AND (r.state = 4 OR r.forget_at <= statement_timestamp())` + sqlFinishedAt
-
-const sqlFinished = `
-INSERT INTO {records} AS r (id, scope, fingerprint, owner, fence, attempt, state, gone, result, claimed_at, settled_at, expires_at, forget_at, due_at,
-	work, relay_due, class, name, ref)
-VALUES ($1::bytea, $2::bytea, $3::bytea, $4::bytea, $5::bigint, $6::integer, $7::smallint, $8::boolean, $9::bytea, $10::timestamptz,
-	statement_timestamp(), statement_timestamp() + $11::bigint * interval '1 microsecond',
-	statement_timestamp() + $12::bigint * interval '1 microsecond', statement_timestamp() + $13::bigint * interval '1 microsecond',
-	$15::bytea, CASE WHEN $15::bytea IS NOT NULL THEN statement_timestamp() END, $16::text, $17::text, $18::text)`
-
-const sqlFinishedAt = `
-RETURNING r.settled_at, (CASE WHEN NOT pg_try_advisory_xact_lock($14::bigint) THEN {tell} END) IS NULL, ` + audible
-
-const sqlSettleTx = `
-UPDATE {records} r SET state = $3::smallint, gone = $4::boolean, result = $5::bytea, lease_until = NULL,
-	settled_at = statement_timestamp(), expires_at = statement_timestamp() + $6::bigint * interval '1 microsecond',
-	forget_at = statement_timestamp() + $7::bigint * interval '1 microsecond',
-	due_at = statement_timestamp() + $8::bigint * interval '1 microsecond',
-	work = $9::bytea, run_due = NULL, relay_due = CASE WHEN $9::bytea IS NOT NULL THEN statement_timestamp() END, notes = NULL, cancel_at = NULL
-WHERE r.id = $1::bytea AND r.fence = $2::bigint AND r.state IN (1, 5)
-RETURNING {notify}`
+// sqlTellGroup tells whoever waits for one of these keys. It has no more than one lock
+// at a time.
+const sqlTellGroup = `
+SELECT CASE WHEN CASE WHEN pg_try_advisory_lock(u.waiters) THEN NOT pg_advisory_unlock(u.waiters) ELSE true END THEN pg_notify({channel}, encode(u.id, 'hex')) END
+FROM unnest($1::bytea[], $2::bigint[]) AS u (id, waiters)`

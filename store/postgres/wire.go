@@ -70,11 +70,6 @@ func (p *params) bytes(b []byte) {
 	p.buf = append(p.buf, b...)
 }
 
-func (p *params) text(s string) {
-	p.buf = binary.BigEndian.AppendUint32(p.buf, uint32(len(s)))
-	p.buf = append(p.buf, s...)
-}
-
 func (p *params) null() { p.buf = append(p.buf, 0xff, 0xff, 0xff, 0xff) }
 
 func (p *params) int64(n int64) {
@@ -85,34 +80,6 @@ func (p *params) int64(n int64) {
 func (p *params) int16(n int16) {
 	p.buf = append(p.buf, 0, 0, 0, 2)
 	p.buf = binary.BigEndian.AppendUint16(p.buf, uint16(n))
-}
-
-func (p *params) bool(v bool) {
-	p.buf = append(p.buf, 0, 0, 0, 1, 0)
-	if v {
-		p.buf[len(p.buf)-1] = 1
-	}
-}
-
-// span is d as an interval, rounded up to microseconds: nothing ends before its
-// time.
-func (p *params) span(d time.Duration) {
-	p.buf = append(p.buf, 0, 0, 0, 16)
-	p.buf = appendSpan(p.buf, d)
-}
-
-// spanIf is span, or NULL unless there is one.
-func (p *params) spanIf(d time.Duration, there bool) {
-	if there {
-		p.span(d)
-	} else {
-		p.null()
-	}
-}
-
-func appendSpan(b []byte, d time.Duration) []byte {
-	b = binary.BigEndian.AppendUint64(b, uint64(micros(d)))
-	return append(b, 0, 0, 0, 0, 0, 0, 0, 0) // no days, no months
 }
 
 // micros is d in microseconds, rounded up.
@@ -126,20 +93,20 @@ func micros(d time.Duration) int64 {
 
 // Types of parameters.
 const (
-	oidBytes    = pgtype.ByteaOID
-	oidBytesA   = pgtype.ByteaArrayOID
-	oidText     = pgtype.TextOID
-	oidTextA    = pgtype.TextArrayOID
-	oidInt64A   = pgtype.Int8ArrayOID
-	oidInt16A   = pgtype.Int2ArrayOID
-	oidBoolA    = pgtype.BoolArrayOID
-	oidSpanA    = pgtype.IntervalArrayOID
-	oidInt64    = pgtype.Int8OID
-	oidInt32    = pgtype.Int4OID
-	oidInt16    = pgtype.Int2OID
-	oidBool     = pgtype.BoolOID
-	oidInterval = pgtype.IntervalOID
-	oidTime     = pgtype.TimestamptzOID
+	oidBytes  = pgtype.ByteaOID
+	oidBytesA = pgtype.ByteaArrayOID
+	oidText   = pgtype.TextOID
+	oidTextA  = pgtype.TextArrayOID
+	oidInt64A = pgtype.Int8ArrayOID
+	oidInt16A = pgtype.Int2ArrayOID
+	oidInt32A = pgtype.Int4ArrayOID
+	oidTimeA  = pgtype.TimestamptzArrayOID
+	oidBoolA  = pgtype.BoolArrayOID
+	oidInt64  = pgtype.Int8OID
+	oidInt32  = pgtype.Int4OID
+	oidInt16  = pgtype.Int2OID
+	oidBool   = pgtype.BoolOID
+	oidTime   = pgtype.TimestamptzOID
 )
 
 // send executes calls in one round trip and, unless there is a transaction, in
@@ -260,10 +227,10 @@ func (f *fields) bool() bool {
 	return v != nil && v[0] != 0
 }
 
-// time returns microseconds since 1970, 0 for NULL.
-func (f *fields) time() int64 {
+// time returns 0 for NULL.
+func (f *fields) time() moment {
 	if v := f.next(8); v != nil {
-		return int64(binary.BigEndian.Uint64(v)) + epoch
+		return moment(binary.BigEndian.Uint64(v)) + epoch
 	}
 	return 0
 }

@@ -13,22 +13,6 @@ const (
 	dueBytes = 16 << 20 // of their work together, unless it is one
 )
 
-// keptFrom is where what kept adds to columns begins.
-const keptFrom = 19
-
-// scanWhole reads the values of kept.
-func (r *row) scanWhole(values [][]byte) error {
-	if len(values) < keptFrom {
-		return errDamaged
-	}
-	if err := r.scan(values[:keptFrom]); err != nil {
-		return err
-	}
-	f := fields{values: values[keptFrom:]}
-	r.Work, r.Notes, r.Cancelling = f.bytes(), f.bytes(), f.bool()
-	return f.err()
-}
-
 // Accept implements store.WorkStore. Concurrent calls share statements.
 func (s *Store) Accept(ctx context.Context, req store.ClaimRequest, work []byte, after time.Duration) (store.Record, error) {
 	return s.ask(ctx, write{req: &req, job: newJob(work, after)})
@@ -39,27 +23,6 @@ func newJob(work []byte, after time.Duration) *job {
 		work = []byte{} // there is some, though it is nothing
 	}
 	return &job{work, after}
-}
-
-func takeParams(ops []*op[write]) (p params) {
-	p.buf = make([]byte, 0, 4*20+len(ops)*(36+20+20+5))
-	p.array(oidBytes, len(ops))
-	for _, o := range ops {
-		p.bytes(o.v.take.ID[:])
-	}
-	p.array(oidBytes, len(ops))
-	for _, o := range ops {
-		p.bytes(o.v.take.Owner[:])
-	}
-	p.array(oidInterval, len(ops))
-	for _, o := range ops {
-		p.span(o.v.take.Lease)
-	}
-	p.array(oidBool, len(ops))
-	for _, o := range ops {
-		p.bool(o.v.take.Repeatable)
-	}
-	return p
 }
 
 // Take implements store.WorkStore. Concurrent calls share statements.
@@ -81,11 +44,7 @@ func (s *Store) Take(ctx context.Context, req store.TakeRequest) (store.Record, 
 func (s *Store) slowTake(ctx context.Context, req store.TakeRequest) (store.Record, error) {
 	id, owner := req.ID, req.Owner
 	for range slowTries {
-		take := call{statement: s.sql.take}
-		take.params.raw(id[:])
-		take.params.raw(owner[:])
-		take.params.raw(appendSpan(nil, req.Lease))
-		take.params.rawBool(req.Repeatable)
+		take := call{statement: s.sql.take, params: packOne(taking, &write{take: &req})}
 		var r *row
 		err := s.onRow(ctx, s.works, id, lastOf(&r, take))
 		if err == nil && r == nil {
@@ -115,7 +74,7 @@ func lastOf(r **row, calls ...call) func() []call {
 		for i := range calls {
 			calls[i].row = func(values [][]byte) error {
 				*r = new(row)
-				return (*r).scanWhole(values)
+				return (*r).scan(values)
 			}
 		}
 		return calls
@@ -202,13 +161,7 @@ func (s *Store) Cancel(ctx context.Context, c store.Claim, out store.Settlement,
 	}
 	out = store.Settlement{State: store.Failed, Result: out.Result, Gone: out.Gone}
 	e := &ending{claim: c, out: out, keep: keep}
-	cancel := claimCall(s.sql.cancel, c)
-	cancel.params.rawBool(out.Gone)
-	cancel.params.rawUnless(out.Gone, out.Result)
-	due, _ := e.due()
-	for _, d := range []time.Duration{keep.Result, keep.Tombstone, due} {
-		cancel.params.raw(appendSpan(nil, d))
-	}
+	cancel := call{statement: s.sql.cancel, params: packOne(ended, &write{end: e})}
 	for range slowTries {
 		var r *row
 		err := s.onRow(ctx, s.slow, c.ID, lastOf(&r, cancel, claimCall(s.sql.cancelRun, c)))
@@ -268,23 +221,6 @@ type sent struct {
 	keep  time.Duration
 }
 
-func relayedParams(ops []*op[write]) (p params) {
-	p.buf = make([]byte, 0, 3*20+len(ops)*(36+12+20))
-	p.array(oidBytes, len(ops))
-	for _, o := range ops {
-		p.bytes(o.v.sent.claim.ID[:])
-	}
-	p.array(oidInt64, len(ops))
-	for _, o := range ops {
-		p.int64(o.v.sent.claim.Fence)
-	}
-	p.array(oidInterval, len(ops))
-	for _, o := range ops {
-		p.span(o.v.sent.keep)
-	}
-	return p
-}
-
 // Relayed implements store.WorkStore. Concurrent calls share statements.
 func (s *Store) Relayed(ctx context.Context, c store.Claim, keep store.Retention) error {
 	if err := ctx.Err(); err != nil {
@@ -311,10 +247,11 @@ func (s *Store) Due(ctx context.Context, what store.Due, limit int, again time.D
 	var bad []store.Claim
 	due := call{statement: s.sql.dueRun, row: func(values [][]byte) error {
 		var r row
-		if err := r.scanWhole(values); err != nil {
+		if err := r.scan(values); err != nil {
 			bad = append(bad, store.Claim{ID: r.ID, Owner: r.Owner, Fence: r.Fence})
 			return nil
 		}
+		r.Cancelling = false // whoever takes it is told
 		recs = append(recs, r.record())
 		return nil
 	}}

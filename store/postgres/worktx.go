@@ -31,14 +31,14 @@ func (s *Store) SaveTx(ctx context.Context, tx pgx.Tx, c store.Claim, notes []by
 }
 
 // queryRow executes a statement in a transaction, of whatever library.
-type queryRow func(sql string, args ...any) scanner
+type queryRow func(st *statement, args ...any) scanner
 
 func pgxQuery(ctx context.Context, tx pgx.Tx) queryRow {
-	return func(sql string, args ...any) scanner { return tx.QueryRow(ctx, sql, args...) }
+	return func(st *statement, args ...any) scanner { return tx.QueryRow(ctx, st.sql, args...) }
 }
 
 func sqlQuery(ctx context.Context, tx Querier) queryRow {
-	return func(q string, args ...any) scanner { return tx.QueryRowContext(ctx, q, args...) }
+	return func(st *statement, args ...any) scanner { return tx.QueryRowContext(ctx, st.sql, args...) }
 }
 
 // acceptIn accepts through a driver that says by none that there is no row.
@@ -49,12 +49,12 @@ func (s *Store) acceptIn(ctx context.Context, w write, none error, query queryRo
 	fail := func(err error) (store.Record, error) { return store.Record{}, explain("accept (roll back)", err) }
 	req := w.req
 	for range slowTries {
+		var id []byte
 		var fence int64
 		var at time.Time
-		err := query(s.sql.acceptTx, req.ID[:], req.Scope[:], req.Fingerprint[:], req.Owner[:],
-			req.Label.Class, req.Label.Name, req.Label.Ref, micros(w.job.after), w.job.work).Scan(&fence, &at)
+		err := query(s.sql.acceptOne, args(accepted, &w)...).Scan(&id, &fence, &at)
 		if err == nil {
-			return w.granted(fence, at.UnixMicro()), nil
+			return w.granted(fence, moment(at.UnixMicro())), nil
 		}
 		if !errors.Is(err, none) {
 			return fail(err)
@@ -79,8 +79,8 @@ func (s *Store) acceptIn(ctx context.Context, w write, none error, query queryRo
 				return rec, nil
 			}
 		case stepRegrant:
-			now, err := scanRow(query(s.sql.reacceptTx, req.ID[:], req.Scope[:], req.Fingerprint[:], req.Owner[:],
-				req.Label.Class, req.Label.Name, req.Label.Ref, micros(w.job.after), w.job.work, r.Fence), none)
+			w.was = r.Fence
+			now, err := scanRow(query(s.sql.reaccept, args(with(accepted, was), &w)...), none)
 			if err != nil {
 				return fail(err)
 			}
@@ -101,7 +101,7 @@ func (s *Store) saveIn(ctx context.Context, c store.Claim, notes []byte, repeata
 		notes = []byte{}
 	}
 	var saved bool
-	err := query(s.sql.saveTx, c.ID[:], c.Fence, notes, repeatable).Scan(&saved)
+	err := query(s.sql.save, c.ID[:], c.Fence, notes, repeatable).Scan(&saved)
 	if errors.Is(err, none) {
 		return store.ErrFenced
 	}

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/stet-go/stet/store"
 )
 
@@ -19,10 +18,12 @@ type write struct {
 	end  *ending
 	take *store.TakeRequest
 	sent *sent
-	rec  store.Record // what came of it, unless it is an end
+	rec  store.Record // what came of it, unless it is an end; of a transaction, what it has claimed
 	done bool         // by the first statement
 
-	binding bool // what came of it was read; see row.binding
+	was     int64 // the fence of the record that it is to replace
+	waiters int64 // the lock of those who wait for it
+	binding bool  // what came of it was read; see row.binding
 }
 
 // job is accepted work.
@@ -78,16 +79,15 @@ func (w *write) owner() (o store.Owner) {
 }
 
 func (w *write) size() int {
-	switch w.kind() {
-	case settling:
-		return w.end.size()
-	case accepting:
-		return len(w.job.work)
+	n := 0
+	if w.end != nil {
+		n += len(w.end.out.Result) + len(w.end.out.Outbox)
 	}
-	return 0
+	if w.job != nil {
+		n += len(w.job.work)
+	}
+	return n
 }
-
-func (e *ending) size() int { return len(e.out.Result) + len(e.out.Outbox) }
 
 // decide says what w comes to, given that r is the record.
 func (w *write) decide(r *row) (next step, err error) {
@@ -248,13 +248,13 @@ func (s *Store) fastCall(k kind, ops []*op[write]) call {
 	}
 	switch k {
 	case settling:
-		return call{some(ops, s.sql.endFree, s.sql.end), endParams(ops), named}
+		return call{some(ops, s.sql.endFree, s.sql.end), pack(ended, ops), named}
 	case relaying:
-		return call{s.sql.relayedFree, relayedParams(ops), named}
+		return call{s.sql.relayedFree, packMany(relayed, ops), named}
 	case takes:
-		return call{s.sql.takeFree, takeParams(ops), func(values [][]byte) error {
+		return call{s.sql.takeFree, packMany(taking, ops), func(values [][]byte) error {
 			var r row
-			err := r.scanWhole(values)
+			err := r.scan(values)
 			if o := find(ops, r.ID[:]); o != nil {
 				o.v.done, o.v.rec, o.err = true, r.record(), err
 			}
@@ -271,9 +271,9 @@ func (s *Store) fastCall(k kind, ops []*op[write]) call {
 		return f.err()
 	}}
 	if k == accepting {
-		c.statement, c.params = some(ops, s.sql.acceptOne, s.sql.accept), acceptParams(ops)
+		c.statement, c.params = some(ops, s.sql.acceptOne, s.sql.accept), pack(accepted, ops)
 	} else {
-		c.statement, c.params = some(ops, s.sql.insertOne, s.sql.insert), insertParams(ops)
+		c.statement, c.params = some(ops, s.sql.insertOne, s.sql.insert), pack(claimed, ops)
 	}
 	return c
 }
@@ -288,7 +288,7 @@ func find(ops []*op[write], id []byte) *op[write] {
 }
 
 // granted is the record of a claim or an acceptance that was inserted.
-func (w *write) granted(fence, at int64) store.Record {
+func (w *write) granted(fence int64, at moment) store.Record {
 	rec := store.Record{ID: w.req.ID, Scope: w.req.Scope, Label: w.req.Label, State: store.Running, Fingerprint: w.req.Fingerprint, Owner: w.req.Owner,
 		Fence: fence, Attempt: 1, LeaseLeft: w.req.Lease, ClaimedAt: instant(at)}
 	if w.job != nil {
@@ -303,100 +303,4 @@ func some(ops []*op[write], one, many *statement) *statement {
 		return one
 	}
 	return many
-}
-
-// column is a parameter: the value of the only op, or an array of those of all.
-func (p *params) column(ops []*op[write], oid uint32, value func(*write)) {
-	one := len(ops) == 1
-	start := len(p.buf)
-	if one {
-		p.begin()
-	} else {
-		p.array(oid, len(ops))
-	}
-	for _, o := range ops {
-		value(&o.v)
-	}
-	if !one {
-		return
-	}
-	// A lone value has no length before it, and its absence is a mark.
-	if p.buf[start] == 0xff {
-		p.nulls |= 1 << (len(p.starts) - 1)
-		p.buf = p.buf[:start]
-		return
-	}
-	p.buf = append(p.buf[:start], p.buf[start+4:]...)
-}
-
-func labelSize(l store.Label) int { return 3*4 + len(l.Class) + len(l.Name) + len(l.Ref) }
-
-func insertParams(ops []*op[write]) (p params) {
-	size := 8 * 20
-	for _, o := range ops {
-		size += 36 + 36 + 37 + 20 + 20 + labelSize(o.v.req.Label)
-	}
-	p.buf = make([]byte, 0, size)
-	p.asking(ops)
-	p.column(ops, pgtype.IntervalOID, func(w *write) { p.span(w.req.Lease) })
-	return p
-}
-
-func acceptParams(ops []*op[write]) (p params) {
-	size := 9 * 20
-	for _, o := range ops {
-		size += o.v.size() + 36 + 36 + 37 + 20 + 20 + 4 + labelSize(o.v.req.Label)
-	}
-	p.buf = make([]byte, 0, size)
-	p.asking(ops)
-	p.column(ops, pgtype.IntervalOID, func(w *write) { p.span(w.job.after) })
-	p.column(ops, pgtype.ByteaOID, func(w *write) { p.bytes(w.job.work) })
-	return p
-}
-
-// asking are the parameters that claims and acceptances have in common.
-func (p *params) asking(ops []*op[write]) {
-	p.column(ops, pgtype.ByteaOID, func(w *write) { p.bytes(w.req.ID[:]) })
-	p.column(ops, pgtype.ByteaOID, func(w *write) { p.bytes(w.req.Scope[:]) })
-	p.column(ops, pgtype.ByteaOID, func(w *write) { p.bytes(w.req.Fingerprint[:]) })
-	p.column(ops, pgtype.ByteaOID, func(w *write) { p.bytes(w.req.Owner[:]) })
-	p.column(ops, pgtype.TextOID, func(w *write) { p.text(w.req.Label.Class) })
-	p.column(ops, pgtype.TextOID, func(w *write) { p.text(w.req.Label.Name) })
-	p.column(ops, pgtype.TextOID, func(w *write) { p.text(w.req.Label.Ref) })
-}
-
-func endParams(ops []*op[write]) (p params) {
-	size := 9 * 20
-	for _, o := range ops {
-		size += o.v.size() + 36 + 12 + 6 + 5 + 4 + 3*20 + 4
-	}
-	p.buf = make([]byte, 0, size)
-	p.column(ops, pgtype.ByteaOID, func(w *write) { p.bytes(w.end.claim.ID[:]) })
-	p.column(ops, pgtype.Int8OID, func(w *write) { p.int64(w.end.claim.Fence) })
-	p.column(ops, pgtype.Int2OID, func(w *write) { p.int16(int16(w.end.out.State)) })
-	p.column(ops, pgtype.BoolOID, func(w *write) { p.bool(w.end.out.Gone) })
-	p.column(ops, pgtype.ByteaOID, func(w *write) {
-		if w.end.release || w.end.out.Gone {
-			p.null()
-			return
-		}
-		p.bytes(w.end.out.Result)
-	})
-	p.column(ops, pgtype.IntervalOID, func(w *write) {
-		if w.end.release { // it has no result that expires
-			p.null()
-			return
-		}
-		p.span(w.end.keep.Result)
-	})
-	p.column(ops, pgtype.IntervalOID, func(w *write) { p.spanIf(w.end.forget()) })
-	p.column(ops, pgtype.IntervalOID, func(w *write) { p.spanIf(w.end.due()) })
-	p.column(ops, pgtype.ByteaOID, func(w *write) {
-		if w.end.out.Outbox == nil {
-			p.null()
-			return
-		}
-		p.bytes(w.end.out.Outbox)
-	})
-	return p
 }
