@@ -32,6 +32,8 @@ type fixture struct {
 	mu      sync.Mutex
 	decided map[string][]stetmsg.Reason
 	changed chan struct{}
+
+	stopping func() // called when a receiver has been told to stop; may be nil
 }
 
 func newFixture(t *testing.T, url string) *fixture {
@@ -137,6 +139,9 @@ func (f *fixture) run(r *amqp.Receiver) (stop func()) {
 	go func() { done <- r.Run(ctx) }()
 	return sync.OnceFunc(func() {
 		cancel()
+		if f.stopping != nil {
+			f.stopping()
+		}
 		if err := <-done; err != nil {
 			f.t.Error(err)
 		}

@@ -182,7 +182,7 @@ func TestMessageThatComesBackOftenIsReplacedByACopy(t *testing.T) {
 	for f.messages(f.queue) > 0 {
 		time.Sleep(10 * time.Millisecond) // until the receiver has it
 	}
-	time.AfterFunc(100*time.Millisecond, func() { close(release) })
+	f.stopping = func() { close(release) }
 	stop()
 	m := f.get(f.queue)
 	if n := m.Headers["x-delivery-count"]; m.MessageId != "1" || n != nil && n != int64(0) {

@@ -32,6 +32,7 @@ type fixture struct {
 	js       js.JetStream
 	consumer js.Consumer
 	engine   *stet.Engine
+	stopping func() // called when a receiver has been told to stop; may be nil
 
 	mu      sync.Mutex
 	decided map[string][]stetmsg.Reason
@@ -132,6 +133,9 @@ func (f *fixture) receive(c *stetmsg.Consumer[js.Msg], o jetstream.Options) (sto
 	go func() { done <- r.Run(ctx) }()
 	return sync.OnceFunc(func() {
 		cancel()
+		if f.stopping != nil {
+			f.stopping()
+		}
 		if err := <-done; err != nil {
 			f.t.Error(err)
 		}
@@ -220,7 +224,8 @@ func TestMessageComesBackLaterAndEndsAsADeadLetter(t *testing.T) {
 }
 
 func TestLongHandlerKeepsItsMessageInHand(t *testing.T) {
-	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{AckWait: 2 * time.Second})
+	t.Parallel()
+	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{AckWait: 8 * time.Second})
 	deliveries := make(chan uint64, 10)
 	stop := f.run(func(_ context.Context, m js.Msg) ([]byte, error) {
 		meta, err := m.Metadata()
@@ -228,7 +233,7 @@ func TestLongHandlerKeepsItsMessageInHand(t *testing.T) {
 			return nil, err
 		}
 		deliveries <- meta.NumDelivered
-		time.Sleep(5 * time.Second) // well past AckWait
+		time.Sleep(18 * time.Second) // well past AckWait
 		return nil, nil
 	})
 	defer stop()
@@ -283,8 +288,9 @@ func TestShutdownGivesBackWhatItHasNotBegun(t *testing.T) {
 	for range 4 { // the consumer's Concurrency
 		<-begun
 	}
-	time.AfterFunc(50*time.Millisecond, func() { close(release) })
+	f.stopping = func() { close(release) }
 	stop()
+	f.stopping = nil
 	n := len(begun)
 	// AckWait is long: only what was given back comes again.
 	stop = f.run(func(context.Context, js.Msg) ([]byte, error) {

@@ -61,9 +61,10 @@ func TestNoMoreIsAskedForThanThereIsRoomFor(t *testing.T) {
 }
 
 func TestMessagesThatWaitStayInHand(t *testing.T) {
-	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{AckWait: 4 * time.Second})
+	t.Parallel()
+	f := newFixture(t, rig.NATS(t).URL(), js.ConsumerConfig{AckWait: 8 * time.Second})
 	stop := f.run(func(context.Context, js.Msg) ([]byte, error) {
-		time.Sleep(6 * time.Second) // so that those after the first four wait for longer than AckWait
+		time.Sleep(9 * time.Second) // so that those after the first four wait for longer than AckWait
 		return nil, nil
 	})
 	defer stop()

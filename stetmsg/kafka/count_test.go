@@ -163,7 +163,7 @@ func TestRecordThatKillsItsProcessIsDeadLettered(t *testing.T) {
 		}
 	}
 	f.mu.Lock()
-	ran := slices.Clone(f.ran)
+	ran := slices.DeleteFunc(slices.Clone(f.ran), func(key string) bool { return key == "other" }) // which may run at any time
 	f.mu.Unlock()
 	runs := len(slices.DeleteFunc(slices.Clone(ran), func(key string) bool { return key != "poison" }))
 	if runs != attempts || ran[len(ran)-1] != "behind" {
@@ -298,7 +298,7 @@ func TestOrderlyEndsUseUpNoAttempts(t *testing.T) {
 		stop := f.process(path, attempts, died, nil)
 		select {
 		case <-died:
-		case <-time.After(10 * time.Second):
+		case <-time.After(patience):
 			stop()
 			t.Fatalf("member %d has not run it; ran %v", member, f.ran)
 		}

@@ -130,6 +130,7 @@ func TestDeadLetterNearTheLimitIsKept(t *testing.T) {
 // What was received is kept in sight, and so is received once, however long others
 // take.
 func TestNoMoreIsReceivedThanIsKeptInSight(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	for _, group := range []string{"a", "b", "c", "d", "e", "f"} {
 		f.send("q.fifo", group, group)
@@ -137,7 +138,7 @@ func TestNoMoreIsReceivedThanIsKeptInSight(t *testing.T) {
 	begun := make(chan struct{}, 6)
 	var seen []stored
 	look := sync.OnceFunc(func() {
-		time.Sleep(5 * time.Second) // longer than what nobody extends stays out of sight
+		time.Sleep(11 * time.Second) // longer than what nobody extends stays out of sight
 		seen = f.queue("q.fifo")
 	})
 	c := f.consumer(func(context.Context, string) error {
@@ -145,7 +146,7 @@ func TestNoMoreIsReceivedThanIsKeptInSight(t *testing.T) {
 		look()
 		return nil
 	})
-	f.receive(c, sqs.Options{QueueURL: "q.fifo", DeadLetterQueueURL: "dead.fifo", Visibility: 3 * time.Second, Prefetch: 2})
+	f.receive(c, sqs.Options{QueueURL: "q.fifo", DeadLetterQueueURL: "dead.fifo", Visibility: 9 * time.Second, Prefetch: 2})
 	received := 0
 	for _, m := range seen {
 		if m.count > 1 {

@@ -180,13 +180,14 @@ func TestGroupKeepsItsOrderThroughARetryAndOthersPassIt(t *testing.T) {
 }
 
 func TestLongHandlerKeepsItsMessageInHand(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	f.send("q", "", "1")
-	f.run("q", "dead", 3*time.Second, func(context.Context, string) error {
+	f.run("q", "dead", 9*time.Second, func(context.Context, string) error {
 		if m := f.queue("q")[0]; m.count != 1 {
 			t.Errorf("handed over %d times", m.count)
 		}
-		time.Sleep(4 * time.Second) // past the visibility timeout
+		time.Sleep(11 * time.Second) // past the visibility timeout
 		if m := f.queue("q")[0]; m.count != 1 {
 			t.Errorf("handed over %d times while in hand", m.count)
 		}
