@@ -19,7 +19,7 @@ import (
 )
 
 // inTime is how long a call on a free key may take beside others that wait.
-const inTime = 3 * time.Second
+const inTime = 15 * time.Second
 
 // held are keys that two transactions of another process hold and do not end.
 type held struct {
@@ -124,7 +124,7 @@ func heldKeysHoldUpNoOthers(t *testing.T, pool *pgxpool.Pool, o Options) {
 		for range 2 {
 			wg.Go(func() {
 				for ctx.Err() == nil {
-					short, stop := context.WithTimeout(ctx, time.Second)
+					short, stop := context.WithTimeout(ctx, inTime/3)
 					_ = call(short)
 					stop()
 					timer.Sleep(ctx, 20*time.Millisecond) // as retries do

@@ -125,7 +125,7 @@ func (c *cluster) told(t *testing.T, ok bool, keys ...string) {
 	t.Helper()
 	limit := 700 * time.Millisecond
 	if ok {
-		limit = 10 * time.Second
+		limit = 30 * time.Second
 		c.waiting(t, 0)
 	}
 	var all sync.WaitGroup

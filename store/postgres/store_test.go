@@ -128,7 +128,7 @@ func TestCallsShareStatements(t *testing.T) {
 // neither the heartbeat nor anybody else's settle.
 func TestLockedRecordHoldsUpNobodyElse(t *testing.T) {
 	s := open(t, nil, Options{})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	locked := mustClaim(t, s, request("locked")).Claim()
 	claims := []store.Claim{locked}
@@ -142,17 +142,23 @@ func TestLockedRecordHoldsUpNobodyElse(t *testing.T) {
 		if lost, err := s.Extend(ctx, claims, time.Minute); err != nil || len(lost) > 0 {
 			t.Errorf("Extend meanwhile: %v, %v", lost, err)
 		}
-		short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+		until, cancel := context.WithCancel(ctx)
 		defer cancel()
+		held := make(chan error, 1)
+		go func() { held <- s.Settle(until, locked, completed("x"), keep) }()
 		var wg sync.WaitGroup
-		for _, c := range claims {
+		for _, c := range claims[1:] {
 			wg.Go(func() {
-				if err := s.Settle(short, c, completed("x"), keep); (err != nil) != (c == locked) {
-					t.Errorf("Settle meanwhile, of the one that is locked: %v: %v", c == locked, err)
+				if err := s.Settle(ctx, c, completed("x"), keep); err != nil {
+					t.Errorf("Settle meanwhile, of one that is not locked: %v", err)
 				}
 			})
 		}
 		wg.Wait()
+		cancel()
+		if err := <-held; err == nil {
+			t.Error("Settle meanwhile, of the one that is locked: no error")
+		}
 		return nil
 	})
 	if err != nil {
@@ -178,7 +184,7 @@ func TestBatchSkipsALockedRecord(t *testing.T) {
 	if err := s.SettleTx(t.Context(), tx, locked, completed("tx"), keep); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for _, n := range []int{0, 5} {
 		batch := []*op[write]{end(locked, "x")}
@@ -229,7 +235,7 @@ func TestOnlyWaitersAreNotified(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), "LISTEN "+s.n.channel); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	finish := func(_ context.Context, _ pgx.Tx, rec store.Record) (store.Settlement, error) {
 		return completed("x"), nil
@@ -286,7 +292,7 @@ func TestHeartbeatDoesNotNeedThePool(t *testing.T) {
 		}
 		defer conn.Release()
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if lost, err := s.Extend(ctx, []store.Claim{c}, time.Minute); err != nil || len(lost) != 0 {
 		t.Errorf("Extend: %v, %v", lost, err)

@@ -23,7 +23,7 @@ func TestOutcomeWhoseWaitWasCutShortUnseenIsNotReturned(t *testing.T) {
 	c := absent(t)
 	pool := connect(t, c.server.URL("postgres")+"&options=-c%20client_min_messages%3Derror")
 	s := open(t, pool, Options{})
-	s.commitTimeout = 3 * time.Second
+	s.commitTimeout = 8 * time.Second
 	lease, note, step := mustClaim(t, s, request("settle")).Claim(), mustClaim(t, s, request("in tx")).Claim(), mustClaim(t, s, request("save")).Claim()
 	free := mustClaim(t, s, request("again")).Claim()
 	if err := s.Release(t.Context(), free, keep); err != nil {
@@ -250,12 +250,25 @@ func TestLateWritesOfAUserUnderARoleAreWaitedFor(t *testing.T) {
 	}
 	defer func() { _ = s.Close() }()
 	c.configure(t, "absent")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
-	defer cancel()
-	for try := 0; ; try++ { // until the server has heard of the standby
-		if _, err := s.Claim(ctx, request(time.Now().String())); err != nil {
-			break
+	for waits := 0; waits == 0; { // until the server has heard of the standby
+		ctx, cancel := context.WithCancel(t.Context())
+		claimed := make(chan struct{})
+		go func() {
+			defer close(claimed)
+			_, _ = s.Claim(ctx, request(time.Now().String()))
+		}()
+		for done := false; !done && waits == 0; {
+			if err := c.admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").Scan(&waits); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case <-claimed:
+				done = true
+			default:
+			}
 		}
+		cancel()
+		<-claimed
 	}
 	for waits := false; !waits; {
 		if s.standbyWait.seen = (time.Time{}); t.Context().Err() != nil || s.late.Load() == 0 {

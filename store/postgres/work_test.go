@@ -105,7 +105,7 @@ func TestWorkOfALostClientIsNotHeldUp(t *testing.T) {
 		if err := finish(s, rec.Claim(), clientGone, how); err == nil {
 			t.Fatal("a commit that was not answered: no error")
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if err := s.Return(ctx, rec.Claim(), 0); err != nil {
 			t.Errorf("Return: %v", err)
@@ -203,7 +203,7 @@ func TestLockedWorkHoldsUpNoOtherWorker(t *testing.T) {
 		wg.Go(func() { _ = s.Return(ctx, rec.Claim(), 0) })
 		wg.Go(func() { _, _ = s.Cancel(ctx, rec.Claim(), completed("x"), keep) })
 	}
-	short, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	short, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	for range 20 {
 		req := request(stet.NewKey())
@@ -356,7 +356,7 @@ func TestEndsOfTakenRunsAreNotified(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), "LISTEN "+s.n.channel); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for name, end := range map[string]func(store.Claim) error{
 		"returned": func(c store.Claim) error { return s.Return(ctx, c, 0) },
