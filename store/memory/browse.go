@@ -66,18 +66,13 @@ func cursor(after string) ([]byte, error) {
 
 // Expire implements store.Browser.
 func (s *Store) Expire(ctx context.Context, c store.Claim) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now()
-	e := s.current(c.ID, now)
-	if e == nil || e.fence != c.Fence || !e.state.Settled() {
-		return store.ErrFenced
-	}
-	if !e.gone {
-		e.result, e.gone, e.expires = nil, true, now
-	}
-	return nil
+	return s.change(ctx, c, func(e *entry, now instant) error {
+		if !e.state.Settled() {
+			return store.ErrFenced
+		}
+		if !e.gone {
+			e.result, e.gone, e.expires = nil, true, now
+		}
+		return nil
+	})
 }

@@ -243,6 +243,15 @@ func (s *Store) record(e *entry, now instant) store.Record {
 
 // Read implements store.Store.
 func (s *Store) Read(ctx context.Context, id store.ID) (store.Record, error) {
+	return s.look(ctx, id, func(e *entry, now instant) store.Record {
+		r := s.record(e, now)
+		r.Cancelling = e.work != nil && e.work.cancelling
+		return r
+	})
+}
+
+// look returns what show makes of the record of id, if there is one.
+func (s *Store) look(ctx context.Context, id store.ID, show func(*entry, instant) store.Record) (store.Record, error) {
 	if err := ctx.Err(); err != nil {
 		return store.Record{}, err
 	}
@@ -253,9 +262,22 @@ func (s *Store) Read(ctx context.Context, id store.ID) (store.Record, error) {
 	if e == nil {
 		return store.Record{ID: id}, nil
 	}
-	r := s.record(e, now)
-	r.Cancelling = e.work != nil && e.work.cancelling
-	return r, nil
+	return show(e, now), nil
+}
+
+// change calls do with the record of c, if c has its newest fence.
+func (s *Store) change(ctx context.Context, c store.Claim, do func(e *entry, now instant) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	e := s.current(c.ID, now)
+	if e == nil || e.fence != c.Fence {
+		return store.ErrFenced
+	}
+	return do(e, now)
 }
 
 // Extend implements store.Store.
@@ -282,35 +304,27 @@ func (s *Store) Extend(ctx context.Context, claims []store.Claim, lease time.Dur
 
 // Settle implements store.Store.
 func (s *Store) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
 	verb := store.VerbComplete
 	if out.State == store.Failed {
 		verb = store.VerbFail
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now()
-	e := s.current(c.ID, now)
-	if e == nil || e.fence != c.Fence {
-		return store.ErrFenced
-	}
-	if e.state == out.State && e.came(out, now) {
-		return nil // the reply to the first time was lost
-	}
-	if _, ok := e.state.Next(verb); !ok {
-		return store.ErrFenced
-	}
-	e.to(verb)
-	e.result, e.gone = out.Result, out.Gone
-	e.ended, e.settled, e.expires, e.forget = true, now, after(now, keep.Result), after(now, keep.Tombstone)
-	e.work = nil
-	if out.Outbox != nil {
-		e.work, e.forget = &work{what: out.Outbox}, never
-		s.wait(e, now)
-	}
-	return nil
+	return s.change(ctx, c, func(e *entry, now instant) error {
+		if e.state == out.State && e.came(out, now) {
+			return nil // the reply to the first time was lost
+		}
+		if _, ok := e.state.Next(verb); !ok {
+			return store.ErrFenced
+		}
+		e.to(verb)
+		e.result, e.gone = out.Result, out.Gone
+		e.ended, e.settled, e.expires, e.forget = true, now, after(now, keep.Result), after(now, keep.Tombstone)
+		e.work = nil
+		if out.Outbox != nil {
+			e.work, e.forget = &work{what: out.Outbox}, never
+			s.wait(e, now)
+		}
+		return nil
+	})
 }
 
 // came reports whether the settled record has that result. One that has expired, by
@@ -321,29 +335,21 @@ func (e *entry) came(out store.Settlement, now instant) bool {
 
 // Release implements store.Store.
 func (s *Store) Release(ctx context.Context, c store.Claim, keep store.Retention) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now()
-	e := s.current(c.ID, now)
-	if e == nil || e.fence != c.Fence {
-		return store.ErrFenced
-	}
-	if e.state == store.Retryable || e.state == store.Accepted {
-		return nil // the reply to the first time was lost
-	}
-	if _, ok := e.state.Next(store.VerbRelease); !ok {
-		return store.ErrFenced
-	}
-	if e.accepted() {
-		s.handBack(e, now, 0)
+	return s.change(ctx, c, func(e *entry, now instant) error {
+		if e.state == store.Retryable || e.state == store.Accepted {
+			return nil // the reply to the first time was lost
+		}
+		if _, ok := e.state.Next(store.VerbRelease); !ok {
+			return store.ErrFenced
+		}
+		if e.accepted() {
+			s.handBack(e, now, 0)
+			return nil
+		}
+		e.to(store.VerbRelease)
+		e.ended, e.settled, e.forget = true, now, after(now, keep.Result)
 		return nil
-	}
-	e.to(store.VerbRelease)
-	e.ended, e.settled, e.forget = true, now, after(now, keep.Result)
-	return nil
+	})
 }
 
 // Watch implements store.Watcher.

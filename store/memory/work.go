@@ -64,27 +64,19 @@ func (e *entry) works() *work {
 
 // Take implements store.WorkStore.
 func (s *Store) Take(ctx context.Context, req store.TakeRequest) (store.Record, error) {
-	if err := ctx.Err(); err != nil {
-		return store.Record{}, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now()
-	e := s.current(req.ID, now)
-	if e == nil {
-		return store.Record{ID: req.ID}, nil
-	}
-	if e.state == store.Running && e.owner != req.Owner && now >= e.leaseEnd {
-		s.park(e, now)
-	}
-	if e.state == store.Accepted && e.owner != req.Owner && now >= e.leaseEnd {
-		e.to(store.VerbTake)
-		e.attempt++
-		e.leaseEnd = after(now, req.Lease)
-		s.own(e, req.Owner, now)
-		s.mark(e, req.Repeatable)
-	}
-	return s.whole(e, now), nil
+	return s.look(ctx, req.ID, func(e *entry, now instant) store.Record {
+		if e.state == store.Running && e.owner != req.Owner && now >= e.leaseEnd {
+			s.park(e, now)
+		}
+		if e.state == store.Accepted && e.owner != req.Owner && now >= e.leaseEnd {
+			e.to(store.VerbTake)
+			e.attempt++
+			e.leaseEnd = after(now, req.Lease)
+			s.own(e, req.Owner, now)
+			s.mark(e, req.Repeatable)
+		}
+		return s.whole(e, now)
+	})
 }
 
 // mark says whether e's run, of an accepted operation, is repeatable: due when its
@@ -108,24 +100,19 @@ func (s *Store) whole(e *entry, now instant) store.Record {
 
 // Return implements store.WorkStore.
 func (s *Store) Return(ctx context.Context, c store.Claim, later time.Duration) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now()
-	e := s.current(c.ID, now)
-	if e == nil || e.fence != c.Fence || !e.accepted() {
-		return store.ErrFenced
-	}
-	if e.state == store.Accepted {
-		return nil // the reply to the first time was lost
-	}
-	if _, ok := e.state.Next(store.VerbReturn); !ok {
-		return store.ErrFenced
-	}
-	s.handBack(e, now, later)
-	return nil
+	return s.change(ctx, c, func(e *entry, now instant) error {
+		if !e.accepted() {
+			return store.ErrFenced
+		}
+		if e.state == store.Accepted {
+			return nil // the reply to the first time was lost
+		}
+		if _, ok := e.state.Next(store.VerbReturn); !ok {
+			return store.ErrFenced
+		}
+		s.handBack(e, now, later)
+		return nil
+	})
 }
 
 // handBack makes e wait for a worker again. The caller holds s.mu.
@@ -136,27 +123,22 @@ func (s *Store) handBack(e *entry, now instant, later time.Duration) {
 }
 
 // Cancel implements store.WorkStore.
-func (s *Store) Cancel(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) (store.Record, error) {
-	if err := ctx.Err(); err != nil {
-		return store.Record{}, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now()
-	e := s.current(c.ID, now)
-	switch {
-	case e == nil || e.fence != c.Fence:
-		return store.Record{}, store.ErrFenced
-	case e.state == store.Accepted:
-		e.to(store.VerbCancel)
-		e.result, e.gone, e.work = out.Result, out.Gone, nil
-		e.ended, e.settled, e.expires, e.forget = true, now, after(now, keep.Result), after(now, keep.Tombstone)
-	case e.state == store.Running && e.accepted():
-		e.work.cancelling = true
-	case e.state != store.Failed || !e.came(out, now):
-		return store.Record{}, store.ErrFenced
-	}
-	return s.whole(e, now), nil
+func (s *Store) Cancel(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) (rec store.Record, err error) {
+	err = s.change(ctx, c, func(e *entry, now instant) error {
+		switch {
+		case e.state == store.Accepted:
+			e.to(store.VerbCancel)
+			e.result, e.gone, e.work = out.Result, out.Gone, nil
+			e.ended, e.settled, e.expires, e.forget = true, now, after(now, keep.Result), after(now, keep.Tombstone)
+		case e.state == store.Running && e.accepted():
+			e.work.cancelling = true
+		case e.state != store.Failed || !e.came(out, now):
+			return store.ErrFenced
+		}
+		rec = s.whole(e, now)
+		return nil
+	})
+	return rec, err
 }
 
 // Save implements store.WorkStore.
@@ -171,27 +153,23 @@ func (s *Store) Strike(ctx context.Context, c store.Claim, notes []byte) error {
 
 // save is Save for a record in that state.
 func (s *Store) save(ctx context.Context, c store.Claim, notes []byte, in store.State, repeatable bool) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e := s.current(c.ID, s.now())
-	if e == nil || e.fence != c.Fence || e.state != in {
-		return store.ErrFenced
-	}
-	w := e.works()
-	switch was := version(w.notes); bytes.Compare(version(notes), was) {
-	case 0:
-		return nil // the reply to the first time was lost
-	case -1:
-		return store.ErrFenced
-	}
-	w.notes = notes
-	if repeatable = repeatable && e.accepted(); repeatable != e.repeatable() {
-		s.mark(e, repeatable)
-	}
-	return nil
+	return s.change(ctx, c, func(e *entry, _ instant) error {
+		if e.state != in {
+			return store.ErrFenced
+		}
+		w := e.works()
+		switch was := version(w.notes); bytes.Compare(version(notes), was) {
+		case 0:
+			return nil // the reply to the first time was lost
+		case -1:
+			return store.ErrFenced
+		}
+		w.notes = notes
+		if repeatable = repeatable && e.accepted(); repeatable != e.repeatable() {
+			s.mark(e, repeatable)
+		}
+		return nil
+	})
 }
 
 // version is what notes begin with.
@@ -199,35 +177,20 @@ func version(notes []byte) []byte { return notes[:min(8, len(notes))] }
 
 // Look implements store.WorkStore.
 func (s *Store) Look(ctx context.Context, id store.ID) (store.Record, error) {
-	if err := ctx.Err(); err != nil {
-		return store.Record{}, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now()
-	e := s.current(id, now)
-	if e == nil {
-		return store.Record{ID: id}, nil
-	}
-	return s.whole(e, now), nil
+	return s.look(ctx, id, s.whole)
 }
 
 // Relayed implements store.WorkStore.
 func (s *Store) Relayed(ctx context.Context, c store.Claim, keep store.Retention) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now()
-	e := s.current(c.ID, now)
-	if e == nil || e.fence != c.Fence || !e.state.Settled() {
-		return store.ErrFenced
-	}
-	if e.work != nil {
-		e.work, e.forget = nil, after(now, keep.Tombstone)
-	}
-	return nil
+	return s.change(ctx, c, func(e *entry, now instant) error {
+		if !e.state.Settled() {
+			return store.ErrFenced
+		}
+		if e.work != nil {
+			e.work, e.forget = nil, after(now, keep.Tombstone)
+		}
+		return nil
+	})
 }
 
 // Due implements store.WorkStore.
