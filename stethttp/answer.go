@@ -125,6 +125,10 @@ func (c *call) applied(answered bool, others ...string) {
 
 // replay answers with the outcome that stands.
 func (c *call) replay(run *stet.Run) {
+	if err := unsendable(run.Outcome()); err != nil {
+		c.refuse(err)
+		return
+	}
 	c.applied(true)
 	c.sendStored(c.m.told(run.Outcome(), run.Attempt() == 0, nil), true)
 }

@@ -424,6 +424,10 @@ func (c *acceptance) answer(st stet.Status) bool {
 			c.m.refuse(c.w, resultExpired.as(executed(st.Record)), "", 0)
 			break
 		}
+		if err := unsendable(st.Outcome); err != nil {
+			c.unreadable(st, err)
+			break
+		}
 		c.sendStored(c.a.outcome(st), !st.New)
 	}
 	return true

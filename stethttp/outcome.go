@@ -2,8 +2,10 @@ package stethttp
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/stet-go/stet"
@@ -42,10 +44,14 @@ func Outcome(status int, header http.Header, body []byte) (stet.Outcome, error) 
 
 // StoredResponse returns the response that an HTTP client gets for an outcome. Trailers
 // have http.TrailerPrefix. An outcome that is Gone is an *stet.Error of kind
-// stet.ErrExpired.
+// stet.ErrExpired; one that says it is a response and cannot be sent as one, of kind
+// stet.ErrDamaged.
 func StoredResponse(out stet.Outcome) (status int, header http.Header, body []byte, err error) {
 	if out.Gone {
 		return 0, nil, nil, &stet.Error{Kind: stet.ErrExpired, Execution: stet.MayHaveExecuted}
+	}
+	if err := unsendable(out); err != nil {
+		return 0, nil, nil, err
 	}
 	out = (&Middleware{o: Options{ProblemBase: DefaultProblemBase}}).told(out, false, nil)
 	header = http.Header{}
@@ -73,12 +79,46 @@ func response(status int, header []store.Field, body []byte) stet.Outcome {
 	return out
 }
 
-// told returns the response of an outcome, of any face. It must not be Gone. never says
-// that the operation was never begun; failure words the failure of a worker, and may be
-// nil.
-func (m *Middleware) told(out stet.Outcome, never bool, failure func(text string) (status int, detail string)) stet.Outcome {
+// exact reports whether an outcome is a response, to be sent as it is.
+func exact(out stet.Outcome) bool {
+	return out.Face == store.FaceHTTP || out.Face == store.FaceSQL && out.Status != 0
+}
+
+// unsendable is the error, of kind ErrDamaged, of an outcome that is a response by its own
+// account and cannot be sent as one: this package has not stored it as it is. nil if
+// it can be sent.
+func unsendable(out stet.Outcome) error {
+	var cause error
+	length, sized := field(out, "Content-Length")
 	switch {
-	case out.Face == store.FaceHTTP, out.Face == store.FaceSQL && out.Status != 0:
+	case out.Gone || !exact(out):
+	case !finalStatus(out.Status):
+		cause = fmt.Errorf("the stored response has the status %d, which is not 200 to 999", out.Status)
+	case sized && len(out.Body) > 0 && !slices.Equal(length, []string{strconv.Itoa(len(out.Body))}):
+		cause = fmt.Errorf("the stored response has %d bytes, and Content-Length %q", len(out.Body), length)
+	}
+	if cause == nil {
+		return nil
+	}
+	executed := stet.Executed
+	if out.Failed {
+		executed = stet.MayHaveExecuted
+	}
+	return &stet.Error{Kind: stet.ErrDamaged, Execution: executed, Cause: cause}
+}
+
+// told returns the response of an outcome, of any face; net/http can send it. It must
+// not be Gone. never says that the operation was never begun; failure words the failure
+// of a worker, and may be nil.
+func (m *Middleware) told(out stet.Outcome, never bool, failure func(text string) (status int, detail string)) stet.Outcome {
+	err := unsendable(out)
+	switch {
+	case err != nil:
+		return m.asResponse(resultUnreadable.as(stet.ExecutionOf(err)), "")
+	case exact(out):
+		if !bodyAllowed(out.Status) {
+			out.Body = nil
+		}
 		return out
 	case out.Reason == store.ReasonTimedOut:
 		return m.asResponse(&processingTimedOut, "")
@@ -97,18 +137,55 @@ func (m *Middleware) told(out stet.Outcome, never bool, failure func(text string
 			}
 		}
 		return m.asResponse(&problem, detail)
+	}
+	return m.translated(out)
+}
+
+// translated is the response of a completed outcome of another face. Its fields are
+// those that this package would store of a response.
+func (m *Middleware) translated(out stet.Outcome) stet.Outcome {
+	status := out.Status
+	switch {
+	case len(out.Body) == 0 && (!finalStatus(status) || status == http.StatusOK):
+		status = http.StatusNoContent
+	case !finalStatus(status), len(out.Body) > 0 && !bodyAllowed(status):
+		status = http.StatusOK
+	}
+	told := response(status, m.filter.fields(headerOf(out.Header), nil), out.Body)
+	told.Trailer, told.Trace = m.filter.trailers(headerOf(out.Trailer), nil), out.Trace
+	switch {
 	case len(out.Body) == 0:
-		return stet.Outcome{Face: store.FaceHTTP, Status: http.StatusNoContent}
+		told.Type = ""
+	case out.Type != "" && sendable(out.Type):
+		told.Type = out.Type
+	case told.Type == "" && json.Valid(out.Body):
+		told.Type = jsonType
+	case told.Type == "":
+		told.Type = binaryType
 	}
-	if out.Status == 0 {
-		out.Status = http.StatusOK
-	}
-	if out.Type == "" {
-		if out.Type = binaryType; json.Valid(out.Body) {
-			out.Type = jsonType
+	return told
+}
+
+// headerOf is the header of another face's fields, without those that HTTP does not
+// have.
+func headerOf(fields []store.Field) http.Header {
+	h := make(http.Header, len(fields))
+	for _, f := range fields {
+		if !isToken(f.Name) {
+			continue
+		}
+		for _, v := range f.Values {
+			if sendable(v) {
+				h.Add(f.Name, v)
+			}
 		}
 	}
-	return out
+	return h
+}
+
+// sendable reports whether a header field can have this value (RFC 9110, section 5.5).
+func sendable(value string) bool {
+	return !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 }
 
 // field returns the values of a header field of an outcome, and whether it says

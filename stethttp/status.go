@@ -93,6 +93,9 @@ func (c *lookup) find() (st stet.Status, ok bool) {
 
 // found answers in place of the status if there is none to tell.
 func (c *lookup) found(st stet.Status, err error) bool {
+	if err == nil && st.Record.State.Settled() {
+		err = unsendable(st.Outcome)
+	}
 	switch own, _ := errors.AsType[*stet.Error](err); {
 	case own != nil && errors.Is(own.Kind, stet.ErrDamaged):
 		c.unreadable(st, err)
