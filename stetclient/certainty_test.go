@@ -3,7 +3,6 @@ package stetclient_test
 import (
 	"bytes"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/rig"
 	"github.com/stet-go/stet/stetclient"
 	"github.com/stet-go/stet/stetclient/journal"
 )
@@ -91,20 +91,19 @@ func TestFailedDialAfterALostAttemptMayHaveExecuted(t *testing.T) {
 		panic(http.ErrAbortHandler) // the answer is lost
 	}))
 	defer srv.Close()
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	closed, err := rig.FreeAddr() // which no connection takes meanwhile
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = closed.Close()
 	base := &http.Transport{DisableKeepAlives: true}
 	for name, tc := range map[string]struct {
 		rt   http.RoundTripper
 		url  string
 		want stet.Execution
 	}{
-		"a base that retries by itself":          {&stubborn{base, closed.Addr().String()}, srv.URL, stet.MayHaveExecuted},
+		"a base that retries by itself":          {&stubborn{base, closed}, srv.URL, stet.MayHaveExecuted},
 		"a base that says nothing of its dials":  {mute{}, srv.URL, stet.MayHaveExecuted},
-		"net/http, and no server at the address": {base, "http://" + closed.Addr().String(), stet.NotExecuted},
+		"net/http, and no server at the address": {base, "http://" + closed, stet.NotExecuted},
 	} {
 		for _, body := range []string{"", "x"} {
 			t.Run(name+", body "+body, func(t *testing.T) {

@@ -62,7 +62,7 @@ func start(t *testing.T, set setup) *service {
 	}
 	set.engine.Observer = s.events
 	if _, ok := s.store.(*faulty); ok {
-		set.engine.StoreTimeout = 100 * time.Millisecond // how long failed calls are repeated
+		set.engine.StoreTimeout = 300 * time.Millisecond // how long failed calls are repeated
 	}
 	engine, err := stet.New(s.store, set.engine)
 	if err != nil {

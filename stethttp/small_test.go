@@ -64,7 +64,7 @@ func TestRetryIsToldThatTheOutcomeIsUnknownOnceItCouldNotBeStored(t *testing.T) 
 	wantProblem(t, s.post("k", "{}"), 504, "outcome-unknown")
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.After(10 * time.Second); s.post("k", "{}").name() != "outcome-unknown"; { // the lease has 30 s
+	for end := time.After(25 * time.Second); s.post("k", "{}").name() != "outcome-unknown"; { // the lease has 30 s
 		select {
 		case <-tick.C:
 		case <-end:

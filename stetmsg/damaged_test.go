@@ -33,7 +33,7 @@ func TestMessageWithADamagedRecordIsDeadLetteredInTheEnd(t *testing.T) {
 		for name, c := range consumers {
 			t.Run(name+", "+how, func(t *testing.T) {
 				for n := 1; n <= 3; n++ {
-					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 					d := c.Decide(ctx, order{"1", "five books"}, n)
 					cancel()
 					if want := map[bool]stetmsg.Action{true: stetmsg.DeadLetter}[n == 3]; d.Action != want || d.Reason != stetmsg.Unknown || want == stetmsg.Retry && d.After == 0 {

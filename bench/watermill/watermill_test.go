@@ -19,7 +19,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-const patience = 30 * time.Second
+const patience = 2 * time.Minute // for what a loaded machine does
 
 // effects runs a router with a middleware over a handler that fails once, sends
 // one message copies times, and returns how often the handler had its effect when

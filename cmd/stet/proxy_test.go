@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -265,12 +264,7 @@ func addressOf(t *testing.T, file string) string {
 func TestKilledProxyNeverHasAnythingExecutedTwice(t *testing.T) {
 	b := openBooks(t, func() { time.Sleep(rand.N(5 * time.Millisecond)) })
 	dir := t.TempDir()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	_ = l.Close()
+	addr := freeAddr(t)
 	file := filepath.Join(dir, "stet.yaml")
 	text := fmt.Sprintf("upstream: {url: %q}\nlisten: %s\nstore: %s\nscope: single-tenant\nroutes: [{path: /payments, lease: 300ms}]\n", b.URL, addr, filepath.Join(dir, "s.db"))
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

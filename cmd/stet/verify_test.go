@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -12,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/rig"
 	"github.com/stet-go/stet/internal/verify"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store/memory"
@@ -20,12 +20,11 @@ import (
 // freeAddr is an address that nobody listens on.
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := rig.FreeAddr() // which no connection takes meanwhile
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ln.Close()
-	return ln.Addr().String()
+	return addr
 }
 
 func TestVerifyCountsWhatASidecarForwards(t *testing.T) {
