@@ -69,11 +69,15 @@ func New(s store.Store, o Options) (*Engine, error) {
 	if o.MaxWaiters < 0 || o.StoreTimeout < 0 || o.StoreTimeout > store.MaxStoreTimeout {
 		return nil, invalid("Options.MaxWaiters is %d, StoreTimeout %v; neither may be negative, nor StoreTimeout above %v", o.MaxWaiters, o.StoreTimeout, store.MaxStoreTimeout)
 	}
-	ps, err := newPolicies(o)
+	sealer, err := newSealer(o.Encryption)
 	if err != nil {
 		return nil, err
 	}
-	sealer, err := newSealer(o.Encryption)
+	most, err := sealer.room(s)
+	if err != nil {
+		return nil, err
+	}
+	ps, err := newPolicies(o, most)
 	if err != nil {
 		return nil, err
 	}

@@ -55,7 +55,8 @@ type Policy struct {
 	// Retention says how long outcomes and tombstones are kept.
 	Retention store.Retention
 	// MaxResult is the greatest result that is stored, in bytes; a larger
-	// one is stored as Gone. Default 1 MiB; at most MaxResultLimit.
+	// one is stored as Gone. Default 1 MiB, or what the store keeps if that is less
+	// (see store.Limiter); at most that, and MaxResultLimit.
 	MaxResult int
 	// ForgetReleased leaves no record of a released run, if it was the key's
 	// first: nothing was executed under the key, so that there is nothing to
@@ -212,12 +213,26 @@ func (p Policy) check() error {
 	return errors.Join(errs...)
 }
 
+// fits refuses a policy that asks for greater results than the store keeps.
+func (p Policy) fits(most int) error {
+	if most > 0 && p.MaxResult > most {
+		return fmt.Errorf("MaxResult is %d, but the store keeps results of at most %d bytes here: ask for that or less, or use a store without such a limit", p.MaxResult, most)
+	}
+	return nil
+}
+
 // policies are the checked policies of an engine, by class.
 type policies map[string]*Policy
 
-func newPolicies(o Options) (policies, error) {
-	def := o.Policy.withDefaults(defaultPolicy)
-	if err := def.check(); err != nil {
+// newPolicies checks the policies. The store keeps results of most bytes; 0: of any
+// length.
+func newPolicies(o Options, most int) (policies, error) {
+	def := defaultPolicy
+	if most > 0 {
+		def.MaxResult = min(def.MaxResult, most)
+	}
+	def = o.Policy.withDefaults(def)
+	if err := errors.Join(def.check(), def.fits(most)); err != nil {
 		return nil, invalid("Options.Policy: %w", err)
 	}
 	ps := policies{"": &def}
@@ -229,7 +244,7 @@ func newPolicies(o Options) (policies, error) {
 			return nil, invalid("Options.Classes[%.40q]: the name %s", class, why)
 		}
 		p = p.withDefaults(def)
-		if err := p.check(); err != nil {
+		if err := errors.Join(p.check(), p.fits(most)); err != nil {
 			return nil, invalid("Options.Classes[%q]: %w", class, err)
 		}
 		ps[class] = &p

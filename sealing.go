@@ -73,6 +73,20 @@ func (s *sealer) seal(id store.ID, out Outcome, limit int) store.Settlement {
 	return store.Settlement{State: out.state(), Result: s.wrap(id, out.state(), out.encode())}
 }
 
+// room returns how many bytes of an outcome (see Outcome.Size) the store keeps; 0: any
+// number.
+func (s *sealer) room(in store.Store) (int, error) {
+	l, ok := store.As[store.Limiter](in)
+	if !ok || l.MaxResult() <= 0 {
+		return 0, nil
+	}
+	envelope := len(s.wrap(store.ID{}, store.Completed, nil))
+	if l.MaxResult() <= envelope {
+		return 0, invalid("the store keeps results of at most %d bytes, which the engine's checksum or encryption (%d bytes) fills alone", l.MaxResult(), envelope)
+	}
+	return l.MaxResult() - envelope, nil
+}
+
 // wrap puts what belongs to an operation, as that, into an envelope.
 func (s *sealer) wrap(id store.ID, as store.State, content []byte) []byte {
 	if s.first != nil {

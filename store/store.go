@@ -7,6 +7,7 @@
 // interfaces are abilities: TxStore and GroupTxStore hold the business writes and the
 // record in one transaction, WorkStore and WorkTxStore hold accepted operations and
 // messages, Watcher tells of changes, Sweeper cleans up, Browser lets operators look.
+// A store with small items says so as a Limiter.
 //
 // What a store gets is sealed by the engine: results, work, notes and outbox are bytes
 // that it keeps as they are. IDs, scopes and fingerprints are digests. An
@@ -166,6 +167,15 @@ type Watcher interface {
 	// again; an error when it cannot tell, or ctx has ended. It changes
 	// nothing. The fence is 0 of a record that is InTx.
 	Watch(ctx context.Context, id ID, fence int64) error
+}
+
+// Limiter is a Store whose items are small, so that it cannot keep results of up to
+// MaxResultLimit bytes. stet.New refuses a policy that asks for more.
+type Limiter interface {
+	// MaxResult is the greatest length of Settlement.Result that the store keeps, in
+	// bytes, whatever else it keeps with it; 0 for no limit of its own. It never
+	// changes. To settle with a greater one is ErrInvalid.
+	MaxResult() int
 }
 
 // Sweeper is a Store that needs cleaning up. The engine calls it regularly;

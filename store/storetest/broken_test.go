@@ -57,6 +57,8 @@ var broken = []struct{ bug, claim string }{
 	{"hands out expired results", "an expired result is gone, and the key still does not run"},
 	{"forgets running records", "a claim clears what its predecessor's release had set"},
 	{"cuts results at NUL", "results come back byte for byte"},
+	{"takes any result", "results up to the limit are kept, and no greater ones"},
+	{"keeps less than it says", "results up to the limit are kept, and no greater ones"},
 	{"drops the scope", "the scope is stored"},
 	{"drops labels", "a record has the label of its last claim"},
 	{"keeps the first label", "a record has the label of its last claim"},

@@ -21,7 +21,7 @@
 // with a small model and shrunk when they differ; races; and the real engine
 // over the store while calls fail before or after they took effect. What only
 // some stores can do (store.Watcher, store.Sweeper, store.Browser, store.WorkStore) is
-// found by type assertion and tested when there; store.TxStore and store.WorkTxStore
+// found by type assertion and tested when there; so is the limit of a store.Limiter; store.TxStore and store.WorkTxStore
 // are tested by RunTx. No option turns a rule off; what needs a hand from outside,
 // like a record that cannot be read, is tested where the harness lends one.
 //

@@ -136,6 +136,9 @@ type faulty struct {
 	calls map[string]int
 }
 
+// MaxResult implements store.Limiter.
+func (f *faulty) MaxResult() int { return mostResult(f.store) }
+
 func newFaulty(s store.Store, plan Plan) *faulty {
 	return &faulty{store: s, plan: plan, calls: make(map[string]int)}
 }

@@ -263,6 +263,9 @@ func (s *small) Settle(ctx context.Context, c store.Claim, out store.Settlement,
 
 // settle checks, and returns what is to be written.
 func (s *small) settle(c store.Claim, out store.Settlement, keep store.Retention, now time.Time) (write func(), err error) {
+	if len(out.Result) > smallMost && !s.is("takes any result") {
+		return nil, store.ErrInvalid
+	}
 	r := s.m[s.id(c.ID)]
 	if r == nil || r.Fence != c.Fence && !s.is("settles without the fence check") {
 		return nil, store.ErrFenced
@@ -283,6 +286,9 @@ func (s *small) settle(c store.Claim, out store.Settlement, keep store.Retention
 		r.State, r.Result, r.Gone = out.State, out.Result, out.Gone
 		if s.is("cuts results at NUL") {
 			r.Result, _, _ = bytes.Cut(out.Result, []byte{0})
+		}
+		if s.is("keeps less than it says") && len(r.Result) == smallMost {
+			r.Result = r.Result[1:]
 		}
 		r.SettledAt, r.ExpiresAt, r.ForgetAt = now, s.later(now, keep.Result), s.later(now, keep.Tombstone)
 		if s.is("adds the tombstone to the result") {

@@ -92,3 +92,8 @@ func (s *small) finish(tx *smallTx, commit bool) {
 	}
 	s.leave(tx)
 }
+
+// smallMost is the greatest result that small keeps.
+const smallMost = 1 << 20
+
+func (s *small) MaxResult() int { return smallMost }

@@ -86,6 +86,9 @@ func checks(h Harness, s store.Store) []check {
 	if _, ok := s.(store.WorkStore); ok {
 		all = slices.Concat(all, workChecks, edgeWorkChecks, engineWorkChecks, workHistoryChecks)
 	}
+	if mostResult(s) > 0 {
+		all = append(all, limitChecks...)
+	}
 	if h.Damage != nil {
 		all = append(all, damageChecks(s)...)
 	}

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"time"
 
@@ -235,6 +236,40 @@ var resultChecks = []check{
 		goneIsKept},
 }
 
+var limitChecks = []check{
+	{"results up to the limit are kept, and no greater ones", "the engine settles what the store has said that it keeps; an outcome that is refused or cut then is lost.",
+		limitHolds},
+}
+
+// mostResult is the greatest result that the store keeps; 0 for no limit.
+func mostResult(s store.Store) int {
+	if l, ok := store.As[store.Limiter](s); ok {
+		return l.MaxResult()
+	}
+	return 0
+}
+
+func limitHolds(f *fixture) {
+	most := mostResult(f.store)
+	if most > store.MaxResultLimit {
+		f.Fatalf("MaxResult is %d; want 0 or at most store.MaxResultLimit, %d", most, store.MaxResultLimit)
+	}
+	for _, state := range []store.State{store.Completed, store.Failed} {
+		req := f.request(f.long)
+		rec := f.grant(req)
+		result := bytes.Repeat([]byte{0xff}, most+1)
+		if err := f.store.Settle(f.ctx, rec.Claim(), store.Settlement{State: state, Result: result}, f.keep); !errors.Is(err, store.ErrInvalid) {
+			f.Errorf("Settle as %v with %d bytes, one more than MaxResult, returned: %v; want ErrInvalid", state, most+1, err)
+		}
+		f.unchanged("Settle with a result above MaxResult", rec)
+		result = result[:most]
+		f.settle(rec.Claim(), store.Settlement{State: state, Result: result}, f.keep)
+		if now := f.read(req.ID); now.State != state || now.Gone || !bytes.Equal(now.Result, result) {
+			f.Errorf("settled as %v with %d bytes, which is MaxResult, the record is %s", state, most, show(now))
+		}
+	}
+}
+
 func resultsAreExact(f *fixture) {
 	every := make([]byte, 256)
 	for i := range every {
@@ -250,7 +285,11 @@ func resultsAreExact(f *fixture) {
 		"1 MiB":         bytes.Repeat(every, 4096),
 		"1 MiB of NUL":  make([]byte, 1<<20),
 	}
+	most := mostResult(f.store)
 	for name, result := range results {
+		if most > 0 && len(result) > most {
+			result = result[:most]
+		}
 		for _, state := range []store.State{store.Completed, store.Failed} {
 			req := f.request(f.long)
 			f.settle(f.grant(req).Claim(), store.Settlement{State: state, Result: result}, f.keep)

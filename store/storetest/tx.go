@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -154,7 +155,7 @@ func (c *txCase[Tx]) committed() {
 }
 
 func (c *txCase[Tx]) outcomes() {
-	every := make([]byte, 1<<20)
+	every := make([]byte, cmp.Or(min(mostResult(c.store), 1<<20), 1<<20))
 	for i := range every {
 		every[i] = byte(i)
 	}
