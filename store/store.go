@@ -12,7 +12,8 @@
 // What a store gets is sealed by the engine: results, work, notes and outbox are bytes
 // that it keeps as they are. IDs, scopes and fingerprints are digests. An
 // implementation is held to all that is said here by package storetest, which runs
-// against any store.
+// against any store. State.Next is the state machine, for stores to use. A whole
+// store over a map, to begin with, is store/storetest/toy_test.go.
 //
 // Errors wrap ErrInvalid, ErrMismatch, ErrFenced, ErrUnknown, ErrDamaged or ErrNotDone;
 // any other error means that the call may or may not have taken effect, and the engine
@@ -57,7 +58,8 @@ type Store interface {
 	//     record is returned as Gone, whether or not it was swept.
 	//
 	// The claim was granted if the returned record is Running and has
-	// req.Owner.
+	// req.Owner. A grant sets ClaimedAt and takes req.Label; SettledAt,
+	// ExpiresAt and ForgetAt are zero from then on, and there is no result.
 	Claim(ctx context.Context, req ClaimRequest) (Record, error)
 
 	// Extend renews the leases of claims, each to lease from now. A claim is
@@ -69,8 +71,8 @@ type Store interface {
 
 	// Settle writes the outcome and ends the claim, if the record has the
 	// claim's fence and is Running or Unknown. A record settled before under
-	// the same fence with the same outcome is a success. Otherwise ErrFenced:
-	// nothing was written. A result that has gone since is no longer the
+	// the same fence with the same outcome (State, Gone and Result) is a
+	// success. Otherwise ErrFenced: nothing was written. A result that has gone since is no longer the
 	// same: it may have been another's. An outcome that is Gone is the same
 	// as one that was Gone from the start, and not past its ExpiresAt.
 	Settle(ctx context.Context, c Claim, out Settlement, keep Retention) error
