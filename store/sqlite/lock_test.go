@@ -144,7 +144,7 @@ func TestProcessThatIsBusyLeavesOthersTheirTurn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if took := time.Since(began); took > 10*time.Second {
+	if took := time.Since(began); took > 25*time.Second { // half of what ten BusyTimeouts are
 		t.Errorf("ten claims took %v", took)
 	}
 }
