@@ -165,8 +165,6 @@ func (e *Engine) follow(ctx context.Context, t *ticket, f *flight) (entry, error
 	for {
 		ph, fp, shared, changed := e.flights.look(f)
 		switch {
-		case ph == queued: // whose request stands is not known yet
-			return entry{rec: store.Record{ID: f.id, State: store.Running, Fingerprint: t.req.Fingerprint}}, nil
 		case ph == running:
 			return entry{rec: store.Record{ID: f.id, State: store.Running, Fingerprint: fp}}, nil
 		case ph == over && shared.refuses && shared.rec.Fingerprint == t.req.Fingerprint:
@@ -210,7 +208,7 @@ func (e *Engine) wait(ctx context.Context, t *ticket, f *flight, leader bool, re
 	stop := context.AfterFunc(e.ctx, cancel)
 	defer stop()
 	if !leader {
-		if ph, _, _, changed := e.flights.look(f); ph == running || ph == queued {
+		if ph, _, _, changed := e.flights.look(f); ph == running {
 			select {
 			case <-changed:
 				return true, nil

@@ -121,17 +121,10 @@ type unrested struct {
 	rounds int
 }
 
-func (s *unrested) Read(ctx context.Context, id store.ID) (store.Record, error) {
-	if s.rounds++; s.rounds < 3 {
-		return store.Record{ID: id}, nil
-	}
-	return s.Store.Read(ctx, id)
-}
-
 func (s *unrested) RunTx(ctx context.Context, req store.ClaimRequest, _ store.Retention,
 	fn func(context.Context, int, store.Record) (store.Settlement, error)) (store.Record, error) {
 	rec := store.Record{ID: req.ID, State: store.Running, Fingerprint: req.Fingerprint, Owner: req.Owner, Fence: 7, Attempt: 1}
-	if s.rounds > 1 {
+	if s.rounds++; s.rounds > 1 {
 		return s.Store.Read(ctx, req.ID)
 	}
 	if _, err := fn(ctx, 1, rec); err != nil {

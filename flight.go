@@ -23,7 +23,6 @@ type phase uint8
 
 const (
 	entering phase = iota // the leader is asking the store
-	queued                // the leader will run, unless the store knows better by then
 	running               // the leader runs the operation
 	over                  // settled, released, refused or lost
 )
@@ -58,7 +57,7 @@ func (fs *flights) join(id store.ID, fp store.Fingerprint) (f *flight, leader bo
 	return f, true
 }
 
-// turn says how far the leader has come: queued or running.
+// turn says how far the leader has come.
 func (fs *flights) turn(f *flight, to phase) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()

@@ -136,21 +136,9 @@ func (e errRolledBack) Error() string { return "rolled back" }
 
 // claim is Engine.claim for a transaction: it claims, runs and settles.
 func (tr *txRun[Tx]) claim(ctx context.Context, t *ticket) (store.Record, error) {
-	// A settled record is found without taking any lock.
-	rec, err := tr.e.read(ctx, t.req.ID)
-	switch {
-	case err != nil:
-		tr.e.observe(ctx, t.event(observe.StoreFailed, rec, err))
-		return rec, storeFailed(NotExecuted, err)
-	case rec.State.Settled() && rec.Fingerprint != t.req.Fingerprint:
-		return rec, ErrMismatch
-	case rec.State.Settled():
-		return rec, nil
-	}
-	tr.e.flights.turn(tr.f, queued)
 	fault.At(fault.ClaimBefore)
 	tr.run = nil // of a round before, which another claim has overtaken
-	rec, err = tr.transact(ctx)
+	rec, err := tr.transact(ctx)
 	return tr.report(ctx, rec, err)
 }
 

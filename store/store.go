@@ -132,6 +132,9 @@ type TxStore[Tx any] interface {
 	// record is written with fn's outcome, the transaction is committed, and
 	// the record returned has req.Owner.
 	//
+	// A settled record is returned, or ErrMismatch, without waiting for what
+	// other transactions hold: nothing is read before RunTx is called.
+	//
 	// A record that is returned Running under another owner is in flight
 	// elsewhere; if it is in a transaction, and so has no fence yet, it is
 	// InTx. An error that wraps ErrUnknown means that the commit's fate

@@ -264,10 +264,13 @@ func (s *txStore[Tx]) RunTx(ctx context.Context, req store.ClaimRequest, keep st
 	if rec, ok, err := s.settled(ctx, req); ok {
 		return rec, err
 	}
-	begun := time.Now()
+	begun, expired := time.Now(), s.expired.Load()
 	rec, err := s.tx.RunTx(ctx, req, keep, fn)
-	if err == nil && rec.State.Settled() && rec.Owner == req.Owner {
+	switch {
+	case err == nil && rec.State.Settled() && rec.Owner == req.Owner:
 		s.read(rec.SettledAt, begun)
+	case err == nil || errors.Is(err, store.ErrMismatch):
+		s.keep(rec, expired)
 	}
 	return rec, err
 }

@@ -105,6 +105,7 @@ type Store struct {
 
 	groupKeys     int64         // the size of groups
 	commitTimeout time.Duration // of a commit, and of finding out about one
+	poolPatience  time.Duration // of a transaction that waits for a connection of pool
 	looked        func()        // for tests: a heartbeat has skipped locked rows
 }
 
@@ -178,7 +179,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	}
 	o.Writers, o.Readers = cmp.Or(o.Writers, defaultWriters), cmp.Or(o.Readers, defaultReaders)
 	o.MaxQueue = cmp.Or(o.MaxQueue, defaultMaxQueue)
-	s := &Store{o: o, n: n, sql: newStatements(n), pool: pool, prepare: prepares(config), batched: batches(config), commitTimeout: 10 * time.Second}
+	s := &Store{o: o, n: n, sql: newStatements(n), pool: pool, prepare: prepares(config), batched: batches(config), commitTimeout: 10 * time.Second, poolPatience: poolPatience}
 	if s.own, err = pgxpool.NewWithConfig(ctx, s.ownConfig(config)); err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}

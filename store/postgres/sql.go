@@ -73,7 +73,17 @@ func (s *SQLStore[Tx]) RunTx(ctx context.Context, req store.ClaimRequest, keep s
 	if s.closed.Load() {
 		return store.Record{}, errClosed
 	}
-	tx, b, err := s.start(ctx)
+	// BEGIN takes a round trip of its own here. Meanwhile a settled record is found.
+	beginning, end := context.WithCancel(ctx)
+	defer end()
+	look := s.lookMeanwhile(req.ID, 0, end)
+	tx, b, err := s.start(beginning)
+	if rec, found := look.wait(ctx); found {
+		if err == nil {
+			go b.rollback()
+		}
+		return replayed(&req, rec)
+	}
 	if err != nil {
 		return store.Record{}, explain("begin", err)
 	}

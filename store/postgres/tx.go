@@ -112,7 +112,7 @@ type transaction struct {
 // and rec is the answer.
 func (t *transaction) enter(ctx context.Context) (rec store.Record, granted bool, err error) {
 	s := t.s
-	if t.conn, err = s.pool.Acquire(ctx); err != nil {
+	if rec, found, err := t.acquire(ctx); found || err != nil {
 		return rec, false, err
 	}
 	defer func() {
@@ -138,6 +138,7 @@ func (t *transaction) enter(ctx context.Context) (rec store.Record, granted bool
 	rec, next, err := onClaim(t.req, r)
 	switch {
 	case err != nil:
+		t.leaveBehind()
 		return rec, false, err
 	case next == stepPark:
 		t.abandon()
@@ -149,7 +150,7 @@ func (t *transaction) enter(ctx context.Context) (rec store.Record, granted bool
 	case next == stepNone && rec.State == store.Running && rec.Owner == t.req.Owner:
 		return rec, false, fmt.Errorf("this owner holds a claim from an earlier call already, whose fate is open: %w", store.ErrUnknown)
 	case next == stepNone:
-		t.abandon()
+		t.leaveBehind()
 		return rec, false, s.firm(ctx, r, t.req.Owner)
 	case t.fence <= 0:
 		rec, err = t.busy(ctx, pgxQuery(ctx, t.tx))
@@ -227,6 +228,14 @@ func (t *transaction) busy(ctx context.Context, query queryRow) (store.Record, e
 		return r.record(), t.s.firm(ctx, r, t.req.Owner)
 	}
 	return rec, errLookAgain
+}
+
+// leaveBehind is abandon for a transaction that has changed nothing and holds nothing
+// that anybody waits for: the answer does not wait for its end.
+func (t *transaction) leaveBehind() {
+	rest := *t
+	t.conn = nil
+	go rest.abandon()
 }
 
 // abandon rolls back, if there is something to roll back, and gives the

@@ -6,13 +6,14 @@ package postgres
 // the fingerprint by a second one, draws the fence, and reads the record. Whoever
 // finds the key locked tries the second lock for the fingerprint of his own:
 // taken (0), he asks for what is being run; free (-1), he may be asking for
-// something else.
+// something else. Of a settled record nothing is locked.
 //
 // The record is seen as it was when the statement began. Should another
 // transaction have committed and let go of the lock since, a matter of
 // microseconds, then the record that it wrote keeps this one from committing.
 var sqlEnter = `
 SELECT CASE
+	WHEN r.state IN ({completed}, {failed}) AND (r.forget_at IS NULL OR r.forget_at > statement_timestamp()) THEN 0
 	WHEN pg_try_advisory_xact_lock($1::bigint) THEN
 		CASE WHEN pg_try_advisory_xact_lock($2::integer, $3::integer) THEN nextval({fence}::regclass) ELSE nextval({fence}::regclass) END
 	WHEN pg_try_advisory_xact_lock_shared($2::integer, $3::integer) THEN -1

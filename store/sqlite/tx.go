@@ -28,6 +28,16 @@ func (s *Store) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Re
 	if err := ctx.Err(); err != nil {
 		return store.Record{}, err
 	}
+	// A settled record is found without waiting for the writer.
+	rec, err := s.Read(ctx, req.ID)
+	switch {
+	case err != nil:
+		return store.Record{}, err
+	case rec.State.Settled() && rec.Fingerprint != req.Fingerprint:
+		return rec, store.ErrMismatch
+	case rec.State.Settled():
+		return rec, nil
+	}
 	asked := time.Now()
 	if err := s.w.acquire(ctx); err != nil {
 		return store.Record{}, err

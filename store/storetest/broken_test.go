@@ -77,6 +77,7 @@ var broken = []struct{ bug, claim string }{
 	{"commits rows alone", "a commit whose reply was lost is found out, not repeated"},
 	{"commits rows without the record", "an error or a panic rolls everything back"},
 	{"runs unknown records in transactions", "the function is called only where the state machine has an arrow"},
+	{"lets no key pass a transaction", "a settled record is found while a transaction is open"},
 	{"gives transactions a fence that is none", "who runs beside a transaction is told so, or waits"},
 	{"settles outside of the transaction", "SettleTx is committed with the caller's rows, or not at all"},
 	{"settles without the fence check", "SettleTx compares the fence"},

@@ -97,6 +97,8 @@ func txChecks[Tx any](h TxHarness[Tx], like store.Store) []check {
 			with((*txCase[Tx]).settleTxFenced)},
 		{"while a transaction holds one key, others can be claimed and settled", "one customer's slow transaction must not stop the service.",
 			with((*txCase[Tx]).othersGoOn)},
+		{"a settled record is found while a transaction is open", "the engine reads nothing before it calls RunTx: a replay must not wait for what others do.",
+			with((*txCase[Tx]).replayBeside)},
 		{"a sweep beside a transaction does not undo it", "the record that it goes on from may be forgotten meanwhile; the run has happened all the same.",
 			with((*txCase[Tx]).sweptMeanwhile)},
 		{"a commit whose reply was lost is found out, not repeated", "whatever a driver says, a lost reply proves nothing.",

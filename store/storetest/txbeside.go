@@ -93,6 +93,47 @@ func (c *txCase[Tx]) othersGoOn() {
 	afterwards()
 }
 
+// replayBeside asks for settled records while a transaction with another key is open.
+func (c *txCase[Tx]) replayBeside() {
+	req := c.request(c.long)
+	if _, _, err := c.run(req, stet.NewKey(), completed("first")); err != nil {
+		c.Fatalf("RunTx: %v", err)
+	}
+	again, other := req, req
+	again.Owner, other.Owner, other.Fingerprint = store.NewOwner(), store.NewOwner(), stet.NewFingerprint([]byte("another request"))
+	done := make(chan struct{})
+	replays := func() {
+		defer close(done)
+		ctx, cancel := context.WithTimeout(c.ctx, patience)
+		defer cancel()
+		none := func(context.Context, Tx, store.Record) (store.Settlement, error) {
+			return store.Settlement{}, errors.New("the function was called")
+		}
+		if rec, err := c.store.RunTx(ctx, again, c.keep, none); err != nil || rec.State != store.Completed || string(rec.Result) != "first" {
+			c.Errorf("RunTx of a settled record, beside a transaction: %s, %v", show(rec), err)
+		}
+		if rec, err := c.store.RunTx(ctx, other, c.keep, none); !errors.Is(err, store.ErrMismatch) {
+			c.Errorf("RunTx of a settled record with another fingerprint, beside a transaction: %s, %v; want ErrMismatch", show(rec), err)
+		}
+	}
+	_, err := c.store.RunTx(c.ctx, c.request(c.long), c.keep, func(ctx context.Context, tx Tx, _ store.Record) (store.Settlement, error) {
+		if err := c.h.Write(ctx, tx, stet.NewKey()); err != nil {
+			return store.Settlement{}, err
+		}
+		go replays()
+		select {
+		case <-done:
+		case <-time.After(patience):
+			c.Errorf("a settled record was not found in %v while a transaction was open", patience)
+		}
+		return completed("x"), nil
+	})
+	if err != nil {
+		c.Errorf("RunTx beside a replay: %v", err)
+	}
+	<-done
+}
+
 func (c *workCase[Tx]) othersGoOnWithWork() {
 	tx, end := c.h.Begin(c, c.store)
 	c.acceptIn(tx, c.request(c.long))

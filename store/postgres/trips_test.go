@@ -1,0 +1,188 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
+)
+
+// trips counts round trips of all connections: answers that come after something was
+// sent.
+type trips struct {
+	n        atomic.Int64
+	rollback atomic.Pointer[chan struct{}] // a rollback is not sent before it is closed
+}
+
+type countedConn struct {
+	net.Conn
+	of *trips
+
+	mu   sync.Mutex
+	sent bool
+}
+
+func (c *countedConn) Write(b []byte) (int, error) {
+	if hold := c.of.rollback.Load(); hold != nil && bytes.Contains(b, []byte("rollback")) {
+		<-*hold
+	}
+	c.mu.Lock()
+	c.sent = true
+	c.mu.Unlock()
+	return c.Conn.Write(b)
+}
+
+func (c *countedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n > 0 && c.sent {
+		c.sent = false
+		c.of.n.Add(1)
+	}
+	return n, err
+}
+
+// counting returns a store whose pool has one connection, and its counter.
+func counting(t *testing.T) (*Store, *trips) {
+	t.Helper()
+	config, of := database(t).Config(), new(trips)
+	config.MaxConns, config.HealthCheckPeriod = 1, time.Hour
+	dial := config.ConnConfig.DialFunc
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := dial(ctx, network, addr)
+		return &countedConn{Conn: c, of: of}, err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	s := open(t, pool, Options{})
+	s.poolPatience = time.Hour
+	execSQL(t, pool, "CREATE TABLE payments (id text)")
+	return s, of
+}
+
+// wait waits until the only connection is free.
+func wait(t *testing.T, s *Store) {
+	t.Helper()
+	c, err := s.Pool().Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Release()
+}
+
+func TestTransactionTakesThreeRoundTrips(t *testing.T) {
+	s, of := counting(t)
+	e, err := stet.New(s, stet.Options{SweepEvery: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	te, err := stet.WithTx(e, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pay := func(key, body string) (replayed bool, err error) {
+		op := stet.Op{Scope: "alice", Key: key, Fingerprint: stet.NewFingerprint([]byte(body))}
+		res, err := stet.DoTx(t.Context(), te, op, func(ctx context.Context, tx pgx.Tx) (string, error) {
+			_, err := tx.Exec(ctx, "INSERT INTO payments VALUES ($1)", key)
+			return "paid", err
+		})
+		if err == nil && res.Value != "paid" {
+			t.Errorf("%s: %q", key, res.Value)
+		}
+		return res.Replayed, err
+	}
+	if _, err := pay("warm", ""); err != nil { // statements are prepared
+		t.Fatal(err)
+	}
+	before := of.n.Load()
+	if replayed, err := pay("first", ""); replayed || err != nil {
+		t.Fatal(replayed, err)
+	}
+	if n := of.n.Load() - before; n != 3 {
+		t.Errorf("a transaction of one statement took %d round trips; want 3: begin, lock and look; the statement; record and commit", n)
+	}
+
+	// A replay is answered by the first of its two; the end of its transaction is the
+	// other, which nobody waits for.
+	for _, body := range []string{"", "another request"} {
+		before = of.n.Load()
+		replayed, err := pay("first", body)
+		if body == "" && (!replayed || err != nil) || body != "" && stet.ExecutionOf(err) != stet.NotExecuted {
+			t.Fatalf("%q: %v, %v", body, replayed, err)
+		}
+		wait(t, s)
+		if n := of.n.Load() - before; n != 2 {
+			t.Errorf("%q: a replay took %d round trips; want 2, of which it waits for one", body, n)
+		}
+	}
+}
+
+// The answer to a replay does not wait for the rollback.
+func TestReplayDoesNotWaitForItsRollback(t *testing.T) {
+	s, of := counting(t)
+	ran := func(context.Context, pgx.Tx, store.Record) (store.Settlement, error) { return completed("x"), nil }
+	req := request("k")
+	for range 2 { // the second prepares nothing
+		if _, err := s.RunTx(t.Context(), req, keep, ran); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wait(t, s) // for the rollback of the second
+	release := make(chan struct{})
+	of.rollback.Store(&release)
+	rec, err := s.RunTx(t.Context(), req, keep, ran)
+	if err != nil || rec.State != store.Completed {
+		t.Errorf("%+v, %v", rec, err)
+	}
+	if s.Pool().Stat().AcquiredConns() != 1 {
+		t.Error("its transaction has ended already")
+	}
+	close(release)
+}
+
+// All connections of the service's are busy: a replay does not wait for them.
+func TestReplayDoesNotWaitForTheServicesConnections(t *testing.T) {
+	s, _ := counting(t)
+	ran := func(context.Context, pgx.Tx, store.Record) (store.Settlement, error) { return completed("x"), nil }
+	req := request("k")
+	if _, err := s.RunTx(t.Context(), req, keep, ran); err != nil {
+		t.Fatal(err)
+	}
+	busy, err := s.Pool().Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Release()
+	s.poolPatience = time.Millisecond
+	req.Owner = store.NewOwner()
+	if rec, err := s.RunTx(t.Context(), req, keep, ran); err != nil || rec.State != store.Completed || string(rec.Result) != "x" {
+		t.Errorf("%+v, %v", rec, err)
+	}
+	req.Fingerprint = stet.NewFingerprint([]byte("something else"))
+	if _, err := s.RunTx(t.Context(), req, keep, ran); err != store.ErrMismatch { //nolint:errorlint // as it is
+		t.Errorf("with another fingerprint: %v", err)
+	}
+	// What is new does wait.
+	entered := make(chan error, 1)
+	go func() {
+		_, err := s.RunTx(t.Context(), request("new"), keep, ran)
+		entered <- err
+	}()
+	busy.Release()
+	if err := <-entered; err != nil {
+		t.Error(err)
+	}
+}
