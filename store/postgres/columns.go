@@ -353,7 +353,8 @@ func args(list []param, w *write) (all []any) {
 	return all
 }
 
-// arrays are the parameters of many writes for pgx.
+// arrays are the parameters of many writes for pgx, all of which have an end: none has
+// messages.
 func arrays(list []param, writes []*write) (all []any) {
 	for _, p := range list {
 		switch p.kind {
@@ -376,12 +377,11 @@ func arrays(list []param, writes []*write) (all []any) {
 	return all
 }
 
-func array[T any](p param, writes []*write) []*T {
-	all := make([]*T, len(writes))
+// array are values of which none is NULL, but for a []byte that is nil.
+func array[T any](p param, writes []*write) []T {
+	all := make([]T, len(writes))
 	for i, w := range writes {
-		if v, ok := p.of(w).(T); ok {
-			all[i] = &v
-		}
+		all[i], _ = p.of(w).(T)
 	}
 	return all
 }
