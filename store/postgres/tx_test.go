@@ -422,7 +422,7 @@ func TestRivalDoesNotHideWhatWasCommitted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := tx.Exec(t.Context(), s.sql.enter.sql, held.key, held.id, held.finger, rival.ID[:]); err != nil {
+	if _, err := tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1::bigint), pg_advisory_xact_lock($2::integer, $3::integer)", held.key, held.id, held.finger); err != nil {
 		t.Fatal(err)
 	}
 	query := func(st *statement, args ...any) scanner { return s.Pool().QueryRow(t.Context(), st.sql, args...) }
