@@ -56,6 +56,9 @@ func (s *small) due(r *smallRecord, now time.Time) {
 		delete(s.m, r.ID)
 	}
 	if r.State.Settled() && s.over(now, r.ExpiresAt) && !s.is("hands out expired results") {
+		if s.is("writes over what has expired") {
+			clear(r.Result)
+		}
 		r.Result, r.Gone = nil, true
 	}
 }
@@ -74,12 +77,6 @@ func (s *small) end() {
 	}
 	s.ring = make(chan struct{})
 	s.mu.Unlock()
-}
-
-func (r *smallRecord) to(verb store.Verb) bool {
-	next, ok := r.State.Next(verb)
-	r.State = next
-	return ok
 }
 
 func (r *smallRecord) at(now time.Time) store.Record {
@@ -166,7 +163,7 @@ func (s *small) enter(req store.ClaimRequest, now time.Time) (*smallRecord, erro
 	}
 	live := !s.over(now, r.lease)
 	switch {
-	case r.Fingerprint != req.Fingerprint:
+	case r.Fingerprint != req.Fingerprint && (!s.is("takes no fingerprint for any") || req.Fingerprint != store.Fingerprint{}):
 		if s.is("parks on a mismatch") && r.State == store.Running && !live {
 			r.to(store.VerbPark)
 		}
@@ -283,7 +280,7 @@ func (s *small) settle(c store.Claim, out store.Settlement, keep store.Retention
 		return nil, store.ErrFenced
 	}
 	return func() {
-		r.State, r.Result, r.Gone = out.State, out.Result, out.Gone
+		r.State, r.Result, r.Gone = out.State, out.Result, out.Gone && !s.is("keeps what is gone as empty")
 		if s.is("cuts results at NUL") {
 			r.Result, _, _ = bytes.Cut(out.Result, []byte{0})
 		}
@@ -291,6 +288,9 @@ func (s *small) settle(c store.Claim, out store.Settlement, keep store.Retention
 			r.Result = r.Result[1:]
 		}
 		r.SettledAt, r.ExpiresAt, r.ForgetAt = now, s.later(now, keep.Result), s.later(now, keep.Tombstone)
+		if s.is("moves ClaimedAt when it settles") {
+			r.ClaimedAt = now
+		}
 		if s.is("adds the tombstone to the result") {
 			r.ForgetAt = r.ExpiresAt.Add(keep.Tombstone)
 		}
@@ -308,7 +308,7 @@ func (s *small) Release(ctx context.Context, c store.Claim, keep store.Retention
 	if r == nil || r.Fence != c.Fence && !s.is("releases without the fence check") {
 		return store.ErrFenced
 	}
-	if r.State == store.Retryable || r.State == store.Accepted {
+	if (r.State == store.Retryable || r.State == store.Accepted) && !s.is("refuses a repeated release") {
 		return nil
 	}
 	if r.Work != nil && !s.is("releases work as retryable") && r.to(store.VerbReturn) {

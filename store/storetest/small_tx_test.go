@@ -97,3 +97,9 @@ func (s *small) finish(tx *smallTx, commit bool) {
 const smallMost = 1 << 20
 
 func (s *small) MaxResult() int { return smallMost }
+
+func (r *smallRecord) to(verb store.Verb) bool {
+	next, ok := r.State.Next(verb)
+	r.State = next
+	return ok
+}
