@@ -36,7 +36,7 @@ func accept(t *testing.T, e *stet.Engine, op stet.Op, w stet.Work) stet.Item {
 	return stet.Item{ID: st.Record.ID, Class: op.Class, Name: w.Name}
 }
 
-func take(t *testing.T, e *stet.Engine, it stet.Item) *stet.Run {
+func take(t *testing.T, e *stet.Engine, it stet.Item) *stet.Lease {
 	t.Helper()
 	run, err := e.Take(t.Context(), it)
 	if err != nil {
@@ -45,7 +45,7 @@ func take(t *testing.T, e *stet.Engine, it stet.Item) *stet.Run {
 	return run
 }
 
-func complete(t *testing.T, run *stet.Run, result string) {
+func complete(t *testing.T, run *stet.Lease, result string) {
 	t.Helper()
 	if err := run.Settle(t.Context(), stet.Outcome{Body: []byte(result)}); err != nil {
 		t.Fatalf("settle: %v", err)
@@ -81,8 +81,8 @@ func TestAcceptedOperationIsDoneOnceLater(t *testing.T) {
 			t.Fatalf("due: %v, %v", items, err)
 		}
 		run := take(t, e, items[0])
-		if run.Key() != op.Key || run.Scope() != op.Scope || run.Work().Name != "ship" || string(run.Work().Payload) != "order 7" || run.Attempt() != 1 || run.Replayed() {
-			t.Fatalf("took %+v of %q, attempt %d", run.Work(), run.Key(), run.Attempt())
+		if run.Op().Key != op.Key || run.Op().Scope != op.Scope || run.Work().Name != "ship" || string(run.Work().Payload) != "order 7" || run.Attempt() != 1 || run.Replayed() {
+			t.Fatalf("took %+v of %q, attempt %d", run.Work(), run.Op().Key, run.Attempt())
 		}
 		status(t, e, it.ID, store.Running)
 		complete(t, run, "shipped")

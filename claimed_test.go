@@ -30,7 +30,7 @@ func TestRunAfterASlowVerifierHasItsWholeLease(t *testing.T) {
 					}
 					return stet.ItDidNotHappen(), nil
 				}}})
-			take := func() (*stet.Run, error) { return e.Begin(t.Context(), op) }
+			take := func() (*stet.Lease, error) { return e.Begin(t.Context(), op) }
 			if way == "accepted" {
 				st, err := e.Accept(t.Context(), op, stet.Work{Name: "w"})
 				if err != nil {
@@ -38,7 +38,7 @@ func TestRunAfterASlowVerifierHasItsWholeLease(t *testing.T) {
 				}
 				it := stet.Item{ID: st.Record.ID, Name: "w"}
 				abandoned(t, store, it)
-				take = func() (*stet.Run, error) { return e.Take(t.Context(), it) }
+				take = func() (*stet.Lease, error) { return e.Take(t.Context(), it) }
 			} else {
 				die(t, store, op)
 			}
@@ -121,7 +121,7 @@ func TestRunNeverBeginsWithALeaseThatIsNearlyOver(t *testing.T) {
 	}
 }
 
-func leaseLeft(t *testing.T, st store.Store, run *stet.Run) time.Duration {
+func leaseLeft(t *testing.T, st store.Store, run *stet.Lease) time.Duration {
 	t.Helper()
 	rec, err := st.Read(t.Context(), run.ID())
 	if err != nil || rec.State != store.Running || rec.Owner != run.Claim().Owner {

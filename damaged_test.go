@@ -109,51 +109,51 @@ var done = stet.Outcome{Body: []byte(`1`)}
 // callsOfARecord are all calls about one record.
 var callsOfARecord = map[string]struct {
 	runs bool // while the record is whole
-	call func(*testing.T, *stet.Engine, *unreadable, *stet.Run) error
+	call func(*testing.T, *stet.Engine, *unreadable, *stet.Lease) error
 }{
-	"Begin": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Run) error {
+	"Begin": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Lease) error {
 		_, err := e.Begin(t.Context(), op)
 		return err
 	}},
-	"RunTx, which reads first": {false, func(t *testing.T, e *stet.Engine, s *unreadable, _ *stet.Run) error {
+	"RunTx, which reads first": {false, func(t *testing.T, e *stet.Engine, s *unreadable, _ *stet.Lease) error {
 		_, err := txOf(e, s).Run(t.Context(), op, func(context.Context, int) (stet.Outcome, error) { t.Error("ran"); return done, nil })
 		return err
 	}},
-	"Accept": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Run) error {
+	"Accept": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Lease) error {
 		_, err := e.Accept(t.Context(), op, stet.Work{Name: "w"})
 		return err
 	}},
-	"Take": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Run) error {
+	"Take": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Lease) error {
 		_, err := e.Take(t.Context(), stet.Item{ID: e.ID(op.Scope, op.Key)})
 		return err
 	}},
-	"Status": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Run) error {
+	"Status": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Lease) error {
 		_, err := e.Status(t.Context(), op.Scope, e.ID(op.Scope, op.Key))
 		return err
 	}},
-	"Lookup": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Run) error {
+	"Lookup": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Lease) error {
 		_, err := e.Lookup(t.Context(), e.ID(op.Scope, op.Key))
 		return err
 	}},
-	"Await": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Run) error {
+	"Await": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Lease) error {
 		_, err := e.Await(t.Context(), op.Scope, e.ID(op.Scope, op.Key))
 		return err
 	}},
-	"Cancel": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Run) error {
+	"Cancel": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Lease) error {
 		_, err := e.Cancel(t.Context(), op.Scope, e.ID(op.Scope, op.Key))
 		return err
 	}},
-	"Resolve": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Run) error {
+	"Resolve": {false, func(t *testing.T, e *stet.Engine, _ *unreadable, _ *stet.Lease) error {
 		return e.Resolve(t.Context(), store.Record{ID: e.ID(op.Scope, op.Key), Fence: 1}, "", stet.ItDidNotHappen())
 	}},
-	"Settle": {true, func(t *testing.T, _ *stet.Engine, _ *unreadable, r *stet.Run) error {
+	"Settle": {true, func(t *testing.T, _ *stet.Engine, _ *unreadable, r *stet.Lease) error {
 		return r.Settle(t.Context(), done)
 	}},
-	"Release": {true, func(t *testing.T, _ *stet.Engine, _ *unreadable, r *stet.Run) error { return r.Release(t.Context()) }},
-	"SettleTx": {true, func(t *testing.T, e *stet.Engine, s *unreadable, r *stet.Run) error {
+	"Release": {true, func(t *testing.T, _ *stet.Engine, _ *unreadable, r *stet.Lease) error { return r.Release(t.Context()) }},
+	"SettleTx": {true, func(t *testing.T, e *stet.Engine, s *unreadable, r *stet.Lease) error {
 		return txOf(e, s).Settle(t.Context(), r, 1, done)
 	}},
-	"a step": {true, func(t *testing.T, _ *stet.Engine, _ *unreadable, r *stet.Run) error {
+	"a step": {true, func(t *testing.T, _ *stet.Engine, _ *unreadable, r *stet.Lease) error {
 		_, err := stet.Step(r.Context(), "step", stet.StepOnce, func(context.Context) (int, error) { t.Error("ran"); return 1, nil })
 		return err
 	}},
@@ -166,7 +166,7 @@ func TestUnreadableRecordIsAskedForOnceAndMayHaveExecuted(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			store := &unreadable{Store: memory.New(memory.Options{})}
 			e := newEngine(t, store, stet.Options{SweepEvery: -1})
-			var run *stet.Run
+			var run *stet.Lease
 			if c.runs {
 				store.whole.Store(true)
 				run = begin(t, e, op)
@@ -274,7 +274,7 @@ func TestUnreachedRecordEndsNoOtherRun(t *testing.T) {
 			st := &partial{Store: memory.New(memory.Options{})}
 			e := newEngine(t, st, stet.Options{SweepEvery: -1})
 			hit, lost := begin(t, e, op), begin(t, e, stet.Op{Scope: "s", Key: "lost"})
-			var others []*stet.Run
+			var others []*stet.Lease
 			for i := range 5 {
 				others = append(others, begin(t, e, stet.Op{Scope: "s", Key: fmt.Sprint(i)}))
 			}
@@ -320,7 +320,7 @@ func TestParkingTogetherTellsWhichRecordWasNotReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := &partial{Store: memory.New(memory.Options{})}
 		e := newEngine(t, st, stet.Options{SweepEvery: -1})
-		var runs []*stet.Run
+		var runs []*stet.Lease
 		for i := range 6 {
 			runs = append(runs, begin(t, e, stet.Op{Scope: "s", Key: fmt.Sprint(i)}))
 		}

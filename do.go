@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/store"
 )
 
@@ -19,15 +18,11 @@ type Result[T any] struct {
 // Do runs fn at most once for op and gives every retry the same value, which is
 // stored as JSON.
 //
-// If fn returns an error, the operation is settled as failed and every retry
-// gets an ErrFailed with the same text: an effect may have happened before the
-// error. Where it is known that none did, fn calls FromContext(ctx).NothingHappened,
-// or returns an error that wraps ErrRetryable itself, not an *Error of another
-// operation: then the claim is released, the error is of kind ErrRetryable, and
-// a retry runs fn again. Where nobody can know, it calls OutcomeUnknown: the
-// record is parked, and the error is of kind ErrUnknown. A panic is settled like
-// an error, unless fn has said that nothing happened, and goes on; retries are told
-// that the operation may have executed.
+// If fn returns an error, the operation is settled as failed and every retry gets an
+// ErrFailed with the same text: an effect may have happened before the error. fn says
+// otherwise with FromContext(ctx).Declare, an error that wraps ErrRetryable itself,
+// not an *Error of another operation, or Repeatable: see Lease.Do. A panic is settled
+// like an error, and goes on; retries are told that the operation may have executed.
 //
 // Replays get the value as it comes out of JSON: unexported fields are zero.
 //
@@ -45,39 +40,16 @@ func Do[T any](ctx context.Context, e *Engine, op Op, fn func(context.Context) (
 		res.Replayed = true
 		return res, run.decode(&res.Value)
 	}
-	returned := false
-	defer func() {
-		switch { // where fn panicked, or called runtime.Goexit
-		case returned:
-		case run.SaysOutcomeUnknown():
-			_ = run.Park(ctx)
-		case run.SaysNothingHappened():
-			_ = run.Release(ctx)
-		default:
-			_ = run.Settle(ctx, Outcome{Failed: true, Reason: store.ReasonPanicked, Face: store.FaceGo})
+	var outErr error
+	_, err = run.Do(ctx, nil, func(ctx context.Context) (out Outcome, err error) {
+		if res.Value, err = fn(ctx); err != nil {
+			outErr = &Error{Kind: ErrFailed, Execution: Executed, Cause: err}
+			return out, err
 		}
-	}()
-	fault.At(fault.HandlerBefore)
-	res.Value, err = fn(run.Context())
-	fault.At(fault.HandlerAfter)
-	// An *Error is of another operation that fn called: that it ended without
-	// an effect says nothing of what fn did itself.
-	_, theirs := errors.AsType[*Error](err)
-	if run.SaysOutcomeUnknown() {
-		returned = true
-		return res, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: errors.Join(err, run.Park(ctx))}
-	}
-	if run.SaysNothingHappened() || !theirs && errors.Is(err, ErrRetryable) {
-		returned = true
-		own, released := retryable(err), run.Release(ctx)
-		if errors.Is(released, ErrFenced) || run.SaysOutcomeUnknown() {
-			own.Execution = MayHaveExecuted // by another run of the operation, or a step that it left behind
-		}
-		return res, errors.Join(own, released)
-	}
-	out, outErr := OutcomeOf(res.Value, err) // calls methods of T and of err, which may panic
-	returned = true
-	if err := run.Settle(ctx, out); err != nil {
+		out, outErr = OutcomeOf(res.Value, nil) // calls methods of T, which may panic
+		return out, nil
+	})
+	if err != nil {
 		return res, err
 	}
 	return res, outErr

@@ -34,8 +34,8 @@ func TestErrorIsStoredAndReplayed(t *testing.T) {
 func TestNothingHappenedRunsAgain(t *testing.T) {
 	busy := errors.New("processor busy")
 	for name, say := range map[string]func(ctx context.Context) error{
-		"declared":                func(ctx context.Context) error { stet.FromContext(ctx).NothingHappened(); return busy },
-		"declared, without error": func(ctx context.Context) error { stet.FromContext(ctx).NothingHappened(); return nil },
+		"declared":                func(ctx context.Context) error { stet.FromContext(ctx).Declare(stet.NotExecuted, 0); return busy },
+		"declared, without error": func(ctx context.Context) error { stet.FromContext(ctx).Declare(stet.NotExecuted, 0); return nil },
 		"wrapped":                 func(context.Context) error { return fmt.Errorf("%w: %w", stet.ErrRetryable, busy) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestPanicAfterNothingHappenedIsRunAgain(t *testing.T) {
 			defer close(done)
 			defer func() { _ = recover() }()
 			_, _ = stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) {
-				stet.FromContext(ctx).NothingHappened()
+				stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
 				leave()
 				return 0, nil
 			})

@@ -29,7 +29,7 @@ func (f *forgetful) Save(ctx context.Context, c store.Claim, notes []byte, repea
 }
 
 // charging begins the step "charge" of a run, which goes on until end is called.
-func charging(t *testing.T, run *stet.Run) (end func()) {
+func charging(t *testing.T, run *stet.Lease) (end func()) {
 	t.Helper()
 	begun, over, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() { // until end
@@ -45,19 +45,19 @@ func charging(t *testing.T, run *stet.Run) (end func()) {
 }
 
 func TestStepThatIsStillOpenCannotBeSettled(t *testing.T) {
-	for how, end := range map[string]func(context.Context, *stet.Run) error{
-		"completed": func(ctx context.Context, r *stet.Run) error {
+	for how, end := range map[string]func(context.Context, *stet.Lease) error{
+		"completed": func(ctx context.Context, r *stet.Lease) error {
 			return r.Settle(ctx, stet.Outcome{})
 		},
-		"failed":   func(ctx context.Context, r *stet.Run) error { return r.Settle(ctx, stet.Outcome{Failed: true}) },
-		"returned": func(ctx context.Context, r *stet.Run) error { return r.Return(ctx, time.Minute) },
-		"released": func(ctx context.Context, r *stet.Run) error { return r.Release(ctx) },
+		"failed":   func(ctx context.Context, r *stet.Lease) error { return r.Settle(ctx, stet.Outcome{Failed: true}) },
+		"returned": func(ctx context.Context, r *stet.Lease) error { return r.Return(ctx, stet.Again{After: time.Minute}) },
+		"released": func(ctx context.Context, r *stet.Lease) error { return r.Release(ctx) },
 	} {
 		e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 		it := accept(t, e, op, parcel)
 		run := take(t, e, it)
 		over := charging(t, run)
-		if !run.SaysOutcomeUnknown() {
+		if run.Declared() != stet.MayHaveExecuted {
 			t.Errorf("%s: the run does not say that it is in doubt", how)
 		}
 		if err := end(t.Context(), run); !errors.Is(err, stet.ErrUnknown) {
@@ -133,7 +133,7 @@ func TestOperationInDoubtCannotBeCancelled(t *testing.T) {
 	}
 	// Whoever takes it knows.
 	again, err := newEngine(t, st, stet.Options{}).Take(t.Context(), it)
-	if err != nil || !again.SaysOutcomeUnknown() {
+	if err != nil || again.Declared() != stet.MayHaveExecuted {
 		t.Fatalf("the next run does not say that it is in doubt: %v", err)
 	}
 	if err := again.Settle(t.Context(), stet.Outcome{}); !errors.Is(err, stet.ErrUnknown) {
@@ -148,7 +148,7 @@ func TestLongProgressDoesNotPutAStepInDoubt(t *testing.T) {
 	_, err := stet.Step(run.Context(), "charge", stet.StepOnce, func(ctx context.Context) (int, error) {
 		return 1, run.Progress(ctx, 0.5, strings.Repeat("\u00e9", store.MaxNotes))
 	})
-	if err != nil || run.SaysOutcomeUnknown() {
+	if err != nil || run.Declared() == stet.MayHaveExecuted {
 		t.Fatal(err)
 	}
 	if st := status(t, e, it.ID, store.Running); len(st.Progress.Message) != 1<<10 {

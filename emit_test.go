@@ -131,10 +131,10 @@ func TestRelayedMessagesAreNotSentAgain(t *testing.T) {
 func TestRunWithoutOutcomeEmitsNothing(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 	it := accept(t, e, op, parcel)
-	for _, end := range []func(*stet.Run) error{
-		func(r *stet.Run) error { return r.Return(t.Context(), 0) },
-		func(r *stet.Run) error { return r.Release(t.Context()) },
-		func(r *stet.Run) error { return r.Park(t.Context()) },
+	for _, end := range []func(*stet.Lease) error{
+		func(r *stet.Lease) error { return r.Return(t.Context(), stet.Again{}) },
+		func(r *stet.Lease) error { return r.Release(t.Context()) },
+		func(r *stet.Lease) error { return r.Park(t.Context()) },
 	} {
 		run := take(t, e, it)
 		if err := errors.Join(run.Emit(shipped), end(run)); err != nil {
@@ -204,13 +204,14 @@ func TestNothingIsEmittedBehindTheOutcome(t *testing.T) {
 	if all := messages(t, e); len(all) != 0 {
 		t.Errorf("%+v", all)
 	}
+	var view *stet.Run
 	if _, err := stet.DoTx(t.Context(), txOf(e, store), stet.Op{Scope: "acct_1", Key: "k2"}, func(ctx context.Context, _ *sql.Tx) (int, error) {
-		run = stet.FromContext(ctx)
+		view = stet.FromContext(ctx)
 		return 1, nil
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := run.Emit(shipped); !errors.Is(err, stet.ErrInvalid) {
+	if err := view.Emit(shipped); !errors.Is(err, stet.ErrInvalid) {
 		t.Errorf("a transaction that has ended: %v", err)
 	}
 }

@@ -220,12 +220,12 @@ func (e *Engine) shares(other *Engine) bool {
 //
 // The run's context takes its values from ctx, but not its end: a caller that
 // leaves does not stop an operation halfway.
-func (e *Engine) Begin(ctx context.Context, op Op) (*Run, error) {
+func (e *Engine) Begin(ctx context.Context, op Op) (*Lease, error) {
 	t, err := e.ticket(ctx, op)
 	if err != nil {
 		return nil, err
 	}
-	var run *Run
+	var run *Lease
 	en, err := e.admit(ctx, t, func(f *flight) (entry, error) {
 		en, err := e.enter(ctx, t, e.claim)
 		if err == nil && en.granted {
@@ -244,7 +244,7 @@ func (e *Engine) Begin(ctx context.Context, op Op) (*Run, error) {
 }
 
 // replay returns the run of an outcome that stands.
-func (e *Engine) replay(ctx context.Context, t *ticket, rec store.Record) (*Run, error) {
+func (e *Engine) replay(ctx context.Context, t *ticket, rec store.Record) (*Lease, error) {
 	if rec.Gone {
 		e.observe(ctx, t.event(observe.Expired, rec, nil))
 		return nil, &Error{Kind: ErrExpired, Execution: executed(rec)}
@@ -255,7 +255,7 @@ func (e *Engine) replay(ctx context.Context, t *ticket, rec store.Record) (*Run,
 		return nil, &Error{Kind: ErrDamaged, Execution: executed(rec), Cause: err}
 	}
 	e.observe(ctx, t.event(observe.Replayed, rec, nil))
-	return &Run{e: e, op: t.op, p: t.p, rec: rec, outcome: out, replayed: true, ended: true, ctx: ctx}, nil
+	return &Lease{&Run{e: e, op: t.op, p: t.p, rec: rec, outcome: out, replayed: true, ended: true, ctx: ctx}}, nil
 }
 
 func (t *ticket) event(kind observe.Kind, rec store.Record, err error) observe.Event {

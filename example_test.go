@@ -39,7 +39,7 @@ func ExampleDo_nothingHappened() {
 	pay := func(ctx context.Context) (string, error) {
 		run := stet.FromContext(ctx)
 		if run.Attempt() == 1 {
-			run.NothingHappened() // the processor refused the connection
+			run.Declare(stet.NotExecuted, 0) // the processor refused the connection
 			return "", errors.New("processor is down")
 		}
 		return "receipt 2", nil

@@ -72,7 +72,7 @@ func ExampleStep() {
 		})
 		fmt.Println("attempt", run.Attempt(), receipt, err)
 		if run.Attempt() == 1 {
-			_ = run.Return(ctx, 0) // the warehouse does not answer; nothing was shipped
+			_ = run.Return(ctx, stet.Again{}) // the warehouse does not answer; nothing was shipped
 			continue
 		}
 		_ = run.Settle(ctx, stet.Outcome{Body: []byte(receipt)})

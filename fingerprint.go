@@ -7,28 +7,27 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// How a fingerprint was made: the first byte of a Fingerprint.
+// How a fingerprint was made: the first byte of a Fingerprint, over length-prefixed parts.
 const (
-	// FingerprintRaw is SHA-256 over length-prefixed raw parts.
-	FingerprintRaw byte = 1
-	// FingerprintCanonical is SHA-256 over length-prefixed parts, of which
-	// the body was brought into canonical form first.
-	FingerprintCanonical byte = 2
+	rawParts       byte = 1
+	canonicalParts byte = 2 // of which the body was brought into canonical form first
 )
 
 // NewFingerprint returns the raw fingerprint of parts, each length-prefixed:
 // for a message its type and payload, for a request its method, path, query,
 // content type and body.
-func NewFingerprint(parts ...[]byte) store.Fingerprint {
-	return NewFingerprintVersion(FingerprintRaw, parts...)
-}
+func NewFingerprint(parts ...[]byte) store.Fingerprint { return fingerprint(rawParts, parts) }
 
-// NewFingerprintVersion is NewFingerprint for parts of which the body was
-// transformed; version says how. After a change of the transformation, retries
+// NewCanonicalFingerprint is NewFingerprint for parts of which the body was
+// brought into a canonical form. After a change of that form, retries
 // of older requests are refused as mismatches until their records expire, or
 // find nothing if the namespace is changed with it; they never run twice under
 // the same namespace.
-func NewFingerprintVersion(version byte, parts ...[]byte) (f store.Fingerprint) {
+func NewCanonicalFingerprint(parts ...[]byte) store.Fingerprint {
+	return fingerprint(canonicalParts, parts)
+}
+
+func fingerprint(version byte, parts [][]byte) (f store.Fingerprint) {
 	h := sha256.New()
 	var n [8]byte
 	n[0] = version

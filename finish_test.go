@@ -14,7 +14,7 @@ import (
 )
 
 // finish ends a run with a row in the ledger.
-func finish(t *testing.T, e *stet.Engine, run *stet.Run, s store.WorkTxStore[*sql.Tx], fails error) error {
+func finish(t *testing.T, e *stet.Engine, run *stet.Lease, s store.WorkTxStore[*sql.Tx], fails error) error {
 	t.Helper()
 	return txOf(e, s).Finish(t.Context(), run, func(ctx context.Context, tx *sql.Tx) (stet.Outcome, error) {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO ledger VALUES ('shipped', 1)`); err != nil {
@@ -81,7 +81,7 @@ func TestStaleWorkerWritesNothing(t *testing.T) {
 	if err := finish(t, e, stale, st, nil); !errors.Is(err, stet.ErrFenced) || charges(t, st) != 1 {
 		t.Errorf("when another has finished: %v, %d rows", err, charges(t, st))
 	}
-	if err := stale.Return(t.Context(), 0); !errors.Is(err, stet.ErrFenced) {
+	if err := stale.Return(t.Context(), stet.Again{}); !errors.Is(err, stet.ErrFenced) {
 		t.Errorf("its return: %v", err)
 	}
 	status(t, other, it.ID, store.Completed)
@@ -102,7 +102,7 @@ func TestCommitWhoseReplyWasLostIsNotDoneTwice(t *testing.T) {
 		if err := finish(t, e, run, faulty, nil); !errors.Is(err, stet.ErrStore) || stet.ExecutionOf(err) != stet.MayHaveExecuted {
 			t.Errorf("%v", err)
 		}
-		err := run.Return(t.Context(), 0)
+		err := run.Return(t.Context(), stet.Again{})
 		if committed := fault == storetest.FailAfter; errors.Is(err, stet.ErrFenced) != committed {
 			t.Errorf("committed: %v; the return: %v", committed, err)
 		}

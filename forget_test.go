@@ -21,7 +21,7 @@ func later(t *testing.T, o stet.Options) (*stet.Engine, *memory.Store, func(time
 }
 
 func undone(ctx context.Context) (int, error) {
-	stet.FromContext(ctx).NothingHappened()
+	stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
 	return 0, nil
 }
 

@@ -22,8 +22,8 @@ var errGroup = errors.New("the group is not committed")
 // which also finds out what became of it. That is all of them if one returned an
 // error or panicked (which goes on), declared that nothing happened or emitted
 // messages, or if the commit failed; so fn may be called again.
-func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx context.Context, tx Tx, i int) (Outcome, error)) []*Run {
-	e, runs := te.e, make([]*Run, len(ops))
+func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx context.Context, tx Tx, i int) (Outcome, error)) []*Lease {
+	e, runs := te.e, make([]*Lease, len(ops))
 	s, ok := te.s.(store.GroupTxStore[Tx])
 	if !ok {
 		return runs
@@ -44,7 +44,7 @@ func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx cont
 	recs, err := s.RunGroup(bounded, g.reqs, g.keep, func(_ context.Context, tx Tx, i int, rec store.Record) (store.Settlement, error) {
 		run := g.begin(ctx, bounded, i, rec)
 		out, err := fn(run.ctx, tx, i)
-		if err != nil || run.SaysNothingHappened() || run.SaysOutcomeUnknown() || len(run.emitted()) > 0 {
+		if err != nil || run.Declared() == NotExecuted || run.Declared() == MayHaveExecuted || len(run.emitted()) > 0 {
 			return store.Settlement{}, errGroup
 		}
 		outs[i] = out
@@ -61,7 +61,7 @@ func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx cont
 		e.observe(ctx, t.event(observe.Claimed, begun.rec, nil))
 		e.observe(ctx, observe.Event{Kind: observe.Settled, ID: rec.ID, Class: t.op.Class, State: rec.State, Fence: rec.Fence,
 			Attempt: rec.Attempt, Elapsed: time.Since(begun.begun)})
-		runs[i] = &Run{e: e, op: t.op, p: t.p, rec: rec, outcome: outs[i], transactional: true, ended: true, ctx: begun.ctx}
+		runs[i] = &Lease{&Run{e: e, op: t.op, p: t.p, rec: rec, outcome: outs[i], transactional: true, ended: true, ctx: begun.ctx}}
 	}
 	return runs
 }

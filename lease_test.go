@@ -61,7 +61,7 @@ func (s *spy) Release(ctx context.Context, c store.Claim, keep store.Retention) 
 
 var errDown = errors.New("connection refused")
 
-func begin(t *testing.T, e *stet.Engine, op stet.Op) *stet.Run {
+func begin(t *testing.T, e *stet.Engine, op stet.Op) *stet.Lease {
 	t.Helper()
 	run, err := e.Begin(t.Context(), op)
 	if err != nil || run.Replayed() {

@@ -168,7 +168,7 @@ func TestOperationInsideItselfIsRefused(t *testing.T) {
 		}
 		if _, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) {
 			refused(ctx)
-			stet.FromContext(ctx).NothingHappened()
+			stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
 			return 0, nil
 		}); !errors.Is(err, stet.ErrRetryable) {
 			t.Errorf("%s: the outer operation: %v", name, err)

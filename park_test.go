@@ -16,7 +16,7 @@ import (
 
 func doubtful(still time.Duration, then func() error) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
-		stet.FromContext(ctx).OutcomeUnknown(still)
+		stet.FromContext(ctx).Declare(stet.MayHaveExecuted, still)
 		return "", then()
 	}
 }
@@ -82,7 +82,7 @@ func TestLongestDoubtCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEngine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
 		_, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (string, error) {
-			stet.FromContext(ctx).OutcomeUnknown(time.Hour)
+			stet.FromContext(ctx).Declare(stet.MayHaveExecuted, time.Hour)
 			return stet.Step(ctx, "charge", stet.StepOnce, func(context.Context) (string, error) { return "", errors.New("no answer") })
 		})
 		if !errors.Is(err, stet.ErrUnknown) {
@@ -172,7 +172,7 @@ func TestHeartbeatOnItsWayDoesNotCutTheTimeShort(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(15 * time.Second) // the heartbeat is at the gate
-		run.OutcomeUnknown(time.Hour)
+		run.Declare(stet.MayHaveExecuted, time.Hour)
 		done := make(chan error, 1)
 		go func() { done <- run.Park(t.Context()) }()
 		time.Sleep(time.Second)

@@ -45,7 +45,7 @@ func TestRunsGoOnWhileAPartOfTheStoreIsDown(t *testing.T) {
 			s.down[store.Digest("", "s", fmt.Sprint(i))] = true
 		}
 		e := newEngine(t, s, stet.Options{SweepEvery: -1, Policy: stet.Policy{Lease: 2 * time.Second, RunTimeout: time.Hour}})
-		var up, down []*stet.Run
+		var up, down []*stet.Lease
 		for i := range runs {
 			r := begin(t, e, stet.Op{Scope: "s", Key: fmt.Sprint(i)})
 			if s.down[r.ID()] {

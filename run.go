@@ -12,8 +12,9 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Run is what Begin and TxEngine.Run give: an outcome to replay, or the right to run
-// the operation. It is safe for concurrent use.
+// Run is a handler's view of the operation that it runs, from FromContext. It can
+// declare, emit and report progress; it cannot end the run, which is for what called
+// the handler. It is safe for concurrent use.
 type Run struct {
 	e       *Engine
 	op      Op
@@ -49,6 +50,11 @@ type Run struct {
 	beat heartbeat
 }
 
+// Lease is for authors of faces: what Begin, Take and TxEngine.Run give. It is an
+// outcome to replay, or the right to run the operation and to end the run. It is safe
+// for concurrent use.
+type Lease struct{ *Run }
+
 type runKey struct{}
 
 // FromContext returns the run that a handler was called for, or nil outside of
@@ -60,19 +66,23 @@ func FromContext(ctx context.Context) *Run {
 
 // newRun makes the run of a granted claim. The keeper ends the run's context at its
 // deadline, too; if the engine was closed meanwhile, the claim is given back.
-func (e *Engine) newRun(ctx context.Context, t *ticket, f *flight, rec store.Record) (*Run, error) {
-	r := &Run{e: e, op: t.op, p: t.p, rec: rec, f: f, begun: t.asked, resent: t.resent, taken: t.taken}
+func (e *Engine) newRun(ctx context.Context, t *ticket, f *flight, rec store.Record) (*Lease, error) {
+	r := &Lease{&Run{e: e, op: t.op, p: t.p, rec: rec, f: f, begun: t.asked, resent: t.resent, taken: t.taken}}
 	r.setContext(ctx, context.Background())
 	// The claim may be older than the call that brought its reply.
-	if e.keeper.add(r, t.asked.Add(min(rec.LeaseLeft, t.p.Lease)-t.p.Lease)) {
+	if e.keeper.add(r.Run, t.asked.Add(min(rec.LeaseLeft, t.p.Lease)-t.p.Lease)) {
 		return r, nil
 	}
 	end := r.Release
 	if r.taken {
-		end = func(ctx context.Context) error { return r.Yield(ctx, 0) }
+		end = func(ctx context.Context) error { return r.Return(ctx, Again{Uncounted: true}) }
 	}
 	return nil, errors.Join(&Error{Kind: ErrClosed, Execution: NotExecuted}, end(ctx))
 }
+
+// Cancel ends the run's context with a cause: ErrCancelled, or ErrClosed where what runs
+// the handler shuts down. The lease is kept.
+func (r *Lease) Cancel(cause error) { r.cancel(cause) }
 
 // settling reports whether the run is being settled or released, or has been.
 func (r *Run) settling() bool {
@@ -107,22 +117,20 @@ func (r *Run) setContext(ctx, end context.Context) {
 
 // Replayed reports whether the operation was executed before; Outcome then has
 // what it came to, and there is nothing to run.
-func (r *Run) Replayed() bool { return r.replayed }
+func (r *Lease) Replayed() bool { return r.replayed }
 
 // Outcome returns the outcome that stands: of a replayed run, or of one that
 // TxEngine.Run has committed. Otherwise it is zero.
-func (r *Run) Outcome() Outcome { return r.outcome }
+func (r *Lease) Outcome() Outcome { return r.outcome }
 
 // Context returns the context to run under. It ends when the lease is lost
 // (cause ErrLeaseLost), when the policy's RunTimeout is used up (cause
 // ErrRunTimeout), and when the run ends. FromContext finds the run in it.
-func (r *Run) Context() context.Context { return r.ctx }
+func (r *Lease) Context() context.Context { return r.ctx }
 
-// Key returns the operation's idempotency key.
-func (r *Run) Key() string { return r.op.Key }
-
-// Scope returns the operation's scope.
-func (r *Run) Scope() string { return r.op.Scope }
+// Op returns the operation. Of a run of Take it has the names that it was accepted
+// under.
+func (r *Run) Op() Op { return r.op }
 
 // ID returns the digest that the store knows the operation by.
 func (r *Run) ID() store.ID { return r.rec.ID }
@@ -142,7 +150,7 @@ func (r *Run) Record() store.Record { return r.rec }
 
 // Claim returns the claim: what heartbeats and writes are compared with. A
 // transactional run has none: its record is written when it ends.
-func (r *Run) Claim() store.Claim { return r.rec.Claim() }
+func (r *Lease) Claim() store.Claim { return r.rec.Claim() }
 
 // DeriveKey returns the key for a call that the handler makes further down, by
 // the name of the call: every attempt of this operation derives the same one.
@@ -154,59 +162,56 @@ func (r *Run) DeriveKey(call string) string {
 	return DeriveKey("stet/derived", namespace, r.op.Scope, r.op.Key, call)
 }
 
-// NothingHappened declares that this run has had no effect and will have none,
-// so that the operation may be tried again under the same key. It takes effect
-// when the handler returns, whatever it returns, or panics; in a transaction it
-// rolls back.
-func (r *Run) NothingHappened() {
+// Declare says what the error of a handler, or its value, does not. It takes effect when
+// the handler returns, whatever it returns, or panics; see Lease.Do.
+//
+// NotExecuted: this run has had no effect and will have none, so the operation may be
+// tried again under the same key. A transaction is rolled back.
+//
+// MayHaveExecuted: nobody can know whether this run has had an effect: a call further
+// down was sent, and its answer did not come. The run is parked, see Park. It prevails
+// over NotExecuted. The effect may take as long as still to happen, at most
+// store.MaxRunTimeout, which postpones what would find it out: 0 if it has happened by
+// now or never will. Of several calls the longest still counts. Should this process
+// die, the record is parked when its lease has run out, however long still is: a Verify
+// must know by itself that what it does not find will not come. A transaction is rolled
+// back and its caller told ErrUnknown, but nothing is kept of it, and a retry runs again:
+// calls further down belong into lease mode.
+func (r *Run) Declare(x Execution, still time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.nothing = true
+	switch x {
+	case NotExecuted:
+		r.nothing = true
+	case MayHaveExecuted:
+		r.unknown, r.still = true, min(max(still, r.still), store.MaxRunTimeout)
+	}
 }
 
-// SaysNothingHappened reports whether NothingHappened was called. It is for
-// skins, which end runs.
-func (r *Run) SaysNothingHappened() bool {
+// Declared returns what was declared; MayHaveExecuted also if a StepOnce was begun, by
+// this run or an earlier one, and its end is not noted: it may be running still. Else
+// it returns Executed.
+func (r *Run) Declared() Execution {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.nothing
-}
-
-// OutcomeUnknown declares that nobody can know whether this run has had an
-// effect: a call further down was sent, and its answer did not come. The effect
-// may take as long as still to happen, at most MaxRunTimeout, which postpones
-// what would find it out: 0 if it has happened by now or never will. Should this
-// process die, the record is parked when its lease has run out, however long
-// still is: a Verify must know by itself that what it does not find will not come.
-// Of several calls the longest still counts. It takes effect when the handler
-// returns, whatever it returns: the run is parked, see Park. It prevails over
-// NothingHappened. A transaction is rolled back and its caller told ErrUnknown,
-// but nothing is kept of it, and a retry runs again: calls further down belong
-// into lease mode.
-func (r *Run) OutcomeUnknown(still time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.unknown, r.still = true, min(max(still, r.still), store.MaxRunTimeout)
-}
-
-// SaysOutcomeUnknown reports whether OutcomeUnknown was called, or a StepOnce was
-// begun, by this run or an earlier one, and its end is not noted: it may be running
-// still. It is for skins, which end runs.
-func (r *Run) SaysOutcomeUnknown() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.unknown || len(r.doubts) > 0
+	switch {
+	case r.unknown || len(r.doubts) > 0:
+		return MayHaveExecuted
+	case r.nothing:
+		return NotExecuted
+	}
+	return Executed
 }
 
 // Park ends the run without an outcome: the record becomes Unknown, at once or
-// when the time that OutcomeUnknown was given is over, and stays so until a
+// when the time that Declare was given is over, and stays so until a
 // verifier or an operator resolves it. Without Park it would become so when the
 // lease has run out.
 //
 // An error is an *Error of kind ErrFenced, ErrStore (it will be parked when the
 // lease has run out, or before if the store is back), ErrDamaged (the record cannot be read) or ErrInvalid (the run
 // has ended already).
-func (r *Run) Park(ctx context.Context) error {
+func (r *Lease) Park(ctx context.Context) error {
 	if r.transactional {
 		return invalid("a transactional run is rolled back by an error of its function")
 	}
@@ -251,7 +256,7 @@ func (r *Run) Park(ctx context.Context) error {
 // written) or ErrInvalid (the run has ended already). A store that cannot be reached is tried again for
 // Options.StoreTimeout, whatever becomes of ctx, of which only the values are
 // used: a server's WriteTimeout should be longer.
-func (r *Run) Settle(ctx context.Context, out Outcome) error {
+func (r *Lease) Settle(ctx context.Context, out Outcome) error {
 	if r.transactional {
 		return invalid("a transactional run is settled by what its function returns")
 	}
@@ -280,9 +285,9 @@ func (r *Run) Settle(ctx context.Context, out Outcome) error {
 // run. An accepted operation is run again at once; see Return. Errors are those of
 // Settle. A store that cannot be reached is tried again in the background, for as
 // long as the lease.
-func (r *Run) Release(ctx context.Context) error {
+func (r *Lease) Release(ctx context.Context) error {
 	if r.transactional {
-		return invalid("a transactional run is released by an error of its function, or NothingHappened")
+		return invalid("a transactional run is released by an error of its function, or Declare(NotExecuted)")
 	}
 	if err := r.conclude(ctx); err != nil {
 		return err
@@ -356,7 +361,7 @@ func (r *Run) end() bool {
 
 // conclude claims the right to end the run with an outcome, or by giving it back.
 // A step in doubt allows neither: the run is parked.
-func (r *Run) conclude(ctx context.Context) error {
+func (r *Lease) conclude(ctx context.Context) error {
 	r.mu.Lock()
 	doubt := r.inDoubt()
 	if doubt == nil {

@@ -104,7 +104,7 @@ func Step[T any](ctx context.Context, name string, kind StepKind, fn func(contex
 	case err != nil && kind == StepOnce && !theirs && errors.Is(err, ErrRetryable):
 		return v, errors.Join(err, r.note(ctx, ws, name, nil))
 	case err != nil && kind == StepOnce:
-		r.OutcomeUnknown(0)
+		r.Declare(MayHaveExecuted, 0)
 		return v, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: err}
 	case err != nil:
 		return v, err
@@ -114,7 +114,7 @@ func Step[T any](ctx context.Context, name string, kind StepKind, fn func(contex
 		err = r.note(ctx, ws, name, &step{Done: true, Result: result})
 	}
 	if past = err == nil; !past && kind == StepOnce {
-		r.OutcomeUnknown(0)
+		r.Declare(MayHaveExecuted, 0)
 	}
 	return v, err
 }
@@ -139,7 +139,7 @@ func (r *Run) enterStep(ctx context.Context, ws store.WorkStore, name string, ki
 		}
 		return true, nil
 	case s != nil && kind == StepOnce:
-		r.OutcomeUnknown(0)
+		r.Declare(MayHaveExecuted, 0)
 		return false, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted,
 			Cause: fmt.Errorf("an earlier attempt began the step %q and did not say how it ended", name)}
 	case kind == StepOnce:

@@ -29,9 +29,9 @@ func counted(runs *int, err error) func(context.Context) (string, error) {
 }
 
 // again gives the run back and takes the operation once more.
-func again(t *testing.T, e *stet.Engine, run *stet.Run, it stet.Item) *stet.Run {
+func again(t *testing.T, e *stet.Engine, run *stet.Lease, it stet.Item) *stet.Lease {
 	t.Helper()
-	if err := run.Return(t.Context(), 0); err != nil {
+	if err := run.Return(t.Context(), stet.Again{}); err != nil {
 		t.Fatalf("return: %v", err)
 	}
 	return take(t, e, it)
@@ -44,7 +44,7 @@ func TestStepsThatAreDoneAreNotRunAgain(t *testing.T) {
 		run, runs := take(t, e, it), 0
 		for attempt := range 4 {
 			v, err := stet.Step(run.Context(), "reserve", kind, counted(&runs, nil))
-			if err != nil || v != "run 1" || runs != 1 || run.SaysOutcomeUnknown() {
+			if err != nil || v != "run 1" || runs != 1 || run.Declared() == stet.MayHaveExecuted {
 				t.Fatalf("attempt %d: %q, %v, %d runs", attempt+1, v, err, runs)
 			}
 			other := 0
@@ -78,8 +78,8 @@ func TestIdempotentStepRunsAgainAfterAnError(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 	it := accept(t, e, op, parcel)
 	run, runs, mine := take(t, e, it), 0, errors.New("no answer")
-	if _, err := stet.Step(run.Context(), "reserve", stet.StepIdempotent, counted(&runs, mine)); err != mine || run.SaysOutcomeUnknown() {
-		t.Fatalf("%v, unknown: %v", err, run.SaysOutcomeUnknown())
+	if _, err := stet.Step(run.Context(), "reserve", stet.StepIdempotent, counted(&runs, mine)); err != mine || run.Declared() == stet.MayHaveExecuted {
+		t.Fatalf("%v, unknown: %v", err, run.Declared() == stet.MayHaveExecuted)
 	}
 	run = again(t, e, run, it)
 	if v, err := stet.Step(run.Context(), "reserve", stet.StepIdempotent, counted(&runs, nil)); err != nil || v != "run 2" {
@@ -103,15 +103,15 @@ func TestStepInDoubtIsNotRunAgain(t *testing.T) {
 		func() {
 			defer func() { _ = recover() }()
 			_, err := stet.Step(run.Context(), "charge", stet.StepOnce, charge)
-			if !errors.Is(err, stet.ErrUnknown) || stet.ExecutionOf(err) != stet.MayHaveExecuted || !run.SaysOutcomeUnknown() {
-				t.Errorf("%s: %v, unknown: %v", name, err, run.SaysOutcomeUnknown())
+			if !errors.Is(err, stet.ErrUnknown) || stet.ExecutionOf(err) != stet.MayHaveExecuted || run.Declared() != stet.MayHaveExecuted {
+				t.Errorf("%s: %v, unknown: %v", name, err, run.Declared() == stet.MayHaveExecuted)
 			}
 		}()
 		if _, err := stet.Step(run.Context(), "charge", stet.StepOnce, charge); !errors.Is(err, stet.ErrUnknown) || runs != 1 {
 			t.Errorf("after %s, the same step: %v, %d runs", name, err, runs)
 		}
 		// Even where somebody says wrongly that nothing happened.
-		if err := run.Return(t.Context(), 0); !errors.Is(err, stet.ErrUnknown) {
+		if err := run.Return(t.Context(), stet.Again{}); !errors.Is(err, stet.ErrUnknown) {
 			t.Errorf("after %s, a return: %v", name, err)
 		}
 		if st := status(t, e, it.ID, store.Unknown); st.Doubt != "charge" {
@@ -126,8 +126,8 @@ func TestStepThatDidNothingIsStruck(t *testing.T) {
 	run, runs := take(t, e, it), 0
 	for range 3 {
 		_, err := stet.Step(run.Context(), "charge", stet.StepOnce, counted(&runs, fmt.Errorf("the processor is down: %w", stet.ErrRetryable)))
-		if !errors.Is(err, stet.ErrRetryable) || errors.Is(err, stet.ErrUnknown) || run.SaysOutcomeUnknown() {
-			t.Fatalf("%v, unknown: %v", err, run.SaysOutcomeUnknown())
+		if !errors.Is(err, stet.ErrRetryable) || errors.Is(err, stet.ErrUnknown) || run.Declared() == stet.MayHaveExecuted {
+			t.Fatalf("%v, unknown: %v", err, run.Declared() == stet.MayHaveExecuted)
 		}
 		run = again(t, e, run, it)
 	}
@@ -236,11 +236,11 @@ func TestStepThatCannotBeNotedDownIsNotBegun(t *testing.T) {
 			return storetest.NoFault
 		}), o)
 		run, runs := take(t, e, accept(t, e, op, parcel)), 0
-		if _, err := stet.Step(run.Context(), "charge", stet.StepOnce, counted(&runs, nil)); !errors.Is(err, stet.ErrStore) || runs != 0 || run.SaysOutcomeUnknown() {
-			t.Errorf("%v, %d runs, unknown: %v", err, runs, run.SaysOutcomeUnknown())
+		if _, err := stet.Step(run.Context(), "charge", stet.StepOnce, counted(&runs, nil)); !errors.Is(err, stet.ErrStore) || runs != 0 || run.Declared() == stet.MayHaveExecuted {
+			t.Errorf("%v, %d runs, unknown: %v", err, runs, run.Declared() == stet.MayHaveExecuted)
 		}
-		if _, err := stet.Step(run.Context(), "reserve", stet.StepIdempotent, counted(&runs, nil)); !errors.Is(err, stet.ErrStore) || runs != 1 || run.SaysOutcomeUnknown() {
-			t.Errorf("%v, %d runs, unknown: %v", err, runs, run.SaysOutcomeUnknown())
+		if _, err := stet.Step(run.Context(), "reserve", stet.StepIdempotent, counted(&runs, nil)); !errors.Is(err, stet.ErrStore) || runs != 1 || run.Declared() == stet.MayHaveExecuted {
+			t.Errorf("%v, %d runs, unknown: %v", err, runs, run.Declared() == stet.MayHaveExecuted)
 		}
 	}
 }
@@ -255,8 +255,8 @@ func TestResultThatCannotBeKeptLeavesDoubt(t *testing.T) {
 		return storetest.NoFault
 	}), stet.Options{})
 	run, runs := take(t, broken, accept(t, broken, op, parcel)), 0
-	if _, err := stet.Step(run.Context(), "charge", stet.StepOnce, counted(&runs, nil)); !errors.Is(err, stet.ErrStore) || !run.SaysOutcomeUnknown() {
-		t.Errorf("a store that fails: %v, unknown: %v", err, run.SaysOutcomeUnknown())
+	if _, err := stet.Step(run.Context(), "charge", stet.StepOnce, counted(&runs, nil)); !errors.Is(err, stet.ErrStore) || run.Declared() != stet.MayHaveExecuted {
+		t.Errorf("a store that fails: %v, unknown: %v", err, run.Declared() == stet.MayHaveExecuted)
 	}
 
 	e := newEngine(t, st, stet.Options{})
@@ -265,8 +265,8 @@ func TestResultThatCannotBeKeptLeavesDoubt(t *testing.T) {
 		other.Key = name
 		run := take(t, e, accept(t, e, other, parcel))
 		_, err := stet.Step(run.Context(), "charge", stet.StepOnce, func(context.Context) (any, error) { return result, nil })
-		if err == nil || !run.SaysOutcomeUnknown() {
-			t.Errorf("a result that is %s: %v, unknown: %v", name, err, run.SaysOutcomeUnknown())
+		if err == nil || run.Declared() != stet.MayHaveExecuted {
+			t.Errorf("a result that is %s: %v, unknown: %v", name, err, run.Declared() == stet.MayHaveExecuted)
 		}
 	}
 }

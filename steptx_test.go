@@ -18,7 +18,7 @@ func TestTransactionalStepHasItsEffectOnce(t *testing.T) {
 	st, e := bank(t)
 	it := accept(t, e, op, parcel)
 	runs, down := 0, errors.New("down")
-	step := func(run *stet.Run, s store.WorkTxStore[*sql.Tx], end func() error) (string, error) {
+	step := func(run *stet.Lease, s store.WorkTxStore[*sql.Tx], end func() error) (string, error) {
 		return stet.StepTx(run.Context(), txOf(e, s), "reserve", func(ctx context.Context, tx *sql.Tx) (string, error) {
 			runs++
 			if err := book(ctx, tx); err != nil {

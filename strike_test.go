@@ -26,7 +26,7 @@ func diesCharging(t *testing.T, store *memory.Store) stet.Item {
 }
 
 // inDoubt does what diesCharging says in a run, and parks it.
-func inDoubt(t *testing.T, run *stet.Run) {
+func inDoubt(t *testing.T, run *stet.Lease) {
 	t.Helper()
 	if _, err := stet.Step(run.Context(), "reserve", stet.StepIdempotent, func(context.Context) (string, error) { return "reserved", nil }); err != nil {
 		t.Fatal(err)
@@ -41,7 +41,7 @@ func inDoubt(t *testing.T, run *stet.Run) {
 }
 
 // finishes requires that a run need not reserve again, and can charge.
-func finishes(t *testing.T, run *stet.Run) {
+func finishes(t *testing.T, run *stet.Lease) {
 	t.Helper()
 	reserved, charged := 0, 0
 	if v, err := stet.Step(run.Context(), "reserve", stet.StepOnce, counted(&reserved, nil)); err != nil || v != "reserved" || reserved != 0 {
@@ -50,7 +50,7 @@ func finishes(t *testing.T, run *stet.Run) {
 	if _, err := stet.Step(run.Context(), "charge", stet.StepOnce, counted(&charged, nil)); err != nil || charged != 1 {
 		t.Errorf("the step that did not happen: %v, %d runs", err, charged)
 	}
-	if run.SaysOutcomeUnknown() {
+	if run.Declared() == stet.MayHaveExecuted {
 		t.Error("the run is in doubt")
 	}
 	if err := run.Settle(t.Context(), stet.Outcome{}); err != nil {

@@ -101,15 +101,15 @@ func (e *Engine) Wake() {
 
 // Take is a worker's Begin: it takes the claim of an accepted operation. The run
 // has its Work, and its policy is that of the class that it was accepted under; if it
-// is Replayed, the operation has ended, and there is nothing to do. Release, Return
-// and Yield let it be run again; Settle, TxEngine.Finish and Park are as
+// is Replayed, the operation has ended, and there is nothing to do. Release and
+// Return let it be run again; Settle, TxEngine.Finish and Park are as
 // ever.
 //
 // The error is an *Error of kind ErrInvalid (no such class), ErrInFlight (it runs, or
 // is to wait still, by Work.After or Return: it will be due), ErrUnknown (and its policy does not say what is to become of it), ErrExpired,
 // ErrFenced (there is no such operation, or it was not accepted), ErrDamaged,
 // ErrStore or ErrClosed.
-func (e *Engine) Take(ctx context.Context, it Item) (*Run, error) {
+func (e *Engine) Take(ctx context.Context, it Item) (*Lease, error) {
 	ws, err := e.workStore()
 	if err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Run, error) {
 	if !leader {
 		return nil, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter}
 	}
-	var run *Run
+	var run *Lease
 	defer func() {
 		if run == nil {
 			e.flights.end(f, entry{})
@@ -215,7 +215,7 @@ func (r *Run) Work() Work { return r.work }
 // Cancelling reports whether the operation's cancellation was asked for, as the
 // store has it now. Whoever runs it should ask from time to time, and settle it as
 // failed when it has stopped. The error is an *Error of kind ErrInvalid or ErrStore.
-func (r *Run) Cancelling(ctx context.Context) (bool, error) {
+func (r *Lease) Cancelling(ctx context.Context) (bool, error) {
 	if _, err := r.e.workStore(); err != nil {
 		return false, err
 	}
@@ -226,35 +226,33 @@ func (r *Run) Cancelling(ctx context.Context) (bool, error) {
 	return rec.Cancelling && rec.Fence == r.rec.Fence, nil
 }
 
-// Return ends a run of an accepted operation, stating that nothing was executed:
-// it is run again when that time is over, at most MaxDelay. Errors are those of
-// Settle.
-func (r *Run) Return(ctx context.Context, after time.Duration) error {
-	return r.handBack(ctx, after, false)
-}
-
-// handBack is Return, or Yield if the attempt is not to count.
-func (r *Run) handBack(ctx context.Context, after time.Duration, spared bool) error {
+// Return ends a run of an accepted operation, stating that nothing was executed, or that
+// it may be repeated: it is run again as again says, whose Failed must be nil. If it
+// cannot be stored that the attempt is uncounted, it counts. Errors are those of Settle.
+func (r *Lease) Return(ctx context.Context, again Again) error {
+	after := again.After
 	ws, err := r.e.workStore()
 	switch {
 	case err != nil:
 		return err
 	case !r.taken:
 		return invalid("Return needs a run of Take; others are given back by Release")
+	case again.Failed != nil:
+		return invalid("Return with Again.Failed: %w; settle it", again.Failed)
 	case after < 0 || after > store.MaxDelay:
 		return invalid("Return after %v; it must be 0 to %v", after, store.MaxDelay)
 	}
 	if err := r.conclude(ctx); err != nil {
 		return err
 	}
-	if spared {
+	if again.Uncounted {
 		r.spare(ctx, ws)
 	}
 	return r.giveBack(ctx, ws, after)
 }
 
 // giveBack ends a run of Take, whose right to end the caller has.
-func (r *Run) giveBack(ctx context.Context, ws store.WorkStore, after time.Duration) error {
+func (r *Lease) giveBack(ctx context.Context, ws store.WorkStore, after time.Duration) error {
 	fault.At(fault.ReleaseBefore)
 	call := func(ctx context.Context) error {
 		return r.e.retry(ctx, 0, func(ctx context.Context) error { return ws.Return(ctx, r.rec.Claim(), after) })
@@ -276,7 +274,7 @@ func (r *Run) giveBack(ctx context.Context, ws store.WorkStore, after time.Durat
 // emitted are forgotten. End the run with Return or Release; ErrFenced from them means
 // that an outcome is stored, possibly this one. The error is that of fn, or an *Error
 // of kind ErrFenced, ErrStore or ErrInvalid.
-func (te *TxEngine[Tx]) Finish(ctx context.Context, r *Run, fn func(context.Context, Tx) (Outcome, error)) error {
+func (te *TxEngine[Tx]) Finish(ctx context.Context, r *Lease, fn func(context.Context, Tx) (Outcome, error)) error {
 	ws, err := te.workStore()
 	switch {
 	case err != nil:
@@ -292,13 +290,16 @@ func (te *TxEngine[Tx]) Finish(ctx context.Context, r *Run, fn func(context.Cont
 			r.takeBack(before)
 		}
 	}()
-	err = ws.InTx(ctx, func(ctx context.Context, tx Tx) error {
+	// The context of a run that was cancelled meanwhile ends no transaction.
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.e.o.StoreTimeout+r.p.RunTimeout)
+	defer cancel()
+	err = ws.InTx(bounded, func(inner context.Context, tx Tx) error {
 		out, err := fn(ctx, tx)
 		if theirs = err; err != nil {
 			return err
 		}
 		state = out.state()
-		return te.Settle(ctx, r, tx, out)
+		return te.Settle(inner, r, tx, out)
 	})
 	switch own, ok := errors.AsType[*Error](err); {
 	case err == nil:

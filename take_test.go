@@ -43,7 +43,7 @@ func TestWorkThatWasHandedOutAndLostIsDueAgain(t *testing.T) {
 		if items := due(t, e, time.Minute); len(items) != 0 {
 			t.Fatalf("while it runs: %v", items)
 		}
-		if err := run.Return(t.Context(), 10*time.Minute); err != nil {
+		if err := run.Return(t.Context(), stet.Again{After: 10 * time.Minute}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(9 * time.Minute)
@@ -71,9 +71,9 @@ func TestWorkersAreWokenByWhatArrives(t *testing.T) {
 		<-arrived
 		<-same
 	}
-	var run *stet.Run
+	var run *stet.Lease
 	woken("accepted", func() { run = take(t, e, accept(t, e, op, parcel)) })
-	woken("returned", func() { _ = run.Return(t.Context(), 0) })
+	woken("returned", func() { _ = run.Return(t.Context(), stet.Again{}) })
 	run = take(t, e, stet.Item{ID: run.ID(), Name: "ship"})
 	woken("released", func() { _ = run.Release(t.Context()) })
 	run = take(t, e, stet.Item{ID: run.ID(), Name: "ship"})
@@ -106,14 +106,14 @@ func TestBadQuestionsForWorkAreRefused(t *testing.T) {
 	}
 	run := take(t, e, it)
 	for _, after := range []time.Duration{-1, store.MaxDelay + 1} {
-		if err := run.Return(t.Context(), after); !errors.Is(err, stet.ErrInvalid) {
+		if err := run.Return(t.Context(), stet.Again{After: after}); !errors.Is(err, stet.ErrInvalid) {
 			t.Errorf("return after %v: %v", after, err)
 		}
 	}
-	if err := run.Return(t.Context(), store.MaxDelay); err != nil {
+	if err := run.Return(t.Context(), stet.Again{After: store.MaxDelay}); err != nil {
 		t.Errorf("after what was refused, the run should go on: %v", err)
 	}
-	if err := run.Return(t.Context(), 0); !errors.Is(err, stet.ErrInvalid) {
+	if err := run.Return(t.Context(), stet.Again{}); !errors.Is(err, stet.ErrInvalid) {
 		t.Errorf("a second return: %v", err)
 	}
 	other := op
@@ -122,7 +122,7 @@ func TestBadQuestionsForWorkAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := plain.Return(t.Context(), 0); !errors.Is(err, stet.ErrInvalid) {
+	if err := plain.Return(t.Context(), stet.Again{}); !errors.Is(err, stet.ErrInvalid) {
 		t.Errorf("return of a run of Begin: %v", err)
 	}
 	complete(t, plain, "x")
@@ -260,7 +260,7 @@ func TestParkedOperationIsRunAgainWhenSomebodySaysSo(t *testing.T) {
 		e := newEngine(t, st, stet.Options{SweepEvery: -1})
 		it := accept(t, e, op, parcel)
 		run := take(t, e, it)
-		run.OutcomeUnknown(0)
+		run.Declare(stet.MayHaveExecuted, 0)
 		if err := run.Park(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -372,7 +372,7 @@ func workIsNotInTheClear(t *testing.T) {
 		}
 	}
 	time.Sleep(time.Hour) // what could not be read here rests
-	if run := take(t, e, it); string(run.Work().Payload) != "card 4242" || run.Scope() != mine.Scope {
+	if run := take(t, e, it); string(run.Work().Payload) != "card 4242" || run.Op().Scope != mine.Scope {
 		t.Errorf("%+v", run.Work())
 	}
 }
@@ -450,7 +450,7 @@ func TestWorkThatIsToWaitIsNotTaken(t *testing.T) {
 		}
 		early("accepted for later")
 		run := take(t, e, it)
-		if err := run.Return(t.Context(), time.Hour); err != nil {
+		if err := run.Return(t.Context(), stet.Again{After: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		early("given back for later")
@@ -470,7 +470,7 @@ func TestDerivedKeysAreTheSameInEveryAttemptOfAnotherNamespace(t *testing.T) {
 		for _, namespace := range []string{was, "v2", "v3"} {
 			run := take(t, newEngine(t, s, stet.Options{Namespace: namespace}), it)
 			keys[run.DeriveKey("charge")] = true
-			if err := run.Return(t.Context(), 0); err != nil {
+			if err := run.Return(t.Context(), stet.Again{}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -28,6 +28,7 @@ func DoTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], op Op, fn func(conte
 	var outErr error
 	run, err := te.Run(ctx, op, func(ctx context.Context, tx Tx) (out Outcome, err error) {
 		if res.Value, err = fn(ctx, tx); err != nil {
+			outErr = &Error{Kind: ErrFailed, Execution: Executed, Cause: err} // if it is Permanent
 			return Outcome{}, err
 		}
 		out, outErr = OutcomeOf(res.Value, nil)
@@ -46,15 +47,33 @@ func DoTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], op Op, fn func(conte
 
 // Run is Begin, the operation and Settle in one transaction. fn gets the transaction and returns the outcome to
 // store with it; FromContext(ctx) is its run. An error of fn rolls back, as
-// does NothingHappened: the error returned is of kind ErrRetryable and wraps
-// it. The run returned has ended; Replayed tells whether fn's outcome stands or
+// does Declare(NotExecuted): the error returned is of kind ErrRetryable and wraps
+// it. If it is Permanent, a second transaction settles it as failed. The run returned has ended; Replayed tells whether fn's outcome stands or
 // an earlier one. fn may be called more than once, each time with a new
 // transaction, where the one before was in vain; the outcome that stands is that
 // of the last call.
 //
 // If the transaction's fate could not be found out, the error is of kind
 // ErrUnknown; a retry will find out.
-func (te *TxEngine[Tx]) Run(ctx context.Context, op Op, fn func(context.Context, Tx) (Outcome, error)) (*Run, error) {
+func (te *TxEngine[Tx]) Run(ctx context.Context, op Op, fn func(context.Context, Tx) (Outcome, error)) (*Lease, error) {
+	var failed *Outcome
+	run, err := te.run(ctx, op, func(ctx context.Context, tx Tx) (Outcome, error) {
+		failed = nil
+		out, err := fn(ctx, tx)
+		if _, _, permanent := marked(err); permanent {
+			out = worded(out, err)
+			failed = &out
+		}
+		return out, err
+	})
+	if own, ok := errors.AsType[*Error](err); failed != nil && ok && errors.Is(own.Kind, ErrRetryable) { // it was rolled back
+		return te.run(context.WithoutCancel(ctx), op, func(context.Context, Tx) (Outcome, error) { return *failed, nil })
+	}
+	return run, err
+}
+
+// run is Run without a second transaction for what is Permanent.
+func (te *TxEngine[Tx]) run(ctx context.Context, op Op, fn func(context.Context, Tx) (Outcome, error)) (*Lease, error) {
 	e := te.e
 	t, err := e.ticket(ctx, op)
 	if err != nil {
@@ -84,7 +103,7 @@ func (te *TxEngine[Tx]) Run(ctx context.Context, op Op, fn func(context.Context,
 		return e.replay(ctx, t, en.rec)
 	}
 	// A new one: goroutines that fn left behind may still read the other.
-	return &Run{e: e, op: t.op, p: t.p, rec: en.rec, outcome: tr.outcome, transactional: true, ended: true, ctx: tr.run.ctx}, nil
+	return &Lease{&Run{e: e, op: t.op, p: t.p, rec: en.rec, outcome: tr.outcome, transactional: true, ended: true, ctx: tr.run.ctx}}, nil
 }
 
 // Settle writes the outcome of a run of Begin inside the caller's own
@@ -95,7 +114,7 @@ func (te *TxEngine[Tx]) Run(ctx context.Context, op Op, fn func(context.Context,
 // outcome, which then only lets go of it; after a rollback by r.Release, if
 // nothing else has happened, or by r.Settle. After a commit whose reply was lost
 // nobody knows: a second transaction is fenced if the first has committed.
-func (te *TxEngine[Tx]) Settle(ctx context.Context, r *Run, tx Tx, out Outcome) error {
+func (te *TxEngine[Tx]) Settle(ctx context.Context, r *Lease, tx Tx, out Outcome) error {
 	switch {
 	case !same(r.e.store, te.s) || r.transactional || r.settling():
 		return invalid("Settle needs a run of Begin, and of its store, that has not ended")
@@ -178,7 +197,7 @@ func (tr *txRun[Tx]) report(ctx context.Context, rec store.Record, err error) (s
 		return rec, nil
 	case errors.As(err, &rolledBack):
 		tr.released(ctx)
-		if tr.run.SaysOutcomeUnknown() {
+		if tr.run.Declared() == MayHaveExecuted {
 			return rec, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: rolledBack.cause}
 		}
 		return rec, retryable(rolledBack.cause)
@@ -223,7 +242,7 @@ func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec store.Record) (store.S
 	switch {
 	case err != nil:
 		return store.Settlement{}, errRolledBack{err}
-	case run.SaysNothingHappened() || run.SaysOutcomeUnknown():
+	case run.Declared() == NotExecuted || run.Declared() == MayHaveExecuted:
 		return store.Settlement{}, errRolledBack{errors.New("the operation declared that nothing is to be kept")}
 	}
 	tr.outcome = out

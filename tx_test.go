@@ -29,7 +29,7 @@ func bank(t *testing.T) (*sqlite.Store, *stet.Engine) {
 }
 
 func book(ctx context.Context, tx *sql.Tx) error {
-	_, err := tx.ExecContext(ctx, `INSERT INTO ledger VALUES (?, 100)`, stet.FromContext(ctx).Key())
+	_, err := tx.ExecContext(ctx, `INSERT INTO ledger VALUES (?, 100)`, stet.FromContext(ctx).Op().Key)
 	return err
 }
 
@@ -61,7 +61,7 @@ func TestFailedTransactionLeavesNothingBehind(t *testing.T) {
 	down := errors.New("down")
 	for name, fail := range map[string]func(context.Context) error{
 		"error":    func(context.Context) error { return down },
-		"declared": func(ctx context.Context) error { stet.FromContext(ctx).NothingHappened(); return nil },
+		"declared": func(ctx context.Context) error { stet.FromContext(ctx).Declare(stet.NotExecuted, 0); return nil },
 	} {
 		_, err := stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (int, error) {
 			if err := book(ctx, tx); err != nil {
@@ -289,7 +289,7 @@ func TestGoroutineLeftBehindMayReadItsRun(t *testing.T) {
 		reading := make(chan struct{})
 		wg.Go(func() {
 			for first := true; ; first = false {
-				_, _, _ = run.Fence(), run.Record(), run.Outcome()
+				_, _, _ = run.Fence(), run.Record(), run.Declared()
 				if first {
 					close(reading)
 				}
@@ -315,7 +315,7 @@ func TestGoroutineLeftBehindMayReadItsRun(t *testing.T) {
 func TestDoubtInsideATransactionIsRolledBack(t *testing.T) {
 	store, e := bank(t)
 	_, err := stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (string, error) {
-		stet.FromContext(ctx).OutcomeUnknown(time.Hour)
+		stet.FromContext(ctx).Declare(stet.MayHaveExecuted, time.Hour)
 		return "receipt", book(ctx, tx)
 	})
 	if !errors.Is(err, stet.ErrUnknown) || stet.ExecutionOf(err) != stet.MayHaveExecuted {

@@ -19,15 +19,9 @@ const maxInterruptions = 1<<16 - 1 // those beyond count
 func interruptions(rec store.Record) int { return int(noteVersion(rec) / interruption) }
 
 // Counted returns how many of the operation's attempts count, this one included: as
-// Attempt, less those that ended by Yield.
-func (r *Run) Counted() int { return r.rec.Attempt - interruptions(r.rec) }
-
-// Yield is Return for a run that was interrupted, by a shutdown for one: the attempt
-// does not count. Attempt grows nevertheless, as it says what may have been tried
-// before; see Counted. If that cannot be stored, the attempt counts.
-func (r *Run) Yield(ctx context.Context, after time.Duration) error {
-	return r.handBack(ctx, after, true)
-}
+// Attempt, less those that were returned Uncounted: Attempt
+// says what may have been tried before.
+func (r *Lease) Counted() int { return r.rec.Attempt - interruptions(r.rec) }
 
 // spare notes down that the attempt of a record does not count, and reports whether it
 // has. rec has its notes as they are now. If it cannot be noted down, the attempt counts.

@@ -14,15 +14,15 @@ import (
 	"github.com/stet-go/stet/store/storetest"
 )
 
-func yield(t *testing.T, run *stet.Run) {
+func yield(t *testing.T, run *stet.Lease) {
 	t.Helper()
-	if err := run.Yield(t.Context(), 0); err != nil {
+	if err := run.Return(t.Context(), stet.Again{Uncounted: true}); err != nil {
 		t.Fatalf("yield: %v", err)
 	}
 }
 
 // attempts fails the test unless the run is that attempt, of which so many count.
-func attempts(t *testing.T, run *stet.Run, attempt, counted int) {
+func attempts(t *testing.T, run *stet.Lease, attempt, counted int) {
 	t.Helper()
 	if run.Attempt() != attempt || run.Counted() != counted {
 		t.Fatalf("attempt %d, of which %d count; want %d and %d", run.Attempt(), run.Counted(), attempt, counted)
@@ -63,7 +63,7 @@ func TestInterruptedAttemptOfAnAcceptedOperationOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := run.Yield(t.Context(), 0); !errors.Is(err, stet.ErrInvalid) {
+	if err := run.Return(t.Context(), stet.Again{Uncounted: true}); !errors.Is(err, stet.ErrInvalid) {
 		t.Errorf("of a run of Begin: %v", err)
 	}
 	attempts(t, run, 1, 1)

@@ -104,14 +104,14 @@ func (f *forwarder) afford(w http.ResponseWriter, run *stet.Run, t *trip) (back 
 	}
 	giveBack, after := f.budget.take(run.Record().Scope)
 	if giveBack == nil {
-		run.NothingHappened()
+		run.Declare(stet.NotExecuted, 0)
 		c := tooManyOperations
 		c.retryAfter = after
 		refuse(w, &c)
 		return nil, false
 	}
 	return func() {
-		if t.undone || run.SaysNothingHappened() && !run.SaysOutcomeUnknown() {
+		if t.undone || run.Declared() == stet.NotExecuted && run.Declared() != stet.MayHaveExecuted {
 			giveBack()
 		}
 	}, true

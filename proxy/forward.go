@@ -97,7 +97,7 @@ func (f *forwarder) run(w http.ResponseWriter, r *http.Request, run *stet.Run, t
 func (f *forwarder) leave(run *stet.Run, t *trip, why string) {
 	f.log.Warn("proxy: the outcome of an operation is unknown: "+why, slog.String("id", run.ID().String()),
 		slog.String("route", t.route.class()), slog.Int64("fence", run.Fence()))
-	run.OutcomeUnknown(t.route.after)
+	run.Declare(stet.MayHaveExecuted, t.route.after)
 }
 
 // hopByHop are what a protected request cannot ask for: its content was read
@@ -161,7 +161,7 @@ func (f *forwarder) rewrite(pr *httputil.ProxyRequest) {
 		for _, name := range hopByHop {
 			out.Header.Del(name)
 		}
-		describe(out.Header, run.ID(), run.Scope(), run.Fence(), run.Attempt())
+		describe(out.Header, run.ID(), run.Op().Scope, run.Fence(), run.Attempt())
 	}
 	if run == nil && safe(out.Method) {
 		return
@@ -200,7 +200,7 @@ func (f *forwarder) response(res *http.Response) error {
 	res.Body = &answer{ReadCloser: res.Body, of: res, trip: t}
 	switch {
 	case noEffect:
-		run.NothingHappened()
+		run.Declare(stet.NotExecuted, 0)
 	case slices.Contains(t.route.Unknown, res.StatusCode):
 		f.leave(run, t, "the service's status says so")
 		return nil
@@ -226,7 +226,7 @@ func (f *forwarder) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if t.untouched() {
 		f.log.Warn("proxy: the service cannot be reached; nothing was executed", slog.String("id", run.ID().String()),
 			slog.String("route", t.route.class()), slog.String("error", said(err)))
-		run.NothingHappened()
+		run.Declare(stet.NotExecuted, 0)
 		refuse(w, &upstreamUnreachable)
 		return
 	}

@@ -135,7 +135,7 @@ func ExampleRetry() {
 	got, err := stetclient.Retry(context.Background(), stetclient.Policy{Base: time.Millisecond}, func(ctx context.Context) (string, error) {
 		res, err := stet.Do(ctx, engine, op, func(ctx context.Context) (string, error) {
 			if attempts++; attempts == 1 {
-				stet.FromContext(ctx).NothingHappened()
+				stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
 				return "", errors.New("the processor refuses connections")
 			}
 			return "charged", nil

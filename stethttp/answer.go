@@ -102,7 +102,7 @@ func (c *call) refuse(err error) {
 	case notExecuted:
 		problem = &misconfigured
 		if outer := stet.FromContext(c.r.Context()); outer != nil && c.passedOn && outer.ID() == c.m.engine.ID(c.op.Scope, c.op.Key) {
-			outer.NothingHappened() // the handler is protected twice, and was not called
+			outer.Declare(stet.NotExecuted, 0) // the handler is protected twice, and was not called
 		}
 		c.m.log().ErrorContext(c.r.Context(), "stethttp: an operation could not begin; nothing was executed", slog.Any("error", err))
 	default:
@@ -124,7 +124,7 @@ func (c *call) applied(answered bool, others ...string) {
 }
 
 // replay answers with the outcome that stands.
-func (c *call) replay(run *stet.Run) {
+func (c *call) replay(run *stet.Lease) {
 	if err := unsendable(run.Outcome()); err != nil {
 		c.refuse(err)
 		return

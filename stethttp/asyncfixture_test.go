@@ -93,7 +93,7 @@ func (r reply) told(t *testing.T) (d statusDocument) {
 }
 
 // take takes the only operation that waits to be run.
-func (s *service) take() *stet.Run {
+func (s *service) take() *stet.Lease {
 	s.t.Helper()
 	items, err := s.engine.Due(context.Background(), 10, time.Hour)
 	if err != nil || len(items) != 1 || items[0].Name != "orders.create" {
@@ -130,7 +130,7 @@ func outcome(state store.State, result string) stet.Outcome {
 	return out
 }
 
-func settle(t *testing.T, run *stet.Run, state store.State, result string) {
+func settle(t *testing.T, run *stet.Lease, state store.State, result string) {
 	t.Helper()
 	if err := run.Settle(context.Background(), outcome(state, result)); err != nil {
 		t.Fatal(err)

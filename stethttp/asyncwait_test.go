@@ -57,7 +57,7 @@ func (b bubble) order(header ...string) *httptest.ResponseRecorder {
 }
 
 // beginOrder begins an order at once, under the key of a later one.
-func (b bubble) beginOrder(key string) *stet.Run {
+func (b bubble) beginOrder(key string) *stet.Lease {
 	b.t.Helper()
 	b.send("POST", "/orders", "{}", "Idempotency-Key", "twin")
 	run := b.take()

@@ -211,7 +211,7 @@ func TestHandlerSeesItsRequest(t *testing.T) {
 	type ctxKey struct{}
 	s := start(t, setup{handler: func(w http.ResponseWriter, r *http.Request) {
 		run := stet.FromContext(r.Context())
-		if run == nil || run.Key() != "k" || run.Scope() != "single-tenant" || run.Fence() == 0 || run.Attempt() != 1 {
+		if run == nil || run.Op().Key != "k" || run.Op().Scope != "single-tenant" || run.Fence() == 0 || run.Attempt() != 1 {
 			t.Errorf("run %v", run)
 		}
 		if r.Context().Value(ctxKey{}) != "v" || r.Context().Value(http.ServerContextKey) == nil {

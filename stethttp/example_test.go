@@ -136,7 +136,7 @@ func ExampleMiddleware_Handler() {
 	h := protected.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		run := stet.FromContext(r.Context())
 		if run.Attempt() == 1 {
-			run.NothingHappened()
+			run.Declare(stet.NotExecuted, 0)
 			w.WriteHeader(http.StatusBadGateway)
 		}
 		_, _ = io.WriteString(w, fmt.Sprint("attempt ", run.Attempt()))

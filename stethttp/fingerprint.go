@@ -25,7 +25,7 @@ var overrideHeaders = [...]string{"X-Http-Method-Override", "X-Http-Method", "X-
 // the request target as it was sent, content type, content coding and body.
 func (m *Middleware) fingerprint(r *http.Request, body []byte) store.Fingerprint {
 	contentType := strings.Join(r.Header["Content-Type"], ", ")
-	version := stet.FingerprintRaw
+	digest := stet.NewFingerprint
 	if len(body) > 0 && (m.o.Canonicalize != nil || isMultipart(contentType)) {
 		mediaType, params, err := mime.ParseMediaType(contentType)
 		if err != nil {
@@ -40,7 +40,7 @@ func (m *Middleware) fingerprint(r *http.Request, body []byte) store.Fingerprint
 		}
 		if m.o.Canonicalize != nil {
 			if canonical, err := m.o.Canonicalize(mediaType, body); err == nil {
-				version, body = stet.FingerprintCanonical, canonical
+				digest, body = stet.NewCanonicalFingerprint, canonical
 			}
 		}
 	}
@@ -59,7 +59,7 @@ func (m *Middleware) fingerprint(r *http.Request, body []byte) store.Fingerprint
 	b = append(b, strings.Join(r.Header["Content-Encoding"], ", ")...)
 	ends[3] = len(b)
 	buf.b = b
-	return stet.NewFingerprintVersion(version, b[:ends[0]], b[ends[0]:ends[1]], b[ends[1]:ends[2]], b[ends[2]:ends[3]], body)
+	return digest(b[:ends[0]], b[ends[0]:ends[1]], b[ends[1]:ends[2]], b[ends[2]:ends[3]], body)
 }
 
 // headParts are all parts but the body, for the rare ways.

@@ -23,7 +23,7 @@ const (
 // run says that its outcome is unknown.
 func (c *call) judge(run *stet.Run, rw *capture) verdict {
 	switch {
-	case run.SaysOutcomeUnknown():
+	case run.Declared() == stet.MayHaveExecuted:
 		return absent
 	case rw.past:
 		c.complain("the response was begun past this middleware, so that it is not known: " +

@@ -31,7 +31,9 @@ func TestHandlerWithoutAResponseHasNoOutcome(t *testing.T) {
 }
 
 func TestHandlerWithoutAResponseAndWithoutEffectMayRunAgain(t *testing.T) {
-	s := start(t, setup{handler: func(_ http.ResponseWriter, r *http.Request) { stet.FromContext(r.Context()).NothingHappened() }})
+	s := start(t, setup{handler: func(_ http.ResponseWriter, r *http.Request) {
+		stet.FromContext(r.Context()).Declare(stet.NotExecuted, 0)
+	}})
 	for range 2 {
 		r := s.post("k", "{}")
 		wantProblem(t, r, 500, "response-missing")

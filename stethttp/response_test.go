@@ -294,7 +294,7 @@ func TestHandlerMaySayThatNobodyKnows(t *testing.T) {
 		"and panic":  func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
 	} {
 		s := start(t, setup{handler: func(w http.ResponseWriter, r *http.Request) {
-			stet.FromContext(r.Context()).OutcomeUnknown(0)
+			stet.FromContext(r.Context()).Declare(stet.MayHaveExecuted, 0)
 			then(w)
 		}})
 		if first := s.post("k", "{}"); name == "and answer" {

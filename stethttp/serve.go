@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/store"
 )
@@ -230,7 +229,7 @@ func (c *call) end() {
 
 // serve runs or replays an operation in lease mode.
 func (c *call) serve() {
-	run, err := waiting(c, func() (*stet.Run, error) { return c.m.engine.Begin(c.r.Context(), c.op) })
+	run, err := waiting(c, func() (*stet.Lease, error) { return c.m.engine.Begin(c.r.Context(), c.op) })
 	if err == nil && !run.Replayed() && c.light {
 		err = c.disclaim(run)
 	}
@@ -249,12 +248,11 @@ func (c *call) serve() {
 	rw := newCapture(c.w, c.r, c.limit, false)
 	defer rw.free()
 	rw.attend(run.Context(), c.r)
-	c.handle(run, rw)
-	c.settle(run, rw)
+	c.run(run, rw)
 }
 
 // disclaim gives a claim back that was waited for without a body to run with.
-func (c *call) disclaim(run *stet.Run) error {
+func (c *call) disclaim(run *stet.Lease) error {
 	if err := run.Release(c.r.Context()); err != nil {
 		c.failed(run, "a claim was not given back yet; if that fails for as long as its lease, its key will be unknown", err)
 	}
@@ -271,91 +269,72 @@ func (c *call) failOpen(err error) {
 	c.next.ServeHTTP(c.w, c.request(ctx))
 }
 
-// handle calls the handler. If it panics, the operation is settled as failed,
-// unless it has said that nothing happened, and the panic goes on.
-func (c *call) handle(run *stet.Run, rw *capture) {
+// run runs the handler under the lease, and sends its response, or the rest of it, once
+// the run has ended.
+func (c *call) run(run *stet.Lease, rw *capture) {
+	unknown := false // the handler says so
+	_, err := run.Do(c.r.Context(), nil, func(ctx context.Context) (stet.Outcome, error) {
+		c.handle(ctx, rw)
+		c.says = c.judge(run.Run, rw)
+		unknown = run.Declared() == stet.MayHaveExecuted
+		return c.outcome(run, rw), nil
+	})
+	if own, ok := err.(*stet.Error); err != nil && (!ok || own.Cause != nil) { //nolint:errorlint // the outermost
+		what := "an outcome was not stored; its response was not sent"
+		if errors.Is(err, stet.ErrRetryable) {
+			what = "a claim was not given back yet; if that fails for as long as its lease, its key will be unknown"
+		}
+		c.failed(run, what, err)
+	}
+	switch {
+	case errors.Is(err, stet.ErrRetryable):
+		c.send(rw, true)
+	case err == nil, c.says == absent && !unknown:
+		c.send(rw, false)
+	default:
+		c.unknown(rw)
+	}
+}
+
+// handle calls the handler. If it panics, the response is cut off.
+func (c *call) handle(ctx context.Context, rw *capture) {
 	returned := false
 	defer func() {
 		rw.finish()
-		if returned {
-			return
-		}
-		if !rw.retract() {
+		if !returned && !rw.retract() {
 			cutOff(c.w)
 		}
-		if run.SaysOutcomeUnknown() {
-			c.park(run)
-			return
-		}
-		if run.SaysNothingHappened() {
-			c.release(run)
-			return
-		}
-		if err := run.Settle(c.r.Context(), c.m.panicked); err != nil {
-			c.failed(run, "the outcome of a handler that panicked was not stored", err)
-		}
 	}()
-	fault.At(fault.HandlerBefore)
-	c.next.ServeHTTP(rw, c.request(run.Context()))
-	fault.At(fault.HandlerAfter)
-	rw.finish()
-	c.says = c.judge(run, rw)
+	c.next.ServeHTTP(rw, c.request(ctx))
 	returned = true
 }
 
-// settle makes the response durable, or gives the claim back, and only then
-// sends it, or the rest of it.
-func (c *call) settle(run *stet.Run, rw *capture) {
-	ctx := c.r.Context()
-	if run.SaysOutcomeUnknown() {
-		c.park(run)
-		c.unknown(rw)
-		return
+// outcome returns the outcome of a finished response, or declares that there is none.
+func (c *call) outcome(run *stet.Lease, rw *capture) stet.Outcome {
+	switch {
+	case run.Declared() != stet.Executed:
+		return stet.Outcome{}
+	case c.says == absent:
+		run.Declare(stet.MayHaveExecuted, 0)
+		return stet.Outcome{}
+	case c.says == undone:
+		run.Declare(stet.NotExecuted, 0)
+		return stet.Outcome{}
+	case rw.invalid:
+		return c.m.invalid
 	}
-	if run.SaysNothingHappened() || c.says == undone {
-		c.release(run)
-		c.send(rw, true)
-		return
+	out, err := rw.response(&c.m.filter, c.limit)
+	if err != nil {
+		out.Gone = true
+	} else {
+		annotate(c.r.Context(), &out, c.limit)
 	}
-	if c.says == absent {
-		c.park(run)
-		c.send(rw, false)
-		return
-	}
-	out := c.m.invalid
-	if !rw.invalid {
-		var err error
-		if out, err = rw.response(&c.m.filter, c.limit); err != nil {
-			out.Gone = true
-		} else {
-			annotate(ctx, &out, c.limit)
-		}
-		out.Failed = c.says == failed
-	}
-	if err := run.Settle(ctx, out); err != nil {
-		c.failed(run, "an outcome was not stored; its response was not sent", err)
-		c.unknown(rw)
-		return
-	}
-	c.send(rw, false)
-}
-
-// release ends a run that has had no effect.
-func (c *call) release(run *stet.Run) {
-	if err := run.Release(c.r.Context()); err != nil {
-		c.failed(run, "a claim was not given back yet; if that fails for as long as its lease, its key will be unknown", err)
-	}
-}
-
-// park ends a run whose handler says that its outcome is unknown.
-func (c *call) park(run *stet.Run) {
-	if err := run.Park(c.r.Context()); err != nil {
-		c.failed(run, "an operation whose outcome is unknown was not parked yet; it will be once its lease has run out", err)
-	}
+	out.Failed = c.says == failed
+	return out
 }
 
 // failed logs what went wrong with a run. The ID is a digest.
-func (c *call) failed(run *stet.Run, what string, err error) {
+func (c *call) failed(run *stet.Lease, what string, err error) {
 	c.m.log().ErrorContext(c.r.Context(), "stethttp: "+what, slog.String("id", run.ID().String()),
 		slog.String("class", c.op.Class), slog.Int64("fence", run.Fence()), slog.Any("error", err))
 }

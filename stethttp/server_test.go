@@ -104,7 +104,7 @@ func TestWhatCountsAsNotExecutedIsConfigurable(t *testing.T) {
 func TestHandlerMaySayThatNothingHappened(t *testing.T) {
 	s := start(t, setup{handler: func(w http.ResponseWriter, r *http.Request) {
 		if run := stet.FromContext(r.Context()); run.Attempt() == 1 {
-			run.NothingHappened()
+			run.Declare(stet.NotExecuted, 0)
 			w.WriteHeader(http.StatusInternalServerError)
 		}
 		_, _ = io.WriteString(w, "x")
@@ -117,7 +117,7 @@ func TestHandlerMaySayThatNothingHappened(t *testing.T) {
 func TestPanicAfterNothingHappenedIsRunAgain(t *testing.T) {
 	s := start(t, setup{handler: func(w http.ResponseWriter, r *http.Request) {
 		if run := stet.FromContext(r.Context()); run.Attempt() == 1 {
-			run.NothingHappened()
+			run.Declare(stet.NotExecuted, 0)
 			panic(http.ErrAbortHandler)
 		}
 		_, _ = io.WriteString(w, "x")

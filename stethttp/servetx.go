@@ -41,7 +41,7 @@ func (c *call) serveTx() {
 		c.next.ServeHTTP(rw, c.request(ctx))
 		return c.outcomeTx(stet.FromContext(ctx), rw)
 	}
-	run, err := waiting(c, func() (*stet.Run, error) { return c.m.transact(c.r.Context(), c.op, handle) })
+	run, err := waiting(c, func() (*stet.Lease, error) { return c.m.transact(c.r.Context(), c.op, handle) })
 	if errors.Is(err, errLight) {
 		err = errReleased
 	}

@@ -31,7 +31,7 @@ func TestUnknownOutcomeSaysWhenToAskAgainOnlyWhereSomebodyFindsOut(t *testing.T)
 	verify := func(context.Context, stet.Unresolved) (stet.Verdict, error) { return stet.CannotKnow(), nil }
 	for name, p := range map[string]stet.Policy{"nobody": {}, "a verifier": {Verify: verify}} {
 		s := start(t, setup{engine: stet.Options{Policy: p}, handler: func(_ http.ResponseWriter, r *http.Request) {
-			stet.FromContext(r.Context()).OutcomeUnknown(0)
+			stet.FromContext(r.Context()).Declare(stet.MayHaveExecuted, 0)
 		}})
 		for range 2 { // the first time and a retry
 			r := s.post("k", "{}")

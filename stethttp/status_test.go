@@ -147,7 +147,7 @@ func TestCancellingWhatWasHandedBackIsTheOutcome(t *testing.T) {
 	accepted := s.order("k", "{}")
 	run := s.take()
 	s.cancel(accepted)
-	if err := run.Return(context.Background(), time.Hour); err != nil {
+	if err := run.Return(context.Background(), stet.Again{After: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	r := s.cancel(accepted)

@@ -136,7 +136,7 @@ func TestStreamOutlivesTheServersWriteTimeout(t *testing.T) {
 			t.Fatal(err)
 		}
 		in := bufio.NewReader(resp.Body)
-		var run *stet.Run
+		var run *stet.Lease
 		var last event
 		for e, ok := readEvent(in); ok; e, ok = readEvent(in) {
 			if last = e; e.kind != "status" {

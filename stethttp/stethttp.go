@@ -15,7 +15,7 @@
 // Options.MaxBody. The request's context is the run's: it does not end when the
 // client leaves, but when the lease is lost or the policy's RunTimeout is used
 // up. stet.FromContext finds the run in it: key, fence, attempt, and
-// NothingHappened for a handler that knows that it has had no effect.
+// Declare(stet.NotExecuted, 0) for a handler that knows that it has had no effect.
 //
 // The response is held back until its outcome is durable. A handler that flushes
 // streams to the first caller, whose response then ends only once the outcome is
@@ -94,9 +94,9 @@ type Middleware struct {
 	// header is the canonical name of the key's header.
 	header string
 	filter headerFilter
-	// panicked and invalid are the outcomes of handlers that ended without a
+	// invalid is the outcome of handlers that ended without a
 	// response that could be sent.
-	panicked, invalid stet.Outcome
+	invalid stet.Outcome
 	// transact is nil without transactions.
 	transact transactFunc
 	// outlasting are the requests that wait for what is unknown.
@@ -106,7 +106,7 @@ type Middleware struct {
 }
 
 // transactFunc is stet.TxEngine.Run with its transaction type tucked away.
-type transactFunc func(context.Context, stet.Op, func(context.Context) (stet.Outcome, error)) (*stet.Run, error)
+type transactFunc func(context.Context, stet.Op, func(context.Context) (stet.Outcome, error)) (*stet.Lease, error)
 
 // New returns a middleware over engine, for handlers whose effects are outside
 // of the engine's store. Wrong options are errors of kind stet.ErrInvalid, here
@@ -120,8 +120,6 @@ func New(engine *stet.Engine, o Options) (*Middleware, error) {
 		return nil, err
 	}
 	m := &Middleware{engine: engine, o: o, header: o.Header, filter: newHeaderFilter(o)}
-	m.panicked = m.asResponse(&handlerPanicked, "")
-	m.panicked.Reason = store.ReasonPanicked
 	m.invalid = m.asResponse(&responseInvalid, "")
 	return m, nil
 }
@@ -134,7 +132,7 @@ type TxMiddleware[Tx any] struct {
 // NewTx is New for handlers whose effects are writes to the database of te: the handler
 // gets its transaction, and its response leaves only
 // after the commit. The transaction is rolled back after a response for which
-// Options.Failed or NotExecuted is true, a panic, Run.NothingHappened, and a return
+// Options.Failed or NotExecuted is true, a panic, Run.Declare, and a return
 // without a response: nothing is stored, this caller gets the response, and a retry
 // runs again. If the commit finds that another transaction wrote the record meanwhile,
 // the handler may be called again for the same request, with a new transaction, the
@@ -153,7 +151,7 @@ func NewTx[T any](te *stet.TxEngine[T], o Options) (*TxMiddleware[T], error) {
 	if err != nil {
 		return nil, err
 	}
-	m.transact = func(ctx context.Context, op stet.Op, fn func(context.Context) (stet.Outcome, error)) (*stet.Run, error) {
+	m.transact = func(ctx context.Context, op stet.Op, fn func(context.Context) (stet.Outcome, error)) (*stet.Lease, error) {
 		return te.Run(ctx, op, func(ctx context.Context, tx T) (stet.Outcome, error) {
 			return fn(&txContext[T]{ctx, tx})
 		})

@@ -68,7 +68,7 @@ func TestRelayedProblemIsNotKeptAsTheOutcome(t *testing.T) {
 	busy := true
 	below := start(t, setup{handler: func(w http.ResponseWriter, r *http.Request) {
 		if busy {
-			stet.FromContext(r.Context()).OutcomeUnknown(0)
+			stet.FromContext(r.Context()).Declare(stet.MayHaveExecuted, 0)
 		}
 		w.WriteHeader(http.StatusCreated)
 	}, engine: stet.Options{Policy: stet.Policy{Stale: stet.StaleTakeOver}}})
@@ -81,7 +81,7 @@ func TestRelayedProblemIsNotKeptAsTheOutcome(t *testing.T) {
 		key = derived
 		res := below.post(derived, "{}")
 		if res.status == http.StatusConflict || res.status == http.StatusGatewayTimeout {
-			run.NothingHappened()
+			run.Declare(stet.NotExecuted, 0)
 		}
 		w.WriteHeader(res.status)
 		_, _ = io.WriteString(w, res.body)

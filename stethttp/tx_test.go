@@ -55,7 +55,7 @@ func TestTransactionIsRolledBackAndRetryable(t *testing.T) {
 		"503": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusServiceUnavailable) }, 503, "no\n", ""},
 		"429": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusTooManyRequests) }, 429, "no\n", ""},
 		"nothing": {func(w http.ResponseWriter, r *http.Request) {
-			stet.FromContext(r.Context()).NothingHappened()
+			stet.FromContext(r.Context()).Declare(stet.NotExecuted, 0)
 			_, _ = io.WriteString(w, "no")
 		}, 200, "no", ""},
 		"no response": {func(http.ResponseWriter, *http.Request) {}, 500, "", "response-missing"},

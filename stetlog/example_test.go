@@ -29,7 +29,7 @@ func Example() {
 
 	op := stet.Op{Scope: "acct_1", Key: "order-1"}
 	_, _ = stet.Do(context.Background(), engine, op, func(ctx context.Context) (string, error) {
-		stet.FromContext(ctx).OutcomeUnknown(0) // the processor did not answer
+		stet.FromContext(ctx).Declare(stet.MayHaveExecuted, 0) // the processor did not answer
 		return "", nil
 	})
 	// Output:

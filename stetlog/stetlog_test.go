@@ -109,7 +109,7 @@ func TestNoKeyScopeOrResultIsLogged(t *testing.T) {
 	op.Key = "canary-key-2"
 	for range 2 {
 		_, _ = stet.Do(t.Context(), engine, op, func(ctx context.Context) (string, error) {
-			stet.FromContext(ctx).OutcomeUnknown(0)
+			stet.FromContext(ctx).Declare(stet.MayHaveExecuted, 0)
 			return "", errors.New("canary-error")
 		})
 	}

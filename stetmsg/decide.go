@@ -1,6 +1,7 @@
 package stetmsg
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/internal/timer"
 	"github.com/stet-go/stet/store"
 )
@@ -117,52 +117,65 @@ func (c *Consumer[M]) lease(ctx context.Context, op stet.Op, m M, deliveries int
 	}
 	n := run.Attempt()
 	if c.used(n - 1) { // its runs died, one after the other
-		return c.settle(ctx, run, stet.Outcome{Failed: true, Reason: store.ReasonExhausted, Face: store.FaceMessage}, Decision{Action: DeadLetter, Reason: Exhausted, Err: errExhausted})
-	}
-	returned := false
-	defer func() {
-		if !returned { // runtime.Goexit
-			c.end(ctx, run, op.Class, nil, panicked(theHandler))
+		out := stet.Outcome{Failed: true, Reason: store.ReasonExhausted, Face: store.FaceMessage}
+		if err := run.Settle(ctx, out); err != nil {
+			return unsettled(c.o.Backoff(1), n, err)
 		}
-	}()
-	fault.At(fault.HandlerBefore)
-	result, err := c.call(ctx, func() ([]byte, error) { return c.handle(run.Context(), m) })
-	fault.At(fault.HandlerAfter)
-	returned = true
-	return c.end(ctx, run, op.Class, result, err)
-}
-
-// end ends a run whose handler has returned.
-func (c *Consumer[M]) end(ctx context.Context, run *stet.Run, class string, result []byte, err error) Decision {
-	n := run.Attempt()
-	if run.SaysOutcomeUnknown() {
-		return c.park(ctx, run, class, err)
+		return Decision{Action: DeadLetter, Reason: Exhausted, ID: run.ID(), Attempts: n, Outcome: out, Err: errExhausted}
 	}
-	undone := run.SaysNothingHappened() || err != nil && c.o.Retryable(err)
-	if undone && err == nil {
-		err = errNothing
-	}
+	var handled error // what the handler returned
+	used := false
+	out, err := run.Do(ctx, func(err error) stet.Again {
+		if used = c.used(n); !used {
+			return stet.Again{}
+		}
+		return stet.Again{Failed: cmp.Or(err, errNothing)}
+	}, func(ctx context.Context) (stet.Outcome, error) {
+		var result []byte
+		if result, handled = c.call(ctx, func() ([]byte, error) { return c.handle(ctx, m) }); handled == nil {
+			return succeeded(result), nil
+		}
+		_, panics := errors.AsType[panicked](handled)
+		switch {
+		case c.o.Retryable != nil && c.o.Retryable(handled) && !harmless(handled):
+			return *failure(handled), stet.Repeatable(handled)
+		case panics:
+			return stet.Outcome{Failed: true, Reason: store.ReasonPanicked, Face: store.FaceMessage}, nil
+		}
+		return *failure(handled), handled
+	})
+	d := Decision{ID: run.ID(), Attempts: n, Outcome: out, Err: handled}
 	switch {
+	case err == nil && !out.Failed:
+		d.Action, d.Reason = Ack, Handled
 	case err == nil:
-		return c.settle(ctx, run, succeeded(result), Decision{Action: Ack, Reason: Handled})
-	case !undone || isPermanent(err):
-		return c.settle(ctx, run, *failure(err), Decision{Action: DeadLetter, Reason: Failed, Err: err})
-	case c.used(n):
-		return c.settle(ctx, run, *failure(err), Decision{Action: DeadLetter, Reason: Exhausted, Err: err})
-	}
-	// If the claim is not given back, the next delivery finds out.
-	err = errors.Join(err, run.Release(ctx))
-	return Decision{Action: Retry, Reason: NoEffect, After: c.o.Backoff(n), Attempts: n, Err: err}
-}
-
-// park ends a run whose handler says that its outcome is unknown.
-func (c *Consumer[M]) park(ctx context.Context, run *stet.Run, class string, err error) Decision {
-	n := run.Attempt()
-	d := Decision{Action: DeadLetter, Reason: Unknown, Attempts: n, Err: errors.Join(errUnknown, err, run.Park(ctx))}
-	if p, _ := c.engine.Policy(class); p.Verify != nil && !c.used(n) {
-		d.Action, d.After = Retry, c.o.Backoff(n)
+		d.Action, d.Reason, d.Err = DeadLetter, Failed, cmp.Or(handled, errNothing)
+		if used {
+			d.Reason = Exhausted
+		}
+	case kind(err) == stet.ErrRetryable: //nolint:errorlint // what the handler's error wraps is another matter
+		// If the claim was not given back, the next delivery finds out.
+		return Decision{Action: Retry, Reason: NoEffect, After: c.o.Backoff(n), Attempts: n, Err: err}
+	case run.Declared() == stet.MayHaveExecuted:
+		d = Decision{Action: DeadLetter, Reason: Unknown, Attempts: n, Err: errors.Join(errUnknown, err)}
+		if p, _ := c.engine.Policy(op.Class); p.Verify != nil && !c.used(n) {
+			d.Action, d.After = Retry, c.o.Backoff(n)
+		}
+	default:
+		return unsettled(c.o.Backoff(1), n, err)
 	}
 	return d
+}
+
+// harmless reports whether an error says itself that nothing happened: see stet.Do.
+func harmless(err error) bool {
+	_, theirs := errors.AsType[*stet.Error](err)
+	return !theirs && errors.Is(err, stet.ErrRetryable)
+}
+
+// unsettled is the decision about an outcome that was not made durable.
+func unsettled(after time.Duration, n int, err error) Decision {
+	return Decision{Action: Retry, Reason: Unsettled, After: after, Attempts: n, Err: err}
 }
 
 var (
@@ -176,15 +189,6 @@ var (
 
 // used reports whether no attempt is left after n.
 func (c *Consumer[M]) used(n int) bool { return c.o.MaxAttempts > 0 && n >= c.o.MaxAttempts }
-
-// settle makes the outcome durable, and d true.
-func (c *Consumer[M]) settle(ctx context.Context, run *stet.Run, out stet.Outcome, d Decision) Decision {
-	d.ID, d.Attempts, d.Outcome = run.ID(), run.Attempt(), out
-	if err := run.Settle(ctx, out); err != nil {
-		return Decision{Action: Retry, Reason: Unsettled, After: c.o.Backoff(1), Attempts: run.Attempt(), Err: err}
-	}
-	return d
-}
 
 const theHandler = "the handler"
 
@@ -210,7 +214,7 @@ func (c *Consumer[M]) transaction(ctx context.Context, op stet.Op, m M, deliveri
 	if c.used(deliveries - 1) {
 		return c.putAside(ctx, op, m, Decision{Attempts: deliveries, Err: errDelivered})
 	}
-	var run *stet.Run
+	var run *stet.Lease
 	var err error
 	if c.groups != nil && deliveries == 1 { // what has come before may have been the group's undoing
 		var done func()
@@ -223,6 +227,8 @@ func (c *Consumer[M]) transaction(ctx context.Context, op stet.Op, m M, deliveri
 	switch {
 	case err == nil && run.Replayed():
 		return settled(run.Outcome())
+	case err == nil && run.Outcome().Failed: // it was permanent
+		return Decision{Action: DeadLetter, Reason: Failed, ID: run.ID(), Attempts: deliveries, Outcome: run.Outcome(), Err: run.Outcome().Decode(new(any))}
 	case err == nil:
 		return Decision{Action: Ack, Reason: Handled, ID: run.ID(), Attempts: deliveries, Outcome: run.Outcome()}
 	case kind(err) == stet.ErrRetryable: //nolint:errorlint // what the handler's error wraps is another matter
@@ -234,7 +240,7 @@ func (c *Consumer[M]) transaction(ctx context.Context, op stet.Op, m M, deliveri
 
 // transactAlone runs or replays an operation in a transaction of its own. Of those
 // that waited for a group there may be more than are to be handled at a time.
-func (c *Consumer[M]) transactAlone(ctx context.Context, op stet.Op, m M) (*stet.Run, error) {
+func (c *Consumer[M]) transactAlone(ctx context.Context, op stet.Op, m M) (*stet.Lease, error) {
 	if c.alone != nil {
 		c.alone <- struct{}{} // each run is bounded
 		defer func() { <-c.alone }()
@@ -245,9 +251,6 @@ func (c *Consumer[M]) transactAlone(ctx context.Context, op stet.Op, m M) (*stet
 // rolledBack decides about a run that ended without an effect, with d.Err.
 func (c *Consumer[M]) rolledBack(ctx context.Context, op stet.Op, m M, d Decision) Decision {
 	switch {
-	case isPermanent(d.Err):
-		d.Action, d.Reason = DeadLetter, Failed
-		return c.giveUp(ctx, op, m, d)
 	case c.used(d.Attempts):
 		d.Action, d.Reason = DeadLetter, Exhausted
 		return c.giveUp(ctx, op, m, d)

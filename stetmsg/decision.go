@@ -2,7 +2,6 @@ package stetmsg
 
 import (
 	"encoding/json"
-	"errors"
 	"time"
 
 	"github.com/stet-go/stet"
@@ -82,26 +81,6 @@ func combine(ds []Decision) Decision {
 		sum.After = after
 	}
 	return sum
-}
-
-// permanent is the error of Permanent.
-type permanent struct{ error }
-
-func (p permanent) Unwrap() error { return p.error }
-
-// Permanent marks an error of a handler as final: the operation is settled as
-// failed, with the error's text, and the message is dead-lettered. What a
-// transactional handler has written is rolled back. Permanent(nil) is nil.
-func Permanent(err error) error {
-	if err == nil {
-		return nil
-	}
-	return permanent{err}
-}
-
-func isPermanent(err error) bool {
-	_, ok := errors.AsType[permanent](err)
-	return ok
 }
 
 // panicked is the error of what panicked.

@@ -74,7 +74,7 @@ func ExampleNewTx() {
 func ExamplePermanent() {
 	handle := func(_ context.Context, m order) ([]byte, error) {
 		if m.Body == "" {
-			return nil, stetmsg.Permanent(errors.New("an order for nothing"))
+			return nil, stet.Permanent(errors.New("an order for nothing"))
 		}
 		return nil, nil
 	}

@@ -16,7 +16,7 @@ const minLanes = 2
 type groups[M any] struct {
 	size  int
 	lanes int // groups on their way at a time
-	run   func(ctx context.Context, ops []stet.Op, ms []M) []*stet.Run
+	run   func(ctx context.Context, ops []stet.Op, ms []M) []*stet.Lease
 
 	mu      sync.Mutex
 	waiting []*member[M]
@@ -28,12 +28,12 @@ type member[M any] struct {
 	op   stet.Op
 	m    M
 	turn chan []*member[M] // the group that it is to lead; closed when its own has ended
-	run  *stet.Run         // then
+	run  *stet.Lease       // then
 }
 
 // join handles m together with others, and returns its run; nil if it is to be
 // handled alone, after which done is to be called.
-func (g *groups[M]) join(ctx context.Context, op stet.Op, m M) (run *stet.Run, done func()) {
+func (g *groups[M]) join(ctx context.Context, op stet.Op, m M) (run *stet.Lease, done func()) {
 	me := &member[M]{op: op, m: m, turn: make(chan []*member[M], 1)}
 	all := []*member[M]{me}
 	g.mu.Lock()

@@ -21,12 +21,12 @@ func TestMessagesThatWaitAreGroupedAndNothingWaitsForCompany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var sizes []int
-		g := &groups[int]{size: 4, lanes: 1, run: func(_ context.Context, ops []stet.Op, _ []int) []*stet.Run {
+		g := &groups[int]{size: 4, lanes: 1, run: func(_ context.Context, ops []stet.Op, _ []int) []*stet.Lease {
 			time.Sleep(time.Second)
 			mu.Lock()
 			defer mu.Unlock()
 			sizes = append(sizes, len(ops))
-			return make([]*stet.Run, len(ops))
+			return make([]*stet.Lease, len(ops))
 		}}
 		began := time.Now()
 		run, done := g.join(t.Context(), stet.Op{}, 0)
@@ -55,7 +55,7 @@ func TestMessagesThatWaitAreGroupedAndNothingWaitsForCompany(t *testing.T) {
 // TestNobodyWaitsForAGroupWhoseHandlerHasLeft: runtime.Goexit, or a panic.
 func TestNobodyWaitsForAGroupWhoseHandlerHasLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &groups[int]{size: 3, lanes: 1, run: func(context.Context, []stet.Op, []int) []*stet.Run {
+		g := &groups[int]{size: 3, lanes: 1, run: func(context.Context, []stet.Op, []int) []*stet.Lease {
 			runtime.Goexit()
 			return nil
 		}}

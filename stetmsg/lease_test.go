@@ -89,7 +89,7 @@ func TestHandlerThatHadNoEffectIsRunAgainUntilItsAttemptsAreUsed(t *testing.T) {
 	runs := 0
 	c := b.consumer(func(ctx context.Context, m order) ([]byte, error) {
 		if runs++; m.ID == "declared" {
-			stet.FromContext(ctx).NothingHappened()
+			stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
 			return nil, nil
 		}
 		return nil, fmt.Errorf("the warehouse is closed: %w", stet.ErrRetryable)
@@ -136,7 +136,7 @@ func TestAmbiguousErrorIsSettledAsFailedAndDeadLettered(t *testing.T) {
 		case "panic":
 			panic("oops")
 		case "permanent":
-			return nil, stetmsg.Permanent(fmt.Errorf("no such book: %w", stet.ErrRetryable))
+			return nil, stet.Permanent(fmt.Errorf("no such book: %w", stet.ErrRetryable))
 		case "theirs":
 			return nil, &stet.Error{Kind: stet.ErrRetryable, Execution: stet.NotExecuted}
 		}
@@ -233,7 +233,7 @@ func TestHandlerThatDoesNotKnowIsParkedAndNeitherSettledNorRunAgain(t *testing.T
 		}
 		b := inMemory(t, p)
 		c := b.consumer(func(ctx context.Context, _ order) ([]byte, error) {
-			stet.FromContext(ctx).OutcomeUnknown(0)
+			stet.FromContext(ctx).Declare(stet.MayHaveExecuted, 0)
 			return nil, errors.New("the processor did not answer")
 		})
 		d := c.Decide(ctx, order{ID: "1"}, 1)

@@ -79,7 +79,7 @@ func TestMessagesLeaveWithTheOutcomeAndNotWithoutIt(t *testing.T) {
 		r := b.relay(out)
 		for name, end := range map[string]func(*stet.Run) error{
 			"released": func(*stet.Run) error { return stet.ErrRetryable },
-			"parked":   func(run *stet.Run) error { run.OutcomeUnknown(0); return nil },
+			"parked":   func(run *stet.Run) error { run.Declare(stet.MayHaveExecuted, 0); return nil },
 		} {
 			b.consumer(emitting(end)).Decide(t.Context(), order{ID: name}, 1)
 			if n, err := r.Once(t.Context()); n != 0 || err != nil || len(out.got) != 0 {

@@ -48,7 +48,6 @@ package stetmsg
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -137,7 +136,7 @@ type Consumer[M any] struct {
 	// handle is lease mode's handler.
 	handle func(context.Context, M) ([]byte, error)
 	// transact runs the handler in a transaction, or something instead.
-	transact func(ctx context.Context, op stet.Op, m M, instead func() (stet.Outcome, error)) (*stet.Run, error)
+	transact func(ctx context.Context, op stet.Op, m M, instead func() (stet.Outcome, error)) (*stet.Lease, error)
 	// groups has handlers run together; nil if they are not to.
 	groups *groups[M]
 }
@@ -147,8 +146,8 @@ type Consumer[M any] struct {
 //
 // An error of handle settles the operation as failed and dead-letters the message,
 // because an effect may have happened before the error. If none did, handle returns an
-// error that wraps stet.ErrRetryable, or calls stet.FromContext(ctx).NothingHappened;
-// if that cannot be known, it calls OutcomeUnknown. For a handler that is idempotent
+// error that wraps stet.ErrRetryable, or declares stet.NotExecuted (stet.FromContext);
+// if that cannot be known, it declares stet.MayHaveExecuted. For a handler that is idempotent
 // itself see Options.Retryable. A panic is an error, and logged.
 //
 // Wrong options are errors of kind stet.ErrInvalid.
@@ -174,13 +173,16 @@ func NewTx[Tx, M any](te *stet.TxEngine[Tx], o Options[M], handle func(ctx conte
 		return nil, err
 	}
 	c.execute = c.transaction
-	c.transact = func(ctx context.Context, op stet.Op, m M, instead func() (stet.Outcome, error)) (*stet.Run, error) {
+	c.transact = func(ctx context.Context, op stet.Op, m M, instead func() (stet.Outcome, error)) (*stet.Lease, error) {
 		return te.Run(ctx, op, func(ctx context.Context, tx Tx) (stet.Outcome, error) {
 			if instead != nil {
 				return instead()
 			}
 			result, err := c.call(ctx, func() ([]byte, error) { return handle(ctx, tx, m) })
-			return succeeded(result), err
+			if err != nil {
+				return *failure(err), err
+			}
+			return succeeded(result), nil
 		})
 	}
 	if o.Group < 2 {
@@ -193,7 +195,7 @@ func NewTx[Tx, M any](te *stet.TxEngine[Tx], o Options[M], handle func(ctx conte
 		// So that the next group gathers while all others are being handled.
 		c.slots, c.alone = make(chan struct{}, c.o.Concurrency+o.Group), make(chan struct{}, c.o.Concurrency)
 	}
-	c.groups = &groups[M]{size: o.Group, lanes: max(minLanes, c.o.Concurrency/o.Group), run: func(ctx context.Context, ops []stet.Op, ms []M) []*stet.Run {
+	c.groups = &groups[M]{size: o.Group, lanes: max(minLanes, c.o.Concurrency/o.Group), run: func(ctx context.Context, ops []stet.Op, ms []M) []*stet.Lease {
 		return te.RunGroup(ctx, ops, func(ctx context.Context, tx Tx, i int) (stet.Outcome, error) {
 			result, err := c.call(ctx, func() ([]byte, error) { return handle(ctx, tx, ms[i]) })
 			return succeeded(result), err
@@ -245,12 +247,6 @@ func newReceiving[M any](engine *stet.Engine, o Options[M]) (*Consumer[M], error
 	}
 	if o.Backoff == nil {
 		o.Backoff = backoff
-	}
-	if o.Retryable == nil {
-		o.Retryable = func(err error) bool {
-			_, theirs := errors.AsType[*stet.Error](err)
-			return !theirs && errors.Is(err, stet.ErrRetryable)
-		}
 	}
 	return &Consumer[M]{engine: engine, o: o, slots: make(chan struct{}, o.Concurrency)}, nil
 }

@@ -45,7 +45,7 @@ func TestErrorRollsBackAndIsRunAgain(t *testing.T) {
 		case 2:
 			panic("oops")
 		case 3:
-			stet.FromContext(ctx).NothingHappened()
+			stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
 		}
 		return result, err
 	})
@@ -72,7 +72,7 @@ func TestPermanentErrorAndTheLastAttemptsAreFailuresWithoutAnEffect(t *testing.T
 			return nil, err
 		}
 		if m.ID == "permanent" {
-			return nil, stetmsg.Permanent(errors.New("no such book"))
+			return nil, stet.Permanent(errors.New("no such book"))
 		}
 		return nil, errors.New("deadlock detected")
 	}, func(o *stetmsg.Options[order]) { o.MaxAttempts = 2 })

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/stetwork/internal/untold"
 	"github.com/stet-go/stet/store"
@@ -108,9 +107,9 @@ func (w *Worker) do(ctx context.Context, it stet.Item) error {
 		switch {
 		case !ok:
 			err := misuse.Errorf("stetwork: no handler is registered for %.40q", name)
-			return errors.Join(err, run.Yield(ctx, strayRest))
+			return errors.Join(err, run.Return(ctx, stet.Again{After: strayRest, Uncounted: true}))
 		case own.again != h.again: // it was taken as one of another kind
-			if err := run.Yield(ctx, 0); err != nil {
+			if err := run.Return(ctx, stet.Again{Uncounted: true}); err != nil {
 				return w.refused(ctx, it, err)
 			}
 			it.Name = name
@@ -141,19 +140,17 @@ func (w *Worker) refused(ctx context.Context, it stet.Item, err error) error {
 
 // attempt is one run of an operation.
 type attempt struct {
-	w      *Worker
-	run    *stet.Run
-	h      handler
-	log    *slog.Logger
-	ctx    context.Context // the handler's
-	cancel context.CancelCauseFunc
+	w   *Worker
+	run *stet.Lease
+	h   handler
+	log *slog.Logger
 }
 
 // perform calls the handler, and ends the run.
 func (a *attempt) perform(ctx context.Context) {
 	switch {
-	case a.run.SaysOutcomeUnknown(): // an earlier run has left a step in doubt
-		a.park(ctx, nil)
+	case a.run.Declared() == stet.MayHaveExecuted: // an earlier run has left a step in doubt
+		a.park(ctx)
 		return
 	case a.run.Record().Cancelling:
 		a.fail(ctx, stet.ErrCancelled)
@@ -162,10 +159,8 @@ func (a *attempt) perform(ctx context.Context) {
 		a.fail(ctx, errExhausted)
 		return
 	}
-	a.ctx, a.cancel = context.WithCancelCause(a.run.Context())
-	defer a.cancel(nil)
 	if !a.begin() { // it was being taken when Shutdown ended the handlers' contexts
-		a.yield(ctx, 0, errStopped)
+		a.told(ctx, a.run.Return(ctx, stet.Again{Uncounted: true}))
 		return
 	}
 	defer func() {
@@ -174,18 +169,13 @@ func (a *attempt) perform(ctx context.Context) {
 		a.w.mu.Unlock()
 	}()
 	defer a.heed()()
-	returned := false
-	defer func() {
-		if !returned { // runtime.Goexit
-			a.end(ctx, nil, panicked{})
-		}
-	}()
-	fault.At(fault.HandlerBefore)
-	done, value, err := a.call(ctx)
-	fault.At(fault.HandlerAfter)
-	returned = true
-	if !done {
-		a.end(ctx, value, err)
+	out, err := a.run.Do(ctx, func(err error) stet.Again { return a.again(ctx, err) }, a.call)
+	switch {
+	case errors.Is(err, stet.ErrRetryable) && a.run.Declared() != stet.MayHaveExecuted:
+	case err != nil:
+		a.told(ctx, err)
+	case out.Failed:
+		a.log.ErrorContext(ctx, "stetwork: an operation failed", slog.Any("error", out.Decode(new(any))))
 	}
 }
 
@@ -201,15 +191,22 @@ func (a *attempt) begin() bool {
 	return true
 }
 
-// call calls the handler. A panic is an error.
-func (a *attempt) call(ctx context.Context) (done bool, value any, err error) {
+// call calls the handler. A panic is an outcome.
+func (a *attempt) call(ctx context.Context) (out stet.Outcome, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			a.log.ErrorContext(ctx, "stetwork: a handler panicked", slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
-			done, value, err = false, nil, panicked{}
+			out, err = stet.Outcome{Failed: true, Reason: store.ReasonPanicked, Face: store.FaceGo}, nil
+		}
+		says := a.run.Declared()
+		if a.h.tx && says == stet.MayHaveExecuted {
+			a.doubt()
+		}
+		if errors.Is(context.Cause(a.run.Context()), stet.ErrCancelled) && (err != nil || out.Failed || says != stet.Executed) {
+			err = stet.Permanent(stet.ErrCancelled)
 		}
 	}()
-	return a.h.run(a.ctx, a.run)
+	return a.h.run(ctx, a)
 }
 
 // heed ends the handler's context when the operation's cancellation is asked for,
@@ -228,7 +225,7 @@ func (a *attempt) heed() (stop func()) {
 		defer tick.Stop()
 		for {
 			if asked, err := a.run.Cancelling(a.run.Context()); err == nil && asked {
-				a.cancel(stet.ErrCancelled)
+				a.run.Cancel(stet.ErrCancelled)
 				return
 			}
 			select {
@@ -246,88 +243,39 @@ func (a *attempt) heed() (stop func()) {
 	}
 }
 
-// end ends a run whose handler has returned without making an outcome durable.
-func (a *attempt) end(ctx context.Context, value any, err error) {
-	nothing := a.run.SaysNothingHappened()
-	if a.h.tx && a.run.SaysOutcomeUnknown() && !a.doubtful(ctx) {
-		a.doubt()
-	}
-	if a.run.SaysOutcomeUnknown() && (!a.h.again || a.h.tx || a.doubtful(ctx)) { // also of a step that goes on
-		a.park(ctx, err)
-		return
-	}
-	if err == nil && !nothing && !a.run.SaysOutcomeUnknown() {
-		out, encoding := stet.OutcomeOf(value, nil)
-		if encoding != nil {
-			a.log.ErrorContext(ctx, "stetwork: the result of an operation is not kept", slog.Any("error", encoding))
+// again decides about a run that is to be repeated.
+func (a *attempt) again(ctx context.Context, err error) (again stet.Again) {
+	defer func() {
+		if again.Failed == nil {
+			a.log.WarnContext(ctx, "stetwork: an operation will be run again", slog.Duration("after", again.After), slog.Any("error", err))
 		}
-		a.settle(ctx, out)
-		return
-	}
+	}()
 	if err == nil {
-		err = errDeclared
+		err = errDeclared // or panicked, which is logged
 	}
-	_, theirs := errors.AsType[*stet.Error](err)
-	harmless := nothing || is[undone](err) || !theirs && errors.Is(err, stet.ErrRetryable)
-	cause := context.Cause(a.ctx)
 	switch {
-	case errors.Is(cause, stet.ErrCancelled):
-		a.fail(ctx, stet.ErrCancelled)
-	case is[permanent](err):
-		a.fail(ctx, err)
-	case errors.Is(cause, stet.ErrClosed) && (harmless || a.h.again), errors.Is(err, untold.AtOnce):
-		a.yield(ctx, 0, err)
+	case errors.Is(context.Cause(a.run.Context()), stet.ErrClosed), errors.Is(err, untold.AtOnce):
+		return stet.Again{Uncounted: true}
 	case errors.Is(err, untold.Later):
-		a.yield(ctx, a.backoff(), err)
-	case harmless || a.h.again:
-		a.retry(ctx, err)
-	case cause != nil || is[panicked](err):
-		a.park(ctx, err)
-	default:
-		a.fail(ctx, err)
+		return stet.Again{After: a.backoff(), Uncounted: true}
 	}
-}
-
-// retry gives the operation back for another attempt, if one is left.
-func (a *attempt) retry(ctx context.Context, err error) {
 	switch cancelling, _ := a.run.Cancelling(ctx); {
 	case cancelling:
-		a.fail(ctx, stet.ErrCancelled)
+		return stet.Again{Failed: stet.ErrCancelled}
 	case a.w.o.MaxAttempts > 0 && a.run.Counted() >= a.w.o.MaxAttempts:
-		a.fail(ctx, err)
-	default:
-		after := a.backoff()
-		a.again(ctx, after, err)
-		a.told(ctx, a.run.Return(ctx, after))
+		return stet.Again{Failed: err}
 	}
-}
-
-// yield gives the operation back after an attempt that was interrupted: it does not
-// count.
-func (a *attempt) yield(ctx context.Context, after time.Duration, why error) {
-	a.again(ctx, after, why)
-	a.told(ctx, a.run.Yield(ctx, after))
+	return stet.Again{After: a.backoff()}
 }
 
 func (a *attempt) backoff() time.Duration {
 	return min(max(a.w.o.Backoff(a.run.Counted()), 0), store.MaxDelay)
 }
 
-func (a *attempt) again(ctx context.Context, after time.Duration, why error) {
-	a.log.WarnContext(ctx, "stetwork: an operation will be run again", slog.Duration("after", after), slog.Any("error", why))
-}
-
-// doubtful reports whether a step that must not be repeated was begun and not
-// ended, as far as can be found out.
-func (a *attempt) doubtful(ctx context.Context) bool {
-	st, err := a.w.engine.Lookup(ctx, a.run.ID())
-	return err != nil || st.Doubt != ""
-}
-
 // doubt notes down, as a step in doubt, what a handler of HandleTx has declared: an
 // effect that no rollback undoes. What is parked without it is run again.
 func (a *attempt) doubt() {
-	_, err := stet.Step(a.run.Context(), "what OutcomeUnknown was called for", stet.StepOnce, func(context.Context) (struct{}, error) { return struct{}{}, errDeclared })
+	_, err := stet.Step(a.run.Context(), "what Declare was called for", stet.StepOnce, func(context.Context) (struct{}, error) { return struct{}{}, errDeclared })
 	if !errors.Is(err, errDeclared) {
 		a.told(a.run.Context(), err)
 	}
@@ -336,13 +284,11 @@ func (a *attempt) doubt() {
 func (a *attempt) fail(ctx context.Context, err error) {
 	a.log.ErrorContext(ctx, "stetwork: an operation failed", slog.Any("error", err))
 	out, _ := stet.OutcomeOf(nil, err)
-	a.settle(ctx, out)
+	a.told(ctx, a.run.Settle(ctx, out))
 }
 
-func (a *attempt) settle(ctx context.Context, out stet.Outcome) { a.told(ctx, a.run.Settle(ctx, out)) }
-
-func (a *attempt) park(ctx context.Context, err error) {
-	a.log.ErrorContext(ctx, "stetwork: nobody knows what became of an operation; it is parked until a verifier or an operator resolves it", slog.Any("error", err))
+func (a *attempt) park(ctx context.Context) {
+	a.log.ErrorContext(ctx, "stetwork: nobody knows what became of an operation; it is parked until a verifier or an operator resolves it")
 	a.told(ctx, a.run.Park(ctx))
 }
 

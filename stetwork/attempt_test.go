@@ -87,9 +87,9 @@ func TestOnlyProvablyHarmlessRunsAreRepeated(t *testing.T) {
 		{"retryable", false, harmless, store.Completed, 3},
 		{"any other error", false, errBroken, store.Failed, 1},
 		{"an error of another operation", false, theirs, store.Failed, 1},
-		{"permanent", false, stetwork.Permanent(harmless), store.Failed, 1},
+		{"permanent", false, stet.Permanent(harmless), store.Failed, 1},
 		{"idempotent", true, errBroken, store.Completed, 3},
-		{"idempotent, permanent", true, stetwork.Permanent(errBroken), store.Failed, 1},
+		{"idempotent, permanent", true, stet.Permanent(errBroken), store.Failed, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
@@ -115,10 +115,10 @@ func TestNothingHappenedIsRunAgainWhateverIsReturned(t *testing.T) {
 		must(t, stetwork.Handle(b.worker, "ship", func(ctx context.Context, _ parcel) (receipt, error) {
 			switch ran.Add(1) {
 			case 1:
-				stet.FromContext(ctx).NothingHappened()
+				stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
 				return receipt{}, nil
 			case 2:
-				stet.FromContext(ctx).NothingHappened()
+				stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
 				return receipt{}, errBroken
 			}
 			return receipt{3}, nil
@@ -153,7 +153,7 @@ func TestAttemptsAreSpacedAndLimited(t *testing.T) {
 	})
 }
 
-func TestPanicOfPlainHandlerIsParkedAndOfIdempotentRepeated(t *testing.T) {
+func TestPanicOfPlainHandlerIsFailedAndOfIdempotentRepeated(t *testing.T) {
 	for name, how := range map[string]func(){"panic": func() { panic("the lorry is on fire") }, "goexit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
 			inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
@@ -168,10 +168,9 @@ func TestPanicOfPlainHandlerIsParkedAndOfIdempotentRepeated(t *testing.T) {
 				b.runs()
 				plain, idempotent := b.accept("plain", "a"), b.accept("idempotent", "b")
 				b.await(idempotent, store.Completed)
-				b.await(plain, store.Unknown)
-				time.Sleep(time.Hour)
-				if st := b.status(plain); st.Record.State != store.Unknown || st.Record.Attempt != 1 {
-					t.Fatalf("%v, attempt %d", st.Record.State, st.Record.Attempt)
+				b.await(plain, store.Failed)
+				if st := b.status(plain); st.Outcome.Reason != store.ReasonPanicked || st.Record.Attempt != 1 {
+					t.Fatalf("%v, attempt %d; want panicked, 1", st.Outcome.Reason, st.Record.Attempt)
 				}
 			})
 		})
@@ -181,7 +180,7 @@ func TestPanicOfPlainHandlerIsParkedAndOfIdempotentRepeated(t *testing.T) {
 func TestDeclaredDoubtIsParked(t *testing.T) {
 	inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
 		must(t, stetwork.Handle(b.worker, "ship", func(ctx context.Context, _ parcel) (receipt, error) {
-			stet.FromContext(ctx).OutcomeUnknown(0)
+			stet.FromContext(ctx).Declare(stet.MayHaveExecuted, 0)
 			return receipt{}, nil
 		}))
 		b.runs()

@@ -12,7 +12,7 @@ import (
 )
 
 func TestStepThatIsStillOpenWhenTheHandlerReturnsIsInDoubt(t *testing.T) {
-	for how, returns := range map[string]error{"a value": nil, "an error": errBroken, "permanent": stetwork.Permanent(errBroken), "retryable": stet.ErrRetryable} {
+	for how, returns := range map[string]error{"a value": nil, "an error": errBroken, "permanent": stet.Permanent(errBroken), "retryable": stet.ErrRetryable} {
 		t.Run(how, func(t *testing.T) {
 			inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
 				h := func(ctx context.Context, _ parcel) (receipt, error) {

@@ -19,9 +19,8 @@ type handler struct {
 	// again says that a run may be repeated whatever became of it.
 	again bool
 	tx    bool // it is of HandleTx
-	// run runs the handler. It reports whether it has made the outcome durable
-	// itself; else the outcome is that of value and err.
-	run func(ctx context.Context, r *stet.Run) (done bool, value any, err error)
+	// run calls the handler. It has ended the run itself if it is of HandleTx and returns no error.
+	run func(ctx context.Context, a *attempt) (stet.Outcome, error)
 }
 
 // Handle registers a handler for operations of that name: their payload is decoded
@@ -31,7 +30,8 @@ type handler struct {
 //
 // h is run again only where it had no effect: it returns an error that wraps
 // stet.ErrRetryable, not an *stet.Error of another operation, or it calls
-// NothingHappened. Any other error is the outcome. See the package's table.
+// Declare(stet.NotExecuted, 0). Any other error is the outcome, but that of its context.
+// A panic is a failed outcome. See the package's table.
 //
 // The error is of kind stet.ErrInvalid.
 func Handle[P, T any](w *Worker, name string, h func(ctx context.Context, payload P) (T, error)) error {
@@ -50,13 +50,18 @@ func handle[P, T any](w *Worker, name string, again bool, h func(context.Context
 	if h == nil {
 		return w.register(name, handler{})
 	}
-	return w.register(name, handler{again: again, run: func(ctx context.Context, r *stet.Run) (bool, any, error) {
-		payload, err := decode[P](r)
+	return w.register(name, handler{again: again, run: func(ctx context.Context, a *attempt) (stet.Outcome, error) {
+		payload, err := decode[P](a.run)
 		if err != nil {
-			return false, nil, err
+			return stet.Outcome{}, err
 		}
 		value, err := h(ctx, payload)
-		return false, value, err
+		if err != nil {
+			return stet.Outcome{}, err
+		}
+		out, encoding := stet.OutcomeOf(value, nil)
+		a.told(ctx, encoding)
+		return out, nil
 	}})
 }
 
@@ -74,14 +79,14 @@ func HandleTx[Tx, P, T any](w *Worker, te *stet.TxEngine[Tx], name string, h fun
 	case h == nil:
 		return w.register(name, handler{})
 	}
-	return w.register(name, handler{again: true, tx: true, run: func(ctx context.Context, r *stet.Run) (bool, any, error) {
-		payload, err := decode[P](r)
+	return w.register(name, handler{again: true, tx: true, run: func(ctx context.Context, a *attempt) (stet.Outcome, error) {
+		payload, err := decode[P](a.run)
 		if err != nil {
-			return false, nil, err
+			return stet.Outcome{}, err
 		}
-		err = te.Finish(ctx, r, func(ctx context.Context, tx Tx) (stet.Outcome, error) {
+		return stet.Outcome{}, te.Finish(ctx, a.run, func(ctx context.Context, tx Tx) (stet.Outcome, error) {
 			value, err := h(ctx, tx, payload)
-			if err == nil && (r.SaysNothingHappened() || r.SaysOutcomeUnknown()) {
+			if err == nil && a.run.Declared() != stet.Executed {
 				err = errDeclared // to roll back
 			}
 			if err != nil {
@@ -90,7 +95,6 @@ func HandleTx[Tx, P, T any](w *Worker, te *stet.TxEngine[Tx], name string, h fun
 			out, _ := stet.OutcomeOf(value, nil) // what cannot be kept is Gone; it happened nevertheless
 			return out, nil
 		})
-		return err == nil, nil, err
 	}})
 }
 
@@ -128,7 +132,7 @@ func (w *Worker) handler(name string) (handler, bool) {
 
 // decode returns the payload. One that does not fit had no effect: a newer process
 // may be able to read it.
-func decode[P any](r *stet.Run) (p P, err error) {
+func decode[P any](r *stet.Lease) (p P, err error) {
 	if raw, ok := any(&p).(*[]byte); ok {
 		*raw = r.Work().Payload
 		return p, nil
@@ -151,32 +155,8 @@ func misfit(err error) string {
 	return fmt.Sprintf("a %T", err)
 }
 
-// permanent is the error of Permanent.
-type permanent struct{ error }
-
-func (p permanent) Unwrap() error { return p.error }
-
-// Permanent marks an error of a handler as one that no repetition will cure: the
-// operation is settled as failed, with the error's text. What HandleTx has written
-// is rolled back. Permanent(nil) is nil.
-func Permanent(err error) error {
-	if err == nil {
-		return nil
-	}
-	return permanent{err}
-}
-
 // undone is an error from before the handler was called.
 type undone struct{ error }
 
-func (u undone) Unwrap() error { return u.error }
-
-// panicked is the error of a handler that panicked, or called runtime.Goexit.
-type panicked struct{}
-
-func (panicked) Error() string { return "the handler panicked" }
-
-func is[E error](err error) bool {
-	_, ok := errors.AsType[E](err)
-	return ok
-}
+// Is says that nothing happened.
+func (undone) Is(target error) bool { return target == stet.ErrRetryable } //nolint:errorlint // as errors.Is asks

@@ -31,7 +31,7 @@ const (
 )
 
 // dies takes the operation, as a worker does, and is never heard of again.
-func dies(t *testing.T, s store.Store, id store.ID, name string, repeatable bool) *stet.Run {
+func dies(t *testing.T, s store.Store, id store.ID, name string, repeatable bool) *stet.Lease {
 	t.Helper()
 	e, err := stet.New(s, stet.Options{SweepEvery: -1})
 	must(t, err)

@@ -109,7 +109,7 @@ func (w *Worker) Shutdown(ctx context.Context) error {
 	w.mu.Lock()
 	w.hurry = true
 	for a := range w.running {
-		a.cancel(errStopped)
+		a.run.Cancel(errStopped)
 	}
 	w.mu.Unlock()
 	late := time.NewTimer(patience)

@@ -14,15 +14,18 @@
 //
 //	the handler                              the operation
 //	returns a value                          completed; from HandleTx in one commit with its writes
-//	returns Permanent                        failed
-//	wraps stet.ErrRetryable, or calls        runs again, with backoff
-//	  NothingHappened
+//	returns stet.Permanent                   failed
+//	wraps stet.ErrRetryable, or declares     runs again, with backoff
+//	  stet.NotExecuted
 //	any other error
 //	  of HandleTx: it was rolled back        runs again, with backoff
 //	  of HandleIdempotent                    runs again, with backoff
 //	  of Handle                              failed: an effect may have happened before the error
-//	panics, or returns an error because its
-//	  context was ended by this package
+//	panics
+//	  of HandleTx, HandleIdempotent          runs again, with backoff
+//	  of Handle                              failed: it may have executed
+//	returns the error of its context, which
+//	  was ended by this package
 //	  (lease lost, out of time, shutdown)
 //	  of HandleTx, HandleIdempotent          runs again
 //	  of Handle                              unknown: nobody can know how far it came

@@ -54,7 +54,7 @@ func TestWritesAndOutcomeAreOneCommit(t *testing.T) {
 		case 2:
 			panic("the lorry is on fire")
 		case 3:
-			stet.FromContext(ctx).NothingHappened()
+			stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
 		}
 		return receipt{int(ran.Load())}, nil
 	}))
@@ -76,7 +76,7 @@ func TestDeclaredDoubtOfATransactionIsParkedAndStaysSo(t *testing.T) {
 	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, s), "ship", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
 		must(t, insert(ctx, tx, p))
 		if ran.Add(1) == 1 {
-			stet.FromContext(ctx).OutcomeUnknown(0)
+			stet.FromContext(ctx).Declare(stet.MayHaveExecuted, 0)
 		}
 		return receipt{int(ran.Load())}, nil
 	}))
@@ -105,7 +105,7 @@ func TestFailedTransactionLeavesOnlyItsOutcome(t *testing.T) {
 		}
 	}
 	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, s), "exhausted", h(errBroken)))
-	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, s), "permanent", h(stetwork.Permanent(errBroken))))
+	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, s), "permanent", h(stet.Permanent(errBroken))))
 	b.runs()
 	for name, attempts := range map[string]int{"exhausted": 3, "permanent": 1} {
 		id := b.accept(name, name)
@@ -131,7 +131,7 @@ func TestZombieOfATransactionWritesNothing(t *testing.T) {
 		close(began)
 		<-goOn
 		// What HandleTx does, when it gets to it at last.
-		run := stet.FromContext(ctx)
+		run := &stet.Lease{Run: stet.FromContext(ctx)}
 		err := txOf(e, deaf{s}).Finish(context.WithoutCancel(ctx), run, func(ctx context.Context, tx *sql.Tx) (stet.Outcome, error) {
 			return stet.Outcome{}, insert(ctx, tx, p)
 		})

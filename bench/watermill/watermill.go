@@ -49,7 +49,7 @@ func Middleware(engine *stet.Engine, o stetmsg.Options[*message.Message]) (messa
 			m.SetContext(ctx)
 			out, err := h(m)
 			if err == nil && len(out) > 0 {
-				err = stetmsg.Permanent(errors.New("the handler returned messages to publish, which would not be safe"))
+				err = stet.Permanent(errors.New("the handler returned messages to publish, which would not be safe"))
 			}
 			return nil, err
 		})

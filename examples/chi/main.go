@@ -65,7 +65,7 @@ func newRouter(ctx context.Context, engine *stet.Engine, store *sqlite.Store) (h
 
 func pay(w http.ResponseWriter, r *http.Request) {
 	tx := stethttp.Tx[*sql.Tx](r.Context())
-	res, err := tx.ExecContext(r.Context(), `INSERT INTO payments VALUES (?, ?)`, stet.FromContext(r.Context()).Scope(), r.FormValue("amount"))
+	res, err := tx.ExecContext(r.Context(), `INSERT INTO payments VALUES (?, ?)`, stet.FromContext(r.Context()).Op().Scope, r.FormValue("amount"))
 	if err != nil {
 		http.Error(w, "could not pay", http.StatusInternalServerError) // rolls back; a retry runs again
 		return

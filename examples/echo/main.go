@@ -75,7 +75,7 @@ func pay(c echo.Context) error {
 	ctx := c.Request().Context()
 	tx := stethttp.Tx[*sql.Tx](ctx)
 	amount := c.FormValue("amount")
-	res, err := tx.ExecContext(ctx, `INSERT INTO payments VALUES (?, ?)`, stet.FromContext(ctx).Scope(), amount)
+	res, err := tx.ExecContext(ctx, `INSERT INTO payments VALUES (?, ?)`, stet.FromContext(ctx).Op().Scope, amount)
 	if err != nil {
 		return err // 500: rolls back; a retry runs again
 	}

@@ -60,8 +60,8 @@ func permanent(err error, says ...func(*stet.Run)) func(context.Context, *world)
 	}
 }
 
-func nothing(r *stet.Run) { r.NothingHappened() }
-func unknown(r *stet.Run) { r.OutcomeUnknown(0) }
+func nothing(r *stet.Run) { r.Declare(stet.NotExecuted, 0) }
+func unknown(r *stet.Run) { r.Declare(stet.MayHaveExecuted, 0) }
 func panics(*stet.Run)    { panic("oops") }
 func exits(*stet.Run)     { runtime.Goexit() }
 
@@ -135,7 +135,7 @@ func timedOut(ctx context.Context, _ *world) (string, error) {
 
 // leaseLost has the run's record parked under it, as after a long pause.
 func leaseLost(ctx context.Context, w *world) (string, error) {
-	if _, err := w.store.Store.Extend(context.Background(), []store.Claim{stet.FromContext(ctx).Claim()}, time.Nanosecond); err != nil {
+	if _, err := w.store.Store.Extend(context.Background(), []store.Claim{w.record().Claim()}, time.Nanosecond); err != nil {
 		return "", err
 	}
 	time.Sleep(time.Millisecond)

@@ -166,8 +166,8 @@ func (p *process) begin(ctx context.Context, op stet.Op, c client) (string, erro
 	if run.Replayed() {
 		return said(run.Outcome())
 	}
-	text, err := p.handle(run.Context(), run, c)
-	if run.SaysNothingHappened() {
+	text, err := p.handle(run.Context(), run.Run, c)
+	if run.Declared() == stet.NotExecuted {
 		return "", errors.Join(&stet.Error{Kind: stet.ErrRetryable, Execution: stet.NotExecuted}, run.Release(ctx))
 	}
 	out := stet.Outcome{Body: strconv.AppendQuote(nil, text)}
@@ -199,7 +199,7 @@ func (p *process) handle(ctx context.Context, run *stet.Run, c client) (string, 
 	p.handling(c.key, 1)
 	defer p.handling(c.key, -1)
 	if c.handler == declines || c.obedient && ctx.Err() != nil {
-		run.NothingHappened()
+		run.Declare(stet.NotExecuted, 0)
 		return "", nil
 	}
 	if !c.obedient {
@@ -213,7 +213,7 @@ func (p *process) handle(ctx context.Context, run *stet.Run, c client) (string, 
 	}
 	switch err := e.await(ctx); {
 	case errors.Is(err, errRefused), errors.Is(err, errDead):
-		run.NothingHappened()
+		run.Declare(stet.NotExecuted, 0)
 		return "", nil
 	case err != nil: // it may have had its effect, or have it yet
 		return "", errUnclear

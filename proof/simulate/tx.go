@@ -228,7 +228,7 @@ func (p *process) write(ctx context.Context, tx *txn, t *told) (string, error) {
 	defer p.writing(t.client, -1)
 	t.ran = true
 	if t.handler == declines || t.obedient && ctx.Err() != nil {
-		stet.FromContext(ctx).NothingHappened()
+		stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
 		return "", nil
 	}
 	if !t.obedient {

@@ -44,14 +44,14 @@ func (p *process) work(ctx context.Context, t *told) error {
 // attempt is a run of an operation.
 type attempt struct {
 	*process
-	run      *stet.Run
+	run      *stet.Lease
 	t        *told
 	touched  bool // an effect outside of steps may have happened
 	messages int
 }
 
 // perform runs an operation, and ends the run as its handler says.
-func (p *process) perform(ctx context.Context, run *stet.Run, t *told) error {
+func (p *process) perform(ctx context.Context, run *stet.Lease, t *told) error {
 	a := &attempt{process: p, run: run, t: t}
 	p.handling(t.key, 1)
 	defer p.handling(t.key, -1)
@@ -115,7 +115,7 @@ func (a *attempt) begin(ctx context.Context) error {
 	_, err := a.effect(ctx, outside)
 	if err != nil && !errors.Is(err, errRefused) { // it may have happened, or happen yet
 		a.touched = true
-		a.run.OutcomeUnknown(0)
+		a.run.Declare(stet.MayHaveExecuted, 0)
 	}
 	a.touched = a.touched || err == nil
 	return err
@@ -132,7 +132,7 @@ func (a *attempt) heed(ctx context.Context) error {
 		return err
 	}
 	if st.Doubt != "" { // then failed is not what it is
-		a.run.OutcomeUnknown(0)
+		a.run.Declare(stet.MayHaveExecuted, 0)
 	}
 	a.count(func(c *Count) { c.Heeded++ })
 	return stet.ErrCancelled
@@ -256,7 +256,7 @@ func (a *attempt) outcome(state store.State) (stet.Outcome, string) {
 // settle ends the run with an outcome.
 func (a *attempt) settle(ctx context.Context, state store.State, cancelled bool) (err error) {
 	switch {
-	case a.run.SaysOutcomeUnknown():
+	case a.run.Declared() == stet.MayHaveExecuted:
 		return a.end(ctx, errParked)
 	case cancelled:
 	default:
@@ -296,7 +296,7 @@ func failed(state store.State, text string) error {
 
 // end ends the run without an outcome.
 func (a *attempt) end(ctx context.Context, why error) error {
-	if a.run.SaysOutcomeUnknown() || a.touched {
+	if a.run.Declared() == stet.MayHaveExecuted || a.touched {
 		return errors.Join(errParked, a.run.Park(ctx))
 	}
 	if a.t.patient {
@@ -306,5 +306,5 @@ func (a *attempt) end(ctx context.Context, why error) error {
 	if a.t.leaves {
 		after = later
 	}
-	return errors.Join(errGivenBack, why, a.run.Return(ctx, after))
+	return errors.Join(errGivenBack, why, a.run.Return(ctx, stet.Again{After: after}))
 }

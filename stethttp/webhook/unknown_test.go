@@ -22,7 +22,7 @@ func TestDeliveryThatMayHaveBeenHandledIsNo503(t *testing.T) {
 	defer engine.Close()
 	h, err := webhook.New(engine, webhook.Options{Endpoint: "billing", Verifier: webhook.StandardWebhooks(standardSecret), Clock: func() time.Time { return sent }, ErrorLog: slog.New(slog.DiscardHandler)},
 		func(ctx context.Context, _ webhook.Delivery) error {
-			stet.FromContext(ctx).OutcomeUnknown(0)
+			stet.FromContext(ctx).Declare(stet.MayHaveExecuted, 0)
 			return context.DeadlineExceeded // the charge was sent, and its answer did not come
 		})
 	if err != nil {

@@ -90,7 +90,7 @@ func TestMessageStaysInHandWhileItsDeadLetterIsRefused(t *testing.T) {
 		}
 	})
 	stop := f.run(f.receiver(func(context.Context, amqp091.Delivery) ([]byte, error) {
-		return nil, stetmsg.Permanent(errors.New("it cannot be"))
+		return nil, stet.Permanent(errors.New("it cannot be"))
 	}, amqp.Options{DeadLetterExchange: exchange}))
 	defer stop()
 	f.publish(amqp091.Publishing{MessageId: "1", Body: []byte("five books")})

@@ -21,8 +21,8 @@ func TestMessageWhoseHeadersFillTheirFrameIsKept(t *testing.T) {
 		room int
 		err  error
 	}{
-		"dead, with room for a reason": {400, stetmsg.Permanent(errors.New(strings.Repeat("no such book ", 50)))},
-		"dead, without room":           {100, stetmsg.Permanent(errors.New(strings.Repeat("no such book ", 50)))},
+		"dead, with room for a reason": {400, stet.Permanent(errors.New(strings.Repeat("no such book ", 50)))},
+		"dead, without room":           {100, stet.Permanent(errors.New(strings.Repeat("no such book ", 50)))},
 		"waits":                        {100, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -44,7 +44,7 @@ func (f *fixture) byMessageID(scope string) *stetmsg.Consumer[js.Msg] {
 	c, err := stetmsg.New(f.engine, stetmsg.Options[js.Msg]{
 		Operation: stetmsg.By(jetstream.Envelope, stetmsg.Header(scope, nats.MsgIdHdr)), ErrorLog: quiet,
 	}, func(context.Context, js.Msg) ([]byte, error) {
-		return nil, stetmsg.Permanent(errors.New("it cannot be"))
+		return nil, stet.Permanent(errors.New("it cannot be"))
 	})
 	if err != nil {
 		f.t.Fatal(err)

@@ -100,7 +100,7 @@ func (f *fixture) process(path string, attempts int, died chan<- struct{}, relea
 	c, err := stetmsg.NewTx(txOf(engine, store), stetmsg.Options[*kgo.Record]{
 		Operation: stetmsg.By(kafka.Envelope, stetmsg.Header("orders", "id")), MaxAttempts: attempts, ErrorLog: quiet,
 	}, func(ctx context.Context, tx *sql.Tx, _ *kgo.Record) ([]byte, error) {
-		key := stet.FromContext(ctx).Key()
+		key := stet.FromContext(ctx).Op().Key
 		f.mu.Lock()
 		f.ran = append(f.ran, key)
 		f.mu.Unlock()

@@ -84,7 +84,7 @@ func (f *fixture) receiver(h func(context.Context, string) error) *kafka.Receive
 			f.reasons = append(f.reasons, d.Reason)
 		},
 	}, func(ctx context.Context, _ *kgo.Record) ([]byte, error) {
-		key := stet.FromContext(ctx).Key()
+		key := stet.FromContext(ctx).Op().Key
 		if err := h(ctx, key); err != nil {
 			return nil, err
 		}

@@ -41,7 +41,7 @@ func TestLargeRecordsThatWaitAreNotAllHeldInMemory(t *testing.T) {
 			<-release
 		}
 		f.mu.Lock()
-		f.ran = append(f.ran, stet.FromContext(ctx).Key())
+		f.ran = append(f.ran, stet.FromContext(ctx).Op().Key)
 		f.mu.Unlock()
 		select {
 		case f.changed <- struct{}{}:

@@ -50,7 +50,7 @@ func TestPoisonMessageUsesUpNoAttemptsOfItsGroup(t *testing.T) {
 			}
 		},
 	}, func(ctx context.Context, _ *sql.Tx, _ types.Message) ([]byte, error) {
-		key := stet.FromContext(ctx).Key()
+		key := stet.FromContext(ctx).Op().Key
 		mu.Lock()
 		defer mu.Unlock()
 		if runs[key]++; key == "poison" || runs[key] == 1 {

@@ -75,7 +75,7 @@ func (f *fixture) consumer(h func(ctx context.Context, key string) error) *stetm
 		Operation: stetmsg.By(sqs.Envelope, stetmsg.Header("orders", "id")), ErrorLog: quiet,
 		Backoff: func(int) time.Duration { return 900 * time.Millisecond },
 	}, func(ctx context.Context, _ types.Message) ([]byte, error) {
-		key := stet.FromContext(ctx).Key()
+		key := stet.FromContext(ctx).Op().Key
 		if err := h(ctx, key); err != nil {
 			return nil, err
 		}

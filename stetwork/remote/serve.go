@@ -325,8 +325,8 @@ func text(s string) (string, []byte) {
 
 func describe(w http.ResponseWriter, run *stet.Run, lease time.Duration) {
 	d := description{ID: run.ID().String(), Name: run.Work().Name, Attempt: run.Attempt(), Fence: run.Fence(), Lease: lease.Seconds()}
-	d.Scope, d.Scope64 = text(run.Scope())
-	d.Key, d.Key64 = text(run.Key())
+	d.Scope, d.Scope64 = text(run.Op().Scope)
+	d.Key, d.Key64 = text(run.Op().Key)
 	if payload := run.Work().Payload; json.Valid(payload) && utf8.Valid(payload) { // which not all readers of JSON forgive
 		d.Payload = payload
 	} else {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/stetwork"
 	"github.com/stet-go/stet/stetwork/internal/untold"
 	"github.com/stet-go/stet/store"
 )
@@ -78,7 +77,7 @@ func (s *Server) run(ctx context.Context, _ []byte) (json.RawMessage, error) {
 		select {
 		case e := <-ses.end:
 			if e.doubt {
-				run.OutcomeUnknown(0)
+				run.Declare(stet.MayHaveExecuted, 0)
 			}
 			return e.result, e.err
 		case <-ses.heard:
@@ -90,7 +89,7 @@ func (s *Server) run(ctx context.Context, _ []byte) (json.RawMessage, error) {
 			ses.mu.Unlock()
 		case <-silence.C:
 			if ses.silent() {
-				run.OutcomeUnknown(0)
+				run.Declare(stet.MayHaveExecuted, 0)
 				return nil, errGone
 			}
 			silence.Reset(ses.lease) // it has just been heard of, or has said its last word
@@ -175,7 +174,7 @@ func (ses *session) silent() bool {
 // outcome.
 func settled(result json.RawMessage, text string) ending {
 	if text != "" {
-		return ending{err: stetwork.Permanent(errors.New(text))}
+		return ending{err: stet.Permanent(errors.New(text))}
 	}
 	return ending{result: result}
 }

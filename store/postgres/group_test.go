@@ -189,7 +189,7 @@ func TestConsumerThatGroupsHasEachEffectOnce(t *testing.T) {
 		Concurrency: 32, Group: 8, MaxAttempts: -1, Backoff: func(int) time.Duration { return time.Millisecond },
 		ErrorLog: slog.New(slog.DiscardHandler),
 	}, func(ctx context.Context, tx pgx.Tx, m string) ([]byte, error) {
-		if _, err := tx.Exec(ctx, "INSERT INTO effects VALUES ($1)", stet.FromContext(ctx).Key()); err != nil {
+		if _, err := tx.Exec(ctx, "INSERT INTO effects VALUES ($1)", stet.FromContext(ctx).Op().Key); err != nil {
 			return nil, err
 		}
 		switch calls.Add(1) % 37 {

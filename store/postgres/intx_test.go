@@ -235,7 +235,7 @@ func TestFinishTxTellsOfAStaleRun(t *testing.T) {
 	if !errors.As(err, &own) || !errors.Is(own.Kind, store.ErrFenced) || charges(t, s) != 0 {
 		t.Errorf("FinishTx: %v, %d charges", err, charges(t, s))
 	}
-	if err := run.Return(t.Context(), 0); !errors.Is(err, store.ErrFenced) {
+	if err := run.Return(t.Context(), stet.Again{}); !errors.Is(err, store.ErrFenced) {
 		t.Errorf("Return: %v", err)
 	}
 }

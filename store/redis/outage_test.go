@@ -88,7 +88,7 @@ func TestRunsOnHealthyServersGoOnWhileOneIsGone(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer e.Close()
-		healthy := make(map[store.ID]*stet.Run)
+		healthy := make(map[store.ID]*stet.Lease)
 		for i := range runs {
 			r, err := e.Begin(t.Context(), stet.Op{Scope: "s", Key: fmt.Sprint(i)})
 			if err != nil {

@@ -139,7 +139,7 @@ func (s *service) waiting(e *stet.Engine) (stet.Result[string], error) {
 // nothing is do for a run that finds out that there is nothing to do.
 func (s *service) nothing(e *stet.Engine) error {
 	_, err := stet.Do(s.f.ctx, e, s.op, func(ctx context.Context) (string, error) {
-		stet.FromContext(ctx).NothingHappened()
+		stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
 		return "", nil
 	})
 	return err

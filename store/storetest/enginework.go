@@ -38,7 +38,7 @@ func (s *service) item(e *stet.Engine) stet.Item {
 }
 
 // work does it, as far as it is there to be done.
-func (s *service) work(e *stet.Engine) (*stet.Run, error) {
+func (s *service) work(e *stet.Engine) (*stet.Lease, error) {
 	run, err := e.Take(s.f.ctx, s.item(e))
 	if err != nil || run.Replayed() {
 		return run, err
@@ -105,11 +105,11 @@ func (s *service) life(e *stet.Engine) error {
 		v, err := stet.Step(run.Context(), "ship", stet.StepOnce, func(context.Context) (string, error) {
 			return fmt.Sprint("run ", s.runs.Add(1)), nil
 		})
-		if err != nil || v != "run 1" || run.SaysOutcomeUnknown() {
+		if err != nil || v != "run 1" || run.Declared() == stet.MayHaveExecuted {
 			return fmt.Errorf("step: %q: %w", v, err)
 		}
 		if !last {
-			if err := run.Return(ctx, 0); err != nil {
+			if err := run.Return(ctx, stet.Again{}); err != nil {
 				return fmt.Errorf("return: %w", err)
 			}
 			continue
@@ -165,7 +165,7 @@ func stepInDoubt(f *fixture) {
 
 // steps takes the operation, and has a first step done, once, and a second one end
 // with an error.
-func (s *service) steps(e *stet.Engine, end error) (*stet.Run, error) {
+func (s *service) steps(e *stet.Engine, end error) (*stet.Lease, error) {
 	run, err := e.Take(s.f.ctx, s.item(e))
 	if err != nil {
 		return run, err
@@ -274,7 +274,7 @@ func chaosOfWork(f *fixture) {
 			}
 			if run, err := e.Take(f.ctx, services[i].item(e)); err == nil && !run.Replayed() {
 				if try%2 == 0 {
-					_ = run.Return(f.ctx, 0)
+					_ = run.Return(f.ctx, stet.Again{})
 					continue
 				}
 				value := fmt.Sprint("run ", services[i].runs.Add(1))

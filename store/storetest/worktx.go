@@ -409,7 +409,7 @@ func (c *workCase[Tx]) accepting() (*stet.Engine, stet.Item) {
 }
 
 // begins takes the operation.
-func (c *workCase[Tx]) begins(e *stet.Engine, it stet.Item) *stet.Run {
+func (c *workCase[Tx]) begins(e *stet.Engine, it stet.Item) *stet.Lease {
 	c.Helper()
 	run, err := e.Take(c.ctx, it)
 	if err != nil {
@@ -420,7 +420,7 @@ func (c *workCase[Tx]) begins(e *stet.Engine, it stet.Item) *stet.Run {
 
 func (c *workCase[Tx]) finishTx() {
 	e, it := c.accepting()
-	finish := func(run *stet.Run, row string, fails error) error {
+	finish := func(run *stet.Lease, row string, fails error) error {
 		return c.tx(e, c.store).Finish(c.ctx, run, func(ctx context.Context, tx Tx) (stet.Outcome, error) {
 			if err := c.h.Write(ctx, tx, row); err != nil {
 				return stet.Outcome{}, err
@@ -461,7 +461,7 @@ func (c *workCase[Tx]) finishTx() {
 func (c *workCase[Tx]) stepTx() {
 	e, it := c.accepting()
 	row, runs := stet.NewKey(), 0
-	reserve := func(run *stet.Run, fails error) (string, error) {
+	reserve := func(run *stet.Lease, fails error) (string, error) {
 		return stet.StepTx(run.Context(), c.tx(e, c.store), "reserve", func(ctx context.Context, tx Tx) (string, error) {
 			runs++
 			return fmt.Sprint("run ", runs), errors.Join(c.h.Write(ctx, tx, row), fails)

@@ -79,7 +79,7 @@ type shop struct {
 
 func effectOf(ctx context.Context, key, what string) crashtest.Effect {
 	run := stet.FromContext(ctx)
-	return crashtest.Effect{Charge: crashtest.Charge{ID: stet.NewKey(), Scope: run.Scope(), Key: key}, Part: what, Fence: run.Fence(), Attempt: run.Attempt()}
+	return crashtest.Effect{Charge: crashtest.Charge{ID: stet.NewKey(), Scope: run.Op().Scope, Key: key}, Part: what, Fence: run.Fence(), Attempt: run.Attempt()}
 }
 
 // dawdle takes longer than it is until a heartbeat, now and then.
@@ -114,7 +114,7 @@ func (s *shop) outside(ctx context.Context, j job) (receipt, error) {
 	}
 	run := stet.FromContext(ctx)
 	if err := run.Progress(ctx, 0.5, "half of it"); err != nil {
-		run.NothingHappened()
+		run.Declare(stet.NotExecuted, 0)
 		return receipt{}, err
 	}
 	dawdle(ctx)

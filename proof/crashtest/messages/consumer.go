@@ -126,7 +126,7 @@ func newConsumer[M any](s *shop, envelope func(M) stetmsg.Envelope) (*stetmsg.Co
 // handle has the effect of an operation, as have does it.
 func (s *shop) handle(ctx context.Context, have func(context.Context, crashtest.Effect) error) ([]byte, error) {
 	run := stet.FromContext(ctx)
-	e := crashtest.Effect{Charge: crashtest.Charge{ID: stet.NewKey(), Scope: scope, Key: run.Key()}, Fence: run.Fence(), Emits: s.Emits}
+	e := crashtest.Effect{Charge: crashtest.Charge{ID: stet.NewKey(), Scope: scope, Key: run.Op().Key}, Fence: run.Fence(), Emits: s.Emits}
 	if e.Emits {
 		body, err := json.Marshal(e.Charge)
 		if err == nil {
@@ -143,7 +143,7 @@ func (s *shop) handle(ctx context.Context, have func(context.Context, crashtest.
 	case errors.Is(err, crashtest.ErrVoided):
 		err = errors.Join(err, stet.ErrRetryable)
 	case err != nil && s.Postgres == nil:
-		run.OutcomeUnknown(0)
+		run.Declare(stet.MayHaveExecuted, 0)
 	}
 	return result(byRun, e.ID), err
 }

@@ -168,17 +168,17 @@ func (s *service) pay(w http.ResponseWriter, r *http.Request) {
 	}
 	run := stet.FromContext(r.Context())
 	if amount%4 == 0 && run.Attempt() == 1 && r.Header.Get("Retry-Count") == "0" {
-		run.NothingHappened()
+		run.Declare(stet.NotExecuted, 0)
 		http.Error(w, "processor busy", http.StatusServiceUnavailable)
 		return
 	}
 	if amount%5 == 0 {
 		_ = crash.Pause(r.Context(), serviceLease/2) // long enough for heartbeats
 	}
-	e := crashtest.Effect{Charge: crashtest.Charge{ID: stet.NewKey(), Scope: run.Scope(), Key: run.Key(), Amount: amount},
+	e := crashtest.Effect{Charge: crashtest.Charge{ID: stet.NewKey(), Scope: run.Op().Scope, Key: run.Op().Key, Amount: amount},
 		Fence: run.Fence(), Process: s.Process, At: crashtest.Now()}
 	if err := s.charge(r.Context(), e); errors.Is(err, crashtest.ErrVoided) {
-		run.NothingHappened()
+		run.Declare(stet.NotExecuted, 0)
 		http.Error(w, "a verifier has been told that this payment is not made", http.StatusServiceUnavailable)
 		return
 	} else if err != nil {

@@ -100,7 +100,7 @@ func (z *Zombies) trial(ctx context.Context, engine *stet.Engine, c *child.Proce
 		}
 		lapsed = rec.LeaseLeft <= 0
 	}
-	var run *stet.Run
+	var run *stet.Lease
 	if taken {
 		var err error
 		if run, err = engine.Begin(ctx, op); err != nil {
@@ -158,7 +158,7 @@ func serveZombie(ctx context.Context, o order) (err error) {
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
 	var mu sync.Mutex
-	runs := make(map[string]*stet.Run)
+	runs := make(map[string]*stet.Lease)
 	mux := http.NewServeMux()
 	say := func(pattern string, f func(key string) string) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {

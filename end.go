@@ -1,0 +1,164 @@
+package stet
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/store"
+)
+
+// mark is an error of a handler that says what is to become of the run.
+type mark struct {
+	error
+	permanent bool // else repeatable
+}
+
+func (m mark) Unwrap() error { return m.error }
+
+// Permanent marks an error of a handler as one that no repetition will cure: the
+// operation is settled as failed, with the error's text, and a transaction is rolled
+// back first. It is stronger than ErrRetryable and Repeatable. Permanent(nil) is nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return mark{err, true}
+}
+
+// Repeatable marks an error of a handler that may run again whatever it has done, as
+// doing it twice has one effect: the claim is released, also after
+// Declare(MayHaveExecuted). Where nothing happened, wrap ErrRetryable instead: callers
+// are told so. Repeatable(nil) is nil.
+func Repeatable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return mark{err, false}
+}
+
+// marked reports how a handler has marked its error. An *Error is of another operation
+// that the handler called: that it ended without an effect says nothing of what the
+// handler did itself.
+func marked(err error) (retryable, repeatable, permanent bool) {
+	_, theirs := errors.AsType[*Error](err)
+	retryable = !theirs && errors.Is(err, ErrRetryable)
+	for m, ok := errors.AsType[mark](err); ok; m, ok = errors.AsType[mark](m.error) {
+		repeatable, permanent = repeatable || !m.permanent, permanent || m.permanent
+	}
+	return retryable, repeatable, permanent
+}
+
+// worded is the outcome of an error of a handler, which may have worded it itself.
+func worded(out Outcome, err error) Outcome {
+	if out.Failed {
+		return out
+	}
+	if m, ok := err.(mark); ok { //nolint:errorlint // the outermost
+		err = m.error
+	}
+	return failure(err)
+}
+
+// Again says what is to become of a run that is to be repeated.
+type Again struct {
+	After     time.Duration // an accepted operation waits that long, at most store.MaxDelay
+	Uncounted bool          // the attempt was interrupted, by a shutdown for one, and does not count; see Counted
+	Failed    error         // if set, it is not repeated, but settled as failed with this error
+}
+
+// Do runs fn under the lease, and ends the run, in this order:
+//
+//  1. A StepOnce is in doubt: the run is parked.
+//  2. fn has declared MayHaveExecuted, or declared nothing and its error is that of its
+//     context, which has ended, and neither the error nor the Item is Repeatable: parked.
+//  3. fn has declared NotExecuted, or its error wraps ErrRetryable or is Repeatable, and
+//     it is not Permanent: released, as again says, which may be nil.
+//  4. fn panics, or calls runtime.Goexit: settled as failed, by store.ReasonPanicked. It
+//     goes on. So is an Outcome with that reason, for faces that recover.
+//  5. fn returns an error: settled as failed, with the Outcome if that is Failed, else
+//     with the error's text.
+//  6. Otherwise the Outcome is settled.
+//
+// Do returns the outcome that was settled. The error is an *Error of kind ErrRetryable
+// (released), ErrUnknown (parked; Declared says so), or one of Settle.
+func (l *Lease) Do(ctx context.Context, again func(error) Again, fn func(context.Context) (Outcome, error)) (Outcome, error) {
+	returned := false
+	defer func() {
+		if !returned {
+			_, _ = l.decide(ctx, Outcome{Failed: true, Reason: store.ReasonPanicked, Face: store.FaceGo}, nil, again)
+		}
+	}()
+	fault.At(fault.HandlerBefore)
+	result, err := fn(l.ctx)
+	fault.At(fault.HandlerAfter)
+	if err != nil {
+		result = worded(result, err) // a method of theirs, which may panic
+	}
+	returned = true
+	return l.decide(ctx, result, err, again)
+}
+
+// decide ends a run: see Do.
+func (l *Lease) decide(ctx context.Context, out Outcome, err error, again func(error) Again) (Outcome, error) {
+	if l.settling() {
+		return out, nil // by TxEngine.Finish, in fn
+	}
+	retry, repeat, permanent := marked(err)
+	repeat = repeat || l.repeatable
+	if err != nil && !permanent && !retry && l.Declared() == Executed && l.ofContext(err) {
+		l.Declare(MayHaveExecuted, 0) // it says nothing of the effect
+	}
+	says, bad := l.Declared(), err != nil || out.Reason == store.ReasonPanicked
+	switch {
+	case l.doubtful(), says == MayHaveExecuted && !repeat:
+		return Outcome{}, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: errors.Join(err, l.Park(ctx))}
+	case permanent:
+	case says == NotExecuted, retry, repeat && (bad || says == MayHaveExecuted):
+		var a Again
+		if again != nil {
+			a = again(err)
+		}
+		if a.Failed == nil {
+			return Outcome{}, l.giveUp(ctx, err, a, says == NotExecuted || retry)
+		}
+		if !out.Failed || a.Failed == ErrCancelled { //nolint:errorlint // what wraps it has words of its own
+			out = failure(a.Failed)
+		}
+	}
+	if err := l.Settle(ctx, out); err != nil {
+		return out, err
+	}
+	return out, nil
+}
+
+// giveUp releases the run, and returns the caller's error.
+func (l *Lease) giveUp(ctx context.Context, err error, a Again, harmless bool) error {
+	own, released := retryable(err), error(nil)
+	if l.taken {
+		released = l.Return(ctx, a)
+	} else {
+		released = l.Release(ctx)
+	}
+	if !harmless || errors.Is(released, ErrFenced) || l.Declared() == MayHaveExecuted {
+		own.Execution = MayHaveExecuted // by this run, by another one, or by a step that was left behind
+	}
+	if released == nil {
+		return own
+	}
+	return errors.Join(own, released)
+}
+
+// ofContext reports whether an error is that of the run's context, which has ended.
+func (r *Run) ofContext(err error) bool {
+	cause := context.Cause(r.ctx)
+	return cause != nil && (errors.Is(err, cause) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
+}
+
+// doubtful reports whether a StepOnce is in doubt.
+func (r *Run) doubtful() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.doubts) > 0
+}

@@ -1,0 +1,66 @@
+package stet_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store/memory"
+)
+
+// What an error says of the effect counts for more than that it is the context's.
+func TestErrorOfAContextThatEndedIsUnknownUnlessTheHandlerKnows(t *testing.T) {
+	for name, c := range map[string]struct {
+		says func(context.Context, error) error
+		want error
+		exec stet.Execution
+	}{
+		"nothing":    {func(_ context.Context, err error) error { return err }, stet.ErrUnknown, stet.MayHaveExecuted},
+		"words":      {func(context.Context, error) error { return errors.New("declined") }, stet.ErrFailed, stet.Executed},
+		"permanent":  {func(_ context.Context, err error) error { return stet.Permanent(err) }, stet.ErrFailed, stet.Executed},
+		"wraps":      {func(_ context.Context, err error) error { return fmt.Errorf("%w: %w", stet.ErrRetryable, err) }, stet.ErrRetryable, stet.NotExecuted},
+		"repeatable": {func(_ context.Context, err error) error { return stet.Repeatable(err) }, stet.ErrRetryable, stet.MayHaveExecuted},
+		"declares": {func(ctx context.Context, err error) error {
+			stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
+			return err
+		}, stet.ErrRetryable, stet.NotExecuted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newEngine(t, memory.New(memory.Options{}), stet.Options{Policy: stet.Policy{RunTimeout: time.Minute}})
+				_, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) {
+					<-ctx.Done()
+					return 0, c.says(ctx, context.Cause(ctx))
+				})
+				var own *stet.Error
+				if !errors.As(err, &own) || own.Kind != c.want || own.Execution != c.exec { //nolint:errorlint // a kind is a sentinel
+					t.Errorf("got %v; want %v (%v)", err, c.want, c.exec)
+				}
+			})
+		})
+	}
+}
+
+func TestPermanentErrorIsSettledAfterTheRollback(t *testing.T) {
+	store, e := bank(t)
+	declined := errors.New("declined")
+	for want := range 2 {
+		res, err := stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (int, error) {
+			if want > 0 {
+				t.Error("it ran again")
+			}
+			return 1, stet.Permanent(errors.Join(book(ctx, tx), stet.ErrRetryable, declined))
+		})
+		if !errors.Is(err, stet.ErrFailed) || stet.ExecutionOf(err) != stet.Executed || res.Replayed != (want == 1) {
+			t.Errorf("call %d: got %+v, %v; want failed, replayed %v", want+1, res, err, want == 1)
+		}
+	}
+	if n := charges(t, store); n != 0 {
+		t.Errorf("%d rows; want none", n)
+	}
+}
