@@ -33,19 +33,8 @@ func WithTx[Tx any](e *Engine, s store.TxStore[Tx]) (*TxEngine[Tx], error) {
 
 // same reports whether both stores keep the same records, as far as can be told.
 func same(a, b store.Store) bool {
-	a, b = bare(a), bare(b)
+	a, b = store.Base(a), store.Base(b)
 	return !reflect.TypeOf(a).Comparable() || !reflect.TypeOf(b).Comparable() || a == b
-}
-
-// bare returns the store that wrappers are around.
-func bare(s store.Store) store.Store {
-	for {
-		w, ok := s.(interface{ Unwrap() store.Store })
-		if !ok {
-			return s
-		}
-		s = w.Unwrap()
-	}
 }
 
 // Engine returns the engine.

@@ -7,6 +7,17 @@ type Wrapper interface {
 	Unwrap() Store
 }
 
+// Base returns the store that s is in front of: itself, if it is in front of none.
+func Base(s Store) Store {
+	for {
+		w, wraps := s.(Wrapper)
+		if !wraps {
+			return s
+		}
+		s = w.Unwrap()
+	}
+}
+
 // As returns s as a T, such as a Watcher or a WorkStore: s itself if it is one, else
 // the first that is one of the stores that it is in front of.
 func As[T any](s Store) (t T, ok bool) {

@@ -20,6 +20,18 @@ type front struct{ store.Store }
 
 func (f front) Unwrap() store.Store { return f.Store }
 
+func TestBaseIsBehindAllWrappers(t *testing.T) {
+	inner := &swept{by: "the inner"}
+	for name, s := range map[string]store.Store{"itself": inner, "behind one": front{inner}, "behind two": front{front{inner}}} {
+		if got := store.Base(s); got != store.Store(inner) {
+			t.Errorf("%s: got %v; want the inner store", name, got)
+		}
+	}
+	if got := store.Base(front{}); got != nil {
+		t.Errorf("in front of none: got %v; want nil", got)
+	}
+}
+
 func TestAbilityIsFoundThroughWrappersAndNoOthers(t *testing.T) {
 	inner := swept{by: "the inner"}
 	for name, s := range map[string]store.Store{"itself": inner, "behind one": front{inner}, "behind two": front{front{inner}}} {
