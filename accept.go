@@ -277,12 +277,10 @@ func (e *Engine) Lookup(ctx context.Context, id store.ID) (Status, error) {
 }
 
 // Await is Status once the operation is settled or unknown, or there is none, or
-// when ctx has ended, and then without an error. At most Options.MaxWaiters wait;
-// others are answered at once.
+// when ctx has ended, and then without an error. It works on any store: one that cannot
+// tell of changes is asked again and again, twice a second at most once it has waited a
+// while. At most Options.MaxWaiters wait; others are answered at once.
 func (e *Engine) Await(ctx context.Context, scope string, id store.ID) (Status, error) {
-	if _, err := e.workStore(); err != nil {
-		return Status{}, err
-	}
 	if e.waiters.Add(1) > int64(e.o.MaxWaiters) {
 		e.waiters.Add(-1)
 		return e.Status(context.WithoutCancel(ctx), scope, id)

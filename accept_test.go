@@ -253,6 +253,39 @@ func TestAwaitEndsWithTheOperation(t *testing.T) {
 	})
 }
 
+// bare is a store that keeps no work and cannot tell of changes.
+type bare struct{ store.Store }
+
+func TestAwaitWorksOnAnyStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(t, bare{memory.New(memory.Options{})}, stet.Options{SweepEvery: -1})
+		run, err := e.Begin(t.Context(), op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := make(chan stet.Status, 1)
+		go func() {
+			st, err := e.Await(t.Context(), op.Scope, run.ID())
+			if err != nil {
+				t.Errorf("of what runs: %v", err)
+			}
+			told <- st
+		}()
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		select {
+		case st := <-told:
+			t.Fatalf("it did not wait: %+v", st)
+		default:
+		}
+		ended := time.Now()
+		complete(t, run, "shipped")
+		if st := <-told; string(st.Outcome.Body) != "shipped" || time.Since(ended) > time.Second {
+			t.Errorf("got %+v after %v; want the outcome within a second", st, time.Since(ended))
+		}
+	})
+}
+
 func TestAwaitEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEngine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1, MaxWaiters: 1})
