@@ -332,7 +332,7 @@ func (e *Engine) Cancel(ctx context.Context, scope string, id store.ID) (Status,
 			return st, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: fmt.Errorf("the step %q was begun, and nobody said how it ended", st.Doubt)}
 		}
 		p := e.policyOf(st.Op.Class)
-		out := e.sealer.seal(id, failure(ErrCancelled), p.MaxResult)
+		out, _ := e.sealer.seal(id, failure(ErrCancelled), p.MaxResult) // which has no body
 		err = e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
 			_, err = ws.Cancel(ctx, st.Record.Claim(), out, p.Retention)
 			return err

@@ -31,18 +31,27 @@ const maxStatus = 999
 // errCodec is what decoding returns, wrapped, for bytes that it does not know.
 var errCodec = errors.New("not an outcome of a known version")
 
-// storable reports whether encode may be called.
-func (o *Outcome) storable() bool {
+// unstorable says why encode must not be called; nil if it may. The fields are as
+// sortFields returns them.
+func (o *Outcome) unstorable() error {
 	n := 0
 	for _, fields := range [...][]store.Field{o.Header, o.Trailer} {
-		for i, f := range fields {
-			if f.Name == "" || i > 0 && fields[i-1].Name >= f.Name {
-				return false
+		for _, f := range fields {
+			if f.Name == "" {
+				return errors.New("the result was not kept: a header or trailer field has no name")
 			}
 			n += 1 + len(f.Values)
 		}
 	}
-	return n <= store.MaxFields && 0 <= o.Status && o.Status <= maxStatus && o.Face <= store.FaceSQL && o.Reason <= store.ReasonResolved
+	switch {
+	case n > store.MaxFields:
+		return fmt.Errorf("the result was not kept: it has %d header and trailer fields and values; at most %d", n, store.MaxFields)
+	case o.Status < 0 || o.Status > maxStatus:
+		return fmt.Errorf("the result was not kept: its status %d is not 0 to %d", o.Status, maxStatus)
+	case o.Face > store.FaceSQL || o.Reason > store.ReasonResolved:
+		return fmt.Errorf("the result was not kept: its face is %v and its reason %v, which are not known", o.Face, o.Reason)
+	}
+	return nil
 }
 
 func uvarintLen(n int) int {
@@ -243,11 +252,24 @@ func (d *decoder) head() string {
 	return string(d.b[:ahead.at])
 }
 
-// sortFields puts header or trailer fields in the order in which they are stored.
+// sortFields returns header or trailer fields as they are stored: in the order of their
+// names, each name once, with all its values in their order.
 func sortFields(fields []store.Field) []store.Field {
-	byName := func(a, b store.Field) int { return strings.Compare(a.Name, b.Name) }
-	if !slices.IsSortedFunc(fields, byName) {
-		fields = slices.SortedFunc(slices.Values(fields), byName)
+	inOrder := true
+	for i := 1; i < len(fields) && inOrder; i++ {
+		inOrder = fields[i-1].Name < fields[i].Name
 	}
-	return fields
+	if inOrder {
+		return fields
+	}
+	byName := slices.SortedStableFunc(slices.Values(fields), func(a, b store.Field) int { return strings.Compare(a.Name, b.Name) })
+	merged := byName[:1]
+	for _, f := range byName[1:] {
+		if last := &merged[len(merged)-1]; last.Name == f.Name {
+			last.Values = slices.Concat(last.Values, f.Values)
+		} else {
+			merged = append(merged, f)
+		}
+	}
+	return merged
 }

@@ -93,7 +93,7 @@ func FuzzCodec(f *testing.F) {
 			}
 			return
 		}
-		if !o.storable() {
+		if o.unstorable() != nil {
 			t.Fatalf("decoded what could not have been stored: %+v", o)
 		}
 		if again := o.encode(); !bytes.Equal(again, b) {

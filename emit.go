@@ -152,7 +152,10 @@ func (r *Run) sealedUnlessInDoubt(out Outcome) (store.Settlement, error) {
 
 // pack seals the outcome together with what was emitted.
 func (r *Run) pack(outcome Outcome, messages []Message) store.Settlement {
-	out := r.e.sealer.seal(r.rec.ID, outcome, r.p.MaxResult)
+	out, lost := r.e.sealer.seal(r.rec.ID, outcome, r.p.MaxResult)
+	r.mu.Lock()
+	r.lost = lost
+	r.mu.Unlock()
 	if len(messages) > 0 {
 		packed, _ := json.Marshal(packedOutbox{r.op.Class, messages}) // strings and bytes never fail
 		out.Outbox = r.e.sealer.wrap(r.rec.ID, sealedOutbox, packed)

@@ -373,10 +373,13 @@ func (e *Engine) resolve(ctx context.Context, t *ticket, rec store.Record) (agai
 	default:
 		return false, nil
 	}
+	var lost error
 	fault.At(fault.TakeoverBefore)
 	switch {
 	case settle != nil:
-		err = e.settle(ctx, rec.Claim(), e.sealer.seal(rec.ID, *settle, t.p.MaxResult), t.p.Retention)
+		var sealed store.Settlement
+		sealed, lost = e.sealer.seal(rec.ID, *settle, t.p.MaxResult)
+		err = e.settle(ctx, rec.Claim(), sealed, t.p.Retention)
 	case kind == observe.TakenOver:
 		err = e.takeOver(ctx, rec, t.p.Retention)
 	case verdict.kind == itDidNotHappen:
@@ -397,7 +400,7 @@ func (e *Engine) resolve(ctx context.Context, t *ticket, rec store.Record) (agai
 		e.observe(ctx, t.event(observe.StoreFailed, rec, err))
 		return false, storeFailed(MayHaveExecuted, err)
 	}
-	e.observe(ctx, t.event(kind, rec, nil))
+	e.observe(ctx, t.event(kind, rec, lost))
 	return true, nil
 }
 

@@ -44,10 +44,13 @@ func (e *Engine) Resolve(ctx context.Context, shown store.Record, class string, 
 	}
 	rec, err := e.dead(ctx, shown)
 	kind := observe.Resolved
+	var lost error
 	switch {
 	case err != nil:
 	case v.kind == itHappened:
-		err = e.settle(ctx, rec.Claim(), e.sealer.seal(rec.ID, v.outcome, p.MaxResult), p.Retention)
+		var sealed store.Settlement
+		sealed, lost = e.sealer.seal(rec.ID, v.outcome, p.MaxResult)
+		err = e.settle(ctx, rec.Claim(), sealed, p.Retention)
 	case v.kind == mayRunAgain:
 		kind = observe.TakenOver
 		err = e.takeOver(ctx, rec, p.Retention)
@@ -56,7 +59,7 @@ func (e *Engine) Resolve(ctx context.Context, shown store.Record, class string, 
 	}
 	switch {
 	case err == nil:
-		e.observe(ctx, observe.Event{Kind: kind, ID: rec.ID, Class: class, State: v.State(), Fence: rec.Fence, Attempt: rec.Attempt})
+		e.observe(ctx, observe.Event{Kind: kind, ID: rec.ID, Class: class, State: v.State(), Fence: rec.Fence, Attempt: rec.Attempt, Err: lost})
 		return nil
 	case errors.Is(err, ErrFenced):
 		return &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: errors.New("the record has changed since it was shown; look again")}

@@ -26,8 +26,9 @@ type Outcome struct {
 	Status int
 	// Type is the media type of Body, "" where it is not known.
 	Type string
-	// Header and Trailer are those of a response, with each name once. There are at
-	// most MaxFields fields and values.
+	// Header and Trailer are those of a response. They are stored in the order of their
+	// names, and the values of a name that is there twice under one. There are at most
+	// MaxFields fields and values.
 	Header, Trailer []store.Field
 	// Body is what retries get, byte for byte.
 	Body []byte

@@ -37,6 +37,7 @@ type Run struct {
 	still   time.Duration       // how long an unknown effect may take yet
 	doubts  map[string]struct{} // steps that were begun, to run once, and whose end is not noted
 
+	lost       error // why the result was not kept
 	outbox     []Message
 	outboxSize int
 	committing bool // nothing can be emitted any more
@@ -247,8 +248,10 @@ func (r *Lease) Park(ctx context.Context) error {
 }
 
 // Settle writes the outcome and ends the run. It returns once the outcome is
-// durable; only then may it be shown to anyone. A result larger than the
-// policy's MaxResult is stored as Gone.
+// durable; only then may it be shown to anyone. A result that cannot be kept is
+// stored as Gone, and the observer told why (Event.Err of observe.Settled): one larger
+// than the policy's MaxResult, or with more than MaxFields header and trailer fields and
+// values, a status above 999, or a field without a name.
 //
 // An error is an *Error of kind ErrFenced (another claim or outcome stands),
 // ErrUnknown (the store could not be reached: the outcome may or may not have
@@ -396,12 +399,22 @@ func (r *Run) finish(en entry) {
 	r.cancel(nil)
 }
 
+// notKept says why the result of a settled run is not in the store; nil if it is, or
+// there was none to keep.
+func (r *Run) notKept() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lost
+}
+
 // report tells the observer how the run ended, and makes the caller's error.
 func (r *Run) report(ctx context.Context, kind observe.Kind, to store.State, err error) error {
 	ev := observe.Event{Kind: kind, ID: r.rec.ID, Class: r.op.Class, State: to, Fence: r.rec.Fence,
 		Attempt: r.rec.Attempt, Elapsed: time.Since(r.begun), Err: err}
 	var wrapped error
 	switch {
+	case err == nil && kind == observe.Settled:
+		ev.Err = r.notKept()
 	case err == nil:
 	case errors.Is(err, ErrFenced):
 		ev.Kind, ev.State = observe.Fenced, store.Unknown

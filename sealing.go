@@ -63,14 +63,19 @@ func newSealer(o Encryption) (s sealer, err error) {
 	return s, nil
 }
 
-// seal prepares the outcome of an operation for the store. One that is too large, or
-// has more fields than are kept, is Gone.
-func (s *sealer) seal(id store.ID, out Outcome, limit int) store.Settlement {
+// seal prepares the outcome of an operation for the store. What cannot be kept is Gone,
+// and lost says why.
+func (s *sealer) seal(id store.ID, out Outcome, limit int) (sealed store.Settlement, lost error) {
 	out.Header, out.Trailer = sortFields(out.Header), sortFields(out.Trailer)
-	if out.Gone || out.Size() > limit || !out.storable() {
-		return store.Settlement{State: out.state(), Gone: true}
+	if !out.Gone {
+		if lost = out.unstorable(); lost == nil && out.Size() > limit {
+			lost = fmt.Errorf("the result was not kept: it has %d bytes, and Policy.MaxResult is %d", out.Size(), limit)
+		}
 	}
-	return store.Settlement{State: out.state(), Result: s.wrap(id, out.state(), out.encode())}
+	if out.Gone || lost != nil {
+		return store.Settlement{State: out.state(), Gone: true}, lost
+	}
+	return store.Settlement{State: out.state(), Result: s.wrap(id, out.state(), out.encode())}, nil
 }
 
 // room returns how many bytes of an outcome (see Outcome.Size) the store keeps; 0: any

@@ -189,7 +189,7 @@ func (tr *txRun[Tx]) report(ctx context.Context, rec store.Record, err error) (s
 			tr.released(ctx)
 		default:
 			e.observe(ctx, observe.Event{Kind: observe.Settled, ID: rec.ID, Class: t.op.Class, State: rec.State,
-				Fence: rec.Fence, Attempt: rec.Attempt, Elapsed: time.Since(tr.run.begun)})
+				Fence: rec.Fence, Attempt: rec.Attempt, Elapsed: time.Since(tr.run.begun), Err: tr.run.notKept()})
 			if len(tr.run.emitted()) > 0 {
 				e.Wake()
 			}

@@ -62,7 +62,7 @@ type Event struct {
 	Attempt int
 	Elapsed time.Duration // for Settled and Released: since the claim; for Claimed in lease mode: what the store took
 	Swept   store.Swept   // for Swept
-	Err     error         // what went wrong, if anything did
+	Err     error         // what went wrong, if anything did; for Settled and Resolved: why the result was not kept
 }
 
 // Observer is told what happens. It is called synchronously: it must be quick,

@@ -47,7 +47,7 @@ func TestWhatSomebodyShouldLookAtIsAWarningOrAnError(t *testing.T) {
 		{observe.Replayed, failed, "ERROR"}, {observe.Resolved, failed, "WARN"}, {observe.Swept, failed, "WARN"},
 		{observe.InFlight, failed, "DEBUG"}, {observe.Replayed, nil, "DEBUG"}, {observe.Resolved, nil, "DEBUG"},
 		{observe.Claimed, nil, "DEBUG"}, {observe.Mismatched, nil, "DEBUG"}, {observe.Expired, nil, "DEBUG"},
-		{observe.ToldUnknown, nil, "DEBUG"}, {observe.Settled, nil, "DEBUG"}, {observe.Released, nil, "DEBUG"}, {observe.Swept, nil, "DEBUG"},
+		{observe.ToldUnknown, nil, "DEBUG"}, {observe.Settled, nil, "DEBUG"}, {observe.Settled, errors.New("the result was not kept"), "WARN"}, {observe.Released, nil, "DEBUG"}, {observe.Swept, nil, "DEBUG"},
 	} {
 		got := lines(t, slog.LevelDebug, observe.Event{Kind: c.kind, ID: store.Digest("", "s", "k"), Err: c.err})
 		if len(got) != 1 || got[0]["level"] != c.want || got[0]["msg"] != "stet: "+c.kind.String() || (got[0]["error"] != nil) != (c.err != nil) {
