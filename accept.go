@@ -41,8 +41,8 @@ type Status struct {
 	AcceptedAt time.Time
 	// Progress is what its run has said last.
 	Progress Progress
-	// Doubt names a step that was begun, to run once, and of which nobody has
-	// seen the end: only a verdict can say whether it is to run again. "" for none.
+	// Doubt names a step that was begun, to run once, and whose end is not
+	// noted: only a verdict can say whether it is to run again. "" for none.
 	Doubt string
 	// Outcome is what stands, once it is settled.
 	Outcome Outcome
@@ -52,7 +52,7 @@ type Status struct {
 
 // packedWork is Work as it is stored. Scope, key and namespace may hold any bytes. The
 // namespace, which earlier versions did not store, is that of the engine that accepted
-// it: whatever engine runs it, each attempt derives the same keys.
+// it: each attempt derives the same keys, also on an engine with another Namespace.
 type packedWork struct {
 	Scope, Key  []byte
 	Class, Name string
@@ -84,8 +84,8 @@ func (e *Engine) workStore() (store.WorkStore, error) {
 // or with its outcome.
 //
 // The error is an *Error of kind ErrInvalid, ErrMismatch, ErrDamaged, ErrClosed or
-// ErrStore: then it was not accepted if Execution is NotExecuted; else nobody
-// knows, and a retry finds out.
+// ErrStore: if Execution is NotExecuted, it was not accepted; else it may have
+// been, and a retry finds out.
 func (e *Engine) Accept(ctx context.Context, op Op, w Work) (Status, error) {
 	ws, err := e.workStore()
 	if err != nil {
@@ -118,9 +118,10 @@ func (e *Engine) Accept(ctx context.Context, op Op, w Work) (Status, error) {
 	return st, err
 }
 
-// Accept is Engine.Accept inside the caller's own transaction: the operation is accepted if the transaction is committed. On an
-// error the caller must roll back. The Status is what will stand then. Call Wake
-// after the commit, so that workers of this process need not find out by polling.
+// Accept is Engine.Accept inside the caller's own transaction: the operation is accepted if
+// the transaction is committed. On an error the caller must roll back. The Status is what
+// will stand then. Call Wake after the commit, so that workers of this process need not
+// find out by polling.
 func (te *TxEngine[Tx]) Accept(ctx context.Context, tx Tx, op Op, w Work) (Status, error) {
 	e := te.e
 	ws, err := te.workStore()
@@ -255,7 +256,7 @@ func (e *Engine) shown(scope string, st Status, err error) (Status, error) {
 	return st, err
 }
 
-// Lookup is Status for operators: whatever the scope.
+// Lookup is Status for operators, of any scope.
 func (e *Engine) Lookup(ctx context.Context, id store.ID) (Status, error) {
 	look := e.store.Read
 	if e.works != nil {
@@ -307,7 +308,7 @@ func (e *Engine) Await(ctx context.Context, scope string, id store.ID) (Status, 
 }
 
 // Cancel fails an accepted operation of scope that does not run yet, with
-// ErrCancelled as what it came to. A running one is asked to end: it is for its
+// ErrCancelled as its failure. A running one is asked to end: it is for its
 // worker to heed, and the Status says Cancelling. One that waits and cannot be read
 // is failed as well. One that has ended stays as it is. The error is an *Error of
 // kind ErrInvalid (it was not accepted), ErrUnknown (it waits, and a step of an earlier
@@ -329,7 +330,7 @@ func (e *Engine) Cancel(ctx context.Context, scope string, id store.ID) (Status,
 			return st, invalid("only accepted operations can be cancelled")
 		}
 		if st.Record.State == store.Accepted && st.Doubt != "" {
-			return st, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: fmt.Errorf("the step %q was begun, and nobody said how it ended", st.Doubt)}
+			return st, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: fmt.Errorf("the step %q was begun, and its end was not noted", st.Doubt)}
 		}
 		p := e.policyOf(st.Op.Class)
 		out, _ := e.sealer.seal(id, failure(ErrCancelled), p.MaxResult) // which has no body

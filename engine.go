@@ -57,8 +57,9 @@ type Engine struct {
 	arrived chan struct{} // closed at the next arrival; nil if nobody waits. Guarded by mu
 }
 
-// New returns an engine over a store, or one that is in front of it (see store.As). Wrong options are ErrInvalid, here and not
-// at the first request. Close it when its runs are done.
+// New returns an engine over a store, or one that is in front of it (see store.As). Wrong
+// options are ErrInvalid, here and not at the first request. Close it when its runs are
+// done.
 func New(s store.Store, o Options) (*Engine, error) {
 	if s == nil {
 		return nil, invalid("New needs a store; memory.New or sqlite.Open makes one")
@@ -213,10 +214,10 @@ func (e *Engine) shares(other *Engine) bool {
 	return e == other || reflect.ValueOf(e.store).Comparable() && reflect.ValueOf(other.store).Comparable() && e.store == other.store
 }
 
-// Begin takes an operation's claim, or its outcome. It returns a Run that is
-// either Replayed, or to be ended by Settle or Release. The error is an *Error
-// of kind ErrInvalid (also inside of a run of the same operation), ErrMismatch, ErrInFlight, ErrUnknown, ErrExpired,
-// ErrDamaged, ErrStore or ErrClosed.
+// Begin takes an operation's claim, or its outcome. It returns a Run that is either
+// Replayed, or to be ended by Settle or Release. The error is an *Error of kind ErrInvalid
+// (also inside of a run of the same operation), ErrMismatch, ErrInFlight, ErrUnknown,
+// ErrExpired, ErrDamaged, ErrStore or ErrClosed.
 //
 // The run's context takes its values from ctx, but not its end: a caller that
 // leaves does not stop an operation halfway.

@@ -17,7 +17,7 @@ var (
 	ErrMismatch = store.ErrMismatch
 	// ErrInFlight: the operation is running right now.
 	ErrInFlight = errors.New("stet: operation in flight")
-	// ErrUnknown: nobody can know whether the operation had its effect.
+	// ErrUnknown: whether the operation had its effect is not known.
 	ErrUnknown = store.ErrUnknown
 	// ErrExpired: the operation has ended and its result is no longer kept. It
 	// does not run again; Error.Execution says whether it was executed.

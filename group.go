@@ -12,10 +12,10 @@ import (
 // errGroup makes the store roll back.
 var errGroup = errors.New("the group is not committed")
 
-// RunGroup tries to run many operations in one transaction: one commit instead of many. It is for operations that only
-// write, and quickly: they run one after the other, and hold what they lock until
-// the last has ended. fn is called as by RunTx, for the i-th operation; all together
-// have the longest RunTimeout of their policies.
+// RunGroup tries to run many operations in one transaction: one commit instead of many. It
+// is for operations that only write, and quickly: they run one after the other, and hold
+// what they lock until the last has ended. fn is called as by RunTx, for the i-th
+// operation; all together have the longest RunTimeout of their policies.
 //
 // It runs only what nobody has run or is running, and commits all of it or
 // nothing. The run of an operation that was not committed is nil: it is for RunTx,

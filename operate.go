@@ -40,7 +40,7 @@ func (e *Engine) Resolve(ctx context.Context, shown store.Record, class string, 
 	case !ok:
 		return invalid("class %q is not among Options.Classes", class)
 	case v.kind == cannotKnow:
-		return invalid("Resolve needs ItHappened, ItDidNotHappen or MayRunAgain; a record that nobody knows about stays unknown")
+		return invalid("Resolve needs ItHappened, ItDidNotHappen or MayRunAgain; a record whose outcome is not known stays unknown")
 	}
 	rec, err := e.dead(ctx, shown)
 	kind := observe.Resolved
@@ -113,7 +113,7 @@ func (e *Engine) takeOver(ctx context.Context, rec store.Record, keep store.Rete
 	case now.Fence != rec.Fence:
 		return ErrFenced
 	case step != "":
-		return &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: fmt.Errorf("the step %q was begun, and nobody said how it ended", step)}
+		return &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: fmt.Errorf("the step %q was begun, and its end was not noted", step)}
 	}
 	return e.release(ctx, rec.Claim(), keep)
 }

@@ -175,8 +175,8 @@ func (r *Run) doubt(name string) {
 	r.doubts[name] = struct{}{}
 }
 
-// StepTx is Step in a transaction: what fn writes through tx and the result are committed together, so the step has its
-// effect once.
+// StepTx is Step in a transaction: what fn writes through tx and the result are committed
+// together, so the step has its effect once.
 func StepTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], name string, fn func(context.Context, Tx) (T, error)) (v T, err error) {
 	r, _, err := stepping(ctx, name)
 	if err != nil {

@@ -105,10 +105,10 @@ func (e *Engine) Wake() {
 // Return let it be run again; Settle, TxEngine.Finish and Park are as
 // ever.
 //
-// The error is an *Error of kind ErrInvalid (no such class), ErrInFlight (it runs, or
-// is to wait still, by Work.After or Return: it will be due), ErrUnknown (and its policy does not say what is to become of it), ErrExpired,
-// ErrFenced (there is no such operation, or it was not accepted), ErrDamaged,
-// ErrStore or ErrClosed.
+// The error is an *Error of kind ErrInvalid (no such class), ErrInFlight (it runs, or is to
+// wait still, by Work.After or Return: it will be due), ErrUnknown (and its policy does not
+// say what is to become of it), ErrExpired, ErrFenced (there is no such operation, or it
+// was not accepted), ErrDamaged, ErrStore or ErrClosed.
 func (e *Engine) Take(ctx context.Context, it Item) (*Lease, error) {
 	ws, err := e.workStore()
 	if err != nil {
@@ -267,8 +267,9 @@ func (r *Lease) giveBack(ctx context.Context, ws store.WorkStore, after time.Dur
 	return r.report(ctx, observe.Returned, store.Accepted, err)
 }
 
-// Finish ends a run in a transaction: what fn writes through tx and the outcome that it returns become durable
-// together or not at all. A run that is stale by then writes nothing.
+// Finish ends a run in a transaction: what fn writes through tx and the outcome that it
+// returns become durable together or not at all. A run that is stale by then writes
+// nothing.
 //
 // On error the transaction may or may not have committed, and messages that fn has
 // emitted are forgotten. End the run with Return or Release; ErrFenced from them means

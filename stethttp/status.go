@@ -19,11 +19,11 @@ import (
 // GET and HEAD are answered with 200 and a JSON object: the state, the attempts, times,
 // what the worker says of its progress, and once it has ended the outcome; a failed one
 // also with 200, because the status was found. "Prefer: wait=N" waits for the end. With
-// "Accept: text/event-stream" the same is sent as server-sent events: "status" after
-// each change, which is looked for every second (progress that has rested, every four),
-// and "end" with the outcome. A stream
-// lasts a minute at most; browsers reconnect by themselves, and get a 204 when there is
-// nothing more. A server's WriteTimeout does not end it.
+// "Accept: text/event-stream" the same is sent as server-sent events: "status" after each
+// change, which is looked for every second (progress that has rested, every four), and
+// "end" with the outcome. A stream lasts a minute at most; browsers reconnect by
+// themselves, and get a 204 when there is nothing more. A server's WriteTimeout does not
+// end it.
 //
 // DELETE cancels an operation that no worker has begun: 200, and its outcome is
 // the problem operation-cancelled. One that runs is asked to end: 202. What has

@@ -130,16 +130,15 @@ type TxMiddleware[Tx any] struct {
 }
 
 // NewTx is New for handlers whose effects are writes to the database of te: the handler
-// gets its transaction, and its response leaves only
-// after the commit. The transaction is rolled back after a response for which
-// Options.Failed or NotExecuted is true, a panic, Run.Declare, and a return
-// without a response: nothing is stored, this caller gets the response, and a retry
-// runs again. If the commit finds that another transaction wrote the record meanwhile,
-// the handler may be called again for the same request, with a new transaction, the
-// body from its beginning and a new response. Flush does nothing. A response that is
-// larger than the policy's MaxResult leaves a tombstone, as in lease mode; one that is
-// also larger than 16 MiB is rolled back and answered with 500. The handler must not
-// end the transaction, and must have no effects outside of it.
+// gets its transaction, and its response leaves only after the commit. The transaction is
+// rolled back after a response for which Options.Failed or NotExecuted is true, a panic,
+// Run.Declare, and a return without a response: nothing is stored, this caller gets
+// the response, and a retry runs again. If the commit finds that another transaction wrote
+// the record meanwhile, the handler may be called again for the same request, with a new
+// transaction, the body from its beginning and a new response. Flush does nothing. A
+// response that is larger than the policy's MaxResult leaves a tombstone, as in lease mode;
+// one that is also larger than 16 MiB is rolled back and answered with 500. The handler
+// must not end the transaction, and must have no effects outside of it.
 func NewTx[T any](te *stet.TxEngine[T], o Options) (*TxMiddleware[T], error) {
 	switch {
 	case te == nil:

@@ -160,10 +160,11 @@ func New[M any](engine *stet.Engine, o Options[M], handle func(ctx context.Conte
 	return c, nil
 }
 
-// NewTx is New for a handler whose effects are writes to the database of te. The handler's writes through tx and the outcome are one commit,
-// after which the message is acknowledged. An error or a panic of handle rolls
-// back, and the message is delivered again; Permanent makes it the outcome. The
-// handler must not end the transaction, and must have no effects outside of it.
+// NewTx is New for a handler whose effects are writes to the database of te. The handler's
+// writes through tx and the outcome are one commit, after which the message is
+// acknowledged. An error or a panic of handle rolls back, and the message is delivered
+// again; Permanent makes it the outcome. The handler must not end the transaction, and must
+// have no effects outside of it.
 func NewTx[Tx, M any](te *stet.TxEngine[Tx], o Options[M], handle func(ctx context.Context, tx Tx, m M) (result []byte, err error)) (*Consumer[M], error) {
 	if te == nil {
 		return nil, misuse.Errorf("stetmsg: NewTx needs what stet.WithTx makes")

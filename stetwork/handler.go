@@ -65,9 +65,10 @@ func handle[P, T any](w *Worker, name string, again bool, h func(context.Context
 	}})
 }
 
-// HandleTx is Handle for a handler whose effects are writes to the database of te. Its writes through tx and the outcome are one commit, under the
-// run's fence: a run that is stale writes nothing. An error or a panic rolls back,
-// and the operation is run again; Permanent makes the error its outcome.
+// HandleTx is Handle for a handler whose effects are writes to the database of te. Its
+// writes through tx and the outcome are one commit, under the run's fence: a run that is
+// stale writes nothing. An error or a panic rolls back, and the operation is run again;
+// Permanent makes the error its outcome.
 //
 // h must not end the transaction, must have no effects outside of it, and takes no
 // steps: they would wait for the transaction that they are called in, and so does

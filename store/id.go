@@ -7,9 +7,9 @@ import (
 	"encoding/hex"
 )
 
-// ID is what a store knows a record by: a digest of namespace, scope and key,
-// which begins with that of the scope (see Digest).
-// Nothing that a client sends reaches a store as a name.
+// ID is what a store knows a record by: a digest of namespace, scope and key, which begins
+// with that of the scope (see Digest). Nothing that a client sends reaches a store as a
+// name.
 type ID [32]byte
 
 // String returns the digest in hexadecimal. It is safe to log: the key cannot

@@ -51,7 +51,7 @@ const (
 	VerbFail
 	// VerbRelease gives the claim back, stating that nothing was executed.
 	VerbRelease
-	// VerbPark records that a lease ran out and nobody can know the effect.
+	// VerbPark records that a lease ran out and the effect is not known.
 	VerbPark
 	// VerbCommit is claim and completion in one transaction: the record comes
 	// into being settled.

@@ -25,18 +25,17 @@ import (
 	"time"
 )
 
-// Store keeps records. Every method is one atomic step. Durations go in and the
-// store's clock alone decides what has expired. ErrInvalid means that the store
-// was used wrongly, and that nothing was done. ErrDamaged means that the record
-// cannot be read, and that nothing was done to it. Any error other than these,
-// ErrMismatch and ErrFenced means that the call may or may not have taken
-// effect; the engine repeats it with the same arguments, which must be
-// harmless; one that wraps ErrNotDone says that it has had no effect. A call
-// whose context has ended already has none either. A record that cannot be read or reached hides no other: a store that
-// shares one round trip between calls gives each its own error, and a call about
-// many records returns a *PartialError. Retention.Tombstone is never shorter than Result: callers see to
-// that. Results are never modified, neither those handed in nor those
-// handed out, so both sides may keep them. store/storetest holds an
+// Store keeps records. Every method is one atomic step. Durations go in and the store's
+// clock alone decides what has expired. ErrInvalid means that the store was used wrongly,
+// and that nothing was done. ErrDamaged means that the record cannot be read, and that
+// nothing was done to it. Any error other than these, ErrMismatch and ErrFenced means that
+// the call may or may not have taken effect; the engine repeats it with the same arguments,
+// which must be harmless; one that wraps ErrNotDone says that it has had no effect. A call
+// whose context has ended already has none either. A record that cannot be read or reached
+// hides no other: a store that shares one round trip between calls gives each its own
+// error, and a call about many records returns a *PartialError. Retention.Tombstone is
+// never shorter than Result: callers see to that. Results are never modified, neither those
+// handed in nor those handed out, so both sides may keep them. store/storetest holds an
 // implementation to all of this.
 type Store interface {
 	// Claim takes the right to run an operation if it is free.
