@@ -26,7 +26,7 @@ type Result[T any] struct {
 //
 // Replays get the value as it comes out of JSON: unexported fields are zero.
 //
-// Other errors are those of Begin and of Run.Settle. With an error of Settle,
+// Other errors are those of Begin and of Lease.Settle. With an error of it,
 // fn has run; Result.Value holds what it returned, for logs only: do not act on
 // it, because no retry will see it.
 func Do[T any](ctx context.Context, e *Engine, op Op, fn func(context.Context) (T, error)) (Result[T], error) {

@@ -29,7 +29,7 @@
 //	  (lease lost, out of time, shutdown)
 //	  of HandleTx, HandleIdempotent          runs again
 //	  of Handle                              unknown: nobody can know how far it came
-//	calls OutcomeUnknown
+//	declares MayHaveExecuted
 //	  of Handle, HandleTx                    unknown
 //	  of HandleIdempotent                    runs again, with backoff
 //	has a stet.StepOnce in doubt             unknown
