@@ -134,12 +134,14 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		if room == 0 {
 			break
 		}
+		// Names before room: one whose room was used up is not asked for, even if it has
+		// room again by the time that the queue says how much there is of the others.
+		names, any := d.names()
 		n := room - len(kept)
 		if q, bounded := d.queue.(interface{ Room() int }); bounded {
 			n = min(n, q.Room())
 		}
 		found, ok := 0, true
-		names, any := d.names()
 		if n > 0 && any {
 			var items []stet.Item
 			items, ok = d.due(ctx, n, names)
