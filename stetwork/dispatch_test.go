@@ -139,3 +139,65 @@ func TestWhatAQueueThatWasDownGetsIsNotDelayed(t *testing.T) {
 		}
 	})
 }
+
+// narrow is a queue with room for one "ship", which is free again whenever it has been
+// asked something.
+type narrow struct {
+	mu      sync.Mutex
+	ship    int
+	refused int
+	handed  int
+}
+
+func (q *narrow) Names() []string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	names := []string{"bill", "ship"}[:1+q.ship]
+	q.ship = 1
+	return names
+}
+
+func (q *narrow) Room() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	room := 5 - 4*q.ship // the least of the names for which there is any
+	q.ship = 1
+	return room
+}
+
+func (q *narrow) Enqueue(_ context.Context, items []stet.Item) (err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, it := range items {
+		switch {
+		case it.Name != "ship":
+		case q.ship == 0:
+			q.refused++
+			err = errNowhere
+		default:
+			q.ship = 0
+			q.handed++
+		}
+	}
+	return err
+}
+
+func TestNameThatGetsRoomMeanwhileIsNotAskedForTooOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &narrow{}
+		b := newBench(t, memory.New(memory.Options{}), stetwork.Options{Queue: q}, stet.Policy{})
+		for _, name := range []string{"bill", "ship"} {
+			must(t, stetwork.Handle(b.worker, name, func(context.Context, parcel) (receipt, error) { return receipt{}, nil }))
+		}
+		for i := range 20 {
+			b.accept("ship", strconv.Itoa(i))
+		}
+		defer b.runs()()
+		time.Sleep(50 * time.Second) // less than what is refused rests
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if q.refused > 0 || q.handed != 20 {
+			t.Errorf("%d of 20 were handed over, %d refused", q.handed, q.refused)
+		}
+	})
+}
