@@ -20,11 +20,12 @@ func TestErrorOfAContextThatEndedIsUnknownUnlessTheHandlerKnows(t *testing.T) {
 		want error
 		exec stet.Execution
 	}{
-		"nothing":    {func(_ context.Context, err error) error { return err }, stet.ErrUnknown, stet.MayHaveExecuted},
-		"words":      {func(context.Context, error) error { return errors.New("declined") }, stet.ErrFailed, stet.Executed},
-		"permanent":  {func(_ context.Context, err error) error { return stet.Permanent(err) }, stet.ErrFailed, stet.Executed},
-		"wraps":      {func(_ context.Context, err error) error { return fmt.Errorf("%w: %w", stet.ErrRetryable, err) }, stet.ErrRetryable, stet.NotExecuted},
-		"repeatable": {func(_ context.Context, err error) error { return stet.Repeatable(err) }, stet.ErrRetryable, stet.MayHaveExecuted},
+		"nothing":              {func(_ context.Context, err error) error { return err }, stet.ErrUnknown, stet.MayHaveExecuted},
+		"words":                {func(context.Context, error) error { return errors.New("declined") }, stet.ErrFailed, stet.Executed},
+		"permanent":            {func(_ context.Context, err error) error { return stet.Permanent(err) }, stet.ErrFailed, stet.Executed},
+		"permanent, retryable": {func(context.Context, error) error { return stet.Permanent(stet.ErrRetryable) }, stet.ErrFailed, stet.Executed},
+		"wraps":                {func(_ context.Context, err error) error { return fmt.Errorf("%w: %w", stet.ErrRetryable, err) }, stet.ErrRetryable, stet.NotExecuted},
+		"repeatable":           {func(_ context.Context, err error) error { return stet.Repeatable(err) }, stet.ErrRetryable, stet.MayHaveExecuted},
 		"declares": {func(ctx context.Context, err error) error {
 			stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
 			return err
