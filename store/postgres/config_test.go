@@ -57,6 +57,11 @@ func TestServicesCallbacksAndSettingsAreNotTheStores(t *testing.T) {
 	watched := make(chan error, 1)
 	go func() { watched <- s.Watch(t.Context(), rec.ID, rec.Fence) }()
 	for marked := false; !marked; {
+		select {
+		case err := <-watched:
+			t.Fatalf("Watch ended before the run did: %v", err)
+		default:
+		}
 		if err := plain.QueryRow(t.Context(), "SELECT watched FROM stet.records WHERE id = $1", rec.ID[:]).Scan(&marked); err != nil {
 			t.Fatal(err)
 		}

@@ -219,6 +219,11 @@ func (s *Store) ownConfig(config *pgxpool.Config) *pgxpool.Config {
 	config.BeforeAcquire, config.PrepareConn, config.AfterRelease, config.BeforeClose = nil, nil, nil, nil //nolint:staticcheck // the service may still set the deprecated one
 	c := config.ConnConfig
 	c.Tracer, c.OnNotification, c.AfterConnect, c.OnNotice = nil, nil, nil, onNotice
+	// A short time-out of the service's may strike while a connection is prepared, or hit
+	// the statement after that: prepareSession sets the store's own.
+	for _, name := range []string{"statement_timeout", "lock_timeout", "transaction_timeout"} {
+		delete(c.RuntimeParams, name)
+	}
 	c.OnPgError = func(_ *pgconn.PgConn, err *pgconn.PgError) bool { return !strings.EqualFold(err.Severity, "FATAL") }
 	c.BuildContextWatcherHandler = func(c *pgconn.PgConn) ctxwatch.Handler { return &pgconn.DeadlineContextWatcherHandler{Conn: c.Conn()} }
 	// A statement on a connection that has died is repeated on another; to
