@@ -1,6 +1,10 @@
 package rig
 
 import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -22,7 +26,7 @@ func TestRabbitMQKeepsPersistentMessagesThroughAKill(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := ch.QueueDeclare("q", true, false, false, false, nil); err != nil {
+		if _, err := ch.QueueDeclare("queue-of-a-kill", true, false, false, false, nil); err != nil {
 			t.Fatal(err)
 		}
 		f(ch)
@@ -31,11 +35,14 @@ func TestRabbitMQKeepsPersistentMessagesThroughAKill(t *testing.T) {
 		if err := ch.Confirm(false); err != nil {
 			t.Fatal(err)
 		}
-		ok, err := ch.PublishWithDeferredConfirmWithContext(t.Context(), "", "q", true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte("kept")})
+		ok, err := ch.PublishWithDeferredConfirmWithContext(t.Context(), "", "queue-of-a-kill", true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte("kept")})
 		if err != nil || !ok.Wait() {
 			t.Fatal("not confirmed", err)
 		}
 	})
+	// RabbitMQ confirms a durable queue, and what is in it, up to some seconds before its
+	// database has written the queue down.
+	eventually(t, "the queue is in a file", func() bool { return written(filepath.Join(s.dir, "mnesia"), "queue-of-a-kill") })
 	if err := s.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +53,7 @@ func TestRabbitMQKeepsPersistentMessagesThroughAKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	withQueue(func(ch *amqp.Channel) {
-		m, ok, err := ch.Get("q", true)
+		m, ok, err := ch.Get("queue-of-a-kill", true)
 		if err != nil || !ok || string(m.Body) != "kept" {
 			t.Fatalf("after the kill: %q, %v, %v; %s", m.Body, ok, err, s.Log())
 		}
@@ -93,4 +100,22 @@ func TestNATSKeepsStreamsThroughAKill(t *testing.T) {
 	if err != nil || string(m.Data) != "kept" {
 		t.Fatalf("after the kill: %v, %v", m, err)
 	}
+}
+
+// written reports whether a file of a folder's database has a text. The messages are
+// elsewhere.
+func written(dir, text string) (found bool) {
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return nil //nolint:nilerr // a file that goes meanwhile
+		case d.IsDir() && d.Name() == "msg_stores":
+			return fs.SkipDir
+		case d.Type().IsRegular():
+			content, _ := os.ReadFile(path)
+			found = found || bytes.Contains(content, []byte(text))
+		}
+		return nil
+	})
+	return found
 }
