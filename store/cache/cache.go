@@ -75,11 +75,17 @@ type entry struct {
 	until time.Time
 }
 
-// reading is a time of the store's clock, which it did not show before a time of
-// this process.
+// reading is a time that the store's clock showed during a call of this process.
 type reading struct {
-	store time.Time
-	local time.Time
+	store       time.Time
+	begun, done time.Time     // when the call was made and returned
+	slack       time.Duration // by how much the store's clock may be ahead of store at begun
+}
+
+// least is the time that the store's clock shows at a time after the reading, at least.
+func (r *reading) least(at time.Time) time.Time {
+	age := at.Sub(r.done)
+	return r.store.Add(age - age/drift)
 }
 
 // New returns a store that keeps what it has seen settled in s. It is a
@@ -189,8 +195,8 @@ func (s *cached) keep(rec store.Record, expired int64) {
 		return
 	}
 	now := time.Now()
-	age := now.Sub(r.local)
-	left := rec.ExpiresAt.Sub(r.store.Add(age)) - margin - age/drift
+	age := now.Sub(r.begun)
+	left := rec.ExpiresAt.Sub(r.store.Add(age)) - margin - age/drift - r.slack
 	if left <= 0 || age > stale {
 		return
 	}
@@ -201,17 +207,26 @@ func (s *cached) keep(rec store.Record, expired int64) {
 	}
 }
 
-// granted reads the store's clock off a claim, for which it was asked at a time of
-// this process. Of one whose first reply was lost, part of the lease has gone.
+// granted reads the store's clock off a claim that a call made at begun returned. Of
+// one whose first reply was lost, part of the lease has gone.
 func (s *cached) granted(rec store.Record, lease time.Duration, begun time.Time) {
-	s.read(rec.ClaimedAt.Add(lease-rec.LeaseLeft), begun)
+	s.read(rec.ClaimedAt, max(0, lease-rec.LeaseLeft), begun)
 }
 
-// read notes what the store's clock showed after a time of this process.
-func (s *cached) read(store, local time.Time) {
-	if r := s.clock.Load(); r == nil || local.Sub(r.local) > fresh {
-		s.clock.Store(&reading{store, local})
+// read notes that the store's clock showed a time, and that so long had gone since when
+// the call was made at begun. A time before the least that the clock can have shown by
+// then is that of an earlier call, which this one repeats: how long ago that was cannot be
+// told, as leases are extended meanwhile. The same may be so of a time that is less than
+// the last reading's inaccuracy after that least one: that much is the new one's slack.
+func (s *cached) read(at time.Time, gone time.Duration, begun time.Time) {
+	next := &reading{store: at.Add(gone), begun: begun, done: time.Now()}
+	if r := s.clock.Load(); r != nil {
+		if begun.Sub(r.begun) <= fresh || at.Before(r.least(begun)) {
+			return
+		}
+		next.slack = r.done.Sub(r.begun) + begun.Sub(r.done)/drift
 	}
+	s.clock.Store(next)
 }
 
 // Unwrap implements store.Wrapper.
@@ -264,11 +279,14 @@ func (s *txStore[Tx]) RunTx(ctx context.Context, req store.ClaimRequest, keep st
 	if rec, ok, err := s.settled(ctx, req); ok {
 		return rec, err
 	}
-	begun, expired := time.Now(), s.expired.Load()
-	rec, err := s.tx.RunTx(ctx, req, keep, fn)
+	begun, expired, ran := time.Now(), s.expired.Load(), false
+	rec, err := s.tx.RunTx(ctx, req, keep, func(ctx context.Context, tx Tx, rec store.Record) (store.Settlement, error) {
+		ran = true
+		return fn(ctx, tx, rec)
+	})
 	switch {
-	case err == nil && rec.State.Settled() && rec.Owner == req.Owner:
-		s.read(rec.SettledAt, begun)
+	case err == nil && rec.State.Settled() && ran:
+		s.read(rec.SettledAt, 0, begun)
 	case err == nil || errors.Is(err, store.ErrMismatch):
 		s.keep(rec, expired)
 	}

@@ -207,6 +207,34 @@ func TestCallWhoseReplyWasLostTellsTheClockRightly(t *testing.T) {
 	}
 }
 
+// A claim of one's own that was extended says nothing of what the store's clock shows now.
+func TestRepeatedClaimThatWasExtendedIsNoReadingOfTheClock(t *testing.T) {
+	for name, lease := range map[string]time.Duration{"the same lease": time.Minute, "a shorter lease": time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			c := wrap(t, memory.New(memory.Options{}), cache.Options{MaxAge: time.Hour})
+			req, other := request("k"), request("other")
+			rec, err := c.Claim(t.Context(), req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			settled(t, c, other, store.Retention{Result: time.Minute, Tombstone: time.Hour})
+			time.Sleep(30 * time.Second)
+			if lost, err := c.Extend(t.Context(), []store.Claim{rec.Claim()}, time.Minute); err != nil || len(lost) > 0 {
+				t.Fatalf("Extend: lost %v, %v", lost, err)
+			}
+			req.Lease = lease
+			if again, err := c.Claim(t.Context(), req); err != nil || again.Fence != rec.Fence {
+				t.Fatalf("repeated Claim: %+v, %v", again, err)
+			}
+			again(t, c, other)
+			time.Sleep(31 * time.Second)
+			if rec := again(t, c, other); !rec.Gone {
+				t.Errorf("after a repeated claim for %s, the cache handed out past its ExpiresAt %+v", name, rec)
+			}
+		})
+	}
+}
+
 func TestStoreIsAskedAgainAfterMaxAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &counted{Store: memory.New(memory.Options{})}

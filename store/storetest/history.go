@@ -133,9 +133,13 @@ func randomHistories(f *fixture, steps *rapid.Generator[[]step]) {
 			if !errors.Is(err, errTooClose) {
 				told++
 				if err != nil {
+					text := fmt.Sprintf("%v\nthe history, and what the store answered:\n%s", err, strings.Join(h.log, "\n"))
+					if !failing { // rapid forgets the first, and shows none that does not fail again
+						f.Logf("first found: %s", text)
+					}
 					failing = true // from here on rapid shrinks
 					f.certain.Store(true)
-					t.Logf("%v\nthe history, and what the store answered:\n%s", err, strings.Join(h.log, "\n"))
+					t.Log(text)
 					t.Fatal("the store is not what the model says") // rapid shrinks only while this stays the same
 				}
 			}
