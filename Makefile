@@ -25,15 +25,18 @@ services: ## Install the servers that tests start (Debian packages; needs root o
 SLOW       := ./store/redis ./store/postgres ./internal/rig
 SLOW_PROOF := ./crashtest/...
 
+# go test, with a second look at a test that fails (the script says which).
+TESTS := GO="$(GO)" $(CURDIR)/internal/rig/tests.sh
+
 test: services ## Run all tests of all modules, race detector on
 	@$(MAKE) --no-print-directory -j 2 $(addprefix test-in-,$(MODULES))
 
 test-in-.:
-	$(GO) vet ./... && $(GO) test -race -p $(PACKAGES) -timeout 15m $(SLOW) ./...
+	$(GO) vet ./... && $(TESTS) -race -p $(PACKAGES) -timeout 15m $(SLOW) ./...
 
 test-in-proof: SLOW_HERE := $(SLOW_PROOF)
 $(addprefix test-in-,$(filter-out .,$(MODULES))):
-	cd $(@:test-in-%=%) && $(GO) vet ./... && $(GO) test -race -p $(BESIDE) -timeout 15m $(SLOW_HERE) ./...
+	cd $(@:test-in-%=%) && $(GO) vet ./... && $(TESTS) -race -p $(BESIDE) -timeout 15m $(SLOW_HERE) ./...
 
 short: ## Run the tests of the main module without the race detector
 	$(GO) test ./...
