@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -13,15 +12,6 @@ import (
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/kafka"
 )
-
-// polled counts the records of a partition that the receiver holds in memory.
-type polled struct{ atomic.Int64 }
-
-func (p *polled) OnFetchRecordUnbuffered(rec *kgo.Record, polled bool) {
-	if polled && rec.Partition == 0 {
-		p.Add(1)
-	}
-}
 
 func TestLargeRecordsThatWaitAreNotAllHeldInMemory(t *testing.T) {
 	f := newFixture(t)
@@ -52,8 +42,7 @@ func TestLargeRecordsThatWaitAreNotAllHeldInMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	held := new(polled)
-	r, err := kafka.New(c, kafka.Options{Client: []kgo.Opt{kgo.SeedBrokers(f.cluster.ListenAddrs()...), kgo.WithHooks(held)}, Group: "workers",
+	r, err := kafka.New(c, kafka.Options{Client: []kgo.Opt{kgo.SeedBrokers(f.cluster.ListenAddrs()...)}, Group: "workers",
 		Topics: []string{"orders"}, DeadLetterTopic: "dead", ErrorLog: quiet})
 	if err != nil {
 		t.Fatal(err)
@@ -65,8 +54,10 @@ func TestLargeRecordsThatWaitAreNotAllHeldInMemory(t *testing.T) {
 		f.publish(1, id)
 		f.until(func(ran []string) bool { return slices.Contains(ran, id) })
 	}
-	if n := held.Load(); n > large/2 {
-		t.Errorf("%d large records are held in memory", n)
+	// The hooks of the client do not tell this: to them a record of a paused partition,
+	// which the client throws away, is one that was polled.
+	if n := r.Waiting("orders", 0); n == 0 || n > large/2 {
+		t.Errorf("%d large records wait in memory, not 1 to %d", n, large/2)
 	}
 	close(release)
 	f.until(func(ran []string) bool { return slices.Contains(ran, fmt.Sprint("large ", large-1)) })
