@@ -42,6 +42,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/admin"
+	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store"
 )
 
@@ -99,7 +100,7 @@ func New(e *stet.Engine, o Options) (http.Handler, error) {
 		o.ErrorLog = slog.Default()
 	}
 	h := &handler{o: o, tokens: o.tokens(), mux: http.NewServeMux(), csrf: http.NewCrossOriginProtection()}
-	h.admin = &admin.Local{Engine: e, Place: o.Store, Audit: h.audit}
+	h.admin = &admin.Local{Engine: e, Place: o.Store, Audit: h.audit, HTTP: admin.HTTP{Outcome: stethttp.Outcome, Response: stethttp.StoredResponse}}
 	h.routes()
 	return h, nil
 }

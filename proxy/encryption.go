@@ -9,7 +9,6 @@ import (
 	"os"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/seal"
 )
 
 // Encryption encrypts stored responses: see stet.Encryption.
@@ -71,6 +70,9 @@ func (e *Encryption) options() (o stet.Encryption, err error) {
 	return o, nil
 }
 
+// secretSize is how long the secret of a stet.EncryptionKey is, in bytes.
+const secretSize = 32
+
 // readSecret reads 32 bytes in base64. What is in the file is in no error.
 func readSecret(name string) ([]byte, error) {
 	f, err := os.Open(name)
@@ -83,8 +85,8 @@ func readSecret(name string) ([]byte, error) {
 		return nil, err
 	}
 	secret, err := base64.StdEncoding.DecodeString(string(bytes.TrimSpace(text)))
-	if err != nil || len(secret) != seal.SecretSize {
-		return nil, fmt.Errorf("%s does not have %d bytes in base64; make it with 'openssl rand -base64 %[2]d'", name, seal.SecretSize)
+	if err != nil || len(secret) != secretSize {
+		return nil, fmt.Errorf("%s does not have %d bytes in base64; make it with 'openssl rand -base64 %[2]d'", name, secretSize)
 	}
 	if bytes.Equal(secret, make([]byte, len(secret))) {
 		return nil, errors.New(name + " has nothing but zeros; make it with 'openssl rand -base64 32'")

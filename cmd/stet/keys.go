@@ -15,12 +15,15 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/admin"
+	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store"
 )
 
 // adminVariable is the variable of the environment with the bearer token of an
 // admin API. A flag would show it to everybody who can list processes.
 const adminVariable = "STET_ADMIN_TOKEN"
+
+var operatorHTTP = admin.HTTP{Outcome: stethttp.Outcome, Response: stethttp.StoredResponse}
 
 // keys is what the commands below keys have in common.
 type keys struct {
@@ -75,7 +78,7 @@ func (k *keys) at(cmd *cobra.Command, o stet.Options, audit admin.Audit, do func
 			return err
 		}
 		defer engine.Close()
-		return do(&admin.Local{Engine: engine, Place: s.place, Audit: audit})
+		return do(&admin.Local{Engine: engine, Place: s.place, Audit: audit, HTTP: operatorHTTP})
 	})
 }
 

@@ -207,6 +207,9 @@ func (c *change) make(cmd *cobra.Command, args []string, wanted admin.Change) er
 		if err = c.fitting(cmd); err == nil {
 			err = wanted.Check()
 		}
+		if err == nil {
+			_, err = wanted.Verdict(operatorHTTP.Outcome)
+		}
 		if err == nil && wanted.Response != nil && c.admin == "" {
 			err = c.sealed()
 		}

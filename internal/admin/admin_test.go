@@ -18,11 +18,14 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/dashboard"
 	"github.com/stet-go/stet/internal/admin"
+	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var responses = admin.HTTP{Outcome: stethttp.Outcome, Response: stethttp.StoredResponse}
 
 const token = "a-token-of-24-visible-ch"
 
@@ -58,7 +61,7 @@ func both(t *testing.T) (local, remote admin.API, engine *stet.Engine) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &admin.Local{Engine: engine, Audit: func(context.Context, admin.Entry) error { return nil }}, r, engine
+	return &admin.Local{Engine: engine, HTTP: responses, Audit: func(context.Context, admin.Entry) error { return nil }}, r, engine
 }
 
 func TestRemoteSaysWhatLocalSays(t *testing.T) {
@@ -190,4 +193,24 @@ func FuzzParseQuery(f *testing.F) {
 			t.Errorf("%q was accepted, which no store accepts: %v", raw, q.Check())
 		}
 	})
+}
+
+func TestChangeWithResponseThatCannotBeSentIsRefused(t *testing.T) {
+	local, remote, engine := both(t)
+	id := engine.ID("acme", "k")
+	rec, err := local.Get(t.Context(), id, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, api := range map[string]admin.API{"local": local, "remote": remote} {
+		for _, bad := range []admin.Response{{Status: 99}, {Status: 204, Body: []byte("x")}} {
+			_, err := api.Change(t.Context(), id, admin.Change{Action: admin.Resolve, As: "completed", Fence: rec.Fence, Reason: "r", Actor: "a", Response: &bad})
+			if own, ok := errors.AsType[*admin.Error](err); !ok || own.Condition != admin.Invalid {
+				t.Errorf("%s: status %d, %d bytes: got %v, want an error of the condition %v", name, bad.Status, len(bad.Body), err, admin.Invalid)
+			}
+		}
+	}
+	if now, err := local.Get(t.Context(), id, false); err != nil || now.State != rec.State {
+		t.Errorf("the operation is %s, %v; want %s as before", now.State, err, rec.State)
+	}
 }

@@ -10,7 +10,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store"
 )
 
@@ -66,7 +65,8 @@ func (c Change) To() string {
 	}
 }
 
-// Check returns what is wrong with the change, whatever it is about.
+// Check returns what is wrong with the change, whichever operation it is about. Verdict
+// checks its response.
 func (c Change) Check() error {
 	if err := plain("reason", c.Reason, MaxReason, "the audit says why a change was made"); err != nil {
 		return err
@@ -82,8 +82,7 @@ func (c Change) Check() error {
 	if c.Action != Resolve && (c.As != "" || c.Response != nil) {
 		return fmt.Errorf("only resolve takes a verdict and a response, not %s", c.Action)
 	}
-	_, err := c.verdict()
-	return err
+	return c.checkVerdict()
 }
 
 // CheckName returns what is wrong with a name for the audit.
@@ -102,23 +101,30 @@ func plain(name, text string, limit int, why string) error {
 	return nil
 }
 
-// verdict is what the change says of a run.
-func (c Change) verdict() (v stet.Verdict, err error) {
+// checkVerdict returns what is wrong with the action and what it says of the run.
+func (c Change) checkVerdict() error {
+	switch {
+	case c.Action == Expire, c.Action == Release:
+		return nil
+	case c.Action != Resolve:
+		return fmt.Errorf("%.40q is none of resolve, release and expire", c.Action)
+	case c.As == "not-executed" && c.Response != nil:
+		return fmt.Errorf("an operation that was not executed has no response")
+	case c.As != "completed" && c.As != "failed" && c.As != "not-executed":
+		return fmt.Errorf("as: %.40q is none of completed, failed and not-executed", c.As)
+	}
+	return nil
+}
+
+// Verdict returns what a change that was checked says of a run; its error says what
+// is wrong with the response. outcome is that of HTTP.
+func (c Change) Verdict(outcome func(status int, header http.Header, body []byte) (stet.Outcome, error)) (v stet.Verdict, err error) {
 	switch {
 	case c.Action == Expire:
 		return v, nil
-	case c.Action == Release:
+	case c.Action == Release, c.As == "not-executed":
 		return stet.ItDidNotHappen(), nil
-	case c.Action != Resolve:
-		return v, fmt.Errorf("%.40q is none of resolve, release and expire", c.Action)
-	case c.As == "not-executed" && c.Response != nil:
-		return v, fmt.Errorf("an operation that was not executed has no response")
-	case c.As == "not-executed":
-		return stet.ItDidNotHappen(), nil
-	case c.As != "completed" && c.As != "failed":
-		return v, fmt.Errorf("as: %.40q is none of completed, failed and not-executed", c.As)
-	}
-	if c.Response == nil {
+	case c.Response == nil:
 		return stet.ItHappened(stet.Outcome{Failed: c.As == "failed", Gone: true}), nil
 	}
 	header := http.Header{} // with names as net/http has them
@@ -127,7 +133,7 @@ func (c Change) verdict() (v stet.Verdict, err error) {
 			header.Add(name, v)
 		}
 	}
-	out, err := stethttp.Outcome(c.Response.Status, header, c.Response.Body)
+	out, err := outcome(c.Response.Status, header, c.Response.Body)
 	out.Failed = c.As == "failed"
 	return stet.ItHappened(out), err
 }

@@ -93,7 +93,7 @@ func at(t *testing.T, store store.Store, remote bool) admin.API {
 	}
 	t.Cleanup(func() { _ = engine.Close() })
 	if !remote {
-		return &admin.Local{Engine: engine, Audit: func(context.Context, admin.Entry) error { return nil }}
+		return &admin.Local{Engine: engine, HTTP: responses, Audit: func(context.Context, admin.Entry) error { return nil }}
 	}
 	h, err := dashboard.New(engine, dashboard.Options{Token: token, Audit: slog.NewJSONHandler(io.Discard, nil), ErrorLog: slog.New(slog.DiscardHandler)})
 	if err != nil {

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store"
 )
 
@@ -19,6 +19,14 @@ type Local struct {
 	Engine *stet.Engine
 	Place  string // what the store is, for the audit; without passwords
 	Audit  Audit
+	HTTP   HTTP
+}
+
+// HTTP makes an outcome of a response, and a response of an outcome: stethttp.Outcome
+// and stethttp.StoredResponse.
+type HTTP struct {
+	Outcome  func(status int, header http.Header, body []byte) (stet.Outcome, error)
+	Response func(out stet.Outcome) (status int, header http.Header, body []byte, err error)
 }
 
 // List implements API.
@@ -119,7 +127,7 @@ func (l *Local) show(ctx context.Context, r *Record) error {
 	}
 	out := st.Outcome
 	r.Face, r.Reason, r.Result = out.Face.String(), out.Reason.String(), out.Body
-	status, header, body, err := stethttp.StoredResponse(out)
+	status, header, body, err := l.HTTP.Response(out)
 	if err == nil {
 		r.Response = &Response{Status: status, Header: header, Body: body}
 	}
@@ -133,6 +141,10 @@ func (l *Local) Change(ctx context.Context, id store.ID, c Change) (Entry, error
 		return Entry{}, refuse(Invalid, "class: the service has none by that name")
 	}
 	if err := c.Check(); err != nil {
+		return Entry{}, refuse(Invalid, err.Error())
+	}
+	verdict, err := c.Verdict(l.HTTP.Outcome)
+	if err != nil {
 		return Entry{}, refuse(Invalid, err.Error())
 	}
 	if c.Response != nil && len(c.Response.Body) > policy.MaxResult {
@@ -160,7 +172,7 @@ func (l *Local) Change(ctx context.Context, id store.ID, c Change) (Entry, error
 	if e, err = l.write(ctx, e, Begun, "it could not be written down, so nothing was changed"); err != nil {
 		return e, err
 	}
-	if err := l.do(ctx, rec, c); err != nil {
+	if err := l.do(ctx, rec, c, verdict); err != nil {
 		e.Error = err.Error()
 		if _, unwritten := l.write(ctx, e, Failed, ""); unwritten != nil {
 			return e, &Error{Condition: AuditFailed, Detail: "the change failed, and the audit could not be written", Cause: err}
@@ -174,12 +186,8 @@ func (l *Local) Change(ctx context.Context, id store.ID, c Change) (Entry, error
 }
 
 // do makes the change, at the store.
-func (l *Local) do(ctx context.Context, shown store.Record, c Change) error {
+func (l *Local) do(ctx context.Context, shown store.Record, c Change, verdict stet.Verdict) error {
 	if c.Action != Expire {
-		verdict, err := c.verdict()
-		if err != nil {
-			return err
-		}
 		return l.Engine.Resolve(ctx, shown, c.Class, verdict)
 	}
 	browser, err := l.browser()
