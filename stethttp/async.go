@@ -92,10 +92,10 @@ func NewAsync(m *Middleware, o AsyncOptions) (*Async, error) {
 		return nil, misuse.Errorf("stethttp: NewAsync needs a middleware; New makes one")
 	}
 	if _, ok := store.As[store.WorkStore](m.engine.Store()); !ok {
-		return nil, misuse.Errorf("stethttp: NewAsync needs a store that keeps work, a stet.WorkStore; %T is none", m.engine.Store())
+		return nil, misuse.Errorf("stethttp: NewAsync needs a store that keeps work, a store.WorkStore; %T is none", m.engine.Store())
 	}
 	if m.transact != nil && m.acceptTx == nil {
-		return nil, misuse.Errorf("stethttp: NewAsync needs a store that keeps work in transactions, a stet.WorkTxStore; %T is none", m.engine.Store())
+		return nil, misuse.Errorf("stethttp: NewAsync needs a store that keeps work in transactions, a store.WorkTxStore; %T is none", m.engine.Store())
 	}
 	if m.acceptTx == nil && o.AcceptTx != nil {
 		return nil, misuse.Errorf("stethttp: AsyncOptions.AcceptTx is called in transactions, and this middleware has none; NewTx makes one that has")
@@ -141,7 +141,7 @@ func (a *Async) Close() { a.cancel() }
 // it with Outcome, that response; the same for every retry.
 func (a *Async) Accept(name string, prepare func(http.ResponseWriter, *http.Request) (stet.Work, bool)) http.Handler {
 	if name == "" || len(name) > store.MaxName || !utf8.ValidString(name) {
-		panic("stethttp: Accept needs a name of at most stet.MaxName bytes of UTF-8")
+		panic("stethttp: Accept needs a name of at most store.MaxName bytes of UTF-8")
 	}
 	limit := a.m.o.MaxBody
 	if prepare == nil {

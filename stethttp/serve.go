@@ -177,7 +177,7 @@ func (c *call) findScope() *condition {
 		return &scopeMissing
 	}
 	if len(scope) > store.MaxScope {
-		c.m.log().WarnContext(c.r.Context(), "stethttp: a scope is longer than stet.MaxScope; nothing was executed", slog.Int("bytes", len(scope)))
+		c.m.log().WarnContext(c.r.Context(), "stethttp: a scope is longer than store.MaxScope; nothing was executed", slog.Int("bytes", len(scope)))
 		return &scopeTooLong
 	}
 	c.op.Scope = scope

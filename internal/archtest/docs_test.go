@@ -63,3 +63,45 @@ func TestIndexOfDecisionsLeadsSomewhere(t *testing.T) {
 		}
 	}
 }
+
+var rootName = regexp.MustCompile(`(^|[^\w./"])stet\.([A-Z]\w*)`)
+
+// TestTextsNameWhatTheRootExports finds names in comments, messages and pages that have
+// moved or gone. docs/decisions.md is history.
+func TestTextsNameWhatTheRootExports(t *testing.T) {
+	there, err := os.ReadFile(filepath.Join("testdata", "exports", "stet.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts := map[string]string{}
+	for _, f := range files(t) {
+		text, err := os.ReadFile(filepath.Join("..", "..", f.path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[f.path] = string(text)
+	}
+	pages, err := filepath.Glob(filepath.Join("..", "..", "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range append(pages, filepath.Join("..", "..", "README.md")) {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[strings.TrimPrefix(page, "../../")] = string(text)
+	}
+	delete(texts, "docs/decisions.md")
+	named := 0
+	for path, text := range texts {
+		for _, m := range rootName.FindAllStringSubmatch(text, -1) {
+			if named++; !regexp.MustCompile(`(?m)^(const|func|type|var) ` + m[2] + `$`).Match(there) {
+				t.Errorf("%s names stet.%s, which the root does not export", path, m[2])
+			}
+		}
+	}
+	if named < 1000 {
+		t.Errorf("%d names were looked at; want at least 1,000", named)
+	}
+}

@@ -185,7 +185,7 @@ var defects = []defect{
 	{"what a verdict rules out stays in doubt", "operate.go", "\t\terr = e.strike(ctx, now, n)\n", "", some("Doubt", engineTests)},
 	{"an operation in doubt is settled", "run.go", "\tif doubt == nil {\n\t\tdefer", "\tif doubt == nil || r.taken {\n\t\tdefer", some("Doubt|Open", engineTests)},
 	{"a reconciler's verdict is carried out on whatever stands now", "reconcile/one.go",
-		"err == nil && (now.Fence != st.Record.Fence || !dead(now) && now.State != st.Record.State) {", "err == nil && now.State != stet.Unknown {\n\t\tp.add(func(*Report) {})\n\t} else if st.Record = now; err != nil {", some("Changed|Verdict", []string{"./reconcile"})},
+		"err == nil && (now.Fence != st.Record.Fence || !dead(now) && now.State != st.Record.State) {", "err == nil && now.State != store.Unknown {\n\t\tp.add(func(*Report) {})\n\t} else if st.Record = now; err != nil {", some("Changed|Verdict", []string{"./reconcile"})},
 	{"a remote worker that has gone quiet counts as not executed", "stetwork/remote/session.go",
 		"\t\t\t\trun.Declare(stet.MayHaveExecuted, 0)\n\t\t\t\treturn nil, errGone", "\t\t\t\treturn nil, errNobody", some("Silent", []string{"./stetwork/remote"})},
 	{"any token lets in", "internal/admin/bearer.go", "subtle.ConstantTimeCompare(got[:], want[:]) == 1", "subtle.ConstantTimeCompare(got[:], want[:]) >= 0", some("Token|Stranger", []string{"./dashboard", "./stetwork/remote"})},
