@@ -144,13 +144,13 @@ func TestDuplicateMayWaitLongerThanAnUpload(t *testing.T) {
 	t.Parallel()
 	arrived, leave := make(chan struct{}), make(chan struct{})
 	s := serve(t, false, blockingHandler(arrived, leave))
-	f := start(t, yamlFor(s.URL, "http1", "scope: single-tenant\nlimits: {stall: 2s, upload: 2s}\nroutes: [{path: /payments, wait: 60s}]\n"))
+	f := start(t, yamlFor(s.URL, "http1", "scope: single-tenant\nlimits: {stall: 8s, upload: 8s}\nroutes: [{path: /payments, wait: 60s}]\n"))
 	answers := make(chan reply, 2)
 	go func() { answers <- f.post("k", "{}") }()
 	<-arrived
 	go func() { answers <- f.post("k", "{}") }()
 	eventually(t, "both to be under way", func() bool { return f.proxy.Counts().InHand > 2*16<<10 })
-	time.AfterFunc(3*time.Second, func() { close(leave) })
+	time.AfterFunc(9*time.Second, func() { close(leave) })
 	for range 2 {
 		if r := <-answers; r.status != 200 {
 			t.Errorf("%d %s %v", r.status, r.body, r.err)
@@ -170,8 +170,9 @@ func large(n int) http.HandlerFunc {
 }
 
 func TestClientThatDoesNotReadLetsGo(t *testing.T) {
+	t.Parallel()
 	s := serve(t, false, large(64<<20))
-	f := start(t, yamlFor(s.URL, "http1", "limits: {stall: 200ms}\n"+single))
+	f := start(t, yamlFor(s.URL, "http1", "limits: {stall: 3s}\n"+single))
 	f.dial("GET /report HTTP/1.1\r\nHost: x\r\n\r\n")
 	f.dial("POST /payments HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nContent-Length: 0\r\n\r\n")
 	eventually(t, "the operation to end", func() bool { return f.ended("k") })
@@ -189,8 +190,9 @@ func (f *front) ended(key string) bool {
 
 // What the service did is known; only its response was not taken.
 func TestAnswerThatNobodyReadsLeavesNothingUnknown(t *testing.T) {
+	t.Parallel()
 	s := serve(t, false, large(64<<20))
-	f := start(t, yamlFor(s.URL, "http1", "scope: single-tenant\nroutes: [{path: /payments, timeout: 2s, max_result: 64KiB}]\n"))
+	f := start(t, yamlFor(s.URL, "http1", "scope: single-tenant\nroutes: [{path: /payments, timeout: 8s, max_result: 64KiB}]\n"))
 	f.dial("POST /payments HTTP/1.1\r\nHost: x\r\nIdempotency-Key: idle\r\nContent-Length: 0\r\n\r\n")
 	slow := f.dial("POST /payments HTTP/1.1\r\nHost: x\r\nIdempotency-Key: slow\r\nContent-Length: 0\r\n\r\n")
 	go func() {
@@ -214,17 +216,17 @@ func TestAnswerThatNobodyReadsLeavesNothingUnknown(t *testing.T) {
 
 func TestClientThatReadsSlowlyGetsAll(t *testing.T) {
 	t.Parallel()
-	const size = 8 << 20
+	const size = 32 << 20
 	s := serve(t, false, large(size))
-	f := start(t, yamlFor(s.URL, "http1", "limits: {stall: 2s}\n"+single))
+	f := start(t, yamlFor(s.URL, "http1", "limits: {stall: 8s}\n"+single))
 	res, err := f.client.Get(f.url + "/report")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()
 	var got int64
-	for pause := time.NewTicker(50 * time.Millisecond); ; <-pause.C { // in all longer than it may stall
-		n, err := io.CopyN(io.Discard, res.Body, 128<<10)
+	for pause := time.NewTicker(150 * time.Millisecond); ; <-pause.C { // in all longer than it may stall
+		n, err := io.CopyN(io.Discard, res.Body, 512<<10)
 		got += n
 		if err != nil {
 			break
@@ -243,12 +245,12 @@ func TestServiceMayBeSilentLongerThanAClient(t *testing.T) {
 			_, _ = io.WriteString(w, "data\n")
 			_ = http.NewResponseController(w).Flush()
 			select {
-			case <-time.After(3 * time.Second):
+			case <-time.After(6 * time.Second):
 			case <-r.Context().Done():
 			}
 			_, _ = io.WriteString(w, "data\n")
 		})
-		f := start(t, yamlFor(s.URL, "http1", "limits: {stall: 2s}\n"+single))
+		f := start(t, yamlFor(s.URL, "http1", "limits: {stall: 5s}\n"+single))
 		srv := httptest.NewUnstartedServer(f.proxy)
 		srv.Config.Protocols = new(http.Protocols)
 		srv.Config.Protocols.SetHTTP1(!h2)
