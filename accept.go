@@ -223,7 +223,7 @@ func (e *Engine) status(rec store.Record) (st Status, err error) {
 		return st, err
 	}
 	st = Status{Record: rec, Op: op, Name: w.Name, AcceptedAt: w.At, Progress: n.Progress, Doubt: n.doubt()}
-	st.Record.Result, st.Record.Work, st.Record.Notes = nil, nil, nil
+	st.Record.Result, st.Record.Work, st.Record.Notes = store.Result{}, nil, nil
 	switch {
 	case !rec.State.Settled():
 	case rec.Gone:

@@ -86,7 +86,7 @@ func TestAcceptedOperationIsDoneOnceLater(t *testing.T) {
 		}
 		status(t, e, it.ID, store.Running)
 		complete(t, run, "shipped")
-		if st := status(t, e, it.ID, store.Completed); string(st.Outcome.Body) != "shipped" || st.Record.Result != nil {
+		if st := status(t, e, it.ID, store.Completed); string(st.Outcome.Body) != "shipped" || !st.Record.Result.IsZero() {
 			t.Fatalf("%+v", st)
 		}
 		if st, err := e.Accept(t.Context(), op, parcel); err != nil || st.New || string(st.Outcome.Body) != "shipped" {

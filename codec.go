@@ -4,29 +4,51 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"slices"
 	"strings"
 
 	"github.com/stet-go/stet/store"
 )
 
-// outcomeVersion is the first byte of a stored outcome. After it, with every
-// number as an unsigned varint in its shortest form and every string with its
-// length before it:
+// plainHead is the first byte of the head of an outcome that is not encrypted. Status,
+// media type and body are beside it, so that they can be read. After it, with every
+// number as an unsigned varint in its shortest form and every string with its length
+// before it:
 //
-//	face, reason, status
-//	media type
+//	CRC-32C of all of it, 4 bytes, see sumOf
+//	face, reason
+//	media type, if it cannot be beside the head; else "", and the type is there
 //	number of header fields, and for each: name, number of values, values
 //	the same for the trailer fields
 //	trace
-//	body, up to the end
 //
 // Names are in ascending order, so that equal outcomes are equal bytes. That it
-// failed is the state of its record. The checksum is the sealer's.
-const outcomeVersion = 1
+// failed is the state of its record. Of an encrypted outcome the head is an envelope of
+// package seal with all that is said here, packed as store.Result does it, and there is
+// nothing beside it.
+const plainHead = 1
 
-// maxStatus bounds the status of an outcome: it has three digits, as in HTTP.
-const maxStatus = 999
+// headStart is where face and reason are: after the version and the checksum.
+const headStart = 5
+
+// headSlack is by how much the lengths of heads in a packed result grow at most from those
+// of a result with nothing in it: that of the head, and where it is encrypted, of that in it.
+const headSlack = 3 + 3
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// sumOf is the checksum in the head of r: over the version, what follows the checksum in
+// the head, status and media type, each with its length before it, and the body.
+func sumOf(r *store.Result) uint32 {
+	b := make([]byte, 0, 32+len(r.Type))
+	b = append(b, r.Head[0])
+	b = binary.AppendUvarint(b, uint64(r.Status))
+	b = appendString(b, r.Type)
+	b = binary.AppendUvarint(b, uint64(len(r.Head)-headStart))
+	sum := crc32.Update(0, castagnoli, b)
+	return crc32.Update(crc32.Update(sum, castagnoli, r.Head[headStart:]), castagnoli, r.Body)
+}
 
 // errCodec is what decoding returns, wrapped, for bytes that it does not know.
 var errCodec = errors.New("not an outcome of a known version")
@@ -46,8 +68,8 @@ func (o *Outcome) unstorable() error {
 	switch {
 	case n > store.MaxFields:
 		return fmt.Errorf("the result was not kept: it has %d header and trailer fields and values; at most %d", n, store.MaxFields)
-	case o.Status < 0 || o.Status > maxStatus:
-		return fmt.Errorf("the result was not kept: its status %d is not 0 to %d", o.Status, maxStatus)
+	case o.Status < 0 || o.Status > store.MaxStatus:
+		return fmt.Errorf("the result was not kept: its status %d is not 0 to %d", o.Status, store.MaxStatus)
 	case o.Face > store.FaceSQL || o.Reason > store.ReasonResolved:
 		return fmt.Errorf("the result was not kept: its face is %v and its reason %v, which are not known", o.Face, o.Reason)
 	}
@@ -96,22 +118,29 @@ func (o *Outcome) Size() int {
 	return 3 + uvarintLen(o.Status) + stringLen(o.Type) + fieldsLen(o.Header) + fieldsLen(o.Trailer) + stringLen(o.Trace) + len(o.Body)
 }
 
-// encode returns the stored form.
-func (o *Outcome) encode() []byte {
-	b := make([]byte, 0, o.Size())
-	b = append(b, outcomeVersion, byte(o.Face), byte(o.Reason))
-	b = binary.AppendUvarint(b, uint64(o.Status))
-	b = appendString(b, o.Type)
+// encode returns the stored form of an outcome that is not encrypted. The body shares o's
+// memory.
+func (o *Outcome) encode() store.Result {
+	r := store.Result{Status: o.Status, Type: o.Type, Body: o.Body}
+	inside := ""
+	if unfit(o.Type) != "" {
+		r.Type, inside = "", o.Type
+	}
+	b := make([]byte, headStart, headStart+2+stringLen(inside)+fieldsLen(o.Header)+fieldsLen(o.Trailer)+stringLen(o.Trace))
+	b[0] = plainHead
+	b = append(b, byte(o.Face), byte(o.Reason))
+	b = appendString(b, inside)
 	b = appendFields(b, o.Header)
 	b = appendFields(b, o.Trailer)
-	b = appendString(b, o.Trace)
-	return append(b, o.Body...)
+	r.Head = appendString(b, o.Trace)
+	binary.BigEndian.PutUint32(r.Head[1:], sumOf(&r))
+	return r
 }
 
 // decoder reads what encode wrote. Once something is wrong it stays so.
 type decoder struct {
 	b    []byte
-	text string // b up to the body, as a string, so that strings are cut from it
+	text string // b as a string, so that strings are cut from it
 	at   int
 	left int // of MaxFields
 	err  error
@@ -147,24 +176,16 @@ func (d *decoder) number(limit int) int {
 	return int(n)
 }
 
-// skip reads a string and returns where it is.
-func (d *decoder) skip() (from, to int) {
+func (d *decoder) string() string {
 	n := d.number(len(d.b))
 	if n > len(d.b)-d.at {
 		d.fail("string too long")
-		return 0, 0
 	}
-	from = d.at
-	d.at += n
-	return from, d.at
-}
-
-func (d *decoder) string() string {
-	from, to := d.skip()
 	if d.err != nil {
 		return ""
 	}
-	return d.text[from:to]
+	d.at += n
+	return d.text[d.at-n : d.at]
 }
 
 // count reads a number of fields or values.
@@ -203,53 +224,47 @@ func (d *decoder) fields() []store.Field {
 	return fields
 }
 
-// decodeStored undoes encode. The body shares b's memory.
-func decodeStored(b []byte) (o Outcome, err error) {
-	d := decoder{b: b, left: store.MaxFields}
-	if len(b) == 0 || b[0] != outcomeVersion {
+// decodeStored undoes encode. The body shares r's memory.
+func decodeStored(r store.Result) (o Outcome, err error) {
+	if r.Head == nil {
+		return written(r)
+	}
+	d := decoder{b: r.Head, left: store.MaxFields}
+	switch {
+	case len(r.Head) < headStart || r.Head[0] != plainHead:
 		d.fail("unknown version")
 		return o, d.err
+	case r.Status < 0 || binary.BigEndian.Uint32(r.Head[1:]) != sumOf(&r):
+		d.fail("wrong checksum")
+		return o, d.err
+	case r.Status > store.MaxStatus:
+		d.fail("bad status")
 	}
-	d.text = d.head()
-	d.at = 1
+	d.text, d.at = string(r.Head), headStart
 	o.Face, o.Reason = store.Face(d.octet(byte(store.FaceSQL))), store.Reason(d.octet(byte(store.ReasonResolved)))
-	o.Status = d.number(maxStatus)
-	o.Type = d.string()
+	if o.Type = d.string(); (o.Type != "") != (unfit(o.Type) != "") || o.Type != "" && r.Type != "" || unfit(r.Type) != "" {
+		d.fail("bad media type")
+	}
 	o.Header, o.Trailer = d.fields(), d.fields()
-	o.Trace = d.string()
+	if o.Trace = d.string(); d.at != len(d.b) {
+		d.fail("something follows")
+	}
 	if d.err != nil {
 		return Outcome{}, d.err
 	}
-	o.Body = b[d.at:]
+	o.Status, o.Body = r.Status, r.Body
+	if r.Type != "" {
+		o.Type = r.Type
+	}
 	return o, nil
 }
 
-// head returns everything up to the body as a string.
-func (d *decoder) head() string {
-	ahead := *d
-	ahead.at = 3
-	if len(d.b) < ahead.at {
-		d.fail("cut off")
-		return ""
+// written returns an outcome that no engine has written: by SQL, as columns.
+func written(r store.Result) (Outcome, error) {
+	if r.Status < 0 || r.Status > store.MaxStatus {
+		return Outcome{}, fmt.Errorf("%w: the status is %d", errCodec, r.Status)
 	}
-	ahead.number(maxStatus)
-	ahead.skip()
-	for range 2 {
-		for range ahead.count() {
-			ahead.skip()
-			for range ahead.count() {
-				ahead.skip()
-			}
-			if ahead.err != nil {
-				break
-			}
-		}
-	}
-	ahead.skip()
-	if d.err = ahead.err; d.err != nil {
-		return ""
-	}
-	return string(d.b[:ahead.at])
+	return Outcome{Face: store.FaceSQL, Status: r.Status, Type: r.Type, Body: r.Body}, nil
 }
 
 // sortFields returns header or trailer fields as they are stored: in the order of their

@@ -86,7 +86,7 @@ func (s hasty) RunTx(ctx context.Context, req store.ClaimRequest, _ store.Retent
 	other.Owner = store.NewOwner()
 	won, err := s.Store.Claim(ctx, other)
 	if err == nil {
-		err = s.Store.Settle(ctx, won.Claim(), store.Settlement{State: store.Completed, Result: []byte("\x01theirs")}, store.Retention{Result: time.Hour, Tombstone: time.Hour})
+		err = s.Store.Settle(ctx, won.Claim(), store.Settlement{State: store.Completed, Result: store.Result{Body: []byte("\x01theirs")}}, store.Retention{Result: time.Hour, Tombstone: time.Hour})
 	}
 	if err != nil {
 		return rec, err

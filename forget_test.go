@@ -185,7 +185,7 @@ func TestReleaseThatCameTooLateIsNotReportedAsHeeded(t *testing.T) {
 			}
 		}, false},
 		"settled by a verdict": {func(t *testing.T, s *unheard, c store.Claim) {
-			must(t, s.Settle(t.Context(), c, store.Settlement{State: store.Completed, Result: []byte("1")}, store.Retention{Result: time.Hour, Tombstone: time.Hour}))
+			must(t, s.Settle(t.Context(), c, store.Settlement{State: store.Completed, Result: store.Result{Body: []byte("1")}}, store.Retention{Result: time.Hour, Tombstone: time.Hour}))
 		}, true},
 		"taken over": {func(t *testing.T, s *unheard, c store.Claim) {
 			must(t, s.Store.Release(t.Context(), c, store.Retention{Result: time.Hour, Tombstone: time.Hour}))

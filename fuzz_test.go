@@ -38,12 +38,12 @@ func FuzzRecord(f *testing.F) {
 	f.Cleanup(func() { _ = e.Close() })
 	f.Fuzz(func(t *testing.T, state uint8, work, notes, result []byte) {
 		st.rec = store.Record{ID: e.ID("shop", "key"), State: store.State(state % (uint8(store.Accepted) + 1)), Fence: 1, Attempt: 1,
-			Work: seal.Seal(work), Notes: append(make([]byte, 8), seal.Seal(notes)...), Result: seal.Seal(result)}
+			Work: seal.Seal(work), Notes: append(make([]byte, 8), seal.Seal(notes)...), Result: store.Result{Status: int(state), Type: string(notes), Head: result, Body: work}}
 		st, err := e.Lookup(t.Context(), st.rec.ID)
 		if err != nil && !errors.Is(err, stet.ErrDamaged) {
 			t.Errorf("Lookup: %v", err)
 		}
-		if err == nil && (st.Record.Work != nil || st.Record.Notes != nil || st.Record.Result != nil) {
+		if err == nil && (st.Record.Work != nil || st.Record.Notes != nil || !st.Record.Result.IsZero()) {
 			t.Error("a status has the bytes of its record")
 		}
 		items, err := e.Due(t.Context(), 1, time.Minute)

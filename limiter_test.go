@@ -22,7 +22,7 @@ type tiny struct {
 func (s tiny) MaxResult() int { return s.most }
 
 func (s tiny) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
-	if s.most > 0 && len(out.Result) > s.most {
+	if s.most > 0 && out.Result.Size() > s.most {
 		return store.ErrInvalid
 	}
 	return s.Store.Settle(ctx, c, out, keep)
@@ -47,14 +47,14 @@ func TestPolicyAboveTheStoresLimitIsRefused(t *testing.T) {
 		o    stet.Options
 		says string // "" if it is accepted
 	}{
-		"as much as it keeps":      {s, stet.Options{Policy: stet.Policy{MaxResult: 995}}, ""},
-		"more":                     {s, stet.Options{Policy: stet.Policy{MaxResult: 996}}, "Options.Policy: MaxResult is 996, but the store keeps results of at most 995 bytes"},
+		"as much as it keeps":      {s, stet.Options{Policy: stet.Policy{MaxResult: 988}}, ""},
+		"more":                     {s, stet.Options{Policy: stet.Policy{MaxResult: 989}}, "Options.Policy: MaxResult is 989, but the store keeps results of at most 988 bytes"},
 		"more in a class":          {s, stet.Options{Classes: map[string]stet.Policy{"exports": {MaxResult: 2000}}}, `Options.Classes["exports"]: MaxResult is 2000`},
-		"as much, encrypted":       {s, stet.Options{Policy: stet.Policy{MaxResult: 966}, Encryption: encrypted}, ""},
-		"more, encrypted":          {s, stet.Options{Policy: stet.Policy{MaxResult: 967}, Encryption: encrypted}, "at most 966 bytes"},
-		"more, behind a wrapper":   {inFront{inFront{s}}, stet.Options{Policy: stet.Policy{MaxResult: 996}}, "at most 995 bytes"},
-		"more, behind the cache":   {cached, stet.Options{Policy: stet.Policy{MaxResult: 996}}, "at most 995 bytes"},
-		"room for nothing":         {tiny{s.Store, 5}, stet.Options{}, "results of at most 5 bytes"},
+		"as much, encrypted":       {s, stet.Options{Policy: stet.Policy{MaxResult: 951}, Encryption: encrypted}, ""},
+		"more, encrypted":          {s, stet.Options{Policy: stet.Policy{MaxResult: 952}, Encryption: encrypted}, "at most 951 bytes"},
+		"more, behind a wrapper":   {inFront{inFront{s}}, stet.Options{Policy: stet.Policy{MaxResult: 989}}, "at most 988 bytes"},
+		"more, behind the cache":   {cached, stet.Options{Policy: stet.Policy{MaxResult: 989}}, "at most 988 bytes"},
+		"room for nothing":         {tiny{s.Store, 12}, stet.Options{}, "results of at most 12 bytes"},
 		"a store without a limit":  {tiny{s.Store, 0}, stet.Options{Policy: stet.Policy{MaxResult: store.MaxResultLimit}}, ""},
 		"negative in a tiny store": {s, stet.Options{Policy: stet.Policy{MaxResult: -1}}, "MaxResult is -1; it must be 1 to"},
 	} {

@@ -76,7 +76,7 @@ func (s *sealer) seal(id store.ID, out Outcome, limit int) (sealed store.Settlem
 	if out.Gone || lost != nil {
 		return store.Settlement{State: out.state(), Gone: true}, lost
 	}
-	return store.Settlement{State: out.state(), Result: s.wrap(id, out.state(), out.encode())}, nil
+	return store.Settlement{State: out.state(), Result: s.sealed(id, out)}, nil
 }
 
 // room returns how many bytes of an outcome (see Outcome.Size) the store keeps; 0: any
@@ -86,7 +86,7 @@ func (s *sealer) room(in store.Store) (int, error) {
 	if !ok || l.MaxResult() <= 0 {
 		return 0, nil
 	}
-	envelope := len(s.wrap(store.ID{}, store.Completed, nil))
+	envelope := s.sealed(store.ID{}, Outcome{}).Size() - (&Outcome{}).Size() + headSlack
 	if l.MaxResult() <= envelope {
 		return 0, invalid("the store keeps results of at most %d bytes, which the engine's checksum or encryption (%d bytes) fills alone", l.MaxResult(), envelope)
 	}
@@ -101,11 +101,32 @@ func (s *sealer) wrap(id store.ID, as store.State, content []byte) []byte {
 	return seal.Seal(content)
 }
 
+// sealed is an outcome as it is stored.
+func (s *sealer) sealed(id store.ID, out Outcome) store.Result {
+	r := out.encode()
+	if s.first != nil {
+		return store.Result{Head: s.first.Encrypt(r.Marshal(), binding(id, out.state()))}
+	}
+	r.Body = bytes.Clone(r.Body) // the caller's memory is not the store's to keep
+	return r
+}
+
 // open undoes seal.
 func (s *sealer) open(rec store.Record) (out Outcome, err error) {
-	content, err := s.unwrap(rec.ID, rec.State, rec.Result)
+	r := rec.Result
+	switch _, encrypted := seal.KeyName(r.Head); {
+	case encrypted && (r.Status != 0 || r.Type != "" || len(r.Body) > 0):
+		err = fmt.Errorf("%w: something is beside what is encrypted", seal.ErrDamaged)
+	case encrypted || !s.acceptPlain:
+		var packed []byte
+		if packed, err = s.unwrap(rec.ID, rec.State, r.Head); err == nil {
+			err = r.Unmarshal(packed)
+		}
+	default:
+		r.Body = bytes.Clone(r.Body) // the store's memory is not the caller's to change
+	}
 	if err == nil {
-		out, err = decodeStored(content)
+		out, err = decodeStored(r)
 	}
 	out.Failed = rec.State == store.Failed
 	return out, err

@@ -54,8 +54,8 @@ func TestStoredResultCannotBeRead(t *testing.T) {
 	store := memory.New(memory.Options{})
 	o := encrypted(secret("2026", 1))
 	rec := settle(t, store, o, op, "card 4242")
-	if bytes.Contains(rec.Result, []byte("4242")) {
-		t.Fatalf("the store has %q", rec.Result)
+	if bytes.Contains(rec.Result.Marshal(), []byte("4242")) {
+		t.Fatalf("the store has %q", rec.Result.Marshal())
 	}
 	if got, err := replayed(t, store, o, op); err != nil || got != "card 4242" {
 		t.Fatalf("%q, %v", got, err)
@@ -86,7 +86,7 @@ func TestKeysRotate(t *testing.T) {
 // swapping is a store whose rows somebody has exchanged.
 type swapping struct {
 	*memory.Store
-	result []byte
+	result store.Result
 	state  store.State
 }
 

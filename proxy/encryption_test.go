@@ -44,7 +44,7 @@ func (f *front) stored(key string) []byte {
 	if err != nil || rec.State != store.Completed {
 		f.t.Fatalf("%+v, %v", rec, err)
 	}
-	return rec.Result
+	return rec.Result.Marshal()
 }
 
 func (f *front) reload(yaml string) error {

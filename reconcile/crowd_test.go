@@ -79,8 +79,8 @@ func crowd(t *testing.T, kind, where string) {
 		if rec.State != want || rec.Attempt != 1 {
 			t.Fatalf("%d is %v, attempt %d; want %v", i, rec.State, rec.Attempt, want)
 		}
-		if result, _ := json.Marshal(id.String()); want == store.Completed && !bytes.HasSuffix(rec.Result, result) || (want == store.Unknown) != (verdicts[id] == 0) {
-			t.Fatalf("%d was resolved %d times, with the result %.80q", i, verdicts[id], rec.Result)
+		if result, _ := json.Marshal(id.String()); want == store.Completed && !bytes.Equal(rec.Result.Body, result) || (want == store.Unknown) != (verdicts[id] == 0) {
+			t.Fatalf("%d was resolved %d times, with the result %.80q", i, verdicts[id], rec.Result.Body)
 		}
 	}
 	repeated := 0

@@ -26,6 +26,8 @@ const (
 	MaxOutbox = 1 << 20
 	// MaxFields bounds the header and trailer fields, and their values, of an outcome.
 	MaxFields = 4096
+	// MaxStatus bounds the status of an outcome: it has three digits, as in HTTP.
+	MaxStatus = 999
 	// MaxResultLimit bounds stet.Policy.MaxResult, in bytes.
 	MaxResultLimit = 64 << 20
 )

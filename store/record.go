@@ -15,7 +15,7 @@ type Settlement struct {
 	// State is Completed or Failed.
 	State State
 	// Result is what is handed out again, byte for byte.
-	Result []byte
+	Result Result
 	// Gone marks an outcome without its result: it was too large to be kept,
 	// or it has expired. The operation still never runs again.
 	Gone bool
@@ -45,7 +45,7 @@ type Record struct {
 	Fence       int64 // grows strictly with every claim of the key
 	Attempt     int   // 1 for the first claim of the key
 
-	Result []byte // of a settled record, unless Gone
+	Result Result // of a settled record, unless Gone
 	Gone   bool   // a tombstone: settled, without its result
 
 	// InTx: it is Running in a transaction of another call, which has not ended, and so

@@ -176,8 +176,8 @@ type Watcher interface {
 // Limiter is a Store whose items are small, so that it cannot keep results of up to
 // MaxResultLimit bytes. stet.New refuses a policy that asks for more.
 type Limiter interface {
-	// MaxResult is the greatest length of Settlement.Result that the store keeps, in
-	// bytes, whatever else it keeps with it; 0 for no limit of its own. It never
+	// MaxResult is the greatest size of a Settlement.Result (see Result.Size) that the
+	// store keeps, in bytes, whatever else it keeps with it; 0 for no limit of its own. It never
 	// changes. To settle with a greater one is ErrInvalid.
 	MaxResult() int
 }

@@ -86,7 +86,7 @@ func grouped(st *sqlite.Store) pair {
 		if rec.State != store.Running || rec.Owner != owner {
 			return fmt.Errorf("not granted: %v", rec.State)
 		}
-		return st.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed, Result: result},
+		return st.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed, Result: store.Result{Body: result}},
 			store.Retention{Result: 24 * time.Hour, Tombstone: 30 * 24 * time.Hour})
 	}
 }

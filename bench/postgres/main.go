@@ -198,7 +198,7 @@ func (b *bench) lease(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return b.store.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed, Result: result}, keep)
+	return b.store.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed, Result: store.Result{Body: result}}, keep)
 }
 
 func pay(ctx context.Context, tx pgx.Tx) error {
@@ -212,7 +212,7 @@ func (b *bench) bare(ctx context.Context) error {
 
 func (b *bench) transaction(ctx context.Context) error {
 	_, err := b.store.RunTx(ctx, request(), keep, func(ctx context.Context, tx pgx.Tx, _ store.Record) (store.Settlement, error) {
-		return store.Settlement{State: store.Completed, Result: result}, pay(ctx, tx)
+		return store.Settlement{State: store.Completed, Result: store.Result{Body: result}}, pay(ctx, tx)
 	})
 	return err
 }
@@ -223,7 +223,7 @@ func (b *bench) cachedReplay(ctx context.Context) error { return b.read(ctx, b.c
 
 func (b *bench) read(ctx context.Context, st store.Store) error {
 	rec, err := st.Read(ctx, b.settled[int(b.next.Add(1))%len(b.settled)].ID)
-	if err == nil && (rec.State != store.Completed || len(rec.Result) != len(result)) {
+	if err == nil && (rec.State != store.Completed || len(rec.Result.Body) != len(result)) {
 		err = fmt.Errorf("read a record in state %v", rec.State)
 	}
 	return err
@@ -241,7 +241,7 @@ func (b *bench) fill(ctx context.Context) error {
 				b.settled[i] = req
 				rec, err := b.cached.Claim(ctx, req) // from which the cache learns the time
 				if err == nil {
-					err = b.store.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed, Result: result}, keep)
+					err = b.store.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed, Result: store.Result{Body: result}}, keep)
 				}
 				errs[part] = err
 			}

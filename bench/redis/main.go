@@ -180,7 +180,7 @@ func pair(ctx context.Context, s store.Store) error {
 	if err != nil {
 		return err
 	}
-	return s.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed, Result: result}, keep)
+	return s.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed, Result: store.Result{Body: result}}, keep)
 }
 
 // fill settles the records that are replayed.
@@ -192,7 +192,7 @@ func (b *bench) fill(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := b.rueidis.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed, Result: result}, keep); err != nil {
+		if err := b.rueidis.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed, Result: store.Result{Body: result}}, keep); err != nil {
 			return err
 		}
 	}
@@ -204,7 +204,7 @@ func (b *bench) replay(ctx context.Context, s store.Store) error {
 	req := b.settled[int(b.next.Add(1))%len(b.settled)]
 	req.Owner = store.NewOwner()
 	rec, err := s.Claim(ctx, req)
-	if err == nil && (rec.State != store.Completed || len(rec.Result) != len(result)) {
+	if err == nil && (rec.State != store.Completed || len(rec.Result.Body) != len(result)) {
 		err = fmt.Errorf("replayed a record in state %v", rec.State)
 	}
 	return err

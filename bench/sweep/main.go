@@ -173,7 +173,7 @@ func load(ctx context.Context, st *postgres.Store) (float64, error) {
 			for time.Since(began) < *each && errs[i] == nil {
 				rec, err := st.Claim(ctx, store.ClaimRequest{ID: store.Digest("bench", "s", stet.NewKey()), Owner: store.NewOwner(), Lease: 30 * time.Second})
 				if err == nil {
-					err = st.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed, Result: result},
+					err = st.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed, Result: store.Result{Body: result}},
 						store.Retention{Result: 24 * time.Hour, Tombstone: 30 * 24 * time.Hour})
 				}
 				errs[i] = err

@@ -177,7 +177,7 @@ func selfTest(ctx context.Context, st store.Store) []finding {
 	differs := other
 	differs.Fingerprint = stet.NewFingerprint([]byte("b"))
 	keep := store.Retention{Result: time.Second, Tombstone: time.Second}
-	out := store.Settlement{State: store.Completed, Result: []byte("scratch")}
+	out := store.Settlement{State: store.Completed, Result: store.Result{Body: []byte("scratch")}}
 
 	before := time.Now()
 	defer leaveNothing(ctx, st, req, keep)
@@ -220,7 +220,7 @@ func selfTest(ctx context.Context, st store.Store) []finding {
 		return found
 	}
 	rec2, err = st.Claim(ctx, other)
-	if !check("replay", "a retry gets it", rec2, err, err == nil && rec2.State == store.Completed && string(rec2.Result) == "scratch") {
+	if !check("replay", "a retry gets it", rec2, err, err == nil && rec2.State == store.Completed && string(rec2.Result.Body) == "scratch") {
 		return found
 	}
 	err = st.Settle(ctx, rec.Claim(), store.Settlement{State: store.Failed}, keep)

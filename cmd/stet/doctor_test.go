@@ -89,7 +89,7 @@ func (d defective) Claim(ctx context.Context, req store.ClaimRequest) (store.Rec
 	case d.defect == "mismatch":
 		err = nil
 	case d.defect == "replay" && rec.State == store.Completed:
-		rec.Result = nil
+		rec.Result = store.Result{}
 	case d.defect == "clock":
 		rec.ClaimedAt = rec.ClaimedAt.Add(time.Hour)
 	}

@@ -106,7 +106,7 @@ func (l *Local) Get(ctx context.Context, id store.ID, result bool) (Record, erro
 		return Record{}, err
 	}
 	r := NewRecord(rec)
-	if result && len(rec.Result) > 0 {
+	if result && !rec.Result.IsZero() {
 		err = l.show(ctx, &r)
 	}
 	return r, err

@@ -175,8 +175,8 @@ var conditions = []struct {
 	}},
 	{name: "damaged", happen: func(w *world) {
 		w.store.hurt = func(rec store.Record) store.Record {
-			if len(rec.Result) > 0 {
-				rec.Result = append([]byte{rec.Result[0] ^ 0x40}, rec.Result[1:]...)
+			if head := rec.Result.Head; len(head) > 0 {
+				rec.Result.Head = append([]byte{head[0] ^ 0x40}, head[1:]...)
 			}
 			return rec
 		}

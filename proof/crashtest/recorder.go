@@ -85,7 +85,7 @@ func (r *recorder) Extend(ctx context.Context, claims []store.Claim, lease time.
 // Settle implements store.Store.
 func (r *recorder) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
 	ev := about(verbSettle, c)
-	ev.State, ev.Digest = out.State.String(), Digest(out.Result)
+	ev.State, ev.Digest = out.State.String(), Digest(out.Result.Marshal())
 	end := r.h.Begin(ev)
 	err := r.Store.Settle(ctx, c, out, keep)
 	end(written(err))
@@ -117,7 +117,7 @@ func (r *txRecorder[Tx]) RunTx(ctx context.Context, req store.ClaimRequest, keep
 		out, err := fn(ctx, tx, rec)
 		if err == nil {
 			r.h.Add(Event{Kind: Intent, Verb: verbTransact, ID: req.ID.String(), Owner: req.Owner.String(), Fence: rec.Fence,
-				Attempt: rec.Attempt, State: out.State.String(), Digest: Digest(out.Result)})
+				Attempt: rec.Attempt, State: out.State.String(), Digest: Digest(out.Result.Marshal())})
 		}
 		return out, err
 	})
@@ -153,7 +153,7 @@ func answered(rec store.Record, err error) Event {
 // Seen is a record as an event.
 func Seen(kind Kind, rec store.Record) Event {
 	return Event{Kind: kind, State: rec.State.String(), Owner: rec.Owner.String(), Fence: rec.Fence, Attempt: rec.Attempt,
-		Fingerprint: rec.Fingerprint.String(), Digest: Digest(rec.Result)}
+		Fingerprint: rec.Fingerprint.String(), Digest: Digest(rec.Result.Marshal())}
 }
 
 // written is the end of a call that returns an error or nothing.

@@ -123,7 +123,7 @@ func (w *world) compare() {
 	for key := range w.setup.keys {
 		l, rec := w.ledgers[key], w.judge.seen[key].rec
 		accuse := func(violation string) {
-			w.violate(violation, fmt.Sprintf("key %d is %v, %q; effects: %+v", key, rec.State, rec.Result, l.made))
+			w.violate(violation, fmt.Sprintf("key %d is %v, %q; effects: %+v", key, rec.State, rec.Result.Body, l.made))
 		}
 		switch {
 		case rec.State == store.Completed && !l.has(stands(rec)):

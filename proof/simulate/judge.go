@@ -1,16 +1,13 @@
 package simulate
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/seal"
 	"github.com/stet-go/stet/store"
 )
 
@@ -115,7 +112,7 @@ func (w *world) wrong(c *call, key int, before, after seen) string {
 		return "a record was forgotten"
 	case a.State != store.None && a.Fingerprint != b.Fingerprint:
 		return "the fingerprint changed"
-	case a.State.Settled() && (b.State != a.State || !bytes.Equal(a.Result, b.Result) || b.Gone != a.Gone):
+	case a.State.Settled() && (b.State != a.State || !a.Result.Equal(b.Result) || b.Gone != a.Gone):
 		return "a settled outcome changed"
 	case w.setup.work:
 		return w.wrongWork(c, key, before, after)
@@ -249,7 +246,7 @@ func (w *world) hear(t told) {
 	w.mix(uint64(t.n)<<8 | uint64(len(t.text)))
 	other := rec.State != store.None && rec.Fingerprint != fingerprints[t.print]
 	accuse := func(violation string) {
-		w.violate(violation, fmt.Sprintf("%v, while the record is %v, %q", t, rec.State, rec.Result))
+		w.violate(violation, fmt.Sprintf("%v, while the record is %v, %q", t, rec.State, rec.Result.Body))
 	}
 	outcome := t.kind == nil || errors.Is(t.kind, stet.ErrFailed)
 	switch {
@@ -293,16 +290,12 @@ func stands(rec store.Record) string {
 	if !rec.State.Settled() || rec.Gone {
 		return ""
 	}
-	result, err := seal.Open(rec.Result)
-	if err != nil || len(result) < 8 {
-		return fmt.Sprint("unreadable: ", err)
+	// The head is version, checksum, face, reason, no type, no fields and no trace.
+	head := rec.Result.Head
+	if len(head) != 11 || head[0] != 1 {
+		return fmt.Sprintf("unreadable: %x", head)
 	}
-	// Version, face, reason, status, the lengths of type and type, no fields, no trace, and the body.
-	head := 3
-	_, n := binary.Uvarint(result[head:])
-	head += n
-	head += 1 + int(result[head]) + 3
-	return outcomeText(stet.Outcome{Failed: rec.State == store.Failed, Reason: store.Reason(result[2]), Body: result[head:]})
+	return outcomeText(stet.Outcome{Failed: rec.State == store.Failed, Reason: store.Reason(head[6]), Body: rec.Result.Body})
 }
 
 // hearLast judges the answer of a client that came after all faults.

@@ -135,7 +135,7 @@ func newStore(s store.Store, o Options) (*cached, error) {
 	}
 	records, err := otter.New(&otter.Options[store.ID, entry]{
 		MaximumWeight: uint64(o.MaxBytes),
-		Weigher:       func(_ store.ID, e entry) uint32 { return uint32(min(len(e.rec.Result), 1<<31)) + overhead },
+		Weigher:       func(_ store.ID, e entry) uint32 { return uint32(min(e.rec.Result.Size(), 1<<31)) + overhead },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cache: %w", err)
@@ -191,7 +191,7 @@ func (s *cached) lookUp(ctx context.Context, id store.ID) (rec store.Record, ok 
 // expired is the count of Expires before the record was asked for.
 func (s *cached) keep(rec store.Record, expired int64) {
 	r := s.clock.Load()
-	if r == nil || !rec.State.Settled() || rec.Gone || int64(len(rec.Result)) > s.o.MaxBytes/8 {
+	if r == nil || !rec.State.Settled() || rec.Gone || int64(rec.Result.Size()) > s.o.MaxBytes/8 {
 		return
 	}
 	now := time.Now()

@@ -69,7 +69,7 @@ func settled(t testing.TB, s store.Store, req store.ClaimRequest, keep store.Ret
 	if err != nil || rec.Owner != req.Owner {
 		t.Fatalf("Claim: %+v, %v", rec, err)
 	}
-	if err := s.Settle(t.Context(), rec.Claim(), store.Settlement{State: store.Completed, Result: []byte("result")}, keep); err != nil {
+	if err := s.Settle(t.Context(), rec.Claim(), store.Settlement{State: store.Completed, Result: store.Result{Body: []byte("result")}}, keep); err != nil {
 		t.Fatal(err)
 	}
 	return rec
@@ -100,10 +100,10 @@ func TestReplayAsksTheStoreOnce(t *testing.T) {
 	first := again(t, c, req)
 	asked := s.asked.Load()
 	for range 10 {
-		if rec := again(t, c, req); string(rec.Result) != "result" || rec.Fence != first.Fence || rec.ExpiresAt != first.ExpiresAt {
+		if rec := again(t, c, req); string(rec.Result.Body) != "result" || rec.Fence != first.Fence || rec.ExpiresAt != first.ExpiresAt {
 			t.Fatalf("a replay from the cache is %+v", rec)
 		}
-		if rec, err := c.Read(t.Context(), req.ID); err != nil || string(rec.Result) != "result" {
+		if rec, err := c.Read(t.Context(), req.ID); err != nil || string(rec.Result.Body) != "result" {
 			t.Fatalf("Read: %+v, %v", rec, err)
 		}
 	}
@@ -164,7 +164,7 @@ func TestOutcomeIsNotHandedOutPastItsExpiry(t *testing.T) {
 		again(t, c, req)
 		asked := s.asked.Load()
 		time.Sleep(50 * time.Second)
-		if rec := again(t, c, req); string(rec.Result) != "result" || s.asked.Load() != asked {
+		if rec := again(t, c, req); string(rec.Result.Body) != "result" || s.asked.Load() != asked {
 			t.Errorf("after 50 s of a minute the record is %+v, and the store was asked %d times", rec, s.asked.Load()-asked)
 		}
 		time.Sleep(10 * time.Second)
@@ -307,7 +307,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Settle(t.Context(), rec.Claim(), store.Settlement{State: store.Completed, Result: make([]byte, each)}, keep); err != nil {
+		if err := c.Settle(t.Context(), rec.Claim(), store.Settlement{State: store.Completed, Result: store.Result{Body: make([]byte, each)}}, keep); err != nil {
 			t.Fatal(err)
 		}
 		again(t, c, req)

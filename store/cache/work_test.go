@@ -126,7 +126,7 @@ func TestAcceptanceOfWhatHasEndedAsksTheStoreOnce(t *testing.T) {
 	if err != nil || string(rec.Work) != "work" {
 		t.Fatalf("Take: %+v, %v", rec, err)
 	}
-	out := store.Settlement{State: store.Completed, Result: []byte("result"), Outbox: []byte("messages")}
+	out := store.Settlement{State: store.Completed, Result: store.Result{Body: []byte("result")}, Outbox: []byte("messages")}
 	if err := c.Settle(t.Context(), rec.Claim(), out, keep); err != nil {
 		t.Fatal(err)
 	}
@@ -136,10 +136,10 @@ func TestAcceptanceOfWhatHasEndedAsksTheStoreOnce(t *testing.T) {
 	asked := s.asked.Load()
 	for range 10 {
 		req.Owner = store.NewOwner()
-		if rec, err := c.Accept(t.Context(), req, []byte("work"), 0); err != nil || string(rec.Result) != "result" || rec.Work != nil {
+		if rec, err := c.Accept(t.Context(), req, []byte("work"), 0); err != nil || string(rec.Result.Body) != "result" || rec.Work != nil {
 			t.Fatalf("Accept of what has ended: %+v, %v", rec, err)
 		}
-		if rec := again(t, c, req); string(rec.Result) != "result" || rec.Work != nil {
+		if rec := again(t, c, req); string(rec.Result.Body) != "result" || rec.Work != nil {
 			t.Fatalf("Claim of what has ended: %+v", rec)
 		}
 	}

@@ -39,7 +39,7 @@ func (s *Store) Browse(ctx context.Context, q store.Query) (store.Page, error) {
 		if !q.Match(rec, now-e.claimed) {
 			continue
 		}
-		rec.Result, rec.Gone = nil, rec.Gone || now >= e.expires
+		rec.Result, rec.Gone = store.Result{}, rec.Gone || now >= e.expires
 		place, _ := slices.BinarySearchFunc(page, e.id, byID)
 		page = slices.Insert(page[:min(len(page), limit-1)], min(place, limit-1), rec)
 	}
@@ -71,7 +71,7 @@ func (s *Store) Expire(ctx context.Context, c store.Claim) error {
 			return store.ErrFenced
 		}
 		if !e.gone {
-			e.result, e.gone, e.expires = nil, true, now
+			e.result, e.gone, e.expires = store.Result{}, true, now
 		}
 		return nil
 	})

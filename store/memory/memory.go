@@ -4,7 +4,6 @@
 package memory
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"math"
@@ -60,7 +59,7 @@ type entry struct {
 	ended       bool // settled, released or parked, at settled
 	attempt     int
 	fence       int64
-	result      []byte
+	result      store.Result
 	work        *work // nil unless it has any
 
 	leaseEnd, claimed, settled, expires, forget instant       // leaseEnd of what is accepted: when it can be taken
@@ -201,7 +200,7 @@ func (s *Store) current(id store.ID, now instant) *entry {
 		return nil
 	}
 	if now >= e.expires {
-		e.result, e.gone = nil, true
+		e.result, e.gone = store.Result{}, true
 	}
 	return e
 }
@@ -330,7 +329,7 @@ func (s *Store) Settle(ctx context.Context, c store.Claim, out store.Settlement,
 // came reports whether the settled record has that result. One that has expired, by
 // itself or by hand, may have been another.
 func (e *entry) came(out store.Settlement, now instant) bool {
-	return now < e.expires && e.gone == out.Gone && (e.gone || bytes.Equal(e.result, out.Result))
+	return now < e.expires && e.gone == out.Gone && (e.gone || e.result.Equal(out.Result))
 }
 
 // Release implements store.Store.

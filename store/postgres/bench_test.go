@@ -57,7 +57,7 @@ func BenchmarkPairs(b *testing.B) {
 		if err != nil {
 			return err
 		}
-		return s.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed, Result: kilobyte}, keep)
+		return s.Settle(ctx, rec.Claim(), store.Settlement{State: store.Completed, Result: store.Result{Body: kilobyte}}, keep)
 	})
 }
 
@@ -69,7 +69,7 @@ func BenchmarkTransactions(b *testing.B) {
 	callers(b, func(ctx context.Context) error {
 		_, err := s.RunTx(ctx, request(stet.NewKey()), keep, func(ctx context.Context, tx pgx.Tx, _ store.Record) (store.Settlement, error) {
 			_, err := tx.Exec(ctx, "INSERT INTO effects (name) VALUES ($1)", "payment")
-			return store.Settlement{State: store.Completed, Result: kilobyte}, err
+			return store.Settlement{State: store.Completed, Result: store.Result{Body: kilobyte}}, err
 		})
 		return err
 	})

@@ -181,7 +181,7 @@ func TestExpireDoesNotSeeAnOpenTransaction(t *testing.T) {
 	if err = errors.Join(err, s.Expire(t.Context(), c)); err != nil {
 		t.Error(err)
 	}
-	if rec := mustRead(t, s, c.ID); !rec.Gone || rec.Result != nil || rec.State != store.Completed {
+	if rec := mustRead(t, s, c.ID); !rec.Gone || !rec.Result.IsZero() || rec.State != store.Completed {
 		t.Errorf("%+v", rec)
 	}
 }

@@ -123,6 +123,8 @@ func (f *fields) into(at any) {
 		*at = f.time()
 	case *[]byte:
 		*at = f.bytes()
+	case *store.Result:
+		f.bad = at.Unmarshal(f.bytes()) != nil || f.bad
 	case *string:
 		*at = f.text()
 	}
@@ -177,6 +179,9 @@ func (v *value) into(at any) bool {
 		}
 	case *[]byte:
 		*at, _ = v.v.([]byte)
+	case *store.Result:
+		b, _ := v.v.([]byte)
+		ok = at.Unmarshal(b) == nil
 	case *string:
 		if b, is := v.v.([]byte); is { // of some drivers
 			v.v = string(b)
@@ -263,13 +268,10 @@ var (
 		{"state", anInt16, func(w *write) any { return int16(w.end.out.State) }},
 		{"gone", aBool, func(w *write) any { return w.end.out.Gone }},
 		{"result", aBytes, func(w *write) any {
-			switch {
-			case w.end.release || w.end.out.Gone:
+			if w.end.release || w.end.out.Gone || w.end.out.Result.IsZero() {
 				return nil
-			case w.end.out.Result == nil:
-				return []byte{}
 			}
-			return w.end.out.Result
+			return w.end.out.Result.Marshal()
 		}},
 		{"keep", anInt64, func(w *write) any { return spanIf(w.end.keep.Result, !w.end.release) }}, // a release has no result that expires
 		{"forget", anInt64, func(w *write) any { return spanIf(w.end.forget()) }},

@@ -26,7 +26,7 @@ func (t *transaction) write(rec store.Record, e *ending) *write {
 func settled(rec store.Record, e *ending, at time.Time) store.Record {
 	rec.State, rec.Result, rec.Gone, rec.LeaseLeft = e.out.State, e.out.Result, e.out.Gone, 0
 	if rec.Gone {
-		rec.Result = nil
+		rec.Result = store.Result{}
 	}
 	rec.SettledAt = at
 	rec.ExpiresAt = at.Add(time.Duration(micros(e.keep.Result)) * time.Microsecond)

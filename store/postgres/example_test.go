@@ -117,7 +117,7 @@ func ExampleStore_SettleTx() {
 		if _, err := tx.Exec(ctx, "UPDATE jobs SET done = true WHERE id = 7"); err != nil {
 			return err
 		}
-		return s.SettleTx(ctx, tx, claim, store.Settlement{State: store.Completed, Result: []byte("done")},
+		return s.SettleTx(ctx, tx, claim, store.Settlement{State: store.Completed, Result: store.Result{Body: []byte("done")}},
 			store.Retention{Result: 24 * time.Hour, Tombstone: 720 * time.Hour})
 	})
 	if err != nil {

@@ -64,7 +64,7 @@ func TestGroupIsOneCommit(t *testing.T) {
 	}
 	for i, rec := range recs {
 		now := mustRead(t, s, reqs[i].ID)
-		if now.State != store.Completed || string(now.Result) != "charged" || now.Owner != reqs[i].Owner || now.Fence != rec.Fence ||
+		if now.State != store.Completed || string(now.Result.Body) != "charged" || now.Owner != reqs[i].Owner || now.Fence != rec.Fence ||
 			!now.SettledAt.Equal(rec.SettledAt) || !now.ExpiresAt.Equal(rec.ExpiresAt) || !now.ForgetAt.Equal(rec.ForgetAt) || now.Scope != reqs[i].Scope {
 			t.Errorf("the store has %+v\nreturned was %+v", now, rec)
 		}

@@ -105,7 +105,7 @@ func TestStatementsAfterAnOutcomeSeeIt(t *testing.T) {
 			}
 			return err
 		})
-		if now := mustRead(t, s, rec.ID); err != nil || now.State != store.Completed || string(now.Result) != "x" {
+		if now := mustRead(t, s, rec.ID); err != nil || now.State != store.Completed || string(now.Result.Body) != "x" {
 			t.Errorf("%s: %v, and the record is %+v", name, err, now)
 		}
 	}

@@ -66,7 +66,7 @@ func TestTransactionsAndLeasesWorkAtEveryLevel(t *testing.T) {
 				}
 				return charge(ctx, tx, rec)
 			})
-			if err != nil || string(rec.Result) != "charged" || charges(t, s) != 1 {
+			if err != nil || string(rec.Result.Body) != "charged" || charges(t, s) != 1 {
 				t.Errorf("RunTx: %+v, %v, %d charges", rec, err, charges(t, s))
 			}
 		}

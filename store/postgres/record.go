@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"bytes"
 	"time"
 
 	"github.com/stet-go/stet/store"
@@ -34,7 +33,7 @@ func (r *row) record() store.Record {
 		rec.Gone = true
 	}
 	if rec.Gone {
-		rec.Result = nil
+		rec.Result = store.Result{}
 	}
 	return rec
 }
@@ -123,5 +122,5 @@ func onEnding(e *ending, r *row) (step, error) {
 // came reports whether the record is settled with the outcome. A result that has
 // expired, by itself or by hand, may have been another.
 func (r *row) came(out store.Settlement) bool {
-	return r.State == out.State && r.now < r.expires && r.Gone == out.Gone && (r.Gone || bytes.Equal(r.Result, out.Result))
+	return r.State == out.State && r.now < r.expires && r.Gone == out.Gone && (r.Gone || r.Result.Equal(out.Result))
 }

@@ -103,7 +103,7 @@ func TestCallsShareStatements(t *testing.T) {
 						mu.Unlock()
 						mustSettle(t, s, rec.Claim(), key)
 					}
-					if rec, err := s.Read(context.Background(), req.ID); err != nil || rec.State == store.Completed && string(rec.Result) != key {
+					if rec, err := s.Read(context.Background(), req.ID); err != nil || rec.State == store.Completed && string(rec.Result.Body) != key {
 						t.Errorf("Read: %+v, %v", rec, err)
 					}
 				}
@@ -118,7 +118,7 @@ func TestCallsShareStatements(t *testing.T) {
 		if n != 1 {
 			t.Errorf("%s was granted %d times", key, n)
 		}
-		if rec := mustRead(t, s, request(key).ID); rec.State != store.Completed || string(rec.Result) != key {
+		if rec := mustRead(t, s, request(key).ID); rec.State != store.Completed || string(rec.Result.Body) != key {
 			t.Errorf("%s: %+v", key, rec)
 		}
 	}
@@ -164,7 +164,7 @@ func TestLockedRecordHoldsUpNobodyElse(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	if rec := mustRead(t, s, locked.ID); string(rec.Result) != "tx" {
+	if rec := mustRead(t, s, locked.ID); string(rec.Result.Body) != "tx" {
 		t.Errorf("afterwards: %+v", rec)
 	}
 }
@@ -213,9 +213,9 @@ func TestTwoOutcomesInOneBatchHaveOneWinner(t *testing.T) {
 		if err := s.writeBatch(t.Context(), batch); err != nil {
 			t.Fatal(err)
 		}
-		stands := string(mustRead(t, s, c.ID).Result)
+		stands := string(mustRead(t, s, c.ID).Result.Body)
 		for _, o := range batch {
-			result := string(o.v.end.out.Result)
+			result := string(o.v.end.out.Result.Body)
 			if o.slow || (result == stands) != (o.err == nil) || o.err != nil && !errors.Is(o.err, store.ErrFenced) {
 				t.Errorf("%s stands, and %s was told %v", stands, result, o.err)
 			}

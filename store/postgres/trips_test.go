@@ -168,7 +168,7 @@ func TestReplayDoesNotWaitForTheServicesConnections(t *testing.T) {
 	defer busy.Release()
 	s.poolPatience = time.Millisecond
 	req.Owner = store.NewOwner()
-	if rec, err := s.RunTx(t.Context(), req, keep, ran); err != nil || rec.State != store.Completed || string(rec.Result) != "x" {
+	if rec, err := s.RunTx(t.Context(), req, keep, ran); err != nil || rec.State != store.Completed || string(rec.Result.Body) != "x" {
 		t.Errorf("%+v, %v", rec, err)
 	}
 	req.Fingerprint = stet.NewFingerprint([]byte("something else"))

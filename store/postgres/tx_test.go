@@ -186,7 +186,7 @@ func TestTransactionsShareConnections(t *testing.T) {
 				t.Errorf("after %s: %+v, %v", clean, rec, err)
 			}
 			n++
-			if rec := mustRead(t, s, req.ID); string(rec.Result) != "charged" || rec.Attempt != 1 || rec.Scope != req.Scope ||
+			if rec := mustRead(t, s, req.ID); string(rec.Result.Body) != "charged" || rec.Attempt != 1 || rec.Scope != req.Scope ||
 				rec.Owner != req.Owner || rec.Fingerprint != req.Fingerprint || rec.ExpiresAt.Sub(rec.SettledAt) != keep.Result ||
 				rec.ForgetAt.Sub(rec.SettledAt) != keep.Tombstone || rec.ClaimedAt.IsZero() || rec.ClaimedAt.After(rec.SettledAt) {
 				t.Errorf("after %s: %+v", clean, rec)
@@ -213,16 +213,16 @@ func TestTransactionsWithoutPreparedStatements(t *testing.T) {
 		t.Cleanup(pool.Close)
 		execSQL(t, pool, "CREATE TABLE charges (name text)")
 		s := open(t, pool, Options{})
-		for _, out := range []store.Settlement{completed("x"), {State: store.Failed, Gone: true, Result: []byte("too large")}, {State: store.Completed}} {
-			rec, err := s.RunTx(t.Context(), request(out.State.String()+string(out.Result)), keep, func(ctx context.Context, tx pgx.Tx, r store.Record) (store.Settlement, error) {
+		for _, out := range []store.Settlement{completed("x"), {State: store.Failed, Gone: true, Result: store.Result{Body: []byte("too large")}}, {State: store.Completed}} {
+			rec, err := s.RunTx(t.Context(), request(out.State.String()+string(out.Result.Body)), keep, func(ctx context.Context, tx pgx.Tx, r store.Record) (store.Settlement, error) {
 				_, err := charge(ctx, tx, r)
 				return out, err
 			})
 			want := out.Result
 			if out.Gone {
-				want = nil
+				want = store.Result{}
 			}
-			if got := mustRead(t, s, rec.ID); err != nil || got.State != out.State || got.Gone != out.Gone || string(got.Result) != string(want) {
+			if got := mustRead(t, s, rec.ID); err != nil || got.State != out.State || got.Gone != out.Gone || !got.Result.Equal(want) {
 				t.Errorf("%v: %+v, %v", mode, got, err)
 			}
 			var kept *string // NULL if there is none, which is not an empty one
@@ -427,7 +427,7 @@ func TestRivalDoesNotHideWhatWasCommitted(t *testing.T) {
 	}
 	query := func(st *statement, args ...any) scanner { return s.Pool().QueryRow(t.Context(), st.sql, args...) }
 	late := &transaction{s: s, req: &req, locks: s.locks(req.ID, req.Fingerprint), fence: -1} // its statement saw no record, and the lock taken
-	if rec, err := late.busy(t.Context(), query); err != nil || rec.State != store.Completed || string(rec.Result) != "x" {
+	if rec, err := late.busy(t.Context(), query); err != nil || rec.State != store.Completed || string(rec.Result.Body) != "x" {
 		t.Errorf("%+v, %v", rec, err)
 	}
 	other := request("k")

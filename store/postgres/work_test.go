@@ -406,7 +406,7 @@ func TestStepToWorkKeepsRecords(t *testing.T) {
 		t.Errorf("New on tables that lack a step: %v", err)
 	}
 	s := open(t, pool, Options{})
-	if rec := mustRead(t, s, id); rec.State != store.Completed || string(rec.Result) != "x" {
+	if rec := mustRead(t, s, id); rec.State != store.Completed || string(rec.Result.Body) != "x" {
 		t.Errorf("the record is now %+v", rec)
 	}
 	mustAccept(t, s, request("accepted"), "work")
@@ -424,7 +424,7 @@ func TestStepToWorkKeepsRecords(t *testing.T) {
 	}
 	apply(steps[1].Up)
 	apply(steps[2].Up)
-	if rec := mustRead(t, s, sent.ID); rec.State != store.Completed || string(rec.Result) != "y" {
+	if rec := mustRead(t, s, sent.ID); rec.State != store.Completed || string(rec.Result.Body) != "y" {
 		t.Errorf("after there and back: %+v", rec)
 	}
 }

@@ -81,7 +81,7 @@ func (w *write) owner() (o store.Owner) {
 func (w *write) size() int {
 	n := 0
 	if w.end != nil {
-		n += len(w.end.out.Result) + len(w.end.out.Outbox)
+		n += w.end.out.Result.Size() + len(w.end.out.Outbox)
 	}
 	if w.job != nil {
 		n += len(w.job.work)

@@ -359,7 +359,7 @@ func (s *Store) hand(ctx context.Context, what store.Due, visits []visit, some [
 				all[i], damaged[i] = told(some[i].id, it[len(it)-1]), true
 			}
 			all[i].Cancelling = false // which is not for queues
-			size.Add(int64(len(all[i].Result) + len(all[i].Work)))
+			size.Add(int64(all[i].Result.Size() + len(all[i].Work)))
 		}
 		return nil
 	}))

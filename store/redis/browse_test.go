@@ -96,7 +96,7 @@ func TestBrowseFindsEveryRecordOnce(t *testing.T) {
 					t.Errorf("%+v: %d records; want %d", q, len(got), want)
 				}
 				for id, rec := range got {
-					if rec.State != made[id] || rec.Result != nil || rec.Gone != (rec.State == store.Failed) || rec.Fence == 0 {
+					if rec.State != made[id] || !rec.Result.IsZero() || rec.Gone != (rec.State == store.Failed) || rec.Fence == 0 {
 						t.Errorf("a record that is %v comes as %+v", made[id], rec)
 					}
 				}
@@ -169,7 +169,7 @@ func TestExpireLeavesATombstone(t *testing.T) {
 				t.Fatalf("Expire: %v", err)
 			}
 			now := mustRead(t, s, req.ID)
-			if now.State != store.Completed || !now.Gone || now.Result != nil || !now.ForgetAt.Equal(was.ForgetAt) || !now.ExpiresAt.Before(was.ExpiresAt) {
+			if now.State != store.Completed || !now.Gone || !now.Result.IsZero() || !now.ForgetAt.Equal(was.ForgetAt) || !now.ExpiresAt.Before(was.ExpiresAt) {
 				t.Errorf("after Expire the record is %+v", now)
 			}
 		}

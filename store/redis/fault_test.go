@@ -171,7 +171,7 @@ func TestStoppedServerIsAnErrorAndNothingRuns(t *testing.T) {
 				t.Fatal(err)
 			}
 			waitFor(t, "the client has connected again", func() bool { _, err := s.Read(t.Context(), done.ID); return err == nil })
-			if rec := mustRead(t, s, done.ID); string(rec.Result) != "x" {
+			if rec := mustRead(t, s, done.ID); string(rec.Result.Body) != "x" {
 				t.Errorf("with appendfsync always, an outcome did not survive a crash: %+v", rec)
 			}
 			if rec := mustRead(t, s, running.ID); rec.Fence != running.Fence || rec.State != store.Running {
@@ -198,10 +198,10 @@ func TestFullMemoryRefusesClaimsAndServesReplays(t *testing.T) {
 			}
 			again := done
 			again.Owner = store.NewOwner()
-			if rec, err := s.Claim(t.Context(), again); err != nil || string(rec.Result) != "x" {
+			if rec, err := s.Claim(t.Context(), again); err != nil || string(rec.Result.Body) != "x" {
 				t.Errorf("a replay at maxmemory: %+v, %v", rec, err)
 			}
-			if rec := mustRead(t, s, done.ID); string(rec.Result) != "x" {
+			if rec := mustRead(t, s, done.ID); string(rec.Result.Body) != "x" {
 				t.Errorf("a read at maxmemory: %+v", rec)
 			}
 		})
@@ -281,10 +281,10 @@ func refusesClaims(t *testing.T, server *rig.RedisServer, fill func(*redis.Store
 	mustContain(t, refused, "nothing was done")
 	again := done
 	again.Owner = store.NewOwner()
-	if rec, err := s.Claim(t.Context(), again); err != nil || string(rec.Result) != "x" {
+	if rec, err := s.Claim(t.Context(), again); err != nil || string(rec.Result.Body) != "x" {
 		t.Errorf("a replay while nothing can be written: %+v, %v", rec, err)
 	}
-	if rec := mustRead(t, s, done.ID); string(rec.Result) != "x" {
+	if rec := mustRead(t, s, done.ID); string(rec.Result.Body) != "x" {
 		t.Errorf("a read while nothing can be written: %+v", rec)
 	}
 }

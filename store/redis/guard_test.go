@@ -102,7 +102,7 @@ func TestServerThatBecomesUnfitGrantsNothing(t *testing.T) {
 			waitFor(t, "claims are refused", func() bool { return refused() != nil })
 			mustContain(t, refused(), "allkeys-lru")
 			mustSettle(t, s, running.Claim(), "x") // what ran is still written
-			if rec := mustRead(t, s, done.ID); string(rec.Result) != "x" {
+			if rec := mustRead(t, s, done.ID); string(rec.Result.Body) != "x" {
 				t.Errorf("a read of an unfit server: %+v", rec)
 			}
 			config(t, server, "maxmemory-policy", "noeviction")

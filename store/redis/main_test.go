@@ -154,7 +154,7 @@ func request(key string) store.ClaimRequest {
 }
 
 func completed(result string) store.Settlement {
-	return store.Settlement{State: store.Completed, Result: []byte(result)}
+	return store.Settlement{State: store.Completed, Result: store.Result{Body: []byte(result)}}
 }
 
 func mustClaim(t testing.TB, s store.Store, req store.ClaimRequest) store.Record {

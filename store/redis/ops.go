@@ -44,7 +44,7 @@ func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Record
 func (s *Store) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
 	k := s.keys(c.ID)
 	sc, names := settleScript, []string{k.record, k.result, k.index, k.list, s.queues(shardOf(c.ID), store.DueRun)}
-	args := []string{string(c.ID[:]), fence(c.Fence), string([]byte{byte(out.State)}), flag(out.Gone), string(out.Result),
+	args := []string{string(c.ID[:]), fence(c.Fence), string([]byte{byte(out.State)}), flag(out.Gone), string(out.Result.Marshal()),
 		micros(keep.Result), micros(keep.Tombstone), s.channel}
 	if out.Outbox != nil {
 		sc, names = outboxScript, s.queueing(c.ID, store.DueRelay, append(names, s.outbox(c.ID)))

@@ -141,7 +141,9 @@ func decode(id store.ID, reply any) (rec store.Record, err error) {
 		return rec, err
 	}
 	if found && rec.State.Settled() && !rec.Gone {
-		rec.Result = []byte(result)
+		if b := []byte(result); rec.Result.Unmarshal(b) != nil {
+			rec.Result.Head = b // no engine knows it, and the rest of the record can be read
+		}
 	}
 	return rec, nil
 }

@@ -146,11 +146,11 @@ func TestEveryCallThatNeedsReplicasWaitsForThem(t *testing.T) {
 		_, err = s.Claim(t.Context(), fresh)
 		lacking(t, "a replay", err)
 
-		if rec := mustRead(t, s, known.ID); string(rec.Result) != "x" {
+		if rec := mustRead(t, s, known.ID); string(rec.Result.Body) != "x" {
 			t.Errorf("an outcome that the replica had: %+v", rec)
 		}
 		known.Owner = store.NewOwner()
-		if rec, err := s.Claim(t.Context(), known); err != nil || string(rec.Result) != "x" {
+		if rec, err := s.Claim(t.Context(), known); err != nil || string(rec.Result.Body) != "x" {
 			t.Errorf("a replay of an outcome that the replica had: %+v, %v", rec, err)
 		}
 		fresh.Fingerprint = stet.NewFingerprint([]byte("another"))
@@ -271,7 +271,7 @@ func TestNothingThatReplicasHaveIsLostInAFailover(t *testing.T) {
 			}
 			s = open(t, dial(t, l, p.replica.Addr()), redis.Options{Prefix: "p"})
 			for i := range settled {
-				if rec := mustRead(t, s, settled[i].ID); string(rec.Result) != "x" || rec.Fence != settled[i].Fence {
+				if rec := mustRead(t, s, settled[i].ID); string(rec.Result.Body) != "x" || rec.Fence != settled[i].Fence {
 					t.Errorf("after the failover a settled record is %+v", rec)
 				}
 				if rec := mustRead(t, s, running[i].ID); rec.State != store.Running || rec.Fence != running[i].Fence {

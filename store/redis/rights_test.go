@@ -50,7 +50,7 @@ func TestUserWithoutChannelsSettlesAndSweeps(t *testing.T) {
 	rec := mustClaim(t, s, request("watched"))
 	watch(rec)
 	mustSettle(t, s, rec.Claim(), "x")
-	if now := mustRead(t, s, rec.ID); now.State != store.Completed || string(now.Result) != "x" {
+	if now := mustRead(t, s, rec.ID); now.State != store.Completed || string(now.Result.Body) != "x" {
 		t.Errorf("settled: %+v", now)
 	}
 	var last store.Record

@@ -117,7 +117,7 @@ func (s *Store) Cancel(ctx context.Context, c store.Claim, out store.Settlement,
 	}
 	k := s.keys(c.ID)
 	reply, err := s.eval(ctx, cancelScript, []string{k.record, k.result, s.outbox(c.ID), k.list, s.queues(shardOf(c.ID), store.DueRun)},
-		string(c.ID[:]), fence(c.Fence), flag(out.Gone), string(out.Result), micros(keep.Result), micros(keep.Tombstone))
+		string(c.ID[:]), fence(c.Fence), flag(out.Gone), string(out.Result.Marshal()), micros(keep.Result), micros(keep.Tombstone))
 	if err != nil {
 		return store.Record{}, explain("cancel", err)
 	}

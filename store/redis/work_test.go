@@ -214,7 +214,7 @@ func TestLostReplyOfEveryCallAboutWorkIsHarmless(t *testing.T) {
 				t.Fatalf("an acceptance conflicts with itself: %+v", rec)
 			}
 			if i%4 == 0 {
-				out := store.Settlement{State: store.Failed, Result: []byte("cancelled")}
+				out := store.Settlement{State: store.Failed, Result: store.Result{Body: []byte("cancelled")}}
 				again(t, p, "Cancel", func() error { _, err := s.Cancel(ctx, rec.Claim(), out, keep); return err })
 				continue
 			}
@@ -237,7 +237,7 @@ func TestLostReplyOfEveryCallAboutWorkIsHarmless(t *testing.T) {
 			out.Outbox = []byte("messages")
 			again(t, p, "Settle", func() error { return s.Settle(ctx, rec.Claim(), out, keep) })
 			again(t, p, "Relayed", func() error { return s.Relayed(ctx, rec.Claim(), keep) })
-			if rec, err := s.Look(ctx, req.ID); err != nil || rec.State != store.Completed || rec.Work != nil || rec.Notes != nil || string(rec.Result) != "x" {
+			if rec, err := s.Look(ctx, req.ID); err != nil || rec.State != store.Completed || rec.Work != nil || rec.Notes != nil || string(rec.Result.Body) != "x" {
 				t.Fatalf("in the end the record is %+v, %v", rec, err)
 			}
 		}

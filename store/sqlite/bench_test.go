@@ -25,7 +25,7 @@ func BenchmarkPairs(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer s.Close()
-			out := store.Settlement{State: store.Completed, Result: bytes.Repeat([]byte("x"), 1024)}
+			out := store.Settlement{State: store.Completed, Result: store.Result{Body: bytes.Repeat([]byte("x"), 1024)}}
 			keep := store.Retention{Result: 24 * time.Hour, Tombstone: 30 * 24 * time.Hour}
 			pairs(b, callers, func(id store.ID) error {
 				rec, err := s.Claim(b.Context(), store.ClaimRequest{ID: id, Owner: store.NewOwner(), Lease: time.Minute})

@@ -110,7 +110,7 @@ func ExampleStore_SettleTx() {
 	defer tx.Rollback()
 	keep := store.Retention{Result: 24 * time.Hour, Tombstone: 30 * 24 * time.Hour}
 	// … the business writes, through tx …
-	out := store.Settlement{State: store.Completed, Result: []byte("done")}
+	out := store.Settlement{State: store.Completed, Result: store.Result{Body: []byte("done")}}
 	if err := s.SettleTx(ctx, tx, rec.Claim(), out, keep); err != nil {
 		panic(err)
 	}

@@ -43,7 +43,7 @@ func TestOddFileNamesNameThatFile(t *testing.T) {
 			if info, err := os.Stat(name); err != nil || info.Size() == 0 {
 				t.Errorf("the file: %v", err)
 			}
-			if rec := mustRead(t, openStore(t, Options{}, name), request("k").ID); string(rec.Result) != "done" {
+			if rec := mustRead(t, openStore(t, Options{}, name), request("k").ID); string(rec.Result.Body) != "done" {
 				t.Errorf("reopened: %+v", rec)
 			}
 		})
@@ -94,7 +94,7 @@ func TestWhatWasAcknowledgedOutlivesACrash(t *testing.T) {
 	s.w.handOver()
 
 	after := openStore(t, Options{}, filepath.Join(copied, "stet.db"))
-	if rec := mustRead(t, after, settled.ID); rec.State != store.Completed || string(rec.Result) != "done" {
+	if rec := mustRead(t, after, settled.ID); rec.State != store.Completed || string(rec.Result.Body) != "done" {
 		t.Errorf("settled: %+v", rec)
 	}
 	if rec := mustRead(t, after, claimed.ID); rec.State != store.Running || rec.Fence != claimed.Fence {
@@ -303,8 +303,8 @@ func TestFullDiskWritesNothingHalf(t *testing.T) {
 	})
 	wg.Go(func() { mustSettle(t, s, small.Claim(), "fits") })
 	wg.Wait()
-	if rec := mustRead(t, s, big.ID); rec.State != store.Running || rec.Result != nil {
-		t.Errorf("the big one: %v, %d bytes", rec.State, len(rec.Result))
+	if rec := mustRead(t, s, big.ID); rec.State != store.Running || !rec.Result.IsZero() {
+		t.Errorf("the big one: %v, %d bytes", rec.State, len(rec.Result.Body))
 	}
 	_, err := s.RunTx(t.Context(), request("tx"), keep, func(ctx context.Context, tx *sql.Tx, r store.Record) (store.Settlement, error) {
 		_, err := charge(ctx, tx, r)

@@ -1,7 +1,6 @@
 package sqlite
 
 import (
-	"bytes"
 	"database/sql/driver"
 	"errors"
 	"fmt"
@@ -62,9 +61,8 @@ func (r *row) scan(id store.ID, v []driver.Value) error {
 	r.Fence, r.Attempt, r.Gone = number(v[4]), int(number(v[5])), number(v[6]) != 0
 	r.claimed, r.lease, r.settled, r.expires, r.forget = number(v[7]), number(v[8]), number(v[9]), number(v[10]), number(v[11])
 	if v[12] != nil {
-		result, is := v[12].([]byte)
-		ok = ok && is
-		r.Result = result // both kinds of session hand out a copy
+		result, is := v[12].([]byte) // both kinds of session hand out a copy
+		ok = ok && is && r.Result.Unmarshal(result) == nil
 	}
 	text := func(v driver.Value) string {
 		switch v := v.(type) {
@@ -99,7 +97,7 @@ func (r *row) at(now micros) store.Record {
 		rec.LeaseLeft = length(r.lease - now)
 	}
 	if r.expires != 0 && now >= r.expires {
-		rec.Result, rec.Gone = nil, true
+		rec.Result, rec.Gone = store.Result{}, true
 	}
 	return rec
 }
@@ -202,7 +200,7 @@ func (r *row) own(verb store.Verb, owner store.Owner, fence int64, now micros) e
 		return unreadable(r.ID, fmt.Sprintf("it is %v with fence %d, and fence %d was drawn", r.State, r.Fence, fence))
 	}
 	r.State, r.Fence, r.Owner, r.claimed = to, fence, owner, now
-	r.Result, r.Gone = nil, false
+	r.Result, r.Gone = store.Result{}, false
 	r.lease, r.settled, r.expires, r.forget = 0, 0, 0, 0
 	return nil
 }
@@ -268,7 +266,7 @@ func settle(s session, c store.Claim, out store.Settlement, keep store.Retention
 // came reports whether the record is settled in that state with the outcome. A result
 // that has expired, by itself or by hand, may have been another.
 func (r *row) came(state store.State, out store.Settlement, now micros) bool {
-	return r.State == state && now < r.expires && r.Gone == out.Gone && (r.Gone || bytes.Equal(r.Result, out.Result))
+	return r.State == state && now < r.expires && r.Gone == out.Gone && (r.Gone || r.Result.Equal(out.Result))
 }
 
 // settleOnce settles a record that is not settled yet, and reports whether it was
@@ -283,7 +281,7 @@ func settleOnce(s session, c store.Claim, out store.Settlement, keep store.Reten
 	if out.Outbox != nil { // not forgotten before it was relayed
 		forget, outbox, relay = nil, out.Outbox, now
 	}
-	due, gone, result := any(expires), int64(0), any(out.Result)
+	due, gone, result := any(expires), int64(0), any(out.Result.Marshal())
 	if out.Gone {
 		due, gone, result = forget, 1, nil
 	}

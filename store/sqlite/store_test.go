@@ -63,7 +63,7 @@ func request(key string) store.ClaimRequest {
 }
 
 func completed(result string) store.Settlement {
-	return store.Settlement{State: store.Completed, Result: []byte(result)}
+	return store.Settlement{State: store.Completed, Result: store.Result{Body: []byte(result)}}
 }
 
 // mustClaim claims and demands to get it.

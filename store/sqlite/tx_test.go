@@ -57,14 +57,14 @@ func TestTransactionHoldsEffectAndRecord(t *testing.T) {
 		}
 		return charge(ctx, tx, r)
 	})
-	if err != nil || rec.State != store.Completed || rec.Owner != req.Owner || string(rec.Result) != "charged" {
+	if err != nil || rec.State != store.Completed || rec.Owner != req.Owner || string(rec.Result.Body) != "charged" {
 		t.Fatalf("RunTx: %+v, %v", rec, err)
 	}
 	if during.State != store.Running || during.Owner != req.Owner || during.Fence != rec.Fence || during.Attempt != 1 {
 		t.Errorf("the record to be: %+v", during)
 	}
 	read := mustRead(t, s, req.ID)
-	if read.State != store.Completed || string(read.Result) != "charged" || !read.ForgetAt.Equal(rec.ForgetAt) || charges(t, s) != 1 {
+	if read.State != store.Completed || string(read.Result.Body) != "charged" || !read.ForgetAt.Equal(rec.ForgetAt) || charges(t, s) != 1 {
 		t.Errorf("afterwards: %+v, %d charges", read, charges(t, s))
 	}
 	again := request("k")
@@ -249,7 +249,7 @@ func TestClaimIsSettledInTheCallersTransaction(t *testing.T) {
 			if err := tx.Commit(); err != nil {
 				t.Fatal(err)
 			}
-			if now := mustRead(t, s, rec.ID); now.State != store.Completed || string(now.Result) != "done" {
+			if now := mustRead(t, s, rec.ID); now.State != store.Completed || string(now.Result.Body) != "done" {
 				t.Errorf("after the commit: %+v", now)
 			}
 		})

@@ -146,7 +146,7 @@ func (s *Store) Cancel(ctx context.Context, c store.Claim, out store.Settlement,
 // cancel is the body of Cancel, in a write transaction.
 func cancel(s session, c store.Claim, out store.Settlement, keep store.Retention, now micros) (store.Record, error) {
 	expires, forget := now+span(keep.Result), now+span(keep.Tombstone)
-	due, gone, result := expires, int64(0), any(out.Result)
+	due, gone, result := expires, int64(0), any(out.Result.Marshal())
 	if out.Gone {
 		due, gone, result = forget, 1, nil
 	}

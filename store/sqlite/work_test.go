@@ -100,7 +100,7 @@ func plain(rec store.Record) store.Record {
 			*at = time.Time{}
 		}
 	}
-	for _, b := range []*[]byte{&rec.Result, &rec.Work, &rec.Notes} {
+	for _, b := range []*[]byte{&rec.Result.Body, &rec.Work, &rec.Notes} {
 		if len(*b) == 0 {
 			*b = nil
 		}
@@ -139,9 +139,9 @@ func (h *history) step() {
 	}
 	claim := func(f func([2]int64) int64) store.Claim { return store.Claim{ID: req.ID, Fence: f(fence)} }
 	wait := pick(h, 0, 0, time.Minute, time.Hour)
-	out := store.Settlement{State: pick(h, store.Completed, store.Failed), Result: []byte(pick(h, "x", "y"))}
+	out := store.Settlement{State: pick(h, store.Completed, store.Failed), Result: store.Result{Body: []byte(pick(h, "x", "y"))}}
 	if h.rand.IntN(5) == 0 {
-		out.Result, out.Gone = nil, true
+		out.Result, out.Gone = store.Result{}, true
 	}
 	if h.rand.IntN(3) == 0 {
 		out.Outbox = []byte("messages")

@@ -27,7 +27,7 @@ func TestOlderFileIsBroughtUpToDate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := db.Exec(`INSERT INTO stet_records (fence, id, scope, fingerprint, owner, state, attempt, claimed, settled, result)
-		VALUES (7, ?, ?, ?, ?, 2, 1, 1, 2, x'78')`, id[:], scope[:], fingerprint[:], owner[:]); err != nil {
+		VALUES (7, ?, ?, ?, ?, 2, 1, 1, 2, x'00000078')`, id[:], scope[:], fingerprint[:], owner[:]); err != nil {
 		t.Fatal(err)
 	}
 	if err := db.Close(); err != nil {
@@ -49,7 +49,7 @@ func TestOlderFileIsBroughtUpToDate(t *testing.T) {
 		}
 	}
 	s := openStore(t, Options{}, path)
-	if rec := mustRead(t, s, id); rec.State != store.Completed || string(rec.Result) != "x" || rec.Fence != 7 {
+	if rec := mustRead(t, s, id); rec.State != store.Completed || string(rec.Result.Body) != "x" || rec.Fence != 7 {
 		t.Errorf("the record is now %+v", rec)
 	}
 	if rec := mustAccept(t, s, request("new"), "work"); rec.Fence != 8 {

@@ -62,7 +62,7 @@ func (f *fixture) shows(what string, q store.Query, want ...store.Record) {
 			continue
 		}
 		delete(missing, got.ID)
-		was.Result = nil
+		was.Result = store.Result{}
 		if d := diff(was, got); d != "" {
 			f.Errorf("%s shows a record as it is not: %s", what, d)
 		}
@@ -156,7 +156,7 @@ func browseChangesNothing(f *fixture) {
 	all := f.situations()
 	for _, q := range []store.Query{{}, {Scope: testScope}, {States: []store.State{store.Running, store.Completed}}, {OlderThan: 1}} {
 		for _, rec := range f.browse(q) {
-			if rec.Result != nil {
+			if !rec.Result.IsZero() {
 				f.Errorf("Browse shows the result of a record that is %s", show(rec))
 			}
 		}
@@ -238,7 +238,7 @@ func expireLeavesATombstone(f *fixture) {
 			}
 		}
 		now := f.read(c.ID)
-		if !now.Gone || now.Result != nil || now.State != out.State || now.Fence != c.Fence || !sameTime(now.ForgetAt, was.ForgetAt) {
+		if !now.Gone || !now.Result.IsZero() || now.State != out.State || now.Fence != c.Fence || !sameTime(now.ForgetAt, was.ForgetAt) {
 			f.Errorf("after Expire the record that was %s is %s, forgotten at %v instead of %v", show(was), show(now), now.ForgetAt, was.ForgetAt)
 		}
 		if rec := f.claim(byAnother(req)); granted(rec, req) || rec.State != out.State || !rec.Gone {

@@ -50,7 +50,7 @@ func freeKeyIsGranted(f *fixture) {
 	if rec.LeaseLeft <= 0 || rec.LeaseLeft > f.long {
 		f.Errorf("LeaseLeft is %v; want at most the lease, %v, and something of it", rec.LeaseLeft, f.long)
 	}
-	if len(rec.Result) != 0 || rec.Gone {
+	if !rec.Result.IsZero() || rec.Gone {
 		f.Errorf("a running record has a result: %s", show(rec))
 	}
 	f.unchanged("Read after Claim", rec)
@@ -243,7 +243,7 @@ func keysAreApart(f *fixture) {
 		f.settle(c, completed(fmt.Sprint("result ", i)), f.keep)
 	}
 	for i, id := range nasty {
-		if rec := f.read(id); string(rec.Result) != fmt.Sprint("result ", i) {
+		if rec := f.read(id); text(rec.Result) != fmt.Sprint("result ", i) {
 			f.Errorf("key %x holds %s; want %q", id, show(rec), fmt.Sprint("result ", i))
 		}
 	}

@@ -104,7 +104,7 @@ func damagedAmongOthers(f *fixture) {
 			continue
 		}
 		f.settle(c, completed("result"), f.keep)
-		if rec := f.is("beside a record that cannot be read, a settled one", c.ID, store.Completed, c.Fence); string(rec.Result) != "result" {
+		if rec := f.is("beside a record that cannot be read, a settled one", c.ID, store.Completed, c.Fence); text(rec.Result) != "result" {
 			f.Errorf("beside a record that cannot be read, another is %s", show(rec))
 		}
 	}
@@ -218,7 +218,7 @@ func damagedPage(f *fixture) {
 		return // it had no ID any more that anybody could ask for
 	}
 	now := f.read(bad.ID)
-	if now.State != store.Failed || !now.Gone || now.Result != nil || now.Fence != shown[0].Fence || now.Owner != shown[0].Owner ||
+	if now.State != store.Failed || !now.Gone || !now.Result.IsZero() || now.Fence != shown[0].Fence || now.Owner != shown[0].Owner ||
 		!near(now.ForgetAt.Sub(now.SettledAt), 30*24*time.Hour) {
 		f.Errorf("Expire left %s, forgotten %v after it was settled; want a tombstone, failed, kept for 30 days", show(now), now.ForgetAt.Sub(now.SettledAt))
 	}

@@ -301,7 +301,7 @@ func outboxIsDue(f *fixture) {
 	for what, rec := range map[string]store.Record{"taken": taken, "claimed": live, "past its lease": late, "unknown": unknown, "too large": large} {
 		out := with("messages of "+what, completed("result"))
 		if what == "too large" {
-			out.Result, out.Gone = nil, true
+			out.Result, out.Gone = store.Result{}, true
 		}
 		f.settle(rec.Claim(), out, f.keep)
 		all := f.due(store.DueRelay)
@@ -309,7 +309,7 @@ func outboxIsDue(f *fixture) {
 		if !ok || len(all) != 1 || got.State != store.Completed || got.Fence != rec.Fence || string(got.Work) != "messages of "+what {
 			f.Errorf("settled with messages when it was %s: due are %d records, and of this one %s, with %s", what, len(all), show(got), brief(got.Work))
 		}
-		if now := f.look(rec.ID); string(now.Work) != "messages of "+what || now.Notes != nil || now.Gone != out.Gone || string(now.Result) != string(out.Result) {
+		if now := f.look(rec.ID); string(now.Work) != "messages of "+what || now.Notes != nil || now.Gone != out.Gone || !now.Result.Equal(out.Result) {
 			f.Errorf("settled with messages when it was %s, it is %s, with %s", what, show(now), brief(now.Work))
 		}
 		f.bare("Read of what has messages", f.read(rec.ID))
@@ -386,7 +386,7 @@ func outboxOutlivesRetention(f *fixture) {
 			f.sweepAll(sweeper)
 		}
 		for _, req := range []store.ClaimRequest{sync, async} {
-			if rec := f.claim(byAnother(req)); !rec.State.Settled() || !rec.Gone || len(rec.Result) != 0 {
+			if rec := f.claim(byAnother(req)); !rec.State.Settled() || !rec.Gone || !rec.Result.IsZero() {
 				f.Errorf("much later, a record with messages is %s; want it settled, and gone", show(rec))
 			}
 			if now := f.look(req.ID); string(now.Work) != "messages" {

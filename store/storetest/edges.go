@@ -57,7 +57,7 @@ func longDurations(f *fixture) {
 			f.sweepAll(sweeper)
 		}
 		now := f.is("settled, to be kept for very long", req.ID, store.Completed, rec.Fence)
-		if now.Gone || string(now.Result) != "result" || now.ExpiresAt.Before(now.SettledAt.Add(f.long)) || now.ForgetAt.Before(now.SettledAt.Add(f.long)) {
+		if now.Gone || text(now.Result) != "result" || now.ExpiresAt.Before(now.SettledAt.Add(f.long)) || now.ForgetAt.Before(now.SettledAt.Add(f.long)) {
 			f.Errorf("settled, to be kept for %v: %s, which expires at %v and is forgotten at %v", d, show(now), now.ExpiresAt, now.ForgetAt)
 		}
 		if now := f.is("released, to be kept for very long", back.ID, store.Retryable, back.Fence); now.ForgetAt.Before(now.SettledAt.Add(f.long)) {
@@ -86,7 +86,7 @@ func endsAreReached(f *fixture) {
 	if rec := f.claim(byAnother(lapsed[0])); rec.State != store.Unknown {
 		f.Errorf("at the end of its lease, a claim by another got %s; want unknown", show(rec))
 	}
-	if rec := f.read(expires.ID); !rec.Gone || rec.Result != nil {
+	if rec := f.read(expires.ID); !rec.Gone || !rec.Result.IsZero() {
 		f.Errorf("at its ExpiresAt a record is %s; want it gone", show(rec))
 	}
 	if rec := f.claim(byAnother(expires)); rec.State != store.Completed || !rec.Gone {

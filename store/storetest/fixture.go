@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -164,12 +163,12 @@ func (f *fixture) fenced(what string, err error) {
 	}
 }
 
-func completed(result string) store.Settlement {
-	return store.Settlement{State: store.Completed, Result: []byte(result)}
+func completed(body string) store.Settlement {
+	return store.Settlement{State: store.Completed, Result: result(body)}
 }
 
-func failed(result string) store.Settlement {
-	return store.Settlement{State: store.Failed, Result: []byte(result)}
+func failed(body string) store.Settlement {
+	return store.Settlement{State: store.Failed, Result: result(body)}
 }
 
 // show prints a record for a person.
@@ -184,16 +183,9 @@ func show(r store.Record) string {
 	case r.Gone:
 		s += ", its result gone"
 	case r.State.Settled():
-		s += fmt.Sprintf(", result %s", brief(r.Result))
+		s += fmt.Sprintf(", result %s", shown(r.Result))
 	}
 	return s
-}
-
-func brief(b []byte) string {
-	if len(b) > 40 {
-		return fmt.Sprintf("%q… (%d bytes)", b[:40], len(b))
-	}
-	return fmt.Sprintf("%q", b)
 }
 
 // rounding is how far two readings of one moment may be apart: servers keep
@@ -222,7 +214,7 @@ func diff(was, is store.Record) string {
 	add(was.Attempt == is.Attempt, "Attempt", was.Attempt, is.Attempt)
 	add(was.InTx == is.InTx, "InTx", was.InTx, is.InTx)
 	add(was.Gone == is.Gone, "Gone", was.Gone, is.Gone)
-	add(bytes.Equal(was.Result, is.Result), "Result", brief(was.Result), brief(is.Result))
+	add(was.Result.Equal(is.Result), "Result", shown(was.Result), shown(is.Result))
 	add(sameTime(was.ClaimedAt, is.ClaimedAt), "ClaimedAt", was.ClaimedAt, is.ClaimedAt)
 	add(sameTime(was.SettledAt, is.SettledAt), "SettledAt", was.SettledAt, is.SettledAt)
 	add(sameTime(was.ForgetAt, is.ForgetAt), "ForgetAt", was.ForgetAt, is.ForgetAt)

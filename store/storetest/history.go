@@ -66,7 +66,7 @@ func (s step) String() string {
 		return fmt.Sprintf("claim key %d by owner %d, fingerprint %d, lease %d", s.key, s.owner, s.fingerprint, s.lease)
 	case "settle":
 		out := s.outcome()
-		return fmt.Sprintf("settle key %d with the %s as %v %q (gone: %v), with messages %q, keep %d", s.key, fence, out.State, out.Result, out.Gone, out.Outbox, s.keep)
+		return fmt.Sprintf("settle key %d with the %s as %v %s (gone: %v), with messages %q, keep %d", s.key, fence, out.State, shown(out.Result), out.Gone, out.Outbox, s.keep)
 	case "release":
 		return fmt.Sprintf("release key %d with the %s, keep %d", s.key, fence, s.keep)
 	case "extend":

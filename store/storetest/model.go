@@ -38,7 +38,7 @@ type model struct {
 	owner       store.Owner
 	fence       int64
 	attempt     int
-	result      string
+	result      store.Result
 	gone        bool
 
 	leaseEnd moment // while running
@@ -57,7 +57,7 @@ func (m *model) tick(now moment) {
 		*m = model{highest: m.highest}
 	}
 	if m.state.Settled() && !m.gone && now.reached(m.expires) {
-		m.result, m.gone = "", true
+		m.result, m.gone = store.Result{}, true
 	}
 }
 
@@ -99,13 +99,13 @@ func (m *model) settle(fence int64, out store.Settlement, keep store.Retention, 
 	if m.state == store.None || m.fence != fence {
 		return store.ErrFenced
 	}
-	if m.state == out.State && m.gone == out.Gone && (m.gone || m.result == string(out.Result)) && !now.reached(m.expires) {
+	if m.state == out.State && m.gone == out.Gone && (m.gone || m.result.Equal(out.Result)) && !now.reached(m.expires) {
 		return nil
 	}
 	if !m.to(verbOf(out)) {
 		return store.ErrFenced
 	}
-	m.result, m.gone = string(out.Result), out.Gone
+	m.result, m.gone = out.Result, out.Gone
 	m.expires, m.forget = now.add(keep.Result), now.add(keep.Tombstone)
 	m.kept = workModel{outbox: string(out.Outbox), atOnce: true}
 	return nil
@@ -152,7 +152,7 @@ func (m *model) learn(rec store.Record) error {
 // matches says how rec differs from the model, nil if it does not.
 func (m *model) matches(rec store.Record, now moment) error {
 	want := store.Record{ID: rec.ID, Scope: testScope, State: m.state, Fingerprint: m.fingerprint, Owner: m.owner, Fence: m.fence,
-		Attempt: m.attempt, Result: []byte(m.result), Gone: m.gone}
+		Attempt: m.attempt, Result: m.result, Gone: m.gone}
 	if want.State != rec.State {
 		return fmt.Errorf("the store says %v, the model %v", rec.State, want.State)
 	}

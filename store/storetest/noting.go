@@ -34,7 +34,7 @@ func cancelInEachState(f *fixture) {
 		now := f.look(s.req.ID)
 		switch {
 		case s.state == store.Accepted:
-			if err != nil || now.State != store.Failed || now.Fence != s.claim.Fence || now.Attempt != s.rec.Attempt || string(now.Result) != "result" {
+			if err != nil || now.State != store.Failed || now.Fence != s.claim.Fence || now.Attempt != s.rec.Attempt || text(now.Result) != "result" {
 				f.Errorf("%s: %v; it is %s", what, err, show(now))
 			}
 			if now.Work != nil || now.Notes != nil {
@@ -80,7 +80,7 @@ func cancelledIsSettled(f *fixture) {
 		f.Errorf("the record is forgotten %v after it was cancelled; want %v", got, f.keep.Tombstone)
 	}
 	for by, got := range map[string]store.Record{"a take": f.take(req.ID, store.NewOwner(), f.long), "a claim": f.claim(byAnother(req)), "an acceptance": f.accept(byAnother(req), 0)} {
-		if got.State != store.Failed || string(got.Result) != "cancelled" || got.Fence != c.Fence {
+		if got.State != store.Failed || text(got.Result) != "cancelled" || got.Fence != c.Fence {
 			f.Errorf("%s of a cancelled operation returned %s", by, show(got))
 		}
 	}
@@ -318,7 +318,7 @@ func workIsExact(f *fixture) {
 		same("Take", rec.Work)
 		f.save(rec.Claim(), append(version(1, ""), b...))
 		same("Look, after the version of the notes,", bytes.TrimPrefix(f.look(req.ID).Notes, version(1, "")))
-		f.settle(rec.Claim(), store.Settlement{State: store.Completed, Result: []byte("result"), Outbox: b}, f.keep)
+		f.settle(rec.Claim(), store.Settlement{State: store.Completed, Result: result("result"), Outbox: b}, f.keep)
 		same("Look at the outbox", f.look(req.ID).Work)
 		same("Due of the outbox", f.due(store.DueRelay)[req.ID].Work)
 	}

@@ -174,7 +174,7 @@ func sweepInEachSituation(f *fixture) {
 			f.Errorf("the sweep changed the fence, owner or fingerprint of the record that was %s: %s", name, show(now))
 		}
 	}
-	if now := f.read(made["completed"].ID); string(now.Result) != "x" {
+	if now := f.read(made["completed"].ID); text(now.Result) != "x" {
 		f.Errorf("the sweep took the result of a record before its time: %s", show(now))
 	}
 	f.settle(made["lapsed"].Claim(), completed("late"), f.keep) // nobody else ran

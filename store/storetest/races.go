@@ -130,7 +130,7 @@ func raceToSettle(f *fixture) {
 		errs := make([]error, racers)
 		seen := make([]store.Record, racers)
 		out := func(i int) store.Settlement {
-			return store.Settlement{State: []store.State{store.Completed, store.Failed}[i%2], Result: fmt.Append(nil, "outcome ", i)}
+			return store.Settlement{State: []store.State{store.Completed, store.Failed}[i%2], Result: result(fmt.Sprint("outcome ", i))}
 		}
 		race(racers, func(i int) {
 			errs[i] = f.store.Settle(f.ctx, c, out(i), f.keep)
@@ -139,7 +139,7 @@ func raceToSettle(f *fixture) {
 		winner := -1
 		for i, err := range errs {
 			if err == nil && winner >= 0 {
-				f.Errorf("two different outcomes were both accepted: %q and %q", out(winner).Result, out(i).Result)
+				f.Errorf("two different outcomes were both accepted: %s and %s", shown(out(winner).Result), shown(out(i).Result))
 			}
 			if err == nil {
 				winner = i
@@ -151,8 +151,8 @@ func raceToSettle(f *fixture) {
 			f.Fatalf("of %d outcomes none was accepted", racers)
 		}
 		for _, rec := range append(seen, f.read(c.ID), f.claim(byAnother(req))) {
-			if rec.State != out(winner).State || string(rec.Result) != string(out(winner).Result) {
-				f.Errorf("after %q was accepted, a reader saw %s", out(winner).Result, show(rec))
+			if rec.State != out(winner).State || !rec.Result.Equal(out(winner).Result) {
+				f.Errorf("after %s was accepted, a reader saw %s", shown(out(winner).Result), show(rec))
 			}
 		}
 	}
@@ -228,7 +228,7 @@ func manyKeys(f *fixture) {
 		if err := f.store.Settle(f.ctx, rec.Claim(), completed(rec.ID.String()), f.keep); err != nil {
 			f.Errorf("Settle: %v", err)
 		}
-		if rec, err = f.store.Read(f.ctx, req.ID); err != nil || string(rec.Result) != req.ID.String() {
+		if rec, err = f.store.Read(f.ctx, req.ID); err != nil || text(rec.Result) != req.ID.String() {
 			f.Errorf("Read got %s, %v", show(rec), err)
 		}
 	})

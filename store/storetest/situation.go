@@ -120,7 +120,7 @@ func (s situation) sameOutcome(out store.Settlement) bool {
 	if s.rec.State != out.State || !s.rec.State.Settled() {
 		return false
 	}
-	return !s.expired && s.rec.Gone == out.Gone && string(s.rec.Result) == string(out.Result)
+	return !s.expired && s.rec.Gone == out.Gone && s.rec.Result.Equal(out.Result)
 }
 
 func verbOf(out store.Settlement) store.Verb {

@@ -60,7 +60,7 @@ func (s *small) Browse(ctx context.Context, q store.Query) (p store.Page, err er
 			r.to(store.VerbPark)
 		}
 		if !s.is("shows results") {
-			rec.Result = nil
+			rec.Result = store.Result{}
 		}
 		p.Records = append(p.Records, rec)
 	}
@@ -93,7 +93,7 @@ func (s *small) Expire(ctx context.Context, c store.Claim) error {
 		return store.ErrFenced
 	}
 	if !r.Gone {
-		r.Result, r.Gone, r.ExpiresAt = nil, true, now
+		r.Result, r.Gone, r.ExpiresAt = store.Result{}, true, now
 	}
 	if s.is("forgets what is expired by hand") {
 		delete(s.m, s.id(c.ID))

@@ -57,9 +57,9 @@ func (s *small) due(r *smallRecord, now time.Time) {
 	}
 	if r.State.Settled() && s.over(now, r.ExpiresAt) && !s.is("hands out expired results") {
 		if s.is("writes over what has expired") {
-			clear(r.Result)
+			clear(r.Result.Body)
 		}
-		r.Result, r.Gone = nil, true
+		r.Result, r.Gone = store.Result{}, true
 	}
 }
 
@@ -260,14 +260,14 @@ func (s *small) Settle(ctx context.Context, c store.Claim, out store.Settlement,
 
 // settle checks, and returns what is to be written.
 func (s *small) settle(c store.Claim, out store.Settlement, keep store.Retention, now time.Time) (write func(), err error) {
-	if len(out.Result) > smallMost && !s.is("takes any result") {
+	if out.Result.Size() > smallMost && !s.is("takes any result") {
 		return nil, store.ErrInvalid
 	}
 	r := s.m[s.id(c.ID)]
 	if r == nil || r.Fence != c.Fence && !s.is("settles without the fence check") {
 		return nil, store.ErrFenced
 	}
-	same := r.State == out.State && r.Gone == out.Gone && (r.Gone || bytes.Equal(r.Result, out.Result))
+	same := r.State == out.State && r.Gone == out.Gone && (r.Gone || s.equal(r.Result, out.Result))
 	if same && (now.Before(r.ExpiresAt) || s.is("takes what has gone for what was never kept")) && !s.is("refuses a repeated settle") {
 		if s.is("writes messages again") {
 			return func() { s.send(r, out, now) }, nil
@@ -280,13 +280,8 @@ func (s *small) settle(c store.Claim, out store.Settlement, keep store.Retention
 		return nil, store.ErrFenced
 	}
 	return func() {
-		r.State, r.Result, r.Gone = out.State, out.Result, out.Gone && !s.is("keeps what is gone as empty")
-		if s.is("cuts results at NUL") {
-			r.Result, _, _ = bytes.Cut(out.Result, []byte{0})
-		}
-		if s.is("keeps less than it says") && len(r.Result) == smallMost {
-			r.Result = r.Result[1:]
-		}
+		r.State, r.Gone = out.State, out.Gone && !s.is("keeps what is gone as empty")
+		r.Result = s.kept(out.Result)
 		r.SettledAt, r.ExpiresAt, r.ForgetAt = now, s.later(now, keep.Result), s.later(now, keep.Tombstone)
 		if s.is("moves ClaimedAt when it settles") {
 			r.ClaimedAt = now

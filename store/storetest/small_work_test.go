@@ -222,7 +222,7 @@ func (s *small) Cancel(ctx context.Context, c store.Claim, out store.Settlement,
 		s.send(r, store.Settlement{}, now)
 	case state == store.Running && r.Work != nil:
 		r.Cancelling = true
-	case state != store.Failed || !now.Before(r.ExpiresAt) || r.Gone != out.Gone || !r.Gone && !bytes.Equal(r.Result, out.Result):
+	case state != store.Failed || !now.Before(r.ExpiresAt) || r.Gone != out.Gone || !r.Gone && !r.Result.Equal(out.Result):
 		return store.Record{}, store.ErrFenced
 	}
 	return r.whole(now), nil

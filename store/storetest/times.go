@@ -121,7 +121,7 @@ func expiredIsGone(f *fixture) {
 			} else {
 				rec, by = f.claim(byAnother(req)), "Claim"
 			}
-			if !rec.State.Settled() || !rec.Gone || len(rec.Result) != 0 {
+			if !rec.State.Settled() || !rec.Gone || !rec.Result.IsZero() {
 				f.Errorf("past its ExpiresAt, %s returned %s; want it settled, and gone", by, show(rec))
 			}
 			f.unchanged(by, rec)
@@ -257,14 +257,14 @@ func limitHolds(f *fixture) {
 	for _, state := range []store.State{store.Completed, store.Failed} {
 		req := f.request(f.long)
 		rec := f.grant(req)
-		result := bytes.Repeat([]byte{0xff}, most+1)
+		result := sized(most + 1)
 		if err := f.store.Settle(f.ctx, rec.Claim(), store.Settlement{State: state, Result: result}, f.keep); !errors.Is(err, store.ErrInvalid) {
 			f.Errorf("Settle as %v with %d bytes, one more than MaxResult, returned: %v; want ErrInvalid", state, most+1, err)
 		}
 		f.unchanged("Settle with a result above MaxResult", rec)
-		result = result[:most]
+		result = sized(most)
 		f.settle(rec.Claim(), store.Settlement{State: state, Result: result}, f.keep)
-		if now := f.read(req.ID); now.State != state || now.Gone || !bytes.Equal(now.Result, result) {
+		if now := f.read(req.ID); now.State != state || now.Gone || !now.Result.Equal(result) {
 			f.Errorf("settled as %v with %d bytes, which is MaxResult, the record is %s", state, most, show(now))
 		}
 	}
@@ -275,27 +275,41 @@ func resultsAreExact(f *fixture) {
 	for i := range every {
 		every[i] = byte(i)
 	}
-	results := map[string][]byte{
-		"nil":           nil,
-		"empty":         {},
-		"one NUL":       {0},
-		"every byte":    every,
-		"invalid UTF-8": []byte("\xff\xfe\xc0\xaf"),
-		"quotes":        []byte(`'"\%s${x}` + "`\r\n"),
-		"1 MiB":         bytes.Repeat(every, 4096),
-		"1 MiB of NUL":  make([]byte, 1<<20),
+	of := func(body []byte) store.Result {
+		return store.Result{Status: 201, Type: "text/plain", Head: every, Body: body}
+	}
+	results := map[string]store.Result{
+		"without a body":      of(nil),
+		"with an empty body":  of([]byte{}),
+		"one NUL":             of([]byte{0}),
+		"every byte":          of(every),
+		"invalid UTF-8":       of([]byte("\xff\xfe\xc0\xaf")),
+		"quotes":              of([]byte(`'"\%s${x}` + "`\r\n")),
+		"1 MiB":               of(bytes.Repeat(every, 4096)),
+		"1 MiB of NUL":        of(make([]byte, 1<<20)),
+		"nothing":             {},
+		"a status alone":      {Status: store.MaxStatus},
+		"a type alone":        {Type: `application/problem+json; x="ü"`},
+		"the longest type":    {Type: strings.Repeat("x", store.MaxLabel), Head: every},
+		"an empty head alone": {Head: []byte{}},
+		"a head alone":        {Head: every},
+		"a body alone":        {Body: every},
+		"no head":             {Status: 402, Type: "application/json", Body: []byte("{}")},
+		"a head of 1 MiB":     {Head: bytes.Repeat(every, 4096)},
+		"no status, no type":  {Head: every, Body: every},
+		"a status of 1":       {Status: 1, Head: every},
 	}
 	most := mostResult(f.store)
 	for name, result := range results {
-		if most > 0 && len(result) > most {
-			result = result[:most]
+		if most > 0 && result.Size() > most {
+			result = sized(most)
 		}
 		for _, state := range []store.State{store.Completed, store.Failed} {
 			req := f.request(f.long)
 			f.settle(f.grant(req).Claim(), store.Settlement{State: state, Result: result}, f.keep)
 			for by, rec := range map[string]store.Record{"Read": f.read(req.ID), "Claim": f.claim(byAnother(req))} {
-				if rec.State != state || rec.Gone || !bytes.Equal(rec.Result, result) {
-					f.Errorf("%s of a record settled as %v with the result %q (%d bytes) returned %s", by, state, name, len(result), show(rec))
+				if rec.State != state || rec.Gone || !rec.Result.Equal(result) {
+					f.Errorf("%s of a record settled as %v with the result %q (%s) returned %s", by, state, name, shown(result), show(rec))
 				}
 			}
 		}
@@ -310,7 +324,7 @@ func resultsAreNotModified(f *fixture) {
 	f.settle(c, in, store.Retention{Result: f.unit, Tombstone: 3 * f.unit})
 	out := f.read(req.ID).Result
 	out2 := f.claim(byAnother(req)).Result
-	early := string(out) == want && string(out2) == want // a slow server's result may be gone by now
+	early := text(out) == want && text(out2) == want // a slow server's result may be gone by now
 	for range 20 {
 		f.settle(f.grant(f.request(f.long)).Claim(), completed(strings.Repeat("RESULT", 100)), f.keep)
 	}
@@ -321,8 +335,8 @@ func resultsAreNotModified(f *fixture) {
 	}
 	f.pass(3)
 	f.grant(byAnother(req))
-	if string(in.Result) != want || early && (string(out) != want || string(out2) != want) {
-		f.Errorf("a result was modified after it was handed over: in %s, out %s and %s", brief(in.Result), brief(out), brief(out2))
+	if text(in.Result) != want || early && (text(out) != want || text(out2) != want) {
+		f.Errorf("a result was modified after it was handed over: in %s, out %s and %s", shown(in.Result), shown(out), shown(out2))
 	}
 }
 
@@ -331,7 +345,7 @@ func goneIsKept(f *fixture) {
 		req := f.request(f.long)
 		f.settle(f.grant(req).Claim(), store.Settlement{State: state, Gone: true}, f.keep)
 		for by, rec := range map[string]store.Record{"Read": f.read(req.ID), "Claim": f.claim(byAnother(req))} {
-			if rec.State != state || !rec.Gone || len(rec.Result) != 0 {
+			if rec.State != state || !rec.Gone || !rec.Result.IsZero() {
 				f.Errorf("%s of a record settled as %v without its result returned %s", by, state, show(rec))
 			}
 		}

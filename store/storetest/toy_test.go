@@ -1,7 +1,6 @@
 package storetest_test
 
 import (
-	"bytes"
 	"context"
 	"sync"
 	"testing"
@@ -42,7 +41,7 @@ func (s *toy) find(id store.ID, now time.Time) *toyRecord {
 		return nil
 	}
 	if r.State.Settled() && !now.Before(r.ExpiresAt) {
-		r.Result, r.Gone = nil, true
+		r.Result, r.Gone = store.Result{}, true
 	}
 	return r
 }
@@ -130,7 +129,7 @@ func (s *toy) Settle(ctx context.Context, c store.Claim, out store.Settlement, k
 	if err != nil {
 		return err
 	}
-	if r.State == out.State && r.Gone == out.Gone && bytes.Equal(r.Result, out.Result) && now.Before(r.ExpiresAt) {
+	if r.State == out.State && r.Gone == out.Gone && r.Result.Equal(out.Result) && now.Before(r.ExpiresAt) {
 		return nil // the reply to an identical call was lost
 	}
 	verb := store.VerbComplete

@@ -142,7 +142,7 @@ func (c *txCase[Tx]) committed() {
 	if !granted(during, req) || during.Fence <= 0 || during.Attempt != 1 || during.ID != req.ID || during.Fingerprint != req.Fingerprint {
 		c.Errorf("the function got %s; want the record to be: running, with its owner, attempt 1 and a fence", show(during))
 	}
-	if rec.State != store.Completed || rec.Owner != req.Owner || rec.Fence != during.Fence || string(rec.Result) != "result" {
+	if rec.State != store.Completed || rec.Owner != req.Owner || rec.Fence != during.Fence || text(rec.Result) != "result" {
 		c.Errorf("RunTx returned %s; want it completed under the fence and owner that the function had", show(rec))
 	}
 	c.unchanged("Read after RunTx", rec)
@@ -167,8 +167,8 @@ func (c *txCase[Tx]) outcomes() {
 			c.Fatalf("RunTx: %v", err)
 		}
 		for by, rec := range map[string]store.Record{"Read": c.read(req.ID), "Claim": c.claim(byAnother(req))} {
-			if rec.State != out.State || rec.Gone != out.Gone || string(rec.Result) != string(out.Result) {
-				c.Errorf("committed as %v with %s (gone: %v), %s returned %s", out.State, brief(out.Result), out.Gone, by, show(rec))
+			if rec.State != out.State || rec.Gone != out.Gone || !rec.Result.Equal(out.Result) {
+				c.Errorf("committed as %v with %s (gone: %v), %s returned %s", out.State, shown(out.Result), out.Gone, by, show(rec))
 			}
 		}
 	}

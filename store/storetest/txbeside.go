@@ -109,7 +109,7 @@ func (c *txCase[Tx]) replayBeside() {
 		none := func(context.Context, Tx, store.Record) (store.Settlement, error) {
 			return store.Settlement{}, errors.New("the function was called")
 		}
-		if rec, err := c.store.RunTx(ctx, again, c.keep, none); err != nil || rec.State != store.Completed || string(rec.Result) != "first" {
+		if rec, err := c.store.RunTx(ctx, again, c.keep, none); err != nil || rec.State != store.Completed || text(rec.Result) != "first" {
 			c.Errorf("RunTx of a settled record, beside a transaction: %s, %v", show(rec), err)
 		}
 		if rec, err := c.store.RunTx(ctx, other, c.keep, none); !errors.Is(err, store.ErrMismatch) {

@@ -27,7 +27,7 @@ func (c *txCase[Tx]) retention() {
 		}
 		c.pass(1)
 		again, calls, err := c.run(byAnother(req), "never", completed("y"))
-		if err != nil || calls != 0 || again.State != store.Completed || !again.Gone || len(again.Result) != 0 {
+		if err != nil || calls != 0 || again.State != store.Completed || !again.Gone || !again.Result.IsZero() {
 			c.Errorf("past its ExpiresAt, RunTx called its function %d times and returned %s, %v; want it gone", calls, show(again), err)
 		}
 		c.pass(2)
@@ -74,7 +74,7 @@ func (c *txCase[Tx]) settleTx() {
 				continue
 			}
 			c.rows("after the commit", row, 1)
-			if rec := c.is("SettleTx", cl.ID, store.Completed, cl.Fence); string(rec.Result) != "by tx" {
+			if rec := c.is("SettleTx", cl.ID, store.Completed, cl.Fence); text(rec.Result) != "by tx" {
 				c.Errorf("SettleTx wrote %s", show(rec))
 			}
 			c.settle(cl, completed("by tx"), c.keep) // a repetition

@@ -257,9 +257,9 @@ func freeKeyIsAccepted(f *fixture) {
 	if rec.ID != req.ID || rec.Fingerprint != req.Fingerprint || rec.Scope != req.Scope || rec.Attempt != 0 {
 		f.Errorf("the record has another ID, Fingerprint or Scope than was accepted, or an attempt: %s", show(rec))
 	}
-	if rec.LeaseLeft != 0 || rec.ClaimedAt.IsZero() || !rec.SettledAt.IsZero() || !rec.ForgetAt.IsZero() || rec.Gone || len(rec.Result) != 0 {
+	if rec.LeaseLeft != 0 || rec.ClaimedAt.IsZero() || !rec.SettledAt.IsZero() || !rec.ForgetAt.IsZero() || rec.Gone || !rec.Result.IsZero() {
 		f.Errorf("an accepted record has LeaseLeft %v, ClaimedAt %v, SettledAt %v, ForgetAt %v, result %s; want only ClaimedAt",
-			rec.LeaseLeft, rec.ClaimedAt, rec.SettledAt, rec.ForgetAt, brief(rec.Result))
+			rec.LeaseLeft, rec.ClaimedAt, rec.SettledAt, rec.ForgetAt, shown(rec.Result))
 	}
 	f.bare("Accept", rec)
 	f.bare("Read", f.read(req.ID))

@@ -120,12 +120,12 @@ func (m *model) cancel(fence int64, out store.Settlement, keep store.Retention, 
 	case m.state == store.Running && m.kept.work:
 		m.kept.cancelling = true
 		return nil
-	case m.state == out.State && !m.gone && m.result == string(out.Result):
+	case m.state == out.State && !m.gone && m.result.Equal(out.Result):
 		return nil
 	case !m.to(store.VerbCancel):
 		return store.ErrFenced
 	}
-	m.result, m.expires, m.forget = string(out.Result), now.add(keep.Result), now.add(keep.Tombstone)
+	m.result, m.expires, m.forget = out.Result, now.add(keep.Result), now.add(keep.Tombstone)
 	m.kept = workModel{}
 	return nil
 }

@@ -63,7 +63,7 @@ func settleInEachState(f *fixture) {
 					f.Errorf("%s: %v; want success", what, err)
 				}
 				rec := f.is(what, s.req.ID, to, s.claim.Fence)
-				if string(rec.Result) != string(out.Result) || rec.Gone != out.Gone {
+				if !rec.Result.Equal(out.Result) || rec.Gone != out.Gone {
 					f.Errorf("%s: the record is %s", what, show(rec))
 				}
 			case s.sameOutcome(out):
@@ -106,18 +106,22 @@ func staleFenceWritesNothing(f *fixture) {
 }
 
 func settleRepeated(f *fixture) {
-	for _, first := range []store.Settlement{completed("result"), failed("result"), completed(""), {State: store.Completed, Gone: true}} {
+	for _, first := range []store.Settlement{completed("result"), failed("result"), completed(""), {State: store.Completed}, {State: store.Completed, Gone: true}} {
 		c := f.grant(f.request(f.long)).Claim()
 		f.settle(c, first, f.keep)
 		was := f.read(c.ID)
-		for _, again := range []store.Settlement{
+		others := []store.Settlement{
 			first, completed("result"), failed("result"), completed("resul"), completed("result\x00"), completed(""), failed(""),
-			{State: store.Completed, Gone: true}, {State: store.Failed, Gone: true},
-		} {
-			same := again.State == first.State && again.Gone == first.Gone && string(again.Result) == string(first.Result)
+			{State: store.Completed}, {State: store.Completed, Gone: true}, {State: store.Failed, Gone: true},
+		}
+		for _, r := range variants(first.Result) {
+			others = append(others, store.Settlement{State: first.State, Result: r})
+		}
+		for _, again := range others {
+			same := again.State == first.State && again.Gone == first.Gone && again.Result.Equal(first.Result)
 			err := f.store.Settle(f.ctx, c, again, store.Retention{Result: 2 * f.keep.Result, Tombstone: 2 * f.keep.Tombstone})
-			what := fmt.Sprintf("settled as %v %q (gone: %v), then as %v %q (gone: %v):",
-				first.State, first.Result, first.Gone, again.State, again.Result, again.Gone)
+			what := fmt.Sprintf("settled as %v %s (gone: %v), then as %v %s (gone: %v):",
+				first.State, shown(first.Result), first.Gone, again.State, shown(again.Result), again.Gone)
 			if same && err != nil {
 				f.Errorf("%s want success, got %v", what, err)
 			}
@@ -138,7 +142,7 @@ func settleWhenGone(f *fixture) {
 		f.fenced("Settle after the result has expired", f.store.Settle(f.ctx, c, completed("result"), f.keep))
 		f.fenced("Settle with another outcome, after the result has expired,", f.store.Settle(f.ctx, c, failed("no"), f.keep))
 		f.fenced("Settle without a result, after that has expired,", f.store.Settle(f.ctx, c, store.Settlement{State: store.Completed, Gone: true}, f.keep))
-		if rec := f.is("a repeated settle", c.ID, store.Completed, c.Fence); !rec.Gone || len(rec.Result) != 0 {
+		if rec := f.is("a repeated settle", c.ID, store.Completed, c.Fence); !rec.Gone || !rec.Result.IsZero() {
 			f.Errorf("repetition %d brought an expired result back: %s", i+1, show(rec))
 		}
 		if sweeper, ok := f.store.(store.Sweeper); ok {
@@ -157,7 +161,7 @@ func lateSettle(f *fixture) {
 	for name, c := range map[string]store.Claim{"past its lease": a, "parked": b} {
 		f.settle(c, completed("done after all"), f.keep)
 		rec := f.is("a settle of a record "+name, c.ID, store.Completed, c.Fence)
-		if string(rec.Result) != "done after all" {
+		if text(rec.Result) != "done after all" {
 			f.Errorf("a settle of a record %s wrote %s", name, show(rec))
 		}
 		again := f.claim(store.ClaimRequest{ID: c.ID, Scope: testScope, Fingerprint: fingerprintA, Owner: store.NewOwner(), Lease: f.long})

@@ -1,0 +1,111 @@
+package store
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+)
+
+// Result is what is handed out again, byte for byte, of a settled operation. A store
+// keeps its parts as they are: in columns of their own, so that people and SQL can
+// read and write them, or together, as Marshal packs them. Two that are Equal are the
+// same outcome.
+type Result struct {
+	// Status is as in HTTP, 0 where there is none; at most MaxStatus.
+	Status int
+	// Type is the media type of Body, "" where it is not known: UTF-8 without
+	// control characters, of at most MaxLabel bytes.
+	Type string
+	// Head is what else the engine stores: face, reason, header, trailer and trace, with
+	// a checksum of all parts; or, where it encrypts, everything, and the other parts
+	// are empty. Nil of a result that was not written by an engine, but by SQL.
+	Head []byte
+	// Body is what callers get. One that is nil is the same as one without any byte.
+	Body []byte
+}
+
+// IsZero tells whether there is nothing in the result.
+func (r Result) IsZero() bool {
+	return r.Status == 0 && r.Type == "" && r.Head == nil && len(r.Body) == 0
+}
+
+// Equal tells whether all parts are the same.
+func (r Result) Equal(other Result) bool {
+	return r.Status == other.Status && r.Type == other.Type && (r.Head == nil) == (other.Head == nil) &&
+		bytes.Equal(r.Head, other.Head) && bytes.Equal(r.Body, other.Body)
+}
+
+// Size is the length of what Marshal returns.
+func (r Result) Size() int {
+	if r.IsZero() {
+		return 0
+	}
+	n := uvarintLen(r.Status) + uvarintLen(len(r.Type)) + len(r.Type) + 1 + len(r.Body)
+	if r.Head != nil {
+		n += uvarintLen(len(r.Head)+1) + len(r.Head) - 1
+	}
+	return n
+}
+
+// Marshal packs a result into one value: status, length of the type and the type, the
+// length of the head and one more (0 for nil) and the head, and the body up to the end,
+// numbers as unsigned varints. Of one that IsZero it is nil.
+func (r Result) Marshal() []byte {
+	if r.IsZero() {
+		return nil
+	}
+	b := make([]byte, 0, r.Size())
+	b = binary.AppendUvarint(b, uint64(r.Status))
+	b = append(binary.AppendUvarint(b, uint64(len(r.Type))), r.Type...)
+	if r.Head == nil {
+		b = append(b, 0)
+	} else {
+		b = append(binary.AppendUvarint(b, uint64(len(r.Head))+1), r.Head...)
+	}
+	return append(b, r.Body...)
+}
+
+// Unmarshal undoes Marshal. Head and Body share b's memory. An error wraps ErrDamaged.
+func (r *Result) Unmarshal(b []byte) error {
+	*r = Result{}
+	if len(b) == 0 {
+		return nil
+	}
+	whole, ok := b, true
+	number := func(limit int) int {
+		n, size := binary.Uvarint(b)
+		if size <= 0 || n > uint64(limit) || size != uvarintLen(int(n)) {
+			ok = false
+			return 0
+		}
+		b = b[size:]
+		return int(n)
+	}
+	part := func(n int) []byte {
+		if n > len(b) {
+			ok, n = false, 0
+		}
+		cut := b[:n:n]
+		b = b[n:]
+		return cut
+	}
+	var got Result
+	got.Status = number(MaxStatus)
+	got.Type = string(part(number(len(b))))
+	if n := number(len(b)); n > 0 {
+		got.Head = part(n - 1)
+	}
+	if got.Body = b; !ok || got.IsZero() {
+		return fmt.Errorf("%w: %d bytes are not a packed result", ErrDamaged, len(whole))
+	}
+	*r = got
+	return nil
+}
+
+func uvarintLen(n int) int {
+	size := 1
+	for ; n >= 0x80; n >>= 7 {
+		size++
+	}
+	return size
+}
