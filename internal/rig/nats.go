@@ -50,24 +50,12 @@ func (s *NATSServer) URL() string { return "nats://" + s.Addr() }
 // streams apart by name.
 func NATS(t testing.TB) *NATSServer {
 	t.Helper()
-	s := sharedServer(t, &brokers.nats, func(r *Rig) (*Server, error) {
-		s, err := r.StartNATS(context.Background())
-		if err != nil {
-			return nil, err
-		}
-		return s.Server, nil
-	})
-	return &NATSServer{s}
+	return shared.nats.get(t, func(r *Rig) (*NATSServer, error) { return r.StartNATS(context.Background()) })
 }
 
 // NewNATS starts a NATS server for this test alone, which the test may stop,
 // kill and pause. It ends with the test.
 func NewNATS(t testing.TB) *NATSServer {
 	t.Helper()
-	s, err := start(t, func(r *Rig) (*NATSServer, error) { return r.StartNATS(t.Context()) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	end(t, s.Server)
-	return s
+	return alone(t, func(r *Rig) (*NATSServer, error) { return r.StartNATS(t.Context()) })
 }

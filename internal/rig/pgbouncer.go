@@ -96,12 +96,7 @@ func (s *PgBouncerServer) URL(database string) string { return postgresURL(s.Add
 // PgBouncer starts a PgBouncer in front of a server. It ends with the test.
 func PgBouncer(t testing.TB, of *PostgresServer, o PgBouncerOptions) *PgBouncerServer {
 	t.Helper()
-	s, err := start(t, func(r *Rig) (*PgBouncerServer, error) { return r.StartPgBouncer(t.Context(), of, o) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	end(t, s.Server)
-	return s
+	return alone(t, func(r *Rig) (*PgBouncerServer, error) { return r.StartPgBouncer(t.Context(), of, o) })
 }
 
 // Through returns url, a connection URL of this package, with another host:port:

@@ -130,24 +130,12 @@ func (s *RabbitMQServer) URL() string { return "amqp://guest:guest@" + s.Addr() 
 // queues apart by name.
 func RabbitMQ(t testing.TB) *RabbitMQServer {
 	t.Helper()
-	s := sharedServer(t, &brokers.rabbitmq, func(r *Rig) (*Server, error) {
-		s, err := r.StartRabbitMQ(context.Background(), RabbitMQOptions{})
-		if err != nil {
-			return nil, err
-		}
-		return s.Server, nil
-	})
-	return &RabbitMQServer{s}
+	return shared.rabbitmq.get(t, func(r *Rig) (*RabbitMQServer, error) { return r.StartRabbitMQ(context.Background(), RabbitMQOptions{}) })
 }
 
 // NewRabbitMQ starts a RabbitMQ server for this test alone, which the test may
 // stop, kill and pause. It ends with the test.
 func NewRabbitMQ(t testing.TB, o RabbitMQOptions) *RabbitMQServer {
 	t.Helper()
-	s, err := start(t, func(r *Rig) (*RabbitMQServer, error) { return r.StartRabbitMQ(t.Context(), o) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	end(t, s.Server)
-	return s
+	return alone(t, func(r *Rig) (*RabbitMQServer, error) { return r.StartRabbitMQ(t.Context(), o) })
 }

@@ -100,31 +100,12 @@ func redisCLI(ctx context.Context, port int, args ...string) (string, error) {
 // disk. Tests use different prefixes.
 func Redis(t testing.TB) *RedisServer {
 	t.Helper()
-	shared.mu.Lock()
-	defer shared.mu.Unlock()
-	r, err := ofBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if shared.redis == nil && shared.redisErr == nil {
-		if shared.redis, shared.redisErr = r.StartRedis(context.Background(), RedisOptions{}); shared.redisErr == nil {
-			shared.redis.shared = true
-		}
-	}
-	if shared.redisErr != nil {
-		t.Fatal(shared.redisErr)
-	}
-	return shared.redis
+	return shared.redis.get(t, func(r *Rig) (*RedisServer, error) { return r.StartRedis(context.Background(), RedisOptions{}) })
 }
 
 // NewRedis starts a Redis server for this test alone, which the test may stop,
 // kill and pause. It ends with the test.
 func NewRedis(t testing.TB, o RedisOptions) *RedisServer {
 	t.Helper()
-	s, err := start(t, func(r *Rig) (*RedisServer, error) { return r.StartRedis(t.Context(), o) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	end(t, s.Server)
-	return s
+	return alone(t, func(r *Rig) (*RedisServer, error) { return r.StartRedis(t.Context(), o) })
 }

@@ -92,10 +92,7 @@ func (c *RedisCluster) Move(ctx context.Context, from, to, n int) error {
 // the test.
 func NewRedisCluster(t testing.TB, n int, o RedisOptions) *RedisCluster {
 	t.Helper()
-	c, err := start(t, func(r *Rig) (*RedisCluster, error) { return r.StartRedisCluster(t.Context(), n, o) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := start(t, func(r *Rig) (*RedisCluster, error) { return r.StartRedisCluster(t.Context(), n, o) })
 	for _, s := range c.Servers {
 		end(t, s.Server)
 	}

@@ -50,10 +50,5 @@ func (r *Rig) StartStandby(ctx context.Context, of *PostgresServer, name string)
 // Standby starts a standby of a server. It ends with the test.
 func Standby(t testing.TB, of *PostgresServer, name string) *PostgresServer {
 	t.Helper()
-	s, err := start(t, func(r *Rig) (*PostgresServer, error) { return r.StartStandby(t.Context(), of, name) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	end(t, s.Server)
-	return s
+	return alone(t, func(r *Rig) (*PostgresServer, error) { return r.StartStandby(t.Context(), of, name) })
 }

@@ -11,14 +11,27 @@ import (
 
 // shared is the rig of a test binary.
 var shared struct {
-	mu       sync.Mutex
-	main     bool // Main was called
-	rig      *Rig
-	postgres *PostgresServer
-	err      error // of starting postgres; not tried again
-	redis    *RedisServer
-	redisErr error // of starting redis; not tried again
+	mu   sync.Mutex
+	main bool // Main was called
+	rig  *Rig
+
+	postgres once[*PostgresServer]
+	redis    once[*RedisServer]
+	rabbitmq once[*RabbitMQServer]
+	nats     once[*NATSServer]
 }
+
+// once is a server that is started when a test first asks for it. shared.mu guards it.
+type once[S served] struct {
+	server S
+	err    error // of starting it; not tried again
+	asked  bool
+}
+
+// served is *Server, and the types that embed it.
+type served interface{ base() *Server }
+
+func (s *Server) base() *Server { return s }
 
 type runner struct{ m interface{ Run() int } }
 
@@ -60,9 +73,8 @@ func ofBinary() (_ *Rig, err error) {
 	return shared.rig, err
 }
 
-// Postgres returns the PostgreSQL server that all tests of the binary share; the
-// first call starts it. It cannot be stopped, killed or paused.
-func Postgres(t testing.TB) *PostgresServer {
+// get returns the server, which it starts with f if no test has asked before.
+func (o *once[S]) get(t testing.TB, f func(*Rig) (S, error)) S {
 	t.Helper()
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
@@ -70,48 +82,63 @@ func Postgres(t testing.TB) *PostgresServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if shared.postgres == nil && shared.err == nil {
-		if shared.postgres, shared.err = r.StartPostgres(context.Background(), PostgresOptions{}); shared.err == nil {
-			shared.postgres.shared = true
+	if !o.asked {
+		o.asked = true
+		if o.server, o.err = f(r); o.err == nil {
+			o.server.base().shared = true
 		}
 	}
-	if shared.err != nil {
-		t.Fatal(shared.err)
+	if o.err != nil {
+		t.Fatal(o.err)
 	}
-	return shared.postgres
+	return o.server
 }
 
-// NewPostgres starts a PostgreSQL server for this test alone, which the test may
-// stop, kill and pause. It ends with the test.
-func NewPostgres(t testing.TB, o PostgresOptions) *PostgresServer {
-	t.Helper()
-	s, err := start(t, func(r *Rig) (*PostgresServer, error) { return r.StartPostgres(t.Context(), o) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	end(t, s.Server)
-	return s
-}
-
-// start calls a function with the rig of the binary.
-func start[S any](t testing.TB, f func(*Rig) (S, error)) (s S, err error) {
+// start calls f with the rig of the binary.
+func start[S any](t testing.TB, f func(*Rig) (S, error)) S {
 	t.Helper()
 	shared.mu.Lock()
 	r, err := ofBinary()
 	shared.mu.Unlock()
 	if err != nil {
-		return s, err
+		t.Fatal(err)
 	}
-	return f(r)
+	s, err := f(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
-// end closes a server at the end of a test, and removes its files.
+// alone starts a server with f, and closes it and removes its files at the end of
+// the test.
+func alone[S served](t testing.TB, f func(*Rig) (S, error)) S {
+	t.Helper()
+	s := start(t, f)
+	end(t, s.base())
+	return s
+}
+
 func end(t testing.TB, s *Server) {
 	t.Cleanup(func() {
 		if err := errors.Join(s.Close(), os.RemoveAll(s.dir)); err != nil {
 			t.Error(err)
 		}
 	})
+}
+
+// Postgres returns the PostgreSQL server that all tests of the binary share; the
+// first call starts it. It cannot be stopped, killed or paused.
+func Postgres(t testing.TB) *PostgresServer {
+	t.Helper()
+	return shared.postgres.get(t, func(r *Rig) (*PostgresServer, error) { return r.StartPostgres(context.Background(), PostgresOptions{}) })
+}
+
+// NewPostgres starts a PostgreSQL server for this test alone, which the test may
+// stop, kill and pause. It ends with the test.
+func NewPostgres(t testing.TB, o PostgresOptions) *PostgresServer {
+	t.Helper()
+	return alone(t, func(r *Rig) (*PostgresServer, error) { return r.StartPostgres(t.Context(), o) })
 }
 
 // Database makes a new, empty database for this test and returns its connection
