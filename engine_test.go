@@ -8,17 +8,14 @@ import (
 	"testing"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
 func newEngine(t *testing.T, store store.Store, o stet.Options) *stet.Engine {
 	t.Helper()
-	e, err := stet.New(store, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = e.Close() })
+	e := stettest.Engine(t, store, o)
 	return e
 }
 

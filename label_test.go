@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
@@ -78,11 +79,7 @@ func TestReferenceThatWasChangedIsNotVerified(t *testing.T) {
 }
 
 func TestLabelsThatDoNotFitAreRefused(t *testing.T) {
-	e, err := stet.New(memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
+	e := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
 	for _, bad := range []string{strings.Repeat("x", store.MaxLabel+1), "\xff", "a\nb", "a\x00b", "a\u0085b"} {
 		for _, op := range []stet.Op{{Scope: "s", Key: "k", Name: bad}, {Scope: "s", Key: "k", Ref: bad}} {
 			if _, err := e.Begin(t.Context(), op); !errors.Is(err, stet.ErrInvalid) {

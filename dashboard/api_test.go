@@ -19,6 +19,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/dashboard"
 	"github.com/stet-go/stet/internal/admin"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store"
 )
@@ -135,11 +136,8 @@ func TestEncryptedResultIsShownWhereTheEngineHasTheKey(t *testing.T) {
 		t.Errorf("%q", rec.Result)
 	}
 	for name, store := range map[string]store.Store{"without the key": f.store, "by a store without work": hidden{f.store, f.store}} {
-		engine, err := stet.New(store, stet.Options{SweepEvery: -1, Encryption: stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k2", Secret: bytes.Repeat([]byte{8}, 32)}}}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer engine.Close()
+		engine := stettest.Engine(t, store, stet.Options{SweepEvery: -1, Encryption: stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k2", Secret: bytes.Repeat([]byte{8}, 32)}}}})
+		var err error
 		if f.handler, err = dashboard.New(engine, dashboard.Options{Token: token}); err != nil {
 			t.Fatal(err)
 		}
@@ -380,12 +378,9 @@ func TestNeitherKeysNorBodiesAreLogged(t *testing.T) {
 
 func TestStoreThatDoesNotAnswerIs503AndNamesNoHost(t *testing.T) {
 	f := open(t, dashboard.Options{}, stet.Options{})
-	engine, err := stet.New(broken{f.store}, stet.Options{SweepEvery: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer engine.Close()
+	engine := stettest.Engine(t, broken{f.store}, stet.Options{SweepEvery: -1})
 	f.engine = engine
+	var err error
 	if f.handler, err = dashboard.New(engine, dashboard.Options{Token: token, ErrorLog: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/dashboard"
 	"github.com/stet-go/stet/internal/admin"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
@@ -142,11 +143,7 @@ func TestAuthenticateDecidesAndNamesWhoIsInTheAudit(t *testing.T) {
 }
 
 func TestNewRefusesWhatIsNotSafeOrNotTheEngines(t *testing.T) {
-	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{Namespace: "v2", Classes: map[string]stet.Policy{"payments": {}}, SweepEvery: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer engine.Close()
+	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{Namespace: "v2", Classes: map[string]stet.Policy{"payments": {}}, SweepEvery: -1})
 	login := func(*http.Request) (string, bool) { return "", false }
 	for want, o := range map[string]dashboard.Options{
 		"one of Options.Tokens":   {Namespace: "v2"},

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/proxy"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
@@ -95,7 +96,7 @@ func TestOperatorResolvesWhatTheProxyDoesNotKnow(t *testing.T) {
 	f := start(t, yaml)
 	f.post("k", "pay")
 	<-arrived
-	eventually(t, "the operation to be unknown", func() bool { return f.post("k", "pay").problem() == "outcome-unknown" && f.state("k") == store.Unknown })
+	stettest.Eventually(t, "the operation to be unknown", func() bool { return f.post("k", "pay").problem() == "outcome-unknown" && f.state("k") == store.Unknown })
 	a := proxy.NewAdmin(f.proxy, nil)
 	if status, body := operator(t, a, "GET", "/v1/about", "", secret); status != 200 || !strings.Contains(body, `"classes":["payments","unrouted"]`) {
 		t.Errorf("%d %s", status, body)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/sqlite"
 )
@@ -43,7 +44,7 @@ func TestWhoIsTurnedAwayLeavesNoRecord(t *testing.T) {
 			}
 		}
 	}
-	eventually(t, "a sweep to leave the store empty", func() bool {
+	stettest.Eventually(t, "a sweep to leave the store empty", func() bool {
 		_, err := store.Sweep(t.Context(), 100)
 		return err == nil && held(t, store) == 0
 	})

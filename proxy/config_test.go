@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/proxy"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store/memory"
@@ -162,11 +163,7 @@ func TestReferenceHasEveryFieldAndIsAcceptable(t *testing.T) {
 func TestReferenceTellsTheTruthAboutDefaults(t *testing.T) {
 	c := reference(t)
 	r := c.Routes[0]
-	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer engine.Close()
+	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
 	p, _ := engine.Policy("")
 	for name, same := range map[string]bool{
 		"listen":     c.Listen == proxy.DefaultListen,

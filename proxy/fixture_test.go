@@ -1,7 +1,6 @@
 package proxy_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"io"
@@ -12,11 +11,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
-	"github.com/stet-go/stet/observe"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/proxy"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store"
@@ -79,8 +77,8 @@ type front struct {
 	proxy *proxy.Proxy
 	store store.Store
 	url   string
-	log   *lockedBuffer
-	seen  *events
+	log   *stettest.Log
+	seen  *stettest.Events
 
 	client *http.Client
 }
@@ -96,7 +94,7 @@ func startOn(t *testing.T, store store.Store, yaml string) *front {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &front{t: t, store: store, log: &lockedBuffer{}, seen: &events{}}
+	f := &front{t: t, store: store, log: &stettest.Log{}, seen: &stettest.Events{}}
 	f.proxy, err = proxy.New(store, c, proxy.Options{Observer: f.seen, ErrorLog: slog.New(slog.NewTextHandler(f.log, nil))})
 	if err != nil {
 		t.Fatal(err)
@@ -169,57 +167,4 @@ func (f *front) state(key string) store.State {
 		f.t.Fatal(err)
 	}
 	return rec.State
-}
-
-// eventually waits for something that another goroutine is about to do.
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.After(30 * time.Second); !done(); {
-		select {
-		case <-tick.C:
-		case <-end:
-			t.Fatalf("waited 30 s for %s", what)
-		}
-	}
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-type events struct {
-	mu   sync.Mutex
-	list []observe.Event
-}
-
-func (e *events) Observe(_ context.Context, ev observe.Event) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.list = append(e.list, ev)
-}
-
-func (e *events) count(kind observe.Kind) (n int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, ev := range e.list {
-		if ev.Kind == kind {
-			n++
-		}
-	}
-	return n
 }

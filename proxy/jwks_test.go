@@ -18,6 +18,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 )
 
@@ -145,7 +146,7 @@ func TestKeysOfTokensAreReadAgainWhenTheirFileHasChanged(t *testing.T) {
 		t.Fatalf("%d, %d", a, b)
 	}
 	set(t, file, public(t, "2027", ec))
-	eventually(t, "the new key to count", func() bool { return status(after) == 200 })
+	stettest.Eventually(t, "the new key to count", func() bool { return status(after) == 200 })
 	if got := status(before); got != 403 {
 		t.Errorf("the key that was taken out still counts: %d", got)
 	}
@@ -153,7 +154,7 @@ func TestKeysOfTokensAreReadAgainWhenTheirFileHasChanged(t *testing.T) {
 	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the log to tell of the broken file", func() bool {
+	stettest.Eventually(t, "the log to tell of the broken file", func() bool {
 		return status(after) == 200 && strings.Contains(f.log.String(), "could not be read again")
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 )
 
@@ -43,7 +44,7 @@ func rest(t *testing.T, c net.Conn) string {
 
 func (f *front) empty() {
 	f.t.Helper()
-	eventually(f.t, "nothing to be in hand", func() bool { return f.proxy.Counts().InHand == 0 })
+	stettest.Eventually(f.t, "nothing to be in hand", func() bool { return f.proxy.Counts().InHand == 0 })
 }
 
 const half = "POST /payments HTTP/1.1\r\nHost: x\r\nIdempotency-Key: %s\r\nContent-Length: 1000000\r\n\r\n"
@@ -55,7 +56,7 @@ func TestContentInHandIsBounded(t *testing.T) {
 	for i := range 40 {
 		all = append(all, f.dial(fmt.Sprintf(half, fmt.Sprint("k", i))+strings.Repeat("x", 300_000)))
 	}
-	eventually(t, "those to be refused that are too many", func() bool { return f.proxy.Counts().Busy >= 25 })
+	stettest.Eventually(t, "those to be refused that are too many", func() bool { return f.proxy.Counts().Busy >= 25 })
 	if n := f.proxy.Counts().InHand; n > 4<<20 {
 		t.Errorf("%d bytes are in hand", n)
 	}
@@ -74,7 +75,7 @@ func TestContentInHandIsBounded(t *testing.T) {
 			refused.Add(1)
 		})
 	}
-	eventually(t, "20 of 40 to be told that the proxy is busy", func() bool { return refused.Load() >= 20 })
+	stettest.Eventually(t, "20 of 40 to be told that the proxy is busy", func() bool { return refused.Load() >= 20 })
 	for _, c := range all {
 		_ = c.Close()
 	}
@@ -149,7 +150,7 @@ func TestDuplicateMayWaitLongerThanAnUpload(t *testing.T) {
 	go func() { answers <- f.post("k", "{}") }()
 	<-arrived
 	go func() { answers <- f.post("k", "{}") }()
-	eventually(t, "both to be under way", func() bool { return f.proxy.Counts().InHand > 2*16<<10 })
+	stettest.Eventually(t, "both to be under way", func() bool { return f.proxy.Counts().InHand > 2*16<<10 })
 	time.AfterFunc(9*time.Second, func() { close(leave) })
 	for range 2 {
 		if r := <-answers; r.status != 200 {
@@ -175,7 +176,7 @@ func TestClientThatDoesNotReadLetsGo(t *testing.T) {
 	f := start(t, yamlFor(s.URL, "http1", "limits: {stall: 3s}\n"+single))
 	f.dial("GET /report HTTP/1.1\r\nHost: x\r\n\r\n")
 	f.dial("POST /payments HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nContent-Length: 0\r\n\r\n")
-	eventually(t, "the operation to end", func() bool { return f.ended("k") })
+	stettest.Eventually(t, "the operation to end", func() bool { return f.ended("k") })
 	f.empty()
 	if got := f.state("k"); got != store.Completed {
 		t.Errorf("the record is %v", got)
@@ -204,7 +205,7 @@ func TestAnswerThatNobodyReadsLeavesNothingUnknown(t *testing.T) {
 		}
 	}()
 	for _, key := range []string{"idle", "slow"} {
-		eventually(t, "the operation to end", func() bool { return f.ended(key) })
+		stettest.Eventually(t, "the operation to end", func() bool { return f.ended(key) })
 		if got := f.state(key); got != store.Completed {
 			t.Errorf("%s: the record is %v", key, got)
 		}
@@ -277,7 +278,7 @@ func TestDrainingWaitsForNoClientThatIsStuck(t *testing.T) {
 	f.dial("GET /report HTTP/1.1\r\nHost: x\r\n\r\n")
 	f.dial(fmt.Sprintf(half, "k") + "half")
 	f.dial("PUT /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nhalf")
-	eventually(t, "them to be under way", func() bool { return f.proxy.Counts().InHand >= 3*16<<10 })
+	stettest.Eventually(t, "them to be under way", func() bool { return f.proxy.Counts().InHand >= 3*16<<10 })
 	began := time.Now()
 	f.proxy.Drain()
 	f.empty()

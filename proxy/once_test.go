@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 )
 
@@ -133,7 +134,7 @@ func TestEveryCloseWaitsForTheRequests(t *testing.T) {
 	<-arrived
 	first := make(chan error, 1)
 	go func() { first <- f.proxy.Close() }()
-	eventually(t, "the first to begin", func() bool { return f.post("k", "{}").problem() == "proxy-closing" })
+	stettest.Eventually(t, "the first to begin", func() bool { return f.post("k", "{}").problem() == "proxy-closing" })
 	time.AfterFunc(50*time.Millisecond, func() { close(leave) })
 	if err := f.proxy.Close(); err != nil || !ended.Load() {
 		t.Errorf("the second returns %v while a request goes on", err)
@@ -206,8 +207,9 @@ func TestClientThatLeavesDoesNotStopTheOperation(t *testing.T) {
 		cancel()
 		<-gone
 		leave <- struct{}{}
-		eventually(t, "the outcome", func() bool { return f.state(key) == store.Completed })
-		if r := f.post(key, "{}"); r.status != 201 || r.body != "charged" || !r.replayed() || s.count(key) != 1 {
+		var r reply // in flight until the caller's run has ended, which is after its outcome is stored
+		stettest.Eventually(t, "the outcome", func() bool { r = f.post(key, "{}"); return r.status != http.StatusConflict })
+		if r.status != 201 || r.body != "charged" || !r.replayed() || s.count(key) != 1 {
 			t.Fatalf("%d %q, replayed %v, %d executions", r.status, r.body, r.replayed(), s.count(key))
 		}
 	}

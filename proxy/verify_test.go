@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/proxy"
 	"github.com/stet-go/stet/store"
@@ -221,11 +222,11 @@ func TestRunThatCannotBeParkedIsLeftToItsLease(t *testing.T) {
 	if r := f.post("k", "{}"); r.status != 504 {
 		t.Fatalf("%d %s", r.status, r.body)
 	}
-	eventually(t, "the lease to run out", func() bool { return f.post("k", "{}").problem() == "outcome-unknown" })
+	stettest.Eventually(t, "the lease to run out", func() bool { return f.post("k", "{}").problem() == "outcome-unknown" })
 	if s.count("k") != 1 || f.state("k") != store.Unknown {
 		t.Errorf("%d executions, %v", s.count("k"), f.state("k"))
 	}
-	if f.seen.count(observe.Fenced) != 0 {
+	if f.seen.Count(observe.Fenced) != 0 {
 		t.Errorf("reported as fenced off")
 	}
 }

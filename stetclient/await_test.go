@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stetclient"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store/memory"
@@ -246,11 +247,7 @@ func TestAwaitRefusesWhatItCannotAwait(t *testing.T) {
 // Against stet's own status resource, over a real connection: the outcome comes
 // with the event, and few requests are made.
 func TestAwaitWithTheServersOwnStatusResource(t *testing.T) {
-	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer engine.Close()
+	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{})
 	mw, err := stethttp.New(engine, stethttp.Options{Scope: stethttp.SingleTenant})
 	if err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stetclient"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store/memory"
@@ -47,11 +48,7 @@ func (l *ledger) of(name string) int {
 // protect puts stet before a handler.
 func protect(t *testing.T, h http.Handler) http.Handler {
 	t.Helper()
-	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{Policy: stet.Policy{Wait: 5 * time.Second}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = engine.Close() })
+	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{Policy: stet.Policy{Wait: 5 * time.Second}})
 	return stethttp.Must(stethttp.New(engine, stethttp.Options{Scope: stethttp.SingleTenant})).Handler(h)
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
@@ -281,11 +282,7 @@ func TestLostReplyIsNoSecondOrder(t *testing.T) {
 }
 
 func TestWrongAsyncWiringIsAnErrorAtOnce(t *testing.T) {
-	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer engine.Close()
+	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{})
 	m := stethttp.Must(stethttp.New(engine, stethttp.Options{Scope: stethttp.SingleTenant}))
 	for _, o := range []stethttp.AsyncOptions{
 		{}, {StatusURL: "operations/"}, {StatusURL: "/operations"}, {StatusURL: "//host/"}, {StatusURL: "https:///x/"}, {StatusURL: "/a b/"}, {StatusURL: "/a?b=/"},
@@ -303,11 +300,7 @@ func TestWrongAsyncWiringIsAnErrorAtOnce(t *testing.T) {
 			t.Errorf("%s: %v", url, err)
 		}
 	}
-	plain, err := stet.New(struct{ store.Store }{memory.New(memory.Options{})}, stet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer plain.Close()
+	plain := stettest.Engine(t, struct{ store.Store }{memory.New(memory.Options{})}, stet.Options{})
 	if _, err := stethttp.NewAsync(stethttp.Must(stethttp.New(plain, stethttp.Options{Scope: stethttp.SingleTenant})), stethttp.AsyncOptions{StatusURL: "/"}); err == nil {
 		t.Error("a store that keeps no work is no error")
 	}
@@ -333,7 +326,7 @@ func TestNeitherPayloadsNorResultsOfOperationsAreLogged(t *testing.T) {
 	s.run(store.Failed, `"`+canary+`-error"`)
 	s.status(accepted)
 	text := s.log.String()
-	for _, ev := range s.events.list {
+	for _, ev := range s.events.List() {
 		text += fmt.Sprintf("%+v %v\n", ev, ev.Err)
 	}
 	if strings.Contains(text, canary) || !strings.Contains(text, "level=") {

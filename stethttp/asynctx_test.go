@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
@@ -79,12 +80,8 @@ func startBookingsWith(t *testing.T, options func(bookings) stethttp.AsyncOption
 		t.Fatal(err)
 	}
 	b := bookings{store: &lossy{Store: store}}
-	engine, err := stet.New(b.store, stet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = engine.Close() })
-	log := slog.New(slog.NewTextHandler(&lockedBuffer{}, nil))
+	engine := stettest.Engine(t, b.store, stet.Options{})
+	log := slog.New(slog.NewTextHandler(&stettest.Log{}, nil))
 	m := stethttp.Must(stethttp.NewTx(txOf(engine, b.store), stethttp.Options{Scope: stethttp.SingleTenant, ErrorLog: log})).Middleware
 	b.service = &service{t: t, store: b.store, engine: engine}
 	o := options(b)
@@ -167,11 +164,7 @@ func TestTwentyFirstRequestsBookOneOrder(t *testing.T) {
 
 func TestTransactionsNeedAStoreThatKeepsWorkInThem(t *testing.T) {
 	store := newTxStore()
-	engine, err := stet.New(store, stet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer engine.Close()
+	engine := stettest.Engine(t, store, stet.Options{})
 	m := stethttp.Must(stethttp.NewTx(txOf(engine, store), stethttp.Options{Scope: stethttp.SingleTenant}))
 	if _, err := stethttp.NewAsync(m.Middleware, stethttp.AsyncOptions{StatusURL: "/"}); err == nil || !strings.Contains(err.Error(), "WorkTxStore") {
 		t.Errorf("%v", err)
@@ -233,13 +226,9 @@ func TestJobIsEnqueuedWithItsAcceptanceOrNotAtAll(t *testing.T) {
 }
 
 func TestAcceptTxNeedsTransactions(t *testing.T) {
-	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer engine.Close()
+	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{})
 	m := stethttp.Must(stethttp.New(engine, stethttp.Options{Scope: stethttp.SingleTenant}))
-	_, err = stethttp.NewAsync(m, stethttp.AsyncOptions{StatusURL: "/", AcceptTx: func(context.Context, stet.Op, stet.Work) (stet.Status, error) {
+	_, err := stethttp.NewAsync(m, stethttp.AsyncOptions{StatusURL: "/", AcceptTx: func(context.Context, stet.Op, stet.Work) (stet.Status, error) {
 		return stet.Status{}, nil
 	}})
 	if !errors.Is(err, stet.ErrInvalid) || !strings.Contains(err.Error(), "NewTx") {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
@@ -29,12 +30,8 @@ func newBubble(t *testing.T, set setup) bubble {
 	if store == nil {
 		store = memory.New(memory.Options{})
 	}
-	set.engine.Observer = &events{}
-	engine, err := stet.New(store, set.engine)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = engine.Close() })
+	set.engine.Observer = &stettest.Events{}
+	engine := stettest.Engine(t, store, set.engine)
 	set.options.Scope = stethttp.SingleTenant
 	m := stethttp.Must(stethttp.New(engine, set.options))
 	h := set.accepting(m)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stethttp"
 )
 
@@ -98,11 +99,7 @@ func TestEarlyHintIsNotTakenForAResponseOfAnother(t *testing.T) {
 func TestFailingOpenNeedsTheBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFaulty()
-		engine, err := stet.New(store, stet.Options{StoreTimeout: time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer engine.Close()
+		engine := stettest.Engine(t, store, stet.Options{StoreTimeout: time.Second})
 		b := newBlocking()
 		m, err := stethttp.New(engine, stethttp.Options{Scope: stethttp.SingleTenant, FailOpen: true})
 		if err != nil {

@@ -1,7 +1,6 @@
 package stethttp_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,7 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/observe"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
@@ -34,8 +33,8 @@ type service struct {
 	url    string
 	addr   string
 	client *http.Client
-	log    *lockedBuffer
-	events *events
+	log    *stettest.Log
+	events *stettest.Events
 	runs   atomic.Int64
 }
 
@@ -56,7 +55,7 @@ type setup struct {
 
 func start(t *testing.T, set setup) *service {
 	t.Helper()
-	s := &service{t: t, store: set.store, log: &lockedBuffer{}, events: &events{}}
+	s := &service{t: t, store: set.store, log: &stettest.Log{}, events: &stettest.Events{}}
 	if s.store == nil {
 		s.store = memory.New(memory.Options{})
 	}
@@ -64,11 +63,7 @@ func start(t *testing.T, set setup) *service {
 	if _, ok := s.store.(*faulty); ok {
 		set.engine.StoreTimeout = 300 * time.Millisecond // how long failed calls are repeated
 	}
-	engine, err := stet.New(s.store, set.engine)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = engine.Close() })
+	engine := stettest.Engine(t, s.store, set.engine)
 	s.engine = engine
 	if set.options.Scope == nil {
 		set.options.Scope = stethttp.SingleTenant
@@ -77,6 +72,7 @@ func start(t *testing.T, set setup) *service {
 		set.options.ErrorLog = slog.New(slog.NewTextHandler(s.log, nil))
 	}
 	var m *stethttp.Middleware
+	var err error
 	if set.tx {
 		var inTx *stethttp.TxMiddleware[*fakeTx]
 		if inTx, err = stethttp.NewTx(txOf(engine, s.store.(store.TxStore[*fakeTx])), set.options); err == nil {
@@ -209,45 +205,6 @@ func wantReply(t *testing.T, r reply, status int, body string, replayed bool) {
 	if r.err != nil || r.status != status || r.body != body || r.replayed() != replayed {
 		t.Errorf("got %d, %.300q, replayed %v (%v), want %d, %.300q, %v", r.status, r.body, r.replayed(), r.err, status, body, replayed)
 	}
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-type events struct {
-	mu   sync.Mutex
-	list []observe.Event
-}
-
-func (e *events) Observe(_ context.Context, ev observe.Event) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.list = append(e.list, ev)
-}
-
-func (e *events) count(kind observe.Kind) (n int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, ev := range e.list {
-		if ev.Kind == kind {
-			n++
-		}
-	}
-	return n
 }
 
 // faulty fails the calls that it is told to fail.

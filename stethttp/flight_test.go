@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store/memory"
 )
@@ -78,11 +79,7 @@ func TestDuplicateMayPreferToWait(t *testing.T) {
 
 func TestWaitingEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		engine, err := stet.New(memory.New(memory.Options{}), stet.Options{Policy: stet.Policy{Wait: 20 * time.Second}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer engine.Close()
+		engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{Policy: stet.Policy{Wait: 20 * time.Second}})
 		b := newBlocking()
 		h := stethttp.Must(stethttp.New(engine, stethttp.Options{Scope: stethttp.SingleTenant})).Handler(b)
 		send := func(prefer ...string) *httptest.ResponseRecorder {

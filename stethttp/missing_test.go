@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store"
 )
@@ -261,12 +262,8 @@ func TestTxNamesBothTypes(t *testing.T) {
 
 func TestTransactionsSayWhichStoreTheyNeed(t *testing.T) {
 	base := newTxStore()
-	engine, err := stet.New(base.Store, stet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer engine.Close()
-	_, err = stet.WithTx(engine, store.TxStore[*fakeTx](base))
+	engine := stettest.Engine(t, base.Store, stet.Options{})
+	_, err := stet.WithTx(engine, store.TxStore[*fakeTx](base))
 	if !errors.Is(err, stet.ErrInvalid) || !strings.Contains(err.Error(), "*memory.Store") || !strings.Contains(err.Error(), "*stethttp_test.txStore") {
 		t.Errorf("%v", err)
 	}

@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -43,6 +45,28 @@ func dead(t *testing.T, engine *stet.Engine, op stet.Op, v stet.Verdict, after t
 	}()
 }
 
+// middleware is that of a single tenant, with leases or with transactions.
+func middleware(t *testing.T, engine *stet.Engine, store store.TxStore[*fakeTx], tx bool) *stethttp.Middleware {
+	t.Helper()
+	o := stethttp.Options{Scope: stethttp.SingleTenant}
+	if tx {
+		return stethttp.Must(stethttp.NewTx(txOf(engine, store), o)).Middleware
+	}
+	return stethttp.Must(stethttp.New(engine, o))
+}
+
+// ask sends a request with a key and a preference.
+func ask(h http.Handler, key, prefer, body string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body))
+	r.Header["Idempotency-Key"] = []string{key}
+	if prefer != "" {
+		r.Header["Prefer"] = []string{prefer}
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
 func TestPreferredWaitOutlastsWhatIsUnknown(t *testing.T) {
 	found, err := verifyHappened(t.Context(), stet.Unresolved{})
 	if err != nil {
@@ -68,34 +92,17 @@ func TestPreferredWaitOutlastsWhatIsUnknown(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					store := &txStore{Store: memory.New(memory.Options{})}
-					engine, err := stet.New(store, stet.Options{})
-					if err != nil {
-						t.Fatal(err)
-					}
-					defer engine.Close()
-					m, err := stethttp.New(engine, stethttp.Options{Scope: stethttp.SingleTenant})
-					if tx {
-						m = stethttp.Must(stethttp.NewTx(txOf(engine, store), stethttp.Options{Scope: stethttp.SingleTenant})).Middleware
-					}
-					if err != nil {
-						t.Fatal(err)
-					}
+					engine := stettest.Engine(t, store, stet.Options{})
+					m := middleware(t, engine, store, tx)
 					h := m.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ran") }))
-					send := func(key string, prefer ...string) *httptest.ResponseRecorder {
-						r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("{}"))
-						r.Header["Idempotency-Key"], r.Header["Prefer"] = []string{key}, prefer
-						w := httptest.NewRecorder()
-						h.ServeHTTP(w, r)
-						return w
-					}
-					send("twin")
+					ask(h, "twin", "", "{}")
 					twin, err := store.Read(t.Context(), engine.ID("single-tenant", "twin"))
 					if err != nil {
 						t.Fatal(err)
 					}
 					dead(t, engine, stet.Op{Scope: "single-tenant", Key: "k", Fingerprint: twin.Fingerprint}, c.verdict, c.after)
 					begun := time.Now()
-					w := send("k", c.prefer)
+					w := ask(h, "k", c.prefer, "{}")
 					if waited := time.Since(begun); waited < c.waited || waited > c.waited+time.Second || w.Code != c.status || !strings.Contains(w.Body.String(), c.body) {
 						t.Errorf("%d %s after %v, want %d %s after %v", w.Code, w.Body, waited, c.status, c.body, c.waited)
 					}
@@ -148,27 +155,11 @@ func TestWaitingRequestsDoNotKeepLargeBodies(t *testing.T) {
 	for _, tx := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			store := &txStore{Store: memory.New(memory.Options{})}
-			engine, err := stet.New(store, stet.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer engine.Close()
+			engine := stettest.Engine(t, store, stet.Options{})
 			b := newBlocking()
-			m, err := stethttp.New(engine, stethttp.Options{Scope: stethttp.SingleTenant})
-			if tx {
-				m = stethttp.Must(stethttp.NewTx(txOf(engine, store), stethttp.Options{Scope: stethttp.SingleTenant})).Middleware
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := middleware(t, engine, store, tx)
 			h := m.Handler(b)
-			send := func() *httptest.ResponseRecorder {
-				r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(large))
-				r.Header["Idempotency-Key"], r.Header["Prefer"] = []string{"k"}, []string{"wait=9"}
-				w := httptest.NewRecorder()
-				h.ServeHTTP(w, r)
-				return w
-			}
+			send := func() *httptest.ResponseRecorder { return ask(h, "k", "wait=9", large) }
 			go send()
 			<-b.entered
 			before := heap()
@@ -211,18 +202,8 @@ func TestWaitingRequestRunsWhatHadNoEffectIfItHasItsBody(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					store := &txStore{Store: memory.New(memory.Options{})}
-					engine, err := stet.New(store, stet.Options{})
-					if err != nil {
-						t.Fatal(err)
-					}
-					defer engine.Close()
-					m, err := stethttp.New(engine, stethttp.Options{Scope: stethttp.SingleTenant})
-					if tx {
-						m = stethttp.Must(stethttp.NewTx(txOf(engine, store), stethttp.Options{Scope: stethttp.SingleTenant})).Middleware
-					}
-					if err != nil {
-						t.Fatal(err)
-					}
+					engine := stettest.Engine(t, store, stet.Options{})
+					m := middleware(t, engine, store, tx)
 					runs, entered, leave := 0, make(chan struct{}), make(chan struct{})
 					h := m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 						if runs++; runs == 1 {
@@ -233,13 +214,7 @@ func TestWaitingRequestRunsWhatHadNoEffectIfItHasItsBody(t *testing.T) {
 						n, _ := io.Copy(io.Discard, r.Body)
 						_, _ = io.WriteString(w, strconv.FormatInt(n, 10))
 					}))
-					send := func() *httptest.ResponseRecorder {
-						r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", c.size)))
-						r.Header["Idempotency-Key"], r.Header["Prefer"] = []string{"k"}, []string{"wait=9"}
-						w := httptest.NewRecorder()
-						h.ServeHTTP(w, r)
-						return w
-					}
+					send := func() *httptest.ResponseRecorder { return ask(h, "k", "wait=9", strings.Repeat("x", c.size)) }
 					go send()
 					<-entered
 					answer := make(chan *httptest.ResponseRecorder)

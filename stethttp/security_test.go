@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stethttp"
 )
 
@@ -102,7 +103,7 @@ func TestReplayCannotInjectHeaders(t *testing.T) {
 // logged or observed, and searches all of it for what clients and handlers sent.
 func TestNeitherKeysNorBodiesAreLogged(t *testing.T) {
 	const canary = "canary"
-	everything := &lockedBuffer{}
+	everything := &stettest.Log{}
 	options := stethttp.Options{
 		Scope:    func(*http.Request) (string, error) { return canary + "-scope", nil },
 		ErrorLog: slog.New(slog.NewTextHandler(everything, &slog.HandlerOptions{Level: slog.LevelDebug})),
@@ -141,7 +142,7 @@ func TestNeitherKeysNorBodiesAreLogged(t *testing.T) {
 
 	for _, svc := range []*service{s, other, open} {
 		_, _ = io.WriteString(everything, svc.log.String())
-		for _, ev := range svc.events.list {
+		for _, ev := range svc.events.List() {
 			_, _ = fmt.Fprintf(everything, "%+v %v\n", ev, ev.Err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store"
@@ -264,17 +265,9 @@ func TestCanonicalBodyIsOptIn(t *testing.T) {
 }
 
 func TestScopeIsRequired(t *testing.T) {
-	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer engine.Close()
+	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{})
 	st := newTxStore()
-	over, err := stet.New(st, stet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer over.Close()
+	over := stettest.Engine(t, st, stet.Options{})
 	scope := stethttp.SingleTenant
 	inTx := func(s *txStore, o stethttp.Options) func() (*stethttp.Middleware, error) {
 		return func() (*stethttp.Middleware, error) {
@@ -399,7 +392,7 @@ func TestFailingOpenIsLoud(t *testing.T) {
 	store.claim.Store(true)
 	wantReply(t, s.post("secret-key", "secret-body"), 201, "secret-body", false)
 	s.wantRuns(1)
-	if n := s.events.count(observe.FailedOpen); n != 1 {
+	if n := s.events.Count(observe.FailedOpen); n != 1 {
 		t.Errorf("%d events", n)
 	}
 	if log := s.log.String(); !strings.Contains(log, "unprotected") || strings.Contains(log, "secret") {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store/memory"
 )
@@ -62,11 +63,7 @@ func TestClientThatTakesNothingLeavesTheOutcomeKnown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				engine, err := stet.New(memory.New(memory.Options{}), stet.Options{Policy: stet.Policy{MaxResult: c.maxResult, RunTimeout: 5 * time.Minute}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer engine.Close()
+				engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{Policy: stet.Policy{MaxResult: c.maxResult, RunTimeout: 5 * time.Minute}})
 				m := stethttp.Must(stethttp.New(engine, stethttp.Options{Scope: stethttp.SingleTenant}))
 				returned := make(chan struct{}, 2)
 				server := &http.Server{Handler: m.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

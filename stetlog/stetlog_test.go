@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/stetlog"
 	"github.com/stet-go/stet/store"
@@ -97,11 +98,7 @@ func TestNoKeyScopeOrResultIsLogged(t *testing.T) {
 		Logger: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Next:   observe.Func(func(context.Context, observe.Event) { next++ }),
 	})
-	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{Observer: o, SweepEvery: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer engine.Close()
+	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{Observer: o, SweepEvery: -1})
 	op := stet.Op{Scope: "canary-scope", Key: "canary-key"}
 	for range 2 {
 		_, _ = stet.Do(t.Context(), engine, op, func(context.Context) (string, error) { return "canary-result", nil })

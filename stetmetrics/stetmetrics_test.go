@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/stetmetrics"
 	"github.com/stet-go/stet/store"
@@ -37,11 +38,7 @@ func start(t *testing.T, store store.Store) (*stet.Engine, *stetmetrics.Metrics,
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := stet.New(store, stet.Options{Observer: m, SweepEvery: -1, Classes: map[string]stet.Policy{"pay": {}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = e.Close() })
+	e := stettest.Engine(t, store, stet.Options{Observer: m, SweepEvery: -1, Classes: map[string]stet.Policy{"pay": {}}})
 	return e, m, reg
 }
 

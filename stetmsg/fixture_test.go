@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
@@ -40,11 +41,7 @@ type bench struct {
 
 func newBench(t *testing.T, store store.Store, p stet.Policy) *bench {
 	t.Helper()
-	engine, err := stet.New(store, stet.Options{Policy: p, SweepEvery: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = engine.Close() })
+	engine := stettest.Engine(t, store, stet.Options{Policy: p, SweepEvery: -1})
 	return &bench{t, store, engine}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
@@ -107,11 +108,7 @@ func (loose) RunGroup(ctx context.Context, reqs []store.ClaimRequest, _ []store.
 func TestOfThoseThatLeaveAGroupNoMoreAreHandledAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := loose{memory.New(memory.Options{})}
-		engine, err := stet.New(st, stet.Options{SweepEvery: -1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer engine.Close()
+		engine := stettest.Engine(t, st, stet.Options{SweepEvery: -1})
 		var mu sync.Mutex
 		var handled, most, all int
 		te, err := stet.WithTx(engine, store.TxStore[int](st))

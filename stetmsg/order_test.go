@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/internal/receiver"
 	"github.com/stet-go/stet/store/memory"
@@ -13,11 +14,7 @@ import (
 
 // Whichever goroutine comes first.
 func TestOneAtATimeMeansInTheOrderReceived(t *testing.T) {
-	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer engine.Close()
+	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
 	o := options()
 	o.Concurrency = 1
 	var got []string

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
@@ -258,11 +259,7 @@ func TestTwoRelaysSendEachMessageOnceWhileNothingFails(t *testing.T) {
 
 func TestRelayRefusesWhatCannotWork(t *testing.T) {
 	b, out := inMemory(t, stet.Policy{}), &outside{}
-	plain, err := stet.New(struct{ store.Store }{memory.New(memory.Options{})}, stet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer plain.Close()
+	plain := stettest.Engine(t, struct{ store.Store }{memory.New(memory.Options{})}, stet.Options{})
 	for name, try := range map[string]func() error{
 		"no engine":    func() error { _, err := stetmsg.NewRelay(nil, out.Publish, stetmsg.RelayOptions{}); return err },
 		"no publisher": func() error { _, err := stetmsg.NewRelay(b.engine, nil, stetmsg.RelayOptions{}); return err },

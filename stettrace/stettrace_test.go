@@ -23,6 +23,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/stettrace"
@@ -59,11 +60,7 @@ func start(t *testing.T, store store.Store, policy stet.Policy, h http.HandlerFu
 	p.provider = sdk.NewTracerProvider(sdk.WithSpanProcessor(p.recorder), sdk.WithSyncer(&p.dump))
 	t.Cleanup(func() { _ = p.provider.Shutdown(context.Background()) })
 	p.tracer = stettrace.New(stettrace.Options{Provider: p.provider, Next: observe.Func(func(context.Context, observe.Event) { p.next.Add(1) })})
-	engine, err := stet.New(store, stet.Options{Classes: map[string]stet.Policy{"payments": policy}, Observer: p.tracer, SweepEvery: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = engine.Close() })
+	engine := stettest.Engine(t, store, stet.Options{Classes: map[string]stet.Policy{"payments": policy}, Observer: p.tracer, SweepEvery: -1})
 	p.engine = engine
 	o := stethttp.Options{
 		Scope: func(*http.Request) (string, error) { return scope, nil },

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stetwork"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
@@ -30,11 +31,7 @@ func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 func newEngine(t *testing.T, store store.Store, p stet.Policy) *stet.Engine {
 	t.Helper()
-	e, err := stet.New(store, stet.Options{Policy: p, SweepEvery: 10 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = e.Close() })
+	e := stettest.Engine(t, store, stet.Options{Policy: p, SweepEvery: 10 * time.Second})
 	return e
 }
 

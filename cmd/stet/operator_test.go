@@ -13,6 +13,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/admin"
 	"github.com/stet-go/stet/internal/seal"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/sqlite"
 )
@@ -43,11 +44,7 @@ func newShop(t *testing.T) *shop {
 		}
 		return rec.Claim()
 	}
-	e, err := stet.New(s, stet.Options{SweepEvery: -1, Policy: stet.Policy{Retention: keep}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
+	e := stettest.Engine(t, s, stet.Options{SweepEvery: -1, Policy: stet.Policy{Retention: keep}})
 	for _, key := range []string{"completed", "failed"} {
 		run, err := e.Begin(t.Context(), stet.Op{Scope: "acme", Key: key, Fingerprint: stet.NewFingerprint([]byte("x"))})
 		if err != nil {
@@ -251,11 +248,7 @@ func TestResponseByHandIsEncryptedAsTheServiceDoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	engine, err := stet.New(s, stet.Options{SweepEvery: -1, Encryption: stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k1", Secret: secret}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer engine.Close()
+	engine := stettest.Engine(t, s, stet.Options{SweepEvery: -1, Encryption: stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k1", Secret: secret}}}})
 	run, err := engine.Begin(t.Context(), stet.Op{Scope: "acme", Key: "unknown", Fingerprint: stet.NewFingerprint([]byte("x"))})
 	if err != nil || !run.Replayed() {
 		t.Errorf("the service does not replay it: %v", err)

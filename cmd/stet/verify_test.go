@@ -12,6 +12,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/internal/verify"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store/memory"
@@ -30,11 +31,7 @@ func freeAddr(t *testing.T) string {
 func TestVerifyCountsWhatASidecarForwards(t *testing.T) {
 	probe := freeAddr(t)
 	forward := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: probe})
-	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer engine.Close()
+	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{})
 	protected := httptest.NewServer(stethttp.Must(stethttp.New(engine, stethttp.Options{Scope: stethttp.SingleTenant})).Handler(forward))
 	defer protected.Close()
 	bare := httptest.NewServer(forward)

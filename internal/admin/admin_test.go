@@ -18,6 +18,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/dashboard"
 	"github.com/stet-go/stet/internal/admin"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
@@ -35,11 +36,7 @@ func both(t *testing.T) (local, remote admin.API, engine *stet.Engine) {
 	t.Helper()
 	now := time.Now().Add(-time.Hour)
 	st := memory.New(memory.Options{Clock: func() time.Time { return now }})
-	engine, err := stet.New(st, stet.Options{SweepEvery: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = engine.Close() })
+	engine = stettest.Engine(t, st, stet.Options{SweepEvery: -1})
 	run, err := engine.Begin(t.Context(), stet.Op{Scope: "acme", Key: "d", Fingerprint: stet.NewFingerprint([]byte("x"))})
 	if err != nil || run.Settle(t.Context(), stet.Outcome{Body: []byte("done")}) != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/dashboard"
 	"github.com/stet-go/stet/internal/admin"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
@@ -87,11 +88,7 @@ func TestOperatorSeesWhatCannotBeReadAndCanExpireIt(t *testing.T) {
 // at returns the API at a store, or at the admin API of a process that has it.
 func at(t *testing.T, store store.Store, remote bool) admin.API {
 	t.Helper()
-	engine, err := stet.New(store, stet.Options{SweepEvery: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = engine.Close() })
+	engine := stettest.Engine(t, store, stet.Options{SweepEvery: -1})
 	if !remote {
 		return &admin.Local{Engine: engine, HTTP: responses, Audit: func(context.Context, admin.Entry) error { return nil }}
 	}

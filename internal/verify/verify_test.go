@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store/memory"
 )
@@ -23,11 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // protected is a counter behind stet.
 func protected(t *testing.T, o stethttp.Options) (*Counter, http.Handler) {
 	t.Helper()
-	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = engine.Close() })
+	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{})
 	o.Scope = stethttp.SingleTenant
 	counter := &Counter{}
 	return counter, stethttp.Must(stethttp.New(engine, o)).Handler(counter)
@@ -36,11 +33,7 @@ func protected(t *testing.T, o stethttp.Options) (*Counter, http.Handler) {
 // serve puts stet before a service.
 func serve(t *testing.T, service http.Handler) http.Handler {
 	t.Helper()
-	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = engine.Close() })
+	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{})
 	return stethttp.Must(stethttp.New(engine, stethttp.Options{Scope: stethttp.SingleTenant})).Handler(service)
 }
 

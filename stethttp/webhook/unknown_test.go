@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stethttp/webhook"
 	"github.com/stet-go/stet/store/memory"
 )
@@ -15,11 +16,7 @@ import (
 // A 503 with Retry-After says that nothing was executed, to stetclient and to
 // others (RFC 9110, section 15.6.4).
 func TestDeliveryThatMayHaveBeenHandledIsNo503(t *testing.T) {
-	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{Policy: webhook.Policy()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer engine.Close()
+	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{Policy: webhook.Policy()})
 	h, err := webhook.New(engine, webhook.Options{Endpoint: "billing", Verifier: webhook.StandardWebhooks(standardSecret), Clock: func() time.Time { return sent }, ErrorLog: slog.New(slog.DiscardHandler)},
 		func(ctx context.Context, _ webhook.Delivery) error {
 			stet.FromContext(ctx).Declare(stet.MayHaveExecuted, 0)

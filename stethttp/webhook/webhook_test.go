@@ -23,6 +23,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stethttp/webhook"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
@@ -84,16 +85,13 @@ type service struct {
 
 func start(t *testing.T, store store.Store, o webhook.Options) *service {
 	t.Helper()
-	engine, err := stet.New(store, stet.Options{Policy: webhook.Policy(), StoreTimeout: 50 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = engine.Close() })
+	engine := stettest.Engine(t, store, stet.Options{Policy: webhook.Policy(), StoreTimeout: 50 * time.Millisecond})
 	s := &service{t: t}
 	if o.Verifier == nil {
 		o.Verifier = webhook.StandardWebhooks(standardSecret)
 	}
 	o.Endpoint, o.Clock, o.ErrorLog = "billing", func() time.Time { return sent }, slog.New(slog.NewTextHandler(&s.log, nil))
+	var err error
 	s.handler, err = webhook.New(engine, o, func(context.Context, webhook.Delivery) error {
 		s.runs++
 		return s.fails
@@ -229,11 +227,7 @@ func TestStoreDownMeansDeliverAgain(t *testing.T) {
 
 func TestDuplicateInFlightComesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		engine, err := stet.New(memory.New(memory.Options{}), stet.Options{Policy: webhook.Policy()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer engine.Close()
+		engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{Policy: webhook.Policy()})
 		leave := make(chan struct{})
 		h, err := webhook.New(engine, webhook.Options{Endpoint: "e", Verifier: webhook.GitHub("s")},
 			func(context.Context, webhook.Delivery) error { <-leave; return nil })
@@ -270,11 +264,7 @@ func TestTransactionHoldsTheWritesAndTheMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	engine, err := stet.New(store, stet.Options{Policy: webhook.Policy()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer engine.Close()
+	engine := stettest.Engine(t, store, stet.Options{Policy: webhook.Policy()})
 	if _, err := store.DB().ExecContext(t.Context(), "CREATE TABLE ledger (id TEXT)"); err != nil {
 		t.Fatal(err)
 	}

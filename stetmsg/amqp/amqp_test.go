@@ -14,6 +14,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/amqp"
 	"github.com/stet-go/stet/store/memory"
@@ -38,11 +39,7 @@ type fixture struct {
 
 func newFixture(t *testing.T, url string) *fixture {
 	t.Helper()
-	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = engine.Close() })
+	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
 	f := &fixture{t: t, url: url, queue: t.Name(), engine: engine, decided: map[string][]stetmsg.Reason{}, changed: make(chan struct{}, 1)}
 	f.channel(func(ch *amqp091.Channel) {
 		if _, err := ch.QueueDeclare(f.queue, true, false, false, false, nil); err != nil {

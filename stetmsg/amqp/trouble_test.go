@@ -15,6 +15,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/amqp"
 	"github.com/stet-go/stet/store/sqlite"
@@ -140,11 +141,7 @@ func newEngine(t *testing.T) *stet.Engine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	engine, err := stet.New(store, stet.Options{SweepEvery: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = engine.Close() })
+	engine := stettest.Engine(t, store, stet.Options{SweepEvery: -1})
 	return engine
 }
 

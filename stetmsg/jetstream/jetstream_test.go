@@ -15,6 +15,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/jetstream"
 	"github.com/stet-go/stet/store/memory"
@@ -41,11 +42,7 @@ type fixture struct {
 
 func newFixture(t *testing.T, url string, config js.ConsumerConfig) *fixture {
 	t.Helper()
-	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = engine.Close() })
+	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
 	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/kafka"
 	"github.com/stet-go/stet/store/memory"
@@ -51,11 +52,7 @@ func newFixture(t *testing.T) *fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = engine.Close() })
+	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
 	return &fixture{t: t, cluster: cluster, client: client, engine: engine, changed: make(chan struct{}, 1)}
 }
 

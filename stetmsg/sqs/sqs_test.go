@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/sqs"
 	"github.com/stet-go/stet/store/memory"
@@ -40,11 +41,7 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = engine.Close() })
+	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
 	server, client := newFake(t)
 	return &fixture{fake: server, t: t, client: client, engine: engine}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/store"
 )
@@ -177,11 +178,7 @@ func TestGroupThatEmitsIsLeftToSingleTransactions(t *testing.T) {
 func TestConsumerThatGroupsHasEachEffectOnce(t *testing.T) {
 	s := open(t, nil, Options{})
 	execSQL(t, s.Pool(), "CREATE TABLE effects (key text)")
-	engine, err := stet.New(s, stet.Options{SweepEvery: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer engine.Close()
+	engine := stettest.Engine(t, s, stet.Options{SweepEvery: -1})
 	var calls atomic.Int64
 	var transactions sync.Map
 	consumer, err := stetmsg.NewTx(txOf(engine, s), stetmsg.Options[string]{

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store"
 )
@@ -22,11 +23,7 @@ func TestRequestWhoseTransactionWasInVainIsHandledAgainWhole(t *testing.T) {
 	policy := stet.Policy{Stale: stet.StaleTakeOver}
 	engines := [2]*stet.Engine{}
 	for i := range engines {
-		e, err := stet.New(s, stet.Options{SweepEvery: -1, Policy: policy})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer e.Close()
+		e := stettest.Engine(t, s, stet.Options{SweepEvery: -1, Policy: policy})
 		engines[i] = e
 	}
 	m, err := stethttp.NewTx(txOf(engines[0], store.TxStore[pgx.Tx](s)), stethttp.Options{Scope: stethttp.SingleTenant})

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 )
 
@@ -210,11 +211,7 @@ func TestStaleOutcomeCommitsNothing(t *testing.T) {
 // The engine tells it as its own kind of error, as it does where SettleTx tells it.
 func TestFinishTxTellsOfAStaleRun(t *testing.T) {
 	s := ledger(t, Options{})
-	e, err := stet.New(s, stet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
+	e := stettest.Engine(t, s, stet.Options{})
 	st, err := e.Accept(t.Context(), stet.Op{Scope: "s", Key: "k"}, stet.Work{Name: "n", Payload: []byte("{}")})
 	if err != nil {
 		t.Fatal(err)

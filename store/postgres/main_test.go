@@ -3,18 +3,14 @@ package postgres
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
-	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/internal/stettest"
 	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(rig.Main(m)) }
-
-var keep = store.Retention{Result: time.Hour, Tombstone: 2 * time.Hour}
 
 // database returns a pool to a fresh database.
 func database(t testing.TB) *pgxpool.Pool {
@@ -66,38 +62,11 @@ func execSQL(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 	}
 }
 
-func request(key string) store.ClaimRequest {
-	return store.ClaimRequest{
-		ID: store.Digest("", "test", key), Scope: store.DigestScope("", "test"),
-		Fingerprint: stet.NewFingerprint([]byte(key)), Owner: store.NewOwner(), Lease: time.Minute,
-	}
-}
+// What tests of stores share.
+var (
+	keep               = stettest.Keep
+	request, completed = stettest.Request, stettest.Completed
 
-func completed(result string) store.Settlement {
-	return store.Settlement{State: store.Completed, Result: store.Result{Head: []byte("not an engine's"), Body: []byte(result)}}
-}
-
-func mustClaim(t testing.TB, s store.Store, req store.ClaimRequest) store.Record {
-	t.Helper()
-	rec, err := s.Claim(context.Background(), req)
-	if err != nil || rec.State != store.Running || rec.Owner != req.Owner {
-		t.Fatalf("Claim: %+v, %v", rec, err)
-	}
-	return rec
-}
-
-func mustSettle(t testing.TB, s store.Store, c store.Claim, result string) {
-	t.Helper()
-	if err := s.Settle(context.Background(), c, completed(result), keep); err != nil {
-		t.Fatalf("Settle: %v", err)
-	}
-}
-
-func mustRead(t testing.TB, s store.Store, id store.ID) store.Record {
-	t.Helper()
-	rec, err := s.Read(context.Background(), id)
-	if err != nil {
-		t.Fatalf("Read: %v", err)
-	}
-	return rec
-}
+	mustClaim, mustSettle, mustRead = stettest.Claim, stettest.Settle, stettest.Read
+	mustAccept, mustTake            = stettest.Accept, stettest.Take
+)

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 )
 
@@ -84,11 +85,7 @@ func wait(t *testing.T, s *Store) {
 
 func TestTransactionTakesThreeRoundTrips(t *testing.T) {
 	s, of := counting(t)
-	e, err := stet.New(s, stet.Options{SweepEvery: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
+	e := stettest.Engine(t, s, stet.Options{SweepEvery: -1})
 	te, err := stet.WithTx(e, s)
 	if err != nil {
 		t.Fatal(err)

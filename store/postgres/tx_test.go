@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 )
 
@@ -237,19 +238,11 @@ func TestWaiterIsWokenByTheCommit(t *testing.T) {
 	pool := database(t)
 	s, other := open(t, pool, Options{}), open(t, pool, Options{})
 	execSQL(t, pool, "CREATE TABLE charges (name text)")
-	e, err := stet.New(other, stet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
-	first, err := stet.New(s, stet.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer first.Close()
+	e := stettest.Engine(t, other, stet.Options{})
+	first := stettest.Engine(t, s, stet.Options{})
 	op := stet.Op{Scope: "s", Key: "k", Wait: 10 * time.Second}
 	waits := make(chan error, 1)
-	_, err = stet.DoTx(t.Context(), txOf(first, s), op, func(ctx context.Context, tx pgx.Tx) (string, error) {
+	_, err := stet.DoTx(t.Context(), txOf(first, s), op, func(ctx context.Context, tx pgx.Tx) (string, error) {
 		go func() {
 			res, err := stet.DoTx(context.Background(), txOf(e, other), op, func(context.Context, pgx.Tx) (string, error) { return "twice", nil })
 			if err == nil && (res.Value != "once" || !res.Replayed) {

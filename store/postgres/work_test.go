@@ -14,25 +14,6 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-func mustAccept(t testing.TB, s store.WorkStore, req store.ClaimRequest, work string) store.Record {
-	t.Helper()
-	rec, err := s.Accept(context.Background(), req, []byte(work), 0)
-	if err != nil || rec.State != store.Accepted || rec.Owner != req.Owner {
-		t.Fatalf("Accept: %+v, %v", rec, err)
-	}
-	return rec
-}
-
-func mustTake(t testing.TB, s store.WorkStore, id store.ID) store.Record {
-	t.Helper()
-	owner := store.NewOwner()
-	rec, err := s.Take(context.Background(), store.TakeRequest{ID: id, Owner: owner, Lease: time.Minute})
-	if err != nil || rec.State != store.Running || rec.Owner != owner {
-		t.Fatalf("Take: %+v, %v", rec, err)
-	}
-	return rec
-}
-
 // taken is the record of an operation that a worker has.
 func taken(t testing.TB, s store.WorkStore) store.Record {
 	t.Helper()

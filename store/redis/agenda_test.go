@@ -14,6 +14,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 )
@@ -159,7 +160,7 @@ func TestAgendaIsWrittenOnceItsServerIsBack(t *testing.T) {
 			run, relay := wait(t, s, store.DueRun), wait(t, s, store.DueRelay)
 			away.Store(false)
 			for what, id := range map[store.Due]store.ID{store.DueRun: run, store.DueRelay: relay} {
-				waitFor(t, "without a sweep it is due", func() bool { return slices.Equal(mustDue(t, s, what, 10, time.Hour), []store.ID{id}) })
+				stettest.Eventually(t, "without a sweep it is due", func() bool { return slices.Equal(mustDue(t, s, what, 10, time.Hour), []store.ID{id}) })
 			}
 		})
 	}
@@ -184,7 +185,7 @@ func TestWhatComesBetweenALookAndItsNoteIsNotOverlooked(t *testing.T) {
 			if got := mustDue(t, looker, store.DueRun, 10, time.Hour); !slices.Equal(got, []store.ID{first.ID}) {
 				t.Fatalf("%d records are due; want the first", len(got))
 			}
-			waitFor(t, name+" the second record is due", func() bool {
+			stettest.Eventually(t, name+" the second record is due", func() bool {
 				return slices.Equal(mustDue(t, s, store.DueRun, 10, time.Hour), []store.ID{second.ID})
 			})
 		}
@@ -223,7 +224,7 @@ func TestDueNeedsNoSweepBesideWritersAndLookers(t *testing.T) {
 		}
 		wg.Wait()
 		s := open(t, c, redis.Options{Prefix: prefix})
-		waitFor(t, "all is due", func() bool {
+		stettest.Eventually(t, "all is due", func() bool {
 			for _, id := range mustDue(t, s, store.DueRun, 100, time.Hour) {
 				if _, was := handed.LoadOrStore(id, true); was {
 					twice.Add(1)

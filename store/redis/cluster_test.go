@@ -14,6 +14,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 	"github.com/stet-go/stet/store/storetest"
@@ -81,11 +82,7 @@ func TestNothingRunsTwiceWhileSlotsMove(t *testing.T) {
 			moves := moving(t, cluster)
 			var engines []*stet.Engine
 			for range 2 {
-				e, err := stet.New(s, stet.Options{Policy: stet.Policy{Wait: 20 * time.Second}, StoreTimeout: 20 * time.Second, SweepEvery: -1})
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer e.Close()
+				e := stettest.Engine(t, s, stet.Options{Policy: stet.Policy{Wait: 20 * time.Second}, StoreTimeout: 20 * time.Second, SweepEvery: -1})
 				engines = append(engines, e)
 			}
 			var runs [keys]atomic.Int64
@@ -151,7 +148,7 @@ func TestSlotThatServersDoNotKnowForAMomentIsWaitedFor(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			waitFor(t, "no server knows whose the slot is", func() bool {
+			stettest.Eventually(t, "no server knows whose the slot is", func() bool {
 				_ = all("DELSLOTS", slot) // a server that does not know it either refuses
 				for _, s := range cluster.Servers {
 					if info, err := s.CLI(t.Context(), "CLUSTER", "INFO"); err != nil || !strings.Contains(info, "cluster_slots_assigned:16383") {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 	"github.com/stet-go/stet/store/storetest"
@@ -115,7 +116,7 @@ func TestSweepParksTheDeadAndNothingElse(t *testing.T) {
 			made[name] = mustClaim(t, s, request(name))
 			do(made[name].Claim())
 		}
-		waitFor(t, "the lease runs out", func() bool { return mustRead(t, s, made["lapsed"].ID).LeaseLeft <= 0 })
+		stettest.Eventually(t, "the lease runs out", func() bool { return mustRead(t, s, made["lapsed"].ID).LeaseLeft <= 0 })
 		if got := sweepAll(t, s); got.Parked != 1 {
 			t.Errorf("%d records were parked; want 1", got.Parked)
 		}
@@ -143,7 +144,7 @@ func TestSweepersTogetherParkEachRecordOnce(t *testing.T) {
 			req.Lease = 100 * time.Millisecond
 			mustClaim(t, s, req)
 		}
-		waitFor(t, "the last lease runs out", func() bool { return mustRead(t, s, req.ID).LeaseLeft <= 0 })
+		stettest.Eventually(t, "the last lease runs out", func() bool { return mustRead(t, s, req.ID).LeaseLeft <= 0 })
 		first, err := s.Sweep(t.Context(), limit)
 		if err != nil || first.Parked > limit || !first.More {
 			t.Errorf("Sweep with a limit of %d: %+v, %v; want no more parked than that, and More", limit, first, err)
@@ -183,14 +184,4 @@ func TestClosedStoreRefuses(t *testing.T) {
 			t.Errorf("Watch of a closed store: %v", err)
 		}
 	})
-}
-
-// waitFor looks until something has happened.
-func waitFor(t testing.TB, what string, happened func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !happened(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("this has not happened: %s", what)
-		}
-	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 )
@@ -88,11 +89,7 @@ func TestLostReplyOfEveryCallIsHarmless(t *testing.T) {
 
 func TestLostRepliesCauseNoSecondExecution(t *testing.T) {
 	eachLossy(t, func(t *testing.T, p *lossy, s *redis.Store) {
-		e, err := stet.New(s, stet.Options{SweepEvery: -1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer e.Close()
+		e := stettest.Engine(t, s, stet.Options{SweepEvery: -1})
 		for range 100 {
 			var runs atomic.Int64
 			op := stet.Op{Scope: "test", Key: stet.NewKey()}
@@ -136,7 +133,7 @@ func TestServerThatAnswersLateIsNotWaitedFor(t *testing.T) {
 				t.Fatal(err)
 			}
 			// Whatever became of the first, the same owner is not in its own way.
-			waitFor(t, "the server answers again", func() bool {
+			stettest.Eventually(t, "the server answers again", func() bool {
 				rec, err := s.Claim(t.Context(), req)
 				return err == nil && rec.State == store.Running && rec.Owner == req.Owner && rec.Attempt == 1
 			})
@@ -155,12 +152,8 @@ func TestStoppedServerIsAnErrorAndNothingRuns(t *testing.T) {
 			if err := server.Kill(); err != nil {
 				t.Fatal(err)
 			}
-			e, err := stet.New(s, stet.Options{StoreTimeout: time.Second, SweepEvery: -1})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer e.Close()
-			_, err = stet.Do(t.Context(), e, stet.Op{Scope: "test", Key: "k"}, func(context.Context) (int, error) {
+			e := stettest.Engine(t, s, stet.Options{StoreTimeout: time.Second, SweepEvery: -1})
+			_, err := stet.Do(t.Context(), e, stet.Op{Scope: "test", Key: "k"}, func(context.Context) (int, error) {
 				t.Error("it ran without a durable claim")
 				return 0, nil
 			})
@@ -170,7 +163,7 @@ func TestStoppedServerIsAnErrorAndNothingRuns(t *testing.T) {
 			if err := server.Start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			waitFor(t, "the client has connected again", func() bool { _, err := s.Read(t.Context(), done.ID); return err == nil })
+			stettest.Eventually(t, "the client has connected again", func() bool { _, err := s.Read(t.Context(), done.ID); return err == nil })
 			if rec := mustRead(t, s, done.ID); string(rec.Result.Body) != "x" {
 				t.Errorf("with appendfsync always, an outcome did not survive a crash: %+v", rec)
 			}
@@ -251,7 +244,7 @@ func TestFailedSnapshotRefusesClaimsAndServesReplays(t *testing.T) {
 		t.Fatal(err)
 	}
 	refusesClaims(t, server, func(s *redis.Store) (refused error) {
-		waitFor(t, "a snapshot fails, and writes are refused", func() bool {
+		stettest.Eventually(t, "a snapshot fails, and writes are refused", func() bool {
 			_, refused = s.Claim(t.Context(), request(stet.NewKey()))
 			return refused != nil
 		})

@@ -1,18 +1,17 @@
 package redis_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 )
@@ -71,42 +70,24 @@ func TestReplicaIsRefused(t *testing.T) {
 	}
 }
 
-// journal is a log for tests.
-type journal struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (j *journal) Write(b []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.b.Write(b)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.b.String()
-}
-
 func TestServerThatBecomesUnfitGrantsNothing(t *testing.T) {
 	server := rig.NewRedis(t, rig.RedisOptions{})
 	for _, l := range libraries {
 		t.Run(l.name, func(t *testing.T) {
-			log := new(journal)
+			log := new(stettest.Log)
 			s := open(t, dial(t, l, server.Addr()), redis.Options{CheckEvery: 10 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(log, nil))})
 			done := request("done")
 			running := mustClaim(t, s, done)
 			refused := func() error { _, err := s.Claim(t.Context(), request(fresh())); return err }
 			config(t, server, "maxmemory-policy", "allkeys-lru")
-			waitFor(t, "claims are refused", func() bool { return refused() != nil })
+			stettest.Eventually(t, "claims are refused", func() bool { return refused() != nil })
 			mustContain(t, refused(), "allkeys-lru")
 			mustSettle(t, s, running.Claim(), "x") // what ran is still written
 			if rec := mustRead(t, s, done.ID); string(rec.Result.Body) != "x" {
 				t.Errorf("a read of an unfit server: %+v", rec)
 			}
 			config(t, server, "maxmemory-policy", "noeviction")
-			waitFor(t, "claims are granted again", func() bool { return refused() == nil })
+			stettest.Eventually(t, "claims are granted again", func() bool { return refused() == nil })
 			text := log.String()
 			for _, once := range []string{"append-only", "claims are refused", "granted again"} {
 				if strings.Count(text, once) != 1 {

@@ -14,7 +14,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
-	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store/redis"
 	"github.com/stet-go/stet/store/redis/goredis"
 	stetrueidis "github.com/stet-go/stet/store/redis/rueidis"
@@ -64,8 +64,6 @@ func cluster(t testing.TB) []string {
 	}
 	return c.Addrs()
 }
-
-var keep = store.Retention{Result: time.Hour, Tombstone: 2 * time.Hour}
 
 // conn is what both adapters make.
 type conn interface {
@@ -146,42 +144,6 @@ func eachServers(t *testing.T, f func(t *testing.T, c conn)) {
 	}
 }
 
-func request(key string) store.ClaimRequest {
-	return store.ClaimRequest{
-		ID: store.Digest("", "test", key), Scope: store.DigestScope("", "test"),
-		Fingerprint: stet.NewFingerprint([]byte(key)), Owner: store.NewOwner(), Lease: time.Minute,
-	}
-}
-
-func completed(result string) store.Settlement {
-	return store.Settlement{State: store.Completed, Result: store.Result{Body: []byte(result)}}
-}
-
-func mustClaim(t testing.TB, s store.Store, req store.ClaimRequest) store.Record {
-	t.Helper()
-	rec, err := s.Claim(context.Background(), req)
-	if err != nil || rec.State != store.Running || rec.Owner != req.Owner {
-		t.Fatalf("Claim: %+v, %v", rec, err)
-	}
-	return rec
-}
-
-func mustSettle(t testing.TB, s store.Store, c store.Claim, result string) {
-	t.Helper()
-	if err := s.Settle(context.Background(), c, completed(result), keep); err != nil {
-		t.Fatalf("Settle: %v", err)
-	}
-}
-
-func mustRead(t testing.TB, s store.Store, id store.ID) store.Record {
-	t.Helper()
-	rec, err := s.Read(context.Background(), id)
-	if err != nil {
-		t.Fatalf("Read: %v", err)
-	}
-	return rec
-}
-
 // mustContain requires that an error say something.
 func mustContain(t testing.TB, err error, what string) {
 	t.Helper()
@@ -189,3 +151,12 @@ func mustContain(t testing.TB, err error, what string) {
 		t.Errorf("the error is %v; want it to say %q", err, what)
 	}
 }
+
+// What tests of stores share.
+var (
+	keep               = stettest.Keep
+	request, completed = stettest.Request, stettest.Completed
+
+	mustClaim, mustSettle, mustRead = stettest.Claim, stettest.Settle, stettest.Read
+	mustTake                        = stettest.Take
+)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 	"github.com/stet-go/stet/store/redis/goredis"
@@ -83,11 +84,7 @@ func TestRunsOnHealthyServersGoOnWhileOneIsGone(t *testing.T) {
 	t.Parallel()
 	eachOutage(t, func(t *testing.T, cluster *rig.RedisCluster, c conn, end func(int)) {
 		s := open(t, c, redis.Options{})
-		e, err := stet.New(s, stet.Options{Policy: stet.Policy{Lease: lease}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer e.Close()
+		e := stettest.Engine(t, s, stet.Options{Policy: stet.Policy{Lease: lease}})
 		healthy := make(map[store.ID]*stet.Lease)
 		for i := range runs {
 			r, err := e.Begin(t.Context(), stet.Op{Scope: "s", Key: fmt.Sprint(i)})
@@ -138,7 +135,7 @@ func TestExtendAndSweepSayWhatTheyCouldNotReach(t *testing.T) {
 			}
 		}
 		last := lapsed[len(lapsed)-1]
-		waitFor(t, "the last lease runs out", func() bool { return mustRead(t, s, last.ID).LeaseLeft <= 0 })
+		stettest.Eventually(t, "the last lease runs out", func() bool { return mustRead(t, s, last.ID).LeaseLeft <= 0 })
 		end(victim)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // of which the healthy have half
 		lost, err := s.Extend(ctx, append(live, store.Claim{ID: live[0].ID, Fence: 1}), time.Hour)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 )
@@ -163,7 +164,7 @@ func TestRunningAndUnknownRecordsNeverExpireByThemselves(t *testing.T) {
 		req.Owner, req.Lease = store.NewOwner(), 1
 		mustClaim(t, s, req)
 		req.Owner = store.NewOwner()
-		waitFor(t, "the record is parked", func() bool { rec, err := s.Claim(t.Context(), req); return err == nil && rec.State == store.Unknown })
+		stettest.Eventually(t, "the record is parked", func() bool { rec, err := s.Claim(t.Context(), req); return err == nil && rec.State == store.Unknown })
 		if n := ttl(); n != -1 {
 			t.Errorf("an unknown record expires in %d ms", n)
 		}
@@ -195,7 +196,7 @@ func TestIndexHoldsOnlyWhatRunsOrIsUnknown(t *testing.T) {
 		parked.Lease = 1
 		rec = mustClaim(t, s, parked)
 		parked.Owner = store.NewOwner()
-		waitFor(t, "it is parked", func() bool { rec, err := s.Claim(t.Context(), parked); return err == nil && rec.State == store.Unknown })
+		stettest.Eventually(t, "it is parked", func() bool { rec, err := s.Claim(t.Context(), parked); return err == nil && rec.State == store.Unknown })
 		indexed("unknown", parked.ID, 1)
 		mustSettle(t, s, rec.Claim(), "late")
 		indexed("settled after all", parked.ID, 0)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 	"github.com/stet-go/stet/store/storetest"
@@ -78,11 +79,7 @@ func TestOutcomeThatReplicasLackIsUnknownAndReachesNobody(t *testing.T) {
 	t.Parallel()
 	eachReplicated(t, func(t *testing.T, p pair, s, _ *redis.Store) {
 		t.Parallel()
-		e, err := stet.New(s, stet.Options{SweepEvery: -1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer e.Close()
+		e := stettest.Engine(t, s, stet.Options{SweepEvery: -1})
 		op := stet.Op{Scope: "test", Key: "k"}
 		charge := func(fn func(context.Context) (string, error)) (stet.Result[string], error) {
 			return stet.Do(t.Context(), e, op, fn)
@@ -91,7 +88,7 @@ func TestOutcomeThatReplicasLackIsUnknownAndReachesNobody(t *testing.T) {
 			t.Error("it ran twice")
 			return "", nil
 		}
-		_, err = charge(func(context.Context) (string, error) {
+		_, err := charge(func(context.Context) (string, error) {
 			p.pause(t)
 			return "charged", nil
 		})
@@ -102,7 +99,7 @@ func TestOutcomeThatReplicasLackIsUnknownAndReachesNobody(t *testing.T) {
 			t.Errorf("an outcome that no replica has was handed out: %+v", res)
 		}
 		p.resume(t)
-		waitFor(t, "a retry gets the outcome", func() bool {
+		stettest.Eventually(t, "a retry gets the outcome", func() bool {
 			res, err := charge(again)
 			return err == nil && res.Replayed && res.Value == "charged"
 		})
@@ -121,7 +118,7 @@ func TestClaimThatReplicasLackRunsNothing(t *testing.T) {
 		_, err = hasty.Claim(t.Context(), req)
 		lacking(t, "the same Claim again", err)
 		p.resume(t)
-		waitFor(t, "the same claim is granted", func() bool {
+		stettest.Eventually(t, "the same claim is granted", func() bool {
 			rec, err := s.Claim(t.Context(), req)
 			return err == nil && rec.State == store.Running && rec.Owner == req.Owner && rec.Attempt == 1
 		})
@@ -188,7 +185,7 @@ func TestEveryCallAboutWorkThatNeedsReplicasWaitsForThem(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		waitFor(t, "the dead run is parked", func() bool {
+		stettest.Eventually(t, "the dead run is parked", func() bool {
 			rec, err := take(dead)
 			return err == nil && rec.State == store.Unknown
 		})
@@ -298,11 +295,11 @@ func newReplicatedCluster(t testing.TB, masters int) *rig.RedisCluster {
 		host, port, _ := strings.Cut(master.Addr(), ":")
 		id := cli(master, "CLUSTER", "MYID")
 		cli(replica, "CLUSTER", "MEET", host, port)
-		waitFor(t, "the replica knows its master", func() bool {
+		stettest.Eventually(t, "the replica knows its master", func() bool {
 			_, err := replica.CLI(t.Context(), "CLUSTER", "REPLICATE", id)
 			return err == nil
 		})
-		waitFor(t, "the master has its replica", func() bool {
+		stettest.Eventually(t, "the master has its replica", func() bool {
 			return strings.Contains(cli(master, "INFO", "replication"), "state=online") &&
 				strings.Contains(cli(replica, "CLUSTER", "INFO"), "cluster_state:ok")
 		})
@@ -332,11 +329,7 @@ func TestReplicasOfAClusterAreWaitedForWhileSlotsMove(t *testing.T) {
 			s := open(t, dial(t, l, cluster.Addrs()...), redis.Options{Replicas: 1, ReplicaTimeout: 10 * time.Second})
 			moved := make(chan error, 1)
 			go func() { moved <- thereAndBack(t.Context(), cluster) }()
-			e, err := stet.New(s, stet.Options{StoreTimeout: 30 * time.Second, SweepEvery: -1})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer e.Close()
+			e := stettest.Engine(t, s, stet.Options{StoreTimeout: 30 * time.Second, SweepEvery: -1})
 			for n := 0; ; n++ {
 				for range 2 {
 					res, err := stet.Do(t.Context(), e, stet.Op{Scope: "test", Key: fmt.Sprint(n)}, func(context.Context) (int, error) { return n, nil })
@@ -369,7 +362,7 @@ func TestWaitingForReplicasHoldsUpNobodyElse(t *testing.T) {
 			claimed := make(chan error, 1)
 			req := request("k")
 			go func() { _, err := s.Claim(ctx, req); claimed <- err }()
-			waitFor(t, "the claim is written", func() bool { return mustRead(t, s, req.ID).State == store.Running })
+			stettest.Eventually(t, "the claim is written", func() bool { return mustRead(t, s, req.ID).State == store.Running })
 			for range 10 {
 				mustRead(t, s, request("another").ID)
 			}
@@ -416,7 +409,7 @@ func TestReplicasOfANewMasterDoNotVouchForTheOldOnesWrites(t *testing.T) {
 			if _, err := p.replica.CLI(t.Context(), "REPLICAOF", "NO", "ONE"); err != nil {
 				t.Fatal(err)
 			}
-			waitFor(t, "the third follows the new master", func() bool {
+			stettest.Eventually(t, "the third follows the new master", func() bool {
 				info, err := third.CLI(t.Context(), "INFO", "replication")
 				return err == nil && strings.Contains(info, "master_link_status:up")
 			})
@@ -463,7 +456,7 @@ func fit(args []string) (any, error) {
 }
 
 func TestSlotOnTheMoveIsFollowedToTheReplicasOfItsNewServer(t *testing.T) {
-	log := new(journal)
+	log := new(stettest.Log)
 	c := asked{
 		member:   member{fit},
 		pipeline: func([][]string) []any { return []any{redis.ReplyError("ASK 1 b"), int64(0)} },

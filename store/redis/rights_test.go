@@ -12,6 +12,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 	"github.com/stet-go/stet/store/redis/goredis"
@@ -35,7 +36,7 @@ func as(t *testing.T, rights ...string) conn {
 
 // A new user of Redis has no channels.
 func TestUserWithoutChannelsSettlesAndSweeps(t *testing.T) {
-	var log journal
+	var log stettest.Log
 	s := open(t, as(t, "~*", "+@all"), redis.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	watch := func(rec store.Record) {
 		ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond) // it looks once within
@@ -61,7 +62,7 @@ func TestUserWithoutChannelsSettlesAndSweeps(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	waitFor(t, "the lease runs out", func() bool { return mustRead(t, s, last.ID).LeaseLeft <= 0 })
+	stettest.Eventually(t, "the lease runs out", func() bool { return mustRead(t, s, last.ID).LeaseLeft <= 0 })
 	if swept := sweepAll(t, s); swept.Parked != 2 {
 		t.Errorf("%d were parked of 2 that are watched", swept.Parked)
 	}

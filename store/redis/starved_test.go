@@ -9,6 +9,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 )
@@ -39,7 +40,7 @@ func TestCallersThatWaitForReplicasStarveNoHeartbeat(t *testing.T) {
 				cancel()
 				_ = replica.Resume() // which ends their waits
 			}()
-			waitFor(t, "many wait for the replica", func() bool {
+			stettest.Eventually(t, "many wait for the replica", func() bool {
 				info, err := master.CLI(t.Context(), "INFO", "clients")
 				return err == nil && !strings.Contains(info, "blocked_clients:0") && !strings.Contains(info, "blocked_clients:1\r")
 			})

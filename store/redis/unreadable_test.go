@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 )
@@ -95,7 +96,7 @@ func TestDamagedRecordIsLookedPastByASweep(t *testing.T) {
 			req.Lease = time.Millisecond
 			last = mustClaim(t, s, req).ID
 		}
-		waitFor(t, "the leases run out", func() bool { return mustRead(t, s, last).LeaseLeft <= 0 })
+		stettest.Eventually(t, "the leases run out", func() bool { return mustRead(t, s, last).LeaseLeft <= 0 })
 		spoil(request(2).ID)
 		if swept := sweepAll(t, s); swept.Parked != 4 {
 			t.Errorf("%d were parked of the 4 that can be read", swept.Parked)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store/redis"
 )
 
@@ -109,7 +110,7 @@ func TestSubscriptionSurvivesALostConnection(t *testing.T) {
 		wakeTimes(t, s, 1)
 		p.cut()
 		for range 10 {
-			waitFor(t, "a watcher's calls get through again", func() bool {
+			stettest.Eventually(t, "a watcher's calls get through again", func() bool {
 				took, err := wakeTime(s)
 				if err == nil && took > promptly {
 					t.Errorf("a watcher woke up after %v", took)

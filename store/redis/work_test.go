@@ -14,6 +14,7 @@ import (
 	goredislib "github.com/redis/go-redis/v9"
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/redis"
 	"github.com/stet-go/stet/store/redis/goredis"
@@ -26,16 +27,6 @@ func mustAccept(t testing.TB, s store.WorkStore, req store.ClaimRequest, after t
 	rec, err := s.Accept(context.Background(), req, []byte("work"), after)
 	if err != nil || rec.State != store.Accepted || rec.Owner != req.Owner {
 		t.Fatalf("Accept: %+v, %v", rec, err)
-	}
-	return rec
-}
-
-func mustTake(t testing.TB, s store.WorkStore, id store.ID) store.Record {
-	t.Helper()
-	owner := store.NewOwner()
-	rec, err := s.Take(context.Background(), store.TakeRequest{ID: id, Owner: owner, Lease: time.Minute})
-	if err != nil || rec.State != store.Running || rec.Owner != owner {
-		t.Fatalf("Take: %+v, %v", rec, err)
 	}
 	return rec
 }
@@ -182,7 +173,7 @@ func TestRecordsWithWorkOrNotesAreOfAVersionOfTheirOwn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		waitFor(t, "it is parked", func() bool {
+		stettest.Eventually(t, "it is parked", func() bool {
 			rec, err := s.Take(t.Context(), store.TakeRequest{ID: req.ID, Owner: store.NewOwner(), Lease: 1})
 			return err == nil && rec.State == store.Unknown
 		})
@@ -349,7 +340,7 @@ func TestAcceptedWorkIsOnReplicasBeforeAnybodyIsTold(t *testing.T) {
 			t.Errorf("writing it again has made it a record of version %q, %v", v, err)
 		}
 		p.resume(t)
-		waitFor(t, "the same take is granted", func() bool {
+		stettest.Eventually(t, "the same take is granted", func() bool {
 			rec, err := s.Take(ctx, store.TakeRequest{ID: first.ID, Owner: owner, Lease: time.Minute})
 			return err == nil && rec.State == store.Running && rec.Owner == owner && rec.Attempt == 1
 		})

@@ -7,8 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/internal/stettest"
 	"go.uber.org/goleak"
 )
 
@@ -53,41 +52,11 @@ func openStore(t testing.TB, o Options, path ...string) *Store {
 	return s
 }
 
-var keep = store.Retention{Result: time.Hour, Tombstone: 2 * time.Hour}
+// What tests of stores share.
+var (
+	keep               = stettest.Keep
+	request, completed = stettest.Request, stettest.Completed
 
-func request(key string) store.ClaimRequest {
-	return store.ClaimRequest{
-		ID: store.Digest("", "test", key), Scope: store.DigestScope("", "test"),
-		Fingerprint: stet.NewFingerprint([]byte(key)), Owner: store.NewOwner(), Lease: time.Minute,
-	}
-}
-
-func completed(result string) store.Settlement {
-	return store.Settlement{State: store.Completed, Result: store.Result{Body: []byte(result)}}
-}
-
-// mustClaim claims and demands to get it.
-func mustClaim(t testing.TB, s store.Store, req store.ClaimRequest) store.Record {
-	t.Helper()
-	rec, err := s.Claim(context.Background(), req)
-	if err != nil || rec.State != store.Running || rec.Owner != req.Owner {
-		t.Fatalf("Claim: %+v, %v", rec, err)
-	}
-	return rec
-}
-
-func mustSettle(t testing.TB, s store.Store, c store.Claim, result string) {
-	t.Helper()
-	if err := s.Settle(context.Background(), c, completed(result), keep); err != nil {
-		t.Fatalf("Settle: %v", err)
-	}
-}
-
-func mustRead(t testing.TB, s store.Store, id store.ID) store.Record {
-	t.Helper()
-	rec, err := s.Read(context.Background(), id)
-	if err != nil {
-		t.Fatalf("Read: %v", err)
-	}
-	return rec
-}
+	mustClaim, mustSettle, mustRead = stettest.Claim, stettest.Settle, stettest.Read
+	mustAccept, mustTake            = stettest.Accept, stettest.Take
+)

@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -15,26 +14,6 @@ import (
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
-
-// mustAccept accepts and demands that it be new.
-func mustAccept(t testing.TB, s store.WorkStore, req store.ClaimRequest, work string) store.Record {
-	t.Helper()
-	rec, err := s.Accept(context.Background(), req, []byte(work), 0)
-	if err != nil || rec.State != store.Accepted || rec.Owner != req.Owner {
-		t.Fatalf("Accept: %+v, %v", rec, err)
-	}
-	return rec
-}
-
-func mustTake(t testing.TB, s store.WorkStore, id store.ID) store.Record {
-	t.Helper()
-	owner := store.NewOwner()
-	rec, err := s.Take(context.Background(), store.TakeRequest{ID: id, Owner: owner, Lease: time.Minute})
-	if err != nil || rec.State != store.Running || rec.Owner != owner {
-		t.Fatalf("Take: %+v, %v", rec, err)
-	}
-	return rec
-}
 
 // Whatever is done to it, the store says what the reference says.
 func TestStoreAgreesWithTheReference(t *testing.T) {
