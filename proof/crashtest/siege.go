@@ -217,14 +217,7 @@ func (s *Siege) one(ctx context.Context, l *Lane, v Visit, calm <-chan struct{})
 	p := l.Process()
 	var late <-chan time.Time
 	if v.Point != "" {
-		reach := reachTimeout
-		if s.Reach != nil {
-			reach = s.Reach(v)
-		}
-		if v.Stop > 0 {
-			reach += v.Stop + 2*afterlife
-		}
-		t := time.NewTimer(reach)
+		t := time.NewTimer(s.reach(v))
 		defer t.Stop()
 		late = t.C
 	}
@@ -243,6 +236,21 @@ func (s *Siege) one(ctx context.Context, l *Lane, v Visit, calm <-chan struct{})
 		p.Kill()
 	}
 	return "", nil
+}
+
+// reach is how long a process has for v: up to four times as long where more have
+// missed their points than have died, as they do on a slow machine.
+func (s *Siege) reach(v Visit) time.Duration {
+	d := reachTimeout
+	if s.Reach != nil {
+		d = s.Reach(v)
+	}
+	t := s.Tally()
+	d *= time.Duration(1 + min(t.Missed/(t.Kills+1), 3))
+	if v.Stop > 0 {
+		d += v.Stop + 2*afterlife
+	}
+	return d
 }
 
 // start starts a process; one that found no server, which may be, is followed by
@@ -295,6 +303,13 @@ func (s *Siege) restart(ctx context.Context) error {
 	}
 	s.Count(func(t *Tally) { t.Restarts++ })
 	return nil
+}
+
+// Moved grows with all that happens to the processes of a siege, and to what they
+// need.
+func (s *Siege) Moved() int {
+	t := s.Tally()
+	return t.Kills + t.Missed + t.Failed + t.Restarts + t.Stops + t.Fills + t.NetworkFaults()
 }
 
 // Tally is what happened to the processes of a siege, and to what they need.

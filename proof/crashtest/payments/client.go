@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stet-go/stet"
@@ -42,6 +43,7 @@ type clients struct {
 	mode     Mode
 	http     *http.Client
 	services []string // addresses
+	answered atomic.Int64
 
 	mu   sync.Mutex
 	paid []payment
@@ -128,6 +130,7 @@ func (c *clients) pay(ctx context.Context, p payment) {
 	for try, backoff := 0, firstBackoff; ctx.Err() == nil; try, backoff = try+1, min(2*backoff, maxBackoff) {
 		status := c.send(ctx, p, try)
 		if c.definite(status) {
+			c.answered.Add(1)
 			return
 		}
 		_ = crash.Pause(ctx, backoff/2+rand.N(backoff))

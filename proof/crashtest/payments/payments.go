@@ -42,16 +42,19 @@ type Config struct {
 
 	Keep     string        // a directory to leave the histories in; "": none
 	Progress func(string)  // told now and then; may be nil
-	Timeout  time.Duration // for the whole; default 30 min
+	Timeout  time.Duration // for the whole; default 30 min, or less if nothing moves
 
-	herd   *Herd  // in place of customers and faults
-	defect string // planted
+	herd   *Herd         // in place of customers and faults
+	defect string        // planted
+	spare  []fault.Point // that processes do not pass with it
 }
 
 const (
 	services  = 3 // that share the store
 	maxVisit  = 3
 	tightPool = 2 // connections of every third process
+
+	stall = 3 * time.Minute // for which nothing moves, before a storm is given up
 )
 
 // Name is store/mode.
@@ -102,6 +105,9 @@ func (c Config) plan() *crashtest.Plan {
 	}
 	var all []crashtest.Visit
 	for _, point := range Points(c.Place.Kind, c.Mode) {
+		if slices.Contains(c.spare, point) {
+			continue
+		}
 		for n := range maxVisit {
 			all = append(all, crashtest.Visit{Point: point, N: n + 1})
 		}
@@ -151,11 +157,29 @@ func run(ctx context.Context, cfg Config, do func(context.Context, *storm) error
 		return rep, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	err = s.siege.While(ctx, func(ctx context.Context) error { return do(ctx, s) })
+	err = s.siege.While(ctx, func(ctx context.Context) error { return s.whileItMoves(ctx, do) })
 	if rep.Tally = s.siege.Tally(); err == nil {
 		rep.Verdict, err = s.judge(ctx)
 	}
 	return rep, err
+}
+
+// whileItMoves calls do with a context that ends when nothing has been killed, and
+// no customer has got an answer, for a long time.
+func (s *storm) whileItMoves(ctx context.Context, do func(context.Context, *storm) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() { // ends with ctx
+		last, since := -1, time.Now()
+		for ctx.Err() == nil && time.Since(since) < stall {
+			if n := s.siege.Moved() + int(s.clients.answered.Load()); n != last {
+				last, since = n, time.Now()
+			}
+			_ = crash.Pause(ctx, time.Second)
+		}
+		cancel(fmt.Errorf("%s: nothing has moved for %v: %+v", s.cfg.Name(), stall, s.siege.Tally()))
+	}()
+	return do(ctx, s)
 }
 
 func newStorm(ctx context.Context, cfg Config) (s *storm, err error) {

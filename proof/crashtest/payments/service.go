@@ -78,6 +78,7 @@ type service struct {
 	charge func(context.Context, crashtest.Effect) error
 	verify stet.Verify
 	wrap   func(http.Handler) http.Handler
+	lease  time.Duration
 }
 
 // plant, in a test, plants a defect.
@@ -95,7 +96,7 @@ func serve(ctx context.Context, o order) (err error) {
 	defer func() { err = errors.Join(err, ledger.Close(), history.Close()) }()
 	mortal := o.Visit.Mortal(history)
 	fault.Set(mortal.Pass)
-	s := &service{order: o, history: history, ledger: ledger, scope: scopeOf, wrap: mortal.Watch}
+	s := &service{order: o, history: history, ledger: ledger, scope: scopeOf, wrap: mortal.Watch, lease: serviceLease}
 	if s.site, err = o.Place.Open(ctx, history); err != nil {
 		return err
 	}
@@ -108,7 +109,7 @@ func serve(ctx context.Context, o order) (err error) {
 	if o.Defect != "" {
 		plant(s)
 	}
-	policy := stet.Policy{Lease: serviceLease, Retention: store.Retention{Result: keepResults}}
+	policy := stet.Policy{Lease: s.lease, Retention: store.Retention{Result: keepResults}}
 	if o.Mode == Verify {
 		policy.Verify = s.verify
 	}
