@@ -108,6 +108,7 @@ var broken = []struct{ bug, claim string }{
 	{"runs unknown records in transactions", "the function is called only where the state machine has an arrow"},
 	{"lets no key pass a transaction", "a settled record is found while a transaction is open"},
 	{"gives transactions a fence that is none", "who runs beside a transaction is told so, or waits"},
+	{"gives transactions a fence that is none, and late", "who runs beside a transaction is told so, or waits"},
 	{"settles outside of the transaction", "SettleTx is committed with the caller's rows, or not at all"},
 	{"settles without the fence check", "SettleTx compares the fence"},
 	{"settles twice in transactions", "SettleTx is committed with the caller's rows, or not at all"},

@@ -381,10 +381,13 @@ func (s *small) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Re
 		s.leave(tx)
 		s.end()
 	}()
-	if s.held[s.id(req.ID)] != nil && s.is("gives transactions a fence that is none") {
+	beside, early := s.held[s.id(req.ID)] != nil, s.is("gives transactions a fence that is none")
+	if !early {
+		now = s.await(req.ID, tx, now)
+	}
+	if beside && (early || s.is("gives transactions a fence that is none, and late")) {
 		return store.Record{ID: req.ID, Scope: req.Scope, State: store.Running, Fingerprint: req.Fingerprint, Fence: -1}, nil
 	}
-	now = s.await(req.ID, tx, now)
 	was, err := s.enter(req, now)
 	if err != nil {
 		return was.at(now), err

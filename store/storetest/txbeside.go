@@ -192,7 +192,7 @@ func (c *txCase[Tx]) toldOfTx() {
 	req, row := c.request(c.long), stet.NewKey()
 	var told store.Record
 	var err error
-	done := make(chan struct{})
+	inTime, done := false, make(chan struct{})
 	_, during := c.store.RunTx(c.ctx, req, c.keep, func(ctx context.Context, tx Tx, rec store.Record) (store.Settlement, error) {
 		if rec.InTx || rec.Fence <= 0 {
 			c.Errorf("the function was called with %s, InTx: %v; want its own fence", show(rec), rec.InTx)
@@ -205,14 +205,18 @@ func (c *txCase[Tx]) toldOfTx() {
 		defer late.Stop()
 		select {
 		case <-done:
-			if err != nil || told.State != store.Running || !told.InTx || told.Fence != 0 || told.Owner != (store.Owner{}) || told.LeaseLeft != 0 || told.Fingerprint != req.Fingerprint {
-				c.Errorf("beside a transaction RunTx returned %s, InTx: %v, LeaseLeft %v, %v; want it running in one, with neither fence, owner nor lease", show(told), told.InTx, told.LeaseLeft, err)
-			}
+			inTime = true
 		case <-late.C: // a store may have it wait
 		}
 		return completed("first"), nil
 	})
 	<-done
+	// On a busy machine the answer may come late, and be one from beside the transaction.
+	if inTime || told.State == store.Running {
+		if err != nil || told.State != store.Running || !told.InTx || told.Fence != 0 || told.Owner != (store.Owner{}) || told.LeaseLeft != 0 || told.Fingerprint != req.Fingerprint {
+			c.Errorf("beside a transaction RunTx returned %s, InTx: %v, LeaseLeft %v, %v; want it running in one, with neither fence, owner nor lease", show(told), told.InTx, told.LeaseLeft, err)
+		}
+	}
 	if during != nil {
 		c.Errorf("RunTx: %v", during)
 	}
