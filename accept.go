@@ -80,7 +80,7 @@ func (e *Engine) workStore() (store.WorkStore, error) {
 
 // Accept makes an operation durable that is to be run later, by a worker that
 // takes it (see Take). An operation that was accepted before stays as it is. What
-// stands now is in the Status: the caller answers "accepted" whatever its state,
+// stands now is in the Status: the caller answers "accepted" in every state,
 // or with its outcome.
 //
 // The error is an *Error of kind ErrInvalid, ErrMismatch, ErrDamaged, ErrClosed or
@@ -322,7 +322,7 @@ func (e *Engine) Cancel(ctx context.Context, scope string, id store.ID) (Status,
 	for range enterRounds {
 		st, err := e.Status(ctx, scope, id)
 		asked := st.Record.State == store.Running && st.Record.Cancelling         // a run that gave it back has heeded nothing
-		unread := errors.Is(err, ErrDamaged) && st.Record.State == store.Accepted // nobody can run it, but it can be ended
+		unread := errors.Is(err, ErrDamaged) && st.Record.State == store.Accepted // it cannot be run, but it can be ended
 		if err != nil && !unread || st.Record.State != store.Accepted && st.Record.State != store.Running || asked {
 			return st, err
 		}

@@ -163,7 +163,7 @@ func (r *Run) pack(outcome Outcome, messages []Message) store.Settlement {
 	return out
 }
 
-// Parcel is what one operation has emitted and nobody has sent yet, as far as is
+// Parcel is what one operation has emitted and no relay has sent yet, as far as is
 // known.
 type Parcel struct {
 	Messages []Message

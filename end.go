@@ -94,7 +94,7 @@ func (l *Lease) Do(ctx context.Context, again func(error) Again, fn func(context
 	result, err := fn(l.ctx)
 	fault.At(fault.HandlerAfter)
 	if err != nil {
-		result = worded(result, err) // a method of theirs, which may panic
+		result = worded(result, err) // a method of the service, which may panic
 	}
 	returned = true
 	return l.decide(ctx, result, err, again)

@@ -54,7 +54,7 @@ type Engine struct {
 	closed bool
 	wg     sync.WaitGroup
 
-	arrived chan struct{} // closed at the next arrival; nil if nobody waits. Guarded by mu
+	arrived chan struct{} // closed at the next arrival; nil if no caller waits. Guarded by mu
 }
 
 // New returns an engine over a store, or one that is in front of it (see store.As). Wrong
@@ -98,7 +98,7 @@ func New(s store.Store, o Options) (*Engine, error) {
 }
 
 // Close ends the engine's goroutines and waits for them. End the runs first
-// (http.Server.Shutdown does): without the engine nobody renews their leases,
+// (http.Server.Shutdown does): without the engine their leases are not renewed,
 // so the contexts of those that are left end with the cause ErrClosed. They may
 // still settle. The store is the caller's to close.
 func (e *Engine) Close() error {

@@ -52,7 +52,7 @@ func (e *Engine) admit(ctx context.Context, t *ticket, lead func(*flight) (entry
 		if en.rec, err = e.standing(ctx, t, en.rec); err != nil {
 			return en, err
 		}
-		// First of all, whatever else there is to say about the key.
+		// This comes before any other answer about the key.
 		if en.rec.Fingerprint != t.req.Fingerprint {
 			e.observe(ctx, t.event(observe.Mismatched, en.rec, nil))
 			return en, &Error{Kind: ErrMismatch, Execution: NotExecuted}
@@ -395,7 +395,7 @@ func (e *Engine) resolve(ctx context.Context, t *ticket, rec store.Record) (agai
 		e.observe(ctx, t.event(observe.StoreFailed, rec, err))
 		return false, own
 	case errors.Is(err, ErrFenced):
-		return true, nil // somebody was faster; look again
+		return true, nil // another caller was faster; look again
 	case err != nil:
 		e.observe(ctx, t.event(observe.StoreFailed, rec, err))
 		return false, storeFailed(MayHaveExecuted, err)

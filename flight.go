@@ -16,7 +16,7 @@ type flight struct {
 	phase       phase
 	fingerprint store.Fingerprint // of the leader; binding once running
 	result      entry             // when over: what followers may share
-	changed     chan struct{}     // closed at the next change of phase; nil if nobody waits
+	changed     chan struct{}     // closed at the next change of phase; nil if no caller waits
 }
 
 type phase uint8
@@ -27,7 +27,7 @@ const (
 	over                  // settled, released, refused or lost
 )
 
-// entry is what a try to enter came to.
+// entry is the result of a try to enter.
 type entry struct {
 	rec     store.Record
 	granted bool // this call runs, or in a transaction has run, the operation

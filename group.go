@@ -17,7 +17,7 @@ var errGroup = errors.New("the group is not committed")
 // what they lock until the last has ended. fn is called as by RunTx, for the i-th
 // operation; all together have the longest RunTimeout of their policies.
 //
-// It runs only what nobody has run or is running, and commits all of it or
+// It runs only what has not run and is not running, and commits all of it or
 // nothing. The run of an operation that was not committed is nil: it is for RunTx,
 // which also finds out what became of it. That is all of them if one returned an
 // error or panicked (which goes on), declared that nothing happened or emitted

@@ -227,7 +227,7 @@ func (k *keeper) lose(ctx context.Context, r *Run, cause error) {
 		Fence: r.rec.Fence, Attempt: r.rec.Attempt, Elapsed: time.Since(r.begun), Err: cause})
 }
 
-// close cancels the runs that are left when the engine is closed: nobody renews
+// close cancels the runs that are left when the engine is closed: it no longer renews
 // their leases any longer.
 func (k *keeper) close(ctx context.Context) {
 	for {

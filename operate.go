@@ -195,7 +195,7 @@ func (e *Engine) leave(ctx context.Context, rec store.Record, still time.Duratio
 		if err == nil && lost {
 			err = ErrFenced
 		}
-		return err // parked by whoever comes by, once still is over
+		return err // parked by the next caller, once still is over
 	}
 	for pause := time.Millisecond; ; pause *= 2 { // the store's clock may be coarse
 		now, err := e.park(ctx, rec)
@@ -203,7 +203,7 @@ func (e *Engine) leave(ctx context.Context, rec store.Record, still time.Duratio
 			return err
 		}
 		if !timer.Sleep(e.ctx, pause) {
-			return nil // by whoever comes by
+			return nil // by the next caller
 		}
 	}
 }

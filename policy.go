@@ -145,7 +145,7 @@ type Options struct {
 	CheckMessage func(Message) error
 	// Encryption of stored results. Default: none.
 	Encryption Encryption
-	// Observer is told what happens. Default: nobody.
+	// Observer is told what happens. Default: no observer.
 	Observer observe.Observer
 }
 

@@ -117,7 +117,7 @@ func (r *Run) setContext(ctx, end context.Context) {
 }
 
 // Replayed reports whether the operation was executed before; Outcome then has
-// what it came to, and there is nothing to run.
+// its outcome, and there is nothing to run.
 func (r *Lease) Replayed() bool { return r.replayed }
 
 // Outcome returns the outcome that stands: of a replayed run, or of one that
@@ -387,7 +387,7 @@ func (r *Lease) conclude(ctx context.Context) error {
 // none. The caller holds r.mu.
 func (r *Run) inDoubt() error {
 	for name := range r.doubts {
-		return fmt.Errorf("the step %q was begun, and nobody said how it ended", name)
+		return fmt.Errorf("the step %q was begun, and its end was not recorded", name)
 	}
 	return nil
 }

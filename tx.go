@@ -87,7 +87,7 @@ func (te *TxEngine[Tx]) run(ctx context.Context, op Op, fn func(context.Context,
 			return entry{}, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, RetryAfter: retryAfter,
 				Cause: errors.New("the store found a run of this very call")}
 		}
-		if tr.run != nil { // it ran: followers get what it came to
+		if tr.run != nil { // it ran: followers get its result
 			en.granted = err == nil && en.rec.Owner == t.req.Owner
 			en.shared = err == nil
 			if en.granted {
@@ -176,7 +176,7 @@ func (tr *txRun[Tx]) transact(caller context.Context) (store.Record, error) {
 	return tr.s.RunTx(ctx, tr.t.req, tr.t.p.Retention, tr.call)
 }
 
-// report tells the observer what the transaction came to, and makes the
+// report tells the observer how the transaction ended, and makes the
 // caller's error.
 func (tr *txRun[Tx]) report(ctx context.Context, rec store.Record, err error) (store.Record, error) {
 	e, t := tr.e, tr.t

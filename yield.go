@@ -42,7 +42,7 @@ func (e *Engine) spare(ctx context.Context, ws store.WorkStore, rec store.Record
 	})
 }
 
-// unseen gives back a record of Take that no worker was told of.
+// unseen gives back a record of Take that reached no worker.
 func (e *Engine) unseen(ctx context.Context, ws store.WorkStore, rec store.Record, repeatable bool, after time.Duration) error {
 	e.spare(ctx, ws, rec, repeatable)
 	return ws.Return(e.storeContext(ctx), rec.Claim(), after)

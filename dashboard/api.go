@@ -205,12 +205,12 @@ func (h *handler) change(action string) func(*http.Request) (any, error) {
 
 // Limits of a summary.
 const (
-	summaryPages = 8 // of store.MaxBrowse records: of what may need somebody, and of what is accepted
+	summaryPages = 8 // of store.MaxBrowse records: of what may need an operator, and of what is accepted
 	summaryTime  = 5 * time.Second
 )
 
 // summary counts what is not settled, which stores find without looking at all
-// they have, and stops where that takes long. What may need somebody comes first, and
+// they have, and stops where that takes long. What may need an operator comes first, and
 // is not lost among what only waits for a worker.
 func (h *handler) summary(r *http.Request) (any, error) {
 	answer := struct {

@@ -70,7 +70,7 @@ type answer struct {
 	of   *http.Response
 	trip *trip // nil on routes that are not protected
 
-	counted int // bytes that are in hand, as the response is kept
+	counted int // bytes that the proxy holds, as the response is kept
 }
 
 // Read implements io.Reader. It tells the trip when the content breaks off.

@@ -46,7 +46,7 @@ func (ring keyring) find(t *jwt.Token) (any, error) {
 	}
 	kid, named := t.Header["kid"].(string)
 	for _, k := range ring {
-		// A key without an ID is the only one, and whatever the token calls it.
+		// A key without an ID is the only one, and fits every key ID of a token.
 		if named && k.id != "" && k.id != kid || !named && len(ring) > 1 {
 			continue
 		}

@@ -56,7 +56,7 @@ const (
 	maxPiece = 64 << 10
 )
 
-// memory counts bytes in hand.
+// memory counts the bytes that the proxy holds.
 type memory struct {
 	limit int64
 	used  atomic.Int64

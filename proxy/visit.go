@@ -26,7 +26,7 @@ type visit struct {
 
 	begun   bool  // the header was written
 	starved bool  // there was no memory for the request's content
-	deaf    bool  // the response is over, whatever is written yet
+	deaf    bool  // the response is over; what is still written is dropped
 	broken  error // what a write has failed with
 
 	held atomic.Int64 // bytes of the budget
@@ -159,7 +159,7 @@ func (v *visit) admitted() bool {
 	return true
 }
 
-// hold counts bytes that are in hand until the visit ends.
+// hold counts bytes that the proxy holds until the visit ends.
 func (v *visit) hold(n int) {
 	v.held.Add(int64(n))
 	v.proxy.memory.used.Add(int64(n))

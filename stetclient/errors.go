@@ -51,7 +51,7 @@ const (
 	ReasonRecorded Reason = "settled before; its response was not kept"
 )
 
-// final reports whether another call cannot come to anything else.
+// final reports whether another call would return the same.
 func (r Reason) final() bool {
 	switch r {
 	case ReasonFinal, ReasonRequest, ReasonStale, ReasonRecorded:

@@ -34,7 +34,7 @@ type Service struct {
 	ReplayedHeader string
 	// Classify, if set, is called with each response, whose body it must not read, and
 	// the verdict on it, and returns the verdict to use. A 400 or a 422 is never
-	// retried, whatever it returns.
+	// retried, even if it returns an error.
 	Classify func(*http.Response, Verdict) Verdict
 }
 

@@ -65,7 +65,7 @@ type progressDocument struct {
 }
 
 // outcomeDocument is an outcome inside of a statusDocument: a result that is JSON,
-// a problem, or whatever else.
+// a problem, or any other.
 type outcomeDocument struct {
 	Status        int             `json:"status"` // with which the operation's own resource tells it
 	Result        json.RawMessage `json:"result,omitempty"`

@@ -71,7 +71,7 @@ type Options struct {
 	// Optional passes requests without a key through to the handler,
 	// unprotected. By default they are refused with 400 (key-missing).
 	Optional bool
-	// Methods are the protected methods, in whatever case a request has them.
+	// Methods are the protected methods; upper and lower case are the same.
 	// Requests with others pass through, even with a key. Default POST and PATCH.
 	Methods []string
 	// Skip passes a request through, unprotected, if it returns true: for

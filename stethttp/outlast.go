@@ -17,7 +17,7 @@ const (
 )
 
 // waiting calls try, and calls it again where waiting helps that the engine does not
-// do itself. A large body is let go of before the request waits: what it waits for is
+// do itself. A large body is dropped before the request waits: what it waits for is
 // most likely the outcome of the same request.
 func waiting(c *call, try func() (*stet.Lease, error)) (*stet.Lease, error) {
 	wait := c.op.Wait

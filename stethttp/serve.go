@@ -34,7 +34,7 @@ type call struct {
 	limit int           // of the stored result, in bytes
 	buf   *buffer       // that the body was read into
 	sent  []byte        // the body
-	light bool          // the body was let go of
+	light bool          // the body was dropped
 	body  *body         // as the handler reads it
 	first body          // of its first call
 	inner *http.Request // the handler's

@@ -2,7 +2,7 @@
 //
 //	engine, err := stet.New(store, stet.Options{Observer: stetlog.New(stetlog.Options{})})
 //
-// What somebody should look at is a warning or an error: a run that ended without
+// What an operator should look at is a warning or an error: a run that ended without
 // knowing its outcome (parked), lost its lease, was fenced off or taken over, a
 // store that failed, a request that ran unprotected, a message that was not sent. All else is at the level
 // debug. No key, scope or body is in a line; an error's text is what the store, or
@@ -22,7 +22,7 @@ import (
 type Options struct {
 	// Logger gets the lines. Default: slog.Default(), as it is at each event.
 	Logger *slog.Logger
-	// Next is told of all events too. Default: nobody.
+	// Next is told of all events too. Default: no observer.
 	Next observe.Observer
 }
 
@@ -62,7 +62,7 @@ func levelOf(ev observe.Event) slog.Level {
 			return slog.LevelError
 		}
 	case observe.InFlight:
-		return slog.LevelDebug // its error says why nobody waited
+		return slog.LevelDebug // its error says why the call did not wait
 	}
 	if ev.Err != nil {
 		return slog.LevelWarn

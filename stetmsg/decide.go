@@ -84,7 +84,7 @@ func (c *Consumer[M]) decide(ctx context.Context, m M, deliveries int) Decision 
 			return d
 		}
 		// A store that answers, and twice refuses this operation alone, has
-		// something against it: it must not be kept in hand for ever.
+		// something against it: it must not stay in flight for ever.
 		if _, err := c.engine.Store().Read(ctx, d.ID); err == nil {
 			if sound++; sound > 1 {
 				kept := c.kept(ctx, op, m, Decision{Attempts: deliveries, Err: d.Err})

@@ -111,7 +111,7 @@ func (c *Consumer[M]) telling(ctx context.Context) context.Context {
 	return &telling{s.ctx, ctx}
 }
 
-// turn decides about m when it is its turn, and keeps it in hand until then.
+// turn decides about m when it is its turn, and keeps it in flight until then.
 func (c *Consumer[M]) turn(ctx context.Context, m M, d Delivery) Decision {
 	defer c.keep(ctx, d).stop() // also when the handler calls runtime.Goexit
 	if !c.begin(ctx) {
@@ -146,7 +146,7 @@ func (c *Consumer[M]) keep(ctx context.Context, d Delivery) *keeper {
 	return k
 }
 
-// keeper keeps a delivery in hand.
+// keeper keeps a delivery in flight.
 type keeper struct {
 	e     Extender
 	log   func() *slog.Logger
@@ -187,7 +187,7 @@ func (k *keeper) extend(ctx context.Context) {
 	defer cancel()
 	if err := k.e.Extend(within); err != nil && ctx.Err() == nil {
 		// It may be delivered to another process, which finds it running.
-		k.log().WarnContext(ctx, "stetmsg: a message was not kept in hand", slog.Any("error", err))
+		k.log().WarnContext(ctx, "stetmsg: the time of a message could not be extended", slog.Any("error", err))
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Envelope is what an Identity sees of a message, whatever its broker.
+// Envelope is what an Identity sees of a message, of any broker.
 type Envelope struct {
 	// Header returns the first value of a header, and whether the message has
 	// it. Brokers that tell upper from lower case do so here, too.

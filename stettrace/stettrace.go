@@ -60,7 +60,7 @@ const (
 type Options struct {
 	// Provider makes the spans. Default: otel's global one.
 	Provider trace.TracerProvider
-	// Next is told of all events too. Default: nobody.
+	// Next is told of all events too. Default: no observer.
 	Next observe.Observer
 }
 

@@ -20,7 +20,7 @@ var (
 )
 
 // Do runs an accepted operation, if it is still to be run, and returns when that
-// has ended: whatever consumes a Queue calls it. It waits until fewer than
+// has ended: the consumer of a Queue calls it. It waits until fewer than
 // Options.Concurrency operations run. It begins no run after ctx has ended, but
 // ends the one it has begun.
 //
@@ -288,7 +288,7 @@ func (a *attempt) fail(ctx context.Context, err error) {
 }
 
 func (a *attempt) park(ctx context.Context) {
-	a.log.ErrorContext(ctx, "stetwork: nobody knows what became of an operation; it is parked until a verifier or an operator resolves it")
+	a.log.ErrorContext(ctx, "stetwork: the outcome of an operation is unknown; it is parked until a verifier or an operator resolves it")
 	a.told(ctx, a.run.Park(ctx))
 }
 

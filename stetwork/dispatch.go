@@ -28,7 +28,7 @@ const (
 	queuePause    = 100 * time.Millisecond // after a failure of the queue, or the store
 	maxQueuePause = 5 * time.Second
 
-	// What the queue does not take is kept in hand for keepFor at most, or Again;
+	// What the queue does not take is held for keepFor at most, or Again;
 	// then it waits until it is due again.
 	keepFor = time.Minute
 	// A queue is given handFor for a batch, and handOneFor for each item after a
@@ -123,7 +123,7 @@ func NewDispatcher(engine *stet.Engine, queue Queue, o DispatcherOptions) (*Disp
 	return &Dispatcher{engine: engine, queue: queue, o: o, room: func(context.Context) int { return o.Batch }}, nil
 }
 
-// Run hands over what is due until ctx ends, and returns nil. What it has in hand
+// Run hands over what is due until ctx ends, and returns nil. What it holds
 // then is due again, later.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	pause := queuePause

@@ -16,7 +16,7 @@ import (
 
 // handler is what an operation's name stands for.
 type handler struct {
-	// again says that a run may be repeated whatever became of it.
+	// again says that a run may be repeated however it ended.
 	again bool
 	tx    bool // it is of HandleTx
 	// run calls the handler. It has ended the run itself if it is of HandleTx and returns no error.
@@ -38,7 +38,7 @@ func Handle[P, T any](w *Worker, name string, h func(ctx context.Context, payloa
 	return handle(w, name, false, h)
 }
 
-// HandleIdempotent is Handle for a handler that may be run again whatever became
+// HandleIdempotent is Handle for a handler that may be run again however the run
 // of an earlier run: because doing it twice has one effect, or because all that
 // has effects is in steps (stet.Step, stet.StepTx). A dead run is repeated, and so
 // is one that returned an error.

@@ -28,7 +28,7 @@
 //	  was ended by this package
 //	  (lease lost, out of time, shutdown)
 //	  of HandleTx, HandleIdempotent          runs again
-//	  of Handle                              unknown: nobody can know how far it came
+//	  of Handle                              unknown: it may have had its effect
 //	declares MayHaveExecuted
 //	  of Handle, HandleTx                    unknown
 //	  of HandleIdempotent                    runs again, with backoff
@@ -131,7 +131,7 @@ type Worker struct {
 	stopped  bool
 	stopping chan struct{}  // closed by Shutdown
 	ended    chan struct{}  // closed when the last attempt has ended after that
-	active   sync.WaitGroup // attempts, and what Run has in hand
+	active   sync.WaitGroup // attempts, and what Run holds
 }
 
 // New returns a worker without handlers. Wrong options are errors of kind

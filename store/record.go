@@ -10,7 +10,7 @@ type Claim struct {
 	Fence int64
 }
 
-// Settlement is what an operation came to.
+// Settlement is how an operation ended.
 type Settlement struct {
 	// State is Completed or Failed.
 	State State

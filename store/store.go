@@ -63,7 +63,7 @@ type Store interface {
 
 	// Extend renews the leases of claims, each to lease from now. A claim is
 	// renewed if its record is Running and has its fence, even when the
-	// lease has run out meanwhile: nobody else ran. It returns the claims
+	// lease has run out meanwhile: no other caller ran it. It returns the claims
 	// that are lost. With a *PartialError, all claims that are neither lost nor
 	// named by it are renewed.
 	Extend(ctx context.Context, claims []Claim, lease time.Duration) (lost []Claim, err error)

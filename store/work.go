@@ -13,10 +13,10 @@ import (
 //   - A record that was made by Accept is of an accepted operation, and keeps its
 //     work until it is settled. Release makes it Accepted instead of Retryable,
 //     due at once; Accepted already, under the same fence, is a success.
-//   - Read returns Cancelling, too: whoever runs it need not read its work for that.
+//   - Read returns Cancelling, too: a worker need not read the work for that.
 //   - Claim leaves an Accepted record unchanged, and returns it.
 //   - Accepted records are never forgotten.
-//   - A Repeatable run may be repeated whatever it has done. Its record is due when
+//   - A Repeatable run may be repeated, also if it had its effect. Its record is due when
 //     its lease has run out; Extend puts that off, but need not bring it forward.
 //     Whatever would make it Unknown (a claim, an acceptance, a sweep) makes it
 //     Accepted instead, to be taken at once; when it is due stays as it was.
@@ -43,7 +43,7 @@ type WorkStore interface {
 	// Running under req.Owner is returned; Running with a lease that
 	// has run out is otherwise parked as Unknown, and returned; anything else is returned
 	// unchanged, with the state None if there is none. What was accepted or
-	// returned is left alone, whatever queue brings it, until the time that it was
+	// returned is left alone, also if a queue brings it, until the time that it was
 	// to wait is over; that Due has returned it does not make it wait. The record
 	// returned has its Work, Notes and Cancelling, in any of these cases.
 	Take(ctx context.Context, req TakeRequest) (Record, error)

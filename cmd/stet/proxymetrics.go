@@ -16,14 +16,14 @@ func countProxy(registry *prometheus.Registry, p *proxy.Proxy) {
 			func(c proxy.Counts) uint64 { return c.Unprotected },
 		},
 		"stet_proxy_busy_total": {
-			"Requests that were refused because as much was in hand as limits.memory allows.",
+			"Requests refused because the proxy already held as many bytes as limits.memory allows.",
 			func(c proxy.Counts) uint64 { return c.Busy },
 		},
 	} {
 		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: c.help},
 			func() float64 { return float64(c.of(p.Counts())) }))
 	}
-	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "stet_proxy_in_hand_bytes", Help: "Bytes in hand, of those that limits.memory allows."},
+	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "stet_proxy_in_hand_bytes", Help: "Bytes of requests and responses that the proxy holds; limits.memory is the most."},
 		func() float64 { return float64(p.Counts().InHand) }))
 }
 

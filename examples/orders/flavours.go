@@ -116,7 +116,7 @@ func onRiver(ctx context.Context, o settings, out io.Writer) error {
 			return err
 		}
 		client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{Logger: quiet, Workers: jobs,
-			// A process that was killed must not hold up for an hour what it had in hand.
+			// A process that was killed must not hold up its orders for an hour.
 			RescueStuckJobsAfter: time.Minute,
 			Queues:               map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: w.Concurrency()}}})
 		if err != nil {

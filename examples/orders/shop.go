@@ -21,7 +21,7 @@ import (
 
 const (
 	lease        = 5 * time.Second // after a worker was killed its order waits for that long, and
-	recoverEvery = 2 * time.Second // for somebody to look
+	recoverEvery = 2 * time.Second // how often dead runs are looked for
 
 	maxCopies   = 100
 	operations  = "/v1/operations/"
@@ -114,7 +114,7 @@ func (s *shop[Tx]) serve(ctx context.Context, o settings, out io.Writer) (err er
 }
 
 func (s *shop[Tx]) routes(te *stet.TxEngine[Tx]) (http.Handler, *stethttp.Async, error) {
-	// Real services have a scope for each account: whoever is authenticated.
+	// Real services have a scope for each account: that of the authenticated user.
 	protected, err := stethttp.NewTx(te, stethttp.Options{Scope: stethttp.SingleTenant})
 	if err != nil {
 		return nil, nil, err

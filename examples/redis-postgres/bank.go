@@ -35,7 +35,7 @@ func (b bank) deposit(ctx context.Context, account, key string, cents int64) (st
 	id := b.engine.ID(op.Scope, op.Key)
 	return stet.Do(ctx, b.engine, op, func(ctx context.Context) (balance int64, err error) {
 		err = pgx.BeginFunc(ctx, b.db, func(tx pgx.Tx) error {
-			// The row first: whoever comes second waits here for the first.
+			// The row first: the second request waits here for the first.
 			tag, err := tx.Exec(ctx, "INSERT INTO deposits VALUES ($1, $2, $3, 0) ON CONFLICT DO NOTHING", id[:], account, cents)
 			if err != nil {
 				return err

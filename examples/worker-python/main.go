@@ -78,7 +78,7 @@ func run(ctx context.Context, addr, file, token string, say func(...any)) error 
 	return err
 }
 
-// scope would be whoever the request is authenticated as.
+// scope would be the user that the request is authenticated as.
 const scope = "example"
 
 func accept(engine *stet.Engine) http.HandlerFunc {

@@ -29,7 +29,7 @@ type Result struct {
 
 	Kills           int     `json:"kills"`
 	InFlightAtKills int     `json:"in_flight_at_kills"` // requests in flight, over all kills
-	CutOff          int     `json:"cut_off"`            // payments in the ledger at a kill, that no client had been told of
+	CutOff          int     `json:"cut_off"`            // payments in the ledger at a kill, whose client had no answer yet
 	CutShort        bool    `json:"cut_short"`          // the storm did not end by itself within its limit
 	Seconds         float64 `json:"seconds"`
 }
@@ -117,7 +117,7 @@ func violations(r Result) []string {
 		{r.Unknown, "parked as unknown, though it can be known"},
 		{r.Differing, "acknowledged with answers that differ"},
 		{r.Refused, "refused, though nothing was wrong with them"},
-		{r.Strays, "in the ledger that nobody asked for"},
+		{r.Strays, "in the ledger that no client asked for"},
 	} {
 		if v.n > 0 {
 			broken = append(broken, fmt.Sprintf("payments %s: %d", v.what, v.n))

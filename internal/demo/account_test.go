@@ -61,9 +61,9 @@ func TestAccountFindsWhatWentWrong(t *testing.T) {
 		{"refused", []observed{{payment: p, refused: true}},
 			nil, Result{Refused: 1}, []string{"refused"}},
 		{"another amount than asked for", []observed{{payment: p, acks: acked(firstBody)}},
-			[]charge{wrong}, Result{ExecutedOnce: 1, Lost: 1, Strays: 1}, []string{"lost", "nobody asked for: 1"}},
-		{"a charge that nobody asked for", []observed{{payment: p, acks: acked(firstBody)}},
-			[]charge{first, othersRow}, Result{ExecutedOnce: 1, Strays: 1}, []string{"nobody asked for: 1"}},
+			[]charge{wrong}, Result{ExecutedOnce: 1, Lost: 1, Strays: 1}, []string{"lost", "no client asked for: 1"}},
+		{"a charge that no client asked for", []observed{{payment: p, acks: acked(firstBody)}},
+			[]charge{first, othersRow}, Result{ExecutedOnce: 1, Strays: 1}, []string{"no client asked for: 1"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			tc.want.Operations, tc.want.Charges = len(tc.told), len(tc.ledger)

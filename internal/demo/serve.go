@@ -25,7 +25,7 @@ func Serve(ctx context.Context, addr string, w io.Writer) (err error) {
 	if err != nil {
 		return fmt.Errorf("--addr: cannot listen; give a free address like 127.0.0.1:0: %w", err)
 	}
-	defer func() { _ = ln.Close() }() // crash.Serve has closed it, if it came to that
+	defer func() { _ = ln.Close() }() // crash.Serve may have closed it
 	dir, err := os.MkdirTemp("", "stet-demo-")
 	if err != nil {
 		return fmt.Errorf("no temporary folder; TMPDIR says where to make one: %w", err)

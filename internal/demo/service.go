@@ -22,7 +22,7 @@ import (
 
 const (
 	maxBody     = 4 << 10
-	maxLife     = 10 * time.Minute      // of a service process, whatever happens
+	maxLife     = 10 * time.Minute      // of a service process, at the most
 	maxLag      = 25 * time.Millisecond // of an answer on its way back
 	ledgerRoute = "GET /ledger"         // all charges
 	payRoute    = "POST /payments"      // one charge
@@ -246,7 +246,7 @@ func (w *slowWriter) Write(b []byte) (int, error) {
 func (w *slowWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // ServiceMain is the service process. It writes the address that it listens on
-// to stdout, and ends when stdin does, which is when whoever started it has died
+// to stdout, and ends when stdin does, which is when its parent has died
 // or closed the pipe; at the latest after its -life.
 func ServiceMain(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
 	flags := flag.NewFlagSet("service", flag.ContinueOnError)

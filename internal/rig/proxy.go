@@ -156,7 +156,7 @@ func (p *Proxy) setStalled(yes bool) {
 	p.turn.Broadcast()
 }
 
-// listen serves what l accepts. The caller holds p.mu, or nobody else knows p.
+// listen serves what l accepts. The caller holds p.mu, or has just made p.
 func (p *Proxy) listen(l net.Listener) {
 	p.listener = l
 	p.work.Go(func() {

@@ -153,7 +153,7 @@ func (s *Server) launch(ctx context.Context, port int) error {
 	return nil
 }
 
-// FreeAddr returns an address of this host that nobody listens on, for processes
+// FreeAddr returns an address of this host that is free, for processes
 // that take it one after the other.
 func FreeAddr() (string, error) {
 	l, err := listenAnywhere()
@@ -163,7 +163,7 @@ func FreeAddr() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// freePort finds a port that nobody listens on.
+// freePort finds a port that is free.
 func freePort() (int, error) {
 	l, err := listenAnywhere()
 	if err != nil {

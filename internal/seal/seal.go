@@ -1,5 +1,5 @@
 // Package seal wraps what is stored so that damage and unknown versions are
-// found out instead of replayed.
+// detected instead of replayed.
 package seal
 
 import (

@@ -210,7 +210,7 @@ func (s *service) postTo(ctx context.Context, to, body string, keys ...string) a
 	return answer{res.StatusCode, res.Header, string(b), err}
 }
 
-// runs is how often a body with the stamp has arrived; -1 if nobody counts.
+// runs is how often a body with the stamp has arrived; -1 if the service does not count.
 func (s *service) runs(stamp string) int {
 	if s.o.Counter == nil {
 		return -1

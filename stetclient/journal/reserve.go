@@ -55,7 +55,7 @@ func reserve(path string) (*reserved, error) {
 	if n := names(info); n > 1 {
 		return nil, fmt.Errorf("%s has %d names (hard links): leave it the one under which it was opened first", path, n)
 	}
-	// SQLite would delete the log of an empty file, which nobody else has left there
+	// SQLite would delete the log of an empty file, which no other process has left there
 	// but the journal that was there before, and may be open in another process.
 	if _, err := os.Lstat(path + "-wal"); info.Size() == 0 && err == nil {
 		return nil, fmt.Errorf("%s is empty, and beside it is the log of another journal, %[1]s-wal, which was moved or deleted without it: put that back, or name another file", path)

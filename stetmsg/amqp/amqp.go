@@ -15,7 +15,7 @@
 // or settled, under another routing key; it cannot touch another message's.
 //
 // A copy has the message's headers, but for those that RabbitMQ would act on once
-// more, such as CC. While the copy cannot be published the message stays in hand,
+// more, such as CC. While the copy cannot be published the message stays unacknowledged,
 // and the log says why: a quorum queue lets go of a message that is given back more
 // often than its delivery limit, which is 20 by default from RabbitMQ 4 on. This
 // package replaces one that has come back ten times, because processes ended or
@@ -74,7 +74,7 @@ type Options struct {
 	Dial func(ctx context.Context) (*amqp.Connection, error)
 	// Queue is received from. It must exist, and should be durable.
 	Queue string
-	// Prefetch is how many messages are in hand at most. Default: twice the
+	// Prefetch is how many messages are in flight at most. Default: twice the
 	// consumer's Concurrency.
 	Prefetch int
 

@@ -17,7 +17,7 @@ import (
 	"github.com/stet-go/stet/stetmsg/internal/receiver"
 )
 
-// delivery is a message in hand.
+// delivery is a message in flight.
 type delivery struct {
 	amqp.Delivery
 	out *outbound
@@ -125,8 +125,8 @@ func (d *delivery) DeadLetter(ctx context.Context, why stetmsg.Decision) error {
 // frame is the largest that the server takes; 0: any.
 func (d *delivery) frame() int { return d.out.link.conn.Config.FrameSize }
 
-// instead publishes a copy and then acknowledges the original, which stays in hand
-// until that has come to pass, the connection is lost, or the receiver ends.
+// instead publishes a copy and then acknowledges the original, which stays unacknowledged
+// until the broker has confirmed it, the connection is lost, or the receiver ends.
 func (d *delivery) instead(ctx context.Context, publish func(context.Context) error) error {
 	ctx = context.WithoutCancel(ctx)
 	for pause := time.Second; ; pause = min(2*pause, maxPause) {
@@ -139,7 +139,7 @@ func (d *delivery) instead(ctx context.Context, publish func(context.Context) er
 		case d.out.link.conn.IsClosed(): // it is back in its queue
 			return err
 		}
-		receiver.Log(d.out.o.ErrorLog).ErrorContext(ctx, "stetmsg/amqp: the copy of a message cannot be published; the message stays in hand",
+		receiver.Log(d.out.o.ErrorLog).ErrorContext(ctx, "stetmsg/amqp: the copy of a message cannot be published; the message stays unacknowledged",
 			slog.String("queue", d.out.o.Queue), slog.Any("error", err), slog.Duration("again_in", pause))
 		timer.Sleep(d.run, pause)
 		if d.run.Err() != nil {

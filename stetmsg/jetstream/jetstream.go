@@ -1,7 +1,7 @@
 // Package jetstream receives messages from NATS JetStream (server 2.9 and later)
 // for a stetmsg.Consumer, through a pull consumer with explicit acknowledgement.
 //
-// A message in hand is kept there by in-progress pulses. One that has to wait is
+// In-progress pulses keep a message in flight. One that has to wait is
 // given back with a delay, and a dead letter is published to a subject of its
 // own, with the reason in its headers, before the original is terminated.
 // JetStream keeps no order of what is delivered again; with MaxAckPending 1 it
@@ -63,7 +63,7 @@ type Options struct {
 	// DeadLetterSubject is the subject of a stream that gets dead letters. The
 	// Consumer must not receive it.
 	DeadLetterSubject string
-	// Prefetch is how many messages are in hand at most, from 2; only after the
+	// Prefetch is how many messages are in flight at most, from 2; only after the
 	// server was lost there may be more for a time. Default: eight times the
 	// stetmsg consumer's Concurrency, as the server hands short messages over in
 	// batches that last no longer than asking for the next. Set a lower one where
@@ -179,12 +179,12 @@ func (r *Receiver) Run(ctx context.Context) error {
 }
 
 // ahead is how many messages are asked for at a time: those that are on their way,
-// or have arrived and are not in hand yet.
+// or have arrived and were not taken yet.
 func (r *Receiver) ahead() int {
 	return max(1, min(r.o.Prefetch/2, r.o.Prefetch-r.consumer.Concurrency()))
 }
 
-// pulse keeps what waits in hand until ctx ends.
+// pulse keeps waiting messages in flight until ctx ends.
 func (r *Receiver) pulse(ctx context.Context, hand *receiver.Lanes) {
 	tick := time.NewTicker(r.every)
 	defer tick.Stop()
@@ -214,7 +214,7 @@ func (r *Receiver) receive(ctx context.Context, hand *receiver.Lanes) {
 }
 
 // subscription brings messages, and asks for more when half of those that it has asked
-// for are in hand. When there was no room for long, it ends; messages that it has
+// for are in flight. When there was no room for long, it ends; messages that it has
 // brought are handled all the same, and are extended meanwhile.
 type subscription struct {
 	r        *Receiver
@@ -230,7 +230,7 @@ type subscription struct {
 }
 
 // run returns when ctx has ended, or all messages of a subscription that has ended
-// are in hand. Its error is why the server has ended it.
+// are in flight. Its error is why the server has ended it.
 func (s *subscription) run() error {
 	s.err = errors.New("the server has not said why")
 	sub, err := s.r.o.Consumer.Consume(s.take, jetstream.PullMaxMessages(s.r.ahead()),
@@ -262,7 +262,7 @@ func (s *subscription) run() error {
 	return nil
 }
 
-// take takes a message in hand, or gives it back if ctx has ended.
+// take takes a message, or gives it back if ctx has ended.
 func (s *subscription) take(m jetstream.Msg) {
 	s.await()
 	s.mu.Lock()
@@ -279,7 +279,7 @@ func (s *subscription) take(m jetstream.Msg) {
 	)
 }
 
-// await waits for room in hand, but not for long.
+// await waits for room for a message, but not for long.
 func (s *subscription) await() {
 	select {
 	case <-s.full:
@@ -306,7 +306,7 @@ func (s *subscription) note(_ jetstream.ConsumeContext, err error) {
 	receiver.Log(s.r.o.ErrorLog).WarnContext(s.ctx, "stetmsg/jetstream: the subscription", slog.Any("error", err))
 }
 
-// delivery is a message in hand.
+// delivery is a message in flight.
 type delivery struct {
 	r *Receiver
 	m jetstream.Msg

@@ -19,7 +19,7 @@ import (
 // repetitions within its duplicate window, and as stetmsg.IDHeader. Message.Key is not
 // used. Calls take turns.
 func Publisher(js jetstream.JetStream) stetmsg.Publish {
-	// What is never answered counts until it is let go of, and there is a limit: so
+	// What is never answered counts until it is given up, and there is a limit: so
 	// it must not be the caller's.
 	own, invalid := jetstream.New(js.Conn())
 	turn := make(chan struct{}, 1)

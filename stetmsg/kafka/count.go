@@ -17,7 +17,7 @@ import (
 // Kafka does not count deliveries, and in a transaction a dead run leaves no trace.
 // So attempts are counted in the metadata of the group's committed offset, but only
 // where they may matter: if no member before is known to have ended in order, for the
-// records that it may have had in hand, which are those that follow the committed
+// records that may have been in flight, which are those that follow the committed
 // offset. A record is noted down before it is handled; a process that dies of it
 // leaves the note to the next one.
 
@@ -43,7 +43,7 @@ func (n note) String() string {
 	return fmt.Sprintf("stet began %d %d", n.offset, n.attempts)
 }
 
-// parseNote reads a note. Metadata of something else says nothing.
+// parseNote reads a note. Metadata of another program is ignored.
 func parseNote(s *string) note {
 	var n note
 	if s == nil || *s == ended {
@@ -87,7 +87,7 @@ type farewell struct {
 }
 
 // attempts returns how often a record was begun before, which is 0 for one that no
-// member before can have had in hand, and notes down that it is begun now. The first
+// member before may have begun, and notes down that it is begun now. The first
 // record is noted down in any case, so that nothing says any more that the member
 // before has ended in order. It returns false if the worker is to end.
 func (w *worker) attempts(rec *kgo.Record) (n int, ok bool) {

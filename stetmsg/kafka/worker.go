@@ -118,7 +118,7 @@ func (w *worker) run() {
 	ended = true
 }
 
-// take takes the next record in hand, unless there is one. It returns false if the
+// take takes the next record, unless one is in flight. It returns false if the
 // worker is to end.
 func (w *worker) take() bool {
 	if w.hand != nil {
@@ -133,7 +133,7 @@ func (w *worker) take() bool {
 	return ok
 }
 
-// delivery is the record in hand.
+// delivery is the record in flight.
 type delivery struct {
 	w       *worker
 	rec     *kgo.Record

@@ -16,7 +16,7 @@ import (
 	"github.com/stet-go/stet/stetmsg"
 )
 
-// delivery is a message in hand.
+// delivery is a message in flight.
 type delivery struct {
 	r *Receiver
 	m types.Message

@@ -56,7 +56,7 @@ func text(s string) types.MessageAttributeValue {
 	return types.MessageAttributeValue{DataType: aws.String("String"), StringValue: aws.String(s)}
 }
 
-// Check refuses messages that SQS takes from nobody: for stet.Options.CheckMessage. The
+// Check refuses messages that SQS does not accept: for stet.Options.CheckMessage. The
 // error is of kind stet.ErrInvalid. A queue may be made to take less than the 1 MiB
 // that SQS does.
 func Check(m stet.Message) error {

@@ -1,6 +1,6 @@
 // Package sqs receives messages from Amazon SQS for a stetmsg.Consumer.
 //
-// The visibility timeout of a message in hand is extended while it is in hand,
+// The visibility timeout of a message is extended while it is in flight,
 // and is what a message that has to wait waits for. A dead letter is sent to a
 // queue of its own, with the reason in its attributes, before the original is
 // deleted; give the queue itself no redrive policy, or one that counts higher
@@ -36,7 +36,7 @@ const (
 )
 
 const (
-	// DefaultVisibility is how long a message stays in hand without a sign of
+	// DefaultVisibility is how long a message stays in flight without a sign of
 	// life.
 	DefaultVisibility = 60 * time.Second
 	// MaxVisibility is SQS's limit, and so of how long a message waits.
@@ -61,11 +61,11 @@ type Options struct {
 	Client             API
 	QueueURL           string
 	DeadLetterQueueURL string // of a FIFO queue a FIFO queue
-	// Visibility is how long a message stays in hand without a sign of life,
+	// Visibility is how long a message stays in flight without a sign of life,
 	// one of which is given at each third of it. 3 s to MaxVisibility. Default
 	// DefaultVisibility.
 	Visibility time.Duration
-	// Prefetch is how many messages are in hand at most. Default: twice the
+	// Prefetch is how many messages are in flight at most. Default: twice the
 	// consumer's Concurrency.
 	Prefetch int
 	// ErrorLog gets failed calls. Default slog.Default().
@@ -148,7 +148,7 @@ func (r *Receiver) receive(ctx context.Context, hand *receiver.Lanes, most int) 
 	}
 	for _, m := range out.Messages {
 		d := &delivery{r: r, m: m}
-		// Handle has logged the error. While one of a group is in hand, SQS hands
+		// Handle has logged the error. While one of a group is in flight, SQS hands
 		// over no more of it.
 		hand.Run(func() { _, _ = r.consumer.Handle(ctx, m, d) })
 	}

@@ -10,7 +10,7 @@
 //	// worker.Run(ctx) publishes what is due, receiver.Run(ctx) has it run
 //
 // A message says which operation is to be run, and nothing of what it is about. It
-// is acknowledged when the operation has been looked after, whatever became of it:
+// is acknowledged when the operation has been looked after, however it ended:
 // attempts, backoff and outcomes are the worker's, and one that has to be run again
 // is published again. What the broker loses is published again, too, after
 // stetwork.DispatcherOptions.Again; what it brings twice runs once. Only a message

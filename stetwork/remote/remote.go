@@ -33,7 +33,7 @@
 //	POST /runs/{run}/return  {"error": "…"}: nothing happened; it is run again later.
 //	      With "interrupted": true, as of a worker that shuts down, at once, and the
 //	      attempt does not count.
-//	POST /runs/{run}/park    {"error": "…"}: nobody can know what happened.
+//	POST /runs/{run}/park    {"error": "…"}: it may have had its effect.
 //	  200 {"state": "accepted"}
 //	POST /runs/{run}/step    {"name": "charge", "once": true, "call": "…"}: begin a step
 //	  200 {"done": false}: do it, and tell; or {"done": true, "result": …} of an
@@ -273,7 +273,7 @@ func (s *Server) Room() int {
 	return room
 }
 
-// Names are those of the operations for which there is room, and that somebody runs: this
+// Names are those of the operations for which there is room, and that a worker runs: this
 // process, or remote workers that have asked for them not long ago. Others are left to
 // other processes.
 func (s *Server) Names() []string {

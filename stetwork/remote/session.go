@@ -92,7 +92,7 @@ func (s *Server) run(ctx context.Context, _ []byte) (json.RawMessage, error) {
 				run.Declare(stet.MayHaveExecuted, 0)
 				return nil, errGone
 			}
-			silence.Reset(ses.lease) // it has just been heard of, or has said its last word
+			silence.Reset(ses.lease) // it has just sent a sign of life, or the end of its run
 		}
 	}
 }
@@ -156,7 +156,7 @@ func (ses *session) extend() (run *stet.Run, cancelling bool) {
 	return ses.run, ses.cancelling
 }
 
-// silent ends a run whose worker was not heard of for the lease; false if it was.
+// silent ends a run whose worker has sent no sign of life for the lease; false if it has.
 func (ses *session) silent() bool {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()

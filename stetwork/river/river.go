@@ -18,7 +18,7 @@
 //
 // A job says which operation is to be run, and nothing of what it is about.
 // Attempts, backoff and outcomes are the worker's: a job is complete when its
-// operation has been looked after, whatever became of it, and one that has to be
+// operation has been looked after, however it ended, and one that has to be
 // run again gets another job. Running a job twice is harmless; so
 // river.Config.RescueStuckJobsAfter may be minutes, where a process that was killed
 // should not hold up for longer what River had given it: River gives a job to another

@@ -63,7 +63,7 @@ type entry struct {
 	work        *work // nil unless it has any
 
 	leaseEnd, claimed, settled, expires, forget instant       // leaseEnd of what is accepted: when it can be taken
-	changed                                     chan struct{} // closed when the record stops running; nil if nobody watches
+	changed                                     chan struct{} // closed when the record stops running; nil if no caller watches
 }
 
 // New returns an empty store. It panics if o.MaxRecords is negative.

@@ -159,7 +159,7 @@ func (s *Store) masters(ctx context.Context) (masters []scannable, err error) {
 }
 
 // take looks at records in the order given and keeps those that match. It reports
-// whether the page became full before it came to the end.
+// whether the page became full before the end.
 func (b *browsing) take(ctx context.Context, at *place, ids []store.ID) (full bool, err error) {
 	for len(ids) > 0 {
 		if b.room == 0 {

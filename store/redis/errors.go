@@ -27,7 +27,7 @@ func explain(step string, err error) error {
 		what = "refused, and nothing was done: the server has fewer replicas than its min-replicas-to-write: "
 	case "NOPERM", "NOAUTH", "WRONGPASS":
 		what = "refused, and nothing was done: the user needs the commands EVAL, EVALSHA, GET, MGET, SET, SETRANGE, EXISTS, PERSIST, PEXPIREAT, UNLINK, HSET, HGET, HMGET, ZADD, ZREM, ZSCORE, ZRANGE, ZRANGEBYSCORE, ZRANGEBYLEX, ZRANDMEMBER, TIME, PUBLISH, SUBSCRIBE, SCAN and INFO, and for Options.Replicas WAIT, on keys and channels of the prefix: "
-	case "STETFORMAT", "WRONGTYPE": // somebody else has written to a key of the record
+	case "STETFORMAT", "WRONGTYPE": // another program has written to a key of the record
 		return fmt.Errorf("redis: %s: %w", step, errFormat)
 	}
 	return fmt.Errorf("redis: %s: %s%w", step, what, err)

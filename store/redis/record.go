@@ -29,7 +29,7 @@ const maxDuration = 100 * 365 * 24 * time.Hour
 // that is the key's digest and not the scope's. Their slots are spread evenly. A
 // shard's records that are running or unknown share one index, ordered by lease,
 // and with those that are accepted one list, ordered by identity, so that pages go
-// on where they ended whatever becomes of leases meanwhile. All are in the same slot.
+// on where they ended, also if leases end meanwhile. All are in the same slot.
 const shards = 1024
 
 func shardOf(id store.ID) int { return int(binary.BigEndian.Uint16(id[8:])) % shards }

@@ -78,8 +78,8 @@ func unconfirmed(step string, err error) error {
 	return fmt.Errorf("redis: %s: written, but whether it outlasts a failover is unknown: %w", step, err)
 }
 
-// standing returns nil if nobody has been settled in rec, or once enough replicas
-// have the outcome: whoever settled it may have waited for them in vain. That they
+// standing returns nil if rec is not settled, or once enough replicas
+// have the outcome: the caller that settled it may have waited for them in vain. That they
 // have it is noted, so that it is waited for only once.
 func (s *Store) standing(ctx context.Context, step string, rec store.Record, reply any) error {
 	if s.o.Replicas == 0 || !rec.State.Settled() || holders(reply) >= int64(s.o.Replicas) {

@@ -22,7 +22,7 @@ var (
 )
 
 // Watch implements store.Watcher, by publish/subscribe. The end of a run is
-// published only if somebody watches it, because a cluster sends what is
+// published only if a caller watches it, because a cluster sends what is
 // published to all of its servers. One subscription, which lasts until Close,
 // serves all watchers of the process.
 //
@@ -143,7 +143,7 @@ func (h *hub) ready(ctx context.Context) error {
 // listen keeps the subscription until the store is closed.
 func (h *hub) listen() {
 	for {
-		_ = h.listener.Listen(h.ctx, h.channel, h.heard) // tried again, whatever it was
+		_ = h.listener.Listen(h.ctx, h.channel, h.heard) // tried again after any error
 		h.mu.Lock()
 		select {
 		case <-h.up:

@@ -37,8 +37,8 @@ func (s *Store) Accept(ctx context.Context, req store.ClaimRequest, work []byte,
 		if rec.State == store.Accepted && rec.Owner == req.Owner {
 			s.hint(ctx, store.DueRun, rec.Label.Name, req.ID, after)
 		}
-		// Whoever accepted it may have waited for the replicas in vain, also if a
-		// worker has taken it since: that it runs is no word of theirs.
+		// The caller that accepted it may have waited for the replicas in vain, also if a
+		// worker has taken it since: a run does not prove that they have the record.
 		err = s.replicated(ctx, "accept", rec.Claim(), rec.State)
 	}
 	if err != nil {

@@ -26,7 +26,7 @@ func (b *batch) exec(q query, args ...any) (int64, error) {
 // draw draws a fence.
 func (b *batch) draw() (int64, error) { return b.fences.draw(b) }
 
-// fences draws fences inside a write transaction, in which nobody else can. Those
+// fences draws fences inside a write transaction, which excludes all others. Those
 // that no row takes are drawn again by the next.
 type fences struct {
 	last  int64

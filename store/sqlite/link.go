@@ -72,7 +72,7 @@ var sqlText = [queries]string{
 	qSelect: `SELECT ` + columns + ` FROM stet_records WHERE id = ?`,
 
 	// The writes below name the fence that was read or is claimed, and so
-	// can never touch a record that somebody else has claimed since.
+	// can never touch a record that another caller has claimed since.
 	qGrant: `UPDATE stet_records SET scope = ?, fingerprint = ?, owner = ?, class = ?, name = ?, ref = ?, state = ?, fence = ?, attempt = ?, gone = 0,
 		claimed = ?, lease = ?, due = ?, settled = NULL, expires = NULL, forget = NULL, result = NULL,
 		notes = CASE WHEN forget > ? THEN notes END, run_due = ?, work = ? WHERE fence = ? AND id = ?`,

@@ -130,7 +130,7 @@ func (s *Store) read(ctx context.Context, do func(*link) error) (err error) {
 
 // Sweep implements store.Sweeper. It looks only at records that are due, through
 // an index, so that its cost does not depend on how many there are. At most
-// 1,000 are looked at by one call, whatever limit says.
+// 1,000 are looked at by one call, even if limit is larger.
 func (s *Store) Sweep(ctx context.Context, limit int) (store.Swept, error) {
 	if limit < 1 {
 		return store.Swept{}, ctx.Err()

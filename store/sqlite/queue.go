@@ -38,7 +38,7 @@ const (
 //
 // A holder is either exclusive (RunTx) or leads a batch: all operations that
 // gathered until it had the file's lock. A leader serves one batch and
-// then hands over to whoever waits longest.
+// then hands over to the caller that waits longest.
 type writer struct {
 	mu     sync.Mutex
 	held   bool
@@ -52,7 +52,7 @@ type writer struct {
 	// The holder's.
 	blocked time.Time // since when another has the file's lock; zero if none has
 	began   time.Time // when this process took the lock that it has kept since, but for moments
-	freed   time.Time // when it has let go of it last
+	freed   time.Time // when it was last given up
 }
 
 // op is one caller of the writer.
@@ -60,7 +60,7 @@ type op struct {
 	ctx   context.Context
 	asked time.Time
 	apply func(*batch) error // nil for an exclusive one
-	err   error              // what apply came to
+	err   error              // what apply returned
 	ended bool               // err is set
 
 	turn       uint64
@@ -207,7 +207,7 @@ func (w *writer) acquire(ctx context.Context) error {
 	return nil
 }
 
-// close refuses whoever comes from now on, and waits for the others. It reports
+// close refuses new callers, and waits for the others. It reports
 // whether it was the first to do so; the writer is held for good then.
 func (w *writer) close() bool {
 	w.mu.Lock()
@@ -274,7 +274,7 @@ func (s *Store) lock(ctx context.Context, asked time.Time, begin func() error) e
 	}
 }
 
-// write has apply executed in a batch, and returns what it came to. A caller
+// write has apply executed in a batch, and returns its result. A caller
 // whose ctx ends before its batch has begun leaves, and nothing was done; after
 // that it leaves as well, and cannot know.
 func (s *Store) write(ctx context.Context, apply func(*batch) error) error {

@@ -62,12 +62,12 @@ type Store struct {
 	shared     driver.Connector // for the service, and for reading
 
 	w      writer
-	writer *link // for whoever holds w; nil until needed
+	writer *link // of the caller that holds w; nil until needed
 
 	readers chan *link // nil ones are dialled when needed
 
 	db     *sql.DB // the service's
-	txs    *sql.DB // RunTx's: one connection, for whoever holds w
+	txs    *sql.DB // RunTx's: one connection, of the caller that holds w
 	stmts  [queries]*sql.Stmt
 	commit func(*sql.Tx) error // (*sql.Tx).Commit, for tests to break
 	closed atomic.Bool

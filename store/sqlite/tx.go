@@ -62,7 +62,7 @@ func (s *Store) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Re
 	return t.finish(rec, out, keep)
 }
 
-// beginTx begins a transaction for whoever holds the writer.
+// beginTx begins a transaction for the caller that holds the writer.
 func (s *Store) beginTx(ctx context.Context, asked time.Time) (tx *sql.Tx, err error) {
 	// Without cancellation: database/sql would roll back beneath fn. Whether
 	// to stop is for fn to say, which has ctx.

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Lanes runs jobs: they bound how many messages are in hand, and how many of them
+// Lanes runs jobs: they bound how many messages are in flight, and how many of them
 // run at a time, and keep those of one group in their order. Make them with
 // NewLanes.
 //
@@ -32,10 +32,10 @@ type Lanes struct {
 type job struct {
 	lane  string
 	run   func()
-	pulse func() // keeps the message in hand until run does; may be nil
+	pulse func() // keeps the message in flight until run does; may be nil
 }
 
-// NewLanes returns lanes for at most size jobs in hand, those that wait included, of
+// NewLanes returns lanes for at most size jobs in flight, those that wait included, of
 // which width run at a time.
 func NewLanes(size, width int) *Lanes {
 	return &Lanes{size: size, width: min(width, size), lanes: make(map[string][]*job)}

@@ -1,4 +1,4 @@
--- KEYS a key that is not there. ARGV channel. Tries whatever scripts do, and changes
+-- KEYS a key that is not there. ARGV channel. Tries all that scripts do, and changes
 -- nothing. Returns why it may not, '' if it may; and the same of publishing.
 local function denied(command)
 	local reply = redis.pcall(unpack(command))

@@ -3,7 +3,7 @@
 --   85 fence   93 attempt   97 claimed   105 lease   113 settled   121 expires   129 forget
 -- and from 137 on, unless all of it is empty, its label: class, name and reference, each
 -- behind its length, which has one byte, and of the reference two.
--- Flags, a sum: 1 the result is gone, 2 somebody watches the run, 4 it has work, which
+-- Flags, a sum: 1 the result is gone, 2 a caller watches the run, 4 it has work, which
 -- is to be run, or once it is settled to be sent, 8 its cancellation was asked for,
 -- 16 it has notes, 32 it runs and may be repeated. With any from 4 on it is of version 2, which programs refuse that
 -- do not know of them. Of a settled record the lease is how many replicas are known
@@ -65,7 +65,7 @@ local function grant(key, last)
 	return fence
 end
 
--- full is the answer of whoever asks for a record.
+-- full is the answer to a caller that asks for a record.
 local function full(rec, resultkey)
 	if not rec then return {now} end
 	if settled(rec:byte(2)) and rec:byte(3) % 2 == 0 then

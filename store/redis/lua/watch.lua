@@ -1,4 +1,4 @@
--- KEYS record. ARGV fence. Asks whoever ends the run to publish.
+-- KEYS record. ARGV fence. Asks the caller that ends the run to publish.
 local rec, damaged = load(KEYS[1])
 if damaged then return damaged end
 if not rec then return {now} end
