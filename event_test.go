@@ -109,7 +109,7 @@ func TestSweepIsReported(t *testing.T) {
 		rec.mu.Lock()
 		defer rec.mu.Unlock()
 		if !slices.ContainsFunc(rec.events, func(ev observe.Event) bool { return ev.Kind == observe.Swept && ev.Swept.Parked == 1 }) {
-			t.Fatalf("%+v", rec.events)
+			t.Fatalf("got %+v; want slices.ContainsFunc(rec.events, func(ev observe.Event) bool { return ev.Kind == observe.Swept && ev.Swept.Parked == 1 })", rec.events)
 		}
 	})
 }

@@ -21,7 +21,7 @@ func TestAcceptedOperationCannotBeReadWithEncryption(t *testing.T) {
 		}
 		rec, err := store.Look(t.Context(), e.ID(who.Scope, who.Key))
 		if err != nil || len(rec.Work) == 0 {
-			t.Fatalf("%+v, %v", rec, err)
+			t.Fatalf("got %+v, %v; want len(rec.Work) != 0, no error", rec, err)
 		}
 		if name == "encrypted" && bytes.Contains(rec.Work, []byte("orders")) {
 			t.Errorf("%s", rec.Work)

@@ -60,10 +60,10 @@ func TestOperationIsFoundByScopeAndKeyWithoutAURLThatHasThem(t *testing.T) {
 	}](t, f.ask("POST", "/v1/digest", `{"scope":"acme","key":"unknown"}`))
 	rec := decode[admin.Record](t, f.ask("GET", "/v1/operations/"+got.ID, ""))
 	if rec.State != "unknown" || rec.Scope != got.Scope || rec.ID != f.engine.ID("acme", "unknown").String() {
-		t.Errorf("%+v, %+v", got, rec)
+		t.Errorf("got %+v, %+v; want rec.State == \"unknown\", rec.Scope == got.Scope, rec.ID == f.engine.ID(\"acme\", \"unknown\").String()", got, rec)
 	}
 	if a := f.ask("GET", f.path("never"), ""); a.status != 404 || a.problem() != "not-found" {
-		t.Errorf("%d %s", a.status, a.body)
+		t.Errorf("got %d %s; want a.status == 404, a.problem() == \"not-found\"", a.status, a.body)
 	}
 	f = open(t, dashboard.Options{Namespace: "v2"}, stet.Options{Namespace: "v2"})
 	if a := f.ask("POST", "/v1/digest", `{"scope":"acme","key":"unknown"}`); !strings.Contains(a.body, f.engine.ID("acme", "unknown").String()) {
@@ -85,7 +85,7 @@ func TestSummaryCountsWhatIsNotSettled(t *testing.T) {
 		}
 	}
 	if oldest, err := time.Parse(time.RFC3339, got["oldest_unresolved"].(string)); err != nil || time.Since(oldest) < 30*time.Minute {
-		t.Errorf("%v, %v", oldest, err)
+		t.Errorf("got %v, %v; want time.Since(oldest) >= 30*time.Minute, no error", oldest, err)
 	}
 }
 
@@ -112,10 +112,10 @@ func TestBacklogHidesNothingInTheSummary(t *testing.T) {
 func TestResultIsShownOnlyWhenAskedFor(t *testing.T) {
 	f := open(t, dashboard.Options{}, stet.Options{})
 	if rec := decode[admin.Record](t, f.ask("GET", f.path("completed"), "")); rec.Result != nil {
-		t.Errorf("%q", rec.Result)
+		t.Errorf("got %q; want rec.Result == nil", rec.Result)
 	}
 	if rec := decode[admin.Record](t, f.ask("GET", f.path("completed")+"?result=true", "")); string(rec.Result) != secretResult {
-		t.Errorf("%q", rec.Result)
+		t.Errorf("got %q; want string(rec.Result) == secretResult", rec.Result)
 	}
 	for _, query := range []string{"?result=false", "?result=1", "?body=true", "?result=true&result=true"} {
 		if a := f.ask("GET", f.path("completed")+query, ""); a.status != 400 {
@@ -133,7 +133,7 @@ type hidden struct {
 func TestEncryptedResultIsShownWhereTheEngineHasTheKey(t *testing.T) {
 	f := open(t, dashboard.Options{}, stet.Options{Encryption: stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k1", Secret: bytes.Repeat([]byte{7}, 32)}}}})
 	if rec := decode[admin.Record](t, f.ask("GET", f.path("completed")+"?result=true", "")); string(rec.Result) != secretResult {
-		t.Errorf("%q", rec.Result)
+		t.Errorf("got %q; want string(rec.Result) == secretResult", rec.Result)
 	}
 	for name, store := range map[string]store.Store{"without the key": f.store, "by a store without work": hidden{f.store, f.store}} {
 		engine := stettest.Engine(t, store, stet.Options{SweepEvery: -1, Encryption: stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k2", Secret: bytes.Repeat([]byte{8}, 32)}}}})
@@ -153,7 +153,7 @@ func TestReleasedWorkWaitsForAWorkerAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if page := decode[admin.Page](t, f.ask("GET", "/v1/operations?state=accepted", "")); len(page.Records) != 1 || page.Records[0].State != "accepted" {
-		t.Errorf("%+v", page)
+		t.Errorf("got %+v; want len(page.Records) == 1, page.Records[0].State == \"accepted\"", page)
 	}
 	if a := f.change("work", "resolve", admin.Change{As: "completed"}); a.status != 409 || a.problem() != "not-possible" || f.record("work").State != store.Accepted {
 		t.Errorf("what nobody has begun: %d %s", a.status, a.body)
@@ -164,7 +164,7 @@ func TestReleasedWorkWaitsForAWorkerAgain(t *testing.T) {
 	f.now = f.now.Add(2 * time.Minute)
 	e := decode[admin.Entry](t, f.change("work", "release", admin.Change{}))
 	if e.To != "accepted" || f.record("work").State != store.Accepted {
-		t.Errorf("%+v, %v", e, f.record("work").State)
+		t.Errorf("got %+v, %v; want e.To == \"accepted\", f.record(\"work\").State == store.Accepted", e, f.record("work").State)
 	}
 }
 
@@ -289,7 +289,7 @@ func TestChangesAreWrittenDownBeforeAndAfter(t *testing.T) {
 	f.change("running", "release", admin.Change{})
 	entries := f.audit.entries(t)
 	if len(entries) != 4 {
-		t.Fatalf("%s", f.audit)
+		t.Fatalf("got %s; want len(entries) == 4", f.audit)
 	}
 	for i, want := range []string{admin.Begun, admin.Done, admin.Begun, admin.Failed} {
 		if e := entries[i]; e.Result != want || e.Who != dashboard.DefaultTokenName || e.Says != "ada" || e.ID == "" || time.Since(e.At).Abs() > time.Minute || !strings.Contains(e.Via, "127.0.0.1:5000") || (e.Error != "") != (want == admin.Failed) {
@@ -363,7 +363,7 @@ func TestNeitherKeysNorBodiesAreLogged(t *testing.T) {
 	}
 	for _, a := range answers {
 		if strings.Contains(a.body, canary) {
-			t.Errorf("%d %s", a.status, a.body)
+			t.Errorf("got %d %s; want not strings.Contains(a.body, canary)", a.status, a.body)
 		}
 	}
 	for name, log := range map[string]*book{"audit": f.audit, "log": f.log} {
@@ -386,7 +386,7 @@ func TestStoreThatDoesNotAnswerIs503AndNamesNoHost(t *testing.T) {
 	}
 	for _, a := range []answer{f.ask("GET", f.path("unknown"), ""), f.change("unknown", "release", admin.Change{})} {
 		if a.status != 503 || a.problem() != "store-unavailable" || strings.Contains(a.body, "db-7") {
-			t.Errorf("%d %s", a.status, a.body)
+			t.Errorf("got %d %s; want a.status == 503, a.problem() == \"store-unavailable\", not strings.Contains(a.body, \"db-7\")", a.status, a.body)
 		}
 	}
 	if a := f.ask("GET", "/v1/operations", ""); a.status != 501 || a.problem() != "not-supported" {

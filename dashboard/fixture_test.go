@@ -231,7 +231,7 @@ func (f *office) change(key, action string, c admin.Change, header ...string) an
 func decode[T any](t *testing.T, a answer) (v T) {
 	t.Helper()
 	if a.status != http.StatusOK || a.header.Get("Content-Type") != "application/json" {
-		t.Fatalf("%d %s", a.status, a.body)
+		t.Fatalf("got %d %s; want a.status == http.StatusOK, a.header.Get(\"Content-Type\") == \"application/json\"", a.status, a.body)
 	}
 	if err := json.Unmarshal([]byte(a.body), &v); err != nil {
 		t.Fatal(err)

@@ -133,7 +133,7 @@ func TestAuthenticateDecidesAndNamesWhoIsInTheAudit(t *testing.T) {
 		}
 	}
 	if a := f.change("unknown", "release", admin.Change{Actor: "somebody else"}, "X-User", "grace"); a.status != 200 {
-		t.Fatalf("%d %s", a.status, a.body)
+		t.Fatalf("got %d %s; want a.status == 200", a.status, a.body)
 	}
 	for _, e := range f.audit.entries(t) {
 		if e.Who != "grace" {
@@ -226,13 +226,13 @@ func TestHostileResultsAreNeverMarkup(t *testing.T) {
 	hostile := `<script>alert(1)</script>`
 	a = f.change("unknown", "release", admin.Change{Reason: hostile, Actor: hostile})
 	if a.status != 200 || strings.Contains(a.body, "<") || a.header.Get("Content-Type") != "application/json" || a.header.Get("X-Content-Type-Options") != "nosniff" {
-		t.Errorf("%d %s", a.status, a.body)
+		t.Errorf("got %d %s; want a.status == 200, not strings.Contains(a.body, \"<\"), a.header.Get(\"Content-Type\") == \"application/json\", a.header.Get(\"X-Content-Type-Options\") == \"nosniff\"", a.status, a.body)
 	}
 }
 
 func TestAuditThatTakesNothingIsAnError(t *testing.T) {
 	f := open(t, dashboard.Options{Audit: slog.NewJSONHandler(&book{}, &slog.HandlerOptions{Level: slog.LevelError})}, stet.Options{})
 	if a := f.change("unknown", "release", admin.Change{}); a.status != 500 || a.problem() != "audit-failed" || f.record("unknown").State != store.Unknown {
-		t.Errorf("%d %s", a.status, a.body)
+		t.Errorf("got %d %s; want a.status == 500, a.problem() == \"audit-failed\", f.record(\"unknown\").State == store.Unknown", a.status, a.body)
 	}
 }

@@ -55,7 +55,7 @@ func TestAuditNamesWhoHasTheToken(t *testing.T) {
 	f := open(t, twoTokens(), stet.Options{})
 	change := []string{"Authorization", "Bearer " + changing}
 	if a := f.change("unknown", "release", admin.Change{Actor: "the boss"}, change...); a.status != 200 {
-		t.Fatalf("%d %s", a.status, a.body)
+		t.Fatalf("got %d %s; want a.status == 200", a.status, a.body)
 	}
 	if a := f.change("dead", "release", admin.Change{Actor: " "}, change...); a.status != 400 {
 		t.Errorf("no name at all, said so: %d %s", a.status, a.body)
@@ -63,11 +63,11 @@ func TestAuditNamesWhoHasTheToken(t *testing.T) {
 	entries := f.audit.entries(t)
 	for _, e := range entries {
 		if e.Who != "ada" || e.Says != "the boss" {
-			t.Errorf("%+v", e)
+			t.Errorf("got %+v; want e.Who == \"ada\", e.Says == \"the boss\"", e)
 		}
 	}
 	if len(entries) != 2 || strings.Contains(f.audit.String(), changing) {
-		t.Errorf("%s", f.audit)
+		t.Errorf("got %s; want len(entries) == 2, not strings.Contains(f.audit.String(), changing)", f.audit)
 	}
 }
 
@@ -79,7 +79,7 @@ func TestShowingAStoredResultIsWrittenDownFirst(t *testing.T) {
 	}
 	a := f.ask("GET", f.path("completed")+"?result=true", "", change...)
 	if rec := decode[admin.Record](t, a); string(rec.Result) != secretResult {
-		t.Fatalf("%d %s", a.status, a.body)
+		t.Fatalf("got %d %s; want string(rec.Result) == secretResult", a.status, a.body)
 	}
 	entries := f.audit.entries(t)
 	if len(entries) != 1 || entries[0].Who != "ada" || entries[0].Action != admin.Show || entries[0].ID != f.engine.ID("acme", "completed").String() || strings.Contains(f.audit.String(), "secret") {

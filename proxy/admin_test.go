@@ -111,7 +111,7 @@ func TestOperatorResolvesWhatTheProxyDoesNotKnow(t *testing.T) {
 		t.Errorf("without the token: %d %s", status, body)
 	}
 	if status, body := operator(t, a, "POST", path, change, secret); status != 200 {
-		t.Fatalf("%d %s", status, body)
+		t.Fatalf("got %d %s; want status == 200", status, body)
 	}
 	if r := f.post("k", "pay"); r.status != 201 || r.body != "charge 7" || !r.replayed() || s.count("k") != 1 {
 		t.Errorf("%+v, executed %d times", r, s.count("k"))
@@ -140,11 +140,11 @@ func TestAdminWithoutATokenIsForLookingOnThisHost(t *testing.T) {
 	f := start(t, yamlFor("http://127.0.0.1:3000", "http1", "routes: [{path: /payments}]\n"))
 	a := proxy.NewAdmin(f.proxy, nil)
 	if status, body := operator(t, a, "GET", "/v1/operations", "", ""); status != 200 {
-		t.Errorf("%d %s", status, body)
+		t.Errorf("got %d %s; want status == 200", status, body)
 	}
 	id := strings.Repeat("ab", 32)
 	if status, body := operator(t, a, "POST", "/v1/operations/"+id+"/release", "{}", ""); status != 403 || !strings.Contains(body, "STET_ADMIN_TOKEN") {
-		t.Errorf("%d %s", status, body)
+		t.Errorf("got %d %s; want status == 403, strings.Contains(body, \"STET_ADMIN_TOKEN\")", status, body)
 	}
 	r := httptest.NewRequest("GET", "http://evil.example/v1/operations", nil)
 	w := httptest.NewRecorder()

@@ -47,7 +47,7 @@ func TestRevokedCredentialsGetNoReplay(t *testing.T) {
 	for _, body := range []string{"{}", `{"another": "request"}`} {
 		r := f.post("k", body, "Authorization", "Bearer t")
 		if r.status != 401 || r.body != "revoked" || r.replayed() || r.header.Get("WWW-Authenticate") == "" || r.header.Get("Cache-Control") != "no-store" {
-			t.Errorf("%d %s %v", r.status, r.body, r.header)
+			t.Errorf("got %d %s %v; want r.status == 401, r.body == \"revoked\", not r.replayed(), r.header.Get(\"WWW-Authenticate\") != \"\", r.header.Get(\"Cache-Control\") == \"no-store\"", r.status, r.body, r.header)
 		}
 	}
 	if n := s.count("k"); n != 1 {
@@ -74,7 +74,7 @@ func TestAuthorizationThatDoesNotAnswerFailsClosed(t *testing.T) {
 				t.Errorf("%d %s, %d executions", r.status, r.body, s.count("k"))
 			}
 			if rec, err := f.store.Read(t.Context(), store.Digest("", "acme", "k")); err != nil || rec.State != store.None || rec.Fence != 0 {
-				t.Errorf("%+v, %v", rec, err)
+				t.Errorf("got %+v, %v; want rec.State == store.None, rec.Fence == 0, no error", rec, err)
 			}
 		})
 	}
@@ -100,7 +100,7 @@ func TestWhoIsNotAllowedLearnsNothingOfAKey(t *testing.T) {
 		}
 	}
 	if r := f.post("k", "{}", "X-Account", "acme", "Authorization", "Bearer good"); r.status != 409 {
-		t.Errorf("%d %s", r.status, r.body)
+		t.Errorf("got %d %s; want r.status == 409", r.status, r.body)
 	}
 	close(leave)
 	<-first

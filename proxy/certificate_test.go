@@ -73,7 +73,7 @@ func TestMTLSScopeIsTheNameInTheVerifiedCertificate(t *testing.T) {
 			p.ServeHTTP(w, r)
 			if tc.want == "" {
 				if w.Code != 403 {
-					t.Errorf("%d %s", w.Code, w.Body)
+					t.Errorf("got %d %s; want w.Code == 403", w.Code, w.Body)
 				}
 				return
 			}

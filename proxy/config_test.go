@@ -106,7 +106,7 @@ func TestVariablesAreSubstitutedInValuesAndStayOutOfErrors(t *testing.T) {
 	vars := map[string]string{"URL": "http://127.0.0.1:3000", "N": "7", "EMPTY": "", "INJECT": "x\nlisten: :1", "SECRET": "hunter2"}
 	c, err := parse(t, "upstream:\n  url: ${URL}\n  max_idle: ${N}\nstore: a$$b${EMPTY:-c}${NONE:-}\nnamespace: ${INJECT}\n", vars)
 	if err != nil || c.Upstream.URL != vars["URL"] || c.Upstream.MaxIdle != 7 || c.Store != "a$bc" || c.Namespace != vars["INJECT"] || c.Listen != "" {
-		t.Errorf("%+v, %v", c, err)
+		t.Errorf("got %+v, %v; want c.Upstream.URL == vars[\"URL\"], c.Upstream.MaxIdle == 7, c.Store == \"a$bc\", c.Namespace == vars[\"INJECT\"], c.Listen == \"\", no error", c, err)
 	}
 	for _, yaml := range []string{"upstream:\n  max_idle: ${SECRET}", "drain: ${SECRET}", "trust_forwarded: ${SECRET}", "upstream: {url: 'http://u:${SECRET}@'}", "upstream: {url: '${SECRET}'}", "listen: ${SECRET}"} {
 		if _, err := parse(t, yaml, vars); err == nil || strings.Contains(err.Error(), vars["SECRET"]) {

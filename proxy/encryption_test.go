@@ -113,7 +113,7 @@ func TestStoredResponsesAreEncryptedAndKeysRotateWhileTheProxyRuns(t *testing.T)
 		t.Error(err)
 	}
 	if r := f.post("4", "{}"); !r.replayed() {
-		t.Errorf("%d %s", r.status, r.body)
+		t.Errorf("got %d %s; want r.replayed()", r.status, r.body)
 	}
 }
 

@@ -143,7 +143,7 @@ func TestKeysOfTokensAreReadAgainWhenTheirFileHasChanged(t *testing.T) {
 	status := func(token string) int { return f.post("k", "{}", "Authorization", "Bearer "+token).status }
 	before, after := token(t, jwt.SigningMethodEdDSA, "", ed), token(t, jwt.SigningMethodES384, "2027", ec)
 	if a, b := status(before), status(after); a != 200 || b != 403 {
-		t.Fatalf("%d, %d", a, b)
+		t.Fatalf("got %d, %d; want a == 200, b == 403", a, b)
 	}
 	set(t, file, public(t, "2027", ec))
 	stettest.Eventually(t, "the new key to count", func() bool { return status(after) == 200 })

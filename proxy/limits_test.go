@@ -70,7 +70,7 @@ func TestContentInHandIsBounded(t *testing.T) {
 			}
 			body, _ := io.ReadAll(res.Body)
 			if res.StatusCode != 503 || !strings.Contains(string(body), "proxy-busy") || res.Header.Get("Retry-After") == "" {
-				t.Errorf("%d %s", res.StatusCode, body)
+				t.Errorf("got %d %s; want res.StatusCode == 503, strings.Contains(string(body), \"proxy-busy\"), res.Header.Get(\"Retry-After\") != \"\"", res.StatusCode, body)
 			}
 			refused.Add(1)
 		})
@@ -82,7 +82,7 @@ func TestContentInHandIsBounded(t *testing.T) {
 	wg.Wait()
 	f.empty()
 	if r := f.post("later", "{}"); r.status != 200 || s.count("k0") != 0 {
-		t.Errorf("%d %s", r.status, r.body)
+		t.Errorf("got %d %s; want r.status == 200, s.count(\"k0\") == 0", r.status, r.body)
 	}
 }
 
@@ -95,7 +95,7 @@ func TestRequestsUnderWayAreBounded(t *testing.T) {
 		<-arrived
 	}
 	if r := f.send("GET", "/", "", ""); r.status != 503 || r.problem() != "proxy-busy" {
-		t.Errorf("%d %s", r.status, r.body)
+		t.Errorf("got %d %s; want r.status == 503, r.problem() == \"proxy-busy\"", r.status, r.body)
 	}
 	close(leave)
 	f.empty()
@@ -154,7 +154,7 @@ func TestDuplicateMayWaitLongerThanAnUpload(t *testing.T) {
 	time.AfterFunc(9*time.Second, func() { close(leave) })
 	for range 2 {
 		if r := <-answers; r.status != 200 {
-			t.Errorf("%d %s %v", r.status, r.body, r.err)
+			t.Errorf("got %d %s %v; want r.status == 200", r.status, r.body, r.err)
 		}
 	}
 	if n := s.count("k"); n != 1 {

@@ -143,7 +143,7 @@ func TestEveryCloseWaitsForTheRequests(t *testing.T) {
 		t.Error(err)
 	}
 	if r := <-answer; r.status != 200 {
-		t.Errorf("%d %v", r.status, r.err)
+		t.Errorf("got %d %v; want r.status == 200", r.status, r.err)
 	}
 }
 
@@ -154,7 +154,7 @@ func TestServiceThatCannotBeReachedHasExecutedNothing(t *testing.T) {
 	}
 	f := start(t, yamlFor("http://"+addr, "http1", single))
 	if r := f.post("k", "{}"); r.status != 502 || r.problem() != "upstream-unreachable" || r.header.Get("Retry-After") == "" {
-		t.Fatalf("%d %s", r.status, r.body)
+		t.Fatalf("got %d %s; want r.status == 502, r.problem() == \"upstream-unreachable\", r.header.Get(\"Retry-After\") != \"\"", r.status, r.body)
 	}
 	if got := f.state("k"); got != store.None {
 		t.Fatalf("the record is %v", got)
@@ -168,7 +168,7 @@ func TestServiceThatCannotBeReachedHasExecutedNothing(t *testing.T) {
 	go func() { _ = srv.Serve(l) }()
 	defer srv.Close()
 	if r := f.post("k", "{}"); r.status != 200 || r.body != "done" || r.replayed() {
-		t.Fatalf("%d %s", r.status, r.body)
+		t.Fatalf("got %d %s; want r.status == 200, r.body == \"done\", not r.replayed()", r.status, r.body)
 	}
 }
 

@@ -147,12 +147,12 @@ func TestUpgradesPassWhereNothingIsProtected(t *testing.T) {
 	r := bufio.NewReader(c)
 	res, err := http.ReadResponse(r, nil)
 	if err != nil || res.StatusCode != 101 {
-		t.Fatalf("%v %v", res, err)
+		t.Fatalf("got %v %v; want res.StatusCode == 101, no error", res, err)
 	}
 	fmt.Fprint(c, "hello")
 	echo := make([]byte, 5)
 	if _, err := io.ReadFull(r, echo); err != nil || string(echo) != "hello" {
-		t.Errorf("%q %v", echo, err)
+		t.Errorf("got %q %v; want string(echo) == \"hello\", no error", echo, err)
 	}
 	if r := f.post("k", "{}", "Connection", "Upgrade", "Upgrade", "websocket"); r.status != http.StatusUpgradeRequired {
 		t.Errorf("an upgrade of a protected request: %d %s", r.status, r.body)
@@ -210,7 +210,7 @@ func TestLargeUploadsPassWhereNothingIsProtected(t *testing.T) {
 	defer res.Body.Close()
 	got, _ := io.ReadAll(res.Body)
 	if string(got) != fmt.Sprintf("%d %x <nil>", size, want.Sum(nil)) {
-		t.Errorf("%s", got)
+		t.Errorf("got %s; want string(got) == fmt.Sprintf(\"%%d %%x <nil>\", size, want.Sum(nil))", got)
 	}
 	if r := f.post("k", strings.Repeat("x", 1<<20+1)); r.status != 413 {
 		t.Errorf("a protected one: %d", r.status)
@@ -232,7 +232,7 @@ func TestExpectContinueIsAnsweredByTheService(t *testing.T) {
 	fmt.Fprint(c, "POST /upload HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1000000\r\n\r\n")
 	res, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil || res.StatusCode != http.StatusForbidden {
-		t.Errorf("%v %v", res, err)
+		t.Errorf("got %v %v; want res.StatusCode == http.StatusForbidden, no error", res, err)
 	}
 }
 

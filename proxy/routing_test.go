@@ -209,7 +209,7 @@ func TestHeaderThatMayBeTakenForTheKeyOrTheScopeIsRefused(t *testing.T) {
 		}
 	}
 	if r := f.raw("POST /payments HTTP/1.1\r\nHost: x\r\nX-Account: a\r\nidempotency-key: k\r\nX_Request_Id: 7\r\nContent-Length: 0\r\n\r\n"); r.status != 200 || s.count("k") != 1 {
-		t.Errorf("%d %s", r.status, r.body)
+		t.Errorf("got %d %s; want r.status == 200, s.count(\"k\") == 1", r.status, r.body)
 	}
 }
 

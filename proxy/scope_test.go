@@ -149,7 +149,7 @@ func TestReplayUnderBasicTakesThePassword(t *testing.T) {
 	})
 	f := start(t, yamlFor(s.URL, "http1", "scope: basic\n"))
 	if r := f.post("a", "{}", "Authorization", basic("right")); r.body != "alice's" {
-		t.Fatalf("%d %s", r.status, r.body)
+		t.Fatalf("got %d %s; want r.body == \"alice's\"", r.status, r.body)
 	}
 	if r := f.post("a", "{}", "Authorization", basic("wrong")); r.status != 401 || r.replayed() || r.body != "" {
 		t.Errorf("a wrong password gets %d %q, replayed %v", r.status, r.body, r.replayed())

@@ -220,7 +220,7 @@ func TestRunThatCannotBeParkedIsLeftToItsLease(t *testing.T) {
 	st := &stubborn{Store: memory.New(memory.Options{})}
 	f := startOn(t, st, yamlFor(s.URL, "http1", "scope: single-tenant\nroutes: [{path: /payments, lease: 2s}]\n"))
 	if r := f.post("k", "{}"); r.status != 504 {
-		t.Fatalf("%d %s", r.status, r.body)
+		t.Fatalf("got %d %s; want r.status == 504", r.status, r.body)
 	}
 	stettest.Eventually(t, "the lease to run out", func() bool { return f.post("k", "{}").problem() == "outcome-unknown" })
 	if s.count("k") != 1 || f.state("k") != store.Unknown {

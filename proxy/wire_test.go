@@ -160,7 +160,7 @@ func TestConnectionsAreKeptForWhatIsClear(t *testing.T) {
 	f := start(t, yamlFor(rec.url, "http1", single))
 	one := "POST /payments HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nContent-Length: 2\r\n\r\n{}"
 	if got := f.conversation(one + one + "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); strings.Count(got, "HTTP/1.1 200") != 3 {
-		t.Errorf("%q", got)
+		t.Errorf("got %q; want strings.Count(got, \"HTTP/1.1 200\") == 3", got)
 	}
 }
 
@@ -195,7 +195,7 @@ func TestTargetThatCannotBeSentAsItIsIsRefused(t *testing.T) {
 	rec := record(t)
 	f := start(t, yamlFor(rec.url, "http1", single))
 	if r := f.raw("POST //a\"b HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"); r.problem() != "target-invalid" || len(rec.take()) != 0 {
-		t.Errorf("%d %s", r.status, r.body)
+		t.Errorf("got %d %s; want r.problem() == \"target-invalid\", len(rec.take()) == 0", r.status, r.body)
 	}
 	for _, target := range []string{"http:/payments", "http:payments", "x:/payments", "payments:payments", "*"} {
 		if r := f.raw("POST " + target + " HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nContent-Length: 0\r\n\r\n"); r.problem() != "target-invalid" || len(rec.take()) != 0 {
@@ -208,7 +208,7 @@ func TestTargetThatCannotBeSentAsItIsIsRefused(t *testing.T) {
 	w := &discarder{header: http.Header{}}
 	f.proxy.ServeHTTP(w, &r)
 	if w.status != 400 || len(rec.take()) != 0 {
-		t.Errorf("%d", w.status)
+		t.Errorf("got %d; want w.status == 400, len(rec.take()) == 0", w.status)
 	}
 }
 
@@ -259,7 +259,7 @@ func TestServiceThatSwitchesUnaskedIsNoTunnel(t *testing.T) {
 	got := f.conversation("GET /chat HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\nPOST /payments HTTP/1.1\r\nHost: x\r\nConnection: close\r\nIdempotency-Key: k\r\nContent-Length: 0\r\n\r\n")
 	through.Wait()
 	if strings.Contains(got, " 101 ") {
-		t.Errorf("%q", got)
+		t.Errorf("got %q; want not strings.Contains(got, \" 101 \")", got)
 	}
 }
 
@@ -271,7 +271,7 @@ func TestFieldsOfTheProxyCannotBeSetInAnySpelling(t *testing.T) {
 			"Transfer_Encoding: chunked\r\nContent_Length: 7\r\nX_Mine: kept\r\nContent-Length: 2\r\n\r\n{}")
 		got := rec.take()
 		if len(got) != 1 {
-			t.Fatalf("%v", got)
+			t.Fatalf("got %v; want len(got) == 1", got)
 		}
 		for name, values := range got[0].header {
 			plain := strings.NewReplacer("_", "-", ".", "-", "~", "-").Replace(strings.ToLower(name))

@@ -152,7 +152,7 @@ func TestReplayedCancellationIsAnOutcome(t *testing.T) {
 	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: stetclient.Policy{MaxAttempts: 3, Base: time.Microsecond}}, fails(errReset), cancelled)
 	got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{})
 	if err != nil || got != (stetclient.Resumed{Settled: 1}) {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("got %+v, %v; want got == (stetclient.Resumed{Settled: 1}), no error", got, err)
 	}
 	s.wantAttempts(2)
 	all, err := j.List(t.Context(), "", 10)
@@ -162,10 +162,10 @@ func TestReplayedCancellationIsAnOutcome(t *testing.T) {
 	// A later call of the name gets it, too, and Forget frees the name.
 	res, body, err := post(stetclient.WithIntent(t.Context(), "order 1"), t, tr, "")
 	if err != nil || res.StatusCode != 409 || body != cancelledDocument {
-		t.Errorf("%v %s, %v", res, body, err)
+		t.Errorf("got %v %s, %v; want res.StatusCode == 409, body == cancelledDocument, no error", res, body, err)
 	}
 	if info, _ := stetclient.InfoOf(res); info.Execution != stet.NotExecuted || info.Pending {
-		t.Errorf("%+v", info)
+		t.Errorf("got %+v; want info.Execution == stet.NotExecuted, not info.Pending", info)
 	}
 	s.wantAttempts(2)
 	if err := j.Forget(t.Context(), "order 1"); err != nil {
@@ -181,7 +181,7 @@ func TestReplaySpeaksForAnAttemptThatWasLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info, _ := stetclient.InfoOf(res); info.Execution != stet.NotExecuted || !info.Replayed {
-		t.Errorf("%+v", info)
+		t.Errorf("got %+v; want info.Execution == stet.NotExecuted, info.Replayed", info)
 	}
 	// The same document without the mark of a replay is a refusal, which says
 	// nothing about the attempt before.
@@ -242,7 +242,7 @@ func TestResumeTakesSecretsToNoOtherHost(t *testing.T) {
 				return nil
 			}})
 			if err != nil || got.Settled != 1 {
-				t.Fatalf("%+v, %v", got, err)
+				t.Fatalf("got %+v, %v; want got.Settled == 1, no error", got, err)
 			}
 			s.wantAttempts(2)
 			if got := s.sent[0].header.Get("X-Api-Key"); got != "secret" {

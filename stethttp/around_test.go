@@ -102,7 +102,7 @@ func TestReplayIsReadableThroughACompressorAround(t *testing.T) {
 				r := plain.post("k", "x")
 				wantReply(t, r, 200, "hello world", true)
 				if r.header.Get("Content-Encoding") != "" || r.header.Get("Vary") != "" {
-					t.Errorf("%v", r.header)
+					t.Errorf("got %v; want r.header.Get(\"Content-Encoding\") == \"\", r.header.Get(\"Vary\") == \"\"", r.header)
 				}
 			})
 		}
@@ -247,7 +247,7 @@ func TestIdenticalRetryIsAcceptableIfTheFirstWas(t *testing.T) {
 		r := s.post("k", "x", "Accept-Encoding", "identity")
 		wantReply(t, r, 200, "encoded", i > 0)
 		if len(r.header["Content-Encoding"]) != 1 {
-			t.Errorf("%v", r.header)
+			t.Errorf("got %v; want len(r.header[\"Content-Encoding\"]) == 1", r.header)
 		}
 	}
 	wantReply(t, s.post("k", "x", "Accept-Encoding", "gzip"), 200, "encoded", true) // the first might have been that one
@@ -363,7 +363,7 @@ func TestTooLargeNamesTheLimitThatWasMet(t *testing.T) {
 		r := s.do(req)
 		wantProblem(t, r, 413, "body-too-large")
 		if !strings.Contains(r.problem().Detail, " 10 bytes") {
-			t.Errorf("%q", r.problem().Detail)
+			t.Errorf("got %q; want strings.Contains(r.problem().Detail, \" 10 bytes\")", r.problem().Detail)
 		}
 	}
 }

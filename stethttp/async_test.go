@@ -210,7 +210,7 @@ func TestStoreThatFailsLeavesAcceptanceUnknown(t *testing.T) {
 	down := s.order("k", "{}")
 	wantProblem(t, down, 504, "acceptance-unknown")
 	if down.header.Get("Retry-After") == "" || down.problem().Execution != "may have executed" {
-		t.Errorf("%v %s", down.header, down.body)
+		t.Errorf("got %v %s; want down.header.Get(\"Retry-After\") != \"\", down.problem().Execution == \"may have executed\"", down.header, down.body)
 	}
 	st.accept.Store(false)
 	st.acceptAfter.Store(true) // every reply is lost

@@ -163,7 +163,7 @@ func TestWaitingRequestIsToldWhenToAskAboutARunThatDied(t *testing.T) {
 		}()
 		for range 2 {
 			if w := b.order("Prefer", "wait=5"); w.Code != 504 || w.Header().Get("Retry-After") != "3" {
-				t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
+				t.Errorf("got %d %v %s; want w.Code == 504, w.Header().Get(\"Retry-After\") == \"3\"", w.Code, w.Header(), w.Body)
 			}
 		}
 		rec, err := b.store.Read(t.Context(), b.engine.ID("single-tenant", "k"))
@@ -236,12 +236,12 @@ func TestCloseEndsWaitsAndStreams(t *testing.T) {
 		all.Go(func() { b.watch(t.Context(), httptest.NewRecorder(), location) })
 		all.Go(func() {
 			if w := b.order("Prefer", "wait=9"); w.Code != 202 || w.Header().Get("Preference-Applied") != "" {
-				t.Errorf("%d %v", w.Code, w.Header())
+				t.Errorf("got %d %v; want w.Code == 202, w.Header().Get(\"Preference-Applied\") == \"\"", w.Code, w.Header())
 			}
 		})
 		all.Go(func() {
 			if w := b.send("GET", location, "", "Prefer", "wait=9"); w.Code != 200 || w.Header().Get("Preference-Applied") != "" {
-				t.Errorf("%d %v", w.Code, w.Header())
+				t.Errorf("got %d %v; want w.Code == 200, w.Header().Get(\"Preference-Applied\") == \"\"", w.Code, w.Header())
 			}
 		})
 		all.Wait()
@@ -250,7 +250,7 @@ func TestCloseEndsWaitsAndStreams(t *testing.T) {
 		}
 		b.order("Prefer", "wait=9")
 		if w := b.send("GET", location, "", "Accept", "text/event-stream"); !strings.Contains(w.Body.String(), "event: status") {
-			t.Errorf("%d %s", w.Code, w.Body)
+			t.Errorf("got %d %s; want strings.Contains(w.Body.String(), \"event: status\")", w.Code, w.Body)
 		}
 		if took := time.Since(begun); took != 2500*time.Millisecond {
 			t.Errorf("somebody has waited after that: %v", took)
@@ -270,7 +270,7 @@ func TestMoreWaitersThanAllowedAreAnsweredAtOnce(t *testing.T) {
 			t.Errorf("%d after %v, %v", w.Code, time.Since(begun), w.Header())
 		}
 		if first := <-waits; first.Code != 202 || first.Header().Get("Preference-Applied") != "wait=9" {
-			t.Errorf("%d, %v", first.Code, first.Header())
+			t.Errorf("got %d, %v; want first.Code == 202, first.Header().Get(\"Preference-Applied\") == \"wait=9\"", first.Code, first.Header())
 		}
 	})
 }
@@ -346,7 +346,7 @@ func wantToldOutcome(t *testing.T, r reply, failed bool, status int, mediaType, 
 	t.Helper()
 	d := r.told(t)
 	if r.status != 200 || (d.State == "failed") != failed || d.Outcome == nil || d.Outcome.Status != status {
-		t.Fatalf("%d %s", r.status, r.body)
+		t.Fatalf("got %d %s; want r.status == 200, (d.State == \"failed\") == failed, d.Outcome != nil, d.Outcome.Status == status", r.status, r.body)
 	}
 	switch o := d.Outcome; {
 	case o.Problem != nil:
@@ -399,7 +399,7 @@ func TestUnknownIsToldAsSuch(t *testing.T) {
 	r = s.status(accepted, "Prefer", "wait=0")
 	d := r.told(t)
 	if r.status != 200 || d.State != "unknown" || d.Outcome != nil || d.Problem == nil || d.Problem.Type != stethttp.DefaultProblemBase+"outcome-unknown" {
-		t.Errorf("%d %s", r.status, r.body)
+		t.Errorf("got %d %s; want r.status == 200, d.State == \"unknown\", d.Outcome == nil, d.Problem != nil, d.Problem.Type == stethttp.DefaultProblemBase+\"outcome-unknown\"", r.status, r.body)
 	}
 	wantProblem(t, s.cancel(accepted), 409, "not-cancellable")
 	verifies := start(t, setup{store: store, async: &stethttp.AsyncOptions{}, engine: stet.Options{Policy: stet.Policy{Verify: verifyUnknown}}})

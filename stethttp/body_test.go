@@ -136,7 +136,7 @@ func TestBodyCannotBeReadAfterTheHandler(t *testing.T) {
 	s.post("k", "secret")
 	s.post("k2", "others")
 	if n, err := kept.Read(make([]byte, 6)); n != 0 || !errors.Is(err, http.ErrBodyReadAfterClose) {
-		t.Errorf("%d, %v", n, err)
+		t.Errorf("got %d, %v; want n == 0, errors.Is(err, http.ErrBodyReadAfterClose)", n, err)
 	}
 }
 
@@ -229,7 +229,7 @@ func TestHandlerSeesItsRequest(t *testing.T) {
 		return mux
 	}})
 	if r := s.do(s.request("POST", "/payments/7", "k", "{}", "X-A", "b")); r.status != 200 {
-		t.Errorf("%d %s", r.status, r.body)
+		t.Errorf("got %d %s; want r.status == 200", r.status, r.body)
 	}
 	s.wantRuns(1)
 }
@@ -246,7 +246,7 @@ func TestRequestNotMadeByAServer(t *testing.T) {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
 		if w.Code != 404 || (w.Header().Get("Idempotent-Replayed") != "") != (i > 0) {
-			t.Errorf("%d %v", w.Code, w.Header())
+			t.Errorf("got %d %v; want w.Code == 404, (w.Header().Get(\"Idempotent-Replayed\") != \"\") != (i <= 0)", w.Code, w.Header())
 		}
 	}
 }

@@ -97,7 +97,7 @@ func TestMemoIsTakenFromReplaysThatNobodyReadsItOf(t *testing.T) {
 	s.post("k", "charged")
 	quiet = true
 	if again := s.post("k", "charged"); again.status != 201 {
-		t.Errorf("%+v", again)
+		t.Errorf("got %+v; want again.status == 201", again)
 	}
 	n.want(t, 1)
 }

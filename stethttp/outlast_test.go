@@ -175,7 +175,7 @@ func TestWaitingRequestsDoNotKeepLargeBodies(t *testing.T) {
 			close(b.leave)
 			for range waiters {
 				if w := <-answers; w.Code != 200 || w.Body.String() != "done" || w.Header().Get("Idempotent-Replayed") != "true" {
-					t.Errorf("%d %s", w.Code, w.Body)
+					t.Errorf("got %d %s; want w.Code == 200, w.Body.String() == \"done\", w.Header().Get(\"Idempotent-Replayed\") == \"true\"", w.Code, w.Body)
 				}
 			}
 		})

@@ -35,7 +35,7 @@ func TestEarlyHintsAreForwardedAndNotStored(t *testing.T) {
 	hints := 0
 	trace := &httptrace.ClientTrace{Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
 		if hints++; code != 103 || h.Get("Link") == "" {
-			t.Errorf("%d %v", code, h)
+			t.Errorf("got %d %v; want code == 103, h.Get(\"Link\") != \"\"", code, h)
 		}
 		close(hinted)
 		return nil
@@ -45,7 +45,7 @@ func TestEarlyHintsAreForwardedAndNotStored(t *testing.T) {
 		r := s.do(req.WithContext(httptrace.WithClientTrace(t.Context(), trace)))
 		wantReply(t, r, 201, "made", i > 0)
 		if r.header.Get("Location") != "/1" || r.header.Get("Link") != "" {
-			t.Errorf("%v", r.header)
+			t.Errorf("got %v; want r.header.Get(\"Location\") == \"/1\", r.header.Get(\"Link\") == \"\"", r.header)
 		}
 	}
 	if hints != 1 {
@@ -84,7 +84,7 @@ func TestHeadersThatAreNeverStored(t *testing.T) {
 		t.Errorf("Date %v, %v", date, err)
 	}
 	if l := retry.header["X-List"]; len(l) != 2 || l[0] != "a, b" || retry.header.Get("X-Kept") != "v" || retry.header.Get("Cache-Control") != "no-store" {
-		t.Errorf("%v", retry.header)
+		t.Errorf("got %v; want len(l) == 2, l[0] == \"a, b\", retry.header.Get(\"X-Kept\") == \"v\", retry.header.Get(\"Cache-Control\") == \"no-store\"", retry.header)
 	}
 }
 
@@ -140,7 +140,7 @@ func TestHeadersOfOuterMiddlewareAreItsOwn(t *testing.T) {
 		r := s.post("k", "{}")
 		wantReply(t, r, 200, "1", i > 0)
 		if r.header.Get("X-Request-Id") != fmt.Sprint(i+1) || len(r.header["Vary"]) != 2 {
-			t.Errorf("%v", r.header)
+			t.Errorf("got %v; want r.header.Get(\"X-Request-Id\") == fmt.Sprint(i+1), len(r.header[\"Vary\"]) == 2", r.header)
 		}
 	}
 }
@@ -155,7 +155,7 @@ func TestHeaderMayNotChangeOnceWritten(t *testing.T) {
 		r := s.post("k", "{}")
 		wantReply(t, r, 202, "", i > 0)
 		if r.header.Get("X-Late") != "" {
-			t.Errorf("%v", r.header)
+			t.Errorf("got %v; want r.header.Get(\"X-Late\") == \"\"", r.header)
 		}
 	}
 }
@@ -343,7 +343,7 @@ func TestWritesAreRefusedAsWithoutStet(t *testing.T) {
 		case "/204":
 			w.WriteHeader(http.StatusNoContent)
 			if _, err := io.WriteString(w, "x"); !errors.Is(err, http.ErrBodyNotAllowed) {
-				t.Errorf("%v", err)
+				t.Errorf("got %v; want errors.Is(err, http.ErrBodyNotAllowed)", err)
 			}
 		case "/long":
 			w.Header().Set("Content-Length", "3")
@@ -351,7 +351,7 @@ func TestWritesAreRefusedAsWithoutStet(t *testing.T) {
 				t.Error(err)
 			}
 			if _, err := w.Write([]byte("d")); !errors.Is(err, http.ErrContentLength) {
-				t.Errorf("%v", err)
+				t.Errorf("got %v; want errors.Is(err, http.ErrContentLength)", err)
 			}
 		case "/garbled":
 			w.Header().Set("Content-Length", "x")
@@ -439,7 +439,7 @@ func TestParkedOperationIsToldUnknown(t *testing.T) {
 	wantProblem(t, s.post("k", "{other}"), 422, "mismatch")
 	verifying := start(t, setup{store: s.store, engine: stet.Options{Policy: stet.Policy{Verify: verifyUnknown}}})
 	if r := verifying.post("k", "{}"); r.name() != "outcome-unknown" || r.header.Get("Retry-After") == "" {
-		t.Errorf("%v %s", r.header, r.body)
+		t.Errorf("got %v %s; want r.name() == \"outcome-unknown\", r.header.Get(\"Retry-After\") != \"\"", r.header, r.body)
 	}
 	known := start(t, setup{store: s.store, engine: stet.Options{Policy: stet.Policy{Verify: verifyHappened}}})
 	wantReply(t, known.post("k", "{}"), 201, "found", true)

@@ -94,7 +94,7 @@ func TestReplayCannotInjectHeaders(t *testing.T) {
 		_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nContent-Length: 2\r\n\r\n{}")
 		got := readReply(in)
 		if got.err != nil || got.status != 201 || got.replayed() != (i > 0) || got.header.Get("Injected") != "" || got.body != "" {
-			t.Errorf("%d, %v, %q, %v", got.status, got.header, got.body, got.err)
+			t.Errorf("got %d, %v, %q, %v; want got.err == nil, got.status == 201, got.replayed() == (i > 0), got.header.Get(\"Injected\") == \"\", got.body == \"\"", got.status, got.header, got.body, got.err)
 		}
 	}
 }

@@ -85,12 +85,12 @@ func TestStatusWaitsForTheEnd(t *testing.T) {
 	settle(t, run, store.Completed, "{}")
 	r := <-waits
 	if d := r.told(t); d.State != "completed" || r.header.Get("Preference-Applied") != "wait=50" {
-		t.Errorf("%v %s", r.header, r.body)
+		t.Errorf("got %v %s; want d.State == \"completed\", r.header.Get(\"Preference-Applied\") == \"wait=50\"", r.header, r.body)
 	}
 	accepted = s.order("l", "{}")
 	r = s.status(accepted, "Prefer", "wait=0")
 	if d := r.told(t); d.State != "accepted" || r.header.Get("Preference-Applied") != "wait=0" {
-		t.Errorf("%v %s", r.header, r.body)
+		t.Errorf("got %v %s; want d.State == \"accepted\", r.header.Get(\"Preference-Applied\") == \"wait=0\"", r.header, r.body)
 	}
 }
 
@@ -100,7 +100,7 @@ func TestCancellingBeforeTheRunIsTheOutcome(t *testing.T) {
 	r := s.cancel(accepted)
 	d := r.told(t)
 	if r.status != 200 || d.State != "failed" || d.Outcome == nil || d.Outcome.Status != 409 || d.Outcome.Problem == nil || d.Outcome.Problem.Execution != "not executed" {
-		t.Errorf("%d %s", r.status, r.body)
+		t.Errorf("got %d %s; want r.status == 200, d.State == \"failed\", d.Outcome != nil, d.Outcome.Status == 409, d.Outcome.Problem != nil, d.Outcome.Problem.Execution == \"not executed\"", r.status, r.body)
 	}
 	again := s.cancel(accepted)
 	wantSame(t, again, r)
@@ -116,7 +116,7 @@ func TestCancellingARunAsksItToEnd(t *testing.T) {
 	run := s.take()
 	r := s.cancel(accepted)
 	if d := r.told(t); r.status != 202 || d.State != "running" || !d.Cancelling || r.header.Get("Retry-After") == "" {
-		t.Errorf("%d %s", r.status, r.body)
+		t.Errorf("got %d %s; want r.status == 202, d.State == \"running\", d.Cancelling, r.header.Get(\"Retry-After\") != \"\"", r.status, r.body)
 	}
 	if asked, err := run.Cancelling(context.Background()); !asked || err != nil {
 		t.Errorf("the run is asked to end: %v, %v", asked, err)
@@ -126,7 +126,7 @@ func TestCancellingARunAsksItToEnd(t *testing.T) {
 	settle(t, run, store.Failed, `"stet: operation cancelled"`)
 	r = <-waits
 	if d := r.told(t); r.status != 200 || d.Outcome == nil || d.Outcome.Problem == nil || d.Outcome.Problem.Execution != "may have executed" {
-		t.Errorf("%d %s", r.status, r.body)
+		t.Errorf("got %d %s; want r.status == 200, d.Outcome != nil, d.Outcome.Problem != nil, d.Outcome.Problem.Execution == \"may have executed\"", r.status, r.body)
 	}
 }
 
@@ -152,7 +152,7 @@ func TestCancellingWhatWasHandedBackIsTheOutcome(t *testing.T) {
 	}
 	r := s.cancel(accepted)
 	if d := r.told(t); r.status != 200 || d.State != "failed" {
-		t.Errorf("%d %s", r.status, r.body)
+		t.Errorf("got %d %s; want r.status == 200, d.State == \"failed\"", r.status, r.body)
 	}
 }
 
@@ -170,7 +170,7 @@ func TestOperationThatRunsAtOnceIsShownButNotCancelled(t *testing.T) {
 	<-first
 	r := s.do(s.request("GET", location, "", ""))
 	if d := r.told(t); d.State != "completed" || d.Outcome.Status != 200 || string(d.Outcome.ResultBase64) != "done" {
-		t.Errorf("%d %s", r.status, r.body)
+		t.Errorf("got %d %s; want d.State == \"completed\", d.Outcome.Status == 200, string(d.Outcome.ResultBase64) == \"done\"", r.status, r.body)
 	}
 }
 
@@ -187,7 +187,7 @@ func TestCompressedResponseIsToldWithItsCoding(t *testing.T) {
 	r := s.status(accepted)
 	o := r.told(t).Outcome
 	if o == nil || o.Result != nil || o.MediaType != "application/json" || o.ContentCoding != "gzip" || string(o.ResultBase64) != "{}" {
-		t.Errorf("%s", r.body)
+		t.Errorf("got %s; want o != nil, o.Result == nil, o.MediaType == \"application/json\", o.ContentCoding == \"gzip\", string(o.ResultBase64) == \"{}\"", r.body)
 	}
 	wantProblem(t, s.order("k", "{}", "Prefer", "wait=0", "Accept-Encoding", "identity"), 406, "coding-not-acceptable")
 }

@@ -82,7 +82,7 @@ func TestStreamTellsEachChangeAndEndsWithTheOutcome(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" || resp.Header.Get("Cache-Control") != "no-store" {
-		t.Errorf("%d %v", resp.StatusCode, resp.Header)
+		t.Errorf("got %d %v; want resp.StatusCode == 200, resp.Header.Get(\"Content-Type\") == \"text/event-stream\", resp.Header.Get(\"Cache-Control\") == \"no-store\"", resp.StatusCode, resp.Header)
 	}
 	in := bufio.NewReader(resp.Body)
 	next := func() event {
@@ -97,11 +97,11 @@ func TestStreamTellsEachChangeAndEndsWithTheOutcome(t *testing.T) {
 		t.Errorf("retry is %d", e.retry)
 	}
 	if e := next(); e.kind != "status" || e.state(t) != "accepted" {
-		t.Errorf("%+v", e)
+		t.Errorf("got %+v; want e.kind == \"status\", e.state(t) == \"accepted\"", e)
 	}
 	run := s.take()
 	if e := next(); e.kind != "status" || e.state(t) != "running" {
-		t.Errorf("%+v", e)
+		t.Errorf("got %+v; want e.kind == \"status\", e.state(t) == \"running\"", e)
 	}
 	if err := run.Progress(context.Background(), 0.5, "line\nbreak"); err != nil {
 		t.Fatal(err)
@@ -291,7 +291,7 @@ func TestStreamsAboveTheLimitEndAfterTheirFirstEvent(t *testing.T) {
 			t.Errorf("it took %v", took)
 		}
 		if all := readEvents(w.Body.String()); len(all) != 2 || all[0].retry == 0 || all[1].kind != "status" {
-			t.Errorf("%+v", all)
+			t.Errorf("got %+v; want len(all) == 2, all[0].retry != 0, all[1].kind == \"status\"", all)
 		}
 		if took := <-first; took != time.Minute {
 			t.Errorf("the first one took %v", took)
@@ -313,7 +313,7 @@ func TestStreamOutlivesAStoreThatFails(t *testing.T) {
 		w := httptest.NewRecorder()
 		b.watch(t.Context(), w, location)
 		if !strings.Contains(w.Body.String(), "event: end") {
-			t.Errorf("%s", w.Body)
+			t.Errorf("got %s; want strings.Contains(w.Body.String(), \"event: end\")", w.Body)
 		}
 	})
 }

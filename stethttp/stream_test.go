@@ -32,14 +32,14 @@ func TestDuplicatesStayBlockedWhileTheFirstStreams(t *testing.T) {
 	for i := range 3 {
 		line, err := in.ReadString('\n') // while the handler still runs
 		if err != nil || line != fmt.Sprintf("event %d\n", i) {
-			t.Fatalf("%q, %v", line, err)
+			t.Fatalf("got %q, %v; want line == fmt.Sprintf(\"event %%d\\n\", i), no error", line, err)
 		}
 		want += line
 		wantProblem(t, s.post("k", "{}"), 409, "in-flight")
 		next <- struct{}{}
 	}
 	if rest, err := io.ReadAll(in); err != nil || len(rest) > 0 {
-		t.Errorf("%q, %v", rest, err)
+		t.Errorf("got %q, %v; want len(rest) <= 0, no error", rest, err)
 	}
 	wantReply(t, s.post("k", "{}"), 200, want, true)
 	s.wantRuns(1)
@@ -78,7 +78,7 @@ func TestOversizedResponseReachesTheFirstCallerWhole(t *testing.T) {
 				}
 				w.WriteHeader(http.StatusCreated)
 				if n, err := io.Copy(w, strings.NewReader(body)); n != int64(len(body)) || err != nil {
-					t.Errorf("%d, %v", n, err)
+					t.Errorf("got %d, %v; want n == int64(len(body)), no error", n, err)
 				}
 			}})
 			wantReply(t, s.post("k", "{}"), 201, body, false)
@@ -138,7 +138,7 @@ func TestEndlessResponseEnds(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		if r.err != nil {
-			t.Errorf("%v", r.err)
+			t.Errorf("got %v; want r.err == nil", r.err)
 		}
 		wantProblem(t, s.post("k", ""), 410, "result-expired")
 	})
@@ -171,7 +171,7 @@ func TestTrailersAreReplayed(t *testing.T) {
 	}})
 	for range 2 {
 		if r := s.post("k", "{}"); r.trailer.Get("X-Only") != "1" {
-			t.Errorf("%v", r.trailer)
+			t.Errorf("got %v; want r.trailer.Get(\"X-Only\") == \"1\"", r.trailer)
 		}
 	}
 }

@@ -87,7 +87,7 @@ func TestRelayedProblemIsNotKeptAsTheOutcome(t *testing.T) {
 		_, _ = io.WriteString(w, res.body)
 	}})
 	if r := above.post("k", "{}"); r.status != http.StatusGatewayTimeout {
-		t.Fatalf("%+v", r)
+		t.Fatalf("got %+v; want r.status == http.StatusGatewayTimeout", r)
 	}
 	busy = false
 	if r := above.post("k", "{}"); r.status != http.StatusCreated || r.replayed() {

@@ -79,7 +79,7 @@ func TestShortenedIDsTellTheKeysOfAScopeApart(t *testing.T) {
 	a, b := store.Digest("", "s", "a"), store.Digest("", "s", "b")
 	got := lines(t, slog.LevelDebug, observe.Event{Kind: observe.Claimed, ID: a}, observe.Event{Kind: observe.Claimed, ID: b}, observe.Event{Kind: observe.Parked, ID: a})
 	if got[0]["id"] == got[1]["id"] || len(got[0]["id"].(string)) != 12 || got[2]["id"] != a.String() || !strings.Contains(a.String(), got[0]["id"].(string)) {
-		t.Errorf("%v", got)
+		t.Errorf("got %v; want got[0][\"id\"] != got[1][\"id\"], len(got[0][\"id\"].(string)) == 12, got[2][\"id\"] == a.String(), strings.Contains(a.String(), got[0][\"id\"].(string))", got)
 	}
 }
 

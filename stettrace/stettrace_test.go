@@ -163,7 +163,7 @@ func TestRunHasSpansOfClaimHandlerAndSettling(t *testing.T) {
 				pay(w, r)
 			})
 			if w := p.send(http.MethodPost, key, body); w.Code != http.StatusCreated {
-				t.Fatalf("%d %s", w.Code, w.Body)
+				t.Fatalf("got %d %s; want w.Code == http.StatusCreated", w.Code, w.Body)
 			}
 			spans, server := p.spans()
 			if len(spans) != 3 {
@@ -201,7 +201,7 @@ func TestReplayLinksToTheHandlersSpanOfAnotherProcess(t *testing.T) {
 			ran, _ := first.spans()
 			for range 2 {
 				if w := second.send(http.MethodPost, key, body); w.Header().Get("Idempotent-Replayed") != "true" {
-					t.Fatalf("%d %v", w.Code, w.Header())
+					t.Fatalf("got %d %v; want w.Header().Get(\"Idempotent-Replayed\") == \"true\"", w.Code, w.Header())
 				}
 				spans, server := second.spans()
 				if len(spans) != 1 || spans[0].Name() != stettrace.SpanClaim || get(spans[0], "stet.replayed") != "true" ||
@@ -363,13 +363,13 @@ func TestOtherOperationsAreEventsOfTheCallersSpan(t *testing.T) {
 	p.send(http.MethodPost, key, body)
 	spans, _ := p.spans()
 	if len(spans) != 3 || len(spans[1].Events()) != 2 || spans[1].Events()[0].Name != "stet.claimed" || spans[1].Events()[1].Name != "stet.settled" {
-		t.Fatalf("%v", spans)
+		t.Fatalf("got %v; want len(spans) == 3, len(spans[1].Events()) == 2, spans[1].Events()[0].Name == \"stet.claimed\", spans[1].Events()[1].Name == \"stet.settled\"", spans)
 	}
 	inner := attribute.NewSet(spans[1].Events()[1].Attributes...)
 	if v, _ := inner.Value("stet.state"); v.AsString() != "completed" {
-		t.Errorf("%v", spans[1].Events())
+		t.Errorf("got %v; want v.AsString() == \"completed\"", spans[1].Events())
 	}
 	if v, _ := inner.Value("stet.id"); v.AsString() != p.engine.ID(scope, key+"-inner").String() {
-		t.Errorf("%v", spans[1].Events())
+		t.Errorf("got %v; want v.AsString() == p.engine.ID(scope, key+\"-inner\").String()", spans[1].Events())
 	}
 }

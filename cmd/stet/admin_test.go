@@ -144,7 +144,7 @@ func TestAdminThatRefusesIsExplained(t *testing.T) {
 		}
 	}
 	if status, _, errs := d.run("", "release unknown --scope acme --reason r --yes --class payments"); status != exitUsage || !strings.Contains(errs, "--class is for --admin") {
-		t.Errorf("%d %s", status, errs)
+		t.Errorf("got %d %s; want status == exitUsage, strings.Contains(errs, \"--class is for --admin\")", status, errs)
 	}
 	for _, wrong := range []string{"", "another-token-that-is-wrong"} {
 		t.Setenv(adminVariable, wrong)
@@ -187,7 +187,7 @@ func TestProxyHasTheOperatorsAPI(t *testing.T) {
 		t.Errorf("the token is in the log: %s", p.log())
 	}
 	if status, body, _ := pay(t, p.url, "k"); status != 410 || b.count("k") != 1 {
-		t.Errorf("%d %s", status, body)
+		t.Errorf("got %d %s; want status == 410, b.count(\"k\") == 1", status, body)
 	}
 	res, err := oneShot.Get(p.admin + "/")
 	if err != nil {

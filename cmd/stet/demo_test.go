@@ -49,7 +49,7 @@ func TestAsynchronousStormChargesOnce(t *testing.T) {
 	}
 	var report demo.Report
 	if err := json.Unmarshal(out.Bytes(), &report); err != nil || !report.Async || report.With.ExecutedOnce != 20 || report.With.Accepted < 20 {
-		t.Errorf("%+v, %v", report, err)
+		t.Errorf("got %+v, %v; want report.Async, report.With.ExecutedOnce == 20, report.With.Accepted >= 20, no error", report, err)
 	}
 }
 

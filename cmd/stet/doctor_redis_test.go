@@ -118,7 +118,7 @@ func TestDoctorLooksAtEveryMasterOfACluster(t *testing.T) {
 	}
 	for _, f := range judgeServers(map[string]map[string]string{"": info("connected_slaves", "2", "min_slaves_good_slaves", "2", "maxmemory", "100", "used_memory", "79")}) {
 		if !f.OK {
-			t.Errorf("%+v", f)
+			t.Errorf("got %+v; want f.OK", f)
 		}
 	}
 }

@@ -19,7 +19,7 @@ func TestDoctorFindsThatSweepsOfSQLiteAreLate(t *testing.T) {
 	}
 	defer s.Close()
 	if _, found := examineJSON(t, path); !found["sweep"].OK {
-		t.Errorf("%v", found["sweep"])
+		t.Errorf("got %v; want found[\"sweep\"].OK", found["sweep"])
 	}
 	if _, err := s.DB().ExecContext(t.Context(), `UPDATE stet_records SET due = ?`, time.Now().Add(-time.Hour).UnixMicro()); err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func TestDoctorFindsThatSweepsOfPostgreSQLAreLate(t *testing.T) {
 	url := pool.Config().ConnString()
 	must(t, "migrate", "up")
 	if _, found := examineJSON(t, url); !found["sweep"].OK || !found["idle"].OK {
-		t.Errorf("%v, %v", found["sweep"], found["idle"])
+		t.Errorf("got %v, %v; want found[\"sweep\"].OK, found[\"idle\"].OK", found["sweep"], found["idle"])
 	}
 	execSQL(t, pool, `UPDATE stet.records SET due_at = now() - interval '1 hour'`)
 	if _, found := examineJSON(t, url); found["sweep"].OK || !strings.Contains(found["sweep"].Found, ": 1, ") || !strings.Contains(found["sweep"].Found, "1h0m") {
@@ -58,9 +58,9 @@ func TestDoctorFindsTransactionsThatWaitForTheirClient(t *testing.T) {
 	}
 	defer func() { _ = tx.Rollback(t.Context()) }()
 	if f := idle(t.Context(), store, time.Hour); !f.OK {
-		t.Errorf("%v", f)
+		t.Errorf("got %v; want f.OK", f)
 	}
 	if f := idle(t.Context(), store, 0); f.OK || !strings.Contains(f.Found, ": 1, ") {
-		t.Errorf("%v", f)
+		t.Errorf("got %v; want not f.OK, strings.Contains(f.Found, \": 1, \")", f)
 	}
 }

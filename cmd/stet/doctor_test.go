@@ -51,7 +51,7 @@ func TestDoctorFindsAGoodStoreGood(t *testing.T) {
 		t.Errorf("status %d, %v", status, found)
 	}
 	if _, out, _ := command(t, "doctor", "--store", path); strings.Count(out, "✓") != len(found) || strings.Contains(out, "✗") {
-		t.Errorf("%s", out)
+		t.Errorf("got %s; want strings.Count(out, \"✓\") == len(found), not strings.Contains(out, \"✗\")", out)
 	}
 	if _, out, _ := command(t, "doctor", "--read-only", "--store", path); strings.Contains(out, "claim") {
 		t.Errorf("it has claimed: %s", out)
@@ -63,7 +63,7 @@ func TestDoctorSaysThatMemoryForgets(t *testing.T) {
 		t.Errorf("status %d, %v", status, found)
 	}
 	if _, out, _ := command(t, "doctor", "--store", "memory"); !strings.Contains(out, "✗ durability") || !strings.Contains(out, "→ use an SQLite file") {
-		t.Errorf("%s", out)
+		t.Errorf("got %s; want strings.Contains(out, \"✗ durability\"), strings.Contains(out, \"→ use an SQLite file\")", out)
 	}
 }
 
@@ -222,10 +222,10 @@ func TestDoctorKeysAndProxyWorkOnPostgreSQL(t *testing.T) {
 		}
 	}
 	if out := must(t, "keys", "get", "k", "--scope", "single-tenant", "--store", url); !strings.Contains(out, "completed") {
-		t.Errorf("%s", out)
+		t.Errorf("got %s; want strings.Contains(out, \"completed\")", out)
 	}
 	if out := must(t, "keys", "ls", "--state", "completed", "--scope", "single-tenant", "--store", url); strings.Count(out, "\n") != 2 {
-		t.Errorf("%s", out)
+		t.Errorf("got %s; want strings.Count(out, \"\\n\") == 2", out)
 	}
 	for setting, check := range map[string]string{"synchronous_commit": "commit"} {
 		execSQL(t, pool, "ALTER DATABASE "+pool.Config().ConnConfig.Database+" SET "+setting+" = off")

@@ -85,7 +85,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 	defer res.Body.Close()
 	if text, _ := io.ReadAll(res.Body); !strings.Contains(string(text), "stet_proxy_connections_refused_total 1\n") || !strings.Contains(string(text), "stet_proxy_busy_total 0\n") {
-		t.Errorf("%s", text)
+		t.Errorf("got %s; want strings.Contains(string(text), \"stet_proxy_connections_refused_total 1\\n\"), strings.Contains(string(text), \"stet_proxy_busy_total 0\\n\")", text)
 	}
 }
 
@@ -155,7 +155,7 @@ func TestEndlessStreamIsCutOffAtTheEndOfTheDrain(t *testing.T) {
 func TestPasswordOfAMalformedURLIsNotInTheError(t *testing.T) {
 	for _, url := range []string{"redis://user:hunter2%zz@127.0.0.1:6379/0", "redis://user:hunter2@127.0.0.1:port", "redis://:hunter2@127.0.0.1:1/hunter2"} {
 		if _, err := openStore(t.Context(), url); err == nil || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%v", err)
+			t.Errorf("got %v; want err != nil, not strings.Contains(err.Error(), \"hunter2\")", err)
 		}
 	}
 }

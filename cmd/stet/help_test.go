@@ -81,7 +81,7 @@ func TestEveryShellGetsACompletionScript(t *testing.T) {
 		}
 	}
 	if status, out, _ := command(t, "__complete", "keys", "ls", "-o", ""); status != exitOK || !strings.HasPrefix(out, "table\njson\n:4") {
-		t.Errorf("%d %q", status, out)
+		t.Errorf("got %d %q; want status == exitOK, strings.HasPrefix(out, \"table\\njson\\n:4\")", status, out)
 	}
 	if _, out, _ := command(t, "__complete", "check", ""); !strings.HasSuffix(strings.TrimSpace(out), ":0") { // files
 		t.Errorf("%q", out)

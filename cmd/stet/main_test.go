@@ -226,6 +226,6 @@ func TestStoreAsKeywordsIsRefusedWithoutItsPassword(t *testing.T) {
 		}
 	}
 	if left, err := os.ReadDir("."); err != nil || len(left) > 0 {
-		t.Errorf("%v, %v", left, err)
+		t.Errorf("got %v, %v; want len(left) <= 0, no error", left, err)
 	}
 }

@@ -357,7 +357,7 @@ func TestStatusIsReadByPrograms(t *testing.T) {
 		d := json.NewDecoder(strings.NewReader(must(t, "migrate", "status", "-o", "json", "--schema", "a\nb")))
 		d.DisallowUnknownFields()
 		if err := d.Decode(&got); err != nil || len(got.Steps) != latest || got.Schema != "a\nb" || got.Table != "records" {
-			t.Fatalf("%+v, %v", got, err)
+			t.Fatalf("got %+v, %v; want len(got.Steps) == latest, got.Schema == \"a\\nb\", got.Table == \"records\", no error", got, err)
 		}
 		return got
 	}

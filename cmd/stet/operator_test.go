@@ -110,7 +110,7 @@ func TestKeysLsFiltersAndHidesBodies(t *testing.T) {
 		}
 	}
 	if _, out, _ := d.run("", "ls"); strings.Count(out, "\n") != 7 || !strings.Contains(out, "STATE") || !strings.Contains(out, "dead: its lease has run out") {
-		t.Errorf("%s", out)
+		t.Errorf("got %s; want strings.Count(out, \"\\n\") == 7, strings.Contains(out, \"STATE\"), strings.Contains(out, \"dead: its lease has run out\")", out)
 	}
 }
 
@@ -182,7 +182,7 @@ func TestChangesAreMadeOnceConfirmedAndWrittenDown(t *testing.T) {
 func TestChangesThatCannotBeWrittenDownAreNotMade(t *testing.T) {
 	d := newShop(t)
 	if status, _, errs := d.run("", "release unknown --scope acme --reason r --yes", "--audit", filepath.Join(d.audit, "nowhere")); status == exitOK || d.state("unknown") != store.Unknown {
-		t.Errorf("%d %s", status, errs)
+		t.Errorf("got %d %s; want status != exitOK, d.state(\"unknown\") == store.Unknown", status, errs)
 	}
 	if status, _, errs := d.run("", "release unknown --scope acme --yes"); status != exitUsage || !strings.Contains(errs, "--reason") || d.state("unknown") != store.Unknown {
 		t.Errorf("without a reason: %d %s", status, errs)
@@ -241,7 +241,7 @@ func TestResponseByHandIsEncryptedAsTheServiceDoes(t *testing.T) {
 	}
 	t.Setenv(keyVariable, "k1="+base64.StdEncoding.EncodeToString(secret))
 	if status, _, errs := d.run("", args); status != exitOK {
-		t.Fatalf("%d %s", status, errs)
+		t.Fatalf("got %d %s; want status == exitOK", status, errs)
 	}
 	s, err := sqlite.Open(t.Context(), d.path, sqlite.Options{})
 	if err != nil {
@@ -300,7 +300,7 @@ func TestCheckNamesTheLine(t *testing.T) {
 		t.Errorf("%d %s%s", status, out, errs)
 	}
 	if status, out, _ := command(t, "check", "--reference"); status != exitOK || !strings.Contains(out, "upstream:") {
-		t.Errorf("%d %s", status, out)
+		t.Errorf("got %d %s; want status == exitOK, strings.Contains(out, \"upstream:\")", status, out)
 	}
 	if status, _, _ := command(t, "check"); status != exitUsage {
 		t.Errorf("without a file: %d", status)

@@ -163,7 +163,7 @@ func TestProxyWorksWithNothingButAnUpstream(t *testing.T) {
 	b := openBooks(t, func() {})
 	p := startProxy(t, "--upstream", b.URL, "--listen", "127.0.0.1:0", "--scope", "single-tenant")
 	if status, body, replayed := pay(t, p.url, "k"); status != 201 || body != "charge 1 of k" || replayed {
-		t.Errorf("%d %q", status, body)
+		t.Errorf("got %d %q; want status == 201, body == \"charge 1 of k\", not replayed", status, body)
 	}
 	p.kill()
 	// What it has stored is in the working directory.

@@ -43,14 +43,14 @@ func TestVerifyCountsWhatASidecarForwards(t *testing.T) {
 	}
 	var report verify.Report
 	if err := json.Unmarshal(out.Bytes(), &report); err != nil || !report.Executions || report.Failed != 0 || len(report.Points) < 10 {
-		t.Errorf("%v, %+v", err, report)
+		t.Errorf("got %v, %+v; want report.Executions, report.Failed == 0, len(report.Points) >= 10, no error", err, report)
 	}
 	out.Reset()
 	if status := run(t.Context(), []string{"verify", "--url", bare.URL, "--probe", probe}, nil, &out, &errs); status != exitFailure {
 		t.Errorf("an unprotected service: status %d", status)
 	}
 	if text := out.String(); !strings.Contains(text, "✗ a retry gets the first answer again") || !strings.Contains(text, "D07") {
-		t.Errorf("%s", text)
+		t.Errorf("got %s; want strings.Contains(text, \"✗ a retry gets the first answer again\"), strings.Contains(text, \"D07\")", text)
 	}
 }
 

@@ -146,7 +146,7 @@ func TestRoutersOfHandlersNeedNothing(t *testing.T) {
 			defer srv.Close()
 			for i := range 2 {
 				if r := post(t, srv.URL, "k", "x"); r.status != 201 || r.replayed() != (i > 0) {
-					t.Errorf("%d %v", r.status, r.header)
+					t.Errorf("got %d %v; want r.status == 201, r.replayed() == (i > 0)", r.status, r.header)
 				}
 			}
 			if runs.Load() != 1 {

@@ -73,7 +73,7 @@ func TestErrorOfAnRPCRollsBackWhateverTheProtocol(t *testing.T) {
 			s := newRPC(t)
 			client := connect.NewClient[wrapperspb.StringValue, wrapperspb.StringValue](s.client, s.url+chargePath, protocol)
 			if _, err := client.CallUnary(t.Context(), amount()); connect.CodeOf(err) != connect.CodeInternal {
-				t.Errorf("%v", err)
+				t.Errorf("got %v; want connect.CodeOf(err) == connect.CodeInternal", err)
 			}
 			s.want(0)
 			s.failing = false
@@ -109,7 +109,7 @@ func TestErrorOfAStreamRollsBackWhateverTheProtocol(t *testing.T) {
 				return states, stream.ResponseHeader().Get("Idempotent-Replayed") == "true", stream.Err()
 			}
 			if _, _, err := watch(); connect.CodeOf(err) != connect.CodeAborted {
-				t.Errorf("%v", err)
+				t.Errorf("got %v; want connect.CodeOf(err) == connect.CodeAborted", err)
 			}
 			s.want(0)
 			s.failing = false

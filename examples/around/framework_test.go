@@ -82,10 +82,10 @@ func TestEchoErrorThatIsAnsweredOutsideIsNoOutcome(t *testing.T) {
 	srv := httptest.NewServer(e)
 	defer srv.Close()
 	if r := post(t, srv.URL, "k", "x"); r.status != 500 || !r.problem("response-missing") {
-		t.Errorf("%d %q %v", r.status, r.body, r.err)
+		t.Errorf("got %d %q %v; want r.status == 500, r.problem(\"response-missing\")", r.status, r.body, r.err)
 	}
 	if r := post(t, srv.URL, "k", "x"); r.status != 504 || !r.problem("outcome-unknown") {
-		t.Errorf("%d %q %v", r.status, r.body, r.err)
+		t.Errorf("got %d %q %v; want r.status == 504, r.problem(\"outcome-unknown\")", r.status, r.body, r.err)
 	}
 	if runs.Load() != 1 || !strings.Contains(log.String(), "without having begun a response") {
 		t.Errorf("%d runs; %s", runs.Load(), log)
@@ -103,7 +103,7 @@ func TestEchoErrorThatIsAnsweredOutsideRollsBack(t *testing.T) {
 	defer srv.Close()
 	for range 2 {
 		if r := post(t, srv.URL, "k", "x"); r.status != 500 || !r.problem("response-missing") {
-			t.Errorf("%d %q %v", r.status, r.body, r.err)
+			t.Errorf("got %d %q %v; want r.status == 500, r.problem(\"response-missing\")", r.status, r.body, r.err)
 		}
 	}
 	b.want(0)
@@ -143,11 +143,11 @@ func TestFiberHandlerIsProtected(t *testing.T) {
 	url := serveFiber(t, app)
 	for i := range 2 {
 		if r := post(t, url, "k", "x"); r.status != 201 || r.body != "x" || r.replayed() != (i > 0) {
-			t.Errorf("%d %q %v %v", r.status, r.body, r.header, r.err)
+			t.Errorf("got %d %q %v %v; want r.status == 201, r.body == \"x\", r.replayed() == (i > 0)", r.status, r.body, r.header, r.err)
 		}
 	}
 	if r := post(t, url, "k", "y"); r.status != 422 {
-		t.Errorf("%d %q", r.status, r.body)
+		t.Errorf("got %d %q; want r.status == 422", r.status, r.body)
 	}
 	if runs.Load() != 1 {
 		t.Errorf("%d runs", runs.Load())

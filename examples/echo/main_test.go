@@ -68,7 +68,7 @@ func TestEchoErrorIsARollbackOrAnOutcome(t *testing.T) {
 		t.Fatal(err)
 	}
 	if w := send("broken", "5"); w.Code != 500 || w.Header().Get("Idempotent-Replayed") != "" {
-		t.Errorf("%d %s", w.Code, w.Body)
+		t.Errorf("got %d %s; want w.Code == 500, w.Header().Get(\"Idempotent-Replayed\") == \"\"", w.Code, w.Body)
 	}
 	if _, err := store.DB().ExecContext(t.Context(), `ALTER TABLE away RENAME TO payments`); err != nil {
 		t.Fatal(err)

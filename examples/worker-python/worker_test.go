@@ -133,7 +133,7 @@ func outcome(t *testing.T, url, key string) string {
 			return string(st.Outcome)
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%s", b)
+			t.Fatalf("got %s; want not time.Now().After(end)", b)
 		}
 	}
 }

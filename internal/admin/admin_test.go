@@ -100,7 +100,7 @@ func TestRemoteSaysWhatLocalSays(t *testing.T) {
 	c := admin.Change{Action: admin.Resolve, As: "completed", Fence: rec.Fence, Reason: "r", Actor: "a", Response: &admin.Response{Status: 201, Body: []byte{0, 1, 0xff}}}
 	e, err := remote.Change(t.Context(), id, c)
 	if err != nil || e.Result != admin.Done || e.From.Fence != rec.Fence {
-		t.Fatalf("%+v, %v", e, err)
+		t.Fatalf("got %+v, %v; want e.Result == admin.Done, e.From.Fence == rec.Fence, no error", e, err)
 	}
 	if again, err := local.Change(t.Context(), id, c); err != nil || again.Result != admin.Done {
 		t.Errorf("the same again: %+v, %v", again, err)

@@ -46,7 +46,7 @@ func TestPaymentThatWasAcceptedAtTwoPlacesIsDiffering(t *testing.T) {
 	p := payment{"order-1", 1}
 	o := observed{payment: p, acks: map[string]int{`{"charge":1,"payment":"order-1","amount":1}`: 2}, urls: map[string]int{"/a": 1, "/b": 1}}
 	if r := account([]observed{o}, []charge{{ID: 1, Payment: "order-1", Amount: 1}}); r.Differing != 1 || r.Lost != 0 {
-		t.Errorf("%+v", r)
+		t.Errorf("got %+v; want r.Differing == 1, r.Lost == 0", r)
 	}
 }
 

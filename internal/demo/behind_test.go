@@ -57,10 +57,10 @@ func TestAttemptThatWasGivenUpChargesNothing(t *testing.T) {
 func TestStoreThatIsOfNoUseIsRefused(t *testing.T) {
 	c := Config{Payments: 1, Attempts: 1, Service: []string{"service"}, Store: "stet.db"}
 	if err := c.Check(); err == nil || !strings.Contains(err.Error(), "--proxy") {
-		t.Errorf("%v", err)
+		t.Errorf("got %v; want err != nil, strings.Contains(err.Error(), \"--proxy\")", err)
 	}
 	c.Proxy, c.Store = []string{"proxy"}, "memory"
 	if err := c.Check(); err == nil || !strings.Contains(err.Error(), "forgets") {
-		t.Errorf("%v", err)
+		t.Errorf("got %v; want err != nil, strings.Contains(err.Error(), \"forgets\")", err)
 	}
 }

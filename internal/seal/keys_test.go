@@ -106,7 +106,7 @@ func TestEncryptedFormatIsFrozen(t *testing.T) {
 		t.Fatal(err)
 	}
 	if content, err := key(t, "k", 7).Decrypt(b, []byte("record")); err != nil || string(content) != "stet" {
-		t.Errorf("%q, %v", content, err)
+		t.Errorf("got %q, %v; want string(content) == \"stet\", no error", content, err)
 	}
 }
 

@@ -291,7 +291,7 @@ func TestPointThatNeedsASuccessIsSkippedWithoutOne(t *testing.T) {
 	defer srv.Close()
 	report, err := Run(t.Context(), Options{URL: srv.URL, Body: `{"amount":1}`})
 	if err != nil || report.Failed != 0 || len(report.Points) != len(checks)+1 {
-		t.Fatalf("%+v, %v", report, err)
+		t.Fatalf("got %+v, %v; want report.Failed == 0, len(report.Points) == len(checks)+1, no error", report, err)
 	}
 	for _, p := range report.Points[1:] {
 		if p.Result != Skip || !strings.Contains(p.Detail, "status 409") || !strings.Contains(p.Detail, Unique) {
@@ -339,6 +339,6 @@ func TestReportSaysWhyItEnds(t *testing.T) {
 	defer down.Close()
 	report, err := Run(t.Context(), Options{URL: down.URL})
 	if err == nil || report.Stopped != err.Error() || len(report.Points) != 1 || report.Failed != 1 {
-		t.Errorf("%+v, %v", report, err)
+		t.Errorf("got %+v, %v; want err != nil, report.Stopped == err.Error(), len(report.Points) == 1, report.Failed == 1", report, err)
 	}
 }

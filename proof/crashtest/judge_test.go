@@ -347,10 +347,10 @@ func TestJudgeTellsWhereNothingMayBeUnknown(t *testing.T) {
 	s.ask(5, toldUnknown)
 	s.look(unknown, "o1", 10, 1, "")
 	if v := s.judge(true); len(v.Violations) != 0 || v.Unknown != 1 {
-		t.Errorf("%+v", v)
+		t.Errorf("got %+v; want len(v.Violations) == 0, v.Unknown == 1", v)
 	}
 	if v := s.judge(false); len(v.Violations) != 2 || v.Violations[0].Promise != Settled {
-		t.Errorf("%+v", v.Violations)
+		t.Errorf("got %+v; want len(v.Violations) == 2, v.Violations[0].Promise == Settled", v.Violations)
 	}
 }
 

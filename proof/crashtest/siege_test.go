@@ -63,7 +63,7 @@ func TestProcessesCountWhereTheyDie(t *testing.T) {
 	t.Parallel()
 	tally, err := besiege(t, new(Siege), Visit{Point: passed, N: 1}, Visit{Point: passed, N: 3}, Visit{Point: passed, N: 4}, Visit{Point: passed, N: 2, Stop: 200 * time.Millisecond})
 	if err != nil || tally.Kills != 4 || tally.At[passed] != 2 || tally.At[Anywhere] != 1 || tally.At[Frozen] != 1 || tally.AtPoints() != 2 {
-		t.Errorf("%+v, %v", tally, err)
+		t.Errorf("got %+v, %v; want tally.Kills == 4, tally.At[passed] == 2, tally.At[Anywhere] == 1, tally.At[Frozen] == 1, tally.AtPoints() == 2, no error", tally, err)
 	}
 }
 
@@ -71,7 +71,7 @@ func TestOnlyKillsAtPointsCountWhereThatIsWanted(t *testing.T) {
 	t.Parallel()
 	tally, err := besiege(t, &Siege{AtPoints: true}, Visit{Point: passed, N: 1}, Visit{Point: passed, N: 4})
 	if err != nil || tally.Kills != 2 || tally.At[passed] != 2 || tally.Missed == 0 {
-		t.Errorf("%+v, %v", tally, err)
+		t.Errorf("got %+v, %v; want tally.Kills == 2, tally.At[passed] == 2, tally.Missed != 0, no error", tally, err)
 	}
 	tally, err = besiege(t, &Siege{AtPoints: true}, Visit{Point: passed, N: 4})
 	if err == nil || !strings.Contains(err.Error(), "without being killed") {
@@ -87,7 +87,7 @@ func TestProcessThatEndsByItselfIsAnErrorUnlessItsServerIsAway(t *testing.T) {
 	away := &Siege{Restarts: 1, Restart: func(context.Context) error { return nil }}
 	tally, err := besiege(t, away, Visit{Point: passed, N: 1}, Visit{Point: passed, N: 2})
 	if err != nil || tally.Restarts != 1 {
-		t.Errorf("%+v, %v", tally, err)
+		t.Errorf("got %+v, %v; want tally.Restarts == 1, no error", tally, err)
 	}
 	if _, err := besiege(t, &Siege{Killed: func(int) error { return errors.New("enough") }}, Visit{Point: passed, N: 1}); err == nil {
 		t.Error("what is told of a kill cannot end a siege")

@@ -37,7 +37,7 @@ func TestJournalIsForOneProcessAndItsOwner(t *testing.T) {
 	}
 	defer j.Close()
 	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o600 {
-		t.Errorf("%v, %v", st.Mode(), err)
+		t.Errorf("got %v, %v; want st.Mode().Perm() == 0o600, no error", st.Mode(), err)
 	}
 	if second, err := journal.Open(t.Context(), path, journal.Options{}); err == nil {
 		_ = second.Close()
@@ -79,7 +79,7 @@ func TestJournalForgetsOldAnswers(t *testing.T) {
 	}
 	all, err := j.List(t.Context(), "", 10)
 	if err != nil || len(all) != 1 || all[0].Name != "2" || all[0].Answer == nil {
-		t.Errorf("%+v, %v", all, err)
+		t.Errorf("got %+v, %v; want len(all) == 1, all[0].Name == \"2\", all[0].Answer != nil, no error", all, err)
 	}
 	if err := j.Settle(t.Context(), "2", "k2", stetclient.Answer{Status: 500, At: now}); err != nil {
 		t.Error(err)

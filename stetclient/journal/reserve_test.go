@@ -212,7 +212,7 @@ func TestLogOfAJournalBehindASymlinkIsReadByItsOwnerOnly(t *testing.T) {
 	open(t, link, journal.Options{})
 	for _, name := range []string{path, path + "-wal"} {
 		if st, err := os.Stat(name); err != nil || st.Mode().Perm()&0o077 != 0 {
-			t.Errorf("%v, %v", st, err)
+			t.Errorf("got %v, %v; want st.Mode().Perm()&0o077 == 0, no error", st, err)
 		}
 	}
 }

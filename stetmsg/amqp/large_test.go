@@ -74,7 +74,7 @@ func TestMessageWithoutRoomToWaitIsDeadLetteredInTheEnd(t *testing.T) {
 			defer stop()
 			f.publish(amqp091.Publishing{MessageId: "1", Headers: amqp091.Table{"large": strings.Repeat("x", 131072-8-1000)}, Body: []byte("five books")})
 			if m := f.get(f.queue + ".dead"); m.MessageId != "1" || m.Headers[amqp.ReasonHeader] != string(stetmsg.Exhausted) {
-				t.Errorf("%s, %v", m.MessageId, m.Headers[amqp.ReasonHeader])
+				t.Errorf("got %s, %v; want m.MessageId == \"1\", m.Headers[amqp.ReasonHeader] == string(stetmsg.Exhausted)", m.MessageId, m.Headers[amqp.ReasonHeader])
 			}
 			stop()
 			if f.left() != 0 {

@@ -84,7 +84,7 @@ func TestOtherContentUnderTheSameIdentityHasAnotherFingerprint(t *testing.T) {
 		`{"specversion":"1.0","id":"1","source":"/s","type":"t"}`,
 	} {
 		if b := identify(t, structured(body)); b.Key != a.Key || b.Fingerprint == a.Fingerprint {
-			t.Errorf("%s", body)
+			t.Errorf("got %s; want b.Key == a.Key, b.Fingerprint != a.Fingerprint", body)
 		}
 	}
 }

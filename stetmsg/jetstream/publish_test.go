@@ -39,7 +39,7 @@ func TestPublishedMessageArrivesOnceWithItsID(t *testing.T) {
 	}
 	m, err := stream.GetMsg(t.Context(), 1)
 	if err != nil || string(m.Data) != "five books" || m.Header.Get(stetmsg.IDHeader) != "id-1" || m.Header.Get("kind") != "shipped" {
-		t.Errorf("%+v, %v", m, err)
+		t.Errorf("got %+v, %v; want string(m.Data) == \"five books\", m.Header.Get(stetmsg.IDHeader) == \"id-1\", m.Header.Get(\"kind\") == \"shipped\", no error", m, err)
 	}
 	if err := publish(t.Context(), []stet.Message{{ID: "id-3", To: "nobody-listens-here"}}); err == nil {
 		t.Error("a message that no stream keeps was published")

@@ -39,7 +39,7 @@ func TestPublishedMessageIsARecordWithItsID(t *testing.T) {
 	id, _ := kafka.Envelope(recs[0]).Header(stetmsg.IDHeader)
 	kind, _ := kafka.Envelope(recs[0]).Header("kind")
 	if id != "id-1" || kind != "shipped" || string(recs[0].Key) != "customer-7" || string(recs[0].Value) != "five books" || recs[0].Partition != recs[1].Partition {
-		t.Errorf("%+v", recs[0])
+		t.Errorf("got %+v; want id == \"id-1\", kind == \"shipped\", string(recs[0].Key) == \"customer-7\", string(recs[0].Value) == \"five books\", recs[0].Partition == recs[1].Partition", recs[0])
 	}
 }
 

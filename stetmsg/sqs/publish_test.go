@@ -24,11 +24,11 @@ func TestPublishedMessageIsSentWithItsID(t *testing.T) {
 		return a["StringValue"]
 	}
 	if q := f.queue(plain); len(q) != 1 || q[0].Body != "five books" || value(q[0], stetmsg.IDHeader) != "id-1" || value(q[0], "kind") != "shipped" {
-		t.Errorf("%+v", q)
+		t.Errorf("got %+v; want len(q) == 1, q[0].Body == \"five books\", value(q[0], stetmsg.IDHeader) == \"id-1\", value(q[0], \"kind\") == \"shipped\"", q)
 	}
 	q := f.queue(fifo)
 	if len(q) != 2 || q[0].Group != "customer-7" || q[1].Group != "id-3" || q[0].Deduplication != "id-2" || value(q[0], stetmsg.IDHeader) != "id-2" {
-		t.Errorf("%+v", q)
+		t.Errorf("got %+v; want len(q) == 2, q[0].Group == \"customer-7\", q[1].Group == \"id-3\", q[0].Deduplication == \"id-2\", value(q[0], stetmsg.IDHeader) == \"id-2\"", q)
 	}
 }
 

@@ -120,7 +120,7 @@ func TestRunsThatHaveEndedKeepNoPayload(t *testing.T) {
 		}
 		for range 2 { // the answer was lost
 			if got := b.call("run0", "settle", `{"error":"declined"}`, 200); got["state"] != "failed" {
-				t.Errorf("%v", got)
+				t.Errorf("got %v; want got[\"state\"] == \"failed\"", got)
 			}
 		}
 	})
@@ -153,7 +153,7 @@ func TestKeyThatIsNoTextArrivesAsItIs(t *testing.T) {
 		_, err := b.engine.Accept(context.Background(), stet.Op{Scope: "\xff", Key: "\xfe"}, stet.Work{Name: "ship"})
 		must(t, err)
 		if d := b.take("a"); d["scope_base64"] != "/w==" || d["key_base64"] != "/g==" || d["scope"] != nil || d["key"] != nil {
-			t.Errorf("%v", d)
+			t.Errorf("got %v; want d[\"scope_base64\"] == \"/w==\", d[\"key_base64\"] == \"/g==\", d[\"scope\"] == nil, d[\"key\"] == nil", d)
 		}
 		b.call("a", "settle", `{"result":1}`, 200)
 	})

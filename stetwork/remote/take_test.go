@@ -99,7 +99,7 @@ func TestTakeWaitsForASlotNoLongerThanItSays(t *testing.T) {
 		b.call("a", "settle", `{"result":null}`, 200)
 		// What was not taken waits for the next that asks.
 		if d := b.call("b", "take", `{"names":["ship"],"wait":0}`, 200); d["id"] != second.String() {
-			t.Errorf("%v", d)
+			t.Errorf("got %v; want d[\"id\"] == second.String()", d)
 		}
 		b.call("b", "settle", `{"result":null}`, 200)
 	})
@@ -172,7 +172,7 @@ func TestTakeThatIsGivenUpMeanwhileUsesUpNoAttempt(t *testing.T) {
 		}
 		close(st.gate)
 		if d := b.take("b"); d["id"] != id.String() {
-			t.Errorf("%v", d)
+			t.Errorf("got %v; want d[\"id\"] == id.String()", d)
 		}
 		b.call("b", "return", `{}`, 200) // the first that counts
 		b.take("c")
@@ -233,7 +233,7 @@ func TestNameOfARemoteStepIsUsedOnceInARun(t *testing.T) {
 				begin("a", "3", 400)
 				if call != "" {
 					if got := begin("a", "1", 200); got["result"] != 7.0 {
-						t.Errorf("%v", got)
+						t.Errorf("got %v; want got[\"result\"] == 7.0", got)
 					}
 				}
 				b.call("a", "return", `{}`, 200)
@@ -241,7 +241,7 @@ func TestNameOfARemoteStepIsUsedOnceInARun(t *testing.T) {
 				b.take("b")
 				for range 2 {
 					if got := begin("b", "1", 200); got["result"] != 7.0 {
-						t.Errorf("%v", got)
+						t.Errorf("got %v; want got[\"result\"] == 7.0", got)
 					}
 				}
 				if call != "" {

@@ -39,7 +39,7 @@ func accept(t *testing.T, s *Store, after time.Duration) store.Claim {
 	req := store.ClaimRequest{ID: store.Digest("", "acct_1", stet.NewKey()), Owner: store.NewOwner()}
 	rec, err := s.Accept(t.Context(), req, []byte("work"), after)
 	if err != nil || rec.State != store.Accepted {
-		t.Fatalf("%v, %v", rec.State, err)
+		t.Fatalf("got %v, %v; want rec.State == store.Accepted, no error", rec.State, err)
 	}
 	return rec.Claim()
 }

@@ -136,7 +136,7 @@ func TestForeignCursorIsInvalid(t *testing.T) {
 		populate(t, s, 10)
 		page, err := s.Browse(t.Context(), store.Query{Limit: 1})
 		if err != nil || page.Next == "" {
-			t.Fatalf("%+v, %v", page, err)
+			t.Fatalf("got %+v, %v; want page.Next != \"\", no error", page, err)
 		}
 		for _, q := range []store.Query{
 			{After: page.Next, Scope: store.DigestScope("", "x")}, {After: page.Next, States: []store.State{store.Running}},

@@ -20,7 +20,7 @@ func TestNameOfGreatestLengthWaits(t *testing.T) {
 		mustAccept(t, s, req, 0)
 		recs, err := s.Due(t.Context(), store.DueRun, 1, time.Hour, label.Name)
 		if err != nil || len(recs) != 1 || recs[0].Label != label {
-			t.Errorf("%v, %v", recs, err)
+			t.Errorf("got %v, %v; want len(recs) == 1, recs[0].Label == label, no error", recs, err)
 		}
 	})
 }

@@ -269,7 +269,7 @@ func TestDamagedFileSaysSo(t *testing.T) {
 		_, err = s.Claim(t.Context(), request("1"))
 	}
 	if err == nil || !strings.Contains(err.Error(), "damaged") {
-		t.Errorf("%v", err)
+		t.Errorf("got %v; want err != nil, strings.Contains(err.Error(), \"damaged\")", err)
 	}
 }
 

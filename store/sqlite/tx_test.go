@@ -270,7 +270,7 @@ func TestSettledInATransactionRolledBackStaysRunning(t *testing.T) {
 		t.Fatal(err)
 	}
 	if now := mustRead(t, s, rec.ID); now.State != store.Running {
-		t.Errorf("%+v", now)
+		t.Errorf("got %+v; want now.State == store.Running", now)
 	}
 }
 

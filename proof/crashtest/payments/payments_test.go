@@ -98,7 +98,7 @@ func TestZombiesAreFencedOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	if z.Refused != trials || z.Accepted != trials || len(z.Wrong) > 0 {
-		t.Errorf("%+v", z)
+		t.Errorf("got %+v; want z.Refused == trials, z.Accepted == trials, len(z.Wrong) <= 0", z)
 	}
 }
 
@@ -115,7 +115,7 @@ func TestLostCommitsAreResolved(t *testing.T) {
 		t.Fatal(err)
 	}
 	if l.Committed != trials || l.RolledBack != trials || len(l.Wrong) > 0 {
-		t.Errorf("%+v", l)
+		t.Errorf("got %+v; want l.Committed == trials, l.RolledBack == trials, len(l.Wrong) <= 0", l)
 	}
 }
 
