@@ -226,7 +226,7 @@ func (d *decoder) fields() []store.Field {
 
 // decodeStored undoes encode. The body shares r's memory.
 func decodeStored(r store.Result) (o Outcome, err error) {
-	if r.Head == nil {
+	if len(r.Head) == 0 {
 		return written(r)
 	}
 	d := decoder{b: r.Head, left: store.MaxFields}

@@ -35,7 +35,7 @@ const (
 	goldenFields = "02" + "04566172" + "7902" + "04612c2062" + "0163" + "06582d4e6f6e6500" + "0109547261696c65723a58010131" + "0930302d312d312d3031"
 	goldenHead   = "01" + "13c75f06" + "0105" + "00" + goldenFields
 	goldenOddly  = "01" + "b280a342" + "0105" + "0f746578742f706c61696e3b20783dff" + goldenFields
-	goldenSealed = "02016bdaf1575fb9571aff10c87e740c6c707a860b4ad523db585c1d88e828892f29cfc600e25f9b3fa7abdf151dcd64dfe7019bddf6c84ed3ca0673ca635514d2f327077645ed8d8350dbe11ad991d08f0ed2d5edcf3fee390c300e5b8fd458281c2293406ef275"
+	goldenSealed = "02016b2dfc4be964ef9764c416c1e8abcc38dc1d0e02870d672f29c9d0224f61f63823e87fd8f0338c4740eabc00bddbb5f60e22ad10595a608fe12d1f76024c3eaad6863273f7da11dada9efb079420e06b0c3b91ef20691d789fb7598ae0967ee8117ad06c7fc7"
 	goldenID     = "0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f20"
 )
 
@@ -126,9 +126,10 @@ func TestDamageInEveryPartIsFound(t *testing.T) {
 				r.Head[at] ^= 1 << bit
 				refused("another head", r)
 			}
-			r := rec.Result
-			r.Head = r.Head[:at]
-			refused("a shorter head", r)
+			if r := rec.Result; at > 0 { // one without bytes is what SQL writes
+				r.Head = r.Head[:at]
+				refused("a shorter head", r)
+			}
 		}
 		for at := range rec.Result.Body {
 			r := rec.Result
@@ -184,7 +185,6 @@ func TestCodecRefusesWhatItDoesNotKnow(t *testing.T) {
 	newer.Head[0]++
 	for name, r := range map[string]store.Result{
 		"a newer version":         newer,
-		"no version":              {Head: []byte{}},
 		"a face of later":         of(byte(store.FaceSQL)+1, 0, 0, 0, 0, 0),
 		"a reason of later":       of(0, byte(store.ReasonResolved)+1, 0, 0, 0, 0),
 		"status 1000":             (&Outcome{Status: 1000}).encode(),

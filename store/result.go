@@ -18,7 +18,8 @@ type Result struct {
 	Type string
 	// Head is what else the engine stores: face, reason, header, trailer and trace, with
 	// a checksum of all parts; or, where it encrypts, everything, and the other parts
-	// are empty. Nil of a result that was not written by an engine, but by SQL.
+	// are empty. Nil of a result that was not written by an engine, but by SQL; one
+	// without any byte is the same.
 	Head []byte
 	// Body is what callers get. One that is nil is the same as one without any byte.
 	Body []byte
@@ -26,12 +27,12 @@ type Result struct {
 
 // IsZero tells whether there is nothing in the result.
 func (r Result) IsZero() bool {
-	return r.Status == 0 && r.Type == "" && r.Head == nil && len(r.Body) == 0
+	return r.Status == 0 && r.Type == "" && len(r.Head) == 0 && len(r.Body) == 0
 }
 
 // Equal tells whether all parts are the same.
 func (r Result) Equal(other Result) bool {
-	return r.Status == other.Status && r.Type == other.Type && (r.Head == nil) == (other.Head == nil) &&
+	return r.Status == other.Status && r.Type == other.Type &&
 		bytes.Equal(r.Head, other.Head) && bytes.Equal(r.Body, other.Body)
 }
 
@@ -40,16 +41,12 @@ func (r Result) Size() int {
 	if r.IsZero() {
 		return 0
 	}
-	n := uvarintLen(r.Status) + uvarintLen(len(r.Type)) + len(r.Type) + 1 + len(r.Body)
-	if r.Head != nil {
-		n += uvarintLen(len(r.Head)+1) + len(r.Head) - 1
-	}
-	return n
+	return uvarintLen(r.Status) + uvarintLen(len(r.Type)) + len(r.Type) + uvarintLen(len(r.Head)) + len(r.Head) + len(r.Body)
 }
 
-// Marshal packs a result into one value: status, length of the type and the type, the
-// length of the head and one more (0 for nil) and the head, and the body up to the end,
-// numbers as unsigned varints. Of one that IsZero it is nil.
+// Marshal packs a result into one value: status, length of the type and the type, length
+// of the head and the head, and the body up to the end, numbers as unsigned varints. Of
+// one that IsZero it is nil.
 func (r Result) Marshal() []byte {
 	if r.IsZero() {
 		return nil
@@ -57,11 +54,7 @@ func (r Result) Marshal() []byte {
 	b := make([]byte, 0, r.Size())
 	b = binary.AppendUvarint(b, uint64(r.Status))
 	b = append(binary.AppendUvarint(b, uint64(len(r.Type))), r.Type...)
-	if r.Head == nil {
-		b = append(b, 0)
-	} else {
-		b = append(binary.AppendUvarint(b, uint64(len(r.Head))+1), r.Head...)
-	}
+	b = append(binary.AppendUvarint(b, uint64(len(r.Head))), r.Head...)
 	return append(b, r.Body...)
 }
 
@@ -93,7 +86,7 @@ func (r *Result) Unmarshal(b []byte) error {
 	got.Status = number(MaxStatus)
 	got.Type = string(part(number(len(b))))
 	if n := number(len(b)); n > 0 {
-		got.Head = part(n - 1)
+		got.Head = part(n)
 	}
 	if got.Body = b; !ok || got.IsZero() {
 		return fmt.Errorf("%w: %d bytes are not a packed result", ErrDamaged, len(whole))

@@ -14,9 +14,9 @@ import (
 func TestPackedResultsKeepTheirForm(t *testing.T) {
 	for packed, want := range map[string]store.Result{
 		"":                                   {},
-		"c901046a736f6e03" + "0102" + "6869": {Status: 201, Type: "json", Head: []byte{1, 2}, Body: []byte("hi")},
+		"c901046a736f6e02" + "0102" + "6869": {Status: 201, Type: "json", Head: []byte{1, 2}, Body: []byte("hi")},
 		"00000068":                           {Body: []byte("h")},
-		"000001":                             {Head: []byte{}},
+		"00000107":                           {Head: []byte{7}},
 		"e70700" + "00":                      {Status: 999},
 	} {
 		got := want.Marshal()
@@ -33,7 +33,7 @@ func TestPackedResultsKeepTheirForm(t *testing.T) {
 		}
 	}
 	for _, length := range []int{127, 128, 1 << 14, 1 << 20} {
-		want := store.Result{Type: string(bytes.Repeat([]byte("x"), length)), Head: make([]byte, length-1), Body: []byte("x")}
+		want := store.Result{Type: string(bytes.Repeat([]byte("x"), length)), Head: make([]byte, length), Body: []byte("x")}
 		var r store.Result
 		if b := want.Marshal(); len(b) != want.Size() || r.Unmarshal(b) != nil || !r.Equal(want) {
 			t.Errorf("with parts of %d bytes it has %d, Size %d, and is unpacked with %d", length, len(b), want.Size(), r.Size())
@@ -42,18 +42,18 @@ func TestPackedResultsKeepTheirForm(t *testing.T) {
 }
 
 func TestResultsDifferInEachPart(t *testing.T) {
-	is := store.Result{Status: 200, Type: "a", Head: []byte{}, Body: []byte("a")}
+	is := store.Result{Status: 200, Type: "a", Head: []byte{1}, Body: []byte("a")}
 	for name, other := range map[string]store.Result{
-		"status": {Status: 201, Type: "a", Head: []byte{}, Body: []byte("a")}, "type": {Status: 200, Type: "b", Head: []byte{}, Body: []byte("a")},
+		"status": {Status: 201, Type: "a", Head: []byte{1}, Body: []byte("a")}, "type": {Status: 200, Type: "b", Head: []byte{1}, Body: []byte("a")},
 		"head": {Status: 200, Type: "a", Head: []byte{0}, Body: []byte("a")}, "no head": {Status: 200, Type: "a", Body: []byte("a")},
-		"body": {Status: 200, Type: "a", Head: []byte{}, Body: []byte("b")}, "nothing": {},
+		"body": {Status: 200, Type: "a", Head: []byte{1}, Body: []byte("b")}, "nothing": {},
 	} {
 		if is.Equal(other) || other.Equal(is) {
 			t.Errorf("with another %s they are the same", name)
 		}
 	}
-	if !is.Equal(is) || !(store.Result{Body: []byte{}}).Equal(store.Result{}) || !(store.Result{Body: []byte{}}).IsZero() || (store.Result{Head: []byte{}}).IsZero() {
-		t.Error("the same result is another, or a body without bytes is one")
+	if !is.Equal(is) || !(store.Result{Body: []byte{}}).Equal(store.Result{}) || !(store.Result{Body: []byte{}}).IsZero() || !(store.Result{Head: []byte{}}).IsZero() || !(store.Result{Head: []byte{}}).Equal(store.Result{}) {
+		t.Error("the same result is another, or a part without bytes is one")
 	}
 }
 

@@ -46,7 +46,7 @@ func main() {
 // hour ago, and at the end some that are stuck, in the form in which the store
 // leaves them.
 const fill = `
-INSERT INTO stet.records (id, scope, fingerprint, owner, fence, attempt, state, gone, result, claimed_at, settled_at, expires_at, forget_at, due_at)
+INSERT INTO stet.records (id, scope, fingerprint, owner, fence, attempt, state, gone, body, claimed_at, settled_at, expires_at, forget_at, due_at)
 SELECT substr(scope, 1, 8) || substr(sha256(int8send(i)), 1, 24), scope, '\x01'::bytea || sha256(int8send(i)), substr(sha256(int8send(-i)), 1, 16), i, 1,
 	CASE WHEN open THEN 5 ELSE 2 END, false, CASE WHEN NOT open THEN decode(repeat('72', 100), 'hex') END,
 	at, at, e, CASE WHEN NOT open THEN now() + interval '29 days' END, e

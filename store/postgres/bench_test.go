@@ -131,7 +131,7 @@ func BenchmarkWork(b *testing.B) {
 // table of a million records.
 func BenchmarkDue(b *testing.B) {
 	s := benchStore(b)
-	execSQL(b, s.Pool(), `INSERT INTO stet.records (id, scope, fingerprint, owner, fence, claimed_at, settled_at, expires_at, forget_at, due_at, attempt, state, result, work, run_due)
+	execSQL(b, s.Pool(), `INSERT INTO stet.records (id, scope, fingerprint, owner, fence, claimed_at, settled_at, expires_at, forget_at, due_at, attempt, state, body, work, run_due)
 		SELECT sha256(n::text::bytea), sha256(''), '\x01'::bytea || sha256(''), substr(sha256(n::text::bytea), 1, 16), n, now(),
 			CASE WHEN n % 100 > 0 THEN now() END, CASE WHEN n % 100 > 0 THEN now() + interval '1 day' END, CASE WHEN n % 100 > 0 THEN now() + interval '1 day' END,
 			CASE WHEN n % 100 > 0 THEN now() + interval '1 day' END, 1, CASE WHEN n % 100 > 0 THEN 2 ELSE 6 END,

@@ -64,7 +64,7 @@ func filtered(n int, sql string) string {
 }
 
 const sqlExpire = `
-UPDATE {records} r SET gone = true, result = NULL, due_at = r.forget_at,
+UPDATE {records} r SET gone = true, ` + bare + `, due_at = r.forget_at,
 	expires_at = CASE WHEN r.gone THEN r.expires_at ELSE least(r.expires_at, statement_timestamp()) END
 WHERE r.id = $1 AND r.fence = $2 AND r.state IN ({completed}, {failed}) AND (r.forget_at IS NULL OR r.forget_at > statement_timestamp())
 RETURNING 1`

@@ -38,7 +38,10 @@ var columns = []column{
 	{"settled_at", "", func(r *row) any { return &r.settled }},
 	{"expires_at", "", func(r *row) any { return &r.expires }},
 	{"forget_at", "", func(r *row) any { return &r.forgotAt }},
-	{"result", "", func(r *row) any { return &r.Result }},
+	{"status", "coalesce(r.status, 0)::integer", func(r *row) any { return &r.Result.Status }},
+	{"content_type", "coalesce(r.content_type, '')", func(r *row) any { return &r.Result.Type }},
+	{"head", "", func(r *row) any { return &r.Result.Head }},
+	{"body", "", func(r *row) any { return &r.Result.Body }},
 	{"class", "", func(r *row) any { return &r.Label.Class }},
 	{"name", "", func(r *row) any { return &r.Label.Name }},
 	{"ref", "", func(r *row) any { return &r.Label.Ref }},
@@ -72,8 +75,12 @@ func unread() string {
 	for _, c := range columns {
 		switch c.name {
 		case "":
-		case "result":
-			all = append(all, "NULL::bytea AS result")
+		case "status":
+			all = append(all, "NULL::smallint AS status")
+		case "content_type":
+			all = append(all, "NULL::text AS content_type")
+		case "head", "body":
+			all = append(all, "NULL::bytea AS "+c.name)
 		default:
 			all = append(all, "r."+c.name)
 		}
@@ -123,8 +130,6 @@ func (f *fields) into(at any) {
 		*at = f.time()
 	case *[]byte:
 		*at = f.bytes()
-	case *store.Result:
-		f.bad = at.Unmarshal(f.bytes()) != nil || f.bad
 	case *string:
 		*at = f.text()
 	}
@@ -179,9 +184,6 @@ func (v *value) into(at any) bool {
 		}
 	case *[]byte:
 		*at, _ = v.v.([]byte)
-	case *store.Result:
-		b, _ := v.v.([]byte)
-		ok = at.Unmarshal(b) == nil
 	case *string:
 		if b, is := v.v.([]byte); is { // of some drivers
 			v.v = string(b)
@@ -267,11 +269,22 @@ var (
 	outcome = []param{
 		{"state", anInt16, func(w *write) any { return int16(w.end.out.State) }},
 		{"gone", aBool, func(w *write) any { return w.end.out.Gone }},
-		{"result", aBytes, func(w *write) any {
-			if w.end.release || w.end.out.Gone || w.end.out.Result.IsZero() {
-				return nil
+		{"status", anInt16, func(w *write) any { return int16(w.end.result().Status) }},
+		{"content_type", aText, func(w *write) any { return w.end.result().Type }},
+		{"head", aBytes, func(w *write) any {
+			if head := w.end.result().Head; len(head) > 0 {
+				return head
 			}
-			return w.end.out.Result.Marshal()
+			return nil
+		}},
+		{"body", aBytes, func(w *write) any {
+			switch {
+			case w.end.release || w.end.out.Gone:
+				return nil
+			case w.end.out.Result.Body == nil:
+				return []byte{}
+			}
+			return w.end.out.Result.Body
 		}},
 		{"keep", anInt64, func(w *write) any { return spanIf(w.end.keep.Result, !w.end.release) }}, // a release has no result that expires
 		{"forget", anInt64, func(w *write) any { return spanIf(w.end.forget()) }},

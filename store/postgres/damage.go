@@ -16,7 +16,7 @@ var _ = [1]struct{}{}[len(store.ID{})-32+len(store.Fingerprint{})-33+len(store.O
 // sqlReplace makes a tombstone of a row that cannot be read. Where the fingerprint is
 // what cannot, every claim is a mismatch.
 const sqlReplace = `
-UPDATE {records} r SET owner = $3, fence = CASE WHEN $2 > 0 THEN $2 ELSE nextval({fence}::regclass) END, state = {failed}, gone = true, result = NULL,
+UPDATE {records} r SET owner = $3, fence = CASE WHEN $2 > 0 THEN $2 ELSE nextval({fence}::regclass) END, state = {failed}, gone = true, ` + bare + `,
 	scope = CASE WHEN octet_length(r.scope) = 32 THEN r.scope ELSE decode(repeat('00', 32), 'hex') END,
 	fingerprint = CASE WHEN octet_length(r.fingerprint) = 33 THEN r.fingerprint ELSE decode(repeat('00', 33), 'hex') END,
 	settled_at = statement_timestamp(), expires_at = statement_timestamp(), lease_until = NULL,

@@ -104,11 +104,17 @@ func TestOperationsCanBeReadByPeople(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mustSettle(t, s, rec.Claim(), "result")
-	var id, state, class, name, ref string
-	var size int
-	err = s.Pool().QueryRow(t.Context(), "SELECT id, state, class, name, ref, result_bytes FROM stet.operations").Scan(&id, &state, &class, &name, &ref, &size)
-	if err != nil || id != req.ID.String() || state != "completed" || class != "pay" || name != "POST /v1/payments" || ref != "order 7" || size != len("result") {
-		t.Errorf("%s %s %s %s %s %d, %v", id, state, class, name, ref, size, err)
+	out := store.Settlement{State: store.Completed, Result: store.Result{Status: 201, Type: "application/json", Head: []byte{1}, Body: []byte(`{"id":"é"}`)}}
+	if err := s.Settle(t.Context(), rec.Claim(), out, keep); err != nil {
+		t.Fatal(err)
+	}
+	var id, state, class, name, ref, media, body string
+	var status, size int
+	var sealed bool
+	err = s.Pool().QueryRow(t.Context(), "SELECT id, state, class, name, ref, status, content_type, body, body_bytes, sealed FROM stet.operations").Scan(
+		&id, &state, &class, &name, &ref, &status, &media, &body, &size, &sealed)
+	if err != nil || id != req.ID.String() || state != "completed" || class != "pay" || name != "POST /v1/payments" || ref != "order 7" ||
+		status != 201 || media != "application/json" || body != `{"id":"\303\251"}` || size != 11 || sealed {
+		t.Errorf("%s %s %s %s %s, %d %s %s (%d bytes), sealed: %v, %v", id, state, class, name, ref, status, media, body, size, sealed, err)
 	}
 }

@@ -84,6 +84,14 @@ type ending struct {
 	release bool
 }
 
+// result is what is kept, if anything is.
+func (e *ending) result() store.Result {
+	if e.release || e.out.Gone {
+		return store.Result{}
+	}
+	return e.out.Result
+}
+
 // due is when the sweep has to look at the record next, if ever.
 func (e *ending) due() (d time.Duration, ever bool) {
 	if !e.out.Gone && (e.release || e.out.Outbox != nil || e.keep.Result < e.keep.Tombstone) {

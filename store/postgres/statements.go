@@ -121,14 +121,18 @@ const forgotten = "r.forget_at <= statement_timestamp()"
 func regranting(list []param, to assignments, first, next string) change {
 	to = slices.Concat(of(asked[1:]), assignments{{"fence", "nextval({fence}::regclass)"},
 		{"attempt", "CASE WHEN " + forgotten + " THEN " + first + " ELSE " + next + " END"},
-		{"gone", "false"}, {"watched", "false"}, {"result", "NULL"}, {"settled_at", "NULL"}, {"expires_at", "NULL"}, {"forget_at", "NULL"},
-		{"notes", "CASE WHEN r.forget_at > " + now + " THEN r.notes END"}}, to)
+		{"gone", "false"}, {"watched", "false"}, {"settled_at", "NULL"}, {"expires_at", "NULL"}, {"forget_at", "NULL"},
+		{"notes", "CASE WHEN r.forget_at > " + now + " THEN r.notes END"}}, withoutResult, to)
 	return change{params: with(list, was), set: to.set(), returning: selected(columns),
 		where: "r.fence = e.was AND (r.state = {retryable} OR " + forgotten + ")"}
 }
 
+// withoutResult is what a record without a result has.
+var withoutResult = assignments{{"status", "NULL"}, {"content_type", "NULL"}, {"head", "NULL"}, {"body", "NULL"}}
+
 // withOutcome is what a record with an outcome has, however it came to that.
-var withOutcome = assignments{{"state", "e.state"}, {"gone", "e.gone"}, {"result", "e.result"}, {"settled_at", now},
+var withOutcome = assignments{{"state", "e.state"}, {"gone", "e.gone"}, {"status", "nullif(e.status, 0)"}, {"content_type", "nullif(e.content_type, '')"},
+	{"head", "e.head"}, {"body", "e.body"}, {"settled_at", now},
 	{"expires_at", later("e.keep")}, {"forget_at", later("e.forget")}, {"due_at", later("e.due")},
 	{"work", "e.outbox"}, {"relay_due", "CASE WHEN e.outbox IS NOT NULL THEN " + now + " END"}}
 
@@ -204,6 +208,9 @@ WITH l AS MATERIALIZED (
 )
 UPDATE {records} r SET watched = true FROM l WHERE r.ctid = l.at`
 
+// bare removes a result.
+const bare = "status = NULL, content_type = NULL, head = NULL, body = NULL"
+
 // sqlSweep looks only at rows that are due, through an index, and skips those
 // that others are at work on.
 const sqlSweep = `
@@ -217,7 +224,7 @@ WITH d AS MATERIALIZED (
 	UPDATE {records} r SET ` + dead + `
 	FROM d WHERE r.ctid = d.at AND d.dead RETURNING r.state, {notify}
 ), expired AS (
-	UPDATE {records} r SET gone = true, result = NULL, due_at = r.forget_at
+	UPDATE {records} r SET gone = true, ` + bare + `, due_at = r.forget_at
 	FROM d WHERE r.ctid = d.at AND d.state IN ({completed}, {failed}) AND NOT d.forgotten RETURNING 1
 ), purged AS (
 	DELETE FROM {records} r USING d WHERE r.ctid = d.at AND d.state <> {running} AND d.forgotten RETURNING 1

@@ -227,7 +227,7 @@ func TestTransactionsWithoutPreparedStatements(t *testing.T) {
 				t.Errorf("%v: %+v, %v", mode, got, err)
 			}
 			var kept *string // NULL if there is none, which is not an empty one
-			if err := pool.QueryRow(t.Context(), "SELECT encode(result, 'escape') FROM stet.records WHERE id = $1::bytea", rec.ID[:]).Scan(&kept); err != nil || (kept == nil) != out.Gone {
+			if err := pool.QueryRow(t.Context(), "SELECT encode(body, 'escape') FROM stet.records WHERE id = $1::bytea", rec.ID[:]).Scan(&kept); err != nil || (kept == nil) != out.Gone {
 				t.Errorf("%v: the row of %+v has the result %v, %v", mode, out, kept, err)
 			}
 		}

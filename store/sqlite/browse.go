@@ -58,11 +58,11 @@ func browse(l *link, query query, q store.Query, after, upTo []byte, now micros)
 	looked := 0
 	var last []byte
 	err = l.rows(query, func(v []driver.Value) error {
-		last, _ = v[17].([]byte)
+		last, _ = v[keptFrom].([]byte)
 		looked++
 		r := &row{}
 		id, err := rowID(last)
-		err = errors.Join(err, r.scan(id, v[:17]))
+		err = errors.Join(err, r.scan(id, v[:keptFrom]))
 		switch rec := r.at(now); {
 		case err != nil && showsDamage(q, rec):
 			page.Records = append(page.Records, store.Record{ID: id, Scope: r.Scope, Owner: r.Owner, Fence: r.Fence, Damage: err.Error()})

@@ -53,11 +53,13 @@ const (
 )
 
 const (
+	// bare removes a result.
+	bare = `status = NULL, content_type = NULL, head = NULL, body = NULL`
 	// marked is whether a run is repeatable.
 	marked  = `state = 1 AND run_due IS NOT NULL`
-	columns = `scope, fingerprint, owner, state, fence, attempt, gone, claimed, lease, settled, expires, forget, result, class, name, ref, ` + marked
+	columns = `scope, fingerprint, owner, state, fence, attempt, gone, claimed, lease, settled, expires, forget, status, content_type, head, body, class, name, ref, ` + marked
 	// shown are columns without the result, and whose they are.
-	shown = `scope, fingerprint, owner, state, fence, attempt, gone, claimed, lease, settled, expires, forget, NULL, class, name, ref, ` + marked + `, id`
+	shown = `scope, fingerprint, owner, state, fence, attempt, gone, claimed, lease, settled, expires, forget, NULL, NULL, NULL, NULL, class, name, ref, ` + marked + `, id`
 )
 
 var sqlText = [queries]string{
@@ -74,21 +76,21 @@ var sqlText = [queries]string{
 	// The writes below name the fence that was read or is claimed, and so
 	// can never touch a record that another caller has claimed since.
 	qGrant: `UPDATE stet_records SET scope = ?, fingerprint = ?, owner = ?, class = ?, name = ?, ref = ?, state = ?, fence = ?, attempt = ?, gone = 0,
-		claimed = ?, lease = ?, due = ?, settled = NULL, expires = NULL, forget = NULL, result = NULL,
+		claimed = ?, lease = ?, due = ?, settled = NULL, expires = NULL, forget = NULL, ` + bare + `,
 		notes = CASE WHEN forget > ? THEN notes END, run_due = ?, work = ? WHERE fence = ? AND id = ?`,
 	qPark: `UPDATE stet_records SET state = CASE WHEN run_due IS NULL THEN 5 ELSE 6 END, settled = ?,
 		lease = CASE WHEN run_due IS NOT NULL THEN ? END, due = NULL
 		WHERE fence = ? AND id = ? AND state = 1 AND lease <= ?`,
 	qExtend: `UPDATE stet_records SET lease = ?, due = ?, run_due = max(run_due, ?) -- NULL if it is NULL
 		WHERE fence = ? AND id = ? AND state = 1`,
-	qSettle: `UPDATE stet_records SET state = ?, gone = ?, result = ?, settled = ?, expires = ?, forget = ?, due = ?, lease = NULL,
+	qSettle: `UPDATE stet_records SET state = ?, gone = ?, status = ?, content_type = ?, head = ?, body = ?, settled = ?, expires = ?, forget = ?, due = ?, lease = NULL,
 		work = ?, relay_due = ?, run_due = NULL, notes = NULL, cancelling = NULL
 		WHERE fence = ? AND id = ? AND state IN (1, 5)`,
 	qRelease: `UPDATE stet_records SET state = 4, settled = ?, forget = ?, due = ?, lease = NULL
 		WHERE fence = ? AND id = ? AND state IN (1, 5) AND work IS NULL`,
 
 	qDue: `SELECT ` + shown + ` FROM stet_records WHERE due <= ? ORDER BY due LIMIT ?`,
-	qExpire: `UPDATE stet_records SET gone = 1, result = NULL, due = forget,
+	qExpire: `UPDATE stet_records SET gone = 1, ` + bare + `, due = forget,
 		expires = CASE WHEN gone THEN expires ELSE min(expires, ?) END WHERE fence = ? AND id = ?`,
 	qPurge: `DELETE FROM stet_records WHERE fence = ? AND id = ?`,
 
@@ -103,7 +105,7 @@ var sqlText = [queries]string{
 		settled = NULL, run_due = ? WHERE fence = ? AND id = ? AND state IN (1, 6)`,
 	qReturn: `UPDATE stet_records SET state = 6, settled = ?, run_due = ?, lease = ?, due = NULL
 		WHERE fence = ? AND id = ? AND state IN (1, 5) AND work IS NOT NULL`,
-	qCancel: `UPDATE stet_records SET state = 3, gone = ?, result = ?, settled = ?, expires = ?, forget = ?, due = ?,
+	qCancel: `UPDATE stet_records SET state = 3, gone = ?, status = ?, content_type = ?, head = ?, body = ?, settled = ?, expires = ?, forget = ?, due = ?,
 		lease = NULL, run_due = NULL, work = NULL, notes = NULL, cancelling = NULL WHERE fence = ? AND id = ? AND state = 6`,
 	qCancelRun: `UPDATE stet_records SET cancelling = 1 WHERE fence = ? AND id = ? AND state = 1 AND work IS NOT NULL`,
 	qSave: `UPDATE stet_records SET notes = ?, run_due = CASE WHEN ? AND work IS NOT NULL THEN coalesce(run_due, lease) END
@@ -120,7 +122,7 @@ var sqlText = [queries]string{
 
 	// Attempt 0 would say that it was never run.
 	qBury: `UPDATE stet_records SET fence = CASE WHEN fence > 0 THEN fence ELSE ? END, scope = ?, fingerprint = ?, owner = ?, state = 3,
-		attempt = max(attempt, 1), gone = 1, result = NULL, settled = ?, expires = ?, forget = ?, due = ?, lease = NULL,
+		attempt = max(attempt, 1), gone = 1, ` + bare + `, settled = ?, expires = ?, forget = ?, due = ?, lease = NULL,
 		run_due = NULL, relay_due = NULL, cancelling = NULL, notes = NULL, work = NULL WHERE fence = ? AND id = ?`,
 	qDrop: `DELETE FROM stet_records WHERE fence = ? AND length(id) <> 32`,
 

@@ -160,8 +160,8 @@ func sweep(s session, limit int, now micros) (swept store.Swept, h hurt, err err
 	var found []due
 	err = s.rows(qDue, func(v []driver.Value) error {
 		var d due
-		id, err := rowID(v[17])
-		d.unread = errors.Join(err, d.scan(id, v[:17]))
+		id, err := rowID(v[keptFrom])
+		d.unread = errors.Join(err, d.scan(id, v[:keptFrom]))
 		found = append(found, d)
 		return nil
 	}, now, int64(limit))

@@ -60,9 +60,10 @@ func (r *row) scan(id store.ID, v []driver.Value) error {
 	state := number(v[3])
 	r.Fence, r.Attempt, r.Gone = number(v[4]), int(number(v[5])), number(v[6]) != 0
 	r.claimed, r.lease, r.settled, r.expires, r.forget = number(v[7]), number(v[8]), number(v[9]), number(v[10]), number(v[11])
-	if v[12] != nil {
-		result, is := v[12].([]byte) // both kinds of session hand out a copy
-		ok = ok && is && r.Result.Unmarshal(result) == nil
+	blob := func(v driver.Value) []byte {
+		b, is := v.([]byte) // both kinds of session hand out a copy
+		ok = ok && (is || v == nil)
+		return b
 	}
 	text := func(v driver.Value) string {
 		switch v := v.(type) {
@@ -74,8 +75,12 @@ func (r *row) scan(id store.ID, v []driver.Value) error {
 		ok = false
 		return ""
 	}
-	r.Label = store.Label{Class: text(v[13]), Name: text(v[14]), Ref: text(v[15])}
-	r.repeatable = number(v[16]) != 0
+	r.Result = store.Result{Status: int(number(v[12])), Head: blob(v[14]), Body: blob(v[15])}
+	if v[13] != nil {
+		r.Result.Type = text(v[13])
+	}
+	r.Label = store.Label{Class: text(v[16]), Name: text(v[17]), Ref: text(v[18])}
+	r.repeatable = number(v[19]) != 0
 	if !ok || state < int64(store.Running) || state > int64(store.Accepted) || r.Fence <= 0 {
 		return unreadable(id, "its columns are not what they should be")
 	}
@@ -269,6 +274,27 @@ func (r *row) came(state store.State, out store.Settlement, now micros) bool {
 	return r.State == state && now < r.expires && r.Gone == out.Gone && (r.Gone || r.Result.Equal(out.Result))
 }
 
+// kept are the columns of an outcome's result: status, type, head and body.
+func kept(out store.Settlement) (columns [4]any) {
+	if out.Gone {
+		return columns
+	}
+	r := out.Result
+	if r.Status != 0 {
+		columns[0] = int64(r.Status)
+	}
+	if r.Type != "" {
+		columns[1] = r.Type
+	}
+	if len(r.Head) > 0 {
+		columns[2] = r.Head
+	}
+	if columns[3] = r.Body; r.Body == nil {
+		columns[3] = []byte{}
+	}
+	return columns
+}
+
 // settleOnce settles a record that is not settled yet, and reports whether it was
 // there.
 func settleOnce(s session, c store.Claim, out store.Settlement, keep store.Retention, now micros) (wrote bool, err error) {
@@ -281,11 +307,11 @@ func settleOnce(s session, c store.Claim, out store.Settlement, keep store.Reten
 	if out.Outbox != nil { // not forgotten before it was relayed
 		forget, outbox, relay = nil, out.Outbox, now
 	}
-	due, gone, result := any(expires), int64(0), any(out.Result.Marshal())
+	due, gone, r := any(expires), int64(0), kept(out)
 	if out.Gone {
-		due, gone, result = forget, 1, nil
+		due, gone = forget, 1
 	}
-	n, err := s.exec(qSettle, int64(out.State), gone, result, now, expires, forget, due, outbox, relay, c.Fence, c.ID[:])
+	n, err := s.exec(qSettle, int64(out.State), gone, r[0], r[1], r[2], r[3], now, expires, forget, due, outbox, relay, c.Fence, c.ID[:])
 	return n == 1, err
 }
 

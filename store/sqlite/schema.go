@@ -29,6 +29,9 @@ var steps = [...]string{schemaRecords, schemaWork, schemaLabel}
 // row goes is its fence noted in stet_meta, by a trigger, so that no deletion by
 // anyone can make a fence come back.
 //
+// status, content_type, head and body are the result of a settled record, see store.Result;
+// NULL is 0, "" and nil.
+//
 // due is when the sweep has something to do with the record: its lease runs out,
 // its result expires or it is forgotten. NULL: never.
 //
@@ -54,7 +57,10 @@ CREATE TABLE stet_records (
 	expires     INTEGER,
 	forget      INTEGER,
 	due         INTEGER,
-	result      BLOB
+	status      INTEGER,
+	content_type TEXT,
+	head        BLOB,
+	body        BLOB
 ) STRICT;
 CREATE INDEX stet_records_due ON stet_records (due) WHERE due IS NOT NULL;
 CREATE INDEX stet_records_unknown ON stet_records (id) WHERE state = 5;
@@ -94,7 +100,7 @@ CREATE VIEW stet_operations AS
 SELECT lower(hex(id)) AS id, lower(hex(scope)) AS scope, class, name, ref,
 	CASE state WHEN 1 THEN 'running' WHEN 2 THEN 'completed' WHEN 3 THEN 'failed' WHEN 4 THEN 'retryable'
 		WHEN 5 THEN 'unknown' WHEN 6 THEN 'accepted' END AS state,
-	attempt, fence, gone, length(result) AS result_bytes, cancelling IS NOT NULL AS cancelling,
+	attempt, fence, gone, status, content_type, CAST(body AS TEXT) AS body, length(body) AS body_bytes, substr(head, 1, 1) = x'02' AS sealed, cancelling IS NOT NULL AS cancelling,
 	strftime('%Y-%m-%d %H:%M:%fZ', claimed / 1e6, 'unixepoch') AS claimed_at, strftime('%Y-%m-%d %H:%M:%fZ', lease / 1e6, 'unixepoch') AS lease_until,
 	strftime('%Y-%m-%d %H:%M:%fZ', run_due / 1e6, 'unixepoch') AS run_due, strftime('%Y-%m-%d %H:%M:%fZ', settled / 1e6, 'unixepoch') AS settled_at,
 	strftime('%Y-%m-%d %H:%M:%fZ', relay_due / 1e6, 'unixepoch') AS relay_due, strftime('%Y-%m-%d %H:%M:%fZ', expires / 1e6, 'unixepoch') AS expires_at,

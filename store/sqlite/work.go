@@ -84,7 +84,7 @@ func take(s session, req store.TakeRequest, now micros, fence draw) (store.Recor
 }
 
 // keptFrom is where what comes after columns begins.
-const keptFrom = 17
+const keptFrom = 20
 
 // glance is load for store.Store.Read.
 func glance(s session, id store.ID) (r *row, err error) {
@@ -146,11 +146,11 @@ func (s *Store) Cancel(ctx context.Context, c store.Claim, out store.Settlement,
 // cancel is the body of Cancel, in a write transaction.
 func cancel(s session, c store.Claim, out store.Settlement, keep store.Retention, now micros) (store.Record, error) {
 	expires, forget := now+span(keep.Result), now+span(keep.Tombstone)
-	due, gone, result := expires, int64(0), any(out.Result.Marshal())
+	due, gone, result := expires, int64(0), kept(out)
 	if out.Gone {
-		due, gone, result = forget, 1, nil
+		due, gone = forget, 1
 	}
-	n, err := s.exec(qCancel, gone, result, now, expires, forget, due, c.Fence, c.ID[:])
+	n, err := s.exec(qCancel, gone, result[0], result[1], result[2], result[3], now, expires, forget, due, c.Fence, c.ID[:])
 	if err == nil && n == 0 {
 		n, err = s.exec(qCancelRun, c.Fence, c.ID[:])
 	}
@@ -364,7 +364,7 @@ func (h *handing) some(s session, l lane, share int, now micros) (n int, err err
 	var fences []int64
 	full := s.rows(l.find, func(v []driver.Value) error {
 		r := &row{}
-		id, err := rowID(v[20])
+		id, err := rowID(v[keptFrom+3])
 		err = errors.Join(err, r.scanWhole(id, v))
 		relay := l.find == qDueRelay
 		if waits := r.State.Settled(); err == nil && waits != relay || err == nil && !waits && r.State != store.Accepted && !r.repeatable {
@@ -376,7 +376,7 @@ func (h *handing) some(s session, l lane, share int, now micros) (n int, err err
 		if fences = append(fences, r.Fence); err != nil {
 			h.hurt.add(r.Claim(), err)
 		} else {
-			since, _ := v[21].(int64)
+			since, _ := v[keptFrom+4].(int64)
 			h.recs = append(h.recs, waited{r.at(now), since})
 		}
 		return nil

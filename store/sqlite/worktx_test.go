@@ -26,8 +26,8 @@ func TestOlderFileIsBroughtUpToDate(t *testing.T) {
 	if _, err := db.Exec(steps[0]); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.Exec(`INSERT INTO stet_records (fence, id, scope, fingerprint, owner, state, attempt, claimed, settled, result)
-		VALUES (7, ?, ?, ?, ?, 2, 1, 1, 2, x'00000078')`, id[:], scope[:], fingerprint[:], owner[:]); err != nil {
+	if _, err := db.Exec(`INSERT INTO stet_records (fence, id, scope, fingerprint, owner, state, attempt, claimed, settled, body)
+		VALUES (7, ?, ?, ?, ?, 2, 1, 1, 2, x'78')`, id[:], scope[:], fingerprint[:], owner[:]); err != nil {
 		t.Fatal(err)
 	}
 	if err := db.Close(); err != nil {

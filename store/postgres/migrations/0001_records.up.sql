@@ -31,7 +31,10 @@ CREATE TABLE "stet"."records" (
 	state       smallint    NOT NULL,
 	gone        boolean     NOT NULL DEFAULT false,
 	watched     boolean     NOT NULL DEFAULT false,
-	result      bytea,
+	status      smallint,
+	content_type text COLLATE "C",
+	head        bytea,
+	body        bytea,
 	CONSTRAINT "records_pkey" PRIMARY KEY (id)
 ) WITH (
 	-- Every row is updated once (settled) and removed once. Vacuum by share of
@@ -66,7 +69,10 @@ COMMENT ON COLUMN "stet"."records".attempt IS '1 for the first claim of the id, 
 COMMENT ON COLUMN "stet"."records".state IS '1 running, 2 completed, 3 failed, 4 retryable, 5 unknown';
 COMMENT ON COLUMN "stet"."records".gone IS 'settled, and the result is not kept: too large, or expired';
 COMMENT ON COLUMN "stet"."records".watched IS 'running: somebody waits in another process, so the end of the run is notified';
-COMMENT ON COLUMN "stet"."records".result IS 'settled: what is replayed, byte for byte; NULL if gone';
+COMMENT ON COLUMN "stet"."records".status IS 'settled: as in HTTP; NULL for none, if gone, and if it is encrypted';
+COMMENT ON COLUMN "stet"."records".content_type IS 'settled: the media type of the body; NULL like the status';
+COMMENT ON COLUMN "stet"."records".head IS 'settled: what else an engine stores, with a checksum of all parts, or all of them encrypted; NULL if gone, and if it was settled by SQL';
+COMMENT ON COLUMN "stet"."records".body IS 'settled: what is replayed, byte for byte; NULL if gone';
 
 -- The version of these tables, which a program checks before it uses them.
 CREATE TABLE "stet"."records_schema" (
