@@ -38,12 +38,12 @@ func runStorm(ctx context.Context, c Config, dir string, protected bool) (r Resu
 	s := newStorm(c, dir, protected)
 	stopProgress := s.progress.start(func() string { return s.status() })
 	defer stopProgress()
-	bound, cancel := context.WithTimeout(ctx, c.limit())
-	defer cancel()
 	defer s.end((*server).Kill)
-	if err := s.start(bound); err != nil {
+	if err := s.start(ctx); err != nil { // the limit begins when they have started, however slow the machine
 		return r, err
 	}
+	bound, cancel := context.WithTimeout(ctx, c.limit())
+	defer cancel()
 	if err := s.blow(bound); err != nil {
 		return r, err
 	}
