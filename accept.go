@@ -83,8 +83,8 @@ func (e *Engine) workStore() (store.WorkStore, error) {
 // stands now is in the Status: the caller answers "accepted" in every state,
 // or with its outcome.
 //
-// The error is an *Error of kind ErrInvalid, ErrMismatch, ErrDamaged, ErrClosed or
-// ErrStore: if Execution is NotExecuted, it was not accepted; else it may have
+// The error is an *Error of kind KindInvalid, KindMismatch, KindDamaged, KindClosed or
+// KindStore: if Execution is NotExecuted, it was not accepted; else it may have
 // been, and a retry finds out.
 func (e *Engine) Accept(ctx context.Context, op Op, w Work) (Status, error) {
 	ws, err := e.workStore()
@@ -133,9 +133,9 @@ func (te *TxEngine[Tx]) Accept(ctx context.Context, tx Tx, op Op, w Work) (Statu
 		return Status{}, err
 	}
 	rec, err := ws.AcceptTx(ctx, tx, t.req, packed, w.After)
-	if errors.Is(err, ErrMismatch) {
+	if errors.Is(err, store.ErrMismatch) {
 		e.observe(ctx, t.event(observe.Mismatched, rec, nil))
-		return Status{}, &Error{Kind: ErrMismatch, Execution: NotExecuted}
+		return Status{}, &Error{Kind: KindMismatch, Execution: NotExecuted}
 	}
 	if err != nil {
 		return Status{}, e.refused(ctx, t, rec, err)
@@ -151,10 +151,10 @@ func (te *TxEngine[Tx]) Accept(ctx context.Context, tx Tx, op Op, w Work) (Statu
 // left to enter.
 func (e *Engine) refused(ctx context.Context, t *ticket, rec store.Record, err error) error {
 	switch {
-	case errors.Is(err, ErrMismatch):
+	case errors.Is(err, store.ErrMismatch):
 		return err
-	case errors.Is(err, ErrInvalid):
-		return &Error{Kind: ErrInvalid, Execution: NotExecuted, Cause: err}
+	case errors.Is(err, store.ErrInvalid):
+		return &Error{Kind: KindInvalid, Execution: NotExecuted, Cause: err}
 	}
 	e.observe(ctx, t.event(observe.StoreFailed, rec, err))
 	executed := MayHaveExecuted
@@ -238,7 +238,7 @@ func (e *Engine) status(rec store.Record) (st Status, err error) {
 
 // Status returns what is known of an operation of scope, by its ID (see
 // Engine.ID). One of another scope does not exist. The error is an *Error of kind
-// ErrInvalid, ErrDamaged or ErrStore.
+// KindInvalid, KindDamaged or KindStore.
 func (e *Engine) Status(ctx context.Context, scope string, id store.ID) (Status, error) {
 	st, err := e.Lookup(ctx, id)
 	return e.shown(scope, st, err)
@@ -248,7 +248,7 @@ func (e *Engine) Status(ctx context.Context, scope string, id store.ID) (Status,
 func (e *Engine) shown(scope string, st Status, err error) (Status, error) {
 	if st.Record.Scope != store.DigestScope(e.o.Namespace, scope) {
 		// Of a record whose scope cannot be read either, only that is said.
-		if unread := errors.Is(err, ErrDamaged); err != nil && (!unread || st.Record.Scope == store.ID{}) {
+		if unread := KindOf(err) == KindDamaged; err != nil && (!unread || st.Record.Scope == store.ID{}) {
 			return Status{}, err
 		}
 		return Status{Record: store.Record{ID: st.Record.ID}}, nil
@@ -311,8 +311,8 @@ func (e *Engine) Await(ctx context.Context, scope string, id store.ID) (Status, 
 // ErrCancelled as its failure. A running one is asked to end: it is for its
 // worker to heed, and the Status says Cancelling. One that waits and cannot be read
 // is failed as well. One that has ended stays as it is. The error is an *Error of
-// kind ErrInvalid (it was not accepted), ErrUnknown (it waits, and a step of an earlier
-// run is in doubt: see Status.Doubt), ErrDamaged, ErrStore or ErrInFlight (it changed
+// kind KindInvalid (it was not accepted), KindUnknown (it waits, and a step of an earlier
+// run is in doubt: see Status.Doubt), KindDamaged, KindStore or KindInFlight (it changed
 // all the while).
 func (e *Engine) Cancel(ctx context.Context, scope string, id store.ID) (Status, error) {
 	ws, err := e.workStore()
@@ -322,7 +322,7 @@ func (e *Engine) Cancel(ctx context.Context, scope string, id store.ID) (Status,
 	for range enterRounds {
 		st, err := e.Status(ctx, scope, id)
 		asked := st.Record.State == store.Running && st.Record.Cancelling         // a run that gave it back has heeded nothing
-		unread := errors.Is(err, ErrDamaged) && st.Record.State == store.Accepted // it cannot be run, but it can be ended
+		unread := KindOf(err) == KindDamaged && st.Record.State == store.Accepted // it cannot be run, but it can be ended
 		if err != nil && !unread || st.Record.State != store.Accepted && st.Record.State != store.Running || asked {
 			return st, err
 		}
@@ -330,7 +330,7 @@ func (e *Engine) Cancel(ctx context.Context, scope string, id store.ID) (Status,
 			return st, invalid("only accepted operations can be cancelled")
 		}
 		if st.Record.State == store.Accepted && st.Doubt != "" {
-			return st, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: fmt.Errorf("the step %q was begun, and its end was not noted", st.Doubt)}
+			return st, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: fmt.Errorf("the step %q was begun, and its end was not noted", st.Doubt)}
 		}
 		p := e.policyOf(st.Op.Class)
 		out, _ := e.sealer.seal(id, failure(ErrCancelled), p.MaxResult) // which has no body
@@ -342,10 +342,10 @@ func (e *Engine) Cancel(ctx context.Context, scope string, id store.ID) (Status,
 			e.observe(ctx, observe.Event{Kind: observe.Cancelled, ID: id, Class: st.Op.Class, State: st.Record.State, Fence: st.Record.Fence, Attempt: st.Record.Attempt})
 			return e.Status(ctx, scope, id)
 		}
-		if !errors.Is(err, ErrFenced) { // else it was taken, or has ended: look again
+		if !errors.Is(err, store.ErrFenced) { // else it was taken, or has ended: look again
 			return st, storeFailed(MayHaveExecuted, err)
 		}
 	}
-	return Status{}, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter,
+	return Status{}, &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter,
 		Cause: fmt.Errorf("the record changed %d times while cancelling", enterRounds)}
 }

@@ -2,7 +2,6 @@ package stet_test
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -51,7 +50,7 @@ func TestRunAfterASlowVerifierHasItsWholeLease(t *testing.T) {
 			if cause := context.Cause(run.Context()); cause != nil {
 				t.Errorf("%s: the context of a run that is alive ended: %v", way, cause)
 			}
-			if again, err := take(); !errors.Is(err, stet.ErrInFlight) {
+			if again, err := take(); stet.KindOf(err) != stet.KindInFlight {
 				t.Errorf("%s: a retry meanwhile: %v, %v", way, again, err)
 			}
 			if err := run.Settle(t.Context(), stet.Outcome{}); err != nil {
@@ -138,7 +137,7 @@ func TestClaimWhoseLeaseCannotBeHeldRunsNothing(t *testing.T) {
 		e := newEngine(t, store, stet.Options{SweepEvery: -1, Policy: stet.Policy{Lease: time.Second}})
 		runs := 0
 		_, err := stet.Do(t.Context(), e, op, charge(&runs))
-		if !errors.Is(err, stet.ErrStore) || stet.ExecutionOf(err) != stet.NotExecuted || runs != 0 {
+		if stet.KindOf(err) != stet.KindStore || stet.ExecutionOf(err) != stet.NotExecuted || runs != 0 {
 			t.Fatalf("%v, %d runs", err, runs)
 		}
 		store.way = 0

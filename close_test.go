@@ -37,7 +37,7 @@ func TestCloseEndsWaiting(t *testing.T) {
 			e := newEngine(t, s, stet.Options{Policy: stet.Policy{Wait: time.Minute}})
 			var wg sync.WaitGroup
 			wg.Go(func() {
-				if _, err := e.Begin(t.Context(), op); !errors.Is(err, stet.ErrInFlight) && !errors.Is(err, stet.ErrClosed) {
+				if _, err := e.Begin(t.Context(), op); stet.KindOf(err) != stet.KindInFlight && stet.KindOf(err) != stet.KindClosed {
 					t.Errorf("%s: %v", name, err)
 				}
 			})
@@ -98,7 +98,7 @@ func TestDuplicatesDoNotTakeTurnsAtAStoreThatHangs(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 100 {
 			wg.Go(func() {
-				if _, err := e.Begin(t.Context(), op); !errors.Is(err, stet.ErrStore) && !errors.Is(err, stet.ErrInFlight) {
+				if _, err := e.Begin(t.Context(), op); stet.KindOf(err) != stet.KindStore && stet.KindOf(err) != stet.KindInFlight {
 					t.Error(err)
 				}
 			})
@@ -191,7 +191,7 @@ func TestVerifierIsNotAskedByHalf(t *testing.T) {
 					}}})
 				die(t, store, op)
 				runs := 0
-				if _, err := stet.Do(leaving, e, op, charge(&runs)); !errors.Is(err, stet.ErrUnknown) || runs != 0 {
+				if _, err := stet.Do(leaving, e, op, charge(&runs)); stet.KindOf(err) != stet.KindUnknown || runs != 0 {
 					t.Fatalf("while the verifier fails: %v, %d runs", err, runs)
 				}
 				sick = false
@@ -213,7 +213,7 @@ func TestVerifierThatBeginsItsOwnOperationDoesNotHang(t *testing.T) {
 			return stet.CannotKnow(), nil
 		}}})
 		die(t, store, op)
-		if _, err := e.Begin(t.Context(), op); !errors.Is(err, stet.ErrUnknown) || !errors.Is(inner, stet.ErrInFlight) {
+		if _, err := e.Begin(t.Context(), op); stet.KindOf(err) != stet.KindUnknown || stet.KindOf(inner) != stet.KindInFlight {
 			t.Fatalf("%v, inside %v", err, inner)
 		}
 	})
@@ -239,11 +239,11 @@ func TestLateSettleCannotReplaceAnExpiredFailure(t *testing.T) {
 		zombie := begin(t, newEngine(t, st, stet.Options{Policy: policy}), op)
 		time.Sleep(3 * time.Minute)
 		runs := 0
-		if _, err := stet.Do(t.Context(), newEngine(t, st, stet.Options{Policy: policy}), op, charge(&runs)); !errors.Is(err, stet.ErrFailed) {
+		if _, err := stet.Do(t.Context(), newEngine(t, st, stet.Options{Policy: policy}), op, charge(&runs)); stet.KindOf(err) != stet.KindFailed {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Minute)
-		if err := zombie.Settle(t.Context(), stet.Outcome{Failed: true, Body: []byte(`"declined"`)}); !errors.Is(err, stet.ErrFenced) {
+		if err := zombie.Settle(t.Context(), stet.Outcome{Failed: true, Body: []byte(`"declined"`)}); stet.KindOf(err) != stet.KindFenced {
 			t.Fatal(err)
 		}
 	})

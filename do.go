@@ -19,9 +19,9 @@ type Result[T any] struct {
 // stored as JSON.
 //
 // If fn returns an error, the operation is settled as failed and every retry gets an
-// ErrFailed with the same text: an effect may have happened before the error. fn says
-// otherwise with FromContext(ctx).Declare, an error that wraps ErrRetryable itself,
-// not an *Error of another operation, or Repeatable: see Lease.Do. A panic is settled
+// error of KindFailed with the same text: an effect may have happened before the error. fn says
+// otherwise with FromContext(ctx).Declare, an error that is Retryable
+// (an *Error of another operation is not) or Repeatable: see Lease.Do. A panic is settled
 // like an error, and goes on; retries are told that the operation may have executed.
 //
 // Replays get the value as it comes out of JSON: unexported fields are zero.
@@ -43,7 +43,7 @@ func Do[T any](ctx context.Context, e *Engine, op Op, fn func(context.Context) (
 	var outErr error
 	_, err = run.Do(ctx, nil, func(ctx context.Context) (out Outcome, err error) {
 		if res.Value, err = fn(ctx); err != nil {
-			outErr = &Error{Kind: ErrFailed, Execution: Executed, Cause: err}
+			outErr = &Error{Kind: KindFailed, Execution: Executed, Cause: err}
 			return out, err
 		}
 		out, outErr = OutcomeOf(res.Value, nil) // calls methods of T, which may panic
@@ -57,7 +57,7 @@ func Do[T any](ctx context.Context, e *Engine, op Op, fn func(context.Context) (
 
 // retryable is the error of a run that ended without an effect.
 func retryable(cause error) *Error {
-	return &Error{Kind: ErrRetryable, Execution: NotExecuted, Cause: cause}
+	return &Error{Kind: KindRetryable, Execution: NotExecuted, Cause: cause}
 }
 
 // decode is Outcome.Decode for a replay.

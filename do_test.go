@@ -3,7 +3,6 @@ package stet_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"runtime"
 	"testing"
@@ -22,7 +21,7 @@ func TestErrorIsStoredAndReplayed(t *testing.T) {
 			runs++
 			return 0, declined
 		})
-		if !errors.Is(err, stet.ErrFailed) || stet.ExecutionOf(err) != stet.Executed || err.Error() != "stet: operation failed (executed): card declined" {
+		if stet.KindOf(err) != stet.KindFailed || stet.ExecutionOf(err) != stet.Executed || err.Error() != "stet: operation failed (executed): card declined" {
 			t.Fatal(err)
 		}
 	}
@@ -36,7 +35,7 @@ func TestNothingHappenedRunsAgain(t *testing.T) {
 	for name, say := range map[string]func(ctx context.Context) error{
 		"declared":                func(ctx context.Context) error { stet.FromContext(ctx).Declare(stet.NotExecuted, 0); return busy },
 		"declared, without error": func(ctx context.Context) error { stet.FromContext(ctx).Declare(stet.NotExecuted, 0); return nil },
-		"wrapped":                 func(context.Context) error { return fmt.Errorf("%w: %w", stet.ErrRetryable, busy) },
+		"wrapped":                 func(context.Context) error { return stet.Retryable(busy) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
@@ -45,7 +44,7 @@ func TestNothingHappenedRunsAgain(t *testing.T) {
 				fence = stet.FromContext(ctx).Fence()
 				return 0, say(ctx)
 			})
-			if !errors.Is(err, stet.ErrRetryable) || stet.ExecutionOf(err) != stet.NotExecuted {
+			if stet.KindOf(err) != stet.KindRetryable || stet.ExecutionOf(err) != stet.NotExecuted {
 				t.Fatal(err)
 			}
 			res, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) { return 1, nil })
@@ -67,7 +66,7 @@ func TestPanicIsSettledAndGoesOn(t *testing.T) {
 		}()
 		_, _ = stet.Do(t.Context(), e, op, func(context.Context) (int, error) { panic("boom") })
 	}()
-	if _, err := stet.Do(t.Context(), e, op, func(context.Context) (int, error) { runs++; return 0, nil }); !errors.Is(err, stet.ErrFailed) || runs != 0 ||
+	if _, err := stet.Do(t.Context(), e, op, func(context.Context) (int, error) { runs++; return 0, nil }); stet.KindOf(err) != stet.KindFailed || runs != 0 ||
 		stet.ExecutionOf(err) != stet.MayHaveExecuted { // nobody knows how far it came
 		t.Fatalf("%v, %d runs", err, runs)
 	}
@@ -100,13 +99,13 @@ func TestResultThatCannotBeKeptIsNotRunAgain(t *testing.T) {
 	if res, err := stet.Do(t.Context(), e, op, big); err != nil || len(res.Value) != 1000 {
 		t.Fatalf("the first caller: %v", err)
 	}
-	if _, err := stet.Do(t.Context(), e, op, big); !errors.Is(err, stet.ErrExpired) {
+	if _, err := stet.Do(t.Context(), e, op, big); stet.KindOf(err) != stet.KindExpired {
 		t.Fatalf("a retry: %v", err)
 	}
 	odd := stet.Op{Scope: "s", Key: "odd"}
 	nan := func(context.Context) (float64, error) { runs++; return math.NaN(), nil }
 	for range 2 {
-		if _, err := stet.Do(t.Context(), e, odd, nan); !errors.Is(err, stet.ErrExpired) || stet.ExecutionOf(err) != stet.Executed {
+		if _, err := stet.Do(t.Context(), e, odd, nan); stet.KindOf(err) != stet.KindExpired || stet.ExecutionOf(err) != stet.Executed {
 			t.Fatal(err)
 		}
 	}
@@ -121,7 +120,7 @@ func TestRunEndsOnce(t *testing.T) {
 	if err := run.Settle(t.Context(), stet.Outcome{Body: []byte("a")}); err != nil {
 		t.Fatal(err)
 	}
-	if err := run.Release(t.Context()); !errors.Is(err, stet.ErrInvalid) {
+	if err := run.Release(t.Context()); stet.KindOf(err) != stet.KindInvalid {
 		t.Fatalf("release after settle: %v", err)
 	}
 	if err := run.Context().Err(); err == nil {
@@ -131,7 +130,7 @@ func TestRunEndsOnce(t *testing.T) {
 	if err != nil || string(again.Outcome().Body) != "a" {
 		t.Fatal(err)
 	}
-	if err := again.Settle(t.Context(), stet.Outcome{Failed: true}); !errors.Is(err, stet.ErrInvalid) {
+	if err := again.Settle(t.Context(), stet.Outcome{Failed: true}); stet.KindOf(err) != stet.KindInvalid {
 		t.Fatalf("settle of a replay: %v", err)
 	}
 }
@@ -191,11 +190,11 @@ func TestWrongWiringIsRefusedAtConstruction(t *testing.T) {
 		"endless store call":     {StoreTimeout: math.MaxInt64},
 		"long namespace":         {Namespace: string(make([]byte, 5000))},
 	} {
-		if e, err := stet.New(memory.New(memory.Options{}), o); !errors.Is(err, stet.ErrInvalid) {
+		if e, err := stet.New(memory.New(memory.Options{}), o); stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%s was accepted: %v %v", name, e, err)
 		}
 	}
-	if _, err := stet.New(nil, stet.Options{}); !errors.Is(err, stet.ErrInvalid) {
+	if _, err := stet.New(nil, stet.Options{}); stet.KindOf(err) != stet.KindInvalid {
 		t.Error("no store was accepted")
 	}
 }
@@ -216,12 +215,12 @@ func TestUnacceptableOperationsAreRefused(t *testing.T) {
 		"ended caller": {ended, op},
 	} {
 		_, err := e.Begin(c.ctx, c.op)
-		if !errors.Is(err, stet.ErrInvalid) || stet.ExecutionOf(err) != stet.NotExecuted {
+		if stet.KindOf(err) != stet.KindInvalid || stet.ExecutionOf(err) != stet.NotExecuted {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	_ = e.Close()
-	if _, err := e.Begin(t.Context(), op); !errors.Is(err, stet.ErrClosed) {
+	if _, err := e.Begin(t.Context(), op); stet.KindOf(err) != stet.KindClosed {
 		t.Errorf("after Close: %v", err)
 	}
 }
@@ -232,7 +231,7 @@ func TestStoreThatIsDownExecutesNothing(t *testing.T) {
 	e := newEngine(t, store, stet.Options{})
 	runs := 0
 	_, err := stet.Do(t.Context(), e, op, charge(&runs))
-	if !errors.Is(err, stet.ErrStore) || !errors.Is(err, errDown) || stet.ExecutionOf(err) != stet.NotExecuted || runs != 0 {
+	if stet.KindOf(err) != stet.KindStore || !errors.Is(err, errDown) || stet.ExecutionOf(err) != stet.NotExecuted || runs != 0 {
 		t.Fatalf("%v, %d runs", err, runs)
 	}
 }

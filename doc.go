@@ -32,21 +32,21 @@
 //
 // # Errors
 //
-// Errors are of type *Error. ExecutionOf answers "did it execute?"; errors.Is finds the
+// Errors are of type *Error. ExecutionOf answers "did it execute?", and KindOf tells the
 // kind:
 //
-//   - ErrInvalid: the operation or the configuration is not acceptable.
-//   - ErrMismatch: the key was used for another request.
-//   - ErrInFlight: the operation is running now; retry later.
-//   - ErrUnknown: it may have been executed, and is not run again until that is known.
-//   - ErrRetryable: the run ended without an effect; retry with the same key.
-//   - ErrFailed: the operation failed, and every retry is told so.
-//   - ErrExpired: the operation has ended, and its result is no longer kept.
-//   - ErrForeign: it was executed, and its outcome cannot be told in this form.
-//   - ErrDamaged: what is stored cannot be read.
-//   - ErrFenced: another claim or outcome stands.
-//   - ErrStore: the store could not be used.
-//   - ErrClosed: the engine was closed.
+//   - KindInvalid: the operation or the configuration is not acceptable.
+//   - KindMismatch: the key was used for another request.
+//   - KindInFlight: the operation is running now; retry later.
+//   - KindUnknown: it may have been executed, and is not run again until that is known.
+//   - KindRetryable: the run ended without an effect; retry with the same key.
+//   - KindFailed: the operation failed, and every retry is told so.
+//   - KindExpired: the operation has ended, and its result is no longer kept.
+//   - KindForeign: it was executed, and its outcome cannot be told in this form.
+//   - KindDamaged: what is stored cannot be read.
+//   - KindFenced: another claim or outcome stands.
+//   - KindStore: the store could not be used.
+//   - KindClosed: the engine was closed.
 //
 // # A whole program
 //

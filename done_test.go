@@ -65,7 +65,7 @@ func TestWhoeverWaitedInVainForSQLiteIsToldSoInTime(t *testing.T) {
 					if took := time.Since(began); took > 7500*time.Millisecond {
 						t.Errorf("it took %v", took)
 					}
-					if !errors.Is(err, stet.ErrStore) || stet.ExecutionOf(err) != stet.NotExecuted {
+					if stet.KindOf(err) != stet.KindStore || stet.ExecutionOf(err) != stet.NotExecuted {
 						t.Errorf("%v", err)
 					}
 				})
@@ -99,7 +99,7 @@ func TestOneTryThatMayHaveHadItsEffectIsEnoughForDoubt(t *testing.T) {
 		{[]error{waited, waited, waited, lost}, stet.MayHaveExecuted},
 	} {
 		e := newEngine(t, &undecided{memory.New(memory.Options{}), c.errs}, stet.Options{})
-		if _, err := e.Accept(t.Context(), op, parcel); !errors.Is(err, stet.ErrStore) || stet.ExecutionOf(err) != c.want {
+		if _, err := e.Accept(t.Context(), op, parcel); stet.KindOf(err) != stet.KindStore || stet.ExecutionOf(err) != c.want {
 			t.Errorf("%v: %v; want %v", c.errs, err, c.want)
 		}
 	}

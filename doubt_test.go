@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -60,7 +59,7 @@ func TestStepThatIsStillOpenCannotBeSettled(t *testing.T) {
 		if run.Declared() != stet.MayHaveExecuted {
 			t.Errorf("%s: the run does not say that it is in doubt", how)
 		}
-		if err := end(t.Context(), run); !errors.Is(err, stet.ErrUnknown) {
+		if err := end(t.Context(), run); stet.KindOf(err) != stet.KindUnknown {
 			t.Errorf("%s while a step runs: %v", how, err)
 		}
 		over()
@@ -80,7 +79,7 @@ func TestStepThatIsStillOpenCannotBeSettledInATransaction(t *testing.T) {
 			return stet.Outcome{}, nil
 		})
 	}
-	if err := settle(); !errors.Is(err, stet.ErrUnknown) {
+	if err := settle(); stet.KindOf(err) != stet.KindUnknown {
 		t.Errorf("while a step runs: %v", err)
 	}
 	over()
@@ -97,10 +96,10 @@ func TestStepWhoseStrikeWasNotStoredIsInDoubt(t *testing.T) {
 	_, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) {
 		return stet.Step(ctx, "charge", stet.StepOnce, func(context.Context) (int, error) {
 			st.away.Store(true)
-			return 0, fmt.Errorf("connection refused: %w", stet.ErrRetryable)
+			return 0, stet.Retryable(errors.New("connection refused"))
 		})
 	})
-	if !errors.Is(err, stet.ErrUnknown) {
+	if stet.KindOf(err) != stet.KindUnknown {
 		t.Errorf("%v", err)
 	}
 	status(t, e, e.ID(op.Scope, op.Key), store.Unknown)
@@ -111,7 +110,7 @@ func TestStepIsNotBegunWhenTheRunHasEnded(t *testing.T) {
 	run := take(t, e, accept(t, e, op, parcel))
 	complete(t, run, "x")
 	charged := 0
-	if _, err := stet.Step(context.WithoutCancel(run.Context()), "charge", stet.StepOnce, counted(&charged, nil)); !errors.Is(err, stet.ErrInvalid) || charged != 0 {
+	if _, err := stet.Step(context.WithoutCancel(run.Context()), "charge", stet.StepOnce, counted(&charged, nil)); stet.KindOf(err) != stet.KindInvalid || charged != 0 {
 		t.Errorf("%v, charged %d times", err, charged)
 	}
 }
@@ -125,7 +124,7 @@ func TestOperationInDoubtCannotBeCancelled(t *testing.T) {
 	if err := st.Return(t.Context(), run.Claim(), 0); err != nil { // by an older version
 		t.Fatal(err)
 	}
-	if _, err := e.Cancel(t.Context(), op.Scope, it.ID); !errors.Is(err, stet.ErrUnknown) {
+	if _, err := e.Cancel(t.Context(), op.Scope, it.ID); stet.KindOf(err) != stet.KindUnknown {
 		t.Errorf("cancelled: %v", err)
 	}
 	if st := status(t, e, it.ID, store.Accepted); st.Doubt != "charge" {
@@ -136,7 +135,7 @@ func TestOperationInDoubtCannotBeCancelled(t *testing.T) {
 	if err != nil || again.Declared() != stet.MayHaveExecuted {
 		t.Fatalf("the next run does not say that it is in doubt: %v", err)
 	}
-	if err := again.Settle(t.Context(), stet.Outcome{}); !errors.Is(err, stet.ErrUnknown) {
+	if err := again.Settle(t.Context(), stet.Outcome{}); stet.KindOf(err) != stet.KindUnknown {
 		t.Errorf("the next run settled it: %v", err)
 	}
 }

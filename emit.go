@@ -73,7 +73,7 @@ func (m Message) sendable() error {
 // as failed in lease mode does: what it had done before it failed stands. In a
 // transaction its messages are rolled back with its writes. The message's ID
 // is derived and the one given ignored; header and body are copied. The error is an
-// *Error of kind ErrInvalid: too much, what no broker takes, or Options.CheckMessage
+// *Error of kind KindInvalid: too much, what no broker takes, or Options.CheckMessage
 // refuses, a store that keeps no messages, or a run that has ended.
 func (r *Run) Emit(m Message) error {
 	if _, err := r.e.workStore(); err != nil {
@@ -173,7 +173,7 @@ type Parcel struct {
 
 // DueMessages returns what about limit operations, at most, have emitted: the
 // longest waiting first. It is returned again, to whoever asks, unless Relayed was
-// called within that time. The error is an *Error of kind ErrInvalid or ErrStore.
+// called within that time. The error is an *Error of kind KindInvalid or KindStore.
 func (e *Engine) DueMessages(ctx context.Context, limit int, again time.Duration) ([]Parcel, error) {
 	recs, err := e.due(ctx, store.DueRelay, limit, again)
 	parcels := make([]Parcel, 0, len(recs))
@@ -193,8 +193,8 @@ func (e *Engine) DueMessages(ctx context.Context, limit int, again time.Duration
 }
 
 // Relayed says that all messages of the parcel have been sent, and that whoever
-// was to keep them has said so. The error is an *Error of kind ErrInvalid, ErrDamaged
-// or ErrStore: they will be sent again.
+// was to keep them has said so. The error is an *Error of kind KindInvalid, KindDamaged
+// or KindStore: they will be sent again.
 func (e *Engine) Relayed(ctx context.Context, p Parcel) error {
 	ws, err := e.workStore()
 	if err != nil {
@@ -202,7 +202,7 @@ func (e *Engine) Relayed(ctx context.Context, p Parcel) error {
 	}
 	keep := e.policyOf(p.class).Retention
 	err = e.retry(ctx, claimTries, func(ctx context.Context) error { return ws.Relayed(ctx, p.claim, keep) })
-	if err != nil && !errors.Is(err, ErrFenced) { // fenced: forgotten since, by an operator
+	if err != nil && !errors.Is(err, store.ErrFenced) { // fenced: forgotten since, by an operator
 		return storeFailed(Executed, err)
 	}
 	e.observe(ctx, observe.Event{Kind: observe.Relayed, ID: p.claim.ID, Class: p.class, Fence: p.claim.Fence})

@@ -115,7 +115,7 @@ func TestRelayedMessagesAreNotSentAgain(t *testing.T) {
 		if all := messages(t, e); len(all) != 0 {
 			t.Errorf("%+v", all)
 		}
-		if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrExpired) {
+		if _, err := e.Take(t.Context(), it); stet.KindOf(err) != stet.KindExpired {
 			t.Errorf("it is kept for two hours more: %v", err)
 		}
 		time.Sleep(3 * time.Hour)
@@ -140,7 +140,7 @@ func TestRunWithoutOutcomeEmitsNothing(t *testing.T) {
 		if err := errors.Join(run.Emit(shipped), end(run)); err != nil {
 			t.Fatal(err)
 		}
-		if err := run.Emit(shipped); !errors.Is(err, stet.ErrInvalid) {
+		if err := run.Emit(shipped); stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("after its end: %v", err)
 		}
 	}
@@ -150,7 +150,7 @@ func TestRunWithoutOutcomeEmitsNothing(t *testing.T) {
 	other := op
 	other.Key = "failing"
 	down := errors.New("down")
-	for _, fails := range []error{stet.ErrRetryable, nil} {
+	for _, fails := range []error{stet.Retryable(errors.New("busy")), nil} {
 		_, _ = stet.Do(t.Context(), e, other, func(ctx context.Context) (int, error) {
 			return 1, errors.Join(stet.FromContext(ctx).Emit(shipped), fails)
 		})
@@ -176,7 +176,7 @@ func TestReplayEmitsNothing(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 	it := accept(t, e, op, parcel)
 	complete(t, take(t, e, it), "x")
-	if err := take(t, e, it).Emit(shipped); !errors.Is(err, stet.ErrInvalid) {
+	if err := take(t, e, it).Emit(shipped); stet.KindOf(err) != stet.KindInvalid {
 		t.Errorf("%v", err)
 	}
 	if all := messages(t, e); len(all) != 0 {
@@ -195,7 +195,7 @@ func TestNothingIsEmittedBehindTheOutcome(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := run.Emit(shipped); !errors.Is(err, stet.ErrInvalid) {
+	if err := run.Emit(shipped); stet.KindOf(err) != stet.KindInvalid {
 		t.Errorf("%v", err)
 	}
 	if err := run.Settle(t.Context(), out); err != nil {
@@ -211,7 +211,7 @@ func TestNothingIsEmittedBehindTheOutcome(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := view.Emit(shipped); !errors.Is(err, stet.ErrInvalid) {
+	if err := view.Emit(shipped); stet.KindOf(err) != stet.KindInvalid {
 		t.Errorf("a transaction that has ended: %v", err)
 	}
 }
@@ -228,7 +228,7 @@ func TestEmittingIsBounded(t *testing.T) {
 		"larger than all may be":      {To: "x", Body: make([]byte, store.MaxOutbox)},
 		"with a header that is large": {To: "x", Header: map[string]string{"a": strings.Repeat("b", store.MaxOutbox)}},
 	} {
-		if err := run.Emit(m); !errors.Is(err, stet.ErrInvalid) {
+		if err := run.Emit(m); stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -237,7 +237,7 @@ func TestEmittingIsBounded(t *testing.T) {
 			t.Fatalf("message %d: %v", i, err)
 		}
 	}
-	if err := run.Emit(stet.Message{To: "x"}); !errors.Is(err, stet.ErrInvalid) {
+	if err := run.Emit(stet.Message{To: "x"}); stet.KindOf(err) != stet.KindInvalid {
 		t.Errorf("one too many: %v", err)
 	}
 	complete(t, run, "x")

@@ -12,42 +12,58 @@ import (
 // mark is an error of a handler that says what is to become of the run.
 type mark struct {
 	error
-	permanent bool // else repeatable
+	says marks
 }
 
-func (m mark) Unwrap() error { return m.error }
+type marks uint8
+
+const (
+	saysRetryable marks = 1 << iota
+	saysRepeatable
+	saysPermanent
+)
+
+func (m *mark) Unwrap() error { return m.error }
+
+func marking(err error, says marks) error {
+	if err == nil {
+		return nil
+	}
+	return &mark{err, says}
+}
+
+// Retryable marks an error of a handler as one before which nothing happened: the
+// claim is released, and callers are told that it was not executed and may be tried
+// again. Retryable(nil) is nil.
+func Retryable(err error) error { return marking(err, saysRetryable) }
 
 // Permanent marks an error of a handler as one that no repetition will cure: the
 // operation is settled as failed, with the error's text, and a transaction is rolled
-// back first. It is stronger than ErrRetryable and Repeatable. Permanent(nil) is nil.
-func Permanent(err error) error {
-	if err == nil {
-		return nil
-	}
-	return mark{err, true}
-}
+// back first. It is stronger than Retryable and Repeatable. Permanent(nil) is nil.
+func Permanent(err error) error { return marking(err, saysPermanent) }
 
 // Repeatable marks an error of a handler that may run again whatever it has done, as
 // doing it twice has one effect: the claim is released, also after
-// Declare(MayHaveExecuted). Where nothing happened, wrap ErrRetryable instead: callers
+// Declare(MayHaveExecuted). Where nothing happened, use Retryable instead: callers
 // are told so. Repeatable(nil) is nil.
-func Repeatable(err error) error {
-	if err == nil {
-		return nil
-	}
-	return mark{err, false}
-}
+func Repeatable(err error) error { return marking(err, saysRepeatable) }
 
-// marked reports how a handler has marked its error. An *Error is of another operation
-// that the handler called: that it ended without an effect says nothing of what the
-// handler did itself.
-func marked(err error) (retryable, repeatable, permanent bool) {
-	_, theirs := errors.AsType[*Error](err)
-	retryable = !theirs && errors.Is(err, ErrRetryable)
-	for m, ok := errors.AsType[mark](err); ok; m, ok = errors.AsType[mark](m.error) {
-		repeatable, permanent = repeatable || !m.permanent, permanent || m.permanent
+// marked reports how a handler has marked its error. It looks at nothing below an
+// *Error, which is of another operation that the handler called: that it ended without
+// an effect says nothing of what the handler did itself.
+func marked(err error) (says marks) {
+	switch e := err.(type) { //nolint:errorlint // it walks the tree itself, to stop at an *Error
+	case *Error:
+	case *mark:
+		return e.says | marked(e.error)
+	case interface{ Unwrap() error }:
+		return marked(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, err := range e.Unwrap() {
+			says |= marked(err)
+		}
 	}
-	return retryable, repeatable, permanent
+	return says
 }
 
 // worded is the outcome of an error of a handler, which may have worded it itself.
@@ -55,7 +71,7 @@ func worded(out Outcome, err error) Outcome {
 	if out.Failed {
 		return out
 	}
-	if m, ok := err.(mark); ok { //nolint:errorlint // the outermost
+	if m, ok := err.(*mark); ok { //nolint:errorlint // the outermost
 		err = m.error
 	}
 	return failure(err)
@@ -73,7 +89,7 @@ type Again struct {
 //  1. A StepOnce is in doubt: the run is parked.
 //  2. fn has declared MayHaveExecuted, or declared nothing and its error is that of its
 //     context, which has ended, and neither the error nor the Item is Repeatable: parked.
-//  3. fn has declared NotExecuted, or its error wraps ErrRetryable or is Repeatable, and
+//  3. fn has declared NotExecuted, or its error is Retryable or Repeatable, and
 //     it is not Permanent: released, as again says, which may be nil.
 //  4. fn panics, or calls runtime.Goexit: settled as failed, by store.ReasonPanicked. It
 //     goes on. So is an Outcome with that reason, for faces that recover.
@@ -81,8 +97,8 @@ type Again struct {
 //     with the error's text.
 //  6. Otherwise the Outcome is settled.
 //
-// Do returns the outcome that was settled. The error is an *Error of kind ErrRetryable
-// (released), ErrUnknown (parked; Declared says so), or one of Settle.
+// Do returns the outcome that was settled. The error is an *Error of kind KindRetryable
+// (released), KindUnknown (parked; Declared says so), or one of Settle.
 func (l *Lease) Do(ctx context.Context, again func(error) Again, fn func(context.Context) (Outcome, error)) (Outcome, error) {
 	returned := false
 	defer func() {
@@ -105,15 +121,16 @@ func (l *Lease) decide(ctx context.Context, out Outcome, err error, again func(e
 	if l.settling() {
 		return out, nil // by TxEngine.Finish, in fn
 	}
-	retry, repeat, permanent := marked(err)
-	repeat = repeat || l.repeatable
+	marks := marked(err)
+	retry, permanent := marks&saysRetryable != 0, marks&saysPermanent != 0
+	repeat := marks&saysRepeatable != 0 || l.repeatable
 	if err != nil && !permanent && !retry && l.Declared() == Executed && l.ofContext(err) {
 		l.Declare(MayHaveExecuted, 0) // it says nothing of the effect
 	}
 	says, bad := l.Declared(), err != nil || out.Reason == store.ReasonPanicked
 	switch {
 	case l.doubtful(), says == MayHaveExecuted && !repeat:
-		return Outcome{}, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: errors.Join(err, l.Park(ctx))}
+		return Outcome{}, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: errors.Join(err, l.Park(ctx))}
 	case permanent:
 	case says == NotExecuted, retry, repeat && (bad || says == MayHaveExecuted):
 		var a Again
@@ -141,7 +158,7 @@ func (l *Lease) giveUp(ctx context.Context, err error, a Again, harmless bool) e
 	} else {
 		released = l.Release(ctx)
 	}
-	if !harmless || errors.Is(released, ErrFenced) || l.Declared() == MayHaveExecuted {
+	if !harmless || KindOf(released) == KindFenced || l.Declared() == MayHaveExecuted {
 		own.Execution = MayHaveExecuted // by this run, by another one, or by a step that was left behind
 	}
 	if released == nil {

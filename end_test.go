@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,19 +16,19 @@ import (
 func TestErrorOfAContextThatEndedIsUnknownUnlessTheHandlerKnows(t *testing.T) {
 	for name, c := range map[string]struct {
 		says func(context.Context, error) error
-		want error
+		want stet.Kind
 		exec stet.Execution
 	}{
-		"nothing":              {func(_ context.Context, err error) error { return err }, stet.ErrUnknown, stet.MayHaveExecuted},
-		"words":                {func(context.Context, error) error { return errors.New("declined") }, stet.ErrFailed, stet.Executed},
-		"permanent":            {func(_ context.Context, err error) error { return stet.Permanent(err) }, stet.ErrFailed, stet.Executed},
-		"permanent, retryable": {func(context.Context, error) error { return stet.Permanent(stet.ErrRetryable) }, stet.ErrFailed, stet.Executed},
-		"wraps":                {func(_ context.Context, err error) error { return fmt.Errorf("%w: %w", stet.ErrRetryable, err) }, stet.ErrRetryable, stet.NotExecuted},
-		"repeatable":           {func(_ context.Context, err error) error { return stet.Repeatable(err) }, stet.ErrRetryable, stet.MayHaveExecuted},
+		"nothing":              {func(_ context.Context, err error) error { return err }, stet.KindUnknown, stet.MayHaveExecuted},
+		"words":                {func(context.Context, error) error { return errors.New("declined") }, stet.KindFailed, stet.Executed},
+		"permanent":            {func(_ context.Context, err error) error { return stet.Permanent(err) }, stet.KindFailed, stet.Executed},
+		"permanent, retryable": {func(context.Context, error) error { return stet.Permanent(stet.Retryable(errors.New("busy"))) }, stet.KindFailed, stet.Executed},
+		"wraps":                {func(_ context.Context, err error) error { return stet.Retryable(err) }, stet.KindRetryable, stet.NotExecuted},
+		"repeatable":           {func(_ context.Context, err error) error { return stet.Repeatable(err) }, stet.KindRetryable, stet.MayHaveExecuted},
 		"declares": {func(ctx context.Context, err error) error {
 			stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
 			return err
-		}, stet.ErrRetryable, stet.NotExecuted},
+		}, stet.KindRetryable, stet.NotExecuted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -38,8 +37,7 @@ func TestErrorOfAContextThatEndedIsUnknownUnlessTheHandlerKnows(t *testing.T) {
 					<-ctx.Done()
 					return 0, c.says(ctx, context.Cause(ctx))
 				})
-				var own *stet.Error
-				if !errors.As(err, &own) || own.Kind != c.want || own.Execution != c.exec { //nolint:errorlint // a kind is a sentinel
+				if stet.KindOf(err) != c.want || stet.ExecutionOf(err) != c.exec {
 					t.Errorf("got %v; want %v (%v)", err, c.want, c.exec)
 				}
 			})
@@ -55,9 +53,9 @@ func TestPermanentErrorIsSettledAfterTheRollback(t *testing.T) {
 			if want > 0 {
 				t.Error("it ran again")
 			}
-			return 1, stet.Permanent(errors.Join(book(ctx, tx), stet.ErrRetryable, declined))
+			return 1, stet.Permanent(errors.Join(book(ctx, tx), stet.Retryable(errors.New("busy")), declined))
 		})
-		if !errors.Is(err, stet.ErrFailed) || stet.ExecutionOf(err) != stet.Executed || res.Replayed != (want == 1) {
+		if stet.KindOf(err) != stet.KindFailed || stet.ExecutionOf(err) != stet.Executed || res.Replayed != (want == 1) {
 			t.Errorf("call %d: got %+v, %v; want failed, replayed %v", want+1, res, err, want == 1)
 		}
 	}

@@ -58,7 +58,7 @@ type Engine struct {
 }
 
 // New returns an engine over a store, or one that is in front of it (see store.As). Wrong
-// options are ErrInvalid, here and not at the first request. Close it when its runs are
+// options are KindInvalid, here and not at the first request. Close it when its runs are
 // done.
 func New(s store.Store, o Options) (*Engine, error) {
 	if s == nil {
@@ -161,10 +161,10 @@ type ticket struct {
 
 func (e *Engine) ticket(ctx context.Context, op Op) (*ticket, error) {
 	if e.ctx.Err() != nil {
-		return nil, &Error{Kind: ErrClosed, Execution: NotExecuted}
+		return nil, &Error{Kind: KindClosed, Execution: NotExecuted}
 	}
 	if err := context.Cause(ctx); err != nil {
-		return nil, &Error{Kind: ErrInvalid, Execution: NotExecuted, Cause: fmt.Errorf("context has ended: %w", err)}
+		return nil, &Error{Kind: KindInvalid, Execution: NotExecuted, Cause: fmt.Errorf("context has ended: %w", err)}
 	}
 	p, ok := e.policies[op.Class]
 	switch {
@@ -215,9 +215,9 @@ func (e *Engine) shares(other *Engine) bool {
 }
 
 // Begin takes an operation's claim, or its outcome. It returns a Run that is either
-// Replayed, or to be ended by Settle or Release. The error is an *Error of kind ErrInvalid
-// (also inside of a run of the same operation), ErrMismatch, ErrInFlight, ErrUnknown,
-// ErrExpired, ErrDamaged, ErrStore or ErrClosed.
+// Replayed, or to be ended by Settle or Release. The error is an *Error of kind KindInvalid
+// (also inside of a run of the same operation), KindMismatch, KindInFlight, KindUnknown,
+// KindExpired, KindDamaged, KindStore or KindClosed.
 //
 // The run's context takes its values from ctx, but not its end: a caller that
 // leaves does not stop an operation halfway.
@@ -248,12 +248,12 @@ func (e *Engine) Begin(ctx context.Context, op Op) (*Lease, error) {
 func (e *Engine) replay(ctx context.Context, t *ticket, rec store.Record) (*Lease, error) {
 	if rec.Gone {
 		e.observe(ctx, t.event(observe.Expired, rec, nil))
-		return nil, &Error{Kind: ErrExpired, Execution: executed(rec)}
+		return nil, &Error{Kind: KindExpired, Execution: executed(rec)}
 	}
 	out, err := e.sealer.open(rec)
 	if err != nil {
 		e.observe(ctx, t.event(observe.Replayed, rec, err))
-		return nil, &Error{Kind: ErrDamaged, Execution: executed(rec), Cause: err}
+		return nil, &Error{Kind: KindDamaged, Execution: executed(rec), Cause: err}
 	}
 	e.observe(ctx, t.event(observe.Replayed, rec, nil))
 	return &Lease{&Run{e: e, op: t.op, p: t.p, rec: rec, outcome: out, replayed: true, ended: true, ctx: ctx}}, nil
@@ -294,7 +294,7 @@ func (e *Engine) sweep(ctx context.Context, s store.Sweeper) (sum store.Swept, e
 		sum.More = got.More
 		_, partial := errors.AsType[*store.PartialError](err)
 		if err != nil {
-			failed = errors.Join(ErrStore, err)
+			failed = err
 		}
 		if err != nil && !partial {
 			sum.More = false

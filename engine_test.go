@@ -2,7 +2,6 @@ package stet_test
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -49,7 +48,7 @@ func TestHerdOnOneKeyRunsOnce(t *testing.T) {
 				return 42, nil
 			})
 			switch {
-			case errors.Is(err, stet.ErrInFlight):
+			case stet.KindOf(err) == stet.KindInFlight:
 				conflicts.Add(1)
 			case err == nil && res.Value == 42 && res.Replayed:
 				replays.Add(1)

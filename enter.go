@@ -36,7 +36,7 @@ func (e *Engine) admit(ctx context.Context, t *ticket, lead func(*flight) (entry
 	var leader bool
 	for {
 		if e.ctx.Err() != nil {
-			return entry{}, &Error{Kind: ErrClosed, Execution: NotExecuted}
+			return entry{}, &Error{Kind: KindClosed, Execution: NotExecuted}
 		}
 		if f == nil {
 			f, leader = e.flights.join(t.req.ID, t.req.Fingerprint)
@@ -55,21 +55,21 @@ func (e *Engine) admit(ctx context.Context, t *ticket, lead func(*flight) (entry
 		// This comes before any other answer about the key.
 		if en.rec.Fingerprint != t.req.Fingerprint {
 			e.observe(ctx, t.event(observe.Mismatched, en.rec, nil))
-			return en, &Error{Kind: ErrMismatch, Execution: NotExecuted}
+			return en, &Error{Kind: KindMismatch, Execution: NotExecuted}
 		}
 		switch en.rec.State {
 		case store.Completed, store.Failed:
 			return en, nil
 		case store.Unknown:
 			e.observe(ctx, t.event(observe.ToldUnknown, en.rec, nil))
-			err := &Error{Kind: ErrUnknown, Execution: MayHaveExecuted}
+			err := &Error{Kind: KindUnknown, Execution: MayHaveExecuted}
 			if t.p.Verify != nil {
 				err.RetryAfter = 5 * retryAfter
 			}
 			return en, err
 		case store.Accepted:
 			e.observe(ctx, t.event(observe.InFlight, en.rec, nil))
-			return en, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: errors.New("it was accepted, and waits for a worker")}
+			return en, &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: errors.New("it was accepted, and waits for a worker")}
 		case store.Running:
 			followed, err := e.wait(ctx, t, f, leader, en.rec)
 			if err != nil {
@@ -80,7 +80,7 @@ func (e *Engine) admit(ctx context.Context, t *ticket, lead func(*flight) (entry
 			}
 		default:
 			err := fmt.Errorf("the store returned a record in state %v that it did not grant", en.rec.State)
-			return en, &Error{Kind: ErrStore, Execution: NotExecuted, Cause: err}
+			return en, &Error{Kind: KindStore, Execution: NotExecuted, Cause: err}
 		}
 	}
 }
@@ -126,18 +126,14 @@ func (e *Engine) tryEnter(ctx context.Context, t *ticket, f *flight, leader bool
 
 // share makes of the entry what the followers of the flight may be told.
 func (en entry) share(err error) entry {
-	kind := error(nil)
-	if own, ok := errors.AsType[*Error](err); ok {
-		kind = own.Kind
-	}
-	switch kind { //nolint:errorlint // a sentinel, as made
-	case nil:
+	switch KindOf(err) {
+	case 0:
 		en.shared = err == nil && en.rec.State != store.None
-	case ErrStore, ErrDamaged:
+	case KindStore, KindDamaged:
 		// It failed for the followers, too: taking turns at a store that hangs
 		// would help nobody.
 		en.err, en.shared = err, true
-	case ErrMismatch:
+	case KindMismatch:
 		// The record refuses all that ask for something else.
 		en.refuses, en.shared = true, en.rec.State != store.None
 	}
@@ -150,7 +146,7 @@ func (e *Engine) follow(ctx context.Context, t *ticket, f *flight) (entry, error
 	refuse := func(cause error) (entry, error) { // nothing was done on behalf of this call
 		rec := store.Record{ID: f.id, State: store.Running}
 		e.observe(ctx, t.event(observe.InFlight, rec, cause))
-		return entry{}, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: cause}
+		return entry{}, &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: cause}
 	}
 	if t.patience.IsZero() {
 		t.patience = time.Now().Add(max(e.o.StoreTimeout+e.o.StoreTimeout/2, time.Until(t.deadline)))
@@ -188,12 +184,12 @@ func (e *Engine) follow(ctx context.Context, t *ticket, f *flight) (entry, error
 }
 
 // wait returns when it is worth trying to enter again, followed if because the
-// flight has ended, and ErrInFlight when waiting is over or was not wanted. It
+// flight has ended, and KindInFlight when waiting is over or was not wanted. It
 // changes nothing in the store.
 func (e *Engine) wait(ctx context.Context, t *ticket, f *flight, leader bool, rec store.Record) (followed bool, err error) {
 	refuse := func(cause error) (bool, error) {
 		e.observe(ctx, t.event(observe.InFlight, rec, cause))
-		return false, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: cause}
+		return false, &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: cause}
 	}
 	if t.deadline.IsZero() || !time.Now().Before(t.deadline) {
 		return refuse(nil)
@@ -239,7 +235,7 @@ func (e *Engine) watch(ctx context.Context, rec store.Record) error {
 			return err
 		}
 		now, err := e.read(ctx, rec.ID)
-		if errors.Is(err, ErrDamaged) || err == nil && (now.State != store.Running || now.Fence != rec.Fence || now.LeaseLeft <= 0) {
+		if errors.Is(err, store.ErrDamaged) || err == nil && (now.State != store.Running || now.Fence != rec.Fence || now.LeaseLeft <= 0) {
 			return nil
 		}
 	}
@@ -257,9 +253,9 @@ func (e *Engine) enter(ctx context.Context, t *ticket, claim func(context.Contex
 	for range enterRounds {
 		rec, err := claim(ctx, t)
 		// What fn of a transaction returned is no word of the store.
-		if _, ours := err.(*Error); !ours && errors.Is(err, ErrMismatch) { //nolint:errorlint // not what it wraps
+		if KindOf(err) == KindMismatch {
 			e.observe(ctx, t.event(observe.Mismatched, rec, nil))
-			return entry{rec: rec}, &Error{Kind: ErrMismatch, Execution: NotExecuted}
+			return entry{rec: rec}, &Error{Kind: KindMismatch, Execution: NotExecuted}
 		}
 		if err != nil {
 			return entry{rec: rec}, err
@@ -282,7 +278,7 @@ func (e *Engine) enter(ctx context.Context, t *ticket, claim func(context.Contex
 		}
 		t.req.Owner = store.NewOwner() // an owner claims once
 	}
-	return entry{}, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter,
+	return entry{}, &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter,
 		Cause: fmt.Errorf("the record changed %d times while entering", enterRounds)}
 }
 
@@ -299,7 +295,7 @@ func (e *Engine) claim(ctx context.Context, t *ticket) (rec store.Record, err er
 	})
 	t.resent = t.resent || tries > 1
 	fault.At(fault.ClaimAfter)
-	if err == nil || errors.Is(err, ErrMismatch) {
+	if err == nil || errors.Is(err, store.ErrMismatch) {
 		if err == nil && rec.State == store.Running && rec.Owner == t.req.Owner {
 			ev := t.event(observe.Claimed, rec, nil)
 			ev.Elapsed = time.Since(asked)
@@ -307,8 +303,8 @@ func (e *Engine) claim(ctx context.Context, t *ticket) (rec store.Record, err er
 		}
 		return rec, err
 	}
-	if errors.Is(err, ErrInvalid) {
-		return rec, &Error{Kind: ErrInvalid, Execution: NotExecuted, Cause: err}
+	if errors.Is(err, store.ErrInvalid) {
+		return rec, &Error{Kind: KindInvalid, Execution: NotExecuted, Cause: err}
 	}
 	return rec, e.unclaimed(ctx, t, rec, err)
 }
@@ -317,7 +313,7 @@ func (e *Engine) claim(ctx context.Context, t *ticket) (rec store.Record, err er
 // which nothing runs.
 func (e *Engine) unclaimed(ctx context.Context, t *ticket, rec store.Record, err error) error {
 	e.observe(ctx, t.event(observe.StoreFailed, rec, err))
-	if !errors.Is(err, ErrDamaged) && !errors.Is(err, store.ErrNotDone) {
+	if !errors.Is(err, store.ErrDamaged) && !errors.Is(err, store.ErrNotDone) {
 		e.abandon(t)
 	}
 	return storeFailed(NotExecuted, err)
@@ -389,12 +385,12 @@ func (e *Engine) resolve(ctx context.Context, t *ticket, rec store.Record) (agai
 	}
 	fault.At(fault.TakeoverAfter)
 	switch own, ok := errors.AsType[*Error](err); {
-	case ok && errors.Is(own.Kind, ErrUnknown):
+	case ok && own.Kind == KindUnknown:
 		return false, nil // a step is in doubt
 	case ok:
 		e.observe(ctx, t.event(observe.StoreFailed, rec, err))
 		return false, own
-	case errors.Is(err, ErrFenced):
+	case errors.Is(err, store.ErrFenced):
 		return true, nil // another caller was faster; look again
 	case err != nil:
 		e.observe(ctx, t.event(observe.StoreFailed, rec, err))
@@ -437,7 +433,7 @@ func (e *Engine) retry(ctx context.Context, tries int, call func(context.Context
 		if doubt != nil && errors.Is(err, store.ErrNotDone) {
 			err = fmt.Errorf("%w; and then: %v", doubt, err) //nolint:errorlint // which is not ErrNotDone
 		}
-		if err == nil || errors.Is(err, ErrMismatch) || errors.Is(err, ErrFenced) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrDamaged) {
+		if err == nil || errors.Is(err, store.ErrMismatch) || errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrDamaged) {
 			return err
 		}
 		if try == tries || !timer.Sleep(ctx, timer.Around(pause)) {

@@ -8,46 +8,73 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Sentinels, for errors.Is. Every error of the engine wraps one of them in an
-// *Error, which also answers "did it execute?".
-var (
-	// ErrInvalid: the operation or the configuration is not acceptable.
-	ErrInvalid = store.ErrInvalid
-	// ErrMismatch: the key was used before for another request.
-	ErrMismatch = store.ErrMismatch
-	// ErrInFlight: the operation is running right now.
-	ErrInFlight = errors.New("stet: operation in flight")
-	// ErrUnknown: whether the operation had its effect is not known.
-	ErrUnknown = store.ErrUnknown
-	// ErrExpired: the operation has ended and its result is no longer kept. It
-	// does not run again; Error.Execution says whether it was executed.
-	ErrExpired = errors.New("stet: result no longer kept")
-	// ErrRetryable: the run ended without an effect; the same key may be
-	// tried again.
-	ErrRetryable = errors.New("stet: ended without effect")
-	// ErrFailed: the operation was executed and its outcome is a failure,
+// Kind says what an *Error is about. See KindOf.
+type Kind uint8
+
+const (
+	// KindInvalid: the operation or the configuration is not acceptable.
+	KindInvalid Kind = 1 + iota
+	// KindMismatch: the key was used before for another request.
+	KindMismatch
+	// KindInFlight: the operation is running right now, or waits for a worker.
+	KindInFlight
+	// KindUnknown: whether the operation had its effect is not known.
+	KindUnknown
+	// KindRetryable: the run ended without an outcome; the same key may be tried again.
+	KindRetryable
+	// KindFailed: the operation was executed and its outcome is a failure,
 	// which every retry gets.
-	ErrFailed = errors.New("stet: operation failed")
-	// ErrStore: the store could not be used.
-	ErrStore = errors.New("stet: store unavailable")
-	// ErrFenced: another claim or outcome stands; nothing was written.
-	ErrFenced = store.ErrFenced
-	// ErrLeaseLost is the cause with which a handler's context is cancelled
-	// when its lease is lost.
-	ErrLeaseLost = errors.New("stet: lease lost")
-	// ErrRunTimeout is the cause with which a handler's context is cancelled
-	// when it has used up Policy.RunTimeout.
-	ErrRunTimeout = errors.New("stet: run took longer than its policy allows")
-	// ErrDamaged: what is stored was damaged, or written by a newer version.
+	KindFailed
+	// KindExpired: the operation has ended and its result is no longer kept. It
+	// does not run again; Error.Execution says whether it was executed.
+	KindExpired
+	// KindDamaged: what is stored was damaged, or written by a newer version.
 	// The operation does not run again; Error.Execution says whether it was
 	// executed.
-	ErrDamaged = store.ErrDamaged
-	// ErrCancelled is the cause with which the context of an accepted
-	// operation's run is cancelled when its cancellation was asked for.
-	ErrCancelled = errors.New("stet: operation cancelled")
-	// ErrForeign: the operation was executed, and its outcome is of another face,
+	KindDamaged
+	// KindForeign: the operation was executed, and its outcome is of another face,
 	// which cannot be told here: an HTTP response that is no JSON, for one.
-	ErrForeign = errors.New("stet: outcome of another kind of caller")
+	KindForeign
+	// KindFenced: another claim or outcome stands; nothing was written.
+	KindFenced
+	// KindStore: the store could not be used.
+	KindStore
+	// KindClosed: the engine was closed.
+	KindClosed
+)
+
+var kindTexts = [...]string{
+	KindInvalid:   store.ErrInvalid.Error(),
+	KindMismatch:  store.ErrMismatch.Error(),
+	KindInFlight:  "stet: operation in flight",
+	KindUnknown:   store.ErrUnknown.Error(),
+	KindRetryable: "stet: ended without effect",
+	KindFailed:    "stet: operation failed",
+	KindExpired:   "stet: result no longer kept",
+	KindDamaged:   store.ErrDamaged.Error(),
+	KindForeign:   "stet: outcome of another kind of caller",
+	KindFenced:    store.ErrFenced.Error(),
+	KindStore:     "stet: store unavailable",
+	KindClosed:    "stet: engine closed",
+}
+
+// String returns what the kind says, as in "stet: operation in flight".
+func (k Kind) String() string {
+	if k > 0 && int(k) < len(kindTexts) {
+		return kindTexts[k]
+	}
+	return "stet: no kind"
+}
+
+// Causes with which the context of a run is cancelled, for context.Cause. They are
+// not what the engine returns: for that see KindOf.
+var (
+	// ErrLeaseLost: the lease was lost.
+	ErrLeaseLost = errors.New("stet: lease lost")
+	// ErrRunTimeout: the run has used up Policy.RunTimeout.
+	ErrRunTimeout = errors.New("stet: run took longer than its policy allows")
+	// ErrCancelled: the cancellation of the accepted operation was asked for.
+	ErrCancelled = errors.New("stet: operation cancelled")
 	// ErrClosed: the engine was closed.
 	ErrClosed = errors.New("stet: engine closed")
 )
@@ -79,7 +106,7 @@ func (x Execution) String() string {
 
 // Error is the error of the engine.
 type Error struct {
-	Kind       error         // one of the sentinels
+	Kind       Kind          // what it is about
 	Execution  Execution     // did the operation execute?
 	RetryAfter time.Duration // when to ask again; 0 when nothing is known
 	Cause      error         // what went wrong below, or nil
@@ -93,12 +120,45 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%v (%v): %v", e.Kind, e.Execution, e.Cause)
 }
 
-// Unwrap gives errors.Is and errors.As the kind and the cause.
-func (e *Error) Unwrap() []error {
-	if e.Cause == nil {
-		return []error{e.Kind}
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error {
+	if e.Cause == nil && e.Kind == KindClosed {
+		return ErrClosed
 	}
-	return []error{e.Kind, e.Cause}
+	return e.Cause
+}
+
+// KindOf returns the kind of an error that a function of this package returned. Of
+// several *Errors inside one another, the outermost counts: those below it may be of
+// another operation, which the handler called. An error of a store has a kind too, by
+// the sentinel of package store that it wraps. Any other error has none, which is 0.
+func KindOf(err error) Kind {
+	switch e := err.(type) { //nolint:errorlint // it walks the tree itself, to stop at the outermost
+	case *Error:
+		return e.Kind
+	case interface{ Unwrap() error }:
+		return KindOf(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, err := range e.Unwrap() {
+			if k := KindOf(err); k != 0 {
+				return k
+			}
+		}
+		return 0
+	}
+	switch err { //nolint:errorlint // sentinels, which wrap nothing
+	case store.ErrInvalid:
+		return KindInvalid
+	case store.ErrMismatch:
+		return KindMismatch
+	case store.ErrUnknown:
+		return KindUnknown
+	case store.ErrDamaged:
+		return KindDamaged
+	case store.ErrFenced:
+		return KindFenced
+	}
+	return 0
 }
 
 // ExecutionOf answers "did it execute?" for any error that Begin, Do and the
@@ -115,19 +175,19 @@ func ExecutionOf(err error) Execution {
 // which the store says by ErrUnknown.
 func storeFailed(x Execution, err error) *Error {
 	switch {
-	case errors.Is(err, ErrDamaged):
+	case errors.Is(err, store.ErrDamaged):
 		return damaged(err)
-	case errors.Is(err, ErrUnknown):
-		return &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: err}
+	case errors.Is(err, store.ErrUnknown):
+		return &Error{Kind: KindUnknown, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: err}
 	}
-	return &Error{Kind: ErrStore, Execution: x, RetryAfter: retryAfter, Cause: err}
+	return &Error{Kind: KindStore, Execution: x, RetryAfter: retryAfter, Cause: err}
 }
 
 // damaged is the caller's error for what is stored and cannot be read.
 func damaged(err error) *Error {
-	return &Error{Kind: ErrDamaged, Execution: MayHaveExecuted, Cause: err}
+	return &Error{Kind: KindDamaged, Execution: MayHaveExecuted, Cause: err}
 }
 
 func invalid(format string, args ...any) *Error {
-	return &Error{Kind: ErrInvalid, Execution: NotExecuted, Cause: fmt.Errorf(format, args...)}
+	return &Error{Kind: KindInvalid, Execution: NotExecuted, Cause: fmt.Errorf(format, args...)}
 }

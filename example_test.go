@@ -85,7 +85,7 @@ func ExampleExecutionOf() {
 	op.Fingerprint = stet.NewFingerprint([]byte("999 EUR"))
 	_, err := stet.Do(ctx, engine, op, func(context.Context) (int, error) { return 2, nil })
 	fmt.Println(err)
-	fmt.Println(errors.Is(err, stet.ErrMismatch), stet.ExecutionOf(err))
+	fmt.Println(stet.KindOf(err) == stet.KindMismatch, stet.ExecutionOf(err))
 	// Output:
 	// stet: key reused for another request (not executed)
 	// true not executed

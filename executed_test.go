@@ -21,18 +21,19 @@ func TestDidItExecuteIsAnsweredAlikeAfterTheResultIsGone(t *testing.T) {
 		o            stet.Options
 		before       func(*testing.T, *stet.Engine, store.Store)
 		stands, gone stet.Execution
-		kind         error // while it stands
+		kind         stet.Kind // while it stands
+		cause        error     // which it wraps then
 	}{
 		"completed": {stale, func(t *testing.T, e *stet.Engine, _ store.Store) {
 			_, _ = stet.Do(t.Context(), e, op, func(context.Context) (string, error) { return "done", nil })
-		}, stet.Executed, stet.Executed, nil},
+		}, stet.Executed, stet.Executed, 0, nil},
 		"failed": {stale, func(t *testing.T, e *stet.Engine, _ store.Store) {
 			_, _ = stet.Do(t.Context(), e, op, func(context.Context) (string, error) { return "", errors.New("declined") })
-		}, stet.Executed, stet.MayHaveExecuted, stet.ErrFailed},
+		}, stet.Executed, stet.MayHaveExecuted, stet.KindFailed, nil},
 		"stale": {stale, func(t *testing.T, _ *stet.Engine, s store.Store) { die(t, s, op) },
-			stet.MayHaveExecuted, stet.MayHaveExecuted, stet.ErrFailed},
+			stet.MayHaveExecuted, stet.MayHaveExecuted, stet.KindFailed, nil},
 		"cancelled before any run": {stale, func(t *testing.T, e *stet.Engine, _ store.Store) { cancelled(t, e, accept(t, e, op, parcel)) },
-			stet.NotExecuted, stet.NotExecuted, stet.ErrCancelled},
+			stet.NotExecuted, stet.NotExecuted, stet.KindFailed, stet.ErrCancelled},
 		"cancelled between two runs": {stale, func(t *testing.T, e *stet.Engine, _ store.Store) {
 			it := accept(t, e, op, parcel)
 			run, err := e.Take(t.Context(), it)
@@ -43,7 +44,7 @@ func TestDidItExecuteIsAnsweredAlikeAfterTheResultIsGone(t *testing.T) {
 				t.Fatal(err)
 			}
 			cancelled(t, e, it)
-		}, stet.MayHaveExecuted, stet.MayHaveExecuted, stet.ErrCancelled},
+		}, stet.MayHaveExecuted, stet.MayHaveExecuted, stet.KindFailed, stet.ErrCancelled},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			store := memory.New(memory.Options{})
@@ -51,14 +52,14 @@ func TestDidItExecuteIsAnsweredAlikeAfterTheResultIsGone(t *testing.T) {
 			c.before(t, e, store)
 			never := func(context.Context) (string, error) { t.Error("ran"); return "", nil }
 			res, err := stet.Do(t.Context(), e, op, never)
-			if got := stet.ExecutionOf(err); c.kind == nil && (err != nil || !res.Replayed) || c.kind != nil && (!errors.Is(err, c.kind) || got != c.stands) {
+			if got := stet.ExecutionOf(err); stet.KindOf(err) != c.kind || c.cause != nil && !errors.Is(err, c.cause) || err == nil && !res.Replayed || err != nil && got != c.stands {
 				t.Errorf("%s: %v", name, err)
 			}
 			rec, _ := store.Read(t.Context(), e.ID(op.Scope, op.Key))
 			if err := store.Expire(t.Context(), rec.Claim()); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := stet.Do(t.Context(), e, op, never); !errors.Is(err, stet.ErrExpired) || stet.ExecutionOf(err) != c.gone {
+			if _, err := stet.Do(t.Context(), e, op, never); stet.KindOf(err) != stet.KindExpired || stet.ExecutionOf(err) != c.gone {
 				t.Errorf("%s, and its result is gone: %v", name, err)
 			}
 		})

@@ -51,7 +51,7 @@ func TestOutcomeIsCommittedWithTheWorkersRows(t *testing.T) {
 	if run.Context().Err() == nil {
 		t.Error("the run goes on")
 	}
-	if err := finish(t, e, run, store, nil); !errors.Is(err, stet.ErrInvalid) {
+	if err := finish(t, e, run, store, nil); stet.KindOf(err) != stet.KindInvalid {
 		t.Errorf("a second end: %v", err)
 	}
 	if again := take(t, e, it); !again.Replayed() || string(again.Outcome().Body) != "shipped" {
@@ -72,16 +72,16 @@ func TestStaleWorkerWritesNothing(t *testing.T) {
 	if err := st.Return(t.Context(), stale.Claim(), 0); err != nil { // by an operator, who believed it dead
 		t.Fatal(err)
 	}
-	if err := finish(t, e, stale, st, nil); !errors.Is(err, stet.ErrFenced) || charges(t, st) != 0 {
+	if err := finish(t, e, stale, st, nil); stet.KindOf(err) != stet.KindFenced || charges(t, st) != 0 {
 		t.Errorf("while it waits for another: %v, %d rows", err, charges(t, st))
 	}
 	if err := finish(t, other, take(t, other, it), st, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := finish(t, e, stale, st, nil); !errors.Is(err, stet.ErrFenced) || charges(t, st) != 1 {
+	if err := finish(t, e, stale, st, nil); stet.KindOf(err) != stet.KindFenced || charges(t, st) != 1 {
 		t.Errorf("when another has finished: %v, %d rows", err, charges(t, st))
 	}
-	if err := stale.Return(t.Context(), stet.Again{}); !errors.Is(err, stet.ErrFenced) {
+	if err := stale.Return(t.Context(), stet.Again{}); stet.KindOf(err) != stet.KindFenced {
 		t.Errorf("its return: %v", err)
 	}
 	status(t, other, it.ID, store.Completed)
@@ -99,11 +99,11 @@ func TestCommitWhoseReplyWasLostIsNotDoneTwice(t *testing.T) {
 		e := newEngine(t, faulty, stet.Options{})
 		it := accept(t, e, op, parcel)
 		run := take(t, e, it)
-		if err := finish(t, e, run, faulty, nil); !errors.Is(err, stet.ErrStore) || stet.ExecutionOf(err) != stet.MayHaveExecuted {
+		if err := finish(t, e, run, faulty, nil); stet.KindOf(err) != stet.KindStore || stet.ExecutionOf(err) != stet.MayHaveExecuted {
 			t.Errorf("%v", err)
 		}
 		err := run.Return(t.Context(), stet.Again{})
-		if committed := fault == storetest.FailAfter; errors.Is(err, stet.ErrFenced) != committed {
+		if committed := fault == storetest.FailAfter; (stet.KindOf(err) == stet.KindFenced) != committed {
 			t.Errorf("committed: %v; the return: %v", committed, err)
 		}
 		if run := take(t, e, it); !run.Replayed() {

@@ -2,7 +2,6 @@ package stet
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/stet-go/stet/internal/timer"
@@ -26,7 +25,7 @@ func (e *Engine) forsake(lease time.Duration, call func(context.Context) error) 
 		e.keeper.quiet(lease)
 		end := time.Now().Add(lease)
 		for pause := storeBackoff; time.Now().Before(end) && timer.Sleep(ctx, pause); pause = min(2*pause, maxBackoff) {
-			if err := call(ctx); err == nil || errors.Is(err, ErrFenced) {
+			if err := call(ctx); err == nil || KindOf(err) == KindFenced {
 				return
 			}
 		}

@@ -2,7 +2,6 @@ package stet_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -40,7 +39,7 @@ func FuzzRecord(f *testing.F) {
 		st.rec = store.Record{ID: e.ID("shop", "key"), State: store.State(state % (uint8(store.Accepted) + 1)), Fence: 1, Attempt: 1,
 			Work: seal.Seal(work), Notes: append(make([]byte, 8), seal.Seal(notes)...), Result: store.Result{Status: int(state), Type: string(notes), Head: result, Body: work}}
 		st, err := e.Lookup(t.Context(), st.rec.ID)
-		if err != nil && !errors.Is(err, stet.ErrDamaged) {
+		if err != nil && stet.KindOf(err) != stet.KindDamaged {
 			t.Errorf("Lookup: %v", err)
 		}
 		if err == nil && (st.Record.Work != nil || st.Record.Notes != nil || !st.Record.Result.IsZero()) {

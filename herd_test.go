@@ -2,7 +2,6 @@ package stet_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -17,21 +16,17 @@ import (
 )
 
 // herd makes n calls at once, and returns how many ended with each kind of error.
-func herd(t *testing.T, e *stet.Engine, n int, op func(i int) stet.Op) map[error]int {
+func herd(t *testing.T, e *stet.Engine, n int, op func(i int) stet.Op) map[stet.Kind]int {
 	t.Helper()
 	var mu sync.Mutex
-	kinds := make(map[error]int)
+	kinds := make(map[stet.Kind]int)
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
 			_, err := e.Begin(t.Context(), op(i))
-			var kind error
-			if own, ok := errors.AsType[*stet.Error](err); ok {
-				kind = own.Kind
-			}
 			mu.Lock()
 			defer mu.Unlock()
-			kinds[kind]++
+			kinds[stet.KindOf(err)]++
 		})
 	}
 	wg.Wait()
@@ -59,7 +54,7 @@ func TestHerdWithAnotherRequestCostsFewClaims(t *testing.T) {
 			}
 			return other
 		})
-		if kinds[stet.ErrMismatch] != n-n/100 || kinds[nil] != n/100 || refused.Load() != n-n/100 {
+		if kinds[stet.KindMismatch] != n-n/100 || kinds[0] != n/100 || refused.Load() != n-n/100 {
 			t.Errorf("%v, and %d were observed", kinds, refused.Load())
 		}
 		if claims, took := store.claims.Load(), time.Since(began); claims > 10 || took > 100*time.Millisecond {
@@ -75,7 +70,7 @@ func TestHerdOnADamagedRecordCostsOneClaim(t *testing.T) {
 		e := newEngine(t, store, stet.Options{SweepEvery: -1})
 		go func() { time.Sleep(time.Second); close(store.gate) }()
 		kinds := herd(t, e, 500, func(int) stet.Op { return op })
-		if kinds[stet.ErrDamaged] != 500 || store.calls.Load() != 1 {
+		if kinds[stet.KindDamaged] != 500 || store.calls.Load() != 1 {
 			t.Errorf("%v with %d claims", kinds, store.calls.Load())
 		}
 	})
@@ -99,7 +94,7 @@ func TestCallsThatFollowOthersAreBounded(t *testing.T) {
 		var atOnce, later atomic.Int64
 		for range 40 {
 			told.Go(func() {
-				if _, err := e.Begin(t.Context(), op); !errors.Is(err, stet.ErrInFlight) {
+				if _, err := e.Begin(t.Context(), op); stet.KindOf(err) != stet.KindInFlight {
 					t.Error(err)
 				}
 				if time.Since(began) == 0 {
@@ -131,7 +126,7 @@ func TestManyClaimsThatWereNeverHeardOfAreAllGivenBack(t *testing.T) {
 			e := newEngine(t, there, stet.Options{SweepEvery: -1})
 			const n = 2000
 			key := func(i int) stet.Op { return stet.Op{Scope: "s", Key: fmt.Sprint(i)} }
-			if kinds := herd(t, e, n, key); kinds[stet.ErrStore] != n {
+			if kinds := herd(t, e, n, key); kinds[stet.KindStore] != n {
 				t.Fatal(name, kinds)
 			}
 			time.Sleep(away)

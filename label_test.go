@@ -2,7 +2,6 @@ package stet_test
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -69,10 +68,10 @@ func TestReferenceThatWasChangedIsNotVerified(t *testing.T) {
 		if _, err := s.Claim(t.Context(), store.ClaimRequest{ID: id, Scope: store.DigestScope("", op.Scope), Owner: store.NewOwner(), Lease: time.Nanosecond, Label: store.Label{Ref: ref}}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := e.Begin(t.Context(), op); !errors.Is(err, stet.ErrUnknown) {
+		if _, err := e.Begin(t.Context(), op); stet.KindOf(err) != stet.KindUnknown {
 			t.Errorf("%s: %v; want it unknown", key, err)
 		}
-		if _, err := e.Lookup(t.Context(), id); !errors.Is(err, stet.ErrDamaged) {
+		if _, err := e.Lookup(t.Context(), id); stet.KindOf(err) != stet.KindDamaged {
 			t.Errorf("%s: Lookup: %v; want it damaged", key, err)
 		}
 	}
@@ -82,7 +81,7 @@ func TestLabelsThatDoNotFitAreRefused(t *testing.T) {
 	e := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
 	for _, bad := range []string{strings.Repeat("x", store.MaxLabel+1), "\xff", "a\nb", "a\x00b", "a\u0085b"} {
 		for _, op := range []stet.Op{{Scope: "s", Key: "k", Name: bad}, {Scope: "s", Key: "k", Ref: bad}} {
-			if _, err := e.Begin(t.Context(), op); !errors.Is(err, stet.ErrInvalid) {
+			if _, err := e.Begin(t.Context(), op); stet.KindOf(err) != stet.KindInvalid {
 				t.Errorf("%.20q: %v; want it invalid", bad, err)
 			}
 		}
@@ -90,7 +89,7 @@ func TestLabelsThatDoNotFitAreRefused(t *testing.T) {
 			t.Errorf("%.20q is made %.20q", bad, fit)
 		}
 	}
-	if _, err := e.Begin(t.Context(), stet.Op{Scope: "s", Key: "k", Ref: "sealed:x"}); !errors.Is(err, stet.ErrInvalid) {
+	if _, err := e.Begin(t.Context(), stet.Op{Scope: "s", Key: "k", Ref: "sealed:x"}); stet.KindOf(err) != stet.KindInvalid {
 		t.Errorf("a reference with the mark of a sealed one: %v", err)
 	}
 }

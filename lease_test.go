@@ -76,7 +76,7 @@ func TestLongRunKeepsItsLease(t *testing.T) {
 		e := newEngine(t, store, stet.Options{})
 		run := begin(t, e, op)
 		time.Sleep(4 * time.Minute)
-		if _, err := newEngine(t, store, stet.Options{}).Begin(t.Context(), op); !errors.Is(err, stet.ErrInFlight) {
+		if _, err := newEngine(t, store, stet.Options{}).Begin(t.Context(), op); stet.KindOf(err) != stet.KindInFlight {
 			t.Fatalf("a duplicate elsewhere: %v", err)
 		}
 		if err := run.Settle(t.Context(), stet.Outcome{}); err != nil {
@@ -129,7 +129,7 @@ func TestLostLeaseCancelsTheHandler(t *testing.T) {
 			t.Fatalf("cause %v", cause)
 		}
 		err := run.Settle(t.Context(), stet.Outcome{})
-		if !errors.Is(err, stet.ErrFenced) || stet.ExecutionOf(err) != stet.MayHaveExecuted {
+		if stet.KindOf(err) != stet.KindFenced || stet.ExecutionOf(err) != stet.MayHaveExecuted {
 			t.Fatalf("settle: %v", err)
 		}
 	})
@@ -163,7 +163,7 @@ func TestLateSettleIsAcceptedFromUnknown(t *testing.T) {
 		run := begin(t, e, op)
 		store.failExtend.Store(&errDown)
 		time.Sleep(time.Minute)
-		if _, err := e.Begin(t.Context(), op); !errors.Is(err, stet.ErrUnknown) {
+		if _, err := e.Begin(t.Context(), op); stet.KindOf(err) != stet.KindUnknown {
 			t.Fatalf("a retry meanwhile: %v", err)
 		}
 		if err := run.Settle(t.Context(), stet.Outcome{Body: []byte("late")}); err != nil {
@@ -250,7 +250,7 @@ func TestClaimThatWasNeverHeardOfIsGivenBack(t *testing.T) {
 		store.failClaim.Store(&errDown)
 		runs := 0
 		_, err := stet.Do(t.Context(), e, op, charge(&runs))
-		if !errors.Is(err, stet.ErrStore) || stet.ExecutionOf(err) != stet.NotExecuted || runs != 0 {
+		if stet.KindOf(err) != stet.KindStore || stet.ExecutionOf(err) != stet.NotExecuted || runs != 0 {
 			t.Fatalf("%v, %d runs", err, runs)
 		}
 		store.failClaim.Store(nil)
@@ -268,11 +268,11 @@ func TestFailedSettleIsUnknownAndNeverReleased(t *testing.T) {
 		e := newEngine(t, store, stet.Options{})
 		runs := 0
 		_, err := stet.Do(t.Context(), e, op, charge(&runs))
-		if !errors.Is(err, stet.ErrUnknown) || stet.ExecutionOf(err) != stet.MayHaveExecuted {
+		if stet.KindOf(err) != stet.KindUnknown || stet.ExecutionOf(err) != stet.MayHaveExecuted {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
-		if _, err := stet.Do(t.Context(), e, op, charge(&runs)); !errors.Is(err, stet.ErrUnknown) || runs != 1 {
+		if _, err := stet.Do(t.Context(), e, op, charge(&runs)); stet.KindOf(err) != stet.KindUnknown || runs != 1 {
 			t.Fatalf("%v, %d runs", err, runs)
 		}
 	})
@@ -285,8 +285,8 @@ func TestReleaseThatDoesNotReachTheStoreIsRepeated(t *testing.T) {
 		store := newSpy()
 		store.failRelease.Store(&errDown)
 		e := newEngine(t, store, stet.Options{})
-		_, err := stet.Do(t.Context(), e, op, func(context.Context) (string, error) { return "", stet.ErrRetryable })
-		if !errors.Is(err, stet.ErrRetryable) || stet.ExecutionOf(err) != stet.NotExecuted {
+		_, err := stet.Do(t.Context(), e, op, func(context.Context) (string, error) { return "", stet.Retryable(errors.New("busy")) })
+		if stet.KindOf(err) != stet.KindRetryable || stet.ExecutionOf(err) != stet.NotExecuted {
 			t.Fatal(err)
 		}
 		store.failRelease.Store(nil)
@@ -305,13 +305,13 @@ func TestParkThatDoesNotReachTheStoreIsRepeated(t *testing.T) {
 		store.failExtend.Store(&errDown)
 		e := newEngine(t, store, stet.Options{})
 		_, err := stet.Do(t.Context(), e, op, doubtful(0, func() error { return nil }))
-		if !errors.Is(err, stet.ErrUnknown) {
+		if stet.KindOf(err) != stet.KindUnknown {
 			t.Fatal(err)
 		}
 		store.failExtend.Store(nil)
 		time.Sleep(time.Second)
 		runs := 0
-		if _, err := stet.Do(t.Context(), e, op, charge(&runs)); !errors.Is(err, stet.ErrUnknown) || runs != 0 {
+		if _, err := stet.Do(t.Context(), e, op, charge(&runs)); stet.KindOf(err) != stet.KindUnknown || runs != 0 {
 			t.Fatalf("%v, %d runs", err, runs)
 		}
 	})

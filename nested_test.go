@@ -20,11 +20,11 @@ func TestOperationInsideATransactionOfTheSameStoreIsRefusedAtOnce(t *testing.T) 
 	started := time.Now()
 	_, err := stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (int, error) {
 		_, err := stet.DoTx(ctx, txOf(e, store), inner, func(context.Context, *sql.Tx) (int, error) { t.Error("ran"); return 0, nil })
-		if !errors.Is(err, stet.ErrInvalid) || stet.ExecutionOf(err) != stet.NotExecuted {
+		if stet.KindOf(err) != stet.KindInvalid || stet.ExecutionOf(err) != stet.NotExecuted {
 			t.Errorf("DoTx inside: %v", err)
 		}
 		_, err = stet.Do(ctx, e, inner, func(context.Context) (int, error) { t.Error("ran"); return 0, nil })
-		if !errors.Is(err, stet.ErrInvalid) || stet.ExecutionOf(err) != stet.NotExecuted {
+		if stet.KindOf(err) != stet.KindInvalid || stet.ExecutionOf(err) != stet.NotExecuted {
 			t.Errorf("Do inside: %v", err)
 		}
 		return 1, book(ctx, tx)
@@ -49,7 +49,7 @@ func TestRollbackOfAnInnerOperationDoesNotReleaseTheOuter(t *testing.T) {
 			}
 			return 1, nil
 		})
-		if !errors.Is(err, stet.ErrFailed) {
+		if stet.KindOf(err) != stet.KindFailed {
 			t.Error(err)
 		}
 	}
@@ -61,9 +61,9 @@ func TestRollbackOfAnInnerOperationDoesNotReleaseTheOuter(t *testing.T) {
 func TestMismatchOfAnInnerOperationIsNotTheOuters(t *testing.T) {
 	store, e := bank(t)
 	_, err := stet.DoTx(t.Context(), txOf(e, store), op, func(context.Context, *sql.Tx) (int, error) {
-		return 0, &stet.Error{Kind: stet.ErrMismatch}
+		return 0, &stet.Error{Kind: stet.KindMismatch}
 	})
-	if se, ok := errors.AsType[*stet.Error](err); !ok || se.Kind != stet.ErrRetryable {
+	if se, ok := errors.AsType[*stet.Error](err); !ok || se.Kind != stet.KindRetryable {
 		t.Fatal(err)
 	}
 }
@@ -79,7 +79,7 @@ func TestPanicWhileEncodingLeavesNoClaimBehind(t *testing.T) {
 		defer func() { _ = recover() }()
 		_, _ = stet.Do(t.Context(), e, op, func(context.Context) (shy, error) { return shy{}, nil })
 	}()
-	if _, err := stet.Do(t.Context(), e, op, func(context.Context) (int, error) { return 1, nil }); !errors.Is(err, stet.ErrFailed) {
+	if _, err := stet.Do(t.Context(), e, op, func(context.Context) (int, error) { return 1, nil }); stet.KindOf(err) != stet.KindFailed {
 		t.Fatal(err)
 	}
 }
@@ -127,7 +127,7 @@ func TestStaleRunCannotSettleInATransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = txOf(e, st).Settle(t.Context(), run, tx, stet.Outcome{})
-	if !errors.Is(err, stet.ErrFenced) {
+	if stet.KindOf(err) != stet.KindFenced {
 		t.Errorf("a stale run's settle: %v", err)
 	}
 	if err := errors.Join(tx.Rollback(), next.Settle(t.Context(), stet.Outcome{})); err != nil {
@@ -162,7 +162,7 @@ func TestOperationInsideItselfIsRefused(t *testing.T) {
 	for name, call := range inside {
 		began := time.Now()
 		refused := func(ctx context.Context) {
-			if err := call(ctx); !errors.Is(err, stet.ErrInvalid) || stet.ExecutionOf(err) != stet.NotExecuted || time.Since(began) > 5*time.Second {
+			if err := call(ctx); stet.KindOf(err) != stet.KindInvalid || stet.ExecutionOf(err) != stet.NotExecuted || time.Since(began) > 5*time.Second {
 				t.Errorf("%s: %v after %v", name, err, time.Since(began))
 			}
 		}
@@ -170,13 +170,13 @@ func TestOperationInsideItselfIsRefused(t *testing.T) {
 			refused(ctx)
 			stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
 			return 0, nil
-		}); !errors.Is(err, stet.ErrRetryable) {
+		}); stet.KindOf(err) != stet.KindRetryable {
 			t.Errorf("%s: the outer operation: %v", name, err)
 		}
 	}
 	for _, name := range []string{"Do", "DoTx", "Do by another engine"} {
 		_, err := stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, _ *sql.Tx) (int, error) { return 0, inside[name](ctx) })
-		if !errors.Is(err, stet.ErrRetryable) || !errors.Is(err, stet.ErrInvalid) {
+		if stet.KindOf(err) != stet.KindRetryable || stet.KindOf(errors.Unwrap(err)) != stet.KindInvalid {
 			t.Errorf("%s in a transaction: %v", name, err)
 		}
 	}

@@ -28,11 +28,11 @@ import (
 // have been done stay done. MayRunAgain does the same, unless there is such a step.
 //
 // Resolving again with the same verdict is a success. The error is an *Error of
-// kind ErrInvalid (no verdict, or no such class), ErrInFlight (the lease is
-// alive; RetryAfter says for how long), ErrUnknown (MayRunAgain, of a run that died
-// in such a step), ErrFenced (the record has changed since it was shown; nothing
-// was written), ErrDamaged (it, or its notes, cannot be read, so what was done of it
-// is not known; ItHappened needs no notes) or ErrStore (it may or may not have been
+// kind KindInvalid (no verdict, or no such class), KindInFlight (the lease is
+// alive; RetryAfter says for how long), KindUnknown (MayRunAgain, of a run that died
+// in such a step), KindFenced (the record has changed since it was shown; nothing
+// was written), KindDamaged (it, or its notes, cannot be read, so what was done of it
+// is not known; ItHappened needs no notes) or KindStore (it may or may not have been
 // written: look again).
 func (e *Engine) Resolve(ctx context.Context, shown store.Record, class string, v Verdict) error {
 	p, ok := e.policies[class]
@@ -61,8 +61,8 @@ func (e *Engine) Resolve(ctx context.Context, shown store.Record, class string, 
 	case err == nil:
 		e.observe(ctx, observe.Event{Kind: kind, ID: rec.ID, Class: class, State: v.State(), Fence: rec.Fence, Attempt: rec.Attempt, Err: lost})
 		return nil
-	case errors.Is(err, ErrFenced):
-		return &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: errors.New("the record has changed since it was shown; look again")}
+	case KindOf(err) == KindFenced:
+		return &Error{Kind: KindFenced, Execution: MayHaveExecuted, Cause: errors.New("the record has changed since it was shown; look again")}
 	}
 	if own, ok := errors.AsType[*Error](err); ok {
 		return own
@@ -96,14 +96,14 @@ func (e *Engine) disown(ctx context.Context, rec store.Record, keep store.Retent
 	if n.doubt() != "" && now.State == store.Unknown && now.Fence == rec.Fence {
 		err = e.strike(ctx, now, n)
 	}
-	if err != nil && !errors.Is(err, ErrFenced) { // else another was faster, perhaps with the same verdict
+	if err != nil && KindOf(err) != KindFenced { // else another was faster, perhaps with the same verdict
 		return err
 	}
 	return e.release(ctx, rec.Claim(), keep)
 }
 
 // takeOver releases an Unknown record, so that it is run again, whatever became of
-// the dead run. If that had begun what must not be repeated, it is ErrUnknown: only
+// the dead run. If that had begun what must not be repeated, it is KindUnknown: only
 // a verdict can say whether that is to run again.
 func (e *Engine) takeOver(ctx context.Context, rec store.Record, keep store.Retention) error {
 	now, n, err := e.noted(ctx, rec)
@@ -111,9 +111,9 @@ func (e *Engine) takeOver(ctx context.Context, rec store.Record, keep store.Rete
 	case err != nil:
 		return err
 	case now.Fence != rec.Fence:
-		return ErrFenced
+		return store.ErrFenced
 	case step != "":
-		return &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: fmt.Errorf("the step %q was begun, and its end was not noted", step)}
+		return &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: fmt.Errorf("the step %q was begun, and its end was not noted", step)}
 	}
 	return e.release(ctx, rec.Claim(), keep)
 }
@@ -162,9 +162,9 @@ func (e *Engine) dead(ctx context.Context, shown store.Record) (store.Record, er
 	case err != nil:
 		return rec, err
 	case rec.State == store.None || rec.Fence != shown.Fence:
-		return rec, ErrFenced
+		return rec, store.ErrFenced
 	case rec.State == store.Running:
-		return rec, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: rec.LeaseLeft,
+		return rec, &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: rec.LeaseLeft,
 			Cause: fmt.Errorf("its lease is alive for %v; what still runs cannot be resolved", rec.LeaseLeft)}
 	}
 	return rec, nil
@@ -180,10 +180,10 @@ func (e *Engine) park(ctx context.Context, rec store.Record) (now store.Record, 
 		return err
 	})
 	if err == nil && now.State == store.Running && now.Owner == req.Owner {
-		return now, errors.Join(ErrFenced, e.release(ctx, now.Claim(), defaultPolicy.Retention))
+		return now, errors.Join(store.ErrFenced, e.release(ctx, now.Claim(), defaultPolicy.Retention))
 	}
-	if errors.Is(err, ErrMismatch) {
-		return now, ErrFenced // forgotten, and used for something else
+	if errors.Is(err, store.ErrMismatch) {
+		return now, store.ErrFenced // forgotten, and used for something else
 	}
 	return now, err
 }
@@ -193,7 +193,7 @@ func (e *Engine) park(ctx context.Context, rec store.Record) (now store.Record, 
 func (e *Engine) leave(ctx context.Context, rec store.Record, still time.Duration) error {
 	if lost, err := e.cut(ctx, rec.Claim(), max(still, time.Microsecond)); err != nil || lost || still > 0 {
 		if err == nil && lost {
-			err = ErrFenced
+			err = store.ErrFenced
 		}
 		return err // parked by the next caller, once still is over
 	}

@@ -43,7 +43,7 @@ func TestOperatorResolvesWhatNobodyKnows(t *testing.T) {
 				t.Fatalf("after it was resolved as not executed: %+v, %v, %d runs", res, err, runs)
 			}
 			err := e.Resolve(t.Context(), shown, "", stet.ItDidNotHappen())
-			if !errors.Is(err, stet.ErrFenced) {
+			if stet.KindOf(err) != stet.KindFenced {
 				t.Fatalf("resolving what was shown before somebody ran it again: %v", err)
 			}
 			if res, err := stet.Do(t.Context(), e, op, charge(&runs)); err != nil || runs != 1 || res.Value != "charged" {
@@ -66,7 +66,7 @@ func TestResolvedOutcomeIsWhatEveryRetryGets(t *testing.T) {
 		}
 		other := stet.ItHappened(stet.Outcome{Failed: true})
 		for _, v := range []stet.Verdict{other, stet.ItDidNotHappen()} {
-			if err := e.Resolve(t.Context(), dead, "", v); !errors.Is(err, stet.ErrFenced) {
+			if err := e.Resolve(t.Context(), dead, "", v); stet.KindOf(err) != stet.KindFenced {
 				t.Fatalf("a second verdict: %v", err)
 			}
 		}
@@ -87,13 +87,13 @@ func TestLiveRunCannotBeResolved(t *testing.T) {
 		}
 		time.Sleep(time.Minute) // twice the lease, renewed
 		err = e.Resolve(t.Context(), browse(t, st, store.Running), "", stet.ItDidNotHappen())
-		if failure, ok := errors.AsType[*stet.Error](err); !ok || !errors.Is(err, stet.ErrInFlight) || failure.RetryAfter <= 0 {
+		if failure, ok := errors.AsType[*stet.Error](err); !ok || stet.KindOf(err) != stet.KindInFlight || failure.RetryAfter <= 0 {
 			t.Fatalf("resolving a live run: %v", err)
 		}
 		if err := run.Settle(t.Context(), stet.Outcome{}); err != nil {
 			t.Fatal(err)
 		}
-		if err := e.Resolve(t.Context(), run.Record(), "", stet.ItDidNotHappen()); !errors.Is(err, stet.ErrFenced) {
+		if err := e.Resolve(t.Context(), run.Record(), "", stet.ItDidNotHappen()); stet.KindOf(err) != stet.KindFenced {
 			t.Fatalf("resolving what was settled: %v", err)
 		}
 	})
@@ -107,11 +107,11 @@ func TestResolveRefusesWhatSaysNothing(t *testing.T) {
 		e.Resolve(t.Context(), rec, "", stet.CannotKnow()),
 		e.Resolve(t.Context(), rec, "nobody's", stet.ItDidNotHappen()),
 	} {
-		if !errors.Is(err, stet.ErrInvalid) {
-			t.Errorf("%v; want ErrInvalid", err)
+		if stet.KindOf(err) != stet.KindInvalid {
+			t.Errorf("%v; want KindInvalid", err)
 		}
 	}
-	if err := e.Resolve(t.Context(), store.Record{ID: store.Digest("", "a", "c"), Fence: 1}, "", stet.ItDidNotHappen()); !errors.Is(err, stet.ErrFenced) {
+	if err := e.Resolve(t.Context(), store.Record{ID: store.Digest("", "a", "c"), Fence: 1}, "", stet.ItDidNotHappen()); stet.KindOf(err) != stet.KindFenced {
 		t.Errorf("resolving a key that was never claimed: %v", err)
 	}
 }
@@ -132,7 +132,7 @@ func TestResolveLeavesNoClaimBehind(t *testing.T) {
 		st := memory.New(memory.Options{})
 		e := newEngine(t, releasing{st}, stet.Options{SweepEvery: -1})
 		shown := die(t, st, op)
-		if err := e.Resolve(t.Context(), shown, "", stet.ItHappened(stet.Outcome{})); !errors.Is(err, stet.ErrFenced) {
+		if err := e.Resolve(t.Context(), shown, "", stet.ItHappened(stet.Outcome{})); stet.KindOf(err) != stet.KindFenced {
 			t.Fatal(err)
 		}
 		browse(t, st, store.Retryable)
@@ -149,7 +149,7 @@ func TestVerdictIsOnlyAboutTheRunThatWasShown(t *testing.T) {
 		}
 		again := die(t, st, op)
 		for _, v := range []stet.Verdict{stet.ItDidNotHappen(), stet.ItHappened(stet.Outcome{})} {
-			if err := e.Resolve(t.Context(), shown, "", v); !errors.Is(err, stet.ErrFenced) {
+			if err := e.Resolve(t.Context(), shown, "", v); stet.KindOf(err) != stet.KindFenced {
 				t.Fatalf("the verdict about an earlier run was taken for this one: %v", err)
 			}
 		}

@@ -145,9 +145,9 @@ func (e *Engine) disclaim(ctx context.Context, o *orphan) (done bool, err error)
 		err = release(rec)
 	}
 	switch {
-	case err == nil, errors.Is(err, ErrFenced):
+	case err == nil, errors.Is(err, store.ErrFenced):
 		return late, nil
-	case errors.Is(err, ErrDamaged), errors.Is(err, ErrInvalid):
+	case errors.Is(err, store.ErrDamaged), errors.Is(err, store.ErrInvalid):
 		return true, nil
 	}
 	return false, err

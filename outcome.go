@@ -47,12 +47,12 @@ const (
 // err, or if err is ErrCancelled the reason.
 func OutcomeOf(v any, err error) (Outcome, error) {
 	if err != nil {
-		return failure(err), &Error{Kind: ErrFailed, Execution: Executed, Cause: err}
+		return failure(err), &Error{Kind: KindFailed, Execution: Executed, Cause: err}
 	}
 	b, err := json.Marshal(v)
 	if err != nil {
 		// The effect has happened; only its result cannot be kept.
-		return Outcome{Gone: true}, &Error{Kind: ErrExpired, Execution: Executed, Cause: fmt.Errorf("the result is not JSON: %w", err)}
+		return Outcome{Gone: true}, &Error{Kind: KindExpired, Execution: Executed, Cause: fmt.Errorf("the result is not JSON: %w", err)}
 	}
 	return Outcome{Face: store.FaceGo, Status: 200, Type: jsonType, Body: b}, nil
 }
@@ -76,29 +76,29 @@ var reasons = map[store.Reason]error{
 
 // Decode stores the value of a completed outcome in what v points to: a body that is
 // JSON, or nothing where there is none. The error of a failed one is of kind
-// ErrFailed: with its text, or by its reason. Other errors are of kind ErrExpired, or
-// ErrForeign, where the outcome is another face's and cannot be told as a value.
+// KindFailed: with its text, or by its reason. Other errors are of kind KindExpired, or
+// KindForeign, where the outcome is another face's and cannot be told as a value.
 func (o Outcome) Decode(v any) error {
 	switch {
 	case o.Gone:
-		return &Error{Kind: ErrExpired, Execution: executed(store.Record{State: o.state(), Attempt: 1})}
+		return &Error{Kind: KindExpired, Execution: executed(store.Record{State: o.state(), Attempt: 1})}
 	case o.Failed && o.Reason != store.ReasonNone:
-		return &Error{Kind: ErrFailed, Execution: MayHaveExecuted, Cause: reasons[o.Reason]}
+		return &Error{Kind: KindFailed, Execution: MayHaveExecuted, Cause: reasons[o.Reason]}
 	case o.Failed && o.Face != store.FaceHTTP && (o.Type == "" || strings.HasPrefix(o.Type, "text/")):
-		return &Error{Kind: ErrFailed, Execution: Executed, Cause: errors.New(string(o.Body))}
+		return &Error{Kind: KindFailed, Execution: Executed, Cause: errors.New(string(o.Body))}
 	case o.Failed:
-		return &Error{Kind: ErrFailed, Execution: MayHaveExecuted, Cause: fmt.Errorf("the outcome has the status %d", o.Status)}
+		return &Error{Kind: KindFailed, Execution: MayHaveExecuted, Cause: fmt.Errorf("the outcome has the status %d", o.Status)}
 	case o.Status >= 400:
-		return &Error{Kind: ErrFailed, Execution: Executed, Cause: fmt.Errorf("the outcome has the status %d", o.Status)}
+		return &Error{Kind: KindFailed, Execution: Executed, Cause: fmt.Errorf("the outcome has the status %d", o.Status)}
 	case len(o.Body) == 0:
 		return nil
 	case o.Type == "" || o.Type == jsonType || isJSON(o.Type):
 		if err := json.Unmarshal(o.Body, v); err != nil {
-			return &Error{Kind: ErrForeign, Execution: Executed, Cause: err}
+			return &Error{Kind: KindForeign, Execution: Executed, Cause: err}
 		}
 		return nil
 	}
-	return &Error{Kind: ErrForeign, Execution: Executed, Cause: fmt.Errorf("the result is %s of the face %s", o.Type, o.Face)}
+	return &Error{Kind: KindForeign, Execution: Executed, Cause: fmt.Errorf("the result is %s of the face %s", o.Type, o.Face)}
 }
 
 func (o Outcome) state() store.State {

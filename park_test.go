@@ -25,7 +25,7 @@ func TestHandlerMaySayThatNobodyKnows(t *testing.T) {
 	for name, then := range map[string]func() error{
 		"and return":              func() error { return nil },
 		"and fail":                func() error { return errors.New("no answer") },
-		"and fail as if retrying": func() error { return stet.ErrRetryable },
+		"and fail as if retrying": func() error { return stet.Retryable(errors.New("busy")) },
 		"and panic":               func() error { panic("no answer") },
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -34,13 +34,13 @@ func TestHandlerMaySayThatNobodyKnows(t *testing.T) {
 			func() {
 				defer func() { _ = recover() }()
 				_, err := stet.Do(t.Context(), e, op, doubtful(0, then))
-				if !errors.Is(err, stet.ErrUnknown) || stet.ExecutionOf(err) != stet.MayHaveExecuted {
+				if stet.KindOf(err) != stet.KindUnknown || stet.ExecutionOf(err) != stet.MayHaveExecuted {
 					t.Errorf("%s: %v", name, err)
 				}
 			}()
 			shown := browse(t, st, store.Unknown) // at once, not when the lease has run out
 			runs := 0
-			if _, err := stet.Do(t.Context(), e, op, charge(&runs)); !errors.Is(err, stet.ErrUnknown) || runs != 0 {
+			if _, err := stet.Do(t.Context(), e, op, charge(&runs)); stet.KindOf(err) != stet.KindUnknown || runs != 0 {
 				t.Errorf("%s: a retry: %v, %d runs", name, err, runs)
 			}
 			if err := e.Resolve(t.Context(), shown, "", stet.ItDidNotHappen()); err != nil {
@@ -63,12 +63,12 @@ func TestVerifierIsNotAskedWhileTheEffectMayStillHappen(t *testing.T) {
 				return stet.ItDidNotHappen(), nil
 			}}})
 		_, err := stet.Do(t.Context(), e, op, doubtful(time.Hour, func() error { return nil }))
-		if !errors.Is(err, stet.ErrUnknown) {
+		if stet.KindOf(err) != stet.KindUnknown {
 			t.Fatal(err)
 		}
 		runs := 0
 		time.Sleep(59 * time.Minute)
-		if _, err := stet.Do(t.Context(), e, op, charge(&runs)); !errors.Is(err, stet.ErrInFlight) || runs+asked != 0 {
+		if _, err := stet.Do(t.Context(), e, op, charge(&runs)); stet.KindOf(err) != stet.KindInFlight || runs+asked != 0 {
 			t.Fatalf("while it may still happen: %v, %d runs, asked %d times", err, runs, asked)
 		}
 		time.Sleep(2 * time.Minute)
@@ -85,12 +85,12 @@ func TestLongestDoubtCounts(t *testing.T) {
 			stet.FromContext(ctx).Declare(stet.MayHaveExecuted, time.Hour)
 			return stet.Step(ctx, "charge", stet.StepOnce, func(context.Context) (string, error) { return "", errors.New("no answer") })
 		})
-		if !errors.Is(err, stet.ErrUnknown) {
+		if stet.KindOf(err) != stet.KindUnknown {
 			t.Fatal(err)
 		}
 		time.Sleep(59 * time.Minute)
 		runs := 0
-		if _, err := stet.Do(t.Context(), e, op, charge(&runs)); !errors.Is(err, stet.ErrInFlight) {
+		if _, err := stet.Do(t.Context(), e, op, charge(&runs)); stet.KindOf(err) != stet.KindInFlight {
 			t.Errorf("while it may still happen: %v", err)
 		}
 	})
@@ -111,7 +111,7 @@ func TestParkEndsARunOnce(t *testing.T) {
 			t.Error("the run's context goes on")
 		}
 		for _, err := range []error{run.Park(t.Context()), run.Release(t.Context()), run.Settle(t.Context(), stet.Outcome{})} {
-			if !errors.Is(err, stet.ErrInvalid) {
+			if stet.KindOf(err) != stet.KindInvalid {
 				t.Errorf("after Park: %v", err)
 			}
 		}
@@ -137,7 +137,7 @@ func TestParkLeavesAloneWhatSomebodyHasSettled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := run.Park(t.Context()); !errors.Is(err, stet.ErrFenced) {
+	if err := run.Park(t.Context()); stet.KindOf(err) != stet.KindFenced {
 		t.Errorf("%v", err)
 	}
 	browse(t, st, store.Completed)
@@ -205,7 +205,7 @@ func TestManyRunsThatAreLeftShareCalls(t *testing.T) {
 		synctest.Wait()
 		close(st.gate)
 		for range n {
-			if err := <-done; !errors.Is(err, stet.ErrUnknown) || errors.Is(err, stet.ErrStore) {
+			if err := <-done; stet.KindOf(err) != stet.KindUnknown || stet.KindOf(errors.Unwrap(err)) == stet.KindStore {
 				t.Fatal(err)
 			}
 		}
@@ -253,7 +253,7 @@ func TestZombieIsNotToldThatItsOutcomeStands(t *testing.T) {
 				t.Fatalf("%q, %v", got, err)
 			}
 			gone(st, zombie.Claim())
-			if err := zombie.Settle(t.Context(), out); !errors.Is(err, stet.ErrFenced) {
+			if err := zombie.Settle(t.Context(), out); stet.KindOf(err) != stet.KindFenced {
 				t.Errorf("%s: a retry was given X, and the zombie's %q (gone: %v): %v", name, out.Body, out.Gone, err)
 			}
 		})
@@ -307,7 +307,7 @@ func TestZombieIsFencedWhateverItsClockSays(t *testing.T) {
 				t.Fatal(err)
 			}
 			store.reads = reads
-			if err := zombie.Settle(t.Context(), stet.Outcome{Body: []byte("Y")}); !errors.Is(err, stet.ErrFenced) {
+			if err := zombie.Settle(t.Context(), stet.Outcome{Body: []byte("Y")}); stet.KindOf(err) != stet.KindFenced {
 				t.Errorf("%s: a retry was given X, and the zombie's Y: %v", name, err)
 			}
 		})

@@ -41,13 +41,13 @@ type Policy struct {
 	// heartbeats. Default 5 min; at most MaxRunTimeout.
 	RunTimeout time.Duration
 	// Wait is how long a duplicate waits for a run in flight before it is
-	// refused with ErrInFlight. At most MaxWait. Default 0: in a class, the Wait of
+	// refused with KindInFlight. At most MaxWait. Default 0: in a class, the Wait of
 	// Options.Policy; there, NoWait.
 	Wait time.Duration
 	// Stale says what becomes of dead runs. Default StalePark.
 	Stale Stale
 	// Verify, if set, is asked about an Unknown record before anyone is told
-	// ErrUnknown, and before Stale decides. If it fails, the record stays
+	// KindUnknown, and before Stale decides. If it fails, the record stays
 	// Unknown whatever Stale says.
 	Verify Verify
 	// VerifyTimeout bounds a call of Verify. Default 10 s.
@@ -72,7 +72,7 @@ type Policy struct {
 // Verify finds out what became of an operation whose run died: by looking in
 // the business tables, or by asking the processor. It may be asked more than
 // once, and from several processes at a time. Its context does not end with the
-// caller. Beginning the same operation from it is ErrInFlight, after a while.
+// caller. Beginning the same operation from it is KindInFlight, after a while.
 type Verify func(ctx context.Context, u Unresolved) (Verdict, error)
 
 // Unresolved is what a Verify is asked about.
@@ -129,7 +129,7 @@ type Options struct {
 	// fields are taken from Policy.
 	Classes map[string]Policy
 	// MaxWaiters bounds how many calls wait for runs in flight, in all;
-	// more are told ErrInFlight at once. So are those above sixteen times as
+	// more are told KindInFlight at once. So are those above sixteen times as
 	// many that wait while another call of their key, in this process, asks the
 	// store. Default 1024.
 	MaxWaiters int

@@ -14,7 +14,7 @@ type Op struct {
 	// Key is the idempotency key, 1 to MaxKey bytes, compared byte by byte.
 	Key string
 	// Fingerprint is a digest of what is asked for. The same key with
-	// another fingerprint is refused with ErrMismatch.
+	// another fingerprint is refused with KindMismatch.
 	Fingerprint store.Fingerprint
 	// Class selects a policy of Options.Classes; "" selects Options.Policy.
 	Class string

@@ -78,7 +78,7 @@ func (e *Engine) newRun(ctx context.Context, t *ticket, f *flight, rec store.Rec
 	if r.taken {
 		end = func(ctx context.Context) error { return r.Return(ctx, Again{Uncounted: true}) }
 	}
-	return nil, errors.Join(&Error{Kind: ErrClosed, Execution: NotExecuted}, end(ctx))
+	return nil, errors.Join(&Error{Kind: KindClosed, Execution: NotExecuted}, end(ctx))
 }
 
 // Cancel ends the run's context with a cause: ErrCancelled, or ErrClosed where what runs
@@ -176,7 +176,7 @@ func (r *Run) DeriveKey(call string) string {
 // now or never will. Of several calls the longest still counts. Should this process
 // die, the record is parked when its lease has run out, however long still is: a Verify
 // must know by itself that what it does not find will not come. A transaction is rolled
-// back and its caller told ErrUnknown, but nothing is kept of it, and a retry runs again:
+// back and its caller told KindUnknown, but nothing is kept of it, and a retry runs again:
 // calls further down belong into lease mode.
 func (r *Run) Declare(x Execution, still time.Duration) {
 	r.mu.Lock()
@@ -209,8 +209,8 @@ func (r *Run) Declared() Execution {
 // verifier or an operator resolves it. Without Park it would become so when the
 // lease has run out.
 //
-// An error is an *Error of kind ErrFenced, ErrStore (it will be parked when the
-// lease has run out, or before if the store is back), ErrDamaged (the record cannot be read) or ErrInvalid (the run
+// An error is an *Error of kind KindFenced, KindStore (it will be parked when the
+// lease has run out, or before if the store is back), KindDamaged (the record cannot be read) or KindInvalid (the run
 // has ended already).
 func (r *Lease) Park(ctx context.Context) error {
 	if r.transactional {
@@ -236,9 +236,9 @@ func (r *Lease) Park(ctx context.Context) error {
 		Elapsed: time.Since(r.begun), Err: err}
 	switch {
 	case err == nil:
-	case errors.Is(err, ErrFenced):
+	case KindOf(err) == KindFenced:
 		ev.Kind = observe.Fenced
-		err = &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: err}
+		err = &Error{Kind: KindFenced, Execution: MayHaveExecuted, Cause: err}
 	default:
 		ev.Kind = observe.StoreFailed
 		err = storeFailed(MayHaveExecuted, err)
@@ -253,10 +253,10 @@ func (r *Lease) Park(ctx context.Context) error {
 // than the policy's MaxResult, or with more than MaxFields header and trailer fields and
 // values, a status above 999, or a field without a name.
 //
-// An error is an *Error of kind ErrFenced (another claim or outcome stands),
-// ErrUnknown (the store could not be reached: the outcome may or may not have
-// been written; or a StepOnce is in doubt: the run was parked instead), ErrDamaged (the record cannot be read any more, and nothing was
-// written) or ErrInvalid (the run has ended already). A store that cannot be reached is tried again for
+// An error is an *Error of kind KindFenced (another claim or outcome stands),
+// KindUnknown (the store could not be reached: the outcome may or may not have
+// been written; or a StepOnce is in doubt: the run was parked instead), KindDamaged (the record cannot be read any more, and nothing was
+// written) or KindInvalid (the run has ended already). A store that cannot be reached is tried again for
 // Options.StoreTimeout, whatever becomes of ctx, of which only the values are
 // used: a server's WriteTimeout should be longer.
 func (r *Lease) Settle(ctx context.Context, out Outcome) error {
@@ -309,7 +309,7 @@ func (r *Lease) Release(ctx context.Context) error {
 // insist repeats the end of a run in the background, if err says that it may not have
 // reached the store.
 func (r *Run) insist(err error, call func(context.Context) error) {
-	if err != nil && !errors.Is(err, ErrFenced) {
+	if err != nil && KindOf(err) != KindFenced {
 		r.e.forsake(r.p.Lease, call)
 	}
 }
@@ -324,7 +324,7 @@ func (r *Run) release(ctx context.Context) error {
 		tries++
 		return r.e.store.Release(ctx, r.rec.Claim(), store.Retention{}) // forgotten at once
 	})
-	if tries > 1 && errors.Is(err, ErrFenced) {
+	if tries > 1 && errors.Is(err, store.ErrFenced) {
 		return r.heeded(ctx)
 	}
 	return err
@@ -340,7 +340,7 @@ func (r *Run) heeded(ctx context.Context) error {
 	case now.State == store.None, now.Fence != r.rec.Fence && now.Attempt <= 1: // the key was used anew
 		return nil
 	}
-	return ErrFenced
+	return store.ErrFenced
 }
 
 // noted reports whether something may have been noted down of the run: a step that
@@ -377,10 +377,10 @@ func (r *Lease) conclude(ctx context.Context) error {
 	}
 	r.mu.Unlock()
 	err := r.Park(ctx)
-	if errors.Is(err, ErrFenced) || errors.Is(err, ErrInvalid) {
+	if k := KindOf(err); k == KindFenced || k == KindInvalid {
 		return err
 	}
-	return &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: errors.Join(doubt, err)}
+	return &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: errors.Join(doubt, err)}
 }
 
 // inDoubt is the error for an end of a run that has a step in doubt; nil if it has
@@ -416,15 +416,15 @@ func (r *Run) report(ctx context.Context, kind observe.Kind, to store.State, err
 	case err == nil && kind == observe.Settled:
 		ev.Err = r.notKept()
 	case err == nil:
-	case errors.Is(err, ErrFenced):
+	case errors.Is(err, store.ErrFenced):
 		ev.Kind, ev.State = observe.Fenced, store.Unknown
-		wrapped = &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: err}
-	case errors.Is(err, ErrDamaged):
+		wrapped = &Error{Kind: KindFenced, Execution: MayHaveExecuted, Cause: err}
+	case errors.Is(err, store.ErrDamaged):
 		ev.Kind, ev.State = observe.StoreFailed, store.Unknown
 		wrapped = damaged(err)
 	default:
 		ev.Kind, ev.State = observe.StoreFailed, store.Unknown
-		wrapped = &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: errors.Join(ErrStore, err)}
+		wrapped = &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: err}
 	}
 	r.e.observe(ctx, ev)
 	return wrapped

@@ -12,7 +12,7 @@ import (
 // Encryption makes an engine encrypt results before a store gets them, and the payloads,
 // notes and messages of accepted operations, with AES-256-GCM. Each is bound to its
 // operation (namespace, scope and key) and to its state: a row that was changed, or copied
-// over another's, is ErrDamaged and not replayed. What is not a result is not encrypted:
+// over another's, is KindDamaged and not replayed. What is not a result is not encrypted:
 // digests, states and times.
 type Encryption struct {
 	// Keys are those that decrypt; the first also encrypts. To rotate, add a

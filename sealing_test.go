@@ -3,7 +3,6 @@ package stet_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -78,7 +77,7 @@ func TestKeysRotate(t *testing.T) {
 		}
 	}
 	_, err := replayed(t, store, encrypted(newer), op)
-	if !errors.Is(err, stet.ErrDamaged) || stet.ExecutionOf(err) != stet.Executed || !strings.Contains(err.Error(), "2025") {
+	if stet.KindOf(err) != stet.KindDamaged || stet.ExecutionOf(err) != stet.Executed || !strings.Contains(err.Error(), "2025") {
 		t.Errorf("without the old key: %v", err)
 	}
 }
@@ -115,7 +114,7 @@ func TestRowsCannotBeSwapped(t *testing.T) {
 		if s.state == store.Failed {
 			want = stet.MayHaveExecuted
 		}
-		if got, err := replayed(t, s, o, op); !errors.Is(err, stet.ErrDamaged) || stet.ExecutionOf(err) != want {
+		if got, err := replayed(t, s, o, op); stet.KindOf(err) != stet.KindDamaged || stet.ExecutionOf(err) != want {
 			t.Errorf("%s was replayed: %q, %v", name, got, err)
 		}
 	}
@@ -134,7 +133,7 @@ func TestBadEncryptionKeysAreRefused(t *testing.T) {
 		"no secret":     {{Name: "k"}},
 		"second broken": {secret("k", 1), {Name: "l", Secret: []byte("password")}},
 	} {
-		if _, err := stet.New(memory.New(memory.Options{}), encrypted(keys...)); !errors.Is(err, stet.ErrInvalid) {
+		if _, err := stet.New(memory.New(memory.Options{}), encrypted(keys...)); stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

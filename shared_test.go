@@ -48,7 +48,7 @@ func TestMismatchIsToldToWhoFollowsAReplay(t *testing.T) {
 		if err := <-leader; err != nil {
 			t.Errorf("the leader: %v", err)
 		}
-		if err := <-follower; !errors.Is(err, stet.ErrMismatch) {
+		if err := <-follower; stet.KindOf(err) != stet.KindMismatch {
 			t.Errorf("a follower with another request: %v", err)
 		}
 	})
@@ -105,7 +105,7 @@ func (s unseeing) RunTx(ctx context.Context, req store.ClaimRequest, _ store.Ret
 		return rec, err
 	}
 	now, err := s.Store.Read(ctx, req.ID)
-	return now, errors.Join(err, stet.ErrMismatch)
+	return now, errors.Join(err, store.ErrMismatch)
 }
 
 func (unseeing) SettleTx(context.Context, int, store.Claim, store.Settlement, store.Retention) error {
@@ -130,12 +130,12 @@ func TestTransactionThatRunsInVainRefusesNobodyElse(t *testing.T) {
 			}
 			third := op
 			third.Fingerprint = stet.NewFingerprint([]byte("a third request"))
-			if _, err := txOf(e, store).Run(t.Context(), third, never); !errors.Is(err, stet.ErrMismatch) {
+			if _, err := txOf(e, store).Run(t.Context(), third, never); stet.KindOf(err) != stet.KindMismatch {
 				t.Errorf("a third request: %v", err)
 			}
 			return stet.Outcome{}, nil
 		})
-		if !errors.Is(err, stet.ErrMismatch) {
+		if stet.KindOf(err) != stet.KindMismatch {
 			t.Errorf("the other request: %v", err)
 		}
 	})

@@ -41,7 +41,7 @@ func TestDeadRunIsParkedAndNeverRunAgain(t *testing.T) {
 		runs := 0
 		for range 3 {
 			_, err := stet.Do(t.Context(), e, op, charge(&runs))
-			if !errors.Is(err, stet.ErrUnknown) || stet.ExecutionOf(err) != stet.MayHaveExecuted {
+			if stet.KindOf(err) != stet.KindUnknown || stet.ExecutionOf(err) != stet.MayHaveExecuted {
 				t.Fatalf("error %v", err)
 			}
 			time.Sleep(48 * time.Hour)
@@ -62,7 +62,7 @@ func TestDeadRunIsTakenOverWherePolicySaysSo(t *testing.T) {
 		if err != nil || runs != 1 || res.Attempt != 2 || res.Fence <= dead.Fence {
 			t.Fatalf("%+v, %v, %d runs", res, err, runs)
 		}
-		if err := st.Settle(t.Context(), dead.Claim(), store.Settlement{State: store.Completed}, store.Retention{}); !errors.Is(err, stet.ErrFenced) {
+		if err := st.Settle(t.Context(), dead.Claim(), store.Settlement{State: store.Completed}, store.Retention{}); stet.KindOf(err) != stet.KindFenced {
 			t.Fatalf("the dead run's settle: %v", err)
 		}
 	})
@@ -76,7 +76,7 @@ func TestDeadRunFailsWherePolicySaysSo(t *testing.T) {
 		runs := 0
 		for range 2 {
 			_, err := stet.Do(t.Context(), e, op, charge(&runs))
-			if !errors.Is(err, stet.ErrFailed) || stet.ExecutionOf(err) != stet.MayHaveExecuted || runs != 0 {
+			if stet.KindOf(err) != stet.KindFailed || stet.ExecutionOf(err) != stet.MayHaveExecuted || runs != 0 {
 				t.Fatalf("%v, %d runs", err, runs)
 			}
 		}
@@ -90,13 +90,13 @@ func TestVerifierDecidesAboutDeadRuns(t *testing.T) {
 		err     error
 		runs    int
 		value   string
-		kind    error
+		kind    stet.Kind
 	}{
 		{name: "it happened", verdict: stet.ItHappened(stet.Outcome{Body: []byte(`"found"`)}), value: "found"},
-		{name: "it failed", verdict: stet.ItHappened(stet.Outcome{Failed: true, Body: []byte(`"declined"`)}), kind: stet.ErrFailed},
+		{name: "it failed", verdict: stet.ItHappened(stet.Outcome{Failed: true, Body: []byte(`"declined"`)}), kind: stet.KindFailed},
 		{name: "it did not happen", verdict: stet.ItDidNotHappen(), runs: 1, value: "charged"},
-		{name: "cannot know", verdict: stet.CannotKnow(), kind: stet.ErrUnknown},
-		{name: "error", verdict: stet.ItDidNotHappen(), err: errors.New("processor unreachable"), kind: stet.ErrUnknown},
+		{name: "cannot know", verdict: stet.CannotKnow(), kind: stet.KindUnknown},
+		{name: "error", verdict: stet.ItDidNotHappen(), err: errors.New("processor unreachable"), kind: stet.KindUnknown},
 		{name: "it happened, without a result", verdict: stet.ItHappened(stet.Outcome{})},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -112,7 +112,7 @@ func TestVerifierDecidesAboutDeadRuns(t *testing.T) {
 				dead := die(t, store, op)
 				runs := 0
 				res, err := stet.Do(t.Context(), e, op, charge(&runs))
-				if runs != c.runs || res.Value != c.value || !errors.Is(err, c.kind) || (c.kind == nil) != (err == nil) {
+				if runs != c.runs || res.Value != c.value || stet.KindOf(err) != c.kind || (c.kind == 0) != (err == nil) {
 					t.Fatalf("%+v, %v, %d runs", res, err, runs)
 				}
 				if asked.Op != op || asked.Fence != dead.Fence || asked.Attempt != 1 {
@@ -155,7 +155,7 @@ func TestMismatchIsSaidBeforeAnythingElse(t *testing.T) {
 		t.Helper()
 		runs := 0
 		_, err := stet.Do(t.Context(), e, other, charge(&runs))
-		if !errors.Is(err, stet.ErrMismatch) || stet.ExecutionOf(err) != stet.NotExecuted || runs != 0 {
+		if stet.KindOf(err) != stet.KindMismatch || stet.ExecutionOf(err) != stet.NotExecuted || runs != 0 {
 			t.Errorf("%v, %d runs", err, runs)
 		}
 	}
@@ -214,7 +214,7 @@ func TestResultExpiresThenTheTombstoneThenTheKey(t *testing.T) {
 			t.Fatalf("after 23 h: %+v, %v", res, err)
 		}
 		time.Sleep(2 * time.Hour)
-		if _, err := do(); !errors.Is(err, stet.ErrExpired) || stet.ExecutionOf(err) != stet.Executed {
+		if _, err := do(); stet.KindOf(err) != stet.KindExpired || stet.ExecutionOf(err) != stet.Executed {
 			t.Fatalf("after 25 h: %v", err)
 		}
 		time.Sleep(29 * 24 * time.Hour)
@@ -235,7 +235,7 @@ func TestClassesHaveTheirOwnRetention(t *testing.T) {
 		runs := 0
 		_, _ = stet.Do(t.Context(), e, code, charge(&runs))
 		time.Sleep(6 * time.Minute)
-		if _, err := stet.Do(t.Context(), e, code, charge(&runs)); !errors.Is(err, stet.ErrExpired) {
+		if _, err := stet.Do(t.Context(), e, code, charge(&runs)); stet.KindOf(err) != stet.KindExpired {
 			t.Fatal(err)
 		}
 	})

@@ -78,14 +78,14 @@ const (
 // past, is refused.
 //
 // An error of fn is returned as it is, and no result kept: the next attempt runs
-// the step again. Of a StepOnce it leaves doubt, unless it wraps ErrRetryable
-// itself, not an *Error of another operation, which says that nothing has happened;
+// the step again. Of a StepOnce it leaves doubt, unless it is Retryable, which says
+// that nothing has happened (an *Error of another operation is not);
 // a failure that is certain (a declined card) is a value. In doubt, now or in a
-// later attempt, the error is of kind ErrUnknown, and the run is parked when its
+// later attempt, the error is of kind KindUnknown, and the run is parked when its
 // handler has returned.
 //
-// Other errors are *Errors of kind ErrInvalid (no run in ctx, no such store, a name
-// used twice), ErrFenced (the run is stale), ErrDamaged or ErrStore: the handler should return
+// Other errors are *Errors of kind KindInvalid (no run in ctx, no such store, a name
+// used twice), KindFenced (the run is stale), KindDamaged or KindStore: the handler should return
 // them.
 func Step[T any](ctx context.Context, name string, kind StepKind, fn func(context.Context) (T, error)) (v T, err error) {
 	r, ws, err := stepping(ctx, name)
@@ -98,14 +98,12 @@ func Step[T any](ctx context.Context, name string, kind StepKind, fn func(contex
 	}
 	defer func() { r.leaveStep(name, past) }()
 	v, err = fn(ctx)
-	// An *Error says nothing of what fn did itself; see Do.
-	_, theirs := errors.AsType[*Error](err)
 	switch {
-	case err != nil && kind == StepOnce && !theirs && errors.Is(err, ErrRetryable):
+	case err != nil && kind == StepOnce && marked(err)&saysRetryable != 0:
 		return v, errors.Join(err, r.note(ctx, ws, name, nil))
 	case err != nil && kind == StepOnce:
 		r.Declare(MayHaveExecuted, 0)
-		return v, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: err}
+		return v, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: err}
 	case err != nil:
 		return v, err
 	}
@@ -140,7 +138,7 @@ func (r *Run) enterStep(ctx context.Context, ws store.WorkStore, name string, ki
 		return true, nil
 	case s != nil && kind == StepOnce:
 		r.Declare(MayHaveExecuted, 0)
-		return false, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted,
+		return false, &Error{Kind: KindUnknown, Execution: MayHaveExecuted,
 			Cause: fmt.Errorf("an earlier attempt began the step %q and did not say how it ended", name)}
 	case kind == StepOnce:
 		return false, r.beginOnce(ctx, ws, name)
@@ -487,12 +485,12 @@ func (r *Run) saveError(ctx context.Context, err error) error {
 		return own
 	}
 	ev := observe.Event{Kind: observe.StoreFailed, ID: r.rec.ID, Class: r.op.Class, State: store.Running, Fence: r.rec.Fence, Attempt: r.rec.Attempt, Err: err}
-	kind := ErrStore
+	kind := KindStore
 	switch {
-	case errors.Is(err, ErrFenced):
-		ev.Kind, kind = observe.Fenced, ErrFenced
-	case errors.Is(err, ErrDamaged):
-		kind = ErrDamaged
+	case errors.Is(err, store.ErrFenced):
+		ev.Kind, kind = observe.Fenced, KindFenced
+	case errors.Is(err, store.ErrDamaged):
+		kind = KindDamaged
 	}
 	r.e.observe(ctx, ev)
 	return &Error{Kind: kind, Execution: MayHaveExecuted, Cause: err}

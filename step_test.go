@@ -63,12 +63,12 @@ func TestStepsOfAReleasedRunCount(t *testing.T) {
 	do := func() error {
 		_, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (string, error) {
 			v, err := stet.Step(ctx, "reserve", stet.StepIdempotent, counted(&runs, nil))
-			return v, errors.Join(err, stet.ErrRetryable)
+			return v, errors.Join(err, stet.Retryable(errors.New("busy")))
 		})
 		return err
 	}
 	for range 3 {
-		if err := do(); !errors.Is(err, stet.ErrRetryable) || runs != 1 {
+		if err := do(); stet.KindOf(err) != stet.KindRetryable || runs != 1 {
 			t.Fatalf("%v, %d runs", err, runs)
 		}
 	}
@@ -90,7 +90,7 @@ func TestIdempotentStepRunsAgainAfterAnError(t *testing.T) {
 func TestStepInDoubtIsNotRunAgain(t *testing.T) {
 	for name, fail := range map[string]func() error{
 		"an error":                      func() error { return errors.New("no answer") },
-		"an error of another operation": func() error { return &stet.Error{Kind: stet.ErrRetryable, Execution: stet.NotExecuted} },
+		"an error of another operation": func() error { return &stet.Error{Kind: stet.KindRetryable, Execution: stet.NotExecuted} },
 		"a panic":                       func() error { panic("no answer") },
 	} {
 		e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
@@ -103,15 +103,15 @@ func TestStepInDoubtIsNotRunAgain(t *testing.T) {
 		func() {
 			defer func() { _ = recover() }()
 			_, err := stet.Step(run.Context(), "charge", stet.StepOnce, charge)
-			if !errors.Is(err, stet.ErrUnknown) || stet.ExecutionOf(err) != stet.MayHaveExecuted || run.Declared() != stet.MayHaveExecuted {
+			if stet.KindOf(err) != stet.KindUnknown || stet.ExecutionOf(err) != stet.MayHaveExecuted || run.Declared() != stet.MayHaveExecuted {
 				t.Errorf("%s: %v, unknown: %v", name, err, run.Declared() == stet.MayHaveExecuted)
 			}
 		}()
-		if _, err := stet.Step(run.Context(), "charge", stet.StepOnce, charge); !errors.Is(err, stet.ErrUnknown) || runs != 1 {
+		if _, err := stet.Step(run.Context(), "charge", stet.StepOnce, charge); stet.KindOf(err) != stet.KindUnknown || runs != 1 {
 			t.Errorf("after %s, the same step: %v, %d runs", name, err, runs)
 		}
 		// Even where somebody says wrongly that nothing happened.
-		if err := run.Return(t.Context(), stet.Again{}); !errors.Is(err, stet.ErrUnknown) {
+		if err := run.Return(t.Context(), stet.Again{}); stet.KindOf(err) != stet.KindUnknown {
 			t.Errorf("after %s, a return: %v", name, err)
 		}
 		if st := status(t, e, it.ID, store.Unknown); st.Doubt != "charge" {
@@ -125,8 +125,8 @@ func TestStepThatDidNothingIsStruck(t *testing.T) {
 	it := accept(t, e, op, parcel)
 	run, runs := take(t, e, it), 0
 	for range 3 {
-		_, err := stet.Step(run.Context(), "charge", stet.StepOnce, counted(&runs, fmt.Errorf("the processor is down: %w", stet.ErrRetryable)))
-		if !errors.Is(err, stet.ErrRetryable) || errors.Is(err, stet.ErrUnknown) || run.Declared() == stet.MayHaveExecuted {
+		_, err := stet.Step(run.Context(), "charge", stet.StepOnce, counted(&runs, stet.Retryable(errors.New("the processor is down"))))
+		if err == nil || stet.KindOf(err) != 0 || run.Declared() == stet.MayHaveExecuted {
 			t.Fatalf("%v, unknown: %v", err, run.Declared() == stet.MayHaveExecuted)
 		}
 		run = again(t, e, run, it)
@@ -156,12 +156,12 @@ func TestDeathInAStepLeavesDoubt(t *testing.T) {
 			charged++
 			_ = dying.Close() // nobody renews its lease
 			time.Sleep(time.Minute)
-			if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrUnknown) {
+			if _, err := e.Take(t.Context(), it); stet.KindOf(err) != stet.KindUnknown {
 				t.Errorf("a take, whose policy would run it again: %v", err)
 			}
 			return "late", nil
 		})
-		if !errors.Is(err, stet.ErrFenced) || charged != 1 || reserved != 1 {
+		if stet.KindOf(err) != stet.KindFenced || charged != 1 || reserved != 1 {
 			t.Errorf("the dead one, come back: %v; charged %d times, reserved %d times", err, charged, reserved)
 		}
 		if st := status(t, e, it.ID, store.Unknown); st.Doubt != "charge" {
@@ -180,13 +180,13 @@ func TestStaleRunCannotBeginAStep(t *testing.T) {
 	}
 	take(t, other, it)
 	runs := 0
-	if _, err := stet.Step(stale.Context(), "charge", stet.StepOnce, counted(&runs, nil)); !errors.Is(err, stet.ErrFenced) || runs != 0 {
+	if _, err := stet.Step(stale.Context(), "charge", stet.StepOnce, counted(&runs, nil)); stet.KindOf(err) != stet.KindFenced || runs != 0 {
 		t.Errorf("a step that must run once: %v, %d runs", err, runs)
 	}
-	if _, err := stet.Step(stale.Context(), "reserve", stet.StepIdempotent, counted(&runs, nil)); !errors.Is(err, stet.ErrFenced) {
+	if _, err := stet.Step(stale.Context(), "reserve", stet.StepIdempotent, counted(&runs, nil)); stet.KindOf(err) != stet.KindFenced {
 		t.Errorf("a step that may run again, and whose result cannot be kept: %v", err)
 	}
-	if err := stale.Progress(t.Context(), 0.5, "half way"); !errors.Is(err, stet.ErrFenced) {
+	if err := stale.Progress(t.Context(), 0.5, "half way"); stet.KindOf(err) != stet.KindFenced {
 		t.Errorf("progress: %v", err)
 	}
 }
@@ -216,7 +216,7 @@ func TestDelayedSaveDoesNotUndoALaterOne(t *testing.T) {
 	if _, err := stet.Step(run.Context(), "charge", stet.StepOnce, counted(&runs, nil)); err != nil {
 		t.Fatal(err)
 	}
-	if err := late(); !errors.Is(err, stet.ErrFenced) {
+	if err := late(); stet.KindOf(err) != stet.KindFenced {
 		t.Errorf("the delayed write: %v", err)
 	}
 	run = again(t, e, run, it)
@@ -236,10 +236,10 @@ func TestStepThatCannotBeNotedDownIsNotBegun(t *testing.T) {
 			return storetest.NoFault
 		}), o)
 		run, runs := take(t, e, accept(t, e, op, parcel)), 0
-		if _, err := stet.Step(run.Context(), "charge", stet.StepOnce, counted(&runs, nil)); !errors.Is(err, stet.ErrStore) || runs != 0 || run.Declared() == stet.MayHaveExecuted {
+		if _, err := stet.Step(run.Context(), "charge", stet.StepOnce, counted(&runs, nil)); stet.KindOf(err) != stet.KindStore || runs != 0 || run.Declared() == stet.MayHaveExecuted {
 			t.Errorf("%v, %d runs, unknown: %v", err, runs, run.Declared() == stet.MayHaveExecuted)
 		}
-		if _, err := stet.Step(run.Context(), "reserve", stet.StepIdempotent, counted(&runs, nil)); !errors.Is(err, stet.ErrStore) || runs != 1 || run.Declared() == stet.MayHaveExecuted {
+		if _, err := stet.Step(run.Context(), "reserve", stet.StepIdempotent, counted(&runs, nil)); stet.KindOf(err) != stet.KindStore || runs != 1 || run.Declared() == stet.MayHaveExecuted {
 			t.Errorf("%v, %d runs, unknown: %v", err, runs, run.Declared() == stet.MayHaveExecuted)
 		}
 	}
@@ -255,7 +255,7 @@ func TestResultThatCannotBeKeptLeavesDoubt(t *testing.T) {
 		return storetest.NoFault
 	}), stet.Options{})
 	run, runs := take(t, broken, accept(t, broken, op, parcel)), 0
-	if _, err := stet.Step(run.Context(), "charge", stet.StepOnce, counted(&runs, nil)); !errors.Is(err, stet.ErrStore) || run.Declared() != stet.MayHaveExecuted {
+	if _, err := stet.Step(run.Context(), "charge", stet.StepOnce, counted(&runs, nil)); stet.KindOf(err) != stet.KindStore || run.Declared() != stet.MayHaveExecuted {
 		t.Errorf("a store that fails: %v, unknown: %v", err, run.Declared() == stet.MayHaveExecuted)
 	}
 
@@ -325,7 +325,7 @@ func TestBadStepsAreRefused(t *testing.T) {
 	run := take(t, e, accept(t, e, op, parcel))
 	never := func(context.Context) (int, error) { t.Error("it ran"); return 0, nil }
 	for name, ctx := range map[string]context.Context{"": run.Context(), "no run": t.Context(), strings.Repeat("n", store.MaxName+1): run.Context(), "\xff": run.Context()} {
-		if _, err := stet.Step(ctx, name, stet.StepOnce, never); !errors.Is(err, stet.ErrInvalid) {
+		if _, err := stet.Step(ctx, name, stet.StepOnce, never); stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
@@ -333,7 +333,7 @@ func TestBadStepsAreRefused(t *testing.T) {
 	other.Key = "in a transaction"
 	if _, err := stet.DoTx(t.Context(), txOf(e, st), other, func(ctx context.Context, _ *sql.Tx) (int, error) {
 		return stet.Step(ctx, "charge", stet.StepOnce, never)
-	}); !errors.Is(err, stet.ErrInvalid) {
+	}); stet.KindOf(errors.Unwrap(err)) != stet.KindInvalid {
 		t.Errorf("a step of a transaction: %v", err)
 	}
 }
@@ -399,7 +399,7 @@ func TestNotesAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := part(3); !errors.Is(err, stet.ErrInvalid) {
+	if _, err := part(3); stet.KindOf(err) != stet.KindInvalid {
 		t.Errorf("more than fits: %v", err)
 	}
 	if err := run.Progress(t.Context(), 0.75, "almost"); err != nil {
@@ -439,10 +439,10 @@ func TestNotesCannotBeReadOrSwapped(t *testing.T) {
 	if err := errors.Join(st.Save(t.Context(), theirs.Claim(), forged, false), st.Return(t.Context(), theirs.Claim(), 0)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.Take(t.Context(), items[1]); !errors.Is(err, stet.ErrDamaged) {
+	if _, err := e.Take(t.Context(), items[1]); stet.KindOf(err) != stet.KindDamaged {
 		t.Errorf("with the notes of another operation: %v", err)
 	}
-	if st, err := e.Status(t.Context(), op.Scope, items[1].ID); !errors.Is(err, stet.ErrDamaged) || st.Record.State != store.Accepted {
+	if st, err := e.Status(t.Context(), op.Scope, items[1].ID); stet.KindOf(err) != stet.KindDamaged || st.Record.State != store.Accepted {
 		t.Errorf("its status: %+v, %v", st.Record, err)
 	}
 }

@@ -18,7 +18,7 @@ func TestNameOfAStepIsUsedOnceInAnAttempt(t *testing.T) {
 		for attempt := range 3 { // in later ones the first is that of the first attempt
 			for i := range 3 {
 				v, err := stet.Step(run.Context(), "charge", kind, counted(&runs, nil))
-				if i == 0 && (err != nil || v != "run 1") || i > 0 && !errors.Is(err, stet.ErrInvalid) {
+				if i == 0 && (err != nil || v != "run 1") || i > 0 && stet.KindOf(err) != stet.KindInvalid {
 					t.Errorf("attempt %d, charge %d: %q, %v", attempt+1, i+1, v, err)
 				}
 			}
@@ -41,7 +41,7 @@ func TestStepThatIsAtWorkIsNotBegunByAnotherGoroutine(t *testing.T) {
 				_, err := stet.Step(ctx, "charge", kind, counted(&other, nil))
 				failed <- err
 			}()
-			if err := <-failed; !errors.Is(err, stet.ErrInvalid) {
+			if err := <-failed; stet.KindOf(err) != stet.KindInvalid {
 				t.Errorf("beside it: %v", err)
 			}
 			return counted(&runs, nil)(ctx)
@@ -55,7 +55,7 @@ func TestStepThatIsAtWorkIsNotBegunByAnotherGoroutine(t *testing.T) {
 
 // What did not happen may be tried again.
 func TestStepThatFailedMayBeTriedAgainInItsAttempt(t *testing.T) {
-	for kind, failure := range map[stet.StepKind]error{stet.StepIdempotent: errors.New("no answer"), stet.StepOnce: stet.ErrRetryable} {
+	for kind, failure := range map[stet.StepKind]error{stet.StepIdempotent: errors.New("no answer"), stet.StepOnce: stet.Retryable(errors.New("busy"))} {
 		e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 		run := take(t, e, accept(t, e, op, parcel))
 		runs := 0

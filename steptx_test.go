@@ -74,12 +74,12 @@ func TestTransactionalStepWhoseReplyWasLost(t *testing.T) {
 				return runs, book(ctx, tx)
 			})
 		}
-		if _, err := step(); !errors.Is(err, stet.ErrStore) {
+		if _, err := step(); stet.KindOf(err) != stet.KindStore {
 			t.Errorf("%v", err)
 		}
 		if fault == storetest.FailAfter {
 			other := 0
-			if _, err := stet.Step(run.Context(), "another", stet.StepIdempotent, counted(&other, nil)); !errors.Is(err, stet.ErrStore) {
+			if _, err := stet.Step(run.Context(), "another", stet.StepIdempotent, counted(&other, nil)); stet.KindOf(err) != stet.KindStore {
 				t.Errorf("another step of the same run: %v; it would be written over what is not known", err)
 			}
 		}
@@ -100,7 +100,7 @@ func TestTransactionalStepWhoseResultDoesNotFit(t *testing.T) {
 		})
 		return err
 	}
-	if err := step(store.MaxNotes); !errors.Is(err, stet.ErrInvalid) || charges(t, st) != 0 {
+	if err := step(store.MaxNotes); stet.KindOf(err) != stet.KindInvalid || charges(t, st) != 0 {
 		t.Errorf("%v, %d charges", err, charges(t, st))
 	}
 	if err := step(10); err != nil || charges(t, st) != 1 {
@@ -122,14 +122,14 @@ func TestTransactionalStepIsNotCommittedTwiceAtATime(t *testing.T) {
 		return err
 	}
 	err := step(func() { // as if it was begun by another goroutine
-		if err := step(func() {}); !errors.Is(err, stet.ErrInvalid) {
+		if err := step(func() {}); stet.KindOf(err) != stet.KindInvalid {
 			t.Error(err)
 		}
 	})
 	if err != nil || runs != 1 {
 		t.Errorf("%v, %d runs", err, runs)
 	}
-	if err := step(func() {}); !errors.Is(err, stet.ErrInvalid) || runs != 1 {
+	if err := step(func() {}); stet.KindOf(err) != stet.KindInvalid || runs != 1 {
 		t.Errorf("again: %v, %d runs", err, runs)
 	}
 }

@@ -32,7 +32,7 @@ func inDoubt(t *testing.T, run *stet.Lease) {
 		t.Fatal(err)
 	}
 	_, err := stet.Step(run.Context(), "charge", stet.StepOnce, func(context.Context) (string, error) { return "", errors.New("no answer") })
-	if !errors.Is(err, stet.ErrUnknown) {
+	if stet.KindOf(err) != stet.KindUnknown {
 		t.Fatal(err)
 	}
 	if err := run.Park(t.Context()); err != nil {
@@ -103,17 +103,17 @@ func TestTakeOverDoesNotRepeatAStepInDoubt(t *testing.T) {
 		e := newEngine(t, st, stet.Options{Policy: p})
 		inDoubt(t, begin(t, e, other))
 		for range 3 {
-			if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrUnknown) {
+			if _, err := e.Take(t.Context(), it); stet.KindOf(err) != stet.KindUnknown {
 				t.Errorf("%s: a take: %v", name, err)
 			}
-			if _, err := e.Begin(t.Context(), other); !errors.Is(err, stet.ErrUnknown) {
+			if _, err := e.Begin(t.Context(), other); stet.KindOf(err) != stet.KindUnknown {
 				t.Errorf("%s: a retry: %v", name, err)
 			}
 		}
 		if st := status(t, e, it.ID, store.Unknown); st.Doubt != "charge" || st.Record.Attempt != 1 {
 			t.Errorf("%s: attempt %d, in doubt %q", name, st.Record.Attempt, st.Doubt)
 		}
-		if err := e.Resolve(t.Context(), status(t, e, it.ID, store.Unknown).Record, "", stet.MayRunAgain()); !errors.Is(err, stet.ErrUnknown) {
+		if err := e.Resolve(t.Context(), status(t, e, it.ID, store.Unknown).Record, "", stet.MayRunAgain()); stet.KindOf(err) != stet.KindUnknown {
 			t.Errorf("%s: Resolve with MayRunAgain: %v", name, err)
 		}
 		status(t, e, it.ID, store.Unknown)
@@ -159,7 +159,7 @@ func TestRunThatWasNotDeadCannotUndoAStrike(t *testing.T) {
 			}
 			return "late", nil
 		})
-		if !errors.Is(err, stet.ErrFenced) {
+		if stet.KindOf(err) != stet.KindFenced {
 			t.Errorf("the dead one, come back: %v", err)
 		}
 	})
@@ -175,7 +175,7 @@ func TestNothingIsReleasedBeforeItsDoubtIsStruck(t *testing.T) {
 		}
 		return storetest.NoFault
 	}), stet.Options{StoreTimeout: 50 * time.Millisecond})
-	if err := e.Resolve(t.Context(), browse(t, st, store.Unknown), "", stet.ItDidNotHappen()); !errors.Is(err, stet.ErrStore) {
+	if err := e.Resolve(t.Context(), browse(t, st, store.Unknown), "", stet.ItDidNotHappen()); stet.KindOf(err) != stet.KindStore {
 		t.Errorf("Resolve: %v", err)
 	}
 	if st := status(t, e, it.ID, store.Unknown); st.Doubt != "charge" {
@@ -196,7 +196,7 @@ func TestNotesThatCannotBeReadAreNotReleased(t *testing.T) {
 	}
 	shown := browse(t, st, store.Unknown)
 	for _, v := range []stet.Verdict{stet.ItDidNotHappen(), stet.MayRunAgain()} {
-		if err := e.Resolve(t.Context(), shown, "", v); !errors.Is(err, stet.ErrDamaged) {
+		if err := e.Resolve(t.Context(), shown, "", v); stet.KindOf(err) != stet.KindDamaged {
 			t.Errorf("Resolve: %v", err)
 		}
 	}

@@ -37,7 +37,7 @@ type Item struct {
 // waiting come first, and names take turns. They are returned again, to any caller,
 // unless they were taken within that time; so what a queue or a worker loses is not
 // lost. A process asks for the names that it can run, store.MaxDueNames at most: what it
-// cannot is left to others. The error is an *Error of kind ErrInvalid or ErrStore.
+// cannot is left to others. The error is an *Error of kind KindInvalid or KindStore.
 func (e *Engine) Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]Item, error) {
 	recs, err := e.due(ctx, store.DueRun, limit, again, names...)
 	items := make([]Item, 0, len(recs))
@@ -71,7 +71,7 @@ func (e *Engine) due(ctx context.Context, what store.Due, limit int, again time.
 		return recs, nil
 	}
 	if err != nil {
-		return recs, &Error{Kind: ErrStore, Execution: NotExecuted, RetryAfter: retryAfter, Cause: err}
+		return recs, &Error{Kind: KindStore, Execution: NotExecuted, RetryAfter: retryAfter, Cause: err}
 	}
 	return recs, nil
 }
@@ -105,10 +105,10 @@ func (e *Engine) Wake() {
 // Return let it be run again; Settle, TxEngine.Finish and Park are as
 // ever.
 //
-// The error is an *Error of kind ErrInvalid (no such class), ErrInFlight (it runs, or is to
-// wait still, by Work.After or Return: it will be due), ErrUnknown (and its policy does not
-// say what is to become of it), ErrExpired, ErrFenced (there is no such operation, or it
-// was not accepted), ErrDamaged, ErrStore or ErrClosed.
+// The error is an *Error of kind KindInvalid (no such class), KindInFlight (it runs, or is to
+// wait still, by Work.After or Return: it will be due), KindUnknown (and its policy does not
+// say what is to become of it), KindExpired, KindFenced (there is no such operation, or it
+// was not accepted), KindDamaged, KindStore or KindClosed.
 func (e *Engine) Take(ctx context.Context, it Item) (*Lease, error) {
 	ws, err := e.workStore()
 	if err != nil {
@@ -119,12 +119,12 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Lease, error) {
 	case !ok:
 		return nil, invalid("Item.Class %q is not among Options.Classes", it.Class)
 	case e.ctx.Err() != nil:
-		return nil, &Error{Kind: ErrClosed, Execution: NotExecuted}
+		return nil, &Error{Kind: KindClosed, Execution: NotExecuted}
 	}
 	t := &ticket{op: Op{Class: it.Class}, p: p, taken: true, repeats: it.Repeatable, req: store.ClaimRequest{ID: it.ID, Owner: store.NewOwner(), Lease: p.Lease}}
 	f, leader := e.flights.join(it.ID, store.Fingerprint{})
 	if !leader {
-		return nil, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter}
+		return nil, &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter}
 	}
 	var run *Lease
 	defer func() {
@@ -156,17 +156,17 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Lease, error) {
 	case rec.State.Settled():
 		return e.replay(ctx, t, rec)
 	case rec.State == store.None:
-		return nil, &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: errors.New("there is no such operation")}
+		return nil, &Error{Kind: KindFenced, Execution: MayHaveExecuted, Cause: errors.New("there is no such operation")}
 	case rec.State == store.Unknown:
 		e.observe(ctx, t.event(observe.ToldUnknown, rec, nil))
-		return nil, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted}
+		return nil, &Error{Kind: KindUnknown, Execution: MayHaveExecuted}
 	case rec.State == store.Accepted: // it is to wait
-		return nil, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: errors.New("it is not due yet")}
+		return nil, &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: errors.New("it is not due yet")}
 	case rec.State == store.Running:
 		e.observe(ctx, t.event(observe.InFlight, rec, nil))
-		return nil, &Error{Kind: ErrInFlight, Execution: MayHaveExecuted, RetryAfter: max(rec.LeaseLeft, pollMin)}
+		return nil, &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: max(rec.LeaseLeft, pollMin)}
 	default:
-		return nil, &Error{Kind: ErrStore, Execution: NotExecuted, RetryAfter: retryAfter,
+		return nil, &Error{Kind: KindStore, Execution: NotExecuted, RetryAfter: retryAfter,
 			Cause: fmt.Errorf("the store returned a record in state %v that it did not grant", rec.State)}
 	}
 }
@@ -185,7 +185,7 @@ func (e *Engine) take(ctx context.Context, ws store.WorkStore, t *ticket) (rec s
 	}
 	t.req.Fingerprint, t.req.Scope = rec.Fingerprint, rec.Scope
 	if rec.Work == nil && (rec.State == store.Unknown || rec.State == store.Retryable) { // the key was used anew
-		return rec, w, &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: errors.New("the operation was not accepted")}
+		return rec, w, &Error{Kind: KindFenced, Execution: MayHaveExecuted, Cause: errors.New("the operation was not accepted")}
 	}
 	op, w, err := e.unpack(rec)
 	if _, ok := e.policies[op.Class]; err == nil && op.Key != "" && !ok {
@@ -214,7 +214,7 @@ func (r *Run) Work() Work { return r.work }
 
 // Cancelling reports whether the operation's cancellation was asked for, as the
 // store has it now. Whoever runs it should ask from time to time, and settle it as
-// failed when it has stopped. The error is an *Error of kind ErrInvalid or ErrStore.
+// failed when it has stopped. The error is an *Error of kind KindInvalid or KindStore.
 func (r *Lease) Cancelling(ctx context.Context) (bool, error) {
 	if _, err := r.e.workStore(); err != nil {
 		return false, err
@@ -272,9 +272,9 @@ func (r *Lease) giveBack(ctx context.Context, ws store.WorkStore, after time.Dur
 // nothing.
 //
 // On error the transaction may or may not have committed, and messages that fn has
-// emitted are forgotten. End the run with Return or Release; ErrFenced from them means
+// emitted are forgotten. End the run with Return or Release; KindFenced from them means
 // that an outcome is stored, possibly this one. The error is that of fn, or an *Error
-// of kind ErrFenced, ErrStore or ErrInvalid.
+// of kind KindFenced, KindStore or KindInvalid.
 func (te *TxEngine[Tx]) Finish(ctx context.Context, r *Lease, fn func(context.Context, Tx) (Outcome, error)) error {
 	ws, err := te.workStore()
 	switch {
@@ -283,7 +283,7 @@ func (te *TxEngine[Tx]) Finish(ctx context.Context, r *Lease, fn func(context.Co
 	case !same(r.e.store, te.s) || r.transactional || r.settling():
 		return invalid("Finish needs a run of its store that has not ended")
 	}
-	var theirs error
+	var returned error // by fn
 	var state store.State
 	before, committed := len(r.emitted()), false
 	defer func() { // also when fn panics
@@ -296,7 +296,7 @@ func (te *TxEngine[Tx]) Finish(ctx context.Context, r *Lease, fn func(context.Co
 	defer cancel()
 	err = ws.InTx(bounded, func(inner context.Context, tx Tx) error {
 		out, err := fn(ctx, tx)
-		if theirs = err; err != nil {
+		if returned = err; err != nil {
 			return err
 		}
 		state = out.state()
@@ -304,12 +304,12 @@ func (te *TxEngine[Tx]) Finish(ctx context.Context, r *Lease, fn func(context.Co
 	})
 	switch own, ok := errors.AsType[*Error](err); {
 	case err == nil:
-	case theirs != nil:
-		return theirs
+	case returned != nil:
+		return returned
 	case ok:
 		return own
-	case errors.Is(err, ErrFenced):
-		return &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: err}
+	case errors.Is(err, store.ErrFenced):
+		return &Error{Kind: KindFenced, Execution: MayHaveExecuted, Cause: err}
 	default:
 		r.e.observe(ctx, observe.Event{Kind: observe.StoreFailed, ID: r.rec.ID, Class: r.op.Class, State: store.Running, Fence: r.rec.Fence, Attempt: r.rec.Attempt, Err: err})
 		return storeFailed(MayHaveExecuted, err)

@@ -93,27 +93,27 @@ func TestBadQuestionsForWorkAreRefused(t *testing.T) {
 	}{{0, time.Second}, {-1, time.Second}, {store.MaxBrowse + 1, time.Second}, {1, 0}, {1, -1}, {1, store.MaxDelay + 1}} {
 		_, err := e.Due(t.Context(), q.limit, q.again)
 		_, err2 := e.DueMessages(t.Context(), q.limit, q.again)
-		if !errors.Is(err, stet.ErrInvalid) || !errors.Is(err2, stet.ErrInvalid) {
+		if stet.KindOf(err) != stet.KindInvalid || stet.KindOf(err2) != stet.KindInvalid {
 			t.Errorf("%d, %v: %v, %v", q.limit, q.again, err, err2)
 		}
 	}
 	it := accept(t, e, op, parcel)
-	if _, err := e.Take(t.Context(), stet.Item{ID: it.ID, Class: "another"}); !errors.Is(err, stet.ErrInvalid) {
+	if _, err := e.Take(t.Context(), stet.Item{ID: it.ID, Class: "another"}); stet.KindOf(err) != stet.KindInvalid {
 		t.Errorf("an unknown class: %v", err)
 	}
-	if _, err := e.Take(t.Context(), stet.Item{ID: store.ID{1}}); !errors.Is(err, stet.ErrFenced) {
+	if _, err := e.Take(t.Context(), stet.Item{ID: store.ID{1}}); stet.KindOf(err) != stet.KindFenced {
 		t.Errorf("no such operation: %v", err)
 	}
 	run := take(t, e, it)
 	for _, after := range []time.Duration{-1, store.MaxDelay + 1} {
-		if err := run.Return(t.Context(), stet.Again{After: after}); !errors.Is(err, stet.ErrInvalid) {
+		if err := run.Return(t.Context(), stet.Again{After: after}); stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("return after %v: %v", after, err)
 		}
 	}
 	if err := run.Return(t.Context(), stet.Again{After: store.MaxDelay}); err != nil {
 		t.Errorf("after what was refused, the run should go on: %v", err)
 	}
-	if err := run.Return(t.Context(), stet.Again{}); !errors.Is(err, stet.ErrInvalid) {
+	if err := run.Return(t.Context(), stet.Again{}); stet.KindOf(err) != stet.KindInvalid {
 		t.Errorf("a second return: %v", err)
 	}
 	other := op
@@ -122,7 +122,7 @@ func TestBadQuestionsForWorkAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := plain.Return(t.Context(), stet.Again{}); !errors.Is(err, stet.ErrInvalid) {
+	if err := plain.Return(t.Context(), stet.Again{}); stet.KindOf(err) != stet.KindInvalid {
 		t.Errorf("return of a run of Begin: %v", err)
 	}
 	complete(t, plain, "x")
@@ -139,17 +139,17 @@ func TestWhatWasNotAcceptedIsNotTaken(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := newEngine(t, st, stet.Options{}).Take(t.Context(), it); !errors.Is(err, stet.ErrInFlight) {
+		if _, err := newEngine(t, st, stet.Options{}).Take(t.Context(), it); stet.KindOf(err) != stet.KindInFlight {
 			t.Errorf("while it runs: %v", err)
 		}
 		if err := run.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrFenced) {
+		if _, err := e.Take(t.Context(), it); stet.KindOf(err) != stet.KindFenced {
 			t.Errorf("when it is retryable: %v", err)
 		}
 		die(t, st, op)
-		if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrFenced) {
+		if _, err := e.Take(t.Context(), it); stet.KindOf(err) != stet.KindFenced {
 			t.Errorf("when its run has died: %v", err)
 		}
 		if rec, err := st.Read(t.Context(), it.ID); err != nil || rec.State != store.Unknown {
@@ -165,16 +165,16 @@ func TestOneWorkerTakesIt(t *testing.T) {
 	run := take(t, e, it)
 	for _, e := range []*stet.Engine{e, other} {
 		_, err := e.Take(t.Context(), it)
-		if own, ok := errors.AsType[*stet.Error](err); !ok || !errors.Is(err, stet.ErrInFlight) || own.RetryAfter <= 0 {
+		if own, ok := errors.AsType[*stet.Error](err); !ok || stet.KindOf(err) != stet.KindInFlight || own.RetryAfter <= 0 {
 			t.Errorf("%v", err)
 		}
 		runs := 0
-		if _, err := stet.Do(t.Context(), e, op, charge(&runs)); !errors.Is(err, stet.ErrInFlight) || runs != 0 {
+		if _, err := stet.Do(t.Context(), e, op, charge(&runs)); stet.KindOf(err) != stet.KindInFlight || runs != 0 {
 			t.Errorf("a call of the API meanwhile: %v, %d runs", err, runs)
 		}
 		mismatch := op
 		mismatch.Fingerprint = stet.NewFingerprint([]byte("another request"))
-		if _, err := stet.Do(t.Context(), e, mismatch, charge(&runs)); !errors.Is(err, stet.ErrMismatch) || runs != 0 {
+		if _, err := stet.Do(t.Context(), e, mismatch, charge(&runs)); stet.KindOf(err) != stet.KindMismatch || runs != 0 {
 			t.Errorf("another request meanwhile: %v, %d runs", err, runs)
 		}
 	}
@@ -213,14 +213,14 @@ func TestDeadWorkersOperationIsWhatThePolicySays(t *testing.T) {
 		policy stet.Policy
 		state  store.State
 		result string
-		err    error
+		kind   stet.Kind
 	}{
-		"parked":                   {stet.Policy{}, store.Unknown, "", stet.ErrUnknown},
-		"taken over":               {stet.Policy{Stale: stet.StaleTakeOver}, store.Running, "", nil},
-		"failed":                   {stet.Policy{Stale: stet.StaleFail}, store.Failed, "", nil},
-		"found in the books":       {stet.Policy{Verify: happened}, store.Completed, "in the books", nil},
-		"not found in the books":   {stet.Policy{Verify: didNot}, store.Running, "", nil},
-		"the books cannot be read": {stet.Policy{Verify: broken, Stale: stet.StaleTakeOver}, store.Unknown, "", stet.ErrUnknown},
+		"parked":                   {stet.Policy{}, store.Unknown, "", stet.KindUnknown},
+		"taken over":               {stet.Policy{Stale: stet.StaleTakeOver}, store.Running, "", 0},
+		"failed":                   {stet.Policy{Stale: stet.StaleFail}, store.Failed, "", 0},
+		"found in the books":       {stet.Policy{Verify: happened}, store.Completed, "in the books", 0},
+		"not found in the books":   {stet.Policy{Verify: didNot}, store.Running, "", 0},
+		"the books cannot be read": {stet.Policy{Verify: broken, Stale: stet.StaleTakeOver}, store.Unknown, "", stet.KindUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -229,8 +229,8 @@ func TestDeadWorkersOperationIsWhatThePolicySays(t *testing.T) {
 				it := accept(t, e, op, parcel)
 				dead := abandoned(t, st, it)
 				run, err := e.Take(t.Context(), it)
-				if !errors.Is(err, c.err) {
-					t.Fatalf("%v; want %v", err, c.err)
+				if stet.KindOf(err) != c.kind || c.kind == 0 && err != nil {
+					t.Fatalf("%v; want %v", err, c.kind)
 				}
 				if st := status(t, e, it.ID, c.state); string(st.Outcome.Body) != c.result {
 					t.Errorf("%+v", st)
@@ -246,7 +246,7 @@ func TestDeadWorkersOperationIsWhatThePolicySays(t *testing.T) {
 				case !run.Replayed() || string(run.Outcome().Body) != c.result:
 					t.Errorf("%+v", run.Outcome())
 				}
-				if err := st.Settle(t.Context(), dead.Claim(), store.Settlement{State: store.Completed}, store.Retention{}); !errors.Is(err, stet.ErrFenced) {
+				if err := st.Settle(t.Context(), dead.Claim(), store.Settlement{State: store.Completed}, store.Retention{}); stet.KindOf(err) != stet.KindFenced {
 					t.Errorf("the dead worker's settle: %v", err)
 				}
 			})
@@ -287,7 +287,7 @@ func TestExpiredOutcomeIsNotRunAgain(t *testing.T) {
 		it := accept(t, e, op, parcel)
 		complete(t, take(t, e, it), "x")
 		time.Sleep(25 * time.Hour)
-		if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrExpired) || stet.ExecutionOf(err) != stet.Executed {
+		if _, err := e.Take(t.Context(), it); stet.KindOf(err) != stet.KindExpired || stet.ExecutionOf(err) != stet.Executed {
 			t.Errorf("a take: %v", err)
 		}
 		for what, ask := range map[string]func() (stet.Status, error){
@@ -300,7 +300,7 @@ func TestExpiredOutcomeIsNotRunAgain(t *testing.T) {
 		}
 		time.Sleep(30 * 24 * time.Hour)
 		status(t, e, it.ID, store.None)
-		if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrFenced) {
+		if _, err := e.Take(t.Context(), it); stet.KindOf(err) != stet.KindFenced {
 			t.Errorf("a take of what is forgotten: %v", err)
 		}
 	})
@@ -314,7 +314,7 @@ func TestLongWorkKeepsItsLease(t *testing.T) {
 		run := take(t, e, it)
 		for range 20 {
 			time.Sleep(10 * time.Second)
-			if _, err := other.Take(t.Context(), it); !errors.Is(err, stet.ErrInFlight) {
+			if _, err := other.Take(t.Context(), it); stet.KindOf(err) != stet.KindInFlight {
 				t.Fatalf("%v", err)
 			}
 		}
@@ -349,20 +349,20 @@ func workIsNotInTheClear(t *testing.T) {
 	// Another key for the same operation, a row without encryption, and a row of
 	// another operation.
 	otherKey := newEngine(t, st, encrypted(secret("l", 2)))
-	if _, err := otherKey.Take(t.Context(), it); !errors.Is(err, stet.ErrDamaged) {
+	if _, err := otherKey.Take(t.Context(), it); stet.KindOf(err) != stet.KindDamaged {
 		t.Errorf("without the key: %v", err)
 	}
 	plainOp := op
 	plainOp.Key = "plain"
 	plain := accept(t, newEngine(t, st, stet.Options{}), plainOp, parcel)
-	if _, err := e.Take(t.Context(), plain); !errors.Is(err, stet.ErrDamaged) {
+	if _, err := e.Take(t.Context(), plain); stet.KindOf(err) != stet.KindDamaged {
 		t.Errorf("work that is not encrypted: %v", err)
 	}
 	swapped := newEngine(t, swappedWork{st, it.ID, foreign.ID}, o)
-	if _, err := swapped.Take(t.Context(), it); !errors.Is(err, stet.ErrDamaged) {
+	if _, err := swapped.Take(t.Context(), it); stet.KindOf(err) != stet.KindDamaged {
 		t.Errorf("the work of another operation: %v", err)
 	}
-	if _, err := swapped.Status(t.Context(), mine.Scope, it.ID); !errors.Is(err, stet.ErrDamaged) {
+	if _, err := swapped.Status(t.Context(), mine.Scope, it.ID); stet.KindOf(err) != stet.KindDamaged {
 		t.Errorf("its status: %v", err)
 	}
 	// None of them has run, and all wait still.
@@ -411,7 +411,7 @@ func TestDamagedWorkDoesNotStopTheQueue(t *testing.T) {
 	if items := due(t, e, time.Hour); len(items) != 1 || items[0] != it {
 		t.Errorf("due: %v", items)
 	}
-	if _, err := e.Take(t.Context(), stet.Item{ID: store.ID{1}}); !errors.Is(err, stet.ErrDamaged) {
+	if _, err := e.Take(t.Context(), stet.Item{ID: store.ID{1}}); stet.KindOf(err) != stet.KindDamaged {
 		t.Errorf("taken: %v", err)
 	}
 	if rec, err := st.Read(t.Context(), store.ID{1}); err != nil || rec.State != store.Accepted {
@@ -424,7 +424,7 @@ func TestDamagedWorkCanBeCancelled(t *testing.T) {
 	st := memory.New(memory.Options{})
 	it := accept(t, newEngine(t, st, encrypted(secret("lost", 1))), op, parcel)
 	e := newEngine(t, st, encrypted(secret("k", 2)))
-	if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrDamaged) {
+	if _, err := e.Take(t.Context(), it); stet.KindOf(err) != stet.KindDamaged {
 		t.Fatal(err)
 	}
 	if st, err := e.Cancel(t.Context(), "acct_2", it.ID); err != nil || st.Record.State != store.None {
@@ -443,7 +443,7 @@ func TestWorkThatIsToWaitIsNotTaken(t *testing.T) {
 		it := accept(t, e, op, stet.Work{Name: "ship", After: time.Hour})
 		early := func(when string) {
 			t.Helper()
-			if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrInFlight) {
+			if _, err := e.Take(t.Context(), it); stet.KindOf(err) != stet.KindInFlight {
 				t.Errorf("%s: %v", when, err)
 			}
 			time.Sleep(time.Hour)

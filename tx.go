@@ -18,7 +18,7 @@ import (
 // unknown outcome.
 //
 // If fn returns an error or panics, everything is rolled back; the error is of
-// kind ErrRetryable, and a retry runs fn again. A failure that retries should
+// kind KindRetryable, and a retry runs fn again. A failure that retries should
 // see (a declined card) is a value, not an error. fn must not commit or roll
 // back tx, and must have no effects outside of it. One call of DoTx may call fn
 // more than once, each time with a new transaction, where the one before was in
@@ -28,7 +28,7 @@ func DoTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], op Op, fn func(conte
 	var outErr error
 	run, err := te.Run(ctx, op, func(ctx context.Context, tx Tx) (out Outcome, err error) {
 		if res.Value, err = fn(ctx, tx); err != nil {
-			outErr = &Error{Kind: ErrFailed, Execution: Executed, Cause: err} // if it is Permanent
+			outErr = &Error{Kind: KindFailed, Execution: Executed, Cause: err} // if it is Permanent
 			return Outcome{}, err
 		}
 		out, outErr = OutcomeOf(res.Value, nil)
@@ -47,26 +47,26 @@ func DoTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], op Op, fn func(conte
 
 // Run is Begin, the operation and Settle in one transaction. fn gets the transaction and returns the outcome to
 // store with it; FromContext(ctx) is its run. An error of fn rolls back, as
-// does Declare(NotExecuted): the error returned is of kind ErrRetryable and wraps
+// does Declare(NotExecuted): the error returned is of kind KindRetryable and wraps
 // it. If it is Permanent, a second transaction settles it as failed. The run returned has ended; Replayed tells whether fn's outcome stands or
 // an earlier one. fn may be called more than once, each time with a new
 // transaction, where the one before was in vain; the outcome that stands is that
 // of the last call.
 //
 // If the transaction's fate could not be found out, the error is of kind
-// ErrUnknown; a retry will find out.
+// KindUnknown; a retry will find out.
 func (te *TxEngine[Tx]) Run(ctx context.Context, op Op, fn func(context.Context, Tx) (Outcome, error)) (*Lease, error) {
 	var failed *Outcome
 	run, err := te.run(ctx, op, func(ctx context.Context, tx Tx) (Outcome, error) {
 		failed = nil
 		out, err := fn(ctx, tx)
-		if _, _, permanent := marked(err); permanent {
+		if marked(err)&saysPermanent != 0 {
 			out = worded(out, err)
 			failed = &out
 		}
 		return out, err
 	})
-	if own, ok := errors.AsType[*Error](err); failed != nil && ok && errors.Is(own.Kind, ErrRetryable) { // it was rolled back
+	if failed != nil && KindOf(err) == KindRetryable { // it was rolled back
 		return te.run(context.WithoutCancel(ctx), op, func(context.Context, Tx) (Outcome, error) { return *failed, nil })
 	}
 	return run, err
@@ -84,7 +84,7 @@ func (te *TxEngine[Tx]) run(ctx context.Context, op Op, fn func(context.Context,
 		tr.f = f
 		en, err := e.enter(ctx, t, tr.claim)
 		if en.granted { // Running under our owner, though the function was not called
-			return entry{}, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, RetryAfter: retryAfter,
+			return entry{}, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, RetryAfter: retryAfter,
 				Cause: errors.New("the store found a run of this very call")}
 		}
 		if tr.run != nil { // it ran: followers get its result
@@ -108,7 +108,7 @@ func (te *TxEngine[Tx]) run(ctx context.Context, op Op, fn func(context.Context,
 
 // Settle writes the outcome of a run of Begin inside the caller's own
 // transaction, so that it commits with the caller's writes. On an error,
-// ErrFenced among them, and ErrUnknown while a StepOnce is in doubt, the caller must
+// KindFenced among them, and KindUnknown while a StepOnce is in doubt, the caller must
 // roll back. The run itself goes on until
 // it is told how the transaction ended: after a commit by r.Settle with the same
 // outcome, which then only lets go of it; after a rollback by r.Release, if
@@ -121,7 +121,7 @@ func (te *TxEngine[Tx]) Settle(ctx context.Context, r *Lease, tx Tx, out Outcome
 	}
 	sealed, doubt := r.sealedUnlessInDoubt(out)
 	if doubt != nil {
-		return &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: doubt}
+		return &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: doubt}
 	}
 	fault.At(fault.SettleBefore)
 	err := te.s.SettleTx(ctx, tx, r.rec.Claim(), sealed, r.p.Retention)
@@ -129,8 +129,8 @@ func (te *TxEngine[Tx]) Settle(ctx context.Context, r *Lease, tx Tx, out Outcome
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, ErrFenced):
-		return &Error{Kind: ErrFenced, Execution: MayHaveExecuted, Cause: err}
+	case errors.Is(err, store.ErrFenced):
+		return &Error{Kind: KindFenced, Execution: MayHaveExecuted, Cause: err}
 	default:
 		return storeFailed(MayHaveExecuted, err)
 	}
@@ -198,18 +198,18 @@ func (tr *txRun[Tx]) report(ctx context.Context, rec store.Record, err error) (s
 	case errors.As(err, &rolledBack):
 		tr.released(ctx)
 		if tr.run.Declared() == MayHaveExecuted {
-			return rec, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, Cause: rolledBack.cause}
+			return rec, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: rolledBack.cause}
 		}
 		return rec, retryable(rolledBack.cause)
-	case errors.Is(err, ErrMismatch):
+	case errors.Is(err, store.ErrMismatch):
 		return rec, err
-	case errors.Is(err, ErrInvalid) && tr.run == nil:
-		return rec, &Error{Kind: ErrInvalid, Execution: NotExecuted, Cause: err}
-	case errors.Is(err, ErrUnknown):
+	case errors.Is(err, store.ErrInvalid) && tr.run == nil:
+		return rec, &Error{Kind: KindInvalid, Execution: NotExecuted, Cause: err}
+	case errors.Is(err, store.ErrUnknown):
 		e.observe(ctx, t.event(observe.StoreFailed, rec, err))
-		return rec, &Error{Kind: ErrUnknown, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: err}
+		return rec, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: err}
 	case tr.run == nil && ctx.Err() != nil:
-		return rec, &Error{Kind: ErrInvalid, Execution: NotExecuted, Cause: fmt.Errorf("context has ended: %w", context.Cause(ctx))}
+		return rec, &Error{Kind: KindInvalid, Execution: NotExecuted, Cause: fmt.Errorf("context has ended: %w", context.Cause(ctx))}
 	default:
 		e.observe(ctx, t.event(observe.StoreFailed, rec, err))
 		return rec, storeFailed(NotExecuted, err)

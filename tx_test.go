@@ -69,7 +69,7 @@ func TestFailedTransactionLeavesNothingBehind(t *testing.T) {
 			}
 			return 1, fail(ctx)
 		})
-		if !errors.Is(err, stet.ErrRetryable) || stet.ExecutionOf(err) != stet.NotExecuted || (name == "error") != errors.Is(err, down) {
+		if stet.KindOf(err) != stet.KindRetryable || stet.ExecutionOf(err) != stet.NotExecuted || (name == "error") != errors.Is(err, down) {
 			t.Fatalf("%s: %v", name, err)
 		}
 	}
@@ -101,10 +101,10 @@ func TestTransactionInFlightRefusesDuplicatesHere(t *testing.T) {
 	other.Fingerprint = stet.NewFingerprint([]byte("another request"))
 	_, err := stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (int, error) {
 		never := func(context.Context, *sql.Tx) (int, error) { t.Error("ran"); return 0, nil }
-		if _, err := stet.DoTx(t.Context(), txOf(e, store), op, never); !errors.Is(err, stet.ErrInFlight) {
+		if _, err := stet.DoTx(t.Context(), txOf(e, store), op, never); stet.KindOf(err) != stet.KindInFlight {
 			t.Errorf("a duplicate: %v", err)
 		}
-		if _, err := stet.DoTx(t.Context(), txOf(e, store), other, never); !errors.Is(err, stet.ErrMismatch) {
+		if _, err := stet.DoTx(t.Context(), txOf(e, store), other, never); stet.KindOf(err) != stet.KindMismatch {
 			t.Errorf("another request: %v", err)
 		}
 		return 1, book(ctx, tx)
@@ -112,7 +112,7 @@ func TestTransactionInFlightRefusesDuplicatesHere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stet.DoTx(t.Context(), txOf(e, store), other, func(context.Context, *sql.Tx) (int, error) { return 0, nil }); !errors.Is(err, stet.ErrMismatch) {
+	if _, err := stet.DoTx(t.Context(), txOf(e, store), other, func(context.Context, *sql.Tx) (int, error) { return 0, nil }); stet.KindOf(err) != stet.KindMismatch {
 		t.Errorf("another request afterwards: %v", err)
 	}
 }
@@ -125,7 +125,7 @@ func TestHerdOfTransactionsOverTwoEnginesBooksOnce(t *testing.T) {
 		e := []*stet.Engine{e1, e2}[i%2]
 		wg.Go(func() {
 			res, err := stet.DoTx(t.Context(), txOf(e, store), op, func(ctx context.Context, tx *sql.Tx) (int, error) { return 7, book(ctx, tx) })
-			if err != nil && !errors.Is(err, stet.ErrInFlight) || err == nil && res.Value != 7 {
+			if err != nil && stet.KindOf(err) != stet.KindInFlight || err == nil && res.Value != 7 {
 				t.Errorf("%+v, %v", res, err)
 			}
 		})
@@ -142,7 +142,7 @@ func TestLostCommitReplyIsUnknownUntilItIsFoundOut(t *testing.T) {
 	do := func(s store.TxStore[*sql.Tx]) (stet.Result[int], error) {
 		return stet.DoTx(t.Context(), txOf(newEngine(t, s, stet.Options{}), s), op, func(ctx context.Context, tx *sql.Tx) (int, error) { runs++; return 7, book(ctx, tx) })
 	}
-	if _, err := do(lost); !errors.Is(err, stet.ErrUnknown) || stet.ExecutionOf(err) != stet.MayHaveExecuted {
+	if _, err := do(lost); stet.KindOf(err) != stet.KindUnknown || stet.ExecutionOf(err) != stet.MayHaveExecuted {
 		t.Fatal(err)
 	}
 	if res, err := do(st); err != nil || !res.Replayed || res.Value != 7 || runs != 1 {
@@ -202,7 +202,7 @@ func (s lostCommit) RunTx(ctx context.Context, req store.ClaimRequest, keep stor
 	if _, err := s.Store.RunTx(ctx, req, keep, fn); err != nil {
 		return store.Record{}, err
 	}
-	return store.Record{}, errors.Join(stet.ErrUnknown, errDown)
+	return store.Record{}, errors.Join(store.ErrUnknown, errDown)
 }
 
 func TestDeadLeaseRunIsParkedInTransactionsToo(t *testing.T) {
@@ -217,7 +217,7 @@ func TestDeadLeaseRunIsParkedInTransactionsToo(t *testing.T) {
 	run := func(e *stet.Engine) (stet.Result[int], error) {
 		return stet.DoTx(t.Context(), txOf(e, st), op, func(ctx context.Context, tx *sql.Tx) (int, error) { return 7, book(ctx, tx) })
 	}
-	if _, err := run(e); !errors.Is(err, stet.ErrUnknown) || charges(t, st) != 0 {
+	if _, err := run(e); stet.KindOf(err) != stet.KindUnknown || charges(t, st) != 0 {
 		t.Fatal(err)
 	}
 	if res, err := run(verified); err != nil || res.Attempt != 2 || charges(t, st) != 1 {
@@ -231,7 +231,7 @@ func TestStoreThatCannotBeUsedExecutesNoTransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := stet.DoTx(t.Context(), txOf(e, store), op, func(context.Context, *sql.Tx) (int, error) { t.Error("ran"); return 0, nil })
-	if !errors.Is(err, stet.ErrStore) || stet.ExecutionOf(err) != stet.NotExecuted {
+	if stet.KindOf(err) != stet.KindStore || stet.ExecutionOf(err) != stet.NotExecuted {
 		t.Fatal(err)
 	}
 }
@@ -241,7 +241,7 @@ func TestTransactionThatTheStoreBeganAlreadyIsUnknown(t *testing.T) {
 	odd := oddStore{store}
 	e := newEngine(t, odd, stet.Options{})
 	_, err := stet.DoTx(t.Context(), txOf(e, odd), op, func(context.Context, *sql.Tx) (int, error) { t.Error("ran"); return 0, nil })
-	if !errors.Is(err, stet.ErrUnknown) {
+	if stet.KindOf(err) != stet.KindUnknown {
 		t.Fatal(err)
 	}
 }
@@ -318,7 +318,7 @@ func TestDoubtInsideATransactionIsRolledBack(t *testing.T) {
 		stet.FromContext(ctx).Declare(stet.MayHaveExecuted, time.Hour)
 		return "receipt", book(ctx, tx)
 	})
-	if !errors.Is(err, stet.ErrUnknown) || stet.ExecutionOf(err) != stet.MayHaveExecuted {
+	if stet.KindOf(err) != stet.KindUnknown || stet.ExecutionOf(err) != stet.MayHaveExecuted {
 		t.Errorf("told the caller: %v", err)
 	}
 	if n := charges(t, store); n != 0 {

@@ -16,7 +16,7 @@ type TxEngine[Tx any] struct {
 
 // WithTx returns e with the transactions of s. s must be the store that e was made
 // over, or that store with transactions of another type, as postgres.OverSQL makes it;
-// any other one is an *Error of kind ErrInvalid: the record and the business writes
+// any other one is an *Error of kind KindInvalid: the record and the business writes
 // would be in two databases.
 func WithTx[Tx any](e *Engine, s store.TxStore[Tx]) (*TxEngine[Tx], error) {
 	switch {

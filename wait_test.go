@@ -25,7 +25,7 @@ func TestDuplicateConflictsByDefault(t *testing.T) {
 	for name, e := range map[string]*stet.Engine{"here": e, "elsewhere": newEngine(t, store, stet.Options{})} {
 		var se *stet.Error
 		_, err := e.Begin(t.Context(), op)
-		if !errors.As(err, &se) || se.Kind != stet.ErrInFlight || se.RetryAfter != time.Second {
+		if !errors.As(err, &se) || se.Kind != stet.KindInFlight || se.RetryAfter != time.Second {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -39,8 +39,8 @@ func TestClassThatDoesNotWaitIsRefusedAtOnce(t *testing.T) {
 		op.Class = "quick"
 		begin(t, e, op)
 		began := time.Now()
-		if _, err := e.Begin(t.Context(), op); !errors.Is(err, stet.ErrInFlight) || time.Since(began) > time.Millisecond {
-			t.Errorf("after %v: %v, want ErrInFlight at once", time.Since(began), err)
+		if _, err := e.Begin(t.Context(), op); stet.KindOf(err) != stet.KindInFlight || time.Since(began) > time.Millisecond {
+			t.Errorf("after %v: %v, want KindInFlight at once", time.Since(began), err)
 		}
 	})
 }
@@ -122,11 +122,11 @@ func TestWaitIsBoundedAndChangesNothing(t *testing.T) {
 			patient.Wait = 5 * time.Second
 			started := time.Now()
 			_, err := e.Begin(t.Context(), patient)
-			if !errors.Is(err, stet.ErrInFlight) || time.Since(started) != 5*time.Second {
+			if stet.KindOf(err) != stet.KindInFlight || time.Since(started) != 5*time.Second {
 				t.Errorf("%s: %v after %v", name, err, time.Since(started))
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			if _, err := e.Begin(ctx, patient); !errors.Is(err, stet.ErrInFlight) || !errors.Is(err, context.DeadlineExceeded) {
+			if _, err := e.Begin(ctx, patient); stet.KindOf(err) != stet.KindInFlight || !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s, caller gone: %v", name, err)
 			}
 			cancel()
@@ -175,7 +175,7 @@ func TestWaitersAreBoundedInNumber(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 10 {
 			wg.Go(func() {
-				if _, err := e.Begin(t.Context(), op); errors.Is(err, stet.ErrInFlight) {
+				if _, err := e.Begin(t.Context(), op); stet.KindOf(err) == stet.KindInFlight {
 					refused.Add(1)
 				}
 			})
@@ -200,7 +200,7 @@ func TestWaiterOfADeadRunIsToldUnknown(t *testing.T) {
 		}
 		for name, s := range map[string]store.Store{"watched": st, "polled": blind{st}} {
 			e := newEngine(t, s, stet.Options{Policy: stet.Policy{Wait: time.Minute}})
-			if _, err := e.Begin(t.Context(), op); !errors.Is(err, stet.ErrUnknown) {
+			if _, err := e.Begin(t.Context(), op); stet.KindOf(err) != stet.KindUnknown {
 				t.Errorf("%s: %v", name, err)
 			}
 		}

@@ -3,7 +3,6 @@ package stet_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"path/filepath"
 	"testing"
 
@@ -28,8 +27,8 @@ func TestTransactionsOfAnotherStoreAreRefusedAtConstruction(t *testing.T) {
 		"no engine": func() (*stet.TxEngine[*sql.Tx], error) { return stet.WithTx(nil, store) },
 		"no store":  func() (*stet.TxEngine[*sql.Tx], error) { return stet.WithTx[*sql.Tx](e, nil) },
 	} {
-		if te, err := try(); te != nil || !errors.Is(err, stet.ErrInvalid) || stet.ExecutionOf(err) != stet.NotExecuted {
-			t.Errorf("%s: %v, %v; want ErrInvalid", name, te, err)
+		if te, err := try(); te != nil || stet.KindOf(err) != stet.KindInvalid || stet.ExecutionOf(err) != stet.NotExecuted {
+			t.Errorf("%s: %v, %v; want KindInvalid", name, te, err)
 		}
 	}
 	te, err := stet.WithTx(e, store)
@@ -38,7 +37,7 @@ func TestTransactionsOfAnotherStoreAreRefusedAtConstruction(t *testing.T) {
 	}
 	run := take(t, newEngine(t, another, stet.Options{}), accept(t, newEngine(t, another, stet.Options{}), op, parcel))
 	err = te.Finish(t.Context(), run, func(context.Context, *sql.Tx) (stet.Outcome, error) { t.Error("ran"); return stet.Outcome{}, nil })
-	if !errors.Is(err, stet.ErrInvalid) {
-		t.Errorf("a run of another store: %v; want ErrInvalid", err)
+	if stet.KindOf(err) != stet.KindInvalid {
+		t.Errorf("a run of another store: %v; want KindInvalid", err)
 	}
 }

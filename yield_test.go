@@ -2,7 +2,6 @@ package stet_test
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -63,7 +62,7 @@ func TestInterruptedAttemptOfAnAcceptedOperationOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := run.Return(t.Context(), stet.Again{Uncounted: true}); !errors.Is(err, stet.ErrInvalid) {
+	if err := run.Return(t.Context(), stet.Again{Uncounted: true}); stet.KindOf(err) != stet.KindInvalid {
 		t.Errorf("of a run of Begin: %v", err)
 	}
 	attempts(t, run, 1, 1)
@@ -89,7 +88,7 @@ func TestOperationThatCannotBeReadUsesUpNoAttempts(t *testing.T) {
 				}
 				strange := newEngine(t, store, other)
 				for range 30 {
-					if _, err := strange.Take(t.Context(), it); !errors.Is(err, stet.ErrDamaged) {
+					if _, err := strange.Take(t.Context(), it); stet.KindOf(err) != stet.KindDamaged {
 						t.Fatal(err)
 					}
 					time.Sleep(2 * time.Hour)
@@ -120,7 +119,7 @@ func TestTakeWithoutAReplyUsesUpNoAttempt(t *testing.T) {
 		it := accept(t, e, op, parcel)
 		for range 30 {
 			mute.Store(true)
-			if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrStore) {
+			if _, err := e.Take(t.Context(), it); stet.KindOf(err) != stet.KindStore {
 				t.Fatal(err)
 			}
 			mute.Store(false)
@@ -146,7 +145,7 @@ func TestTakeOfAnEngineThatIsClosedUsesUpNoAttempt(t *testing.T) {
 	store := &closing{Store: memory.New(memory.Options{})}
 	store.e = newEngine(t, store, stet.Options{})
 	it := accept(t, store.e, op, parcel)
-	if _, err := store.e.Take(t.Context(), it); !errors.Is(err, stet.ErrClosed) {
+	if _, err := store.e.Take(t.Context(), it); stet.KindOf(err) != stet.KindClosed {
 		t.Fatal(err)
 	}
 	attempts(t, take(t, newEngine(t, store.Store, stet.Options{}), it), 2, 1)
@@ -168,7 +167,7 @@ func TestAttemptIsSparedOnce(t *testing.T) {
 		})
 		e := newEngine(t, store, stet.Options{SweepEvery: -1})
 		it := accept(t, e, op, parcel)
-		if _, err := e.Take(t.Context(), it); !errors.Is(err, stet.ErrStore) {
+		if _, err := e.Take(t.Context(), it); stet.KindOf(err) != stet.KindStore {
 			t.Fatal(err)
 		}
 		muted.Store(0)

@@ -2,7 +2,6 @@ package reconcile_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -29,7 +28,7 @@ func TestRunThatIsLookedIntoCanBeginNothing(t *testing.T) {
 			begun := 0
 			report := b.pass(reconcile.Options{Verify: func(ctx context.Context, st stet.Status) (stet.Verdict, error) {
 				_, err := stet.Step(run.Context(), "charge", stet.StepOnce, func(context.Context) (int, error) { begun++; return 0, nil })
-				if !errors.Is(err, stet.ErrFenced) {
+				if stet.KindOf(err) != stet.KindFenced {
 					t.Errorf("%s: the step: %v", name, err)
 				}
 				if verify == nil {

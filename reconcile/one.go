@@ -107,14 +107,14 @@ func (p *pass) carryOut(ctx context.Context, st stet.Status, class string, v ste
 	} else {
 		err = r.engine.Resolve(ctx, st.Record, class, v)
 	}
-	if errors.Is(err, stet.ErrUnknown) { // it may not run again, because of a step in doubt
+	if stet.KindOf(err) == stet.KindUnknown { // it may not run again, because of a step in doubt
 		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Verdict: store.Unknown, Err: err})
 		p.add(func(rep *Report) { rep.Looked++; rep.Left++ })
 		return
 	}
 	if err != nil {
 		_ = r.audit(ctx, Entry{Stage: Failed, Status: st, Verdict: to, Err: err})
-		if errors.Is(err, stet.ErrFenced) || errors.Is(err, stet.ErrInFlight) {
+		if stet.KindOf(err) == stet.KindFenced || stet.KindOf(err) == stet.KindInFlight {
 			p.add(func(rep *Report) { rep.Looked++; rep.Changed++ })
 			return
 		}
@@ -203,7 +203,7 @@ func (r *Reconciler) park(ctx context.Context, st stet.Status, class string) (st
 	req := store.ClaimRequest{ID: rec.ID, Scope: rec.Scope, Fingerprint: rec.Fingerprint, Owner: store.NewOwner(), Lease: store.MinLease}
 	now, err := r.engine.Store().Claim(ctx, req)
 	switch {
-	case errors.Is(err, stet.ErrMismatch): // forgotten, and used for something else
+	case stet.KindOf(err) == stet.KindMismatch: // forgotten, and used for something else
 	case err != nil:
 		return st, fmt.Errorf("park: %w", err)
 	case now.State == store.Running && now.Owner == req.Owner: // it was released this very moment
@@ -225,7 +225,7 @@ func (r *Reconciler) expire(ctx context.Context, st stet.Status) error {
 	case err != nil:
 		return err
 	case run.Replayed():
-		return &stet.Error{Kind: stet.ErrFenced, Execution: stet.MayHaveExecuted, Cause: errors.New("it has ended meanwhile")}
+		return &stet.Error{Kind: stet.KindFenced, Execution: stet.MayHaveExecuted, Cause: errors.New("it has ended meanwhile")}
 	}
 	return run.Settle(ctx, stet.Outcome{Failed: true, Reason: store.ReasonTimedOut})
 }

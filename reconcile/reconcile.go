@@ -31,7 +31,6 @@ package reconcile
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -139,7 +138,7 @@ type Reconciler struct {
 }
 
 // New returns a reconciler. Wrong options, and a store that cannot be browsed, are
-// errors of kind stet.ErrInvalid.
+// errors of kind stet.KindInvalid.
 func New(engine *stet.Engine, o Options) (*Reconciler, error) {
 	if engine == nil {
 		return nil, misuse.Errorf("reconcile: a reconciler needs an engine; stet.New makes one")
@@ -217,7 +216,7 @@ func (p *pass) browse(ctx context.Context, of store.State, olderThan time.Durati
 			return cause
 		}
 		if err != nil {
-			if tries++; tries > browseTries || errors.Is(err, stet.ErrInvalid) {
+			if tries++; tries > browseTries || stet.KindOf(err) == stet.KindInvalid {
 				return fmt.Errorf("reconcile: the store could not be browsed: %w", err)
 			}
 			timer.Sleep(ctx, browsePause<<tries)

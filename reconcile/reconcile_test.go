@@ -274,7 +274,7 @@ func TestStepInDoubtIsNotTakenOver(t *testing.T) {
 		run, err := b.engine.Take(ctx, stet.Item{ID: id, Name: "ship"})
 		must(t, err)
 		_, err = stet.Step(run.Context(), "charge", stet.StepOnce, func(context.Context) (int, error) { return 0, errors.New("no answer") })
-		if !errors.Is(err, stet.ErrUnknown) {
+		if stet.KindOf(err) != stet.KindUnknown {
 			t.Error(err)
 		}
 		must(t, run.Park(ctx))
@@ -288,7 +288,7 @@ func TestStoredTimeoutIsWhatAStaleFailureIs(t *testing.T) {
 		b.parked("a", "")
 		b.pass(reconcile.Options{})
 		_, err := stet.Do(ctx, b.engine, b.op("a", ""), func(context.Context) (int, error) { return 0, nil })
-		if !errors.Is(err, stet.ErrFailed) || stet.ExecutionOf(err) != stet.MayHaveExecuted {
+		if stet.KindOf(err) != stet.KindFailed || stet.ExecutionOf(err) != stet.MayHaveExecuted {
 			t.Error(err)
 		}
 	})
@@ -472,7 +472,7 @@ func TestWrongOptionsAreRefused(t *testing.T) {
 		defer blind.Close()
 		_, noBrowser := reconcile.New(blind, reconcile.Options{})
 		for name, err := range map[string]error{"no engine": noEngine, "negative": negative, "no browser": noBrowser} {
-			if !errors.Is(err, stet.ErrInvalid) {
+			if stet.KindOf(err) != stet.KindInvalid {
 				t.Errorf("%s: %v", name, err)
 			}
 		}

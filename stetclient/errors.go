@@ -95,10 +95,11 @@ func InfoOf(res *http.Response) (Info, bool) {
 	return Info{}, false
 }
 
-// Error is the error of a call that ended without an outcome. errors.Is finds
-// in it stet.ErrUnknown if the operation may have executed, stet.ErrRetryable if
-// it did not, and stet.ErrExpired if it did but the response is lost;
-// stet.ExecutionOf returns Info.Execution.
+// Error is the error of a call that ended without an outcome. For stet.KindOf it is
+// stet.KindUnknown if the operation may have executed, stet.KindRetryable if it did not,
+// and stet.KindExpired if it did but the response is lost; of ReasonRequest it is
+// stet.KindInvalid, or stet.KindMismatch where the journal has another request under the
+// intent's name. stet.ExecutionOf returns Info.Execution.
 type Error struct {
 	Info
 	// Reason is why the call ended.
@@ -124,21 +125,26 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Unwrap gives errors.Is and errors.As the kind, as an *stet.Error, and the
-// cause.
+// Unwrap returns the kind, as an *stet.Error, and the cause.
 func (e *Error) Unwrap() []error {
-	kind := stet.ErrUnknown
-	switch e.Execution {
-	case stet.NotExecuted:
-		kind = stet.ErrRetryable
-	case stet.Executed:
-		kind = stet.ErrExpired
-	}
-	all := []error{&stet.Error{Kind: kind, Execution: e.Execution, RetryAfter: e.RetryAfter}}
+	all := []error{&stet.Error{Kind: e.kind(), Execution: e.Execution, RetryAfter: e.RetryAfter}}
 	if e.Cause != nil {
 		all = append(all, e.Cause)
 	}
 	return all
+}
+
+func (e *Error) kind() stet.Kind {
+	switch k := stet.KindOf(e.Cause); {
+	case e.Reason == ReasonRequest && k != 0:
+		return k
+	case e.Execution == stet.NotExecuted:
+		return stet.KindRetryable
+	case e.Execution == stet.Executed:
+		return stet.KindExpired
+	default:
+		return stet.KindUnknown
+	}
 }
 
 // Timeout reports whether the last attempt ran into a time limit, so that

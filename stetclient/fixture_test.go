@@ -154,8 +154,11 @@ func wantError(t *testing.T, err error, reason stetclient.Reason, x stet.Executi
 	if got := stet.ExecutionOf(err); got != x {
 		t.Errorf("stet.ExecutionOf is %v, want %v", got, x)
 	}
-	kind := map[stet.Execution]error{stet.MayHaveExecuted: stet.ErrUnknown, stet.NotExecuted: stet.ErrRetryable, stet.Executed: stet.ErrExpired}[x]
-	if !errors.Is(err, kind) {
+	kind := map[stet.Execution]stet.Kind{stet.MayHaveExecuted: stet.KindUnknown, stet.NotExecuted: stet.KindRetryable, stet.Executed: stet.KindExpired}[x]
+	if reason == stetclient.ReasonRequest {
+		kind = stet.KindOf(e.Cause)
+	}
+	if stet.KindOf(err) != kind {
 		t.Errorf("%v is not %v", err, kind)
 	}
 	return e

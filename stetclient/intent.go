@@ -218,7 +218,7 @@ func (c *call) withdraw(ctx context.Context) error {
 }
 
 func mismatch(in Intent, how string) error {
-	return &stet.Error{Kind: stet.ErrMismatch, Execution: in.Execution, Cause: errors.New("the journal has an intent of this name, and " + how)}
+	return &stet.Error{Kind: stet.KindMismatch, Execution: in.Execution, Cause: errors.New("the journal has an intent of this name, and " + how)}
 }
 
 // further sends an intent that was in the journal before.

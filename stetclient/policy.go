@@ -202,14 +202,14 @@ func together(a, b stet.Execution) stet.Execution {
 // stet.DeriveKey. Its context ends with Policy.AttemptTimeout.
 //
 // An error is final if it is marked with Final, if it is an *stet.Error of kind
-// ErrInvalid, ErrMismatch, ErrExpired, ErrFailed or ErrDamaged, or a *stetclient.Error
+// KindInvalid, KindMismatch, KindExpired, KindFailed or KindDamaged, or a *stetclient.Error
 // for ReasonFinal, ReasonRequest, ReasonStale or ReasonRecorded. All others are
 // retried, an *stet.Error or *stetclient.Error after its RetryAfter. The error returned
 // is an *Error; errors.Is and errors.As find fn's last one through it, and
 // stet.ExecutionOf answers for all attempts together. If the last attempt had no
 // effect, but an earlier one may have had one, it returns "may have executed".
 //
-// A policy that is not acceptable is stet.ErrInvalid, and fn is not called.
+// A policy that is not acceptable is stet.KindInvalid, and fn is not called.
 func Retry[T any](ctx context.Context, p Policy, fn func(context.Context) (T, error)) (T, error) {
 	var zero T
 	p, err := p.withDefaults()
@@ -265,8 +265,10 @@ func verdictOfError(err error) Verdict {
 		v.Retry = !e.Reason.final()
 	} else if e, ok := errors.AsType[*stet.Error](err); ok {
 		v.After = e.RetryAfter
-		for _, kind := range [...]error{stet.ErrInvalid, stet.ErrMismatch, stet.ErrExpired, stet.ErrFailed, stet.ErrDamaged} {
-			v.Retry = v.Retry && e.Kind != kind //nolint:errorlint // Kind is the sentinel itself
+		switch e.Kind {
+		case stet.KindInvalid, stet.KindMismatch, stet.KindExpired, stet.KindFailed, stet.KindDamaged:
+			v.Retry = false
+		default:
 		}
 	}
 	return v

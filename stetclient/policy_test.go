@@ -150,10 +150,10 @@ func TestRetryWithoutHTTP(t *testing.T) {
 		{"success after errors", []error{plain, plain, nil}, 3, "", 0, 0},
 		{"final", []error{stetclient.Final(plain, stet.NotExecuted)}, 1, stetclient.ReasonFinal, stet.NotExecuted, 0},
 		{"final after an unclear one", []error{plain, stetclient.Final(plain, stet.NotExecuted)}, 2, stetclient.ReasonFinal, stet.MayHaveExecuted, 0},
-		{"in flight, then done", []error{&stet.Error{Kind: stet.ErrInFlight, RetryAfter: 5 * time.Second}, nil}, 2, "", 0, 5 * time.Second},
-		{"mismatch", []error{&stet.Error{Kind: stet.ErrMismatch, Execution: stet.NotExecuted}}, 1, stetclient.ReasonFinal, stet.NotExecuted, 0},
-		{"failed", []error{&stet.Error{Kind: stet.ErrFailed, Execution: stet.Executed}}, 1, stetclient.ReasonFinal, stet.Executed, 0},
-		{"for ever", []error{&stet.Error{Kind: stet.ErrStore, Execution: stet.NotExecuted}}, 4, stetclient.ReasonAttempts, stet.NotExecuted, 0},
+		{"in flight, then done", []error{&stet.Error{Kind: stet.KindInFlight, RetryAfter: 5 * time.Second}, nil}, 2, "", 0, 5 * time.Second},
+		{"mismatch", []error{&stet.Error{Kind: stet.KindMismatch, Execution: stet.NotExecuted}}, 1, stetclient.ReasonFinal, stet.NotExecuted, 0},
+		{"failed", []error{&stet.Error{Kind: stet.KindFailed, Execution: stet.Executed}}, 1, stetclient.ReasonFinal, stet.Executed, 0},
+		{"for ever", []error{&stet.Error{Kind: stet.KindStore, Execution: stet.NotExecuted}}, 4, stetclient.ReasonAttempts, stet.NotExecuted, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -207,15 +207,15 @@ func TestOptionsAreChecked(t *testing.T) {
 		"burst":       {Budget: stetclient.Budget{Burst: 0.5}},
 		"not a ratio": {Budget: stetclient.Budget{Ratio: math.NaN()}},
 	} {
-		if _, err := stetclient.New(http.DefaultTransport, o); !errors.Is(err, stet.ErrInvalid) {
-			t.Errorf("%s: got %v, want stet.ErrInvalid", name, err)
+		if _, err := stetclient.New(http.DefaultTransport, o); stet.KindOf(err) != stet.KindInvalid {
+			t.Errorf("%s: got %v, want stet.KindInvalid", name, err)
 		}
 	}
-	if _, err := stetclient.Retry(t.Context(), stetclient.Policy{Base: -1}, func(context.Context) (int, error) { return 1, nil }); !errors.Is(err, stet.ErrInvalid) {
-		t.Errorf("Retry: got %v, want stet.ErrInvalid", err)
+	if _, err := stetclient.Retry(t.Context(), stetclient.Policy{Base: -1}, func(context.Context) (int, error) { return 1, nil }); stet.KindOf(err) != stet.KindInvalid {
+		t.Errorf("Retry: got %v, want stet.KindInvalid", err)
 	}
 	tr, _ := newClient(t, stetclient.Options{}, status(201))
-	if _, err := tr.Resume(t.Context(), stetclient.ResumeOptions{}); !errors.Is(err, stet.ErrInvalid) {
+	if _, err := tr.Resume(t.Context(), stetclient.ResumeOptions{}); stet.KindOf(err) != stet.KindInvalid {
 		t.Errorf("Resume without a journal: got %v", err)
 	}
 }

@@ -214,8 +214,8 @@ func TestIntentIsNeverIgnored(t *testing.T) {
 	s.wantAttempts(1)
 	tr, s = newClient(t, stetclient.Options{}, status(201))
 	_, _, err := post(ctx, t, tr, "x")
-	if wantError(t, err, stetclient.ReasonRequest, stet.NotExecuted); !errors.Is(err, stet.ErrInvalid) {
-		t.Errorf("without a journal: %v, want ErrInvalid", err)
+	if wantError(t, err, stetclient.ReasonRequest, stet.NotExecuted); stet.KindOf(err) != stet.KindInvalid {
+		t.Errorf("without a journal: %v, want KindInvalid", err)
 	}
 	s.wantAttempts(0)
 }

@@ -31,7 +31,7 @@ var _ http.RoundTripper = (*Transport)(nil)
 // New returns a Transport over base, which makes the attempts. Credentials that expire
 // belong into base, which is called for each attempt. A nil base is a clone of
 // http.DefaultTransport that waits DefaultHeaderTimeout for a response's header. Wrong
-// options are stet.ErrInvalid.
+// options are stet.KindInvalid.
 func New(base http.RoundTripper, o Options) (*Transport, error) {
 	o, err := o.withDefaults()
 	if err != nil {

@@ -85,8 +85,8 @@ func TestTheCallersKeyIsTaken(t *testing.T) {
 			}
 			res, _, err := do(t, tr, req)
 			if c.want == "" {
-				if e := wantError(t, err, stetclient.ReasonRequest, stet.NotExecuted); !errors.Is(e, stet.ErrInvalid) {
-					t.Errorf("%v is not stet.ErrInvalid", e)
+				if e := wantError(t, err, stetclient.ReasonRequest, stet.NotExecuted); stet.KindOf(e) != stet.KindInvalid {
+					t.Errorf("%v is not stet.KindInvalid", e)
 				}
 				s.wantAttempts(0)
 				return

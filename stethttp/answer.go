@@ -84,18 +84,18 @@ func (c *call) refuse(err error) {
 	problem := &outcomeUnknown
 	notExecuted := stet.ExecutionOf(err) == stet.NotExecuted
 	switch {
-	case errors.Is(err, stet.ErrMismatch):
+	case stet.KindOf(err) == stet.KindMismatch:
 		problem = &mismatch
-	case errors.Is(err, stet.ErrInFlight):
+	case stet.KindOf(err) == stet.KindInFlight:
 		problem, hint = &inFlight, max(hint, retryAfter)
 		c.applied(false)
-	case errors.Is(err, stet.ErrExpired):
+	case stet.KindOf(err) == stet.KindExpired:
 		problem = resultExpired.as(stet.ExecutionOf(err))
-	case errors.Is(err, stet.ErrDamaged):
+	case stet.KindOf(err) == stet.KindDamaged:
 		problem = resultUnreadable.as(stet.ExecutionOf(err))
 		c.m.log().ErrorContext(c.r.Context(), "stethttp: a stored response cannot be read", slog.String("id", c.m.engine.ID(c.op.Scope, c.op.Key).String()),
 			slog.Any("error", err))
-	case notExecuted && (errors.Is(err, stet.ErrStore) || errors.Is(err, stet.ErrClosed)):
+	case notExecuted && (stet.KindOf(err) == stet.KindStore || stet.KindOf(err) == stet.KindClosed):
 		problem, hint = &storeUnavailable, max(hint, retryAfter)
 	case notExecuted && c.r.Context().Err() != nil:
 		problem, hint = &requestEnded, retryAfter

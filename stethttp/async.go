@@ -86,7 +86,7 @@ type Async struct {
 // same transaction as the writes of Accept's prepare.
 //
 // Wrong options, and a store that keeps no work (see store.WorkStore), are errors of
-// kind stet.ErrInvalid.
+// kind stet.KindInvalid.
 func NewAsync(m *Middleware, o AsyncOptions) (*Async, error) {
 	if m == nil {
 		return nil, misuse.Errorf("stethttp: NewAsync needs a middleware; New makes one")
@@ -226,7 +226,7 @@ var (
 	errStands  = errors.New("stethttp: the operation was accepted before")
 	// What the request has waited for was no accepted operation, and has had no
 	// effect: a retry is accepted.
-	errReleased = &stet.Error{Kind: stet.ErrInFlight, Execution: stet.NotExecuted}
+	errReleased = &stet.Error{Kind: stet.KindInFlight, Execution: stet.NotExecuted}
 )
 
 // acceptFunc accepts the operation of what prepare writes in a transaction, with
@@ -249,7 +249,7 @@ func acceptIn[T any](te *stet.TxEngine[T]) acceptFunc {
 			default:
 				st, err = accept(ctx, op, work)
 				if _, own := errors.AsType[*stet.Error](err); err != nil && !own {
-					err = &stet.Error{Kind: stet.ErrStore, Execution: stet.NotExecuted, Cause: fmt.Errorf("AsyncOptions.AcceptTx: %w", err)}
+					err = &stet.Error{Kind: stet.KindStore, Execution: stet.NotExecuted, Cause: fmt.Errorf("AsyncOptions.AcceptTx: %w", err)}
 				}
 			}
 			if err == nil && !st.New {
@@ -261,7 +261,7 @@ func acceptIn[T any](te *stet.TxEngine[T]) acceptFunc {
 		case errors.Is(err, errStands):
 			return st, nil
 		case errors.Is(err, store.ErrNotDone):
-			err = &stet.Error{Kind: stet.ErrStore, Execution: stet.NotExecuted, Cause: err}
+			err = &stet.Error{Kind: stet.KindStore, Execution: stet.NotExecuted, Cause: err}
 		case err == nil:
 			te.Engine().Wake()
 		}
@@ -345,7 +345,7 @@ func (c *acceptance) refused() {
 	case err != nil:
 		c.refuseAcceptance(err)
 	case st.Record.State != store.None && st.Record.Fingerprint != c.op.Fingerprint:
-		c.refuse(&stet.Error{Kind: stet.ErrMismatch, Execution: stet.NotExecuted})
+		c.refuse(&stet.Error{Kind: stet.KindMismatch, Execution: stet.NotExecuted})
 	case st.Record.State != store.None:
 		if !c.answer(st) {
 			c.refuse(errReleased)
@@ -360,13 +360,13 @@ func (c *acceptance) refused() {
 // refuseAcceptance answers with what the engine's error means.
 func (c *acceptance) refuseAcceptance(err error) {
 	switch own, ok := errors.AsType[*stet.Error](err); {
-	case ok && errors.Is(own.Kind, stet.ErrDamaged):
+	case ok && own.Kind == stet.KindDamaged:
 		st, _ := c.m.engine.Status(c.r.Context(), c.op.Scope, c.m.engine.ID(c.op.Scope, c.op.Key))
 		c.unreadable(st, err)
-	case !ok || errors.Is(own.Kind, stet.ErrStore) && own.Execution != stet.NotExecuted:
+	case !ok || own.Kind == stet.KindStore && own.Execution != stet.NotExecuted:
 		c.m.log().ErrorContext(c.r.Context(), "stethttp: whether an operation was accepted is not known", slog.Any("error", err))
 		c.m.refuse(c.w, &acceptanceUnknown, "", retryAfter)
-	case errors.Is(own.Kind, stet.ErrStore):
+	case own.Kind == stet.KindStore:
 		c.m.log().ErrorContext(c.r.Context(), "stethttp: an operation could not be accepted", slog.Any("error", err))
 		c.refuse(err)
 	default:
@@ -398,7 +398,7 @@ func (c *acceptance) answer(st stet.Status) bool {
 		c.lighten()
 		now, err := c.a.await(c.call, st.Record.ID)
 		switch own, ok := errors.AsType[*stet.Error](err); {
-		case ok && errors.Is(own.Kind, stet.ErrDamaged):
+		case ok && own.Kind == stet.KindDamaged:
 			c.unreadable(now, err)
 			return true
 		case err == nil && now.Record.State != store.None:
@@ -408,7 +408,7 @@ func (c *acceptance) answer(st stet.Status) bool {
 	}
 	switch {
 	case c.unaccepted(&st):
-		c.refuse(&stet.Error{Kind: stet.ErrInFlight, Execution: stet.MayHaveExecuted, RetryAfter: st.Record.LeaseLeft})
+		c.refuse(&stet.Error{Kind: stet.KindInFlight, Execution: stet.MayHaveExecuted, RetryAfter: st.Record.LeaseLeft})
 	case st.Record.State == store.Retryable:
 		return false
 	case !final || st.Record.State == store.Accepted || st.Record.State == store.Running:

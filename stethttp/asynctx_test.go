@@ -208,7 +208,7 @@ func TestJobIsEnqueuedWithItsAcceptanceOrNotAtAll(t *testing.T) {
 	})
 	fails = errors.New("the queue is full")
 	wantProblem(t, b.order("k", `{"item":1}`), 503, "store-unavailable")
-	fails = &stet.Error{Kind: stet.ErrStore, Execution: stet.MayHaveExecuted}
+	fails = &stet.Error{Kind: stet.KindStore, Execution: stet.MayHaveExecuted}
 	wantProblem(t, b.order("k", `{"item":1}`), 504, "acceptance-unknown")
 	fails = nil
 	b.store.lose(errors.New("the disk is full"), nil)
@@ -231,7 +231,7 @@ func TestAcceptTxNeedsTransactions(t *testing.T) {
 	_, err := stethttp.NewAsync(m, stethttp.AsyncOptions{StatusURL: "/", AcceptTx: func(context.Context, stet.Op, stet.Work) (stet.Status, error) {
 		return stet.Status{}, nil
 	}})
-	if !errors.Is(err, stet.ErrInvalid) || !strings.Contains(err.Error(), "NewTx") {
+	if stet.KindOf(err) != stet.KindInvalid || !strings.Contains(err.Error(), "NewTx") {
 		t.Errorf("%v", err)
 	}
 }

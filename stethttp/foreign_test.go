@@ -2,7 +2,6 @@ package stethttp_test
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"net/http"
 	"slices"
@@ -107,7 +106,7 @@ func TestOutcomeOfAnotherFaceIsAlwaysSendable(t *testing.T) {
 			code, _, content, err := stethttp.StoredResponse(test.out)
 			switch {
 			case test.want.body == "result-unreadable":
-				if !errors.Is(err, stet.ErrDamaged) || stet.ExecutionOf(err) == stet.NotExecuted {
+				if stet.KindOf(err) != stet.KindDamaged || stet.ExecutionOf(err) == stet.NotExecuted {
 					t.Errorf("StoredResponse: %v", err)
 				}
 			case err != nil || code != test.want.status || code < 400 && string(content) != test.want.body:

@@ -44,11 +44,11 @@ func Outcome(status int, header http.Header, body []byte) (stet.Outcome, error) 
 
 // StoredResponse returns the response that an HTTP client gets for an outcome. Trailers
 // have http.TrailerPrefix. An outcome that is Gone is an *stet.Error of kind
-// stet.ErrExpired; one that says it is a response and cannot be sent as one, of kind
-// stet.ErrDamaged.
+// stet.KindExpired; one that says it is a response and cannot be sent as one, of kind
+// stet.KindDamaged.
 func StoredResponse(out stet.Outcome) (status int, header http.Header, body []byte, err error) {
 	if out.Gone {
-		return 0, nil, nil, &stet.Error{Kind: stet.ErrExpired, Execution: stet.MayHaveExecuted}
+		return 0, nil, nil, &stet.Error{Kind: stet.KindExpired, Execution: stet.MayHaveExecuted}
 	}
 	if err := unsendable(out); err != nil {
 		return 0, nil, nil, err
@@ -84,7 +84,7 @@ func exact(out stet.Outcome) bool {
 	return out.Face == store.FaceHTTP || out.Face == store.FaceSQL && out.Status != 0
 }
 
-// unsendable is the error, of kind ErrDamaged, of an outcome that is a response by its own
+// unsendable is the error, of kind KindDamaged, of an outcome that is a response by its own
 // account and cannot be sent as one: this package has not stored it as it is. nil if
 // it can be sent.
 func unsendable(out stet.Outcome) error {
@@ -104,7 +104,7 @@ func unsendable(out stet.Outcome) error {
 	if out.Failed {
 		executed = stet.MayHaveExecuted
 	}
-	return &stet.Error{Kind: stet.ErrDamaged, Execution: executed, Cause: cause}
+	return &stet.Error{Kind: stet.KindDamaged, Execution: executed, Cause: cause}
 }
 
 // told returns the response of an outcome, of any face; net/http can send it. It must

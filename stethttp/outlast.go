@@ -26,7 +26,7 @@ func waiting(c *call, try func() (*stet.Lease, error)) (*stet.Lease, error) {
 		c.op.Wait = stet.NoWait
 	}
 	run, err := try()
-	if own, ok := errors.AsType[*stet.Error](err); heavy && ok && errors.Is(own.Kind, stet.ErrInFlight) {
+	if own, ok := errors.AsType[*stet.Error](err); heavy && ok && own.Kind == stet.KindInFlight {
 		c.lighten()
 		c.op.Wait = wait
 		run, err = try()
@@ -59,7 +59,7 @@ func (c *call) lighten() {
 // again.
 func (c *call) outlast(err error) bool {
 	own, ok := errors.AsType[*stet.Error](err)
-	if !ok || !errors.Is(own.Kind, stet.ErrUnknown) || !c.waits || c.wait <= 0 {
+	if !ok || own.Kind != stet.KindUnknown || !c.waits || c.wait <= 0 {
 		return false
 	}
 	ctx, cancel := context.WithDeadline(c.r.Context(), c.begun.Add(c.wait))

@@ -234,7 +234,7 @@ func (c *call) serve() {
 		err = c.disclaim(run)
 	}
 	if err != nil {
-		if c.m.o.FailOpen && !c.light && errors.Is(err, stet.ErrStore) && stet.ExecutionOf(err) == stet.NotExecuted {
+		if c.m.o.FailOpen && !c.light && stet.KindOf(err) == stet.KindStore && stet.ExecutionOf(err) == stet.NotExecuted {
 			c.failOpen(err)
 			return
 		}
@@ -281,13 +281,13 @@ func (c *call) run(run *stet.Lease, rw *capture) {
 	})
 	if own, ok := err.(*stet.Error); err != nil && (!ok || own.Cause != nil) { //nolint:errorlint // the outermost
 		what := "an outcome was not stored; its response was not sent"
-		if errors.Is(err, stet.ErrRetryable) {
+		if stet.KindOf(err) == stet.KindRetryable {
 			what = "a claim was not given back yet; if that fails for as long as its lease, its key will be unknown"
 		}
 		c.failed(run, what, err)
 	}
 	switch {
-	case errors.Is(err, stet.ErrRetryable):
+	case stet.KindOf(err) == stet.KindRetryable:
 		c.send(rw, true)
 	case err == nil, c.says == absent && !unknown:
 		c.send(rw, false)

@@ -290,7 +290,7 @@ func TestScopeIsRequired(t *testing.T) {
 		"another store":   inTx(newTxStore(), stethttp.Options{Scope: scope}),
 		"fail open in tx": inTx(st, stethttp.Options{Scope: scope, FailOpen: true}),
 	} {
-		if m, err := try(); m != nil || !errors.Is(err, stet.ErrInvalid) {
+		if m, err := try(); m != nil || stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%s: %v, %v", name, m, err)
 		}
 	}
@@ -306,7 +306,7 @@ func TestScopeIsRequired(t *testing.T) {
 		"drop":         {DropHeaders: []string{""}},
 	} {
 		o.Scope = scope
-		if _, err := stethttp.New(engine, o); !errors.Is(err, stet.ErrInvalid) {
+		if _, err := stethttp.New(engine, o); stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -50,7 +50,7 @@ func (c *call) serveTx() {
 	case rw != nil && err == nil && !run.Replayed():
 		defer rw.free()
 		rw.send()
-	case rw != nil && (errors.Is(err, errTooLarge) || errors.Is(err, stet.ErrRetryable)):
+	case rw != nil && (errors.Is(err, errTooLarge) || stet.KindOf(err) == stet.KindRetryable):
 		defer rw.free()
 		c.send(rw, true)
 	case err != nil:

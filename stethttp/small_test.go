@@ -2,7 +2,6 @@ package stethttp_test
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -21,7 +20,7 @@ func TestStoredResponseIsWhatOutcomeWasGiven(t *testing.T) {
 	if err != nil || status != 201 || string(body) != "done" || header.Get("Content-Type") != "text/plain" || len(header["X-List"]) != 2 || len(header) != 2 {
 		t.Errorf("%d %v %q, %v", status, header, body, err)
 	}
-	if _, _, _, err := stethttp.StoredResponse(stet.Outcome{Gone: true}); !errors.Is(err, stet.ErrExpired) {
+	if _, _, _, err := stethttp.StoredResponse(stet.Outcome{Gone: true}); stet.KindOf(err) != stet.KindExpired {
 		t.Errorf("without a result: %v", err)
 	}
 }

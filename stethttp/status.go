@@ -97,7 +97,7 @@ func (c *lookup) found(st stet.Status, err error) bool {
 		err = unsendable(st.Outcome)
 	}
 	switch own, _ := errors.AsType[*stet.Error](err); {
-	case own != nil && errors.Is(own.Kind, stet.ErrDamaged):
+	case own != nil && own.Kind == stet.KindDamaged:
 		c.unreadable(st, err)
 	case err != nil:
 		c.m.refuse(c.w, &statusUnavailable, "", retryAfter)
@@ -144,12 +144,12 @@ func (a *Async) nextLook(st stet.Status) time.Duration {
 
 func (c *lookup) cancel() {
 	st, err := c.m.engine.Cancel(c.r.Context(), c.op.Scope, c.id)
-	if errors.Is(err, stet.ErrInvalid) { // it was not accepted, but runs
+	if stet.KindOf(err) == stet.KindInvalid { // it was not accepted, but runs
 		c.m.refuse(c.w, &notCancellable, "The operation is not one that can be cancelled.", 0)
 		return
 	}
 	const unknown = "Whether the operation was executed is not known, and it does not run any more."
-	if errors.Is(err, stet.ErrUnknown) { // it waits for a worker, which will find that out
+	if stet.KindOf(err) == stet.KindUnknown { // it waits for a worker, which will find that out
 		c.m.refuse(c.w, &notCancellable, unknown, 0)
 		return
 	}

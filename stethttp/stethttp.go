@@ -109,7 +109,7 @@ type Middleware struct {
 type transactFunc func(context.Context, stet.Op, func(context.Context) (stet.Outcome, error)) (*stet.Lease, error)
 
 // New returns a middleware over engine, for handlers whose effects are outside
-// of the engine's store. Wrong options are errors of kind stet.ErrInvalid, here
+// of the engine's store. Wrong options are errors of kind stet.KindInvalid, here
 // and not at the first request.
 func New(engine *stet.Engine, o Options) (*Middleware, error) {
 	if engine == nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp"
+	stores "github.com/stet-go/stet/store"
 )
 
 func TestResponseLeavesOnlyAfterTheCommit(t *testing.T) {
@@ -29,7 +30,7 @@ func TestResponseLeavesOnlyAfterTheCommit(t *testing.T) {
 	if r.header.Get("Location") != "" || len(store.rows()) != 0 {
 		t.Errorf("%v, rows %v", r.header, store.rows())
 	}
-	store.commitErr = errors.Join(stet.ErrUnknown, errors.New("connection lost"))
+	store.commitErr = errors.Join(stores.ErrUnknown, errors.New("connection lost"))
 	r = s.post("k2", "{}")
 	wantProblem(t, r, 504, "outcome-unknown")
 	if r.header.Get("Retry-After") == "" {

@@ -49,7 +49,7 @@ func TestWhatHappensIsCounted(t *testing.T) {
 		ctx := t.Context()
 		_, _ = stet.Do(ctx, e, op("a"), nothing)
 		_, _ = stet.Do(ctx, e, op("a"), nothing)
-		_, _ = stet.Do(ctx, e, op("b"), func(context.Context) (int, error) { return 0, stet.ErrRetryable })
+		_, _ = stet.Do(ctx, e, op("b"), func(context.Context) (int, error) { return 0, stet.Retryable(errors.New("busy")) })
 		_, _ = stet.Do(ctx, e, op("c"), func(context.Context) (int, error) { return 0, errors.New("declined") })
 		dead, _ := st.Claim(ctx, store.ClaimRequest{ID: e.ID("s", "dead"), Owner: store.NewOwner(), Lease: time.Second})
 		_, _ = st.Claim(ctx, store.ClaimRequest{ID: e.ID("s", "live"), Owner: store.NewOwner(), Lease: time.Hour})

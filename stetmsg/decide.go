@@ -137,7 +137,7 @@ func (c *Consumer[M]) lease(ctx context.Context, op stet.Op, m M, deliveries int
 		}
 		_, panics := errors.AsType[panicked](handled)
 		switch {
-		case c.o.Retryable != nil && c.o.Retryable(handled) && !harmless(handled):
+		case c.o.Retryable != nil && c.o.Retryable(handled):
 			return *failure(handled), stet.Repeatable(handled)
 		case panics:
 			return stet.Outcome{Failed: true, Reason: store.ReasonPanicked, Face: store.FaceMessage}, nil
@@ -153,7 +153,7 @@ func (c *Consumer[M]) lease(ctx context.Context, op stet.Op, m M, deliveries int
 		if used {
 			d.Reason = Exhausted
 		}
-	case kind(err) == stet.ErrRetryable: //nolint:errorlint // what the handler's error wraps is another matter
+	case stet.KindOf(err) == stet.KindRetryable:
 		// If the claim was not given back, the next delivery finds out.
 		return Decision{Action: Retry, Reason: NoEffect, After: c.o.Backoff(n), Attempts: n, Err: err}
 	case run.Declared() == stet.MayHaveExecuted:
@@ -165,12 +165,6 @@ func (c *Consumer[M]) lease(ctx context.Context, op stet.Op, m M, deliveries int
 		return unsettled(c.o.Backoff(1), n, err)
 	}
 	return d
-}
-
-// harmless reports whether an error says itself that nothing happened: see stet.Do.
-func harmless(err error) bool {
-	_, theirs := errors.AsType[*stet.Error](err)
-	return !theirs && errors.Is(err, stet.ErrRetryable)
 }
 
 // unsettled is the decision about an outcome that was not made durable.
@@ -231,7 +225,7 @@ func (c *Consumer[M]) transaction(ctx context.Context, op stet.Op, m M, deliveri
 		return Decision{Action: DeadLetter, Reason: Failed, ID: run.ID(), Attempts: deliveries, Outcome: run.Outcome(), Err: run.Outcome().Decode(new(any))}
 	case err == nil:
 		return Decision{Action: Ack, Reason: Handled, ID: run.ID(), Attempts: deliveries, Outcome: run.Outcome()}
-	case kind(err) == stet.ErrRetryable: //nolint:errorlint // what the handler's error wraps is another matter
+	case stet.KindOf(err) == stet.KindRetryable:
 		return c.rolledBack(ctx, op, m, Decision{Attempts: deliveries, Err: cause(err)})
 	default:
 		return c.refused(ctx, op, deliveries, err)
@@ -315,25 +309,24 @@ func (c *Consumer[M]) refused(ctx context.Context, op stet.Op, deliveries int, e
 	if e, ok := errors.AsType[*stet.Error](err); ok {
 		hint = e.RetryAfter
 	}
-	//nolint:errorlint // the kind is a sentinel
-	switch kind(err) {
-	case stet.ErrMismatch:
+	switch stet.KindOf(err) {
+	case stet.KindMismatch:
 		d.Action, d.Reason = DeadLetter, Mismatch
-	case stet.ErrInFlight:
+	case stet.KindInFlight:
 		d.Reason, d.After = InFlight, max(hint, c.o.Backoff(deliveries))
-	case stet.ErrUnknown:
+	case stet.KindUnknown:
 		// With a hint it will become known: by a verifier, or in a transaction by the
 		// next delivery.
 		d.Reason, d.After = Unknown, max(hint, c.o.Backoff(deliveries))
 		if hint == 0 || c.transact == nil && c.used(deliveries) {
 			d.Action = DeadLetter
 		}
-	case stet.ErrExpired, stet.ErrDamaged:
+	case stet.KindExpired, stet.KindDamaged:
 		rec, readErr := c.engine.Store().Read(ctx, c.engine.ID(op.Scope, op.Key))
 		switch {
 		case readErr == nil && rec.State.Settled():
 			d = settled(stet.Outcome{Failed: rec.State == store.Failed, Gone: true})
-		case kind(err) == stet.ErrDamaged && (readErr == nil || errors.Is(readErr, stet.ErrDamaged)):
+		case stet.KindOf(err) == stet.KindDamaged && (readErr == nil || stet.KindOf(readErr) == stet.KindDamaged):
 			// What became of it cannot be told here, but perhaps by a newer
 			// version of this program.
 			d.Reason, d.After = Unknown, c.o.Backoff(deliveries)
@@ -343,9 +336,9 @@ func (c *Consumer[M]) refused(ctx context.Context, op stet.Op, deliveries int, e
 		default:
 			d.Reason, d.After = Unavailable, c.o.Backoff(deliveries)
 		}
-	case stet.ErrClosed: // the broker must not hand it over again and again meanwhile
+	case stet.KindClosed: // the broker must not hand it over again and again meanwhile
 		d.Reason, d.After = Stopped, c.o.Backoff(deliveries)
-	case stet.ErrInvalid:
+	case stet.KindInvalid:
 		d.Reason = Stopped
 		if ctx.Err() == nil { // the class is at fault
 			d.Reason, d.After = Unsettled, c.o.Backoff(deliveries)
@@ -357,14 +350,6 @@ func (c *Consumer[M]) refused(ctx context.Context, op stet.Op, deliveries int, e
 		d.Reason, d.After = Unavailable, c.o.Backoff(deliveries)
 	}
 	return d
-}
-
-// kind is the kind of the outermost of the engine's errors.
-func kind(err error) error {
-	if e, ok := errors.AsType[*stet.Error](err); ok {
-		return e.Kind
-	}
-	return nil
 }
 
 // cause is what a handler returned that was rolled back.

@@ -2,6 +2,7 @@ package stetmsg
 
 import (
 	"context"
+	"io"
 	"runtime"
 	"strconv"
 	"sync"
@@ -95,12 +96,12 @@ func (loose) RunTx(ctx context.Context, req store.ClaimRequest, _ store.Retentio
 }
 
 func (loose) SettleTx(context.Context, int, store.Claim, store.Settlement, store.Retention) error {
-	return stet.ErrFenced
+	return store.ErrFenced
 }
 
 func (loose) RunGroup(ctx context.Context, reqs []store.ClaimRequest, _ []store.Retention, _ func(context.Context, int, int, store.Record) (store.Settlement, error)) ([]store.Record, error) {
 	time.Sleep(time.Second)
-	return nil, stet.ErrStore
+	return nil, io.ErrUnexpectedEOF
 }
 
 // TestOfThoseThatLeaveAGroupNoMoreAreHandledAtATime: more messages wait for a group

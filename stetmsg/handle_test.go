@@ -92,7 +92,7 @@ func TestPartsOfAMessageSucceedAndFailOneByOne(t *testing.T) {
 	var seen []stetmsg.Decision
 	c := inMemory(t, stet.Policy{}).consumer(func(_ context.Context, m order) ([]byte, error) {
 		if runs[m.ID]++; m.ID == "later" && runs[m.ID] == 1 {
-			return nil, stet.ErrRetryable
+			return nil, stet.Retryable(errors.New("busy"))
 		}
 		if m.ID == "bad" {
 			return nil, errors.New("no such book")
@@ -152,7 +152,7 @@ func TestWrongWiringIsAnErrorAtConstruction(t *testing.T) {
 	_, err6 := stet.WithTx(newBench(t, other, stet.Policy{}).engine, s)
 	_, err7 := stet.WithTx(b.engine, s)
 	for i, err := range []error{err1, err2, err3, err4, err5, err6, err7} {
-		if !errors.Is(err, stet.ErrInvalid) {
+		if stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%d: %v", i+1, err)
 		}
 	}

@@ -3,7 +3,6 @@ package stetmsg_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -92,7 +91,7 @@ func TestHandlerThatHadNoEffectIsRunAgainUntilItsAttemptsAreUsed(t *testing.T) {
 			stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
 			return nil, nil
 		}
-		return nil, fmt.Errorf("the warehouse is closed: %w", stet.ErrRetryable)
+		return nil, stet.Retryable(errors.New("the warehouse is closed"))
 	}, func(o *stetmsg.Options[order]) { o.MaxAttempts = 3 })
 	for _, id := range []string{"wrapped", "declared"} {
 		runs = 0
@@ -136,9 +135,9 @@ func TestAmbiguousErrorIsSettledAsFailedAndDeadLettered(t *testing.T) {
 		case "panic":
 			panic("oops")
 		case "permanent":
-			return nil, stet.Permanent(fmt.Errorf("no such book: %w", stet.ErrRetryable))
+			return nil, stet.Permanent(stet.Retryable(errors.New("no such book")))
 		case "theirs":
-			return nil, &stet.Error{Kind: stet.ErrRetryable, Execution: stet.NotExecuted}
+			return nil, &stet.Error{Kind: stet.KindRetryable, Execution: stet.NotExecuted}
 		}
 		return nil, errors.New("connection reset")
 	})
@@ -299,20 +298,20 @@ func TestTombstoneIsAcknowledgedButAFailedOneDeadLettered(t *testing.T) {
 type hurt struct{ *memory.Store }
 
 func (hurt) Claim(context.Context, store.ClaimRequest) (store.Record, error) {
-	return store.Record{}, stet.ErrDamaged
+	return store.Record{}, store.ErrDamaged
 }
 
 func (hurt) Read(context.Context, store.ID) (store.Record, error) {
-	return store.Record{}, stet.ErrDamaged
+	return store.Record{}, store.ErrDamaged
 }
 
 func (hurt) RunTx(context.Context, store.ClaimRequest, store.Retention,
 	func(context.Context, bool, store.Record) (store.Settlement, error)) (store.Record, error) {
-	return store.Record{}, stet.ErrDamaged
+	return store.Record{}, store.ErrDamaged
 }
 
 func (hurt) SettleTx(context.Context, bool, store.Claim, store.Settlement, store.Retention) error {
-	return stet.ErrDamaged
+	return store.ErrDamaged
 }
 
 // It may never become readable: a message that is kept in hand until then holds up the
@@ -332,7 +331,7 @@ func TestMessageWhoseRecordCannotBeReadIsNotKeptInHand(t *testing.T) {
 				d := c.Decide(ctx, order{ID: "1"}, n)
 				cancel()
 				wants(t, d, stetmsg.Retry, stetmsg.Unknown)
-				if d.After != time.Duration(n)*time.Second || !errors.Is(d.Err, stet.ErrDamaged) {
+				if d.After != time.Duration(n)*time.Second || stet.KindOf(d.Err) != stet.KindDamaged {
 					t.Fatalf("delivery %d comes again after %v: %v", n, d.After, d.Err)
 				}
 			}

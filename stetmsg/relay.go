@@ -77,7 +77,7 @@ type Relay struct {
 	hangs map[string]time.Time // destinations that hang, and when they are tried again
 }
 
-// NewRelay returns a relay. Wrong options are errors of kind stet.ErrInvalid.
+// NewRelay returns a relay. Wrong options are errors of kind stet.KindInvalid.
 func NewRelay(engine *stet.Engine, publish Publish, o RelayOptions) (*Relay, error) {
 	if engine == nil || publish == nil {
 		return nil, misuse.Errorf("stetmsg: a relay needs an engine and a function that publishes")

@@ -79,7 +79,7 @@ func TestMessagesLeaveWithTheOutcomeAndNotWithoutIt(t *testing.T) {
 		b, out := inMemory(t, stet.Policy{}), &outside{}
 		r := b.relay(out)
 		for name, end := range map[string]func(*stet.Run) error{
-			"released": func(*stet.Run) error { return stet.ErrRetryable },
+			"released": func(*stet.Run) error { return stet.Retryable(errors.New("busy")) },
 			"parked":   func(run *stet.Run) error { run.Declare(stet.MayHaveExecuted, 0); return nil },
 		} {
 			b.consumer(emitting(end)).Decide(t.Context(), order{ID: name}, 1)
@@ -273,7 +273,7 @@ func TestRelayRefusesWhatCannotWork(t *testing.T) {
 			return err
 		},
 	} {
-		if err := try(); !errors.Is(err, stet.ErrInvalid) {
+		if err := try(); stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -109,8 +109,8 @@ type Options[M any] struct {
 	// less up to half of it at random.
 	Backoff func(n int) time.Duration
 	// Retryable says whether an error of the handler, in lease mode, means that it had
-	// no effect, or one that may be repeated, so that it is run again. Default: errors
-	// that wrap stet.ErrRetryable, but not those of another operation (see stet.Do).
+	// no effect, or one that may be repeated, so that it is run again. Default: none.
+	// An error that is stet.Retryable or stet.Repeatable is run again without it.
 	Retryable func(error) bool
 
 	// Observe, if set, is called with each decision, before the broker is. It must be
@@ -146,11 +146,11 @@ type Consumer[M any] struct {
 //
 // An error of handle settles the operation as failed and dead-letters the message,
 // because an effect may have happened before the error. If none did, handle returns an
-// error that wraps stet.ErrRetryable, or declares stet.NotExecuted (stet.FromContext);
+// error that is stet.Retryable, or declares stet.NotExecuted (stet.FromContext);
 // if that cannot be known, it declares stet.MayHaveExecuted. For a handler that is idempotent
 // itself see Options.Retryable. A panic is an error, and logged.
 //
-// Wrong options are errors of kind stet.ErrInvalid.
+// Wrong options are errors of kind stet.KindInvalid.
 func New[M any](engine *stet.Engine, o Options[M], handle func(ctx context.Context, m M) (result []byte, err error)) (*Consumer[M], error) {
 	c, err := newConsumer(engine, o, handle != nil)
 	if err != nil {
@@ -210,7 +210,7 @@ func NewTx[Tx, M any](te *stet.TxEngine[Tx], o Options[M], handle func(ctx conte
 // is how often the message was delivered, this time included; Options.Operation,
 // MaxAttempts, Backoff and Retryable are not used.
 //
-// Wrong options are errors of kind stet.ErrInvalid.
+// Wrong options are errors of kind stet.KindInvalid.
 func NewDirect[M any](o Options[M], decide func(ctx context.Context, m M, deliveries int) Decision) (*Consumer[M], error) {
 	if decide == nil {
 		return nil, misuse.Errorf("stetmsg: a consumer needs a function that decides")

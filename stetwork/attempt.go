@@ -31,8 +31,8 @@ var (
 // elsewhere, waits for an operator, or is going to be handed out again, for which
 // Run has to be running somewhere. An error says that it could not be looked at,
 // and is worth delivering again soon, here or elsewhere; if the queue does not, it
-// is handed out again later. It is an *stet.Error of kind stet.ErrStore,
-// stet.ErrClosed (the worker shuts down, or ctx has ended) or stet.ErrInvalid
+// is handed out again later. It is an *stet.Error of kind stet.KindStore,
+// stet.KindClosed (the worker shuts down, or ctx has ended) or stet.KindInvalid
 // (nothing here handles operations of that name or class).
 func (w *Worker) Do(ctx context.Context, it stet.Item) error {
 	if !w.enter() {
@@ -64,7 +64,7 @@ func isClosed(c <-chan struct{}) bool {
 }
 
 func closed(cause error) error {
-	return &stet.Error{Kind: stet.ErrClosed, Execution: stet.NotExecuted, Cause: cause}
+	return &stet.Error{Kind: stet.KindClosed, Execution: stet.NotExecuted, Cause: cause}
 }
 
 // free gives a slot back.
@@ -128,11 +128,10 @@ func (w *Worker) refused(ctx context.Context, it stet.Item, err error) error {
 	if !ok {
 		return err
 	}
-	//nolint:errorlint // the kind is a sentinel, as made
 	switch e.Kind {
-	case stet.ErrStore, stet.ErrClosed, stet.ErrInvalid:
+	case stet.KindStore, stet.KindClosed, stet.KindInvalid:
 		return err
-	case stet.ErrDamaged:
+	case stet.KindDamaged:
 		w.o.ErrorLog.ErrorContext(ctx, "stetwork: an operation cannot be read", slog.String("name", it.Name), slog.String("id", it.ID.String()), slog.Any("error", err))
 	}
 	return nil
@@ -171,7 +170,7 @@ func (a *attempt) perform(ctx context.Context) {
 	defer a.heed()()
 	out, err := a.run.Do(ctx, func(err error) stet.Again { return a.again(ctx, err) }, a.call)
 	switch {
-	case errors.Is(err, stet.ErrRetryable) && a.run.Declared() != stet.MayHaveExecuted:
+	case stet.KindOf(err) == stet.KindRetryable && a.run.Declared() != stet.MayHaveExecuted:
 	case err != nil:
 		a.told(ctx, err)
 	case out.Failed:

@@ -58,7 +58,7 @@ func TestOutcomeIsWhatDoWouldReplay(t *testing.T) {
 		if res, err := do("a"); err != nil || res.Value.Number != 7 || !res.Replayed {
 			t.Fatal(res, err)
 		}
-		if _, err := do("b"); !errors.Is(err, stet.ErrFailed) || errors.Unwrap(err) != nil && err.Error() == "" {
+		if _, err := do("b"); stet.KindOf(err) != stet.KindFailed || errors.Unwrap(err) != nil && err.Error() == "" {
 			t.Fatal(err)
 		}
 	})
@@ -75,8 +75,8 @@ func flaky(n int, ran *atomic.Int64, err error) func(context.Context, parcel) (r
 }
 
 func TestOnlyProvablyHarmlessRunsAreRepeated(t *testing.T) {
-	harmless := fmt.Errorf("sold out: %w", stet.ErrRetryable)
-	theirs := &stet.Error{Kind: stet.ErrRetryable, Execution: stet.NotExecuted}
+	harmless := stet.Retryable(errors.New("sold out"))
+	theirs := &stet.Error{Kind: stet.KindRetryable, Execution: stet.NotExecuted}
 	for _, c := range []struct {
 		name       string
 		idempotent bool
@@ -423,7 +423,7 @@ func (b *bench) dies(id store.ID) {
 func TestCopiesInAQueueWaitForTheBackoff(t *testing.T) {
 	inMemory(t, stetwork.Options{Backoff: func(int) time.Duration { return time.Hour }, MaxAttempts: 3}, stet.Policy{}, func(t *testing.T, b *bench) {
 		var ran atomic.Int64
-		must(t, stetwork.Handle(b.worker, "ship", flaky(10, &ran, stet.ErrRetryable)))
+		must(t, stetwork.Handle(b.worker, "ship", flaky(10, &ran, stet.Retryable(errors.New("busy")))))
 		id := b.accept("ship", "a")
 		for range 3 {
 			must(t, b.worker.Do(t.Context(), stet.Item{ID: id, Name: "ship"}))

@@ -93,7 +93,7 @@ func openShop(ctx context.Context, dir string) (*shop, error) {
 		stetwork.HandleIdempotent(s.worker, "steps", s.inSteps),
 		stetwork.Handle(s.worker, "plain", func(ctx context.Context, p parcel) (receipt, error) {
 			if stet.FromContext(ctx).Attempt() == 1 && len(p.Book)%2 == 0 {
-				return receipt{}, stet.ErrRetryable
+				return receipt{}, stet.Retryable(errors.New("busy"))
 			}
 			return receipt{}, s.write(p)
 		}))

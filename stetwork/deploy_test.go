@@ -27,7 +27,7 @@ func interrupted(ctx context.Context, last bool, err func(error) error) (receipt
 }
 
 func TestShutdownsUseUpNoAttempts(t *testing.T) {
-	retryable := func(err error) error { return fmt.Errorf("%w: %w", stet.ErrRetryable, err) }
+	retryable := func(err error) error { return stet.Retryable(err) }
 	for name, c := range map[string]struct {
 		register func(*stetwork.Worker, string, func(context.Context, parcel) (receipt, error)) error
 		err      func(error) error

@@ -108,7 +108,7 @@ type Dispatcher struct {
 }
 
 // NewDispatcher returns a dispatcher. Wrong options are errors of kind
-// stet.ErrInvalid.
+// stet.KindInvalid.
 func NewDispatcher(engine *stet.Engine, queue Queue, o DispatcherOptions) (*Dispatcher, error) {
 	if engine == nil || queue == nil {
 		return nil, misuse.Errorf("stetwork: a dispatcher needs an engine and a queue")

@@ -12,7 +12,7 @@ import (
 )
 
 func TestStepThatIsStillOpenWhenTheHandlerReturnsIsInDoubt(t *testing.T) {
-	for how, returns := range map[string]error{"a value": nil, "an error": errBroken, "permanent": stet.Permanent(errBroken), "retryable": stet.ErrRetryable} {
+	for how, returns := range map[string]error{"a value": nil, "an error": errBroken, "permanent": stet.Permanent(errBroken), "retryable": stet.Retryable(errors.New("busy"))} {
 		t.Run(how, func(t *testing.T) {
 			inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
 				h := func(ctx context.Context, _ parcel) (receipt, error) {
@@ -50,7 +50,7 @@ func TestPanicInAOnceStepIsParkedAtOnceAndCannotBeCancelled(t *testing.T) {
 		id := b.accept("ship", "a")
 		b.await(id, store.Unknown, store.Accepted)
 		time.Sleep(5 * time.Second)
-		if st, err := b.engine.Cancel(t.Context(), "shop", id); err != nil && !errors.Is(err, stet.ErrUnknown) || st.Record.State != store.Unknown {
+		if st, err := b.engine.Cancel(t.Context(), "shop", id); err != nil && stet.KindOf(err) != stet.KindUnknown || st.Record.State != store.Unknown {
 			t.Errorf("%v, %v", st.Record.State, err)
 		}
 	})

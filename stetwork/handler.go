@@ -28,12 +28,12 @@ type handler struct {
 // returns is the outcome. h runs under the run's context; stet.FromContext has
 // its key, its fence, its attempt, and Progress and Emit.
 //
-// h is run again only where it had no effect: it returns an error that wraps
-// stet.ErrRetryable, not an *stet.Error of another operation, or it calls
+// h is run again only where it had no effect: it returns an error that is
+// stet.Retryable (an *stet.Error of another operation is not), or it calls
 // Declare(stet.NotExecuted, 0). Any other error is the outcome, but that of its context.
 // A panic is a failed outcome. See the package's table.
 //
-// The error is of kind stet.ErrInvalid.
+// The error is of kind stet.KindInvalid.
 func Handle[P, T any](w *Worker, name string, h func(ctx context.Context, payload P) (T, error)) error {
 	return handle(w, name, false, h)
 }
@@ -139,7 +139,7 @@ func decode[P any](r *stet.Lease) (p P, err error) {
 		return p, nil
 	}
 	if err := json.Unmarshal(r.Work().Payload, &p); err != nil {
-		return p, undone{fmt.Errorf("the payload is not what the handler takes: %s", misfit(err))}
+		return p, stet.Retryable(fmt.Errorf("the payload is not what the handler takes: %s", misfit(err)))
 	}
 	return p, nil
 }
@@ -155,9 +155,3 @@ func misfit(err error) string {
 	}
 	return fmt.Sprintf("a %T", err)
 }
-
-// undone is an error from before the handler was called.
-type undone struct{ error }
-
-// Is says that nothing happened.
-func (undone) Is(target error) bool { return target == stet.ErrRetryable } //nolint:errorlint // as errors.Is asks

@@ -3,7 +3,6 @@ package stetwork_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -26,7 +25,7 @@ func TestQueueDoesNotSayWhatAnOperationIs(t *testing.T) {
 		must(t, b.worker.Do(context.Background(), stet.Item{ID: id, Name: "refund"})) // late, or forged
 		b.await(id, store.Completed)
 		other := b.accept("elsewhere", "Persuasion")
-		if err := b.worker.Do(context.Background(), stet.Item{ID: other, Name: "refund"}); !errors.Is(err, stet.ErrInvalid) {
+		if err := b.worker.Do(context.Background(), stet.Item{ID: other, Name: "refund"}); stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%v; want that nothing here handles it", err)
 		}
 		b.await(other, store.Accepted)
@@ -71,7 +70,7 @@ func TestNoRunBeginsForACallerThatHasLeft(t *testing.T) {
 		cancel()
 		for i := range 50 {
 			id := b.accept("ship", strconv.Itoa(i))
-			if err := b.worker.Do(ctx, stet.Item{ID: id, Name: "ship"}); !errors.Is(err, stet.ErrClosed) || b.status(id).Record.Attempt != 0 {
+			if err := b.worker.Do(ctx, stet.Item{ID: id, Name: "ship"}); stet.KindOf(err) != stet.KindClosed || b.status(id).Record.Attempt != 0 {
 				t.Fatalf("%v, attempt %d", err, b.status(id).Record.Attempt)
 			}
 		}

@@ -3,7 +3,6 @@ package stetwork_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -96,8 +95,8 @@ func TestDeadTransactionalRunRunsAgainAtTheEndOfItsLeaseAndIsNeverUnknown(t *tes
 		err = txOf(b.engine, s).Finish(t.Context(), zombie, func(context.Context, *sql.Tx) (stet.Outcome, error) {
 			return stet.Outcome{Body: []byte("zombie")}, nil
 		})
-		if !errors.Is(err, stet.ErrFenced) {
-			t.Errorf("the dead run finished: %v; want ErrFenced", err)
+		if stet.KindOf(err) != stet.KindFenced {
+			t.Errorf("the dead run finished: %v; want KindFenced", err)
 		}
 	})
 }

@@ -115,10 +115,10 @@ func TestShutdownWaitsForRunsAndTakesNoMore(t *testing.T) {
 		if st := b.status(second); st.Record.State != store.Accepted {
 			t.Errorf("another one was begun: %v", st.Record.State)
 		}
-		if err := b.worker.Do(t.Context(), stet.Item{ID: second, Name: "ship"}); !errors.Is(err, stet.ErrClosed) {
+		if err := b.worker.Do(t.Context(), stet.Item{ID: second, Name: "ship"}); stet.KindOf(err) != stet.KindClosed {
 			t.Errorf("Do after the end: %v", err)
 		}
-		if err := b.worker.Run(t.Context()); !errors.Is(err, stet.ErrClosed) {
+		if err := b.worker.Run(t.Context()); stet.KindOf(err) != stet.KindClosed {
 			t.Errorf("Run after the end: %v", err)
 		}
 	})
@@ -132,7 +132,7 @@ func TestDrainGivesBackWhatMayBeRepeatedAndParksTheRest(t *testing.T) {
 				t.Errorf("cause %v", context.Cause(ctx))
 			}
 			if p.Book == "harmless" {
-				return receipt{}, stet.ErrRetryable
+				return receipt{}, stet.Retryable(errors.New("busy"))
 			}
 			return receipt{}, context.Cause(ctx)
 		}
@@ -314,7 +314,7 @@ func TestStoreTroubleLosesNoOperationAndCompletesNoneTwice(t *testing.T) {
 		shipped := map[string]int{}
 		must(t, stetwork.Handle(b.worker, "ship", func(ctx context.Context, p parcel) (receipt, error) {
 			if stet.FromContext(ctx).Attempt() == 1 {
-				return receipt{}, stet.ErrRetryable
+				return receipt{}, stet.Retryable(errors.New("busy"))
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -472,7 +472,7 @@ func TestWrongWiringIsRefused(t *testing.T) {
 		"no handler":      stetwork.Handle[parcel, receipt](b.worker, "nil", nil),
 		"unknown handler": b.worker.Do(t.Context(), stet.Item{Name: "bill"}),
 	} {
-		if !errors.Is(err, stet.ErrInvalid) {
+		if stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

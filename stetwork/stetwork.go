@@ -15,7 +15,7 @@
 //	the handler                              the operation
 //	returns a value                          completed; from HandleTx in one commit with its writes
 //	returns stet.Permanent                   failed
-//	wraps stet.ErrRetryable, or declares     runs again, with backoff
+//	returns stet.Retryable, or declares      runs again, with backoff
 //	  stet.NotExecuted
 //	any other error
 //	  of HandleTx: it was rolled back        runs again, with backoff
@@ -135,7 +135,7 @@ type Worker struct {
 }
 
 // New returns a worker without handlers. Wrong options are errors of kind
-// stet.ErrInvalid.
+// stet.KindInvalid.
 func New(engine *stet.Engine, o Options) (*Worker, error) {
 	if engine == nil {
 		return nil, misuse.Errorf("stetwork: a worker needs an engine; stet.New makes one")
@@ -170,7 +170,7 @@ func (w *Worker) Engine() *stet.Engine { return w.engine }
 func (w *Worker) Concurrency() int { return w.o.Concurrency }
 
 // NewWork returns what Engine.Accept is given for a handler that takes payloads of
-// payload's type. The error is of kind stet.ErrInvalid: the payload is not JSON.
+// payload's type. The error is of kind stet.KindInvalid: the payload is not JSON.
 func NewWork(name string, payload any) (stet.Work, error) {
 	b, err := json.Marshal(payload)
 	if err != nil {

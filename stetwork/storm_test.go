@@ -101,7 +101,7 @@ func (s *storm) happens(run *stet.Run) {
 func (s *storm) plain(ctx context.Context, _ parcel) (string, error) {
 	run := stet.FromContext(ctx)
 	if s.n(6) == 0 {
-		return "", fmt.Errorf("no lorry: %w", stet.ErrRetryable)
+		return "", stet.Retryable(errors.New("no lorry"))
 	}
 	s.pause()
 	s.happens(run)
@@ -123,7 +123,7 @@ func (s *storm) idempotent(ctx context.Context, _ parcel) (string, error) {
 	_ = run.Progress(ctx, 0.5, "half way")
 	v, err := stet.Step(ctx, "charge", stet.StepOnce, func(context.Context) (string, error) {
 		if s.n(5) == 0 {
-			return "", fmt.Errorf("busy: %w", stet.ErrRetryable)
+			return "", stet.Retryable(errors.New("busy"))
 		}
 		s.pause()
 		s.happens(run)

@@ -3,7 +3,6 @@ package stetwork_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -86,7 +85,7 @@ func TestDeclaredDoubtOfATransactionIsParkedAndStaysSo(t *testing.T) {
 	if verdict, err := b.worker.Verify(t.Context(), b.status(id)); err != nil || verdict.State() != store.Unknown || st.Record.State != store.Unknown {
 		t.Fatalf("%v, and the worker says of it %v, %v", st.Record.State, verdict, err)
 	}
-	if err := b.engine.Resolve(t.Context(), st.Record, "", stet.MayRunAgain()); !errors.Is(err, stet.ErrUnknown) {
+	if err := b.engine.Resolve(t.Context(), st.Record, "", stet.MayRunAgain()); stet.KindOf(err) != stet.KindUnknown {
 		t.Errorf("it may be run again: %v", err)
 	}
 	must(t, b.engine.Resolve(t.Context(), st.Record, "", stet.ItDidNotHappen()))
@@ -135,7 +134,7 @@ func TestZombieOfATransactionWritesNothing(t *testing.T) {
 		err := txOf(e, deaf{s}).Finish(context.WithoutCancel(ctx), run, func(ctx context.Context, tx *sql.Tx) (stet.Outcome, error) {
 			return stet.Outcome{}, insert(ctx, tx, p)
 		})
-		if !errors.Is(err, stet.ErrFenced) {
+		if stet.KindOf(err) != stet.KindFenced {
 			t.Errorf("the zombie's transaction: %v", err)
 		}
 		return receipt{}, err
@@ -192,7 +191,7 @@ func TestHandleTxNeedsTheEnginesStore(t *testing.T) {
 	b, s := onSQLite(t, stetwork.Options{}, stet.Policy{})
 	other := newBench(t, memory.New(memory.Options{}), stetwork.Options{}, stet.Policy{})
 	h := func(context.Context, *sql.Tx, parcel) (receipt, error) { return receipt{}, nil }
-	if err := stetwork.HandleTx(other.worker, txOf(b.engine, s), "ship", h); !errors.Is(err, stet.ErrInvalid) {
+	if err := stetwork.HandleTx(other.worker, txOf(b.engine, s), "ship", h); stet.KindOf(err) != stet.KindInvalid {
 		t.Error(err)
 	}
 }

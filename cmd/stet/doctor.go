@@ -190,7 +190,7 @@ func selfTest(ctx context.Context, st store.Store) []finding {
 	// check reports whether to go on: an error that is no answer says nothing of
 	// the store's promises, and neither would the checks after it.
 	check := func(name, what string, rec store.Record, err error, holds bool) bool {
-		switch answer := err == nil || errors.Is(err, stet.ErrMismatch) || errors.Is(err, stet.ErrFenced); {
+		switch answer := err == nil || stet.KindOf(err) == stet.KindMismatch || stet.KindOf(err) == stet.KindFenced; {
 		case holds:
 			found = append(found, ok(name, "%s", what))
 		case answer:
@@ -206,13 +206,13 @@ func selfTest(ctx context.Context, st store.Store) []finding {
 		return found
 	}
 	rec2, err = st.Claim(ctx, differs)
-	if !check("mismatch", "another request is refused", rec2, err, errors.Is(err, stet.ErrMismatch)) {
+	if !check("mismatch", "another request is refused", rec2, err, stet.KindOf(err) == stet.KindMismatch) {
 		return found
 	}
 	stale := rec.Claim()
 	stale.Fence--
 	err = st.Settle(ctx, stale, out, keep)
-	if !check("fence", "a stale fence writes nothing", rec, err, errors.Is(err, stet.ErrFenced)) {
+	if !check("fence", "a stale fence writes nothing", rec, err, stet.KindOf(err) == stet.KindFenced) {
 		return found
 	}
 	err = st.Settle(ctx, rec.Claim(), out, keep)
@@ -224,7 +224,7 @@ func selfTest(ctx context.Context, st store.Store) []finding {
 		return found
 	}
 	err = st.Settle(ctx, rec.Claim(), store.Settlement{State: store.Failed}, keep)
-	check("stands", "no other outcome replaces it", rec, err, errors.Is(err, stet.ErrFenced))
+	check("stands", "no other outcome replaces it", rec, err, stet.KindOf(err) == stet.KindFenced)
 	return found
 }
 

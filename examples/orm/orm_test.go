@@ -120,7 +120,7 @@ func TestPaymentAndRecordAreOneTransaction(t *testing.T) {
 			b.holds(t, 1, 1, 40)
 
 			_, err := pay(t.Context(), operation("k2"), Payment{Account: "ada", Cents: 60})
-			if !errors.Is(err, ErrOverdrawn) || !errors.Is(err, stet.ErrRetryable) {
+			if !errors.Is(err, ErrOverdrawn) || stet.KindOf(err) != stet.KindRetryable {
 				t.Fatalf("overdrawn: %v", err)
 			}
 			b.holds(t, 1, 1, 40) // neither the payment nor a record

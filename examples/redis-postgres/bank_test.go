@@ -96,7 +96,7 @@ func TestZombieCannotOverwriteItsSuccessor(t *testing.T) {
 			fence := stet.FromContext(ctx).Fence()
 			return fence, b.move(ctx, "acct_1", "new street 1", fence)
 		})
-		if !errors.Is(err, stet.ErrInFlight) {
+		if stet.KindOf(err) != stet.KindInFlight {
 			break
 		}
 	}

@@ -91,9 +91,9 @@ func accept(engine *stet.Engine) http.HandlerFunc {
 		op := stet.Op{Scope: scope, Key: r.Header.Get("Idempotency-Key"), Fingerprint: stet.NewFingerprint(body)}
 		_, err = engine.Accept(r.Context(), op, stet.Work{Name: "ship", Payload: body})
 		switch {
-		case errors.Is(err, stet.ErrMismatch):
+		case stet.KindOf(err) == stet.KindMismatch:
 			http.Error(w, err.Error(), http.StatusUnprocessableEntity)
-		case errors.Is(err, stet.ErrInvalid):
+		case stet.KindOf(err) == stet.KindInvalid:
 			http.Error(w, err.Error(), http.StatusBadRequest)
 		case err != nil:
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)

@@ -27,7 +27,7 @@ type hurt struct {
 
 func (s *hurt) Read(ctx context.Context, id store.ID) (store.Record, error) {
 	if s.rec.Damage != "" && id == s.rec.ID {
-		return store.Record{}, errors.Join(stet.ErrDamaged, errors.New(s.rec.Damage))
+		return store.Record{}, errors.Join(store.ErrDamaged, errors.New(s.rec.Damage))
 	}
 	return s.Store.Read(ctx, id)
 }
@@ -45,7 +45,7 @@ func (s *hurt) Expire(ctx context.Context, c store.Claim) error {
 	case s.rec.Damage == "" || c.ID != s.rec.ID:
 		return s.Store.Expire(ctx, c)
 	case c != s.rec.Claim():
-		return stet.ErrFenced
+		return store.ErrFenced
 	}
 	s.rec.Damage = ""
 	return nil

@@ -39,7 +39,7 @@ func (l *Local) List(ctx context.Context, q store.Query) (Page, error) {
 	defer cancel()
 	found, err := browser.Browse(ctx, q)
 	switch {
-	case errors.Is(err, stet.ErrInvalid):
+	case stet.KindOf(err) == stet.KindInvalid:
 		return Page{}, refuse(Invalid, err.Error())
 	case err != nil:
 		return Page{}, &Error{Condition: StoreFailed, Detail: "the store could not list its operations", Cause: err}
@@ -65,12 +65,12 @@ func (l *Local) read(ctx context.Context, id store.ID, fence int64) (store.Recor
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	rec, err := l.Engine.Store().Read(ctx, id)
-	if errors.Is(err, stet.ErrDamaged) || err == nil && id == (store.ID{}) { // a damaged record may have none
+	if stet.KindOf(err) == stet.KindDamaged || err == nil && id == (store.ID{}) { // a damaged record may have none
 		if rec, ok := l.damaged(ctx, id, fence); ok {
 			return rec, nil
 		}
 	}
-	if errors.Is(err, stet.ErrDamaged) {
+	if stet.KindOf(err) == stet.KindDamaged {
 		return store.Record{ID: id, Damage: err.Error()}, nil
 	}
 	if err != nil {
@@ -120,7 +120,7 @@ func (l *Local) show(ctx context.Context, r *Record) error {
 	}
 	st, err := l.Engine.Lookup(ctx, id)
 	switch {
-	case errors.Is(err, stet.ErrDamaged):
+	case stet.KindOf(err) == stet.KindDamaged:
 		return refuse(Unreadable, "the stored result is damaged, or encrypted with a key that this process does not have")
 	case err != nil:
 		return &Error{Condition: StoreFailed, Detail: "the store could not be read", Cause: err}
@@ -209,9 +209,9 @@ func (l *Local) explain(ctx context.Context, id store.ID, action string, err err
 		after = e.RetryAfter
 	}
 	switch {
-	case errors.Is(err, stet.ErrInvalid):
+	case stet.KindOf(err) == stet.KindInvalid:
 		return refuse(Invalid, err.Error())
-	case errors.Is(err, stet.ErrInFlight), errors.Is(err, stet.ErrFenced):
+	case stet.KindOf(err) == stet.KindInFlight, stet.KindOf(err) == stet.KindFenced:
 	default:
 		return &Error{Condition: StoreFailed, Detail: "the change may have been made: look again", RetryAfter: after, Cause: err}
 	}

@@ -38,9 +38,9 @@ type ending struct {
 
 var (
 	errBoom = errors.New("boom")
-	errBusy = fmt.Errorf("busy: %w", stet.ErrRetryable)
+	errBusy = stet.Retryable(errors.New("busy"))
 	// errTheirs is of another operation, which the handler has called.
-	errTheirs = &stet.Error{Kind: stet.ErrRetryable, Execution: stet.NotExecuted}
+	errTheirs = &stet.Error{Kind: stet.KindRetryable, Execution: stet.NotExecuted}
 )
 
 // returns is a run that says something, and then returns.
@@ -148,7 +148,7 @@ func resolved(ctx context.Context, w *world) (string, error) {
 	_, err := leaseLost(ctx, w)
 	rec := w.record()
 	fails := w.engine.Resolve(context.Background(), rec, "", stet.ItHappened(stet.Outcome{Failed: true, Gone: true}))
-	if waits := rec.State == store.Accepted; waits != errors.Is(fails, stet.ErrFenced) || !waits && fails != nil { // what may be repeated waits for that
+	if waits := rec.State == store.Accepted; waits != (stet.KindOf(fails) == stet.KindFenced) || !waits && fails != nil { // what may be repeated waits for that
 		w.t.Error(fails)
 	}
 	return "", err

@@ -173,7 +173,7 @@ func (w *world) message(inTx bool, deliveries int) (answer string) {
 		Backoff: func(int) time.Duration { return time.Second },
 		Retryable: func(err error) bool {
 			_, theirs := errors.AsType[*stet.Error](err)
-			return errors.Is(err, errRepeatable) || !theirs && errors.Is(err, stet.ErrRetryable)
+			return errors.Is(err, errRepeatable) || !theirs && stet.KindOf(err) == stet.KindRetryable
 		}}
 	var c *stetmsg.Consumer[string]
 	if inTx {

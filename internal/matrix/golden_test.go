@@ -73,9 +73,9 @@ func ended(f func()) (how string) {
 }
 
 // kinds are the words for the kinds of errors.
-var kinds = map[error]string{stet.ErrInvalid: "invalid", stet.ErrMismatch: "mismatch", stet.ErrInFlight: "in flight", stet.ErrUnknown: "unknown",
-	stet.ErrExpired: "expired", stet.ErrForeign: "foreign", stet.ErrRetryable: "retryable", stet.ErrFailed: "failed", stet.ErrStore: "store", stet.ErrFenced: "fenced",
-	stet.ErrDamaged: "damaged", stet.ErrClosed: "closed"}
+var kinds = map[stet.Kind]string{stet.KindInvalid: "invalid", stet.KindMismatch: "mismatch", stet.KindInFlight: "in flight", stet.KindUnknown: "unknown",
+	stet.KindExpired: "expired", stet.KindForeign: "foreign", stet.KindRetryable: "retryable", stet.KindFailed: "failed", stet.KindStore: "store",
+	stet.KindFenced: "fenced", stet.KindDamaged: "damaged", stet.KindClosed: "closed"}
 
 // said is an error in words.
 func said(err error) string {
@@ -84,7 +84,7 @@ func said(err error) string {
 		return "error: " + err.Error()
 	}
 	text := fmt.Sprintf("%s (%v)", kinds[own.Kind], own.Execution)
-	if errors.Is(own.Kind, stet.ErrFailed) && own.Cause != nil {
+	if own.Kind == stet.KindFailed && own.Cause != nil {
 		text += ": " + strings.TrimPrefix(own.Cause.Error(), "stet: ")
 	}
 	return text

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
@@ -164,9 +163,9 @@ func (l *lab) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Rete
 	case down:
 		return store.Record{}, errDown
 	case undone:
-		return store.Record{}, fmt.Errorf("%w: COMMIT was not answered", stet.ErrUnknown)
+		return store.Record{}, fmt.Errorf("%w: COMMIT was not answered", store.ErrUnknown)
 	case unanswered:
-		return store.Record{}, errors.Join(fmt.Errorf("%w: COMMIT was not answered", stet.ErrUnknown), t.commit())
+		return store.Record{}, errors.Join(fmt.Errorf("%w: COMMIT was not answered", store.ErrUnknown), t.commit())
 	}
 	if err := t.commit(); err != nil {
 		return store.Record{}, err
@@ -190,7 +189,7 @@ func (l *lab) InTx(ctx context.Context, fn func(context.Context, *tx) error) err
 func (l *lab) SettleTx(ctx context.Context, t *tx, c store.Claim, out store.Settlement, keep store.Retention) error {
 	rec, err := l.Read(ctx, c.ID)
 	if err == nil && (rec.Fence != c.Fence || rec.State != store.Running && rec.State != store.Unknown) {
-		err = stet.ErrFenced
+		err = store.ErrFenced
 	}
 	t.writes = append(t.writes, func() error { return l.Store.Settle(ctx, c, out, keep) })
 	return err

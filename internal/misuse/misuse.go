@@ -8,8 +8,8 @@ import (
 	"github.com/stet-go/stet"
 )
 
-// Errorf returns an error of the kind stet.ErrInvalid; nothing was executed. The
+// Errorf returns an error of the kind stet.KindInvalid; nothing was executed. The
 // format begins with the name of the package that was misused.
 func Errorf(format string, args ...any) error {
-	return &stet.Error{Kind: stet.ErrInvalid, Execution: stet.NotExecuted, Cause: fmt.Errorf(format, args...)}
+	return &stet.Error{Kind: stet.KindInvalid, Execution: stet.NotExecuted, Cause: fmt.Errorf(format, args...)}
 }

@@ -122,7 +122,7 @@ func (r *txRecorder[Tx]) RunTx(ctx context.Context, req store.ClaimRequest, keep
 		return out, err
 	})
 	last := answered(rec, err)
-	if last.Kind == Unsure && !errors.Is(err, stet.ErrUnknown) {
+	if last.Kind == Unsure && stet.KindOf(err) != stet.KindUnknown {
 		last.Kind, last.Why = Fail, whyNothing
 	}
 	end(last)
@@ -161,11 +161,11 @@ func written(err error) Event {
 	switch {
 	case err == nil:
 		return Event{Kind: OK}
-	case errors.Is(err, stet.ErrMismatch):
+	case stet.KindOf(err) == stet.KindMismatch:
 		return Event{Kind: Fail, Why: whyMismatch}
-	case errors.Is(err, stet.ErrFenced):
+	case stet.KindOf(err) == stet.KindFenced:
 		return Event{Kind: Fail, Why: whyFenced}
-	case errors.Is(err, stet.ErrInvalid):
+	case stet.KindOf(err) == stet.KindInvalid:
 		return Event{Kind: Fail, Why: whyNothing}
 	}
 	return Event{Kind: Unsure}

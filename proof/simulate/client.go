@@ -58,7 +58,8 @@ func (c client) String() string {
 // told is an answer that a client got.
 type told struct {
 	client
-	kind error  // of the answer; nil: completed
+	err  error // nil: completed
+	kind stet.Kind
 	text string // of an outcome
 	exec stet.Execution
 	ran  bool // its handler was called, in a transaction
@@ -79,8 +80,11 @@ type told struct {
 
 func (t told) String() string {
 	kind := "completed"
-	if t.kind != nil {
-		kind = t.kind.Error()
+	switch {
+	case t.kind != 0:
+		kind = t.kind.String()
+	case t.err != nil:
+		kind = t.err.Error()
 	}
 	return fmt.Sprintf("client %d was told: %s %q", t.n, kind, t.text)
 }
@@ -92,10 +96,6 @@ var (
 
 // timedOut is the text of an outcome by which StaleFail settles.
 var timedOut = stet.ErrRunTimeout.Error()
-
-// kinds are what answers are told apart by.
-var kinds = []error{stet.ErrMismatch, stet.ErrInFlight, stet.ErrUnknown, stet.ErrExpired, stet.ErrRetryable, stet.ErrFailed,
-	stet.ErrStore, stet.ErrFenced, stet.ErrDamaged, stet.ErrClosed, stet.ErrInvalid}
 
 // ask is a client: it asks once and is told something, unless its process dies.
 func (p *process) ask(t told) {
@@ -142,18 +142,9 @@ func (p *process) ask(t told) {
 	if err == nil {
 		return
 	}
-	t.exec, t.kind = stet.ExecutionOf(err), err
-	e, ok := errors.AsType[*stet.Error](err)
-	if !ok {
-		return
-	}
-	for _, kind := range kinds {
-		if errors.Is(e.Kind, kind) {
-			t.kind = kind
-			if kind == stet.ErrFailed { //nolint:errorlint // of kinds
-				t.text = e.Cause.Error()
-			}
-		}
+	t.exec, t.kind, t.err = stet.ExecutionOf(err), stet.KindOf(err), err
+	if e, ok := errors.AsType[*stet.Error](err); ok && e.Kind == stet.KindFailed {
+		t.text = e.Cause.Error()
 	}
 }
 
@@ -168,7 +159,7 @@ func (p *process) begin(ctx context.Context, op stet.Op, c client) (string, erro
 	}
 	text, err := p.handle(run.Context(), run.Run, c)
 	if run.Declared() == stet.NotExecuted {
-		return "", errors.Join(&stet.Error{Kind: stet.ErrRetryable, Execution: stet.NotExecuted}, run.Release(ctx))
+		return "", errors.Join(&stet.Error{Kind: stet.KindRetryable, Execution: stet.NotExecuted}, run.Release(ctx))
 	}
 	out := stet.Outcome{Body: strconv.AppendQuote(nil, text)}
 	if err != nil {
@@ -191,7 +182,7 @@ func said(out stet.Outcome) (string, error) {
 	case text == "":
 		text = timedOut
 	}
-	return "", &stet.Error{Kind: stet.ErrFailed, Execution: stet.Executed, Cause: errors.New(text)}
+	return "", &stet.Error{Kind: stet.KindFailed, Execution: stet.Executed, Cause: errors.New(text)}
 }
 
 // handle is the handler.

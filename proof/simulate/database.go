@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/store"
 )
 
@@ -60,7 +59,7 @@ func (s server) enter(t *txn) (store.Record, error) {
 	rec := w.look(int(t.key)).rec
 	switch holder := w.txns[t.key]; {
 	case rec.State != store.None && rec.Fingerprint != t.req.Fingerprint:
-		return rec, stet.ErrMismatch
+		return rec, store.ErrMismatch
 	case rec.State == store.Running && rec.LeaseLeft <= 0:
 		return w.store.Claim(t.p.ctx, t.req) // which parks it
 	case rec.State != store.None && (rec.State != store.Retryable || rec.Owner == t.req.Owner):

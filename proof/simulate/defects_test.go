@@ -94,7 +94,7 @@ func (f flawed) Settle(ctx context.Context, c store.Claim, out store.Settlement,
 		keep.Result = time.Nanosecond
 	}
 	err := f.Store.Settle(ctx, c, out, keep)
-	if f.is("takes a refused outcome for a repeated one") && errors.Is(err, stet.ErrFenced) && f.record(c.ID).Fence == c.Fence {
+	if f.is("takes a refused outcome for a repeated one") && stet.KindOf(err) == stet.KindFenced && f.record(c.ID).Fence == c.Fence {
 		return nil
 	}
 	return err

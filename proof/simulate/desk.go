@@ -2,7 +2,6 @@ package simulate
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/stet-go/stet"
@@ -31,7 +30,7 @@ func (d desk) Accept(ctx context.Context, req store.ClaimRequest, work []byte, a
 		return err
 	}
 	err := c.await(ctx)
-	if err != nil && !errors.Is(err, stet.ErrMismatch) {
+	if err != nil && stet.KindOf(err) != stet.KindMismatch {
 		return store.Record{}, err
 	}
 	return c.rec, err
@@ -165,7 +164,7 @@ func (w *world) commitWork(tx *workTx) error {
 	if tx.write != nil {
 		rec, err := tx.write(w.works)
 		switch {
-		case errors.Is(err, stet.ErrFenced), errors.Is(err, stet.ErrMismatch):
+		case stet.KindOf(err) == stet.KindFenced, stet.KindOf(err) == stet.KindMismatch:
 			return errAborted // somebody else was faster
 		case err != nil:
 			return err
@@ -200,13 +199,13 @@ func (d desk) SettleTx(ctx context.Context, tx *workTx, cl store.Claim, out stor
 	tx.claim = cl
 	tx.write = func(ws store.WorkStore) (store.Record, error) {
 		if d.w.look(int(tx.key)).rec.State.Settled() {
-			return store.Record{}, stet.ErrFenced
+			return store.Record{}, store.ErrFenced
 		}
 		return store.Record{}, ws.Settle(d.ctx, cl, out, keep)
 	}
 	return d.statement(ctx, tx, cl.ID, func(now store.Record) error {
 		if now.Fence != cl.Fence || now.State != store.Running && now.State != store.Unknown {
-			return stet.ErrFenced
+			return store.ErrFenced
 		}
 		return nil
 	})
@@ -220,7 +219,7 @@ func (d desk) SaveTx(ctx context.Context, tx *workTx, cl store.Claim, notes []by
 	}
 	return d.statement(ctx, tx, cl.ID, func(now store.Record) error {
 		if now.Fence != cl.Fence || now.State != store.Running {
-			return stet.ErrFenced
+			return store.ErrFenced
 		}
 		return nil
 	})
@@ -232,7 +231,7 @@ func (d desk) AcceptTx(ctx context.Context, tx *workTx, req store.ClaimRequest, 
 		switch {
 		case now.State != store.None && now.Fingerprint != req.Fingerprint:
 			rec = now
-			return stet.ErrMismatch
+			return store.ErrMismatch
 		case now.State != store.None:
 			rec = now
 			return nil
@@ -247,7 +246,7 @@ func (d desk) AcceptTx(ctx context.Context, tx *workTx, req store.ClaimRequest, 
 		rec = store.Record{ID: req.ID, Scope: req.Scope, State: store.Accepted, Fingerprint: req.Fingerprint, Owner: req.Owner, Fence: now.Fence + 1}
 		return nil
 	})
-	if err != nil && !errors.Is(err, stet.ErrMismatch) {
+	if err != nil && stet.KindOf(err) != stet.KindMismatch {
 		return store.Record{}, err
 	}
 	return rec, err

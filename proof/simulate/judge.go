@@ -96,7 +96,7 @@ func (w *world) inspect(c *call, err error) {
 		if errors.Is(err, errAborted) {
 			return // it was not even looked at
 		}
-		if other := a.State != store.None && a.Fingerprint != c.print; other != errors.Is(err, stet.ErrMismatch) {
+		if other := a.State != store.None && a.Fingerprint != c.print; other != (stet.KindOf(err) == stet.KindMismatch) {
 			w.violate("another request was not refused", fmt.Sprintf("%v: %v", c, err))
 		}
 	}
@@ -248,36 +248,36 @@ func (w *world) hear(t told) {
 	accuse := func(violation string) {
 		w.violate(violation, fmt.Sprintf("%v, while the record is %v, %q", t, rec.State, rec.Result.Body))
 	}
-	outcome := t.kind == nil || errors.Is(t.kind, stet.ErrFailed)
+	outcome := t.err == nil || t.kind == stet.KindFailed
 	switch {
-	case (other && t.meets && !w.setup.transactions || t.against) && !t.process.closed && errors.Is(t.kind, stet.ErrInFlight) && t.came == time.Since(w.start):
+	case (other && t.meets && !w.setup.transactions || t.against) && !t.process.closed && t.kind == stet.KindInFlight && t.came == time.Since(w.start):
 		// It followed the run of its own process, which knows better.
 		accuse("another request was not refused")
-	case w.judge.refused[t.n] && !errors.Is(t.kind, stet.ErrMismatch):
+	case w.judge.refused[t.n] && t.kind != stet.KindMismatch:
 		accuse("another request was not refused")
-	case errors.Is(t.kind, stet.ErrMismatch):
+	case t.kind == stet.KindMismatch:
 		w.count.Mismatches++
 		if stood := rec.State.Settled() && rec.SettledAt.Sub(w.start) < t.came; !other && (stood || !w.inTheWay(t)) {
 			accuse("refused as another request")
 		}
-	case t.tx && !t.ran && errors.Is(t.kind, stet.ErrRetryable):
+	case t.tx && !t.ran && t.kind == stet.KindRetryable:
 		accuse("told of the end of a run that was not its own")
-	case other && (outcome || errors.Is(t.kind, stet.ErrExpired) ||
-		!t.ran && (errors.Is(t.kind, stet.ErrUnknown) || errors.Is(t.kind, stet.ErrRetryable))):
+	case other && (outcome || t.kind == stet.KindExpired ||
+		!t.ran && (t.kind == stet.KindUnknown || t.kind == stet.KindRetryable)):
 		accuse("another request was not refused")
 	case outcome:
 		w.count.Replays++
 		want := store.Completed
-		if t.kind != nil {
+		if t.err != nil {
 			want = store.Failed
 		}
 		if text := stands(rec); rec.State != want || text != t.text && (t.text != timedOut || text != "") {
 			accuse("an outcome was told that does not stand")
 		}
-	case errors.Is(t.kind, stet.ErrUnknown):
+	case t.kind == stet.KindUnknown:
 		w.count.Unknown++
-	case errors.Is(t.kind, stet.ErrInvalid) && t.tx && t.leaves: // it left before anything was done
-	case errors.Is(t.kind, stet.ErrDamaged), errors.Is(t.kind, stet.ErrInvalid), errors.Is(t.kind, stet.ErrExpired):
+	case t.kind == stet.KindInvalid && t.tx && t.leaves: // it left before anything was done
+	case t.kind == stet.KindDamaged, t.kind == stet.KindInvalid, t.kind == stet.KindExpired:
 		accuse("an answer without a reason")
 	}
 	if t.last {
@@ -300,12 +300,12 @@ func stands(rec store.Record) string {
 
 // hearLast judges the answer of a client that came after all faults.
 func (w *world) hearLast(t told, rec store.Record, other bool) {
-	ok := t.kind == nil || errors.Is(t.kind, stet.ErrFailed)
+	ok := t.err == nil || t.kind == stet.KindFailed
 	switch {
 	case other:
-		ok = errors.Is(t.kind, stet.ErrMismatch)
+		ok = t.kind == stet.KindMismatch
 	case rec.State == store.Unknown:
-		ok = errors.Is(t.kind, stet.ErrUnknown) && w.setup.class == "park"
+		ok = t.kind == stet.KindUnknown && w.setup.class == "park"
 	}
 	if !ok {
 		w.violate("a last answer that does not help", fmt.Sprintf("%v, while the record is %v", t, rec.State))

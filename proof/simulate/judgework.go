@@ -164,35 +164,35 @@ func (w *world) hearWork(t told) {
 	other := rec.State != store.None && rec.Fingerprint != fingerprints[t.print]
 	since := w.office.accepted[t.key]
 	switch st := t.status; {
-	case t.role == spies && (st.Record.State != store.None || st.Name != "" || len(st.Outcome.Body) > 0 || st.Outcome.Failed || t.kind != nil && !excused(t.kind)):
+	case t.role == spies && (st.Record.State != store.None || st.Name != "" || len(st.Outcome.Body) > 0 || st.Outcome.Failed || t.err != nil && !excused(t.kind)):
 		accuse("an operation was shown to somebody else")
 	case t.role == spies:
-	case t.role == accepts && (other && t.kind == nil || !other && errors.Is(t.kind, stet.ErrMismatch)):
+	case t.role == accepts && (other && t.err == nil || !other && t.kind == stet.KindMismatch):
 		accuse("the wrong request was refused")
-	case t.role == accepts && t.kind == nil && rec.State == store.None:
+	case t.role == accepts && t.err == nil && rec.State == store.None:
 		accuse("an acceptance that is not durable")
-	case t.role == accepts && t.kind == nil && st.New && (since < t.came || rec.ClaimedAt.Before(w.start.Add(t.came))):
+	case t.role == accepts && t.err == nil && st.New && (since < t.came || rec.ClaimedAt.Before(w.start.Add(t.came))):
 		accuse("an operation was accepted twice")
-	case t.kind == nil && t.role == looks && st.Record.State == store.None && rec.State != store.None && since < t.came:
+	case t.err == nil && t.role == looks && st.Record.State == store.None && rec.State != store.None && since < t.came:
 		accuse("an accepted operation was not found")
-	case t.kind == nil && st.Record.State.Settled() && (rec.State != st.Record.State || outcomeText(st.Outcome) != stands(rec)),
-		t.outcome && (t.kind == nil || errors.Is(t.kind, stet.ErrFailed)) && (!rec.State.Settled() || t.text != timedOut && stands(rec) != t.text):
+	case t.err == nil && st.Record.State.Settled() && (rec.State != st.Record.State || outcomeText(st.Outcome) != stands(rec)),
+		t.outcome && (t.err == nil || t.kind == stet.KindFailed) && (!rec.State.Settled() || t.text != timedOut && stands(rec) != t.text):
 		accuse("an outcome was told that does not stand")
-	case t.role == cancels && t.kind == nil && (st.Record.State == store.Accepted || st.Record.State == store.Running) && !st.Record.Cancelling:
+	case t.role == cancels && t.err == nil && (st.Record.State == store.Accepted || st.Record.State == store.Running) && !st.Record.Cancelling:
 		accuse("a cancellation was ignored")
-	case errors.Is(t.kind, stet.ErrUnknown):
+	case t.kind == stet.KindUnknown:
 		w.count.Unknown++
-	case errors.Is(t.kind, stet.ErrDamaged), errors.Is(t.kind, stet.ErrExpired):
+	case t.kind == stet.KindDamaged, t.kind == stet.KindExpired:
 		accuse("an answer without a reason")
 	}
-	if t.last && t.role == accepts && t.print == printOf(rec) && rec.State != store.None && t.kind != nil {
+	if t.last && t.role == accepts && t.print == printOf(rec) && rec.State != store.None && t.err != nil {
 		accuse("a last answer that does not help")
 	}
 }
 
 // excused reports whether an answer says nothing about the operation.
-func excused(kind error) bool {
-	return errors.Is(kind, stet.ErrStore) || errors.Is(kind, stet.ErrClosed) || errors.Is(kind, stet.ErrInvalid)
+func excused(kind stet.Kind) bool {
+	return kind == stet.KindStore || kind == stet.KindClosed || kind == stet.KindInvalid
 }
 
 func outcomeText(out stet.Outcome) string {

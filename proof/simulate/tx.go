@@ -48,7 +48,7 @@ func (p *process) RunTx(ctx context.Context, req store.ClaimRequest, keep store.
 
 // SettleTx implements store.TxStore, but for doing anything.
 func (p *process) SettleTx(context.Context, *txn, store.Claim, store.Settlement, store.Retention) error {
-	return fmt.Errorf("%w: not simulated", stet.ErrInvalid)
+	return fmt.Errorf("%w: not simulated", store.ErrInvalid)
 }
 
 func (p *process) enter(ctx context.Context, t *txn) (store.Record, error) {
@@ -58,7 +58,7 @@ func (p *process) enter(ctx context.Context, t *txn) (store.Record, error) {
 		return err
 	}
 	err := c.await(ctx)
-	if err != nil && !errors.Is(err, stet.ErrMismatch) {
+	if err != nil && stet.KindOf(err) != stet.KindMismatch {
 		return store.Record{}, err
 	}
 	return c.rec, err
@@ -92,7 +92,7 @@ func (p *process) lost(ctx context.Context, t *txn) (store.Record, error) {
 	case rec.State == store.None || rec.State == store.Retryable:
 		return rec, errTaken
 	case rec.Fingerprint != t.req.Fingerprint:
-		return rec, stet.ErrMismatch
+		return rec, store.ErrMismatch
 	}
 	return rec, nil
 }
@@ -120,7 +120,7 @@ func (p *process) lookUp(ctx context.Context, t *txn, cause error) (store.Record
 		}
 		select {
 		case <-ctx.Done():
-			return store.Record{}, fmt.Errorf("what became of the commit (%w) could not be found out: %w", cause, stet.ErrUnknown)
+			return store.Record{}, fmt.Errorf("what became of the commit (%w) could not be found out: %w", cause, store.ErrUnknown)
 		case <-time.After(lookAgain):
 		}
 	}

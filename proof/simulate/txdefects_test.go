@@ -26,7 +26,7 @@ func (f flawedServer) enter(t *txn) (store.Record, error) {
 		}
 	}
 	rec, err := f.server.enter(t)
-	if f.is("checks no fingerprint") && errors.Is(err, stet.ErrMismatch) {
+	if f.is("checks no fingerprint") && stet.KindOf(err) == stet.KindMismatch {
 		rec.Fingerprint, err = t.req.Fingerprint, nil
 	}
 	return rec, err

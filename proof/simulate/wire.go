@@ -14,8 +14,8 @@ import (
 var errLost = errors.New("simulate: connection lost")
 
 // errDead is what calls of a process that is dead come to: nothing. It wraps
-// ErrInvalid so that the engine, of which nobody hears any more, does not insist.
-var errDead = fmt.Errorf("%w: the process is dead", stet.ErrInvalid)
+// KindInvalid so that the engine, of which nobody hears any more, does not insist.
+var errDead = fmt.Errorf("%w: the process is dead", store.ErrInvalid)
 
 // call is something that a process wants to be done outside of it.
 type call struct {
@@ -119,7 +119,7 @@ func (p *process) Claim(ctx context.Context, req store.ClaimRequest) (store.Reco
 		return err
 	}
 	err := c.await(ctx)
-	if err != nil && !errors.Is(err, stet.ErrMismatch) {
+	if err != nil && stet.KindOf(err) != stet.KindMismatch {
 		return store.Record{}, err
 	}
 	return c.rec, err

@@ -89,11 +89,11 @@ func (f flawedWork) Save(ctx context.Context, c store.Claim, notes []byte, repea
 
 func (f flawedWork) Strike(ctx context.Context, c store.Claim, notes []byte) error {
 	err := f.Store.Strike(ctx, c, notes)
-	if f.is("strikes what runs") && errors.Is(err, stet.ErrFenced) {
+	if f.is("strikes what runs") && stet.KindOf(err) == stet.KindFenced {
 		c = f.newest(c)
 		is, err := f.Look(ctx, c.ID)
 		if err != nil || is.State != store.Running || len(is.Notes) == 0 {
-			return stet.ErrFenced
+			return store.ErrFenced
 		}
 		return f.Store.Save(ctx, c, append(binary.BigEndian.AppendUint64(nil, binary.BigEndian.Uint64(is.Notes)+1), notes[8:]...), false)
 	}
@@ -105,7 +105,7 @@ func (f flawedWork) Settle(ctx context.Context, c store.Claim, out store.Settlem
 		out.Outbox = nil
 	}
 	err := f.flawed.Settle(ctx, c, out, keep)
-	if f.is("keeps the messages of a run that lost") && errors.Is(err, stet.ErrFenced) && out.Outbox != nil {
+	if f.is("keeps the messages of a run that lost") && stet.KindOf(err) == stet.KindFenced && out.Outbox != nil {
 		*f.lost = append(*f.lost, store.Record{ID: c.ID, Fence: c.Fence, State: out.State, Work: out.Outbox})
 	}
 	return err

@@ -162,11 +162,11 @@ func (a *attempt) steps(ctx context.Context) error {
 		text, err := stet.Step(ctx, "once", stet.StepOnce, func(ctx context.Context) (string, error) {
 			text, err := a.effect(ctx, once)
 			if errors.Is(err, errRefused) {
-				err = fmt.Errorf("%w: %w", stet.ErrRetryable, err)
+				err = stet.Retryable(err)
 			}
 			return text, err
 		})
-		if errors.Is(err, stet.ErrUnknown) {
+		if stet.KindOf(err) == stet.KindUnknown {
 			a.count(func(c *Count) { c.Doubts++ })
 		}
 		if err != nil {
@@ -291,7 +291,7 @@ func failed(state store.State, text string) error {
 	if state != store.Failed {
 		return nil
 	}
-	return &stet.Error{Kind: stet.ErrFailed, Execution: stet.Executed, Cause: errors.New(text)}
+	return &stet.Error{Kind: stet.KindFailed, Execution: stet.Executed, Cause: errors.New(text)}
 }
 
 // end ends the run without an outcome.

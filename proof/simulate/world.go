@@ -2,7 +2,6 @@ package simulate
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -317,7 +316,7 @@ func (w *world) meet(c *call, fate act) {
 	switch fate {
 	case deliver:
 		err := w.carryOut(c, "")
-		if c.client >= 0 && !w.setup.work && errors.Is(err, stet.ErrMismatch) {
+		if c.client >= 0 && !w.setup.work && stet.KindOf(err) == stet.KindMismatch {
 			w.judge.refused[c.client] = true
 		}
 		c.answer <- answer{err: err}

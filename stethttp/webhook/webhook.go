@@ -14,7 +14,7 @@
 //	new, and handled                             200
 //	handled before                               200, without running the handler
 //	being handled right now                      504 and Retry-After
-//	the handler had no effect (ErrRetryable)     503 and Retry-After; runs again
+//	the handler had no effect (stet.Retryable)   503 and Retry-After; runs again
 //	the handler failed                           500, now and for each delivery
 //	it may have been handled                     504 and Retry-After, until resolved
 //	the store cannot be used: not handled        503 and Retry-After
@@ -85,10 +85,10 @@ func Policy() stet.Policy {
 // New returns a handler of webhooks that calls handle at most once for each
 // message. Its context does not end when the sender hangs up. An error of handle
 // is the message's outcome, because an effect may have happened before it: use
-// an error that wraps stet.ErrRetryable where none did, and the next delivery is
+// an error that is stet.Retryable where none did, and the next delivery is
 // handled anew. A panic is an error and goes on.
 //
-// Wrong options are errors of kind stet.ErrInvalid.
+// Wrong options are errors of kind stet.KindInvalid.
 func New(engine *stet.Engine, o Options, handle func(context.Context, Delivery) error) (http.Handler, error) {
 	return newHandler(engine, o, handle != nil, func(ctx context.Context, op stet.Op, d Delivery) error {
 		_, err := stet.Do(ctx, engine, op, func(ctx context.Context) (struct{}, error) { return struct{}{}, handle(ctx, d) })
@@ -190,17 +190,14 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (h *handler) answer(w http.ResponseWriter, r *http.Request, err error) {
 	// What the engine says is the outermost error; those inside it may be of
 	// another operation, which the handler called.
-	var kind error
-	if e, ok := errors.AsType[*stet.Error](err); ok {
-		kind = e.Kind
-	}
+	kind := stet.KindOf(err)
 	switch {
 	case err == nil:
 		w.WriteHeader(http.StatusOK)
 		return
-	case kind == stet.ErrMismatch: //nolint:errorlint // a kind is one of the sentinels
+	case kind == stet.KindMismatch:
 		http.Error(w, "this ID was used for another message", http.StatusUnprocessableEntity)
-	case kind == stet.ErrFailed, kind == stet.ErrExpired && stet.ExecutionOf(err) != stet.Executed: //nolint:errorlint // see above; it has failed, and the rest is not kept
+	case kind == stet.KindFailed, kind == stet.KindExpired && stet.ExecutionOf(err) != stet.Executed: // it has failed, and the rest is not kept
 		http.Error(w, "the message could not be handled", http.StatusInternalServerError)
 	case stet.ExecutionOf(err) == stet.Executed:
 		w.WriteHeader(http.StatusOK)
@@ -212,7 +209,7 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, err error) {
 		w.Header().Set("Retry-After", retryLater)
 		http.Error(w, "the message is being handled, or its outcome is unknown; deliver it again later", http.StatusGatewayTimeout)
 	}
-	if kind != stet.ErrInFlight { //nolint:errorlint // see above
+	if kind != stet.KindInFlight {
 		h.o.ErrorLog.ErrorContext(r.Context(), "webhook: a delivery was not acknowledged", slog.String("endpoint", h.o.Endpoint), slog.Any("error", err))
 	}
 }

@@ -192,7 +192,7 @@ func TestSignatureCannotBeSplitAgain(t *testing.T) {
 func TestDeliveryIsAcknowledgedOnlyWhenItIsDone(t *testing.T) {
 	s := start(t, memory.New(memory.Options{}), webhook.Options{})
 	h := standardHeaders("msg_1", sent, "{}")
-	s.fails = fmt.Errorf("the processor is down: %w", stet.ErrRetryable)
+	s.fails = stet.Retryable(errors.New("the processor is down"))
 	s.want("nothing happened", 503, 1, h, "{}")
 	s.want("nothing happened again", 503, 2, h, "{}")
 	s.fails = nil
@@ -331,12 +331,12 @@ func TestFailureIsAFailureWhenItsResultIsGone(t *testing.T) {
 // An error of another operation, which the handler called, is its failure and
 // says nothing of the message.
 func TestErrorOfAnotherOperationIsNotTheMessages(t *testing.T) {
-	for i, kind := range []error{stet.ErrMismatch, stet.ErrInFlight, stet.ErrRetryable, stet.ErrExpired} {
+	for i, kind := range []stet.Kind{stet.KindMismatch, stet.KindInFlight, stet.KindRetryable, stet.KindExpired} {
 		s := start(t, memory.New(memory.Options{}), webhook.Options{})
 		s.fails = fmt.Errorf("charge: %w", &stet.Error{Kind: kind, Execution: stet.NotExecuted})
 		h := standardHeaders("msg_"+strconv.Itoa(i), sent, "{}")
-		s.want("new, with "+kind.Error(), 500, 1, h, "{}")
-		s.want("again, with "+kind.Error(), 500, 1, h, "{}")
+		s.want("new, with "+kind.String(), 500, 1, h, "{}")
+		s.want("again, with "+kind.String(), 500, 1, h, "{}")
 		if strings.Count(s.log.String(), "not acknowledged") != 2 {
 			t.Errorf("%v: the log has %s", kind, s.log.String())
 		}
@@ -366,17 +366,17 @@ func TestWrongWiringIsAnErrorAtConstruction(t *testing.T) {
 	} {
 		o := good
 		change(&o)
-		if _, err := webhook.New(engine, o, handle); !errors.Is(err, stet.ErrInvalid) || strings.Contains(err.Error(), "canary") {
+		if _, err := webhook.New(engine, o, handle); stet.KindOf(err) != stet.KindInvalid || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := webhook.New(nil, good, handle); !errors.Is(err, stet.ErrInvalid) {
+	if _, err := webhook.New(nil, good, handle); stet.KindOf(err) != stet.KindInvalid {
 		t.Errorf("no engine: %v", err)
 	}
-	if _, err := webhook.New(engine, good, nil); !errors.Is(err, stet.ErrInvalid) {
+	if _, err := webhook.New(engine, good, nil); stet.KindOf(err) != stet.KindInvalid {
 		t.Errorf("no function: %v", err)
 	}
-	if _, err := webhook.NewTx[int](nil, good, func(context.Context, int, webhook.Delivery) error { return nil }); !errors.Is(err, stet.ErrInvalid) {
+	if _, err := webhook.NewTx[int](nil, good, func(context.Context, int, webhook.Delivery) error { return nil }); stet.KindOf(err) != stet.KindInvalid {
 		t.Errorf("no store: %v", err)
 	}
 }

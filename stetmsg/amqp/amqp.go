@@ -104,7 +104,7 @@ type Receiver struct {
 	refusals time.Duration // bootTime, but for tests
 }
 
-// New returns a receiver. Wrong options are errors of kind stet.ErrInvalid.
+// New returns a receiver. Wrong options are errors of kind stet.KindInvalid.
 func New(consumer *stetmsg.Consumer[amqp.Delivery], o Options) (*Receiver, error) {
 	switch {
 	case consumer == nil:

@@ -217,7 +217,7 @@ func TestMessageComesBackLaterWithAllThatItHad(t *testing.T) {
 	stop := f.run(f.receiver(func(_ context.Context, m amqp091.Delivery) ([]byte, error) {
 		got = append(got, seen{m, time.Now()})
 		if len(got) < 3 {
-			return nil, fmt.Errorf("closed: %w", stet.ErrRetryable)
+			return nil, stet.Retryable(errors.New("closed"))
 		}
 		return nil, nil
 	}, amqp.Options{}))
@@ -334,11 +334,11 @@ func TestWrongWiringIsAnErrorAndNotTriedForEver(t *testing.T) {
 	}
 	for i, o := range []amqp.Options{{}, {URL: f.url}, {Queue: "q"}, {URL: f.url, Queue: "q", Prefetch: -1},
 		{URL: f.url, Queue: "q", QueueType: "stream"}, {URL: f.url, Queue: "q", DeadLetterQueue: "q"}, {URL: f.url, Queue: "q", DeadLetterExchange: "x", DeadLetterQueue: "y"}} {
-		if _, err := amqp.New(c, o); !errors.Is(err, stet.ErrInvalid) {
+		if _, err := amqp.New(c, o); stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%d: %v", i, err)
 		}
 	}
-	if _, err := amqp.New(nil, amqp.Options{URL: f.url, Queue: "q"}); !errors.Is(err, stet.ErrInvalid) {
+	if _, err := amqp.New(nil, amqp.Options{URL: f.url, Queue: "q"}); stet.KindOf(err) != stet.KindInvalid {
 		t.Error(err)
 	}
 }

@@ -38,7 +38,7 @@ func (f *fixture) declare(queue string, args amqp091.Table) {
 }
 
 func nothingHappened(context.Context, amqp091.Delivery) ([]byte, error) {
-	return nil, fmt.Errorf("closed: %w", stet.ErrRetryable)
+	return nil, stet.Retryable(errors.New("closed"))
 }
 
 func TestCopiesGoToTheirQueueOnly(t *testing.T) {

@@ -40,7 +40,7 @@ type Publisher struct {
 }
 
 // NewPublisher returns a publisher; close it. Wrong options are errors of kind
-// stet.ErrInvalid.
+// stet.KindInvalid.
 func NewPublisher(o PublisherOptions) (*Publisher, error) {
 	dial, err := dialer(o.URL, o.Dial)
 	if err != nil {
@@ -82,7 +82,7 @@ func (p *Publisher) Publish(ctx context.Context, messages []stet.Message) error 
 }
 
 // Check refuses messages that RabbitMQ takes from no publisher: for
-// stet.Options.CheckMessage. The error is of kind stet.ErrInvalid.
+// stet.Options.CheckMessage. The error is of kind stet.KindInvalid.
 func Check(m stet.Message) error { return check(m, 128<<10) }
 
 // check is Check for frames of a size; 0 for no limit.

@@ -2,7 +2,6 @@ package amqp_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 
@@ -71,7 +70,7 @@ func TestPublisherConnectsAgain(t *testing.T) {
 
 func TestPublisherRefusesWhatCannotWork(t *testing.T) {
 	for _, o := range []amqp.PublisherOptions{{}, {URL: "http://nowhere"}} {
-		if _, err := amqp.NewPublisher(o); !errors.Is(err, stet.ErrInvalid) {
+		if _, err := amqp.NewPublisher(o); stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}

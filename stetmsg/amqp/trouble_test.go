@@ -125,7 +125,7 @@ func TestMalformedURLIsRefusedAndNotRepeated(t *testing.T) {
 	}
 	for _, url := range []string{"amqp://user:hunter2%@127.0.0.1/", "amqp://user:hunter2@127.0.0.1:port/", "http://user:hunter2@127.0.0.1/", "user:hunter2 @127.0.0.1"} {
 		_, err := amqp.New(c, amqp.Options{URL: url, Queue: "q"})
-		if !errors.Is(err, stet.ErrInvalid) {
+		if stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%s: %v", url, err)
 		} else if strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("the error has the password: %v", err)
@@ -178,7 +178,7 @@ func TestQueuesThatWereDeletedAreDeclaredAgain(t *testing.T) {
 	f := newFixture(t, rig.RabbitMQ(t).URL())
 	stop := f.run(f.receiver(func(_ context.Context, m amqp091.Delivery) ([]byte, error) {
 		if string(m.Body) == "closed" {
-			return nil, stet.ErrRetryable
+			return nil, stet.Retryable(errors.New("busy"))
 		}
 		return nil, errors.New("no such book")
 	}, amqp.Options{QueueType: "classic"}))

@@ -196,7 +196,7 @@ func TestConsumerThatWouldReceiveItsDeadLettersOrLoseMessagesIsRefused(t *testin
 				t.Fatal(err)
 			}
 			_, err = jetstream.New(t.Context(), f.byMessageID("own"), jetstream.Options{JetStream: f.js, Consumer: consumer, DeadLetterSubject: tc.dead})
-			if refused := errors.Is(err, stet.ErrInvalid); refused != tc.refused || !refused && err != nil {
+			if refused := stet.KindOf(err) == stet.KindInvalid; refused != tc.refused || !refused && err != nil {
 				t.Error(err)
 			}
 		})

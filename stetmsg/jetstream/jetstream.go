@@ -80,7 +80,7 @@ type Receiver struct {
 	every    time.Duration // between pulses
 }
 
-// New returns a receiver. Wrong options are errors of kind stet.ErrInvalid; it
+// New returns a receiver. Wrong options are errors of kind stet.KindInvalid; it
 // asks the server for the configuration of the consumer, and of its stream where the
 // consumer has no filter.
 func New(ctx context.Context, consumer *stetmsg.Consumer[jetstream.Msg], o Options) (*Receiver, error) {

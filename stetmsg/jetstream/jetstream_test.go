@@ -194,7 +194,7 @@ func TestMessageComesBackLaterAndEndsAsADeadLetter(t *testing.T) {
 	var at []time.Time
 	stop := f.run(func(context.Context, js.Msg) ([]byte, error) {
 		at = append(at, time.Now())
-		return nil, fmt.Errorf("closed: %w", stet.ErrRetryable)
+		return nil, stet.Retryable(errors.New("closed"))
 	})
 	defer stop()
 	f.publish("1")
@@ -311,11 +311,11 @@ func TestWrongWiringIsAnErrorAtConstruction(t *testing.T) {
 	bad[4].Prefetch = 1
 	bad[5].DeadLetterSubject = "dead.*"
 	for i, o := range bad {
-		if _, err := jetstream.New(t.Context(), c, o); !errors.Is(err, stet.ErrInvalid) {
+		if _, err := jetstream.New(t.Context(), c, o); stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%d: %v", i, err)
 		}
 	}
-	if _, err := jetstream.New(t.Context(), nil, f.options()); !errors.Is(err, stet.ErrInvalid) {
+	if _, err := jetstream.New(t.Context(), nil, f.options()); stet.KindOf(err) != stet.KindInvalid {
 		t.Error(err)
 	}
 }

@@ -77,7 +77,7 @@ func publish(ctx context.Context, js jetstream.JetStream, messages []stet.Messag
 
 // Check refuses messages that NATS takes from no publisher, or none with its default
 // settings, because of their size: for stet.Options.CheckMessage. The error is of kind
-// stet.ErrInvalid.
+// stet.KindInvalid.
 func Check(m stet.Message) error {
 	const payload, around, each = 1 << 20, 200, 4 // bytes of the largest payload, of our headers, and around each other
 	n := around + len(m.Body)

@@ -92,7 +92,7 @@ type partition struct {
 	n     int32
 }
 
-// New returns a receiver. Wrong options are errors of kind stet.ErrInvalid.
+// New returns a receiver. Wrong options are errors of kind stet.KindInvalid.
 func New(consumer *stetmsg.Consumer[*kgo.Record], o Options) (*Receiver, error) {
 	switch {
 	case consumer == nil:

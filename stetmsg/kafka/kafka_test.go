@@ -148,7 +148,7 @@ func TestRecordThatComesFiveTimesIsHandledOnceAndOrderIsKept(t *testing.T) {
 	stop := f.run(f.receiver(func(_ context.Context, key string) error {
 		if key == "b" && closed { // it has to wait, and those behind it with it
 			closed = false
-			return fmt.Errorf("closed: %w", stet.ErrRetryable)
+			return stet.Retryable(errors.New("closed"))
 		}
 		return nil
 	}))
@@ -170,7 +170,7 @@ func TestOffsetIsNeverCommittedPastARecordThatIsNotSettled(t *testing.T) {
 	stop := f.run(f.receiver(func(_ context.Context, key string) error {
 		if key == "stuck" {
 			begun <- struct{}{}
-			return stet.ErrRetryable
+			return stet.Retryable(errors.New("busy"))
 		}
 		return nil
 	}))
@@ -307,11 +307,11 @@ func TestWrongWiringIsAnErrorAtConstruction(t *testing.T) {
 	}
 	for i, o := range []kafka.Options{{}, {Group: "g", Topics: []string{"t"}}, {Group: "g", Topics: []string{"t"}, DeadLetterTopic: "t"},
 		{Group: "g", Topics: []string{"t"}, DeadLetterTopic: "d", Client: []kgo.Opt{kgo.SeedBrokers()}}} {
-		if _, err := kafka.New(c, o); !errors.Is(err, stet.ErrInvalid) {
+		if _, err := kafka.New(c, o); stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%d: %v", i, err)
 		}
 	}
-	if _, err := kafka.New(nil, kafka.Options{Group: "g", Topics: []string{"t"}, DeadLetterTopic: "d"}); !errors.Is(err, stet.ErrInvalid) {
+	if _, err := kafka.New(nil, kafka.Options{Group: "g", Topics: []string{"t"}, DeadLetterTopic: "d"}); stet.KindOf(err) != stet.KindInvalid {
 		t.Error(err)
 	}
 }

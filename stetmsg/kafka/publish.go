@@ -41,7 +41,7 @@ func Publisher(cl *kgo.Client) stetmsg.Publish {
 
 // Check refuses messages that Kafka takes from no producer, or none with its default
 // settings, because of their size: for stet.Options.CheckMessage. The error is of kind
-// stet.ErrInvalid.
+// stet.KindInvalid.
 func Check(m stet.Message) error {
 	const batch, around, each = 1_000_012, 200, 10 // bytes of the client's largest batch, of what is around a record, and a header
 	n := around + len(m.To) + len(m.Key) + len(m.Body)

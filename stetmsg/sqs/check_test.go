@@ -1,7 +1,6 @@
 package sqs_test
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -30,7 +29,7 @@ func TestMessagesThatSQSTakesFromNobodyAreRefused(t *testing.T) {
 		"dots":                   with("a..b", "x"),
 		"a name with a space":    with("a b", "x"),
 	} {
-		if err := sqs.Check(m); !errors.Is(err, stet.ErrInvalid) {
+		if err := sqs.Check(m); stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -77,7 +77,7 @@ func TestBatchOfAFIFOQueueLeavesAttemptsToTheRedrivePolicy(t *testing.T) {
 	c, err := stetmsg.New(f.engine, stetmsg.Options[types.Message]{
 		Operation: stetmsg.By(sqs.Envelope, stetmsg.Header("orders", "id")), MaxAttempts: 3, ErrorLog: quiet,
 		Observe: func(_ context.Context, d stetmsg.Decision) { got = append(got, d) },
-	}, func(context.Context, types.Message) ([]byte, error) { return nil, stet.ErrRetryable })
+	}, func(context.Context, types.Message) ([]byte, error) { return nil, stet.Retryable(errors.New("busy")) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -57,7 +57,7 @@ func text(s string) types.MessageAttributeValue {
 }
 
 // Check refuses messages that SQS does not accept: for stet.Options.CheckMessage. The
-// error is of kind stet.ErrInvalid. A queue may be made to take less than the 1 MiB
+// error is of kind stet.KindInvalid. A queue may be made to take less than the 1 MiB
 // that SQS does.
 func Check(m stet.Message) error {
 	const most, headers, group = 1 << 20, 9, 128

@@ -78,7 +78,7 @@ type Receiver struct {
 	o        Options
 }
 
-// New returns a receiver. Wrong options are errors of kind stet.ErrInvalid.
+// New returns a receiver. Wrong options are errors of kind stet.KindInvalid.
 func New(consumer *stetmsg.Consumer[types.Message], o Options) (*Receiver, error) {
 	if o.Visibility == 0 {
 		o.Visibility = DefaultVisibility

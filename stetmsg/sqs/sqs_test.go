@@ -141,7 +141,7 @@ func TestMessageComesBackNotBeforeItsTimeAndOthersAreDeadLettered(t *testing.T) 
 			return errors.New("no such book")
 		}
 		if at = append(at, time.Now()); len(at) == 1 {
-			return stet.ErrRetryable
+			return stet.Retryable(errors.New("busy"))
 		}
 		return nil
 	})
@@ -166,7 +166,7 @@ func TestGroupKeepsItsOrderThroughARetryAndOthersPassIt(t *testing.T) {
 	f.run("q.fifo", "dead.fifo", 0, func(_ context.Context, key string) error {
 		if key == "b" && closed {
 			closed = false
-			return stet.ErrRetryable
+			return stet.Retryable(errors.New("busy"))
 		}
 		return nil
 	})
@@ -199,7 +199,7 @@ func TestBatchFailsMessageByMessage(t *testing.T) {
 	f := newFixture(t)
 	c := f.consumer(func(_ context.Context, key string) error {
 		if key == "later" {
-			return stet.ErrRetryable
+			return stet.Retryable(errors.New("busy"))
 		}
 		if key == "bad" {
 			return errors.New("no such book")
@@ -224,11 +224,11 @@ func TestWrongWiringIsAnErrorAtConstruction(t *testing.T) {
 	c := f.consumer(ok)
 	for i, o := range []sqs.Options{{}, {Client: f.client, QueueURL: "q"}, {Client: f.client, QueueURL: "q", DeadLetterQueueURL: "q"}, {Client: f.client, QueueURL: "q.fifo", DeadLetterQueueURL: "d"},
 		{Client: f.client, QueueURL: "q", DeadLetterQueueURL: "d", Visibility: time.Second}, {Client: f.client, QueueURL: "q", DeadLetterQueueURL: "d", Prefetch: -1}} {
-		if _, err := sqs.New(c, o); !errors.Is(err, stet.ErrInvalid) {
+		if _, err := sqs.New(c, o); stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%d: %v", i, err)
 		}
 	}
-	if _, err := sqs.New(nil, sqs.Options{Client: f.client, QueueURL: "q", DeadLetterQueueURL: "d"}); !errors.Is(err, stet.ErrInvalid) {
+	if _, err := sqs.New(nil, sqs.Options{Client: f.client, QueueURL: "q", DeadLetterQueueURL: "d"}); stet.KindOf(err) != stet.KindInvalid {
 		t.Error(err)
 	}
 }

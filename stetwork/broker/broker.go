@@ -49,7 +49,7 @@ type body struct {
 
 // NewQueue returns a queue that publishes each operation as a message to where to
 // says: a topic, a subject, a routing key. Wrong wiring is an error of kind
-// stet.ErrInvalid.
+// stet.KindInvalid.
 func NewQueue(publish stetmsg.Publish, to func(stet.Item) string) (stetwork.Queue, error) {
 	if publish == nil || to == nil {
 		return nil, misuse.Errorf("stetwork/broker: NewQueue needs a function that publishes, and one that says where to")
@@ -81,7 +81,7 @@ type ConsumerOptions struct {
 // NewConsumer returns a consumer that has a worker run what messages of a Queue ask
 // for, as many at a time as the worker runs. It is for the receiver of a broker's
 // package, which has the envelope function, too. Wrong wiring is an error of kind
-// stet.ErrInvalid.
+// stet.KindInvalid.
 func NewConsumer[M any](w *stetwork.Worker, envelope func(M) stetmsg.Envelope, o ConsumerOptions) (*stetmsg.Consumer[M], error) {
 	if w == nil || envelope == nil {
 		return nil, misuse.Errorf("stetwork/broker: NewConsumer needs a worker, and the Envelope of a broker's package")
@@ -105,11 +105,11 @@ func decide(ctx context.Context, it stet.Item, deliveries int, err error, log *s
 	switch {
 	case err == nil:
 		return stetmsg.Decision{Action: stetmsg.Ack, Reason: stetmsg.Handled, ID: it.ID}
-	case errors.Is(err, stet.ErrInvalid): // no handler: a message that came back for ever would hold up others
+	case stet.KindOf(err) == stet.KindInvalid: // no handler: a message that came back for ever would hold up others
 		log.ErrorContext(ctx, "stetwork/broker: an operation cannot be run here; it stays accepted", slog.String("name", it.Name), slog.String("class", it.Class),
 			slog.String("id", it.ID.String()), slog.Any("error", err))
 		return stetmsg.Decision{Action: stetmsg.Ack, Reason: stetmsg.NoHandler, ID: it.ID, Err: err}
-	case errors.Is(err, stet.ErrClosed): // another process may go on
+	case stet.KindOf(err) == stet.KindClosed: // another process may go on
 		d.Reason = stetmsg.Stopped
 	default:
 		d.Reason = stetmsg.Unavailable

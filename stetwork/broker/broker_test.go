@@ -72,7 +72,7 @@ func newBench(t *testing.T, publish stetmsg.Publish, to string) *bench {
 	// The first attempt comes to nothing, so that each operation travels twice.
 	must(t, stetwork.Handle(b.worker, "ship", func(ctx context.Context, p parcel) (string, error) {
 		if stet.FromContext(ctx).Attempt() == 1 {
-			return "", stet.ErrRetryable
+			return "", stet.Retryable(errors.New("busy"))
 		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -247,7 +247,7 @@ func TestOnlyMessagesThatNameNoOperationAreDeadLettered(t *testing.T) {
 	}
 	elsewhere := `{"id":"` + store.ID{1}.String() + `","name":"ship","class":"of-another"}`
 	for name, body := range map[string]string{"no handler": bill, "no class": elsewhere} {
-		if d := decide(body); d.Action != stetmsg.Ack || d.Reason != stetmsg.NoHandler || !errors.Is(d.Err, stet.ErrInvalid) {
+		if d := decide(body); d.Action != stetmsg.Ack || d.Reason != stetmsg.NoHandler || stet.KindOf(d.Err) != stet.KindInvalid {
 			t.Errorf("%s: %v, %v, %v; want it acknowledged: the record is the queue", name, d.Action, d.Reason, d.Err)
 		}
 	}
@@ -261,7 +261,7 @@ func TestWrongWiringIsRefused(t *testing.T) {
 	_, noPublish := broker.NewQueue(nil, func(stet.Item) string { return "" })
 	_, noWorker := broker.NewConsumer(nil, amqp.Envelope, broker.ConsumerOptions{})
 	for name, err := range map[string]error{"no publish": noPublish, "no worker": noWorker} {
-		if !errors.Is(err, stet.ErrInvalid) {
+		if stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -119,7 +119,7 @@ type Server struct {
 }
 
 // New returns a server without handlers. Wrong options are errors of kind
-// stet.ErrInvalid.
+// stet.KindInvalid.
 func New(o Options) (*Server, error) {
 	if len(o.Token) < 16 {
 		return nil, misuse.Errorf("stetwork/remote: Options.Token has %d bytes; it must have 16 at least", len(o.Token))
@@ -236,7 +236,7 @@ func (s *Server) runLocal() {
 		s.left(it.Name)
 		go func() { // Worker.Shutdown waits for it
 			err := s.worker.Do(context.Background(), it)
-			if errors.Is(err, stet.ErrStore) {
+			if stet.KindOf(err) == stet.KindStore {
 				time.AfterFunc(storePause, func() { s.ranLocal(it) })
 				return
 			}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -412,7 +411,7 @@ func TestWrongWiringIsRefused(t *testing.T) {
 	server, err := remote.New(remote.Options{Token: token})
 	must(t, err)
 	for name, err := range map[string]error{"short": short, "negative": negative, "no worker": server.Handle(nil, "ship")} {
-		if !errors.Is(err, stet.ErrInvalid) {
+		if stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

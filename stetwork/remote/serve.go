@@ -168,12 +168,12 @@ func (s *Server) take(w http.ResponseWriter, r *http.Request, q request) {
 			case begun:
 				s.again(w, r, ses)
 				return
-			case err == nil || errors.Is(err, stet.ErrInvalid): // it is not to be run, or not here
+			case err == nil || stet.KindOf(err) == stet.KindInvalid: // it is not to be run, or not here
 				ses = s.renew(r.Context(), name)
 				continue
 			}
 			s.putBack(it)
-			if !errors.Is(err, stet.ErrClosed) || !errors.Is(err, context.DeadlineExceeded) { // else no slot was free
+			if stet.KindOf(err) != stet.KindClosed || !errors.Is(err, context.DeadlineExceeded) { // else no slot was free
 				break
 			}
 		} else {
@@ -387,10 +387,10 @@ func (s *Server) step(w http.ResponseWriter, r *http.Request, ses *session, q re
 	switch {
 	case st.err == nil:
 		answer(w, http.StatusOK, map[string]any{"done": true, "result": st.result})
-	case errors.Is(st.err, errUndone) && !errors.Is(st.err, stet.ErrStore):
+	case errors.Is(st.err, errUndone) && stet.KindOf(st.err) != stet.KindStore:
 		ses.forget(q.Name)
 		answer(w, http.StatusOK, map[string]bool{"done": false})
-	case errors.Is(st.err, stet.ErrInvalid):
+	case stet.KindOf(st.err) == stet.KindInvalid:
 		ses.forget(q.Name)
 		refuse(w, http.StatusBadRequest, st.err.Error(), store.None)
 	default: // in doubt, or stale: the run is to be ended

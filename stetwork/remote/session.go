@@ -183,11 +183,10 @@ func returned(text string, interrupted bool) ending {
 	if text == "" {
 		text = "the remote worker gave it back"
 	}
-	why := stet.ErrRetryable
 	if interrupted {
-		why = untold.AtOnce
+		return ending{err: fmt.Errorf("%s: %w", text, untold.AtOnce)}
 	}
-	return ending{err: fmt.Errorf("%s: %w", text, why)}
+	return ending{err: stet.Retryable(errors.New(text))}
 }
 
 func parked(text string) ending {
@@ -294,7 +293,7 @@ func (ses *session) open() bool {
 }
 
 var (
-	errUndone = fmt.Errorf("the remote worker says that the step did not happen: %w", stet.ErrRetryable)
+	errUndone = stet.Retryable(errors.New("the remote worker says that the step did not happen"))
 	errUnsaid = errors.New("the run ended without a result of the step")
-	errSteps  = fmt.Errorf("a run has %d steps at most: %w", maxSteps, stet.ErrInvalid)
+	errSteps  = fmt.Errorf("a run has %d steps at most: %w", maxSteps, store.ErrInvalid)
 )

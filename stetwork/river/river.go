@@ -112,9 +112,9 @@ func (k *worker) Work(ctx context.Context, job *river.Job[Args]) error {
 	switch err := k.w.Do(ctx, it); {
 	case err == nil:
 		return nil
-	case errors.Is(err, stet.ErrInvalid) && snoozes(job) >= maxSnoozes:
+	case stet.KindOf(err) == stet.KindInvalid && snoozes(job) >= maxSnoozes:
 		return river.JobCancel(err)
-	case errors.Is(err, stet.ErrInvalid): // another process may have the handler
+	case stet.KindOf(err) == stet.KindInvalid: // another process may have the handler
 		return river.JobSnooze(unknownPause)
 	default: // nothing was tried, so no attempt is used up
 		return river.JobSnooze(storePause)
@@ -147,7 +147,7 @@ type Queue[Tx any] struct {
 }
 
 // New returns a queue that inserts jobs with client, which may be one that only
-// inserts. Wrong options are errors of kind stet.ErrInvalid.
+// inserts. Wrong options are errors of kind stet.KindInvalid.
 func New[Tx any](client *river.Client[Tx], o Options) (*Queue[Tx], error) {
 	if client == nil {
 		return nil, misuse.Errorf("stetwork/river: New needs a client of River's")
@@ -191,14 +191,14 @@ func AcceptTx[Tx any](ctx context.Context, te *stet.TxEngine[Tx], q *Queue[Tx], 
 // and is new. It is a job to be run at once; AcceptTx heeds Work.After, before which
 // no operation is run. The operation is due as well, and may be handed to the queue a
 // second time, which is harmless. An error is an *stet.Error
-// of kind stet.ErrStore, and the caller must roll back.
+// of kind stet.KindStore, and the caller must roll back.
 func (q *Queue[Tx]) InsertTx(ctx context.Context, tx Tx, it stet.Item) error {
 	return q.insert(ctx, tx, it, q.o.Insert)
 }
 
 func (q *Queue[Tx]) insert(ctx context.Context, tx Tx, it stet.Item, opts river.InsertOpts) error {
 	if _, err := q.client.InsertTx(ctx, tx, argsOf(it), &opts); err != nil {
-		return &stet.Error{Kind: stet.ErrStore, Execution: stet.NotExecuted, Cause: fmt.Errorf("stetwork/river: the job was not inserted: %w", err)}
+		return &stet.Error{Kind: stet.KindStore, Execution: stet.NotExecuted, Cause: fmt.Errorf("stetwork/river: the job was not inserted: %w", err)}
 	}
 	return nil
 }

@@ -331,7 +331,7 @@ func TestWrongWiringIsRefused(t *testing.T) {
 	_, pending := stetriver.New(client, stetriver.Options{Insert: river.InsertOpts{Pending: true}})
 	_, late := stetriver.New(client, stetriver.Options{Insert: river.InsertOpts{ScheduledAt: time.Now()}})
 	for name, err := range map[string]error{"no client": noClient, "no workers": stetriver.AddWorker(nil, nil), "unique": unique, "pending": pending, "late": late} {
-		if !errors.Is(err, stet.ErrInvalid) {
+		if stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -228,11 +228,10 @@ func TestFinishTxTellsOfAStaleRun(t *testing.T) {
 		_, err := charge(ctx, tx, store.Record{})
 		return stet.Outcome{}, err
 	})
-	var own *stet.Error
-	if !errors.As(err, &own) || !errors.Is(own.Kind, store.ErrFenced) || charges(t, s) != 0 {
+	if stet.KindOf(err) != stet.KindFenced || charges(t, s) != 0 {
 		t.Errorf("FinishTx: %v, %d charges", err, charges(t, s))
 	}
-	if err := run.Return(t.Context(), stet.Again{}); !errors.Is(err, store.ErrFenced) {
+	if err := run.Return(t.Context(), stet.Again{}); stet.KindOf(err) != stet.KindFenced {
 		t.Errorf("Return: %v", err)
 	}
 }

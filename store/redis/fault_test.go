@@ -157,7 +157,7 @@ func TestStoppedServerIsAnErrorAndNothingRuns(t *testing.T) {
 				t.Error("it ran without a durable claim")
 				return 0, nil
 			})
-			if !errors.Is(err, stet.ErrStore) || stet.ExecutionOf(err) != stet.NotExecuted {
+			if stet.KindOf(err) != stet.KindStore || stet.ExecutionOf(err) != stet.NotExecuted {
 				t.Errorf("Do on a stopped server: %v; want ErrStore, not executed", err)
 			}
 			if err := server.Start(t.Context()); err != nil {

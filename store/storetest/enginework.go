@@ -136,14 +136,14 @@ func stepInDoubt(f *fixture) {
 			if _, err := s.accepted(e); err != nil {
 				f.Errorf("%v: Accept: %v", o, err)
 			}
-			if run, err := s.steps(e, errors.New("no answer")); !errors.Is(err, store.ErrUnknown) {
-				f.Errorf("%v: the step: %v; want ErrUnknown", o, err)
+			if run, err := s.steps(e, errors.New("no answer")); stet.KindOf(err) != stet.KindUnknown {
+				f.Errorf("%v: the step: %v; want KindUnknown", o, err)
 			} else if err := run.Park(f.ctx); err != nil {
 				f.Errorf("%v: Park: %v", o, err)
 			}
 			f.pass(1)
-			if _, err := e.Take(f.ctx, s.item(e)); !errors.Is(err, store.ErrUnknown) {
-				f.Errorf("%v: a take, whose policy would run it again: %v; want ErrUnknown", o, err)
+			if _, err := e.Take(f.ctx, s.item(e)); stet.KindOf(err) != stet.KindUnknown {
+				f.Errorf("%v: a take, whose policy would run it again: %v; want KindUnknown", o, err)
 			}
 			for range 2 {
 				if err := e.Resolve(f.ctx, f.read(s.item(e).ID), "", stet.ItDidNotHappen()); err != nil {
@@ -190,8 +190,8 @@ func dueOutage(f *fixture) {
 		if _, err := s.accepted(e); err != nil {
 			f.Errorf("%v: Accept: %v", o, err)
 		}
-		if items, err := e.Due(f.ctx, 10, f.unit); !errors.Is(err, stet.ErrStore) || len(items) != 0 {
-			f.Errorf("%v: Due: %d, %v; want ErrStore", o, len(items), err)
+		if items, err := e.Due(f.ctx, 10, f.unit); stet.KindOf(err) != stet.KindStore || len(items) != 0 {
+			f.Errorf("%v: Due: %d, %v; want KindStore", o, len(items), err)
 		}
 		f.pass(1)
 		items, err := e.Due(f.ctx, 10, f.unit)
@@ -212,15 +212,15 @@ func takeOutage(f *fixture) {
 		if _, err := s.accepted(e); err != nil {
 			f.Errorf("%v: Accept: %v", o, err)
 		}
-		if _, err := s.work(e); !errors.Is(err, stet.ErrStore) || stet.ExecutionOf(err) != stet.NotExecuted {
-			f.Errorf("%v: Take: %v; want ErrStore, not executed", o, err)
+		if _, err := s.work(e); stet.KindOf(err) != stet.KindStore || stet.ExecutionOf(err) != stet.NotExecuted {
+			f.Errorf("%v: Take: %v; want KindStore, not executed", o, err)
 		}
 		s.ran(o, 0)
 		o.over.Store(true)
 		for end := time.Now().Add(patience); ; {
 			if _, err := s.work(e); err == nil {
 				break
-			} else if !errors.Is(err, stet.ErrInFlight) || time.Now().After(end) {
+			} else if stet.KindOf(err) != stet.KindInFlight || time.Now().After(end) {
 				f.Errorf("%v: once it was over, Take: %v; want to run", o, err)
 				break
 			}
@@ -238,8 +238,8 @@ func workOutage(f *fixture) {
 		if _, err := s.accepted(e); err != nil {
 			f.Errorf("%v: Accept: %v", o, err)
 		}
-		if _, err := s.work(e); !errors.Is(err, store.ErrUnknown) {
-			f.Errorf("%v: Settle: %v; want ErrUnknown", o, err)
+		if _, err := s.work(e); stet.KindOf(err) != stet.KindUnknown {
+			f.Errorf("%v: Settle: %v; want KindUnknown", o, err)
 		}
 		if o.fault == FailAfter { // it was written, only nobody heard of it
 			s.stands(o, healthy, store.Completed, "run 1")
@@ -247,8 +247,8 @@ func workOutage(f *fixture) {
 			return
 		}
 		f.pass(1)
-		if _, err := s.work(healthy); !errors.Is(err, store.ErrUnknown) {
-			f.Errorf("%v: a take after the lease ran out: %v; want ErrUnknown", o, err)
+		if _, err := s.work(healthy); stet.KindOf(err) != stet.KindUnknown {
+			f.Errorf("%v: a take after the lease ran out: %v; want KindUnknown", o, err)
 		}
 		s.stands(o, healthy, store.Unknown, "")
 		s.ran(o, 1)
@@ -344,7 +344,7 @@ func (f *fixture) drain(e *stet.Engine, services []*service) {
 			_, err := by[items[i].ID].work(e)
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil && !errors.Is(err, store.ErrUnknown) {
+			if err != nil && stet.KindOf(err) != stet.KindUnknown {
 				f.Errorf("Take of what is due: %v", err)
 			}
 		})

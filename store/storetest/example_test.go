@@ -2,7 +2,6 @@ package storetest_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -88,7 +87,7 @@ func ExampleSeeded() {
 	for range 5 {
 		_, err = stet.Do(context.Background(), engine, stet.Op{Scope: "acct_1", Key: "order-1001"},
 			func(context.Context) (int, error) { runs++; return runs, nil })
-		if errors.Is(err, stet.ErrStore) {
+		if stet.KindOf(err) == stet.KindStore {
 			continue // not executed
 		}
 	}

@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"context"
-	"errors"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/store"
@@ -128,11 +127,11 @@ func (c *txCase[Tx]) lostReply() {
 			})
 		}
 		_, err := do(faulty, broken)
-		want, ran := stet.ErrStore, stet.NotExecuted
+		want, ran := stet.KindStore, stet.NotExecuted
 		if o.fault == FailAfter {
-			want, ran = store.ErrUnknown, stet.MayHaveExecuted
+			want, ran = stet.KindUnknown, stet.MayHaveExecuted
 		}
-		if !errors.Is(err, want) || stet.ExecutionOf(err) != ran {
+		if stet.KindOf(err) != want || stet.ExecutionOf(err) != ran {
 			c.Errorf("%v: got %v; want %v, %v", o, err, want, ran)
 		}
 		for i := range 2 {

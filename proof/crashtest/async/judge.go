@@ -135,7 +135,7 @@ func end(id store.ID, st stet.Status) crashtest.Event {
 	case store.Failed:
 		var text string
 		err := st.Outcome.Decode(&text)
-		if ev.Why = crashtest.WhyCancelled; !errors.Is(err, stet.ErrFailed) || !strings.Contains(err.Error(), stet.ErrCancelled.Error()) {
+		if ev.Why = crashtest.WhyCancelled; stet.KindOf(err) != stet.KindFailed || !strings.Contains(err.Error(), stet.ErrCancelled.Error()) {
 			ev.Why = string(st.Outcome.Body)
 		}
 	}

@@ -3,7 +3,6 @@ package async
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -66,7 +65,7 @@ type receipt struct {
 
 var (
 	errBusy = errors.New("the warehouse does not answer")
-	errFull = fmt.Errorf("the warehouse is full: %w", stet.ErrRetryable)
+	errFull = stet.Retryable(errors.New("the warehouse is full"))
 )
 
 // shop is where the work is done.
@@ -95,7 +94,7 @@ func (s *shop) charge(ctx context.Context, key string) (crashtest.Effect, error)
 	s.pass(chargeBefore)
 	err := s.ledger.Have(e)
 	if errors.Is(err, crashtest.ErrVoided) {
-		err = errors.Join(err, stet.ErrRetryable)
+		err = stet.Retryable(err)
 	}
 	s.pass(chargeAfter)
 	return e, err

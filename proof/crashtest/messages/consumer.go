@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -87,7 +86,7 @@ func work(ctx context.Context, o order) (err error) {
 }
 
 // errBusy is what handlers fail with now and then.
-var errBusy = fmt.Errorf("the warehouse did not answer: %w", stet.ErrRetryable)
+var errBusy = stet.Retryable(errors.New("the warehouse did not answer"))
 
 // newConsumer is the business: it makes a row, tells others, and fails now and
 // then; in a transaction after that.
@@ -133,7 +132,7 @@ func (s *shop) handle(ctx context.Context, have func(context.Context, crashtest.
 			err = run.Emit(stet.Message{To: outgoing, Key: e.Key, Body: body})
 		}
 		if err != nil {
-			return nil, errors.Join(err, stet.ErrRetryable)
+			return nil, stet.Retryable(err)
 		}
 	}
 	s.pass(effectBefore)
@@ -141,7 +140,7 @@ func (s *shop) handle(ctx context.Context, have func(context.Context, crashtest.
 	s.pass(effectAfter)
 	switch {
 	case errors.Is(err, crashtest.ErrVoided):
-		err = errors.Join(err, stet.ErrRetryable)
+		err = stet.Retryable(err)
 	case err != nil && s.Postgres == nil:
 		run.Declare(stet.MayHaveExecuted, 0)
 	}

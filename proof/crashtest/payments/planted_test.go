@@ -122,7 +122,7 @@ var defects = map[string]defect{
 	"another request gets the answer": {Park, crashtest.Mismatch, stored(broken{
 		claim: func(ctx context.Context, s store.Store, req store.ClaimRequest) (store.Record, error) {
 			rec, err := s.Claim(ctx, req)
-			if errors.Is(err, stet.ErrMismatch) {
+			if stet.KindOf(err) == stet.KindMismatch {
 				if there, err := s.Read(ctx, req.ID); err == nil && there.State.Settled() {
 					there.Fingerprint = req.Fingerprint
 					return there, nil

@@ -68,7 +68,7 @@ func RunZombies(ctx context.Context, place crashtest.Place, trials int, progress
 	defer c.Stop(crash.StopGrace)
 	for i := 0; i < 2*trials; i++ {
 		err := z.trial(ctx, engine, c, i%2 == 0)
-		if errors.Is(err, stet.ErrStore) && z.Blocked < maxBlocked {
+		if stet.KindOf(err) == stet.KindStore && z.Blocked < maxBlocked {
 			z.Blocked++
 			i--
 			continue
@@ -183,7 +183,7 @@ func serveZombie(ctx context.Context, o order) (err error) {
 		switch {
 		case err == nil:
 			return "settled"
-		case errors.Is(err, stet.ErrFenced):
+		case stet.KindOf(err) == stet.KindFenced:
 			return "fenced"
 		default:
 			return err.Error()

@@ -3,14 +3,14 @@
 package untold
 
 import (
-	"fmt"
+	"errors"
 
 	"github.com/stet-go/stet"
 )
 
 var (
 	// AtOnce says that the operation may be run again now.
-	AtOnce = fmt.Errorf("no remote worker was reached: %w", stet.ErrRetryable)
+	AtOnce = stet.Retryable(errors.New("no remote worker was reached"))
 	// Later says that it is to wait as after a failure.
-	Later = fmt.Errorf("no remote worker is connected: %w", stet.ErrRetryable)
+	Later = stet.Retryable(errors.New("no remote worker is connected"))
 )
