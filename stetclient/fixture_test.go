@@ -155,8 +155,8 @@ func wantError(t *testing.T, err error, reason stetclient.Reason, x stet.Executi
 		t.Errorf("stet.ExecutionOf is %v, want %v", got, x)
 	}
 	kind := map[stet.Execution]stet.Kind{stet.MayHaveExecuted: stet.KindUnknown, stet.NotExecuted: stet.KindRetryable, stet.Executed: stet.KindExpired}[x]
-	if reason == stetclient.ReasonRequest {
-		kind = stet.KindOf(e.Cause)
+	if cause := stet.KindOf(e.Cause); reason == stetclient.ReasonRequest && cause != 0 {
+		kind = cause
 	}
 	if stet.KindOf(err) != kind {
 		t.Errorf("%v is not %v", err, kind)

@@ -161,7 +161,7 @@ func (c *cluster) told(t *testing.T, ok bool, keys ...string) {
 		// What the store was given is no result of the engine's, which finds it damaged.
 		op := stet.Op{Scope: "test", Key: key, Fingerprint: request(key).Fingerprint}
 		all.Go(func() {
-			if _, err := e.Begin(t.Context(), op); errors.Is(err, store.ErrDamaged) != ok || err == nil || stet.ExecutionOf(err) == stet.NotExecuted && c.charged(t) > 0 {
+			if _, err := e.Begin(t.Context(), op); (stet.KindOf(err) == stet.KindDamaged) != ok || err == nil || stet.ExecutionOf(err) == stet.NotExecuted && c.charged(t) > 0 {
 				t.Errorf("Begin of %q: %v; an outcome is to be returned: %v", key, err, ok)
 			}
 		})
@@ -169,7 +169,7 @@ func (c *cluster) told(t *testing.T, ok bool, keys ...string) {
 			_, err := txOf(e, c.Store).Run(t.Context(), op, func(context.Context, pgx.Tx) (stet.Outcome, error) {
 				return stet.Outcome{}, errors.New("it ran again")
 			})
-			if errors.Is(err, store.ErrDamaged) != ok || err == nil || stet.ExecutionOf(err) == stet.NotExecuted && c.charged(t) > 0 {
+			if (stet.KindOf(err) == stet.KindDamaged) != ok || err == nil || stet.ExecutionOf(err) == stet.NotExecuted && c.charged(t) > 0 {
 				t.Errorf("RunTx of %q: %v; an outcome is to be returned: %v", key, err, ok)
 			}
 		})
@@ -208,7 +208,7 @@ func TestOutcomeThatNoStandbyHasIsNotReturned(t *testing.T) {
 		end := c.before(t)
 		c.cut(t)
 		tx, lease := end()
-		if !errors.Is(tx, store.ErrUnknown) {
+		if stet.KindOf(tx) != stet.KindUnknown {
 			t.Errorf("RunTx: %v; want that it is not known", tx)
 		}
 		if lease == nil {
@@ -250,7 +250,7 @@ func TestOutcomeWhoseWaitWasCutShortIsNotReturned(t *testing.T) {
 			if err := <-short; err != nil {
 				t.Fatal(err)
 			}
-			if !errors.Is(tx, store.ErrUnknown) {
+			if stet.KindOf(tx) != stet.KindUnknown {
 				t.Errorf("RunTx: %v; want that it is not known", tx)
 			}
 			if lease == nil {
