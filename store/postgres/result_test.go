@@ -3,7 +3,6 @@ package postgres
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -109,7 +108,7 @@ func TestChangedColumnIsDamage(t *testing.T) {
 		}
 		id := run.ID()
 		execSQL(t, s.Pool(), "UPDATE stet.records SET "+set+" WHERE id = $1::bytea", id[:])
-		if replay, err := e.Begin(t.Context(), op); !errors.Is(err, stet.ErrDamaged) {
+		if replay, err := e.Begin(t.Context(), op); stet.KindOf(err) != stet.KindDamaged {
 			t.Errorf("%s: %+v, %v; want ErrDamaged", set, replay, err)
 		}
 	}

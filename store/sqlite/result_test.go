@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -108,7 +107,7 @@ func TestChangedColumnIsDamage(t *testing.T) {
 		}
 		id := run.ID()
 		execSQL(t, s, "UPDATE stet_records SET "+set+" WHERE id = ?", id[:])
-		if replay, err := e.Begin(t.Context(), op); !errors.Is(err, stet.ErrDamaged) {
+		if replay, err := e.Begin(t.Context(), op); stet.KindOf(err) != stet.KindDamaged {
 			t.Errorf("%s: %+v, %v; want ErrDamaged", set, replay, err)
 		}
 	}
