@@ -20,7 +20,7 @@ func TestCloseEndsTheRunsThatAreLeft(t *testing.T) {
 		if err := e.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if cause := context.Cause(run.Context()); stet.KindOf(cause) != stet.KindClosed {
+		if cause := context.Cause(run.Context()); !errors.Is(cause, stet.ErrClosed) {
 			t.Fatalf("cause %v", cause)
 		}
 		if err := run.Settle(t.Context(), stet.Outcome{}); err != nil {

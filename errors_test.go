@@ -94,7 +94,7 @@ func TestErrorOfAClosedEngineHasItsCause(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.Begin(t.Context(), op); stet.KindOf(err) != stet.KindClosed || stet.KindOf(err) != stet.KindClosed {
+	if _, err := e.Begin(t.Context(), op); stet.KindOf(err) != stet.KindClosed || !errors.Is(err, stet.ErrClosed) {
 		t.Errorf("got %v", err)
 	}
 }
