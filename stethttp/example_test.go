@@ -58,7 +58,7 @@ func Example() {
 
 // A handler behind NewTx writes through the transaction that also holds the
 // record: both are committed, or neither is.
-func ExampleNewTx() {
+func ExampleTxMiddleware_HandleTx() {
 	dir, err := os.MkdirTemp("", "stet")
 	if err != nil {
 		fmt.Println(err)
@@ -82,8 +82,13 @@ func ExampleNewTx() {
 	}
 	defer engine.Close()
 
-	payments := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		tx := stethttp.Tx[*sql.Tx](r.Context())
+	te, err := stet.WithTx(engine, store)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	protected := stethttp.Must(stethttp.NewTx(te, stethttp.Options{Scope: account}))
+	payments := protected.HandleTx(func(w http.ResponseWriter, r *http.Request, tx *sql.Tx) {
 		if _, err := tx.ExecContext(r.Context(), "INSERT INTO charges (amount) VALUES (42)"); err != nil {
 			http.Error(w, "try again", http.StatusInternalServerError) // rolls back
 			return
@@ -91,13 +96,8 @@ func ExampleNewTx() {
 		w.WriteHeader(http.StatusCreated) // leaves after the commit
 		_, _ = io.WriteString(w, "charged")
 	})
-	te, err := stet.WithTx(engine, store)
-	if err != nil {
-		panic(err)
-	}
-	protected := stethttp.Must(stethttp.NewTx(te, stethttp.Options{Scope: account}))
 	mux := http.NewServeMux()
-	mux.Handle("POST /payments", protected.Handler(payments))
+	mux.Handle("POST /payments", payments)
 
 	charge(mux, "k")
 	charge(mux, "k")
