@@ -18,7 +18,9 @@ type Limits struct {
 	// anything is executed. Default DefaultMemory.
 	Memory Size `yaml:"memory"`
 	// Stall is how long a client may pause while it sends a request's content, or take
-	// to read 64 KiB of a response. Default DefaultStall.
+	// to read 64 KiB of a response. Writes are what is timed, and the kernel lets go of
+	// its buffers in steps of a megabyte or so: a client has to take about that much in
+	// this time. Default DefaultStall.
 	Stall Duration `yaml:"stall"`
 	// Upload is how long all the content of a protected request may take. Default
 	// DefaultUpload.
