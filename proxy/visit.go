@@ -55,7 +55,7 @@ func (p *Proxy) newVisit(w http.ResponseWriter, r *http.Request) (*visit, *http.
 	}
 	r = r.WithContext(context.WithValue(r.Context(), visitKey{}, v))
 	if r.Body != nil && r.Body != http.NoBody {
-		v.content = &upload{r.Body, v, false}
+		v.content = &upload{ReadCloser: r.Body, visit: v}
 		r.Body = v.content
 		if !v.http2 { // also for what the server reads on its own, to find the next request
 			v.deadline(v.control.SetReadDeadline, nil)
@@ -269,15 +269,22 @@ type upload struct {
 	io.ReadCloser
 	visit *visit
 	kept  bool // it is counted, as it is kept
+	ended bool
 }
 
 // Read implements io.Reader. It takes the client to make progress, up to the end:
-// from then on there is no deadline, however long the request takes.
+// from then on there is no deadline, however long the request takes. After the end it
+// stays at the end: the server closes the content when a response begins, and an error
+// of a read after that would have the transport break the response off.
 func (u *upload) Read(p []byte) (int, error) {
+	if u.ended {
+		return 0, io.EOF
+	}
 	v := u.visit
 	v.deadline(v.control.SetReadDeadline, &v.reading)
 	n, err := u.ReadCloser.Read(p)
-	v.done(v.control.SetReadDeadline, &v.reading, err == io.EOF) //nolint:errorlint // a wrapped one is no end
+	u.ended = err == io.EOF //nolint:errorlint // a wrapped one is no end
+	v.done(v.control.SetReadDeadline, &v.reading, u.ended)
 	if u.kept && n > 0 {
 		if !v.proxy.memory.take(int64(n)) {
 			v.starved = true
