@@ -131,7 +131,7 @@ func (e *Error) Unwrap() error {
 // KindOf returns the kind of an error that a function of this package returned. Of
 // several *Errors inside one another, the outermost counts: those below it may be of
 // another operation, which the handler called. An error of a store has a kind too, by
-// the sentinel of package store that it wraps. Any other error has none, which is 0.
+// the sentinel of package store that it wraps or is. Any other error has none, which is 0.
 func KindOf(err error) Kind {
 	switch e := err.(type) { //nolint:errorlint // it walks the tree itself, to stop at the outermost
 	case *Error:
@@ -146,19 +146,24 @@ func KindOf(err error) Kind {
 		}
 		return 0
 	}
-	switch err { //nolint:errorlint // sentinels, which wrap nothing
-	case store.ErrInvalid:
-		return KindInvalid
-	case store.ErrMismatch:
-		return KindMismatch
-	case store.ErrUnknown:
-		return KindUnknown
-	case store.ErrDamaged:
-		return KindDamaged
-	case store.ErrFenced:
-		return KindFenced
+	for _, s := range sentinels {
+		if errors.Is(err, s.of) {
+			return s.kind
+		}
 	}
 	return 0
+}
+
+// sentinels are the errors of package store that have a kind.
+var sentinels = [...]struct {
+	of   error
+	kind Kind
+}{
+	{store.ErrInvalid, KindInvalid},
+	{store.ErrMismatch, KindMismatch},
+	{store.ErrUnknown, KindUnknown},
+	{store.ErrDamaged, KindDamaged},
+	{store.ErrFenced, KindFenced},
 }
 
 // ExecutionOf answers "did it execute?" for any error that Begin, Do and the

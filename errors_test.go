@@ -12,6 +12,12 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
+// overtaken is an error of a store that says by a method which sentinel it is.
+type overtaken struct{}
+
+func (overtaken) Error() string        { return "overtaken" }
+func (overtaken) Is(target error) bool { return target == store.ErrFenced }
+
 func TestKindOfIsThatOfTheOutermostError(t *testing.T) {
 	inner := &stet.Error{Kind: stet.KindInFlight}
 	for name, c := range map[string]struct {
@@ -31,6 +37,7 @@ func TestKindOfIsThatOfTheOutermostError(t *testing.T) {
 		"a store's, mismatch":   {store.ErrMismatch, stet.KindMismatch},
 		"a store's, fenced":     {store.ErrFenced, stet.KindFenced},
 		"a store's, unknown":    {store.ErrUnknown, stet.KindUnknown},
+		"a store's own, fenced": {fmt.Errorf("settle: %w", overtaken{}), stet.KindFenced},
 		"a store's, unreadable": {store.ErrDamaged, stet.KindDamaged},
 	} {
 		if got := stet.KindOf(c.err); got != c.want {

@@ -44,7 +44,7 @@ func rest(t *testing.T, c net.Conn) string {
 
 func (f *front) empty() {
 	f.t.Helper()
-	stettest.Eventually(f.t, "nothing to be in hand", func() bool { return f.proxy.Counts().InHand == 0 })
+	stettest.Eventually(f.t, "the proxy to hold nothing", func() bool { return f.proxy.Counts().InHand == 0 })
 }
 
 const half = "POST /payments HTTP/1.1\r\nHost: x\r\nIdempotency-Key: %s\r\nContent-Length: 1000000\r\n\r\n"

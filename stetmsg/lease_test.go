@@ -126,6 +126,28 @@ func TestHandlerThatFailsOnceIsRunAgainAndItsMessageIsNotLost(t *testing.T) {
 	wants(t, c.Decide(ctx, order{ID: "1"}, 2), stetmsg.Ack, stetmsg.Handled)
 }
 
+// Options.Retryable says that doing it twice has one effect, of errors that are marked, too:
+// only without it a doubt parks the run.
+func TestDoubtIsRunAgainWhereTheOptionSaysSo(t *testing.T) {
+	for name, c := range map[string]struct {
+		retryable func(error) bool
+		want      store.State
+	}{
+		"asked":     {func(error) bool { return true }, store.Retryable},
+		"not asked": {nil, store.Unknown},
+	} {
+		b := inMemory(t, stet.Policy{})
+		consumer := b.consumer(func(ctx context.Context, _ order) ([]byte, error) {
+			stet.FromContext(ctx).Declare(stet.MayHaveExecuted, 0)
+			return nil, stet.Retryable(errors.New("timeout"))
+		}, func(o *stetmsg.Options[order]) { o.Retryable = c.retryable })
+		d := consumer.Decide(ctx, order{ID: "1"}, 1)
+		if got := b.state("1"); got != c.want {
+			t.Errorf("%s: the record is %v after %v; want %v", name, got, d.Action, c.want)
+		}
+	}
+}
+
 func TestAmbiguousErrorIsSettledAsFailedAndDeadLettered(t *testing.T) {
 	b := inMemory(t, stet.Policy{})
 	runs := 0

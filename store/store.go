@@ -177,8 +177,8 @@ type Watcher interface {
 // MaxResultLimit bytes. stet.New refuses a policy that asks for more.
 type Limiter interface {
 	// MaxResult is the greatest size of a Settlement.Result (see Result.Size) that the
-	// store keeps, in bytes, whatever else it keeps with it; 0 for no limit of its own. It never
-	// changes. To settle with a greater one is ErrInvalid.
+	// store keeps, in bytes, beside all else that it keeps of a record; 0 for no limit of
+	// its own. It never changes. To settle with a greater one is ErrInvalid.
 	MaxResult() int
 }
 

@@ -14,7 +14,7 @@ import (
 var errLost = errors.New("simulate: connection lost")
 
 // errDead is what calls of a process that is dead come to: nothing. It wraps
-// KindInvalid so that the engine, of which nobody hears any more, does not insist.
+// KindInvalid so that the engine, whose process is dead, does not insist.
 var errDead = fmt.Errorf("%w: the process is dead", store.ErrInvalid)
 
 // call is something that a process wants to be done outside of it.

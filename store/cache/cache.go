@@ -285,7 +285,7 @@ func (s *txStore[Tx]) RunTx(ctx context.Context, req store.ClaimRequest, keep st
 		return fn(ctx, tx, rec)
 	})
 	switch {
-	case err == nil && rec.State.Settled() && ran:
+	case err == nil && rec.State.Settled() && ran && rec.Owner == req.Owner:
 		s.read(rec.SettledAt, 0, begun)
 	case err == nil || errors.Is(err, store.ErrMismatch):
 		s.keep(rec, expired)

@@ -224,7 +224,7 @@ func settleOutage(f *fixture) {
 			s.replays(o, healthy, "run 1")
 		} else {
 			if res, err := s.do(healthy); stet.KindOf(err) != stet.KindInFlight && stet.KindOf(err) != stet.KindUnknown {
-				f.Errorf("%v: a retry got %+v, %v; want KindInFlight, or ErrUnknown once the lease has run out", o, res, err)
+				f.Errorf("%v: a retry got %+v, %v; want KindInFlight, or KindUnknown once the lease has run out", o, res, err)
 			}
 			s.parked(o, healthy)
 		}
@@ -315,7 +315,7 @@ func (f *fixture) beats(healthy *stet.Engine, o *outage, lease time.Duration) (l
 		f.Errorf("%v: the run's context ended with the cause %v", o, cause)
 	}
 	if err != nil {
-		f.Errorf("%v: nobody else ran, the outcome should be accepted; got %+v, %v", o, res, err)
+		f.Errorf("%v: no other run began, so the outcome should be accepted; got %+v, %v", o, res, err)
 	}
 	s.replays(o, healthy, "run 1")
 	s.ran(o, 1)

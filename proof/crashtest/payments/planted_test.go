@@ -140,7 +140,7 @@ var defects = map[string]defect{
 		},
 	}), nil},
 	"leases are shorter than was asked for": {Park, crashtest.Leasing, func(s *service) {
-		s.lease = time.Minute                      // so that a slow machine, too, shows somebody the end of a short one in that time
+		s.lease = time.Minute                      // so that the end of a short one is seen in that time on a slow machine, too
 		stored(broken{lease: serviceLease / 3})(s) // shorter than some runs
 	}, []fault.Point{fault.HeartbeatBefore, fault.HeartbeatAfter}},
 	"fences start again": {Park, crashtest.Fencing, func(s *service) {
