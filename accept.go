@@ -25,19 +25,19 @@ type Work struct {
 	After time.Duration
 }
 
-// Status is what is known of an accepted operation. Accept and AcceptTx know
-// neither Op, Name and AcceptedAt nor Progress and Doubt: ask Engine.Status.
+// Status is what is known of an operation. Accept knows neither Op, Name and AcceptedAt
+// nor Progress and Doubt: ask Engine.Status.
 type Status struct {
 	// Record is as the store has it, without Result, Work and Notes. Its state
 	// is None if there is no such operation.
 	Record store.Record
-	// Op names the operation, with Class and Fingerprint; zero for one that was
-	// not accepted, or is settled.
+	// Op names the operation. Scope and Key are "" where its record does not keep them:
+	// it was not accepted, or is settled. Engine.ID says which record they belong to.
 	Op Op
-	// Name is that of the work; "" like Op.
+	// Name is that of the work; "" like Scope and Key.
 	Name string
 	// AcceptedAt is when it was accepted, on the clock of who accepted it; zero
-	// like Op.
+	// like Name.
 	AcceptedAt time.Time
 	// Progress is what its run has said last.
 	Progress Progress
@@ -221,6 +221,9 @@ func (e *Engine) status(rec store.Record) (st Status, err error) {
 	}
 	if err != nil {
 		return st, err
+	}
+	if op.Key == "" {
+		op = Op{Fingerprint: rec.Fingerprint, Class: rec.Label.Class, Name: rec.Label.Name, Ref: rec.Label.Ref}
 	}
 	st = Status{Record: rec, Op: op, Name: w.Name, AcceptedAt: w.At, Progress: n.Progress, Doubt: n.doubt()}
 	st.Record.Result, st.Record.Work, st.Record.Notes = store.Result{}, nil, nil

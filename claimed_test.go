@@ -20,7 +20,7 @@ func TestRunAfterASlowVerifierHasItsWholeLease(t *testing.T) {
 			store := memory.New(memory.Options{})
 			var effects, verified int
 			e := newEngine(t, store, stet.Options{SweepEvery: -1, Policy: stet.Policy{Lease: time.Second,
-				Verify: func(context.Context, stet.Unresolved) (stet.Verdict, error) {
+				Verify: func(context.Context, stet.Status) (stet.Verdict, error) {
 					if verified++; verified == 1 {
 						time.Sleep(3 * time.Second)
 					}

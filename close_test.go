@@ -175,14 +175,14 @@ func TestHeartbeatBesideASettleLosesNothing(t *testing.T) {
 }
 
 func TestVerifierIsNotAskedByHalf(t *testing.T) {
-	for name, stale := range map[string]stet.Stale{"fail": stet.StaleFail, "take over": stet.StaleTakeOver} {
+	for name, stale := range map[string]stet.Verdict{"fail": stet.ItHappened(stet.Outcome{Failed: true}), "take over": stet.MayRunAgain()} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := memory.New(memory.Options{})
 				leaving, leave := context.WithCancel(t.Context())
 				sick := true
 				e := newEngine(t, store, stet.Options{Policy: stet.Policy{Stale: stale,
-					Verify: func(ctx context.Context, _ stet.Unresolved) (stet.Verdict, error) {
+					Verify: func(ctx context.Context, _ stet.Status) (stet.Verdict, error) {
 						leave() // the client hangs up
 						if err := ctx.Err(); err != nil || sick {
 							return stet.Verdict{}, errDown
@@ -208,7 +208,7 @@ func TestVerifierThatBeginsItsOwnOperationDoesNotHang(t *testing.T) {
 		store := memory.New(memory.Options{})
 		var e *stet.Engine
 		var inner error
-		e = newEngine(t, store, stet.Options{Policy: stet.Policy{Verify: func(context.Context, stet.Unresolved) (stet.Verdict, error) {
+		e = newEngine(t, store, stet.Options{Policy: stet.Policy{Verify: func(context.Context, stet.Status) (stet.Verdict, error) {
 			_, inner = e.Begin(t.Context(), op)
 			return stet.CannotKnow(), nil
 		}}})
@@ -221,21 +221,21 @@ func TestVerifierThatBeginsItsOwnOperationDoesNotHang(t *testing.T) {
 
 func TestClassCanChooseToPark(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{
-		Policy:  stet.Policy{Stale: stet.StaleTakeOver},
-		Classes: map[string]stet.Policy{"payment": {Stale: stet.StalePark}, "read": {}},
+		Policy:  stet.Policy{Stale: stet.MayRunAgain()},
+		Classes: map[string]stet.Policy{"payment": {Stale: stet.CannotKnow()}, "read": {}},
 	})
-	if p, _ := e.Policy("payment"); p.Stale != stet.StalePark {
-		t.Error(p.Stale)
+	if p, _ := e.Policy("payment"); p.Stale.State() != store.Unknown {
+		t.Error(p.Stale.State())
 	}
-	if p, _ := e.Policy("read"); p.Stale != stet.StaleTakeOver {
-		t.Error(p.Stale)
+	if p, _ := e.Policy("read"); p.Stale.State() != store.Retryable {
+		t.Error(p.Stale.State())
 	}
 }
 
 func TestLateSettleCannotReplaceAnExpiredFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newSpy()
-		policy := stet.Policy{RunTimeout: time.Minute, Stale: stet.StaleFail, Retention: store.Retention{Result: time.Minute}}
+		policy := stet.Policy{RunTimeout: time.Minute, Stale: stet.ItHappened(stet.Outcome{Failed: true}), Retention: store.Retention{Result: time.Minute}}
 		zombie := begin(t, newEngine(t, st, stet.Options{Policy: policy}), op)
 		time.Sleep(3 * time.Minute)
 		runs := 0

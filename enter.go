@@ -352,6 +352,9 @@ func (e *Engine) resolve(ctx context.Context, t *ticket, rec store.Record) (agai
 	var settle *Outcome
 	kind := observe.Resolved
 	verdict, sure := e.verify(ctx, t, rec)
+	if verdict.State() == store.Unknown {
+		verdict = t.p.Stale
+	}
 	switch {
 	case rec.Owner == t.req.Owner:
 		// Our own claim, parked before its reply came. We never ran.
@@ -361,10 +364,6 @@ func (e *Engine) resolve(ctx context.Context, t *ticket, rec store.Record) (agai
 		settle = &verdict.outcome
 	case verdict.kind == itDidNotHappen:
 	case verdict.kind == mayRunAgain:
-		kind = observe.TakenOver
-	case t.p.Stale == StaleFail:
-		settle = &Outcome{Failed: true, Reason: store.ReasonTimedOut}
-	case t.p.Stale == StaleTakeOver:
 		kind = observe.TakenOver
 	default:
 		return false, nil
@@ -378,7 +377,7 @@ func (e *Engine) resolve(ctx context.Context, t *ticket, rec store.Record) (agai
 		err = e.settle(ctx, rec.Claim(), sealed, t.p.Retention)
 	case kind == observe.TakenOver:
 		err = e.takeOver(ctx, rec, t.p.Retention)
-	case verdict.kind == itDidNotHappen:
+	case verdict.kind == itDidNotHappen: // Policy.Stale cannot be
 		err = e.disown(ctx, rec, t.p.Retention)
 	default:
 		err = e.release(ctx, rec.Claim(), t.p.Retention)
@@ -406,20 +405,33 @@ func (e *Engine) verify(ctx context.Context, t *ticket, rec store.Record) (v Ver
 	if t.p.Verify == nil || rec.Owner == t.req.Owner {
 		return CannotKnow(), true
 	}
-	op := t.op // but what the dead run was called
-	l, err := e.label(rec)
-	if op.Name, op.Ref = l.Name, l.Ref; err != nil {
-		e.observe(ctx, t.event(observe.Resolved, rec, fmt.Errorf("verify: %w", err)))
-		return CannotKnow(), false
+	st, err := e.unresolved(ctx, t, rec)
+	if err == nil {
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.p.VerifyTimeout)
+		defer cancel()
+		v, err = t.p.Verify(bounded, st)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.p.VerifyTimeout)
-	defer cancel()
-	v, err = t.p.Verify(ctx, Unresolved{Op: op, Fence: rec.Fence, Attempt: rec.Attempt, ClaimedAt: rec.ClaimedAt})
 	if err != nil {
 		e.observe(ctx, t.event(observe.Resolved, rec, fmt.Errorf("verify: %w", err)))
 		return CannotKnow(), false
 	}
 	return v, true
+}
+
+// unresolved is the Status that a verifier gets: what the call asks for, but as the dead
+// run was called. Work and notes that cannot be read are left out: a verdict that depends
+// on them is refused when it is carried out.
+func (e *Engine) unresolved(ctx context.Context, t *ticket, rec store.Record) (st Status, err error) {
+	now, n, err := e.noted(ctx, rec)
+	if err != nil && KindOf(err) != KindDamaged {
+		return st, err
+	}
+	_, w, _ := e.unpack(now)
+	rec.Label, err = e.label(rec)
+	rec.Result, rec.Work, rec.Notes = store.Result{}, nil, nil
+	st = Status{Record: rec, Op: t.op, Name: w.Name, AcceptedAt: w.At, Progress: n.Progress, Doubt: n.doubt()}
+	st.Op.Name, st.Op.Ref, st.Op.Wait = rec.Label.Name, rec.Label.Ref, 0
+	return st, err
 }
 
 // retry makes a store call and repeats it while it fails, tries times at most, or

@@ -45,7 +45,7 @@ func TestObserverIsToldWhatHappens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newSpy()
 		var rec recorder
-		e := newEngine(t, st, stet.Options{Observer: &rec, SweepEvery: -1, Policy: stet.Policy{Stale: stet.StaleTakeOver}})
+		e := newEngine(t, st, stet.Options{Observer: &rec, SweepEvery: -1, Policy: stet.Policy{Stale: stet.MayRunAgain()}})
 		expect := func(what, kinds string) {
 			t.Helper()
 			if got := rec.take(); got != kinds {

@@ -16,7 +16,7 @@ import (
 // TestDidItExecuteIsAnsweredAlikeAfterTheResultIsGone, or more carefully: never
 // "executed" where it may not have been.
 func TestDidItExecuteIsAnsweredAlikeAfterTheResultIsGone(t *testing.T) {
-	stale := stet.Options{SweepEvery: -1, Policy: stet.Policy{Stale: stet.StaleFail}}
+	stale := stet.Options{SweepEvery: -1, Policy: stet.Policy{Stale: stet.ItHappened(stet.Outcome{Failed: true})}}
 	for name, c := range map[string]struct {
 		o            stet.Options
 		before       func(*testing.T, *stet.Engine, store.Store)

@@ -60,7 +60,7 @@ func TestFirstRunWithoutAnEffectLeavesNoRecord(t *testing.T) {
 
 // A run before this one died, and was taken over: its effect may have happened.
 func TestLaterRunWithoutAnEffectIsRemembered(t *testing.T) {
-	e, st, wait := later(t, stet.Options{Policy: stet.Policy{ForgetReleased: true, Stale: stet.StaleTakeOver, Lease: time.Second}})
+	e, st, wait := later(t, stet.Options{Policy: stet.Policy{ForgetReleased: true, Stale: stet.MayRunAgain(), Lease: time.Second}})
 	req := store.ClaimRequest{ID: e.ID(op.Scope, op.Key), Scope: store.DigestScope("", op.Scope), Fingerprint: op.Fingerprint, Owner: store.NewOwner(), Lease: time.Second}
 	if _, err := st.Claim(t.Context(), req); err != nil {
 		t.Fatal(err)
@@ -230,10 +230,10 @@ func TestReleaseThatCameTooLateIsNotReportedAsHeeded(t *testing.T) {
 // Another run under the same key may have executed: the caller must not be told that
 // nothing has.
 func TestRunThatWasTakenOverDoesNotAnswerForItsSuccessor(t *testing.T) {
-	e, store, wait := later(t, stet.Options{SweepEvery: -1, Policy: stet.Policy{Stale: stet.StaleTakeOver, Lease: time.Second}})
+	e, store, wait := later(t, stet.Options{SweepEvery: -1, Policy: stet.Policy{Stale: stet.MayRunAgain(), Lease: time.Second}})
 	_, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) {
 		wait(2 * time.Second) // it was paused
-		other := newEngine(t, store, stet.Options{SweepEvery: -1, Policy: stet.Policy{Stale: stet.StaleTakeOver, Lease: time.Second}})
+		other := newEngine(t, store, stet.Options{SweepEvery: -1, Policy: stet.Policy{Stale: stet.MayRunAgain(), Lease: time.Second}})
 		if res, err := stet.Do(context.Background(), other, op, func(context.Context) (int, error) { return 1, nil }); err != nil || res.Attempt != 2 {
 			t.Fatalf("%+v, %v", res, err)
 		}

@@ -14,9 +14,9 @@ import (
 
 func TestVerifierSeesWhatTheDeadRunWasCalled(t *testing.T) {
 	s := memory.New(memory.Options{})
-	var asked []stet.Unresolved
-	e, err := stet.New(s, stet.Options{SweepEvery: -1, Classes: map[string]stet.Policy{"pay": {Verify: func(_ context.Context, u stet.Unresolved) (stet.Verdict, error) {
-		asked = append(asked, u)
+	var asked []stet.Status
+	e, err := stet.New(s, stet.Options{SweepEvery: -1, Classes: map[string]stet.Policy{"pay": {Verify: func(_ context.Context, st stet.Status) (stet.Verdict, error) {
+		asked = append(asked, st)
 		return stet.ItDidNotHappen(), nil
 	}}}, Encryption: stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k", Secret: make([]byte, 32)}}}})
 	if err != nil {
@@ -42,11 +42,11 @@ func TestVerifierSeesWhatTheDeadRunWasCalled(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = next.Release(t.Context()) }()
-	if len(asked) != 1 || asked[0].Op.Name != op.Name || asked[0].Op.Ref != op.Ref || asked[0].Op.Class != "pay" || asked[0].Attempt != 1 {
+	if len(asked) != 1 || asked[0].Op.Name != op.Name || asked[0].Op.Ref != op.Ref || asked[0].Op.Class != "pay" || asked[0].Record.Attempt != 1 {
 		t.Errorf("the verifier was asked about %+v; want what the dead run was called", asked)
 	}
-	if st, err := e.Lookup(t.Context(), run.ID()); err != nil || st.Record.Label.Ref != again.Ref {
-		t.Errorf("%+v, %v; want the reference as it was given", st.Record.Label, err)
+	if st, err := e.Lookup(t.Context(), run.ID()); err != nil || st.Record.Label.Ref != again.Ref || st.Op != (stet.Op{Class: "pay", Name: again.Name, Ref: again.Ref}) {
+		t.Errorf("%+v, %+v, %v; want the class, the name, and the reference as it was given", st.Record.Label, st.Op, err)
 	}
 }
 
@@ -54,7 +54,7 @@ func TestVerifierSeesWhatTheDeadRunWasCalled(t *testing.T) {
 func TestReferenceThatWasChangedIsNotVerified(t *testing.T) {
 	s := memory.New(memory.Options{})
 	secret := stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k", Secret: make([]byte, 32)}}}
-	e, err := stet.New(s, stet.Options{SweepEvery: -1, Encryption: secret, Policy: stet.Policy{Verify: func(context.Context, stet.Unresolved) (stet.Verdict, error) {
+	e, err := stet.New(s, stet.Options{SweepEvery: -1, Encryption: secret, Policy: stet.Policy{Verify: func(context.Context, stet.Status) (stet.Verdict, error) {
 		t.Error("the verifier was asked")
 		return stet.ItDidNotHappen(), nil
 	}}})

@@ -39,7 +39,7 @@ func (e *Engine) Resolve(ctx context.Context, shown store.Record, class string, 
 	switch {
 	case !ok:
 		return invalid("class %q is not among Options.Classes", class)
-	case v.kind == cannotKnow:
+	case v.State() == store.Unknown:
 		return invalid("Resolve needs ItHappened, ItDidNotHappen or MayRunAgain; a record whose outcome is not known stays unknown")
 	}
 	rec, err := e.dead(ctx, shown)

@@ -58,7 +58,7 @@ func TestVerifierIsNotAskedWhileTheEffectMayStillHappen(t *testing.T) {
 		store := memory.New(memory.Options{})
 		asked := 0
 		e := newEngine(t, store, stet.Options{SweepEvery: -1, Policy: stet.Policy{
-			Verify: func(context.Context, stet.Unresolved) (stet.Verdict, error) {
+			Verify: func(context.Context, stet.Status) (stet.Verdict, error) {
 				asked++
 				return stet.ItDidNotHappen(), nil
 			}}})

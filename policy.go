@@ -11,23 +11,6 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Stale says what becomes of an operation whose run died: its lease ran out,
-// and an effect may have happened.
-type Stale uint8
-
-const (
-	// StalePark leaves it Unknown until Verify or an operator resolves it. It
-	// is the default; a class names it where Options.Policy has another.
-	StalePark Stale = iota + 1
-	// StaleTakeOver runs it again. Only for handlers that are idempotent
-	// themselves: the effect may happen a second time. What died in a StepOnce
-	// stays Unknown.
-	StaleTakeOver
-	// StaleFail settles it as Failed with an empty result, which HTTP
-	// renders as 504. The effect may have happened nevertheless.
-	StaleFail
-)
-
 // NoWait as Policy.Wait or Op.Wait means: do not wait, whatever the default is.
 const NoWait = time.Nanosecond
 
@@ -44,12 +27,30 @@ type Policy struct {
 	// refused with KindInFlight. At most MaxWait. Default 0: in a class, the Wait of
 	// Options.Policy; there, NoWait.
 	Wait time.Duration
-	// Stale says what becomes of dead runs. Default StalePark.
-	Stale Stale
-	// Verify, if set, is asked about an Unknown record before anyone is told
-	// KindUnknown, and before Stale decides. If it fails, the record stays
-	// Unknown whatever Stale says.
-	Verify Verify
+	// Stale is the verdict on a dead run that Verify does not know about, or if there is
+	// none. A run is dead when its lease has run out; an effect may have happened.
+	//
+	//   - CannotKnow, the default: the operation stays Unknown until Verify or an operator
+	//     resolves it. A class says so where Options.Policy has another verdict.
+	//   - MayRunAgain: it runs again. Only for handlers that are idempotent themselves: the
+	//     effect may happen a second time. What died in a StepOnce stays Unknown.
+	//   - ItHappened, with a failed outcome: it is settled with that. One that says no more
+	//     than Failed gets store.ReasonTimedOut, which HTTP renders as 504. The effect may
+	//     have happened nevertheless.
+	Stale Verdict
+	// Verify, if set, finds out what became of an operation whose run died: by looking in
+	// the business tables, or by asking the processor. It is asked about an Unknown record
+	// before anyone is told KindUnknown, and before Stale decides. If it fails, the record
+	// stays Unknown whatever Stale says. It may be asked more than once, and from several
+	// processes at a time. Its context does not end with the caller. Beginning the same
+	// operation from it is KindInFlight, after a while.
+	//
+	// The Status has Op, with Name and Ref of the dead run, Record, with its Fence, Attempt
+	// and ClaimedAt, and Doubt. Op.Scope and Op.Key are "" where package reconcile asks
+	// about an operation that was not accepted: its record does not keep them. Such a
+	// record has an Op.Ref, or it is not asked about: what is not found by an empty key may
+	// have happened.
+	Verify func(context.Context, Status) (Verdict, error)
 	// VerifyTimeout bounds a call of Verify. Default 10 s.
 	VerifyTimeout time.Duration
 	// Retention says how long outcomes and tombstones are kept.
@@ -69,22 +70,8 @@ type Policy struct {
 	ForgetReleased bool
 }
 
-// Verify finds out what became of an operation whose run died: by looking in
-// the business tables, or by asking the processor. It may be asked more than
-// once, and from several processes at a time. Its context does not end with the
-// caller. Beginning the same operation from it is KindInFlight, after a while.
-type Verify func(ctx context.Context, u Unresolved) (Verdict, error)
-
-// Unresolved is what a Verify is asked about.
-type Unresolved struct {
-	Op        Op
-	Fence     int64
-	Attempt   int
-	ClaimedAt time.Time // on the store's clock
-}
-
-// Verdict is a Verify's answer: ItHappened, ItDidNotHappen, MayRunAgain or
-// CannotKnow.
+// Verdict says what became of a dead run: ItHappened, ItDidNotHappen, MayRunAgain or
+// CannotKnow, which the zero Verdict is as well.
 type Verdict struct {
 	kind    verdictKind
 	outcome Outcome
@@ -93,7 +80,8 @@ type Verdict struct {
 type verdictKind uint8
 
 const (
-	cannotKnow verdictKind = iota
+	noVerdict verdictKind = iota
+	cannotKnow
 	itHappened
 	itDidNotHappen
 	mayRunAgain
@@ -108,14 +96,12 @@ func ItHappened(out Outcome) Verdict { return Verdict{kind: itHappened, outcome:
 // are known to have been done stay done.
 func ItDidNotHappen() Verdict { return Verdict{kind: itDidNotHappen} }
 
-// MayRunAgain: whether it happened is not known, and does not matter, as with
-// StaleTakeOver: it is run again. Where the dead run had begun a StepOnce, and is
+// MayRunAgain: whether it happened is not known, and does not matter: it is run again. Where the dead run had begun a StepOnce, and is
 // not known to have done it, the record stays Unknown.
 func MayRunAgain() Verdict { return Verdict{kind: mayRunAgain} }
 
-// CannotKnow: Policy.Stale decides; by default the record stays Unknown. The
-// zero Verdict says the same.
-func CannotKnow() Verdict { return Verdict{} }
+// CannotKnow: Policy.Stale decides; by default the record stays Unknown.
+func CannotKnow() Verdict { return Verdict{kind: cannotKnow} }
 
 // Options configure an Engine. The zero value is usable.
 type Options struct {
@@ -154,7 +140,12 @@ func (p Policy) withDefaults(def Policy) Policy {
 	p.Lease = cmp.Or(p.Lease, def.Lease)
 	p.RunTimeout = cmp.Or(p.RunTimeout, def.RunTimeout)
 	p.Wait = cmp.Or(p.Wait, def.Wait)
-	p.Stale = cmp.Or(p.Stale, def.Stale)
+	if p.Stale.kind == noVerdict {
+		p.Stale = def.Stale
+	}
+	if out := &p.Stale.outcome; out.Failed && out.Reason == store.ReasonNone && out.Status == 0 && len(out.Body) == 0 {
+		out.Reason = store.ReasonTimedOut
+	}
 	if p.Verify == nil {
 		p.Verify = def.Verify
 	}
@@ -171,7 +162,7 @@ func (p Policy) withDefaults(def Policy) Policy {
 }
 
 var defaultPolicy = Policy{
-	Stale:         StalePark,
+	Stale:         CannotKnow(),
 	Lease:         30 * time.Second,
 	RunTimeout:    5 * time.Minute,
 	VerifyTimeout: 10 * time.Second,
@@ -192,8 +183,8 @@ func (p Policy) check() error {
 	if p.Wait < 0 || p.Wait > store.MaxWait {
 		bad("Wait is %v; it must be 0 to %v", p.Wait, store.MaxWait)
 	}
-	if p.Stale > StaleFail {
-		bad("Stale is %d, which is none of StalePark, StaleTakeOver, StaleFail", p.Stale)
+	if s := p.Stale; s.kind == itDidNotHappen || s.kind == itHappened && !s.outcome.Failed {
+		bad("Stale must be CannotKnow, MayRunAgain, or ItHappened with an outcome that is Failed: it is said of dead runs that no verifier knows about")
 	}
 	if p.VerifyTimeout < 0 {
 		bad("VerifyTimeout is negative: %v", p.VerifyTimeout)

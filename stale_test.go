@@ -55,7 +55,7 @@ func TestDeadRunIsParkedAndNeverRunAgain(t *testing.T) {
 func TestDeadRunIsTakenOverWherePolicySaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(memory.Options{})
-		e := newEngine(t, st, stet.Options{Policy: stet.Policy{Stale: stet.StaleTakeOver}})
+		e := newEngine(t, st, stet.Options{Policy: stet.Policy{Stale: stet.MayRunAgain()}})
 		dead := die(t, st, op)
 		runs := 0
 		res, err := stet.Do(t.Context(), e, op, charge(&runs))
@@ -71,13 +71,54 @@ func TestDeadRunIsTakenOverWherePolicySaysSo(t *testing.T) {
 func TestDeadRunFailsWherePolicySaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(memory.Options{})
-		e := newEngine(t, store, stet.Options{Policy: stet.Policy{Stale: stet.StaleFail}})
+		e := newEngine(t, store, stet.Options{Policy: stet.Policy{Stale: stet.ItHappened(stet.Outcome{Failed: true})}})
 		die(t, store, op)
 		runs := 0
 		for range 2 {
 			_, err := stet.Do(t.Context(), e, op, charge(&runs))
 			if stet.KindOf(err) != stet.KindFailed || stet.ExecutionOf(err) != stet.MayHaveExecuted || runs != 0 {
 				t.Fatalf("%v, %d runs", err, runs)
+			}
+		}
+	})
+}
+
+// What is said of runs that no verifier knows about is no claim that they did nothing, or
+// that they succeeded.
+func TestPolicySaysOfDeadRunsOnlyWhatMayBeSaidOfAll(t *testing.T) {
+	text := stet.Outcome{Failed: true, Status: 503, Body: []byte("ask us")}
+	for name, c := range map[string]struct {
+		stale stet.Verdict
+		ok    bool
+	}{
+		"none": {ok: true}, "cannot know": {stet.CannotKnow(), true}, "may run again": {stet.MayRunAgain(), true},
+		"failed": {stet.ItHappened(stet.Outcome{Failed: true}), true}, "worded": {stet.ItHappened(text), true},
+		"did not happen": {stet.ItDidNotHappen(), false}, "completed": {stet.ItHappened(stet.Outcome{}), false},
+	} {
+		for _, o := range []stet.Options{{Policy: stet.Policy{Stale: c.stale}}, {Classes: map[string]stet.Policy{"pay": {Stale: c.stale}}}} {
+			e, err := stet.New(memory.New(memory.Options{}), o)
+			if err == nil {
+				e.Close()
+			}
+			if (err == nil) != c.ok || stet.KindOf(err) == stet.KindInvalid == c.ok {
+				t.Errorf("%s: %v; want it accepted: %v", name, err, c.ok)
+			}
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct{ stale, want stet.Outcome }{
+			{stet.Outcome{Failed: true}, stet.Outcome{Failed: true, Reason: store.ReasonTimedOut}},
+			{text, text},
+		} {
+			st := memory.New(memory.Options{})
+			e := newEngine(t, st, stet.Options{Policy: stet.Policy{Stale: stet.ItHappened(c.stale)}})
+			die(t, st, op)
+			run, err := e.Begin(t.Context(), op)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if out := run.Outcome(); !out.Failed || out.Reason != c.want.Reason || out.Status != c.want.Status || string(out.Body) != string(c.want.Body) {
+				t.Errorf("settled as %+v; want %+v", out, c.want)
 			}
 		}
 	})
@@ -102,10 +143,10 @@ func TestVerifierDecidesAboutDeadRuns(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := memory.New(memory.Options{})
-				var asked stet.Unresolved
+				var asked stet.Status
 				e := newEngine(t, store, stet.Options{Policy: stet.Policy{
-					Verify: func(_ context.Context, u stet.Unresolved) (stet.Verdict, error) {
-						asked = u
+					Verify: func(_ context.Context, st stet.Status) (stet.Verdict, error) {
+						asked = st
 						return c.verdict, c.err
 					},
 				}})
@@ -115,7 +156,7 @@ func TestVerifierDecidesAboutDeadRuns(t *testing.T) {
 				if runs != c.runs || res.Value != c.value || stet.KindOf(err) != c.kind || (c.kind == 0) != (err == nil) {
 					t.Fatalf("%+v, %v, %d runs", res, err, runs)
 				}
-				if asked.Op != op || asked.Fence != dead.Fence || asked.Attempt != 1 {
+				if asked.Op != op || asked.Record.Fence != dead.Fence || asked.Record.Attempt != 1 {
 					t.Fatalf("asked about %+v", asked)
 				}
 			})
@@ -128,7 +169,7 @@ func TestVerifierThatPanicsLeavesTheKeyUsable(t *testing.T) {
 		store := memory.New(memory.Options{})
 		sick := true
 		e := newEngine(t, store, stet.Options{Policy: stet.Policy{
-			Verify: func(context.Context, stet.Unresolved) (stet.Verdict, error) {
+			Verify: func(context.Context, stet.Status) (stet.Verdict, error) {
 				if sick {
 					panic("sick")
 				}
@@ -181,7 +222,7 @@ func TestMismatchIsSaidBeforeAnythingElse(t *testing.T) {
 	t.Run("dead", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			st := memory.New(memory.Options{})
-			e := newEngine(t, st, stet.Options{Policy: stet.Policy{Stale: stet.StaleTakeOver}})
+			e := newEngine(t, st, stet.Options{Policy: stet.Policy{Stale: stet.MayRunAgain()}})
 			dead := die(t, st, op)
 			check(t, e)
 			if rec, _ := st.Read(t.Context(), dead.ID); rec.State != store.Running {

@@ -65,8 +65,8 @@ const (
 	StepIdempotent StepKind = iota
 	// StepOnce must not: when a run has begun it and nobody knows how it ended,
 	// the operation is parked as Unknown. It runs again only if a verifier or an
-	// operator says that it did not happen (see ItDidNotHappen); StaleTakeOver
-	// does not apply.
+	// operator says that it did not happen (see ItDidNotHappen); as
+	// Policy.Stale, MayRunAgain does not apply.
 	StepOnce
 )
 

@@ -140,7 +140,7 @@ func TestStepThatDidNothingIsStruck(t *testing.T) {
 func TestDeathInAStepLeavesDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(memory.Options{})
-		o := stet.Options{SweepEvery: -1, Policy: stet.Policy{Stale: stet.StaleTakeOver}}
+		o := stet.Options{SweepEvery: -1, Policy: stet.Policy{Stale: stet.MayRunAgain()}}
 		e := newEngine(t, st, o)
 		it := accept(t, e, op, parcel)
 		dying, err := stet.New(st, o)

@@ -79,8 +79,8 @@ func TestStepInDoubtRunsAgainOnceItIsResolvedAsNotHappened(t *testing.T) {
 }
 
 func TestStepInDoubtRunsAgainOnceItsVerifierKnows(t *testing.T) {
-	never := func(context.Context, stet.Unresolved) (stet.Verdict, error) { return stet.ItDidNotHappen(), nil }
-	for _, stale := range []stet.Stale{stet.StalePark, stet.StaleTakeOver} {
+	never := func(context.Context, stet.Status) (stet.Verdict, error) { return stet.ItDidNotHappen(), nil }
+	for _, stale := range []stet.Verdict{stet.CannotKnow(), stet.MayRunAgain()} {
 		store := memory.New(memory.Options{})
 		it := diesCharging(t, store)
 		e := newEngine(t, store, stet.Options{Policy: stet.Policy{Verify: never, Stale: stale}})
@@ -93,10 +93,10 @@ func TestStepInDoubtRunsAgainOnceItsVerifierKnows(t *testing.T) {
 
 // Neither by a worker nor by a retry.
 func TestTakeOverDoesNotRepeatAStepInDoubt(t *testing.T) {
-	may := func(context.Context, stet.Unresolved) (stet.Verdict, error) { return stet.MayRunAgain(), nil }
+	may := func(context.Context, stet.Status) (stet.Verdict, error) { return stet.MayRunAgain(), nil }
 	for name, p := range map[string]stet.Policy{
-		"StaleTakeOver": {Stale: stet.StaleTakeOver},
-		"MayRunAgain":   {Stale: stet.StaleFail, Verify: may},
+		"Policy.Stale": {Stale: stet.MayRunAgain()},
+		"Verify":       {Stale: stet.ItHappened(stet.Outcome{Failed: true}), Verify: may},
 	} {
 		st := memory.New(memory.Options{})
 		it := diesCharging(t, st)

@@ -133,7 +133,7 @@ func TestBadQuestionsForWorkAreRefused(t *testing.T) {
 func TestWhatWasNotAcceptedIsNotTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(memory.Options{})
-		e := newEngine(t, st, stet.Options{SweepEvery: -1, Policy: stet.Policy{Stale: stet.StaleTakeOver}})
+		e := newEngine(t, st, stet.Options{SweepEvery: -1, Policy: stet.Policy{Stale: stet.MayRunAgain()}})
 		it := stet.Item{ID: e.ID(op.Scope, op.Key), Name: "ship"}
 		run, err := e.Begin(t.Context(), op)
 		if err != nil {
@@ -197,16 +197,16 @@ func abandoned(t *testing.T, st store.Store, it stet.Item) store.Record {
 }
 
 func TestDeadWorkersOperationIsWhatThePolicySays(t *testing.T) {
-	happened := func(context.Context, stet.Unresolved) (stet.Verdict, error) {
+	happened := func(context.Context, stet.Status) (stet.Verdict, error) {
 		return stet.ItHappened(stet.Outcome{Body: []byte("in the books")}), nil
 	}
-	didNot := func(_ context.Context, u stet.Unresolved) (stet.Verdict, error) {
-		if u.Op.Scope != op.Scope || u.Op.Key != op.Key {
+	didNot := func(_ context.Context, st stet.Status) (stet.Verdict, error) {
+		if st.Op.Scope != op.Scope || st.Op.Key != op.Key {
 			return stet.Verdict{}, errors.New("asked about another operation")
 		}
 		return stet.ItDidNotHappen(), nil
 	}
-	broken := func(context.Context, stet.Unresolved) (stet.Verdict, error) {
+	broken := func(context.Context, stet.Status) (stet.Verdict, error) {
 		return stet.Verdict{}, errors.New("the processor is down")
 	}
 	for name, c := range map[string]struct {
@@ -216,11 +216,11 @@ func TestDeadWorkersOperationIsWhatThePolicySays(t *testing.T) {
 		kind   stet.Kind
 	}{
 		"parked":                   {stet.Policy{}, store.Unknown, "", stet.KindUnknown},
-		"taken over":               {stet.Policy{Stale: stet.StaleTakeOver}, store.Running, "", 0},
-		"failed":                   {stet.Policy{Stale: stet.StaleFail}, store.Failed, "", 0},
+		"taken over":               {stet.Policy{Stale: stet.MayRunAgain()}, store.Running, "", 0},
+		"failed":                   {stet.Policy{Stale: stet.ItHappened(stet.Outcome{Failed: true})}, store.Failed, "", 0},
 		"found in the books":       {stet.Policy{Verify: happened}, store.Completed, "in the books", 0},
 		"not found in the books":   {stet.Policy{Verify: didNot}, store.Running, "", 0},
-		"the books cannot be read": {stet.Policy{Verify: broken, Stale: stet.StaleTakeOver}, store.Unknown, "", stet.KindUnknown},
+		"the books cannot be read": {stet.Policy{Verify: broken, Stale: stet.MayRunAgain()}, store.Unknown, "", stet.KindUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -208,7 +208,7 @@ func (s lostCommit) RunTx(ctx context.Context, req store.ClaimRequest, keep stor
 func TestDeadLeaseRunIsParkedInTransactionsToo(t *testing.T) {
 	st, e := bank(t)
 	verified := newEngine(t, st, stet.Options{Policy: stet.Policy{
-		Verify: func(context.Context, stet.Unresolved) (stet.Verdict, error) { return stet.ItDidNotHappen(), nil },
+		Verify: func(context.Context, stet.Status) (stet.Verdict, error) { return stet.ItDidNotHappen(), nil },
 	}})
 	_, err := st.Claim(t.Context(), store.ClaimRequest{ID: store.Digest("", op.Scope, op.Key), Owner: store.NewOwner(), Lease: 1})
 	if err != nil {

@@ -204,11 +204,11 @@ func (r *Route) policy() (stet.Policy, error) {
 	}
 	switch r.Stale {
 	case "", "park":
-		p.Stale = stet.StalePark
+		p.Stale = stet.CannotKnow()
 	case "take-over":
-		p.Stale = stet.StaleTakeOver
+		p.Stale = stet.MayRunAgain()
 	case "fail":
-		p.Stale = stet.StaleFail
+		p.Stale = stet.ItHappened(stet.Outcome{Failed: true})
 	default:
 		return p, at("stale", "%q is none of park, take-over and fail", r.Stale)
 	}

@@ -37,15 +37,15 @@ func (c *Config) newVerifier(r *Route, upstream *url.URL, toUpstream, elsewhere 
 	}, nil
 }
 
-// verify is a stet.Verify. Anything but a clear answer leaves the operation
+// verify is a stet.Policy.Verify. Anything but a clear answer leaves the operation
 // unknown, to be asked about again.
-func (v *verifier) verify(ctx context.Context, u stet.Unresolved) (stet.Verdict, error) {
+func (v *verifier) verify(ctx context.Context, st stet.Status) (stet.Verdict, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, v.url.String(), http.NoBody)
 	if err != nil {
 		return stet.CannotKnow(), err
 	}
-	req.Header.Set(v.header, u.Op.Key)
-	describe(req.Header, store.Digest(v.namespace, u.Op.Scope, u.Op.Key), u.Op.Scope, u.Fence, u.Attempt)
+	req.Header.Set(v.header, st.Op.Key)
+	describe(req.Header, store.Digest(v.namespace, st.Op.Scope, st.Op.Key), st.Op.Scope, st.Record.Fence, st.Record.Attempt)
 	res, err := v.client.Do(req)
 	if err != nil {
 		return stet.CannotKnow(), errors.New("proxy: asking the service: " + said(err))

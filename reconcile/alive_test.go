@@ -13,11 +13,11 @@ import (
 // What a run that is not dead begins while its verifier looks was not among what
 // the verdict is about.
 func TestRunThatIsLookedIntoCanBeginNothing(t *testing.T) {
-	for name, verify := range map[string]reconcile.Verifier{
+	for name, verify := range map[string]func(context.Context, stet.Status) (stet.Verdict, error){
 		"a verdict": func(context.Context, stet.Status) (stet.Verdict, error) { return stet.ItDidNotHappen(), nil },
 		"a policy":  nil,
 	} {
-		inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.StaleTakeOver}}, func(t *testing.T, b *bench) {
+		inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.MayRunAgain()}}, func(t *testing.T, b *bench) {
 			id := b.accepted("k", "")
 			dying, err := stet.New(b.store, stet.Options{SweepEvery: -1})
 			must(t, err)

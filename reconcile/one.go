@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,7 +46,7 @@ func (p *pass) one(ctx context.Context, shown store.Record) {
 	if r.o.Select != nil && !r.o.Select(st) || !r.pace.wait(ctx) {
 		return
 	}
-	class := cmp.Or(st.Op.Class, st.Record.Label.Class)
+	class := st.Op.Class
 	if st.Op.Key == "" && r.o.Class != nil {
 		class = r.o.Class(st.Record)
 	}
@@ -162,8 +161,8 @@ func (r *Reconciler) waited(shown, now store.Record) bool {
 // decide asks who may know, and then the policy.
 func (r *Reconciler) decide(ctx context.Context, st stet.Status, p stet.Policy) (v stet.Verdict, err error) {
 	if st.Record.State == store.Accepted { // no verifier is needed
-		if p.Stale == stet.StaleFail && st.Doubt == "" {
-			v = stet.ItHappened(stet.Outcome{Failed: true, Reason: store.ReasonTimedOut})
+		if p.Stale.State() == store.Failed && st.Doubt == "" {
+			v = p.Stale
 		}
 		return v, nil
 	}
@@ -172,22 +171,20 @@ func (r *Reconciler) decide(ctx context.Context, st stet.Status, p stet.Policy) 
 	if r.o.Verify != nil {
 		v, err = r.o.Verify(bounded, st)
 	}
-	if err == nil && v.State() == store.Unknown && p.Verify != nil && st.Op.Key != "" {
-		rec := st.Record
-		v, err = p.Verify(bounded, stet.Unresolved{Op: st.Op, Fence: rec.Fence, Attempt: rec.Attempt, ClaimedAt: rec.ClaimedAt})
+	// What has neither key nor reference is not to be found anywhere: a verifier that looks
+	// for it all the same would say that it did not happen.
+	if err == nil && v.State() == store.Unknown && p.Verify != nil && (st.Op.Key != "" || st.Op.Ref != "") {
+		v, err = p.Verify(bounded, st)
 	}
 	switch {
 	case err != nil:
 		return v, fmt.Errorf("verify: %w", err)
 	case v.State() != store.Unknown:
 		return v, nil
-	case p.Stale == stet.StaleTakeOver && st.Doubt != "": // only a verdict can say whether that is to run again
-	case p.Stale == stet.StaleTakeOver:
-		return stet.MayRunAgain(), nil
-	case p.Stale == stet.StaleFail:
-		return stet.ItHappened(stet.Outcome{Failed: true, Reason: store.ReasonTimedOut}), nil
+	case p.Stale.State() == store.Retryable && st.Doubt != "": // only a verdict can say whether that is to run again
+		return v, nil
 	}
-	return v, nil
+	return p.Stale, nil
 }
 
 // event tells the engine's observer that a verifier failed.

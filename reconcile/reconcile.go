@@ -1,11 +1,14 @@
 // Package reconcile resolves dead runs: it goes through the records whose outcome is
-// unknown, asks a verifier, which can look in the business tables or ask the payment
-// processor, and resolves each record under the fence that was shown to the verifier.
+// unknown, asks the verifier of their class (stet.Policy.Verify), which can look in the
+// business tables or ask the payment processor, and resolves each record under the fence
+// that was shown to the verifier.
 //
-//	r, err := reconcile.New(engine, reconcile.Options{
-//		Verify: func(ctx context.Context, st stet.Status) (stet.Verdict, error) { … },
-//	})
+//	r, err := reconcile.New(engine, reconcile.Options{})
 //	report, err := r.Pass(ctx)
+//
+// A verifier is asked about records that name their operation: accepted ones, which keep
+// scope and key, and others by their reference (stet.Op.Ref). Options.Verify, which is
+// asked first, is shown all records.
 //
 // A run is dead when its record is unknown, or running under a lease that has run out.
 // Any number of processes may reconcile one store at the same time: a verdict is
@@ -21,11 +24,7 @@
 //	                                 else retryable: the next retry runs it. A step in doubt
 //	                                 runs again then, and a step that was done does not
 //	MayRunAgain                      the same, unless a step is in doubt: left unknown
-//	CannotKnow                       the class's Policy.Verify is asked, if the record names
-//	                                 its operation (accepted ones do); then Policy.Stale decides:
-//	                                 StaleTakeOver is MayRunAgain, StaleFail settles it as
-//	                                 failed with an empty result (504 over HTTP), and StalePark
-//	                                 leaves it unknown
+//	CannotKnow                       Policy.Stale is the verdict
 //	an error                         left as it is, and asked about again in the next pass
 package reconcile
 
@@ -53,19 +52,16 @@ const (
 	DefaultEvery = time.Minute
 )
 
-// Verifier finds out whether a dead run had its effect. st.Record is the record,
-// without its result; st.Op and st.Name say what was asked for, if it was accepted, and
-// st.Doubt which step it may have died in. It may be called more than once for a run,
-// and by several processes at a time; its context ends after the class's
-// Policy.VerifyTimeout. It must return ItDidNotHappen only if the run is dead and not
-// just paused: the operation runs again.
-type Verifier func(ctx context.Context, st stet.Status) (stet.Verdict, error)
-
 // Options configure a Reconciler. The zero value applies the policies of the
 // engine's classes.
 type Options struct {
-	// Verify is asked about each record. Default: it cannot know.
-	Verify Verifier
+	// Verify, if set, is asked about each record before the verifier of its class, which
+	// is asked if this one cannot know. It is for what knows of a run by other means than
+	// its books, as the workers of package stetwork do. It may be called more than once for
+	// a run, and by several processes at a time; its context ends after the class's
+	// Policy.VerifyTimeout. It must return ItDidNotHappen only if the run is dead and not
+	// just paused: the operation runs again.
+	Verify func(context.Context, stet.Status) (stet.Verdict, error)
 	// Select, if set, says which records to resolve. Default: all.
 	Select func(stet.Status) bool
 	// Class returns the policy's name for a record that has none, of an operation that
@@ -80,9 +76,9 @@ type Options struct {
 	ParkedOnly bool
 	// AcceptedFor, if set, is how long an accepted operation may wait for a worker,
 	// since it was accepted or last taken. It must be longer than any Work.After and
-	// than the backoff. After that, an operation whose class has StaleFail is settled as
-	// failed, with an empty result, and does not run. Operations of other classes go on
-	// waiting.
+	// than the backoff. After that, an operation whose class has ItHappened as its
+	// Policy.Stale is settled as failed, with an empty result, and does not run.
+	// Operations of other classes go on waiting.
 	AcceptedFor time.Duration
 
 	// Concurrency is how many records are resolved at a time, and Rate how many in a

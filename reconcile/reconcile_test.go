@@ -3,6 +3,7 @@ package reconcile_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"strconv"
@@ -129,7 +130,7 @@ func must(t *testing.T, err error) {
 }
 
 // says is a verifier with one answer.
-func says(v stet.Verdict) reconcile.Verifier {
+func says(v stet.Verdict) func(context.Context, stet.Status) (stet.Verdict, error) {
 	return func(context.Context, stet.Status) (stet.Verdict, error) { return v, nil }
 }
 
@@ -207,7 +208,7 @@ func TestVerdictAboutARecordThatHasChangedIsRefused(t *testing.T) {
 }
 
 func TestVerifierThatFailsDecidesNothing(t *testing.T) {
-	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.StaleFail}}, func(t *testing.T, b *bench) {
+	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.ItHappened(stet.Outcome{Failed: true})}}, func(t *testing.T, b *bench) {
 		id := b.parked("a", "")
 		b.events = nil
 		got := b.pass(reconcile.Options{Verify: func(context.Context, stet.Status) (stet.Verdict, error) {
@@ -236,26 +237,33 @@ func TestVerifierHasTheTimeOfItsPolicy(t *testing.T) {
 }
 
 func TestPolicyDecidesWhatNobodyKnows(t *testing.T) {
-	verify := func(_ context.Context, u stet.Unresolved) (stet.Verdict, error) {
-		if u.Op.Key != "accepted" || u.Fence == 0 || u.Attempt != 1 {
-			return stet.Verdict{}, errors.New("asked about something else")
+	verify := func(_ context.Context, st stet.Status) (stet.Verdict, error) {
+		byKey, byRef := st.Op.Scope == "shop" && st.Op.Key == "accepted", st.Op.Key == "" && st.Op.Ref == "order 7" && st.Op.Name == "POST /orders"
+		if byKey == byRef || st.Op.Class != "verify" || st.Record.Fence == 0 || st.Record.Attempt != 1 || st.Record.ClaimedAt.IsZero() {
+			return stet.Verdict{}, fmt.Errorf("asked about %+v", st)
 		}
 		return happened, nil
 	}
 	o := stet.Options{Classes: map[string]stet.Policy{
-		"again": {Stale: stet.StaleTakeOver}, "fail": {Stale: stet.StaleFail}, "park": {Stale: stet.StalePark}, "verify": {Verify: verify, Stale: stet.StaleFail},
+		"again": {Stale: stet.MayRunAgain()}, "fail": {Stale: stet.ItHappened(stet.Outcome{Failed: true})}, "park": {Stale: stet.CannotKnow()}, "verify": {Verify: verify, Stale: stet.ItHappened(stet.Outcome{Failed: true})},
 	}}
-	for class, want := range map[string]struct{ sync, accepted store.State }{
-		"again":  {store.Retryable, store.Accepted},
-		"fail":   {store.Failed, store.Failed},
-		"park":   {store.Unknown, store.Unknown},
-		"verify": {store.Failed, store.Completed}, // a record does not have the key that Verify is asked about
+	for class, want := range map[string]struct{ sync, named, accepted store.State }{
+		"again":  {store.Retryable, store.Retryable, store.Accepted},
+		"fail":   {store.Failed, store.Failed, store.Failed},
+		"park":   {store.Unknown, store.Unknown, store.Unknown},
+		"verify": {store.Failed, store.Completed, store.Completed}, // what has neither key nor reference is not asked about
 	} {
 		t.Run(class, func(t *testing.T) {
 			inMemory(t, o, func(t *testing.T, b *bench) {
 				direct, accepted := b.parked("direct", class), b.taken("accepted", class)
+				op := b.op("named", class)
+				op.Name, op.Ref = "POST /orders", "order 7"
+				named, err := b.engine.Begin(ctx, op)
+				must(t, err)
+				must(t, named.Park(ctx))
 				b.pass(reconcile.Options{Class: func(store.Record) string { return class }})
 				b.is(direct, want.sync)
+				b.is(named.ID(), want.named)
 				b.is(accepted, want.accepted)
 				if rec := b.record(direct); want.sync == store.Failed && class == "fail" {
 					_, err := b.engine.Begin(ctx, b.op("direct", class))
@@ -269,7 +277,7 @@ func TestPolicyDecidesWhatNobodyKnows(t *testing.T) {
 }
 
 func TestStepInDoubtIsNotTakenOver(t *testing.T) {
-	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.StaleTakeOver}}, func(t *testing.T, b *bench) {
+	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.MayRunAgain()}}, func(t *testing.T, b *bench) {
 		id := b.accepted("a", "")
 		run, err := b.engine.Take(ctx, stet.Item{ID: id, Name: "ship"})
 		must(t, err)
@@ -284,7 +292,7 @@ func TestStepInDoubtIsNotTakenOver(t *testing.T) {
 }
 
 func TestStoredTimeoutIsWhatAStaleFailureIs(t *testing.T) {
-	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.StaleFail}}, func(t *testing.T, b *bench) {
+	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.ItHappened(stet.Outcome{Failed: true})}}, func(t *testing.T, b *bench) {
 		b.parked("a", "")
 		b.pass(reconcile.Options{})
 		_, err := stet.Do(ctx, b.engine, b.op("a", ""), func(context.Context) (int, error) { return 0, nil })
@@ -310,7 +318,7 @@ func TestLapsedRunThatNobodyKnowsAboutIsParkedWithAnEvent(t *testing.T) {
 }
 
 func TestWhatWasAcceptedTooLongAgoFailsWhereThePolicySaysSo(t *testing.T) {
-	o := stet.Options{Classes: map[string]stet.Policy{"fail": {Stale: stet.StaleFail}, "again": {Stale: stet.StaleTakeOver}}}
+	o := stet.Options{Classes: map[string]stet.Policy{"fail": {Stale: stet.ItHappened(stet.Outcome{Failed: true})}, "again": {Stale: stet.MayRunAgain()}}}
 	inMemory(t, o, func(t *testing.T, b *bench) {
 		fail, again := b.accepted("a", "fail"), b.accepted("b", "again")
 		time.Sleep(time.Hour)
@@ -424,7 +432,7 @@ func TestPassLooksOnlyWhereItIsTold(t *testing.T) {
 }
 
 func TestPassEndsWithItsContext(t *testing.T) {
-	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.StaleFail}}, func(t *testing.T, b *bench) {
+	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.ItHappened(stet.Outcome{Failed: true})}}, func(t *testing.T, b *bench) {
 		ids := []store.ID{b.parked("a", ""), b.parked("b", "")}
 		ctx, cancel := context.WithCancel(ctx)
 		r, err := reconcile.New(b.engine, reconcile.Options{Concurrency: 1, Verify: func(context.Context, stet.Status) (stet.Verdict, error) {

@@ -112,8 +112,8 @@ func ExampleTxMiddleware_HandleTx() {
 
 // A service whose run died asks its own tables what became of it.
 func ExampleOutcome() {
-	verify := func(ctx context.Context, u stet.Unresolved) (stet.Verdict, error) {
-		charge, found := "charge 1", true // a query by u.Op.Key
+	verify := func(ctx context.Context, st stet.Status) (stet.Verdict, error) {
+		charge, found := "charge 1", true // a query by st.Op.Key
 		if !found {
 			return stet.ItDidNotHappen(), nil
 		}

@@ -336,11 +336,11 @@ func (s *service) park(key, body string, b *blocking) {
 	store.skip.Add(int64(time.Hour))
 }
 
-func verifyUnknown(context.Context, stet.Unresolved) (stet.Verdict, error) {
+func verifyUnknown(context.Context, stet.Status) (stet.Verdict, error) {
 	return stet.CannotKnow(), nil
 }
 
-func verifyHappened(context.Context, stet.Unresolved) (stet.Verdict, error) {
+func verifyHappened(context.Context, stet.Status) (stet.Verdict, error) {
 	out, err := stethttp.Outcome(http.StatusCreated, http.Header{"Content-Type": {"text/plain"}}, []byte("found"))
 	return stet.ItHappened(out), err
 }

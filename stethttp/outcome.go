@@ -24,7 +24,7 @@ const (
 // even by a program that does not know it.
 const imposedName = ":coding-imposed"
 
-// Outcome returns the outcome that a response is stored as, for a stet.Verify
+// Outcome returns the outcome that a response is stored as, for a stet.Policy.Verify
 // that knows how a dead run ended. status is 200 to 999; one of 500 and
 // above makes the outcome a failure. Of header, the fields that are never
 // stored are left out, and so are Set-Cookie and Content-Length. header and

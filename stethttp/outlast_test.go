@@ -68,7 +68,7 @@ func ask(h http.Handler, key, prefer, body string) *httptest.ResponseRecorder {
 }
 
 func TestPreferredWaitOutlastsWhatIsUnknown(t *testing.T) {
-	found, err := verifyHappened(t.Context(), stet.Unresolved{})
+	found, err := verifyHappened(t.Context(), stet.Status{})
 	if err != nil {
 		t.Fatal(err)
 	}

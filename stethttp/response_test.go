@@ -418,7 +418,7 @@ func TestReplayHonoursAcceptEncoding(t *testing.T) {
 func TestFailWhenStaleIsATimeout(t *testing.T) {
 	b := newBlocking()
 	store := newFaulty()
-	s := start(t, setup{store: store, handler: b.ServeHTTP, engine: stet.Options{Policy: stet.Policy{Stale: stet.StaleFail}}})
+	s := start(t, setup{store: store, handler: b.ServeHTTP, engine: stet.Options{Policy: stet.Policy{Stale: stet.ItHappened(stet.Outcome{Failed: true})}}})
 	s.park("k", "{}", b)
 	r1, r2 := s.post("k", "{}"), s.post("k", "{}")
 	wantProblem(t, r1, 504, "processing-timed-out")

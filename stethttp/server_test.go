@@ -406,7 +406,7 @@ func TestFailingOpenStopsWhereAnEffectMayHaveHappened(t *testing.T) {
 	s.park("k", "{}", b)
 	s.store.(*faulty).release.Store(true)
 	other := start(t, setup{store: s.store, options: stethttp.Options{FailOpen: true},
-		engine: stet.Options{Policy: stet.Policy{Stale: stet.StaleTakeOver}}})
+		engine: stet.Options{Policy: stet.Policy{Stale: stet.MayRunAgain()}}})
 	wantProblem(t, other.post("k", "{}"), 504, "outcome-unknown")
 	other.wantRuns(0)
 }

@@ -27,7 +27,7 @@ func TestStoredResponseIsWhatOutcomeWasGiven(t *testing.T) {
 
 // Asking again helps where somebody finds out; without a verifier nobody does.
 func TestUnknownOutcomeSaysWhenToAskAgainOnlyWhereSomebodyFindsOut(t *testing.T) {
-	verify := func(context.Context, stet.Unresolved) (stet.Verdict, error) { return stet.CannotKnow(), nil }
+	verify := func(context.Context, stet.Status) (stet.Verdict, error) { return stet.CannotKnow(), nil }
 	for name, p := range map[string]stet.Policy{"nobody": {}, "a verifier": {Verify: verify}} {
 		s := start(t, setup{engine: stet.Options{Policy: p}, handler: func(_ http.ResponseWriter, r *http.Request) {
 			stet.FromContext(r.Context()).Declare(stet.MayHaveExecuted, 0)

@@ -71,7 +71,7 @@ func TestRelayedProblemIsNotKeptAsTheOutcome(t *testing.T) {
 			stet.FromContext(r.Context()).Declare(stet.MayHaveExecuted, 0)
 		}
 		w.WriteHeader(http.StatusCreated)
-	}, engine: stet.Options{Policy: stet.Policy{Stale: stet.StaleTakeOver}}})
+	}, engine: stet.Options{Policy: stet.Policy{Stale: stet.MayRunAgain()}}})
 	above := start(t, setup{handler: func(w http.ResponseWriter, r *http.Request) {
 		run := stet.FromContext(r.Context())
 		derived := run.DeriveKey("below")

@@ -148,7 +148,7 @@ func TestHandlerThatIsCalledAgainGetsItsRequestAgain(t *testing.T) {
 	store.inVain.Store(2)
 	var left []http.ResponseWriter
 	var bodies []io.Reader
-	s := start(t, setup{store: store, tx: true, engine: stet.Options{Policy: stet.Policy{Stale: stet.StaleTakeOver}}, handler: func(w http.ResponseWriter, r *http.Request) {
+	s := start(t, setup{store: store, tx: true, engine: stet.Options{Policy: stet.Policy{Stale: stet.MayRunAgain()}}, handler: func(w http.ResponseWriter, r *http.Request) {
 		left, bodies = append(left, w), append(bodies, r.Body)
 		w.Header().Set("X-Call-"+strconv.Itoa(len(left)), "1")
 		if err := r.ParseMultipartForm(1); err != nil { // files, on the disk
@@ -196,7 +196,7 @@ func TestHandlerThatIsCalledAgainGetsTheFormOfOthersAgain(t *testing.T) {
 	const form = "--b\r\nContent-Disposition: form-data; name=\"f\"; filename=\"f\"\r\n\r\n42 euros\r\n--b--\r\n"
 	store := newTxStore()
 	store.inVain.Store(1)
-	s := start(t, setup{store: store, tx: true, engine: stet.Options{Policy: stet.Policy{Stale: stet.StaleTakeOver}}, around: func(h http.Handler) http.Handler {
+	s := start(t, setup{store: store, tx: true, engine: stet.Options{Policy: stet.Policy{Stale: stet.MayRunAgain()}}, around: func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if err := r.ParseMultipartForm(1); err != nil { // files, on the disk
 				t.Error(err)

@@ -73,7 +73,7 @@ func TestRunningElsewhereIsNeverAcknowledged(t *testing.T) {
 	wants(t, c.Decide(ctx, order{ID: "1"}, 2), stetmsg.Ack, stetmsg.Replayed)
 }
 
-// An empty result is that of a run that died, by StaleFail.
+// An empty result is that of a run that died, by Policy.Stale.
 func TestErrorWithoutATextIsAFailureOfItsOwn(t *testing.T) {
 	b := inMemory(t, stet.Policy{})
 	c := b.consumer(func(context.Context, order) ([]byte, error) { return nil, errors.New("") })
@@ -209,23 +209,23 @@ func die(t *testing.T, b *bench, key string) {
 func TestUnknownIsVerifiedElseParkedAndDeadLettered(t *testing.T) {
 	never := func(context.Context, order) ([]byte, error) { panic("run again") }
 	for name, c := range map[string]struct {
-		verify stet.Verify
-		stale  stet.Stale
+		verify func(context.Context, stet.Status) (stet.Verdict, error)
+		stale  stet.Verdict
 		first  stetmsg.Action
 		reason stetmsg.Reason
 		last   stetmsg.Action // on the last delivery
 		state  store.State
 	}{
-		"no verifier": {nil, 0, stetmsg.DeadLetter, stetmsg.Unknown, stetmsg.DeadLetter, store.Unknown},
-		"it happened": {func(context.Context, stet.Unresolved) (stet.Verdict, error) {
+		"no verifier": {nil, stet.Verdict{}, stetmsg.DeadLetter, stetmsg.Unknown, stetmsg.DeadLetter, store.Unknown},
+		"it happened": {func(context.Context, stet.Status) (stet.Verdict, error) {
 			return stet.ItHappened(stet.Outcome{}), nil
-		}, 0, stetmsg.Ack, stetmsg.Replayed, stetmsg.Ack, store.Completed},
-		"nobody can tell": {func(context.Context, stet.Unresolved) (stet.Verdict, error) { return stet.CannotKnow(), nil },
-			0, stetmsg.Retry, stetmsg.Unknown, stetmsg.DeadLetter, store.Unknown},
-		"the verifier is down": {func(context.Context, stet.Unresolved) (stet.Verdict, error) {
+		}, stet.Verdict{}, stetmsg.Ack, stetmsg.Replayed, stetmsg.Ack, store.Completed},
+		"nobody can tell": {func(context.Context, stet.Status) (stet.Verdict, error) { return stet.CannotKnow(), nil },
+			stet.Verdict{}, stetmsg.Retry, stetmsg.Unknown, stetmsg.DeadLetter, store.Unknown},
+		"the verifier is down": {func(context.Context, stet.Status) (stet.Verdict, error) {
 			return stet.Verdict{}, errors.New("down")
-		}, 0, stetmsg.Retry, stetmsg.Unknown, stetmsg.DeadLetter, store.Unknown},
-		"failed when stale": {nil, stet.StaleFail, stetmsg.DeadLetter, stetmsg.Failed, stetmsg.DeadLetter, store.Failed},
+		}, stet.Verdict{}, stetmsg.Retry, stetmsg.Unknown, stetmsg.DeadLetter, store.Unknown},
+		"failed when stale": {nil, stet.ItHappened(stet.Outcome{Failed: true}), stetmsg.DeadLetter, stetmsg.Failed, stetmsg.DeadLetter, store.Failed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -248,7 +248,7 @@ func TestHandlerThatDoesNotKnowIsParkedAndNeitherSettledNorRunAgain(t *testing.T
 	for _, verified := range []bool{false, true} {
 		p := stet.Policy{}
 		if verified {
-			p.Verify = func(context.Context, stet.Unresolved) (stet.Verdict, error) {
+			p.Verify = func(context.Context, stet.Status) (stet.Verdict, error) {
 				return stet.ItHappened(stet.Outcome{}), nil
 			}
 		}
@@ -272,7 +272,7 @@ func TestHandlerThatDoesNotKnowIsParkedAndNeitherSettledNorRunAgain(t *testing.T
 
 func TestHandlerThatKillsItsProcessIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := inMemory(t, stet.Policy{Stale: stet.StaleTakeOver})
+		b := inMemory(t, stet.Policy{Stale: stet.MayRunAgain()})
 		die(t, b, "1")
 		c := b.consumer(func(context.Context, order) ([]byte, error) { panic("run again") },
 			func(o *stetmsg.Options[order]) { o.MaxAttempts = 1 })

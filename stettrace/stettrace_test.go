@@ -237,8 +237,8 @@ func (s *errStore) Claim(ctx context.Context, req store.ClaimRequest) (store.Rec
 func happen(t *testing.T) (p *process, seen map[string]string) {
 	t.Helper()
 	store := &errStore{Store: memory.New(memory.Options{})}
-	verify := func(_ context.Context, u stet.Unresolved) (stet.Verdict, error) {
-		return stet.CannotKnow(), fmt.Errorf("no answer for %s of %s", u.Op.Key, u.Op.Scope)
+	verify := func(_ context.Context, st stet.Status) (stet.Verdict, error) {
+		return stet.CannotKnow(), fmt.Errorf("no answer for %s of %s", st.Op.Key, st.Op.Scope)
 	}
 	entered, goOn := make(chan struct{}), make(chan struct{})
 	p = start(t, store, stet.Policy{Verify: verify, RunTimeout: time.Hour}, func(w http.ResponseWriter, r *http.Request) {

@@ -246,7 +246,7 @@ func (w *Worker) handles(st stet.Status) bool {
 
 // Verify says of a dead run what this worker knows: that it may be repeated, if it
 // is of HandleTx or HandleIdempotent, unless a step that must not be repeated is in
-// doubt; of any other run that it cannot know. It is a reconcile.Verifier; Run has
+// doubt; of any other run that it cannot know. It is for reconcile.Options.Verify; Run has
 // it asked already.
 func (w *Worker) Verify(_ context.Context, st stet.Status) (stet.Verdict, error) {
 	if h, ok := w.handler(st.Name); ok && h.again && st.Doubt == "" {

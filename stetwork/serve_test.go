@@ -216,7 +216,7 @@ func TestDeadRunsAreRepeatedOnlyWhereTheyMayBe(t *testing.T) {
 }
 
 func TestPolicyDecidesAboutDeadRunsOfPlainHandlers(t *testing.T) {
-	happened := func(context.Context, stet.Unresolved) (stet.Verdict, error) {
+	happened := func(context.Context, stet.Status) (stet.Verdict, error) {
 		return stet.ItHappened(stet.Outcome{Body: []byte(`{"Number":9}`)}), nil
 	}
 	for name, c := range map[string]struct {
@@ -224,9 +224,9 @@ func TestPolicyDecidesAboutDeadRunsOfPlainHandlers(t *testing.T) {
 		want   store.State
 		result string
 	}{
-		"take over": {stet.Policy{Stale: stet.StaleTakeOver}, store.Completed, `{"Number":1}`},
-		"fail":      {stet.Policy{Stale: stet.StaleFail}, store.Failed, ""},
-		"verify":    {stet.Policy{Verify: happened, Stale: stet.StaleTakeOver}, store.Completed, `{"Number":9}`},
+		"take over": {stet.Policy{Stale: stet.MayRunAgain()}, store.Completed, `{"Number":1}`},
+		"fail":      {stet.Policy{Stale: stet.ItHappened(stet.Outcome{Failed: true})}, store.Failed, ""},
+		"verify":    {stet.Policy{Verify: happened, Stale: stet.MayRunAgain()}, store.Completed, `{"Number":9}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.policy.Lease = time.Second

@@ -78,13 +78,13 @@ func TestDepositHappensOnceAlthoughRedisForgets(t *testing.T) {
 }
 
 func TestZombieCannotOverwriteItsSuccessor(t *testing.T) {
-	b, _ := newBank(t, stet.Policy{Lease: 200 * time.Millisecond, Stale: stet.StaleTakeOver})
+	b, _ := newBank(t, stet.Policy{Lease: 200 * time.Millisecond, Stale: stet.MayRunAgain()})
 	op := stet.Op{Scope: "acct_1", Key: "move 1"}
 	zombie, err := b.engine.Begin(t.Context(), op)
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := stet.New(b.engine.Store(), stet.Options{Policy: stet.Policy{Stale: stet.StaleTakeOver}})
+	other, err := stet.New(b.engine.Store(), stet.Options{Policy: stet.Policy{Stale: stet.MayRunAgain()}})
 	if err != nil {
 		t.Fatal(err)
 	}

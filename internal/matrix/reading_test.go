@@ -73,9 +73,9 @@ var writers = []writer{
 		cancel(w)
 		return timedOut(ctx, w)
 	}, write: byWorker},
-	{name: "stet: StaleFail", write: func(w *world) {
+	{name: "stet: Policy.Stale", write: func(w *world) {
 		dies(w)
-		stale := newWorld(w.t, w.store, stet.Options{Policy: stet.Policy{Stale: stet.StaleFail}, Encryption: w.encryption})
+		stale := newWorld(w.t, w.store, stet.Options{Policy: stet.Policy{Stale: stet.ItHappened(stet.Outcome{Failed: true})}, Encryption: w.encryption})
 		stale.do(false)
 	}},
 	{name: "operator: completed, no response", brief: true, write: resolves(stet.Outcome{Gone: true})},

@@ -94,7 +94,7 @@ var (
 	errUnclear = errors.New("unclear")
 )
 
-// timedOut is the text of an outcome by which StaleFail settles.
+// timedOut is the text of an outcome that Policy.Stale settles as failed.
 var timedOut = stet.ErrRunTimeout.Error()
 
 // ask is a client: it asks once and is told something, unless its process dies.
@@ -251,13 +251,13 @@ func (w *world) effect(c *call) (string, error) {
 
 // verify is the verifier of the class "verify": it asks the other side, which
 // refuses from then on what it has not seen.
-func (p *process) verify(ctx context.Context, u stet.Unresolved) (v stet.Verdict, err error) {
-	key := int8(strings.Index(keyLetters, u.Op.Key))
-	c := &call{p: p, kind: verify, key: key, fence: u.Fence}
+func (p *process) verify(ctx context.Context, st stet.Status) (v stet.Verdict, err error) {
+	key := int8(strings.Index(keyLetters, st.Op.Key))
+	c := &call{p: p, kind: verify, key: key, fence: st.Record.Fence}
 	c.do = func() error {
 		l := &p.w.ledgers[key]
 		for _, m := range l.made {
-			if m.fence != u.Fence {
+			if m.fence != st.Record.Fence {
 				continue
 			}
 			out := stet.Outcome{Body: strconv.AppendQuote(nil, m.text)}
@@ -267,7 +267,7 @@ func (p *process) verify(ctx context.Context, u stet.Unresolved) (v stet.Verdict
 			v = stet.ItHappened(out)
 			return nil
 		}
-		l.refused = append(l.refused, u.Fence)
+		l.refused = append(l.refused, st.Record.Fence)
 		v = stet.ItDidNotHappen()
 		return nil
 	}

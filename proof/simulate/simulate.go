@@ -103,14 +103,14 @@ func (s setup) most() int {
 // classes are the policies that are simulated.
 var classes = []string{"park", "verify", "take over", "fail"}
 
-func policy(class string, verify stet.Verify) stet.Policy {
+func policy(class string, verify func(context.Context, stet.Status) (stet.Verdict, error)) stet.Policy {
 	switch class {
 	case "verify":
 		return stet.Policy{Verify: verify}
 	case "take over":
-		return stet.Policy{Stale: stet.StaleTakeOver}
+		return stet.Policy{Stale: stet.MayRunAgain()}
 	case "fail":
-		return stet.Policy{Stale: stet.StaleFail}
+		return stet.Policy{Stale: stet.ItHappened(stet.Outcome{Failed: true})}
 	}
 	return stet.Policy{}
 }

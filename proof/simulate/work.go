@@ -275,12 +275,12 @@ func (p *process) judgeRun(ctx context.Context, key int8, fence int64) (stet.Ver
 }
 
 // verifyWork is the verifier of the class "verify", which does not know at first.
-func (p *process) verifyWork(ctx context.Context, u stet.Unresolved) (stet.Verdict, error) {
-	key := int8(strings.Index(keyLetters, u.Op.Key))
+func (p *process) verifyWork(ctx context.Context, st stet.Status) (stet.Verdict, error) {
+	key := int8(strings.Index(keyLetters, st.Op.Key))
 	if p.w.setup.unsure && p.asked(key) {
 		return stet.CannotKnow(), nil
 	}
-	return p.judgeRun(ctx, key, u.Fence)
+	return p.judgeRun(ctx, key, st.Record.Fence)
 }
 
 // asked counts a question about a key, and reports whether it is the first.
@@ -331,7 +331,7 @@ func hasBy(all []made, fence int64) bool {
 }
 
 // verifier is that of the process.
-func (p *process) verifier() stet.Verify {
+func (p *process) verifier() func(context.Context, stet.Status) (stet.Verdict, error) {
 	if p.w.setup.work {
 		return p.verifyWork
 	}

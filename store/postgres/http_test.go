@@ -20,7 +20,7 @@ import (
 // The policy takes over, so the same request runs again, in a second transaction.
 func TestRequestWhoseTransactionWasInVainIsHandledAgainWhole(t *testing.T) {
 	s := ledger(t, Options{})
-	policy := stet.Policy{Stale: stet.StaleTakeOver}
+	policy := stet.Policy{Stale: stet.MayRunAgain()}
 	engines := [2]*stet.Engine{}
 	for i := range engines {
 		e := stettest.Engine(t, s, stet.Options{SweepEvery: -1, Policy: policy})

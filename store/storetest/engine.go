@@ -360,7 +360,7 @@ func takeoverFault(f *fixture) {
 	bothWays("Release", true, func(o *outage) {
 		s := f.service()
 		p := f.short()
-		p.Stale = stet.StaleTakeOver
+		p.Stale = stet.MayRunAgain()
 		e := f.engine(Faulty(f.store, o.plan), p)
 		dead := f.grant(store.ClaimRequest{ID: e.ID(s.op.Scope, s.op.Key), Scope: testScope, Fingerprint: fingerprintA,
 			Owner: store.NewOwner(), Lease: f.unit})

@@ -132,7 +132,7 @@ func stepInDoubt(f *fixture) {
 	for _, method := range []string{"Strike", "Release", "Look"} {
 		bothWays(method, true, func(o *outage) {
 			s := f.service()
-			e := f.engine(Faulty(f.store, o.plan), stet.Policy{Stale: stet.StaleTakeOver})
+			e := f.engine(Faulty(f.store, o.plan), stet.Policy{Stale: stet.MayRunAgain()})
 			if _, err := s.accepted(e); err != nil {
 				f.Errorf("%v: Accept: %v", o, err)
 			}

@@ -134,8 +134,8 @@ func receiptOf(es ...crashtest.Effect) receipt {
 }
 
 // verifier looks into the ledger.
-func (s *shop) verifier(_ context.Context, u stet.Unresolved) (stet.Verdict, error) {
-	e, ok, err := s.ledger.Verify(u.Op.Scope, u.Op.Key, u.Fence)
+func (s *shop) verifier(_ context.Context, st stet.Status) (stet.Verdict, error) {
+	e, ok, err := s.ledger.Verify(st.Op.Scope, st.Op.Key, st.Record.Fence)
 	switch {
 	case err != nil:
 		return stet.CannotKnow(), err

@@ -147,9 +147,9 @@ func (s *shop) handle(ctx context.Context, have func(context.Context, crashtest.
 	return result(byRun, e.ID), err
 }
 
-// verify is a stet.Verify.
-func (s *shop) verify(_ context.Context, u stet.Unresolved) (stet.Verdict, error) {
-	e, happened, err := s.ledger.Verify(scope, u.Op.Key, u.Fence)
+// verify is a stet.Policy.Verify.
+func (s *shop) verify(_ context.Context, st stet.Status) (stet.Verdict, error) {
+	e, happened, err := s.ledger.Verify(scope, st.Op.Key, st.Record.Fence)
 	switch {
 	case err != nil:
 		return stet.CannotKnow(), err

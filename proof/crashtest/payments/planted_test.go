@@ -106,7 +106,7 @@ var defects = map[string]defect{
 		}
 	}, nil},
 	"the verifier guesses": {Verify, crashtest.OneEffect, func(s *service) {
-		s.verify = func(context.Context, stet.Unresolved) (stet.Verdict, error) { return stet.ItDidNotHappen(), nil }
+		s.verify = func(context.Context, stet.Status) (stet.Verdict, error) { return stet.ItDidNotHappen(), nil }
 	}, nil},
 	"a dead run is run again": {Park, crashtest.OneEffect, stored(broken{
 		claim: func(ctx context.Context, s store.Store, req store.ClaimRequest) (store.Record, error) {

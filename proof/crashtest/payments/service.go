@@ -76,7 +76,7 @@ type service struct {
 	// What a planted defect may change.
 	scope  func(*http.Request) (string, error)
 	charge func(context.Context, crashtest.Effect) error
-	verify stet.Verify
+	verify func(context.Context, stet.Status) (stet.Verdict, error)
 	wrap   func(http.Handler) http.Handler
 	lease  time.Duration
 }
@@ -196,8 +196,8 @@ func (s *service) pay(w http.ResponseWriter, r *http.Request) {
 
 // lookUp looks for the charge in the ledger, which keeps a run that it does not
 // find from charging later.
-func (s *service) lookUp(_ context.Context, u stet.Unresolved) (stet.Verdict, error) {
-	e, happened, err := s.ledger.Verify(u.Op.Scope, u.Op.Key, u.Fence)
+func (s *service) lookUp(_ context.Context, st stet.Status) (stet.Verdict, error) {
+	e, happened, err := s.ledger.Verify(st.Op.Scope, st.Op.Key, st.Record.Fence)
 	if err != nil {
 		return stet.CannotKnow(), err
 	}

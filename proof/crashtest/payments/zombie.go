@@ -52,7 +52,7 @@ func RunZombies(ctx context.Context, place crashtest.Place, trials int, progress
 		return z, err
 	}
 	defer func() { err = errors.Join(err, back.Close()) }()
-	engine, err := stet.New(back.Store, stet.Options{SweepEvery: -1, Policy: stet.Policy{Stale: stet.StaleTakeOver}})
+	engine, err := stet.New(back.Store, stet.Options{SweepEvery: -1, Policy: stet.Policy{Stale: stet.MayRunAgain()}})
 	if err != nil {
 		return z, err
 	}
