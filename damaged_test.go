@@ -154,7 +154,7 @@ var callsOfARecord = map[string]struct {
 		return txOf(e, s).Settle(t.Context(), r, 1, done)
 	}},
 	"a step": {true, func(t *testing.T, _ *stet.Engine, _ *unreadable, r *stet.Lease) error {
-		_, err := stet.Step(r.Context(), "step", stet.StepOnce, func(context.Context) (int, error) { t.Error("ran"); return 1, nil })
+		_, err := stet.StepOnce(r.Context(), "step", func(context.Context) (int, error) { t.Error("ran"); return 1, nil })
 		return err
 	}},
 }

@@ -23,7 +23,7 @@
 //   - An HTTP handler: package stethttp; consumers of messages: package stetmsg.
 //   - A function: Do, or in a transaction DoTx.
 //   - Work that is to be done later: Engine.Accept or TxEngine.Accept, and package stetwork.
-//   - A part of such work that must not be repeated: Step and StepTx.
+//   - A part of such work that is not repeated once it is done: Step, StepOnce and StepTx.
 //   - Many small operations in one commit: TxEngine.RunGroup.
 //   - The key, fence or attempt of the operation that runs: FromContext.
 //   - What became of an operation: Engine.Status and Engine.Await; of any scope: Engine.Lookup.

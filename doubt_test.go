@@ -33,7 +33,7 @@ func charging(t *testing.T, run *stet.Lease) (end func()) {
 	begun, over, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() { // until end
 		defer close(ended)
-		_, _ = stet.Step(run.Context(), "charge", stet.StepOnce, func(context.Context) (int, error) {
+		_, _ = stet.StepOnce(run.Context(), "charge", func(context.Context) (int, error) {
 			close(begun)
 			<-over
 			return 1, nil
@@ -94,7 +94,7 @@ func TestStepWhoseStrikeWasNotStoredIsInDoubt(t *testing.T) {
 	st := &forgetful{Store: memory.New(memory.Options{})}
 	e := newEngine(t, st, stet.Options{StoreTimeout: 100 * time.Millisecond})
 	_, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) {
-		return stet.Step(ctx, "charge", stet.StepOnce, func(context.Context) (int, error) {
+		return stet.StepOnce(ctx, "charge", func(context.Context) (int, error) {
 			st.away.Store(true)
 			return 0, stet.Retryable(errors.New("connection refused"))
 		})
@@ -110,7 +110,7 @@ func TestStepIsNotBegunWhenTheRunHasEnded(t *testing.T) {
 	run := take(t, e, accept(t, e, op, parcel))
 	complete(t, run, "x")
 	charged := 0
-	if _, err := stet.Step(context.WithoutCancel(run.Context()), "charge", stet.StepOnce, counted(&charged, nil)); stet.KindOf(err) != stet.KindInvalid || charged != 0 {
+	if _, err := stet.StepOnce(context.WithoutCancel(run.Context()), "charge", counted(&charged, nil)); stet.KindOf(err) != stet.KindInvalid || charged != 0 {
 		t.Errorf("%v, charged %d times", err, charged)
 	}
 }
@@ -144,7 +144,7 @@ func TestLongProgressDoesNotPutAStepInDoubt(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 	it := accept(t, e, op, parcel)
 	run := take(t, e, it)
-	_, err := stet.Step(run.Context(), "charge", stet.StepOnce, func(ctx context.Context) (int, error) {
+	_, err := stet.StepOnce(run.Context(), "charge", func(ctx context.Context) (int, error) {
 		return 1, run.Progress(ctx, 0.5, strings.Repeat("\u00e9", store.MaxNotes))
 	})
 	if err != nil || run.Declared() == stet.MayHaveExecuted {

@@ -66,7 +66,7 @@ func ExampleStep() {
 		if err != nil {
 			panic(err)
 		}
-		receipt, err := stet.Step(run.Context(), "charge", stet.StepOnce, func(context.Context) (string, error) {
+		receipt, err := stet.StepOnce(run.Context(), "charge", func(context.Context) (string, error) {
 			fmt.Println("charging the card")
 			return "receipt 1", nil
 		})

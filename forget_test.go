@@ -136,7 +136,7 @@ func TestRunThatHasDoneAStepIsRemembered(t *testing.T) {
 	done := 0
 	for range 2 {
 		_, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) {
-			if _, err := stet.Step(ctx, "reserve", stet.StepOnce, func(context.Context) (int, error) { done++; return 1, nil }); err != nil {
+			if _, err := stet.StepOnce(ctx, "reserve", func(context.Context) (int, error) { done++; return 1, nil }); err != nil {
 				t.Fatal(err)
 			}
 			return undone(ctx)

@@ -83,7 +83,7 @@ func TestLongestDoubtCounts(t *testing.T) {
 		e := newEngine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
 		_, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (string, error) {
 			stet.FromContext(ctx).Declare(stet.MayHaveExecuted, time.Hour)
-			return stet.Step(ctx, "charge", stet.StepOnce, func(context.Context) (string, error) { return "", errors.New("no answer") })
+			return stet.StepOnce(ctx, "charge", func(context.Context) (string, error) { return "", errors.New("no answer") })
 		})
 		if stet.KindOf(err) != stet.KindUnknown {
 			t.Fatal(err)

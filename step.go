@@ -57,51 +57,52 @@ type notebook struct {
 	torn    error               // what is in the store is not known: nothing may be written over it
 }
 
-// StepKind says what may happen to a step whose end was not seen.
-type StepKind uint8
-
-const (
-	// StepIdempotent may run again: doing it twice has one effect.
-	StepIdempotent StepKind = iota
-	// StepOnce must not: when a run has begun it and nobody knows how it ended,
-	// the operation is parked as Unknown. It runs again only if a verifier or an
-	// operator says that it did not happen (see ItDidNotHappen); as
-	// Policy.Stale, MayRunAgain does not apply.
-	StepOnce
-)
-
 // Step runs fn as one phase of the operation that ctx belongs to, and keeps its
 // result, as JSON, with the operation's record under the run's fence: a later
-// attempt gets that result and goes on after it. Names tell the steps of an
+// attempt gets that result and goes on after it. If its end was not noted, the next
+// attempt runs it again: doing it twice must have one effect, else it is for StepOnce.
+// Names tell the steps of an
 // operation apart: 1 to MaxName bytes of UTF-8, the same in every attempt, and
 // another one for each step of an attempt, as in a loop: one that it is in, or is
 // past, is refused.
 //
 // An error of fn is returned as it is, and no result kept: the next attempt runs
-// the step again. Of a StepOnce it leaves doubt, unless it is Retryable, which says
-// that nothing has happened (an *Error of another operation is not);
-// a failure that is certain (a declined card) is a value. In doubt, now or in a
-// later attempt, the error is of kind KindUnknown, and the run is parked when its
-// handler has returned.
+// the step again. A failure that is to be kept (a declined card) is a value.
 //
 // Other errors are *Errors of kind KindInvalid (no run in ctx, no such store, a name
 // used twice), KindFenced (the run is stale), KindDamaged or KindStore: the handler should return
 // them.
-func Step[T any](ctx context.Context, name string, kind StepKind, fn func(context.Context) (T, error)) (v T, err error) {
+func Step[T any](ctx context.Context, name string, fn func(context.Context) (T, error)) (T, error) {
+	return takeStep(ctx, name, false, fn)
+}
+
+// StepOnce is Step for what must not be repeated. When a run has begun it and its end was
+// not noted, the step is in doubt: the error is of kind KindUnknown, now and in a later
+// attempt, and the operation is parked as Unknown when its handler has returned. The step
+// runs again only if a verifier or an operator says that it did not happen (see
+// ItDidNotHappen).
+//
+// An error of fn leaves doubt, unless it is Retryable, which says that nothing has
+// happened (an *Error of another operation is not).
+func StepOnce[T any](ctx context.Context, name string, fn func(context.Context) (T, error)) (T, error) {
+	return takeStep(ctx, name, true, fn)
+}
+
+func takeStep[T any](ctx context.Context, name string, once bool, fn func(context.Context) (T, error)) (v T, err error) {
 	r, ws, err := stepping(ctx, name)
 	if err != nil {
 		return v, err
 	}
-	past, err := r.enterStep(ctx, ws, name, kind, &v)
+	past, err := r.enterStep(ctx, ws, name, once, &v)
 	if past || err != nil {
 		return v, err
 	}
 	defer func() { r.leaveStep(name, past) }()
 	v, err = fn(ctx)
 	switch {
-	case err != nil && kind == StepOnce && marked(err)&saysRetryable != 0:
+	case err != nil && once && marked(err)&saysRetryable != 0:
 		return v, errors.Join(err, r.note(ctx, ws, name, nil))
-	case err != nil && kind == StepOnce:
+	case err != nil && once:
 		r.Declare(MayHaveExecuted, 0)
 		return v, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: err}
 	case err != nil:
@@ -111,7 +112,7 @@ func Step[T any](ctx context.Context, name string, kind StepKind, fn func(contex
 	if err == nil {
 		err = r.note(ctx, ws, name, &step{Done: true, Result: result})
 	}
-	if past = err == nil; !past && kind == StepOnce {
+	if past = err == nil; !past && once {
 		r.Declare(MayHaveExecuted, 0)
 	}
 	return v, err
@@ -120,7 +121,7 @@ func Step[T any](ctx context.Context, name string, kind StepKind, fn func(contex
 // enterStep finds the result of an earlier attempt, or what it left in doubt, and
 // notes down that a step which must not be repeated begins. Unless the step is past,
 // or there is an error, leaveStep is to be called.
-func (r *Run) enterStep(ctx context.Context, ws store.WorkStore, name string, kind StepKind, v any) (past bool, err error) {
+func (r *Run) enterStep(ctx context.Context, ws store.WorkStore, name string, once bool, v any) (past bool, err error) {
 	s, err := r.recall(ctx, ws, name)
 	if err != nil {
 		return false, err
@@ -136,11 +137,11 @@ func (r *Run) enterStep(ctx context.Context, ws store.WorkStore, name string, ki
 			return true, damaged(fmt.Errorf("the result of the step %q does not fit a %T: %T", name, v, err)) // err quotes it
 		}
 		return true, nil
-	case s != nil && kind == StepOnce:
+	case s != nil && once:
 		r.Declare(MayHaveExecuted, 0)
 		return false, &Error{Kind: KindUnknown, Execution: MayHaveExecuted,
 			Cause: fmt.Errorf("an earlier attempt began the step %q and did not say how it ended", name)}
-	case kind == StepOnce:
+	case once:
 		return false, r.beginOnce(ctx, ws, name)
 	}
 	return false, nil
@@ -187,7 +188,7 @@ func StepTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], name string, fn fu
 	case !same(r.e.store, te.s):
 		return v, invalid("StepTx needs the store of the run that it is a step of")
 	}
-	past, err := r.enterStep(ctx, ws, name, StepIdempotent, &v)
+	past, err := r.enterStep(ctx, ws, name, false, &v)
 	if past || err != nil {
 		return v, err
 	}

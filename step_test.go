@@ -37,18 +37,21 @@ func again(t *testing.T, e *stet.Engine, run *stet.Lease, it stet.Item) *stet.Le
 	return take(t, e, it)
 }
 
+// steps are what both have to be tested with.
+var steps = []func(context.Context, string, func(context.Context) (string, error)) (string, error){stet.Step[string], stet.StepOnce[string]}
+
 func TestStepsThatAreDoneAreNotRunAgain(t *testing.T) {
-	for _, kind := range []stet.StepKind{stet.StepIdempotent, stet.StepOnce} {
+	for _, step := range steps {
 		e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 		it := accept(t, e, op, parcel)
 		run, runs := take(t, e, it), 0
 		for attempt := range 4 {
-			v, err := stet.Step(run.Context(), "reserve", kind, counted(&runs, nil))
+			v, err := step(run.Context(), "reserve", counted(&runs, nil))
 			if err != nil || v != "run 1" || runs != 1 || run.Declared() == stet.MayHaveExecuted {
 				t.Fatalf("attempt %d: %q, %v, %d runs", attempt+1, v, err, runs)
 			}
 			other := 0
-			if v, err := stet.Step(run.Context(), fmt.Sprint("step ", attempt), kind, counted(&other, nil)); err != nil || v != "run 1" {
+			if v, err := step(run.Context(), fmt.Sprint("step ", attempt), counted(&other, nil)); err != nil || v != "run 1" {
 				t.Fatalf("another step: %q, %v", v, err)
 			}
 			run = again(t, e, run, it)
@@ -62,7 +65,7 @@ func TestStepsOfAReleasedRunCount(t *testing.T) {
 	runs := 0
 	do := func() error {
 		_, err := stet.Do(t.Context(), e, op, func(ctx context.Context) (string, error) {
-			v, err := stet.Step(ctx, "reserve", stet.StepIdempotent, counted(&runs, nil))
+			v, err := stet.Step(ctx, "reserve", counted(&runs, nil))
 			return v, errors.Join(err, stet.Retryable(errors.New("busy")))
 		})
 		return err
@@ -78,11 +81,11 @@ func TestIdempotentStepRunsAgainAfterAnError(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 	it := accept(t, e, op, parcel)
 	run, runs, mine := take(t, e, it), 0, errors.New("no answer")
-	if _, err := stet.Step(run.Context(), "reserve", stet.StepIdempotent, counted(&runs, mine)); err != mine || run.Declared() == stet.MayHaveExecuted {
+	if _, err := stet.Step(run.Context(), "reserve", counted(&runs, mine)); err != mine || run.Declared() == stet.MayHaveExecuted {
 		t.Fatalf("%v, unknown: %v", err, run.Declared() == stet.MayHaveExecuted)
 	}
 	run = again(t, e, run, it)
-	if v, err := stet.Step(run.Context(), "reserve", stet.StepIdempotent, counted(&runs, nil)); err != nil || v != "run 2" {
+	if v, err := stet.Step(run.Context(), "reserve", counted(&runs, nil)); err != nil || v != "run 2" {
 		t.Fatalf("%q, %v", v, err)
 	}
 }
@@ -102,12 +105,12 @@ func TestStepInDoubtIsNotRunAgain(t *testing.T) {
 		}
 		func() {
 			defer func() { _ = recover() }()
-			_, err := stet.Step(run.Context(), "charge", stet.StepOnce, charge)
+			_, err := stet.StepOnce(run.Context(), "charge", charge)
 			if stet.KindOf(err) != stet.KindUnknown || stet.ExecutionOf(err) != stet.MayHaveExecuted || run.Declared() != stet.MayHaveExecuted {
 				t.Errorf("%s: %v, unknown: %v", name, err, run.Declared() == stet.MayHaveExecuted)
 			}
 		}()
-		if _, err := stet.Step(run.Context(), "charge", stet.StepOnce, charge); stet.KindOf(err) != stet.KindUnknown || runs != 1 {
+		if _, err := stet.StepOnce(run.Context(), "charge", charge); stet.KindOf(err) != stet.KindUnknown || runs != 1 {
 			t.Errorf("after %s, the same step: %v, %d runs", name, err, runs)
 		}
 		// Even where somebody says wrongly that nothing happened.
@@ -125,13 +128,13 @@ func TestStepThatDidNothingIsStruck(t *testing.T) {
 	it := accept(t, e, op, parcel)
 	run, runs := take(t, e, it), 0
 	for range 3 {
-		_, err := stet.Step(run.Context(), "charge", stet.StepOnce, counted(&runs, stet.Retryable(errors.New("the processor is down"))))
+		_, err := stet.StepOnce(run.Context(), "charge", counted(&runs, stet.Retryable(errors.New("the processor is down"))))
 		if err == nil || stet.KindOf(err) != 0 || run.Declared() == stet.MayHaveExecuted {
 			t.Fatalf("%v, unknown: %v", err, run.Declared() == stet.MayHaveExecuted)
 		}
 		run = again(t, e, run, it)
 	}
-	if v, err := stet.Step(run.Context(), "charge", stet.StepOnce, counted(&runs, nil)); err != nil || v != "run 4" {
+	if v, err := stet.StepOnce(run.Context(), "charge", counted(&runs, nil)); err != nil || v != "run 4" {
 		t.Fatalf("%q, %v", v, err)
 	}
 }
@@ -149,10 +152,10 @@ func TestDeathInAStepLeavesDoubt(t *testing.T) {
 		}
 		run := take(t, dying, it)
 		reserved, charged := 0, 0
-		if _, err := stet.Step(run.Context(), "reserve", stet.StepIdempotent, counted(&reserved, nil)); err != nil {
+		if _, err := stet.Step(run.Context(), "reserve", counted(&reserved, nil)); err != nil {
 			t.Fatal(err)
 		}
-		_, err = stet.Step(run.Context(), "charge", stet.StepOnce, func(context.Context) (string, error) {
+		_, err = stet.StepOnce(run.Context(), "charge", func(context.Context) (string, error) {
 			charged++
 			_ = dying.Close() // nobody renews its lease
 			time.Sleep(time.Minute)
@@ -180,10 +183,10 @@ func TestStaleRunCannotBeginAStep(t *testing.T) {
 	}
 	take(t, other, it)
 	runs := 0
-	if _, err := stet.Step(stale.Context(), "charge", stet.StepOnce, counted(&runs, nil)); stet.KindOf(err) != stet.KindFenced || runs != 0 {
+	if _, err := stet.StepOnce(stale.Context(), "charge", counted(&runs, nil)); stet.KindOf(err) != stet.KindFenced || runs != 0 {
 		t.Errorf("a step that must run once: %v, %d runs", err, runs)
 	}
-	if _, err := stet.Step(stale.Context(), "reserve", stet.StepIdempotent, counted(&runs, nil)); stet.KindOf(err) != stet.KindFenced {
+	if _, err := stet.Step(stale.Context(), "reserve", counted(&runs, nil)); stet.KindOf(err) != stet.KindFenced {
 		t.Errorf("a step that may run again, and whose result cannot be kept: %v", err)
 	}
 	if err := stale.Progress(t.Context(), 0.5, "half way"); stet.KindOf(err) != stet.KindFenced {
@@ -213,14 +216,14 @@ func TestDelayedSaveDoesNotUndoALaterOne(t *testing.T) {
 	e := newEngine(t, store, stet.Options{})
 	it := accept(t, e, op, parcel)
 	run, runs := take(t, e, it), 0
-	if _, err := stet.Step(run.Context(), "charge", stet.StepOnce, counted(&runs, nil)); err != nil {
+	if _, err := stet.StepOnce(run.Context(), "charge", counted(&runs, nil)); err != nil {
 		t.Fatal(err)
 	}
 	if err := late(); stet.KindOf(err) != stet.KindFenced {
 		t.Errorf("the delayed write: %v", err)
 	}
 	run = again(t, e, run, it)
-	if v, err := stet.Step(run.Context(), "charge", stet.StepOnce, counted(&runs, nil)); err != nil || v != "run 1" || runs != 1 {
+	if v, err := stet.StepOnce(run.Context(), "charge", counted(&runs, nil)); err != nil || v != "run 1" || runs != 1 {
 		t.Errorf("%q, %v, %d runs", v, err, runs)
 	}
 }
@@ -236,10 +239,10 @@ func TestStepThatCannotBeNotedDownIsNotBegun(t *testing.T) {
 			return storetest.NoFault
 		}), o)
 		run, runs := take(t, e, accept(t, e, op, parcel)), 0
-		if _, err := stet.Step(run.Context(), "charge", stet.StepOnce, counted(&runs, nil)); stet.KindOf(err) != stet.KindStore || runs != 0 || run.Declared() == stet.MayHaveExecuted {
+		if _, err := stet.StepOnce(run.Context(), "charge", counted(&runs, nil)); stet.KindOf(err) != stet.KindStore || runs != 0 || run.Declared() == stet.MayHaveExecuted {
 			t.Errorf("%v, %d runs, unknown: %v", err, runs, run.Declared() == stet.MayHaveExecuted)
 		}
-		if _, err := stet.Step(run.Context(), "reserve", stet.StepIdempotent, counted(&runs, nil)); stet.KindOf(err) != stet.KindStore || runs != 1 || run.Declared() == stet.MayHaveExecuted {
+		if _, err := stet.Step(run.Context(), "reserve", counted(&runs, nil)); stet.KindOf(err) != stet.KindStore || runs != 1 || run.Declared() == stet.MayHaveExecuted {
 			t.Errorf("%v, %d runs, unknown: %v", err, runs, run.Declared() == stet.MayHaveExecuted)
 		}
 	}
@@ -255,7 +258,7 @@ func TestResultThatCannotBeKeptLeavesDoubt(t *testing.T) {
 		return storetest.NoFault
 	}), stet.Options{})
 	run, runs := take(t, broken, accept(t, broken, op, parcel)), 0
-	if _, err := stet.Step(run.Context(), "charge", stet.StepOnce, counted(&runs, nil)); stet.KindOf(err) != stet.KindStore || run.Declared() != stet.MayHaveExecuted {
+	if _, err := stet.StepOnce(run.Context(), "charge", counted(&runs, nil)); stet.KindOf(err) != stet.KindStore || run.Declared() != stet.MayHaveExecuted {
 		t.Errorf("a store that fails: %v, unknown: %v", err, run.Declared() == stet.MayHaveExecuted)
 	}
 
@@ -264,7 +267,7 @@ func TestResultThatCannotBeKeptLeavesDoubt(t *testing.T) {
 		other := op
 		other.Key = name
 		run := take(t, e, accept(t, e, other, parcel))
-		_, err := stet.Step(run.Context(), "charge", stet.StepOnce, func(context.Context) (any, error) { return result, nil })
+		_, err := stet.StepOnce(run.Context(), "charge", func(context.Context) (any, error) { return result, nil })
 		if err == nil || run.Declared() != stet.MayHaveExecuted {
 			t.Errorf("a result that is %s: %v, unknown: %v", name, err, run.Declared() == stet.MayHaveExecuted)
 		}
@@ -281,7 +284,7 @@ func TestOneStepIsNotRunTwiceAtATime(t *testing.T) {
 		for range 4 {
 			wg.Go(func() {
 				<-start
-				_, _ = stet.Step(run.Context(), fmt.Sprint("charge ", i), stet.StepOnce, func(context.Context) (int, error) { return int(runs.Add(1)), nil })
+				_, _ = stet.StepOnce(run.Context(), fmt.Sprint("charge ", i), func(context.Context) (int, error) { return int(runs.Add(1)), nil })
 			})
 		}
 		close(start)
@@ -301,7 +304,7 @@ func TestStepsBesideEachOtherAreAllKept(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 20 {
 			wg.Go(func() {
-				v, err := stet.Step(run.Context(), fmt.Sprint("item ", i), stet.StepOnce, func(context.Context) (int, error) {
+				v, err := stet.StepOnce(run.Context(), fmt.Sprint("item ", i), func(context.Context) (int, error) {
 					runs.Add(1)
 					return i, nil
 				})
@@ -325,14 +328,14 @@ func TestBadStepsAreRefused(t *testing.T) {
 	run := take(t, e, accept(t, e, op, parcel))
 	never := func(context.Context) (int, error) { t.Error("it ran"); return 0, nil }
 	for name, ctx := range map[string]context.Context{"": run.Context(), "no run": t.Context(), strings.Repeat("n", store.MaxName+1): run.Context(), "\xff": run.Context()} {
-		if _, err := stet.Step(ctx, name, stet.StepOnce, never); stet.KindOf(err) != stet.KindInvalid {
+		if _, err := stet.StepOnce(ctx, name, never); stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
 	other := op
 	other.Key = "in a transaction"
 	if _, err := stet.DoTx(t.Context(), txOf(e, st), other, func(ctx context.Context, _ *sql.Tx) (int, error) {
-		return stet.Step(ctx, "charge", stet.StepOnce, never)
+		return stet.StepOnce(ctx, "charge", never)
 	}); stet.KindOf(errors.Unwrap(err)) != stet.KindInvalid {
 		t.Errorf("a step of a transaction: %v", err)
 	}
@@ -362,7 +365,7 @@ func TestProgressIsWrittenOnceASecond(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 		runs := 0
-		if _, err := stet.Step(run.Context(), "reserve", stet.StepIdempotent, counted(&runs, nil)); err != nil {
+		if _, err := stet.Step(run.Context(), "reserve", counted(&runs, nil)); err != nil {
 			t.Fatal(err)
 		}
 		if p := status(t, e, it.ID, store.Running).Progress; p.Message != "item 999" {
@@ -390,7 +393,7 @@ func TestNotesAreBounded(t *testing.T) {
 	it := accept(t, e, op, parcel)
 	run := take(t, e, it)
 	part := func(n int) (string, error) {
-		return stet.Step(run.Context(), fmt.Sprint("part ", n), stet.StepIdempotent, func(context.Context) (string, error) {
+		return stet.Step(run.Context(), fmt.Sprint("part ", n), func(context.Context) (string, error) {
 			return strings.Repeat("x", store.MaxNotes/4), nil
 		})
 	}
@@ -417,7 +420,7 @@ func TestNotesCannotBeReadOrSwapped(t *testing.T) {
 	for _, o := range []stet.Op{op, other} {
 		it := accept(t, e, o, parcel)
 		run := take(t, e, it)
-		if _, err := stet.Step(run.Context(), "charge", stet.StepOnce, func(context.Context) (string, error) { return "card 4242 of " + o.Key, nil }); err != nil {
+		if _, err := stet.StepOnce(run.Context(), "charge", func(context.Context) (string, error) { return "card 4242 of " + o.Key, nil }); err != nil {
 			t.Fatal(err)
 		}
 		if err := run.Release(t.Context()); err != nil {

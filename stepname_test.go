@@ -11,13 +11,13 @@ import (
 
 // Three charges under one name were one charge, and two that were skipped.
 func TestNameOfAStepIsUsedOnceInAnAttempt(t *testing.T) {
-	for _, kind := range []stet.StepKind{stet.StepIdempotent, stet.StepOnce} {
+	for _, step := range steps {
 		e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 		it := accept(t, e, op, parcel)
 		run, runs := take(t, e, it), 0
 		for attempt := range 3 { // in later ones the first is that of the first attempt
 			for i := range 3 {
-				v, err := stet.Step(run.Context(), "charge", kind, counted(&runs, nil))
+				v, err := step(run.Context(), "charge", counted(&runs, nil))
 				if i == 0 && (err != nil || v != "run 1") || i > 0 && stet.KindOf(err) != stet.KindInvalid {
 					t.Errorf("attempt %d, charge %d: %q, %v", attempt+1, i+1, v, err)
 				}
@@ -31,14 +31,14 @@ func TestNameOfAStepIsUsedOnceInAnAttempt(t *testing.T) {
 }
 
 func TestStepThatIsAtWorkIsNotBegunByAnotherGoroutine(t *testing.T) {
-	for _, kind := range []stet.StepKind{stet.StepIdempotent, stet.StepOnce} {
+	for _, step := range steps {
 		e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 		run := take(t, e, accept(t, e, op, parcel))
 		runs, other := 0, 0
-		_, err := stet.Step(run.Context(), "charge", kind, func(ctx context.Context) (string, error) {
+		_, err := step(run.Context(), "charge", func(ctx context.Context) (string, error) {
 			failed := make(chan error)
 			go func() {
-				_, err := stet.Step(ctx, "charge", kind, counted(&other, nil))
+				_, err := step(ctx, "charge", counted(&other, nil))
 				failed <- err
 			}()
 			if err := <-failed; stet.KindOf(err) != stet.KindInvalid {
@@ -55,21 +55,23 @@ func TestStepThatIsAtWorkIsNotBegunByAnotherGoroutine(t *testing.T) {
 
 // What did not happen may be tried again.
 func TestStepThatFailedMayBeTriedAgainInItsAttempt(t *testing.T) {
-	for kind, failure := range map[stet.StepKind]error{stet.StepIdempotent: errors.New("no answer"), stet.StepOnce: stet.Retryable(errors.New("busy"))} {
+	failures := []error{errors.New("no answer"), stet.Retryable(errors.New("busy"))}
+	for i, step := range steps {
+		failure := failures[i]
 		e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 		run := take(t, e, accept(t, e, op, parcel))
 		runs := 0
 		for range 3 {
-			if _, err := stet.Step(run.Context(), "charge", kind, counted(&runs, failure)); !errors.Is(err, failure) {
+			if _, err := step(run.Context(), "charge", counted(&runs, failure)); !errors.Is(err, failure) {
 				t.Fatal(err)
 			}
 		}
 		func() {
 			defer func() { _ = recover() }()
-			_, _ = stet.Step(run.Context(), "reserve", stet.StepIdempotent, func(context.Context) (int, error) { panic("out of paper") })
+			_, _ = stet.Step(run.Context(), "reserve", func(context.Context) (int, error) { panic("out of paper") })
 		}()
 		for _, name := range []string{"charge", "reserve"} {
-			if _, err := stet.Step(run.Context(), name, kind, counted(&runs, nil)); err != nil {
+			if _, err := step(run.Context(), name, counted(&runs, nil)); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}

@@ -79,7 +79,7 @@ func TestTransactionalStepWhoseReplyWasLost(t *testing.T) {
 		}
 		if fault == storetest.FailAfter {
 			other := 0
-			if _, err := stet.Step(run.Context(), "another", stet.StepIdempotent, counted(&other, nil)); stet.KindOf(err) != stet.KindStore {
+			if _, err := stet.Step(run.Context(), "another", counted(&other, nil)); stet.KindOf(err) != stet.KindStore {
 				t.Errorf("another step of the same run: %v; it would be written over what is not known", err)
 			}
 		}

@@ -28,10 +28,10 @@ func diesCharging(t *testing.T, store *memory.Store) stet.Item {
 // inDoubt does what diesCharging says in a run, and parks it.
 func inDoubt(t *testing.T, run *stet.Lease) {
 	t.Helper()
-	if _, err := stet.Step(run.Context(), "reserve", stet.StepIdempotent, func(context.Context) (string, error) { return "reserved", nil }); err != nil {
+	if _, err := stet.Step(run.Context(), "reserve", func(context.Context) (string, error) { return "reserved", nil }); err != nil {
 		t.Fatal(err)
 	}
-	_, err := stet.Step(run.Context(), "charge", stet.StepOnce, func(context.Context) (string, error) { return "", errors.New("no answer") })
+	_, err := stet.StepOnce(run.Context(), "charge", func(context.Context) (string, error) { return "", errors.New("no answer") })
 	if stet.KindOf(err) != stet.KindUnknown {
 		t.Fatal(err)
 	}
@@ -44,10 +44,10 @@ func inDoubt(t *testing.T, run *stet.Lease) {
 func finishes(t *testing.T, run *stet.Lease) {
 	t.Helper()
 	reserved, charged := 0, 0
-	if v, err := stet.Step(run.Context(), "reserve", stet.StepOnce, counted(&reserved, nil)); err != nil || v != "reserved" || reserved != 0 {
+	if v, err := stet.StepOnce(run.Context(), "reserve", counted(&reserved, nil)); err != nil || v != "reserved" || reserved != 0 {
 		t.Errorf("the step that was done: %q, %v, %d runs", v, err, reserved)
 	}
-	if _, err := stet.Step(run.Context(), "charge", stet.StepOnce, counted(&charged, nil)); err != nil || charged != 1 {
+	if _, err := stet.StepOnce(run.Context(), "charge", counted(&charged, nil)); err != nil || charged != 1 {
 		t.Errorf("the step that did not happen: %v, %d runs", err, charged)
 	}
 	if run.Declared() == stet.MayHaveExecuted {
@@ -147,14 +147,14 @@ func TestRunThatWasNotDeadCannotUndoAStrike(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = stet.Step(take(t, dying, it).Context(), "charge", stet.StepOnce, func(context.Context) (string, error) {
+		_, err = stet.StepOnce(take(t, dying, it).Context(), "charge", func(context.Context) (string, error) {
 			_ = dying.Close() // nobody renews its lease
 			time.Sleep(time.Minute)
 			if err := e.Resolve(t.Context(), browse(t, st, store.Running), "", stet.ItDidNotHappen()); err != nil {
 				t.Error(err)
 			}
 			charged := 0
-			if _, err := stet.Step(take(t, e, it).Context(), "charge", stet.StepOnce, counted(&charged, nil)); err != nil || charged != 1 {
+			if _, err := stet.StepOnce(take(t, e, it).Context(), "charge", counted(&charged, nil)); err != nil || charged != 1 {
 				t.Errorf("%v, %d runs", err, charged)
 			}
 			return "late", nil

@@ -41,7 +41,7 @@ func TestAttemptThatWasInterruptedDoesNotCount(t *testing.T) {
 				}
 				fence = run.Fence()
 				if n%2 == 1 { // also with notes, and after others than its own
-					v, err := stet.Step(run.Context(), "reserve", stet.StepOnce, counted(&runs, nil))
+					v, err := stet.StepOnce(run.Context(), "reserve", counted(&runs, nil))
 					if err != nil || v != "run 1" {
 						t.Fatal(v, err)
 					}
@@ -81,7 +81,7 @@ func TestOperationThatCannotBeReadUsesUpNoAttempts(t *testing.T) {
 				it := accept(t, e, op, parcel)
 				if runs := 0; noted {
 					run := take(t, e, it)
-					if _, err := stet.Step(run.Context(), "reserve", stet.StepOnce, counted(&runs, nil)); err != nil {
+					if _, err := stet.StepOnce(run.Context(), "reserve", counted(&runs, nil)); err != nil {
 						t.Fatal(err)
 					}
 					yield(t, run)
@@ -97,7 +97,7 @@ func TestOperationThatCannotBeReadUsesUpNoAttempts(t *testing.T) {
 				if run.Counted() != 1 {
 					t.Fatalf("%d attempts count", run.Counted())
 				}
-				if v, err := stet.Step(run.Context(), "reserve", stet.StepOnce, counted(&runs, nil)); err != nil || noted != (v == "run 1") {
+				if v, err := stet.StepOnce(run.Context(), "reserve", counted(&runs, nil)); err != nil || noted != (v == "run 1") {
 					t.Fatal(v, err)
 				}
 				complete(t, run, "x")

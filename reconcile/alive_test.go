@@ -27,7 +27,7 @@ func TestRunThatIsLookedIntoCanBeginNothing(t *testing.T) {
 			time.Sleep(time.Minute)
 			begun := 0
 			report := b.pass(reconcile.Options{Verify: func(ctx context.Context, st stet.Status) (stet.Verdict, error) {
-				_, err := stet.Step(run.Context(), "charge", stet.StepOnce, func(context.Context) (int, error) { begun++; return 0, nil })
+				_, err := stet.StepOnce(run.Context(), "charge", func(context.Context) (int, error) { begun++; return 0, nil })
 				if stet.KindOf(err) != stet.KindFenced {
 					t.Errorf("%s: the step: %v", name, err)
 				}

@@ -281,7 +281,7 @@ func TestStepInDoubtIsNotTakenOver(t *testing.T) {
 		id := b.accepted("a", "")
 		run, err := b.engine.Take(ctx, stet.Item{ID: id, Name: "ship"})
 		must(t, err)
-		_, err = stet.Step(run.Context(), "charge", stet.StepOnce, func(context.Context) (int, error) { return 0, errors.New("no answer") })
+		_, err = stet.StepOnce(run.Context(), "charge", func(context.Context) (int, error) { return 0, errors.New("no answer") })
 		if stet.KindOf(err) != stet.KindUnknown {
 			t.Error(err)
 		}

@@ -274,7 +274,7 @@ func (a *attempt) backoff() time.Duration {
 // doubt notes down, as a step in doubt, what a handler of HandleTx has declared: an
 // effect that no rollback undoes. What is parked without it is run again.
 func (a *attempt) doubt() {
-	_, err := stet.Step(a.run.Context(), "what Declare was called for", stet.StepOnce, func(context.Context) (struct{}, error) { return struct{}{}, errDeclared })
+	_, err := stet.StepOnce(a.run.Context(), "what Declare was called for", func(context.Context) (struct{}, error) { return struct{}{}, errDeclared })
 	if !errors.Is(err, errDeclared) {
 		a.told(a.run.Context(), err)
 	}

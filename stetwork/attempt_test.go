@@ -193,7 +193,7 @@ func TestStepInDoubtIsNotRunAgainEvenByAnIdempotentHandler(t *testing.T) {
 		var charged, ran atomic.Int64
 		must(t, stetwork.HandleIdempotent(b.worker, "ship", func(ctx context.Context, _ parcel) (receipt, error) {
 			ran.Add(1)
-			_, err := stet.Step(ctx, "charge", stet.StepOnce, func(context.Context) (int, error) {
+			_, err := stet.StepOnce(ctx, "charge", func(context.Context) (int, error) {
 				charged.Add(1)
 				return 0, errBroken
 			})
@@ -213,7 +213,7 @@ func TestStepInDoubtIsNotRunAgainEvenByAnIdempotentHandler(t *testing.T) {
 func TestOperationInDoubtIsNeverCalledFailed(t *testing.T) {
 	inMemory(t, stetwork.Options{MaxAttempts: 1}, stet.Policy{}, func(t *testing.T, b *bench) {
 		must(t, stetwork.HandleIdempotent(b.worker, "ship", func(ctx context.Context, _ parcel) (receipt, error) {
-			_, err := stet.Step(ctx, "charge", stet.StepOnce, func(context.Context) (int, error) { return 0, errBroken })
+			_, err := stet.StepOnce(ctx, "charge", func(context.Context) (int, error) { return 0, errBroken })
 			return receipt{}, err
 		}))
 		b.runs()
@@ -232,10 +232,10 @@ func TestStepThatDidNotHappenRunsAgainOnceSomebodySaysSo(t *testing.T) {
 	inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
 		var reserved, charged atomic.Int32
 		must(t, stetwork.Handle(b.worker, "ship", func(ctx context.Context, _ parcel) (receipt, error) {
-			if _, err := stet.Step(ctx, "reserve", stet.StepOnce, func(context.Context) (int, error) { reserved.Add(1); return 0, nil }); err != nil {
+			if _, err := stet.StepOnce(ctx, "reserve", func(context.Context) (int, error) { reserved.Add(1); return 0, nil }); err != nil {
 				return receipt{}, err
 			}
-			n, err := stet.Step(ctx, "charge", stet.StepOnce, func(context.Context) (int, error) {
+			n, err := stet.StepOnce(ctx, "charge", func(context.Context) (int, error) {
 				if n := charged.Add(1); n > 1 {
 					return int(n), nil
 				}

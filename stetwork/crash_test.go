@@ -102,13 +102,13 @@ func openShop(ctx context.Context, dir string) (*shop, error) {
 // inSteps has one effect outside of the store, one in it, and one that may be
 // repeated.
 func (s *shop) inSteps(ctx context.Context, p parcel) (receipt, error) {
-	if _, err := stet.Step(ctx, "charge", stet.StepOnce, func(context.Context) (string, error) { return p.Book, s.write(p) }); err != nil {
+	if _, err := stet.StepOnce(ctx, "charge", func(context.Context) (string, error) { return p.Book, s.write(p) }); err != nil {
 		return receipt{}, err
 	}
 	if _, err := stet.StepTx(ctx, txOf(s.engine, s.store), "ship", func(ctx context.Context, tx *sql.Tx) (string, error) { return p.Book, insert(ctx, tx, p) }); err != nil {
 		return receipt{}, err
 	}
-	return stet.Step(ctx, "mail", stet.StepIdempotent, func(context.Context) (receipt, error) { return receipt{1}, nil })
+	return stet.Step(ctx, "mail", func(context.Context) (receipt, error) { return receipt{1}, nil })
 }
 
 // write has an effect that is durable at once, and outside of the store.

@@ -17,7 +17,7 @@ func TestStepThatIsStillOpenWhenTheHandlerReturnsIsInDoubt(t *testing.T) {
 			inMemory(t, stetwork.Options{}, stet.Policy{}, func(t *testing.T, b *bench) {
 				h := func(ctx context.Context, _ parcel) (receipt, error) {
 					go func() { // for a minute
-						_, _ = stet.Step(ctx, "charge", stet.StepOnce, func(context.Context) (int, error) {
+						_, _ = stet.StepOnce(ctx, "charge", func(context.Context) (int, error) {
 							time.Sleep(time.Minute)
 							return 1, nil
 						})
@@ -43,7 +43,7 @@ func TestStepThatIsStillOpenWhenTheHandlerReturnsIsInDoubt(t *testing.T) {
 func TestPanicInAOnceStepIsParkedAtOnceAndCannotBeCancelled(t *testing.T) {
 	inMemory(t, stetwork.Options{Backoff: func(int) time.Duration { return time.Hour }}, stet.Policy{}, func(t *testing.T, b *bench) {
 		must(t, stetwork.HandleIdempotent(b.worker, "ship", func(ctx context.Context, _ parcel) (receipt, error) {
-			_, err := stet.Step(ctx, "charge", stet.StepOnce, func(context.Context) (int, error) { panic("after the charge") })
+			_, err := stet.StepOnce(ctx, "charge", func(context.Context) (int, error) { panic("after the charge") })
 			return receipt{}, err
 		}))
 		b.runs()

@@ -147,7 +147,7 @@ func ExampleHandleIdempotent() {
 		log.Fatal(err)
 	}
 	err = stetwork.HandleIdempotent(worker, "buy", func(ctx context.Context, book string) (string, error) {
-		charge, err := stet.Step(ctx, "charge", stet.StepOnce, func(context.Context) (string, error) {
+		charge, err := stet.StepOnce(ctx, "charge", func(context.Context) (string, error) {
 			fmt.Println("charging for", book)
 			return "charge 7", nil
 		})

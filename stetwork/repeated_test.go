@@ -117,7 +117,7 @@ func TestStepInDoubtKeepsADeadRunFromBeingRepeated(t *testing.T) {
 		must(t, err)
 		stuck := make(chan struct{})
 		go func() {
-			_, _ = stet.Step(run.Context(), "charge", stet.StepOnce, func(context.Context) (int, error) {
+			_, _ = stet.StepOnce(run.Context(), "charge", func(context.Context) (int, error) {
 				<-stuck
 				return 0, context.Canceled
 			})

@@ -121,7 +121,7 @@ func (s *storm) idempotent(ctx context.Context, _ parcel) (string, error) {
 	run := stet.FromContext(ctx)
 	s.pause()
 	_ = run.Progress(ctx, 0.5, "half way")
-	v, err := stet.Step(ctx, "charge", stet.StepOnce, func(context.Context) (string, error) {
+	v, err := stet.StepOnce(ctx, "charge", func(context.Context) (string, error) {
 		if s.n(5) == 0 {
 			return "", stet.Retryable(errors.New("busy"))
 		}

@@ -163,7 +163,7 @@ func (s *shop[Tx]) ship(ctx context.Context, te *stet.TxEngine[Tx], o order, pac
 	run := stet.FromContext(ctx)
 	for i := range o.Copies {
 		packed := fmt.Sprintf("packed %d of %d", i+1, o.Copies)
-		if _, err := stet.Step(ctx, packed, stet.StepIdempotent, func(ctx context.Context) (bool, error) {
+		if _, err := stet.Step(ctx, packed, func(ctx context.Context) (bool, error) {
 			if err := sleep(ctx, pack); err != nil {
 				return false, err
 			}

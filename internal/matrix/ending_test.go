@@ -102,7 +102,7 @@ var endings = []ending{
 	{name: "declared unknown, store unreachable", fault: down, run: returns("one", nil, unknown)},
 	{name: "step goes on, value", run: func(ctx context.Context, _ *world) (string, error) {
 		go func() {
-			_, _ = stet.Step(ctx, "charge", stet.StepOnce, func(context.Context) (string, error) { time.Sleep(time.Minute); return "", nil })
+			_, _ = stet.StepOnce(ctx, "charge", func(context.Context) (string, error) { time.Sleep(time.Minute); return "", nil })
 		}()
 		time.Sleep(time.Second)
 		return "one", nil
@@ -173,7 +173,7 @@ func cancelled(ctx context.Context, w *world) (string, error) {
 }
 
 func stepInDoubt(ctx context.Context, _ *world) (string, error) {
-	return stet.Step(ctx, "charge", stet.StepOnce, func(context.Context) (string, error) { return "", errBoom })
+	return stet.StepOnce(ctx, "charge", func(context.Context) (string, error) { return "", errBoom })
 }
 
 func inDoubtThen(err error, says ...func(*stet.Run)) func(context.Context, *world) (string, error) {

@@ -150,7 +150,7 @@ func (a *attempt) count(what func(*Count)) {
 func (a *attempt) steps(ctx context.Context) error {
 	prog := a.w.setup.program
 	if prog.has(repeated) {
-		text, err := stet.Step(ctx, "repeated", stet.StepIdempotent, func(ctx context.Context) (string, error) {
+		text, err := stet.Step(ctx, "repeated", func(ctx context.Context) (string, error) {
 			return a.effect(ctx, repeated)
 		})
 		if err != nil {
@@ -159,7 +159,7 @@ func (a *attempt) steps(ctx context.Context) error {
 		a.stepped(a.t.key, "repeated", text)
 	}
 	if prog.has(once) {
-		text, err := stet.Step(ctx, "once", stet.StepOnce, func(ctx context.Context) (string, error) {
+		text, err := stet.StepOnce(ctx, "once", func(ctx context.Context) (string, error) {
 			text, err := a.effect(ctx, once)
 			if errors.Is(err, errRefused) {
 				err = stet.Retryable(err)

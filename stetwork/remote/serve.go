@@ -350,12 +350,8 @@ func (s *Server) extend(w http.ResponseWriter, r *http.Request, ses *session, q 
 
 // step begins a step, or ends it.
 func (s *Server) step(w http.ResponseWriter, r *http.Request, ses *session, q request) {
-	kind := stet.StepIdempotent
-	if q.Once {
-		kind = stet.StepOnce
-	}
 	begins := !q.Undone && q.Result == nil
-	st := ses.begin(q.Name, q.Call, kind)
+	st := ses.begin(q.Name, q.Call, q.Once)
 	switch {
 	case st == nil:
 		s.refuse(w, r, ses)

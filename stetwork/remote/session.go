@@ -212,7 +212,7 @@ type word struct {
 }
 
 // begin begins a step, or finds it; nil if it would begin it, and the run has ended.
-func (ses *session) begin(name, call string, kind stet.StepKind) *stepping {
+func (ses *session) begin(name, call string, once bool) *stepping {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	if st, ok := ses.steps[name]; ok {
@@ -229,9 +229,13 @@ func (ses *session) begin(name, call string, kind stet.StepKind) *stepping {
 	}
 	ses.steps[name] = st
 	ctx := ses.ctx
+	step := stet.Step[json.RawMessage]
+	if once {
+		step = stet.StepOnce[json.RawMessage]
+	}
 	go func() { // ends with the run
 		defer close(st.over)
-		st.result, st.err = stet.Step(ctx, name, kind, func(context.Context) (json.RawMessage, error) {
+		st.result, st.err = step(ctx, name, func(context.Context) (json.RawMessage, error) {
 			close(st.begun)
 			select {
 			case w := <-st.word:

@@ -102,7 +102,7 @@ func (s *service) life(e *stet.Engine) error {
 		if err != nil {
 			return fmt.Errorf("take: %w", err)
 		}
-		v, err := stet.Step(run.Context(), "ship", stet.StepOnce, func(context.Context) (string, error) {
+		v, err := stet.StepOnce(run.Context(), "ship", func(context.Context) (string, error) {
 			return fmt.Sprint("run ", s.runs.Add(1)), nil
 		})
 		if err != nil || v != "run 1" || run.Declared() == stet.MayHaveExecuted {
@@ -170,7 +170,7 @@ func (s *service) steps(e *stet.Engine, end error) (*stet.Lease, error) {
 	if err != nil {
 		return run, err
 	}
-	_, err = stet.Step(run.Context(), "reserve", stet.StepOnce, func(context.Context) (int, error) {
+	_, err = stet.StepOnce(run.Context(), "reserve", func(context.Context) (int, error) {
 		if run.Attempt() > 1 {
 			s.f.Error("a step that was done is done again")
 		}
@@ -179,7 +179,7 @@ func (s *service) steps(e *stet.Engine, end error) (*stet.Lease, error) {
 	if err != nil {
 		return run, err
 	}
-	_, err = stet.Step(run.Context(), "ship", stet.StepOnce, func(context.Context) (int64, error) { return s.runs.Add(1), end })
+	_, err = stet.StepOnce(run.Context(), "ship", func(context.Context) (int64, error) { return s.runs.Add(1), end })
 	return run, err
 }
 

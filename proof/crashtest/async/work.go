@@ -213,7 +213,7 @@ func register[Tx any](s *shop, w *stetwork.Worker, engine *stet.Engine, store st
 
 // chargeAgain is a step that may run again: of doing it twice, one is to count.
 func (s *shop) chargeAgain(ctx context.Context, key string) (crashtest.Effect, error) {
-	return stet.Step(ctx, charge, stet.StepIdempotent, func(ctx context.Context) (crashtest.Effect, error) {
+	return stet.Step(ctx, charge, func(ctx context.Context) (crashtest.Effect, error) {
 		e := effectOf(ctx, key, charge)
 		s.pass(chargeBefore)
 		s.pass(chargeAfter)
@@ -223,7 +223,7 @@ func (s *shop) chargeAgain(ctx context.Context, key string) (crashtest.Effect, e
 
 // chargeOnce is a step that must not run twice: the ledger would have both.
 func (s *shop) chargeOnce(ctx context.Context, key string) (crashtest.Effect, error) {
-	return stet.Step(ctx, charge, stet.StepOnce, func(ctx context.Context) (crashtest.Effect, error) {
+	return stet.StepOnce(ctx, charge, func(ctx context.Context) (crashtest.Effect, error) {
 		if rand.IntN(20) == 0 {
 			return crashtest.Effect{}, errFull
 		}
