@@ -180,12 +180,12 @@ func TestStoreWithoutWorkSaysSo(t *testing.T) {
 	_, cancelling := e.Cancel(t.Context(), op.Scope, store.ID{})
 	_, taking := e.Take(t.Context(), stet.Item{})
 	_, asking := e.Due(t.Context(), 1, time.Second)
-	_, relaying := e.DueMessages(t.Context(), 1, time.Second)
+	_, relaying := e.Relay(t.Context(), 1, time.Second, nil)
 	_, emitting := stet.Do(t.Context(), e, op, func(ctx context.Context) (int, error) {
 		return 0, stet.FromContext(ctx).Emit(stet.Message{To: "x"})
 	})
 	for name, err := range map[string]error{"Accept": accepting, "Cancel": cancelling, "Take": taking,
-		"Due": asking, "DueMessages": relaying, "Relayed": e.Relayed(t.Context(), stet.Parcel{}), "Emit": emitting} {
+		"Due": asking, "Relay": relaying, "Emit": emitting} {
 		if name == "Emit" {
 			err = errors.Unwrap(err) // of the handler
 		}

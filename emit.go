@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -163,20 +164,24 @@ func (r *Run) pack(outcome Outcome, messages []Message) store.Settlement {
 	return out
 }
 
-// Parcel is what one operation has emitted and no relay has sent yet, as far as is
-// known.
-type Parcel struct {
-	Messages []Message
-	claim    store.Claim
-	class    string
-}
-
-// DueMessages returns what about limit operations, at most, have emitted: the
-// longest waiting first. It is returned again, to whoever asks, unless Relayed was
-// called within that time. The error is an *Error of kind KindInvalid or KindStore.
-func (e *Engine) DueMessages(ctx context.Context, limit int, again time.Duration) ([]Parcel, error) {
+// Relay hands to send what about limit operations, at most, have emitted, the longest
+// waiting first: operations[i] are the messages of one, in their order. send says by told
+// what became of those of each operation, once, and may do so from several goroutines:
+// nil, that all of them have been sent and that what is to keep them has confirmed it, so
+// they leave the outbox; or why not, which the observer is told. What is not confirmed
+// stays, and is handed out again, to any caller, after the time again. Without any
+// messages send is not called.
+//
+// Relay returns of how many operations it is stored that all messages were sent. Its error
+// joins that of send and *Errors of kind KindInvalid, KindDamaged or KindStore: messages
+// that were sent may be sent again.
+func (e *Engine) Relay(ctx context.Context, limit int, again time.Duration, send func(operations [][]Message, told func(i int, err error)) error) (n int, err error) {
 	recs, err := e.due(ctx, store.DueRelay, limit, again)
-	parcels := make([]Parcel, 0, len(recs))
+	if err != nil {
+		return 0, err
+	}
+	var parcels []parcel
+	var operations [][]Message
 	for _, rec := range recs {
 		var p packedOutbox
 		plain, err := e.sealer.unwrap(rec.ID, sealedOutbox, rec.Work)
@@ -187,30 +192,49 @@ func (e *Engine) DueMessages(ctx context.Context, limit int, again time.Duration
 			e.observe(ctx, observe.Event{Kind: observe.StoreFailed, ID: rec.ID, State: rec.State, Fence: rec.Fence, Err: damaged(err)})
 			continue
 		}
-		parcels = append(parcels, Parcel{Messages: p.Messages, claim: rec.Claim(), class: p.Class})
+		parcels, operations = append(parcels, parcel{rec.Claim(), p.Class}), append(operations, p.Messages)
 	}
-	return parcels, err
+	if len(parcels) == 0 {
+		return 0, nil
+	}
+	var mu sync.Mutex
+	var unsaid error
+	err = send(operations, func(i int, err error) {
+		p := parcels[i]
+		ev := observe.Event{Kind: observe.Unsent, ID: p.claim.ID, Class: p.class, Fence: p.claim.Fence, Err: err}
+		if err == nil {
+			ev.Kind = observe.Relayed
+			err := e.relayed(ctx, p)
+			mu.Lock()
+			if err == nil {
+				n++
+			} else {
+				unsaid = err // the last stands for the others
+			}
+			mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+		e.observe(ctx, ev)
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	return n, errors.Join(err, unsaid)
 }
 
-// Relayed says that all messages of the parcel have been sent, and that whoever
-// was to keep them has said so. The error is an *Error of kind KindInvalid, KindDamaged
-// or KindStore: they will be sent again.
-func (e *Engine) Relayed(ctx context.Context, p Parcel) error {
-	ws, err := e.workStore()
-	if err != nil {
-		return err
-	}
+// parcel is what one operation has emitted.
+type parcel struct {
+	claim store.Claim
+	class string
+}
+
+// relayed takes a parcel out of the outbox, also if the caller has left meanwhile.
+func (e *Engine) relayed(ctx context.Context, p parcel) error {
 	keep := e.policyOf(p.class).Retention
-	err = e.retry(ctx, claimTries, func(ctx context.Context) error { return ws.Relayed(ctx, p.claim, keep) })
+	err := e.retry(context.WithoutCancel(ctx), claimTries, func(ctx context.Context) error { return e.works.Relayed(ctx, p.claim, keep) })
 	if err != nil && !errors.Is(err, store.ErrFenced) { // fenced: forgotten since, by an operator
 		return storeFailed(Executed, err)
 	}
-	e.observe(ctx, observe.Event{Kind: observe.Relayed, ID: p.claim.ID, Class: p.class, Fence: p.claim.Fence})
 	return nil
-}
-
-// Unsent says that messages of the parcel were not taken by who was to keep them. They
-// stay in the outbox, and are due again; the observer is told.
-func (e *Engine) Unsent(ctx context.Context, p Parcel, err error) {
-	e.observe(ctx, observe.Event{Kind: observe.Unsent, ID: p.claim.ID, Class: p.class, Fence: p.claim.Fence, Err: err})
 }

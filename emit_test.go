@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -22,14 +23,31 @@ var shipped = stet.Message{To: "shipped", Key: "order 7", Header: map[string]str
 // messages returns all that is due to be sent, which is then due a minute later.
 func messages(t *testing.T, e *stet.Engine) (all []stet.Message) {
 	t.Helper()
-	parcels, err := e.DueMessages(t.Context(), 100, time.Minute)
-	if err != nil {
-		t.Fatalf("due: %v", err)
-	}
-	for _, p := range parcels {
-		all = append(all, p.Messages...)
+	n, err := e.Relay(t.Context(), 100, time.Minute, func(operations [][]stet.Message, _ func(int, error)) error {
+		all = slices.Concat(operations...)
+		return nil
+	})
+	if n != 0 || err != nil {
+		t.Fatalf("due: %d, %v", n, err)
 	}
 	return all
+}
+
+// relays sends what is due of one operation, and says so some times.
+func relays(t *testing.T, e *stet.Engine, times int) {
+	t.Helper()
+	n, err := e.Relay(t.Context(), 10, time.Nanosecond, func(operations [][]stet.Message, told func(int, error)) error {
+		if len(operations) != 1 || len(operations[0]) != 1 {
+			t.Errorf("due are %+v", operations)
+		}
+		for range times {
+			told(0, nil)
+		}
+		return nil
+	})
+	if n != times || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
 }
 
 func TestMessagesLeaveWithTheOutcome(t *testing.T) {
@@ -102,15 +120,7 @@ func TestRelayedMessagesAreNotSentAgain(t *testing.T) {
 		}
 		complete(t, run, "x")
 		time.Sleep(24 * time.Hour) // far beyond its retention
-		parcels, err := e.DueMessages(t.Context(), 1, time.Minute)
-		if err != nil || len(parcels) != 1 || len(parcels[0].Messages) != 1 {
-			t.Fatalf("%+v, %v", parcels, err)
-		}
-		for range 2 {
-			if err := e.Relayed(t.Context(), parcels[0]); err != nil {
-				t.Fatal(err)
-			}
-		}
+		relays(t, e, 2)
 		time.Sleep(time.Hour)
 		if all := messages(t, e); len(all) != 0 {
 			t.Errorf("%+v", all)
@@ -317,13 +327,7 @@ func TestMessagesComeThroughALostReply(t *testing.T) {
 				t.Fatal(err)
 			}
 			complete(t, run, "x")
-			parcels, err := e.DueMessages(t.Context(), 10, time.Nanosecond)
-			if err != nil || len(parcels) != 1 || len(parcels[0].Messages) != 1 {
-				t.Fatalf("%s: %+v, %v", method, parcels, err)
-			}
-			if err := e.Relayed(t.Context(), parcels[0]); err != nil {
-				t.Errorf("%s: %v", method, err)
-			}
+			relays(t, e, 1)
 			if all := messages(t, e); len(all) != 0 {
 				t.Errorf("%s: sent again: %+v", method, all)
 			}

@@ -102,17 +102,17 @@ func ExampleRun_Emit() {
 		}
 	}
 
-	parcels, err := engine.DueMessages(ctx, 10, time.Minute)
-	if err != nil {
-		panic(err)
-	}
-	for _, parcel := range parcels {
-		for _, m := range parcel.Messages {
-			fmt.Printf("publishing to %s: %s\n", m.To, m.Body)
+	n, err := engine.Relay(ctx, 10, time.Minute, func(operations [][]stet.Message, told func(int, error)) error {
+		for i, messages := range operations {
+			for _, m := range messages {
+				fmt.Printf("publishing to %s: %s\n", m.To, m.Body)
+			}
+			told(i, nil) // once the broker has confirmed all of them
 		}
-		if err := engine.Relayed(ctx, parcel); err != nil {
-			panic(err)
-		}
-	}
-	// Output: publishing to order.paid: order 9
+		return nil
+	})
+	fmt.Println("operations:", n, err)
+	// Output:
+	// publishing to order.paid: order 9
+	// operations: 1 <nil>
 }

@@ -58,9 +58,8 @@ func TestOutcomeIsCommittedWithTheWorkersRows(t *testing.T) {
 		t.Errorf("%+v", again.Outcome())
 	}
 	// Of the tries that were rolled back nothing is sent.
-	parcels, err := e.DueMessages(t.Context(), 10, time.Minute)
-	if err != nil || len(parcels) != 1 || len(parcels[0].Messages) != 1 {
-		t.Errorf("%+v, %v", parcels, err)
+	if all := messages(t, e); len(all) != 1 {
+		t.Errorf("%+v", all)
 	}
 }
 
@@ -111,9 +110,8 @@ func TestCommitWhoseReplyWasLostIsNotDoneTwice(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		parcels, err := e.DueMessages(t.Context(), 10, time.Minute)
-		if n := charges(t, st); n != 1 || err != nil || len(parcels) != 1 || len(parcels[0].Messages) != 1 {
-			t.Errorf("%d rows, messages %+v, %v", n, parcels, err)
+		if n, all := charges(t, st), messages(t, e); n != 1 || len(all) != 1 {
+			t.Errorf("%d rows, messages %+v", n, all)
 		}
 	}
 }

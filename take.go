@@ -78,7 +78,7 @@ func (e *Engine) due(ctx context.Context, what store.Due, limit int, again time.
 
 // Arrived returns a channel that is closed when this engine has next accepted an
 // operation, or settled one with messages, or Wake is called: whoever polls Due or
-// DueMessages need not wait.
+// Relay need not wait.
 func (e *Engine) Arrived() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -92,7 +92,7 @@ func TestBadQuestionsForWorkAreRefused(t *testing.T) {
 		again time.Duration
 	}{{0, time.Second}, {-1, time.Second}, {store.MaxBrowse + 1, time.Second}, {1, 0}, {1, -1}, {1, store.MaxDelay + 1}} {
 		_, err := e.Due(t.Context(), q.limit, q.again)
-		_, err2 := e.DueMessages(t.Context(), q.limit, q.again)
+		_, err2 := e.Relay(t.Context(), q.limit, q.again, nil)
 		if stet.KindOf(err) != stet.KindInvalid || stet.KindOf(err2) != stet.KindInvalid {
 			t.Errorf("%d, %v: %v, %v", q.limit, q.again, err, err2)
 		}

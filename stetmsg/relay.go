@@ -136,40 +136,44 @@ func (r *Relay) Once(ctx context.Context) (n int, err error) {
 
 // once is Once that also reports whether the batch was full.
 func (r *Relay) once(ctx context.Context) (n int, full bool, err error) {
-	parcels, err := r.engine.DueMessages(ctx, r.o.Batch, r.o.Again)
-	if err != nil || len(parcels) == 0 {
-		return 0, false, err
-	}
-	full = len(parcels) >= r.o.Batch
-	send, cancel := context.WithTimeout(ctx, r.o.Again/2)
-	defer cancel()
-	groups := r.split(parcels)
-	within := max(r.o.Again/4, r.o.Again/2/time.Duration(max(len(groups), 1)))
-	for _, g := range groups {
-		if send.Err() != nil { // the others are due again
-			return n, full, errors.Join(err, context.Cause(send))
+	n, err = r.engine.Relay(ctx, r.o.Batch, r.o.Again, func(operations [][]stet.Message, told func(int, error)) (err error) {
+		full = len(operations) >= r.o.Batch
+		send, cancel := context.WithTimeout(ctx, r.o.Again/2)
+		defer cancel()
+		groups := r.split(operations, told)
+		within := max(r.o.Again/4, r.o.Again/2/time.Duration(max(len(groups), 1)))
+		for _, g := range groups {
+			if send.Err() != nil { // the others are due again
+				return errors.Join(err, context.Cause(send))
+			}
+			fault.At(fault.RelayBefore)
+			sent, unsent := r.send(send, within, g)
+			fault.At(fault.RelaySent)
+			confirm(sent)
+			fault.At(fault.RelayAfter)
+			err = errors.Join(err, unsent)
 		}
-		fault.At(fault.RelayBefore)
-		sent, unsent := r.send(send, within, g)
-		fault.At(fault.RelaySent)
-		relayed, unsaid := r.relayed(ctx, sent)
-		fault.At(fault.RelayAfter)
-		n += relayed
-		err = errors.Join(err, unsent, unsaid)
-	}
+		return err
+	})
 	return n, full, err
+}
+
+// parcel is what one operation has emitted.
+type parcel struct {
+	messages []stet.Message
+	told     func(error) // what became of them
 }
 
 // group is parcels that go to the same destinations.
 type group struct {
 	to      string // their names
 	hung    bool   // the last time
-	parcels []stet.Parcel
+	parcels []parcel
 }
 
-// split sorts parcels by where they go: first to destinations that are not known to
+// split sorts the messages of operations by where they go: first to destinations that are not known to
 // hang. Of the others those are left out that are not to be tried yet.
-func (r *Relay) split(parcels []stet.Parcel) []*group {
+func (r *Relay) split(operations [][]stet.Message, told func(int, error)) []*group {
 	by := make(map[string]*group)
 	var first, last []*group
 	r.mu.Lock()
@@ -180,14 +184,15 @@ func (r *Relay) split(parcels []stet.Parcel) []*group {
 			delete(r.hangs, to)
 		}
 	}
-	for _, p := range parcels {
-		to := destinations(p)
+	for i, messages := range operations {
+		p := parcel{messages, func(err error) { told(i, err) }}
+		to := destinations(messages)
 		if g := by[to]; g != nil {
 			g.parcels = append(g.parcels, p)
 			continue
 		}
 		next, hung := r.hangs[to]
-		g := &group{to: to, hung: hung, parcels: []stet.Parcel{p}}
+		g := &group{to: to, hung: hung, parcels: []parcel{p}}
 		by[to] = g
 		switch {
 		case !hung:
@@ -200,13 +205,13 @@ func (r *Relay) split(parcels []stet.Parcel) []*group {
 	return append(first, last[:min(len(last), 1)]...) // so that they cost the others little
 }
 
-// destinations names where a parcel's messages go.
-func destinations(p stet.Parcel) string {
-	if len(p.Messages) == 1 {
-		return p.Messages[0].To
+// destinations names where an operation's messages go.
+func destinations(messages []stet.Message) string {
+	if len(messages) == 1 {
+		return messages[0].To
 	}
 	var to []string
-	for _, m := range p.Messages {
+	for _, m := range messages {
 		if !slices.Contains(to, m.To) {
 			to = append(to, m.To)
 		}
@@ -217,19 +222,19 @@ func destinations(p stet.Parcel) string {
 
 // send publishes a group's messages within a time, and returns what was sent. If they
 // are not taken together, each operation's are published by themselves.
-func (r *Relay) send(all context.Context, within time.Duration, g *group) (sent []stet.Parcel, err error) {
+func (r *Relay) send(all context.Context, within time.Duration, g *group) (sent []parcel, err error) {
 	ctx, cancel := context.WithTimeout(all, within)
 	defer cancel()
 	hung := g.hung
 	if !g.hung {
 		var together []stet.Message
 		for _, p := range g.parcels {
-			together = append(together, p.Messages...)
+			together = append(together, p.messages...)
 		}
 		if hung, err = r.bounded(ctx, within/2, together); err == nil {
 			sent = g.parcels
 		} else if len(g.parcels) == 1 {
-			r.engine.Unsent(all, g.parcels[0], err)
+			g.parcels[0].told(err)
 		}
 	}
 	if len(sent) == 0 && (g.hung || len(g.parcels) > 1) {
@@ -249,18 +254,18 @@ func (r *Relay) send(all context.Context, within time.Duration, g *group) (sent 
 // oneByOne publishes parcels, each for itself and within a time, until some have
 // hung and none was sent. hung says that one has. Their order is another one every
 // time: one that hangs is not always the first.
-func (r *Relay) oneByOne(ctx context.Context, within time.Duration, parcels []stet.Parcel) (sent []stet.Parcel, hung bool, err error) {
+func (r *Relay) oneByOne(ctx context.Context, within time.Duration, parcels []parcel) (sent []parcel, hung bool, err error) {
 	hanging := 0
 	for _, i := range rand.Perm(len(parcels)) {
 		if ctx.Err() != nil || hanging >= relayProbes && len(sent) == 0 {
 			return sent, hanging > 0, cmp.Or(err, context.Cause(ctx))
 		}
-		hangs, e := r.bounded(ctx, within, parcels[i].Messages)
+		hangs, e := r.bounded(ctx, within, parcels[i].messages)
 		if hangs {
 			hanging++
 		}
 		if e != nil {
-			r.engine.Unsent(ctx, parcels[i], e)
+			parcels[i].told(e)
 			err = e // the last stands for the others
 			continue
 		}
@@ -277,27 +282,20 @@ func (r *Relay) bounded(ctx context.Context, within time.Duration, messages []st
 	return err != nil && ctx.Err() != nil, err
 }
 
-// relayed tells the store, some calls at a time.
-func (r *Relay) relayed(ctx context.Context, sent []stet.Parcel) (n int, err error) {
-	next := make(chan stet.Parcel, len(sent))
+// confirm tells the store what was sent, some calls at a time.
+func confirm(sent []parcel) {
+	next := make(chan parcel, len(sent))
 	for _, p := range sent {
 		next <- p
 	}
 	close(next)
-	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for range min(relayCalls, len(sent)) {
 		wg.Go(func() {
 			for p := range next {
-				e := r.engine.Relayed(context.WithoutCancel(ctx), p)
-				mu.Lock()
-				if err = errors.Join(err, e); e == nil {
-					n++
-				}
-				mu.Unlock()
+				p.told(nil)
 			}
 		})
 	}
 	wg.Wait()
-	return n, err
 }

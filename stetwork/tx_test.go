@@ -181,9 +181,15 @@ func TestMessagesOfATransactionLeaveWithItsOutcome(t *testing.T) {
 	}))
 	b.runs()
 	b.await(b.accept("ship", "Emma"), store.Completed)
-	parcels, err := b.engine.DueMessages(t.Context(), 10, time.Minute)
-	if err != nil || len(parcels) != 1 || len(parcels[0].Messages) != 1 {
-		t.Fatal(parcels, err)
+	n, err := b.engine.Relay(t.Context(), 10, time.Minute, func(operations [][]stet.Message, told func(int, error)) error {
+		if len(operations) != 1 || len(operations[0]) != 1 {
+			t.Errorf("%+v", operations)
+		}
+		told(0, nil)
+		return nil
+	})
+	if n != 1 || err != nil {
+		t.Fatal(n, err)
 	}
 }
 

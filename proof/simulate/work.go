@@ -192,22 +192,22 @@ func payload(key, print int8) []byte {
 
 // relay sends messages.
 func (p *process) relay(ctx context.Context) error {
-	parcels, err := p.engine.DueMessages(ctx, maxKeys, dueAgain)
-	for _, parcel := range parcels {
-		for _, m := range parcel.Messages {
-			c := &call{p: p, kind: publish, key: int8(strings.Index(keyLetters, m.Key))}
-			c.do = func() error {
-				p.w.publish(c, m)
-				return nil
+	_, err := p.engine.Relay(ctx, maxKeys, dueAgain, func(operations [][]stet.Message, told func(int, error)) error {
+		for i, messages := range operations {
+			for _, m := range messages {
+				c := &call{p: p, kind: publish, key: int8(strings.Index(keyLetters, m.Key))}
+				c.do = func() error {
+					p.w.publish(c, m)
+					return nil
+				}
+				if err := c.await(ctx); err != nil {
+					return err // sent again
+				}
 			}
-			if err := c.await(ctx); err != nil {
-				return err // sent again
-			}
+			told(i, nil)
 		}
-		if err := p.engine.Relayed(ctx, parcel); err != nil {
-			return err
-		}
-	}
+		return nil
+	})
 	return err
 }
 
