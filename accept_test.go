@@ -81,8 +81,8 @@ func TestAcceptedOperationIsDoneOnceLater(t *testing.T) {
 			t.Fatalf("due: %v, %v", items, err)
 		}
 		run := take(t, e, items[0])
-		if run.Op().Key != op.Key || run.Op().Scope != op.Scope || run.Work().Name != "ship" || string(run.Work().Payload) != "order 7" || run.Attempt() != 1 || run.Replayed() {
-			t.Fatalf("took %+v of %q, attempt %d", run.Work(), run.Op().Key, run.Attempt())
+		if run.Op().Key != op.Key || run.Op().Scope != op.Scope || run.Work.Name != "ship" || string(run.Work.Payload) != "order 7" || run.Attempt() != 1 || run.Replayed() {
+			t.Fatalf("took %+v of %q, attempt %d", run.Work, run.Op().Key, run.Attempt())
 		}
 		status(t, e, it.ID, store.Running)
 		complete(t, run, "shipped")
@@ -166,7 +166,7 @@ func TestBadWorkIsRefused(t *testing.T) {
 	}
 	status(t, e, e.ID(op.Scope, op.Key), store.None)
 	large := stet.Work{Name: strings.Repeat("n", store.MaxName), Payload: bytes.Repeat([]byte{0, 255}, store.MaxWork/2)}
-	if run := take(t, e, accept(t, e, op, large)); !bytes.Equal(run.Work().Payload, large.Payload) || run.Work().Name != large.Name {
+	if run := take(t, e, accept(t, e, op, large)); !bytes.Equal(run.Work.Payload, large.Payload) || run.Work.Name != large.Name {
 		t.Error("the greatest payload did not come back")
 	}
 	late := op
@@ -352,27 +352,27 @@ func TestRunningOperationIsAskedToEnd(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 	it := accept(t, e, op, parcel)
 	run := take(t, e, it)
-	if asked, err := run.Cancelling(t.Context()); asked || err != nil {
-		t.Fatalf("%v, %v", asked, err)
+	if run.Cancelling {
+		t.Fatal("it is to end before anyone has asked")
 	}
 	for range 2 {
 		if st, err := e.Cancel(t.Context(), op.Scope, it.ID); err != nil || st.Record.State != store.Running || !st.Record.Cancelling {
 			t.Fatalf("%+v, %v", st, err)
 		}
 	}
-	if asked, err := run.Cancelling(t.Context()); !asked || err != nil {
-		t.Fatalf("%v, %v", asked, err)
+	if st, err := e.Lookup(t.Context(), it.ID); err != nil || !st.Record.Cancelling || st.Record.Fence != run.Fence() {
+		t.Fatalf("%+v, %v", st, err)
 	}
 	// It did not heed that, and failed in a way that lets it run again: the next
 	// attempt is asked, and so is one that has not begun yet.
-	if err := run.Release(t.Context()); err != nil {
+	if err := run.Release(t.Context(), stet.Again{}); err != nil {
 		t.Fatal(err)
 	}
 	next := take(t, e, it)
-	if asked, err := next.Cancelling(t.Context()); !asked || err != nil {
-		t.Fatalf("the next attempt: %v, %v", asked, err)
+	if !next.Cancelling {
+		t.Fatal("the next attempt is not asked to end")
 	}
-	if err := next.Release(t.Context()); err != nil {
+	if err := next.Release(t.Context(), stet.Again{}); err != nil {
 		t.Fatal(err)
 	}
 	if st, err := e.Cancel(t.Context(), op.Scope, it.ID); err != nil || st.Record.State != store.Failed {

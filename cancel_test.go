@@ -26,7 +26,7 @@ func TestCancellingWhatWasGivenBackEndsIt(t *testing.T) {
 			t.Fatalf("%+v, %v; want it to run and to be asked to end", st.Record, err)
 		}
 	}
-	if err := run.Return(t.Context(), stet.Again{After: time.Hour}); err != nil {
+	if err := run.Release(t.Context(), stet.Again{After: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	st, err = e.Cancel(t.Context(), op.Scope, st.Record.ID)

@@ -123,7 +123,7 @@ func TestRunNeverBeginsWithALeaseThatIsNearlyOver(t *testing.T) {
 func leaseLeft(t *testing.T, st store.Store, run *stet.Lease) time.Duration {
 	t.Helper()
 	rec, err := st.Read(t.Context(), run.ID())
-	if err != nil || rec.State != store.Running || rec.Owner != run.Claim().Owner {
+	if err != nil || rec.State != store.Running || rec.Fence != run.Fence() {
 		t.Fatalf("%+v, %v", rec, err)
 	}
 	return rec.LeaseLeft

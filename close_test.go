@@ -51,7 +51,7 @@ func TestCloseEndsWaiting(t *testing.T) {
 				t.Errorf("%s: it waited %v more", name, took)
 			}
 		}
-		if err := run.Release(t.Context()); err != nil {
+		if err := run.Release(t.Context(), stet.Again{}); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -130,7 +130,7 @@ func TestShortClassDoesNotTakeHeartbeatsFromOthers(t *testing.T) {
 		if err := run.Context().Err(); err != nil {
 			t.Fatal(context.Cause(run.Context()))
 		}
-		if err := run.Release(t.Context()); err != nil {
+		if err := run.Release(t.Context(), stet.Again{}); err != nil {
 			t.Fatal(err)
 		}
 	})

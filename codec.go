@@ -113,8 +113,8 @@ func appendFields(b []byte, fields []store.Field) []byte {
 	return b
 }
 
-// Size is how many bytes of Policy.MaxResult the outcome takes.
-func (o *Outcome) Size() int {
+// size is how many bytes of Policy.MaxResult the outcome takes.
+func (o *Outcome) size() int {
 	return 3 + uvarintLen(o.Status) + stringLen(o.Type) + fieldsLen(o.Header) + fieldsLen(o.Trailer) + stringLen(o.Trace) + len(o.Body)
 }
 

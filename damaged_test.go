@@ -149,7 +149,7 @@ var callsOfARecord = map[string]struct {
 	"Settle": {true, func(t *testing.T, _ *stet.Engine, _ *unreadable, r *stet.Lease) error {
 		return r.Settle(t.Context(), done)
 	}},
-	"Release": {true, func(t *testing.T, _ *stet.Engine, _ *unreadable, r *stet.Lease) error { return r.Release(t.Context()) }},
+	"Release": {true, func(t *testing.T, _ *stet.Engine, _ *unreadable, r *stet.Lease) error { return r.Release(t.Context(), stet.Again{}) }},
 	"SettleTx": {true, func(t *testing.T, e *stet.Engine, s *unreadable, r *stet.Lease) error {
 		return txOf(e, s).Settle(t.Context(), r, 1, done)
 	}},
@@ -279,7 +279,7 @@ func TestUnreachedRecordEndsNoOtherRun(t *testing.T) {
 				others = append(others, begin(t, e, stet.Op{Scope: "s", Key: fmt.Sprint(i)}))
 			}
 			st.fail(cause, hit.ID())
-			if err := st.Release(t.Context(), lost.Claim(), store.Retention{Result: time.Hour}); err != nil {
+			if err := st.Release(t.Context(), claimOf(t, st, lost), store.Retention{Result: time.Hour}); err != nil {
 				t.Fatal(err)
 			}
 			<-hit.Context().Done()

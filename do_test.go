@@ -120,7 +120,7 @@ func TestRunEndsOnce(t *testing.T) {
 	if err := run.Settle(t.Context(), stet.Outcome{Body: []byte("a")}); err != nil {
 		t.Fatal(err)
 	}
-	if err := run.Release(t.Context()); stet.KindOf(err) != stet.KindInvalid {
+	if err := run.Release(t.Context(), stet.Again{}); stet.KindOf(err) != stet.KindInvalid {
 		t.Fatalf("release after settle: %v", err)
 	}
 	if err := run.Context().Err(); err == nil {
@@ -156,7 +156,7 @@ func TestDerivedKeysAreStableAndApart(t *testing.T) {
 	if charge == mail {
 		t.Fatal("two calls share a key")
 	}
-	if err := run.Release(t.Context()); err != nil {
+	if err := run.Release(t.Context(), stet.Again{}); err != nil {
 		t.Fatal(err)
 	}
 	second := begin(t, e, op)

@@ -49,8 +49,8 @@ func TestStepThatIsStillOpenCannotBeSettled(t *testing.T) {
 			return r.Settle(ctx, stet.Outcome{})
 		},
 		"failed":   func(ctx context.Context, r *stet.Lease) error { return r.Settle(ctx, stet.Outcome{Failed: true}) },
-		"returned": func(ctx context.Context, r *stet.Lease) error { return r.Return(ctx, stet.Again{After: time.Minute}) },
-		"released": func(ctx context.Context, r *stet.Lease) error { return r.Release(ctx) },
+		"returned": func(ctx context.Context, r *stet.Lease) error { return r.Release(ctx, stet.Again{After: time.Minute}) },
+		"released": func(ctx context.Context, r *stet.Lease) error { return r.Release(ctx, stet.Again{}) },
 	} {
 		e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 		it := accept(t, e, op, parcel)
@@ -121,7 +121,7 @@ func TestOperationInDoubtCannotBeCancelled(t *testing.T) {
 	it := accept(t, e, op, parcel)
 	run := take(t, e, it)
 	defer charging(t, run)()
-	if err := st.Return(t.Context(), run.Claim(), 0); err != nil { // by an older version
+	if err := st.Return(t.Context(), claimOf(t, st, run), 0); err != nil { // by an older version
 		t.Fatal(err)
 	}
 	if _, err := e.Cancel(t.Context(), op.Scope, it.ID); stet.KindOf(err) != stet.KindUnknown {

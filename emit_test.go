@@ -142,8 +142,8 @@ func TestRunWithoutOutcomeEmitsNothing(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 	it := accept(t, e, op, parcel)
 	for _, end := range []func(*stet.Lease) error{
-		func(r *stet.Lease) error { return r.Return(t.Context(), stet.Again{}) },
-		func(r *stet.Lease) error { return r.Release(t.Context()) },
+		func(r *stet.Lease) error { return r.Release(t.Context(), stet.Again{}) },
+		func(r *stet.Lease) error { return r.Release(t.Context(), stet.Again{}) },
 		func(r *stet.Lease) error { return r.Park(t.Context()) },
 	} {
 		run := take(t, e, it)

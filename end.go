@@ -77,10 +77,11 @@ func worded(out Outcome, err error) Outcome {
 	return failure(err)
 }
 
-// Again says what is to become of a run that is to be repeated.
+// Again says how an operation is to be run again. One that was not accepted runs with
+// the next retry: After and Uncounted mean nothing there.
 type Again struct {
-	After     time.Duration // an accepted operation waits that long, at most store.MaxDelay
-	Uncounted bool          // the attempt was interrupted, by a shutdown for one, and does not count; see Counted
+	After     time.Duration // it waits that long, at most store.MaxDelay
+	Uncounted bool          // the attempt was interrupted, by a shutdown for one, and does not count; see Lease.Counted
 	Failed    error         // if set, it is not repeated, but settled as failed with this error
 }
 
@@ -152,12 +153,7 @@ func (l *Lease) decide(ctx context.Context, out Outcome, err error, again func(e
 
 // giveUp releases the run, and returns the caller's error.
 func (l *Lease) giveUp(ctx context.Context, err error, a Again, harmless bool) error {
-	own, released := retryable(err), error(nil)
-	if l.taken {
-		released = l.Return(ctx, a)
-	} else {
-		released = l.Release(ctx)
-	}
+	own, released := retryable(err), l.Release(ctx, a)
 	if !harmless || KindOf(released) == KindFenced || l.Declared() == MayHaveExecuted {
 		own.Execution = MayHaveExecuted // by this run, by another one, or by a step that was left behind
 	}

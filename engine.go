@@ -256,7 +256,7 @@ func (e *Engine) replay(ctx context.Context, t *ticket, rec store.Record) (*Leas
 		return nil, &Error{Kind: KindDamaged, Execution: executed(rec), Cause: err}
 	}
 	e.observe(ctx, t.event(observe.Replayed, rec, nil))
-	return &Lease{&Run{e: e, op: t.op, p: t.p, rec: rec, outcome: out, replayed: true, ended: true, ctx: ctx}}, nil
+	return &Lease{Run: &Run{e: e, op: t.op, p: t.p, rec: rec, outcome: out, replayed: true, ended: true, ctx: ctx}}, nil
 }
 
 func (t *ticket) event(kind observe.Kind, rec store.Record, err error) observe.Event {

@@ -70,7 +70,7 @@ func TestObserverIsToldWhatHappens(t *testing.T) {
 		second := stet.Op{Scope: "s", Key: "second"}
 		run := begin(t, e, second)
 		do(second)
-		if err := run.Release(t.Context()); err != nil {
+		if err := run.Release(t.Context(), stet.Again{}); err != nil {
 			t.Fatal(err)
 		}
 		expect("in flight, released", "claimed in_flight released")
@@ -82,7 +82,7 @@ func TestObserverIsToldWhatHappens(t *testing.T) {
 
 		fourth := stet.Op{Scope: "s", Key: "fourth"}
 		run = begin(t, e, fourth)
-		if err := st.Release(t.Context(), run.Claim(), store.Retention{Result: time.Hour}); err != nil {
+		if err := st.Release(t.Context(), claimOf(t, st, run), store.Retention{Result: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		<-run.Context().Done()

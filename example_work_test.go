@@ -33,7 +33,7 @@ func ExampleEngine_Accept() {
 		if err != nil || run.Replayed() {
 			continue
 		}
-		result := fmt.Appendf(nil, "shipped %s", run.Work().Payload)
+		result := fmt.Appendf(nil, "shipped %s", run.Work.Payload)
 		if err := run.Settle(ctx, stet.Outcome{Body: result}); err != nil {
 			panic(err)
 		}
@@ -72,7 +72,7 @@ func ExampleStep() {
 		})
 		fmt.Println("attempt", run.Attempt(), receipt, err)
 		if run.Attempt() == 1 {
-			_ = run.Return(ctx, stet.Again{}) // the warehouse does not answer; nothing was shipped
+			_ = run.Release(ctx, stet.Again{}) // the warehouse does not answer; nothing was shipped
 			continue
 		}
 		_ = run.Settle(ctx, stet.Outcome{Body: []byte(receipt)})

@@ -38,7 +38,7 @@ func TestDidItExecuteIsAnsweredAlikeAfterTheResultIsGone(t *testing.T) {
 			it := accept(t, e, op, parcel)
 			run, err := e.Take(t.Context(), it)
 			if err == nil {
-				err = run.Return(t.Context(), stet.Again{After: time.Minute})
+				err = run.Release(t.Context(), stet.Again{After: time.Minute})
 			}
 			if err != nil {
 				t.Fatal(err)

@@ -68,7 +68,7 @@ func TestStaleWorkerWritesNothing(t *testing.T) {
 	other := newEngine(t, st, stet.Options{})
 	it := accept(t, e, op, parcel)
 	stale := take(t, e, it)
-	if err := st.Return(t.Context(), stale.Claim(), 0); err != nil { // by an operator, who believed it dead
+	if err := st.Return(t.Context(), claimOf(t, st, stale), 0); err != nil { // by an operator, who believed it dead
 		t.Fatal(err)
 	}
 	if err := finish(t, e, stale, st, nil); stet.KindOf(err) != stet.KindFenced || charges(t, st) != 0 {
@@ -80,7 +80,7 @@ func TestStaleWorkerWritesNothing(t *testing.T) {
 	if err := finish(t, e, stale, st, nil); stet.KindOf(err) != stet.KindFenced || charges(t, st) != 1 {
 		t.Errorf("when another has finished: %v, %d rows", err, charges(t, st))
 	}
-	if err := stale.Return(t.Context(), stet.Again{}); stet.KindOf(err) != stet.KindFenced {
+	if err := stale.Release(t.Context(), stet.Again{}); stet.KindOf(err) != stet.KindFenced {
 		t.Errorf("its return: %v", err)
 	}
 	status(t, other, it.ID, store.Completed)
@@ -101,7 +101,7 @@ func TestCommitWhoseReplyWasLostIsNotDoneTwice(t *testing.T) {
 		if err := finish(t, e, run, faulty, nil); stet.KindOf(err) != stet.KindStore || stet.ExecutionOf(err) != stet.MayHaveExecuted {
 			t.Errorf("%v", err)
 		}
-		err := run.Return(t.Context(), stet.Again{})
+		err := run.Release(t.Context(), stet.Again{})
 		if committed := fault == storetest.FailAfter; (stet.KindOf(err) == stet.KindFenced) != committed {
 			t.Errorf("committed: %v; the return: %v", committed, err)
 		}

@@ -212,7 +212,7 @@ func TestReleaseThatCameTooLateIsNotReportedAsHeeded(t *testing.T) {
 			rec, err := s.Read(t.Context(), r.ID())
 			must(t, err)
 			s.meanwhile = func() { tc.meanwhile(t, s, rec.Claim()) }
-			err = r.Release(t.Context())
+			err = r.Release(t.Context(), stet.Again{})
 			if (stet.KindOf(err) == stet.KindFenced) != tc.fenced || (err == nil) == tc.fenced {
 				t.Errorf("the run was told: %v; want that it was fenced: %v", err, tc.fenced)
 			}

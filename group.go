@@ -24,7 +24,7 @@ var errGroup = errors.New("the group is not committed")
 // messages, or if the commit failed; so fn may be called again.
 func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx context.Context, tx Tx, i int) (Outcome, error)) []*Lease {
 	e, runs := te.e, make([]*Lease, len(ops))
-	s, ok := te.s.(store.GroupTxStore[Tx])
+	s, ok := store.As[store.GroupTxStore[Tx]](te.s)
 	if !ok {
 		return runs
 	}
@@ -61,7 +61,7 @@ func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx cont
 		e.observe(ctx, t.event(observe.Claimed, begun.rec, nil))
 		e.observe(ctx, observe.Event{Kind: observe.Settled, ID: rec.ID, Class: t.op.Class, State: rec.State, Fence: rec.Fence,
 			Attempt: rec.Attempt, Elapsed: time.Since(begun.begun), Err: begun.notKept()})
-		runs[i] = &Lease{&Run{e: e, op: t.op, p: t.p, rec: rec, outcome: outs[i], transactional: true, ended: true, ctx: begun.ctx}}
+		runs[i] = &Lease{Run: &Run{e: e, op: t.op, p: t.p, rec: rec, outcome: outs[i], transactional: true, ended: true, ctx: begun.ctx}}
 	}
 	return runs
 }

@@ -41,7 +41,7 @@ func TestVerifierSeesWhatTheDeadRunWasCalled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = next.Release(t.Context()) }()
+	defer func() { _ = next.Release(t.Context(), stet.Again{}) }()
 	if len(asked) != 1 || asked[0].Op.Name != op.Name || asked[0].Op.Ref != op.Ref || asked[0].Op.Class != "pay" || asked[0].Record.Attempt != 1 {
 		t.Errorf("the verifier was asked about %+v; want what the dead run was called", asked)
 	}

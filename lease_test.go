@@ -61,6 +61,19 @@ func (s *spy) Release(ctx context.Context, c store.Claim, keep store.Retention) 
 
 var errDown = errors.New("connection refused")
 
+// claimOf is the claim of a run, as the store has it.
+func claimOf(t *testing.T, st store.Store, run *stet.Lease) store.Claim {
+	t.Helper()
+	rec, err := st.Read(t.Context(), run.ID())
+	if err != nil || rec.Fence != run.Fence() {
+		t.Fatalf("the record of the run: %+v, %v", rec, err)
+	}
+	return rec.Claim()
+}
+
+// shown is what an operator has seen of a run's record.
+func shown(run *stet.Lease) store.Record { return store.Record{ID: run.ID(), Fence: run.Fence()} }
+
 func begin(t *testing.T, e *stet.Engine, op stet.Op) *stet.Lease {
 	t.Helper()
 	run, err := e.Begin(t.Context(), op)
@@ -121,7 +134,7 @@ func TestLostLeaseCancelsTheHandler(t *testing.T) {
 		st := newSpy()
 		e := newEngine(t, st, stet.Options{})
 		run := begin(t, e, op)
-		if err := st.Release(t.Context(), run.Claim(), store.Retention{Result: time.Hour}); err != nil {
+		if err := st.Release(t.Context(), claimOf(t, st, run), store.Retention{Result: time.Hour}); err != nil {
 			t.Fatal(err) // as an operator might
 		}
 		<-run.Context().Done()

@@ -80,11 +80,11 @@ func TestDefaultOfASmallStoreIsWhatItKeeps(t *testing.T) {
 		}
 		defer e.Close()
 		p, _ := e.Policy("")
-		empty := stet.Outcome{}
+		empty := stet.SizeOf(stet.Outcome{})
 		for key, c := range map[string]struct {
 			size int
 			gone bool
-		}{"fits": {p.MaxResult - empty.Size(), false}, "too large": {p.MaxResult - empty.Size() + 1, true}} {
+		}{"fits": {p.MaxResult - empty, false}, "too large": {p.MaxResult - empty + 1, true}} {
 			run, err := e.Begin(t.Context(), stet.Op{Scope: "acct", Key: key})
 			if err != nil {
 				t.Fatalf("%s, %s: Begin: %v", name, key, err)

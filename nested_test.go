@@ -100,7 +100,7 @@ func TestSettleTxCommitsTheOutcomeWithTheCallersWrites(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !commit {
-			if err := errors.Join(tx.Rollback(), run.Release(t.Context())); err != nil {
+			if err := errors.Join(tx.Rollback(), run.Release(t.Context(), stet.Again{})); err != nil {
 				t.Fatal(err)
 			}
 			continue
@@ -118,7 +118,7 @@ func TestSettleTxCommitsTheOutcomeWithTheCallersWrites(t *testing.T) {
 func TestStaleRunCannotSettleInATransaction(t *testing.T) {
 	st, e := bank(t)
 	run := begin(t, e, op)
-	if err := st.Release(t.Context(), run.Claim(), store.Retention{Result: time.Hour, Tombstone: time.Hour}); err != nil {
+	if err := st.Release(t.Context(), claimOf(t, st, run), store.Retention{Result: time.Hour, Tombstone: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	next := begin(t, newEngine(t, st, stet.Options{}), op)

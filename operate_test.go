@@ -93,7 +93,7 @@ func TestLiveRunCannotBeResolved(t *testing.T) {
 		if err := run.Settle(t.Context(), stet.Outcome{}); err != nil {
 			t.Fatal(err)
 		}
-		if err := e.Resolve(t.Context(), run.Record(), "", stet.ItDidNotHappen()); stet.KindOf(err) != stet.KindFenced {
+		if err := e.Resolve(t.Context(), shown(run), "", stet.ItDidNotHappen()); stet.KindOf(err) != stet.KindFenced {
 			t.Fatalf("resolving what was settled: %v", err)
 		}
 	})

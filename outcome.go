@@ -32,7 +32,8 @@ type Outcome struct {
 	Header, Trailer []store.Field
 	// Body is what retries get, byte for byte.
 	Body []byte
-	// Trace is the W3C traceparent of the run, "" for none.
+	// Trace is the W3C traceparent of the run, "" for none. It is left out where the
+	// outcome would be larger than Policy.MaxResult with it.
 	Trace string
 }
 

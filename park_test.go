@@ -110,7 +110,7 @@ func TestParkEndsARunOnce(t *testing.T) {
 		if run.Context().Err() == nil {
 			t.Error("the run's context goes on")
 		}
-		for _, err := range []error{run.Park(t.Context()), run.Release(t.Context()), run.Settle(t.Context(), stet.Outcome{})} {
+		for _, err := range []error{run.Park(t.Context()), run.Release(t.Context(), stet.Again{}), run.Settle(t.Context(), stet.Outcome{})} {
 			if stet.KindOf(err) != stet.KindInvalid {
 				t.Errorf("after Park: %v", err)
 			}
@@ -246,13 +246,13 @@ func TestZombieIsNotToldThatItsOutcomeStands(t *testing.T) {
 			_ = first.Close() // no heartbeat any more
 			time.Sleep(time.Minute)
 			e := newEngine(t, st, stet.Options{SweepEvery: -1, Policy: stet.Policy{Retention: store.Retention{Result: time.Hour}}})
-			if err := e.Resolve(t.Context(), zombie.Record(), "", stet.ItHappened(stet.Outcome{Body: []byte("X")})); err != nil {
+			if err := e.Resolve(t.Context(), shown(zombie), "", stet.ItHappened(stet.Outcome{Body: []byte("X")})); err != nil {
 				t.Fatal(err)
 			}
 			if got, err := replayed(t, st, stet.Options{}, op); err != nil || got != "X" {
 				t.Fatalf("%q, %v", got, err)
 			}
-			gone(st, zombie.Claim())
+			gone(st, claimOf(t, st, zombie))
 			if err := zombie.Settle(t.Context(), out); stet.KindOf(err) != stet.KindFenced {
 				t.Errorf("%s: a retry was given X, and the zombie's %q (gone: %v): %v", name, out.Body, out.Gone, err)
 			}
@@ -297,13 +297,13 @@ func TestZombieIsFencedWhateverItsClockSays(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 			e := newEngine(t, store, stet.Options{SweepEvery: -1})
-			if err := e.Resolve(t.Context(), zombie.Record(), "", stet.ItHappened(stet.Outcome{Body: []byte("X")})); err != nil {
+			if err := e.Resolve(t.Context(), shown(zombie), "", stet.ItHappened(stet.Outcome{Body: []byte("X")})); err != nil {
 				t.Fatal(err)
 			}
 			if got, err := replayed(t, store, stet.Options{}, op); err != nil || got != "X" {
 				t.Fatalf("%q, %v", got, err)
 			}
-			if err := store.Expire(t.Context(), zombie.Claim()); err != nil {
+			if err := store.Expire(t.Context(), claimOf(t, store, zombie)); err != nil {
 				t.Fatal(err)
 			}
 			store.reads = reads

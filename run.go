@@ -42,8 +42,7 @@ type Run struct {
 	outboxSize int
 	committing bool // nothing can be emitted any more
 
-	work       Work // of a run of Take
-	taken      bool
+	taken      bool   // by Take
 	repeatable bool   // see Item
 	namespace  []byte // that it was accepted in; nil is the engine's
 	book       notebook
@@ -54,7 +53,16 @@ type Run struct {
 // Lease is for authors of faces: what Begin, Take and TxEngine.Run give. It is an
 // outcome to replay, or the right to run the operation and to end the run. It is safe
 // for concurrent use.
-type Lease struct{ *Run }
+type Lease struct {
+	*Run
+
+	// Of a run of Take: what it is to do, without Work.After; how many of its attempts
+	// count, this one included, as Attempt, less those that were released Uncounted; and
+	// whether its cancellation had been asked for by then (see Engine.Lookup for later).
+	Work       Work
+	Counted    int
+	Cancelling bool
+}
 
 type runKey struct{}
 
@@ -68,17 +76,13 @@ func FromContext(ctx context.Context) *Run {
 // newRun makes the run of a granted claim. The keeper ends the run's context at its
 // deadline, too; if the engine was closed meanwhile, the claim is given back.
 func (e *Engine) newRun(ctx context.Context, t *ticket, f *flight, rec store.Record) (*Lease, error) {
-	r := &Lease{&Run{e: e, op: t.op, p: t.p, rec: rec, f: f, begun: t.asked, resent: t.resent, taken: t.taken}}
+	r := &Lease{Run: &Run{e: e, op: t.op, p: t.p, rec: rec, f: f, begun: t.asked, resent: t.resent, taken: t.taken}}
 	r.setContext(ctx, context.Background())
 	// The claim may be older than the call that brought its reply.
 	if e.keeper.add(r.Run, t.asked.Add(min(rec.LeaseLeft, t.p.Lease)-t.p.Lease)) {
 		return r, nil
 	}
-	end := r.Release
-	if r.taken {
-		end = func(ctx context.Context) error { return r.Return(ctx, Again{Uncounted: true}) }
-	}
-	return nil, errors.Join(&Error{Kind: KindClosed, Execution: NotExecuted}, end(ctx))
+	return nil, errors.Join(&Error{Kind: KindClosed, Execution: NotExecuted}, r.Release(ctx, Again{Uncounted: true}))
 }
 
 // Cancel ends the run's context with a cause: ErrCancelled, or ErrClosed where what runs
@@ -141,17 +145,8 @@ func (r *Run) ID() store.ID { return r.rec.ID }
 func (r *Run) Fence() int64 { return r.rec.Fence }
 
 // Attempt returns 1 for the first claim of the key, 2 for the next: a run before
-// this one may have had its effect. See Counted.
+// this one may have had its effect.
 func (r *Run) Attempt() int { return r.rec.Attempt }
-
-// Record returns the record as it was when the run began. Of a replayed run its
-// times say how long the result is kept; they are zero if the outcome was
-// learned from another run of this process.
-func (r *Run) Record() store.Record { return r.rec }
-
-// Claim returns the claim: what heartbeats and writes are compared with. A
-// transactional run has none: its record is written when it ends.
-func (r *Lease) Claim() store.Claim { return r.rec.Claim() }
 
 // DeriveKey returns the key for a call that the handler makes further down, by
 // the name of the call: every attempt of this operation derives the same one.
@@ -284,26 +279,44 @@ func (r *Lease) Settle(ctx context.Context, out Outcome) error {
 	return r.report(ctx, observe.Settled, en.rec.State, err)
 }
 
-// Release gives the claim back, stating that nothing was executed, and ends the
-// run. An accepted operation is run again at once; see Return. Errors are those of
-// Settle. A store that cannot be reached is tried again in the background, for as
-// long as the lease.
-func (r *Lease) Release(ctx context.Context) error {
-	if r.transactional {
+// Release gives the claim back, stating that nothing was executed, or that it may be
+// repeated, and ends the run. The operation is run again as again says, whose Failed must
+// be nil. If it cannot be stored that the attempt is uncounted, it counts. Errors are those
+// of Settle. A store that cannot be reached is tried again in the background, for as long
+// as the lease.
+func (r *Lease) Release(ctx context.Context, again Again) error {
+	switch {
+	case r.transactional:
 		return invalid("a transactional run is released by an error of its function, or Declare(NotExecuted)")
+	case again.Failed != nil:
+		return invalid("Release with Again.Failed: %w; settle it", again.Failed)
+	case again.After < 0 || again.After > store.MaxDelay:
+		return invalid("Release with Again.After %v; it must be 0 to %v", again.After, store.MaxDelay)
 	}
 	if err := r.conclude(ctx); err != nil {
 		return err
 	}
-	if ws := r.e.works; ws != nil && r.taken {
-		return r.giveBack(ctx, ws, 0)
+	kind, to, call := observe.Released, store.Retryable, r.release
+	if r.taken {
+		if again.Uncounted {
+			r.spare(ctx, r.e.works)
+		}
+		kind, to, call = observe.Returned, store.Accepted, func(ctx context.Context) error {
+			return r.e.retry(ctx, 0, func(ctx context.Context) error { return r.e.works.Return(ctx, r.rec.Claim(), again.After) })
+		}
 	}
 	fault.At(fault.ReleaseBefore)
-	err := r.release(ctx)
+	err := call(ctx)
 	fault.At(fault.ReleaseAfter)
 	r.finish(entry{})
-	r.insist(err, func(ctx context.Context) error { return r.e.release(ctx, r.rec.Claim(), r.p.Retention) })
-	return r.report(ctx, observe.Released, store.Retryable, err)
+	if !r.taken { // what was sent before may have been heeded
+		call = func(ctx context.Context) error { return r.e.release(ctx, r.rec.Claim(), r.p.Retention) }
+	}
+	r.insist(err, call)
+	if err == nil && r.taken && again.After == 0 {
+		r.e.Wake()
+	}
+	return r.report(ctx, kind, to, err)
 }
 
 // insist repeats the end of a run in the background, if err says that it may not have

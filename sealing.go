@@ -3,7 +3,6 @@ package stet
 import (
 	"bytes"
 	"fmt"
-	"strconv"
 
 	"github.com/stet-go/stet/internal/seal"
 	"github.com/stet-go/stet/store"
@@ -34,11 +33,11 @@ type EncryptionKey struct {
 	Secret []byte `json:"-"`
 }
 
-// String returns the name of the key, and not the secret.
-func (k EncryptionKey) String() string { return "key " + strconv.Quote(k.Name) + " (secret not shown)" }
-
-// GoString is String.
-func (k EncryptionKey) GoString() string { return k.String() }
+// Format writes the name of the key and not the secret, whatever the verb. In logs of
+// package slog, and in JSON, there is no secret either.
+func (k EncryptionKey) Format(f fmt.State, _ rune) {
+	fmt.Fprintf(f, "key %q (secret not shown)", k.Name)
+}
 
 // sealer puts results into envelopes, and takes them out.
 type sealer struct {
@@ -69,8 +68,11 @@ func newSealer(o Encryption) (s sealer, err error) {
 func (s *sealer) seal(id store.ID, out Outcome, limit int) (sealed store.Settlement, lost error) {
 	out.Header, out.Trailer = sortFields(out.Header), sortFields(out.Trailer)
 	if !out.Gone {
-		if lost = out.unstorable(); lost == nil && out.Size() > limit {
-			lost = fmt.Errorf("the result was not kept: it has %d bytes, and Policy.MaxResult is %d", out.Size(), limit)
+		if lost = out.unstorable(); lost == nil && out.size() > limit {
+			out.Trace = "" // the result is worth more
+			if n := out.size(); n > limit {
+				lost = fmt.Errorf("the result was not kept: it has %d bytes, and Policy.MaxResult is %d", n, limit)
+			}
 		}
 	}
 	if out.Gone || lost != nil {
@@ -79,14 +81,14 @@ func (s *sealer) seal(id store.ID, out Outcome, limit int) (sealed store.Settlem
 	return store.Settlement{State: out.state(), Result: s.sealed(id, out)}, nil
 }
 
-// room returns how many bytes of an outcome (see Outcome.Size) the store keeps; 0: any
+// room returns how many bytes of an outcome (see Outcome.size) the store keeps; 0: any
 // number.
 func (s *sealer) room(in store.Store) (int, error) {
 	l, ok := store.As[store.Limiter](in)
 	if !ok || l.MaxResult() <= 0 {
 		return 0, nil
 	}
-	envelope := s.sealed(store.ID{}, Outcome{}).Size() - (&Outcome{}).Size() + headSlack
+	envelope := s.sealed(store.ID{}, Outcome{}).Size() - (&Outcome{}).size() + headSlack
 	if l.MaxResult() <= envelope {
 		return 0, invalid("the store keeps results of at most %d bytes, which the engine's checksum or encryption (%d bytes) fills alone", l.MaxResult(), envelope)
 	}

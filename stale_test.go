@@ -207,7 +207,7 @@ func TestMismatchIsSaidBeforeAnythingElse(t *testing.T) {
 			t.Fatal(err)
 		}
 		check(t, e)
-		if err := run.Release(t.Context()); err != nil {
+		if err := run.Release(t.Context(), stet.Again{}); err != nil {
 			t.Fatal(err)
 		}
 		check(t, e) // retryable

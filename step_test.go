@@ -31,7 +31,7 @@ func counted(runs *int, err error) func(context.Context) (string, error) {
 // again gives the run back and takes the operation once more.
 func again(t *testing.T, e *stet.Engine, run *stet.Lease, it stet.Item) *stet.Lease {
 	t.Helper()
-	if err := run.Return(t.Context(), stet.Again{}); err != nil {
+	if err := run.Release(t.Context(), stet.Again{}); err != nil {
 		t.Fatalf("return: %v", err)
 	}
 	return take(t, e, it)
@@ -114,7 +114,7 @@ func TestStepInDoubtIsNotRunAgain(t *testing.T) {
 			t.Errorf("after %s, the same step: %v, %d runs", name, err, runs)
 		}
 		// Even where somebody says wrongly that nothing happened.
-		if err := run.Return(t.Context(), stet.Again{}); stet.KindOf(err) != stet.KindUnknown {
+		if err := run.Release(t.Context(), stet.Again{}); stet.KindOf(err) != stet.KindUnknown {
 			t.Errorf("after %s, a return: %v", name, err)
 		}
 		if st := status(t, e, it.ID, store.Unknown); st.Doubt != "charge" {
@@ -178,7 +178,7 @@ func TestStaleRunCannotBeginAStep(t *testing.T) {
 	e, other := newEngine(t, store, stet.Options{}), newEngine(t, store, stet.Options{})
 	it := accept(t, e, op, parcel)
 	stale := take(t, e, it)
-	if err := store.Return(t.Context(), stale.Claim(), 0); err != nil { // by an operator, who believed it dead
+	if err := store.Return(t.Context(), claimOf(t, store, stale), 0); err != nil { // by an operator, who believed it dead
 		t.Fatal(err)
 	}
 	take(t, other, it)
@@ -423,10 +423,10 @@ func TestNotesCannotBeReadOrSwapped(t *testing.T) {
 		if _, err := stet.StepOnce(run.Context(), "charge", func(context.Context) (string, error) { return "card 4242 of " + o.Key, nil }); err != nil {
 			t.Fatal(err)
 		}
-		if err := run.Release(t.Context()); err != nil {
+		if err := run.Release(t.Context(), stet.Again{}); err != nil {
 			t.Fatal(err)
 		}
-		claims, items = append(claims, run.Claim()), append(items, it)
+		claims, items = append(claims, claimOf(t, st, run)), append(items, it)
 	}
 	rec, err := st.Look(t.Context(), claims[0].ID)
 	if err != nil || bytes.Contains(rec.Notes, []byte("4242")) || bytes.Contains(rec.Work, []byte("order 7")) || bytes.Contains(rec.Work, []byte("acct_1")) {

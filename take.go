@@ -101,12 +101,11 @@ func (e *Engine) Wake() {
 
 // Take is a worker's Begin: it takes the claim of an accepted operation. The run
 // has its Work, and its policy is that of the class that it was accepted under; if it
-// is Replayed, the operation has ended, and there is nothing to do. Release and
-// Return let it be run again; Settle, TxEngine.Finish and Park are as
-// ever.
+// is Replayed, the operation has ended, and there is nothing to do. Release lets it be run
+// again; Settle, TxEngine.Finish and Park are as ever.
 //
 // The error is an *Error of kind KindInvalid (no such class), KindInFlight (it runs, or is to
-// wait still, by Work.After or Return: it will be due), KindUnknown (and its policy does not
+// wait still, by Work.After or Again.After: it will be due), KindUnknown (and its policy does not
 // say what is to become of it), KindExpired, KindFenced (there is no such operation, or it
 // was not accepted), KindDamaged, KindStore or KindClosed.
 func (e *Engine) Take(ctx context.Context, it Item) (*Lease, error) {
@@ -147,7 +146,8 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Lease, error) {
 		if err != nil {
 			return nil, err
 		}
-		run.work, run.namespace = Work{Name: work.Name, Payload: work.Payload}, work.Namespace
+		run.Work, run.Counted, run.Cancelling = Work{Name: work.Name, Payload: work.Payload}, rec.Attempt-interruptions(rec), rec.Cancelling
+		run.namespace = work.Namespace
 		run.repeatable = it.Repeatable
 		run.book.mu.Lock()
 		defer run.book.mu.Unlock()
@@ -209,72 +209,14 @@ func (e *Engine) take(ctx context.Context, ws store.WorkStore, t *ticket) (rec s
 	return rec, w, nil
 }
 
-// Work returns what the run is to do, if its operation was accepted.
-func (r *Run) Work() Work { return r.work }
-
-// Cancelling reports whether the operation's cancellation was asked for, as the
-// store has it now. Whoever runs it should ask from time to time, and settle it as
-// failed when it has stopped. The error is an *Error of kind KindInvalid or KindStore.
-func (r *Lease) Cancelling(ctx context.Context) (bool, error) {
-	if _, err := r.e.workStore(); err != nil {
-		return false, err
-	}
-	rec, err := r.e.read(ctx, r.rec.ID)
-	if err != nil {
-		return false, storeFailed(MayHaveExecuted, err)
-	}
-	return rec.Cancelling && rec.Fence == r.rec.Fence, nil
-}
-
-// Return ends a run of an accepted operation, stating that nothing was executed, or that
-// it may be repeated: it is run again as again says, whose Failed must be nil. If it
-// cannot be stored that the attempt is uncounted, it counts. Errors are those of Settle.
-func (r *Lease) Return(ctx context.Context, again Again) error {
-	after := again.After
-	ws, err := r.e.workStore()
-	switch {
-	case err != nil:
-		return err
-	case !r.taken:
-		return invalid("Return needs a run of Take; others are given back by Release")
-	case again.Failed != nil:
-		return invalid("Return with Again.Failed: %w; settle it", again.Failed)
-	case after < 0 || after > store.MaxDelay:
-		return invalid("Return after %v; it must be 0 to %v", after, store.MaxDelay)
-	}
-	if err := r.conclude(ctx); err != nil {
-		return err
-	}
-	if again.Uncounted {
-		r.spare(ctx, ws)
-	}
-	return r.giveBack(ctx, ws, after)
-}
-
-// giveBack ends a run of Take, whose right to end the caller has.
-func (r *Lease) giveBack(ctx context.Context, ws store.WorkStore, after time.Duration) error {
-	fault.At(fault.ReleaseBefore)
-	call := func(ctx context.Context) error {
-		return r.e.retry(ctx, 0, func(ctx context.Context) error { return ws.Return(ctx, r.rec.Claim(), after) })
-	}
-	err := call(ctx)
-	fault.At(fault.ReleaseAfter)
-	r.finish(entry{})
-	r.insist(err, call)
-	if err == nil && after == 0 {
-		r.e.Wake()
-	}
-	return r.report(ctx, observe.Returned, store.Accepted, err)
-}
-
 // Finish ends a run in a transaction: what fn writes through tx and the outcome that it
 // returns become durable together or not at all. A run that is stale by then writes
 // nothing.
 //
 // On error the transaction may or may not have committed, and messages that fn has
-// emitted are forgotten. End the run with Return or Release; KindFenced from them means
-// that an outcome is stored, possibly this one. The error is that of fn, or an *Error
-// of kind KindFenced, KindStore or KindInvalid.
+// emitted are forgotten. End the run with Release; KindFenced from it means that an
+// outcome is stored, possibly this one. The error is that of fn, or an *Error of kind
+// KindFenced, KindStore or KindInvalid.
 func (te *TxEngine[Tx]) Finish(ctx context.Context, r *Lease, fn func(context.Context, Tx) (Outcome, error)) error {
 	ws, err := te.workStore()
 	switch {

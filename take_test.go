@@ -43,7 +43,7 @@ func TestWorkThatWasHandedOutAndLostIsDueAgain(t *testing.T) {
 		if items := due(t, e, time.Minute); len(items) != 0 {
 			t.Fatalf("while it runs: %v", items)
 		}
-		if err := run.Return(t.Context(), stet.Again{After: 10 * time.Minute}); err != nil {
+		if err := run.Release(t.Context(), stet.Again{After: 10 * time.Minute}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(9 * time.Minute)
@@ -73,9 +73,9 @@ func TestWorkersAreWokenByWhatArrives(t *testing.T) {
 	}
 	var run *stet.Lease
 	woken("accepted", func() { run = take(t, e, accept(t, e, op, parcel)) })
-	woken("returned", func() { _ = run.Return(t.Context(), stet.Again{}) })
+	woken("returned", func() { _ = run.Release(t.Context(), stet.Again{}) })
 	run = take(t, e, stet.Item{ID: run.ID(), Name: "ship"})
-	woken("released", func() { _ = run.Release(t.Context()) })
+	woken("released", func() { _ = run.Release(t.Context(), stet.Again{}) })
 	run = take(t, e, stet.Item{ID: run.ID(), Name: "ship"})
 	woken("settled with messages", func() {
 		if err := run.Emit(stet.Message{To: "shipped"}); err != nil {
@@ -106,14 +106,14 @@ func TestBadQuestionsForWorkAreRefused(t *testing.T) {
 	}
 	run := take(t, e, it)
 	for _, after := range []time.Duration{-1, store.MaxDelay + 1} {
-		if err := run.Return(t.Context(), stet.Again{After: after}); stet.KindOf(err) != stet.KindInvalid {
+		if err := run.Release(t.Context(), stet.Again{After: after}); stet.KindOf(err) != stet.KindInvalid {
 			t.Errorf("return after %v: %v", after, err)
 		}
 	}
-	if err := run.Return(t.Context(), stet.Again{After: store.MaxDelay}); err != nil {
+	if err := run.Release(t.Context(), stet.Again{After: store.MaxDelay}); err != nil {
 		t.Errorf("after what was refused, the run should go on: %v", err)
 	}
-	if err := run.Return(t.Context(), stet.Again{}); stet.KindOf(err) != stet.KindInvalid {
+	if err := run.Release(t.Context(), stet.Again{}); stet.KindOf(err) != stet.KindInvalid {
 		t.Errorf("a second return: %v", err)
 	}
 	other := op
@@ -122,10 +122,15 @@ func TestBadQuestionsForWorkAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := plain.Return(t.Context(), stet.Again{}); stet.KindOf(err) != stet.KindInvalid {
-		t.Errorf("return of a run of Begin: %v", err)
+	if err := plain.Release(t.Context(), stet.Again{Failed: errors.New("no")}); stet.KindOf(err) != stet.KindInvalid {
+		t.Errorf("released as failed: %v", err)
 	}
-	complete(t, plain, "x")
+	if err := plain.Release(t.Context(), stet.Again{After: time.Hour, Uncounted: true}); err != nil {
+		t.Errorf("release of a run of Begin: %v", err)
+	}
+	if next := begin(t, e, other); next.Attempt() != 2 {
+		t.Errorf("it is run again as attempt %d", next.Attempt())
+	}
 }
 
 // A queue may hold an item of long ago, whose key somebody has used again for
@@ -142,7 +147,7 @@ func TestWhatWasNotAcceptedIsNotTaken(t *testing.T) {
 		if _, err := newEngine(t, st, stet.Options{}).Take(t.Context(), it); stet.KindOf(err) != stet.KindInFlight {
 			t.Errorf("while it runs: %v", err)
 		}
-		if err := run.Release(t.Context()); err != nil {
+		if err := run.Release(t.Context(), stet.Again{}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := e.Take(t.Context(), it); stet.KindOf(err) != stet.KindFenced {
@@ -239,8 +244,8 @@ func TestDeadWorkersOperationIsWhatThePolicySays(t *testing.T) {
 				case err != nil:
 					return
 				case c.state == store.Running:
-					if run.Replayed() || run.Attempt() != 2 || run.Fence() <= dead.Fence || string(run.Work().Payload) != "order 7" {
-						t.Errorf("attempt %d with fence %d and %+v", run.Attempt(), run.Fence(), run.Work())
+					if run.Replayed() || run.Attempt() != 2 || run.Fence() <= dead.Fence || string(run.Work.Payload) != "order 7" {
+						t.Errorf("attempt %d with fence %d and %+v", run.Attempt(), run.Fence(), run.Work)
 					}
 					complete(t, run, "x")
 				case !run.Replayed() || string(run.Outcome().Body) != c.result:
@@ -372,8 +377,8 @@ func workIsNotInTheClear(t *testing.T) {
 		}
 	}
 	time.Sleep(time.Hour) // what could not be read here rests
-	if run := take(t, e, it); string(run.Work().Payload) != "card 4242" || run.Op().Scope != mine.Scope {
-		t.Errorf("%+v", run.Work())
+	if run := take(t, e, it); string(run.Work.Payload) != "card 4242" || run.Op().Scope != mine.Scope {
+		t.Errorf("%+v", run.Work)
 	}
 }
 
@@ -450,7 +455,7 @@ func TestWorkThatIsToWaitIsNotTaken(t *testing.T) {
 		}
 		early("accepted for later")
 		run := take(t, e, it)
-		if err := run.Return(t.Context(), stet.Again{After: time.Hour}); err != nil {
+		if err := run.Release(t.Context(), stet.Again{After: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		early("given back for later")
@@ -470,7 +475,7 @@ func TestDerivedKeysAreTheSameInEveryAttemptOfAnotherNamespace(t *testing.T) {
 		for _, namespace := range []string{was, "v2", "v3"} {
 			run := take(t, newEngine(t, s, stet.Options{Namespace: namespace}), it)
 			keys[run.DeriveKey("charge")] = true
-			if err := run.Return(t.Context(), stet.Again{}); err != nil {
+			if err := run.Release(t.Context(), stet.Again{}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -103,7 +103,7 @@ func (te *TxEngine[Tx]) run(ctx context.Context, op Op, fn func(context.Context,
 		return e.replay(ctx, t, en.rec)
 	}
 	// A new one: goroutines that fn left behind may still read the other.
-	return &Lease{&Run{e: e, op: t.op, p: t.p, rec: en.rec, outcome: tr.outcome, transactional: true, ended: true, ctx: tr.run.ctx}}, nil
+	return &Lease{Run: &Run{e: e, op: t.op, p: t.p, rec: en.rec, outcome: tr.outcome, transactional: true, ended: true, ctx: tr.run.ctx}}, nil
 }
 
 // Settle writes the outcome of a run of Begin inside the caller's own

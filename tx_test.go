@@ -289,7 +289,7 @@ func TestGoroutineLeftBehindMayReadItsRun(t *testing.T) {
 		reading := make(chan struct{})
 		wg.Go(func() {
 			for first := true; ; first = false {
-				_, _, _ = run.Fence(), run.Record(), run.Declared()
+				_, _, _ = run.Fence(), run.Op(), run.Declared()
 				if first {
 					close(reading)
 				}

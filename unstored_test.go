@@ -87,7 +87,7 @@ func TestOutcomeThatCannotBeKeptIsNeverLostInSilence(t *testing.T) {
 			if err := dead.Park(t.Context()); err != nil {
 				t.Error(err)
 			}
-			if err := e.Resolve(t.Context(), dead.Record(), "", stet.ItHappened(test.out)); err != nil {
+			if err := e.Resolve(t.Context(), shown(dead), "", stet.ItHappened(test.out)); err != nil {
 				t.Error(err)
 			}
 			if len(*why) != 3 {

@@ -157,7 +157,7 @@ func TestWaiterOfAReleasedRunRuns(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if err := run.Release(t.Context()); err != nil {
+		if err := run.Release(t.Context(), stet.Again{}); err != nil {
 			t.Fatal(err)
 		}
 		wg.Wait()

@@ -18,11 +18,6 @@ const maxInterruptions = 1<<16 - 1 // those beyond count
 
 func interruptions(rec store.Record) int { return int(noteVersion(rec) / interruption) }
 
-// Counted returns how many of the operation's attempts count, this one included: as
-// Attempt, less those that were returned Uncounted: Attempt
-// says what may have been tried before.
-func (r *Lease) Counted() int { return r.rec.Attempt - interruptions(r.rec) }
-
 // spare notes down that the attempt of a record does not count, and reports whether it
 // has. rec has its notes as they are now. If it cannot be noted down, the attempt counts.
 func (e *Engine) spare(ctx context.Context, ws store.WorkStore, rec store.Record, repeatable bool) bool {

@@ -15,7 +15,7 @@ import (
 
 func yield(t *testing.T, run *stet.Lease) {
 	t.Helper()
-	if err := run.Return(t.Context(), stet.Again{Uncounted: true}); err != nil {
+	if err := run.Release(t.Context(), stet.Again{Uncounted: true}); err != nil {
 		t.Fatalf("yield: %v", err)
 	}
 }
@@ -23,8 +23,8 @@ func yield(t *testing.T, run *stet.Lease) {
 // attempts fails the test unless the run is that attempt, of which so many count.
 func attempts(t *testing.T, run *stet.Lease, attempt, counted int) {
 	t.Helper()
-	if run.Attempt() != attempt || run.Counted() != counted {
-		t.Fatalf("attempt %d, of which %d count; want %d and %d", run.Attempt(), run.Counted(), attempt, counted)
+	if run.Attempt() != attempt || run.Counted != counted {
+		t.Fatalf("attempt %d, of which %d count; want %d and %d", run.Attempt(), run.Counted, attempt, counted)
 	}
 }
 
@@ -56,19 +56,6 @@ func TestAttemptThatWasInterruptedDoesNotCount(t *testing.T) {
 	}
 }
 
-func TestInterruptedAttemptOfAnAcceptedOperationOnly(t *testing.T) {
-	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
-	run, err := e.Begin(t.Context(), op)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := run.Return(t.Context(), stet.Again{Uncounted: true}); stet.KindOf(err) != stet.KindInvalid {
-		t.Errorf("of a run of Begin: %v", err)
-	}
-	attempts(t, run, 1, 1)
-	complete(t, run, "x")
-}
-
 // Its attempts would be used up by the time that the key is back.
 func TestOperationThatCannotBeReadUsesUpNoAttempts(t *testing.T) {
 	for name, noted := range map[string]bool{"with notes": true, "without": false} {
@@ -94,8 +81,8 @@ func TestOperationThatCannotBeReadUsesUpNoAttempts(t *testing.T) {
 					time.Sleep(2 * time.Hour)
 				}
 				run, runs := take(t, e, it), 1
-				if run.Counted() != 1 {
-					t.Fatalf("%d attempts count", run.Counted())
+				if run.Counted != 1 {
+					t.Fatalf("%d attempts count", run.Counted)
 				}
 				if v, err := stet.StepOnce(run.Context(), "reserve", counted(&runs, nil)); err != nil || noted != (v == "run 1") {
 					t.Fatal(v, err)

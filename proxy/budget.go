@@ -102,7 +102,7 @@ func (f *forwarder) afford(w http.ResponseWriter, run *stet.Run, t *trip) (back 
 	if run.Attempt() > 1 {
 		return func() {}, true // its record is there already
 	}
-	giveBack, after := f.budget.take(run.Record().Scope)
+	giveBack, after := f.budget.take(store.DigestScope("", run.Op().Scope))
 	if giveBack == nil {
 		run.Declare(stet.NotExecuted, 0)
 		c := tooManyOperations

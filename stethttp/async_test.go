@@ -36,7 +36,7 @@ func TestSameKeyGetsTheSame202WhileItRunsAndAfterwards(t *testing.T) {
 	}
 	retry()
 	run := s.take()
-	if w := run.Work(); w.Name != "orders.create" || string(w.Payload) != `{"item": 1}` {
+	if w := run.Work; w.Name != "orders.create" || string(w.Payload) != `{"item": 1}` {
 		t.Errorf("the work is %+v", w)
 	}
 	retry()

@@ -59,7 +59,7 @@ func (b bubble) beginOrder(key string) *stet.Lease {
 	b.send("POST", "/orders", "{}", "Idempotency-Key", "twin")
 	run := b.take()
 	settle(b.t, run, store.Completed, "{}")
-	run, err := b.engine.Begin(context.Background(), stet.Op{Scope: "single-tenant", Key: key, Fingerprint: run.Record().Fingerprint})
+	run, err := b.engine.Begin(context.Background(), stet.Op{Scope: "single-tenant", Key: key, Fingerprint: run.Op().Fingerprint})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestWaitingRequestIsNotToldThatAReleasedRunSucceeded(t *testing.T) {
 		run := b.beginOrder("k")
 		go func() {
 			time.Sleep(2 * time.Second)
-			if err := run.Release(context.Background()); err != nil {
+			if err := run.Release(context.Background(), stet.Again{}); err != nil {
 				t.Error(err)
 			}
 		}()
@@ -140,7 +140,7 @@ func TestRequestIsNotToldThatASynchronousRunWasAccepted(t *testing.T) {
 					t.Errorf("%q: %d %v %s", prefer, w.Code, w.Header(), w.Body)
 				}
 			}
-			if err := run.Release(context.Background()); err != nil {
+			if err := run.Release(context.Background(), stet.Again{}); err != nil {
 				t.Fatal(err)
 			}
 			if w := b.order(); w.Code != 202 || w.Header().Get("Idempotent-Replayed") != "" {

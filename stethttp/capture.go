@@ -375,7 +375,7 @@ func (c *capture) finish() {
 
 // response returns what is stored of a finished response. The error is
 // errTooLarge, errCut or nil.
-func (c *capture) response(filter *headerFilter, limit int) (stet.Outcome, error) {
+func (c *capture) response(filter *headerFilter) (stet.Outcome, error) {
 	if c.over {
 		return stet.Outcome{}, errTooLarge
 	}
@@ -394,7 +394,7 @@ func (c *capture) response(filter *headerFilter, limit int) (stet.Outcome, error
 	}
 	sortFields(header)
 	out := response(c.status, header, c.buf.b)
-	if out.Trailer = filter.trailers(c.trailer, c.final); !storable(out) || out.Size() > limit {
+	if out.Trailer = filter.trailers(c.trailer, c.final); !storable(out) {
 		return stet.Outcome{}, errTooLarge
 	}
 	return out, nil

@@ -40,7 +40,7 @@ func (m *Middleware) fingerprint(r *http.Request, body []byte) store.Fingerprint
 		}
 		if m.o.Canonicalize != nil {
 			if canonical, err := m.o.Canonicalize(mediaType, body); err == nil {
-				digest, body = stet.NewCanonicalFingerprint, canonical
+				digest, body = store.NewCanonicalFingerprint, canonical
 			}
 		}
 	}

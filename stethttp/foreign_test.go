@@ -19,7 +19,7 @@ func (s *service) stored(out stet.Outcome) (id store.ID) {
 	var op stet.Op
 	start(s.t, setup{handler: func(w http.ResponseWriter, r *http.Request) {
 		run := stet.FromContext(r.Context())
-		op = stet.Op{Scope: run.Op().Scope, Key: run.Op().Key, Fingerprint: run.Record().Fingerprint}
+		op = stet.Op{Scope: run.Op().Scope, Key: run.Op().Key, Fingerprint: run.Op().Fingerprint}
 		w.WriteHeader(http.StatusOK)
 	}}).order("k", "{}")
 	run, err := s.engine.Begin(context.Background(), op)

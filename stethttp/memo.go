@@ -35,17 +35,14 @@ func memoOf(ctx context.Context) *Memo {
 	return m
 }
 
-// annotate adds the memo of the request's run to its outcome, if it fits.
-func annotate(ctx context.Context, out *stet.Outcome, limit int) {
+// annotate adds the memo of the request's run to its outcome.
+func annotate(ctx context.Context, out *stet.Outcome) {
 	m := memoOf(ctx)
 	if m == nil || m.Write == nil {
 		return
 	}
-	memo := m.Write()
-	if with := *out; memo != "" && len(memo) <= MaxMemo {
-		if with.Trace = memo; with.Size() <= limit {
-			*out = with
-		}
+	if memo := m.Write(); len(memo) <= MaxMemo {
+		out.Trace = memo
 	}
 }
 

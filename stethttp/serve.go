@@ -253,7 +253,7 @@ func (c *call) serve() {
 
 // disclaim gives a claim back that was waited for without a body to run with.
 func (c *call) disclaim(run *stet.Lease) error {
-	if err := run.Release(c.r.Context()); err != nil {
+	if err := run.Release(c.r.Context(), stet.Again{}); err != nil {
 		c.failed(run, "a claim was not given back yet; if that fails for as long as its lease, its key will be unknown", err)
 	}
 	return errReleased
@@ -323,11 +323,11 @@ func (c *call) outcome(run *stet.Lease, rw *capture) stet.Outcome {
 	case rw.invalid:
 		return c.m.invalid
 	}
-	out, err := rw.response(&c.m.filter, c.limit)
+	out, err := rw.response(&c.m.filter)
 	if err != nil {
 		out.Gone = true
 	} else {
-		annotate(c.r.Context(), &out, c.limit)
+		annotate(c.r.Context(), &out)
 	}
 	out.Failed = c.says == failed
 	return out

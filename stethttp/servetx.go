@@ -73,13 +73,13 @@ func (c *call) outcomeTx(run *stet.Run, rw *capture) (stet.Outcome, error) {
 	case says != kept:
 		return stet.Outcome{}, errPassedOn
 	}
-	out, err := rw.response(&c.m.filter, c.limit)
+	out, err := rw.response(&c.m.filter)
 	switch {
 	case errors.Is(err, errTooLarge) && !rw.over:
 		return stet.Outcome{Gone: true}, nil
 	case err != nil:
 		return stet.Outcome{}, err
 	}
-	annotate(c.r.Context(), &out, c.limit)
+	annotate(c.r.Context(), &out)
 	return out, nil
 }

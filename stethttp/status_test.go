@@ -118,8 +118,8 @@ func TestCancellingARunAsksItToEnd(t *testing.T) {
 	if d := r.told(t); r.status != 202 || d.State != "running" || !d.Cancelling || r.header.Get("Retry-After") == "" {
 		t.Errorf("got %d %s; want r.status == 202, d.State == \"running\", d.Cancelling, r.header.Get(\"Retry-After\") != \"\"", r.status, r.body)
 	}
-	if asked, err := run.Cancelling(context.Background()); !asked || err != nil {
-		t.Errorf("the run is asked to end: %v, %v", asked, err)
+	if st, err := s.engine.Lookup(context.Background(), run.ID()); !st.Record.Cancelling || err != nil {
+		t.Errorf("the run is asked to end: %+v, %v", st, err)
 	}
 	waits := make(chan reply)
 	go func() { waits <- s.cancel(accepted, "Prefer", "wait=9") }()
@@ -147,7 +147,7 @@ func TestCancellingWhatWasHandedBackIsTheOutcome(t *testing.T) {
 	accepted := s.order("k", "{}")
 	run := s.take()
 	s.cancel(accepted)
-	if err := run.Return(context.Background(), stet.Again{After: time.Hour}); err != nil {
+	if err := run.Release(context.Background(), stet.Again{After: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	r := s.cancel(accepted)

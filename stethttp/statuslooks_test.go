@@ -45,7 +45,7 @@ func TestStreamDoesNotReadTheWorkEachSecond(t *testing.T) {
 		if n := s.n.Load() - before; n > 20 || !strings.Contains(w.Body.String(), "half way") {
 			t.Errorf("while it runs: %d times; %s", n, w.Body)
 		}
-		if err := run.Release(context.Background()); err != nil {
+		if err := run.Release(context.Background(), stet.Again{}); err != nil {
 			t.Error(err)
 		}
 	})

@@ -101,15 +101,15 @@ func (w *Worker) do(ctx context.Context, it stet.Item) error {
 	case run.Replayed():
 		return nil
 	}
-	name := run.Work().Name
+	name := run.Work.Name
 	if name != it.Name { // the queue's item is of another operation, or forged
 		own, ok := w.handler(name)
 		switch {
 		case !ok:
 			err := misuse.Errorf("stetwork: no handler is registered for %.40q", name)
-			return errors.Join(err, run.Return(ctx, stet.Again{After: strayRest, Uncounted: true}))
+			return errors.Join(err, run.Release(ctx, stet.Again{After: strayRest, Uncounted: true}))
 		case own.again != h.again: // it was taken as one of another kind
-			if err := run.Return(ctx, stet.Again{Uncounted: true}); err != nil {
+			if err := run.Release(ctx, stet.Again{Uncounted: true}); err != nil {
 				return w.refused(ctx, it, err)
 			}
 			it.Name = name
@@ -137,6 +137,9 @@ func (w *Worker) refused(ctx context.Context, it stet.Item, err error) error {
 	return nil
 }
 
+// lookFor bounds a look at a record.
+const lookFor = 5 * time.Second
+
 // attempt is one run of an operation.
 type attempt struct {
 	w   *Worker
@@ -151,15 +154,15 @@ func (a *attempt) perform(ctx context.Context) {
 	case a.run.Declared() == stet.MayHaveExecuted: // an earlier run has left a step in doubt
 		a.park(ctx)
 		return
-	case a.run.Record().Cancelling:
+	case a.run.Cancelling:
 		a.fail(ctx, stet.ErrCancelled)
 		return
-	case a.w.o.MaxAttempts > 0 && a.run.Counted() > a.w.o.MaxAttempts: // its runs died, one after the other
+	case a.w.o.MaxAttempts > 0 && a.run.Counted > a.w.o.MaxAttempts: // its runs died, one after the other
 		a.fail(ctx, errExhausted)
 		return
 	}
 	if !a.begin() { // it was being taken when Shutdown ended the handlers' contexts
-		a.told(ctx, a.run.Return(ctx, stet.Again{Uncounted: true}))
+		a.told(ctx, a.run.Release(ctx, stet.Again{Uncounted: true}))
 		return
 	}
 	defer func() {
@@ -223,7 +226,7 @@ func (a *attempt) heed() (stop func()) {
 		tick := time.NewTicker(every)
 		defer tick.Stop()
 		for {
-			if asked, err := a.run.Cancelling(a.run.Context()); err == nil && asked {
+			if a.cancelling(a.run.Context()) {
 				a.run.Cancel(stet.ErrCancelled)
 				return
 			}
@@ -258,17 +261,26 @@ func (a *attempt) again(ctx context.Context, err error) (again stet.Again) {
 	case errors.Is(err, untold.Later):
 		return stet.Again{After: a.backoff(), Uncounted: true}
 	}
-	switch cancelling, _ := a.run.Cancelling(ctx); {
-	case cancelling:
+	switch {
+	case a.cancelling(ctx):
 		return stet.Again{Failed: stet.ErrCancelled}
-	case a.w.o.MaxAttempts > 0 && a.run.Counted() >= a.w.o.MaxAttempts:
+	case a.w.o.MaxAttempts > 0 && a.run.Counted >= a.w.o.MaxAttempts:
 		return stet.Again{Failed: err}
 	}
 	return stet.Again{After: a.backoff()}
 }
 
+// cancelling reports whether the operation's cancellation was asked for. It reads the
+// record without its work. Where the store does not answer, the next attempt is told.
+func (a *attempt) cancelling(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, lookFor)
+	defer cancel()
+	rec, err := a.w.engine.Store().Read(ctx, a.run.ID())
+	return err == nil && rec.Cancelling && rec.Fence == a.run.Fence()
+}
+
 func (a *attempt) backoff() time.Duration {
-	return min(max(a.w.o.Backoff(a.run.Counted()), 0), store.MaxDelay)
+	return min(max(a.w.o.Backoff(a.run.Counted), 0), store.MaxDelay)
 }
 
 // doubt notes down, as a step in doubt, what a handler of HandleTx has declared: an

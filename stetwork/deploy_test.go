@@ -125,7 +125,7 @@ func TestInterruptionsAreNoFreeAttempts(t *testing.T) {
 		for range 5 {
 			run, err := b.engine.Take(t.Context(), stet.Item{ID: id, Name: "ship"})
 			must(t, err)
-			must(t, run.Return(t.Context(), stet.Again{Uncounted: true}))
+			must(t, run.Release(t.Context(), stet.Again{Uncounted: true}))
 		}
 		ran := 0
 		must(t, stetwork.HandleIdempotent(b.worker, "ship", func(context.Context, parcel) (receipt, error) {

@@ -135,10 +135,10 @@ func (w *Worker) handler(name string) (handler, bool) {
 // may be able to read it.
 func decode[P any](r *stet.Lease) (p P, err error) {
 	if raw, ok := any(&p).(*[]byte); ok {
-		*raw = r.Work().Payload
+		*raw = r.Work.Payload
 		return p, nil
 	}
-	if err := json.Unmarshal(r.Work().Payload, &p); err != nil {
+	if err := json.Unmarshal(r.Work.Payload, &p); err != nil {
 		return p, stet.Retryable(fmt.Errorf("the payload is not what the handler takes: %s", misfit(err)))
 	}
 	return p, nil

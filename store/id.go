@@ -96,3 +96,33 @@ type Fingerprint [33]byte
 
 // String returns the fingerprint in hexadecimal.
 func (f Fingerprint) String() string { return hex.EncodeToString(f[:]) }
+
+// How a fingerprint was made: its first byte.
+const (
+	rawParts       byte = 1
+	canonicalParts byte = 2 // of which the body was brought into canonical form first
+)
+
+// NewFingerprint returns the raw fingerprint of parts, each length-prefixed.
+func NewFingerprint(parts ...[]byte) Fingerprint { return fingerprint(rawParts, parts) }
+
+// NewCanonicalFingerprint is NewFingerprint for parts of which the body was brought into a
+// canonical form. After a change of that form, retries of older requests are refused as
+// mismatches until their records expire, or find nothing if the namespace is changed with
+// it; they never run twice under the same namespace.
+func NewCanonicalFingerprint(parts ...[]byte) Fingerprint { return fingerprint(canonicalParts, parts) }
+
+func fingerprint(version byte, parts [][]byte) (f Fingerprint) {
+	h := sha256.New()
+	var n [8]byte
+	n[0] = version
+	h.Write(n[:1])
+	for _, p := range parts {
+		binary.BigEndian.PutUint64(n[:], uint64(len(p)))
+		h.Write(n[:])
+		h.Write(p)
+	}
+	f[0] = version
+	h.Sum(f[1:1])
+	return f
+}

@@ -159,7 +159,7 @@ func (p *process) begin(ctx context.Context, op stet.Op, c client) (string, erro
 	}
 	text, err := p.handle(run.Context(), run.Run, c)
 	if run.Declared() == stet.NotExecuted {
-		return "", errors.Join(&stet.Error{Kind: stet.KindRetryable, Execution: stet.NotExecuted}, run.Release(ctx))
+		return "", errors.Join(&stet.Error{Kind: stet.KindRetryable, Execution: stet.NotExecuted}, run.Release(ctx, stet.Again{}))
 	}
 	out := stet.Outcome{Body: strconv.AppendQuote(nil, text)}
 	if err != nil {

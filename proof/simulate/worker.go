@@ -55,7 +55,7 @@ func (p *process) perform(ctx context.Context, run *stet.Lease, t *told) error {
 	a := &attempt{process: p, run: run, t: t}
 	p.handling(t.key, 1)
 	defer p.handling(t.key, -1)
-	if got, want := run.Work().Payload, payload(t.key, printOf(run.Record())); string(got) != string(want) {
+	if got, want := run.Work.Payload, payload(t.key, printOf(store.Record{Fingerprint: run.Op().Fingerprint})); string(got) != string(want) {
 		p.accuse("a worker got other work", fmt.Sprintf("%q for %q", got, want))
 	}
 	out := store.Completed
@@ -123,12 +123,8 @@ func (a *attempt) begin(ctx context.Context) error {
 
 // heed ends the run of an operation whose cancellation was asked for.
 func (a *attempt) heed(ctx context.Context) error {
-	asked, err := a.run.Cancelling(ctx)
-	if err != nil || !asked {
-		return err
-	}
 	st, err := a.engine.Lookup(ctx, a.run.ID())
-	if err != nil {
+	if err != nil || !st.Record.Cancelling || st.Record.Fence != a.run.Fence() {
 		return err
 	}
 	if st.Doubt != "" { // then failed is not what it is
@@ -300,11 +296,11 @@ func (a *attempt) end(ctx context.Context, why error) error {
 		return errors.Join(errParked, a.run.Park(ctx))
 	}
 	if a.t.patient {
-		return errors.Join(errGivenBack, a.run.Release(ctx))
+		return errors.Join(errGivenBack, a.run.Release(ctx, stet.Again{}))
 	}
 	after := time.Duration(0)
 	if a.t.leaves {
 		after = later
 	}
-	return errors.Join(errGivenBack, why, a.run.Return(ctx, stet.Again{After: after}))
+	return errors.Join(errGivenBack, why, a.run.Release(ctx, stet.Again{After: after}))
 }

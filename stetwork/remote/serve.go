@@ -195,8 +195,8 @@ func (s *Server) take(w http.ResponseWriter, r *http.Request, q request) {
 // was lost: it describes the run, if that goes on. One that has ended is not handed out, because it may have
 // been given to another worker since.
 func (s *Server) again(w http.ResponseWriter, r *http.Request, ses *session) {
-	if run, _ := ses.extend(); run != nil {
-		describe(w, run, ses.lease)
+	if run, payload, _ := ses.extend(); run != nil {
+		describe(w, run, payload, ses.lease)
 		return
 	}
 	s.refuse(w, r, ses)
@@ -323,11 +323,11 @@ func text(s string) (string, []byte) {
 	return "", []byte(s)
 }
 
-func describe(w http.ResponseWriter, run *stet.Run, lease time.Duration) {
-	d := description{ID: run.ID().String(), Name: run.Work().Name, Attempt: run.Attempt(), Fence: run.Fence(), Lease: lease.Seconds()}
+func describe(w http.ResponseWriter, run *stet.Run, payload []byte, lease time.Duration) {
+	d := description{ID: run.ID().String(), Name: run.Op().Name, Attempt: run.Attempt(), Fence: run.Fence(), Lease: lease.Seconds()}
 	d.Scope, d.Scope64 = text(run.Op().Scope)
 	d.Key, d.Key64 = text(run.Op().Key)
-	if payload := run.Work().Payload; json.Valid(payload) && utf8.Valid(payload) { // which not all readers of JSON forgive
+	if json.Valid(payload) && utf8.Valid(payload) { // which not all readers of JSON forgive
 		d.Payload = payload
 	} else {
 		d.Bytes = payload
@@ -336,7 +336,7 @@ func describe(w http.ResponseWriter, run *stet.Run, lease time.Duration) {
 }
 
 func (s *Server) extend(w http.ResponseWriter, r *http.Request, ses *session, q request) {
-	run, cancelling := ses.extend()
+	run, _, cancelling := ses.extend()
 	if run == nil {
 		s.refuse(w, r, ses)
 		return

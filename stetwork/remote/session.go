@@ -31,6 +31,7 @@ type session struct {
 	mu         sync.Mutex
 	id         store.ID // of the operation, once it was taken
 	run        *stet.Run
+	payload    []byte
 	ctx        context.Context // the handler's
 	lease      time.Duration
 	cancelling bool
@@ -53,7 +54,7 @@ func newSession(asks context.Context, name string) *session {
 
 // run is the handler of all names: it waits for the remote worker's last word, or
 // for its silence.
-func (s *Server) run(ctx context.Context, _ []byte) (json.RawMessage, error) {
+func (s *Server) run(ctx context.Context, payload []byte) (json.RawMessage, error) {
 	run := stet.FromContext(ctx)
 	s.mu.Lock()
 	ses := s.pending[run.ID()]
@@ -66,8 +67,9 @@ func (s *Server) run(ctx context.Context, _ []byte) (json.RawMessage, error) {
 		return nil, errUnheard
 	}
 	ses.mu.Lock()
-	ses.id, ses.run, ses.ctx = run.ID(), run, ctx
-	ses.lease = max(run.Record().LeaseLeft, store.MinLease)
+	ses.id, ses.run, ses.payload, ses.ctx = run.ID(), run, payload, ctx
+	p, _ := s.worker.Engine().Policy(run.Op().Class)
+	ses.lease = p.Lease
 	ses.mu.Unlock()
 	close(ses.begun)
 	silence := time.NewTimer(ses.lease)
@@ -122,7 +124,7 @@ func (ses *session) forgo() {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	ses.ended = true
-	ses.run, ses.ctx, ses.asks, ses.steps = nil, nil, nil, nil
+	ses.run, ses.payload, ses.ctx, ses.asks, ses.steps = nil, nil, nil, nil, nil
 }
 
 // unheard gives the run back, unless its worker was told of it by a repeated take,
@@ -139,12 +141,13 @@ func (ses *session) unheard() bool {
 }
 
 // extend notes that the worker is alive, and was told of its run, and returns that, nil
-// if it has ended; and whether it is to stop: then it is given no more time.
-func (ses *session) extend() (run *stet.Run, cancelling bool) {
+// if it has ended, and its payload; and whether it is to stop: then it is given no more
+// time.
+func (ses *session) extend() (run *stet.Run, payload []byte, cancelling bool) {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	if ses.ended {
-		return nil, false
+		return nil, nil, false
 	}
 	ses.told = true
 	if !ses.cancelling {
@@ -153,7 +156,7 @@ func (ses *session) extend() (run *stet.Run, cancelling bool) {
 		default:
 		}
 	}
-	return ses.run, ses.cancelling
+	return ses.run, ses.payload, ses.cancelling
 }
 
 // silent ends a run whose worker has sent no sign of life for the lease; false if it has.

@@ -169,7 +169,7 @@ func ExampleStore_InTx() {
 			return stet.Outcome{Body: []byte(`"shipped"`)}, err
 		})
 		if err != nil {
-			err = run.Return(ctx, stet.Again{After: time.Minute}) // it is run again, unless the commit came through after all
+			err = run.Release(ctx, stet.Again{After: time.Minute}) // it is run again, unless the commit came through after all
 		}
 		if err != nil {
 			log.Print(err)

@@ -231,7 +231,7 @@ func TestFinishTxTellsOfAStaleRun(t *testing.T) {
 	if stet.KindOf(err) != stet.KindFenced || charges(t, s) != 0 {
 		t.Errorf("FinishTx: %v, %d charges", err, charges(t, s))
 	}
-	if err := run.Return(t.Context(), stet.Again{}); stet.KindOf(err) != stet.KindFenced {
+	if err := run.Release(t.Context(), stet.Again{}); stet.KindOf(err) != stet.KindFenced {
 		t.Errorf("Return: %v", err)
 	}
 }

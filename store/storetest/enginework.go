@@ -109,7 +109,7 @@ func (s *service) life(e *stet.Engine) error {
 			return fmt.Errorf("step: %q: %w", v, err)
 		}
 		if !last {
-			if err := run.Return(ctx, stet.Again{}); err != nil {
+			if err := run.Release(ctx, stet.Again{}); err != nil {
 				return fmt.Errorf("return: %w", err)
 			}
 			continue
@@ -274,7 +274,7 @@ func chaosOfWork(f *fixture) {
 			}
 			if run, err := e.Take(f.ctx, services[i].item(e)); err == nil && !run.Replayed() {
 				if try%2 == 0 {
-					_ = run.Return(f.ctx, stet.Again{})
+					_ = run.Release(f.ctx, stet.Again{})
 					continue
 				}
 				value := fmt.Sprint("run ", services[i].runs.Add(1))

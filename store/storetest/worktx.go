@@ -434,12 +434,12 @@ func (c *workCase[Tx]) finishTx() {
 		c.Errorf("FinishTx: %v; want the function's own error", err)
 	}
 	c.rows("FinishTx that was rolled back", row, 0)
-	c.release(zombie.Claim(), c.keep) // by an operator, say
+	c.release(c.read(zombie.ID()).Claim(), c.keep) // by an operator, say
 	if err := finish(zombie, row, nil); !errors.Is(err, store.ErrFenced) {
 		c.Errorf("FinishTx of a run that was given back: %v; want ErrFenced", err)
 	}
 	c.rows("FinishTx of a stale run", row, 0)
-	_ = zombie.Release(c.ctx)
+	_ = zombie.Release(c.ctx, stet.Again{})
 
 	run := c.begins(e, it)
 	if err := run.Emit(stet.Message{To: "orders", Body: []byte("shipped")}); err != nil {
@@ -476,7 +476,7 @@ func (c *workCase[Tx]) stepTx() {
 	if v, err := reserve(zombie, nil); err != nil || v != "run 2" {
 		c.Errorf("StepTx: %q, %v", v, err)
 	}
-	c.release(zombie.Claim(), c.keep)                      // by an operator, say
+	c.release(c.read(zombie.ID()).Claim(), c.keep)                      // by an operator, say
 	next := c.begins(c.engine(c.store, stet.Policy{}), it) // another process
 	if v, err := reserve(next, nil); err != nil || v != "run 2" || runs != 2 {
 		c.Errorf("StepTx in the next attempt: %q, %v, %d runs; want the result of the first", v, err, runs)
@@ -488,6 +488,6 @@ func (c *workCase[Tx]) stepTx() {
 		c.Errorf("StepTx of a stale run: %v; want ErrFenced", err)
 	}
 	c.rows("StepTx of a stale run", row, 1)
-	_ = zombie.Release(c.ctx)
-	_ = next.Release(c.ctx)
+	_ = zombie.Release(c.ctx, stet.Again{})
+	_ = next.Release(c.ctx, stet.Again{})
 }
