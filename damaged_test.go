@@ -149,7 +149,9 @@ var callsOfARecord = map[string]struct {
 	"Settle": {true, func(t *testing.T, _ *stet.Engine, _ *unreadable, r *stet.Lease) error {
 		return r.Settle(t.Context(), done)
 	}},
-	"Release": {true, func(t *testing.T, _ *stet.Engine, _ *unreadable, r *stet.Lease) error { return r.Release(t.Context(), stet.Again{}) }},
+	"Release": {true, func(t *testing.T, _ *stet.Engine, _ *unreadable, r *stet.Lease) error {
+		return r.Release(t.Context(), stet.Again{})
+	}},
 	"SettleTx": {true, func(t *testing.T, e *stet.Engine, s *unreadable, r *stet.Lease) error {
 		return txOf(e, s).Settle(t.Context(), r, 1, done)
 	}},

@@ -181,7 +181,7 @@ func TestWrongWiringIsRefusedAtConstruction(t *testing.T) {
 		"negative wait":          {Policy: stet.Policy{Wait: -1}},
 		"endless wait":           {Policy: stet.Policy{Wait: math.MaxInt64}},
 		"huge result":            {Policy: stet.Policy{MaxResult: math.MaxInt}},
-		"no such stale":          {Policy: stet.Policy{Stale: 9}},
+		"no such stale":          {Policy: stet.Policy{Stale: stet.ItDidNotHappen()}},
 		"in a class":             {Classes: map[string]stet.Policy{"x": {Wait: -1}}},
 		"class without name":     {Classes: map[string]stet.Policy{"": {}}},
 		"negative run timeout":   {Policy: stet.Policy{RunTimeout: -1}},

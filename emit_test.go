@@ -33,19 +33,17 @@ func messages(t *testing.T, e *stet.Engine) (all []stet.Message) {
 	return all
 }
 
-// relays sends what is due of one operation, and says so some times.
-func relays(t *testing.T, e *stet.Engine, times int) {
+// relays sends what is due of one operation.
+func relays(t *testing.T, e *stet.Engine) {
 	t.Helper()
 	n, err := e.Relay(t.Context(), 10, time.Nanosecond, func(operations [][]stet.Message, told func(int, error)) error {
 		if len(operations) != 1 || len(operations[0]) != 1 {
 			t.Errorf("due are %+v", operations)
 		}
-		for range times {
-			told(0, nil)
-		}
+		told(0, nil)
 		return nil
 	})
-	if n != times || err != nil {
+	if n != 1 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}
 }
@@ -120,17 +118,22 @@ func TestRelayedMessagesAreNotSentAgain(t *testing.T) {
 		}
 		complete(t, run, "x")
 		time.Sleep(24 * time.Hour) // far beyond its retention
-		relays(t, e, 2)
-		time.Sleep(time.Hour)
-		if all := messages(t, e); len(all) != 0 {
-			t.Errorf("%+v", all)
-		}
-		if _, err := e.Take(t.Context(), it); stet.KindOf(err) != stet.KindExpired {
-			t.Errorf("it is kept for two hours more: %v", err)
-		}
-		time.Sleep(3 * time.Hour)
-		if err := e.Relayed(t.Context(), parcels[0]); err != nil {
-			t.Errorf("said again when the record is forgotten: %v", err)
+		n, err := e.Relay(t.Context(), 1, time.Minute, func(_ [][]stet.Message, told func(int, error)) error {
+			told(0, nil)
+			told(0, nil)
+			time.Sleep(time.Hour)
+			if all := messages(t, e); len(all) != 0 {
+				t.Errorf("%+v", all)
+			}
+			if _, err := e.Take(t.Context(), it); stet.KindOf(err) != stet.KindExpired {
+				t.Errorf("it is kept for two hours more: %v", err)
+			}
+			time.Sleep(3 * time.Hour)
+			told(0, nil) // the record is forgotten
+			return nil
+		})
+		if n != 3 || err != nil {
+			t.Errorf("told three times: %d, %v; want 3 and no error", n, err)
 		}
 		if n := st.Len(); n != 0 {
 			t.Errorf("%d records are left", n)
@@ -142,7 +145,6 @@ func TestRunWithoutOutcomeEmitsNothing(t *testing.T) {
 	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
 	it := accept(t, e, op, parcel)
 	for _, end := range []func(*stet.Lease) error{
-		func(r *stet.Lease) error { return r.Release(t.Context(), stet.Again{}) },
 		func(r *stet.Lease) error { return r.Release(t.Context(), stet.Again{}) },
 		func(r *stet.Lease) error { return r.Park(t.Context()) },
 	} {
@@ -327,7 +329,7 @@ func TestMessagesComeThroughALostReply(t *testing.T) {
 				t.Fatal(err)
 			}
 			complete(t, run, "x")
-			relays(t, e, 1)
+			relays(t, e)
 			if all := messages(t, e); len(all) != 0 {
 				t.Errorf("%s: sent again: %+v", method, all)
 			}

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/store"

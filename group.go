@@ -14,11 +14,11 @@ var errGroup = errors.New("the group is not committed")
 
 // RunGroup tries to run many operations in one transaction: one commit instead of many. It
 // is for operations that only write, and quickly: they run one after the other, and hold
-// what they lock until the last has ended. fn is called as by RunTx, for the i-th
+// what they lock until the last has ended. fn is called as by Run, for the i-th
 // operation; all together have the longest RunTimeout of their policies.
 //
 // It runs only what has not run and is not running, and commits all of it or
-// nothing. The run of an operation that was not committed is nil: it is for RunTx,
+// nothing. The run of an operation that was not committed is nil: it is for Run,
 // which also finds out what became of it. That is all of them if one returned an
 // error or panicked (which goes on), declared that nothing happened or emitted
 // messages, or if the commit failed; so fn may be called again.

@@ -141,16 +141,21 @@ func TestBadEncryptionKeysAreRefused(t *testing.T) {
 
 func TestSecretsAreNotPrinted(t *testing.T) {
 	o := encrypted(stet.EncryptionKey{Name: "k", Secret: []byte("canary-canary-canary-canary-cana")})
-	for _, verb := range []string{"%v", "%+v", "%#v", "%s"} {
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%d", "%x"} {
 		text := fmt.Sprintf(verb, o)
-		if strings.Contains(text, "canary") || strings.Contains(text, "99 97 110 97") || strings.Contains(text, "0x63, 0x61") {
+		if strings.Contains(text, "canary") || strings.Contains(text, "99 97 110 97") || strings.Contains(text, "0x63, 0x61") || strings.Contains(text, "63616e617279") {
 			t.Errorf("%s prints the secret: %s", verb, text)
 		}
 	}
 	var log bytes.Buffer
-	slog.New(slog.NewJSONHandler(&log, nil)).Info("options", "encryption", o.Encryption)
-	if !strings.Contains(log.String(), `"k"`) || strings.Contains(log.String(), "Y2FuYXJ5") {
-		t.Errorf("logged: %s", &log)
+	for _, h := range []slog.Handler{slog.NewJSONHandler(&log, nil), slog.NewTextHandler(&log, nil)} {
+		for _, v := range []any{o.Encryption, o.Encryption.Keys[0], &o.Encryption.Keys[0]} {
+			log.Reset()
+			slog.New(h).Info("options", "encryption", v)
+			if text := log.String(); !strings.Contains(text, `k`) || strings.Contains(text, "Y2FuYXJ5") || strings.Contains(text, "canary") || strings.Contains(text, "99 97 110 97") {
+				t.Errorf("logged: %s", text)
+			}
+		}
 	}
 }
 

@@ -89,7 +89,7 @@ func (e *Engine) Arrived() <-chan struct{} {
 }
 
 // Wake closes the channel of Arrived. Only transactions need it that are the
-// caller's own: call it after the commit that AcceptTx or SettleTx was part of.
+// caller's own: call it after the commit that TxEngine.Accept or TxEngine.Settle was part of.
 func (e *Engine) Wake() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -90,7 +90,7 @@ func TestPayloadIsBoundedByWhatWorkMayBe(t *testing.T) {
 	body := `"` + strings.Repeat("x", store.MaxWork-2) + `"`
 	wantProblem(t, s.order("k", body+" "), 413, "body-too-large")
 	wantAccepted(t, s.order("k", body), false)
-	if got := s.take().Work().Payload; string(got) != body {
+	if got := s.take().Work.Payload; string(got) != body {
 		t.Errorf("the payload has %d bytes", len(got))
 	}
 }
@@ -128,7 +128,7 @@ func TestRefusedOrderIsNotStored(t *testing.T) {
 	first := s.order("k", `{"item":3}`)
 	wantAccepted(t, first, false)
 	wantProblem(t, s.order("k", `{"item":0}`), 422, "mismatch") // the key stands for another by now
-	if got := s.take().Work(); string(got.Payload) != "item 3" || got.Name != "orders.create" {
+	if got := s.take().Work; string(got.Payload) != "item 3" || got.Name != "orders.create" {
 		t.Errorf("the work is %+v", got)
 	}
 }

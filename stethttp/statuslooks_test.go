@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"

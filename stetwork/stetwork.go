@@ -87,7 +87,7 @@ type Options struct {
 	Concurrency int
 	// MaxAttempts is how often an operation is run before it is settled as
 	// failed with its last error; runs that died count, those that a shutdown
-	// interrupted do not (see stet.Run.Counted). Default DefaultMaxAttempts;
+	// interrupted do not (see stet.Lease.Counted). Default DefaultMaxAttempts;
 	// negative: no limit.
 	MaxAttempts int
 	// Backoff returns how long an operation has to wait after its n-th attempt

@@ -70,7 +70,7 @@ func TestRequestWhoseTransactionWasInVainIsHandledAgainWhole(t *testing.T) {
 // dieInLeaseMode claims the operation of a run elsewhere, and leaves it unknown.
 func dieInLeaseMode(t *testing.T, e *stet.Engine, run *stet.Run) {
 	t.Helper()
-	dead, err := e.Begin(context.Background(), stet.Op{Scope: run.Op().Scope, Key: run.Op().Key, Fingerprint: run.Record().Fingerprint})
+	dead, err := e.Begin(context.Background(), stet.Op{Scope: run.Op().Scope, Key: run.Op().Key, Fingerprint: run.Op().Fingerprint})
 	if err != nil {
 		t.Error(err)
 		return

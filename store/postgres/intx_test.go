@@ -220,7 +220,11 @@ func TestFinishTxTellsOfAStaleRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Return(t.Context(), run.Record().Claim(), 0); err != nil {
+	rec, err := s.Read(t.Context(), run.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Return(t.Context(), rec.Claim(), 0); err != nil {
 		t.Fatal(err)
 	}
 	mustTake(t, s, st.Record.ID)

@@ -81,7 +81,11 @@ func TestResultIsInColumnsThatSQLReads(t *testing.T) {
 		if got := partsOf(t, s, run.ID()); got.String() != c.want || c.out.Gone && got.body != nil {
 			t.Errorf("%s: the columns are %v; want %s", name, got, c.want)
 		}
-		if err := s.Expire(t.Context(), run.Record().Claim()); err != nil {
+		rec, err := s.Read(t.Context(), run.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Expire(t.Context(), rec.Claim()); err != nil {
 			t.Fatal(err)
 		}
 		if got := partsOf(t, s, run.ID()); got.String() != `NULL NULL false ""` || got.body != nil {

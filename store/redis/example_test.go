@@ -152,27 +152,27 @@ func ExampleStore_Due() {
 		if err != nil {
 			panic(err)
 		}
-		if err := run.Emit(stet.Message{To: "shipped", Body: run.Work().Payload}); err != nil {
+		if err := run.Emit(stet.Message{To: "shipped", Body: run.Work.Payload}); err != nil {
 			panic(err)
 		}
 		fmt.Println(item.Name, run.Settle(ctx, stet.Outcome{Body: []byte("on its way")}))
 	}
 
-	parcels, err := engine.DueMessages(ctx, 10, time.Minute) // what a relay asks for
-	if err != nil {
-		panic(err)
-	}
-	for _, p := range parcels {
-		for _, m := range p.Messages {
-			fmt.Printf("%s %s\n", m.To, m.Body)
+	n, err := engine.Relay(ctx, 10, time.Minute, func(operations [][]stet.Message, sent func(int, error)) error {
+		for i, messages := range operations {
+			for _, m := range messages {
+				fmt.Printf("%s %s\n", m.To, m.Body)
+			}
+			sent(i, nil)
 		}
-		fmt.Println(engine.Relayed(ctx, p))
-	}
+		return nil
+	})
+	fmt.Println(n, err)
 	// Output:
 	// accepted <nil>
 	// ship <nil>
 	// shipped 8
-	// <nil>
+	// 1 <nil>
 }
 
 // With a replica, a claim or an outcome counts once that has it, too.

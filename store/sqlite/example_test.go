@@ -160,10 +160,10 @@ func ExampleStore_AcceptTx() {
 			panic(err)
 		}
 		err = te.Finish(ctx, run, func(ctx context.Context, tx *sql.Tx) (stet.Outcome, error) {
-			_, err := tx.ExecContext(ctx, "UPDATE orders SET shipped = 1 WHERE id = ?", string(run.Work().Payload))
+			_, err := tx.ExecContext(ctx, "UPDATE orders SET shipped = 1 WHERE id = ?", string(run.Work.Payload))
 			return stet.Outcome{Body: []byte(`"shipped"`)}, err
 		})
-		fmt.Println(item.Name, string(run.Work().Payload), err)
+		fmt.Println(item.Name, string(run.Work.Payload), err)
 	}
 	// Output:
 	// new: true

@@ -121,11 +121,18 @@ func (s *service) life(e *stet.Engine) error {
 			return fmt.Errorf("settle: %w", err)
 		}
 	}
-	parcels, err := e.DueMessages(ctx, 10, s.f.long)
-	if err != nil || len(parcels) != 1 || len(parcels[0].Messages) != 1 {
-		return fmt.Errorf("%d parcels are due: %w", len(parcels), err)
+	due := 0
+	n, err := e.Relay(ctx, 10, s.f.long, func(operations [][]stet.Message, told func(int, error)) error {
+		if due = len(operations); due != 1 || len(operations[0]) != 1 {
+			return errors.New("want one message of one operation")
+		}
+		told(0, nil)
+		return nil
+	})
+	if err != nil || n != 1 {
+		return fmt.Errorf("of %d operations with messages, %d are sent: %w", due, n, err)
 	}
-	return e.Relayed(ctx, parcels[0])
+	return nil
 }
 
 func stepInDoubt(f *fixture) {
@@ -360,19 +367,19 @@ func (f *fixture) sent(e *stet.Engine, want int) map[string]int {
 	count := make(map[string]int)
 	for end, last := time.Now().Add(patience), false; !last; {
 		last = len(count) >= want || time.Now().After(end)
-		parcels, err := e.DueMessages(f.ctx, 1000, f.long)
+		n, err := e.Relay(f.ctx, 1000, f.long, func(operations [][]stet.Message, told func(int, error)) error {
+			for i, messages := range operations {
+				for _, m := range messages {
+					count[m.ID]++
+				}
+				told(i, nil)
+			}
+			return nil
+		})
 		if err != nil {
-			f.Fatalf("DueMessages: %v", err)
+			f.Fatalf("Relay: %v", err)
 		}
-		for _, p := range parcels {
-			for _, m := range p.Messages {
-				count[m.ID]++
-			}
-			if err := e.Relayed(f.ctx, p); err != nil {
-				f.Errorf("Relayed: %v", err)
-			}
-		}
-		if len(parcels) == 0 && !last {
+		if n == 0 && !last {
 			time.Sleep(5 * time.Millisecond) // between two looks
 		}
 	}

@@ -452,9 +452,13 @@ func (c *workCase[Tx]) finishTx() {
 	if again := c.begins(e, it); !again.Replayed() || string(again.Outcome().Body) != "shipped" {
 		c.Errorf("a take of what was finished is replayed: %v, %s", again.Replayed(), brief(again.Outcome().Body))
 	}
-	parcels, err := e.DueMessages(c.ctx, 10, c.long)
-	if err != nil || len(parcels) != 1 || len(parcels[0].Messages) != 1 || string(parcels[0].Messages[0].Body) != "shipped" {
-		c.Errorf("due to be sent are %+v, %v", parcels, err)
+	var due [][]stet.Message
+	_, err := e.Relay(c.ctx, 10, c.long, func(operations [][]stet.Message, _ func(int, error)) error {
+		due = operations
+		return nil
+	})
+	if err != nil || len(due) != 1 || len(due[0]) != 1 || string(due[0][0].Body) != "shipped" {
+		c.Errorf("due to be sent are %+v, %v", due, err)
 	}
 }
 
@@ -476,7 +480,7 @@ func (c *workCase[Tx]) stepTx() {
 	if v, err := reserve(zombie, nil); err != nil || v != "run 2" {
 		c.Errorf("StepTx: %q, %v", v, err)
 	}
-	c.release(c.read(zombie.ID()).Claim(), c.keep)                      // by an operator, say
+	c.release(c.read(zombie.ID()).Claim(), c.keep)         // by an operator, say
 	next := c.begins(c.engine(c.store, stet.Policy{}), it) // another process
 	if v, err := reserve(next, nil); err != nil || v != "run 2" || runs != 2 {
 		c.Errorf("StepTx in the next attempt: %q, %v, %d runs; want the result of the first", v, err, runs)
