@@ -13,9 +13,6 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// SizeOf is Outcome.size for the tests from outside.
-func SizeOf(o Outcome) int { return o.size() }
-
 func sample() Outcome {
 	return Outcome{
 		Face: store.FaceHTTP, Reason: store.ReasonResolved, Status: 201, Type: "text/plain",
