@@ -46,7 +46,7 @@ func Do[T any](ctx context.Context, e *Engine, op Op, fn func(context.Context) (
 			outErr = &Error{Kind: KindFailed, Execution: Executed, Cause: err}
 			return out, err
 		}
-		out, outErr = OutcomeOf(res.Value, nil) // calls methods of T, which may panic
+		out, outErr = outcomeOf(res.Value) // calls methods of T, which may panic
 		return out, nil
 	})
 	if err != nil {

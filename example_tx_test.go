@@ -62,6 +62,29 @@ func ExampleDoTx() {
 	// receipt 1 true <nil>
 }
 
+// A step whose effect is a write: the write and the step's result are one commit.
+func ExampleStepTx() {
+	te, end := ledger()
+	defer end()
+	ctx := context.Background()
+	for range 2 {
+		run, err := te.Engine().Begin(ctx, stet.Op{Scope: "acct_1", Key: "order-10"})
+		if err != nil {
+			panic(err)
+		}
+		receipt, err := stet.StepTx(run.Context(), te, "pay", func(ctx context.Context, tx *sql.Tx) (string, error) {
+			fmt.Println("writing")
+			return "receipt 3", pay(ctx, tx)
+		})
+		fmt.Println("attempt", run.Attempt(), receipt, err)
+		_ = run.Release(ctx, stet.Again{}) // nothing else has happened
+	}
+	// Output:
+	// writing
+	// attempt 1 receipt 3 <nil>
+	// attempt 2 receipt 3 <nil>
+}
+
 func ExampleTxEngine_Run() {
 	te, end := ledger()
 	defer end()

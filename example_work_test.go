@@ -47,9 +47,9 @@ func ExampleEngine_Accept() {
 	// completed: shipped one teapot <nil>
 }
 
-// The first attempt charges the card and then fails; the second goes on from
+// The first attempt reserves, charges the card and then fails; the second goes on from
 // there.
-func ExampleStep() {
+func ExampleStepOnce() {
 	ctx := context.Background()
 	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{})
 	if err != nil {
@@ -66,6 +66,13 @@ func ExampleStep() {
 		if err != nil {
 			panic(err)
 		}
+		// Reserving under this name twice has one effect; charging twice has two.
+		if _, err := stet.Step(run.Context(), "reserve", func(context.Context) (bool, error) {
+			fmt.Println("reserving for order-8")
+			return true, nil
+		}); err != nil {
+			panic(err)
+		}
 		receipt, err := stet.StepOnce(run.Context(), "charge", func(context.Context) (string, error) {
 			fmt.Println("charging the card")
 			return "receipt 1", nil
@@ -78,6 +85,7 @@ func ExampleStep() {
 		_ = run.Settle(ctx, stet.Outcome{Body: []byte(receipt)})
 	}
 	// Output:
+	// reserving for order-8
 	// charging the card
 	// attempt 1 receipt 1 <nil>
 	// attempt 2 receipt 1 <nil>
@@ -85,7 +93,7 @@ func ExampleStep() {
 
 // What an operation emits is stored with its outcome, and sent afterwards, by
 // whoever relays it.
-func ExampleRun_Emit() {
+func ExampleEngine_Relay() {
 	ctx := context.Background()
 	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{})
 	if err != nil {

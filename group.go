@@ -24,7 +24,7 @@ var errGroup = errors.New("the group is not committed")
 // messages, or if the commit failed; so fn may be called again.
 func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx context.Context, tx Tx, i int) (Outcome, error)) []*Lease {
 	e, runs := te.e, make([]*Lease, len(ops))
-	s, ok := store.As[store.GroupTxStore[Tx]](te.s)
+	s, ok := te.s.(store.GroupTxStore[Tx])
 	if !ok {
 		return runs
 	}

@@ -11,7 +11,8 @@ import (
 )
 
 // Outcome is how an operation ended. It explains itself: what has stored it need
-// not be what reads it. The zero Outcome is a success without a result.
+// not be what reads it. The zero Outcome is a success without a result. Do and workers
+// store a value as its JSON in Body, and a failure as its text.
 type Outcome struct {
 	// Failed says that the operation failed; every retry gets the same failure.
 	Failed bool
@@ -42,14 +43,9 @@ const (
 	textType = "text/plain; charset=utf-8"
 )
 
-// OutcomeOf returns the outcome that Do stores for what its function returned, v
-// or err, and the error that its caller gets then, if any. It is for those who end
-// runs themselves: of a completed operation v as JSON, of a failed one the text of
-// err, or if err is ErrCancelled the reason.
-func OutcomeOf(v any, err error) (Outcome, error) {
-	if err != nil {
-		return failure(err), &Error{Kind: KindFailed, Execution: Executed, Cause: err}
-	}
+// outcomeOf returns the outcome that Do stores for what its function returned, and the
+// error that its caller gets then, if any.
+func outcomeOf(v any) (Outcome, error) {
 	b, err := json.Marshal(v)
 	if err != nil {
 		// The effect has happened; only its result cannot be kept.

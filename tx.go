@@ -31,7 +31,7 @@ func DoTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], op Op, fn func(conte
 			outErr = &Error{Kind: KindFailed, Execution: Executed, Cause: err} // if it is Permanent
 			return Outcome{}, err
 		}
-		out, outErr = OutcomeOf(res.Value, nil)
+		out, outErr = outcomeOf(res.Value)
 		return out, nil
 	})
 	if err != nil {

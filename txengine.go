@@ -40,6 +40,9 @@ func same(a, b store.Store) bool {
 // Engine returns the engine.
 func (t *TxEngine[Tx]) Engine() *Engine { return t.e }
 
+// Store returns the store whose transactions they are.
+func (t *TxEngine[Tx]) Store() store.TxStore[Tx] { return t.s }
+
 // InTx runs fn in a transaction and commits it, for Accept and for steps of one's own.
 // If fn returns an error or panics, it rolls back and returns that error, or the panic
 // goes on. Any other error wraps store.ErrNotDone, or says that the fate of the commit

@@ -189,8 +189,8 @@ func NewTx[Tx, M any](te *stet.TxEngine[Tx], o Options[M], handle func(ctx conte
 	if o.Group < 2 {
 		return c, nil
 	}
-	if _, ok := store.As[store.GroupTxStore[Tx]](te.Engine().Store()); !ok {
-		return nil, misuse.Errorf("stetmsg: Options.Group is %d, but the store %T has no transactions for more than one message", o.Group, te.Engine().Store())
+	if _, ok := te.Store().(store.GroupTxStore[Tx]); !ok {
+		return nil, misuse.Errorf("stetmsg: Options.Group is %d, but the store %T has no transactions for more than one message", o.Group, te.Store())
 	}
 	if c.o.Concurrency > 1 {
 		// So that the next group gathers while all others are being handled.

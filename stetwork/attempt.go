@@ -294,8 +294,8 @@ func (a *attempt) doubt() {
 
 func (a *attempt) fail(ctx context.Context, err error) {
 	a.log.ErrorContext(ctx, "stetwork: an operation failed", slog.Any("error", err))
-	out, _ := stet.OutcomeOf(nil, err)
-	a.told(ctx, a.run.Settle(ctx, out))
+	_, err = a.run.Do(ctx, nil, func(context.Context) (stet.Outcome, error) { return stet.Outcome{}, stet.Permanent(err) })
+	a.told(ctx, err)
 }
 
 func (a *attempt) park(ctx context.Context) {

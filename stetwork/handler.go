@@ -59,7 +59,7 @@ func handle[P, T any](w *Worker, name string, again bool, h func(context.Context
 		if err != nil {
 			return stet.Outcome{}, err
 		}
-		out, encoding := stet.OutcomeOf(value, nil)
+		out, encoding := outcomeOf(value)
 		a.told(ctx, encoding)
 		return out, nil
 	}})
@@ -93,10 +93,20 @@ func HandleTx[Tx, P, T any](w *Worker, te *stet.TxEngine[Tx], name string, h fun
 			if err != nil {
 				return stet.Outcome{}, err
 			}
-			out, _ := stet.OutcomeOf(value, nil) // what cannot be kept is Gone; it happened nevertheless
+			out, _ := outcomeOf(value) // what cannot be kept is Gone; it happened nevertheless
 			return out, nil
 		})
 	}})
+}
+
+// outcomeOf is the outcome of a handler that has returned v; the error says that v cannot
+// be kept.
+func outcomeOf(v any) (stet.Outcome, error) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return stet.Outcome{Gone: true}, fmt.Errorf("the result is not JSON: %w", err)
+	}
+	return stet.Outcome{Face: store.FaceGo, Status: 200, Type: "application/json", Body: body}, nil
 }
 
 var errDeclared = errors.New("the handler declared that nothing happened")

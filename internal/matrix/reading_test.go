@@ -81,7 +81,7 @@ var writers = []writer{
 	{name: "operator: completed, no response", brief: true, write: resolves(stet.Outcome{Gone: true})},
 	{name: "operator: failed, no response", brief: true, write: resolves(stet.Outcome{Failed: true, Gone: true})},
 	{name: "verifier: completed, no result", brief: true, write: resolves(stet.Outcome{})},
-	{name: "verifier: completed, OutcomeOf", brief: true, write: resolves(must(stet.OutcomeOf("one", nil)))},
+	{name: "verifier: completed, JSON", brief: true, write: resolves(stet.Outcome{Face: store.FaceGo, Status: 200, Type: "application/json", Body: []byte(`"one"`)})},
 }
 
 func cancel(w *world) {

@@ -268,8 +268,7 @@ func (p *process) judgeRun(ctx context.Context, key int8, fence int64) (stet.Ver
 		happened = st.Doubt != ""
 	}
 	if happened {
-		out, err := stet.OutcomeOf(keyNames[key]+"@0+0", nil)
-		return stet.ItHappened(out), err
+		return stet.ItHappened(stet.Outcome{Body: strconv.AppendQuote(nil, keyNames[key]+"@0+0")}), nil
 	}
 	return stet.ItDidNotHappen(), nil
 }

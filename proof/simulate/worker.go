@@ -239,14 +239,9 @@ func (a *attempt) emit() {
 func (a *attempt) outcome(state store.State) (stet.Outcome, string) {
 	text := fmt.Sprintf("%s@%d+%d", keyNames[a.t.key], a.run.Fence(), a.messages)
 	if state == store.Failed {
-		out, _ := stet.OutcomeOf(nil, errors.New(text))
-		return out, text
+		return stet.Outcome{Failed: true, Body: []byte(text)}, text
 	}
-	out, err := stet.OutcomeOf(text, nil)
-	if err != nil {
-		panic(err)
-	}
-	return out, text
+	return stet.Outcome{Body: strconv.AppendQuote(nil, text)}, text
 }
 
 // settle ends the run with an outcome.
