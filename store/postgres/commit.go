@@ -87,29 +87,30 @@ func (t *transaction) close() {
 	_ = t.tx.Commit(ended)
 }
 
+// finishing is the statement that writes the record, and its parameters. It fails where
+// there is another record, and keeps the transaction from being committed.
+func (t *transaction) finishing() (*statement, []param) {
+	if t.old != nil {
+		return t.s.sql.finishOld, with(finished, waited, was)
+	}
+	return t.s.sql.finish, with(finished, waited)
+}
+
+// isTaken reports whether the error of finishing says that there is another record.
+func isTaken(code string) bool { return code == codeUnique || code == codeDivision }
+
 // commit sends the record and the commit in one go. The answer is that it was taken if
 // there is a record already.
 func (t *transaction) commit(ctx context.Context, rec store.Record, e *ending) (a answer, err error) {
-	var ignored bool
-	if t.old != nil {
-		// Whether anything was updated has to be known before the commit.
-		err = t.tx.QueryRow(ctx, t.s.sql.finishOld.sql, args(with(finished, waited, was), t.write(rec, e))...).Scan(&a.at, &ignored, &ignored)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return answer{taken: true}, nil
-		}
-		if err != nil {
-			return a, err
-		}
-		return a, t.tx.Commit(ctx)
-	}
-	finish := call{t.s.sql.finish, packOne(with(finished, waited), t.write(rec, e)), func(values [][]byte) error {
+	st, list := t.finishing()
+	finish := call{st, packOne(list, t.write(rec, e)), func(values [][]byte) error {
 		f := fields{values: values}
 		a.at = instant(f.time())
 		return f.err()
 	}}
 	tag, err := sendAll(ctx, t.conn.Conn(), t.s.prepare, []call{finish, {statement: t.s.sql.commit}})
 	switch {
-	case a.at.IsZero() && sqlState(err) == codeUnique:
+	case a.at.IsZero() && isTaken(sqlState(err)):
 		return answer{taken: true}, nil
 	case sqlState(err) == codeNoStatement:
 		t.discard() // as in enter

@@ -228,10 +228,7 @@ func (t *transaction) enterSQL(ctx context.Context, tx *begun) (rec store.Record
 func (t *transaction) leaveSQL(ctx context.Context, tx *begun, rec store.Record, e *ending) (store.Record, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.s.commitTimeout)
 	defer cancel()
-	st, list := t.s.sql.finish, with(finished, waited)
-	if t.old != nil {
-		st, list = t.s.sql.finishOld, with(list, was)
-	}
+	st, list := t.finishing()
 	// The lock is this transaction's own, unless fn has ended it: then what
 	// follows would be committed by itself.
 	var ours bool
@@ -247,7 +244,7 @@ func (t *transaction) leaveSQL(ctx context.Context, tx *begun, rec store.Record,
 	var at time.Time
 	var ignored bool
 	err := tx.QueryRowContext(ctx, st.sql, args(list, t.write(rec, e))...).Scan(&at, &ignored, &ignored)
-	if errors.Is(err, sql.ErrNoRows) || codeOf(err) == codeUnique {
+	if isTaken(codeOf(err)) {
 		tx.rollback()
 		return t.lost(ctx)
 	}

@@ -161,9 +161,10 @@ func finishing(e string) string {
 var (
 	sqlFinish = finishing(one(with(finished, waited))) + sqlFinishedAt
 	// sqlFinishOld does so where there is a record that is free, if it still is as
-	// it was seen, or if the sweep has removed it since.
-	sqlFinishOld = finishing(one(with(finished, waited, was))) + " ON CONFLICT (id) DO UPDATE SET " + excluded() +
-		" WHERE r.fence = $" + strconv.Itoa(len(finished)+2) + "::bigint AND (r.state = {retryable} OR " + forgotten + ")" + sqlFinishedAt
+	// it was seen, or if the sweep has removed it since. Otherwise it fails.
+	sqlFinishOld = "WITH written AS (" + finishing(one(with(finished, waited, was))) + " ON CONFLICT (id) DO UPDATE SET " + excluded() +
+		" WHERE r.fence = $" + strconv.Itoa(len(finished)+2) + "::bigint AND (r.state = {retryable} OR " + forgotten + ")" + sqlFinishedAt +
+		") SELECT max(settled_at), 1 / count(*) > 0, " + audible + " FROM written"
 )
 
 var sqlFinishedAt = " RETURNING r.settled_at, (CASE WHEN NOT pg_try_advisory_xact_lock($" + strconv.Itoa(len(finished)+1) +

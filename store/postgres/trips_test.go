@@ -112,6 +112,24 @@ func TestTransactionTakesThreeRoundTrips(t *testing.T) {
 		t.Errorf("a transaction of one statement took %d round trips; want 3: begin, lock and look; the statement; record and commit", n)
 	}
 
+	// So does one that runs again what another run has given back.
+	for _, key := range []string{"warm again", "again"} {
+		lease, err := e.Begin(t.Context(), stet.Op{Scope: "alice", Key: key, Fingerprint: stet.NewFingerprint(nil)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := lease.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		before = of.n.Load()
+		if replayed, err := pay(key, ""); replayed || err != nil {
+			t.Fatal(replayed, err)
+		}
+	}
+	if n := of.n.Load() - before; n != 3 {
+		t.Errorf("a transaction over a record that was given back took %d round trips; want 3, as without one", n)
+	}
+
 	// A replay is answered by the first of its two; the end of its transaction is the
 	// other, which nobody waits for.
 	for _, body := range []string{"", "another request"} {
