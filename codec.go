@@ -2,9 +2,11 @@ package stet
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"maps"
 	"slices"
 	"strings"
 
@@ -28,6 +30,10 @@ import (
 // package seal with all that is said here, packed as store.Result does it, and there is
 // nothing beside it.
 const plainHead = 1
+
+// sqlHead is the first byte of the head of an outcome that SQL has written, if it has
+// header fields: after it they are there as JSON, an object of lists of strings.
+const sqlHead = 3
 
 // headStart is where face and reason are: after the version and the checksum.
 const headStart = 5
@@ -226,7 +232,7 @@ func (d *decoder) fields() []store.Field {
 
 // decodeStored undoes encode. The body shares r's memory.
 func decodeStored(r store.Result) (o Outcome, err error) {
-	if len(r.Head) == 0 {
+	if len(r.Head) == 0 || r.Head[0] == sqlHead {
 		return written(r)
 	}
 	d := decoder{b: r.Head, left: store.MaxFields}
@@ -259,12 +265,27 @@ func decodeStored(r store.Result) (o Outcome, err error) {
 	return o, nil
 }
 
-// written returns an outcome that no engine has written: by SQL, as columns.
+// written returns an outcome that no engine has written: by SQL, as columns, and with
+// sqlHead.
 func written(r store.Result) (Outcome, error) {
 	if r.Status < 0 || r.Status > store.MaxStatus {
 		return Outcome{}, fmt.Errorf("%w: the status is %d", errCodec, r.Status)
 	}
-	return Outcome{Face: store.FaceSQL, Status: r.Status, Type: r.Type, Body: r.Body}, nil
+	o := Outcome{Face: store.FaceSQL, Status: r.Status, Type: r.Type, Body: r.Body}
+	if len(r.Head) == 0 {
+		return o, nil
+	}
+	var fields map[string][]string
+	if err := json.Unmarshal(r.Head[1:], &fields); err != nil {
+		return Outcome{}, fmt.Errorf("%w: the header fields: %w", errCodec, err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		o.Header = append(o.Header, store.Field{Name: name, Values: fields[name]})
+	}
+	if err := o.unstorable(); err != nil {
+		return Outcome{}, fmt.Errorf("%w: %w", errCodec, err)
+	}
+	return o, nil
 }
 
 // sortFields returns header or trailer fields as they are stored: in the order of their

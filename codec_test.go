@@ -168,6 +168,23 @@ func TestResultWithoutAHeadIsReadAsItStands(t *testing.T) {
 	}
 }
 
+// SQL has no checksum: its header fields are JSON. The bytes are what stet_settle writes.
+func TestHeaderFieldsThatSQLHasWrittenAreRead(t *testing.T) {
+	head := func(text string) store.Result {
+		return store.Result{Status: 201, Head: append([]byte{sqlHead}, text...)}
+	}
+	want := []store.Field{{Name: "Link", Values: []string{"</a>", "</b>"}}, {Name: "Location", Values: []string{"/payments/7"}}}
+	got, err := decodeStored(head(`{"Location": ["/payments/7"], "Link": ["</a>", "</b>"]}`))
+	if err != nil || got.Face != store.FaceSQL || got.Status != 201 || !reflect.DeepEqual(got.Header, want) {
+		t.Errorf("it is read as %+v, %v; want the face sql, 201 and %v", got, err, want)
+	}
+	for _, text := range []string{"", "[]", `{"Location": "/payments/7"}`, `{"": ["x"]}`, `{"A": [1]}`, `{"A": ["` + strings.Repeat(`x","`, store.MaxFields) + `"]}`} {
+		if got, err := decodeStored(head(text)); !errors.Is(err, errCodec) {
+			t.Errorf("%.40s: %+v, %v; want an error", text, got, err)
+		}
+	}
+}
+
 // summed gives r the checksum that it should have.
 func summed(r store.Result) store.Result {
 	r.Head = append([]byte{plainHead, 0, 0, 0, 0}, r.Head...)

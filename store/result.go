@@ -18,8 +18,8 @@ type Result struct {
 	Type string
 	// Head is what else the engine stores: face, reason, header, trailer and trace, with
 	// a checksum of all parts; or, where it encrypts, everything, and the other parts
-	// are empty. Nil of a result that was not written by an engine, but by SQL; one
-	// without any byte is the same.
+	// are empty. Of a result that was written by SQL, its header fields; nil for none. One
+	// without any byte is the same as nil.
 	Head []byte
 	// Body is what callers get. One that is nil is the same as one without any byte.
 	Body []byte

@@ -230,6 +230,8 @@ func (m *migrate) confirm(cmd *cobra.Command, step postgres.Migration) error {
 		cmd.PrintErr(":\noperations that were accepted and have not ended are lost, and messages that have not left")
 	case 3:
 		cmd.PrintErr(":\nwhat operations are called is lost, and work waits under no name")
+	case 4:
+		cmd.PrintErr(":\nservices that begin and settle operations by SQL stop working; records stay")
 	}
 	cmd.PrintErrf(".\nType %s to go on: ", m.table())
 	answer := make(chan string, 1)

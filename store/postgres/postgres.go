@@ -46,7 +46,7 @@ type Options struct {
 	// PostgreSQL takes will do; it is quoted.
 	Schema string
 	// Table is the name of the table of records, and the beginning of the
-	// others'. At most 56 bytes. Default "records".
+	// others' and, unless it is the default, of the functions'. At most 51 bytes. Default "records".
 	Table string
 	// PgBouncer says that connections are shared between transactions, as
 	// PgBouncer does in transaction mode: then nothing is prepared, nothing

@@ -17,7 +17,7 @@ import (
 )
 
 // schemaVersion is the version of the tables that this code reads and writes.
-const schemaVersion = 3
+const schemaVersion = 4
 
 //go:embed migrations/*.sql
 var migrations embed.FS
@@ -27,7 +27,7 @@ const (
 	defaultTable  = "records"
 
 	maxIdentifier = 63 // bytes, of PostgreSQL
-	longestSuffix = "_schema"
+	longestSuffix = "_fingerprint"
 )
 
 // names are the identifiers of a store, quoted.
@@ -73,21 +73,32 @@ func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + 
 // name is mistaken for another.
 func (n names) replacer() *strings.Replacer {
 	quoted := func(s string) string { return pgx.Identifier{s}.Sanitize() }
-	return strings.NewReplacer(
-		`"`+defaultSchema+`"`, quoted(n.schema),
-		`'`+defaultSchema+`'`, literal(n.schema),
-		`$`+defaultSchema+`$`, fmt.Sprintf("$stet_%016x$", hash64("body", n.schema, n.table)), // in no name
+	pairs := []string{
+		`'"` + defaultSchema + `"."` + defaultTable + `_fence"'`, literal(n.fence),
+		`"` + defaultSchema + `"`, quoted(n.schema),
+		`'` + defaultSchema + `'`, literal(n.schema),
+		`$` + defaultSchema + `$`, fmt.Sprintf("$stet_%016x$", hash64("body", n.schema, n.table)), // in no name
 		`"records"`, quoted(n.table),
-		`"records_pkey"`, quoted(n.table+"_pkey"),
-		`"records_fence"`, quoted(n.table+"_fence"),
-		`"records_due"`, quoted(n.table+"_due"),
-		`"records_open"`, quoted(n.table+"_open"),
-		`"records_run"`, quoted(n.table+"_run"),
-		`"records_relay"`, quoted(n.table+"_relay"),
+		`"records_pkey"`, quoted(n.table + "_pkey"),
+		`"records_fence"`, quoted(n.table + "_fence"),
+		`"records_due"`, quoted(n.table + "_due"),
+		`"records_open"`, quoted(n.table + "_open"),
+		`"records_run"`, quoted(n.table + "_run"),
+		`"records_relay"`, quoted(n.table + "_relay"),
 		`"operations"`, quoted(n.view),
-		`"records_schema"`, quoted(n.table+"_schema"),
-	)
+		`"records_schema"`, quoted(n.table + "_schema"),
+		`'` + defaultTable + `'`, literal(n.table),
+	}
+	if n.table != defaultTable { // there may be several tables in a schema
+		for _, f := range functions {
+			pairs = append(pairs, `"stet_`+f+`"`, quoted(n.table+"_"+f))
+		}
+	}
+	return strings.NewReplacer(pairs...)
 }
+
+// functions are those of migration 4, without what their names begin with.
+var functions = []string{"begin", "claim", "digest", "fenced", "fields", "fingerprint", "head", "id", "number", "own", "part", "release", "settle", "tell", "unsettled"}
 
 // Migration is one step of the tables' history. Up and Down are plain SQL of
 // several statements, to be executed in one transaction; each keeps the table

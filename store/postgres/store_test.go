@@ -38,7 +38,7 @@ func TestOddNamesAreQuoted(t *testing.T) {
 			}
 		}
 	}
-	for _, o := range []Options{{Table: strings.Repeat("x", 57)}, {Schema: "\x00"}, {Schema: "\xff"}, {Writers: -1}} {
+	for _, o := range []Options{{Table: strings.Repeat("x", 52)}, {Schema: "\x00"}, {Schema: "\xff"}, {Writers: -1}} {
 		if _, err := New(t.Context(), pool, o); err == nil {
 			t.Errorf("%+v was accepted", o)
 		}

@@ -1,0 +1,388 @@
+-- Functions by which any client of PostgreSQL takes part, in its own transaction. See
+-- docs/sql.md. They lock by the same numbers as package postgres, draw fences from the
+-- same sequence and write the same rows. What is in them is not to be called
+-- otherwise is not granted to anybody.
+
+-- SHA-256 of parts, each after its length in four bytes.
+CREATE FUNCTION "stet"."stet_digest"(VARIADIC parts bytea[]) RETURNS bytea
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $stet$
+	SELECT sha256(string_agg(int4send(octet_length(p)) || p, ''::bytea ORDER BY n)) FROM unnest(parts) WITH ORDINALITY AS u (p, n)
+$stet$;
+
+-- The same, of what belongs to these tables.
+CREATE FUNCTION "stet"."stet_own"(kind text, VARIADIC parts bytea[]) RETURNS bytea
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $stet$
+	SELECT "stet"."stet_digest"(VARIADIC ARRAY[convert_to(kind, 'UTF8'), convert_to('stet', 'UTF8'), convert_to('records', 'UTF8')] || parts)
+$stet$;
+
+-- The first eight bytes as a number.
+CREATE FUNCTION "stet"."stet_number"(digest bytea) RETURNS bigint
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $stet$
+	SELECT ('x' || encode(substr(digest, 1, 8), 'hex'))::bit(64)::bigint
+$stet$;
+
+CREATE FUNCTION "stet"."stet_id"(scope text, key text, namespace text DEFAULT '') RETURNS bytea
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $stet$
+	SELECT substr("stet"."stet_digest"('stet scope 1', convert_to(namespace, 'UTF8'), convert_to(scope, 'UTF8')), 1, 8)
+		|| substr("stet"."stet_digest"('stet id 2', convert_to(namespace, 'UTF8'), convert_to(scope, 'UTF8'), convert_to(key, 'UTF8')), 1, 24)
+$stet$;
+
+CREATE FUNCTION "stet"."stet_fingerprint"(parts bytea[], version integer DEFAULT 1) RETURNS bytea
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $stet$
+DECLARE
+	first bytea;
+BEGIN
+	IF version IS NULL OR version NOT IN (1, 2) THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = format('stet: the version of a fingerprint is %s; it must be 1, or 2 where the body is canonical JSON', coalesce(version::text, 'NULL'));
+	ELSIF parts IS NULL OR array_ndims(parts) > 1 OR array_position(parts, NULL) IS NOT NULL THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: a fingerprint is made of a list of parts, none of which is NULL';
+	END IF;
+	first := substr(int4send(version), 4);
+	RETURN first || sha256(first || coalesce((SELECT string_agg(int8send(octet_length(p)) || p, ''::bytea ORDER BY n)
+		FROM unnest(parts) WITH ORDINALITY AS u (p, n)), ''::bytea));
+END
+$stet$;
+
+-- A text in what an engine has written at a byte, after its length, and the byte after
+-- it; or a number, without a text.
+CREATE FUNCTION "stet"."stet_part"(b bytea, INOUT at integer, texts boolean, OUT n integer, OUT part text)
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $stet$
+DECLARE
+	octet integer := 128;
+	shift integer := 0;
+BEGIN
+	n := 0;
+	WHILE octet >= 128 AND shift < 28 AND at < octet_length(b) LOOP
+		octet := get_byte(b, at);
+		n := n | ((octet & 127) << shift);
+		at := at + 1;
+		shift := shift + 7;
+	END LOOP;
+	IF octet >= 128 OR texts AND at + n > octet_length(b) THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST005', MESSAGE = 'stet: the stored record cannot be read';
+	END IF;
+	IF texts THEN
+		part := convert_from(substr(b, at + 1, n), 'LATIN1');
+		at := at + n;
+	END IF;
+END
+$stet$;
+
+-- The header fields in the head of an outcome, and its media type if that is in it, too.
+CREATE FUNCTION "stet"."stet_head"(head bytea, OUT headers jsonb, OUT content_type text)
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $stet$
+DECLARE
+	p      record;
+	fields integer;
+	name   text;
+	list   jsonb;
+BEGIN
+	headers := '{}';
+	IF head IS NULL OR octet_length(head) = 0 THEN
+		RETURN;
+	END IF;
+	CASE get_byte(head, 0)
+	WHEN 1 THEN
+		SELECT * INTO p FROM "stet"."stet_part"(head, 7, true);
+		content_type := nullif(p.part, '');
+		SELECT * INTO p FROM "stet"."stet_part"(head, p.at, false);
+		fields := p.n;
+		FOR i IN 1..fields LOOP
+			SELECT * INTO p FROM "stet"."stet_part"(head, p.at, true);
+			name := p.part;
+			list := '[]';
+			SELECT * INTO p FROM "stet"."stet_part"(head, p.at, false);
+			FOR j IN 1..p.n LOOP
+				SELECT * INTO p FROM "stet"."stet_part"(head, p.at, true);
+				list := list || to_jsonb(p.part);
+			END LOOP;
+			IF left(name, 1) <> ':' THEN -- the middleware's own, which is never sent
+				headers := headers || jsonb_build_object(name, list);
+			END IF;
+		END LOOP;
+	WHEN 2 THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST004', MESSAGE = 'stet: the stored outcome is encrypted, and SQL has no keys',
+			HINT = 'Use these functions with records that no engine encrypts: in a namespace or tables of their own.';
+	WHEN 3 THEN
+		headers := convert_from(substr(head, 2), 'UTF8')::jsonb;
+	ELSE
+		RAISE EXCEPTION USING ERRCODE = 'ST005', MESSAGE = 'stet: the stored outcome is of a version that these functions do not know';
+	END CASE;
+END
+$stet$;
+
+CREATE FUNCTION "stet"."stet_begin"(scope text, key text, fingerprint bytea DEFAULT NULL, namespace text DEFAULT '',
+	class text DEFAULT '', name text DEFAULT '', ref text DEFAULT '',
+	OUT action text, OUT claim text, OUT state text, OUT status integer, OUT headers jsonb, OUT content_type text, OUT body bytea,
+	OUT id bytea, OUT fence bigint, OUT attempt integer)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $stet$
+#variable_conflict use_column
+DECLARE
+	this   bytea;
+	finger bytea       := coalesce(fingerprint, decode(repeat('00', 33), 'hex'));
+	owner  bytea       := uuid_send(gen_random_uuid());
+	moment timestamptz := statement_timestamp();
+	rival  boolean     := false;
+	number bigint;  -- of the lock that is held while the transaction runs
+	half   integer; -- of the one that says, with the next, which fingerprint it has
+	print  integer;
+	l      record;
+	r      record;
+BEGIN
+	IF coalesce(octet_length(convert_to(scope, 'UTF8')), 0) NOT BETWEEN 1 AND 1024 OR coalesce(octet_length(convert_to(key, 'UTF8')), 0) NOT BETWEEN 1 AND 1024 THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = format('stet: the scope has %s bytes and the key %s; each must have 1 to 1024',
+			coalesce(octet_length(convert_to(scope, 'UTF8')), 0), coalesce(octet_length(convert_to(key, 'UTF8')), 0));
+	ELSIF octet_length(finger) <> 33 THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = format('stet: the fingerprint has %s bytes; it must have 33, as stet_fingerprint makes it, or be NULL', octet_length(finger));
+	ELSIF coalesce(octet_length(convert_to(namespace, 'UTF8')), 1025) > 1024 THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: the namespace is NULL, or has more than 1024 bytes';
+	END IF;
+	FOR l IN SELECT * FROM (VALUES ('class', class), ('name', name), ('ref', ref)) AS v (what, label) LOOP
+		IF l.label IS NULL OR octet_length(convert_to(l.label, 'UTF8')) > 255 OR l.label COLLATE "C" ~ '[[:cntrl:]]' THEN
+			RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = format('stet: the %s is NULL, has more than 255 bytes or has a control character', l.what);
+		END IF;
+	END LOOP;
+	this := "stet"."stet_id"(scope, key, namespace);
+	id := this;
+	number := "stet"."stet_number"("stet"."stet_own"('run', this));
+	half := ("stet"."stet_number"("stet"."stet_own"('finger', this)) << 32 >> 32)::integer;
+	print := ("stet"."stet_number"("stet"."stet_digest"(finger)) << 32 >> 32)::integer;
+	-- Each statement sees what was committed before it began. What changes meanwhile is
+	-- looked at again.
+	FOR try IN 1..16 LOOP
+		SELECT t.fingerprint, t.state, t.fence, t.attempt, t.gone, t.lease_until, t.run_due, t.expires_at, t.status, t.content_type, t.head, t.body,
+			t.forget_at IS NULL OR t.forget_at > moment AS there
+		INTO r FROM "stet"."records" t WHERE t.id = this;
+		IF r.there THEN
+			state := (ARRAY['running', 'completed', 'failed', 'retryable', 'unknown', 'accepted'])[r.state];
+			IF r.fingerprint <> finger THEN
+				action := 'mismatch';
+				state := NULL;
+				RETURN;
+			ELSIF r.state IN (2, 3) THEN
+				fence := r.fence;
+				attempt := r.attempt;
+				action := CASE WHEN r.gone OR r.expires_at <= moment THEN 'expired' ELSE 'replay' END;
+				IF action = 'replay' THEN
+					status := r.status;
+					body := coalesce(r.body, ''::bytea);
+					SELECT h.headers, coalesce(r.content_type, h.content_type) INTO headers, content_type FROM "stet"."stet_head"(r.head) h;
+				END IF;
+				RETURN;
+			ELSIF r.state <> 4 THEN
+				fence := r.fence;
+				attempt := r.attempt;
+				action := CASE WHEN r.state = 5 OR r.state = 1 AND r.lease_until <= moment AND r.run_due IS NULL THEN 'unknown' ELSE 'in_flight' END;
+				RETURN;
+			END IF;
+			state := NULL;
+		END IF;
+		IF pg_try_advisory_xact_lock(number) THEN
+			PERFORM pg_try_advisory_xact_lock(half, print);
+			INSERT INTO "stet"."records" AS t (id, scope, fingerprint, owner, fence, claimed_at, attempt, state, class, name, ref)
+			VALUES (this, "stet"."stet_digest"('stet scope 1', convert_to(namespace, 'UTF8'), convert_to(scope, 'UTF8')), finger, owner,
+				nextval('"stet"."records_fence"'), moment, 1, 1, class, name, ref)
+			ON CONFLICT ON CONSTRAINT "records_pkey" DO UPDATE SET fingerprint = excluded.fingerprint, owner = excluded.owner, fence = excluded.fence,
+				claimed_at = moment, attempt = CASE WHEN t.forget_at <= moment THEN 1 ELSE t.attempt + 1 END, state = 1,
+				class = excluded.class, name = excluded.name, ref = excluded.ref,
+				gone = false, watched = false, status = NULL, content_type = NULL, head = NULL, body = NULL,
+				lease_until = NULL, settled_at = NULL, expires_at = NULL, forget_at = NULL, due_at = NULL,
+				run_due = NULL, relay_due = NULL, cancel_at = NULL, work = NULL, notes = CASE WHEN t.forget_at > moment THEN t.notes END
+			WHERE t.fence = r.fence AND (t.state = 4 OR t.forget_at <= moment)
+			RETURNING t.fence, t.attempt INTO fence, attempt;
+			IF FOUND THEN
+				action := 'run';
+				state := 'running';
+				claim := 'c1.' || encode(this, 'hex') || '.' || encode(owner, 'hex') || '.' || lpad(to_hex(fence), 16, '0');
+				RETURN;
+			END IF;
+		ELSIF rival THEN -- and the record, read since, does not say that it has ended
+			action := 'mismatch';
+			RETURN;
+		ELSE
+			-- Does the transaction that has the lock ask for something else?
+			rival := EXISTS (
+				SELECT FROM pg_locks k JOIN pg_locks f ON f.virtualtransaction = k.virtualtransaction AND f.pid = k.pid
+				WHERE k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.mode = 'ExclusiveLock'
+					AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+					AND k.classid::bigint = (number >> 32) & 4294967295 AND k.objid::bigint = number & 4294967295
+					AND f.locktype = 'advisory' AND f.objsubid = 2 AND f.granted AND f.mode = 'ExclusiveLock' AND f.database = k.database
+					AND f.classid::bigint = half::bigint & 4294967295 AND f.objid::bigint <> print::bigint & 4294967295);
+			IF NOT rival THEN
+				action := 'in_flight';
+				state := 'running';
+				RETURN;
+			END IF;
+		END IF;
+	END LOOP;
+	action := 'in_flight';
+END
+$stet$;
+
+-- The parts of a claim.
+CREATE FUNCTION "stet"."stet_claim"(claim text, OUT id bytea, OUT owner bytea, OUT fence bigint)
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $stet$
+BEGIN
+	IF claim IS NULL OR claim COLLATE "C" !~ '^c1[.][0-9a-f]{64}[.][0-9a-f]{32}[.][0-7][0-9a-f]{15}$' THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: this is not a claim; stet_begin returns one, and so does stet proxy in a header';
+	END IF;
+	id := decode(substr(claim, 4, 64), 'hex');
+	owner := decode(substr(claim, 69, 32), 'hex');
+	fence := "stet"."stet_number"(decode(substr(claim, 102), 'hex'));
+END
+$stet$;
+
+-- What is raised for a claim that has no say any more.
+CREATE FUNCTION "stet"."stet_fenced"() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $stet$
+BEGIN
+	RAISE EXCEPTION USING ERRCODE = 'ST002', MESSAGE = 'stet: the claim is not the newest of its operation, or has ended',
+		HINT = 'Roll back. Another run, or an outcome, has taken its place; begin again to hear of it.';
+END
+$stet$;
+
+-- Wakes those who wait for the end of a run.
+CREATE FUNCTION "stet"."stet_tell"(id bytea, watched boolean) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $stet$
+BEGIN
+	-- Whoever waits for a transaction holds this lock.
+	IF watched OR NOT pg_try_advisory_xact_lock("stet"."stet_number"(substr(id, 9)) # "stet"."stet_number"("stet"."stet_own"('wait', VARIADIC '{}'))) THEN
+		PERFORM pg_notify('stet_' || encode(substr("stet"."stet_own"('channel', VARIADIC '{}'), 1, 8), 'hex'), encode(id, 'hex'));
+	END IF;
+END
+$stet$;
+
+-- Header fields as they are stored: names as HTTP libraries write them, each with a list
+-- of values.
+CREATE FUNCTION "stet"."stet_fields"(headers jsonb) RETURNS bytea
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $stet$
+DECLARE
+	fields jsonb := '{}';
+	field  record;
+	n      integer := 0;
+BEGIN
+	IF headers IS NULL THEN
+		RETURN NULL;
+	ELSIF jsonb_typeof(headers) <> 'object' THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: headers must be an object: {"Location": "/payments/7"}, or with lists of values';
+	END IF;
+	FOR field IN SELECT initcap(h.key COLLATE "C") AS name, CASE jsonb_typeof(h.value) WHEN 'string' THEN jsonb_build_array(h.value) WHEN 'array' THEN h.value END AS list
+		FROM jsonb_each(headers) h LOOP
+		IF field.name COLLATE "C" !~ '^[-!#$%&''*+.^_`|~0-9A-Za-z]+$' OR field.name = 'Content-Type' OR fields ? field.name
+			OR field.list IS NULL OR EXISTS (SELECT FROM jsonb_array_elements(field.list) v WHERE jsonb_typeof(v) <> 'string' OR (v #>> '{}') COLLATE "C" ~ '[[:cntrl:]]') THEN
+			RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = format('stet: the header field %s cannot be kept', quote_literal(left(field.name, 100))),
+				HINT = 'Its name must be one of HTTP, once, and not Content-Type, which has an argument of its own; it has a string or a list of strings, without control characters.';
+		END IF;
+		n := n + 1 + jsonb_array_length(field.list);
+		fields := fields || jsonb_build_object(field.name, field.list);
+	END LOOP;
+	IF n > 4096 THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = format('stet: there are %s header fields and values; at most 4096', n);
+	ELSIF n = 0 THEN
+		RETURN NULL;
+	END IF;
+	RETURN decode('03', 'hex') || convert_to(fields::text, 'UTF8');
+END
+$stet$;
+
+CREATE FUNCTION "stet"."stet_settle"(claim text, status integer DEFAULT NULL, headers jsonb DEFAULT NULL, content_type text DEFAULT NULL, body bytea DEFAULT NULL,
+	failed boolean DEFAULT NULL, gone boolean DEFAULT false, result interval DEFAULT '24 hours', tombstone interval DEFAULT NULL,
+	max_result integer DEFAULT 1048576) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $stet$
+#variable_conflict use_column
+DECLARE
+	c       record;
+	top     bytea    := "stet"."stet_fields"(headers);
+	media   text     := nullif(content_type, '');
+	content bytea    := coalesce(body, ''::bytea);
+	code    integer  := status;
+	empty   boolean  := gone;
+	forget  interval := coalesce(tombstone, greatest(result, interval '30 days'));
+	size    bigint   := octet_length(content)::bigint + coalesce(octet_length(top), 0) + coalesce(octet_length(media), 0);
+	watched boolean;
+BEGIN
+	SELECT * INTO c FROM "stet"."stet_claim"(claim);
+	IF code NOT BETWEEN 200 AND 999 THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = format('stet: the status is %s; it must be 200 to 999, or NULL for none', code);
+	ELSIF octet_length(convert_to(media, 'UTF8')) > 255 OR media COLLATE "C" ~ '[[:cntrl:]]' THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: the content type has more than 255 bytes, or a control character';
+	ELSIF empty IS NULL THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: gone must not be NULL';
+	ELSIF result IS NULL OR result <= interval '0' OR forget < result THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = format('stet: the result is kept for %s and its tombstone for %s; the first must be longer than nothing, and the second not shorter', coalesce(result::text, 'NULL'), forget);
+	ELSIF coalesce(max_result, 0) NOT BETWEEN 1 AND 67108864 THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: max_result must be 1 to 67108864 bytes';
+	ELSIF NOT empty AND size > max_result THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = format('stet: the result has %s bytes, and max_result is %s', size, max_result),
+			HINT = 'Settle without it (gone => true), or keep more (max_result).';
+	END IF;
+	failed := coalesce(failed, code >= 500, false);
+	IF empty THEN
+		code := NULL;
+		media := NULL;
+		top := NULL;
+		content := NULL;
+	END IF;
+	UPDATE "stet"."records" r SET state = CASE WHEN failed THEN 3 ELSE 2 END, gone = empty, status = code, content_type = media, head = top, body = content,
+		settled_at = statement_timestamp(), expires_at = statement_timestamp() + result, forget_at = statement_timestamp() + forget,
+		due_at = statement_timestamp() + CASE WHEN empty THEN forget ELSE result END,
+		lease_until = NULL, run_due = NULL, relay_due = NULL, cancel_at = NULL, work = NULL, notes = NULL
+	WHERE r.id = c.id AND r.owner = c.owner AND r.fence = c.fence AND r.state IN (1, 5)
+	RETURNING r.watched INTO watched;
+	IF NOT FOUND THEN
+		PERFORM "stet"."stet_fenced"();
+	END IF;
+	PERFORM "stet"."stet_tell"(c.id, watched);
+END
+$stet$;
+
+CREATE FUNCTION "stet"."stet_release"(claim text, keep interval DEFAULT '24 hours') RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $stet$
+#variable_conflict use_column
+DECLARE
+	c       record;
+	watched boolean;
+BEGIN
+	SELECT * INTO c FROM "stet"."stet_claim"(claim);
+	IF keep IS NULL OR keep <= interval '0' THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: what was released must be kept for longer than nothing';
+	END IF;
+	UPDATE "stet"."records" r SET state = CASE WHEN r.work IS NULL THEN 4 ELSE 6 END, settled_at = statement_timestamp(),
+		forget_at = CASE WHEN r.work IS NULL THEN statement_timestamp() + keep END, due_at = CASE WHEN r.work IS NULL THEN statement_timestamp() + keep END,
+		lease_until = CASE WHEN r.work IS NOT NULL THEN statement_timestamp() END, run_due = CASE WHEN r.work IS NOT NULL THEN statement_timestamp() END
+	WHERE r.id = c.id AND r.owner = c.owner AND r.fence = c.fence AND r.state IN (1, 5)
+	RETURNING r.watched INTO watched;
+	IF NOT FOUND THEN
+		PERFORM "stet"."stet_fenced"();
+	END IF;
+	PERFORM "stet"."stet_tell"(c.id, watched);
+END
+$stet$;
+
+-- A transaction that has begun an operation settles or releases it, or commits nothing.
+-- Until then the operation is running without a lease, which nobody else sees.
+CREATE FUNCTION "stet"."stet_unsettled"() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $stet$
+BEGIN
+	IF EXISTS (SELECT FROM "stet"."records" r WHERE r.id = NEW.id AND r.fence = NEW.fence AND r.state = 1 AND r.lease_until IS NULL) THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST003', MESSAGE = 'stet: this transaction has begun an operation and has neither settled nor released it: nothing was committed',
+			HINT = 'Call stet_settle or stet_release in the transaction that has called stet_begin, before its COMMIT.';
+	END IF;
+	RETURN NULL;
+END
+$stet$;
+
+CREATE CONSTRAINT TRIGGER "stet_unsettled" AFTER INSERT OR UPDATE ON "stet"."records" DEFERRABLE INITIALLY DEFERRED
+	FOR EACH ROW WHEN (NEW.state = 1 AND NEW.lease_until IS NULL) EXECUTE FUNCTION "stet"."stet_unsettled"();
+
+-- Those that compute and touch nothing are everybody's. A service is granted those that
+-- it calls, and nothing on the tables.
+REVOKE ALL ON FUNCTION "stet"."stet_begin", "stet"."stet_settle", "stet"."stet_release", "stet"."stet_tell", "stet"."stet_unsettled" FROM PUBLIC;
+
+COMMENT ON FUNCTION "stet"."stet_begin" IS 'what to do with an operation: run it in this transaction, or hand out what is stored; see docs/sql.md';
+COMMENT ON FUNCTION "stet"."stet_settle" IS 'writes the outcome of a claim; it stands once this transaction is committed';
+COMMENT ON FUNCTION "stet"."stet_release" IS 'gives a claim back: nothing was executed';
+COMMENT ON FUNCTION "stet"."stet_fingerprint" IS 'the fingerprint of what a request asks for';
+COMMENT ON FUNCTION "stet"."stet_id" IS 'the id of a record';
+
+INSERT INTO "stet"."records_schema" (version) VALUES (4);
