@@ -242,18 +242,16 @@ func idOf(key string) []byte {
 	return id[:]
 }
 
-func TestBadArgumentsWriteNothing(t *testing.T) {
-	s := open(t, nil, Options{})
-	mine := mustClaim(t, s, request("mine")).Claim()
-	settled := mustClaim(t, s, request("settled")).Claim()
-	mustSettle(t, s, settled, "x")
-	forged, foreign, old := mine, mine, mine
-	forged.Owner, foreign.ID, old.Fence = store.NewOwner(), request("settled").ID, mine.Fence-1
+// badCall is a call that is refused with that code.
+type badCall struct {
+	code, sql string
+	args      []any
+}
+
+// badCalls are all that can be wrong with a call; mine is a claim that can be settled.
+func badCalls(mine, forged, foreign, old, settled store.Claim) []badCall {
 	long := strings.Repeat("x", 10_000)
-	for _, c := range []struct {
-		code, sql string
-		args      []any
-	}{
+	return []badCall{
 		{"ST001", "SELECT stet.stet_begin($1, 'k')", []any{long}},
 		{"ST001", "SELECT stet.stet_begin('s', $1)", []any{long}},
 		{"ST001", "SELECT stet.stet_begin('', 'k')", nil},
@@ -300,7 +298,17 @@ func TestBadArgumentsWriteNothing(t *testing.T) {
 		{"ST001", "SELECT stet.stet_settle($1, 200, gone => NULL)", []any{mine.String()}},
 		{"ST001", "SELECT stet.stet_settle($1, 200, result => '-1 day')", []any{mine.String()}},
 		{"ST001", "SELECT stet.stet_settle($1, 200, tombstone => '1 hour')", []any{mine.String()}},
-	} {
+	}
+}
+
+func TestBadArgumentsWriteNothing(t *testing.T) {
+	s := open(t, nil, Options{})
+	mine := mustClaim(t, s, request("mine")).Claim()
+	settled := mustClaim(t, s, request("settled")).Claim()
+	mustSettle(t, s, settled, "x")
+	forged, foreign, old := mine, mine, mine
+	forged.Owner, foreign.ID, old.Fence = store.NewOwner(), request("settled").ID, mine.Fence-1
+	for _, c := range badCalls(mine, forged, foreign, old, settled) {
 		_, err := s.Pool().Exec(t.Context(), c.sql, c.args...)
 		wantCode(t, fmt.Sprintf("%s %.200v", c.sql, c.args), err, c.code)
 		if e, ok := errors.AsType[*pgconn.PgError](err); ok && !strings.HasPrefix(e.Message, "stet: ") {
@@ -402,7 +410,10 @@ func TestEachStateIsTold(t *testing.T) {
 	if got := mustBegin(t, s.Pool(), opOf("k", "b"), "expired"); *got.State != "failed" {
 		t.Errorf("settled without a result: %+v", got)
 	}
+}
 
+func TestRunsUnderALeaseAreTold(t *testing.T) {
+	s := open(t, nil, Options{})
 	lease := request("lease")
 	lease.ID, lease.Fingerprint = store.ID(idOf("lease")), opOf("", "a").Fingerprint
 	rec := mustClaim(t, s, lease)

@@ -173,24 +173,21 @@ func TestFunctionsWorkThroughPgBouncer(t *testing.T) {
 	mustBegin(t, pool, opOf("k", ""), "replay")
 }
 
-// Go in one transaction, Go under a lease, and SQL race for the same keys, and sessions
-// are killed at any point. Where everything is one transaction each key is charged once.
-func TestGoAndSQLTogetherChargeOnce(t *testing.T) {
-	s := ledger(t, Options{})
-	e := stettest.Engine(t, s, stet.Options{SweepEvery: -1})
-	te, err := stet.WithTx(e, s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const keys, callers = 60, 8
-	byGo := func(ctx context.Context, o stet.Op) (done bool, err error) {
+// charging charges under the operation's key, and tells whether it is known to be charged.
+type charging = func(ctx context.Context, o stet.Op) (done bool, err error)
+
+func chargeByGo(te *stet.TxEngine[pgx.Tx]) charging {
+	return func(ctx context.Context, o stet.Op) (done bool, err error) {
 		_, err = stet.DoTx(ctx, te, o, func(ctx context.Context, tx pgx.Tx) (string, error) {
 			_, err := tx.Exec(ctx, "INSERT INTO charges VALUES ($1)", o.Key)
 			return "charged", err
 		})
 		return err == nil, err
 	}
-	bySQL := func(ctx context.Context, o stet.Op) (done bool, err error) {
+}
+
+func chargeBySQL(s *Store) charging {
+	return func(ctx context.Context, o stet.Op) (done bool, err error) {
 		err = pgx.BeginFunc(ctx, s.Pool(), func(tx pgx.Tx) error {
 			begun, err := sqlBegin(ctx, tx, o)
 			if err != nil {
@@ -208,6 +205,19 @@ func TestGoAndSQLTogetherChargeOnce(t *testing.T) {
 		})
 		return done && err == nil, err
 	}
+}
+
+// Go and SQL race for the same keys, and sessions are killed at any point. Each key is
+// charged once.
+func TestGoAndSQLTogetherChargeOnce(t *testing.T) {
+	s := ledger(t, Options{})
+	e := stettest.Engine(t, s, stet.Options{SweepEvery: -1})
+	te, err := stet.WithTx(e, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const keys, callers = 60, 8
+	byGo, bySQL := chargeByGo(te), chargeBySQL(s)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var bySQLDone, byGoDone, kills atomic.Int64
