@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,6 +19,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/bench/internal/rounds"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/stetwork"
 	stetriver "github.com/stet-go/stet/stetwork/river"
 	"github.com/stet-go/stet/store/postgres"
@@ -46,6 +48,8 @@ type shop struct {
 	pool   *pgxpool.Pool
 	store  *postgres.Store
 	insert *riverqueue.Client[pgx.Tx] // only inserts
+
+	settled atomic.Pointer[func()] // is called with each outcome
 }
 
 // river compares stet on River with River alone.
@@ -65,7 +69,11 @@ func river(ctx context.Context) (err error) {
 	}
 	defer s.pool.Close()
 	defer func() { err = errors.Join(err, s.store.Close()) }()
-	engine, err := stet.New(s.store, stet.Options{})
+	engine, err := stet.New(s.store, stet.Options{Observer: observe.Func(func(_ context.Context, ev observe.Event) {
+		if done := s.settled.Load(); done != nil && ev.Kind == observe.Settled {
+			(*done)()
+		}
+	})})
 	if err != nil {
 		return err
 	}
@@ -248,7 +256,9 @@ func (s *shop) workIn(engine *stet.Engine, queue *stetriver.Queue[pgx.Tx]) worki
 		ended := make(chan error, 1)
 		running, cancel := context.WithCancel(ctx)
 		go func() { ended <- worker.Run(running) }() // ends with cancel
-		stop, err := s.start(ctx, jobs, done)
+		// Outcomes are counted, not jobs: an operation that is due may get a second one.
+		s.settled.Store(&done)
+		stop, err := s.start(ctx, jobs, func() {})
 		if err != nil {
 			cancel()
 			return nil, errors.Join(err, <-ended)

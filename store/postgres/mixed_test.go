@@ -225,7 +225,7 @@ func TestGoAndSQLTogetherChargeOnce(t *testing.T) {
 	storm, calm := context.WithCancel(ctx)
 	killer.Go(func() {
 		for storm.Err() == nil {
-			tag, err := s.own.Exec(storm, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			tag, err := s.own.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 				WHERE datname = current_database() AND pid <> pg_backend_pid() AND (query LIKE '%charges%' OR query LIKE '%stet_%' OR query ILIKE '%commit%') ORDER BY random() LIMIT 1`)
 			if err == nil {
 				kills.Add(tag.RowsAffected())
