@@ -41,7 +41,7 @@ func TestVectorsForOtherLanguagesAreWhatGoComputes(t *testing.T) {
 			}
 			parts = append(parts, part)
 		}
-		made := map[int]func(...[]byte) store.Fingerprint{1: stet.NewFingerprint, 2: stet.NewCanonicalFingerprint}[v.Version]
+		made := map[int]func(...[]byte) store.Fingerprint{1: stet.NewFingerprint, 2: store.NewCanonicalFingerprint}[v.Version]
 		if got := made(parts...).String(); got != v.Fingerprint {
 			t.Errorf("the fingerprint %d of %.80q is %s; want %s", v.Version, v.Parts, got, v.Fingerprint)
 		}

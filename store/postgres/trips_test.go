@@ -118,7 +118,7 @@ func TestTransactionTakesThreeRoundTrips(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := lease.Release(t.Context()); err != nil {
+		if err := lease.Release(t.Context(), stet.Again{}); err != nil {
 			t.Fatal(err)
 		}
 		before = of.n.Load()
