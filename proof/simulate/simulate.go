@@ -38,10 +38,10 @@ const (
 	// Of the following, no two ends coincide, except with the end of a
 	// quantum: what is first at one instant is not the seed's to say.
 	lease        = 3 * quantum
-	storeTimeout = 230 * quantum / 100
-	wait         = 240 * quantum / 100 // of clients that wait at all
-	leave        = 137 * quantum / 100 // of clients that hang up
-	runTimeout   = 940 * quantum / 100 // and with it the keeper's tick, a twentieth
+	storeTimeout = 2303 * quantum / 1000 // and half as much more: no multiple of the 10 ms that a claim which was lost is looked for by
+	wait         = 240 * quantum / 100   // of clients that wait at all
+	leave        = 137 * quantum / 100   // of clients that hang up
+	runTimeout   = 940 * quantum / 100   // and with it the keeper's tick, a twentieth
 
 	maxProcesses = 3
 	maxKeys      = 2
