@@ -27,7 +27,8 @@
 //   - Many small operations in one commit: TxEngine.RunGroup.
 //   - The key, fence or attempt of the operation that runs: FromContext.
 //   - What became of an operation: Engine.Status and Engine.Await; of any scope: Engine.Lookup.
-//   - A decision about an operation whose outcome is unknown: Policy.Verify, Engine.Resolve.
+//   - A decision about an operation whose outcome is unknown: Policy.Verify, and package
+//     reconcile, which does not wait for a retry to ask it; Engine.Resolve.
 //   - A face of your own, for another protocol: Engine.Begin.
 //
 // # Errors

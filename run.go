@@ -169,7 +169,7 @@ func (r *Run) DeriveKey(call string) string {
 // over NotExecuted. The effect may take as long as still to happen, at most
 // store.MaxRunTimeout, which postpones what would find it out: 0 if it has happened by
 // now or never will. Of several calls the longest still counts. Should this process
-// die, the record is parked when its lease has run out, however long still is: a Verify
+// die, the record is parked when its lease has run out, however long still is: a verifier
 // must know by itself that what it does not find will not come. A transaction is rolled
 // back and its caller told KindUnknown, but nothing is kept of it, and a retry runs again:
 // calls further down belong into lease mode.
