@@ -336,3 +336,53 @@ func TestMessagesComeThroughALostReply(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatIsNotConfirmedIsSentAgain(t *testing.T) {
+	var rec recorder
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1, Observer: &rec})
+	run := begin(t, e, op)
+	if err := errors.Join(run.Emit(shipped), run.Settle(t.Context(), stet.Outcome{})); err != nil {
+		t.Fatal(err)
+	}
+	rec.take()
+	refused, broken := errors.New("refused"), errors.New("the connection broke")
+	n, err := e.Relay(t.Context(), 1, 1, func(_ [][]stet.Message, told func(int, error)) error {
+		told(0, refused)
+		return broken
+	})
+	if events := rec.take(); n != 0 || !errors.Is(err, broken) || events != "unsent" {
+		t.Errorf("refused: %d, %v, events %q; want 0, the error of send, and unsent", n, err, events)
+	}
+	relays(t, e)
+	if events := rec.take(); events != "relayed" {
+		t.Errorf("sent: events %q; want relayed", events)
+	}
+}
+
+// deaf is a store that cannot be told what was sent.
+type deaf struct{ *memory.Store }
+
+func (deaf) Relayed(context.Context, store.Claim, store.Retention) error { return errDown }
+
+func TestWhatTheStoreWasNotToldIsNotCalledSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var rec recorder
+		e := newEngine(t, deaf{memory.New(memory.Options{})}, stet.Options{SweepEvery: -1, Observer: &rec})
+		run := begin(t, e, op)
+		if err := errors.Join(run.Emit(shipped), run.Settle(t.Context(), stet.Outcome{})); err != nil {
+			t.Fatal(err)
+		}
+		rec.take()
+		n, err := e.Relay(t.Context(), 1, time.Second, func(_ [][]stet.Message, told func(int, error)) error {
+			told(0, nil)
+			return nil
+		})
+		if events := rec.take(); n != 0 || stet.KindOf(err) != stet.KindStore || events != "" {
+			t.Errorf("%d, %v, events %q; want 0, the store's error and no event", n, err, events)
+		}
+		time.Sleep(2 * time.Second)
+		if all := messages(t, e); len(all) != 1 {
+			t.Errorf("due again are %+v; want the message", all)
+		}
+	})
+}

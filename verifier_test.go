@@ -61,25 +61,3 @@ func TestVerifierIsAskedThoughTheNotesCannotBeRead(t *testing.T) {
 		t.Errorf("%+v, %v; want a replay of what the verifier found", again, err)
 	}
 }
-
-func TestWhatIsNotConfirmedIsSentAgain(t *testing.T) {
-	var rec recorder
-	e := newEngine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1, Observer: &rec})
-	run := begin(t, e, op)
-	if err := errors.Join(run.Emit(shipped), run.Settle(t.Context(), stet.Outcome{})); err != nil {
-		t.Fatal(err)
-	}
-	rec.take()
-	refused, broken := errors.New("refused"), errors.New("the connection broke")
-	n, err := e.Relay(t.Context(), 1, 1, func(_ [][]stet.Message, told func(int, error)) error {
-		told(0, refused)
-		return broken
-	})
-	if events := rec.take(); n != 0 || !errors.Is(err, broken) || events != "unsent" {
-		t.Errorf("refused: %d, %v, events %q; want 0, the error of send, and unsent", n, err, events)
-	}
-	relays(t, e)
-	if events := rec.take(); events != "relayed" {
-		t.Errorf("sent: events %q; want relayed", events)
-	}
-}
