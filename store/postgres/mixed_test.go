@@ -300,3 +300,34 @@ func TestClaimThatWasFencedCannotSettleBySQL(t *testing.T) {
 		t.Errorf("Release after stet_settle: %v; want ErrFenced", err)
 	}
 }
+
+// Above READ COMMITTED a transaction that has looked before another one has committed
+// does not see that, and must not run.
+func TestFunctionsConflictAboveReadCommitted(t *testing.T) {
+	s := ledger(t, Options{})
+	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
+		key := string(level)
+		late, err := s.Pool().BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := late.Exec(t.Context(), "INSERT INTO charges VALUES ('late')"); err != nil { // which takes its snapshot
+			t.Fatal(err)
+		}
+		tx := beginTx(t, s)
+		begun := mustBegin(t, tx, opOf(key, ""), "run")
+		if _, err := tx.Exec(t.Context(), "SELECT stet.stet_settle($1)", begun.Claim); err != nil {
+			t.Fatal(err)
+		}
+		mustCommit(t, tx)
+		_, err = sqlBegin(t.Context(), late, opOf(key, ""))
+		wantCode(t, key, err, codeSerialization)
+		if err := late.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		mustBegin(t, s.Pool(), opOf(key, ""), "replay")
+	}
+	if n := charges(t, s); n != 0 {
+		t.Errorf("%d charges; want none", n)
+	}
+}
