@@ -3,28 +3,43 @@
 -- same sequence and write the same rows. What is in them is not to be called
 -- otherwise is not granted to anybody.
 
--- SHA-256 of parts, each after its length in four bytes.
+-- SHA-256 of parts, each after its length in four bytes. These are in PL/pgSQL because
+-- functions in SQL are planned anew at each call.
 CREATE FUNCTION "stet"."stet_digest"(VARIADIC parts bytea[]) RETURNS bytea
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $stet$
-	SELECT sha256(string_agg(int4send(octet_length(p)) || p, ''::bytea ORDER BY n)) FROM unnest(parts) WITH ORDINALITY AS u (p, n)
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $stet$
+DECLARE
+	part bytea;
+	b    bytea := '';
+BEGIN
+	FOREACH part IN ARRAY parts LOOP
+		b := b || int4send(octet_length(part)) || part;
+	END LOOP;
+	RETURN sha256(b);
+END
 $stet$;
 
 -- The same, of what belongs to these tables.
 CREATE FUNCTION "stet"."stet_own"(kind text, VARIADIC parts bytea[]) RETURNS bytea
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $stet$
-	SELECT "stet"."stet_digest"(VARIADIC ARRAY[convert_to(kind, 'UTF8'), convert_to('stet', 'UTF8'), convert_to('records', 'UTF8')] || parts)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $stet$
+BEGIN
+	RETURN "stet"."stet_digest"(VARIADIC ARRAY[convert_to(kind, 'UTF8'), convert_to('stet', 'UTF8'), convert_to('records', 'UTF8')] || parts);
+END
 $stet$;
 
 -- The first eight bytes as a number.
 CREATE FUNCTION "stet"."stet_number"(digest bytea) RETURNS bigint
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $stet$
-	SELECT ('x' || encode(substr(digest, 1, 8), 'hex'))::bit(64)::bigint
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $stet$
+BEGIN
+	RETURN ('x' || encode(substr(digest, 1, 8), 'hex'))::bit(64)::bigint;
+END
 $stet$;
 
 CREATE FUNCTION "stet"."stet_id"(scope text, key text, namespace text DEFAULT '') RETURNS bytea
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $stet$
-	SELECT substr("stet"."stet_digest"('stet scope 1', convert_to(namespace, 'UTF8'), convert_to(scope, 'UTF8')), 1, 8)
-		|| substr("stet"."stet_digest"('stet id 2', convert_to(namespace, 'UTF8'), convert_to(scope, 'UTF8'), convert_to(key, 'UTF8')), 1, 24)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $stet$
+BEGIN
+	RETURN substr("stet"."stet_digest"('stet scope 1', convert_to(namespace, 'UTF8'), convert_to(scope, 'UTF8')), 1, 8)
+		|| substr("stet"."stet_digest"('stet id 2', convert_to(namespace, 'UTF8'), convert_to(scope, 'UTF8'), convert_to(key, 'UTF8')), 1, 24);
+END
 $stet$;
 
 CREATE FUNCTION "stet"."stet_fingerprint"(parts bytea[], version integer DEFAULT 1) RETURNS bytea
@@ -115,7 +130,8 @@ CREATE FUNCTION "stet"."stet_begin"(scope text, key text, fingerprint bytea DEFA
 	class text DEFAULT '', name text DEFAULT '', ref text DEFAULT '',
 	OUT action text, OUT claim text, OUT state text, OUT status integer, OUT headers jsonb, OUT content_type text, OUT body bytea,
 	OUT id bytea, OUT fence bigint, OUT attempt integer)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $stet$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $stet$
 #variable_conflict use_column
 DECLARE
 	this   bytea;
@@ -288,7 +304,8 @@ $stet$;
 CREATE FUNCTION "stet"."stet_settle"(claim text, status integer DEFAULT NULL, headers jsonb DEFAULT NULL, content_type text DEFAULT NULL, body bytea DEFAULT NULL,
 	failed boolean DEFAULT NULL, gone boolean DEFAULT false, result interval DEFAULT '24 hours', tombstone interval DEFAULT NULL,
 	max_result integer DEFAULT 1048576) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $stet$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $stet$
 #variable_conflict use_column
 DECLARE
 	c       record;
@@ -337,7 +354,8 @@ END
 $stet$;
 
 CREATE FUNCTION "stet"."stet_release"(claim text, keep interval DEFAULT '24 hours') RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $stet$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $stet$
 #variable_conflict use_column
 DECLARE
 	c       record;
@@ -362,7 +380,8 @@ $stet$;
 -- A transaction that has begun an operation settles or releases it, or commits nothing.
 -- Until then the operation is running without a lease, which nobody else sees.
 CREATE FUNCTION "stet"."stet_unsettled"() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $stet$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $stet$
 BEGIN
 	IF EXISTS (SELECT FROM "stet"."records" r WHERE r.id = NEW.id AND r.fence = NEW.fence AND r.state = 1 AND r.lease_until IS NULL) THEN
 		RAISE EXCEPTION USING ERRCODE = 'ST003', MESSAGE = 'stet: this transaction has begun an operation and has neither settled nor released it: nothing was committed',
