@@ -28,7 +28,7 @@ type Work struct {
 // Status is what is known of an operation. Accept knows neither Op, Name and AcceptedAt
 // nor Progress and Doubt: ask Engine.Status.
 type Status struct {
-	// Record is as the store has it, without Result, Work and Notes. Its state
+	// Record is as the store has it, without Result, Work, Notes and Outbox. Its state
 	// is None if there is no such operation.
 	Record store.Record
 	// Op names the operation. Scope and Key are "" where its record does not keep them:
@@ -75,7 +75,14 @@ func (e *Engine) workStore() (store.WorkStore, error) {
 	if e.works != nil {
 		return e.works, nil
 	}
-	return nil, invalid("the store %T keeps no work; memory, sqlite, postgres and redis do", e.store)
+	return nil, invalid("the store %T keeps no work; memory, sqlite, postgres and redis do, and what is in front of one if it is a store.Wrapper", e.store)
+}
+
+func (e *Engine) outboxStore() (store.OutboxStore, error) {
+	if e.outbox != nil {
+		return e.outbox, nil
+	}
+	return nil, invalid("the store %T keeps no messages; memory, sqlite, postgres and redis do, and what is in front of one if it is a store.Wrapper", e.store)
 }
 
 // Accept makes an operation durable that is to be run later, by a worker that
@@ -226,7 +233,7 @@ func (e *Engine) status(rec store.Record) (st Status, err error) {
 		op = Op{Fingerprint: rec.Fingerprint, Class: rec.Label.Class, Name: rec.Label.Name, Ref: rec.Label.Ref}
 	}
 	st = Status{Record: rec, Op: op, Name: w.Name, AcceptedAt: w.At, Progress: n.Progress, Doubt: n.doubt()}
-	st.Record.Result, st.Record.Work, st.Record.Notes = store.Result{}, nil, nil
+	st.Record.Result, st.Record.Work, st.Record.Notes, st.Record.Outbox = store.Result{}, nil, store.Notes{}, nil
 	switch {
 	case !rec.State.Settled():
 	case rec.Gone:

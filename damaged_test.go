@@ -84,7 +84,7 @@ func (s *unreadable) Take(ctx context.Context, req store.TakeRequest) (rec store
 	return rec, err
 }
 
-func (s *unreadable) Save(ctx context.Context, c store.Claim, notes []byte, repeatable bool) error {
+func (s *unreadable) Save(ctx context.Context, c store.Claim, notes store.Notes, repeatable bool) error {
 	return errors.Join(s.fail(), s.failed(func() error { return s.Store.Save(ctx, c, notes, repeatable) }))
 }
 
@@ -245,8 +245,8 @@ func (s *partial) Extend(ctx context.Context, claims []store.Claim, lease time.D
 	return lost, err
 }
 
-func (s *partial) Due(ctx context.Context, what store.Due, limit int, again time.Duration, names ...string) ([]store.Record, error) {
-	recs, err := s.Store.Due(ctx, what, limit, again, names...)
+func (s *partial) Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]store.Record, error) {
+	recs, err := s.Store.Due(ctx, limit, again, names...)
 	var claims []store.Claim
 	for _, rec := range recs {
 		claims = append(claims, rec.Claim())

@@ -20,7 +20,7 @@ type forgetful struct {
 	away atomic.Bool
 }
 
-func (f *forgetful) Save(ctx context.Context, c store.Claim, notes []byte, repeatable bool) error {
+func (f *forgetful) Save(ctx context.Context, c store.Claim, notes store.Notes, repeatable bool) error {
 	if f.away.Load() {
 		return errors.New("the store is away")
 	}

@@ -77,7 +77,7 @@ func (m Message) sendable() error {
 // *Error of kind KindInvalid: too much, what no broker takes, or Options.CheckMessage
 // refuses, a store that keeps no messages, or a run that has ended.
 func (r *Run) Emit(m Message) error {
-	if _, err := r.e.workStore(); err != nil {
+	if _, err := r.e.outboxStore(); err != nil {
 		return err
 	}
 	if err := m.sendable(); err != nil {
@@ -176,7 +176,11 @@ func (r *Run) pack(outcome Outcome, messages []Message) store.Settlement {
 // joins that of send and *Errors of kind KindInvalid, KindDamaged or KindStore: messages
 // that were sent may be sent again.
 func (e *Engine) Relay(ctx context.Context, limit int, again time.Duration, send func(operations [][]Message, told func(i int, err error)) error) (n int, err error) {
-	recs, err := e.due(ctx, store.DueRelay, limit, again)
+	outbox, err := e.outboxStore()
+	if err != nil {
+		return 0, err
+	}
+	recs, err := e.due(ctx, limit, again, func(ctx context.Context) ([]store.Record, error) { return outbox.DueMessages(ctx, limit, again) })
 	if err != nil {
 		return 0, err
 	}
@@ -184,7 +188,7 @@ func (e *Engine) Relay(ctx context.Context, limit int, again time.Duration, send
 	var operations [][]Message
 	for _, rec := range recs {
 		var p packedOutbox
-		plain, err := e.sealer.unwrap(rec.ID, sealedOutbox, rec.Work)
+		plain, err := e.sealer.unwrap(rec.ID, sealedOutbox, rec.Outbox)
 		if err == nil {
 			err = json.Unmarshal(plain, &p)
 		}
@@ -232,7 +236,7 @@ type parcel struct {
 // relayed takes a parcel out of the outbox, also if the caller has left meanwhile.
 func (e *Engine) relayed(ctx context.Context, p parcel) error {
 	keep := e.policyOf(p.class).Retention
-	err := e.retry(context.WithoutCancel(ctx), claimTries, func(ctx context.Context) error { return e.works.Relayed(ctx, p.claim, keep) })
+	err := e.retry(context.WithoutCancel(ctx), claimTries, func(ctx context.Context) error { return e.outbox.Relayed(ctx, p.claim, keep) })
 	if err != nil && !errors.Is(err, store.ErrFenced) { // fenced: forgotten since, by an operator
 		return storeFailed(Executed, err)
 	}

@@ -285,12 +285,12 @@ func TestMessagesCannotBeReadOrSwapped(t *testing.T) {
 		}
 		complete(t, run, "x")
 		rec, err := st.Look(t.Context(), run.ID())
-		if err != nil || bytes.Contains(rec.Work, []byte("cards")) || bytes.Contains(rec.Work, []byte("Y2FyZCA0MjQy")) {
-			t.Fatalf("the store has %q, %v", rec.Work, err)
+		if err != nil || rec.Outbox == nil || bytes.Contains(rec.Outbox, []byte("cards")) || bytes.Contains(rec.Outbox, []byte("Y2FyZCA0MjQy")) {
+			t.Fatalf("the store has %q, %v", rec.Outbox, err)
 		}
 		recs = append(recs, rec)
 	}
-	forged := newEngine(t, forgingOutbox{st, recs[0].ID, recs[1].Work}, encrypted(secret("k", 1)))
+	forged := newEngine(t, forgingOutbox{st, recs[0].ID, recs[1].Outbox}, encrypted(secret("k", 1)))
 	all := messages(t, forged)
 	if len(all) != 1 || string(all[0].Body) != "card 4242" {
 		t.Errorf("with the messages of one operation copied over another's: %+v", all)
@@ -304,11 +304,11 @@ type forgingOutbox struct {
 	outbox []byte
 }
 
-func (s forgingOutbox) Due(ctx context.Context, what store.Due, limit int, again time.Duration, names ...string) ([]store.Record, error) {
-	recs, err := s.Store.Due(ctx, what, limit, again, names...)
+func (s forgingOutbox) DueMessages(ctx context.Context, limit int, again time.Duration) ([]store.Record, error) {
+	recs, err := s.Store.DueMessages(ctx, limit, again)
 	for i := range recs {
 		if recs[i].ID == s.id {
-			recs[i].Work = s.outbox
+			recs[i].Outbox = s.outbox
 		}
 	}
 	return recs, err

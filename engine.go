@@ -33,8 +33,9 @@ const (
 // use. One engine a process and store is enough.
 type Engine struct {
 	store    store.Store
-	works    store.WorkStore // the store, if it keeps work, or is in front of one that does
-	watcher  store.Watcher   // likewise
+	works    store.WorkStore   // the store, if it keeps work, or is in front of one that does
+	outbox   store.OutboxStore // likewise
+	watcher  store.Watcher     // likewise
 	policies policies
 	o        Options
 	sealer   sealer
@@ -87,6 +88,7 @@ func New(s store.Store, o Options) (*Engine, error) {
 	o.SweepEvery = cmp.Or(o.SweepEvery, defaultSweepEvery)
 	e := &Engine{store: s, policies: ps, o: o, sealer: sealer}
 	e.works, _ = store.As[store.WorkStore](s)
+	e.outbox, _ = store.As[store.OutboxStore](s)
 	e.watcher, _ = store.As[store.Watcher](s)
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.keeper.init(e)

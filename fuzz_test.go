@@ -19,7 +19,11 @@ type kept struct {
 
 func (s *kept) Look(context.Context, store.ID) (store.Record, error) { return s.rec, nil }
 
-func (s *kept) Due(context.Context, store.Due, int, time.Duration, ...string) ([]store.Record, error) {
+func (s *kept) Due(context.Context, int, time.Duration, ...string) ([]store.Record, error) {
+	return []store.Record{s.rec}, nil
+}
+
+func (s *kept) DueMessages(context.Context, int, time.Duration) ([]store.Record, error) {
 	return []store.Record{s.rec}, nil
 }
 
@@ -37,12 +41,12 @@ func FuzzRecord(f *testing.F) {
 	f.Cleanup(func() { _ = e.Close() })
 	f.Fuzz(func(t *testing.T, state uint8, work, notes, result []byte) {
 		st.rec = store.Record{ID: e.ID("shop", "key"), State: store.State(state % (uint8(store.Accepted) + 1)), Fence: 1, Attempt: 1,
-			Work: seal.Seal(work), Notes: append(make([]byte, 8), seal.Seal(notes)...), Result: store.Result{Status: int(state), Type: string(notes), Head: result, Body: work}}
+			Work: seal.Seal(work), Outbox: seal.Seal(work), Notes: store.Notes{Data: seal.Seal(notes)}, Result: store.Result{Status: int(state), Type: string(notes), Head: result, Body: work}}
 		st, err := e.Lookup(t.Context(), st.rec.ID)
 		if err != nil && stet.KindOf(err) != stet.KindDamaged {
 			t.Errorf("Lookup: %v", err)
 		}
-		if err == nil && (st.Record.Work != nil || st.Record.Notes != nil || !st.Record.Result.IsZero()) {
+		if err == nil && (st.Record.Work != nil || st.Record.Notes.Data != nil || st.Record.Outbox != nil || !st.Record.Result.IsZero()) {
 			t.Error("a status has the bytes of its record")
 		}
 		items, err := e.Due(t.Context(), 1, time.Minute)

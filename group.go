@@ -24,8 +24,7 @@ var errGroup = errors.New("the group is not committed")
 // messages, or if the commit failed; so fn may be called again.
 func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx context.Context, tx Tx, i int) (Outcome, error)) []*Lease {
 	e, runs := te.e, make([]*Lease, len(ops))
-	s, ok := te.s.(store.GroupTxStore[Tx])
-	if !ok {
+	if te.groups == nil {
 		return runs
 	}
 	g := group{e: e, begun: make([]*Run, len(ops))}
@@ -41,7 +40,7 @@ func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx cont
 	defer cancel()
 	defer g.end()
 	outs := make([]Outcome, len(ops))
-	recs, err := s.RunGroup(bounded, g.reqs, g.keep, func(_ context.Context, tx Tx, i int, rec store.Record) (store.Settlement, error) {
+	recs, err := te.groups.RunGroup(bounded, g.reqs, g.keep, func(_ context.Context, tx Tx, i int, rec store.Record) (store.Settlement, error) {
 		run := g.begin(ctx, bounded, i, rec)
 		out, err := fn(run.ctx, tx, i)
 		if err != nil || run.Declared() == NotExecuted || run.Declared() == MayHaveExecuted || len(run.emitted()) > 0 {

@@ -139,7 +139,7 @@ func (e *Engine) noted(ctx context.Context, rec store.Record) (store.Record, not
 func (e *Engine) strike(ctx context.Context, rec store.Record, n notes) error {
 	n.Steps = maps.Clone(n.Steps)
 	maps.DeleteFunc(n.Steps, func(_ string, s step) bool { return !s.Done })
-	packed, err := e.packNotes(rec.ID, noteVersion(rec)+1, n)
+	packed, err := e.packNotes(rec.ID, rec.Notes.Version+1, n)
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ type looked struct {
 func (s *looked) Look(ctx context.Context, id store.ID) (store.Record, error) {
 	rec, err := s.Store.Look(ctx, id)
 	s.n.Add(1)
-	s.bytes.Add(int64(len(rec.Work) + len(rec.Notes)))
+	s.bytes.Add(int64(len(rec.Work) + len(rec.Notes.Data)))
 	return rec, err
 }
 

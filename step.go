@@ -2,7 +2,6 @@ package stet
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,9 +40,6 @@ type step struct {
 	Done   bool            `json:"done,omitempty"` // else it was begun, to run once
 	Result json.RawMessage `json:"result,omitempty"`
 }
-
-// notesVersion is how many bytes the version of notes has, in front of them.
-const notesVersion = 8
 
 // notebook is a run's copy of its notes.
 type notebook struct {
@@ -333,7 +329,7 @@ func (r *Run) load(ctx context.Context, ws store.WorkStore) error {
 	if err != nil {
 		return err
 	}
-	r.book.notes, r.book.loaded, r.book.version = n, true, noteVersion(rec)
+	r.book.notes, r.book.loaded, r.book.version = n, true, rec.Notes.Version
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for name, s := range n.Steps {
@@ -344,20 +340,12 @@ func (r *Run) load(ctx context.Context, ws store.WorkStore) error {
 	return nil
 }
 
-// noteVersion is that of a record's notes; 0 if it has none.
-func noteVersion(rec store.Record) uint64 {
-	if len(rec.Notes) < notesVersion {
-		return 0
-	}
-	return binary.BigEndian.Uint64(rec.Notes)
-}
-
 // notes returns those of a record.
 func (e *Engine) notes(rec store.Record) (n notes, err error) {
-	if len(rec.Notes) == 0 || len(rec.Notes) == notesVersion { // of which no more is known than how many attempts count
+	if len(rec.Notes.Data) == 0 { // of which no more is known than how many attempts count
 		return n, nil
 	}
-	plain, err := e.sealer.unwrap(rec.ID, sealedNotes, rec.Notes[min(notesVersion, len(rec.Notes)):])
+	plain, err := e.sealer.unwrap(rec.ID, sealedNotes, rec.Notes.Data)
 	if err == nil {
 		err = json.Unmarshal(plain, &n)
 	}
@@ -458,7 +446,7 @@ func (r *Run) unrepeatable(ctx context.Context) error {
 
 // packNotes prepares the run's next notes for the store. The caller holds the
 // book's mu.
-func (r *Run) packNotes(n notes) ([]byte, error) {
+func (r *Run) packNotes(n notes) (store.Notes, error) {
 	packed, err := r.e.packNotes(r.rec.ID, r.book.version+1, n)
 	if err == nil {
 		r.book.version++
@@ -466,18 +454,16 @@ func (r *Run) packNotes(n notes) ([]byte, error) {
 	return packed, err
 }
 
-// packNotes prepares notes for the store. They begin with a version, so that a
-// write that was delayed on its way does not undo a later one.
-func (e *Engine) packNotes(id store.ID, version uint64, n notes) ([]byte, error) {
+// packNotes prepares notes for the store.
+func (e *Engine) packNotes(id store.ID, version uint64, n notes) (store.Notes, error) {
 	plain, err := json.Marshal(n)
 	if err != nil {
-		return nil, invalid("notes: %w", err)
+		return store.Notes{}, invalid("notes: %w", err)
 	}
 	if len(plain) > store.MaxNotes {
-		return nil, invalid("the notes of this operation would have %d bytes; at most %d", len(plain), store.MaxNotes)
+		return store.Notes{}, invalid("the notes of this operation would have %d bytes; at most %d", len(plain), store.MaxNotes)
 	}
-	packed := binary.BigEndian.AppendUint64(nil, version)
-	return append(packed, e.sealer.wrap(id, sealedNotes, plain)...), nil
+	return store.Notes{Version: version, Data: e.sealer.wrap(id, sealedNotes, plain)}, nil
 }
 
 // saveError is the handler's error for notes that could not be read or written.

@@ -202,7 +202,7 @@ type delaying struct {
 	delayed *func() error
 }
 
-func (s delaying) Save(ctx context.Context, c store.Claim, notes []byte, repeatable bool) error {
+func (s delaying) Save(ctx context.Context, c store.Claim, notes store.Notes, repeatable bool) error {
 	if s.saves.Add(1) == 1 {
 		*s.delayed = func() error { return s.Store.Save(context.Background(), c, notes, false) }
 		return errors.New("no answer")
@@ -429,8 +429,8 @@ func TestNotesCannotBeReadOrSwapped(t *testing.T) {
 		claims, items = append(claims, claimOf(t, st, run)), append(items, it)
 	}
 	rec, err := st.Look(t.Context(), claims[0].ID)
-	if err != nil || bytes.Contains(rec.Notes, []byte("4242")) || bytes.Contains(rec.Work, []byte("order 7")) || bytes.Contains(rec.Work, []byte("acct_1")) {
-		t.Fatalf("the store has the notes %q and the work %q, %v", rec.Notes, rec.Work, err)
+	if err != nil || bytes.Contains(rec.Notes.Data, []byte("4242")) || bytes.Contains(rec.Work, []byte("order 7")) || bytes.Contains(rec.Work, []byte("acct_1")) {
+		t.Fatalf("the store has the notes %q and the work %q, %v", rec.Notes.Data, rec.Work, err)
 	}
 	// Somebody copies the notes of one operation over those of the other.
 	owner := store.NewOwner()
@@ -438,7 +438,7 @@ func TestNotesCannotBeReadOrSwapped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	forged := append(bytes.Repeat([]byte{9}, 8), rec.Notes[8:]...)
+	forged := store.Notes{Version: 9, Data: rec.Notes.Data}
 	if err := errors.Join(st.Save(t.Context(), theirs.Claim(), forged, false), st.Return(t.Context(), theirs.Claim(), 0)); err != nil {
 		t.Fatal(err)
 	}

@@ -141,6 +141,6 @@ func (s loose) InTx(ctx context.Context, fn func(context.Context, *sql.Tx) error
 	return fn(ctx, nil)
 }
 
-func (s loose) SaveTx(ctx context.Context, _ *sql.Tx, c store.Claim, notes []byte, repeatable bool) error {
+func (s loose) SaveTx(ctx context.Context, _ *sql.Tx, c store.Claim, notes store.Notes, repeatable bool) error {
 	return s.Save(ctx, c, notes, repeatable)
 }

@@ -188,7 +188,7 @@ func TestNotesThatCannotBeReadAreNotReleased(t *testing.T) {
 	e := newEngine(t, st, stet.Options{SweepEvery: -1})
 	it := accept(t, e, op, parcel)
 	run := take(t, e, it)
-	if err := st.Save(t.Context(), claimOf(t, st, run), append(make([]byte, 7), "\x01{"...), false); err != nil {
+	if err := st.Save(t.Context(), claimOf(t, st, run), store.Notes{Version: 1, Data: []byte("{")}, false); err != nil {
 		t.Fatal(err)
 	}
 	if err := run.Park(t.Context()); err != nil {

@@ -39,7 +39,14 @@ type Item struct {
 // lost. A process asks for the names that it can run, store.MaxDueNames at most: what it
 // cannot is left to others. The error is an *Error of kind KindInvalid or KindStore.
 func (e *Engine) Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]Item, error) {
-	recs, err := e.due(ctx, store.DueRun, limit, again, names...)
+	ws, err := e.workStore()
+	switch {
+	case err != nil:
+		return nil, err
+	case len(names) > store.MaxDueNames:
+		return nil, invalid("Due was asked for %d names; at most %d", len(names), store.MaxDueNames)
+	}
+	recs, err := e.due(ctx, limit, again, func(ctx context.Context) ([]store.Record, error) { return ws.Due(ctx, limit, again, names...) })
 	items := make([]Item, 0, len(recs))
 	for _, rec := range recs {
 		op, w, err := e.unpack(rec)
@@ -52,18 +59,13 @@ func (e *Engine) Due(ctx context.Context, limit int, again time.Duration, names 
 	return items, err
 }
 
-func (e *Engine) due(ctx context.Context, what store.Due, limit int, again time.Duration, names ...string) (recs []store.Record, err error) {
-	ws, err := e.workStore()
-	switch {
-	case err != nil:
-		return nil, err
-	case limit < 1 || limit > store.MaxBrowse || again <= 0 || again > store.MaxDelay:
+// due asks the store for what is due, if limit and again are in range.
+func (e *Engine) due(ctx context.Context, limit int, again time.Duration, ask func(context.Context) ([]store.Record, error)) ([]store.Record, error) {
+	if limit < 1 || limit > store.MaxBrowse || again <= 0 || again > store.MaxDelay {
 		return nil, invalid("the limit is %d, and the time until they are due again %v; they must be 1 to %d, and up to %v", limit, again, store.MaxBrowse, store.MaxDelay)
-	case len(names) > store.MaxDueNames:
-		return nil, invalid("Due was asked for %d names; at most %d", len(names), store.MaxDueNames)
 	}
 	// Not tried again: what a lost reply has given to nobody is due again soon.
-	recs, err = ws.Due(e.storeContext(ctx), what, limit, again, names...)
+	recs, err := ask(e.storeContext(ctx))
 	if partial, ok := errors.AsType[*store.PartialError](err); ok {
 		for _, c := range partial.Claims { // an operator's case, see Browser
 			e.observe(ctx, observe.Event{Kind: observe.StoreFailed, ID: c.ID, Fence: c.Fence, Err: damaged(partial.Cause)})

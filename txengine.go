@@ -10,8 +10,10 @@ import (
 // TxEngine runs operations in transactions of type Tx, which hold the business writes
 // and the outcome. It is safe for concurrent use. WithTx makes one.
 type TxEngine[Tx any] struct {
-	e *Engine
-	s store.TxStore[Tx]
+	e      *Engine
+	s      store.TxStore[Tx]
+	works  store.WorkTxStore[Tx]  // s, if it keeps work, or is in front of one that does
+	groups store.GroupTxStore[Tx] // likewise
 }
 
 // WithTx returns e with the transactions of s. s must be the store that e was made
@@ -28,7 +30,10 @@ func WithTx[Tx any](e *Engine, s store.TxStore[Tx]) (*TxEngine[Tx], error) {
 		return nil, invalid("WithTx needs the very store that stet.New was given, a %T, and got another one, a %T: "+
 			"make the engine over the store whose transactions are to be used", e.store, s)
 	}
-	return &TxEngine[Tx]{e, s}, nil
+	t := &TxEngine[Tx]{e: e, s: s}
+	t.works, _ = store.As[store.WorkTxStore[Tx]](s)
+	t.groups, _ = store.As[store.GroupTxStore[Tx]](s)
+	return t, nil
 }
 
 // same reports whether both stores keep the same records, as far as can be told.
@@ -56,8 +61,8 @@ func (t *TxEngine[Tx]) InTx(ctx context.Context, fn func(context.Context, Tx) er
 }
 
 func (t *TxEngine[Tx]) workStore() (store.WorkTxStore[Tx], error) {
-	if ws, ok := t.s.(store.WorkTxStore[Tx]); ok {
-		return ws, nil
+	if t.works != nil {
+		return t.works, nil
 	}
 	return nil, invalid("the store %T keeps no work in transactions of type %v", t.s, reflect.TypeFor[Tx]())
 }

@@ -1,9 +1,7 @@
 package stet
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"time"
 
 	"github.com/stet-go/stet/store"
@@ -16,24 +14,21 @@ const interruption = 1 << 48
 
 const maxInterruptions = 1<<16 - 1 // those beyond count
 
-func interruptions(rec store.Record) int { return int(noteVersion(rec) / interruption) }
+func interruptions(rec store.Record) int { return int(rec.Notes.Version / interruption) }
 
 // spare notes down that the attempt of a record does not count, and reports whether it
 // has. rec has its notes as they are now. If it cannot be noted down, the attempt counts.
 func (e *Engine) spare(ctx context.Context, ws store.WorkStore, rec store.Record, repeatable bool) bool {
-	packed := bytes.Clone(rec.Notes)
-	switch n := len(packed); {
-	case n == 0:
-		packed = make([]byte, notesVersion) // no more: who cannot read the work must not encrypt
-	case n < notesVersion || interruptions(rec) >= min(rec.Attempt, maxInterruptions): // the last is noted down already
+	if interruptions(rec) >= min(rec.Attempt, maxInterruptions) { // the last is noted down already
 		return false
 	}
-	binary.BigEndian.PutUint64(packed, noteVersion(rec)+interruption)
+	notes := rec.Notes // no others: who cannot read the work must not encrypt
+	notes.Version += interruption
 	return nil == e.retry(ctx, claimTries, func(ctx context.Context) error {
 		if rec.State == store.Unknown { // its lease has run out meanwhile
-			return ws.Strike(ctx, rec.Claim(), packed)
+			return ws.Strike(ctx, rec.Claim(), notes)
 		}
-		return ws.Save(ctx, rec.Claim(), packed, repeatable)
+		return ws.Save(ctx, rec.Claim(), notes, repeatable)
 	})
 }
 
@@ -60,5 +55,5 @@ func (r *Run) spare(ctx context.Context, ws store.WorkStore) {
 		rec.Notes = packed
 	}
 	r.e.spare(ctx, ws, rec, r.repeatable)
-	b.version = noteVersion(rec) + interruption
+	b.version = rec.Notes.Version + interruption
 }

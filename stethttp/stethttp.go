@@ -155,7 +155,7 @@ func NewTx[T any](te *stet.TxEngine[T], o Options) (*TxMiddleware[T], error) {
 			return fn(&txContext[T]{ctx, tx})
 		})
 	}
-	if _, ok := te.Store().(store.WorkTxStore[T]); ok {
+	if _, ok := store.As[store.WorkTxStore[T]](te.Store()); ok {
 		m.acceptTx = acceptIn(te)
 	}
 	return &TxMiddleware[T]{m}, nil

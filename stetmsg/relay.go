@@ -82,7 +82,7 @@ func NewRelay(engine *stet.Engine, publish Publish, o RelayOptions) (*Relay, err
 	if engine == nil || publish == nil {
 		return nil, misuse.Errorf("stetmsg: a relay needs an engine and a function that publishes")
 	}
-	if _, ok := store.As[store.WorkStore](engine.Store()); !ok {
+	if _, ok := store.As[store.OutboxStore](engine.Store()); !ok {
 		return nil, misuse.Errorf("stetmsg: the store %T keeps no messages; memory, sqlite, postgres and redis do", engine.Store())
 	}
 	if o.Batch < 0 || o.Batch > store.MaxBrowse || o.Again < 0 || o.Again > store.MaxDelay || o.Poll < 0 {

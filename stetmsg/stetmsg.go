@@ -189,7 +189,7 @@ func NewTx[Tx, M any](te *stet.TxEngine[Tx], o Options[M], handle func(ctx conte
 	if o.Group < 2 {
 		return c, nil
 	}
-	if _, ok := te.Store().(store.GroupTxStore[Tx]); !ok {
+	if _, ok := store.As[store.GroupTxStore[Tx]](te.Store()); !ok {
 		return nil, misuse.Errorf("stetmsg: Options.Group is %d, but the store %T has no transactions for more than one message", o.Group, te.Store())
 	}
 	if c.o.Concurrency > 1 {

@@ -299,8 +299,8 @@ func (s *troubled) Return(ctx context.Context, c store.Claim, after time.Duratio
 	return s.spoil(func() error { return s.Store.Return(ctx, c, after) })
 }
 
-func (s *troubled) Due(ctx context.Context, what store.Due, limit int, again time.Duration, names ...string) (recs []store.Record, err error) {
-	err = s.spoil(func() (err error) { recs, err = s.Store.Due(ctx, what, limit, again, names...); return err })
+func (s *troubled) Due(ctx context.Context, limit int, again time.Duration, names ...string) (recs []store.Record, err error) {
+	err = s.spoil(func() (err error) { recs, err = s.Store.Due(ctx, limit, again, names...); return err })
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,7 @@ type Settlement struct {
 	// or it has expired. The operation still never runs again.
 	Gone bool
 	// Outbox is what leaves once the outcome is durable: the messages that the
-	// run emitted, encoded; nil for none. Only a WorkStore keeps it.
+	// run emitted, encoded; nil for none. Only an OutboxStore keeps it.
 	Outbox []byte
 }
 
@@ -67,9 +67,13 @@ type Record struct {
 
 	// What only a WorkStore keeps, and only those of its methods return that
 	// say so.
-	Work       []byte // of an accepted operation: what is to be run; once settled: what is to be sent yet
-	Notes      []byte // what its runs have noted down
+	Work       []byte // of an accepted operation that has not ended: what is to be run
+	Notes      Notes  // what its runs have noted down
 	Cancelling bool   // its cancellation was asked for while it ran
+
+	// Outbox is what is to be sent yet, of a settled record. Only an OutboxStore keeps
+	// it, and only those methods return it that say so.
+	Outbox []byte
 }
 
 // Claim returns the claim that the record stands for: what to settle or release

@@ -5,9 +5,13 @@
 // A store keeps one Record for each operation, and moves it through the states of the
 // state machine (State, Verb) by atomic steps. Only Store is required. The other
 // interfaces are abilities: TxStore and GroupTxStore hold the business writes and the
-// record in one transaction, WorkStore and WorkTxStore hold accepted operations and
-// messages, Watcher tells of changes, Sweeper cleans up, Browser lets operators look.
-// A store with small items says so as a Limiter.
+// record in one transaction, WorkStore and WorkTxStore hold accepted operations,
+// OutboxStore holds messages, Watcher tells of changes, Sweeper cleans up, Browser lets
+// operators look. A store with small items says so as a Limiter.
+//
+// The engine asks for each ability once, when it is made, by As: a store in front of
+// another one has what that one can do if it is a Wrapper, and else only what it can do
+// itself.
 //
 // What a store gets is sealed by the engine: results, work, notes and outbox are bytes
 // that it keeps as they are. IDs, scopes and fingerprints are digests. An

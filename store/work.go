@@ -2,12 +2,12 @@ package store
 
 import (
 	"context"
+	"encoding/binary"
 	"time"
 )
 
-// WorkStore is a Store that also holds work: operations that are accepted now and
-// run later, and messages that leave after the outcome that they come with. The
-// record is the queue and the outbox: one write makes both durable.
+// WorkStore is a Store that also holds work: operations that are accepted now and run
+// later. The record is the queue: one write makes both durable.
 //
 // What Store says of its methods holds here too, with these additions:
 //   - A record that was made by Accept is of an accepted operation, and keeps its
@@ -22,10 +22,6 @@ import (
 //     Accepted instead, to be taken at once; when it is due stays as it was.
 //   - Notes and Cancelling stay with a record that is parked, released, returned,
 //     or claimed, accepted or taken again, until it is settled or forgotten.
-//   - Settle keeps Settlement.Outbox, due at once, instead of work and notes. The
-//     record is not forgotten before Relayed, and purged by no sweep. A
-//     repetition is judged by state and result alone.
-//   - Where a store is a TxStore, RunTx and SettleTx keep the outbox likewise.
 type WorkStore interface {
 	Store
 
@@ -62,38 +58,63 @@ type WorkStore interface {
 
 	// Save replaces the notes of a record that has the claim's fence and is
 	// Running, whether or not its lease has run out. Otherwise ErrFenced.
-	// Notes begin with a version of eight bytes: those that are kept are only
-	// replaced by greater ones, as bytes compare. The same version is a
-	// success, and a lesser one, which was delayed on its way, ErrFenced. From
-	// then on the run is Repeatable, or is not.
-	Save(ctx context.Context, c Claim, notes []byte, repeatable bool) error
+	// Those that are kept are only replaced by a greater Notes.Version: the same
+	// one is a success, and a lesser one, which was delayed on its way, ErrFenced.
+	// With the notes that it replaces, the run becomes Repeatable, or is no longer.
+	Save(ctx context.Context, c Claim, notes Notes, repeatable bool) error
 
-	// Strike replaces the notes of a record that is Unknown, and of no other: whoever has
-	// found out that what the notes say to have been begun did not happen
-	// strikes it from them, before Release. It is not for the run, whose late
-	// Save of what is parked must stay ErrFenced.
-	Strike(ctx context.Context, c Claim, notes []byte) error
+	// Strike is Save for a record that is Unknown, and for no other. It takes out of the
+	// notes what they say to have been begun, and what was found out not to have
+	// happened, before Release. It is not for the run, whose late Save of what is
+	// parked must stay ErrFenced.
+	Strike(ctx context.Context, c Claim, notes Notes) error
 
 	// Look is Read of a record with its Work, Notes and Cancelling.
 	Look(ctx context.Context, id ID) (Record, error)
 
-	// Due returns records that wait for what is due, about limit at most, with
-	// their Work, but without Notes and Cancelling; and makes each of them due
-	// again after that time. So no two calls return one within it. Records that
-	// cannot be read are made due again likewise, and named by a *PartialError
-	// beside the others.
+	// Due returns records that wait to be run, about limit at most: Accepted, or Running
+	// with a lease that has run out, of a Repeatable run. They have their Work, but
+	// neither Notes nor Cancelling. It makes each of them due again after that time, so
+	// no two calls return one within it. Records that cannot be read are made due
+	// again likewise, and named by a *PartialError beside the others.
 	//
-	// With names, which are MaxDueNames at most and for DueRun only, it returns
-	// records with these Label.Names alone, and how many there are of others costs
-	// it nothing. Of one name it takes the longest waiting. Names take turns: as
-	// long as there is room, none has to wait for another's backlog. Among those
-	// returned, the longest waiting come first.
-	Due(ctx context.Context, what Due, limit int, again time.Duration, names ...string) ([]Record, error)
+	// With names, which are MaxDueNames at most, it returns records with these
+	// Label.Names alone, and how many there are of others costs it nothing. Of one name
+	// it takes the longest waiting. Names take turns: as long as there is room, none has
+	// to wait for another's backlog. Among those returned, the longest waiting come
+	// first.
+	Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]Record, error)
+}
 
-	// Relayed removes the outbox of a settled record that has the claim's
-	// fence, which is forgotten after keep.Tombstone from now. Removed already
-	// is a success. Otherwise ErrFenced.
-	Relayed(ctx context.Context, c Claim, keep Retention) error
+// Notes are what the runs of an operation have noted down. Those of Version 0 are none.
+type Notes struct {
+	// Version grows with every write, so that one which was delayed on its way does
+	// not undo a later one. Save and Strike get one above 0.
+	Version uint64
+	// Data is what the engine stores, as it is.
+	Data []byte
+}
+
+// noteVersion is how many bytes the version of packed notes has.
+const noteVersion = 8
+
+// Marshal packs notes into one value for a store to keep: the version in eight bytes, the
+// highest first, and the data. So what is greater as bytes compare is of a greater
+// version. Of notes that are none it is nil.
+func (n Notes) Marshal() []byte {
+	if n.Version == 0 {
+		return nil
+	}
+	return append(binary.BigEndian.AppendUint64(make([]byte, 0, noteVersion+len(n.Data)), n.Version), n.Data...)
+}
+
+// UnmarshalNotes undoes Marshal. Data shares b's memory. Bytes that are too few for a
+// version are the data of Version 0, which no engine can read.
+func UnmarshalNotes(b []byte) Notes {
+	if len(b) < noteVersion {
+		return Notes{Data: b}
+	}
+	return Notes{Version: binary.BigEndian.Uint64(b), Data: b[noteVersion:len(b):len(b)]}
 }
 
 // TakeRequest is what a worker asks a store to take.
@@ -106,17 +127,6 @@ type TakeRequest struct {
 	// says otherwise.
 	Repeatable bool
 }
-
-// Due is what records wait for.
-type Due uint8
-
-const (
-	// DueRun is to be run: the record is Accepted, or Running with a lease that has
-	// run out, of a Repeatable run.
-	DueRun Due = iota
-	// DueRelay is to have its messages sent: the record is settled, with an outbox.
-	DueRelay
-)
 
 // WorkTxStore is a WorkStore with transactions of type Tx.
 type WorkTxStore[Tx any] interface {
@@ -138,5 +148,5 @@ type WorkTxStore[Tx any] interface {
 
 	// SaveTx is Save inside the caller's own transaction. On an error the
 	// caller must roll back.
-	SaveTx(ctx context.Context, tx Tx, c Claim, notes []byte, repeatable bool) error
+	SaveTx(ctx context.Context, tx Tx, c Claim, notes Notes, repeatable bool) error
 }

@@ -86,7 +86,7 @@ func (l *lab) Return(ctx context.Context, c store.Claim, after time.Duration) er
 	return l.through(func() error { return l.Store.Return(ctx, c, after) })
 }
 
-func (l *lab) Save(ctx context.Context, c store.Claim, notes []byte, repeatable bool) error {
+func (l *lab) Save(ctx context.Context, c store.Claim, notes store.Notes, repeatable bool) error {
 	return l.through(func() error { return l.Store.Save(ctx, c, notes, repeatable) })
 }
 
@@ -196,7 +196,7 @@ func (l *lab) SettleTx(ctx context.Context, t *tx, c store.Claim, out store.Sett
 }
 
 // SaveTx implements store.WorkTxStore.
-func (l *lab) SaveTx(ctx context.Context, t *tx, c store.Claim, notes []byte, repeatable bool) error {
+func (l *lab) SaveTx(ctx context.Context, t *tx, c store.Claim, notes store.Notes, repeatable bool) error {
 	t.writes = append(t.writes, func() error { return l.Store.Save(ctx, c, notes, repeatable) })
 	return nil
 }

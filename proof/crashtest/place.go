@@ -72,6 +72,7 @@ func errNoStore(kind string) error {
 // Store is a store as a judge needs it.
 type Store interface {
 	store.WorkStore
+	store.OutboxStore
 	store.Browser
 }
 

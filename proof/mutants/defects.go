@@ -165,7 +165,7 @@ var defects = []defect{
 		"return s.change(ctx, c, func(e *entry, now instant) error {\n\t\tif !e.accepted() {", anyFence + "return s.change(ctx, c, func(e *entry, now instant) error {\n\t\tif !e.accepted() {", memoryTests},
 	{"memory: notes are saved without the fence check", "store/memory/work.go",
 		"return s.change(ctx, c, func(e *entry, _ instant) error {\n\t\tif e.state != in {", anyFence + "return s.change(ctx, c, func(e *entry, _ instant) error {\n\t\tif e.state != in {", memoryTests},
-	{"memory: older notes replace newer ones", "store/memory/work.go", "\t\tcase -1:\n\t\t\treturn store.ErrFenced\n", "", memoryTests},
+	{"memory: older notes replace newer ones", "store/memory/work.go", "\t\tcase notes.Version < was:\n\t\t\treturn store.ErrFenced\n", "", memoryTests},
 	{"memory: what was handed out is not handed out again", "store/memory/work.go", "\t\t\ts.wait(e, after(now, again))\n", "", memoryTests},
 	{"sqlite: older notes replace newer ones", "store/sqlite/link.go", "AND coalesce(substr(notes, 1, 8), x'') < ?", "AND x'' < ?", some("StoreKeepsTheContract/notes_are", sqliteTests)},
 	{"postgres: returning without the fence check", "store/postgres/workstatements.go",

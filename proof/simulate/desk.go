@@ -71,7 +71,7 @@ func (d desk) Cancel(ctx context.Context, cl store.Claim, out store.Settlement, 
 }
 
 // Save implements store.WorkStore.
-func (d desk) Save(ctx context.Context, cl store.Claim, notes []byte, repeatable bool) error {
+func (d desk) Save(ctx context.Context, cl store.Claim, notes store.Notes, repeatable bool) error {
 	c := &call{p: d.process, kind: save, key: d.w.key(cl.ID), fence: cl.Fence, do: func() error {
 		return d.store().Save(d.ctx, cl, notes, repeatable)
 	}}
@@ -79,7 +79,7 @@ func (d desk) Save(ctx context.Context, cl store.Claim, notes []byte, repeatable
 }
 
 // Strike implements store.WorkStore.
-func (d desk) Strike(ctx context.Context, cl store.Claim, notes []byte) error {
+func (d desk) Strike(ctx context.Context, cl store.Claim, notes store.Notes) error {
 	c := &call{p: d.process, kind: strike, key: d.w.key(cl.ID), fence: cl.Fence, do: func() error {
 		return d.store().Strike(d.ctx, cl, notes)
 	}}
@@ -100,10 +100,20 @@ func (d desk) Look(ctx context.Context, id store.ID) (store.Record, error) {
 }
 
 // Due implements store.WorkStore.
-func (d desk) Due(ctx context.Context, what store.Due, limit int, again time.Duration, names ...string) ([]store.Record, error) {
+func (d desk) Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]store.Record, error) {
+	return d.handOut(ctx, func() ([]store.Record, error) { return d.store().Due(d.ctx, limit, again, names...) })
+}
+
+// DueMessages implements store.OutboxStore.
+func (d desk) DueMessages(ctx context.Context, limit int, again time.Duration) ([]store.Record, error) {
+	return d.handOut(ctx, func() ([]store.Record, error) { return d.w.outbox.DueMessages(d.ctx, limit, again) })
+}
+
+// handOut asks for what is due.
+func (d desk) handOut(ctx context.Context, ask func() ([]store.Record, error)) ([]store.Record, error) {
 	var recs []store.Record
 	c := &call{p: d.process, kind: due, do: func() (err error) {
-		recs, err = d.store().Due(d.ctx, what, limit, again, names...)
+		recs, err = ask()
 		return err
 	}}
 	if err := c.await(ctx); err != nil {
@@ -112,10 +122,10 @@ func (d desk) Due(ctx context.Context, what store.Due, limit int, again time.Dur
 	return recs, nil
 }
 
-// Relayed implements store.WorkStore.
+// Relayed implements store.OutboxStore.
 func (d desk) Relayed(ctx context.Context, cl store.Claim, keep store.Retention) error {
 	c := &call{p: d.process, kind: relayed, key: d.w.key(cl.ID), fence: cl.Fence, do: func() error {
-		return d.store().Relayed(d.ctx, cl, keep)
+		return d.w.outbox.Relayed(d.ctx, cl, keep)
 	}}
 	return c.await(ctx)
 }
@@ -212,7 +222,7 @@ func (d desk) SettleTx(ctx context.Context, tx *workTx, cl store.Claim, out stor
 }
 
 // SaveTx implements store.WorkTxStore.
-func (d desk) SaveTx(ctx context.Context, tx *workTx, cl store.Claim, notes []byte, repeatable bool) error {
+func (d desk) SaveTx(ctx context.Context, tx *workTx, cl store.Claim, notes store.Notes, repeatable bool) error {
 	tx.claim = cl
 	tx.write = func(ws store.WorkStore) (store.Record, error) {
 		return store.Record{}, ws.Save(d.ctx, cl, notes, repeatable)

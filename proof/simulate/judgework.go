@@ -87,11 +87,11 @@ func (w *world) wrongWorkEnd(c *call, key int, a, b store.Record) string {
 
 // wrongKept judges what is kept with a record: its work, notes and messages.
 func (w *world) wrongKept(c *call, key int, a, b store.Record) string {
-	same := bytes.Equal(a.Work, b.Work)
+	same := bytes.Equal(a.Work, b.Work) && (!a.State.Settled() || bytes.Equal(a.Outbox, b.Outbox))
 	switch {
 	case a.State == store.None:
 		return ""
-	case a.State.Settled() && !same && (c.kind != relayed || c.fence != a.Fence || b.Work != nil):
+	case a.State.Settled() && !same && (c.kind != relayed || c.fence != a.Fence || b.Outbox != nil):
 		return "messages changed"
 	case a.State.Settled() && !same:
 		w.count.Relayed++
@@ -100,7 +100,7 @@ func (w *world) wrongKept(c *call, key int, a, b store.Record) string {
 		return "" // it keeps messages instead
 	case !same:
 		return "work changed"
-	case !bytes.Equal(a.Notes, b.Notes):
+	case a.Notes.Version != b.Notes.Version || !bytes.Equal(a.Notes.Data, b.Notes.Data):
 		return wrongNotes(c, a, b)
 	case b.Cancelling && !a.Cancelling && (c.kind != cancel || c.fence != a.Fence):
 		return "a cancellation that nobody asked for"
@@ -115,17 +115,16 @@ func wrongNotes(c *call, a, b store.Record) string {
 	if c.kind == strike {
 		in = store.Unknown
 	}
-	const version = 8
 	switch {
 	case c.kind != save && c.kind != strike && c.kind != workCommit || c.fence != a.Fence:
 		return "a stale fence wrote notes"
 	case a.State != in:
 		return "notes were written where nobody runs, or struck where somebody may"
-	case len(a.Notes) >= version && (len(b.Notes) < version || bytes.Compare(b.Notes[:version], a.Notes[:version]) <= 0):
+	case b.Notes.Version <= a.Notes.Version:
 		return "notes were replaced by older ones"
 	}
 	for x := range parts {
-		if done := fmt.Appendf(nil, `"%s":{"done":true`, partNames[x]); bytes.Contains(a.Notes, done) && !bytes.Contains(b.Notes, done) {
+		if done := fmt.Appendf(nil, `"%s":{"done":true`, partNames[x]); bytes.Contains(a.Notes.Data, done) && !bytes.Contains(b.Notes.Data, done) {
 			return "a step that was done was forgotten"
 		}
 	}
@@ -253,7 +252,7 @@ func (w *world) workOff() {
 func (w *world) over() bool {
 	for key := range w.setup.keys {
 		switch rec := w.judge.seen[key].rec; {
-		case rec.State == store.Accepted, rec.State == store.Running, rec.State.Settled() && rec.Work != nil, rec.State == store.Unknown && w.resolvable(rec):
+		case rec.State == store.Accepted, rec.State == store.Running, rec.State.Settled() && rec.Outbox != nil, rec.State == store.Unknown && w.resolvable(rec):
 			return false
 		}
 	}
@@ -300,7 +299,7 @@ func (w *world) resolvable(rec store.Record) bool {
 	case "park":
 		return false
 	case "take over": // unless a step is in doubt
-		return !bytes.Contains(rec.Notes, []byte(`"once":{}`))
+		return !bytes.Contains(rec.Notes.Data, []byte(`"once":{}`))
 	}
 	return true
 }

@@ -2,7 +2,6 @@ package simulate
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -44,7 +43,7 @@ func (f flawedWork) Take(ctx context.Context, req store.TakeRequest) (store.Reco
 		rec.Fence = max(rec.Fence-1, was.Fence)
 	}
 	if f.is("forgets the steps of earlier attempts") {
-		rec.Notes = nil
+		rec.Notes = store.Notes{}
 	}
 	return rec, err
 }
@@ -70,8 +69,7 @@ func (f flawedWork) Cancel(ctx context.Context, c store.Claim, out store.Settlem
 	return f.Store.Cancel(ctx, c, out, keep)
 }
 
-func (f flawedWork) Save(ctx context.Context, c store.Claim, notes []byte, repeatable bool) error {
-	const version = 8
+func (f flawedWork) Save(ctx context.Context, c store.Claim, notes store.Notes, repeatable bool) error {
 	is, err := f.Look(ctx, c.ID)
 	if err != nil {
 		return err
@@ -79,23 +77,24 @@ func (f flawedWork) Save(ctx context.Context, c store.Claim, notes []byte, repea
 	switch {
 	case f.is("saves without the fence check"):
 		c.Fence = is.Fence
-	case f.is("saves what was delayed over what is newer") && len(is.Notes) > 0 && string(notes[:version]) < string(is.Notes[:version]):
-		notes = append(binary.BigEndian.AppendUint64(nil, binary.BigEndian.Uint64(is.Notes)+1), notes[version:]...)
+	case f.is("saves what was delayed over what is newer") && notes.Version < is.Notes.Version:
+		notes.Version = is.Notes.Version + 1
 	case f.is("acknowledges before it saves"):
 		return nil
 	}
 	return f.Store.Save(ctx, c, notes, repeatable)
 }
 
-func (f flawedWork) Strike(ctx context.Context, c store.Claim, notes []byte) error {
+func (f flawedWork) Strike(ctx context.Context, c store.Claim, notes store.Notes) error {
 	err := f.Store.Strike(ctx, c, notes)
 	if f.is("strikes what runs") && stet.KindOf(err) == stet.KindFenced {
 		c = f.newest(c)
 		is, err := f.Look(ctx, c.ID)
-		if err != nil || is.State != store.Running || len(is.Notes) == 0 {
+		if err != nil || is.State != store.Running || is.Notes.Version == 0 {
 			return store.ErrFenced
 		}
-		return f.Store.Save(ctx, c, append(binary.BigEndian.AppendUint64(nil, binary.BigEndian.Uint64(is.Notes)+1), notes[8:]...), false)
+		notes.Version = is.Notes.Version + 1
+		return f.Store.Save(ctx, c, notes, false)
 	}
 	return err
 }
@@ -106,22 +105,27 @@ func (f flawedWork) Settle(ctx context.Context, c store.Claim, out store.Settlem
 	}
 	err := f.flawed.Settle(ctx, c, out, keep)
 	if f.is("keeps the messages of a run that lost") && stet.KindOf(err) == stet.KindFenced && out.Outbox != nil {
-		*f.lost = append(*f.lost, store.Record{ID: c.ID, Fence: c.Fence, State: out.State, Work: out.Outbox})
+		*f.lost = append(*f.lost, store.Record{ID: c.ID, Fence: c.Fence, State: out.State, Outbox: out.Outbox})
 	}
 	return err
 }
 
-func (f flawedWork) Due(ctx context.Context, what store.Due, limit int, again time.Duration, names ...string) ([]store.Record, error) {
+func (f flawedWork) Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]store.Record, error) {
 	if f.is("hands out once") {
 		again = store.MaxDelay
 	}
-	recs, err := f.Store.Due(ctx, what, limit, again, names...)
-	if what == store.DueRelay {
-		recs = append(recs, *f.lost...)
-		for _, rec := range recs {
-			if f.is("forgets messages when it hands them out") {
-				err = errors.Join(err, f.Relayed(ctx, rec.Claim(), store.Retention{Tombstone: time.Hour}))
-			}
+	return f.Store.Due(ctx, limit, again, names...)
+}
+
+func (f flawedWork) DueMessages(ctx context.Context, limit int, again time.Duration) ([]store.Record, error) {
+	if f.is("hands out once") {
+		again = store.MaxDelay
+	}
+	recs, err := f.Store.DueMessages(ctx, limit, again)
+	recs = append(recs, *f.lost...)
+	for _, rec := range recs {
+		if f.is("forgets messages when it hands them out") {
+			err = errors.Join(err, f.Relayed(ctx, rec.Claim(), store.Retention{Tombstone: time.Hour}))
 		}
 	}
 	return recs, err

@@ -49,6 +49,7 @@ type world struct {
 	txns [maxKeys]*txn // those that hold a key; guarded by mu
 
 	works   store.WorkStore             // store, where operations are accepted
+	outbox  store.OutboxStore           // likewise
 	office  *office                     // likewise
 	commits func(*world, *workTx) error // likewise
 
@@ -87,6 +88,7 @@ func newWorld(s setup, c Config) *world {
 	}
 	if s.work {
 		w.works, _ = w.store.(store.WorkStore)
+		w.outbox, _ = w.store.(store.OutboxStore)
 		w.office, w.commits = new(office), (*world).commitWork
 		if c.commit != nil {
 			w.commits = c.commit

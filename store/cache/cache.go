@@ -53,21 +53,19 @@ type cached struct {
 	expired atomic.Int64 // calls of Expire that have begun
 }
 
-// txStore is a store with transactions of type Tx.
-type txStore[Tx any] struct {
+// browsed is a cached of a store.Browser.
+type browsed struct {
 	*cached
-	tx store.TxStore[Tx]
+	store.Browser
 }
 
-var (
-	_ store.Wrapper           = (*cached)(nil)
-	_ store.Watcher           = (*cached)(nil)
-	_ store.Sweeper           = (*cached)(nil)
-	_ store.Browser           = (*cached)(nil)
-	_ store.TxStore[bool]     = (*txStore[bool])(nil)
-	_ store.WorkStore         = (*workStore)(nil)
-	_ store.WorkTxStore[bool] = (*workTxStore[bool])(nil)
-)
+// txStore is a store with transactions of type Tx, in front of a cached that knows the
+// rest.
+type txStore[Tx any] struct {
+	store.Store
+	cache *cached
+	tx    store.TxStore[Tx]
+}
 
 // entry is an outcome that may be handed out until a time of this process.
 type entry struct {
@@ -88,44 +86,35 @@ func (r *reading) least(at time.Time) time.Time {
 	return r.store.Add(age - age/drift)
 }
 
-// New returns a store that keeps what it has seen settled in s. It is a
-// store.WorkStore if s is one, or in front of one (see store.As). It is also a
-// store.Watcher, store.Sweeper and
-// store.Browser, which it leaves to s: where s is no Watcher, Watch returns an error,
-// upon which the engine polls; where it is no Sweeper, there is nothing to sweep;
-// where it is no Browser, Browse and Expire are ErrInvalid. It is safe for concurrent
+// New returns a store that keeps what it has seen settled in s. All that s can do besides
+// is found through it by store.As, which is how the engine asks. It is safe for concurrent
 // use. For a store with transactions there is NewTx.
 func New(s store.Store, o Options) (store.Store, error) {
-	c, err := newStore(s, o)
-	if err != nil {
-		return nil, err
-	}
-	if w, ok := store.As[store.WorkStore](s); ok {
-		return &workStore{c, work{c, w}}, nil
-	}
-	return c, nil
+	_, top, err := newStore(s, o)
+	return top, err
 }
 
-// NewTx is New for a store with transactions. It is a store.WorkTxStore[Tx] if s is
-// one.
+// NewTx is New for a store with transactions.
 func NewTx[Tx any](s store.TxStore[Tx], o Options) (store.TxStore[Tx], error) {
-	c, err := newStore(s, o)
+	c, top, err := newStore(s, o)
 	if err != nil {
 		return nil, err
 	}
-	tx := &txStore[Tx]{c, s}
-	if w, ok := s.(store.WorkTxStore[Tx]); ok {
+	tx := &txStore[Tx]{top, c, s}
+	if w, ok := store.As[store.WorkTxStore[Tx]](s); ok {
 		return &workTxStore[Tx]{tx, work{c, w}, w}, nil
 	}
 	return tx, nil
 }
 
-func newStore(s store.Store, o Options) (*cached, error) {
+// newStore returns a cache of s, and what stands in front of it to do what s can do
+// besides.
+func newStore(s store.Store, o Options) (c *cached, top store.Store, err error) {
 	if s == nil {
-		return nil, errors.New("cache: New and NewTx need a store to stand in front of")
+		return nil, nil, errors.New("cache: New and NewTx need a store to stand in front of")
 	}
 	if o.MaxBytes < 0 || o.MaxAge < 0 {
-		return nil, fmt.Errorf("cache: Options.MaxBytes (%d) and MaxAge (%v) must not be negative", o.MaxBytes, o.MaxAge)
+		return nil, nil, fmt.Errorf("cache: Options.MaxBytes (%d) and MaxAge (%v) must not be negative", o.MaxBytes, o.MaxAge)
 	}
 	if o.MaxBytes == 0 {
 		o.MaxBytes = defaultMaxBytes
@@ -138,9 +127,17 @@ func newStore(s store.Store, o Options) (*cached, error) {
 		Weigher:       func(_ store.ID, e entry) uint32 { return uint32(min(e.rec.Result.Size(), 1<<31)) + overhead },
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cache: %w", err)
+		return nil, nil, fmt.Errorf("cache: %w", err)
 	}
-	return &cached{Store: s, o: o, records: records}, nil
+	c = &cached{Store: s, o: o, records: records}
+	top = c
+	if b, ok := store.As[store.Browser](s); ok {
+		top = &browsed{c, b}
+	}
+	if w, ok := store.As[store.WorkStore](s); ok {
+		top = &workStore{top, work{c, w}}
+	}
+	return c, top, nil
 }
 
 // Claim implements store.Store.
@@ -200,7 +197,7 @@ func (s *cached) keep(rec store.Record, expired int64) {
 	if left <= 0 || age > stale {
 		return
 	}
-	rec.Work, rec.Notes, rec.Cancelling = nil, nil, false // which Claim and Read do not return
+	rec.Work, rec.Notes, rec.Outbox, rec.Cancelling = nil, store.Notes{}, nil, false // which Claim and Read do not return
 	s.records.Set(rec.ID, entry{rec, now.Add(min(left, s.o.MaxAge))})
 	if s.expired.Load() != expired { // the record may be from before
 		s.records.Invalidate(rec.ID)
@@ -232,63 +229,34 @@ func (s *cached) read(at time.Time, gone time.Duration, begun time.Time) {
 // Unwrap implements store.Wrapper.
 func (s *cached) Unwrap() store.Store { return s.Store }
 
-// Watch implements store.Watcher.
-func (s *cached) Watch(ctx context.Context, id store.ID, fence int64) error {
-	if w, ok := store.As[store.Watcher](s.Store); ok {
-		return w.Watch(ctx, id, fence)
-	}
-	return errors.New("cache: the store cannot tell; poll")
-}
-
-// Sweep implements store.Sweeper.
-func (s *cached) Sweep(ctx context.Context, limit int) (store.Swept, error) {
-	if w, ok := store.As[store.Sweeper](s.Store); ok {
-		return w.Sweep(ctx, limit)
-	}
-	return store.Swept{}, nil
-}
-
-// Browse implements store.Browser.
-func (s *cached) Browse(ctx context.Context, q store.Query) (store.Page, error) {
-	if b, ok := store.As[store.Browser](s.Store); ok {
-		return b.Browse(ctx, q)
-	}
-	return store.Page{}, errNoBrowser()
-}
-
 // Expire implements store.Browser.
-func (s *cached) Expire(ctx context.Context, c store.Claim) error {
-	b, ok := store.As[store.Browser](s.Store)
-	if !ok {
-		return errNoBrowser()
-	}
+func (s *browsed) Expire(ctx context.Context, c store.Claim) error {
 	s.expired.Add(1)
-	err := b.Expire(ctx, c)
+	err := s.Browser.Expire(ctx, c)
 	s.expired.Add(1) // what was asked for meanwhile may be from before
 	s.records.Invalidate(c.ID)
 	return err
 }
 
-func errNoBrowser() error {
-	return fmt.Errorf("%w: cache: the store cannot be browsed", store.ErrInvalid)
-}
+// Unwrap implements store.Wrapper.
+func (s *txStore[Tx]) Unwrap() store.Store { return s.Store }
 
 // RunTx implements store.TxStore.
 func (s *txStore[Tx]) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,
 	fn func(ctx context.Context, tx Tx, rec store.Record) (store.Settlement, error)) (store.Record, error) {
-	if rec, ok, err := s.settled(ctx, req); ok {
+	if rec, ok, err := s.cache.settled(ctx, req); ok {
 		return rec, err
 	}
-	begun, expired, ran := time.Now(), s.expired.Load(), false
+	begun, expired, ran := time.Now(), s.cache.expired.Load(), false
 	rec, err := s.tx.RunTx(ctx, req, keep, func(ctx context.Context, tx Tx, rec store.Record) (store.Settlement, error) {
 		ran = true
 		return fn(ctx, tx, rec)
 	})
 	switch {
 	case err == nil && rec.State.Settled() && ran && rec.Owner == req.Owner:
-		s.read(rec.SettledAt, 0, begun)
+		s.cache.read(rec.SettledAt, 0, begun)
 	case err == nil || errors.Is(err, store.ErrMismatch):
-		s.keep(rec, expired)
+		s.cache.keep(rec, expired)
 	}
 	return rec, err
 }

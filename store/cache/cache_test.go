@@ -49,21 +49,23 @@ func request(key string) store.ClaimRequest {
 	}
 }
 
-// cached is what a cache does besides a store.Store, always.
-type cached interface {
-	store.Store
-	store.Watcher
-	store.Sweeper
-	store.Browser
-}
-
-func wrap(t testing.TB, s store.Store, o cache.Options) cached {
+func wrap(t testing.TB, s store.Store, o cache.Options) store.Store {
 	t.Helper()
 	c, err := cache.New(s, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c.(cached)
+	return c
+}
+
+// as is what the engine finds s to be.
+func as[T any](t testing.TB, s store.Store) T {
+	t.Helper()
+	can, ok := store.As[T](s)
+	if !ok {
+		t.Fatalf("%T is no %T", s, &can)
+	}
+	return can
 }
 
 // settled claims and settles a key.
@@ -199,7 +201,7 @@ func TestCallWhoseReplyWasLostTellsTheClockRightly(t *testing.T) {
 			}
 			time.Sleep(30 * time.Second)
 			c := wrap(t, s, cache.Options{MaxAge: time.Hour})
-			if err := call(c.(store.WorkStore), req); err != nil {
+			if err := call(as[store.WorkStore](t, c), req); err != nil {
 				t.Fatal(err)
 			}
 			again(t, c, other)
@@ -272,30 +274,14 @@ func TestExpireDropsTheOutcome(t *testing.T) {
 	rec := settled(t, c, req, keep)
 	again(t, c, req)
 	asked := s.asked.Load()
-	if err := c.Expire(t.Context(), rec.Claim()); !errors.Is(err, errExpired) {
+	if err := as[store.Browser](t, c).Expire(t.Context(), rec.Claim()); !errors.Is(err, errExpired) {
 		t.Errorf("Expire is not passed on: %v", err)
 	}
 	if again(t, c, req); s.asked.Load() != asked+1 {
 		t.Error("after Expire the outcome came from the cache")
 	}
-	if p, err := c.Browse(t.Context(), store.Query{}); err != nil || p.Next != "here" {
+	if p, err := as[store.Browser](t, c).Browse(t.Context(), store.Query{}); err != nil || p.Next != "here" {
 		t.Errorf("Browse is not passed on: %+v, %v", p, err)
-	}
-}
-
-func TestWhatTheStoreCannotDoIsSaid(t *testing.T) {
-	c := wrap(t, struct{ store.Store }{memory.New(memory.Options{})}, cache.Options{})
-	if err := c.Watch(t.Context(), store.ID{}, 1); err == nil {
-		t.Error("Watch of a store that cannot tell returned nil")
-	}
-	if swept, err := c.Sweep(t.Context(), 1); err != nil || swept != (store.Swept{}) {
-		t.Errorf("Sweep: %+v, %v", swept, err)
-	}
-	if _, err := c.Browse(t.Context(), store.Query{}); !errors.Is(err, store.ErrInvalid) {
-		t.Errorf("Browse: %v", err)
-	}
-	if err := c.Expire(t.Context(), store.Claim{}); !errors.Is(err, store.ErrInvalid) {
-		t.Errorf("Expire: %v", err)
 	}
 }
 
@@ -357,7 +343,7 @@ func (p partial) Sweep(context.Context, int) (store.Swept, error) {
 	return store.Swept{Parked: 2, More: true}, p.err
 }
 
-func (p partial) Due(context.Context, store.Due, int, time.Duration, ...string) ([]store.Record, error) {
+func (p partial) Due(context.Context, int, time.Duration, ...string) ([]store.Record, error) {
 	return []store.Record{{ID: store.ID{1}}}, p.err
 }
 
@@ -370,8 +356,8 @@ func TestWhatHoldsBesideAPartialErrorPasses(t *testing.T) {
 	err := &store.PartialError{Claims: []store.Claim{{ID: store.ID{2}}}, Cause: store.ErrDamaged}
 	c := wrap(t, partial{memory.New(memory.Options{}), err}, cache.Options{})
 	lost, extended := c.Extend(t.Context(), []store.Claim{claim}, time.Minute)
-	swept, sweeping := c.Sweep(t.Context(), 10)
-	due, handed := c.(store.WorkStore).Due(t.Context(), store.DueRun, 10, time.Minute)
+	swept, sweeping := as[store.Sweeper](t, c).Sweep(t.Context(), 10)
+	due, handed := as[store.WorkStore](t, c).Due(t.Context(), 10, time.Minute)
 	if len(lost) != 1 || swept.Parked != 2 || !swept.More || len(due) != 1 {
 		t.Errorf("lost %v, swept %+v, due %v", lost, swept, due)
 	}

@@ -8,18 +8,21 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// work is what a store does besides in front of one that holds work: it leaves it to
-// that one. An acceptance of what is settled is answered like a claim.
+// work is what a cache does in front of a store that holds work: it leaves it to that
+// one. An acceptance of what is settled is answered like a claim.
 type work struct {
 	cache *cached
 	under store.WorkStore
 }
 
-// workStore is a store in front of a store.WorkStore.
+// workStore is what stands in front of a cached store.WorkStore.
 type workStore struct {
-	*cached
+	store.Store
 	work
 }
+
+// Unwrap implements store.Wrapper.
+func (s *workStore) Unwrap() store.Store { return s.Store }
 
 // workTxStore is a txStore in front of a store.WorkTxStore.
 type workTxStore[Tx any] struct {
@@ -66,12 +69,12 @@ func (w work) Cancel(ctx context.Context, c store.Claim, out store.Settlement, k
 }
 
 // Save implements store.WorkStore.
-func (w work) Save(ctx context.Context, c store.Claim, notes []byte, repeatable bool) error {
+func (w work) Save(ctx context.Context, c store.Claim, notes store.Notes, repeatable bool) error {
 	return w.under.Save(ctx, c, notes, repeatable)
 }
 
 // Strike implements store.WorkStore.
-func (w work) Strike(ctx context.Context, c store.Claim, notes []byte) error {
+func (w work) Strike(ctx context.Context, c store.Claim, notes store.Notes) error {
 	return w.under.Strike(ctx, c, notes)
 }
 
@@ -81,13 +84,8 @@ func (w work) Look(ctx context.Context, id store.ID) (store.Record, error) {
 }
 
 // Due implements store.WorkStore.
-func (w work) Due(ctx context.Context, what store.Due, limit int, again time.Duration, names ...string) ([]store.Record, error) {
-	return w.under.Due(ctx, what, limit, again, names...)
-}
-
-// Relayed implements store.WorkStore.
-func (w work) Relayed(ctx context.Context, c store.Claim, keep store.Retention) error {
-	return w.under.Relayed(ctx, c, keep)
+func (w work) Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]store.Record, error) {
+	return w.under.Due(ctx, limit, again, names...)
 }
 
 // InTx implements store.WorkTxStore.
@@ -101,6 +99,6 @@ func (s *workTxStore[Tx]) AcceptTx(ctx context.Context, tx Tx, req store.ClaimRe
 }
 
 // SaveTx implements store.WorkTxStore.
-func (s *workTxStore[Tx]) SaveTx(ctx context.Context, tx Tx, c store.Claim, notes []byte, repeatable bool) error {
+func (s *workTxStore[Tx]) SaveTx(ctx context.Context, tx Tx, c store.Claim, notes store.Notes, repeatable bool) error {
 	return s.txs.SaveTx(ctx, tx, c, notes, repeatable)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"maps"
 	"path/filepath"
 	"testing"
 	"time"
@@ -76,48 +77,47 @@ func TestCacheOfTransactionsKeepsTheContract(t *testing.T) {
 	})
 }
 
-func TestCacheHoldsWorkIfAndOnlyIfItsStoreDoes(t *testing.T) {
+// What a cache's store can do is found through the cache, and nothing else is.
+func TestCacheCanDoWhatItsStoreCan(t *testing.T) {
 	file := openFile(t)
-	plainTx, err := cache.NewTx(struct{ store.TxStore[*sql.Tx] }{file}, cache.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	workTx, err := cache.NewTx(file, cache.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, c := range map[string]struct {
-		store.Store
-		work, tx bool
-	}{
-		"a plain store":                     {wrap(t, struct{ store.Store }{file}, cache.Options{}), false, false},
-		"a store of work":                   {wrap(t, memory.New(memory.Options{}), cache.Options{}), true, false},
-		"transactions":                      {plainTx, false, true},
-		"transactions with work":            {workTx, true, true},
-		"transactions, cached without them": {wrap(t, file, cache.Options{}), true, false},
+	for name, s := range map[string]store.Store{
+		"five methods":           struct{ store.Store }{file},
+		"all but transactions":   memory.New(memory.Options{}),
+		"work alone":             struct{ store.WorkStore }{file},
+		"messages alone":         struct{ store.OutboxStore }{file},
+		"transactions alone":     struct{ store.TxStore[*sql.Tx] }{file},
+		"transactions with work": struct{ store.WorkTxStore[*sql.Tx] }{file},
+		"all":                    file,
 	} {
-		if _, ok := c.Store.(store.WorkStore); ok != c.work {
-			t.Errorf("a cache of %s is a WorkStore: %v; want %v", name, ok, c.work)
+		want := abilities(s)
+		if got := abilities(wrap(t, s, cache.Options{})); !maps.Equal(got, want) {
+			t.Errorf("a cache of a store of %s can do %v; want %v", name, got, want)
 		}
-		if _, ok := c.Store.(store.TxStore[*sql.Tx]); ok != c.tx {
-			t.Errorf("a cache of %s is a TxStore: %v; want %v", name, ok, c.tx)
+		tx, ok := s.(store.TxStore[*sql.Tx])
+		if !ok {
+			continue
 		}
-		if _, ok := c.Store.(store.WorkTxStore[*sql.Tx]); ok != (c.work && c.tx) {
-			t.Errorf("a cache of %s is a WorkTxStore: %v; want %v", name, ok, c.work && c.tx)
+		c, err := cache.NewTx(tx, cache.Options{})
+		if err != nil {
+			t.Fatal(err)
 		}
-		for what, ok := range map[string]bool{"Watcher": is[store.Watcher](c.Store), "Sweeper": is[store.Sweeper](c.Store), "Browser": is[store.Browser](c.Store)} {
-			if !ok {
-				t.Errorf("a cache of %s is no %s", name, what)
-			}
+		if got := abilities(c); !maps.Equal(got, want) {
+			t.Errorf("a cache of a store of %s, with transactions, can do %v; want %v", name, got, want)
 		}
 	}
 }
 
-func is[T any](s store.Store) bool { _, ok := s.(T); return ok }
+// abilities are what the engine finds that s can do.
+func abilities(s store.Store) map[string]bool {
+	return map[string]bool{"WorkStore": is[store.WorkStore](s), "OutboxStore": is[store.OutboxStore](s), "TxStore": is[store.TxStore[*sql.Tx]](s),
+		"WorkTxStore": is[store.WorkTxStore[*sql.Tx]](s), "Watcher": is[store.Watcher](s), "Sweeper": is[store.Sweeper](s), "Browser": is[store.Browser](s)}
+}
+
+func is[T any](s store.Store) bool { _, ok := store.As[T](s); return ok }
 
 func TestAcceptanceOfWhatHasEndedAsksTheStoreOnce(t *testing.T) {
 	s := &counted{Store: memory.New(memory.Options{})}
-	c := wrap(t, s, cache.Options{}).(store.WorkStore)
+	c := as[store.WorkStore](t, wrap(t, s, cache.Options{}))
 	req := request("k")
 	if rec, err := c.Accept(t.Context(), req, []byte("work"), 0); err != nil || rec.State != store.Accepted {
 		t.Fatalf("Accept: %+v, %v", rec, err)
@@ -130,16 +130,16 @@ func TestAcceptanceOfWhatHasEndedAsksTheStoreOnce(t *testing.T) {
 	if err := c.Settle(t.Context(), rec.Claim(), out, keep); err != nil {
 		t.Fatal(err)
 	}
-	if rec, err := c.Take(t.Context(), store.TakeRequest{ID: req.ID, Owner: store.NewOwner(), Lease: time.Minute}); err != nil || string(rec.Work) != "messages" {
+	if rec, err := c.Take(t.Context(), store.TakeRequest{ID: req.ID, Owner: store.NewOwner(), Lease: time.Minute}); err != nil || string(rec.Outbox) != "messages" || rec.Work != nil {
 		t.Fatalf("Take of what has ended: %+v, %v", rec, err)
 	}
 	asked := s.asked.Load()
 	for range 10 {
 		req.Owner = store.NewOwner()
-		if rec, err := c.Accept(t.Context(), req, []byte("work"), 0); err != nil || string(rec.Result.Body) != "result" || rec.Work != nil {
+		if rec, err := c.Accept(t.Context(), req, []byte("work"), 0); err != nil || string(rec.Result.Body) != "result" || rec.Work != nil || rec.Outbox != nil {
 			t.Fatalf("Accept of what has ended: %+v, %v", rec, err)
 		}
-		if rec := again(t, c, req); string(rec.Result.Body) != "result" || rec.Work != nil {
+		if rec := again(t, c, req); string(rec.Result.Body) != "result" || rec.Work != nil || rec.Outbox != nil {
 			t.Fatalf("Claim of what has ended: %+v", rec)
 		}
 	}

@@ -25,7 +25,7 @@ type Options struct {
 	Clock func() time.Time
 }
 
-// Store is a store.WorkStore, store.Watcher, store.Sweeper and store.Browser in memory.
+// Store is a store.WorkStore, store.OutboxStore, store.Watcher, store.Sweeper and store.Browser in memory.
 type Store struct {
 	o     Options
 	start time.Time // instants are counted from it, with the clock's monotonic part

@@ -18,7 +18,7 @@ func TestQueueIsAsSmallAsWhatWaits(t *testing.T) {
 		if _, err := s.Cancel(t.Context(), c, store.Settlement{State: store.Failed}, store.Retention{Result: 1, Tombstone: 1}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Due(t.Context(), store.DueRun, 1, time.Nanosecond); err != nil {
+		if _, err := s.Due(t.Context(), 1, time.Nanosecond); err != nil {
 			t.Fatal(err)
 		}
 		now = now.Add(time.Second)
@@ -29,7 +29,7 @@ func TestQueueIsAsSmallAsWhatWaits(t *testing.T) {
 	if n := s.queues.places; n > 2*s.Len()+chunk+1 {
 		t.Errorf("%d places for %d records", n, s.Len())
 	}
-	if recs, err := s.Due(t.Context(), store.DueRun, 10, time.Hour); err != nil || len(recs) != 1 || recs[0].ID != stays.ID {
+	if recs, err := s.Due(t.Context(), 10, time.Hour); err != nil || len(recs) != 1 || recs[0].ID != stays.ID {
 		t.Errorf("%d records are due, %v; want the one that waits", len(recs), err)
 	}
 }

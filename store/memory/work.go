@@ -1,7 +1,6 @@
 package memory
 
 import (
-	"bytes"
 	"cmp"
 	"container/heap"
 	"context"
@@ -15,7 +14,7 @@ import (
 // work is what a record holds besides its outcome.
 type work struct {
 	what       []byte // to be run, or once settled to be sent
-	notes      []byte
+	notes      store.Notes
 	cancelling bool
 	due        instant // when it is handed out next; never while it runs, unless the run is repeatable
 }
@@ -89,11 +88,14 @@ func (s *Store) mark(e *entry, repeatable bool) {
 	}
 }
 
-// whole is record with what only a WorkStore keeps. The caller holds s.mu.
+// whole is record with what only a WorkStore and an OutboxStore keep. The caller holds s.mu.
 func (s *Store) whole(e *entry, now instant) store.Record {
 	r := s.record(e, now)
 	if e.work != nil {
 		r.Work, r.Notes, r.Cancelling = e.work.what, e.work.notes, e.work.cancelling
+	}
+	if e.state.Settled() {
+		r.Work, r.Outbox = nil, r.Work
 	}
 	return r
 }
@@ -142,26 +144,26 @@ func (s *Store) Cancel(ctx context.Context, c store.Claim, out store.Settlement,
 }
 
 // Save implements store.WorkStore.
-func (s *Store) Save(ctx context.Context, c store.Claim, notes []byte, repeatable bool) error {
+func (s *Store) Save(ctx context.Context, c store.Claim, notes store.Notes, repeatable bool) error {
 	return s.save(ctx, c, notes, store.Running, repeatable)
 }
 
 // Strike implements store.WorkStore.
-func (s *Store) Strike(ctx context.Context, c store.Claim, notes []byte) error {
+func (s *Store) Strike(ctx context.Context, c store.Claim, notes store.Notes) error {
 	return s.save(ctx, c, notes, store.Unknown, false)
 }
 
 // save is Save for a record in that state.
-func (s *Store) save(ctx context.Context, c store.Claim, notes []byte, in store.State, repeatable bool) error {
+func (s *Store) save(ctx context.Context, c store.Claim, notes store.Notes, in store.State, repeatable bool) error {
 	return s.change(ctx, c, func(e *entry, _ instant) error {
 		if e.state != in {
 			return store.ErrFenced
 		}
 		w := e.works()
-		switch was := version(w.notes); bytes.Compare(version(notes), was) {
-		case 0:
+		switch was := w.notes.Version; {
+		case notes.Version == was:
 			return nil // the reply to the first time was lost
-		case -1:
+		case notes.Version < was:
 			return store.ErrFenced
 		}
 		w.notes = notes
@@ -172,15 +174,12 @@ func (s *Store) save(ctx context.Context, c store.Claim, notes []byte, in store.
 	})
 }
 
-// version is what notes begin with.
-func version(notes []byte) []byte { return notes[:min(8, len(notes))] }
-
 // Look implements store.WorkStore.
 func (s *Store) Look(ctx context.Context, id store.ID) (store.Record, error) {
 	return s.look(ctx, id, s.whole)
 }
 
-// Relayed implements store.WorkStore.
+// Relayed implements store.OutboxStore.
 func (s *Store) Relayed(ctx context.Context, c store.Claim, keep store.Retention) error {
 	return s.change(ctx, c, func(e *entry, now instant) error {
 		if !e.state.Settled() {
@@ -194,7 +193,17 @@ func (s *Store) Relayed(ctx context.Context, c store.Claim, keep store.Retention
 }
 
 // Due implements store.WorkStore.
-func (s *Store) Due(ctx context.Context, what store.Due, limit int, again time.Duration, names ...string) ([]store.Record, error) {
+func (s *Store) Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]store.Record, error) {
+	return s.handOut(ctx, toRun, limit, again, names)
+}
+
+// DueMessages implements store.OutboxStore.
+func (s *Store) DueMessages(ctx context.Context, limit int, again time.Duration) ([]store.Record, error) {
+	return s.handOut(ctx, toSend, limit, again, nil)
+}
+
+// handOut returns what waits for that, under some names, and makes it due again.
+func (s *Store) handOut(ctx context.Context, what waitsFor, limit int, again time.Duration, names []string) ([]store.Record, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -216,8 +225,8 @@ func (s *Store) Due(ctx context.Context, what store.Due, limit int, again time.D
 			if e == nil {
 				continue
 			}
-			rec := s.record(e, now)
-			rec.Work = e.work.what
+			rec := s.whole(e, now)
+			rec.Notes, rec.Cancelling = store.Notes{}, false
 			all = append(all, found{rec, e.work.due})
 			s.wait(e, after(now, again))
 			left = append(left, l)
@@ -275,16 +284,24 @@ func (s *Store) tidy() {
 	}
 }
 
+// waitsFor is what a record waits for.
+type waitsFor uint8
+
+const (
+	toRun waitsFor = iota
+	toSend
+)
+
 // lane is what waits for the same thing, under the same name.
 type lane struct {
-	what store.Due
+	what waitsFor
 	name string // "" of what is to be sent
 }
 
 // lane returns the lane that e waits in.
 func (e *entry) lane() lane {
 	if e.state.Settled() {
-		return lane{what: store.DueRelay}
+		return lane{what: toSend}
 	}
 	return lane{name: e.label.Name}
 }
@@ -297,7 +314,7 @@ type queues struct {
 }
 
 // lanes returns those of some names; without names, all of a kind.
-func (q *queues) lanes(what store.Due, names []string) (all []lane) {
+func (q *queues) lanes(what waitsFor, names []string) (all []lane) {
 	if len(names) == 0 {
 		for l := range q.of {
 			if l.what == what {

@@ -139,7 +139,7 @@ func BenchmarkDue(b *testing.B) {
 		FROM generate_series(1, 1000000) n`)
 	for b.Loop() {
 		// Due again at once, behind the others.
-		recs, err := s.Due(b.Context(), store.DueRun, 100, 0)
+		recs, err := s.Due(b.Context(), 100, 0)
 		if err != nil || len(recs) != 100 {
 			b.Fatalf("%d records, %v", len(recs), err)
 		}

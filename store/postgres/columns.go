@@ -53,7 +53,7 @@ var columns = []column{
 // bulk is what comes after columns where work and notes are asked for.
 var bulk = []column{
 	{"work", "", func(r *row) any { return &r.Work }},
-	{"notes", "", func(r *row) any { return &r.Notes }},
+	{"notes", "", func(r *row) any { return &r.noted }},
 }
 
 // selected are columns in a statement.

@@ -36,7 +36,7 @@ func TestUnreadableRowHidesNoOther(t *testing.T) {
 			}
 		}
 		calls.Wait()
-		recs, err := s.Due(t.Context(), store.DueRun, 10, time.Hour)
+		recs, err := s.Due(t.Context(), 10, time.Hour)
 		partial, ok := errors.AsType[*store.PartialError](err)
 		if len(recs) != 1 || recs[0].ID != good.ID || !ok || len(partial.Claims) != 1 || partial.Claims[0].ID != bad.ID {
 			t.Errorf("damaged %s: due are %+v, %v", column, recs, err)

@@ -284,7 +284,7 @@ func TestTransactionsReadNoMoreOfAYoungTableThanTheirRecords(t *testing.T) {
 		}
 		rec := taken(t, s)
 		if err := s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
-			return errors.Join(s.SaveTx(ctx, tx, rec.Claim(), []byte("notes"), false), s.SettleTx(ctx, tx, rec.Claim(), completed("done"), keep))
+			return errors.Join(s.SaveTx(ctx, tx, rec.Claim(), store.Notes{Version: 1, Data: []byte("notes")}, false), s.SettleTx(ctx, tx, rec.Claim(), completed("done"), keep))
 		}); err != nil {
 			t.Fatal(err)
 		}

@@ -55,12 +55,12 @@ func TestWorkOfOthersDoesNotSlowOnesOwnDown(t *testing.T) {
 			t.Errorf("Due of %s looks at %d pages:\n%s", what, pages, plan)
 		}
 	}
-	if recs, err := s.Due(t.Context(), store.DueRun, 10, time.Hour, "own", "nothing"); err != nil || len(recs) > 1 {
+	if recs, err := s.Due(t.Context(), 10, time.Hour, "own", "nothing"); err != nil || len(recs) > 1 {
 		t.Errorf("%d records, %v", len(recs), err)
 	}
 	names := make(map[string]int)
 	for range 3 {
-		recs, err := s.Due(t.Context(), store.DueRun, 14, time.Hour)
+		recs, err := s.Due(t.Context(), 14, time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +85,7 @@ func TestMoreNamesThanAreLookedAtComeInTurns(t *testing.T) {
 	}
 	got := 0
 	for range 3 {
-		recs, err := s.Due(t.Context(), store.DueRun, 1000, time.Hour)
+		recs, err := s.Due(t.Context(), 1000, time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}

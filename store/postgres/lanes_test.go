@@ -75,8 +75,8 @@ func (h *held) calls(s *Store) (all []func(context.Context) error) {
 			func(ctx context.Context) error { return s.Settle(ctx, c, completed("y"), keep) },
 			func(ctx context.Context) error { return s.Release(ctx, c, keep) },
 			func(ctx context.Context) error { return s.Return(ctx, c, 0) },
-			func(ctx context.Context) error { return s.Save(ctx, c, []byte("12345678"), false) },
-			func(ctx context.Context) error { return s.Strike(ctx, c, []byte("12345678")) },
+			func(ctx context.Context) error { return s.Save(ctx, c, store.Notes{Version: 1}, false) },
+			func(ctx context.Context) error { return s.Strike(ctx, c, store.Notes{Version: 1}) },
 			func(ctx context.Context) error { _, err := s.Cancel(ctx, c, completed("y"), keep); return err },
 			func(ctx context.Context) error {
 				_, err := s.Take(ctx, store.TakeRequest{ID: c.ID, Owner: store.NewOwner(), Lease: time.Minute})
@@ -179,7 +179,7 @@ func others(t *testing.T, s *Store, claims []store.Claim) {
 		rec, err = s.Take(ctx, store.TakeRequest{ID: work.ID, Owner: store.NewOwner(), Lease: time.Minute})
 		return err
 	})
-	in(t, "Save", func(ctx context.Context) error { return s.Save(ctx, rec.Claim(), []byte("12345678"), false) })
+	in(t, "Save", func(ctx context.Context) error { return s.Save(ctx, rec.Claim(), store.Notes{Version: 1}, false) })
 	in(t, "Look", func(ctx context.Context) error { _, err := s.Look(ctx, rec.ID); return err })
 	in(t, "Return", func(ctx context.Context) error { return s.Return(ctx, rec.Claim(), 0) })
 	in(t, "Cancel", func(ctx context.Context) error {
@@ -187,7 +187,7 @@ func others(t *testing.T, s *Store, claims []store.Claim) {
 		return err
 	})
 	in(t, "Read", func(ctx context.Context) error { _, err := s.Read(ctx, rec.ID); return err })
-	in(t, "Due", func(ctx context.Context) error { _, err := s.Due(ctx, store.DueRun, 10, time.Hour); return err })
+	in(t, "Due", func(ctx context.Context) error { _, err := s.Due(ctx, 10, time.Hour); return err })
 	in(t, "Sweep", func(ctx context.Context) error { _, err := s.Sweep(ctx, 10); return err })
 	in(t, "Browse", func(ctx context.Context) error { _, err := s.Browse(ctx, store.Query{Limit: 10}); return err })
 	in(t, "RunTx", func(ctx context.Context) error {

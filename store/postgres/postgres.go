@@ -113,6 +113,7 @@ var (
 	_ store.TxStore[pgx.Tx] = (*Store)(nil)
 	_ store.Sweeper         = (*Store)(nil)
 	_ store.Watcher         = (*Store)(nil)
+	_ store.OutboxStore     = (*Store)(nil)
 )
 
 // Open connects to the server at url, which may be a URI or a keyword/value

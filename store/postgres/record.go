@@ -11,8 +11,9 @@ type row struct {
 	store.Record
 	now                                        moment
 	claimed, lease, settled, expires, forgotAt moment
-	replicated                                 bool  // commits wait for standbys there
-	damage                                     error // why it cannot be read; then ID, Scope, Owner and Fence are what can be told
+	noted                                      []byte // the notes, packed
+	replicated                                 bool   // commits wait for standbys there
+	damage                                     error  // why it cannot be read; then ID, Scope, Owner and Fence are what can be told
 }
 
 // forgotten reports whether the record counts as none.
@@ -26,6 +27,10 @@ func (r *row) record() store.Record {
 	rec := r.Record
 	rec.ClaimedAt, rec.SettledAt = instant(r.claimed), instant(r.settled)
 	rec.ExpiresAt, rec.ForgetAt = instant(r.expires), instant(r.forgotAt)
+	rec.Notes = store.UnmarshalNotes(r.noted)
+	if rec.State.Settled() {
+		rec.Work, rec.Outbox = nil, r.Work
+	}
 	if rec.State == store.Running {
 		rec.LeaseLeft = time.Duration(r.lease-r.now) * time.Microsecond
 	}

@@ -57,7 +57,7 @@ func TestOutcomeWhoseWaitWasCutShortUnseenIsNotReturned(t *testing.T) {
 		},
 		"InTx": func(ctx context.Context) error {
 			return s.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-				return errors.Join(charged(ctx, tx), s.SaveTx(ctx, tx, step, make([]byte, 8), false))
+				return errors.Join(charged(ctx, tx), s.SaveTx(ctx, tx, step, store.Notes{Version: 1}, false))
 			})
 		},
 	}

@@ -81,7 +81,7 @@ func lastOf(r **row, calls ...call) func() []call {
 	}
 }
 
-// look reads a record with what only a store.WorkStore keeps; nil if there is none.
+// look reads a record with what only a store.WorkStore and a store.OutboxStore keep; nil if there is none.
 func (s *Store) look(ctx context.Context, id store.ID) (r *row, err error) {
 	c := call{statement: s.sql.look}
 	c.params.raw(id[:])
@@ -183,18 +183,18 @@ func (s *Store) Cancel(ctx context.Context, c store.Claim, out store.Settlement,
 }
 
 // Save implements store.WorkStore.
-func (s *Store) Save(ctx context.Context, c store.Claim, notes []byte, repeatable bool) error {
+func (s *Store) Save(ctx context.Context, c store.Claim, notes store.Notes, repeatable bool) error {
 	save := claimCall(s.sql.save, c)
-	save.params.raw(notes)
+	save.params.raw(notes.Marshal())
 	save.params.rawBool(repeatable)
 	return s.put(ctx, s.works, c.ID, save)
 }
 
 // Strike implements store.WorkStore. It waits for a transaction that is about to
 // settle the record (SettleTx).
-func (s *Store) Strike(ctx context.Context, c store.Claim, notes []byte) error {
+func (s *Store) Strike(ctx context.Context, c store.Claim, notes store.Notes) error {
 	strike := claimCall(s.sql.strike, c)
-	strike.params.raw(notes)
+	strike.params.raw(notes.Marshal())
 	return s.put(ctx, s.slow, c.ID, strike)
 }
 
@@ -221,7 +221,7 @@ type sent struct {
 	keep  time.Duration
 }
 
-// Relayed implements store.WorkStore. Concurrent calls share statements.
+// Relayed implements store.OutboxStore. Concurrent calls share statements.
 func (s *Store) Relayed(ctx context.Context, c store.Claim, keep store.Retention) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -240,37 +240,20 @@ func (s *Store) Relayed(ctx context.Context, c store.Claim, keep store.Retention
 // Due implements store.WorkStore. At most 1,000 records are returned by one call, and
 // fewer when their work is more than 16 MiB, whatever limit says. Without names, it
 // looks at 256 names under which something waits, and the next call at the next.
-func (s *Store) Due(ctx context.Context, what store.Due, limit int, again time.Duration, names ...string) (recs []store.Record, err error) {
-	if err := ctx.Err(); err != nil || limit < 1 {
-		return nil, err
+func (s *Store) Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]store.Record, error) {
+	if len(names) > 0 {
+		return s.handOut(ctx, s.sql.dueRun, limit, again, func(due *call) {
+			due.params.array(pgtype.TextOID, len(names))
+			for _, name := range names {
+				due.params.bytes([]byte(name))
+			}
+		})
 	}
-	var bad []store.Claim
-	due := call{statement: s.sql.dueRun, row: func(values [][]byte) error {
-		var r row
-		if err := r.scan(values); err != nil {
-			bad = append(bad, store.Claim{ID: r.ID, Owner: r.Owner, Fence: r.Fence})
-			return nil
-		}
-		r.Cancelling = false // whoever takes it is told
-		recs = append(recs, r.record())
-		return nil
-	}}
-	due.params.rawInt64(int64(min(limit, dueChunk)))
-	due.params.rawInt64(micros(again))
-	switch {
-	case what == store.DueRelay:
-		due.statement = s.sql.dueRelay
-	case len(names) > 0:
-		due.params.array(pgtype.TextOID, len(names))
-		for _, name := range names {
-			due.params.bytes([]byte(name))
-		}
-	default:
+	return s.handOut(ctx, s.sql.dueAny, limit, again, func(due *call) {
 		var from []byte
 		if next := s.dueFrom.Swap(nil); next != nil {
 			from = []byte(*next)
 		}
-		due.statement = s.sql.dueAny
 		due.params.raw(from)
 		each := due.row
 		due.row = func(values [][]byte) error {
@@ -283,7 +266,34 @@ func (s *Store) Due(ctx context.Context, what store.Due, limit int, again time.D
 			}
 			return each(values[1:])
 		}
+	})
+}
+
+// DueMessages implements store.OutboxStore. It is bounded like Due.
+func (s *Store) DueMessages(ctx context.Context, limit int, again time.Duration) ([]store.Record, error) {
+	return s.handOut(ctx, s.sql.dueRelay, limit, again, func(*call) {})
+}
+
+// handOut executes a statement that returns what is due, and makes it due again. What
+// else the statement needs is for more to add.
+func (s *Store) handOut(ctx context.Context, st *statement, limit int, again time.Duration, more func(*call)) (recs []store.Record, err error) {
+	if err := ctx.Err(); err != nil || limit < 1 {
+		return nil, err
 	}
+	var bad []store.Claim
+	due := call{statement: st, row: func(values [][]byte) error {
+		var r row
+		if err := r.scan(values); err != nil {
+			bad = append(bad, store.Claim{ID: r.ID, Owner: r.Owner, Fence: r.Fence})
+			return nil
+		}
+		r.Cancelling = false // whoever takes it is told
+		recs = append(recs, r.record())
+		return nil
+	}}
+	due.params.rawInt64(int64(min(limit, dueChunk)))
+	due.params.rawInt64(micros(again))
+	more(&due)
 	err = s.alone(ctx, s.works, func() []call {
 		recs, bad = nil, nil
 		return []call{due}

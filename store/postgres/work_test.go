@@ -288,7 +288,7 @@ func TestDueHandsOutEachRecordOnce(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for range 20 {
-				recs, err := s.Due(context.Background(), store.DueRun, 10, time.Hour)
+				recs, err := s.Due(context.Background(), 10, time.Hour)
 				if err != nil {
 					t.Error(err)
 				}
@@ -319,7 +319,7 @@ func TestDueIsBoundedInBytes(t *testing.T) {
 	}
 	mustAccept(t, s, request("huge"), strings.Repeat("x", dueBytes+1))
 	for _, want := range []int{3, 3, 1, 0} {
-		recs, err := s.Due(t.Context(), store.DueRun, 100, time.Hour)
+		recs, err := s.Due(t.Context(), 100, time.Hour)
 		if err != nil || len(recs) != want {
 			t.Fatalf("%d records, %v; want %d", len(recs), err, want)
 		}

@@ -26,7 +26,7 @@ func (s *Store) AcceptTx(ctx context.Context, tx pgx.Tx, req store.ClaimRequest,
 
 // SaveTx implements store.WorkTxStore. Until the transaction has ended the record is
 // locked, as it is by SettleTx.
-func (s *Store) SaveTx(ctx context.Context, tx pgx.Tx, c store.Claim, notes []byte, repeatable bool) error {
+func (s *Store) SaveTx(ctx context.Context, tx pgx.Tx, c store.Claim, notes store.Notes, repeatable bool) error {
 	return s.saveIn(ctx, c, notes, repeatable, pgx.ErrNoRows, pgxQuery(ctx, tx))
 }
 
@@ -93,15 +93,12 @@ func (s *Store) acceptIn(ctx context.Context, w write, none error, query queryRo
 }
 
 // saveIn saves through a driver that says by none that there is no row.
-func (s *Store) saveIn(ctx context.Context, c store.Claim, notes []byte, repeatable bool, none error, query queryRow) error {
+func (s *Store) saveIn(ctx context.Context, c store.Claim, notes store.Notes, repeatable bool, none error, query queryRow) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if notes == nil {
-		notes = []byte{}
-	}
 	var saved bool
-	err := query(s.sql.save, c.ID[:], c.Fence, notes, repeatable).Scan(&saved)
+	err := query(s.sql.save, c.ID[:], c.Fence, notes.Marshal(), repeatable).Scan(&saved)
 	if errors.Is(err, none) {
 		return store.ErrFenced
 	}
@@ -164,6 +161,6 @@ func (s *SQLStore[Tx]) AcceptTx(ctx context.Context, tx Tx, req store.ClaimReque
 }
 
 // SaveTx is Store.SaveTx.
-func (s *SQLStore[Tx]) SaveTx(ctx context.Context, tx Tx, c store.Claim, notes []byte, repeatable bool) error {
+func (s *SQLStore[Tx]) SaveTx(ctx context.Context, tx Tx, c store.Claim, notes store.Notes, repeatable bool) error {
 	return s.saveIn(ctx, c, notes, repeatable, sql.ErrNoRows, sqlQuery(ctx, tx))
 }

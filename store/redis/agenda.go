@@ -28,11 +28,11 @@ const (
 // the same atomic step as the records.
 
 // agendas is what the names of those of a kind of queue begin with.
-func (s *Store) agendas(what store.Due) string { return s.o.Prefix + ":{agenda}:" + queueNames[what] }
+func (s *Store) agendas(what waitsFor) string { return s.o.Prefix + ":{agenda}:" + queueNames[what] }
 
 // queueing is names with those of a record's queues and, where they can be written
 // together with a record, of the agendas.
-func (s *Store) queueing(id store.ID, what store.Due, names []string) []string {
+func (s *Store) queueing(id store.ID, what waitsFor, names []string) []string {
 	names = append(names, s.queues(shardOf(id), what))
 	if !s.cluster {
 		names = append(names, s.agendas(what))
@@ -56,7 +56,7 @@ func (v *visit) until(d time.Duration) {
 }
 
 // plan writes what was found into the agenda.
-func (s *Store) plan(ctx context.Context, what store.Due, visits []visit) error {
+func (s *Store) plan(ctx context.Context, what waitsFor, visits []visit) error {
 	args := make([]string, 0, 4*len(visits))
 	for _, v := range visits {
 		next := ""
@@ -82,16 +82,24 @@ type candidate struct {
 // thousands that wait it goes by that time about. Of a cluster of which a server is down
 // it returns, with an error, what is due on the others. Without names, it looks at 256
 // names under which something waits, and the next call at the next.
-func (s *Store) Due(ctx context.Context, what store.Due, limit int, again time.Duration, names ...string) (all []store.Record, err error) {
+func (s *Store) Due(ctx context.Context, limit int, again time.Duration, names ...string) (all []store.Record, err error) {
+	return s.handOut(ctx, toRun, limit, again, names)
+}
+
+// DueMessages implements store.OutboxStore. Like Due, it may return records with an
+// error.
+func (s *Store) DueMessages(ctx context.Context, limit int, again time.Duration) ([]store.Record, error) {
+	return s.handOut(ctx, toSend, limit, again, []string{""})
+}
+
+// handOut returns what waits for that, under some names, and makes it due again.
+func (s *Store) handOut(ctx context.Context, what waitsFor, limit int, again time.Duration, names []string) (all []store.Record, err error) {
 	if err := s.begin(ctx); err != nil {
 		return nil, err
 	}
-	if int(what) >= len(queueNames) || limit < 1 || limit > maxDue || again <= 0 {
-		return nil, fmt.Errorf("%w: redis: Due(%d, %d, %v): the limit must be 1 to %d, and the time positive",
-			store.ErrInvalid, what, limit, again, maxDue)
-	}
-	if what == store.DueRelay {
-		names = []string{""}
+	if limit < 1 || limit > maxDue || again <= 0 {
+		return nil, fmt.Errorf("%w: redis: %d records are asked for, which are due again after %v: the limit must be 1 to %d, and the time positive",
+			store.ErrInvalid, limit, again, maxDue)
 	}
 	var damaged []store.Claim
 	var failed error
@@ -128,7 +136,7 @@ const (
 
 // blindly returns queues of some shards of a cluster whose agenda cannot be read, of
 // other shards each time.
-func (s *Store) blindly(ctx context.Context, what store.Due, names []string) []visit {
+func (s *Store) blindly(ctx context.Context, what waitsFor, names []string) []visit {
 	if !s.cluster {
 		return nil
 	}
@@ -152,7 +160,7 @@ type handed struct {
 
 // visit hands out up to room records of some shards, and unless the agenda is lost puts
 // down there when they are worth another look. An error is of some shards only.
-func (s *Store) visit(ctx context.Context, what store.Due, visits []visit, room int, again time.Duration, lost bool) (handed, error) {
+func (s *Store) visit(ctx context.Context, what waitsFor, visits []visit, room int, again time.Duration, lost bool) (handed, error) {
 	found, missing, failed := s.peekQueues(ctx, what, visits, max(minPeeked, min(room, maxPeeked/len(visits))))
 	if failed != nil && !s.cluster {
 		return handed{}, failed
@@ -214,7 +222,7 @@ func inTurns[T any](some []T, name func(T) string) []T {
 
 // toVisit returns queues that have something due: of each name those where it waits
 // longest; and whether there may be more of them.
-func (s *Store) toVisit(ctx context.Context, what store.Due, limit int, names []string) (visits []visit, more bool, err error) {
+func (s *Store) toVisit(ctx context.Context, what waitsFor, limit int, names []string) (visits []visit, more bool, err error) {
 	ctx, cancel := s.phase(ctx, 4)
 	defer cancel()
 	from := ""
@@ -263,7 +271,7 @@ func (s *Store) toVisit(ctx context.Context, what store.Due, limit int, names []
 // peekQueues returns the records that seem to be due in some shards, so many of each,
 // and notes what is due later; and of how many shards the server does not answer, with
 // the error.
-func (s *Store) peekQueues(ctx context.Context, what store.Due, visits []visit, most int) (found []candidate, missing int, failed error) {
+func (s *Store) peekQueues(ctx context.Context, what waitsFor, visits []visit, most int) (found []candidate, missing int, failed error) {
 	ctx, cancel := s.phase(ctx, 3)
 	defer cancel()
 	names := make([]string, len(visits))
@@ -321,7 +329,7 @@ func candidates(list []any, v *visit, at, most int) (found []candidate, err erro
 
 // hand returns those of the records that are due, with their work, and makes them due
 // again later, and names those that cannot be read. An error is of some of them only.
-func (s *Store) hand(ctx context.Context, what store.Due, visits []visit, some []candidate, again time.Duration) (h handed, err error) {
+func (s *Store) hand(ctx context.Context, what waitsFor, visits []visit, some []candidate, again time.Duration) (h handed, err error) {
 	ctx, cancel := s.phase(ctx, 2)
 	defer cancel()
 	var size atomic.Int64
@@ -334,7 +342,7 @@ func (s *Store) hand(ctx context.Context, what store.Due, visits []visit, some [
 			return nil
 		}
 		var names []string
-		args := []string{flag(what == store.DueRun), micros(again), strconv.FormatInt(room, 10)}
+		args := []string{flag(what == toRun), micros(again), strconv.FormatInt(room, 10)}
 		for _, i := range groups[g] {
 			k := s.keys(some[i].id)
 			name := visits[some[i].visit].name
@@ -359,7 +367,7 @@ func (s *Store) hand(ctx context.Context, what store.Due, visits []visit, some [
 				all[i], damaged[i] = told(some[i].id, it[len(it)-1]), true
 			}
 			all[i].Cancelling = false // which is not for queues
-			size.Add(int64(all[i].Result.Size() + len(all[i].Work)))
+			size.Add(int64(all[i].Result.Size() + len(all[i].Work) + len(all[i].Outbox)))
 		}
 		return nil
 	}))

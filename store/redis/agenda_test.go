@@ -21,7 +21,7 @@ import (
 
 // agendaKey is part of what is stored, like recordKey. The agenda of each name is behind it
 // and a colon.
-func agendaKey(prefix string, what store.Due) string { return prefix + ":{agenda}:" + kinds[what] }
+func agendaKey(prefix string, what waitsFor) string { return prefix + ":{agenda}:" + kinds[what] }
 
 func TestQueueHoldsOnlyWhatWaits(t *testing.T) {
 	each(t, func(t *testing.T, c conn) {
@@ -29,7 +29,7 @@ func TestQueueHoldsOnlyWhatWaits(t *testing.T) {
 		s := open(t, c, redis.Options{Prefix: prefix})
 		queued := func(what string, id store.ID, run, relay int64) {
 			t.Helper()
-			for kind, want := range map[store.Due]int64{store.DueRun: run, store.DueRelay: relay} {
+			for kind, want := range map[waitsFor]int64{toRun: run, toSend: relay} {
 				name := strings.Replace(recordKey(prefix, id), fmt.Sprintf("op:%x", id[:]), kinds[kind]+":", 1)
 				if got := do(t, c, "ZCARD", name); got != want {
 					t.Errorf("%s: %v records are in %s; want %d", what, got, name, want)
@@ -157,9 +157,9 @@ func TestAgendaIsWrittenOnceItsServerIsBack(t *testing.T) {
 				}
 				return nil
 			}}), redis.Options{Prefix: prefix})
-			run, relay := wait(t, s, store.DueRun), wait(t, s, store.DueRelay)
+			run, relay := wait(t, s, toRun), wait(t, s, toSend)
 			away.Store(false)
-			for what, id := range map[store.Due]store.ID{store.DueRun: run, store.DueRelay: relay} {
+			for what, id := range map[waitsFor]store.ID{toRun: run, toSend: relay} {
 				stettest.Eventually(t, "without a sweep it is due", func() bool { return slices.Equal(mustDue(t, s, what, 10, time.Hour), []store.ID{id}) })
 			}
 		})
@@ -177,16 +177,16 @@ func TestWhatComesBetweenALookAndItsNoteIsNotOverlooked(t *testing.T) {
 			mustAccept(t, s, first, 0)
 			var once sync.Once
 			looker := open(t, meddle(&meddled{c, func(key string, args []string) error {
-				if key == agendaKey(prefix, store.DueRun) && len(args) == 5 { // it writes what it has seen
+				if key == agendaKey(prefix, toRun) && len(args) == 5 { // it writes what it has seen
 					once.Do(func() { mustAccept(t, s, second, lapse) })
 				}
 				return nil
 			}}), redis.Options{Prefix: prefix})
-			if got := mustDue(t, looker, store.DueRun, 10, time.Hour); !slices.Equal(got, []store.ID{first.ID}) {
+			if got := mustDue(t, looker, toRun, 10, time.Hour); !slices.Equal(got, []store.ID{first.ID}) {
 				t.Fatalf("%d records are due; want the first", len(got))
 			}
 			stettest.Eventually(t, name+" the second record is due", func() bool {
-				return slices.Equal(mustDue(t, s, store.DueRun, 10, time.Hour), []store.ID{second.ID})
+				return slices.Equal(mustDue(t, s, toRun, 10, time.Hour), []store.ID{second.ID})
 			})
 		}
 	})
@@ -214,7 +214,7 @@ func TestDueNeedsNoSweepBesideWritersAndLookers(t *testing.T) {
 			wg.Go(func() {
 				for done := false; !done; {
 					done = left.Load() == 0
-					for _, id := range mustDue(t, s, store.DueRun, 3+i, time.Hour) {
+					for _, id := range mustDue(t, s, toRun, 3+i, time.Hour) {
 						if _, was := handed.LoadOrStore(id, true); was {
 							twice.Add(1)
 						}
@@ -225,7 +225,7 @@ func TestDueNeedsNoSweepBesideWritersAndLookers(t *testing.T) {
 		wg.Wait()
 		s := open(t, c, redis.Options{Prefix: prefix})
 		stettest.Eventually(t, "all is due", func() bool {
-			for _, id := range mustDue(t, s, store.DueRun, 100, time.Hour) {
+			for _, id := range mustDue(t, s, toRun, 100, time.Hour) {
 				if _, was := handed.LoadOrStore(id, true); was {
 					twice.Add(1)
 				}
@@ -253,7 +253,7 @@ func TestLongestWaitingOfAllShardsIsDueFirst(t *testing.T) {
 		}
 		var got []store.ID
 		for range 8 {
-			got = append(got, mustDue(t, s, store.DueRun, 5, time.Hour)...)
+			got = append(got, mustDue(t, s, toRun, 5, time.Hour)...)
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("%d records came in another order than they had waited, or not at all; want %d", len(got), len(want))
@@ -272,7 +272,7 @@ func TestBacklogOfOneShardIsHandedOutInSteps(t *testing.T) {
 			want[req.ID] = true
 		}
 		for range 5 {
-			got := mustDue(t, s, store.DueRun, 10, time.Hour)
+			got := mustDue(t, s, toRun, 10, time.Hour)
 			if len(got) != 10 {
 				t.Fatalf("a step has %d records; want 10", len(got))
 			}
@@ -290,11 +290,11 @@ func TestAgendaThatIsTooEarlyHidesNothing(t *testing.T) {
 	eachServers(t, func(t *testing.T, c conn) {
 		prefix := fresh()
 		s := open(t, c, redis.Options{Prefix: prefix})
-		id := wait(t, s, store.DueRun)
+		id := wait(t, s, toRun)
 		for shard := range 100 { // as if they had had something due since long ago
-			do(t, c, "ZADD", agendaKey(prefix, store.DueRun)+":", fmt.Sprint(shard+1), fmt.Sprint(shard))
+			do(t, c, "ZADD", agendaKey(prefix, toRun)+":", fmt.Sprint(shard+1), fmt.Sprint(shard))
 		}
-		if got := mustDue(t, s, store.DueRun, 1, time.Hour); !slices.Equal(got, []store.ID{id}) {
+		if got := mustDue(t, s, toRun, 1, time.Hour); !slices.Equal(got, []store.ID{id}) {
 			t.Errorf("%d records are due; want the one", len(got))
 		}
 	})
@@ -315,7 +315,7 @@ func TestOneAnswerIsBounded(t *testing.T) {
 			want[req.ID] = true
 		}
 		for rounds := 0; len(want) > 0; rounds++ {
-			got := mustDue(t, s, store.DueRun, 100, time.Hour)
+			got := mustDue(t, s, toRun, 100, time.Hour)
 			if len(got) == 0 || len(got) > 18 {
 				t.Fatalf("one Due returned %d MiB, %d are left; a script is to end after 8", len(got), len(want))
 			}
@@ -341,10 +341,10 @@ func TestRecordThatIsGoneHoldsUpNoQueue(t *testing.T) {
 				want = append(want, req.ID)
 			}
 		}
-		if got := mustDue(t, s, store.DueRun, 10, time.Hour); !slices.Equal(got, want) {
+		if got := mustDue(t, s, toRun, 10, time.Hour); !slices.Equal(got, want) {
 			t.Errorf("%d records are due; want those that are there", len(got))
 		}
-		if got := mustDue(t, s, store.DueRun, 10, time.Hour); len(got) != 0 {
+		if got := mustDue(t, s, toRun, 10, time.Hour); len(got) != 0 {
 			t.Errorf("%d records are due again", len(got))
 		}
 	})
@@ -371,7 +371,7 @@ func TestWorkIsNeitherLostNorDoneTwiceWhileSlotsMove(t *testing.T) {
 				wg.Go(func() {
 					for left.Load() > 0 || moves.Load() < 3 {
 						work(t, s, &runs)
-						recs, _ := s.Due(t.Context(), store.DueRelay, 10, 2*time.Second)
+						recs, _ := s.DueMessages(t.Context(), 10, 2*time.Second)
 						for _, rec := range recs {
 							persist(t, func() error { return s.Relayed(t.Context(), rec.Claim(), keep) })
 							if _, was := sent.LoadOrStore(rec.ID, true); !was {
@@ -401,7 +401,7 @@ func TestWorkIsNeitherLostNorDoneTwiceWhileSlotsMove(t *testing.T) {
 // work runs what is due, and settles it with messages.
 func work(t *testing.T, s *redis.Store, runs *sync.Map) {
 	t.Helper()
-	recs, _ := s.Due(t.Context(), store.DueRun, 10, 2*time.Second)
+	recs, _ := s.Due(t.Context(), 10, 2*time.Second)
 	for _, rec := range recs {
 		owner := store.NewOwner()
 		var took store.Record

@@ -42,7 +42,7 @@ func (h *hints) init(ctx context.Context, s *Store) { h.ctx, h.s = ctx, s }
 // hint writes into the agenda of a cluster that a record will be due, and waits for
 // that, but not for long: it is tried again until it succeeds. If the process dies
 // first, the next sweep does it.
-func (s *Store) hint(ctx context.Context, what store.Due, name string, id store.ID, after time.Duration) {
+func (s *Store) hint(ctx context.Context, what waitsFor, name string, id store.ID, after time.Duration) {
 	if !s.cluster {
 		return
 	}
@@ -61,7 +61,7 @@ func (s *Store) hint(ctx context.Context, what store.Due, name string, id store.
 
 // add returns what is closed once it has been tried to write the hint; nil if the
 // store is closed.
-func (h *hints) add(what store.Due, at spot, due time.Time) <-chan struct{} {
+func (h *hints) add(what waitsFor, at spot, due time.Time) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
@@ -79,7 +79,7 @@ func (h *hints) add(what store.Due, at spot, due time.Time) <-chan struct{} {
 }
 
 // put notes a hint, unless there is an earlier one. The caller holds h.mu.
-func (h *hints) put(what store.Due, at spot, due time.Time) {
+func (h *hints) put(what waitsFor, at spot, due time.Time) {
 	if h.pending[what] == nil {
 		h.pending[what] = make(map[spot]time.Time)
 	}
@@ -94,7 +94,7 @@ func (h *hints) write() {
 	for {
 		h.mu.Lock()
 		some, written := h.pending, h.written
-		if written == nil && len(some[store.DueRun])+len(some[store.DueRelay]) == 0 || h.ctx.Err() != nil {
+		if written == nil && len(some[toRun])+len(some[toSend]) == 0 || h.ctx.Err() != nil {
 			h.running = false
 			h.mu.Unlock()
 			return
@@ -105,7 +105,7 @@ func (h *hints) write() {
 
 		failed := false
 		for what, spots := range some {
-			failed = h.send(store.Due(what), spots) != nil || failed
+			failed = h.send(waitsFor(what), spots) != nil || failed
 		}
 		if written != nil {
 			close(written)
@@ -120,7 +120,7 @@ func (h *hints) write() {
 }
 
 // send writes some hints, or puts them back.
-func (h *hints) send(what store.Due, spots map[spot]time.Time) error {
+func (h *hints) send(what waitsFor, spots map[spot]time.Time) error {
 	if len(spots) == 0 {
 		return nil
 	}

@@ -18,7 +18,7 @@ func TestNameOfGreatestLengthWaits(t *testing.T) {
 		req := request("k")
 		req.Label = label
 		mustAccept(t, s, req, 0)
-		recs, err := s.Due(t.Context(), store.DueRun, 1, time.Hour, label.Name)
+		recs, err := s.Due(t.Context(), 1, time.Hour, label.Name)
 		if err != nil || len(recs) != 1 || recs[0].Label != label {
 			t.Errorf("got %v, %v; want len(recs) == 1, recs[0].Label == label, no error", recs, err)
 		}
@@ -39,7 +39,7 @@ func TestManyNamesTakeTurnsInALittleRoom(t *testing.T) {
 		}
 		seen := make(map[string]int)
 		for range 60 {
-			recs, err := s.Due(context.Background(), store.DueRun, 4, time.Hour, names...)
+			recs, err := s.Due(context.Background(), 4, time.Hour, names...)
 			if err != nil {
 				t.Fatal(err)
 			}

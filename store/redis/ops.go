@@ -43,18 +43,18 @@ func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Record
 // Settle implements store.Store.
 func (s *Store) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
 	k := s.keys(c.ID)
-	sc, names := settleScript, []string{k.record, k.result, k.index, k.list, s.queues(shardOf(c.ID), store.DueRun)}
+	sc, names := settleScript, []string{k.record, k.result, k.index, k.list, s.queues(shardOf(c.ID), toRun)}
 	args := []string{string(c.ID[:]), fence(c.Fence), string([]byte{byte(out.State)}), flag(out.Gone), string(out.Result.Marshal()),
 		micros(keep.Result), micros(keep.Tombstone), s.channel}
 	if out.Outbox != nil {
-		sc, names = outboxScript, s.queueing(c.ID, store.DueRelay, append(names, s.outbox(c.ID)))
+		sc, names = outboxScript, s.queueing(c.ID, toSend, append(names, s.outbox(c.ID)))
 		args = append(args, string(out.Outbox), shardName(c.ID))
 	}
 	if _, err := s.write(ctx, "settle", sc, names, args...); err != nil {
 		return err
 	}
 	if out.Outbox != nil {
-		s.hint(ctx, store.DueRelay, "", c.ID, 0)
+		s.hint(ctx, toSend, "", c.ID, 0)
 	}
 	return s.replicated(ctx, "settle", c, out.State)
 }

@@ -183,14 +183,14 @@ func TestWorkOnHealthyServersIsDueWhileOneIsGone(t *testing.T) {
 				s := open(t, c, redis.Options{})
 				want := make(map[store.ID]bool)
 				for range 40 {
-					if id := wait(t, s, store.DueRun); serverOf(t, cluster, id) != victim {
+					if id := wait(t, s, toRun); serverOf(t, cluster, id) != victim {
 						want[id] = true
 					}
 				}
 				end(victim)
 				for end := time.Now().Add(time.Minute); len(want) > 0; {
 					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-					recs, err := s.Due(ctx, store.DueRun, 100, time.Hour)
+					recs, err := s.Due(ctx, 100, time.Hour)
 					cancel()
 					for _, rec := range recs {
 						delete(want, rec.ID)

@@ -59,15 +59,23 @@ func (s *Store) list(shard int) string { return s.keyOf(shard, "list") }
 // outbox is the name of what a record has to send.
 func (s *Store) outbox(id store.ID) string { return s.keyOf(shardOf(id), "outbox:"+id.String()) }
 
+// waitsFor is what a record waits for.
+type waitsFor uint8
+
+const (
+	toRun waitsFor = iota
+	toSend
+)
+
 // queueNames are what the queues of a shard are called, and their agendas.
-var queueNames = [...]string{store.DueRun: "run", store.DueRelay: "relay"}
+var queueNames = [...]string{toRun: "run", toSend: "relay"}
 
 // queues is what the queues of what a shard's records wait for have in common: see queue.
-func (s *Store) queues(shard int, what store.Due) string { return s.keyOf(shard, queueNames[what]) }
+func (s *Store) queues(shard int, what waitsFor) string { return s.keyOf(shard, queueNames[what]) }
 
 // queue is the name of the queue of a shard's records that wait for the same thing under
 // the same name, "" of what is to be sent.
-func (s *Store) queue(shard int, what store.Due, name string) string {
+func (s *Store) queue(shard int, what waitsFor, name string) string {
 	return s.queues(shard, what) + ":" + name
 }
 
@@ -148,7 +156,7 @@ func decode(id store.ID, reply any) (rec store.Record, err error) {
 	return rec, nil
 }
 
-// decodeWhole makes a record of what a script returned: like decode, and the work and
+// decodeWhole makes a record of what a script returned: like decode, and work or outbox, and
 // the notes.
 func decodeWhole(id store.ID, reply any) (rec store.Record, err error) {
 	rec, err = decode(id, reply)
@@ -159,10 +167,12 @@ func decodeWhole(id store.ID, reply any) (rec store.Record, err error) {
 	var parts [2]any
 	copy(parts[:], fields[min(3, len(fields)):])
 	if work, ok := parts[0].(string); ok {
-		rec.Work = []byte(work)
+		if rec.Work = []byte(work); rec.State.Settled() {
+			rec.Work, rec.Outbox = nil, rec.Work
+		}
 	}
 	if notes, ok := parts[1].(string); ok {
-		rec.Notes = []byte(notes)
+		rec.Notes = store.UnmarshalNotes([]byte(notes))
 	}
 	rec.Cancelling = cancelling(reply)
 	return rec, nil

@@ -101,7 +101,7 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Store is a store.WorkStore, store.Watcher, store.Sweeper and store.Browser in Redis. It
+// Store is a store.WorkStore, store.OutboxStore, store.Watcher, store.Sweeper and store.Browser in Redis. It
 // is safe for concurrent use.
 type Store struct {
 	o        Options
@@ -126,10 +126,11 @@ type Store struct {
 }
 
 var (
-	_ store.WorkStore = (*Store)(nil)
-	_ store.Watcher   = (*Store)(nil)
-	_ store.Sweeper   = (*Store)(nil)
-	_ store.Browser   = (*Store)(nil)
+	_ store.WorkStore   = (*Store)(nil)
+	_ store.OutboxStore = (*Store)(nil)
+	_ store.Watcher     = (*Store)(nil)
+	_ store.Sweeper     = (*Store)(nil)
+	_ store.Browser     = (*Store)(nil)
 )
 
 // New opens the store on the servers of client. It refuses a server that is older

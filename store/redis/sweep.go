@@ -52,7 +52,7 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept store.Swept, err er
 	err = cmp.Or(err, unparked)
 	for what, visits := range waiting {
 		if len(visits) > 0 {
-			err = cmp.Or(err, s.replan(ctx, store.Due(what), visits))
+			err = cmp.Or(err, s.replan(ctx, waitsFor(what), visits))
 		}
 	}
 	s.mu.Lock()
@@ -71,19 +71,19 @@ func isPartial(err error) bool {
 }
 
 // replan is plan of what a sweep has found.
-func (s *Store) replan(ctx context.Context, what store.Due, visits []visit) error {
+func (s *Store) replan(ctx context.Context, what waitsFor, visits []visit) error {
 	ctx, cancel := s.phase(ctx, 1)
 	defer cancel()
 	return s.plan(ctx, what, visits)
 }
 
 // due returns the records in a stretch whose leases seem to have run out, and by
-// store.Due the shards where something waits. With a *store.PartialError these are those
+// what they wait for the shards where something waits. With a *store.PartialError these are those
 // of some shards.
 func (s *Store) due(ctx context.Context, from, to, limit int) (ids []store.ID, waiting [2][]visit, err error) {
 	var names []string
 	for shard := from; shard < to; shard++ {
-		names = append(names, s.index(shard), s.queues(shard, store.DueRun), s.queues(shard, store.DueRelay))
+		names = append(names, s.index(shard), s.queues(shard, toRun), s.queues(shard, toSend))
 	}
 	ctx, cancel := s.phase(ctx, 3)
 	defer cancel()

@@ -74,7 +74,7 @@ func TestDamagedRecordHidesNoWork(t *testing.T) {
 		bad := request(2).ID
 		delete(want, bad)
 		spoil(bad)
-		recs, err := s.Due(t.Context(), store.DueRun, 10, time.Hour)
+		recs, err := s.Due(t.Context(), 10, time.Hour)
 		named(t, err, bad)
 		for _, rec := range recs {
 			delete(want, rec.ID)
@@ -82,7 +82,7 @@ func TestDamagedRecordHidesNoWork(t *testing.T) {
 		if len(recs) != 4 || len(want) != 0 {
 			t.Errorf("%d are due; want the 4 that can be read", len(recs))
 		}
-		if recs, err := s.Due(t.Context(), store.DueRun, 10, time.Hour); err != nil || len(recs) != 0 {
+		if recs, err := s.Due(t.Context(), 10, time.Hour); err != nil || len(recs) != 0 {
 			t.Errorf("right afterwards %d are due, %v; want none, also not what is damaged", len(recs), err)
 		}
 	})
@@ -140,7 +140,7 @@ func TestOperatorSeesADamagedRecordAndExpiresIt(t *testing.T) {
 		if now.State != store.Failed || !now.Gone || now.Fence != rec.Fence || now.Owner != rec.Owner || keep != 30*24*time.Hour {
 			t.Errorf("it has become %+v, for %v", now, keep)
 		}
-		if recs, err := s.Due(t.Context(), store.DueRun, 10, time.Hour); err != nil || len(recs) != 0 {
+		if recs, err := s.Due(t.Context(), 10, time.Hour); err != nil || len(recs) != 0 {
 			t.Errorf("it is due: %v, %v", recs, err)
 		}
 		if all := browseAll(t, s, store.Query{States: append(stuck, store.Accepted)}, func() {}); len(all) != 1 {

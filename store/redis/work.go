@@ -20,7 +20,7 @@ func (s *Store) Accept(ctx context.Context, req store.ClaimRequest, work []byte,
 		return store.Record{}, err
 	}
 	k := s.keys(req.ID)
-	names := s.queueing(req.ID, store.DueRun, []string{k.record, k.result, k.index, k.list, k.fence})
+	names := s.queueing(req.ID, toRun, []string{k.record, k.result, k.index, k.list, k.fence})
 	reply, err := s.eval(ctx, acceptScript, names, string(req.ID[:]), string(req.Fingerprint[:]), string(req.Scope[:]),
 		string(req.Owner[:]), s.channel, string(work), delay(after), shardName(req.ID), packLabel(req.Label))
 	if err != nil {
@@ -35,7 +35,7 @@ func (s *Store) Accept(ctx context.Context, req store.ClaimRequest, work []byte,
 		err = s.standing(ctx, "accept", rec, reply)
 	default:
 		if rec.State == store.Accepted && rec.Owner == req.Owner {
-			s.hint(ctx, store.DueRun, rec.Label.Name, req.ID, after)
+			s.hint(ctx, toRun, rec.Label.Name, req.ID, after)
 		}
 		// The caller that accepted it may have waited for the replicas in vain, also if a
 		// worker has taken it since: a run does not prove that they have the record.
@@ -57,7 +57,7 @@ func (s *Store) Take(ctx context.Context, req store.TakeRequest) (store.Record, 
 	}
 	id := req.ID
 	k := s.keys(id)
-	names := s.queueing(id, store.DueRun, []string{k.record, k.result, s.outbox(id), k.index, k.fence})
+	names := s.queueing(id, toRun, []string{k.record, k.result, s.outbox(id), k.index, k.fence})
 	reply, err := s.eval(ctx, takeScript, names, string(id[:]), string(req.Owner[:]), micros(req.Lease), s.channel, flag(req.Repeatable), shardName(id))
 	if err != nil {
 		return store.Record{}, explain("take", err)
@@ -65,7 +65,7 @@ func (s *Store) Take(ctx context.Context, req store.TakeRequest) (store.Record, 
 	rec, err := s.whole(ctx, "take", id, reply)
 	if err == nil && rec.State == store.Running && rec.Owner == req.Owner {
 		if s.cluster && req.Repeatable {
-			s.hints.add(store.DueRun, spot{shardOf(id), rec.Label.Name}, time.Now().Add(req.Lease)) // it need not wait: the sweep does it, too
+			s.hints.add(toRun, spot{shardOf(id), rec.Label.Name}, time.Now().Add(req.Lease)) // it need not wait: the sweep does it, too
 		}
 		err = s.replicated(ctx, "take", rec.Claim(), rec.State)
 	}
@@ -83,7 +83,7 @@ func (s *Store) Return(ctx context.Context, c store.Claim, after time.Duration) 
 // giveBack is Release, or without keep Return.
 func (s *Store) giveBack(ctx context.Context, step string, c store.Claim, keep string, after time.Duration) error {
 	k := s.keys(c.ID)
-	names := s.queueing(c.ID, store.DueRun, []string{k.record, k.result, k.index, k.list})
+	names := s.queueing(c.ID, toRun, []string{k.record, k.result, k.index, k.list})
 	return s.requeue(ctx, step, c.ID, after, releaseScript, names, string(c.ID[:]), fence(c.Fence), s.channel, shardName(c.ID), keep, delay(after))
 }
 
@@ -101,7 +101,7 @@ func (s *Store) requeue(ctx context.Context, step string, id store.ID, after tim
 	n, ok := reply.(int64)
 	switch {
 	case waits:
-		s.hint(ctx, store.DueRun, name, id, after)
+		s.hint(ctx, toRun, name, id, after)
 	case !ok:
 		return errReply(reply)
 	case n == 0:
@@ -116,7 +116,7 @@ func (s *Store) Cancel(ctx context.Context, c store.Claim, out store.Settlement,
 		return store.Record{}, err
 	}
 	k := s.keys(c.ID)
-	reply, err := s.eval(ctx, cancelScript, []string{k.record, k.result, s.outbox(c.ID), k.list, s.queues(shardOf(c.ID), store.DueRun)},
+	reply, err := s.eval(ctx, cancelScript, []string{k.record, k.result, s.outbox(c.ID), k.list, s.queues(shardOf(c.ID), toRun)},
 		string(c.ID[:]), fence(c.Fence), flag(out.Gone), string(out.Result.Marshal()), micros(keep.Result), micros(keep.Tombstone))
 	if err != nil {
 		return store.Record{}, explain("cancel", err)
@@ -128,20 +128,20 @@ func (s *Store) Cancel(ctx context.Context, c store.Claim, out store.Settlement,
 }
 
 // Save implements store.WorkStore.
-func (s *Store) Save(ctx context.Context, c store.Claim, notes []byte, repeatable bool) error {
+func (s *Store) Save(ctx context.Context, c store.Claim, notes store.Notes, repeatable bool) error {
 	return s.put(ctx, "save", c, notes, store.Running, repeatable)
 }
 
 // Strike implements store.WorkStore.
-func (s *Store) Strike(ctx context.Context, c store.Claim, notes []byte) error {
+func (s *Store) Strike(ctx context.Context, c store.Claim, notes store.Notes) error {
 	return s.put(ctx, "strike", c, notes, store.Unknown, false)
 }
 
 // put is Save for a record in that state.
-func (s *Store) put(ctx context.Context, step string, c store.Claim, notes []byte, in store.State, repeatable bool) error {
+func (s *Store) put(ctx context.Context, step string, c store.Claim, notes store.Notes, in store.State, repeatable bool) error {
 	k := s.keys(c.ID)
-	names := s.queueing(c.ID, store.DueRun, []string{k.record, k.result})
-	err := s.requeue(ctx, step, c.ID, 0, saveScript, names, fence(c.Fence), string(notes), string([]byte{byte(in)}), flag(repeatable), string(c.ID[:]), shardName(c.ID))
+	names := s.queueing(c.ID, toRun, []string{k.record, k.result})
+	err := s.requeue(ctx, step, c.ID, 0, saveScript, names, fence(c.Fence), string(notes.Marshal()), string([]byte{byte(in)}), flag(repeatable), string(c.ID[:]), shardName(c.ID))
 	if err != nil {
 		return err
 	}
@@ -174,10 +174,10 @@ func (s *Store) whole(ctx context.Context, step string, id store.ID, reply any) 
 	return rec, nil
 }
 
-// Relayed implements store.WorkStore.
+// Relayed implements store.OutboxStore.
 func (s *Store) Relayed(ctx context.Context, c store.Claim, keep store.Retention) error {
 	k := s.keys(c.ID)
-	_, err := s.write(ctx, "relayed", relayedScript, []string{k.record, k.result, s.outbox(c.ID), s.queues(shardOf(c.ID), store.DueRelay)},
+	_, err := s.write(ctx, "relayed", relayedScript, []string{k.record, k.result, s.outbox(c.ID), s.queues(shardOf(c.ID), toSend)},
 		string(c.ID[:]), fence(c.Fence), micros(keep.Tombstone))
 	return err
 }

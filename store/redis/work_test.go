@@ -20,7 +20,15 @@ import (
 	"github.com/stet-go/stet/store/redis/goredis"
 )
 
-var kinds = map[store.Due]string{store.DueRun: "run", store.DueRelay: "relay"}
+// waitsFor is what a record waits for.
+type waitsFor int
+
+const (
+	toRun waitsFor = iota
+	toSend
+)
+
+var kinds = map[waitsFor]string{toRun: "run", toSend: "relay"}
 
 func mustAccept(t testing.TB, s store.WorkStore, req store.ClaimRequest, after time.Duration) store.Record {
 	t.Helper()
@@ -41,15 +49,21 @@ func mustSend(t testing.TB, s store.Store, c store.Claim) {
 	}
 }
 
-func mustDue(t testing.TB, s store.WorkStore, what store.Due, limit int, again time.Duration) (ids []store.ID) {
+func mustDue(t testing.TB, s *redis.Store, what waitsFor, limit int, again time.Duration) (ids []store.ID) {
 	t.Helper()
-	recs, err := s.Due(context.Background(), what, limit, again)
+	due := s.DueMessages
+	if what == toRun {
+		due = func(ctx context.Context, limit int, again time.Duration) ([]store.Record, error) {
+			return s.Due(ctx, limit, again)
+		}
+	}
+	recs, err := due(context.Background(), limit, again)
 	if err != nil {
 		t.Fatalf("Due: %v", err)
 	}
 	for _, rec := range recs {
-		if rec.Work == nil {
-			t.Errorf("Due returned a record without its work: %+v", rec)
+		if what == toRun && rec.Work == nil || what == toSend && rec.Outbox == nil {
+			t.Errorf("Due returned a record without its work or its messages: %+v", rec)
 		}
 		ids = append(ids, rec.ID)
 	}
@@ -57,10 +71,10 @@ func mustDue(t testing.TB, s store.WorkStore, what store.Due, limit int, again t
 }
 
 // wait makes a record that waits for what is due.
-func wait(t testing.TB, s *redis.Store, what store.Due) store.ID {
+func wait(t testing.TB, s *redis.Store, what waitsFor) store.ID {
 	t.Helper()
 	req := request(stet.NewKey())
-	if what == store.DueRun {
+	if what == toRun {
 		mustAccept(t, s, req, 0)
 	} else {
 		mustSend(t, s, mustClaim(t, s, req).Claim())
@@ -91,7 +105,7 @@ func TestAcceptedRecordsAndOutboxesNeverExpireByThemselves(t *testing.T) {
 		}
 		brief := store.Retention{Result: time.Minute, Tombstone: 2 * time.Minute}
 		rec := mustClaim(t, s, req)
-		if err := s.Save(t.Context(), rec.Claim(), []byte("00000001notes"), false); err != nil {
+		if err := s.Save(t.Context(), rec.Claim(), store.Notes{Version: 1, Data: []byte("notes")}, false); err != nil {
 			t.Fatal(err)
 		}
 		stays("with notes", recordKey(prefix, req.ID), result)
@@ -110,8 +124,8 @@ func TestAcceptedRecordsAndOutboxesNeverExpireByThemselves(t *testing.T) {
 		mustAccept(t, s, req, 0)
 		stays("accepted", recordKey(prefix, req.ID), result)
 		rec = mustTake(t, s, req.ID)
-		if string(rec.Notes) != "00000001notes" || string(rec.Work) != "work" {
-			t.Errorf("the notes of earlier runs are %q, the work %q", rec.Notes, rec.Work)
+		if rec.Notes.Version != 1 || string(rec.Notes.Data) != "notes" || string(rec.Work) != "work" {
+			t.Errorf("the notes of earlier runs are %q, the work %q", rec.Notes.Data, rec.Work)
 		}
 		stays("taken", recordKey(prefix, req.ID), result)
 		if err := s.Return(t.Context(), rec.Claim(), 0); err != nil {
@@ -147,7 +161,7 @@ func TestRecordsWithWorkOrNotesAreOfAVersionOfTheirOwn(t *testing.T) {
 		plain, req := request("plain"), request("with work")
 		rec := mustClaim(t, s, plain)
 		of("claimed", plain.ID, "\x01")
-		if err := s.Save(t.Context(), rec.Claim(), []byte("00000001"), false); err != nil {
+		if err := s.Save(t.Context(), rec.Claim(), store.Notes{Version: 1}, false); err != nil {
 			t.Fatal(err)
 		}
 		of("claimed, with notes", plain.ID, "\x02")
@@ -218,7 +232,7 @@ func TestLostReplyOfEveryCallAboutWorkIsHarmless(t *testing.T) {
 				if rec.State != store.Running || rec.Owner != owner || rec.Attempt != attempt || string(rec.Work) != "work" {
 					t.Fatalf("a take conflicts with itself: %+v", rec)
 				}
-				notes := append(binary.BigEndian.AppendUint64(nil, uint64(attempt)), "notes"...)
+				notes := store.Notes{Version: uint64(attempt), Data: []byte("notes")}
 				again(t, p, "Save", func() error { return s.Save(ctx, rec.Claim(), notes, false) })
 				if attempt == 1 {
 					again(t, p, "Return", func() error { return s.Return(ctx, rec.Claim(), 0) })
@@ -228,7 +242,7 @@ func TestLostReplyOfEveryCallAboutWorkIsHarmless(t *testing.T) {
 			out.Outbox = []byte("messages")
 			again(t, p, "Settle", func() error { return s.Settle(ctx, rec.Claim(), out, keep) })
 			again(t, p, "Relayed", func() error { return s.Relayed(ctx, rec.Claim(), keep) })
-			if rec, err := s.Look(ctx, req.ID); err != nil || rec.State != store.Completed || rec.Work != nil || rec.Notes != nil || string(rec.Result.Body) != "x" {
+			if rec, err := s.Look(ctx, req.ID); err != nil || rec.State != store.Completed || rec.Work != nil || rec.Notes.Version != 0 || string(rec.Result.Body) != "x" {
 				t.Fatalf("in the end the record is %+v, %v", rec, err)
 			}
 		}
@@ -247,10 +261,10 @@ func workOnce(t *testing.T, s *redis.Store, req store.ClaimRequest) {
 	}
 	req = request(stet.NewKey())
 	mustAccept(t, s, req, 0)
-	mustDue(t, s, store.DueRun, 1, time.Hour)
+	mustDue(t, s, toRun, 1, time.Hour)
 	rec := mustTake(t, s, req.ID)
 	mustSend(t, s, rec.Claim())
-	for what, err := range map[string]error{"Save": s.Save(ctx, rec.Claim(), []byte("00000001"), false), "Return": s.Return(ctx, rec.Claim(), 0)} {
+	for what, err := range map[string]error{"Save": s.Save(ctx, rec.Claim(), store.Notes{Version: 1}, false), "Return": s.Return(ctx, rec.Claim(), 0)} {
 		if !errors.Is(err, store.ErrFenced) {
 			t.Fatalf("%s after the end: %v", what, err)
 		}
@@ -269,9 +283,9 @@ func TestAcceptedRecordsAreBrowsedWithoutALookAtAllKeys(t *testing.T) {
 		s := open(t, c, redis.Options{Prefix: prefix})
 		want := make(map[store.ID]bool)
 		for range 30 {
-			want[wait(t, s, store.DueRun)] = true
+			want[wait(t, s, toRun)] = true
 		}
-		taken := wait(t, s, store.DueRun)
+		taken := wait(t, s, toRun)
 		mustTake(t, s, taken)
 		// By a stale index they are not taken out of the list of what can be browsed.
 		for id := range want {
@@ -334,7 +348,7 @@ func TestAcceptedWorkIsOnReplicasBeforeAnybodyIsTold(t *testing.T) {
 		for range 2 {
 			_, err = hasty.Take(ctx, store.TakeRequest{ID: first.ID, Owner: owner, Lease: time.Minute})
 			lacking(t, "Take", err)
-			lacking(t, "Save", hasty.Save(ctx, running.Claim(), []byte("00000001"), false))
+			lacking(t, "Save", hasty.Save(ctx, running.Claim(), store.Notes{Version: 1}, false))
 		}
 		if v, err := p.master.CLI(ctx, "--raw", "GETRANGE", recordKey("p", first.ID), "0", "0"); err != nil || !strings.HasPrefix(v, "\x02") {
 			t.Errorf("writing it again has made it a record of version %q, %v", v, err)
@@ -373,7 +387,7 @@ func TestCommandsThatTheErrorNamesSuffice(t *testing.T) {
 	workOnce(t, s, request("k"))
 	rec := mustClaim(t, s, request("claimed"))
 	for range 2 { // with notes of an earlier run
-		if err := errors.Join(s.Save(t.Context(), rec.Claim(), []byte("00000001"), false), s.Release(t.Context(), rec.Claim(), keep)); err != nil {
+		if err := errors.Join(s.Save(t.Context(), rec.Claim(), store.Notes{Version: 1}, false), s.Release(t.Context(), rec.Claim(), keep)); err != nil {
 			t.Fatal(err)
 		}
 		rec = mustClaim(t, s, request("claimed"))

@@ -86,14 +86,17 @@ func (a *alternate) Return(ctx context.Context, c store.Claim, after time.Durati
 func (a *alternate) Cancel(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) (store.Record, error) {
 	return a.next().Cancel(ctx, c, out, keep)
 }
-func (a *alternate) Save(ctx context.Context, c store.Claim, notes []byte, repeatable bool) error {
+func (a *alternate) Save(ctx context.Context, c store.Claim, notes store.Notes, repeatable bool) error {
 	return a.next().Save(ctx, c, notes, repeatable)
 }
 func (a *alternate) Look(ctx context.Context, id store.ID) (store.Record, error) {
 	return a.next().Look(ctx, id)
 }
-func (a *alternate) Due(ctx context.Context, what store.Due, limit int, again time.Duration, names ...string) ([]store.Record, error) {
-	return a.next().Due(ctx, what, limit, again, names...)
+func (a *alternate) Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]store.Record, error) {
+	return a.next().Due(ctx, limit, again, names...)
+}
+func (a *alternate) DueMessages(ctx context.Context, limit int, again time.Duration) ([]store.Record, error) {
+	return a.next().DueMessages(ctx, limit, again)
 }
 func (a *alternate) Relayed(ctx context.Context, c store.Claim, keep store.Retention) error {
 	return a.next().Relayed(ctx, c, keep)

@@ -51,12 +51,12 @@ func TestUnreadableWorkHidesNoOther(t *testing.T) {
 			}
 			damage(t, s, request("2").ID, how)
 			for range 2 {
-				recs, err := s.Due(t.Context(), store.DueRun, 10, time.Minute)
+				recs, err := s.Due(t.Context(), 10, time.Minute)
 				partial, ok := errors.AsType[*store.PartialError](err)
 				if len(recs) != 4 || !ok || len(partial.Claims) != 1 || !errors.Is(err, store.ErrDamaged) {
 					t.Errorf("Due: %d records, %v", len(recs), err)
 				}
-				if recs, err := s.Due(t.Context(), store.DueRun, 10, time.Minute); len(recs) != 0 || err != nil {
+				if recs, err := s.Due(t.Context(), 10, time.Minute); len(recs) != 0 || err != nil {
 					t.Errorf("Due at once again: %d records, %v", len(recs), err)
 				}
 				clock.Advance(time.Minute)
@@ -177,7 +177,7 @@ func TestOperatorSeesAndBuriesWhatCannotBeRead(t *testing.T) {
 			if rec.State != store.Failed || !rec.Gone || rec.Attempt != 1 || rec.Fence <= 0 || rec.ForgetAt.Sub(rec.SettledAt) != 30*24*time.Hour {
 				t.Errorf("it became %+v", rec)
 			}
-			if recs, err := s.Due(t.Context(), store.DueRun, 10, time.Minute); len(recs) != 4 || err != nil {
+			if recs, err := s.Due(t.Context(), 10, time.Minute); len(recs) != 4 || err != nil {
 				t.Errorf("Due: %d records, %v", len(recs), err)
 			}
 		})

@@ -20,7 +20,7 @@ func TestMoreNamesThanAreLookedAtComeInTurns(t *testing.T) {
 	}
 	got := 0
 	for range 3 {
-		recs, err := s.Due(t.Context(), store.DueRun, 1000, time.Hour)
+		recs, err := s.Due(t.Context(), 1000, time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}

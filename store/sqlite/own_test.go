@@ -76,7 +76,9 @@ func inTheCallers(t *testing.T, s *Store) map[string]func(*sql.Tx) error {
 	rec := mustClaim(t, s, request(stet.NewKey()))
 	return map[string]func(*sql.Tx) error{
 		"SettleTx": func(tx *sql.Tx) error { return s.SettleTx(t.Context(), tx, rec.Claim(), completed("done"), keep) },
-		"SaveTx":   func(tx *sql.Tx) error { return s.SaveTx(t.Context(), tx, rec.Claim(), []byte("12345678notes"), false) },
+		"SaveTx": func(tx *sql.Tx) error {
+			return s.SaveTx(t.Context(), tx, rec.Claim(), store.Notes{Version: 1, Data: []byte("notes")}, false)
+		},
 		"AcceptTx": func(tx *sql.Tx) error {
 			_, err := s.AcceptTx(t.Context(), tx, request(stet.NewKey()), []byte("work"), 0)
 			return err

@@ -77,6 +77,7 @@ type Store struct {
 
 var (
 	_ store.WorkTxStore[*sql.Tx] = (*Store)(nil)
+	_ store.OutboxStore          = (*Store)(nil)
 	_ store.Sweeper              = (*Store)(nil)
 	_ store.Browser              = (*Store)(nil)
 )

@@ -1,7 +1,6 @@
 package sqlite
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"database/sql/driver"
@@ -103,7 +102,7 @@ func glance(s session, id store.ID) (r *row, err error) {
 	return r, nil
 }
 
-// look is load with what only a store.WorkStore keeps.
+// look is load with what only a store.WorkStore and a store.OutboxStore keep.
 func look(s session, id store.ID) (r *row, err error) {
 	err = s.rows(qLook, func(v []driver.Value) error {
 		r = &row{}
@@ -122,8 +121,12 @@ func (r *row) scanWhole(id store.ID, v []driver.Value) error {
 	}
 	cancelling, _ := v[keptFrom].(int64)
 	r.Cancelling = cancelling != 0
-	r.Notes, _ = v[keptFrom+1].([]byte)
+	notes, _ := v[keptFrom+1].([]byte)
+	r.Notes = store.UnmarshalNotes(notes)
 	r.Work, _ = v[keptFrom+2].([]byte)
+	if r.State.Settled() {
+		r.Work, r.Outbox = nil, r.Work
+	}
 	return nil
 }
 
@@ -167,28 +170,24 @@ func cancel(s session, c store.Claim, out store.Settlement, keep store.Retention
 	return r.at(now), nil
 }
 
-// versionSize is how many bytes of notes are their version.
-const versionSize = 8
-
-func version(notes []byte) []byte { return notes[:min(versionSize, len(notes))] }
-
 // Save implements store.WorkStore.
-func (s *Store) Save(ctx context.Context, c store.Claim, notes []byte, repeatable bool) error {
+func (s *Store) Save(ctx context.Context, c store.Claim, notes store.Notes, repeatable bool) error {
 	return s.write(ctx, func(b *batch) error { return save(b, c, notes, store.Running, repeatable) })
 }
 
 // Strike implements store.WorkStore.
-func (s *Store) Strike(ctx context.Context, c store.Claim, notes []byte) error {
+func (s *Store) Strike(ctx context.Context, c store.Claim, notes store.Notes) error {
 	return s.write(ctx, func(b *batch) error { return save(b, c, notes, store.Unknown, false) })
 }
 
 // save is the body of Save for a record in that state, in a write transaction.
-func save(s session, c store.Claim, notes []byte, in store.State, repeatable bool) error {
+func save(s session, c store.Claim, notes store.Notes, in store.State, repeatable bool) error {
 	mark := int64(0)
 	if repeatable {
 		mark = 1
 	}
-	n, err := s.exec(qSave, some(notes), mark, c.Fence, c.ID[:], int64(in), some(version(notes)))
+	version := store.Notes{Version: notes.Version}
+	n, err := s.exec(qSave, some(notes.Marshal()), mark, c.Fence, c.ID[:], int64(in), some(version.Marshal()))
 	if err != nil || n == 1 {
 		return err
 	}
@@ -196,7 +195,7 @@ func save(s session, c store.Claim, notes []byte, in store.State, repeatable boo
 	if err != nil {
 		return err
 	}
-	if r == nil || r.Fence != c.Fence || r.State != in || !bytes.Equal(version(notes), version(r.Notes)) {
+	if r == nil || r.Fence != c.Fence || r.State != in || notes.Version != r.Notes.Version {
 		return store.ErrFenced
 	}
 	return nil // the reply to the first time was lost
@@ -207,7 +206,7 @@ func (s *Store) Look(ctx context.Context, id store.ID) (store.Record, error) {
 	return s.readWith(ctx, id, look)
 }
 
-// Relayed implements store.WorkStore.
+// Relayed implements store.OutboxStore.
 func (s *Store) Relayed(ctx context.Context, c store.Claim, keep store.Retention) error {
 	return s.write(ctx, func(b *batch) error {
 		forget := b.now + span(keep.Tombstone)
@@ -223,19 +222,29 @@ func (s *Store) Relayed(ctx context.Context, c store.Claim, keep store.Retention
 // and fewer when their work is more than 16 MiB, whatever limit says. Asking for
 // what is not there waits for no writer. Without names, it looks at 256 names under
 // which something waits, and the next call at the next.
-func (s *Store) Due(ctx context.Context, what store.Due, limit int, again time.Duration, names ...string) ([]store.Record, error) {
+func (s *Store) Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]store.Record, error) {
 	if limit < 1 {
 		return nil, ctx.Err()
 	}
-	lanes := []lane{{find: qDueRelay, put: qAgainRelay}}
-	var err error
-	if what == store.DueRun {
-		lanes, err = s.lanes(ctx, names)
-	}
+	lanes, err := s.lanes(ctx, names)
 	if err != nil {
 		return nil, err
 	}
-	if lanes, err = s.waits(ctx, lanes); err != nil || len(lanes) == 0 {
+	return s.handOut(ctx, lanes, limit, again)
+}
+
+// DueMessages implements store.OutboxStore. It is bounded like Due.
+func (s *Store) DueMessages(ctx context.Context, limit int, again time.Duration) ([]store.Record, error) {
+	if limit < 1 {
+		return nil, ctx.Err()
+	}
+	return s.handOut(ctx, []lane{{find: qDueRelay, put: qAgainRelay}}, limit, again)
+}
+
+// handOut returns what is due in some lanes, and makes it due again.
+func (s *Store) handOut(ctx context.Context, lanes []lane, limit int, again time.Duration) ([]store.Record, error) {
+	lanes, err := s.waits(ctx, lanes)
+	if err != nil || len(lanes) == 0 {
 		return nil, err
 	}
 	h := handing{lanes: lanes, limit: min(limit, dueChunk), again: again}
@@ -323,7 +332,7 @@ type waited struct {
 	since micros
 }
 
-// handing is one call of Due.
+// handing is one call of Due or DueMessages.
 type handing struct {
 	lanes []lane
 	limit int
@@ -370,7 +379,7 @@ func (h *handing) some(s session, l lane, share int, now micros) (n int, err err
 		if waits := r.State.Settled(); err == nil && waits != relay || err == nil && !waits && r.State != store.Accepted && !r.repeatable {
 			err = unreadable(id, fmt.Sprintf("it is %v, and waits in a queue", r.State))
 		}
-		if h.size += len(r.Work); err == nil && h.size > dueBytes && len(h.recs) > 0 {
+		if h.size += len(r.Work) + len(r.Outbox); err == nil && h.size > dueBytes && len(h.recs) > 0 {
 			return errEnough
 		}
 		if fences = append(fences, r.Fence); err != nil {

@@ -32,18 +32,24 @@ func TestStoreAgreesWithTheReference(t *testing.T) {
 	}
 }
 
+// worker is what both stores are.
+type worker interface {
+	store.WorkStore
+	store.OutboxStore
+}
+
 type history struct {
 	t            *testing.T
 	rand         *rand.Rand
 	clock        *fakeClock
-	mine, theirs store.WorkStore
+	mine, theirs worker
 	owners       []store.Owner
 	fences       [][2]int64 // that were granted, of both
 	log          []string
 }
 
 // both does what do does to both stores, and compares what they say.
-func (h *history) both(what string, do func(s store.WorkStore, fence func([2]int64) int64) ([]store.Record, error)) {
+func (h *history) both(what string, do func(s worker, fence func([2]int64) int64) ([]store.Record, error)) {
 	h.t.Helper()
 	h.log = append(h.log, what)
 	mine, err := do(h.mine, func(f [2]int64) int64 { return f[0] })
@@ -79,7 +85,7 @@ func plain(rec store.Record) store.Record {
 			*at = time.Time{}
 		}
 	}
-	for _, b := range []*[]byte{&rec.Result.Body, &rec.Work, &rec.Notes} {
+	for _, b := range []*[]byte{&rec.Result.Body, &rec.Work, &rec.Outbox, &rec.Notes.Data} {
 		if len(*b) == 0 {
 			*b = nil
 		}
@@ -92,7 +98,7 @@ func pick[T any](h *history, of ...T) T { return of[h.rand.IntN(len(of))] }
 // handed drops what Due may leave out, and the order of those due at one moment.
 func handed(recs []store.Record, err error) ([]store.Record, error) {
 	for i := range recs {
-		recs[i].Notes, recs[i].Cancelling = nil, false
+		recs[i].Notes, recs[i].Cancelling = store.Notes{}, false
 	}
 	slices.SortFunc(recs, func(a, b store.Record) int { return bytes.Compare(a.ID[:], b.ID[:]) })
 	return recs, err
@@ -125,12 +131,12 @@ func (h *history) step() {
 	if h.rand.IntN(3) == 0 {
 		out.Outbox = []byte("messages")
 	}
-	notes := append(pick(h, []byte("00000001"), []byte("00000002"), []byte("00000003")), pick(h, "n", "m")...)
+	notes := store.Notes{Version: pick(h, uint64(1), 2, 3), Data: []byte(pick(h, "n", "m"))}
 	keep := store.Retention{Result: pick(h, time.Minute, time.Hour), Tombstone: 2 * time.Hour}
 	type fencer = func([2]int64) int64
 	verb := h.rand.IntN(18)
 	what := fmt.Sprint(verb, key, " fence ", fence, " wait ", wait)
-	h.both(what, func(s store.WorkStore, f fencer) ([]store.Record, error) {
+	h.both(what, func(s worker, f fencer) ([]store.Record, error) {
 		switch verb {
 		case 0:
 			return alone(s.Claim(ctx, req))
@@ -152,9 +158,9 @@ func (h *history) step() {
 		case 13:
 			return nil, s.Relayed(ctx, claim(f), keep)
 		case 14:
-			return handed(s.Due(ctx, store.DueRun, 3, time.Minute))
+			return handed(s.Due(ctx, 3, time.Minute))
 		case 15:
-			return handed(s.Due(ctx, store.DueRelay, 3, time.Minute))
+			return handed(s.DueMessages(ctx, 3, time.Minute))
 		case 16:
 			_, err := s.(store.Sweeper).Sweep(ctx, 100)
 			return nil, err
@@ -173,8 +179,8 @@ func (h *history) compare() {
 	ctx := h.t.Context()
 	for _, k := range []string{"a", "b", "c"} {
 		id := request(k).ID
-		h.both("look "+k, func(s store.WorkStore, _ func([2]int64) int64) ([]store.Record, error) { return alone(s.Look(ctx, id)) })
-		h.both("read "+k, func(s store.WorkStore, _ func([2]int64) int64) ([]store.Record, error) { return alone(s.Read(ctx, id)) })
+		h.both("look "+k, func(s worker, _ func([2]int64) int64) ([]store.Record, error) { return alone(s.Look(ctx, id)) })
+		h.both("read "+k, func(s worker, _ func([2]int64) int64) ([]store.Record, error) { return alone(s.Read(ctx, id)) })
 		h.log = h.log[:len(h.log)-2]
 	}
 }

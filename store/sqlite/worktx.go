@@ -61,7 +61,7 @@ func (s *Store) AcceptTx(ctx context.Context, tx *sql.Tx, req store.ClaimRequest
 
 // SaveTx implements store.WorkTxStore, in a transaction that is begun as for
 // SettleTx.
-func (s *Store) SaveTx(ctx context.Context, tx *sql.Tx, c store.Claim, notes []byte, repeatable bool) error {
+func (s *Store) SaveTx(ctx context.Context, tx *sql.Tx, c store.Claim, notes store.Notes, repeatable bool) error {
 	session := txSession{ctx: ctx, tx: tx}
 	if err := s.trusts(session); err != nil {
 		return err

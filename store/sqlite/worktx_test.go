@@ -105,7 +105,7 @@ func TestDueIsBoundedInBytes(t *testing.T) {
 	}
 	mustAccept(t, s, request("huge"), strings.Repeat("x", dueBytes+1))
 	for _, want := range []int{3, 3, 1, 0} {
-		recs, err := s.Due(t.Context(), store.DueRun, 100, time.Hour)
+		recs, err := s.Due(t.Context(), 100, time.Hour)
 		if err != nil || len(recs) != want {
 			t.Fatalf("%d records, %v; want %d", len(recs), err, want)
 		}
@@ -120,10 +120,11 @@ func TestDueOfNothingWaitsForNoWriter(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback()
-	for _, what := range []store.Due{store.DueRun, store.DueRelay} {
-		if recs, err := s.Due(t.Context(), what, 10, time.Minute); err != nil || len(recs) != 0 {
-			t.Errorf("Due: %+v, %v", recs, err)
-		}
+	if recs, err := s.Due(t.Context(), 10, time.Minute); err != nil || len(recs) != 0 {
+		t.Errorf("Due: %+v, %v", recs, err)
+	}
+	if recs, err := s.DueMessages(t.Context(), 10, time.Minute); err != nil || len(recs) != 0 {
+		t.Errorf("DueMessages: %+v, %v", recs, err)
 	}
 }
 
@@ -198,19 +199,19 @@ func TestWritesFromInsideInTxAreRefused(t *testing.T) {
 	rec := mustTake(t, s, request("k").ID)
 	err := s.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
 		for name, err := range map[string]error{
-			"Save": s.Save(ctx, rec.Claim(), []byte("notes"), false),
+			"Save": s.Save(ctx, rec.Claim(), store.Notes{Version: 1, Data: []byte("notes")}, false),
 			"InTx": s.InTx(ctx, func(context.Context, *sql.Tx) error { return nil }),
 		} {
 			if !errors.Is(err, store.ErrInvalid) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		return s.SaveTx(ctx, tx, rec.Claim(), []byte("notes"), false)
+		return s.SaveTx(ctx, tx, rec.Claim(), store.Notes{Version: 1, Data: []byte("notes")}, false)
 	})
 	if err != nil {
 		t.Error(err)
 	}
-	if now, err := s.Look(t.Context(), rec.ID); err != nil || string(now.Notes) != "notes" {
+	if now, err := s.Look(t.Context(), rec.ID); err != nil || string(now.Notes.Data) != "notes" {
 		t.Errorf("Look: %+v, %v", now, err)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/stet-go/stet/store"
 )
 
 func TestMain(m *testing.M) {
@@ -27,6 +29,57 @@ func TestMain(m *testing.M) {
 func TestSmallStoreConforms(t *testing.T) { Run(t, smallHarness("").Harness) }
 
 func TestSmallStoreConformsInTransactions(t *testing.T) { RunTx(t, smallHarness("")) }
+
+type (
+	fiveMethods struct {
+		store.Store
+		store.Limiter
+	}
+	workAlone struct {
+		store.WorkStore
+		store.Limiter
+	}
+	messagesAlone struct {
+		store.OutboxStore
+		store.Limiter
+	}
+)
+
+// A store is tested with what it can do: with work alone or messages alone, and behind
+// a wrapper that says so as if it were not there.
+func TestStoresAreTestedWithWhatTheyCanDo(t *testing.T) {
+	for name, show := range map[string]func(*small) store.Store{
+		"the five methods alone": func(s *small) store.Store { return fiveMethods{s, s} },
+		"work alone":             func(s *small) store.Store { return workAlone{s, s} },
+		"messages alone":         func(s *small) store.Store { return messagesAlone{s, s} },
+		"all, behind a wrapper":  func(s *small) store.Store { return wrapped{s} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := smallHarness("")
+			if name != "messages alone" && name != "all, behind a wrapper" {
+				h = smallHarness("sends nothing") // as a store does that keeps no messages
+			}
+			inner := h.New
+			h.New = func(t testing.TB) store.Store { return show(inner(t).(*small)) }
+			h.Damage = nil
+			claims := make(map[string]bool)
+			for _, c := range checks(h.Harness, h.New(t)) {
+				claims[c.name] = true
+			}
+			for claim, want := range map[string]bool{
+				"a free key is accepted":                                 name == "work alone" || name == "all, behind a wrapper",
+				"messages are durable with the outcome, and due at once": name == "messages alone" || name == "all, behind a wrapper",
+				"a sweep is bounded, and says when there is more":        name == "all, behind a wrapper",
+				"a watcher is woken when the run ends":                   name == "all, behind a wrapper",
+			} {
+				if claims[claim] != want {
+					t.Errorf("%q is among the claims: %v; want %v", claim, claims[claim], want)
+				}
+			}
+			Run(t, h.Harness)
+		})
+	}
+}
 
 // broken are bugs, each with a claim of the suite that it breaks. There may be
 // more.
@@ -173,7 +226,7 @@ var brokenWork = []struct{ bug, claim string }{
 	{"cancels without the fence check", "a stale fence can write nothing about work"},
 	{"saves without the fence check", "a stale fence can write nothing about work"},
 	{"strikes without the fence check", "a stale fence can write nothing about work"},
-	{"relays without the fence check", "a stale fence can write nothing about work"},
+	{"relays without the fence check", "relaying in each state compares the fence"},
 	{"ignores ended contexts", "a call about work whose context has ended does nothing"},
 	{"cancels what runs", "a cancellation in each state does what the state machine says"},
 	{"keeps what was cancelled for ever", "a cancelled operation has an outcome like any other"},
@@ -184,8 +237,10 @@ var brokenWork = []struct{ bug, claim string }{
 	{"strikes nothing", "what was struck stays so for the next attempt, and its own run cannot undo it"},
 	{"strikes nothing", "a step in doubt that did not happen runs again, once"},
 	{"saves whatever comes last", "notes are only replaced by a greater version"},
+	{"compares versions as signed numbers", "notes are only replaced by a greater version"},
 	{"drops notes with the run", "notes outlive the run, and end with the outcome"},
-	{"cuts work at NUL", "work, notes and messages come back byte for byte"},
+	{"cuts work at NUL", "work and notes come back byte for byte"},
+	{"cuts work at NUL", "messages come back byte for byte"},
 	{"parks on look", "looking changes nothing"},
 	{"reads no cancellation", "looking changes nothing"},
 	{"keeps its notes in one place", "what was handed over is never modified"},
@@ -201,6 +256,14 @@ var brokenWork = []struct{ bug, claim string }{
 	{"writes messages again", "messages are kept as they were first written"},
 	{"forgets what has messages", "nothing with messages is forgotten"},
 	{"counts retention from settling", "relayed messages are gone, and the record is kept as long as was asked for from then on"},
+	{"hands out work once", "messages that were handed out and not sent are due again"},
+	{"hands out the newest first", "messages that wait longest are due first, in bounded numbers"},
+	{"hands out all at once", "messages that wait longest are due first, in bounded numbers"},
+	{"hands out in two steps", "no two callers are handed the same messages within their time"},
+	{"ignores ended contexts", "a call about messages whose context has ended does nothing"},
+	{"sends nothing", "one lost request or reply about messages is not noticed"},
+	{"names no damaged work", "messages that cannot be read are named, and hold up no others"},
+	{"does not put damaged work off", "messages that cannot be read are named, and hold up no others"},
 	{"relays what has not ended", "relaying in each state compares the fence"},
 	{"accepts outside of the transaction", "AcceptTx is committed with the caller's rows, or not at all"},
 	{"does not wait for transactions", "AcceptTx waits for a transaction that is accepting the same key"},
@@ -213,15 +276,15 @@ var brokenWork = []struct{ bug, claim string }{
 	{"drops the work", "without an answer to a take nothing is executed, and the work comes back"},
 	{"runs lapsed claims again", "work whose outcome could not be written is never executed again"},
 	{"sends nothing", "with calls failing at random accepted work is neither lost nor done twice, and its messages come with its outcome"},
-	{"drops the work", "random histories of work agree with the model"},
+	{"drops the work", "random histories of work and messages agree with the model"},
 	{"commits in spite of an error", "InTx commits all that was written, or nothing"},
 	{"commits in spite of an error", "a stale fence in InTx writes nothing"},
 	{"commits in spite of an error", "a worker's rows, outcome and messages are committed together, once"},
 	{"commits in spite of an error", "a step's rows and its result are committed together, once"},
 	{"wraps long durations", "the longest delays do not wrap around"},
 	{"ends everything a moment late", "work is due at the time that was asked for, and not after it"},
-	{"takes empty work for none", "empty work and an empty outbox are kept like any other"},
-	{"takes an empty outbox for none", "empty work and an empty outbox are kept like any other"},
+	{"takes empty work for none", "empty work is kept like any other"},
+	{"takes an empty outbox for none", "an empty outbox is kept like any other"},
 	{"forgets a cancellation when it parks", "a cancellation that was asked for stays until the outcome, and no longer"},
 	{"forgets a cancellation when it is taken", "a cancellation that was asked for stays until the outcome, and no longer"},
 	{"keeps a cancellation past the outcome", "a cancellation that was asked for stays until the outcome, and no longer"},
@@ -270,6 +333,9 @@ func TestBrokenStoresFailTheSuite(t *testing.T) {
 	for claim := range idle {
 		t.Errorf("no broken store fails %q: nobody has seen that claim fail", claim)
 	}
+	for name, at := range unreached(t) {
+		t.Logf("UNREACHED %s: %s", at, name)
+	}
 }
 
 // What only a table finds is found because its author thought of it. These are
@@ -283,7 +349,7 @@ func TestRandomHistoriesFindBugs(t *testing.T) {
 }
 
 func TestRandomHistoriesOfWorkFindBugs(t *testing.T) {
-	findByChance(t, "random histories of work agree with the model",
+	findByChance(t, "random histories of work and messages agree with the model",
 		"accepts what is unknown", "takes what was never accepted", "returns without the fence check", "saves whatever comes last",
 		"strikes notes of what runs", "saves notes of what is unknown", "leaves taken work in its queue", "hands out work once", "writes messages again", "forgets what has messages")
 }
@@ -372,6 +438,9 @@ func (r *recorder) finish() {
 func (r *recorder) text() string { return strings.Join(r.lines, "\n") }
 
 func (r *recorder) note(fail bool, line string) {
+	if fail {
+		noteFailure()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.failed = r.failed || fail

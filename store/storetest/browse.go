@@ -32,7 +32,7 @@ var browseChecks = []check{
 func (f *fixture) browse(q store.Query) (all []store.Record) {
 	f.Helper()
 	for range 10_000 {
-		p, err := f.store.(store.Browser).Browse(f.ctx, q)
+		p, err := f.can.browser.Browse(f.ctx, q)
 		if err != nil {
 			f.Fatalf("Browse %+v: %v", q, err)
 		}
@@ -184,7 +184,7 @@ func browseWhileOthersComeAndGo(f *fixture) {
 		if pages == 10_000 {
 			f.Fatal("after 10,000 pages there is still more to look at")
 		}
-		p, err := f.store.(store.Browser).Browse(f.ctx, q)
+		p, err := f.can.browser.Browse(f.ctx, q)
 		if err != nil {
 			f.Fatalf("Browse: %v", err)
 		}
@@ -214,19 +214,19 @@ func browseRefusesNonsense(f *fixture) {
 		{States: []store.State{store.None}}, {States: []store.State{store.Running, 99}},
 		{After: "nonsense"}, {After: "'; DROP TABLE records; --"}, {After: "zz"}, {After: "\x00"},
 	} {
-		if _, err := f.store.(store.Browser).Browse(f.ctx, q); !errors.Is(err, store.ErrInvalid) {
+		if _, err := f.can.browser.Browse(f.ctx, q); !errors.Is(err, store.ErrInvalid) {
 			f.Errorf("Browse %+v: %v; want ErrInvalid", q, err)
 		}
 	}
 	ended, cancel := context.WithCancel(f.ctx)
 	cancel()
-	if _, err := f.store.(store.Browser).Browse(ended, store.Query{}); err == nil {
+	if _, err := f.can.browser.Browse(ended, store.Query{}); err == nil {
 		f.Error("Browse with a context that has ended returned no error")
 	}
 }
 
 func expireLeavesATombstone(f *fixture) {
-	b := f.store.(store.Browser)
+	b := f.can.browser
 	for _, out := range []store.Settlement{completed("secret"), failed("secret")} {
 		req := f.request(f.long)
 		c := f.grant(req).Claim()
@@ -253,7 +253,7 @@ func expireLeavesATombstone(f *fixture) {
 }
 
 func expireIsFenced(f *fixture) {
-	b := f.store.(store.Browser)
+	b := f.can.browser
 	for _, s := range f.situations() {
 		if err := b.Expire(f.ctx, s.stale); !errors.Is(err, store.ErrFenced) {
 			f.Errorf("Expire with a stale fence of a key that is %s: %v; want ErrFenced", s.name, err)

@@ -180,7 +180,7 @@ func fencesGrow(f *fixture) {
 }
 
 func fencesGrowOverPurge(f *fixture) {
-	sweeper, _ := f.store.(store.Sweeper)
+	sweeper := f.can.sweeper
 	req := f.request(f.long)
 	var last int64
 	for i := range 3 {

@@ -21,10 +21,11 @@
 // printed when it fails; random histories of calls, compared after every call
 // with a small model and shrunk when they differ; races; and the real engine
 // over the store while calls fail before or after they took effect. What only
-// some stores can do (store.Watcher, store.Sweeper, store.Browser, store.WorkStore) is
-// found by type assertion and tested when there; so is the limit of a store.Limiter; store.TxStore and store.WorkTxStore
-// are tested by RunTx. No option turns a rule off; what needs a hand from outside,
-// like a record that cannot be read, is tested where the harness lends one.
+// some stores can do (store.Watcher, store.Sweeper, store.Browser, store.WorkStore,
+// store.OutboxStore, the limit of a store.Limiter) is found by store.As, as the engine finds
+// it, and tested when there; store.TxStore and store.WorkTxStore are tested by RunTx. No option
+// turns a rule off; what needs a hand from outside, like a record that cannot be read, is
+// tested where the harness lends one.
 //
 // Faulty is the wrapper that makes calls fail. Services use it to test how they
 // behave when their store does.

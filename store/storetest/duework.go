@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"sync"
-	"time"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/store"
@@ -42,7 +41,7 @@ func longestWaitingFirst(f *fixture) {
 	f.pass(1)
 	var got []store.ID
 	for range 100 {
-		recs, err := f.works().Due(f.ctx, store.DueRun, 2, f.long)
+		recs, err := f.can.works.Due(f.ctx, 2, f.long)
 		if err != nil {
 			f.Fatalf("Due: %v", err)
 		}
@@ -67,7 +66,7 @@ func dueIsBounded(f *fixture) {
 		want[req.ID] = true
 	}
 	for range 10 * n {
-		recs, err := f.works().Due(f.ctx, store.DueRun, limit, f.long)
+		recs, err := f.can.works.Due(f.ctx, limit, f.long)
 		if err != nil {
 			f.Fatalf("Due: %v", err)
 		}
@@ -104,7 +103,7 @@ func (f *fixture) acceptAs(name string, n int) (ids []store.ID) {
 // byName counts the names that Due returns.
 func (f *fixture) byName(limit int, names ...string) map[string]int {
 	f.Helper()
-	recs, err := f.works().Due(f.ctx, store.DueRun, limit, f.long, names...)
+	recs, err := f.can.works.Due(f.ctx, limit, f.long, names...)
 	if err != nil {
 		f.Fatalf("Due of %q: %v", names, err)
 	}
@@ -144,11 +143,6 @@ func dueByName(f *fixture) {
 	f.release(f.takes(byAnother(other)).Claim(), f.keep)
 	has("released, under its old name", f.byName(100, req.Label.Name), map[string]int{})
 	has("released", f.byName(100, "other"), map[string]int{"other": 1})
-
-	f.settle(f.grant(f.request(f.long)).Claim(), with("messages", completed("x")), f.keep)
-	if got := f.due(store.DueRelay); len(got) != 1 {
-		f.Errorf("%d records are due to be relayed, whatever their name; want 1", len(got))
-	}
 }
 
 func namesTakeTurns(f *fixture) {
@@ -184,18 +178,18 @@ func dueAgain(f *fixture) {
 	f.giveBack(run.Claim(), 0)
 	for i := range 3 {
 		was := f.look(req.ID)
-		recs, err := f.works().Due(f.ctx, store.DueRun, 100, f.unit)
+		recs, err := f.can.works.Due(f.ctx, 100, f.unit)
 		if err != nil || len(recs) != 1 || recs[0].ID != req.ID {
 			f.Fatalf("round %d: Due returned %d records, %v; want the one that waits", i+1, len(recs), err)
 		}
 		if d := diff(was, recs[0]); d != "" || !bytes.Equal(recs[0].Work, was.Work) {
 			f.Errorf("round %d: Due returned another record than there is: %s", i+1, d)
 		}
-		if recs[0].Notes != nil || recs[0].Cancelling {
-			f.Errorf("round %d: Due returned the notes %s, and Cancelling %v; want neither", i+1, brief(recs[0].Notes), recs[0].Cancelling)
+		if recs[0].Notes.Version != 0 || recs[0].Cancelling {
+			f.Errorf("round %d: Due returned the notes %s, and Cancelling %v; want neither", i+1, noted(recs[0].Notes), recs[0].Cancelling)
 		}
 		f.untouched("Due", was)
-		if again, err := f.works().Due(f.ctx, store.DueRun, 100, f.unit); f.h.Advance != nil && (err != nil || len(again) != 0) {
+		if again, err := f.can.works.Due(f.ctx, 100, f.unit); f.h.Advance != nil && (err != nil || len(again) != 0) {
 			f.Errorf("round %d: Due at once again returned %d records, %v; want none", i+1, len(again), err)
 		}
 		f.pass(1)
@@ -208,39 +202,50 @@ func dueTogether(f *fixture) {
 	const n = 60
 	for range n {
 		f.accepts(f.request(0), 0)
-		f.settle(f.grant(f.request(f.long)).Claim(), with("messages", completed("x")), f.keep)
 	}
-	for _, what := range []store.Due{store.DueRun, store.DueRelay} {
-		var mu sync.Mutex
-		times := make(map[store.ID]int)
-		race(8, func(int) {
-			for idle := 0; idle < 3; {
-				recs, err := f.works().Due(f.ctx, what, 7, f.long)
-				if err != nil {
-					f.Errorf("Due beside others: %v", err)
-					return
-				}
-				if len(recs) == 0 {
-					idle++
-				}
-				mu.Lock()
-				for _, rec := range recs {
-					times[rec.ID]++
-				}
-				mu.Unlock()
+	f.together(n, func() ([]store.Record, error) { return f.can.works.Due(f.ctx, 7, f.long) })
+}
+
+// together has many ask for what is due, which are n records, until there is no more.
+func (f *fixture) together(n int, ask func() ([]store.Record, error)) {
+	f.Helper()
+	var mu sync.Mutex
+	times := make(map[store.ID]int)
+	count := func(recs []store.Record) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, rec := range recs {
+			times[rec.ID]++
+		}
+	}
+	race(8, func(int) {
+		for idle := 0; idle < 3; {
+			recs, err := ask()
+			if err != nil {
+				f.Errorf("what is due, asked for beside others: %v", err)
+				return
 			}
-		})
-		for id := range f.due(what) {
-			times[id]++
-		}
-		for _, count := range times {
-			if count != 1 {
-				f.Errorf("a record was handed out %d times within the time until it is due again", count)
+			if len(recs) == 0 {
+				idle++
 			}
+			count(recs)
 		}
-		if len(times) != n {
-			f.Errorf("%d of %d records were handed out", len(times), n)
+	})
+	for left := 1; left > 0; {
+		recs, err := ask()
+		if err != nil {
+			f.Fatalf("what is due: %v", err)
 		}
+		count(recs)
+		left = len(recs)
+	}
+	for _, count := range times {
+		if count != 1 {
+			f.Errorf("a record was handed out %d times within the time until it is due again", count)
+		}
+	}
+	if len(times) != n {
+		f.Errorf("%d of %d records were handed out", len(times), n)
 	}
 }
 
@@ -251,7 +256,7 @@ func placesEnd(f *fixture) {
 		f.accepts(req, 0)
 		ids[i] = req.ID
 	}
-	if recs, err := f.works().Due(f.ctx, store.DueRun, 100, f.unit); err != nil || len(recs) != len(ids) {
+	if recs, err := f.can.works.Due(f.ctx, 100, f.unit); err != nil || len(recs) != len(ids) {
 		f.Fatalf("Due returned %d records, %v; want %d", len(recs), err, len(ids))
 	}
 	take := func(id store.ID) store.Claim {
@@ -267,197 +272,11 @@ func placesEnd(f *fixture) {
 
 	req := f.request(0)
 	f.accepts(req, 0)
-	if recs, err := f.works().Due(f.ctx, store.DueRun, 100, f.long); err != nil || len(recs) != 1 {
+	if recs, err := f.can.works.Due(f.ctx, 100, f.long); err != nil || len(recs) != 1 {
 		f.Fatalf("Due returned %d records, %v; want 1", len(recs), err)
 	}
 	f.giveBack(take(req.ID), 0)
 	f.isDue("given back at once, having been handed out for long", req.ID)
 	f.release(take(req.ID), f.keep)
 	f.isDue("released at once, having been handed out for long", req.ID)
-}
-
-var outboxChecks = []check{
-	{"messages are durable with the outcome, and due at once", "what is emitted leaves after its commit, and never without it.",
-		outboxIsDue},
-	{"messages are kept as they were first written", "a settle that is repeated must not lose them, and not bring them back.",
-		outboxIsKept},
-	{"nothing with messages is forgotten", "whoever relays them may be away for long.",
-		outboxOutlivesRetention},
-	{"relayed messages are gone, and the record is kept as long as was asked for from then on", "they are sent no more; the key still does not run.",
-		relayedIsGone},
-	{"relaying in each state compares the fence", "only what was settled has messages to send.",
-		relayedInEachState},
-}
-
-func outboxIsDue(f *fixture) {
-	_, taken := f.taken(f.long)
-	late := f.grant(f.request(f.unit))
-	dead := f.request(f.unit)
-	unknown := f.grant(dead)
-	large := f.grant(f.request(f.long))
-	live := f.grant(f.request(f.long))
-	f.pass(1)
-	f.claim(byAnother(dead)) // parks
-	for what, rec := range map[string]store.Record{"taken": taken, "claimed": live, "past its lease": late, "unknown": unknown, "too large": large} {
-		out := with("messages of "+what, completed("result"))
-		if what == "too large" {
-			out.Result, out.Gone = store.Result{}, true
-		}
-		f.settle(rec.Claim(), out, f.keep)
-		all := f.due(store.DueRelay)
-		got, ok := all[rec.ID]
-		if !ok || len(all) != 1 || got.State != store.Completed || got.Fence != rec.Fence || string(got.Work) != "messages of "+what {
-			f.Errorf("settled with messages when it was %s: due are %d records, and of this one %s, with %s", what, len(all), show(got), brief(got.Work))
-		}
-		if now := f.look(rec.ID); string(now.Work) != "messages of "+what || now.Notes != nil || now.Gone != out.Gone || !now.Result.Equal(out.Result) {
-			f.Errorf("settled with messages when it was %s, it is %s, with %s", what, show(now), brief(now.Work))
-		}
-		f.bare("Read of what has messages", f.read(rec.ID))
-	}
-	f.isDue("settled with messages")
-	f.settle(f.grant(f.request(f.long)).Claim(), completed("x"), f.keep)
-	c := f.accepts(f.request(f.long), f.long).Claim()
-	f.fenced("Settle with messages of what has only been accepted", f.store.Settle(f.ctx, c, with("never", completed("x")), f.keep))
-	if all := f.due(store.DueRelay); len(all) != 0 {
-		f.Errorf("%d records without messages are due to be relayed", len(all))
-	}
-}
-
-func outboxIsKept(f *fixture) {
-	c := f.grant(f.request(f.long)).Claim()
-	f.settle(c, with("first", completed("x")), f.keep)
-	was := f.look(c.ID)
-	again := func(when string) {
-		f.Helper()
-		was := f.look(c.ID)
-		for _, outbox := range []string{"first", "second", ""} {
-			out := with(outbox, completed("x"))
-			if outbox == "" {
-				out.Outbox = nil
-			}
-			f.settle(c, out, f.keep)
-			f.untouched(when+", a repeated settle", was)
-		}
-		f.fenced(when+", Settle with another outcome", f.store.Settle(f.ctx, c, with("third", failed("no")), f.keep))
-		f.untouched(when+", Settle with another outcome", was)
-	}
-	again("settled")
-	if got := f.due(store.DueRelay); len(got) != 1 || string(got[c.ID].Work) != "first" {
-		f.Errorf("after repetitions %d records are due to be relayed, with %s", len(got), brief(got[c.ID].Work))
-	}
-	again("handed out")
-	if got := f.due(store.DueRelay); len(got) != 0 {
-		f.Errorf("a repeated settle made %d records due again", len(got))
-	}
-	f.untouched("all that", was)
-	if err := f.works().Relayed(f.ctx, c, f.keep); err != nil {
-		f.Fatalf("Relayed: %v", err)
-	}
-	again("relayed")
-	if now := f.look(c.ID); now.Work != nil {
-		f.Errorf("a repeated settle brought back the messages %s", brief(now.Work))
-	}
-	if got := f.due(store.DueRelay); len(got) != 0 {
-		f.Errorf("a repeated settle made %d records due after they were relayed", len(got))
-	}
-}
-
-func outboxOutlivesRetention(f *fixture) {
-	short := store.Retention{Result: f.unit / 2, Tombstone: f.unit}
-	sync, async := f.request(f.long), f.request(f.long)
-	f.settle(f.grant(sync).Claim(), with("messages", completed("x")), short)
-	f.accepts(async, 0)
-	async = byAnother(async)
-	f.settle(f.takes(async).Claim(), with("messages", failed("x")), short)
-	units := 3
-	if f.h.Advance != nil {
-		units = int(3 * 365 * 24 * time.Hour / f.unit)
-	}
-	f.pass(units)
-	if b, ok := f.store.(store.Browser); ok {
-		for _, req := range []store.ClaimRequest{sync, async} {
-			if err := b.Expire(f.ctx, f.read(req.ID).Claim()); err != nil {
-				f.Errorf("Expire of what has messages: %v", err)
-			}
-		}
-	}
-	for range 2 {
-		if sweeper, ok := f.store.(store.Sweeper); ok {
-			f.sweepAll(sweeper)
-		}
-		for _, req := range []store.ClaimRequest{sync, async} {
-			if rec := f.claim(byAnother(req)); !rec.State.Settled() || !rec.Gone || !rec.Result.IsZero() {
-				f.Errorf("much later, a record with messages is %s; want it settled, and gone", show(rec))
-			}
-			if now := f.look(req.ID); string(now.Work) != "messages" {
-				f.Errorf("much later, the messages are %s", brief(now.Work))
-			}
-		}
-	}
-	if got := f.due(store.DueRelay); len(got) != 2 {
-		f.Errorf("much later, %d records are due to be relayed; want 2", len(got))
-	}
-}
-
-func relayedIsGone(f *fixture) {
-	kept, leaves := f.request(f.long), f.request(f.long)
-	c, left := f.grant(kept).Claim(), f.grant(leaves).Claim()
-	f.settle(c, with("messages", completed("result")), store.Retention{Result: f.unit, Tombstone: f.unit})
-	f.settle(left, with("messages", completed("result")), f.keep)
-	f.pass(2)
-	if _, err := f.works().Due(f.ctx, store.DueRelay, 100, f.unit); err != nil {
-		f.Fatalf("Due: %v", err)
-	}
-	was := f.read(c.ID)
-	if err := f.works().Relayed(f.ctx, c, f.keep); err != nil {
-		f.Fatalf("Relayed: %v", err)
-	}
-	now := f.look(c.ID)
-	if now.State != store.Completed || now.Work != nil || !now.Gone || !sameTime(now.ExpiresAt, was.ExpiresAt) {
-		f.Errorf("relayed, a record that was %s is %s, with the messages %s", show(was), show(now), brief(now.Work))
-	}
-	if got := now.ForgetAt.Sub(now.SettledAt); got < f.keep.Tombstone+2*f.unit || got > f.keep.Tombstone+3*f.unit+patience {
-		f.Errorf("relayed %v after it was settled, the record is forgotten %v after that; want %v after it was relayed", 5*f.unit/2, got, f.keep.Tombstone)
-	}
-	if err := f.works().Relayed(f.ctx, c, store.Retention{Result: f.unit, Tombstone: f.unit}); err != nil { // the reply to the first time may have been lost
-		f.Errorf("Relayed again: %v", err)
-	}
-	f.untouched("Relayed again", now)
-
-	if err := f.works().Relayed(f.ctx, left, store.Retention{Result: f.unit / 2, Tombstone: f.unit}); err != nil {
-		f.Fatalf("Relayed: %v", err)
-	}
-	f.pass(1)
-	if got := f.due(store.DueRelay); len(got) != 0 {
-		f.Errorf("%d records are due after they were relayed", len(got))
-	}
-	if sweeper, ok := f.store.(store.Sweeper); ok {
-		f.sweepAll(sweeper)
-	}
-	if rec := f.read(leaves.ID); rec.State != store.None {
-		f.Errorf("past its ForgetAt, a record that was relayed is %s", show(rec))
-	}
-	if rec := f.claim(byAnother(kept)); rec.State != store.Completed || !rec.Gone {
-		f.Errorf("before its ForgetAt, a record that was relayed is %s", show(rec))
-	}
-}
-
-func relayedInEachState(f *fixture) {
-	for _, s := range f.situations() {
-		err := f.works().Relayed(f.ctx, s.claim, store.Retention{Result: f.long, Tombstone: f.long})
-		what := "Relayed of a key that is " + s.name
-		switch {
-		case !s.state.Settled():
-			f.fenced(what, err)
-			f.untouched(what, s.whole)
-		case err != nil:
-			f.Errorf("%s: %v", what, err)
-		case s.whole.Work == nil:
-			f.untouched(what, s.whole)
-		default:
-			if now := f.look(s.req.ID); now.Work != nil || now.State != s.state || now.Fence != s.rec.Fence {
-				f.Errorf("%s left %s, with the messages %s", what, show(now), brief(now.Work))
-			}
-		}
-	}
 }

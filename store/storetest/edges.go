@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"bytes"
 	"math"
 	"time"
 
@@ -22,7 +21,7 @@ var edgeWorkChecks = []check{
 		longDelays},
 	{"work is due at the time that was asked for, and not after it", "a clock that stands still there must not keep it waiting.",
 		dueWhenReached},
-	{"empty work and an empty outbox are kept like any other", "nothing is not the same as none: the operation is to be run all the same, and its record waits to be relayed.",
+	{"empty work is kept like any other", "nothing is not the same as none: the operation is to be run all the same.",
 		emptyIsKept},
 	{"a cancellation that was asked for stays until the outcome, and no longer", "whoever runs it next must heed it; whoever looks at the outcome must not be told that it is still coming.",
 		cancellingStays},
@@ -53,7 +52,7 @@ func longDurations(f *fixture) {
 		f.settle(rec.Claim(), completed("result"), keep)
 		back := f.grant(f.request(f.long))
 		f.release(back.Claim(), keep)
-		if sweeper, ok := f.store.(store.Sweeper); ok {
+		if sweeper := f.can.sweeper; sweeper != nil {
 			f.sweepAll(sweeper)
 		}
 		now := f.is("settled, to be kept for very long", req.ID, store.Completed, rec.Fence)
@@ -97,7 +96,7 @@ func endsAreReached(f *fixture) {
 			f.Errorf("at its ForgetAt, a record that was %s is %s; want none", what, show(rec))
 		}
 	}
-	if sweeper, ok := f.store.(store.Sweeper); ok {
+	if sweeper := f.can.sweeper; sweeper != nil {
 		f.sweepAll(sweeper)
 		f.is("at the end of a lease, a record that was swept", lapsed[1].ID, store.Unknown, f.read(lapsed[1].ID).Fence)
 	}
@@ -117,18 +116,10 @@ func longDelays(f *fixture) {
 		again := f.request(0)
 		f.accepts(again, 0)
 		for i, want := range []int{1, 0} {
-			recs, err := f.works().Due(f.ctx, store.DueRun, 100, d)
+			recs, err := f.can.works.Due(f.ctx, 100, d)
 			if err != nil || len(recs) != want {
 				f.Errorf("due again after %v: answer %d has %d records, %v; want %d", d, i+1, len(recs), err, want)
 			}
-		}
-		c := f.grant(f.request(f.long)).Claim()
-		f.settle(c, with("messages", completed("x")), store.Retention{Result: d, Tombstone: d})
-		if err := f.works().Relayed(f.ctx, c, store.Retention{Result: d, Tombstone: d}); err != nil {
-			f.Errorf("Relayed: %v", err)
-		}
-		if now := f.read(c.ID); now.State != store.Completed || now.Gone || now.ForgetAt.Before(now.SettledAt.Add(f.long)) {
-			f.Errorf("relayed, to be kept for %v: %s, forgotten at %v", d, show(now), now.ForgetAt)
 		}
 	}
 }
@@ -141,7 +132,7 @@ func dueWhenReached(f *fixture) {
 	f.accepts(req, f.unit)
 	f.isDue("before its time")
 	f.h.Advance(f, f.unit)
-	if recs, err := f.works().Due(f.ctx, store.DueRun, 100, f.unit); err != nil || len(recs) != 1 {
+	if recs, err := f.can.works.Due(f.ctx, 100, f.unit); err != nil || len(recs) != 1 {
 		f.Errorf("at its time %d records are due, %v; want one", len(recs), err)
 	}
 	f.h.Advance(f, f.unit)
@@ -151,10 +142,10 @@ func dueWhenReached(f *fixture) {
 func emptyIsKept(f *fixture) {
 	for name, work := range map[string][]byte{"none": nil, "empty": {}} {
 		req := f.request(f.long)
-		if rec, err := f.works().Accept(f.ctx, req, work, 0); err != nil || !accepted(rec, req) {
+		if rec, err := f.can.works.Accept(f.ctx, req, work, 0); err != nil || !accepted(rec, req) {
 			f.Fatalf("Accept of %s work returned %s, %v", name, show(rec), err)
 		}
-		if got := f.due(store.DueRun); len(got) != 1 || got[req.ID].State != store.Accepted || len(got[req.ID].Work) != 0 {
+		if got := f.due(); len(got) != 1 || got[req.ID].State != store.Accepted || len(got[req.ID].Work) != 0 {
 			f.Errorf("accepted with %s work, %d records are due", name, len(got))
 		}
 		req = byAnother(req)
@@ -165,24 +156,6 @@ func emptyIsKept(f *fixture) {
 		f.giveBack(rec.Claim(), 0)
 		f.is("taken with "+name+" work and given back", req.ID, store.Accepted, rec.Fence)
 		f.cancel(rec.Claim(), failed("x"))
-	}
-	c := f.grant(f.request(f.long)).Claim()
-	out := completed("result")
-	out.Outbox = []byte{}
-	f.settle(c, out, store.Retention{Result: f.unit / 2, Tombstone: f.unit})
-	if now := f.read(c.ID); !now.ForgetAt.IsZero() {
-		f.Errorf("settled with an empty outbox, it is forgotten at %v, before it was relayed", now.ForgetAt)
-	}
-	if got := f.due(store.DueRelay); len(got) != 1 || !got[c.ID].State.Settled() || len(got[c.ID].Work) != 0 {
-		f.Errorf("settled with an empty outbox, %d records are due to be relayed", len(got))
-	}
-	f.pass(1)
-	f.is("settled with an empty outbox, past its tombstone's time,", c.ID, store.Completed, c.Fence)
-	if err := f.works().Relayed(f.ctx, c, f.keep); err != nil {
-		f.Errorf("Relayed of an empty outbox: %v", err)
-	}
-	if now := f.read(c.ID); now.ForgetAt.IsZero() {
-		f.Error("relayed, a record with an empty outbox is never forgotten")
 	}
 }
 
@@ -202,7 +175,7 @@ func cancellingStays(f *fixture) {
 		"parked by an acceptance": func(req store.ClaimRequest, _ store.Claim) { f.accept(byAnother(req), 0) },
 		"parked by a take":        func(req store.ClaimRequest, _ store.Claim) { f.take(req.ID, store.NewOwner(), f.long) },
 	}
-	if sweeper, ok := f.store.(store.Sweeper); ok {
+	if sweeper := f.can.sweeper; sweeper != nil {
 		ends["parked by a sweep"] = func(store.ClaimRequest, store.Claim) { f.sweepAll(sweeper) }
 	}
 	for name, end := range ends {
@@ -222,8 +195,8 @@ func cancellingStays(f *fixture) {
 			req = byAnother(req)
 			req.Lease = f.long
 			next := f.takes(req)
-			if !next.Cancelling || !bytes.Equal(next.Notes, version(1, "noted")) {
-				f.Errorf("%s and taken again: Cancelling is %v, the notes are %s", name, next.Cancelling, brief(next.Notes))
+			if !next.Cancelling || !sameNotes(next.Notes, version(1, "noted")) {
+				f.Errorf("%s and taken again: Cancelling is %v, the notes are %s", name, next.Cancelling, noted(next.Notes))
 			}
 			asked(name+" and taken again", req.ID, true)
 			f.settle(next.Claim(), out, f.keep)

@@ -350,7 +350,7 @@ func watchOutage(f *fixture) {
 	}
 	bare := struct{ store.Store }{f.store} // not a store.Watcher: it is polled
 	bothWays("Read", true, func(o *outage) { try(o, bare) })
-	if _, ok := f.store.(store.Watcher); ok {
+	if f.can.watcher != nil {
 		bothWays("Watch", true, func(o *outage) { try(o, f.store) })
 		bothWays("Watch", false, func(o *outage) { try(o, f.store) })
 	}

@@ -31,7 +31,7 @@ const (
 type Call struct {
 	// Method is the name of the method: Claim, Extend, Settle, Release,
 	// Read, Watch, Sweep, RunTx or SettleTx; Accept, Take, Return, Cancel,
-	// Save, Strike, Look, Due, Relayed, InTx, AcceptTx or SaveTx.
+	// Save, Strike, Look, Due, DueMessages, Relayed, InTx, AcceptTx or SaveTx.
 	Method string
 	// N counts the calls of this method, from 1.
 	N int
@@ -42,37 +42,14 @@ type Call struct {
 type Plan func(c Call) Fault
 
 // Faulty returns a store that does what s does, but for the calls that plan
-// makes fail. It is a store.Watcher, a store.Sweeper and a store.WorkStore if s is;
-// for a store.TxStore there is FaultyTx.
+// makes fail. It is a store.Watcher, a store.Sweeper, a store.WorkStore and a
+// store.OutboxStore if s is, as store.As finds it; for a store.TxStore there is FaultyTx.
 //
 // It is for tests of stores, and of services that want to know what they do
 // when their store fails.
 func Faulty(s store.Store, plan Plan) store.Store {
-	f := newFaulty(s, plan)
-	_, watches := s.(store.Watcher)
-	_, sweeps := s.(store.Sweeper)
-	if ws, ok := s.(store.WorkStore); ok {
-		return dressWork(f, ws, watches, sweeps)
-	}
-	switch {
-	case watches && sweeps:
-		return struct {
-			*faulty
-			faultyWatcher
-			faultySweeper
-		}{f, faultyWatcher{f}, faultySweeper{f}}
-	case watches:
-		return struct {
-			*faulty
-			faultyWatcher
-		}{f, faultyWatcher{f}}
-	case sweeps:
-		return struct {
-			*faulty
-			faultySweeper
-		}{f, faultySweeper{f}}
-	}
-	return f
+	_, top := newFaulty(s, plan)
+	return top
 }
 
 // FaultyTx is Faulty for a store with transactions; it is a store.WorkTxStore if s
@@ -80,30 +57,10 @@ func Faulty(s store.Store, plan Plan) store.Store {
 // store.ErrUnknown, as the contract asks for when the fate of a commit cannot be
 // found out.
 func FaultyTx[Tx any](s store.TxStore[Tx], plan Plan) store.TxStore[Tx] {
-	f := newFaulty(s, plan)
-	tx := faultyTx[Tx]{f, s}
-	_, watches := s.(store.Watcher)
-	_, sweeps := s.(store.Sweeper)
-	if ws, ok := s.(store.WorkTxStore[Tx]); ok {
-		return dressWorkTx(f, ws, watches, sweeps)
-	}
-	switch {
-	case watches && sweeps:
-		return struct {
-			faultyTx[Tx]
-			faultyWatcher
-			faultySweeper
-		}{tx, faultyWatcher{f}, faultySweeper{f}}
-	case watches:
-		return struct {
-			faultyTx[Tx]
-			faultyWatcher
-		}{tx, faultyWatcher{f}}
-	case sweeps:
-		return struct {
-			faultyTx[Tx]
-			faultySweeper
-		}{tx, faultySweeper{f}}
+	f, top := newFaulty(s, plan)
+	tx := faultyTx[Tx]{layer{top}, f, s}
+	if ws, ok := store.As[store.WorkTxStore[Tx]](s); ok {
+		return faultyWorkTx[Tx]{tx, faultyWork{f, ws}, ws}
 	}
 	return tx
 }
@@ -139,8 +96,31 @@ type faulty struct {
 // MaxResult implements store.Limiter.
 func (f *faulty) MaxResult() int { return mostResult(f.store) }
 
-func newFaulty(s store.Store, plan Plan) *faulty {
-	return &faulty{store: s, plan: plan, calls: make(map[string]int)}
+// layer is in front of a faulty, and adds to it what one more interface asks for.
+type layer struct{ store.Store }
+
+// Unwrap implements store.Wrapper.
+func (l layer) Unwrap() store.Store { return l.Store }
+
+// newFaulty returns a store whose calls may fail, and what stands in front of it to do
+// what s can do besides.
+func newFaulty(s store.Store, plan Plan) (f *faulty, top store.Store) {
+	f = &faulty{store: s, plan: plan, calls: make(map[string]int)}
+	top = f
+	can := abilitiesOf(s)
+	if can.watcher != nil {
+		top = faultyWatcher{layer{top}, f, can.watcher}
+	}
+	if can.sweeper != nil {
+		top = faultySweeper{layer{top}, f, can.sweeper}
+	}
+	if can.outbox != nil {
+		top = faultyOutbox{layer{top}, f, can.outbox}
+	}
+	if can.works != nil {
+		top = faultyWorker{layer{top}, faultyWork{f, can.works}}
+	}
+	return f, top
 }
 
 // do makes the call, and fails it as planned.
@@ -208,20 +188,28 @@ func (f *faulty) Read(ctx context.Context, id store.ID) (rec store.Record, err e
 	return got, err
 }
 
-type faultyWatcher struct{ f *faulty }
+type faultyWatcher struct {
+	layer
+	f       *faulty
+	watcher store.Watcher
+}
 
 // Watch implements store.Watcher.
 func (w faultyWatcher) Watch(ctx context.Context, id store.ID, fence int64) error {
-	return w.f.do("Watch", func() error { return w.f.store.(store.Watcher).Watch(ctx, id, fence) })
+	return w.f.do("Watch", func() error { return w.watcher.Watch(ctx, id, fence) })
 }
 
-type faultySweeper struct{ f *faulty }
+type faultySweeper struct {
+	layer
+	f       *faulty
+	sweeper store.Sweeper
+}
 
 // Sweep implements store.Sweeper.
 func (s faultySweeper) Sweep(ctx context.Context, limit int) (swept store.Swept, err error) {
 	var got store.Swept
 	err = s.f.do("Sweep", func() (err error) {
-		got, err = s.f.store.(store.Sweeper).Sweep(ctx, limit)
+		got, err = s.sweeper.Sweep(ctx, limit)
 		return err
 	})
 	if errors.Is(err, ErrFault) {
@@ -231,7 +219,8 @@ func (s faultySweeper) Sweep(ctx context.Context, limit int) (swept store.Swept,
 }
 
 type faultyTx[Tx any] struct {
-	*faulty
+	layer
+	f  *faulty
 	tx store.TxStore[Tx]
 }
 
@@ -240,7 +229,7 @@ func (t faultyTx[Tx]) RunTx(ctx context.Context, req store.ClaimRequest, keep st
 	fn func(context.Context, Tx, store.Record) (store.Settlement, error)) (rec store.Record, err error) {
 	var got store.Record
 	ran, inner := false, error(nil)
-	err = t.do("RunTx", func() error {
+	err = t.f.do("RunTx", func() error {
 		ran = true
 		got, inner = t.tx.RunTx(ctx, req, keep, fn)
 		return inner
@@ -258,5 +247,5 @@ func (t faultyTx[Tx]) RunTx(ctx context.Context, req store.ClaimRequest, keep st
 
 // SettleTx implements store.TxStore.
 func (t faultyTx[Tx]) SettleTx(ctx context.Context, tx Tx, c store.Claim, out store.Settlement, keep store.Retention) error {
-	return t.do("SettleTx", func() error { return t.tx.SettleTx(ctx, tx, c, out, keep) })
+	return t.f.do("SettleTx", func() error { return t.tx.SettleTx(ctx, tx, c, out, keep) })
 }

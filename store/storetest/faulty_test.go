@@ -12,56 +12,49 @@ import (
 func always(f Fault) Plan { return func(Call) Fault { return f } }
 
 // The wrapper must not make a store out to be more, or less, than it is.
-func TestFaultyKeepsCapabilities(t *testing.T) {
+func TestFaultyKeepsAbilities(t *testing.T) {
 	full := smallHarness("").New(t).(*small)
-	type bare struct{ store.Store }
 	type watcher struct {
 		store.Store
-		store.Watcher
-	}
-	type sweeper struct {
-		store.Store
-		store.Sweeper
-	}
-	type worker struct{ store.WorkStore }
-	type workingWatcher struct {
-		store.WorkStore
 		store.Watcher
 	}
 	type workingSweeper struct {
 		store.WorkStore
 		store.Sweeper
 	}
-	for _, s := range []store.Store{full, bare{full}, watcher{full, full}, sweeper{full, full}, worker{full}, workingWatcher{full, full}, workingSweeper{full, full}} {
-		if had, has := capabilities(s), capabilities(Faulty(s, always(NoFault))); had != has {
-			t.Errorf("%T: watches, sweeps, works %v; wrapped: %v", s, had, has)
-		}
-	}
-	type txOnly struct{ store.TxStore[*smallTx] }
 	type txSweeper struct {
 		store.TxStore[*smallTx]
 		store.Sweeper
 	}
-	type workingTx struct{ store.WorkTxStore[*smallTx] }
-	type workingTxSweeper struct {
-		store.WorkTxStore[*smallTx]
-		store.Sweeper
-	}
-	for _, s := range []store.TxStore[*smallTx]{full, txOnly{full}, txSweeper{full, full}, workingTx{full}, workingTxSweeper{full, full}} {
-		got := FaultyTx(s, always(NoFault))
-		_, w1 := s.(store.WorkTxStore[*smallTx])
-		_, w2 := got.(store.WorkTxStore[*smallTx])
-		if had, has := capabilities(s), capabilities(got); had != has || w1 != w2 {
-			t.Errorf("%T, with transactions: watches, sweeps, works %v, in transactions %v; wrapped: %v, %v", s, had, w1, has, w2)
+	for _, s := range []store.Store{full, struct{ store.Store }{full}, watcher{full, full}, workingSweeper{full, full}, struct{ store.WorkStore }{full},
+		struct{ store.OutboxStore }{full}, wrapped{full}, struct{ store.TxStore[*smallTx] }{full}, txSweeper{full, full}, struct{ store.WorkTxStore[*smallTx] }{full}} {
+		want := has(s)
+		want.tx, want.workTx = false, false
+		if got := has(Faulty(s, always(NoFault))); got != want {
+			t.Errorf("%T can do %+v; want, of %+v, all but transactions", s, got, has(s))
+		}
+		if tx, ok := store.As[store.TxStore[*smallTx]](s); ok {
+			if got := has(FaultyTx(tx, always(NoFault))); got != has(tx) {
+				t.Errorf("%T, with transactions, can do %+v; want %+v", s, got, has(tx))
+			}
 		}
 	}
 }
 
-func capabilities(s store.Store) [3]bool {
-	_, watches := s.(store.Watcher)
-	_, sweeps := s.(store.Sweeper)
-	_, works := s.(store.WorkStore)
-	return [3]bool{watches, sweeps, works}
+// wrapped is in front of a store, and says so.
+type wrapped struct{ store.Store }
+
+func (w wrapped) Unwrap() store.Store { return w.Store }
+
+// ability is what a store can do, but for being browsed.
+type ability struct{ watch, sweep, work, send, tx, workTx bool }
+
+func has(s store.Store) (a ability) {
+	can := abilitiesOf(s)
+	a = ability{watch: can.watcher != nil, sweep: can.sweeper != nil, work: can.works != nil, send: can.outbox != nil}
+	_, a.tx = store.As[store.TxStore[*smallTx]](s)
+	_, a.workTx = store.As[store.WorkTxStore[*smallTx]](s)
+	return a
 }
 
 func TestFaultyTxWithoutFaultsConforms(t *testing.T) {
@@ -69,19 +62,12 @@ func TestFaultyTxWithoutFaultsConforms(t *testing.T) {
 	inner := h.New
 	h.New = func(t testing.TB) store.Store { return FaultyTx(inner(t).(store.TxStore[*smallTx]), always(NoFault)) }
 	rows, begin, damage := h.Rows, h.Begin, h.Damage
-	unwrap := func(s store.TxStore[*smallTx]) store.TxStore[*smallTx] {
-		return s.(interface {
-			unwrap() store.TxStore[*smallTx]
-		}).unwrap()
-	}
+	unwrap := func(s store.TxStore[*smallTx]) store.TxStore[*smallTx] { return s.(faultyWorkTx[*smallTx]).tx }
 	h.Damage = func(t testing.TB, s store.Store, id store.ID) { damage(t, unwrap(s.(store.TxStore[*smallTx])), id) }
 	h.Rows = func(t testing.TB, s store.TxStore[*smallTx], name string) int { return rows(t, unwrap(s), name) }
 	h.Begin = func(t testing.TB, s store.TxStore[*smallTx]) (*smallTx, func(bool) error) { return begin(t, unwrap(s)) }
 	RunTx(t, h)
 }
-
-// unwrap returns the store below.
-func (t faultyWorkTx[Tx]) unwrap() store.TxStore[Tx] { return t.tx }
 
 func TestFaultyWithoutFaultsConforms(t *testing.T) {
 	h := smallHarness("")

@@ -8,58 +8,33 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// faultyWork is a store.WorkStore whose calls may fail.
+// faultyWork is what a store.WorkStore does besides, in calls that may fail.
 type faultyWork struct {
-	*faulty
+	f    *faulty
 	work store.WorkStore
 }
 
-// dressWork is Faulty for a store.WorkStore.
-func dressWork(f *faulty, ws store.WorkStore, watches, sweeps bool) store.Store {
-	w := faultyWork{f, ws}
-	switch {
-	case watches && sweeps:
-		return struct {
-			faultyWork
-			faultyWatcher
-			faultySweeper
-		}{w, faultyWatcher{f}, faultySweeper{f}}
-	case watches:
-		return struct {
-			faultyWork
-			faultyWatcher
-		}{w, faultyWatcher{f}}
-	case sweeps:
-		return struct {
-			faultyWork
-			faultySweeper
-		}{w, faultySweeper{f}}
-	}
-	return w
+// faultyWorker is a store.WorkStore whose calls may fail.
+type faultyWorker struct {
+	layer
+	faultyWork
 }
 
-// dressWorkTx is FaultyTx for a store.WorkTxStore.
-func dressWorkTx[Tx any](f *faulty, s store.WorkTxStore[Tx], watches, sweeps bool) store.WorkTxStore[Tx] {
-	w := faultyWorkTx[Tx]{faultyWork{f, s}, faultyTx[Tx]{f, s}, s}
-	switch {
-	case watches && sweeps:
-		return struct {
-			faultyWorkTx[Tx]
-			faultyWatcher
-			faultySweeper
-		}{w, faultyWatcher{f}, faultySweeper{f}}
-	case watches:
-		return struct {
-			faultyWorkTx[Tx]
-			faultyWatcher
-		}{w, faultyWatcher{f}}
-	case sweeps:
-		return struct {
-			faultyWorkTx[Tx]
-			faultySweeper
-		}{w, faultySweeper{f}}
-	}
-	return w
+// faultyOutbox is a store.OutboxStore whose calls may fail.
+type faultyOutbox struct {
+	layer
+	f      *faulty
+	outbox store.OutboxStore
+}
+
+// DueMessages implements store.OutboxStore.
+func (o faultyOutbox) DueMessages(ctx context.Context, limit int, again time.Duration) ([]store.Record, error) {
+	return o.f.records("DueMessages", func() ([]store.Record, error) { return o.outbox.DueMessages(ctx, limit, again) })
+}
+
+// Relayed implements store.OutboxStore.
+func (o faultyOutbox) Relayed(ctx context.Context, c store.Claim, keep store.Retention) error {
+	return o.f.do("Relayed", func() error { return o.outbox.Relayed(ctx, c, keep) })
 }
 
 // record makes a call that returns a record, which is lost with the reply.
@@ -77,44 +52,49 @@ func (f *faulty) record(method string, call func() (store.Record, error)) (rec s
 
 // Accept implements store.WorkStore.
 func (w faultyWork) Accept(ctx context.Context, req store.ClaimRequest, work []byte, after time.Duration) (store.Record, error) {
-	return w.record("Accept", func() (store.Record, error) { return w.work.Accept(ctx, req, work, after) })
+	return w.f.record("Accept", func() (store.Record, error) { return w.work.Accept(ctx, req, work, after) })
 }
 
 // Take implements store.WorkStore.
 func (w faultyWork) Take(ctx context.Context, req store.TakeRequest) (store.Record, error) {
-	return w.record("Take", func() (store.Record, error) { return w.work.Take(ctx, req) })
+	return w.f.record("Take", func() (store.Record, error) { return w.work.Take(ctx, req) })
 }
 
 // Return implements store.WorkStore.
 func (w faultyWork) Return(ctx context.Context, c store.Claim, after time.Duration) error {
-	return w.do("Return", func() error { return w.work.Return(ctx, c, after) })
+	return w.f.do("Return", func() error { return w.work.Return(ctx, c, after) })
 }
 
 // Cancel implements store.WorkStore.
 func (w faultyWork) Cancel(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) (store.Record, error) {
-	return w.record("Cancel", func() (store.Record, error) { return w.work.Cancel(ctx, c, out, keep) })
+	return w.f.record("Cancel", func() (store.Record, error) { return w.work.Cancel(ctx, c, out, keep) })
 }
 
 // Save implements store.WorkStore.
-func (w faultyWork) Save(ctx context.Context, c store.Claim, notes []byte, repeatable bool) error {
-	return w.do("Save", func() error { return w.work.Save(ctx, c, notes, repeatable) })
+func (w faultyWork) Save(ctx context.Context, c store.Claim, notes store.Notes, repeatable bool) error {
+	return w.f.do("Save", func() error { return w.work.Save(ctx, c, notes, repeatable) })
 }
 
 // Strike implements store.WorkStore.
-func (w faultyWork) Strike(ctx context.Context, c store.Claim, notes []byte) error {
-	return w.do("Strike", func() error { return w.work.Strike(ctx, c, notes) })
+func (w faultyWork) Strike(ctx context.Context, c store.Claim, notes store.Notes) error {
+	return w.f.do("Strike", func() error { return w.work.Strike(ctx, c, notes) })
 }
 
 // Look implements store.WorkStore.
 func (w faultyWork) Look(ctx context.Context, id store.ID) (store.Record, error) {
-	return w.record("Look", func() (store.Record, error) { return w.work.Look(ctx, id) })
+	return w.f.record("Look", func() (store.Record, error) { return w.work.Look(ctx, id) })
 }
 
 // Due implements store.WorkStore.
-func (w faultyWork) Due(ctx context.Context, what store.Due, limit int, again time.Duration, names ...string) (recs []store.Record, err error) {
+func (w faultyWork) Due(ctx context.Context, limit int, again time.Duration, names ...string) (recs []store.Record, err error) {
+	return w.f.records("Due", func() ([]store.Record, error) { return w.work.Due(ctx, limit, again, names...) })
+}
+
+// records makes a call that returns records, which are lost with the reply.
+func (f *faulty) records(method string, call func() ([]store.Record, error)) ([]store.Record, error) {
 	var got []store.Record
-	err = w.do("Due", func() (err error) {
-		got, err = w.work.Due(ctx, what, limit, again, names...)
+	err := f.do(method, func() (err error) {
+		got, err = call()
 		return err
 	})
 	if errors.Is(err, ErrFault) {
@@ -123,34 +103,18 @@ func (w faultyWork) Due(ctx context.Context, what store.Due, limit int, again ti
 	return got, err
 }
 
-// Relayed implements store.WorkStore.
-func (w faultyWork) Relayed(ctx context.Context, c store.Claim, keep store.Retention) error {
-	return w.do("Relayed", func() error { return w.work.Relayed(ctx, c, keep) })
-}
-
 // faultyWorkTx is a store.WorkTxStore whose calls may fail.
 type faultyWorkTx[Tx any] struct {
+	faultyTx[Tx]
 	faultyWork
-	txs faultyTx[Tx]
-	tx  store.WorkTxStore[Tx]
-}
-
-// RunTx implements store.TxStore.
-func (t faultyWorkTx[Tx]) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,
-	fn func(context.Context, Tx, store.Record) (store.Settlement, error)) (store.Record, error) {
-	return t.txs.RunTx(ctx, req, keep, fn)
-}
-
-// SettleTx implements store.TxStore.
-func (t faultyWorkTx[Tx]) SettleTx(ctx context.Context, tx Tx, c store.Claim, out store.Settlement, keep store.Retention) error {
-	return t.txs.SettleTx(ctx, tx, c, out, keep)
+	works store.WorkTxStore[Tx]
 }
 
 // InTx implements store.WorkTxStore.
 func (t faultyWorkTx[Tx]) InTx(ctx context.Context, fn func(context.Context, Tx) error) error {
 	var inner error
-	err := t.do("InTx", func() error {
-		inner = t.tx.InTx(ctx, fn)
+	err := t.faultyTx.f.do("InTx", func() error {
+		inner = t.works.InTx(ctx, fn)
 		return inner
 	})
 	if inner != nil { // it was rolled back before there was a reply to lose
@@ -161,10 +125,10 @@ func (t faultyWorkTx[Tx]) InTx(ctx context.Context, fn func(context.Context, Tx)
 
 // AcceptTx implements store.WorkTxStore.
 func (t faultyWorkTx[Tx]) AcceptTx(ctx context.Context, tx Tx, req store.ClaimRequest, work []byte, after time.Duration) (store.Record, error) {
-	return t.record("AcceptTx", func() (store.Record, error) { return t.tx.AcceptTx(ctx, tx, req, work, after) })
+	return t.faultyTx.f.record("AcceptTx", func() (store.Record, error) { return t.works.AcceptTx(ctx, tx, req, work, after) })
 }
 
 // SaveTx implements store.WorkTxStore.
-func (t faultyWorkTx[Tx]) SaveTx(ctx context.Context, tx Tx, c store.Claim, notes []byte, repeatable bool) error {
-	return t.do("SaveTx", func() error { return t.tx.SaveTx(ctx, tx, c, notes, repeatable) })
+func (t faultyWorkTx[Tx]) SaveTx(ctx context.Context, tx Tx, c store.Claim, notes store.Notes, repeatable bool) error {
+	return t.faultyTx.f.do("SaveTx", func() error { return t.works.SaveTx(ctx, tx, c, notes, repeatable) })
 }

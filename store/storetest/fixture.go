@@ -28,6 +28,7 @@ type fixture struct {
 	testing.TB
 	h     Harness
 	store store.Store
+	can   abilities // of the store
 	ctx   context.Context
 	unit  time.Duration
 	long  time.Duration   // a lease that does not run out during a test
@@ -41,6 +42,7 @@ type fixture struct {
 func newFixture(t testing.TB, h Harness) *fixture {
 	t.Helper()
 	f := &fixture{TB: t, h: h, store: h.New(t), ctx: t.Context(), unit: h.Unit}
+	f.can = abilitiesOf(f.store)
 	f.long = max(time.Hour, 100*f.unit)
 	f.keep = store.Retention{Result: 24 * f.long, Tombstone: 720 * f.long}
 	return f

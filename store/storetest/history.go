@@ -97,7 +97,7 @@ func drawStep(t *rapid.T, verbs []string) step {
 		s.out = rapid.IntRange(0, len(outs)-1).Draw(t, "outcome")
 		s.claim = rapid.SampledFrom([]int{0, 0, 0, 1, 2, -1}).Draw(t, "fence")
 		s.keep = rapid.IntRange(0, 2).Draw(t, "keep")
-		if len(verbs) > len(plainVerbs) {
+		if slices.Contains(verbs, "relay") {
 			s.version = rapid.IntRange(0, 1).Draw(t, "messages")
 		}
 	case "release":
@@ -269,7 +269,7 @@ func (h *history) take(s step) error {
 		f.pass(s.units)
 		h.advanced += h.passed(s.units)
 	case "sweep":
-		if sweeper, ok := f.store.(store.Sweeper); ok {
+		if sweeper := f.can.sweeper; sweeper != nil {
 			_, err = sweeper.Sweep(f.ctx, 100)
 		}
 	default:

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"time"
 
@@ -29,7 +30,7 @@ var cancelChecks = []check{
 func cancelInEachState(f *fixture) {
 	out := failed("result")
 	for _, s := range f.situations() {
-		rec, err := f.works().Cancel(f.ctx, s.claim, out, f.keep)
+		rec, err := f.can.works.Cancel(f.ctx, s.claim, out, f.keep)
 		what := "Cancel of a key that is " + s.name
 		now := f.look(s.req.ID)
 		switch {
@@ -37,8 +38,8 @@ func cancelInEachState(f *fixture) {
 			if err != nil || now.State != store.Failed || now.Fence != s.claim.Fence || now.Attempt != s.rec.Attempt || text(now.Result) != "result" {
 				f.Errorf("%s: %v; it is %s", what, err, show(now))
 			}
-			if now.Work != nil || now.Notes != nil {
-				f.Errorf("%s left the work %s and the notes %s", what, brief(now.Work), brief(now.Notes))
+			if now.Work != nil || now.Notes.Version != 0 {
+				f.Errorf("%s left the work %s and the notes %s", what, brief(now.Work), noted(now.Notes))
 			}
 		case s.state == store.Running && s.work:
 			want := s.whole
@@ -66,7 +67,7 @@ func cancelInEachState(f *fixture) {
 func cancelledIsSettled(f *fixture) {
 	req, brief := f.request(f.long), f.request(f.long)
 	c := f.accepts(req, 0).Claim()
-	if _, err := f.works().Cancel(f.ctx, f.accepts(brief, 0).Claim(), failed("x"), store.Retention{Result: f.unit / 2, Tombstone: f.unit}); err != nil {
+	if _, err := f.can.works.Cancel(f.ctx, f.accepts(brief, 0).Claim(), failed("x"), store.Retention{Result: f.unit / 2, Tombstone: f.unit}); err != nil {
 		f.Fatalf("Cancel: %v", err)
 	}
 	for range 2 { // the reply to the first time may have been lost
@@ -84,7 +85,7 @@ func cancelledIsSettled(f *fixture) {
 			f.Errorf("%s of a cancelled operation returned %s", by, show(got))
 		}
 	}
-	_, err := f.works().Cancel(f.ctx, c, failed("for another reason"), f.keep)
+	_, err := f.can.works.Cancel(f.ctx, c, failed("for another reason"), f.keep)
 	f.fenced("Cancel with another outcome", err)
 	f.unchanged("all that", rec)
 	f.pass(1)
@@ -103,9 +104,9 @@ func raceToCancel(f *fixture) {
 		var takeErr, cancelErr error
 		race(2, func(i int) {
 			if i == 0 {
-				took, takeErr = f.works().Take(f.ctx, store.TakeRequest{ID: req.ID, Owner: worker.Owner, Lease: f.long})
+				took, takeErr = f.can.works.Take(f.ctx, store.TakeRequest{ID: req.ID, Owner: worker.Owner, Lease: f.long})
 			} else {
-				_, cancelErr = f.works().Cancel(f.ctx, c, failed("cancelled"), f.keep)
+				_, cancelErr = f.can.works.Cancel(f.ctx, c, failed("cancelled"), f.keep)
 			}
 		})
 		if takeErr != nil || cancelErr != nil && !errors.Is(cancelErr, store.ErrFenced) {
@@ -128,13 +129,13 @@ var noteChecks = []check{
 		notesGrow},
 	{"notes outlive the run, and end with the outcome", "the next attempt goes on after the steps that were done.",
 		notesOutliveTheRun},
-	{"work, notes and messages come back byte for byte", "what is run and sent is what was accepted and emitted.",
+	{"work and notes come back byte for byte", "what is run is what was accepted.",
 		workIsExact},
 }
 
 // noted has write write notes to a situation's record, which it may only in that
 // state, and returns what is to stand then; false in other states.
-func (f *fixture) noted(what string, s situation, in store.State, write func(context.Context, store.Claim, []byte) error) (want store.Record, ok bool) {
+func (f *fixture) noted(what string, s situation, in store.State, write func(context.Context, store.Claim, store.Notes) error) (want store.Record, ok bool) {
 	f.Helper()
 	notes := version(2, "noted by "+s.name)
 	err := write(f.ctx, s.claim, notes)
@@ -165,19 +166,19 @@ func saveInEachState(f *fixture) {
 func strikeInEachState(f *fixture) {
 	for _, s := range f.situations() {
 		what := "Strike for a key that is " + s.name
-		want, ok := f.noted(what, s, store.Unknown, f.works().Strike)
+		want, ok := f.noted(what, s, store.Unknown, f.can.works.Strike)
 		if !ok {
 			continue
 		}
 		f.fenced("Save after "+what, f.saveOnce(f.ctx, s.claim, version(9, "late")))
-		if err := f.works().Strike(f.ctx, s.claim, version(2, "again")); err != nil {
+		if err := f.can.works.Strike(f.ctx, s.claim, version(2, "again")); err != nil {
 			f.Errorf("%s, repeated because the reply was lost: %v", what, err)
 		}
-		f.fenced("Strike of a lesser version", f.works().Strike(f.ctx, s.claim, version(1, "delayed")))
+		f.fenced("Strike of a lesser version", f.can.works.Strike(f.ctx, s.claim, version(1, "delayed")))
 		f.untouched("all that", want)
 		stale := s.claim
 		stale.Fence--
-		f.fenced("Strike with another fence", f.works().Strike(f.ctx, stale, version(9, "stale")))
+		f.fenced("Strike with another fence", f.can.works.Strike(f.ctx, stale, version(9, "stale")))
 		f.untouched("all that", want)
 		f.bare("Read after "+what, f.read(s.req.ID))
 	}
@@ -187,20 +188,20 @@ func strikeStands(f *fixture) {
 	req, rec := f.taken(f.unit)
 	f.save(rec.Claim(), version(1, "begun"))
 	f.pass(1)
-	if now := f.take(req.ID, store.NewOwner(), f.unit); now.State != store.Unknown || !bytes.Equal(now.Notes, version(1, "begun")) {
-		f.Errorf("Take parked it, and returned %s with the notes %s", show(now), brief(now.Notes))
+	if now := f.take(req.ID, store.NewOwner(), f.unit); now.State != store.Unknown || !sameNotes(now.Notes, version(1, "begun")) {
+		f.Errorf("Take parked it, and returned %s with the notes %s", show(now), noted(now.Notes))
 	}
-	if err := f.works().Strike(f.ctx, rec.Claim(), version(2, "struck")); err != nil {
+	if err := f.can.works.Strike(f.ctx, rec.Claim(), version(2, "struck")); err != nil {
 		f.Errorf("Strike: %v", err)
 	}
 	f.fenced("Save by its own run", f.saveOnce(f.ctx, rec.Claim(), version(9, "done after all")))
 	f.release(rec.Claim(), f.keep)
-	f.fenced("Strike of what was released", f.works().Strike(f.ctx, rec.Claim(), version(3, "late")))
+	f.fenced("Strike of what was released", f.can.works.Strike(f.ctx, rec.Claim(), version(3, "late")))
 	next := f.takes(byAnother(req))
-	if !bytes.Equal(next.Notes, version(2, "struck")) {
-		f.Errorf("the next attempt got the notes %s", brief(next.Notes))
+	if !sameNotes(next.Notes, version(2, "struck")) {
+		f.Errorf("the next attempt got the notes %s", noted(next.Notes))
 	}
-	for what, write := range map[string]func(context.Context, store.Claim, []byte) error{"Save": f.saveOnce, "Strike": f.works().Strike} {
+	for what, write := range map[string]func(context.Context, store.Claim, store.Notes) error{"Save": f.saveOnce, "Strike": f.can.works.Strike} {
 		f.fenced(what+" under the fence before", write(f.ctx, rec.Claim(), version(9, "zombie")))
 	}
 	f.save(next.Claim(), version(3, "by the next attempt"))
@@ -208,21 +209,20 @@ func strikeStands(f *fixture) {
 
 func notesGrow(f *fixture) {
 	_, rec := f.taken(f.long)
-	at := func(b ...byte) []byte { return append(b, "noted"...) }
 	for _, step := range []struct {
 		name        string
-		notes       []byte
+		notes       store.Notes
 		kept, fails bool
 	}{
-		{"the first", at(0, 0, 0, 0, 0, 0, 0, 1), true, false},
-		{"a greater one, which is shorter", at(0, 0, 0, 0, 0, 0, 0, 9)[:8], true, false},
-		{"the same version", at(0, 0, 0, 0, 0, 0, 0, 9), false, false},
-		{"a lesser one", at(0, 0, 0, 0, 0, 0, 0, 8), false, true},
-		{"a greater one, as bytes compare", at(0, 0, 0, 0, 0, 0, 1, 0), true, false},
-		{"a lesser one, as bytes compare", at(0, 0, 0, 0, 0, 0, 0, 255), false, true},
-		{"one that is greater at its front", at(128, 0, 0, 0, 0, 0, 0, 0), true, false},
-		{"one that is lesser at its front", at(127, 255, 255, 255, 255, 255, 255, 255), false, true},
-		{"the greatest", at(255, 255, 255, 255, 255, 255, 255, 255), true, false},
+		{"the first", version(1, "noted"), true, false},
+		{"a greater version, without data", store.Notes{Version: 9}, true, false},
+		{"the same version", version(9, "noted"), false, false},
+		{"a lesser version", version(8, "noted"), false, true},
+		{"a greater version of more than a byte", version(256, "noted"), true, false},
+		{"a lesser one, whose last byte is greater", version(255, "noted"), false, true},
+		{"a version that would be negative in a signed number", version(1<<63, "noted"), true, false},
+		{"a lesser one, which would not be", version(1<<63-1, "noted"), false, true},
+		{"the greatest version", version(math.MaxUint64, "noted"), true, false},
 	} {
 		was := f.look(rec.ID).Notes
 		err := f.saveOnce(f.ctx, rec.Claim(), step.notes)
@@ -235,8 +235,8 @@ func notesGrow(f *fixture) {
 		if step.kept {
 			want = step.notes
 		}
-		if now := f.look(rec.ID).Notes; !bytes.Equal(now, want) {
-			f.Errorf("after Save of %s the notes are %s; want %s", step.name, brief(now), brief(want))
+		if now := f.look(rec.ID).Notes; !sameNotes(now, want) {
+			f.Errorf("after Save of %s the notes are %s; want %s", step.name, noted(now), noted(want))
 		}
 	}
 }
@@ -246,15 +246,15 @@ func notesOutliveTheRun(f *fixture) {
 	f.save(rec.Claim(), version(5, "by the first run"))
 	f.giveBack(rec.Claim(), 0)
 	next := f.takes(byAnother(req))
-	if !bytes.Equal(next.Notes, version(5, "by the first run")) {
-		f.Errorf("the next attempt got the notes %s", brief(next.Notes))
+	if !sameNotes(next.Notes, version(5, "by the first run")) {
+		f.Errorf("the next attempt got the notes %s", noted(next.Notes))
 	}
 	f.fenced("Save of a lesser version by the next attempt", f.saveOnce(f.ctx, next.Claim(), version(4, "older")))
 	f.save(next.Claim(), version(6, "by the second run"))
 	f.settle(next.Claim(), completed("x"), f.keep)
 	f.settle(next.Claim(), completed("x"), f.keep)
-	if now := f.look(req.ID); now.Work != nil || now.Notes != nil || now.Cancelling {
-		f.Errorf("a settled operation has the work %s and the notes %s still", brief(now.Work), brief(now.Notes))
+	if now := f.look(req.ID); now.Work != nil || now.Notes.Version != 0 || now.Cancelling {
+		f.Errorf("a settled operation has the work %s and the notes %s still", brief(now.Work), noted(now.Notes))
 	}
 	f.fenced("Save after the outcome", f.saveOnce(f.ctx, next.Claim(), version(7, "late")))
 
@@ -266,14 +266,14 @@ func notesOutliveTheRun(f *fixture) {
 	req = byAnother(req)
 	rec = f.grant(req)
 	f.bare("Claim", rec)
-	if now := f.look(req.ID); !bytes.Equal(now.Notes, version(1, "by a claim")) || now.Work != nil {
-		f.Errorf("claimed again, it has the notes %s and the work %s", brief(now.Notes), brief(now.Work))
+	if now := f.look(req.ID); !sameNotes(now.Notes, version(1, "by a claim")) || now.Work != nil {
+		f.Errorf("claimed again, it has the notes %s and the work %s", noted(now.Notes), brief(now.Work))
 	}
 	f.save(rec.Claim(), version(2, "by a claim"))
 	f.release(rec.Claim(), f.keep)
 	f.accepts(byAnother(req), 0)
-	if next := f.takes(byAnother(req)); !bytes.Equal(next.Notes, version(2, "by a claim")) || !bytes.Equal(next.Work, workOf(req.ID)) {
-		f.Errorf("accepted and taken then, it has the notes %s and the work %s", brief(next.Notes), brief(next.Work))
+	if next := f.takes(byAnother(req)); !sameNotes(next.Notes, version(2, "by a claim")) || !bytes.Equal(next.Work, workOf(req.ID)) {
+		f.Errorf("accepted and taken then, it has the notes %s and the work %s", noted(next.Notes), brief(next.Work))
 	}
 
 	// Notes are forgotten with their record.
@@ -283,26 +283,31 @@ func notesOutliveTheRun(f *fixture) {
 	f.release(rec.Claim(), store.Retention{Result: f.unit, Tombstone: f.unit})
 	f.pass(1)
 	f.grant(byAnother(req))
-	if now := f.look(req.ID); now.Notes != nil {
-		f.Errorf("a key that was forgotten, and is used again, has the notes %s", brief(now.Notes))
+	if now := f.look(req.ID); now.Notes.Version != 0 {
+		f.Errorf("a key that was forgotten, and is used again, has the notes %s", noted(now.Notes))
 	}
 }
 
-func workIsExact(f *fixture) {
+// manyBytes are bytes that are easily taken for something else.
+func manyBytes() map[string][]byte {
 	every := make([]byte, 256)
 	for i := range every {
 		every[i] = byte(i)
 	}
-	for name, b := range map[string][]byte{
+	return map[string][]byte{
 		"one NUL":        {0},
 		"every byte":     every,
 		"invalid UTF-8":  []byte("\xff\xfe\xc0\xaf"),
 		"quotes":         []byte(`'"\%s${x}` + "`\r\n"),
 		"1.5 MiB":        bytes.Repeat(every, 6144),
 		"1.5 MiB of NUL": make([]byte, 3<<19),
-	} {
+	}
+}
+
+func workIsExact(f *fixture) {
+	for name, b := range manyBytes() {
 		req := f.request(f.long)
-		if _, err := f.works().Accept(f.ctx, req, b, 0); err != nil {
+		if _, err := f.can.works.Accept(f.ctx, req, b, 0); err != nil {
 			f.Fatalf("Accept with work of %s: %v", name, err)
 		}
 		same := func(by string, got []byte) {
@@ -312,15 +317,13 @@ func workIsExact(f *fixture) {
 			}
 		}
 		same("Look", f.look(req.ID).Work)
-		same("Due", f.due(store.DueRun)[req.ID].Work)
+		same("Due", f.due()[req.ID].Work)
 		req = byAnother(req)
 		rec := f.takes(req)
 		same("Take", rec.Work)
-		f.save(rec.Claim(), append(version(1, ""), b...))
-		same("Look, after the version of the notes,", bytes.TrimPrefix(f.look(req.ID).Notes, version(1, "")))
-		f.settle(rec.Claim(), store.Settlement{State: store.Completed, Result: result("result"), Outbox: b}, f.keep)
-		same("Look at the outbox", f.look(req.ID).Work)
-		same("Due of the outbox", f.due(store.DueRelay)[req.ID].Work)
+		f.save(rec.Claim(), store.Notes{Version: 1, Data: b})
+		same("Look at the notes", f.look(req.ID).Notes.Data)
+		f.settle(rec.Claim(), completed("result"), f.keep)
 	}
 }
 
@@ -366,7 +369,7 @@ func workIsNotModified(f *fixture) {
 	text := strings.Repeat("work", 100)
 	given := []byte(text)
 	req := f.request(f.long)
-	if _, err := f.works().Accept(f.ctx, req, given, time.Duration(0)); err != nil {
+	if _, err := f.can.works.Accept(f.ctx, req, given, time.Duration(0)); err != nil {
 		f.Fatalf("Accept: %v", err)
 	}
 	rec := f.takes(byAnother(req))
@@ -377,12 +380,12 @@ func workIsNotModified(f *fixture) {
 	f.settle(rec.Claim(), with(strings.Repeat("MORE", 100), completed("x")), f.keep)
 	for range 20 {
 		other := f.request(f.long)
-		if _, err := f.works().Accept(f.ctx, other, []byte(strings.Repeat("WORK", 100)), 0); err != nil {
+		if _, err := f.can.works.Accept(f.ctx, other, []byte(strings.Repeat("WORK", 100)), 0); err != nil {
 			f.Fatalf("Accept: %v", err)
 		}
 	}
 	for what, b := range map[string][]byte{"work handed in": given, "work of Take": rec.Work, "work of Look": seen.Work,
-		"notes handed in": notes[8:], "notes of Look": seen.Notes[min(8, len(seen.Notes)):]} {
+		"notes handed in": notes.Data, "notes of Look": seen.Notes.Data} {
 		if string(b) != text {
 			f.Errorf("%s was modified: %s", what, brief(b))
 		}

@@ -31,7 +31,7 @@ func (f *fixture) watch(ctx context.Context, id store.ID, fence int64) <-chan er
 	begun, done := make(chan struct{}), make(chan error, 1)
 	go func() {
 		close(begun)
-		done <- f.store.(store.Watcher).Watch(ctx, id, fence)
+		done <- f.can.watcher.Watch(ctx, id, fence)
 	}()
 	<-begun
 	return done
@@ -158,7 +158,7 @@ func sweepInEachSituation(f *fixture) {
 		do(made[name].Claim())
 	}
 	f.pass(1)
-	got := f.sweepAll(f.store.(store.Sweeper))
+	got := f.sweepAll(f.can.sweeper)
 	// What a store expires and forgets by itself is not counted.
 	if got.Parked != 1 || got.Expired > 1 || got.Purged > 2 {
 		f.Errorf("swept: %d parked, %d expired, %d purged; want 1, and at most 1 and 2", got.Parked, got.Expired, got.Purged)
@@ -178,13 +178,13 @@ func sweepInEachSituation(f *fixture) {
 		f.Errorf("the sweep took the result of a record before its time: %s", show(now))
 	}
 	f.settle(made["lapsed"].Claim(), completed("late"), f.keep) // nobody else ran
-	if again := f.sweepAll(f.store.(store.Sweeper)); again != (store.Swept{}) {
+	if again := f.sweepAll(f.can.sweeper); again != (store.Swept{}) {
 		f.Errorf("a second sweep did something again: %+v", again)
 	}
 }
 
 func sweepIsBounded(f *fixture) {
-	s := f.store.(store.Sweeper)
+	s := f.can.sweeper
 	const n, limit = 60, 10
 	for range n {
 		f.grant(f.request(f.unit))
@@ -203,7 +203,7 @@ func sweepIsBounded(f *fixture) {
 }
 
 func sweepTogether(f *fixture) {
-	s := f.store.(store.Sweeper)
+	s := f.can.sweeper
 	const n = 100
 	live := f.grant(f.request(f.long))
 	for range n {

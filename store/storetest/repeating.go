@@ -35,9 +35,9 @@ func (f *fixture) takenToRepeat(lease time.Duration) (store.ClaimRequest, store.
 }
 
 // saveAs is save that says whether the run may be repeated.
-func (f *fixture) saveAs(c store.Claim, notes []byte, repeatable bool) {
+func (f *fixture) saveAs(c store.Claim, notes store.Notes, repeatable bool) {
 	f.Helper()
-	if err := f.works().Save(f.ctx, c, notes, repeatable); err != nil {
+	if err := f.can.works.Save(f.ctx, c, notes, repeatable); err != nil {
 		f.Fatalf("Save: %v", err)
 	}
 }
@@ -47,11 +47,11 @@ func (f *fixture) saveAs(c store.Claim, notes []byte, repeatable bool) {
 func (f *fixture) isRepeated(when string, id store.ID) {
 	f.Helper()
 	was := f.look(id)
-	all := f.due(store.DueRun)
+	all := f.due()
 	rec, ok := all[id]
-	if len(all) != 1 || !ok || rec.State != store.Running || rec.LeaseLeft > 0 || !bytes.Equal(rec.Work, workOf(id)) || rec.Notes != nil {
+	if len(all) != 1 || !ok || rec.State != store.Running || rec.LeaseLeft > 0 || !bytes.Equal(rec.Work, workOf(id)) || rec.Notes.Version != 0 {
 		f.Errorf("%s: of a dead run that may be repeated, and %d others, Due returned %s, LeaseLeft %v, with the work %s and the notes %s",
-			when, len(all)-1, show(rec), rec.LeaseLeft, brief(rec.Work), brief(rec.Notes))
+			when, len(all)-1, show(rec), rec.LeaseLeft, brief(rec.Work), noted(rec.Notes))
 	}
 	f.untouched("Due", was)
 }
@@ -91,7 +91,7 @@ func repeatedIsNotUnknown(f *fixture) {
 		"Claim":  func(req store.ClaimRequest) store.Record { return f.claim(byAnother(req)) },
 		"Accept": func(req store.ClaimRequest) store.Record { return f.accept(byAnother(req), f.long) },
 	}
-	if s, ok := f.store.(store.Sweeper); ok {
+	if s := f.can.sweeper; s != nil {
 		ways["Sweep"] = func(req store.ClaimRequest) store.Record {
 			f.sweepAll(s)
 			return f.read(req.ID)
@@ -111,8 +111,8 @@ func repeatedIsNotUnknown(f *fixture) {
 		f.unchanged(name, now)
 		f.isDue("after "+name, req.ID)
 		f.fenced("Settle by the dead run, after "+name, f.store.Settle(f.ctx, rec.Claim(), completed("zombie"), f.keep))
-		if next := f.takes(byAnother(req)); next.Attempt != 2 || !next.Cancelling || !bytes.Equal(next.Notes, version(1, "noted")) {
-			f.Errorf("taken after %s, it is %s, with the notes %s and Cancelling %v", name, show(next), brief(next.Notes), next.Cancelling)
+		if next := f.takes(byAnother(req)); next.Attempt != 2 || !next.Cancelling || !sameNotes(next.Notes, version(1, "noted")) {
+			f.Errorf("taken after %s, it is %s, with the notes %s and Cancelling %v", name, show(next), noted(next.Notes), next.Cancelling)
 		}
 	}
 }
@@ -142,7 +142,7 @@ func livingIsNotRepeated(f *fixture) {
 func repeatableIsSaved(f *fixture) {
 	noted := func(rec store.Record, repeatable ...bool) store.ID {
 		for i, is := range repeatable {
-			f.saveAs(rec.Claim(), version(byte(i+1), "noted"), is)
+			f.saveAs(rec.Claim(), version(uint64(i+1), "noted"), is)
 		}
 		return rec.ID
 	}
@@ -190,7 +190,7 @@ func (c *workCase[Tx]) stoppedInTx() {
 		req, rec := c.takenToRepeat(c.unit)
 		c.pass(1)
 		next, took := byAnother(req), false
-		tx, end := c.h.Begin(c, c.store)
+		tx, end := c.h.Begin(c, c.txCase.store)
 		row := stet.NewKey()
 		if err := c.h.Write(c.ctx, tx, row); err != nil {
 			c.Errorf("Write: %v", err)
@@ -207,7 +207,7 @@ func (c *workCase[Tx]) stoppedInTx() {
 		req, rec = c.takenToRepeat(c.unit)
 		c.pass(1)
 		next = byAnother(req)
-		tx, end = c.h.Begin(c, c.store)
+		tx, end = c.h.Begin(c, c.txCase.store)
 		row = stet.NewKey()
 		if err := errors.Join(c.h.Write(c.ctx, tx, row), c.store.SettleTx(c.ctx, tx, rec.Claim(), completed("late"), c.keep)); err != nil {
 			c.Errorf("SettleTx of a run whose lease has run out: %v", err)

@@ -17,7 +17,7 @@ type situation struct {
 	stale   store.Claim        // an earlier one
 	rec     store.Record       // the record now
 	work    bool               // of an accepted operation that has not ended
-	whole   store.Record       // rec as Look returns it; zero if the store keeps no work
+	whole   store.Record       // rec as Look returns it, if the store keeps work
 }
 
 // making says how a situation comes about: a claim with a short lease or a long
@@ -69,9 +69,14 @@ var makings = []making{
 func (f *fixture) situations() []situation {
 	f.Helper()
 	makings := makings
-	ws, works := f.store.(store.WorkStore)
-	if works {
+	if f.can.works != nil {
 		makings = slices.Concat(makings, workMakings)
+	}
+	if f.can.outbox != nil {
+		makings = slices.Concat(makings, outboxMakings)
+	}
+	if f.can.works != nil && f.can.outbox != nil {
+		makings = slices.Concat(makings, bothMakings)
 	}
 	all := make([]situation, len(makings))
 	for i, m := range makings {
@@ -104,11 +109,8 @@ func (f *fixture) situations() []situation {
 		if got := all[i].rec.State; got != m.state {
 			f.Fatalf("could not bring about a record that is %s: it is %v", m.name, got)
 		}
-		if works {
-			var err error
-			if all[i].whole, err = ws.Look(f.ctx, all[i].req.ID); err != nil {
-				f.Fatalf("Look: %v", err)
-			}
+		if all[i].whole = all[i].rec; f.can.works != nil {
+			all[i].whole = f.look(all[i].req.ID)
 		}
 	}
 	return all

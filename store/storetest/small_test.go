@@ -81,7 +81,7 @@ func (s *small) end() {
 
 func (r *smallRecord) at(now time.Time) store.Record {
 	rec := r.whole(now)
-	rec.Work, rec.Notes, rec.Cancelling = nil, nil, false
+	rec.Work, rec.Notes, rec.Outbox, rec.Cancelling = nil, store.Notes{}, nil, false
 	return rec
 }
 

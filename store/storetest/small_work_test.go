@@ -51,12 +51,12 @@ func (s *small) park(r *smallRecord, now time.Time) {
 
 // send makes a settled record keep what is to be sent in place of its work.
 func (s *small) send(r *smallRecord, out store.Settlement, now time.Time) {
-	r.Work, r.Notes, r.due = nil, nil, time.Time{}
+	r.Work, r.Notes, r.Outbox, r.due = nil, store.Notes{}, nil, time.Time{}
 	if !s.is("keeps a cancellation past the outcome") {
 		r.Cancelling = false
 	}
 	if out.Outbox != nil && !s.is("sends nothing") && (len(out.Outbox) > 0 || !s.is("takes an empty outbox for none")) {
-		r.Work, r.due = s.cut(out.Outbox), now
+		r.Outbox, r.due = s.cut(out.Outbox), now
 		if !s.is("forgets what has messages") {
 			r.ForgetAt = time.Time{}
 		}
@@ -196,7 +196,7 @@ func (s *small) Return(ctx context.Context, c store.Claim, after time.Duration) 
 		r.due = now
 	}
 	if s.is("drops notes with the run") {
-		r.Notes = nil
+		r.Notes = store.Notes{}
 	}
 	return nil
 }
@@ -228,18 +228,18 @@ func (s *small) Cancel(ctx context.Context, c store.Claim, out store.Settlement,
 	return r.whole(now), nil
 }
 
-func (s *small) Save(ctx context.Context, c store.Claim, notes []byte, repeatable bool) error {
+func (s *small) Save(ctx context.Context, c store.Claim, notes store.Notes, repeatable bool) error {
 	return s.put(ctx, c, notes, store.Running, repeatable)
 }
 
-func (s *small) Strike(ctx context.Context, c store.Claim, notes []byte) error {
+func (s *small) Strike(ctx context.Context, c store.Claim, notes store.Notes) error {
 	if s.is("strikes nothing") {
 		return nil
 	}
 	return s.put(ctx, c, notes, store.Unknown, false)
 }
 
-func (s *small) put(ctx context.Context, c store.Claim, notes []byte, in store.State, repeatable bool) error {
+func (s *small) put(ctx context.Context, c store.Claim, notes store.Notes, in store.State, repeatable bool) error {
 	if _, err := s.begin(ctx); err != nil {
 		return err
 	}
@@ -252,7 +252,7 @@ func (s *small) put(ctx context.Context, c store.Claim, notes []byte, in store.S
 }
 
 // save checks, and returns what is to be written to a record in that state.
-func (s *small) save(c store.Claim, notes []byte, in store.State, repeatable bool) (write func(), err error) {
+func (s *small) save(c store.Claim, notes store.Notes, in store.State, repeatable bool) (write func(), err error) {
 	bug := map[store.State]string{store.Running: "saves without the fence check", store.Unknown: "strikes without the fence check"}
 	r := s.newest(c, bug[in])
 	wrong := r != nil && r.State != in
@@ -262,12 +262,11 @@ func (s *small) save(c store.Claim, notes []byte, in store.State, repeatable boo
 	if r == nil || wrong {
 		return nil, store.ErrFenced
 	}
-	version := func(b []byte) []byte { return b[:min(8, len(b))] }
-	switch order := bytes.Compare(version(notes), version(r.Notes)); {
+	switch was := r.Notes.Version; {
 	case s.is("saves whatever comes last"):
-	case order < 0:
+	case s.is("compares versions as signed numbers") && int64(notes.Version) < int64(was), !s.is("compares versions as signed numbers") && notes.Version < was:
 		return nil, store.ErrFenced
-	case order == 0:
+	case notes.Version == was:
 		return func() {}, nil
 	}
 	return func() {
@@ -279,12 +278,12 @@ func (s *small) save(c store.Claim, notes []byte, in store.State, repeatable boo
 				r.due = r.lease
 			}
 		}
-		if s.is("keeps its notes in one place") && r.Notes != nil {
-			copy(r.Notes, notes)
+		if s.is("keeps its notes in one place") && r.Notes.Data != nil {
+			copy(r.Notes.Data, notes.Data)
+			r.Notes.Version = notes.Version
 			return
 		}
-		r.Notes = notes[:8:8]
-		r.Notes = append(r.Notes, s.cut(notes[8:])...)
+		r.Notes = store.Notes{Version: notes.Version, Data: s.cut(notes.Data)}
 	}, nil
 }
 
@@ -307,7 +306,15 @@ func (s *small) Look(ctx context.Context, id store.ID) (store.Record, error) {
 	return r.whole(now), nil
 }
 
-func (s *small) Due(ctx context.Context, what store.Due, limit int, again time.Duration, names ...string) (recs []store.Record, err error) {
+func (s *small) Due(ctx context.Context, limit int, again time.Duration, names ...string) ([]store.Record, error) {
+	return s.handOut(ctx, false, limit, again, names)
+}
+
+func (s *small) DueMessages(ctx context.Context, limit int, again time.Duration) ([]store.Record, error) {
+	return s.handOut(ctx, true, limit, again, nil)
+}
+
+func (s *small) handOut(ctx context.Context, messages bool, limit int, again time.Duration, names []string) (recs []store.Record, err error) {
 	now, err := s.begin(ctx)
 	if err != nil {
 		return nil, err
@@ -315,7 +322,7 @@ func (s *small) Due(ctx context.Context, what store.Due, limit int, again time.D
 	defer func() { s.end() }()
 	var all []*smallRecord
 	for _, r := range s.m {
-		if !r.due.IsZero() && s.over(now, r.due) && r.State.Settled() == (what == store.DueRelay) &&
+		if !r.due.IsZero() && s.over(now, r.due) && (r.Outbox != nil) == messages &&
 			(len(names) == 0 || slices.Contains(names, r.Label.Name) || s.is("hands out whatever is due")) {
 			all = append(all, r)
 		}
@@ -326,7 +333,7 @@ func (s *small) Due(ctx context.Context, what store.Due, limit int, again time.D
 		}
 		return a.due.Compare(b.due)
 	})
-	if what == store.DueRun && !s.is("hands out the longest waiting of all names first") {
+	if !messages && !s.is("hands out the longest waiting of all names first") {
 		all = inTurns(all)
 	}
 	if !s.is("hands out all at once") {
@@ -347,7 +354,7 @@ func (s *small) Due(ctx context.Context, what store.Due, limit int, again time.D
 		}
 		rec := r.whole(now)
 		if !s.is("hands out notes") {
-			rec.Notes, rec.Cancelling = nil, false
+			rec.Notes, rec.Cancelling = store.Notes{}, false
 		}
 		recs = append(recs, rec)
 	}
@@ -378,8 +385,8 @@ func (s *small) Relayed(ctx context.Context, c store.Claim, keep store.Retention
 	if r == nil || !r.State.Settled() && !s.is("relays what has not ended") {
 		return store.ErrFenced
 	}
-	if r.Work != nil {
-		r.Work, r.due, r.ForgetAt = nil, time.Time{}, now.Add(keep.Tombstone)
+	if r.Outbox != nil {
+		r.Outbox, r.due, r.ForgetAt = nil, time.Time{}, s.later(now, keep.Tombstone)
 		if s.is("counts retention from settling") {
 			r.ForgetAt = r.SettledAt.Add(keep.Tombstone)
 		}
@@ -403,7 +410,7 @@ func (s *small) AcceptTx(ctx context.Context, tx *smallTx, req store.ClaimReques
 	return r.at(now), err
 }
 
-func (s *small) SaveTx(ctx context.Context, tx *smallTx, c store.Claim, notes []byte, repeatable bool) error {
+func (s *small) SaveTx(ctx context.Context, tx *smallTx, c store.Claim, notes store.Notes, repeatable bool) error {
 	if s.is("saves outside of the transaction") {
 		return s.Save(ctx, c, notes, repeatable)
 	}

@@ -42,14 +42,33 @@ type Harness struct {
 }
 
 // Run holds the store that h makes to every sentence of store.Store, and to those
-// of store.Watcher, store.Sweeper, store.Browser and store.WorkStore if it is one. Each
-// case is a subtest.
+// of all else that it can do: store.Watcher, store.Sweeper, store.Browser, store.WorkStore,
+// store.OutboxStore and store.Limiter are found by store.As, as the engine does it. Each case
+// is a subtest.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
 	h.fill(t)
 	for _, c := range checks(h, h.New(t)) {
 		t.Run(c.name, func(t *testing.T) { c.do(t, h) })
 	}
+}
+
+// abilities are what a store can do beyond store.Store; nil for what it cannot.
+type abilities struct {
+	watcher store.Watcher
+	sweeper store.Sweeper
+	browser store.Browser
+	works   store.WorkStore
+	outbox  store.OutboxStore
+}
+
+func abilitiesOf(s store.Store) (can abilities) {
+	can.watcher, _ = store.As[store.Watcher](s)
+	can.sweeper, _ = store.As[store.Sweeper](s)
+	can.browser, _ = store.As[store.Browser](s)
+	can.works, _ = store.As[store.WorkStore](s)
+	can.outbox, _ = store.As[store.OutboxStore](s)
+	return can
 }
 
 // check is one claim about a store.
@@ -74,23 +93,30 @@ func (c check) do(t testing.TB, h Harness) {
 func checks(h Harness, s store.Store) []check {
 	all := slices.Concat(claimChecks, refusalChecks, settleChecks, releaseChecks, extendChecks,
 		readChecks, timeChecks, edgeChecks, resultChecks, raceChecks)
-	if _, ok := s.(store.Watcher); ok {
+	can := abilitiesOf(s)
+	if can.watcher != nil {
 		all = append(all, watchChecks...)
 	}
-	if _, ok := s.(store.Sweeper); ok {
+	if can.sweeper != nil {
 		all = append(all, sweepChecks...)
 	}
-	if _, ok := s.(store.Browser); ok {
+	if can.browser != nil {
 		all = append(all, browseChecks...)
 	}
-	if _, ok := s.(store.WorkStore); ok {
-		all = slices.Concat(all, workChecks, edgeWorkChecks, engineWorkChecks, workHistoryChecks)
+	if can.works != nil {
+		all = slices.Concat(all, workChecks, edgeWorkChecks, engineWorkChecks)
+	}
+	if can.outbox != nil {
+		all = append(all, outboxChecks...)
+	}
+	if can.works != nil || can.outbox != nil {
+		all = append(all, workHistoryChecks...)
 	}
 	if mostResult(s) > 0 {
 		all = append(all, limitChecks...)
 	}
 	if h.Damage != nil {
-		all = append(all, damageChecks(s)...)
+		all = append(all, damageChecks(can)...)
 	}
 	return slices.Concat(all, historyChecks, engineChecks)
 }

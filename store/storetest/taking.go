@@ -49,9 +49,9 @@ func takeInEachState(f *fixture) {
 				f.Errorf("%s: want the record unchanged; %s", what, d)
 			}
 		}
-		if !bytes.Equal(rec.Work, s.whole.Work) || !bytes.Equal(rec.Notes, s.whole.Notes) || rec.Cancelling != s.whole.Cancelling {
+		if !bytes.Equal(rec.Work, s.whole.Work) || !sameNotes(rec.Notes, s.whole.Notes) || rec.Cancelling != s.whole.Cancelling {
 			f.Errorf("%s returned the work %s, the notes %s and Cancelling %v; want those that it has: %s, %s and %v", what,
-				brief(rec.Work), brief(rec.Notes), rec.Cancelling, brief(s.whole.Work), brief(s.whole.Notes), s.whole.Cancelling)
+				brief(rec.Work), noted(rec.Notes), rec.Cancelling, brief(s.whole.Work), noted(s.whole.Notes), s.whole.Cancelling)
 		}
 		f.untouched("Look after "+what, rec)
 	}
@@ -129,7 +129,7 @@ func raceToTake(f *fixture) {
 		reqs, recs, errs := make([]store.ClaimRequest, racers), make([]store.Record, racers), make([]error, racers)
 		race(racers, func(i int) {
 			reqs[i] = byAnother(req)
-			recs[i], errs[i] = f.works().Take(f.ctx, store.TakeRequest{ID: req.ID, Owner: reqs[i].Owner, Lease: f.long})
+			recs[i], errs[i] = f.can.works.Take(f.ctx, store.TakeRequest{ID: req.ID, Owner: reqs[i].Owner, Lease: f.long})
 		})
 		stands := f.look(req.ID)
 		wins := 0
@@ -156,7 +156,7 @@ func lapsedTakeIsParked(f *fixture) {
 		"an acceptance": func(req store.ClaimRequest) store.Record { return f.accept(req, 0) },
 		"a claim":       f.claim,
 	}
-	if sweeper, ok := f.store.(store.Sweeper); ok {
+	if sweeper := f.can.sweeper; sweeper != nil {
 		parkings["a sweep"] = func(req store.ClaimRequest) store.Record {
 			f.sweepAll(sweeper)
 			return f.read(req.ID)
@@ -171,13 +171,13 @@ func lapsedTakeIsParked(f *fixture) {
 			f.Errorf("past its lease, %s should park it under fence %d; it is %s", by, rec.Fence, show(now))
 		}
 		f.isDue("parked by " + by)
-		if now := f.look(req.ID); !bytes.Equal(now.Work, workOf(req.ID)) || !bytes.Equal(now.Notes, version(1, "half way")) {
-			f.Errorf("parked by %s, it has the work %s and the notes %s", by, brief(now.Work), brief(now.Notes))
+		if now := f.look(req.ID); !bytes.Equal(now.Work, workOf(req.ID)) || !sameNotes(now.Notes, version(1, "half way")) {
+			f.Errorf("parked by %s, it has the work %s and the notes %s", by, brief(now.Work), noted(now.Notes))
 		}
 		f.release(rec.Claim(), f.keep)
 		f.isDue("parked by "+by+" and released", req.ID)
-		if next := f.takes(byAnother(req)); !bytes.Equal(next.Work, workOf(req.ID)) || !bytes.Equal(next.Notes, version(1, "half way")) || next.Attempt != 2 {
-			f.Errorf("taken again, it is %s, with the work %s and the notes %s", show(next), brief(next.Work), brief(next.Notes))
+		if next := f.takes(byAnother(req)); !bytes.Equal(next.Work, workOf(req.ID)) || !sameNotes(next.Notes, version(1, "half way")) || next.Attempt != 2 {
+			f.Errorf("taken again, it is %s, with the work %s and the notes %s", show(next), brief(next.Work), noted(next.Notes))
 		}
 	}
 }
@@ -189,7 +189,7 @@ var returnChecks = []check{
 		returnedWaits},
 	{"a release of an accepted operation makes it due at once", "the way out of a dead run is a release; the work must be run then, not lost as retryable.",
 		releasedIsDue},
-	{"a stale fence can write nothing about work", "whoever lost the claim must not give back, cancel, note down or relay what is its successor's.",
+	{"a stale fence can write nothing about work", "whoever lost the claim must not give back, cancel or note down what is its successor's.",
 		staleFenceAndWork},
 	{"a call about work whose context has ended does nothing", "its caller has gone and will not hear what happened.",
 		endedContextAndWork},
@@ -197,7 +197,7 @@ var returnChecks = []check{
 
 func returnInEachState(f *fixture) {
 	for _, s := range f.situations() {
-		err := f.works().Return(f.ctx, s.claim, 0)
+		err := f.can.works.Return(f.ctx, s.claim, 0)
 		what := "Return of a key that is " + s.name
 		_, arrow := s.state.Next(store.VerbReturn)
 		switch {
@@ -209,8 +209,8 @@ func returnInEachState(f *fixture) {
 			if rec.State != store.Accepted || rec.Fence != s.claim.Fence || rec.Owner != s.claim.Owner || rec.Attempt != s.rec.Attempt || !rec.ForgetAt.IsZero() {
 				f.Errorf("%s: want it accepted, under its fence, owner and attempt; it is %s, forgotten at %v", what, show(rec), rec.ForgetAt)
 			}
-			if !bytes.Equal(rec.Work, s.whole.Work) || !bytes.Equal(rec.Notes, s.whole.Notes) || rec.Cancelling != s.whole.Cancelling {
-				f.Errorf("%s lost its work, its notes or its cancellation: %s, %s, %v", what, brief(rec.Work), brief(rec.Notes), rec.Cancelling)
+			if !bytes.Equal(rec.Work, s.whole.Work) || !sameNotes(rec.Notes, s.whole.Notes) || rec.Cancelling != s.whole.Cancelling {
+				f.Errorf("%s lost its work, its notes or its cancellation: %s, %s, %v", what, brief(rec.Work), noted(rec.Notes), rec.Cancelling)
 			}
 		case s.state == store.Accepted:
 			if err != nil {
@@ -309,13 +309,12 @@ func staleFenceAndWork(f *fixture) {
 
 // workWrites are the writes of a store.WorkStore that compare a fence.
 func (f *fixture) workWrites(c store.Claim) map[string]func() error {
-	w := f.works()
+	w := f.can.works
 	return map[string]func() error{
-		"Return":  func() error { return w.Return(f.ctx, c, 0) },
-		"Cancel":  func() error { _, err := w.Cancel(f.ctx, c, failed("zombie"), f.keep); return err },
-		"Save":    func() error { return f.saveOnce(f.ctx, c, version(255, "zombie")) },
-		"Strike":  func() error { return w.Strike(f.ctx, c, version(255, "zombie")) },
-		"Relayed": func() error { return w.Relayed(f.ctx, c, f.keep) },
+		"Return": func() error { return w.Return(f.ctx, c, 0) },
+		"Cancel": func() error { _, err := w.Cancel(f.ctx, c, failed("zombie"), f.keep); return err },
+		"Save":   func() error { return f.saveOnce(f.ctx, c, version(255, "zombie")) },
+		"Strike": func() error { return w.Strike(f.ctx, c, version(255, "zombie")) },
 	}
 }
 
@@ -323,13 +322,13 @@ func endedContextAndWork(f *fixture) {
 	alive := f.ctx
 	for _, s := range f.situations() {
 		calls := f.workWrites(s.claim)
-		calls["Accept"] = func() error { _, err := f.works().Accept(f.ctx, byAnother(s.req), workOf(s.req.ID), 0); return err }
+		calls["Accept"] = func() error { _, err := f.can.works.Accept(f.ctx, byAnother(s.req), workOf(s.req.ID), 0); return err }
 		calls["Take"] = func() error {
-			_, err := f.works().Take(f.ctx, store.TakeRequest{ID: s.req.ID, Owner: store.NewOwner(), Lease: f.long})
+			_, err := f.can.works.Take(f.ctx, store.TakeRequest{ID: s.req.ID, Owner: store.NewOwner(), Lease: f.long})
 			return err
 		}
-		calls["Look"] = func() error { _, err := f.works().Look(f.ctx, s.req.ID); return err }
-		calls["Due"] = func() error { _, err := f.works().Due(f.ctx, store.DueRun, 100, f.long); return err }
+		calls["Look"] = func() error { _, err := f.can.works.Look(f.ctx, s.req.ID); return err }
+		calls["Due"] = func() error { _, err := f.can.works.Due(f.ctx, 100, f.long); return err }
 		for name, call := range calls {
 			f.ctx = ended(alive)
 			err := call()
@@ -341,7 +340,7 @@ func endedContextAndWork(f *fixture) {
 			f.untouched(what, s.whole)
 		}
 	}
-	if len(f.due(store.DueRun)) == 0 {
+	if len(f.due()) == 0 {
 		f.Error("Due with a context that has ended made what is due wait")
 	}
 }

@@ -185,7 +185,7 @@ func neverForgotten(f *fixture) {
 	f.pass(units)
 	f.is("much later, a running record", running.ID, store.Running, a.Fence)
 	f.is("much later, an unknown record", unknown.ID, store.Unknown, b.Fence)
-	if sweeper, ok := f.store.(store.Sweeper); ok {
+	if sweeper := f.can.sweeper; sweeper != nil {
 		f.sweepAll(sweeper)
 		f.is("much later, a running record that was swept", running.ID, store.Unknown, a.Fence)
 		f.is("much later, an unknown record that was swept", unknown.ID, store.Unknown, b.Fence)
@@ -330,7 +330,7 @@ func resultsAreNotModified(f *fixture) {
 	}
 	f.pass(1)
 	f.read(req.ID)
-	if sweeper, ok := f.store.(store.Sweeper); ok {
+	if sweeper := f.can.sweeper; sweeper != nil {
 		f.sweepAll(sweeper)
 	}
 	f.pass(3)

@@ -63,7 +63,7 @@ func (c *txCase[Tx]) tx(e *stet.Engine, s store.TxStore[Tx]) *stet.TxEngine[Tx] 
 func txChecks[Tx any](h TxHarness[Tx], like store.Store) []check {
 	with := func(run func(*txCase[Tx])) func(*fixture) {
 		return func(f *fixture) {
-			s, ok := f.store.(store.TxStore[Tx])
+			s, ok := store.As[store.TxStore[Tx]](f.store)
 			if !ok {
 				f.Fatalf("Harness.New returned a %T, which is no %T", f.store, (*store.TxStore[Tx])(nil))
 			}
@@ -104,7 +104,11 @@ func txChecks[Tx any](h TxHarness[Tx], like store.Store) []check {
 		{"a commit whose reply was lost is found out, not repeated", "whatever a driver says, a lost reply proves nothing.",
 			with((*txCase[Tx]).lostReply)},
 	}
-	if _, ok := like.(store.WorkTxStore[Tx]); ok {
+	if abilitiesOf(like).outbox != nil {
+		all = append(all, check{"messages are committed with the outcome, or not at all", "a message leaves after its commit, and never without it.",
+			with((*txCase[Tx]).messagesTx)})
+	}
+	if _, ok := store.As[store.WorkTxStore[Tx]](like); ok {
 		all = append(all, workTxChecks(h)...)
 	}
 	return all
@@ -117,6 +121,22 @@ func (c *txCase[Tx]) run(req store.ClaimRequest, row string, out store.Settlemen
 		return out, c.h.Write(ctx, tx, row)
 	})
 	return rec, calls, err
+}
+
+// within runs do in a transaction of the caller's own, which writes a row, and
+// ends it.
+func (c *txCase[Tx]) within(commit bool, do func(tx Tx)) (row string) {
+	c.Helper()
+	row = stet.NewKey()
+	tx, end := c.h.Begin(c, c.store)
+	if err := c.h.Write(c.ctx, tx, row); err != nil {
+		c.Errorf("Write: %v", err)
+	}
+	do(tx)
+	if err := end(commit); err != nil {
+		c.Errorf("ending the transaction: %v", err)
+	}
+	return row
 }
 
 // rows requires the number of committed rows.

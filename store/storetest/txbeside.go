@@ -166,7 +166,7 @@ func (c *txCase[Tx]) sweptMeanwhile() {
 		req = byAnother(req)
 		now, err := c.store.RunTx(c.ctx, req, c.keep, func(ctx context.Context, tx Tx, _ store.Record) (store.Settlement, error) {
 			c.pass(1)
-			if s, ok := c.store.(store.Sweeper); ok {
+			if s := c.can.sweeper; s != nil {
 				brief, cancel := context.WithTimeout(c.ctx, patience/60) // it may have to wait for this very transaction
 				defer cancel()
 				_, _ = s.Sweep(brief, 100)

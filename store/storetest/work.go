@@ -12,7 +12,7 @@ import (
 )
 
 // workChecks hold a store to what store.WorkStore asks for beyond store.Store.
-var workChecks = slices.Concat(acceptChecks, takeChecks, repeatChecks, returnChecks, cancelChecks, noteChecks, lookChecks, dueChecks, outboxChecks)
+var workChecks = slices.Concat(acceptChecks, takeChecks, repeatChecks, returnChecks, cancelChecks, noteChecks, lookChecks, dueChecks)
 
 // workMakings are the situations that only a store.WorkStore knows.
 var workMakings = []making{
@@ -34,12 +34,6 @@ var workMakings = []making{
 	{name: "taken and completed", state: store.Completed, begin: taking, now: func(f *fixture, rec store.Record) {
 		f.settle(rec.Claim(), completed("result"), f.keep)
 	}},
-	{name: "completed, with messages", state: store.Completed, now: func(f *fixture, rec store.Record) {
-		f.settle(rec.Claim(), with("messages", completed("result")), f.keep)
-	}},
-	{name: "taken and failed with messages, its result expired", state: store.Failed, expired: true, begin: taking, now: func(f *fixture, rec store.Record) {
-		f.settle(rec.Claim(), with("messages", failed("result")), store.Retention{Result: f.unit, Tombstone: f.keep.Tombstone})
-	}},
 }
 
 func accepting(f *fixture, s *situation) store.Record { return f.accepts(s.req, 0) }
@@ -52,23 +46,20 @@ func taking(f *fixture, s *situation) store.Record {
 	return rec
 }
 
-// with returns the outcome with an outbox.
-func with(outbox string, out store.Settlement) store.Settlement {
-	out.Outbox = []byte(outbox)
-	return out
-}
-
 // workOf is the work of an operation: another one for each.
 func workOf(id store.ID) []byte { return fmt.Appendf(nil, "work\x00of %v", id) }
 
 // version makes notes of a version.
-func version(v byte, text string) []byte { return append([]byte{7: v}, text...) }
+func version(v uint64, text string) store.Notes { return store.Notes{Version: v, Data: []byte(text)} }
 
-func (f *fixture) works() store.WorkStore { return f.store.(store.WorkStore) }
+func sameNotes(a, b store.Notes) bool { return a.Version == b.Version && bytes.Equal(a.Data, b.Data) }
+
+// noted is notes for a person.
+func noted(n store.Notes) string { return fmt.Sprintf("%s of version %d", brief(n.Data), n.Version) }
 
 func (f *fixture) accept(req store.ClaimRequest, after time.Duration) store.Record {
 	f.Helper()
-	rec, err := f.works().Accept(f.ctx, req, workOf(req.ID), after)
+	rec, err := f.can.works.Accept(f.ctx, req, workOf(req.ID), after)
 	if err != nil {
 		f.Fatalf("Accept: %v", err)
 	}
@@ -96,7 +87,7 @@ func (f *fixture) take(id store.ID, owner store.Owner, lease time.Duration) stor
 
 func (f *fixture) takeAs(req store.TakeRequest) store.Record {
 	f.Helper()
-	rec, err := f.works().Take(f.ctx, req)
+	rec, err := f.can.works.Take(f.ctx, req)
 	if err != nil {
 		f.Fatalf("Take: %v", err)
 	}
@@ -124,21 +115,21 @@ func (f *fixture) taken(lease time.Duration) (store.ClaimRequest, store.Record) 
 
 func (f *fixture) giveBack(c store.Claim, after time.Duration) {
 	f.Helper()
-	if err := f.works().Return(f.ctx, c, after); err != nil {
+	if err := f.can.works.Return(f.ctx, c, after); err != nil {
 		f.Fatalf("Return: %v", err)
 	}
 }
 
 func (f *fixture) cancel(c store.Claim, out store.Settlement) store.Record {
 	f.Helper()
-	rec, err := f.works().Cancel(f.ctx, c, out, f.keep)
+	rec, err := f.can.works.Cancel(f.ctx, c, out, f.keep)
 	if err != nil {
 		f.Fatalf("Cancel: %v", err)
 	}
 	return rec
 }
 
-func (f *fixture) save(c store.Claim, notes []byte) {
+func (f *fixture) save(c store.Claim, notes store.Notes) {
 	f.Helper()
 	if err := f.saveOnce(f.ctx, c, notes); err != nil {
 		f.Fatalf("Save: %v", err)
@@ -146,13 +137,13 @@ func (f *fixture) save(c store.Claim, notes []byte) {
 }
 
 // saveOnce is Save of a run that is not repeatable.
-func (f *fixture) saveOnce(ctx context.Context, c store.Claim, notes []byte) error {
-	return f.works().Save(ctx, c, notes, false)
+func (f *fixture) saveOnce(ctx context.Context, c store.Claim, notes store.Notes) error {
+	return f.can.works.Save(ctx, c, notes, false)
 }
 
 func (f *fixture) look(id store.ID) store.Record {
 	f.Helper()
-	rec, err := f.works().Look(f.ctx, id)
+	rec, err := f.can.works.Look(f.ctx, id)
 	if err != nil {
 		f.Fatalf("Look: %v", err)
 	}
@@ -161,32 +152,38 @@ func (f *fixture) look(id store.ID) store.Record {
 
 // due returns all that is due, and makes it due again much later. Nothing may
 // come twice.
-func (f *fixture) due(what store.Due) map[store.ID]store.Record {
+func (f *fixture) due() map[store.ID]store.Record {
+	f.Helper()
+	return f.all("Due", func() ([]store.Record, error) { return f.can.works.Due(f.ctx, 100, f.long) })
+}
+
+// all asks for what is due until there is nothing more.
+func (f *fixture) all(method string, ask func() ([]store.Record, error)) map[store.ID]store.Record {
 	f.Helper()
 	all := make(map[store.ID]store.Record)
 	for range 1000 {
-		recs, err := f.works().Due(f.ctx, what, 100, f.long)
+		recs, err := ask()
 		if err != nil {
-			f.Fatalf("Due: %v", err)
+			f.Fatalf("%s: %v", method, err)
 		}
 		if len(recs) == 0 {
 			return all
 		}
 		for _, rec := range recs {
 			if _, ok := all[rec.ID]; ok {
-				f.Fatalf("Due returned a record twice within the time until it is due again: %s", show(rec))
+				f.Fatalf("%s returned a record twice within the time until it is due again: %s", method, show(rec))
 			}
 			all[rec.ID] = rec
 		}
 	}
-	f.Fatal("after 1,000 calls of Due there is still more")
+	f.Fatalf("after 1,000 calls of %s there is still more", method)
 	return all
 }
 
 // isDue requires that, of all records, these be due to run, with their work.
 func (f *fixture) isDue(when string, want ...store.ID) {
 	f.Helper()
-	all := f.due(store.DueRun)
+	all := f.due()
 	for _, id := range want {
 		rec, ok := all[id]
 		if !ok {
@@ -204,10 +201,13 @@ func (f *fixture) isDue(when string, want ...store.ID) {
 // workDiff is diff for records that Look and Take return.
 func workDiff(was, is store.Record) string {
 	d := diff(was, is)
-	for name, v := range map[string][2][]byte{"Work": {was.Work, is.Work}, "Notes": {was.Notes, is.Notes}} {
+	for name, v := range map[string][2][]byte{"Work": {was.Work, is.Work}, "Outbox": {was.Outbox, is.Outbox}} {
 		if !bytes.Equal(v[0], v[1]) {
 			d += fmt.Sprintf("; %s was %s, is %s", name, brief(v[0]), brief(v[1]))
 		}
+	}
+	if !sameNotes(was.Notes, is.Notes) {
+		d += fmt.Sprintf("; Notes were %s, are %s", noted(was.Notes), noted(is.Notes))
 	}
 	if was.Cancelling != is.Cancelling {
 		d += fmt.Sprintf("; Cancelling was %v, is %v", was.Cancelling, is.Cancelling)
@@ -215,19 +215,24 @@ func workDiff(was, is store.Record) string {
 	return d
 }
 
-// untouched is unchanged, with the work as well.
+// untouched is unchanged, with the work as well, where work is kept.
 func (f *fixture) untouched(what string, was store.Record) {
 	f.Helper()
+	if f.can.works == nil {
+		f.unchanged(what, was)
+		return
+	}
 	if d := workDiff(was, f.look(was.ID)); d != "" {
 		f.Errorf("%s changed the record: %s", what, d)
 	}
 }
 
-// bare requires that a record come without what only a store.WorkStore keeps.
+// bare requires that a record come without what only a store.WorkStore and a
+// store.OutboxStore keep.
 func (f *fixture) bare(what string, rec store.Record) {
 	f.Helper()
-	if rec.Work != nil || rec.Notes != nil {
-		f.Errorf("%s returned a record with work %s and notes %s; want neither", what, brief(rec.Work), brief(rec.Notes))
+	if rec.Work != nil || rec.Notes.Version != 0 || rec.Outbox != nil {
+		f.Errorf("%s returned a record with work %s, notes %s and outbox %s; want none", what, brief(rec.Work), noted(rec.Notes), brief(rec.Outbox))
 	}
 }
 
@@ -264,8 +269,8 @@ func freeKeyIsAccepted(f *fixture) {
 	f.bare("Accept", rec)
 	f.bare("Read", f.read(req.ID))
 	f.unchanged("Read after Accept", rec)
-	if got := f.look(req.ID); !bytes.Equal(got.Work, workOf(req.ID)) || got.Notes != nil || got.Cancelling {
-		f.Errorf("Look returned work %s and notes %s", brief(got.Work), brief(got.Notes))
+	if got := f.look(req.ID); !bytes.Equal(got.Work, workOf(req.ID)) || got.Notes.Version != 0 || got.Cancelling {
+		f.Errorf("Look returned work %s and notes %s", brief(got.Work), noted(got.Notes))
 	}
 	f.isDue("accepted", req.ID)
 	if other := f.accepts(f.request(0), 0); other.Fence == rec.Fence {
@@ -293,8 +298,8 @@ func acceptInEachState(f *fixture) {
 			if rec.State != store.Unknown || rec.Fence != s.claim.Fence || rec.Owner != s.claim.Owner {
 				f.Errorf("%s: want it parked as unknown under its fence %d and owner; got %s", what, s.claim.Fence, show(rec))
 			}
-			if got := f.look(req.ID); !bytes.Equal(got.Work, s.whole.Work) || !bytes.Equal(got.Notes, s.whole.Notes) {
-				f.Errorf("%s changed its work or notes to %s and %s", what, brief(got.Work), brief(got.Notes))
+			if got := f.look(req.ID); !bytes.Equal(got.Work, s.whole.Work) || !sameNotes(got.Notes, s.whole.Notes) {
+				f.Errorf("%s changed its work or notes to %s and %s", what, brief(got.Work), noted(got.Notes))
 			}
 		default:
 			if d := diff(s.rec, rec); d != "" {
@@ -314,7 +319,7 @@ func acceptMismatch(f *fixture) {
 				continue
 			}
 			req.Fingerprint = fingerprintB
-			rec, err := f.works().Accept(f.ctx, req, workOf(req.ID), 0)
+			rec, err := f.can.works.Accept(f.ctx, req, workOf(req.ID), 0)
 			what := "Accept with another fingerprint, of a key that is " + s.name
 			if !errors.Is(err, store.ErrMismatch) {
 				f.Errorf("%s: want ErrMismatch; got %s, %v", what, show(rec), err)
@@ -338,7 +343,7 @@ func ownAcceptance(f *fixture) {
 		}
 		f.untouched(what, s.whole)
 	}
-	f.due(store.DueRun) // away with those
+	f.due() // away with those
 	req := f.request(0)
 	first := f.accepts(req, f.long)
 	for range 2 {
@@ -390,7 +395,7 @@ func raceToAccept(f *fixture) {
 			if reqs[i] = byAnother(req); i%4 == 0 {
 				recs[i], errs[i] = f.store.Claim(f.ctx, reqs[i])
 			} else {
-				recs[i], errs[i] = f.works().Accept(f.ctx, reqs[i], workOf(req.ID), 0)
+				recs[i], errs[i] = f.can.works.Accept(f.ctx, reqs[i], workOf(req.ID), 0)
 			}
 		})
 		wins := 0
@@ -426,7 +431,7 @@ func acceptedIsKept(f *fixture) {
 		units = int(3 * 365 * 24 * time.Hour / f.unit)
 	}
 	f.pass(units)
-	if sweeper, ok := f.store.(store.Sweeper); ok {
+	if sweeper := f.can.sweeper; sweeper != nil {
 		f.sweepAll(sweeper)
 	}
 	for name, req := range map[string]store.ClaimRequest{"accepted": fresh, "accepted after a release": again, "taken and released": taken} {

@@ -11,13 +11,22 @@ import (
 )
 
 var workHistoryChecks = []check{
-	{"random histories of work agree with the model", "tables try what their author thought of; histories also try the rest.",
-		func(f *fixture) { randomHistories(f, workSteps) }},
+	{"random histories of work and messages agree with the model", "tables try what their author thought of; histories also try the rest.",
+		func(f *fixture) { randomHistories(f, f.can.steps()) }},
 }
 
-// workSteps have most of what it takes several of to show a bug.
-var workSteps = drawSteps(slices.Concat(plainVerbs, []string{"look", "return", "cancel", "relay", "relayed", "strike"},
-	slices.Repeat([]string{"accept", "pass"}, 3), slices.Repeat([]string{"take", "save", "due"}, 5)))
+// steps have most of what it takes several of to show a bug.
+func (can abilities) steps() *rapid.Generator[[]step] {
+	verbs := plainVerbs
+	if can.works != nil {
+		verbs = slices.Concat(verbs, []string{"look", "return", "cancel", "strike"},
+			slices.Repeat([]string{"accept", "pass"}, 3), slices.Repeat([]string{"take", "save", "due"}, 5))
+	}
+	if can.outbox != nil {
+		verbs = slices.Concat(verbs, []string{"relay", "relayed"})
+	}
+	return drawSteps(verbs)
+}
 
 // drawWork draws what a verb of a store.WorkStore needs.
 func (s *step) drawWork(t *rapid.T) {
@@ -70,16 +79,16 @@ func (s step) outcome() store.Settlement {
 
 // takeWork takes a step that only a store.WorkStore knows.
 func (h *history) takeWork(s step, m *model) error {
-	w, c, keep, units := h.f.works(), h.fence(s), h.keep(s.keep), time.Duration(s.after)*h.f.unit
+	w, c, keep, units := h.f.can.works, h.fence(s), h.keep(s.keep), time.Duration(s.after)*h.f.unit
 	var err, want error
 	var now moment
 	switch s.verb {
 	case "accept", "take":
 		return h.acceptOrTake(s, m)
 	case "due":
-		return h.handOut(s, store.DueRun, units)
+		return h.handOut(s, false, func() ([]store.Record, error) { return w.Due(h.f.ctx, store.MaxBrowse, units) })
 	case "relay":
-		return h.handOut(s, store.DueRelay, units)
+		return h.handOut(s, true, func() ([]store.Record, error) { return h.f.can.outbox.DueMessages(h.f.ctx, store.MaxBrowse, units) })
 	case "return":
 		now = h.call(func() { err = w.Return(h.f.ctx, c, units) })
 		m.tick(now)
@@ -90,12 +99,12 @@ func (h *history) takeWork(s step, m *model) error {
 		m.tick(now)
 		want = m.cancel(c.Fence, out, keep, now)
 	case "save":
-		notes := version(byte(s.version), "noted")
+		notes := version(uint64(s.version), "noted")
 		now = h.call(func() { err = w.Save(h.f.ctx, c, notes, s.repeats) })
 		m.tick(now)
 		want = m.save(c.Fence, notes, store.Running, s.repeats)
 	case "strike":
-		notes := version(byte(s.version), "struck")
+		notes := version(uint64(s.version), "struck")
 		now = h.call(func() { err = w.Strike(h.f.ctx, c, notes) })
 		m.tick(now)
 		want = m.save(c.Fence, notes, store.Unknown, false)
@@ -103,7 +112,7 @@ func (h *history) takeWork(s step, m *model) error {
 		now = h.call(func() { _, err = w.Look(h.f.ctx, c.ID) })
 		m.tick(now)
 	case "relayed":
-		now = h.call(func() { err = w.Relayed(h.f.ctx, c, keep) })
+		now = h.call(func() { err = h.f.can.outbox.Relayed(h.f.ctx, c, keep) })
 		m.tick(now)
 		want = m.relayed(c.Fence, keep, now)
 	}
@@ -119,12 +128,12 @@ func (h *history) acceptOrTake(s step, m *model) error {
 	var err, want error
 	var now moment
 	if s.verb == "accept" {
-		now = h.call(func() { rec, err = h.f.works().Accept(h.f.ctx, req, workOf(req.ID), after) })
+		now = h.call(func() { rec, err = h.f.can.works.Accept(h.f.ctx, req, workOf(req.ID), after) })
 		m.tick(now)
 		want = m.accept(req, after, now)
 	} else {
 		take := store.TakeRequest{ID: req.ID, Owner: req.Owner, Lease: req.Lease, Repeatable: s.repeats}
-		now = h.call(func() { rec, err = h.f.works().Take(h.f.ctx, take) })
+		now = h.call(func() { rec, err = h.f.can.works.Take(h.f.ctx, take) })
 		m.tick(now)
 		m.take(take, now)
 	}
@@ -148,10 +157,10 @@ func (h *history) acceptOrTake(s step, m *model) error {
 
 // handOut asks for what is due. There may be more than the history's own: the
 // store is used by others before it.
-func (h *history) handOut(s step, what store.Due, again time.Duration) error {
+func (h *history) handOut(s step, messages bool, ask func() ([]store.Record, error)) error {
 	var recs []store.Record
 	var err error
-	now := h.call(func() { recs, err = h.f.works().Due(h.f.ctx, what, store.MaxBrowse, again) })
+	now := h.call(func() { recs, err = ask() })
 	h.note("%v: %v", s, answer(err))
 	for key := range h.models {
 		h.models[key].tick(now)
@@ -160,7 +169,7 @@ func (h *history) handOut(s step, what store.Due, again time.Duration) error {
 		if i >= 0 && slices.ContainsFunc(recs[i+1:], same) {
 			return errors.New("it was handed out twice")
 		}
-		if e := h.models[key].handOut(what, i >= 0, again, now); e != nil {
+		if e := h.models[key].handOut(messages, i >= 0, time.Duration(s.after)*h.f.unit, now); e != nil {
 			return fmt.Errorf("key %d: %w", key, e)
 		}
 	}
@@ -169,30 +178,27 @@ func (h *history) handOut(s step, what store.Due, again time.Duration) error {
 
 // leave ends what waits: it must not burden the histories to come.
 func (h *history) leave() {
-	w, ok := h.f.store.(store.WorkStore)
-	if !ok {
-		return
-	}
+	w, outbox := h.f.can.works, h.f.can.outbox
 	for key, m := range h.models { // an error is no news by now
 		c := store.Claim{ID: h.ids[key], Owner: m.owner, Fence: m.fence}
 		if m.kept.repeats {
 			_ = w.Settle(h.f.ctx, c, failed("left"), h.keep(0))
-		} else if m.waits(store.DueRun) {
+		} else if m.waits(false) {
 			_, _ = w.Cancel(h.f.ctx, c, failed("left"), h.keep(0))
-		} else if m.waits(store.DueRelay) {
-			_ = w.Relayed(h.f.ctx, c, h.keep(0))
+		} else if m.waits(true) {
+			_ = outbox.Relayed(h.f.ctx, c, h.keep(0))
 		}
 	}
 }
 
 // checkWork compares what a store.WorkStore keeps of a key with its model.
 func (h *history) checkWork(key int) error {
-	if _, ok := h.f.store.(store.WorkStore); !ok {
+	if h.f.can.works == nil {
 		return nil
 	}
 	var rec store.Record
 	var err error
-	now := h.call(func() { rec, err = h.f.works().Look(h.f.ctx, h.ids[key]) })
+	now := h.call(func() { rec, err = h.f.can.works.Look(h.f.ctx, h.ids[key]) })
 	if err != nil {
 		return err
 	}

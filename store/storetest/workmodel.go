@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"time"
@@ -9,10 +8,10 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// workModel is what a store.WorkStore keeps besides the rest of a record.
+// workModel is what a store.WorkStore and a store.OutboxStore keep besides the rest of a record.
 type workModel struct {
-	work       bool   // of an accepted operation that has not ended
-	notes      string // with their version
+	work       bool // of an accepted operation that has not ended
+	notes      store.Notes
 	cancelling bool
 	repeats    bool   // it runs, and may be repeated
 	outbox     string // of a settled record
@@ -62,9 +61,9 @@ func (m *model) postpone(after time.Duration, now moment) {
 	m.kept.early, m.kept.from = after != 0, now.add(after)
 }
 
-// waits reports whether the record waits for that.
-func (m *model) waits(what store.Due) bool {
-	if what == store.DueRelay {
+// waits reports whether the record waits to be run, or to have its messages sent.
+func (m *model) waits(messages bool) bool {
+	if messages {
 		return m.state.Settled() && m.kept.outbox != ""
 	}
 	return m.state == store.Accepted || m.kept.repeats
@@ -131,16 +130,15 @@ func (m *model) cancel(fence int64, out store.Settlement, keep store.Retention, 
 }
 
 // save is Save for a record in that state.
-func (m *model) save(fence int64, notes []byte, in store.State, repeatable bool) error {
+func (m *model) save(fence int64, notes store.Notes, in store.State, repeatable bool) error {
 	if m.state != in || m.fence != fence {
 		return store.ErrFenced
 	}
-	was := m.kept.notes
-	switch bytes.Compare(notes[:8], []byte(was[:min(8, len(was))])) {
-	case -1:
+	switch {
+	case notes.Version < m.kept.notes.Version:
 		return store.ErrFenced
-	case 1:
-		m.kept.notes = string(notes)
+	case notes.Version > m.kept.notes.Version:
+		m.kept.notes = notes
 		if m.state == store.Running {
 			m.runs(repeatable && m.kept.work)
 		}
@@ -159,8 +157,8 @@ func (m *model) relayed(fence int64, keep store.Retention, now moment) error {
 }
 
 // handOut says what is wrong with a record having been handed out, or not.
-func (m *model) handOut(what store.Due, got bool, again time.Duration, now moment) error {
-	want := m.waits(what) && (m.kept.atOnce || m.kept.vague && got || now.reached(m.kept.due))
+func (m *model) handOut(messages, got bool, again time.Duration, now moment) error {
+	want := m.waits(messages) && (m.kept.atOnce || m.kept.vague && got || now.reached(m.kept.due))
 	if want != got {
 		return fmt.Errorf("it was handed out: %v; by the model: %v", got, want)
 	}
@@ -172,14 +170,14 @@ func (m *model) handOut(what store.Due, got bool, again time.Duration, now momen
 
 // holds says how what Look returned differs from the model.
 func (m *model) holds(rec store.Record) error {
-	want := store.Record{Notes: []byte(m.kept.notes), Cancelling: m.kept.cancelling}
+	want := store.Record{Notes: m.kept.notes, Cancelling: m.kept.cancelling}
 	if m.kept.work {
 		want.Work = workOf(rec.ID)
 	}
 	if m.kept.outbox != "" {
-		want.Work = []byte(m.kept.outbox)
+		want.Outbox = []byte(m.kept.outbox)
 	}
-	if d := workDiff(want, store.Record{Work: rec.Work, Notes: rec.Notes, Cancelling: rec.Cancelling}); d != "" {
+	if d := workDiff(want, store.Record{Work: rec.Work, Notes: rec.Notes, Outbox: rec.Outbox, Cancelling: rec.Cancelling}); d != "" {
 		return errors.New("by the model and then by the store: " + d)
 	}
 	return nil

@@ -145,7 +145,7 @@ func settleWhenGone(f *fixture) {
 		if rec := f.is("a repeated settle", c.ID, store.Completed, c.Fence); !rec.Gone || !rec.Result.IsZero() {
 			f.Errorf("repetition %d brought an expired result back: %s", i+1, show(rec))
 		}
-		if sweeper, ok := f.store.(store.Sweeper); ok {
+		if sweeper := f.can.sweeper; sweeper != nil {
 			f.sweepAll(sweeper)
 		}
 	}

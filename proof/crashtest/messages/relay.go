@@ -64,9 +64,9 @@ func (s *storm) relay(_ *crashtest.Lane, v crashtest.Visit, _ int) (child.Comman
 
 // drainRelays waits until the outbox is empty. What a relay has in hand is not due
 // until it is sent again. What is seen here is due again at once.
-func (s *storm) drainRelays(ctx context.Context, work store.WorkStore) error {
+func (s *storm) drainRelays(ctx context.Context, outbox store.OutboxStore) error {
 	for seen := time.Now(); time.Since(seen) < 2*relayAgain; {
-		recs, err := work.Due(ctx, store.DueRelay, 1, time.Millisecond)
+		recs, err := outbox.DueMessages(ctx, 1, time.Millisecond)
 		if err != nil {
 			return err
 		}
