@@ -358,7 +358,12 @@ func (f *fixture) drain(e *stet.Engine, services []*service) {
 		}
 		var mu sync.Mutex
 		race(len(items), func(i int) {
-			_, err := by[items[i].ID].work(e)
+			s := by[items[i].ID]
+			if s == nil {
+				f.Error("Due returned an operation that was never accepted")
+				return
+			}
+			_, err := s.work(e)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil && stet.KindOf(err) != stet.KindUnknown {
