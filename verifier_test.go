@@ -38,7 +38,7 @@ func TestVerifierSeesTheStatusOfTheDeadRun(t *testing.T) {
 		if got.Op.Scope != of.Scope || got.Op.Key != of.Key || got.Op.Fingerprint != of.Fingerprint || got.Doubt != "charge" || got.Name != want.Name || !got.AcceptedAt.Equal(want.AcceptedAt) {
 			t.Errorf("the verifier sees %+v; want %+v, as %+v", got, of, want)
 		}
-		if r, w := got.Record, want.Record; r.ID != w.ID || r.Fence != w.Fence || r.Attempt != 1 || !r.ClaimedAt.Equal(w.ClaimedAt) || r.State != store.Unknown || r.Work != nil || r.Notes != nil {
+		if r, w := got.Record, want.Record; r.ID != w.ID || r.Fence != w.Fence || r.Attempt != 1 || !r.ClaimedAt.Equal(w.ClaimedAt) || r.State != store.Unknown || r.Work != nil || r.Notes.Version != 0 || r.Notes.Data != nil {
 			t.Errorf("the verifier sees the record %+v; want %+v", r, w)
 		}
 	}
