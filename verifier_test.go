@@ -50,7 +50,7 @@ func TestVerifierIsAskedThoughTheNotesCannotBeRead(t *testing.T) {
 	verdict := stet.ItDidNotHappen()
 	e := newEngine(t, st, stet.Options{SweepEvery: -1, Policy: stet.Policy{Verify: func(context.Context, stet.Status) (stet.Verdict, error) { return verdict, nil }}})
 	run := begin(t, e, op)
-	if err := errors.Join(st.Save(t.Context(), claimOf(t, st, run), append(make([]byte, 7), "\x01{"...), false), run.Park(t.Context())); err != nil {
+	if err := errors.Join(st.Save(t.Context(), claimOf(t, st, run), store.Notes{Version: 1, Data: []byte("{")}, false), run.Park(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := e.Begin(t.Context(), op); stet.KindOf(err) != stet.KindDamaged {
