@@ -331,3 +331,35 @@ func TestFunctionsConflictAboveReadCommitted(t *testing.T) {
 		t.Errorf("%d charges; want none", n)
 	}
 }
+
+// A claim under a lease waits for a transaction that has begun its key by SQL, and hears
+// of the outcome. Other keys do not wait.
+func TestClaimUnderALeaseWaitsForSQL(t *testing.T) {
+	s := open(t, nil, Options{})
+	tx := beginTx(t, s)
+	begun := mustBegin(t, tx, opOf("k", ""), "run")
+	req := request("k")
+	req.ID, req.Fingerprint = store.ID(idOf("k")), opOf("k", "").Fingerprint
+	type claimed struct {
+		rec store.Record
+		err error
+	}
+	got := make(chan claimed, 1)
+	go func() {
+		rec, err := s.Claim(context.WithoutCancel(t.Context()), req)
+		got <- claimed{rec, err}
+	}()
+	stettest.Eventually(t, "the claim to wait for the transaction", func() bool {
+		var waits bool
+		err := s.Pool().QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted)").Scan(&waits)
+		return err == nil && waits
+	})
+	mustClaim(t, s, request("other"))
+	if _, err := tx.Exec(t.Context(), "SELECT stet.stet_settle($1, 200, body => 'paid')", begun.Claim); err != nil {
+		t.Fatal(err)
+	}
+	mustCommit(t, tx)
+	if c := <-got; c.err != nil || c.rec.State != store.Completed || string(c.rec.Result.Body) != "paid" {
+		t.Errorf("the claim returned %+v, %v; want what SQL has settled", c.rec, c.err)
+	}
+}
