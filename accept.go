@@ -23,6 +23,10 @@ type Work struct {
 	Payload []byte
 	// After is how long it must wait at least, at most MaxDelay. Default 0.
 	After time.Duration
+	// Queued says that the caller hands the operation to a queue itself, in the
+	// transaction of TxEngine.Accept for one: workers and dispatchers that look for what
+	// waits leave it to that queue for so long, at most MaxDelay. Default 0.
+	Queued time.Duration
 }
 
 // Status is what is known of an operation. Accept knows neither Op, Name and AcceptedAt
@@ -184,7 +188,10 @@ func (e *Engine) pack(ctx context.Context, op Op, w Work) (*ticket, []byte, erro
 		return nil, nil, invalid("Work.Payload has %d bytes; at most %d", len(w.Payload), store.MaxWork)
 	case w.After < 0 || w.After > store.MaxDelay:
 		return nil, nil, invalid("Work.After is %v; it must be 0 to %v", w.After, store.MaxDelay)
+	case w.Queued < 0 || w.Queued > store.MaxDelay:
+		return nil, nil, invalid("Work.Queued is %v; it must be 0 to %v", w.Queued, store.MaxDelay)
 	}
+	t.req.Queued = w.Queued
 	t.req.Label.Name = w.Name
 	packed, err := json.Marshal(packedWork{[]byte(op.Scope), []byte(op.Key), op.Class, w.Name, w.Payload, time.Now().UTC(), []byte(e.o.Namespace)})
 	return t, e.sealer.wrap(t.req.ID, sealedWork, packed), err

@@ -82,7 +82,7 @@ func startBookingsWith(t *testing.T, options func(bookings) stethttp.AsyncOption
 	b := bookings{store: &lossy{Store: store}}
 	engine := stettest.Engine(t, b.store, stet.Options{})
 	log := slog.New(slog.NewTextHandler(&stettest.Log{}, nil))
-	m := stethttp.Must(stethttp.NewTx(txOf(engine, b.store), stethttp.Options{Scope: stethttp.SingleTenant, ErrorLog: log})).Middleware
+	m := stethttp.Must(stethttp.NewTx(stettest.TxEngine(engine, b.store), stethttp.Options{Scope: stethttp.SingleTenant, ErrorLog: log})).Middleware
 	b.service = &service{t: t, store: b.store, engine: engine}
 	o := options(b)
 	srv := httptest.NewServer((&setup{async: &o, prepare: booked}).accepting(m))
@@ -165,7 +165,7 @@ func TestTwentyFirstRequestsBookOneOrder(t *testing.T) {
 func TestTransactionsNeedAStoreThatKeepsWorkInThem(t *testing.T) {
 	store := newTxStore()
 	engine := stettest.Engine(t, store, stet.Options{})
-	m := stethttp.Must(stethttp.NewTx(txOf(engine, store), stethttp.Options{Scope: stethttp.SingleTenant}))
+	m := stethttp.Must(stethttp.NewTx(stettest.TxEngine(engine, store), stethttp.Options{Scope: stethttp.SingleTenant}))
 	if _, err := stethttp.NewAsync(m.Middleware, stethttp.AsyncOptions{StatusURL: "/"}); err == nil || !strings.Contains(err.Error(), "WorkTxStore") {
 		t.Errorf("%v", err)
 	}
@@ -195,7 +195,7 @@ func TestJobIsEnqueuedWithItsAcceptanceOrNotAtAll(t *testing.T) {
 	b := startBookingsWith(t, func(b bookings) stethttp.AsyncOptions {
 		return stethttp.AsyncOptions{AcceptTx: func(ctx context.Context, op stet.Op, w stet.Work) (stet.Status, error) {
 			tx := stethttp.Tx[*sql.Tx](ctx)
-			st, err := txOf(b.engine, b.store).Accept(ctx, tx, op, w)
+			st, err := stettest.TxEngine(b.engine, b.store).Accept(ctx, tx, op, w)
 			if err != nil || !st.New {
 				return st, err
 			}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stethttp"
 )
 
@@ -24,7 +25,7 @@ func TestTenThousandRequestsWithOneKeyRunOnce(t *testing.T) {
 			var m *stethttp.Middleware
 			o := stethttp.Options{Scope: stethttp.SingleTenant}
 			if tx {
-				m = stethttp.Must(stethttp.NewTx(txOf(s.engine, set.store.(*txStore)), o)).Middleware
+				m = stethttp.Must(stethttp.NewTx(stettest.TxEngine(s.engine, set.store.(*txStore)), o)).Middleware
 			} else {
 				m = stethttp.Must(stethttp.New(s.engine, o))
 			}

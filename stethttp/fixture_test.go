@@ -75,7 +75,7 @@ func start(t *testing.T, set setup) *service {
 	var err error
 	if set.tx {
 		var inTx *stethttp.TxMiddleware[*fakeTx]
-		if inTx, err = stethttp.NewTx(txOf(engine, s.store.(store.TxStore[*fakeTx])), set.options); err == nil {
+		if inTx, err = stethttp.NewTx(stettest.TxEngine(engine, s.store.(store.TxStore[*fakeTx])), set.options); err == nil {
 			m = inTx.Middleware
 		}
 	} else {

@@ -50,7 +50,7 @@ func middleware(t *testing.T, engine *stet.Engine, store store.TxStore[*fakeTx],
 	t.Helper()
 	o := stethttp.Options{Scope: stethttp.SingleTenant}
 	if tx {
-		return stethttp.Must(stethttp.NewTx(txOf(engine, store), o)).Middleware
+		return stethttp.Must(stethttp.NewTx(stettest.TxEngine(engine, store), o)).Middleware
 	}
 	return stethttp.Must(stethttp.New(engine, o))
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store"
 )
@@ -24,7 +25,7 @@ func TestHandlerThatIsProtectedTwiceIsMisconfigured(t *testing.T) {
 		if st == nil {
 			outer = stethttp.Must(stethttp.New(s.engine, o))
 		} else {
-			outer = stethttp.Must(stethttp.NewTx(txOf(s.engine, s.store.(store.TxStore[*fakeTx])), o)).Middleware
+			outer = stethttp.Must(stethttp.NewTx(stettest.TxEngine(s.engine, s.store.(store.TxStore[*fakeTx])), o)).Middleware
 		}
 		for range 2 {
 			r := s.post("k", "{}")

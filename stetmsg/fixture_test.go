@@ -105,7 +105,7 @@ func (b *bench) consumerTx(s store.TxStore[*sql.Tx], h txHandler, change ...func
 	for _, f := range change {
 		f(&o)
 	}
-	c, err := stetmsg.NewTx(txOf(b.engine, s), o, h)
+	c, err := stetmsg.NewTx(stettest.TxEngine(b.engine, s), o, h)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
@@ -343,7 +344,7 @@ func TestMessageWhoseRecordCannotBeReadIsNotKeptInHand(t *testing.T) {
 		store := hurt{memory.New(memory.Options{})}
 		b := newBench(t, store, stet.Policy{})
 		leased := b.consumer(func(context.Context, order) ([]byte, error) { return nil, errors.New("it ran") })
-		inTx, err := stetmsg.NewTx(txOf(b.engine, store), options(), func(context.Context, bool, order) ([]byte, error) { return nil, errors.New("it ran") })
+		inTx, err := stetmsg.NewTx(stettest.TxEngine(b.engine, store), options(), func(context.Context, bool, order) ([]byte, error) { return nil, errors.New("it ran") })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -69,7 +69,7 @@ func start(t *testing.T, store store.Store, policy stet.Policy, h http.HandlerFu
 	m, err := stethttp.New(engine, o)
 	if tx, ok := store.(*sqlite.Store); ok {
 		var inTx *stethttp.TxMiddleware[*sql.Tx]
-		if inTx, err = stethttp.NewTx(txOf(engine, tx), o); err == nil {
+		if inTx, err = stethttp.NewTx(stettest.TxEngine(engine, tx), o); err == nil {
 			m = inTx.Middleware
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stetwork"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
@@ -37,7 +38,7 @@ func BenchmarkEmbedded(b *testing.B) {
 		}
 		w, e := newWorker(b, s)
 		orders(b, w, func(done func()) error {
-			return stetwork.HandleTx(w, txOf(e, s), "ship", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
+			return stetwork.HandleTx(w, stettest.TxEngine(e, s), "ship", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
 				done()
 				return receipt{}, insert(ctx, tx, p)
 			})

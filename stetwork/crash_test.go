@@ -24,6 +24,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stetwork"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/sqlite"
@@ -87,7 +88,7 @@ func openShop(ctx context.Context, dir string) (*shop, error) {
 		return nil, err
 	}
 	return s, errors.Join(
-		stetwork.HandleTx(s.worker, txOf(s.engine, s.store), "tx", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
+		stetwork.HandleTx(s.worker, stettest.TxEngine(s.engine, s.store), "tx", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
 			return receipt{}, insert(ctx, tx, p)
 		}),
 		stetwork.HandleIdempotent(s.worker, "steps", s.inSteps),
@@ -105,7 +106,7 @@ func (s *shop) inSteps(ctx context.Context, p parcel) (receipt, error) {
 	if _, err := stet.StepOnce(ctx, "charge", func(context.Context) (string, error) { return p.Book, s.write(p) }); err != nil {
 		return receipt{}, err
 	}
-	if _, err := stet.StepTx(ctx, txOf(s.engine, s.store), "ship", func(ctx context.Context, tx *sql.Tx) (string, error) { return p.Book, insert(ctx, tx, p) }); err != nil {
+	if _, err := stet.StepTx(ctx, stettest.TxEngine(s.engine, s.store), "ship", func(ctx context.Context, tx *sql.Tx) (string, error) { return p.Book, insert(ctx, tx, p) }); err != nil {
 		return receipt{}, err
 	}
 	return stet.Step(ctx, "mail", func(context.Context) (receipt, error) { return receipt{1}, nil })

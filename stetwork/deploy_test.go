@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stetwork"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
@@ -67,7 +68,7 @@ func TestShutdownsUseUpNoAttemptsOfTransactions(t *testing.T) {
 		w, err := stetwork.New(b.engine, stetwork.Options{ErrorLog: quiet()})
 		must(t, err)
 		begun := make(chan struct{})
-		must(t, stetwork.HandleTx(w, txOf(b.engine, s), "ship", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
+		must(t, stetwork.HandleTx(w, stettest.TxEngine(b.engine, s), "ship", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
 			close(begun)
 			if err := insert(ctx, tx, p); err != nil {
 				return receipt{}, err

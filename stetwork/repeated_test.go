@@ -15,6 +15,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/child"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stetwork"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
@@ -86,13 +87,13 @@ func TestDeadTransactionalRunRunsAgainAtTheEndOfItsLeaseAndIsNeverUnknown(t *tes
 		must(t, err)
 		t.Cleanup(func() { _ = s.Close() })
 		b := newBench(t, s, stetwork.Options{}, stet.Policy{})
-		must(t, stetwork.HandleTx(b.worker, txOf(b.engine, s), "ship", func(context.Context, *sql.Tx, parcel) (receipt, error) { return receipt{1}, nil }))
+		must(t, stetwork.HandleTx(b.worker, stettest.TxEngine(b.engine, s), "ship", func(context.Context, *sql.Tx, parcel) (receipt, error) { return receipt{1}, nil }))
 		id := b.accept("ship", "Emma")
 		died := time.Now()
 		zombie := dies(t, s, id, "ship", true)
 		b.runs()
 		b.repeated(id, died)
-		err = txOf(b.engine, s).Finish(t.Context(), zombie, func(context.Context, *sql.Tx) (stet.Outcome, error) {
+		err = stettest.TxEngine(b.engine, s).Finish(t.Context(), zombie, func(context.Context, *sql.Tx) (stet.Outcome, error) {
 			return stet.Outcome{Body: []byte("zombie")}, nil
 		})
 		if stet.KindOf(err) != stet.KindFenced {
@@ -180,7 +181,7 @@ func dyingInTx(url string) error {
 	if err != nil {
 		return err
 	}
-	err = stetwork.HandleTx(w, txOf(e, s), "ship", func(ctx context.Context, tx pgx.Tx, p parcel) (receipt, error) {
+	err = stetwork.HandleTx(w, stettest.TxEngine(e, s), "ship", func(ctx context.Context, tx pgx.Tx, p parcel) (receipt, error) {
 		if _, err := tx.Exec(ctx, `INSERT INTO shipments VALUES ($1)`, p.Book); err != nil {
 			return receipt{}, err
 		}
@@ -209,7 +210,7 @@ func TestRunThatIsKilledInItsTransactionRunsAgainAtTheEndOfItsLease(t *testing.T
 	must(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	b := newBench(t, s, stetwork.Options{}, stet.Policy{})
-	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, s), "ship", func(ctx context.Context, tx pgx.Tx, p parcel) (receipt, error) {
+	must(t, stetwork.HandleTx(b.worker, stettest.TxEngine(b.engine, s), "ship", func(ctx context.Context, tx pgx.Tx, p parcel) (receipt, error) {
 		_, err := tx.Exec(ctx, `INSERT INTO shipments VALUES ($1)`, p.Book)
 		return receipt{1}, err
 	}))

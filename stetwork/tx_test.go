@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stetwork"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
@@ -45,7 +46,7 @@ func insert(ctx context.Context, tx *sql.Tx, p parcel) error {
 func TestWritesAndOutcomeAreOneCommit(t *testing.T) {
 	b, s := onSQLite(t, stetwork.Options{}, stet.Policy{})
 	var ran atomic.Int64
-	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, s), "ship", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
+	must(t, stetwork.HandleTx(b.worker, stettest.TxEngine(b.engine, s), "ship", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
 		must(t, insert(ctx, tx, p))
 		switch ran.Add(1) {
 		case 1:
@@ -72,7 +73,7 @@ func TestWritesAndOutcomeAreOneCommit(t *testing.T) {
 func TestDeclaredDoubtOfATransactionIsParkedAndStaysSo(t *testing.T) {
 	b, s := onSQLite(t, stetwork.Options{}, stet.Policy{})
 	var ran atomic.Int64
-	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, s), "ship", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
+	must(t, stetwork.HandleTx(b.worker, stettest.TxEngine(b.engine, s), "ship", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
 		must(t, insert(ctx, tx, p))
 		if ran.Add(1) == 1 {
 			stet.FromContext(ctx).Declare(stet.MayHaveExecuted, 0)
@@ -103,8 +104,8 @@ func TestFailedTransactionLeavesOnlyItsOutcome(t *testing.T) {
 			return receipt{}, err
 		}
 	}
-	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, s), "exhausted", h(errBroken)))
-	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, s), "permanent", h(stet.Permanent(errBroken))))
+	must(t, stetwork.HandleTx(b.worker, stettest.TxEngine(b.engine, s), "exhausted", h(errBroken)))
+	must(t, stetwork.HandleTx(b.worker, stettest.TxEngine(b.engine, s), "permanent", h(stet.Permanent(errBroken))))
 	b.runs()
 	for name, attempts := range map[string]int{"exhausted": 3, "permanent": 1} {
 		id := b.accept(name, name)
@@ -131,7 +132,7 @@ func TestZombieOfATransactionWritesNothing(t *testing.T) {
 		<-goOn
 		// What HandleTx does, when it gets to it at last.
 		run := &stet.Lease{Run: stet.FromContext(ctx)}
-		err := txOf(e, deaf{s}).Finish(context.WithoutCancel(ctx), run, func(ctx context.Context, tx *sql.Tx) (stet.Outcome, error) {
+		err := stettest.TxEngine(e, deaf{s}).Finish(context.WithoutCancel(ctx), run, func(ctx context.Context, tx *sql.Tx) (stet.Outcome, error) {
 			return stet.Outcome{}, insert(ctx, tx, p)
 		})
 		if stet.KindOf(err) != stet.KindFenced {
@@ -143,7 +144,7 @@ func TestZombieOfATransactionWritesNothing(t *testing.T) {
 	over := make(chan error, 1)
 	go func() { over <- zombie.Do(context.Background(), stet.Item{ID: id, Name: "wait"}) }()
 	<-began
-	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, s), "wait", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
+	must(t, stetwork.HandleTx(b.worker, stettest.TxEngine(b.engine, s), "wait", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
 		return receipt{2}, insert(ctx, tx, p)
 	}))
 	b.runs()
@@ -169,7 +170,7 @@ func (deaf) Extend(context.Context, []store.Claim, time.Duration) ([]store.Claim
 
 func TestMessagesOfATransactionLeaveWithItsOutcome(t *testing.T) {
 	b, s := onSQLite(t, stetwork.Options{}, stet.Policy{})
-	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, s), "ship", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
+	must(t, stetwork.HandleTx(b.worker, stettest.TxEngine(b.engine, s), "ship", func(ctx context.Context, tx *sql.Tx, p parcel) (receipt, error) {
 		run := stet.FromContext(ctx)
 		if err := run.Emit(stet.Message{To: "shipped", Body: []byte(p.Book)}); err != nil {
 			return receipt{}, err
@@ -197,7 +198,7 @@ func TestHandleTxNeedsTheEnginesStore(t *testing.T) {
 	b, s := onSQLite(t, stetwork.Options{}, stet.Policy{})
 	other := newBench(t, memory.New(memory.Options{}), stetwork.Options{}, stet.Policy{})
 	h := func(context.Context, *sql.Tx, parcel) (receipt, error) { return receipt{}, nil }
-	if err := stetwork.HandleTx(other.worker, txOf(b.engine, s), "ship", h); stet.KindOf(err) != stet.KindInvalid {
+	if err := stetwork.HandleTx(other.worker, stettest.TxEngine(b.engine, s), "ship", h); stet.KindOf(err) != stet.KindInvalid {
 		t.Error(err)
 	}
 }

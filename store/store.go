@@ -101,6 +101,10 @@ type ClaimRequest struct {
 	Owner       Owner
 	Lease       time.Duration
 	Label       Label
+	// Queued is for Accept and AcceptTx: the caller hands the operation to a queue
+	// itself, so Due leaves it alone for that long, or for its delay if that is longer.
+	// It can be taken meanwhile.
+	Queued time.Duration
 }
 
 // Label says what an operation is, for people, verifiers and queues. A record has

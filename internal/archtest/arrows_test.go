@@ -31,6 +31,7 @@ var arrows = []struct{ from, to string }{
 	{"stetlog stetmetrics stettrace", "stet store observe"},
 	{"internal/admin", "stet store"},
 	{"internal/stettest", "stet store observe"},
+	{"internal/stettest/sqlresult", "stet store stethttp internal/stettest"},
 	{"internal/crash", "stet internal/child internal/fault"},
 	{"internal/demo", "stet proxy stethttp stetwork store/sqlite internal/child internal/crash"},
 	{"dashboard", "stet store stethttp internal/admin internal/problem"},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/dashboard"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/stethttp/webhook"
 	"github.com/stet-go/stet/stetmsg"
@@ -128,7 +129,7 @@ func ask(h http.Handler, method, path, content string) string {
 func (w *world) middleware(inTx bool) *stethttp.Middleware {
 	o := stethttp.Options{Scope: func(*http.Request) (string, error) { return scope, nil }, ErrorLog: quiet}
 	if inTx {
-		return must(stethttp.NewTx(txOf(w.engine, w.store), o)).Middleware
+		return must(stethttp.NewTx(stettest.TxEngine(w.engine, w.store), o)).Middleware
 	}
 	return must(stethttp.New(w.engine, o))
 }
@@ -151,7 +152,7 @@ func (w *world) do(inTx bool) (answer string) {
 		var res stet.Result[string]
 		var err error
 		if inTx {
-			res, err = stet.DoTx(context.Background(), txOf(w.engine, w.store), w.op(), w.run)
+			res, err = stet.DoTx(context.Background(), stettest.TxEngine(w.engine, w.store), w.op(), w.run)
 		} else {
 			res, err = stet.Do(context.Background(), w.engine, w.op(), func(ctx context.Context) (string, error) { return w.run(ctx, nil) })
 		}
@@ -177,7 +178,7 @@ func (w *world) message(inTx bool, deliveries int) (answer string) {
 		}}
 	var c *stetmsg.Consumer[string]
 	if inTx {
-		c = must(stetmsg.NewTx(txOf(w.engine, w.store), o, func(ctx context.Context, t *tx, _ string) ([]byte, error) {
+		c = must(stetmsg.NewTx(stettest.TxEngine(w.engine, w.store), o, func(ctx context.Context, t *tx, _ string) ([]byte, error) {
 			text, err := w.run(ctx, t)
 			return []byte(text), err
 		}))
@@ -207,7 +208,7 @@ func (w *world) hook(inTx bool) string {
 	o := webhook.Options{Endpoint: scope, Verifier: unsigned{}, ErrorLog: quiet}
 	var h http.Handler
 	if inTx {
-		h = must(webhook.NewTx(txOf(w.engine, w.store), o, func(ctx context.Context, t *tx, _ webhook.Delivery) error {
+		h = must(webhook.NewTx(stettest.TxEngine(w.engine, w.store), o, func(ctx context.Context, t *tx, _ webhook.Delivery) error {
 			_, err := w.run(ctx, t)
 			return err
 		}))
@@ -237,7 +238,7 @@ func (w *world) worker(kind string) *stetwork.Worker {
 	case "idempotent":
 		err = stetwork.HandleIdempotent(worker, workName, h)
 	case "tx":
-		err = stetwork.HandleTx(worker, txOf(w.engine, w.store), workName, func(ctx context.Context, t *tx, _ []byte) (string, error) { return w.run(ctx, t) })
+		err = stetwork.HandleTx(worker, stettest.TxEngine(w.engine, w.store), workName, func(ctx context.Context, t *tx, _ []byte) (string, error) { return w.run(ctx, t) })
 	}
 	if err != nil {
 		w.t.Fatal(err)

@@ -26,6 +26,15 @@ func Engine(t testing.TB, s store.Store, o stet.Options) *stet.Engine {
 	return e
 }
 
+// TxEngine is stet.WithTx of a store that is the engine's.
+func TxEngine[Tx any](e *stet.Engine, s store.TxStore[Tx]) *stet.TxEngine[Tx] {
+	te, err := stet.WithTx(e, s)
+	if err != nil {
+		panic(err)
+	}
+	return te
+}
+
 // Eventually waits until done returns true, because of another goroutine or process.
 func Eventually(t testing.TB, what string, done func() bool) {
 	t.Helper()

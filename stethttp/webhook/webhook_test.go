@@ -269,7 +269,7 @@ func TestTransactionHoldsTheWritesAndTheMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	fails := true
-	h, err := webhook.NewTx(txOf(engine, store), webhook.Options{Endpoint: "e", Verifier: webhook.StandardWebhooks(standardSecret),
+	h, err := webhook.NewTx(stettest.TxEngine(engine, store), webhook.Options{Endpoint: "e", Verifier: webhook.StandardWebhooks(standardSecret),
 		Clock: func() time.Time { return sent }, ErrorLog: slog.New(slog.DiscardHandler)}, func(ctx context.Context, tx *sql.Tx, d webhook.Delivery) error {
 		if _, err := tx.ExecContext(ctx, "INSERT INTO ledger (id) VALUES (?)", d.ID); err != nil || !fails {
 			return err

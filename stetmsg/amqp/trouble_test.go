@@ -148,7 +148,7 @@ func newEngine(t *testing.T) *stet.Engine {
 func TestForgedCountOfDeliveriesSettlesNothingAndADeadLetterCanBePutBack(t *testing.T) {
 	f := newFixture(t, rig.RabbitMQ(t).URL())
 	f.engine = newEngine(t)
-	c, err := stetmsg.NewTx(txOf(f.engine, f.engine.Store().(*sqlite.Store)), stetmsg.Options[amqp091.Delivery]{
+	c, err := stetmsg.NewTx(stettest.TxEngine(f.engine, f.engine.Store().(*sqlite.Store)), stetmsg.Options[amqp091.Delivery]{
 		Operation: stetmsg.By(amqp.Envelope, stetmsg.Header("orders", "message-id")), ErrorLog: slog.New(slog.DiscardHandler),
 		Observe: func(_ context.Context, d stetmsg.Decision) { f.observe(d) },
 	}, func(context.Context, *sql.Tx, amqp091.Delivery) ([]byte, error) { return nil, nil })

@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/kafka"
 	"github.com/stet-go/stet/store/sqlite"
@@ -97,7 +98,7 @@ func (f *fixture) process(path string, attempts int, died chan<- struct{}, relea
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	c, err := stetmsg.NewTx(txOf(engine, store), stetmsg.Options[*kgo.Record]{
+	c, err := stetmsg.NewTx(stettest.TxEngine(engine, store), stetmsg.Options[*kgo.Record]{
 		Operation: stetmsg.By(kafka.Envelope, stetmsg.Header("orders", "id")), MaxAttempts: attempts, ErrorLog: quiet,
 	}, func(ctx context.Context, tx *sql.Tx, _ *kgo.Record) ([]byte, error) {
 		key := stet.FromContext(ctx).Op().Key

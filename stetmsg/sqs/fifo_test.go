@@ -16,6 +16,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/sqs"
 	"github.com/stet-go/stet/store/sqlite"
@@ -37,7 +38,7 @@ func TestPoisonMessageUsesUpNoAttemptsOfItsGroup(t *testing.T) {
 	defer f.engine.Close()
 	var mu sync.Mutex
 	runs, failed := map[string]int{}, map[string]bool{}
-	c, err := stetmsg.NewTx(txOf(f.engine, store), stetmsg.Options[types.Message]{
+	c, err := stetmsg.NewTx(stettest.TxEngine(f.engine, store), stetmsg.Options[types.Message]{
 		Operation: stetmsg.By(sqs.Envelope, stetmsg.Header("orders", "id")), MaxAttempts: 3, ErrorLog: quiet,
 		Backoff: func(int) time.Duration { return 900 * time.Millisecond },
 		Observe: func(_ context.Context, d stetmsg.Decision) {

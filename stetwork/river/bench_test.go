@@ -17,6 +17,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stetwork"
 	stetriver "github.com/stet-go/stet/stetwork/river"
 	"github.com/stet-go/stet/store/postgres"
@@ -128,7 +129,7 @@ func withStet(b *testing.B) {
 	worker, err := stetwork.New(engine, stetwork.Options{Queue: queue, Concurrency: workers, ErrorLog: quiet(), RecoverEvery: -1})
 	check(b, err)
 	done, over := countdown(b.N)
-	check(b, stetwork.HandleTx(worker, txOf(engine, store), "ship", func(ctx context.Context, tx pgx.Tx, p parcel) (receipt, error) {
+	check(b, stetwork.HandleTx(worker, stettest.TxEngine(engine, store), "ship", func(ctx context.Context, tx pgx.Tx, p parcel) (receipt, error) {
 		_, err := tx.Exec(ctx, `INSERT INTO shipments VALUES ($1)`, p.Book)
 		done()
 		return receipt{}, err
@@ -143,7 +144,7 @@ func withStet(b *testing.B) {
 			if _, err := tx.Exec(ctx, `INSERT INTO orders VALUES ($1)`, book); err != nil {
 				return err
 			}
-			_, err := stetriver.AcceptTx(ctx, txOf(engine, store), queue, tx, stet.Op{Scope: "shop", Key: book}, work)
+			_, err := stetriver.AcceptTx(ctx, stettest.TxEngine(engine, store), queue, tx, stet.Op{Scope: "shop", Key: book}, work)
 			return err
 		})
 	})

@@ -32,6 +32,7 @@
 package river
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -138,6 +139,11 @@ type Options struct {
 	// unique, because an operation's next attempt needs another one, nor pending;
 	// and ScheduledAt is this package's.
 	Insert river.InsertOpts
+	// Again is how long after AcceptTx, and after Work.After, an operation is handed to
+	// the queue another time, unless a worker has taken it by then; at most
+	// store.MaxDelay. Let it be longer than jobs usually wait. Default
+	// stetwork.DefaultAgain.
+	Again time.Duration
 }
 
 // Queue is a stetwork.Queue that inserts jobs.
@@ -155,6 +161,10 @@ func New[Tx any](client *river.Client[Tx], o Options) (*Queue[Tx], error) {
 	if i := o.Insert; !reflect.ValueOf(i.UniqueOpts).IsZero() || i.Pending || !i.ScheduledAt.IsZero() {
 		return nil, misuse.Errorf("stetwork/river: Options.Insert has UniqueOpts, Pending or ScheduledAt: an operation that is to be run again would get no job, or none that runs")
 	}
+	if o.Again < 0 || o.Again > store.MaxDelay {
+		return nil, misuse.Errorf("stetwork/river: Options.Again is %v; it must be 0 to %v", o.Again, store.MaxDelay)
+	}
+	o.Again = cmp.Or(o.Again, stetwork.DefaultAgain)
 	return &Queue[Tx]{client, o}, nil
 }
 
@@ -171,13 +181,15 @@ func (q *Queue[Tx]) Enqueue(ctx context.Context, items []stet.Item) error {
 
 // AcceptTx accepts an operation (see stet.TxEngine.Accept) and, if it is new, inserts its
 // job in the same transaction: both become durable with the caller's writes, or
-// neither does. The operation is due as soon as the job is, so that a dispatcher may
-// hand it over a second time, which is harmless. On an error the caller must roll
-// back.
+// neither does. Dispatchers leave the operation to that job for Options.Again, or for
+// Work.Queued if that is set. On an error the caller must roll back.
 func AcceptTx[Tx any](ctx context.Context, te *stet.TxEngine[Tx], q *Queue[Tx], tx Tx, op stet.Op, w stet.Work) (stet.Status, error) {
 	opts := q.o.Insert
 	if w.After > 0 {
 		opts.ScheduledAt = time.Now().Add(w.After) // a hint: the store's clock decides
+	}
+	if w.Queued == 0 {
+		w.Queued = min(max(w.After, 0)+q.o.Again, store.MaxDelay)
 	}
 	st, err := te.Accept(ctx, tx, op, w)
 	if err != nil || !st.New {
@@ -189,9 +201,9 @@ func AcceptTx[Tx any](ctx context.Context, te *stet.TxEngine[Tx], q *Queue[Tx], 
 // InsertTx inserts the job of an operation in the caller's transaction: that of its
 // acceptance, if it was accepted by stet.TxEngine.Accept or by a middleware that does so,
 // and is new. It is a job to be run at once; AcceptTx heeds Work.After, before which
-// no operation is run. The operation is due as well, and may be handed to the queue a
-// second time, which is harmless. An error is an *stet.Error
-// of kind stet.KindStore, and the caller must roll back.
+// no operation is run. Set Work.Queued: otherwise the operation is due as well, and
+// handed to the queue a second time, which is harmless but twice the work. An error is
+// an *stet.Error of kind stet.KindStore, and the caller must roll back.
 func (q *Queue[Tx]) InsertTx(ctx context.Context, tx Tx, it stet.Item) error {
 	return q.insert(ctx, tx, it, q.o.Insert)
 }

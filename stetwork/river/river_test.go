@@ -18,6 +18,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stetwork"
 	stetriver "github.com/stet-go/stet/stetwork/river"
 	"github.com/stet-go/stet/store"
@@ -69,7 +70,7 @@ func newBench(t *testing.T, again time.Duration) *bench {
 	t.Cleanup(func() { _ = b.engine.Close() })
 	insert, err := river.NewClient(riverpgxv5.New(b.pool), &river.Config{Logger: quiet()})
 	must(t, err)
-	b.queue, err = stetriver.New(insert, stetriver.Options{})
+	b.queue, err = stetriver.New(insert, stetriver.Options{Again: again})
 	must(t, err)
 	b.worker, err = stetwork.New(b.engine, stetwork.Options{Queue: b.queue, ErrorLog: quiet(),
 		Dispatch: stetwork.DispatcherOptions{Poll: 50 * time.Millisecond, Again: again},
@@ -107,7 +108,7 @@ func (b *bench) order(name, book string, fail error) (stet.Status, error) {
 		if _, err := tx.Exec(b.t.Context(), `INSERT INTO orders VALUES ($1)`, book); err != nil {
 			return err
 		}
-		st, err = stetriver.AcceptTx(b.t.Context(), txOf(b.engine, b.store), b.queue, tx, stet.Op{Scope: "shop", Key: book}, work)
+		st, err = stetriver.AcceptTx(b.t.Context(), stettest.TxEngine(b.engine, b.store), b.queue, tx, stet.Op{Scope: "shop", Key: book}, work)
 		if err != nil {
 			return err
 		}
@@ -152,7 +153,7 @@ func ship(ctx context.Context, tx pgx.Tx, p parcel) (receipt, error) {
 
 func TestOrderAcceptanceAndJobAreOneCommitAndItRunsOnce(t *testing.T) {
 	b := newBench(t, time.Hour)
-	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, b.store), "ship", ship))
+	must(t, stetwork.HandleTx(b.worker, stettest.TxEngine(b.engine, b.store), "ship", ship))
 	var ids []store.ID
 	for i := range 20 {
 		st, err := b.order("ship", strconv.Itoa(i%10), nil) // each of them twice
@@ -170,7 +171,10 @@ func TestOrderAcceptanceAndJobAreOneCommitAndItRunsOnce(t *testing.T) {
 		b.await(id, store.Completed)
 	}
 	if n := b.count(`SELECT count(*) FROM shipments`); n != 10 {
-		t.Errorf("%d shipments", n)
+		t.Errorf("%d shipments; want 10", n)
+	}
+	if n := b.count(`SELECT count(*) FROM river_job`); n != 10 {
+		t.Errorf("%d jobs for 10 operations: the dispatcher has handed over what was in the queue", n)
 	}
 }
 
@@ -190,7 +194,7 @@ func TestOrderThatIsRolledBackLeavesNeitherOperationNorJob(t *testing.T) {
 
 func TestOperationRunsAgainThroughAnotherJob(t *testing.T) {
 	b := newBench(t, time.Hour)
-	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, b.store), "ship", func(ctx context.Context, tx pgx.Tx, p parcel) (receipt, error) {
+	must(t, stetwork.HandleTx(b.worker, stettest.TxEngine(b.engine, b.store), "ship", func(ctx context.Context, tx pgx.Tx, p parcel) (receipt, error) {
 		r, err := ship(ctx, tx, p)
 		if err == nil && r.Number < 3 {
 			err = errBroken
@@ -210,7 +214,7 @@ func TestOperationRunsAgainThroughAnotherJob(t *testing.T) {
 
 func TestLostJobIsHandedOutAgain(t *testing.T) {
 	b := newBench(t, 500*time.Millisecond)
-	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, b.store), "ship", ship))
+	must(t, stetwork.HandleTx(b.worker, stettest.TxEngine(b.engine, b.store), "ship", ship))
 	st, err := b.order("ship", "Emma", nil)
 	must(t, err)
 	_, err = b.pool.Exec(t.Context(), `DELETE FROM river_job`)
@@ -267,13 +271,13 @@ func TestJobThatNobodyCanRunIsCancelledInTheEnd(t *testing.T) {
 
 func TestJobIsCommittedWithTheAcceptanceOrNotAtAll(t *testing.T) {
 	b := newBench(t, time.Hour)
-	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, b.store), "ship", ship))
+	must(t, stetwork.HandleTx(b.worker, stettest.TxEngine(b.engine, b.store), "ship", ship))
 	work, err := stetwork.NewWork("ship", parcel{"Emma"})
 	must(t, err)
 	for _, fail := range []error{errBroken, nil} {
 		var st stet.Status
 		err := b.store.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) (err error) {
-			if st, err = txOf(b.engine, b.store).Accept(ctx, tx, stet.Op{Scope: "shop", Key: "k"}, work); err != nil {
+			if st, err = stettest.TxEngine(b.engine, b.store).Accept(ctx, tx, stet.Op{Scope: "shop", Key: "k"}, work); err != nil {
 				return err
 			}
 			if err := b.queue.InsertTx(ctx, tx, stet.Item{ID: st.Record.ID, Name: work.Name}); err != nil {
@@ -300,7 +304,7 @@ func TestJobIsCommittedWithTheAcceptanceOrNotAtAll(t *testing.T) {
 
 func TestJobOfAKilledProcessIsRescued(t *testing.T) {
 	b := newBench(t, time.Hour)
-	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, b.store), "ship", ship))
+	must(t, stetwork.HandleTx(b.worker, stettest.TxEngine(b.engine, b.store), "ship", ship))
 	st, err := b.order("ship", "Emma", nil)
 	must(t, err)
 	_, err = b.pool.Exec(t.Context(), `UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now() - interval '2 hours', attempted_by = '{killed}'`)
@@ -311,7 +315,7 @@ func TestJobOfAKilledProcessIsRescued(t *testing.T) {
 
 func TestJobThatNamesNoOperationIsCancelled(t *testing.T) {
 	b := newBench(t, time.Hour)
-	must(t, stetwork.HandleTx(b.worker, txOf(b.engine, b.store), "ship", ship))
+	must(t, stetwork.HandleTx(b.worker, stettest.TxEngine(b.engine, b.store), "ship", ship))
 	_, err := b.pool.Exec(t.Context(), `INSERT INTO river_job (args, kind, max_attempts) VALUES ('{"id":"no"}', 'stet', 25)`)
 	must(t, err)
 	b.works()

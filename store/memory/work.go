@@ -43,7 +43,8 @@ func (s *Store) accept(e *entry, req store.ClaimRequest, what []byte, now instan
 		what = []byte{} // nil says that it was not accepted
 	}
 	e.works().what = what
-	s.postpone(e, after(now, later))
+	e.leaseEnd = after(now, later)
+	s.wait(e, after(now, max(later, req.Queued)))
 }
 
 // postpone makes e, which is accepted, due: before that it cannot be taken. The caller

@@ -261,6 +261,7 @@ var (
 	)
 	accepted = with(asked,
 		param{"after", anInt64, func(w *write) any { return micros(w.job.after) }},
+		param{"queued", anInt64, func(w *write) any { return micros(max(w.job.after, w.req.Queued)) }},
 		param{"work", aBytes, func(w *write) any { return w.job.work }},
 	)
 	// was is the fence of the record that is to be replaced.

@@ -45,7 +45,7 @@ func (t *transaction) leave(ctx context.Context, rec store.Record, e *ending) (s
 	defer cancel()
 	pid := t.conn.Conn().PgConn().PID()
 	fault.At(fault.CommitBefore)
-	a, err := t.committing(ctx, func(ctx context.Context, t *transaction) (answer, error) { return t.commit(ctx, rec, e) })
+	a, err := t.committing(ctx, !t.replicated, func(ctx context.Context, t *transaction) (answer, error) { return t.commit(ctx, rec, e) })
 	fault.At(fault.CommitAfter)
 	switch {
 	case err == nil && !a.taken:

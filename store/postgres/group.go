@@ -121,7 +121,7 @@ func (g *group) enter(ctx context.Context) error {
 func (g *group) read(rows pgx.Rows) error {
 	for i := 0; rows.Next(); i++ {
 		var fence int64
-		if err := rows.Scan(&fence, &g.claimed); err != nil {
+		if err := rows.Scan(&fence, &g.claimed, &g.t.replicated); err != nil {
 			return err
 		}
 		if fence > 0 {
@@ -144,7 +144,7 @@ func (g *group) leave(ctx context.Context) (at time.Time, err error) {
 	}
 	fault.At(fault.CommitBefore)
 	defer fault.At(fault.CommitAfter)
-	a, err := g.t.committing(ctx, func(ctx context.Context, t *transaction) (a answer, err error) {
+	a, err := g.t.committing(ctx, !g.t.replicated, func(ctx context.Context, t *transaction) (a answer, err error) {
 		var b pgx.Batch
 		b.Queue("SELECT set_config('lock_timeout', $1, true), "+audible, groupPatience)
 		b.Queue(g.s.sql.finishGroup.sql, arrays(finished, writes)...).

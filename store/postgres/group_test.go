@@ -181,7 +181,7 @@ func TestConsumerThatGroupsHasEachEffectOnce(t *testing.T) {
 	engine := stettest.Engine(t, s, stet.Options{SweepEvery: -1})
 	var calls atomic.Int64
 	var transactions sync.Map
-	consumer, err := stetmsg.NewTx(txOf(engine, s), stetmsg.Options[string]{
+	consumer, err := stetmsg.NewTx(stettest.TxEngine(engine, s), stetmsg.Options[string]{
 		Operation:   func(m string) (stet.Op, error) { return stet.Op{Scope: "orders", Key: m}, nil },
 		Concurrency: 32, Group: 8, MaxAttempts: -1, Backoff: func(int) time.Duration { return time.Millisecond },
 		ErrorLog: slog.New(slog.DiscardHandler),

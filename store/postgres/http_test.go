@@ -26,7 +26,7 @@ func TestRequestWhoseTransactionWasInVainIsHandledAgainWhole(t *testing.T) {
 		e := stettest.Engine(t, s, stet.Options{SweepEvery: -1, Policy: policy})
 		engines[i] = e
 	}
-	m, err := stethttp.NewTx(txOf(engines[0], store.TxStore[pgx.Tx](s)), stethttp.Options{Scope: stethttp.SingleTenant})
+	m, err := stethttp.NewTx(stettest.TxEngine(engines[0], store.TxStore[pgx.Tx](s)), stethttp.Options{Scope: stethttp.SingleTenant})
 	if err != nil {
 		t.Fatal(err)
 	}

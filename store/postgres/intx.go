@@ -213,7 +213,7 @@ func (w *worked) commit(ctx context.Context) error {
 	pid := w.conn.PgConn().PID()
 	fault.At(fault.CommitBefore)
 	e := w.waiting
-	a, err := t.committing(ctx, func(ctx context.Context, t *transaction) (answer, error) { return t.finish(ctx, e) })
+	a, err := t.committing(ctx, false, func(ctx context.Context, t *transaction) (answer, error) { return t.finish(ctx, e) })
 	fault.At(fault.CommitAfter)
 	switch {
 	case err == nil:

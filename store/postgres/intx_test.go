@@ -228,7 +228,7 @@ func TestFinishTxTellsOfAStaleRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustTake(t, s, st.Record.ID)
-	err = txOf(e, s).Finish(t.Context(), run, func(ctx context.Context, tx pgx.Tx) (stet.Outcome, error) {
+	err = stettest.TxEngine(e, s).Finish(t.Context(), run, func(ctx context.Context, tx pgx.Tx) (stet.Outcome, error) {
 		_, err := charge(ctx, tx, store.Record{})
 		return stet.Outcome{}, err
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/stetwork"
 	"github.com/stet-go/stet/store"
@@ -35,7 +36,7 @@ func TestAcceptedWorkRunsInTransactionsOfDatabaseSQL(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			te := txOf(engine, store.TxStore[*sql.Tx](over))
+			te := stettest.TxEngine(engine, store.TxStore[*sql.Tx](over))
 			order := t.Name()
 			worker, err := stetwork.New(engine, stetwork.Options{})
 			if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 )
 
@@ -166,7 +167,7 @@ func (c *cluster) told(t *testing.T, ok bool, keys ...string) {
 			}
 		})
 		all.Go(func() {
-			_, err := txOf(e, c.Store).Run(t.Context(), op, func(context.Context, pgx.Tx) (stet.Outcome, error) {
+			_, err := stettest.TxEngine(e, c.Store).Run(t.Context(), op, func(context.Context, pgx.Tx) (stet.Outcome, error) {
 				return stet.Outcome{}, errors.New("it ran again")
 			})
 			if (stet.KindOf(err) == stet.KindDamaged) != ok || err == nil || stet.ExecutionOf(err) == stet.NotExecuted && c.charged(t) > 0 {

@@ -87,7 +87,7 @@ func later(span string) string { return now + " + " + span + " * interval '1 mic
 // lease_until is when it can be taken, whenever it is handed out.
 var (
 	toRunning = assignments{{"state", "{running}"}, {"claimed_at", now}, {"lease_until", later("e.lease")}, {"due_at", later("e.lease")}}
-	toWaiting = assignments{{"state", "{accepted}"}, {"claimed_at", now}, {"lease_until", later("e.after")}, {"run_due", later("e.after")}, {"work", "e.work"}}
+	toWaiting = assignments{{"state", "{accepted}"}, {"claimed_at", now}, {"lease_until", later("e.after")}, {"run_due", later("e.queued")}, {"work", "e.work"}}
 )
 
 // inserting claims or accepts keys that nobody has used. A fence is drawn after the

@@ -242,9 +242,9 @@ func TestWaiterIsWokenByTheCommit(t *testing.T) {
 	first := stettest.Engine(t, s, stet.Options{})
 	op := stet.Op{Scope: "s", Key: "k", Wait: 10 * time.Second}
 	waits := make(chan error, 1)
-	_, err := stet.DoTx(t.Context(), txOf(first, s), op, func(ctx context.Context, tx pgx.Tx) (string, error) {
+	_, err := stet.DoTx(t.Context(), stettest.TxEngine(first, s), op, func(ctx context.Context, tx pgx.Tx) (string, error) {
 		go func() {
-			res, err := stet.DoTx(context.Background(), txOf(e, other), op, func(context.Context, pgx.Tx) (string, error) { return "twice", nil })
+			res, err := stet.DoTx(context.Background(), stettest.TxEngine(e, other), op, func(context.Context, pgx.Tx) (string, error) { return "twice", nil })
 			if err == nil && (res.Value != "once" || !res.Replayed) {
 				err = errors.New("it ran again")
 			}

@@ -39,7 +39,7 @@ SELECT EXISTS (
 // asked for.
 const sqlEnterGroup = `
 SELECT CASE WHEN (SELECT r.id FROM {records} r WHERE r.id = u.id) IS NULL AND pg_try_advisory_xact_lock(u.key) THEN
-	nextval({fence}::regclass) ELSE 0 END, statement_timestamp()
+	nextval({fence}::regclass) ELSE 0 END, statement_timestamp(), ` + replicated + `
 FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS u (key, id, n)
 ORDER BY u.n`
 

@@ -22,7 +22,7 @@ func (s *Store) Accept(ctx context.Context, req store.ClaimRequest, work []byte,
 	k := s.keys(req.ID)
 	names := s.queueing(req.ID, toRun, []string{k.record, k.result, k.index, k.list, k.fence})
 	reply, err := s.eval(ctx, acceptScript, names, string(req.ID[:]), string(req.Fingerprint[:]), string(req.Scope[:]),
-		string(req.Owner[:]), s.channel, string(work), delay(after), shardName(req.ID), packLabel(req.Label))
+		string(req.Owner[:]), s.channel, string(work), delay(after), shardName(req.ID), packLabel(req.Label), delay(max(after, req.Queued)))
 	if err != nil {
 		return store.Record{}, explain("accept", err)
 	}
@@ -35,7 +35,7 @@ func (s *Store) Accept(ctx context.Context, req store.ClaimRequest, work []byte,
 		err = s.standing(ctx, "accept", rec, reply)
 	default:
 		if rec.State == store.Accepted && rec.Owner == req.Owner {
-			s.hint(ctx, toRun, rec.Label.Name, req.ID, after)
+			s.hint(ctx, toRun, rec.Label.Name, req.ID, max(after, req.Queued))
 		}
 		// The caller that accepted it may have waited for the replicas in vain, also if a
 		// worker has taken it since: a run does not prove that they have the record.

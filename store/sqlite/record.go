@@ -214,7 +214,7 @@ func (r *row) own(verb store.Verb, owner store.Owner, fence int64, now micros) e
 func (r *row) insert(s session, a *asked, now micros) (int64, error) {
 	if a.work != nil {
 		return s.exec(qAccept, r.Fence, a.ID[:], a.Scope[:], a.Fingerprint[:], a.Owner[:],
-			int64(r.State), int64(r.Attempt), r.claimed, now+span(a.after), now+span(a.after), a.work, a.Label.Class, a.Label.Name, a.Label.Ref)
+			int64(r.State), int64(r.Attempt), r.claimed, now+span(a.after), now+span(max(a.after, a.Queued)), a.work, a.Label.Class, a.Label.Name, a.Label.Ref)
 	}
 	return s.exec(qInsert, r.Fence, a.ID[:], a.Scope[:], a.Fingerprint[:], a.Owner[:],
 		int64(r.State), int64(r.Attempt), r.claimed, r.lease, r.lease, a.Label.Class, a.Label.Name, a.Label.Ref)
@@ -230,7 +230,7 @@ func regrant(s session, r *row, a *asked, now micros, fence int64) (store.Record
 	lease := r.lease
 	if a.work != nil {
 		lease = now + span(a.after) // before that it cannot be taken
-		lapses, due, work = nil, lease, a.work
+		lapses, due, work = nil, now+span(max(a.after, a.Queued)), a.work
 	}
 	_, err := s.exec(qGrant, r.Scope[:], r.Fingerprint[:], r.Owner[:], r.Label.Class, r.Label.Name, r.Label.Ref, int64(r.State), r.Fence, int64(r.Attempt),
 		r.claimed, lease, lapses, now, due, work, was, r.ID[:])

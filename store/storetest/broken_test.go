@@ -202,6 +202,8 @@ var brokenWork = []struct{ bug, claim string }{
 	{"ignores a mismatch of what is accepted", "an acceptance with another fingerprint is refused in every state"},
 	{"does not recognise its acceptance", "an acceptance whose reply was lost recognises itself"},
 	{"makes work due at once", "accepted work waits as long as it was asked to, on the store's clock"},
+	{"hands out what is in a queue", "work that is in a queue of the caller's is left to it"},
+	{"keeps what is in a queue from workers", "work that is in a queue of the caller's is left to it"},
 	{"hands work to whoever comes early", "work that is to wait cannot be taken before its time"},
 	{"hands work to whoever comes early", "what is given back waits as long as it was asked to"},
 	{"makes work due at once", "what is given back waits as long as it was asked to"},

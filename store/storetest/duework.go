@@ -21,6 +21,8 @@ var dueChecks = []check{
 		namesTakeTurns},
 	{"what was handed out and not taken is due again", "a queue or a worker may lose it; the record does not.",
 		dueAgain},
+	{"work that is in a queue of the caller's is left to it", "a dispatcher would put it there a second time; its job must find it ready.",
+		queuedElsewhere},
 	{"no two callers are handed the same work within its time", "every process asks; what is sent twice is work twice.",
 		dueTogether},
 	{"a place in the queue ends with the take", "an old place must not bring work back before it was given back, or is to wait.",
@@ -54,6 +56,21 @@ func longestWaitingFirst(f *fixture) {
 	}
 	if fmt.Sprint(got) != fmt.Sprint(ids) {
 		f.Errorf("due were %v; want the longest waiting first: %v", got, ids)
+	}
+}
+
+func queuedElsewhere(f *fixture) {
+	taken, lost := f.request(f.long), f.request(f.long)
+	taken.Queued, lost.Queued = f.long, 4*f.unit
+	f.accepts(taken, 0)
+	f.accepts(lost, 0)
+	if n := len(f.due(store.DueRun)); n != 0 {
+		f.Errorf("Due returned %d records that are left to a queue", n)
+	}
+	f.takes(byAnother(taken))
+	f.pass(4)
+	if got := f.due(store.DueRun); len(got) != 1 || got[lost.ID].ID != lost.ID {
+		f.Errorf("after the time that they were left to a queue, Due returned %d records; want the one that was not taken", len(got))
 	}
 }
 

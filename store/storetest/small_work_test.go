@@ -102,13 +102,17 @@ func (s *small) accept(req store.ClaimRequest, work []byte, after time.Duration,
 	next := *r
 	s.grant(&next, req, now)
 	next.State, next.Attempt = store.Accepted, r.Attempt
-	next.Work, next.due = s.cut(work), s.later(now, after)
-	next.lease = next.due // before that it cannot be taken
+	next.Work, next.due = s.cut(work), s.later(now, max(after, req.Queued))
+	next.lease = s.later(now, after) // before that it cannot be taken
 	switch {
 	case s.is("forgets accepted records"):
 		next.ForgetAt = r.ForgetAt
 	case s.is("makes work due at once"):
 		next.due = now
+	case s.is("hands out what is in a queue"):
+		next.due = next.lease
+	case s.is("keeps what is in a queue from workers"):
+		next.lease = next.due
 	case s.is("drops the work"):
 		next.Work = nil
 	}

@@ -1,5 +1,5 @@
 -- KEYS record, result, index, list, fence, queues, perhaps agendas. ARGV id, fingerprint, scope,
--- owner, channel, work, after, shard, label.
+-- owner, channel, work, after, shard, label, queued.
 local rec, damaged = load(KEYS[1])
 if damaged then return damaged end
 local last, attempt, scope, flags = 0, 0, ARGV[3], WORK
@@ -23,5 +23,5 @@ else
 end
 redis.call('HSET', KEYS[2], 'w', ARGV[6])
 redis.call('ZADD', KEYS[4], '0', ARGV[1])
-wait(KEYS[6], lane(rec), ARGV[1], now + ARGV[7], KEYS[7], ARGV[8])
+wait(KEYS[6], lane(rec), ARGV[1], now + ARGV[10], KEYS[7], ARGV[8])
 return {now, rec}
