@@ -86,7 +86,11 @@ func (c Columns[Tx]) readable(t *testing.T) {
 		if !ok {
 			t.Fatalf("%T cannot expire results", c.Store)
 		}
-		if err := b.Expire(t.Context(), run.Claim()); err != nil {
+		rec, err := c.Store.Read(t.Context(), run.ID())
+		if err != nil {
+			t.Fatalf("Read: %v", err)
+		}
+		if err := b.Expire(t.Context(), rec.Claim()); err != nil {
 			t.Fatalf("Expire: %v", err)
 		}
 		if got, null := c.show(t, run.ID()); got != `NULL NULL false ""` || !null {
