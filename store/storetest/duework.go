@@ -64,12 +64,12 @@ func queuedElsewhere(f *fixture) {
 	taken.Queued, lost.Queued = f.long, 4*f.unit
 	f.accepts(taken, 0)
 	f.accepts(lost, 0)
-	if n := len(f.due(store.DueRun)); n != 0 {
+	if n := len(f.due()); n != 0 {
 		f.Errorf("Due returned %d records that are left to a queue", n)
 	}
 	f.takes(byAnother(taken))
 	f.pass(4)
-	if got := f.due(store.DueRun); len(got) != 1 || got[lost.ID].ID != lost.ID {
+	if got := f.due(); len(got) != 1 || got[lost.ID].ID != lost.ID {
 		f.Errorf("after the time that they were left to a queue, Due returned %d records; want the one that was not taken", len(got))
 	}
 }
