@@ -236,7 +236,7 @@ func (f *fixture) together(n int, ask func() ([]store.Record, error)) {
 		}
 	}
 	race(8, func(int) {
-		for idle := 0; idle < 3; {
+		for idle, tries := 0, 0; idle < 3 && tries < n; tries++ { // a record each time, at least
 			recs, err := ask()
 			if err != nil {
 				f.Errorf("what is due, asked for beside others: %v", err)
@@ -248,7 +248,7 @@ func (f *fixture) together(n int, ask func() ([]store.Record, error)) {
 			count(recs)
 		}
 	})
-	for left := 1; left > 0; {
+	for left, tries := 1, 0; left > 0 && tries < n; tries++ {
 		recs, err := ask()
 		if err != nil {
 			f.Fatalf("what is due: %v", err)
