@@ -160,6 +160,7 @@ func (b *bench) learn(ctx context.Context, c redis.Client, o redis.Options) erro
 		return err
 	}
 	defer store.Close()
+	s.commands = nil // what New has asked the server for
 	if err := pair(ctx, store); err != nil {
 		return err
 	}
