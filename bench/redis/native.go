@@ -61,7 +61,7 @@ func estimate(inFlight int) int {
 func shaped(command []string, replace map[int]string) []string {
 	n, _ := strconv.Atoi(command[2])
 	out := append([]string{}, command[:3]...)
-	for _, kind := range []string{"op", "result", "live", "list"}[:n] {
+	for _, kind := range []string{"op", "result", "live", "list", "fence"}[:n] {
 		out = append(out, "bench:{"+random+"}:"+kind)
 	}
 	for i, arg := range command[3+n:] {
