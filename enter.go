@@ -131,7 +131,7 @@ func (en entry) share(err error) entry {
 		en.shared = err == nil && en.rec.State != store.None
 	case KindStore, KindDamaged:
 		// It failed for the followers, too: taking turns at a store that hangs
-		// would help nobody.
+		// would not help.
 		en.err, en.shared = err, true
 	case KindMismatch:
 		// The record refuses all that ask for something else.

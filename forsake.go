@@ -13,7 +13,7 @@ const maxForsaken = 1024
 // forsake ends, in the background, the record of a run that has ended and whose end
 // did not reach the store: call parks what could not be settled or parked, and gives
 // back what could not be given back. Retries would otherwise be told until the lease
-// has run out that it is being executed, and then that nobody knows. What was sent
+// has run out that it is being executed, and then that it is not known. What was sent
 // may still come through, and stands then.
 func (e *Engine) forsake(lease time.Duration, call func(context.Context) error) {
 	if e.forsaken.Add(1) > maxForsaken { // those learn it when the lease has run out

@@ -14,7 +14,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Resolve decides on somebody's word what became of a dead run: an operator's,
+// Resolve decides on a person's word what became of a dead run: an operator's,
 // usually, who has looked in the processor's books. shown is the record that the
 // decision is about, as Browse or Read returned it; class names the policy whose
 // Retention the outcome gets.
@@ -22,7 +22,7 @@ import (
 // The record must be Unknown, or Running with a lease that has run out, which
 // makes it Unknown, and must have the fence of shown still. ItHappened settles it
 // with that outcome, which every retry gets from then on. ItDidNotHappen makes it
-// Retryable, or Accepted if it was accepted: whoever says so must know that the run
+// Retryable, or Accepted if it was accepted: who says so must know that the run
 // is dead and not just paused, because the next attempt runs the operation, and
 // again the step that it may have died in (see StepOnce). Steps that are known to
 // have been done stay done. MayRunAgain does the same, unless there is such a step.

@@ -164,7 +164,7 @@ func (r *Run) DeriveKey(call string) string {
 // NotExecuted: this run has had no effect and will have none, so the operation may be
 // tried again under the same key. A transaction is rolled back.
 //
-// MayHaveExecuted: nobody can know whether this run has had an effect: a call further
+// MayHaveExecuted: it cannot be known whether this run has had an effect: a call further
 // down was sent, and its answer did not come. The run is parked, see Park. It prevails
 // over NotExecuted. The effect may take as long as still to happen, at most
 // store.MaxRunTimeout, which postpones what would find it out: 0 if it has happened by

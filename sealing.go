@@ -20,7 +20,7 @@ type Encryption struct {
 	// any more (Retention.Result), or waits to be run or sent. None: no encryption.
 	Keys []EncryptionKey
 	// AcceptPlain also replays results that were stored unencrypted. It is
-	// for the time after encryption was switched on, and no longer: whoever
+	// for the time after encryption was switched on, and no longer: who
 	// can write to the store can make such a result.
 	AcceptPlain bool
 }

@@ -234,7 +234,7 @@ func StepTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], name string, fn fu
 	return v, nil
 }
 
-// Progress tells whoever asks for the operation's Status how far the run has
+// Progress tells those who ask for the operation's Status how far the run has
 // come. It is written at most once a second, and with the result of a step; what
 // comes in between is kept for then. A message is cut to 1 KiB. Errors are those of Step.
 func (r *Run) Progress(ctx context.Context, fraction float64, message string) error {

@@ -25,7 +25,7 @@ type Item struct {
 
 	// Repeatable says that a run which dies may be repeated, whatever it has done:
 	// all its effects are in a transaction that is not committed then, or doing
-	// them twice has one effect. It is for whoever takes the item to say, and no
+	// them twice has one effect. It is for what takes the item to say, and no
 	// part of what a queue carries. The operation is then due again as soon as the
 	// lease of a dead run has run out, and never Unknown, unless a StepOnce is in
 	// doubt.
@@ -64,7 +64,7 @@ func (e *Engine) due(ctx context.Context, limit int, again time.Duration, ask fu
 	if limit < 1 || limit > store.MaxBrowse || again <= 0 || again > store.MaxDelay {
 		return nil, invalid("the limit is %d, and the time until they are due again %v; they must be 1 to %d, and up to %v", limit, again, store.MaxBrowse, store.MaxDelay)
 	}
-	// Not tried again: what a lost reply has given to nobody is due again soon.
+	// Not tried again: what was in a lost reply is due again soon.
 	recs, err := ask(e.storeContext(ctx))
 	if partial, ok := errors.AsType[*store.PartialError](err); ok {
 		for _, c := range partial.Claims { // an operator's case, see Browser
@@ -79,7 +79,7 @@ func (e *Engine) due(ctx context.Context, limit int, again time.Duration, ask fu
 }
 
 // Arrived returns a channel that is closed when this engine has next accepted an
-// operation, or settled one with messages, or Wake is called: whoever polls Due or
+// operation, or settled one with messages, or Wake is called: who polls Due or
 // Relay need not wait.
 func (e *Engine) Arrived() <-chan struct{} {
 	e.mu.Lock()
@@ -197,7 +197,7 @@ func (e *Engine) take(ctx context.Context, ws store.WorkStore, t *ticket) (rec s
 		_, err = e.notes(rec) // they say whether it may be run
 	}
 	if err != nil {
-		if rec.State == store.Running && rec.Owner == t.req.Owner { // nobody else can read it either; an operator must look
+		if rec.State == store.Running && rec.Owner == t.req.Owner { // no other process can read it either; an operator must look
 			err = errors.Join(err, e.unseen(ctx, ws, rec, t.repeats, unfitRest))
 		}
 		return rec, w, err
@@ -260,7 +260,7 @@ func (te *TxEngine[Tx]) Finish(ctx context.Context, r *Lease, fn func(context.Co
 	}
 	committed = true
 	if !r.end() {
-		return invalid("the run was ended by somebody else while its transaction was committed")
+		return invalid("the run was ended by another caller while its transaction was committed")
 	}
 	r.finish(entry{}) // followers ask the store
 	if len(r.emitted()) > 0 {

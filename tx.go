@@ -113,7 +113,7 @@ func (te *TxEngine[Tx]) run(ctx context.Context, op Op, fn func(context.Context,
 // it is told how the transaction ended: after a commit by r.Settle with the same
 // outcome, which then only lets go of it; after a rollback by r.Release, if
 // nothing else has happened, or by r.Settle. After a commit whose reply was lost
-// nobody knows: a second transaction is fenced if the first has committed.
+// it is not known: a second transaction is fenced if the first has committed.
 func (te *TxEngine[Tx]) Settle(ctx context.Context, r *Lease, tx Tx, out Outcome) error {
 	switch {
 	case !same(r.e.store, te.s) || r.transactional || r.settling():

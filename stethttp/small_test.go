@@ -54,7 +54,7 @@ func TestScopeThatIsTooLongIsNotToBeTriedAgain(t *testing.T) {
 	s.wantRuns(0)
 }
 
-// What ran is over, and nobody waits for it: that its outcome was not stored is no
+// What ran is over, and no caller waits for it: that its outcome was not stored is no
 // run in flight.
 func TestRetryIsToldThatTheOutcomeIsUnknownOnceItCouldNotBeStored(t *testing.T) {
 	store := newFaulty()

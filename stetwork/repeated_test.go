@@ -76,7 +76,7 @@ func TestDeadRunThatMayBeRepeatedRunsAgainAtTheEndOfItsLeaseAndIsNeverUnknown(t 
 		b.runs()
 		b.repeated(id, died)
 		if st := b.await(plain, store.Unknown, store.Completed, store.Failed); st.Record.State != store.Unknown {
-			t.Errorf("a dead run of which nobody has said that it may be repeated is %v", st.Record.State)
+			t.Errorf("a dead run of which it was not said that it may be repeated is %v", st.Record.State)
 		}
 	})
 }

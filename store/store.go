@@ -56,7 +56,7 @@ type Store interface {
 	//     with a greater fence and the next attempt. (An owner claims once: a
 	//     claim that was delayed on its way must not run after its release. One
 	//     that is overtaken by another owner's claim and release may be granted
-	//     to nobody, and is parked; that is safe.)
+	//     to no caller, and is parked; that is safe.)
 	//   - anything else: the record unchanged. Past its ExpiresAt a settled
 	//     record is returned as Gone, whether or not it was swept.
 	//

@@ -66,7 +66,7 @@ type crowd struct {
 	changed  func() // called after inFlight or finished has grown
 }
 
-// newHTTPClient never re-sends by itself: that would be an attempt that nobody
+// newHTTPClient never re-sends by itself: that would be an attempt that no caller
 // counts. Its connections are reused until they break.
 func newHTTPClient() *http.Client {
 	return &http.Client{

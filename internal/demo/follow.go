@@ -27,7 +27,7 @@ type outcome struct {
 }
 
 // follow asks what became of a payment that was accepted, until it is known. It is
-// false if nobody knows of it.
+// false if no service knows it.
 func (c *crowd) follow(ctx context.Context, in *intent, url string, rng *rand.Rand) (definite bool) {
 	in.mu.Lock()
 	in.told.urls[url]++

@@ -37,7 +37,7 @@ type op[T any] struct {
 	gone bool          // its caller has left while it queued; guarded by batcher.mu
 }
 
-// do has v dealt with and returns what it came to. When ctx ends, a call that
+// do has v dealt with and returns the result. When ctx ends, a call that
 // still queues has done nothing; one that is on its way may take effect.
 func (b *batcher[T]) do(ctx context.Context, v T) (*op[T], error) {
 	o := &op[T]{v: v}

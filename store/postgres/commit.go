@@ -120,17 +120,17 @@ func (t *transaction) commit(ctx context.Context, rec store.Record, e *ending) (
 	return a, err
 }
 
-// lost answers when somebody else has claimed the key, or finished, while fn
+// lost answers when another caller has claimed the key, or finished, while fn
 // ran.
 func (t *transaction) lost(ctx context.Context) (store.Record, error) {
 	t.abandon()
 	r, err := t.s.readAlone(ctx, t.req.ID)
 	if err != nil {
-		return store.Record{}, fmt.Errorf("%w (somebody else has claimed the key meanwhile; nothing was committed)", explain("read", err))
+		return store.Record{}, fmt.Errorf("%w (another caller has claimed the key meanwhile; nothing was committed)", explain("read", err))
 	}
 	rec, next, err := onClaim(t.req, r)
 	if next != stepNone {
-		return store.Record{}, errors.New("postgres: somebody else has claimed the key meanwhile and given it back; nothing was committed")
+		return store.Record{}, errors.New("postgres: another caller has claimed the key meanwhile and given it back; nothing was committed")
 	}
 	if err == nil {
 		err = t.s.firm(ctx, r, t.req.Owner)

@@ -23,7 +23,7 @@ const sqlLockTable = `SELECT current_setting('max_locks_per_transaction')::bigin
 const groupShare = 8
 
 // groupPatience is how long a group waits for a lock at its end. All of it waits, on one
-// key that somebody else is about to write.
+// key that another transaction is about to write.
 const groupPatience = "1s"
 
 // group is one try of RunGroup.

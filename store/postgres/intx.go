@@ -52,7 +52,7 @@ func (s *Store) InTx(ctx context.Context, fn func(context.Context, pgx.Tx) error
 	return w.commit(ctx)
 }
 
-// someLock is a lock that nobody else has, by which a transaction is told from
+// someLock is a lock that no other transaction has, by which a transaction is told from
 // others.
 func someLock() (l locks) {
 	l.key = rand.Int64()
@@ -258,7 +258,7 @@ func (t *transaction) finish(ctx context.Context, e *ending) (a answer, err erro
 }
 
 // fenced tells why there was nothing to settle. It is an error of stet's own, because
-// whoever has called SettleTx was told nothing of it there.
+// SettleTx has told its caller nothing of it.
 func (t *transaction) fenced(ctx context.Context, e *ending) error {
 	t.abandon()
 	r, err := t.s.readAlone(ctx, e.claim.ID)

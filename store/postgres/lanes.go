@@ -16,7 +16,7 @@ import (
 const (
 	slowLanes = 2 // for calls that have to be dealt with alone
 	workLanes = 4 // for workers' calls
-	heldLanes = 2 // for calls on records that somebody else has locked
+	heldLanes = 2 // for calls on records that another transaction has locked
 	lookLanes = 2 // for finding out about commits
 	onlyLanes = 4 // one each for heartbeats, sweeps, confirmations and the listener
 )
@@ -52,7 +52,7 @@ func (s *Store) alone(ctx context.Context, lane chan struct{}, make func() []cal
 	return s.inLane(ctx, lane, func() error { return s.exec(ctx, make) })
 }
 
-// onRow has calls executed that change the record of id. If somebody else has it
+// onRow has calls executed that change the record of id. If another transaction has it
 // locked they leave lane, and wait for it where only those wait that have to.
 func (s *Store) onRow(ctx context.Context, lane chan struct{}, id store.ID, make func() []call) error {
 	if !s.holds.has(id) {
@@ -107,7 +107,7 @@ var errHeld = errors.New("another transaction has the record locked, or the tabl
 // isHeld reports whether a statement has waited for a lock in vain.
 func isHeld(err error) bool { return sqlState(err) == codeLocked || errors.Is(err, errHeld) }
 
-// holds are the keys that were found locked by somebody else's transaction. Calls
+// holds are the keys that were found locked by another transaction. Calls
 // on them stay out of what others share.
 type holds struct {
 	n     atomic.Int64 // of keys

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	slowTries   = 16   // rounds of look and change, each lost to somebody else
+	slowTries   = 16   // rounds of look and change, each lost to another caller
 	extendChunk = 1000 // claims renewed in one statement
 	sweepChunk  = 1000 // records looked at by one Sweep
 )
@@ -136,7 +136,7 @@ func (s *Store) change(ctx context.Context, w *write, r *row, next step) (rec st
 	return rec, ok, err
 }
 
-// slowEnd settles or releases a record that somebody else was at work on.
+// slowEnd settles or releases a record that another caller was at work on.
 func (s *Store) slowEnd(ctx context.Context, e *ending) error {
 	for range slowTries {
 		ok := false
@@ -271,9 +271,9 @@ func (s *Store) Extend(ctx context.Context, claims []store.Claim, lease time.Dur
 	return lost, partial("extend", bad)
 }
 
-// extendTries bounds how often rows are tried that somebody has locked, for 5 ms
+// extendTries bounds how often rows are tried that are locked, for 5 ms
 // and twice as long each time. What stays locked for longer is an open SettleTx:
-// nobody can park it meanwhile, and waiting would hold up the others.
+// no caller can park it meanwhile, and waiting would hold up the others.
 const extendTries = 5
 
 func (s *Store) extend(ctx context.Context, claims []store.Claim, lease time.Duration) (lost, bad []store.Claim, err error) {
@@ -310,7 +310,7 @@ func (s *Store) extend(ctx context.Context, claims []store.Claim, lease time.Dur
 	}
 }
 
-// renew extends the leases of rows that nobody has locked, and returns their
+// renew extends the leases of rows that are not locked, and returns their
 // fences.
 func (s *Store) renew(ctx context.Context, claims []store.Claim, lease time.Duration) (renewed map[store.ID]int64, err error) {
 	err = s.alone(ctx, s.beat, func() []call {

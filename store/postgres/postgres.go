@@ -212,7 +212,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 func (s *Store) ownConfig(config *pgxpool.Config) *pgxpool.Config {
 	config.MaxConns = int32(2*s.o.Writers + s.o.Readers + slowLanes + workLanes + heldLanes + lookLanes + onlyLanes + maxLate)
 	config.MinConns, config.MinIdleConns = 0, 0
-	// A try to connect takes a connection's place, whoever has given up waiting for it.
+	// A try to connect takes a connection's place, also when its caller has given up waiting.
 	if t := config.ConnConfig.ConnectTimeout; t <= 0 || t > connectPatience {
 		config.ConnConfig.ConnectTimeout = connectPatience
 	}

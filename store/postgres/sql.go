@@ -63,7 +63,7 @@ func (s *SQLStore[Tx]) SettleTx(ctx context.Context, tx Tx, c store.Claim, out s
 	return s.SettleSQL(ctx, tx, c, out, keep)
 }
 
-// RunTx is Store.RunTx. fn must not end the transaction. If it does, nobody can
+// RunTx is Store.RunTx. fn must not end the transaction. If it does, nothing can
 // keep it from that, and the error is of kind ErrUnknown.
 func (s *SQLStore[Tx]) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,
 	fn func(context.Context, Tx, store.Record) (store.Settlement, error)) (store.Record, error) {
@@ -108,7 +108,7 @@ type begun struct {
 	SQLTx
 	s      *Store
 	cancel context.CancelFunc
-	left   bool // its commit is under way, and nobody waits for it
+	left   bool // its commit is under way, and no caller waits for it
 }
 
 // start begins a transaction, whose context does not end with ctx: database/sql would

@@ -14,7 +14,7 @@ import (
 )
 
 // A server with synchronous standbys answers a COMMIT when they have it. Until then
-// nobody sees what was written. But whatever ends that wait early (a request to cancel
+// no reader sees what was written. But whatever ends that wait early (a request to cancel
 // it, the end of its process, a restart of the server) makes it visible, though no
 // standby has it. So:
 //   - Nothing of ours ends that wait: commits are sent with a context that does not
@@ -66,7 +66,7 @@ func (s *Store) firm(ctx context.Context, r *row, owner store.Owner) error {
 	return s.confirm(ctx)
 }
 
-// binding reports whether somebody may rely on r who hears of it, and its commit is not
+// binding reports whether a caller that is told of r may rely on it, and its commit is not
 // known to have reached a standby.
 func (r *row) binding(owner store.Owner) bool {
 	return r != nil && r.replicated && (r.State.Settled() || r.State == store.Accepted || r.Owner == owner)

@@ -36,12 +36,12 @@ type change struct {
 	set, where, returning string
 }
 
-// waiting is the change of one record. It waits for whoever has locked the row.
+// waiting is the change of one record. It waits for the transaction that has locked the row.
 func (c change) waiting() string {
 	return "UPDATE {records} r SET " + c.set + " FROM " + one(c.params) + " WHERE r.id = e.id AND " + c.where + " RETURNING " + c.returning
 }
 
-// free is the change of those of the rows e that nobody has locked: a service may hold
+// free is the change of those of the rows e that are not locked: a service may hold
 // one for long in a transaction of its own (SettleTx), and the rest of the batch must
 // not wait for that. Those skipped are dealt with one by one.
 func (c change) free(e string) string {
@@ -90,7 +90,7 @@ var (
 	toWaiting = assignments{{"state", "{accepted}"}, {"claimed_at", now}, {"lease_until", later("e.after")}, {"run_due", later("e.queued")}, {"work", "e.work"}}
 )
 
-// inserting claims or accepts keys that nobody has used. A fence is drawn after the
+// inserting claims or accepts keys without a record. A fence is drawn after the
 // sort, row by row, as close to the insertion as can be: between the two another
 // claim of the key would have to come, end and be forgotten for fences to be
 // granted out of order. Rows are sorted so that two batches that wait for each
@@ -157,7 +157,7 @@ func finishing(e string) string {
 	return slices.Concat(of(finished[:len(finished)-len(outcome)]), withOutcome).insert(e)
 }
 
-// Whoever waits for the key holds the lock of e.waiters.
+// A caller that waits for the key holds the lock of e.waiters.
 var (
 	sqlFinish = finishing(one(with(finished, waited))) + sqlFinishedAt
 	// sqlFinishOld does so where there is a record that is free, if it still is as
@@ -200,7 +200,7 @@ UPDATE {records} r SET ` + dead + `
 WHERE r.id = $1 AND r.fence = $2 AND r.state = {running} AND r.lease_until <= statement_timestamp()
 RETURNING ` + selected(columns) + `, {notify}`
 
-// sqlWatch asks for a notification. A row that somebody has locked is about to
+// sqlWatch asks for a notification. A row that is locked is about to
 // change, and is skipped.
 const sqlWatch = `
 WITH l AS MATERIALIZED (

@@ -42,7 +42,7 @@ func (s *Store) locks(id store.ID, fp store.Fingerprint) (l locks) {
 	return l
 }
 
-// waitersLock is the number of the lock that tells a transaction that somebody
+// waitersLock is the number of the lock that tells a transaction that a caller
 // waits for its end.
 func (s *Store) waitersLock(id store.ID) int64 {
 	return int64(binary.BigEndian.Uint64(id[8:]) ^ hash64("wait", s.n.schema, s.n.table))
@@ -130,7 +130,7 @@ func (t *transaction) enter(ctx context.Context) (rec store.Record, granted bool
 		err = cerr
 	}
 	if sqlState(err) == codeNoStatement {
-		t.discard() // somebody has discarded what was prepared, and pgx does not know
+		t.discard() // what was prepared has been discarded, and pgx does not know
 	}
 	if err != nil {
 		return rec, false, err
@@ -212,7 +212,7 @@ func (t *transaction) busy(ctx context.Context, query queryRow) (store.Record, e
 	if !rival {
 		return rec, nil
 	}
-	// Whoever has the lock asks for something else. It may do so in vain: this
+	// The transaction that has the lock may be of another request. It may do so in vain: this
 	// very operation may have been committed by another transaction since our
 	// statement, which has not seen it, began.
 	r, err := t.s.readAlone(ctx, t.req.ID)
@@ -220,7 +220,7 @@ func (t *transaction) busy(ctx context.Context, query queryRow) (store.Record, e
 	case err != nil:
 		return rec, err
 	case r == nil || r.forgotten():
-		rec.Fingerprint = store.Fingerprint{} // nobody knows all of it
+		rec.Fingerprint = store.Fingerprint{} // not all of it is known
 		return rec, store.ErrMismatch
 	case r.Fingerprint != t.req.Fingerprint:
 		return r.record(), store.ErrMismatch

@@ -31,7 +31,7 @@ SELECT EXISTS (
 		AND f.locktype = 'advisory' AND f.objsubid = 2 AND f.granted AND f.mode = 'ExclusiveLock' AND f.database = k.database
 		AND f.classid = $3::bigint::oid AND f.objid <> $4::bigint::oid)`
 
-// sqlEnterGroup is sqlEnter for many keys that nobody has used: 0 for one that is
+// sqlEnterGroup is sqlEnter for many keys without a record: 0 for one that is
 // being run, or has a record. It is not a join, for which the planner would choose to
 // read all of a table that was empty not long ago: the connection is the service's,
 // and so are its settings. It publishes no fingerprints, which would be a lock more
@@ -43,7 +43,7 @@ SELECT CASE WHEN (SELECT r.id FROM {records} r WHERE r.id = u.id) IS NULL AND pg
 FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS u (key, id, n)
 ORDER BY u.n`
 
-// sqlTellGroup tells whoever waits for one of these keys. It has no more than one lock
+// sqlTellGroup tells the callers that wait for one of these keys. It has no more than one lock
 // at a time.
 const sqlTellGroup = `
 SELECT CASE WHEN CASE WHEN pg_try_advisory_lock(u.waiters) THEN NOT pg_advisory_unlock(u.waiters) ELSE true END THEN pg_notify({channel}, encode(u.id, 'hex')) END

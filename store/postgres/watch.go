@@ -16,9 +16,9 @@ import (
 const (
 	maxWatchers  = 4096                   // watchers in a process
 	glance       = 500 * time.Millisecond // how often a watcher looks by itself: a notification may be lost
-	txGlance     = 100 * time.Millisecond // the same for a transaction, which may roll back and so notify nobody
+	txGlance     = 100 * time.Millisecond // the same for a transaction, which may roll back and so send no notification
 	relisten     = 250 * time.Millisecond // between tries to listen
-	listenerIdle = 30 * time.Second       // how long the connection is kept when nobody watches
+	listenerIdle = 30 * time.Second       // how long the connection is kept when no caller watches
 )
 
 var (
@@ -27,7 +27,7 @@ var (
 )
 
 // Watch implements store.Watcher, by NOTIFY. The end of a run is notified only if
-// somebody watches its record, because notifications are committed one after the
+// a caller watches its record, because notifications are committed one after the
 // other. One connection listens for all watchers of the process.
 //
 // Through PgBouncer it returns an error, so that its caller polls.
@@ -87,7 +87,7 @@ func (s *Store) watchTx(ctx context.Context, id store.ID) error {
 	return nil
 }
 
-// mark asks whoever ends the run to notify.
+// mark asks for a notification when the run ends.
 func (s *Store) mark(ctx context.Context, id store.ID, fence int64) error {
 	return s.alone(ctx, s.slow, func() []call {
 		c := call{statement: s.sql.watch}
@@ -97,7 +97,7 @@ func (s *Store) mark(ctx context.Context, id store.ID, fence int64) error {
 	})
 }
 
-// listener is the connection that listens. It is opened when somebody watches,
+// listener is the connection that listens. It is opened when a caller watches,
 // and lives a little longer than that.
 type listener struct {
 	s   *Store
@@ -192,7 +192,7 @@ func (l *listener) listen() {
 			l.up = make(chan struct{})
 		default:
 		}
-		l.tellAll() // what was missed nobody knows
+		l.tellAll() // what was missed is not known
 		if l.closed || err == nil && l.n == 0 {
 			l.running = false
 			l.mu.Unlock()
@@ -208,7 +208,7 @@ func (l *listener) listen() {
 	}
 }
 
-// session listens on one connection; nil when nobody watches any more.
+// session listens on one connection; nil when no caller watches any more.
 func (l *listener) session() error {
 	pooled, err := l.s.own.Acquire(l.ctx)
 	if err != nil {

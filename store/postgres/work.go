@@ -287,7 +287,7 @@ func (s *Store) handOut(ctx context.Context, st *statement, limit int, again tim
 			bad = append(bad, store.Claim{ID: r.ID, Owner: r.Owner, Fence: r.Fence})
 			return nil
 		}
-		r.Cancelling = false // whoever takes it is told
+		r.Cancelling = false // the run that takes it is told
 		recs = append(recs, r.record())
 		return nil
 	}}

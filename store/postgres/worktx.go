@@ -105,7 +105,7 @@ func (s *Store) saveIn(ctx context.Context, c store.Claim, notes store.Notes, re
 	return explain("save (roll back)", err)
 }
 
-// InTx is Store.InTx. If fn ends the transaction, nobody can keep it from that, and
+// InTx is Store.InTx. If fn ends the transaction, it cannot be kept from that, and
 // the error is of kind ErrUnknown.
 func (s *SQLStore[Tx]) InTx(ctx context.Context, fn func(context.Context, Tx) error) error {
 	if err := ctx.Err(); err != nil {

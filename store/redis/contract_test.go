@@ -126,7 +126,7 @@ func TestSweepParksTheDeadAndNothingElse(t *testing.T) {
 				t.Errorf("after the sweep the record that was %s is %v; want it %v", name, now.State, want)
 			}
 		}
-		mustSettle(t, s, made["lapsed"].Claim(), "late") // nobody else ran
+		mustSettle(t, s, made["lapsed"].Claim(), "late") // no other run began
 		if again := sweepAll(t, s); again.Parked != 0 {
 			t.Errorf("a second sweep parked %d", again.Parked)
 		}

@@ -99,7 +99,7 @@ var broken = []struct{ bug, claim string }{
 	{"grants an owner twice", "an owner claims once"},
 	{"does not recognise its owner", "the owner recognises its own claim"},
 	{"does not recognise its owner", "one lost request or reply is not noticed"},
-	{"runs lapsed claims again", "a lapsed claim is parked by whoever claims next"},
+	{"runs lapsed claims again", "a lapsed claim is parked by the next claim"},
 	{"runs lapsed claims again", "an outcome that could not be written is never executed again"},
 	{"parks on a mismatch", "another fingerprint is refused in every state"},
 	{"parks on read", "reading changes nothing"},

@@ -21,7 +21,7 @@ func damageChecks(can abilities) []check {
 			damagedSweep})
 	}
 	if can.browser != nil {
-		all = append(all, check{"an operator sees what cannot be read, and can expire it", "nobody else can help, and who is not shown it does not know.",
+		all = append(all, check{"an operator sees what cannot be read, and can expire it", "only an operator can help, and one who is not shown it does not know.",
 			damagedPage})
 	}
 	if can.works != nil {

@@ -23,7 +23,7 @@ var edgeWorkChecks = []check{
 		dueWhenReached},
 	{"empty work is kept like any other", "nothing is not the same as none: the operation is to be run all the same.",
 		emptyIsKept},
-	{"a cancellation that was asked for stays until the outcome, and no longer", "whoever runs it next must heed it; whoever looks at the outcome must not be told that it is still coming.",
+	{"a cancellation that was asked for stays until the outcome, and no longer", "the next run must heed it; a caller that looks at the outcome must not be told that it is still coming.",
 		cancellingStays},
 }
 
@@ -67,7 +67,7 @@ func longDurations(f *fixture) {
 
 func endsAreReached(f *fixture) {
 	if f.h.Advance == nil {
-		return // nobody can meet a moment of a clock that runs
+		return // a clock that runs cannot be met at a moment
 	}
 	var lapsed []store.ClaimRequest
 	for range 3 {

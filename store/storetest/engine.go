@@ -15,11 +15,11 @@ import (
 var engineChecks = []check{
 	{"one lost request or reply is not noticed", "networks lose both; the engine repeats the call, and the store must know it again.",
 		oneFault},
-	{"without an answer to a claim nothing is executed, and the key comes back", "no durable claim, no execution; and a claim that nobody heard of must not lock its key.",
+	{"without an answer to a claim nothing is executed, and the key comes back", "no durable claim, no execution; and a claim whose answer was lost must not lock its key.",
 		claimOutage},
 	{"an outcome that could not be written is never executed again", "the effect has happened; the key is parked instead.",
 		settleOutage},
-	{"a release that could not be written parks the key", "nothing ran, but nobody else can know that.",
+	{"a release that could not be written parks the key", "nothing ran, but no other process can know that.",
 		releaseOutage},
 	{"a lost heartbeat is made up for, a lost store ends the run", "the handler must hear in time that others may be let in; what it has done may still be settled.",
 		extendOutage},
@@ -220,7 +220,7 @@ func settleOutage(f *fixture) {
 		if stet.KindOf(err) != stet.KindUnknown || stet.ExecutionOf(err) != stet.MayHaveExecuted {
 			f.Errorf("%v: got %v; want KindUnknown, may have executed", o, err)
 		}
-		if o.fault == FailAfter { // it was written, only nobody heard of it
+		if o.fault == FailAfter { // it was written, and the answer was lost
 			s.replays(o, healthy, "run 1")
 		} else {
 			if res, err := s.do(healthy); stet.KindOf(err) != stet.KindInFlight && stet.KindOf(err) != stet.KindUnknown {

@@ -15,11 +15,11 @@ import (
 var engineWorkChecks = []check{
 	{"one lost request or reply about work is not noticed", "networks lose both; the engine repeats the call, and the store must know it again.",
 		oneFaultAboutWork},
-	{"a step in doubt that did not happen runs again, once", "once somebody has found that out, the operation is to come to an end, and what was done stays done.",
+	{"a step in doubt that did not happen runs again, once", "once that has been found out, the operation is to come to an end, and what was done stays done.",
 		stepInDoubt},
-	{"what is due comes again when the answer was lost", "whatever was handed to nobody must not be lost.",
+	{"what is due comes again when the answer was lost", "what was handed out in a lost answer must not be lost.",
 		dueOutage},
-	{"without an answer to a take nothing is executed, and the work comes back", "no durable claim, no execution; and a take that nobody heard of must not lock the work away.",
+	{"without an answer to a take nothing is executed, and the work comes back", "no durable claim, no execution; and a take whose answer was lost must not lock the work away.",
 		takeOutage},
 	{"work whose outcome could not be written is never executed again", "the effect has happened; the key is parked instead.",
 		workOutage},
@@ -255,7 +255,7 @@ func workOutage(f *fixture) {
 		if _, err := s.work(e); stet.KindOf(err) != stet.KindUnknown {
 			f.Errorf("%v: Settle: %v; want KindUnknown", o, err)
 		}
-		if o.fault == FailAfter { // it was written, only nobody heard of it
+		if o.fault == FailAfter { // it was written, and the answer was lost
 			s.stands(o, healthy, store.Completed, "run 1")
 			s.ran(o, 1)
 			return

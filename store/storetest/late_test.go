@@ -45,7 +45,7 @@ func claimCalled(t *testing.T, name string) check {
 	return check{}
 }
 
-const parked = "a lapsed claim is parked by whoever claims next"
+const parked = "a lapsed claim is parked by the next claim"
 
 func TestSlowMachineIsNotTakenForABrokenStore(t *testing.T) {
 	const name = "a query knows how old a record is"

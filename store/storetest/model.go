@@ -15,7 +15,7 @@ type moment struct{ lo, hi time.Duration }
 func (m moment) add(d time.Duration) moment { return moment{m.lo + d - rounding, m.hi + d + rounding} }
 
 // errTooClose ends a history in which a call came so close to the end of a
-// lease or a retention that nobody can tell which was first.
+// lease or a retention of which it cannot be told which was first.
 var errTooClose = errors.New("too close to tell")
 
 // reached reports whether now is past m. It panics with errTooClose if that
@@ -50,8 +50,8 @@ type model struct {
 	highest int64 // of all fences ever; survives forgetting
 }
 
-// tick lets what has become due by now happen, but for parking: nobody notices
-// that a lease has run out until somebody claims, or sweeps.
+// tick lets what has become due by now happen, but for parking: a lease that has
+// run out is noticed by the next claim or sweep.
 func (m *model) tick(now moment) {
 	if (m.state.Settled() && m.kept.outbox == "" || m.state == store.Retryable) && now.reached(m.forget) {
 		*m = model{highest: m.highest}

@@ -23,7 +23,7 @@ var cancelChecks = []check{
 		cancelInEachState},
 	{"a cancelled operation has an outcome like any other", "retries are told that it was cancelled, for as long as was asked for.",
 		cancelledIsSettled},
-	{"of a cancellation and a take exactly one comes through", "whoever is told that it was cancelled must be able to rely on it that nothing runs.",
+	{"of a cancellation and a take exactly one comes through", "a caller that is told that it was cancelled relies on it that nothing runs.",
 		raceToCancel},
 }
 
@@ -121,7 +121,7 @@ func raceToCancel(f *fixture) {
 var noteChecks = []check{
 	{"notes are saved in each state that the contract names", "only who runs the operation notes down how far it has come.",
 		saveInEachState},
-	{"notes are struck of what is unknown, and of nothing else", "somebody has found out that a step did not happen; what runs is the run's own affair, and what has ended stays.",
+	{"notes are struck of what is unknown, and of nothing else", "it was found out that a step did not happen; what runs is the run's own affair, and what has ended stays.",
 		strikeInEachState},
 	{"what was struck stays so for the next attempt, and its own run cannot undo it", "a step that did not happen is to run again, once.",
 		strikeStands},

@@ -177,7 +177,7 @@ func sweepInEachSituation(f *fixture) {
 	if now := f.read(made["completed"].ID); text(now.Result) != "x" {
 		f.Errorf("the sweep took the result of a record before its time: %s", show(now))
 	}
-	f.settle(made["lapsed"].Claim(), completed("late"), f.keep) // nobody else ran
+	f.settle(made["lapsed"].Claim(), completed("late"), f.keep) // no other run began
 	if again := f.sweepAll(f.can.sweeper); again != (store.Swept{}) {
 		f.Errorf("a second sweep did something again: %+v", again)
 	}

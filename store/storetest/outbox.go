@@ -83,7 +83,7 @@ var outboxChecks = []check{
 		messagesInTurn},
 	{"no two callers are handed the same messages within their time", "every process asks; what is sent twice is work twice.",
 		messagesTogether},
-	{"nothing with messages is forgotten", "whoever relays them may be away for long.",
+	{"nothing with messages is forgotten", "the relay may be away for long.",
 		outboxOutlivesRetention},
 	{"relayed messages are gone, and the record is kept as long as was asked for from then on", "they are sent no more; the key still does not run.",
 		relayedIsGone},
@@ -190,7 +190,7 @@ func messagesAgain(f *fixture) {
 	f.sends("at last", c.ID)
 	f.sends("handed out a moment ago")
 	if f.h.Advance == nil {
-		return // nobody can meet a moment of a clock that runs
+		return // a clock that runs cannot be met at a moment
 	}
 	f.h.Advance(f, f.long)
 	f.sends("at the time that it is due again", c.ID)

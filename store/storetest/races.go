@@ -24,7 +24,7 @@ var raceChecks = []check{
 		raceToSettle},
 	{"of a settle and a release under one fence exactly one comes through", "the key cannot be settled and free at once.",
 		raceSettleRelease},
-	{"a settle comes through while others park its claim", "whoever comes first, nobody else has run.",
+	{"a settle comes through while others park its claim", "whichever comes first, no other run has begun.",
 		raceSettlePark},
 	{"many keys are claimed and settled side by side", "load is no reason for an error.",
 		manyKeys},

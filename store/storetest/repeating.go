@@ -11,9 +11,9 @@ import (
 )
 
 var repeatChecks = []check{
-	{"a run that may be repeated is due when its lease has run out", "it is known that repeating it is safe: nobody should have to wait for a sweep or an operator.",
+	{"a run that may be repeated is due when its lease has run out", "it is known that repeating it is safe: a caller should not have to wait for a sweep or an operator.",
 		repeatedIsDue},
-	{"a dead run that may be repeated is accepted again, not unknown", "unknown is for what nobody can know; of this run everybody does.",
+	{"a dead run that may be repeated is accepted again, not unknown", "unknown is for what cannot be known; of this run it is known.",
 		repeatedIsNotUnknown},
 	{"a run that may be repeated is left alone while it lives, and when it has ended", "a second run beside a living one is a waste, and after its end a second execution.",
 		livingIsNotRepeated},
@@ -80,7 +80,7 @@ func repeatedIsDue(f *fixture) {
 	}
 	f.untouched("all that", was)
 	f.pass(1)
-	f.isDue("when the next run is dead, of which nobody has said that it may be repeated")
+	f.isDue("when the next run is dead, of which it was not said that it may be repeated")
 	if now := f.take(req.ID, store.NewOwner(), f.unit); now.State != store.Unknown {
 		f.Errorf("when it is taken then, it is %s; want it parked as unknown", show(now))
 	}

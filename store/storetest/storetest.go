@@ -33,7 +33,7 @@ type Harness struct {
 	// times as long, up to twice. Default 1 min with Advance, 150 ms without.
 	Unit time.Duration
 	// Damage makes what s keeps under id unreadable, in place, as a broken disk or
-	// somebody else's script would: what is said of such records is tested then.
+	// another program would: what is said of such records is tested then.
 	// Default nil, for a store that keeps nothing which could be read wrongly.
 	Damage func(t testing.TB, s store.Store, id store.ID)
 	// Histories is how many random histories are tried, each of up to 45

@@ -183,13 +183,13 @@ func lapsedTakeIsParked(f *fixture) {
 }
 
 var returnChecks = []check{
-	{"a return in each state does what the state machine says", "work is given back by whoever knows that nothing happened; what was never accepted cannot wait for a worker.",
+	{"a return in each state does what the state machine says", "work is given back by a run that knows that nothing happened; what was never accepted cannot wait for a worker.",
 		returnInEachState},
 	{"what is given back waits as long as it was asked to", "backoff is what keeps a failing service from being hammered.",
 		returnedWaits},
 	{"a release of an accepted operation makes it due at once", "the way out of a dead run is a release; the work must be run then, not lost as retryable.",
 		releasedIsDue},
-	{"a stale fence can write nothing about work", "whoever lost the claim must not give back, cancel or note down what is its successor's.",
+	{"a stale fence can write nothing about work", "a run that lost the claim must not give back, cancel or note down what is its successor's.",
 		staleFenceAndWork},
 	{"a call about work whose context has ended does nothing", "its caller has gone and will not hear what happened.",
 		endedContextAndWork},
@@ -254,7 +254,7 @@ func earlyTake(f *fixture) {
 	f.accepts(soon, f.unit)
 	f.pass(1)
 	f.isDue("when its time has come", soon.ID)
-	// That it was handed out, and is not due to others for a while, holds up nobody.
+	// That it was handed out, and is not due to others for a while, holds up no caller.
 	if rec := f.takes(byAnother(soon)); rec.Attempt != 1 {
 		f.Errorf("taken when it had been handed out: %s", show(rec))
 	}

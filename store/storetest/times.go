@@ -47,7 +47,7 @@ func readLeavesNothing(f *fixture) {
 var timeChecks = []check{
 	{"only the store's clock decides that a lease has run out", "callers' clocks differ; one that is ahead must not take a live claim, one that is behind must not keep a dead one.",
 		storeClockDecides},
-	{"an outcome is kept as long as it was asked for", "retention counts from settling; whoever replays tells callers how long the result is good for.",
+	{"an outcome is kept as long as it was asked for", "retention counts from settling; a replay tells callers how long the result is good for.",
 		retentionIsExact},
 	{"an expired result is gone, and the key still does not run", "a tombstone refuses to run again; handing out an expired result would break what was published.",
 		expiredIsGone},

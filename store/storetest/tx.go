@@ -93,7 +93,7 @@ func txChecks[Tx any](h TxHarness[Tx], like store.Store) []check {
 			with((*txCase[Tx]).endedContext)},
 		{"SettleTx is committed with the caller's rows, or not at all", "this is how a worker finishes a claim that was made before.",
 			with((*txCase[Tx]).settleTx)},
-		{"SettleTx compares the fence", "a zombie's rows must not be committed with somebody else's outcome.",
+		{"SettleTx compares the fence", "a zombie's rows must not be committed with another run's outcome.",
 			with((*txCase[Tx]).settleTxFenced)},
 		{"while a transaction holds one key, others can be claimed and settled", "one customer's slow transaction must not stop the service.",
 			with((*txCase[Tx]).othersGoOn)},

@@ -237,7 +237,7 @@ func (f *fixture) bare(what string, rec store.Record) {
 }
 
 var acceptChecks = []check{
-	{"a free key is accepted", "the acceptance is what makes the work durable; nobody has run it yet.",
+	{"a free key is accepted", "the acceptance is what makes the work durable; it has not run yet.",
 		freeKeyIsAccepted},
 	{"an acceptance in each state does what the state machine says", "what Claim must not grant must not be queued either: it would run a second time.",
 		acceptInEachState},
@@ -251,7 +251,7 @@ var acceptChecks = []check{
 		acceptedIsNotClaimed},
 	{"of many acceptances and claims of one key exactly one comes through", "both lead to an execution.",
 		raceToAccept},
-	{"accepted work is never forgotten", "whoever was told that it was accepted relies on it.",
+	{"accepted work is never forgotten", "a caller that was told that it was accepted relies on it.",
 		acceptedIsKept},
 }
 
@@ -334,7 +334,7 @@ func acceptMismatch(f *fixture) {
 func ownAcceptance(f *fixture) {
 	for _, s := range f.situations() {
 		if s.state == store.None {
-			continue // a new operation, whoever asks
+			continue // a new operation, whatever caller asks
 		}
 		rec := f.accept(s.req, 0)
 		what := "Accept by the last owner of a key that is " + s.name

@@ -36,13 +36,13 @@ func endedContext(f *fixture) {
 var settleChecks = []check{
 	{"a settle in each state does what the state machine says", "an outcome is written once, while the claim runs or its fate is unknown; a late settle under the newest fence is the truth, because nobody else ran.",
 		settleInEachState},
-	{"a stale fence can write nothing", "whoever lost the claim must not end, keep or give back that of its successor.",
+	{"a stale fence can write nothing", "a run that lost the claim must not end, keep or give back that of its successor.",
 		staleFenceWritesNothing},
 	{"a settle that is repeated succeeds, with another outcome it is refused", "its first reply may have been lost; but an outcome that was told to anyone must never change.",
 		settleRepeated},
 	{"a settle that comes after the result has expired is refused", "another outcome may have been settled by a verdict, told to callers, and be gone since: a run that comes back then must not be told that its own stands.",
 		settleWhenGone},
-	{"a late settle comes through", "the owner outlived its lease, but nobody else ran: what it did is known after all.",
+	{"a late settle comes through", "the owner outlived its lease, but no other run began: what it did is known after all.",
 		lateSettle},
 }
 
@@ -172,7 +172,7 @@ func lateSettle(f *fixture) {
 }
 
 var releaseChecks = []check{
-	{"a release in each state does what the state machine says", "a key is given back by whoever knows that nothing happened, and only before there is an outcome.",
+	{"a release in each state does what the state machine says", "a key is given back by a run that knows that nothing happened, and only before there is an outcome.",
 		releaseInEachState},
 	{"a release that is repeated succeeds", "its first reply may have been lost.",
 		releaseRepeated},
@@ -216,12 +216,12 @@ func releaseRepeated(f *fixture) {
 	f.is("releasing twice", req.ID, store.Retryable, c.Fence)
 	next := byAnother(req)
 	rec := f.grant(next)
-	f.fenced("Release repeated after somebody else has claimed", f.store.Release(f.ctx, c, f.keep))
-	f.unchanged("Release repeated after somebody else has claimed", rec)
+	f.fenced("Release repeated after another claim", f.store.Release(f.ctx, c, f.keep))
+	f.unchanged("Release repeated after another claim", rec)
 }
 
 var extendChecks = []check{
-	{"an extension in each state does what the state machine says", "only a running claim has a lease; whoever is not told that it lost its own goes on working.",
+	{"an extension in each state does what the state machine says", "only a running claim has a lease; a run that is not told that it lost its own goes on working.",
 		extendInEachState},
 	{"extending renews many leases at once and names the lost", "all heartbeats of a process go in one call; one lost claim must not take the others with it.",
 		extendMany},
@@ -241,7 +241,7 @@ func extendInEachState(f *fixture) {
 			continue
 		}
 		if len(lost) != 0 {
-			f.Errorf("%s: nobody else ran, it should be renewed; it was reported lost", what)
+			f.Errorf("%s: no other run began, it should be renewed; it was reported lost", what)
 		}
 		if rec := f.read(s.req.ID); rec.LeaseLeft <= 0 {
 			f.Errorf("%s left %v of the lease", what, rec.LeaseLeft)

@@ -1,5 +1,5 @@
 // Package untold has the errors of a handler which passes operations on, and has told
-// nobody of one: nothing happened, and the attempt does not count.
+// no worker of one: nothing happened, and the attempt does not count.
 package untold
 
 import (
