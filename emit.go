@@ -174,16 +174,13 @@ func (r *Run) pack(outcome Outcome, messages []Message) store.Settlement {
 //
 // Relay returns of how many operations it is stored that all messages were sent. Its error
 // joins that of send and *Errors of kind KindInvalid, KindDamaged or KindStore: messages
-// that were sent may be sent again.
-func (e *Engine) Relay(ctx context.Context, limit int, again time.Duration, send func(operations [][]Message, told func(i int, err error)) error) (n int, err error) {
+// that were sent may be sent again, or a part of the store did not say what waits there.
+func (e *Engine) Relay(ctx context.Context, limit int, again time.Duration, send func(operations [][]Message, told func(i int, err error)) error) (int, error) {
 	outbox, err := e.outboxStore()
 	if err != nil {
 		return 0, err
 	}
-	recs, err := e.due(ctx, limit, again, func(ctx context.Context) ([]store.Record, error) { return outbox.DueMessages(ctx, limit, again) })
-	if err != nil {
-		return 0, err
-	}
+	recs, unasked := e.due(ctx, limit, again, func(ctx context.Context) ([]store.Record, error) { return outbox.DueMessages(ctx, limit, again) })
 	var parcels []parcel
 	var operations [][]Message
 	for _, rec := range recs {
@@ -199,9 +196,10 @@ func (e *Engine) Relay(ctx context.Context, limit int, again time.Duration, send
 		parcels, operations = append(parcels, parcel{rec.Claim(), p.Class}), append(operations, p.Messages)
 	}
 	if len(parcels) == 0 {
-		return 0, nil
+		return 0, unasked
 	}
 	var mu sync.Mutex
+	var n int // not a result: send may leave behind what goes on to tell
 	var unsaid error
 	err = send(operations, func(i int, err error) {
 		p := parcels[i]
@@ -224,7 +222,7 @@ func (e *Engine) Relay(ctx context.Context, limit int, again time.Duration, send
 	})
 	mu.Lock()
 	defer mu.Unlock()
-	return n, errors.Join(err, unsaid)
+	return n, errors.Join(unasked, err, unsaid)
 }
 
 // parcel is what one operation has emitted.

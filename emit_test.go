@@ -386,3 +386,30 @@ func TestWhatTheStoreWasNotToldIsNotCalledSent(t *testing.T) {
 		}
 	})
 }
+
+// halfDown is a store of which a part does not answer.
+type halfDown struct{ *memory.Store }
+
+func (s halfDown) DueMessages(ctx context.Context, limit int, again time.Duration) ([]store.Record, error) {
+	recs, err := s.Store.DueMessages(ctx, limit, again)
+	return recs, errors.Join(err, errDown)
+}
+
+// What was handed out is not handed out again for a while, by any call.
+func TestMessagesOfTheRestLeaveWhileAPartOfTheStoreIsDown(t *testing.T) {
+	e := newEngine(t, halfDown{memory.New(memory.Options{})}, stet.Options{SweepEvery: -1})
+	if n, err := e.Relay(t.Context(), 1, time.Minute, nil); n != 0 || stet.KindOf(err) != stet.KindStore {
+		t.Errorf("nothing was found: %d, %v; want the store's error", n, err)
+	}
+	run := begin(t, e, op)
+	if err := errors.Join(run.Emit(shipped), run.Settle(t.Context(), stet.Outcome{})); err != nil {
+		t.Fatal(err)
+	}
+	n, err := e.Relay(t.Context(), 1, time.Minute, func(_ [][]stet.Message, told func(int, error)) error {
+		told(0, nil)
+		return nil
+	})
+	if n != 1 || stet.KindOf(err) != stet.KindStore || !errors.Is(err, errDown) {
+		t.Errorf("%d, %v; want 1 sent, and the store's error", n, err)
+	}
+}
