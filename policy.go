@@ -34,9 +34,10 @@ type Policy struct {
 	//     resolves it. A class says so where Options.Policy has another verdict.
 	//   - MayRunAgain: it runs again. Only for handlers that are idempotent themselves: the
 	//     effect may happen a second time. What died in a StepOnce stays Unknown.
-	//   - ItHappened, with a failed outcome: it is settled with that. One that says no more
-	//     than Failed gets store.ReasonTimedOut, which HTTP renders as 504. The effect may
-	//     have happened nevertheless.
+	//   - ItHappened, with a failed outcome: it is settled with that, and with
+	//     store.ReasonTimedOut unless it has a Reason. HTTP answers 504, or with the
+	//     response that stethttp.Outcome has made of it. The effect may have happened
+	//     nevertheless, and callers are told so.
 	Stale Verdict
 	// Verify, if set, finds out what became of an operation whose run died: by looking in
 	// the business tables, or by asking the processor. It is asked about an Unknown record
@@ -46,10 +47,9 @@ type Policy struct {
 	// operation from it is KindInFlight, after a while.
 	//
 	// The Status has Op, with Name and Ref of the dead run, Record, with its Fence, Attempt
-	// and ClaimedAt, and Doubt. Op.Scope and Op.Key are "" where package reconcile asks
-	// about an operation that was not accepted: its record does not keep them. Such a
-	// record has an Op.Ref, or it is not asked about: what is not found by an empty key may
-	// have happened.
+	// and ClaimedAt, and Doubt. Package reconcile asks about accepted operations only:
+	// other records keep neither scope nor key, and what is not found by an empty key may
+	// have happened. See its Options.ByRef.
 	Verify func(context.Context, Status) (Verdict, error)
 	// VerifyTimeout bounds a call of Verify. Default 10 s.
 	VerifyTimeout time.Duration
@@ -143,8 +143,8 @@ func (p Policy) withDefaults(def Policy) Policy {
 	if p.Stale.kind == noVerdict {
 		p.Stale = def.Stale
 	}
-	if out := &p.Stale.outcome; out.Failed && out.Reason == store.ReasonNone && out.Status == 0 && len(out.Body) == 0 {
-		out.Reason = store.ReasonTimedOut
+	if out := &p.Stale.outcome; out.Failed && out.Reason == store.ReasonNone {
+		out.Reason = store.ReasonTimedOut // without one, its words would be the handler's, which has executed
 	}
 	if p.Verify == nil {
 		p.Verify = def.Verify
@@ -183,8 +183,13 @@ func (p Policy) check() error {
 	if p.Wait < 0 || p.Wait > store.MaxWait {
 		bad("Wait is %v; it must be 0 to %v", p.Wait, store.MaxWait)
 	}
-	if s := p.Stale; s.kind == itDidNotHappen || s.kind == itHappened && !s.outcome.Failed {
+	switch s := p.Stale; {
+	case s.kind == itDidNotHappen, s.kind == itHappened && !s.outcome.Failed:
 		bad("Stale must be CannotKnow, MayRunAgain, or ItHappened with an outcome that is Failed: it is said of dead runs that no verifier knows about")
+	case s.kind == itHappened && !s.outcome.Gone:
+		if err := s.outcome.fit(p.MaxResult); err != nil {
+			bad("Stale has an outcome that cannot be stored: %w", err)
+		}
 	}
 	if p.VerifyTimeout < 0 {
 		bad("VerifyTimeout is negative: %v", p.VerifyTimeout)

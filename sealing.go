@@ -66,19 +66,26 @@ func newSealer(o Encryption) (s sealer, err error) {
 // seal prepares the outcome of an operation for the store. What cannot be kept is Gone,
 // and lost says why.
 func (s *sealer) seal(id store.ID, out Outcome, limit int) (sealed store.Settlement, lost error) {
-	out.Header, out.Trailer = sortFields(out.Header), sortFields(out.Trailer)
 	if !out.Gone {
-		if lost = out.unstorable(); lost == nil && out.size() > limit {
-			out.Trace = "" // the result is worth more
-			if n := out.size(); n > limit {
-				lost = fmt.Errorf("the result was not kept: it has %d bytes, and Policy.MaxResult is %d", n, limit)
-			}
-		}
+		lost = out.fit(limit)
 	}
 	if out.Gone || lost != nil {
 		return store.Settlement{State: out.state(), Gone: true}, lost
 	}
 	return store.Settlement{State: out.state(), Result: s.sealed(id, out)}, nil
+}
+
+// fit gives the outcome the form in which it is stored, or says why it is not.
+func (o *Outcome) fit(limit int) error {
+	o.Header, o.Trailer = sortFields(o.Header), sortFields(o.Trailer)
+	if err := o.unstorable(); err != nil || o.size() <= limit {
+		return err
+	}
+	o.Trace = "" // the result is worth more
+	if n := o.size(); n > limit {
+		return fmt.Errorf("the result was not kept: it has %d bytes, and Policy.MaxResult is %d", n, limit)
+	}
+	return nil
 }
 
 // room returns how many bytes of an outcome (see Outcome.size) the store keeps; 0: any

@@ -94,6 +94,8 @@ func TestPolicySaysOfDeadRunsOnlyWhatMayBeSaidOfAll(t *testing.T) {
 		"none": {ok: true}, "cannot know": {stet.CannotKnow(), true}, "may run again": {stet.MayRunAgain(), true},
 		"failed": {stet.ItHappened(stet.Outcome{Failed: true}), true}, "worded": {stet.ItHappened(text), true},
 		"did not happen": {stet.ItDidNotHappen(), false}, "completed": {stet.ItHappened(stet.Outcome{}), false},
+		"gone": {stet.ItHappened(stet.Outcome{Failed: true, Gone: true}), true}, "a status that is none": {stet.ItHappened(stet.Outcome{Failed: true, Status: 1000}), false},
+		"too large": {stet.ItHappened(stet.Outcome{Failed: true, Body: make([]byte, 1<<20)}), false},
 	} {
 		for _, o := range []stet.Options{{Policy: stet.Policy{Stale: c.stale}}, {Classes: map[string]stet.Policy{"pay": {Stale: c.stale}}}} {
 			e, err := stet.New(memory.New(memory.Options{}), o)
@@ -107,8 +109,9 @@ func TestPolicySaysOfDeadRunsOnlyWhatMayBeSaidOfAll(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct{ stale, want stet.Outcome }{
-			{stet.Outcome{Failed: true}, stet.Outcome{Failed: true, Reason: store.ReasonTimedOut}},
-			{text, text},
+			{stet.Outcome{Failed: true}, stet.Outcome{Reason: store.ReasonTimedOut}},
+			{text, stet.Outcome{Reason: store.ReasonTimedOut, Status: 503, Body: text.Body}},
+			{stet.Outcome{Failed: true, Reason: store.ReasonResolved}, stet.Outcome{Reason: store.ReasonResolved}},
 		} {
 			st := memory.New(memory.Options{})
 			e := newEngine(t, st, stet.Options{Policy: stet.Policy{Stale: stet.ItHappened(c.stale)}})
@@ -119,6 +122,9 @@ func TestPolicySaysOfDeadRunsOnlyWhatMayBeSaidOfAll(t *testing.T) {
 			}
 			if out := run.Outcome(); !out.Failed || out.Reason != c.want.Reason || out.Status != c.want.Status || string(out.Body) != string(c.want.Body) {
 				t.Errorf("settled as %+v; want %+v", out, c.want)
+			}
+			if _, err := stet.Do(t.Context(), e, op, func(context.Context) (int, error) { return 0, nil }); stet.KindOf(err) != stet.KindFailed || stet.ExecutionOf(err) != stet.MayHaveExecuted {
+				t.Errorf("settled as %+v, a caller is told %v, %v; want that it failed and may have executed, which nobody knows", c.stale, err, stet.ExecutionOf(err))
 			}
 		}
 	})
