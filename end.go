@@ -153,6 +153,7 @@ func (l *Lease) decide(ctx context.Context, out Outcome, err error, again func(e
 
 // giveUp releases the run, and returns the caller's error.
 func (l *Lease) giveUp(ctx context.Context, err error, a Again, harmless bool) error {
+	a.After = min(max(a.After, 0), store.MaxDelay) // a run that has returned has to end
 	own, released := retryable(err), l.Release(ctx, a)
 	if !harmless || KindOf(released) == KindFenced || l.Declared() == MayHaveExecuted {
 		own.Execution = MayHaveExecuted // by this run, by another one, or by a step that was left behind

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -61,5 +62,27 @@ func TestPermanentErrorIsSettledAfterTheRollback(t *testing.T) {
 	}
 	if n := charges(t, store); n != 0 {
 		t.Errorf("%d rows; want none", n)
+	}
+}
+
+// A run whose handler has returned holds its claim no longer, whatever a face says of
+// its next one.
+func TestRunIsReleasedForAsLongAsCanBe(t *testing.T) {
+	st := memory.New(memory.Options{})
+	e := newEngine(t, st, stet.Options{SweepEvery: -1})
+	for name, c := range map[string]struct {
+		run  *stet.Lease
+		want store.State
+	}{
+		"begun": {begin(t, e, other), store.Retryable},
+		"taken": {take(t, e, accept(t, e, op, parcel)), store.Accepted},
+	} {
+		again := func(error) stet.Again { return stet.Again{After: 2 * store.MaxDelay} }
+		_, err := c.run.Do(t.Context(), again, func(context.Context) (stet.Outcome, error) {
+			return stet.Outcome{}, stet.Retryable(errors.New("busy"))
+		})
+		if rec, unread := st.Read(t.Context(), c.run.ID()); unread != nil || stet.KindOf(err) != stet.KindRetryable || rec.State != c.want {
+			t.Errorf("%s, to be run again in two years: %v, and the record is %v, %v; want it %v", name, err, rec.State, unread, c.want)
+		}
 	}
 }
