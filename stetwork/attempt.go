@@ -262,7 +262,7 @@ func (a *attempt) again(ctx context.Context, err error) (again stet.Again) {
 		return stet.Again{After: a.backoff(), Uncounted: true}
 	}
 	switch {
-	case a.cancelling(ctx):
+	case a.cancelling(context.WithoutCancel(ctx)): // a queue that gives up does not end the run
 		return stet.Again{Failed: stet.ErrCancelled}
 	case a.w.o.MaxAttempts > 0 && a.run.Counted >= a.w.o.MaxAttempts:
 		return stet.Again{Failed: err}

@@ -318,6 +318,26 @@ func TestCancelledOperationIsNotRetried(t *testing.T) {
 	})
 }
 
+// A queue that no longer waits for the run, as River at the end of a job's time, has not
+// ended it.
+func TestCancellationIsHeededAfterTheQueueHasGivenUp(t *testing.T) {
+	inMemory(t, stetwork.Options{CancelEvery: -1}, stet.Policy{}, func(t *testing.T, b *bench) {
+		id := b.accept("ship", "a")
+		ctx, giveUp := context.WithCancel(t.Context())
+		must(t, stetwork.HandleIdempotent(b.worker, "ship", func(context.Context, parcel) (receipt, error) {
+			if _, err := b.engine.Cancel(t.Context(), "shop", id); err != nil {
+				t.Error(err)
+			}
+			giveUp()
+			return receipt{}, errBroken
+		}))
+		must(t, b.worker.Do(ctx, stet.Item{ID: id, Name: "ship"}))
+		if st := b.status(id); st.Record.State != store.Failed || st.Outcome.Reason != store.ReasonCancelled {
+			t.Errorf("it is %v with %+v; want it failed, as cancelled", st.Record.State, st.Outcome)
+		}
+	})
+}
+
 func TestCancelledRunThatDiedIsNotBegunAgain(t *testing.T) {
 	inMemory(t, stetwork.Options{RecoverEvery: time.Second}, stet.Policy{Lease: time.Second}, func(t *testing.T, b *bench) {
 		id := b.accept("ship", "a")
