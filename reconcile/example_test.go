@@ -17,6 +17,9 @@ func Example() {
 	ctx := context.Background()
 	charges := map[string]string{"order 1042": "charge 7"} // the processor's books
 	verify := func(_ context.Context, st stet.Status) (stet.Verdict, error) {
+		if st.Op.Ref == "" { // what is not found by nothing may have happened
+			return stet.CannotKnow(), nil
+		}
 		charge, ok := charges[st.Op.Ref]
 		if !ok {
 			return stet.ItDidNotHappen(), nil
@@ -37,7 +40,7 @@ func Example() {
 		log.Fatal(err)
 	}
 
-	r, err := reconcile.New(engine, reconcile.Options{})
+	r, err := reconcile.New(engine, reconcile.Options{ByRef: true})
 	if err != nil {
 		log.Fatal(err)
 	}

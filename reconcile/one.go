@@ -171,9 +171,9 @@ func (r *Reconciler) decide(ctx context.Context, st stet.Status, p stet.Policy) 
 	if r.o.Verify != nil {
 		v, err = r.o.Verify(bounded, st)
 	}
-	// What has neither key nor reference is not to be found anywhere: a verifier that looks
-	// for it all the same would say that it did not happen.
-	if err == nil && v.State() == store.Unknown && p.Verify != nil && (st.Op.Key != "" || st.Op.Ref != "") {
+	// A verifier that looks for an empty key, or an empty reference, finds nothing, and would
+	// say that it did not happen.
+	if err == nil && v.State() == store.Unknown && p.Verify != nil && (st.Op.Key != "" || r.o.ByRef && st.Op.Ref != "") {
 		v, err = p.Verify(bounded, st)
 	}
 	switch {

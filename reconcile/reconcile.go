@@ -6,9 +6,9 @@
 //	r, err := reconcile.New(engine, reconcile.Options{})
 //	report, err := r.Pass(ctx)
 //
-// A verifier is asked about records that name their operation: accepted ones, which keep
-// scope and key, and others by their reference (stet.Op.Ref). Options.Verify, which is
-// asked first, is shown all records.
+// A verifier is asked about accepted operations, whose records keep scope and key, and
+// about others if Options.ByRef says that it looks by their reference (stet.Op.Ref).
+// Options.Verify, which is asked first, is shown all records.
 //
 // A run is dead when its record is unknown, or running under a lease that has run out.
 // Any number of processes may reconcile one store at the same time: a verdict is
@@ -62,6 +62,13 @@ type Options struct {
 	// Policy.VerifyTimeout. It must return ItDidNotHappen only if the run is dead and not
 	// just paused: the operation runs again.
 	Verify func(context.Context, stet.Status) (stet.Verdict, error)
+	// ByRef says that the verifiers of the classes find operations by stet.Op.Ref alone, so
+	// that they are asked about records without a key, too, if those have a reference.
+	// References must tell scopes apart then: what is found under the same one of another
+	// tenant would be replayed to this one. Record.Scope is the store.DigestScope to
+	// compare with. Default: they are asked about accepted operations only. A verifier that
+	// looks by key would say of all others that they did not happen.
+	ByRef bool
 	// Select, if set, says which records to resolve. Default: all.
 	Select func(stet.Status) bool
 	// Class returns the policy's name for a record that has none, of an operation that

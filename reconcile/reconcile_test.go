@@ -247,12 +247,8 @@ func TestPolicyDecidesWhatNobodyKnows(t *testing.T) {
 	o := stet.Options{Classes: map[string]stet.Policy{
 		"again": {Stale: stet.MayRunAgain()}, "fail": {Stale: stet.ItHappened(stet.Outcome{Failed: true})}, "park": {Stale: stet.CannotKnow()}, "verify": {Verify: verify, Stale: stet.ItHappened(stet.Outcome{Failed: true})},
 	}}
-	for class, want := range map[string]struct{ sync, named, accepted store.State }{
-		"again":  {store.Retryable, store.Retryable, store.Accepted},
-		"fail":   {store.Failed, store.Failed, store.Failed},
-		"park":   {store.Unknown, store.Unknown, store.Unknown},
-		"verify": {store.Failed, store.Completed, store.Completed}, // what has neither key nor reference is not asked about
-	} {
+	type states struct{ sync, named, accepted store.State }
+	decides := func(class string, byRef bool, want states) {
 		t.Run(class, func(t *testing.T) {
 			inMemory(t, o, func(t *testing.T, b *bench) {
 				direct, accepted := b.parked("direct", class), b.taken("accepted", class)
@@ -261,7 +257,7 @@ func TestPolicyDecidesWhatNobodyKnows(t *testing.T) {
 				named, err := b.engine.Begin(ctx, op)
 				must(t, err)
 				must(t, named.Park(ctx))
-				b.pass(reconcile.Options{Class: func(store.Record) string { return class }})
+				b.pass(reconcile.Options{ByRef: byRef, Class: func(store.Record) string { return class }})
 				b.is(direct, want.sync)
 				b.is(named.ID(), want.named)
 				b.is(accepted, want.accepted)
@@ -274,6 +270,14 @@ func TestPolicyDecidesWhatNobodyKnows(t *testing.T) {
 			})
 		})
 	}
+	for _, byRef := range []bool{false, true} {
+		decides("again", byRef, states{store.Retryable, store.Retryable, store.Accepted})
+		decides("fail", byRef, states{store.Failed, store.Failed, store.Failed})
+		decides("park", byRef, states{store.Unknown, store.Unknown, store.Unknown})
+	}
+	// What has neither key nor reference is not asked about.
+	decides("verify", true, states{store.Failed, store.Completed, store.Completed})
+	decides("verify", false, states{store.Failed, store.Failed, store.Completed})
 }
 
 func TestStepInDoubtIsNotTakenOver(t *testing.T) {
