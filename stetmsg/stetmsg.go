@@ -2,7 +2,7 @@
 // message once, acknowledges the message when its outcome is durable, and loses
 // nothing.
 //
-//	consumer, err := stetmsg.NewTx(engine, store, stetmsg.Options[amqp091.Delivery]{
+//	consumer, err := stetmsg.NewTx(te, stetmsg.Options[amqp091.Delivery]{
 //		Operation: stetmsg.By(amqp.Envelope, stetmsg.Header("orders", "message-id")),
 //	}, func(ctx context.Context, tx pgx.Tx, m amqp091.Delivery) ([]byte, error) { … })
 //

@@ -2,7 +2,7 @@
 // to handlers by name, once each, and makes their outcomes durable.
 //
 //	worker, err := stetwork.New(engine, stetwork.Options{})
-//	err = stetwork.HandleTx(worker, store, "ship", func(ctx context.Context, tx *sql.Tx, p Parcel) (Receipt, error) { … })
+//	err = stetwork.HandleTx(worker, te, "ship", func(ctx context.Context, tx *sql.Tx, p Parcel) (Receipt, error) { … })
 //	err = worker.Run(ctx)
 //
 // The record is the queue. Run asks the store for what is due, woken at once by

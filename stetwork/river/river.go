@@ -7,7 +7,7 @@
 //	worker, err := stetwork.New(engine, stetwork.Options{Queue: queue})
 //	err = stetriver.AddWorker(workers, worker) // River's workers, of the client that works
 //	…
-//	st, err := stetriver.AcceptTx(ctx, engine, store, queue, tx, op, work)
+//	st, err := stetriver.AcceptTx(ctx, te, queue, tx, op, work)
 //
 // The other way is to accept with stet.TxEngine.Accept, or Engine.Accept, and leave the rest to
 // Worker.Run, or to a stetwork.Dispatcher where only acceptances are made: the record
