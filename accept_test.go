@@ -160,6 +160,8 @@ func TestBadWorkIsRefused(t *testing.T) {
 		"a large payload":         {Name: "ship", Payload: make([]byte, store.MaxWork+1)},
 		"a negative delay":        {Name: "ship", After: -1},
 		"a long delay":            {Name: "ship", After: store.MaxDelay + 1},
+		"less than no queue":      {Name: "ship", Queued: -1},
+		"a long queue":            {Name: "ship", Queued: store.MaxDelay + 1},
 	} {
 		if _, err := e.Accept(t.Context(), op, w); stet.KindOf(err) != stet.KindInvalid || stet.ExecutionOf(err) != stet.NotExecuted {
 			t.Errorf("%s: %v", name, err)
@@ -451,4 +453,28 @@ func TestAcceptanceIsCommittedWithTheCallersRows(t *testing.T) {
 	if stet.KindOf(err) != stet.KindMismatch {
 		t.Errorf("another request: %v", err)
 	}
+}
+
+// What looks for waiting work finds it when the queue had its time.
+func TestQueuedWorkIsLeftToItsQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
+		due := func(want int) {
+			t.Helper()
+			if items, err := e.Due(t.Context(), 10, time.Nanosecond); err != nil || len(items) != want {
+				t.Errorf("due are %+v, %v; want %d", items, err, want)
+			}
+		}
+		it := accept(t, e, op, stet.Work{Name: "ship", Queued: time.Hour})
+		accept(t, e, other, stet.Work{Name: "ship", After: 2 * time.Hour, Queued: time.Hour})
+		due(0)
+		time.Sleep(time.Hour - time.Nanosecond)
+		due(0)
+		time.Sleep(time.Nanosecond)
+		due(1)
+		take(t, e, it)
+		due(0)
+		time.Sleep(time.Hour)
+		due(1)
+	})
 }

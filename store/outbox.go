@@ -12,7 +12,8 @@ import (
 //   - Settle keeps Settlement.Outbox, due at once. The record is not forgotten before
 //     Relayed, and purged by no sweep. A repetition is judged by state and result
 //     alone, and leaves the messages as they were first written.
-//   - Where a store is a TxStore, RunTx, SettleTx and RunGroup keep the outbox likewise.
+//   - Where a store is a TxStore, RunTx and SettleTx keep the outbox likewise. RunGroup is
+//     given none.
 //   - Where it is a WorkStore, Look and Take of a settled record return its Outbox, too.
 type OutboxStore interface {
 	Store

@@ -60,14 +60,19 @@ func longestWaitingFirst(f *fixture) {
 }
 
 func queuedElsewhere(f *fixture) {
-	taken, lost := f.request(f.long), f.request(f.long)
-	taken.Queued, lost.Queued = f.long, 4*f.unit
+	taken, again, lost, later := f.request(f.long), f.request(f.long), f.request(f.long), f.request(f.long)
+	f.release(f.grant(again).Claim(), f.keep) // what replaces a record is left to the queue likewise
+	again = byAnother(again)
+	taken.Queued, again.Queued, lost.Queued, later.Queued = f.long, f.long, 4*f.unit, f.unit
 	f.accepts(taken, 0)
+	f.accepts(again, 0)
 	f.accepts(lost, 0)
+	f.accepts(later, f.long)
 	if n := len(f.due()); n != 0 {
 		f.Errorf("Due returned %d records that are left to a queue", n)
 	}
 	f.takes(byAnother(taken))
+	f.takes(byAnother(again))
 	f.pass(4)
 	if got := f.due(); len(got) != 1 || got[lost.ID].ID != lost.ID {
 		f.Errorf("after the time that they were left to a queue, Due returned %d records; want the one that was not taken", len(got))

@@ -98,6 +98,11 @@ func (c *workCase[Tx]) acceptTx() {
 	if rec := c.takes(byAnother(fresh)); !bytes.Equal(rec.Work, workOf(fresh.ID)) || rec.Attempt != 1 {
 		c.Errorf("accepted in a transaction and taken, it is %s, with the work %s", show(rec), brief(rec.Work))
 	}
+	queued := c.request(c.long)
+	queued.Queued = c.long
+	c.within(true, func(tx Tx) { c.acceptIn(tx, queued) })
+	c.isDue("accepted in a transaction, and left to a queue")
+	c.takes(byAnother(queued))
 }
 
 func (c *workCase[Tx]) acceptTxInEachState() {
