@@ -228,8 +228,8 @@ func (l *link) rows(q query, each func([]driver.Value) error, args ...any) (err 
 	}
 }
 
-// txSession runs statements in a transaction of database/sql. stmts, if not nil,
-// are prepared on the pool that the transaction comes from.
+// txSession runs statements in a transaction of database/sql. stmts, if not nil, are
+// some of them, prepared on the pool that the transaction comes from.
 type txSession struct {
 	ctx   context.Context
 	tx    *sql.Tx
@@ -239,7 +239,7 @@ type txSession struct {
 func (t txSession) exec(q query, args ...any) (int64, error) {
 	var res sql.Result
 	var err error
-	if t.stmts != nil {
+	if t.stmts != nil && t.stmts[q] != nil {
 		res, err = t.tx.StmtContext(t.ctx, t.stmts[q]).ExecContext(t.ctx, args...)
 	} else {
 		res, err = t.tx.ExecContext(t.ctx, sqlText[q], args...)
@@ -252,7 +252,7 @@ func (t txSession) exec(q query, args ...any) (int64, error) {
 
 func (t txSession) rows(q query, each func([]driver.Value) error, args ...any) (err error) {
 	var rows *sql.Rows
-	if t.stmts != nil {
+	if t.stmts != nil && t.stmts[q] != nil {
 		rows, err = t.tx.StmtContext(t.ctx, t.stmts[q]).QueryContext(t.ctx, args...)
 	} else {
 		rows, err = t.tx.QueryContext(t.ctx, sqlText[q], args...)

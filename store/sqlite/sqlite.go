@@ -154,7 +154,7 @@ func (s *Store) open(ctx context.Context) error {
 	if err := s.prepare(ctx); err != nil {
 		return err
 	}
-	for _, q := range []query{qFence, qInsert, qSelect, qGrant, qPark, qSettle} { // what RunTx uses
+	for _, q := range []query{qFence, qInsert, qSelect, qGrant, qPark, qSettle, qAccept, qSave} { // what RunTx and InTx use
 		if s.stmts[q], err = s.txs.PrepareContext(ctx, sqlText[q]); err != nil {
 			return s.explain("open", err, s.path)
 		}

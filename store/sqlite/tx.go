@@ -74,9 +74,10 @@ func (s *Store) beginTx(ctx context.Context, asked time.Time) (tx *sql.Tx, err e
 	return tx, err
 }
 
-// inside marks the context of a RunTx's function, which holds the writer.
+// inside marks the context of a function of RunTx or InTx, which holds the writer.
 type inside struct {
 	store *Store
+	tx    *sql.Tx
 	over  atomic.Bool // the function has returned
 }
 
@@ -206,8 +207,8 @@ func (s *Store) lookUp(ctx context.Context, id store.ID) (store.Record, error) {
 // A connection on which that could be lost with the power (synchronous=NORMAL or
 // OFF), or whose main database is another file, is refused with store.ErrInvalid.
 func (s *Store) SettleTx(ctx context.Context, tx *sql.Tx, c store.Claim, out store.Settlement, keep store.Retention) error {
-	session := txSession{ctx: ctx, tx: tx}
-	if err := s.trusts(session); err != nil {
+	session, err := s.join(ctx, tx)
+	if err != nil {
 		return err
 	}
 	wrote, err := settleOnce(session, c, out, keep, s.o.Clock().UnixMicro())
@@ -220,6 +221,16 @@ func (s *Store) SettleTx(ctx context.Context, tx *sql.Tx, c store.Claim, out sto
 		return err
 	}
 	return s.explain("settle", err, "roll back")
+}
+
+// join returns a session of a transaction that the caller has begun, or InTx, which
+// needs no look.
+func (s *Store) join(ctx context.Context, tx *sql.Tx) (txSession, error) {
+	if in, ok := ctx.Value(insideKey{}).(*inside); ok && in.store == s && in.tx == tx {
+		return txSession{ctx: ctx, tx: tx, stmts: &s.stmts}, nil
+	}
+	t := txSession{ctx: ctx, tx: tx}
+	return t, s.trusts(t)
 }
 
 // trusts refuses a transaction of the caller's that commits elsewhere, or not for

@@ -30,7 +30,7 @@ func (s *Store) InTx(ctx context.Context, fn func(context.Context, *sql.Tx) erro
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // also when fn panics or calls runtime.Goexit
-	in := &inside{store: s}
+	in := &inside{store: s, tx: tx}
 	defer in.over.Store(true)
 	if err := fn(context.WithValue(ctx, insideKey{}, in), tx); err != nil {
 		return err
@@ -47,8 +47,8 @@ func (s *Store) InTx(ctx context.Context, fn func(context.Context, *sql.Tx) erro
 // AcceptTx implements store.WorkTxStore: it accepts inside a transaction of the
 // caller's, which is to be begun as for SettleTx, on such a connection.
 func (s *Store) AcceptTx(ctx context.Context, tx *sql.Tx, req store.ClaimRequest, work []byte, after time.Duration) (store.Record, error) {
-	session := txSession{ctx: ctx, tx: tx}
-	if err := s.trusts(session); err != nil {
+	session, err := s.join(ctx, tx)
+	if err != nil {
 		return store.Record{}, err
 	}
 	var f fences
@@ -62,11 +62,11 @@ func (s *Store) AcceptTx(ctx context.Context, tx *sql.Tx, req store.ClaimRequest
 // SaveTx implements store.WorkTxStore, in a transaction that is begun as for
 // SettleTx.
 func (s *Store) SaveTx(ctx context.Context, tx *sql.Tx, c store.Claim, notes store.Notes, repeatable bool) error {
-	session := txSession{ctx: ctx, tx: tx}
-	if err := s.trusts(session); err != nil {
+	session, err := s.join(ctx, tx)
+	if err != nil {
 		return err
 	}
-	err := save(session, c, notes, store.Running, repeatable)
+	err = save(session, c, notes, store.Running, repeatable)
 	if err == nil || errors.Is(err, store.ErrFenced) {
 		return err
 	}
