@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the servers that the tests start (PostgreSQL, PgBouncer, Redis and
-# Sentinel, RabbitMQ, NATS), and python3 for an example, with apt-get.
+# Sentinel, RabbitMQ, NATS), python3 for an example, and Node for clients/js, with apt-get.
 # It does nothing where they are there already, and never starts or enables a
 # service of the machine: tests run servers of their own.
 set -eu
@@ -21,7 +21,17 @@ if ! has nats-server; then missing="$missing nats-server"; fi
 if ! has redis-server || ! has redis-benchmark; then missing="$missing redis-server redis-tools"; fi
 if ! has redis-sentinel; then missing="$missing redis-sentinel"; fi
 if ! has python3; then missing="$missing python3"; fi
-if [ -z "$missing" ]; then exit 0; fi
+if ! has node || ! has npm; then missing="$missing nodejs npm"; fi
+
+# new_enough: node is 20 or newer, which not every distribution's is.
+new_enough() {
+	version=$(node --version)
+	major=${version#v}
+	if [ "${major%%.*}" -ge 20 ]; then return 0; fi
+	echo "make services: node is $version, and the tests of clients/js need 20 or newer: install one in its place, with its npm (https://nodejs.org)" >&2
+	exit 1
+}
+if [ -z "$missing" ]; then new_enough; exit 0; fi
 
 if ! command -v apt-get >/dev/null 2>&1; then
 	echo "make services: there is no apt-get here; install these some other way:$missing" >&2
@@ -74,3 +84,4 @@ apt-get install -y -qq --no-install-recommends $packages >/dev/null
 if command -v systemctl >/dev/null 2>&1; then
 	for p in $missing; do systemctl disable "$p" >/dev/null 2>&1 || true; done
 fi
+new_enough

@@ -1,0 +1,200 @@
+// Package js tests the package for Node of this folder: its own tests run over a
+// PostgreSQL of the rig, and beside a Go service on the same keys.
+package js
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store/postgres"
+)
+
+// packages are what the tests install beside the packed package.
+var packages = []string{"pg@8.23.1", "express@5.3.0", "fastify@5.12.8"}
+
+func TestMain(m *testing.M) { os.Exit(rig.Main(m).Run()) }
+
+// run executes a program in a folder.
+func run(t *testing.T, dir string, env []string, program string, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", program, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// needNode fails without Node and npm.
+func needNode(t *testing.T) {
+	t.Helper()
+	const cure = "install Node 20 or newer and npm: on Debian, make services (packages nodejs and npm)"
+	for _, program := range []string{"node", "npm"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Fatalf("there is no %s; %s", program, cure)
+		}
+	}
+	version := strings.TrimSpace(run(t, ".", nil, "node", "--version"))
+	major, _, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
+	if n, err := strconv.Atoi(major); err != nil || n < 20 {
+		t.Fatalf("node is %s; %s", version, cure)
+	}
+}
+
+// install packs the package and installs it with what its tests need, outside of
+// this folder, which must not have node_modules.
+func install(t *testing.T) (dir string) {
+	t.Helper()
+	needNode(t)
+	dir = t.TempDir()
+	quiet := []string{"--no-audit", "--no-fund", "--loglevel=error"}
+	run(t, ".", nil, "npm", append([]string{"pack", "--pack-destination", dir}, quiet...)...)
+	packed, err := filepath.Glob(filepath.Join(dir, "*.tgz"))
+	if err != nil || len(packed) != 1 {
+		t.Fatalf("npm pack made %v, %v", packed, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "package.json"), []byte(`{"private": true, "type": "module"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, dir, nil, "npm", append(append([]string{"install", "--no-package-lock", "--ignore-scripts", "--prefer-offline", packed[0]}, packages...), quiet...)...)
+	if err := os.CopyFS(filepath.Join(dir, "test"), os.DirFS("test")); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// ledger is a database with stet's tables and one of charges, and its URL.
+func ledger(t *testing.T) (*pgxpool.Pool, string) {
+	t.Helper()
+	url := rig.Postgres(t).Database(t)
+	pool, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	if err := postgres.Migrate(t.Context(), pool, postgres.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool.Exec(t.Context(), "CREATE TABLE charges (id bigserial PRIMARY KEY, key text NOT NULL, amount bigint NOT NULL)"); err != nil {
+		t.Fatal(err)
+	}
+	return pool, url
+}
+
+// payments is the service of the tests, in Go.
+func payments(t *testing.T, pool *pgxpool.Pool) (url string) {
+	t.Helper()
+	s, err := postgres.New(t.Context(), pool, postgres.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	te, err := stet.WithTx(stettest.Engine(t, s, stet.Options{}), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := stethttp.NewTx(te, stethttp.Options{Scope: func(r *http.Request) (string, error) { return r.Header.Get("X-Account"), nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("POST /payments", m.HandleTx(func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) {
+		var charge struct{ Amount, ID int64 }
+		if err := json.NewDecoder(r.Body).Decode(&charge); err != nil {
+			http.Error(w, "no JSON", http.StatusBadRequest)
+			return
+		}
+		err := tx.QueryRow(r.Context(), "INSERT INTO charges (key, amount) VALUES ($1, $2) RETURNING id", r.Header.Get("Idempotency-Key"), charge.Amount).Scan(&charge.ID)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Location", fmt.Sprintf("/payments/%d", charge.ID))
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = fmt.Fprintf(w, `{"payment":"%d"}`, charge.ID)
+	}))
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func TestNodePackageKeepsItsPromises(t *testing.T) {
+	dir := install(t)
+	pool, url := ledger(t)
+	vectors, err := filepath.Abs(filepath.Join("..", "..", "docs", "vectors.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "test", "*.test.js"))
+	if err != nil || len(files) < 3 {
+		t.Fatalf("%d files of tests, %v", len(files), err)
+	}
+	env := []string{"STET_DATABASE=" + url, "STET_VECTORS=" + vectors, "STET_GO_URL=" + payments(t, pool)}
+	out := run(t, dir, env, "node", append([]string{"--test", "--test-reporter=spec"}, files...)...)
+	m := regexp.MustCompile(`(?m)^. pass (\d+)$`).FindStringSubmatch(out)
+	if m == nil || !strings.Contains(out, " skipped 0") || !strings.Contains(out, " todo 0") {
+		t.Fatalf("the tests of Node did not all run:\n%s", out)
+	}
+	if n, _ := strconv.Atoi(m[1]); n < 40 {
+		t.Errorf("%d tests of Node have passed; want 40 at least:\n%s", n, out)
+	}
+}
+
+// The first screen of the README is the program of examples/node, which is tested there.
+func TestProgramOfTheReadmeIsTheExample(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(filepath.Join("..", "..", "examples", "node", "server.js"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(readme, slices.Concat([]byte("```js\n"), program, []byte("```\n"))) {
+		t.Error("the program in README.md is not examples/node/server.js")
+	}
+}
+
+// What is published has the files that it needs, and nothing that is for the tests.
+func TestPackedPackageHasItsFiles(t *testing.T) {
+	needNode(t)
+	out := run(t, ".", nil, "npm", "pack", "--dry-run", "--json", "--loglevel=error")
+	for _, want := range []string{"LICENSE", "README.md", "src/index.js", "src/index.d.ts", "src/express.js", "src/express.d.ts", "src/fastify.js", "src/fastify.d.ts"} {
+		if !strings.Contains(out, `"`+want+`"`) {
+			t.Errorf("the packed package lacks %s", want)
+		}
+	}
+	if strings.Contains(out, `"test/`) || strings.Contains(out, `_test.go"`) {
+		t.Errorf("the packed package has tests: %s", out)
+	}
+	ours, err := os.ReadFile("LICENSE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all, err := os.ReadFile(filepath.Join("..", "..", "LICENSE")); err != nil || !bytes.Equal(ours, all) {
+		t.Errorf("LICENSE differs from the project's: %v", err)
+	}
+}

@@ -1,0 +1,63 @@
+/** Brings a body into the form that goes into a fingerprint. mediaType is in lower case, '' if there is none. */
+export type Canonicalize = (mediaType: string, body: Buffer) => Buffer;
+
+/**
+ * Returns a function that brings JSON bodies into canonical form: that of Go's package canonical.
+ * Number literals stay as they are. The values that the JSON pointers name are left out.
+ */
+export function canonicalJSON(...exclude: string[]): Canonicalize;
+
+/** The fingerprint of some parts: stet.NewFingerprint of Go, and stet_fingerprint of SQL; version 2 is that of canonical bodies. */
+export function fingerprint(parts: Array<string | Uint8Array>, version?: 1 | 2): Buffer;
+
+/** A request, as it was sent. */
+export interface SentRequest {
+  method: string;
+  target: string;
+  /** The values of each field, by its name in lower case: IncomingMessage.headersDistinct. */
+  headers: Record<string, string[] | undefined>;
+  body: Buffer;
+}
+
+/** The fingerprint of a request, as stethttp makes it. */
+export function requestFingerprint(request: SentRequest, canonicalize?: Canonicalize): Buffer;
+
+/** What both idempotency functions take. */
+export interface Options<Request> {
+  /** The Pool of pg whose transactions have the business writes and the outcomes. */
+  pool: { connect(): Promise<any> };
+  /** Whose key it is, as authentication has established it: a tenant, an account. '' refuses the request with 403; 1 to 1024 bytes. */
+  scope: (request: Request) => string | undefined | Promise<string | undefined>;
+  /** That of stet.Options, if a Go service shares the keys. Default ''. */
+  namespace?: string;
+  /** What operators read of an operation. Default ''. */
+  class?: string;
+  /** What the operation is called. Default: the method and the path of the route. */
+  name?: (request: Request) => string;
+  /** The service's own reference, such as an order's ID. Default: none. */
+  ref?: (request: Request) => string;
+  /** The request header that carries the key. Default 'Idempotency-Key'. */
+  header?: string;
+  /** The greatest request body in bytes. Default 1 MiB. */
+  maxBody?: number;
+  /** The greatest response that is kept, in bytes; a larger one leaves a tombstone. Default 1 MiB; at most 64 MiB. */
+  maxResult?: number;
+  /** Default: the bytes as they were sent. canonicalJSON makes one. */
+  canonicalize?: Canonicalize;
+  /** Is a response one after which nothing is to stand? Default: 500 and above, 401, 403, 407, 408, 425 and 429. */
+  rollsBack?: (status: number, header: (name: string) => string | undefined) => boolean;
+  /** How long results are kept: an interval of PostgreSQL's. Default '24 hours'. */
+  keep?: string;
+  /** How long a key refuses to run again. Default 30 days, or keep if that is longer. */
+  tombstone?: string | null;
+  /** How long a handler may take until its response has ended, in milliseconds; then it is rolled back. Default 30000. */
+  timeout?: number;
+  /** Where 'stet migrate' has put the functions. Default 'stet'. */
+  schema?: string;
+  /** As of 'stet migrate --table'. Default 'records'. */
+  table?: string;
+  /** What the types of problems begin with. */
+  problemBase?: string;
+  /** Gets what goes wrong: never a key or a body. Default: console.error. */
+  log?: (message: string, error?: string) => void;
+}

@@ -1,0 +1,2 @@
+export { canonicalJSON } from './canonical.js';
+export { fingerprint, requestFingerprint } from './fingerprint.js';

@@ -1,0 +1,43 @@
+import { problemBase } from './problem.js';
+
+const known = new Set(['pool', 'scope', 'namespace', 'class', 'name', 'ref', 'header', 'maxBody', 'maxResult', 'canonicalize', 'rollsBack', 'keep',
+  'tombstone', 'timeout', 'schema', 'table', 'problemBase', 'log']);
+
+/** Options with their defaults; wrong ones are errors here, and not at the first request. */
+export function checked(options) {
+  const o = {
+    namespace: '', class: '', header: 'Idempotency-Key', maxBody: 1 << 20, maxResult: 1 << 20, rollsBack, keep: '24 hours', tombstone: null,
+    timeout: 30_000, schema: 'stet', table: 'records', problemBase, log: report, ...options,
+  };
+  const wrong = (what) => {
+    throw new TypeError(`stet: ${what}`);
+  };
+  for (const name of Object.keys(o)) if (!known.has(name)) wrong(`there is no option ${name}`);
+  if (typeof o.pool?.connect !== 'function') wrong('the option pool must be a Pool of pg');
+  if (typeof o.scope !== 'function') wrong('the option scope is required: a function of the request that says whose key it is, so that no caller gets the response of another');
+  for (const name of ['name', 'ref', 'canonicalize']) {
+    if (o[name] !== undefined && typeof o[name] !== 'function') wrong(`the option ${name} must be a function`);
+  }
+  for (const name of ['rollsBack', 'log']) if (typeof o[name] !== 'function') wrong(`the option ${name} must be a function`);
+  for (const name of ['namespace', 'class', 'header', 'schema', 'table', 'problemBase', 'keep']) {
+    if (typeof o[name] !== 'string') wrong(`the option ${name} must be a string`);
+  }
+  for (const name of ['maxBody', 'maxResult', 'timeout']) {
+    if (!Number.isSafeInteger(o[name]) || o[name] < 1 || o[name] > 0x7fffffff) wrong(`the option ${name} must be a whole number from 1 to 2147483647`);
+  }
+  if (!URL.canParse(o.problemBase)) wrong('the option problemBase must be an absolute URL');
+  return Object.freeze(o);
+}
+
+/**
+ * The default of the option rollsBack, as in stethttp.NewTx: a response of 500 and above, 408, or
+ * one that comes before an execution. header returns a field's value, or undefined.
+ */
+export function rollsBack(status, header) {
+  const grpc = header('grpc-status');
+  return status >= 500 || [401, 403, 407, 408, 425, 429].includes(status) || (grpc !== undefined && grpc !== '0');
+}
+
+function report(message, error) {
+  console.error(`stet: ${message}`, error ?? '');
+}

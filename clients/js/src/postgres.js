@@ -1,0 +1,196 @@
+// One transaction of node-postgres, which has the business writes and the outcome.
+
+import { setTimeout as sleep } from 'node:timers/promises';
+
+const commitTimeout = 10_000; // for the answer to COMMIT, and again for looking the record up
+
+const quote = (name) => '"' + name.replaceAll('"', '""') + '"';
+
+function functions({ schema, table }) {
+  const prefix = `${quote(schema)}.`;
+  const of = (name) => prefix + quote((table === 'records' ? 'stet' : table) + name);
+  return {
+    begin: `SELECT action, claim, state, status::text, headers::text, content_type, body, fence::text
+      FROM ${of('_begin')}($1::text, $2::text, $3::bytea, $4::text, $5::text, $6::text, $7::text)`,
+    settle: `SELECT FROM ${of('_settle')}($1::text, $2::integer, $3::jsonb, $4::text, $5::bytea, NULL, $6::boolean, $7::interval, $8::interval, $9::integer)`,
+  };
+}
+
+/**
+ * Begins a transaction, and asks what to do with an operation. With the action run the transaction
+ * is open and is tx; with any other it has ended.
+ */
+export async function begin(options, operation) {
+  const tx = new Transaction(options, operation, await options.pool.connect());
+  try {
+    await tx.connection.query('BEGIN ISOLATION LEVEL READ COMMITTED');
+    const { rows } = await tx.connection.query(functions(options).begin, [operation.scope, operation.key, operation.fingerprint, options.namespace,
+      options.class, operation.name, operation.ref]);
+    const row = rows[0];
+    tx.claim = row.claim;
+    tx.fence = row.fence;
+    if (row.action !== 'run') await tx.rollback();
+    return { ...row, tx };
+  } catch (error) {
+    tx.abandon();
+    throw error;
+  }
+}
+
+class Transaction {
+  open = true;
+
+  constructor(options, operation, connection) {
+    this.options = options;
+    this.operation = operation;
+    this.connection = connection;
+    this.broken = () => {}; // pg throws what nobody listens for
+    connection.on('error', this.broken);
+    this.client = guarded(this);
+  }
+
+  // close has nothing more be written by what the handler left behind: the connection is the pool's again.
+  release(destroy) {
+    this.open = false;
+    if (this.connection === undefined) return;
+    const connection = this.connection;
+    this.connection = undefined;
+    if (!destroy) connection.off('error', this.broken);
+    connection.release(destroy);
+  }
+
+  /** Ends the connection, and with it the transaction, as soon as the server hears of it. */
+  abandon() {
+    this.release(true);
+  }
+
+  /** Rolls back. What the handler still waits for is waited for. */
+  async rollback() {
+    this.open = false;
+    if (this.connection === undefined) return;
+    const done = await within(commitTimeout, this.connection.query('ROLLBACK')).then(() => true, () => false);
+    this.release(!done);
+  }
+
+  /**
+   * Settles and commits. It returns { action: 'committed' } if that stands; the row of stet_begin
+   * if the answer to COMMIT was lost and something else stands; 'nothing' for the action if
+   * nothing does, 'unknown' if that could not be found out. Before COMMIT was sent, it throws.
+   */
+  async commit({ status, headers, contentType, body, gone }) {
+    const { maxResult, keep, tombstone } = this.options;
+    const { connection } = this;
+    this.open = false;
+    try {
+      await connection.query(functions(this.options).settle, [this.claim, status, JSON.stringify(headers), contentType, body, gone, keep, tombstone, maxResult]);
+      if (this.late !== undefined) throw this.late;
+    } catch (error) {
+      await this.rollback();
+      throw error;
+    }
+    let answer;
+    try {
+      answer = await within(commitTimeout, connection.query('COMMIT'));
+    } catch (error) {
+      this.abandon();
+      if (refused(error)) throw error;
+      return this.lookUp();
+    }
+    this.release(false);
+    if (answer.command !== 'COMMIT') throw new Error('stet: the transaction was rolled back by something else than stet');
+    return { action: 'committed' };
+  }
+
+  /** Finds out, on another connection, what became of a COMMIT whose answer was lost. The old
+   * transaction holds its key until it has ended, so that "run" proves that nothing was committed. */
+  async lookUp() {
+    const until = Date.now() + commitTimeout;
+    for (let pause = 25; ; pause = Math.min(2 * pause, 500)) {
+      try {
+        const row = await begin(this.options, this.operation);
+        if (row.action === 'run') {
+          await row.tx.rollback();
+          return { action: 'nothing' };
+        }
+        if (row.fence === this.fence && (row.action === 'replay' || row.action === 'expired')) return { action: 'committed' };
+        if (row.action !== 'in_flight') return row;
+      } catch (error) {
+        if (kind(error) !== 'unavailable') this.options.log('the outcome of a COMMIT could not be looked up yet', described(error));
+      }
+      if (Date.now() > until) return { action: 'unknown' };
+      await sleep(pause);
+    }
+  }
+}
+
+// within bounds how long a promise is waited for. What comes later is nobody's.
+async function within(milliseconds, promise) {
+  let timer;
+  const over = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error('stet: PostgreSQL does not answer')), milliseconds);
+  });
+  try {
+    return await Promise.race([promise, over]);
+  } finally {
+    clearTimeout(timer);
+    promise.catch(() => {});
+  }
+}
+
+// refused reports whether an error of COMMIT proves that nothing was committed: the server has
+// answered, and neither ended nor broke.
+function refused(error) {
+  return code(error) !== '' && !/^(?:08|40003|53|57P|58|XX)/.test(code(error));
+}
+
+/**
+ * What an error of PostgreSQL's means where nothing was committed: 'unavailable', the same request
+ * may be sent again; 'unreadable', of a stored outcome; 'wiring', of how stet is used; else 'other'.
+ */
+export function kind(error) {
+  const c = code(error);
+  if (c === 'ST004' || c === 'ST005') return 'unreadable';
+  if (c.startsWith('ST')) return 'wiring';
+  return c === '' || /^(?:08|40|53|55P03|57|58|XX)/.test(c) ? 'unavailable' : 'other';
+}
+
+// code is the SQLSTATE of an error, '' if it has none. Codes of the system begin with E.
+function code(error) {
+  return typeof error?.code === 'string' && /^[0-9A-DF-Z][0-9A-Z]{4}$/.test(error.code) ? error.code : '';
+}
+
+/** What may be logged of an error: not its details, which can have values of rows. */
+export function described(error) {
+  return [error?.code, error?.message].filter((text) => text).join(': ');
+}
+
+const control = /^(?:\s|--[^\n]*\n|\/\*[^]*?\*\/)*(?:BEGIN|START\s+TRANSACTION|COMMIT|END|ABORT|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b))\b/i;
+
+// guarded is the connection as the handler sees it. It is not the handler's to end, and is of no
+// use once the transaction has ended: a late write would be in somebody else's transaction, or in none.
+function guarded(tx) {
+  const refuse = (args, message) => {
+    const error = new Error(`stet: ${message}`);
+    const last = args.at(-1);
+    if (typeof last === 'function') return void process.nextTick(last, error);
+    if (typeof args[0]?.submit === 'function') throw error;
+    return Promise.reject(error);
+  };
+  const query = (...args) => {
+    const text = typeof args[0] === 'string' ? args[0] : args[0]?.text;
+    if (!tx.open) {
+      tx.late ??= new Error('stet: the handler has used its client after it had ended the response');
+      return refuse(args, 'this transaction has ended; use its client before the response ends');
+    }
+    if (typeof text === 'string' && control.test(text)) return refuse(args, 'this transaction is not the handler\'s to end: throw an error to have it rolled back');
+    return tx.connection.query(...args);
+  };
+  return new Proxy(tx.connection, {
+    get(connection, name) {
+      if (name === 'query') return query;
+      if (name === 'release' || name === 'end' || name === 'connect') return (...args) => refuse(args, `${name}: this connection is not the handler's to give back`);
+      const value = Reflect.get(connection, name, connection);
+      return typeof value === 'function' ? value.bind(connection) : value;
+    },
+  });
+}

@@ -1,0 +1,235 @@
+// The way of a request: named, read, run or replayed. Express and Fastify differ only around it.
+
+import { begin, described, kind } from './postgres.js';
+import { isJSON } from './canonical.js';
+import { mediaType, requestFingerprint } from './fingerprint.js';
+import { parseKey } from './key.js';
+import { perhaps, problem } from './problem.js';
+import { Capture, accepts, lookup, mute, replayed, send } from './response.js';
+
+/** Finds out which operation a request names, from its header alone: { operation } or { refusal }. request is the framework's, req is Node's. */
+export async function named(options, request, req, name) {
+  const refusal = (type, more) => ({ refusal: problem(type, { base: options.problemBase, ...more }) });
+  const fields = req.headersDistinct[options.header.toLowerCase()] ?? [];
+  if (fields.length === 0) {
+    return refusal('key-missing', { detail: `Send the header ${options.header} with a key that is new for each operation and the same for each retry of it.` });
+  }
+  if (fields.length > 1) return refusal('key-repeated');
+  const { key, flaw } = parseKey(fields[0]);
+  if (flaw !== undefined) return refusal('key-invalid', { detail: flaw });
+  let scope;
+  try {
+    scope = await options.scope(request);
+  } catch (error) {
+    options.log('the option scope failed; nothing was executed', described(error));
+    return refusal('scope-failed');
+  }
+  if (scope === undefined || scope === null || scope === '') return refusal('scope-missing');
+  if (typeof scope !== 'string') {
+    options.log('the option scope returned something that is not a string; nothing was executed');
+    return refusal('misconfigured');
+  }
+  if (Buffer.byteLength(scope) > 1024) return refusal('scope-too-long');
+  return { operation: { scope, key, name: label(options.name?.(request) ?? name), ref: label(options.ref?.(request) ?? '') } };
+}
+
+// label makes a text fit what operators read: no control characters, at most 255 bytes.
+function label(text) {
+  let fits = String(text).replace(/\p{Cc}/gu, '').toWellFormed();
+  while (Buffer.byteLength(fits) > 255) fits = fits.slice(0, -1).toWellFormed();
+  return fits;
+}
+
+/** Reads a body up to a limit: { body } or { refusal }. */
+export async function read(options, req, stream) {
+  const refusal = (type, detail) => ({ refusal: problem(type, { base: options.problemBase, detail }) });
+  const large = Number(req.headers['content-length'] ?? 0) > options.maxBody;
+  try {
+    const body = large ? undefined : await collected(stream, options.maxBody);
+    if (body !== undefined) return { body };
+  } catch {
+    return refusal('body-unreadable');
+  }
+  stream.resume();
+  const got = refusal('body-too-large', `The request body is larger than ${options.maxBody} bytes.`);
+  got.refusal.headers.Connection = 'close'; // lest a client sends all of it
+  return got;
+}
+
+// collected is what a stream has; undefined if that is more than limit bytes. The stream is not
+// destroyed then, as for await would have it: it is the connection.
+function collected(stream, limit) {
+  return new Promise((resolve, reject) => {
+    const chunks = [];
+    let size = 0;
+    const end = (settle, value) => {
+      for (const [event, listener] of listeners) stream.off(event, listener);
+      settle(value);
+    };
+    const listeners = Object.entries({
+      data(chunk) {
+        size += chunk.length;
+        if (size > limit) end(resolve, undefined);
+        else chunks.push(Buffer.from(chunk));
+      },
+      end: () => end(resolve, Buffer.concat(chunks)),
+      error: (error) => end(reject, error),
+      close: () => end(reject, new Error('the body ended early')),
+    });
+    for (const [event, listener] of listeners) stream.on(event, listener);
+  });
+}
+
+/** Parses a body of JSON: { value } or { refusal }; a value of undefined if it is of another type. */
+export function parsed(options, req, body) {
+  if (body.length === 0 || !isJSON(mediaType(req.headers['content-type'] ?? ''))) return {};
+  const refusal = (type) => ({ refusal: problem(type, { base: options.problemBase }) });
+  if (!/^(?:identity)?$/i.test(req.headers['content-encoding'] ?? '')) return refusal('media-type-unsupported');
+  try {
+    return { value: JSON.parse(new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(body)) };
+  } catch {
+    return refusal('body-invalid');
+  }
+}
+
+/** The fingerprint of a request whose target is as it was sent. */
+export function fingerprinted(options, req, target, body) {
+  return requestFingerprint({ method: req.method, target, headers: req.headersDistinct, body }, options.canonicalize);
+}
+
+/**
+ * Runs or replays an operation, and answers. handler(client) is called with a client in the
+ * transaction, and its response goes to res. What it throws is thrown again, after the rollback;
+ * then nothing was sent. before is the header that others had set; answering is called before stet
+ * itself answers.
+ */
+export async function serve({ options, operation, req, res, before, handler, answering = () => {} }) {
+  const say = (what) => {
+    answering();
+    send(res, what);
+  };
+  const refuse = (type, more) => say(problem(type, { base: options.problemBase, ...more }));
+  let begun;
+  try {
+    begun = await begin(options, operation);
+  } catch (error) {
+    return trouble(options, error, refuse);
+  }
+  if (begun.action !== 'run') return answer(options, begun, req, say, refuse);
+  const { tx } = begun;
+  const capture = new Capture(res, before);
+  try {
+    await run(capture, tx, handler, options.timeout);
+  } catch (error) {
+    capture.retract();
+    if (error !== overdue) {
+      await tx.rollback();
+      throw error;
+    }
+    tx.abandon();
+    options.log(`a handler has not ended its response in ${options.timeout} ms; it was rolled back`);
+    refuse('response-missing');
+    return mute(res);
+  }
+  const { cut, ...response } = capture.response();
+  const flaw = capture.over ? 'response-too-large' : cut ? 'response-invalid' : undefined;
+  if (flaw !== undefined) {
+    if (cut) options.log('a response is not as long as its Content-Length says; it was rolled back');
+    await tx.rollback();
+    capture.retract();
+    return refuse(flaw, cut ? { detail: 'The response is not as long as it says. The operation had no effect.' } : undefined);
+  }
+  if (options.rollsBack(response.status, (name) => header(res, name))) {
+    await tx.rollback();
+    return capture.send();
+  }
+  await conclude({ options, tx, capture, response, req, say, refuse });
+}
+
+async function conclude({ options, tx, capture, response, req, say, refuse }) {
+  const size = response.body.length + 2 * Buffer.byteLength(JSON.stringify(response.headers)) + (response.contentType?.length ?? 0);
+  const gone = response.body.length > options.maxResult || size > options.maxResult;
+  const outcome = gone ? { status: null, headers: {}, contentType: null, body: null, gone } : { ...response, gone };
+  let done;
+  try {
+    done = await tx.commit(outcome);
+  } catch (error) {
+    capture.retract();
+    if (kind(error) === 'other' || error === tx.late) throw error;
+    return trouble(options, error, refuse);
+  }
+  if (done.action === 'committed') return capture.send();
+  capture.retract();
+  if (done.action === 'nothing') return refuse('store-unavailable', { again: 1 });
+  return answer(options, done, req, say, refuse);
+}
+
+const overdue = new Error('stet: the handler has not ended its response in time');
+
+// run calls the handler, and waits for the end of its response.
+async function run(capture, tx, handler, timeout) {
+  let timer;
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(reject, timeout, overdue);
+  });
+  const called = (async () => handler(tx.client))();
+  const failed = new Promise((_, reject) => called.catch(reject));
+  failed.catch(() => {});
+  try {
+    await Promise.race([capture.ended, failed, late]);
+    // What the handler still does at once, it does in time.
+    await Promise.race([new Promise(setImmediate), failed]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+function header(res, name) {
+  const value = res.getHeader(name);
+  return value === undefined ? undefined : String(value);
+}
+
+// trouble answers where the store failed before anything was committed.
+function trouble(options, error, refuse) {
+  switch (kind(error)) {
+    case 'unavailable':
+      options.log('the store cannot be used; nothing was executed', described(error));
+      return refuse('store-unavailable', { again: 1 });
+    case 'unreadable':
+      options.log('a stored response cannot be read', described(error));
+      return refuse('result-unreadable', perhaps);
+    default:
+      options.log('an operation could not be run; nothing was executed', described(error));
+      return refuse('misconfigured');
+  }
+}
+
+// answer answers with what stands.
+function answer(options, row, req, say, refuse) {
+  switch (row.action) {
+    case 'in_flight':
+      return refuse('in-flight', { again: 1 });
+    case 'mismatch':
+      return refuse('mismatch');
+    case 'expired':
+      return refuse('result-expired', row.state === 'failed' ? perhaps : undefined);
+    case 'replay':
+      break;
+    default:
+      return refuse('outcome-unknown');
+  }
+  const headers = JSON.parse(row.headers ?? '{}');
+  let { content_type: contentType, body } = row;
+  let status = Number(row.status ?? 0);
+  if (status === 0) { // an outcome that is no response
+    if (row.state === 'failed') {
+      const failed = problem('operation-failed', { base: options.problemBase });
+      return say({ ...failed, headers: { ...failed.headers, 'Idempotent-Replayed': 'true' } });
+    }
+    status = body.length > 0 ? 200 : 204;
+    contentType ??= body.length > 0 ? 'application/octet-stream' : null;
+  }
+  const codings = lookup(headers, 'content-encoding') ?? [];
+  if (!accepts(req.headersDistinct['accept-encoding'], codings)) return refuse('coding-not-acceptable');
+  say(replayed({ status, headers, contentType, body }, req.headers));
+}

@@ -1,0 +1,61 @@
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import test from 'node:test';
+import { canonicalJSON, fingerprint, requestFingerprint } from '@stet-go/stet';
+
+const vectors = JSON.parse(readFileSync(process.env.STET_VECTORS, 'utf8'));
+const bytes = (hex) => Buffer.from(hex, 'hex');
+
+test('fingerprints are what Go computes', () => {
+  assert.ok(vectors.fingerprints.length >= 5);
+  for (const v of vectors.fingerprints) assert.equal(fingerprint(v.parts.map(bytes), v.version).toString('hex'), v.fingerprint);
+});
+
+test('canonical JSON is what Go computes', () => {
+  assert.ok(vectors.canonical.length >= 30);
+  for (const v of vectors.canonical) {
+    const got = canonicalJSON(...v.exclude)('application/json', bytes(v.body));
+    assert.equal(got.toString('latin1'), bytes(v.form).toString('latin1'), `${bytes(v.body)} without ${v.exclude}`);
+  }
+});
+
+test('fingerprints of requests are what Go computes', () => {
+  assert.ok(vectors.requests.length >= 15);
+  for (const v of vectors.requests) {
+    const headers = {};
+    for (const [name, value] of v.headers) (headers[name.toLowerCase()] ??= []).push(value);
+    const got = requestFingerprint({ method: v.method, target: v.target, headers, body: bytes(v.body) }, v.canonical ? canonicalJSON() : undefined);
+    assert.equal(got.toString('hex'), v.fingerprint, JSON.stringify(v));
+  }
+});
+
+test('depth is bounded as in Go, and hostile bodies take no second', () => {
+  const form = canonicalJSON('/x/y', '/0/0');
+  const canonical = (text) => form('application/json', Buffer.from(text)).toString();
+  const nested = (n, inside = '') => '['.repeat(n) + inside + ']'.repeat(n);
+  assert.equal(canonical(` ${nested(10_000)}`).length, 'null'.length + 4, 'what a pointer names is left out');
+  const plain = canonicalJSON();
+  assert.equal(plain('application/json', Buffer.from(` ${nested(10_000)}`)).toString(), nested(10_000));
+  assert.equal(plain('application/json', Buffer.from(` ${nested(10_001)}`)).toString(), ` ${nested(10_001)}`);
+  const n = 1 << 20;
+  for (const body of [
+    '['.repeat(n), nested(9_000, '0,'.repeat(n / 2) + '0'), '{"b":'.repeat(9_000) + `"${'x'.repeat(n / 2)}"` + ',"a":0}'.repeat(9_000),
+    `["${'\\u0061'.repeat(n / 6)}"]`, '9'.repeat(n), `{${Array.from({ length: n / 14 }, (_, i) => `"${String(n - i).padStart(8, '0')}":0`)}}`,
+  ]) {
+    const begun = process.cpuUsage();
+    canonical(body);
+    plain('application/json', Buffer.from(body));
+    const { user } = process.cpuUsage(begun);
+    assert.ok(user < 2_000_000, `${body.slice(0, 20)}: ${user / 1000} ms`);
+  }
+});
+
+test('a malformed pointer is refused', () => {
+  for (const pointer of ['', 'a', '/~2', '#/a', 7]) assert.throws(() => canonicalJSON(pointer), TypeError);
+});
+
+test('other media types are left alone', () => {
+  for (const [type, changed] of [['application/json', true], ['Application/JSON;x=y', true], ['application/vnd.api+json', true], ['text/plain', false], ['', false], ['application/jsonp', false]]) {
+    assert.equal(canonicalJSON()(type, Buffer.from('{ }')).toString() === '{}', changed, type);
+  }
+});

@@ -1,0 +1,71 @@
+// A payments service for the tests: on Express or Fastify, in this process or in one of its own.
+
+import { once } from 'node:events';
+import { fileURLToPath } from 'node:url';
+import express from 'express';
+import fastify from 'fastify';
+import pg from 'pg';
+import { idempotency as onExpress } from '@stet-go/stet/express';
+import { idempotency as onFastify } from '@stet-go/stet/fastify';
+
+export const frameworks = ['express', 'fastify'];
+
+/**
+ * Starts a service with the handler at POST /payments, and returns its URL. The handler gets
+ * { body, raw, key, client, reply }.
+ */
+export async function start(framework, handler, options = {}) {
+  const logged = [];
+  const pool = new pg.Pool({ connectionString: options.url ?? process.env.STET_DATABASE, max: 10 });
+  pool.on('error', () => {});
+  const { url: _, ...rest } = options;
+  const of = (get) => ({ pool, scope: (request) => get(request, 'x-account'), log: (...line) => logged.push(line.join(' ')), ...rest });
+  const serving = framework === 'express' ? await express5(handler, of((req, name) => req.headers[name])) : await fastify5(handler, of((request, name) => request.headers[name]));
+  return { ...serving, logged, pool, stop: async () => { await serving.close(); await pool.end(); } };
+}
+
+async function express5(handler, options) {
+  const app = express();
+  app.use((req, res, next) => { res.set('X-Outer', 'outer'); next(); });
+  app.post('/payments', onExpress(options)((req, res, client) => handler({
+    body: req.body, raw: req.rawBody, key: req.get('Idempotency-Key'), client, native: { req, res },
+    reply: (status, headers, body) => { res.status(status).set(headers); res.end(body); },
+  })));
+  app.use((error, req, res, next) => { res.status(500).set('X-Error', 'app').json({ error: error.message }); void next; });
+  const server = app.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  return { url: `http://127.0.0.1:${server.address().port}`, close: () => new Promise((resolve) => { server.close(resolve); server.closeAllConnections(); }) };
+}
+
+async function fastify5(handler, options) {
+  const app = fastify();
+  app.addHook('onRequest', async (request, reply) => { reply.header('X-Outer', 'outer'); });
+  app.addContentTypeParser('*', { parseAs: 'buffer' }, (request, body, done) => done(null, body));
+  app.post('/payments', onFastify(options)((request, reply, client) => handler({
+    body: request.body, key: request.headers['idempotency-key'], client, native: { request, reply },
+    reply: (status, headers, body) => { reply.code(status).headers(headers).send(typeof body === 'string' ? Buffer.from(body) : body); },
+  })));
+  app.setErrorHandler((error, request, reply) => { reply.code(500).header('X-Error', 'app').send({ error: error.message }); });
+  const url = await app.listen({ port: 0, host: '127.0.0.1' });
+  return { url, close: () => { app.server.closeAllConnections(); return app.close(); } };
+}
+
+/** Charges, and answers with the number of the charge. */
+export async function charge({ body, key, client, reply }) {
+  const { rows } = await client.query('INSERT INTO charges (key, amount) VALUES ($1, $2) RETURNING id', [key, body.amount]);
+  reply(201, { Location: `/payments/${rows[0].id}`, 'Content-Type': 'application/json' }, JSON.stringify({ payment: rows[0].id }));
+}
+
+// As a process: it says where it listens. With STET_HANG it charges, says so, and waits to be killed.
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  const { url } = await start(process.argv[2], async (request) => {
+    if (process.env.STET_HANG) {
+      await charge({ ...request, reply: () => {} });
+      process.send('charged');
+      await new Promise(() => {});
+    }
+    await charge(request);
+  }, {});
+  process.on('disconnect', () => process.exit());
+  process.send({ url });
+}

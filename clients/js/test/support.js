@@ -1,0 +1,114 @@
+import { fork } from 'node:child_process';
+import { once } from 'node:events';
+import http from 'node:http';
+import net from 'node:net';
+import { fileURLToPath } from 'node:url';
+import pg from 'pg';
+
+if (!process.env.STET_DATABASE) throw new Error('these tests are run by: go test ./clients/js');
+
+const agent = new http.Agent({ keepAlive: false });
+
+/** Sends a request, and returns status, headers (lists of values) and body. */
+export async function post(url, { key, body = '{"amount":42}', headers = {}, path = '/payments', account = 'acct_1' } = {}) {
+  const req = http.request(url + path, {
+    method: 'POST', agent,
+    headers: { 'Content-Type': 'application/json', ...(account && { 'X-Account': account }), ...(key && { 'Idempotency-Key': key }), ...headers },
+  });
+  req.end(body);
+  const [res] = await once(req, 'response');
+  const chunks = [];
+  for await (const chunk of res) chunks.push(chunk);
+  const bytes = Buffer.concat(chunks);
+  const problem = res.headers['content-type'] === 'application/problem+json' ? JSON.parse(bytes) : undefined;
+  return { status: res.statusCode, headers: res.headersDistinct, body: bytes, text: bytes.toString(), problem, type: problem?.type.split('#')[1] };
+}
+
+/** A response without what is of the moment, and without what says that it is a replay. */
+export function lasting({ status, headers, body }) {
+  const kept = { ...headers };
+  for (const name of ['date', 'connection', 'idempotent-replayed', 'cache-control']) delete kept[name];
+  return { status, headers: kept, body };
+}
+
+const database = new pg.Pool({ connectionString: process.env.STET_DATABASE, max: 2 });
+
+export async function charges(key) {
+  const { rows } = await database.query('SELECT id FROM charges WHERE key = $1', [key]);
+  return rows.length;
+}
+
+export const closeDatabase = () => database.end();
+
+/** Starts a service in a process of its own. */
+export async function launch(framework, env = {}) {
+  const child = fork(fileURLToPath(new URL('service.js', import.meta.url)), [framework], { stdio: 'inherit', env: { ...process.env, ...env } });
+  const [{ url }] = await once(child, 'message');
+  const kill = async () => {
+    if (child.exitCode !== null || child.signalCode !== null) return;
+    child.kill('SIGKILL');
+    await once(child, 'exit');
+  };
+  return { url, child, kill };
+}
+
+/**
+ * Stands between a service and PostgreSQL, until it sees the first COMMIT of a connection that has
+ * settled something. Then, by way: 'before', the COMMIT never arrives; 'after', it is done and its
+ * answer never arrives; 'held', its client is cut off, and the COMMIT arrives once somebody has
+ * looked for the record and was told that it is in flight.
+ */
+export async function proxy(way) {
+  const target = new URL(process.env.STET_DATABASE);
+  let cut = false;
+  let lookedUp;
+  const looked = new Promise((resolve) => (lookedUp = resolve));
+  const sockets = new Set();
+  const server = net.createServer((client) => {
+    const upstream = net.connect(target.port, target.hostname);
+    for (const socket of [client, upstream]) {
+      sockets.add(socket);
+      socket.on('error', () => {});
+      socket.on('close', () => sockets.delete(socket));
+    }
+    let mine = false; // this is the connection that is cut
+    let settled = false;
+    let asked = false;
+    client.on('data', async (data) => {
+      if (mine) return;
+      settled ||= data.includes('stet_settle');
+      if (cut && data.includes('stet_begin')) asked = true;
+      if (!settled || cut || !data.includes('COMMIT')) return void upstream.write(data);
+      cut = mine = true;
+      if (way === 'before') upstream.destroy();
+      if (way === 'after') {
+        upstream.write(data);
+        await once(upstream, 'data');
+        upstream.destroy();
+      }
+      client.destroy();
+      if (way === 'held') {
+        await looked;
+        upstream.end(data);
+      }
+    });
+    upstream.on('data', (data) => {
+      if (mine) return;
+      client.write(data);
+      if (asked && data.includes('in_flight')) lookedUp();
+    });
+    client.on('close', () => mine || upstream.destroy());
+    upstream.on('close', () => client.destroy());
+  });
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const url = new URL(target);
+  url.port = server.address().port;
+  return {
+    url: url.href, wasCut: () => cut,
+    close: () => {
+      for (const socket of sockets) socket.destroy();
+      server.close();
+    },
+  };
+}

@@ -1,0 +1,155 @@
+// Package node tests the service of this folder.
+package node
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store/postgres"
+)
+
+func TestMain(m *testing.M) { os.Exit(rig.Main(m).Run()) }
+
+const schema = "CREATE TABLE payments (id bigserial PRIMARY KEY, account text NOT NULL, amount integer NOT NULL)"
+
+// run executes a program in a folder.
+func run(t *testing.T, dir, program string, args ...string) string {
+	t.Helper()
+	if _, err := exec.LookPath(program); err != nil {
+		t.Fatalf("this example needs %s, of Node 20 or newer: make services", program)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", program, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// install copies the service to a folder with what it imports.
+func install(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	version := strings.TrimSpace(run(t, ".", "node", "--version"))
+	major, _, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
+	if n, err := strconv.Atoi(major); err != nil || n < 20 {
+		t.Fatalf("this example needs Node 20 or newer, and node is %s: make services", version)
+	}
+	run(t, filepath.Join("..", "..", "clients", "js"), "npm", "pack", "--pack-destination", dir, "--loglevel=error")
+	packed, err := filepath.Glob(filepath.Join(dir, "*.tgz"))
+	if err != nil || len(packed) != 1 {
+		t.Fatalf("npm pack made %v, %v", packed, err)
+	}
+	program, err := os.ReadFile("server.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string][]byte{"server.js": program, "package.json": []byte(`{"private": true, "type": "module"}`)} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(t, dir, "npm", "install", "--no-package-lock", "--ignore-scripts", "--prefer-offline", "--no-audit", "--no-fund", "--loglevel=error",
+		packed[0], "express@5.3.0", "pg@8.23.1")
+	return dir
+}
+
+// serve starts the service, and ends it with the test or before.
+func serve(t *testing.T, dir, database string) (url string, kill func()) {
+	t.Helper()
+	cmd := exec.Command("node", "server.js")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "DATABASE_URL="+database, "PORT=0")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill = func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+	t.Cleanup(kill)
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatalf("it does not listen: %q, %v", line, err)
+	}
+	return strings.TrimSpace(strings.TrimPrefix(line, "listening on ")), kill
+}
+
+func pay(t *testing.T, url, key, body string) (status int, replayed, text string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/payments", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("X-Account", "acct_1")
+	r.Header.Set("Idempotency-Key", key)
+	r.Header.Set("Content-Type", "application/json")
+	w, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Body.Close()
+	b, err := io.ReadAll(w.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w.StatusCode, w.Header.Get("Idempotent-Replayed"), w.Header.Get("Location") + " " + string(b)
+}
+
+func TestPaymentInNodeHappensOnce(t *testing.T) {
+	dir := install(t)
+	database := rig.Postgres(t).Database(t)
+	db, err := pgxpool.New(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	if err := postgres.Migrate(t.Context(), db, postgres.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(t.Context(), schema); err != nil {
+		t.Fatal(err)
+	}
+	url, kill := serve(t, dir, database)
+	status, replayed, first := pay(t, url, "k-42", `{"amount": 42}`)
+	if status != http.StatusCreated || replayed != "" || first != `/payments/1 {"payment":"1"}` {
+		t.Fatalf("the first: %d %q %s", status, replayed, first)
+	}
+	kill()
+	url, _ = serve(t, dir, database)
+	if status, replayed, again := pay(t, url, "k-42", `{"amount": 42}`); status != http.StatusCreated || replayed != "true" || again != first {
+		t.Errorf("the retry, after a restart: %d %q %s; want 201, replayed, %s", status, replayed, again, first)
+	}
+	if status, _, text := pay(t, url, "k-42", `{"amount": 43}`); status != http.StatusUnprocessableEntity {
+		t.Errorf("another request with the key: %d %s; want 422", status, text)
+	}
+	if status, _, text := pay(t, url, "k-43", `{"amount": null}`); status != http.StatusInternalServerError {
+		t.Errorf("a payment that the table refuses: %d %s; want 500", status, text)
+	}
+	if status, replayed, text := pay(t, url, "k-43", `{"amount": 1}`); status != http.StatusCreated || replayed != "" {
+		t.Errorf("the key, once its payment was rolled back: %d %q %s; want 201", status, replayed, text)
+	}
+	var n int
+	if err := db.QueryRow(t.Context(), "SELECT count(*) FROM payments").Scan(&n); err != nil || n != 2 {
+		t.Errorf("there are %d payments, %v; want 2", n, err)
+	}
+}

@@ -1,0 +1,14 @@
+import express from 'express';
+import pg from 'pg';
+import { idempotency } from '@stet-go/stet/express';
+
+const pool = new pg.Pool({ connectionString: process.env.DATABASE_URL });
+const once = idempotency({ pool, scope: (req) => req.get('X-Account') }); // as your authentication has established it
+
+const app = express();
+app.post('/payments', once(async (req, res, client) => {
+  const { rows } = await client.query('INSERT INTO payments (account, amount) VALUES ($1, $2) RETURNING id', [req.get('X-Account'), req.body.amount]);
+  res.status(201).location(`/payments/${rows[0].id}`).json({ payment: rows[0].id });
+}));
+
+const server = app.listen(process.env.PORT ?? 8080, '127.0.0.1', () => console.log(`listening on http://127.0.0.1:${server.address().port}`));
