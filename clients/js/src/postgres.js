@@ -179,7 +179,7 @@ function guarded(tx) {
   const query = (...args) => {
     const text = typeof args[0] === 'string' ? args[0] : args[0]?.text;
     if (!tx.open) {
-      tx.late ??= new Error('stet: the handler has used its client after it had ended the response');
+      tx.late ??= new Error('stet: the handler has used its client too late after it had ended the response; nothing was committed');
       return refuse(args, 'this transaction has ended; use its client before the response ends');
     }
     if (typeof text === 'string' && control.test(text)) return refuse(args, 'this transaction is not the handler\'s to end: throw an error to have it rolled back');

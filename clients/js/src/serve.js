@@ -174,7 +174,7 @@ async function run(capture, tx, handler, timeout) {
   });
   const called = (async () => handler(tx.client))();
   const failed = new Promise((_, reject) => called.catch(reject));
-  failed.catch(() => {});
+  failed.catch((error) => { tx.late ??= error; }); // until the COMMIT it counts
   try {
     await Promise.race([capture.ended, failed, late]);
     // What the handler still does at once, it does in time.

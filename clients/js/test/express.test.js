@@ -3,13 +3,15 @@ import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import { test } from 'node:test';
+import { after, test } from 'node:test';
 import express from 'express';
 import pg from 'pg';
 import { canonicalJSON } from '@stet-go/stet';
 import { idempotency, keepBody } from '@stet-go/stet/express';
 import { idempotency as onFastify } from '@stet-go/stet/fastify';
-import { lasting, post } from './support.js';
+import { charges, closeDatabase, lasting, post } from './support.js';
+
+after(closeDatabase);
 
 async function serve(t, around, handler, options = {}) {
   const pool = new pg.Pool({ connectionString: process.env.STET_DATABASE });
@@ -84,18 +86,19 @@ test('a response that is too large to hold is rolled back', async (t) => {
   assert.deepEqual([got.status, got.type, got.problem.execution], [500, 'response-too-large', 'not executed']);
 });
 
-test('a write that comes too late to be committed with the rest is never lost in silence', async (t) => {
-  let late;
-  const { url } = await serve(t, (req, res, next) => next(), async (req, res, client) => {
+test('what comes after the end of the response is committed with it, or nothing is', async (t) => {
+  const { url } = await serve(t, undefined, async (req, res, client) => {
+    const write = () => client.query('INSERT INTO charges (key, amount) VALUES ($1, 1)', [req.get('Idempotency-Key')]);
     res.json({});
-    await new Promise(setImmediate);
-    await new Promise(setImmediate);
-    late = client.query('SELECT 1');
-    await assert.rejects(late, /has ended/);
+    await write(); // at once: in time
+    if (req.body.then === 'writes') await assert.rejects(write(), /has ended/);
+    if (req.body.then === 'throws') throw new Error('after all');
   });
-  const got = await post(url, { key: randomUUID() });
-  assert.ok(got.status === 500 || got.status === 200);
-  await assert.rejects(late);
+  for (const [then, status, stands] of [['writes', 500, 0], ['throws', 500, 0], ['returns', 200, 1]]) {
+    const key = randomUUID();
+    const got = await post(url, { key, body: JSON.stringify({ then }) });
+    assert.deepEqual([got.status, await charges(key)], [status, stands], then);
+  }
 });
 
 test('a scope that fails, and one that is no text, refuse the request', async (t) => {

@@ -141,6 +141,7 @@ for (const framework of frameworks) {
       const first = await post(url, { key });
       assert.ok(between.wasCut());
       assert.equal(first.status, status, first.text);
+      assert.equal(first.headers['idempotent-replayed'], undefined, 'it is the first caller');
       if (way === 'before') assert.deepEqual([first.type, first.problem.execution, first.problem.retryable], ['store-unavailable', 'not executed', true]);
       assert.equal(await charges(key), status === 201 ? 1 : 0);
       const retry = await post(url, { key });
