@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the servers that the tests start (PostgreSQL, PgBouncer, Redis and
-# Sentinel, RabbitMQ, NATS), python3 for an example, and Node for clients/js, with apt-get.
+# Sentinel, RabbitMQ, NATS), Python with what its package and examples need, and Node for
+# clients/js, with apt-get.
 # It does nothing where they are there already, and never starts or enables a
 # service of the machine: tests run servers of their own.
 set -eu
@@ -21,6 +22,9 @@ if ! has nats-server; then missing="$missing nats-server"; fi
 if ! has redis-server || ! has redis-benchmark; then missing="$missing redis-server redis-tools"; fi
 if ! has redis-sentinel; then missing="$missing redis-sentinel"; fi
 if ! has python3; then missing="$missing python3"; fi
+for module in asyncpg fastapi flask greenlet psycopg psycopg2 sqlalchemy uvicorn; do
+	if ! /usr/bin/python3 -c "import $module" >/dev/null 2>&1; then missing="$missing python3-$module"; fi
+done
 if ! has node || ! has npm; then missing="$missing nodejs npm"; fi
 
 # new_enough: node is 20 or newer, which not every distribution's is.

@@ -1,0 +1,14 @@
+"""Idempotent requests in one transaction of PostgreSQL: the business write and the answer are one commit.
+
+For FastAPI and Starlette: stet.asgi.Idempotent. For Flask: stet.flask.Idempotent. Over psycopg
+(stet.psycopg), asyncpg (stet.asyncpg) or SQLAlchemy (stet.sqlalchemy). The functions that they call are
+those of docs/sql.md, made by "stet migrate up".
+"""
+
+from .canonical import canonical_json
+from .core import Options
+from .fingerprint import fingerprint, request_fingerprint
+from .sql import DatabaseError
+
+__all__ = ["DatabaseError", "Options", "canonical_json", "fingerprint", "request_fingerprint"]
+__version__ = "0.1.0.dev0"

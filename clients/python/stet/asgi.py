@@ -1,0 +1,226 @@
+"""FastAPI and Starlette."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.routing import Match
+
+from . import answer as problems
+from .answer import Answer
+from .core import MAX_HELD, Guard, Options, Run, log
+from .sql import Database
+from .threads import Threaded
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+F = TypeVar("F")
+T = TypeVar("T")
+
+_RUN = "stet.run"
+_MARK = "__stet__"
+_SAFE = ("GET", "HEAD", "OPTIONS", "TRACE")
+
+
+class Idempotent(Guard):
+    """Makes endpoints of FastAPI and Starlette idempotent.
+
+        idempotent = Idempotent(AsyncPsycopg(connect), scope=account)
+        app.add_middleware(idempotent.middleware)
+
+        @app.post("/payments", status_code=201)
+        @idempotent
+        async def pay(payment: Payment, tx: AsyncConnection = Depends(idempotent.transaction)): ...
+
+    scope says whose key it is, as authentication has established it: a function of the Request, which may
+    be async and must not read the body. None or "" is answered with 403, an exception with 500. Options
+    are those of stet.Options.
+    """
+
+    def __init__(self, database: Database, scope: Callable[[Request], str | None | Awaitable[str | None]], **options: Any) -> None:
+        super().__init__(Threaded(database) if database.blocking else database, Options(**options))
+        self._scope = scope
+        self._ending: set[asyncio.Future[Any]] = set()
+
+    def __call__(self, endpoint: F) -> F:
+        """The decorator. It marks an endpoint, which the middleware finds."""
+        setattr(endpoint, _MARK, (*getattr(endpoint, _MARK, ()), self))
+        return endpoint
+
+    async def transaction(self, request: Request) -> Any:
+        """The dependency: the transaction of this request, which the middleware commits. In Starlette:
+        await idempotent.transaction(request)."""
+        run = request.scope.get(_RUN)
+        if not isinstance(run, Run) or run.guard is not self:
+            raise RuntimeError("stet: this request has no transaction: the endpoint needs the decorator @idempotent, "
+                               "the app idempotent.middleware, and the request a key")
+        return run.transaction.handle
+
+    def middleware(self, app: App) -> App:
+        """The middleware, for add_middleware. Authentication that scope relies on is added after it."""
+
+        async def protected(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http" or scope["method"].upper() in _SAFE:
+                return await app(scope, receive, send)
+            endpoint, path = _route(getattr(scope.get("app"), "routes", ()), scope)
+            if self not in getattr(endpoint, _MARK, ()):
+                return await app(scope, receive, send)
+            await self._serve(app, scope, path, receive, send)
+
+        return protected
+
+    async def _serve(self, app: App, scope: Scope, path: str, receive: Receive, send: Send) -> None:
+        if _RUN in scope:
+            log.error("an endpoint is protected twice; nothing was executed")
+            return await _send(send, self.problem(problems.MISCONFIGURED))
+        name = self.options.header.lower().encode("latin-1")
+        fields = [value.decode("latin-1") for field, value in scope["headers"] if field.lower() == name]
+        if not fields and self.options.optional:
+            return await app(scope, receive, send)
+        key = self.key(fields)
+        if isinstance(key, Answer):
+            return await _send(send, key)
+        whose = await self._whose(scope)
+        if isinstance(whose, Answer):
+            return await _send(send, whose)
+        body = await self._body(scope, receive)
+        if body is None:
+            return  # the client has left
+        if isinstance(body, Answer):
+            return await _send(send, body)
+        run = await self.start(whose, key, f"{scope['method']} {path}", scope["method"], _target(scope), scope["headers"], body)
+        if isinstance(run, Answer):
+            return await _send(send, run)
+        await self._run(run, app, scope, body, receive, send)
+
+    async def _whose(self, scope: Scope) -> str | Answer:
+        try:
+            found = self._scope(Request(scope))
+            return self.scope(await found if inspect.isawaitable(found) else found)
+        except Exception as error:
+            return self.scope_failed(error)
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes | Answer | None:
+        limit = self.options.max_body
+        for name, value in scope["headers"]:
+            if name.lower() == b"content-length" and value.isdigit() and int(value) > limit:
+                return self.too_large()
+        chunks, size, more = [], 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            chunks.append(message.get("body", b""))
+            size, more = size + len(chunks[-1]), message.get("more_body", False)
+            if size > limit:
+                return self.too_large()
+        return b"".join(chunks)
+
+    async def _run(self, run: Run, app: App, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        response = _Response(run, send, self._to_the_end)
+        first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replayed() -> Message:
+            return first.pop() if first else await receive()
+
+        try:
+            scope[_RUN] = run
+            scope["extensions"] = {}  # a file that the server sends by itself could not be kept
+            await app(scope, replayed, response.take)
+        finally:
+            if not response.ended:
+                response.ended = True
+                await self._to_the_end(run.undo())
+        if response.missing:
+            log.error("an endpoint returned without a whole response; nothing was executed")
+            await _send(send, self.problem(problems.RESPONSE_MISSING))
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Does what ends a transaction, whether or not the request is cancelled meanwhile."""
+        task = asyncio.ensure_future(work)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        return await asyncio.shield(task)
+
+
+class _Response:
+    """Holds a response back until its outcome is durable. When it is whole the transaction ends, before
+    background tasks begin."""
+
+    def __init__(self, run: Run, send: Send, to_the_end: Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]) -> None:
+        self._run, self._send, self._to_the_end = run, send, to_the_end
+        self._start: Message | None = None
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self.ended = False  # the transaction is over
+        self._answered = False
+
+    @property
+    def missing(self) -> bool:
+        return not self._answered
+
+    async def take(self, message: Message) -> None:
+        if message["type"] == "http.response.start" and not self.ended:
+            self._start = message
+        elif message["type"] == "http.response.body" and self._start is not None and not self.ended:
+            self._chunks.append(bytes(message.get("body", b"")))
+            self._size += len(self._chunks[-1])
+            if self._size > MAX_HELD:
+                self.ended = True
+                await self._to_the_end(self._run.undo())
+                await self._answer(self._run.guard.problem(problems.RESPONSE_TOO_LARGE))
+            elif not message.get("more_body", False):
+                self.ended = True
+                await self._end(self._start)
+
+    async def _end(self, start: Message) -> None:
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in start.get("headers", ())]
+        answer = Answer(start["status"], headers, b"".join(self._chunks))
+        sent = await self._to_the_end(self._run.finish(answer))
+        if sent is not answer:
+            return await self._answer(sent)
+        self._answered = True
+        await self._send(start)
+        await self._send({"type": "http.response.body", "body": answer.body})
+
+    async def _answer(self, answer: Answer) -> None:
+        self._answered = True
+        await _send(self._send, answer)
+
+
+async def _send(send: Send, answer: Answer) -> None:
+    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
+    if answer.status not in (204, 304):
+        headers.append((b"content-length", str(len(answer.body)).encode()))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+def _target(scope: Scope) -> bytes:
+    """The request target as it was sent, as far as the server tells."""
+    path = scope.get("raw_path") or quote(scope["path"], safe="/!$&'()*+,;=:@~-._").encode()
+    path = path.partition(b"?")[0]
+    query = scope.get("query_string", b"")
+    return path + b"?" + query if query else path
+
+
+def _route(routes: Iterable[Any], scope: Scope) -> tuple[Any, str]:
+    """The endpoint that a request will reach, and its path."""
+    for route in routes:
+        match, child = route.matches(scope)
+        if match is not Match.FULL:
+            continue
+        below = getattr(route, "routes", None)
+        if below:
+            endpoint, path = _route(below, {**scope, **child})
+            return endpoint, getattr(route, "path", "") + path
+        return child.get("endpoint"), getattr(route, "path", scope["path"])
+    return None, scope["path"]

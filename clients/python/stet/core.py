@@ -1,0 +1,294 @@
+"""What every face does: it names the operation, begins it, keeps its answer, and answers by what stands."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from . import answer as problems
+from .answer import PROBLEM_BASE, Answer, Problem
+from .fingerprint import Fields, request_fingerprint
+from .key import KeyFlaw, parse_key
+from .sql import Database, DatabaseError, Transaction, answered, statements
+
+log = logging.getLogger("stet")
+
+MAX_SCOPE = 1024
+MAX_HELD = 16 << 20  # bytes of a response that is held until the commit
+_RETRY_AFTER = 1
+_PAUSES = (0.02, 0.5)  # seconds between looks at a commit without an answer: the first, and the longest
+
+_NEVER_STORED = {"date", "connection", "keep-alive", "te", "transfer-encoding", "upgrade", "content-length", "content-type",
+                 "idempotent-replayed", "preference-applied"}
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The row of stet_begin."""
+
+    action: str
+    claim: str
+    state: str
+    status: int | None
+    headers: dict[str, list[str]]
+    content_type: str | None
+    body: bytes
+    fence: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What can be chosen. Every field has a default."""
+
+    header: str = "Idempotency-Key"
+    strict: bool = False
+    """Take the quoted form of a key only."""
+    optional: bool = False
+    """Let requests without a key through, unprotected: the handler has no transaction then."""
+    max_body: int = 1 << 20
+    """The greatest request body, in bytes."""
+    max_result: int = 1 << 20
+    """The greatest response that is kept, with its header. A greater one is sent, and retries get 410."""
+    canonical: Callable[[bytes], bytes] | None = None
+    """canonical_json(), so that the order of members and white space do not count in JSON bodies."""
+    result: timedelta = timedelta(hours=24)
+    """How long a response is replayed."""
+    tombstone: timedelta | None = None
+    """How long the key refuses to run again; None: 30 days, or result if that is longer."""
+    namespace: str = ""
+    """That of Go's stet.Options, if a Go service shares the keys."""
+    class_: str = ""
+    """What operators read as the class."""
+    store_set_cookie: bool = False
+    """Keep Set-Cookie, too, so that a retry gets the session of the first caller."""
+    patience: float = 10.0
+    """How many seconds a COMMIT without an answer is looked after."""
+    problem_base: str = PROBLEM_BASE
+    """What the types of problems begin with."""
+    schema: str = "stet"
+    """Where stet migrate has put the functions (--schema)."""
+    prefix: str = "stet_"
+    """What the names of the functions begin with (--table other: "other_")."""
+
+
+class Guard:
+    """Options over a database; what faces inherit."""
+
+    def __init__(self, database: Database, options: Options) -> None:
+        self.database, self.options = database, options
+        self.sql_begin, self.sql_settle = statements(database.mark, options.schema, options.prefix)
+
+    def problem(self, problem: Problem, detail: str = "", retry_after: int = 0) -> Answer:
+        return problem.answer(self.options.problem_base, detail, retry_after)
+
+    def key(self, fields: list[str]) -> str | Answer:
+        """The key that the header's fields name, or what is answered."""
+        if not fields:
+            return self.problem(problems.KEY_MISSING, f"Send the header {self.options.header} with a key that is new for each operation "
+                                                      "and the same for each retry of it.")
+        if len(fields) > 1:
+            return self.problem(problems.KEY_REPEATED)
+        try:
+            return parse_key(fields[0], self.options.strict)
+        except KeyFlaw as flaw:
+            return self.problem(problems.KEY_INVALID, str(flaw))
+
+    def scope(self, scope: str | None) -> str | Answer:
+        """The scope, or what is answered in its place."""
+        if not scope:
+            return self.problem(problems.SCOPE_MISSING)
+        if not isinstance(scope, str) or "\0" in scope:
+            log.error("the scope function returned what is no text, or has a NUL; nothing was executed")
+            return self.problem(problems.SCOPE_FAILED)
+        if len(scope.encode("utf-8", "surrogatepass")) > MAX_SCOPE:
+            return self.problem(problems.SCOPE_TOO_LONG)
+        return scope
+
+    def scope_failed(self, error: Exception) -> Answer:
+        log.error("the scope function failed; nothing was executed: %s", type(error).__name__)
+        return self.problem(problems.SCOPE_FAILED)
+
+    def too_large(self) -> Answer:
+        return self.problem(problems.BODY_TOO_LARGE, f"The request body is larger than {self.options.max_body} bytes.")
+
+    async def start(self, scope: str, key: str, name: str, method: str, target: bytes, headers: Fields, body: bytes) -> Run | Answer:
+        """Begins the operation: a Run to be executed, or what is answered without one."""
+        print_ = request_fingerprint(method, target, headers, body, self.options.canonical)
+        arguments = (scope, key, print_, self.options.namespace, label(self.options.class_), label(name), "")
+        try:
+            transaction = await self.database.begin()
+        except Exception as error:
+            log.error("no transaction could be begun; nothing was executed: %s", DatabaseError(error))
+            return self.problem(problems.STORE_UNAVAILABLE, retry_after=_RETRY_AFTER)
+        keep = False
+        try:
+            begun = _read(await transaction.row(self.sql_begin, arguments))
+            keep = begun.action == "run"
+        except DatabaseError as error:
+            return self._not_begun(error)
+        finally:
+            if not keep:
+                await transaction.close()
+        if keep:
+            return Run(self, transaction, arguments, begun)
+        return self.told(begun)
+
+    def _not_begun(self, error: DatabaseError) -> Answer:
+        if error.sqlstate in ("ST004", "ST005"):
+            log.error("a stored outcome cannot be read: %s", error)
+            return self.problem(problems.RESULT_UNREADABLE)
+        log.error("an operation could not begin; nothing was executed: %s", error)
+        if answered(error) and error.sqlstate[:2] not in ("40", "53", "55"):  # not a conflict or a lack of resources
+            return self.problem(problems.MISCONFIGURED)
+        return self.problem(problems.STORE_UNAVAILABLE, retry_after=_RETRY_AFTER)
+
+    def told(self, begun: Begun) -> Answer:
+        """What is answered for a row that is not "run"."""
+        match begun.action:
+            case "replay":
+                return self._replay(begun)
+            case "mismatch":
+                return self.problem(problems.MISMATCH)
+            case "expired":
+                return self.problem(problems.FAILED_EXPIRED if begun.state == "failed" else problems.RESULT_EXPIRED)
+            case "unknown":
+                return self.problem(problems.OUTCOME_UNKNOWN)
+            case _:
+                return self.problem(problems.IN_FLIGHT, retry_after=_RETRY_AFTER)
+
+    def _replay(self, begun: Begun) -> Answer:
+        headers = [(name, value) for name, values in begun.headers.items() for value in values
+                   if name.lower() not in ("content-length", "cache-control")]
+        status, content_type = begun.status, begun.content_type
+        if status is None:  # not a response: of a worker, or of a function
+            if begun.state == "failed":
+                failed = self.problem(problems.OPERATION_FAILED)
+                return Answer(failed.status, failed.headers + [("Idempotent-Replayed", "true")], failed.body)
+            status = 200 if begun.body else 204
+            content_type = (content_type or _guessed(begun.body)) if begun.body else None
+        if content_type:
+            headers.append(("Content-Type", content_type))
+        headers += [("Idempotent-Replayed", "true"), ("Cache-Control", "no-store")]
+        return Answer(status, headers, begun.body if body_allowed(status) else b"")
+
+
+class Run:
+    """An operation that is executed now, in a transaction that has begun it."""
+
+    def __init__(self, guard: Guard, transaction: Transaction, arguments: tuple[Any, ...], begun: Begun) -> None:
+        self.guard, self.transaction, self.arguments, self.begun = guard, transaction, arguments, begun
+
+    async def undo(self) -> None:
+        """Rolls back: nothing was executed, and the key may be used again."""
+        await self.transaction.close()
+
+    async def finish(self, answer: Answer) -> Answer:
+        """Settles and commits a response, or rolls back if it says that the operation has failed or was
+        not executed. It returns what is to be sent: the response itself, nearly always."""
+        if not kept(answer):
+            await self.undo()
+            return answer
+        try:
+            await self.transaction.row(self.guard.sql_settle, self._settlement(answer))
+        except BaseException as error:
+            await self.undo()
+            if isinstance(error, DatabaseError) and not answered(error):
+                log.error("an outcome was not stored; nothing was executed: %s", error)
+                return self.guard.problem(problems.STORE_UNAVAILABLE, retry_after=_RETRY_AFTER)
+            raise
+        try:
+            await self.transaction.commit()
+        except Exception as error:
+            await self.transaction.close()
+            return await self._look_up(answer, error)
+        await self.transaction.close()
+        return answer
+
+    def _settlement(self, answer: Answer) -> tuple[Any, ...]:
+        options = self.guard.options
+        headers = json.dumps(self._stored(answer), ensure_ascii=False)
+        content_type = ", ".join(answer.values("Content-Type"))
+        body = answer.body if body_allowed(answer.status) else b""
+        gone = 1 + len(headers.encode()) + len(content_type) + len(body) > options.max_result
+        if gone:
+            return self.begun.claim, None, None, None, None, True, options.result, options.tombstone, options.max_result
+        return (self.begun.claim, answer.status, headers, content_type, body, False, options.result, options.tombstone, options.max_result)
+
+    def _stored(self, answer: Answer) -> dict[str, list[str]]:
+        connection = {name.strip().lower() for value in answer.values("Connection") for name in value.split(",")}
+        fields: dict[str, list[str]] = {}
+        for name, value in answer.headers:
+            lower = name.lower()
+            if lower in _NEVER_STORED or lower in connection or lower.startswith("proxy-") \
+                    or lower == "set-cookie" and not self.guard.options.store_set_cookie:
+                continue
+            fields.setdefault("-".join(word.capitalize() for word in lower.split("-")), []).append(value)
+        return fields
+
+    async def _look_up(self, answer: Answer, cause: Exception) -> Answer:
+        """Finds out what became of a commit whose answer is lost. The transaction holds the key until it
+        has ended: while it may still be committed, the key is in flight."""
+        guard, end, pause = self.guard, time.monotonic() + self.guard.options.patience, _PAUSES[0]
+        while True:
+            begun = await self._look()
+            if begun and begun.fence == self.begun.fence and begun.action in ("replay", "expired"):
+                return answer  # it was done
+            if begun and begun.action in ("run", "mismatch"):
+                if answered(cause):
+                    raise cause
+                log.error("a commit was not answered; nothing was executed: %s", type(cause).__name__)
+                return guard.problem(problems.STORE_UNAVAILABLE, retry_after=_RETRY_AFTER)
+            if begun and begun.action != "in_flight":
+                return guard.told(begun)
+            if time.monotonic() >= end:
+                log.error("a commit was not answered, and what became of it could not be found out: %s", type(cause).__name__)
+                return guard.problem(problems.OUTCOME_UNKNOWN)
+            await guard.database.pause(pause)
+            pause = min(2 * pause, _PAUSES[1])
+
+    async def _look(self) -> Begun | None:
+        """The record as it stands, on a new connection; None if that cannot be told now."""
+        try:
+            transaction = await self.guard.database.begin()
+        except Exception:
+            return None
+        try:
+            return _read(await transaction.row(self.guard.sql_begin, self.arguments))
+        except DatabaseError:
+            return None
+        finally:
+            await transaction.close()
+
+
+def _read(row: tuple[Any, ...]) -> Begun:
+    action, claim, state, status, headers, content_type, body, fence = row
+    return Begun(action, claim or "", state or "", status, json.loads(headers) if headers else {}, content_type, bytes(body or b""), fence)
+
+
+def kept(answer: Answer) -> bool:
+    """Is it an outcome to keep? The others are passed on, and rolled back: 500 and above and 408, which have
+    failed, and 401, 403, 407, 425 and 429, which come before an execution."""
+    return answer.status < 500 and answer.status not in (401, 403, 407, 408, 425, 429)
+
+
+def body_allowed(status: int) -> bool:
+    return status not in (204, 304)
+
+
+def label(text: str) -> str:
+    """Fit for what operators read: no control characters, 255 bytes at most."""
+    text = "".join(c if c.isprintable() or c == " " else "?" for c in text)
+    return text.encode("utf-8", "replace")[:255].decode("utf-8", "ignore")
+
+
+def _guessed(body: bytes) -> str:
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return "application/octet-stream"
+    return "application/json"

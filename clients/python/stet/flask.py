@@ -1,0 +1,146 @@
+"""Flask."""
+
+from __future__ import annotations
+
+import functools
+import io
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from flask import Response, current_app, g, request
+from werkzeug.wsgi import get_input_stream
+
+from . import answer as problems
+from .answer import Answer
+from .core import MAX_HELD, Guard, Options, Run, log
+from .sql import Database
+from .threads import call
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_RUN = "_stet_run"
+
+
+class Idempotent(Guard):
+    """Makes views of Flask idempotent.
+
+        idempotent = Idempotent(Psycopg(connect), scope=account)
+
+        @app.post("/payments")
+        @idempotent
+        def pay():
+            idempotent.transaction.execute("INSERT ...")
+            return {"payment": 7}, 201
+
+    scope says whose key it is, as authentication has established it: a function without arguments, which
+    reads flask.request or flask.g, and not the body. None or "" is answered with 403, an exception
+    with 500. Options are those of stet.Options. The decorator is the one next to the view.
+    """
+
+    def __init__(self, database: Database, scope: Callable[[], str | None], **options: Any) -> None:
+        if not database.blocking:
+            raise TypeError("stet: Flask needs a blocking database: Psycopg or SQLAlchemy, not those for asyncio")
+        super().__init__(database, Options(**options))
+        self._scope = scope
+
+    @property
+    def transaction(self) -> Any:
+        """The transaction of this request, which is committed after the view has returned."""
+        run = g.get(_RUN)
+        if not isinstance(run, Run) or run.guard is not self:
+            raise RuntimeError("stet: this request has no transaction: the view needs the decorator @idempotent, and the request a key")
+        return run.transaction.handle
+
+    def __call__(self, view: F) -> F:
+        """The decorator."""
+
+        @functools.wraps(view)
+        def protected(*args: Any, **kwargs: Any) -> Any:
+            if request.method in ("GET", "HEAD", "OPTIONS", "TRACE"):
+                return current_app.ensure_sync(view)(*args, **kwargs)
+            fields = request.headers.getlist(self.options.header)
+            if not fields and self.options.optional:
+                return current_app.ensure_sync(view)(*args, **kwargs)
+            run = self._begin(fields)
+            if isinstance(run, Answer):
+                return _response(run)
+            setattr(g, _RUN, run)
+            try:
+                return self._finish(run, lambda: current_app.ensure_sync(view)(*args, **kwargs))
+            finally:
+                g.pop(_RUN)
+
+        return protected  # type: ignore[return-value]
+
+    def _begin(self, fields: list[str]) -> Run | Answer:
+        if _RUN in g:
+            log.error("a view is protected twice; nothing was executed")
+            return self.problem(problems.MISCONFIGURED)
+        key = self.key(fields)
+        if isinstance(key, Answer):
+            return key
+        try:
+            whose = self.scope(self._scope())
+        except Exception as error:
+            return self.scope_failed(error)
+        if isinstance(whose, Answer):
+            return whose
+        body = self._body()
+        if isinstance(body, Answer):
+            return body
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in request.headers]
+        rule = request.url_rule.rule if request.url_rule else request.path
+        return call(self.start(whose, key, f"{request.method} {rule}", request.method, _target(request.environ), headers, body))
+
+    def _body(self) -> bytes | Answer:
+        limit = self.options.max_body
+        if (request.content_length or 0) > limit:
+            return self.too_large()
+        if "stream" in request.__dict__:  # it was read before
+            return request.get_data()
+        environ = request.environ
+        body = get_input_stream(environ).read(limit + 1)
+        if len(body) > limit:
+            return self.too_large()
+        environ["wsgi.input"], environ["CONTENT_LENGTH"] = io.BytesIO(body), str(len(body))  # for the view
+        return body
+
+    def _finish(self, run: Run, view: Callable[[], Any]) -> Any:
+        try:
+            try:
+                returned = view()
+            except Exception as error:
+                returned = current_app.handle_user_exception(error)  # abort(404), or the app's own error handlers
+            response = current_app.make_response(returned)
+            response.direct_passthrough = False
+            body = response.get_data()
+        except BaseException:
+            call(run.undo())
+            raise
+        if len(body) > MAX_HELD:
+            call(run.undo())
+            return _response(self.problem(problems.RESPONSE_TOO_LARGE))
+        answer = Answer(response.status_code, list(response.headers.items()), body)
+        sent = call(run.finish(answer))
+        return response if sent is answer else _response(sent)
+
+
+def _response(answer: Answer) -> Response:
+    response = Response(answer.body, answer.status)
+    response.headers.clear()
+    response.headers.extend(answer.headers)
+    if answer.status not in (204, 304):
+        response.headers["Content-Length"] = str(len(answer.body))
+    return response
+
+
+def _target(environ: dict[str, Any]) -> bytes:
+    """The request target as it was sent, where the server tells, else as it must have been."""
+    raw = environ.get("RAW_URI") or environ.get("REQUEST_URI")
+    if raw:
+        return str(raw).encode("latin-1")
+    path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
+    target = quote(path.encode("latin-1"), safe="/!$&'()*+,;=:@~-._")
+    query = environ.get("QUERY_STRING", "")
+    return (target + "?" + query if query else target).encode("latin-1")

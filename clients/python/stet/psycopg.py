@@ -1,0 +1,117 @@
+"""psycopg 3, with and without asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack, ExitStack, suppress
+from typing import Any
+
+from .sql import DatabaseError
+
+
+class _Marks:
+    def mark(self, n: int) -> str:
+        return "%s"
+
+
+class Psycopg(_Marks):
+    """Connections of psycopg.
+
+    connect returns one, or a context manager that does: pool.connection of psycopg_pool, or
+    functools.partial(psycopg.connect, URL). The handler's transaction is the Connection.
+    """
+
+    blocking = True
+
+    def __init__(self, connect: Callable[[], Any]) -> None:
+        self._connect = connect
+
+    async def begin(self) -> _Blocking:
+        stack = ExitStack()
+        connection = stack.enter_context(self._connect())
+        try:
+            if connection.autocommit:
+                connection.execute("BEGIN")
+        except BaseException:
+            stack.close()
+            raise
+        return _Blocking(connection, stack)
+
+    async def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+class _Blocking:
+    def __init__(self, connection: Any, stack: ExitStack) -> None:
+        self.handle, self._stack = connection, stack
+
+    async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        try:
+            with self.handle.cursor(row_factory=_as_tuple) as cursor:
+                return cursor.execute(sql, arguments).fetchone()
+        except Exception as error:
+            raise DatabaseError(error) from None
+
+    async def commit(self) -> None:
+        self.handle.commit()
+
+    async def close(self) -> None:
+        with suppress(Exception), self._stack:  # which hears of an error of rollback, so that it commits nothing
+            self.handle.rollback()
+
+
+class AsyncPsycopg(_Marks):
+    """Connections of psycopg for asyncio.
+
+    connect returns one, what is awaited for one, or an asynchronous context manager: pool.connection of
+    psycopg_pool, or functools.partial(psycopg.AsyncConnection.connect, URL). The handler's transaction is the AsyncConnection.
+    """
+
+    blocking = False
+
+    def __init__(self, connect: Callable[[], Any]) -> None:
+        self._connect = connect
+
+    async def begin(self) -> _Async:
+        stack = AsyncExitStack()
+        source = self._connect()
+        connection = await stack.enter_async_context(await source if inspect.isawaitable(source) else source)
+        try:
+            if connection.autocommit:
+                await connection.execute("BEGIN")
+        except BaseException:
+            await stack.aclose()
+            raise
+        return _Async(connection, stack)
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class _Async:
+    def __init__(self, connection: Any, stack: AsyncExitStack) -> None:
+        self.handle, self._stack = connection, stack
+
+    async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        try:
+            async with self.handle.cursor(row_factory=_as_tuple) as cursor:
+                await cursor.execute(sql, arguments)
+                return await cursor.fetchone()
+        except Exception as error:
+            raise DatabaseError(error) from None
+
+    async def commit(self) -> None:
+        await self.handle.commit()
+
+    async def close(self) -> None:
+        with suppress(Exception):
+            async with self._stack:  # which hears of an error of rollback, so that it commits nothing
+                await self.handle.rollback()
+
+
+def _as_tuple(cursor: Any) -> Callable[[Any], tuple[Any, ...]]:
+    """Rows as tuples, whatever the connection's row factory is."""
+    return tuple

@@ -1,0 +1,107 @@
+"""The functions of docs/sql.md, as drivers call them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+_BEGIN = ("text", "text", "bytea", "text", "text", "text", "text")
+_SETTLE = ("text", "integer", "json", "text", "bytea", "null", "boolean", "interval", "interval", "integer")
+
+
+class Transaction(Protocol):
+    """A transaction on a connection of its own.
+
+    Those of a blocking database never wait in an await, so that plain functions can call them.
+    """
+
+    handle: Any
+    """What the handler writes by: a connection or a session."""
+
+    async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The only row of a statement. What goes wrong is a DatabaseError."""
+        ...
+
+    async def commit(self) -> None:
+        """Commits. Any error leaves it open whether it was done."""
+        ...
+
+    async def close(self) -> None:
+        """Rolls back what is not committed, and gives the connection back. It raises nothing."""
+        ...
+
+
+class Database(Protocol):
+    """Where transactions come from: one of stet.psycopg, stet.asyncpg or stet.sqlalchemy."""
+
+    blocking: bool
+
+    def mark(self, n: int) -> str:
+        """How a statement writes its nth argument, from 1."""
+        ...
+
+    async def begin(self) -> Transaction: ...
+
+    async def pause(self, seconds: float) -> None: ...
+
+
+class DatabaseError(Exception):
+    """A statement of stet's failed. It has no argument in it: those are keys, claims and bodies."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.sqlstate = sqlstate(error)
+        original = getattr(error, "orig", None) or error
+        super().__init__(f"{type(original).__name__} {self.sqlstate} {_said(original)}".strip())
+
+
+def _said(error: BaseException) -> str:
+    """What the server said, without the statement and its arguments."""
+    for e in (error, error.__cause__):
+        diagnosis = getattr(e, "diag", None)
+        for text in (getattr(diagnosis, "message_primary", None), getattr(e, "message", None) if sqlstate(error) else None):
+            if isinstance(text, str):
+                return text
+    return ""
+
+
+def sqlstate(error: BaseException) -> str:
+    """The SQLSTATE of a driver's error; "" if the server did not say one."""
+    for e in (error, getattr(error, "orig", None)):
+        for name in ("sqlstate", "pgcode"):
+            code = getattr(e, name, None)
+            if isinstance(code, str):
+                return code
+    return ""
+
+
+def answered(error: BaseException) -> bool:
+    """Did the server answer a statement, and stay?"""
+    code = sqlstate(error)
+    return code != "" and code[:2] not in ("08", "57", "58", "XX") and code != "40003"
+
+
+def statements(mark: Callable[[int], str], schema: str, prefix: str) -> tuple[str, str]:
+    """stet_begin and stet_settle, with the driver's marks for arguments."""
+    return (
+        "SELECT action, claim, state, status, CAST(headers AS text), content_type, body, fence FROM "
+        + _call(mark, schema, prefix + "begin", _BEGIN),
+        "SELECT 1 FROM " + _call(mark, schema, prefix + "settle", _SETTLE),
+    )
+
+
+def _call(mark: Callable[[int], str], schema: str, name: str, types: tuple[str, ...]) -> str:
+    arguments, n = [], 0
+    for kind in types:
+        if kind == "null":
+            arguments.append("NULL")
+            continue
+        n += 1
+        # A driver may have been told how to write jsonb; it is text to all of them.
+        arguments.append(f"CAST(CAST({mark(n)} AS text) AS jsonb)" if kind == "json" else f"CAST({mark(n)} AS {kind})")
+    return f"{_quoted(schema)}.{_quoted(name)}({', '.join(arguments)})"
+
+
+def _quoted(name: str) -> str:
+    if not name or any(c in name for c in '"%:\x00'):
+        raise ValueError(f"stet: {name!r} cannot be the name of a schema or a prefix")
+    return f'"{name}"'

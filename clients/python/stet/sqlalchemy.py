@@ -1,0 +1,97 @@
+"""SQLAlchemy 1.4 and 2, with and without asyncio, over any driver of PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack, ExitStack, suppress
+from typing import Any
+
+from sqlalchemy import text
+
+from .sql import DatabaseError
+
+
+class _Marks:
+    def mark(self, n: int) -> str:
+        return f":a{n}"
+
+
+def _named(arguments: tuple[Any, ...]) -> dict[str, Any]:
+    return {f"a{n}": argument for n, argument in enumerate(arguments, 1)}
+
+
+class SQLAlchemy(_Marks):
+    """Sessions, or connections: sessionmaker(engine), or engine.connect (in 1.4 of an engine with future=True).
+
+    The handler's transaction is the Session. The handler does not commit it.
+    """
+
+    blocking = True
+
+    def __init__(self, session: Callable[[], Any]) -> None:
+        self._session = session
+
+    async def begin(self) -> _Blocking:
+        stack = ExitStack()
+        return _Blocking(stack.enter_context(self._session()), stack)
+
+    async def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+class _Blocking:
+    def __init__(self, session: Any, stack: ExitStack) -> None:
+        self.handle, self._stack = session, stack
+
+    async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        try:
+            return tuple(self.handle.execute(text(sql), _named(arguments)).one())
+        except Exception as error:
+            raise DatabaseError(error) from None
+
+    async def commit(self) -> None:
+        self.handle.commit()
+
+    async def close(self) -> None:
+        with suppress(Exception), self._stack:
+            self.handle.rollback()
+
+
+class AsyncSQLAlchemy(_Marks):
+    """AsyncSessions, or AsyncConnections: sessionmaker(engine, class_=AsyncSession), async_sessionmaker(engine), or engine.connect.
+
+    The handler's transaction is the AsyncSession. The handler does not commit it.
+    """
+
+    blocking = False
+
+    def __init__(self, session: Callable[[], Any]) -> None:
+        self._session = session
+
+    async def begin(self) -> _Async:
+        stack = AsyncExitStack()
+        return _Async(await stack.enter_async_context(self._session()), stack)
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class _Async:
+    def __init__(self, session: Any, stack: AsyncExitStack) -> None:
+        self.handle, self._stack = session, stack
+
+    async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        try:
+            return tuple((await self.handle.execute(text(sql), _named(arguments))).one())
+        except Exception as error:
+            raise DatabaseError(error) from None
+
+    async def commit(self) -> None:
+        await self.handle.commit()
+
+    async def close(self) -> None:
+        with suppress(Exception):
+            async with self._stack:
+                await self.handle.rollback()

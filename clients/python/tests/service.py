@@ -1,0 +1,227 @@
+"""A payments service for the tests: python3 service.py FLAVOUR. X-Do says what a payment is to do."""
+
+import functools
+import os
+import socket
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[0] = os.path.dirname(HERE)  # and not this folder
+
+URL = os.environ.get("STET_TEST_SERVICE_URL", "")
+WAIT = 4711  # the lock that a payment waits for, if it is to wait
+INSERT = "INSERT INTO payments (amount) VALUES ({}) RETURNING id"
+BINARY = bytes(range(256)) * 3
+OPTIONS = {"max_result": 10_000, "max_body": 1000, "patience": 5.0, "namespace": os.environ.get("STET_TEST_NAMESPACE", "")}
+
+
+def response(do: str, payment: int, amount: int):
+    """Status, header fields, body."""
+    match do:
+        case "fail":
+            return 500, [("X-From", "handler")], b"failed"
+        case "refuse":
+            return 402, [("Content-Type", "text/plain")], b"refused"
+        case "forbid":
+            return 403, [], b"forbidden"
+        case "empty":
+            return 204, [], b""
+        case "big":
+            return 201, [("Content-Type", "text/plain")], b"x" * 20_000
+        case "binary":
+            return 201, [("Content-Type", "application/x-binary"), ("X-Latin", "Gr\xfc\xdfe"), ("Warning", "a"), ("Warning", "b"),
+                         ("Set-Cookie", "session=secret")], BINARY
+    return 201, [("Content-Type", "application/json"), ("Location", f"/payments/{payment}")], \
+        f'{{"payment": {payment}, "amount": {amount}}}'.encode()
+
+
+def fastapi_app(database, write):
+    """write is what runs a statement in a transaction and returns a number."""
+    from fastapi import Depends, FastAPI, HTTPException, Request, Response
+    from stet.asgi import Idempotent
+
+    app = FastAPI()
+    idempotent = Idempotent(database, scope=lambda request: request.headers.get("x-account"), **OPTIONS)
+    app.add_middleware(idempotent.middleware)
+
+    def made(do, payment, amount):
+        if do == "raise":
+            raise RuntimeError("broke off")
+        if do == "abort":
+            raise HTTPException(404, "no such card")
+        status, headers, body = response(do, payment, amount)
+        made = Response(body, status)
+        for name, value in headers:
+            made.headers.append(name, value)
+        return made
+
+    if database.blocking:
+        @app.post("/payments")
+        @idempotent
+        def pay(request: Request, payment: dict, tx=Depends(idempotent.transaction)):
+            do = request.headers.get("x-do", "")
+            number = write(tx, do, payment["amount"])
+            return made(do, number, payment["amount"])
+    else:
+        @app.post("/payments")
+        @idempotent
+        async def pay(request: Request, payment: dict, tx=Depends(idempotent.transaction)):
+            do = request.headers.get("x-do", "")
+            number = await write(tx, do, payment["amount"])
+            return made(do, number, payment["amount"])
+
+    @app.post("/unmarked")
+    async def unmarked(tx=Depends(idempotent.transaction)):
+        return "never"
+
+    return app
+
+
+def flask_app(database, write):
+    from flask import Flask, abort, request, Response
+    from stet.flask import Idempotent
+
+    app = Flask("service")
+    idempotent = Idempotent(database, scope=lambda: request.headers.get("X-Account"), **OPTIONS)
+
+    @app.post("/payments")
+    @idempotent
+    def pay():
+        do, amount = request.headers.get("X-Do", ""), request.get_json()["amount"]
+        number = write(idempotent.transaction, do, amount)
+        if do == "raise":
+            raise RuntimeError("broke off")
+        if do == "abort":
+            abort(404, "no such card")
+        status, headers, body = response(do, number, amount)
+        return Response(body, status, headers)
+
+    @app.post("/unmarked")
+    def unmarked():
+        return str(idempotent.transaction)
+
+    return app
+
+
+def statements(do: str, amount: int, mark: str):
+    """Each with its arguments."""
+    yield INSERT.format(mark), (amount,)
+    if do == "wait":
+        yield f"SELECT 1 FROM pg_advisory_xact_lock({WAIT})", ()
+    if do == "commit":
+        yield "COMMIT", ()
+
+
+def psycopg(connect):
+    from stet.psycopg import Psycopg
+
+    def write(tx, do, amount):
+        if do == "swallow":
+            try:
+                tx.execute("SELECT 1/0")
+            except Exception:
+                return 0
+        return [tx.execute(sql, arguments).fetchone() for sql, arguments in statements(do, amount, "%s")][0][0]
+
+    return Psycopg(connect), write
+
+
+def psycopg_async(connect):
+    from stet.psycopg import AsyncPsycopg
+
+    async def write(tx, do, amount):
+        if do == "swallow":
+            try:
+                await tx.execute("SELECT 1/0")
+            except Exception:
+                return 0
+        return [await (await tx.execute(sql, arguments)).fetchone() for sql, arguments in statements(do, amount, "%s")][0][0]
+
+    return AsyncPsycopg(connect), write
+
+
+def asyncpg():
+    import asyncpg
+    from stet.asyncpg import Asyncpg
+
+    async def write(tx, do, amount):
+        if do == "swallow":
+            try:
+                await tx.execute("SELECT 1/0")
+            except asyncpg.PostgresError:
+                return 0
+        return [await tx.fetchval(sql, *arguments) for sql, arguments in statements(do, amount, "$1")][0]
+
+    return Asyncpg(functools.partial(asyncpg.connect, URL)), write
+
+
+def sqlalchemy():
+    from sqlalchemy import create_engine, text
+    from sqlalchemy.orm import sessionmaker
+    from stet.sqlalchemy import SQLAlchemy
+
+    def write(tx, do, amount):
+        if do == "swallow":
+            try:
+                tx.execute(text("SELECT 1/0"))
+            except Exception:
+                return 0
+        return [tx.execute(text(sql), {"amount": amount} if arguments else {}).scalar() for sql, arguments in statements(do, amount, ":amount")][0]
+
+    engine = create_engine(URL.replace("postgres://", "postgresql+psycopg2://"), pool_pre_ping=True)
+    return SQLAlchemy(sessionmaker(engine)), write
+
+
+def sqlalchemy_async():
+    from sqlalchemy import text
+    from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+    from sqlalchemy.orm import sessionmaker
+    from stet.sqlalchemy import AsyncSQLAlchemy
+
+    async def write(tx, do, amount):
+        if do == "swallow":
+            try:
+                await tx.execute(text("SELECT 1/0"))
+            except Exception:
+                return 0
+        return [(await tx.execute(text(sql), {"amount": amount} if arguments else {})).scalar()
+                for sql, arguments in statements(do, amount, ":amount")][0]
+
+    engine = create_async_engine(URL.replace("postgres://", "postgresql+asyncpg://").partition("?")[0], pool_pre_ping=True)
+    return AsyncSQLAlchemy(sessionmaker(engine, class_=AsyncSession)), write
+
+
+def flavour(name: str):
+    """Its application, and whether it is one of WSGI."""
+    import psycopg as driver
+
+    face, _, by = name.partition("-")
+    database, write = {
+        "psycopg": lambda: psycopg(functools.partial(driver.connect, URL)),
+        "autocommit": lambda: psycopg(functools.partial(driver.connect, URL, autocommit=True)),
+        "psycopg-async": lambda: psycopg_async(functools.partial(driver.AsyncConnection.connect, URL)),
+        "asyncpg": asyncpg,
+        "sqlalchemy": sqlalchemy,
+        "sqlalchemy-async": sqlalchemy_async,
+    }[by]()
+    return {"fastapi": fastapi_app, "flask": flask_app}[face](database, write), face == "flask"
+
+
+def main() -> None:
+    app, wsgi = flavour(sys.argv[1])
+    if wsgi:
+        from werkzeug.serving import make_server
+
+        server = make_server("127.0.0.1", 0, app, threaded=True)
+        print(f"listening on http://127.0.0.1:{server.server_port}", flush=True)
+        server.serve_forever()
+        return
+    import uvicorn
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(f"listening on http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+    uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main()

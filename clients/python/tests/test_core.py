@@ -1,0 +1,105 @@
+"""What needs no server: the bytes that other languages compute, too, and keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import unittest
+
+from stet import canonical_json, fingerprint, request_fingerprint
+from stet.core import Guard, Options, kept, label
+from stet.answer import Answer
+from stet.key import KeyFlaw, parse_key
+from stet.sql import DatabaseError, answered
+
+VECTORS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "docs", "vectors.json")
+
+
+class Vectors(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        with open(VECTORS, encoding="utf-8") as f:
+            cls.vectors = json.load(f)
+
+    def test_fingerprints_are_those_of_docs(self) -> None:
+        for v in self.vectors["fingerprints"]:
+            self.assertEqual(fingerprint(*map(bytes.fromhex, v["parts"]), version=v["version"]).hex(), v["fingerprint"])
+
+    def test_canonical_json_is_that_of_docs(self) -> None:
+        self.assertGreater(len(self.vectors["canonical"]), 30)
+        for v in self.vectors["canonical"]:
+            with self.subTest(v):
+                self.assertEqual(canonical_json(*v["exclude"])(bytes.fromhex(v["body"])).hex(), v["form"])
+
+    def test_fingerprints_of_requests_are_those_of_docs(self) -> None:
+        self.assertGreater(len(self.vectors["requests"]), 15)
+        for v in self.vectors["requests"]:
+            with self.subTest(v):
+                headers = [(n.encode("latin-1"), value.encode()) for n, value in v["headers"]]
+                got = request_fingerprint(v["method"], v["target"].encode(), headers, bytes.fromhex(v["body"]),
+                                          canonical_json() if v["canonical"] else None)
+                self.assertEqual(got.hex(), v["fingerprint"])
+
+
+class CanonicalJSON(unittest.TestCase):
+    def test_deep_bodies_are_read_and_hostile_ones_returned_as_they_came(self) -> None:
+        form = canonical_json("/0")
+        deep = b"[" * 10_000 + b" " + b"]" * 10_000
+        self.assertEqual(canonical_json("/x")(deep), deep.replace(b" ", b""))
+        for hostile in (b"[" * 1_000_000, b"[" * 10_001 + b" " + b"]" * 10_001, b'{"a":' * 500_000):
+            self.assertEqual(form(hostile), hostile)
+
+    def test_malformed_pointers_are_refused(self) -> None:
+        for pointer in ("", "a", "/~2", "#/a"):
+            with self.assertRaises(ValueError):
+                canonical_json(pointer)
+
+
+class Keys(unittest.TestCase):
+    def test_keys_are_named_as_stethttp_has_them(self) -> None:
+        for field, key in {"k": "k", ' "k" ': "k", '"a\\"b"': 'a"b', '"k";a=1;b': "k", '"k"; a="x;y"': "k", '"a,b"': "a,b", "x" * 255: "x" * 255}.items():
+            self.assertEqual(parse_key(field), key)
+        for field in ("", '""', '"k', '"k"x', "a,b", '"a","b"', "a b", "x" * 256, '"a b"', "k\xe9", '"k\xe9"', '"k";A=1', '"' + "x" * 5000 + '"'):
+            with self.assertRaises(KeyFlaw, msg=field):
+                parse_key(field)
+        with self.assertRaises(KeyFlaw):
+            parse_key("k", strict=True)
+
+
+class Decisions(unittest.TestCase):
+    def test_what_is_kept(self) -> None:
+        self.assertEqual([s for s in (200, 201, 204, 302, 400, 401, 403, 404, 407, 408, 409, 422, 425, 429, 500, 503) if kept(Answer(s))],
+                         [200, 201, 204, 302, 400, 404, 409, 422])
+
+    def test_labels_are_made_to_fit(self) -> None:
+        self.assertEqual(label("POST /a\n\x00b"), "POST /a??b")
+        self.assertEqual(label("é" * 200), "é" * 127)
+
+    def test_a_name_that_is_none_is_refused(self) -> None:
+        class Database:
+            def mark(self, n: int) -> str:
+                return "?"
+
+        for options in (Options(schema='a"b'), Options(prefix="a%s"), Options(schema="")):
+            with self.assertRaises(ValueError):
+                Guard(Database(), options)  # type: ignore[arg-type]
+
+    def test_errors_have_no_argument_in_them(self) -> None:
+        class Refused(Exception):
+            sqlstate = "22P02"
+
+        class Lost(Exception):
+            pass
+
+        class Dying(Exception):
+            sqlstate = "57P01"
+
+        for error in (Refused("LINE 1: ... 'secret'"), Lost("query argument $1: 'secret'")):
+            self.assertNotIn("secret", str(DatabaseError(error)))
+        self.assertTrue(answered(Refused()))
+        self.assertFalse(answered(Lost()))
+        self.assertFalse(answered(Dying()))
+
+
+if __name__ == "__main__":
+    unittest.main()

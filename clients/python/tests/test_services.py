@@ -1,0 +1,196 @@
+"""Services of every flavour, in processes of their own, over a real PostgreSQL."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import unittest
+from urllib.parse import urlsplit
+
+from service import BINARY
+from support import Service, ServiceTest, database_url
+from wire import Proxy
+
+POOL = concurrent.futures.ThreadPoolExecutor(16)
+
+
+class Promises:
+    """The tests; each flavour below inherits them."""
+
+    def test_a_retry_gets_the_first_answer_and_pays_nothing(self: ServiceTest) -> None:
+        amount, key = self.amount(), self.key()
+        first = self.service.pay(key, amount)
+        self.assertEqual((first.status, first.replayed), (201, False), first)
+        self.assertRegex(first.values("Location")[0], r"^/payments/\d+$")
+        again = self.service.pay(key, amount)
+        self.assertEqual(again.same(), first.same())
+        self.assertTrue(again.replayed)
+        self.assertEqual(again.values("Cache-Control"), ["no-store"])
+        bare = self.service.send(b'{"amount": %d}' % amount, key=key, do="")
+        self.assertEqual((bare.same(), bare.replayed), (first.same(), True), "the key without quotes")
+        other = self.service.pay(key, amount, account="acct_2")
+        self.assertEqual((other.status, other.replayed), (201, False), "another account's")
+        self.assertEqual(self.ledger.paid(amount), 2)
+
+    def test_headers_and_bytes_are_replayed_as_they_were(self: ServiceTest) -> None:
+        amount, key = self.amount(), self.key()
+        first, again = self.service.pay(key, amount, "binary"), self.service.pay(key, amount, "binary")
+        self.assertEqual(first.body, BINARY)
+        self.assertEqual(first.values("X-Latin"), ["Gr\xfc\xdfe"])
+        self.assertEqual(first.values("Warning"), ["a", "b"])
+        self.assertEqual(first.values("Set-Cookie"), ["session=secret"])
+        self.assertEqual((again.same(), again.replayed), (first.same(), True))
+        self.assertEqual(again.values("Set-Cookie"), [], "the session of the first caller")
+        empty = [self.service.pay(key + "-empty", amount, "empty") for _ in range(2)]
+        self.assertEqual([(e.status, e.body, e.replayed) for e in empty], [(204, b"", False), (204, b"", True)])
+        self.assertEqual(self.ledger.paid(amount), 2)
+
+    def test_another_request_under_the_key_is_refused(self: ServiceTest) -> None:
+        amount, key = self.amount(), self.key()
+        self.service.pay(key, amount)
+        for got in (self.service.pay(key, amount + 1), self.service.pay(key, amount, Content_Type="application/json; charset=utf-8"),
+                    self.service.send(b'{"amount": %d}' % amount, "/payments?x=1", key=key)):
+            self.assertEqual((got.status, got.problem), (422, "mismatch"))
+        self.assertEqual(self.ledger.paid(amount), 1)
+
+    def test_a_request_that_names_no_operation_is_refused(self: ServiceTest) -> None:
+        amount = self.amount()
+        body = b'{"amount": %d}' % amount
+        for headers, status, problem in (
+            ({}, 400, "key-missing"), ({"key": '"k'}, 400, "key-invalid"), ({"key": "a,b"}, 400, "key-invalid"),
+            ({"key": '"k"', "account": ""}, 403, "scope-missing"), ({"key": '"k"', "account": "x" * 1025}, 403, "scope-too-long"),
+        ):
+            got = self.service.send(body, **headers)
+            self.assertEqual((got.status, got.problem, got.values("Cache-Control")), (status, problem, ["no-store"]))
+        large = self.service.send(b'{"amount": %d, "x": "%s"}' % (amount, b"x" * 1000), key='"k"')
+        self.assertEqual((large.status, large.problem), (413, "body-too-large"))
+        self.assertEqual(self.ledger.paid(amount), 0)
+
+    def test_a_duplicate_of_a_payment_at_work_is_told_so(self: ServiceTest) -> None:
+        amount, key = self.amount(), self.key()
+        self.ledger.hold()
+        try:
+            first = POOL.submit(self.service.pay, key, amount, "wait")
+            self.ledger.until_waiting()
+            got = self.service.pay(key, amount, "wait")
+            self.assertEqual((got.status, got.problem, got.values("Retry-After")), (409, "in-flight", ["1"]))
+            self.assertEqual(self.service.pay(key, amount + 1).problem, "mismatch")
+        finally:
+            self.ledger.let_go()
+        self.assertEqual(first.result().status, 201)
+        again = self.service.pay(key, amount, "wait")
+        self.assertEqual((again.same(), again.replayed), (first.result().same(), True))
+        self.assertEqual(self.ledger.paid(amount), 1)
+
+    def test_what_failed_is_rolled_back_and_runs_again(self: ServiceTest) -> None:
+        for do, status in (("fail", 500), ("raise", 500), ("forbid", 403), ("swallow", 500), ("commit", 500)):
+            with self.subTest(do):
+                amount, key = self.amount(), self.key() + do
+                got = self.service.pay(key, amount, do)
+                self.assertEqual((got.status, got.replayed, self.ledger.paid(amount)), (status, False, 0), got)
+                if do == "fail":
+                    self.assertEqual((got.body, got.values("X-From")), (b"failed", ["handler"]))
+                self.assertEqual(self.service.pay(key, amount).status, 201)
+                self.assertEqual(self.ledger.paid(amount), 1)
+
+    def test_a_refusal_is_an_answer_that_is_kept(self: ServiceTest) -> None:
+        for do, status in (("refuse", 402), ("abort", 404)):
+            with self.subTest(do):
+                amount, key = self.amount(), self.key() + do
+                first, again = self.service.pay(key, amount, do), self.service.pay(key, amount, "refuse")
+                self.assertEqual((first.status, again.replayed, again.same()), (status, True, first.same()))
+                self.assertEqual(self.ledger.paid(amount), 1)
+
+    def test_an_answer_too_large_to_keep_is_sent_once(self: ServiceTest) -> None:
+        amount, key = self.amount(), self.key()
+        first, again = self.service.pay(key, amount, "big"), self.service.pay(key, amount, "big")
+        self.assertEqual((first.status, len(first.body)), (201, 20_000))
+        self.assertEqual((again.status, again.problem), (410, "result-expired"))
+        self.assertEqual(self.ledger.paid(amount), 1)
+
+    def test_an_endpoint_without_the_decorator_has_no_transaction(self: ServiceTest) -> None:
+        self.assertEqual(self.service.send(path="/unmarked", key='"k"').status, 500)
+
+    def test_duplicates_at_two_processes_pay_once(self: ServiceTest) -> None:
+        other = Service(self.flavour)
+        self.addCleanup(other.end)
+        for round_ in range(5):
+            amount, key = self.amount(), self.key() + str(round_)
+            got = [f.result() for f in [POOL.submit(s.pay, key, amount) for s in (self.service, other) * 4]]
+            self.assertEqual(self.ledger.paid(amount), 1)
+            self.assertLessEqual({g.status for g in got}, {201, 409})
+            self.assertEqual(len({g.body for g in got if g.status == 201}), 1)
+            self.assertEqual(sum(g.status == 201 and not g.replayed for g in got), 1)
+
+    def test_a_process_killed_in_its_transaction_leaves_nothing(self: ServiceTest) -> None:
+        amount, key = self.amount(), self.key()
+        dying = Service(self.flavour)
+        self.addCleanup(dying.end)
+        self.ledger.hold()
+        try:
+            lost = POOL.submit(dying.pay, key, amount, "wait")
+            self.ledger.until_waiting()
+            dying.end()
+        finally:
+            self.ledger.let_go()
+        with self.assertRaises(OSError):
+            lost.result()
+        got = self.service.pay(key, amount)
+        while got.status == 409:  # the server has not seen yet that its client is gone
+            got = self.service.pay(key, amount)
+        self.assertEqual((got.status, got.replayed), (201, False))
+        self.assertEqual(self.ledger.paid(amount), 1)
+
+    def test_a_commit_without_an_answer_is_looked_up(self: ServiceTest) -> None:
+        server = urlsplit(database_url())
+        proxy = Proxy(server.hostname or "", server.port or 0)
+        self.addCleanup(proxy.close)
+        service = Service(self.flavour, proxy.port)
+        self.addCleanup(service.end)
+        amount, key = self.amount(), self.key()
+
+        proxy.arm("reply")
+        first = service.pay(key, amount)
+        self.assertTrue(proxy.lost.is_set())
+        self.assertEqual((first.status, first.replayed, self.ledger.paid(amount)), (201, False, 1), "it was done")
+        again = self.service.pay(key, amount)
+        self.assertEqual((again.same(), again.replayed), (first.same(), True))
+
+        proxy.arm("request")
+        undone = service.pay(key + "-2", amount)
+        self.assertTrue(proxy.lost.is_set())
+        self.assertEqual((undone.status, undone.problem, undone.values("Retry-After")), (503, "store-unavailable", ["1"]), "it was not")
+        self.assertEqual(self.ledger.paid(amount), 1)
+        self.assertEqual(service.pay(key + "-2", amount).status, 201)
+        self.assertEqual(self.ledger.paid(amount), 2)
+
+    def test_nothing_secret_is_logged(self: ServiceTest) -> None:
+        service = Service(self.flavour)
+        self.addCleanup(service.end)
+        amount, key = self.amount(), "secret-key"
+        for do in ("raise", "swallow", "commit", ""):
+            service.pay(key, amount, do, account="secret-account")
+        self.ledger.connection.execute("REVOKE EXECUTE ON FUNCTION stet.stet_settle FROM shop")
+        try:
+            self.assertEqual(service.pay(key + "-2", amount, account="secret-account").status, 500)
+            self.ledger.connection.execute("REVOKE EXECUTE ON FUNCTION stet.stet_begin FROM shop")
+            got = service.pay(key + "-3", amount, account="secret-account")
+            self.assertEqual((got.status, got.problem), (500, "misconfigured"))
+        finally:
+            self.ledger.connection.execute("GRANT EXECUTE ON FUNCTION stet.stet_begin, stet.stet_settle TO shop")
+        said = service.end()
+        self.assertIn("permission denied", said)
+        for secret in ("secret", "c1."):
+            self.assertNotIn(secret, said)
+
+
+def flavours(*names: str) -> None:
+    for name in names:
+        title = "".join(word.capitalize() for word in name.split("-"))
+        globals()[title] = type(title, (Promises, ServiceTest), {"flavour": name, "__module__": __name__})
+
+
+flavours("fastapi-psycopg-async", "fastapi-psycopg", "fastapi-asyncpg", "fastapi-sqlalchemy", "fastapi-sqlalchemy-async",
+         "flask-psycopg", "flask-autocommit", "flask-sqlalchemy")
+
+if __name__ == "__main__":
+    unittest.main()

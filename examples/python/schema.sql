@@ -1,0 +1,7 @@
+-- Once, as the owner of the database, after "stet migrate up".
+CREATE TABLE payments (id bigserial PRIMARY KEY, amount integer NOT NULL);
+CREATE ROLE shop LOGIN;
+GRANT USAGE ON SCHEMA stet TO shop;
+GRANT EXECUTE ON FUNCTION stet.stet_begin, stet.stet_settle, stet.stet_release TO shop;
+GRANT INSERT, SELECT ON payments TO shop;
+GRANT USAGE ON SEQUENCE payments_id_seq TO shop;
