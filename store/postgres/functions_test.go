@@ -136,8 +136,8 @@ func TestFunctionsComputeWhatGoComputes(t *testing.T) {
 	}
 	locks := s.locks(request("k").ID, request("k").Fingerprint)
 	id := request("k").ID
-	want("the key's lock", fmt.Sprint(locks.key), "SELECT stet.stet_number(stet.stet_own('run', $1))::text", id[:])
-	want("the waiters' lock", fmt.Sprint(locks.waiters), "SELECT (stet.stet_number(substr($1::bytea, 9)) # stet.stet_number(stet.stet_own('wait', VARIADIC '{}')))::text", id[:])
+	want("the key's lock", fmt.Sprint(locks.key), "SELECT stet.stet_number(stet.stet_own('run', ARRAY[$1::bytea]))::text", id[:])
+	want("the waiters' lock", fmt.Sprint(locks.waiters), "SELECT (stet.stet_number(substr($1::bytea, 9)) # stet.stet_number(stet.stet_own('wait', '{}')))::text", id[:])
 }
 
 // role makes a role that may call the functions and nothing else, and returns a pool of

@@ -98,7 +98,7 @@ func (n names) replacer() *strings.Replacer {
 }
 
 // functions are those of migration 4, without what their names begin with.
-var functions = []string{"begin", "claim", "digest", "fenced", "fields", "fingerprint", "head", "id", "number", "own", "part", "release", "settle", "tell", "unsettled"}
+var functions = []string{"begin", "claim", "digest", "fenced", "fields", "fingerprint", "head", "id", "number", "own", "part", "release", "settle", "sweep", "tell", "unsettled"}
 
 // Migration is one step of the tables' history. Up and Down are plain SQL of
 // several statements, to be executed in one transaction; each keeps the table

@@ -1,11 +1,13 @@
 -- Functions by which any client of PostgreSQL takes part, in its own transaction. See
 -- docs/sql.md. They lock by the same numbers as package postgres, draw fences from the
 -- same sequence and write the same rows. What is in them is not to be called
--- otherwise is not granted to anybody.
+-- otherwise is not granted to anybody. They call one another with exactly the types
+-- that are declared: a function of the same name that fits better, of another role that
+-- may create one in this schema, would be called in their place, with their rights.
 
 -- SHA-256 of parts, each after its length in four bytes. These are in PL/pgSQL because
 -- functions in SQL are planned anew at each call.
-CREATE FUNCTION "stet"."stet_digest"(VARIADIC parts bytea[]) RETURNS bytea
+CREATE FUNCTION "stet"."stet_digest"(parts bytea[]) RETURNS bytea
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $stet$
 DECLARE
 	part bytea;
@@ -19,10 +21,10 @@ END
 $stet$;
 
 -- The same, of what belongs to these tables.
-CREATE FUNCTION "stet"."stet_own"(kind text, VARIADIC parts bytea[]) RETURNS bytea
+CREATE FUNCTION "stet"."stet_own"(kind text, parts bytea[]) RETURNS bytea
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $stet$
 BEGIN
-	RETURN "stet"."stet_digest"(VARIADIC ARRAY[convert_to(kind, 'UTF8'), convert_to('stet', 'UTF8'), convert_to('records', 'UTF8')] || parts);
+	RETURN "stet"."stet_digest"(ARRAY[convert_to(kind, 'UTF8'), convert_to('stet', 'UTF8'), convert_to('records', 'UTF8')] || parts);
 END
 $stet$;
 
@@ -37,8 +39,8 @@ $stet$;
 CREATE FUNCTION "stet"."stet_id"(scope text, key text, namespace text DEFAULT '') RETURNS bytea
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $stet$
 BEGIN
-	RETURN substr("stet"."stet_digest"('stet scope 1', convert_to(namespace, 'UTF8'), convert_to(scope, 'UTF8')), 1, 8)
-		|| substr("stet"."stet_digest"('stet id 2', convert_to(namespace, 'UTF8'), convert_to(scope, 'UTF8'), convert_to(key, 'UTF8')), 1, 24);
+	RETURN substr("stet"."stet_digest"(ARRAY['stet scope 1', convert_to(namespace, 'UTF8'), convert_to(scope, 'UTF8')]), 1, 8)
+		|| substr("stet"."stet_digest"(ARRAY['stet id 2', convert_to(namespace, 'UTF8'), convert_to(scope, 'UTF8'), convert_to(key, 'UTF8')]), 1, 24);
 END
 $stet$;
 
@@ -73,7 +75,7 @@ BEGIN
 		at := at + 1;
 		shift := shift + 7;
 	END LOOP;
-	IF octet >= 128 OR texts AND at + n > octet_length(b) THEN
+	IF octet >= 128 OR texts AND (at + n > octet_length(b) OR position(decode('00', 'hex') IN substr(b, at + 1, n)) > 0) THEN
 		RAISE EXCEPTION USING ERRCODE = 'ST005', MESSAGE = 'stet: the stored record cannot be read';
 	END IF;
 	IF texts THEN
@@ -137,7 +139,7 @@ DECLARE
 	this   bytea;
 	finger bytea       := coalesce(fingerprint, decode(repeat('00', 33), 'hex'));
 	owner  bytea       := uuid_send(gen_random_uuid());
-	moment timestamptz := statement_timestamp();
+	moment timestamptz := clock_timestamp(); -- a procedure of many transactions is one statement
 	rival  boolean     := false;
 	number bigint;  -- of the lock that is held while the transaction runs
 	half   integer; -- of the one that says, with the next, which fingerprint it has
@@ -158,11 +160,14 @@ BEGIN
 			RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = format('stet: the %s is NULL, has more than 255 bytes or has a control character', l.what);
 		END IF;
 	END LOOP;
+	IF starts_with(ref, 'sealed:') THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: the ref begins with sealed:, which is the mark of an encrypted one';
+	END IF;
 	this := "stet"."stet_id"(scope, key, namespace);
 	id := this;
-	number := "stet"."stet_number"("stet"."stet_own"('run', this));
-	half := ("stet"."stet_number"("stet"."stet_own"('finger', this)) << 32 >> 32)::integer;
-	print := ("stet"."stet_number"("stet"."stet_digest"(finger)) << 32 >> 32)::integer;
+	number := "stet"."stet_number"("stet"."stet_own"('run'::text, ARRAY[this]));
+	half := ("stet"."stet_number"("stet"."stet_own"('finger'::text, ARRAY[this])) << 32 >> 32)::integer;
+	print := ("stet"."stet_number"("stet"."stet_digest"(ARRAY[finger])) << 32 >> 32)::integer;
 	-- Each statement sees what was committed before it began. What changes meanwhile is
 	-- looked at again.
 	FOR try IN 1..16 LOOP
@@ -196,7 +201,7 @@ BEGIN
 		IF pg_try_advisory_xact_lock(number) THEN
 			PERFORM pg_try_advisory_xact_lock(half, print);
 			INSERT INTO "stet"."records" AS t (id, scope, fingerprint, owner, fence, claimed_at, attempt, state, class, name, ref)
-			VALUES (this, "stet"."stet_digest"('stet scope 1', convert_to(namespace, 'UTF8'), convert_to(scope, 'UTF8')), finger, owner,
+			VALUES (this, "stet"."stet_digest"(ARRAY['stet scope 1', convert_to(namespace, 'UTF8'), convert_to(scope, 'UTF8')]), finger, owner,
 				nextval('"stet"."records_fence"'), moment, 1, 1, class, name, ref)
 			ON CONFLICT ON CONSTRAINT "records_pkey" DO UPDATE SET fingerprint = excluded.fingerprint, owner = excluded.owner, fence = excluded.fence,
 				claimed_at = moment, attempt = CASE WHEN t.forget_at <= moment THEN 1 ELSE t.attempt + 1 END, state = 1,
@@ -212,13 +217,13 @@ BEGIN
 				claim := 'c1.' || encode(this, 'hex') || '.' || encode(owner, 'hex') || '.' || lpad(to_hex(fence), 16, '0');
 				RETURN;
 			END IF;
-		ELSIF rival THEN -- and the record, read since, does not say that it has ended
+		ELSIF rival AND r.there IS NOT TRUE THEN -- the record, read since, does not say that it has ended
 			action := 'mismatch';
 			RETURN;
 		ELSE
 			-- Does the transaction that has the lock ask for something else?
 			rival := EXISTS (
-				SELECT FROM pg_locks k JOIN pg_locks f ON f.virtualtransaction = k.virtualtransaction AND f.pid = k.pid
+				SELECT FROM pg_locks k JOIN pg_locks f ON f.virtualtransaction = k.virtualtransaction AND f.pid IS NOT DISTINCT FROM k.pid
 				WHERE k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.mode = 'ExclusiveLock'
 					AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
 					AND k.classid::bigint = (number >> 32) & 4294967295 AND k.objid::bigint = number & 4294967295
@@ -232,6 +237,7 @@ BEGIN
 		END IF;
 	END LOOP;
 	action := 'in_flight';
+	state := 'running';
 END
 $stet$;
 
@@ -262,8 +268,8 @@ CREATE FUNCTION "stet"."stet_tell"(id bytea, watched boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $stet$
 BEGIN
 	-- Whoever waits for a transaction holds this lock.
-	IF watched OR NOT pg_try_advisory_xact_lock("stet"."stet_number"(substr(id, 9)) # "stet"."stet_number"("stet"."stet_own"('wait', VARIADIC '{}'))) THEN
-		PERFORM pg_notify('stet_' || encode(substr("stet"."stet_own"('channel', VARIADIC '{}'), 1, 8), 'hex'), encode(id, 'hex'));
+	IF watched OR NOT pg_try_advisory_xact_lock("stet"."stet_number"(substr(id, 9)) # "stet"."stet_number"("stet"."stet_own"('wait'::text, '{}'::bytea[]))) THEN
+		PERFORM pg_notify('stet_' || encode(substr("stet"."stet_own"('channel'::text, '{}'::bytea[]), 1, 8), 'hex'), encode(id, 'hex'));
 	END IF;
 END
 $stet$;
@@ -282,19 +288,24 @@ BEGIN
 	ELSIF jsonb_typeof(headers) <> 'object' THEN
 		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: headers must be an object: {"Location": "/payments/7"}, or with lists of values';
 	END IF;
-	FOR field IN SELECT initcap(h.key COLLATE "C") AS name, CASE jsonb_typeof(h.value) WHEN 'string' THEN jsonb_build_array(h.value) WHEN 'array' THEN h.value END AS list
+	FOR field IN SELECT CASE jsonb_typeof(h.value) WHEN 'string' THEN jsonb_build_array(h.value) WHEN 'array' THEN h.value END AS list,
+		coalesce((SELECT string_agg(upper(left(u.part COLLATE "C", 1)) || lower(substr(u.part COLLATE "C", 2)), '-' ORDER BY u.nth)
+			FROM unnest(string_to_array(h.key, '-')) WITH ORDINALITY AS u (part, nth)), '') AS name
 		FROM jsonb_each(headers) h LOOP
+		-- Those of the connection and of the moment are left out, as stethttp leaves them out.
+		CONTINUE WHEN starts_with(field.name, 'Proxy-') OR field.name IN ('Connection', 'Content-Length', 'Date', 'Keep-Alive', 'Te', 'Trailer', 'Transfer-Encoding', 'Upgrade');
 		IF field.name COLLATE "C" !~ '^[-!#$%&''*+.^_`|~0-9A-Za-z]+$' OR field.name = 'Content-Type' OR fields ? field.name
 			OR field.list IS NULL OR EXISTS (SELECT FROM jsonb_array_elements(field.list) v WHERE jsonb_typeof(v) <> 'string' OR (v #>> '{}') COLLATE "C" ~ '[[:cntrl:]]') THEN
 			RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = format('stet: the header field %s cannot be kept', quote_literal(left(field.name, 100))),
 				HINT = 'Its name must be one of HTTP, once, and not Content-Type, which has an argument of its own; it has a string or a list of strings, without control characters.';
 		END IF;
 		n := n + 1 + jsonb_array_length(field.list);
+		IF n > 4096 THEN
+			RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: there are more than 4096 header fields and values';
+		END IF;
 		fields := fields || jsonb_build_object(field.name, field.list);
 	END LOOP;
-	IF n > 4096 THEN
-		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = format('stet: there are %s header fields and values; at most 4096', n);
-	ELSIF n = 0 THEN
+	IF n = 0 THEN
 		RETURN NULL;
 	END IF;
 	RETURN decode('03', 'hex') || convert_to(fields::text, 'UTF8');
@@ -314,7 +325,10 @@ DECLARE
 	content bytea    := coalesce(body, ''::bytea);
 	code    integer  := status;
 	empty   boolean  := gone;
-	forget  interval := coalesce(tombstone, greatest(result, interval '30 days'));
+	-- In seconds: what a day or a month is depends on the session's time zone.
+	keep    double precision := extract(epoch FROM result);
+	forget  double precision := coalesce(extract(epoch FROM tombstone), greatest(keep, 2592000));
+	moment  timestamptz      := clock_timestamp();
 	size    bigint   := octet_length(content)::bigint + coalesce(octet_length(top), 0) + coalesce(octet_length(media), 0);
 	watched boolean;
 BEGIN
@@ -325,8 +339,9 @@ BEGIN
 		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: the content type has more than 255 bytes, or a control character';
 	ELSIF empty IS NULL THEN
 		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: gone must not be NULL';
-	ELSIF result IS NULL OR result <= interval '0' OR forget < result THEN
-		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = format('stet: the result is kept for %s and its tombstone for %s; the first must be longer than nothing, and the second not shorter', coalesce(result::text, 'NULL'), forget);
+	ELSIF keep IS NULL OR keep <= 0 OR forget < keep OR forget > 3155760000 THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = format('stet: the result is kept for %s and its tombstone for %s; the first must be longer than nothing, the second not shorter, and at most 100 years',
+			coalesce(result::text, 'NULL'), coalesce(tombstone::text, 'NULL'));
 	ELSIF coalesce(max_result, 0) NOT BETWEEN 1 AND 67108864 THEN
 		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: max_result must be 1 to 67108864 bytes';
 	ELSIF NOT empty AND size > max_result THEN
@@ -341,8 +356,8 @@ BEGIN
 		content := NULL;
 	END IF;
 	UPDATE "stet"."records" r SET state = CASE WHEN failed THEN 3 ELSE 2 END, gone = empty, status = code, content_type = media, head = top, body = content,
-		settled_at = statement_timestamp(), expires_at = statement_timestamp() + result, forget_at = statement_timestamp() + forget,
-		due_at = statement_timestamp() + CASE WHEN empty THEN forget ELSE result END,
+		settled_at = moment, expires_at = moment + make_interval(secs => keep), forget_at = moment + make_interval(secs => forget),
+		due_at = moment + make_interval(secs => CASE WHEN empty THEN forget ELSE keep END),
 		lease_until = NULL, run_due = NULL, relay_due = NULL, cancel_at = NULL, work = NULL, notes = NULL
 	WHERE r.id = c.id AND r.owner = c.owner AND r.fence = c.fence AND r.state IN (1, 5)
 	RETURNING r.watched INTO watched;
@@ -359,21 +374,60 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force
 #variable_conflict use_column
 DECLARE
 	c       record;
+	span    double precision := extract(epoch FROM keep);
+	moment  timestamptz      := clock_timestamp();
+	until   timestamptz;
 	watched boolean;
 BEGIN
 	SELECT * INTO c FROM "stet"."stet_claim"(claim);
-	IF keep IS NULL OR keep <= interval '0' THEN
-		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: what was released must be kept for longer than nothing';
+	IF span IS NULL OR span <= 0 OR span > 3155760000 THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: what was released must be kept for longer than nothing, and at most 100 years';
 	END IF;
-	UPDATE "stet"."records" r SET state = CASE WHEN r.work IS NULL THEN 4 ELSE 6 END, settled_at = statement_timestamp(),
-		forget_at = CASE WHEN r.work IS NULL THEN statement_timestamp() + keep END, due_at = CASE WHEN r.work IS NULL THEN statement_timestamp() + keep END,
-		lease_until = CASE WHEN r.work IS NOT NULL THEN statement_timestamp() END, run_due = CASE WHEN r.work IS NOT NULL THEN statement_timestamp() END
+	until := moment + make_interval(secs => span);
+	UPDATE "stet"."records" r SET state = CASE WHEN r.work IS NULL THEN 4 ELSE 6 END, settled_at = moment,
+		forget_at = CASE WHEN r.work IS NULL THEN until END, due_at = CASE WHEN r.work IS NULL THEN until END,
+		lease_until = CASE WHEN r.work IS NOT NULL THEN moment END, run_due = CASE WHEN r.work IS NOT NULL THEN moment END
 	WHERE r.id = c.id AND r.owner = c.owner AND r.fence = c.fence AND r.state IN (1, 5)
 	RETURNING r.watched INTO watched;
 	IF NOT FOUND THEN
 		PERFORM "stet"."stet_fenced"();
 	END IF;
 	PERFORM "stet"."stet_tell"(c.id, watched);
+END
+$stet$;
+
+-- What the sweep of package postgres does.
+CREATE FUNCTION "stet"."stet_sweep"(most integer DEFAULT 1000, OUT parked bigint, OUT expired bigint, OUT removed bigint, OUT more boolean)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan AS $stet$
+#variable_conflict use_column
+DECLARE
+	channel text        := 'stet_' || encode(substr("stet"."stet_own"('channel'::text, '{}'::bytea[]), 1, 8), 'hex');
+	moment  timestamptz := clock_timestamp();
+	seen    bigint;
+BEGIN
+	IF coalesce(most, 0) NOT BETWEEN 1 AND 10000 THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: a sweep looks at 1 to 10000 records';
+	END IF;
+	WITH due AS MATERIALIZED (
+		SELECT r.ctid AS at, r.state, r.state = 1 AND r.lease_until <= moment AS dead, coalesce(r.forget_at <= moment, false) AS forgotten
+		FROM "stet"."records" r WHERE r.due_at <= moment AND octet_length(r.id) = 32 AND octet_length(r.scope) = 32
+			AND octet_length(r.fingerprint) = 33 AND octet_length(r.owner) = 16 AND r.fence > 0 AND r.state BETWEEN 1 AND 6
+		ORDER BY r.due_at LIMIT most FOR UPDATE SKIP LOCKED
+	), died AS (
+		UPDATE "stet"."records" r SET state = CASE WHEN r.run_due IS NULL THEN 5 ELSE 6 END, settled_at = moment, due_at = NULL,
+			lease_until = CASE WHEN r.run_due IS NOT NULL THEN moment END
+		FROM due WHERE r.ctid = due.at AND due.dead
+		RETURNING r.state, (CASE WHEN r.watched THEN pg_notify(channel, encode(r.id, 'hex')) END) IS NULL AS told
+	), bared AS (
+		UPDATE "stet"."records" r SET gone = true, status = NULL, content_type = NULL, head = NULL, body = NULL, due_at = r.forget_at
+		FROM due WHERE r.ctid = due.at AND due.state IN (2, 3) AND NOT due.forgotten RETURNING 1
+	), purged AS (
+		DELETE FROM "stet"."records" r USING due WHERE r.ctid = due.at AND due.state <> 1 AND due.forgotten RETURNING 1
+	)
+	SELECT (SELECT count(*) FROM due), (SELECT count(*) FROM died d WHERE d.state = 5), (SELECT count(*) FROM bared), (SELECT count(*) FROM purged)
+	INTO seen, parked, expired, removed;
+	more := seen >= most;
 END
 $stet$;
 
@@ -396,11 +450,12 @@ CREATE CONSTRAINT TRIGGER "stet_unsettled" AFTER INSERT OR UPDATE ON "stet"."rec
 
 -- Those that compute and touch nothing are everybody's. A service is granted those that
 -- it calls, and nothing on the tables.
-REVOKE ALL ON FUNCTION "stet"."stet_begin", "stet"."stet_settle", "stet"."stet_release", "stet"."stet_tell", "stet"."stet_unsettled" FROM PUBLIC;
+REVOKE ALL ON FUNCTION "stet"."stet_begin", "stet"."stet_settle", "stet"."stet_release", "stet"."stet_sweep", "stet"."stet_tell", "stet"."stet_unsettled" FROM PUBLIC;
 
 COMMENT ON FUNCTION "stet"."stet_begin" IS 'what to do with an operation: run it in this transaction, or hand out what is stored; see docs/sql.md';
 COMMENT ON FUNCTION "stet"."stet_settle" IS 'writes the outcome of a claim; it stands once this transaction is committed';
 COMMENT ON FUNCTION "stet"."stet_release" IS 'gives a claim back: nothing was executed';
+COMMENT ON FUNCTION "stet"."stet_sweep" IS 'removes results that have expired and records that are forgotten, and parks dead runs';
 COMMENT ON FUNCTION "stet"."stet_fingerprint" IS 'the fingerprint of what a request asks for';
 COMMENT ON FUNCTION "stet"."stet_id" IS 'the id of a record';
 
