@@ -1,0 +1,119 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stet-go/stet/store"
+)
+
+// sweepable leaves a record of every kind in the table, each of whose times has passed.
+func sweepable(t *testing.T, s *Store) {
+	t.Helper()
+	for _, key := range []string{"settled", "forgotten", "failed", "released", "dead", "watched", "repeatable", "unknown", "alive", "damaged", "outbox", "held"} {
+		c := mustClaim(t, s, request(key)).Claim()
+		switch key {
+		case "settled", "forgotten", "failed":
+			mustSettle(t, s, c, "x")
+		case "released":
+			if err := s.Release(t.Context(), c, keep); err != nil {
+				t.Fatal(err)
+			}
+		}
+		set := map[string]string{
+			"settled": "expires_at = now(), due_at = now()", "forgotten": "expires_at = now(), forget_at = now(), due_at = now()",
+			"failed": "state = 3, expires_at = now(), due_at = now()", "released": "forget_at = now(), due_at = now()",
+			"dead": "lease_until = now(), due_at = now()", "watched": "watched = true, lease_until = now(), due_at = now()",
+			"repeatable": "run_due = now(), work = 'w', lease_until = now(), due_at = now()", "unknown": "state = 5, due_at = NULL", "alive": "attempt = 2",
+			"damaged": "owner = '', due_at = now()", "held": "lease_until = now(), due_at = now()",
+			"outbox": "state = 2, work = 'w', expires_at = now(), due_at = now(), lease_until = NULL",
+		}[key]
+		execSQL(t, s.Pool(), "UPDATE stet.records SET "+set+" WHERE id = $1", c.ID[:])
+	}
+}
+
+// rowsOf are all records, without the time of the sweep.
+func rowsOf(t *testing.T, s *Store) string {
+	t.Helper()
+	rows, err := s.Pool().Query(t.Context(), `SELECT (to_jsonb(r) - 'settled_at' - 'lease_until')::text || (settled_at IS NULL) || (lease_until IS NULL) || coalesce(lease_until <= now(), false)
+		FROM stet.records r ORDER BY id`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(all, "\n")
+}
+
+// stet_sweep leaves what the store's sweep leaves, and counts the same.
+func TestSweepOfSQLIsThatOfGo(t *testing.T) {
+	s := open(t, nil, Options{})
+	sweepable(t, s)
+	execSQL(t, s.Pool(), "CREATE TABLE before AS SELECT * FROM stet.records")
+	held := func() pgx.Tx {
+		tx := beginTx(t, s)
+		id := request("held").ID
+		if _, err := tx.Exec(t.Context(), "SELECT FROM stet.records WHERE id = $1 FOR UPDATE", id[:]); err != nil {
+			t.Fatal(err)
+		}
+		return tx
+	}
+	tx := held()
+	want, err := s.Sweep(t.Context(), 100)
+	if err != nil || want != (store.Swept{Parked: 2, Expired: 3, Purged: 2}) {
+		t.Fatalf("the store's sweep: %+v, %v", want, err)
+	}
+	rows := rowsOf(t, s)
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	execSQL(t, s.Pool(), "DELETE FROM stet.records; INSERT INTO stet.records SELECT * FROM before", pgx.QueryExecModeSimpleProtocol)
+
+	heard, err := s.Pool().Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer heard.Release()
+	if _, err := heard.Exec(t.Context(), "LISTEN "+pgx.Identifier{s.n.channel}.Sanitize()); err != nil {
+		t.Fatal(err)
+	}
+	tx = held()
+	var got store.Swept
+	sweep := func(most int) {
+		t.Helper()
+		var some store.Swept
+		err := s.Pool().QueryRow(t.Context(), "SELECT parked, expired, removed, more FROM stet.stet_sweep($1)", most).Scan(&some.Parked, &some.Expired, &some.Purged, &some.More)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = store.Swept{Parked: got.Parked + some.Parked, Expired: got.Expired + some.Expired, Purged: got.Purged + some.Purged, More: some.More}
+	}
+	if sweep(3); !got.More || got.Parked+got.Expired+got.Purged > 3 {
+		t.Errorf("a sweep of 3: %+v; want no more, and that there is more to do", got)
+	}
+	if sweep(100); got != want {
+		t.Errorf("stet_sweep did %+v; want %+v", got, want)
+	}
+	if now := rowsOf(t, s); now != rows {
+		t.Errorf("stet_sweep has left\n%s\nwant\n%s", now, rows)
+	}
+	n, err := heard.Conn().WaitForNotification(t.Context())
+	if id := request("watched").ID; err != nil || n.Payload != id.String() {
+		t.Errorf("heard %+v, %v; want of %v", n, err, id)
+	}
+	if err := tx.Rollback(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	for _, most := range []string{"0", "NULL", "-1", "10001"} {
+		_, err := s.Pool().Exec(t.Context(), fmt.Sprintf("SELECT stet.stet_sweep(%s)", most))
+		wantCode(t, "a sweep of "+most, err, "ST001")
+	}
+	service := role(t, s.Pool(), "service_"+strings.ReplaceAll(fresh(), "-", ""))
+	_, err = service.Exec(t.Context(), "SELECT stet.stet_sweep()")
+	wantCode(t, "a sweep by a role without the right", err, codeForbidden)
+}
