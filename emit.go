@@ -151,8 +151,13 @@ func (r *Run) sealedUnlessInDoubt(out Outcome) (store.Settlement, error) {
 	return r.pack(out, messages), nil
 }
 
-// pack seals the outcome together with what was emitted.
+// pack seals the outcome together with the run's trace and what was emitted.
 func (r *Run) pack(outcome Outcome, messages []Message) store.Settlement {
+	if of := observe.TraceOf(r.ctx).Run; of != nil && outcome.Trace == "" {
+		if trace := of(); len(trace) <= observe.MaxTrace {
+			outcome.Trace = trace
+		}
+	}
 	out, lost := r.e.sealer.seal(r.rec.ID, outcome, r.p.MaxResult)
 	r.mu.Lock()
 	r.lost = lost

@@ -258,6 +258,9 @@ func (e *Engine) replay(ctx context.Context, t *ticket, rec store.Record) (*Leas
 		return nil, &Error{Kind: KindDamaged, Execution: executed(rec), Cause: err}
 	}
 	e.observe(ctx, t.event(observe.Replayed, rec, nil))
+	if tell := observe.TraceOf(ctx).Replayed; tell != nil && out.Trace != "" {
+		tell(out.Trace)
+	}
 	return &Lease{Run: &Run{e: e, op: t.op, p: t.p, rec: rec, outcome: out, replayed: true, ended: true, ctx: ctx}}, nil
 }
 

@@ -136,7 +136,6 @@ func (c *call) replay(run *stet.Lease) {
 // sendStored answers with a response that stands.
 func (c *call) sendStored(out stet.Outcome, replayed bool) {
 	h := c.w.Header()
-	recall(c.r.Context(), out)
 	codings, _ := field(out, "Content-Encoding")
 	if _, imposed := field(out, imposedName); !imposed && len(codings) > 0 && !accepts(c.r.Header["Accept-Encoding"], codings) {
 		c.m.refuse(c.w, &codingNotAcceptable, "", 0)

@@ -326,8 +326,6 @@ func (c *call) outcome(run *stet.Lease, rw *capture) stet.Outcome {
 	out, err := rw.response(&c.m.filter)
 	if err != nil {
 		out.Gone = true
-	} else {
-		annotate(c.r.Context(), &out)
 	}
 	out.Failed = c.says == failed
 	return out

@@ -80,6 +80,5 @@ func (c *call) outcomeTx(run *stet.Run, rw *capture) (stet.Outcome, error) {
 	case err != nil:
 		return stet.Outcome{}, err
 	}
-	annotate(c.r.Context(), &out)
 	return out, nil
 }

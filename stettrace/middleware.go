@@ -11,7 +11,6 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/observe"
-	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store"
 )
 
@@ -38,7 +37,7 @@ func (t *Tracer) Middleware(protect func(http.Handler) http.Handler) func(http.H
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			c := &call{tracer: t.tracer, ctx: r.Context(), began: time.Now()}
 			defer c.end()
-			ctx := stethttp.WithMemo(r.Context(), &stethttp.Memo{Write: c.memo, Read: c.link})
+			ctx := observe.WithTrace(r.Context(), &observe.Trace{Run: c.memo, Replayed: c.link})
 			inner.ServeHTTP(w, r.WithContext(context.WithValue(ctx, callKey{}, c)))
 		})
 	}
@@ -126,7 +125,7 @@ func (c *call) end() {
 	c.close()
 }
 
-// memo is a stethttp.Memo.Write.
+// memo is an observe.Trace.Run.
 func (c *call) memo() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,7 +135,7 @@ func (c *call) memo() string {
 	return memo(c.handler.SpanContext())
 }
 
-// link is a stethttp.Memo.Read.
+// link is an observe.Trace.Replayed.
 func (c *call) link(memo string) {
 	sc := parseMemo(memo)
 	c.mu.Lock()

@@ -15,7 +15,7 @@
 //
 // The claim of a replay has a link to the handler's span of the run, in whatever
 // process and trace that was. It finds it in a memo that is stored with the
-// response (stethttp.Memo), so a replay of what a verifier or an operator has
+// response (observe.Trace), so a replay of what a verifier or an operator has
 // resolved has none.
 //
 // Attributes are the event's name, class, state, attempt and digest of the

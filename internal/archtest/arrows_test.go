@@ -39,12 +39,6 @@ var arrows = []struct{ from, to string }{
 	{"cmd/stet", "..."}, // anything of this module
 }
 
-// leaving are arrows that are there and should not be. One that is gone is taken
-// out of this list; none is added.
-var leaving = map[string][]string{
-	"stettrace": {"stethttp"},
-}
-
 // modules are the folders of other modules. They may import anything but commands,
 // those of examples nothing internal either.
 var modules = []string{"proof", "bench", "examples"}
@@ -130,15 +124,8 @@ func TestEveryImportIsAllowed(t *testing.T) {
 				t.Errorf("%s imports %s; who copies an example cannot", path, p)
 			case other(from) == "" && other(p) != "":
 				t.Errorf("%s imports %s, which is in another module", path, p)
-			case other(from) == "" && !mayImport(to, p) && !slices.Contains(leaving[from], p):
+			case other(from) == "" && !mayImport(to, p):
 				t.Errorf("%s imports %s; of our packages, %s may import: %s", path, p, from, strings.Join(to, " "))
-			}
-		}
-	}
-	for from, to := range leaving {
-		for _, p := range to {
-			if found[from][p] == "" {
-				t.Errorf("%s no longer imports %s: take that out of leaving (internal/archtest/arrows_test.go)", from, p)
 			}
 		}
 	}

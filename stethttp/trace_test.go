@@ -9,11 +9,11 @@ import (
 	"testing"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/store/memory"
 )
 
-// notebook writes one memo and collects what is read.
+// notebook writes one trace and collects what is read.
 type notebook struct {
 	mu      sync.Mutex
 	writes  string
@@ -23,17 +23,17 @@ type notebook struct {
 
 func (n *notebook) around(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		next.ServeHTTP(w, r.WithContext(stethttp.WithMemo(r.Context(), &stethttp.Memo{
-			Write: func() string {
+		next.ServeHTTP(w, r.WithContext(observe.WithTrace(r.Context(), &observe.Trace{
+			Run: func() string {
 				n.mu.Lock()
 				defer n.mu.Unlock()
 				n.written++
 				return n.writes
 			},
-			Read: func(memo string) {
+			Replayed: func(trace string) {
 				n.mu.Lock()
 				defer n.mu.Unlock()
-				n.read = append(n.read, memo)
+				n.read = append(n.read, trace)
 			},
 		})))
 	})
@@ -48,19 +48,19 @@ func (n *notebook) want(t *testing.T, written int, read ...string) {
 	}
 }
 
-func wantNoMemo(t *testing.T, h http.Header) {
+func wantNoTrace(t *testing.T, h http.Header) {
 	t.Helper()
 	for name, values := range h {
-		if strings.Contains(strings.ToLower(name), "memo") || strings.Contains(strings.Join(values, " "), "memoed") {
+		if strings.Contains(strings.ToLower(name), "trace") || strings.Contains(strings.Join(values, " "), "traced") {
 			t.Errorf("sent: %s: %q", name, values)
 		}
 	}
 }
 
-func TestMemoIsReadAtReplayAndNeverSent(t *testing.T) {
+func TestTraceIsReadAtReplayAndNeverSent(t *testing.T) {
 	for name, set := range map[string]setup{"lease": {}, "http2": {http2: true}, "tx": {tx: true, store: newTxStore()}} {
 		t.Run(name, func(t *testing.T) {
-			n := &notebook{writes: "memoed"}
+			n := &notebook{writes: "traced"}
 			set.around = n.around
 			s := start(t, set)
 			first := s.post("k", "charged")
@@ -68,18 +68,18 @@ func TestMemoIsReadAtReplayAndNeverSent(t *testing.T) {
 			n.want(t, 1)
 			again := s.post("k", "charged")
 			wantReply(t, again, 201, "charged", true)
-			n.want(t, 1, "memoed")
+			n.want(t, 1, "traced")
 			wantProblem(t, s.post("k", "other"), 422, "mismatch")
-			n.want(t, 1, "memoed")
-			wantNoMemo(t, first.header)
-			wantNoMemo(t, again.header)
+			n.want(t, 1, "traced")
+			wantNoTrace(t, first.header)
+			wantNoTrace(t, again.header)
 		})
 	}
 }
 
-// A process that has no use for memos replays a response that has one, without it.
-func TestMemoIsTakenFromReplaysThatNobodyReadsItOf(t *testing.T) {
-	n := &notebook{writes: "memoed"}
+// A process that has no use for traces replays a response that has one, without it.
+func TestTraceIsTakenFromReplaysThatNobodyReadsItOf(t *testing.T) {
+	n := &notebook{writes: "traced"}
 	quiet := false
 	s := start(t, setup{around: func(next http.Handler) http.Handler {
 		loud := n.around(next)
@@ -87,7 +87,7 @@ func TestMemoIsTakenFromReplaysThatNobodyReadsItOf(t *testing.T) {
 			if quiet {
 				rec := httptest.NewRecorder() // unlike a server it keeps every name
 				next.ServeHTTP(rec, r)
-				wantNoMemo(t, rec.Header())
+				wantNoTrace(t, rec.Header())
 				w.WriteHeader(rec.Code)
 				return
 			}
@@ -102,10 +102,10 @@ func TestMemoIsTakenFromReplaysThatNobodyReadsItOf(t *testing.T) {
 	n.want(t, 1)
 }
 
-func TestHandlerCannotForgeAMemo(t *testing.T) {
+func TestHandlerCannotForgeATrace(t *testing.T) {
 	n := &notebook{}
 	s := start(t, setup{around: n.around, handler: func(w http.ResponseWriter, _ *http.Request) {
-		w.Header()[":memo"] = []string{"forged"}
+		w.Header()[":trace"] = []string{"forged"}
 		_, _ = io.WriteString(w, "ok")
 	}})
 	s.post("k", "")
@@ -113,12 +113,12 @@ func TestHandlerCannotForgeAMemo(t *testing.T) {
 	n.want(t, 1)
 }
 
-func TestMemoThatDoesNotFitIsLeftOutAndTheResponseIsKept(t *testing.T) {
+func TestTraceThatDoesNotFitIsLeftOutAndTheResponseIsKept(t *testing.T) {
 	for _, c := range []struct {
 		limit, length int
 		kept          bool
 	}{
-		{0, stethttp.MaxMemo, true}, {0, stethttp.MaxMemo + 1, false},
+		{0, observe.MaxTrace, true}, {0, observe.MaxTrace + 1, false},
 		{200, 10, true}, {200, 180, false},
 	} {
 		n := &notebook{writes: strings.Repeat("n", c.length)}
@@ -127,7 +127,7 @@ func TestMemoThatDoesNotFitIsLeftOutAndTheResponseIsKept(t *testing.T) {
 		wantReply(t, s.post("k", "charged"), 201, "charged", true)
 		n.mu.Lock()
 		if kept := len(n.read) == 1; kept != c.kept {
-			t.Errorf("a memo of %d bytes, where %d are kept of a response: kept %v", c.length, c.limit, kept)
+			t.Errorf("a trace of %d bytes, where %d are kept of a response: kept %v", c.length, c.limit, kept)
 		}
 		n.mu.Unlock()
 	}
