@@ -42,6 +42,23 @@ func TestUnknownOutcomeSaysWhenToAskAgainOnlyWhereSomebodyFindsOut(t *testing.T)
 	}
 }
 
+// What the service says of all its dead runs is what their retries get.
+func TestResponseOfPolicyStaleIsSentAsItIs(t *testing.T) {
+	out, err := stethttp.Outcome(503, http.Header{"Content-Type": {"text/plain"}}, []byte("ask us"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newBlocking()
+	s := start(t, setup{store: newFaulty(), handler: b.ServeHTTP})
+	s.park("k", "{}", b)
+	says := start(t, setup{store: s.store, engine: stet.Options{Policy: stet.Policy{Stale: stet.ItHappened(out)}}})
+	for range 2 {
+		wantReply(t, says.post("k", "{}"), 503, "ask us", true)
+	}
+	wantReply(t, s.post("k", "{}"), 503, "ask us", true)
+	s.wantRuns(1)
+}
+
 // It would be too long the next time, too.
 func TestScopeThatIsTooLongIsNotToBeTriedAgain(t *testing.T) {
 	s := start(t, setup{options: stethttp.Options{Scope: func(*http.Request) (string, error) { return strings.Repeat("s", 5000), nil }},
