@@ -25,7 +25,8 @@ type Work struct {
 	After time.Duration
 	// Queued says that the caller hands the operation to a queue itself, in the
 	// transaction of TxEngine.Accept for one: workers and dispatchers that look for what
-	// waits leave it to that queue for so long, at most MaxDelay. Default 0.
+	// waits leave it to that queue for so long, at most MaxDelay. What the queue hands to
+	// a worker before After is not run, and waits for the rest of that time. Default 0.
 	Queued time.Duration
 }
 

@@ -115,7 +115,7 @@ func ExampleQueue_InsertTx() {
 		if _, err := tx.Exec(ctx, "INSERT INTO orders (book) VALUES ($1)", "Emma"); err != nil {
 			return err
 		}
-		work := stet.Work{Name: "ship", Payload: []byte(`{"Book":"Emma"}`), After: stetwork.DefaultAgain} // the job is earlier
+		work := stet.Work{Name: "ship", Payload: []byte(`{"Book":"Emma"}`), Queued: stetwork.DefaultAgain} // left to the job
 		te, err := stet.WithTx(engine, store)
 		if err != nil {
 			return err

@@ -139,8 +139,8 @@ type Options struct {
 	// unique, because an operation's next attempt needs another one, nor pending;
 	// and ScheduledAt is this package's.
 	Insert river.InsertOpts
-	// Again is how long after AcceptTx, and after Work.After, an operation is handed to
-	// the queue another time, unless a worker has taken it by then; at most
+	// Again is how long after AcceptTx an operation without Work.After is handed to the
+	// queue another time, unless a worker has taken it by then; at most
 	// store.MaxDelay. Let it be longer than jobs usually wait. Default
 	// stetwork.DefaultAgain.
 	Again time.Duration
@@ -182,14 +182,16 @@ func (q *Queue[Tx]) Enqueue(ctx context.Context, items []stet.Item) error {
 // AcceptTx accepts an operation (see stet.TxEngine.Accept) and, if it is new, inserts its
 // job in the same transaction: both become durable with the caller's writes, or
 // neither does. Dispatchers leave the operation to that job for Options.Again, or for
-// Work.Queued if that is set. On an error the caller must roll back.
+// Work.Queued if that is set. One with Work.After they hand over at its time as well: by
+// another clock its job may come before, and does nothing then. On an error the caller
+// must roll back.
 func AcceptTx[Tx any](ctx context.Context, te *stet.TxEngine[Tx], q *Queue[Tx], tx Tx, op stet.Op, w stet.Work) (stet.Status, error) {
 	opts := q.o.Insert
-	if w.After > 0 {
-		opts.ScheduledAt = time.Now().Add(w.After) // a hint: the store's clock decides
-	}
-	if w.Queued == 0 {
-		w.Queued = min(max(w.After, 0)+q.o.Again, store.MaxDelay)
+	switch {
+	case w.After > 0: // a hint: the store's clock decides, and a job that comes before is lost
+		opts.ScheduledAt = time.Now().Add(w.After)
+	case w.Queued == 0:
+		w.Queued = q.o.Again
 	}
 	st, err := te.Accept(ctx, tx, op, w)
 	if err != nil || !st.New {

@@ -340,3 +340,21 @@ func TestWrongWiringIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// A job that comes before its operation may run, by another clock, is done with and does
+// nothing.
+func TestDelayedOperationDoesNotWaitForAJobThatCameTooEarly(t *testing.T) {
+	b := newBench(t, time.Hour)
+	must(t, stetwork.HandleTx(b.worker, stettest.TxEngine(b.engine, b.store), "ship", ship))
+	work, err := stetwork.NewWork("ship", parcel{"Emma"})
+	must(t, err)
+	work.After = 2 * time.Second
+	must(t, pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
+		_, err := stetriver.AcceptTx(t.Context(), stettest.TxEngine(b.engine, b.store), b.queue, tx, stet.Op{Scope: "shop", Key: "Emma"}, work)
+		return err
+	}))
+	_, err = b.pool.Exec(t.Context(), `UPDATE river_job SET state = 'available', scheduled_at = now()`)
+	must(t, err)
+	b.works()
+	stettest.Eventually(t, "the shipment, by another job", func() bool { return b.count(`SELECT count(*) FROM shipments`) == 1 })
+}
