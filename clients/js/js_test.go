@@ -85,6 +85,14 @@ func install(t *testing.T) (dir string) {
 	return dir
 }
 
+// schema has a service of few rights: those that README.md names.
+const schema = `CREATE TABLE charges (id bigserial PRIMARY KEY, key text NOT NULL, amount bigint NOT NULL);
+CREATE ROLE shop LOGIN;
+GRANT INSERT, SELECT ON charges TO shop;
+GRANT USAGE ON SEQUENCE charges_id_seq TO shop;
+GRANT USAGE ON SCHEMA stet TO shop;
+GRANT EXECUTE ON FUNCTION stet.stet_begin, stet.stet_settle TO shop`
+
 // ledger is a database with stet's tables and one of charges, and its URL.
 func ledger(t *testing.T) (*pgxpool.Pool, string) {
 	t.Helper()
@@ -97,7 +105,7 @@ func ledger(t *testing.T) (*pgxpool.Pool, string) {
 	if err := postgres.Migrate(t.Context(), pool, postgres.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pool.Exec(t.Context(), "CREATE TABLE charges (id bigserial PRIMARY KEY, key text NOT NULL, amount bigint NOT NULL)"); err != nil {
+	if _, err := pool.Exec(t.Context(), schema); err != nil {
 		t.Fatal(err)
 	}
 	return pool, url
@@ -152,7 +160,7 @@ func TestNodePackageKeepsItsPromises(t *testing.T) {
 	if err != nil || len(files) < 3 {
 		t.Fatalf("%d files of tests, %v", len(files), err)
 	}
-	env := []string{"STET_DATABASE=" + url, "STET_VECTORS=" + vectors, "STET_GO_URL=" + payments(t, pool)}
+	env := []string{"STET_DATABASE=" + strings.Replace(url, "postgres@", "shop@", 1), "STET_OWNER=" + url, "STET_VECTORS=" + vectors, "STET_GO_URL=" + payments(t, pool)}
 	out := run(t, dir, env, "node", append([]string{"--test", "--test-reporter=spec"}, files...)...)
 	m := regexp.MustCompile(`(?m)^. pass (\d+)$`).FindStringSubmatch(out)
 	if m == nil || !strings.Contains(out, " skipped 0") || !strings.Contains(out, " todo 0") {

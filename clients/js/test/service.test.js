@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { randomBytes, randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import { after, test } from 'node:test';
-import { closeDatabase, charges, lasting, launch, post, proxy } from './support.js';
+import { change, closeDatabase, charges, lasting, launch, post, proxy } from './support.js';
 import { charge, frameworks, start } from './service.js';
 
 after(closeDatabase);
@@ -192,6 +192,44 @@ for (const framework of frameworks) {
     assert.equal((await post(url, { key })).body.length, 2000);
     const retry = await post(url, { key });
     assert.deepEqual([retry.status, retry.type, retry.problem.execution], [410, 'result-expired', 'executed']);
+  });
+
+  it('what stands is answered, whatever became of it', async (t) => {
+    const { url, logged } = await serve(t);
+    const cases = [
+      ["expires_at = now() - interval '1 s'", 410, 'result-expired', 'executed'],
+      ["state = 3, expires_at = now() - interval '1 s'", 410, 'result-expired', 'may have executed'],
+      ["state = 5, status = NULL, content_type = NULL, head = NULL, body = NULL, settled_at = NULL, expires_at = NULL, forget_at = NULL", 504, 'outcome-unknown', 'may have executed'],
+      ["head = '\\x02'", 500, 'result-unreadable', 'may have executed'],
+      ["head = '\\x09'", 500, 'result-unreadable', 'may have executed'],
+      ['state = 3, status = NULL, head = NULL', 500, 'operation-failed', 'may have executed'],
+    ];
+    for (const [what, status, type, execution] of cases) {
+      const key = randomUUID();
+      assert.equal((await post(url, { key })).status, 201);
+      await change(key, what);
+      const got = await post(url, { key });
+      assert.deepEqual([got.status, got.type, got.problem?.execution], [status, type, execution], what);
+      assert.equal(await charges(key), 1);
+    }
+    assert.equal(logged.length, 2, 'what cannot be read');
+    for (const [what, status, text, contentType] of [
+      ["status = NULL, head = NULL, content_type = NULL, body = 'x'", 200, 'x', ['application/octet-stream']], ['status = NULL, head = NULL, content_type = NULL, body = NULL', 204, '', undefined],
+      ["head = '\\x03' || convert_to('{\"Content-Encoding\": [\"gzip\"]}', 'UTF8')", 201, undefined, undefined],
+    ]) {
+      const key = randomUUID();
+      const first = await post(url, { key });
+      await change(key, what);
+      const got = await post(url, { key });
+      assert.deepEqual([got.status, got.text, got.headers['content-type'], got.headers['idempotent-replayed']], [status, text ?? first.text, text === undefined ? first.headers['content-type'] : contentType, ['true']], what);
+      if (text === undefined) assert.equal((await post(url, { key, headers: { 'Accept-Encoding': 'br, *;q=0' } })).type, 'coding-not-acceptable');
+    }
+  });
+
+  it('where the functions are not there nothing runs', async (t) => {
+    const { url, logged } = await serve(t, () => assert.fail('it ran'), { schema: 'no"where' });
+    const got = await post(url, { key: randomUUID() });
+    assert.deepEqual([got.status, got.type, got.problem.execution, logged.length], [500, 'misconfigured', 'not executed', 1]);
   });
 
   it('a handler that does not answer is rolled back', async (t) => {

@@ -31,11 +31,17 @@ export function lasting({ status, headers, body }) {
   return { status, headers: kept, body };
 }
 
-const database = new pg.Pool({ connectionString: process.env.STET_DATABASE, max: 2 });
+const database = new pg.Pool({ connectionString: process.env.STET_OWNER, max: 2 }); // the services have fewer rights
 
 export async function charges(key) {
   const { rows } = await database.query('SELECT id FROM charges WHERE key = $1', [key]);
   return rows.length;
+}
+
+/** Changes the record of a key of acct_1, as time, a crash or a newer version would. */
+export async function change(key, what) {
+  const { rowCount } = await database.query(`UPDATE stet.records SET ${what} WHERE id = stet.stet_id('acct_1', $1)`, [key]);
+  if (rowCount !== 1) throw new Error(`there are ${rowCount} records of ${key}`);
 }
 
 export const closeDatabase = () => database.end();
