@@ -182,7 +182,7 @@ function guarded(tx) {
       tx.late ??= new Error('stet: the handler has used its client too late after it had ended the response; nothing was committed');
       return refuse(args, 'this transaction has ended; use its client before the response ends');
     }
-    if (typeof text === 'string' && control.test(text)) return refuse(args, 'this transaction is not the handler\'s to end: throw an error to have it rolled back');
+    if (typeof text === 'string' && control.test(text)) return refuse(args, 'this transaction is not the handler\'s to begin or end (savepoints are): throw an error to have it rolled back');
     return tx.connection.query(...args);
   };
   return new Proxy(tx.connection, {

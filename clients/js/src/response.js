@@ -101,6 +101,7 @@ export class Capture {
   retract() {
     this.remove();
     const { res, outer } = this;
+    if (res.headersSent) return;
     for (const name of res.getHeaderNames()) res.removeHeader(name);
     for (const [name, value] of Object.entries(outer.headers)) res.setHeader(name, value);
     res.statusCode = outer.status;

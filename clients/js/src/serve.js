@@ -121,16 +121,28 @@ export async function serve({ options, operation, req, res, before, handler, ans
   try {
     await run(capture, tx, handler, options.timeout);
   } catch (error) {
-    capture.retract();
     if (error !== overdue) {
       await tx.rollback();
+      capture.retract();
       throw error;
     }
     tx.abandon();
+    capture.retract();
     options.log(`a handler has not ended its response in ${options.timeout} ms; it was rolled back`);
     refuse('response-missing');
     return mute(res);
   }
+  try {
+    await conclude({ options, tx, capture, req, res, say, refuse });
+  } catch (error) {
+    await tx.rollback();
+    capture.retract();
+    throw error;
+  }
+}
+
+// conclude commits what a response says, or rolls it back, and answers.
+async function conclude({ options, tx, capture, req, res, say, refuse }) {
   const { cut, ...response } = capture.response();
   const flaw = capture.over ? 'response-too-large' : cut ? 'response-invalid' : undefined;
   if (flaw !== undefined) {
@@ -143,25 +155,26 @@ export async function serve({ options, operation, req, res, before, handler, ans
     await tx.rollback();
     return capture.send();
   }
-  await conclude({ options, tx, capture, response, req, say, refuse });
-}
-
-async function conclude({ options, tx, capture, response, req, say, refuse }) {
-  const size = response.body.length + 2 * Buffer.byteLength(JSON.stringify(response.headers)) + (response.contentType?.length ?? 0);
-  const gone = response.body.length > options.maxResult || size > options.maxResult;
-  const outcome = gone ? { status: null, headers: {}, contentType: null, body: null, gone } : { ...response, gone };
   let done;
   try {
-    done = await tx.commit(outcome);
+    done = await tx.commit(outcomeOf(response, options.maxResult));
   } catch (error) {
-    capture.retract();
     if (kind(error) === 'other' || error === tx.late) throw error;
+    capture.retract();
     return trouble(options, error, refuse);
   }
   if (done.action === 'committed') return capture.send();
   capture.retract();
   if (done.action === 'nothing') return refuse('store-unavailable', { again: 1 });
   return answer(options, done, req, say, refuse);
+}
+
+// outcomeOf is what is stored of a response: nothing of one that is too large.
+function outcomeOf(response, maxResult) {
+  const fields = JSON.stringify(response.headers);
+  const spaces = fields.length; // more than PostgreSQL puts between them
+  const size = response.body.length + Buffer.byteLength(fields) + spaces + (response.contentType?.length ?? 0);
+  return size > maxResult ? { status: null, headers: {}, contentType: null, body: null, gone: true } : { ...response, gone: false };
 }
 
 const overdue = new Error('stet: the handler has not ended its response in time');

@@ -21,7 +21,13 @@ export async function start(framework, handler, options = {}) {
   const { url: _, ...rest } = options;
   const of = (get) => ({ pool, scope: (request) => get(request, 'x-account'), log: (...line) => logged.push(line.join(' ')), ...rest });
   const serving = framework === 'express' ? await express5(handler, of((req, name) => req.headers[name])) : await fastify5(handler, of((request, name) => request.headers[name]));
-  return { ...serving, logged, pool, stop: async () => { await serving.close(); await pool.end(); } };
+  return { ...serving, logged, pool, 
+    stop: async () => {
+      await serving.close();
+      if (pool.totalCount > pool.idleCount) throw new Error('a connection was not given back');
+      await pool.end();
+    },
+  };
 }
 
 async function express5(handler, options) {

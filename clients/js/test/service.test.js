@@ -266,6 +266,13 @@ for (const framework of frameworks) {
     assert.equal(await charges(key), 1);
   });
 
+  it('an option that fails once the handler has run rolls back', async (t) => {
+    const { url } = await serve(t, charge, { rollsBack: () => { throw new Error('undecided'); } });
+    const key = randomUUID();
+    const got = await post(url, { key });
+    assert.deepEqual([got.status, got.headers['x-error'], got.headers.location, await charges(key)], [500, ['app'], undefined, 0]);
+  });
+
   it('a statement that failed and was not heeded rolls everything back', async (t) => {
     const { url } = await serve(t, async (request) => {
       await request.client.query('SELECT 1 / 0').catch(() => {});
