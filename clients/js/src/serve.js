@@ -30,7 +30,7 @@ export async function named(options, request, req, name) {
     return refusal('misconfigured');
   }
   if (Buffer.byteLength(scope) > 1024) return refusal('scope-too-long');
-  return { operation: { scope, key, name: label(options.name?.(request) ?? name), ref: label(options.ref?.(request) ?? '') } };
+  return { operation: { scope, key, name: label(options.name?.(request) ?? name), ref: label(options.ref?.(request) ?? '').replace(/^(?:sealed:)+/, '') } };
 }
 
 // label makes a text fit what operators read: no control characters, at most 255 bytes.

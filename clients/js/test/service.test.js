@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { randomBytes, randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import { after, test } from 'node:test';
-import { change, closeDatabase, charges, lasting, launch, post, proxy } from './support.js';
+import { change, closeDatabase, charges, lasting, launch, post, proxy, stored } from './support.js';
 import { charge, frameworks, start } from './service.js';
 
 after(closeDatabase);
@@ -16,10 +16,12 @@ for (const framework of frameworks) {
   };
 
   it('the first request runs, and a retry gets the same response', async (t) => {
-    const { url } = await serve(t);
+    const { url } = await serve(t, charge, { class: 'payments', name: () => 'pay\n' + 'ä'.repeat(200), ref: () => 'sealed:order 7', tombstone: '40 days', keep: '1 hour' });
     const key = randomUUID();
     const first = await post(url, { key });
-    assert.equal(first.status, 201);
+    assert.equal(first.status, 201, first.text);
+    const { class: kind, name, ref, kept, refused } = await stored(key);
+    assert.deepEqual([kind, name, ref, kept, refused], ['payments', 'pay' + 'ä'.repeat(126), 'order 7', '01:00:00', '40 days']);
     assert.equal(first.headers['idempotent-replayed'], undefined);
     const retry = await post(url, { key });
     assert.deepEqual(lasting(retry), lasting(first));

@@ -44,6 +44,13 @@ export async function change(key, what) {
   if (rowCount !== 1) throw new Error(`there are ${rowCount} records of ${key}`);
 }
 
+/** What is stored of a key of acct_1 for operators, and for how long. */
+export async function stored(key) {
+  const { rows } = await database.query(`SELECT class, name, ref, (expires_at - settled_at)::text AS kept, (forget_at - settled_at)::text AS refused
+    FROM stet.records WHERE id = stet.stet_id('acct_1', $1)`, [key]);
+  return rows[0];
+}
+
 export const closeDatabase = () => database.end();
 
 /** Starts a service in a process of its own. */
