@@ -64,9 +64,10 @@ type Options struct {
 	Verify func(context.Context, stet.Status) (stet.Verdict, error)
 	// ByRef says that the verifiers of the classes find operations by stet.Op.Ref alone, so
 	// that they are asked about records without a key, too, if those have a reference.
-	// References must tell scopes apart then: what is found under the same one of another
-	// tenant would be replayed to this one. Record.Scope is the store.DigestScope to
-	// compare with. Default: they are asked about accepted operations only. A verifier that
+	// References must tell scopes apart then, and not be a client's to choose: what is found
+	// under the same one of another tenant would be replayed to this one. Record.Scope is
+	// the store.DigestScope to compare with. What is longer than store.MaxLabel is cut, and
+	// not found. Default: they are asked about accepted operations only. A verifier that
 	// looks by key would say of all others that they did not happen.
 	ByRef bool
 	// Select, if set, says which records to resolve. Default: all.
