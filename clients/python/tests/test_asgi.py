@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import unittest
 from typing import Any
 from unittest import mock
@@ -11,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Mount, Route
 
-from stet import asgi
+from stet import asgi, threads
 from stet.asgi import Idempotent
 
 RUN = ("run", "c1.claim", "running", None, None, None, None, 1)
@@ -209,6 +210,17 @@ class Middleware(unittest.IsolatedAsyncioTestCase):
         with self.assertRaisesRegex(RuntimeError, "no transaction"):
             await send(app, "/v1/pay", "GET")
 
+    async def test_an_endpoint_without_the_decorator_is_left_alone(self) -> None:
+        database = Database()
+        app, idempotent = service(database)
+
+        @app.post("/pay")
+        async def pay() -> str:
+            return "unprotected"
+
+        self.assertEqual((await send(app, key=None))[1]["body"], b'"unprotected"')
+        self.assertEqual(database.done, [])
+
     async def test_what_is_protected_twice_is_refused(self) -> None:
         database = Database()
         app, idempotent = service(database)
@@ -301,6 +313,69 @@ class Middleware(unittest.IsolatedAsyncioTestCase):
             if body is not None:
                 self.assertEqual(content["body"], body)
             self.assertEqual(database.done, ["begin", "close"])
+
+
+class OneConnection:
+    """A blocking database with a pool of one connection."""
+
+    blocking = True
+
+    def __init__(self) -> None:
+        self.pool, self.began = threading.Semaphore(1), threading.Event()
+        self.handle = "handle"
+
+    def mark(self, n: int) -> str:
+        return f"${n}"
+
+    async def begin(self) -> "OneConnection":
+        if not self.pool.acquire(timeout=5):
+            raise OSError("no connection is free")
+        self.began.set()
+        return self
+
+    async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        return RUN
+
+    async def commit(self) -> None: ...
+
+    async def close(self) -> None:
+        self.pool.release()
+
+    async def pause(self, seconds: float) -> None: ...
+
+
+class BlockingDatabases(unittest.IsolatedAsyncioTestCase):
+    async def test_those_that_wait_for_a_connection_do_not_keep_it_from_being_given_back(self) -> None:
+        with mock.patch.object(threads, "_THREADS", 1):
+            app, idempotent = service(OneConnection())  # type: ignore[arg-type]
+
+        @app.post("/pay")
+        @idempotent
+        async def pay() -> str:
+            return "paid"
+
+        answers = await asyncio.wait_for(asyncio.gather(*(send(app, key=str(n)) for n in range(5))), 30)
+        self.assertEqual([a[1]["body"] for a in answers], [b'"paid"'] * 5)
+
+    async def test_a_transaction_that_begins_after_its_request_was_cancelled_is_closed(self) -> None:
+        database = OneConnection()
+        app, idempotent = service(database)  # type: ignore[arg-type]
+
+        @app.post("/pay")
+        @idempotent
+        async def pay() -> str:
+            return "paid"
+
+        database.pool.acquire()
+        request = asyncio.ensure_future(send(app))
+        while not idempotent.database._begins._threads:  # type: ignore[attr-defined]
+            await asyncio.sleep(0)
+        request.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await request
+        database.pool.release()
+        await asyncio.to_thread(database.began.wait)
+        self.assertTrue(await asyncio.to_thread(database.pool.acquire, timeout=10), "the connection was not given back")
 
 
 if __name__ == "__main__":
