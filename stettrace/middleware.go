@@ -37,7 +37,7 @@ func (t *Tracer) Middleware(protect func(http.Handler) http.Handler) func(http.H
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			c := &call{tracer: t.tracer, ctx: r.Context(), began: time.Now()}
 			defer c.end()
-			ctx := observe.WithTrace(r.Context(), &observe.Trace{Run: c.memo, Replayed: c.link})
+			ctx := observe.WithTrace(r.Context(), &observe.Trace{Run: c.trace, Replayed: c.link})
 			inner.ServeHTTP(w, r.WithContext(context.WithValue(ctx, callKey{}, c)))
 		})
 	}
@@ -125,19 +125,19 @@ func (c *call) end() {
 	c.close()
 }
 
-// memo is an observe.Trace.Run.
-func (c *call) memo() string {
+// trace is an observe.Trace.Run.
+func (c *call) trace() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.handler == nil {
 		return ""
 	}
-	return memo(c.handler.SpanContext())
+	return write(c.handler.SpanContext())
 }
 
 // link is an observe.Trace.Replayed.
-func (c *call) link(memo string) {
-	sc := parseMemo(memo)
+func (c *call) link(text string) {
+	sc := parse(text)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if sc.IsValid() && c.span != nil {

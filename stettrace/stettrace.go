@@ -14,8 +14,8 @@
 //	stet settle   until the outcome is durable, or the claim given back
 //
 // The claim of a replay has a link to the handler's span of the run, in whatever
-// process and trace that was. It finds it in a memo that is stored with the
-// response (observe.Trace), so a replay of what a verifier or an operator has
+// process and trace that was. It finds it in what is stored with the
+// outcome (observe.Trace), so a replay of what a verifier or an operator has
 // resolved has none.
 //
 // Attributes are the event's name, class, state, attempt and digest of the
@@ -133,8 +133,8 @@ func describe(span trace.Span, ev observe.Event) {
 
 const traceparent = "traceparent" // of W3C Trace Context
 
-// memo is what is stored with a response: the span of its run.
-func memo(sc trace.SpanContext) string {
+// write is what is stored with an outcome: the span of its run.
+func write(sc trace.SpanContext) string {
 	if !sc.IsValid() {
 		return ""
 	}
@@ -143,8 +143,8 @@ func memo(sc trace.SpanContext) string {
 	return carrier[traceparent]
 }
 
-// parseMemo returns the span of a memo; one that is none is not valid.
-func parseMemo(memo string) trace.SpanContext {
-	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{traceparent: memo})
+// parse returns the span of such a text; one that is none is not valid.
+func parse(text string) trace.SpanContext {
+	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{traceparent: text})
 	return trace.SpanContextFromContext(ctx)
 }
