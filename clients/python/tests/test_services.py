@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import unittest
 from urllib.parse import urlsplit
 
+import asyncpg
 from service import BINARY
-from support import Service, ServiceTest, database_url
+from stet.asyncpg import Asyncpg
+from stet.sql import statements
+from support import Ledger, Service, ServiceTest, database_url
 from wire import Proxy
 
 POOL = concurrent.futures.ThreadPoolExecutor(16)
@@ -191,6 +195,19 @@ def flavours(*names: str) -> None:
 
 flavours("fastapi-psycopg-async", "fastapi-psycopg", "fastapi-asyncpg", "fastapi-sqlalchemy", "fastapi-sqlalchemy-async",
          "flask-psycopg", "flask-autocommit", "flask-sqlalchemy")
+
+class Pools(unittest.IsolatedAsyncioTestCase):
+    async def test_a_pool_of_asyncpg_gets_its_connection_back(self) -> None:
+        self.addCleanup(Ledger().close)
+        async with asyncpg.create_pool(database_url("shop"), min_size=1, max_size=1) as pool:
+            database = Asyncpg(pool.acquire)
+            begin, _ = statements(database.mark, "stet", "stet_")
+            for _ in range(3):
+                transaction = await asyncio.wait_for(database.begin(), 30)
+                row = await transaction.row(begin, ("acct_1", "pool", None, "", "", "", ""))
+                await transaction.close()
+                self.assertEqual(row[0], "run", "what was closed was not rolled back")
+
 
 if __name__ == "__main__":
     unittest.main()
