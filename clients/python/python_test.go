@@ -68,8 +68,8 @@ func ledger(t *testing.T) (*postgres.Store, string) {
 // TestPythonPackageKeepsItsPromises runs the tests in tests/, each class over a database of
 // its own.
 func TestPythonPackageKeepsItsPromises(t *testing.T) {
-	list := command(t, "", "-c", "import test_asgi, test_core, test_services, unittest; "+
-		"print(*{type(t).__module__+'.'+type(t).__name__ for m in (test_asgi, test_core, test_services) for s in unittest.defaultTestLoader.loadTestsFromModule(m) for t in s})")
+	list := command(t, "", "-c", "import test_asgi, test_core, test_flask, test_services, test_transactions, unittest; "+
+		"print(*{type(t).__module__+'.'+type(t).__name__ for m in (test_asgi, test_core, test_flask, test_services, test_transactions) for s in unittest.defaultTestLoader.loadTestsFromModule(m) for t in s})")
 	out, err := list.Output()
 	classes := strings.Fields(string(out))
 	if err != nil || len(classes) < 13 {

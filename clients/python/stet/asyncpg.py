@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
-from .sql import DatabaseError
+from .sql import ConnectionInTransaction, DatabaseError
 
 
 class Asyncpg:
@@ -34,6 +34,8 @@ class Asyncpg:
             connection = await source
             stack.push_async_callback(connection.close)
         try:
+            if connection.is_in_transaction():
+                raise ConnectionInTransaction  # of which ours would be a savepoint only
             transaction = connection.transaction()
             await transaction.start()
         except BaseException:

@@ -97,9 +97,15 @@ class Idempotent(Guard):
         limit = self.options.max_body
         if (request.content_length or 0) > limit:
             return self.too_large()
-        if "stream" in request.__dict__:  # it was read before
-            return request.get_data()
         environ = request.environ
+        if "stream" in request.__dict__:  # it was read before
+            cached = getattr(request, "_cached_data", None) is not None
+            body, length = request.get_data(), request.content_length
+            if not cached and (environ.get("wsgi.input_terminated") if length is None else len(body) < length):
+                log.error("the request's body was read before the decorator (request.form, or request.stream), so that requests could "
+                          "not be told apart; call request.get_data() before that; nothing was executed")
+                return self.problem(problems.MISCONFIGURED)
+            return body if len(body) <= limit else self.too_large()
         body = get_input_stream(environ).read(limit + 1)
         if len(body) > limit:
             return self.too_large()
@@ -115,6 +121,7 @@ class Idempotent(Guard):
             response = current_app.make_response(returned)
             response.direct_passthrough = False
             body = response.get_data()
+            "".join(name + value for name, value in response.headers).encode("latin-1")  # or the server could not send it
         except BaseException:
             call(run.undo())
             raise

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import Any
 
-from .sql import DatabaseError
+from psycopg.pq import TransactionStatus
+
+from .sql import ConnectionInTransaction, DatabaseError
 
 
 class _Marks:
@@ -30,15 +32,12 @@ class Psycopg(_Marks):
         self._connect = connect
 
     async def begin(self) -> _Blocking:
-        stack = ExitStack()
-        connection = stack.enter_context(self._connect())
-        try:
+        with ExitStack() as stack:  # which hears of an error, so that it commits nothing
+            connection = stack.enter_context(self._connect())
+            _check(connection)
             if connection.autocommit:
                 connection.execute("BEGIN")
-        except BaseException:
-            stack.close()
-            raise
-        return _Blocking(connection, stack)
+            return _Blocking(connection, stack.pop_all())
 
     async def pause(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -76,16 +75,13 @@ class AsyncPsycopg(_Marks):
         self._connect = connect
 
     async def begin(self) -> _Async:
-        stack = AsyncExitStack()
-        source = self._connect()
-        connection = await stack.enter_async_context(await source if inspect.isawaitable(source) else source)
-        try:
+        async with AsyncExitStack() as stack:
+            source = self._connect()
+            connection = await stack.enter_async_context(await source if inspect.isawaitable(source) else source)
+            _check(connection)
             if connection.autocommit:
                 await connection.execute("BEGIN")
-        except BaseException:
-            await stack.aclose()
-            raise
-        return _Async(connection, stack)
+            return _Async(connection, stack.pop_all())
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -110,6 +106,11 @@ class _Async:
         with suppress(Exception):
             async with self._stack:  # which hears of an error of rollback, so that it commits nothing
                 await self.handle.rollback()
+
+
+def _check(connection: Any) -> None:
+    if connection.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+        raise ConnectionInTransaction
 
 
 def _as_tuple(cursor: Any) -> Callable[[Any], tuple[Any, ...]]:

@@ -54,6 +54,10 @@ class DatabaseError(Exception):
         super().__init__(f"{type(original).__name__} {self.sqlstate} {_said(original)}".strip())
 
 
+class ConnectionInTransaction(Exception):
+    """The connection that was given is in a transaction already: what it commits, and when, is not ours."""
+
+
 def _said(error: BaseException) -> str:
     """What the server said, without the statement and its arguments."""
     for e in (error, error.__cause__):

@@ -52,7 +52,7 @@ class _Blocking:
             raise DatabaseError(error) from None
 
     async def commit(self) -> None:
-        self.handle.commit()
+        self.handle.get_transaction().commit()  # the outermost: a Session of 1.4 commits the innermost savepoint alone
 
     async def close(self) -> None:
         with suppress(Exception), self._stack:
