@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMap
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from anyio import CancelScope
 from starlette.requests import Request
 from starlette.routing import Match
 
@@ -134,12 +135,14 @@ class Idempotent(Guard):
         try:
             scope[_RUN] = run
             scope["extensions"] = {}  # a file that the server sends by itself could not be kept
-            await app(scope, replayed, response.take)
+            work = app(scope, replayed, response.take)
+            await (_whole(work) if isinstance(self.database, Threaded) else work)
         finally:
-            if not response.ended:
+            missing = not response.ended
+            if missing:
                 response.ended = True
                 await self._to_the_end(run.undo())
-        if response.missing:
+        if missing:
             log.error("an endpoint returned without a whole response; nothing was executed")
             await _send(send, self.problem(problems.RESPONSE_MISSING))
 
@@ -149,6 +152,20 @@ class Idempotent(Guard):
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
         return await asyncio.shield(task)
+
+
+async def _whole(work: Awaitable[None]) -> None:
+    """Waits for an application, cancelled or not: a thread of it may use the connection, and is not ended by that."""
+    task, cancelled = asyncio.ensure_future(work), False
+    with CancelScope(shield=True):
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError:
+                cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
+    task.result()
 
 
 class _Response:
@@ -161,11 +178,6 @@ class _Response:
         self._chunks: list[bytes] = []
         self._size = 0
         self.ended = False  # the transaction is over
-        self._answered = False
-
-    @property
-    def missing(self) -> bool:
-        return not self._answered
 
     async def take(self, message: Message) -> None:
         if message["type"] == "http.response.start" and not self.ended:
@@ -176,7 +188,7 @@ class _Response:
             if self._size > MAX_HELD:
                 self.ended = True
                 await self._to_the_end(self._run.undo())
-                await self._answer(self._run.guard.problem(problems.RESPONSE_TOO_LARGE))
+                await _send(self._send, self._run.guard.problem(problems.RESPONSE_TOO_LARGE))
             elif not message.get("more_body", False):
                 self.ended = True
                 await self._end(self._start)
@@ -186,14 +198,9 @@ class _Response:
         answer = Answer(start["status"], headers, b"".join(self._chunks))
         sent = await self._to_the_end(self._run.finish(answer))
         if sent is not answer:
-            return await self._answer(sent)
-        self._answered = True
+            return await _send(self._send, sent)
         await self._send(start)
         await self._send({"type": "http.response.body", "body": answer.body})
-
-    async def _answer(self, answer: Answer) -> None:
-        self._answered = True
-        await _send(self._send, answer)
 
 
 async def _send(send: Send, answer: Answer) -> None:

@@ -180,6 +180,25 @@ class Middleware(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(problem(await send(app)), (500, "response-missing"))
         self.assertEqual(database.done, ["begin", "close"])
 
+    async def test_a_client_that_leaves_in_the_commit_of_a_stream_is_not_told_that_nothing_was_executed(self) -> None:
+        database = Database()
+        database.commits = asyncio.get_running_loop().create_future()
+        app, idempotent = service(database)
+
+        @app.post("/pay")
+        @idempotent
+        async def pay() -> StreamingResponse:
+            async def chunks() -> Any:
+                yield b"paid"
+            return StreamingResponse(chunks())
+
+        with self.assertNoLogs("stet"):
+            self.assertEqual(await send(app), [])  # its receive says that the client has left
+        database.commits.set_result(None)
+        while "close" not in database.done:
+            await asyncio.sleep(0)
+        self.assertEqual(database.done, ["begin", "settle", "commit", "committed", "close"])
+
     async def test_a_response_too_large_to_hold_is_rolled_back(self) -> None:
         database = Database()
         app, idempotent = service(database)
@@ -356,6 +375,32 @@ class BlockingDatabases(unittest.IsolatedAsyncioTestCase):
 
         answers = await asyncio.wait_for(asyncio.gather(*(send(app, key=str(n)) for n in range(5))), 30)
         self.assertEqual([a[1]["body"] for a in answers], [b'"paid"'] * 5)
+
+    async def test_a_connection_is_not_given_back_while_a_thread_uses_it(self) -> None:
+        database = OneConnection()
+        app, idempotent = service(database)  # type: ignore[arg-type]
+        entered, go_on, used = threading.Event(), threading.Event(), []
+
+        @app.post("/pay")
+        @idempotent
+        def pay() -> str:
+            entered.set()
+            go_on.wait(30)
+            used.append(database.pool.acquire(blocking=False))
+            return "paid"
+
+        request = asyncio.ensure_future(send(app))
+        await asyncio.to_thread(entered.wait)
+        for _ in range(2):
+            request.cancel()
+            await asyncio.wait([request], timeout=0.1)
+        go_on.set()
+        with self.assertRaises(asyncio.CancelledError):
+            await request
+        while not used:
+            await asyncio.sleep(0)
+        self.assertEqual(used, [False], "another request may have got the connection while the endpoint used it")
+        self.assertTrue(await asyncio.to_thread(database.pool.acquire, timeout=10), "the connection was not given back")
 
     async def test_a_transaction_that_begins_after_its_request_was_cancelled_is_closed(self) -> None:
         database = OneConnection()
