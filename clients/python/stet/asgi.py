@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from anyio import CancelScope
 from starlette.requests import Request
-from starlette.routing import Match
+from starlette.routing import Host, Match, Mount
 
 from . import answer as problems
 from .answer import Answer
@@ -71,7 +71,10 @@ class Idempotent(Guard):
         async def protected(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http" or scope["method"].upper() in _SAFE:
                 return await app(scope, receive, send)
-            endpoint, path = _route(getattr(scope.get("app"), "routes", ()), scope)
+            routes = _routes(app) or _routes(scope.get("app"))
+            if routes is None:
+                raise RuntimeError("stet: the middleware finds no routes: add it by app.add_middleware(idempotent.middleware)")
+            endpoint, path = _route(routes, scope)
             if self not in getattr(endpoint, _MARK, ()):
                 return await app(scope, receive, send)
             await self._serve(app, scope, path, receive, send)
@@ -164,6 +167,7 @@ async def _whole(work: Awaitable[None]) -> None:
             except asyncio.CancelledError:
                 cancelled = True
     if cancelled:
+        task.exception()  # so that asyncio does not warn of it
         raise asyncio.CancelledError
     task.result()
 
@@ -219,13 +223,23 @@ def _target(scope: Scope) -> bytes:
     return path + b"?" + query if query else path
 
 
+def _routes(app: Any) -> Iterable[Any] | None:
+    """Those of an application, also where middleware is around it."""
+    while app is not None:
+        routes = getattr(app, "routes", None)
+        if routes is not None:
+            return routes
+        app = getattr(app, "app", None)
+    return None
+
+
 def _route(routes: Iterable[Any], scope: Scope) -> tuple[Any, str]:
     """The endpoint that a request will reach, and its path."""
     for route in routes:
         match, child = route.matches(scope)
         if match is not Match.FULL:
             continue
-        below = getattr(route, "routes", None)
+        below = getattr(route, "routes", None) or _routes(getattr(route, "app", None) if isinstance(route, (Mount, Host)) else None)
         if below:
             endpoint, path = _route(below, {**scope, **child})
             return endpoint, getattr(route, "path", "") + path

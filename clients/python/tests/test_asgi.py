@@ -9,6 +9,7 @@ from unittest import mock
 
 from fastapi import BackgroundTasks, Depends, FastAPI, Response
 from starlette.applications import Starlette
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Mount, Route
 
@@ -228,6 +229,32 @@ class Middleware(unittest.IsolatedAsyncioTestCase):
         self.assertEqual((await send(app, "/v1/pay", "PUT"))[1]["body"], b"handle")
         with self.assertRaisesRegex(RuntimeError, "no transaction"):
             await send(app, "/v1/pay", "GET")
+
+    async def test_endpoints_are_found_behind_other_middleware(self) -> None:
+        database = Database()
+        idempotent = Idempotent(database, scope=lambda request: "acct")
+
+        @idempotent
+        async def pay(request: Any) -> PlainTextResponse:
+            return PlainTextResponse("paid")
+
+        def plain() -> Starlette:
+            return Starlette(routes=[Route("/pay", pay, methods=["POST"])])
+
+        wrapped = Starlette(routes=[Mount("/v1", CORSMiddleware(plain(), ["*"]))])
+        wrapped.add_middleware(idempotent.middleware)
+        inside = Starlette(routes=[Mount("/v1", idempotent.middleware(plain()))])
+        for app, path in ((wrapped, "/v1/pay"), (inside, "/v1/pay"), (idempotent.middleware(plain()), "/pay"),
+                          (idempotent.middleware(CORSMiddleware(plain(), ["*"])), "/pay")):
+            database.rows, database.done = [RUN], []
+            self.assertEqual((await send(app, path))[1]["body"], b"paid")
+            self.assertEqual(database.done, ["begin", "settle", "commit", "committed", "close"])
+
+        async def opaque(scope: Any, receive: Any, send: Any) -> None:
+            self.fail("it was called")
+
+        with self.assertRaisesRegex(RuntimeError, "no routes"):
+            await send(idempotent.middleware(opaque))
 
     async def test_an_endpoint_without_the_decorator_is_left_alone(self) -> None:
         database = Database()
