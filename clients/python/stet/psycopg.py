@@ -35,8 +35,9 @@ class Psycopg(_Marks):
         with ExitStack() as stack:  # which hears of an error, so that it commits nothing
             connection = stack.enter_context(self._connect())
             _check(connection)
-            if connection.autocommit:
-                connection.execute("BEGIN")
+            if connection.autocommit:  # or what a handler writes after a rollback would stay
+                connection.autocommit = False
+                stack.callback(setattr, connection, "autocommit", True)
             return _Blocking(connection, stack.pop_all())
 
     async def pause(self, seconds: float) -> None:
@@ -80,7 +81,8 @@ class AsyncPsycopg(_Marks):
             connection = await stack.enter_async_context(await source if inspect.isawaitable(source) else source)
             _check(connection)
             if connection.autocommit:
-                await connection.execute("BEGIN")
+                await connection.set_autocommit(False)
+                stack.push_async_callback(connection.set_autocommit, True)
             return _Async(connection, stack.pop_all())
 
     async def pause(self, seconds: float) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
+import inspect
 import unittest
 from typing import Any
 
@@ -14,8 +15,8 @@ from stet.answer import Answer
 from stet.asyncpg import Asyncpg
 from stet.core import Guard, Options, Run
 from stet.psycopg import AsyncPsycopg, Psycopg
+from stet.sql import DatabaseError
 from stet.sqlalchemy import SQLAlchemy
-from stet.threads import call
 from support import Ledger, database_url
 
 INSERT = "INSERT INTO payments (amount) VALUES (%d)"
@@ -45,6 +46,68 @@ class Transactions(unittest.IsolatedAsyncioTestCase):
                 got = error
             self.assertEqual((got is answer), self.ledger.paid(8100 + n) == 1, f"{options}: it told {got} and has {self.ledger.paid(8100 + n)} payments")
             self.assertIs(got, answer)
+
+    async def test_what_a_handler_writes_after_a_rollback_is_not_committed(self) -> None:
+        plain = psycopg.connect(database_url("shop"), autocommit=True)
+        waiting = await psycopg.AsyncConnection.connect(database_url("shop"), autocommit=True)
+        self.addCleanup(plain.close)
+        self.addAsyncCleanup(waiting.close)
+
+        @contextlib.contextmanager
+        def pool() -> Any:
+            yield plain
+
+        @contextlib.asynccontextmanager
+        async def async_pool() -> Any:
+            yield waiting
+
+        async def awaited(work: Any) -> None:
+            if inspect.isawaitable(work):
+                await work
+
+        for n, database in enumerate((Psycopg(pool), AsyncPsycopg(async_pool))):
+            _, run = await self.begin(database, f"rolled-back{n}")
+            assert isinstance(run, Run)
+            await awaited(run.transaction.handle.rollback())
+            await awaited(run.transaction.handle.execute(INSERT % (8200 + n)))
+            with self.assertRaises(DatabaseError):
+                await run.finish(Answer(201, [], b"paid"))
+            self.assertEqual(self.ledger.paid(8200 + n), 0, "it is paid, and a retry pays again")
+            _, run = await self.begin(database, f"rolled-back{n}")
+            assert isinstance(run, Run)
+            await awaited(run.transaction.handle.execute(INSERT % (8200 + n)))
+            await run.finish(Answer(201, [], b"paid"))
+            self.assertEqual(self.ledger.paid(8200 + n), 1)
+        self.assertTrue(plain.autocommit and waiting.autocommit, "the connection is given back as it was")
+
+    async def test_a_connection_of_sqlalchemy_will_do(self) -> None:
+        engine = create_engine(database_url("shop").replace("postgres://", "postgresql+psycopg2://"), future=True)
+        self.addCleanup(engine.dispose)
+        for _ in range(2):
+            _, run = await self.begin(SQLAlchemy(engine.connect), "connection")
+            if isinstance(run, Answer):
+                break
+            run.transaction.handle.execute(text(INSERT % 8300))
+            await run.finish(Answer(201, [], b"paid"))
+        self.assertEqual((run.status, self.ledger.paid(8300)), (201, 1))
+
+    async def test_a_commit_that_a_deferred_constraint_refuses_is_an_error(self) -> None:
+        self.ledger.connection.execute("CREATE TABLE IF NOT EXISTS once (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED); GRANT INSERT ON once TO shop")
+        engine = create_engine(database_url("shop").replace("postgres://", "postgresql+psycopg2://"))
+        self.addCleanup(engine.dispose)
+        for n, database in enumerate((Psycopg(lambda: psycopg.connect(database_url("shop"))), SQLAlchemy(sessionmaker(engine)),
+                                      Asyncpg(lambda: asyncpg.connect(database_url("shop"))))):
+            _, run = await self.begin(database, f"deferred{n}")
+            assert isinstance(run, Run)
+            sql: Any = "INSERT INTO once VALUES (1), (1)"
+            done = run.transaction.handle.execute(text(sql) if n == 1 else sql)
+            if inspect.isawaitable(done):
+                await done
+            with self.assertRaisesRegex(Exception, "once_n_key"):
+                await run.finish(Answer(201, [], b"paid"))
+            _, run = await self.begin(database, f"deferred{n}")
+            assert isinstance(run, Run)
+            await run.undo()
 
     async def test_a_connection_that_is_in_a_transaction_is_not_taken(self) -> None:
         connection = await asyncpg.connect(database_url("shop"))
