@@ -3,7 +3,7 @@
 import { checked } from './options.js';
 import { problem } from './problem.js';
 import { send } from './response.js';
-import { fingerprinted, named, parsed, read, serve } from './serve.js';
+import { fingerprinted, named, nested, parsed, read, serve } from './serve.js';
 
 const kept = Symbol('stet: the body as it came');
 
@@ -19,6 +19,8 @@ export function idempotency(options) {
     if (typeof handler !== 'function') throw new TypeError('stet: a handler is needed: (req, res, client) => …');
     return async function protectedHandler(req, res, next) {
       try {
+        const inside = nested(o, req);
+        if (inside !== undefined) return send(res, inside);
         const before = res.getHeaders();
         const { operation, refusal } = await named(o, req, req, `${req.method} ${req.route === undefined ? req.path : req.baseUrl + req.route.path}`);
         if (refusal !== undefined) return send(res, refusal);

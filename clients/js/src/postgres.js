@@ -82,7 +82,8 @@ class Transaction {
     const { connection } = this;
     this.open = false;
     try {
-      await connection.query(functions(this.options).settle, [this.claim, status, JSON.stringify(headers), contentType, body, gone, keep, tombstone, maxResult]);
+      const values = [this.claim, status, JSON.stringify(headers), contentType, body, gone, keep, tombstone, maxResult];
+      await within(commitTimeout, connection.query(functions(this.options).settle, values)); // the handler may have left something running
       if (this.late !== undefined) throw this.late;
     } catch (error) {
       await this.rollback();
@@ -106,8 +107,9 @@ class Transaction {
   async lookUp() {
     const until = Date.now() + commitTimeout;
     for (let pause = 25; ; pause = Math.min(2 * pause, 500)) {
+      const begun = begin(this.options, this.operation);
       try {
-        const row = await begin(this.options, this.operation);
+        const row = await within(Math.max(until - Date.now(), 1), begun);
         if (row.action === 'run') {
           await row.tx.rollback();
           return { action: 'nothing' };
@@ -115,6 +117,7 @@ class Transaction {
         if (row.fence === this.fence && (row.action === 'replay' || row.action === 'expired')) return { action: 'committed' };
         if (row.action !== 'in_flight') return row;
       } catch (error) {
+        begun.then(({ action, tx }) => action === 'run' && tx.rollback(), () => {}); // in case it comes later
         if (kind(error) !== 'unavailable') this.options.log('the outcome of a COMMIT could not be looked up yet', described(error));
       }
       if (Date.now() > until) return { action: 'unknown' };
@@ -188,7 +191,10 @@ function guarded(tx) {
   return new Proxy(tx.connection, {
     get(connection, name) {
       if (name === 'query') return query;
-      if (name === 'release' || name === 'end' || name === 'connect') return (...args) => refuse(args, `${name}: this connection is not the handler's to give back`);
+      if (name === 'release') { // which is called without waiting, where a rejected promise would end the process
+        return () => { throw new Error('stet: release: this connection is not the handler\'s to give back'); };
+      }
+      if (name === 'end' || name === 'connect') return (...args) => refuse(args, `${name}: this connection is not the handler's to give back`);
       const value = Reflect.get(connection, name, connection);
       return typeof value === 'function' ? value.bind(connection) : value;
     },

@@ -86,15 +86,21 @@ export class Capture {
     const body = bodyless ? Buffer.alloc(0) : Buffer.concat(this.chunks);
     this.body = body;
     const declared = header['content-length'];
-    const cut = !bodyless && declared !== undefined && Number(declared) !== this.size;
+    this.final = { status: res.statusCode, header: { ...header } };
+    const cut = !bodyless && res.req.method !== 'HEAD' && declared !== undefined && Number(declared) !== this.size;
     return { status: res.statusCode, headers: stored(header, this.before), contentType: text(header['content-type']) ?? null, body, cut };
   }
 
-  /** Sends the response. */
+  /** Sends the response as response has returned it, whatever was done to it since. */
   send() {
-    const body = this.body ?? Buffer.concat(this.chunks);
+    const { res, body, final } = this;
     this.remove();
-    if (!this.res.headersSent) this.res.end(body.length > 0 ? body : undefined);
+    if (res.headersSent) return;
+    const now = res.getHeaders();
+    for (const name of Object.keys(now)) if (!Object.hasOwn(final.header, name)) res.removeHeader(name);
+    for (const [name, value] of Object.entries(final.header)) if (now[name] !== value) res.setHeader(name, value);
+    res.statusCode = final.status;
+    res.end(body.length > 0 ? body : undefined);
   }
 
   /** Undoes what the handler did to the response, so that something else can be sent. */
@@ -150,7 +156,7 @@ export function send(res, { status, headers, body, problem }) {
     if (Array.isArray(value) && value.length === 0) res.removeHeader(name);
     else res.setHeader(name, value);
   }
-  if (status !== 204 && status !== 304) res.setHeader('Content-Length', body.length);
+  if (status !== 204 && status !== 304 && res.req.method !== 'HEAD') res.setHeader('Content-Length', body.length);
   res.statusCode = status;
   res.end(body.length > 0 ? body : undefined);
 }

@@ -25,8 +25,8 @@ export async function named(options, request, req, name) {
     return refusal('scope-failed');
   }
   if (scope === undefined || scope === null || scope === '') return refusal('scope-missing');
-  if (typeof scope !== 'string') {
-    options.log('the option scope returned something that is not a string; nothing was executed');
+  if (typeof scope !== 'string' || !scope.isWellFormed()) { // half of a surrogate pair is U+FFFD in UTF-8, whichever it is: scopes would be one
+    options.log('the option scope returned something that is not a string, or is not well-formed; nothing was executed');
     return refusal('misconfigured');
   }
   if (Buffer.byteLength(scope) > 1024) return refusal('scope-too-long');
@@ -97,6 +97,21 @@ export function fingerprinted(options, req, target, body) {
   return requestFingerprint({ method: req.method, target, headers: req.headersDistinct, body }, options.canonicalize);
 }
 
+const running = new WeakMap();
+
+/**
+ * Is a request's operation running, so that this would be inside it? A refusal then: what the inner
+ * one says, such as in-flight, must not be the outcome of the outer one, which is rolled back.
+ */
+export function nested(options, req) {
+  const tx = running.get(req);
+  if (tx === undefined) return undefined;
+  const message = 'a protected handler was called inside a protected handler of the same request; it was rolled back';
+  tx.late ??= new Error(`stet: ${message}`);
+  options.log(message);
+  return problem('misconfigured', { base: options.problemBase });
+}
+
 /**
  * Runs or replays an operation, and answers. handler(client) is called with a client in the
  * transaction, and its response goes to res. What it throws is thrown again, after the rollback;
@@ -118,9 +133,11 @@ export async function serve({ options, operation, req, res, before, handler, ans
   if (begun.action !== 'run') return answer(options, begun, req, say, refuse);
   const { tx } = begun;
   const capture = new Capture(res, before);
+  running.set(req, tx);
   try {
     await run(capture, tx, handler, options.timeout);
   } catch (error) {
+    running.delete(req);
     if (error !== overdue) {
       await tx.rollback();
       capture.retract();
@@ -138,6 +155,8 @@ export async function serve({ options, operation, req, res, before, handler, ans
     await tx.rollback();
     capture.retract();
     throw error;
+  } finally {
+    running.delete(req);
   }
 }
 

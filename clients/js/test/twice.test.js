@@ -1,0 +1,153 @@
+import assert from 'node:assert/strict';
+import { randomUUID } from 'node:crypto';
+import { once } from 'node:events';
+import http from 'node:http';
+import { after, test } from 'node:test';
+import express from 'express';
+import fastify from 'fastify';
+import pg from 'pg';
+import { idempotency, keepBody } from '@stet-go/stet/express';
+import { idempotency as onFastify } from '@stet-go/stet/fastify';
+import { charges, closeDatabase, post } from './support.js';
+
+after(closeDatabase);
+
+async function serve(t, route, options = {}) {
+  const pool = new pg.Pool({ connectionString: process.env.STET_DATABASE });
+  const lines = [];
+  const app = express();
+  route(app, idempotency({ pool: options.pool?.(pool) ?? pool, scope: () => 'acct_1', log: (line) => lines.push(line), ...options.more }), pool);
+  app.use((error, req, res, next) => { res.status(500).json({ error: error.message }); void next; });
+  const server = app.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  t.after(async () => { server.closeAllConnections(); server.close(); await pool.end(); });
+  return { url: `http://127.0.0.1:${server.address().port}`, lines };
+}
+
+const write = (req, client) => client.query('INSERT INTO charges (key, amount) VALUES ($1, 1)', [req.get('Idempotency-Key')]);
+
+test('a handler that is protected twice is refused, and in-flight is never its outcome', { timeout: 60_000 }, async (t) => {
+  for (const [body, more] of [['{"amount":42}', {}], ['', {}], ['{"amount":42}', { rollsBack: () => false }]]) {
+    const { url, lines } = await serve(t, (app, protect) => {
+      app.use(express.json({ verify: keepBody }));
+      app.post('/payments', protect(async (req, res, client) => {
+        await write(req, client);
+        await protect(() => assert.fail('it ran'))(req, res, assert.ifError);
+      }));
+    }, { more });
+    const key = randomUUID();
+    for (let i = 0; i < 2; i++) {
+      const got = await post(url, { key, body });
+      assert.equal(got.status, 500, got.text);
+      if (more.rollsBack === undefined) assert.equal(got.type, 'misconfigured');
+      assert.equal(got.headers['idempotent-replayed'], undefined);
+      assert.match(lines[i], /inside a protected handler/);
+      assert.equal(await charges(key), 0);
+    }
+  }
+});
+
+test('scopes that UTF-8 cannot tell apart are refused', async (t) => {
+  for (const scope of ['\ud800', 'a\udfff']) {
+    const { url } = await serve(t, (app, protect) => app.post('/payments', protect(() => assert.fail('it ran'))), { more: { scope: () => scope } });
+    assert.equal((await post(url, { key: randomUUID() })).type, 'misconfigured');
+  }
+});
+
+// watched is a pool whose connections pass each text of a query to seen first.
+const watched = (seen) => (pool) => ({
+  async connect() {
+    const client = await pool.connect();
+    return new Proxy(client, {
+      get(target, name) {
+        if (name === 'query') return (...args) => seen(args[0], () => target.query(...args));
+        const value = Reflect.get(target, name, target);
+        return typeof value === 'function' ? value.bind(target) : value;
+      },
+    });
+  },
+});
+
+test('what is done to a response during the COMMIT does not reach the caller', async (t) => {
+  let tamper;
+  const { url } = await serve(t, (app, protect) => app.post('/payments', protect(async (req, res, client) => {
+    await write(req, client);
+    res.set('X-Kept', 'first').status(201).json({});
+    tamper = () => { res.statusCode = 418; res.removeHeader('Content-Type'); res.set('X-Kept', 'second').set('X-Late', 'late'); };
+  })), { pool: watched((text, run) => { if (text === 'COMMIT') tamper(); return run(); }) });
+  const key = randomUUID();
+  for (let i = 0; i < 2; i++) {
+    const { status, headers } = await post(url, { key });
+    assert.deepEqual([status, headers['x-kept'], headers['x-late'], headers['content-type']], [201, ['first'], undefined, ['application/json; charset=utf-8']]);
+  }
+});
+
+test('a COMMIT that cannot be looked up, because no connection is to be had, is outcome-unknown', { timeout: 60_000 }, async (t) => {
+  let lost = false;
+  const { url } = await serve(t, (app, protect) => app.post('/payments', protect(async (req, res, client) => {
+    await write(req, client);
+    res.json({});
+  })), {
+    pool: (pool) => {
+      const { connect } = watched(async (text, run) => {
+        const answer = await run();
+        if (text === 'COMMIT' && !lost) { lost = true; throw new Error('the connection broke'); }
+        return answer;
+      })(pool);
+      return { connect: () => (lost ? new Promise(() => {}) : connect()) };
+    },
+  });
+  const key = randomUUID();
+  const got = await post(url, { key });
+  assert.deepEqual([got.status, got.type, got.problem?.execution, await charges(key)], [504, 'outcome-unknown', 'may have executed', 1]);
+});
+
+test('a statement that the handler has left running does not hold its key for ever', { timeout: 60_000 }, async (t) => {
+  const { url } = await serve(t, (app, protect) => app.post('/payments', protect(async (req, res, client) => {
+    await write(req, client);
+    client.query('SELECT pg_sleep(50)').catch(() => {});
+    res.json({});
+  })));
+  const key = randomUUID();
+  const got = await post(url, { key });
+  assert.deepEqual([got.status, got.type, got.problem?.execution, await charges(key)], [503, 'store-unavailable', 'not executed', 0]);
+});
+
+test('a handler that gives its client back is rolled back, and the process goes on', async (t) => {
+  const { url } = await serve(t, (app, protect) => app.post('/payments', protect(async (req, res, client) => {
+    try {
+      await write(req, client);
+      res.json({});
+    } finally {
+      client.release();
+    }
+  })));
+  const key = randomUUID();
+  const got = await post(url, { key });
+  assert.equal(got.status, 500, got.text);
+  assert.match(got.text, /not the handler's to give back/);
+  assert.equal(await charges(key), 0);
+});
+
+test('HEAD has a response without its body', async (t) => {
+  const { url } = await serve(t, (app, protect) => app.get('/payments', protect((req, res) => { res.json({ paid: true }); })));
+  const key = randomUUID();
+  for (const replayed of [undefined, 'true']) {
+    const req = http.request(`${url}/payments`, { method: 'HEAD', headers: { 'Idempotency-Key': key } }).end();
+    const [res] = await once(req, 'response');
+    res.resume();
+    assert.deepEqual([res.statusCode, res.headers['idempotent-replayed']], [200, replayed]);
+  }
+});
+
+test('what a hook of Fastify has set on the raw response is not replayed', async (t) => {
+  const pool = new pg.Pool({ connectionString: process.env.STET_DATABASE });
+  const app = fastify();
+  let n = 0;
+  app.addHook('onRequest', async (request, reply) => { reply.raw.setHeader('X-Request', String(++n)); });
+  app.post('/payments', onFastify({ pool, scope: () => 'acct_1' })(async () => ({})));
+  const url = await app.listen({ port: 0, host: '127.0.0.1' });
+  t.after(async () => { app.server.closeAllConnections(); await app.close(); await pool.end(); });
+  const key = randomUUID();
+  for (const want of ['1', '2']) assert.deepEqual((await post(url, { key })).headers['x-request'], [want]);
+});
