@@ -102,10 +102,10 @@ class Guard:
         """The scope, or what is answered in its place."""
         if not scope:
             return self.problem(problems.SCOPE_MISSING)
-        if not isinstance(scope, str) or "\0" in scope:
-            log.error("the scope function returned what is no text, or has a NUL; nothing was executed")
+        if not isinstance(scope, str) or any(c == "\0" or "\ud800" <= c <= "\udfff" for c in scope):
+            log.error("the scope function returned what is no text, or has a NUL or half a character; nothing was executed")
             return self.problem(problems.SCOPE_FAILED)
-        if len(scope.encode("utf-8", "surrogatepass")) > MAX_SCOPE:
+        if len(scope.encode()) > MAX_SCOPE:
             return self.problem(problems.SCOPE_TOO_LONG)
         return scope
 
@@ -203,8 +203,10 @@ class Run:
             raise
         try:
             await self.transaction.commit()
-        except Exception as error:
+        except BaseException as error:
             await self.transaction.close()
+            if not isinstance(error, Exception):
+                raise
             return await self._look_up(answer, error)
         await self.transaction.close()
         return answer

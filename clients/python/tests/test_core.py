@@ -84,6 +84,16 @@ class Decisions(unittest.TestCase):
             with self.assertRaises(ValueError):
                 Guard(Database(), options)  # type: ignore[arg-type]
 
+    def test_a_scope_that_is_no_text_is_refused(self) -> None:
+        class Database:
+            def mark(self, n: int) -> str:
+                return "?"
+
+        guard = Guard(Database(), Options())  # type: ignore[arg-type]
+        for scope in (7, b"acct", "a\0b", "\ud800"):
+            self.assertEqual(getattr(guard.scope(scope), "status", None), 500, repr(scope))  # type: ignore[arg-type]
+        self.assertEqual(guard.scope("Gr\xfc\xdfe"), "Gr\xfc\xdfe")
+
     def test_errors_have_no_argument_in_them(self) -> None:
         class Refused(Exception):
             sqlstate = "22P02"

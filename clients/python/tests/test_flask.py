@@ -77,6 +77,17 @@ class Decorator(unittest.TestCase):
         got = client.post("/pay", headers={"Idempotency-Key": "k"})
         self.assertEqual((got.status_code, database.done), (500, ["close"]))
 
+    def test_a_commit_that_is_broken_off_gives_its_connection_back(self) -> None:
+        database, client = self.service()
+
+        async def broken_off() -> None:
+            raise SystemExit  # as a server does that ends a worker
+
+        database.commit = broken_off  # type: ignore[method-assign]
+        with self.assertRaises(SystemExit):
+            client.post("/pay", headers={"Idempotency-Key": "k"})
+        self.assertEqual(database.done, ["close"])
+
 
 if __name__ == "__main__":
     unittest.main()
