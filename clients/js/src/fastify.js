@@ -26,7 +26,7 @@ export function idempotency(options) {
       async handler(request, reply) {
         const operation = operations.get(request);
         if (operation === undefined) throw new Error('stet: once() makes the options of a route; give them to the route whole: app.post(path, once(handler))');
-        const before = { ...reply.raw.getHeaders(), ...reply.getHeaders() }; // some hooks set it on the raw response
+        const before = reply.getHeaders(); // the raw response's too
         const run = async (client) => {
           const value = await handler.call(this, request, reply, client);
           if (value !== undefined && value !== reply && !reply.sent) reply.send(value);

@@ -30,6 +30,7 @@ export async function begin(options, operation) {
     tx.claim = row.claim;
     tx.fence = row.fence;
     if (row.action !== 'run') await tx.rollback();
+    else tx.watch();
     return { ...row, tx };
   } catch (error) {
     tx.abandon();
@@ -49,12 +50,22 @@ class Transaction {
     this.client = guarded(this);
   }
 
+  // watch closes the client once the server says that there is no transaction: "SELECT 1; ROLLBACK"
+  // has ended it, and what came after would be committed by itself.
+  watch() {
+    const wire = this.connection.connection;
+    const ready = ({ status }) => { if (status === 'I') this.open = false; };
+    wire?.on?.('readyForQuery', ready);
+    this.unwatch = () => wire?.off?.('readyForQuery', ready);
+  }
+
   // close has nothing more be written by what the handler left behind: the connection is the pool's again.
   release(destroy) {
     this.open = false;
     if (this.connection === undefined) return;
     const connection = this.connection;
     this.connection = undefined;
+    this.unwatch?.();
     if (!destroy) connection.off('error', this.broken);
     connection.release(destroy);
   }

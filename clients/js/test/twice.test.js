@@ -151,3 +151,14 @@ test('what a hook of Fastify has set on the raw response is not replayed', async
   const key = randomUUID();
   for (const want of ['1', '2']) assert.deepEqual((await post(url, { key })).headers['x-request'], [want]);
 });
+
+test('a ROLLBACK behind another statement has nothing committed by itself', async (t) => {
+  const { url } = await serve(t, (app, protect) => app.post('/payments', protect(async (req, res, client) => {
+    await client.query('SELECT 1; ROLLBACK');
+    await write(req, client);
+    res.json({});
+  })));
+  const key = randomUUID();
+  const got = await post(url, { key });
+  assert.deepEqual([got.status, await charges(key)], [500, 0], got.text);
+});
