@@ -414,7 +414,24 @@ func TestUnsettledRunIsNotAcknowledged(t *testing.T) {
 		got, _ := c.Handle(ctx, order{ID: "1"}, d)
 		wants(t, got, stetmsg.Retry, stetmsg.Unsettled)
 		if len(d.told) != 1 || d.told[0] != "retry" {
-			t.Fatal(d.told)
+			t.Fatalf("the broker was told %v; want one retry", d.told)
 		}
+	})
+}
+
+func TestUnsettledExhaustionIsNoDeadLetter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down := false
+		b := newBench(t, storetest.Faulty(memory.New(memory.Options{}), func(c storetest.Call) storetest.Fault {
+			if down && c.Method == "Settle" {
+				return storetest.FailBefore
+			}
+			return storetest.NoFault
+		}), stet.Policy{Stale: stet.MayRunAgain()})
+		die(t, b, "1")
+		c := b.consumer(func(context.Context, order) ([]byte, error) { panic("run again") },
+			func(o *stetmsg.Options[order]) { o.MaxAttempts = 1 })
+		down = true
+		wants(t, c.Decide(ctx, order{ID: "1"}, 2), stetmsg.Retry, stetmsg.Unsettled)
 	})
 }

@@ -200,6 +200,8 @@ var defects = []defect{
 	{"messages: one that runs elsewhere is acknowledged", "stetmsg/decide.go",
 		"d.Reason, d.After = InFlight,", "d.Action = Ack\n\t\td.Reason, d.After = InFlight,", some("RunningElsewhere", msgTests)},
 	{"messages: one whose outcome may not be stored is acknowledged", "stetmsg/decide.go",
+		"\tdefault:\n\t\treturn unsettled(c.o.Backoff(1), n, err)\n\t}\n\treturn d\n", "\tdefault:\n\t\td.Action, d.Reason = Ack, Handled\n\t}\n\treturn d\n", some("Unsettled", msgTests)},
+	{"messages: one whose exhaustion may not be stored is a dead letter", "stetmsg/decide.go",
 		"if err := run.Settle(ctx, out); err != nil {", "if err := run.Settle(ctx, out); err != nil && c == nil {", some("Unsettled", msgTests)},
 	{"messages: one that was delivered too often is settled as failed", "stetmsg/decide.go",
 		"func() (stet.Outcome, error) { return stet.Outcome{}, errAside })", "func() (stet.Outcome, error) { return *failure(d.Err), nil })", some("TooOften", msgTests)},
