@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -139,15 +140,23 @@ func measure(ctx context.Context, server *rig.RedisServer, persistence string) e
 	return nil
 }
 
-// spy is a client that remembers the scripts it is to run.
+// spy is a client that remembers the scripts it is to run, and their text: it has the
+// server forget them before.
 type spy struct {
 	redis.Client
 	commands [][]string
+	sources  []string
 }
 
 func (s *spy) Do(ctx context.Context, key string, args ...string) (any, error) {
-	if args[0] == "EVALSHA" {
-		s.commands = append(s.commands, args)
+	switch args[0] {
+	case "EVALSHA":
+		s.commands = append(s.commands, slices.Clone(args))
+		if _, err := s.Client.Do(ctx, key, "SCRIPT", "FLUSH"); err != nil {
+			return nil, err
+		}
+	case "EVAL":
+		s.sources = append(s.sources, args[1])
 	}
 	return s.Client.Do(ctx, key, args...)
 }
@@ -160,14 +169,27 @@ func (b *bench) learn(ctx context.Context, c redis.Client, o redis.Options) erro
 		return err
 	}
 	defer store.Close()
-	s.commands = nil // what New has asked the server for
+	s.commands, s.sources = nil, nil // what New has asked the server for
 	if err := pair(ctx, store); err != nil {
 		return err
 	}
-	if len(s.commands) != 2 {
-		return fmt.Errorf("claim and settle are %d commands; want 2", len(s.commands))
+	if len(s.commands) != 2 || len(s.sources) != 2 {
+		return fmt.Errorf("claim and settle are %d commands and %d scripts; want 2", len(s.commands), len(s.sources))
 	}
 	b.claim, b.settle = s.commands[0], s.commands[1]
+	// A fence begins with NUL, which a command line cannot have: the script has it.
+	settle, err := c.Do(ctx, b.settle[3], "SCRIPT", "LOAD", strings.ReplaceAll(s.sources[1], "ARGV[2]", preparedFence))
+	if err != nil {
+		return err
+	}
+	digest, ok := settle.(string)
+	if !ok {
+		return fmt.Errorf("SCRIPT LOAD returned %T", settle)
+	}
+	b.settle[1] = digest
+	if _, err := c.Do(ctx, b.settle[3], "SCRIPT", "LOAD", s.sources[0]); err != nil { // which was forgotten for the settle
+		return err
+	}
 	return nil
 }
 

@@ -15,6 +15,8 @@ import (
 const (
 	random   = "__rand_int__" // redis-benchmark puts 12 digits in its place
 	prepared = 60_000         // running records for the settles
+
+	preparedFence = `'\0\0\0\0\0\0\0f'` // of each of them, in Lua
 )
 
 // native is how many pairs a second redis-benchmark makes of the store's own
@@ -35,18 +37,32 @@ func (b *bench) native(ctx context.Context, conns, inFlight int) (float64, error
 		}
 		return rate(out)
 	}
-	claims, err := bench(1_000_000_000, shaped(b.claim, nil))
+	claims, err := bench(1_000_000_000, shaped(b.claim))
 	if err != nil {
 		return 0, err
 	}
 	if err := b.prepare(ctx); err != nil {
 		return 0, err
 	}
-	settles, err := bench(prepared, shaped(b.settle, map[int]string{1: strings.Repeat("f", 8)}))
+	settles, err := bench(prepared, shaped(b.settle))
 	if err != nil {
 		return 0, err
 	}
-	return 1 / (1/claims + 1/settles), nil
+	return 1 / (1/claims + 1/settles), b.settledSome(ctx, host, port)
+}
+
+// settledSome returns an error if redis-benchmark has settled nothing.
+func (b *bench) settledSome(ctx context.Context, host, port string) error {
+	const script = `for i = 0, 9999 do
+		local rec = redis.call('GET', string.format('bench:{%012d}:op', i))
+		if rec and rec:byte(2) == 2 then return 'yes' end
+	end
+	return 'no'`
+	out, err := exec.CommandContext(ctx, "redis-cli", "-h", host, "-p", port, "EVAL", script, "0").Output()
+	if err != nil || strings.TrimSpace(string(out)) != "yes" {
+		return fmt.Errorf("redis-benchmark has settled none of the records that were prepared: %s, %w", out, err)
+	}
+	return nil
 }
 
 // estimate is how many commands are worth sending.
@@ -55,19 +71,15 @@ func estimate(inFlight int) int {
 	return int(each.Seconds()*float64(perSecond))/2 + 1000
 }
 
-// shaped is a command of the store with keys at random, and some arguments
-// replaced. Binary arguments are those of the store, but for their NUL bytes,
+// shaped is a command of the store with keys at random. Binary arguments are those of the store, but for their NUL bytes,
 // which a command line cannot have.
-func shaped(command []string, replace map[int]string) []string {
+func shaped(command []string) []string {
 	n, _ := strconv.Atoi(command[2])
 	out := append([]string{}, command[:3]...)
 	for _, kind := range []string{"op", "result", "live", "list", "fence"}[:n] {
 		out = append(out, "bench:{"+random+"}:"+kind)
 	}
 	for i, arg := range command[3+n:] {
-		if other, ok := replace[i]; ok {
-			arg = other
-		}
 		if i == 0 {
 			arg = "member"
 		}
@@ -84,7 +96,7 @@ func (b *bench) prepare(ctx context.Context) error {
 	}
 	defer conn.Close()
 	w := bufio.NewWriter(conn)
-	const script = `local head = '\1\1\0' .. string.rep('p', 81) .. 'ffffffff' .. string.rep('\0', 44)
+	const script = `local head = '\1\1\0' .. string.rep('p', 81) .. ` + preparedFence + ` .. string.rep('\0', 44)
 		for i = ARGV[1], ARGV[2] do
 			local n = string.format('%012d', i)
 			redis.call('SET', 'bench:{' .. n .. '}:op', head)
