@@ -135,8 +135,7 @@ type answer struct {
 // none can come, or the store is closed. send has a copy of t to itself.
 //
 // Where the transaction has seen that commits wait for no standby (alone), there is no
-// wait to be cut short: send is called as it is, which takes a fifth less time on both
-// sides. A standby that is configured while the transaction runs counts from the next
+// wait to be cut short: send is called as it is, which costs less. A standby that is configured while the transaction runs counts from the next
 // one on.
 func (t *transaction) committing(ctx context.Context, alone bool, send func(context.Context, *transaction) (answer, error)) (answer, error) {
 	if alone {
