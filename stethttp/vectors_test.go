@@ -2,11 +2,8 @@ package stethttp_test
 
 import (
 	"bytes"
-	"encoding/hex"
-	"encoding/json"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"testing"
 
 	"github.com/stet-go/stet"
@@ -16,72 +13,28 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// vectors are those of docs/vectors.json that are about requests. They were not made by Go.
-type vectors struct {
-	Canonical []struct {
-		Body, Form string
-		Exclude    []string
-	}
-	Requests []struct {
-		Method, Target    string
-		Headers           [][2]string
-		Body, Fingerprint string
-		Canonical         bool
-	}
-}
-
-func readVectors(t *testing.T) (v vectors) {
-	t.Helper()
-	b, err := os.ReadFile("../docs/vectors.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(b, &v); err != nil {
-		t.Fatal(err)
-	}
-	return v
-}
-
-func unhex(t *testing.T, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
 // TestCanonicalVectorsForOtherLanguagesAreWhatGoComputes is here because package
 // canonical has no other test that reads docs.
 func TestCanonicalVectorsForOtherLanguagesAreWhatGoComputes(t *testing.T) {
-	list := readVectors(t).Canonical
-	if len(list) < 30 {
-		t.Fatalf("%d vectors; want 30 at least", len(list))
-	}
-	for _, v := range list {
+	for _, v := range stettest.ReadVectors(t).Canonical {
 		form, err := canonical.JSON(v.Exclude...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := form("application/json", unhex(t, v.Body))
-		if want := unhex(t, v.Form); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%q without %q becomes %q, %v; want %q", unhex(t, v.Body), v.Exclude, got, err, want)
+		if got, err := form("application/json", v.Body); err != nil || !bytes.Equal(got, v.Form) {
+			t.Errorf("%q without %q becomes %q, %v; want %q", v.Body, v.Exclude, got, err, v.Form)
 		}
 	}
 }
 
 func TestRequestVectorsForOtherLanguagesAreWhatGoComputes(t *testing.T) {
-	list := readVectors(t).Requests
-	if len(list) < 15 {
-		t.Fatalf("%d vectors; want 15 at least", len(list))
-	}
 	form, err := canonical.JSON()
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := memory.New(memory.Options{})
 	e := stettest.Engine(t, s, stet.Options{})
-	for _, v := range list {
+	for _, v := range stettest.ReadVectors(t).Requests {
 		o := stethttp.Options{Scope: stethttp.SingleTenant}
 		if v.Canonical {
 			o.Canonicalize = form
@@ -90,7 +43,7 @@ func TestRequestVectorsForOtherLanguagesAreWhatGoComputes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := httptest.NewRequest(v.Method, v.Target, bytes.NewReader(unhex(t, v.Body)))
+		r := httptest.NewRequest(v.Method, v.Target, bytes.NewReader(v.Body))
 		for _, field := range v.Headers {
 			r.Header.Add(field[0], field[1])
 		}
@@ -99,7 +52,7 @@ func TestRequestVectorsForOtherLanguagesAreWhatGoComputes(t *testing.T) {
 		m.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })).ServeHTTP(httptest.NewRecorder(), r)
 		rec := stettest.Read(t, s, e.ID("single-tenant", key))
 		if got := rec.Fingerprint.String(); got != v.Fingerprint {
-			t.Errorf("the fingerprint of %s %s %q %q (canonical: %t) is %s; want %s", v.Method, v.Target, v.Headers, unhex(t, v.Body), v.Canonical, got, v.Fingerprint)
+			t.Errorf("the fingerprint of %s %s %q %q (canonical: %t) is %s; want %s", v.Method, v.Target, v.Headers, v.Body, v.Canonical, got, v.Fingerprint)
 		}
 	}
 }

@@ -3,8 +3,6 @@ package postgres
 import (
 	"bytes"
 	"context"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -17,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 )
 
@@ -94,22 +93,7 @@ func opOf(key, body string) stet.Op {
 
 func TestFunctionsComputeWhatGoComputes(t *testing.T) {
 	s := open(t, nil, Options{})
-	b, err := os.ReadFile("../../docs/vectors.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var vectors struct {
-		Fingerprints []struct {
-			Version     int
-			Parts       []string
-			Fingerprint string
-		}
-		IDs    []struct{ Namespace, Scope, Key, ID string }
-		Claims []struct{ ID, Owner, Fence, Claim string }
-	}
-	if err := json.Unmarshal(b, &vectors); err != nil {
-		t.Fatal(err)
-	}
+	vectors := stettest.ReadVectors(t)
 	want := func(what, want, sql string, args ...any) {
 		t.Helper()
 		var got string
@@ -118,15 +102,7 @@ func TestFunctionsComputeWhatGoComputes(t *testing.T) {
 		}
 	}
 	for _, v := range vectors.Fingerprints {
-		parts := [][]byte{}
-		for _, p := range v.Parts {
-			part, err := hex.DecodeString(p)
-			if err != nil {
-				t.Fatal(err)
-			}
-			parts = append(parts, part)
-		}
-		want("a fingerprint", v.Fingerprint, "SELECT encode(stet.stet_fingerprint($1, $2), 'hex')", parts, v.Version)
+		want("a fingerprint", v.Fingerprint, "SELECT encode(stet.stet_fingerprint($1, $2), 'hex')", [][]byte(v.Parts), v.Version)
 	}
 	for _, v := range vectors.IDs {
 		want("the ID of "+v.Scope, v.ID, "SELECT encode(stet.stet_id($1, $2, $3), 'hex')", v.Scope, v.Key, v.Namespace)
