@@ -32,7 +32,8 @@ import (
 const plainHead = 1
 
 // sqlHead is the first byte of the head of an outcome that SQL has written, if it has
-// header fields: after it they are there as JSON, an object of lists of strings.
+// header fields: after it they are there as JSON, an object of lists of strings, with a
+// character for each byte.
 const sqlHead = 3
 
 // headStart is where face and reason are: after the version and the checksum.
@@ -280,12 +281,28 @@ func written(r store.Result) (Outcome, error) {
 		return Outcome{}, fmt.Errorf("%w: the header fields: %w", errCodec, err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		for i, v := range fields[name] {
+			fields[name][i] = latin1(v)
+		}
 		o.Header = append(o.Header, store.Field{Name: name, Values: fields[name]})
 	}
 	if err := o.unstorable(); err != nil {
 		return Outcome{}, fmt.Errorf("%w: %w", errCodec, err)
 	}
 	return o, nil
+}
+
+// latin1 returns the bytes of a header value of which each is a character of Latin-1, as
+// HTTP libraries of other languages have them. What has another character is UTF-8.
+func latin1(value string) string {
+	b := make([]byte, 0, len(value))
+	for _, char := range value {
+		if char > 0xff {
+			return value
+		}
+		b = append(b, byte(char))
+	}
+	return string(b)
 }
 
 // sortFields returns header or trailer fields as they are stored: in the order of their

@@ -185,6 +185,22 @@ func TestHeaderFieldsThatSQLHasWrittenAreRead(t *testing.T) {
 	}
 }
 
+// HTTP libraries of other languages have a character of Latin-1 for each byte of a header
+// value. A Go service sends the bytes that they have had.
+func TestHeaderValuesOfSQLHaveACharacterForEachByte(t *testing.T) {
+	for text, want := range map[string]string{
+		`caf\u00e9`:           "caf\xe9",   // sent as Latin-1
+		`cafÃ©`:               "café",      // sent as UTF-8, which Starlette and Node read so
+		`\u0000\u00ff`:        "\x00\xff",  // which is for the face to refuse
+		`\u20ac 5, caf\u00e9`: "€ 5, café", // cannot be of Latin-1
+	} {
+		got, err := decodeStored(store.Result{Status: 200, Head: append([]byte{sqlHead}, `{"A": ["`+text+`"]}`...)})
+		if err != nil || len(got.Header) != 1 || got.Header[0].Values[0] != want {
+			t.Errorf("%s is read as %q, %v; want %q", text, got.Header, err, want)
+		}
+	}
+}
+
 // summed gives r the checksum that it should have.
 func summed(r store.Result) store.Result {
 	r.Head = append([]byte{plainHead, 0, 0, 0, 0}, r.Head...)

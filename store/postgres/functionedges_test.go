@@ -262,7 +262,16 @@ func TestFunctionsAgreeWithGoUnderAnyName(t *testing.T) {
 // would keep the response from being sent.
 func TestHeaderFieldsOfSQLCanBeSentByGo(t *testing.T) {
 	s := open(t, nil, Options{})
-	for _, name := range []string{"x-a_b", "X_Foo", "x.y-Z!a", "ETag", "www-authenticate", "-", "a--b", "9x-9X", "!#$%&'*+.^_`|~", "x-"} {
+	names := []string{"x-a_b", "X_Foo", "x.y-Z!a", "ETag", "www-authenticate", "-", "a--b", "9x-9X", "x-1a", "X-1A", "_x-_Y", "!#$%&'*+.^_`|~", "x-"}
+	for range 50 {
+		name := make([]byte, 1+rand.IntN(12))
+		for i := range name {
+			const chars = "--aZ09_.!~"
+			name[i] = chars[rand.IntN(len(chars))]
+		}
+		names = append(names, string(name))
+	}
+	for _, name := range names {
 		var head []byte
 		if err := s.Pool().QueryRow(t.Context(), "SELECT stet.stet_fields(jsonb_build_object($1::text, 'v'))", name).Scan(&head); err != nil {
 			t.Fatalf("%s: %v", name, err)

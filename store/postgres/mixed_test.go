@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -102,7 +103,7 @@ func TestResponsesAreHandedOutByGoAndSQL(t *testing.T) {
 	o.Key = "k2"
 	tx := beginTx(t, s)
 	begun := mustBegin(t, tx, o, "run")
-	if _, err := tx.Exec(t.Context(), `SELECT stet.stet_settle($1, 402, '{"x-reason": ["no money"], "location": "/p/8"}', 'text/html', 'by SQL')`, begun.Claim); err != nil {
+	if _, err := tx.Exec(t.Context(), `SELECT stet.stet_settle($1, 402, '{"x-reason": ["no money"], "location": "/p/8", "vary": ["a", "café", "cafÃ©"]}', 'text/html', 'by SQL')`, begun.Claim); err != nil {
 		t.Fatal(err)
 	}
 	mustCommit(t, tx)
@@ -110,7 +111,8 @@ func TestResponsesAreHandedOutByGoAndSQL(t *testing.T) {
 	defer res.Body.Close()
 	var body bytes.Buffer
 	if _, err := body.ReadFrom(res.Body); err != nil || res.StatusCode != 402 || body.String() != "by SQL" || res.Header.Get("Content-Type") != "text/html" ||
-		res.Header.Get("X-Reason") != "no money" || res.Header.Get("Location") != "/p/8" || res.Header.Get("Idempotent-Replayed") != "true" {
+		res.Header.Get("X-Reason") != "no money" || res.Header.Get("Location") != "/p/8" || res.Header.Get("Idempotent-Replayed") != "true" ||
+		!slices.Equal(res.Header["Vary"], []string{"a", "caf\xe9", "café"}) {
 		t.Errorf("the middleware answers %d %v %q, %v", res.StatusCode, res.Header, body.String(), err)
 	}
 }
