@@ -116,8 +116,8 @@ func (b *bySQL) settle(ctx context.Context, tx pgx.Tx, claim string, out store.S
 	if !out.State.Settled() {
 		return fmt.Errorf("%w: an outcome is completed or failed, not %v", store.ErrInvalid, out.State)
 	}
-	_, err := tx.Exec(ctx, "SELECT "+b.schema+".stet_settle($1, body => $2, failed => $3, gone => $4, result => $5::text::interval, tombstone => $6::text::interval, max_result => 67108864)",
-		claim, out.Result.Marshal(), out.State == store.Failed, out.Gone, fmt.Sprint(micros(keep.Result), " us"), fmt.Sprint(micros(keep.Tombstone), " us"))
+	_, err := tx.Exec(ctx, "SELECT "+b.schema+".stet_settle($1, body => $2, failed => $3, gone => $4, result => $5::bigint * interval '1 us', tombstone => $6::bigint * interval '1 us', max_result => 67108864)",
+		claim, out.Result.Marshal(), out.State == store.Failed, out.Gone, micros(keep.Result), micros(keep.Tombstone))
 	if sqlState(err) == "ST002" {
 		return store.ErrFenced
 	}

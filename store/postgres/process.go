@@ -55,8 +55,9 @@ var errAtWork = errors.New("the server is still at work on it")
 // sqlGone asks whether p is still at work on a transaction that began age ago, or
 // earlier. A pooler may have given p to another client since, whose transaction is
 // younger. end has the server end it first, if it is idle in that transaction.
+// Before PostgreSQL 15 no more than 35 minutes can be written as interval 'N us'.
 func (p *process) sqlGone(end bool, age time.Duration) string {
-	ours := fmt.Sprintf(`pid = %d AND coalesce(%s, '%s') = '%[3]s' AND coalesce(clock_timestamp() - xact_start, interval '%d us') >= interval '%[4]d us'`,
+	ours := fmt.Sprintf(`pid = %d AND coalesce(%s, '%s') = '%[3]s' AND coalesce(clock_timestamp() - xact_start, %d * interval '1 us') >= %[4]d * interval '1 us'`,
 		p.pid, sqlStart, p.start, age.Microseconds())
 	sql := `SELECT true FROM pg_stat_activity WHERE ` + ours + ` AND (xact_start IS NOT NULL OR state IS NULL)`
 	if end {
