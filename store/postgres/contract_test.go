@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/storetest"
@@ -27,7 +28,11 @@ func fresh() string { return stet.NewKey() }
 
 // harness is that of transactions of pgx.
 func harness(t *testing.T, o Options) storetest.TxHarness[pgx.Tx] {
-	pool := database(t)
+	return harnessOn(t, database(t), o)
+}
+
+// harnessOn is harness in a database that nothing else uses.
+func harnessOn(t *testing.T, pool *pgxpool.Pool, o Options) storetest.TxHarness[pgx.Tx] {
 	execSQL(t, pool, "CREATE TABLE effects (name text)")
 	return storetest.TxHarness[pgx.Tx]{
 		Harness: storetest.Harness{New: func(t testing.TB) store.Store {

@@ -1,0 +1,191 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stet-go/stet/internal/rig"
+)
+
+// defect is a mistake in one of the functions, and a claim of the suite that it breaks.
+type defect struct {
+	Bug      string
+	Claim    string
+	Function string      // without stet_
+	Changes  [][2]string // each text is in the function once, and is replaced
+	URL      string      // of the database in which it is tried
+}
+
+// defects are what may go wrong in the functions.
+var defects = []defect{
+	{Bug: "begin runs what is running", Claim: "transactions/the function is called only where the state machine has an arrow", Function: "begin",
+		Changes: [][2]string{{"ELSIF r.state <> 4 THEN", "ELSIF r.state NOT IN (1, 4) THEN"}, {"(t.state = 4 OR", "(t.state IN (1, 4) OR"}}},
+	{Bug: "begin runs what has outlived its lease", Claim: "transactions/the function is called only where the state machine has an arrow", Function: "begin",
+		Changes: [][2]string{{"ELSIF r.state <> 4 THEN", "ELSIF r.state <> 4 AND coalesce(r.lease_until > moment, true) THEN"}, {"(t.state = 4 OR", "(t.state IN (1, 4) OR"}}},
+	{Bug: "begin runs what is unknown", Claim: "transactions/the function is called only where the state machine has an arrow", Function: "begin",
+		Changes: [][2]string{{"ELSIF r.state <> 4 THEN", "ELSIF r.state NOT IN (4, 5) THEN"}, {"(t.state = 4 OR", "(t.state IN (4, 5) OR"}}},
+	{Bug: "begin runs what has failed", Claim: "transactions/the function is called only where the state machine has an arrow", Function: "begin",
+		Changes: [][2]string{{"ELSIF r.state IN (2, 3) THEN", "ELSIF r.state = 2 THEN"}, {"ELSIF r.state <> 4 THEN", "ELSIF r.state NOT IN (3, 4) THEN"}, {"(t.state = 4 OR", "(t.state IN (3, 4) OR"}}},
+	{Bug: "begin does not run what was released", Claim: "transactions/an error or a panic rolls everything back", Function: "begin",
+		Changes: [][2]string{{"ELSIF r.state <> 4 THEN", "ELSE"}}},
+	{Bug: "begin sees no mismatch", Claim: "transactions/another fingerprint is refused without calling the function", Function: "begin",
+		Changes: [][2]string{{"IF r.fingerprint <> finger THEN", "IF false THEN"}}},
+	{Bug: "begin replays what has expired", Claim: "transactions/retention and forgetting are those of a settle", Function: "begin",
+		Changes: [][2]string{{"r.gone OR r.expires_at <= moment", "r.gone"}}},
+	{Bug: "begin forgets with the result", Claim: "transactions/retention and forgetting are those of a settle", Function: "begin",
+		Changes: [][2]string{{"OR t.forget_at > moment AS there", "OR t.expires_at > moment AS there"}, {"(t.state = 4 OR t.forget_at <= moment)", "(t.state = 4 OR t.expires_at <= moment)"}}},
+	{Bug: "begin never forgets", Claim: "transactions/the function is called only where the state machine has an arrow", Function: "begin",
+		Changes: [][2]string{{"t.forget_at IS NULL OR t.forget_at > moment AS there", "true AS there"}}},
+	{Bug: "begin loses the body", Claim: "transactions/the business rows and the record are committed together", Function: "begin",
+		Changes: [][2]string{{"body := coalesce(r.body, ''::bytea)", "body := ''"}}},
+	{Bug: "begin keeps the fence", Claim: "transactions/the function is called only where the state machine has an arrow", Function: "begin",
+		Changes: [][2]string{{"fence = excluded.fence", "fence = t.fence"}}},
+	{Bug: "begin keeps the owner", Claim: "transactions/the function is called only where the state machine has an arrow", Function: "begin",
+		Changes: [][2]string{{"owner = excluded.owner", "owner = t.owner"}}},
+	{Bug: "IDs have no scope", Claim: "transactions/the business rows and the record are committed together", Function: "id",
+		Changes: [][2]string{{"convert_to(namespace, 'UTF8'), convert_to(scope, 'UTF8'), convert_to(key, 'UTF8')", "convert_to(namespace, 'UTF8'), convert_to(key, 'UTF8')"}}},
+	{Bug: "settle compares no fence", Claim: "transactions/SettleTx compares the fence", Function: "settle",
+		Changes: [][2]string{{"AND r.owner = c.owner AND r.fence = c.fence AND", "AND"}}},
+	{Bug: "settle compares the owner alone", Claim: "store/a stale fence can write nothing", Function: "settle",
+		Changes: [][2]string{{"AND r.fence = c.fence AND", "AND"}}},
+	{Bug: "settle takes a second outcome", Claim: "store/a settle that is repeated succeeds, with another outcome it is refused", Function: "settle",
+		Changes: [][2]string{{"AND r.state IN (1, 5)", ""}}},
+	{Bug: "settle refuses what is unknown", Claim: "store/a late settle comes through", Function: "settle",
+		Changes: [][2]string{{"AND r.state IN (1, 5)", "AND r.state = 1"}}},
+	{Bug: "a refused settle is a success", Claim: "transactions/SettleTx compares the fence", Function: "fenced",
+		Changes: [][2]string{{"BEGIN", "BEGIN RETURN;"}}},
+	{Bug: "settle loses the body", Claim: "transactions/every outcome comes back byte for byte", Function: "settle",
+		Changes: [][2]string{{"body = content", "body = NULL"}}},
+	{Bug: "settle cuts the body", Claim: "transactions/every outcome comes back byte for byte", Function: "settle",
+		Changes: [][2]string{{"body = content", "body = substr(content, 1, 1000)"}}},
+	{Bug: "settle makes a failure a success", Claim: "transactions/every outcome comes back byte for byte", Function: "settle",
+		Changes: [][2]string{{"CASE WHEN failed THEN 3 ELSE 2 END", "2"}}},
+	{Bug: "settle keeps what was to be gone", Claim: "transactions/every outcome comes back byte for byte", Function: "settle",
+		Changes: [][2]string{{"gone = empty", "gone = false"}}},
+	{Bug: "settle keeps the result as long as the tombstone", Claim: "store/an outcome is kept as long as it was asked for", Function: "settle",
+		Changes: [][2]string{{"expires_at = moment + make_interval(secs => keep)", "expires_at = moment + make_interval(secs => forget)"}}},
+	{Bug: "release compares no fence", Claim: "store/a stale fence can write nothing", Function: "release",
+		Changes: [][2]string{{"AND r.owner = c.owner AND r.fence = c.fence AND", "AND"}}},
+	{Bug: "release settles", Claim: "store/a release in each state does what the state machine says", Function: "release",
+		Changes: [][2]string{{"CASE WHEN r.work IS NULL THEN 4 ELSE 6 END", "2"}}},
+	{Bug: "release takes an outcome back", Claim: "store/of a settle and a release under one fence exactly one comes through", Function: "release",
+		Changes: [][2]string{{"AND r.state IN (1, 5)", "AND r.state IN (1, 2, 5)"}}},
+	{Bug: "what was released is never forgotten", Claim: "store/a released record is forgotten after its result's retention", Function: "release",
+		Changes: [][2]string{{"forget_at = CASE WHEN r.work IS NULL THEN until END", "forget_at = NULL"}}},
+	{Bug: "the sweep removes tombstones", Claim: "store/a sweep does what is due, and nothing else", Function: "sweep",
+		Changes: [][2]string{{"due.state <> 1 AND due.forgotten RETURNING", "due.state <> 1 RETURNING"}, {"AND NOT due.forgotten RETURNING", "AND false RETURNING"}}},
+}
+
+// defectEnv has the defect that TestFunctionsKeepTheContract plants, as JSON.
+const defectEnv = "STET_TEST_BROKEN_FUNCTION"
+
+// theDefect is the one of this process; nil as a rule.
+func theDefect(t *testing.T) (d *defect) {
+	t.Helper()
+	if text := os.Getenv(defectEnv); text != "" {
+		if err := json.Unmarshal([]byte(text), &d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return d
+}
+
+// database is that of the process which looks at the outcome, or else a fresh one.
+func (d *defect) database(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	if d == nil {
+		return database(t)
+	}
+	return connect(t, d.URL)
+}
+
+// notPlanted is said where the defect could not be made: its failure says nothing.
+const notPlanted = "THE DEFECT WAS NOT PLANTED"
+
+// plant replaces the function, in the schema of s, by a broken one.
+func (d *defect) plant(t testing.TB, s *Store) {
+	t.Helper()
+	if d == nil {
+		return
+	}
+	var text string
+	err := s.Pool().QueryRow(t.Context(), `SELECT pg_get_functiondef(p.oid) FROM pg_proc p WHERE p.pronamespace = $1::text::regnamespace AND p.proname = 'stet_' || $2`,
+		pgx.Identifier{s.n.schema}.Sanitize(), d.Function).Scan(&text)
+	if err != nil {
+		t.Fatalf("%s: there is no function stet_%s: %v", notPlanted, d.Function, err)
+	}
+	for _, c := range d.Changes {
+		if n := strings.Count(text, c[0]); n != 1 {
+			t.Fatalf("%s: stet_%s has %q %d times; want once", notPlanted, d.Function, c[0], n)
+		}
+		text = strings.Replace(text, c[0], c[1], 1)
+	}
+	if _, err := s.Pool().Exec(t.Context(), text, pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatalf("%s: %v", notPlanted, err)
+	}
+}
+
+// noticed has another process hold the broken function to the claim, and says what is
+// wrong if the suite does not notice it.
+func (d *defect) noticed(ctx context.Context, self string) string {
+	order, err := json.Marshal(d)
+	if err != nil {
+		return err.Error()
+	}
+	run := "^TestFunctionsKeepTheContract$"
+	for part := range strings.SplitSeq(d.Claim, "/") {
+		run += "/^" + regexp.QuoteMeta(strings.ReplaceAll(part, " ", "_")) + "$"
+	}
+	cmd := exec.CommandContext(ctx, self, "-test.run", run, "-test.timeout", "90s", "-test.count", "1")
+	cmd.Env = append(slices.Clone(os.Environ()), defectEnv+"="+string(order))
+	out, err := cmd.CombinedOutput()
+	said := string(out)
+	_, failed := errors.AsType[*exec.ExitError](err)
+	switch {
+	case err != nil && !failed:
+		return err.Error()
+	case strings.Contains(said, notPlanted), strings.Contains(said, "(SQLSTATE 42"): // the function is no function any more
+		return "it cannot be planted any more:\n" + said
+	case !failed:
+		return "the suite passes:\n" + said
+	case !strings.Contains(said, "why this is required"):
+		return "no claim of the suite has failed:\n" + said
+	}
+	return ""
+}
+
+// Each defect in a function is noticed by the suite that the functions pass. So it would
+// be if somebody changed a function.
+func TestSuiteNoticesBrokenFunctions(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	server := rig.Postgres(t)
+	var wg sync.WaitGroup
+	atATime := make(chan struct{}, 4)
+	for _, d := range defects {
+		d.URL = server.Database(t)
+		wg.Go(func() {
+			atATime <- struct{}{}
+			defer func() { <-atATime }()
+			if wrong := d.noticed(ctx, self); wrong != "" {
+				t.Errorf("%s (%s): %s", d.Bug, d.Claim, wrong)
+			}
+		})
+	}
+	wg.Wait()
+}
