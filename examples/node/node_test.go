@@ -2,8 +2,6 @@
 package node
 
 import (
-	"bufio"
-	"context"
 	"io"
 	"net/http"
 	"os"
@@ -12,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -24,33 +21,16 @@ func TestMain(m *testing.M) { os.Exit(rig.Main(m).Run()) }
 
 const schema = "CREATE TABLE payments (id bigserial PRIMARY KEY, account text NOT NULL, amount integer NOT NULL)"
 
-// run executes a program in a folder.
-func run(t *testing.T, dir, program string, args ...string) string {
-	t.Helper()
-	if _, err := exec.LookPath(program); err != nil {
-		t.Fatalf("this example needs %s, of Node 20 or newer: make services", program)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Dir = dir
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s %s: %v\n%s", program, strings.Join(args, " "), err, out)
-	}
-	return string(out)
-}
-
 // install copies the service to a folder with what it imports.
 func install(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	version := strings.TrimSpace(run(t, ".", "node", "--version"))
+	version := strings.TrimSpace(rig.Run(t, ".", nil, "node", "--version"))
 	major, _, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
 	if n, err := strconv.Atoi(major); err != nil || n < 20 {
 		t.Fatalf("this example needs Node 20 or newer, and node is %s: make services", version)
 	}
-	run(t, filepath.Join("..", "..", "clients", "js"), "npm", "pack", "--pack-destination", dir, "--loglevel=error")
+	rig.Run(t, filepath.Join("..", "..", "clients", "js"), nil, "npm", "pack", "--pack-destination", dir, "--loglevel=error")
 	packed, err := filepath.Glob(filepath.Join(dir, "*.tgz"))
 	if err != nil || len(packed) != 1 {
 		t.Fatalf("npm pack made %v, %v", packed, err)
@@ -64,7 +44,7 @@ func install(t *testing.T) (dir string) {
 			t.Fatal(err)
 		}
 	}
-	run(t, dir, "npm", "install", "--no-package-lock", "--ignore-scripts", "--prefer-offline", "--no-audit", "--no-fund", "--loglevel=error",
+	rig.Run(t, dir, nil, "npm", "install", "--no-package-lock", "--ignore-scripts", "--prefer-offline", "--no-audit", "--no-fund", "--loglevel=error",
 		packed[0], "express@5.3.0", "pg@8.23.1")
 	return dir
 }
@@ -74,24 +54,8 @@ func serve(t *testing.T, dir, database string) (url string, kill func()) {
 	t.Helper()
 	cmd := exec.Command("node", "server.js")
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "DATABASE_URL="+database, "PORT=0")
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	kill = func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	}
-	t.Cleanup(kill)
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatalf("it does not listen: %q, %v", line, err)
-	}
-	return strings.TrimSpace(strings.TrimPrefix(line, "listening on ")), kill
+	p := rig.Launch(t, cmd)
+	return p.URL, p.Kill
 }
 
 func pay(t *testing.T, url, key, body string) (status int, replayed, text string) {

@@ -2,7 +2,6 @@
 package python
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -11,99 +10,25 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/stet-go/stet/internal/rig"
 )
+
+func TestMain(m *testing.M) { os.Exit(rig.Main(m).Run()) }
 
 // patience bounds everything that is waited for.
 const patience = time.Minute
-
-// process is a program that says on one of its outputs where it listens.
-type process struct {
-	*exec.Cmd
-	url  string
-	mu   sync.Mutex
-	said bytes.Buffer
-	gone chan struct{}
-}
-
-func (p *process) log() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.said.String()
-}
-
-// says waits until the program has written text.
-func (p *process) says(t *testing.T, text string) {
-	t.Helper()
-	for end := time.Now().Add(patience); !strings.Contains(p.log(), text); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("it did not say %q, but: %s", text, p.log())
-		}
-	}
-}
-
-func (p *process) kill() {
-	_ = p.Process.Kill()
-	<-p.gone
-}
-
-func (p *process) signal(t *testing.T, sig os.Signal) {
-	t.Helper()
-	if err := p.Process.Signal(sig); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// launch starts a program and waits until it listens.
-func launch(t *testing.T, cmd *exec.Cmd) *process {
-	t.Helper()
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stdout, cmd.Stderr = w, w
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	_ = w.Close()
-	p := &process{Cmd: cmd, gone: make(chan struct{})}
-	listening := make(chan string, 1)
-	go func() {
-		defer close(p.gone)
-		where := regexp.MustCompile(`listening .*(http://127\.0\.0\.1:\d+)`)
-		for lines := bufio.NewScanner(r); lines.Scan(); {
-			p.mu.Lock()
-			fmt.Fprintln(&p.said, lines.Text())
-			p.mu.Unlock()
-			if m := where.FindStringSubmatch(lines.Text()); m != nil && len(listening) == 0 {
-				listening <- m[1]
-			}
-		}
-		_ = cmd.Wait()
-		_ = r.Close()
-	}()
-	t.Cleanup(p.kill)
-	select {
-	case p.url = <-listening:
-	case <-p.gone:
-		t.Fatalf("it ended: %s", p.log())
-	case <-time.After(patience):
-		t.Fatalf("it does not listen: %s", p.log())
-	}
-	return p
-}
 
 // shop is the service behind the proxy.
 type shop struct {
 	*testing.T
 	python         string
 	ledger         string
-	service, proxy *process
+	service, proxy *rig.Program
 }
 
 func open(t *testing.T) *shop {
@@ -115,42 +40,9 @@ func open(t *testing.T) *shop {
 	dir := t.TempDir()
 	s := &shop{T: t, python: python, ledger: filepath.Join(dir, "ledger.db")}
 	s.serve("PORT=0")
-	s.proxy = launch(t, exec.Command(stet(t), "proxy", "--config", "stet.yaml", "--upstream", s.service.url,
+	s.proxy = rig.Launch(t, exec.Command(rig.Stet(t), "proxy", "--config", "stet.yaml", "--upstream", s.service.URL,
 		"--store", filepath.Join(dir, "stet.db"), "--listen", "127.0.0.1:0", "--admin", "off"))
 	return s
-}
-
-// stet builds the program.
-func stet(t *testing.T) string {
-	t.Helper()
-	built.Do(func() {
-		out, err := exec.Command("go", "build", "-C", filepath.Join("..", ".."), "-o", program, "./cmd/stet").CombinedOutput()
-		if err != nil {
-			buildErr = fmt.Errorf("%w: %s", err, out)
-		}
-	})
-	if buildErr != nil {
-		t.Fatal(buildErr)
-	}
-	return program
-}
-
-var (
-	built    sync.Once
-	buildErr error
-	program  string
-)
-
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "stet-python-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	program = filepath.Join(dir, "stet")
-	code := m.Run()
-	_ = os.RemoveAll(dir)
-	os.Exit(code)
 }
 
 // serve starts the service, with settings of its own, again where it was before.
@@ -159,10 +51,10 @@ func (s *shop) serve(settings ...string) {
 	cmd := exec.Command(s.python, "server.py")
 	cmd.Env = append(os.Environ(), "LEDGER="+s.ledger)
 	if s.service != nil {
-		cmd.Env = append(cmd.Env, "PORT="+s.service.url[strings.LastIndex(s.service.url, ":")+1:])
+		cmd.Env = append(cmd.Env, "PORT="+s.service.URL[strings.LastIndex(s.service.URL, ":")+1:])
 	}
 	cmd.Env = append(cmd.Env, settings...)
-	s.service = launch(s.T, cmd)
+	s.service = rig.Launch(s.T, cmd)
 }
 
 // answer is a response, as far as it is to stay the same.
@@ -184,7 +76,7 @@ func (s *shop) pay(account, key string, amount int) (a answer) {
 }
 
 func (s *shop) try(account, key string, amount int) (a answer, err error) {
-	req, err := http.NewRequest(http.MethodPost, s.proxy.url+"/payments", strings.NewReader(fmt.Sprintf(`{"amount": %d}`, amount)))
+	req, err := http.NewRequest(http.MethodPost, s.proxy.URL+"/payments", strings.NewReader(fmt.Sprintf(`{"amount": %d}`, amount)))
 	if err != nil {
 		return a, err
 	}
@@ -212,7 +104,7 @@ func (s *shop) try(account, key string, amount int) (a answer, err error) {
 // charges is how many charges of an amount are in the service's ledger.
 func (s *shop) charges(amount int) int {
 	s.Helper()
-	res, err := http.Get(s.service.url + "/payments")
+	res, err := http.Get(s.service.URL + "/payments")
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -271,13 +163,13 @@ func TestServiceInPythonGetsEveryPromiseThatNeedsNoCrash(t *testing.T) {
 
 func TestDuplicateOfAPaymentAtWorkIsRefused(t *testing.T) {
 	s := open(t)
-	s.service.signal(t, syscall.SIGSTOP)
+	s.service.Signal(t, syscall.SIGSTOP)
 	answers := make(chan answer, 2)
 	for range 2 {
 		go func() { answers <- s.pay("acct_1", `"order-1"`, 200) }()
 	}
 	s.want(<-answers, http.StatusConflict, "in-flight") // while the other one waits for the service
-	s.service.signal(t, syscall.SIGCONT)
+	s.service.Signal(t, syscall.SIGCONT)
 	first := <-answers
 	s.want(first, http.StatusCreated, `"amount": 200`)
 	if again := s.pay("acct_1", `"order-1"`, 200); again != first.replay() {
@@ -293,7 +185,7 @@ func (s *shop) breakOff(amount int, so func()) {
 	first := make(chan answer)
 	go func() { first <- s.pay("acct_1", `"order-1"`, amount) }()
 	so()
-	s.service.kill()
+	s.service.Kill()
 	s.want(<-first, http.StatusGatewayTimeout, "outcome-unknown")
 	s.want(s.pay("acct_1", `"order-1"`, amount), http.StatusGatewayTimeout, "outcome-unknown")
 	s.want(s.pay("acct_1", `"order-1"`, amount+1), http.StatusUnprocessableEntity, "#mismatch")
@@ -301,7 +193,7 @@ func (s *shop) breakOff(amount int, so func()) {
 
 func TestPaymentThatHappenedBeforeTheServiceDiedIsFoundOut(t *testing.T) {
 	s := open(t)
-	s.service.kill()
+	s.service.Kill()
 	s.serve("ANSWER_SECONDS=1000")
 	s.breakOff(300, func() {
 		for end := time.Now().Add(patience); s.charges(300) == 0; time.Sleep(time.Millisecond) {
@@ -321,9 +213,9 @@ func TestPaymentThatHappenedBeforeTheServiceDiedIsFoundOut(t *testing.T) {
 
 func TestPaymentThatHadNotHappenedWhenTheServiceDiedIsMadeOnce(t *testing.T) {
 	s := open(t)
-	s.service.kill()
+	s.service.Kill()
 	s.serve("CARD_SECONDS=1000")
-	s.breakOff(400, func() { s.service.says(t, "charging 400") })
+	s.breakOff(400, func() { s.service.Says(t, "charging 400") })
 	s.serve()
 	s.paid(400, 0)
 	first := s.pay("acct_1", `"order-1"`, 400)
@@ -342,7 +234,7 @@ func TestServiceRefusesAnAttemptThatItHasGivenUp(t *testing.T) {
 		if method == http.MethodPost {
 			body = strings.NewReader(`{"amount": 500}`)
 		}
-		req, err := http.NewRequest(method, s.service.url+path, body)
+		req, err := http.NewRequest(method, s.service.URL+path, body)
 		if err != nil {
 			t.Fatal(err)
 		}

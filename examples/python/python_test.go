@@ -2,8 +2,6 @@
 package python
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
 	"io"
 	"net/http"
@@ -62,27 +60,8 @@ func serve(t *testing.T, database string) (address string, kill func()) {
 	}
 	cmd := exec.Command(python, "server.py")
 	cmd.Env = append(os.Environ(), "DATABASE_URL="+database, "PORT=0", "PYTHONPATH="+packages, "PYTHONDONTWRITEBYTECODE=1")
-	var said bytes.Buffer
-	cmd.Stderr = &said
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	kill = func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	}
-	t.Cleanup(kill)
-	line, _ := bufio.NewReader(out).ReadString('\n')
-	_, address, ok := strings.Cut(strings.TrimSpace(line), "listening on ")
-	if !ok {
-		kill()
-		t.Fatalf("the service does not listen: %s", said.Bytes())
-	}
-	return address, kill
+	p := rig.Launch(t, cmd)
+	return p.URL, p.Kill
 }
 
 type answer struct {
