@@ -332,8 +332,7 @@ func chargeByGo(key string) func(context.Context, *sql.Tx) (string, error) {
 	}
 }
 
-// A transaction without an outcome can be committed, as SQLite has no constraint that could
-// keep it from that. It does not run again: it is unknown.
+// A transaction without an outcome can be committed. It does not run again: it is unknown.
 func TestCommitWithoutAnOutcomeBecomesUnknown(t *testing.T) {
 	s, _, te, file := shared(t)
 	p := startPython(t, file)
