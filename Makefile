@@ -11,7 +11,7 @@ PACKAGES ?= $(CORES)
 BESIDE   ?= $(shell echo $$((($(CORES) + 1) / 2)))
 
 .DEFAULT_GOAL := help
-.PHONY: help services test $(addprefix test-in-,$(MODULES)) short lint ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy ordeal-async reconcile simulate model mutants \
+.PHONY: help services test $(addprefix test-in-,$(MODULES)) short lint versions-postgres ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy ordeal-async reconcile simulate model mutants \
 	bench bench-postgres bench-redis bench-proxy bench-messages bench-async fuzz demo diagram tidy
 
 help: ## Print this list
@@ -81,6 +81,9 @@ mutants: services ## Break the product in 113 ways, each of which the tests must
 
 bench: ## Measure the overhead of middleware and client, and the speed of the embedded store
 	cd bench && $(GO) run ./overhead && $(GO) run ./client && $(GO) run ./pairs
+
+versions-postgres: services ## Run the tests of the SQL functions on PostgreSQL 13, 14, 16, 17 and 18 from npm (7 min)
+	./store/postgres/versions.sh
 
 bench-postgres: services ## Measure the PostgreSQL store beside what one writes by hand, and under a sweep (5 min)
 	cd bench && $(GO) run ./postgres && $(GO) run ./sweep

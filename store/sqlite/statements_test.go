@@ -161,10 +161,11 @@ func (b *byStatements) look(ctx context.Context, on execer, req *store.ClaimRequ
 	return &f, err
 }
 
-// RunTx is begin, fn, settle.
+// RunTx is begin, fn, settle; before them a look for what is settled, which waits for no
+// writer. What else there is begin has to find.
 func (b *byStatements) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,
 	fn func(context.Context, *sql.Tx, store.Record) (store.Settlement, error)) (rec store.Record, err error) {
-	if f, err := b.look(ctx, b.store.DB(), &req, b.now()); err != nil || f != nil && f.action != "run" {
+	if f, err := b.look(ctx, b.store.DB(), &req, b.now()); err != nil || f != nil && (f.state == "completed" || f.state == "failed") {
 		return b.stands(ctx, f, &req, err)
 	}
 	tx, err := b.store.DB().BeginTx(context.WithoutCancel(ctx), nil) // BEGIN IMMEDIATE
@@ -254,7 +255,8 @@ func byStatementsHarness(clock *fakeClock) storetest.TxHarness[*sql.Tx] {
 				}
 				return b
 			},
-			Advance: func(_ testing.TB, d time.Duration) { clock.Advance(d) },
+			Advance:   func(_ testing.TB, d time.Duration) { clock.Advance(d) },
+			Histories: 20,
 		},
 		Write: func(ctx context.Context, tx *sql.Tx, name string) error {
 			_, err := tx.ExecContext(ctx, "INSERT INTO effects VALUES (?)", name)

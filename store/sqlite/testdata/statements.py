@@ -60,6 +60,18 @@ def forget(db, o):
     return {}
 
 
+def look(db, o):
+    """Looks outside of a transaction."""
+    found = db.execute(SQL["look"], {"id": ids(o["scope"], o["key"])[0], "fingerprint": fingerprint(b""), "now": time.time_ns() // 1000}).fetchall()
+    return {"action": found[0]["action"]}
+
+
+def hurry(db, o):
+    """Waits no longer for other writers than that many milliseconds."""
+    db.execute(f"PRAGMA busy_timeout = {int(o['ms'])}")
+    return {}
+
+
 def settle(db, o):
     """Settles a claim that Go has made, and charges in the same transaction."""
     _, id, owner, fence = o["claim"].split(".")
@@ -76,7 +88,7 @@ db = connect(sys.argv[2])
 for line in sys.stdin:
     o = json.loads(line)
     try:
-        said = {"charge": charge, "compute": compute, "forget": forget, "settle": settle}[o["do"]](db, o)
+        said = {"charge": charge, "compute": compute, "forget": forget, "hurry": hurry, "look": look, "settle": settle}[o["do"]](db, o)
     except sqlite3.OperationalError as e:  # busy
         said = {"error": str(e)}
     print(json.dumps(said), flush=True)
