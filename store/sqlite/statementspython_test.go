@@ -381,3 +381,23 @@ func TestStatementsWaitForATransactionOfGoAndGiveUp(t *testing.T) {
 		t.Errorf("the other key after it: %+v, %d charges; want a run and one", got, charged(t, s, "another"))
 	}
 }
+
+// Tables that a newer program has migrated may mean something else by these columns.
+func TestStatementsDoNothingInTablesOfAnotherVersion(t *testing.T) {
+	s, _, _, file := shared(t)
+	p := startPython(t, file)
+	defer p.end()
+	p.must(t, charging("before"))
+	if _, err := s.DB().Exec("UPDATE stet_meta SET schema = schema + 1"); err != nil {
+		t.Fatal(err)
+	}
+	got, err := p.order(charging("k"))
+	if err != nil || !strings.Contains(got.Error, "version") || charged(t, s, "k") != 0 {
+		t.Errorf("a process that was there before: %+v, %v, %d charges; want that the tables are of another version", got, err, charged(t, s, "k"))
+	}
+	late := startPython(t, file)
+	defer late.end()
+	if got, err := late.order(charging("k")); err == nil && !strings.Contains(got.Error, "version") {
+		t.Errorf("a process that connects: %+v; want that it refuses the file", got)
+	}
+}

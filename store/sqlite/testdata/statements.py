@@ -84,11 +84,15 @@ def settle(db, o):
     return {"rows": n}
 
 
-db = connect(sys.argv[2])
+try:
+    db = connect(sys.argv[2])
+except RuntimeError as e:
+    print(json.dumps({"error": str(e)}), flush=True)
+    sys.exit(1)
 for line in sys.stdin:
     o = json.loads(line)
     try:
         said = {"charge": charge, "compute": compute, "forget": forget, "hurry": hurry, "look": look, "settle": settle}[o["do"]](db, o)
-    except sqlite3.OperationalError as e:  # busy
+    except (sqlite3.OperationalError, RuntimeError) as e:  # busy, or another version
         said = {"error": str(e)}
     print(json.dumps(said), flush=True)
