@@ -87,6 +87,7 @@ type Again struct {
 
 // Do runs fn under the lease, and ends the run, in this order:
 //
+//  0. Under Policy.Outside nothing of this counts but 1: see there.
 //  1. A StepOnce is in doubt: the run is parked.
 //  2. fn has declared MayHaveExecuted, or declared nothing and its error is that of its
 //     context, which has ended, and neither the error nor the Item is Repeatable: parked.
@@ -99,7 +100,9 @@ type Again struct {
 //  6. Otherwise the Outcome is settled.
 //
 // Do returns the outcome that was settled. The error is an *Error of kind KindRetryable
-// (released), KindUnknown (parked; Declared says so), or one of Settle.
+// (released), KindUnknown (parked; Declared says so), or one of Settle. Under
+// Policy.Outside it is also KindInFlight: the service's transaction, or another run that
+// came after this one's lease had run out, goes on, and a retry learns what becomes of it.
 func (l *Lease) Do(ctx context.Context, again func(error) Again, fn func(context.Context) (Outcome, error)) (Outcome, error) {
 	returned := false
 	defer func() {
@@ -121,6 +124,9 @@ func (l *Lease) Do(ctx context.Context, again func(error) Again, fn func(context
 func (l *Lease) decide(ctx context.Context, out Outcome, err error, again func(error) Again) (Outcome, error) {
 	if l.settling() {
 		return out, nil // by TxEngine.Finish, in fn
+	}
+	if l.p.Outside && !l.doubtful() {
+		return l.outside(ctx, err, again)
 	}
 	marks := marked(err)
 	retry, permanent := marks&saysRetryable != 0, marks&saysPermanent != 0

@@ -83,6 +83,9 @@ func New(s store.Store, o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := ps.outside(s, o.Encryption); err != nil {
+		return nil, err
+	}
 	o.MaxWaiters = cmp.Or(o.MaxWaiters, defaultMaxWaiters)
 	o.StoreTimeout = cmp.Or(o.StoreTimeout, defaultStoreTimeout)
 	o.SweepEvery = cmp.Or(o.SweepEvery, defaultSweepEvery)
@@ -194,6 +197,7 @@ func (e *Engine) ticket(ctx context.Context, op Op) (*ticket, error) {
 		Owner:       store.NewOwner(),
 		Lease:       p.Lease,
 		Label:       store.Label{Class: op.Class, Name: op.Name, Ref: e.sealer.sealRef(id, op.Ref)},
+		Outside:     p.Outside,
 	}}
 	if wait := min(cmp.Or(op.Wait, p.Wait), store.MaxWait); wait > 0 {
 		t.deadline = time.Now().Add(wait)

@@ -68,6 +68,14 @@ type Policy struct {
 	// an effect. So is a run that has noted down a Step, or whose claim had to be
 	// sent twice. Default: all are remembered.
 	ForgetReleased bool
+	// Outside says that a service settles, by Lease.Claim, in one transaction with its
+	// writes, outside of this process: by the SQL function stet_settle, for one. Whatever
+	// the handler returns or declares, the run ends with what the record says then. If it
+	// is settled, that is the outcome. If not, the claim ends, so that a transaction that
+	// comes late cannot commit: nothing was executed, which is KindRetryable. A run that
+	// dies is not Unknown but Retryable, when its lease has run out. It is for Begin, on a
+	// store.OutsideStore; what it settles is not encrypted.
+	Outside bool
 }
 
 // Verdict says what became of a dead run: ItHappened, ItDidNotHappen, MayRunAgain or
@@ -158,6 +166,7 @@ func (p Policy) withDefaults(def Policy) Policy {
 	}
 	p.MaxResult = cmp.Or(p.MaxResult, def.MaxResult)
 	p.ForgetReleased = p.ForgetReleased || def.ForgetReleased
+	p.Outside = p.Outside || def.Outside
 	return p
 }
 

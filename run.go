@@ -62,6 +62,10 @@ type Lease struct {
 	Work       Work
 	Counted    int
 	Cancelling bool
+
+	// Of a run under Policy.Outside: what the service settles with. It is a secret while
+	// the operation runs.
+	Claim store.Claim
 }
 
 type runKey struct{}
@@ -77,6 +81,9 @@ func FromContext(ctx context.Context) *Run {
 // deadline, too; if the engine was closed meanwhile, the claim is given back.
 func (e *Engine) newRun(ctx context.Context, t *ticket, f *flight, rec store.Record) (*Lease, error) {
 	r := &Lease{Run: &Run{e: e, op: t.op, p: t.p, rec: rec, f: f, begun: t.asked, resent: t.resent, taken: t.taken}}
+	if t.p.Outside {
+		r.Claim = rec.Claim()
+	}
 	r.setContext(ctx, context.Background())
 	// The claim may be older than the call that brought its reply.
 	if e.keeper.add(r.Run, t.asked.Add(min(rec.LeaseLeft, t.p.Lease)-t.p.Lease)) {

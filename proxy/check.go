@@ -192,7 +192,7 @@ func (c *Config) checkRoute(r Route, logger *slog.Logger) (cr checkedRoute, err 
 var (
 	policyFields = []named{{"Lease", "lease"}, {"RunTimeout", "timeout"}, {"Wait", "wait"}, {"VerifyTimeout", "verify"},
 		{"MaxResult", "max_result"}, {"Retention.Result", "retention"}, {"Retention.Tombstone", "retention"}}
-	optionFields = []named{{"Options.Methods", "methods"}, {"Options.MaxWait", "max_wait"}, {"Options.KeepHeaders", "keep_headers"}, {"Options:", "key_header"}}
+	optionFields = []named{{"Options.Methods", "methods"}, {"Options.Tries", "tries"}, {"Options.MaxWait", "max_wait"}, {"Options.KeepHeaders", "keep_headers"}, {"Options:", "key_header"}}
 )
 
 type named struct{ there, here string }
@@ -218,6 +218,8 @@ func fieldOf(err error, names []named) error {
 
 // nowhere is the store of an engine that is only asked whether it is acceptable.
 type nowhere struct{ store.Store }
+
+func (nowhere) Outside() {}
 
 func (nowhere) Read(context.Context, store.ID) (store.Record, error) {
 	return store.Record{}, errors.ErrUnsupported

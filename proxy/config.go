@@ -125,6 +125,14 @@ type Route struct {
 	Stale     string    `yaml:"stale"` // "park", which is the default, "take-over" or "fail"
 	Verify    *Verify   `yaml:"verify"`
 
+	// Settles says who writes the outcome: "proxy", which is the default, or "service",
+	// which does so by SQL in the transaction of its writes, with the claim in HeaderClaim.
+	// That needs a store that the service shares: PostgreSQL.
+	Settles string `yaml:"settles"`
+	// Tries is how often a request is sent to a service that settles, and has not, if it
+	// answers with 500 or above, or not at all. Default 1; at most 10.
+	Tries int `yaml:"tries"`
+
 	// NotExecuted are the statuses after which nothing was executed: no record is left,
 	// and a retry runs again. Default: those of stethttp.NotExecuted, and 404 and 405,
 	// which a service sends before authentication.
@@ -202,6 +210,13 @@ func (r *Route) policy() (stet.Policy, error) {
 		// Requests that the service refuses must not fill the store.
 		ForgetReleased: true,
 	}
+	switch r.Settles {
+	case "", settlesProxy:
+	case settlesService:
+		p.Outside = true
+	default:
+		return p, at("settles", "%q is neither proxy nor service", r.Settles)
+	}
 	switch r.Stale {
 	case "", "park":
 		p.Stale = stet.CannotKnow()
@@ -224,7 +239,10 @@ func (c *Config) options(r *Route, log *slog.Logger) (o stethttp.Options, err er
 		Class:  func(*http.Request) string { return name },
 		Header: r.KeyHeader, Strict: r.StrictKey, FoldCase: r.FoldKeyCase, Methods: r.Methods,
 		MaxBody: int64(r.MaxBody), MaxWait: time.Duration(r.MaxWait), KeepHeaders: r.KeepHeaders,
-		DropHeaders: r.DropHeaders, StoreSetCookie: r.StoreSetCookie, FailOpen: r.FailOpen,
+		DropHeaders: r.DropHeaders, StoreSetCookie: r.StoreSetCookie, FailOpen: r.FailOpen, Tries: r.Tries,
+	}
+	if err := c.checkSettles(r); err != nil {
+		return o, err
 	}
 	switch r.Key {
 	case "", "required":

@@ -95,7 +95,11 @@ func (f *forwarder) run(w http.ResponseWriter, r *http.Request, run *stet.Run, t
 
 // leave makes the operation unknown.
 func (f *forwarder) leave(run *stet.Run, t *trip, why string) {
-	f.log.Warn("proxy: the outcome of an operation is unknown: "+why, slog.String("id", run.ID().String()),
+	what := "proxy: the outcome of an operation is unknown: "
+	if t.route.Settles == settlesService {
+		what = "proxy: the service has not answered; what it has settled counts: "
+	}
+	f.log.Warn(what+why, slog.String("id", run.ID().String()),
 		slog.String("route", t.route.class()), slog.Int64("fence", run.Fence()))
 	run.Declare(stet.MayHaveExecuted, t.route.after)
 }
@@ -162,6 +166,9 @@ func (f *forwarder) rewrite(pr *httputil.ProxyRequest) {
 			out.Header.Del(name)
 		}
 		describe(out.Header, run.ID(), run.Op().Scope, run.Fence(), run.Attempt())
+		if t := tripOf(out.Context()); t != nil && t.route.Settles == settlesService {
+			out.Header[HeaderClaim] = pr.In.Header[HeaderClaim]
+		}
 	}
 	if run == nil && safe(out.Method) {
 		return

@@ -288,6 +288,9 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := c.settleable(p.store); err != nil {
+		return nil, err
+	}
 	g := &generation{config: c, upstream: checked.upstream, routing: newRouting(c.Unrouted), guarded: newGuarded(), unprotected: &p.unprotected, transport: newTransport(c.Upstream), elsewhere: newTransport(Upstream{})}
 	for _, cr := range checked.all() {
 		if cr.Verify != nil {

@@ -105,6 +105,9 @@ const (
 	HeaderFence = "Stet-Fence"
 	// HeaderAttempt has 1 for the first attempt, 2 for the next.
 	HeaderAttempt = "Stet-Attempt"
+	// HeaderClaim has the claim that the service settles with, on routes that say so: see
+	// Route.Settles. It is a secret.
+	HeaderClaim = stethttp.HeaderClaim
 	// HeaderStatus, in the answer to a Verify, is the status of the operation's
 	// response. Default 200.
 	HeaderStatus = "Stet-Status"

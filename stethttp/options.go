@@ -105,6 +105,11 @@ type Options struct {
 	// completed, and replayed. trailer has what RPC protocols write at the end
 	// of the content, too. Default: the function Failed.
 	Failed func(status int, header, trailer http.Header) bool
+	// Tries is for operations under stet.Policy.Outside: how often the handler is called for
+	// one request, if the service answers with 500 or above, without Retry-After, or not at
+	// all, and has not settled. Default 1; at most 10. After the last the client gets 503
+	// (not-executed).
+	Tries int
 	// AllowEmpty makes an empty response with status 200 of a handler that returns
 	// without having begun one, as net/http does. By default there is no outcome then: a
 	// transaction is rolled back, any other operation is unknown, and the answer is 500
@@ -203,6 +208,9 @@ func (o Options) withDefaults() (Options, error) {
 		return o, misuse.Errorf("stethttp: Options.MaxWait is %v; at most %v", o.MaxWait, store.MaxWait)
 	}
 	o.MaxWait = cmp.Or(o.MaxWait, DefaultMaxWait)
+	if o.Tries < 0 || o.Tries > maxTries {
+		return o, misuse.Errorf("stethttp: Options.Tries is %d; it must be 1 to %d", o.Tries, maxTries)
+	}
 	if o.NotExecuted == nil {
 		o.NotExecuted = NotExecuted
 	}

@@ -57,6 +57,10 @@ var (
 		"The operation began and did not finish. It may have been executed, and does not run again.", false, stet.MayHaveExecuted}
 	handlerPanicked = condition{"handler-panicked", 500, "Operation broke off",
 		"The operation broke off. It may have been executed, and does not run again.", false, stet.MayHaveExecuted}
+	notExecuted = condition{"not-executed", 503, "Not executed",
+		"The service did not complete the operation, and what it began was undone.", true, stet.NotExecuted}
+	notSettled = condition{"not-settled", 500, "Not settled",
+		"The service answered without having recorded an outcome. What it did within its transaction was undone.", false, stet.MayHaveExecuted}
 	responseInvalid = condition{"response-invalid", 500, "Response invalid",
 		"The handler wrote a status code that is not valid. The operation may have been executed, and does not run again.", false, stet.MayHaveExecuted}
 	responseInvalidUndone = condition{"response-invalid", 500, "Response invalid",

@@ -42,6 +42,7 @@ type call struct {
 	wait  time.Duration // as the request prefers it, if it does
 	waits bool
 
+	claim    string  // of the run, under stet.Policy.Outside
 	says     verdict // of the response
 	passedOn bool    // from another middleware of this package, and its body was not read in between
 }
@@ -209,6 +210,10 @@ func (c *call) request(ctx context.Context) *http.Request {
 	c.body.rest.Reset(c.sent)
 	c.inner = c.r.WithContext(ctx)
 	c.inner.Body = c.body
+	if c.claim != "" {
+		c.inner.Header = c.r.Header.Clone()
+		c.inner.Header[HeaderClaim] = []string{c.claim}
+	}
 	return c.inner
 }
 
@@ -243,6 +248,10 @@ func (c *call) serve() {
 	}
 	if run.Replayed() {
 		c.replay(run)
+		return
+	}
+	if run.Claim != (store.Claim{}) {
+		c.serveOutside(run)
 		return
 	}
 	rw := newCapture(c.w, c.r, c.limit, false)

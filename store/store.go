@@ -105,6 +105,20 @@ type ClaimRequest struct {
 	// itself, so Due leaves it alone for that long, or for its delay if that is longer.
 	// It can be taken meanwhile.
 	Queued time.Duration
+	// Outside is for Claim, on an OutsideStore: the effects of the run and its outcome are
+	// one transaction outside of this process, which compares the fence. So a run that has
+	// not settled had no effect, and has none once its claim has ended: when its lease has
+	// run out the record is Retryable, where it would be parked. Claim grants it at once.
+	Outside bool
+}
+
+// OutsideStore is a Store that keeps ClaimRequest.Outside: there is a way to settle its
+// records in a transaction of a service's, by nothing but a claim.
+type OutsideStore interface {
+	Store
+
+	// Outside does nothing.
+	Outside()
 }
 
 // Label says what an operation is, for people, verifiers and queues. A record has

@@ -57,6 +57,7 @@ type entry struct {
 	state       store.State
 	gone        bool
 	ended       bool // settled, released or parked, at settled
+	outside     bool // see store.ClaimRequest; of what runs
 	attempt     int
 	fence       int64
 	result      store.Result
@@ -119,7 +120,9 @@ func (s *Store) enter(ctx context.Context, req store.ClaimRequest, begin func(*e
 	case e.fingerprint != req.Fingerprint:
 		return s.record(e, now), store.ErrMismatch
 	case e.state == store.Running && e.owner != req.Owner && now >= e.leaseEnd:
-		s.park(e, now)
+		if s.park(e, now); e.state == store.Retryable {
+			begin(e, now)
+		}
 	case e.state == store.Retryable && e.owner != req.Owner:
 		begin(e, now)
 	}
@@ -150,7 +153,11 @@ func (s *Store) grant(e *entry, req store.ClaimRequest, now instant) {
 	e.leaseEnd = after(now, req.Lease)
 	e.label = req.Label
 	s.own(e, req.Owner, now)
+	e.outside = req.Outside
 }
+
+// Outside implements store.OutsideStore.
+func (s *Store) Outside() {}
 
 // own gives e to an owner, with a fence of its own. The caller holds s.mu.
 func (s *Store) own(e *entry, owner store.Owner, now instant) {
@@ -158,16 +165,23 @@ func (s *Store) own(e *entry, owner store.Owner, now instant) {
 	e.fence = s.fence
 	e.owner = owner
 	e.claimed = now
-	e.ended, e.expires, e.forget = false, never, never
+	e.ended, e.outside, e.expires, e.forget = false, false, never, never
 }
 
-// park makes a dead run's record unknown, or accepted if the run may be repeated. The
-// caller holds s.mu.
+// retention is how long a dead run is remembered that had no effect.
+const retention = 24 * time.Hour
+
+// park makes a dead run's record unknown, or accepted if the run may be repeated, or
+// retryable if it can have had no effect. The caller holds s.mu.
 func (s *Store) park(e *entry, now instant) {
-	if e.repeatable() {
+	switch {
+	case e.repeatable():
 		e.to(store.VerbReturn)
 		e.leaseEnd = now // it is due already
-	} else {
+	case e.outside:
+		e.to(store.VerbRelease)
+		e.forget = after(now, retention)
+	default:
 		e.to(store.VerbPark)
 	}
 	e.ended, e.settled = true, now

@@ -258,6 +258,7 @@ var (
 	}
 	claimed = with(asked,
 		param{"lease", anInt64, func(w *write) any { return micros(w.req.Lease) }},
+		param{"outside", aBool, func(w *write) any { return w.req.Outside }},
 	)
 	accepted = with(asked,
 		param{"after", anInt64, func(w *write) any { return micros(w.job.after) }},

@@ -94,12 +94,19 @@ func (s *Store) slowAsk(ctx context.Context, w *write) (store.Record, error) {
 		if err != nil {
 			return store.Record{}, explain("claim", err)
 		}
-		if ok {
+		if ok && !freed(rec, next) {
 			return rec, nil
 		}
 	}
 	return store.Record{}, explain("claim", errContended)
 }
+
+// freed reports whether a step has ended a dead run that had no effect: its record can
+// be claimed now.
+func freed(rec store.Record, by step) bool { return by == stepPark && rec.State == store.Retryable }
+
+// Outside implements store.OutsideStore: services settle by stet_settle. See docs/sql.md.
+func (s *Store) Outside() {}
 
 // change takes a step that onClaim has asked for; not ok if the record is no
 // longer what it was.

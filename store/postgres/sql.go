@@ -73,6 +73,21 @@ func (s *SQLStore[Tx]) RunTx(ctx context.Context, req store.ClaimRequest, keep s
 	if s.closed.Load() {
 		return store.Record{}, errClosed
 	}
+	for try := 1; ; try++ {
+		called := false
+		rec, err := s.runTx(ctx, req, keep, func(ctx context.Context, tx Tx, rec store.Record) (store.Settlement, error) {
+			called = true
+			return fn(ctx, tx, rec)
+		})
+		if called || try == slowTries || !errors.Is(err, errLookAgain) {
+			return rec, err
+		}
+	}
+}
+
+// runTx is one try of RunTx.
+func (s *SQLStore[Tx]) runTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,
+	fn func(context.Context, Tx, store.Record) (store.Settlement, error)) (store.Record, error) {
 	// BEGIN takes a round trip of its own here. Meanwhile a settled record is found.
 	beginning, end := context.WithCancel(ctx)
 	defer end()
@@ -206,7 +221,7 @@ func (t *transaction) enterSQL(ctx context.Context, tx *begun) (rec store.Record
 	case next == stepPark:
 		tx.rollback()
 		rec, ok, err := t.s.change(ctx, &write{req: t.req}, r, next)
-		if err == nil && !ok {
+		if err == nil && (!ok || freed(rec, next)) {
 			err = errLookAgain
 		}
 		return rec, false, explain("park", err)

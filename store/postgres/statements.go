@@ -86,7 +86,8 @@ func later(span string) string { return now + " + " + span + " * interval '1 mic
 // What becomes of a record that is claimed, or accepted. While an operation waits,
 // lease_until is when it can be taken, whenever it is handed out.
 var (
-	toRunning = assignments{{"state", "{running}"}, {"claimed_at", now}, {"lease_until", later("e.lease")}, {"due_at", later("e.lease")}}
+	toRunning = assignments{{"state", "{running}"}, {"claimed_at", now}, {"lease_until", later("e.lease")}, {"due_at", later("e.lease")},
+		{"outside", "CASE WHEN e.outside THEN e.owner END"}}
 	toWaiting = assignments{{"state", "{accepted}"}, {"claimed_at", now}, {"lease_until", later("e.after")}, {"run_due", later("e.queued")}, {"work", "e.work"}}
 )
 
@@ -190,9 +191,13 @@ var extending = change{set: "lease_until = " + later("$3::bigint") + ", due_at =
 	", run_due = CASE WHEN r.run_due IS NOT NULL THEN greatest(r.run_due, " + later("$3::bigint") + ") END",
 	where: "r.fence = e.fence AND r.state = {running}", returning: "r.id, r.fence"}
 
-// dead is what becomes of a dead run: unknown, or accepted if it may be repeated, as
-// it is due already then.
-const dead = `state = CASE WHEN r.run_due IS NULL THEN {unknown} ELSE {accepted} END, settled_at = statement_timestamp(), due_at = NULL,
+// dead is what becomes of a dead run: accepted if it may be repeated, as it is due already
+// then; retryable if it can have had no effect, and forgotten as what is released is by
+// default; else unknown.
+const dead = `state = CASE WHEN r.run_due IS NOT NULL THEN {accepted} WHEN r.outside = r.owner THEN {retryable} ELSE {unknown} END,
+	settled_at = statement_timestamp(),
+	forget_at = CASE WHEN r.run_due IS NULL AND r.outside = r.owner THEN statement_timestamp() + interval '24 hours' END,
+	due_at = CASE WHEN r.run_due IS NULL AND r.outside = r.owner THEN statement_timestamp() + interval '24 hours' END,
 	lease_until = CASE WHEN r.run_due IS NOT NULL THEN statement_timestamp() END`
 
 var sqlPark = `

@@ -143,7 +143,7 @@ func (t *transaction) enter(ctx context.Context) (rec store.Record, granted bool
 	case next == stepPark:
 		t.abandon()
 		rec, ok, err := s.change(ctx, &write{req: t.req}, r, next)
-		if err == nil && !ok {
+		if err == nil && (!ok || freed(rec, next)) {
 			err = errLookAgain
 		}
 		return rec, false, err

@@ -75,7 +75,7 @@ func (s *Store) acceptIn(ctx context.Context, w write, none error, query queryRo
 			if err != nil {
 				return fail(err)
 			}
-			if ok {
+			if ok && !freed(rec, next) {
 				return rec, nil
 			}
 		case stepRegrant:

@@ -29,7 +29,11 @@ type smallRecord struct {
 	lease time.Time
 	due   time.Time // when its work or its messages are handed out; zero: never
 	bad   bool      // it cannot be read
+	proof bool      // see store.ClaimRequest.Outside
 }
+
+// Outside implements store.OutsideStore.
+func (s *small) Outside() {}
 
 func (s *small) is(bug string) bool { return s.bug == bug }
 
@@ -100,7 +104,7 @@ func (s *small) grant(r *smallRecord, req store.ClaimRequest, now time.Time) {
 	if s.is("forgets running records") {
 		r.ForgetAt = forget
 	}
-	r.lease = s.later(now, req.Lease)
+	r.lease, r.proof = s.later(now, req.Lease), req.Outside || r.proof && s.is("takes each run for one that is settled outside")
 }
 
 // label is what a record is called once req has claimed or accepted it.

@@ -38,6 +38,9 @@ func (s *small) park(r *smallRecord, now time.Time) {
 	if r.SettledAt = now; r.repeats() && !s.is("parks what may be repeated") {
 		r.to(store.VerbReturn)
 		r.lease = now
+	} else if r.proof && !s.is("parks what is settled outside") {
+		r.to(store.VerbRelease)
+		r.ForgetAt = now.Add(24 * time.Hour)
 	} else {
 		r.to(store.VerbPark)
 	}

@@ -43,7 +43,7 @@ type Harness struct {
 
 // Run holds the store that h makes to every sentence of store.Store, and to those
 // of all else that it can do: store.Watcher, store.Sweeper, store.Browser, store.WorkStore,
-// store.OutboxStore and store.Limiter are found by store.As, as the engine does it. Each case
+// store.OutboxStore, store.OutsideStore and store.Limiter are found by store.As, as the engine does it. Each case
 // is a subtest.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
@@ -60,6 +60,7 @@ type abilities struct {
 	browser store.Browser
 	works   store.WorkStore
 	outbox  store.OutboxStore
+	outside bool // a store.OutsideStore
 }
 
 func abilitiesOf(s store.Store) (can abilities) {
@@ -68,6 +69,7 @@ func abilitiesOf(s store.Store) (can abilities) {
 	can.browser, _ = store.As[store.Browser](s)
 	can.works, _ = store.As[store.WorkStore](s)
 	can.outbox, _ = store.As[store.OutboxStore](s)
+	_, can.outside = store.As[store.OutsideStore](s)
 	return can
 }
 
@@ -111,6 +113,9 @@ func checks(h Harness, s store.Store) []check {
 	}
 	if can.works != nil || can.outbox != nil {
 		all = append(all, workHistoryChecks...)
+	}
+	if can.outside {
+		all = append(all, outsideChecks...)
 	}
 	if mostResult(s) > 0 {
 		all = append(all, limitChecks...)

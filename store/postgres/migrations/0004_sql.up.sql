@@ -5,6 +5,11 @@
 -- that are declared: a function of the same name that fits better, of another role that
 -- may create one in this schema, would be called in their place, with their rights.
 
+-- A claim under which a service settles, in the transaction of its writes, is known by its
+-- owner: if that run dies it had no effect.
+ALTER TABLE "stet"."records" ADD COLUMN outside bytea;
+COMMENT ON COLUMN "stet"."records".outside IS 'the owner of a claim whose run is settled by a service, in one transaction with what it writes; if it is that of the record, a dead run becomes retryable, not unknown';
+
 -- SHA-256 of parts, each after its length in four bytes. These are in PL/pgSQL because
 -- functions in SQL are planned anew at each call.
 CREATE FUNCTION "stet"."stet_digest"(parts bytea[]) RETURNS bytea
@@ -172,7 +177,8 @@ BEGIN
 	-- looked at again.
 	FOR try IN 1..16 LOOP
 		SELECT t.fingerprint, t.state, t.fence, t.attempt, t.gone, t.lease_until, t.run_due, t.expires_at, t.status, t.content_type, t.head, t.body,
-			t.forget_at IS NULL OR t.forget_at > moment AS there
+			t.forget_at IS NULL OR t.forget_at > moment AS there,
+			coalesce(t.state = 1 AND t.lease_until <= moment AND t.run_due IS NULL AND t.outside = t.owner, false) AS void
 		INTO r FROM "stet"."records" t WHERE t.id = this;
 		IF r.there THEN
 			state := (ARRAY['running', 'completed', 'failed', 'retryable', 'unknown', 'accepted'])[r.state];
@@ -190,7 +196,7 @@ BEGIN
 					SELECT h.headers, coalesce(r.content_type, h.content_type) INTO headers, content_type FROM "stet"."stet_head"(r.head) h;
 				END IF;
 				RETURN;
-			ELSIF r.state <> 4 THEN
+			ELSIF r.state <> 4 AND NOT r.void THEN
 				fence := r.fence;
 				attempt := r.attempt;
 				action := CASE WHEN r.state = 5 OR r.state = 1 AND r.lease_until <= moment AND r.run_due IS NULL THEN 'unknown' ELSE 'in_flight' END;
@@ -209,7 +215,8 @@ BEGIN
 				gone = false, watched = false, status = NULL, content_type = NULL, head = NULL, body = NULL,
 				lease_until = NULL, settled_at = NULL, expires_at = NULL, forget_at = NULL, due_at = NULL,
 				run_due = NULL, relay_due = NULL, cancel_at = NULL, work = NULL, notes = CASE WHEN t.forget_at > moment THEN t.notes END
-			WHERE t.fence = r.fence AND (t.state = 4 OR t.forget_at <= moment)
+			WHERE t.fence = r.fence AND (t.state = 4 OR t.forget_at <= moment
+				OR t.state = 1 AND t.lease_until <= moment AND t.run_due IS NULL AND t.outside = t.owner)
 			RETURNING t.fence, t.attempt INTO fence, attempt;
 			IF FOUND THEN
 				action := 'run';
@@ -415,7 +422,9 @@ BEGIN
 			AND octet_length(r.fingerprint) = 33 AND octet_length(r.owner) = 16 AND r.fence > 0 AND r.state BETWEEN 1 AND 6
 		ORDER BY r.due_at LIMIT most FOR UPDATE SKIP LOCKED
 	), died AS (
-		UPDATE "stet"."records" r SET state = CASE WHEN r.run_due IS NULL THEN 5 ELSE 6 END, settled_at = moment, due_at = NULL,
+		UPDATE "stet"."records" r SET state = CASE WHEN r.run_due IS NOT NULL THEN 6 WHEN r.outside = r.owner THEN 4 ELSE 5 END, settled_at = moment,
+			forget_at = CASE WHEN r.run_due IS NULL AND r.outside = r.owner THEN moment + interval '24 hours' END,
+			due_at = CASE WHEN r.run_due IS NULL AND r.outside = r.owner THEN moment + interval '24 hours' END,
 			lease_until = CASE WHEN r.run_due IS NOT NULL THEN moment END
 		FROM due WHERE r.ctid = due.at AND due.dead
 		RETURNING r.state, (CASE WHEN r.watched THEN pg_notify(channel, encode(r.id, 'hex')) END) IS NULL AS told

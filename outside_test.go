@@ -1,0 +1,1 @@
+package stet_test
