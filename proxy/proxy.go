@@ -23,6 +23,13 @@
 // is sent until Verify or an operator has found out what happened. Responses of the
 // service itself, also 502 and 504, are stored and replayed, unless Route.Unknown lists
 // them.
+//
+// # Where the service settles
+//
+// With settles: service on a route, the service writes the outcome itself, by SQL, in the
+// transaction of its writes, with the claim that it gets in HeaderClaim. Then the record
+// says what happened: a client gets the outcome that is stored or, if there is none, is
+// told that nothing was executed, after the claim has ended. See docs/sql.md.
 package proxy
 
 import (

@@ -144,7 +144,10 @@ func TestServiceThatSettlesIsTriedAgain(t *testing.T) {
 
 // Its time is over: what it has not settled by then it cannot settle any more.
 func TestServiceThatIsTooSlowHasNotExecuted(t *testing.T) {
-	s := newSettling(t, func(_ *settling, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	s := newSettling(t, func(_ *settling, _ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // a server sees that its client has gone only when the body is read
+		<-r.Context().Done()
+	})
 	f := startOn(t, s.store, settles(s.URL, ", timeout: 200ms"))
 	if got := f.post("k", "{}"); got.problem() != "not-executed" {
 		t.Errorf("%d %q %s", got.status, got.problem(), got.body)

@@ -312,16 +312,20 @@ func TestHeaderFieldsOfSQLCanBeSentByGo(t *testing.T) {
 	tx := beginTx(t, s)
 	begun := mustBegin(t, tx, o, "run")
 	_, err = tx.Exec(t.Context(), `SELECT stet.stet_settle($1, 201, '{"content-length": 42, "Transfer-Encoding": "chunked", "connection": ["close"], "Trailer": "X-Kept", "Date": "yesterday",
-		"proxy-authenticate": "x", "Upgrade": "h2c", "TE": "x", "Keep-Alive": "x", "x-kept": "yes"}', 'text/plain', 'seven')`, begun.Claim)
+		"proxy-authenticate": "x", "Upgrade": "h2c", "TE": "x", "Keep-Alive": "x", "x-kept": "yes\tsir"}', 'text/plain', 'seven')`, begun.Claim)
 	if err != nil {
 		t.Fatal(err)
 	}
 	mustCommit(t, tx)
-	if got := mustBegin(t, s.Pool(), o, "replay"); fmt.Sprint(got.Headers) != "map[X-Kept:[yes]]" {
+	if got := mustBegin(t, s.Pool(), o, "replay"); fmt.Sprint(got.Headers) != "map[X-Kept:[yes\tsir]]" {
 		t.Errorf("SQL replays the header fields %v; want X-Kept alone", got.Headers)
 	}
-	if res, body := post("k2"); res.StatusCode != 201 || body != "seven" || res.Header.Get("X-Kept") != "yes" || res.Header.Get("Date") == "yesterday" {
+	if res, body := post("k2"); res.StatusCode != 201 || body != "seven" || res.Header.Get("X-Kept") != "yes\tsir" || res.Header.Get("Date") == "yesterday" {
 		t.Errorf("Go replays %d %v %q", res.StatusCode, res.Header, body)
+	}
+	for _, c := range []string{"\x01", "\x08", "\n", "\x0b", "\r", "\x1f", "\x7f"} {
+		_, err := s.Pool().Exec(t.Context(), "SELECT stet.stet_fields(jsonb_build_object('A', $1::text))", "a"+c+"b")
+		wantCode(t, fmt.Sprintf("%q in a value", c), err, "ST001")
 	}
 	_, err = s.Pool().Exec(t.Context(), "SELECT stet.stet_fields((SELECT jsonb_object_agg('X-' || n, '') FROM generate_series(1, 100000) n))")
 	wantCode(t, "100,000 header fields", err, "ST001")

@@ -302,9 +302,9 @@ BEGIN
 		-- Those of the connection and of the moment are left out, as stethttp leaves them out.
 		CONTINUE WHEN starts_with(field.name, 'Proxy-') OR field.name IN ('Connection', 'Content-Length', 'Date', 'Keep-Alive', 'Te', 'Trailer', 'Transfer-Encoding', 'Upgrade');
 		IF field.name COLLATE "C" !~ '^[-!#$%&''*+.^_`|~0-9A-Za-z]+$' OR field.name = 'Content-Type' OR fields ? field.name
-			OR field.list IS NULL OR EXISTS (SELECT FROM jsonb_array_elements(field.list) v WHERE jsonb_typeof(v) <> 'string' OR (v #>> '{}') COLLATE "C" ~ '[[:cntrl:]]') THEN
+			OR field.list IS NULL OR EXISTS (SELECT FROM jsonb_array_elements(field.list) v WHERE jsonb_typeof(v) <> 'string' OR translate(v #>> '{}', chr(9), '') COLLATE "C" ~ '[[:cntrl:]]') THEN
 			RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = format('stet: the header field %s cannot be kept', quote_literal(left(field.name, 100))),
-				HINT = 'Its name must be one of HTTP, once, and not Content-Type, which has an argument of its own; it has a string or a list of strings, without control characters.';
+				HINT = 'Its name must be one of HTTP, once, and not Content-Type, which has an argument of its own; it has a string or a list of strings, without control characters but for the tab.';
 		END IF;
 		n := n + 1 + jsonb_array_length(field.list);
 		IF n > 4096 THEN
