@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/store"
 )
+
+// fencePatience is how long the end of a claim waits for the service's transaction.
+const fencePatience = time.Second
 
 // outside refuses policies that have runs settled outside of this process where that
 // cannot be, or where what is settled could not be read.
@@ -58,6 +62,16 @@ func (l *Lease) outside(ctx context.Context, cause error, again func(error) Agai
 		}
 	}
 	return Outcome{}, &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: errors.Join(cause, err)}
+}
+
+// fence ends the claim of a run that a service settles. While the service's transaction has
+// settled and not ended it cannot be done: the caller is told so soon. See insist.
+func (r *Run) fence(ctx context.Context) error {
+	return r.e.retry(ctx, 1, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, fencePatience)
+		defer cancel()
+		return r.e.store.Release(ctx, r.rec.Claim(), r.p.Retention)
+	})
 }
 
 // stands reports whether a record has the outcome of the operation. It may be that of a

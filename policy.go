@@ -74,7 +74,7 @@ type Policy struct {
 	// is settled, that is the outcome. If not, the claim ends, so that a transaction that
 	// comes late cannot commit: nothing was executed, which is KindRetryable. A run that
 	// dies is not Unknown but Retryable, when its lease has run out. It is for Begin, on a
-	// store.OutsideStore; what it settles is not encrypted.
+	// store.OutsideStore; what it settles is not encrypted. ForgetReleased does not count.
 	Outside bool
 }
 

@@ -336,6 +336,9 @@ func (r *Run) insist(err error, call func(context.Context) error) {
 
 // release releases the record, or has it forgotten: see Policy.ForgetReleased.
 func (r *Run) release(ctx context.Context) error {
+	if r.p.Outside {
+		return r.fence(ctx)
+	}
 	if !r.p.ForgetReleased || r.rec.Attempt != 1 || r.resent || r.noted() {
 		return r.e.release(ctx, r.rec.Claim(), r.p.Retention)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/internal/timer"
 )
 
@@ -71,7 +72,9 @@ func (c *call) tryOutside(run *stet.Lease, more bool) (again bool) {
 	case err == nil && unsendable(out) != nil:
 		c.refuse(unsendable(out))
 	case err == nil:
+		fault.At(fault.ResponseBefore)
 		c.sendStored(c.m.told(out, false, nil), false)
+		fault.At(fault.ResponseAfter)
 	case stet.KindOf(err) != stet.KindRetryable:
 		c.failed(run, "an operation has ended, and it is not known yet whether the service has settled it", err)
 		c.refuse(err)

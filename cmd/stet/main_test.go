@@ -11,18 +11,30 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stet-go/stet/internal/demo"
+	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/internal/rig"
 )
 
 // The test binary is the command too: this variable makes it so.
 const commandEnv = "STET_TEST_COMMAND"
 
+// A command that passes the point of internal/fault in this variable dies of it.
+const dieEnv = "STET_TEST_DIE"
+
 func TestMain(m *testing.M) {
 	if os.Getenv(commandEnv) != "" {
+		if point := fault.Point(os.Getenv(dieEnv)); point != "" {
+			fault.Set(func(p fault.Point) {
+				if p == point {
+					_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+				}
+			})
+		}
 		main()
 	}
 	os.Exit(rig.Main(m).Run())

@@ -218,6 +218,9 @@ func (b *bySQL) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Re
 	return b.Read(ctx, req.ID)
 }
 
+// Outside implements store.OutsideStore.
+func (b *bySQL) Outside() {}
+
 // stands answers for an operation that is not to be run, with what stet_begin has said; the
 // times and the owner, of which it says nothing, are read.
 func (b *bySQL) stands(ctx context.Context, tx pgx.Tx, begun todo, inside, req store.ClaimRequest) (rec store.Record, err error) {

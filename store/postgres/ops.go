@@ -109,7 +109,8 @@ func freed(rec store.Record, by step) bool { return by == stepPark && rec.State 
 func (s *Store) Outside() {}
 
 // change takes a step that onClaim has asked for; not ok if the record is no
-// longer what it was.
+// longer what it was. A record is not parked, and is still running, while another
+// transaction has it locked.
 func (s *Store) change(ctx context.Context, w *write, r *row, next step) (rec store.Record, ok bool, err error) {
 	if next == stepInsert {
 		ops := []*op[write]{{v: *w}}
@@ -119,18 +120,31 @@ func (s *Store) change(ctx context.Context, w *write, r *row, next step) (rec st
 		})
 		return ops[0].v.rec, ops[0].v.done, err
 	}
-	err = s.onRow(ctx, s.slow, r.ID, func() []call {
-		c := call{statement: s.sql.park, row: func(values [][]byte) error {
-			var now row
-			err := now.scan(values[:len(columns)])
-			rec, ok = now.record(), true
-			return err
-		}}
-		if next == stepPark {
+	changed := func(values [][]byte) error {
+		var now row
+		err := now.scan(values[:len(columns)])
+		rec, ok = now.record(), true
+		return err
+	}
+	if next == stepPark {
+		lane := s.slow
+		if s.holds.has(r.ID) {
+			lane = s.held
+		}
+		err = s.alone(ctx, lane, func() []call {
+			c := call{statement: s.sql.park, row: changed}
 			c.params.raw(r.ID[:])
 			c.params.rawInt64(r.Fence)
 			return []call{c}
+		})
+		if !lockedRow(err) {
+			return rec, ok, err
 		}
+		s.holds.found(r.ID) // a service's transaction has settled it late, and has not ended
+		return r.record(), true, nil
+	}
+	err = s.onRow(ctx, s.slow, r.ID, func() []call {
+		c := call{row: changed}
 		again := *w
 		again.was = r.Fence
 		if w.job == nil {

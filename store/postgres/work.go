@@ -56,8 +56,9 @@ func (s *Store) slowTake(ctx context.Context, req store.TakeRequest) (store.Reco
 		case r == nil || r.forgotten():
 			return store.Record{ID: id}, nil
 		case r.lapsed() && r.Owner != owner:
-			if _, _, err := s.change(ctx, nil, r, stepPark); err != nil {
-				return store.Record{}, explain("park", err)
+			rec, _, err := s.change(ctx, nil, r, stepPark)
+			if err != nil || rec.State == store.Running {
+				return rec, explain("park", err)
 			}
 		case r.State != store.Accepted || r.Owner == owner || r.now < r.lease:
 			return r.record(), explain("take", s.firm(ctx, r, owner))

@@ -206,6 +206,14 @@ BEGIN
 		END IF;
 		IF pg_try_advisory_xact_lock(number) THEN
 			PERFORM pg_try_advisory_xact_lock(half, print);
+			IF r.void THEN -- perhaps it is being settled late
+				PERFORM FROM "stet"."records" t WHERE t.id = this FOR UPDATE SKIP LOCKED;
+				IF NOT FOUND THEN
+					action := 'in_flight';
+					state := 'running';
+					RETURN;
+				END IF;
+			END IF;
 			INSERT INTO "stet"."records" AS t (id, scope, fingerprint, owner, fence, claimed_at, attempt, state, class, name, ref)
 			VALUES (this, "stet"."stet_digest"(ARRAY['stet scope 1', convert_to(namespace, 'UTF8'), convert_to(scope, 'UTF8')]), finger, owner,
 				nextval('"stet"."records_fence"'), moment, 1, 1, class, name, ref)
