@@ -131,6 +131,31 @@ func TestRunThatWasOvertakenTellsTheOutcomeThatStands(t *testing.T) {
 	})
 }
 
+// late settles a run just before it is released.
+type late struct {
+	*memory.Store
+	settle func()
+}
+
+func (s *late) Release(ctx context.Context, c store.Claim, keep store.Retention) error {
+	s.settle()
+	return s.Store.Release(ctx, c, keep)
+}
+
+func TestOutcomeThatComesBetweenTheLastLookAndTheEndIsTheOutcome(t *testing.T) {
+	st := &late{Store: memory.New(memory.Options{})}
+	run := begin(t, newEngine(t, st, outside), op)
+	st.settle = func() {
+		if err := settleFor(t, st, run, "late"); err != nil {
+			t.Error(err)
+		}
+	}
+	out, err := run.Do(t.Context(), nil, func(context.Context) (stet.Outcome, error) { return stet.Outcome{}, errors.New("broken off") })
+	if err != nil || string(out.Body) != "late" {
+		t.Errorf("the run ended with %+v, %v; want what was settled", out, err)
+	}
+}
+
 // While another run goes on nothing is said of it but that.
 func TestRunThatWasOvertakenIsInFlightWhileTheNextGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

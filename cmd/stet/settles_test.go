@@ -240,8 +240,12 @@ func TestServiceThatIsPausedBeforeItsCommitIsInFlight(t *testing.T) {
 		})
 		wantAnswer(t, p, key, 409, "#in-flight")
 		time.Sleep(400 * time.Millisecond) // the lease has run out, too
+		began := time.Now()
 		for range 3 {
 			wantAnswer(t, p, key, 409, "#in-flight")
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("%s: three retries took %v: they wait for the service", key, took)
 		}
 		var action string
 		if err := b.pool.QueryRow(t.Context(), `SELECT action FROM stet.stet_begin('single-tenant', $1,

@@ -39,7 +39,7 @@ var defects = []defect{
 	{"memory: a mismatch is not checked while running", "store/memory/memory.go",
 		"case e.fingerprint != req.Fingerprint:", "case e.fingerprint != req.Fingerprint && e.state != store.Running:", memoryTests},
 	{"memory: a lapsed claim is run again instead of parked", "store/memory/memory.go",
-		"now >= e.leaseEnd:\n\t\ts.park(e, now)\n\tcase", "now >= e.leaseEnd:\n\t\te.state = store.Retryable\n\t\ts.grant(e, req, now)\n\tcase", memoryTests},
+		"if s.park(e, now); e.state == store.Retryable {\n\t\t\tbegin", "if e.state = store.Retryable; true {\n\t\t\tbegin", memoryTests},
 	{"memory: fences start again after forgetting", "store/memory/memory.go",
 		"s.fence++\n\te.fence = s.fence", "s.fence++\n\te.fence++", memoryTests},
 	{"an outcome's checksum without its media type", "codec.go",
@@ -218,6 +218,17 @@ var defects = []defect{
 		"calls, most = min(fifoCalls, r.o.Prefetch), 1", "calls, most = 1, min(maxReceive, r.o.Prefetch)", some("FIFO|Group|Behind", []string{"./stetmsg/sqs"})},
 	{"webhook: what may have been handled is a 503", "stethttp/webhook/webhook.go",
 		"http.StatusGatewayTimeout)", "http.StatusServiceUnavailable)", []string{"./stethttp/webhook"}},
+
+	// Runs that a service settles.
+	{"outside: not executed is said without the claim being ended", "outside.go", "return r.e.store.Release(ctx, r.rec.Claim(), r.p.Retention)", "return nil", engineTests},
+	{"outside: a settle that came meanwhile is not looked for", "outside.go", "case KindFenced: // settled", "case KindInvalid + 100: // settled", engineTests},
+	{"outside: an answer that was not settled passes as success", "stethttp/outside.go", "case whole && rw.status < 400:", "case whole && rw.status < 0:", some("Settle|Outside", httpTests)},
+	{"outside: the service's answer is handed out instead of the outcome", "stethttp/outside.go", "c.sendStored(c.m.told(out, false, nil), false)", "c.send(rw, false)", some("Settle|Outside", httpTests)},
+	{"outside: a client's claim reaches the service", "stethttp/serve.go", "if c.claim != \"\" {", "if c.claim != \"\" && c.r.Header.Get(HeaderClaim) == \"\" {", []string{"-run", "Claim", "./proxy"}},
+	{"outside: routes that do not settle tell their claim", "proxy/forward.go", "t != nil && t.route.Settles == settlesService {\n\t\t\tout", "t != nil {\n\t\t\tout", []string{"-run", "Claim", "./proxy"}},
+	{"memory: a dead run that was settled outside is unknown", "store/memory/memory.go", "case e.outside:", "case e.outside && e.attempt > 99:", memoryTests},
+	{"postgres: any dead run counts as settled outside", "store/postgres/statements.go", "WHEN r.outside = r.owner THEN {retryable} ELSE {unknown}", "WHEN r.outside IS NOT DISTINCT FROM r.outside THEN {retryable} ELSE {unknown}", some("Contract", postgresTests)},
+	{"postgres: a claim waits for a service that settles late", "store/postgres/ops.go", "err = s.alone(ctx, lane, func() []call {\n\t\t\tc := call{statement: s.sql.park", "err = s.onRow(ctx, lane, r.ID, func() []call {\n\t\t\tc := call{statement: s.sql.park", some("PausedBeforeItsCommit", []string{"./cmd/stet"})},
 
 	// The client.
 	{"client: a problem document that cannot be read says nothing", "stetclient/verdict.go",
