@@ -3,7 +3,6 @@
 package python
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -14,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,19 +40,13 @@ func command(t *testing.T, url string, args ...string) *exec.Cmd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, folder := range []string{"stet", "tests"} { // go test keeps a result until a file that the test itself reads is another
-		files, err := filepath.Glob(filepath.Join(here, folder, "*.py"))
-		if err != nil || len(files) == 0 {
-			t.Fatal(folder, files, err)
-		}
-		for _, file := range files {
-			if _, err := os.ReadFile(file); err != nil {
-				t.Fatal(err)
-			}
+	for _, folder := range []string{"stet", "tests"} {
+		if _, err := os.ReadDir(folder); err != nil { // go test keeps a result until what the test itself reads is another
+			t.Fatal(err)
 		}
 	}
 	cmd := exec.Command(python, args...)
-	cmd.Env = append(os.Environ(), "STET_TEST_DATABASE="+url, "PYTHONDONTWRITEBYTECODE=1", "PYTHONPATH="+here+":"+filepath.Join(here, "tests"))
+	cmd.Env = append(os.Environ(), "STET_TEST_DATABASE="+url, "STET_TEST_PROGRAM="+rig.Stet(t), "PYTHONDONTWRITEBYTECODE=1", "PYTHONPATH="+here+":"+filepath.Join(here, "tests"))
 	return cmd
 }
 
@@ -79,12 +73,12 @@ func ledger(t *testing.T) (*postgres.Store, string) {
 // TestPythonPackageKeepsItsPromises runs the tests in tests/, each class over a database of
 // its own.
 func TestPythonPackageKeepsItsPromises(t *testing.T) {
-	list := command(t, "", "-c", "import test_asgi, test_core, test_flask, test_services, test_transactions, unittest; "+
-		"print(*{type(t).__module__+'.'+type(t).__name__ for m in (test_asgi, test_core, test_flask, test_services, test_transactions) for s in unittest.defaultTestLoader.loadTestsFromModule(m) for t in s})")
+	list := command(t, "", "-c", "import unittest; names = set(); walk = lambda s: [walk(t) for t in s] if hasattr(s, '__iter__') else names.add(type(t := s).__module__+'.'+type(t).__name__); "+
+		"walk(unittest.defaultTestLoader.discover('tests')); print(*sorted(names))")
 	out, err := list.Output()
 	classes := strings.Fields(string(out))
-	if err != nil || len(classes) < 13 {
-		t.Fatalf("%d classes, %v; want 12 at least: %s", len(classes), err, out)
+	if err != nil || len(classes) < 21 {
+		t.Fatalf("%d classes, %v; want 21 at least: %s", len(classes), err, out)
 	}
 	two := make(chan struct{}, 2) // at a time
 	for _, class := range classes {
@@ -185,30 +179,7 @@ func inPython(t *testing.T, database, flavour string) (url string) {
 	t.Helper()
 	cmd := command(t, database, filepath.Join("tests", "service.py"), flavour)
 	cmd.Env = append(cmd.Env, "STET_TEST_SERVICE_URL="+database)
-	var said bytes.Buffer
-	cmd.Stderr = &said
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if t.Failed() {
-			t.Logf("%s said: %s", flavour, said.Bytes())
-		}
-	})
-	line, _ := bufio.NewReader(out).ReadString('\n')
-	_, url, ok := strings.Cut(strings.TrimSpace(line), "listening on ")
-	if !ok {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		t.Fatalf("%s does not listen: %s", flavour, said.Bytes())
-	}
-	return url
+	return rig.Launch(t, cmd).URL
 }
 
 // One key is one operation to both, and both refuse in the same words.
@@ -281,5 +252,22 @@ func sameInFlight(t *testing.T, s *postgres.Store, ours, theirs string) {
 	key := []string{`"at-work"`}
 	if a, b := send(t, ours, "{}", key), send(t, theirs, "{}", key); a != b || a.problem != "in-flight" {
 		t.Errorf("at work: Go answers %+v\nPython %+v", a, b)
+	}
+}
+
+// What the README has is what is tested in examples/python.
+func TestProgramBehindTheSidecarIsTheExample(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, language := range map[string]string{"behind_sidecar.py": "python", "stet.yaml": "yaml"} {
+		file, err := os.ReadFile(filepath.Join("..", "..", "examples", "python", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Contains(readme, slices.Concat([]byte("```"+language+"\n"), file, []byte("```\n"))) {
+			t.Errorf("what README.md has is not examples/python/%s", name)
+		}
 	}
 }

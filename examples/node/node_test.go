@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { os.Exit(rig.Main(m).Run()) }
 
 const schema = "CREATE TABLE payments (id bigserial PRIMARY KEY, account text NOT NULL, amount integer NOT NULL)"
 
-// install copies the service to a folder with what it imports.
+// install copies the services to a folder with what it imports.
 func install(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -35,12 +35,15 @@ func install(t *testing.T) (dir string) {
 	if err != nil || len(packed) != 1 {
 		t.Fatalf("npm pack made %v, %v", packed, err)
 	}
-	program, err := os.ReadFile("server.js")
-	if err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "package.json"), []byte(`{"private": true, "type": "module"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range map[string][]byte{"server.js": program, "package.json": []byte(`{"private": true, "type": "module"}`)} {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+	for _, name := range []string{"server.js", "behind-sidecar.js"} {
+		program, err := os.ReadFile(name)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), program, 0o600)
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -49,10 +52,10 @@ func install(t *testing.T) (dir string) {
 	return dir
 }
 
-// serve starts the service, and ends it with the test or before.
-func serve(t *testing.T, dir, database string) (url string, kill func()) {
+// serve starts a service, and ends it with the test or before.
+func serve(t *testing.T, dir, program, database string) (url string, kill func()) {
 	t.Helper()
-	cmd := exec.Command("node", "server.js")
+	cmd := exec.Command("node", program)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "DATABASE_URL="+database, "PORT=0")
 	p := rig.Launch(t, cmd)
 	return p.URL, p.Kill
@@ -79,9 +82,10 @@ func pay(t *testing.T, url, key, body string) (status int, replayed, text string
 	return w.StatusCode, w.Header.Get("Idempotent-Replayed"), w.Header.Get("Location") + " " + string(b)
 }
 
-func TestPaymentInNodeHappensOnce(t *testing.T) {
-	dir := install(t)
-	database := rig.Postgres(t).Database(t)
+// shop is a database with the tables, and its URL.
+func shop(t *testing.T) (db *pgxpool.Pool, database string) {
+	t.Helper()
+	database = rig.Postgres(t).Database(t)
 	db, err := pgxpool.New(t.Context(), database)
 	if err != nil {
 		t.Fatal(err)
@@ -93,13 +97,19 @@ func TestPaymentInNodeHappensOnce(t *testing.T) {
 	if _, err := db.Exec(t.Context(), schema); err != nil {
 		t.Fatal(err)
 	}
-	url, kill := serve(t, dir, database)
+	return db, database
+}
+
+func TestPaymentInNodeHappensOnce(t *testing.T) {
+	dir := install(t)
+	db, database := shop(t)
+	url, kill := serve(t, dir, "server.js", database)
 	status, replayed, first := pay(t, url, "k-42", `{"amount": 42}`)
 	if status != http.StatusCreated || replayed != "" || first != `/payments/1 {"payment":"1"}` {
 		t.Fatalf("the first: %d %q %s", status, replayed, first)
 	}
 	kill()
-	url, _ = serve(t, dir, database)
+	url, _ = serve(t, dir, "server.js", database)
 	if status, replayed, again := pay(t, url, "k-42", `{"amount": 42}`); status != http.StatusCreated || replayed != "true" || again != first {
 		t.Errorf("the retry, after a restart: %d %q %s; want 201, replayed, %s", status, replayed, again, first)
 	}
@@ -112,8 +122,38 @@ func TestPaymentInNodeHappensOnce(t *testing.T) {
 	if status, replayed, text := pay(t, url, "k-43", `{"amount": 1}`); status != http.StatusCreated || replayed != "" {
 		t.Errorf("the key, once its payment was rolled back: %d %q %s; want 201", status, replayed, text)
 	}
+	payments(t, db, 2)
+}
+
+// payments checks how many there are.
+func payments(t *testing.T, db *pgxpool.Pool, want int) {
+	t.Helper()
 	var n int
-	if err := db.QueryRow(t.Context(), "SELECT count(*) FROM payments").Scan(&n); err != nil || n != 2 {
-		t.Errorf("there are %d payments, %v; want 2", n, err)
+	if err := db.QueryRow(t.Context(), "SELECT count(*) FROM payments").Scan(&n); err != nil || n != want {
+		t.Errorf("there are %d payments, %v; want %d", n, err, want)
 	}
+}
+
+// A retry is answered by the sidecar, whether or not there is a service.
+func TestPaymentInNodeBehindTheSidecarHappensOnce(t *testing.T) {
+	dir := install(t)
+	db, database := shop(t)
+	service, kill := serve(t, dir, "behind-sidecar.js", database)
+	proxy := rig.Launch(t, exec.Command(rig.Stet(t), "proxy", "--config", "stet.yaml", "--upstream", service, "--store", database,
+		"--listen", "127.0.0.1:0", "--admin-listen", "off"))
+	if status, _, text := pay(t, service, "k-42", `{"amount": 42}`); status != http.StatusInternalServerError || !strings.Contains(text, "did not come through the sidecar") {
+		t.Errorf("past the sidecar: %d %s; want 500", status, text)
+	}
+	if status, _, text := pay(t, proxy.URL, "k-42", `{"amount": null}`); status != http.StatusServiceUnavailable || !strings.Contains(text, "#not-executed") {
+		t.Errorf("a payment that the table refuses: %d %s; want 503", status, text)
+	}
+	status, replayed, first := pay(t, proxy.URL, "k-43", `{"amount": 42}`)
+	if status != http.StatusCreated || replayed != "" || !strings.HasPrefix(first, "/payments/") {
+		t.Fatalf("the first: %d %q %s", status, replayed, first)
+	}
+	kill()
+	if status, replayed, again := pay(t, proxy.URL, "k-43", `{"amount": 42}`); status != http.StatusCreated || replayed != "true" || again != first {
+		t.Errorf("the retry, without a service: %d %q %s; want 201, replayed, %s", status, replayed, again, first)
+	}
+	payments(t, db, 1)
 }

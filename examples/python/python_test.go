@@ -47,8 +47,8 @@ func shop(t *testing.T) (*pgxpool.Pool, string) {
 	return pool, u.String()
 }
 
-// serve starts the service, and returns its URL and what kills it.
-func serve(t *testing.T, database string) (address string, kill func()) {
+// serve starts a service, and returns its URL and what kills it.
+func serve(t *testing.T, program, database, port string) (address string, kill func()) {
 	t.Helper()
 	packages, err := filepath.Abs(filepath.Join("..", "..", "clients", "python"))
 	if err != nil {
@@ -58,8 +58,8 @@ func serve(t *testing.T, database string) (address string, kill func()) {
 	if out, err := exec.Command(python, "-c", "import fastapi, psycopg, uvicorn").CombinedOutput(); err != nil {
 		t.Fatalf("%s lacks packages; run: make services (%v: %s)", python, err, out)
 	}
-	cmd := exec.Command(python, "server.py")
-	cmd.Env = append(os.Environ(), "DATABASE_URL="+database, "PORT=0", "PYTHONPATH="+packages, "PYTHONDONTWRITEBYTECODE=1")
+	cmd := exec.Command(python, program)
+	cmd.Env = append(os.Environ(), "DATABASE_URL="+database, "PORT="+port, "PYTHONPATH="+packages, "PYTHONDONTWRITEBYTECODE=1")
 	p := rig.Launch(t, cmd)
 	return p.URL, p.Kill
 }
@@ -98,7 +98,7 @@ func paid(t *testing.T, pool *pgxpool.Pool, amount int) (n int) {
 
 func TestPaymentInPythonIsMadeOnce(t *testing.T) {
 	pool, database := shop(t)
-	address, _ := serve(t, database)
+	address, _ := serve(t, "server.py", database, "0")
 	first, err := pay(address, `"order-1"`, 4200)
 	if err != nil || first != (answer{http.StatusCreated, `{"payment":1,"amount":4200}`, "/payments/1", false}) {
 		t.Fatalf("%+v, %v", first, err)
@@ -115,46 +115,109 @@ func TestPaymentInPythonIsMadeOnce(t *testing.T) {
 	}
 }
 
-func TestPaymentOfAServiceThatWasKilledIsMadeByTheRetry(t *testing.T) {
-	pool, database := shop(t)
-	address, kill := serve(t, database)
-	lock, err := pool.Begin(t.Context()) // keeps the payment from being written
+// hold keeps payments from being written, and returns what waits for one that tries, and what lets it.
+func hold(t *testing.T, pool *pgxpool.Pool) (untilWaiting, letGo func()) {
+	t.Helper()
+	lock, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := lock.Exec(t.Context(), "LOCK TABLE payments IN SHARE MODE"); err != nil {
 		t.Fatal(err)
 	}
-	failed := make(chan error, 1)
-	go func() {
-		_, err := pay(address, `"order-1"`, 4200)
-		failed <- err
-	}()
 	waiting := func() (n int) {
 		if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE usename = 'shop' AND wait_event_type = 'Lock'").Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
-	for end := time.Now().Add(time.Minute); waiting() == 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the payment does not wait")
+	untilWaiting = func() {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); waiting() == 0; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("the payment does not wait")
+			}
 		}
 	}
+	return untilWaiting, func() {
+		if err := lock.Rollback(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestPaymentOfAServiceThatWasKilledIsMadeByTheRetry(t *testing.T) {
+	pool, database := shop(t)
+	address, kill := serve(t, "server.py", database, "0")
+	untilWaiting, letGo := hold(t, pool)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := pay(address, `"order-1"`, 4200)
+		failed <- err
+	}()
+	untilWaiting()
 	kill()
 	if err := <-failed; err == nil {
 		t.Error("the service was killed, and answered")
 	}
-	address, _ = serve(t, database)
-	if err := lock.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	address, _ = serve(t, "server.py", database, "0")
+	letGo()
 	again, err := pay(address, `"order-1"`, 4200)
 	for end := time.Now().Add(time.Minute); err == nil && again.status == http.StatusConflict && time.Now().Before(end); { // until the server has seen that its client is gone
 		again, err = pay(address, `"order-1"`, 4200)
 	}
 	if err != nil || again.status != http.StatusCreated || again.replayed {
 		t.Errorf("the retry gets %+v, %v", again, err)
+	}
+	if n := paid(t, pool, 4200); n != 1 {
+		t.Errorf("%d payments; want 1", n)
+	}
+}
+
+// sidecar starts stet proxy by stet.yaml, before a service.
+func sidecar(t *testing.T, upstream, store string) (address string) {
+	t.Helper()
+	return rig.Launch(t, exec.Command(rig.Stet(t), "proxy", "--config", "stet.yaml", "--upstream", upstream, "--store", store,
+		"--listen", "127.0.0.1:0", "--admin-listen", "off")).URL
+}
+
+// The service dies in the middle of a payment, and another one comes in its place. Afterwards the sidecar
+// answers, whether or not there is a service.
+func TestPaymentBehindTheSidecarIsMadeOnce(t *testing.T) {
+	pool, database := shop(t)
+	service, kill := serve(t, "behind_sidecar.py", database, "0")
+	address := sidecar(t, service, pool.Config().ConnString())
+	if direct, err := pay(service, `"order-1"`, 4200); err != nil || direct.status != http.StatusInternalServerError || paid(t, pool, 4200) != 0 {
+		t.Errorf("past the sidecar: %+v, %v; want 500, and no payment", direct, err)
+	}
+	untilWaiting, letGo := hold(t, pool)
+	got := make(chan answer, 1)
+	go func() {
+		a, err := pay(address, `"order-1"`, 4200)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- a
+	}()
+	untilWaiting()
+	kill()
+	_, port, _ := strings.Cut(strings.TrimPrefix(service, "http://"), ":")
+	_, kill = serve(t, "behind_sidecar.py", database, port)
+	letGo()
+	first := <-got
+	for end := time.Now().Add(time.Minute); first.status >= 500 && time.Now().Before(end); { // it was tried while the service was away
+		var err error
+		if first, err = pay(address, `"order-1"`, 4200); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if first.status != http.StatusCreated || !strings.HasSuffix(first.body, `"amount":4200}`) || !strings.HasPrefix(first.location, "/payments/") {
+		t.Fatalf("%+v", first)
+	}
+	kill()
+	first.replayed = true
+	if again, err := pay(address, `"order-1"`, 4200); err != nil || again != first {
+		t.Errorf("again, without a service: %+v, %v; want %+v", again, err, first)
 	}
 	if n := paid(t, pool, 4200); n != 1 {
 		t.Errorf("%d payments; want 1", n)

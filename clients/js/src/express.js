@@ -39,6 +39,7 @@ export function idempotency(options) {
 async function body(o, req) {
   if (req[kept] !== undefined) return { body: (req.rawBody = req[kept]) };
   if (req.readableDidRead) {
+    if (o.sidecar) return {}; // which has told requests apart
     o.log('something before this handler has read the request\'s body, so that requests cannot be told apart; nothing was executed. ' +
       'Give it keepBody, as in express.json({ verify: keepBody }), or put it behind.');
     return { refusal: problem('misconfigured', { base: o.problemBase }) };

@@ -1,6 +1,6 @@
 import type { FastifyReply, FastifyRequest, preParsingHookHandler, RouteHandlerMethod } from 'fastify';
 import type { ClientBase } from 'pg';
-import type { Options } from './index.js';
+import type { Options, SidecarOptions } from './index.js';
 
 /**
  * A handler that runs once for each key. client is in the transaction of the operation, which is
@@ -9,4 +9,4 @@ import type { Options } from './index.js';
 export type Handler = (request: FastifyRequest, reply: FastifyReply, client: ClientBase) => unknown;
 
 /** Returns a function that makes the options of a route of a handler. Wrong options are errors here. */
-export function idempotency(options: Options<FastifyRequest>): (handler: Handler) => { preParsing: preParsingHookHandler; handler: RouteHandlerMethod };
+export function idempotency(options: Options<FastifyRequest> | SidecarOptions): (handler: Handler) => { preParsing: preParsingHookHandler; handler: RouteHandlerMethod };

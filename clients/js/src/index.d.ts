@@ -23,27 +23,13 @@ export interface SentRequest {
 export function requestFingerprint(request: SentRequest, canonicalize?: Canonicalize): Buffer;
 
 /** What both idempotency functions take. */
-export interface Options<Request> {
+interface Common {
   /** The Pool of pg whose transactions have the business writes and the outcomes. */
   pool: { connect(): Promise<any> };
-  /** Whose key it is, as authentication has established it: a tenant, an account. '' refuses the request with 403; 1 to 1024 bytes. */
-  scope: (request: Request) => string | undefined | Promise<string | undefined>;
-  /** That of stet.Options, if a Go service shares the keys. Default ''. */
-  namespace?: string;
-  /** What operators read of an operation. Default ''. */
-  class?: string;
-  /** What the operation is called. Default: the method and the path of the route. */
-  name?: (request: Request) => string;
-  /** The service's own reference, such as an order's ID. Default: none. */
-  ref?: (request: Request) => string;
-  /** The request header that carries the key. Default 'Idempotency-Key'. */
-  header?: string;
   /** The greatest request body in bytes. Default 1 MiB. */
   maxBody?: number;
   /** The greatest response that is kept, in bytes; a larger one leaves a tombstone. Default 1 MiB; at most 64 MiB. */
   maxResult?: number;
-  /** Default: the bytes as they were sent. canonicalJSON makes one. */
-  canonicalize?: Canonicalize;
   /** Is a response one after which nothing is to stand? Default: 500 and above, 401, 403, 407, 408, 425 and 429. */
   rollsBack?: (status: number, header: (name: string) => string | undefined) => boolean;
   /** How long results are kept: an interval of PostgreSQL's. Default '24 hours'. */
@@ -60,4 +46,28 @@ export interface Options<Request> {
   problemBase?: string;
   /** Gets what goes wrong: never a key or a body. Default: console.error. */
   log?: (message: string, error?: string) => void;
+}
+
+/** Options of a service that begins its operations by itself. */
+export interface Options<Request> extends Common {
+  sidecar?: false;
+  /** Whose key it is, as authentication has established it: a tenant, an account. '' refuses the request with 403; 1 to 1024 bytes. */
+  scope: (request: Request) => string | undefined | Promise<string | undefined>;
+  /** The request header that carries the key. Default 'Idempotency-Key'. */
+  header?: string;
+  /** That of stet.Options, if a Go service shares the keys. Default ''. */
+  namespace?: string;
+  /** What operators read of an operation. Default ''. */
+  class?: string;
+  /** What the operation is called. Default: the method and the path of the route. */
+  name?: (request: Request) => string;
+  /** The service's own reference, such as an order's ID. Default: none. */
+  ref?: (request: Request) => string;
+  /** Default: the bytes as they were sent. canonicalJSON makes one. */
+  canonicalize?: Canonicalize;
+}
+
+/** Options of a service behind 'stet proxy', on a route with 'settles: service'. Scope, key and what counts as the same request are said in stet.yaml. */
+export interface SidecarOptions extends Common {
+  sidecar: true;
 }

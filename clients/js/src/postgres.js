@@ -6,27 +6,29 @@ const commitTimeout = 10_000; // for the answer to COMMIT, and again for looking
 
 const quote = (name) => '"' + name.replaceAll('"', '""') + '"';
 
+const settlement = '($1::text, $2::integer, $3::jsonb, $4::text, $5::bytea, NULL, $6::boolean, $7::interval, $8::interval, $9::integer)';
+
 function functions({ schema, table }) {
   const prefix = `${quote(schema)}.`;
   const of = (name) => prefix + quote((table === 'records' ? 'stet' : table) + name);
   return {
     begin: `SELECT action, claim, state, status::text, headers::text, content_type, body, fence::text
       FROM ${of('_begin')}($1::text, $2::text, $3::bytea, $4::text, $5::text, $6::text, $7::text)`,
-    settle: `SELECT FROM ${of('_settle')}($1::text, $2::integer, $3::jsonb, $4::text, $5::bytea, NULL, $6::boolean, $7::interval, $8::interval, $9::integer)`,
+    settle: `SELECT FROM ${of('_settle')}${settlement}`,
+    // In the transaction of this number; in another one nothing happens, and settled is null.
+    settleIn: `SELECT CASE WHEN pg_catalog.txid_current() = $10::bigint THEN (SELECT true FROM ${of('_settle')}${settlement}) END AS settled`,
   };
 }
 
 /**
  * Begins a transaction, and asks what to do with an operation. With the action run the transaction
- * is open and is tx; with any other it has ended.
+ * is open and is tx; with any other it has ended. What the sidecar has claimed runs.
  */
 export async function begin(options, operation) {
   const tx = new Transaction(options, operation, await options.pool.connect());
   try {
     await tx.connection.query('BEGIN ISOLATION LEVEL READ COMMITTED');
-    const { rows } = await tx.connection.query(functions(options).begin, [operation.scope, operation.key, operation.fingerprint, options.namespace,
-      options.class, operation.name, operation.ref]);
-    const row = rows[0];
+    const row = await (operation.claim === undefined ? asked(tx, options, operation) : numbered(tx, operation));
     tx.claim = row.claim;
     tx.fence = row.fence;
     if (row.action !== 'run') await tx.rollback();
@@ -36,6 +38,20 @@ export async function begin(options, operation) {
     tx.abandon();
     throw error;
   }
+}
+
+async function asked({ connection }, options, operation) {
+  const { rows } = await connection.query(functions(options).begin, [operation.scope, operation.key, operation.fingerprint, options.namespace,
+    options.class, operation.name, operation.ref]);
+  return rows[0];
+}
+
+// numbered has PostgreSQL say which transaction this is. It has no row of stet_begin, without whose
+// outcome nothing could be committed: so what is settled is settled in this one, or not at all.
+async function numbered(tx, { claim }) {
+  const { rows } = await tx.connection.query('SELECT pg_catalog.txid_current()::text AS xid');
+  tx.xid = rows[0].xid;
+  return { action: 'run', claim };
 }
 
 class Transaction {
@@ -86,7 +102,7 @@ class Transaction {
   /**
    * Settles and commits. It returns { action: 'committed' } if that stands; the row of stet_begin
    * if the answer to COMMIT was lost and something else stands; 'nothing' for the action if
-   * nothing does, 'unknown' if that could not be found out. Before COMMIT was sent, it throws.
+   * nothing does, 'unknown' if that could not be found out, or is the sidecar's to find out. Before COMMIT was sent, it throws.
    */
   async commit({ status, headers, contentType, body, gone }) {
     const { maxResult, keep, tombstone } = this.options;
@@ -94,7 +110,12 @@ class Transaction {
     this.open = false;
     try {
       const values = [this.claim, status, JSON.stringify(headers), contentType, body, gone, keep, tombstone, maxResult];
-      await within(commitTimeout, connection.query(functions(this.options).settle, values)); // the handler may have left something running
+      const { settle, settleIn } = functions(this.options);
+      const query = this.xid === undefined ? connection.query(settle, values) : connection.query(settleIn, [...values, this.xid]);
+      const { rows } = await within(commitTimeout, query); // the handler may have left something running
+      if (this.xid !== undefined && rows[0].settled !== true) {
+        this.late ??= new Error('stet: the handler has ended its transaction: what it has committed stands, without an outcome, and a retry runs again');
+      }
       if (this.late !== undefined) throw this.late;
     } catch (error) {
       await this.rollback();
@@ -106,6 +127,10 @@ class Transaction {
     } catch (error) {
       this.abandon();
       if (refused(error)) throw error;
+      if (this.xid !== undefined) {
+        this.options.log('a COMMIT was not answered; the sidecar finds out what became of it', described(error));
+        return { action: 'unknown' };
+      }
       return this.lookUp();
     }
     this.release(false);
@@ -159,11 +184,13 @@ function refused(error) {
 
 /**
  * What an error of PostgreSQL's means where nothing was committed: 'unavailable', the same request
- * may be sent again; 'unreadable', of a stored outcome; 'wiring', of how stet is used; else 'other'.
+ * may be sent again; 'unreadable', of a stored outcome; 'fenced', the claim has ended; 'wiring', of
+ * how stet is used; else 'other'.
  */
 export function kind(error) {
   const c = code(error);
   if (c === 'ST004' || c === 'ST005') return 'unreadable';
+  if (c === 'ST002') return 'fenced';
   if (c.startsWith('ST')) return 'wiring';
   return c === '' || /^(?:08|40|53|55P03|57|58|XX)/.test(c) ? 'unavailable' : 'other';
 }

@@ -5,10 +5,13 @@ import { isJSON } from './canonical.js';
 import { mediaType, requestFingerprint } from './fingerprint.js';
 import { parseKey } from './key.js';
 import { perhaps, problem } from './problem.js';
+import { claimed, claimsOf, fenced } from './sidecar.js';
 import { Capture, accepts, lookup, mute, replayed, send } from './response.js';
 
-/** Finds out which operation a request names, from its header alone: { operation } or { refusal }. request is the framework's, req is Node's. */
+/** Finds out which operation a request is of, from its header alone: { operation } or { refusal }. request is the framework's, req is Node's. */
 export async function named(options, request, req, name) {
+  const claims = claimsOf(req);
+  if (options.sidecar || claims.length > 0) return claimed(options, claims);
   const refusal = (type, more) => ({ refusal: problem(type, { base: options.problemBase, ...more }) });
   const fields = req.headersDistinct[options.header.toLowerCase()] ?? [];
   if (fields.length === 0) {
@@ -92,8 +95,9 @@ export function parsed(options, req, body) {
   }
 }
 
-/** The fingerprint of a request whose target is as it was sent. */
+/** The fingerprint of a request whose target is as it was sent; the sidecar has made its own. */
 export function fingerprinted(options, req, target, body) {
+  if (options.sidecar) return undefined;
   return requestFingerprint({ method: req.method, target, headers: req.headersDistinct, body }, options.canonicalize);
 }
 
@@ -132,7 +136,8 @@ export async function serve({ options, operation, req, res, before, handler, ans
   }
   if (begun.action !== 'run') return answer(options, begun, req, say, refuse);
   const { tx } = begun;
-  const capture = new Capture(res, before);
+  // A retry is answered by the sidecar: nothing will be there again, all is to be kept.
+  const capture = new Capture(res, options.sidecar ? {} : before);
   running.set(req, tx);
   try {
     await run(capture, tx, handler, options.timeout);
@@ -180,6 +185,7 @@ async function conclude({ options, tx, capture, req, res, say, refuse }) {
   } catch (error) {
     if (kind(error) === 'other' || error === tx.late) throw error;
     capture.retract();
+    if (options.sidecar && kind(error) === 'fenced') return say(fenced(options));
     return trouble(options, error, refuse);
   }
   if (done.action === 'committed') return capture.send();

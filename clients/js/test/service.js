@@ -19,7 +19,8 @@ export async function start(framework, handler, options = {}) {
   const pool = new pg.Pool({ connectionString: options.url ?? process.env.STET_DATABASE, max: 10 });
   pool.on('error', () => {});
   const { url: _, ...rest } = options;
-  const of = (get) => ({ pool, scope: (request) => get(request, 'x-account'), log: (...line) => logged.push(line.join(' ')), ...rest });
+  const scope = (get) => (rest.sidecar ? {} : { scope: (request) => get(request, 'x-account') });
+  const of = (get) => ({ pool: mortal(pool), ...scope(get), log: (...line) => logged.push(line.join(' ')), ...rest });
   const serving = framework === 'express' ? await express5(handler, of((req, name) => req.headers[name])) : await fastify5(handler, of((request, name) => request.headers[name]));
   return { ...serving, logged, pool, 
     stop: async () => {
@@ -59,10 +60,29 @@ async function fastify5(handler, options) {
 /** Charges, and answers with the number of the charge. */
 export async function charge({ body, key, client, reply }) {
   const { rows } = await client.query('INSERT INTO charges (key, amount) VALUES ($1, $2) RETURNING id', [key, body.amount]);
-  reply(201, { Location: `/payments/${rows[0].id}`, 'Content-Type': 'application/json' }, JSON.stringify({ payment: rows[0].id }));
+  await reply(201, { Location: `/payments/${rows[0].id}`, 'Content-Type': 'application/json' }, JSON.stringify({ payment: rows[0].id }));
 }
 
-// As a process: it says where it listens. With STET_HANG it charges, says so, and waits to be killed.
+// mortal is a pool whose process dies at the first COMMIT: by STET_DIES before it or after it.
+function mortal(pool) {
+  const dies = process.env.STET_DIES;
+  if (!dies) return pool;
+  return {
+    async connect() {
+      const client = await pool.connect();
+      const query = client.query.bind(client);
+      client.query = async (text, ...more) => {
+        const answer = text === 'COMMIT' && dies === 'before' ? undefined : await query(text, ...more);
+        if (text === 'COMMIT') process.kill(process.pid, 'SIGKILL');
+        return answer;
+      };
+      return client;
+    },
+  };
+}
+
+// As a process: it says where it listens. With STET_HANG it charges, says so, and waits to be killed;
+// with STET_WAIT it charges, says so, and waits for the lock of that number.
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const { url } = await start(process.argv[2], async (request) => {
     if (process.env.STET_HANG) {
@@ -70,8 +90,14 @@ if (process.argv[1] === fileURLToPath(import.meta.url)) {
       process.send('charged');
       await new Promise(() => {});
     }
-    await charge(request);
-  }, {});
+    await charge({ ...request, reply: async (...args) => {
+      if (process.env.STET_WAIT) {
+        process.send('charged');
+        await request.client.query('SELECT pg_advisory_xact_lock($1)', [process.env.STET_WAIT]);
+      }
+      request.reply(...args);
+    } });
+  }, process.env.STET_SIDECAR ? { sidecar: true, log: (line) => process.send({ line }) } : {});
   process.on('disconnect', () => process.exit());
   process.send({ url });
 }

@@ -1,7 +1,11 @@
-import { fork } from 'node:child_process';
+import { fork, spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import http from 'node:http';
 import net from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import pg from 'pg';
 
@@ -63,6 +67,40 @@ export async function launch(framework, env = {}) {
     await once(child, 'exit');
   };
   return { url, child, kill };
+}
+
+/** Starts stet proxy before a service that settles. more is what the route has besides, in YAML. */
+export async function sidecar(t, upstream, more = '') {
+  const dir = await mkdtemp(join(tmpdir(), 'stet-'));
+  const config = join(dir, 'stet.yaml');
+  await writeFile(config, `upstream: {url: "${upstream}"}\nscope: header:X-Account\nroutes:\n  - {path: /payments, settles: service${more}}\n`);
+  const child = spawn(process.env.STET_PROGRAM, ['proxy', '--config', config, '--store', process.env.STET_OWNER, '--listen', '127.0.0.1:0', '--admin-listen', 'off'],
+    { stdio: ['ignore', 'ignore', 'pipe'] });
+  const exited = once(child, 'exit');
+  t.after(async () => {
+    child.kill('SIGKILL');
+    await exited;
+    await rm(dir, { recursive: true });
+  });
+  const lines = [];
+  const url = await new Promise((resolve, reject) => {
+    createInterface({ input: child.stderr }).on('line', (line) => {
+      lines.push(line);
+      const found = /listening .*(http:\/\/127\.0\.0\.1:\d+)/.exec(line);
+      if (found) resolve(found[1]);
+    }).on('close', () => reject(new Error(`stet proxy does not listen: ${lines.join('\n')}`)));
+  });
+  return { url, lines };
+}
+
+/** Holds a lock of PostgreSQL's, for which what STET_WAIT names waits. */
+export async function hold(number) {
+  const client = await database.connect();
+  await client.query('SELECT pg_advisory_lock($1)', [number]);
+  return async () => {
+    await client.query('SELECT pg_advisory_unlock($1)', [number]);
+    client.release();
+  };
 }
 
 /**

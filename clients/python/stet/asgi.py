@@ -12,7 +12,7 @@ from anyio import CancelScope
 from starlette.requests import Request
 from starlette.routing import Host, Match, Mount
 
-from . import answer as problems
+from . import answer as problems, sidecar
 from .answer import Answer
 from .core import MAX_HELD, Guard, Options, Run, log
 from .sql import Database
@@ -43,11 +43,12 @@ class Idempotent(Guard):
 
     scope says whose key it is, as authentication has established it: a function of the Request, which may
     be async and must not read the body. None or "" is answered with 403, an exception with 500. Options
-    are those of stet.Options.
+    are those of stet.Options. Behind the sidecar, with sidecar=True, there is no scope function.
     """
 
-    def __init__(self, database: Database, scope: Callable[[Request], str | None | Awaitable[str | None]], **options: Any) -> None:
+    def __init__(self, database: Database, scope: Callable[[Request], str | None | Awaitable[str | None]] | None = None, **options: Any) -> None:
         super().__init__(Threaded(database) if database.blocking else database, Options(**options))
+        self.check_scope(scope)
         self._scope = scope
         self._ending: set[asyncio.Future[Any]] = set()
 
@@ -85,11 +86,19 @@ class Idempotent(Guard):
         if _RUN in scope:
             log.error("an endpoint is protected twice; nothing was executed")
             return await _send(send, self.problem(problems.MISCONFIGURED))
-        name = self.options.header.lower().encode("latin-1")
-        fields = [value.decode("latin-1") for field, value in scope["headers"] if field.lower() == name]
-        if not fields and self.options.optional:
+        claims, keys = _fields(scope, sidecar.HEADER), _fields(scope, self.options.header)
+        if not claims and not keys and self.options.optional:
             return await app(scope, receive, send)
-        key = self.key(fields)
+        refused = sidecar.refused(self, claims)
+        if refused:
+            return await _send(send, refused)
+        if self.options.sidecar:
+            run = await sidecar.begin(self, claims[0])
+            return await (_send(send, run) if isinstance(run, Answer) else self._run(run, app, scope, receive, send))
+        await self._alone(app, scope, path, keys, receive, send)
+
+    async def _alone(self, app: App, scope: Scope, path: str, keys: list[str], receive: Receive, send: Send) -> None:
+        key = self.key(keys)
         if isinstance(key, Answer):
             return await _send(send, key)
         whose = await self._whose(scope)
@@ -103,10 +112,16 @@ class Idempotent(Guard):
         run = await self.start(whose, key, f"{scope['method']} {path}", scope["method"], _target(scope), scope["headers"], body)
         if isinstance(run, Answer):
             return await _send(send, run)
-        await self._run(run, app, scope, body, receive, send)
+        first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replayed() -> Message:
+            return first.pop() if first else await receive()
+
+        await self._run(run, app, scope, replayed, send)
 
     async def _whose(self, scope: Scope) -> str | Answer:
         try:
+            assert self._scope
             found = self._scope(Request(scope))
             return self.scope(await found if inspect.isawaitable(found) else found)
         except Exception as error:
@@ -128,17 +143,12 @@ class Idempotent(Guard):
                 return self.too_large()
         return b"".join(chunks)
 
-    async def _run(self, run: Run, app: App, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+    async def _run(self, run: Run, app: App, scope: Scope, receive: Receive, send: Send) -> None:
         response = _Response(run, send, self._to_the_end)
-        first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-        async def replayed() -> Message:
-            return first.pop() if first else await receive()
-
         try:
             scope[_RUN] = run
             scope["extensions"] = {}  # a file that the server sends by itself could not be kept
-            work = app(scope, replayed, response.take)
+            work = app(scope, receive, response.take)
             await (_whole(work) if isinstance(self.database, Threaded) else work)
         finally:
             missing = not response.ended
@@ -221,6 +231,11 @@ def _target(scope: Scope) -> bytes:
     path = path.partition(b"?")[0]
     query = scope.get("query_string", b"")
     return path + b"?" + query if query else path
+
+
+def _fields(scope: Scope, name: str) -> list[str]:
+    wanted = name.lower().encode("latin-1")
+    return [value.decode("latin-1") for field, value in scope["headers"] if field.lower() == wanted]
 
 
 def _routes(app: Any) -> Iterable[Any] | None:

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +14,7 @@ from . import answer as problems
 from .answer import PROBLEM_BASE, Answer, Problem
 from .fingerprint import Fields, request_fingerprint
 from .key import KeyFlaw, parse_key
-from .sql import Database, DatabaseError, Transaction, answered, statements
+from .sql import Database, DatabaseError, Transaction, answered, settle_in, statements
 
 log = logging.getLogger("stet")
 
@@ -25,6 +25,7 @@ _PAUSES = (0.02, 0.5)  # seconds between looks at a commit without an answer: th
 
 _NEVER_STORED = {"date", "connection", "keep-alive", "te", "transfer-encoding", "upgrade", "content-length", "content-type",
                  "idempotent-replayed", "preference-applied"}
+_OF_THE_SIDECAR = ("strict", "max_body", "canonical", "namespace", "class_", "patience")
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,9 @@ class Options:
     header: str = "Idempotency-Key"
     strict: bool = False
     """Take the quoted form of a key only."""
+    sidecar: bool = False
+    """Behind "stet proxy", on a route with settles: service. The operation is the one that the sidecar has claimed. Scope, key and what
+    counts as the same request are said in stet.yaml, and not here."""
     optional: bool = False
     """Let requests without a key through, unprotected: the handler has no transaction then."""
     max_body: int = 1 << 20
@@ -75,6 +79,11 @@ class Options:
     prefix: str = "stet_"
     """What the names of the functions begin with (--table other: "other_")."""
 
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if self.sidecar and field.name in _OF_THE_SIDECAR and getattr(self, field.name) != field.default:
+                raise TypeError(f"stet: behind the sidecar there is no option {field.name}: stet.yaml says it")
+
 
 class Guard:
     """Options over a database; what faces inherit."""
@@ -82,6 +91,20 @@ class Guard:
     def __init__(self, database: Database, options: Options) -> None:
         self.database, self.options = database, options
         self.sql_begin, self.sql_settle = statements(database.mark, options.schema, options.prefix)
+        self.sql_settle_in = settle_in(database.mark, options.schema, options.prefix)
+        self._logged: set[str] = set()
+
+    def log_once(self, message: str) -> None:
+        """Logs what any request can cause."""
+        if message not in self._logged:
+            self._logged.add(message)
+            log.error(message)
+
+    def check_scope(self, scope: Any) -> None:
+        if self.options.sidecar and scope is not None:
+            raise TypeError("stet: behind the sidecar there is no scope function: stet.yaml says whose key it is")
+        if not self.options.sidecar and scope is None:
+            raise TypeError("stet: a scope function is needed, which says whose key it is; behind the sidecar, sidecar=True")
 
     def problem(self, problem: Problem, detail: str = "", retry_after: int = 0) -> Answer:
         return problem.answer(self.options.problem_base, detail, retry_after)
@@ -120,25 +143,30 @@ class Guard:
         """Begins the operation: a Run to be executed, or what is answered without one."""
         print_ = request_fingerprint(method, target, headers, body, self.options.canonical)
         arguments = (scope, key, print_, self.options.namespace, label(self.options.class_), label(name), "")
-        try:
-            transaction = await self.database.begin()
-        except Exception as error:
-            log.error("no transaction could be begun; nothing was executed: %s", DatabaseError(error))
-            return self.problem(problems.STORE_UNAVAILABLE, retry_after=_RETRY_AFTER)
+        transaction = await self.open()
+        if isinstance(transaction, Answer):
+            return transaction
         keep = False
         try:
             begun = _read(await transaction.row(self.sql_begin, arguments))
             keep = begun.action == "run"
         except DatabaseError as error:
-            return self._not_begun(error)
+            return self.not_begun(error)
         finally:
             if not keep:
                 await transaction.close()
         if keep:
-            return Run(self, transaction, arguments, begun)
+            return Alone(self, transaction, arguments, begun)
         return self.told(begun)
 
-    def _not_begun(self, error: DatabaseError) -> Answer:
+    async def open(self) -> Transaction | Answer:
+        try:
+            return await self.database.begin()
+        except Exception as error:
+            log.error("no transaction could be begun; nothing was executed: %s", DatabaseError(error))
+            return self.problem(problems.STORE_UNAVAILABLE, retry_after=_RETRY_AFTER)
+
+    def not_begun(self, error: DatabaseError) -> Answer:
         if error.sqlstate in ("ST004", "ST005"):
             log.error("a stored outcome cannot be read: %s", error)
             return self.problem(problems.RESULT_UNREADABLE)
@@ -178,10 +206,10 @@ class Guard:
 
 
 class Run:
-    """An operation that is executed now, in a transaction that has begun it."""
+    """An operation that is executed now, in a transaction."""
 
-    def __init__(self, guard: Guard, transaction: Transaction, arguments: tuple[Any, ...], begun: Begun) -> None:
-        self.guard, self.transaction, self.arguments, self.begun = guard, transaction, arguments, begun
+    def __init__(self, guard: Guard, transaction: Transaction, claim: str) -> None:
+        self.guard, self.transaction, self._claim = guard, transaction, claim
 
     async def undo(self) -> None:
         """Rolls back: nothing was executed, and the key may be used again."""
@@ -194,32 +222,43 @@ class Run:
             await self.undo()
             return answer
         try:
-            await self.transaction.row(self.guard.sql_settle, self._settlement(answer))
+            await self.settle(answer)
         except BaseException as error:
             await self.undo()
-            if isinstance(error, DatabaseError) and not answered(error):
-                log.error("an outcome was not stored; nothing was executed: %s", error)
-                return self.guard.problem(problems.STORE_UNAVAILABLE, retry_after=_RETRY_AFTER)
-            raise
+            return self.unsettled(error)
         try:
             await self.transaction.commit()
         except BaseException as error:
             await self.transaction.close()
             if not isinstance(error, Exception):
                 raise
-            return await self._look_up(answer, error)
+            return await self.unanswered(answer, error)
         await self.transaction.close()
         return answer
 
-    def _settlement(self, answer: Answer) -> tuple[Any, ...]:
+    async def settle(self, answer: Answer) -> None:
+        await self.transaction.row(self.guard.sql_settle, self.settlement(answer))
+
+    def unsettled(self, error: BaseException) -> Answer:
+        """What is answered where the outcome could not be stored, and all was rolled back."""
+        if isinstance(error, DatabaseError) and not answered(error):
+            log.error("an outcome was not stored; nothing was executed: %s", error)
+            return self.guard.problem(problems.STORE_UNAVAILABLE, retry_after=_RETRY_AFTER)
+        raise error
+
+    async def unanswered(self, answer: Answer, cause: Exception) -> Answer:
+        """What is answered where COMMIT was not."""
+        raise NotImplementedError
+
+    def settlement(self, answer: Answer) -> tuple[Any, ...]:
         options = self.guard.options
         headers = json.dumps(self._stored(answer), ensure_ascii=False)
         content_type = ", ".join(answer.values("Content-Type"))
         body = answer.body if body_allowed(answer.status) else b""
         gone = 1 + len(headers.encode()) + len(content_type) + len(body) > options.max_result
         if gone:
-            return self.begun.claim, None, None, None, None, True, options.result, options.tombstone, options.max_result
-        return (self.begun.claim, answer.status, headers, content_type, body, False, options.result, options.tombstone, options.max_result)
+            return self._claim, None, None, None, None, True, options.result, options.tombstone, options.max_result
+        return (self._claim, answer.status, headers, content_type, body, False, options.result, options.tombstone, options.max_result)
 
     def _stored(self, answer: Answer) -> dict[str, list[str]]:
         connection = {name.strip().lower() for value in answer.values("Connection") for name in value.split(",")}
@@ -232,13 +271,21 @@ class Run:
             fields.setdefault("-".join(word.capitalize() for word in lower.split("-")), []).append(value)
         return fields
 
-    async def _look_up(self, answer: Answer, cause: Exception) -> Answer:
+
+class Alone(Run):
+    """A run in a transaction that has begun the operation itself."""
+
+    def __init__(self, guard: Guard, transaction: Transaction, arguments: tuple[Any, ...], begun: Begun) -> None:
+        super().__init__(guard, transaction, begun.claim)
+        self._arguments, self._fence = arguments, begun.fence
+
+    async def unanswered(self, answer: Answer, cause: Exception) -> Answer:
         """Finds out what became of a commit whose answer is lost. The transaction holds the key until it
         has ended: while it may still be committed, the key is in flight."""
         guard, end, pause = self.guard, time.monotonic() + self.guard.options.patience, _PAUSES[0]
         while True:
             begun = await self._look()
-            if begun and begun.fence == self.begun.fence and begun.action in ("replay", "expired"):
+            if begun and begun.fence == self._fence and begun.action in ("replay", "expired"):
                 return answer  # it was done
             if begun and begun.action in ("run", "mismatch"):
                 if answered(cause):
@@ -260,7 +307,7 @@ class Run:
         except Exception:
             return None
         try:
-            return _read(await transaction.row(self.guard.sql_begin, self.arguments))
+            return _read(await transaction.row(self.guard.sql_begin, self._arguments))
         except DatabaseError:
             return None
         finally:

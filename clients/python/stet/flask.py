@@ -11,7 +11,7 @@ from urllib.parse import quote
 from flask import Response, current_app, g, request
 from werkzeug.wsgi import get_input_stream
 
-from . import answer as problems
+from . import answer as problems, sidecar
 from .answer import Answer
 from .core import MAX_HELD, Guard, Options, Run, log
 from .sql import Database
@@ -35,13 +35,15 @@ class Idempotent(Guard):
 
     scope says whose key it is, as authentication has established it: a function without arguments, which
     reads flask.request or flask.g, and not the body. None or "" is answered with 403, an exception
-    with 500. Options are those of stet.Options. The decorator is the one next to the view.
+    with 500. Options are those of stet.Options. The decorator is the one next to the view. Behind the
+    sidecar, with sidecar=True, there is no scope function.
     """
 
-    def __init__(self, database: Database, scope: Callable[[], str | None], **options: Any) -> None:
+    def __init__(self, database: Database, scope: Callable[[], str | None] | None = None, **options: Any) -> None:
         if not database.blocking:
             raise TypeError("stet: Flask needs a blocking database: Psycopg or SQLAlchemy, not those for asyncio")
         super().__init__(database, Options(**options))
+        self.check_scope(scope)
         self._scope = scope
 
     @property
@@ -59,10 +61,10 @@ class Idempotent(Guard):
         def protected(*args: Any, **kwargs: Any) -> Any:
             if request.method in ("GET", "HEAD", "OPTIONS", "TRACE"):
                 return current_app.ensure_sync(view)(*args, **kwargs)
-            fields = request.headers.getlist(self.options.header)
-            if not fields and self.options.optional:
+            claims, keys = request.headers.getlist(sidecar.HEADER), request.headers.getlist(self.options.header)
+            if not claims and not keys and self.options.optional:
                 return current_app.ensure_sync(view)(*args, **kwargs)
-            run = self._begin(fields)
+            run = self._begin(claims, keys)
             if isinstance(run, Answer):
                 return _response(run)
             setattr(g, _RUN, run)
@@ -73,14 +75,20 @@ class Idempotent(Guard):
 
         return protected  # type: ignore[return-value]
 
-    def _begin(self, fields: list[str]) -> Run | Answer:
+    def _begin(self, claims: list[str], keys: list[str]) -> Run | Answer:
         if _RUN in g:
             log.error("a view is protected twice; nothing was executed")
             return self.problem(problems.MISCONFIGURED)
-        key = self.key(fields)
+        refused = sidecar.refused(self, claims)
+        if refused:
+            return refused
+        if self.options.sidecar:
+            return call(sidecar.begin(self, claims[0]))
+        key = self.key(keys)
         if isinstance(key, Answer):
             return key
         try:
+            assert self._scope
             whose = self.scope(self._scope())
         except Exception as error:
             return self.scope_failed(error)

@@ -9,6 +9,10 @@ _BEGIN = ("text", "text", "bytea", "text", "text", "text", "text")
 _SETTLE = ("text", "integer", "json", "text", "bytea", "null", "boolean", "interval", "interval", "integer")
 
 
+number = "SELECT pg_catalog.txid_current()"
+"""The number of the transaction."""
+
+
 class Transaction(Protocol):
     """A transaction on a connection of its own.
 
@@ -93,8 +97,15 @@ def statements(mark: Callable[[int], str], schema: str, prefix: str) -> tuple[st
     )
 
 
-def _call(mark: Callable[[int], str], schema: str, name: str, types: tuple[str, ...]) -> str:
-    arguments, n = [], 0
+def settle_in(mark: Callable[[int], str], schema: str, prefix: str) -> str:
+    """stet_settle, in the transaction whose number is the first argument; in another one it does nothing, and the row is NULL."""
+    settle = _call(mark, schema, prefix + "settle", _SETTLE, 1)
+    return f"SELECT CASE WHEN pg_catalog.txid_current() = CAST({mark(1)} AS bigint) THEN (SELECT 1 FROM {settle}) END"
+
+
+def _call(mark: Callable[[int], str], schema: str, name: str, types: tuple[str, ...], n: int = 0) -> str:
+    """A function with its arguments, which are those of the statement after the nth."""
+    arguments = []
     for kind in types:
         if kind == "null":
             arguments.append("NULL")

@@ -1,7 +1,11 @@
-"""A payments service for the tests: python3 service.py FLAVOUR. X-Do says what a payment is to do."""
+"""A payments service for the tests: python3 service.py FLAVOUR. X-Do says what a payment is to do.
+
+STET_TEST_SIDECAR has it settle for a sidecar. STET_TEST_DIES has the process die "before" its first COMMIT or "after" it.
+"""
 
 import functools
 import os
+import signal
 import socket
 import sys
 
@@ -13,6 +17,33 @@ WAIT = 4711  # the lock that a payment waits for, if it is to wait
 INSERT = "INSERT INTO payments (amount) VALUES ({}) RETURNING id"
 BINARY = bytes(range(256)) * 3
 OPTIONS = {"max_result": 10_000, "max_body": 1000, "patience": 5.0, "namespace": os.environ.get("STET_TEST_NAMESPACE", "")}
+SIDECAR = bool(os.environ.get("STET_TEST_SIDECAR"))
+DIES = os.environ.get("STET_TEST_DIES", "")
+
+
+def options(scope):
+    return {"max_result": 10_000, "sidecar": True} if SIDECAR else {**OPTIONS, "scope": scope}
+
+
+def mortal(database):
+    """A database whose process dies at its first COMMIT."""
+    begin = database.begin
+
+    async def begin_mortal():
+        transaction = await begin()
+        commit = transaction.commit
+
+        async def commit_and_die():
+            if DIES == "after":
+                await commit()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        transaction.commit = commit_and_die
+        return transaction
+
+    if DIES:
+        database.begin = begin_mortal
+    return database
 
 
 def response(do: str, payment: int, amount: int):
@@ -41,7 +72,7 @@ def fastapi_app(database, write):
     from stet.asgi import Idempotent
 
     app = FastAPI()
-    idempotent = Idempotent(database, scope=lambda request: request.headers.get("x-account"), **OPTIONS)
+    idempotent = Idempotent(mortal(database), **options(lambda request: request.headers.get("x-account")))
     app.add_middleware(idempotent.middleware)
 
     def made(do, payment, amount):
@@ -74,6 +105,10 @@ def fastapi_app(database, write):
     async def unmarked(tx=Depends(idempotent.transaction)):
         return "never"
 
+    @app.post("/bare")
+    async def bare():
+        return "never settled"
+
     return app
 
 
@@ -82,7 +117,7 @@ def flask_app(database, write):
     from stet.flask import Idempotent
 
     app = Flask("service")
-    idempotent = Idempotent(database, scope=lambda: request.headers.get("X-Account"), **OPTIONS)
+    idempotent = Idempotent(mortal(database), **options(lambda: request.headers.get("X-Account")))
 
     @app.post("/payments")
     @idempotent
@@ -100,6 +135,10 @@ def flask_app(database, write):
     def unmarked():
         return str(idempotent.transaction)
 
+    @app.post("/bare")
+    def bare():
+        return "never settled"
+
     return app
 
 
@@ -108,11 +147,11 @@ def statements(do: str, amount: int, mark: str):
     yield INSERT.format(mark), (amount,)
     if do == "wait":
         yield f"SELECT 1 FROM pg_advisory_xact_lock({WAIT})", ()
-    if do == "commit":
-        yield "COMMIT", ()
+    if do in ("commit", "rollback"):
+        yield do.upper(), ()
 
 
-def psycopg(connect):
+def psycopg(connect, fetched=lambda cursor: cursor.fetchone() if cursor.description else None):
     from stet.psycopg import Psycopg
 
     def write(tx, do, amount):
@@ -121,7 +160,7 @@ def psycopg(connect):
                 tx.execute("SELECT 1/0")
             except Exception:
                 return 0
-        return [tx.execute(sql, arguments).fetchone() for sql, arguments in statements(do, amount, "%s")][0][0]
+        return [fetched(tx.execute(sql, arguments)) for sql, arguments in statements(do, amount, "%s")][0][0]
 
     return Psycopg(connect), write
 
@@ -129,13 +168,16 @@ def psycopg(connect):
 def psycopg_async(connect):
     from stet.psycopg import AsyncPsycopg
 
+    async def fetched(cursor):
+        return await cursor.fetchone() if cursor.description else None
+
     async def write(tx, do, amount):
         if do == "swallow":
             try:
                 await tx.execute("SELECT 1/0")
             except Exception:
                 return 0
-        return [await (await tx.execute(sql, arguments)).fetchone() for sql, arguments in statements(do, amount, "%s")][0][0]
+        return [await fetched(await tx.execute(sql, arguments)) for sql, arguments in statements(do, amount, "%s")][0][0]
 
     return AsyncPsycopg(connect), write
 
@@ -155,6 +197,10 @@ def asyncpg():
     return Asyncpg(functools.partial(asyncpg.connect, URL)), write
 
 
+def scalar(result):
+    return result.scalar() if result.returns_rows else None
+
+
 def sqlalchemy():
     from sqlalchemy import create_engine, text
     from sqlalchemy.orm import sessionmaker
@@ -166,7 +212,7 @@ def sqlalchemy():
                 tx.execute(text("SELECT 1/0"))
             except Exception:
                 return 0
-        return [tx.execute(text(sql), {"amount": amount} if arguments else {}).scalar() for sql, arguments in statements(do, amount, ":amount")][0]
+        return [scalar(tx.execute(text(sql), {"amount": amount} if arguments else {})) for sql, arguments in statements(do, amount, ":amount")][0]
 
     engine = create_engine(URL.replace("postgres://", "postgresql+psycopg2://"), pool_pre_ping=True)
     return SQLAlchemy(sessionmaker(engine)), write
@@ -184,7 +230,7 @@ def sqlalchemy_async():
                 await tx.execute(text("SELECT 1/0"))
             except Exception:
                 return 0
-        return [(await tx.execute(text(sql), {"amount": amount} if arguments else {})).scalar()
+        return [scalar(await tx.execute(text(sql), {"amount": amount} if arguments else {}))
                 for sql, arguments in statements(do, amount, ":amount")][0]
 
     engine = create_async_engine(URL.replace("postgres://", "postgresql+asyncpg://").partition("?")[0], pool_pre_ping=True)

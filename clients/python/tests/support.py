@@ -5,8 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 import unittest
 from dataclasses import dataclass
@@ -52,26 +55,45 @@ class Got:
         return self.status, sorted((n.lower(), v) for n, v in self.headers if n.lower() not in changing), self.body
 
 
-class Service:
-    """A process of service.py."""
+class Process:
+    """A program that says where it listens."""
 
-    def __init__(self, flavour: str, port: int | None = None, **settings: str) -> None:
-        env = {**os.environ, "STET_TEST_SERVICE_URL": database_url("shop", port), "PYTHONUNBUFFERED": "1", **settings}
-        self.process = subprocess.Popen([sys.executable, os.path.join(HERE, "service.py"), flavour], env=env,
-                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.logged: str | None = None
+    def __init__(self, name: str, arguments: list[str], env: dict[str, str]) -> None:
+        self.process = subprocess.Popen(arguments, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.lines: list[str] = []
+        listening = threading.Event()
+        self._reader = threading.Thread(target=self._read, args=(listening,), daemon=True)
+        self._reader.start()
+        listening.wait(PATIENCE)
+        found = re.search(r"listening .*http://(127\.0\.0\.1:\d+)", "".join(self.lines))
+        if not found:
+            raise RuntimeError(f"{name} does not listen: {self.end()}")
+        self.address = found[1]
+
+    def _read(self, listening: threading.Event) -> None:
         assert self.process.stdout
-        line = self.process.stdout.readline()
-        if not line.startswith("listening on "):
-            raise RuntimeError(f"{flavour} does not listen: {line}{self.end()}")
-        self.address = urlsplit(line.split()[-1]).netloc
+        for line in self.process.stdout:
+            self.lines.append(line)
+            if "listening " in line:
+                listening.set()
+        listening.set()
+
+    def says(self, text: str) -> None:
+        """Waits until it has said it."""
+        end = time.monotonic() + PATIENCE
+        while text not in "".join(self.lines):
+            if time.monotonic() > end:
+                raise AssertionError(f"it did not say {text!r}, but: {self.end()}")
+            time.sleep(0.005)
 
     def end(self) -> str:
-        """Kills it, if it is not dead yet, and returns what it has logged."""
-        if self.logged is None:
-            self.process.kill()
-            self.logged = self.process.communicate()[1]
-        return self.logged
+        """Kills it, if it is not dead yet, and returns what it has said."""
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        if self.process.stdout:
+            self.process.stdout.close()
+        return "".join(self.lines)
 
     def send(self, body: bytes = b'{"amount": 1}', path: str = "/payments", method: str = "POST", **headers: str | list[str]) -> Got:
         """A request. Header fields are arguments: key for the key, account, and do for what the handler does."""
@@ -91,6 +113,29 @@ class Service:
 
     def pay(self, key: str, amount: int, do: str = "", **headers: str | list[str]) -> Got:
         return self.send(b'{"amount": %d}' % amount, key=f'"{key}"', do=do, **headers)
+
+
+class Service(Process):
+    """A process of service.py."""
+
+    def __init__(self, flavour: str, port: int | None = None, **settings: str) -> None:
+        env = {**os.environ, "STET_TEST_SERVICE_URL": database_url("shop", port), "PYTHONUNBUFFERED": "1", **settings}
+        super().__init__(flavour, [sys.executable, os.path.join(HERE, "service.py"), flavour], env)
+
+
+class Sidecar(Process):
+    """stet proxy before a service that settles. more is what a route has besides, in YAML."""
+
+    def __init__(self, service: Process, more: str = "") -> None:
+        program = os.environ.get("STET_TEST_PROGRAM")
+        if not program:
+            raise RuntimeError("STET_TEST_PROGRAM is not set: run these tests by: go test ./clients/python")
+        routes = "".join(f"  - {{path: {path}, settles: service{more}}}\n" for path in ("/payments", "/bare"))
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
+            config.write(f"upstream: {{url: http://{service.address}}}\nscope: header:X-Account\nroutes:\n{routes}")
+            config.flush()
+            arguments = ["proxy", "--config", config.name, "--store", database_url(), "--listen", "127.0.0.1:0", "--admin-listen", "off"]
+            super().__init__("stet proxy", [program, *arguments], dict(os.environ))
 
 
 class Ledger:

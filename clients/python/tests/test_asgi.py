@@ -65,9 +65,10 @@ class Transaction:
 
 
 async def send(app: Any, path: str = "/pay", method: str = "POST", body: bytes = b"{}", key: str | None = "k", more: bool = False,
-               database: Database | None = None) -> list[Any]:
+               database: Database | None = None, claim: str | None = None) -> list[Any]:
     """The messages of the answer."""
-    headers = [(b"content-type", b"application/json")] + ([(b"idempotency-key", key.encode())] if key else [])
+    headers = [(b"content-type", b"application/json")] + ([(b"idempotency-key", key.encode())] if key else []) \
+        + ([(b"stet-claim", claim.encode())] if claim else [])
     scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "path": path, "raw_path": path.encode(),
              "query_string": b"", "headers": headers, "scheme": "http", "server": ("t", 80), "client": ("c", 1), "root_path": ""}
     incoming = [{"type": "http.request", "body": body, "more_body": more}, {"type": "http.disconnect"}]
@@ -91,9 +92,41 @@ def problem(messages: list[Any]) -> tuple[int, str]:
 
 def service(database: Database, **options: Any) -> tuple[FastAPI, Idempotent]:
     app = FastAPI()
-    idempotent = Idempotent(database, **{"scope": lambda request: "acct", **options})
+    scope = {} if options.get("sidecar") else {"scope": lambda request: "acct"}
+    idempotent = Idempotent(database, **{**scope, **options})
     app.add_middleware(idempotent.middleware)
     return app, idempotent
+
+
+class BehindTheSidecar(unittest.IsolatedAsyncioTestCase):
+    async def test_where_keys_are_optional_a_request_without_one_runs_without_a_transaction(self) -> None:
+        for optional, key, want in ((True, None, (200, [])), (True, "k", (500, [])), (False, None, (500, [])), (False, "k", (500, []))):
+            database = Database()
+            app, idempotent = service(database, sidecar=True, optional=optional)
+
+            @app.post("/pay")
+            @idempotent
+            async def pay() -> str:
+                return "paid"
+
+            messages = await send(app, key=key)
+            self.assertEqual((messages[0]["status"], database.done), want, (optional, key))
+            if want[0] == 500:
+                self.assertEqual(problem(messages), (500, "misconfigured"))
+
+    async def test_a_claim_is_refused_without_the_option_where_keys_are_optional_too(self) -> None:
+        database = Database()
+        app, idempotent = service(database, optional=True)
+
+        @app.post("/pay")
+        @idempotent
+        async def pay() -> str:
+            raise AssertionError
+
+        with self.assertLogs("stet", "ERROR") as logged:
+            for _ in range(2):
+                self.assertEqual(problem(await send(app, key=None, claim="c1.x")), (500, "misconfigured"))
+        self.assertEqual((len(logged.output), database.done), (1, []))
 
 
 class Middleware(unittest.IsolatedAsyncioTestCase):

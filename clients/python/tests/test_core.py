@@ -8,6 +8,8 @@ import unittest
 
 from stet import canonical_json, fingerprint, request_fingerprint
 from stet.core import Guard, Options, kept, label
+from stet.flask import Idempotent
+from stet.psycopg import Psycopg
 from stet.answer import Answer
 from stet.key import KeyFlaw, parse_key
 from stet.sql import DatabaseError, answered
@@ -53,6 +55,17 @@ class CanonicalJSON(unittest.TestCase):
         for pointer in ("", "a", "/~2", "#/a"):
             with self.assertRaises(ValueError):
                 canonical_json(pointer)
+
+
+class Sidecars(unittest.TestCase):
+    def test_options_that_the_sidecar_has_are_errors_at_once(self) -> None:
+        for more in ({"strict": True}, {"max_body": 1}, {"canonical": canonical_json()}, {"namespace": "a"}, {"class_": "a"}, {"patience": 1.0}):
+            with self.assertRaisesRegex(TypeError, "behind the sidecar"):
+                Options(sidecar=True, **more)
+        Options(sidecar=True, max_result=1, optional=True)
+        for sidecar, scope in ((True, print), (False, None)):
+            with self.assertRaisesRegex(TypeError, "scope function"):
+                Idempotent(Psycopg(print), scope, sidecar=sidecar)
 
 
 class Keys(unittest.TestCase):

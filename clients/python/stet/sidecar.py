@@ -1,0 +1,78 @@
+"""Behind the sidecar: "stet proxy" has claimed the operation, and this service settles it (settles: service)."""
+
+from __future__ import annotations
+
+import re
+
+from . import answer as problems
+from .answer import Answer
+from .core import Guard, Run, log
+from .sql import DatabaseError, Transaction, answered, number
+
+HEADER = "Stet-Claim"
+
+_CLAIM = re.compile(r"c1\.[0-9a-f]{64}\.[0-9a-f]{32}\.[0-7][0-9a-f]{15}")
+
+
+def refused(guard: Guard, claims: list[str]) -> Answer | None:
+    """What is answered to a request with these fields of Stet-Claim, if it may not run."""
+    if not guard.options.sidecar:
+        if not claims:
+            return None
+        # To ignore it would run the request under a second record, which the sidecar knows nothing of, or
+        # under none if a client has sent the field. A client that sends it harms nobody but itself.
+        return _misconfigured(guard, "The request has a Stet-Claim, and this service does not settle for a sidecar (sidecar=True).")
+    if not claims:
+        return _misconfigured(guard, "The request did not come through the sidecar: it has no Stet-Claim.")
+    if len(claims) > 1 or not _CLAIM.fullmatch(claims[0]):
+        return _misconfigured(guard, "The request's Stet-Claim is not one claim.")
+    return None
+
+
+def _misconfigured(guard: Guard, detail: str) -> Answer:
+    guard.log_once(f"{detail} Nothing was executed.")
+    return guard.problem(problems.MISCONFIGURED, detail)
+
+
+async def begin(guard: Guard, claim: str) -> Run | Answer:
+    """Begins a transaction for the handler of a claimed operation; or what is answered without one."""
+    transaction = await guard.open()
+    if isinstance(transaction, Answer):
+        return transaction
+    began = False
+    try:
+        row = await transaction.row(number, ())
+        began = True
+    except DatabaseError as error:
+        return guard.not_begun(error)
+    finally:
+        if not began:
+            await transaction.close()
+    return Claimed(guard, transaction, claim, row[0])
+
+
+class Claimed(Run):
+    """An operation that the sidecar has claimed. The sidecar answers the client, by what the record says when this
+    service has answered: it hands out what is settled, and fences what is not."""
+
+    def __init__(self, guard: Guard, transaction: Transaction, claim: str, xid: int) -> None:
+        super().__init__(guard, transaction, claim)
+        self._xid = xid
+
+    async def settle(self, answer: Answer) -> None:
+        row = await self.transaction.row(self.guard.sql_settle_in, (self._xid, *self.settlement(answer)))
+        if row[0] is None:  # there is no row of stet_begin here that would keep PostgreSQL from committing
+            log.error("a handler has ended the transaction that it was given: what it committed stands, without an outcome; a retry runs again")
+            raise RuntimeError("stet: the handler has committed or rolled back; that is not its to do")
+
+    def unsettled(self, error: BaseException) -> Answer:
+        if not isinstance(error, DatabaseError) or error.sqlstate != "ST002":
+            return super().unsettled(error)
+        log.error("the claim of the sidecar has ended or was never one of this database: this try was rolled back")
+        return self.guard.problem(problems.IN_FLIGHT, "This try was too late, and was rolled back. Another one may have been executed.", 1)
+
+    async def unanswered(self, answer: Answer, cause: Exception) -> Answer:
+        if answered(cause):
+            raise cause
+        log.error("a commit was not answered; the sidecar finds out what became of it: %s", type(cause).__name__)
+        return self.guard.problem(problems.OUTCOME_UNKNOWN)

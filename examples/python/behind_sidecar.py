@@ -1,0 +1,39 @@
+"""Payments behind stet proxy, which claims each one; the service settles it, in the transaction of its write.
+
+    DATABASE_URL=postgres://shop@localhost/shop python3 behind_sidecar.py
+"""
+
+import functools
+import os
+import socket
+
+import uvicorn
+from fastapi import Depends, FastAPI, Response
+from psycopg import AsyncConnection
+from pydantic import BaseModel
+
+from stet.asgi import Idempotent
+from stet.psycopg import AsyncPsycopg
+
+app = FastAPI()
+connect = functools.partial(AsyncConnection.connect, os.environ["DATABASE_URL"])  # the database of the sidecar's store
+idempotent = Idempotent(AsyncPsycopg(connect), sidecar=True)
+app.add_middleware(idempotent.middleware)
+
+
+class Payment(BaseModel):
+    amount: int
+
+
+@app.post("/payments", status_code=201)
+@idempotent
+async def pay(payment: Payment, response: Response, tx: AsyncConnection = Depends(idempotent.transaction)):
+    row = await (await tx.execute("INSERT INTO payments (amount) VALUES (%s) RETURNING id", [payment.amount])).fetchone()
+    response.headers["Location"] = f"/payments/{row[0]}"
+    return {"payment": row[0], "amount": payment.amount}
+
+
+if __name__ == "__main__":
+    listener = socket.create_server(("127.0.0.1", int(os.environ.get("PORT", "3000"))))
+    print(f"listening on http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+    uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
