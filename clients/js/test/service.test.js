@@ -298,7 +298,8 @@ for (const framework of frameworks) {
     const log = (...line) => lines.push(line.join(' '));
     const key = randomUUID();
     const secret = 'a secret of the body';
-    const service = await serve(t, ({ reply }) => reply(200, { 'X-Tab': 'a\tb', 'Content-Type': 'text/plain' }, secret), { log });
+    const type = `text/plain; longer=${'than is stored'.repeat(20)}`;
+    const service = await serve(t, ({ reply }) => reply(200, { 'Content-Type': type }, secret), { log });
     const got = await post(service.url, { key, body: JSON.stringify({ secret }) });
     assert.equal(got.type, 'misconfigured', got.text);
     assert.ok(lines.length > 0);
