@@ -1,0 +1,3 @@
+package languages
+
+func inGo() {}
