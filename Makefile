@@ -62,6 +62,16 @@ ordeal-messages: services ## 10,000 messages on three brokers over two stores, 5
 ordeal-async: services ## Kill the processes of accepted operations 500 times in seven flavours, restart what carries them (35 min)
 	cd proof && $(GO) run ./cmd/crashtest async
 
+ORDEAL_OF = cd proof && $(GO) test ./crashtest/languages -count 1 -timeout 60m -v -run
+ordeal-python: services ## Kill services in Python 300 times, sidecars 200 times, PostgreSQL 20 times; stop 20 processes (10 min)
+	$(ORDEAL_OF) Python -kills 300 -sidecar-kills 200 -server-kills 20 -pauses 20
+
+ordeal-node: services ## The same with services in Node (10 min)
+	$(ORDEAL_OF) Node -kills 300 -sidecar-kills 200 -server-kills 20 -pauses 20
+
+ordeal-mixed: services ## Services in Go, Python and Node and a consumer on the same keys, killed 300 times (10 min)
+	$(ORDEAL_OF) Together -kills 300 -server-kills 10 -pauses 10
+
 reconcile: services ## Resolve 100,000 parked records by four reconcilers at a time, on every store (10 min)
 	$(GO) test ./reconcile -count 1 -run Four -records 100000 -timeout 60m -v
 
@@ -87,6 +97,9 @@ versions-postgres: services ## Run the tests of the SQL functions on PostgreSQL 
 
 bench-postgres: services ## Measure the PostgreSQL store beside what one writes by hand, and under a sweep (5 min)
 	cd bench && $(GO) run ./postgres && $(GO) run ./sweep
+
+bench-sql: services ## Measure stet_begin and stet_settle from psycopg and node-postgres, beside a bare transaction and a table by hand (4 min)
+	cd bench && $(GO) run ./sql
 
 bench-redis: services ## Measure the Redis store beside redis-benchmark with the same scripts (5 min)
 	cd bench && $(GO) run ./redis

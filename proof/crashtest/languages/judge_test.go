@@ -43,7 +43,7 @@ func (c *till) heard(key string, status int, body string) bool {
 		c.perhaps++
 	}
 	switch {
-	case status != 201:
+	case status != 201 && status != 200: // 200: a consumer has made the payment
 		return false
 	case k.body == "":
 		k.body = body

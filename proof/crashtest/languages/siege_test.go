@@ -240,6 +240,8 @@ type siege struct {
 	pauses      int
 	// more is called with each new key. May be nil.
 	more func(ctx context.Context, key string) error
+	// after is called when each key was asked for once more, while processes live. May be nil.
+	after func(context.Context) error
 
 	till
 	away          atomic.Int64 // odd while the server is away
@@ -265,13 +267,14 @@ func (s *siege) during(t *testing.T) {
 		others.Go(func() {
 			for i := 0; open.Err() == nil; i++ {
 				key := fmt.Sprintf("k-%d-%d", c, i)
-				if s.more != nil {
-					s.asked(key)
-					if err := s.more(ctx, key); err != nil {
-						cancel(err)
-					}
+				first := rand.IntN(2) == 0
+				if first {
+					s.orders(ctx, cancel, key)
 				}
 				s.pay(open, key)
+				if !first {
+					s.orders(ctx, cancel, key)
+				}
 				time.Sleep(rand.N(20 * time.Millisecond))
 			}
 		})
@@ -296,11 +299,27 @@ func (s *siege) during(t *testing.T) {
 	closing()
 	others.Wait()
 	s.ask(ctx) // each once more, of processes that live
+	if s.after != nil && ctx.Err() == nil {
+		if err := s.after(ctx); err != nil {
+			cancel(err)
+		}
+	}
 	cause := context.Cause(ctx)
 	cancel(nil)
 	lanes.Wait()
 	if cause != nil {
 		t.Fatal(cause)
+	}
+}
+
+// orders has a payment asked for in another way, too.
+func (s *siege) orders(ctx context.Context, cancel context.CancelCauseFunc, key string) {
+	if s.more == nil {
+		return
+	}
+	s.asked(key)
+	if err := s.more(ctx, key); err != nil {
+		cancel(err)
 	}
 }
 
