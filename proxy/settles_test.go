@@ -122,6 +122,9 @@ func TestServiceThatDiesIsToldByItsRecord(t *testing.T) {
 func TestServiceThatSettlesIsTriedAgain(t *testing.T) {
 	tries := 0
 	s := newSettling(t, func(s *settling, w http.ResponseWriter, r *http.Request) {
+		if body, err := io.ReadAll(r.Body); string(body) != "{}" || err != nil {
+			t.Errorf("try %d has the body %q, %v", tries+1, body, err)
+		}
 		if tries++; tries < 3 {
 			_ = conn(r).SetLinger(0)
 			_ = conn(r).Close()
@@ -162,7 +165,10 @@ func TestClaimIsForRoutesThatSettle(t *testing.T) {
 	s := newSettling(t, func(*settling, http.ResponseWriter, *http.Request) {})
 	f := startOn(t, s.store, "upstream: {url: "+s.URL+"}\nscope: single-tenant\nroutes:\n  - {path: /payments, key: optional}\n")
 	for _, key := range []string{"k", ""} {
-		f.post(key, "{}", proxy.HeaderClaim, "forged")
+		f.post(key, "{}", proxy.HeaderClaim, "forged", "Stet_Claim", "forged")
+		if underlined := s.last().Get("Stet_Claim"); underlined != "" {
+			t.Errorf("with the key %q the service got a claim in Stet_Claim, which CGI and WSGI take for the same", key)
+		}
 		if claim := <-s.claims; claim != "" {
 			t.Errorf("with the key %q the service got the claim %q", key, claim)
 		}

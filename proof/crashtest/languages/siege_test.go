@@ -32,9 +32,9 @@ const (
 	reachesIn  = 6 * time.Second // its point
 	lease      = 1500 * time.Millisecond
 	pausedFor  = 2 * lease
-	customers  = 8
+	customers  = 16
 	patience   = 2 * time.Minute // for one key, when all is over
-	perRequest = 15 * time.Second
+	perRequest = 4 * time.Second
 )
 
 // points are where services die.
