@@ -11,8 +11,8 @@ PACKAGES ?= $(CORES)
 BESIDE   ?= $(shell echo $$((($(CORES) + 1) / 2)))
 
 .DEFAULT_GOAL := help
-.PHONY: help services test $(addprefix test-in-,$(MODULES)) short lint versions-postgres ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy ordeal-async reconcile simulate model mutants \
-	bench bench-postgres bench-redis bench-proxy bench-messages bench-async fuzz demo diagram tidy
+.PHONY: help services test $(addprefix test-in-,$(MODULES)) short lint versions-postgres ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy ordeal-async ordeal-python ordeal-node ordeal-mixed reconcile simulate model mutants \
+	bench bench-postgres bench-sql bench-redis bench-proxy bench-messages bench-async fuzz demo diagram tidy
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
