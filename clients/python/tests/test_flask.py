@@ -39,6 +39,24 @@ class Database:
     async def pause(self, seconds: float) -> None: ...
 
 
+class BehindTheSidecar(unittest.TestCase):
+    def test_where_keys_are_optional_a_request_without_one_runs_without_a_transaction(self) -> None:
+        for optional, key, want in ((True, None, 200), (True, "k", 500), (False, None, 500), (False, "k", 500)):
+            database, app, ran = Database(), Flask("service"), []
+            idempotent = Idempotent(database, sidecar=True, optional=optional)  # type: ignore[arg-type]
+
+            @app.post("/pay")
+            @idempotent
+            def pay() -> str:
+                ran.append(key)
+                return "paid"
+
+            got = app.test_client().post("/pay", headers={"Idempotency-Key": key} if key else {})
+            self.assertEqual((got.status_code, database.done, len(ran)), (want, [], int(want == 200)), (optional, key))
+            if want == 500:
+                self.assertIn("did not come through the sidecar", got.get_data(as_text=True))
+
+
 class Decorator(unittest.TestCase):
     def service(self, before: Any = None, header: str = "") -> tuple[Database, Any]:
         database, app = Database(), Flask("service")
