@@ -94,8 +94,13 @@ type storeFlags struct {
 }
 
 func (f *storeFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.name, "store", "", storeHelp+" (default $"+storeVariable+" or "+proxy.DefaultStore+")")
+	f.addPlace(flags)
 	flags.StringVar(&f.namespace, "namespace", "", "the namespace that the service uses")
+}
+
+// addPlace adds those of commands for which all namespaces are one.
+func (f *storeFlags) addPlace(flags *pflag.FlagSet) {
+	flags.StringVar(&f.name, "store", "", storeHelp+" (default $"+storeVariable+" or "+proxy.DefaultStore+")")
 	f.format.add(flags)
 }
 

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/store"
+)
+
+const (
+	sweepStep     = 1000             // records that one step looks at
+	sweepProgress = 2 * time.Second  // after which it says how far it is, and how often
+	maxSweepRest  = 10 * time.Second // between two steps
+)
+
+func newSweep() *cobra.Command {
+	var flags storeFlags
+	var limit time.Duration
+	cmd := &cobra.Command{
+		Use:   "sweep",
+		Short: "Clean up once: expired results, forgotten records, dead runs",
+		Long: `sweep removes results that have expired and records that are forgotten, and makes
+runs that have died unknown, or free, until nothing is left to do. Engines and
+stet proxy do this by themselves, all the time. It is for services that use SQL
+alone, and for cron: any number may run at once, beside any number of engines.
+
+After each step it rests for as long as that has taken, so that others have half
+of the store at least.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit <= 0 {
+				return usage{errors.New("--for must be longer than nothing")}
+			}
+			return flags.with(cmd, func(s *storage) error {
+				sweeper, ok := store.As[store.Sweeper](s.Store)
+				if !ok {
+					return fmt.Errorf("%s needs no sweep: what is over goes by itself", s.place)
+				}
+				sum, err := sweepAll(cmd, sweeper, limit)
+				return errors.Join(printSwept(cmd, flags.format, sum), err)
+			})
+		},
+	}
+	flags.addPlace(cmd.Flags())
+	cmd.Flags().DurationVar(&limit, "for", 10*time.Minute, "how long it may take; what is left is for the next time")
+	return cmd
+}
+
+// sweepAll sweeps until nothing is left to do, or the time is over.
+func sweepAll(cmd *cobra.Command, s store.Sweeper, limit time.Duration) (sum store.Swept, err error) {
+	began, said := time.Now(), time.Now()
+	for {
+		step := time.Now()
+		got, failed := s.Sweep(cmd.Context(), sweepStep)
+		sum.Parked += got.Parked
+		sum.Expired += got.Expired
+		sum.Purged += got.Purged
+		sum.More = got.More
+		if failed != nil {
+			err = failed
+		}
+		if _, partial := errors.AsType[*store.PartialError](failed); failed != nil && !partial {
+			return sum, err
+		}
+		if !got.More || time.Since(began) > limit || !timer.Sleep(cmd.Context(), min(time.Since(step), maxSweepRest)) {
+			return sum, err
+		}
+		if time.Since(said) > sweepProgress {
+			said = time.Now()
+			fmt.Fprintf(cmd.ErrOrStderr(), "%v: %s …\n", said.Sub(began).Round(time.Second), sweptText(sum))
+		}
+	}
+}
+
+func sweptText(s store.Swept) string {
+	return fmt.Sprintf("%d results expired, %d records removed, %d dead runs made unknown", s.Expired, s.Purged, s.Parked)
+}
+
+func printSwept(cmd *cobra.Command, out format, s store.Swept) error {
+	if out.json() {
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(struct {
+			Expired int  `json:"expired"`
+			Removed int  `json:"removed"`
+			Unknown int  `json:"unknown"`
+			More    bool `json:"more"`
+		}{s.Expired, s.Purged, s.Parked, s.More})
+	}
+	more := ""
+	if s.More {
+		more = "; more is left for the next time"
+	}
+	_, err := fmt.Fprintln(cmd.OutOrStdout(), sweptText(s)+more)
+	return err
+}
