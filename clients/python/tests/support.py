@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -85,6 +86,12 @@ class Process:
             if time.monotonic() > end:
                 raise AssertionError(f"it did not say {text!r}, but: {self.end()}")
             time.sleep(0.005)
+
+    def stop(self) -> None:
+        """Stops it until SIGCONT, and waits until each of its threads has stopped: kill returns before that."""
+        self.process.send_signal(signal.SIGSTOP)
+        _, status = os.waitpid(self.process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status), f"it has ended: {status}"
 
     def end(self) -> str:
         """Kills it, if it is not dead yet, and returns what it has said."""

@@ -161,7 +161,7 @@ class Promises:
         try:
             late = POOL.submit(sidecar.pay, key, amount, "wait")
             self.ledger.until_waiting()
-            sleeping.process.send_signal(signal.SIGSTOP)
+            sleeping.stop()
         finally:
             self.ledger.let_go()
         got = late.result()
