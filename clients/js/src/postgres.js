@@ -1,6 +1,7 @@
 // One transaction of node-postgres, which has the business writes and the outcome.
 
 import { setTimeout as sleep } from 'node:timers/promises';
+import { problem } from './problem.js';
 
 const commitTimeout = 10_000; // for the answer to COMMIT, and again for looking the record up
 
@@ -113,9 +114,7 @@ class Transaction {
       const { settle, settleIn } = functions(this.options);
       const query = this.xid === undefined ? connection.query(settle, values) : connection.query(settleIn, [...values, this.xid]);
       const { rows } = await within(commitTimeout, query); // the handler may have left something running
-      if (this.xid !== undefined && rows[0].settled !== true) {
-        this.late ??= new Error('stet: the handler has ended its transaction: what it has committed stands, without an outcome, and a retry runs again');
-      }
+      if (this.xid !== undefined && rows[0].settled !== true) await this.ended();
       if (this.late !== undefined) throw this.late;
     } catch (error) {
       await this.rollback();
@@ -136,6 +135,26 @@ class Transaction {
     this.release(false);
     if (answer.command !== 'COMMIT') throw new Error('stet: the transaction was rolled back by something else than stet');
     return { action: 'committed' };
+  }
+
+  /**
+   * Ends what a handler has ended itself, where there was no row of stet_begin to keep PostgreSQL from it: if it
+   * has committed, the outcome is a failure, lest it runs again.
+   */
+  async ended() {
+    const { rows } = await within(commitTimeout, this.connection.query('SELECT pg_catalog.txid_status($1::bigint) AS ended', [this.xid]));
+    if (rows[0].ended !== 'committed') {
+      this.late ??= new Error('stet: the handler has rolled back its transaction; nothing was settled, and a retry runs again');
+      return;
+    }
+    this.late = new Error('stet: the handler has committed its transaction: what it wrote stands, and a retry gets a failure, lest it runs again');
+    this.options.log(this.late.message);
+    const { headers, ...failure } = problem('not-settled', { base: this.options.problemBase });
+    const { 'Content-Type': type, ...fields } = headers;
+    const { maxResult, keep, tombstone } = this.options;
+    await within(commitTimeout, this.connection.query(functions(this.options).settle,
+      [this.claim, failure.status, JSON.stringify(fields), type, failure.body, false, keep, tombstone, maxResult]));
+    await within(commitTimeout, this.connection.query('COMMIT')); // if a transaction is open
   }
 
   /** Finds out, on another connection, what became of a COMMIT whose answer was lost. The old

@@ -30,6 +30,8 @@ const problems = {
   'response-missing': [500, 'Response missing', 'The operation ended without a response. It had no effect.', true, not],
   'response-too-large': [500, 'Response too large',
     'The response is too large to hold until the commit, so the operation was rolled back.', false, not],
+  'not-settled': [500, 'Not settled',
+    'The service has executed the operation, and has recorded no outcome of it in the same transaction. It does not run again.', false, may],
   'misconfigured': [500, 'Idempotency misconfigured', 'The server could not begin the operation.', false, not],
 };
 

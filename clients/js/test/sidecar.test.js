@@ -90,6 +90,20 @@ for (const framework of frameworks) {
     assert.ok(!service.logged.some((line) => line.includes('c1.')));
   });
 
+  it('a handler that commits gets no success out, and does not run again', async (t) => {
+    const { url, service } = await serve(t, async (request) => {
+      await charge({ ...request, reply: () => {} });
+      await request.client.query('SELECT 1; COMMIT');
+      request.reply(201, {}, 'done');
+    });
+    const key = randomUUID();
+    const first = await post(url, { key });
+    assert.deepEqual([first.status, first.type, first.problem?.execution], [500, 'not-settled', 'may have executed'], first.text);
+    const again = await post(url, { key });
+    assert.deepEqual([again.status, again.text, again.headers['idempotent-replayed'], await charges(key)], [500, first.text, ['true'], 1]);
+    assert.match(service.logged.join(), /has committed its transaction/);
+  });
+
   it('duplicates charge once', async (t) => {
     const { url } = await serve(t);
     const key = randomUUID();

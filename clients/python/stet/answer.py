@@ -79,4 +79,7 @@ RESPONSE_MISSING = Problem("response-missing", 500, "Response missing",
                            "The operation ended without a response. It had no effect.", True, _NOT)
 RESPONSE_TOO_LARGE = Problem("response-too-large", 500, "Response too large",
                              "The response is too large to hold until the commit, so the operation was rolled back.", False, _NOT)
+NOT_SETTLED = Problem("not-settled", 500, "Not settled",
+                      "The service has executed the operation, and has recorded no outcome of it in the same transaction. It does not run again.",
+                      False, _MAY)
 MISCONFIGURED = Problem("misconfigured", 500, "Idempotency misconfigured", "The server could not begin the operation.", False, _NOT)

@@ -7,7 +7,7 @@ import re
 from . import answer as problems
 from .answer import Answer
 from .core import Guard, Run, log
-from .sql import DatabaseError, Transaction, answered, number
+from .sql import DatabaseError, Transaction, answered, number, status
 
 HEADER = "Stet-Claim"
 
@@ -61,9 +61,15 @@ class Claimed(Run):
 
     async def settle(self, answer: Answer) -> None:
         row = await self.transaction.row(self.guard.sql_settle_in, (self._xid, *self.settlement(answer)))
-        if row[0] is None:  # there is no row of stet_begin here that would keep PostgreSQL from committing
-            log.error("a handler has ended the transaction that it was given: what it committed stands, without an outcome; a retry runs again")
-            raise RuntimeError("stet: the handler has committed or rolled back; that is not its to do")
+        if row[0] is not None:
+            return
+        # There is no row of stet_begin here that would keep PostgreSQL from committing.
+        ended = await self.transaction.row(status(self.guard.database.mark), (self._xid,))
+        if ended[0] != "committed":
+            log.error("a handler has rolled back the transaction that it was given; nothing was settled, and a retry runs again")
+            raise RuntimeError("stet: the handler has rolled back; that is not its to do")
+        log.error("a handler has committed the transaction that it was given: what it wrote stands, and a retry gets a failure, lest it runs again")
+        await self.transaction.row(self.guard.sql_settle, self.settlement(self.guard.problem(problems.NOT_SETTLED)))
 
     def unsettled(self, error: BaseException) -> Answer:
         if not isinstance(error, DatabaseError) or error.sqlstate != "ST002":

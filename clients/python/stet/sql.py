@@ -13,6 +13,11 @@ number = "SELECT pg_catalog.txid_current()"
 """The number of the transaction."""
 
 
+def status(mark: Callable[[int], str]) -> str:
+    """What has become of the transaction of a number: committed, aborted, or in progress."""
+    return f"SELECT pg_catalog.txid_status(CAST({mark(1)} AS bigint))"
+
+
 class Transaction(Protocol):
     """A transaction on a connection of its own.
 

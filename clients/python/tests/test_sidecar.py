@@ -76,11 +76,15 @@ class Promises:
                 self.assertEqual(self.sidecar.pay(key, amount).status, 201)
                 self.assertEqual(self.ledger.paid(amount), 1)
 
-    def test_a_handler_that_commits_gets_no_success_out(self: SidecarTest) -> None:
+    def test_a_handler_that_commits_gets_no_success_out_and_does_not_run_again(self: SidecarTest) -> None:
         service = self.settling()
         sidecar = self.another(service)
-        self.assertEqual(sidecar.pay(self.key(), self.amount(), "commit").status, 503)
-        self.assertIn("has ended the transaction that it was given", service.end())
+        amount, key = self.amount(), self.key()
+        first, again = sidecar.pay(key, amount, "commit"), sidecar.pay(key, amount, "commit")
+        self.assertEqual((first.status, first.problem), (500, "not-settled"))
+        self.assertEqual((again.status, again.body, again.values("Idempotent-Replayed")), (500, first.body, ["true"]))
+        self.assertEqual(self.ledger.paid(amount), 1)
+        self.assertIn("has committed the transaction that it was given", service.end())
 
     def test_duplicates_pay_once(self: SidecarTest) -> None:
         for round_ in range(3):
