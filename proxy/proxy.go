@@ -72,6 +72,8 @@ type Options struct {
 	// Propagate, if set, adds header fields to a request that is sent to the service,
 	// whose context is ctx: the trace context, for instance.
 	Propagate func(ctx context.Context, h http.Header)
+	// Parts are what the proxy does in the background. Default: nothing.
+	Parts Parts
 }
 
 // Proxy is the http.Handler for traffic. It is safe for concurrent use.
@@ -112,6 +114,7 @@ func New(store store.Store, c *Config, o Options) (*Proxy, error) {
 	p.limits = c.Limits
 	p.memory.limit = int64(cmp.Or(c.Limits.Memory, DefaultMemory))
 	p.now = g
+	g.background.begin(o.ErrorLog, g.parts)
 	p.end = sync.OnceValue(p.close)
 	return p, nil
 }
@@ -147,6 +150,10 @@ func (p *Proxy) Reload(c *Config) error {
 	before.root = nil // not read again
 	old := p.now
 	p.now = g
+	old.background.stop()
+	if !p.draining.Load() {
+		g.background.begin(p.o.ErrorLog, g.parts)
+	}
 	p.old.Go(func() {
 		old.requests.Wait()
 		_ = old.close() // never fails
@@ -167,9 +174,10 @@ func same[T comparable](a, b *T) bool {
 	return a == b || a != nil && b != nil && *a == *b
 }
 
-// Close ends the proxy's work in the background. Call http.Server.Shutdown first:
-// requests that are still running are cut off, and their outcome is unknown. Every call
-// of Close returns when all has ended and the store can be closed.
+// Close ends the proxy's work in the background, and waits for it. Call
+// http.Server.Shutdown first: requests that are still running are cut off, and their
+// outcome is unknown. Every call of Close returns when all has ended and the store can be
+// closed.
 func (p *Proxy) Close() error { return p.end() }
 
 func (p *Proxy) close() error {
@@ -221,12 +229,14 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v.end()
 }
 
-// Drain cuts off clients that neither send nor read, within seconds. Call
-// http.Server.Shutdown after it, which then waits for the service only.
+// Drain cuts off clients that neither send nor read, within seconds, and has the parts
+// in the background begin nothing more. Call http.Server.Shutdown after it, which then
+// waits for the service only.
 func (p *Proxy) Drain() {
 	p.draining.Store(true)
 	p.mu.Lock()
 	all := slices.Collect(maps.Keys(p.visits))
+	p.now.background.stop()
 	p.mu.Unlock()
 	for _, v := range all {
 		v.hurry()
@@ -255,9 +265,13 @@ type generation struct {
 	unprotected *unprotected // what passed although it has a key
 	operators   http.Handler
 	requests    sync.WaitGroup
+	parts       []part
+	background  background
 }
 
 func (g *generation) close() error {
+	g.background.stop()
+	g.background.wait()
 	err := g.engine.Close()
 	g.transport.CloseIdleConnections()
 	g.elsewhere.CloseIdleConnections()

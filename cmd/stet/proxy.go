@@ -2,24 +2,14 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
-	"os/signal"
-	"sync"
-	"syscall"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
 	"github.com/stet-go/stet/proxy"
-	"github.com/stet-go/stet/stetlog"
-	"github.com/stet-go/stet/stetmetrics"
-	"github.com/stet-go/stet/store"
 )
 
 // Limits of the listeners.
@@ -58,7 +48,7 @@ read again on SIGHUP. SIGTERM lets requests end first.`,
 			if err != nil {
 				return err
 			}
-			return p.serve(cmd, c)
+			return (&host{flags: p, config: c, front: true, parts: proxy.Workers | proxy.Relay | proxy.Reconciler}).serve(cmd)
 		},
 	}
 	f := cmd.Flags()
@@ -108,114 +98,4 @@ func (p *proxyFlags) read() (*proxy.Config, error) {
 		return nil, err
 	}
 	return c, nil
-}
-
-// serve runs the proxy until the context ends and its requests have.
-func (p *proxyFlags) serve(cmd *cobra.Command, c *proxy.Config) (err error) {
-	ctx, log := cmd.Context(), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-	logUnasked(cmd.ErrOrStderr())
-	store, err := openStore(ctx, c.Store)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, store.close()) }()
-	registry := prometheus.NewRegistry()
-	metrics, err := stetmetrics.New(registry, stetmetrics.Options{Next: stetlog.New(stetlog.Options{Logger: log})})
-	if err != nil {
-		return err
-	}
-	stop := survey(ctx, metrics, store)
-	defer stop()
-	o := proxy.Options{Observer: metrics, ErrorLog: log, Store: store.place}
-	traces, err := startTraces(ctx, &o)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, traces.end()) }()
-	if c.Admin.Audit != "" {
-		book, wrong := openAudit(c.Admin.Audit)
-		if wrong != nil {
-			return fmt.Errorf("admin.audit: %w", wrong)
-		}
-		defer func() { err = errors.Join(err, book.Close()) }()
-		o.Audit = slog.NewJSONHandler(book, nil)
-	}
-	handler, err := proxy.New(store.Store, c, o)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, handler.Close()) }()
-	countProxy(registry, handler)
-	admin := proxy.NewAdmin(handler, promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	s := &servers{log: log, most: cmp.Or(c.Limits.Connections, proxy.DefaultConnections), failed: make(chan error, 2)}
-	defer s.close()
-	if addr := cmp.Or(c.Admin.Listen, proxy.DefaultAdmin); addr != "off" {
-		if err := s.start(addr, "admin", c.Admin.TLS, admin); err != nil {
-			return fmt.Errorf("--admin-listen: %w", err)
-		}
-	}
-	if err := s.start(cmp.Or(c.Listen, proxy.DefaultListen), "traffic", c.TLS, traces.around(handler)); err != nil {
-		return fmt.Errorf("--listen: %w", err)
-	}
-	countConnections(registry, s)
-	log.Info("stet proxy protects "+c.String(), slog.String("store", store.place))
-	if c.Admin.Exposed() {
-		log.Warn("the admin listener can be reached from other hosts without TLS: tokens can be read on the way; set admin.tls")
-	}
-	if c.Scope == nil && len(c.Routes) == 0 {
-		log.Info("a key belongs to the value of the Authorization header, and without one is refused; --scope says otherwise")
-	}
-	if store.kind == "memory" {
-		log.Warn("the store is memory: what was executed is forgotten with this process")
-	}
-	if err := p.wait(ctx, handler, s, log); err != nil {
-		return err
-	}
-	admin.Drain()
-	handler.Drain()
-	return s.drain(cmp.Or(time.Duration(c.Drain), proxy.DefaultDrain), func() int { return handler.Counts().Runs })
-}
-
-// survey has the metrics look through the store now and then, until it is stopped.
-func survey(ctx context.Context, metrics *stetmetrics.Metrics, s *storage) (stop func()) {
-	browser, ok := store.As[store.Browser](s.Store)
-	if !ok {
-		return func() {}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() { metrics.Watch(ctx, browser, surveyEvery) })
-	return func() {
-		cancel()
-		wg.Wait()
-	}
-}
-
-// wait returns when the proxy is to end, and reloads the configuration until then.
-func (p *proxyFlags) wait(ctx context.Context, handler *proxy.Proxy, s *servers, log *slog.Logger) error {
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-s.failed:
-			return err
-		case <-hup:
-			if p.config == "" {
-				log.Warn("SIGHUP, but there is no configuration to read again; start with --config")
-				continue
-			}
-			c, err := p.read()
-			if err == nil {
-				err = handler.Reload(c)
-			}
-			if err != nil {
-				log.Error("the configuration was not reloaded; the one before stands", slog.Any("error", err))
-				continue
-			}
-			log.Info("the configuration was reloaded", slog.String("protects", c.String()))
-		}
-	}
 }

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+
+	"github.com/stet-go/stet/proxy"
+	"github.com/stet-go/stet/stetlog"
+	"github.com/stet-go/stet/stetmetrics"
+	"github.com/stet-go/stet/store"
+)
+
+// host runs a proxy, or some of its parts without the listener for traffic.
+type host struct {
+	flags  *proxyFlags
+	config *proxy.Config
+	front  bool // it serves traffic
+	parts  proxy.Parts
+
+	log     *slog.Logger
+	store   *storage
+	traces  *traces
+	servers *servers
+	handler *proxy.Proxy
+	closing []func() error // the last one first
+}
+
+// later has what was opened closed at the end.
+func (h *host) later(end func() error) { h.closing = append(h.closing, end) }
+
+func (h *host) close() (err error) {
+	for i := len(h.closing) - 1; i >= 0; i-- {
+		err = errors.Join(err, h.closing[i]())
+	}
+	return err
+}
+
+// serve runs until the command's context ends, and what was begun has ended.
+func (h *host) serve(cmd *cobra.Command) (err error) {
+	ctx, c := cmd.Context(), h.config
+	h.log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+	logUnasked(cmd.ErrOrStderr())
+	defer func() { err = errors.Join(err, h.close()) }()
+	admin, err := h.open(ctx)
+	if err != nil {
+		return err
+	}
+	if addr := cmp.Or(c.Admin.Listen, proxy.DefaultAdmin); addr != "off" {
+		if err := h.servers.start(addr, "admin", c.Admin.TLS, admin); err != nil {
+			return fmt.Errorf("--admin-listen: %w", err)
+		}
+	}
+	if h.front {
+		if err := h.servers.start(cmp.Or(c.Listen, proxy.DefaultListen), "traffic", c.TLS, h.traces.around(h.handler)); err != nil {
+			return fmt.Errorf("--listen: %w", err)
+		}
+	}
+	h.greet(cmd)
+	if err := h.wait(ctx); err != nil {
+		return err
+	}
+	admin.Drain()
+	h.handler.Drain()
+	if !h.front {
+		h.log.Info("draining: what was begun ends first")
+		return nil // closing the proxy waits for its parts
+	}
+	return h.servers.drain(cmp.Or(time.Duration(c.Drain), proxy.DefaultDrain), func() int { return h.handler.Counts().Runs })
+}
+
+// open opens everything but the listeners.
+func (h *host) open(ctx context.Context) (*proxy.AdminHandler, error) {
+	c := h.config
+	var err error
+	if h.store, err = openStore(ctx, c.Store); err != nil {
+		return nil, err
+	}
+	h.later(h.store.close)
+	registry := prometheus.NewRegistry()
+	metrics, err := stetmetrics.New(registry, stetmetrics.Options{Next: stetlog.New(stetlog.Options{Logger: h.log})})
+	if err != nil {
+		return nil, err
+	}
+	h.later(survey(ctx, metrics, h.store))
+	o := proxy.Options{Observer: metrics, ErrorLog: h.log, Store: h.store.place, Parts: h.parts}
+	if h.traces, err = startTraces(ctx, &o); err != nil {
+		return nil, err
+	}
+	h.later(h.traces.end)
+	if c.Admin.Audit != "" {
+		book, err := openAudit(c.Admin.Audit)
+		if err != nil {
+			return nil, fmt.Errorf("admin.audit: %w", err)
+		}
+		h.later(book.Close)
+		o.Audit = slog.NewJSONHandler(book, nil)
+	}
+	if h.handler, err = proxy.New(h.store.Store, c, o); err != nil {
+		return nil, err
+	}
+	h.later(h.handler.Close)
+	countProxy(registry, h.handler)
+	h.servers = &servers{log: h.log, most: cmp.Or(c.Limits.Connections, proxy.DefaultConnections), failed: make(chan error, 2)}
+	h.later(func() error { h.servers.close(); return nil })
+	countConnections(registry, h.servers)
+	return proxy.NewAdmin(h.handler, promhttp.HandlerFor(registry, promhttp.HandlerOpts{})), nil
+}
+
+// greet logs what has begun, and what is worth a thought.
+func (h *host) greet(cmd *cobra.Command) {
+	c := h.config
+	if h.front {
+		h.log.Info("stet proxy protects "+c.String(), slog.String("store", h.store.place))
+	} else {
+		h.log.Info("stet "+cmd.Name()+" works for "+c.String(), slog.String("store", h.store.place))
+	}
+	if c.Admin.Exposed() {
+		h.log.Warn("the admin listener can be reached from other hosts without TLS: tokens can be read on the way; set admin.tls")
+	}
+	if h.front && c.Scope == nil && len(c.Routes) == 0 {
+		h.log.Info("a key belongs to the value of the Authorization header, and without one is refused; --scope says otherwise")
+	}
+	if h.store.kind == "memory" {
+		h.log.Warn("the store is memory: what was executed is forgotten with this process")
+	}
+}
+
+// survey has the metrics look through the store now and then, until it is stopped.
+func survey(ctx context.Context, metrics *stetmetrics.Metrics, s *storage) (stop func() error) {
+	browser, ok := store.As[store.Browser](s.Store)
+	if !ok {
+		return func() error { return nil }
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { metrics.Watch(ctx, browser, surveyEvery) })
+	return func() error {
+		cancel()
+		wg.Wait()
+		return nil
+	}
+}
+
+// wait returns when the process is to end, and reloads the configuration until then.
+func (h *host) wait(ctx context.Context) error {
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-h.servers.failed:
+			return err
+		case <-hup:
+			if h.flags.config == "" {
+				h.log.Warn("SIGHUP, but there is no configuration to read again; start with --config")
+				continue
+			}
+			c, err := h.flags.read()
+			if err == nil {
+				err = h.handler.Reload(c)
+			}
+			if err != nil {
+				h.log.Error("the configuration was not reloaded; the one before stands", slog.Any("error", err))
+				continue
+			}
+			h.log.Info("the configuration was reloaded", slog.String("protects", c.String()))
+		}
+	}
+}

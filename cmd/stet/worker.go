@@ -1,0 +1,46 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stet-go/stet/proxy"
+)
+
+func newWorker() *cobra.Command {
+	return newAside("worker", "Hand accepted operations to the service", `worker hands the operations that 'stet proxy' has accepted (async: on a route) to the
+service, beside the proxy or on other machines. It reads the same configuration, and
+any number may run on one store. 'stet proxy' does this by itself, unless its
+configuration says worker: elsewhere.
+
+It is told to end by SIGTERM, and lets what it has begun end first.`, proxy.Workers|proxy.Relay|proxy.Reconciler)
+}
+
+// newAside returns a command that runs parts of a proxy without its listener for traffic.
+func newAside(name, short, long string, parts proxy.Parts) *cobra.Command {
+	p := &proxyFlags{}
+	cmd := &cobra.Command{
+		Use: name + " --config FILE", Short: short, Long: long,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if p.config == "" {
+				return usage{errors.New("which configuration? Give --config, the one of 'stet proxy'")}
+			}
+			p.admin = cmp.Or(p.admin, "off") // that of the configuration is the proxy's
+			c, err := p.read()
+			if err != nil {
+				return err
+			}
+			return (&host{flags: p, config: c, parts: parts}).serve(cmd)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&p.config, "config", "", "configuration of 'stet proxy'")
+	f.StringVar(&p.upstream, "upstream", "", "URL of the service (default: that of the configuration)")
+	f.StringVar(&p.store, "store", "", storeHelp+" (default: that of the configuration, or $"+storeVariable+" or "+proxy.DefaultStore+")")
+	f.StringVar(&p.admin, "admin-listen", "", "address for operators, health and metrics (default off)")
+	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
+	return cmd
+}
