@@ -36,8 +36,9 @@ type Status struct {
 	// Record is as the store has it, without Result, Work, Notes and Outbox. Its state
 	// is None if there is no such operation.
 	Record store.Record
-	// Op names the operation. Scope and Key are "" where its record does not keep them:
-	// it was not accepted, or is settled. Engine.ID says which record they belong to.
+	// Op names the operation. Scope and Key are "" where its record does not keep them: it
+	// was not accepted, or is settled, and its policy does not keep them (see
+	// Policy.KeepScope and KeepKey). Engine.ID says which record they belong to.
 	Op Op
 	// Name is that of the work; "" like Scope and Key.
 	Name string
@@ -211,7 +212,7 @@ func (e *Engine) unpack(rec store.Record) (op Op, p packedWork, err error) {
 	if err != nil {
 		return op, p, damaged(err)
 	}
-	l, err := e.label(rec)
+	l, _, err := e.label(rec)
 	return Op{Scope: string(p.Scope), Key: string(p.Key), Fingerprint: rec.Fingerprint, Class: p.Class, Name: p.Name, Ref: l.Ref}, p, err
 }
 
@@ -231,14 +232,15 @@ func (e *Engine) status(rec store.Record) (st Status, err error) {
 		return st, err
 	}
 	n, err := e.notes(rec)
+	var k kept
 	if err == nil {
-		rec.Label, err = e.label(rec)
+		rec.Label, k, err = e.label(rec)
 	}
 	if err != nil {
 		return st, err
 	}
 	if op.Key == "" {
-		op = Op{Fingerprint: rec.Fingerprint, Class: rec.Label.Class, Name: rec.Label.Name, Ref: rec.Label.Ref}
+		op = Op{Scope: k.scope, Key: k.key, Fingerprint: rec.Fingerprint, Class: rec.Label.Class, Name: rec.Label.Name, Ref: rec.Label.Ref}
 	}
 	st = Status{Record: rec, Op: op, Name: w.Name, AcceptedAt: w.At, Progress: n.Progress, Doubt: n.doubt()}
 	st.Record.Result, st.Record.Work, st.Record.Notes, st.Record.Outbox = store.Result{}, nil, store.Notes{}, nil

@@ -65,14 +65,16 @@ func (s *sealer) openRef(id store.ID, stored string) (string, error) {
 	return string(ref), err
 }
 
-// label is what a record says of its operation, with the reference as it was given.
-// Of a settled record, one that cannot be read any more is left out: what it was
+// label is what a record says of its operation, with the reference as it was given, and
+// what its policy has kept (see Policy.KeepScope).
+// Of a settled record, a reference that cannot be read any more is left out: what it was
 // encrypted with is kept for as long as results are.
-func (e *Engine) label(rec store.Record) (store.Label, error) {
+func (e *Engine) label(rec store.Record) (store.Label, kept, error) {
 	l := rec.Label
 	ref, err := e.sealer.openRef(rec.ID, l.Ref)
-	if l.Ref = ref; err != nil && !rec.State.Settled() {
-		return l, damaged(err)
+	k := e.kept(rec, ref)
+	if l.Ref = k.ref; err != nil && !rec.State.Settled() {
+		return l, k, damaged(err)
 	}
-	return l, nil
+	return l, k, nil
 }

@@ -47,9 +47,9 @@ type Policy struct {
 	// operation from it is KindInFlight, after a while.
 	//
 	// The Status has Op, with Name and Ref of the dead run, Record, with its Fence, Attempt
-	// and ClaimedAt, and Doubt. Package reconcile asks about accepted operations only:
-	// other records keep neither scope nor key, and what is not found by an empty key may
-	// have happened. See its Options.ByRef.
+	// and ClaimedAt, and Doubt. Package reconcile asks about accepted operations, and about
+	// those of which KeepKey keeps the key: other records keep neither scope nor key, and
+	// what is not found by an empty key may have happened. See its Options.ByRef.
 	Verify func(context.Context, Status) (Verdict, error)
 	// VerifyTimeout bounds a call of Verify. Default 10 s.
 	VerifyTimeout time.Duration
@@ -76,6 +76,15 @@ type Policy struct {
 	// dies is not Unknown but Retryable, when its lease has run out. It is for Begin, on a
 	// store.OutsideStore; what it settles is not encrypted. ForgetReleased does not count.
 	Outside bool
+	// KeepScope keeps an operation's scope with its reference, for as long as the record is
+	// kept, so that a verifier can be asked by package reconcile, without a retry: otherwise
+	// records have a digest of it. It is encrypted where results are. In the stored
+	// label, the reference begins with "kept:" then, and has all that is kept as a query
+	// of a URL. Accepted operations keep scope and key until they end in any case.
+	KeepScope bool
+	// KeepKey keeps the key, too. It needs KeepScope: a key names an operation only within
+	// its scope, and what a verifier finds under the same key of another one is not it.
+	KeepKey bool
 }
 
 // Verdict says what became of a dead run: ItHappened, ItDidNotHappen, MayRunAgain or
@@ -167,6 +176,8 @@ func (p Policy) withDefaults(def Policy) Policy {
 	p.MaxResult = cmp.Or(p.MaxResult, def.MaxResult)
 	p.ForgetReleased = p.ForgetReleased || def.ForgetReleased
 	p.Outside = p.Outside || def.Outside
+	p.KeepScope = p.KeepScope || def.KeepScope
+	p.KeepKey = p.KeepKey || def.KeepKey
 	return p
 }
 
@@ -199,6 +210,9 @@ func (p Policy) check() error {
 		if err := s.outcome.fit(p.MaxResult); err != nil {
 			bad("Stale has an outcome that cannot be stored: %w", err)
 		}
+	}
+	if p.KeepKey && !p.KeepScope {
+		bad("KeepKey needs KeepScope: a key names an operation only within its scope")
 	}
 	if p.VerifyTimeout < 0 {
 		bad("VerifyTimeout is negative: %v", p.VerifyTimeout)

@@ -47,7 +47,7 @@ func (p *pass) one(ctx context.Context, shown store.Record) {
 		return
 	}
 	class := st.Op.Class
-	if st.Op.Key == "" && r.o.Class != nil {
+	if st.Name == "" && r.o.Class != nil {
 		class = r.o.Class(st.Record)
 	}
 	policy, ok := r.engine.Policy(class)

@@ -6,9 +6,10 @@
 //	r, err := reconcile.New(engine, reconcile.Options{})
 //	report, err := r.Pass(ctx)
 //
-// A verifier is asked about accepted operations, whose records keep scope and key, and
-// about others if Options.ByRef says that it looks by their reference (stet.Op.Ref).
-// Options.Verify, which is asked first, is shown all records.
+// A verifier is asked about operations whose records keep scope and key: accepted ones,
+// and those of which stet.Policy.KeepKey keeps them. It is asked about others if
+// Options.ByRef says that it looks by their reference (stet.Op.Ref). Options.Verify, which
+// is asked first, is shown all records.
 //
 // A run is dead when its record is unknown, or running under a lease that has run out.
 // Any number of processes may reconcile one store at the same time: a verdict is
@@ -67,7 +68,7 @@ type Options struct {
 	// References must tell scopes apart then, and not be a client's to choose: what is found
 	// under the same one of another tenant would be replayed to this one. Record.Scope is
 	// the store.DigestScope to compare with. What is longer than store.MaxLabel is cut, and
-	// not found. Default: they are asked about accepted operations only. A verifier that
+	// not found. Default: they are asked about records with a key only. A verifier that
 	// looks by key would say of all others that they did not happen.
 	ByRef bool
 	// Select, if set, says which records to resolve. Default: all.

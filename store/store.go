@@ -123,16 +123,17 @@ type OutsideStore interface {
 
 // Label says what an operation is, for people, verifiers and queues. A record has
 // that of its last Claim, Accept or transaction; each part is UTF-8 without control
-// characters, of at most MaxLabel bytes, but for a sealed Ref, which is up to four
-// times as long. The engine sees to that.
+// characters, of at most MaxLabel bytes, but for the Ref as the engine stores it, with
+// what a policy keeps, and encrypted: MaxRef. The engine sees to that.
 type Label struct {
 	// Class names the operation's policy.
 	Class string
 	// Name says what it is: "POST /v1/payments", a queue, a worker's handler. Of
 	// accepted work it is what WorkStore.Due goes by.
 	Name string
-	// Ref is the service's own reference, such as an order's ID. The engine seals
-	// it where it encrypts; Class and Name are stored in clear.
+	// Ref is the service's own reference, such as an order's ID. The engine adds what
+	// stet.Policy.KeepScope and KeepKey keep, after "kept:", and seals it all where it
+	// encrypts, after "sealed:"; Class and Name are stored in clear.
 	Ref string
 }
 

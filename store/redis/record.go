@@ -93,8 +93,8 @@ func packLabel(l store.Label) string {
 
 // fits refuses a label that a record has no room for.
 func fits(l store.Label) error {
-	if len(l.Class) > math.MaxUint8 || len(l.Name) > math.MaxUint8 || len(l.Ref) > math.MaxUint16 {
-		return fmt.Errorf("redis: %w: the label has %d, %d and %d bytes; at most %d each, and a reference four times as many", store.ErrInvalid, len(l.Class), len(l.Name), len(l.Ref), store.MaxLabel)
+	if len(l.Class) > math.MaxUint8 || len(l.Name) > math.MaxUint8 || len(l.Ref) > store.MaxRef {
+		return fmt.Errorf("redis: %w: the label has %d, %d and %d bytes; at most %d each, and %d the reference", store.ErrInvalid, len(l.Class), len(l.Name), len(l.Ref), store.MaxLabel, store.MaxRef)
 	}
 	return nil
 }

@@ -266,7 +266,7 @@ func scopeIsStored(f *fixture) {
 func labelIsStored(f *fixture) {
 	longest := strings.Repeat("\u00fc", store.MaxLabel/2)
 	req := f.request(f.long)
-	for i, label := range []store.Label{{}, testLabel, {Class: longest, Name: longest, Ref: "sealed:" + strings.Repeat("x", 4*store.MaxLabel-7)}, {Name: "only a name"}} {
+	for i, label := range []store.Label{{}, testLabel, {Class: longest, Name: longest, Ref: "sealed:" + strings.Repeat("x", store.MaxRef-7)}, {Name: "only a name"}} {
 		req = byAnother(req)
 		req.Label = label
 		rec := f.grant(req)
