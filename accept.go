@@ -52,6 +52,9 @@ type Status struct {
 	Doubt string
 	// Outcome is what stands, once it is settled.
 	Outcome Outcome
+	// Counted is how many of its attempts count: Record.Attempt, less those that were
+	// released Uncounted.
+	Counted int
 	// New reports that this very call has accepted it.
 	New bool
 }
@@ -242,7 +245,7 @@ func (e *Engine) status(rec store.Record) (st Status, err error) {
 	if op.Key == "" {
 		op = Op{Scope: k.scope, Key: k.key, Fingerprint: rec.Fingerprint, Class: rec.Label.Class, Name: rec.Label.Name, Ref: rec.Label.Ref}
 	}
-	st = Status{Record: rec, Op: op, Name: w.Name, AcceptedAt: w.At, Progress: n.Progress, Doubt: n.doubt()}
+	st = Status{Record: rec, Op: op, Name: w.Name, AcceptedAt: w.At, Progress: n.Progress, Doubt: n.doubt(), Counted: rec.Attempt - interruptions(rec)}
 	st.Record.Result, st.Record.Work, st.Record.Notes, st.Record.Outbox = store.Result{}, nil, store.Notes{}, nil
 	switch {
 	case !rec.State.Settled():

@@ -78,10 +78,10 @@ func worded(out Outcome, err error) Outcome {
 }
 
 // Again says how an operation is to be run again. One that was not accepted runs with
-// the next retry: After and Uncounted mean nothing there.
+// the next retry: After means nothing there.
 type Again struct {
 	After     time.Duration // it waits that long, at most store.MaxDelay
-	Uncounted bool          // the attempt was interrupted, by a shutdown for one, and does not count; see Lease.Counted
+	Uncounted bool          // the attempt was interrupted, by a shutdown for one, and does not count; see Lease.Counted and Status.Counted
 	Failed    error         // if set, it is not repeated, but settled as failed with this error
 }
 

@@ -429,7 +429,7 @@ func (e *Engine) unresolved(ctx context.Context, t *ticket, rec store.Record) (s
 	_, w, _ := e.unpack(now)
 	rec.Label, _, err = e.label(rec)
 	rec.Result, rec.Work, rec.Notes, rec.Outbox = store.Result{}, nil, store.Notes{}, nil
-	st = Status{Record: rec, Op: t.op, Name: w.Name, AcceptedAt: w.At, Progress: n.Progress, Doubt: n.doubt()}
+	st = Status{Record: rec, Op: t.op, Name: w.Name, AcceptedAt: w.At, Progress: n.Progress, Doubt: n.doubt(), Counted: rec.Attempt - interruptions(rec)}
 	st.Op.Name, st.Op.Ref, st.Op.Wait = rec.Label.Name, rec.Label.Ref, 0
 	return st, err
 }

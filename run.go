@@ -57,8 +57,9 @@ type Lease struct {
 	*Run
 
 	// Of a run of Take: what it is to do, without Work.After; how many of its attempts
-	// count, this one included, as Attempt, less those that were released Uncounted; and
-	// whether its cancellation had been asked for by then (see Engine.Lookup for later).
+	// count, this one included, as Attempt, less those that were released Uncounted (of
+	// other runs, Status.Counted); and whether its cancellation had been asked for by then
+	// (see Engine.Lookup for later).
 	Work       Work
 	Counted    int
 	Cancelling bool
@@ -304,10 +305,10 @@ func (r *Lease) Release(ctx context.Context, again Again) error {
 		return err
 	}
 	kind, to, call := observe.Released, store.Retryable, r.release
+	if again.Uncounted {
+		r.uncount(ctx)
+	}
 	if r.taken {
-		if again.Uncounted {
-			r.spare(ctx, r.e.works)
-		}
 		kind, to, call = observe.Returned, store.Accepted, func(ctx context.Context) error {
 			return r.e.retry(ctx, 0, func(ctx context.Context) error { return r.e.works.Return(ctx, r.rec.Claim(), again.After) })
 		}
@@ -339,7 +340,7 @@ func (r *Run) release(ctx context.Context) error {
 	if r.p.Outside {
 		return r.fence(ctx)
 	}
-	if !r.p.ForgetReleased || r.rec.Attempt != 1 || r.resent || r.noted() {
+	if !r.forgets() {
 		return r.e.release(ctx, r.rec.Claim(), r.p.Retention)
 	}
 	tries := 0
@@ -351,6 +352,11 @@ func (r *Run) release(ctx context.Context) error {
 		return r.heeded(ctx)
 	}
 	return err
+}
+
+// forgets reports whether the release of the run leaves no record.
+func (r *Run) forgets() bool {
+	return r.p.ForgetReleased && !r.p.Outside && r.rec.Attempt == 1 && !r.resent && !r.noted()
 }
 
 // heeded returns nil if a release was heeded that got no answer, so that the record is

@@ -38,6 +38,23 @@ func (e *Engine) unseen(ctx context.Context, ws store.WorkStore, rec store.Recor
 	return ws.Return(e.storeContext(ctx), rec.Claim(), after)
 }
 
+// uncount has the attempt of a run that is to be released not count, as far as it can be
+// noted down.
+func (r *Run) uncount(ctx context.Context) {
+	switch {
+	case r.taken:
+		r.spare(ctx, r.e.works)
+	case r.e.works == nil, r.forgets(): // no record, no attempt
+	default:
+		r.book.mu.Lock()
+		err := r.load(ctx, r.e.works) // what earlier runs have noted down
+		r.book.mu.Unlock()
+		if err == nil {
+			r.spare(ctx, r.e.works)
+		}
+	}
+}
+
 // spare is Engine.spare for a run that ends.
 func (r *Run) spare(ctx context.Context, ws store.WorkStore) {
 	b := &r.book
