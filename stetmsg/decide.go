@@ -73,14 +73,18 @@ func (c *Consumer[M]) decide(ctx context.Context, m M, deliveries int) Decision 
 	}
 	sound := 0
 	for pause := storePause; ; pause = min(2*pause, maxStorePause) {
-		if err := ctx.Err(); err != nil {
-			return Decision{Action: Retry, Reason: Stopped, ID: c.engine.ID(op.Scope, op.Key), Err: context.Cause(ctx)}
+		if err := c.await(ctx); err != nil {
+			return Decision{Action: Retry, Reason: Stopped, ID: c.engine.ID(op.Scope, op.Key), Err: err}
 		}
 		d := c.execute(ctx, op, m, deliveries)
 		if d.ID == (store.ID{}) { // no run has told
 			d.ID = c.engine.ID(op.Scope, op.Key)
 		}
-		if d.Reason != Unavailable {
+		switch {
+		case d.Reason == NotReady && c.o.Await != nil:
+			timer.Sleep(ctx, pause)
+			continue
+		case d.Reason != Unavailable:
 			return d
 		}
 		// A store that answers, and twice refuses this operation alone, has
@@ -94,6 +98,19 @@ func (c *Consumer[M]) decide(ctx context.Context, m M, deliveries int) Decision 
 		}
 		timer.Sleep(ctx, pause)
 	}
+}
+
+// await returns nil when a run may begin, and an error when ctx has ended.
+func (c *Consumer[M]) await(ctx context.Context) error {
+	if ctx.Err() == nil && c.o.Await != nil {
+		if err := c.o.Await(ctx); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
 }
 
 func check(op stet.Op) error {
@@ -116,6 +133,9 @@ func (c *Consumer[M]) lease(ctx context.Context, op stet.Op, m M, deliveries int
 		return settled(run.Outcome())
 	}
 	n := run.Attempt()
+	if c.used(n) { // or are there some among them that do not count?
+		n = c.counted(ctx, run)
+	}
 	if c.used(n - 1) { // its runs died, one after the other
 		out := stet.Outcome{Failed: true, Reason: store.ReasonExhausted, Face: store.FaceMessage}
 		if err := run.Settle(ctx, out); err != nil {
@@ -123,48 +143,96 @@ func (c *Consumer[M]) lease(ctx context.Context, op stet.Op, m M, deliveries int
 		}
 		return Decision{Action: DeadLetter, Reason: Exhausted, ID: run.ID(), Attempts: n, Outcome: out, Err: errExhausted}
 	}
-	var handled error // what the handler returned
-	used := false
-	out, err := run.Do(ctx, func(err error) stet.Again {
-		if used = c.used(n); !used {
-			return stet.Again{}
-		}
-		return stet.Again{Failed: cmp.Or(err, errNothing)}
-	}, func(ctx context.Context) (stet.Outcome, error) {
-		var result []byte
-		if result, handled = c.call(ctx, func() ([]byte, error) { return c.handle(ctx, m) }); handled == nil {
-			return succeeded(result), nil
-		}
-		_, panics := errors.AsType[panicked](handled)
-		switch {
-		case c.o.Retryable != nil && c.o.Retryable(handled):
-			return *failure(handled), stet.Repeatable(handled)
-		case panics:
-			return stet.Outcome{Failed: true, Reason: store.ReasonPanicked, Face: store.FaceMessage}, nil
-		}
-		return *failure(handled), handled
-	})
-	d := Decision{ID: run.ID(), Attempts: n, Outcome: out, Err: handled}
+	t := &try[M]{c: c, run: run, m: m, n: n}
+	out, err := run.Do(ctx, t.again, t.call)
+	return c.ended(op, t, out, err)
+}
+
+// ended is the decision after a run.
+func (c *Consumer[M]) ended(op stet.Op, t *try[M], out stet.Outcome, err error) Decision {
+	d := Decision{ID: t.run.ID(), Attempts: t.n, Outcome: out, Err: t.handled}
 	switch {
 	case err == nil && !out.Failed:
-		d.Action, d.Reason = Ack, Handled
+		d.Action, d.Reason, d.Err = Ack, Handled, nil
 	case err == nil:
-		d.Action, d.Reason, d.Err = DeadLetter, Failed, cmp.Or(handled, errNothing)
-		if used {
+		d.Action, d.Reason, d.Err = DeadLetter, Failed, cmp.Or(t.handled, out.Decode(new(any)), errNothing)
+		if t.used {
 			d.Reason = Exhausted
 		}
 	case stet.KindOf(err) == stet.KindRetryable:
 		// If the claim was not given back, the next delivery finds out.
-		return Decision{Action: Retry, Reason: NoEffect, After: c.o.Backoff(n), Attempts: n, Err: err}
-	case run.Declared() == stet.MayHaveExecuted:
-		d = Decision{Action: DeadLetter, Reason: Unknown, Attempts: n, Err: errors.Join(errUnknown, err)}
-		if p, _ := c.engine.Policy(op.Class); p.Verify != nil && !c.used(n) {
-			d.Action, d.After = Retry, c.o.Backoff(n)
+		d = Decision{Action: Retry, Reason: NoEffect, After: max(t.next.After, c.o.Backoff(t.n)), Attempts: t.n, Err: err}
+		if t.next.Uncounted {
+			d.Reason = NotReady
+		}
+	case t.run.Declared() == stet.MayHaveExecuted && stet.KindOf(err) == stet.KindUnknown:
+		d = Decision{Action: DeadLetter, Reason: Unknown, Attempts: t.n, Err: errors.Join(errUnknown, err)}
+		if p, _ := c.engine.Policy(op.Class); p.Verify != nil && !c.used(t.n) {
+			d.Action, d.After = Retry, c.o.Backoff(t.n)
 		}
 	default:
-		return unsettled(c.o.Backoff(1), n, err)
+		return unsettled(c.o.Backoff(1), t.n, err)
 	}
 	return d
+}
+
+// try is a run of a message in lease mode.
+type try[M any] struct {
+	c   *Consumer[M]
+	run *stet.Lease
+	m   M
+	n   int // of the attempts that count
+
+	handled error // what the handler returned
+	used    bool  // no attempt is left
+	next    stet.Again
+}
+
+// call calls the handler.
+func (t *try[M]) call(ctx context.Context) (stet.Outcome, error) {
+	out, err := guarded(ctx, t.c.log(), theHandler, func() (stet.Outcome, error) { return t.c.handle(ctx, t.run, t.m) })
+	if t.handled = err; err == nil {
+		return out, nil
+	}
+	if !out.Failed {
+		out = *failure(err)
+	}
+	_, panics := errors.AsType[panicked](err)
+	switch {
+	case t.c.o.Retryable != nil && t.c.o.Retryable(err):
+		return out, stet.Repeatable(err)
+	case panics:
+		return stet.Outcome{Failed: true, Reason: store.ReasonPanicked, Face: store.FaceMessage}, nil
+	}
+	return out, err
+}
+
+// again says how the operation is tried again, or that it is not.
+func (t *try[M]) again(err error) stet.Again {
+	if own, ok := errors.AsType[*again](err); ok {
+		t.next = own.how(t.c.o.Backoff(t.n))
+		t.next.After, t.next.Failed = max(t.next.After, 0), nil
+	}
+	if t.next.Uncounted {
+		return t.next
+	}
+	if t.used = t.c.used(t.n); !t.used {
+		return t.next
+	}
+	return stet.Again{Failed: cmp.Or(err, errNothing)}
+}
+
+// counted is how many of a run's attempts count. It asks the store: where that does not
+// answer, the run is as good as the first.
+func (c *Consumer[M]) counted(ctx context.Context, run *stet.Lease) int {
+	st, err := c.engine.Lookup(ctx, run.ID())
+	switch {
+	case err == nil:
+		return st.Counted
+	case stet.KindOf(err) == stet.KindDamaged: // which it stays
+		return run.Attempt()
+	}
+	return 1
 }
 
 // unsettled is the decision about an outcome that was not made durable.

@@ -43,6 +43,7 @@ const (
 	NoHandler   Reason = "no-handler"         // ack: no handler here; it stays accepted, and stetwork publishes it again
 	InFlight    Reason = "in-flight"          // retry: it is running elsewhere
 	NoEffect    Reason = "no-effect"          // retry: it ran and had no effect
+	NotReady    Reason = "not-ready"          // retry: what the handler needs cannot be used; the attempt does not count
 	Unsettled   Reason = "unsettled"          // retry: it ran, and its outcome may not be stored
 	Stopped     Reason = "stopped"            // retry: the consumer ends; it did not run
 	Unavailable Reason = "unavailable"        // retry: the store cannot be used

@@ -19,6 +19,8 @@
 //	failed before                            dead-letter: the first copy may not have got there
 //	running elsewhere                        deliver later; never acknowledge
 //	handler: nothing happened                release the claim, deliver later, with backoff
+//	handler: nothing happened, and the       keep the message, and receive no more, until
+//	  attempt does not count (Again)           Options.Await returns; without one, deliver later
 //	handler: any other error, in a           roll back, deliver later, with backoff
 //	  transaction
 //	handler: any other error, without one    settle as failed, dead-letter: an effect may have happened
@@ -113,6 +115,12 @@ type Options[M any] struct {
 	// An error that is stet.Retryable or stet.Repeatable is run again without it.
 	Retryable func(error) bool
 
+	// Await, if set, is called before each run, and returns when one may begin: as soon as
+	// what the handler needs can be used, a service for instance. Meanwhile the message is
+	// kept, and with it those that wait behind it, as while the store is unavailable. It
+	// returns an error when ctx has ended, and only then.
+	Await func(ctx context.Context) error
+
 	// Observe, if set, is called with each decision, before the broker is. It must be
 	// quick and safe for concurrent use.
 	Observe func(context.Context, Decision)
@@ -133,8 +141,8 @@ type Consumer[M any] struct {
 	direct func(ctx context.Context, m M, deliveries int) Decision
 	// execute is lease or transaction.
 	execute func(ctx context.Context, op stet.Op, m M, deliveries int) Decision
-	// handle is lease mode's handler.
-	handle func(context.Context, M) ([]byte, error)
+	// handle is lease mode's handler. Its outcome beside an error is settled if that is.
+	handle func(context.Context, *stet.Lease, M) (stet.Outcome, error)
 	// transact runs the handler in a transaction, or something instead.
 	transact func(ctx context.Context, op stet.Op, m M, instead func() (stet.Outcome, error)) (*stet.Lease, error)
 	// groups has handlers run together; nil if they are not to.
@@ -156,8 +164,49 @@ func New[M any](engine *stet.Engine, o Options[M], handle func(ctx context.Conte
 	if err != nil {
 		return nil, err
 	}
+	c.handle, c.execute = func(ctx context.Context, _ *stet.Lease, m M) (stet.Outcome, error) {
+		result, err := handle(ctx, m)
+		if err != nil {
+			return stet.Outcome{}, err
+		}
+		return succeeded(result), nil
+	}, c.lease
+	return c, nil
+}
+
+// NewOutcome is New for a handler that passes messages on, to a service for instance: what
+// it returns is stored as it is, and a message whose outcome is Failed is dead-lettered. An
+// outcome beside an error is stored if the operation is not run again. The run is that of
+// ctx; under stet.Policy.Outside it has the claim that the service settles with.
+//
+// Wrong options are errors of kind stet.KindInvalid.
+func NewOutcome[M any](engine *stet.Engine, o Options[M], handle func(ctx context.Context, run *stet.Lease, m M) (stet.Outcome, error)) (*Consumer[M], error) {
+	c, err := newConsumer(engine, o, handle != nil)
+	if err != nil {
+		return nil, err
+	}
 	c.handle, c.execute = handle, c.lease
 	return c, nil
+}
+
+// again is the error of Again.
+type again struct {
+	error
+	how func(backoff time.Duration) stet.Again
+}
+
+// Unwrap is for errors.Is and errors.As.
+func (a *again) Unwrap() error { return a.error }
+
+// Again marks an error of a handler in lease mode as stet.Retryable, and says how the
+// message is tried again: not before After, whatever Options.Backoff has for it, which how
+// is given. Failed does not count. An attempt that is Uncounted is not one of
+// Options.MaxAttempts: see Options.Await. Again(nil, how) is nil.
+func Again(err error, how func(backoff time.Duration) stet.Again) error {
+	if err == nil {
+		return nil
+	}
+	return &again{stet.Retryable(err), how}
 }
 
 // NewTx is New for a handler whose effects are writes to the database of te. The handler's
