@@ -21,9 +21,9 @@ type Admin struct {
 	// Tokens are bearer tokens; a request must have one of them. They may be left out on
 	// the loopback interface, where operations can then be looked at only. /healthz and
 	// /readyz need no token. Proxy.Reload replaces the tokens.
-	Tokens []AdminToken `yaml:"tokens"`
+	Tokens []AdminToken `yaml:"tokens" flag:"-"`
 	// Token is one more token, named dashboard.DefaultTokenName, that may make changes.
-	Token string `yaml:"token"`
+	Token string `yaml:"token" flag:"-"`
 	// TokenFile is a file with that token, instead of it.
 	TokenFile string `yaml:"token_file"`
 	// Audit is a file to which each change by an operator, and each look at a result, is

@@ -59,11 +59,7 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 	done := &checked{classes: map[string]stet.Policy{}}
 	var errs []error
 	bad := func(err error, path ...any) {
-		if all, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // as fieldOf makes it
-			for _, err := range all.Unwrap() {
-				errs = append(errs, c.place(err, path...))
-			}
-		} else if err != nil {
+		for _, err := range split(err) {
 			errs = append(errs, c.place(err, path...))
 		}
 	}
@@ -72,6 +68,7 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 	bad(err, "upstream")
 	bad(c.checkListeners())
 	bad(c.Limits.check())
+	bad(c.Store.check(), "store")
 	if len(c.Namespace) > store.MaxScope {
 		bad(fmt.Errorf("%d bytes; at most %d", len(c.Namespace), store.MaxScope), "namespace")
 	}

@@ -36,7 +36,7 @@ type Config struct {
 	TLS       *TLS     `yaml:"tls"`
 	Admin     Admin    `yaml:"admin"`
 	Upstream  Upstream `yaml:"upstream"`
-	Store     string   `yaml:"store"`
+	Store     Store    `yaml:"store"`
 	Namespace string   `yaml:"namespace"`
 	Limits    Limits   `yaml:"limits"`
 	Drain     Duration `yaml:"drain"`
@@ -62,6 +62,8 @@ type Config struct {
 
 	name string
 	root *yaml.Node // where fields are, for errors
+	// flags are the paths of what Set has set.
+	flags map[string]bool
 	// secrets are values that came from variables.
 	secrets []string
 }

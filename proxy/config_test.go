@@ -105,8 +105,8 @@ func TestWrongConfigurationsAreErrorsWithTheirLine(t *testing.T) {
 func TestVariablesAreSubstitutedInValuesAndStayOutOfErrors(t *testing.T) {
 	vars := map[string]string{"URL": "http://127.0.0.1:3000", "N": "7", "EMPTY": "", "INJECT": "x\nlisten: :1", "SECRET": "hunter2"}
 	c, err := parse(t, "upstream:\n  url: ${URL}\n  max_idle: ${N}\nstore: a$$b${EMPTY:-c}${NONE:-}\nnamespace: ${INJECT}\n", vars)
-	if err != nil || c.Upstream.URL != vars["URL"] || c.Upstream.MaxIdle != 7 || c.Store != "a$bc" || c.Namespace != vars["INJECT"] || c.Listen != "" {
-		t.Errorf("got %+v, %v; want c.Upstream.URL == vars[\"URL\"], c.Upstream.MaxIdle == 7, c.Store == \"a$bc\", c.Namespace == vars[\"INJECT\"], c.Listen == \"\", no error", c, err)
+	if err != nil || c.Upstream.URL != vars["URL"] || c.Upstream.MaxIdle != 7 || c.Store.URL != "a$bc" || c.Namespace != vars["INJECT"] || c.Listen != "" {
+		t.Errorf("got %+v, %v; want c.Upstream.URL == vars[\"URL\"], c.Upstream.MaxIdle == 7, c.Store.URL == \"a$bc\", c.Namespace == vars[\"INJECT\"], c.Listen == \"\", no error", c, err)
 	}
 	for _, yaml := range []string{"upstream:\n  max_idle: ${SECRET}", "drain: ${SECRET}", "trust_forwarded: ${SECRET}", "upstream: {url: 'http://u:${SECRET}@'}", "upstream: {url: '${SECRET}'}", "listen: ${SECRET}"} {
 		if _, err := parse(t, yaml, vars); err == nil || strings.Contains(err.Error(), vars["SECRET"]) {
@@ -168,7 +168,7 @@ func TestReferenceTellsTheTruthAboutDefaults(t *testing.T) {
 	for name, same := range map[string]bool{
 		"listen":     c.Listen == proxy.DefaultListen,
 		"admin":      c.Admin.Listen == proxy.DefaultAdmin && c.Admin.Token == "" && c.Admin.Tokens[0].May == "look",
-		"store":      c.Store == proxy.DefaultStore,
+		"store":      c.Store.URL == proxy.DefaultStore,
 		"drain":      time.Duration(c.Drain) == proxy.DefaultDrain,
 		"upstream":   time.Duration(c.Upstream.ConnectTimeout) == 5*time.Second && time.Duration(c.Upstream.IdleTimeout) == time.Second && c.Upstream.MaxIdle == 256,
 		"scope":      reflect.DeepEqual(*c.Scope, proxy.Scope{Kind: "authorization"}),

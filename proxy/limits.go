@@ -7,7 +7,7 @@ import (
 )
 
 // Limits bound what clients can use of the proxy. The zero value of each field stands
-// for its default. They cannot change while the proxy runs.
+// for its default. All but Waiters cannot change while the proxy runs.
 type Limits struct {
 	// Connections is how many connections clients may have at a time. For one more, the
 	// one that was idle longest is closed, or the new one if none is idle. The command
@@ -25,6 +25,9 @@ type Limits struct {
 	// Upload is how long all the content of a protected request may take. Default
 	// DefaultUpload.
 	Upload Duration `yaml:"upload"`
+	// Waiters is how many requests may wait for others with their key:
+	// stet.Options.MaxWaiters. Default 1024. It may change while the proxy runs.
+	Waiters int `yaml:"waiters"`
 }
 
 // Defaults of Limits.
@@ -42,6 +45,9 @@ const drainStall = 2 * time.Second
 func (l *Limits) check() error {
 	if l.Connections < 0 {
 		return &misplaced{[]any{"limits", "connections"}, fmt.Errorf("%d is negative", l.Connections)}
+	}
+	if l.Waiters < 0 {
+		return &misplaced{[]any{"limits", "waiters"}, fmt.Errorf("%d is negative", l.Waiters)}
 	}
 	if l.Memory != 0 && l.Memory < minMemory {
 		return at("limits", "memory: %d bytes are too few for anything; at least %d", l.Memory, minMemory)

@@ -282,11 +282,17 @@ func (c *Config) place(err error, path ...any) error {
 	if m, ok := errors.AsType[*misplaced](err); ok {
 		path, err = append(path, m.path...), m.err
 	}
+	if flag, rest := c.byFlag(path); flag != "" {
+		return fmt.Errorf("%s: %w", strings.TrimSuffix(flag+": "+rest, ": "), err)
+	}
 	n, name := c.root, ""
 	for _, step := range path {
 		var child *yaml.Node
 		switch step := step.(type) {
 		case string:
+			if n != nil && n != c.root && n.Kind == yaml.ScalarNode {
+				continue // one word stands for a mapping
+			}
 			name = strings.TrimPrefix(name+"."+step, ".")
 			child = field(n, step)
 		case int:
@@ -302,6 +308,8 @@ func (c *Config) place(err error, path ...any) error {
 	switch {
 	case n == nil && name == "":
 		return err
+	case n == nil && len(c.flags) > 0:
+		return fmt.Errorf("%s: %w", FlagName(name), err)
 	case n == nil:
 		return fmt.Errorf("%s: %w", name, err)
 	case name == "":

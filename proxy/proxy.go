@@ -42,7 +42,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -120,23 +119,15 @@ func New(store store.Store, c *Config, o Options) (*Proxy, error) {
 }
 
 // Reload replaces the configuration, or changes nothing if there is an error. Requests
-// under way go on with the configuration that they began with. Listen, TLS, Store,
-// Namespace, and all of Admin but the tokens cannot change while the proxy runs.
+// under way go on with the configuration that they began with. What cannot change while
+// the proxy runs is an error that names each such field: Listen, TLS, Namespace, Limits
+// but Waiters, Store but Timeout and SweepEvery, and Admin but the tokens.
 func (p *Proxy) Reload(c *Config) error {
 	p.mu.Lock()
 	before := p.now.config
 	p.mu.Unlock()
-	for _, fixed := range []struct {
-		name string
-		same bool
-	}{
-		{"listen", before.Listen == c.Listen}, {"store", before.Store == c.Store}, {"namespace", before.Namespace == c.Namespace},
-		{"admin.listen", before.Admin.Listen == c.Admin.Listen}, {"admin.audit", before.Admin.Audit == c.Admin.Audit},
-		{"admin.tls", same(before.Admin.TLS, c.Admin.TLS)}, {"tls", same(before.TLS, c.TLS)}, {"limits", before.Limits == c.Limits},
-	} {
-		if !fixed.same {
-			return c.place(errors.New("it cannot change while the proxy runs; restart it"), fields(fixed.name)...)
-		}
+	if err := c.unchanged(before); err != nil {
+		return err
 	}
 	g, err := p.build(c)
 	if err != nil {
@@ -160,18 +151,6 @@ func (p *Proxy) Reload(c *Config) error {
 	})
 	p.mu.Unlock()
 	return nil
-}
-
-// fields is the path of a name with dots.
-func fields(name string) (path []any) {
-	for part := range strings.SplitSeq(name, ".") {
-		path = append(path, part)
-	}
-	return path
-}
-
-func same[T comparable](a, b *T) bool {
-	return a == b || a != nil && b != nil && *a == *b
 }
 
 // Close ends the proxy's work in the background, and waits for it. Call
@@ -323,7 +302,8 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 		}
 		checked.classes[cr.class()] = cr.policy
 	}
-	g.engine, err = stet.New(p.store, stet.Options{Namespace: c.Namespace, Classes: checked.classes, Encryption: checked.encryption, Observer: p.o.Observer})
+	g.engine, err = stet.New(p.store, stet.Options{Namespace: c.Namespace, Classes: checked.classes, Encryption: checked.encryption, Observer: p.o.Observer,
+		StoreTimeout: time.Duration(c.Store.Timeout), SweepEvery: time.Duration(c.Store.SweepEvery), MaxWaiters: c.Limits.Waiters})
 	if err != nil {
 		return nil, err
 	}

@@ -1,8 +1,6 @@
 package proxy
 
 import (
-	"strings"
-
 	"github.com/stet-go/stet/store"
 )
 
@@ -19,7 +17,7 @@ func (c *Config) checkSettles(r *Route) error {
 		return at("tries", "only with settles: service is it known that a request can be sent again")
 	case r.Settles != settlesService:
 		return nil
-	case c.Store != "" && !strings.HasPrefix(c.Store, "postgres://") && !strings.HasPrefix(c.Store, "postgresql://"):
+	case c.Store.URL != "" && c.Store.Kind() != kindPostgres:
 		return at("settles", "a service settles by the SQL functions of PostgreSQL, and the store is another one")
 	case r.FailOpen:
 		return at("fail_open", "a service that settles needs a claim; without the store there is none")

@@ -43,6 +43,19 @@ func (d *Delay) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
+// Every is how often something is done: a length of time above zero, or "never", which
+// is negative.
+type Every time.Duration
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (e *Every) UnmarshalYAML(n *yaml.Node) error {
+	if n.Value == "never" {
+		*e = -1
+		return nil
+	}
+	return (*Duration)(e).UnmarshalYAML(n)
+}
+
 const day = 24 * time.Hour
 
 func parseDuration(s string) (time.Duration, error) {

@@ -33,6 +33,7 @@ is, explained: a good one to start with.`,
 			}
 			c, err := readConfig(args[0])
 			if err == nil {
+				defaultStore(c)
 				err = c.Check()
 			}
 			if out.json() {

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -53,11 +51,15 @@ The exit status is 1 if anything is wrong.`,
 // visit opens the store and examines it. An error is about the command line.
 func visit(cmd *cobra.Command, f *storeFlags, scratch bool) (found []finding, err error) {
 	ctx := cmd.Context()
-	var servers []finding // before the store is opened, which may refuse them
-	if name := cmp.Or(f.name, os.Getenv(storeVariable)); strings.HasPrefix(name, "redis://") || strings.HasPrefix(name, "rediss://") {
-		servers = redisServers(ctx, name)
+	c, err := f.storeConfig()
+	if err != nil {
+		return nil, err
 	}
-	err = f.with(cmd, func(s *storage) error {
+	var servers []finding // before the store is opened, which may refuse them
+	if c.Store.Kind() == "redis" {
+		servers = redisServers(ctx, c.Store)
+	}
+	err = withStore(cmd, c.Store, func(s *storage) error {
 		found = append(found, ok("connects", "%s", s.place))
 		found = append(found, servers...)
 		found = append(found, examine(ctx, s, scratch)...)

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/redis/rueidis"
+	"github.com/stet-go/stet/proxy"
 	"github.com/stet-go/stet/store/redis"
 	stetrueidis "github.com/stet-go/stet/store/redis/rueidis"
 )
@@ -29,8 +29,8 @@ var serverChecks = []serverCheck{
 
 // redisServers looks at the servers of a URL, also at those that the store then
 // refuses. It is nil if they cannot be asked, which opening the store will tell.
-func redisServers(ctx context.Context, url string) []finding {
-	o, err := rueidis.ParseURL(url)
+func redisServers(ctx context.Context, c proxy.Store) []finding {
+	o, err := redisClient(c)
 	if err != nil {
 		return nil
 	}

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/stet-go/stet/store/postgres"
 	"github.com/stet-go/stet/store/sqlite"
@@ -16,7 +19,7 @@ func durability(ctx context.Context, s *storage) []finding {
 	case *sqlite.Store:
 		return sqliteSettings(ctx, store)
 	case *postgres.Store:
-		return postgresSettings(ctx, store)
+		return postgresSettings(ctx, s, store)
 	default:
 		if s.kind == "memory" {
 			return []finding{bad("durability", "memory is forgotten with its process", "use an SQLite file, or PostgreSQL")}
@@ -45,7 +48,7 @@ func sqliteSettings(ctx context.Context, s *sqlite.Store) []finding {
 	return found
 }
 
-func postgresSettings(ctx context.Context, s *postgres.Store) []finding {
+func postgresSettings(ctx context.Context, at *storage, s *postgres.Store) []finding {
 	pool := s.Pool()
 	settings := map[string]string{}
 	for _, name := range []string{"fsync", "full_page_writes", "synchronous_commit", "max_connections", "server_version"} {
@@ -78,11 +81,11 @@ func postgresSettings(ctx context.Context, s *postgres.Store) []finding {
 	} else {
 		found = append(found, ok("role", "primary"))
 	}
-	return append(found, connections(ctx, s, settings["max_connections"]), idle(ctx, s, maxIdle), schema(ctx, s))
+	return append(found, connections(ctx, s, postgresOptions(at.options), settings["max_connections"]), idle(ctx, s, maxIdle), schema(ctx, s, postgresOptions(at.options)))
 }
 
 // connections compares what a process may use with what the server has.
-func connections(ctx context.Context, s *postgres.Store, limit string) finding {
+func connections(ctx context.Context, s *postgres.Store, o postgres.Options, limit string) finding {
 	most, err := strconv.Atoi(limit)
 	if err != nil {
 		return bad("connections", err.Error(), "")
@@ -91,7 +94,7 @@ func connections(ctx context.Context, s *postgres.Store, limit string) finding {
 	if err := s.Pool().QueryRow(ctx, "SELECT count(*) FROM pg_stat_activity").Scan(&used); err != nil {
 		return bad("connections", err.Error(), "may this role read pg_stat_activity?")
 	}
-	const own = 13 // of a store with its defaults, beside its pool
+	own := 2*cmp.Or(o.Writers, 2) + cmp.Or(o.Readers, 2) + 14 // see postgres.New
 	each := int(s.Pool().Config().MaxConns) + own
 	if each*2 > most-used {
 		return bad("connections", fmt.Sprintf("%d of %d are in use, and a process takes up to %d", used, most, each),
@@ -136,7 +139,7 @@ func backlog(ctx context.Context, s *storage) []finding {
 	case *sqlite.Store:
 		late, oldest, err = lateInSQLite(ctx, store)
 	case *postgres.Store:
-		late, oldest, err = lateInPostgres(ctx, store)
+		late, oldest, err = lateInPostgres(ctx, store, postgresOptions(s.options))
 	default:
 		return nil
 	}
@@ -162,20 +165,21 @@ func lateInSQLite(ctx context.Context, s *sqlite.Store) (late int, oldest time.D
 	return late, now.Sub(time.UnixMicro(first)), err
 }
 
-func lateInPostgres(ctx context.Context, s *postgres.Store) (late int, oldest time.Duration, err error) {
+func lateInPostgres(ctx context.Context, s *postgres.Store, o postgres.Options) (late int, oldest time.Duration, err error) {
 	var seconds float64
+	table := pgx.Identifier{cmp.Or(o.Schema, "stet"), cmp.Or(o.Table, "records")}.Sanitize()
 	err = s.Pool().QueryRow(ctx, `SELECT count(*), coalesce(extract(epoch FROM now() - min(due_at)), 0)::float8 FROM
-		(SELECT due_at FROM stet.records WHERE due_at < now() - make_interval(secs => $1) ORDER BY due_at LIMIT $2) AS late`,
+		(SELECT due_at FROM `+table+` WHERE due_at < now() - make_interval(secs => $1) ORDER BY due_at LIMIT $2) AS late`,
 		maxLag.Seconds(), maxLate+1).Scan(&late, &seconds)
 	return late, time.Duration(seconds * float64(time.Second)), err
 }
 
-func schema(ctx context.Context, s *postgres.Store) finding {
-	version, err := postgres.SchemaVersion(ctx, s.Pool(), postgres.Options{})
+func schema(ctx context.Context, s *postgres.Store, o postgres.Options) finding {
+	version, err := postgres.SchemaVersion(ctx, s.Pool(), o)
 	if err != nil {
 		return bad("tables", err.Error(), "run 'stet migrate status'")
 	}
-	steps, err := postgres.Migrations(postgres.Options{})
+	steps, err := postgres.Migrations(o)
 	if err != nil || version != len(steps) {
 		return bad("tables", fmt.Sprintf("version %d; this program knows %d", version, len(steps)), "run 'stet migrate up', or use a stet as new as the tables")
 	}

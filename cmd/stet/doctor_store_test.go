@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stet-go/stet/proxy"
 	"github.com/stet-go/stet/store/postgres"
 	"github.com/stet-go/stet/store/sqlite"
 )
@@ -46,7 +47,7 @@ func TestDoctorFindsThatSweepsOfPostgreSQLAreLate(t *testing.T) {
 func TestDoctorFindsTransactionsThatWaitForTheirClient(t *testing.T) {
 	pool := emptyDatabase(t)
 	must(t, "migrate", "up")
-	s, err := openStore(t.Context(), pool.Config().ConnString())
+	s, err := openStore(t.Context(), proxy.Store{URL: pool.Config().ConnString()})
 	if err != nil {
 		t.Fatal(err)
 	}

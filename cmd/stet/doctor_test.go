@@ -18,7 +18,13 @@ import (
 // examineJSON runs doctor and returns its findings by name.
 func examineJSON(t *testing.T, store string) (status int, found map[string]finding) {
 	t.Helper()
-	status, out, errs := command(t, "doctor", "-o", "json", "--store", store)
+	return examineWith(t, "--store", store)
+}
+
+// examineWith is examineJSON of the store that flags name.
+func examineWith(t *testing.T, flags ...string) (status int, found map[string]finding) {
+	t.Helper()
+	status, out, errs := command(t, append([]string{"doctor", "-o", "json"}, flags...)...)
 	var got struct {
 		OK     bool
 		Checks []finding

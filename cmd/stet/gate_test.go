@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/stet-go/stet/proxy"
 )
 
 // configured writes a configuration for an upstream.
@@ -154,7 +156,7 @@ func TestEndlessStreamIsCutOffAtTheEndOfTheDrain(t *testing.T) {
 
 func TestPasswordOfAMalformedURLIsNotInTheError(t *testing.T) {
 	for _, url := range []string{"redis://user:hunter2%zz@127.0.0.1:6379/0", "redis://user:hunter2@127.0.0.1:port", "redis://:hunter2@127.0.0.1:1/hunter2"} {
-		if _, err := openStore(t.Context(), url); err == nil || strings.Contains(err.Error(), "hunter2") {
+		if _, err := openStore(t.Context(), proxy.Store{URL: url}); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("got %v; want err != nil, not strings.Contains(err.Error(), \"hunter2\")", err)
 		}
 	}

@@ -77,7 +77,7 @@ func (h *host) serve(cmd *cobra.Command) (err error) {
 		h.log.Info("draining: what was begun ends first")
 		return nil // closing the proxy waits for its parts
 	}
-	return h.servers.drain(cmp.Or(time.Duration(c.Drain), proxy.DefaultDrain), func() int { return h.handler.Counts().Runs })
+	return h.servers.drain(cmp.Or(time.Duration(h.config.Drain), proxy.DefaultDrain), func() int { return h.handler.Counts().Runs })
 }
 
 // open opens everything but the listeners.
@@ -107,7 +107,11 @@ func (h *host) open(ctx context.Context) (*proxy.AdminHandler, error) {
 		h.later(book.Close)
 		o.Audit = slog.NewJSONHandler(book, nil)
 	}
-	if h.handler, err = proxy.New(h.store.Store, c, o); err != nil {
+	front, err := h.store.cached()
+	if err != nil {
+		return nil, err
+	}
+	if h.handler, err = proxy.New(front, c, o); err != nil {
 		return nil, err
 	}
 	h.later(h.handler.Close)
@@ -132,9 +136,7 @@ func (h *host) greet(cmd *cobra.Command) {
 	if h.front && c.Scope == nil && len(c.Routes) == 0 {
 		h.log.Info("a key belongs to the value of the Authorization header, and without one is refused; --scope says otherwise")
 	}
-	if h.store.kind == "memory" {
-		h.log.Warn("the store is memory: what was executed is forgotten with this process")
-	}
+	h.store.warnOf(h.log)
 }
 
 // survey has the metrics look through the store now and then, until it is stopped.
@@ -165,11 +167,11 @@ func (h *host) wait(ctx context.Context) error {
 		case err := <-h.servers.failed:
 			return err
 		case <-hup:
-			if h.flags.config == "" {
+			if h.flags.file == "" {
 				h.log.Warn("SIGHUP, but there is no configuration to read again; start with --config")
 				continue
 			}
-			c, err := h.flags.read()
+			c, err := h.flags.load()
 			if err == nil {
 				err = h.handler.Reload(c)
 			}
@@ -177,6 +179,7 @@ func (h *host) wait(ctx context.Context) error {
 				h.log.Error("the configuration was not reloaded; the one before stands", slog.Any("error", err))
 				continue
 			}
+			h.config = c
 			h.log.Info("the configuration was reloaded", slog.String("protects", c.String()))
 		}
 	}

@@ -62,8 +62,8 @@ func (k *keys) name(cmd *cobra.Command) {
 // the options and the audit.
 func (k *keys) at(cmd *cobra.Command, o stet.Options, audit admin.Audit, do func(admin.API) error) error {
 	if k.admin != "" {
-		if k.storeFlags.name != "" {
-			return usage{errors.New("either --admin or --store")}
+		if k.has("store.url") != "" || k.file != "" {
+			return usage{errors.New("either --admin or --store (or --config)")}
 		}
 		remote, err := admin.NewRemote(k.admin, os.Getenv(adminVariable))
 		if err != nil {
@@ -71,8 +71,12 @@ func (k *keys) at(cmd *cobra.Command, o stet.Options, audit admin.Audit, do func
 		}
 		return hint(do(remote))
 	}
-	return k.with(cmd, func(s *storage) error {
-		o.Namespace, o.SweepEvery = k.namespace, -1
+	c, err := k.storeConfig()
+	if err != nil {
+		return err
+	}
+	return withStore(cmd, c.Store, func(s *storage) error {
+		o.Namespace, o.SweepEvery, o.StoreTimeout = c.Namespace, -1, time.Duration(c.Store.Timeout)
 		engine, err := stet.New(s.Store, o)
 		if err != nil {
 			return err
@@ -107,7 +111,11 @@ func (k *keys) find(args []string) (id store.ID, err error) {
 	case len(args) == 0 || k.scope == "":
 		return id, usage{errors.New("which operation? Give its key and --scope, or --id")}
 	}
-	return store.Digest(k.namespace, k.scope, args[0]), nil
+	c, err := k.config()
+	if err != nil {
+		return id, err
+	}
+	return store.Digest(c.Namespace, k.scope, args[0]), nil
 }
 
 // record is one that is there.
@@ -140,7 +148,11 @@ func (k *keys) newList() *cobra.Command {
 				q.States = append(q.States, s)
 			}
 			if scope != "" {
-				q.Scope = store.DigestScope(k.namespace, scope)
+				c, err := k.config()
+				if err != nil {
+					return err
+				}
+				q.Scope = store.DigestScope(c.Namespace, scope)
 			}
 			if err := q.Check(); err != nil {
 				return usage{fmt.Errorf("--older and --newer: %w", err)}

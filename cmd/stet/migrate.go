@@ -18,11 +18,11 @@ import (
 )
 
 // Variables of the environment that name the database, the first one first.
-var urlVariables = []string{"STET_POSTGRES_URL", "DATABASE_URL"}
+var urlVariables = []string{storeVariable, "STET_POSTGRES_URL", "DATABASE_URL"}
 
 // migrate is what the commands below migrate have in common.
 type migrate struct {
-	url     string
+	settings
 	options postgres.Options
 }
 
@@ -35,15 +35,20 @@ func newMigrate() *cobra.Command {
 with postgres.Migrate, and with a migrator of your own that applies the SQL that
 --show-sql prints: all of them read and write the same record of the version.
 
-The database is a URL or a string of key=value pairs. A password in --url can be
-seen in the list of processes; in the environment or a password file it cannot.`,
+The database is a URL or a string of key=value pairs. A password in --store can
+be seen in the list of processes; in the environment or a file it cannot.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	f := cmd.PersistentFlags()
-	f.StringVar(&m.url, "url", "", "database (default $"+strings.Join(urlVariables, " or $")+")")
-	f.StringVar(&m.options.Schema, "schema", "stet", "schema of the tables")
-	f.StringVar(&m.options.Table, "table", "records", "table of records; other names begin so")
+	m.shown(f, "store.url", "database (default $"+strings.Join(urlVariables, ", $")+"); more: 'stet help store'")
+	m.shown(f, "store.schema", "schema of the tables (default stet)")
+	m.shown(f, "store.table", "table of records; other names begin so (default records)")
+	m.addStore(f)
+	for old, now := range map[string]string{"url": "store", "schema": "store-schema", "table": "store-table"} {
+		f.Var(f.Lookup(now).Value, old, "")
+		_ = f.MarkHidden(old) // what it was called
+	}
 	cmd.AddCommand(m.newUp(), m.newDown(), m.newStatus())
 	return cmd
 }
@@ -172,21 +177,34 @@ func (m *migrate) printJSON(w io.Writer, states []stepState, version int) error 
 // with calls f with the steps and the database, which is nil if it is optional
 // and not named.
 func (m *migrate) with(cmd *cobra.Command, optional bool, f func([]postgres.Migration, *database) error) (err error) {
-	m.options.Schema = cmp.Or(m.options.Schema, "stet")
-	m.options.Table = cmp.Or(m.options.Table, "records")
-	steps, err := postgres.Migrations(m.options)
+	c, err := m.read()
 	if err != nil {
-		return usage{fmt.Errorf("--schema or --table: %w", err)}
+		return err
 	}
-	url := m.url
+	url := c.Store.URL
 	for _, name := range urlVariables {
 		url = cmp.Or(url, os.Getenv(name))
+	}
+	c.Store.URL = url
+	m.options.Schema, m.options.Table = cmp.Or(c.Store.Schema, "stet"), cmp.Or(c.Store.Table, "records")
+	steps, err := postgres.Migrations(m.options)
+	if err != nil {
+		return usage{fmt.Errorf("--store-schema or --store-table: %w", err)}
 	}
 	if url == "" {
 		if optional {
 			return f(steps, nil)
 		}
-		return usage{fmt.Errorf("which database? Give --url, or set %s", strings.Join(urlVariables, " or "))}
+		return usage{fmt.Errorf("which database? Give --store, or set %s", strings.Join(urlVariables, " or "))}
+	}
+	switch kind := c.Store.Kind(); kind {
+	case "postgres":
+		if err := c.CheckStore(); err != nil {
+			return usage{err}
+		}
+	case "": // keywords and values; or it is refused below
+	default:
+		return usage{fmt.Errorf("the store is %s, which needs no tables to be made; give the postgres:// URL with --store", map[string]string{"sqlite": "an SQLite file", "redis": "Redis", "memory": "memory"}[kind])}
 	}
 	db, err := openDatabase(cmd.Context(), url, m.options, steps)
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 func emptyDatabase(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	url := rig.Postgres(t).Database(t)
+	t.Setenv(storeVariable, "")
 	t.Setenv("STET_POSTGRES_URL", url)
 	t.Setenv("DATABASE_URL", "postgres://127.0.0.1:1/not-this-one")
 	pool, err := pgxpool.New(t.Context(), url)
@@ -101,7 +102,7 @@ func TestMigrateAndPackagePostgresTakeTurns(t *testing.T) {
 	for _, o := range []postgres.Options{{}, {Schema: `we"ird'; --`, Table: "Größe 表"}} {
 		var names []string
 		if o.Schema != "" {
-			names = []string{"--schema", o.Schema, "--table", o.Table}
+			names = []string{"--store-schema", o.Schema, "--store-table", o.Table}
 		}
 		up, down := append([]string{"migrate", "up"}, names...), append([]string{"migrate", "down", "--yes"}, names...)
 		library := func() {
@@ -210,7 +211,7 @@ func TestUpWaitsForAnotherMigratorAndThenHasNothingToDo(t *testing.T) {
 func TestShownSQLChangesNothingAndIsWhatIsDone(t *testing.T) {
 	pool := emptyDatabase(t)
 	o := postgres.Options{Schema: "a\nb", Table: "c"}
-	names := []string{"--show-sql", "--schema", o.Schema, "--table", o.Table}
+	names := []string{"--show-sql", "--store-schema", o.Schema, "--store-table", o.Table}
 	up, down := append([]string{"migrate", "up"}, names...), append([]string{"migrate", "down"}, names...)
 	script := must(t, up...)
 	if out := must(t, down...); out != "" {
@@ -233,10 +234,10 @@ func TestShownSQLChangesNothingAndIsWhatIsDone(t *testing.T) {
 
 	t.Setenv("STET_POSTGRES_URL", "")
 	t.Setenv("DATABASE_URL", "")
-	if out := must(t, "migrate", "up", "--show-sql", "--schema", "x"); !strings.Contains(out, `CREATE TABLE "x"."records" (`) {
+	if out := must(t, "migrate", "up", "--show-sql", "--store-schema", "x"); !strings.Contains(out, `CREATE TABLE "x"."records" (`) {
 		t.Errorf("up without a database: %q", out)
 	}
-	if out := must(t, "migrate", "down", "--show-sql", "--table", "y"); !strings.Contains(out, `"stet"."y_begin"`) {
+	if out := must(t, "migrate", "down", "--show-sql", "--store-table", "y"); !strings.Contains(out, `"stet"."y_begin"`) {
 		t.Errorf("down without a database: %q", out)
 	}
 }
@@ -292,8 +293,8 @@ func TestMigrateSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 		CREATE SCHEMA newer; CREATE TABLE newer.records_schema (version int); INSERT INTO newer.records_schema VALUES (99);
 		CREATE SCHEMA busy; DROP ROLE IF EXISTS stet_powerless; CREATE ROLE stet_powerless LOGIN`)
 	t.Cleanup(func() { _, _ = pool.Exec(context.Background(), "DROP ROLE stet_powerless") })
-	must(t, "migrate", "up", "--schema", "busy")
-	must(t, "migrate", "down", "--yes", "--schema", "busy") // of the functions, on which no view depends
+	must(t, "migrate", "up", "--store-schema", "busy")
+	must(t, "migrate", "down", "--yes", "--store-schema", "busy") // of the functions, on which no view depends
 	execSQL(t, pool, `CREATE VIEW busy.v AS SELECT * FROM busy.records`)
 	url := pool.Config().ConnString()
 	with := func(parameter string) string { // in the URL
@@ -307,17 +308,17 @@ func TestMigrateSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 		args   []string
 		want   []string
 	}{
-		{exitFailure, []string{"up", "--schema", "other"}, []string{"step 1", "another kind", "--table"}},
-		{exitFailure, []string{"up", "--schema", "newer"}, []string{"newer.records has version 99", "up to 4", "as new as"}},
-		{exitFailure, []string{"down", "--yes", "--schema", "newer"}, []string{"version 99"}},
-		{exitFailure, []string{"status", "--schema", "newer"}, []string{"version 99"}},
-		{exitFailure, []string{"down", "--yes", "--schema", "busy"}, []string{"depends on", "drop it first"}},
-		{exitFailure, []string{"up", "--url", with("default_transaction_read_only=on")}, []string{"connect to the primary"}},
-		{exitFailure, []string{"up", "--url", with("user=stet_powerless")}, []string{"CREATE on the database"}},
-		{exitFailure, []string{"status", "--url", "postgres://u:hush@127.0.0.1:1/x"}, []string{"127.0.0.1"}},
-		{exitUsage, []string{"up", "--url", "mysql://u:hush@127.0.0.1/x"}, []string{"the database's URL", "--help"}},
-		{exitUsage, []string{"up", "--url", "postgres://u:hush@[/x"}, []string{"the database's URL"}},
-		{exitUsage, []string{"up", "--table", strings.Repeat("x", 52)}, []string{"--table", "51 bytes"}},
+		{exitFailure, []string{"up", "--store-schema", "other"}, []string{"step 1", "another kind", "--store-table"}},
+		{exitFailure, []string{"up", "--store-schema", "newer"}, []string{"newer.records has version 99", "up to 4", "as new as"}},
+		{exitFailure, []string{"down", "--yes", "--store-schema", "newer"}, []string{"version 99"}},
+		{exitFailure, []string{"status", "--store-schema", "newer"}, []string{"version 99"}},
+		{exitFailure, []string{"down", "--yes", "--store-schema", "busy"}, []string{"depends on", "drop it first"}},
+		{exitFailure, []string{"up", "--store", with("default_transaction_read_only=on")}, []string{"connect to the primary"}},
+		{exitFailure, []string{"up", "--store", with("user=stet_powerless")}, []string{"CREATE on the database"}},
+		{exitFailure, []string{"status", "--store", "postgres://u:hush@127.0.0.1:1/x"}, []string{"127.0.0.1"}},
+		{exitUsage, []string{"up", "--store", "mysql://u:hush@127.0.0.1/x"}, []string{"the database's URL", "--help"}},
+		{exitUsage, []string{"up", "--store", "postgres://u:hush@[/x"}, []string{"the database's URL"}},
+		{exitUsage, []string{"up", "--store-table", strings.Repeat("x", 52)}, []string{"--store-table", "51 bytes"}},
 		{exitUsage, []string{"up", "now"}, []string{`"now"`}},
 		{exitUsage, []string{"sideways"}, []string{`"sideways"`}},
 		{exitUsage, []string{"status", "--show-sql"}, []string{"--show-sql"}},
@@ -337,9 +338,9 @@ func TestMigrateSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 		}
 	}
 	t.Setenv("STET_POSTGRES_URL", "")
-	must(t, "migrate", "up", "--url", url)
+	must(t, "migrate", "up", "--store", url)
 	t.Setenv("DATABASE_URL", "")
-	if status, _, errs := command(t, "migrate", "status"); status != exitUsage || !strings.Contains(errs, "--url") || !strings.Contains(errs, "DATABASE_URL") {
+	if status, _, errs := command(t, "migrate", "status"); status != exitUsage || !strings.Contains(errs, "--store") || !strings.Contains(errs, "DATABASE_URL") {
 		t.Errorf("without a database: status %d, %q", status, errs)
 	}
 }
@@ -357,7 +358,7 @@ func TestStatusIsReadByPrograms(t *testing.T) {
 		}
 	}) {
 		t.Helper()
-		d := json.NewDecoder(strings.NewReader(must(t, "migrate", "status", "-o", "json", "--schema", "a\nb")))
+		d := json.NewDecoder(strings.NewReader(must(t, "migrate", "status", "-o", "json", "--store-schema", "a\nb")))
 		d.DisallowUnknownFields()
 		if err := d.Decode(&got); err != nil || len(got.Steps) != latest || got.Schema != "a\nb" || got.Table != "records" {
 			t.Fatalf("got %+v, %v; want len(got.Steps) == latest, got.Schema == \"a\\nb\", got.Table == \"records\", no error", got, err)
@@ -367,7 +368,7 @@ func TestStatusIsReadByPrograms(t *testing.T) {
 	if got := read(); got.Version != 0 || got.Steps[0].State != "pending" || got.Steps[0].AppliedAt != nil {
 		t.Errorf("before up: %+v", got)
 	}
-	must(t, "migrate", "up", "--schema", "a\nb")
+	must(t, "migrate", "up", "--store-schema", "a\nb")
 	got := read()
 	at, err := postgres.AppliedAt(t.Context(), pool, postgres.Options{Schema: "a\nb"})
 	if err != nil || len(at) != latest {
@@ -376,7 +377,7 @@ func TestStatusIsReadByPrograms(t *testing.T) {
 	if s := got.Steps[0]; got.Version != latest || s.Step != 1 || s.Name != "records" || s.State != "applied" || s.AppliedAt == nil || !s.AppliedAt.Equal(at[1]) {
 		t.Errorf("after up: %+v; it was applied at %v", got, at)
 	}
-	if out := must(t, "migrate", "status", "--schema", "a\nb"); !strings.Contains(out, at[1].UTC().Format(time.RFC3339)) {
+	if out := must(t, "migrate", "status", "--store-schema", "a\nb"); !strings.Contains(out, at[1].UTC().Format(time.RFC3339)) {
 		t.Errorf("status: %q", out)
 	}
 	if status, _, errs := command(t, "migrate", "status", "-o", "yaml"); status != exitUsage || !strings.Contains(errs, "json") {
@@ -392,16 +393,16 @@ func TestUpNeedsNoRightToCreateSchemas(t *testing.T) {
 		_, _ = pool.Exec(context.Background(), "DROP OWNED BY stet_tenant; DROP ROLE stet_tenant", pgx.QueryExecModeSimpleProtocol)
 	})
 	url := strings.Replace(pool.Config().ConnString(), "postgres@", "stet_tenant@", 1)
-	must(t, "migrate", "up", "--schema", "a'$stet$b", "--url", url)
-	wantVersion(t, pool, postgres.Options{Schema: "a'$stet$b"}, latest, "--schema", "a'$stet$b", "--url", url)
+	must(t, "migrate", "up", "--store-schema", "a'$stet$b", "--store", url)
+	wantVersion(t, pool, postgres.Options{Schema: "a'$stet$b"}, latest, "--store-schema", "a'$stet$b", "--store", url)
 }
 
 func TestMigrateWorksBehindPgBouncer(t *testing.T) {
 	pool := emptyDatabase(t)
 	bouncer := rig.PgBouncer(t, rig.Postgres(t), rig.PgBouncerOptions{})
 	url := rig.Through(bouncer.Addr(), pool.Config().ConnString())
-	must(t, "migrate", "up", "--url", url)
-	wantVersion(t, pool, postgres.Options{}, latest, "--url", url)
-	undo(t, "--url", url)
-	wantVersion(t, pool, postgres.Options{}, 0, "--url", url)
+	must(t, "migrate", "up", "--store", url)
+	wantVersion(t, pool, postgres.Options{}, latest, "--store", url)
+	undo(t, "--store", url)
+	wantVersion(t, pool, postgres.Options{}, 0, "--store", url)
 }

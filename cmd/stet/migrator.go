@@ -140,7 +140,7 @@ func (d *database) report(w io.Writer, results []*goose.MigrationResult, err err
 	case "42501":
 		what = "up needs a role with CREATE on the schema, or, where there is no such schema yet, with CREATE on the database; down needs the owner of the tables: "
 	case "42P07":
-		what = "there is a table of another kind by this name; choose with --schema and --table: "
+		what = "there is a table of another kind by this name; choose with --store-schema and --store-table: "
 	case "2BP01":
 		what = "something else depends on the tables; drop it first: "
 	}

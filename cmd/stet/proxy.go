@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"os"
 	"time"
 
@@ -24,9 +23,7 @@ const (
 const surveyEvery = time.Minute
 
 // proxyFlags are those that say what a configuration could say, too.
-type proxyFlags struct {
-	config, upstream, store, listen, admin, scope string
-}
+type proxyFlags struct{ settings }
 
 func newProxy() *cobra.Command {
 	p := &proxyFlags{}
@@ -39,60 +36,53 @@ executed once, and every retry gets the same response. Nothing is sent twice.
   stet proxy --upstream http://127.0.0.1:3000 --scope header:X-Account
 
 Without a configuration, POST and PATCH of every path are protected where there
-is a key. Whose key it is says the Authorization header, unless --scope names
-something else. 'stet check --reference' explains the configuration, which is
-read again on SIGHUP. SIGTERM lets requests end first.`,
+is a key. Whose key it is says the Authorization header, or --scope. 'stet check
+--reference' explains the configuration, which is read again on SIGHUP. Each of
+its fields is a flag, too, like --store-schema, and --routes with a list in YAML,
+'[{path: /payments, lease: 10s}]'. SIGTERM lets requests end first.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := p.read()
+			c, err := p.load()
 			if err != nil {
 				return err
 			}
 			return (&host{flags: p, config: c, front: true, parts: proxy.Workers | proxy.Relay | proxy.Reconciler}).serve(cmd)
 		},
 	}
-	f := cmd.Flags()
-	f.StringVar(&p.upstream, "upstream", "", "URL of the service")
-	f.StringVar(&p.config, "config", "", "configuration; the other flags go before it")
-	f.StringVar(&p.store, "store", "", storeHelp+" (default $"+storeVariable+" or "+proxy.DefaultStore+")")
-	f.StringVar(&p.listen, "listen", "", "address for traffic (default "+proxy.DefaultListen+")")
-	f.StringVar(&p.admin, "admin-listen", "", "address for operators, health and metrics, or off (default "+proxy.DefaultAdmin+"); token in $"+adminVariable)
-	f.StringVar(&p.admin, "admin", "", "")
-	_ = f.MarkHidden("admin") // what admin-listen was called
-	f.StringVar(&p.scope, "scope", "", "authorization, basic, mtls, host, header:NAME or single-tenant; several with commas")
-	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
-	_ = cmd.RegisterFlagCompletionFunc("scope", cobra.FixedCompletions([]string{"authorization", "basic", "mtls", "host", "header:", "single-tenant"}, cobra.ShellCompDirectiveNoFileComp))
+	p.add(cmd)
 	return cmd
 }
 
-// read returns the configuration, with the flags put in.
-func (p *proxyFlags) read() (*proxy.Config, error) {
-	c := &proxy.Config{}
-	if p.config != "" {
-		var err error
-		if c, err = readConfig(p.config); err != nil {
-			return nil, err
-		}
+// add adds the flags of commands that serve.
+func (p *proxyFlags) add(cmd *cobra.Command) {
+	f := cmd.Flags()
+	p.shown(f, "upstream.url", "URL of the service")
+	f.StringVar(&p.file, "config", "", "configuration; the other flags go before it")
+	p.shown(f, "store.url", storeHelp+" (default $"+storeVariable+" or "+proxy.DefaultStore+")")
+	p.shown(f, "listen", "address for traffic (default "+proxy.DefaultListen+")")
+	p.shown(f, "admin.listen", "for operators (default "+proxy.DefaultAdmin+"), or off; token in $"+adminVariable)
+	p.shown(f, "scope", "authorization, basic, mtls, host, header:NAME or single-tenant; several with commas")
+	p.addAll(f)
+	f.Var(f.Lookup("admin-listen").Value, "admin", "")
+	_ = f.MarkHidden("admin") // what admin-listen was called
+	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
+	_ = cmd.RegisterFlagCompletionFunc("scope", cobra.FixedCompletions([]string{"authorization", "basic", "mtls", "host", "header:", "single-tenant"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// load returns the configuration, with the flags put in, if nothing is wrong with it.
+func (p *proxyFlags) load() (*proxy.Config, error) {
+	c, err := p.config()
+	if err != nil {
+		return nil, err
 	}
-	c.Upstream.URL = cmp.Or(p.upstream, c.Upstream.URL)
-	c.Store = cmp.Or(p.store, c.Store, os.Getenv(storeVariable))
-	c.Listen = cmp.Or(p.listen, c.Listen)
-	c.Admin.Listen = cmp.Or(p.admin, c.Admin.Listen)
 	if c.Admin.TokenFile == "" {
 		c.Admin.Token = cmp.Or(c.Admin.Token, os.Getenv(adminVariable))
-	}
-	if p.scope != "" {
-		s, err := proxy.ParseScope(p.scope)
-		if err != nil {
-			return nil, usage{fmt.Errorf("--scope: %w", err)}
-		}
-		c.Scope = s
 	}
 	if c.Upstream.URL == "" {
 		return nil, usage{errors.New("where is the service? Give --upstream, or --config with upstream.url in it")}
 	}
 	if err := c.Check(); err != nil {
-		if p.config == "" {
+		if p.file == "" {
 			err = usage{err}
 		}
 		return nil, err

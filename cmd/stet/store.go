@@ -1,13 +1,13 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
-	"regexp"
 	"strings"
+	"time"
 
 	"github.com/redis/rueidis"
 	"github.com/spf13/cobra"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/stet-go/stet/proxy"
 	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/cache"
 	"github.com/stet-go/stet/store/memory"
 	"github.com/stet-go/stet/store/postgres"
 	"github.com/stet-go/stet/store/redis"
@@ -34,91 +35,140 @@ type storage struct {
 	kind  string // sqlite, postgres, redis or memory
 	place string // for people; without passwords
 	close func() error
+
+	options proxy.Store
 }
 
-// keywords are those of PostgreSQL's other way to write a URL.
-var keywords = regexp.MustCompile(`(?:^|\s)(?:host|hostaddr|user|dbname|password|service)\s*=`)
-
-// openStore opens the store by its name on the command line.
-func openStore(ctx context.Context, name string) (*storage, error) {
-	name = cmp.Or(name, os.Getenv(storeVariable), proxy.DefaultStore)
-	scheme, _, isURL := strings.Cut(name, "://")
-	switch {
-	case name == "memory":
-		return &storage{memory.New(memory.Options{}), "memory", "memory", func() error { return nil }}, nil
-	case isURL && (scheme == "postgres" || scheme == "postgresql"):
-		s, err := postgres.Open(ctx, name, postgres.Options{})
-		if err != nil {
-			return nil, fmt.Errorf("%w; are the tables there? 'stet migrate status' knows", err)
+// openStore opens a store that CheckStore of its configuration finds nothing wrong with.
+func openStore(ctx context.Context, c proxy.Store) (*storage, error) {
+	s := &storage{kind: c.Kind(), options: c, close: func() error { return nil }}
+	var err error
+	switch s.kind {
+	case "memory":
+		s.Store, s.place = memory.New(memory.Options{MaxRecords: c.MaxRecords}), "memory"
+	case "postgres":
+		err = s.openPostgres(ctx)
+	case "redis":
+		err = s.openRedis(ctx)
+	default:
+		var db *sqlite.Store
+		if db, err = sqlite.Open(ctx, c.URL, sqlite.Options{BusyTimeout: time.Duration(c.BusyTimeout), MaxQueue: c.MaxQueue, MaxReaders: c.Readers}); err == nil {
+			s.Store, s.place, s.close = db, c.URL, db.Close
 		}
-		c := s.Pool().Config().ConnConfig
-		return &storage{s, "postgres", fmt.Sprintf("postgres, database %s on %s", c.Database, c.Host), s.Close}, nil
-	case isURL && (scheme == "redis" || scheme == "rediss"):
-		return openRedis(ctx, name)
-	case isURL:
-		return nil, usage{fmt.Errorf("--store: there is no store for %s://; give %s", scheme, storeHelp)}
 	}
-	if keywords.MatchString(name) { // and not into the log: it may have a password
-		return nil, usage{errors.New("--store: that is a list of keywords and values, and no file; write postgres://user:password@host:5432/database")}
-	}
-	s, err := sqlite.Open(ctx, name, sqlite.Options{})
 	if err != nil {
 		return nil, err
 	}
-	return &storage{s, "sqlite", name, s.Close}, nil
+	return s, nil
 }
 
-// openRedis opens the store of a server, or a cluster, by a URL as rueidis has it.
-func openRedis(ctx context.Context, url string) (*storage, error) {
-	o, err := rueidis.ParseURL(url)
+// postgresOptions are what a store in PostgreSQL is told.
+func postgresOptions(c proxy.Store) postgres.Options {
+	return postgres.Options{Schema: c.Schema, Table: c.Table, PgBouncer: c.PgBouncer, Writers: c.Writers, Readers: c.Readers,
+		MaxQueue: c.MaxQueue, MayLoseCommits: c.MayLoseCommits}
+}
+
+func (s *storage) openPostgres(ctx context.Context) error {
+	db, err := postgres.Open(ctx, s.options.URL, postgresOptions(s.options))
 	if err != nil {
-		return nil, usage{errors.New("--store: the redis URL is malformed; write redis://user:password@host:6379/0, with what is special in the password encoded")} // the error has the password
+		return fmt.Errorf("%w; are the tables there? 'stet migrate status' knows", err)
+	}
+	c := db.Pool().Config().ConnConfig
+	s.Store, s.place, s.close = db, fmt.Sprintf("postgres, database %s on %s", c.Database, c.Host), db.Close
+	return nil
+}
+
+// redisClient is how a server, or a cluster, is connected to: by a URL as rueidis has it.
+func redisClient(c proxy.Store) (rueidis.ClientOption, error) {
+	o, err := rueidis.ParseURL(c.URL)
+	if err != nil { // the error has the password
+		return o, usage{errors.New("--store: the redis URL is malformed; write redis://user:password@host:6379/0, with what is special in the password encoded")}
+	}
+	own, err := c.ClientTLS()
+	if err != nil {
+		return o, usage{fmt.Errorf("--store-ca, --store-certificate and --store-key: %w", err)}
+	}
+	if own != nil && o.TLSConfig != nil {
+		o.TLSConfig.RootCAs, o.TLSConfig.Certificates = own.RootCAs, own.Certificates
+	}
+	return o, nil
+}
+
+func (s *storage) openRedis(ctx context.Context) error {
+	o, err := redisClient(s.options)
+	if err != nil {
+		return err
 	}
 	conn, err := stetrueidis.Open(o)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	s, err := redis.New(ctx, conn, redis.Options{})
+	c := s.options
+	db, err := redis.New(ctx, conn, redis.Options{Prefix: c.Prefix, AllowEviction: c.AllowEviction, Replicas: c.Replicas,
+		ReplicaTimeout: time.Duration(c.ReplicaTimeout), CheckEvery: time.Duration(c.CheckEvery)})
 	if err != nil {
-		return nil, errors.Join(err, conn.Close())
+		return errors.Join(err, conn.Close())
 	}
-	closing := func() error { return errors.Join(s.Close(), conn.Close()) }
-	return &storage{s, "redis", "redis on " + strings.Join(o.InitAddress, ", "), closing}, nil
+	s.Store, s.place = db, "redis on "+strings.Join(o.InitAddress, ", ")
+	s.close = func() error { return errors.Join(db.Close(), conn.Close()) }
+	return nil
+}
+
+// cached returns the store with what is kept in front of it, for processes that run
+// operations.
+func (s *storage) cached() (store.Store, error) {
+	if s.options.Cache == 0 {
+		return s.Store, nil
+	}
+	return cache.New(s.Store, cache.Options{MaxBytes: int64(s.options.Cache), MaxAge: time.Duration(s.options.CacheAge)})
 }
 
 // storeFlags are the flags of commands that look at a store that is there.
 type storeFlags struct {
-	name      string
-	namespace string
-	format    format
+	settings
+	format format
 }
 
 func (f *storeFlags) add(flags *pflag.FlagSet) {
 	f.addPlace(flags)
-	flags.StringVar(&f.namespace, "namespace", "", "the namespace that the service uses")
+	f.shown(flags, "namespace", "the namespace that the service uses")
 }
 
 // addPlace adds those of commands for which all namespaces are one.
 func (f *storeFlags) addPlace(flags *pflag.FlagSet) {
-	flags.StringVar(&f.name, "store", "", storeHelp+" (default $"+storeVariable+" or "+proxy.DefaultStore+")")
+	f.addStore(flags)
 	f.format.add(flags)
 }
 
 // with calls do with the store. A file that is not there is not made: nothing
 // could be in it.
 func (f *storeFlags) with(cmd *cobra.Command, do func(*storage) error) (err error) {
-	name := cmp.Or(f.name, os.Getenv(storeVariable), proxy.DefaultStore)
-	if name != "memory" && !strings.Contains(name, "://") && !keywords.MatchString(name) {
-		if _, err := os.Stat(name); errors.Is(err, os.ErrNotExist) {
-			return usage{fmt.Errorf("there is no file %s; which store? Give --store, or set %s", name, storeVariable)}
+	c, err := f.storeConfig()
+	if err != nil {
+		return err
+	}
+	return withStore(cmd, c.Store, do)
+}
+
+func withStore(cmd *cobra.Command, c proxy.Store, do func(*storage) error) (err error) {
+	if c.Kind() == "sqlite" {
+		if _, err := os.Stat(c.URL); errors.Is(err, os.ErrNotExist) {
+			return usage{fmt.Errorf("there is no file %s; which store? Give --store, or set %s", c.URL, storeVariable)}
 		}
 	}
-	s, err := openStore(cmd.Context(), name)
+	s, err := openStore(cmd.Context(), c)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	return do(s)
+}
+
+// warnOf says what a process that runs operations over a store should know of it.
+func (s *storage) warnOf(log *slog.Logger) {
+	if s.kind == "memory" {
+		log.Warn("the store is memory: what was executed is forgotten with this process")
+	}
 }
 
 // format is the flag -o: "table" or "json".

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 
 	"github.com/spf13/cobra"
@@ -25,11 +24,11 @@ func newAside(name, short, long string, parts proxy.Parts) *cobra.Command {
 		Use: name + " --config FILE", Short: short, Long: long,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if p.config == "" {
+			if p.file == "" {
 				return usage{errors.New("which configuration? Give --config, the one of 'stet proxy'")}
 			}
-			p.admin = cmp.Or(p.admin, "off") // that of the configuration is the proxy's
-			c, err := p.read()
+			p.unless("admin.listen", "off") // that of the configuration is the proxy's
+			c, err := p.load()
 			if err != nil {
 				return err
 			}
@@ -37,10 +36,11 @@ func newAside(name, short, long string, parts proxy.Parts) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&p.config, "config", "", "configuration of 'stet proxy'")
-	f.StringVar(&p.upstream, "upstream", "", "URL of the service (default: that of the configuration)")
-	f.StringVar(&p.store, "store", "", storeHelp+" (default: that of the configuration, or $"+storeVariable+" or "+proxy.DefaultStore+")")
-	f.StringVar(&p.admin, "admin-listen", "", "address for operators, health and metrics (default off)")
+	f.StringVar(&p.file, "config", "", "configuration of 'stet proxy'; the other flags go before it")
+	p.shown(f, "upstream.url", "URL of the service (default: that of the configuration)")
+	p.shown(f, "store.url", storeHelp+" (default: that of the configuration, or $"+storeVariable+" or "+proxy.DefaultStore+")")
+	p.shown(f, "admin.listen", "address for operators, health and metrics (default off)")
+	p.addAll(f)
 	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
 	return cmd
 }

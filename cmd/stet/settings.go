@@ -1,0 +1,151 @@
+package main
+
+import (
+	"cmp"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/stet-go/stet/proxy"
+)
+
+// settings are flags that say what a configuration says, too, and go before it. Each
+// field has one name everywhere: proxy.FlagName.
+type settings struct {
+	file  string    // --config
+	given []setting // in the order of the command line
+}
+
+type setting struct{ path, value string }
+
+// addStore adds what says which store is meant, and what it is told: the same flags to
+// every command. Help shows the first of them only.
+func (s *settings) addStore(flags *pflag.FlagSet) {
+	flags.StringVar(&s.file, "config", "", "")
+	flags.Lookup("config").Hidden = true // 'stet help store' shows it
+	if flags.Lookup("store") == nil {
+		s.shown(flags, "store.url", storeHelp+" (default $"+storeVariable+" or "+proxy.DefaultStore+"); more: 'stet help store'")
+	}
+	for _, field := range proxy.Settings() {
+		if strings.HasPrefix(field.Path, "store.") {
+			s.hidden(flags, field)
+		}
+	}
+}
+
+// addAll adds the flags of all fields. Help shows those only that are there already.
+func (s *settings) addAll(flags *pflag.FlagSet) {
+	for _, field := range proxy.Settings() {
+		s.hidden(flags, field)
+	}
+}
+
+// shown adds the flag of a field.
+func (s *settings) shown(flags *pflag.FlagSet, path, help string) {
+	for _, field := range proxy.Settings() {
+		if field.Path == path {
+			s.setting(flags, field, help)
+		}
+	}
+}
+
+// hidden adds the flag of a field, if it is not there yet, for people who know of it.
+func (s *settings) hidden(flags *pflag.FlagSet, field proxy.Setting) {
+	if name := strings.TrimPrefix(field.Flag, "--"); flags.Lookup(name) == nil {
+		s.setting(flags, field, "")
+		flags.Lookup(name).Hidden = true
+	}
+}
+
+func (s *settings) setting(flags *pflag.FlagSet, field proxy.Setting, help string) {
+	f := flags.VarPF(&value{s: s, path: field.Path}, strings.TrimPrefix(field.Flag, "--"), "", help)
+	if field.Bool {
+		f.NoOptDefVal = "true"
+	}
+}
+
+// value is the flag of one field.
+type value struct {
+	s    *settings
+	path string
+	text string
+}
+
+// String implements pflag.Value.
+func (v *value) String() string { return v.text }
+
+// Type implements pflag.Value.
+func (v *value) Type() string { return "value" }
+
+// Set implements pflag.Value.
+func (v *value) Set(text string) error {
+	if err := new(proxy.Config).Set(v.path, text); err != nil {
+		return err
+	}
+	v.text = text
+	v.s.given = slices.DeleteFunc(v.s.given, func(g setting) bool { return g.path == v.path })
+	v.s.given = append(v.s.given, setting{v.path, text})
+	return nil
+}
+
+// has returns what the flag of a field says, "" if it was not given.
+func (s *settings) has(path string) string {
+	for _, g := range s.given {
+		if g.path == path {
+			return g.value
+		}
+	}
+	return ""
+}
+
+// unless sets a field that no flag has set.
+func (s *settings) unless(path, value string) {
+	if s.has(path) == "" {
+		s.given = append(s.given, setting{path, value})
+	}
+}
+
+// read reads the file, and puts in what the flags say.
+func (s *settings) read() (*proxy.Config, error) {
+	c := &proxy.Config{}
+	if s.file != "" {
+		var err error
+		if c, err = readConfig(s.file); err != nil {
+			return nil, err
+		}
+	}
+	for _, g := range s.given {
+		if err := c.Set(g.path, g.value); err != nil {
+			return nil, usage{err}
+		}
+	}
+	return c, nil
+}
+
+// config is read with the store that is the default.
+func (s *settings) config() (*proxy.Config, error) {
+	c, err := s.read()
+	if err == nil {
+		defaultStore(c)
+	}
+	return c, err
+}
+
+// defaultStore fills in which store it is, where nothing else says so.
+func defaultStore(c *proxy.Config) {
+	c.Store.URL = cmp.Or(c.Store.URL, os.Getenv(storeVariable), proxy.DefaultStore)
+}
+
+// storeConfig is the configuration of commands that need nothing of it but the store.
+func (s *settings) storeConfig() (*proxy.Config, error) {
+	c, err := s.config()
+	if err == nil {
+		err = c.CheckStore()
+	}
+	if err != nil && s.file == "" {
+		return nil, usage{err}
+	}
+	return c, err
+}

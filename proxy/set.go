@@ -1,0 +1,177 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Setting is a field that a flag of the command line can set.
+type Setting struct {
+	Path string // "listen", "store.schema", "routes"
+	Flag string // FlagName of it
+	Bool bool   // it is true or false
+}
+
+// Settings are the fields that Set can set. Tokens are not among them, as others on the
+// host can see a command line.
+func Settings() []Setting { return settings(reflect.TypeFor[Config](), "") }
+
+func settings(typ reflect.Type, prefix string) (all []Setting) {
+	for f := range tagged(typ) {
+		path := prefix + f.Tag.Get("yaml")
+		switch {
+		case f.Tag.Get("flag") == "-":
+		case isSection(f.Type):
+			all = append(all, settings(f.Type, path+".")...)
+		default:
+			all = append(all, Setting{path, FlagName(path), f.Type.Kind() == reflect.Bool})
+		}
+	}
+	return all
+}
+
+// tagged are the fields of a struct, or of what points to one, that a file can have.
+func tagged(typ reflect.Type) func(func(reflect.StructField) bool) {
+	return func(yield func(reflect.StructField) bool) {
+		for typ.Kind() == reflect.Pointer {
+			typ = typ.Elem()
+		}
+		for i := range typ.NumField() {
+			f := typ.Field(i)
+			if name := f.Tag.Get("yaml"); name != "" && name != "-" && !yield(f) {
+				return
+			}
+		}
+	}
+}
+
+// isSection reports whether a field is a mapping whose fields have paths of their own.
+func isSection(typ reflect.Type) bool {
+	for typ.Kind() == reflect.Pointer {
+		typ = typ.Elem()
+	}
+	if typ.Kind() != reflect.Struct || typ == reflect.TypeFor[Scope]() {
+		return false
+	}
+	for range tagged(typ) {
+		return true
+	}
+	return false
+}
+
+// Set sets the field at a path, one of Settings, to a value as the file would have it:
+// a list, a mapping or a scope is written in YAML ("[{path: /payments, lease: 10s}]").
+// There are no variables. It goes before what the file says, and errors of Check call
+// it by its flag, FlagName.
+func (c *Config) Set(path, value string) error {
+	if !slices.ContainsFunc(Settings(), func(s Setting) bool { return s.Path == path }) {
+		return fmt.Errorf("%s is no field that can be set so", path)
+	}
+	v := reflect.ValueOf(c).Elem()
+	for name := range strings.SplitSeq(path, ".") {
+		for v.Kind() == reflect.Pointer {
+			if v.IsNil() {
+				v.Set(reflect.New(v.Type().Elem()))
+			}
+			v = v.Elem()
+		}
+		for f := range tagged(v.Type()) {
+			if f.Tag.Get("yaml") == name {
+				v = v.FieldByIndex(f.Index)
+				break
+			}
+		}
+	}
+	if err := decode(value, v); err != nil {
+		return plainError(err)
+	}
+	if c.flags == nil {
+		c.flags = map[string]bool{}
+	}
+	c.flags[path] = true
+	return nil
+}
+
+// decode reads a value into a field.
+func decode(value string, v reflect.Value) error {
+	if v.Kind() == reflect.String {
+		v.SetString(value)
+		return nil
+	}
+	n := &yaml.Node{Kind: yaml.ScalarNode, Value: value}
+	if v.Kind() == reflect.Slice || v.Kind() == reflect.Pointer || v.Type() == reflect.TypeFor[Scope]() {
+		var doc yaml.Node
+		if err := yaml.Unmarshal([]byte(value), &doc); err != nil {
+			return err
+		}
+		if len(doc.Content) == 0 {
+			return errors.New("empty")
+		}
+		n = doc.Content[0]
+		p := parser{merging: map[*yaml.Node]bool{}}
+		if p.fields(n, v.Type(), ""); len(p.errs) > 0 {
+			return errors.Join(p.errs...)
+		}
+	}
+	fresh := reflect.New(v.Type()) // and nothing of what was there
+	if err := n.Decode(fresh.Interface()); err != nil {
+		return err
+	}
+	v.Set(fresh.Elem())
+	return nil
+}
+
+var anyLine = regexp.MustCompile(`(?m)^(?:yaml: )?(?:unmarshal errors:\n)?\s*line \d+: `)
+
+// plainError is an error of a value that has no lines.
+func plainError(err error) error {
+	text := anyLine.ReplaceAllString(strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:\n"), "")
+	return errors.New(goTypes.ReplaceAllStringFunc(text, plainType))
+}
+
+// FlagName is the flag of the command line for the field at a path: "--store-schema"
+// for "store.schema".
+func FlagName(path string) string {
+	switch path {
+	case "store.url":
+		return "--store"
+	case "upstream.url":
+		return "--upstream"
+	}
+	return "--" + strings.NewReplacer(".", "-", "_", "-").Replace(path)
+}
+
+// byFlag returns the flag that has set what is at a path, "" if none has, and what is
+// left of the path.
+func (c *Config) byFlag(path []any) (flag, rest string) {
+	for i := range path {
+		name := joined(path[:i+1])
+		if c.flags[name] {
+			return FlagName(name), strings.TrimPrefix(strings.TrimPrefix(joined(path), name), ".")
+		}
+	}
+	return "", ""
+}
+
+// joined writes a path as errors show it.
+func joined(path []any) string {
+	var b strings.Builder
+	for _, step := range path {
+		switch step := step.(type) {
+		case string:
+			if b.Len() > 0 {
+				b.WriteByte('.')
+			}
+			b.WriteString(step)
+		case int:
+			fmt.Fprintf(&b, "[%d]", step)
+		}
+	}
+	return b.String()
+}
