@@ -308,7 +308,7 @@ func (c *Config) place(err error, path ...any) error {
 	switch {
 	case n == nil && name == "":
 		return err
-	case n == nil && len(c.flags) > 0:
+	case n == nil && len(c.flags) > 0 && settable(name):
 		return fmt.Errorf("%s: %w", FlagName(name), err)
 	case n == nil:
 		return fmt.Errorf("%s: %w", name, err)

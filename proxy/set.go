@@ -70,7 +70,7 @@ func isSection(typ reflect.Type) bool {
 // There are no variables. It goes before what the file says, and errors of Check call
 // it by its flag, FlagName.
 func (c *Config) Set(path, value string) error {
-	if !slices.ContainsFunc(Settings(), func(s Setting) bool { return s.Path == path }) {
+	if !settable(path) {
 		return fmt.Errorf("%s is no field that can be set so", path)
 	}
 	v := reflect.ValueOf(c).Elem()
@@ -96,6 +96,10 @@ func (c *Config) Set(path, value string) error {
 	}
 	c.flags[path] = true
 	return nil
+}
+
+func settable(path string) bool {
+	return slices.ContainsFunc(Settings(), func(s Setting) bool { return s.Path == path })
 }
 
 // decode reads a value into a field.
