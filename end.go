@@ -87,7 +87,8 @@ type Again struct {
 
 // Do runs fn under the lease, and ends the run, in this order:
 //
-//  0. Under Policy.Outside nothing of this counts but 1: see there.
+//  0. Under Policy.Outside nothing of this counts but 1: see there. What the service has
+//     not settled is settled with the Outcome of fn, if that has a Face and no error.
 //  1. A StepOnce is in doubt: the run is parked.
 //  2. fn has declared MayHaveExecuted, or declared nothing and its error is that of its
 //     context, which has ended, and neither the error nor the Item is Repeatable: parked.
@@ -126,7 +127,7 @@ func (l *Lease) decide(ctx context.Context, out Outcome, err error, again func(e
 		return out, nil // by TxEngine.Finish, in fn
 	}
 	if l.p.Outside && !l.doubtful() {
-		return l.outside(ctx, err, again)
+		return l.outside(ctx, out, err, again)
 	}
 	marks := marked(err)
 	retry, permanent := marks&saysRetryable != 0, marks&saysPermanent != 0

@@ -31,8 +31,9 @@ func (ps policies) outside(s store.Store, enc Encryption) error {
 }
 
 // outside ends a run that a service settles: by the outcome that stands or, if there is
-// none, by ending the claim.
-func (l *Lease) outside(ctx context.Context, cause error, again func(error) Again) (Outcome, error) {
+// none, by ending the claim. Then out, if it is one and there is no error, is what the
+// service has refused the operation with.
+func (l *Lease) outside(ctx context.Context, out Outcome, cause error, again func(error) Again) (Outcome, error) {
 	rec, err := l.e.read(ctx, l.rec.ID)
 	if err == nil && l.stands(rec) {
 		if err := l.conclude(ctx); err != nil {
@@ -41,12 +42,15 @@ func (l *Lease) outside(ctx context.Context, cause error, again func(error) Agai
 		l.finish(entry{rec: rec, shared: true})
 		return l.settledOutside(ctx, rec)
 	}
+	refused := cause == nil && out.Face != store.FaceEngine
 	var a Again
-	if again != nil {
+	if again != nil && !refused {
 		a = again(cause)
 	}
-	if a.Failed != nil {
-		out := failure(a.Failed)
+	if a.Failed != nil && !out.Failed || a.Failed == ErrCancelled { //nolint:errorlint // what wraps it has words of its own
+		out = failure(a.Failed)
+	}
+	if refused || a.Failed != nil {
 		if err = l.Settle(ctx, out); err == nil {
 			return out, nil
 		}

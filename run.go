@@ -64,8 +64,8 @@ type Lease struct {
 	Counted    int
 	Cancelling bool
 
-	// Of a run under Policy.Outside: what the service settles with. It is a secret while
-	// the operation runs.
+	// Of a run of Take, or under Policy.Outside: what a service settles with by SQL, and
+	// what Engine.Progress takes. It is a secret while the operation runs.
 	Claim store.Claim
 }
 
@@ -82,7 +82,7 @@ func FromContext(ctx context.Context) *Run {
 // deadline, too; if the engine was closed meanwhile, the claim is given back.
 func (e *Engine) newRun(ctx context.Context, t *ticket, f *flight, rec store.Record) (*Lease, error) {
 	r := &Lease{Run: &Run{e: e, op: t.op, p: t.p, rec: rec, f: f, begun: t.asked, resent: t.resent, taken: t.taken}}
-	if t.p.Outside {
+	if t.p.Outside || t.taken {
 		r.Claim = rec.Claim()
 	}
 	r.setContext(ctx, context.Background())

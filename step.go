@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -249,13 +248,7 @@ func (r *Run) Progress(ctx context.Context, fraction float64, message string) er
 		return err
 	}
 	now := time.Now()
-	if !(fraction > 0) { // also what is not a number, as of 0 in 0 items
-		fraction = 0
-	}
-	if len(message) > maxProgress {
-		message = strings.ToValidUTF8(message[:maxProgress], "")
-	}
-	b.notes.Progress = Progress{Fraction: min(fraction, 1), Message: message, At: now.UTC()}
+	b.notes.Progress = newProgress(fraction, message)
 	if now.Sub(b.saved) < progressEvery {
 		return nil
 	}

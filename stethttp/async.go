@@ -41,10 +41,13 @@ type AsyncOptions struct {
 	// own, neither "Prefer: wait=N" nor "respond-async" (RFC 7240). Default 0: it is
 	// answered with 202 at once. At most store.MaxWait.
 	Wait time.Duration
-	// AnswerOutcome answers a request for an operation that has ended with the
-	// outcome, whatever the request prefers. By default it gets the 202 again,
-	// unless it is one that waits.
-	AnswerOutcome bool
+	// RepeatAcceptance answers a request for an operation that has ended with the 202
+	// again, unless it is one that waits. By default it gets the outcome, whatever it
+	// prefers: the status, header and body that the worker's are.
+	RepeatAcceptance bool
+	// Conflict answers a retry of an operation that has not ended with 409 (problem
+	// in-flight) in place of the 202. It still has the Location.
+	Conflict bool
 	// RetryAfter is when to ask again for an operation that has not ended, in
 	// the header of that name: rounded up to whole seconds. Default
 	// DefaultRetryAfter.
@@ -107,6 +110,9 @@ func NewAsync(m *Middleware, o AsyncOptions) (*Async, error) {
 	if o.Wait < 0 || o.Wait > store.MaxWait {
 		return nil, misuse.Errorf("stethttp: AsyncOptions.Wait is %v; it must be 0 to %v", o.Wait, store.MaxWait)
 	}
+	if o.RepeatAcceptance && o.Conflict {
+		return nil, misuse.Errorf("stethttp: AsyncOptions.RepeatAcceptance and Conflict contradict each other: a retry is answered with the 202 again, or it is not")
+	}
 	if o.RetryAfter < 0 || o.MaxStreams < 0 {
 		return nil, misuse.Errorf("stethttp: AsyncOptions.RetryAfter is %v, MaxStreams %d; neither may be negative", o.RetryAfter, o.MaxStreams)
 	}
@@ -135,10 +141,10 @@ func (a *Async) Close() { a.cancel() }
 // with +json, and makes the body the payload, byte for byte.
 //
 // A new operation is answered with 202, Location, and Retry-After; so is every
-// retry, byte for byte, marked as a replay. Requests that wait for the outcome get
-// it in place of the 202 if it is there in time: see AsyncOptions.Wait. It is 200
-// with the worker's result, the problem operation-failed, or, if the worker made
-// it with Outcome, that response; the same for every retry.
+// retry until it has ended, byte for byte, marked as a replay (see
+// AsyncOptions.Conflict). After that, and for requests that wait for it long enough,
+// the answer is the outcome: 200 with the worker's result, the problem operation-failed,
+// or, if the worker made it with Outcome, that response; the same for every retry.
 func (a *Async) Accept(name string, prepare func(http.ResponseWriter, *http.Request) (stet.Work, bool)) http.Handler {
 	if name == "" || len(name) > store.MaxName || !utf8.ValidString(name) {
 		panic("stethttp: Accept needs a name of at most store.MaxName bytes of UTF-8")
@@ -390,7 +396,7 @@ func (c *call) unreadable(st stet.Status, err error) {
 // under the key, and has had no effect: nothing stands then.
 func (c *acceptance) answer(st stet.Status) bool {
 	a := c.a
-	final := c.waits || a.o.AnswerOutcome
+	final := c.waits || !a.o.RepeatAcceptance
 	if !c.waits && !c.async && a.o.Wait > 0 {
 		c.begun, c.wait, final = time.Now(), a.o.Wait, true
 	}
@@ -411,6 +417,10 @@ func (c *acceptance) answer(st stet.Status) bool {
 		c.refuse(&stet.Error{Kind: stet.KindInFlight, Execution: stet.MayHaveExecuted, RetryAfter: st.Record.LeaseLeft})
 	case st.Record.State == store.Retryable:
 		return false
+	case a.o.Conflict && !st.New && (st.Record.State == store.Accepted || st.Record.State == store.Running):
+		c.w.Header().Set("Location", a.o.StatusURL+st.Record.ID.String())
+		c.applied(false)
+		c.m.refuse(c.w, &inFlight, "", a.retryAfter)
 	case !final || st.Record.State == store.Accepted || st.Record.State == store.Running:
 		c.accepted(st)
 	case st.Record.State == store.Unknown: // workers look after the dead runs of what was accepted

@@ -22,7 +22,7 @@ import (
 )
 
 func TestSameKeyGetsTheSame202WhileItRunsAndAfterwards(t *testing.T) {
-	s := start(t, setup{async: &stethttp.AsyncOptions{RetryAfter: 2500 * time.Millisecond}})
+	s := start(t, setup{async: &stethttp.AsyncOptions{RetryAfter: 2500 * time.Millisecond, RepeatAcceptance: true}})
 	first := s.order("k", `{"item": 1}`)
 	wantAccepted(t, first, false)
 	if first.header.Get("Retry-After") != "3" {
@@ -229,7 +229,7 @@ func TestDeathOfTheServiceLosesNoOrder(t *testing.T) {
 	for _, point := range []fault.Point{fault.AcceptBefore, fault.AcceptAfter, fault.ResponseBefore, fault.ResponseAfter} {
 		t.Run(string(point), func(t *testing.T) {
 			st := memory.New(memory.Options{})
-			set := setup{store: st, async: &stethttp.AsyncOptions{}}
+			set := setup{store: st, async: &stethttp.AsyncOptions{RepeatAcceptance: true}}
 			dies, lives := start(t, set), start(t, set)
 			stopped, revive := make(chan struct{}), make(chan struct{})
 			var reached atomic.Bool

@@ -44,8 +44,8 @@ func workOnce(engine *stet.Engine) error {
 	return run.Settle(run.Context(), stet.Outcome{Body: []byte(`{"shipped":true}`)})
 }
 
-// An order is accepted at once and done later. The retry of it is told the same,
-// and whoever prefers to wait the outcome.
+// An order is accepted at once and done later. A retry of it gets the same 202 and, once
+// it is done, the outcome.
 func ExampleNewAsync() {
 	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{})
 	if err != nil {
@@ -65,9 +65,7 @@ func ExampleNewAsync() {
 		fmt.Println(err)
 	}
 	placeOrder(mux, `{"item":1}`, "")
-	placeOrder(mux, `{"item":1}`, "wait=10")
 	// Output:
-	// 202 status at /operations/…
 	// 202 status at /operations/…
 	// 202 status at /operations/…
 	// 200 {"shipped":true}

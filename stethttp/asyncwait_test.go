@@ -275,8 +275,8 @@ func TestMoreWaitersThanAllowedAreAnsweredAtOnce(t *testing.T) {
 	})
 }
 
-func TestAnswerOutcomeAnswersWhatHasEndedWithTheOutcome(t *testing.T) {
-	s := start(t, setup{async: &stethttp.AsyncOptions{AnswerOutcome: true}})
+func TestRetryOfWhatHasEndedGetsTheOutcome(t *testing.T) {
+	s := start(t, setup{async: &stethttp.AsyncOptions{}})
 	wantAccepted(t, s.order("k", "{}"), false)
 	run := s.take()
 	wantAccepted(t, s.order("k", "{}"), true)
@@ -284,6 +284,26 @@ func TestAnswerOutcomeAnswersWhatHasEndedWithTheOutcome(t *testing.T) {
 	first := s.order("k", "{}")
 	wantReply(t, first, 200, `{"order":7}`, true)
 	wantSame(t, s.order("k", "{}"), first)
+}
+
+func TestAcceptanceIsRepeatedWhereItIsAskedFor(t *testing.T) {
+	s := start(t, setup{async: &stethttp.AsyncOptions{RepeatAcceptance: true}})
+	accepted := s.order("k", "{}")
+	wantAccepted(t, accepted, false)
+	settle(t, s.take(), store.Completed, `{"order":7}`)
+	wantAccepted(t, s.order("k", "{}"), true)
+	wantReply(t, s.order("k", "{}", "Prefer", "wait=1"), 200, `{"order":7}`, true)
+}
+
+func TestRetryConflictsWhileItRunsWhereItIsAskedFor(t *testing.T) {
+	s := start(t, setup{async: &stethttp.AsyncOptions{Conflict: true}})
+	wantAccepted(t, s.order("k", "{}"), false)
+	again := s.order("k", "{}")
+	if location := again.header.Get("Location"); again.status != 409 || location == "" || again.header.Get("Retry-After") == "" {
+		t.Errorf("a retry of what waits got %d with %v; want 409 with Location and Retry-After", again.status, again.header)
+	}
+	settle(t, s.take(), store.Completed, `{"order":7}`)
+	wantReply(t, s.order("k", "{}"), 200, `{"order":7}`, true)
 }
 
 // TestOutcomeIsTheSameForEveryRetry: how what a worker has said is told, and that
@@ -319,7 +339,7 @@ func TestOutcomeIsTheSameForEveryRetry(t *testing.T) {
 			s := start(t, setup{async: &c.o})
 			accepted := s.order("k", "{}")
 			s.end(c.out)
-			first := s.order("k", "{}", "Prefer", "wait=1")
+			first := s.order("k", "{}")
 			if c.mediaType == "application/problem+json" {
 				wantProblem(t, first, c.status, c.body)
 				if d := first.problem(); c.detail != "" && d.Detail != c.detail || c.detail == "" && strings.Contains(d.Detail, "10.0.0.3") {
@@ -332,8 +352,8 @@ func TestOutcomeIsTheSameForEveryRetry(t *testing.T) {
 				t.Errorf("Content-Type %q, want %q", got, c.mediaType)
 			}
 			second := start(t, setup{async: &c.o, store: s.store})
-			wantSame(t, second.order("k", "{}", "Prefer", "wait=1"), first)
-			wantAccepted(t, s.order("k", "{}"), true)
+			wantSame(t, second.order("k", "{}"), first)
+			wantReply(t, s.order("k", "{}", "Prefer", "wait=1"), c.status, first.body, true)
 
 			wantToldOutcome(t, s.status(accepted), c.out.Failed, c.status, c.mediaType, c.body)
 		})
@@ -370,7 +390,7 @@ func TestResultThatIsNoLongerKeptIsGone(t *testing.T) {
 	st.skip.Add(int64(25 * time.Hour))
 	wantProblem(t, s.order("k", "{}", "Prefer", "wait=1"), 410, "result-expired")
 	wantProblem(t, s.status(accepted), 410, "result-expired")
-	wantAccepted(t, s.order("k", "{}"), true) // it was, and does not run again
+	wantProblem(t, s.order("k", "{}"), 410, "result-expired")
 	s.wantNothingDue()
 	st.skip.Add(int64(30 * 24 * time.Hour))
 	wantProblem(t, s.status(accepted), 404, "operation-not-found")
@@ -390,7 +410,7 @@ func TestUnknownIsToldAsSuch(t *testing.T) {
 	accepted := s.order("k", "{}")
 	s.take() // by a worker that dies
 	store.skip.Add(int64(time.Hour))
-	wantAccepted(t, s.order("k", "{}"), true) // parks it
+	wantProblem(t, s.order("k", "{}"), 504, "outcome-unknown") // parks it
 	r := s.order("k", "{}", "Prefer", "wait=0")
 	wantProblem(t, r, 504, "outcome-unknown")
 	if r.header.Get("Retry-After") != "1" { // workers look after dead runs

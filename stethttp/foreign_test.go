@@ -94,7 +94,7 @@ func TestOutcomeOfAnotherFaceIsAlwaysSendable(t *testing.T) {
 			if named(test.out.Header, "x-fine") && r.header.Get("X-Fine") != "yes" {
 				t.Errorf("the header lacks X-Fine: %v", r.header)
 			}
-			accepting := start(t, setup{store: s.store, async: &stethttp.AsyncOptions{AnswerOutcome: true}})
+			accepting := start(t, setup{store: s.store, async: &stethttp.AsyncOptions{}})
 			check("accepted", accepting.order("k", "{}"))
 			status := accepting.do(accepting.request(http.MethodGet, statusURL+id.String(), "", ""))
 			switch {

@@ -113,6 +113,10 @@ var (
 		"The operation was cancelled before it began.", false, stet.NotExecuted}
 	operationBrokenOff = condition{"operation-cancelled", 409, "Operation cancelled",
 		"The operation was cancelled after it began. Some of it may have been executed.", false, stet.MayHaveExecuted}
+	progressInvalid = condition{"progress-invalid", 400, "Progress not understood",
+		"A progress is a JSON object with a fraction, 0 to 1, and a message, and comes with the token that the run was given.", false, stet.NotExecuted}
+	fencedProgress = condition{"fenced", 409, "Run not current",
+		"The run has ended, or a newer one has begun. Stop working on it: what it does does not count.", false, stet.MayHaveExecuted}
 	notCancellable = condition{"not-cancellable", 409, "Operation cannot be cancelled",
 		"The operation has ended.", false, stet.MayHaveExecuted}
 )

@@ -286,7 +286,7 @@ func (c *call) run(run *stet.Lease, rw *capture) {
 		c.handle(ctx, rw)
 		c.says = c.judge(run.Run, rw)
 		unknown = run.Declared() == stet.MayHaveExecuted
-		return c.outcome(run, rw), nil
+		return c.outcome(run.Run, rw), nil
 	})
 	if own, ok := err.(*stet.Error); err != nil && (!ok || own.Cause != nil) { //nolint:errorlint // the outermost
 		what := "an outcome was not stored; its response was not sent"
@@ -319,7 +319,7 @@ func (c *call) handle(ctx context.Context, rw *capture) {
 }
 
 // outcome returns the outcome of a finished response, or declares that there is none.
-func (c *call) outcome(run *stet.Lease, rw *capture) stet.Outcome {
+func (c *call) outcome(run *stet.Run, rw *capture) stet.Outcome {
 	switch {
 	case run.Declared() != stet.Executed:
 		return stet.Outcome{}

@@ -25,6 +25,15 @@ import (
 // themselves, and get a 204 when there is nothing more. A server's WriteTimeout does not
 // end it.
 //
+// With ByKey in place of the ID, and the key in its header as in the request that was
+// accepted, a caller that has lost the answer finds its operation.
+//
+// PATCH is for what does the work, not for callers: with the header HeaderProgress, as
+// ProgressToken makes it, and a JSON object with "fraction" (0 to 1) and "message" it says
+// how far the run is. It is answered with 200 and {"cancelling": …}: when that is true, the
+// operation is to be ended. A run that has ended, or is not the newest, is a 409
+// (problem fenced).
+//
 // DELETE cancels an operation that no worker has begun: 200, and its outcome is
 // the problem operation-cancelled. One that runs is asked to end: 202. What has
 // ended stays as it is: 409. Where clients must not cancel, route only GET here.
@@ -54,17 +63,14 @@ func (s *statusResource) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Add("Vary", "Accept, Prefer")
 	switch r.Method {
 	case http.MethodGet, http.MethodHead, http.MethodDelete:
+	case http.MethodPatch:
+		c.report()
+		return
 	default:
-		m.refuseMethod(w, http.MethodDelete, http.MethodGet, http.MethodHead)
+		m.refuseMethod(w, http.MethodDelete, http.MethodGet, http.MethodHead, http.MethodPatch)
 		return
 	}
-	if problem := c.findScope(); problem != nil {
-		m.refuse(w, problem, "", 0)
-		return
-	}
-	var err error
-	if c.id, err = store.ParseID(r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]); err != nil {
-		m.refuse(w, &operationNotFound, "", 0)
+	if !c.identify() {
 		return
 	}
 	c.prefer()
@@ -77,6 +83,34 @@ func (s *statusResource) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		c.get()
 	}
+}
+
+// ByKey is the last segment of the status resource of the operation whose key the request
+// has in its header.
+const ByKey = "by-key"
+
+// identify finds out which operation is asked for. It is false if the request has been
+// answered.
+func (c *lookup) identify() bool {
+	last := c.r.URL.Path[strings.LastIndexByte(c.r.URL.Path, '/')+1:]
+	if last == ByKey {
+		c.w.Header().Add("Vary", c.m.header)
+		if problem, detail := c.name(c.r.Header[c.m.header]); problem != nil {
+			c.m.refuse(c.w, problem, detail, 0)
+			return false
+		}
+		c.id = c.m.engine.ID(c.op.Scope, c.op.Key)
+		return true
+	}
+	if problem := c.findScope(); problem != nil {
+		c.m.refuse(c.w, problem, "", 0)
+		return false
+	}
+	var err error
+	if c.id, err = store.ParseID(last); err != nil {
+		c.m.refuse(c.w, &operationNotFound, "", 0)
+	}
+	return err == nil
 }
 
 // find looks the operation up, and waits for its end if the request prefers that.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/misuse"
-	"github.com/stet-go/stet/stetwork/internal/untold"
 	"github.com/stet-go/stet/store"
 )
 
@@ -173,12 +172,18 @@ func (a *attempt) perform(ctx context.Context) {
 	defer a.heed()()
 	out, err := a.run.Do(ctx, func(err error) stet.Again { return a.again(ctx, err) }, a.call)
 	switch {
-	case stet.KindOf(err) == stet.KindRetryable && a.run.Declared() != stet.MayHaveExecuted:
+	case stet.KindOf(err) == stet.KindRetryable && (a.run.Declared() != stet.MayHaveExecuted || a.outside()):
 	case err != nil:
 		a.told(ctx, err)
 	case out.Failed:
 		a.log.ErrorContext(ctx, "stetwork: an operation failed", slog.Any("error", out.Decode(new(any))))
 	}
+}
+
+// outside reports whether a service settles the run.
+func (a *attempt) outside() bool {
+	p, _ := a.w.engine.Policy(a.run.Op().Class)
+	return p.Outside
 }
 
 // begin makes the handler's context known to Shutdown; false if that has ended
@@ -246,26 +251,34 @@ func (a *attempt) heed() (stop func()) {
 }
 
 // again decides about a run that is to be repeated.
-func (a *attempt) again(ctx context.Context, err error) (again stet.Again) {
+func (a *attempt) again(ctx context.Context, err error) (next stet.Again) {
 	defer func() {
-		if again.Failed == nil {
-			a.log.WarnContext(ctx, "stetwork: an operation will be run again", slog.Duration("after", again.After), slog.Any("error", err))
+		if next.Failed == nil {
+			a.log.WarnContext(ctx, "stetwork: an operation will be run again", slog.Duration("after", next.After), slog.Any("error", err))
 		}
 	}()
 	if err == nil {
 		err = errDeclared // or panicked, which is logged
 	}
-	switch {
-	case errors.Is(context.Cause(a.run.Context()), stet.ErrClosed), errors.Is(err, untold.AtOnce):
+	if errors.Is(context.Cause(a.run.Context()), stet.ErrClosed) {
 		return stet.Again{Uncounted: true}
-	case errors.Is(err, untold.Later):
-		return stet.Again{After: a.backoff(), Uncounted: true}
+	}
+	own, ok := errors.AsType[*again](err)
+	var how stet.Again
+	if ok {
+		how = own.how(a.backoff())
+		how.After, how.Failed = min(max(how.After, 0), store.MaxDelay), nil
+	}
+	if how.Uncounted {
+		return how
 	}
 	switch {
 	case a.cancelling(context.WithoutCancel(ctx)): // a queue that gives up does not end the run
 		return stet.Again{Failed: stet.ErrCancelled}
 	case a.w.o.MaxAttempts > 0 && a.run.Counted >= a.w.o.MaxAttempts:
 		return stet.Again{Failed: err}
+	case ok:
+		return how
 	}
 	return stet.Again{After: a.backoff()}
 }

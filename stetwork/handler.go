@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/misuse"
@@ -97,6 +98,40 @@ func HandleTx[Tx, P, T any](w *Worker, te *stet.TxEngine[Tx], name string, h fun
 			return out, nil
 		})
 	}})
+}
+
+// HandleOutcome registers a handler that passes operations of that name on, and whose
+// outcomes are stored as it returns them, also beside an error where the operation is not
+// run again. Its run has the work and the claim. It is Handle or, if repeatable,
+// HandleIdempotent in everything else; under stet.Policy.Outside, whose runs are undone
+// unless the service has settled them, it must be repeatable.
+//
+// The error is of kind stet.KindInvalid.
+func HandleOutcome(w *Worker, name string, repeatable bool, h func(ctx context.Context, run *stet.Lease) (stet.Outcome, error)) error {
+	if h == nil {
+		return w.register(name, handler{})
+	}
+	return w.register(name, handler{again: repeatable, run: func(ctx context.Context, a *attempt) (stet.Outcome, error) { return h(ctx, a.run) }})
+}
+
+// again is the error of Again.
+type again struct {
+	error
+	how func(backoff time.Duration) stet.Again
+}
+
+// Unwrap is for errors.Is and errors.As.
+func (a *again) Unwrap() error { return a.error }
+
+// Again marks an error of a handler as stet.Retryable, and says how the operation is run
+// again. how is given the wait that Options.Backoff has for it, and its answer's Failed
+// does not count. An attempt that is Uncounted is not one of Options.MaxAttempts.
+// Again(nil, how) is nil.
+func Again(err error, how func(backoff time.Duration) stet.Again) error {
+	if err == nil {
+		return nil
+	}
+	return &again{stet.Retryable(err), how}
 }
 
 // outcomeOf is the outcome of a handler that has returned v; the error says that v cannot

@@ -263,7 +263,7 @@ func (w *world) work(worker *stetwork.Worker) string {
 // async has a client ask for the operation to be accepted, and tell the outcome if
 // there is one; with "GET" it asks the status resource.
 func (w *world) async(method string) string {
-	a := must(stethttp.NewAsync(w.middleware(false), stethttp.AsyncOptions{StatusURL: "/operations/", AnswerOutcome: true}))
+	a := must(stethttp.NewAsync(w.middleware(false), stethttp.AsyncOptions{StatusURL: "/operations/"}))
 	defer a.Close()
 	if method == "GET" {
 		text := ask(a.Status(), method, "/operations/"+w.engine.ID(scope, key).String(), "")

@@ -9,15 +9,27 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/stetwork/internal/untold"
+	"github.com/stet-go/stet/stetwork"
 	"github.com/stet-go/stet/store"
 )
 
 var (
 	errGone    = errors.New("the remote worker sent no heartbeat for as long as the lease")
-	errNobody  = fmt.Errorf("no remote worker asked for it: %w", untold.Later)
-	errUnheard = fmt.Errorf("the remote worker has gone before it was told: %w", untold.AtOnce)
+	errNobody  = uncounted("no remote worker asked for it", func(backoff time.Duration) time.Duration { return backoff })
+	errUnheard = atOnce("the remote worker has gone before it was told")
 )
+
+// atOnce is the error of a run that no worker was told of.
+func atOnce(text string) error {
+	return uncounted(text, func(time.Duration) time.Duration { return 0 })
+}
+
+// uncounted is the error of an attempt that does not count.
+func uncounted(text string, after func(backoff time.Duration) time.Duration) error {
+	return stetwork.Again(errors.New(text), func(backoff time.Duration) stet.Again {
+		return stet.Again{After: after(backoff), Uncounted: true}
+	})
+}
 
 // session is a run that a remote worker has asked for.
 type session struct {
@@ -187,7 +199,7 @@ func returned(text string, interrupted bool) ending {
 		text = "the remote worker gave it back"
 	}
 	if interrupted {
-		return ending{err: fmt.Errorf("%s: %w", text, untold.AtOnce)}
+		return ending{err: atOnce(text)}
 	}
 	return ending{err: stet.Retryable(errors.New(text))}
 }
