@@ -221,11 +221,6 @@ func (ac *acceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // has had no effect.
 const acceptRounds = 4
 
-func (m *Middleware) refuseMethod(w http.ResponseWriter, allowed ...string) {
-	w.Header().Set("Allow", strings.Join(allowed, ", "))
-	m.refuse(w, &methodNotAllowed, "", 0)
-}
-
 // Why an operation is not accepted.
 var (
 	errRefused = errors.New("stethttp: prepare has refused the request")

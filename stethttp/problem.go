@@ -3,6 +3,7 @@ package stethttp
 import (
 	"cmp"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/stet-go/stet"
@@ -151,4 +152,9 @@ func (m *Middleware) asResponse(c *condition, detail string) stet.Outcome {
 		Header: []store.Field{{Name: "Cache-Control", Values: []string{noStore}}},
 		Body:   m.document(c, detail),
 	}
+}
+
+func (m *Middleware) refuseMethod(w http.ResponseWriter, allowed ...string) {
+	w.Header().Set("Allow", strings.Join(allowed, ", "))
+	m.refuse(w, &methodNotAllowed, "", 0)
 }

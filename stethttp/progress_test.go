@@ -106,7 +106,7 @@ func TestReportLeavesTheRunWhatItWas(t *testing.T) {
 			t.Fatalf("%d %s", r.status, r.body)
 		}
 		st.skip.Add(int64(3600e9)) // it dies
-		s.order("k", "{}") // which notices
+		s.order("k", "{}")         // which notices
 		if d := s.status(accepted).told(t); repeatable == (d.State == "unknown") {
 			t.Errorf("repeatable %v: a dead run is %s", repeatable, d.State)
 		}

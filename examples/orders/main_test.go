@@ -66,9 +66,6 @@ func shipsWhatItAccepts(t *testing.T, queue string) {
 	}
 	url := serve(t, s)
 	first := send(t, url, "k1", `{"book":"Emma","copies":2}`, http.StatusAccepted)
-	if again := send(t, url, "k1", `{"book":"Emma","copies":2}`, http.StatusAccepted); again != first {
-		t.Errorf("a retry was sent to %s, not %s", again, first)
-	}
 	send(t, url, "k1", `{"book":"Persuasion","copies":2}`, http.StatusUnprocessableEntity)
 	send(t, url, "k2", `{"book":"Emma","copies":0}`, http.StatusUnprocessableEntity)
 	second := send(t, url, "k2", `{"book":"Emma","copies":1}`, http.StatusAccepted)
@@ -76,7 +73,7 @@ func shipsWhatItAccepts(t *testing.T, queue string) {
 		t.Errorf("the order became %+v, want %+v", end.Outcome.Result, want)
 	}
 	watch(t, url+second)
-	send(t, url, "k1", `{"book":"Emma","copies":2}`, http.StatusAccepted)
+	send(t, url, "k1", `{"book":"Emma","copies":2}`, http.StatusOK) // a retry gets the outcome
 	if got, want := counts(t, url), `{"orders":2,"shipments":2}`; got != want {
 		t.Errorf("counts are %s, want %s", got, want)
 	}
