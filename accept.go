@@ -46,7 +46,7 @@ type Status struct {
 	// like Name.
 	AcceptedAt time.Time
 	// Progress is what its run has said last.
-	Progress Progress
+	Progress store.Progress
 	// Doubt names a step that was begun, to run once, and whose end is not
 	// noted: only a verdict can say whether it is to run again. "" for none.
 	Doubt string

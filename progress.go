@@ -57,12 +57,12 @@ func (e *Engine) Progress(ctx context.Context, c store.Claim, repeatable bool, f
 }
 
 // newProgress is a progress of now, within its bounds.
-func newProgress(fraction float64, message string) Progress {
+func newProgress(fraction float64, message string) store.Progress {
 	if !(fraction > 0) { // also what is not a number, as of 0 in 0 items
 		fraction = 0
 	}
 	if len(message) > maxProgress {
 		message = message[:maxProgress]
 	}
-	return Progress{Fraction: min(fraction, 1), Message: strings.ToValidUTF8(message, ""), At: time.Now().UTC()}
+	return store.Progress{Fraction: min(fraction, 1), Message: strings.ToValidUTF8(message, ""), At: time.Now().UTC()}
 }

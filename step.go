@@ -21,16 +21,9 @@ const maxProgress = 1 << 10
 // progressEvery is how often progress is written at most.
 const progressEvery = time.Second
 
-// Progress is how far a run has come, in its own words.
-type Progress struct {
-	Fraction float64   // 0 to 1
-	Message  string    // for people
-	At       time.Time // on the worker's clock
-}
-
 // notes are what the runs of an operation note down in its record.
 type notes struct {
-	Progress Progress        `json:"progress,omitzero"`
+	Progress store.Progress  `json:"progress,omitzero"`
 	Steps    map[string]step `json:"steps,omitempty"`
 }
 

@@ -95,6 +95,13 @@ type Notes struct {
 	Data []byte
 }
 
+// Progress is how far a run has come, in its own words. The engine keeps it in the notes.
+type Progress struct {
+	Fraction float64   // 0 to 1
+	Message  string    // for people
+	At       time.Time // on the clock of what has noted it down
+}
+
 // noteVersion is how many bytes the version of packed notes has.
 const noteVersion = 8
 
