@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,9 +24,6 @@ import (
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store/postgres"
 )
-
-// packages are what the tests install beside the packed package.
-var packages = []string{"pg@8.23.1", "express@5.3.0", "fastify@5.12.8"}
 
 func TestMain(m *testing.M) { os.Exit(rig.Main(m).Run()) }
 
@@ -49,7 +45,7 @@ func needNode(t *testing.T) {
 
 // install packs the package and installs it with what its tests need, outside of
 // this folder, which must not have node_modules.
-func install(t *testing.T) (dir string) {
+func install(t *testing.T, packages ...string) (dir string) {
 	t.Helper()
 	needNode(t)
 	if _, err := os.ReadDir("src"); err != nil { // go test keeps a result until what the test itself reads is another
@@ -137,40 +133,29 @@ func payments(t *testing.T, pool *pgxpool.Pool) (url string) {
 }
 
 func TestNodePackageKeepsItsPromises(t *testing.T) {
-	dir := install(t)
+	dir := install(t, "pg@8.23.1", "express@5.3.0", "fastify@5.12.8")
 	pool, url := ledger(t)
 	vectors, err := filepath.Abs(filepath.Join("..", "..", "docs", "vectors.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := filepath.Glob(filepath.Join(dir, "test", "*.test.js"))
-	if err != nil || len(files) < 3 {
-		t.Fatalf("%d files of tests, %v", len(files), err)
-	}
 	env := []string{"STET_DATABASE=" + strings.Replace(url, "postgres@", "shop@", 1), "STET_OWNER=" + url, "STET_VECTORS=" + vectors, "STET_PROGRAM=" + rig.Stet(t), "STET_GO_URL=" + payments(t, pool)}
-	out := rig.Run(t, dir, env, "node", append([]string{"--test", "--test-reporter=spec"}, files...)...)
-	m := regexp.MustCompile(`(?m)^. pass (\d+)$`).FindStringSubmatch(out)
-	if m == nil || !strings.Contains(out, " skipped 0") || !strings.Contains(out, " todo 0") {
-		t.Fatalf("the tests of Node did not all run:\n%s", out)
-	}
-	if n, _ := strconv.Atoi(m[1]); n < 90 {
-		t.Errorf("%d tests of Node have passed; want 90 at least:\n%s", n, out)
-	}
+	nodeTests(t, dir, env, 140, filepath.Join("test", "*.test.js"))
 }
 
-// What the README has is what is tested in examples/node.
+// What the README has is what is tested in examples/node, and by TestFormInABrowserChargesOnce.
 func TestProgramsOfTheReadmeAreTheExamples(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, language := range map[string]string{"server.js": "js", "behind-sidecar.js": "js", "stet.yaml": "yaml"} {
-		file, err := os.ReadFile(filepath.Join("..", "..", "examples", "node", name))
+	for name, language := range map[string]string{"node/server.js": "js", "node/behind-sidecar.js": "js", "node/stet.yaml": "yaml", "browser/index.html": "html"} {
+		file, err := os.ReadFile(filepath.Join("..", "..", "examples", filepath.FromSlash(name)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !bytes.Contains(readme, slices.Concat([]byte("```"+language+"\n"), file, []byte("```\n"))) {
-			t.Errorf("what README.md has is not examples/node/%s", name)
+			t.Errorf("what README.md has is not examples/%s", name)
 		}
 	}
 }
@@ -179,7 +164,7 @@ func TestProgramsOfTheReadmeAreTheExamples(t *testing.T) {
 func TestPackedPackageHasItsFiles(t *testing.T) {
 	needNode(t)
 	out := rig.Run(t, ".", nil, "npm", "pack", "--dry-run", "--json", "--loglevel=error")
-	for _, want := range []string{"LICENSE", "README.md", "src/index.js", "src/index.d.ts", "src/sidecar.js", "src/express.js", "src/express.d.ts", "src/fastify.js", "src/fastify.d.ts"} {
+	for _, want := range []string{"LICENSE", "README.md", "src/index.js", "src/index.d.ts", "src/sidecar.js", "src/express.js", "src/express.d.ts", "src/fastify.js", "src/fastify.d.ts", "src/client.js", "src/client.d.ts", "src/journal.js", "src/client/send.js"} {
 		if !strings.Contains(out, `"`+want+`"`) {
 			t.Errorf("the packed package lacks %s", want)
 		}

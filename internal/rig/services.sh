@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the servers that the tests start (PostgreSQL, PgBouncer, Redis and
-# Sentinel, RabbitMQ, NATS), Python with what its package and examples need, and Node for
-# clients/js, with apt-get.
+# Sentinel, RabbitMQ, NATS), Python with what its package and examples need, and Node and
+# Chromium for clients/js, with apt-get.
 # It does nothing where they are there already, and never starts or enables a
 # service of the machine: tests run servers of their own.
 set -eu
@@ -26,6 +26,7 @@ for module in asyncpg fastapi flask greenlet psycopg psycopg2 sqlalchemy uvicorn
 	if ! /usr/bin/python3 -c "import $module" >/dev/null 2>&1; then missing="$missing python3-$module"; fi
 done
 if ! has node || ! has npm; then missing="$missing nodejs npm"; fi
+if ! has chromium; then missing="$missing chromium"; fi
 
 # new_enough: node is 20 or newer. That of Debian 12 is not; npm has one.
 new_enough() {

@@ -1,0 +1,53 @@
+package js
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stet-go/stet/internal/rig"
+)
+
+// needChromium finds the browser.
+func needChromium(t *testing.T) string {
+	t.Helper()
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Fatal("there is no chromium on this machine; run: make services (package chromium)")
+	}
+	return path
+}
+
+// A form is submitted, the network is cut, the page is reloaded or killed, the form is
+// submitted again, also in two tabs: behind stet proxy there is one charge.
+func TestFormInABrowserChargesOnce(t *testing.T) {
+	chromium := needChromium(t)
+	dir := install(t, "playwright-core@1.65.1")
+	example := filepath.Join(dir, "example")
+	if err := os.CopyFS(example, os.DirFS(filepath.Join("..", "..", "examples", "browser"))); err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"STET_PROGRAM=" + rig.Stet(t), "STET_CHROMIUM=" + chromium, "STET_EXAMPLE=" + example}
+	nodeTests(t, dir, env, 40, filepath.Join("test", "browser", "*.test.js"))
+}
+
+// nodeTests runs the tests of Node in the files that pattern names. want is how many there are at least.
+func nodeTests(t *testing.T, dir string, env []string, want int, pattern string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d files of tests, %v", len(files), err)
+	}
+	out := rig.Run(t, dir, env, "node", append([]string{"--test", "--test-reporter=spec"}, files...)...)
+	m := regexp.MustCompile(`(?m)^. pass (\d+)$`).FindStringSubmatch(out)
+	if m == nil || !strings.Contains(out, " skipped 0") || !strings.Contains(out, " todo 0") {
+		t.Fatalf("the tests of Node did not all run:\n%s", out)
+	}
+	if n, _ := strconv.Atoi(m[1]); n < want {
+		t.Errorf("%d tests of Node have passed; want %d at least:\n%s", n, want, out)
+	}
+}

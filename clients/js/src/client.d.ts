@@ -1,0 +1,169 @@
+/** Whether the operation was executed, as far as all attempts together tell. */
+export type Verdict = 'executed' | 'not-executed' | 'may-have-executed';
+
+/**
+ * Why a call ended:
+ * - outcome: response is the operation's outcome; every later call gets the same.
+ * - gone: the operation was executed, and its response is not kept any more, or was too large.
+ * - refused: the last answer refused the request, such as a 401. An earlier attempt may have executed it.
+ * - attempts, time: the policy allows no further attempt.
+ * - aborted: the option signal has ended.
+ * - wait: it was accepted (202), and has not ended within the option wait. response is the 202.
+ * - status: it was accepted, and its status resource does not tell what became of it.
+ * - busy: another tab is at work on it, for longer than a call takes.
+ * - mismatch: the journal has another request, or another key, under this name.
+ * - stale: it was begun longer ago than the option maxAge, and is not sent again.
+ * - journal, journal-full: the journal could not be written; nothing was sent now.
+ */
+export type Reason = 'outcome' | 'gone' | 'refused' | 'attempts' | 'time' | 'aborted' | 'wait' | 'status' | 'busy' | 'mismatch' | 'stale' | 'journal' | 'journal-full';
+
+/** What a call has found out. */
+export interface Answer {
+  /** The name of the operation, or its key if it has none: not for logs then. */
+  operation: string;
+  verdict: Verdict;
+  /** It has an outcome, which is in the journal until that was told, and stays the same. */
+  settled: boolean;
+  reason: Reason;
+  /** The outcome, or the last answer, with its body in memory; null without one. */
+  response: Response | null;
+  /** The response is that of an earlier execution, by the service's word or the journal's. */
+  replayed: boolean;
+  /** The problem document (RFC 9457) of the response, or null. */
+  problem: Record<string, unknown> | null;
+  /** How many this call has made; 0 if the outcome is the journal's. */
+  attempts: number;
+  /** When the service asked to come again, in milliseconds; 0 if it did not. */
+  retryAfter: number;
+  /** What went wrong last, or null. */
+  error: unknown;
+  /**
+   * Say so when the user has seen the outcome. The entry of an operation without a name ends with it; a name keeps its
+   * outcome for the journal's keep. Without an outcome it does nothing.
+   */
+  told(): Promise<void>;
+}
+
+/** The options of fetch: those of the global one that survive a reload, and the operation's own. */
+export interface Request {
+  /** Any but GET and HEAD. */
+  method: string;
+  headers?: HeadersInit;
+  /** Anything but a stream. It is read once, so that every attempt sends the same bytes. */
+  body?: Exclude<BodyInit, ReadableStream> | null;
+  credentials?: RequestCredentials;
+  mode?: 'cors' | 'same-origin';
+  /** Default follow: what has refused a redirected request is no outcome then. */
+  redirect?: 'follow' | 'error';
+  signal?: AbortSignal;
+  /**
+   * What the page calls the operation, 1 to 255 characters: checkout-42. All calls with that name, after a reload and in other
+   * tabs too, have one key and one outcome. Default: it has no name, and no other call can be the same.
+   */
+  operation?: string;
+  /** The key, 1 to 255 characters of visible ASCII, where the page was given one. Default: a new UUID. */
+  key?: string;
+  /** How long to wait for the outcome after a 202, in milliseconds; 0: the 202 is the outcome. Default: the client's. */
+  wait?: number;
+}
+
+/** An operation whose outcome was not told. */
+export interface Pending {
+  /** Its name, or its key if it has none. */
+  operation: string;
+  method: string;
+  url: string;
+  created: Date;
+  verdict: Verdict;
+  settled: boolean;
+}
+
+/** What the option observe gets: after each attempt, with each status of an accepted operation, and what the journal could not note. */
+export interface Event {
+  operation?: string;
+  attempt?: number;
+  status?: number;
+  execution?: Verdict;
+  /** When the next attempt is due, in milliseconds; undefined if there is none. */
+  retryIn?: number;
+  progress?: Record<string, unknown>;
+  error?: unknown;
+}
+
+/** Where operations are kept. */
+export interface Journal {
+  readonly limits: Readonly<Required<JournalOptions>>;
+}
+
+/** The bounds of a journal. */
+export interface JournalOptions {
+  /** How many operations it takes; one more is refused. Default 1000. */
+  maxEntries?: number;
+  /** The bodies of requests without an outcome and of outcomes, in bytes. Default 16 MiB. */
+  maxBytes?: number;
+  /** How long a name keeps its outcome after that was told, in milliseconds. Default 24 hours. */
+  keep?: number;
+}
+
+/** Options of a client. Times are in milliseconds. */
+export interface Options {
+  /** Default: indexedDBJournal(). Node has none: give it memoryJournal(). */
+  journal?: Journal;
+  /** How many attempts a call makes. Default 8; at most 10000. */
+  attempts?: number;
+  /** How long after its start a call may begin another attempt. Default 120000; at most a day. */
+  elapsed?: number;
+  /** The bound of the first wait, drawn evenly from 0 (full jitter), on top of Retry-After. Each further bound is twice as long. Default 200. */
+  base?: number;
+  /** The greatest bound of a wait. Default 20000. */
+  cap?: number;
+  /** How long an attempt may take, its answer included. Default 30000. */
+  attemptTimeout?: number;
+  /** How long a call waits for the outcome after a 202; 0: the 202 is the outcome. Default 120000; at most a day. */
+  wait?: number;
+  /** How old an operation may be that is sent again: less than the service keeps keys. Default 23 hours. */
+  maxAge?: number;
+  /** The greatest request body, in bytes. Default 1 MiB; at most 64 MiB. */
+  maxBody?: number;
+  /** The greatest response body, in bytes; of a longer one the verdict counts, and its reason is gone. Default 1 MiB; at most 64 MiB. */
+  maxResponse?: number;
+  /** The request header that carries the key. Default Idempotency-Key. */
+  header?: string;
+  /** Send the key without quotes, for services that do not read structured fields (RFC 9651). Default false. */
+  raw?: boolean;
+  /** The response header that is "true" on replays. Default Idempotent-Replayed. */
+  replayedHeader?: string;
+  /** Request headers that the journal does not keep, besides Authorization, Proxy-Authorization and Cookie. */
+  secretHeaders?: string[];
+  /** Keep them after all. Default false. */
+  keepSecrets?: boolean;
+  /** Returns headers for each request to the origin of an operation, with credentials that are not kept: it is what resume has them from. */
+  authorize?: (request: { operation?: string; method: string; url: string }) => HeadersInit | undefined | Promise<HeadersInit | undefined>;
+  observe?: (event: Event) => void;
+  /** Default: the global fetch. */
+  fetch?: typeof fetch;
+}
+
+/** A client. Its calls reject only for wrong arguments (TypeError, RangeError), before anything is sent or kept. */
+export interface Client {
+  /** Sends a request as one operation, until its outcome is known or the policy ends it. */
+  fetch(url: string | URL, request: Request): Promise<Answer>;
+  /** The operations whose outcome was not told, oldest first. It rejects if the journal cannot be read. */
+  pending(): Promise<Pending[]>;
+  /** Finishes them: sends those again that have no outcome, with their keys. It rejects if the journal cannot be read. */
+  resume(options?: { signal?: AbortSignal }): Promise<Answer[]>;
+  /**
+   * Ends an operation, so that its name is free for a new one. Without an outcome it may have been executed, so that
+   * this is an error unless unsettled is true.
+   */
+  forget(operation: string, options?: { unsettled?: boolean }): Promise<void>;
+}
+
+/** Returns a client. Wrong options are errors here. */
+export function createClient(options?: Options): Client;
+
+/** A journal in IndexedDB, of the tabs of this origin. name tells users apart who share a browser. Default stet. */
+export function indexedDBJournal(options?: JournalOptions & { name?: string }): Journal;
+
+/** A journal that ends with the page or the process: for Node, and for tests. */
+export function memoryJournal(options?: JournalOptions): Journal;

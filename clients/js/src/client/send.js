@@ -1,0 +1,139 @@
+// The attempts of one operation: the same request, with the same key, until there is an answer that is final.
+
+import { keyField } from './request.js';
+import { executionOf, executionOfFailure, intact, judge, mayHave, never, notExecuted, together } from './verdict.js';
+
+/** What ended an attempt that took too long. */
+const tooLong = () => new DOMException('stet: the attempt took longer than the option attemptTimeout', 'TimeoutError');
+
+/** A signal that ends with another one, and when end is called; done frees it. */
+export function linked(signal) {
+  const own = new AbortController();
+  const end = () => own.abort(signal.reason);
+  if (signal?.aborted) end();
+  signal?.addEventListener('abort', end);
+  return { signal: own.signal, end: (reason) => own.abort(reason), done: () => signal?.removeEventListener('abort', end) };
+}
+
+/** Reads a body of at most max bytes: null if it is longer. */
+export async function readUpTo(response, max) {
+  if (response.body === null) return new Uint8Array(0);
+  const reader = response.body.getReader();
+  const chunks = [];
+  let length = 0;
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) break;
+    length += value.length;
+    if (length > max) {
+      reader.cancel().catch(() => {}); // what else it has does not matter
+      return null;
+    }
+    chunks.push(value);
+  }
+  const all = new Uint8Array(length);
+  let at = 0;
+  for (const chunk of chunks) {
+    all.set(chunk, at);
+    at += chunk.length;
+  }
+  return all;
+}
+
+/** The header of a request of an entry: what was kept, what is secret, and what the option authorize gives. */
+export async function headersOf(c, entry, secrets) {
+  const headers = new Headers(entry.headers);
+  for (const [name, value] of secrets) headers.set(name, value);
+  if (c.authorize) {
+    const given = await c.authorize({ operation: entry.named ? entry.name : undefined, method: entry.method, url: entry.url });
+    for (const [name, value] of new Headers(given ?? {})) headers.set(name, value);
+  }
+  return headers;
+}
+
+// exchange makes one attempt: { answer, verdict } or, without a whole response, { error, verdict }.
+async function exchange(c, entry, secrets, signal) {
+  const limit = linked(signal);
+  const timer = setTimeout(() => limit.end(tooLong()), c.attemptTimeout);
+  let response, begun = false;
+  try {
+    const headers = await headersOf(c, entry, secrets);
+    headers.set(c.header, keyField(entry.key, c.raw));
+    begun = true;
+    const { method, credentials, mode, redirect } = entry;
+    response = await c.send(entry.url, {
+      method, headers, signal: limit.signal, cache: 'no-store', ...(entry.body.length > 0 && { body: entry.body }),
+      ...(credentials && { credentials }), ...(mode && { mode }), ...(redirect && { redirect }),
+    });
+    const body = await readUpTo(response, c.maxResponse);
+    if (!intact(response, body)) {
+      response = undefined;
+      throw new Error('stet: the header of the response broke off');
+    }
+    const answer = { status: response.status, statusText: response.statusText, headers: response.headers, body: body ?? new Uint8Array(0), whole: body !== null, redirected: response.redirected, url: response.url };
+    return { answer, verdict: judge(answer, c.replayedHeader) };
+  } catch (error) {
+    if (!begun) return { error, verdict: { execution: notExecuted, retry: true, after: 0 } };
+    const verdict = { execution: entry.redirect === 'error' ? executionOfFailure(error) : mayHave, retry: true, after: 0 };
+    if (response !== undefined) { // it said something, and broke off
+      const { status, headers, redirected } = response;
+      verdict.execution = redirected ? mayHave : executionOf(status, headers, headers.get(c.replayedHeader) === 'true', null);
+      verdict.retry = !never(status);
+    }
+    return { error, verdict };
+  } finally {
+    clearTimeout(timer);
+    limit.done();
+  }
+}
+
+/** Waits; an end of the lost connection ends the wait early, if early is true. */
+export function sleep(ms, signal, early = false) {
+  return new Promise((resolve) => {
+    const end = () => {
+      clearTimeout(timer);
+      signal?.removeEventListener('abort', end);
+      globalThis.removeEventListener?.('online', end);
+      resolve();
+    };
+    const timer = setTimeout(end, ms);
+    signal?.addEventListener('abort', end);
+    if (early) globalThis.addEventListener?.('online', end);
+    if (signal?.aborted) end();
+  });
+}
+
+/**
+ * Sends an entry until its answer is final, or the policy ends it: then there is a reason. known is
+ * what is known of earlier attempts.
+ */
+export async function attempts(c, entry, { secrets, signal, known }) {
+  const began = performance.now();
+  const all = { execution: known, earlier: known, attempts: 0, reason: undefined, answer: undefined, verdict: undefined, error: undefined };
+  for (;;) {
+    if (signal?.aborted) return { ...all, reason: 'aborted', error: signal.reason };
+    all.attempts++;
+    const { answer, verdict, error } = await exchange(c, entry, secrets, signal);
+    Object.assign(all, { answer, verdict, error, earlier: all.execution });
+    all.execution = verdict.stands ? verdict.execution : together(all.earlier, verdict.execution);
+    const wait = verdict.after + Math.random() * Math.min(c.cap, c.base * 2 ** (all.attempts - 1)); // full jitter
+    let reason;
+    if (signal?.aborted) reason = 'aborted';
+    else if (!verdict.retry) reason = verdict.elsewhere ? 'refused' : undefined;
+    else if (all.attempts >= c.attempts) reason = 'attempts';
+    else if (performance.now() - began + wait > c.elapsed) reason = 'time';
+    else if (tooOld(c, entry, wait)) reason = 'stale';
+    else reason = 'again';
+    c.tell({ operation: entry.named ? entry.name : undefined, attempt: all.attempts, status: answer?.status, error, execution: verdict.execution, ...(reason === 'again' && { retryIn: wait }) });
+    if (reason !== 'again') return { ...all, reason };
+    await sleep(wait, signal, verdict.after === 0);
+  }
+}
+
+const clockSlack = 60_000; // how far in the future an entry may have been made, by a clock that was adjusted
+
+/** The service may have forgotten the key of what was made so long ago. */
+export function tooOld(c, entry, inAWhile = 0) {
+  const age = Date.now() - entry.created;
+  return age + inAWhile > c.maxAge || age < -clockSlack;
+}

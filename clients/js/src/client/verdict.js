@@ -1,0 +1,103 @@
+// What an answer says of an operation: whether it was executed, and whether to ask again. The
+// same decisions as those of stetclient, for Go.
+
+export const executed = 'executed', notExecuted = 'not-executed', mayHave = 'may-have-executed';
+
+const said = { executed, 'not executed': notExecuted, 'may have executed': mayHave };
+const problemType = 'application/problem+json';
+const maxProblem = 64 << 10; // bytes
+const maxSeconds = 2 ** 31; // of Retry-After; more are as good as for ever
+
+/** Says whether any of several attempts executed. */
+export function together(a, b) {
+  if (a === executed || b === executed) return executed;
+  return a === notExecuted && b === notExecuted ? notExecuted : mayHave;
+}
+
+/** The media type of a response, without parameters. */
+export const mediaType = (headers) => (headers.get('Content-Type') ?? '').split(';')[0].trim().toLowerCase();
+
+/** The problem document (RFC 9457) of an answer, or null. */
+export function parseProblem(headers, body) {
+  if (mediaType(headers) !== problemType || body.length > maxProblem) return null;
+  try {
+    const document = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(body));
+    return document !== null && typeof document === 'object' && !Array.isArray(document) ? document : null;
+  } catch {
+    return null;
+  }
+}
+
+/**
+ * Judges an answer { status, headers, body, redirected }. stands: it is the operation's outcome, and so
+ * speaks for all attempts.
+ */
+export function judge({ status, headers, body, redirected = false }, replayedHeader) {
+  const replayed = headers.get(replayedHeader) === 'true';
+  const problem = status >= 400 ? parseProblem(headers, body) : null;
+  const execution = typeof problem?.retryable === 'boolean' && Object.hasOwn(said, problem.execution) ? said[problem.execution] : undefined;
+  const verdict = { execution: execution ?? executionOf(status, headers, replayed, problem), retry: false, after: retryAfter(headers), replayed, problem };
+  if (execution !== undefined) verdict.retry = problem.retryable && !replayed;
+  else if (!replayed) verdict.retry = retried(status);
+  if (never(status)) verdict.retry = false;
+  verdict.stands = replayed && !verdict.retry;
+  // A redirect has been followed, perhaps by a GET: what refuses that says nothing of the operation.
+  if (redirected && verdict.execution === notExecuted) verdict.execution = mayHave;
+  verdict.elsewhere = redirected && !replayed && status >= 300;
+  return verdict;
+}
+
+/** The request itself is wrong, and would be the same again. */
+export const never = (status) => status === 400 || status === 422;
+
+// retried: a response that says no more than its status is worth another attempt.
+function retried(status) {
+  if (status === 408 || status === 409 || status === 425 || status === 429) return true;
+  return status >= 500 && status !== 501 && status !== 505;
+}
+
+/** What a response says about the effect by its status. */
+export function executionOf(status, headers, replayed, problem) {
+  if (replayed || (status >= 200 && status < 300)) return executed;
+  // One whose problem document cannot be understood might have said something else.
+  if (problem === null ? mediaType(headers) === problemType : problem.execution !== undefined) return mayHave;
+  if (status === 401 || status === 403 || status === 407 || status === 425 || status === 429) return notExecuted;
+  return status === 503 && headers.has('Retry-After') ? notExecuted : mayHave;
+}
+
+const node = globalThis.process?.versions?.node !== undefined; // whose fetch is strict
+
+/**
+ * Reports whether a response is all there. Over plain HTTP, Chromium takes a header that was cut off for
+ * a whole one without a body, "HTTP/1.1 " for a 200, and, at port 80, "HT" for the body of one. What has a body had
+ * the end of its header, and that the body is whole it does check.
+ */
+export function intact({ status, headers, url }, body) {
+  if (node || url.startsWith('https:')) return true;
+  if (headers.keys().next().done) return false;
+  return body === null || body.length > 0 || status === 204 || status === 304 || headers.get('Content-Length') === '0';
+}
+
+/**
+ * The wait that Retry-After asks for (RFC 9110, section 10.2.3), in milliseconds; 0 without one. A
+ * date is compared with the response's own, so that clocks need not agree.
+ */
+export function retryAfter(headers, now = Date.now()) {
+  const value = (headers.get('Retry-After') ?? '').trim();
+  if (/^[0-9]+$/.test(value)) return Math.min(Number(value), maxSeconds) * 1000;
+  const at = httpDate(value);
+  if (at === undefined) return 0;
+  return Math.min(Math.max(0, at - (httpDate(headers.get('Date') ?? '') ?? now)), maxSeconds * 1000);
+}
+
+function httpDate(text) {
+  const at = / GMT$/.test(text) ? Date.parse(text) : NaN;
+  return Number.isNaN(at) ? undefined : at;
+}
+
+// Of Node: there was no connection, so nothing was sent. Browsers do not tell, and after a redirect it is
+// not the connection of the operation.
+const unsent = new Set(['ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN', 'EHOSTUNREACH', 'ENETUNREACH', 'UND_ERR_CONNECT_TIMEOUT']);
+
+/** What an attempt has done that got no response. */
+export const executionOfFailure = (error) => (unsent.has(error?.cause?.code) ? notExecuted : mayHave);

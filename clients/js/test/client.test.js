@@ -1,0 +1,337 @@
+// The client, in Node over a journal in memory. test/browser has what takes a browser.
+
+import assert from 'node:assert/strict';
+import { createHash, randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import http from 'node:http';
+import { test } from 'node:test';
+import { createClient, memoryJournal } from '@stet-go/stet/client';
+import { shop } from './shop.js';
+
+const quick = { attempts: 4, base: 1, cap: 2 };
+
+/** A service that answers each request by the next of some functions, the last again and again; requests are what it got. */
+async function service(t, ...answers) {
+  const requests = [];
+  const server = http.createServer(async (req, res) => {
+    const chunks = [];
+    for await (const chunk of req) chunks.push(chunk);
+    requests.push({ method: req.method, url: req.url, headers: req.headers, key: req.headers['idempotency-key'], body: Buffer.concat(chunks).toString() });
+    const answer = answers.length > 1 ? answers.shift() : answers[0];
+    await answer(res, req);
+  });
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  t.after(() => { server.close(); server.closeAllConnections(); });
+  return { url: `http://127.0.0.1:${server.address().port}`, requests };
+}
+
+const reply = (status, headers = {}, body = '') => (res) => res.writeHead(status, headers).end(body);
+const lost = (res) => res.socket.destroy();
+const problem = (status, retryable, execution, headers = {}) => reply(status, { 'Content-Type': 'application/problem+json', ...headers }, JSON.stringify({ type: 'about:blank', status, retryable, execution }));
+const clientOf = (options = {}) => createClient({ journal: memoryJournal(), ...quick, ...options });
+const pay = { method: 'POST', body: '{"amount":42}', headers: { 'Content-Type': 'application/json' } };
+const text = async (answer) => `${answer.response?.status} ${await answer.response?.text()}`;
+const brief = ({ verdict, settled, reason, attempts }) => ({ verdict, settled, reason, attempts });
+
+test('one operation has one key, and the same bytes in every attempt', async (t) => {
+  const { url, requests } = await service(t, lost, reply(500), lost, reply(201, {}, 'paid'));
+  const answer = await clientOf().fetch(`${url}/payments`, pay);
+  assert.deepEqual(brief(answer), { verdict: 'executed', settled: true, reason: 'outcome', attempts: 4 });
+  assert.equal(await text(answer), '201 paid');
+  assert.match(requests[0].key, /^"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"$/);
+  for (const request of requests) assert.deepEqual({ key: request.key, body: request.body, type: request.headers['content-type'] }, { key: requests[0].key, body: pay.body, type: 'application/json' });
+});
+
+// What an answer means, as in stetclient: the answer that comes every time, and what is told of it.
+for (const [what, answer, want] of [
+  ['201', reply(201), { verdict: 'executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['400', reply(400), { verdict: 'may-have-executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['401', reply(401), { verdict: 'not-executed', settled: false, reason: 'refused', attempts: 1 }],
+  ['403', reply(403), { verdict: 'not-executed', settled: false, reason: 'refused', attempts: 1 }],
+  ['404', reply(404), { verdict: 'may-have-executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['409', reply(409), { verdict: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['429', reply(429), { verdict: 'not-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['500', reply(500), { verdict: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['501', reply(501), { verdict: 'may-have-executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['503', reply(503), { verdict: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['503 with Retry-After', reply(503, { 'Retry-After': '0' }), { verdict: 'not-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['503 for longer than the client waits', reply(503, { 'Retry-After': '3600' }), { verdict: 'not-executed', settled: false, reason: 'time', attempts: 1 }],
+  ['a replayed 500', reply(500, { 'Idempotent-Replayed': 'true' }), { verdict: 'executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['a replayed problem', problem(500, false, 'may have executed', { 'Idempotent-Replayed': 'true' }), { verdict: 'may-have-executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['mismatch', problem(422, false, 'not executed'), { verdict: 'not-executed', settled: false, reason: 'refused', attempts: 1 }],
+  ['in-flight', problem(409, true, 'may have executed'), { verdict: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['outcome-unknown', problem(504, true, 'may have executed'), { verdict: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['store-unavailable', problem(503, true, 'not executed'), { verdict: 'not-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['result-expired', problem(410, false, 'executed'), { verdict: 'executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['a retryable 400', problem(400, true, 'not executed'), { verdict: 'not-executed', settled: false, reason: 'refused', attempts: 1 }],
+  ['a problem that says something else', problem(401, false, 'perhaps'), { verdict: 'may-have-executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['a problem that cannot be read', reply(403, { 'Content-Type': 'application/problem+json' }, '{'), { verdict: 'may-have-executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['a broken connection', lost, { verdict: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['a 201 that breaks off', (res) => res.writeHead(201, { 'Content-Length': 9 }).write('paid', () => res.socket.destroy()), { verdict: 'executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['a response that is too large', reply(201, {}, 'x'.repeat(2 << 20)), { verdict: 'executed', settled: true, reason: 'gone', attempts: 1 }],
+]) {
+  test(`what is answered with ${what}`, async (t) => {
+    const { url, requests } = await service(t, answer);
+    const client = clientOf();
+    const got = await client.fetch(url, { ...pay, operation: 'o' });
+    assert.deepEqual(brief(got), want);
+    assert.equal(requests.length, want.attempts);
+    const pending = (await client.pending()).map(({ settled, verdict }) => ({ settled, verdict }));
+    assert.deepEqual(pending, want.verdict === 'not-executed' ? [] : [{ settled: want.settled, verdict: want.verdict }]);
+  });
+}
+
+test('a refusal after a lost attempt is no outcome', async (t) => {
+  const { url, requests } = await service(t, lost, reply(401), reply(201, {}, 'paid'));
+  const client = clientOf();
+  assert.deepEqual(brief(await client.fetch(url, { ...pay, operation: 'o' })), { verdict: 'may-have-executed', settled: false, reason: 'refused', attempts: 2 });
+  assert.equal(await text(await client.fetch(url, { ...pay, operation: 'o' })), '201 paid');
+  assert.equal(new Set(requests.map(({ key }) => key)).size, 1);
+});
+
+test('what was not executed leaves the journal, and its name gets another key', async (t) => {
+  const { url, requests } = await service(t, reply(401), reply(201, {}, 'paid'));
+  const client = clientOf();
+  assert.equal((await client.fetch(url, { ...pay, operation: 'o' })).verdict, 'not-executed');
+  assert.equal(await text(await client.fetch(url, { ...pay, body: 'corrected', operation: 'o' })), '201 paid');
+  assert.notEqual(requests[0].key, requests[1].key);
+});
+
+test('a connection that is refused executes nothing, where no redirect can have gone before it', async (t) => {
+  const { url } = await service(t, reply(201));
+  const server = http.createServer().listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address();
+  server.close();
+  await once(server, 'close');
+  const dead = `http://127.0.0.1:${port}`;
+  assert.deepEqual(brief(await clientOf().fetch(dead, { ...pay, redirect: 'error' })), { verdict: 'not-executed', settled: false, reason: 'attempts', attempts: 4 });
+  assert.equal((await clientOf().fetch(dead, pay)).verdict, 'may-have-executed');
+  void url;
+});
+
+test('what refuses a request that was redirected says nothing of the operation', async (t) => {
+  const { url } = await service(t, (res, req) => (req.method === 'POST' ? reply(303, { Location: '/receipt' }) : reply(401))(res));
+  assert.deepEqual(brief(await clientOf().fetch(url, pay)), { verdict: 'may-have-executed', settled: false, reason: 'refused', attempts: 1 });
+});
+
+test('Retry-After is waited for', async (t) => {
+  const { url } = await service(t, reply(503, { 'Retry-After': '1' }), reply(201));
+  const began = performance.now();
+  assert.equal((await clientOf().fetch(url, pay)).settled, true);
+  assert.ok(performance.now() - began >= 1000);
+});
+
+test('a Retry-After that is a date counts from the date of the answer', async (t) => {
+  const date = (s) => new Date(Date.UTC(2001, 0, 1, 0, 0, s)).toUTCString();
+  const { url } = await service(t, reply(503, { Date: date(0), 'Retry-After': date(3600) }));
+  const answer = await clientOf().fetch(url, pay);
+  assert.equal(answer.retryAfter, 3600_000);
+  assert.equal(answer.reason, 'time');
+});
+
+test('waits are drawn evenly from 0 to a bound that doubles', async (t) => {
+  const { url } = await service(t, reply(500));
+  const waits = [];
+  const random = t.mock.method(Math, 'random', () => 0.5);
+  await clientOf({ attempts: 5, base: 2, cap: 10, observe: ({ retryIn }) => waits.push(retryIn) }).fetch(url, pay);
+  random.mock.restore();
+  assert.deepEqual(waits, [1, 2, 4, 5, undefined]);
+});
+
+test('calls with one name have one outcome, and it is sent once', async (t) => {
+  const { url, requests } = await service(t, reply(201, { 'X-Payment': '1' }, 'paid'));
+  const client = clientOf();
+  const answers = await Promise.all(Array.from({ length: 5 }, () => client.fetch(url, { ...pay, operation: 'o' })));
+  for (const answer of answers) {
+    assert.equal(answer.response.headers.get('X-Payment'), '1');
+    assert.equal(await text(answer), '201 paid');
+  }
+  assert.deepEqual(answers.map(({ replayed }) => replayed).sort(), [false, true, true, true, true]);
+  assert.equal(requests.length, 1);
+});
+
+test('a name with another request is a mismatch, before and after its outcome', async (t) => {
+  const { url, requests } = await service(t, lost, lost, lost, lost, reply(201));
+  const client = clientOf();
+  await client.fetch(url, { ...pay, operation: 'o' });
+  assert.deepEqual(brief(await client.fetch(url, { ...pay, body: 'other', operation: 'o' })), { verdict: 'may-have-executed', settled: false, reason: 'mismatch', attempts: 0 });
+  assert.equal((await client.fetch(url, { ...pay, operation: 'o' })).settled, true);
+  assert.deepEqual(brief(await client.fetch(`${url}/elsewhere`, { ...pay, operation: 'o' })), { verdict: 'executed', settled: false, reason: 'mismatch', attempts: 0 });
+  assert.equal((await client.fetch(url, { ...pay, operation: 'o', key: 'another' })).reason, 'mismatch');
+  assert.equal(requests.length, 5);
+});
+
+test('a form is the same request whatever its boundary', async (t) => {
+  const { url, requests } = await service(t, lost, lost, lost, lost, reply(201, {}, 'paid'));
+  const client = clientOf();
+  const form = () => {
+    const data = new FormData();
+    data.append('amount', '42');
+    data.append('receipt', new Blob([Uint8Array.of(0, 128, 255)]), 'r.bin');
+    return data;
+  };
+  await client.fetch(url, { method: 'POST', body: form(), operation: 'o' });
+  assert.equal(await text(await client.fetch(url, { method: 'POST', body: form(), operation: 'o' })), '201 paid');
+  assert.equal(new Set(requests.map(({ body }) => body)).size, 1);
+});
+
+test('resume finishes what was left, with the same key, and told ends it', async (t) => {
+  const { url, requests } = await service(t, lost, reply(201, {}, 'paid'));
+  const client = clientOf({ attempts: 1 });
+  assert.equal((await client.fetch(url, pay)).verdict, 'may-have-executed');
+  const [left] = await client.pending();
+  assert.deepEqual({ method: left.method, url: left.url, verdict: left.verdict, settled: left.settled }, { method: 'POST', url: `${url}/`, verdict: 'may-have-executed', settled: false });
+  await assert.rejects(client.forget(left.operation), /has no outcome/);
+  const [answer] = await client.resume();
+  assert.equal(await text(answer), '201 paid');
+  assert.equal(requests[0].key, requests[1].key);
+  assert.equal((await client.pending())[0].settled, true);
+  assert.equal(await text((await client.resume())[0]), '201 paid');
+  await answer.told();
+  assert.deepEqual(await client.pending(), []);
+  assert.deepEqual(await client.resume(), []);
+  assert.equal(requests.length, 2);
+});
+
+test('secrets are not kept: authorize gives them to each attempt, and to resume', async (t) => {
+  const { url, requests } = await service(t, lost, lost, lost, reply(201));
+  const journal = memoryJournal();
+  const secret = { Authorization: 'Bearer one', 'X-Api-Key': 'two', 'X-Kept': 'three' };
+  await createClient({ journal, ...quick, attempts: 1, secretHeaders: ['X-Api-Key'] }).fetch(url, { ...pay, headers: secret });
+  assert.equal(JSON.stringify(await journal.list()).match(/one|two/), null);
+  await createClient({ journal, ...quick, attempts: 1 }).resume();
+  await createClient({ journal, ...quick, attempts: 2, authorize: async () => ({ Authorization: 'Bearer new' }) }).resume();
+  assert.deepEqual(requests.map(({ headers }) => [headers.authorization, headers['x-api-key'], headers['x-kept']]),
+    [['Bearer one', 'two', 'three'], [undefined, undefined, 'three'], ['Bearer new', undefined, 'three'], ['Bearer new', undefined, 'three']]);
+  const all = memoryJournal();
+  await createClient({ journal: all, ...quick, attempts: 1, keepSecrets: true }).fetch(url, { ...pay, headers: secret });
+  assert.match(JSON.stringify(await all.list()), /Bearer one/);
+});
+
+test('authorize that fails sends nothing', async (t) => {
+  const { url, requests } = await service(t, reply(201));
+  const answer = await clientOf({ authorize: () => { throw new Error('signed out'); } }).fetch(url, pay);
+  assert.deepEqual(brief(answer), { verdict: 'not-executed', settled: false, reason: 'attempts', attempts: 4 });
+  assert.equal(answer.error.message, 'signed out');
+  assert.equal(requests.length, 0);
+});
+
+test('the journal is bounded, and says so', async (t) => {
+  const { url, requests } = await service(t, reply(201, {}, 'paid'));
+  const client = clientOf({ journal: memoryJournal({ maxEntries: 2, maxBytes: 40 }) });
+  const first = await client.fetch(url, pay);
+  const second = await client.fetch(url, { ...pay, operation: 'named' });
+  assert.deepEqual(brief(await client.fetch(url, pay)), { verdict: 'not-executed', settled: false, reason: 'journal-full', attempts: 0 });
+  await second.told();
+  assert.equal((await client.fetch(url, pay)).reason, 'journal-full'); // the name keeps its outcome
+  await first.told();
+  assert.equal((await client.fetch(url, { ...pay, body: 'x'.repeat(41) })).reason, 'journal-full');
+  assert.equal((await client.fetch(url, pay)).settled, true);
+  await client.forget('named');
+  assert.equal((await client.fetch(url, { ...pay, operation: 'named' })).replayed, false);
+  assert.equal(requests.length, 4);
+});
+
+test('what was told is over after keep', async (t) => {
+  const { url, requests } = await service(t, reply(201, {}, 'paid'));
+  t.mock.timers.enable({ apis: ['Date'], now: 1e12 });
+  const client = clientOf({ journal: memoryJournal({ keep: 1000 }) });
+  await (await client.fetch(url, { ...pay, operation: 'o' })).told();
+  t.mock.timers.setTime(1e12 + 1000);
+  assert.equal((await client.fetch(url, { ...pay, operation: 'o' })).replayed, true);
+  t.mock.timers.setTime(1e12 + 1001);
+  assert.equal((await client.fetch(url, { ...pay, operation: 'o' })).replayed, false);
+  assert.equal(requests.length, 2);
+});
+
+test('what is too old is not sent again, nor what a clock that was set back makes look new', async (t) => {
+  const { url, requests } = await service(t, lost, reply(201));
+  t.mock.timers.enable({ apis: ['Date'], now: 1e12 });
+  const client = clientOf({ attempts: 1, maxAge: 1000 });
+  await client.fetch(url, { ...pay, operation: 'o' });
+  for (const now of [1e12 + 1001, 1e12 - 60_001]) {
+    t.mock.timers.setTime(now);
+    assert.deepEqual(brief(await client.fetch(url, { ...pay, operation: 'o' })), { verdict: 'may-have-executed', settled: false, reason: 'stale', attempts: 0 });
+  }
+  assert.equal(requests.length, 1);
+  await assert.rejects(client.forget('o'), /unsettled: true/);
+  await client.forget('o', { unsettled: true });
+  assert.deepEqual(await client.pending(), []);
+});
+
+test('a journal that fails: nothing is sent, and what cannot be known is not said', async (t) => {
+  const { url, requests } = await service(t, reply(201));
+  const journal = memoryJournal();
+  const add = t.mock.method(journal, 'add', async () => { throw new Error('disk'); });
+  const client = clientOf({ journal });
+  assert.deepEqual(brief(await client.fetch(url, pay)), { verdict: 'not-executed', settled: false, reason: 'journal', attempts: 0 });
+  assert.equal((await client.fetch(url, { ...pay, operation: 'o' })).verdict, 'may-have-executed'); // of an earlier page
+  t.mock.method(journal, 'remove', async () => { throw new Error('disk'); });
+  assert.equal((await client.fetch(url, pay)).verdict, 'may-have-executed'); // resume may find it
+  assert.equal(requests.length, 0);
+  add.mock.restore();
+  t.mock.method(journal, 'settle', async () => { throw new Error('disk'); });
+  const answer = await client.fetch(url, pay);
+  assert.deepEqual([answer.settled, answer.error.message], [true, 'disk']);
+});
+
+test('a signal ends the attempts and the waits', async (t) => {
+  const { url } = await service(t, reply(500));
+  const caller = new AbortController();
+  const answer = clientOf({ base: 100_000, cap: 100_000, observe: () => caller.abort() }).fetch(url, { ...pay, signal: caller.signal });
+  assert.deepEqual(brief(await answer), { verdict: 'may-have-executed', settled: false, reason: 'aborted', attempts: 1 });
+  assert.deepEqual(brief(await clientOf().fetch(url, { ...pay, signal: AbortSignal.abort() })), { verdict: 'not-executed', settled: false, reason: 'aborted', attempts: 0 });
+});
+
+test('an attempt that takes too long is given up', async (t) => {
+  const { url, requests } = await service(t, () => {}, reply(201));
+  assert.equal((await clientOf({ attemptTimeout: 200 }).fetch(url, pay)).attempts, 2);
+  assert.equal(requests.length, 2);
+});
+
+test('wrong calls and options are errors, before anything is kept', async () => {
+  const client = clientOf();
+  for (const [init, want] of [
+    [{}, /such as POST/], [{ method: 'GET' }, /such as POST/], [{ ...pay, keepalive: true }, /keepalive/], [{ ...pay, operation: '' }, /operation/], [{ ...pay, key: 'a b' }, /key/],
+    [{ ...pay, mode: 'no-cors' }, /no-cors/], [{ ...pay, redirect: 'manual' }, /manual/], [{ ...pay, wait: -1 }, /wait/], [{ ...pay, headers: { 'idempotency-key': 'k' } }, /option key/],
+    [{ ...pay, body: new ReadableStream() }, /stream/], [{ ...pay, body: 'x'.repeat((1 << 20) + 1) }, /maxBody/], [{ ...pay, body: new Blob(['x'.repeat((1 << 20) + 1)]) }, /maxBody/],
+  ]) await assert.rejects(client.fetch('http://127.0.0.1:1/', init), want);
+  await assert.rejects(client.fetch('http://user:secret@127.0.0.1:1/', pay), TypeError);
+  assert.deepEqual(await client.pending(), []);
+  for (const options of [{}, { attempts: 0 }, { base: NaN }, { retries: 3 }, { authorize: 'Bearer' }, { header: 'a b' }]) {
+    assert.throws(() => createClient(options.attempts === undefined && Object.keys(options).length === 0 ? {} : { journal: memoryJournal(), ...options }), TypeError);
+  }
+  assert.throws(() => memoryJournal({ maxEntries: 0 }), /maxEntries/);
+});
+
+test('a digest made without crypto.subtle is SHA-256, and a key made without crypto.randomUUID is a UUID', async () => {
+  const { digest } = await import(new URL('client/digest.js', import.meta.resolve('@stet-go/stet/client')).href);
+  const { mint } = await import(new URL('client/request.js', import.meta.resolve('@stet-go/stet/client')).href);
+  for (let length = 0; length < 200; length++) {
+    const bytes = randomBytes(length);
+    assert.equal(await digest(bytes, null), createHash('sha256').update(bytes).digest('hex'));
+  }
+  assert.match(mint({ getRandomValues: (bytes) => bytes.fill(255) }), /^ffffffff-ffff-4fff-bfff-ffffffffffff$/);
+});
+
+test('cut behind every byte of the request and of the answer, each operation charges once', { timeout: 120_000 }, async (t) => {
+  const { url, wire, charges } = await shop(t);
+  const client = clientOf({ attempts: 10 });
+  let operations = 0;
+  for (const side of ['request', 'answer']) {
+    let length = 1;
+    for (let at = 0; at <= length; at++) {
+      const cut = wire.cut({ side, once: true, at: (whole) => (({ length } = whole), at) });
+      const answer = await client.fetch(`${url}/charges`, pay);
+      await cut;
+      operations++;
+      assert.equal(await text(answer), `201 {"charge":${charges.length}}`, `cut behind byte ${at} of the ${side}`);
+      await answer.told();
+    }
+  }
+  assert.ok(operations > 300, `${operations} cuts`);
+  assert.equal(charges.length, operations);
+  assert.equal(new Set(charges).size, operations);
+});
