@@ -19,7 +19,7 @@ func (c *call) unknown(rw *capture) {
 	}
 	var hint time.Duration // none without a verifier
 	if p, _ := c.m.engine.Policy(c.op.Class); p.Verify != nil {
-		hint = retryAfter
+		hint = c.m.o.RetryAfter
 	}
 	c.m.refuse(c.w, &outcomeUnknown, "", hint)
 }
@@ -87,7 +87,7 @@ func (c *call) refuse(err error) {
 	case stet.KindOf(err) == stet.KindMismatch:
 		problem = &mismatch
 	case stet.KindOf(err) == stet.KindInFlight:
-		problem, hint = &inFlight, max(hint, retryAfter)
+		problem, hint = &inFlight, max(hint, c.m.o.RetryAfter)
 		c.applied(false)
 	case stet.KindOf(err) == stet.KindExpired:
 		problem = resultExpired.as(stet.ExecutionOf(err))
@@ -96,9 +96,9 @@ func (c *call) refuse(err error) {
 		c.m.log().ErrorContext(c.r.Context(), "stethttp: a stored response cannot be read", slog.String("id", c.m.engine.ID(c.op.Scope, c.op.Key).String()),
 			slog.Any("error", err))
 	case notExecuted && (stet.KindOf(err) == stet.KindStore || stet.KindOf(err) == stet.KindClosed):
-		problem, hint = &storeUnavailable, max(hint, retryAfter)
+		problem, hint = &storeUnavailable, max(hint, c.m.o.RetryAfter)
 	case notExecuted && c.r.Context().Err() != nil:
-		problem, hint = &requestEnded, retryAfter
+		problem, hint = &requestEnded, c.m.o.RetryAfter
 	case notExecuted:
 		problem = &misconfigured
 		if outer := stet.FromContext(c.r.Context()); outer != nil && c.passedOn && outer.ID() == c.m.engine.ID(c.op.Scope, c.op.Key) {

@@ -182,18 +182,21 @@ func (ac *acceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	keys := r.Header[m.header]
-	if len(keys) == 0 && m.o.Optional {
+	c := &acceptance{call: &call{guard: &guard{m: m}, w: w, r: r}, acceptor: ac}
+	buf := newBuffer()
+	defer buf.free()
+	if m.pointer != nil && !c.readFirst(buf, ac.limit) {
+		return
+	}
+	if len(keys) == 0 && !c.pointed.there && m.o.Optional {
 		keys = []string{strconv.Quote(stet.NewKey())}
 	}
-	c := &acceptance{call: &call{guard: &guard{m: m}, w: w, r: r}, acceptor: ac}
 	if problem, detail := c.name(keys); problem != nil {
 		m.refuse(w, problem, detail, 0)
 		return
 	}
 	_, c.async = preference(r.Header["Prefer"], "respond-async")
-	buf := newBuffer()
-	defer buf.free()
-	if !c.read(buf, ac.limit) {
+	if m.pointer == nil && !c.read(buf, ac.limit) {
 		return
 	}
 	defer c.end()
@@ -366,7 +369,7 @@ func (c *acceptance) refuseAcceptance(err error) {
 		c.unreadable(st, err)
 	case !ok || own.Kind == stet.KindStore && own.Execution != stet.NotExecuted:
 		c.m.log().ErrorContext(c.r.Context(), "stethttp: whether an operation was accepted is not known", slog.Any("error", err))
-		c.m.refuse(c.w, &acceptanceUnknown, "", retryAfter)
+		c.m.refuse(c.w, &acceptanceUnknown, "", c.m.o.RetryAfter)
 	case own.Kind == stet.KindStore:
 		c.m.log().ErrorContext(c.r.Context(), "stethttp: an operation could not be accepted", slog.Any("error", err))
 		c.refuse(err)

@@ -16,7 +16,7 @@ import (
 // without a verifier.
 func (m *Middleware) resolvedAfter(class string) time.Duration {
 	if p, ok := m.engine.Policy(class); ok && p.Verify != nil {
-		return 5 * retryAfter
+		return 5 * m.o.RetryAfter
 	}
 	return 0
 }

@@ -46,6 +46,11 @@ func parseKey(field string, strict, foldCase bool) (string, flaw) {
 	case strings.Contains(key, ","): // what joins fields of one name: RFC 9110, section 5.3
 		return "", keyComma
 	}
+	return checkKey(key, foldCase)
+}
+
+// checkKey returns the key that a text is, or what is wrong with it.
+func checkKey(key string, foldCase bool) (string, flaw) {
 	if key == "" {
 		return "", keyEmpty
 	}

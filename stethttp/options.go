@@ -60,6 +60,16 @@ type Options struct {
 	// Header is the name of the request header that carries the key. Default
 	// DefaultHeader.
 	Header string
+	// KeyPointer is a JSON pointer (RFC 6901) to where the content of a request may have
+	// the key instead, or as well: "/id" for {"id": "…"}. The value must be text, and is
+	// the key as it is, without quotes of its own. A request whose header and content
+	// have different keys is refused with 400 (key-repeated). Content that is not JSON,
+	// or has a Content-Encoding, has no key. As the content is read before the key is
+	// known, one larger than MaxBody is refused also where the key is optional. Default
+	// "": the header only.
+	KeyPointer string
+	// KeyPolicy says which keys are good enough. Default: all are.
+	KeyPolicy KeyPolicy
 	// Strict accepts only the quoted form of a key, a structured field of
 	// type String (RFC 9651). By default a value that does not begin with a
 	// quote is taken as it is, and names the same operation as the quoted
@@ -128,6 +138,11 @@ type Options struct {
 	// ReplayedHeader is the response header that is "true" on replays.
 	// Default DefaultReplayedHeader.
 	ReplayedHeader string
+
+	// RetryAfter is what Retry-After says where asking again will tell more, about a run
+	// in flight for one, if nothing is known that takes longer. In whole seconds, rounded
+	// up. Default 1 s; at most 24 h.
+	RetryAfter time.Duration
 
 	// FailOpen runs requests unprotected while the store cannot be used,
 	// instead of refusing them with 503: a retry may then run twice. Every
@@ -208,6 +223,17 @@ func (o Options) withDefaults() (Options, error) {
 		return o, misuse.Errorf("stethttp: Options.MaxWait is %v; at most %v", o.MaxWait, store.MaxWait)
 	}
 	o.MaxWait = cmp.Or(o.MaxWait, DefaultMaxWait)
+	if o.RetryAfter < 0 || o.RetryAfter > maxRetryAfter {
+		return o, misuse.Errorf("stethttp: Options.RetryAfter is %v; it must be 0 to %v", o.RetryAfter, maxRetryAfter)
+	}
+	o.RetryAfter = cmp.Or(o.RetryAfter, time.Second)
+	if err := o.KeyPolicy.check(); err != nil {
+		return o, err
+	}
+	o.FoldCase = o.FoldCase || o.KeyPolicy.UUID
+	if o.Header == o.ReplayedHeader {
+		return o, misuse.Errorf("stethttp: Options.Header and ReplayedHeader are both %q", o.Header)
+	}
 	if o.Tries < 0 || o.Tries > maxTries {
 		return o, misuse.Errorf("stethttp: Options.Tries is %d; it must be 1 to %d", o.Tries, maxTries)
 	}

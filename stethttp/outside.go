@@ -35,7 +35,7 @@ func (c *call) serveOutside(run *stet.Lease) {
 			return
 		}
 		if !timer.Sleep(c.r.Context(), pause/2+rand.N(pause/2)) {
-			c.m.refuse(c.w, &notExecuted, "", retryAfter)
+			c.m.refuse(c.w, &notExecuted, "", c.m.o.RetryAfter)
 			return
 		}
 		pause = min(2*pause, maxPause)
@@ -101,7 +101,7 @@ func (c *call) unsettled(rw *capture, run *stet.Lease, whole bool) {
 			"It must call stet_settle with the claim in " + HeaderClaim + ", in the transaction of its writes")
 		c.m.refuse(c.w, &notSettled, "", 0)
 	default:
-		hint := retryAfter
+		hint := c.m.o.RetryAfter
 		if s, err := strconv.Atoi(rw.final.Get("Retry-After")); whole && err == nil && s > 0 {
 			hint = min(time.Duration(s), 86400) * time.Second
 		}

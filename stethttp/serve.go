@@ -16,9 +16,6 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// retryAfter is the hint where asking again will tell more.
-const retryAfter = time.Second
-
 // guard is a protected handler.
 type guard struct {
 	m    *Middleware
@@ -42,6 +39,7 @@ type call struct {
 	wait  time.Duration // as the request prefers it, if it does
 	waits bool
 
+	pointed  pointed // what Options.KeyPointer leads to
 	claim    string  // of the run, under stet.Policy.Outside
 	says     verdict // of the response
 	passedOn bool    // from another middleware of this package, and its body was not read in between
@@ -51,21 +49,28 @@ type call struct {
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m := g.m
 	keys := r.Header[m.header]
-	if !m.protects(r.Method) || len(keys) == 0 && m.o.Optional || m.o.Skip != nil && m.o.Skip(r) {
+	if !m.protects(r.Method) || len(keys) == 0 && m.o.Optional && m.pointer == nil || m.o.Skip != nil && m.o.Skip(r) {
 		g.next.ServeHTTP(w, r)
 		return
 	}
 	c := &call{guard: g, w: w, r: r}
+	buf := newBuffer()
+	defer buf.free()
+	if m.pointer != nil && !c.readFirst(buf, m.o.MaxBody) {
+		return
+	}
+	defer c.end()
+	if len(keys) == 0 && !c.pointed.there && m.o.Optional {
+		g.next.ServeHTTP(w, c.request(r.Context()))
+		return
+	}
 	if problem, detail := c.name(keys); problem != nil {
 		m.refuse(w, problem, detail, 0)
 		return
 	}
-	buf := newBuffer()
-	defer buf.free()
-	if !c.read(buf, m.o.MaxBody) {
+	if m.pointer == nil && !c.read(buf, m.o.MaxBody) {
 		return
 	}
-	defer c.end()
 	if m.transact != nil {
 		c.serveTx()
 		return
@@ -115,20 +120,14 @@ func (c *call) unread(err error, limit int64) {
 	c.m.refuse(c.w, &bodyUnreadable, "", 0)
 }
 
-// name finds out which operation the request names, from its header alone: a
-// client that waits for 100 Continue is refused before it sends its body.
+// name finds out which operation the request names, from its header alone, unless
+// Options.KeyPointer has had the body read before: a client that waits for 100 Continue
+// is refused before it sends its body.
 func (c *call) name(keys []string) (problem *condition, detail string) {
 	m, r := c.m, c.r
-	switch len(keys) {
-	case 0:
-		return &keyMissing, "Send the header " + m.header + " with a key that is new for each operation and the same for each retry of it."
-	case 1:
-	default:
-		return &keyRepeated, ""
-	}
-	key, flaw := parseKey(keys[0], m.o.Strict, m.o.FoldCase)
-	if flaw != "" {
-		return &keyInvalid, string(flaw)
+	key, problem, detail := c.key(keys)
+	if problem != nil {
+		return problem, detail
 	}
 	if problem := c.findScope(); problem != nil {
 		return problem, ""

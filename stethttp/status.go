@@ -134,7 +134,7 @@ func (c *lookup) found(st stet.Status, err error) bool {
 	case own != nil && own.Kind == stet.KindDamaged:
 		c.unreadable(st, err)
 	case err != nil:
-		c.m.refuse(c.w, &statusUnavailable, "", retryAfter)
+		c.m.refuse(c.w, &statusUnavailable, "", c.m.o.RetryAfter)
 	case st.Record.State == store.None:
 		c.m.refuse(c.w, &operationNotFound, "", 0)
 	case st.Record.State.Settled() && st.Outcome.Gone:

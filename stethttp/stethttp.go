@@ -93,7 +93,9 @@ type Middleware struct {
 	o      Options
 	// header is the canonical name of the key's header.
 	header string
-	filter headerFilter
+	// pointer is that to the key in the body; nil if keys are in the header only.
+	pointer []string
+	filter  headerFilter
 	// invalid is the outcome of handlers that ended without a
 	// response that could be sent.
 	invalid stet.Outcome
@@ -120,6 +122,9 @@ func New(engine *stet.Engine, o Options) (*Middleware, error) {
 		return nil, err
 	}
 	m := &Middleware{engine: engine, o: o, header: o.Header, filter: newHeaderFilter(o)}
+	if m.pointer, err = parsePointer(o.KeyPointer); err != nil {
+		return nil, err
+	}
 	m.invalid = m.asResponse(&responseInvalid, "")
 	return m, nil
 }

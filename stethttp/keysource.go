@@ -1,0 +1,243 @@
+package stethttp
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/stet-go/stet/internal/misuse"
+)
+
+// KeyPolicy says which keys are good enough; others are refused with 400 (key-invalid),
+// before anything else is said about them. The zero value takes every key.
+type KeyPolicy struct {
+	// UUID takes only UUIDs (RFC 9562) of the versions 1 to 8, in their usual form. Upper
+	// and lower case are the same, as they name the same number.
+	UUID bool
+	// MinLength is how many bytes a key must have; at most 255.
+	MinLength int
+	// MinEntropy is how many bits a key must seem to have: its length times the entropy
+	// of how often each byte is in it. That finds constants, counters and short words,
+	// and cannot tell an alphabet from something random. Of n bytes that all differ it is
+	// n × log2(n): 64 for 16 of them; a random UUID has some 130. At most 1024; with UUID,
+	// 100.
+	MinEntropy int
+}
+
+const (
+	maxEntropy     = 1024
+	maxUUIDEntropy = 100
+	uuidLength     = 36
+
+	maxRetryAfter = 24 * time.Hour
+)
+
+// check finds out what is wrong with the policy.
+func (p KeyPolicy) check() error {
+	most := maxEntropy
+	if p.UUID {
+		most = maxUUIDEntropy
+	}
+	switch {
+	case p.MinLength < 0 || p.MinLength > maxKey:
+		return misuse.Errorf("stethttp: Options.KeyPolicy.MinLength is %d; it must be 0 to %d", p.MinLength, maxKey)
+	case p.UUID && p.MinLength > uuidLength:
+		return misuse.Errorf("stethttp: Options.KeyPolicy.MinLength is %d, and a UUID has %d bytes: no key would do", p.MinLength, uuidLength)
+	case p.MinEntropy < 0 || p.MinEntropy > most:
+		return misuse.Errorf("stethttp: Options.KeyPolicy.MinEntropy is %d; it must be 0 to %d here", p.MinEntropy, most)
+	}
+	return nil
+}
+
+// refuses returns why a key is not good enough; "" if it is.
+func (p KeyPolicy) refuses(key string) flaw {
+	switch {
+	case p.UUID && !isUUID(key):
+		return "The key is not a UUID (RFC 9562)."
+	case len(key) < p.MinLength:
+		return flaw(fmt.Sprintf("The key has %d bytes; at least %d are required.", len(key), p.MinLength))
+	case p.MinEntropy > 0 && entropy(key) < float64(p.MinEntropy):
+		return flaw(fmt.Sprintf("The key is too easy to guess: at least %d bits of entropy are required, as a random UUID has them.", p.MinEntropy))
+	}
+	return ""
+}
+
+// isUUID reports whether a key is a UUID of a version that has one.
+func isUUID(key string) bool {
+	if len(key) != uuidLength {
+		return false
+	}
+	for i := range len(key) {
+		switch c := key[i]; {
+		case i == 8 || i == 13 || i == 18 || i == 23:
+			if c != '-' {
+				return false
+			}
+		case !isHex(c):
+			return false
+		}
+	}
+	return key[14] >= '1' && key[14] <= '8' && strings.IndexByte("89abAB", key[19]) >= 0
+}
+
+func isHex(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
+}
+
+// entropy is how many bits a key seems to have: see KeyPolicy.MinEntropy.
+func entropy(key string) (bits float64) {
+	var count [256]int
+	for i := range len(key) {
+		count[key[i]]++
+	}
+	for _, n := range count {
+		if n > 0 {
+			bits += float64(n) * math.Log2(float64(len(key))/float64(n))
+		}
+	}
+	return bits
+}
+
+// parsePointer returns the names and indexes of a JSON pointer (RFC 6901), nil for "".
+func parsePointer(pointer string) ([]string, error) {
+	if pointer == "" {
+		return nil, nil
+	}
+	rest, ok := strings.CutPrefix(pointer, "/")
+	if !ok {
+		return nil, misuse.Errorf("stethttp: Options.KeyPointer %q is no JSON pointer: it must begin with a slash", pointer)
+	}
+	steps := strings.Split(rest, "/")
+	for i, s := range steps {
+		plain := strings.NewReplacer("~0", "", "~1", "").Replace(s)
+		if strings.Contains(plain, "~") {
+			return nil, misuse.Errorf("stethttp: Options.KeyPointer %q is no JSON pointer: a tilde is written ~0, and a slash in a name ~1", pointer)
+		}
+		steps[i] = strings.ReplaceAll(strings.ReplaceAll(s, "~1", "/"), "~0", "~")
+	}
+	return steps, nil
+}
+
+// pointed is what a pointer leads to in a body.
+type pointed struct {
+	there bool
+	twice bool // a name on the way is there more than once
+	text  bool
+	value string
+}
+
+// follow returns what steps lead to in a body, which is not there unless the body is a
+// JSON text. null counts as not there.
+func follow(body []byte, steps []string) pointed {
+	if !json.Valid(body) {
+		return pointed{}
+	}
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.UseNumber()
+	found, err := walk(dec, steps)
+	if err != nil {
+		return pointed{}
+	}
+	return found
+}
+
+// walk reads one value and returns what steps lead to in it.
+func walk(dec *json.Decoder, steps []string) (found pointed, err error) {
+	if len(steps) == 0 {
+		var raw json.RawMessage
+		if err := dec.Decode(&raw); err != nil || string(raw) == "null" {
+			return pointed{}, err
+		}
+		found.there = true
+		found.text = json.Unmarshal(raw, &found.value) == nil
+		return found, nil
+	}
+	t, err := dec.Token()
+	if err != nil {
+		return pointed{}, err
+	}
+	open, ok := t.(json.Delim)
+	if !ok {
+		return pointed{}, nil // a value that has nothing in it
+	}
+	seen := 0
+	for i := 0; dec.More(); i++ {
+		name := strconv.Itoa(i)
+		if open == '{' {
+			t, err := dec.Token()
+			if err != nil {
+				return pointed{}, err
+			}
+			name, _ = t.(string)
+		}
+		if name != steps[0] {
+			var skipped json.RawMessage
+			if err := dec.Decode(&skipped); err != nil {
+				return pointed{}, err
+			}
+			continue
+		}
+		if found, err = walk(dec, steps[1:]); err != nil {
+			return pointed{}, err
+		}
+		seen++
+	}
+	if _, err := dec.Token(); err != nil {
+		return pointed{}, err
+	}
+	if seen > 1 {
+		return pointed{there: true, twice: true}, nil
+	}
+	return found, nil
+}
+
+// readFirst reads the body and looks for the key in it. It is false if the request was
+// refused.
+func (c *call) readFirst(buf *buffer, limit int64) bool {
+	if !c.read(buf, limit) {
+		return false
+	}
+	if len(c.r.Header["Content-Encoding"]) == 0 {
+		c.pointed = follow(c.sent, c.m.pointer)
+	}
+	return true
+}
+
+// key returns the key of a request, from its header, its body, or both.
+func (c *call) key(keys []string) (key string, problem *condition, detail string) {
+	m := c.m
+	switch {
+	case len(keys) > 1:
+		return "", &keyRepeated, ""
+	case c.pointed.twice:
+		return "", &keyRepeated, "A name on the way to " + m.o.KeyPointer + " is in the content more than once."
+	case len(keys) == 0 && !c.pointed.there && m.pointer != nil:
+		return "", &keyMissing, "Send the header " + m.header + ", or the value at " + m.o.KeyPointer + " in JSON content, with a key that is new for each operation and the same for each retry of it."
+	case len(keys) == 0 && !c.pointed.there:
+		return "", &keyMissing, "Send the header " + m.header + " with a key that is new for each operation and the same for each retry of it."
+	case c.pointed.there && !c.pointed.text:
+		return "", &keyInvalid, "The value at " + m.o.KeyPointer + " is not text."
+	}
+	var why flaw
+	if len(keys) == 1 {
+		key, why = parseKey(keys[0], m.o.Strict, m.o.FoldCase)
+	}
+	if c.pointed.there && why == "" {
+		var inBody string
+		if inBody, why = checkKey(c.pointed.value, m.o.FoldCase); why == "" && len(keys) == 1 && inBody != key {
+			return "", &keyRepeated, "The header " + m.header + " and the value at " + m.o.KeyPointer + " in the content are different keys."
+		}
+		key = inBody
+	}
+	if why == "" {
+		why = m.o.KeyPolicy.refuses(key)
+	}
+	if why != "" {
+		return "", &keyInvalid, string(why)
+	}
+	return key, nil, ""
+}
