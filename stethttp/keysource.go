@@ -7,7 +7,6 @@ import (
 	"math"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/stet-go/stet/internal/misuse"
 )
@@ -32,8 +31,6 @@ const (
 	maxEntropy     = 1024
 	maxUUIDEntropy = 100
 	uuidLength     = 36
-
-	maxRetryAfter = 24 * time.Hour
 )
 
 // check finds out what is wrong with the policy.

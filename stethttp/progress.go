@@ -63,7 +63,7 @@ func (c *lookup) report() {
 		c.m.refuse(c.w, &fencedProgress, "", 0)
 		return
 	default:
-		c.m.refuse(c.w, &statusUnavailable, "", retryAfter)
+		c.m.refuse(c.w, &statusUnavailable, "", c.m.o.RetryAfter)
 		return
 	}
 	h := c.w.Header()
