@@ -105,6 +105,7 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 		}
 		done.routes = append(done.routes, cr)
 	}
+	c.checkReconcile(done, bad)
 	if len(errs) > 0 {
 		return nil, c.hide(errors.Join(errs...))
 	}
@@ -161,6 +162,9 @@ func (c *Config) checkListeners() error {
 func (c *Config) checkRoute(r Route, logger *slog.Logger) (cr checkedRoute, err error) {
 	cr = checkedRoute{Route: r}
 	if cr.policy, err = r.policy(); err != nil {
+		return cr, err
+	}
+	if err = c.keeping(&r, &cr.policy); err != nil {
 		return cr, err
 	}
 	if cr.options, err = c.options(&r, logger); err != nil {

@@ -52,7 +52,10 @@ type Config struct {
 	// Encryption of stored responses. Default: none.
 	Encryption *Encryption `yaml:"encryption"`
 	NewRecords *NewRecords `yaml:"new_records"` // default: no bounds
-	Routes     []Route     `yaml:"routes"`
+	// Reconcile has dead runs looked for whose outcome is unknown, and their verifiers
+	// asked, without a retry. Default: not.
+	Reconcile *Reconcile `yaml:"reconcile"`
+	Routes    []Route    `yaml:"routes"`
 	// Unrouted says what to do with a request that has a key and a protected method, and
 	// whose path no route names: "protect" (default) it, by the route with nearly the
 	// same path, or else as without routes; "refuse" it; or "pass" it unprotected.
@@ -127,6 +130,13 @@ type Route struct {
 	Stale     string    `yaml:"stale"` // "park", which is the default, "take-over" or "fail"
 	Verify    *Verify   `yaml:"verify"`
 
+	// KeepScope and KeepKey keep the scope and the key of operations in their records, so
+	// that Reconcile can ask Verify about them; the key needs the scope. Accepted operations
+	// keep both. They are encrypted with Config.Encryption, and otherwise in clear. With one
+	// tenant only, the scope is kept wherever it is needed.
+	KeepScope bool `yaml:"keep_scope"`
+	KeepKey   bool `yaml:"keep_key"`
+
 	// Settles says who writes the outcome: "proxy", which is the default, or "service",
 	// which does so by SQL in the transaction of its writes, with the claim in HeaderClaim.
 	// That needs a store that the service shares: PostgreSQL.
@@ -159,12 +169,20 @@ type Retention struct {
 // Verify names a URL that knows whether an operation with an unknown outcome happened.
 type Verify struct {
 	// URL is requested with GET; one that begins with a slash is a path of the upstream.
-	// The request has the key, HeaderOperation, HeaderScope, HeaderFence and
-	// HeaderAttempt. The answer must repeat HeaderOperation, and be 200, with the
-	// operation's response and its status in HeaderStatus, or 404 with HeaderExecution
-	// "none": it did not happen and never will. After any other answer the operation
-	// stays unknown, and the next retry asks again.
+	// The request has the key, HeaderOperation, HeaderScope, HeaderName, HeaderReference,
+	// HeaderFence and HeaderAttempt, as far as they are known. The answer must repeat
+	// HeaderOperation, and be 200, with the operation's response and its status in
+	// HeaderStatus, or 404 with HeaderExecution "none": it did not happen and never will.
+	// After any other answer the operation stays unknown, and the next retry, or Reconcile,
+	// asks again.
 	URL string `yaml:"url"`
+	// By says what the service finds an operation by: "key", which is the default, with
+	// the scope; or "operation": it has stored HeaderOperation with its writes. It is not
+	// asked about operations of which that is not known: it would find nothing, and say
+	// that they did not happen.
+	By string `yaml:"by"`
+	// RetriesOnly has it asked on a client's retry only, and never by Reconcile.
+	RetriesOnly bool `yaml:"retries_only"`
 	// Timeout bounds one request. Default 10 s.
 	Timeout Duration `yaml:"timeout"`
 	// After is how long to wait before the first request, after a run broke off, because

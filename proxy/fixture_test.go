@@ -90,12 +90,18 @@ func start(t *testing.T, yaml string) *front {
 
 func startOn(t *testing.T, store store.Store, yaml string) *front {
 	t.Helper()
+	return startWith(t, store, yaml, proxy.Options{})
+}
+
+func startWith(t *testing.T, store store.Store, yaml string, o proxy.Options) *front {
+	t.Helper()
 	c, err := proxy.Parse("stet.yaml", strings.NewReader(yaml), func(string) (string, bool) { return "", false })
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := &front{t: t, store: store, log: &stettest.Log{}, seen: &stettest.Events{}}
-	f.proxy, err = proxy.New(store, c, proxy.Options{Observer: f.seen, ErrorLog: slog.New(slog.NewTextHandler(f.log, nil))})
+	o.Observer, o.ErrorLog = f.seen, slog.New(slog.NewTextHandler(f.log, nil))
+	f.proxy, err = proxy.New(store, c, o)
 	if err != nil {
 		t.Fatal(err)
 	}

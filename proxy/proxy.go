@@ -292,15 +292,9 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 		return nil, err
 	}
 	g := &generation{config: c, upstream: checked.upstream, routing: newRouting(c.Unrouted), guarded: newGuarded(), unprotected: &p.unprotected, transport: newTransport(c.Upstream), elsewhere: newTransport(Upstream{})}
-	for _, cr := range checked.all() {
-		if cr.Verify != nil {
-			v, err := c.newVerifier(&cr.Route, checked.upstream, g.transport, g.elsewhere)
-			if err != nil {
-				return nil, err
-			}
-			cr.policy.Verify = v.verify
-		}
-		checked.classes[cr.class()] = cr.policy
+	verifiers, err := c.verifiers(checked, g.transport, g.elsewhere)
+	if err != nil {
+		return nil, err
 	}
 	g.engine, err = stet.New(p.store, stet.Options{Namespace: c.Namespace, Classes: checked.classes, Encryption: checked.encryption, Observer: p.o.Observer,
 		StoreTimeout: time.Duration(c.Store.Timeout), SweepEvery: time.Duration(c.Store.SweepEvery), MaxWaiters: c.Limits.Waiters})
@@ -308,6 +302,9 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 		return nil, err
 	}
 	if g.operators, err = p.dashboard(g.engine, c, checked); err != nil {
+		return nil, errors.Join(err, g.close())
+	}
+	if err := g.reconciles(verifiers, p.o); err != nil {
 		return nil, errors.Join(err, g.close())
 	}
 	f := newForwarder(c, checked.upstream, g.guarded, g.transport, p.o)

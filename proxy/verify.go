@@ -15,9 +15,17 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
+// What Verify.By can say.
+const (
+	byKey       = "key"
+	byReference = "reference"
+	byOperation = "operation"
+)
+
 // verifier asks the service what became of an operation.
 type verifier struct {
 	url       *url.URL
+	by        string
 	header    string
 	client    *http.Client
 	namespace string
@@ -31,7 +39,7 @@ func (c *Config) newVerifier(r *Route, upstream *url.URL, toUpstream, elsewhere 
 		return nil, err
 	}
 	return &verifier{
-		url: u, header: cmp.Or(r.KeyHeader, stethttp.DefaultHeader), namespace: c.Namespace,
+		url: u, by: cmp.Or(r.Verify.By, byKey), header: cmp.Or(r.KeyHeader, stethttp.DefaultHeader), namespace: c.Namespace,
 		maxResult: int64(cmp.Or(r.MaxResult, 1<<20)),
 		client:    sideClient(u, upstream, toUpstream, elsewhere),
 	}, nil
@@ -40,12 +48,22 @@ func (c *Config) newVerifier(r *Route, upstream *url.URL, toUpstream, elsewhere 
 // verify is a stet.Policy.Verify. Anything but a clear answer leaves the operation
 // unknown, to be asked about again.
 func (v *verifier) verify(ctx context.Context, st stet.Status) (stet.Verdict, error) {
+	if !v.finds(st) {
+		return stet.CannotKnow(), fmt.Errorf("proxy: the service is not asked: the record keeps nothing to find the operation by (verify.by: %s)", v.by)
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, v.url.String(), http.NoBody)
 	if err != nil {
 		return stet.CannotKnow(), err
 	}
-	req.Header.Set(v.header, st.Op.Key)
-	describe(req.Header, store.Digest(v.namespace, st.Op.Scope, st.Op.Key), st.Op.Scope, st.Record.Fence, st.Record.Attempt)
+	describe(req.Header, st.Record.ID, st.Op.Scope, st.Record.Fence, st.Record.Attempt)
+	if st.Op.Key != "" {
+		req.Header.Set(v.header, st.Op.Key)
+	}
+	for name, text := range map[string]string{HeaderName: st.Op.Name, HeaderReference: st.Op.Ref} {
+		if text != "" {
+			req.Header.Set(name, url.PathEscape(text))
+		}
+	}
 	res, err := v.client.Do(req)
 	if err != nil {
 		return stet.CannotKnow(), errors.New("proxy: asking the service: " + said(err))
@@ -64,6 +82,23 @@ func (v *verifier) verify(ctx context.Context, st stet.Status) (stet.Verdict, er
 		return stet.CannotKnow(), fmt.Errorf("proxy: an answer of 404 to the question counts only with %s: %s", HeaderExecution, none)
 	default:
 		return stet.ItDidNotHappen(), nil
+	}
+}
+
+// finds reports whether there is something that the service finds the operation by: what
+// it does not find, it would say did not happen. The scope belongs to each: it shows that
+// the operation is one of this namespace, of which this service knows, and the same key
+// or reference of another scope is another operation.
+func (v *verifier) finds(st stet.Status) bool {
+	switch op := st.Op; {
+	case op.Scope == "" || store.DigestScope(v.namespace, op.Scope) != st.Record.Scope:
+		return false
+	case v.by == byReference:
+		return op.Ref != ""
+	case v.by == byKey:
+		return op.Key != "" && store.Digest(v.namespace, op.Scope, op.Key) == st.Record.ID
+	default:
+		return true
 	}
 }
 
@@ -108,6 +143,11 @@ const (
 	// HeaderClaim has the claim that the service settles with, on routes that say so: see
 	// Route.Settles. It is a secret.
 	HeaderClaim = stethttp.HeaderClaim
+	// HeaderName and HeaderReference, in the request of a Verify, have what the operation is
+	// called ("POST /payments") and its Route.Reference, percent-encoded likewise; they are
+	// left out where there is none.
+	HeaderName      = "Stet-Name"
+	HeaderReference = "Stet-Reference"
 	// HeaderStatus, in the answer to a Verify, is the status of the operation's
 	// response. Default 200.
 	HeaderStatus = "Stet-Status"

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stet-go/stet/proxy"
+	"github.com/stet-go/stet/stetlog"
+)
+
+// reconcileProgress is how often stet reconcile tells how far it is.
+const reconcileProgress = 2 * time.Second
+
+func newReconcile() *cobra.Command {
+	p := &proxyFlags{}
+	var out format
+	var dryRun bool
+	var limit time.Duration
+	cmd := &cobra.Command{
+		Use:   "reconcile --config FILE",
+		Short: "Ask the service about operations whose outcome is unknown, once",
+		Long: `reconcile goes once through the operations whose run has died, asks the service about
+each by the verify URL of its route, and settles it, or lets a retry run it, as the
+service says. 'stet proxy' does so all the time if its configuration has reconcile:;
+this is for cron. Any number may run at once, beside any number of proxies.
+
+It is asked about operations of which the record keeps what the service finds them by:
+see keep_key, keep_scope and verify.by in 'stet check --reference'. Others, and routes
+without verify, are left alone. The exit status is 1 if something failed: the service
+did not answer, or not clearly, or the store could not be read or written.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case p.file == "":
+				return usage{errors.New("which configuration? Give --config, the one of 'stet proxy'")}
+			case limit <= 0:
+				return usage{errors.New("--for must be longer than nothing")}
+			}
+			c, err := p.load()
+			if err != nil {
+				return err
+			}
+			return reconcileOnce(cmd, c, out, dryRun, limit)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&p.file, "config", "", "configuration of 'stet proxy'; the other flags go before it")
+	p.shown(f, "upstream.url", "URL of the service (default: that of the configuration)")
+	p.shown(f, "store.url", storeHelp+" (default: that of the configuration, or $"+storeVariable+" or "+proxy.DefaultStore+")")
+	f.BoolVar(&dryRun, "dry-run", false, "ask, say what would be done, and change nothing")
+	f.DurationVar(&limit, "for", 10*time.Minute, "how long it may take; what is left is for the next time")
+	out.add(f)
+	p.addAll(f)
+	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
+	return cmd
+}
+
+func reconcileOnce(cmd *cobra.Command, c *proxy.Config, out format, dryRun bool, limit time.Duration) error {
+	return withStore(cmd, c.Store, func(s *storage) error {
+		ctx, cancel := context.WithTimeout(cmd.Context(), limit)
+		defer cancel()
+		log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+		logUnasked(cmd.ErrOrStderr())
+		began, next := time.Now(), atomic.Int64{}
+		next.Store(int64(reconcileProgress))
+		did, err := proxy.ReconcileOnce(ctx, s.Store, c, proxy.ReconcileOptions{DryRun: dryRun, ErrorLog: log, Observer: stetlog.New(stetlog.Options{Logger: log}),
+			Progress: func(asked int) {
+				now, due := time.Since(began), next.Load()
+				if int64(now) > due && next.CompareAndSwap(due, int64(now+reconcileProgress)) {
+					fmt.Fprintf(cmd.ErrOrStderr(), "%v: asked about %d …\n", now.Round(time.Second), asked)
+				}
+			}})
+		over := errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil && cmd.Context().Err() == nil
+		if over {
+			err = nil
+		}
+		if did.Errors > 0 {
+			err = errors.Join(err, fmt.Errorf("%d operations could not be asked about, or not be resolved", did.Errors))
+		}
+		return errors.Join(printReconciled(cmd, out, did, dryRun, over), err)
+	})
+}
+
+func printReconciled(cmd *cobra.Command, out format, did proxy.Reconciled, dryRun, over bool) error {
+	if out.json() {
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(struct {
+			Looked     int  `json:"looked"`
+			Completed  int  `json:"completed"`
+			Failed     int  `json:"failed"`
+			Again      int  `json:"again"`
+			Unknown    int  `json:"unknown"`
+			Changed    int  `json:"changed"`
+			Errors     int  `json:"errors"`
+			Blind      int  `json:"blind"`
+			Unverified int  `json:"unverified"`
+			DryRun     bool `json:"dry_run"`
+			More       bool `json:"more"`
+		}{did.Looked, did.Completed, did.Failed, did.Again, did.Left, did.Changed, did.Errors, did.Blind, did.Alone, dryRun, over})
+	}
+	w := cmd.OutOrStdout()
+	if dryRun {
+		fmt.Fprintln(w, "This is what would be done; nothing was changed.")
+	}
+	fmt.Fprintf(w, "%d dead runs: %d happened (%d completed, %d failed), %d did not happen and may run again, %d left unknown, %d changed meanwhile, %d errors\n",
+		did.Looked, did.Completed+did.Failed, did.Completed, did.Failed, did.Again, did.Left, did.Changed, did.Errors)
+	if did.Blind > 0 {
+		fmt.Fprintf(w, "%d were not asked about: their records keep nothing that the service would find them by; see keep_key and keep_scope\n", did.Blind)
+	}
+	if did.Alone > 0 {
+		fmt.Fprintf(w, "%d were left alone: their routes have no verify for it\n", did.Alone)
+	}
+	if over {
+		fmt.Fprintln(w, "the time is over; what is left is for the next time")
+	}
+	return nil
+}

@@ -1,0 +1,277 @@
+package proxy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/observe"
+	"github.com/stet-go/stet/reconcile"
+	"github.com/stet-go/stet/store"
+)
+
+// Reconcile says how dead runs are looked for whose outcome is unknown, so that their
+// Verify is asked without a retry: see package reconcile. Routes without Verify are left
+// alone, and so are operations of which nothing is kept that the service finds them by.
+type Reconcile struct {
+	Every       Duration `yaml:"every"`       // between two passes. Default reconcile.DefaultEvery
+	Rate        int      `yaml:"rate"`        // questions in a second. Default reconcile.DefaultRate
+	Concurrency int      `yaml:"concurrency"` // questions at a time. Default reconcile.DefaultConcurrency
+	// OlderThan leaves out what was begun less than this ago. Default: nothing.
+	OlderThan Duration `yaml:"older_than"`
+	// AcceptedFor is how long an accepted operation may wait for a worker, where stale is
+	// "fail". Then it fails, and does not run. Default: without limit.
+	AcceptedFor Duration `yaml:"accepted_for"`
+}
+
+// Limits of a Reconcile.
+const (
+	maxReconcileRate        = 100_000
+	maxReconcileConcurrency = 1000
+)
+
+func (r *Reconcile) check() error {
+	switch {
+	case r.Rate < 0 || r.Rate > maxReconcileRate:
+		return at("rate", "%d; it must be 1 to %d", r.Rate, maxReconcileRate)
+	case r.Concurrency < 0 || r.Concurrency > maxReconcileConcurrency:
+		return at("concurrency", "%d; it must be 1 to %d", r.Concurrency, maxReconcileConcurrency)
+	}
+	return nil
+}
+
+// keeping has the policy keep what the route says.
+func (c *Config) keeping(r *Route, p *stet.Policy) error {
+	oneTenant := c.scope(r).Kind == "single-tenant"
+	p.KeepKey = r.KeepKey
+	p.KeepScope = r.KeepScope || oneTenant && (r.KeepKey || r.Verify != nil && r.Verify.By == byOperation)
+	if p.KeepKey && !p.KeepScope {
+		return at("keep_key", "a key names an operation only within its scope: add keep_scope: true")
+	}
+	if v := r.Verify; v != nil && v.By != "" && v.By != byKey && v.By != byOperation {
+		return at("verify", "by: %q is neither key nor operation", v.By)
+	}
+	return nil
+}
+
+// checkReconcile refuses to look for what nobody can be asked about.
+func (c *Config) checkReconcile(done *checked, bad func(err error, path ...any)) {
+	if c.Reconcile == nil {
+		if field(c.root, "reconcile") != nil {
+			bad(at("reconcile", "it says nothing; write reconcile: {} for all defaults, or leave it out"))
+		}
+		return
+	}
+	bad(c.Reconcile.check(), "reconcile")
+	asks := false
+	for i, cr := range done.routes {
+		switch v := cr.Verify; {
+		case v == nil || v.RetriesOnly || cr.options.Scope == nil: // the last: it was refused already
+			continue
+		case !cr.policy.KeepScope:
+			bad(at("verify", "reconcile asks about operations whose scope is kept: add keep_scope: true; or verify.retries_only: true, to have it asked on retries only"), "routes", i)
+		case cmp.Or(v.By, byKey) == byKey && !cr.policy.KeepKey:
+			bad(at("verify", "reconcile asks about operations whose key is kept: add keep_key: true; or verify.by: operation, if the service stores %s with its writes; or verify.retries_only: true",
+				HeaderOperation), "routes", i)
+		}
+		asks = true
+	}
+	if !asks {
+		bad(at("reconcile", "no route has a verify that it could ask"))
+	}
+}
+
+// verifiers returns those of the routes, by class, and puts the policies together.
+func (c *Config) verifiers(done *checked, toUpstream, elsewhere http.RoundTripper) (map[string]*verifier, error) {
+	all := map[string]*verifier{}
+	for _, cr := range done.all() {
+		if cr.Verify != nil {
+			v, err := c.newVerifier(&cr.Route, done.upstream, toUpstream, elsewhere)
+			if err != nil {
+				return nil, err
+			}
+			cr.policy.Verify = v.verify
+			if !cr.Verify.RetriesOnly {
+				all[cr.class()] = v
+			}
+		}
+		done.classes[cr.class()] = cr.policy
+	}
+	return all, nil
+}
+
+// Reconciled is what one pass has done.
+type Reconciled struct {
+	reconcile.Report
+	// Blind are unknown operations about which their Verify is not asked, because the
+	// record keeps nothing that the service would find them by: a retry can, or an operator.
+	Blind int
+	// Alone are those of classes without a Verify.
+	Alone int
+}
+
+// reconciler makes passes with the verifiers of routes.
+type reconciler struct {
+	engine    *stet.Engine
+	namespace string
+	verifiers map[string]*verifier // by class
+	log       *slog.Logger
+	every     time.Duration
+	pass      *reconcile.Reconciler
+
+	progress func(asked int) // may be nil
+
+	mu                  sync.Mutex
+	asked, blind, alone int // of the pass under way
+}
+
+// newReconciler returns a reconciler of an engine that has the policies of c.
+func (c *Config) newReconciler(e *stet.Engine, verifiers map[string]*verifier, o ReconcileOptions) (*reconciler, error) {
+	s := cmp.Or(c.Reconcile, &Reconcile{})
+	r := &reconciler{engine: e, namespace: c.Namespace, verifiers: verifiers, log: o.ErrorLog, every: cmp.Or(time.Duration(s.Every), reconcile.DefaultEvery), progress: o.Progress}
+	options := reconcile.Options{Verify: r.verify, Select: r.selects, OlderThan: time.Duration(s.OlderThan), AcceptedFor: time.Duration(s.AcceptedFor),
+		Concurrency: s.Concurrency, Rate: s.Rate, DryRun: o.DryRun, ErrorLog: o.ErrorLog}
+	var err error
+	r.pass, err = reconcile.New(e, options)
+	return r, err
+}
+
+// selects says whether a record is one to be resolved here.
+func (r *reconciler) selects(st stet.Status) bool {
+	if st.Record.State == store.Accepted { // it has waited too long
+		policy, ok := r.engine.Policy(st.Op.Class)
+		return ok && policy.Stale.State() == store.Failed && store.Digest(r.namespace, st.Op.Scope, st.Op.Key) == st.Record.ID
+	}
+	v := r.verifiers[st.Op.Class]
+	if v != nil && v.finds(st) {
+		return true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if v == nil {
+		r.alone++
+	} else {
+		r.blind++
+	}
+	return false
+}
+
+// verify is a reconcile.Options.Verify. It is asked about selected operations only.
+func (r *reconciler) verify(ctx context.Context, st stet.Status) (stet.Verdict, error) {
+	v := r.verifiers[st.Op.Class]
+	if v == nil {
+		return stet.CannotKnow(), fmt.Errorf("proxy: the class %q has no verifier", st.Op.Class)
+	}
+	verdict, err := v.verify(ctx, st)
+	if r.progress != nil {
+		r.mu.Lock()
+		r.asked++
+		asked := r.asked
+		r.mu.Unlock()
+		r.progress(asked)
+	}
+	return verdict, err
+}
+
+// reconciled adds to a report what was left out.
+func (r *reconciler) reconciled(rep reconcile.Report) Reconciled {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return Reconciled{rep, r.blind, r.alone}
+}
+
+// once makes a pass.
+func (r *reconciler) once(ctx context.Context) (Reconciled, error) {
+	r.mu.Lock()
+	r.asked, r.blind, r.alone = 0, 0, 0
+	r.mu.Unlock()
+	rep, err := r.pass.Pass(ctx)
+	return r.reconciled(rep), err
+}
+
+// run makes passes until ctx ends.
+func (r *reconciler) run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		did, err := r.once(ctx)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			r.log.WarnContext(ctx, "reconcile: the pass broke off", slog.Any("error", err))
+		case did.Left+did.Errors+did.Blind > 0:
+			r.log.WarnContext(ctx, "reconcile: operations wait for an operator, or a retry", slog.Int("left", did.Left), slog.Int("errors", did.Errors), slog.Int("blind", did.Blind))
+		}
+		timer.Sleep(ctx, timer.Around(r.every))
+	}
+	return nil
+}
+
+// reconciles adds the reconciler to the parts of a generation.
+func (g *generation) reconciles(verifiers map[string]*verifier, o Options) error {
+	if g.config.Reconcile == nil || o.Parts&Reconciler == 0 {
+		return nil
+	}
+	r, err := g.config.newReconciler(g.engine, verifiers, ReconcileOptions{ErrorLog: o.ErrorLog})
+	if err != nil {
+		return err
+	}
+	g.parts = append(g.parts, part{"reconcile", r.run})
+	return nil
+}
+
+// ReconcileOptions are those of ReconcileOnce. The zero value is usable.
+type ReconcileOptions struct {
+	// DryRun asks and reports, and changes nothing.
+	DryRun bool
+	// Progress, if set, is told after each question how many were asked so far. Calls are
+	// concurrent.
+	Progress func(asked int)
+	// Observer gets the engine's events. Default: none.
+	Observer observe.Observer
+	// ErrorLog gets what goes wrong; never a key. Default slog.Default().
+	ErrorLog *slog.Logger
+}
+
+// ReconcileOnce makes the pass once that Config.Reconcile has a Proxy make now and then,
+// without a Proxy: from cron, say. Where the configuration has no Reconcile, its defaults
+// count. The error lists all errors of the configuration, or says why the pass broke off;
+// what was done before stands, and is reported.
+func ReconcileOnce(ctx context.Context, s store.Store, c *Config, o ReconcileOptions) (did Reconciled, err error) {
+	if s == nil {
+		return did, errors.New("proxy: ReconcileOnce needs a store")
+	}
+	o.ErrorLog = cmp.Or(o.ErrorLog, slog.Default())
+	if c.Reconcile == nil {
+		with := *c
+		with.Reconcile = &Reconcile{}
+		c = &with
+	}
+	checked, err := c.check(o.ErrorLog)
+	if err != nil {
+		return did, err
+	}
+	toUpstream, elsewhere := newTransport(c.Upstream), newTransport(Upstream{})
+	defer toUpstream.CloseIdleConnections()
+	defer elsewhere.CloseIdleConnections()
+	verifiers, err := c.verifiers(checked, toUpstream, elsewhere)
+	if err != nil {
+		return did, err
+	}
+	engine, err := stet.New(s, stet.Options{Namespace: c.Namespace, Classes: checked.classes, Encryption: checked.encryption, Observer: o.Observer,
+		StoreTimeout: time.Duration(c.Store.Timeout), SweepEvery: -1})
+	if err != nil {
+		return did, err
+	}
+	defer func() { err = errors.Join(err, engine.Close()) }()
+	r, err := c.newReconciler(engine, verifiers, o)
+	if err != nil {
+		return did, err
+	}
+	return r.once(ctx)
+}

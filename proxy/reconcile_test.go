@@ -1,0 +1,296 @@
+package proxy_test
+
+import (
+	"encoding/base64"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/proxy"
+	"github.com/stet-go/stet/reconcile"
+	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/memory"
+)
+
+const reconciled = `
+scope: header:X-Account
+reconcile: {every: 20ms}
+routes:
+  - path: /payments
+    keep_scope: true
+    keep_key: true
+    verify: {url: /happened, after: 0s}
+`
+
+// till is a service that finds what it has done by scope and key, as most would.
+type till struct {
+	*service
+	charges map[[2]string]string
+	asked   []http.Header
+}
+
+// newTill returns a till that breaks off what it is asked for. "lost" is broken off before
+// anything is done, and "fine" is not broken off.
+func newTill(t *testing.T) *till {
+	l := &till{charges: map[[2]string]string{}}
+	l.service = serve(t, false, func(w http.ResponseWriter, r *http.Request) {
+		scope, _ := url.PathUnescape(r.Header.Get(proxy.HeaderScope))
+		op := [2]string{scope, r.Header.Get("Idempotency-Key")}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if r.URL.Path == "/happened" {
+			l.asked = append(l.asked, r.Header.Clone())
+			w.Header().Set(proxy.HeaderOperation, r.Header.Get(proxy.HeaderOperation))
+			charge, ok := l.charges[op]
+			if !ok {
+				w.Header().Set(proxy.HeaderExecution, "none")
+				w.WriteHeader(http.StatusNotFound)
+			}
+			_, _ = io.WriteString(w, charge)
+			return
+		}
+		body, _ := io.ReadAll(r.Body)
+		if string(body) != "lost" {
+			l.charges[op] = "charged " + strings.Join(op[:], " ")
+		}
+		if string(body) != "fine" && r.Header.Get(proxy.HeaderAttempt) == "1" {
+			_ = conn(r).Close()
+			return
+		}
+		_, _ = io.WriteString(w, "run again")
+	})
+	return l
+}
+
+func (l *till) questions() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.asked)
+}
+
+func parsed(t *testing.T, yaml string) *proxy.Config {
+	t.Helper()
+	c, err := proxy.Parse("stet.yaml", strings.NewReader(yaml), func(string) (string, bool) { return "", false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// once reconciles once, by a configuration.
+func (f *front) once(yaml string, o proxy.ReconcileOptions) proxy.Reconciled {
+	f.t.Helper()
+	o.ErrorLog = slog.New(slog.NewTextHandler(f.log, nil))
+	did, err := proxy.ReconcileOnce(f.t.Context(), f.store, parsed(f.t, yaml), o)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return did
+}
+
+// Two tenants use the same key, and one's payment happened. That is what each retry is
+// told, and nothing else.
+func TestReconcilerAsksAboutTheOperationOfItsScope(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(secret, []byte(base64.StdEncoding.EncodeToString([]byte("0123456789abcdef0123456789abcdef"))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, more := range map[string]string{"in clear": "", "encrypted": "encryption: {keys: [{name: k, file: " + secret + "}]}\n"} {
+		l := newTill(t)
+		yaml := yamlFor(l.URL, "http1", reconciled+more)
+		f := start(t, yaml)
+		f.post("k%1", "paid", "X-Account", "a/ü")
+		f.post("k%1", "lost", "X-Account", "b")
+		want := proxy.Reconciled{Report: reconcile.Report{Looked: 2, Completed: 1, Again: 1}}
+		if got := f.once(yaml, proxy.ReconcileOptions{DryRun: true}); got != want || l.questions() != 2 {
+			t.Errorf("%s: a dry run: %+v, %d questions", name, got, l.questions())
+		}
+		if got := f.once(yaml, proxy.ReconcileOptions{}); got != want || l.questions() != 4 {
+			t.Errorf("%s: %+v, %d questions; want %+v", name, got, l.questions(), want)
+		}
+		if r := f.post("k%1", "paid", "X-Account", "a/ü"); r.status != 200 || !r.replayed() || r.body != "charged a/ü k%1" {
+			t.Errorf("%s: the first: %d %q, replayed %v", name, r.status, r.body, r.replayed())
+		}
+		if r := f.post("k%1", "lost", "X-Account", "b"); r.status != 200 || r.replayed() || r.body != "run again" {
+			t.Errorf("%s: the other: %d %q, replayed %v", name, r.status, r.body, r.replayed())
+		}
+		if l.count("k%1") != 3 {
+			t.Errorf("%s: %d executions; want 3", name, l.count("k%1"))
+		}
+		runs := map[string]http.Header{}
+		for _, h := range l.seen {
+			runs[h.Get(proxy.HeaderOperation)+h.Get(proxy.HeaderFence)] = h
+		}
+		for _, h := range l.asked {
+			run := runs[h.Get(proxy.HeaderOperation)+h.Get(proxy.HeaderFence)]
+			for _, field := range []string{"Idempotency-Key", proxy.HeaderScope, proxy.HeaderAttempt} {
+				if h.Get(field) == "" || h.Get(field) != run.Get(field) {
+					t.Errorf("%s: %s: the run had %q, the question %q", name, field, run.Get(field), h.Get(field))
+				}
+			}
+			if h.Get(proxy.HeaderName) != "POST%20%2Fpayments" || h.Get(proxy.HeaderReference) != "" {
+				t.Errorf("%s: the question has the name %q", name, h.Get(proxy.HeaderName))
+			}
+		}
+	}
+}
+
+// A service that looks for an empty key finds nothing, whatever has happened.
+func TestReconcilerDoesNotAskWithoutAKey(t *testing.T) {
+	l := newTill(t)
+	yaml := yamlFor(l.URL, "http1", reconciled)
+	f := start(t, strings.NewReplacer("keep_key: true", "", "keep_scope: true", "", "reconcile: {every: 20ms}", "").Replace(yaml))
+	f.post("k", "paid", "X-Account", "a")
+	if got, want := f.once(yaml, proxy.ReconcileOptions{}), (proxy.Reconciled{Blind: 1}); got != want || l.questions() != 0 {
+		t.Errorf("%+v, %d questions; want %+v, and none", got, l.questions(), want)
+	}
+	if r := f.post("k", "paid", "X-Account", "a"); !r.replayed() || r.body != "charged a k" {
+		t.Errorf("a retry: %d %q; want the service asked with its key", r.status, r.body)
+	}
+}
+
+// Two services have a store in common, and classes of one name.
+func TestReconcilerLeavesOtherNamespacesAlone(t *testing.T) {
+	for _, by := range []string{"key", "operation"} {
+		l := newTill(t)
+		yaml := yamlFor(l.URL, "http1", strings.Replace(reconciled, "after: 0s", "after: 0s, by: "+by, 1))
+		f := start(t, "namespace: theirs\n"+yaml)
+		f.post("k", "lost", "X-Account", "a")
+		if got, want := f.once("namespace: ours\n"+yaml, proxy.ReconcileOptions{}), (proxy.Reconciled{Blind: 1}); got != want || l.questions() != 0 {
+			t.Errorf("by %s: %+v, %d questions; want %+v, and none", by, got, l.questions(), want)
+		}
+	}
+}
+
+func TestReconcilerLeavesRoutesWithoutAVerifierAlone(t *testing.T) {
+	l := newTill(t)
+	yaml := yamlFor(l.URL, "http1", reconciled+`
+  - {path: /orders, stale: take-over, keep_scope: true, keep_key: true}
+  - {path: /refunds, stale: fail, verify: {url: /happened, after: 0s, retries_only: true}}
+`)
+	f := start(t, yaml)
+	for _, path := range []string{"/orders", "/refunds"} {
+		f.send("POST", path, "k", "paid", "X-Account", path)
+	}
+	// Of what broke off without verify, the lease runs out first.
+	stettest.Eventually(t, "both to be unknown", func() bool {
+		got := f.once(yaml, proxy.ReconcileOptions{})
+		if got.Report != (reconcile.Report{}) {
+			t.Fatalf("%+v; want nothing looked into", got)
+		}
+		return got.Alone == 2
+	})
+	if l.questions() != 0 || l.count("k") != 2 {
+		t.Errorf("%d questions, %d executions", l.questions(), l.count("k"))
+	}
+}
+
+// What was not answered clearly stays unknown, whatever Stale says.
+func TestReconcilerTakesNoUnclearAnswer(t *testing.T) {
+	for name, answer := range map[string]func(w http.ResponseWriter, r *http.Request){
+		"a 404 of a router": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(404) },
+		"without Stet-Operation": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set(proxy.HeaderExecution, "none")
+			w.WriteHeader(404)
+		},
+		"a failure": func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set(proxy.HeaderOperation, r.Header.Get(proxy.HeaderOperation))
+			w.WriteHeader(500)
+		},
+		"none": func(_ http.ResponseWriter, r *http.Request) { _ = conn(r).Close() },
+	} {
+		for _, stale := range []string{"park", "take-over", "fail"} {
+			s := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodPost {
+					_ = conn(r).Close()
+					return
+				}
+				answer(w, r)
+			})
+			yaml := yamlFor(s.URL, "http1", strings.NewReplacer("keep_scope:", "stale: "+stale+"\n    keep_scope:", "header:X-Account", "single-tenant").Replace(reconciled))
+			f := start(t, yaml)
+			f.post("k", "{}")
+			if got, want := f.once(yaml, proxy.ReconcileOptions{}), (proxy.Reconciled{Report: reconcile.Report{Looked: 1, Errors: 1}}); got != want || f.state("k") != store.Unknown {
+				t.Errorf("%s, stale: %s: %+v, %v; want %+v", name, stale, got, f.state("k"), want)
+			}
+			if s.count("k") != 1 {
+				t.Errorf("%s: %d executions", name, s.count("k"))
+			}
+		}
+	}
+}
+
+// The service may be at work on what broke off for as long as verify.after says.
+func TestReconcilerDoesNotAskBeforeVerifyAfter(t *testing.T) {
+	l := newTill(t)
+	yaml := yamlFor(l.URL, "http1", strings.Replace(reconciled, ", after: 0s", "", 1))
+	f := start(t, yaml)
+	f.post("k", "lost", "X-Account", "a")
+	if got := f.once(yaml, proxy.ReconcileOptions{}); got != (proxy.Reconciled{}) || l.questions() != 0 {
+		t.Errorf("%+v, %d questions; want none", got, l.questions())
+	}
+}
+
+// The part of a proxy asks without a retry, and a reload that leaves it out ends it.
+func TestProxyReconcilesUntilItIsReconfigured(t *testing.T) {
+	l := newTill(t)
+	yaml := yamlFor(l.URL, "http1", strings.Replace(reconciled, "header:X-Account", "single-tenant", 1))
+	f := startWith(t, memory.New(memory.Options{}), yaml, proxy.Options{Parts: proxy.Reconciler})
+	f.post("k", "paid")
+	stettest.Eventually(t, "the outcome", func() bool { return f.state("k") == store.Completed })
+	if l.count("k") != 1 || l.questions() != 1 {
+		t.Errorf("%d executions, %d questions", l.count("k"), l.questions())
+	}
+	without := strings.Replace(yaml, "reconcile: {every: 20ms}", "", 1)
+	if err := f.proxy.Reload(parsed(t, without)); err != nil {
+		t.Fatal(err)
+	}
+	stettest.Eventually(t, "the old reconciler to end", func() bool {
+		stacks := make([]byte, 1<<20)
+		return !strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), "proxy.(*reconciler).run")
+	})
+	f.post("k2", "paid")
+	stettest.Eventually(t, "k2 to be unknown", func() bool { return f.state("k2") == store.Unknown })
+	if l.questions() != 1 {
+		t.Errorf("%d questions; want that of before", l.questions())
+	}
+	if err := f.proxy.Reload(parsed(t, yaml)); err != nil {
+		t.Fatal(err)
+	}
+	stettest.Eventually(t, "the outcome after another reload", func() bool { return f.state("k2") == store.Completed })
+}
+
+func TestReconcileThatCouldAskNobodyIsRefused(t *testing.T) {
+	for name, c := range map[string]struct{ yaml, want string }{
+		"nothing":       {"reconcile:\n", "reconcile: {}"},
+		"no verifier":   {"reconcile: {}\nroutes: [{path: /a}]\n", "no route has a verify"},
+		"retries only":  {"reconcile: {}\nroutes: [{path: /a, verify: {url: /v, retries_only: true}}]\n", "no route has a verify"},
+		"no scope":      {"reconcile: {}\nroutes: [{path: /a, verify: {url: /v}}]\n", "add keep_scope: true"},
+		"no key":        {"reconcile: {}\nroutes: [{path: /a, keep_scope: true, verify: {url: /v}}]\n", "add keep_key: true"},
+		"no key, one":   {"scope: single-tenant\nreconcile: {}\nroutes: [{path: /a, verify: {url: /v}}]\n", "keep_scope: true"},
+		"key, no scope": {"routes: [{path: /a, keep_key: true}]\n", "add keep_scope: true"},
+		"by nothing":    {"routes: [{path: /a, verify: {url: /v, by: luck}}]\n", "neither key"},
+		"rate":          {"reconcile: {rate: -1}\nroutes: [{path: /a, keep_scope: true, verify: {url: /v, by: operation}}]\n", "reconcile.rate"},
+		"concurrency":   {"reconcile: {concurrency: 100000}\nroutes: [{path: /a, keep_scope: true, verify: {url: /v, by: operation}}]\n", "reconcile.concurrency"},
+	} {
+		if err := parsed(t, yamlFor("http://127.0.0.1:1", "http1", c.yaml)).Check(); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v; want %q in it", name, err, c.want)
+		}
+	}
+	for name, yaml := range map[string]string{
+		"one tenant":   "scope: single-tenant\nreconcile: {}\nroutes: [{path: /a, keep_key: true, verify: {url: /v}}]\n",
+		"by operation": "scope: single-tenant\nreconcile: {}\nroutes: [{path: /a, verify: {url: /v, by: operation}}]\n",
+		"tenants":      "reconcile: {}\nroutes: [{path: /a, keep_scope: true, verify: {url: /v, by: operation}}, {path: /b, verify: {url: /v, retries_only: true}}]\n",
+	} {
+		if err := parsed(t, yamlFor("http://127.0.0.1:1", "http1", yaml)).Check(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
