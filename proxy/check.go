@@ -81,6 +81,7 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 	if c.NewRecords != nil {
 		bad(c.NewRecords.check(), "new_records")
 	}
+	bad(c.Relay.check())
 	bad(c.checkUnrouted(done, logger))
 	routing, names := newRouting(""), map[string]bool{}
 	if done.unrouted != nil {

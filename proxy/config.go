@@ -55,7 +55,9 @@ type Config struct {
 	// Reconcile has dead runs looked for whose outcome is unknown, and their verifiers
 	// asked, without a retry. Default: not.
 	Reconcile *Reconcile `yaml:"reconcile"`
-	Routes    []Route    `yaml:"routes"`
+	// Relay says where messages go. Default: they are kept, and not sent by this process.
+	Relay  *Relaying `yaml:"relay"`
+	Routes []Route   `yaml:"routes"`
 	// Unrouted says what to do with a request that has a key and a protected method, and
 	// whose path no route names: "protect" (default) it, by the route with nearly the
 	// same path, or else as without routes; "refuse" it; or "pass" it unprotected.

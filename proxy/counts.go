@@ -12,6 +12,9 @@ type Counts struct {
 	// Unprotected counts requests with a key and a method that is not safe that passed
 	// unprotected, by Unrouted or a route.
 	Unprotected uint64
+	// Refused counts values of HeaderEmit that are no messages, and Lost those messages of
+	// responses that could not be kept.
+	Refused, Lost uint64
 	// Busy counts requests that were refused because of Limits.Memory.
 	Busy uint64
 	// Runs is how many protected requests are with the service now.
@@ -22,7 +25,7 @@ type Counts struct {
 
 // Counts returns the counts so far.
 func (p *Proxy) Counts() Counts {
-	return Counts{Unprotected: p.unprotected.count.Load(), Busy: uint64(p.busy.Load()), Runs: int(p.runs.Load()), InHand: p.memory.used.Load()}
+	return Counts{Unprotected: p.unprotected.count.Load(), Refused: p.emits.refused.Load(), Lost: p.emits.lost.Load(), Busy: uint64(p.busy.Load()), Runs: int(p.runs.Load()), InHand: p.memory.used.Load()}
 }
 
 // unprotected tells of requests that pass although they have a key.

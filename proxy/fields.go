@@ -70,7 +70,8 @@ type answer struct {
 	of   *http.Response
 	trip *trip // nil on routes that are not protected
 
-	counted int // bytes that the proxy holds, as the response is kept
+	emitted func(trailer http.Header) // is told of the trailer
+	counted int                       // bytes that the proxy holds, as the response is kept
 }
 
 // Read implements io.Reader. It tells the trip when the content breaks off.
@@ -82,6 +83,7 @@ func (a *answer) Read(p []byte) (int, error) {
 	}
 	switch {
 	case err == io.EOF: //nolint:errorlint // a wrapped one is no end
+		a.emitted(a.of.Trailer)
 		strip(a.of.Trailer)
 	case err != nil && a.trip != nil:
 		a.trip.unread.Store(true)

@@ -32,6 +32,8 @@ type forwarder struct {
 	log       *slog.Logger
 	propagate func(context.Context, http.Header) // may be nil
 	budget    *budget                            // may be nil
+	emits     *emits
+	targets   *targets
 }
 
 func newForwarder(c *Config, upstream *url.URL, g *guarded, transport http.RoundTripper, o Options) *forwarder {
@@ -192,6 +194,7 @@ var errSwitched = errors.New("proxy: the service switched to another protocol un
 func (f *forwarder) response(res *http.Response) error {
 	ctx := res.Request.Context()
 	noEffect := res.Header.Get(HeaderExecution) == none
+	said := http.Header{HeaderEmit: res.Header[HeaderEmit]}
 	strip(res.Header)
 	strip(res.Trailer)
 	if res.StatusCode == http.StatusSwitchingProtocols && res.Request.Header.Get("Upgrade") == "" {
@@ -199,20 +202,22 @@ func (f *forwarder) response(res *http.Response) error {
 	}
 	run, t := stet.FromContext(ctx), tripOf(ctx)
 	if run == nil || t == nil {
+		f.emitted(nil, nil, said)
 		if res.StatusCode != http.StatusSwitchingProtocols { // whose content can be written to
-			res.Body = &answer{ReadCloser: res.Body, of: res}
+			res.Body = &answer{ReadCloser: res.Body, of: res, emitted: func(h http.Header) { f.emitted(nil, nil, h) }}
 		}
 		return nil
 	}
-	res.Body = &answer{ReadCloser: res.Body, of: res, trip: t}
+	res.Body = &answer{ReadCloser: res.Body, of: res, trip: t, emitted: func(h http.Header) { f.emitted(run, t, h) }}
 	switch {
 	case noEffect:
 		run.Declare(stet.NotExecuted, 0)
 	case slices.Contains(t.route.Unknown, res.StatusCode):
 		f.leave(run, t, "the service's status says so")
-		return nil
+	default:
+		t.undone = t.route.notExecuted(res.StatusCode, res.Header)
 	}
-	t.undone = t.route.notExecuted(res.StatusCode, res.Header)
+	f.emitted(run, t, said)
 	return nil
 }
 

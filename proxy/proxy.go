@@ -80,6 +80,7 @@ type Proxy struct {
 	store       store.Store
 	o           Options
 	unprotected unprotected
+	emits       emits
 	limits      Limits
 	memory      memory
 	draining    atomic.Bool
@@ -105,7 +106,7 @@ func New(store store.Store, c *Config, o Options) (*Proxy, error) {
 	if o.Audit == nil {
 		o.Audit = o.ErrorLog.Handler()
 	}
-	p := &Proxy{store: store, o: o, unprotected: unprotected{log: o.ErrorLog}, visits: map[*visit]struct{}{}}
+	p := &Proxy{store: store, o: o, unprotected: unprotected{log: o.ErrorLog}, emits: emits{log: o.ErrorLog}, visits: map[*visit]struct{}{}}
 	g, err := p.build(c)
 	if err != nil {
 		return nil, err
@@ -244,6 +245,8 @@ type generation struct {
 	unprotected *unprotected // what passed although it has a key
 	operators   http.Handler
 	requests    sync.WaitGroup
+	targets     *targets
+	relayer     *relayer // nil: this process does not send messages
 	parts       []part
 	background  background
 }
@@ -251,6 +254,10 @@ type generation struct {
 func (g *generation) close() error {
 	g.background.stop()
 	g.background.wait()
+	if g.relayer != nil {
+		g.relayer.close()
+	}
+	g.targets.close()
 	err := g.engine.Close()
 	g.transport.CloseIdleConnections()
 	g.elsewhere.CloseIdleConnections()
@@ -296,10 +303,16 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 	if err != nil {
 		return nil, err
 	}
+	if g.targets, err = newTargets(c.Relay, p.o.ErrorLog); err != nil {
+		return nil, err
+	}
 	g.engine, err = stet.New(p.store, stet.Options{Namespace: c.Namespace, Classes: checked.classes, Encryption: checked.encryption, Observer: p.o.Observer,
-		StoreTimeout: time.Duration(c.Store.Timeout), SweepEvery: time.Duration(c.Store.SweepEvery), MaxWaiters: c.Limits.Waiters})
+		StoreTimeout: time.Duration(c.Store.Timeout), SweepEvery: time.Duration(c.Store.SweepEvery), MaxWaiters: c.Limits.Waiters, CheckMessage: g.targets.check})
 	if err != nil {
 		return nil, err
+	}
+	if err := g.relays(c, p.o); err != nil {
+		return nil, errors.Join(err, g.close())
 	}
 	if g.operators, err = p.dashboard(g.engine, c, checked); err != nil {
 		return nil, errors.Join(err, g.close())
@@ -309,6 +322,7 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 	}
 	f := newForwarder(c, checked.upstream, g.guarded, g.transport, p.o)
 	f.budget = newBudget(c.NewRecords, p.o.ErrorLog)
+	f.emits, f.targets = &p.emits, g.targets
 	g.passing = f.handler(nil)
 	for _, cr := range checked.all() {
 		rt := &route{Route: cr.Route, h2c: c.Upstream.Protocol == "h2c"}

@@ -15,6 +15,14 @@ func countProxy(registry *prometheus.Registry, p *proxy.Proxy) {
 			"Requests with an idempotency key that passed unprotected, because no route names their path or a route lets them.",
 			func(c proxy.Counts) uint64 { return c.Unprotected },
 		},
+		"stet_proxy_emit_refused_total": {
+			"Values of Stet-Emit in responses that are no messages; they are kept, to be sent to stet.refused.",
+			func(c proxy.Counts) uint64 { return c.Refused },
+		},
+		"stet_proxy_emit_lost_total": {
+			"Messages in responses that could not be kept: of requests that are not protected, or where the service settles.",
+			func(c proxy.Counts) uint64 { return c.Lost },
+		},
 		"stet_proxy_busy_total": {
 			"Requests refused because the proxy already held as many bytes as limits.memory allows.",
 			func(c proxy.Counts) uint64 { return c.Busy },

@@ -1,0 +1,247 @@
+package proxy
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
+)
+
+// HeaderEmit, in a response to a protected request, is a message that is to be sent
+// after the outcome: a JSON object with "to" and, if need be, "key", "header" (an object
+// of strings) and one of "body" (any JSON), "body_text" and "body_base64". Several
+// messages have a field each. They are stored by the same write as the response, and
+// sent as Config.Relay says: at least once, each time with the same ID.
+const HeaderEmit = "Stet-Emit"
+
+// RefusedDestination is where values of HeaderEmit go that are no messages, as they are:
+// the service has executed, so its response stands, and what it meant to tell is kept
+// for an operator. Only a Target that names it takes them.
+const RefusedDestination = "stet.refused"
+
+// reasonHeader is the field of a message to RefusedDestination that says what is wrong.
+const reasonHeader = "reason"
+
+// emits takes the messages of responses.
+type emits struct {
+	log     *slog.Logger
+	refused atomic.Uint64 // values that are no messages
+	lost    atomic.Uint64 // those that could not be kept
+
+	sayRefused, sayUnrouted, sayUnstored, sayStray seldom
+}
+
+// seldom says when a line of a log is due that must not come with every request.
+type seldom struct {
+	mu   sync.Mutex
+	told time.Time
+}
+
+func (s *seldom) due() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.told.IsZero() && time.Since(s.told) < tellEvery {
+		return false
+	}
+	s.told = time.Now()
+	return true
+}
+
+// emission is a value of HeaderEmit.
+type emission struct {
+	To     string            `json:"to"`
+	Key    string            `json:"key"`
+	Header map[string]string `json:"header"`
+	Body   jsontext.Value    `json:"body"`
+	Text   *string           `json:"body_text"`
+	Base64 *string           `json:"body_base64"`
+}
+
+// contentType is the name under which the brokers' publishers look for the media type.
+const contentType = "content-type"
+
+// message is what the value says.
+func (e *emission) message() (stet.Message, error) {
+	m := stet.Message{To: e.To, Key: e.Key, Header: map[string]string{}}
+	for name, value := range e.Header {
+		if strings.EqualFold(name, contentType) {
+			name = contentType
+		}
+		if _, twice := m.Header[name]; twice {
+			return m, fmt.Errorf("its header has %s twice", name)
+		}
+		m.Header[name] = value
+	}
+	bodies, media := 0, ""
+	if e.Body != nil {
+		bodies, media, m.Body = bodies+1, "application/json", e.Body
+	}
+	if e.Text != nil {
+		bodies, media, m.Body = bodies+1, "text/plain; charset=utf-8", []byte(*e.Text)
+	}
+	if e.Base64 != nil {
+		body, err := base64.StdEncoding.Strict().DecodeString(*e.Base64)
+		if err != nil {
+			return m, errors.New("its body_base64 is not base64 (RFC 4648, section 4)")
+		}
+		bodies, m.Body = bodies+1, body
+	}
+	if bodies > 1 {
+		return m, errors.New("it has more than one of body, body_text and body_base64")
+	}
+	if _, said := m.Header[contentType]; !said && media != "" {
+		m.Header[contentType] = media
+	}
+	if m.To == RefusedDestination {
+		return m, fmt.Errorf("%s is a destination that no service sends to", RefusedDestination)
+	}
+	return m, nil
+}
+
+// parseEmission reads one message. Its error quotes nothing of it.
+func parseEmission(text []byte) (stet.Message, error) {
+	var e emission
+	if err := json.Unmarshal(text, &e, json.RejectUnknownMembers(true)); err != nil {
+		return stet.Message{}, plainly(err)
+	}
+	return e.message()
+}
+
+// plainly is an error of reading JSON, without what was read.
+func plainly(err error) error {
+	switch wrong, ok := errors.AsType[*json.SemanticError](err); {
+	case errors.Is(err, jsontext.ErrDuplicateName):
+		return errors.New("it has a name twice")
+	case errors.Is(err, json.ErrUnknownName):
+		return errors.New("it has a field that is none of to, key, header, body, body_text and body_base64")
+	case ok && wrong.JSONPointer == "":
+		return errors.New("it is not a JSON object")
+	case ok:
+		return errors.New("a field of it has another type than it must; to, key, body_text and body_base64 are strings, and header an object of strings")
+	}
+	return errors.New("it is not JSON in UTF-8")
+}
+
+// apart returns the messages in a field, which an intermediary may have made of several
+// by commas (RFC 9110, section 5.3).
+func apart(value string) ([]jsontext.Value, error) {
+	if !utf8.ValidString(value) {
+		return nil, errors.New("it is not UTF-8; write what is not ASCII as \\u escapes")
+	}
+	var all []jsontext.Value
+	if err := json.Unmarshal([]byte("["+value+"]"), &all); err != nil {
+		return nil, plainly(err)
+	}
+	return all, nil
+}
+
+// take emits what the service's response says. The response stands whatever is wrong
+// with it: what is no message is kept as it is, for RefusedDestination.
+func (e *emits) take(run *stet.Run, class string, targets *targets, values []string) {
+	n, unrouted := 0, 0
+	for i, value := range values {
+		parts, err := apart(value)
+		if err == nil && n+len(parts)+len(values)-i-1 > store.MaxMessages {
+			// One message has room for all that is too much, so that none is lost.
+			e.refuse(run, class, fmt.Errorf("it is one of more than %d messages of a response", store.MaxMessages), strings.Join(values[i:], "\n"))
+			break
+		}
+		if err != nil {
+			e.refuse(run, class, err, value)
+			n++
+			continue
+		}
+		for _, part := range parts {
+			n++
+			m, err := parseEmission(part)
+			if err == nil {
+				err = run.Emit(m)
+			}
+			if err != nil {
+				e.refuse(run, class, err, string(part))
+			} else if !targets.takes(m.To) {
+				unrouted++
+			}
+		}
+	}
+	if unrouted > 0 && e.sayUnrouted.due() {
+		e.log.Error("proxy: a service emits messages to a destination that relay in the configuration does not name; they are kept, and sent once it does",
+			slog.String("id", run.ID().String()), slog.String("route", class), slog.Int("messages", unrouted))
+	}
+}
+
+// refuse keeps a value that cannot be sent.
+func (e *emits) refuse(run *stet.Run, class string, why error, value string) {
+	so := e.refused.Add(1)
+	attrs := []any{slog.String("id", run.ID().String()), slog.String("route", class), slog.Int64("fence", run.Fence()),
+		slog.String("why", bare(why)), slog.Int("bytes", len(value)), slog.Uint64("so_far", so)}
+	err := run.Emit(stet.Message{To: RefusedDestination, Header: map[string]string{reasonHeader: bare(why)}, Body: []byte(value)})
+	switch {
+	case err != nil:
+		e.lost.Add(1)
+		e.log.Error("proxy: what a service has sent in "+HeaderEmit+" cannot be sent or kept; the response stands, and this message is lost",
+			append(attrs, slog.String("error", bare(err)))...)
+	case e.sayRefused.due():
+		e.log.Error("proxy: what a service has sent in "+HeaderEmit+" is no message; the response stands, and the value is kept, to be sent to "+RefusedDestination, attrs...)
+	}
+}
+
+// bare is the cause of an error of the engine, as a person reads it.
+func bare(err error) string {
+	if e, ok := errors.AsType[*stet.Error](err); ok && e.Cause != nil {
+		err = e.Cause
+	}
+	return store.LabelText(err.Error())
+}
+
+// drop says that messages of a response are not sent, and why.
+func (e *emits) drop(run *stet.Run, class string, n int, why string) {
+	e.lost.Add(uint64(n))
+	e.log.Error("proxy: messages of a response are not sent: "+why, slog.String("id", run.ID().String()), slog.String("route", class), slog.Int("messages", n))
+}
+
+// unstored says that a response emits nothing because it is no outcome.
+func (e *emits) unstored(run *stet.Run, class string, n int) {
+	if e.sayUnstored.due() {
+		e.log.Warn("proxy: a response that is not stored has "+HeaderEmit+"; it is no outcome, so nothing is sent",
+			slog.String("id", run.ID().String()), slog.String("route", class), slog.Int("messages", n))
+	}
+}
+
+// stray says that a response to an unprotected request has messages.
+func (e *emits) stray(n int) {
+	e.lost.Add(uint64(n))
+	if e.sayStray.due() {
+		e.log.Error("proxy: a response to a request that is not protected has "+HeaderEmit+"; there is no outcome that it could be stored with, so it is not sent",
+			slog.Uint64("so_far", e.lost.Load()))
+	}
+}
+
+// emitted deals with the messages of a response, whose fields h are: its header or its
+// trailer.
+func (f *forwarder) emitted(run *stet.Run, t *trip, h http.Header) {
+	values := h[HeaderEmit]
+	switch {
+	case len(values) == 0:
+	case run == nil || t == nil:
+		f.emits.stray(len(values))
+	case t.route.Settles == settlesService:
+		f.emits.drop(run, t.route.class(), len(values), "the service settles on this route; it emits by stet_emit, in the transaction of its writes")
+	case t.undone || run.Declared() != stet.Executed:
+		f.emits.unstored(run, t.route.class(), len(values))
+	default:
+		f.emits.take(run, t.route.class(), f.targets, values)
+	}
+}

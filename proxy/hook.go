@@ -1,0 +1,205 @@
+package proxy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/stetmsg"
+)
+
+const (
+	defaultSource = "stet"
+
+	formatCloudEvents = "cloudevents"
+	formatPlain       = "plain"
+
+	// hookCalls is how many requests of one target are under way at a time.
+	hookCalls = 16
+	// maxHookAnswer is how much of an answer is read so that its connection is used again.
+	maxHookAnswer = 64 << 10
+)
+
+// hook sends messages by HTTP, each in a request of its own.
+type hook struct {
+	url     string
+	plain   bool
+	source  string
+	headers http.Header
+	timeout time.Duration
+	client  *http.Client
+	closing func()
+}
+
+// The fields of requests in the plain format; the ID is in stetmsg.IDHeader.
+const (
+	hookTo  = "Message-To"
+	hookKey = "Message-Key"
+)
+
+// hook returns the sender of a target of HTTP.
+func (t *Target) hook(r *Relaying, u *url.URL) (sender, error) {
+	switch t.Format {
+	case "", formatCloudEvents, formatPlain:
+	default:
+		return nil, at("format", "%q is neither cloudevents nor plain", t.Format)
+	}
+	if u.Fragment != "" {
+		return nil, at("by", "it may have no fragment")
+	}
+	h := &hook{url: t.By, plain: t.Format == formatPlain, source: cmp.Or(r.Source, defaultSource), headers: http.Header{}, timeout: cmp.Or(time.Duration(t.Timeout), DefaultSendTimeout)}
+	for name, value := range t.Headers {
+		switch {
+		case !sendable(name, value):
+			return nil, at("headers", "%q, or its value, cannot be sent in HTTP", name)
+		case h.own(name):
+			return nil, at("headers", "%s is set for each message", name)
+		case h.headers.Get(name) != "":
+			return nil, at("headers", "%s is there twice", name)
+		}
+		h.headers.Set(name, value)
+	}
+	transport := newTransport(Upstream{IdleTimeout: Duration(30 * time.Second), MaxIdle: hookCalls})
+	h.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	h.closing = transport.CloseIdleConnections
+	return h, nil
+}
+
+func (h *hook) close() { h.closing() }
+
+// own reports whether a field says what the request, its connection or the message is.
+func (h *hook) own(name string) bool {
+	name = strings.ToLower(name)
+	switch name {
+	case "host", "connection", "content-length", "transfer-encoding", "trailer", "te", "upgrade", "keep-alive", "expect",
+		stetmsg.IDHeader, strings.ToLower(stethttp.DefaultHeader), strings.ToLower(hookTo), strings.ToLower(hookKey):
+		return true
+	}
+	return strings.HasPrefix(name, "ce-") || strings.HasPrefix(name, "proxy-") || strings.HasPrefix(asVariable(name), "STET_")
+}
+
+// sendable reports whether HTTP can send a field (RFC 9110, sections 5.1 and 5.5).
+func sendable(name, value string) bool {
+	return name != "" && strings.Trim(name, "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz") == "" &&
+		!strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
+}
+
+// check implements sender.
+func (h *hook) check(m stet.Message) error {
+	for name, value := range m.Header {
+		if !sendable(name, value) || h.own(name) {
+			return fmt.Errorf("the field %.100q of its header cannot be sent by HTTP, or is set by the relay", name)
+		}
+	}
+	return nil
+}
+
+// publish implements sender. Messages with one key are sent one after the other, and none
+// after one that was not taken; others at the same time.
+func (h *hook) publish(ctx context.Context, messages []stet.Message, confirmed func(stet.Message)) error {
+	lanes := make(map[string][]stet.Message)
+	var first []stet.Message // of each lane
+	for _, m := range messages {
+		lane := "key " + m.Key
+		if m.Key == "" {
+			lane = "id " + m.ID // in order with no other
+		}
+		if lanes[lane] == nil {
+			first = append(first, m)
+		}
+		lanes[lane] = append(lanes[lane], m)
+	}
+	work := make(chan []stet.Message, len(lanes))
+	for lane := range maps.Values(lanes) {
+		work <- lane
+	}
+	close(work)
+	var mu sync.Mutex
+	var failed error
+	var wg sync.WaitGroup
+	for range min(hookCalls, len(first)) {
+		wg.Go(func() {
+			for lane := range work {
+				for _, m := range lane {
+					err := h.send(ctx, m)
+					if err != nil {
+						mu.Lock()
+						failed = err // the last stands for the others
+						mu.Unlock()
+						break
+					}
+					confirmed(m)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return failed
+}
+
+// send sends one message, and returns nil if it was taken.
+func (h *hook) send(ctx context.Context, m stet.Message) error {
+	ctx, cancel := context.WithTimeout(ctx, h.timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url, strings.NewReader(string(m.Body)))
+	if err != nil {
+		return errors.New("the URL cannot be used")
+	}
+	for name, value := range m.Header {
+		req.Header.Set(name, value)
+	}
+	maps.Copy(req.Header, h.headers)
+	req.Header.Set(stetmsg.IDHeader, m.ID)
+	req.Header.Set(stethttp.DefaultHeader, m.ID)
+	if h.plain {
+		req.Header.Set(hookTo, encoded(m.To))
+		if m.Key != "" {
+			req.Header.Set(hookKey, encoded(m.Key))
+		}
+	} else {
+		for name, value := range map[string]string{"Ce-Specversion": "1.0", "Ce-Id": m.ID, "Ce-Source": h.source, "Ce-Type": m.To, "Ce-Partitionkey": m.Key} {
+			if value != "" {
+				req.Header.Set(name, encoded(value))
+			}
+		}
+	}
+	res, err := h.client.Do(req)
+	if err != nil {
+		return errors.New("the request: " + said(err))
+	}
+	defer res.Body.Close()
+	_, _ = io.CopyN(io.Discard, res.Body, maxHookAnswer)
+	if res.StatusCode < 200 || res.StatusCode > 299 {
+		return fmt.Errorf("it answers with %d; 2xx takes a message", res.StatusCode)
+	}
+	return nil
+}
+
+// encoded is a text as HTTP has attributes of CloudEvents (binding for HTTP, section
+// 3.1.3.2): visible ASCII, and in percent-encoding what else there is.
+func encoded(text string) string {
+	plain := func(b byte) bool { return b > ' ' && b <= '~' && b != '"' && b != '%' }
+	if !slices.ContainsFunc([]byte(text), func(b byte) bool { return !plain(b) }) {
+		return text
+	}
+	var s strings.Builder
+	for _, b := range []byte(text) {
+		if plain(b) {
+			s.WriteByte(b)
+		} else {
+			fmt.Fprintf(&s, "%%%02X", b)
+		}
+	}
+	return s.String()
+}

@@ -1,0 +1,210 @@
+package proxy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/store"
+)
+
+// Defaults of a Relaying.
+const (
+	// DefaultRelayRetry is the default of Relaying.Retry.
+	DefaultRelayRetry = 30 * time.Second
+	// DefaultSendTimeout is the default of Target.Timeout.
+	DefaultSendTimeout = 10 * time.Second
+)
+
+// relayDrain bounds what is still sent when the process ends.
+const relayDrain = 5 * time.Second
+
+// Relaying says where messages go that services emit (HeaderEmit, or stet_emit of SQL). They
+// are sent after the outcome is stored, at least once, each time with the same ID, until
+// the target has confirmed them.
+type Relaying struct {
+	// Targets are asked in this order; a message goes to the first that takes its
+	// destination. At most 100.
+	Targets []Target `yaml:"targets"`
+	// Retry is when a message is sent again that was not confirmed, as often as it takes.
+	// Default DefaultRelayRetry.
+	Retry Duration `yaml:"retry"`
+	// Source is the attribute source of messages that are sent as CloudEvents. Default
+	// "stet".
+	Source string `yaml:"source"`
+}
+
+// Target is a place to which messages are sent.
+type Target struct {
+	// To is the destinations that it takes: one, or a pattern, in which each * stands for
+	// any text. Default "*", which is every destination but RefusedDestination.
+	To string `yaml:"to"`
+	// By is where: a URL of amqp, amqps, nats, tls, kafka, http or https. The destination
+	// is a routing key, a subject or a topic there; to HTTP it goes along in a field.
+	By string `yaml:"by"`
+	// Exchange, of AMQP, is published to. Default: the default exchange, in which
+	// destinations are names of queues.
+	Exchange string `yaml:"exchange"`
+	// Format, of HTTP, is "cloudevents" (binary mode), which is the default, or "plain".
+	Format string `yaml:"format"`
+	// Headers, of HTTP, are set in each request: Authorization, for instance.
+	Headers map[string]string `yaml:"headers"`
+	// Timeout bounds one request of HTTP. Default DefaultSendTimeout.
+	Timeout Duration `yaml:"timeout"`
+}
+
+const (
+	maxTargets = 100
+	relayBatch = stetmsg.DefaultRelayBatch
+	relayPoll  = stetmsg.DefaultRelayPoll
+)
+
+// matches reports whether a destination fits a pattern.
+func matches(pattern, to string) bool {
+	parts := strings.Split(pattern, "*")
+	if len(parts) == 1 {
+		return pattern == to
+	}
+	to, ok := strings.CutPrefix(to, parts[0])
+	if !ok {
+		return false
+	}
+	last := parts[len(parts)-1]
+	for _, part := range parts[1 : len(parts)-1] {
+		i := strings.Index(to, part)
+		if i < 0 {
+			return false
+		}
+		to = to[i+len(part):]
+	}
+	return strings.HasSuffix(to, last)
+}
+
+// takes reports whether the target takes messages to a destination. What a service has
+// got wrong is not sent to those who take anything.
+func (t *Target) takes(to string) bool {
+	pattern := cmp.Or(t.To, "*")
+	return matches(pattern, to) && (to != RefusedDestination || pattern == to)
+}
+
+// check finds out what is wrong, and connects to nothing.
+func (r *Relaying) check() error {
+	if r == nil {
+		return nil
+	}
+	var errs []error
+	bad := func(err error, path ...any) {
+		if m, ok := errors.AsType[*misplaced](err); ok {
+			path, err = append(path, m.path...), m.err
+		}
+		errs = append(errs, &misplaced{append([]any{"relay"}, path...), err})
+	}
+	if len(r.Targets) == 0 || len(r.Targets) > maxTargets {
+		bad(fmt.Errorf("there are %d; 1 to %d, each with by: a URL", len(r.Targets), maxTargets), "targets")
+	}
+	if d := time.Duration(r.Retry); d > store.MaxDelay || d != 0 && d < time.Second {
+		bad(fmt.Errorf("%v is not between 1s and %v", d, store.MaxDelay), "retry")
+	}
+	if s := cmp.Or(r.Source, defaultSource); len(s) > 255 || strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c == 0x7f }) {
+		bad(errors.New("it is no URI reference of at most 255 bytes"), "source")
+	}
+	all := -1
+	for i := range r.Targets {
+		t := &r.Targets[i]
+		if _, err := t.sender(r, nil); err != nil {
+			bad(err, "targets", i)
+		}
+		switch pattern := cmp.Or(t.To, "*"); {
+		case all >= 0 && pattern != RefusedDestination:
+			bad(fmt.Errorf("targets[%d] takes every destination, so that nothing comes here; put it last", all), "targets", i, "to")
+		case strings.Trim(pattern, "*") == "":
+			all = i
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// relayer sends what waits in the store.
+type relayer struct {
+	engine  *stet.Engine
+	targets *targets
+	relay   *stetmsg.Relay
+	log     *slog.Logger
+	begun   atomic.Bool
+	unasked seldom
+}
+
+// newRelayer returns a relayer of what is configured.
+func newRelayer(r *Relaying, e *stet.Engine, ts *targets, log *slog.Logger) (*relayer, error) {
+	relay, err := stetmsg.NewRelay(e, ts.publish, stetmsg.RelayOptions{
+		Batch: relayBatch, Again: cmp.Or(time.Duration(r.Retry), DefaultRelayRetry), ErrorLog: slog.New(slog.DiscardHandler), // ts says what matters
+	})
+	if err != nil {
+		return nil, at("relay", "%w", err)
+	}
+	return &relayer{engine: e, targets: ts, relay: relay, log: log}, nil
+}
+
+// part is the relayer in the background.
+func (r *relayer) part() part { return part{"relay", r.run} }
+
+// run sends until ctx ends; what it is sending then has a few seconds to be confirmed.
+func (r *relayer) run(ctx context.Context) error {
+	r.begun.Store(true)
+	work, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(relayDrain, end) })()
+	poll := time.NewTicker(relayPoll)
+	defer poll.Stop()
+	for ctx.Err() == nil {
+		arrived := r.engine.Arrived() // before looking, so that nothing is missed
+		if r.once(work) >= relayBatch {
+			continue
+		}
+		select {
+		case <-poll.C:
+		case <-arrived:
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// once sends a batch, and returns of how many operations all messages were sent.
+func (r *relayer) once(ctx context.Context) int {
+	n, err := r.relay.Once(ctx)
+	if err != nil && r.targets.told.Swap(0) == 0 && ctx.Err() == nil && r.unasked.due() {
+		r.log.Error("proxy: it cannot be found out which messages wait, or noted that they were sent; they will be sent again", slog.String("error", err.Error()))
+	}
+	return n
+}
+
+// close sends what the last requests have emitted, for a few seconds. Nothing else runs.
+func (r *relayer) close() {
+	if r.begun.Load() {
+		ctx, cancel := context.WithTimeout(context.Background(), relayDrain)
+		defer cancel()
+		for r.once(ctx) >= relayBatch && ctx.Err() == nil { //nolint:revive // each call is a batch
+		}
+	}
+}
+
+// relays has the generation send messages, if the configuration says where to and the
+// process is one that does.
+func (g *generation) relays(c *Config, o Options) (err error) {
+	if c.Relay == nil || o.Parts&Relay == 0 {
+		return nil
+	}
+	if g.relayer, err = newRelayer(c.Relay, g.engine, g.targets, o.ErrorLog); err != nil {
+		return c.place(err)
+	}
+	g.parts = append(g.parts, g.relayer.part())
+	return nil
+}

@@ -1,0 +1,207 @@
+package proxy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+// sender sends messages to one target.
+type sender interface {
+	// publish sends messages, in their order where the target keeps one, and says of each
+	// that was confirmed. It returns when ctx ends.
+	publish(ctx context.Context, messages []stet.Message, confirmed func(stet.Message)) error
+	// check refuses messages that the target never takes.
+	check(m stet.Message) error
+	close()
+}
+
+// sending is a target at work.
+type sending struct {
+	Target
+	sender
+	say seldom
+	not atomic.Uint64 // times that something was not sent
+}
+
+// targets are where messages go.
+type targets struct {
+	all  []*sending
+	log  *slog.Logger
+	told atomic.Int64 // lines since it was set to 0, written or not because others were
+
+	unrouted seldom
+
+	mu   sync.Mutex
+	sent map[string]time.Time // IDs that were confirmed, of operations that have other messages, too
+}
+
+// maxSent bounds what is known of operations of which a part was sent, and sentFor for how
+// long. Without that knowledge a message is sent again, as it is after a restart.
+const (
+	maxSent = 10000
+	sentFor = 10 * time.Minute
+)
+
+// newTargets connects to nothing yet. r may be nil.
+func newTargets(r *Relaying, log *slog.Logger) (*targets, error) {
+	ts := &targets{log: log, sent: make(map[string]time.Time)}
+	if r == nil {
+		return ts, nil
+	}
+	for i := range r.Targets {
+		s, err := r.Targets[i].sender(r, log)
+		if err != nil {
+			ts.close()
+			return nil, err
+		}
+		ts.all = append(ts.all, &sending{Target: r.Targets[i], sender: s})
+	}
+	return ts, nil
+}
+
+func (ts *targets) close() {
+	for _, s := range ts.all {
+		s.close()
+	}
+}
+
+// of returns the target of a destination; nil: there is none.
+func (ts *targets) of(to string) *sending {
+	for _, s := range ts.all {
+		if s.takes(to) {
+			return s
+		}
+	}
+	return nil
+}
+
+func (ts *targets) takes(to string) bool { return ts.of(to) != nil }
+
+// check is a stet.Options.CheckMessage. What no target takes is kept until one does.
+func (ts *targets) check(m stet.Message) error {
+	if s := ts.of(m.To); s != nil && m.To != RefusedDestination {
+		return s.check(m)
+	}
+	return nil
+}
+
+// publish is a stetmsg.Publish. Each target gets its messages, whatever becomes of those
+// to others, and those that it has confirmed only once while others are tried again.
+func (ts *targets) publish(ctx context.Context, messages []stet.Message) error {
+	var errs []error
+	by := make(map[*sending][]stet.Message)
+	var order []*sending
+	for _, m := range messages {
+		s := ts.of(m.To)
+		switch {
+		case s == nil:
+			errs = append(errs, fmt.Errorf("proxy: relay has no target for messages to %.100q", m.To))
+			ts.told.Add(1)
+			if ts.unrouted.due() {
+				ts.log.Error("proxy: messages wait for a destination that no target of relay takes; add one to the configuration, and they are sent", slog.String("to", fmt.Sprintf("%.100q", m.To)))
+			}
+		case ts.known(m.ID):
+		case by[s] == nil:
+			order = append(order, s)
+			fallthrough
+		default:
+			by[s] = append(by[s], m)
+		}
+	}
+	failed := make([]error, len(order))
+	var wg sync.WaitGroup
+	for i, s := range order {
+		wg.Go(func() { failed[i] = ts.to(ctx, s, by[s]) })
+	}
+	wg.Wait()
+	err := errors.Join(append(errs, failed...)...)
+	if err == nil {
+		ts.forget(messages)
+	}
+	return err
+}
+
+// to sends messages to one target.
+func (ts *targets) to(ctx context.Context, s *sending, messages []stet.Message) error {
+	err := s.publish(ctx, messages, ts.keep)
+	if err != nil && context.Cause(ctx) == context.Canceled { //nolint:errorlint // the process ends
+		return err
+	}
+	if err != nil {
+		ts.told.Add(1)
+		if n := s.not.Add(1); s.say.due() {
+			ts.log.Error("proxy: messages are not taken; they stay in the store and are sent again until they are",
+				slog.String("to", cmp.Or(s.To, "*")), slog.String("by", redact(s.By)), slog.String("error", err.Error()), slog.Uint64("times", n))
+		}
+		return err
+	}
+	if n := s.not.Swap(0); n > 0 {
+		ts.log.Info("proxy: messages are taken again", slog.String("to", cmp.Or(s.To, "*")), slog.String("by", redact(s.By)))
+	}
+	return nil
+}
+
+func (ts *targets) known(id string) bool {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	at, ok := ts.sent[id]
+	return ok && time.Since(at) < sentFor
+}
+
+func (ts *targets) keep(m stet.Message) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if len(ts.sent) >= maxSent {
+		clear(ts.sent)
+	}
+	ts.sent[m.ID] = time.Now()
+}
+
+func (ts *targets) forget(messages []stet.Message) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	for _, m := range messages {
+		delete(ts.sent, m.ID)
+	}
+}
+
+// sender returns what sends to the target. A nil log is of a configuration that is only
+// checked.
+func (t *Target) sender(r *Relaying, log *slog.Logger) (sender, error) {
+	scheme, _, _ := strings.Cut(t.By, ":")
+	u, err := url.Parse(t.By)
+	switch {
+	case t.By == "":
+		return nil, at("by", "required: where do the messages go? https://hooks.example.com/events or amqp://127.0.0.1, for example")
+	case err != nil || u.Host == "":
+		return nil, at("by", "%q is no URL with a host", redact(t.By))
+	}
+	ofHTTP := scheme == "http" || scheme == "https"
+	switch {
+	case !ofHTTP && t.Format != "":
+		return nil, at("format", "only http and https have one")
+	case !ofHTTP && len(t.Headers) > 0:
+		return nil, at("headers", "only http and https have them")
+	case !ofHTTP && t.Timeout != 0:
+		return nil, at("timeout", "only http and https have one; brokers have as long as relay.retry leaves")
+	case scheme != "amqp" && scheme != "amqps" && t.Exchange != "":
+		return nil, at("exchange", "only amqp and amqps have one")
+	}
+	switch scheme {
+	case "http", "https":
+		return t.hook(r, u)
+	case "amqp", "amqps":
+		return t.amqp()
+	}
+	return nil, at("by", "%q is no URL of http, https, amqp or amqps", redact(t.By))
+}
