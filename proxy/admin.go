@@ -76,7 +76,7 @@ func (a Admin) check() (tokens []dashboard.Token, err error) {
 	}
 	if a.TLS != nil {
 		if _, err := a.TLS.Config(); err != nil {
-			return bad(err, "tls")
+			return nil, under(err, "admin", "tls")
 		}
 	}
 	listen := cmp.Or(a.Listen, DefaultAdmin)

@@ -287,7 +287,7 @@ func TestWrongAdminListenersAreErrorsWithTheirLine(t *testing.T) {
 		"short":         {head + "admin:\n  tokens:\n    - name: a\n      token: short\n", []string{"stet.yaml:5: admin.tokens[0].token: 5 bytes"}},
 		"no name":       {head + "admin:\n  tokens:\n    - token: " + secret + "\n", []string{"stet.yaml:4: admin.tokens[0]: name: required"}},
 		"same token":    {head + "admin:\n  token: " + secret + "\n  tokens:\n    - {name: a, token: " + secret + "}\n", []string{"stet.yaml:5: admin.tokens[0]: ", "are the same"}},
-		"no key":        {head + "admin:\n  tls:\n    certificate: x.pem\n", []string{"stet.yaml:4: admin.tls: it needs a certificate and its key"}},
+		"no key":        {head + "admin:\n  tls:\n    certificate: x.pem\n", []string{"stet.yaml:4: admin.tls.key: required"}},
 		"unknown field": {head + "admin:\n  tokens:\n    - {name: a, role: x}\n", []string{"stet.yaml:4: ", `"role" is no field of admin.tokens[0]`}},
 	} {
 		t.Run(name, tc.isAnError)

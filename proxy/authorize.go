@@ -77,6 +77,7 @@ type doorkeeper struct {
 	client    *http.Client
 	timeout   time.Duration
 	key       string // the header's name
+	inContent bool   // a key may be in the content
 	scope     extractor
 	forwarded bool
 	log       *slog.Logger
@@ -86,7 +87,7 @@ type doorkeeper struct {
 // ServeHTTP implements http.Handler. What has no key, or does not say whose it is, is
 // answered without looking for a record.
 func (d *doorkeeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if len(r.Header[d.key]) == 0 {
+	if len(r.Header[d.key]) == 0 && !d.inContent {
 		d.next.ServeHTTP(w, r)
 		return
 	}
@@ -102,7 +103,7 @@ func (d *doorkeeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if r.Context().Err() == nil {
 			d.log.Warn("proxy: the authorization URL did not answer, so a request was refused", slog.String("url", d.url.Redacted()), slog.Any("error", plain(err)))
 		}
-		refuse(w, &authorizationUnavailable)
+		visitOf(r.Context()).manner.refuse(w, &authorizationUnavailable)
 		return
 	}
 	defer res.Body.Close()
@@ -115,7 +116,7 @@ func (d *doorkeeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		d.log.Warn("proxy: an answer that says neither yes (2xx) nor no (401, 403) to whether a request is allowed, so it was refused",
 			slog.String("url", d.url.Redacted()), slog.Int("status", res.StatusCode))
-		refuse(w, &authorizationUnavailable)
+		visitOf(r.Context()).manner.refuse(w, &authorizationUnavailable)
 	}
 }
 
@@ -209,8 +210,9 @@ func (g *generation) guardedBy(c *Config, cr *checkedRoute, upstream *url.URL, l
 	}
 	return &doorkeeper{
 		url: u, sameHost: u.Host == upstream.Host, client: sideClient(u, upstream, g.transport, g.elsewhere),
-		timeout: cmp.Or(time.Duration(a.Timeout), defaultAuthorizeTimeout),
-		key:     http.CanonicalHeaderKey(cmp.Or(cr.KeyHeader, stethttp.DefaultHeader)),
-		scope:   cr.options.Scope, forwarded: c.Forwarded, log: log, next: next,
+		timeout:   cmp.Or(time.Duration(a.Timeout), defaultAuthorizeTimeout),
+		key:       http.CanonicalHeaderKey(cmp.Or(cr.KeyHeader, stethttp.DefaultHeader)),
+		inContent: cr.KeyPointer != "",
+		scope:     cr.options.Scope, forwarded: c.Forwarded, log: log, next: next,
 	}, nil
 }

@@ -98,7 +98,7 @@ func (b *budget) take(scope store.ID) (giveBack func(), after time.Duration) {
 
 // afford has a new operation's record counted, or refuses the operation. back is to
 // be called when the run has ended.
-func (f *forwarder) afford(w http.ResponseWriter, run *stet.Run, t *trip) (back func(), ok bool) {
+func (f *forwarder) afford(w http.ResponseWriter, told manner, run *stet.Run, t *trip) (back func(), ok bool) {
 	if run.Attempt() > 1 {
 		return func() {}, true // its record is there already
 	}
@@ -107,7 +107,7 @@ func (f *forwarder) afford(w http.ResponseWriter, run *stet.Run, t *trip) (back 
 		run.Declare(stet.NotExecuted, 0)
 		c := tooManyOperations
 		c.retryAfter = after
-		refuse(w, &c)
+		told.refuse(w, &c)
 		return nil, false
 	}
 	return func() {

@@ -82,14 +82,16 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 		bad(c.NewRecords.check(), "new_records")
 	}
 	bad(c.Relay.check())
-	bad(c.checkUnrouted(done, logger))
+	told, err := c.checkTold()
+	bad(err)
+	bad(told.checkUnrouted(done, logger))
 	routing, names := newRouting(""), map[string]bool{}
 	if done.unrouted != nil {
 		names[unroutedClass] = true
 	}
 	for i, r := range c.routes() {
 		path := []any{"routes", i}
-		cr, err := c.checkRoute(r, logger)
+		cr, err := told.checkRoute(r, logger)
 		bad(err, path...)
 		if names[r.class()] {
 			bad(at("name", "there are two routes by the name of %s; give one another name", r.class()), path...)
@@ -128,8 +130,13 @@ func (u *Upstream) check() (*url.URL, error) {
 		return nil, at("protocol", "%q is neither http1 nor h2c", u.Protocol)
 	case u.Protocol == "h2c" && parsed.Scheme == "https":
 		return nil, at("protocol", "h2c is HTTP/2 without TLS; leave it out for https, where HTTP/2 is negotiated")
+	case parsed.Scheme != "https" && u.secured():
+		return nil, at(cmp.Or(named1(u.CA, "ca"), named1(u.Certificate, "certificate"), named1(u.Key, "key"), "server_name"), "only with https, and url is one of http")
 	case u.MaxIdle < 0:
 		return nil, at("max_idle", "%d is negative", u.MaxIdle)
+	}
+	if _, err := toService(*u); err != nil {
+		return nil, err
 	}
 	return parsed, nil
 }
@@ -148,7 +155,7 @@ func (c *Config) checkListeners() error {
 	}
 	if c.TLS != nil {
 		if _, err := c.TLS.Config(); err != nil {
-			return at("tls", "%w", err)
+			return under(err, "tls")
 		}
 	}
 	tokens, err := c.Admin.check()
@@ -194,7 +201,7 @@ func (c *Config) checkRoute(r Route, logger *slog.Logger) (cr checkedRoute, err 
 var (
 	policyFields = []named{{"Lease", "lease"}, {"RunTimeout", "timeout"}, {"Wait", "wait"}, {"VerifyTimeout", "verify"},
 		{"MaxResult", "max_result"}, {"Retention.Result", "retention"}, {"Retention.Tombstone", "retention"}}
-	optionFields = []named{{"Options.Methods", "methods"}, {"Options.Tries", "tries"}, {"Options.MaxWait", "max_wait"}, {"Options.KeepHeaders", "keep_headers"}, {"Options:", "key_header"}}
+	optionFields = []named{{"Options.Methods", "methods"}, {"Options.Tries", "tries"}, {"Options.MaxWait", "max_wait"}, {"Options.KeepHeaders", "keep_headers"}, {"Options.KeyPointer", "key_pointer"}, {"Options.KeyPolicy", "key_policy"}, {"Options.Header", "key_header"}, {"Options:", "key_header"}}
 )
 
 type named struct{ there, here string }

@@ -62,6 +62,10 @@ type Config struct {
 	// whose path no route names: "protect" (default) it, by the route with nearly the
 	// same path, or else as without routes; "refuse" it; or "pass" it unprotected.
 	Unrouted string `yaml:"unrouted"`
+	// ReplayedHeader, RetryAfter and ProblemBase are those of stethttp.Options.
+	ReplayedHeader string   `yaml:"replayed_header"`
+	RetryAfter     Duration `yaml:"retry_after"`
+	ProblemBase    string   `yaml:"problem_base"`
 
 	tokens []dashboard.Token // of Admin, when checked
 
@@ -96,6 +100,15 @@ type Upstream struct {
 	IdleTimeout Duration `yaml:"idle_timeout"`
 	// MaxIdle is how many unused connections are kept. Default 256.
 	MaxIdle int `yaml:"max_idle"`
+	// CA is a PEM file with the certificate authorities that the service's certificate may
+	// be of. Default: the host's. Certificate and Key are PEM files of what the proxy
+	// shows to the service. They are for https, and are read when the configuration is.
+	CA          string `yaml:"ca"`
+	Certificate string `yaml:"certificate"`
+	Key         string `yaml:"key"`
+	// ServerName is the name that the service's certificate must be of. Default: that of
+	// URL.
+	ServerName string `yaml:"server_name"`
 }
 
 // Route says how requests of a path are protected.
@@ -119,6 +132,8 @@ type Route struct {
 	Authorize   *Authorize `yaml:"authorize"`
 	Key         string     `yaml:"key"` // "required", which is the default, or "optional"
 	KeyHeader   string     `yaml:"key_header"`
+	KeyPointer  string     `yaml:"key_pointer"` // stethttp.Options.KeyPointer
+	KeyPolicy   *KeyPolicy `yaml:"key_policy"`  // default: all keys are good enough
 	StrictKey   bool       `yaml:"strict_key"`
 	FoldKeyCase bool       `yaml:"fold_key_case"`
 	Fingerprint string     `yaml:"fingerprint"` // "raw", which is the default, or "json"
@@ -160,6 +175,13 @@ type Route struct {
 	MaxBody        Size     `yaml:"max_body"`
 	MaxResult      Size     `yaml:"max_result"`
 	FailOpen       bool     `yaml:"fail_open"`
+}
+
+// KeyPolicy is stethttp.KeyPolicy.
+type KeyPolicy struct {
+	UUID       bool `yaml:"uuid"`
+	MinLength  int  `yaml:"min_length"`
+	MinEntropy int  `yaml:"min_entropy"`
 }
 
 // Retention is store.Retention.
@@ -259,9 +281,13 @@ func (c *Config) options(r *Route, log *slog.Logger) (o stethttp.Options, err er
 	name := r.class()
 	o = stethttp.Options{
 		Class:  func(*http.Request) string { return name },
-		Header: r.KeyHeader, Strict: r.StrictKey, FoldCase: r.FoldKeyCase, Methods: r.Methods,
+		Header: r.KeyHeader, KeyPointer: r.KeyPointer, Strict: r.StrictKey, FoldCase: r.FoldKeyCase, Methods: r.Methods,
 		MaxBody: int64(r.MaxBody), MaxWait: time.Duration(r.MaxWait), KeepHeaders: r.KeepHeaders,
 		DropHeaders: r.DropHeaders, StoreSetCookie: r.StoreSetCookie, FailOpen: r.FailOpen, Tries: r.Tries,
+		ReplayedHeader: c.ReplayedHeader, RetryAfter: time.Duration(c.RetryAfter), ProblemBase: c.ProblemBase,
+	}
+	if r.KeyPolicy != nil {
+		o.KeyPolicy = stethttp.KeyPolicy(*r.KeyPolicy)
 	}
 	if err := c.checkSettles(r); err != nil {
 		return o, err

@@ -59,7 +59,7 @@ func (f *forwarder) handler(rt *route) http.Handler {
 			f.proxy.ServeHTTP(w, r)
 			return
 		}
-		back, ok := f.afford(w, run, t)
+		back, ok := f.afford(w, visitOf(r.Context()).manner, run, t)
 		if !ok {
 			return
 		}
@@ -223,15 +223,15 @@ func (f *forwarder) response(res *http.Response) error {
 
 // failed answers in place of the service.
 func (f *forwarder) failed(w http.ResponseWriter, r *http.Request, err error) {
-	run, t := stet.FromContext(r.Context()), tripOf(r.Context())
+	run, t, told := stet.FromContext(r.Context()), tripOf(r.Context()), visitOf(r.Context()).manner
 	if run == nil || t == nil {
 		switch {
 		case errors.Is(err, context.Canceled):
 			panic(http.ErrAbortHandler) // the client has left
 		case t != nil && t.untouched():
-			refuse(w, &upstreamUnreachable)
+			told.refuse(w, &upstreamUnreachable)
 		default:
-			refuse(w, &upstreamFailed)
+			told.refuse(w, &upstreamFailed)
 		}
 		return
 	}
@@ -239,11 +239,11 @@ func (f *forwarder) failed(w http.ResponseWriter, r *http.Request, err error) {
 		f.log.Warn("proxy: the service cannot be reached; nothing was executed", slog.String("id", run.ID().String()),
 			slog.String("route", t.route.class()), slog.String("error", said(err)))
 		run.Declare(stet.NotExecuted, 0)
-		refuse(w, &upstreamUnreachable)
+		told.refuse(w, &upstreamUnreachable)
 		return
 	}
 	f.leave(run, t, said(err))
-	refuse(w, &upstreamFailed) // not sent: the middleware says that the outcome is unknown
+	told.refuse(w, &upstreamFailed) // not sent: the middleware says that the outcome is unknown
 }
 
 // buffers are lent to responses while they are passed on.

@@ -50,7 +50,7 @@ func (l *Limits) check() error {
 		return &misplaced{[]any{"limits", "waiters"}, fmt.Errorf("%d is negative", l.Waiters)}
 	}
 	if l.Memory != 0 && l.Memory < minMemory {
-		return at("limits", "memory: %d bytes are too few for anything; at least %d", l.Memory, minMemory)
+		return &misplaced{[]any{"limits", "memory"}, fmt.Errorf("%d bytes are too few for anything; at least %d", l.Memory, minMemory)}
 	}
 	return nil
 }

@@ -291,7 +291,7 @@ func TestLimitsThatAreNoneAreRefused(t *testing.T) {
 	const head = "upstream: {url: 'http://127.0.0.1:3000'}\n"
 	for yaml, want := range map[string]string{
 		"limits: {connections: -1}": "limits.connections: -1 is negative",
-		"limits: {memory: 1}":       "limits: memory: 1 bytes are too few",
+		"limits: {memory: 1}":       "limits.memory: 1 bytes are too few",
 		"limits: {memory: -1}":      "is no size",
 		"limits: {stall: -1s}":      "is negative",
 		"limits: {upload: 0s}":      "must be longer than zero",

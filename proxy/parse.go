@@ -276,6 +276,14 @@ func at(field, format string, args ...any) error {
 	return &misplaced{path: []any{field}, err: fmt.Errorf(format, args...)}
 }
 
+// under places an error below a path.
+func under(err error, path ...any) error {
+	if m, ok := errors.AsType[*misplaced](err); ok {
+		return &misplaced{append(path, m.path...), m.err}
+	}
+	return &misplaced{path, err}
+}
+
 // place puts the file's name, the line and the path before an error about what
 // is at path, or below it if the error says so.
 func (c *Config) place(err error, path ...any) error {
@@ -308,8 +316,6 @@ func (c *Config) place(err error, path ...any) error {
 	switch {
 	case n == nil && name == "":
 		return err
-	case n == nil && len(c.flags) > 0 && settable(name):
-		return fmt.Errorf("%s: %w", FlagName(name), err)
 	case n == nil:
 		return fmt.Errorf("%s: %w", name, err)
 	case name == "":

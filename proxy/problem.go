@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"net/http"
 	"time"
 
@@ -21,6 +22,9 @@ type condition struct {
 	retryAfter time.Duration
 }
 
+// soon as a condition's retryAfter is that of the configuration.
+const soon time.Duration = -1
+
 var (
 	keyHopByHop = condition{"key-hop-by-hop", http.StatusBadRequest, "Key or scope named as hop-by-hop",
 		"The Connection header names a field that the service needs. Remove it from the Connection header.", false, stet.NotExecuted, 0}
@@ -36,22 +40,37 @@ var (
 	unrouted = condition{"unrouted", http.StatusBadRequest, "Path not protected",
 		"The request has an idempotency key, but no route protects its path.", false, stet.NotExecuted, 0}
 	busy = condition{"proxy-busy", http.StatusServiceUnavailable, "Proxy busy",
-		"The proxy is at its limit of requests or bytes. Nothing was executed.", true, stet.NotExecuted, time.Second}
+		"The proxy is at its limit of requests or bytes. Nothing was executed.", true, stet.NotExecuted, soon}
 	closing = condition{"proxy-closing", http.StatusServiceUnavailable, "Proxy closing",
-		"The proxy is shutting down. Nothing was executed.", true, stet.NotExecuted, time.Second}
+		"The proxy is shutting down. Nothing was executed.", true, stet.NotExecuted, soon}
 	upstreamUnreachable = condition{"upstream-unreachable", http.StatusBadGateway, "Service unreachable",
-		"The service could not be reached, so nothing was executed.", true, stet.NotExecuted, time.Second}
+		"The service could not be reached, so nothing was executed.", true, stet.NotExecuted, soon}
 	authorizationUnavailable = condition{"authorization-unavailable", http.StatusServiceUnavailable, "Authorization unavailable",
-		"The authorization service did not answer, so nothing was executed.", true, stet.NotExecuted, time.Second}
+		"The authorization service did not answer, so nothing was executed.", true, stet.NotExecuted, soon}
 	tooManyOperations = condition{"too-many-operations", http.StatusTooManyRequests, "Too many new operations",
 		"The limit of new operations is reached. Nothing was executed. Send the request again later, with the same key.", true, stet.NotExecuted, 0}
 	upstreamFailed = condition{"upstream-failed", http.StatusBadGateway, "No answer from the service",
 		"The service did not answer, or its answer broke off. The request may have been executed.", false, stet.MayHaveExecuted, 0}
 )
 
-func refuse(w http.ResponseWriter, c *condition) {
+// manner is how problems are told.
+type manner struct {
+	base  string        // what their types begin with
+	again time.Duration // when to ask again, where that is no other
+}
+
+// manner is how the configuration has problems told.
+func (c *Config) manner() manner {
+	return manner{cmp.Or(c.ProblemBase, stethttp.DefaultProblemBase), cmp.Or(time.Duration(c.RetryAfter), time.Second)}
+}
+
+func (m manner) refuse(w http.ResponseWriter, c *condition) {
 	clear(w.Header())
-	doc := problem.Marshal(problem.Document{Type: stethttp.DefaultProblemBase + c.name, Title: c.title, Status: c.status, Detail: c.detail,
+	doc := problem.Marshal(problem.Document{Type: m.base + c.name, Title: c.title, Status: c.status, Detail: c.detail,
 		Retryable: c.retryable, Execution: c.execution.String()})
-	problem.Write(w, c.status, doc, c.retryAfter)
+	after := c.retryAfter
+	if after == soon {
+		after = m.again
+	}
+	problem.Write(w, c.status, doc, after)
 }

@@ -178,6 +178,13 @@ func (p *Proxy) tokens() []dashboard.Token {
 	return p.now.config.tokens
 }
 
+// manner is how problems are told now.
+func (p *Proxy) manner() manner {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.now.manner
+}
+
 // enter returns the generation that serves a request, whose requests.Done the
 // caller calls; nil once the proxy is closed.
 func (p *Proxy) enter() *generation {
@@ -194,17 +201,17 @@ func (p *Proxy) enter() *generation {
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g := p.enter()
 	if g == nil {
-		refuse(w, &closing)
+		p.manner().refuse(w, &closing)
 		return
 	}
 	defer g.requests.Done()
-	v, r := p.newVisit(w, r)
+	v, r := p.newVisit(w, r, g.manner)
 	defer v.leave()
 	if v.admitted() {
 		g.serve(v, r)
 	} else {
 		p.busy.Add(1)
-		refuse(v, &busy)
+		v.manner.refuse(v, &busy)
 	}
 	v.end()
 }
@@ -235,6 +242,7 @@ func (p *Proxy) stall() time.Duration {
 // generation is a configuration at work.
 type generation struct {
 	config      *Config
+	manner      manner
 	engine      *stet.Engine
 	upstream    *url.URL
 	transport   *http.Transport // to the upstream
@@ -270,17 +278,17 @@ func (g *generation) serve(w *visit, r *http.Request) {
 		return
 	}
 	if w.target = targetOf(r, g.upstream); w.target == "" {
-		refuse(w, &targetInvalid)
+		w.manner.refuse(w, &targetInvalid)
 		return
 	}
 	if problem := g.guarded.wrong(r.Header); problem != nil {
-		refuse(w, problem)
+		w.manner.refuse(w, problem)
 		return
 	}
 	rt, passed, problem := g.routing.find(r, g.guarded.keyed(r.Header))
 	switch {
 	case problem != nil:
-		refuse(w, problem)
+		w.manner.refuse(w, problem)
 	case rt != nil:
 		rt.handler.ServeHTTP(w, r)
 	default:
@@ -298,7 +306,10 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 	if err := c.settleable(p.store); err != nil {
 		return nil, err
 	}
-	g := &generation{config: c, upstream: checked.upstream, routing: newRouting(c.Unrouted), guarded: newGuarded(), unprotected: &p.unprotected, transport: newTransport(c.Upstream), elsewhere: newTransport(Upstream{})}
+	g := &generation{config: c, manner: c.manner(), upstream: checked.upstream, routing: newRouting(c.Unrouted), guarded: newGuarded(), unprotected: &p.unprotected, elsewhere: newTransport(Upstream{})}
+	if g.transport, err = toService(c.Upstream); err != nil {
+		return nil, c.place(err, "upstream")
+	}
 	verifiers, err := c.verifiers(checked, g.transport, g.elsewhere)
 	if err != nil {
 		return nil, err

@@ -256,7 +256,11 @@ func ReconcileOnce(ctx context.Context, s store.Store, c *Config, o ReconcileOpt
 	if err != nil {
 		return did, err
 	}
-	toUpstream, elsewhere := newTransport(c.Upstream), newTransport(Upstream{})
+	toUpstream, err := toService(c.Upstream)
+	if err != nil {
+		return did, c.place(err, "upstream")
+	}
+	elsewhere := newTransport(Upstream{})
 	defer toUpstream.CloseIdleConnections()
 	defer elsewhere.CloseIdleConnections()
 	verifiers, err := c.verifiers(checked, toUpstream, elsewhere)

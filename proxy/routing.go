@@ -162,7 +162,7 @@ func (t *routing) byMethod(r *http.Request, keyed bool) (rt *route, passed strin
 	switch {
 	case rt != nil && !rt.Pass:
 		return rt, "", nil
-	case !keyed:
+	case !keyed && !t.nearContent(r):
 		return nil, "", nil
 	case !slices.Contains(t.methods, r.Method):
 		return nil, "its method is not protected", nil
@@ -183,6 +183,13 @@ func (t *routing) byMethod(r *http.Request, keyed bool) (rt *route, passed strin
 		return nil, "", &unrouted
 	}
 	return t.fallback, "", nil
+}
+
+// nearContent reports whether the path is nearly that of a route whose keys may be in
+// the content, where nothing is seen of them here.
+func (t *routing) nearContent(r *http.Request) bool {
+	near := look(t.near, r.Method, nearly(r.URL.Path))
+	return near != nil && !near.Pass && near.KeyPointer != ""
 }
 
 func (t *routing) whyPassed(rt *route) string {

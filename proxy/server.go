@@ -18,22 +18,25 @@ import (
 
 // Config returns the configuration of a listener with TLS.
 func (t *TLS) Config() (*tls.Config, error) {
-	if t.Certificate == "" || t.Key == "" {
-		return nil, errors.New("it needs a certificate and its key")
+	switch {
+	case t.Certificate == "":
+		return nil, at("certificate", "required, and its key")
+	case t.Key == "":
+		return nil, at("key", "required: the key of the certificate")
 	}
 	certificate, err := tls.LoadX509KeyPair(t.Certificate, t.Key)
 	if err != nil {
-		return nil, err
+		return nil, at("certificate", "with its key: %w", err)
 	}
 	config := &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
 	if t.ClientCA != "" {
 		pem, err := os.ReadFile(t.ClientCA)
 		if err != nil {
-			return nil, err
+			return nil, at("client_ca", "%w", err)
 		}
 		config.ClientCAs = x509.NewCertPool()
 		if !config.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("client_ca: %s has no certificate in PEM", t.ClientCA)
+			return nil, at("client_ca", "%s has no certificate in PEM", t.ClientCA)
 		}
 		config.ClientAuth = tls.RequireAndVerifyClientCert
 	}
@@ -97,7 +100,7 @@ func (a *AdminHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		g := a.proxy.enter() // an operator's request, too, goes on under the engine that it began with
 		if g == nil {
-			refuse(w, &closing)
+			a.proxy.manner().refuse(w, &closing)
 			return
 		}
 		defer g.requests.Done()

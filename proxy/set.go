@@ -151,16 +151,31 @@ func FlagName(path string) string {
 	return "--" + strings.NewReplacer(".", "-", "_", "-").Replace(path)
 }
 
-// byFlag returns the flag that has set what is at a path, "" if none has, and what is
-// left of the path.
+// byFlag returns the flag that has set what is at a path, or that would set what is
+// missing beside what flags have set; "" if there is none. rest is what is left of the path.
 func (c *Config) byFlag(path []any) (flag, rest string) {
+	n := c.root
 	for i := range path {
 		name := joined(path[:i+1])
 		if c.flags[name] {
 			return FlagName(name), strings.TrimPrefix(strings.TrimPrefix(joined(path), name), ".")
 		}
+		step, _ := path[i].(string)
+		if n = field(n, step); n == nil && c.flagsBelow(name) && settable(joined(path)) {
+			return FlagName(joined(path)), ""
+		}
 	}
 	return "", ""
+}
+
+// flagsBelow reports whether a flag has set something of a section.
+func (c *Config) flagsBelow(section string) bool {
+	for path := range c.flags {
+		if strings.HasPrefix(path, section+".") {
+			return true
+		}
+	}
+	return false
 }
 
 // joined writes a path as errors show it.

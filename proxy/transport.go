@@ -21,7 +21,20 @@ const (
 	maxResponseHeader     = 1 << 20 // bytes
 )
 
-// newTransport returns the way to the service.
+// toService returns the way to the service.
+func toService(u Upstream) (*http.Transport, error) {
+	t := newTransport(u)
+	if !u.secured() {
+		return t, nil
+	}
+	var err error
+	if t.TLSClientConfig, err = clientTLS(u.CA, u.Certificate, u.Key); err == nil {
+		t.TLSClientConfig.ServerName = u.ServerName
+	}
+	return t, err
+}
+
+// newTransport returns a way to where u says, without what it says of TLS.
 func newTransport(u Upstream) *http.Transport {
 	dialer := &net.Dialer{Timeout: cmp.Or(time.Duration(u.ConnectTimeout), defaultConnectTimeout)}
 	idle := cmp.Or(u.MaxIdle, defaultMaxIdle)
@@ -52,6 +65,11 @@ func newTransport(u Upstream) *http.Transport {
 		t.Protocols.SetHTTP2(true)
 	}
 	return t
+}
+
+// secured reports whether something is said of TLS.
+func (u *Upstream) secured() bool {
+	return u.CA != "" || u.Certificate != "" || u.Key != "" || u.ServerName != ""
 }
 
 // countedConn knows whether anything was written to it.

@@ -17,6 +17,7 @@ type visit struct {
 	w        http.ResponseWriter
 	control  *http.ResponseController
 	proxy    *Proxy
+	manner   manner
 	target   string      // as it is sent to the service
 	declared http.Header // the trailer fields that the request said would follow
 	content  *upload     // nil: none
@@ -48,8 +49,8 @@ func visitOf(ctx context.Context) *visit {
 
 // newVisit returns the visit, which is the request's http.ResponseWriter, and the
 // request that knows it.
-func (p *Proxy) newVisit(w http.ResponseWriter, r *http.Request) (*visit, *http.Request) {
-	v := &visit{w: w, control: http.NewResponseController(w), proxy: p, http2: r.ProtoMajor == 2, old: !r.ProtoAtLeast(1, 1), last: doubtful(r)}
+func (p *Proxy) newVisit(w http.ResponseWriter, r *http.Request, told manner) (*visit, *http.Request) {
+	v := &visit{w: w, control: http.NewResponseController(w), proxy: p, manner: told, http2: r.ProtoMajor == 2, old: !r.ProtoAtLeast(1, 1), last: doubtful(r)}
 	if len(r.Trailer) > 0 {
 		v.declared = maps.Clone(r.Trailer) // more may be in it once the content was read
 	}
@@ -179,7 +180,7 @@ func (v *visit) WriteHeader(status int) {
 	case v.starved: // the reader of the content knows only that it could not
 		v.starved = false
 		v.proxy.busy.Add(1)
-		refuse(v, &busy)
+		v.manner.refuse(v, &busy)
 		v.deaf = true
 		return
 	case status >= 200 && !v.begun:
