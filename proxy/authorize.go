@@ -82,12 +82,13 @@ type doorkeeper struct {
 	forwarded bool
 	log       *slog.Logger
 	next      http.Handler
+	keyless   bool // also what has no key is asked about
 }
 
 // ServeHTTP implements http.Handler. What has no key, or does not say whose it is, is
 // answered without looking for a record.
 func (d *doorkeeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if len(r.Header[d.key]) == 0 && !d.inContent {
+	if len(r.Header[d.key]) == 0 && !d.inContent && !d.keyless {
 		d.next.ServeHTTP(w, r)
 		return
 	}

@@ -109,6 +109,7 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 		done.routes = append(done.routes, cr)
 	}
 	c.checkReconcile(done, bad)
+	c.checkPages(bad)
 	if len(errs) > 0 {
 		return nil, c.hide(errors.Join(errs...))
 	}

@@ -66,6 +66,9 @@ type Config struct {
 	ReplayedHeader string   `yaml:"replayed_header"`
 	RetryAfter     Duration `yaml:"retry_after"`
 	ProblemBase    string   `yaml:"problem_base"`
+	// Worker says where accepted operations are handed to the service: "inside" the proxy,
+	// which is the default, or "elsewhere", by the command worker alone.
+	Worker string `yaml:"worker"`
 
 	tokens []dashboard.Token // of Admin, when checked
 
@@ -161,6 +164,9 @@ type Route struct {
 	// Tries is how often a request is sent to a service that settles, and has not, if it
 	// answers with 500 or above, or not at all. Default 1; at most 10.
 	Tries int `yaml:"tries"`
+
+	// Async has the requests accepted now and sent later. Default: they are sent at once.
+	Async *Async `yaml:"async"`
 
 	// NotExecuted are the statuses after which nothing was executed: no record is left,
 	// and a retry runs again. Default: those of stethttp.NotExecuted, and 404 and 405,
@@ -288,6 +294,14 @@ func (c *Config) options(r *Route, log *slog.Logger) (o stethttp.Options, err er
 	}
 	if r.KeyPolicy != nil {
 		o.KeyPolicy = stethttp.KeyPolicy(*r.KeyPolicy)
+	}
+	if r.Async != nil {
+		if err := r.Async.check(r); err != nil {
+			return o, err
+		}
+		if o.MaxBody == 0 {
+			o.MaxBody = store.MaxWork - maxKeptHead
+		}
 	}
 	if err := c.checkSettles(r); err != nil {
 		return o, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -168,7 +169,11 @@ func (f *forwarder) rewrite(pr *httputil.ProxyRequest) {
 			out.Header.Del(name)
 		}
 		describe(out.Header, run.ID(), run.Op().Scope, run.Fence(), run.Attempt())
-		if t := tripOf(out.Context()); t != nil && t.route.Settles == settlesService {
+		switch t := tripOf(out.Context()); {
+		case t == nil:
+		case t.errand:
+			maps.Copy(out.Header, t.own)
+		case t.route.Settles == settlesService:
 			out.Header[HeaderClaim] = pr.In.Header[HeaderClaim]
 		}
 	}
@@ -233,6 +238,10 @@ func (f *forwarder) failed(w http.ResponseWriter, r *http.Request, err error) {
 		default:
 			told.refuse(w, &upstreamFailed)
 		}
+		return
+	}
+	if t.untouched() && t.errand {
+		t.unreached, t.why = true, said(err)
 		return
 	}
 	if t.untouched() {

@@ -224,6 +224,9 @@ func (p *Proxy) Drain() {
 	p.mu.Lock()
 	all := slices.Collect(maps.Keys(p.visits))
 	p.now.background.stop()
+	for _, a := range p.now.waits {
+		a.Close()
+	}
 	p.mu.Unlock()
 	for _, v := range all {
 		v.hurry()
@@ -248,6 +251,8 @@ type generation struct {
 	transport   *http.Transport // to the upstream
 	elsewhere   *http.Transport // to who is asked about requests and operations
 	routing     *routing
+	pages       []*statusPage
+	waits       []*stethttp.Async // of requests that wait for what was accepted
 	guarded     *guarded
 	passing     http.Handler
 	unprotected *unprotected // what passed although it has a key
@@ -257,9 +262,13 @@ type generation struct {
 	relayer     *relayer // nil: this process does not send messages
 	parts       []part
 	background  background
+	reach       reach // of the service, by what no caller waits for
 }
 
 func (g *generation) close() error {
+	for _, a := range g.waits {
+		a.Close()
+	}
 	g.background.stop()
 	g.background.wait()
 	if g.relayer != nil {
@@ -283,6 +292,10 @@ func (g *generation) serve(w *visit, r *http.Request) {
 	}
 	if problem := g.guarded.wrong(r.Header); problem != nil {
 		w.manner.refuse(w, problem)
+		return
+	}
+	if i := slices.IndexFunc(g.pages, func(s *statusPage) bool { return s.is(r) }); i >= 0 {
+		g.pages[i].ServeHTTP(w, r)
 		return
 	}
 	rt, passed, problem := g.routing.find(r, g.guarded.keyed(r.Header))
@@ -336,30 +349,7 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 	f.emits, f.targets = &p.emits, g.targets
 	g.passing = f.handler(nil)
 	for _, cr := range checked.all() {
-		rt := &route{Route: cr.Route, h2c: c.Upstream.Protocol == "h2c"}
-		if v := cr.Verify; v != nil {
-			policy, _ := g.engine.Policy(cr.class())
-			if rt.after = policy.Lease; v.After.Set {
-				rt.after = v.After.Duration
-			}
-		}
-		m, err := stethttp.New(g.engine, cr.options)
-		if err != nil {
-			return nil, errors.Join(err, g.close())
-		}
-		protect := m.Handler
-		if p.o.Around != nil {
-			protect = p.o.Around(protect)
-		}
-		if rt.handler, err = g.guardedBy(c, &cr, checked.upstream, p.o.ErrorLog, protect(f.handler(rt))); err != nil {
-			return nil, errors.Join(err, g.close())
-		}
-		rt.handler = protecting(rt.handler)
-		g.guarded.key(rt.KeyHeader)
-		g.guarded.scope(c.scope(&rt.Route).headers()...)
-		if cr.fallback {
-			g.routing.fallback = rt
-		} else if err := g.routing.add(rt); err != nil {
+		if err := p.buildRoute(g, &cr, f); err != nil {
 			return nil, errors.Join(err, g.close())
 		}
 	}

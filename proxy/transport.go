@@ -86,7 +86,12 @@ func (c *countedConn) Write(p []byte) (int, error) {
 
 // trip is what is known of one request on its way to the service.
 type trip struct {
-	route *route // nil on routes that are not protected
+	route  *route      // nil on routes that are not protected
+	own    http.Header // fields that the proxy adds
+	errand bool        // no caller waits: it is told when the service cannot be reached
+
+	unreached bool   // nothing was sent
+	why       string // that is so
 
 	mu     sync.Mutex
 	shared bool         // it got a connection that others use, too

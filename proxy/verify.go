@@ -148,6 +148,10 @@ const (
 	// left out where there is none.
 	HeaderName      = "Stet-Name"
 	HeaderReference = "Stet-Reference"
+	// HeaderStatusPage has the path of the operation's status, of those that were accepted:
+	// the service says there how far it is, with PATCH and stethttp.HeaderProgress, which it
+	// gets beside it.
+	HeaderStatusPage = "Stet-Status-Page"
 	// HeaderStatus, in the answer to a Verify, is the status of the operation's
 	// response. Default 200.
 	HeaderStatus = "Stet-Status"

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -61,6 +60,9 @@ type AsyncOptions struct {
 	// time; above it a stream ends after its first event, and the client comes
 	// back for the next. Default DefaultMaxStreams.
 	MaxStreams int
+	// Accepted, if set, is called when a request's operation was accepted, by this request
+	// (Status.New) or an earlier one, before it is answered.
+	Accepted func(*http.Request, stet.Status)
 	// AcceptTx, if set, is called in place of stet.TxEngine.Accept, in the transaction of the
 	// acceptance, which Tx finds in ctx. It must call stet.TxEngine.Accept, and may write more
 	// to the same transaction: a job, for a queue whose jobs are rows of the same
@@ -203,6 +205,9 @@ func (ac *acceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer c.forget()
 	for range acceptRounds {
 		st, err := c.accept()
+		if err == nil && c.a.o.Accepted != nil {
+			c.a.o.Accepted(c.r, st)
+		}
 		switch {
 		case errors.Is(err, errRefused):
 			c.refused()
@@ -232,46 +237,6 @@ var (
 	// effect: a retry is accepted.
 	errReleased = &stet.Error{Kind: stet.KindInFlight, Execution: stet.NotExecuted}
 )
-
-// acceptFunc accepts the operation of what prepare writes in a transaction, with
-// stet.TxEngine.Accept or what is given in its place.
-type acceptFunc func(ctx context.Context, op stet.Op, prepare func(context.Context) (stet.Work, bool),
-	accept func(context.Context, stet.Op, stet.Work) (stet.Status, error)) (stet.Status, error)
-
-// acceptIn is an acceptFunc with its transaction type tucked away.
-func acceptIn[T any](te *stet.TxEngine[T]) acceptFunc {
-	return func(ctx context.Context, op stet.Op, prepare func(context.Context) (stet.Work, bool),
-		accept func(context.Context, stet.Op, stet.Work) (stet.Status, error)) (st stet.Status, err error) {
-		err = te.InTx(ctx, func(ctx context.Context, tx T) error {
-			ctx = &txContext[T]{ctx, tx}
-			work, ok := prepare(ctx)
-			switch {
-			case !ok:
-				return errRefused
-			case accept == nil:
-				st, err = te.Accept(ctx, tx, op, work)
-			default:
-				st, err = accept(ctx, op, work)
-				if _, own := errors.AsType[*stet.Error](err); err != nil && !own {
-					err = &stet.Error{Kind: stet.KindStore, Execution: stet.NotExecuted, Cause: fmt.Errorf("AsyncOptions.AcceptTx: %w", err)}
-				}
-			}
-			if err == nil && !st.New {
-				return errStands // what prepare has written is undone
-			}
-			return err
-		})
-		switch {
-		case errors.Is(err, errStands):
-			return st, nil
-		case errors.Is(err, store.ErrNotDone):
-			err = &stet.Error{Kind: stet.KindStore, Execution: stet.NotExecuted, Cause: err}
-		case err == nil:
-			te.Engine().Wake()
-		}
-		return st, err
-	}
-}
 
 // accept prepares and accepts. The error is errRefused, or means what that of
 // stet.Engine.Accept does.

@@ -88,6 +88,9 @@ func (h *host) open(ctx context.Context) (*proxy.AdminHandler, error) {
 		return nil, err
 	}
 	h.later(h.store.close)
+	if !h.front && h.store.kind == "memory" {
+		return nil, usage{errors.New("a store in memory is that of one process, and nothing is in this one: name the store of the proxy")}
+	}
 	registry := prometheus.NewRegistry()
 	metrics, err := stetmetrics.New(registry, stetmetrics.Options{Next: stetlog.New(stetlog.Options{Logger: h.log})})
 	if err != nil {

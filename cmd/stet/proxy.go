@@ -23,7 +23,10 @@ const (
 const surveyEvery = time.Minute
 
 // proxyFlags are those that say what a configuration could say, too.
-type proxyFlags struct{ settings }
+type proxyFlags struct {
+	settings
+	aside bool // of a process beside the proxy
+}
 
 func newProxy() *cobra.Command {
 	p := &proxyFlags{}
@@ -77,6 +80,9 @@ func (p *proxyFlags) load() (*proxy.Config, error) {
 	}
 	if c.Admin.TokenFile == "" {
 		c.Admin.Token = cmp.Or(c.Admin.Token, os.Getenv(adminVariable))
+	}
+	if p.aside {
+		c.Worker = "inside" // this process is the one elsewhere
 	}
 	if c.Upstream.URL == "" {
 		return nil, usage{errors.New("where is the service? Give --upstream, or --config with upstream.url in it")}

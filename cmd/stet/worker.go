@@ -19,7 +19,7 @@ It is told to end by SIGTERM, and lets what it has begun end first.`, proxy.Work
 
 // newAside returns a command that runs parts of a proxy without its listener for traffic.
 func newAside(name, short, long string, parts proxy.Parts) *cobra.Command {
-	p := &proxyFlags{}
+	p := &proxyFlags{aside: true}
 	cmd := &cobra.Command{
 		Use: name + " --config FILE", Short: short, Long: long,
 		Args: cobra.NoArgs,

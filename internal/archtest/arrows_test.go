@@ -34,7 +34,7 @@ var arrows = []struct{ from, to string }{
 	{"internal/crash", "stet internal/child internal/fault"},
 	{"internal/demo", "stet proxy stethttp stetwork store/sqlite internal/child internal/crash"},
 	{"dashboard", "stet store stethttp internal/admin internal/problem"},
-	{"proxy", "stet store observe stethttp stetmsg stetmsg/... canonical dashboard reconcile internal/timer internal/admin internal/problem"},
+	{"proxy", "stet store observe stethttp stetmsg stetmsg/... stetwork canonical dashboard reconcile internal/timer internal/admin internal/problem"},
 	{"cmd/stet", "..."}, // anything of this module
 }
 

@@ -1,0 +1,286 @@
+package proxy
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/stetwork"
+	"github.com/stet-go/stet/store"
+)
+
+// DefaultStatus is where the states of accepted operations are served.
+const DefaultStatus = "/operations/"
+
+// Async has a route's requests accepted, with 202 and the URL of a status, and sent to the
+// service later, by a worker: see Parts.
+type Async struct {
+	// Status is the path below which the states of its operations are served, to their
+	// scope: it ends with a slash. Other paths below it go to the service. Default
+	// DefaultStatus. Routes with another scope need another one.
+	Status string `yaml:"status"`
+	// NoCancel refuses callers' requests to cancel.
+	NoCancel bool `yaml:"no_cancel"`
+	// Running says what a retry gets while the operation has not ended: "accepted", which
+	// is the default, for the 202 again, or "conflict" for 409.
+	Running string `yaml:"running"`
+	// RepeatAcceptance answers with the 202 also once the operation has ended. By default
+	// a retry gets the outcome then: the response of the service.
+	RepeatAcceptance bool `yaml:"repeat_acceptance"`
+	// RetryAfter is when to ask again for an operation that has not ended. Default
+	// stethttp.DefaultRetryAfter.
+	RetryAfter Duration `yaml:"retry_after"`
+	// Wait is how long a request waits for the outcome if it has no preference of its own
+	// (RFC 7240). Default 0.
+	Wait Duration `yaml:"wait"`
+	// Headers are fields of the request that the service gets, beside those that say what
+	// its content is, Accept, Accept-Language, User-Agent, and the one that the scope is
+	// read from. They are kept with the operation; Authorization and Cookie are only if
+	// they are named.
+	Headers []string `yaml:"headers"`
+
+	// Repeatable says that the service may get an operation again although it may have
+	// executed it: because it recognises HeaderOperation, or doing it twice has one
+	// effect. By default that is so with settles: service only; else an operation whose
+	// response broke off is unknown until it was verified.
+	Repeatable bool `yaml:"repeatable"`
+	// Concurrency is how many operations of the route a process has at the service at a
+	// time. Default stetwork.DefaultConcurrency.
+	Concurrency int `yaml:"concurrency"`
+	// MaxAttempts is how often an operation is sent, where it can be sent again. While the
+	// service cannot be reached, nothing counts. Default stetwork.DefaultMaxAttempts.
+	MaxAttempts int `yaml:"max_attempts"`
+	// MinBackoff and MaxBackoff bound the wait before it is sent again, which doubles, and
+	// is shorter at random; a longer Retry-After of the service is heeded. Defaults
+	// stetwork.MinBackoff and stetwork.MaxBackoff.
+	MinBackoff Duration `yaml:"min_backoff"`
+	MaxBackoff Duration `yaml:"max_backoff"`
+}
+
+// What Config.Worker and Async.Running can say.
+const (
+	workerInside    = "inside"
+	workerElsewhere = "elsewhere"
+	runningAccepted = "accepted"
+	runningConflict = "conflict"
+)
+
+// maxKeptHead bounds what is kept of a request beside its content, in bytes.
+const maxKeptHead = 32 << 10
+
+func (a *Async) status() string { return cmp.Or(a.Status, DefaultStatus) }
+
+// options are those of the middleware that accepts.
+func (a *Async) options() stethttp.AsyncOptions {
+	return stethttp.AsyncOptions{StatusURL: a.status(), Wait: time.Duration(a.Wait), RepeatAcceptance: a.RepeatAcceptance, Conflict: a.Running == runningConflict,
+		RetryAfter: time.Duration(a.RetryAfter)}
+}
+
+// check finds out what is wrong.
+func (a *Async) check(r *Route) error {
+	bad := func(field, format string, args ...any) error {
+		return &misplaced{[]any{"async", field}, fmt.Errorf(format, args...)}
+	}
+	switch {
+	case !strings.HasPrefix(a.status(), "/") || !strings.HasSuffix(a.status(), "/") || strings.ContainsAny(a.status(), "?#{}%"):
+		return bad("status", "%q is no path that begins and ends with a slash", a.Status)
+	case !slices.Contains([]string{"", runningAccepted, runningConflict}, a.Running):
+		return bad("running", "%q is neither %s nor %s", a.Running, runningAccepted, runningConflict)
+	case a.RepeatAcceptance && a.Running == runningConflict:
+		return bad("repeat_acceptance", "it contradicts running: conflict; a retry gets the 202 again, or it does not")
+	case a.Wait < 0 || time.Duration(a.Wait) > store.MaxWait:
+		return bad("wait", "%v; it must be 0 to %v", time.Duration(a.Wait), store.MaxWait)
+	case a.RetryAfter < 0:
+		return bad("retry_after", "%v is negative", time.Duration(a.RetryAfter))
+	case a.Concurrency < 0:
+		return bad("concurrency", "%d is negative", a.Concurrency)
+	case a.MaxAttempts < 0:
+		return bad("max_attempts", "%d is negative; leave it out for %d", a.MaxAttempts, stetwork.DefaultMaxAttempts)
+	case a.MinBackoff < 0 || a.maxBackoff() < a.minBackoff() || a.maxBackoff() > store.MaxDelay:
+		return bad("max_backoff", "from %v to %v is no range of waits of at most %v", a.minBackoff(), a.maxBackoff(), store.MaxDelay)
+	case r.Pass:
+		return at("async", "a route that lets requests pass accepts none")
+	case r.FailOpen:
+		return at("fail_open", "without the store nothing can be accepted")
+	case r.Tries != 0:
+		return at("tries", "it is for requests whose clients wait; async.max_attempts is how often an accepted operation is sent")
+	case int64(r.MaxBody) > store.MaxWork-maxKeptHead:
+		return at("max_body", "%d; what is accepted is kept, in %d bytes with its header, so that at most %d are left", r.MaxBody, store.MaxWork, store.MaxWork-maxKeptHead)
+	case len(r.class()) > store.MaxName:
+		return at("name", "%d bytes; the name of a route that accepts has at most %d", len(r.class()), store.MaxName)
+	case a.Repeatable && r.Verify != nil:
+		return bad("repeatable", "an operation that can be sent again needs no verify; leave one of them out")
+	}
+	return nil
+}
+
+func (a *Async) minBackoff() time.Duration {
+	return cmp.Or(time.Duration(a.MinBackoff), stetwork.MinBackoff)
+}
+
+func (a *Async) maxBackoff() time.Duration {
+	return cmp.Or(time.Duration(a.MaxBackoff), max(stetwork.MaxBackoff, a.minBackoff()))
+}
+
+// kept are the fields of requests that are kept, in canonical form.
+func (c *Config) kept(r *Route) []string {
+	all := []string{"Accept", "Accept-Language", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Type", "Digest", "Content-Digest", "Repr-Digest", "User-Agent"}
+	for _, name := range append(slices.Clone(r.Async.Headers), c.scope(r).named()...) {
+		all = append(all, http.CanonicalHeaderKey(name))
+	}
+	return all
+}
+
+// named are the headers that a scope names, which have no credentials.
+func (s *Scope) named() (all []string) {
+	if s.Header != "" && !strings.EqualFold(s.Header, "Authorization") && !strings.EqualFold(s.Header, "Cookie") {
+		all = append(all, s.Header)
+	}
+	for _, one := range s.All {
+		all = append(all, one.named()...)
+	}
+	return all
+}
+
+// pack makes a request what a worker is given.
+func (e *errand) pack() ([]byte, error) {
+	head, err := json.Marshal(e)
+	if err != nil {
+		return nil, err
+	}
+	if len(head) > maxKeptHead {
+		return nil, fmt.Errorf("proxy: the target and the header of the request have %d bytes; at most %d are kept", len(head), maxKeptHead)
+	}
+	return append(append(head, '\n'), e.Body...), nil
+}
+
+// unpackErrand undoes pack.
+func unpackErrand(b []byte) (*errand, error) {
+	head, body, ok := bytes.Cut(b, []byte("\n"))
+	e := &errand{}
+	if err := json.Unmarshal(head, e); err != nil || !ok {
+		return nil, errors.New("proxy: the operation was accepted by something else than stet proxy")
+	}
+	e.Body = body
+	return e, nil
+}
+
+// accepting accepts the requests of a route.
+type accepting struct {
+	async   *stethttp.Async
+	handler http.Handler
+	budget  *budget
+	scope   extractor
+	kept    []string
+}
+
+// newAccepting returns the handler that accepts a route's requests.
+func newAccepting(c *Config, cr *checkedRoute, m *stethttp.Middleware, b *budget) (*accepting, error) {
+	o := cr.Async.options()
+	o.Accepted = accepted
+	async, err := stethttp.NewAsync(m, o)
+	if err != nil {
+		return nil, err
+	}
+	a := &accepting{async: async, budget: b, scope: cr.options.Scope, kept: c.kept(&cr.Route)}
+	a.handler = async.Accept(cr.class(), a.prepare)
+	return a, nil
+}
+
+// affordance is the place in the budget that a request has taken.
+type affordance struct {
+	giveBack func()
+	used     bool
+}
+
+type affordKey struct{}
+
+// ServeHTTP implements http.Handler.
+func (a *accepting) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	place := &affordance{giveBack: func() {}}
+	defer func() {
+		if !place.used {
+			place.giveBack()
+		}
+	}()
+	a.handler.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), affordKey{}, place)))
+}
+
+// accepted is called when an operation was accepted.
+func accepted(r *http.Request, st stet.Status) {
+	place, _ := r.Context().Value(affordKey{}).(*affordance)
+	place.used = place.used || st.New
+}
+
+// prepare makes the work of a request.
+func (a *accepting) prepare(w http.ResponseWriter, r *http.Request) (stet.Work, bool) {
+	told := visitOf(r.Context()).manner
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		told.refuse(w, &upstreamUnreachable) // it was read before: it is in memory
+		return stet.Work{}, false
+	}
+	e := &errand{Method: r.Method, Target: visitOf(r.Context()).target, Host: r.Host, Header: http.Header{}, Body: body}
+	for _, name := range a.kept {
+		if values, ok := r.Header[name]; ok {
+			e.Header[name] = values
+		}
+	}
+	stripClient(e.Header)
+	payload, err := e.pack()
+	if err != nil || len(payload) > store.MaxWork {
+		told.refuse(w, &tooLargeToAccept)
+		return stet.Work{}, false
+	}
+	place, _ := r.Context().Value(affordKey{}).(*affordance)
+	place.giveBack() // of an earlier round
+	place.giveBack = func() {}
+	scope, _ := a.scope(r) // it was found before
+	giveBack, after := a.budget.take(store.DigestScope("", scope))
+	if giveBack == nil {
+		c := tooManyOperations
+		c.retryAfter = after
+		told.refuse(w, &c)
+		return stet.Work{}, false
+	}
+	place.giveBack = giveBack
+	return stet.Work{Payload: payload}, true
+}
+
+// statusPage serves the states of the operations of some routes.
+type statusPage struct {
+	path     string
+	noCancel bool
+	scope    *Scope
+	handler  http.Handler
+}
+
+// is reports whether a request is for the page.
+func (s *statusPage) is(r *http.Request) bool {
+	last, ok := strings.CutPrefix(r.URL.Path, s.path)
+	if !ok || last == "" || r.URL.RawPath != "" {
+		return false
+	}
+	_, err := store.ParseID(last)
+	return err == nil || last == stethttp.ByKey
+}
+
+// ServeHTTP implements http.Handler.
+func (s *statusPage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.noCancel && r.Method == http.MethodDelete {
+		w.Header().Set("Allow", "GET, HEAD, PATCH")
+		visitOf(r.Context()).manner.refuse(w, &cancelRefused)
+		return
+	}
+	s.handler.ServeHTTP(w, r)
+}

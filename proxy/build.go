@@ -1,0 +1,113 @@
+package proxy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"time"
+
+	"github.com/stet-go/stet/stethttp"
+)
+
+// buildRoute adds a route to a generation.
+func (p *Proxy) buildRoute(g *generation, cr *checkedRoute, f *forwarder) error {
+	c := g.config
+	rt := &route{Route: cr.Route, h2c: c.Upstream.Protocol == "h2c"}
+	if v := cr.Verify; v != nil {
+		policy, _ := g.engine.Policy(cr.class())
+		if rt.after = policy.Lease; v.After.Set {
+			rt.after = v.After.Duration
+		}
+	}
+	m, err := stethttp.New(g.engine, cr.options)
+	if err != nil {
+		return err
+	}
+	protect := m.Handler
+	if cr.Async != nil {
+		a, err := p.accepting(g, cr, rt, f, m)
+		if err != nil {
+			return err
+		}
+		protect = func(http.Handler) http.Handler { return a }
+	}
+	if p.o.Around != nil {
+		protect = p.o.Around(protect)
+	}
+	if rt.handler, err = g.guardedBy(c, cr, g.upstream, p.o.ErrorLog, protect(f.handler(rt))); err != nil {
+		return err
+	}
+	rt.handler = protecting(rt.handler)
+	g.guarded.key(rt.KeyHeader)
+	g.guarded.scope(c.scope(&rt.Route).headers()...)
+	if cr.fallback {
+		g.routing.fallback = rt
+		return nil
+	}
+	return g.routing.add(rt)
+}
+
+// accepting returns what accepts a route's requests, and adds what serves their states
+// and what hands them to the service.
+func (p *Proxy) accepting(g *generation, cr *checkedRoute, rt *route, f *forwarder, m *stethttp.Middleware) (http.Handler, error) {
+	a, err := newAccepting(g.config, cr, m, f.budget)
+	if err != nil {
+		return nil, err
+	}
+	g.waits = append(g.waits, a.async)
+	if g.page(cr.Async.status()) == nil {
+		s := &statusPage{path: cr.Async.status(), noCancel: cr.Async.NoCancel}
+		if s.handler, err = g.guardedBy(g.config, cr, g.upstream, p.o.ErrorLog, a.async.Status()); err != nil {
+			return nil, err
+		}
+		if d, ok := s.handler.(*doorkeeper); ok {
+			d.keyless = true
+		}
+		g.pages = append(g.pages, s)
+	}
+	w := &worker{engine: g.engine, delivery: newDelivery(p, g, f, rt, m), async: cr.Async, drain: cmp.Or(time.Duration(g.config.Drain), DefaultDrain), options: p.o}
+	if p.o.Parts&Workers != 0 && g.config.Worker != workerElsewhere {
+		g.parts = append(g.parts, w.part())
+	}
+	return a, nil
+}
+
+// page returns the status page of a path, nil if there is none yet.
+func (g *generation) page(path string) *statusPage {
+	for _, s := range g.pages {
+		if s.path == path {
+			return s
+		}
+	}
+	return nil
+}
+
+// checkPages finds out which routes cannot share a status page.
+func (c *Config) checkPages(bad func(error, ...any)) {
+	if c.Worker != "" && c.Worker != workerInside && c.Worker != workerElsewhere {
+		bad(fmt.Errorf("%q is neither %s nor %s", c.Worker, workerInside, workerElsewhere), "worker")
+	}
+	if c.Store.Kind() == kindMemory && c.Worker == workerElsewhere {
+		bad(errors.New("no other process can reach a store in memory"), "worker")
+	}
+	first := map[string]*Route{}
+	for i, r := range c.Routes {
+		if r.Async == nil {
+			continue
+		}
+		path := r.Async.status()
+		other, shared := first[path]
+		switch {
+		case !shared:
+			first[path] = &c.Routes[i]
+		case !reflect.DeepEqual(c.scope(&r), c.scope(other)) || !reflect.DeepEqual(c.authorize(&r), c.authorize(other)):
+			bad(at("status", "%s is also where the operations of %s are served, whose callers are identified in another way; give this route another path", path, other.class()), "routes", i, "async")
+		case r.Async.NoCancel != other.Async.NoCancel:
+			bad(at("no_cancel", "%s is also where the operations of %s are served, for which it is another; give this route another status path", path, other.class()), "routes", i, "async")
+		case cmp.Or(r.KeyHeader, stethttp.DefaultHeader) != cmp.Or(other.KeyHeader, stethttp.DefaultHeader):
+			bad(at("status", "%s is also where the operations of %s are served, whose keys are in another header; give this route another path", path, other.class()), "routes", i, "async")
+		}
+	}
+}

@@ -1,0 +1,220 @@
+package proxy
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/stethttp"
+)
+
+// errand is a request that is sent for an operation whose caller does not wait for it: of
+// a worker, or of a consumer.
+type errand struct {
+	Method string      `json:"method"`
+	Target string      `json:"target"` // path and query, as it was received
+	Host   string      `json:"host,omitempty"`
+	Header http.Header `json:"header,omitempty"`
+	Body   []byte      `json:"-"`
+}
+
+// delivery sends errands of a route to the service, each once a run.
+type delivery struct {
+	proxy      *Proxy
+	forwarder  *forwarder
+	route      *route
+	middleware *stethttp.Middleware // which judges the answers
+	patience   time.Duration        // that a service may be out of reach before a run is given back
+	reach      *reach               // of the service
+	manner     manner
+}
+
+// How long a run waits for a service that cannot be reached, at most, and its part of the
+// run's time.
+const (
+	maxPatience  = 10 * time.Second
+	patiencePart = 4
+)
+
+func newDelivery(p *Proxy, g *generation, f *forwarder, rt *route, m *stethttp.Middleware) *delivery {
+	policy, _ := g.engine.Policy(rt.class())
+	return &delivery{proxy: p, forwarder: f, route: rt, middleware: m, patience: min(maxPatience, policy.RunTimeout/patiencePart), reach: &g.reach, manner: g.manner}
+}
+
+// undone is the error of a run after which the operation can be run again.
+type undone struct {
+	why       string
+	after     time.Duration // the service asks to wait that long
+	uncounted bool          // the service was not reached: it has not been tried
+}
+
+// Error implements error.
+func (u *undone) Error() string { return u.why }
+
+// again says how the operation is run again, where it would wait for backoff.
+func (u *undone) again(backoff time.Duration) stet.Again {
+	return stet.Again{After: max(backoff, u.after), Uncounted: u.uncounted}
+}
+
+// errBrokenOff is the error of a run that may have executed.
+var errBrokenOff = errors.New("the service has not answered, or its answer broke off")
+
+// send sends an errand, for the run in ctx, with further header fields. It returns the
+// outcome to settle. An error that is *undone says that the operation is to be run again;
+// the outcome beside it is what to settle where it is not. After errBrokenOff, the run has
+// declared that it may have executed. Other errors are about a run that may be repeated.
+func (d *delivery) send(ctx context.Context, e *errand, own http.Header, repeatable bool) (stet.Outcome, error) {
+	run := stet.FromContext(ctx)
+	reached := false
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if reached = d.try(w, r, run, e, own); !reached {
+			run.Declare(stet.NotExecuted, 0)
+			d.manner.refuse(w, &upstreamUnreachable)
+		}
+	})
+	r, err := d.request(ctx, e)
+	if err != nil {
+		return stet.Outcome{}, stet.Permanent(err)
+	}
+	out, after := d.middleware.Respond(ctx, h, r)
+	says := run.Declared()
+	switch {
+	case says == stet.MayHaveExecuted:
+		return stet.Outcome{}, errBrokenOff
+	case !reached:
+		return stet.Outcome{}, &undone{why: "the service cannot be reached; nothing was executed", after: maxPatience, uncounted: true}
+	case says == stet.NotExecuted:
+		return out, &undone{why: fmt.Sprintf("the service answered %d, which says that nothing was executed", out.Status), after: after}
+	case d.route.Settles == settlesService:
+		return d.unsettled(out, after)
+	case out.Failed && repeatable:
+		return out, &undone{why: fmt.Sprintf("the service answered %d", out.Status), after: after}
+	}
+	return out, nil
+}
+
+// unsettled is what becomes of a run if the service has not settled it, with an answer
+// like this. What it has settled counts in place of that.
+func (d *delivery) unsettled(out stet.Outcome, after time.Duration) (stet.Outcome, error) {
+	switch {
+	case 400 <= out.Status && out.Status < 500:
+		return out, nil // it has refused
+	case out.Failed:
+		return out, &undone{why: fmt.Sprintf("the service answered %d, and has not settled the operation", out.Status), after: after}
+	}
+	return stet.Outcome{}, &undone{why: fmt.Sprintf("the service answered %d without having settled the operation: it must call stet_settle with the claim in %s, in the transaction of its writes", out.Status, HeaderClaim)}
+}
+
+// request makes the request of an errand.
+func (d *delivery) request(ctx context.Context, e *errand) (*http.Request, error) {
+	u := &url.URL{Scheme: "http", Host: e.Host}
+	if !setTarget(u, e.Target) || e.Target == "" || e.Target[0] != '/' {
+		return nil, errors.New("the target that is kept is no path")
+	}
+	r := (&http.Request{Method: e.Method, URL: u, Host: e.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx)
+	if r.Header = e.Header.Clone(); r.Header == nil {
+		r.Header = http.Header{}
+	}
+	r.Header.Set(cmp.Or(d.route.KeyHeader, stethttp.DefaultHeader), stet.FromContext(ctx).Op().Key)
+	return r, nil
+}
+
+// try sends the request, once the service can be reached. It is false if it could not be
+// for long: nothing was sent.
+func (d *delivery) try(w http.ResponseWriter, r *http.Request, run *stet.Run, e *errand, own http.Header) (reached bool) {
+	v := &visit{w: unseen{}, control: http.NewResponseController(unseen{}), proxy: d.proxy, manner: d.manner, target: e.Target}
+	defer func() { d.proxy.memory.used.Add(-v.held.Load()) }()
+	until := time.Now().Add(d.patience)
+	for {
+		if !d.reach.wait(r.Context(), until) {
+			return false
+		}
+		t := &trip{route: d.route, own: own, errand: true}
+		try := r.WithContext(t.context(context.WithValue(r.Context(), visitKey{}, v)))
+		try.Body, try.ContentLength = io.NopCloser(bytes.NewReader(e.Body)), int64(len(e.Body))
+		d.forwarder.run(w, try, run, t)
+		if !t.unreached {
+			d.reach.found()
+			return true
+		}
+		d.reach.lost(d.forwarder.log, t.why)
+	}
+}
+
+// reach knows whether the service could be reached lately, so that not every operation of
+// a backlog has to find out that it cannot.
+type reach struct {
+	mu    sync.Mutex
+	times int // that it could not, one after the other
+	next  time.Time
+	told  time.Time
+}
+
+// The pause after the service could not be reached once, and the longest.
+const (
+	minReachPause = 100 * time.Millisecond
+	maxReachPause = 5 * time.Second
+)
+
+// wait waits until the service is worth another try; false if that is later than until.
+func (g *reach) wait(ctx context.Context, until time.Time) bool {
+	g.mu.Lock()
+	pause := time.Until(g.next)
+	g.mu.Unlock()
+	switch {
+	case ctx.Err() != nil:
+		return false
+	case pause <= 0:
+		return true
+	case time.Now().Add(pause).After(until):
+		timer.Sleep(ctx, time.Until(until)) // whoever waits for a slot would find it no sooner
+		return false
+	}
+	return timer.Sleep(ctx, pause+rand.N(pause/4+1))
+}
+
+// found is called when the service was reached.
+func (g *reach) found() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.times, g.next = 0, time.Time{}
+}
+
+// lost is called when it was not.
+func (g *reach) lost(log *slog.Logger, why string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	if now.Before(g.next) {
+		return // another has said so
+	}
+	g.times++
+	g.next = now.Add(timer.Doubled(g.times, minReachPause, maxReachPause))
+	if now.Sub(g.told) > tellEvery {
+		g.told = now
+		log.Warn("proxy: the service cannot be reached; operations wait for it", slog.String("error", why))
+	}
+}
+
+// unseen is the http.ResponseWriter of an errand.
+type unseen struct{}
+
+// Header implements http.ResponseWriter.
+func (unseen) Header() http.Header { return http.Header{} }
+
+// Write implements http.ResponseWriter.
+func (unseen) Write(p []byte) (int, error) { return len(p), nil }
+
+// WriteHeader implements http.ResponseWriter.
+func (unseen) WriteHeader(int) {}

@@ -1,0 +1,65 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/stetwork"
+)
+
+// worker hands the accepted operations of a route to the service.
+type worker struct {
+	engine   *stet.Engine
+	delivery *delivery
+	async    *Async
+	drain    time.Duration
+	options  Options
+}
+
+// repeatable reports whether a run may be repeated although it may have executed.
+func (w *worker) repeatable() bool {
+	return w.async.Repeatable || w.delivery.route.Settles == settlesService
+}
+
+// part is the worker as a part of a proxy.
+func (w *worker) part() part { return part{"worker of " + w.delivery.route.class(), w.run} }
+
+func (w *worker) run(ctx context.Context) error {
+	worker, err := stetwork.New(w.engine, stetwork.Options{
+		Concurrency: w.async.Concurrency, MaxAttempts: w.async.MaxAttempts, Drain: w.drain, ErrorLog: w.options.ErrorLog,
+		Backoff: func(n int) time.Duration {
+			return rand.N(timer.Doubled(n, w.async.minBackoff(), w.async.maxBackoff())) + 1
+		},
+		CancelEvery: -1, // the service learns it with its progress: an answer that is cut off stops nothing
+	})
+	if err != nil {
+		return err
+	}
+	if err := stetwork.HandleOutcome(worker, w.delivery.route.class(), w.repeatable(), w.do); err != nil {
+		return err
+	}
+	return worker.Run(ctx)
+}
+
+// do hands one operation over.
+func (w *worker) do(ctx context.Context, run *stet.Lease) (stet.Outcome, error) {
+	e, err := unpackErrand(run.Work.Payload)
+	if err != nil {
+		return stet.Outcome{}, stet.Permanent(err)
+	}
+	own := http.Header{stethttp.HeaderProgress: {stethttp.ProgressToken(run.Claim, w.repeatable())}, HeaderStatusPage: {w.async.status() + run.ID().String()}}
+	if w.delivery.route.Settles == settlesService {
+		own[HeaderClaim] = []string{run.Claim.String()}
+	}
+	out, err := w.delivery.send(ctx, e, own, w.repeatable())
+	if u, ok := errors.AsType[*undone](err); ok {
+		err = stetwork.Again(err, u.again)
+	}
+	return out, err
+}
