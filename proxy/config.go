@@ -156,6 +156,11 @@ type Route struct {
 	// tenant only, the scope is kept wherever it is needed.
 	KeepScope bool `yaml:"keep_scope"`
 	KeepKey   bool `yaml:"keep_key"`
+	// Reference is where a request has the service's own reference, such as an order's ID:
+	// "header:X-Order", or a JSON pointer into its content, "/order/id". Operators see it,
+	// and Verify gets it. It is encrypted with Config.Encryption, and otherwise in clear. One
+	// that is longer than store.MaxLabel, or not text, is left out, and the log says so.
+	Reference string `yaml:"reference"`
 
 	// Settles says who writes the outcome: "proxy", which is the default, or "service",
 	// which does so by SQL in the transaction of its writes, with the claim in HeaderClaim.
@@ -207,8 +212,9 @@ type Verify struct {
 	// asks again.
 	URL string `yaml:"url"`
 	// By says what the service finds an operation by: "key", which is the default, with
-	// the scope; or "operation": it has stored HeaderOperation with its writes. It is not
-	// asked about operations of which that is not known: it would find nothing, and say
+	// the scope; "reference", with the scope: no two operations of a scope may have the
+	// same one then; or "operation": it has stored HeaderOperation with its writes. It is
+	// not asked about operations of which that is not known: it would find nothing, and say
 	// that they did not happen.
 	By string `yaml:"by"`
 	// RetriesOnly has it asked on a client's retry only, and never by Reconcile.
@@ -341,6 +347,9 @@ func (c *Config) options(r *Route, log *slog.Logger) (o stethttp.Options, err er
 		}
 	}
 	o.NotExecuted = r.notExecuted
+	if err := r.refer(&o, log); err != nil {
+		return o, err
+	}
 	return o, nil
 }
 

@@ -51,12 +51,21 @@ func (r *Reconcile) check() error {
 func (c *Config) keeping(r *Route, p *stet.Policy) error {
 	oneTenant := c.scope(r).Kind == "single-tenant"
 	p.KeepKey = r.KeepKey
-	p.KeepScope = r.KeepScope || oneTenant && (r.KeepKey || r.Verify != nil && r.Verify.By == byOperation)
+	p.KeepScope = r.KeepScope || oneTenant && (r.KeepKey || r.Verify != nil && (r.Verify.By == byOperation || r.Verify.By == byReference))
 	if p.KeepKey && !p.KeepScope {
 		return at("keep_key", "a key names an operation only within its scope: add keep_scope: true")
 	}
-	if v := r.Verify; v != nil && v.By != "" && v.By != byKey && v.By != byOperation {
-		return at("verify", "by: %q is neither key nor operation", v.By)
+	if r.Verify == nil {
+		return nil
+	}
+	switch r.Verify.By {
+	case "", byKey, byOperation:
+	case byReference:
+		if r.Reference == "" {
+			return at("verify", "by: the service cannot find operations by a reference where there is none: add reference: header:NAME, or a JSON pointer")
+		}
+	default:
+		return at("verify", "by: %q is none of key, reference and operation", r.Verify.By)
 	}
 	return nil
 }
@@ -78,7 +87,7 @@ func (c *Config) checkReconcile(done *checked, bad func(err error, path ...any))
 		case !cr.policy.KeepScope:
 			bad(at("verify", "reconcile asks about operations whose scope is kept: add keep_scope: true; or verify.retries_only: true, to have it asked on retries only"), "routes", i)
 		case cmp.Or(v.By, byKey) == byKey && !cr.policy.KeepKey:
-			bad(at("verify", "reconcile asks about operations whose key is kept: add keep_key: true; or verify.by: operation, if the service stores %s with its writes; or verify.retries_only: true",
+			bad(at("verify", "reconcile asks about operations whose key is kept: add keep_key: true; or verify.by: operation, if the service stores %s with its writes; or verify.by: reference; or verify.retries_only: true",
 				HeaderOperation), "routes", i)
 		}
 		asks = true

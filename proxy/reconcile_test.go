@@ -276,7 +276,11 @@ func TestReconcileThatCouldAskNobodyIsRefused(t *testing.T) {
 		"no key":        {"reconcile: {}\nroutes: [{path: /a, keep_scope: true, verify: {url: /v}}]\n", "add keep_key: true"},
 		"no key, one":   {"scope: single-tenant\nreconcile: {}\nroutes: [{path: /a, verify: {url: /v}}]\n", "keep_scope: true"},
 		"key, no scope": {"routes: [{path: /a, keep_key: true}]\n", "add keep_scope: true"},
-		"by nothing":    {"routes: [{path: /a, verify: {url: /v, by: luck}}]\n", "neither key"},
+		"by luck":       {"routes: [{path: /a, verify: {url: /v, by: luck}}]\n", "none of key, reference and operation"},
+		"by nothing":    {"routes: [{path: /a, verify: {url: /v, by: reference}}]\n", "add reference"},
+		"no pointer":    {"routes: [{path: /a, reference: order}]\n", "neither header:NAME nor a JSON pointer"},
+		"bad pointer":   {"routes: [{path: /a, reference: /a~2}]\n", "routes[0].reference"},
+		"no name":       {"routes: [{path: /a, reference: 'header:'}]\n", "no name of a header"},
 		"rate":          {"reconcile: {rate: -1}\nroutes: [{path: /a, keep_scope: true, verify: {url: /v, by: operation}}]\n", "reconcile.rate"},
 		"concurrency":   {"reconcile: {concurrency: 100000}\nroutes: [{path: /a, keep_scope: true, verify: {url: /v, by: operation}}]\n", "reconcile.concurrency"},
 	} {
@@ -292,5 +296,56 @@ func TestReconcileThatCouldAskNobodyIsRefused(t *testing.T) {
 		if err := parsed(t, yamlFor("http://127.0.0.1:1", "http1", yaml)).Check(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// A service that finds operations by its own reference is not asked, on a retry either,
+// about one that has none.
+func TestVerifierIsAskedByTheReference(t *testing.T) {
+	for where, c := range map[string]struct{ body, header string }{"/order/id": {`{"order": {"id": "ö 7"}}`, "none"}, "header:x-order": {"{}", "ö 7"}} {
+		happened := map[string]bool{}
+		s := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
+			ref, _ := url.PathUnescape(r.Header.Get(proxy.HeaderReference))
+			switch w.Header().Set(proxy.HeaderOperation, r.Header.Get(proxy.HeaderOperation)); {
+			case r.Method == http.MethodPost:
+				happened[r.Header.Get(proxy.HeaderScope)+" ö 7"] = true
+				_ = conn(r).Close()
+			case happened[r.Header.Get(proxy.HeaderScope)+" "+ref] && r.Header.Get("Idempotency-Key") == "":
+				_, _ = io.WriteString(w, "charged "+ref)
+			default:
+				w.Header().Set(proxy.HeaderExecution, "none")
+				w.WriteHeader(http.StatusNotFound)
+			}
+		})
+		yaml := yamlFor(s.URL, "http1", strings.NewReplacer("after: 0s", "after: 0s, by: reference", "keep_key: true", "reference: "+where).Replace(reconciled))
+		f := start(t, yaml)
+		f.post("k", c.body, "X-Account", "a", "X-Order", c.header)
+		f.post("bare", "[]", "X-Account", "a")
+		if got, want := f.once(yaml, proxy.ReconcileOptions{}), (proxy.Reconciled{Report: reconcile.Report{Looked: 1, Completed: 1}, Blind: 1}); got != want {
+			t.Errorf("%s: %+v; want %+v", where, got, want)
+		}
+		if r := f.post("k", c.body, "X-Account", "a", "X-Order", c.header); !r.replayed() || r.body != "charged ö 7" {
+			t.Errorf("%s: %d %q", where, r.status, r.body)
+		}
+		if r := f.post("bare", "[]", "X-Account", "a"); r.status != 504 || s.count("bare") != 1 {
+			t.Errorf("%s: without a reference: %d %q, %d executions", where, r.status, r.body, s.count("bare"))
+		}
+	}
+}
+
+func TestReferenceThatDoesNotFitIsLeftOutAloud(t *testing.T) {
+	s := serve(t, false, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) })
+	f := start(t, yamlFor(s.URL, "http1", "scope: single-tenant\nroutes: [{path: /payments, reference: 'header:X-Order'}]\n"))
+	long := strings.Repeat("x", store.MaxLabel+1)
+	for i, ref := range []string{"order 7", "sealed:x", long} {
+		key := strings.Repeat("k", i+1)
+		f.post(key, "{}", "X-Order", ref)
+		rec, err := f.store.Read(t.Context(), store.Digest("", "single-tenant", key))
+		if fits := i == 0; err != nil || (rec.Label.Ref == ref) != fits || (rec.Label.Ref == "") == fits || strings.Contains(f.log.String(), "no reference") == fits {
+			t.Errorf("%.20q: %q, %v; the log says %s", ref, rec.Label.Ref, err, f.log.String())
+		}
+	}
+	if strings.Contains(f.log.String(), long) {
+		t.Error("it is in the log")
 	}
 }

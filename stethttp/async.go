@@ -201,6 +201,7 @@ func (ac *acceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if m.pointer == nil && !c.read(buf, ac.limit) {
 		return
 	}
+	c.refer()
 	defer c.end()
 	defer c.forget()
 	for range acceptRounds {

@@ -100,19 +100,19 @@ func entropy(key string) (bits float64) {
 }
 
 // parsePointer returns the names and indexes of a JSON pointer (RFC 6901), nil for "".
-func parsePointer(pointer string) ([]string, error) {
+func parsePointer(option, pointer string) ([]string, error) {
 	if pointer == "" {
 		return nil, nil
 	}
 	rest, ok := strings.CutPrefix(pointer, "/")
 	if !ok {
-		return nil, misuse.Errorf("stethttp: Options.KeyPointer %q is no JSON pointer: it must begin with a slash", pointer)
+		return nil, misuse.Errorf("stethttp: Options.%s %q is no JSON pointer: it must begin with a slash", option, pointer)
 	}
 	steps := strings.Split(rest, "/")
 	for i, s := range steps {
 		plain := strings.NewReplacer("~0", "", "~1", "").Replace(s)
 		if strings.Contains(plain, "~") {
-			return nil, misuse.Errorf("stethttp: Options.KeyPointer %q is no JSON pointer: a tilde is written ~0, and a slash in a name ~1", pointer)
+			return nil, misuse.Errorf("stethttp: Options.%s %q is no JSON pointer: a tilde is written ~0, and a slash in a name ~1", option, pointer)
 		}
 		steps[i] = strings.ReplaceAll(strings.ReplaceAll(s, "~1", "/"), "~0", "~")
 	}
@@ -121,10 +121,11 @@ func parsePointer(pointer string) ([]string, error) {
 
 // pointed is what a pointer leads to in a body.
 type pointed struct {
-	there bool
-	twice bool // a name on the way is there more than once
-	text  bool
-	value string
+	there  bool
+	twice  bool // a name on the way is there more than once
+	text   bool
+	number bool
+	value  string // of a text, and of a number as it is written
 }
 
 // follow returns what steps lead to in a body, which is not there unless the body is a
@@ -150,7 +151,11 @@ func walk(dec *json.Decoder, steps []string) (found pointed, err error) {
 			return pointed{}, err
 		}
 		found.there = true
-		found.text = json.Unmarshal(raw, &found.value) == nil
+		if found.text = json.Unmarshal(raw, &found.value) == nil; !found.text {
+			if found.number = json.Unmarshal(raw, new(json.Number)) == nil; found.number {
+				found.value = string(raw)
+			}
+		}
 		return found, nil
 	}
 	t, err := dec.Token()

@@ -56,6 +56,10 @@ type Options struct {
 	// Ref returns the service's own reference (stet.Op.Ref), such as an order's ID:
 	// it is stored, and made to fit likewise. Default: none.
 	Ref func(*http.Request) string
+	// RefPointer is a JSON pointer (RFC 6901) to where the content of a request may have
+	// the reference, a text or a number; for operations of which Ref returns none. One that
+	// does not fit is left out, which ErrorLog is told. Default: none.
+	RefPointer string
 
 	// Header is the name of the request header that carries the key. Default
 	// DefaultHeader.

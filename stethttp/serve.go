@@ -71,6 +71,7 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if m.pointer == nil && !c.read(buf, m.o.MaxBody) {
 		return
 	}
+	c.refer()
 	if m.transact != nil {
 		c.serveTx()
 		return

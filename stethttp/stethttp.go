@@ -95,7 +95,9 @@ type Middleware struct {
 	header string
 	// pointer is that to the key in the body; nil if keys are in the header only.
 	pointer []string
-	filter  headerFilter
+	// refPointer is that to the reference; nil for none.
+	refPointer []string
+	filter     headerFilter
 	// invalid is the outcome of handlers that ended without a
 	// response that could be sent.
 	invalid stet.Outcome
@@ -122,7 +124,10 @@ func New(engine *stet.Engine, o Options) (*Middleware, error) {
 		return nil, err
 	}
 	m := &Middleware{engine: engine, o: o, header: o.Header, filter: newHeaderFilter(o)}
-	if m.pointer, err = parsePointer(o.KeyPointer); err != nil {
+	if m.refPointer, err = parsePointer("RefPointer", o.RefPointer); err != nil {
+		return nil, err
+	}
+	if m.pointer, err = parsePointer("KeyPointer", o.KeyPointer); err != nil {
 		return nil, err
 	}
 	m.invalid = m.asResponse(&responseInvalid, "")

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -116,4 +117,30 @@ func TestSweepOfSQLIsThatOfGo(t *testing.T) {
 	service := role(t, s.Pool(), "service_"+strings.ReplaceAll(fresh(), "-", ""))
 	_, err = service.Exec(t.Context(), "SELECT stet.stet_sweep()")
 	wantCode(t, "a sweep by a role without the right", err, codeForbidden)
+}
+
+// What the page gives to pg_cron sweeps until nothing is left to do, each step in a
+// transaction of its own. Here it is run as pg_cron runs it: by a simple query.
+func TestSweepOfThePageEndsWhenNothingIsLeft(t *testing.T) {
+	page, err := os.ReadFile("../../docs/sql.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, job, _ := strings.Cut(string(page), "SELECT cron.schedule('stet sweep', '* * * * *', $job$")
+	job, _, ok := strings.Cut(job, "$job$);")
+	if !ok || !strings.Contains(job, "(10000)") {
+		t.Fatalf("the page has no job for pg_cron: %q", job)
+	}
+	s := open(t, nil, Options{})
+	sweepable(t, s)
+	execSQL(t, s.Pool(), "CREATE TABLE public.steps (tx bigint); CREATE FUNCTION step() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO public.steps VALUES (txid_current()); RETURN NULL; END';"+
+		"CREATE TRIGGER step AFTER UPDATE OR DELETE ON stet.records FOR EACH STATEMENT EXECUTE FUNCTION step()", pgx.QueryExecModeSimpleProtocol)
+	execSQL(t, s.Pool(), strings.Replace(job, "(10000)", "(3)", 1), pgx.QueryExecModeSimpleProtocol)
+	var steps int
+	if err := s.Pool().QueryRow(t.Context(), "SELECT count(DISTINCT tx) FROM public.steps").Scan(&steps); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := s.Sweep(t.Context(), 100); err != nil || left != (store.Swept{}) || steps < 3 {
+		t.Errorf("the job has left %+v, %v, after %d transactions; want nothing, after 3 at least", left, err, steps)
+	}
 }
