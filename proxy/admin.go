@@ -37,7 +37,7 @@ type AdminToken struct {
 	Name string `yaml:"name"`
 	// May is "look" (default) for records and metrics, or "change" for changes and
 	// stored results too.
-	May string `yaml:"may"`
+	May string `yaml:"may" oneof:"look change"`
 	// Token has dashboard.MinToken bytes or more.
 	Token string `yaml:"token"`
 	// TokenFile is a file with the token, instead of it.

@@ -61,7 +61,7 @@ type Config struct {
 	// Unrouted says what to do with a request that has a key and a protected method, and
 	// whose path no route names: "protect" (default) it, by the route with nearly the
 	// same path, or else as without routes; "refuse" it; or "pass" it unprotected.
-	Unrouted string `yaml:"unrouted"`
+	Unrouted string `yaml:"unrouted" oneof:"protect refuse pass"`
 	// ReplayedHeader, RetryAfter and ProblemBase are those of stethttp.Options.
 	ReplayedHeader string   `yaml:"replayed_header"`
 	RetryAfter     Duration `yaml:"retry_after"`
@@ -94,7 +94,7 @@ type Upstream struct {
 	URL string `yaml:"url"`
 	// Protocol is "http1" or "h2c" (HTTP/2 without TLS); default: HTTP/1.1, or
 	// what an https upstream prefers.
-	Protocol string `yaml:"protocol"`
+	Protocol string `yaml:"protocol" oneof:"http1 h2c"`
 	// ConnectTimeout bounds how long connecting takes. Default 5 s.
 	ConnectTimeout Duration `yaml:"connect_timeout"`
 	// IdleTimeout is how long an unused connection is kept. Default 1 s. Keep it shorter
@@ -133,21 +133,21 @@ type Route struct {
 
 	Scope       *Scope     `yaml:"scope"`
 	Authorize   *Authorize `yaml:"authorize"`
-	Key         string     `yaml:"key"` // "required", which is the default, or "optional"
+	Key         string     `yaml:"key" oneof:"required optional"` // "required", which is the default, or "optional"
 	KeyHeader   string     `yaml:"key_header"`
 	KeyPointer  string     `yaml:"key_pointer"` // stethttp.Options.KeyPointer
 	KeyPolicy   *KeyPolicy `yaml:"key_policy"`  // default: all keys are good enough
 	StrictKey   bool       `yaml:"strict_key"`
 	FoldKeyCase bool       `yaml:"fold_key_case"`
-	Fingerprint string     `yaml:"fingerprint"` // "raw", which is the default, or "json"
-	Ignore      []string   `yaml:"ignore"`      // JSON pointers that a json fingerprint leaves out
+	Fingerprint string     `yaml:"fingerprint" oneof:"raw json"` // "raw", which is the default, or "json"
+	Ignore      []string   `yaml:"ignore"`                       // JSON pointers that a json fingerprint leaves out
 
 	Lease     Duration  `yaml:"lease"`
 	Timeout   Duration  `yaml:"timeout"`
 	Wait      Duration  `yaml:"wait"`
 	MaxWait   Duration  `yaml:"max_wait"`
 	Retention Retention `yaml:"retention"`
-	Stale     string    `yaml:"stale"` // "park", which is the default, "take-over" or "fail"
+	Stale     string    `yaml:"stale" oneof:"park take-over fail"` // "park", which is the default, "take-over" or "fail"
 	Verify    *Verify   `yaml:"verify"`
 
 	// KeepScope and KeepKey keep the scope and the key of operations in their records, so
@@ -165,7 +165,7 @@ type Route struct {
 	// Settles says who writes the outcome: "proxy", which is the default, or "service",
 	// which does so by SQL in the transaction of its writes, with the claim in HeaderClaim.
 	// That needs a store that the service shares: PostgreSQL.
-	Settles string `yaml:"settles"`
+	Settles string `yaml:"settles" oneof:"proxy service"`
 	// Tries is how often a request is sent to a service that settles, and has not, if it
 	// answers with 500 or above, or not at all. Default 1; at most 10.
 	Tries int `yaml:"tries"`
@@ -216,7 +216,7 @@ type Verify struct {
 	// same one then; or "operation": it has stored HeaderOperation with its writes. It is
 	// not asked about operations of which that is not known: it would find nothing, and say
 	// that they did not happen.
-	By string `yaml:"by"`
+	By string `yaml:"by" oneof:"key reference operation"`
 	// RetriesOnly has it asked on a client's retry only, and never by Reconcile.
 	RetriesOnly bool `yaml:"retries_only"`
 	// Timeout bounds one request. Default 10 s.

@@ -53,7 +53,7 @@ type Target struct {
 	// destinations are names of queues.
 	Exchange string `yaml:"exchange"`
 	// Format, of HTTP, is "cloudevents" (binary mode), which is the default, or "plain".
-	Format string `yaml:"format"`
+	Format string `yaml:"format" oneof:"cloudevents plain"`
 	// Headers, of HTTP, are set in each request: Authorization, for instance.
 	Headers map[string]string `yaml:"headers"`
 	// Timeout bounds one request of HTTP. Default DefaultSendTimeout.

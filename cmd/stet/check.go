@@ -12,16 +12,17 @@ import (
 
 func newCheck() *cobra.Command {
 	var out format
-	var reference bool
+	var reference, schema bool
 	cmd := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Find what is wrong with a configuration of the proxy",
 		Long: `check reads a configuration of stet proxy, with the variables of the environment
 that it names, and says everything that is wrong with it, each with its line. It
 connects to nothing. --reference prints a configuration with every field there
-is, explained: a good one to start with.`,
+is, explained: a good one to start with. --schema prints the JSON schema, by
+which editors complete a configuration.`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if reference {
+			if reference || schema {
 				return cobra.NoArgs(cmd, args)
 			}
 			return cobra.ExactArgs(1)(cmd, args)
@@ -29,6 +30,10 @@ is, explained: a good one to start with.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if reference {
 				_, err := fmt.Fprint(cmd.OutOrStdout(), proxy.Reference)
+				return err
+			}
+			if schema {
+				_, err := fmt.Fprint(cmd.OutOrStdout(), proxy.Schema)
 				return err
 			}
 			c, err := readConfig(args[0])
@@ -47,6 +52,8 @@ is, explained: a good one to start with.`,
 		},
 	}
 	cmd.Flags().BoolVar(&reference, "reference", false, "print a configuration with every field, explained")
+	cmd.Flags().BoolVar(&schema, "schema", false, "print the JSON schema of configurations")
+	cmd.MarkFlagsMutuallyExclusive("reference", "schema")
 	out.add(cmd.Flags())
 	return cmd
 }
