@@ -1,6 +1,7 @@
 package stet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -123,8 +124,23 @@ func (r *Run) takeBack(to int) {
 
 // packedOutbox is an outbox as it is stored.
 type packedOutbox struct {
-	Class    string
-	Messages []Message
+	Class     string
+	Tombstone time.Duration `json:",omitzero"` // how long the key is refused once all have left; 0: as the class says
+	Messages  []Message
+}
+
+// packedBySQL is the first byte of an outbox that stet_settle has written.
+const packedBySQL = 3
+
+// unpack undoes what pack, or stet_settle, has done to messages.
+func (s *sealer) unpack(id store.ID, stored []byte) (p packedOutbox, err error) {
+	var plain []byte
+	if len(stored) > 0 && stored[0] == packedBySQL && s.acceptPlain {
+		plain = stored[1:]
+	} else if plain, err = s.unwrap(id, sealedOutbox, stored); err != nil {
+		return p, err
+	}
+	return p, json.Unmarshal(plain, &p)
 }
 
 // sealed prepares the outcome and what the run has emitted for the store. It is
@@ -163,7 +179,7 @@ func (r *Run) pack(outcome Outcome, messages []Message) store.Settlement {
 	r.lost = lost
 	r.mu.Unlock()
 	if len(messages) > 0 {
-		packed, _ := json.Marshal(packedOutbox{r.op.Class, messages}) // strings and bytes never fail
+		packed, _ := json.Marshal(packedOutbox{Class: r.op.Class, Messages: messages}) // strings and bytes never fail
 		out.Outbox = r.e.sealer.wrap(r.rec.ID, sealedOutbox, packed)
 	}
 	return out
@@ -189,16 +205,12 @@ func (e *Engine) Relay(ctx context.Context, limit int, again time.Duration, send
 	var parcels []parcel
 	var operations [][]Message
 	for _, rec := range recs {
-		var p packedOutbox
-		plain, err := e.sealer.unwrap(rec.ID, sealedOutbox, rec.Outbox)
-		if err == nil {
-			err = json.Unmarshal(plain, &p)
-		}
+		p, err := e.sealer.unpack(rec.ID, rec.Outbox)
 		if err != nil { // an operator's case: it stays in the outbox
 			e.observe(ctx, observe.Event{Kind: observe.StoreFailed, ID: rec.ID, State: rec.State, Fence: rec.Fence, Err: damaged(err)})
 			continue
 		}
-		parcels, operations = append(parcels, parcel{rec.Claim(), p.Class}), append(operations, p.Messages)
+		parcels, operations = append(parcels, parcel{rec.Claim(), p.Class, p.Tombstone}), append(operations, p.Messages)
 	}
 	if len(parcels) == 0 {
 		return 0, unasked
@@ -234,11 +246,13 @@ func (e *Engine) Relay(ctx context.Context, limit int, again time.Duration, send
 type parcel struct {
 	claim store.Claim
 	class string
+	keep  time.Duration // 0: as the class says
 }
 
 // relayed takes a parcel out of the outbox, also if the caller has left meanwhile.
 func (e *Engine) relayed(ctx context.Context, p parcel) error {
 	keep := e.policyOf(p.class).Retention
+	keep.Tombstone = cmp.Or(p.keep, keep.Tombstone)
 	err := e.retry(context.WithoutCancel(ctx), claimTries, func(ctx context.Context) error { return e.outbox.Relayed(ctx, p.claim, keep) })
 	if err != nil && !errors.Is(err, store.ErrFenced) { // fenced: forgotten since, by an operator
 		return storeFailed(Executed, err)

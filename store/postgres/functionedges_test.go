@@ -254,7 +254,13 @@ func TestFunctionsAgreeWithGoUnderAnyName(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		execSQL(t, pool, steps[3].Down+steps[3].Up, pgx.QueryExecModeSimpleProtocol)
+		if _, err := pool.Exec(t.Context(), "SELECT "+quoted("emit")+"(claim, 'a', '7'), "+quoted("settle")+"(claim, 200) FROM "+quoted("begin")+"('shop', 'k2')"); err != nil {
+			t.Fatalf("%+v: %v", o, err)
+		}
+		if all := left(t, te.Engine()); len(all) != 1 || all[0].To != "a" || string(all[0].Body) != "7" {
+			t.Errorf("%+v: sent are %+v", o, all)
+		}
+		execSQL(t, pool, steps[4].Down+steps[3].Down+steps[3].Up+steps[4].Up, pgx.QueryExecModeSimpleProtocol)
 	}
 }
 

@@ -125,7 +125,7 @@ func role(t *testing.T, pool *pgxpool.Pool, name string) *pgxpool.Pool {
 		_, _ = pool.Exec(context.Background(), "DROP OWNED BY "+name+"; DROP ROLE "+name, pgx.QueryExecModeSimpleProtocol)
 	})
 	execSQL(t, pool, "GRANT USAGE ON SCHEMA stet TO "+name)
-	execSQL(t, pool, "GRANT EXECUTE ON FUNCTION stet.stet_begin, stet.stet_settle, stet.stet_release TO "+name)
+	execSQL(t, pool, "GRANT EXECUTE ON FUNCTION stet.stet_begin, stet.stet_emit, stet.stet_settle, stet.stet_release TO "+name)
 	return connect(t, strings.Replace(pool.Config().ConnString(), "postgres@", name+"@", 1))
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 // schemaVersion is the version of the tables that this code reads and writes.
-const schemaVersion = 4
+const schemaVersion = 5
 
 //go:embed migrations/*.sql
 var migrations embed.FS
@@ -87,6 +87,7 @@ func (n names) replacer() *strings.Replacer {
 		`"records_relay"`, quoted(n.table + "_relay"),
 		`"operations"`, quoted(n.view),
 		`"records_schema"`, quoted(n.table + "_schema"),
+		`"records_emitted"`, quoted(n.table + "_emitted"),
 		`'` + defaultTable + `'`, literal(n.table),
 	}
 	if n.table != defaultTable { // there may be several tables in a schema
@@ -97,8 +98,8 @@ func (n names) replacer() *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }
 
-// functions are those of migration 4, without what their names begin with.
-var functions = []string{"begin", "claim", "digest", "fenced", "fields", "fingerprint", "head", "id", "number", "own", "part", "release", "settle", "sweep", "tell", "unsettled"}
+// functions are those of migrations 4 and 5, without what their names begin with.
+var functions = []string{"begin", "claim", "digest", "emit", "fenced", "fields", "fingerprint", "head", "id", "number", "own", "part", "release", "settle", "sweep", "tell", "unsent", "unsettled"}
 
 // Migration is one step of the tables' history. Up and Down are plain SQL of
 // several statements, to be executed in one transaction; each keeps the table

@@ -1,0 +1,173 @@
+-- Messages that a service emits in its transaction: stet_emit keeps them until stet_settle,
+-- in the same transaction, puts them into the record, from where they are sent. See
+-- docs/sql.md, and 0004_sql for what holds of all these functions.
+
+CREATE TABLE "stet"."records_emitted" (
+	owner   bytea   NOT NULL,
+	n       integer NOT NULL,
+	size    integer NOT NULL,
+	message text    NOT NULL,
+	PRIMARY KEY (owner, n)
+);
+COMMENT ON TABLE "stet"."records_emitted" IS 'messages of transactions that have not settled yet; outside of them it is empty';
+
+CREATE FUNCTION "stet"."stet_emit"(claim text, destination text, body bytea DEFAULT NULL, key text DEFAULT NULL, header jsonb DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $stet$
+#variable_conflict use_column
+DECLARE
+	c      record;
+	field  record;
+	fields jsonb  := coalesce(header, '{}'::jsonb);
+	bytes  bigint := octet_length(convert_to(destination, 'UTF8'))::bigint + coalesce(octet_length(convert_to(key, 'UTF8')), 0) + coalesce(octet_length(body), 0);
+	count  bigint;
+	total  bigint;
+	nth    bytea;
+	made   text;
+	digest bytea;
+BEGIN
+	SELECT * INTO c FROM "stet"."stet_claim"(claim);
+	IF coalesce(octet_length(convert_to(destination, 'UTF8')), 0) NOT BETWEEN 1 AND 1024 OR destination COLLATE "C" ~ '[[:cntrl:]]' THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = format('stet: the destination has %s bytes; it must have 1 to 1024, and no control characters', coalesce(octet_length(convert_to(destination, 'UTF8')), 0));
+	ELSIF jsonb_typeof(fields) <> 'object' THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: the header must be an object of strings: {"content-type": "application/json"}';
+	END IF;
+	FOR field IN SELECT h.key AS name, h.value AS value FROM jsonb_each(fields) h LOOP
+		IF octet_length(convert_to(field.name, 'UTF8')) NOT BETWEEN 1 AND 255 OR field.name COLLATE "C" ~ '[[:cntrl:]]' OR jsonb_typeof(field.value) <> 'string' THEN
+			RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = format('stet: the field %s of the header cannot be sent', quote_literal(left(field.name, 100))),
+				HINT = 'Its name must have 1 to 255 bytes, without control characters, and its value be a string.';
+		END IF;
+		bytes := bytes + octet_length(convert_to(field.name, 'UTF8')) + octet_length(convert_to(field.value #>> '{}', 'UTF8'));
+	END LOOP;
+	PERFORM FROM "stet"."records" r WHERE r.id = c.id AND r.owner = c.owner AND r.fence = c.fence AND r.state IN (1, 5);
+	IF NOT FOUND THEN
+		PERFORM "stet"."stet_fenced"();
+	END IF;
+	SELECT count(*), coalesce(sum(m.size), 0) INTO count, total FROM "stet"."records_emitted" m WHERE m.owner = c.owner;
+	IF count >= 1000 OR total + bytes > 1048576 THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: an operation can emit 1000 messages and 1048576 bytes';
+	END IF;
+	-- The ID is that which stet.DeriveKey makes.
+	nth := convert_to(count::text, 'UTF8');
+	digest := substr(sha256(convert_to('stet key 1', 'UTF8') || int8send(12::bigint) || convert_to('stet/message', 'UTF8')
+		|| int8send(64::bigint) || convert_to(encode(c.id, 'hex'), 'UTF8') || int8send(octet_length(nth)::bigint) || nth), 1, 16);
+	digest := set_byte(digest, 6, get_byte(digest, 6) & 15 | 128);
+	made := encode(set_byte(digest, 8, get_byte(digest, 8) & 63 | 128), 'hex')::uuid::text;
+	INSERT INTO "stet"."records_emitted" (owner, n, size, message) VALUES (c.owner, count::integer, bytes::integer,
+		json_build_object('ID', made, 'To', destination, 'Key', coalesce(key, ''), 'Header', fields, 'Body', replace(encode(coalesce(body, ''::bytea), 'base64'), chr(10), ''))::text);
+	RETURN made;
+END
+$stet$;
+
+CREATE OR REPLACE FUNCTION "stet"."stet_settle"(claim text, status integer DEFAULT NULL, headers jsonb DEFAULT NULL, content_type text DEFAULT NULL, body bytea DEFAULT NULL,
+	failed boolean DEFAULT NULL, gone boolean DEFAULT false, result interval DEFAULT '24 hours', tombstone interval DEFAULT NULL,
+	max_result integer DEFAULT 1048576) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $stet$
+#variable_conflict use_column
+DECLARE
+	c       record;
+	top     bytea    := "stet"."stet_fields"(headers);
+	media   text     := nullif(content_type, '');
+	content bytea    := coalesce(body, ''::bytea);
+	code    integer  := status;
+	empty   boolean  := gone;
+	-- In seconds: what a day or a month is depends on the session's time zone.
+	keep    double precision := extract(epoch FROM result);
+	forget  double precision := coalesce(extract(epoch FROM tombstone), greatest(keep, 2592000));
+	moment  timestamptz      := clock_timestamp();
+	size    bigint   := octet_length(content)::bigint + coalesce(octet_length(top), 0) + coalesce(octet_length(media), 0);
+	watched boolean;
+	emitted text; -- the messages, in JSON
+BEGIN
+	SELECT * INTO c FROM "stet"."stet_claim"(claim);
+	IF code NOT BETWEEN 200 AND 999 THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = format('stet: the status is %s; it must be 200 to 999, or NULL for none', code);
+	ELSIF octet_length(convert_to(media, 'UTF8')) > 255 OR media COLLATE "C" ~ '[[:cntrl:]]' THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: the content type has more than 255 bytes, or a control character';
+	ELSIF empty IS NULL THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: gone must not be NULL';
+	ELSIF keep IS NULL OR keep <= 0 OR forget < keep OR forget > 3155760000 THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = format('stet: the result is kept for %s and its tombstone for %s; the first must be longer than nothing, the second not shorter, and at most 100 years',
+			coalesce(result::text, 'NULL'), coalesce(tombstone::text, 'NULL'));
+	ELSIF coalesce(max_result, 0) NOT BETWEEN 1 AND 67108864 THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: max_result must be 1 to 67108864 bytes';
+	ELSIF NOT empty AND size > max_result THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = format('stet: the result has %s bytes, and max_result is %s', size, max_result),
+			HINT = 'Settle without it (gone => true), or keep more (max_result).';
+	END IF;
+	failed := coalesce(failed, code >= 500, false);
+	IF empty THEN
+		code := NULL;
+		media := NULL;
+		top := NULL;
+		content := NULL;
+	END IF;
+	WITH taken AS (DELETE FROM "stet"."records_emitted" m WHERE m.owner = c.owner RETURNING m.n, m.message)
+	SELECT string_agg(t.message, ',' ORDER BY t.n) INTO emitted FROM taken t;
+	-- What has messages is not forgotten before they have left.
+	UPDATE "stet"."records" r SET state = CASE WHEN failed THEN 3 ELSE 2 END, gone = empty, status = code, content_type = media, head = top, body = content,
+		settled_at = moment, expires_at = moment + make_interval(secs => keep), forget_at = CASE WHEN emitted IS NULL THEN moment + make_interval(secs => forget) END,
+		due_at = CASE WHEN NOT empty THEN moment + make_interval(secs => keep) WHEN emitted IS NULL THEN moment + make_interval(secs => forget) END,
+		lease_until = NULL, run_due = NULL, relay_due = CASE WHEN emitted IS NOT NULL THEN moment END, cancel_at = NULL, notes = NULL,
+		work = decode('03', 'hex') || convert_to('{"Class":' || to_json(r.class)::text || ',"Tombstone":' || (forget * 1000000000)::numeric(30)::text || ',"Messages":[' || emitted || ']}', 'UTF8')
+	WHERE r.id = c.id AND r.owner = c.owner AND r.fence = c.fence AND r.state IN (1, 5)
+	RETURNING r.watched INTO watched;
+	IF NOT FOUND THEN
+		PERFORM "stet"."stet_fenced"();
+	END IF;
+	PERFORM "stet"."stet_tell"(c.id, watched);
+END
+$stet$;
+
+CREATE OR REPLACE FUNCTION "stet"."stet_release"(claim text, keep interval DEFAULT '24 hours') RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $stet$
+#variable_conflict use_column
+DECLARE
+	c       record;
+	span    double precision := extract(epoch FROM keep);
+	moment  timestamptz      := clock_timestamp();
+	until   timestamptz;
+	watched boolean;
+BEGIN
+	SELECT * INTO c FROM "stet"."stet_claim"(claim);
+	IF span IS NULL OR span <= 0 OR span > 3155760000 THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = 'stet: what was released must be kept for longer than nothing, and at most 100 years';
+	END IF;
+	DELETE FROM "stet"."records_emitted" m WHERE m.owner = c.owner;
+	until := moment + make_interval(secs => span);
+	UPDATE "stet"."records" r SET state = CASE WHEN r.work IS NULL THEN 4 ELSE 6 END, settled_at = moment,
+		forget_at = CASE WHEN r.work IS NULL THEN until END, due_at = CASE WHEN r.work IS NULL THEN until END,
+		lease_until = CASE WHEN r.work IS NOT NULL THEN moment END, run_due = CASE WHEN r.work IS NOT NULL THEN moment END
+	WHERE r.id = c.id AND r.owner = c.owner AND r.fence = c.fence AND r.state IN (1, 5)
+	RETURNING r.watched INTO watched;
+	IF NOT FOUND THEN
+		PERFORM "stet"."stet_fenced"();
+	END IF;
+	PERFORM "stet"."stet_tell"(c.id, watched);
+END
+$stet$;
+
+-- A transaction that emits settles or releases, or commits nothing: without an outcome no
+-- message is ever sent.
+CREATE FUNCTION "stet"."stet_unsent"() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $stet$
+BEGIN
+	IF EXISTS (SELECT FROM "stet"."records_emitted" m WHERE m.owner = NEW.owner AND m.n = NEW.n) THEN
+		RAISE EXCEPTION USING ERRCODE = 'ST003', MESSAGE = 'stet: this transaction has emitted messages of an operation that it has neither settled nor released: nothing was committed',
+			HINT = 'Call stet_settle in the transaction that has called stet_emit, before its COMMIT.';
+	END IF;
+	RETURN NULL;
+END
+$stet$;
+
+CREATE CONSTRAINT TRIGGER "stet_unsent" AFTER INSERT ON "stet"."records_emitted" DEFERRABLE INITIALLY DEFERRED
+	FOR EACH ROW EXECUTE FUNCTION "stet"."stet_unsent"();
+
+REVOKE ALL ON FUNCTION "stet"."stet_emit", "stet"."stet_unsent" FROM PUBLIC;
+
+COMMENT ON FUNCTION "stet"."stet_emit" IS 'adds a message to the outcome of a claim, to be sent once this transaction is committed; returns its ID';
+
+INSERT INTO "stet"."records_schema" (version) VALUES (5);
