@@ -11,7 +11,7 @@ PACKAGES ?= $(CORES)
 BESIDE   ?= $(shell echo $$((($(CORES) + 1) / 2)))
 
 .DEFAULT_GOAL := help
-.PHONY: help services test $(addprefix test-in-,$(MODULES)) short lint versions-postgres ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy ordeal-async ordeal-python ordeal-node ordeal-mixed reconcile simulate model mutants \
+.PHONY: help services test $(addprefix test-in-,$(MODULES)) short lint versions-postgres ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy ordeal-async ordeal-python ordeal-node ordeal-mixed ordeal-flow reconcile simulate model mutants \
 	bench bench-postgres bench-sql bench-redis bench-proxy bench-messages bench-async fuzz demo diagram tidy
 
 help: ## Print this list
@@ -71,6 +71,9 @@ ordeal-node: services ## The same with services in Node (10 min)
 
 ordeal-mixed: services ## Services in Go, Python and Node and a consumer on the same keys, killed 300 times (10 min)
 	$(ORDEAL_OF) Together -kills 300 -server-kills 10 -pauses 10
+
+ordeal-flow: services ## Accepted operations: kill services, sidecars and workers 520 times, servers 20 times; stop 20 processes (15 min)
+	$(ORDEAL_OF) Accepted -kills 220 -sidecar-kills 300 -server-kills 20 -pauses 10
 
 reconcile: services ## Resolve 100,000 parked records by four reconcilers at a time, on every store (10 min)
 	$(GO) test ./reconcile -count 1 -run Four -records 100000 -timeout 60m -v

@@ -157,6 +157,7 @@ func TestAnswersOfAService(t *testing.T) {
 		"settles: failures, to the end":                   {", max_attempts: 3", ", settles: service", []int{500, broken, 507}, 507, "", 3},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			var n atomic.Int32
 			s := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
 				i := int(n.Add(1)) - 1

@@ -142,7 +142,7 @@ func (l *lane) start(ctx context.Context, die string) (*exec.Cmd, <-chan struct{
 			if said.Len() < 1<<16 {
 				fmt.Fprintln(&said, lines.Text())
 			}
-			if open && strings.Contains(lines.Text(), "listening") {
+			if open && (strings.Contains(lines.Text(), "listening") || strings.Contains(lines.Text(), " works for ")) {
 				close(ready)
 				open = false
 			}
@@ -236,6 +236,7 @@ type siege struct {
 	url         string // of the database, for its owner
 	lanes       []*lane
 	fronts      []string // where customers send requests
+	prefer      string   // what those say of waiting
 	serverKills int
 	pauses      int
 	// more is called with each new key. May be nil.
@@ -391,6 +392,9 @@ func (s *siege) send(ctx context.Context, key string) (a answer) {
 	req.Header.Set("Idempotency-Key", key)
 	req.Header.Set("X-Account", "acct_1")
 	req.Header.Set("Content-Type", "application/json")
+	if s.prefer != "" {
+		req.Header.Set("Prefer", s.prefer)
+	}
 	res, err := client.Do(req)
 	if err != nil {
 		return a
