@@ -217,7 +217,8 @@ type Verify struct {
 	// not asked about operations of which that is not known: it would find nothing, and say
 	// that they did not happen.
 	By string `yaml:"by" oneof:"key reference operation"`
-	// RetriesOnly has it asked on a client's retry only, and never by Reconcile.
+	// RetriesOnly has it asked on a client's retry, and by workers (Route.Async), but never
+	// by Reconcile.
 	RetriesOnly bool `yaml:"retries_only"`
 	// Timeout bounds one request. Default 10 s.
 	Timeout Duration `yaml:"timeout"`

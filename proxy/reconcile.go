@@ -84,6 +84,7 @@ func (c *Config) checkReconcile(done *checked, bad func(err error, path ...any))
 		switch v := cr.Verify; {
 		case v == nil || v.RetriesOnly || cr.options.Scope == nil: // the last: it was refused already
 			continue
+		case cr.Async != nil: // what was accepted keeps both
 		case !cr.policy.KeepScope:
 			bad(at("verify", "reconcile asks about operations whose scope is kept: add keep_scope: true; or verify.retries_only: true, to have it asked on retries only"), "routes", i)
 		case cmp.Or(v.By, byKey) == byKey && !cr.policy.KeepKey:

@@ -2,9 +2,11 @@ package proxy_test
 
 import (
 	"encoding/base64"
+	"encoding/pem"
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -12,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/proxy"
 	"github.com/stet-go/stet/reconcile"
@@ -291,6 +294,7 @@ func TestReconcileThatCouldAskNobodyIsRefused(t *testing.T) {
 	for name, yaml := range map[string]string{
 		"one tenant":   "scope: single-tenant\nreconcile: {}\nroutes: [{path: /a, keep_key: true, verify: {url: /v}}]\n",
 		"by operation": "scope: single-tenant\nreconcile: {}\nroutes: [{path: /a, verify: {url: /v, by: operation}}]\n",
+		"accepted":     "reconcile: {}\nroutes: [{path: /a, async: {}, verify: {url: /v}}]\n",
 		"tenants":      "reconcile: {}\nroutes: [{path: /a, keep_scope: true, verify: {url: /v, by: operation}}, {path: /b, verify: {url: /v, retries_only: true}}]\n",
 	} {
 		if err := parsed(t, yamlFor("http://127.0.0.1:1", "http1", yaml)).Check(); err != nil {
@@ -347,5 +351,35 @@ func TestReferenceThatDoesNotFitIsLeftOutAloud(t *testing.T) {
 	}
 	if strings.Contains(f.log.String(), long) {
 		t.Error("it is in the log")
+	}
+}
+
+// A pass without a proxy reaches the service as the proxy does.
+func TestReconcileTrustsTheAuthorityOfTheService(t *testing.T) {
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(proxy.HeaderOperation, r.Header.Get(proxy.HeaderOperation))
+		_, _ = io.WriteString(w, "charged")
+	}))
+	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	t.Cleanup(s.Close)
+	authority := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(authority, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	st := memory.New(memory.Options{})
+	e := stettest.Engine(t, st, stet.Options{Classes: map[string]stet.Policy{"/payments": {KeepScope: true, KeepKey: true}}})
+	run, err := e.Begin(t.Context(), stet.Op{Scope: "a", Key: "k", Class: "/payments"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Park(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i, ca := range []string{"", ", ca: " + authority} {
+		yaml := "upstream: {url: '" + s.URL + "'" + ca + "}\n" + reconciled
+		did, err := proxy.ReconcileOnce(t.Context(), st, parsed(t, yaml), proxy.ReconcileOptions{ErrorLog: slog.New(slog.DiscardHandler)})
+		if want := (proxy.Reconciled{Report: reconcile.Report{Looked: 1, Errors: 1 - i, Completed: i}}); err != nil || did != want {
+			t.Errorf("with %q: %+v, %v; want %+v", ca, did, err, want)
+		}
 	}
 }

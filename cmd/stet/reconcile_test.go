@@ -68,6 +68,12 @@ func openRegister(t *testing.T) *register {
 	return b
 }
 
+func (b *register) ran(op string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.runs[op]
+}
+
 func payAs(t *testing.T, url, account, key string) (status int, body string, replayed bool) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/payments", strings.NewReader("pay"))
@@ -185,8 +191,8 @@ routes:
 		t.Errorf("of which nothing was proven: %d %q", status, body)
 	}
 	for op, want := range map[string]int{"acme k": 1, "globex k": 2, "acme mute": 1} {
-		if b.runs[op] != want {
-			t.Errorf("%s ran %d times; want %d", op, b.runs[op], want)
+		if b.ran(op) != want {
+			t.Errorf("%s ran %d times; want %d", op, b.ran(op), want)
 		}
 	}
 }
@@ -218,5 +224,52 @@ func TestReconcileSaysWhatIsWrong(t *testing.T) {
 	status, out, stderr := command(t, "reconcile", "--config", file, "--store", "memory", "--dry-run")
 	if want := "This is what would be done; nothing was changed.\n0 dead runs: 0 happened (0 completed, 0 failed), 0 did not happen and may run again, 0 left unknown, 0 changed meanwhile, 0 errors\n"; status != exitOK || out != want {
 		t.Errorf("%d %q %s; want %q", status, out, stderr, want)
+	}
+}
+
+// An accepted operation is with the service when the proxy dies. Its record has what it is
+// found by.
+func TestReconcileSettlesWhatWasAccepted(t *testing.T) {
+	b := openRegister(t)
+	file := filepath.Join(t.TempDir(), "stet.yaml")
+	text := fmt.Sprintf("upstream: {url: %q}\nlisten: 127.0.0.1:0\nstore: %q\nscope: header:X-Account\nroutes: [{path: /payments, lease: 1s, async: {}, verify: {url: /happened}}]\n",
+		b.URL, filepath.Join(t.TempDir(), "s.db"))
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := startProxy(t, "--config", file)
+	for _, account := range []string{"acme", "globex"} {
+		if status, body, _ := payAs(t, p.url, account, "k"); status != 202 {
+			t.Fatalf("%d %s", status, body)
+		}
+		<-b.arrived
+	}
+	p.kill()
+	var sum reconciling
+	for end := time.Now().Add(time.Minute); sum.Completed+sum.Again < 2; {
+		did, status, stderr := reconcileApart(t, "--config", file)
+		if status != exitOK || time.Now().After(end) {
+			t.Fatalf("%+v, exit status %d: %s", did, status, stderr)
+		}
+		sum.Completed, sum.Again = sum.Completed+did.Completed, sum.Again+did.Again
+	}
+	if sum.Completed != 1 || sum.Again != 1 {
+		t.Errorf("%+v", sum)
+	}
+	p = startProxy(t, "--config", file)
+	if status, body, _ := payAs(t, p.url, "acme", "k"); status != 201 || body != "charged acme k" {
+		t.Errorf("what happened: %d %q", status, body)
+	}
+	for end := time.Now().Add(time.Minute); ; {
+		status, body, _ := payAs(t, p.url, "globex", "k")
+		if status == 200 && body == "run 2 of globex k" {
+			break
+		}
+		if status != 202 || time.Now().After(end) {
+			t.Fatalf("what did not happen: %d %q", status, body)
+		}
+	}
+	if b.ran("acme k") != 1 || b.ran("globex k") != 2 {
+		t.Errorf("acme ran %d times, globex %d", b.ran("acme k"), b.ran("globex k"))
 	}
 }
