@@ -31,8 +31,14 @@ func TestFormInABrowserChargesOnce(t *testing.T) {
 	if err := os.CopyFS(example, os.DirFS(filepath.Join("..", "..", "examples", "browser"))); err != nil {
 		t.Fatal(err)
 	}
-	env := []string{"STET_PROGRAM=" + rig.Stet(t), "STET_CHROMIUM=" + chromium, "STET_EXAMPLE=" + example}
-	nodeTests(t, dir, env, 40, filepath.Join("test", "browser", "*.test.js"))
+	env := []string{"STET_PROGRAM=" + rig.Stet(t), "STET_CHROMIUM=" + chromium, "STET_EXAMPLE=" + example, "STET_ACCEPTING=" + accepting(t)}
+	nodeTests(t, dir, env, 34, filepath.Join("test", "browser", "*.test.js"))
+}
+
+func TestTypesOfTheClientAreThoseOfItsUse(t *testing.T) {
+	dir := install(t, "typescript@7.0.2")
+	rig.Run(t, dir, nil, filepath.Join(dir, "node_modules", ".bin", "tsc"), "--noEmit", "--strict", "--target", "es2022", "--module", "nodenext",
+		"--lib", "es2022,dom,dom.iterable", "--types", "", filepath.Join("test", "types.ts"))
 }
 
 // nodeTests runs the tests of Node in the files that pattern names. want is how many there are at least.

@@ -139,8 +139,8 @@ func TestNodePackageKeepsItsPromises(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := []string{"STET_DATABASE=" + strings.Replace(url, "postgres@", "shop@", 1), "STET_OWNER=" + url, "STET_VECTORS=" + vectors, "STET_PROGRAM=" + rig.Stet(t), "STET_GO_URL=" + payments(t, pool)}
-	nodeTests(t, dir, env, 140, filepath.Join("test", "*.test.js"))
+	env := []string{"STET_DATABASE=" + strings.Replace(url, "postgres@", "shop@", 1), "STET_OWNER=" + url, "STET_VECTORS=" + vectors, "STET_PROGRAM=" + rig.Stet(t), "STET_GO_URL=" + payments(t, pool), "STET_ACCEPTING=" + accepting(t)}
+	nodeTests(t, dir, env, 165, filepath.Join("test", "*.test.js"))
 }
 
 // What the README has is what is tested in examples/node, and by TestFormInABrowserChargesOnce.

@@ -103,7 +103,7 @@ async function alone(c, entry, signal, fn) {
 }
 
 // begin makes the call of an entry that may be in the journal, with another key, already.
-async function begin(c, wanted, given, how) {
+async function begin(c, wanted, given, how, tries = 3) {
   const turn = mint();
   let entry;
   try {
@@ -119,7 +119,11 @@ async function begin(c, wanted, given, how) {
     const error = new Error('stet: the journal has another request, or another key, under the name of this operation');
     return answerOf(c, entry, { reason: 'mismatch', error, execution: entry.execution });
   }
-  return further(c, entry, how);
+  const answer = await further(c, entry, how);
+  if (answer !== undefined) return answer;
+  // A tab that had lost its turn has ended it since.
+  if (tries > 1) return begin(c, wanted, given, how, tries - 1);
+  return answerOf(c, wanted, { reason: 'busy', error: new Error('stet: other tabs are at work on the operation'), execution: mayHave });
 }
 
 // further makes the call of an entry that was in the journal before; none if it has ended meanwhile.

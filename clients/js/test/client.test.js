@@ -6,28 +6,11 @@ import { once } from 'node:events';
 import http from 'node:http';
 import { test } from 'node:test';
 import { createClient, memoryJournal } from '@stet-go/stet/client';
+import { lost, reply, service } from './answers.js';
 import { shop } from './shop.js';
 
 const quick = { attempts: 4, base: 1, cap: 2 };
 
-/** A service that answers each request by the next of some functions, the last again and again; requests are what it got. */
-async function service(t, ...answers) {
-  const requests = [];
-  const server = http.createServer(async (req, res) => {
-    const chunks = [];
-    for await (const chunk of req) chunks.push(chunk);
-    requests.push({ method: req.method, url: req.url, headers: req.headers, key: req.headers['idempotency-key'], body: Buffer.concat(chunks).toString() });
-    const answer = answers.length > 1 ? answers.shift() : answers[0];
-    await answer(res, req);
-  });
-  server.listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  t.after(() => { server.close(); server.closeAllConnections(); });
-  return { url: `http://127.0.0.1:${server.address().port}`, requests };
-}
-
-const reply = (status, headers = {}, body = '') => (res) => res.writeHead(status, headers).end(body);
-const lost = (res) => res.socket.destroy();
 const problem = (status, retryable, execution, headers = {}) => reply(status, { 'Content-Type': 'application/problem+json', ...headers }, JSON.stringify({ type: 'about:blank', status, retryable, execution }));
 const clientOf = (options = {}) => createClient({ journal: memoryJournal(), ...quick, ...options });
 const pay = { method: 'POST', body: '{"amount":42}', headers: { 'Content-Type': 'application/json' } };
@@ -59,6 +42,7 @@ for (const [what, answer, want] of [
   ['503 for longer than the client waits', reply(503, { 'Retry-After': '3600' }), { verdict: 'not-executed', settled: false, reason: 'time', attempts: 1 }],
   ['a replayed 500', reply(500, { 'Idempotent-Replayed': 'true' }), { verdict: 'executed', settled: true, reason: 'outcome', attempts: 1 }],
   ['a replayed problem', problem(500, false, 'may have executed', { 'Idempotent-Replayed': 'true' }), { verdict: 'may-have-executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['a replayed problem that could be retried', problem(503, true, 'not executed', { 'Idempotent-Replayed': 'true' }), { verdict: 'not-executed', settled: true, reason: 'outcome', attempts: 1 }],
   ['mismatch', problem(422, false, 'not executed'), { verdict: 'not-executed', settled: false, reason: 'refused', attempts: 1 }],
   ['in-flight', problem(409, true, 'may have executed'), { verdict: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
   ['outcome-unknown', problem(504, true, 'may have executed'), { verdict: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
@@ -78,7 +62,7 @@ for (const [what, answer, want] of [
     assert.deepEqual(brief(got), want);
     assert.equal(requests.length, want.attempts);
     const pending = (await client.pending()).map(({ settled, verdict }) => ({ settled, verdict }));
-    assert.deepEqual(pending, want.verdict === 'not-executed' ? [] : [{ settled: want.settled, verdict: want.verdict }]);
+    assert.deepEqual(pending, want.verdict === 'not-executed' && !want.settled ? [] : [{ settled: want.settled, verdict: want.verdict }]);
   });
 }
 
@@ -275,6 +259,30 @@ test('a journal that fails: nothing is sent, and what cannot be known is not sai
   t.mock.method(journal, 'settle', async () => { throw new Error('disk'); });
   const answer = await client.fetch(url, pay);
   assert.deepEqual([answer.settled, answer.error.message], [true, 'disk']);
+});
+
+test('a tab that lost its turn does not throw away the key that another one sends', async (t) => {
+  let second, first;
+  const both = new Promise((resolve) => (second = resolve));
+  const { url, requests } = await service(t, async (res) => { await both; reply(401)(res); }, async (res) => { second(); await first; reply(201, {}, 'paid')(res); });
+  const journal = memoryJournal();
+  journal.exclusive = (name, signal, fn) => fn(); // leases that have run out
+  const client = clientOf({ journal });
+  first = client.fetch(url, { ...pay, operation: 'o' });
+  const answers = await Promise.all([first, client.fetch(url, { ...pay, operation: 'o' })]);
+  assert.deepEqual(answers.map(brief), [{ verdict: 'may-have-executed', settled: false, reason: 'refused', attempts: 1 }, { verdict: 'executed', settled: true, reason: 'outcome', attempts: 1 }]);
+  assert.equal(await text(await client.fetch(url, { ...pay, operation: 'o' })), '201 paid');
+  assert.equal(requests.length, 2);
+});
+
+test('a tab whose entry another one has ended begins anew', async (t) => {
+  const { url, requests } = await service(t, reply(201, {}, 'paid'));
+  const journal = memoryJournal(), other = clientOf({ journal });
+  await (await other.fetch(url, { ...pay, operation: 'o' })).told();
+  const begin = t.mock.method(journal, 'begin', async (name) => { begin.mock.restore(); await other.forget(name).catch(() => {}); return undefined; });
+  journal.exclusive = (name, signal, fn) => fn();
+  assert.deepEqual(brief(await clientOf({ journal }).fetch(url, { ...pay, operation: 'o' })), { verdict: 'executed', settled: true, reason: 'outcome', attempts: 1 });
+  assert.equal(requests.length, 2);
 });
 
 test('a signal ends the attempts and the waits', async (t) => {

@@ -15,7 +15,7 @@ function message(data) {
 /**
  * Starts a cutter in front of target, a URL. cut(point) arms it, and returns a promise of the first cut: point is
  * { side, at }, where side is 'connect', 'request' or 'answer', and at a function of { head, length } that returns how many
- * bytes of the message pass. It cuts every POST until heal is called, or the first only, with once.
+ * bytes of the message pass. It cuts every POST, or what begins with to, until heal is called, or the first only, with once.
  */
 export async function cutter(target) {
   const { hostname, port } = new URL(target);
@@ -43,7 +43,7 @@ export async function cutter(target) {
     client.on('data', (data) => {
       if (!point && request.length === 0) return void upstream.write(data);
       request = Buffer.concat([request, data]);
-      if (request.length < 5 || !request.toString('latin1', 0, 5).startsWith('POST ')) return pass();
+      if (!request.toString('latin1').startsWith(point?.to ?? 'POST ')) return pass();
       const whole = message(request);
       if (whole === undefined) return undefined;
       if (point?.side === 'connect') { // it had been connected before

@@ -20,6 +20,7 @@ export async function shop(t, pages = {}) {
   const charges = [];
   let gate = Promise.resolve(), release = () => {}, arrived = () => {};
   const server = http.createServer(async (req, res) => {
+    if (/^\/(?:orders|operations|gates)/.test(req.url)) return forward(req, res);
     if (req.method !== 'POST') return file(req, res, pages);
     req.resume();
     await once(req, 'end');
@@ -49,6 +50,17 @@ export async function shop(t, pages = {}) {
   };
 }
 
+// forward is how the shop reaches the service that accepts orders.
+function forward(req, res) {
+  const out = http.request(process.env.STET_ACCEPTING + req.url, { method: req.method, headers: req.headers }, (answer) => {
+    res.writeHead(answer.statusCode, answer.rawHeaders);
+    answer.pipe(res);
+  });
+  out.on('error', () => res.destroy());
+  res.on('close', () => out.destroy());
+  req.pipe(out);
+}
+
 async function file(req, res, pages) {
   const { pathname } = new URL(req.url, 'http://shop');
   const type = types[pathname.split('.').at(-1)] ?? 'text/html';
@@ -65,7 +77,7 @@ async function file(req, res, pages) {
 async function sidecar(t, upstream) {
   const dir = await mkdtemp(join(tmpdir(), 'stet-'));
   const config = join(dir, 'stet.yaml');
-  await writeFile(config, `upstream: {url: "${upstream}"}\nstore: ${join(dir, 'stet.db')}\nscope: single-tenant\nroutes:\n  - {path: /charges}\n`);
+  await writeFile(config, `upstream: {url: "${upstream}"}\nstore: ${join(dir, 'stet.db')}\nscope: single-tenant\nunrouted: pass\nroutes:\n  - {path: /charges}\n`);
   const child = spawn(process.env.STET_PROGRAM, ['proxy', '--config', config, '--listen', '127.0.0.1:0', '--admin-listen', 'off'], { stdio: ['ignore', 'ignore', 'pipe'] });
   const exited = once(child, 'exit');
   t.after(async () => {

@@ -65,7 +65,7 @@ export function executionOf(status, headers, replayed, problem) {
   return status === 503 && headers.has('Retry-After') ? notExecuted : mayHave;
 }
 
-const node = globalThis.process?.versions?.node !== undefined; // whose fetch is strict
+const node = globalThis.process?.versions?.node !== undefined && globalThis.document === undefined; // whose fetch is strict
 
 /**
  * Reports whether a response is all there. Over plain HTTP, Chromium takes a header that was cut off for
