@@ -13,6 +13,9 @@ type Envelope struct {
 	// Header returns the first value of a header, and whether the message has
 	// it. Brokers that tell upper from lower case do so here, too.
 	Header func(name string) (value string, ok bool)
+	// Names returns the names that Header knows, in any order, some perhaps twice. It may
+	// be nil: then they cannot be listed.
+	Names func() []string
 	// ContentType is the media type of Body; "" if it is not known.
 	ContentType string
 	Body        []byte

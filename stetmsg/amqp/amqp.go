@@ -34,6 +34,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -276,7 +278,10 @@ func (in *inbound) giveBack(ctx context.Context, out *outbound) error {
 // Envelope is how an identity sees a message: its headers, and the properties
 // message-id, correlation-id and type under these names.
 func Envelope(m amqp.Delivery) stetmsg.Envelope {
-	return stetmsg.Envelope{ContentType: m.ContentType, Body: m.Body, Header: func(name string) (string, bool) {
+	names := func() []string {
+		return slices.AppendSeq([]string{"message-id", "correlation-id", "type"}, maps.Keys(m.Headers))
+	}
+	return stetmsg.Envelope{ContentType: m.ContentType, Body: m.Body, Names: names, Header: func(name string) (string, bool) {
 		switch name {
 		case "message-id":
 			return m.MessageId, m.MessageId != ""

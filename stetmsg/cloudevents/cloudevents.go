@@ -31,7 +31,7 @@ const MaxBatch = 1000
 
 // prefixes of attributes in headers, in binary mode: of NATS and HTTP, of Kafka,
 // of AMQP, and of AMQP for clients that are also JMS's.
-var prefixes = [...]string{"ce-", "ce_", "cloudEvents:", "cloudEvents_"}
+var prefixes = [...]string{ofHTTP, "ce_", "cloudEvents:", "cloudEvents_"}
 
 // Identity returns the identity of events in binary and in structured mode; for
 // batches see Split. The key is made of source and id, which are length-prefixed,
@@ -91,10 +91,7 @@ func parse(e stetmsg.Envelope) (ev event, err error) {
 }
 
 func (ev *event) binary(e stetmsg.Envelope) error {
-	for _, prefix := range prefixes {
-		if _, ok := e.Header(prefix + "id"); !ok {
-			continue
-		}
+	if prefix := prefixOf(e); prefix != "" {
 		for name, into := range map[string]*string{"specversion": &ev.SpecVersion, "id": &ev.ID, "source": &ev.Source, "type": &ev.Type} {
 			*into, _ = e.Header(prefix + name)
 		}

@@ -20,6 +20,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -408,7 +410,7 @@ func Envelope(m jetstream.Msg) stetmsg.Envelope {
 	if !ok {
 		contentType, _ = get("content-type")
 	}
-	return stetmsg.Envelope{Header: get, ContentType: contentType, Body: m.Data()}
+	return stetmsg.Envelope{Header: get, Names: func() []string { return slices.Collect(maps.Keys(h)) }, ContentType: contentType, Body: m.Data()}
 }
 
 // Part returns m with another body, for cloudevents.Split.

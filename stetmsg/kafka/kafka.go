@@ -227,7 +227,13 @@ func Envelope(rec *kgo.Record) stetmsg.Envelope {
 		return "", false
 	}
 	contentType, _ := get("content-type")
-	return stetmsg.Envelope{Header: get, ContentType: contentType, Body: rec.Value}
+	names := func() (all []string) {
+		for _, h := range rec.Headers {
+			all = append(all, h.Key)
+		}
+		return all
+	}
+	return stetmsg.Envelope{Header: get, Names: names, ContentType: contentType, Body: rec.Value}
 }
 
 // Part returns rec with another value, for cloudevents.Split.

@@ -16,6 +16,8 @@ package sqs
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -172,7 +174,10 @@ func Envelope(m types.Message) stetmsg.Envelope {
 		return v, ok
 	}
 	contentType, _ := get("content-type")
-	return stetmsg.Envelope{Header: get, ContentType: contentType, Body: []byte(aws.ToString(m.Body))}
+	names := func() []string {
+		return slices.AppendSeq(slices.Collect(maps.Keys(m.Attributes)), maps.Keys(m.MessageAttributes))
+	}
+	return stetmsg.Envelope{Header: get, Names: names, ContentType: contentType, Body: []byte(aws.ToString(m.Body))}
 }
 
 // Part returns m with another body, for cloudevents.Split.
