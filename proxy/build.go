@@ -14,13 +14,7 @@ import (
 // buildRoute adds a route to a generation.
 func (p *Proxy) buildRoute(g *generation, cr *checkedRoute, f *forwarder) error {
 	c := g.config
-	rt := &route{Route: cr.Route, h2c: c.Upstream.Protocol == "h2c"}
-	if v := cr.Verify; v != nil {
-		policy, _ := g.engine.Policy(cr.class())
-		if rt.after = policy.Lease; v.After.Set {
-			rt.after = v.After.Duration
-		}
-	}
+	rt := g.newRoute(cr)
 	m, err := stethttp.New(g.engine, cr.options)
 	if err != nil {
 		return err
@@ -47,6 +41,18 @@ func (p *Proxy) buildRoute(g *generation, cr *checkedRoute, f *forwarder) error 
 		return nil
 	}
 	return g.routing.add(rt)
+}
+
+// newRoute is a route without a handler.
+func (g *generation) newRoute(cr *checkedRoute) *route {
+	rt := &route{Route: cr.Route, h2c: g.config.Upstream.Protocol == "h2c"}
+	if v := cr.Verify; v != nil {
+		policy, _ := g.engine.Policy(cr.class())
+		if rt.after = policy.Lease; v.After.Set {
+			rt.after = v.After.Duration
+		}
+	}
+	return rt
 }
 
 // accepting returns what accepts a route's requests, and adds what serves their states

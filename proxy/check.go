@@ -22,6 +22,7 @@ type checked struct {
 	upstream   *url.URL
 	routes     []checkedRoute
 	unrouted   *checkedRoute // what protects the rest; nil: nothing
+	consume    []checkedRoute
 	classes    map[string]stet.Policy
 	encryption stet.Encryption
 }
@@ -110,6 +111,7 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 	}
 	c.checkReconcile(done, bad)
 	c.checkPages(bad)
+	c.checkConsume(done, names, bad, logger)
 	if len(errs) > 0 {
 		return nil, c.hide(errors.Join(errs...))
 	}

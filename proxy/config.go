@@ -58,6 +58,9 @@ type Config struct {
 	// Relay says where messages go. Default: they are kept, and not sent by this process.
 	Relay  *Relaying `yaml:"relay"`
 	Routes []Route   `yaml:"routes"`
+	// Consume is which messages 'stet consume' hands to the service. It may have passwords,
+	// and is no flag.
+	Consume []Consume `yaml:"consume" flag:"-"`
 	// Unrouted says what to do with a request that has a key and a protected method, and
 	// whose path no route names: "protect" (default) it, by the route with nearly the
 	// same path, or else as without routes; "refuse" it; or "pass" it unprotected.

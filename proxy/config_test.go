@@ -50,7 +50,7 @@ func (w wrong) isAnError(t *testing.T) {
 
 func TestWrongConfigurationsAreErrorsWithTheirLine(t *testing.T) {
 	for name, tc := range map[string]wrong{
-		"unknown field":       {head + "listn: :80\n", []string{"stet.yaml:2: ", `"listn" is no field; there are admin, authorize, drain, encryption`}},
+		"unknown field":       {head + "listn: :80\n", []string{"stet.yaml:2: ", `"listn" is no field; there are admin, authorize, consume, drain, encryption`}},
 		"unknown deeper":      {head + "routes:\n  - path: /a\n    leese: 3s\n", []string{"stet.yaml:4: ", `"leese" is no field of routes[0]`}},
 		"unknown in scope":    {head + "scope:\n  jwt:\n    claims: sub\n", []string{"stet.yaml:4: ", `"claims" is no field of scope.jwt`}},
 		"two at a time":       {"a: 1\nb: 2\n", []string{"stet.yaml:1: ", "stet.yaml:2: "}},

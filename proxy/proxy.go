@@ -84,6 +84,7 @@ type Proxy struct {
 	limits      Limits
 	memory      memory
 	draining    atomic.Bool
+	messages    messages
 	busy, runs  atomic.Int64 // requests that were refused, and that are with the service
 
 	mu     sync.Mutex // guards now, closed and visits
@@ -353,6 +354,9 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 			return nil, errors.Join(err, g.close())
 		}
 	}
+	if err := p.consumes(g, checked, f); err != nil {
+		return nil, errors.Join(err, g.close())
+	}
 	return g, nil
 }
 
@@ -360,6 +364,9 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 func (p *Proxy) dashboard(e *stet.Engine, c *Config, checked *checked) (http.Handler, error) {
 	o := dashboard.Options{Tokens: c.tokens, Loopback: len(c.tokens) == 0, Namespace: c.Namespace, Store: p.o.Store, Audit: p.o.Audit, ErrorLog: p.o.ErrorLog}
 	for _, cr := range checked.all() {
+		o.Classes = append(o.Classes, cr.class())
+	}
+	for _, cr := range checked.consume {
 		o.Classes = append(o.Classes, cr.class())
 	}
 	return dashboard.New(e, o)

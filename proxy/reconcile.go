@@ -114,7 +114,7 @@ func (c *Config) verifiers(done *checked, toUpstream, elsewhere http.RoundTrippe
 		}
 		done.classes[cr.class()] = cr.policy
 	}
-	return all, nil
+	return all, c.consumeClasses(done, toUpstream, elsewhere)
 }
 
 // Reconciled is what one pass has done.

@@ -30,6 +30,7 @@ type verifier struct {
 	client    *http.Client
 	namespace string
 	maxResult int64
+	refusals  bool // a status that is not 2xx is that of a failure
 }
 
 // newVerifier returns the route's verifier.
@@ -121,6 +122,7 @@ func (v *verifier) outcome(res *http.Response) (stet.Verdict, error) {
 	if err != nil {
 		return stet.CannotKnow(), err
 	}
+	out.Failed = out.Failed || v.refusals && status >= http.StatusMultipleChoices
 	if int64(len(body)) > v.maxResult {
 		out.Gone, out.Body = true, nil
 	}

@@ -14,11 +14,12 @@ service, beside the proxy or on other machines. It reads the same configuration,
 any number may run on one store. 'stet proxy' does this by itself, unless its
 configuration says worker: elsewhere.
 
-It is told to end by SIGTERM, and lets what it has begun end first.`, proxy.Workers|proxy.Relay|proxy.Reconciler)
+It is told to end by SIGTERM, and lets what it has begun end first.`, proxy.Workers|proxy.Relay|proxy.Reconciler, nil)
 }
 
 // newAside returns a command that runs parts of a proxy without its listener for traffic.
-func newAside(name, short, long string, parts proxy.Parts) *cobra.Command {
+// needs, if set, refuses configurations that have nothing for it to do.
+func newAside(name, short, long string, parts proxy.Parts, needs func(*proxy.Config) error) *cobra.Command {
 	p := &proxyFlags{aside: true}
 	cmd := &cobra.Command{
 		Use: name + " --config FILE", Short: short, Long: long,
@@ -29,6 +30,9 @@ func newAside(name, short, long string, parts proxy.Parts) *cobra.Command {
 			}
 			p.unless("admin.listen", "off") // that of the configuration is the proxy's
 			c, err := p.load()
+			if err == nil && needs != nil {
+				err = needs(c)
+			}
 			if err != nil {
 				return err
 			}

@@ -34,7 +34,8 @@ var arrows = []struct{ from, to string }{
 	{"internal/crash", "stet internal/child internal/fault"},
 	{"internal/demo", "stet proxy stethttp stetwork store/sqlite internal/child internal/crash"},
 	{"dashboard", "stet store stethttp internal/admin internal/problem"},
-	{"proxy", "stet store observe stethttp stetmsg stetmsg/... stetwork canonical dashboard reconcile internal/timer internal/admin internal/problem"},
+	{"internal/intake", "stet store stetmsg stetmsg/amqp stetmsg/jetstream stetmsg/kafka stetmsg/sqs stetmsg/cloudevents internal/misuse"},
+	{"proxy", "stet store observe stethttp stetmsg stetmsg/... stetwork canonical dashboard reconcile internal/timer internal/admin internal/problem internal/intake"},
 	{"cmd/stet", "..."}, // anything of this module
 }
 

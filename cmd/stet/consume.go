@@ -1,0 +1,58 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+
+	"github.com/stet-go/stet/proxy"
+)
+
+func newConsume() *cobra.Command {
+	return newAside("consume", "Hand messages of a broker to the service, each once", `consume receives messages of RabbitMQ, NATS JetStream, Kafka or SQS and POSTs each
+of them to the service, once. A message is acknowledged after its outcome is stored;
+one that the service refuses becomes a dead letter, with the reason. While the service
+cannot be reached messages wait, and use up no attempts.
+
+What is received and where it goes is under consume: in the configuration, which is that
+of 'stet proxy' ('stet check --reference' explains it); the proxy itself need not run.
+Any number of consumers may.
+
+It is told to end by SIGTERM, and lets what it has begun end first. SIGHUP reads the
+configuration again.`, proxy.Consumers|proxy.Relay, func(c *proxy.Config) error {
+		if len(c.Consume) == 0 {
+			return errors.New("the configuration says of no messages where they come from; add consume:, as in 'stet check --reference'")
+		}
+		return nil
+	})
+}
+
+// messageCounts exports what was decided about messages.
+type messageCounts struct{ *proxy.Proxy }
+
+var (
+	messagesTotal = prometheus.NewDesc("stet_consume_messages_total", "Messages about which something was decided, by the name of their consumer.", []string{"name", "action", "reason"}, nil)
+	messagePaused = prometheus.NewDesc("stet_consume_paused", "1 while messages are kept from the service because it cannot be used.", []string{"name"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (messageCounts) Describe(ch chan<- *prometheus.Desc) {
+	ch <- messagesTotal
+	ch <- messagePaused
+}
+
+// Collect implements prometheus.Collector.
+func (m messageCounts) Collect(ch chan<- prometheus.Metric) {
+	counts, paused := m.Messages()
+	for _, c := range counts {
+		ch <- prometheus.MustNewConstMetric(messagesTotal, prometheus.CounterValue, float64(c.Count), c.Name, c.Action.String(), string(c.Reason))
+	}
+	for name, is := range paused {
+		v := 0.0
+		if is {
+			v = 1
+		}
+		ch <- prometheus.MustNewConstMetric(messagePaused, prometheus.GaugeValue, v, name)
+	}
+}

@@ -1,0 +1,224 @@
+package proxy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stet-go/stet/internal/intake"
+	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/stetmsg"
+)
+
+// Consume says which messages of a broker become requests to the service, each POSTed to
+// Post once, and acknowledged after its outcome is stored. A message that cannot be handed
+// over, or that the service has refused, becomes a dead letter.
+type Consume struct {
+	// Name is the class of its operations, as metrics show it. Required.
+	Name string `yaml:"name"`
+	// From is the broker's URL: amqp or amqps (RabbitMQ), nats or tls (JetStream; several
+	// with commas), kafka or kafkas (with TLS; hosts with commas), or the https URL of a
+	// queue of SQS. Required.
+	From string `yaml:"from"`
+	// DeadLetter is where dead letters go: a queue, or "exchange:NAME", of RabbitMQ, where
+	// the default is the name of Queue with ".dead" after it; a subject of JetStream, a
+	// topic of Kafka, the URL of a queue of SQS.
+	DeadLetter string `yaml:"dead_letter"`
+	// Ordered demands that messages are handled in the order of their partition (Kafka),
+	// their group (SQS, FIFO queues) or their stream (JetStream, where the consumer's
+	// MaxAckPending must be 1). It is refused where the broker cannot.
+	Ordered bool `yaml:"ordered"`
+	// Prefetch is how many messages are in hand at most. Not of Kafka. Default: twice
+	// Concurrency; of JetStream eight times.
+	Prefetch int `yaml:"prefetch"`
+
+	Queue     string `yaml:"queue"`      // of RabbitMQ; it must exist
+	QueueType string `yaml:"queue_type"` // of the queues that are declared there: "quorum", which is the default, or "classic"
+
+	Stream      string `yaml:"stream"`      // of JetStream
+	Consumer    string `yaml:"consumer"`    // of the stream: a durable pull consumer that exists
+	Credentials string `yaml:"credentials"` // a file of credentials for NATS. Default: none
+
+	Topics []string `yaml:"topics"` // of Kafka
+	Group  string   `yaml:"group"`  // of Kafka
+
+	Visibility Duration `yaml:"visibility"` // of SQS: how long a message is out of sight without a sign of life. Default 1 min
+
+	// Post is the path of the service that messages are POSTed to. Required.
+	Post string `yaml:"post"`
+	// ID says where the identity of a message is, the same whenever its producer publishes
+	// it again: "header:NAME", "cloudevents" (source and id), or "digest", of the content,
+	// for messages that identify what they ask for by themselves. Default:
+	// "header:message-id", and of JetStream "header:Nats-Msg-Id".
+	ID string `yaml:"id"`
+	// Scope is that of all its keys. Default: Name.
+	Scope string `yaml:"scope"`
+	// Headers of a message that are handed on. Default: Content-Type, and what a CloudEvent
+	// has, only.
+	Headers   []string `yaml:"headers"`
+	KeyHeader string   `yaml:"key_header"`
+
+	// Concurrency is how many messages are with the service at a time. Default
+	// stetmsg.DefaultConcurrency.
+	Concurrency int `yaml:"concurrency"`
+	// MaxAttempts is how often the service is asked, before the message becomes a dead
+	// letter. What did not reach the service, and what it has put off with 429 or with
+	// 503 and Retry-After, does not count. Default stetmsg.DefaultMaxAttempts.
+	MaxAttempts int `yaml:"max_attempts"`
+	// Backoff is how long a message waits between attempts, if the service does not say.
+	Backoff Backoff `yaml:"backoff"`
+
+	// As those of a Route.
+	Lease       Duration  `yaml:"lease"`
+	Timeout     Duration  `yaml:"timeout"`
+	Retention   Retention `yaml:"retention"`
+	Stale       string    `yaml:"stale"`
+	Verify      *Verify   `yaml:"verify"`
+	Settles     string    `yaml:"settles"`
+	NotExecuted []int     `yaml:"not_executed"`
+	Unknown     []int     `yaml:"unknown"`
+	MaxBody     Size      `yaml:"max_body"` // of a message; a larger one becomes a dead letter
+	MaxResult   Size      `yaml:"max_result"`
+}
+
+// Backoff is how long something waits before it is tried again: First, then twice as long
+// each time, Longest at most, less up to half of it at random.
+type Backoff struct {
+	First   Duration `yaml:"first"`   // default stetmsg.MinBackoff
+	Longest Duration `yaml:"longest"` // default stetmsg.MaxBackoff
+}
+
+const defaultMaxBody = 1 << 20
+
+// route is the route of the service by which messages get there.
+func (m *Consume) route() Route {
+	return Route{
+		Path: m.Post, Name: m.Name, Methods: []string{http.MethodPost}, Scope: &Scope{Kind: "single-tenant"}, KeyHeader: m.KeyHeader,
+		Lease: m.Lease, Timeout: m.Timeout, Retention: m.Retention, Stale: m.Stale, Verify: m.Verify, Settles: m.Settles,
+		NotExecuted: m.NotExecuted, Unknown: m.Unknown, MaxResult: m.MaxResult,
+	}
+}
+
+// source is where the messages come from.
+func (m *Consume) source() intake.Source {
+	return intake.Source{
+		URL: m.From, Queue: m.Queue, QueueType: m.QueueType, Stream: m.Stream, Consumer: m.Consumer, Credentials: m.Credentials,
+		Topics: m.Topics, Group: m.Group, Visibility: time.Duration(m.Visibility), DeadLetter: m.DeadLetter, Prefetch: m.Prefetch, Ordered: m.Ordered,
+	}
+}
+
+// checkConsume checks all of Config.Consume. names are those of classes that there are.
+func (c *Config) checkConsume(done *checked, names map[string]bool, bad func(err error, path ...any), logger *slog.Logger) {
+	for i := range c.Consume {
+		m, path := &c.Consume[i], []any{"consume", i}
+		for _, err := range m.check() {
+			bad(err, path...)
+		}
+		r := m.route()
+		cr, err := c.checkRoute(r, logger)
+		bad(err, path...)
+		cr.policy.ForgetReleased = false // the record counts the attempts
+		cr.options.Failed = notDone
+		if m.Name != "" && names[m.Name] {
+			bad(at("name", "there are a route and a consumer, or two consumers, by the name of %s; give one another name", m.Name), path...)
+		}
+		names[m.Name] = true
+		if r.Verify != nil && done.upstream != nil {
+			_, err := c.newVerifier(&r, done.upstream, nil, nil)
+			bad(err, append(path, "verify", "url")...)
+		}
+		done.consume = append(done.consume, cr)
+	}
+}
+
+// notDone reports whether the answer to a message is a failure: a message is done only if
+// the service has said so.
+func notDone(status int, header, trailer http.Header) bool {
+	return status >= http.StatusMultipleChoices || stethttp.Failed(status, header, trailer)
+}
+
+// consumeClasses adds the classes of messages.
+func (c *Config) consumeClasses(done *checked, toUpstream, elsewhere http.RoundTripper) error {
+	for _, cr := range done.consume {
+		if cr.Verify != nil {
+			v, err := c.newVerifier(&cr.Route, done.upstream, toUpstream, elsewhere)
+			if err != nil {
+				return err
+			}
+			v.refusals = true
+			cr.policy.Verify = v.verify
+		}
+		done.classes[cr.class()] = cr.policy
+	}
+	return nil
+}
+
+// check finds out what is wrong with what is not checked as that of a route.
+func (m *Consume) check() (errs []error) {
+	wrong := func(field, format string, args ...any) { errs = append(errs, at(field, format, args...)) }
+	if m.Name == "" {
+		wrong("name", "required: what are its operations called in metrics and logs?")
+	}
+	for _, err := range split(m.source().Check()) {
+		if f, ok := errors.AsType[*intake.FieldError](err); ok {
+			wrong(f.Field, "%w", f.Err)
+		}
+	}
+	switch u, err := url.Parse(m.Post); {
+	case m.Post == "":
+		wrong("post", "required: the path of the service that messages are POSTed to")
+	case err != nil || m.Post[0] != '/' || u.Host != "" || u.Fragment != "" || strings.ContainsFunc(m.Post, func(c rune) bool { return c <= ' ' || c >= 0x7f }):
+		wrong("post", "%q is no path of the service; write it as it is requested: /events/orders", m.Post)
+	}
+	if err := intake.CheckID(m.ID); err != nil {
+		wrong("id", "%w", err)
+	}
+	for i, name := range m.Headers {
+		if err := handedOn(name, cmp.Or(m.KeyHeader, stethttp.DefaultHeader)); err != nil {
+			errs = append(errs, &misplaced{[]any{"headers", i}, err})
+		}
+	}
+	if n := m.Concurrency; n < 0 || n > maxConcurrency {
+		wrong("concurrency", "%d is not between 1 and %d", n, maxConcurrency)
+	}
+	if m.MaxAttempts < 0 {
+		wrong("max_attempts", "%d is negative", m.MaxAttempts)
+	}
+	if first, longest := m.backoff(); first > longest {
+		wrong("backoff", "first, %v, is longer than longest, %v", first, longest)
+	}
+	return errs
+}
+
+// maxConcurrency bounds Consume.Concurrency: more connections than that are no help.
+const maxConcurrency = 1000
+
+func (m *Consume) backoff() (first, longest time.Duration) {
+	return cmp.Or(time.Duration(m.Backoff.First), stetmsg.MinBackoff), cmp.Or(time.Duration(m.Backoff.Longest), stetmsg.MaxBackoff)
+}
+
+// kept are fields of a request that no message can set.
+var kept = []string{"Host", "Connection", "Expect", "Upgrade", "Te", "Trailer", "Transfer-Encoding", "Keep-Alive", "Proxy-Connection", "Proxy-Authorization",
+	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}
+
+// handedOn refuses names of headers that are not handed on.
+func handedOn(name, keyHeader string) error {
+	canonical := http.CanonicalHeaderKey(name)
+	switch {
+	case name == "" || strings.ContainsFunc(name, func(c rune) bool {
+		return c <= ' ' || c >= 0x7f || strings.ContainsRune("\"(),/:;<=>?@[\\]{}", c)
+	}):
+		return fmt.Errorf("%q is no name of a header field of HTTP", name)
+	case strings.HasPrefix(asVariable(name), "STET_"), strings.HasPrefix(canonical, "Content-"), strings.HasPrefix(canonical, "Ce-"), canonical == http.CanonicalHeaderKey(keyHeader):
+		return fmt.Errorf("%s is set by stet itself", name)
+	case slices.Contains(kept, canonical):
+		return fmt.Errorf("%s is about the connection to the service, and no message can set it", name)
+	}
+	return nil
+}

@@ -1,0 +1,176 @@
+package proxy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/intake"
+	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/stetmsg"
+)
+
+// consumer hands the messages of a Consume to the service.
+type consumer struct {
+	*Consume
+	engine   *stet.Engine
+	delivery *delivery
+	gate     *gate
+	target   string // that is requested
+	host     string
+	log      *slog.Logger
+	counts   *messages
+}
+
+// newConsumer makes the consumer of a Consume, which receives nothing yet.
+func (p *Proxy) newConsumer(g *generation, m *Consume, cr *checkedRoute, f *forwarder) (*consumer, error) {
+	rt := g.newRoute(cr)
+	middleware, err := stethttp.New(g.engine, cr.options)
+	if err != nil {
+		return nil, err
+	}
+	log := p.o.ErrorLog.With(slog.String("consume", m.Name))
+	d := newDelivery(p, g, f, rt, middleware)
+	d.patience = 0 // the gate waits, before a run begins
+	timeout := cmp.Or(time.Duration(g.config.Upstream.ConnectTimeout), defaultConnectTimeout)
+	return &consumer{
+		Consume: m, engine: g.engine, delivery: d, gate: newGate(log, dialer(g.upstream, timeout)), log: log, counts: &p.messages,
+		target: strings.TrimSuffix(g.upstream.EscapedPath(), "/") + m.Post, host: g.upstream.Host,
+	}, nil
+}
+
+// part is the consumer as a part of a proxy.
+func (c *consumer) part() part { return part{"consume " + c.Name, c.run} }
+
+func (c *consumer) run(ctx context.Context) error {
+	c.counts.consumes(c.Name, c.gate)
+	first, longest := c.backoff()
+	return c.source().Run(ctx, intake.Options{
+		Engine: c.engine, Class: c.Name, Scope: cmp.Or(c.Scope, c.Name), ID: c.ID, Headers: c.Headers,
+		MaxBody: int64(cmp.Or(c.MaxBody, defaultMaxBody)), Concurrency: cmp.Or(c.Concurrency, stetmsg.DefaultConcurrency),
+		MaxAttempts: cmp.Or(c.MaxAttempts, stetmsg.DefaultMaxAttempts),
+		Backoff:     func(n int) time.Duration { return timer.Backoff(n, first, longest) },
+		Await:       c.gate.await, Observe: c.observe, Log: c.log, Handle: c.handle,
+	})
+}
+
+func (c *consumer) observe(_ context.Context, d stetmsg.Decision) { c.counts.add(c.Name, d) }
+
+// handle hands one message over.
+func (c *consumer) handle(ctx context.Context, run *stet.Lease, m intake.Message) (stet.Outcome, error) {
+	own := http.Header{}
+	if c.delivery.route.Settles == settlesService {
+		own[HeaderClaim] = []string{run.Claim.String()}
+	}
+	e := &errand{Method: http.MethodPost, Target: c.target, Host: c.host, Header: m.Header, Body: m.Body}
+	out, err := c.delivery.send(ctx, e, own, false)
+	u, again := errors.AsType[*undone](err)
+	if !again {
+		c.heed(out, err)
+		return out, err
+	}
+	switch {
+	case u.uncounted:
+		c.gate.lost(u.why, 0)
+	case out.Status == http.StatusTooManyRequests, out.Status == http.StatusServiceUnavailable: // all messages, not this one
+		c.gate.lost(u.why, u.after)
+		u.uncounted = true
+	default:
+		c.gate.found()
+	}
+	return out, stetmsg.Again(err, u.again)
+}
+
+// heed has the other messages wait if what has become of one looks as if the service, or what
+// is in front of it, was in trouble: they would fare no better.
+func (c *consumer) heed(out stet.Outcome, err error) {
+	switch {
+	case err != nil:
+		c.gate.lost(err.Error(), 0)
+	case http.StatusBadGateway <= out.Status && out.Status <= http.StatusGatewayTimeout:
+		c.gate.lost("it has answered "+strconv.Itoa(out.Status), 0)
+	default:
+		c.gate.found()
+	}
+}
+
+// MessageCount is how often something was decided about messages.
+type MessageCount struct {
+	Name   string         // Consume.Name
+	Action stetmsg.Action // and why:
+	Reason stetmsg.Reason
+	Count  uint64
+}
+
+// messages counts what was decided about messages.
+type messages struct {
+	mu     sync.Mutex
+	counts map[MessageCount]*atomic.Uint64 // by what has no Count
+	gates  map[string]*gate
+}
+
+func (m *messages) add(name string, d stetmsg.Decision) {
+	key := MessageCount{Name: name, Action: d.Action, Reason: d.Reason}
+	m.mu.Lock()
+	n := m.counts[key]
+	if n == nil {
+		if m.counts == nil {
+			m.counts = map[MessageCount]*atomic.Uint64{}
+		}
+		n = new(atomic.Uint64)
+		m.counts[key] = n
+	}
+	m.mu.Unlock()
+	n.Add(1)
+}
+
+// consumes notes down that a consumer is at work.
+func (m *messages) consumes(name string, g *gate) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.gates == nil {
+		m.gates = map[string]*gate{}
+	}
+	m.gates[name] = g
+}
+
+// Messages returns what was decided about messages so far, and which consumers, by their
+// names, keep them from the service for now, because it cannot be used.
+func (p *Proxy) Messages() (counts []MessageCount, paused map[string]bool) {
+	p.messages.mu.Lock()
+	defer p.messages.mu.Unlock()
+	for key, n := range p.messages.counts {
+		key.Count = n.Load()
+		counts = append(counts, key)
+	}
+	paused = map[string]bool{}
+	for name, g := range p.messages.gates {
+		paused[name] = g.paused()
+	}
+	return counts, paused
+}
+
+// consumes has the generation receive messages, if the configuration says which and the
+// process is one that does.
+func (p *Proxy) consumes(g *generation, checked *checked, f *forwarder) error {
+	if p.o.Parts&Consumers == 0 {
+		return nil
+	}
+	for i := range checked.consume {
+		c, err := p.newConsumer(g, &g.config.Consume[i], &checked.consume[i], f)
+		if err != nil {
+			return g.config.place(err, "consume", i)
+		}
+		g.parts = append(g.parts, c.part())
+	}
+	return nil
+}

@@ -1,0 +1,136 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// backend is a service behind a gate.
+type backend struct {
+	down  atomic.Bool
+	deaf  atomic.Bool // it can be connected to, and yet is not reached
+	dials atomic.Int64
+}
+
+func (b *backend) dial(context.Context) error {
+	if b.dials.Add(1); b.down.Load() {
+		return errors.New("connection refused")
+	}
+	return nil
+}
+
+func (b *backend) gate() *gate { return newGate(slog.New(slog.DiscardHandler), b.dial) }
+
+// call is a run of a message: it passes the gate and is with the service for a time.
+func (b *backend) call(ctx context.Context, g *gate, tries *atomic.Int64, takes time.Duration) error {
+	for {
+		if err := g.await(ctx); err != nil {
+			return err
+		}
+		tries.Add(1)
+		if !b.down.Load() && !b.deaf.Load() {
+			time.Sleep(takes)
+			g.found()
+			return nil
+		}
+		g.lost("connection refused", 0)
+	}
+}
+
+func TestNoRunBeginsWhileTheServiceIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b backend
+		g := b.gate()
+		b.down.Store(true)
+		var tries atomic.Int64
+		var wg sync.WaitGroup
+		for range 16 {
+			wg.Go(func() { _ = b.call(t.Context(), g, &tries, 10*time.Millisecond) })
+		}
+		time.Sleep(time.Hour)
+		if n := tries.Load(); n > 16 || !g.paused() {
+			t.Errorf("%d runs in an hour, paused: %v", n, g.paused())
+		}
+		if n := b.dials.Load(); n < 350 || n > 400 {
+			t.Errorf("it was looked at %d times in an hour", n)
+		}
+		b.down.Store(false)
+		began := time.Now()
+		wg.Wait()
+		if g.paused() || time.Since(began) > maxGatePause+gateAhead {
+			t.Errorf("paused: %v, after %v", g.paused(), time.Since(began))
+		}
+	})
+}
+
+func TestOneMessageGoesAheadOfTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b backend
+		g := b.gate()
+		g.lost("it has answered 503", 10*time.Minute)
+		b.deaf.Store(true)
+		ctx, cancel := context.WithCancel(t.Context())
+		var tries atomic.Int64
+		var wg sync.WaitGroup
+		for range 16 {
+			wg.Go(func() { _ = b.call(ctx, g, &tries, time.Millisecond) })
+		}
+		time.Sleep(10*time.Minute - time.Second)
+		if n := tries.Load(); n > 0 {
+			t.Errorf("%d runs before the time that the service has asked for", n)
+		}
+		time.Sleep(time.Minute)
+		if n := tries.Load(); n < 2 || n > 12 {
+			t.Errorf("%d runs in a minute at a service that takes none", n)
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
+// What goes ahead may be a message that was handled before, or take long.
+func TestOthersFollowOneThatIsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b backend
+		g := b.gate()
+		g.lost("connection refused", 0)
+		var tries atomic.Int64
+		var wg sync.WaitGroup
+		for range 16 {
+			wg.Go(func() { _ = b.call(t.Context(), g, &tries, time.Hour) })
+		}
+		time.Sleep(minGatePause + gateAhead + time.Second)
+		if n := tries.Load(); n != 16 {
+			t.Errorf("%d of 16 run", n)
+		}
+		wg.Wait()
+	})
+}
+
+func TestGateLetsGoOfWhatEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b backend
+		b.down.Store(true)
+		g := b.gate()
+		g.lost("connection refused", 0)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		var wg sync.WaitGroup
+		ended := errors.New("ended")
+		for range 3 {
+			wg.Go(func() {
+				if err := g.await(ctx); !errors.Is(err, ended) {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		cancel(ended)
+		wg.Wait()
+	})
+}
