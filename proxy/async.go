@@ -261,8 +261,8 @@ func (a *accepting) prepare(w http.ResponseWriter, r *http.Request) (stet.Work, 
 type statusPage struct {
 	path     string
 	noCancel bool
-	scope    *Scope
 	handler  http.Handler
+	reports  http.Handler // of the service, which says how far it is; it is no caller
 }
 
 // is reports whether a request is for the page.
@@ -280,6 +280,10 @@ func (s *statusPage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.noCancel && r.Method == http.MethodDelete {
 		w.Header().Set("Allow", "GET, HEAD, PATCH")
 		visitOf(r.Context()).manner.refuse(w, &cancelRefused)
+		return
+	}
+	if r.Method == http.MethodPatch {
+		s.reports.ServeHTTP(w, r)
 		return
 	}
 	s.handler.ServeHTTP(w, r)

@@ -295,6 +295,38 @@ func TestStatusIsShownToItsScopeOnly(t *testing.T) {
 	}
 }
 
+// TestStatusIsShownToThoseOnlyWhoAreAuthorized: what is known of an operation, too, and the
+// service, which is none of them, can say how far it is.
+func TestStatusIsShownToThoseOnlyWhoAreAuthorized(t *testing.T) {
+	begun, end := make(chan http.Header), make(chan struct{})
+	s := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/auth" && r.Header.Get("Authorization") == "revoked":
+			w.WriteHeader(403)
+		case r.URL.Path != "/auth":
+			begun <- r.Header
+			<-end
+		}
+	})
+	f := startAsync(t, memory.New(memory.Options{}), orders(s.URL, "", "")+"authorize: {url: /auth}\n")
+	location := f.post("k", "{}", "Authorization", "good").header.Get("Location")
+	h := <-begun
+	for path, key := range map[string]string{location: "", "/operations/by-key": "k"} {
+		if r := f.send("GET", path, key, "", "Authorization", "good"); r.status != 200 {
+			t.Errorf("with credentials: %d %s", r.status, r.body)
+		}
+		for _, method := range []string{"GET", "DELETE"} {
+			if r := f.send(method, path, key, "", "Authorization", "revoked"); r.status != 403 {
+				t.Errorf("%s with credentials that were revoked: %d %s", method, r.status, r.body)
+			}
+		}
+	}
+	if r := f.send("PATCH", location, "", `{"fraction":0.5}`, "Authorization", "revoked", "Stet-Progress", h.Get("Stet-Progress")); r.status != 200 {
+		t.Errorf("progress: %d %s", r.status, r.body)
+	}
+	close(end)
+}
+
 // TestHugeAnswerIsNoSecondRun: it cannot be kept, and has happened.
 func TestHugeAnswerIsNoSecondRun(t *testing.T) {
 	s := serve(t, false, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 20<<20)) })

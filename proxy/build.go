@@ -64,8 +64,8 @@ func (p *Proxy) accepting(g *generation, cr *checkedRoute, rt *route, f *forward
 	}
 	g.waits = append(g.waits, a.async)
 	if g.page(cr.Async.status()) == nil {
-		s := &statusPage{path: cr.Async.status(), noCancel: cr.Async.NoCancel}
-		if s.handler, err = g.guardedBy(g.config, cr, g.upstream, p.o.ErrorLog, a.async.Status()); err != nil {
+		s := &statusPage{path: cr.Async.status(), noCancel: cr.Async.NoCancel, reports: a.async.Status()}
+		if s.handler, err = g.guardedBy(g.config, cr, g.upstream, p.o.ErrorLog, s.reports); err != nil {
 			return nil, err
 		}
 		if d, ok := s.handler.(*doorkeeper); ok {

@@ -38,8 +38,14 @@ var listening = regexp.MustCompile(`msg="listening for (traffic|admin)" url=(\S+
 
 func startProxy(t *testing.T, args ...string) *instance {
 	t.Helper()
+	return startServing(t, "proxy", append([]string{"--admin-listen", "127.0.0.1:0"}, args...)...)
+}
+
+// startServing starts a command that serves until it is told to end.
+func startServing(t *testing.T, name string, args ...string) *instance {
+	t.Helper()
 	p := &instance{t: t, done: make(chan struct{})}
-	p.cmd = exec.Command(os.Args[0], append([]string{"proxy", "--admin-listen", "127.0.0.1:0"}, args...)...)
+	p.cmd = exec.Command(os.Args[0], append([]string{name}, args...)...)
 	p.cmd.Env = append(os.Environ(), commandEnv+"=1")
 	r, err := p.cmd.StderrPipe()
 	if err != nil {
@@ -56,6 +62,8 @@ func startProxy(t *testing.T, args ...string) *instance {
 			fmt.Fprintln(&p.said, lines.Text())
 			p.mu.Unlock()
 			switch m := listening.FindStringSubmatch(lines.Text()); {
+			case m == nil && strings.Contains(lines.Text(), "stet "+name+" works for "):
+				close(ready)
 			case m == nil:
 			case m[1] == "admin":
 				p.admin = m[2]

@@ -18,6 +18,7 @@ var (
 	simulateTests = []string{"./proof/simulate"}
 	msgTests      = []string{"./stetmsg"}
 	clientTests   = []string{"./stetclient"}
+	proxyTests    = []string{"./proxy"}
 )
 
 // some are those of the tests whose names match.
@@ -200,7 +201,7 @@ var defects = []defect{
 	{"messages: one that runs elsewhere is acknowledged", "stetmsg/decide.go",
 		"d.Reason, d.After = InFlight,", "d.Action = Ack\n\t\td.Reason, d.After = InFlight,", some("RunningElsewhere", msgTests)},
 	{"messages: one whose outcome may not be stored is acknowledged", "stetmsg/decide.go",
-		"\tdefault:\n\t\treturn unsettled(c.o.Backoff(1), n, err)\n\t}\n\treturn d\n", "\tdefault:\n\t\td.Action, d.Reason = Ack, Handled\n\t}\n\treturn d\n", some("Unsettled", msgTests)},
+		"\tdefault:\n\t\treturn unsettled(c.o.Backoff(1), t.n, err)\n\t}\n\treturn d\n", "\tdefault:\n\t\td.Action, d.Reason = Ack, Handled\n\t}\n\treturn d\n", some("Unsettled", msgTests)},
 	{"messages: one whose exhaustion may not be stored is a dead letter", "stetmsg/decide.go",
 		"if err := run.Settle(ctx, out); err != nil {", "if err := run.Settle(ctx, out); err != nil && c == nil {", some("Unsettled", msgTests)},
 	{"messages: one that was delivered too often is settled as failed", "stetmsg/decide.go",
@@ -225,7 +226,7 @@ var defects = []defect{
 	{"outside: an answer that was not settled passes as success", "stethttp/outside.go", "case whole && rw.status < 400:", "case whole && rw.status < 0:", some("Settle|Outside", httpTests)},
 	{"outside: the service's answer is handed out instead of the outcome", "stethttp/outside.go", "c.sendStored(c.m.told(out, false, nil), false)", "c.send(rw, false)", some("Settle|Outside", httpTests)},
 	{"outside: a client's claim reaches the service", "stethttp/serve.go", "if c.claim != \"\" {", "if c.claim != \"\" && c.r.Header.Get(HeaderClaim) == \"\" {", []string{"-run", "Claim", "./proxy"}},
-	{"outside: routes that do not settle tell their claim", "proxy/forward.go", "t != nil && t.route.Settles == settlesService {\n\t\t\tout", "t != nil {\n\t\t\tout", []string{"-run", "Claim", "./proxy"}},
+	{"outside: routes that do not settle tell their claim", "proxy/forward.go", "case t.route.Settles == settlesService:", "case t.route != nil:", []string{"-run", "Claim", "./proxy"}},
 	{"memory: a dead run that was settled outside is unknown", "store/memory/memory.go", "case e.outside:", "case e.outside && e.attempt > 99:", memoryTests},
 	{"postgres: any dead run counts as settled outside", "store/postgres/statements.go", "WHEN r.outside = r.owner THEN {retryable} ELSE {unknown}", "WHEN r.outside IS NOT DISTINCT FROM r.outside THEN {retryable} ELSE {unknown}", some("Contract", postgresTests)},
 	{"postgres: a claim waits for a service that settles late", "store/postgres/ops.go", "err = s.alone(ctx, lane, func() []call {\n\t\t\tc := call{statement: s.sql.park", "err = s.onRow(ctx, lane, r.ID, func() []call {\n\t\t\tc := call{statement: s.sql.park", some("PausedBeforeItsCommit", []string{"./cmd/stet"})},
@@ -242,4 +243,16 @@ var defects = []defect{
 	{"journal: one process opens a file twice", "stetclient/journal/reserve.go",
 		"return os.SameFile(info, other.FileInfo) || path == other.path", "return false", []string{"./stetclient/journal"}},
 	{"journal: a second name has a log of its own", "stetclient/journal/reserve.go", "n > 1 {", "n > 2 {", some("SecondName", []string{"./stetclient/journal"})},
+
+	// What the sidecar accepts.
+	{"accepted: an answer that broke off is run again", "proxy/worker.go", "return w.async.Repeatable || w.delivery", "return w.async != nil || w.delivery", some("AnswersOf", proxyTests)},
+	{"accepted: a service that is down uses up the attempts", "proxy/deliver.go", "after: maxPatience, uncounted: true}", "after: maxPatience}", some("ServiceThatIsDown", proxyTests)},
+	{"accepted: an answer of a service that has not settled is an outcome", "proxy/deliver.go", "case 400 <= out.Status && out.Status < 500:", "case out.Status < 500:", some("AnswersOf", proxyTests)},
+	{"accepted: Retry-After is not heeded", "proxy/deliver.go", "After: max(backoff, u.after)", "After: backoff", some("RetryAfterOf", proxyTests)},
+	{"accepted: credentials are kept", "proxy/async.go", "for _, name := range a.kept {", "for name := range r.Header {", some("AcceptedOperation", proxyTests)},
+	{"accepted: retries use up new records", "proxy/async.go", "place.used = place.used || st.New", "place.used = true", some("UseUp", proxyTests)},
+	{"accepted: a progress of another owner", "progress.go", "rec.Claim() != c || ", "rec.Fence != c.Fence || ", some("ProgressIsOf", httpTests)},
+	{"accepted: a progress makes a run repeatable", "progress.go", "ws.Save(ctx, c, packed, repeatable && n.doubt() == \"\")", "ws.Save(ctx, c, packed, true)", some("LeavesTheRun", httpTests)},
+	{"accepted: a status page asks for no authorization", "proxy/build.go", "d.keyless = true", "d.keyless = false", some("Authorized", proxyTests)},
+	{"accepted: what a dead worker had may be repeated, and is not", "stetwork/handler.go", "return w.register(name, handler{again: repeatable, run:", "return w.register(name, handler{run:", some("WorkersElsewhere", []string{"./cmd/stet"})},
 }
