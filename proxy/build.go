@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"reflect"
 	"time"
@@ -73,7 +74,7 @@ func (p *Proxy) accepting(g *generation, cr *checkedRoute, rt *route, f *forward
 		}
 		g.pages = append(g.pages, s)
 	}
-	w := &worker{engine: g.engine, delivery: newDelivery(p, g, f, rt, m), async: cr.Async, drain: cmp.Or(time.Duration(g.config.Drain), DefaultDrain), options: p.o}
+	w := &worker{engine: g.engine, delivery: newDelivery(p, g, f, rt, m), async: cr.Async, gate: g.newGate(p.o.ErrorLog.With(slog.String("worker", cr.class()))), drain: cmp.Or(time.Duration(g.config.Drain), DefaultDrain), options: p.o}
 	if p.o.Parts&Workers != 0 && g.config.Worker != workerElsewhere {
 		g.parts = append(g.parts, w.part())
 	}

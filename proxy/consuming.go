@@ -40,10 +40,8 @@ func (p *Proxy) newConsumer(g *generation, m *Consume, cr *checkedRoute, f *forw
 	}
 	log := p.o.ErrorLog.With(slog.String("consume", m.Name))
 	d := newDelivery(p, g, f, rt, middleware)
-	d.patience = 0 // the gate waits, before a run begins
-	timeout := cmp.Or(time.Duration(g.config.Upstream.ConnectTimeout), defaultConnectTimeout)
 	return &consumer{
-		Consume: m, engine: g.engine, delivery: d, gate: newGate(log, dialer(g.upstream, timeout)), log: log, counts: &p.messages,
+		Consume: m, engine: g.engine, delivery: d, gate: g.newGate(log), log: log, counts: &p.messages,
 		target: strings.TrimSuffix(g.upstream.EscapedPath(), "/") + m.Post, host: g.upstream.Host,
 	}, nil
 }

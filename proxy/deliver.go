@@ -7,15 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
-	"sync"
 	"time"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/timer"
 	"github.com/stet-go/stet/stethttp"
 )
 
@@ -35,21 +31,11 @@ type delivery struct {
 	forwarder  *forwarder
 	route      *route
 	middleware *stethttp.Middleware // which judges the answers
-	patience   time.Duration        // that a service may be out of reach before a run is given back
-	reach      *reach               // of the service
 	manner     manner
 }
 
-// How long a run waits for a service that cannot be reached, at most, and its part of the
-// run's time.
-const (
-	maxPatience  = 10 * time.Second
-	patiencePart = 4
-)
-
 func newDelivery(p *Proxy, g *generation, f *forwarder, rt *route, m *stethttp.Middleware) *delivery {
-	policy, _ := g.engine.Policy(rt.class())
-	return &delivery{proxy: p, forwarder: f, route: rt, middleware: m, patience: min(maxPatience, policy.RunTimeout/patiencePart), reach: &g.reach, manner: g.manner}
+	return &delivery{proxy: p, forwarder: f, route: rt, middleware: m, manner: g.manner}
 }
 
 // undone is the error of a run after which the operation can be run again.
@@ -76,9 +62,12 @@ var errBrokenOff = errors.New("the service has not answered, or its answer broke
 // declared that it may have executed. Other errors are about a run that may be repeated.
 func (d *delivery) send(ctx context.Context, e *errand, own http.Header, repeatable bool) (stet.Outcome, error) {
 	run := stet.FromContext(ctx)
-	reached := false
+	t := &trip{route: d.route, own: own, errand: true}
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if reached = d.try(w, r, run, e, own); !reached {
+		v := &visit{w: unseen{}, control: http.NewResponseController(unseen{}), proxy: d.proxy, manner: d.manner, target: e.Target}
+		defer func() { d.proxy.memory.used.Add(-v.held.Load()) }()
+		d.forwarder.run(w, r.WithContext(t.context(context.WithValue(r.Context(), visitKey{}, v))), run, t)
+		if t.unreached {
 			run.Declare(stet.NotExecuted, 0)
 			d.manner.refuse(w, &upstreamUnreachable)
 		}
@@ -92,8 +81,8 @@ func (d *delivery) send(ctx context.Context, e *errand, own http.Header, repeata
 	switch {
 	case says == stet.MayHaveExecuted:
 		return stet.Outcome{}, errBrokenOff
-	case !reached:
-		return stet.Outcome{}, &undone{why: "the service cannot be reached; nothing was executed", after: maxPatience, uncounted: true}
+	case t.unreached:
+		return stet.Outcome{}, &undone{why: "the service cannot be reached, and nothing was executed: " + t.why, uncounted: true}
 	case says == stet.NotExecuted:
 		return out, &undone{why: fmt.Sprintf("the service answered %d, which says that nothing was executed", out.Status), after: after}
 	case d.route.Settles == settlesService:
@@ -123,88 +112,12 @@ func (d *delivery) request(ctx context.Context, e *errand) (*http.Request, error
 		return nil, errors.New("the target that is kept is no path")
 	}
 	r := (&http.Request{Method: e.Method, URL: u, Host: e.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx)
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(e.Body)), int64(len(e.Body))
 	if r.Header = e.Header.Clone(); r.Header == nil {
 		r.Header = http.Header{}
 	}
 	r.Header.Set(cmp.Or(d.route.KeyHeader, stethttp.DefaultHeader), stet.FromContext(ctx).Op().Key)
 	return r, nil
-}
-
-// try sends the request, once the service can be reached. It is false if it could not be
-// for long: nothing was sent.
-func (d *delivery) try(w http.ResponseWriter, r *http.Request, run *stet.Run, e *errand, own http.Header) (reached bool) {
-	v := &visit{w: unseen{}, control: http.NewResponseController(unseen{}), proxy: d.proxy, manner: d.manner, target: e.Target}
-	defer func() { d.proxy.memory.used.Add(-v.held.Load()) }()
-	until := time.Now().Add(d.patience)
-	for {
-		if !d.reach.wait(r.Context(), until) {
-			return false
-		}
-		t := &trip{route: d.route, own: own, errand: true}
-		try := r.WithContext(t.context(context.WithValue(r.Context(), visitKey{}, v)))
-		try.Body, try.ContentLength = io.NopCloser(bytes.NewReader(e.Body)), int64(len(e.Body))
-		d.forwarder.run(w, try, run, t)
-		if !t.unreached {
-			d.reach.found()
-			return true
-		}
-		d.reach.lost(d.forwarder.log, t.why)
-	}
-}
-
-// reach knows whether the service could be reached lately, so that not every operation of
-// a backlog has to find out that it cannot.
-type reach struct {
-	mu    sync.Mutex
-	times int // that it could not, one after the other
-	next  time.Time
-	told  time.Time
-}
-
-// The pause after the service could not be reached once, and the longest.
-const (
-	minReachPause = 100 * time.Millisecond
-	maxReachPause = 5 * time.Second
-)
-
-// wait waits until the service is worth another try; false if that is later than until.
-func (g *reach) wait(ctx context.Context, until time.Time) bool {
-	g.mu.Lock()
-	pause := time.Until(g.next)
-	g.mu.Unlock()
-	switch {
-	case ctx.Err() != nil:
-		return false
-	case pause <= 0:
-		return true
-	case time.Now().Add(pause).After(until):
-		timer.Sleep(ctx, time.Until(until)) // whoever waits for a slot would find it no sooner
-		return false
-	}
-	return timer.Sleep(ctx, pause+rand.N(pause/4+1))
-}
-
-// found is called when the service was reached.
-func (g *reach) found() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.times, g.next = 0, time.Time{}
-}
-
-// lost is called when it was not.
-func (g *reach) lost(log *slog.Logger, why string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	now := time.Now()
-	if now.Before(g.next) {
-		return // another has said so
-	}
-	g.times++
-	g.next = now.Add(timer.Doubled(g.times, minReachPause, maxReachPause))
-	if now.Sub(g.told) > tellEvery {
-		g.told = now
-		log.Warn("proxy: the service cannot be reached; operations wait for it", slog.String("error", why))
-	}
 }
 
 // unseen is the http.ResponseWriter of an errand.

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net"
@@ -20,7 +21,8 @@ const (
 	gateAhead    = time.Second
 )
 
-// gate keeps messages from a service that is down, so that no run of theirs begins. While
+// gate keeps messages and accepted operations from a service that is down, so that no run
+// of theirs begins. While
 // it is closed one of those that wait looks whether the service can be connected to. When
 // it can, that one goes ahead, and the others follow if it fares well.
 type gate struct {
@@ -41,6 +43,11 @@ type gate struct {
 
 func newGate(log *slog.Logger, dial func(context.Context) error) *gate {
 	return &gate{log: log, dial: dial, turn: make(chan struct{}, 1), changed: make(chan struct{})}
+}
+
+// newGate returns a gate to the service of a generation.
+func (g *generation) newGate(log *slog.Logger) *gate {
+	return newGate(log, dialer(g.upstream, cmp.Or(time.Duration(g.config.Upstream.ConnectTimeout), defaultConnectTimeout)))
 }
 
 // dialer returns what connects to a service, and says nothing to it.
@@ -145,7 +152,7 @@ func (g *gate) lost(why string, after time.Duration) {
 			g.times = 0
 		}
 		g.closed, g.since, g.opened = true, time.Now(), make(chan struct{})
-		g.log.Warn("proxy: the service cannot be used; no more messages are handed to it until it is back", slog.String("why", why))
+		g.log.Warn("proxy: the service cannot be used; nothing more is handed to it until it is back", slog.String("why", why))
 	case !g.ahead && time.Now().Before(g.next): // those that were on their way when it closed
 		if until := time.Now().Add(min(after, maxGateAfter)); until.After(g.next) {
 			g.at(until)
@@ -168,7 +175,7 @@ func (g *gate) found() {
 func (g *gate) open() {
 	g.closed, g.ahead, g.until = false, false, time.Now()
 	close(g.opened)
-	g.log.Info("proxy: the service is back; messages are handed to it again", slog.Duration("after", time.Since(g.since).Round(time.Millisecond)))
+	g.log.Info("proxy: the service is back, and is handed what has waited", slog.Duration("after", time.Since(g.since).Round(time.Millisecond)))
 }
 
 // paused reports whether messages are kept from the service.

@@ -263,7 +263,6 @@ type generation struct {
 	relayer     *relayer // nil: this process does not send messages
 	parts       []part
 	background  background
-	reach       reach // of the service, by what no caller waits for
 }
 
 func (g *generation) close() error {

@@ -18,6 +18,7 @@ type worker struct {
 	engine   *stet.Engine
 	delivery *delivery
 	async    *Async
+	gate     *gate
 	drain    time.Duration
 	options  Options
 }
@@ -36,6 +37,7 @@ func (w *worker) run(ctx context.Context) error {
 		Backoff: func(n int) time.Duration {
 			return rand.N(timer.Doubled(n, w.async.minBackoff(), w.async.maxBackoff())) + 1
 		},
+		Await:       w.gate.await,
 		CancelEvery: -1, // the service learns it with its progress: an answer that is cut off stops nothing
 	})
 	if err != nil {
@@ -58,7 +60,13 @@ func (w *worker) do(ctx context.Context, run *stet.Lease) (stet.Outcome, error) 
 		own[HeaderClaim] = []string{run.Claim.String()}
 	}
 	out, err := w.delivery.send(ctx, e, own, w.repeatable())
-	if u, ok := errors.AsType[*undone](err); ok {
+	u, again := errors.AsType[*undone](err)
+	if again && u.uncounted {
+		w.gate.lost(u.why, 0)
+	} else {
+		w.gate.found()
+	}
+	if again {
 		err = stetwork.Again(err, u.again)
 	}
 	return out, err

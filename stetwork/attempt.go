@@ -38,6 +38,11 @@ func (w *Worker) Do(ctx context.Context, it stet.Item) error {
 		return closed(errStopped)
 	}
 	defer w.active.Done()
+	if w.o.Await != nil {
+		if err := w.o.Await(ctx); err != nil {
+			return closed(err)
+		}
+	}
 	select {
 	case w.slots <- struct{}{}:
 		defer w.free()

@@ -132,6 +132,9 @@ type embedded struct {
 // room waits until an operation can be run, and returns how many can.
 func (q *embedded) room(ctx context.Context) int {
 	w := q.w
+	if w.o.Await != nil && w.o.Await(ctx) != nil {
+		return 0
+	}
 	select {
 	case w.slots <- struct{}{}:
 		<-w.slots

@@ -47,6 +47,7 @@ package stetwork
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"log/slog"
 	"math/rand/v2"
@@ -99,6 +100,11 @@ type Options struct {
 	Queue Queue
 	// Dispatch configures how Run gets hold of what is due.
 	Dispatch DispatcherOptions
+	// Await, if set, is called before operations are taken, and returns when that is worth
+	// while: as soon as what the handlers need can be used, a service for instance. No run
+	// begins meanwhile, so that none is left behind if the process dies. It returns an
+	// error when ctx has ended, and only then.
+	Await func(ctx context.Context) error
 	// CancelEvery is how often the store is asked whether the cancellation of a
 	// running operation was asked for. Default DefaultCancelEvery; negative:
 	// never.

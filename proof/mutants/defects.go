@@ -139,7 +139,7 @@ var defects = []defect{
 		"says, bad := l.Declared(), err != nil", "if out.Reason == store.ReasonPanicked {\n\t\tl.Declare(NotExecuted, 0)\n\t}\n\tsays, bad := l.Declared(), err != nil", append([]string{"./stethttp"}, engineTests...)},
 	{"a client that leaves ends the run", "run.go",
 		"r.setContext(ctx, context.Background())", "r.setContext(ctx, ctx)", append([]string{"./stethttp"}, engineTests...)},
-	{"only the first of two keys is looked at", "stethttp/serve.go", "\tdefault:\n\t\treturn &keyRepeated, \"\"\n", "", httpTests},
+	{"only the first of two keys is looked at", "stethttp/keysource.go", "\tcase len(keys) > 1:\n\t\treturn \"\", &keyRepeated, \"\"\n", "", httpTests},
 	{"a cookie is replayed", "stethttp/headers.go", "if !o.StoreSetCookie {", "if o.StoreSetCookie {", httpTests},
 	{"the body is not part of the fingerprint", "stethttp/fingerprint.go",
 		"b[ends[2]:ends[3]], body)", "b[ends[2]:ends[3]], nil)", httpTests},
@@ -246,7 +246,7 @@ var defects = []defect{
 
 	// What the sidecar accepts.
 	{"accepted: an answer that broke off is run again", "proxy/worker.go", "return w.async.Repeatable || w.delivery", "return w.async != nil || w.delivery", some("AnswersOf", proxyTests)},
-	{"accepted: a service that is down uses up the attempts", "proxy/deliver.go", "after: maxPatience, uncounted: true}", "after: maxPatience}", some("ServiceThatIsDown", proxyTests)},
+	{"accepted: a service that is down uses up the attempts", "proxy/deliver.go", "t.why, uncounted: true}", "t.why}", some("ServiceThatIsDown", proxyTests)},
 	{"accepted: an answer of a service that has not settled is an outcome", "proxy/deliver.go", "case 400 <= out.Status && out.Status < 500:", "case out.Status < 500:", some("AnswersOf", proxyTests)},
 	{"accepted: Retry-After is not heeded", "proxy/deliver.go", "After: max(backoff, u.after)", "After: backoff", some("RetryAfterOf", proxyTests)},
 	{"accepted: credentials are kept", "proxy/async.go", "for _, name := range a.kept {", "for name := range r.Header {", some("AcceptedOperation", proxyTests)},
@@ -255,4 +255,5 @@ var defects = []defect{
 	{"accepted: a progress makes a run repeatable", "progress.go", "ws.Save(ctx, c, packed, repeatable && n.doubt() == \"\")", "ws.Save(ctx, c, packed, true)", some("LeavesTheRun", httpTests)},
 	{"accepted: a status page asks for no authorization", "proxy/build.go", "d.keyless = true", "d.keyless = false", some("Authorized", proxyTests)},
 	{"accepted: what a dead worker had may be repeated, and is not", "stetwork/handler.go", "return w.register(name, handler{again: repeatable, run:", "return w.register(name, handler{run:", some("WorkersElsewhere", []string{"./cmd/stet"})},
+	{"accepted: operations are taken while the service is down", "stetwork/serve.go", "if w.o.Await != nil && w.o.Await(ctx) != nil {", "if w.o.Await == nil && ctx.Err() != nil {", some("Await", []string{"./stetwork"})},
 }
