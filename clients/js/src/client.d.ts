@@ -45,7 +45,7 @@ export interface Answer {
 }
 
 /** The options of fetch: those of the global one that survive a reload, and the operation's own. */
-export interface Request {
+export interface OperationInit {
   /** Any but GET and HEAD. */
   method: string;
   headers?: HeadersInit;
@@ -147,7 +147,7 @@ export interface Options {
 /** A client. Its calls reject only for wrong arguments (TypeError, RangeError), before anything is sent or kept. */
 export interface Client {
   /** Sends a request as one operation, until its outcome is known or the policy ends it. */
-  fetch(url: string | URL, request: Request): Promise<Answer>;
+  fetch(url: string | URL, init: OperationInit): Promise<Answer>;
   /** The operations whose outcome was not told, oldest first. It rejects if the journal cannot be read. */
   pending(): Promise<Pending[]>;
   /** Finishes them: sends those again that have no outcome, with their keys. It rejects if the journal cannot be read. */

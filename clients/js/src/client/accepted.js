@@ -70,7 +70,7 @@ async function ask(a, at) {
     if (response.status === 200 && mediaType(response.headers) === 'text/event-stream') return (await listen(a, response, () => alive(silence))) ?? { after: every };
     const body = await readUpTo(response, a.c.maxResponse);
     if (body === null) return gaveUp(a, 'status', new Error('stet: the status is longer than the option maxResponse'));
-    if (!intact(response, body)) throw new Error('stet: the header of the status broke off');
+    if (!intact(response, body)) throw new Error('stet: the status has no body, and over plain HTTP that may be a header that broke off');
     return told(a, response, body) ?? { after };
   } catch (error) {
     if (a.signal.aborted) throw error;

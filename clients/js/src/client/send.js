@@ -68,7 +68,7 @@ async function exchange(c, entry, secrets, signal) {
     const body = await readUpTo(response, c.maxResponse);
     if (!intact(response, body)) {
       response = undefined;
-      throw new Error('stet: the header of the response broke off');
+      throw new Error('stet: the response has neither a body nor Content-Length: 0, and over plain HTTP that may be a header that broke off');
     }
     const answer = { status: response.status, statusText: response.statusText, headers: response.headers, body: body ?? new Uint8Array(0), whole: body !== null, redirected: response.redirected, url: response.url };
     return { answer, verdict: judge(answer, c.replayedHeader) };

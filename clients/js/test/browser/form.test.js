@@ -9,6 +9,7 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { after, before, test } from 'node:test';
 import { chromium } from 'playwright-core';
+import { service } from '../answers.js';
 import { points } from '../cutter.js';
 import { shop } from '../shop.js';
 
@@ -272,6 +273,36 @@ test('what was accepted with 202 is waited for by events, over a cut stream and 
   const outcome = '200 {"parcel":12345678901234567890,"note":"\\"}é"}';
   assert.deepEqual(await Promise.all(ends), [outcome, outcome]);
   assert.equal(await (await fetch(`${process.env.STET_ACCEPTING}/gates/${gate}`)).text(), '1');
+});
+
+test('a service of another origin: what it allows and exposes is read, and 202 is waited for', async (t) => {
+  const { open } = await visit(t);
+  const cors = { 'Access-Control-Allow-Origin': '*', 'Access-Control-Allow-Headers': 'Idempotency-Key, Prefer, Last-Event-ID', 'Access-Control-Expose-Headers': 'Idempotent-Replayed, Retry-After, Location' };
+  const posts = [];
+  const { url } = await service(t, (res, req) => {
+    const answer = (status, headers = {}, body = '') => res.writeHead(status, { ...cors, 'Content-Length': body.length, ...headers }).end(body);
+    if (req.method === 'OPTIONS') return answer(204);
+    if (req.url === '/status') return answer(200, { 'Content-Type': 'application/json' }, '{"state":"completed","outcome":{"status":200,"result":7}}');
+    posts.push(req.headers['idempotency-key']);
+    if (posts.length === 1) return answer(503, { 'Retry-After': '0' });
+    return req.url === '/jobs' ? answer(202, { Location: '/status' }) : answer(201, { 'Idempotent-Replayed': 'true' }, 'paid');
+  });
+  const page = await open();
+  assert.equal(await page.evaluate(([at]) => window.pay('one', at), [`${url}/charges`]), '201 paid');
+  assert.equal(await page.evaluate(([at]) => window.pay('two', at), [`${url}/jobs`]), '200 7');
+  assert.equal(posts.length, 3);
+  assert.equal(posts[0], posts[1]);
+});
+
+test('a browser without room for the journal sends nothing', async (t) => {
+  const { open, url, context, charges } = await visit(t);
+  const page = await open();
+  const devtools = await context.newCDPSession(page);
+  await devtools.send('Storage.overrideQuotaForOrigin', { origin: url, quotaSize: 1 });
+  assert.equal(await page.evaluate(() => window.pay('one')), 'may-have-executed, journal'); // an earlier page may have sent it
+  assert.equal(charges.length, 0);
+  await devtools.send('Storage.overrideQuotaForOrigin', { origin: url });
+  assert.equal(await page.evaluate(() => window.pay('one')), outcome);
 });
 
 test('the example pays once', async (t) => {
