@@ -1,6 +1,7 @@
 // Journals: where operations are kept from before their first byte is sent until their outcome was told.
 
 import { mint } from './client/request.js';
+import { sleep } from './client/send.js';
 
 /** The journal takes no more operations. */
 export class JournalFull extends Error {
@@ -214,7 +215,7 @@ class Database {
   /** Calls fn while no other tab is at work on an entry. */
   exclusive(entry, signal, fn) {
     const locks = globalThis.navigator?.locks;
-    if (locks) return locks.request(`${this.#name}/${entry}`, { signal }, fn);
+    if (locks) return locks.request(`stet/${this.#name}/${entry}`, { signal }, fn);
     return this.#leased(entry, signal, fn); // a page without TLS
   }
 
@@ -228,7 +229,10 @@ class Database {
       await done(leases.put({ name, holder, until: now + lease }));
       return true;
     });
-    while (!await hold(true)) await pause(100 + Math.random() * 200, signal);
+    while (!await hold(true)) {
+      await sleep(100 + Math.random() * 200, signal);
+      signal?.throwIfAborted();
+    }
     const beat = setInterval(() => void hold(false).catch(() => {}), lease / 5);
     try {
       signal?.throwIfAborted();
@@ -246,13 +250,3 @@ const done = (request) => new Promise((resolve, reject) => {
   request.onsuccess = () => resolve(request.result);
   request.onerror = () => reject(request.error);
 });
-
-async function pause(ms, signal) {
-  signal?.throwIfAborted();
-  let timer;
-  try {
-    await Promise.race([new Promise((resolve) => (timer = setTimeout(resolve, ms))), aborted(signal)]);
-  } finally {
-    clearTimeout(timer);
-  }
-}

@@ -87,7 +87,7 @@ async function ask(a, at) {
 // a Location names, nor after a redirect.
 async function get(a, at, signal) {
   const own = at.origin === new URL(a.entry.url).origin;
-  const headers = own ? await headersOf(a.c, a.entry, a.secrets) : new Headers();
+  const headers = own ? await headersOf(a.c, a.entry, a.secrets, signal) : new Headers();
   for (const name of [...notAsked, a.c.header]) headers.delete(name);
   headers.set('Accept', 'text/event-stream, application/json;q=0.9, */*;q=0.1');
   if (own) {

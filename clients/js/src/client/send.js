@@ -41,14 +41,26 @@ export async function readUpTo(response, max) {
 }
 
 /** The header of a request of an entry: what was kept, what is secret, and what the option authorize gives. */
-export async function headersOf(c, entry, secrets) {
+export async function headersOf(c, entry, secrets, signal) {
   const headers = new Headers(entry.headers);
   for (const [name, value] of secrets) headers.set(name, value);
   if (c.authorize) {
-    const given = await c.authorize({ operation: entry.named ? entry.name : undefined, method: entry.method, url: entry.url });
+    const given = await before(signal, c.authorize({ operation: entry.named ? entry.name : undefined, method: entry.method, url: entry.url }));
     for (const [name, value] of new Headers(given ?? {})) headers.set(name, value);
   }
   return headers;
+}
+
+// before is what a promise resolves to, unless a signal ends before it.
+async function before(signal, promise) {
+  let end;
+  const ended = new Promise((_, reject) => signal.addEventListener('abort', (end = () => reject(signal.reason))));
+  try {
+    signal.throwIfAborted();
+    return await Promise.race([promise, ended]);
+  } finally {
+    signal.removeEventListener('abort', end);
+  }
 }
 
 // exchange makes one attempt: { answer, verdict } or, without a whole response, { error, verdict }.
@@ -57,7 +69,7 @@ async function exchange(c, entry, secrets, signal) {
   const timer = setTimeout(() => limit.end(tooLong()), c.attemptTimeout);
   let response, begun = false;
   try {
-    const headers = await headersOf(c, entry, secrets);
+    const headers = await headersOf(c, entry, secrets, limit.signal);
     headers.set(c.header, keyField(entry.key, c.raw));
     begun = true;
     const { method, credentials, mode, redirect } = entry;
