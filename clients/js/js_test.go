@@ -74,7 +74,7 @@ DO $$ BEGIN CREATE ROLE shop LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; E
 GRANT INSERT, SELECT ON charges TO shop;
 GRANT USAGE ON SEQUENCE charges_id_seq TO shop;
 GRANT USAGE ON SCHEMA stet TO shop;
-GRANT EXECUTE ON FUNCTION stet.stet_begin, stet.stet_settle TO shop`
+GRANT EXECUTE ON FUNCTION stet.stet_begin, stet.stet_emit, stet.stet_settle TO shop`
 
 // ledger is a database with stet's tables and one of charges, and its URL.
 func ledger(t *testing.T) (*pgxpool.Pool, string) {

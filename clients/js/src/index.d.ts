@@ -22,6 +22,25 @@ export interface SentRequest {
 /** The fingerprint of a request, as stethttp makes it. */
 export function requestFingerprint(request: SentRequest, canonicalize?: Canonicalize): Buffer;
 
+/** What is to be sent once an outcome stands. */
+export interface Message {
+  /** Where it goes: a topic, a subject, a routing key. 1 to 1024 bytes without control characters. */
+  to: string;
+  /** What messages are kept in order by, where the broker does that. */
+  key?: string;
+  /** Goes along with it. content-type is text/plain; charset=utf-8 for text and application/json for JSON, if it is not here. */
+  header?: Record<string, string>;
+  /** Bytes as they are, text, or anything else that JSON.stringify takes. Default: none. */
+  body?: unknown;
+}
+
+/**
+ * Adds a message to the outcome of a protected handler's operation: it is stored by the commit of the response, sent after
+ * that, at least once, and never without it. client is the one that the handler was given. It resolves to the message's
+ * ID, and rejects what is not acceptable; PostgreSQL commits nothing after that.
+ */
+export function emit(client: object, message: Message): Promise<string>;
+
 /** What both idempotency functions take. */
 interface Common {
   /** The Pool of pg whose transactions have the business writes and the outcomes. */

@@ -1,6 +1,7 @@
 // One transaction of node-postgres, which has the business writes and the outcome.
 
 import { setTimeout as sleep } from 'node:timers/promises';
+import { lets } from './emit.js';
 import { problem } from './problem.js';
 
 const commitTimeout = 10_000; // for the answer to COMMIT, and again for looking the record up
@@ -15,6 +16,7 @@ function functions({ schema, table }) {
   return {
     begin: `SELECT action, claim, state, status::text, headers::text, content_type, body, fence::text
       FROM ${of('_begin')}($1::text, $2::text, $3::bytea, $4::text, $5::text, $6::text, $7::text)`,
+    emit: `SELECT ${of('_emit')}($1::text, $2::text, $3::bytea, $4::text, $5::jsonb) AS id`,
     settle: `SELECT FROM ${of('_settle')}${settlement}`,
     // In the transaction of this number; in another one nothing happens, and settled is null.
     settleIn: `SELECT CASE WHEN pg_catalog.txid_current() = $10::bigint THEN (SELECT true FROM ${of('_settle')}${settlement}) END AS settled`,
@@ -65,6 +67,7 @@ class Transaction {
     this.broken = () => {}; // pg throws what nobody listens for
     connection.on('error', this.broken);
     this.client = guarded(this);
+    lets(this.client, async (message) => (await this.client.query(functions(this.options).emit, [this.claim, ...message])).rows[0].id);
   }
 
   // watch closes the client once the server says that there is no transaction: "SELECT 1; ROLLBACK"

@@ -55,6 +55,12 @@ export async function stored(key) {
   return rows[0];
 }
 
+/** The messages that wait with the record of a key of acct_1. */
+export async function outbox(key) {
+  const { rows } = await database.query("SELECT convert_from(substr(work, 2), 'UTF8') AS packed FROM stet.records WHERE id = stet.stet_id('acct_1', $1)", [key]);
+  return rows[0].packed === null ? [] : JSON.parse(rows[0].packed).Messages;
+}
+
 export const closeDatabase = () => database.end();
 
 /** Starts a service in a process of its own. */
@@ -69,11 +75,11 @@ export async function launch(framework, env = {}) {
   return { url, child, kill };
 }
 
-/** Starts stet proxy before a service that settles. more is what the route has besides, in YAML. */
-export async function sidecar(t, upstream, more = '') {
+/** Starts stet proxy before a service that settles. more is what the route has besides, in YAML, and besides what the file has. */
+export async function sidecar(t, upstream, more = '', besides = '') {
   const dir = await mkdtemp(join(tmpdir(), 'stet-'));
   const config = join(dir, 'stet.yaml');
-  await writeFile(config, `upstream: {url: "${upstream}"}\nscope: header:X-Account\nroutes:\n  - {path: /payments, settles: service${more}}\n`);
+  await writeFile(config, `upstream: {url: "${upstream}"}\nscope: header:X-Account\nroutes:\n  - {path: /payments, settles: service${more}}\n${besides}`);
   const child = spawn(process.env.STET_PROGRAM, ['proxy', '--config', config, '--store', process.env.STET_OWNER, '--listen', '127.0.0.1:0', '--admin-listen', 'off'],
     { stdio: ['ignore', 'ignore', 'pipe'] });
   const exited = once(child, 'exit');

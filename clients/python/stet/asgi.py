@@ -15,6 +15,7 @@ from starlette.routing import Host, Match, Mount
 from . import answer as problems, sidecar
 from .answer import Answer
 from .core import MAX_HELD, Guard, Options, Run, log
+from .emit import AsyncEmit, Emit, blocking, waiting
 from .sql import Database
 from .threads import Threaded
 
@@ -60,11 +61,21 @@ class Idempotent(Guard):
     async def transaction(self, request: Request) -> Any:
         """The dependency: the transaction of this request, which the middleware commits. In Starlette:
         await idempotent.transaction(request)."""
+        return self._of(request).transaction.handle
+
+    async def emit(self, request: Request) -> Emit | AsyncEmit:
+        """The dependency: what adds messages to the outcome of this request, of which the package's Emit says more. It is
+        awaited over a database for asyncio, and not over a blocking one. In Starlette: await idempotent.emit(request)."""
+        run = self._of(request)
+        plain = getattr(run.transaction, "plain", None)
+        return blocking(run, plain) if plain else waiting(run)
+
+    def _of(self, request: Request) -> Run:
         run = request.scope.get(_RUN)
         if not isinstance(run, Run) or run.guard is not self:
             raise RuntimeError("stet: this request has no transaction: the endpoint needs the decorator @idempotent, "
                                "the app idempotent.middleware, and the request a key")
-        return run.transaction.handle
+        return run
 
     def middleware(self, app: App) -> App:
         """The middleware, for add_middleware. Authentication that scope relies on is added after it."""

@@ -14,7 +14,7 @@ from . import answer as problems
 from .answer import PROBLEM_BASE, Answer, Problem
 from .fingerprint import Fields, request_fingerprint
 from .key import KeyFlaw, parse_key
-from .sql import Database, DatabaseError, Transaction, answered, settle_in, statements
+from .sql import Database, DatabaseError, Transaction, answered, emit, settle_in, statements
 
 log = logging.getLogger("stet")
 
@@ -91,6 +91,7 @@ class Guard:
     def __init__(self, database: Database, options: Options) -> None:
         self.database, self.options = database, options
         self.sql_begin, self.sql_settle = statements(database.mark, options.schema, options.prefix)
+        self.sql_emit = emit(database.mark, options.schema, options.prefix)
         self.sql_settle_in = settle_in(database.mark, options.schema, options.prefix)
         self._logged: set[str] = set()
 
@@ -209,7 +210,7 @@ class Run:
     """An operation that is executed now, in a transaction."""
 
     def __init__(self, guard: Guard, transaction: Transaction, claim: str) -> None:
-        self.guard, self.transaction, self._claim = guard, transaction, claim
+        self.guard, self.transaction, self.claim = guard, transaction, claim
 
     async def undo(self) -> None:
         """Rolls back: nothing was executed, and the key may be used again."""
@@ -257,8 +258,8 @@ class Run:
         body = answer.body if body_allowed(answer.status) else b""
         gone = 1 + len(headers.encode()) + len(content_type) + len(body) > options.max_result
         if gone:
-            return self._claim, None, None, None, None, True, options.result, options.tombstone, options.max_result
-        return (self._claim, answer.status, headers, content_type, body, False, options.result, options.tombstone, options.max_result)
+            return self.claim, None, None, None, None, True, options.result, options.tombstone, options.max_result
+        return (self.claim, answer.status, headers, content_type, body, False, options.result, options.tombstone, options.max_result)
 
     def _stored(self, answer: Answer) -> dict[str, list[str]]:
         connection = {name.strip().lower() for value in answer.values("Connection") for name in value.split(",")}

@@ -14,6 +14,7 @@ from werkzeug.wsgi import get_input_stream
 from . import answer as problems, sidecar
 from .answer import Answer
 from .core import MAX_HELD, Guard, Options, Run, log
+from .emit import Emit, blocking
 from .sql import Database
 from .threads import call
 
@@ -49,10 +50,19 @@ class Idempotent(Guard):
     @property
     def transaction(self) -> Any:
         """The transaction of this request, which is committed after the view has returned."""
+        return self._of().transaction.handle
+
+    @property
+    def emit(self) -> Emit:
+        """What adds messages to the outcome of this request: idempotent.emit("payments", {"paid": 42})."""
+        run = self._of()
+        return blocking(run, run.transaction)
+
+    def _of(self) -> Run:
         run = g.get(_RUN)
         if not isinstance(run, Run) or run.guard is not self:
             raise RuntimeError("stet: this request has no transaction: the view needs the decorator @idempotent, and the request a key")
-        return run.transaction.handle
+        return run
 
     def __call__(self, view: F) -> F:
         """The decorator."""

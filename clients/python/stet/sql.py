@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 _BEGIN = ("text", "text", "bytea", "text", "text", "text", "text")
+_EMIT = ("text", "text", "bytea", "text", "json")
 _SETTLE = ("text", "integer", "json", "text", "bytea", "null", "boolean", "interval", "interval", "integer")
 
 
@@ -100,6 +101,11 @@ def statements(mark: Callable[[int], str], schema: str, prefix: str) -> tuple[st
         + _call(mark, schema, prefix + "begin", _BEGIN),
         "SELECT 1 FROM " + _call(mark, schema, prefix + "settle", _SETTLE),
     )
+
+
+def emit(mark: Callable[[int], str], schema: str, prefix: str) -> str:
+    """stet_emit."""
+    return "SELECT " + _call(mark, schema, prefix + "emit", _EMIT)
 
 
 def settle_in(mark: Callable[[int], str], schema: str, prefix: str) -> str:

@@ -61,7 +61,7 @@ class Threaded:
 
 class _Transaction:
     def __init__(self, transaction: Transaction, threads: ThreadPoolExecutor) -> None:
-        self.handle, self._transaction, self._threads = transaction.handle, transaction, threads
+        self.handle, self.plain, self._threads = transaction.handle, transaction, threads
 
     async def _do(self, work: Coroutine[Any, Any, T]) -> T:
         # What was begun is waited for: the connection is not used by two at a time.
@@ -73,10 +73,10 @@ class _Transaction:
             raise
 
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        return await self._do(self._transaction.row(sql, arguments))
+        return await self._do(self.plain.row(sql, arguments))
 
     async def commit(self) -> None:
-        await self._do(self._transaction.commit())
+        await self._do(self.plain.commit())
 
     async def close(self) -> None:
-        await self._do(self._transaction.close())
+        await self._do(self.plain.close())

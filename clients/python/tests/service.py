@@ -89,16 +89,20 @@ def fastapi_app(database, write):
     if database.blocking:
         @app.post("/payments")
         @idempotent
-        def pay(request: Request, payment: dict, tx=Depends(idempotent.transaction)):
+        def pay(request: Request, payment: dict, tx=Depends(idempotent.transaction), emit=Depends(idempotent.emit)):
             do = request.headers.get("x-do", "")
             number = write(tx, do, payment["amount"])
+            for message, more in messages(do, payment["amount"]):
+                emit(*message, **more)
             return made(do, number, payment["amount"])
     else:
         @app.post("/payments")
         @idempotent
-        async def pay(request: Request, payment: dict, tx=Depends(idempotent.transaction)):
+        async def pay(request: Request, payment: dict, tx=Depends(idempotent.transaction), emit=Depends(idempotent.emit)):
             do = request.headers.get("x-do", "")
             number = await write(tx, do, payment["amount"])
+            for message, more in messages(do, payment["amount"]):
+                await emit(*message, **more)
             return made(do, number, payment["amount"])
 
     @app.post("/unmarked")
@@ -124,6 +128,8 @@ def flask_app(database, write):
     def pay():
         do, amount = request.headers.get("X-Do", ""), request.get_json()["amount"]
         number = write(idempotent.transaction, do, amount)
+        for message, more in messages(do, amount):
+            idempotent.emit(*message, **more)
         if do == "raise":
             raise RuntimeError("broke off")
         if do == "abort":
@@ -140,6 +146,16 @@ def flask_app(database, write):
         return "never settled"
 
     return app
+
+
+def messages(do: str, amount: int):
+    """What is emitted."""
+    if do.startswith("emit"):
+        yield ("payments", {"paid": amount, "in": "\u20ac"}), {"key": "acct 1", "header": {"trace": str(amount)}}
+        yield ("mails", "thank you"), {}
+        yield ("raw", b"\0\1\xff"), {"header": {"Content-Type": "application/x-raw"}}
+    if do == "emit, badly":
+        yield ("",), {}
 
 
 def statements(do: str, amount: int, mark: str):

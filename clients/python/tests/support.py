@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import http.server
 import json
 import os
 import re
@@ -133,16 +134,68 @@ class Service(Process):
 class Sidecar(Process):
     """stet proxy before a service that settles. more is what a route has besides, in YAML."""
 
-    def __init__(self, service: Process, more: str = "") -> None:
+    def __init__(self, service: Process, more: str = "", besides: str = "") -> None:
         program = os.environ.get("STET_TEST_PROGRAM")
         if not program:
             raise RuntimeError("STET_TEST_PROGRAM is not set: run these tests by: go test ./clients/python")
         routes = "".join(f"  - {{path: {path}, settles: service{more}}}\n" for path in ("/payments", "/bare"))
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
-            config.write(f"upstream: {{url: http://{service.address}}}\nscope: header:X-Account\nroutes:\n{routes}")
+            config.write(f"upstream: {{url: http://{service.address}}}\nscope: header:X-Account\nroutes:\n{routes}{besides}")
             config.flush()
             arguments = ["proxy", "--config", config.name, "--store", database_url(), "--listen", "127.0.0.1:0", "--admin-listen", "off"]
             super().__init__("stet proxy", [program, *arguments], dict(os.environ))
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message, as a target of the relay has got it."""
+
+    id: str
+    to: str
+    key: str | None
+    header: dict[str, str]
+    body: bytes
+
+
+class Hook(http.server.ThreadingHTTPServer):
+    """A target of the relay."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.got: list[Sent] = []
+        self.came = threading.Condition()
+        hook = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                header = {name.lower(): value for name, value in self.headers.items()}
+                with hook.came:
+                    hook.got.append(Sent(header["message-id"], header["message-to"], header.get("message-key"), header, body))
+                    hook.came.notify_all()
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/"
+        self.thread = threading.Thread(target=self.serve_forever)
+        self.thread.start()
+
+    def wait(self, n: int) -> list[Sent]:
+        """The messages, once there are so many."""
+        with self.came:
+            if not self.came.wait_for(lambda: len(self.got) >= n, PATIENCE):
+                raise AssertionError(f"{len(self.got)} messages; want {n}")
+            return list(self.got)
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.thread.join()
+        self.server_close()
 
 
 class Ledger:
@@ -156,7 +209,7 @@ class Ledger:
                 c.execute("CREATE ROLE shop LOGIN")  # which is the server's, and not the database's
             except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
                 pass
-            c.execute("GRANT USAGE ON SCHEMA stet TO shop; GRANT EXECUTE ON FUNCTION stet.stet_begin, stet.stet_settle, stet.stet_release TO shop;"
+            c.execute("GRANT USAGE ON SCHEMA stet TO shop; GRANT EXECUTE ON FUNCTION stet.stet_begin, stet.stet_emit, stet.stet_settle, stet.stet_release TO shop;"
                       "GRANT INSERT, SELECT ON payments TO shop; GRANT USAGE ON SEQUENCE payments_id_seq TO shop")
 
     def close(self) -> None:
@@ -166,6 +219,12 @@ class Ledger:
         row = self.connection.execute("SELECT count(*) FROM payments WHERE amount = %s", (amount,)).fetchone()
         assert row
         return row[0]
+
+    def messages(self, key: str) -> list[dict[str, str]]:
+        """Those that wait with the outcome of a key of acct_1."""
+        row = self.connection.execute("SELECT convert_from(substr(work, 2), 'UTF8') FROM stet.records WHERE id = stet.stet_id('acct_1', %s)", (key,)).fetchone()
+        assert row
+        return json.loads(row[0])["Messages"]
 
     def hold(self) -> None:
         """Payments that are to wait do."""

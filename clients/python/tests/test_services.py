@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import concurrent.futures
+import json
 import unittest
 from urllib.parse import urlsplit
 
@@ -34,6 +36,17 @@ class Promises:
         other = self.service.pay(key, amount, account="acct_2")
         self.assertEqual((other.status, other.replayed), (201, False), "another account's")
         self.assertEqual(self.ledger.paid(amount), 2)
+
+    def test_what_is_emitted_is_stored_with_the_outcome(self: ServiceTest) -> None:
+        amount, key = self.amount(), self.key()
+        for _ in range(2):
+            self.assertEqual(self.service.pay(key, amount, "emit").status, 201)
+        self.assertEqual([(m["To"], m["Key"], m["Header"], base64.b64decode(m["Body"])) for m in self.ledger.messages(key)], [
+            ("payments", "acct 1", {"trace": str(amount), "content-type": "application/json"}, json.dumps({"paid": amount, "in": "\u20ac"}).encode()),
+            ("mails", "", {"content-type": "text/plain; charset=utf-8"}, b"thank you"),
+            ("raw", "", {"Content-Type": "application/x-raw"}, b"\0\1\xff")])
+        self.assertEqual(self.service.pay(key + "bad", amount + 500, "emit, badly").status, 500)
+        self.assertEqual((self.ledger.paid(amount), self.ledger.paid(amount + 500)), (1, 0))
 
     def test_headers_and_bytes_are_replayed_as_they_were(self: ServiceTest) -> None:
         amount, key = self.amount(), self.key()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import concurrent.futures
+import json
 import signal
 import unittest
 from urllib.parse import urlsplit
 
 from service import BINARY
-from support import Ledger, Service, ServiceTest, Sidecar, database_url
+from support import Hook, Ledger, Service, ServiceTest, Sidecar, database_url
 from wire import Proxy
 
 POOL = concurrent.futures.ThreadPoolExecutor(16)
@@ -177,6 +178,23 @@ class Promises:
         self.assertEqual(self.ledger.paid(amount), 1)
         again = self.sidecar.pay(key, amount)
         self.assertEqual((again.same(), again.replayed), (first.same(), True))
+
+    def test_what_is_emitted_leaves_with_the_outcome_and_once(self: SidecarTest) -> None:
+        with Hook() as hook:
+            sidecar = Sidecar(self.service, besides=f"relay: {{retry: 1s, targets: [{{by: {hook.url}, format: plain}}]}}\n")
+            self.addCleanup(sidecar.end)
+            amount, key = self.amount(), self.key()
+            for _ in range(2):
+                self.assertEqual(sidecar.pay(key, amount, "emit").status, 201)
+            self.assertEqual(sidecar.pay(key + "bad", amount + 500, "emit, badly").status, 503)
+            got = hook.wait(3)
+            self.assertEqual([(m.to, m.key, m.header["content-type"], m.body) for m in sorted(got, key=lambda m: m.to)], [
+                ("mails", None, "text/plain; charset=utf-8", b"thank you"),
+                ("payments", "acct%201", "application/json", json.dumps({"paid": amount, "in": "\u20ac"}).encode()),
+                ("raw", None, "application/x-raw", b"\0\1\xff")])
+            self.assertEqual(len({m.id for m in got}), 3)
+            sidecar.end()
+            self.assertEqual((len(hook.got), self.ledger.paid(amount), self.ledger.paid(amount + 500)), (3, 1, 0))
 
     def test_an_answer_of_an_endpoint_that_settles_nothing_is_no_success(self: SidecarTest) -> None:
         for _ in range(2):

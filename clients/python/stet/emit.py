@@ -1,0 +1,58 @@
+"""Messages that leave with the outcome: see docs/emit.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Mapping
+from typing import Any, Protocol
+
+from .core import Run
+from .sql import Transaction
+from .threads import call
+
+
+class Emit(Protocol):
+    """Adds a message to the outcome of the operation, and returns its ID.
+
+    It is stored by the commit of the answer, sent after that, at least once, and never without it. to is where it
+    goes: a topic, a subject, a routing key. key is what messages are kept in order by, where the broker does
+    that. header goes along. body is bytes, text, or what json.dumps takes; where header has no content-type, it is
+    text/plain or application/json for the last two. What is not acceptable is a DatabaseError, after which nothing is committed.
+    """
+
+    def __call__(self, to: str, body: Any = b"", *, key: str | None = None, header: Mapping[str, str] | None = None) -> str: ...
+
+
+class AsyncEmit(Protocol):
+    """Emit, to be awaited."""
+
+    def __call__(self, to: str, body: Any = b"", *, key: str | None = None, header: Mapping[str, str] | None = None) -> Awaitable[str]: ...
+
+
+def _arguments(run: Run, to: str, body: Any, key: str | None, header: Mapping[str, str] | None) -> tuple[Any, ...]:
+    fields, media = dict(header or {}), ""
+    if isinstance(body, str):
+        body, media = body.encode(), "text/plain; charset=utf-8"
+    elif not isinstance(body, (bytes, bytearray, memoryview)):
+        body, media = json.dumps(body, allow_nan=False).encode(), "application/json"
+    if media and not any(name.lower() == "content-type" for name in fields):
+        fields["content-type"] = media
+    return run.claim, to, bytes(body), key, json.dumps(fields)
+
+
+def waiting(run: Run) -> AsyncEmit:
+    """Emits by a database for asyncio."""
+
+    async def emit(to: str, body: Any = b"", *, key: str | None = None, header: Mapping[str, str] | None = None) -> str:
+        return (await run.transaction.row(run.guard.sql_emit, _arguments(run, to, body, key, header)))[0]
+
+    return emit
+
+
+def blocking(run: Run, transaction: Transaction) -> Emit:
+    """Emits by a blocking database, in the thread that it is called in."""
+
+    def emit(to: str, body: Any = b"", *, key: str | None = None, header: Mapping[str, str] | None = None) -> str:
+        return call(transaction.row(run.guard.sql_emit, _arguments(run, to, body, key, header)))[0]
+
+    return emit
