@@ -2,16 +2,28 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/url"
+	"os"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	js "github.com/nats-io/nats.go/jetstream"
 	rabbit "github.com/rabbitmq/amqp091-go"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/intake"
 	"github.com/stet-go/stet/internal/timer"
 	"github.com/stet-go/stet/stetmsg"
 	"github.com/stet-go/stet/stetmsg/amqp"
+	"github.com/stet-go/stet/stetmsg/jetstream"
+	"github.com/stet-go/stet/stetmsg/kafka"
+	"github.com/stet-go/stet/stetmsg/sqs"
 )
 
 // broker sends messages by what publishes them to a broker.
@@ -85,4 +97,129 @@ func (t *Target) amqp() (sender, error) {
 		return nil, err
 	}
 	return &broker{Publish: p.Publish, refuses: amqp.Check, closing: func() { _ = p.Close() }}, nil
+}
+
+// lazy is what publishes to a broker, once it is connected to. That a connection breaks is
+// the client's to mend.
+type lazy struct {
+	connect func(ctx context.Context) (publish stetmsg.Publish, lost func() bool, closing func(), err error)
+
+	d       dialing
+	mu      sync.Mutex
+	send    stetmsg.Publish // nil: not connected
+	lost    func() bool     // for good
+	closing func()
+}
+
+func (l *lazy) publish(ctx context.Context, messages []stet.Message) error {
+	l.mu.Lock()
+	send, err := l.connected(ctx)
+	l.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return send(ctx, messages)
+}
+
+// connected returns what publishes. The caller holds mu.
+func (l *lazy) connected(ctx context.Context) (stetmsg.Publish, error) {
+	if l.send != nil && l.lost() {
+		l.closing()
+		l.send = nil
+	}
+	if l.send != nil {
+		return l.send, nil
+	}
+	err := l.d.do(func() (err error) {
+		ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+		defer cancel()
+		l.send, l.lost, l.closing, err = l.connect(ctx)
+		return err
+	})
+	return l.send, err
+}
+
+func (l *lazy) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.send != nil {
+		l.closing()
+		l.send = nil
+	}
+}
+
+// jetStream returns the sender of a target of JetStream.
+func (t *Target) jetStream() (sender, error) {
+	for one := range strings.SplitSeq(t.By, ",") {
+		if u, err := url.Parse(one); err != nil || u.Host == "" || u.Scheme != "nats" && u.Scheme != "tls" {
+			return nil, at("by", "it must be like nats://user:password@host:4222, or several of these with commas")
+		}
+	}
+	options := []nats.Option{nats.Name("stet relay"), nats.Timeout(dialTimeout), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1)}
+	if t.Credentials != "" {
+		if _, err := os.ReadFile(t.Credentials); err != nil {
+			return nil, at("credentials", "%w", err)
+		}
+		options = append(options, nats.UserCredentials(t.Credentials))
+	}
+	l := &lazy{connect: func(context.Context) (stetmsg.Publish, func() bool, func(), error) {
+		nc, err := nats.Connect(t.By, options...)
+		if err != nil {
+			return nil, nil, nil, fmt.Errorf("JetStream cannot be connected to: %w", err)
+		}
+		stream, err := js.New(nc)
+		if err != nil {
+			nc.Close()
+			return nil, nil, nil, err
+		}
+		return jetstream.Publisher(stream), nc.IsClosed, nc.Close, nil
+	}}
+	return &broker{Publish: l.publish, refuses: jetstream.Check, closing: l.close}, nil
+}
+
+// kafka returns the sender of a target of Kafka.
+func (t *Target) kafka(retry time.Duration) (sender, error) {
+	options, err := intake.KafkaOptions(t.By)
+	if err != nil {
+		if field, ok := errors.AsType[*intake.FieldError](err); ok {
+			err = field.Err
+		}
+		return nil, at("by", "%w", err)
+	}
+	options = append(options, kgo.ClientID("stet-relay"), kgo.RecordDeliveryTimeout(retry))
+	l := &lazy{connect: func(context.Context) (stetmsg.Publish, func() bool, func(), error) {
+		client, err := kgo.NewClient(options...) // which connects when it has to
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		return kafka.Publisher(client), func() bool { return false }, client.Close, nil
+	}}
+	return &broker{Publish: l.publish, refuses: kafka.Check, closing: l.close}, nil
+}
+
+// sqs returns the sender of a target that is one queue of SQS.
+func (t *Target) sqs() (sender, error) {
+	queue := strings.TrimPrefix(t.By, "sqs+")
+	if u, err := url.Parse(queue); err != nil || u.User != nil || u.RawQuery != "" || strings.Count(strings.Trim(u.Path, "/"), "/") < 1 {
+		return nil, at("by", "it must be sqs+ and the URL of a queue, like sqs+https://sqs.eu-central-1.amazonaws.com/123456789012/orders; credentials are those of the environment")
+	}
+	there := func(m stet.Message) stet.Message {
+		m.To = queue
+		return m
+	}
+	l := &lazy{connect: func(ctx context.Context) (stetmsg.Publish, func() bool, func(), error) {
+		client, err := intake.SQSClient(ctx, queue)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		return sqs.Publisher(client), func() bool { return false }, func() {}, nil
+	}}
+	publish := func(ctx context.Context, messages []stet.Message) error {
+		all := make([]stet.Message, len(messages))
+		for i, m := range messages {
+			all[i] = there(m)
+		}
+		return l.publish(ctx, all)
+	}
+	return &broker{Publish: publish, refuses: func(m stet.Message) error { return sqs.Check(there(m)) }, closing: l.close}, nil
 }

@@ -49,14 +49,14 @@ const (
 )
 
 // hook returns the sender of a target of HTTP.
-func (t *Target) hook(r *Relaying, u *url.URL) (sender, error) {
+func (t *Target) hook(r *Relaying) (sender, error) {
+	if u, err := url.Parse(t.By); err != nil || u.Host == "" || u.Fragment != "" {
+		return nil, at("by", "%q is no URL with a host and without a fragment", redact(t.By))
+	}
 	switch t.Format {
 	case "", formatCloudEvents, formatPlain:
 	default:
 		return nil, at("format", "%q is neither cloudevents nor plain", t.Format)
-	}
-	if u.Fragment != "" {
-		return nil, at("by", "it may have no fragment")
 	}
 	h := &hook{url: t.By, plain: t.Format == formatPlain, source: cmp.Or(r.Source, defaultSource), headers: http.Header{}, timeout: cmp.Or(time.Duration(t.Timeout), DefaultSendTimeout)}
 	for name, value := range t.Headers {

@@ -46,12 +46,15 @@ type Target struct {
 	// To is the destinations that it takes: one, or a pattern, in which each * stands for
 	// any text. Default "*", which is every destination but RefusedDestination.
 	To string `yaml:"to"`
-	// By is where: a URL of amqp, amqps, nats, tls, kafka, http or https. The destination
-	// is a routing key, a subject or a topic there; to HTTP it goes along in a field.
+	// By is where: a URL of amqp, amqps, nats, tls, kafka, kafkas, http or https, or sqs+ and
+	// the URL of a queue. The destination is a routing key, a subject or a topic there; to HTTP
+	// it goes along in a field, and a queue of SQS takes any.
 	By string `yaml:"by"`
 	// Exchange, of AMQP, is published to. Default: the default exchange, in which
 	// destinations are names of queues.
 	Exchange string `yaml:"exchange"`
+	// Credentials, of NATS, is a file of them. Default: none.
+	Credentials string `yaml:"credentials"`
 	// Format, of HTTP, is "cloudevents" (binary mode), which is the default, or "plain".
 	Format string `yaml:"format" oneof:"cloudevents plain"`
 	// Headers, of HTTP, are set in each request: Authorization, for instance.
@@ -93,6 +96,8 @@ func (t *Target) takes(to string) bool {
 	pattern := cmp.Or(t.To, "*")
 	return matches(pattern, to) && (to != RefusedDestination || pattern == to)
 }
+
+func (r *Relaying) retry() time.Duration { return cmp.Or(time.Duration(r.Retry), DefaultRelayRetry) }
 
 // check finds out what is wrong, and connects to nothing.
 func (r *Relaying) check() error {
@@ -144,7 +149,7 @@ type relayer struct {
 // newRelayer returns a relayer of what is configured.
 func newRelayer(r *Relaying, e *stet.Engine, ts *targets, log *slog.Logger) (*relayer, error) {
 	relay, err := stetmsg.NewRelay(e, ts.publish, stetmsg.RelayOptions{
-		Batch: relayBatch, Again: cmp.Or(time.Duration(r.Retry), DefaultRelayRetry), ErrorLog: slog.New(slog.DiscardHandler), // ts says what matters
+		Batch: relayBatch, Again: r.retry(), ErrorLog: slog.New(slog.DiscardHandler), // ts says what matters
 	})
 	if err != nil {
 		return nil, at("relay", "%w", err)

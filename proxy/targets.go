@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -179,12 +178,8 @@ func (ts *targets) forget(messages []stet.Message) {
 // checked.
 func (t *Target) sender(r *Relaying, log *slog.Logger) (sender, error) {
 	scheme, _, _ := strings.Cut(t.By, ":")
-	u, err := url.Parse(t.By)
-	switch {
-	case t.By == "":
+	if t.By == "" {
 		return nil, at("by", "required: where do the messages go? https://hooks.example.com/events or amqp://127.0.0.1, for example")
-	case err != nil || u.Host == "":
-		return nil, at("by", "%q is no URL with a host", redact(t.By))
 	}
 	ofHTTP := scheme == "http" || scheme == "https"
 	switch {
@@ -196,12 +191,20 @@ func (t *Target) sender(r *Relaying, log *slog.Logger) (sender, error) {
 		return nil, at("timeout", "only http and https have one; brokers have as long as relay.retry leaves")
 	case scheme != "amqp" && scheme != "amqps" && t.Exchange != "":
 		return nil, at("exchange", "only amqp and amqps have one")
+	case scheme != "nats" && scheme != "tls" && t.Credentials != "":
+		return nil, at("credentials", "only nats and tls have them")
 	}
 	switch scheme {
 	case "http", "https":
-		return t.hook(r, u)
+		return t.hook(r)
 	case "amqp", "amqps":
 		return t.amqp()
+	case "nats", "tls":
+		return t.jetStream()
+	case "kafka", "kafkas":
+		return t.kafka(r.retry())
+	case "sqs+http", "sqs+https":
+		return t.sqs()
 	}
-	return nil, at("by", "%q is no URL of http, https, amqp or amqps", redact(t.By))
+	return nil, at("by", "%q is no URL of http, https, amqp, amqps, nats, tls, kafka, kafkas, sqs+http or sqs+https", redact(t.By))
 }

@@ -17,6 +17,10 @@ import (
 
 const kafkaURL = "it must be like kafka://host:9092,host:9092, or with TLS kafkas://user:password@host:9093?sasl=scram-sha-512, with what is special in a user or password percent-encoded"
 
+// KafkaOptions returns the options of a client of Kafka that a URL names. The error is a
+// *FieldError, which does not quote the URL.
+func KafkaOptions(url string) ([]kgo.Opt, error) { return Source{URL: url}.kafka() }
+
 // kafka returns the options of a client.
 func (s Source) kafka() (client []kgo.Opt, err error) {
 	scheme, rest, _ := strings.Cut(s.URL, "://")

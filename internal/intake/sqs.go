@@ -54,6 +54,20 @@ func runSQS(ctx context.Context, s Source, o Options) error {
 	if err != nil {
 		return err
 	}
+	client, err := SQSClient(ctx, s.URL)
+	if err != nil {
+		return err
+	}
+	r, err := sqs.New(c, s.sqs(client, o))
+	if err != nil {
+		return err
+	}
+	return r.Run(ctx)
+}
+
+// SQSClient returns a client for a queue of SQS, with what the environment has of AWS.
+func SQSClient(ctx context.Context, queue string) (*awssqs.Client, error) {
+	s := Source{URL: queue}
 	var options []func(*config.LoadOptions) error
 	if region := s.region(); region != "" {
 		options = append(options, config.WithRegion(region))
@@ -62,20 +76,15 @@ func runSQS(ctx context.Context, s Source, o Options) error {
 	defer stop()
 	found, err := config.LoadDefaultConfig(within, options...)
 	if err != nil {
-		return fmt.Errorf("SQS: the configuration of AWS: %w", err)
+		return nil, fmt.Errorf("SQS: the configuration of AWS: %w", err)
 	}
 	if found.Region == "" {
-		return fmt.Errorf("SQS: the queue's URL names no region; set AWS_REGION")
+		return nil, fmt.Errorf("SQS: the queue's URL names no region; set AWS_REGION")
 	}
 	u, err := url.Parse(s.URL)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	endpoint := u.Scheme + "://" + u.Host
-	client := awssqs.NewFromConfig(found, func(o *awssqs.Options) { o.BaseEndpoint = &endpoint })
-	r, err := sqs.New(c, s.sqs(client, o))
-	if err != nil {
-		return err
-	}
-	return r.Run(ctx)
+	return awssqs.NewFromConfig(found, func(o *awssqs.Options) { o.BaseEndpoint = &endpoint }), nil
 }

@@ -78,9 +78,10 @@ for (const framework of frameworks) {
     const key = randomUUID();
     ids.length = 0;
     for (let i = 0; i < 2; i++) assert.equal((await post(url, { key })).status, 201);
-    while (got.length < 4) await sleep(5); // the test has a time-out
-    assert.deepEqual(got.map(([id]) => id).sort(), [...ids].sort());
-    assert.deepEqual(got.map(([, to]) => to).sort(), ['empty', 'mails', 'payments', 'raw']);
+    const ours = () => got.filter(([id]) => ids.includes(id)); // others wait on the same tables
+    while (ours().length < 4) await sleep(5); // the test has a time-out
+    assert.deepEqual(ours().map(([id]) => id).sort(), [...ids].sort());
+    assert.deepEqual(ours().map(([, to]) => to).sort(), ['empty', 'mails', 'payments', 'raw']);
     assert.equal(await charges(key), 1);
   });
 }
