@@ -1,0 +1,104 @@
+package flow
+
+import (
+	"net/http"
+	"syscall"
+	"testing"
+)
+
+// Test tests what the page of the example claims. kit is called for each claim.
+func Test(t *testing.T, kit func(*testing.T) Kit) {
+	for name, claim := range map[string]func(*testing.T, Kit){
+		"AnOrderIsAcceptedShownAndDoneOnce":           isDoneOnce,
+		"AShopThatDiesAfterTheChargeChargesOnce":      diesAfterTheCharge,
+		"AShopThatDiesBeforeTheChargeChargesOnce":     diesBeforeTheCharge,
+		"AnAcceptedOrderOutlivesTheSidecar":           outlivesTheSidecar,
+		"AnOrderThatIsBeingChargedOutlivesTheSidecar": chargedWithoutTheSidecar,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // they wait for leases, mostly
+			claim(t, kit(t))
+		})
+	}
+}
+
+func isDoneOnce(t *testing.T, kit Kit) {
+	f := open(t, kit)
+	f.startShop()
+	f.startSidecar()
+	first := f.charging()
+	if again := f.order(emma); again != first {
+		t.Errorf("a retry, while it is being charged, gets %+v; want %+v", again, first)
+	}
+	if other := f.order(`{"book": "Persuasion", "copies": 1}`); other.status != http.StatusUnprocessableEntity {
+		t.Errorf("another order under its key gets %+v; want 422", other)
+	}
+	f.cards.Signal(t, syscall.SIGCONT)
+	f.outcome()
+	f.follow(first.location, `"completed"`)
+	f.messages(1)
+	f.shop.Kill()
+	f.sidecar.Kill()
+	f.startShop()
+	f.startSidecar() // the message is not sent again
+	f.outcome()
+	f.messages(1)
+}
+
+func diesAfterTheCharge(t *testing.T, kit Kit) {
+	f := open(t, kit)
+	f.startShop()
+	f.startSidecar()
+	f.charging()
+	f.shop.Kill()
+	f.cards.Signal(t, syscall.SIGCONT)
+	f.eventually("the customer is charged", func() bool { return f.charges() > 0 })
+	f.startShop()
+	f.outcome()
+	f.messages(f.sent())
+}
+
+func diesBeforeTheCharge(t *testing.T, kit Kit) {
+	f := open(t, kit)
+	f.startShop()
+	f.startSidecar()
+	f.charging()
+	f.shop.Kill()
+	f.cards.Kill()
+	f.startCards()
+	f.startShop()
+	f.outcome()
+	f.messages(1)
+}
+
+func outlivesTheSidecar(t *testing.T, kit Kit) {
+	f := open(t, kit)
+	f.startSidecar()
+	f.accepted()
+	f.sidecar.Kill()
+	f.startShop()
+	f.startSidecar()
+	f.outcome()
+	f.messages(1)
+}
+
+func chargedWithoutTheSidecar(t *testing.T, kit Kit) {
+	f := open(t, kit)
+	f.startShop()
+	f.startSidecar()
+	f.charging()
+	f.sidecar.Kill()
+	f.cards.Signal(t, syscall.SIGCONT)
+	f.eventually("the customer is charged", func() bool { return f.charges() > 0 })
+	f.startSidecar()
+	f.outcome()
+	f.messages(f.sent())
+}
+
+// sent is how many messages an order has that was charged by a run that was not heard of.
+func (f *flow) sent() int {
+	if f.kit.Asks {
+		return 0
+	}
+	return 1
+}
