@@ -187,6 +187,7 @@ type accepting struct {
 // newAccepting returns the handler that accepts a route's requests.
 func newAccepting(c *Config, cr *checkedRoute, m *stethttp.Middleware, b *budget) (*accepting, error) {
 	o := cr.Async.options()
+	o.RetryAfter = cmp.Or(o.RetryAfter, time.Duration(c.RetryAfter))
 	o.Accepted = accepted
 	async, err := stethttp.NewAsync(m, o)
 	if err != nil {

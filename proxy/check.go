@@ -53,6 +53,9 @@ func (r *Route) methods() []string {
 // configuration names, and connects to nothing.
 func (c *Config) Check() error {
 	_, err := c.check(slog.Default())
+	for _, wrong := range split(c.checkServing()) {
+		err = errors.Join(err, c.hide(c.place(wrong)))
+	}
 	return err
 }
 
@@ -109,6 +112,7 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 		}
 		done.routes = append(done.routes, cr)
 	}
+	bad(c.checkTogether())
 	c.checkReconcile(done, bad)
 	c.checkPages(bad)
 	c.checkConsume(done, names, bad, logger)

@@ -24,7 +24,8 @@ const (
 	// DefaultStore is the store of a proxy that names none: an SQLite file in
 	// the working directory.
 	DefaultStore = "stet.db"
-	// DefaultDrain is how long requests may go on during a shutdown.
+	// DefaultDrain is how long requests may go on during a shutdown, unless a route has a
+	// longer timeout.
 	DefaultDrain = 30 * time.Second
 )
 

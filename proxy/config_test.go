@@ -169,7 +169,7 @@ func TestReferenceTellsTheTruthAboutDefaults(t *testing.T) {
 		"listen":     c.Listen == proxy.DefaultListen,
 		"admin":      c.Admin.Listen == proxy.DefaultAdmin && c.Admin.Token == "" && c.Admin.Tokens[0].May == "look",
 		"store":      c.Store.URL == proxy.DefaultStore,
-		"drain":      time.Duration(c.Drain) == proxy.DefaultDrain,
+		"drain":      c.DrainTime() == time.Duration(c.Drain) && time.Duration(c.Drain) == time.Duration(r.Timeout) && (&proxy.Config{}).DrainTime() == proxy.DefaultDrain,
 		"upstream":   time.Duration(c.Upstream.ConnectTimeout) == 5*time.Second && time.Duration(c.Upstream.IdleTimeout) == time.Second && c.Upstream.MaxIdle == 256,
 		"scope":      reflect.DeepEqual(*c.Scope, proxy.Scope{Kind: "authorization"}),
 		"methods":    reflect.DeepEqual(r.Methods, []string{"POST", "PATCH"}),

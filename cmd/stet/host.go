@@ -10,7 +10,6 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -77,7 +76,7 @@ func (h *host) serve(cmd *cobra.Command) (err error) {
 		h.log.Info("draining: what was begun ends first")
 		return nil // closing the proxy waits for its parts
 	}
-	return h.servers.drain(cmp.Or(time.Duration(h.config.Drain), proxy.DefaultDrain), func() int { return h.handler.Counts().Runs })
+	return h.servers.drain(h.config.DrainTime(), func() int { return h.handler.Counts().Runs })
 }
 
 // open opens everything but the listeners.

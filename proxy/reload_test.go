@@ -1,0 +1,118 @@
+package proxy
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// changeable are the fields that a reload changes. One that is not among them must be
+// refused when it is another than before.
+var changeable = []string{"upstream", "drain", "trust_forwarded", "scope", "authorize", "encryption", "new_records", "reconcile", "relay", "routes", "unrouted",
+	"replayed_header", "retry_after", "problem_base", "worker", "admin.tokens", "admin.token", "admin.token_file", "limits.waiters", "store.timeout", "store.sweep_every"}
+
+// fill makes a value another than the zero value.
+func fill(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem())
+	case reflect.String:
+		v.SetString("other")
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int, reflect.Int64:
+		v.SetInt(7)
+	case reflect.Float64:
+		v.SetFloat(7)
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				fill(v.Field(i))
+				return
+			}
+		}
+	default:
+		panic("what is another " + v.Type().String() + "?")
+	}
+}
+
+// fill sets the field at a path to another value.
+func (c *Config) fill(path string) {
+	v := reflect.ValueOf(c).Elem()
+	for name := range strings.SplitSeq(path, ".") {
+		for v.Kind() == reflect.Pointer {
+			if v.IsNil() {
+				v.Set(reflect.New(v.Type().Elem()))
+			}
+			v = v.Elem()
+		}
+		for f := range tagged(v.Type()) {
+			if f.Tag.Get("yaml") == name {
+				v = v.FieldByIndex(f.Index)
+				break
+			}
+		}
+	}
+	fill(v)
+}
+
+func TestEveryFieldIsReloadedOrRefusedByItsName(t *testing.T) {
+	all := leaves(reflect.TypeFor[Config](), "")
+	for _, path := range all {
+		after := &Config{}
+		after.fill(path)
+		if reflect.DeepEqual(after, &Config{}) {
+			t.Fatalf("%s was not changed", path)
+		}
+		err := after.unchanged(&Config{})
+		switch {
+		case below(path, changeable) && err != nil:
+			t.Errorf("%s: %v; it can change", path, err)
+		case !below(path, changeable) && (err == nil || err.Error() != path+": it cannot change while the proxy runs; restart it, or set it back"):
+			t.Errorf("%s: %v; is it reloaded? Then it belongs to changeable, else to fixed", path, err)
+		}
+		if err := after.unchanged(after); err != nil {
+			t.Errorf("%s has not changed: %v", path, err)
+		}
+	}
+	for _, path := range slices.Concat(fixed, reloadable, changeable) {
+		if !slices.ContainsFunc(all, func(leaf string) bool { return below(leaf, []string{path}) }) {
+			t.Errorf("there is no field %s", path)
+		}
+	}
+}
+
+func TestReloadNamesAllFieldsThatCannotChangeWithTheirLines(t *testing.T) {
+	read := func(yaml string) *Config {
+		c, err := Parse("stet.yaml", strings.NewReader(yaml), func(string) (string, bool) { return "", false })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	const before = "upstream: {url: 'http://127.0.0.1:3000'}\nlisten: :80\nstore:\n  url: s.db\n  timeout: 3s\nlimits: {memory: 2MiB, waiters: 5}\n"
+	after := read("upstream: {url: 'http://127.0.0.1:3001'}\nlisten: :81\nstore:\n  url: t.db\n  readers: 7\n  timeout: 4s\nlimits: {memory: 3MiB, waiters: 6}\nadmin: {audit: a}\n")
+	err := after.unchanged(read(before))
+	want := []string{"stet.yaml:2: listen: it cannot", "stet.yaml:8: admin.audit: it cannot", "stet.yaml:4: store.url: it cannot", "stet.yaml:5: store.readers: it cannot", "stet.yaml:7: limits.memory: it cannot"}
+	if err == nil {
+		t.Fatal("nothing was said")
+	}
+	for _, w := range want {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%q is missing from %v", w, err)
+		}
+	}
+	if n := strings.Count(err.Error(), "cannot change"); n != len(want) {
+		t.Errorf("%d fields are named, want %d: %v", n, len(want), err)
+	}
+	// What is said in another way is the same.
+	if err := read(strings.Replace(before, "store:\n  url: s.db\n  timeout: 3s\n", "store: s.db\n", 1)).unchanged(read(before)); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,169 @@
+package proxy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stet-go/stet"
+)
+
+// conflicts collects what cannot be together.
+type conflicts struct{ errs []error }
+
+// when notes, if wrong, why the field at path cannot be as it is.
+func (cs *conflicts) when(wrong bool, why string, path ...any) {
+	if wrong {
+		cs.errs = append(cs.errs, &misplaced{path, errors.New(why)})
+	}
+}
+
+// Defaults of what the engine is not told.
+const (
+	defaultStoreTimeout = 5 * time.Second
+	defaultRetryMessage = DefaultRelayRetry
+	maxReplicaTimeout   = 10 * time.Second
+)
+
+// checkTogether returns what cannot work together, each by the field that is to be changed.
+func (c *Config) checkTogether() error {
+	cs := &conflicts{}
+	c.storeTogether(cs)
+	engine, err := stet.New(nowhere{}, stet.Options{SweepEvery: -1})
+	if err != nil {
+		return err
+	}
+	defer engine.Close()
+	usual, _ := engine.Policy("")
+	for i, r := range c.Routes {
+		c.routeTogether(cs, &r, i, usual)
+	}
+	cs.when(c.Unrouted != "" && len(c.Routes) == 0, "without routes every path is protected; write routes, or leave it out", "unrouted")
+	cs.when(c.Worker == workerElsewhere && c.Store.Kind() == kindMemory, "the store is memory, which no other process sees", "worker")
+	if c.Relay != nil {
+		again := cmp.Or(time.Duration(c.Relay.Retry), defaultRetryMessage)
+		for i, t := range c.Relay.Targets {
+			cs.when(time.Duration(t.Timeout) > again, fmt.Sprintf("%v is longer than relay.retry, %v: the message is sent again while the first time goes on", time.Duration(t.Timeout), again),
+				"relay", "targets", i, "timeout")
+		}
+	}
+	if d, name := c.longest(); c.Drain != 0 && time.Duration(c.Drain) < d {
+		cs.when(true, fmt.Sprintf("%v is shorter than the timeout of %s, %v: a request that takes as long is cut off when the proxy ends, and its outcome is unknown. "+
+			"Write drain: %[3]v, or a shorter timeout, and let what ends the process wait for longer than that", time.Duration(c.Drain), name, d), "drain")
+	}
+	return errors.Join(cs.errs...)
+}
+
+// longest is the longest timeout that routes say whose requests end with the proxy in
+// the unknown, and the name of the route.
+func (c *Config) longest() (d time.Duration, name string) {
+	for _, r := range c.Routes {
+		if t := time.Duration(r.Timeout); !r.Pass && r.Async == nil && r.Settles != settlesService && t > d {
+			d, name = t, r.class()
+		}
+	}
+	return d, name
+}
+
+// DrainTime is how long requests may go on during a shutdown: Drain or, by default,
+// DefaultDrain or the longest timeout that a route says, if that is longer.
+func (c *Config) DrainTime() time.Duration {
+	d, _ := c.longest()
+	return cmp.Or(time.Duration(c.Drain), max(DefaultDrain, d))
+}
+
+// storeTogether looks at times of the store.
+func (c *Config) storeTogether(cs *conflicts) {
+	s := &c.Store
+	timeout := cmp.Or(time.Duration(s.Timeout), defaultStoreTimeout)
+	cs.when(time.Duration(s.ReplicaTimeout) > maxReplicaTimeout, fmt.Sprintf("%v; at most %v", time.Duration(s.ReplicaTimeout), maxReplicaTimeout), "store", "replica_timeout")
+	cs.when(time.Duration(s.ReplicaTimeout) > timeout, fmt.Sprintf("%v is longer than store.timeout, %v, which ends the call before", time.Duration(s.ReplicaTimeout), timeout), "store", "replica_timeout")
+	cs.when(time.Duration(s.BusyTimeout) > timeout, fmt.Sprintf("%v is longer than store.timeout, %v, which ends the call before", time.Duration(s.BusyTimeout), timeout), "store", "busy_timeout")
+}
+
+// routeTogether looks at one route.
+func (c *Config) routeTogether(cs *conflicts, r *Route, i int, usual stet.Policy) {
+	at := func(field ...any) []any { return append([]any{"routes", i}, field...) }
+	lease, timeout := cmp.Or(time.Duration(r.Lease), usual.Lease), cmp.Or(time.Duration(r.Timeout), usual.RunTimeout)
+	if r.Pass {
+		for _, name := range r.protects() {
+			cs.when(true, "the route lets its requests pass, unprotected (pass: true); leave it out", at(name)...)
+		}
+		return
+	}
+	storeTimeout, connect := time.Duration(c.Store.Timeout), time.Duration(c.Upstream.ConnectTimeout)
+	cs.when(storeTimeout >= lease, fmt.Sprintf("%v is as long as the lease of %s, %v, or longer: a heartbeat that takes its time has lost the lease", storeTimeout, r.class(), lease), "store", "timeout")
+	cs.when(connect > timeout, fmt.Sprintf("%v is longer than the timeout of %s, %v, which ends the run before", connect, r.class(), timeout), "upstream", "connect_timeout")
+	cs.when(r.MaxWait != 0 && r.Wait > r.MaxWait, fmt.Sprintf("%v is longer than max_wait, %v: who asks to wait would wait for less than who does not", time.Duration(r.Wait), time.Duration(r.MaxWait)), at("wait")...)
+	memory := int64(cmp.Or(c.Limits.Memory, DefaultMemory))
+	cs.when(int64(r.MaxBody)+perRequest > memory, fmt.Sprintf("%d bytes, and %d for the request itself, are more than limits.memory, %d: such a request is never taken", r.MaxBody, perRequest, memory), at("max_body")...)
+	if r.Settles == settlesService {
+		cs.when(c.Encryption != nil && !c.Encryption.AcceptPlain, "what a service settles is not encrypted, and would not be replayed; leave encryption out, or set encryption.accept_plain", at("settles")...)
+		cs.when(r.Stale != "", "with settles: service no outcome is unknown; leave it out", at("stale")...)
+		cs.when(r.Verify != nil, "with settles: service no outcome is unknown; leave it out", at("verify")...)
+	}
+}
+
+// protects are the fields of a route that say how it protects, and that it has.
+func (r *Route) protects() (names []string) {
+	v := reflect.ValueOf(*r)
+	for f := range tagged(v.Type()) {
+		name := f.Tag.Get("yaml")
+		if !v.FieldByIndex(f.Index).IsZero() && !slices.Contains([]string{"path", "name", "methods", "case_insensitive", "trailing_slash", "pass"}, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// checkServing returns what cannot be together where the command serves: who runs a
+// Proxy may listen in another way.
+func (c *Config) checkServing() error {
+	cs := &conflicts{}
+	listen, admin := cmp.Or(c.Listen, DefaultListen), cmp.Or(c.Admin.Listen, DefaultAdmin)
+	cs.when(sameListener(listen, admin), "that is the address for traffic (listen), too: two listeners cannot share one", "admin", "listen")
+	if u, err := url.Parse(c.Upstream.URL); err == nil && u.Host != "" {
+		host := net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme]))
+		cs.when(sameListener(listen, host), "that is where the proxy itself listens for traffic: requests would go round for ever", "upstream", "url")
+		cs.when(sameListener(admin, host), "that is where the proxy itself listens for operators", "upstream", "url")
+	}
+	verified := c.TLS != nil && c.TLS.ClientCA != ""
+	cs.when(c.Scope.certified() && !verified, "a client without a verified certificate is refused: set tls.client_ca, and tls", "scope")
+	for i, r := range c.Routes {
+		cs.when(r.Scope.certified() && !verified, "a client without a verified certificate is refused: set tls.client_ca, and tls", "routes", i, "scope")
+	}
+	return errors.Join(cs.errs...)
+}
+
+// certified reports whether a scope is read from the client's certificate.
+func (s *Scope) certified() bool {
+	return s != nil && (strings.HasPrefix(s.Kind, "mtls") || slices.ContainsFunc(s.All, func(one Scope) bool { return one.certified() }))
+}
+
+// sameListener reports whether two addresses are one for a listener: names other than
+// localhost are not looked up.
+func sameListener(a, b string) bool {
+	hostA, portA, errA := net.SplitHostPort(a)
+	hostB, portB, errB := net.SplitHostPort(b)
+	if errA != nil || errB != nil || portA != portB || portA == "0" {
+		return false
+	}
+	return hostA == hostB || meets(hostA, hostB) || meets(hostB, hostA)
+}
+
+// meets reports whether what listens at a host is reached by the name of another: every
+// interface is by each name of this host, and localhost is one or the other loopback address.
+func meets(listens, name string) bool {
+	at, of := net.ParseIP(listens), net.ParseIP(name)
+	here := name == "" || name == "localhost" || of != nil && (of.IsLoopback() || of.IsUnspecified())
+	if listens == "" || at != nil && at.IsUnspecified() {
+		return here
+	}
+	return listens == "localhost" && (name == "127.0.0.1" || name == "::1")
+}
