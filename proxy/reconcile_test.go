@@ -147,15 +147,17 @@ func TestReconcilerAsksAboutTheOperationOfItsScope(t *testing.T) {
 
 // A service that looks for an empty key finds nothing, whatever has happened.
 func TestReconcilerDoesNotAskWithoutAKey(t *testing.T) {
-	l := newTill(t)
-	yaml := yamlFor(l.URL, "http1", reconciled)
-	f := start(t, strings.NewReplacer("keep_key: true", "", "keep_scope: true", "", "reconcile: {every: 20ms}", "").Replace(yaml))
-	f.post("k", "paid", "X-Account", "a")
-	if got, want := f.once(yaml, proxy.ReconcileOptions{}), (proxy.Reconciled{Blind: 1}); got != want || l.questions() != 0 {
-		t.Errorf("%+v, %d questions; want %+v, and none", got, l.questions(), want)
-	}
-	if r := f.post("k", "paid", "X-Account", "a"); !r.replayed() || r.body != "charged a k" {
-		t.Errorf("a retry: %d %q; want the service asked with its key", r.status, r.body)
+	for _, scope := range []string{"", "keep_scope: true"} { // when the record was made
+		l := newTill(t)
+		yaml := yamlFor(l.URL, "http1", reconciled)
+		f := start(t, strings.NewReplacer("keep_key: true", "", "keep_scope: true", scope, "reconcile: {every: 20ms}", "").Replace(yaml))
+		f.post("k", "paid", "X-Account", "a")
+		if got, want := f.once(yaml, proxy.ReconcileOptions{}), (proxy.Reconciled{Blind: 1}); got != want || l.questions() != 0 {
+			t.Errorf("%+v, %d questions; want %+v, and none", got, l.questions(), want)
+		}
+		if r := f.post("k", "paid", "X-Account", "a"); !r.replayed() || r.body != "charged a k" {
+			t.Errorf("a retry: %d %q; want the service asked with its key", r.status, r.body)
+		}
 	}
 }
 
