@@ -72,7 +72,7 @@ ordeal-node: services ## The same with services in Node (10 min)
 ordeal-mixed: services ## Services in Go, Python and Node and a consumer on the same keys, killed 300 times (10 min)
 	$(ORDEAL_OF) Together -kills 300 -server-kills 10 -pauses 10
 
-ordeal-flow: services ## Accepted operations: kill services, sidecars and workers 520 times, servers 20 times; stop 20 processes (15 min)
+ordeal-flow: services ## Accepted operations and messages: kill services, sidecars, workers, consumers 520 times, servers 20 times; stop 20 processes (10 min)
 	$(ORDEAL_OF) Accepted -kills 220 -sidecar-kills 300 -server-kills 20 -pauses 10
 
 reconcile: services ## Resolve 100,000 parked records by four reconcilers at a time, on every store (10 min)

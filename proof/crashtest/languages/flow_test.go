@@ -64,26 +64,33 @@ func (f *flow) before(t *testing.T, services []*lane, sidecars, workers *budget)
 	}
 }
 
-// Operations are accepted with 202 by sidecars, and paid by services that settle by SQL.
-// Services, sidecars, workers and PostgreSQL are killed, and stopped for longer than a
+// besides is how many processes of stet of a kind are killed, if there are so many kinds
+// in this half.
+func besides(kinds int) *budget { return newBudget(*sidecarKills/2/kinds, []string{anyMoment}) }
+
+// Operations are accepted with 202 by sidecars, and asked for by messages, and paid by services
+// that settle by SQL. Services, sidecars, workers, consumers, PostgreSQL and RabbitMQ are killed, and stopped for longer than a
 // lease; nothing is ever unknown.
 func flowSettled(t *testing.T, all *total) {
 	s := newSiege(t)
 	s.prefer = "wait=1"
-	s.serverKills = *serverKills - *serverKills/2
-	services, sidecars, workers := newBudget(*serviceKills/2, points), newBudget(*sidecarKills/4, []string{anyMoment}), newBudget(*sidecarKills/4, []string{anyMoment})
+	s.serverKills = (*serverKills + 2) / 3
+	s.broker, s.brokerKills = rig.NewRabbitMQ(t, rig.RabbitMQOptions{}), *serverKills-s.serverKills-*serverKills/3
+	services, sidecars, workers, consumers := newBudget(*serviceKills/2, points), besides(3), besides(3), besides(3)
 	of := func(l language, kind string) language { return language{l.name, []string{kind}, l.prepare} }
 	lanes := append(s.services(t, of(python, "fastapi"), services, "SIDECAR=1"), s.services(t, of(node, "express"), services, "SIDECAR=1")...)
 	f := &flow{siege: s, program: rig.Stet(t), store: s.url, route: ", settles: service"}
 	f.before(t, lanes, sidecars, workers)
+	m := f.consumers(t, lanes, consumers)
 	s.during(t)
 	v, by := s.judged(t)
-	t.Logf("settled by %v; services: %v; sidecars: %v; workers: %v", by, services, sidecars, workers)
+	t.Logf("settled by %v, %d of them for messages; services: %v; sidecars: %v; workers: %v; consumers: %v", by, len(m.keys), services, sidecars, workers, consumers)
 	if s.perhaps > 0 {
 		v.Unknown = append(v.Unknown, fmt.Sprintf("%d answers said that an outcome is unknown", s.perhaps))
 	}
 	all.kills += services.kills()
-	all.sidecars += sidecars.kills() + workers.kills()
+	all.sidecars += sidecars.kills() + workers.kills() + consumers.kills()
+	all.brokers += int(s.brokers.Load())
 	perhaps := all.perhaps
 	all.add(s, v)
 	all.perhaps = perhaps
@@ -94,7 +101,7 @@ func flowSettled(t *testing.T, all *total) {
 func flowVerified(t *testing.T, all *total) {
 	s := newSiege(t)
 	s.prefer = "wait=1"
-	s.serverKills = *serverKills / 2
+	s.serverKills = *serverKills / 3
 	conn, err := pgx.Connect(t.Context(), s.url)
 	if err == nil {
 		_, err = conn.Exec(t.Context(), verifiedSchema)
@@ -107,7 +114,7 @@ func flowVerified(t *testing.T, all *total) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	services, sidecars, workers := newBudget(*serviceKills-*serviceKills/2, verifiedPoints), newBudget(*sidecarKills/4, []string{anyMoment}), newBudget(*sidecarKills/4, []string{anyMoment})
+	services, sidecars, workers := newBudget(*serviceKills-*serviceKills/2, verifiedPoints), besides(2), besides(2)
 	l := language{"go", []string{"verified"}, func(*testing.T) func(string) *exec.Cmd {
 		return func(string) *exec.Cmd {
 			cmd := exec.Command(program)

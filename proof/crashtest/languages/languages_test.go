@@ -155,7 +155,7 @@ func (s *siege) sidecars(t *testing.T, services []*lane, kills *budget) {
 
 // total is what the ordeals of a language have come to.
 type total struct {
-	kills, sidecars, servers, pauses, keys, perhaps int
+	kills, sidecars, servers, brokers, pauses, keys, perhaps int
 	verdict
 }
 
@@ -174,7 +174,7 @@ func (o *total) print(t *testing.T, name string) {
 		name string
 		n    int
 		unit string
-	}{{"kills", o.kills, "kills of services"}, {"sidecar_kills", o.sidecars, "kills of sidecars"}, {"postgres_kills", o.servers, "kills of PostgreSQL"},
+	}{{"kills", o.kills, "kills of services"}, {"sidecar_kills", o.sidecars, "kills of sidecars"}, {"postgres_kills", o.servers, "kills of PostgreSQL"}, {"broker_kills", o.brokers, "kills of RabbitMQ"},
 		{"pauses", o.pauses, "processes stopped for longer than a lease"}, {"payments", o.keys, "keys"}, {"answered_unknown", o.perhaps, "answers, for the time being"},
 		{"changed", len(o.Changed), "keys"}, {"executed_twice", len(o.Twice), "keys"}, {"lost", len(o.Lost), "keys"}, {"unknown", len(o.Unknown), "keys or records"}} {
 		fmt.Printf("figure: %s_%s = %d %s\n", name, f.name, f.n, f.unit)

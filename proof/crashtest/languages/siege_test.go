@@ -241,12 +241,20 @@ type siege struct {
 	pauses      int
 	// more is called with each new key. May be nil.
 	more func(ctx context.Context, key string) error
+	// unasked says that what more asks for is another payment than that of the key.
+	unasked bool
+	// read is called with the ledger, before the judge. May be nil.
+	read func(ledger map[string][]int64)
+	// broker is killed, too, as often. May be nil.
+	broker      *rig.RabbitMQServer
+	brokerKills int
 	// after is called when each key was asked for once more, while processes live. May be nil.
 	after func(context.Context) error
 
 	till
 	away          atomic.Int64 // odd while the server is away
 	killed, still atomic.Int64 // servers killed, processes paused
+	brokers       atomic.Int64 // brokers killed
 }
 
 // during has customers pay while processes die, until enough have.
@@ -280,7 +288,10 @@ func (s *siege) during(t *testing.T) {
 			}
 		})
 	}
-	others.Go(func() { s.killServer(open, cancel) })
+	others.Go(func() { s.killServers(open, cancel, s.server, s.serverKills, &s.killed) })
+	if s.broker != nil {
+		others.Go(func() { s.killServers(open, cancel, s.broker, s.brokerKills, &s.brokers) })
+	}
 	others.Go(func() {
 		for s.still.Load() < int64(s.pauses) && open.Err() == nil {
 			if s.lanes[rand.IntN(len(s.lanes))].pause() {
@@ -294,7 +305,7 @@ func (s *siege) during(t *testing.T) {
 		case <-ctx.Done():
 		}
 	}
-	for ctx.Err() == nil && (s.killed.Load() < int64(s.serverKills) || s.still.Load() < int64(s.pauses)) {
+	for ctx.Err() == nil && (s.killed.Load() < int64(s.serverKills) || s.brokers.Load() < int64(s.brokerKills) || s.still.Load() < int64(s.pauses)) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	closing()
@@ -318,26 +329,34 @@ func (s *siege) orders(ctx context.Context, cancel context.CancelCauseFunc, key 
 	if s.more == nil {
 		return
 	}
-	s.asked(key)
+	if !s.unasked {
+		s.asked(key)
+	}
 	if err := s.more(ctx, key); err != nil {
 		cancel(err)
 	}
 }
 
-func (s *siege) killServer(ctx context.Context, cancel context.CancelCauseFunc) {
-	for i := range s.serverKills {
-		for total, kills := s.kills(); kills < total*(i+1)/(s.serverKills+1) && ctx.Err() == nil; total, kills = s.kills() {
+// server is what stands behind the processes.
+type server interface {
+	Kill() error
+	Start(ctx context.Context) error
+}
+
+func (s *siege) killServers(ctx context.Context, cancel context.CancelCauseFunc, server server, times int, killed *atomic.Int64) {
+	for i := range times {
+		for total, kills := s.kills(); kills < total*(i+1)/(times+1) && ctx.Err() == nil; total, kills = s.kills() {
 			time.Sleep(20 * time.Millisecond)
 		}
 		if ctx.Err() != nil {
 			return
 		}
 		s.away.Add(1)
-		if err := errors.Join(s.server.Kill(), s.server.Start(ctx)); err != nil {
+		if err := errors.Join(server.Kill(), server.Start(ctx)); err != nil {
 			cancel(err)
 		}
 		s.away.Add(1)
-		s.killed.Add(1)
+		killed.Add(1)
 	}
 }
 
@@ -456,6 +475,9 @@ func (s *siege) judged(t *testing.T) (verdict, map[string]int) {
 		return nil
 	}); err != nil {
 		t.Fatal(err)
+	}
+	if s.read != nil {
+		s.read(ledger)
 	}
 	var unknown int
 	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM stet.records WHERE state = 5").Scan(&unknown); err != nil {
