@@ -12,43 +12,15 @@ import { chromium } from 'playwright-core';
 import { service } from '../answers.js';
 import { points } from '../cutter.js';
 import { shop } from '../shop.js';
+import { executablePath, launch, outcome, pages, ready, reload, shown, submit, visitWith } from './visit.js';
 
-const executablePath = process.env.STET_CHROMIUM;
-const pages = { '/': new URL('page.html', import.meta.url) };
 const forGood = new Set(['before it is connected', 'in the body', 'before the answer', 'in the header of the answer', 'in the body of the answer']);
-const outcome = '201 {"charge":1}';
 let browser;
 
-before(async () => {
-  browser = await chromium.launch({ executablePath, args: ['--host-resolver-rules=MAP shop.test 127.0.0.1'] });
-});
+before(async () => { browser = await launch(); });
 after(() => browser.close());
 
-/** Tabs of one browser profile at a shop. */
-async function visit(t, { at = (url) => url } = {}) {
-  const s = await shop(t, pages);
-  const context = await browser.newContext();
-  t.after(() => context.close());
-  const open = async (query = '') => {
-    const page = await context.newPage();
-    page.setDefaultTimeout(20_000);
-    await page.goto(`${at(s.url)}/?${query}`);
-    await ready(page);
-    return page;
-  };
-  return { ...s, context, open };
-}
-
-const ready = (page) => page.locator('button[data-ready]').waitFor();
-const submit = (page) => page.locator('button').click();
-const shown = async (page) => {
-  await page.waitForFunction(() => document.querySelector('output').textContent !== '');
-  return page.locator('output').textContent();
-};
-const reload = async (page) => {
-  await page.reload();
-  await ready(page);
-};
+const visit = (t, options) => visitWith(browser, t, options);
 
 for (const [name, point] of Object.entries(points)) {
   test(`cut ${name}, reloaded, submitted again in two tabs: one charge`, async (t) => {
@@ -83,19 +55,22 @@ for (const [name, point] of Object.entries(points)) {
   });
 }
 
-test('cut behind every byte of the answer: the outcome is whole, and there is one charge', async (t) => {
-  const { open, wire, charges } = await visit(t);
-  const page = await open();
-  let length = 1;
-  for (let at = 0; at < length; at++) {
-    const cut = wire.cut({ side: 'answer', once: true, at: (whole) => (({ length } = whole), at) });
-    const shown = await page.evaluate(([operation]) => window.pay(operation), [`cut-${at}`]);
-    await cut;
-    assert.equal(shown, `201 {"charge":${charges.length}}`, `behind byte ${at}`);
-  }
-  assert.ok(length > 140, `the answer has ${length} bytes`);
-  assert.equal(new Set(charges).size, charges.length);
-});
+for (const [side, step] of [['answer', 1], ['request', 11]]) {
+  test(`cut all along the ${side}: the outcome is whole, and there is one charge`, async (t) => {
+    const { open, wire, charges } = await visit(t);
+    const page = await open();
+    let length = 1;
+    for (let at = 0; at < length; at += step) {
+      const cut = wire.cut({ side, once: true, at: (whole) => (({ length } = whole), at) });
+      const shown = await page.evaluate(([operation]) => window.pay(operation), [`cut-${at}`]);
+      await cut;
+      assert.equal(shown, `201 {"charge":${charges.length}}`, `behind byte ${at}`);
+    }
+    assert.ok(length > 140, `it has ${length} bytes`);
+    assert.equal(charges.length, Math.ceil(length / step));
+    assert.equal(new Set(charges).size, charges.length);
+  });
+}
 
 test('without a cut, and submitted again after the reload: the outcome is there, and nothing is sent', async (t) => {
   const { open, charges } = await visit(t);
