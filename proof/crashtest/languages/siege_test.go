@@ -104,6 +104,9 @@ func (b *budget) String() string {
 	return strings.Join(all, ", ")
 }
 
+// absence is how many servers are away, and how often that has changed.
+type absence struct{ now, changes atomic.Int64 }
+
 // lane is a place for one process after the other, at one address.
 type lane struct {
 	addr    string
@@ -164,14 +167,14 @@ func (l *lane) start(ctx context.Context, die string) (*exec.Cmd, <-chan struct{
 }
 
 // hold has one process after the other die, and then one that lives until ctx ends.
-func (l *lane) hold(ctx context.Context, away *atomic.Int64) error {
+func (l *lane) hold(ctx context.Context, away *absence) error {
 	for ctx.Err() == nil {
 		at := l.kills.take()
 		die := ""
 		if at != "" && at != anyMoment {
 			die = fmt.Sprintf("%s:%d", at, 1+rand.IntN(6))
 		}
-		was := away.Load()
+		was, gone := away.changes.Load(), away.now.Load() > 0
 		cmd, ended, err := l.start(ctx, die)
 		if err == nil {
 			at, err = l.fate(ctx, cmd, ended, at)
@@ -179,7 +182,7 @@ func (l *lane) hold(ctx context.Context, away *atomic.Int64) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err != nil && (was%2 == 1 || away.Load() != was): // a server was away
+		case err != nil && (gone || away.changes.Load() != was): // a server was away
 			if at != "" {
 				l.kills.giveBack()
 			}
@@ -252,7 +255,7 @@ type siege struct {
 	after func(context.Context) error
 
 	till
-	away          atomic.Int64 // odd while the server is away
+	away          absence
 	killed, still atomic.Int64 // servers killed, processes paused
 	brokers       atomic.Int64 // brokers killed
 }
@@ -351,11 +354,13 @@ func (s *siege) killServers(ctx context.Context, cancel context.CancelCauseFunc,
 		if ctx.Err() != nil {
 			return
 		}
-		s.away.Add(1)
+		s.away.now.Add(1)
+		s.away.changes.Add(1)
 		if err := errors.Join(server.Kill(), server.Start(ctx)); err != nil {
 			cancel(err)
 		}
-		s.away.Add(1)
+		s.away.changes.Add(1)
+		s.away.now.Add(-1)
 		killed.Add(1)
 	}
 }
