@@ -38,7 +38,7 @@ func install(t *testing.T) (dir string) {
 	if err := os.WriteFile(filepath.Join(dir, "package.json"), []byte(`{"private": true, "type": "module"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"server.js", "behind-sidecar.js", "cards.js", "orders.js", "orders.html"} {
+	for _, name := range []string{"server.js", "behind-sidecar.js", "cards.js", "orders.js", "orders-postgres.js", "orders.html"} {
 		program, err := os.ReadFile(name)
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, name), program, 0o600)

@@ -22,6 +22,21 @@ func Test(t *testing.T, kit func(*testing.T) Kit) {
 	}
 }
 
+// TestConsumer tests what the page claims of stet consume.
+func TestConsumer(t *testing.T, kit Kit) {
+	f := open(t, kit)
+	f.startShop()
+	f.startSidecar()
+	f.consumer.Kill()
+	f.accepted()
+	f.outcome()
+	f.startConsumer()
+	f.messages(1)
+	f.consumer.Kill()
+	f.startConsumer()
+	f.messages(1)
+}
+
 func isDoneOnce(t *testing.T, kit Kit) {
 	f := open(t, kit)
 	f.startShop()
@@ -74,7 +89,7 @@ func diesBeforeTheCharge(t *testing.T, kit Kit) {
 func outlivesTheSidecar(t *testing.T, kit Kit) {
 	f := open(t, kit)
 	f.startSidecar()
-	f.accepted()
+	f.follow(f.accepted().location, `"attempts":1`) // it has found out that there is no shop
 	f.sidecar.Kill()
 	f.startShop()
 	f.startSidecar()

@@ -37,13 +37,12 @@ type Kit struct {
 	// Asks says that an order that broke off is settled by asking the shop, which emits
 	// nothing, and not by sending it again.
 	Asks bool
+	// Consumes says that stet consume takes what leaves.
+	Consumes bool
 
 	Stet  string                                                    // the command
 	Start func(t testing.TB, cmd *exec.Cmd) (url string, p Process) // and wait until it listens
 	Free  func() (addr string, err error)                           // where nothing listens
-	// Arrived are the IDs of the messages that have arrived, in any order. Default: those
-	// of GET /shipments of the shop.
-	Arrived func(t testing.TB) []string
 }
 
 // flow is a shop with all that it needs.
@@ -53,6 +52,7 @@ type flow struct {
 	env                  []string
 	cardsAt, shopAt, at  string // addresses
 	cards, shop, sidecar Process
+	consumer             Process
 }
 
 func open(t *testing.T, kit Kit) *flow {
@@ -66,14 +66,14 @@ func open(t *testing.T, kit Kit) *flow {
 		*addr = free
 	}
 	dir := t.TempDir()
-	if f.kit.Store == "" {
+	if f.kit.Store == "" { // a file, else a database
 		f.kit.Store = filepath.Join(dir, "stet.db")
 	}
 	f.env = slices.Concat(os.Environ(), kit.Env, []string{"CARDS_URL=http://" + f.cardsAt, "STET_URL=http://" + f.at,
 		"SHOP=" + filepath.Join(dir, "shop.db"), "CARD_SECONDS=0"})
 	t.Cleanup(func() {
 		if t.Failed() {
-			for name, p := range map[string]Process{"cards": f.cards, "shop": f.shop, "sidecar": f.sidecar} {
+			for name, p := range map[string]Process{"cards": f.cards, "shop": f.shop, "sidecar": f.sidecar, "consumer": f.consumer} {
 				if p != nil {
 					t.Logf("%s said:\n%s", name, p.Log())
 				}
@@ -99,8 +99,20 @@ func (f *flow) startShop()  { f.shop = f.start(f.kit.Shop, f.shopAt) }
 
 func (f *flow) startSidecar() {
 	f.Helper()
-	f.sidecar = f.start(exec.Command(f.kit.Stet, "proxy", "--config", f.kit.Config, "--upstream", "http://"+f.shopAt, "--store", f.kit.Store,
-		"--listen", f.at, "--admin-listen", "off"), f.at)
+	f.sidecar = f.start(f.command("proxy", "--listen", f.at, "--admin-listen", "off"), f.at)
+	if f.kit.Consumes && f.consumer == nil {
+		f.startConsumer()
+	}
+}
+
+func (f *flow) startConsumer() {
+	f.Helper()
+	f.consumer = f.start(f.command("consume", "--admin-listen", "127.0.0.1:0"), f.at)
+}
+
+// command is one of stet with the configuration.
+func (f *flow) command(name string, more ...string) *exec.Cmd {
+	return exec.Command(f.kit.Stet, append([]string{name, "--config", f.kit.Config, "--upstream", "http://" + f.shopAt, "--store", f.kit.Store}, more...)...)
 }
 
 // answer is a response, as far as it is to stay the same.
@@ -205,9 +217,6 @@ func (f *flow) charges() int {
 // arrived are the IDs of the messages that have arrived.
 func (f *flow) arrived() (ids []string) {
 	f.Helper()
-	if f.kit.Arrived != nil {
-		return f.kit.Arrived(f)
-	}
 	var all []struct{ Message string }
 	if err := f.get("http://"+f.shopAt+"/shipments", &all); err != nil {
 		f.Error(err)
@@ -236,7 +245,7 @@ func (f *flow) outcome() {
 		last = f.order(emma, "wait=10")
 		return last.status != http.StatusAccepted && last.status != http.StatusGatewayTimeout
 	})
-	if last.status != http.StatusCreated || last.location != "/orders/1" || !strings.Contains(last.body, `"Emma"`) {
+	if last.status != http.StatusCreated || !strings.HasPrefix(last.location, "/orders/") || !strings.Contains(last.body, `"Emma"`) {
 		f.Fatalf("the order became %+v; want 201", last)
 	}
 	for range 2 {
