@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/stettest"
@@ -398,6 +399,40 @@ func TestTwoRelaysLoseNothing(t *testing.T) {
 				t.Errorf("the message of %s is lost", key)
 			}
 		}
+	}
+}
+
+// A target may take longer to answer than the relay gives all of them in a round.
+func TestSlowTargetGetsEachMessageOnce(t *testing.T) {
+	s, h := emitting(t), newHook(t)
+	var mu sync.Mutex
+	began := map[string]int{}
+	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		began[r.Header.Get("Message-Id")]++
+		mu.Unlock()
+		select { // longer than the whole of retry
+		case <-time.After(1500 * time.Millisecond):
+		case <-r.Context().Done():
+			return
+		}
+		h.Config.Handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(slow.Close)
+	f := startWith(t, memory.New(memory.Options{}), relaying(s.URL, "", "{by: "+slow.URL+"}"), proxy.Options{Parts: proxy.Relay})
+	for i := range 5 {
+		f.post(fmt.Sprint("k", i), `{"to":"a","body":1}`+"\n"+`{"to":"b","key":"same","body":1}`)
+	}
+	stettest.Eventually(t, "all have left", func() bool { return f.seen.Count(observe.Relayed) == 5 })
+	mu.Lock()
+	defer mu.Unlock()
+	for id, n := range began {
+		if n != 1 {
+			t.Errorf("%s was sent %d times", id, n)
+		}
+	}
+	if len(h.taken()) != 10 {
+		t.Errorf("%d were taken", len(h.taken()))
 	}
 }
 

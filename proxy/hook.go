@@ -25,6 +25,8 @@ const (
 	formatCloudEvents = "cloudevents"
 	formatPlain       = "plain"
 
+	maxSendTimeout = 5 * time.Minute
+
 	// hookCalls is how many requests of one target are under way at a time.
 	hookCalls = 16
 	// maxHookAnswer is how much of an answer is read so that its connection is used again.
@@ -40,6 +42,14 @@ type hook struct {
 	timeout time.Duration
 	client  *http.Client
 	closing func()
+
+	ctx    context.Context // of requests
+	cancel context.CancelFunc
+	slots  chan struct{} // of requests under way
+	active sync.WaitGroup
+
+	mu   sync.Mutex
+	busy map[string]chan struct{} // lanes with a request under way, and its end
 }
 
 // The fields of requests in the plain format; the ID is in stetmsg.IDHeader.
@@ -50,6 +60,9 @@ const (
 
 // hook returns the sender of a target of HTTP.
 func (t *Target) hook(r *Relaying) (sender, error) {
+	if d := time.Duration(t.Timeout); d > maxSendTimeout {
+		return nil, at("timeout", "%v is longer than %v", d, maxSendTimeout)
+	}
 	if u, err := url.Parse(t.By); err != nil || u.Host == "" || u.Fragment != "" {
 		return nil, at("by", "%q is no URL with a host and without a fragment", redact(t.By))
 	}
@@ -73,10 +86,16 @@ func (t *Target) hook(r *Relaying) (sender, error) {
 	transport := newTransport(Upstream{IdleTimeout: Duration(30 * time.Second), MaxIdle: hookCalls})
 	h.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	h.closing = transport.CloseIdleConnections
+	h.ctx, h.cancel = context.WithCancel(context.Background())
+	h.slots, h.busy = make(chan struct{}, hookCalls), make(map[string]chan struct{})
 	return h, nil
 }
 
-func (h *hook) close() { h.closing() }
+func (h *hook) close() {
+	h.cancel()
+	h.active.Wait()
+	h.closing()
+}
 
 // own reports whether a field says what the request, its connection or the message is.
 func (h *hook) own(name string) bool {
@@ -105,20 +124,20 @@ func (h *hook) check(m stet.Message) error {
 	return nil
 }
 
+// lane is what messages are sent one after the other by.
+func lane(m stet.Message) string {
+	if m.Key == "" {
+		return "id " + m.ID // in order with no other
+	}
+	return "key " + m.Key
+}
+
 // publish implements sender. Messages with one key are sent one after the other, and none
 // after one that was not taken; others at the same time.
-func (h *hook) publish(ctx context.Context, messages []stet.Message, confirmed func(stet.Message)) error {
+func (h *hook) publish(ctx context.Context, messages []stet.Message, book *book) error {
 	lanes := make(map[string][]stet.Message)
-	var first []stet.Message // of each lane
 	for _, m := range messages {
-		lane := "key " + m.Key
-		if m.Key == "" {
-			lane = "id " + m.ID // in order with no other
-		}
-		if lanes[lane] == nil {
-			first = append(first, m)
-		}
-		lanes[lane] = append(lanes[lane], m)
+		lanes[lane(m)] = append(lanes[lane(m)], m)
 	}
 	work := make(chan []stet.Message, len(lanes))
 	for lane := range maps.Values(lanes) {
@@ -128,18 +147,16 @@ func (h *hook) publish(ctx context.Context, messages []stet.Message, confirmed f
 	var mu sync.Mutex
 	var failed error
 	var wg sync.WaitGroup
-	for range min(hookCalls, len(first)) {
+	for range min(hookCalls, len(lanes)) {
 		wg.Go(func() {
 			for lane := range work {
 				for _, m := range lane {
-					err := h.send(ctx, m)
-					if err != nil {
+					if err := h.send(ctx, m, book); err != nil {
 						mu.Lock()
 						failed = err // the last stands for the others
 						mu.Unlock()
 						break
 					}
-					confirmed(m)
 				}
 			}
 		})
@@ -148,9 +165,73 @@ func (h *hook) publish(ctx context.Context, messages []stet.Message, confirmed f
 	return failed
 }
 
-// send sends one message, and returns nil if it was taken.
-func (h *hook) send(ctx context.Context, m stet.Message) error {
-	ctx, cancel := context.WithTimeout(ctx, h.timeout)
+// send has one message sent, and returns nil if it was taken. If ctx ends before that is
+// known, the request goes on for as long as it may take: it is not begun anew then.
+func (h *hook) send(ctx context.Context, m stet.Message, book *book) error {
+	end, err := h.enter(ctx, lane(m))
+	if err != nil {
+		return err
+	}
+	if book.has(m.ID) { // since we waited
+		end()
+		return nil
+	}
+	ended := make(chan error, 1)
+	h.active.Go(func() {
+		defer end()
+		err := h.post(m)
+		if err == nil {
+			book.note(m.ID)
+		}
+		ended <- err
+	})
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		return errSlow
+	}
+}
+
+var errSlow = errors.New("it has not answered yet")
+
+// enter waits until nothing else is under way in a lane, and there is room for a request.
+func (h *hook) enter(ctx context.Context, lane string) (end func(), err error) {
+	for {
+		h.mu.Lock()
+		before := h.busy[lane]
+		mine := make(chan struct{})
+		if before == nil {
+			h.busy[lane] = mine
+		}
+		h.mu.Unlock()
+		if before != nil {
+			select {
+			case <-before:
+				continue
+			case <-ctx.Done():
+				return nil, errSlow
+			}
+		}
+		leave := func() {
+			h.mu.Lock()
+			delete(h.busy, lane)
+			h.mu.Unlock()
+			close(mine)
+		}
+		select {
+		case h.slots <- struct{}{}:
+			return func() { <-h.slots; leave() }, nil
+		case <-ctx.Done():
+			leave()
+			return nil, errSlow
+		}
+	}
+}
+
+// post sends one message.
+func (h *hook) post(m stet.Message) error {
+	ctx, cancel := context.WithTimeout(h.ctx, h.timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url, strings.NewReader(string(m.Body)))
 	if err != nil {

@@ -123,8 +123,10 @@ func (r *Relaying) check() error {
 	all := -1
 	for i := range r.Targets {
 		t := &r.Targets[i]
-		if _, err := t.sender(r, nil); err != nil {
+		if s, err := t.sender(r); err != nil {
 			bad(err, "targets", i)
+		} else {
+			s.close()
 		}
 		switch pattern := cmp.Or(t.To, "*"); {
 		case all >= 0 && pattern != RefusedDestination:

@@ -16,9 +16,9 @@ import (
 
 // sender sends messages to one target.
 type sender interface {
-	// publish sends messages, in their order where the target keeps one, and says of each
-	// that was confirmed. It returns when ctx ends.
-	publish(ctx context.Context, messages []stet.Message, confirmed func(stet.Message)) error
+	// publish sends messages, in their order where the target keeps one, and notes those that
+	// were confirmed. It returns when ctx ends; what is confirmed after that is noted, too.
+	publish(ctx context.Context, messages []stet.Message, book *book) error
 	// check refuses messages that the target never takes.
 	check(m stet.Message) error
 	close()
@@ -39,9 +39,14 @@ type targets struct {
 	told atomic.Int64 // lines since it was set to 0, written or not because others were
 
 	unrouted seldom
+	book     book
+}
 
+// book has the IDs of messages that were confirmed, while others of their operations were
+// not, or before it was noted in the store.
+type book struct {
 	mu   sync.Mutex
-	sent map[string]time.Time // IDs that were confirmed, of operations that have other messages, too
+	sent map[string]time.Time
 }
 
 // maxSent bounds what is known of operations of which a part was sent, and sentFor for how
@@ -53,12 +58,12 @@ const (
 
 // newTargets connects to nothing yet. r may be nil.
 func newTargets(r *Relaying, log *slog.Logger) (*targets, error) {
-	ts := &targets{log: log, sent: make(map[string]time.Time)}
+	ts := &targets{log: log, book: book{sent: make(map[string]time.Time)}}
 	if r == nil {
 		return ts, nil
 	}
 	for i := range r.Targets {
-		s, err := r.Targets[i].sender(r, log)
+		s, err := r.Targets[i].sender(r)
 		if err != nil {
 			ts.close()
 			return nil, err
@@ -109,7 +114,7 @@ func (ts *targets) publish(ctx context.Context, messages []stet.Message) error {
 			if ts.unrouted.due() {
 				ts.log.Error("proxy: messages wait for a destination that no target of relay takes; add one to the configuration, and they are sent", slog.String("to", fmt.Sprintf("%.100q", m.To)))
 			}
-		case ts.known(m.ID):
+		case ts.book.has(m.ID):
 		case by[s] == nil:
 			order = append(order, s)
 			fallthrough
@@ -125,14 +130,14 @@ func (ts *targets) publish(ctx context.Context, messages []stet.Message) error {
 	wg.Wait()
 	err := errors.Join(append(errs, failed...)...)
 	if err == nil {
-		ts.forget(messages)
+		ts.book.forget(messages)
 	}
 	return err
 }
 
 // to sends messages to one target.
 func (ts *targets) to(ctx context.Context, s *sending, messages []stet.Message) error {
-	err := s.publish(ctx, messages, ts.keep)
+	err := s.publish(ctx, messages, &ts.book)
 	if err != nil && context.Cause(ctx) == context.Canceled { //nolint:errorlint // the process ends
 		return err
 	}
@@ -150,33 +155,32 @@ func (ts *targets) to(ctx context.Context, s *sending, messages []stet.Message) 
 	return nil
 }
 
-func (ts *targets) known(id string) bool {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	at, ok := ts.sent[id]
+func (b *book) has(id string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at, ok := b.sent[id]
 	return ok && time.Since(at) < sentFor
 }
 
-func (ts *targets) keep(m stet.Message) {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	if len(ts.sent) >= maxSent {
-		clear(ts.sent)
+func (b *book) note(id string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.sent) >= maxSent {
+		clear(b.sent)
 	}
-	ts.sent[m.ID] = time.Now()
+	b.sent[id] = time.Now()
 }
 
-func (ts *targets) forget(messages []stet.Message) {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
+func (b *book) forget(messages []stet.Message) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for _, m := range messages {
-		delete(ts.sent, m.ID)
+		delete(b.sent, m.ID)
 	}
 }
 
-// sender returns what sends to the target. A nil log is of a configuration that is only
-// checked.
-func (t *Target) sender(r *Relaying, log *slog.Logger) (sender, error) {
+// sender returns what sends to the target. It connects when it has to.
+func (t *Target) sender(r *Relaying) (sender, error) {
 	scheme, _, _ := strings.Cut(t.By, ":")
 	if t.By == "" {
 		return nil, at("by", "required: where do the messages go? https://hooks.example.com/events or amqp://127.0.0.1, for example")

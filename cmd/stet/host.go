@@ -91,7 +91,7 @@ func (h *host) open(ctx context.Context) (*proxy.AdminHandler, error) {
 		return nil, usage{errors.New("a store in memory is that of one process, and nothing is in this one: name the store of the proxy")}
 	}
 	registry := prometheus.NewRegistry()
-	metrics, err := stetmetrics.New(registry, stetmetrics.Options{Next: stetlog.New(stetlog.Options{Logger: h.log})})
+	metrics, err := stetmetrics.New(registry, stetmetrics.Options{Next: &quiet{next: stetlog.New(stetlog.Options{Logger: h.log})}})
 	if err != nil {
 		return nil, err
 	}

@@ -173,6 +173,16 @@ func TestProgramOfThePageRuns(t *testing.T) {
 	if want := "1 " + store.Digest("", "acct_1", "k1").String(); out != want {
 		t.Errorf("payments and ID: %q; want %q", out, want)
 	}
+	out = psql("GRANT EXECUTE ON FUNCTION stet.stet_emit TO " + name + "; SET ROLE " + name + ";\n" + `BEGIN;
+		SELECT claim FROM stet.stet_begin('acct_1', 'k-44') \gset
+		SELECT stet.stet_emit(:'claim', 'payments', '{"paid": 42}', 'acct_1', '{"content-type": "application/json"}') AS message \gset
+		SELECT stet.stet_settle(:'claim', 201, NULL, 'text/plain', 'paid') AS settled \gset
+		COMMIT;
+		\echo :message`)
+	all := left(t, stettest.Engine(t, s, stet.Options{SweepEvery: -1}))
+	if len(all) != 1 || all[0].ID != out || all[0].To != "payments" || all[0].Key != "acct_1" || string(all[0].Body) != `{"paid": 42}` {
+		t.Errorf("psql has emitted %q; sent are %+v", out, all)
+	}
 }
 
 func TestServiceNeedsNoRightOnTheTables(t *testing.T) {
