@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/again"
 	"github.com/stet-go/stet/internal/timer"
 	"github.com/stet-go/stet/store"
 )
@@ -209,9 +210,8 @@ func (t *try[M]) call(ctx context.Context) (stet.Outcome, error) {
 
 // again says how the operation is tried again, or that it is not.
 func (t *try[M]) again(err error) stet.Again {
-	if own, ok := errors.AsType[*again](err); ok {
-		t.next = own.how(t.c.o.Backoff(t.n))
-		t.next.After, t.next.Failed = max(t.next.After, 0), nil
+	if own, ok := again.Of(err, func() time.Duration { return t.c.o.Backoff(t.n) }); ok {
+		t.next = own
 	}
 	if t.next.Uncounted {
 		return t.next

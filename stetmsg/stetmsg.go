@@ -55,6 +55,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/again"
 	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/internal/timer"
 	"github.com/stet-go/stet/store"
@@ -189,24 +190,12 @@ func NewOutcome[M any](engine *stet.Engine, o Options[M], handle func(ctx contex
 	return c, nil
 }
 
-// again is the error of Again.
-type again struct {
-	error
-	how func(backoff time.Duration) stet.Again
-}
-
-// Unwrap is for errors.Is and errors.As.
-func (a *again) Unwrap() error { return a.error }
-
 // Again marks an error of a handler in lease mode as stet.Retryable, and says how the
 // message is tried again: not before After, whatever Options.Backoff has for it, which how
 // is given. Failed does not count. An attempt that is Uncounted is not one of
 // Options.MaxAttempts: see Options.Await. Again(nil, how) is nil.
 func Again(err error, how func(backoff time.Duration) stet.Again) error {
-	if err == nil {
-		return nil
-	}
-	return &again{stet.Retryable(err), how}
+	return again.Mark(err, how)
 }
 
 // NewTx is New for a handler whose effects are writes to the database of te. The handler's

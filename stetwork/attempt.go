@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/again"
 	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/store"
 )
@@ -268,12 +269,7 @@ func (a *attempt) again(ctx context.Context, err error) (next stet.Again) {
 	if errors.Is(context.Cause(a.run.Context()), stet.ErrClosed) {
 		return stet.Again{Uncounted: true}
 	}
-	own, ok := errors.AsType[*again](err)
-	var how stet.Again
-	if ok {
-		how = own.how(a.backoff())
-		how.After, how.Failed = min(max(how.After, 0), store.MaxDelay), nil
-	}
+	how, ok := again.Of(err, a.backoff)
 	if how.Uncounted {
 		return how
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/again"
 	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/store"
 )
@@ -114,24 +115,12 @@ func HandleOutcome(w *Worker, name string, repeatable bool, h func(ctx context.C
 	return w.register(name, handler{again: repeatable, run: func(ctx context.Context, a *attempt) (stet.Outcome, error) { return h(ctx, a.run) }})
 }
 
-// again is the error of Again.
-type again struct {
-	error
-	how func(backoff time.Duration) stet.Again
-}
-
-// Unwrap is for errors.Is and errors.As.
-func (a *again) Unwrap() error { return a.error }
-
 // Again marks an error of a handler as stet.Retryable, and says how the operation is run
 // again. how is given the wait that Options.Backoff has for it, and its answer's Failed
 // does not count. An attempt that is Uncounted is not one of Options.MaxAttempts.
 // Again(nil, how) is nil.
 func Again(err error, how func(backoff time.Duration) stet.Again) error {
-	if err == nil {
-		return nil
-	}
-	return &again{stet.Retryable(err), how}
+	return again.Mark(err, how)
 }
 
 // outcomeOf is the outcome of a handler that has returned v; the error says that v cannot
