@@ -235,7 +235,7 @@ func (e *Engine) status(rec store.Record) (st Status, err error) {
 		return st, err
 	}
 	n, err := e.notes(rec)
-	var k kept
+	var k store.Kept
 	if err == nil {
 		rec.Label, k, err = e.label(rec)
 	}
@@ -243,7 +243,7 @@ func (e *Engine) status(rec store.Record) (st Status, err error) {
 		return st, err
 	}
 	if op.Key == "" {
-		op = Op{Scope: k.scope, Key: k.key, Fingerprint: rec.Fingerprint, Class: rec.Label.Class, Name: rec.Label.Name, Ref: rec.Label.Ref}
+		op = Op{Scope: k.Scope, Key: k.Key, Fingerprint: rec.Fingerprint, Class: rec.Label.Class, Name: rec.Label.Name, Ref: rec.Label.Ref}
 	}
 	st = Status{Record: rec, Op: op, Name: w.Name, AcceptedAt: w.At, Progress: n.Progress, Doubt: n.doubt(), Counted: rec.Attempt - interruptions(rec)}
 	st.Record.Result, st.Record.Work, st.Record.Notes, st.Record.Outbox = store.Result{}, nil, store.Notes{}, nil

@@ -196,7 +196,7 @@ func (e *Engine) ticket(ctx context.Context, op Op) (*ticket, error) {
 		Fingerprint: op.Fingerprint,
 		Owner:       store.NewOwner(),
 		Lease:       p.Lease,
-		Label:       store.Label{Class: op.Class, Name: op.Name, Ref: e.sealer.sealRef(id, p.keep(op).pack())},
+		Label:       store.Label{Class: op.Class, Name: op.Name, Ref: e.sealer.sealRef(id, p.keep(op).Pack())},
 		Outside:     p.Outside,
 	}}
 	if wait := min(cmp.Or(op.Wait, p.Wait), store.MaxWait); wait > 0 {

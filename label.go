@@ -69,11 +69,11 @@ func (s *sealer) openRef(id store.ID, stored string) (string, error) {
 // what its policy has kept (see Policy.KeepScope).
 // Of a settled record, a reference that cannot be read any more is left out: what it was
 // encrypted with is kept for as long as results are.
-func (e *Engine) label(rec store.Record) (store.Label, kept, error) {
+func (e *Engine) label(rec store.Record) (store.Label, store.Kept, error) {
 	l := rec.Label
 	ref, err := e.sealer.openRef(rec.ID, l.Ref)
 	k := e.kept(rec, ref)
-	if l.Ref = k.ref; err != nil && !rec.State.Settled() {
+	if l.Ref = k.Ref; err != nil && !rec.State.Settled() {
 		return l, k, damaged(err)
 	}
 	return l, k, nil

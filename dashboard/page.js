@@ -249,6 +249,9 @@ function present(r) {
   shown = r;
   const fields = [["State", stateOf(r) + (noteOf(r) ? ": " + noteOf(r) : "")], ["ID", r.id], ["Scope's digest", r.scope_digest],
     ["Attempt", r.attempt], ["Fence", r.fence], ["Class", r.class || ""], ["Name", r.name || ""], ["Reference", r.ref || ""], ["Fingerprint", r.fingerprint]];
+  for (const [name, kept] of [["Kept scope", r.scope], ["Kept key", r.key]]) {
+    if (kept) fields.push([name, kept]);
+  }
   for (const [name, time] of [["Claimed", r.claimed_at], [{ unknown: "Parked", retryable: "Released" }[r.state] || "Settled", r.settled_at], ["Result expires", r.expires_at], ["Forgotten", r.forget_at]]) {
     if (time) fields.push([name, moment(time)]);
   }

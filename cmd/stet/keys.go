@@ -314,7 +314,7 @@ func (k *keys) line(out io.Writer, rec admin.Record) error {
 func rows(r admin.Record) [][2]string {
 	rows := [][2]string{{"ID", r.ID}, {"STATE", strings.TrimSuffix(r.State+", "+r.Note(), ", ")}, {"ATTEMPT", fmt.Sprint(r.Attempt)},
 		{"FENCE", fmt.Sprint(r.Fence)}, {"SCOPE", r.Scope}, {"FINGERPRINT", r.Fingerprint}}
-	for _, l := range [][2]string{{"CLASS", r.Class}, {"NAME", r.Name}, {"REF", r.Ref}} {
+	for _, l := range [][2]string{{"CLASS", r.Class}, {"NAME", r.Name}, {"REF", r.Ref}, {"KEPT SCOPE", r.KeptScope}, {"KEPT KEY", r.KeptKey}} {
 		if l[1] != "" {
 			rows = append(rows, l)
 		}
@@ -339,7 +339,7 @@ func printRecords(out io.Writer, records []admin.Record) error {
 		if r.ClaimedAt != nil {
 			claimed = r.ClaimedAt.Format(time.RFC3339)
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\n", r.State, r.Attempt, claimed, r.ID, cmp.Or(r.Name, "-"), cmp.Or(r.Ref, "-"), cmp.Or(r.Note(), "-"))
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\n", r.State, r.Attempt, claimed, r.ID, cmp.Or(r.Name, "-"), cmp.Or(r.Ref, r.KeptKey, "-"), cmp.Or(r.Note(), "-"))
 	}
 	return w.Flush()
 }

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/stet-go/stet/store"
 )
@@ -40,7 +42,9 @@ type Record struct {
 	Scope       string     `json:"scope_digest"`
 	Class       string     `json:"class,omitempty"`
 	Name        string     `json:"name,omitempty"`
-	Ref         string     `json:"ref,omitempty"` // as it is stored: encrypted if it begins with "sealed:"
+	Ref         string     `json:"ref,omitempty"`   // encrypted if it begins with "sealed:", with what follows then
+	KeptScope   string     `json:"scope,omitempty"` // what its policy keeps, as the record has it (see store.Kept); what is not printable is a question mark
+	KeptKey     string     `json:"key,omitempty"`
 	State       string     `json:"state"`
 	Attempt     int        `json:"attempt"`
 	Fence       int64      `json:"fence,string"`
@@ -64,7 +68,8 @@ const Damaged = "damaged"
 
 // NewRecord returns what is shown of a record.
 func NewRecord(rec store.Record) Record {
-	r := Record{ID: rec.ID.String(), Scope: rec.Scope.String(), Class: rec.Label.Class, Name: rec.Label.Name, Ref: rec.Label.Ref, State: rec.State.String(), Attempt: rec.Attempt, Fence: rec.Fence,
+	kept := store.UnpackKept(rec.Label.Ref)
+	r := Record{ID: rec.ID.String(), Scope: rec.Scope.String(), Class: rec.Label.Class, Name: rec.Label.Name, Ref: kept.Ref, KeptScope: printable(kept.Scope), KeptKey: printable(kept.Key), State: rec.State.String(), Attempt: rec.Attempt, Fence: rec.Fence,
 		Fingerprint: hex.EncodeToString(rec.Fingerprint[:]), Gone: rec.Gone}
 	if r.Damage = rec.Damage; r.Damage != "" {
 		r.State = Damaged
@@ -82,6 +87,16 @@ func NewRecord(rec store.Record) Record {
 		}
 	}
 	return r
+}
+
+// printable is a text without what a terminal would take for more than a text.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, text)
 }
 
 // Settled reports whether the record holds an outcome.

@@ -264,7 +264,7 @@ var defects = []defect{
 	{"accepted: operations are taken while the service is down", "stetwork/serve.go", "if w.o.Await != nil && w.o.Await(ctx) != nil {", "if w.o.Await == nil && ctx.Err() != nil {", some("Await", []string{"./stetwork"})},
 
 	// What is asked without a retry.
-	{"kept: a client's reference names an operation", "keep.go", "store.DigestScope(e.o.Namespace, k.scope) != rec.Scope:", "false:", some("Kept|Forge", engineTests)},
+	{"kept: a client's reference names an operation", "keep.go", "store.DigestScope(e.o.Namespace, k.Scope) != rec.Scope:", "false:", some("Kept|Forge", engineTests)},
 	{"reconciler: a service is asked by an empty key", "proxy/verify.go", "return op.Key != \"\" && store.Digest(v.namespace, op.Scope, op.Key) == st.Record.ID", "return true", some("Reconcil", proxyTests)},
 	{"reconciler: a service is asked by an empty reference", "proxy/verify.go", "return op.Ref != \"\"", "return true", some("Verifier", proxyTests)},
 	{"reconciler: another namespace's operations are asked about", "proxy/verify.go", "case op.Scope == \"\" || store.DigestScope(v.namespace, op.Scope) != st.Record.Scope:", "case false:", some("Reconcil", proxyTests)},
