@@ -21,8 +21,8 @@ func TestMain(m *testing.M) { os.Exit(rig.Main(m).Run()) }
 
 const schema = "CREATE TABLE payments (id bigserial PRIMARY KEY, account text NOT NULL, amount integer NOT NULL)"
 
-// install copies the services to a folder with what it imports.
-func install(t *testing.T) (dir string) {
+// install copies the services to a folder with what they import, and more packages.
+func install(t *testing.T, more ...string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	version := strings.TrimSpace(rig.Run(t, ".", nil, "node", "--version"))
@@ -47,8 +47,8 @@ func install(t *testing.T) (dir string) {
 			t.Fatal(err)
 		}
 	}
-	rig.Run(t, dir, nil, "npm", "install", "--no-package-lock", "--ignore-scripts", "--prefer-offline", "--no-audit", "--no-fund", "--loglevel=error",
-		packed[0], "express@5.3.0", "pg@8.23.1")
+	rig.Run(t, dir, nil, "npm", append([]string{"install", "--no-package-lock", "--ignore-scripts", "--prefer-offline", "--no-audit", "--no-fund", "--loglevel=error",
+		packed[0], "express@5.3.0", "pg@8.23.1"}, more...)...)
 	return dir
 }
 

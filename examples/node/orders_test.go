@@ -37,6 +37,40 @@ func TestOrdersOfAShopThatAnswersWhatBecameOfThem(t *testing.T) {
 	})
 }
 
+// visit orders four copies, and sends the order again when it is done.
+const visit = `
+import { chromium } from 'playwright-core';
+
+const browser = await chromium.launch({ executablePath: process.env.STET_CHROMIUM, args: ['--no-sandbox'] });
+const page = await browser.newPage();
+await page.goto(process.env.STET_PAGE);
+await page.fill('[name=copies]', '4');
+await page.click('button:not([type])');
+await page.getByText('Emma: packing copy').waitFor();
+await page.getByText('Emma: charging').waitFor();
+await page.getByText('Emma: completed').waitFor();
+await page.click('#again');
+await page.getByText(/^201: .*"Emma"/).waitFor();
+if (await page.locator('li').count() !== 1) throw new Error('it is another order');
+await browser.close();
+`
+
+func TestPageInABrowserShowsHowFarAnOrderIs(t *testing.T) {
+	chromium, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Fatal("there is no chromium on this machine; run: make services (package chromium)")
+	}
+	dir := install(t, "playwright-core@1.65.1")
+	if err := os.WriteFile(filepath.Join(dir, "visit.js"), []byte(visit), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kit := orders(t, dir, "orders.js", "orders.yaml")
+	kit.Cards.Env = []string{"CARD_SECONDS=5"} // so that it is seen to be charging
+	flow.TestPage(t, kit, func(url string) {
+		rig.Run(t, dir, []string{"STET_CHROMIUM=" + chromium, "STET_PAGE=" + url}, "node", "visit.js")
+	})
+}
+
 // Both examples have the same page.
 func TestThePageIsThatOfTheExampleInPython(t *testing.T) {
 	ours, err := os.ReadFile("orders.html")

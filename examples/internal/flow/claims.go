@@ -22,6 +22,18 @@ func Test(t *testing.T, kit func(*testing.T) Kit) {
 	}
 }
 
+// TestPage has a customer place an order on the page, who sends the order again when it
+// is done. visit does that at a URL.
+func TestPage(t *testing.T, kit Kit, visit func(url string)) {
+	f := open(t, kit)
+	f.startShop()
+	f.startSidecar()
+	visit("http://" + f.at)
+	if n := f.charges(); n != 1 {
+		t.Errorf("the customer was charged %d times", n)
+	}
+}
+
 // TestConsumer tests what the page claims of stet consume.
 func TestConsumer(t *testing.T, kit Kit) {
 	f := open(t, kit)
