@@ -32,7 +32,7 @@ func TestFormInABrowserChargesOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := []string{"STET_PROGRAM=" + rig.Stet(t), "STET_CHROMIUM=" + chromium, "STET_EXAMPLE=" + example, "STET_ACCEPTING=" + accepting(t)}
-	nodeTests(t, dir, env, 39, filepath.Join("test", "browser", "*.test.js"))
+	nodeTests(t, dir, env, 45, filepath.Join("test", "browser", "*.test.js"))
 }
 
 func TestTypesOfTheClientAreThoseOfItsUse(t *testing.T) {

@@ -15,7 +15,11 @@ if (!process.env.STET_PROGRAM) throw new Error('these tests are run by: go test 
 const source = dirname(fileURLToPath(import.meta.resolve('@stet-go/stet/client')));
 const types = { html: 'text/html', js: 'text/javascript' };
 
-/** Starts the shop; charges are the keys of what was charged. hold() lets charges wait until release(). */
+/**
+ * Starts the shop: POST /charges charges at once, POST /jobs after stet proxy has accepted it. charges are the
+ * keys of what was charged, and hold() lets charges wait until
+ * release().
+ */
 export async function shop(t, pages = {}) {
   const charges = [];
   let gate = Promise.resolve(), release = () => {}, arrived = () => {};
@@ -77,7 +81,7 @@ async function file(req, res, pages) {
 async function sidecar(t, upstream) {
   const dir = await mkdtemp(join(tmpdir(), 'stet-'));
   const config = join(dir, 'stet.yaml');
-  await writeFile(config, `upstream: {url: "${upstream}"}\nstore: ${join(dir, 'stet.db')}\nscope: single-tenant\nunrouted: pass\nroutes:\n  - {path: /charges}\n`);
+  await writeFile(config, `upstream: {url: "${upstream}"}\nstore: ${join(dir, 'stet.db')}\nscope: single-tenant\nunrouted: pass\nroutes:\n  - {path: /charges}\n  - {path: /jobs, async: {status: /states/}}\n`);
   const child = spawn(process.env.STET_PROGRAM, ['proxy', '--config', config, '--listen', '127.0.0.1:0', '--admin-listen', 'off'], { stdio: ['ignore', 'ignore', 'pipe'] });
   const exited = once(child, 'exit');
   t.after(async () => {

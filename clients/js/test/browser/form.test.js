@@ -280,6 +280,23 @@ test('a browser without room for the journal sends nothing', async (t) => {
   assert.equal(await page.evaluate(() => window.pay('one')), outcome);
 });
 
+for (const name of forGood) {
+  test(`what stet proxy accepts with 202, cut ${name}, reloaded and submitted in two tabs: one charge`, async (t) => {
+    const { open, wire, charges } = await visit(t);
+    const page = await open('path=/jobs');
+    const cut = wire.cut(points[name]);
+    await submit(page);
+    await cut;
+    wire.heal();
+    await reload(page);
+    const other = await open('path=/jobs');
+    await Promise.all([submit(page), submit(other)]);
+    assert.equal(await shown(page), outcome);
+    assert.equal(await shown(other), outcome);
+    assert.equal(charges.length, 1, `charged with the keys ${charges}`);
+  });
+}
+
 test('the example pays once', async (t) => {
   const lines = (child, stream, pattern) => new Promise((resolve, reject) => {
     createInterface({ input: child[stream] }).on('line', (line) => pattern.test(line) && resolve(/http:\/\/127\.0\.0\.1:\d+/.exec(line)[0])).on('close', () => reject(new Error('it does not listen')));

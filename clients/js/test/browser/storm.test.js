@@ -19,13 +19,14 @@ for (const [where, at] of [['', undefined], [', without TLS', (url) => url.repla
     const any = (list) => list[random(list.length)];
     const { open, wire, charges, hold, release } = await visitWith(browser, t, { at });
     for (let round = 1; round <= rounds; round++) {
-      const done = [];
-      const query = () => { done.push('open'); return `operation=${round}&attempts=${1 + random(4)}`; };
+      const path = any(['/charges', '/jobs']);
+      const done = [path];
+      const query = () => { done.push('open'); return `operation=${round}&path=${path}&attempts=${1 + random(4)}`; };
       const tabs = [await open(query())];
       for (let steps = 2 + random(6); steps > 0; steps--) {
         const what = any(['cut', 'cut', 'submit', 'submit', 'submit', 'reload', 'tab', 'kill', 'hold', 'release', 'heal']);
         done.push(what);
-        if (what === 'cut') void wire.cut({ ...points[any(Object.keys(points).slice(1))], once: random(2) === 0 });
+        if (what === 'cut') void wire.cut({ ...points[any(Object.keys(points).slice(1))], once: random(2) === 0, to: any(['POST ', 'GET /states/']) });
         if (what === 'heal') wire.heal();
         if (what === 'hold') void hold();
         if (what === 'release') release();
@@ -40,7 +41,7 @@ for (const [where, at] of [['', undefined], [', without TLS', (url) => url.repla
       }
       wire.heal();
       release();
-      const last = await open(`operation=${round}`);
+      const last = await open(`operation=${round}&path=${path}`);
       await submit(last);
       assert.equal(await shown(last), `201 {"charge":${round}}`, `round ${round}: ${done}`);
       assert.equal(charges.length, round, `round ${round} has charged more than once: ${done}`);
