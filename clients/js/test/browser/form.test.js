@@ -55,7 +55,7 @@ for (const [name, point] of Object.entries(points)) {
   });
 }
 
-for (const [side, step] of [['answer', 1], ['request', 11]]) {
+for (const [side, step] of [['answer', 1], ['request', 23]]) {
   test(`cut all along the ${side}: the outcome is whole, and there is one charge`, async (t) => {
     const { open, wire, charges } = await visit(t);
     const page = await open();

@@ -5,7 +5,7 @@ import { after, before, test } from 'node:test';
 import { points } from '../cutter.js';
 import { launch, shown, submit, visitWith } from './visit.js';
 
-const rounds = Number(process.env.STET_ROUNDS ?? 6);
+const rounds = Number(process.env.STET_ROUNDS ?? 4);
 const first = Number(process.env.STET_SEED ?? Date.now() % 2147483647) || 1;
 let browser;
 
