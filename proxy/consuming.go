@@ -50,7 +50,7 @@ func (p *Proxy) newConsumer(g *generation, m *Consume, cr *checkedRoute, f *forw
 func (c *consumer) part() part { return part{"consume " + c.Name, c.run} }
 
 func (c *consumer) run(ctx context.Context) error {
-	c.counts.consumes(c.Name, c.gate)
+	defer c.counts.consumes(c.Name, c.gate)()
 	first, longest := c.backoff()
 	return c.source().Run(ctx, intake.Options{
 		Engine: c.engine, Class: c.Name, Scope: cmp.Or(c.Scope, c.Name), ID: c.ID, Headers: c.Headers,
@@ -131,14 +131,21 @@ func (m *messages) add(name string, d stetmsg.Decision) {
 	n.Add(1)
 }
 
-// consumes notes down that a consumer is at work.
-func (m *messages) consumes(name string, g *gate) {
+// consumes notes down that a consumer is at work, until it has ended.
+func (m *messages) consumes(name string, g *gate) (ended func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.gates == nil {
 		m.gates = map[string]*gate{}
 	}
 	m.gates[name] = g
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.gates[name] == g { // and not that of a newer configuration
+			delete(m.gates, name)
+		}
+	}
 }
 
 // Messages returns what was decided about messages so far, and which consumers, by their

@@ -20,12 +20,15 @@ of 'stet proxy' ('stet check --reference' explains it); the proxy itself need no
 Any number of consumers may.
 
 It is told to end by SIGTERM, and lets what it has begun end first. SIGHUP reads the
-configuration again.`, proxy.Consumers|proxy.Relay, func(c *proxy.Config) error {
-		if len(c.Consume) == 0 {
-			return errors.New("the configuration says of no messages where they come from; add consume:, as in 'stet check --reference'")
-		}
-		return nil
-	})
+configuration again.`, proxy.Consumers|proxy.Relay, consumesAny)
+}
+
+// consumesAny refuses a configuration that says nothing of messages.
+func consumesAny(c *proxy.Config) error {
+	if len(c.Consume) == 0 {
+		return errors.New("the configuration says of no messages where they come from; add consume:, as in 'stet check --reference'")
+	}
+	return nil
 }
 
 // messageCounts exports what was decided about messages.

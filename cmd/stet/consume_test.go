@@ -385,7 +385,7 @@ func TestConsumerThatIsKilledWhileItsServiceIsDownLeavesNothingUnknown(t *testin
 		t.Run(name, func(t *testing.T) {
 			s, service := open(t), newPlain(t)
 			url := rig.Postgres(t).Database(t)
-			b := openTill(t, url, "") // for its pool alone
+			b := openTill(t, url, "")                                                                   // for its pool alone
 			file := consumeConfig(t, "http://"+service.addr, url, s, "max_attempts: 1, concurrency: 1") // of several, some may have begun when the first finds out
 			const messages = 20
 			for i := range messages {
@@ -467,6 +467,9 @@ func TestConsumeWithoutMessagesToConsumeIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if status, _, stderr := command(t, "consume", "--config", file); status != exitFailure || !strings.Contains(stderr, "add consume:") {
+		t.Errorf("exit status %d: %s", status, stderr)
+	}
+	if status, _, stderr := command(t, "proxy", "--consume", "--config", file); status != exitFailure || !strings.Contains(stderr, "add consume:") {
 		t.Errorf("exit status %d: %s", status, stderr)
 	}
 	if status, _, stderr := command(t, "consume"); status != exitUsage || !strings.Contains(stderr, "--config") {

@@ -29,7 +29,7 @@ type proxyFlags struct {
 }
 
 func newProxy() *cobra.Command {
-	p := &proxyFlags{}
+	p, consume := &proxyFlags{}, false
 	cmd := &cobra.Command{
 		Use:   "proxy --upstream URL",
 		Short: "Protect an HTTP service in any language",
@@ -39,20 +39,27 @@ executed once, and every retry gets the same response. Nothing is sent twice.
   stet proxy --upstream http://127.0.0.1:3000 --scope header:X-Account
 
 Without a configuration, POST and PATCH of every path are protected where there
-is a key. Whose key it is says the Authorization header, or --scope. 'stet check
---reference' explains the configuration, which is read again on SIGHUP. Each of
-its fields is a flag, too, like --store-schema, and --routes with a list in YAML,
-'[{path: /payments, lease: 10s}]'. SIGTERM lets requests end first.`,
+is a key. Whose it is says the Authorization header, or --scope. 'stet check
+--reference' explains the configuration, which SIGHUP has read again; its fields are
+flags, too (--routes '[{path: /payments}]'). SIGTERM lets requests end first.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := p.load()
 			if err != nil {
 				return err
 			}
-			return (&host{flags: p, config: c, front: true, parts: proxy.Workers | proxy.Relay | proxy.Reconciler}).serve(cmd)
+			parts := proxy.Workers | proxy.Relay | proxy.Reconciler
+			if consume {
+				parts |= proxy.Consumers
+				if err := consumesAny(c); err != nil {
+					return err
+				}
+			}
+			return (&host{flags: p, config: c, front: true, parts: parts}).serve(cmd)
 		},
 	}
 	p.add(cmd)
+	cmd.Flags().BoolVar(&consume, "consume", false, "do as 'stet consume' does, too")
 	return cmd
 }
 
@@ -63,7 +70,7 @@ func (p *proxyFlags) add(cmd *cobra.Command) {
 	f.StringVar(&p.file, "config", "", "configuration; the other flags go before it")
 	p.shown(f, "store.url", storeHelp+" (default $"+storeVariable+" or "+proxy.DefaultStore+")")
 	p.shown(f, "listen", "address for traffic (default "+proxy.DefaultListen+")")
-	p.shown(f, "admin.listen", "for operators (default "+proxy.DefaultAdmin+"), or off; token in $"+adminVariable)
+	p.shown(f, "admin.listen", "for operators (default "+proxy.DefaultAdmin+"), or off; token $"+adminVariable)
 	p.shown(f, "scope", "authorization, basic, mtls, host, header:NAME or single-tenant; several with commas")
 	p.addAll(f)
 	f.Var(f.Lookup("admin-listen").Value, "admin", "")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"mime"
 	"net/http"
 	"slices"
 	"strings"
@@ -204,7 +205,10 @@ func sendable(v string) error {
 // message is what the handler gets of a message.
 func (o Options) message(e stetmsg.Envelope) (m Message, err error) {
 	ev, ok, err := cloudevents.Read(e)
-	if err != nil {
+	switch t, _, _ := mime.ParseMediaType(e.ContentType); {
+	case t == cloudevents.BatchMediaType && o.ID != "cloudevents":
+		return m, errors.New("the message is a batch of events; with id: cloudevents each of them is an operation of its own")
+	case err != nil:
 		return m, err
 	}
 	if m = (Message{Header: http.Header{}, Body: e.Body}); ok {
