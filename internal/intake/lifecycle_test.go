@@ -1,0 +1,85 @@
+package intake_test
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/proxy"
+	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/store/memory"
+)
+
+func TestConsumerGoesOnWhenItsBrokerIsBack(t *testing.T) {
+	s := newService(t, nil).up(t)
+	b := newRabbitMQ(t)
+	p := consume(t, b, s, memory.New(memory.Options{}), "")
+	p.end()
+	b.send(t, message{"", "x", id("1"), "a"})
+	p = consume(t, b, s, p.keep, "") // another process
+	stettest.Eventually(t, "the message", func() bool { return p.decided(stetmsg.Handled) == 1 })
+}
+
+func TestReloadChangesWhatIsConsumedAndEndsWhatWasBegun(t *testing.T) {
+	b := newKafka(t)
+	release := make(chan struct{})
+	s := newService(t, func(w http.ResponseWriter, a asked, _ int) {
+		if a.key == "1" {
+			<-release
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}).up(t)
+	p := consume(t, b, s, memory.New(memory.Options{}), "")
+	b.send(t, message{"", "x", id("1"), "a"})
+	stettest.Eventually(t, "the first", func() bool { return len(s.got()["1"]) == 1 })
+	next, err := proxy.Parse("stet.yaml", strings.NewReader(fmt.Sprintf("upstream: {url: 'http://%s'}\nconsume:\n  - {name: others, %s, post: /events, id: 'header:order-id', scope: orders}\n", s.addr, b.yaml())), func(string) (string, bool) { return "", false })
+	if err == nil {
+		err = p.Reload(next)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(release)
+	b.send(t, message{"", "y", id("2"), "b"}, message{"", "x", id("1"), "a"})
+	stettest.Eventually(t, "the second", func() bool { return len(s.got()["2"]) == 1 })
+	stettest.Eventually(t, "the end of the first consumer", func() bool {
+		_, paused := p.Messages()
+		_, old := paused["orders"]
+		_, now := paused["others"]
+		return !old && now
+	})
+	stettest.Eventually(t, "the copy", func() bool { return p.decided(stetmsg.Replayed) == 1 })
+	if n := len(s.got()["1"]); n != 1 {
+		t.Errorf("the first was sent %d times", n)
+	}
+}
+
+func TestWhatTheServiceEmitsIsSentOnceItsMessageIsDone(t *testing.T) {
+	b := newKafka(t)
+	s := newService(t, func(w http.ResponseWriter, a asked, _ int) {
+		if a.key == "1" { // else it is the target of what was emitted
+			w.Header().Set("Stet-Emit", `{"to": "paid", "body": {"n": 1}}`)
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}).up(t)
+	c, err := proxy.Parse("stet.yaml", strings.NewReader(fmt.Sprintf("upstream: {url: 'http://%s'}\nrelay: {targets: [{by: 'http://%s/hook'}]}\nconsume:\n  - {name: orders, %s, post: /events, id: 'header:order-id'}\n", s.addr, s.addr, b.yaml())), func(string) (string, bool) { return "", false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := proxy.New(memory.New(memory.Options{}), c, proxy.Options{ErrorLog: slog.New(slog.DiscardHandler), Parts: proxy.Consumers | proxy.Relay})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.Drain()
+		_ = p.Close()
+	})
+	b.send(t, message{"", "x", id("1"), "a"}, message{"", "x", id("1"), "a"})
+	stettest.Eventually(t, "what was emitted", func() bool { return len(s.got()["POST /hook"]) == 1 })
+	if got := s.got()["POST /hook"][0]; got.body != `{"n": 1}` || len(s.got()["1"]) != 1 {
+		t.Errorf("%q was sent; the message was handed over %d times", got.body, len(s.got()["1"]))
+	}
+}
