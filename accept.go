@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/stet-go/stet/internal/fault"
-	"github.com/stet-go/stet/internal/timer"
 	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/store"
 )
@@ -298,36 +297,6 @@ func (e *Engine) Lookup(ctx context.Context, id store.ID) (Status, error) {
 		st.Record = store.Record{ID: id, Scope: rec.Scope, State: rec.State, Fence: rec.Fence, Attempt: rec.Attempt}
 	}
 	return st, err
-}
-
-// Await is Status once the operation is settled or unknown, or there is none, or
-// when ctx has ended, and then without an error. It works on any store: one that cannot
-// tell of changes is asked again and again, twice a second at most once it has waited a
-// while. At most Options.MaxWaiters wait; others are answered at once.
-func (e *Engine) Await(ctx context.Context, scope string, id store.ID) (Status, error) {
-	if e.waiters.Add(1) > int64(e.o.MaxWaiters) {
-		e.waiters.Add(-1)
-		return e.Status(context.WithoutCancel(ctx), scope, id)
-	}
-	defer e.waiters.Add(-1)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(e.ctx, cancel)()
-	for pause := pollMin; ; pause = min(2*pause, pollMax) {
-		rec, err := e.read(ctx, id) // not its work and notes, each time
-		if err != nil {
-			return e.shown(scope, Status{Record: store.Record{ID: id, Scope: rec.Scope}}, storeFailed(MayHaveExecuted, err))
-		}
-		waits := rec.Scope == store.DigestScope(e.o.Namespace, scope) && (rec.State == store.Accepted || rec.State == store.Running)
-		if !waits || ctx.Err() != nil {
-			return e.Status(context.WithoutCancel(ctx), scope, id)
-		}
-		if rec.State == store.Running && rec.LeaseLeft > 0 {
-			_ = e.watch(ctx, rec)
-			continue
-		}
-		timer.Sleep(ctx, timer.Around(pause))
-	}
 }
 
 // Cancel fails an accepted operation of scope that does not run yet, with

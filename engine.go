@@ -41,6 +41,7 @@ type Engine struct {
 	sealer   sealer
 
 	flights   flights
+	bells     bells
 	keeper    keeper
 	cuts      cuts
 	orphans   orphans
@@ -127,6 +128,7 @@ func (e *Engine) background(f func(context.Context)) bool {
 }
 
 func (e *Engine) observe(ctx context.Context, ev observe.Event) {
+	e.bells.ring(ev)
 	if e.o.Observer != nil {
 		e.o.Observer.Observe(ctx, ev)
 	}

@@ -75,6 +75,14 @@ func (fs *flights) runs(f *flight, fp store.Fingerprint) {
 	f.turn(running)
 }
 
+// runsHere reports whether a call of this process runs the operation.
+func (fs *flights) runsHere(id store.ID) bool {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	f := fs.m[id]
+	return f != nil && f.phase == running
+}
+
 // end says that the flight is over; en is shared with its followers if it may be.
 func (fs *flights) end(f *flight, en entry) {
 	fs.mu.Lock()

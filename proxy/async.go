@@ -188,7 +188,7 @@ type accepting struct {
 func newAccepting(c *Config, cr *checkedRoute, m *stethttp.Middleware, b *budget) (*accepting, error) {
 	o := cr.Async.options()
 	o.RetryAfter = cmp.Or(o.RetryAfter, time.Duration(c.RetryAfter))
-	o.Accepted = accepted
+	o.Accepted, o.MaxStreams = accepted, cmp.Or(c.Limits.Waiters, DefaultWaiters)
 	async, err := stethttp.NewAsync(m, o)
 	if err != nil {
 		return nil, err

@@ -25,8 +25,10 @@ type Limits struct {
 	// Upload is how long all the content of a protected request may take. Default
 	// DefaultUpload.
 	Upload Duration `yaml:"upload"`
-	// Waiters is how many requests may wait for others with their key:
-	// stet.Options.MaxWaiters. Default 1024. It may change while the proxy runs.
+	// Waiters is how many requests may wait, for others with their key or for the outcome
+	// of an accepted operation (stet.Options.MaxWaiters), and how many may be on streams of
+	// events at each Async.Status. One more is answered at once with what is known. Default
+	// DefaultWaiters. It may change while the proxy runs.
 	Waiters int `yaml:"waiters"`
 }
 
@@ -34,6 +36,7 @@ type Limits struct {
 const (
 	DefaultConnections = 4096
 	DefaultMemory      = 256 << 20
+	DefaultWaiters     = 1024
 	DefaultStall       = 30 * time.Second
 	DefaultUpload      = time.Minute
 )

@@ -428,8 +428,12 @@ func (a *Async) await(c *call, id store.ID) (stet.Status, error) {
 	ctx, cancel := context.WithDeadline(c.r.Context(), c.begun.Add(c.wait))
 	defer cancel()
 	defer context.AfterFunc(a.ctx, cancel)()
+	st, err := a.m.engine.Await(ctx, c.op.Scope, id)
+	if err != nil || st.Record.State != store.Unknown {
+		return st, err
+	}
 	for range a.m.looks(ctx) {
-		st, err := a.m.engine.Await(ctx, c.op.Scope, id)
+		st, err = a.m.engine.Await(ctx, c.op.Scope, id)
 		if err != nil || st.Record.State != store.Unknown {
 			return st, err
 		}

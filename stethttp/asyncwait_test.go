@@ -432,3 +432,24 @@ func TestUnknownIsToldAsSuch(t *testing.T) {
 	wantReply(t, finds.order("k", "{}", "Prefer", "wait=0"), 201, "found", true)
 	wantReply(t, s.order("k", "{}", "Prefer", "wait=0"), 201, "found", true)
 }
+
+// TestAsManyRequestsMayWaitAsTheEngineLets: the bound of those that wait for what is
+// unknown is not theirs.
+func TestAsManyRequestsMayWaitAsTheEngineLets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const waiters = 1500
+		b := newBubble(t, setup{async: &stethttp.AsyncOptions{}, engine: stet.Options{MaxWaiters: waiters}, options: stethttp.Options{MaxWait: time.Minute}})
+		b.order()
+		var wg sync.WaitGroup
+		for range waiters {
+			wg.Go(func() {
+				if w := b.order("Prefer", "wait=60"); w.Code != 200 {
+					t.Errorf("%d %s", w.Code, w.Body)
+				}
+			})
+		}
+		time.Sleep(10 * time.Second)
+		settle(t, b.take(), store.Completed, "{}")
+		wg.Wait()
+	})
+}

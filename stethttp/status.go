@@ -20,8 +20,8 @@ import (
 // what the worker says of its progress, and once it has ended the outcome; a failed one
 // also with 200, because the status was found. "Prefer: wait=N" waits for the end. With
 // "Accept: text/event-stream" the same is sent as server-sent events: "status" after each
-// change, which is looked for every second (progress that has rested, every four), and
-// "end" with the outcome. A stream lasts a minute at most; browsers reconnect by
+// change, which is looked for every second (progress that has rested, every four; with
+// more than 1,000 streams, less often: every 5 seconds with 5,000), and "end" with the outcome. A stream lasts a minute at most; browsers reconnect by
 // themselves, and get a 204 when there is nothing more. A server's WriteTimeout does not
 // end it.
 //

@@ -18,6 +18,9 @@ const (
 	// lookEvery is how often a stream looks what has changed: as often as
 	// progress is written.
 	lookEvery = time.Second
+	// streamRest is how long, for each stream, they let the store rest: all of them
+	// together ask it 1,000 times a second.
+	streamRest = time.Millisecond
 	// lookWithin is how long the store has to tell.
 	lookWithin = 5 * time.Second
 	// progressEvery is how often it looks for progress when there was none for a while.
@@ -65,7 +68,7 @@ func (c *lookup) stream() {
 			return
 		case <-c.a.ctx.Done():
 			return
-		case <-time.After(lookEvery):
+		case <-time.After(max(lookEvery, time.Duration(c.a.streams.Load())*streamRest)):
 		}
 		st = c.look(&next, st)
 	}

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
@@ -91,6 +92,7 @@ func (h *host) open(ctx context.Context) (*proxy.AdminHandler, error) {
 		return nil, usage{errors.New("a store in memory is that of one process, and nothing is in this one: name the store of the proxy")}
 	}
 	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	metrics, err := stetmetrics.New(registry, stetmetrics.Options{Next: &quiet{next: stetlog.New(stetlog.Options{Logger: h.log})}})
 	if err != nil {
 		return nil, err

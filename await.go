@@ -1,0 +1,104 @@
+package stet
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/stet-go/stet/internal/timer"
+	"github.com/stet-go/stet/observe"
+	"github.com/stet-go/stet/store"
+)
+
+// awaitRest is how long, for each call of Await, they let the store rest: all of them
+// together ask it about 1,000 times a second at most, once they have waited a while.
+const awaitRest = time.Millisecond
+
+// bells tell calls of Await that an operation has ended in this process.
+type bells struct {
+	mu sync.Mutex
+	m  map[store.ID]*bell
+}
+
+// bell is that of one operation.
+type bell struct {
+	calls int           // of Await, for it
+	rung  chan struct{} // closed when it has ended
+}
+
+// join adds a call, which leaves with leave.
+func (b *bells) join(id store.ID) (leave func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.m == nil {
+		b.m = make(map[store.ID]*bell)
+	}
+	one := b.m[id]
+	if one == nil {
+		one = &bell{rung: make(chan struct{})}
+		b.m[id] = one
+	}
+	one.calls++
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if one.calls--; one.calls == 0 {
+			delete(b.m, id)
+		}
+	}
+}
+
+// listen returns what is closed by the next ring. The caller has joined.
+func (b *bells) listen(id store.ID) <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.m[id].rung
+}
+
+// ring is called with each event, which comes after what it tells was stored.
+func (b *bells) ring(ev observe.Event) {
+	switch ev.Kind {
+	case observe.Settled, observe.Resolved, observe.Parked, observe.Cancelled, observe.Released, observe.Fenced:
+	default:
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if one := b.m[ev.ID]; one != nil {
+		close(one.rung)
+		one.rung = make(chan struct{})
+	}
+}
+
+// Await is Status once the operation is settled or unknown, or there is none, or
+// when ctx has ended, and then without an error. It is told at once of what ends in this
+// process. It works on any store: one that cannot tell of changes is asked again and
+// again, twice a second at most once it has waited a while, and less often where more
+// than 500 wait. At most Options.MaxWaiters wait; others are answered at once.
+func (e *Engine) Await(ctx context.Context, scope string, id store.ID) (Status, error) {
+	waiting := e.waiters.Add(1)
+	defer func() { e.waiters.Add(-1) }()
+	if waiting > int64(e.o.MaxWaiters) {
+		return e.Status(context.WithoutCancel(ctx), scope, id)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(e.ctx, cancel)()
+	defer e.bells.join(id)()
+	for pause := pollMin; ; pause = min(2*pause, max(pollMax, time.Duration(e.waiters.Load())*awaitRest)) {
+		rung := e.bells.listen(id)  // before looking, so that nothing is missed
+		rec, err := e.read(ctx, id) // not its work and notes, each time
+		if err != nil {
+			return e.shown(scope, Status{Record: store.Record{ID: id, Scope: rec.Scope}}, storeFailed(MayHaveExecuted, err))
+		}
+		waits := rec.Scope == store.DigestScope(e.o.Namespace, scope) && (rec.State == store.Accepted || rec.State == store.Running)
+		if !waits || ctx.Err() != nil {
+			return e.Status(context.WithoutCancel(ctx), scope, id)
+		}
+		if rec.State == store.Running && rec.LeaseLeft > 0 && !e.flights.runsHere(id) {
+			_ = e.watch(ctx, rec)
+			continue
+		}
+		_ = timer.Until(ctx, rung, timer.Around(pause))
+	}
+}
