@@ -166,6 +166,7 @@ func (p *Proxy) close() error {
 	p.closed = true
 	g := p.now
 	p.mu.Unlock()
+	g.last()
 	err := g.close()
 	g.requests.Wait()
 	p.old.Wait()
@@ -271,9 +272,6 @@ func (g *generation) close() error {
 	}
 	g.background.stop()
 	g.background.wait()
-	if g.relayer != nil {
-		g.relayer.close()
-	}
 	g.targets.close()
 	err := g.engine.Close()
 	g.transport.CloseIdleConnections()

@@ -193,13 +193,17 @@ func (r *relayer) once(ctx context.Context) int {
 	return n
 }
 
-// close sends what the last requests have emitted, for a few seconds. Nothing else runs.
-func (r *relayer) close() {
-	if r.begun.Load() {
-		ctx, cancel := context.WithTimeout(context.Background(), relayDrain)
-		defer cancel()
-		for r.once(ctx) >= relayBatch && ctx.Err() == nil { //nolint:revive // each call is a batch
-		}
+// last sends what the last requests have emitted, for a few seconds, before the process
+// ends. After a reload it is for the configuration that comes to send it.
+func (g *generation) last() {
+	g.background.stop()
+	g.background.wait()
+	if g.relayer == nil || !g.relayer.begun.Load() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), relayDrain)
+	defer cancel()
+	for g.relayer.once(ctx) >= relayBatch && ctx.Err() == nil { //nolint:revive // each call is a batch
 	}
 }
 

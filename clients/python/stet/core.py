@@ -211,14 +211,18 @@ class Run:
 
     def __init__(self, guard: Guard, transaction: Transaction, claim: str) -> None:
         self.guard, self.transaction, self.claim = guard, transaction, claim
+        self.over = False
+        """The response is whole, or was given up: the connection is the pool's again."""
 
     async def undo(self) -> None:
         """Rolls back: nothing was executed, and the key may be used again."""
+        self.over = True
         await self.transaction.close()
 
     async def finish(self, answer: Answer) -> Answer:
         """Settles and commits a response, or rolls back if it says that the operation has failed or was
         not executed. It returns what is to be sent: the response itself, nearly always."""
+        self.over = True
         if not kept(answer):
             await self.undo()
             return answer

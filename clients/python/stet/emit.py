@@ -30,6 +30,8 @@ class AsyncEmit(Protocol):
 
 
 def _arguments(run: Run, to: str, body: Any, key: str | None, header: Mapping[str, str] | None) -> tuple[Any, ...]:
+    if run.over:
+        raise RuntimeError("stet: the response has ended, and with it the transaction; emit before that")
     fields, media = dict(header or {}), ""
     if isinstance(body, str):
         body, media = body.encode(), "text/plain; charset=utf-8"

@@ -14,6 +14,7 @@ from sqlalchemy.orm import sessionmaker
 from stet.answer import Answer
 from stet.asyncpg import Asyncpg
 from stet.core import Guard, Options, Run
+from stet.emit import blocking
 from stet.psycopg import AsyncPsycopg, Psycopg
 from stet.sql import DatabaseError
 from stet.sqlalchemy import SQLAlchemy
@@ -30,6 +31,19 @@ class Transactions(unittest.IsolatedAsyncioTestCase):
     async def begin(self, database: Any, key: str) -> tuple[Guard, Run | Answer]:
         guard = Guard(database, Options())
         return guard, await guard.start("acct_1", key, "", "POST", b"/", [], b"")
+
+    async def test_nothing_is_emitted_after_the_end(self) -> None:
+        for n, end in enumerate(("finish", "undo")):
+            _, run = await self.begin(Psycopg(lambda: psycopg.connect(database_url("shop"))), f"late{n}")
+            assert isinstance(run, Run)
+            emit = blocking(run, run.transaction)
+            self.assertRegex(emit("payments", {"paid": 1}), "^[0-9a-f]{8}-")
+            if end == "finish":
+                await run.finish(Answer(201, [], b"paid"))
+            else:
+                await run.undo()
+            with self.assertRaisesRegex(RuntimeError, "has ended"):
+                emit("payments")
 
     async def test_a_savepoint_that_a_handler_left_open_is_committed(self) -> None:
         engine = create_engine(database_url("shop").replace("postgres://", "postgresql+psycopg2://"))
