@@ -273,3 +273,36 @@ func TestReconcileSettlesWhatWasAccepted(t *testing.T) {
 		t.Errorf("acme ran %d times, globex %d", b.ran("acme k"), b.ran("globex k"))
 	}
 }
+
+// A proxy that takes the place of a killed one asks by itself, without a retry.
+func TestProxySettlesWhatAKilledOneLeft(t *testing.T) {
+	b := openRegister(t)
+	file, store := filepath.Join(t.TempDir(), "stet.yaml"), filepath.Join(t.TempDir(), "s.db")
+	text := fmt.Sprintf("upstream: {url: %q}\nlisten: 127.0.0.1:0\nstore: %q\nscope: header:X-Account\nreconcile: {every: 50ms}\n"+
+		"routes: [{path: /payments, lease: 1s, keep_scope: true, keep_key: true, verify: {url: /happened}}]\n", b.URL, store)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := startProxy(t, "--config", file)
+	done := make(chan struct{})
+	go func() { defer close(done); payAs(t, p.url, "acme", "k") }()
+	<-b.arrived
+	p.kill()
+	<-done
+	p = startProxy(t, "--config", file)
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		status, out, stderr := command(t, "keys", "get", "--store", store, "--scope", "acme", "k", "-o", "json")
+		if status != exitOK || time.Now().After(end) {
+			t.Fatalf("%d %s %s\n%s", status, out, stderr, p.log())
+		}
+		if strings.Contains(out, `"completed"`) {
+			if !strings.Contains(out, `"key":"k"`) && !strings.Contains(out, `"key": "k"`) {
+				t.Errorf("the key is not shown: %s", out)
+			}
+			break
+		}
+	}
+	if status, body, replayed := payAs(t, p.url, "acme", "k"); status != 201 || body != "charged acme k" || !replayed || b.ran("acme k") != 1 {
+		t.Errorf("%d %q, replayed %v, %d runs", status, body, replayed, b.ran("acme k"))
+	}
+}
