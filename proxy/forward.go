@@ -94,6 +94,9 @@ func (f *forwarder) run(w http.ResponseWriter, r *http.Request, run *stet.Run, t
 		}
 	}()
 	f.proxy.ServeHTTP(w, r)
+	if t.unread.Load() { // where no server is around it, httputil returns as if all had come
+		f.leave(run, t, "the response broke off")
+	}
 }
 
 // leave makes the operation unknown.
