@@ -83,6 +83,10 @@ func TestThePageIsThatOfTheExampleInPython(t *testing.T) {
 	}
 }
 
+func TestAttemptThatTheShopHasGivenUpIsRefused(t *testing.T) {
+	flow.TestGivenUp(t, orders(t, install(t), "orders.js", "orders.yaml"))
+}
+
 func TestOrdersOfAShopThatSettlesThemOnPostgreSQLWithRabbitMQ(t *testing.T) {
 	dir := install(t)
 	rig.RabbitMQ(t) // it takes some seconds
@@ -132,7 +136,7 @@ func queue(t *testing.T, url string) (name string) {
 	defer conn.Close()
 	ch, err := conn.Channel()
 	if err == nil {
-		_, err = ch.QueueDeclare(t.Name(), true, false, false, false, amqp091.Table{"x-queue-type": "quorum"})
+		_, err = ch.QueueDeclare(t.Name(), true, false, false, false, nil)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -51,6 +51,10 @@ func onPostgres(t *testing.T) flow.Kit {
 	return kit
 }
 
+func TestAttemptThatTheShopHasGivenUpIsRefused(t *testing.T) {
+	flow.TestGivenUp(t, orders(t, "orders.py", "orders.yaml"))
+}
+
 func TestOrdersOfAShopThatSettlesThemOnPostgreSQLWithRabbitMQ(t *testing.T) {
 	rig.RabbitMQ(t) // it takes some seconds
 	flow.Test(t, onPostgres)
@@ -95,7 +99,7 @@ func queue(t *testing.T, url string) (name string) {
 	defer conn.Close()
 	ch, err := conn.Channel()
 	if err == nil {
-		_, err = ch.QueueDeclare(t.Name(), true, false, false, false, amqp091.Table{"x-queue-type": "quorum"})
+		_, err = ch.QueueDeclare(t.Name(), true, false, false, false, nil)
 	}
 	if err != nil {
 		t.Fatal(err)

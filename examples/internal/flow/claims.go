@@ -2,6 +2,7 @@ package flow
 
 import (
 	"net/http"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -19,6 +20,43 @@ func Test(t *testing.T, kit func(*testing.T) Kit) {
 			t.Parallel() // they wait for leases, mostly
 			claim(t, kit(t))
 		})
+	}
+}
+
+// TestGivenUp has the shop say what became of a run that it has never seen: from then on
+// that one is refused, and the next is not.
+func TestGivenUp(t *testing.T, kit Kit) {
+	f := open(t, kit)
+	f.startShop()
+	for i, step := range []struct {
+		method, path, fence string
+		status              int
+		says                string // of what was executed
+	}{
+		{http.MethodGet, "/orders/verify", "7", http.StatusNotFound, "none"},
+		{http.MethodPost, "/orders", "7", http.StatusServiceUnavailable, "none"},
+		{http.MethodPost, "/orders", "8", http.StatusCreated, ""},
+		{http.MethodGet, "/orders/verify", "8", http.StatusOK, ""},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), step.method, "http://"+f.shopAt+step.path, strings.NewReader(emma))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, value := range map[string]string{"Content-Type": "application/json", "Stet-Operation": "0a", "Stet-Fence": step.fence,
+			"Stet-Status-Page": "/operations/0a", "Stet-Progress": "o.0a"} {
+			r.Header.Set(name, value)
+		}
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if says := res.Header.Get("Stet-Execution"); res.StatusCode != step.status || says != step.says {
+			t.Errorf("step %d, %+v: %d, %q", i+1, step, res.StatusCode, says)
+		}
+	}
+	if n := f.charges(); n != 1 {
+		t.Errorf("the customer was charged %d times", n)
 	}
 }
 
