@@ -125,7 +125,14 @@ type Reconciled struct {
 	Blind int
 	// Alone are those of classes without a Verify.
 	Alone int
+	// Skipped are those that were left for the next pass, because nobody has answered the
+	// last questions of their route.
+	Skipped int
 }
+
+// maxUnanswered is how many questions of a route in a row may be without an answer, before
+// a pass asks no more of them: each may take as long as Verify.Timeout.
+const maxUnanswered = 16
 
 // reconciler makes passes with the verifiers of routes.
 type reconciler struct {
@@ -138,8 +145,10 @@ type reconciler struct {
 
 	progress func(asked int) // may be nil
 
-	mu                  sync.Mutex
-	asked, blind, alone int // of the pass under way
+	mu         sync.Mutex // guards what follows, which is of the pass under way
+	asked      int
+	left       Reconciled
+	unanswered map[string]int // by class, one after the other
 }
 
 // newReconciler returns a reconciler of an engine that has the policies of c.
@@ -160,15 +169,17 @@ func (r *reconciler) selects(st stet.Status) bool {
 		return ok && policy.Stale.State() == store.Failed && store.Digest(r.namespace, st.Op.Scope, st.Op.Key) == st.Record.ID
 	}
 	v := r.verifiers[st.Op.Class]
-	if v != nil && v.finds(st) {
-		return true
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if v == nil {
-		r.alone++
-	} else {
-		r.blind++
+	switch {
+	case v == nil:
+		r.left.Alone++
+	case !v.finds(st):
+		r.left.Blind++
+	case r.unanswered[st.Op.Class] >= maxUnanswered:
+		r.left.Skipped++
+	default:
+		return true
 	}
 	return false
 }
@@ -180,30 +191,30 @@ func (r *reconciler) verify(ctx context.Context, st stet.Status) (stet.Verdict, 
 		return stet.CannotKnow(), fmt.Errorf("proxy: the class %q has no verifier", st.Op.Class)
 	}
 	verdict, err := v.verify(ctx, st)
+	r.mu.Lock()
+	if r.asked++; errors.Is(err, errUnanswered) {
+		r.unanswered[st.Op.Class]++
+	} else {
+		r.unanswered[st.Op.Class] = 0
+	}
+	asked := r.asked
+	r.mu.Unlock()
 	if r.progress != nil {
-		r.mu.Lock()
-		r.asked++
-		asked := r.asked
-		r.mu.Unlock()
 		r.progress(asked)
 	}
 	return verdict, err
 }
 
-// reconciled adds to a report what was left out.
-func (r *reconciler) reconciled(rep reconcile.Report) Reconciled {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return Reconciled{rep, r.blind, r.alone}
-}
-
 // once makes a pass.
 func (r *reconciler) once(ctx context.Context) (Reconciled, error) {
 	r.mu.Lock()
-	r.asked, r.blind, r.alone = 0, 0, 0
+	r.asked, r.left, r.unanswered = 0, Reconciled{}, map[string]int{}
 	r.mu.Unlock()
 	rep, err := r.pass.Pass(ctx)
-	return r.reconciled(rep), err
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.left.Report = rep
+	return r.left, err
 }
 
 // run makes passes until ctx ends.
@@ -215,7 +226,7 @@ func (r *reconciler) run(ctx context.Context) error {
 		case err != nil:
 			r.log.WarnContext(ctx, "reconcile: the pass broke off", slog.Any("error", err))
 		case did.Left+did.Errors+did.Blind > 0:
-			r.log.WarnContext(ctx, "reconcile: operations wait for an operator, or a retry", slog.Int("left", did.Left), slog.Int("errors", did.Errors), slog.Int("blind", did.Blind))
+			r.log.WarnContext(ctx, "reconcile: operations wait for an operator, or a retry", slog.Int("left", did.Left), slog.Int("errors", did.Errors), slog.Int("blind", did.Blind), slog.Int("skipped", did.Skipped))
 		}
 		timer.Sleep(ctx, timer.Around(r.every))
 	}

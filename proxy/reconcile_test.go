@@ -385,3 +385,20 @@ func TestReconcileTrustsTheAuthorityOfTheService(t *testing.T) {
 		}
 	}
 }
+
+// While a service is away, a pass does not ask it about each of a thousand operations; and
+// what another service answers is asked on.
+func TestReconcilerAsksNoMoreOfWhomNobodyAnswers(t *testing.T) {
+	l := newTill(t)
+	yaml := yamlFor(l.URL, "http1", strings.NewReplacer("header:X-Account", "single-tenant", "every: 20ms", "every: 20ms, concurrency: 1").Replace(reconciled)+`
+  - {path: /orders, keep_key: true, verify: {url: 'http://127.0.0.1:1/', after: 0s}}
+`)
+	f := start(t, yaml)
+	for i := range 20 {
+		f.post("k"+strings.Repeat("k", i), "paid")
+		f.send("POST", "/orders", "o"+strings.Repeat("o", i), "paid")
+	}
+	if got, want := f.once(yaml, proxy.ReconcileOptions{}), (proxy.Reconciled{Report: reconcile.Report{Looked: 36, Completed: 20, Errors: 16}, Skipped: 4}); got != want {
+		t.Errorf("%+v; want %+v", got, want)
+	}
+}

@@ -46,6 +46,9 @@ func (c *Config) newVerifier(r *Route, upstream *url.URL, toUpstream, elsewhere 
 	}, nil
 }
 
+// errUnanswered: there was no answer to a question at all.
+var errUnanswered = errors.New("proxy: asking the service")
+
 // verify is a stet.Policy.Verify. Anything but a clear answer leaves the operation
 // unknown, to be asked about again.
 func (v *verifier) verify(ctx context.Context, st stet.Status) (stet.Verdict, error) {
@@ -67,7 +70,7 @@ func (v *verifier) verify(ctx context.Context, st stet.Status) (stet.Verdict, er
 	}
 	res, err := v.client.Do(req)
 	if err != nil {
-		return stet.CannotKnow(), errors.New("proxy: asking the service: " + said(err))
+		return stet.CannotKnow(), fmt.Errorf("%w: %s", errUnanswered, said(err))
 	}
 	defer res.Body.Close()
 	switch {

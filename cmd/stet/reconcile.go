@@ -100,9 +100,10 @@ func printReconciled(cmd *cobra.Command, out format, did proxy.Reconciled, dryRu
 			Errors     int  `json:"errors"`
 			Blind      int  `json:"blind"`
 			Unverified int  `json:"unverified"`
+			Skipped    int  `json:"skipped"`
 			DryRun     bool `json:"dry_run"`
 			More       bool `json:"more"`
-		}{did.Looked, did.Completed, did.Failed, did.Again, did.Left, did.Changed, did.Errors, did.Blind, did.Alone, dryRun, over})
+		}{did.Looked, did.Completed, did.Failed, did.Again, did.Left, did.Changed, did.Errors, did.Blind, did.Alone, did.Skipped, dryRun, over})
 	}
 	w := cmd.OutOrStdout()
 	if dryRun {
@@ -115,6 +116,9 @@ func printReconciled(cmd *cobra.Command, out format, did proxy.Reconciled, dryRu
 	}
 	if did.Alone > 0 {
 		fmt.Fprintf(w, "%d were left alone: their routes have no verify for it\n", did.Alone)
+	}
+	if did.Skipped > 0 {
+		fmt.Fprintf(w, "%d were left for the next time: nobody has answered the questions before\n", did.Skipped)
 	}
 	if over {
 		fmt.Fprintln(w, "the time is over; what is left is for the next time")

@@ -94,7 +94,7 @@ func payAs(t *testing.T, url, account, key string) (status int, body string, rep
 
 // reconciling is what stet reconcile prints as JSON.
 type reconciling struct {
-	Looked, Completed, Failed, Again, Unknown, Changed, Errors, Blind, Unverified int
+	Looked, Completed, Failed, Again, Unknown, Changed, Errors, Blind, Unverified, Skipped int
 }
 
 // reconcileApart runs stet reconcile in a process of its own.

@@ -273,5 +273,5 @@ var defects = []defect{
 	{"reconciler: a service is asked by an empty key", "proxy/verify.go", "return op.Key != \"\" && store.Digest(v.namespace, op.Scope, op.Key) == st.Record.ID", "return true", some("Reconcil", proxyTests)},
 	{"reconciler: a service is asked by an empty reference", "proxy/verify.go", "return op.Ref != \"\"", "return true", some("Verifier", proxyTests)},
 	{"reconciler: another namespace's operations are asked about", "proxy/verify.go", "case op.Scope == \"\" || store.DigestScope(v.namespace, op.Scope) != st.Record.Scope:", "case false:", some("Reconcil", proxyTests)},
-	{"reconciler: what nobody was asked about is decided by Stale", "proxy/reconcile.go", "if v != nil && v.finds(st) {", "if v == nil || v.finds(st) {", some("Reconcil", proxyTests)},
+	{"reconciler: what nobody was asked about is decided by Stale", "proxy/reconcile.go", "\tcase v == nil:\n\t\tr.left.Alone++\n\tcase !v.finds", "\tcase v == nil:\n\t\treturn true\n\tcase !v.finds", some("Reconcil", proxyTests)},
 }
