@@ -308,7 +308,8 @@ func (a *attempt) doubt() {
 
 func (a *attempt) fail(ctx context.Context, err error) {
 	a.log.ErrorContext(ctx, "stetwork: an operation failed", slog.Any("error", err))
-	_, err = a.run.Do(ctx, nil, func(context.Context) (stet.Outcome, error) { return stet.Outcome{}, stet.Permanent(err) })
+	failed := err
+	_, err = a.run.Do(ctx, func(error) stet.Again { return stet.Again{Failed: failed} }, func(context.Context) (stet.Outcome, error) { return stet.Outcome{}, stet.Permanent(failed) })
 	a.told(ctx, err)
 }
 
