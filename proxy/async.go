@@ -27,7 +27,7 @@ const DefaultStatus = "/operations/"
 type Async struct {
 	// Status is the path below which the states of its operations are served, to their
 	// scope: it ends with a slash. Other paths below it go to the service. Default
-	// DefaultStatus. Routes with another scope need another one.
+	// DefaultStatus. Routes with another scope, or other rules for keys, need another one.
 	Status string `yaml:"status"`
 	// NoCancel refuses callers' requests to cancel.
 	NoCancel bool `yaml:"no_cancel"`
@@ -102,6 +102,9 @@ func (a *Async) check(r *Route) error {
 		return bad("wait", "%v; it must be 0 to %v", time.Duration(a.Wait), store.MaxWait)
 	case a.RetryAfter < 0:
 		return bad("retry_after", "%v is negative", time.Duration(a.RetryAfter))
+	case slices.ContainsFunc(a.Headers, unkeepable):
+		name := a.Headers[slices.IndexFunc(a.Headers, unkeepable)]
+		return bad("headers", "%q is no name of a field that can be kept: the host and what says how long the content is are sent in any case, fields of the connection and Stet- ones are not", name)
 	case a.Concurrency < 0:
 		return bad("concurrency", "%d is negative", a.Concurrency)
 	case a.MaxAttempts < 0:
@@ -124,6 +127,13 @@ func (a *Async) check(r *Route) error {
 	return nil
 }
 
+// unkeepable reports whether a field cannot be kept for the service.
+func unkeepable(name string) bool {
+	v := asVariable(name)
+	return name == "" || strings.ContainsAny(name, " \t:,;\"()<>@/[]?={}\\") || strings.HasPrefix(v, "STET_") ||
+		slices.Contains([]string{"CONNECTION", "CONTENT_LENGTH", "EXPECT", "HOST", "KEEP_ALIVE", "PROXY_CONNECTION", "TE", "TRAILER", "TRANSFER_ENCODING", "UPGRADE"}, v)
+}
+
 func (a *Async) minBackoff() time.Duration {
 	return cmp.Or(time.Duration(a.MinBackoff), stetwork.MinBackoff)
 }
@@ -135,6 +145,9 @@ func (a *Async) maxBackoff() time.Duration {
 // kept are the fields of requests that are kept, in canonical form.
 func (c *Config) kept(r *Route) []string {
 	all := []string{"Accept", "Accept-Language", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Type", "Digest", "Content-Digest", "Repr-Digest", "User-Agent"}
+	if c.Forwarded {
+		all = append(all, "Forwarded", "X-Forwarded-Host", "X-Forwarded-Proto")
+	}
 	for _, name := range append(slices.Clone(r.Async.Headers), c.scope(r).named()...) {
 		all = append(all, http.CanonicalHeaderKey(name))
 	}
@@ -154,7 +167,7 @@ func (s *Scope) named() (all []string) {
 
 // pack makes a request what a worker is given.
 func (e *errand) pack() ([]byte, error) {
-	head, err := json.Marshal(e)
+	head, err := json.Marshal(e.written(widened))
 	if err != nil {
 		return nil, err
 	}
@@ -171,8 +184,40 @@ func unpackErrand(b []byte) (*errand, error) {
 	if err := json.Unmarshal(head, e); err != nil || !ok {
 		return nil, errors.New("proxy: the operation was accepted by something else than stet proxy")
 	}
+	e = e.written(narrowed)
 	e.Body = body
 	return e, nil
+}
+
+// written is the errand with its texts written in another way.
+func (e *errand) written(as func(string) string) *errand {
+	other := *e
+	other.Target, other.Header = as(e.Target), make(http.Header, len(e.Header))
+	for name, values := range e.Header {
+		for _, v := range values {
+			other.Header[name] = append(other.Header[name], as(v))
+		}
+	}
+	return &other
+}
+
+// widened makes a character of each byte: a target or a field can have any, and JSON
+// replaces what is no UTF-8.
+func widened(s string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		b.WriteRune(rune(s[i]))
+	}
+	return b.String()
+}
+
+// narrowed undoes widened.
+func narrowed(s string) string {
+	b := make([]byte, 0, len(s))
+	for _, r := range s {
+		b = append(b, byte(r))
+	}
+	return string(b)
 }
 
 // accepting accepts the requests of a route.
@@ -231,7 +276,7 @@ func (a *accepting) prepare(w http.ResponseWriter, r *http.Request) (stet.Work, 
 		told.refuse(w, &upstreamUnreachable) // it was read before: it is in memory
 		return stet.Work{}, false
 	}
-	e := &errand{Method: r.Method, Target: visitOf(r.Context()).target, Host: r.Host, Header: http.Header{}, Body: body}
+	e := &errand{Method: r.Method, Target: visitOf(r.Context()).target, Host: r.Host, TLS: r.TLS != nil, Header: http.Header{}, Body: body}
 	for _, name := range a.kept {
 		if values, ok := r.Header[name]; ok {
 			e.Header[name] = values

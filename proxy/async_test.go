@@ -416,6 +416,13 @@ func TestWhatAcceptsRefusesWrongConfigurations(t *testing.T) {
 		"verify":     {"routes: [{path: /a, verify: {url: /v}, async: {repeatable: true}}]", "needs no verify"},
 		"scopes":     {"routes: [{path: /a, async: {}}, {path: /b, scope: host, async: {}}]", "another path"},
 		"cancelling": {"routes: [{path: /a, async: {}}, {path: /b, async: {no_cancel: true}}]", "another status path"},
+		"strict":     {"routes: [{path: /a, async: {}}, {path: /b, strict_key: true, async: {}}]", "another path"},
+		"folded":     {"routes: [{path: /a, fold_key_case: true, async: {}}, {path: /b, async: {}}]", "another path"},
+		"key policy": {"routes: [{path: /a, async: {}}, {path: /b, key_policy: {uuid: true}, async: {}}]", "another path"},
+		"no header":  {"routes: [{path: /a, async: {headers: ['X A']}}]", "routes[0].async.headers"},
+		"connection": {"routes: [{path: /a, async: {headers: [connection]}}]", "routes[0].async.headers"},
+		"own header": {"routes: [{path: /a, async: {headers: [stet-scope]}}]", "routes[0].async.headers"},
+		"drain":      {"drain: 1m\nroutes: [{path: /a, timeout: 2m, async: {}}]", "shorter than the timeout"},
 		"worker":     {"worker: nowhere\nroutes: [{path: /a, async: {}}]", "neither inside nor elsewhere"},
 		"memory":     {"worker: elsewhere\nstore: memory\nroutes: [{path: /a, async: {}}]", "memory"},
 	} {

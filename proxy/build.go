@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/http"
 	"reflect"
-	"time"
 
 	"github.com/stet-go/stet/stethttp"
 )
@@ -74,7 +73,7 @@ func (p *Proxy) accepting(g *generation, cr *checkedRoute, rt *route, f *forward
 		}
 		g.pages = append(g.pages, s)
 	}
-	w := &worker{engine: g.engine, delivery: newDelivery(p, g, f, rt, m), async: cr.Async, gate: g.newGate(p.o.ErrorLog.With(slog.String("worker", cr.class()))), drain: cmp.Or(time.Duration(g.config.Drain), DefaultDrain), options: p.o}
+	w := &worker{engine: g.engine, delivery: newDelivery(p, g, f, rt, m), async: cr.Async, gate: g.newGate(p.o.ErrorLog.With(slog.String("worker", cr.class()))), drain: g.config.DrainTime(), ending: p.ending, options: p.o}
 	if p.o.Parts&Workers != 0 && g.config.Worker != workerElsewhere {
 		g.parts = append(g.parts, w.part())
 	}
@@ -113,8 +112,15 @@ func (c *Config) checkPages(bad func(error, ...any)) {
 			bad(at("status", "%s is also where the operations of %s are served, whose callers are identified in another way; give this route another path", path, other.class()), "routes", i, "async")
 		case r.Async.NoCancel != other.Async.NoCancel:
 			bad(at("no_cancel", "%s is also where the operations of %s are served, for which it is another; give this route another status path", path, other.class()), "routes", i, "async")
-		case cmp.Or(r.KeyHeader, stethttp.DefaultHeader) != cmp.Or(other.KeyHeader, stethttp.DefaultHeader):
-			bad(at("status", "%s is also where the operations of %s are served, whose keys are in another header; give this route another path", path, other.class()), "routes", i, "async")
+		case !sameKeys(&r, other):
+			bad(at("status", "%s is also where the operations of %s are served, whose keys are in another header, or read by other rules (key_header, key_policy, strict_key, fold_key_case); give this route another path", path, other.class()), "routes", i, "async")
 		}
 	}
+}
+
+// sameKeys reports whether two routes take the same for a key, so that either finds the
+// operations of both by it.
+func sameKeys(a, b *Route) bool {
+	return http.CanonicalHeaderKey(cmp.Or(a.KeyHeader, stethttp.DefaultHeader)) == http.CanonicalHeaderKey(cmp.Or(b.KeyHeader, stethttp.DefaultHeader)) &&
+		a.StrictKey == b.StrictKey && a.FoldKeyCase == b.FoldKeyCase && reflect.DeepEqual(a.KeyPolicy, b.KeyPolicy)
 }

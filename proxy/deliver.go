@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +22,7 @@ type errand struct {
 	Method string      `json:"method"`
 	Target string      `json:"target"` // path and query, as it was received
 	Host   string      `json:"host,omitempty"`
+	TLS    bool        `json:"tls,omitempty"` // it came over TLS
 	Header http.Header `json:"header,omitempty"`
 	Body   []byte      `json:"-"`
 }
@@ -113,6 +115,9 @@ func (d *delivery) request(ctx context.Context, e *errand) (*http.Request, error
 	}
 	r := (&http.Request{Method: e.Method, URL: u, Host: e.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx)
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(e.Body)), int64(len(e.Body))
+	if e.TLS {
+		r.TLS = &tls.ConnectionState{} // for X-Forwarded-Proto
+	}
 	if r.Header = e.Header.Clone(); r.Header == nil {
 		r.Header = http.Header{}
 	}

@@ -84,6 +84,8 @@ type Proxy struct {
 	limits      Limits
 	memory      memory
 	draining    atomic.Bool
+	ending      context.Context // ends when the process is to end
+	ends        context.CancelFunc
 	messages    messages
 	busy, runs  atomic.Int64 // requests that were refused, and that are with the service
 
@@ -108,8 +110,10 @@ func New(store store.Store, c *Config, o Options) (*Proxy, error) {
 		o.Audit = o.ErrorLog.Handler()
 	}
 	p := &Proxy{store: store, o: o, unprotected: unprotected{log: o.ErrorLog}, emits: emits{log: o.ErrorLog}, visits: map[*visit]struct{}{}}
+	p.ending, p.ends = context.WithCancel(context.Background())
 	g, err := p.build(c)
 	if err != nil {
+		p.ends()
 		return nil, err
 	}
 	p.limits = c.Limits
@@ -162,6 +166,7 @@ func (p *Proxy) Reload(c *Config) error {
 func (p *Proxy) Close() error { return p.end() }
 
 func (p *Proxy) close() error {
+	p.ends()
 	p.mu.Lock()
 	p.closed = true
 	g := p.now
@@ -223,6 +228,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // waits for the service only.
 func (p *Proxy) Drain() {
 	p.draining.Store(true)
+	p.ends()
 	p.mu.Lock()
 	all := slices.Collect(maps.Keys(p.visits))
 	p.now.background.stop()
@@ -284,7 +290,7 @@ func (g *generation) serve(w *visit, r *http.Request) {
 		http.Error(w, "CONNECT is for proxies of another kind", http.StatusMethodNotAllowed)
 		return
 	}
-	if w.target = targetOf(r, g.upstream); w.target == "" {
+	if w.target = targetOf(r, g.upstream); w.target == "" || !sendableHost(r.Host) {
 		w.manner.refuse(w, &targetInvalid)
 		return
 	}
@@ -351,6 +357,7 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 			return nil, errors.Join(err, g.close())
 		}
 	}
+	p.watchStrays(g)
 	if err := p.consumes(g, checked, f); err != nil {
 		return nil, errors.Join(err, g.close())
 	}

@@ -63,3 +63,12 @@ func setTarget(u *url.URL, target string) bool {
 	u.RawPath = path
 	return err == nil && u.EscapedPath() == path
 }
+
+// sendableHost reports whether a request can be sent with this host: the one of an absolute
+// target is not looked at before, and another one would be taken for a service that cannot
+// be reached.
+func sendableHost(host string) bool {
+	return !strings.ContainsFunc(host, func(r rune) bool {
+		return r <= ' ' || r >= 0x7f || strings.ContainsRune("\"#/<>?@\\^`{|}", r)
+	})
+}

@@ -64,7 +64,7 @@ func (c *Config) checkTogether() error {
 // the unknown, and the name of the route.
 func (c *Config) longest() (d time.Duration, name string) {
 	for _, r := range c.Routes {
-		if t := time.Duration(r.Timeout); !r.Pass && r.Async == nil && r.Settles != settlesService && t > d {
+		if t := time.Duration(r.Timeout); !r.Pass && (r.Async == nil || !r.Async.Repeatable) && r.Settles != settlesService && t > d {
 			d, name = t, r.class()
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/stet-go/stet"
@@ -19,7 +20,8 @@ type worker struct {
 	delivery *delivery
 	async    *Async
 	gate     *gate
-	drain    time.Duration
+	drain    time.Duration   // how long runs may go on when the process ends
+	ending   context.Context // ends when that does
 	options  Options
 }
 
@@ -32,8 +34,10 @@ func (w *worker) repeatable() bool {
 func (w *worker) part() part { return part{"worker of " + w.delivery.route.class(), w.run} }
 
 func (w *worker) run(ctx context.Context) error {
+	policy, _ := w.engine.Policy(w.delivery.route.class())
 	worker, err := stetwork.New(w.engine, stetwork.Options{
-		Concurrency: w.async.Concurrency, MaxAttempts: w.async.MaxAttempts, Drain: w.drain, ErrorLog: w.options.ErrorLog,
+		Concurrency: w.async.Concurrency, MaxAttempts: w.async.MaxAttempts, ErrorLog: w.options.ErrorLog, NoStrays: true,
+		Drain: policy.RunTimeout + time.Minute, // after a reload; see hurry
 		Backoff: func(n int) time.Duration {
 			return rand.N(timer.Doubled(n, w.async.minBackoff(), w.async.maxBackoff())) + 1
 		},
@@ -46,7 +50,29 @@ func (w *worker) run(ctx context.Context) error {
 	if err := stetwork.HandleOutcome(worker, w.delivery.route.class(), w.repeatable(), w.do); err != nil {
 		return err
 	}
+	defer w.hurry(worker)()
 	return worker.Run(ctx)
+}
+
+// hurry has runs end soon when the process ends, until it is told to stop. A configuration
+// that was replaced lets them end.
+func (w *worker) hurry(worker *stetwork.Worker) (stop func()) {
+	var active sync.WaitGroup
+	ended := make(chan struct{})
+	active.Go(func() {
+		select {
+		case <-ended:
+			return
+		case <-w.ending.Done():
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), w.drain)
+		defer cancel()
+		_ = worker.Shutdown(ctx) // Run returns the same
+	})
+	return func() {
+		close(ended)
+		active.Wait()
+	}
 }
 
 // do hands one operation over.

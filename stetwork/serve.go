@@ -225,7 +225,7 @@ func (w *Worker) recover(ctx context.Context) {
 // was spoken of.
 func (w *Worker) findStrays(ctx context.Context, said map[string]time.Time) {
 	b, ok := store.As[store.Browser](w.engine.Store())
-	if !ok || w.o.Queue != nil {
+	if !ok || w.o.Queue != nil || w.o.NoStrays {
 		return
 	}
 	page, err := b.Browse(ctx, store.Query{States: []store.State{store.Accepted}, OlderThan: strayAfter})

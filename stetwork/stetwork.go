@@ -113,6 +113,8 @@ type Options struct {
 	// has handlers for. It needs a store that can be browsed. Default
 	// DefaultRecoverEvery; negative: never.
 	RecoverEvery time.Duration
+	// NoStrays has Run say nothing of operations that wait and have no handler here.
+	NoStrays bool
 	// Drain is how long Run, when its context has ended, waits for handlers
 	// before it ends their contexts too. Default DefaultDrain; negative: not at
 	// all.
