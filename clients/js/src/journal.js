@@ -226,6 +226,9 @@ class Database {
     const hold = (taking) => this.#transact(['leases'], 'readwrite', async (leases) => {
       const now = Date.now(), was = await done(leases.get(name));
       if (was !== undefined && was.holder !== holder && (!taking || Math.abs(was.until - now) <= lease && was.until > now)) return false;
+      for (const left of taking ? await done(leases.getAll()) : []) {
+        if (left.until < now) await done(leases.delete(left.name)); // of a page that was killed
+      }
       await done(leases.put({ name, holder, until: now + lease }));
       return true;
     });

@@ -173,6 +173,11 @@ test('without TLS, too, one of two tabs sends', async (t) => {
   assert.equal(charges.length, 1);
   const sent = await Promise.all(tabs.map((page) => page.evaluate(() => window.sent)));
   assert.deepEqual(sent.sort(), [0, 1]);
+  const dead = (page) => page.evaluate(() => window.leases({ name: 'another', holder: 'a page that was killed', until: Date.now() - 1 }));
+  assert.equal(await dead(tabs[0]), 1);
+  await submit(tabs[0]);
+  await shown(tabs[0]);
+  assert.equal(await tabs[0].evaluate(() => window.leases()), 0); // what dead pages leave does not add up
 });
 
 test('the network is gone, and comes back: the browser sends again by itself', async (t) => {
