@@ -180,9 +180,9 @@ test('without TLS, too, one of two tabs sends', async (t) => {
   assert.equal(await tabs[0].evaluate(() => window.leases()), 0); // what dead pages leave does not add up
 });
 
-test('the network is gone, and comes back: the browser sends again by itself', async (t) => {
+test('the network is gone, and comes back: the client sends again at once', async (t) => {
   const { open, context, charges } = await visit(t);
-  const page = await open();
+  const page = await open('slow'); // the next attempt is due in 99 seconds
   await context.setOffline(true);
   await submit(page);
   await page.waitForFunction(() => window.sent > 0);
