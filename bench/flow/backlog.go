@@ -35,12 +35,21 @@ func backlogs(ctx context.Context, p *place, kind string) error {
 		rounds.Figure(figure+"_rss_start", w.start.rss, "MiB")
 		rounds.Figure(figure+"_rss_peak", w.end.peak, "MiB while it is worked off")
 		rounds.Figure(figure+"_rss_end", w.end.rss, "MiB")
+		rounds.Figure(figure+"_heap_end", w.end.heap, "MiB of Go's heap, garbage included; the rest is pages of the program and of the store")
 		rounds.Figure(figure+"_rate", w.rate, "operations/s worked off, 16 at a time")
 		seen[i] = w
 	}
 	small, large := seen[0], seen[1]
 	rounds.Figure("flow_"+kind+"_backlog_peak_ratio", large.end.peak/small.end.peak, "peak memory, of that with a tenth of the backlog")
-	const slack = 24 // MiB: garbage of another moment, pages of the store
+	slack := 24.0 // MiB: garbage of another moment
+	if kind == "sqlite" {
+		slack += 64 // the pages of the file that its connections keep, at most 32 MiB by the writer and 8 by each reader
+	}
+	const heap = 8 // MiB
+	if large.end.heap > small.end.heap+heap || large.accepting.heap > small.accepting.heap+heap {
+		return fmt.Errorf("Go's heap grows with the backlog: %.0f MiB with a tenth of it, %.0f MiB with all (accepting: %.0f, %.0f)",
+			small.end.heap, large.end.heap, small.accepting.heap, large.accepting.heap)
+	}
 	if large.end.peak > small.end.peak+slack || large.accepting.peak > small.accepting.peak+slack {
 		return fmt.Errorf("memory grows with the backlog: %.0f MiB with a tenth of it, %.0f MiB with all (accepting: %.0f, %.0f)",
 			small.end.peak, large.end.peak, small.accepting.peak, large.accepting.peak)
@@ -106,7 +115,7 @@ func workOff(ctx context.Context, p *place, kind string, n int) (w worked, err e
 
 // fill has n operations accepted.
 func fill(ctx context.Context, url string, n int) (map[string]bool, error) {
-	const callers = 64
+	const callers = 256
 	c := newClient(url, callers)
 	defer c.close()
 	keys := make(map[string]bool, n)

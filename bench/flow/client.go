@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -27,14 +28,24 @@ func newClient(url string, connections int) *client {
 func (c *client) close() { c.transport.CloseIdleConnections() }
 
 // answered is the error of a response that a client should not get.
-type answered struct{ text string }
+type answered struct {
+	status int
+	text   string
+}
 
 // Error implements error.
 func (a *answered) Error() string { return a.text }
 
+// later reports whether an error says to come again: 503, or 504 of a status, where the store
+// was too slow for instance, or a connection that was closed.
+func later(err error) bool {
+	var wrong *answered
+	return !errors.As(err, &wrong) || wrong.status == http.StatusServiceUnavailable || wrong.status == http.StatusGatewayTimeout && strings.Contains(wrong.text, "status-unavailable")
+}
+
 func unexpected(res *http.Response) error {
 	b, _ := io.ReadAll(io.LimitReader(res.Body, 1000))
-	return &answered{fmt.Sprintf("%s %s was answered %d: %s", res.Request.Method, res.Request.URL.Path, res.StatusCode, b)}
+	return &answered{res.StatusCode, fmt.Sprintf("%s %s was answered %d: %s", res.Request.Method, res.Request.URL.Path, res.StatusCode, b)}
 }
 
 func (c *client) send(ctx context.Context, method, path string, header ...string) (*http.Response, error) {

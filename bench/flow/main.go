@@ -24,7 +24,7 @@ var (
 	hold    = flag.Duration("hold", 10*time.Second, "how long they are looked at")
 	backlog = flag.Int("backlog", 100_000, "operations that have been accepted and wait; it is compared with a tenth of them")
 	only    = flag.String("only", "", "rates, waiters, limits or backlog: measure that alone")
-	on      = flag.String("store", "", "sqlite or postgres: measure that alone")
+	on      = flag.String("store", "", "sqlite or postgres: measure on that alone; the default is both, and SQLite for limits and backlog")
 )
 
 const (
@@ -49,12 +49,13 @@ func main() {
 // part is something that is measured.
 type part struct {
 	name string
+	on   []string // unless another store is asked for
 	do   func(ctx context.Context, p *place, kind string) error
 }
 
 func run(ctx context.Context) (err error) {
-	parts := []part{{"rates", rates}, {"waiters", waiters}, {"limits", limits}, {"backlog", backlogs}}
-	kinds := []string{"sqlite", "postgres"}
+	both := []string{"sqlite", "postgres"}
+	parts := []part{{"rates", both, rates}, {"waiters", both, waiters}, {"limits", both[:1], limits}, {"backlog", both[:1], backlogs}}
 	if *n < 1 || *workers < 1 || *clients < 100 || *backlog < 1000 || *each <= 0 || *hold <= 0 {
 		return errors.New("-rounds, -workers, -each and -hold must be positive, -clients 100 or more, -backlog 1000 or more")
 	}
@@ -63,10 +64,8 @@ func run(ctx context.Context) (err error) {
 			return fmt.Errorf("-only: %q is none of rates, waiters, limits and backlog", *only)
 		}
 	}
-	if *on != "" {
-		if kinds = slices.DeleteFunc(kinds, func(k string) bool { return k != *on }); len(kinds) == 0 {
-			return fmt.Errorf("-store: %q is neither sqlite nor postgres", *on)
-		}
+	if *on != "" && !slices.Contains(both, *on) {
+		return fmt.Errorf("-store: %q is neither sqlite nor postgres", *on)
 	}
 	if err := files(uint64(*clients) + 1000); err != nil {
 		return err
@@ -77,7 +76,10 @@ func run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
 	for _, part := range parts {
-		for _, kind := range kinds {
+		if *on != "" {
+			part.on = []string{*on}
+		}
+		for _, kind := range part.on {
 			began := time.Now()
 			if err := part.do(ctx, p, kind); err != nil {
 				return fmt.Errorf("%s, %s: %w", part.name, kind, err)

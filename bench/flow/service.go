@@ -59,6 +59,18 @@ func (t *tally) total() int {
 	return len(t.ran)
 }
 
+// missing reports whether some of the operations have not run.
+func (t *tally) missing(keys map[string]bool) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for key := range keys {
+		if t.ran[key] == 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // check compares what was accepted with what has run, once all has ended.
 func (t *tally) check(what string, accepted map[string]bool) error {
 	t.mu.Lock()

@@ -142,6 +142,7 @@ func (s *sidecar) stop() error {
 // state is what the sidecar has of the machine.
 type state struct {
 	rss, peak  float64 // MiB; peak since the last reset
+	heap       float64 // MiB of Go's heap at which garbage is collected next: twice of what lives
 	goroutines float64
 	processor  time.Duration
 }
@@ -164,7 +165,7 @@ func (s *sidecar) look() (st state, err error) {
 		st.processor = time.Duration(user+system) * time.Second / 100
 	}
 	b, err = s.metrics()
-	st.goroutines = field(b, "go_goroutines")
+	st.goroutines, st.heap = field(b, "go_goroutines"), field(b, "go_memstats_next_gc_bytes")/(1<<20)
 	return st, err
 }
 

@@ -25,7 +25,7 @@ type crowd struct {
 	asked    atomic.Int64 // times that they have asked
 	empty    atomic.Int64 // answers without the outcome, long before a wait was over
 	cut      atomic.Int64 // connections that were closed without an answer
-	slowest  atomic.Int64 // answer without the outcome that came early, in ns
+	busy     atomic.Int64 // answers that the store was too slow
 	mu       sync.Mutex
 	err      error
 	anyError context.CancelFunc
@@ -84,8 +84,10 @@ func (c *crowd) wait(ctx context.Context, key string, polls bool) error {
 		case told:
 			c.told.Add(1)
 			return nil
-		case errors.As(err, &wrong):
+		case err != nil && !later(err):
 			return err
+		case errors.As(err, &wrong):
+			c.busy.Add(1)
 		case err != nil:
 			c.cut.Add(1)
 		case time.Since(began) < longest/2:
@@ -198,7 +200,6 @@ func (h *hall) leave() error {
 // held is what was seen while the clients waited.
 type held struct {
 	waiting    int
-	rss        float64 // MiB, at most
 	goroutines float64
 	processors float64       // that were kept busy
 	p50, p99   time.Duration // of an acceptance meanwhile, by one more client
@@ -221,11 +222,10 @@ func (h *hall) hold(ctx context.Context) (w held, err error) {
 		key, asked := "probe-"+strconv.FormatInt(next.Add(1), 10), time.Now()
 		h.crowd.keys[key] = true
 		if _, err := probe.accept(ctx, key); err != nil {
-			var wrong *answered
-			if errors.As(err, &wrong) || ctx.Err() != nil {
+			if !later(err) || ctx.Err() != nil {
 				return w, err
 			}
-			delete(h.crowd.keys, key) // there was no connection to be had
+			delete(h.crowd.keys, key) // it may have been accepted, or not
 			time.Sleep(50 * time.Millisecond)
 			continue
 		}
@@ -253,9 +253,9 @@ func (h *hall) finish(ctx context.Context) (took time.Duration, peak state, err 
 		return 0, peak, err
 	}
 	took = time.Since(began)
-	for h.tally.total() <= len(h.crowd.keys) { // those whose clients have not waited, and the first
+	for h.tally.missing(h.crowd.keys) { // those whose clients have not waited
 		if ctx.Err() != nil {
-			return 0, peak, fmt.Errorf("%w: %d of %d operations have run", context.Cause(ctx), h.tally.total(), len(h.crowd.keys)+1)
+			return 0, peak, fmt.Errorf("%w: %d of %d operations have run", context.Cause(ctx), h.tally.total(), len(h.crowd.keys))
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -287,8 +287,8 @@ func crowded(ctx context.Context, p *place, kind, figure, limits string, all boo
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%d clients, %s, limits {%s}: %d wait at once; %d answers without the outcome, %d connections closed\n",
-		*clients, kind, limits, w.waiting, h.crowd.empty.Load(), h.crowd.cut.Load())
+	fmt.Printf("%d clients, %s, limits {%s}: %d wait at once; %d answers without the outcome, %d connections closed, %d answers that the store was too slow\n",
+		*clients, kind, limits, w.waiting, h.crowd.empty.Load(), h.crowd.cut.Load(), h.crowd.busy.Load())
 	if all && w.waiting < *clients {
 		return fmt.Errorf("%d clients wait; want all %d; they have asked %d times; %s", w.waiting, *clients, h.crowd.asked.Load(), h.log())
 	}
