@@ -23,6 +23,7 @@ type checked struct {
 	routes     []checkedRoute
 	unrouted   *checkedRoute // what protects the rest; nil: nothing
 	consume    []checkedRoute
+	gates      []*gate // of consume
 	classes    map[string]stet.Policy
 	encryption stet.Encryption
 }

@@ -145,13 +145,19 @@ func notDone(status int, header, trailer http.Header) bool {
 
 // consumeClasses adds the classes of messages.
 func (c *Config) consumeClasses(done *checked, toUpstream, elsewhere http.RoundTripper) error {
+	timeout := cmp.Or(time.Duration(c.Upstream.ConnectTimeout), defaultConnectTimeout)
 	for _, cr := range done.consume {
+		g := newGate(slog.Default(), dialer(done.upstream, timeout))
+		done.gates = append(done.gates, g)
 		if cr.Verify != nil {
 			v, err := c.newVerifier(&cr.Route, done.upstream, toUpstream, elsewhere)
 			if err != nil {
 				return err
 			}
 			v.refusals = true
+			if v.url.Host == done.upstream.Host {
+				v.troubled = func(why string) { g.lost(why, 0) }
+			}
 			cr.policy.Verify = v.verify
 		}
 		done.classes[cr.class()] = cr.policy

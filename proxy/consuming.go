@@ -32,16 +32,17 @@ type consumer struct {
 }
 
 // newConsumer makes the consumer of a Consume, which receives nothing yet.
-func (p *Proxy) newConsumer(g *generation, m *Consume, cr *checkedRoute, f *forwarder) (*consumer, error) {
+func (p *Proxy) newConsumer(g *generation, m *Consume, cr *checkedRoute, gate *gate, f *forwarder) (*consumer, error) {
 	rt := g.newRoute(cr)
 	middleware, err := stethttp.New(g.engine, cr.options)
 	if err != nil {
 		return nil, err
 	}
 	log := p.o.ErrorLog.With(slog.String("consume", m.Name))
+	gate.log = log
 	d := newDelivery(p, g, f, rt, middleware)
 	return &consumer{
-		Consume: m, engine: g.engine, delivery: d, gate: g.newGate(log), log: log, counts: &p.messages,
+		Consume: m, engine: g.engine, delivery: d, gate: gate, log: log, counts: &p.messages,
 		target: strings.TrimSuffix(g.upstream.EscapedPath(), "/") + m.Post, host: g.upstream.Host,
 	}, nil
 }
@@ -51,6 +52,7 @@ func (c *consumer) part() part { return part{"consume " + c.Name, c.run} }
 
 func (c *consumer) run(ctx context.Context) error {
 	defer c.counts.consumes(c.Name, c.gate)()
+	c.log.Info("proxy: messages are received", slog.String("from", redact(c.From)), slog.String("post", c.Post))
 	first, longest := c.backoff()
 	return c.source().Run(ctx, intake.Options{
 		Engine: c.engine, Class: c.Name, Scope: cmp.Or(c.Scope, c.Name), ID: c.ID, Headers: c.Headers,
@@ -94,11 +96,17 @@ func (c *consumer) heed(out stet.Outcome, err error) {
 	switch {
 	case err != nil:
 		c.gate.lost(err.Error(), 0)
-	case http.StatusBadGateway <= out.Status && out.Status <= http.StatusGatewayTimeout:
+	case gateway(out.Status):
 		c.gate.lost("it has answered "+strconv.Itoa(out.Status), 0)
 	default:
 		c.gate.found()
 	}
+}
+
+// gateway reports whether a status is what something in front of a service says while that
+// is in trouble.
+func gateway(status int) bool {
+	return http.StatusBadGateway <= status && status <= http.StatusGatewayTimeout
 }
 
 // MessageCount is how often something was decided about messages.
@@ -171,7 +179,7 @@ func (p *Proxy) consumes(g *generation, checked *checked, f *forwarder) error {
 		return nil
 	}
 	for i := range checked.consume {
-		c, err := p.newConsumer(g, &g.config.Consume[i], &checked.consume[i], f)
+		c, err := p.newConsumer(g, &g.config.Consume[i], &checked.consume[i], checked.gates[i], f)
 		if err != nil {
 			return g.config.place(err, "consume", i)
 		}

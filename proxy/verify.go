@@ -31,6 +31,9 @@ type verifier struct {
 	namespace string
 	maxResult int64
 	refusals  bool // a status that is not 2xx is that of a failure
+	// troubled, if set, is told that the service could not be asked, or that what is in
+	// front of it has answered.
+	troubled func(why string)
 }
 
 // newVerifier returns the route's verifier.
@@ -69,6 +72,9 @@ func (v *verifier) verify(ctx context.Context, st stet.Status) (stet.Verdict, er
 		}
 	}
 	res, err := v.client.Do(req)
+	if v.troubled != nil && (err != nil || gateway(res.StatusCode)) {
+		v.troubled("a question about an outcome that is unknown was not answered")
+	}
 	if err != nil {
 		return stet.CannotKnow(), fmt.Errorf("%w: %s", errUnanswered, said(err))
 	}

@@ -82,7 +82,7 @@ func (c *Consumer[M]) decide(ctx context.Context, m M, deliveries int) Decision 
 			d.ID = c.engine.ID(op.Scope, op.Key)
 		}
 		switch {
-		case d.Reason == NotReady && c.o.Await != nil:
+		case d.Reason == NotReady && c.o.Await != nil, d.Reason == Unknown && c.unasked(op):
 			timer.Sleep(ctx, pause)
 			continue
 		case d.Reason != Unavailable:
@@ -100,6 +100,21 @@ func (c *Consumer[M]) decide(ctx context.Context, m M, deliveries int) Decision 
 		timer.Sleep(ctx, pause)
 	}
 }
+
+// unasked reports whether a verifier may know what is unknown, once what it asks is ready.
+func (c *Consumer[M]) unasked(op stet.Op) bool {
+	if p, _ := c.engine.Policy(op.Class); p.Verify == nil || c.o.Await == nil {
+		return false
+	}
+	return c.o.Await(ended) != nil
+}
+
+// ended is a context that has.
+var ended = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
 
 // await returns nil when a run may begin, and an error when ctx has ended.
 func (c *Consumer[M]) await(ctx context.Context) error {

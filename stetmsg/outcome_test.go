@@ -155,3 +155,28 @@ func TestMessageIsGivenBackWhenItsConsumerEndsWhileItWaits(t *testing.T) {
 		}
 	})
 }
+
+// Neither does what is unknown become a dead letter while its verifier cannot be asked.
+func TestWhatIsUnknownIsKeptWhileItsVerifierCannotBeAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g gate
+		asked := 0
+		b := inMemory(t, stet.Policy{Verify: func(context.Context, stet.Status) (stet.Verdict, error) {
+			if asked++; asked < 4 {
+				g.down.Store(true)
+				time.AfterFunc(10*time.Minute, func() { g.down.Store(false) })
+				return stet.CannotKnow(), errors.New("connection refused")
+			}
+			return stet.ItHappened(created), nil
+		}})
+		c := b.passing(func(ctx context.Context, _ *stet.Lease, _ order) (stet.Outcome, error) {
+			stet.FromContext(ctx).Declare(stet.MayHaveExecuted, 0)
+			return stet.Outcome{}, errors.New("it broke off")
+		}, func(o *stetmsg.Options[order]) { o.MaxAttempts, o.Await = 2, g.await })
+		wants(t, c.Decide(ctx, order{ID: "1"}, 1), stetmsg.Retry, stetmsg.Unknown)
+		wants(t, c.Decide(ctx, order{ID: "1"}, 7), stetmsg.Ack, stetmsg.Replayed)
+		if asked != 4 {
+			t.Errorf("the verifier was asked %d times", asked)
+		}
+	})
+}

@@ -118,8 +118,10 @@ type Options[M any] struct {
 
 	// Await, if set, is called before each run, and returns when one may begin: as soon as
 	// what the handler needs can be used, a service for instance. Meanwhile the message is
-	// kept, and with it those that wait behind it, as while the store is unavailable. It
-	// returns an error when ctx has ended, and only then.
+	// kept, and with it those that wait behind it, as while the store is unavailable; so
+	// is one whose outcome is unknown, and whose Policy.Verify will be asked again. It
+	// returns nil at once if a run may begin now, also if ctx has ended; an error, if ctx
+	// ends before.
 	Await func(ctx context.Context) error
 
 	// Observe, if set, is called with each decision, before the broker is. It must be

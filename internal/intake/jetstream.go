@@ -76,6 +76,9 @@ func runNATS(ctx context.Context, s Source, o Options) error {
 	if pending := of.CachedInfo().Config.MaxAckPending; s.Ordered && pending != 1 {
 		return misuse.Errorf("ordered: the consumer's MaxAckPending is %d; JetStream keeps the order of what it delivers again with 1 only", pending)
 	}
+	if _, err := js.StreamNameBySubject(within, s.DeadLetter); err != nil {
+		return fmt.Errorf("dead_letter: a stream that gets the subject %q: %w", s.DeadLetter, err)
+	}
 	r, err := stream.New(within, c, stream.Options{JetStream: js, Consumer: of, DeadLetterSubject: s.DeadLetter, Prefetch: s.Prefetch, ErrorLog: o.Log})
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stet-go/stet/internal/stettest"
@@ -83,3 +84,51 @@ func TestWhatTheServiceEmitsIsSentOnceItsMessageIsDone(t *testing.T) {
 		t.Errorf("%q was sent; the message was handed over %d times", got.body, len(s.got()["1"]))
 	}
 }
+
+// What is unknown waits for a service that can be asked: its copies must not use up the
+// deliveries meanwhile.
+func TestWhatIsUnknownWaitsUntilTheServiceCanBeAsked(t *testing.T) {
+	all(t, func(t *testing.T, b broker) {
+		var knows atomic.Bool
+		s := newService(t, func(w http.ResponseWriter, a asked, _ int) {
+			switch {
+			case a.key != "GET /which":
+				panic(http.ErrAbortHandler)
+			case !knows.Load():
+				w.WriteHeader(http.StatusServiceUnavailable)
+			default:
+				w.Header().Set("Stet-Operation", a.header.Get("Stet-Operation"))
+				w.WriteHeader(http.StatusOK)
+			}
+		}).up(t)
+		const verify = "max_attempts: 1, verify: {url: /which, after: 1s}, lease: 2s"
+		p := consume(t, b, s, memory.New(memory.Options{}), verify)
+		b.send(t, message{"", "x", id("1"), "a"})
+		stettest.Eventually(t, "the doubt", func() bool { return len(s.got()["1"]) > 0 && p.paused() })
+		s.down()
+		p.end()
+		p = consume(t, b, s, p.keep, verify)
+		stettest.Eventually(t, "the pause", p.paused)
+		knows.Store(true)
+		s.up(t)
+		stettest.Eventually(t, "the verdict", func() bool { return p.decided(stetmsg.Replayed) == 1 })
+		if dead := b.dead(t); len(dead) > 0 {
+			t.Errorf("dead letters: %v", dead)
+		}
+	})
+}
+
+func TestSubjectThatNoStreamGetsIsRefused(t *testing.T) {
+	b := newJetStream(t).(*jetStream)
+	yaml := strings.Replace(b.yaml(), b.name+"-dead", "nowhere", 1)
+	p := consume(t, &elsewhere{b, yaml}, newService(t, nil), memory.New(memory.Options{}), "")
+	stettest.Eventually(t, "the refusal", func() bool { return strings.Contains(p.log.String(), `gets the subject \"nowhere\"`) })
+}
+
+// elsewhere is a broker with another configuration.
+type elsewhere struct {
+	broker
+	text string
+}
+
+func (e *elsewhere) yaml() string { return e.text }
