@@ -33,6 +33,16 @@ type EncryptionKey struct {
 	File string `yaml:"file"`
 }
 
+// Encrypts reads the files of Encryption's keys, for others that work with the records;
+// without Encryption it returns the zero value.
+func (c *Config) Encrypts() (stet.Encryption, error) {
+	o, err := c.Encryption.options()
+	if err != nil {
+		err = c.hide(c.place(err, "encryption"))
+	}
+	return o, err
+}
+
 // options reads the files.
 func (e *Encryption) options() (o stet.Encryption, err error) {
 	if e == nil {

@@ -46,6 +46,7 @@ why, from, to): to --audit, or by the process at --admin.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	k.add(cmd.PersistentFlags())
+	k.addEncryption(cmd.PersistentFlags())
 	cmd.PersistentFlags().StringVar(&k.admin, "admin", "", "URL of a running proxy's admin listener, instead of --store; token in $"+adminVariable)
 	cmd.SetUsageTemplate(strings.NewReplacer("\n\nGlobal Flags:", "", "\n\nFlags:", "\nFlags:").Replace(cmd.UsageTemplate())) // it has to fit a screen
 	cmd.AddCommand(k.newList(), k.newGet(), k.newWatch(), k.newResolve(), k.newRelease(), k.newExpire())
@@ -217,8 +218,8 @@ Authorization header. Several together are "LENGTH:VALUE," each, without spaces.
 				return err
 			}
 			o := stet.Options{}
-			if body && k.admin == "" && os.Getenv(keyVariable) != "" {
-				if o.Encryption, err = encryption(); err != nil {
+			if body && k.admin == "" {
+				if o.Encryption, _, err = k.encryption(); err != nil {
 					return usage{err}
 				}
 				o.Encryption.AcceptPlain = true // to look at

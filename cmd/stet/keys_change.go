@@ -44,15 +44,40 @@ const defaultRetention = 24 * time.Hour // store.Retention's
 // sealed finds out how the service wants the response that is about to be stored.
 // One that it did not encrypt, or with another key, is damaged to it, and stands.
 func (c *change) sealed() error {
+	if c.plain {
+		config, err := c.read()
+		if err == nil && config.Encryption != nil {
+			err = errors.New("--plain, and the configuration says that the service encrypts; leave one of them out")
+		}
+		return err
+	}
+	o, known, err := c.keys.encryption()
 	switch {
-	case c.plain:
-		return nil
-	case os.Getenv(keyVariable) == "":
+	case err != nil:
+		return err
+	case !known:
 		return fmt.Errorf("does the service encrypt what it stores? If it does, put its key in %s as NAME=SECRET, in base64; if not, give --plain", keyVariable)
 	}
-	var err error
-	c.encryption, err = encryption()
-	return err
+	c.encryption = o
+	return nil
+}
+
+// encryption is that of the configuration or of flags, else that of the key in
+// keyVariable. A configuration without it says that there is none; known is false if
+// nothing says anything.
+func (k *keys) encryption() (o stet.Encryption, known bool, err error) {
+	c, err := k.read()
+	switch {
+	case err != nil:
+		return o, false, err
+	case c.Encryption != nil:
+		o, err = c.Encrypts()
+		return o, true, err
+	case os.Getenv(keyVariable) != "":
+		o, err = encryption()
+		return o, true, err
+	}
+	return o, k.file != "", nil
 }
 
 // encryption is that of the key in keyVariable.

@@ -35,6 +35,15 @@ func (s *settings) addStore(flags *pflag.FlagSet) {
 	}
 }
 
+// addEncryption adds what says how results are encrypted. Help does not show it.
+func (s *settings) addEncryption(flags *pflag.FlagSet) {
+	for _, field := range proxy.Settings() {
+		if strings.HasPrefix(field.Path, "encryption.") {
+			s.hidden(flags, field)
+		}
+	}
+}
+
 // addAll adds the flags of all fields. Help shows those only that are there already.
 func (s *settings) addAll(flags *pflag.FlagSet) {
 	for _, field := range proxy.Settings() {

@@ -10,7 +10,8 @@ func newStoreTopic() *cobra.Command {
 		Long: `Every command that has --store has these options, too, and --config FILE, which
 takes what is under store: in a configuration of stet proxy; flags go before it.
 There, --store-schema is store.schema; 'stet check --reference' explains each.
-An option that the store does not have is refused.
+An option that the store does not have is refused. 'stet keys' takes encryption from
+there, too, or from --encryption-keys and --encryption-accept-plain.
 
   any store   --store-timeout, --store-sweep-every; --store-cache and
               --store-cache-age, for processes that run operations

@@ -75,7 +75,7 @@ class Options:
     problem_base: str = PROBLEM_BASE
     """What the types of problems begin with."""
     schema: str = "stet"
-    """Where stet migrate has put the functions (--schema)."""
+    """Where stet migrate has put the functions (--store-schema)."""
     prefix: str = "stet_"
     """What the names of the functions begin with (--table other: "other_")."""
 
