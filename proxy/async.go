@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -92,8 +94,8 @@ func (a *Async) check(r *Route) error {
 		return &misplaced{[]any{"async", field}, fmt.Errorf(format, args...)}
 	}
 	switch {
-	case !strings.HasPrefix(a.status(), "/") || !strings.HasSuffix(a.status(), "/") || strings.ContainsAny(a.status(), "?#{}%"):
-		return bad("status", "%q is no path that begins and ends with a slash", a.Status)
+	case !strings.HasPrefix(a.status(), "/") || !strings.HasSuffix(a.status(), "/") || !plainPath(a.status()):
+		return bad("status", "%q is no path that begins and ends with a slash and needs no encoding", a.Status)
 	case !slices.Contains([]string{"", runningAccepted, runningConflict}, a.Running):
 		return bad("running", "%q is neither %s nor %s", a.Running, runningAccepted, runningConflict)
 	case a.RepeatAcceptance && a.Running == runningConflict:
@@ -125,6 +127,12 @@ func (a *Async) check(r *Route) error {
 		return bad("repeatable", "an operation that can be sent again needs no verify; leave one of them out")
 	}
 	return nil
+}
+
+// plainPath reports whether a path that ends with a slash is written in one way only, so that
+// clients ask for what they are told.
+func plainPath(p string) bool {
+	return strings.TrimSuffix(path.Clean(p), "/")+"/" == p && (&url.URL{Path: p}).EscapedPath() == p && !strings.ContainsAny(p, "?#{}%")
 }
 
 // unkeepable reports whether a field cannot be kept for the service.

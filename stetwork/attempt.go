@@ -182,8 +182,16 @@ func (a *attempt) perform(ctx context.Context) {
 	case err != nil:
 		a.told(ctx, err)
 	case out.Failed:
-		a.log.ErrorContext(ctx, "stetwork: an operation failed", slog.Any("error", out.Decode(new(any))))
+		a.log.ErrorContext(ctx, "stetwork: an operation failed", slog.Any("error", told(out)))
 	}
+}
+
+// told is what a log says of an outcome that failed: of a service's response not the content.
+func told(out stet.Outcome) error {
+	if out.Face == store.FaceSQL && out.Reason == store.ReasonNone {
+		return fmt.Errorf("the service has settled it as failed, with the status %d", out.Status)
+	}
+	return out.Decode(new(any))
 }
 
 // outside reports whether a service settles the run.
