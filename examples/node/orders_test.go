@@ -29,6 +29,7 @@ func orders(t *testing.T, dir, program, config string) flow.Kit {
 }
 
 func TestOrdersOfAShopThatAnswersWhatBecameOfThem(t *testing.T) {
+	rig.Stet(t) // it takes a while to build
 	dir := install(t)
 	flow.Test(t, func(t *testing.T) flow.Kit {
 		kit := orders(t, dir, "orders.js", "orders.yaml")
