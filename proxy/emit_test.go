@@ -402,37 +402,43 @@ func TestTwoRelaysLoseNothing(t *testing.T) {
 	}
 }
 
-// A target may take longer to answer than the relay gives all of them in a round.
+// A target may take longer to answer than the relay gives it in a round, or all of them.
 func TestSlowTargetGetsEachMessageOnce(t *testing.T) {
-	s, h := emitting(t), newHook(t)
-	var mu sync.Mutex
-	began := map[string]int{}
-	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		began[r.Header.Get("Message-Id")]++
-		mu.Unlock()
-		select { // longer than the whole of retry
-		case <-time.After(1500 * time.Millisecond):
-		case <-r.Context().Done():
-			return
-		}
-		h.Config.Handler.ServeHTTP(w, r)
-	}))
-	t.Cleanup(slow.Close)
-	f := startWith(t, memory.New(memory.Options{}), relaying(s.URL, "", "{by: "+slow.URL+"}"), proxy.Options{Parts: proxy.Relay})
-	for i := range 5 {
-		f.post(fmt.Sprint("k", i), `{"to":"a","body":1}`+"\n"+`{"to":"b","key":"same","body":1}`)
-	}
-	stettest.Eventually(t, "all have left", func() bool { return f.seen.Count(observe.Relayed) == 5 })
-	mu.Lock()
-	defer mu.Unlock()
-	for id, n := range began {
-		if n != 1 {
-			t.Errorf("%s was sent %d times", id, n)
-		}
-	}
-	if len(h.taken()) != 10 {
-		t.Errorf("%d were taken", len(h.taken()))
+	for retry, latency := range map[string]time.Duration{"1s": 1500 * time.Millisecond, "4s": 1300 * time.Millisecond} {
+		t.Run(retry, func(t *testing.T) {
+			t.Parallel()
+			s, h := emitting(t), newHook(t)
+			var mu sync.Mutex
+			began := map[string]int{}
+			slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				mu.Lock()
+				began[r.Header.Get("Message-Id")]++
+				mu.Unlock()
+				select {
+				case <-time.After(latency):
+				case <-r.Context().Done():
+					return
+				}
+				h.Config.Handler.ServeHTTP(w, r)
+			}))
+			t.Cleanup(slow.Close)
+			yaml := strings.Replace(relaying(s.URL, "", "{by: "+slow.URL+"}"), "retry: 1s", "retry: "+retry, 1)
+			f := startWith(t, memory.New(memory.Options{}), yaml, proxy.Options{Parts: proxy.Relay})
+			for i := range 5 {
+				f.post(fmt.Sprint("k", i), `{"to":"a","body":1}`+"\n"+`{"to":"b","key":"same","body":1}`)
+			}
+			stettest.Eventually(t, "all have left", func() bool { return f.seen.Count(observe.Relayed) == 5 })
+			mu.Lock()
+			defer mu.Unlock()
+			for id, n := range began {
+				if n != 1 {
+					t.Errorf("%s was sent %d times", id, n)
+				}
+			}
+			if len(h.taken()) != 10 {
+				t.Errorf("%d were taken", len(h.taken()))
+			}
+		})
 	}
 }
 

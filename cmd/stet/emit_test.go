@@ -71,9 +71,15 @@ func (s *sender) times(key string, n int) int {
 // start starts a sidecar with targets.
 func (s *sender) start(t *testing.T, targets ...string) *instance {
 	t.Helper()
+	return s.startWith(t, "timeout: 1m", targets...)
+}
+
+// startWith is start with what the route has besides.
+func (s *sender) startWith(t *testing.T, route string, targets ...string) *instance {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "stet.yaml")
-	text := fmt.Sprintf("upstream: {url: %q}\nlisten: 127.0.0.1:0\nstore: %s\nscope: single-tenant\nroutes: [{path: /payments}]\nrelay: {retry: 1s, targets: [%s]}\n",
-		s.URL, s.url, strings.Join(targets, ", "))
+	text := fmt.Sprintf("upstream: {url: %q}\nlisten: 127.0.0.1:0\nstore: %s\nscope: single-tenant\nroutes: [{path: /payments, %s}]\nrelay: {retry: 1s, targets: [%s]}\n",
+		s.URL, s.url, route, strings.Join(targets, ", "))
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	rabbit "github.com/rabbitmq/amqp091-go"
@@ -21,6 +23,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/internal/rig"
 	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
@@ -181,5 +184,42 @@ func TestConsumerEmitsWhatItsServiceAnswers(t *testing.T) {
 	defer second.mu.Unlock()
 	if second.runs[id] != 1 || len(second.runs) != 1 {
 		t.Errorf("the second service has run %v; want %s, once", second.runs, id)
+	}
+}
+
+// What a service emits by SQL leaves with what it settles, wherever the sidecar dies.
+func TestSidecarThatDiesLosesNoMessageThatWasEmittedBySQL(t *testing.T) {
+	url := rig.Postgres(t).Database(t)
+	b := openTill(t, url, "")
+	s := openSender(t, url)
+	s.Server = b.Server
+	start := func(t *testing.T) *instance {
+		return s.startWith(t, "settles: service, lease: 500ms", "{by: '"+s.hook.URL+"'}")
+	}
+	for _, point := range []fault.Point{fault.HandlerBefore, fault.HandlerAfter, fault.ResponseBefore, fault.RelayBefore, fault.RelaySent, fault.RelayAfter} {
+		t.Run(string(point), func(t *testing.T) {
+			key := string(point)
+			b.does(key, func(w http.ResponseWriter, r *http.Request, n int) error {
+				return pgx.BeginFunc(context.Background(), b.own, func(tx pgx.Tx) error {
+					const sql = "SELECT stet.stet_emit($1, 'paid', convert_to($2, 'UTF8')), stet.stet_settle($1, 201, body => convert_to($2, 'UTF8'))"
+					if _, err := tx.Exec(context.Background(), "INSERT INTO ledger VALUES ($1)", key); err != nil {
+						return err
+					}
+					_, err := tx.Exec(context.Background(), sql, r.Header.Get("Stet-Claim"), fmt.Sprintf("payment %s by try %d", key, n))
+					return err
+				})
+			})
+			t.Setenv(dieEnv, key)
+			dying := start(t)
+			pay(t, dying.url, key)
+			select {
+			case <-dying.done:
+			case <-time.After(30 * time.Second):
+				t.Fatal("the sidecar does not pass this point")
+			}
+			t.Setenv(dieEnv, "")
+			b.paid(t, start(t), key)
+			stettest.Eventually(t, "the message arrives", func() bool { return s.times(key, 0) > 0 })
+		})
 	}
 }
