@@ -119,6 +119,7 @@ type hall struct {
 	crowd  *crowd
 	tally  *tally
 	before state
+	most   int // that were seen to wait at once
 	open   func()
 	stop   func() error // of the service
 }
@@ -158,8 +159,8 @@ func enter(ctx context.Context, p *place, kind, limits string, all bool) (_ *hal
 
 // settle returns when all wait, or else when their number grows no more.
 func (h *hall) settle(ctx context.Context, all bool) error {
-	most, since := 0, time.Now()
-	for most == 0 || time.Since(since) < 5*time.Second || all && time.Since(since) < longest {
+	grown, since := 0, time.Now()
+	for grown == 0 || time.Since(since) < 5*time.Second || all && time.Since(since) < longest {
 		now, err := h.waiting()
 		if err != nil {
 			return err
@@ -167,8 +168,8 @@ func (h *hall) settle(ctx context.Context, all bool) error {
 		if now >= *clients {
 			return nil
 		}
-		if now > most+*clients/100 {
-			most, since = now, time.Now()
+		if now > grown+*clients/100 {
+			grown, since = now, time.Now()
 		}
 		select {
 		case <-time.After(200 * time.Millisecond):
@@ -181,9 +182,11 @@ func (h *hall) settle(ctx context.Context, all bool) error {
 
 // waiting is how many requests the sidecar has under way.
 func (h *hall) waiting() (int, error) {
-	const each = 16<<10 + len(order) // as the limit of memory counts them
+	const each = 16 << 10 // as the limit of memory counts them, beside their content, which is small
 	b, err := h.metrics()
-	return int(field(b, "stet_proxy_in_hand_bytes")) / each, err
+	now := int(field(b, "stet_proxy_in_hand_bytes")) / each
+	h.most = min(max(h.most, now), *clients)
+	return now, err
 }
 
 // leave ends all of it.
@@ -214,9 +217,6 @@ func (h *hall) hold(ctx context.Context) (w held, err error) {
 	if err != nil {
 		return w, err
 	}
-	if w.waiting, err = h.waiting(); err != nil {
-		return w, err
-	}
 	began := time.Now()
 	for time.Since(began) < *hold && ctx.Err() == nil {
 		key, asked := "probe-"+strconv.FormatInt(next.Add(1), 10), time.Now()
@@ -236,6 +236,7 @@ func (h *hall) hold(ctx context.Context) (w held, err error) {
 	if err != nil {
 		return w, err
 	}
+	w.waiting = h.most // some have just been told to come again
 	slices.Sort(took)
 	if len(took) > 0 {
 		w.p50, w.p99 = percentile(took, 50), percentile(took, 99)
