@@ -21,7 +21,7 @@ import (
 func accepting(t *testing.T, upstream, store, route, async string) (file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "stet.yaml")
-	text := fmt.Sprintf("upstream: {url: %q}\nlisten: 127.0.0.1:0\nstore: %q\nscope: single-tenant\nworker: elsewhere\ndrain: 10s\nroutes: [{path: /payments, lease: 1s, timeout: 20s, %s async: {min_backoff: 10ms, max_backoff: 50ms, %s}}]\n",
+	text := fmt.Sprintf("upstream: {url: %q}\nlisten: 127.0.0.1:0\nstore: %q\nscope: single-tenant\nworker: elsewhere\ndrain: 20s\nroutes: [{path: /payments, lease: 1s, timeout: 20s, %s async: {min_backoff: 10ms, max_backoff: 50ms, %s}}]\n",
 		upstream, store, route, async)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

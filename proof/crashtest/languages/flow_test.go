@@ -33,7 +33,7 @@ upstream: {url: http://%s}
 listen: %s
 scope: header:X-Account
 worker: %s
-drain: 1s
+drain: 2s
 routes:
   - {path: /payments, lease: %v, timeout: %v%s, async: {min_backoff: 20ms, max_backoff: 500ms, max_attempts: 1000000, concurrency: 8}}
 `, f.store, upstream, addr, worker, lease, lease, f.route)
