@@ -39,6 +39,9 @@ func (b *backend) call(ctx context.Context, g *gate, tries *atomic.Int64, takes 
 			g.found()
 			return nil
 		}
+		if b.deaf.Load() {
+			time.Sleep(100 * time.Millisecond) // finding out takes a while
+		}
 		g.lost("connection refused", 0)
 	}
 }
