@@ -25,6 +25,10 @@ type worker struct {
 	options  Options
 }
 
+// dueAgain is how long an operation waits that a worker has seen, and died before it took
+// it. What is seen is taken at once, as no more is asked for than there is room for.
+const dueAgain = 10 * time.Second
+
 // repeatable reports whether a run may be repeated although it may have executed.
 func (w *worker) repeatable() bool {
 	return w.async.Repeatable || w.delivery.route.Settles == settlesService
@@ -42,6 +46,7 @@ func (w *worker) run(ctx context.Context) error {
 			return rand.N(timer.Doubled(n, w.async.minBackoff(), w.async.maxBackoff())) + 1
 		},
 		Await:       w.gate.await,
+		Dispatch:    stetwork.DispatcherOptions{Again: dueAgain},
 		CancelEvery: -1, // the service learns it with its progress: an answer that is cut off stops nothing
 	})
 	if err != nil {

@@ -179,6 +179,8 @@ func (a *attempt) perform(ctx context.Context) {
 	out, err := a.run.Do(ctx, func(err error) stet.Again { return a.again(ctx, err) }, a.call)
 	switch {
 	case stet.KindOf(err) == stet.KindRetryable && (a.run.Declared() != stet.MayHaveExecuted || a.outside()):
+	case stet.KindOf(err) == stet.KindUnknown:
+		a.log.ErrorContext(ctx, "stetwork: the outcome of an operation is unknown until a verifier or an operator has found it out", slog.Any("error", err))
 	case err != nil:
 		a.told(ctx, err)
 	case out.Failed:
