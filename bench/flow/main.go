@@ -18,7 +18,7 @@ import (
 
 var (
 	each    = flag.Duration("each", 1500*time.Millisecond, "how long one measurement of a rate takes")
-	n       = flag.Int("rounds", 4, "rounds")
+	n       = flag.Int("rounds", 5, "rounds; odd, so that one is in the middle")
 	workers = flag.Int("workers", 64, "operations run at a time, where rates are measured")
 	clients = flag.Int("clients", 10_000, "clients that wait at once")
 	hold    = flag.Duration("hold", 10*time.Second, "how long they are looked at")
