@@ -51,9 +51,9 @@ func (c *clients) awaitAPI(ctx context.Context, addr string) {
 	}
 }
 
-// rush has callers order at the same moment, each once. All must be told that it
-// is accepted; it returns how many were told so first hand, 0 if one was told
-// something else.
+// rush has callers order at the same moment, each once. All must be told that it is
+// accepted or, if it has ended by then, its outcome; it returns how many were told so
+// first hand, 0 if one was told something else.
 func (c *clients) rush(ctx context.Context, op *operation, callers int) (fresh int) {
 	start, told := make(chan struct{}), make(chan crashtest.Event, callers)
 	for range callers {
@@ -66,7 +66,7 @@ func (c *clients) rush(ctx context.Context, op *operation, callers int) (fresh i
 	other := false
 	for range callers {
 		ev := <-told
-		if other = other || ev.Says != crashtest.AcceptedOnly; ev.Fresh {
+		if other = other || ev.Says != crashtest.AcceptedOnly && ev.Says != crashtest.Outcome; ev.Fresh {
 			fresh++
 		}
 	}
