@@ -270,13 +270,14 @@ test('a journal that fails: nothing is sent, and what cannot be known is not sai
 });
 
 test('a tab that lost its turn does not throw away the key that another one sends', async (t) => {
-  let second, first;
-  const both = new Promise((resolve) => (second = resolve));
-  const { url, requests } = await service(t, async (res) => { await both; reply(401)(res); }, async (res) => { second(); await first; reply(201, {}, 'paid')(res); });
+  let second, first, arrived;
+  const both = new Promise((resolve) => (second = resolve)), begun = new Promise((resolve) => (arrived = resolve));
+  const { url, requests } = await service(t, async (res) => { arrived(); await both; reply(401)(res); }, async (res) => { second(); await first; reply(201, {}, 'paid')(res); });
   const journal = memoryJournal();
   journal.exclusive = (name, signal, fn) => fn(); // leases that have run out
   const client = clientOf({ journal });
   first = client.fetch(url, { ...pay, operation: 'o' });
+  await begun;
   const answers = await Promise.all([first, client.fetch(url, { ...pay, operation: 'o' })]);
   assert.deepEqual(answers.map(brief), [{ verdict: 'may-have-executed', settled: false, reason: 'refused', attempts: 1 }, { verdict: 'executed', settled: true, reason: 'outcome', attempts: 1 }]);
   assert.equal(await text(await client.fetch(url, { ...pay, operation: 'o' })), '201 paid');

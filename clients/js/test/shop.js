@@ -47,7 +47,8 @@ export async function shop(t, pages = {}) {
   return {
     url: wire.url, wire, charges,
     hold: () => {
-      gate = new Promise((resolve) => (release = resolve));
+      const before = release; // what an earlier hold has kept is released, too
+      gate = new Promise((resolve) => (release = () => { before(); resolve(); }));
       return new Promise((resolve) => (arrived = resolve));
     },
     release: () => release(),

@@ -43,7 +43,7 @@ for (const [where, at] of [['', undefined], [', without TLS', (url) => url.repla
       release();
       const last = await open(`operation=${round}&path=${path}`);
       await submit(last);
-      assert.equal(await shown(last), `201 {"charge":${round}}`, `round ${round}: ${done}`);
+      assert.equal(await shown(last).catch((err) => `${err}`), `201 {"charge":${round}}`, `round ${round}: ${done}`);
       assert.equal(charges.length, round, `round ${round} has charged more than once: ${done}`);
       for (const tab of [...tabs, last]) await tab.close();
     }
