@@ -42,7 +42,7 @@ func (l *Lease) outside(ctx context.Context, out Outcome, cause error, again fun
 		l.finish(entry{rec: rec, shared: true})
 		return l.settledOutside(ctx, rec)
 	}
-	refused := cause == nil && out.Face != store.FaceEngine
+	refused := cause == nil && out.Face != store.FaceEngine && out.Reason == store.ReasonNone // and not panicked
 	var a Again
 	if again != nil && !refused {
 		a = again(cause)

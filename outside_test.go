@@ -82,6 +82,9 @@ func TestPanicOfARunThatAServiceSettlesEndsItsClaim(t *testing.T) {
 	if err := settleFor(t, st, run, "late"); !errors.Is(err, store.ErrFenced) {
 		t.Errorf("the service settles after the panic: %v; want it fenced", err)
 	}
+	if again := begin(t, e, op); again.Replayed() {
+		t.Errorf("a retry gets %+v; nothing was executed, so it is to run", again.Outcome())
+	}
 }
 
 func TestDeadRunThatAServiceSettlesRunsAgain(t *testing.T) {

@@ -433,9 +433,10 @@ func (r *Run) unrepeatable(ctx context.Context) error {
 // packNotes prepares the run's next notes for the store. The caller holds the
 // book's mu.
 func (r *Run) packNotes(n notes) (store.Notes, error) {
-	packed, err := r.e.packNotes(r.rec.ID, r.book.version+1, n)
+	next := (r.book.version/reports + 1) * reports
+	packed, err := r.e.packNotes(r.rec.ID, next, n)
 	if err == nil {
-		r.book.version++
+		r.book.version = next
 	}
 	return packed, err
 }

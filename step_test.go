@@ -449,3 +449,30 @@ func TestNotesCannotBeReadOrSwapped(t *testing.T) {
 		t.Errorf("its status: %+v, %v", st.Record, err)
 	}
 }
+
+// TestReportedProgressTakesNothingFromTheRun: what another process reports of a run must not
+// be taken for what the run itself notes down, or a step in doubt would be forgotten.
+func TestReportedProgressTakesNothingFromTheRun(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{SweepEvery: -1})
+	it := accept(t, e, op, parcel)
+	run := take(t, e, it)
+	if _, err := e.Progress(t.Context(), run.Claim, false, 0.5, "reported"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := stet.StepOnce(run.Context(), "charge", func(context.Context) (int, error) {
+		if st := status(t, e, it.ID, store.Running); st.Doubt != "charge" {
+			t.Errorf("while the step goes on the record says %q of it", st.Doubt)
+		}
+		if _, err := e.Progress(t.Context(), run.Claim, true, 0.7, "reported"); err != nil {
+			t.Error(err)
+		}
+		if st := status(t, e, it.ID, store.Running); st.Doubt != "charge" {
+			t.Errorf("after a report the record says %q of it", st.Doubt)
+		}
+		return 1, nil
+	})
+	if st := status(t, e, it.ID, store.Running); err != nil || st.Doubt != "" {
+		t.Errorf("after the step: %q is in doubt, %v", st.Doubt, err)
+	}
+	complete(t, run, "x")
+}

@@ -66,7 +66,7 @@ func (d *delivery) send(ctx context.Context, e *errand, own http.Header, repeata
 	run := stet.FromContext(ctx)
 	t := &trip{route: d.route, own: own, errand: true}
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		v := &visit{w: unseen{}, control: http.NewResponseController(unseen{}), proxy: d.proxy, manner: d.manner, target: e.Target}
+		v := &visit{w: w, control: http.NewResponseController(w), proxy: d.proxy, manner: d.manner, target: e.Target}
 		defer func() { d.proxy.memory.used.Add(-v.held.Load()) }()
 		d.forwarder.run(w, r.WithContext(t.context(context.WithValue(r.Context(), visitKey{}, v))), run, t)
 		if t.unreached {
@@ -124,15 +124,3 @@ func (d *delivery) request(ctx context.Context, e *errand) (*http.Request, error
 	r.Header.Set(cmp.Or(d.route.KeyHeader, stethttp.DefaultHeader), stet.FromContext(ctx).Op().Key)
 	return r, nil
 }
-
-// unseen is the http.ResponseWriter of an errand.
-type unseen struct{}
-
-// Header implements http.ResponseWriter.
-func (unseen) Header() http.Header { return http.Header{} }
-
-// Write implements http.ResponseWriter.
-func (unseen) Write(p []byte) (int, error) { return len(p), nil }
-
-// WriteHeader implements http.ResponseWriter.
-func (unseen) WriteHeader(int) {}

@@ -22,8 +22,7 @@ const (
 )
 
 // gate keeps messages and accepted operations from a service that is down, so that no run
-// of theirs begins. While
-// it is closed one of those that wait looks whether the service can be connected to. When
+// of theirs begins. While it is closed one of those that wait looks whether the service can be connected to. When
 // it can, that one goes ahead, and the others follow if it fares well.
 type gate struct {
 	log  *slog.Logger
@@ -67,7 +66,7 @@ func dialer(upstream *url.URL, timeout time.Duration) func(context.Context) erro
 	}
 }
 
-// await is a stetmsg.Options.Await.
+// await is the Options.Await of stetmsg and of stetwork.
 func (g *gate) await(ctx context.Context) error {
 	for {
 		g.mu.Lock()

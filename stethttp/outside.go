@@ -102,8 +102,8 @@ func (c *call) unsettled(rw *capture, run *stet.Lease, whole bool) {
 		c.m.refuse(c.w, &notSettled, "", 0)
 	default:
 		hint := c.m.o.RetryAfter
-		if s, err := strconv.Atoi(rw.final.Get("Retry-After")); whole && err == nil && s > 0 {
-			hint = min(time.Duration(s), 86400) * time.Second
+		if after := retryAfterOf(rw.final); whole && after > 0 {
+			hint = after
 		}
 		c.m.refuse(c.w, &notExecuted, "", hint)
 	}
