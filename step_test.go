@@ -438,7 +438,7 @@ func TestNotesCannotBeReadOrSwapped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	forged := store.Notes{Version: 9, Data: rec.Notes.Data}
+	forged := store.Notes{Version: rec.Notes.Version << 1, Data: rec.Notes.Data}
 	if err := errors.Join(st.Save(t.Context(), theirs.Claim(), forged, false), st.Return(t.Context(), theirs.Claim(), 0)); err != nil {
 		t.Fatal(err)
 	}

@@ -79,7 +79,7 @@ type source struct {
 
 func rabbitSource(t *testing.T) *source {
 	t.Helper()
-	url, queue := rig.RabbitMQ(t).URL(), strings.ReplaceAll(t.Name(), "/", ".")
+	url, queue := rig.RabbitMQ(t).URL(), rig.Named(t, ".")
 	conn, err := rabbit.Dial(url)
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func rabbitSource(t *testing.T) *source {
 
 func streamSource(t *testing.T) *source {
 	t.Helper()
-	url, name := rig.NATS(t).URL(), strings.ReplaceAll(t.Name(), "/", "-")
+	url, name := rig.NATS(t).URL(), rig.Named(t, "-")
 	nc, err := nats.Connect(url)
 	if err != nil {
 		t.Fatal(err)

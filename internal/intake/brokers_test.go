@@ -50,7 +50,7 @@ var brokers = map[string]func(*testing.T) broker{
 type rabbitMQ struct{ url, queue string }
 
 func newRabbitMQ(t *testing.T) broker {
-	b := &rabbitMQ{rig.RabbitMQ(t).URL(), strings.ReplaceAll(t.Name(), "/", ".")}
+	b := &rabbitMQ{rig.RabbitMQ(t).URL(), rig.Named(t, ".")}
 	b.channel(t, func(ch *rabbit.Channel) {
 		if _, err := ch.QueueDeclare(b.queue, true, false, false, false, rabbit.Table{"x-queue-type": "quorum"}); err != nil {
 			t.Fatal(err)
@@ -125,7 +125,7 @@ type jetStream struct {
 }
 
 func newJetStream(t *testing.T) broker {
-	b := &jetStream{url: rig.NATS(t).URL(), name: strings.ReplaceAll(t.Name(), "/", "-")}
+	b := &jetStream{url: rig.NATS(t).URL(), name: rig.Named(t, "-")}
 	nc, err := nats.Connect(b.url)
 	if err != nil {
 		t.Fatal(err)

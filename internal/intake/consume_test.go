@@ -207,8 +207,8 @@ func TestEachMessageIsHandedOverOnceWithWhatItIs(t *testing.T) {
 		}
 		b.send(t,
 			message{"text/plain", "five books", with("1", "X-Tenant", "acme"), "a"},
-			message{"text/plain", "five books", id("1"), "a"},
-			message{"text/plain", "five books", id("1"), "a"},
+			message{"text/plain", "five books", with("1", "X-Tenant", "acme"), "a"},
+			message{"text/plain", "five books", with("1", "X-Tenant", "acme"), "a"},
 			message{"application/json", `{"n":1}`, map[string]string{"order-id": "2", "ce-specversion": "1.0", "ce-id": "7", "ce-source": "/shop", "ce-type": "order placed", "ce-subject": "x"}, "b"},
 			message{"application/cloudevents+json", `{"specversion":"1.0","id":"8","source":"/shop","type":"t","data":{"n":2}}`, id("3"), "c"},
 			message{"", "no id", nil, "d"},
