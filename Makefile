@@ -1,7 +1,11 @@
 # Everything a contributor needs. `make` alone prints this list.
 
 GO      ?= go
-MODULES := . proof bench examples
+# The modules for frameworks and protocols. Each is tested with the versions that its own
+# go.mod names, as its users build it; go.work is for editors.
+SKINS   := stetgrpc stetconnect stetgin stetecho stetecho4 stetfiber stetwatermill stetlambda stetmcp
+MODULES := . proof bench examples $(SKINS)
+export GOWORK := off
 LINT    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 60s
 # Packages that are tested at a time: as many as processors in the main module, and half

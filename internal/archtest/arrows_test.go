@@ -38,6 +38,8 @@ var arrows = []struct{ from, to string }{
 	{"internal/intake", "stet store stetmsg stetmsg/amqp stetmsg/jetstream stetmsg/kafka stetmsg/sqs stetmsg/cloudevents internal/misuse"},
 	{"proxy", "stet store observe stethttp stetmsg stetmsg/... stetwork canonical dashboard reconcile internal/timer internal/admin internal/problem internal/intake"},
 	{"cmd/stet", "..."}, // anything of this module
+	// Modules of their own, for frameworks and protocols.
+	{"stetgin stetecho stetecho4 stetfiber stetwatermill stetlambda stetmcp stetgrpc/... stetconnect", "stet store observe codec stethttp stethttp/... stetmsg stetmsg/cloudevents stetclient internal/again internal/misuse internal/problem internal/rpc internal/timer"},
 }
 
 // modules are the folders of other modules. They may import anything but commands,

@@ -1,0 +1,2 @@
+// Package stetconnect is being built.
+package stetconnect

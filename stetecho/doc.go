@@ -1,0 +1,2 @@
+// Package stetecho is being built.
+package stetecho

@@ -1,0 +1,2 @@
+// Package stetecho4 is being built.
+package stetecho4

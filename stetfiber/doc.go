@@ -1,0 +1,2 @@
+// Package stetfiber is being built.
+package stetfiber

@@ -1,0 +1,2 @@
+// Package stetgin is being built.
+package stetgin

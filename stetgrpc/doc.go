@@ -1,0 +1,2 @@
+// Package stetgrpc is being built.
+package stetgrpc

@@ -1,0 +1,2 @@
+// Package stetlambda is being built.
+package stetlambda

@@ -1,0 +1,2 @@
+// Package stetmcp is being built.
+package stetmcp

@@ -1,0 +1,2 @@
+// Package stetwatermill is being built.
+package stetwatermill
