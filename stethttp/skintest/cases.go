@@ -1,0 +1,463 @@
+package skintest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/stet-go/stet"
+)
+
+func itoa(n int) string     { return strconv.Itoa(n) }
+func quote(s string) string { return strconv.Quote(s) }
+
+func show(h http.Header) string {
+	var b bytes.Buffer
+	_ = h.Write(&b)
+	return strings.ReplaceAll(strings.TrimSpace(b.String()), "\r\n", "; ")
+}
+
+// bank is a body with bytes that text does not have.
+var bank = []byte("paid\x00\xff\xfe\r\n 10 €")
+
+// answerCases are about the ways in which a handler answers.
+var answerCases = []testCase{
+	{name: "replay byte for byte", why: "a retry must get what the first caller got: status, header and body; it may have been the first caller who got nothing of it",
+		run: func(f *fixture) {
+			f.serve(func(c Call) error {
+				c.AddHeader("X-Order", "42")
+				c.AddHeader("Link", "</a>; rel=a")
+				c.AddHeader("Link", "</b>; rel=b")
+				return c.Send(http.StatusCreated, "application/x-receipt", bank)
+			})
+			first := f.twice()
+			f.is("a response", first, http.StatusCreated, string(bank))
+			if first.header.Get("Content-Type") != "application/x-receipt" || len(first.header["Link"]) != 2 || first.header.Get("X-Order") != "42" {
+				f.Errorf("the header of the first response is %s", show(first.header))
+			}
+		}},
+	{name: "204", why: "a response without content is a response: a skin that waits for a write takes it for none",
+		run: func(f *fixture) {
+			f.serve(func(c Call) error { return c.NoContent(http.StatusNoContent) })
+			f.is("NoContent(204)", f.twice(), http.StatusNoContent, "")
+		}},
+	{name: "status alone", why: "some frameworks note a status down and write it when all middleware has returned, past stet",
+		run: func(f *fixture) {
+			f.serve(func(c Call) error { return c.NoContent(http.StatusAccepted) })
+			f.is("NoContent(202)", f.twice(), http.StatusAccepted, "")
+		}},
+	{name: "implicit 200", why: "a handler that writes without a status means 200",
+		run: func(f *fixture) {
+			f.serve(func(c Call) error {
+				_, err := c.Writer().Write([]byte("paid"))
+				return err
+			})
+			f.is("a write", f.twice(), http.StatusOK, "paid")
+		}},
+	{name: "nothing written", why: "a handler that has answered nothing has produced no outcome: an empty 200 in its place would be told to the caller as a success",
+		not: Missing, run: func(f *fixture) {
+			f.serve(func(Call) error { return nil })
+			f.refused("nothing written", f.post("{}"), 500, "response-missing")
+			f.refused("the retry", f.post("{}"), 504, "outcome-unknown")
+			f.ran(1)
+			f.loud()
+		}},
+	{name: "nothing written, which is allowed", why: "Options.AllowEmpty makes it an empty 200, which is then kept like any other",
+		run: func(f *fixture) {
+			o := f.options()
+			o.AllowEmpty = true
+			f.serveWith(stet.Options{}, o, "POST", func(Call) error { return nil })
+			f.is("nothing written", f.twice(), http.StatusOK, "")
+		}},
+}
+
+// endingCases are about handlers that end otherwise than with a response of their own.
+var endingCases = []testCase{
+	{name: "returned error", why: "the framework's error handler has to answer inside of the middleware: an answer that it gives outside is not kept, and the retry gets another",
+		run: func(f *fixture) {
+			f.serve(func(c Call) error {
+				c.AddHeader("X-Bank", "closed")
+				return errBank
+			})
+			if first := f.twice(); first.status != f.skin.ErrorStatus || first.problem() != "" {
+				f.Errorf("got %v; want the answer of the framework's error handler, with status %d", first, f.skin.ErrorStatus)
+			}
+		}},
+	{name: "abort without body", why: "a handler that ends the request with a status alone has answered",
+		run: func(f *fixture) {
+			f.serve(func(c Call) error { return c.Abort(http.StatusPaymentRequired, "") })
+			if first := f.twice(); first.status != http.StatusPaymentRequired {
+				f.Errorf("got %v; want 402", first)
+			}
+		}},
+	{name: "abort with body", why: "the same, with a reason that retries must get, too",
+		run: func(f *fixture) {
+			f.serve(func(c Call) error { return c.Abort(http.StatusPaymentRequired, "no money") })
+			if first := f.twice(); first.status != http.StatusPaymentRequired || !strings.Contains(first.body, "no money") {
+				f.Errorf("got %v; want 402 with the reason", first)
+			}
+		}},
+	{name: "panic", why: "a handler that panics may have had its effect: it does not run again, and the caller is not told that all went well",
+		run: func(f *fixture) {
+			f.serve(func(c Call) error { panic(http.ErrAbortHandler) })
+			f.failed("the first", f.post("{}"))
+			again := f.post("{}")
+			f.refused("the retry", again, 500, "handler-panicked")
+			f.ran(1)
+		}},
+	{name: "panic after a write", why: "what was written before the panic is no response",
+		run: func(f *fixture) {
+			f.serve(func(c Call) error {
+				_ = c.Send(http.StatusCreated, "text/plain", []byte("paid"))
+				panic(http.ErrAbortHandler)
+			})
+			f.failed("the first", f.post("{}"))
+			f.failed("the retry", f.post("{}"))
+			f.ran(1)
+		}},
+	{name: "not executed", why: "a response that says that nothing was executed is passed on, and a retry runs again",
+		run: func(f *fixture) {
+			f.serve(func(c Call) error {
+				if f.runs.Load() == 1 {
+					c.AddHeader("Retry-After", "1")
+					return c.Send(http.StatusServiceUnavailable, "text/plain", []byte("later"))
+				}
+				return c.Send(http.StatusCreated, "text/plain", []byte("paid"))
+			})
+			f.is("the first", f.post("{}"), http.StatusServiceUnavailable, "later")
+			f.is("the second", f.post("{}"), http.StatusCreated, "paid")
+			f.is("the third", f.post("{}"), http.StatusCreated, "paid")
+			f.ran(2)
+		}},
+}
+
+// requestCases are about what a request says, and how requests meet.
+var requestCases = []testCase{
+	{name: "repeated key", why: "two keys are two names for one request: which of them counts is not known, so it is refused",
+		run: func(f *fixture) {
+			f.serve(paid)
+			req := f.request("POST", "{}")
+			req.Header["Idempotency-Key"] = []string{"k1", "k2"}
+			f.refused("two keys", f.do(req), 400, "key-repeated")
+			f.ran(0)
+		}},
+	{name: "missing key", why: "a request without a key is refused, and not run unprotected",
+		run: func(f *fixture) {
+			f.serve(paid)
+			f.refused("no key", f.post("{}", "Idempotency-Key", "-"), 400, "key-missing")
+			f.ran(0)
+		}},
+	{name: "another request with the key", why: "a key that is used for another request is a defect of the client's, who must not be told that the second was done",
+		run: func(f *fixture) {
+			f.serve(paid)
+			f.is("the first", f.post(`{"amount":10}`), 201, "paid")
+			f.refused("another body", f.post(`{"amount":99}`), 422, "mismatch")
+			f.ran(1)
+		}},
+	{name: "keys of two accounts", why: "no caller gets the response of another",
+		run: func(f *fixture) {
+			f.serve(paid)
+			f.is("one account", f.post("{}"), 201, "paid")
+			other := f.post("{}", "Account", "b")
+			f.is("another account", other, 201, "paid")
+			if other.replayed() {
+				f.Errorf("an account has got the response of another")
+			}
+			f.ran(2)
+		}},
+	{name: "route parameters", why: "the handler is called through the framework, so that its router's parameters are there",
+		run: func(f *fixture) {
+			f.serve(func(c Call) error { return c.Send(200, "text/plain", []byte("order "+c.Param("id"))) })
+			f.is("the parameter", f.twice(), 200, "order 42")
+		}},
+	{name: "run in the context", why: "the handler finds its run in the context that it gives to what it calls: its key for the bank, the declaration that nothing was executed",
+		run: func(f *fixture) {
+			f.serve(func(c Call) error {
+				run := stet.FromContext(c.Context())
+				if run == nil {
+					return c.Send(200, "text/plain", []byte("no run"))
+				}
+				return c.Send(200, "text/plain", []byte(run.Op().Scope+" "+run.Op().Key))
+			})
+			f.is("the run", f.twice(), 200, "a k")
+		}},
+	{name: "duplicate while running", why: "a duplicate that comes while the first runs must not run",
+		run: func(f *fixture) {
+			entered, leave := newOnce(), newOnce()
+			f.serve(func(c Call) error {
+				entered.close()
+				<-leave.c
+				return paid(c)
+			})
+			defer leave.close()
+			first := make(chan reply, 1)
+			go func() { first <- f.post("{}") }()
+			wait(f, "the first run", entered.c)
+			again := f.post("{}")
+			f.refused("the duplicate", again, 409, "in-flight")
+			if again.header.Get("Retry-After") == "" {
+				f.Errorf("it does not say when to ask again: %v", again)
+			}
+			waited := make(chan reply, 1)
+			go func() { waited <- f.post("{}", "Prefer", "wait=10") }()
+			leave.close()
+			f.is("the first", <-first, 201, "paid")
+			f.is("the duplicate that waits", <-waited, 201, "paid")
+			f.ran(1)
+		}},
+	{name: "client that leaves", why: "the operation goes on when its caller has gone, and the caller gets the outcome when he asks again",
+		run: func(f *fixture) {
+			entered, leave := newOnce(), newOnce()
+			f.serve(func(c Call) error {
+				entered.close()
+				<-leave.c
+				if err := c.Context().Err(); err != nil {
+					return err
+				}
+				return paid(c)
+			})
+			defer leave.close()
+			ctx, cancel := context.WithCancel(context.Background())
+			gone := make(chan struct{})
+			go func() {
+				defer close(gone)
+				f.do(f.request("POST", "{}").WithContext(ctx))
+			}()
+			wait(f, "the first run", entered.c)
+			cancel()
+			wait(f, "the client's leaving", gone)
+			waited := make(chan reply, 1)
+			go func() { waited <- f.post("{}", "Prefer", "wait=10") }()
+			leave.close()
+			f.is("the retry", <-waited, 201, "paid")
+			f.ran(1)
+		}},
+}
+
+func paid(c Call) error { return c.Send(http.StatusCreated, "text/plain", []byte("paid")) }
+
+// streamCases are about responses that come in parts.
+var streamCases = []testCase{
+	{name: "streaming", why: "the first caller gets a part when the handler flushes it, and a retry gets the whole",
+		run: func(f *fixture) { f.streams("text/plain", "begun\n", "paid\n") }},
+	{name: "SSE", why: "a stream of events is a response like any other: a retry gets all events",
+		run: func(f *fixture) {
+			f.streams("text/event-stream", "event: begun\ndata: 1\n\n", "event: paid\ndata: 2\n\n")
+		}},
+	{name: "late write", why: "what a handler leaves behind must not write into its response, nor into the one that is kept, nor into another's",
+		not: LateWrites, run: func(f *fixture) {
+			answered, wrote := newOnce(), newOnce()
+			f.serve(func(c Call) error {
+				if f.runs.Load() == 1 {
+					w := c.Writer()
+					go func() {
+						defer wrote.close()
+						<-answered.c
+						_, _ = w.Write([]byte("late"))
+					}()
+				}
+				return paid(c)
+			})
+			defer answered.close()
+			first := f.post("{}")
+			f.is("the first", first, 201, "paid")
+			answered.close()
+			wait(f, "the late write", wrote.c)
+			f.replays(first, f.post("{}"))
+			f.is("another request", f.post("{}", "Idempotency-Key", "other"), 201, "paid")
+			f.ran(2)
+		}},
+	{name: "HEAD", why: "the response to a HEAD has a header and no content, and so has its replay",
+		run: func(f *fixture) {
+			o := f.options()
+			o.Methods = []string{"HEAD"}
+			f.serveWith(stet.Options{}, o, "HEAD", func(c Call) error {
+				c.AddHeader("X-Order", "42")
+				return c.Send(http.StatusOK, "text/plain", []byte("paid"))
+			})
+			first := f.do(f.request("HEAD", ""))
+			f.is("the first", first, 200, "")
+			f.replays(first, f.do(f.request("HEAD", "")))
+			if first.header.Get("X-Order") != "42" {
+				f.Errorf("the header is %s", show(first.header))
+			}
+			f.ran(1)
+		}},
+}
+
+// streams sends two parts, and sees the first before the second is written.
+func (f *fixture) streams(contentType, one, two string) {
+	f.Helper()
+	seen := newOnce()
+	f.serve(func(c Call) error {
+		c.AddHeader("Content-Type", contentType)
+		w := c.Writer()
+		if _, err := io.WriteString(w, one); err != nil {
+			return err
+		}
+		if err := c.Flush(); err != nil {
+			return err
+		}
+		if !f.skin.lacks(Streaming) {
+			<-seen.c
+		}
+		_, err := io.WriteString(w, two)
+		return err
+	})
+	defer seen.close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	res, err := f.client.Do(f.request("POST", "{}").WithContext(ctx))
+	if err != nil {
+		f.Fatalf("the first caller has got nothing of what was flushed: %v", err)
+	}
+	defer res.Body.Close()
+	part := make([]byte, len(one))
+	r := bufio.NewReader(res.Body)
+	if _, err := io.ReadFull(r, part); err != nil || string(part) != one {
+		f.Fatalf("the first part is %q, %v", part, err)
+	}
+	seen.close()
+	rest, err := io.ReadAll(r)
+	first := reply{res.StatusCode, res.Header, string(part) + string(rest), err}
+	f.is("the first", first, 200, one+two)
+	if got := res.Header.Get("Content-Type"); got != contentType {
+		f.Errorf("its Content-Type is %q; want %q", got, contentType)
+	}
+	f.replays(first, f.post("{}"))
+	f.ran(1)
+}
+
+// bodyCases are about sizes.
+var bodyCases = []testCase{
+	{name: "large body", why: "the handler reads the whole body although the middleware has read it before, and a large response is kept whole",
+		run: func(f *fixture) {
+			f.serve(func(c Call) error {
+				body, err := c.Body()
+				if err != nil {
+					return err
+				}
+				return c.Send(200, "application/json", append(body, body...))
+			})
+			body := `"` + strings.Repeat("0123456789", 30000) + `"`
+			first := f.post(body)
+			f.is("the first", first, 200, body+body)
+			f.replays(first, f.post(body))
+			f.ran(1)
+		}},
+	{name: "body that is too large", why: "what is larger than Options.MaxBody is refused before anything is executed",
+		run: func(f *fixture) {
+			o := f.options()
+			o.MaxBody = 10
+			f.serveWith(stet.Options{}, o, "POST", paid)
+			f.refused("11 bytes", f.post("01234567890"), 413, "body-too-large")
+			f.ran(0)
+		}},
+	{name: "response that is too large to keep", why: "the first caller gets it whole, and a retry is told that the operation was executed",
+		run: func(f *fixture) {
+			text := strings.Repeat("0123456789", 1000)
+			f.serveWith(stet.Options{Policy: stet.Policy{MaxResult: 1000}}, f.options(), "POST", func(c Call) error {
+				return c.Send(200, "text/plain", []byte(text))
+			})
+			f.is("the first", f.post("{}"), 200, text)
+			f.refused("the retry", f.post("{}"), 410, "result-expired")
+			f.ran(1)
+		}},
+}
+
+// storeCases are about a store that fails.
+var storeCases = []testCase{
+	{name: "store that is down", why: "without a claim nothing is executed",
+		run: func(f *fixture) {
+			f.serve(paid)
+			f.store.noClaim.Store(true)
+			f.refused("no claim", f.post("{}"), 503, "store-unavailable")
+			f.ran(0)
+			f.store.noClaim.Store(false)
+			f.is("afterwards", f.post("{}"), 201, "paid")
+		}},
+	{name: "outcome that is not durable", why: "a response leaves when its outcome is durable: a caller who was told of a success could get another answer later",
+		run: func(f *fixture) {
+			f.serve(paid)
+			f.store.noSettle.Store(true)
+			f.refused("not settled", f.post("{}"), 504, "outcome-unknown")
+			f.ran(1)
+		}},
+}
+
+// txCases are about transactions.
+var txCases = []testCase{
+	{name: "transaction", tx: true, why: "the rows of the handler and its response are committed together, once",
+		run: func(f *fixture) {
+			f.serveTx(func(c Call, tx *Tx) error {
+				tx.Insert("order " + c.Param("id"))
+				return paid(c)
+			})
+			f.is("a payment", f.twice(), 201, "paid")
+			f.rows(1)
+		}},
+	{name: "transaction rolled back on error", tx: true, why: "a handler that returns an error counts on its transaction being rolled back",
+		run: func(f *fixture) {
+			f.rollsBack(func(Call) error { return errBank }, func(r reply) bool { return r.status == f.skin.ErrorStatus && r.problem() == "" })
+		}},
+	{name: "transaction rolled back on 5xx", tx: true, why: "a response of 500 and above says that the operation failed",
+		run: func(f *fixture) {
+			f.rollsBack(func(c Call) error { return c.Send(502, "text/plain", []byte("no bank")) },
+				func(r reply) bool { return r.status == 502 && r.body == "no bank" })
+		}},
+	{name: "transaction rolled back on abort", tx: true, why: "a handler that ends the request with a failure has failed, even if the framework writes its answer later",
+		run: func(f *fixture) {
+			f.rollsBack(func(c Call) error { return c.Abort(503, "") }, func(r reply) bool { return r.status == 503 })
+		}},
+	{name: "transaction rolled back on panic", tx: true, why: "what a handler wrote that has panicked is not whole",
+		run: func(f *fixture) {
+			f.rollsBack(func(Call) error { panic(http.ErrAbortHandler) }, func(r reply) bool { return r.err != nil || r.status >= 500 })
+		}},
+	{name: "transaction without a response", tx: true, not: Missing, why: "a handler that has answered nothing has produced no outcome to commit",
+		run: func(f *fixture) {
+			f.rollsBack(func(Call) error { return nil }, func(r reply) bool { return r.status == 500 && r.problem() == "response-missing" })
+		}},
+	{name: "transaction that is not committed", tx: true, why: "the response leaves after the commit: a caller who was told of a success would lose it",
+		run: func(f *fixture) {
+			f.serveTx(func(c Call, tx *Tx) error {
+				tx.Insert("row")
+				if err := paid(c); err != nil {
+					return err
+				}
+				_ = c.Flush() // which does nothing, or says that it cannot
+				return nil
+			})
+			f.store.noCommit.Store(true)
+			f.failed("no commit", f.post("{}"))
+			f.rows(0)
+			f.store.noCommit.Store(false)
+			f.is("afterwards", f.post("{}"), 201, "paid")
+			f.rows(1)
+		}},
+}
+
+// rollsBack has the handler end wrongly twice, and then well.
+func (f *fixture) rollsBack(wrong func(Call) error, answered func(reply) bool) {
+	f.Helper()
+	f.serveTx(func(c Call, tx *Tx) error {
+		tx.Insert(fmt.Sprint("row of run ", f.runs.Load()))
+		if f.runs.Load() <= 2 {
+			return wrong(c)
+		}
+		return paid(c)
+	})
+	for _, what := range []string{"the first", "the retry"} {
+		if r := f.post("{}"); !answered(r) {
+			f.Errorf("%s: got %v, which is not the answer of the handler that failed", what, r)
+		}
+		f.rows(0)
+	}
+	f.is("the third", f.post("{}"), 201, "paid")
+	f.rows(1)
+	f.ran(3)
+}
