@@ -16,7 +16,7 @@ BESIDE   ?= $(shell echo $$((($(CORES) + 1) / 2)))
 
 .DEFAULT_GOAL := help
 .PHONY: help services test $(addprefix test-in-,$(MODULES)) short lint versions-postgres ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy ordeal-async ordeal-python ordeal-node ordeal-mixed ordeal-flow reconcile simulate model mutants \
-	bench bench-postgres bench-sql bench-redis bench-proxy bench-messages bench-async bench-flow fuzz demo diagram tidy
+	bench bench-postgres bench-sql bench-redis bench-proxy bench-messages bench-async bench-flow trips fuzz demo diagram tidy
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -119,6 +119,9 @@ bench-async: services ## Measure operations from acceptance to outcome, beside R
 
 bench-flow: services ## Measure operations through the sidecar beside the same in Go, and the sidecar's memory under 10,000 clients that wait and a backlog of 100,000 (8 min)
 	cd bench && $(GO) run ./flow
+
+trips: services ## Count the round trips to PostgreSQL and Redis of each call as users make it
+	cd bench && $(GO) run ./trips
 
 bench-messages: services ## Measure consumers beside bare ones on the same broker
 	cd bench && $(GO) run ./messages
