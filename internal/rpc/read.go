@@ -1,0 +1,209 @@
+package rpc
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
+)
+
+// Read returns what the caller of an RPC is told of an outcome that stands, of any
+// face. reply makes an empty message of the method's response; nil where that is not
+// known: then only what an RPC has stored can be told. never says that the operation was
+// never begun. The trailer of a failure says that gRPC's own retry policy should not try
+// again.
+func Read(out stet.Outcome, never bool, reply func() proto.Message) End {
+	e := read(out, never, reply)
+	if !e.OK() {
+		if e.Trailer == nil {
+			e.Trailer = make(Metadata)
+		}
+		if len(e.Trailer[PushbackName]) == 0 {
+			e.Trailer[PushbackName] = []string{"-1"}
+		}
+	}
+	return e
+}
+
+func read(out stet.Outcome, never bool, reply func() proto.Message) End {
+	switch {
+	case out.Gone:
+		return ResultExpired.as(executed(out, never)).End("", 0)
+	case out.Reason == store.ReasonTimedOut:
+		return ProcessingTimedOut.End("", 0)
+	case out.Reason == store.ReasonCancelled && never:
+		return OperationCancelled.End("", 0)
+	case out.Reason == store.ReasonCancelled:
+		return OperationBrokenOff.End("", 0)
+	case out.Reason == store.ReasonPanicked:
+		return HandlerPanicked.End("", 0)
+	case out.Reason != store.ReasonNone:
+		return OperationFailed.End("", 0)
+	case out.Face == store.FaceGRPC:
+		return exact(out, reply)
+	}
+	if st, ok := statusBody(out); ok {
+		return st
+	}
+	switch {
+	case out.Status >= http.StatusBadRequest && (out.Face == store.FaceHTTP || out.Face == store.FaceSQL):
+		return refused(out)
+	case out.Failed:
+		return OperationFailed.End("", 0)
+	}
+	return translated(out, reply)
+}
+
+func executed(out stet.Outcome, never bool) stet.Execution {
+	switch {
+	case never:
+		return stet.NotExecuted
+	case out.Failed:
+		return stet.MayHaveExecuted
+	}
+	return stet.Executed
+}
+
+// exact reads what an RPC has stored.
+func exact(out stet.Outcome, reply func() proto.Message) End {
+	e, ok := stored(out)
+	switch {
+	case !ok:
+		return ResultUnreadable.as(executed(out, false)).End("", 0)
+	case !e.OK():
+		e.Trailer[ExecutedName] = []string{stet.Executed.String()}
+		return e
+	case reply != nil && e.Name != "" && e.Name != nameOf(reply):
+		return foreign(out, fmt.Sprintf("executed, but its result is a %s, and not a %s", e.Name, nameOf(reply)))
+	}
+	return e
+}
+
+func nameOf(reply func() proto.Message) protoreflect.FullName {
+	return reply().ProtoReflect().Descriptor().FullName()
+}
+
+const statusMessage = protoreflect.FullName("google.rpc.Status")
+
+// StatusType is the media type of an error that is stored as its google.rpc.Status, by
+// stet.Do for one.
+var StatusType = Type(statusMessage)
+
+// statusBody reads a failure whose body is a google.rpc.Status.
+func statusBody(out stet.Outcome) (End, bool) {
+	name, ok := messageOf(out.Type)
+	if !ok || name != statusMessage || !out.Failed {
+		return End{}, false
+	}
+	e := OperationFailed.End("", 0)
+	e.Status = new(status.Status)
+	if proto.Unmarshal(out.Body, e.Status) != nil {
+		return ResultUnreadable.as(stet.MayHaveExecuted).End("", 0), true
+	}
+	if e.OK() {
+		return OperationFailed.End("", 0), true
+	}
+	e.Trailer[ExecutedName] = []string{stet.Executed.String()}
+	return e, true
+}
+
+// refused tells of an HTTP response of 400 or above.
+func refused(out stet.Outcome) End {
+	c := Condition{"HTTP_RESPONSE", fromHTTP(out.Status), "", false, stet.Executed}
+	if out.Failed {
+		c.Execution = stet.MayHaveExecuted
+	}
+	text := fmt.Sprintf("its result is an HTTP response with status %d", out.Status)
+	var said struct{ Title, Detail string }
+	if t, _, err := mime.ParseMediaType(out.Type); err == nil && t == "application/problem+json" && json.Unmarshal(out.Body, &said) == nil {
+		if said := strings.Trim(strings.TrimSpace(said.Title)+": "+strings.TrimSpace(said.Detail), ": "); said != "" {
+			text += ": " + said
+		}
+	}
+	info := &errdetails.ErrorInfo{Reason: c.Reason, Domain: Domain, Metadata: map[string]string{
+		ExecutionName: c.Execution.String(), RetryableName: "false", "http-status": strconv.Itoa(out.Status)}}
+	return c.end(info, strings.ToValidUTF8(text, "\uFFFD"), 0, nil)
+}
+
+// foreign tells of a result that cannot be told.
+func foreign(out stet.Outcome, text string) End {
+	c := ResultForeign
+	info := &errdetails.ErrorInfo{Reason: c.Reason, Domain: Domain, Metadata: map[string]string{
+		ExecutionName: c.Execution.String(), RetryableName: "false", "face": out.Face.String(), "type": strings.ToValidUTF8(out.Type, "\uFFFD")}}
+	return c.end(info, strings.ToValidUTF8(text, "\uFFFD"), 0, nil)
+}
+
+// translated tells of a success of another face: JSON, a message, or nothing.
+func translated(out stet.Outcome, reply func() proto.Message) End {
+	what := "of the face " + out.Face.String()
+	if out.Face == store.FaceHTTP || out.Face == store.FaceSQL && out.Status != 0 {
+		what = "an HTTP response"
+	}
+	if out.Type != "" {
+		what += " of type " + out.Type
+	}
+	misfit := func(why string) End { return foreign(out, "executed, but its result is "+what+why) }
+	switch {
+	case reply == nil:
+		return misfit("; and the message that this method responds with is not known")
+	case out.Status >= 300 && (out.Face == store.FaceHTTP || out.Face == store.FaceSQL):
+		return misfit(fmt.Sprintf(" with status %d", out.Status))
+	case encoded(out):
+		return misfit(" with a content coding")
+	}
+	m := reply()
+	if name, ok := messageOf(out.Type); ok {
+		if name != "" && name != m.ProtoReflect().Descriptor().FullName() || proto.Unmarshal(out.Body, m) != nil {
+			return misfit(", which is not a " + string(nameOf(reply)))
+		}
+		return success(m)
+	}
+	body := bytes.TrimSpace(out.Body)
+	switch {
+	case len(body) == 0:
+	case out.Type != "" && !isJSON(out.Type):
+		return misfit("")
+	case protojson.Unmarshal(body, m) == nil:
+	case string(body) == "null":
+		proto.Reset(m)
+	default:
+		return misfit(", which is not a " + string(nameOf(reply)) + " in JSON")
+	}
+	return success(m)
+}
+
+func encoded(out stet.Outcome) bool {
+	coding, there := value(out.Header, "content-encoding")
+	return there && coding != "" && !strings.EqualFold(coding, "identity")
+}
+
+func isJSON(contentType string) bool {
+	t, _, err := mime.ParseMediaType(contentType)
+	return err == nil && (t == "application/json" || strings.HasSuffix(t, "+json"))
+}
+
+// success is the end of an RPC that responds with m.
+func success(m proto.Message) End {
+	b, err := Marshal(m)
+	if err != nil {
+		return ResultUnreadable.End("", 0)
+	}
+	return End{Name: m.ProtoReflect().Descriptor().FullName(), Message: b}
+}
+
+// Marshal returns the bytes that a message is stored as: the same for equal messages.
+func Marshal(m proto.Message) ([]byte, error) {
+	return proto.MarshalOptions{Deterministic: true}.Marshal(m)
+}
