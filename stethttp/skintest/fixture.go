@@ -44,7 +44,7 @@ func newFixture(t testing.TB, skin Skin) *fixture {
 	transport := &http.Transport{DisableCompression: true}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &fixture{TB: t, skin: skin, store: newBooks(), log: &journal{},
-		client: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+		client: &http.Client{Transport: transport, Timeout: patience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
 // path is where the routes of the cases are.

@@ -1,0 +1,95 @@
+package skintest
+
+import (
+	"net/http"
+	"testing"
+)
+
+// Loud holds a wiring that cannot work to what stet owes its user then. Each case is
+// either right, as Run asks for it, or loud: the caller is not told that all went well,
+// Options.ErrorLog has an error, and a retry does not run the handler again. So a request
+// with a key is never unprotected in silence. A wiring that is right in all cases fails:
+// it is one for Run. Skin.ServeTx may be nil; with it, nothing may be committed that the
+// caller was not told of.
+func Loud(t *testing.T, wrong Skin) {
+	t.Helper()
+	if wrong.Serve == nil {
+		t.Fatal("skintest: Skin.Serve is nil; it must start a server with the wrong wiring")
+	}
+	loud := false
+	for _, c := range wrongCases {
+		t.Run(c.name, func(t *testing.T) {
+			loud = c.tryLoud(t, wrong) || loud
+		})
+		if wrong.ServeTx != nil {
+			t.Run(c.name+", in a transaction", func(t *testing.T) { loud = c.tryLoudTx(t, wrong) || loud })
+		}
+	}
+	if !loud && !t.Failed() {
+		t.Error("skintest: nothing is wrong with this wiring, as far as Loud can tell; try it with Run")
+	}
+}
+
+// wrongCase is a handler that a wrong wiring may fail.
+type wrongCase struct {
+	name   string
+	handle func(Call) error
+}
+
+var wrongCases = []wrongCase{
+	{"whole response", paid},
+	{"returned error", func(Call) error { return errBank }},
+	{"abort", func(c Call) error { return c.Abort(http.StatusPaymentRequired, "no money") }},
+	{"status alone", func(c Call) error { return c.NoContent(http.StatusAccepted) }},
+	{"panic", func(Call) error { panic(http.ErrAbortHandler) }},
+}
+
+const whyLoud = "a wiring that cannot work must be found out by whoever tries it, and must not tell callers of outcomes that are not kept"
+
+// tryLoud reports whether the wiring was loud, and not right.
+func (c wrongCase) tryLoud(t testing.TB, wrong Skin) (loud bool) {
+	t.Helper()
+	f := newFixture(t, wrong)
+	f.serve(c.handle)
+	first, again := f.post("{}"), f.post("{}")
+	defer f.reason(whyLoud)
+	if n := f.runs.Load(); n > 1 {
+		f.Errorf("the handler ran %d times", n)
+	}
+	if first.err == nil && again.err == nil && !first.replayed() && again.replayed() && first.status == again.status && first.body == again.body {
+		return false
+	}
+	f.failed("the first, which has no replay", first)
+	f.failed("the retry, which is no replay", again)
+	if c.name != "panic" {
+		f.loud()
+	}
+	return true
+}
+
+// tryLoudTx is tryLoud for transactions.
+func (c wrongCase) tryLoudTx(t testing.TB, wrong Skin) (loud bool) {
+	t.Helper()
+	f := newFixture(t, wrong)
+	f.serveTx(func(call Call, tx *Tx) error {
+		tx.Insert("row")
+		return c.handle(call)
+	})
+	first, again := f.post("{}"), f.post("{}")
+	defer f.reason(whyLoud)
+	if first.err == nil && first.status < 500 {
+		f.replays(first, again)
+		f.rows(1)
+		return false
+	}
+	f.failed("the retry of what has failed", again)
+	f.rows(0)
+	return true
+}
+
+// reason is printed if the case has failed.
+func (f *fixture) reason(why string) {
+	if f.Failed() {
+		f.Logf("why this is required: %s", why)
+	}
+}
