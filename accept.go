@@ -254,6 +254,7 @@ func (e *Engine) status(rec store.Record) (st Status, err error) {
 		if st.Outcome, err = e.sealer.open(rec); err != nil {
 			return st, damaged(err)
 		}
+		st.Outcome = st.Outcome.readBy(e.policyOf(rec.Label.Class))
 	}
 	return st, nil
 }
@@ -325,7 +326,7 @@ func (e *Engine) Cancel(ctx context.Context, scope string, id store.ID) (Status,
 			return st, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: fmt.Errorf("the step %q was begun, and its end was not noted", st.Doubt)}
 		}
 		p := e.policyOf(st.Op.Class)
-		out, _ := e.sealer.seal(id, failure(ErrCancelled), p.MaxResult) // which has no body
+		out, _ := e.sealer.seal(id, p.failure(ErrCancelled), p.MaxResult) // which has no body
 		err = e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
 			_, err = ws.Cancel(ctx, st.Record.Claim(), out, p.Retention)
 			return err

@@ -16,7 +16,7 @@ type Result[T any] struct {
 }
 
 // Do runs fn at most once for op and gives every retry the same value, which is
-// stored as JSON.
+// stored as Policy.Values encodes it: as JSON by default.
 //
 // If fn returns an error, the operation is settled as failed and every retry gets an
 // error of KindFailed with the same text: an effect may have happened before the error. fn says
@@ -24,7 +24,10 @@ type Result[T any] struct {
 // (an *Error of another operation is not) or Repeatable: see Lease.Do. A panic is settled
 // like an error, and goes on; retries are told that the operation may have executed.
 //
-// Replays get the value as it comes out of JSON: unexported fields are zero.
+// Replays get the value as it comes out of the codec: from JSON, unexported fields are
+// zero. They get an error with the text of the first one, and of what Policy.Errors keeps.
+// Where what stands is another face's, or of another codec, and is not a T, the error is of kind
+// KindForeign: it was executed.
 //
 // Other errors are those of Begin and of Lease.Settle. With an error of it,
 // fn has run; Result.Value holds what it returned, for logs only: do not act on
@@ -41,16 +44,19 @@ func Do[T any](ctx context.Context, e *Engine, op Op, fn func(context.Context) (
 		return res, run.decode(&res.Value)
 	}
 	var outErr error
-	_, err = run.Do(ctx, nil, func(ctx context.Context) (out Outcome, err error) {
+	out, err := run.Do(ctx, nil, func(ctx context.Context) (out Outcome, err error) {
 		if res.Value, err = fn(ctx); err != nil {
 			outErr = &Error{Kind: KindFailed, Execution: Executed, Cause: err}
 			return out, err
 		}
-		out, outErr = outcomeOf(res.Value) // calls methods of T, which may panic
+		out, outErr = run.p.outcomeOf(res.Value)
 		return out, nil
 	})
 	if err != nil {
 		return res, err
+	}
+	if out.Failed && run.p.Errors != nil {
+		outErr = out.Decode(nil)
 	}
 	return res, outErr
 }

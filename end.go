@@ -67,14 +67,14 @@ func marked(err error) (says marks) {
 }
 
 // worded is the outcome of an error of a handler, which may have worded it itself.
-func worded(out Outcome, err error) Outcome {
+func (p *Policy) worded(out Outcome, err error) Outcome {
 	if out.Failed {
 		return out
 	}
 	if m, ok := err.(*mark); ok { //nolint:errorlint // the outermost
 		err = m.error
 	}
-	return failure(err)
+	return p.failure(err)
 }
 
 // Again says how an operation is to be run again. One that was not accepted runs with
@@ -115,7 +115,7 @@ func (l *Lease) Do(ctx context.Context, again func(error) Again, fn func(context
 	result, err := fn(l.ctx)
 	fault.At(fault.HandlerAfter)
 	if err != nil {
-		result = worded(result, err) // a method of the service, which may panic
+		result = l.p.worded(result, err) // a method of the service, which may panic
 	}
 	returned = true
 	return l.decide(ctx, result, err, again)
@@ -149,9 +149,10 @@ func (l *Lease) decide(ctx context.Context, out Outcome, err error, again func(e
 			return Outcome{}, l.giveUp(ctx, err, a, says == NotExecuted || retry)
 		}
 		if !out.Failed || a.Failed == ErrCancelled { //nolint:errorlint // what wraps it has words of its own
-			out = failure(a.Failed)
+			out = l.p.failure(a.Failed)
 		}
 	}
+	out = out.readBy(l.p)
 	if err := l.Settle(ctx, out); err != nil {
 		return out, err
 	}

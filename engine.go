@@ -267,7 +267,7 @@ func (e *Engine) replay(ctx context.Context, t *ticket, rec store.Record) (*Leas
 	if tell := observe.TraceOf(ctx).Replayed; tell != nil && out.Trace != "" {
 		tell(out.Trace)
 	}
-	return &Lease{Run: &Run{e: e, op: t.op, p: t.p, rec: rec, outcome: out, replayed: true, ended: true, ctx: ctx}}, nil
+	return &Lease{Run: &Run{e: e, op: t.op, p: t.p, rec: rec, outcome: out.readBy(t.p), replayed: true, ended: true, ctx: ctx}}, nil
 }
 
 func (t *ticket) event(kind observe.Kind, rec store.Record, err error) observe.Event {

@@ -1,12 +1,13 @@
 package stet
 
 import (
-	"encoding/json"
+	"cmp"
 	"errors"
 	"fmt"
-	"mime"
 	"strings"
 
+	"github.com/stet-go/stet/codec"
+	"github.com/stet-go/stet/internal/coding"
 	"github.com/stet-go/stet/store"
 )
 
@@ -36,30 +37,37 @@ type Outcome struct {
 	// Trace is the W3C traceparent of the run, "" for none. It is left out where the
 	// outcome would be larger than Policy.MaxResult with it.
 	Trace string
+
+	policy *Policy // that reads it, if it has codecs of its own
 }
 
-const (
-	jsonType = "application/json"
-	textType = "text/plain; charset=utf-8"
-)
+const textType = "text/plain; charset=utf-8"
 
 // outcomeOf returns the outcome that Do stores for what its function returned, and the
 // error that its caller gets then, if any.
-func outcomeOf(v any) (Outcome, error) {
-	b, err := json.Marshal(v)
+func (p *Policy) outcomeOf(v any) (Outcome, error) {
+	mediaType, b, err := coding.Encode(p.Values, v)
 	if err != nil {
 		// The effect has happened; only its result cannot be kept.
-		return Outcome{Gone: true}, &Error{Kind: KindExpired, Execution: Executed, Cause: fmt.Errorf("the result is not JSON: %w", err)}
+		return Outcome{Gone: true}, &Error{Kind: KindExpired, Execution: Executed, Cause: err}
 	}
-	return Outcome{Face: store.FaceGo, Status: 200, Type: jsonType, Body: b}, nil
+	return Outcome{Face: store.FaceGo, Status: 200, Type: mediaType, Body: b}, nil
 }
 
 // failure is the outcome of an operation that failed with err.
-func failure(err error) Outcome {
+func (p *Policy) failure(err error) Outcome {
 	if err == ErrCancelled { //nolint:errorlint // what wraps it has words of its own
 		return Outcome{Failed: true, Reason: store.ReasonCancelled}
 	}
-	return Outcome{Failed: true, Face: store.FaceGo, Status: 500, Type: textType, Body: []byte(err.Error())}
+	return Outcome{Failed: true, Face: store.FaceGo, Status: 500, Type: textType, Body: []byte(err.Error()), Trailer: coding.ErrorField(p.Errors, err)}
+}
+
+// readBy returns the outcome, which Decode then reads with the policy's codecs.
+func (o Outcome) readBy(p *Policy) Outcome {
+	if o.policy = nil; p.Values != codec.JSON() || p.Errors != nil {
+		o.policy = p
+	}
+	return o
 }
 
 // reasons are the causes of failures that no handler has worded.
@@ -71,31 +79,35 @@ var reasons = map[store.Reason]error{
 	store.ReasonResolved:  errors.New("it was resolved as failed"),
 }
 
-// Decode stores the value of a completed outcome in what v points to: a body that is
-// JSON, or nothing where there is none. The error of a failed one is of kind
+// Decode stores the value of a completed outcome in what v points to, or nothing where
+// there is none: a body that is JSON, or, of an outcome that an engine has returned, what
+// Policy.Values reads. The error of a failed one is of kind
 // KindFailed: with its text, or by its reason. Other errors are of kind KindExpired, or
 // KindForeign, where the outcome is another face's and cannot be told as a value.
 func (o Outcome) Decode(v any) error {
+	p := cmp.Or(o.policy, &defaultPolicy)
 	switch {
 	case o.Gone:
 		return &Error{Kind: KindExpired, Execution: executed(store.Record{State: o.state(), Attempt: 1})}
 	case o.Failed && o.Reason != store.ReasonNone:
 		return &Error{Kind: KindFailed, Execution: MayHaveExecuted, Cause: reasons[o.Reason]}
 	case o.Failed && o.Face != store.FaceHTTP && (o.Type == "" || strings.HasPrefix(o.Type, "text/")):
-		return &Error{Kind: KindFailed, Execution: Executed, Cause: errors.New(string(o.Body))}
+		return &Error{Kind: KindFailed, Execution: Executed, Cause: coding.Error(p.Errors, string(o.Body), o.Trailer)}
 	case o.Failed:
 		return &Error{Kind: KindFailed, Execution: MayHaveExecuted, Cause: fmt.Errorf("the outcome has the status %d", o.Status)}
 	case o.Status >= 400:
 		return &Error{Kind: KindFailed, Execution: Executed, Cause: fmt.Errorf("the outcome has the status %d", o.Status)}
-	case len(o.Body) == 0:
-		return nil
-	case o.Type == "" || o.Type == jsonType || isJSON(o.Type):
-		if err := json.Unmarshal(o.Body, v); err != nil {
-			return &Error{Kind: KindForeign, Execution: Executed, Cause: err}
-		}
+	case len(o.Body) == 0 && (o.Type == "" || o.policy == nil):
 		return nil
 	}
-	return &Error{Kind: KindForeign, Execution: Executed, Cause: fmt.Errorf("the result is %s of the face %s", o.Type, o.Face)}
+	switch err := coding.Decode(p.Values, o.Type, o.Body, v); {
+	case err == nil, len(o.Body) == 0 && errors.Is(err, codec.ErrUnsupported):
+		return nil
+	case errors.Is(err, codec.ErrUnsupported):
+		return &Error{Kind: KindForeign, Execution: Executed, Cause: fmt.Errorf("the result is %s of the face %s", o.Type, o.Face)}
+	default:
+		return &Error{Kind: KindForeign, Execution: Executed, Cause: err}
+	}
 }
 
 func (o Outcome) state() store.State {
@@ -105,7 +117,3 @@ func (o Outcome) state() store.State {
 	return store.Completed
 }
 
-func isJSON(contentType string) bool {
-	mediaType, _, err := mime.ParseMediaType(contentType)
-	return err == nil && (mediaType == jsonType || strings.HasSuffix(mediaType, "+json"))
-}

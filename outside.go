@@ -48,7 +48,7 @@ func (l *Lease) outside(ctx context.Context, out Outcome, cause error, again fun
 		a = again(cause)
 	}
 	if a.Failed != nil && !out.Failed || a.Failed == ErrCancelled { //nolint:errorlint // what wraps it has words of its own
-		out = failure(a.Failed)
+		out = l.p.failure(a.Failed)
 	}
 	if refused || a.Failed != nil {
 		if err = l.Settle(ctx, out); err == nil {
@@ -94,5 +94,5 @@ func (l *Lease) settledOutside(ctx context.Context, rec store.Record) (Outcome, 
 		err = damaged(fmt.Errorf("what the service has settled cannot be read: %w", err))
 	}
 	l.e.observe(ctx, observe.Event{Kind: observe.Settled, ID: rec.ID, Class: l.op.Class, State: rec.State, Fence: rec.Fence, Attempt: rec.Attempt, Err: err})
-	return out, err
+	return out.readBy(l.p), err
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/stet-go/stet/codec"
 	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/store"
 )
@@ -85,6 +86,13 @@ type Policy struct {
 	// KeepKey keeps the key, too. It needs KeepScope: a key names an operation only within
 	// its scope, and what a verifier finds under the same key of another one is not it.
 	KeepKey bool
+	// Values says how the values that Do and DoTx, their steps and workers return are stored,
+	// and read again. What it does not support is JSON. Default codec.JSON().
+	Values codec.Values
+	// Errors says what is kept of an error that an operation fails with, beside its text, so
+	// that errors.Is and errors.As find in a replay what they find in the first answer.
+	// Default: the text alone, and the first caller of Do gets the error of its function.
+	Errors codec.Errors
 }
 
 // Verdict says what became of a dead run: ItHappened, ItDidNotHappen, MayRunAgain or
@@ -178,6 +186,12 @@ func (p Policy) withDefaults(def Policy) Policy {
 	p.Outside = p.Outside || def.Outside
 	p.KeepScope = p.KeepScope || def.KeepScope
 	p.KeepKey = p.KeepKey || def.KeepKey
+	if p.Values == nil {
+		p.Values = def.Values
+	}
+	if p.Errors == nil {
+		p.Errors = def.Errors
+	}
 	return p
 }
 
@@ -188,6 +202,7 @@ var defaultPolicy = Policy{
 	VerifyTimeout: 10 * time.Second,
 	Retention:     store.Retention{Result: 24 * time.Hour, Tombstone: 30 * 24 * time.Hour},
 	MaxResult:     1 << 20,
+	Values:        codec.JSON(),
 }
 
 // check returns all that is wrong with a policy whose defaults are filled in.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 
+	"github.com/stet-go/stet/internal/coding"
 	"github.com/stet-go/stet/internal/seal"
 	"github.com/stet-go/stet/store"
 )
@@ -81,7 +82,7 @@ func (o *Outcome) fit(limit int) error {
 	if err := o.unstorable(); err != nil || o.size() <= limit {
 		return err
 	}
-	o.Trace = "" // the result is worth more
+	o.Trace, o.Trailer = "", coding.Bare(o.Trailer) // the result is worth more
 	if n := o.size(); n > limit {
 		return fmt.Errorf("the result was not kept: it has %d bytes, and Policy.MaxResult is %d", n, limit)
 	}

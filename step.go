@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/stet-go/stet/internal/coding"
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/store"
@@ -31,6 +32,8 @@ type notes struct {
 type step struct {
 	Done   bool            `json:"done,omitempty"` // else it was begun, to run once
 	Result json.RawMessage `json:"result,omitempty"`
+	Type   string          `json:"type,omitempty"` // of Body, which is there instead of a result that is JSON
+	Body   []byte          `json:"body,omitempty"`
 }
 
 // notebook is a run's copy of its notes.
@@ -46,7 +49,7 @@ type notebook struct {
 }
 
 // Step runs fn as one phase of the operation that ctx belongs to, and keeps its
-// result, as JSON, with the operation's record under the run's fence: a later
+// result, as Policy.Values encodes it, with the operation's record under the run's fence: a later
 // attempt gets that result and goes on after it. If its end was not noted, the next
 // attempt runs it again: doing it twice must have one effect, else it is for StepOnce.
 // Names tell the steps of an
@@ -96,14 +99,31 @@ func takeStep[T any](ctx context.Context, name string, once bool, fn func(contex
 	case err != nil:
 		return v, err
 	}
-	result, err := json.Marshal(v)
+	s, err := r.p.done(v)
 	if err == nil {
-		err = r.note(ctx, ws, name, &step{Done: true, Result: result})
+		err = r.note(ctx, ws, name, s)
 	}
 	if past = err == nil; !past && once {
 		r.Declare(MayHaveExecuted, 0)
 	}
 	return v, err
+}
+
+// done is the note of a step that has returned v.
+func (p *Policy) done(v any) (*step, error) {
+	mediaType, body, err := coding.Encode(p.Values, v)
+	if mediaType == "application/json" && json.Valid(body) {
+		return &step{Done: true, Result: body}, err
+	}
+	return &step{Done: true, Type: mediaType, Body: body}, err
+}
+
+// recall stores in v what a step has returned.
+func (p *Policy) recall(s *step, v any) error {
+	if s.Type != "" {
+		return coding.Decode(p.Values, s.Type, s.Body, v)
+	}
+	return coding.Decode(p.Values, "application/json", s.Result, v)
 }
 
 // enterStep finds the result of an earlier attempt, or what it left in doubt, and
@@ -121,7 +141,7 @@ func (r *Run) enterStep(ctx context.Context, ws store.WorkStore, name string, on
 	}()
 	switch {
 	case s != nil && s.Done:
-		if err := json.Unmarshal(s.Result, v); err != nil {
+		if err := r.p.recall(s, v); err != nil {
 			return true, damaged(fmt.Errorf("the result of the step %q does not fit a %T: %T", name, v, err)) // err quotes it
 		}
 		return true, nil
@@ -195,13 +215,13 @@ func StepTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], name string, fn fu
 		if v, theirs = fn(ctx, tx); theirs != nil {
 			return theirs
 		}
-		result, err := json.Marshal(v)
+		s, err := r.p.done(v)
 		if err != nil {
 			return err
 		}
 		b.mu.Lock() // until the transaction has ended: nothing is written beside it
 		locked = true
-		after = b.notes.with(name, &step{Done: true, Result: result})
+		after = b.notes.with(name, s)
 		packed, err := r.packNotes(after)
 		if err != nil {
 			return err

@@ -31,13 +31,16 @@ func DoTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], op Op, fn func(conte
 			outErr = &Error{Kind: KindFailed, Execution: Executed, Cause: err} // if it is Permanent
 			return Outcome{}, err
 		}
-		out, outErr = outcomeOf(res.Value)
+		out, outErr = te.e.policyOf(op.Class).outcomeOf(res.Value)
 		return out, nil
 	})
 	if err != nil {
 		return res, err
 	}
 	res.Fence, res.Attempt, res.Replayed = run.Fence(), run.Attempt(), run.Replayed()
+	if out := run.Outcome(); out.Failed && run.p.Errors != nil {
+		outErr = out.Decode(nil)
+	}
 	if res.Replayed {
 		res.Value = *new(T) // nothing of a transaction that was in vain
 		return res, run.decode(&res.Value)
@@ -61,7 +64,7 @@ func (te *TxEngine[Tx]) Run(ctx context.Context, op Op, fn func(context.Context,
 		failed = nil
 		out, err := fn(ctx, tx)
 		if marked(err)&saysPermanent != 0 {
-			out = worded(out, err)
+			out = te.e.policyOf(op.Class).worded(out, err)
 			failed = &out
 		}
 		return out, err
@@ -103,7 +106,7 @@ func (te *TxEngine[Tx]) run(ctx context.Context, op Op, fn func(context.Context,
 		return e.replay(ctx, t, en.rec)
 	}
 	// A new one: goroutines that fn left behind may still read the other.
-	return &Lease{Run: &Run{e: e, op: t.op, p: t.p, rec: en.rec, outcome: tr.outcome, transactional: true, ended: true, ctx: tr.run.ctx}}, nil
+	return &Lease{Run: &Run{e: e, op: t.op, p: t.p, rec: en.rec, outcome: tr.outcome.readBy(t.p), transactional: true, ended: true, ctx: tr.run.ctx}}, nil
 }
 
 // Settle writes the outcome of a run of Begin inside the caller's own

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/again"
+	"github.com/stet-go/stet/internal/coding"
 	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/store"
 )
@@ -27,7 +28,7 @@ type handler struct {
 
 // Handle registers a handler for operations of that name: their payload is decoded
 // from JSON into P (bytes, if P is []byte, are given as they are), and what h
-// returns is the outcome. h runs under the run's context; stet.FromContext has
+// returns is the outcome, as Policy.Values encodes it. h runs under the run's context; stet.FromContext has
 // its key, its fence, its attempt, and Progress and Emit.
 //
 // h is run again only where it had no effect: it returns an error that is
@@ -61,7 +62,7 @@ func handle[P, T any](w *Worker, name string, again bool, h func(context.Context
 		if err != nil {
 			return stet.Outcome{}, err
 		}
-		out, encoding := outcomeOf(value)
+		out, encoding := a.outcomeOf(value)
 		a.told(ctx, encoding)
 		return out, nil
 	}})
@@ -95,7 +96,7 @@ func HandleTx[Tx, P, T any](w *Worker, te *stet.TxEngine[Tx], name string, h fun
 			if err != nil {
 				return stet.Outcome{}, err
 			}
-			out, _ := outcomeOf(value) // what cannot be kept is Gone; it happened nevertheless
+			out, _ := a.outcomeOf(value) // what cannot be kept is Gone; it happened nevertheless
 			return out, nil
 		})
 	}})
@@ -125,12 +126,13 @@ func Again(err error, how func(backoff time.Duration) stet.Again) error {
 
 // outcomeOf is the outcome of a handler that has returned v; the error says that v cannot
 // be kept.
-func outcomeOf(v any) (stet.Outcome, error) {
-	body, err := json.Marshal(v)
+func (a *attempt) outcomeOf(v any) (stet.Outcome, error) {
+	p, _ := a.w.engine.Policy(a.run.Op().Class)
+	mediaType, body, err := coding.Encode(p.Values, v)
 	if err != nil {
-		return stet.Outcome{Gone: true}, fmt.Errorf("the result is not JSON: %w", err)
+		return stet.Outcome{Gone: true}, err
 	}
-	return stet.Outcome{Face: store.FaceGo, Status: 200, Type: "application/json", Body: body}, nil
+	return stet.Outcome{Face: store.FaceGo, Status: 200, Type: mediaType, Body: body}, nil
 }
 
 var errDeclared = errors.New("the handler declared that nothing happened")

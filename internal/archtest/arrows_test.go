@@ -12,18 +12,20 @@ import (
 // apart. A package that is not here is refused; "stet" is the root. Subpackages of
 // those marked with /... may import what the parent may, the parent, and each other.
 var arrows = []struct{ from, to string }{
-	{"store canonical internal/fault internal/timer internal/problem internal/seal internal/child internal/rig internal/archtest internal/matrix", ""},
+	{"store canonical codec internal/fault internal/timer internal/problem internal/seal internal/child internal/rig internal/archtest internal/matrix", ""},
 	{"observe", "store"},
-	{"stet", "store observe internal/fault internal/timer internal/seal"},
+	{"codec/protobuf", "codec"},
+	{"internal/coding", "codec store"},
+	{"stet", "store observe codec internal/coding internal/fault internal/timer internal/seal"},
 	{"internal/misuse", "stet"},
 	{"store/memory store/sqlite store/postgres store/redis/...", "store internal/fault internal/timer"},
 	{"store/cache", "store"},
 	{"store/storetest", "stet store"},
 	{"stethttp/skintest", "stet stethttp store store/memory"},
 	{"stethttp/...", "stet store observe internal/fault internal/timer internal/misuse internal/problem"},
-	{"stetmsg/... reconcile", "stet store observe internal/again internal/fault internal/timer internal/misuse"},
+	{"stetmsg/... reconcile", "stet store observe internal/again internal/coding internal/fault internal/timer internal/misuse"},
 	{"internal/again", "stet store"},
-	{"stetwork", "stet store observe internal/again internal/fault internal/timer internal/misuse reconcile"},
+	{"stetwork", "stet store observe internal/again internal/coding internal/fault internal/timer internal/misuse reconcile"},
 	{"stetwork/broker", "stet store stetwork stetmsg internal/timer internal/misuse"},
 	{"stetwork/remote", "stet store stetwork internal/admin internal/misuse internal/problem"},
 	{"stetwork/river", "stet store stetwork internal/misuse"},
@@ -41,7 +43,7 @@ var arrows = []struct{ from, to string }{
 	{"proxy", "stet store observe stethttp stetmsg stetmsg/... stetwork canonical dashboard reconcile internal/timer internal/admin internal/problem internal/intake"},
 	{"cmd/stet", "..."}, // anything of this module
 	// Modules of their own, for frameworks and protocols.
-	{"stetgin stetecho stetecho4 stetfiber stetwatermill stetlambda stetmcp stetgrpc/... stetconnect", "stet store observe codec stethttp stethttp/... stetmsg stetmsg/cloudevents stetclient internal/again internal/misuse internal/problem internal/rpc internal/timer"},
+	{"stetgin stetecho stetecho4 stetfiber stetwatermill stetlambda stetmcp stetgrpc/... stetconnect", "stet store observe codec codec/protobuf stethttp stethttp/... stetmsg stetmsg/cloudevents stetclient internal/again internal/coding internal/misuse internal/problem internal/rpc internal/timer"},
 }
 
 // modules are the folders of other modules. They may import anything but commands,
@@ -49,7 +51,7 @@ var arrows = []struct{ from, to string }{
 var modules = []string{"proof", "bench", "examples"}
 
 // standard are the packages that import the standard library only, and one another.
-var standard = []string{"stet", "store", "observe", "internal/fault", "internal/timer", "internal/seal", "store/memory", "stetlog"}
+var standard = []string{"stet", "store", "observe", "codec", "internal/coding", "internal/fault", "internal/timer", "internal/seal", "store/memory", "stetlog"}
 
 // pkg is the package of a file or of an import path; ok says that it is ours.
 func pkg(p string) (name string, ok bool) {
