@@ -116,4 +116,3 @@ func (o Outcome) state() store.State {
 	}
 	return store.Completed
 }
-

@@ -3,6 +3,7 @@
 package coding
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -88,6 +89,35 @@ type worded struct {
 
 func (w *worded) Error() string { return w.text }
 func (w *worded) Unwrap() error { return w.error }
+
+// joinedForm is that of codec.JoinErrors: a list of forms with their data.
+const joinedForm = "application/vnd.stet.joined-errors+json"
+
+// Kept returns what a codec has kept of an error in that form, for faces that read the
+// error of another. ok is false if there is nothing.
+func Kept(trailer []store.Field, form string) (data []byte, ok bool) {
+	for _, f := range trailer {
+		if f.Name != errorField || len(f.Values) != 2 {
+			continue
+		}
+		if f.Values[0] == form {
+			return []byte(f.Values[1]), true
+		}
+		var parts []struct {
+			Form string
+			Data []byte
+		}
+		if f.Values[0] != joinedForm || json.Unmarshal([]byte(f.Values[1]), &parts) != nil {
+			return nil, false
+		}
+		for _, p := range parts {
+			if p.Form == form {
+				return p.Data, true
+			}
+		}
+	}
+	return nil, false
+}
 
 // Bare returns trailer fields without what a codec has kept of an error.
 func Bare(trailer []store.Field) (rest []store.Field) {
