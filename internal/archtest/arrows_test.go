@@ -25,6 +25,7 @@ var arrows = []struct{ from, to string }{
 	{"stethttp/...", "stet store observe internal/fault internal/timer internal/misuse internal/problem"},
 	{"stetmsg/... reconcile", "stet store observe internal/again internal/coding internal/fault internal/timer internal/misuse"},
 	{"internal/again", "stet store"},
+	{"internal/mcpcall", "stet store canonical"},
 	{"stetwork", "stet store observe internal/again internal/coding internal/fault internal/timer internal/misuse reconcile"},
 	{"stetwork/broker", "stet store stetwork stetmsg internal/timer internal/misuse"},
 	{"stetwork/remote", "stet store stetwork internal/admin internal/misuse internal/problem"},
@@ -40,10 +41,10 @@ var arrows = []struct{ from, to string }{
 	{"internal/demo", "stet proxy stethttp stetwork store/sqlite internal/child internal/crash"},
 	{"dashboard", "stet store stethttp internal/admin internal/problem"},
 	{"internal/intake", "stet store stetmsg stetmsg/amqp stetmsg/jetstream stetmsg/kafka stetmsg/sqs stetmsg/cloudevents internal/misuse"},
-	{"proxy", "stet store observe stethttp stetmsg stetmsg/... stetwork canonical dashboard reconcile internal/timer internal/admin internal/problem internal/intake"},
+	{"proxy", "stet store observe stethttp stetmsg stetmsg/... stetwork canonical dashboard reconcile internal/timer internal/admin internal/problem internal/intake internal/mcpcall"},
 	{"cmd/stet", "..."}, // anything of this module
 	// Modules of their own, for frameworks and protocols.
-	{"stetgin stetecho stetecho4 stetfiber stetwatermill stetlambda stetmcp stetgrpc/... stetconnect", "stet store observe codec codec/protobuf stethttp stethttp/... stetmsg stetmsg/cloudevents stetclient internal/again internal/coding internal/misuse internal/problem internal/rpc internal/timer"},
+	{"stetgin stetecho stetecho4 stetfiber stetwatermill stetlambda stetmcp stetgrpc/... stetconnect", "stet store observe codec codec/protobuf stethttp stethttp/... stetmsg stetmsg/cloudevents stetclient internal/again internal/coding internal/mcpcall internal/misuse internal/problem internal/rpc internal/timer"},
 }
 
 // modules are the folders of other modules. They may import anything but commands,
