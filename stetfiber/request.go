@@ -1,0 +1,111 @@
+package stetfiber
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+)
+
+// request returns the request as net/http would have it. Its strings are copies, as
+// Fiber's are of memory that the next request gets.
+func (x *exchange) request() *http.Request {
+	c := x.c
+	ctx := c.RequestCtx()
+	h := &ctx.Request.Header
+	r := &http.Request{
+		Method: strings.Clone(c.Method()),
+		// What is asked of the version is how a response ends; fasthttp takes care of that.
+		Proto: string(h.Protocol()), ProtoMajor: 1, ProtoMinor: 1,
+		Header:     make(http.Header, 8),
+		Host:       string(h.Host()),
+		RemoteAddr: ctx.RemoteAddr().String(),
+		RequestURI: string(h.RequestURI()),
+		TLS:        ctx.TLSConnectionState(),
+	}
+	for name, value := range h.All() {
+		name := http.CanonicalHeaderKey(strings.TrimSpace(string(name)))
+		if name != "Host" && name != "Transfer-Encoding" {
+			r.Header[name] = append(r.Header[name], string(value))
+		}
+	}
+	r.URL = parse(r.RequestURI)
+	if c.Matched() { // otherwise the route is not known yet
+		r.Pattern = strings.Clone(c.Route().Path)
+	}
+	for _, name := range c.Route().Params {
+		r.SetPathValue(name, strings.Clone(c.Params(name)))
+	}
+	if around, ok := c.Locals(requestKey{}).(*http.Request); ok {
+		x.body, r.Body, r.ContentLength = &requestBody{eof: true}, around.Body, around.ContentLength
+	} else {
+		x.body = newBody(&ctx.Request)
+		r.Body, r.ContentLength = x.body, x.body.size
+	}
+	return r.WithContext(context.WithValue(c.Context(), ctxKey{}, c))
+}
+
+// parse returns the URL of a request target. fasthttp takes some that net/url does not.
+func parse(target string) *url.URL {
+	if u, err := url.ParseRequestURI(target); err == nil {
+		return u
+	}
+	path, query, _ := strings.Cut(target, "?")
+	return &url.URL{Path: path, RawQuery: query}
+}
+
+// requestBody is the body of a request as it is read once, before the handler.
+type requestBody struct {
+	io.Reader
+	stream bool  // it comes from the connection
+	form   *form // of a body that was read as a form before
+	size   int64 // -1 if it is not known
+	eof    bool
+}
+
+func newBody(req *fasthttp.Request) *requestBody {
+	if req.IsBodyStream() {
+		return &requestBody{Reader: req.BodyStream(), stream: true, size: int64(max(req.Header.ContentLength(), -1))}
+	}
+	if f := formOf(req); f != nil {
+		return &requestBody{Reader: f, form: f, size: f.size}
+	}
+	b := req.Body()
+	return &requestBody{Reader: strings.NewReader(string(b)), size: int64(len(b))}
+}
+
+// Read implements io.Reader. A stream must not be read again after its end.
+func (b *requestBody) Read(p []byte) (int, error) {
+	if b.eof {
+		return 0, io.EOF
+	}
+	n, err := b.Reader.Read(p)
+	b.eof = errors.Is(err, io.EOF)
+	return n, err
+}
+
+// Close implements io.Closer. The server closes the stream.
+func (*requestBody) Close() error { return nil }
+
+func (b *requestBody) close() {
+	if b.form != nil {
+		b.form.close()
+	}
+}
+
+// read reports whether nothing of the body is left on the connection.
+func (b *requestBody) read() bool { return !b.stream || b.eof }
+
+// lend gives the body to the handler of this call, from its beginning.
+func (x *exchange) lend(r *http.Request) {
+	if x.body.form != nil || !x.body.stream && x.calls <= 1 || r.Body == io.ReadCloser(x.body) {
+		return // it is where it was
+	}
+	if b, err := io.ReadAll(r.Body); err == nil { // from memory
+		x.c.Request().SetBody(b)
+	}
+}

@@ -1,0 +1,180 @@
+package stetfiber
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/problem"
+	"github.com/stet-go/stet/stethttp"
+)
+
+// maxStream bounds a response that a handler streams, in bytes: it is read while the
+// handler's run lasts, and held back until its outcome is durable.
+const maxStream = 16 << 20
+
+var errTooLong = fmt.Errorf("stetfiber: the stream of a response is longer than %d bytes, which is all that is held back until its outcome is durable; "+
+	"Options.Skip lets requests through that ask for longer ones", maxStream)
+
+const defaultType = "text/plain; charset=utf-8" // of a fasthttp response that says nothing
+
+// fill copies the header of a response into h.
+func fill(h http.Header, from *fasthttp.ResponseHeader, empty bool) {
+	for name, value := range from.All() {
+		name := http.CanonicalHeaderKey(string(name))
+		switch {
+		case name == "Content-Length", name == "Transfer-Encoding", name == "Date": // fasthttp says them
+		case name == "Content-Type" && empty && string(value) == defaultType: // as if nothing was said
+		default:
+			h[name] = append(h[name], string(value))
+		}
+	}
+	if !empty && h["Content-Type"] == nil {
+		h["Content-Type"] = nil // so that none is guessed
+	}
+}
+
+// write gives a handler's response to w. It writes nothing of a response that is nothing
+// but the status 200: that is what there is if no handler has answered.
+func write(ctx context.Context, w http.ResponseWriter, resp *fasthttp.Response) error {
+	body, err := content(ctx, resp)
+	if err != nil {
+		return err
+	}
+	streamed := resp.IsBodyStream()
+	h := w.Header()
+	clear(h)
+	fill(h, &resp.Header, len(body) == 0)
+	if status := resp.StatusCode(); status != http.StatusOK || streamed {
+		w.WriteHeader(status)
+	}
+	if len(body) > 0 {
+		_, _ = w.Write(body) // what cannot be kept or sent is stethttp's to say
+	}
+	return nil
+}
+
+// content returns the body of a response. A stream is read to its end.
+func content(ctx context.Context, resp *fasthttp.Response) ([]byte, error) {
+	switch stream := resp.BodyStream(); {
+	case resp.SkipBody:
+		return nil, nil
+	case stream == nil:
+		return resp.Body(), nil
+	default:
+		return readStream(ctx, stream, resp.Header.ContentLength())
+	}
+}
+
+// readStream reads a stream of size bytes, or to its end if size is negative. When ctx
+// ends, the stream is closed, which ends what writes it.
+func readStream(ctx context.Context, stream io.Reader, size int) ([]byte, error) {
+	limit := int64(maxStream)
+	switch {
+	case size > maxStream:
+		return nil, errTooLong
+	case size >= 0:
+		limit = int64(size)
+	}
+	if closer, ok := stream.(io.Closer); ok {
+		stop := context.AfterFunc(ctx, func() { _ = closer.Close() })
+		defer stop()
+	}
+	var b bytes.Buffer
+	n, err := io.Copy(&b, io.LimitReader(stream, limit))
+	switch {
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("stetfiber: the run ended before the stream of its response: %w", context.Cause(ctx))
+	case err != nil:
+		return nil, fmt.Errorf("stetfiber: the stream of a response failed: %w", err)
+	case n < int64(size):
+		return nil, fmt.Errorf("stetfiber: the stream of a response ended after %d of %d bytes", n, size)
+	case size < 0 && n == limit:
+		if more, _ := io.ReadFull(stream, make([]byte, 1)); more > 0 {
+			return nil, errTooLong
+		}
+	}
+	return b.Bytes(), nil
+}
+
+// again answers a call of a handler that cannot be called again: stethttp has rolled its
+// first call back.
+func again(w http.ResponseWriter) {
+	problem.Write(w, http.StatusServiceUnavailable, problem.Marshal(problem.Document{
+		Type: stethttp.DefaultProblemBase + "not-executed", Title: "Not executed", Status: http.StatusServiceUnavailable,
+		Detail:    "The service did not complete the operation, and what it began was undone.",
+		Retryable: true, Execution: stet.NotExecuted.String(),
+	}), time.Second)
+}
+
+// writer is the http.ResponseWriter of stethttp, which decides what is sent.
+type writer struct {
+	header http.Header
+	outer  http.Header // as it was in the beginning
+	status int
+	body   []byte
+}
+
+// Header implements http.ResponseWriter.
+func (w *writer) Header() http.Header { return w.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *writer) WriteHeader(status int) {
+	if w.status == 0 && status >= 200 {
+		w.status = status
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (w *writer) Write(p []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	w.body = append(w.body, p...)
+	return len(p), nil
+}
+
+// send makes resp, which has the header as it was in the beginning, the response.
+func (w *writer) send(resp *fasthttp.Response) {
+	if w.status == 0 {
+		w.status = http.StatusInternalServerError // stethttp always answers
+	}
+	h := &resp.Header
+	for name := range w.outer {
+		if _, ok := w.header[name]; !ok {
+			h.Del(name)
+		}
+	}
+	trailers := false
+	for _, name := range slices.Sorted(maps.Keys(w.header)) {
+		values := w.header[name]
+		if slices.Equal(values, w.outer[name]) || name == "Content-Length" && len(w.body) > 0 {
+			continue
+		}
+		plain, trailer := strings.CutPrefix(name, http.TrailerPrefix)
+		trailers = trailers || trailer || name == "Trailer"
+		if trailer {
+			_ = h.AddTrailer(plain)
+		}
+		h.Del(plain)
+		for _, value := range values {
+			h.Add(plain, value)
+		}
+	}
+	if len(w.body) > 0 && len(w.header["Content-Type"]) == 0 {
+		h.SetNoDefaultContentType(true)
+	}
+	resp.SetStatusCode(w.status)
+	if trailers {
+		resp.SetBodyStream(bytes.NewReader(w.body), -1)
+		return
+	}
+	resp.SetBodyRaw(w.body)
+}
