@@ -88,6 +88,8 @@ var (
 		"nothing was executed, because it could not have been recorded", true, stet.NotExecuted}
 	NotExecuted = Condition{"NOT_EXECUTED", code.Code_UNAVAILABLE,
 		"the service did not complete the operation, and nothing was executed", true, stet.NotExecuted}
+	MayRunAgain = Condition{"MAY_RUN_AGAIN", code.Code_ABORTED,
+		"the service did not complete the operation, which may be run again", true, stet.MayHaveExecuted}
 	RequestTimedOut = Condition{"REQUEST_ENDED", code.Code_DEADLINE_EXCEEDED,
 		"the call timed out before its operation began", true, stet.NotExecuted}
 	RequestCancelled = Condition{"REQUEST_ENDED", code.Code_CANCELLED,

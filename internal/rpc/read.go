@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/coding"
 	"github.com/stet-go/stet/store"
 )
 
@@ -54,7 +55,7 @@ func read(out stet.Outcome, never bool, reply func() proto.Message) End {
 	case out.Face == store.FaceGRPC:
 		return exact(out, reply)
 	}
-	if st, ok := statusBody(out); ok {
+	if st, ok := keptStatus(out); ok {
 		return st
 	}
 	switch {
@@ -95,27 +96,20 @@ func nameOf(reply func() proto.Message) protoreflect.FullName {
 	return reply().ProtoReflect().Descriptor().FullName()
 }
 
-const statusMessage = protoreflect.FullName("google.rpc.Status")
+// StatusForm is the form of what codec.Errors keep of an error that is a gRPC status: the
+// bytes of its google.rpc.Status.
+var StatusForm = Type("google.rpc.Status")
 
-// StatusType is the media type of an error that is stored as its google.rpc.Status, by
-// stet.Do for one.
-var StatusType = Type(statusMessage)
-
-// statusBody reads a failure whose body is a google.rpc.Status.
-func statusBody(out stet.Outcome) (End, bool) {
-	name, ok := messageOf(out.Type)
-	if !ok || name != statusMessage || !out.Failed {
+// keptStatus reads a failure of which a codec has kept the status.
+func keptStatus(out stet.Outcome) (End, bool) {
+	b, ok := coding.Kept(out.Trailer, StatusForm)
+	if !ok || !out.Failed {
 		return End{}, false
 	}
-	e := OperationFailed.End("", 0)
-	e.Status = new(status.Status)
-	if proto.Unmarshal(out.Body, e.Status) != nil {
-		return ResultUnreadable.as(stet.MayHaveExecuted).End("", 0), true
-	}
-	if e.OK() {
+	e := End{Status: new(status.Status), Trailer: Metadata{ExecutedName: {stet.Executed.String()}}}
+	if proto.Unmarshal(b, e.Status) != nil || e.OK() {
 		return OperationFailed.End("", 0), true
 	}
-	e.Trailer[ExecutedName] = []string{stet.Executed.String()}
 	return e, true
 }
 

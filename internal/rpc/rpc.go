@@ -264,3 +264,9 @@ var httpCodes = map[int]code.Code{
 	408: code.Code_DEADLINE_EXCEEDED, 409: code.Code_ABORTED, 416: code.Code_OUT_OF_RANGE, 422: code.Code_INVALID_ARGUMENT, 429: code.Code_RESOURCE_EXHAUSTED,
 	499: code.Code_CANCELLED, 501: code.Code_UNIMPLEMENTED, 503: code.Code_UNAVAILABLE, 504: code.Code_DEADLINE_EXCEEDED,
 }
+
+// NameOf returns the name of the message that a media type of Type has; "" for none.
+func NameOf(contentType string) protoreflect.FullName {
+	name, _ := messageOf(contentType)
+	return name
+}

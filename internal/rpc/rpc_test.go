@@ -106,12 +106,9 @@ func TestAnOutcomeThatContradictsItselfIsUnreadable(t *testing.T) {
 func TestWhatEachFaceHasStoredIsTold(t *testing.T) {
 	json := "application/json"
 	raw, err := proto.Marshal(wrapperspb.String("one"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	st, err := proto.Marshal(&status.Status{Code: 5, Message: "gone fishing"})
-	if err != nil {
-		t.Fatal(err)
+	st, serr := proto.Marshal(&status.Status{Code: 5, Message: "gone fishing"})
+	if err != nil || serr != nil {
+		t.Fatal(err, serr)
 	}
 	for _, c := range []struct {
 		name string
@@ -137,7 +134,8 @@ func TestWhatEachFaceHasStoredIsTold(t *testing.T) {
 		{"go message", stet.Outcome{Face: store.FaceGo, Status: 200, Type: Type("google.protobuf.StringValue"), Body: raw}, "one"},
 		{"go other message", stet.Outcome{Face: store.FaceGo, Status: 200, Type: Type("google.protobuf.BytesValue"), Body: raw}, "FAILED_PRECONDITION RESULT_FOREIGN executed"},
 		{"go error", stet.Outcome{Face: store.FaceGo, Status: 500, Failed: true, Type: "text/plain; charset=utf-8", Body: []byte("boom")}, "INTERNAL OPERATION_FAILED may have executed"},
-		{"go status", stet.Outcome{Face: store.FaceGo, Status: 404, Failed: true, Type: StatusType, Body: st}, "NOT_FOUND"},
+		{"go status", stet.Outcome{Face: store.FaceGo, Status: 500, Failed: true, Type: "text/plain", Body: []byte("x"),
+			Trailer: []store.Field{{Name: ":error", Values: []string{StatusForm, string(st)}}}}, "NOT_FOUND"},
 		{"message without a result", stet.Outcome{Face: store.FaceMessage}, ""},
 		{"message JSON", stet.Outcome{Face: store.FaceMessage, Type: json, Body: []byte(`"one"`)}, "one"},
 		{"message untyped", stet.Outcome{Face: store.FaceMessage, Body: []byte(`"one"`)}, "one"},

@@ -1,0 +1,181 @@
+package stetgrpc
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/misuse"
+	"github.com/stet-go/stet/internal/rpc"
+	"github.com/stet-go/stet/stetclient"
+)
+
+// ClientOptions configure ClientInterceptor. The zero value is usable.
+type ClientOptions struct {
+	// Policy says how often and how fast attempts are made. Its waits come on top of
+	// what the server asks for by RetryInfo.
+	Policy stetclient.Policy
+	// Methods are the unary methods whose calls get a key, and are retried: full methods
+	// ("/shop.v1.Payments/Charge") or services ("shop.v1.Payments"). Default: all, apart
+	// from those of gRPC's own services ("grpc.…").
+	Methods []string
+}
+
+// ClientInterceptor returns an interceptor that gives each call a key, the same for all of
+// its attempts, and retries it where that can help: when no server was reached or it broke
+// off (UNAVAILABLE), when an attempt took longer than Policy.AttemptTimeout, when the
+// first call is in flight, when nothing was executed, and when it is unknown what became
+// of the operation and the server says when to ask again. What stands is not asked for
+// again. The server must honour keys: by the package's Interceptor, stetconnect, or as it
+// documents.
+//
+// The key is that of WithKey, or of the outgoing metadata idempotency-key, else a new one.
+// The error has the status of the last attempt, and ExecutionOf answers for all of them.
+// Streaming calls pass as they are. Wrong options are errors of kind stet.KindInvalid.
+func ClientInterceptor(o ClientOptions) (grpc.UnaryClientInterceptor, error) {
+	for _, name := range o.Methods {
+		if !isMethod(name) && !isService(name) {
+			return nil, misuse.Errorf("stetgrpc: ClientOptions.Methods: %q is neither a full method, such as %q, nor a service", name, "/shop.v1.Payments/Charge")
+		}
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := stetclient.Retry(ended, o.Policy, func(context.Context) (struct{}, error) { return struct{}{}, nil }); stet.KindOf(err) == stet.KindInvalid {
+		return nil, err
+	}
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		if len(o.Methods) > 0 && !names(o.Methods, method) || len(o.Methods) == 0 && strings.HasPrefix(serviceOf(method), "grpc.") {
+			return invoker(ctx, method, req, reply, cc, opts...)
+		}
+		ctx, err := keyed(ctx)
+		if err != nil {
+			return err
+		}
+		_, err = stetclient.Retry(ctx, o.Policy, func(ctx context.Context) (struct{}, error) {
+			var trailer metadata.MD
+			all := append(opts[:len(opts):len(opts)], grpc.Trailer(&trailer))
+			return struct{}{}, judge(ctx, invoker(ctx, method, req, reply, cc, all...), trailer)
+		})
+		return callErrorOf(err)
+	}, nil
+}
+
+type keyKey struct{}
+
+// WithKey returns a context whose calls have this key. Make it once for an intended
+// operation, and use it for nothing else: a key has one request.
+func WithKey(ctx context.Context, key string) context.Context {
+	return context.WithValue(ctx, keyKey{}, key)
+}
+
+// keyed returns the context of a call that has a key.
+func keyed(ctx context.Context) (context.Context, error) {
+	md, _ := metadata.FromOutgoingContext(ctx)
+	md = md.Copy()
+	if key, ok := ctx.Value(keyKey{}).(string); ok {
+		if given := md.Get(KeyMetadata); len(given) != 1 || given[0] != key {
+			md.Append(KeyMetadata, key) // another one is refused below
+		}
+	}
+	key, c, detail := rpc.Key(md.Get)
+	switch {
+	case c != nil:
+		return nil, &callError{st: status.FromProto(c.End(detail, 0).Status), execution: stet.NotExecuted}
+	case key == "":
+		md.Set(KeyMetadata, stet.NewKey())
+	}
+	return metadata.NewOutgoingContext(ctx, md), nil
+}
+
+// judge says of an attempt's error, for stetclient.Retry, what it did and whether there
+// is to be another.
+func judge(ctx context.Context, err error, trailer metadata.MD) error {
+	if err == nil {
+		return nil
+	}
+	st := status.Convert(err)
+	said, ok := rpc.ReadStatus(st.Proto())
+	retry := said.Retryable
+	if !ok {
+		said.Execution = rpc.ParseExecution(strings.Join(trailer.Get(ExecutionMetadata), ","))
+		switch st.Code() {
+		case codes.Unavailable:
+			retry = true
+		case codes.Canceled, codes.DeadlineExceeded:
+			retry = ctx.Err() != nil // the attempt's: Retry looks at the caller's own
+		default:
+			retry = said.After > 0
+		}
+		retry = retry && said.Execution != stet.Executed
+	}
+	if pushback := trailer.Get(rpc.PushbackName); len(pushback) == 1 {
+		ms, err := strconv.Atoi(pushback[0])
+		retry = retry && err == nil && ms >= 0
+		said.After = max(said.After, time.Duration(ms)*time.Millisecond)
+	}
+	if !retry {
+		return stetclient.Final(err, said.Execution)
+	}
+	return &stet.Error{Kind: stet.KindRetryable, Execution: said.Execution, RetryAfter: said.After, Cause: err}
+}
+
+// callError is the error of a call of the client interceptor.
+type callError struct {
+	st        *status.Status
+	execution stet.Execution
+	cause     error
+}
+
+// Error implements error.
+func (e *callError) Error() string { return e.st.Err().Error() }
+
+// GRPCStatus returns the status of the last attempt, for package status.
+func (e *callError) GRPCStatus() *status.Status { return e.st }
+
+// Unwrap returns what stetclient.Retry has returned.
+func (e *callError) Unwrap() error { return e.cause }
+
+// callErrorOf is the caller's error for that of stetclient.Retry, which may be nil.
+func callErrorOf(err error) error {
+	if err == nil {
+		return nil
+	}
+	e := &callError{execution: stet.ExecutionOf(err), cause: err}
+	own, ok := errors.AsType[*stetclient.Error](err)
+	var last interface{ GRPCStatus() *status.Status }
+	switch {
+	case ok && errors.As(own.Cause, &last):
+		e.st = last.GRPCStatus()
+	case ok && own.Reason == stetclient.ReasonContext:
+		e.st = status.FromContextError(own.Cause)
+	default:
+		e.st = status.New(codes.Internal, err.Error())
+	}
+	return e
+}
+
+// ExecutionOf answers "did it execute?" for the error of a call: of one through
+// ClientInterceptor for all of its attempts, of any other by what the server said. It
+// is stet.Executed for nil, and stet.MayHaveExecuted where nothing is known.
+func ExecutionOf(err error) stet.Execution {
+	if err == nil {
+		return stet.Executed
+	}
+	if own, ok := errors.AsType[*callError](err); ok {
+		return own.execution
+	}
+	if st, ok := status.FromError(err); ok {
+		if said, ok := rpc.ReadStatus(st.Proto()); ok {
+			return said.Execution
+		}
+	}
+	return stet.MayHaveExecuted
+}
