@@ -83,6 +83,7 @@ type Again struct {
 	After     time.Duration // it waits that long, at most store.MaxDelay
 	Uncounted bool          // the attempt was interrupted, by a shutdown for one, and does not count; see Lease.Counted and Status.Counted
 	Failed    error         // if set, it is not repeated, but settled as failed with this error
+	Forget    bool          // the release leaves no record, as with Policy.ForgetReleased, so that another request may use the key; not of accepted operations
 }
 
 // Do runs fn under the lease, and ends the run, in this order:

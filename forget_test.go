@@ -243,3 +243,28 @@ func TestRunThatWasTakenOverDoesNotAnswerForItsSuccessor(t *testing.T) {
 		t.Errorf("%v (%v)", err, stet.ExecutionOf(err))
 	}
 }
+
+// A face may have the key freed of a run that had no effect, whatever the policy says.
+func TestReleaseThatForgetsFreesTheKey(t *testing.T) {
+	e, st, _ := later(t, stet.Options{Policy: stet.Policy{Stale: stet.MayRunAgain(), Lease: time.Second}})
+	release := func(attempt int, want store.State) {
+		t.Helper()
+		run, err := e.Begin(t.Context(), op)
+		if err != nil || run.Attempt() != attempt {
+			t.Fatalf("%+v, %v", run, err)
+		}
+		if err := run.Release(t.Context(), stet.Again{Forget: true}); err != nil {
+			t.Fatal(err)
+		}
+		if rec, err := st.Read(t.Context(), run.ID()); err != nil || rec.State != want {
+			t.Errorf("attempt %d left %v, %v; want %v", attempt, rec.State, err, want)
+		}
+	}
+	release(1, store.None)
+	release(1, store.None)
+	run, err := e.Begin(t.Context(), op)
+	if err != nil || run.Release(t.Context(), stet.Again{}) != nil {
+		t.Fatal(err)
+	}
+	release(2, store.Retryable) // one before it may have been taken over
+}

@@ -304,9 +304,9 @@ func (r *Lease) Release(ctx context.Context, again Again) error {
 	if err := r.conclude(ctx); err != nil {
 		return err
 	}
-	kind, to, call := observe.Released, store.Retryable, r.release
+	kind, to, call := observe.Released, store.Retryable, func(ctx context.Context) error { return r.release(ctx, again.Forget) }
 	if again.Uncounted {
-		r.uncount(ctx)
+		r.uncount(ctx, again.Forget)
 	}
 	if r.taken {
 		kind, to, call = observe.Returned, store.Accepted, func(ctx context.Context) error {
@@ -335,12 +335,13 @@ func (r *Run) insist(err error, call func(context.Context) error) {
 	}
 }
 
-// release releases the record, or has it forgotten: see Policy.ForgetReleased.
-func (r *Run) release(ctx context.Context) error {
+// release releases the record, or has it forgotten: see Policy.ForgetReleased and
+// Again.Forget.
+func (r *Run) release(ctx context.Context, forget bool) error {
 	if r.p.Outside {
 		return r.fence(ctx)
 	}
-	if !r.forgets() {
+	if !r.forgets(forget) {
 		return r.e.release(ctx, r.rec.Claim(), r.p.Retention)
 	}
 	tries := 0
@@ -354,9 +355,9 @@ func (r *Run) release(ctx context.Context) error {
 	return err
 }
 
-// forgets reports whether the release of the run leaves no record.
-func (r *Run) forgets() bool {
-	return r.p.ForgetReleased && !r.p.Outside && r.rec.Attempt == 1 && !r.resent && !r.noted()
+// forgets reports whether the release of the run leaves no record, if that is asked for.
+func (r *Run) forgets(asked bool) bool {
+	return (asked || r.p.ForgetReleased) && !r.p.Outside && r.rec.Attempt == 1 && !r.resent && !r.noted()
 }
 
 // heeded returns nil if a release was heeded that got no answer, so that the record is

@@ -14,7 +14,7 @@ type verdict uint8
 
 const (
 	kept   verdict = iota // an outcome to store, completed
-	failed                // an outcome to store, failed; in a transaction it is rolled back
+	failed                // an outcome to store, failed; in a transaction it is rolled back, and stored only by some Responses
 	undone                // nothing was executed
 	absent                // nothing: it is no response of the handler's
 )
@@ -38,8 +38,12 @@ func (c *call) judge(run *stet.Run, rw *capture) verdict {
 		return failed
 	}
 	header, trailer := rw.said()
+	notExecuted := c.m.o.NotExecuted
+	if c.later {
+		notExecuted = c.m.o.later
+	}
 	switch {
-	case c.m.o.NotExecuted(rw.status, merged(header, trailer)):
+	case (c.ctx == nil || !c.ctx.executing.Load()) && notExecuted(rw.status, merged(header, trailer)):
 		return undone
 	case c.m.o.Failed(rw.status, header, trailer):
 		return failed

@@ -109,15 +109,19 @@ type Options struct {
 	// server's WriteTimeout must be longer.
 	MaxWait time.Duration
 
+	// Responses says which responses are stored: StoreOutcomes, StoreAll or StoreExecuted.
+	// Default StoreOutcomes.
+	Responses Responses
 	// NotExecuted says of a response that nothing was executed: it is passed
 	// on but not stored, and a retry runs again. header has the trailers, too.
-	// Default: the function NotExecuted.
+	// Default: Responses.NotExecuted, which by default is the function NotExecuted.
 	NotExecuted func(status int, header http.Header) bool
 	// Failed says of any other response that the operation has failed. In a
 	// transaction it is then rolled back, and a retry runs again; without one the
 	// response is stored as failed, and replayed. What has not failed is
 	// completed, and replayed. trailer has what RPC protocols write at the end
-	// of the content, too. Default: the function Failed.
+	// of the content, too. Responses may say that it is stored in either case. Default:
+	// the function Failed.
 	Failed func(status int, header, trailer http.Header) bool
 	// Tries is for operations under stet.Policy.Outside: how often the handler is called for
 	// one request, if the service answers with 500 or above, without Retry-After, or not at
@@ -158,6 +162,8 @@ type Options struct {
 	// ErrorLog gets what goes wrong; never a key or a body. Default
 	// slog.Default().
 	ErrorLog *slog.Logger
+
+	later func(status int, header http.Header) bool // NotExecuted, of operations that are run later
 }
 
 // SingleTenant is the Options.Scope of a service whose keys are all of one
@@ -241,8 +247,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Tries < 0 || o.Tries > maxTries {
 		return o, misuse.Errorf("stethttp: Options.Tries is %d; it must be 1 to %d", o.Tries, maxTries)
 	}
-	if o.NotExecuted == nil {
-		o.NotExecuted = NotExecuted
+	if err := o.responses(); err != nil {
+		return o, err
 	}
 	if o.Failed == nil {
 		o.Failed = Failed

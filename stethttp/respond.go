@@ -13,7 +13,8 @@ import (
 // Respond calls h for a run that no request has begun, as a worker's or a consumer's:
 // ctx is the run's (see stet.FromContext), r what h is called with, whose context is not
 // used. The response is judged as if a client had asked for it: by Options.NotExecuted
-// and Options.Failed, and by what h declares. It goes to no client.
+// and Options.Failed, and by what h declares. Options.Responses does not count: no client
+// can correct its request. It goes to no client.
 //
 // It returns what is to be stored. If the run has declared something else than
 // stet.Executed by then, that counts, and the outcome is what h has said, to be stored
@@ -24,13 +25,15 @@ func (m *Middleware) Respond(ctx context.Context, h http.Handler, r *http.Reques
 	run := stet.FromContext(ctx)
 	policy, _ := m.engine.Policy(run.Op().Class)
 	w := nowhere{}
-	c := &call{guard: &guard{m: m, next: h}, w: w, r: r, op: run.Op()}
+	c := &call{guard: &guard{m: m, next: h}, w: w, r: r, op: run.Op(), later: true}
 	rw := newCapture(w, r, policy.MaxResult, true)
 	defer rw.free()
 	rw.attend(ctx, r)
 	func() {
 		defer rw.finish()
-		h.ServeHTTP(rw, r.WithContext(ctx))
+		c.ctx = &c.outer
+		c.ctx.Context = ctx
+		h.ServeHTTP(rw, r.WithContext(c.ctx))
 	}()
 	if c.says = c.judge(run, rw); c.says == absent || rw.invalid {
 		return c.outcome(run, rw), 0

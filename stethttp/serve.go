@@ -34,6 +34,9 @@ type call struct {
 	light bool          // the body was dropped
 	body  *body         // as the handler reads it
 	first body          // of its first call
+	ctx   *callContext  // of the handler's last call
+	outer callContext   // of its first call
+	later bool          // it is run by a worker
 	inner *http.Request // the handler's
 	begun time.Time     // only if the request prefers to wait
 	wait  time.Duration // as the request prefers it, if it does
@@ -208,7 +211,13 @@ func (c *call) request(ctx context.Context) *http.Request {
 		c.body = &body{}
 	}
 	c.body.rest.Reset(c.sent)
-	c.inner = c.r.WithContext(ctx)
+	if c.ctx == nil {
+		c.ctx = &c.outer
+	} else {
+		c.ctx = &callContext{}
+	}
+	c.ctx.Context = ctx
+	c.inner = c.r.WithContext(c.ctx)
 	c.inner.Body = c.body
 	if c.claim != "" {
 		c.inner.Header = c.r.Header.Clone()
@@ -262,7 +271,7 @@ func (c *call) serve() {
 
 // disclaim gives a claim back that was waited for without a body to run with.
 func (c *call) disclaim(run *stet.Lease) error {
-	if err := run.Release(c.r.Context(), stet.Again{}); err != nil {
+	if err := run.Release(c.r.Context(), c.m.again(nil)); err != nil {
 		c.failed(run, "a claim was not given back yet; if that fails for as long as its lease, its key will be unknown", err)
 	}
 	return errReleased
@@ -282,7 +291,7 @@ func (c *call) failOpen(err error) {
 // the run has ended.
 func (c *call) run(run *stet.Lease, rw *capture) {
 	unknown := false // the handler says so
-	_, err := run.Do(c.r.Context(), nil, func(ctx context.Context) (stet.Outcome, error) {
+	_, err := run.Do(c.r.Context(), c.m.again, func(ctx context.Context) (stet.Outcome, error) {
 		c.handle(ctx, rw)
 		c.says = c.judge(run.Run, rw)
 		unknown = run.Declared() == stet.MayHaveExecuted

@@ -62,23 +62,27 @@ func (c *call) serveTx() {
 	}
 }
 
-// outcomeTx returns the outcome to commit, or why it is rolled back.
-func (c *call) outcomeTx(run *stet.Run, rw *capture) (stet.Outcome, error) {
+// outcomeTx returns the outcome to commit, or why it is rolled back; and if that error is
+// Permanent, the outcome to store afterwards.
+func (c *call) outcomeTx(run *stet.Run, rw *capture) (out stet.Outcome, rollBack error) {
 	rw.finish()
 	switch says := c.judge(run, rw); {
 	case says == absent:
 		return stet.Outcome{}, errMissing
 	case rw.invalid:
 		return stet.Outcome{}, errInvalid
-	case says != kept:
+	case says == undone, says == failed && c.m.o.Responses == StoreOutcomes:
 		return stet.Outcome{}, errPassedOn
+	case says == failed:
+		rollBack = stet.Permanent(errPassedOn)
 	}
 	out, err := rw.response(&c.m.filter)
 	switch {
 	case errors.Is(err, errTooLarge) && !rw.over:
-		return stet.Outcome{Gone: true}, nil
+		out = stet.Outcome{Gone: true}
 	case err != nil:
 		return stet.Outcome{}, err
 	}
-	return out, nil
+	out.Failed = rollBack != nil
+	return out, rollBack
 }

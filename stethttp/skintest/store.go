@@ -60,7 +60,7 @@ func (s *books) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Re
 	committed := false
 	defer func() {
 		if !committed {
-			_ = s.Release(context.WithoutCancel(ctx), rec.Claim(), keep)
+			_ = s.Release(context.WithoutCancel(ctx), rec.Claim(), store.Retention{}) // a rollback leaves nothing
 		}
 	}()
 	tx := &Tx{}
