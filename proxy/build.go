@@ -30,7 +30,15 @@ func (p *Proxy) buildRoute(g *generation, cr *checkedRoute, f *forwarder) error 
 	if p.o.Around != nil {
 		protect = p.o.Around(protect)
 	}
-	if rt.handler, err = g.guardedBy(c, cr, g.upstream, p.o.ErrorLog, protect(f.handler(rt))); err != nil {
+	inner := protect(f.handler(rt))
+	if rt.MCP != nil {
+		inner = &toolDoor{
+			route: rt.MCP, limit: int64(cmp.Or(rt.MaxBody, stethttp.DefaultMaxBody)), base: g.manner.base,
+			replayed: cmp.Or(c.ReplayedHeader, stethttp.DefaultReplayedHeader),
+			protect:  protect(&toolWatch{route: rt, next: f.handler(rt), log: p.o.ErrorLog}), pass: f.handler(rt),
+		}
+	}
+	if rt.handler, err = g.guardedBy(c, cr, g.upstream, p.o.ErrorLog, inner); err != nil {
 		return err
 	}
 	rt.handler = protecting(rt.handler)

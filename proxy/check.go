@@ -176,6 +176,9 @@ func (c *Config) checkListeners() error {
 
 // checkRoute finds out what is wrong with a route by building it on nothing.
 func (c *Config) checkRoute(r Route, logger *slog.Logger) (cr checkedRoute, err error) {
+	if err := r.asMCP(); err != nil {
+		return cr, err
+	}
 	cr = checkedRoute{Route: r}
 	if cr.policy, err = r.policy(); err != nil {
 		return cr, err

@@ -174,6 +174,10 @@ type Route struct {
 	// answers with 500 or above, or not at all. Default 1; at most 10.
 	Tries int `yaml:"tries"`
 
+	// MCP has the calls of tools of a Model Context Protocol server protected. Default: all
+	// requests with the route's methods are.
+	MCP *MCP `yaml:"mcp"`
+
 	// Async has the requests accepted now and sent later. Default: they are sent at once.
 	Async *Async `yaml:"async"`
 
@@ -336,6 +340,9 @@ func (c *Config) options(r *Route, log *slog.Logger) (o stethttp.Options, err er
 	default:
 		return o, at("fingerprint", "%q is neither raw nor json", r.Fingerprint)
 	}
+	if r.MCP != nil {
+		o.Canonicalize, o.Name = compareCalls, toolName
+	}
 	if o.Scope, err = c.scope(r).extractor(log); err != nil {
 		return o, at("scope", "%w", err)
 	}
@@ -360,6 +367,9 @@ func (c *Config) options(r *Route, log *slog.Logger) (o stethttp.Options, err er
 
 // notExecuted is the route's stethttp.Options.NotExecuted.
 func (r *Route) notExecuted(status int, header http.Header) bool {
+	if r.NotExecuted == nil && r.MCP != nil {
+		return stethttp.NotExecuted(status, header) // the content says more: see toolWatch
+	}
 	if r.NotExecuted == nil {
 		return status == http.StatusNotFound || status == http.StatusMethodNotAllowed || stethttp.NotExecuted(status, header)
 	}

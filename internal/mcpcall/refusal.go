@@ -1,10 +1,13 @@
 package mcpcall
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"strconv"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stet-go/stet"
 )
@@ -189,4 +192,82 @@ func (w Words) Refuse(err error) Refusal {
 		}
 	}
 	return w.Unknown(after)
+}
+
+// Named returns the refusal for a problem that stethttp or the sidecar has told over HTTP.
+func (w Words) Named(name, detail string, retryable bool, x stet.Execution, after time.Duration) Refusal {
+	var r Refusal
+	switch name {
+	case "key-missing":
+		r = w.KeyMissing()
+	case "key-invalid", "key-repeated":
+		r = w.KeyInvalid(detail)
+		r.Name = name
+	case "mismatch":
+		r = w.Refuse(&stet.Error{Kind: stet.KindMismatch, Execution: x})
+	case "in-flight":
+		r = w.Refuse(&stet.Error{Kind: stet.KindInFlight})
+	case "outcome-unknown", "response-missing":
+		r = w.Unknown(after)
+	case "result-expired":
+		r = w.Refuse(&stet.Error{Kind: stet.KindExpired, Execution: x})
+	case "result-unreadable":
+		r = w.Damaged(x)
+	case "not-executed":
+		r = w.NotExecuted()
+	default:
+		r = Refusal{Name: name, Retryable: retryable, Execution: x}
+		switch {
+		case x == stet.Executed:
+			r.Text = "Executed. " + detail
+		case x == stet.NotExecuted && retryable:
+			r.Text = "Not executed. " + detail + " It is safe to call it again later, " + w.same() + "."
+		case x == stet.NotExecuted:
+			r.Text = "Not executed. " + detail
+		default:
+			r.Text = "It may have been executed. " + detail + " " + look
+		}
+	}
+	r.After = after
+	return r
+}
+
+// ExecutionOf is what a problem document says of the execution.
+func ExecutionOf(said string) stet.Execution {
+	for _, x := range []stet.Execution{stet.NotExecuted, stet.Executed} {
+		if x.String() == said {
+			return x
+		}
+	}
+	return stet.MayHaveExecuted
+}
+
+// Other returns the result, as JSON, of an outcome that was stored by another way than this
+// tool, and has not failed.
+func (w Words) Other(mediaType string, body []byte) []byte {
+	type text struct {
+		Type string `json:"type"`
+		Text string `json:"text"`
+	}
+	is := mediaType == "application/json" || strings.HasSuffix(mediaType, "+json")
+	said := "Done. It has no result."
+	switch {
+	case is && !json.Valid(body), !is && len(body) > 0 && mediaType != "" && !strings.HasPrefix(mediaType, "text/"), !utf8.Valid(body):
+		return w.Foreign().Result()
+	case len(body) > 0:
+		said = string(body)
+	}
+	result := struct {
+		Meta       map[string]bool `json:"_meta"`
+		Content    []text          `json:"content"`
+		Structured json.RawMessage `json:"structuredContent,omitempty"`
+	}{Meta: map[string]bool{ReplayedName: true}, Content: []text{{"text", said}}}
+	if is && bytes.HasPrefix(bytes.TrimSpace(body), []byte("{")) {
+		result.Structured = body
+	}
+	b, err := json.Marshal(result)
+	if err != nil {
+		panic(err) // what is in it is valid
+	}
+	return b
 }
