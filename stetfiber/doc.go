@@ -4,6 +4,7 @@
 //	package main
 //
 //	import (
+//		"context"
 //		"log"
 //
 //		"github.com/gofiber/fiber/v3"
@@ -14,7 +15,7 @@
 //	)
 //
 //	func main() {
-//		store, err := sqlite.Open("payments.db", sqlite.Options{})
+//		store, err := sqlite.Open(context.Background(), "payments.db", sqlite.Options{})
 //		if err != nil {
 //			log.Fatal(err)
 //		}
@@ -56,9 +57,8 @@
 // does not recover it, its middleware recover does. http.ErrAbortHandler ends the
 // connection without an answer.
 //
-// When timeout middleware between this one and the handler has answered, the handler goes
-// on, and its outcome is unknown: the answer is 504. Around this middleware it only answers
-// sooner, and a retry gets the outcome.
+// Fiber's timeout middleware answers while the handler goes on, and both use the same
+// context: the outcome is then unknown. stet.Policy.RunTimeout ends c.Context() instead.
 //
 // c.End and c.Drop write to the connection themselves, before an outcome is durable: a
 // protected handler must not call them.

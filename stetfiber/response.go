@@ -53,7 +53,7 @@ func write(ctx context.Context, w http.ResponseWriter, resp *fasthttp.Response) 
 	streamed := resp.IsBodyStream()
 	h := w.Header()
 	clear(h)
-	fill(h, &resp.Header, len(body) == 0)
+	fill(h, &resp.Header, len(body) == 0 || bodiless(resp.StatusCode()))
 	if status := resp.StatusCode(); status != http.StatusOK || streamed {
 		w.WriteHeader(status)
 	}
@@ -61,6 +61,12 @@ func write(ctx context.Context, w http.ResponseWriter, resp *fasthttp.Response) 
 		_, _ = w.Write(body) // what cannot be kept or sent is stethttp's to say
 	}
 	return nil
+}
+
+// bodiless reports whether a response with this status has no content (RFC 9110,
+// section 6.4.1).
+func bodiless(status int) bool {
+	return status < 200 || status == http.StatusNoContent || status == http.StatusNotModified
 }
 
 // content returns the body of a response. A stream is read to its end.
@@ -147,15 +153,19 @@ func (w *writer) send(resp *fasthttp.Response) {
 		w.status = http.StatusInternalServerError // stethttp always answers
 	}
 	h := &resp.Header
-	for name := range w.outer {
-		if _, ok := w.header[name]; !ok {
-			h.Del(name)
+	outer := w.outer
+	for name, values := range outer {
+		if !slices.Equal(w.header[name], values) { // fasthttp's Del would change the order of what stays
+			for name := range outer {
+				h.Del(name)
+			}
+			outer = nil
+			break
 		}
 	}
 	trailers := false
 	for _, name := range slices.Sorted(maps.Keys(w.header)) {
-		values := w.header[name]
-		if slices.Equal(values, w.outer[name]) || name == "Content-Length" && len(w.body) > 0 {
+		if _, there := outer[name]; there || name == "Content-Length" && len(w.body) > 0 {
 			continue
 		}
 		plain, trailer := strings.CutPrefix(name, http.TrailerPrefix)
@@ -163,8 +173,7 @@ func (w *writer) send(resp *fasthttp.Response) {
 		if trailer {
 			_ = h.AddTrailer(plain)
 		}
-		h.Del(plain)
-		for _, value := range values {
+		for _, value := range w.header[name] {
 			h.Add(plain, value)
 		}
 	}

@@ -73,7 +73,8 @@ type exchange struct {
 	calls  int // of the handler
 	passed bool
 	err    error              // of a handler that was passed through to
-	late   *fasthttp.Response // what timeout middleware answers; its handler goes on
+	late   *fasthttp.Response // what timeout middleware behind answers
+	lost   bool               // timeout middleware around has answered
 }
 
 // serve answers a request as m decides.
@@ -134,7 +135,7 @@ func (x *exchange) run(w http.ResponseWriter, r *http.Request) {
 	c, ctx, parent := x.c, r.Context(), x.c.Context()
 	around := c.Locals(requestKey{})
 	defer func() {
-		if x.late == nil {
+		if x.late == nil && !x.lost {
 			c.SetContext(parent)
 			c.Locals(requestKey{}, around)
 		}
@@ -148,10 +149,15 @@ func (x *exchange) run(w http.ResponseWriter, r *http.Request) {
 	} else {
 		err = c.Next()
 	}
+	x.answer(w, r, err, parent)
+}
+
+// answer gives the response of a handler that has returned err to stethttp.
+func (x *exchange) answer(w http.ResponseWriter, r *http.Request, err error, parent context.Context) {
+	c, ctx := x.c, r.Context()
 	run := stet.FromContext(ctx)
 	if x.timedOut(parent) {
 		run.Declare(stet.MayHaveExecuted, 0)
-		_ = write(ctx, w, x.late)
 		return
 	}
 	if err == nil && c.RequestCtx().Hijacked() {
@@ -164,12 +170,19 @@ func (x *exchange) run(w http.ResponseWriter, r *http.Request) {
 		}
 		x.answerError(err)
 	}
-	if err := write(ctx, w, c.Response()); err != nil {
+	switch err := write(ctx, w, c.Response()); {
+	case err == nil:
+	case ctx.Err() != nil: // it says nothing of the effect
+		run.Declare(stet.MayHaveExecuted, 0)
+	default:
 		x.restore(c.Response())
 		x.answerError(err)
 		if write(ctx, w, c.Response()) != nil {
 			http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
 		}
+	}
+	if x.timedOut(parent) { // what was written may be half the one and half the other
+		run.Declare(stet.MayHaveExecuted, 0)
 	}
 }
 
@@ -180,18 +193,25 @@ func (x *exchange) answerError(err error) {
 	}
 }
 
-// timedOut reports whether timeout middleware behind this one has answered, while its
-// handler goes on, and still uses the context. Where it is the one around this one,
-// parent has ended.
+// timedOut reports whether timeout middleware has answered in place of this handler, or
+// is about to: then the response and its outcome are not the handler's. If that is around
+// this one, parent has ended, and the context is not ours any more; if it is behind, its
+// handler goes on.
 func (x *exchange) timedOut(parent context.Context) bool {
-	if parent.Err() == nil && x.c.IsAbandoned() {
-		x.late = x.c.RequestCtx().LastTimeoutErrorResponse()
+	if x.c.IsAbandoned() {
+		x.lost = parent.Err() != nil
+		if !x.lost {
+			x.late = x.c.RequestCtx().LastTimeoutErrorResponse()
+		}
 	}
-	return x.late != nil
+	return x.lost || x.late != nil
 }
 
 // respond makes what stethttp has written the response.
 func (x *exchange) respond() {
+	if x.lost {
+		return
+	}
 	resp := x.c.Response()
 	if x.late != nil {
 		resp = &fasthttp.Response{}
@@ -215,11 +235,11 @@ func (x *exchange) restore(resp *fasthttp.Response) {
 // http.ErrAbortHandler ends the connection without a response; others go on.
 func (x *exchange) broken(v any) {
 	ctx := x.c.RequestCtx()
-	if x.late == nil && !x.passed {
+	if x.late == nil && !x.lost && !x.passed {
 		x.restore(&ctx.Response)
 	}
 	switch {
-	case v == nil:
+	case v == nil, x.lost && v == any(http.ErrAbortHandler):
 	case v != any(http.ErrAbortHandler) || x.passed:
 		panic(v)
 	default:

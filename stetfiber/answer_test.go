@@ -1,0 +1,258 @@
+package stetfiber_test
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gofiber/fiber/v3"
+	"github.com/gofiber/fiber/v3/middleware/recover"
+	"github.com/gofiber/fiber/v3/middleware/timeout"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stethttp"
+)
+
+// TestErrorHandlerAnswersInside, that of a mounted app too, so that a retry gets what
+// the first caller got.
+func TestErrorHandlerAnswersInside(t *testing.T) {
+	handler := func(status int) fiber.Config {
+		return fiber.Config{ErrorHandler: func(c fiber.Ctx, err error) error {
+			c.Set("X-Error", err.Error())
+			return c.Status(status).SendString("sorry")
+		}}
+	}
+	s := open(t, handler(409), stet.Options{}, stethttp.Options{}, func(s *shop, once fiber.Handler) {
+		s.app.Post("/orders/:id", once, s.count(func(fiber.Ctx) error { return errBank }))
+		mounted := fiber.New(handler(418))
+		mounted.Post("/tea", once, s.count(func(fiber.Ctx) error { return errBank }))
+		s.app.Use("/mounted", mounted)
+		s.app.Post("/broken", once, s.count(func(c fiber.Ctx) error { c.Status(200); return errBank }))
+	})
+	for _, replayed := range []bool{false, true} {
+		r := s.order()
+		s.want("an error", r, 409, "sorry", replayed)
+		if r.header.Get("X-Error") != errBank.Error() {
+			t.Errorf("the header is %v", r.header)
+		}
+		s.want("an error of a mounted app", s.send("POST", "/mounted/tea", "", "Idempotency-Key", "t"), 418, "sorry", replayed)
+		s.ran(2)
+	}
+}
+
+// TestErrorHandlerThatFails is answered with 500, as Fiber does.
+func TestErrorHandlerThatFails(t *testing.T) {
+	s := open(t, fiber.Config{ErrorHandler: func(fiber.Ctx, error) error { return errBank }}, stet.Options{}, stethttp.Options{},
+		func(s *shop, once fiber.Handler) {
+			s.app.Post("/orders/:id", once, s.count(func(fiber.Ctx) error { return errBank }))
+		})
+	s.want("the first", s.order(), 500, "Internal Server Error", false)
+	s.want("the retry", s.order(), 500, "Internal Server Error", true)
+	s.ran(1)
+}
+
+// TestPanicGoesToRecover, around the middleware or behind it.
+func TestPanicGoesToRecover(t *testing.T) {
+	broken := func(c fiber.Ctx) error {
+		c.Set("X-Handler", "1")
+		_ = c.Status(201).SendString("paid")
+		panic("in the middle")
+	}
+	s := open(t, fiber.Config{}, stet.Options{}, stethttp.Options{}, func(s *shop, once fiber.Handler) {
+		s.app.Post("/around", recover.New(), once, s.count(broken))
+		s.app.Post("/behind", once, recover.New(), s.count(broken))
+	})
+	r := s.send("POST", "/around", "", "Idempotency-Key", "k")
+	s.want("around: the first", r, 500, "in the middle", false)
+	if r.header.Get("X-Handler") != "" {
+		t.Error("what the handler had left is in the answer of the error handler")
+	}
+	s.want("around: the retry", s.send("POST", "/around", "", "Idempotency-Key", "k"), 500, "handler-panicked", true)
+	s.want("behind: the first", s.send("POST", "/behind", "", "Idempotency-Key", "k2"), 500, "in the middle", false)
+	s.want("behind: the retry", s.send("POST", "/behind", "", "Idempotency-Key", "k2"), 500, "in the middle", true)
+	s.ran(2)
+}
+
+// TestAbortClosesTheConnection without an answer, and only that connection.
+func TestAbortClosesTheConnection(t *testing.T) {
+	s := sell(t, func(c fiber.Ctx) error {
+		_ = c.Status(201).SendString("paid")
+		panic(http.ErrAbortHandler)
+	})
+	if r := s.order(); r.err == nil {
+		t.Errorf("the client got %d %q", r.status, r.body)
+	}
+	s.want("the retry", s.order(), 500, "handler-panicked", true)
+	s.ran(1)
+}
+
+// TestTimeoutBehindTheMiddlewareIsUnknown: the handler goes on, whatever is answered for
+// it, also with an answer that would let a retry run.
+func TestTimeoutBehindTheMiddlewareIsUnknown(t *testing.T) {
+	for name, config := range map[string]timeout.Config{
+		"408": {Timeout: time.Millisecond},
+		"503": {Timeout: time.Millisecond, OnTimeout: func(c fiber.Ctx) error {
+			c.Set("Retry-After", "1")
+			return c.SendStatus(503)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leave, left := make(chan struct{}), make(chan struct{})
+			s := open(t, fiber.Config{}, stet.Options{}, stethttp.Options{}, func(s *shop, once fiber.Handler) {
+				s.app.Post("/orders/:id", once, timeout.New(s.count(func(c fiber.Ctx) error {
+					defer close(left)
+					<-leave
+					for range 100 {
+						_ = c.Status(201).SendString("paid " + c.Params("id"))
+					}
+					return nil
+				}), config))
+			})
+			s.want("the first", s.order(), 504, "outcome-unknown", false)
+			s.want("the second", s.order(), 504, "outcome-unknown", false)
+			close(leave)
+			wait(t, "the handler", left)
+			s.ran(1)
+		})
+	}
+}
+
+// TestHeadersOfOthersAreNotStored: those that middleware around sets anew for each
+// request, and cookies among them.
+func TestHeadersOfOthersAreNotStored(t *testing.T) {
+	n := 0
+	s := open(t, fiber.Config{ServerHeader: "shop"}, stet.Options{}, stethttp.Options{}, func(s *shop, once fiber.Handler) {
+		s.app.Use(func(c fiber.Ctx) error {
+			n++
+			c.Set("X-Request", fmt.Sprint(n))
+			c.Set("X-Removed", "by the handler")
+			c.Cookie(&fiber.Cookie{Name: "seen", Value: fmt.Sprint(n)})
+			return c.Next()
+		})
+		s.app.Post("/orders/:id", once, s.count(func(c fiber.Ctx) error {
+			c.Response().Header.Del("X-Removed")
+			c.Response().Header.Add("X-Order", "a")
+			c.Response().Header.Add("X-Order", "b")
+			c.Cookie(&fiber.Cookie{Name: "session", Value: "secret"})
+			return c.Status(201).SendString("paid")
+		}))
+	})
+	for i, cookies := range []int{2, 1} {
+		r := s.order()
+		s.want("an order", r, 201, "paid", i == 1)
+		h := r.header
+		if h.Get("X-Request") != fmt.Sprint(i+1) || h.Get("Server") != "shop" || h.Get("X-Removed") != "" || !slices.Equal(h["X-Order"], []string{"a", "b"}) || len(h["Set-Cookie"]) != cookies ||
+			!strings.HasPrefix(h["Set-Cookie"][0], fmt.Sprintf("seen=%d", i+1)) {
+			t.Errorf("the header of response %d is %v", i+1, h)
+		}
+	}
+}
+
+// TestResponsesAreAsFiberSendsThem, with and without the middleware.
+func TestResponsesAreAsFiberSendsThem(t *testing.T) {
+	handlers := map[string]fiber.Handler{
+		"/text":     func(c fiber.Ctx) error { return c.SendString("paid") },
+		"/json":     func(c fiber.Ctx) error { return c.JSON(fiber.Map{"paid": true}) },
+		"/status":   func(c fiber.Ctx) error { return c.SendStatus(202) },
+		"/none":     func(c fiber.Ctx) error { return c.SendStatus(204) },
+		"/bare":     func(c fiber.Ctx) error { c.Status(202); return nil },
+		"/typed":    func(c fiber.Ctx) error { c.Type("json"); c.Status(201); return nil },
+		"/bytes":    func(c fiber.Ctx) error { return c.Send([]byte{0, 255, '\n'}) },
+		"/redirect": func(c fiber.Ctx) error { return c.Redirect().Status(303).To("/elsewhere") },
+		"/body204":  func(c fiber.Ctx) error { return c.Status(204).SendString("not sent") },
+		"/encoded": func(c fiber.Ctx) error {
+			c.Set("Content-Encoding", "br")
+			return c.Send([]byte("xyz"))
+		},
+		"/cookie": func(c fiber.Ctx) error {
+			c.Cookie(&fiber.Cookie{Name: "a", Value: "1", HTTPOnly: true, SameSite: "Strict"})
+			c.Cookie(&fiber.Cookie{Name: "b", Value: "2"})
+			return c.SendString("x")
+		},
+		"/trailer": func(c fiber.Ctx) error {
+			_ = c.Response().Header.SetTrailer("X-Sum")
+			c.Set("X-Sum", "42")
+			return c.SendStream(strings.NewReader("summed"))
+		},
+		"/unknown": func(fiber.Ctx) error { return fiber.NewError(499, "own") },
+	}
+	for _, config := range []fiber.Config{{}, {DisableDefaultContentType: true}} {
+		s := open(t, config, stet.Options{}, stethttp.Options{StoreSetCookie: true}, func(s *shop, once fiber.Handler) {
+			for path, h := range handlers {
+				s.app.Post("/plain"+path, h)
+				s.app.Post("/once"+path, once, h)
+			}
+		})
+		s.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		for path := range handlers {
+			plain := s.send("POST", "/plain"+path, "")
+			for range 2 {
+				r := s.send("POST", "/once"+path, "", "Idempotency-Key", path)
+				h := r.header.Clone()
+				for _, name := range []string{"Idempotent-Replayed", "Cache-Control", "Date"} {
+					h.Del(name)
+					plain.header.Del(name)
+				}
+				if r.err != nil || r.status != plain.status || r.body != plain.body || !maps.EqualFunc(h, plain.header, slices.Equal) {
+					t.Errorf("%s: got %d %q %v (%v); Fiber alone sends %d %q %v", path, r.status, r.body, h, r.err, plain.status, plain.body, plain.header)
+				}
+			}
+		}
+	}
+}
+
+// TestHijackIsRefused: the connection would go to another protocol before the outcome
+// is durable.
+func TestHijackIsRefused(t *testing.T) {
+	s := sell(t, func(c fiber.Ctx) error {
+		c.RequestCtx().Hijack(func(net.Conn) { t.Error("the connection was hijacked") })
+		c.Status(fiber.StatusSwitchingProtocols)
+		return nil
+	})
+	s.want("the first", s.order(), 500, "cannot be hijacked", false)
+	s.want("the retry", s.order(), 500, "cannot be hijacked", true)
+	s.ran(1)
+}
+
+// TestNothingOfARequestIsAliased: Fiber's strings and bytes are the next request's as
+// soon as a handler has returned; what is stored must not be.
+func TestNothingOfARequestIsAliased(t *testing.T) {
+	s := sell(t, func(c fiber.Ctx) error {
+		c.Set("X-Echo", c.Get("X-Echo"))
+		c.Set("X-Id", c.Params("id"))
+		c.Set(fiber.HeaderContentType, c.Get("Content-Type"))
+		return c.Status(201).Send(c.Body())
+	})
+	ask := func(n int) reply {
+		text := strings.Repeat(fmt.Sprintf("<%d>", n), 1+n%50)
+		return s.send("POST", fmt.Sprintf("/orders/%d", n), text, "Idempotency-Key", fmt.Sprint("k", n), "X-Echo", text, "Content-Type", fmt.Sprintf("text/x-%d", n))
+	}
+	const n = 300
+	first := make([]reply, n)
+	for round := range 3 {
+		var wg sync.WaitGroup
+		for w := range 8 {
+			wg.Go(func() {
+				for i := w; i < n; i += 8 {
+					r := ask(i)
+					text := strings.Repeat(fmt.Sprintf("<%d>", i), 1+i%50)
+					if r.err != nil || r.status != 201 || r.body != text || r.header.Get("X-Echo") != text || r.header.Get("X-Id") != fmt.Sprint(i) ||
+						r.header.Get("Content-Type") != fmt.Sprintf("text/x-%d", i) || r.replayed() != (round > 0) {
+						t.Errorf("round %d, order %d: got %d %q %v (%v)", round, i, r.status, r.body, r.header, r.err)
+					}
+					if round == 0 {
+						first[i] = r
+					}
+				}
+			})
+		}
+		wg.Wait()
+	}
+	s.ran(n)
+}

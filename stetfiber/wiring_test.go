@@ -1,0 +1,200 @@
+package stetfiber_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/gofiber/fiber/v3"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/stetfiber"
+	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/memory"
+)
+
+// TestRouteThatIsMissingIsNoOutcome: once there is one, the key can be used. What a
+// handler in App.Use answers itself is an outcome, also if it is 404.
+func TestRouteThatIsMissingIsNoOutcome(t *testing.T) {
+	var m *stethttp.Middleware
+	before := open(t, fiber.Config{}, stet.Options{}, stethttp.Options{}, func(s *shop, once fiber.Handler) {
+		m = s.m
+		s.app.Use(once)
+		s.app.Get("/orders/:id", func(c fiber.Ctx) error { return c.SendString("order") })
+		s.app.Use("/own", s.count(func(c fiber.Ctx) error { return c.Status(404).SendString("own") }))
+	})
+	for range 2 {
+		before.want("405", before.order(), 405, "Method Not Allowed", false)
+		before.want("404", before.send("POST", "/nothing", "{}", "Idempotency-Key", "k2"), 404, "", false)
+	}
+	for _, replayed := range []bool{false, true} {
+		before.want("a 404 of a handler's", before.send("POST", "/own", "{}", "Idempotency-Key", "k3"), 404, "own", replayed)
+	}
+	before.ran(1)
+
+	after := open(t, fiber.Config{}, stet.Options{}, stethttp.Options{}, func(s *shop, _ fiber.Handler) {
+		s.app.Use(stetfiber.Middleware(m))
+		paid := s.count(func(c fiber.Ctx) error { return c.Status(201).SendString("paid") })
+		s.app.Post("/orders/:id", paid).Post("/nothing", paid)
+	})
+	after.want("the route that refused", after.order(), 201, "paid", false)
+	after.want("the route that was missing", after.send("POST", "/nothing", "{}", "Idempotency-Key", "k2"), 201, "paid", false)
+	after.ran(2)
+}
+
+// TestNameIsThatOfTheRoute, where it is known.
+func TestNameIsThatOfTheRoute(t *testing.T) {
+	name := func(c fiber.Ctx) error { return c.SendString(stet.FromContext(c.Context()).Op().Name) }
+	s := open(t, fiber.Config{}, stet.Options{}, stethttp.Options{}, func(s *shop, once fiber.Handler) {
+		s.app.Post("/orders/:id", once, name)
+		s.app.Group("/v1", once).Post("/orders/:id", name)
+	})
+	s.want("on a route", s.order(), 200, "POST /orders/:id", false)
+	s.want("on a group", s.send("POST", "/v1/orders/8", "", "Idempotency-Key", "k2"), 200, "POST /v1/orders/8", false)
+}
+
+// TestTwiceIsLoud: the handler is not called, and the key can be used when the wiring
+// is mended.
+func TestTwiceIsLoud(t *testing.T) {
+	s := open(t, fiber.Config{}, stet.Options{}, stethttp.Options{}, func(s *shop, once fiber.Handler) {
+		s.app.Use("/twice", once)
+		paid := s.count(func(c fiber.Ctx) error { return c.Status(201).Send(c.Body()) })
+		s.app.Post("/twice/:id", once, paid)
+	})
+	for range 2 {
+		s.want("twice", s.send("POST", "/twice/7", "{}", "Idempotency-Key", "k"), 500, "misconfigured", false)
+	}
+	s.ran(0)
+	if !strings.Contains(s.log.String(), "level=ERROR") {
+		t.Error("the log does not say so")
+	}
+}
+
+// TestReplayCallsNothingBehind, also no middleware.
+func TestReplayCallsNothingBehind(t *testing.T) {
+	behind := 0
+	s := open(t, fiber.Config{}, stet.Options{}, stethttp.Options{}, func(s *shop, once fiber.Handler) {
+		s.app.Post("/orders/:id", once, func(c fiber.Ctx) error { behind++; return c.Next() }, s.count(func(c fiber.Ctx) error { return c.SendStatus(201) }),
+			func(fiber.Ctx) error { behind++; return nil })
+	})
+	for _, replayed := range []bool{false, true, true} {
+		s.want("an order", s.order(), 201, "Created", replayed)
+	}
+	if s.ran(1); behind != 1 {
+		t.Errorf("other handlers were called %d times", behind)
+	}
+}
+
+// twice is a store whose first transaction finds, when it commits, that another one has
+// been faster. The other is then rolled back.
+type twice struct {
+	*memory.Store
+	calls int
+}
+
+func (s *twice) RunTx(ctx context.Context, req store.ClaimRequest, _ store.Retention, fn func(context.Context, *int, store.Record) (store.Settlement, error)) (store.Record, error) {
+	rec := store.Record{ID: req.ID, Scope: req.Scope, State: store.Running, Owner: req.Owner, Fence: 1, Attempt: 1, Fingerprint: req.Fingerprint, InTx: true}
+	s.calls++
+	n := s.calls
+	out, err := fn(ctx, &n, rec)
+	switch {
+	case err != nil:
+		return rec, err
+	case n == 1:
+		rec.Owner[0]++
+		return rec, nil
+	}
+	rec.State, rec.Result, rec.Gone = out.State, out.Result, out.Gone
+	return rec, nil
+}
+
+func (s *twice) SettleTx(ctx context.Context, _ *int, c store.Claim, out store.Settlement, keep store.Retention) error {
+	return s.Settle(ctx, c, out, keep)
+}
+
+func twiceTx(t testing.TB) *stethttp.TxMiddleware[*int] {
+	t.Helper()
+	s := &twice{Store: memory.New(memory.Options{})}
+	te, err := stet.WithTx(stettest.Engine(t, s, stet.Options{}), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stethttp.Must(stethttp.NewTx(te, stethttp.Options{Scope: stethttp.SingleTenant}))
+}
+
+// TestSecondCallStartsAgain: with the body from its beginning and a new response.
+func TestSecondCallStartsAgain(t *testing.T) {
+	for name, config := range map[string]fiber.Config{"": {}, "streamed requests": {StreamRequestBody: true}} {
+		m := twiceTx(t)
+		s := open(t, config, stet.Options{}, stethttp.Options{}, func(s *shop, _ fiber.Handler) {
+			s.app.Post("/orders/:id", stetfiber.HandleTx(m, func(c fiber.Ctx, tx *int) error {
+				s.runs.Add(1)
+				if *tx == 1 {
+					c.Set("X-First", "1")
+					copy(c.Body(), "~~~~~~~~~")
+					return c.Status(202).SendString("first")
+				}
+				return c.Status(201).SendString(c.Params("id") + string(c.Body()))
+			}))
+		})
+		r := s.order("Prefer", "wait=10")
+		s.want(name, r, 201, "7{}", false)
+		if r.header.Get("X-First") != "" {
+			t.Error("the response of the first call is in that of the second")
+		}
+		s.ran(2)
+	}
+}
+
+// TestHandlerThatCannotBeCalledAgainSaysSo: Fiber's Next would call the one after it.
+func TestHandlerThatCannotBeCalledAgainSaysSo(t *testing.T) {
+	m := twiceTx(t)
+	s := open(t, fiber.Config{}, stet.Options{}, stethttp.Options{}, func(s *shop, _ fiber.Handler) {
+		s.app.Use(stetfiber.Middleware(m.Middleware))
+		s.app.Post("/orders/:id", s.count(func(c fiber.Ctx) error { return c.Status(201).SendString("paid") }), func(fiber.Ctx) error {
+			t.Error("the next handler was called")
+			return nil
+		})
+	})
+	s.want("an order", s.order("Prefer", "wait=10"), 503, "not-executed", false)
+	s.ran(1)
+}
+
+// TestRequestWithoutTransactionIsRefused: a panic, as in stethttp, would end the process,
+// as Fiber recovers none.
+func TestRequestWithoutTransactionIsRefused(t *testing.T) {
+	m := twiceTx(t)
+	s := open(t, fiber.Config{}, stet.Options{}, stethttp.Options{}, func(s *shop, _ fiber.Handler) {
+		s.app.Put("/orders/:id", stetfiber.HandleTx(m, func(fiber.Ctx, *int) error {
+			s.runs.Add(1)
+			return nil
+		}))
+	})
+	s.want("a PUT", s.send("PUT", "/orders/7", "", "Idempotency-Key", "k"), 500, "stetfiber: a request reached a handler of HandleTx unprotected", false)
+	s.ran(0)
+}
+
+// TestNilIsRefusedAtOnce, and not at the first request.
+func TestNilIsRefusedAtOnce(t *testing.T) {
+	for name, wire := range map[string]func(){
+		"Middleware":              func() { stetfiber.Middleware(nil) },
+		"HandleTx, no middleware": func() { stetfiber.HandleTx(nil, func(fiber.Ctx, *int) error { return nil }) },
+		"HandleTx, no handler":    func() { stetfiber.HandleTx(twiceTx(t), nil) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: nothing was said", name)
+				}
+			}()
+			wire()
+		}()
+	}
+	req, _ := http.NewRequest(http.MethodPost, "/", http.NoBody) //nolint:noctx // it is not sent
+	if stetfiber.Context(req) != nil {
+		t.Error("a request of another server has a context of Fiber's")
+	}
+}
