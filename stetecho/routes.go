@@ -1,0 +1,58 @@
+package stetecho
+
+import (
+	"net/http"
+	"reflect"
+	"sync"
+
+	"github.com/labstack/echo/v5"
+)
+
+// own are Echo's own handlers of requests that have no route, which are not exported: what
+// a router without options has for them.
+var own = sync.OnceValue(func() (handlers [2]uintptr) {
+	router := echo.NewRouter(echo.RouterConfig{})
+	if _, err := router.Add(echo.Route{Method: http.MethodGet, Path: "/", Handler: func(*echo.Context) error { return nil }}); err != nil {
+		return handlers
+	}
+	for i, path := range []string{"/not-found", "/"} {
+		r, err := http.NewRequest(http.MethodPost, path, http.NoBody)
+		if err != nil {
+			return handlers
+		}
+		handlers[i] = reflect.ValueOf(router.Route(echo.NewContext(r, nil))).Pointer()
+	}
+	return handlers
+})
+
+// isEchosOwn reports whether h is one of them.
+func isEchosOwn(h echo.HandlerFunc) bool {
+	p, handlers := reflect.ValueOf(h).Pointer(), own()
+	return p == handlers[0] || p == handlers[1]
+}
+
+// unrouted reports whether there is certainly nothing to protect: the request has no route,
+// and the router no handler of the service's for such requests (echo.RouterConfig). Which
+// handler a context has is not exported; where that cannot be seen, there is one.
+func unrouted(c *echo.Context) bool {
+	switch c.RouteInfo().Name {
+	case echo.NotFoundRouteName, echo.MethodNotAllowedRouteName:
+	default:
+		return false
+	}
+	h := reflect.ValueOf(c).Elem().FieldByName("handler")
+	if h.Kind() != reflect.Func || h.IsNil() {
+		return false
+	}
+	handlers := own()
+	return h.Pointer() == handlers[0] || h.Pointer() == handlers[1]
+}
+
+// echosOwn reports whether err is Echo's own answer to a request that has no route, from
+// behind other middleware of its group.
+func echosOwn(c *echo.Context, err error) bool {
+	if err != error(echo.ErrNotFound) && err != error(echo.ErrMethodNotAllowed) { //nolint:errorlint // Echo's, and not a handler's that wraps it
+		return false
+	}
+	return c.RouteInfo().Method == echo.RouteNotFound || unrouted(c)
+}
