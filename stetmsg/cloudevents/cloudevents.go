@@ -1,6 +1,50 @@
-// Package cloudevents finds the identity of CloudEvents (specification 1.0.2) in
-// messages: an event is known by its source and id together, and "consumers MAY
-// assume that events with identical source and id are duplicates".
+// Package cloudevents makes operations of CloudEvents (specification 1.0.2): an event is
+// known by its source and id together, and "consumers MAY assume that events with identical
+// source and id are duplicates". Identity finds events in messages of brokers, and Handler
+// receives them by HTTP.
+//
+//	package main
+//
+//	import (
+//		"context"
+//		"log"
+//		"net/http"
+//
+//		"github.com/stet-go/stet"
+//		"github.com/stet-go/stet/stetmsg/cloudevents"
+//		"github.com/stet-go/stet/store/sqlite"
+//	)
+//
+//	func main() {
+//		store, err := sqlite.Open(context.Background(), "shop.db", sqlite.Options{})
+//		check(err)
+//		engine, err := stet.New(store, stet.Options{})
+//		check(err)
+//		events, err := cloudevents.Handler(engine, cloudevents.Options{Scope: sender}, pack)
+//		check(err)
+//		http.Handle("POST /events", events)
+//		check(http.ListenAndServe("localhost:8080", nil))
+//	}
+//
+//	// sender says whose events these are, as authentication has established it.
+//	func sender(r *http.Request) (string, error) {
+//		if _, password, _ := r.BasicAuth(); password != "of the shop" {
+//			return "", nil // refused
+//		}
+//		return "shop", nil
+//	}
+//
+//	// pack is called once for each event.
+//	func pack(_ context.Context, ev cloudevents.Event) error {
+//		log.Printf("packing %s", ev.Data)
+//		return nil
+//	}
+//
+//	func check(err error) {
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//	}
 package cloudevents
 
 import (
@@ -93,7 +137,8 @@ func parse(e stetmsg.Envelope) (ev event, err error) {
 func (ev *event) binary(e stetmsg.Envelope) error {
 	if prefix := prefixOf(e); prefix != "" {
 		for name, into := range map[string]*string{"specversion": &ev.SpecVersion, "id": &ev.ID, "source": &ev.Source, "type": &ev.Type} {
-			*into, _ = e.Header(prefix + name)
+			v, _ := e.Header(prefix + name)
+			*into = attribute(prefix, v)
 		}
 		ev.data = e.Body
 		if isJSON(e.ContentType) {

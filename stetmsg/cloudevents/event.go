@@ -48,15 +48,12 @@ func Read(e stetmsg.Envelope) (ev Event, ok bool, err error) {
 		names = append(names, e.Names()...)
 	}
 	for _, name := range names {
-		attribute, ok := strings.CutPrefix(name, prefix)
+		of, ok := strings.CutPrefix(name, prefix)
 		v, there := e.Header(name)
-		if !ok || !there || !named(attribute) || attribute == "datacontenttype" {
+		if !ok || !there || !named(of) || of == "datacontenttype" {
 			continue
 		}
-		if prefix == ofHTTP { // values are percent-encoded there, as in HTTP
-			v = decode(v)
-		}
-		ev.Attributes[attribute] = v
+		ev.Attributes[of] = attribute(prefix, v)
 	}
 	return ev, true, nil
 }
@@ -140,6 +137,26 @@ func encode(v string) string {
 		}
 	}
 	return string(b)
+}
+
+// attribute is the value of an attribute in a header. With the prefix of HTTP it is
+// percent-encoded, and senders of old versions have it in quotes (HTTP Protocol Binding
+// 1.0.2, section 3.1.3.2).
+func attribute(prefix, v string) string {
+	if prefix != ofHTTP {
+		return v
+	}
+	if len(v) > 1 && v[0] == '"' && v[len(v)-1] == '"' {
+		b := make([]byte, 0, len(v))
+		for i := 1; i < len(v)-1; i++ {
+			if v[i] == '\\' && i+1 < len(v)-1 {
+				i++
+			}
+			b = append(b, v[i])
+		}
+		v = string(b)
+	}
+	return decode(v)
 }
 
 // decode undoes encode. A percent sign that encodes nothing stands for itself.

@@ -1,0 +1,331 @@
+package cloudevents
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/misuse"
+	"github.com/stet-go/stet/stetmsg"
+	"github.com/stet-go/stet/store"
+)
+
+const (
+	// DefaultMaxBody bounds the content of a request, in bytes.
+	DefaultMaxBody = 1 << 20
+	// patience is how long a sender waits for a store that cannot be used.
+	patience = 2 * time.Second
+	// retryLater is the least Retry-After.
+	retryLater = time.Second
+	// anyOrigin is what Options.Origins may have, and what WebHook-Allowed-Rate says.
+	anyOrigin = "*"
+)
+
+// Options configure a handler of events that come by HTTP. Scope is required.
+type Options struct {
+	// Scope says whose events these are, as authentication has established it: sources are
+	// what senders say. 1 to store.MaxScope bytes. "" refuses the request with 403, an error
+	// with 500. Where the same events come by a broker, too, it is the scope that Identity
+	// has there.
+	Scope func(*http.Request) (string, error)
+	// Class returns the class of an event's operation, one of stet.Options.Classes. Default:
+	// none.
+	Class func(Event) string
+	// MaxBody is the greatest content of a request in bytes. Default DefaultMaxBody.
+	MaxBody int64
+	// Origins are the senders that may deliver, as the CloudEvents webhook specification has
+	// them ask by OPTIONS; "*" is any. Default: such requests are answered with 405.
+	Origins []string
+	// MaxAttempts is how often an event is tried in lease mode: see stetmsg.Options. In a
+	// transaction the sender counts.
+	MaxAttempts int
+	// Backoff returns what Retry-After says after the n-th attempt, from 1. Default: that of
+	// stetmsg.
+	Backoff func(n int) time.Duration
+	// Observe, if set, is called with each decision. It must be quick and safe for
+	// concurrent use.
+	Observe func(context.Context, stetmsg.Decision)
+	// ErrorLog gets what goes wrong; never a key or data, but the text of handlers' errors.
+	// Default slog.Default().
+	ErrorLog *slog.Logger
+}
+
+// delivery is an event, or a batch, while it is being handled.
+type delivery struct {
+	scope    string
+	envelope stetmsg.Envelope
+}
+
+func (d delivery) part(contentType string, body []byte) delivery {
+	// A part has no headers: its attributes are in its body.
+	return delivery{d.scope, stetmsg.Envelope{ContentType: contentType, Body: body, Header: func(string) (string, bool) { return "", false }}}
+}
+
+// Handler returns a handler for CloudEvents that are delivered by HTTP: in binary mode, in
+// structured mode (JSON), and in batches, of which each event is an operation of its own.
+// handle is called once for each event, with the decisions of stetmsg.New.
+//
+//	what became of it                               answer
+//	handled, now or before                          204, when the outcome is durable
+//	not executed: no effect, the store is down      503 and Retry-After
+//	running elsewhere, or the outcome is not known  504 and Retry-After
+//	it failed, now or before                        500, and the same for each delivery
+//	another event under this source and id          422
+//	no event; an attribute twice                    400
+//	a format other than JSON                        415
+//	too large                                       413
+//	no scope                                        403
+//
+// A batch gets the answer of the worst of its events, and those that were handled are not
+// handled again when it comes again. An event has the same operation as one that
+// a consumer with Identity takes from a broker, so it runs once if it comes by both. The
+// context of handle does not end when the sender hangs up.
+//
+// Wrong options are errors of kind stet.KindInvalid.
+func Handler(engine *stet.Engine, o Options, handle func(ctx context.Context, ev Event) error) (http.Handler, error) {
+	if handle == nil {
+		return nil, misuse.Errorf("cloudevents: Handler needs a function that handles events")
+	}
+	c, err := stetmsg.New(engine, o.consumer(), func(ctx context.Context, d delivery) ([]byte, error) {
+		ev, err := d.event()
+		if err != nil {
+			return nil, err
+		}
+		return nil, handle(ctx, ev)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return newReceiver(c, o)
+}
+
+// HandlerTx is Handler for effects that are writes to the database of te: the handler's
+// writes and the memory of the event are one commit. An error rolls back, and the sender is
+// told to deliver again.
+func HandlerTx[Tx any](te *stet.TxEngine[Tx], o Options, handle func(ctx context.Context, tx Tx, ev Event) error) (http.Handler, error) {
+	if handle == nil {
+		return nil, misuse.Errorf("cloudevents: HandlerTx needs a function that handles events")
+	}
+	c, err := stetmsg.NewTx(te, o.consumer(), func(ctx context.Context, tx Tx, d delivery) ([]byte, error) {
+		ev, err := d.event()
+		if err != nil {
+			return nil, err
+		}
+		return nil, handle(ctx, tx, ev)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return newReceiver(c, o)
+}
+
+// consumer has the options of the consumer.
+func (o Options) consumer() stetmsg.Options[delivery] {
+	return stetmsg.Options[delivery]{
+		Operation: o.operation, MaxAttempts: o.MaxAttempts, Backoff: o.Backoff, Observe: o.Observe, ErrorLog: o.ErrorLog,
+	}
+}
+
+func (o Options) operation(d delivery) (stet.Op, error) {
+	op, err := Identity(d.scope)(d.envelope)
+	if err != nil || o.Class == nil {
+		return op, err
+	}
+	ev, err := d.event()
+	if err == nil {
+		op.Class = o.Class(ev)
+	}
+	return op, err
+}
+
+func (d delivery) event() (Event, error) {
+	ev, ok, err := Read(d.envelope)
+	if err == nil && !ok {
+		err = errNone
+	}
+	return ev, err
+}
+
+var errNone = errors.New("cloudevents: the request is no event: it has neither ce-id and its like in its header, nor the content type " + MediaType)
+
+// receiver is the handler.
+type receiver struct {
+	consumer *stetmsg.Consumer[delivery]
+	o        Options
+}
+
+func newReceiver(c *stetmsg.Consumer[delivery], o Options) (http.Handler, error) {
+	switch {
+	case o.Scope == nil:
+		return nil, misuse.Errorf("cloudevents: Options.Scope is required: it says whose events these are, so that no sender can take the place of another")
+	case o.MaxBody < 0:
+		return nil, misuse.Errorf("cloudevents: Options.MaxBody is negative: %d", o.MaxBody)
+	}
+	o.MaxBody = cmp.Or(o.MaxBody, DefaultMaxBody)
+	return &receiver{c, o}, nil
+}
+
+// ServeHTTP implements http.Handler.
+func (h *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	switch {
+	case r.Method == http.MethodOptions && len(h.o.Origins) > 0:
+		h.preflight(w, r)
+		return
+	case r.Method != http.MethodPost:
+		w.Header().Set("Allow", http.MethodPost)
+		http.Error(w, "deliver events by POST", http.StatusMethodNotAllowed)
+		return
+	}
+	scope, err := h.o.Scope(r)
+	switch {
+	case err != nil:
+		h.log().ErrorContext(r.Context(), "cloudevents: Options.Scope failed", slog.Any("error", err))
+		http.Error(w, "it could not be found out whose event this is; it was not handled", http.StatusInternalServerError)
+		return
+	case scope == "" || len(scope) > store.MaxScope:
+		http.Error(w, "it is not known whose event this is", http.StatusForbidden)
+		return
+	}
+	d, status, err := h.read(w, r)
+	if err != nil {
+		http.Error(w, err.Error(), status)
+		return
+	}
+	d.scope = scope
+	events, err := parts(d)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	answer(w, h.decide(r.Context(), events))
+}
+
+var split = Split(func(d delivery) stetmsg.Envelope { return d.envelope }, delivery.part)
+
+// parts returns the events of a request. If one is none, nothing is handled.
+func parts(d delivery) ([]delivery, error) {
+	events, err := split(d)
+	for i, ev := range events {
+		if _, err := ev.event(); err != nil && len(events) > 1 {
+			return nil, fmt.Errorf("event %d of %d: %w", i+1, len(events), err)
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	return events, err
+}
+
+// decide handles events, and returns the decision about the one that is the worst off, as
+// the sender is told of all together.
+func (h *receiver) decide(ctx context.Context, events []delivery) (worst stetmsg.Decision) {
+	weight := map[stetmsg.Action]int{stetmsg.Ack: 1, stetmsg.DeadLetter: 2, stetmsg.Retry: 3}
+	heaviest := 0
+	for _, ev := range events {
+		within, cancel := context.WithTimeout(ctx, patience) // a run that has begun goes on
+		d := h.consumer.Decide(within, ev, 0)
+		cancel()
+		after := max(worst.After, d.After)
+		if weight[d.Action] > heaviest {
+			worst, heaviest = d, weight[d.Action]
+		}
+		if worst.After = after; d.Reason == stetmsg.Stopped { // the sender has left, or the store cannot be used
+			break
+		}
+	}
+	return worst
+}
+
+func (h *receiver) log() *slog.Logger { return cmp.Or(h.o.ErrorLog, slog.Default()) }
+
+// read reads a request; the status is that of an error.
+func (h *receiver) read(w http.ResponseWriter, r *http.Request) (d delivery, status int, err error) {
+	contentType := r.Header.Get("Content-Type")
+	for name, vs := range r.Header {
+		if (name == "Content-Type" || strings.HasPrefix(name, "Ce-")) && len(vs) > 1 {
+			return d, http.StatusBadRequest, fmt.Errorf("the header field %s is there twice", name)
+		}
+	}
+	if t := mediaType(contentType); strings.HasPrefix(t, "application/cloudevents") && t != MediaType && t != BatchMediaType {
+		return d, http.StatusUnsupportedMediaType, fmt.Errorf("the format %.60q is not known; known are %s and %s", t, MediaType, BatchMediaType)
+	}
+	if coding := r.Header.Get("Content-Encoding"); coding != "" {
+		w.Header().Set("Accept-Encoding", "identity")
+		return d, http.StatusUnsupportedMediaType, errors.New("send the content without a Content-Encoding")
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.o.MaxBody))
+	if err != nil {
+		status = http.StatusBadRequest
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			status = http.StatusRequestEntityTooLarge
+		}
+		return d, status, errors.New("the content could not be read, or is too large")
+	}
+	d.envelope = stetmsg.Envelope{
+		Header: func(name string) (string, bool) { return r.Header.Get(name), len(r.Header.Values(name)) > 0 },
+		Names: func() (names []string) {
+			for name := range maps.Keys(r.Header) {
+				names = append(names, strings.ToLower(name))
+			}
+			return names
+		},
+		ContentType: contentType, Body: body,
+	}
+	return d, 0, nil
+}
+
+// answer tells the sender what became of its event.
+func answer(w http.ResponseWriter, d stetmsg.Decision) {
+	status, text := http.StatusGatewayTimeout, "it is being handled, or its outcome is not known; deliver it again later"
+	switch {
+	case d.Action == stetmsg.Ack:
+		w.WriteHeader(http.StatusNoContent)
+		return
+	case d.Reason == stetmsg.Mismatch:
+		status, text = http.StatusUnprocessableEntity, "another event has had this source and id"
+	case d.Reason == stetmsg.Invalid:
+		status, text = http.StatusBadRequest, d.Text()
+	case d.Reason == stetmsg.Failed, d.Reason == stetmsg.Exhausted:
+		status, text = http.StatusInternalServerError, "the event could not be handled"
+	case d.Reason == stetmsg.NoEffect && harmless(d.Err), d.Reason == stetmsg.NotReady, d.Reason == stetmsg.Stopped:
+		status, text = http.StatusServiceUnavailable, "it was not handled; deliver it again later"
+	}
+	if d.Action == stetmsg.Retry || status == http.StatusGatewayTimeout {
+		after := max(d.After, retryLater)
+		w.Header().Set("Retry-After", strconv.FormatInt(int64((after+time.Second-1)/time.Second), 10))
+	}
+	http.Error(w, text, status)
+}
+
+// harmless reports whether nothing happened in a run that ended without an effect that
+// stands. What is not the engine's error is that of a handler that was rolled back.
+func harmless(err error) bool {
+	e, ok := errors.AsType[*stet.Error](err)
+	return !ok || e.Execution == stet.NotExecuted
+}
+
+// preflight answers a sender that asks whether it may deliver (CloudEvents HTTP 1.1 Web
+// Hooks for Event Delivery 1.0.2, section 4).
+func (h *receiver) preflight(w http.ResponseWriter, r *http.Request) {
+	origin := r.Header.Get("WebHook-Request-Origin")
+	w.Header().Set("Allow", "POST, OPTIONS")
+	if origin == "" || !slices.Contains(h.o.Origins, anyOrigin) && !slices.ContainsFunc(h.o.Origins, func(o string) bool { return strings.EqualFold(o, origin) }) {
+		w.WriteHeader(http.StatusNoContent) // without leave
+		return
+	}
+	w.Header().Set("WebHook-Allowed-Origin", origin)
+	if r.Header.Get("WebHook-Request-Rate") != "" {
+		w.Header().Set("WebHook-Allowed-Rate", anyOrigin)
+	}
+	w.WriteHeader(http.StatusOK)
+}
