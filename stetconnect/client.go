@@ -1,0 +1,242 @@
+package stetconnect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/misuse"
+	"github.com/stet-go/stet/internal/rpc"
+	"github.com/stet-go/stet/stetclient"
+)
+
+// ClientOptions configure the interceptor of NewClient. The zero value is usable.
+type ClientOptions struct {
+	// Policy says how often and how fast attempts are made.
+	Policy stetclient.Policy
+	// Skip passes a call through, once and as it is, if it returns true: calls of
+	// procedures that the service does not protect must not have a key.
+	Skip func(context.Context, connect.AnyRequest) bool
+}
+
+// NewClient returns an interceptor for clients of services that honour keys: package
+// stetconnect's, stetgrpc's, and others with the header Idempotency-Key. Each unary call is
+// one operation: it gets one random key, or that of WithKey or of the request's header, and
+// all its attempts have it. An attempt is repeated if it got no answer, or one that is not
+// the operation's and may change: in flight, outcome unknown, store unavailable, or the code
+// unavailable. The waits are drawn with full jitter, on top of RetryInfo and Retry-After.
+//
+// An error that is the operation's outcome, or that says by itself what is known of it, is
+// returned as it came. Any other is an *stetclient.Error, which has the key to ask again
+// with, and in which connect.CodeOf and errors.As find the last attempt's. ExecutionOf says
+// of both whether the operation was executed.
+//
+// Streams, and procedures that their schema declares free of side effects, pass through
+// once without a key. The interceptor should be the innermost one that touches the request:
+// those behind it see each attempt. Wrong options are errors of kind stet.KindInvalid.
+func NewClient(o ClientOptions) (connect.Interceptor, error) {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := stetclient.Retry(ended, o.Policy, func(context.Context) (struct{}, error) { return struct{}{}, nil })
+	if stet.KindOf(err) == stet.KindInvalid {
+		return nil, err
+	}
+	return &client{o}, nil
+}
+
+type client struct{ o ClientOptions }
+
+type keyOf struct{}
+
+// WithKey returns a context whose calls use key, 1 to 255 bytes of visible ASCII, instead
+// of one that the interceptor of NewClient makes. It is for callers that keep their keys
+// themselves, or derive them with stet.DeriveKey. Use one context for one operation.
+func WithKey(ctx context.Context, key string) context.Context {
+	return context.WithValue(ctx, keyOf{}, key)
+}
+
+// WrapUnary implements connect.Interceptor.
+func (k *client) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		spec := req.Spec()
+		chosen, has := ctx.Value(keyOf{}).(string)
+		keyed := has || len(req.Header()[KeyHeader]) > 0
+		switch {
+		case !spec.IsClient:
+			return nil, connect.NewError(connect.CodeInternal, errOnHandler)
+		case k.o.Skip != nil && k.o.Skip(ctx, req), spec.IdempotencyLevel == connect.IdempotencyNoSideEffects && !keyed:
+			return next(ctx, req)
+		}
+		before := req.Header().Clone()
+		defer restore(req.Header(), before) // the request may be used for another call
+		if has {
+			req.Header()[KeyHeader] = append(req.Header()[KeyHeader], spelled(chosen))
+		} else if !keyed {
+			req.Header().Set(KeyHeader, stet.NewKey())
+		}
+		key, wrong, detail := rpc.Key(req.Header().Values)
+		if wrong != nil {
+			return nil, connect.NewError(connect.Code(wrong.Code), misuse.Errorf("stetconnect: %s; nothing was sent", cmp.Or(detail, wrong.Text))) //nolint:gosec // a constant
+		}
+		return k.series(ctx, req, next, key)
+	}
+}
+
+// series makes the attempts of one operation.
+func (k *client) series(ctx context.Context, req connect.AnyRequest, next connect.UnaryFunc, key string) (connect.AnyResponse, error) {
+	header := req.Header().Clone()
+	var last error
+	res, err := stetclient.Retry(ctx, k.o.Policy, func(ctx context.Context) (connect.AnyResponse, error) {
+		restore(req.Header(), maps.Clone(header)) // each attempt adds to it
+		var connected atomic.Bool
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
+		var res connect.AnyResponse
+		if res, last = next(ctx, req); last != nil {
+			return nil, judge(last, !connected.Load())
+		}
+		return res, nil
+	})
+	if err == nil {
+		return res, nil
+	}
+	ended, ok := errors.AsType[*stetclient.Error](err)
+	if !ok {
+		return nil, err
+	}
+	if ended.Reason == stetclient.ReasonFinal && last != nil && ended.Execution == ExecutionOf(last) {
+		return nil, last
+	}
+	ended.Key = key
+	return nil, ended
+}
+
+var errOnHandler = errors.New("stetconnect.NewClient makes interceptors for clients, and this one was given to a handler; stetconnect.New makes those for handlers")
+
+// WrapStreamingHandler implements connect.Interceptor. It panics: the interceptor is one
+// for clients.
+func (k *client) WrapStreamingHandler(connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	panic(errOnHandler.Error())
+}
+
+// WrapStreamingClient implements connect.Interceptor: streams pass through.
+func (k *client) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+// spelled is a key as it is sent: one that begins with a quote or has a comma as a
+// structured field string (RFC 9651).
+func spelled(key string) string {
+	if !strings.HasPrefix(key, `"`) && !strings.Contains(key, ",") {
+		return key
+	}
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(key) + `"`
+}
+
+// attempted is an error of an attempt that is to be repeated, with what it says.
+type attempted struct {
+	says *stet.Error
+	err  error
+}
+
+// Error implements error.
+func (a *attempted) Error() string { return a.err.Error() }
+
+// Unwrap returns both.
+func (a *attempted) Unwrap() []error { return []error{a.says, a.err} }
+
+// judge is the error of an attempt as stetclient.Retry understands it. unconnected says
+// that net/http had no connection; that alone is no proof, as not only net/http may have
+// sent it.
+func judge(err error, unconnected bool) error {
+	v := verdictOf(err)
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" && unconnected {
+		v.Execution = stet.NotExecuted
+	}
+	if !v.Retry {
+		return stetclient.Final(err, v.Execution)
+	}
+	kind := stet.KindUnknown
+	if v.Execution == stet.NotExecuted {
+		kind = stet.KindRetryable
+	}
+	return &attempted{&stet.Error{Kind: kind, Execution: v.Execution, RetryAfter: v.After}, err}
+}
+
+// verdictOf says what the error of one attempt means.
+func verdictOf(err error) stetclient.Verdict {
+	shared, ok := errors.AsType[*connect.Error](err)
+	if !ok || shared == nil {
+		return stetclient.Verdict{}
+	}
+	e := new(*shared) // Meta writes to it
+	v := stetclient.Verdict{After: retryAfter(e.Meta().Get("Retry-After"))}
+	said, refused := rpc.ReadStatus(statusOf(e))
+	v.After = max(v.After, said.After)
+	executed, worded := e.Meta()[http.CanonicalHeaderKey(rpc.ExecutedName)]
+	replayed := e.Meta().Get(ReplayedHeader) == "true"
+	switch {
+	case refused:
+		v.Execution, v.Retry = said.Execution, said.Retryable && !replayed
+	case worded && len(executed) == 1:
+		v.Execution = rpc.ParseExecution(executed[0])
+		v.Retry = !replayed && v.Execution == stet.NotExecuted && (e.Code() == connect.CodeUnavailable || said.After > 0)
+	case replayed:
+		v.Execution = stet.Executed
+	case !connect.IsWireError(e):
+		v.Retry = unanswered(e.Code())
+	case e.Code() == connect.CodeUnauthenticated, e.Code() == connect.CodePermissionDenied:
+		v.Execution = stet.NotExecuted
+	default:
+		v.Retry = e.Code() == connect.CodeUnavailable
+	}
+	return v
+}
+
+// unanswered reports whether a code that the client has made up stands for an answer that
+// did not come, and not for a call that cannot be sent, or an answer that cannot be read.
+func unanswered(code connect.Code) bool {
+	switch code {
+	case connect.CodeUnavailable, connect.CodeUnknown, connect.CodeInternal, connect.CodeDeadlineExceeded, connect.CodeCanceled, connect.CodeAborted:
+		return true
+	}
+	return false
+}
+
+const maxSeconds = 1 << 31 // of Retry-After; more are as good as for ever
+
+// retryAfter is the wait that Retry-After asks for in seconds; 0 if it does not.
+func retryAfter(value string) time.Duration {
+	seconds, err := strconv.ParseUint(strings.TrimSpace(value), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return time.Duration(min(seconds, maxSeconds)) * time.Second
+}
+
+// ExecutionOf answers "did it execute?" for the error of a call, with or without the
+// interceptor of NewClient. It goes by what stet says in the error: without that, the
+// operation may have executed, unless the code is unauthenticated or permission_denied. A
+// nil error is that of an operation that was executed.
+func ExecutionOf(err error) stet.Execution {
+	if err == nil {
+		return stet.Executed
+	}
+	if ended, ok := errors.AsType[*stetclient.Error](err); ok {
+		return ended.Execution
+	}
+	if e, ok := errors.AsType[*connect.Error](err); ok && e != nil {
+		return verdictOf(err).Execution
+	}
+	return stet.ExecutionOf(err)
+}

@@ -1,0 +1,126 @@
+package stetconnect
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"net/url"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/stet-go/stet/internal/misuse"
+	"github.com/stet-go/stet/store"
+)
+
+const (
+	// KeyHeader is the request header that carries the key, in all three protocols.
+	KeyHeader = "Idempotency-Key"
+	// ReplayedHeader is the response header that is "true" on replays. Of an error it
+	// is in its metadata.
+	ReplayedHeader = "Idempotent-Replayed"
+	// DefaultProblemBase is what the types of problems begin with.
+	DefaultProblemBase = "https://github.com/stet-go/stet/blob/main/docs/problems.md#"
+)
+
+// Options configure an Interceptor. Scope is required; the zero value of every other
+// field stands for its default.
+type Options struct {
+	// Scope says whose key it is: a tenant, a principal, an API account, as authentication
+	// has established it. 1 to store.MaxScope bytes. "" refuses the call with
+	// permission_denied (scope-missing). An error that is a *connect.Error is returned as it
+	// is, any other is logged, and internal (scope-failed). None of it executes anything. For
+	// a service that has only one tenant there is SingleTenant.
+	Scope func(context.Context, connect.AnyRequest) (string, error)
+	// Class names the policy, one of stet.Options.Classes. Default: "", the policy without
+	// a class.
+	Class func(context.Context, connect.AnyRequest) string
+	// Name says what the operation is, for people and verifiers (stet.Op.Name). It is
+	// stored in clear, and made to fit by store.LabelText. Default: the procedure.
+	Name func(context.Context, connect.AnyRequest) string
+	// Ref returns the service's own reference (stet.Op.Ref), such as an order's ID: it is
+	// stored, and made to fit likewise. Default: none.
+	Ref func(context.Context, connect.AnyRequest) string
+	// Fingerprint digests what the call asks for: the same key with another fingerprint is
+	// a mismatch. Its error refuses the call with invalid_argument, and with its text.
+	// Default: the procedure and the message, in protobuf's deterministic form, so that
+	// binary and JSON requests, and those of package stetgrpc, match. That refuses messages
+	// with fields that this program does not know, and requests that are not protobuf.
+	Fingerprint func(context.Context, connect.AnyRequest) (store.Fingerprint, error)
+
+	// Procedures are the protected unary procedures ("/acme.v1.Payments/Charge") or services
+	// ("acme.v1.Payments"). A call of another one passes without a key; with a key it is
+	// refused with failed_precondition (method-unprotected). Default: all, apart from those
+	// of Unprotected, and of gRPC's own services ("grpc.…").
+	Procedures []string
+	// Unprotected are unary procedures and services, named as in Procedures, whose calls
+	// pass, with a key or without.
+	Unprotected []string
+	// Streams are the streaming procedures, by their full names, that pass unprotected, as
+	// a call of one cannot be replayed. Any other of a protected service is refused, at its
+	// first call, or by New, see Services. A streaming call with a key is always refused.
+	Streams []string
+	// Services are descriptors of the services that the handlers are of: New then refuses a
+	// streaming method that Streams does not name, and a name that is in none of them.
+	Services []protoreflect.ServiceDescriptor
+	// Optional passes calls without a key to the handler, unprotected. By default they are
+	// refused with invalid_argument (key-missing), unless their schema declares that they
+	// have no side effects (idempotency_level = NO_SIDE_EFFECTS, as calls by GET have it).
+	// With a key these are protected like the others.
+	Optional bool
+
+	// NotExecuted says of an error of a handler that nothing was executed: it is passed on
+	// but not stored, and a retry runs again. Default: the function NotExecuted.
+	NotExecuted func(*connect.Error) bool
+	// Wait is how long a duplicate of a call in flight waits for its outcome, before it is
+	// refused with aborted (in-flight); nine tenths of what is left of the call's deadline,
+	// if that is less. At most store.MaxWait. Default: as the policy says.
+	Wait time.Duration
+	// RetryAfter is when to ask again, said where asking again will tell more, if nothing
+	// is known that takes longer. Default 1 s; at most 24 h.
+	RetryAfter time.Duration
+	// ProblemBase is what the types of problems begin with, an absolute URL; the name of
+	// the problem follows. Default DefaultProblemBase.
+	ProblemBase string
+	// ErrorLog gets what goes wrong; never a key or a message. Default slog.Default().
+	ErrorLog *slog.Logger
+}
+
+const maxRetryAfter = 24 * time.Hour
+
+// SingleTenant is the Options.Scope of a service whose keys are all of one tenant.
+func SingleTenant(context.Context, connect.AnyRequest) (string, error) { return "single-tenant", nil }
+
+// NotExecuted is the default of Options.NotExecuted: it is true for unauthenticated and
+// permission_denied, which come before an execution. It is false for unavailable and
+// resource_exhausted, which also come after one: a handler says so by an error that is
+// stet.Retryable.
+func NotExecuted(err *connect.Error) bool {
+	return err.Code() == connect.CodeUnauthenticated || err.Code() == connect.CodePermissionDenied
+}
+
+// withDefaults returns checked options with their defaults filled in.
+func (o Options) withDefaults() (Options, error) {
+	if o.Scope == nil {
+		return o, misuse.Errorf("stetconnect: Options.Scope is required, so that no caller gets the response of another; SingleTenant is for services with one tenant")
+	}
+	if o.Wait < 0 || o.Wait > store.MaxWait {
+		return o, misuse.Errorf("stetconnect: Options.Wait is %v; it must be 0 to %v", o.Wait, store.MaxWait)
+	}
+	if o.RetryAfter < 0 || o.RetryAfter > maxRetryAfter {
+		return o, misuse.Errorf("stetconnect: Options.RetryAfter is %v; it must be 0 to %v", o.RetryAfter, maxRetryAfter)
+	}
+	o.RetryAfter = cmp.Or(o.RetryAfter, time.Second)
+	if o.NotExecuted == nil {
+		o.NotExecuted = NotExecuted
+	}
+	o.ProblemBase = cmp.Or(o.ProblemBase, DefaultProblemBase)
+	if u, err := url.Parse(o.ProblemBase); err != nil || u.Scheme == "" || u.Host == "" {
+		return o, misuse.Errorf("stetconnect: Options.ProblemBase %q is not an absolute URL", o.ProblemBase)
+	}
+	if err := o.checkNames(); err != nil {
+		return o, err
+	}
+	return o, o.checkServices()
+}

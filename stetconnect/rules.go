@@ -1,0 +1,126 @@
+package stetconnect
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/stet-go/stet/internal/misuse"
+)
+
+// rule is what becomes of the unary calls of a procedure.
+type rule uint8
+
+const (
+	protected rule = iota
+	passes         // with a key or without
+	keyless        // it passes without a key
+)
+
+// rule returns what becomes of the unary calls of a procedure. Its own name counts more
+// than that of its service.
+func (o *Options) rule(procedure string) rule {
+	switch {
+	case slices.Contains(o.Procedures, procedure):
+		return protected
+	case own(procedure), names(o.Unprotected, procedure):
+		return passes
+	case len(o.Procedures) == 0, names(o.Procedures, procedure):
+		return protected
+	}
+	return keyless
+}
+
+// stream reports whether a streaming procedure may be called.
+func (o *Options) stream(procedure string) bool {
+	service := serviceOf(procedure)
+	switch {
+	case own(procedure), slices.Contains(o.Streams, procedure):
+		return true
+	case len(o.Procedures) == 0:
+		return slices.Contains(o.Unprotected, service)
+	}
+	// Where one procedure of a service is protected, its others are looked at, too.
+	return !slices.ContainsFunc(o.Procedures, func(name string) bool { return name == service || isProcedure(name) && serviceOf(name) == service })
+}
+
+// own reports whether a procedure is one of gRPC's own services, such as health.
+func own(procedure string) bool { return strings.HasPrefix(serviceOf(procedure), "grpc.") }
+
+// names reports whether a list names a procedure, or its service.
+func names(list []string, procedure string) bool {
+	return slices.Contains(list, procedure) || slices.Contains(list, serviceOf(procedure))
+}
+
+// serviceOf returns the service of a procedure.
+func serviceOf(procedure string) string {
+	service, _, _ := strings.Cut(strings.TrimPrefix(procedure, "/"), "/")
+	return service
+}
+
+func isProcedure(name string) bool {
+	service, method, ok := strings.Cut(strings.TrimPrefix(name, "/"), "/")
+	return ok && name[0] == '/' && isService(service) && method != "" && !strings.Contains(method, "/")
+}
+
+func isService(name string) bool { return name != "" && !strings.ContainsAny(name, "/ ") }
+
+// checkNames refuses names that are none.
+func (o *Options) checkNames() error {
+	for _, list := range []struct {
+		name  string
+		names []string
+		what  string
+	}{
+		{"Procedures", o.Procedures, `, nor a service, such as "acme.v1.Payments"`},
+		{"Unprotected", o.Unprotected, `, nor a service, such as "acme.v1.Payments"`},
+		{"Streams", o.Streams, ""},
+	} {
+		for _, name := range list.names {
+			if !isProcedure(name) && (list.what == "" || !isService(name)) {
+				return misuse.Errorf("stetconnect: Options.%s: %q is not a procedure, such as %q%s", list.name, name, "/acme.v1.Payments/Charge", list.what)
+			}
+		}
+	}
+	for _, name := range o.Unprotected {
+		if slices.Contains(o.Procedures, name) {
+			return misuse.Errorf("stetconnect: Options: %q is in Procedures and in Unprotected", name)
+		}
+	}
+	return nil
+}
+
+// checkServices compares all names with the services.
+func (o *Options) checkServices() error {
+	if len(o.Services) == 0 {
+		return nil
+	}
+	streams := make(map[string]bool) // by procedure
+	known := make(map[string]bool)   // services
+	for _, service := range o.Services {
+		if service == nil {
+			return misuse.Errorf("stetconnect: Options.Services has a descriptor that is nil")
+		}
+		known[string(service.FullName())] = true
+		for n := range service.Methods().Len() {
+			m := service.Methods().Get(n)
+			name := "/" + string(service.FullName()) + "/" + string(m.Name())
+			streams[name] = m.IsStreamingClient() || m.IsStreamingServer()
+			if streams[name] && !o.stream(name) {
+				return misuse.Errorf("stetconnect: %s is a streaming procedure, which cannot be protected: if it is to pass unprotected, name it in Options.Streams", name)
+			}
+		}
+	}
+	for _, name := range slices.Concat(o.Procedures, o.Unprotected) {
+		if stream, procedure := streams[name]; !known[name] && !procedure {
+			return misuse.Errorf("stetconnect: Options.Procedures or Unprotected: %q is in none of Options.Services", name)
+		} else if stream {
+			return misuse.Errorf("stetconnect: Options.Procedures or Unprotected: %q is a streaming procedure; such are named in Options.Streams", name)
+		}
+	}
+	for _, name := range o.Streams {
+		if !streams[name] {
+			return misuse.Errorf("stetconnect: Options.Streams: none of Options.Services has a streaming procedure %q", name)
+		}
+	}
+	return nil
+}

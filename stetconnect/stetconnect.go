@@ -1,0 +1,125 @@
+package stetconnect
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"reflect"
+
+	"connectrpc.com/connect"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/misuse"
+	"github.com/stet-go/stet/internal/rpc"
+)
+
+// Interceptor protects the unary procedures of the handlers that it is given to, by
+// connect.WithInterceptors. It is safe for concurrent use, and may protect any number of
+// handlers.
+type Interceptor struct {
+	engine *stet.Engine
+	o      Options
+	// transact is nil without transactions.
+	transact transactFunc
+	types    types
+}
+
+var _ connect.Interceptor = (*Interceptor)(nil)
+
+// transactFunc is stet.TxEngine.Run with its transaction type tucked away.
+type transactFunc func(context.Context, stet.Op, func(context.Context) (stet.Outcome, error)) (*stet.Lease, error)
+
+// New returns an interceptor over engine, for handlers whose effects are outside of the
+// engine's store. Wrong options are errors of kind stet.KindInvalid, here and not at the
+// first call.
+func New(engine *stet.Engine, o Options) (*Interceptor, error) {
+	if engine == nil {
+		return nil, misuse.Errorf("stetconnect: New needs an engine; stet.New makes one")
+	}
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Interceptor{engine: engine, o: o}, nil
+}
+
+// NewTx is New for handlers whose effects are writes to the database of te: Tx gives the
+// handler its transaction, and its response leaves only after the commit. An error of the
+// handler, whatever its code, a panic and Run.Declare roll the transaction back: nothing is
+// stored, this caller gets the error, and a retry runs again; an error that is
+// stet.Permanent is stored then. If the commit finds that another transaction wrote the
+// record meanwhile, the handler may be called again for the same call, with a new
+// transaction. The handler must not end the transaction, and must have no effects outside
+// of it.
+func NewTx[T any](te *stet.TxEngine[T], o Options) (*Interceptor, error) {
+	if te == nil {
+		return nil, misuse.Errorf("stetconnect: NewTx needs what stet.WithTx makes")
+	}
+	i, err := New(te.Engine(), o)
+	if err != nil {
+		return nil, err
+	}
+	i.transact = func(ctx context.Context, op stet.Op, fn func(context.Context) (stet.Outcome, error)) (*stet.Lease, error) {
+		return te.Run(ctx, op, func(ctx context.Context, tx T) (stet.Outcome, error) {
+			return fn(&txContext[T]{ctx, tx})
+		})
+	}
+	return i, nil
+}
+
+// Must returns v, or panics if err is not nil. It is for variables and for wiring that
+// cannot go on without.
+func Must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// txContext is a context that has a transaction of type T.
+type txContext[T any] struct {
+	context.Context
+	tx T
+}
+
+// txKey finds the transaction of type T, txType the type of the innermost one.
+type (
+	txKey[T any] struct{}
+	txType       struct{}
+)
+
+// Value implements context.Context.
+func (c *txContext[T]) Value(key any) any {
+	switch key.(type) {
+	case txKey[T]:
+		return c.tx
+	case txType:
+		return reflect.TypeFor[T]()
+	default:
+		return c.Context.Value(key)
+	}
+}
+
+// Tx returns the transaction of a call that NewTx protects. It panics where there is none
+// of type T: in procedures that no NewTx for T protects, and in calls that pass through
+// unprotected. For those stet.FromContext returns nil.
+func Tx[T any](ctx context.Context) T {
+	if tx, ok := ctx.Value(txKey[T]{}).(T); ok {
+		return tx
+	}
+	if other, ok := ctx.Value(txType{}).(reflect.Type); ok {
+		panic(fmt.Sprintf("stetconnect: the transaction in this context is a %v, not a %v: call Tx[%v], or give stet.New and NewTx a store whose transactions are of type %v (for PostgreSQL, postgres.OverSQL makes one)",
+			other, reflect.TypeFor[T](), other, reflect.TypeFor[T]()))
+	}
+	panic(fmt.Sprintf("stetconnect: no transaction of type %v in this context: is the procedure protected by NewTx, and the call by a key?", reflect.TypeFor[T]()))
+}
+
+// onClient is the error of a call of a client, of which nothing is sent.
+func (i *Interceptor) onClient() *connect.Error {
+	return i.problem(connect.Peer{}, rpc.Misconfigured.End("stetconnect.New makes interceptors for handlers, and this one was given to a client; stetconnect.NewClient makes those for clients", 0))
+}
+
+func (i *Interceptor) log() *slog.Logger {
+	return cmp.Or(i.o.ErrorLog, slog.Default())
+}
