@@ -201,6 +201,7 @@ func (d *defect) noticed(ctx context.Context, self string) string {
 // Each defect in a function is noticed by the suite that the functions pass. So it would
 // be if somebody changed a function.
 func TestSuiteNoticesBrokenFunctions(t *testing.T) {
+	t.Parallel() // it mostly waits
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

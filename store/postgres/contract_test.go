@@ -12,6 +12,7 @@ import (
 )
 
 func TestStoreKeepsTheContract(t *testing.T) {
+	t.Parallel() // it mostly waits
 	pool := database(t)
 	storetest.Run(t, storetest.Harness{New: func(t testing.TB) store.Store { return open(t, pool, Options{Schema: fresh()}) }, Damage: damage})
 }

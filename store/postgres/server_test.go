@@ -37,6 +37,7 @@ func bounced(t *testing.T, server *rig.PostgresServer) *pgxpool.Pool {
 }
 
 func TestContractIsKeptThroughPgBouncer(t *testing.T) {
+	t.Parallel() // it mostly waits
 	pool := bounced(t, rig.Postgres(t))
 	execSQL(t, pool, "CREATE TABLE effects (name text)")
 	h := harness(t, Options{PgBouncer: true})
@@ -213,6 +214,7 @@ func TestStoreSurvivesTheServer(t *testing.T) {
 // committed since. So the fence of a transaction that never committed may be another's:
 // what it wrote went with it. No committed fence comes again.
 func TestNoCommittedFenceComesAgainAfterACrash(t *testing.T) {
+	t.Parallel() // it mostly waits
 	server := rig.NewPostgres(t, rig.PostgresOptions{Settings: map[string]string{"wal_writer_delay": "10s"}})
 	s := open(t, connect(t, server.URL("postgres")), Options{})
 	var last int64
