@@ -50,6 +50,11 @@ func (r *Route) asMCP() error {
 	if err := mcpcall.CheckName(r.MCP.keyName()); err != nil {
 		return &misplaced{[]any{"mcp", "key_name"}, fmt.Errorf("%q is no name for _meta: %w", r.MCP.KeyName, err)}
 	}
+	for i, name := range r.MCP.Unprotected {
+		if name == "" || slices.Contains(r.MCP.Unprotected[:i], name) {
+			return &misplaced{[]any{"mcp", "unprotected"}, fmt.Errorf("%q is the name of no tool, or there twice", name)}
+		}
+	}
 	for _, refused := range []struct {
 		is    bool
 		field string
@@ -140,7 +145,10 @@ func (d *toolDoor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	r.Header = r.Header.Clone()
 	r.Header.Del("Accept-Encoding") // what the service answers has to be read here
-	t := &toolAnswer{w: w, d: d, id: m.ID}
+	if mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err == nil && mediaType == jsonType {
+		r.Header.Set("Content-Type", jsonType) // one form for all retries: its parameters mean nothing
+	}
+	t := &toolAnswer{w: w, d: d, id: m.ID, hold: visitOf(r.Context()).hold}
 	d.protect.ServeHTTP(t, r)
 	t.end()
 }
@@ -155,7 +163,7 @@ func answerJSON(w http.ResponseWriter, status int, content []byte) {
 	for _, name := range [...]string{"Content-Encoding", "Etag", "Last-Modified", "Mcp-Session-Id", "X-Accel-Buffering", "Trailer"} {
 		h.Del(name)
 	}
-	h.Set("Content-Type", "application/json")
+	h.Set("Content-Type", jsonType)
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Length", strconv.Itoa(len(content)))
 	w.WriteHeader(status)
@@ -172,6 +180,7 @@ type toolAnswer struct {
 	holds  bool
 	status int
 	held   []byte
+	hold   func(int) // counts what is held
 }
 
 // Unwrap is for http.ResponseController.
@@ -201,7 +210,8 @@ func (t *toolAnswer) WriteHeader(status int) {
 func (t *toolAnswer) Write(p []byte) (int, error) {
 	t.WriteHeader(http.StatusOK)
 	if t.holds {
-		t.held = append(t.held, p...) // at most what is kept of a response
+		t.hold(len(p))
+		t.held = append(t.held, p...) // at most what is kept of a response, or a problem
 		return len(p), nil
 	}
 	return t.w.Write(p)
@@ -244,7 +254,10 @@ func (t *toolAnswer) end() {
 	_, _ = t.w.Write(t.held)
 }
 
-const eventStream = "text/event-stream"
+const (
+	eventStream = "text/event-stream"
+	jsonType    = "application/json"
+)
 
 // toolWatch is between the middleware of a route with MCP and the service: it finds out
 // what the service's answer to a call says of its effect.

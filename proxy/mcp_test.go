@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/stet-go/stet/proxy"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
@@ -307,5 +308,108 @@ func TestAServerThatIsAwayIsToldInWords(t *testing.T) {
 	s.Close()
 	if name, x, words := f.call("1", `"k1"`, `{}`).refusal(t); name != "upstream-unreachable" || x != "not executed" || !strings.Contains(words, "safe to call it again") {
 		t.Errorf("%s, %s, %s", name, x, words)
+	}
+}
+
+// TestAPathThatIsNearlyThatOfTheServerIsProtected: a service may take it for the same.
+func TestAPathThatIsNearlyThatOfTheServerIsProtected(t *testing.T) {
+	s := serveTools(t)
+	f := s.front(t, "")
+	const call = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay","_meta":{"io.github.stet-go/idempotency-key":"k1"}}}`
+	for _, path := range []string{"/mcp/", "/MCP", "/./mcp", "/%6dcp"} {
+		for range 2 {
+			f.send("POST", path, "", call, "Content-Type", "application/json")
+		}
+	}
+	if n := s.calls.Load(); n > 4 { // another path is another request, if it is no mismatch
+		t.Errorf("the tool ran %d times for 4 paths", n)
+	}
+}
+
+func TestParametersOfTheMediaTypeMeanNothing(t *testing.T) {
+	s := serveTools(t)
+	f := s.front(t, "")
+	f.call("1", `"k1"`, `{}`)
+	if r := f.message(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay","_meta":{"io.github.stet-go/idempotency-key":"k1"}}}`, "Content-Type", "application/json; charset=utf-8"); s.calls.Load() != 1 {
+		t.Errorf("%s", r.body)
+	}
+}
+
+func TestAResultThatIsTooLargeIsToldAsExecuted(t *testing.T) {
+	s := serveTools(t)
+	s.answer = func(w http.ResponseWriter, _ *http.Request, id json.RawMessage) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{\"a\":%q}}\n\n", id, strings.Repeat("x", 20<<10))
+	}
+	f := s.front(t, "    max_result: 10KiB\n")
+	if r := f.call("1", `"k1"`, `{}`); !strings.Contains(r.body, "xxx") {
+		t.Errorf("the first got %d %.100s %v", r.status, r.body, r.err)
+	}
+	if name, x, words := f.call("2", `"k1"`, `{}`).refusal(t); name != "result-expired" || x != "executed" || s.calls.Load() != 1 {
+		t.Errorf("%s, %s, %s", name, x, words)
+	}
+}
+
+func TestOptionalKeysOfTools(t *testing.T) {
+	s := serveTools(t)
+	f := s.front(t, "    key: optional\n")
+	for range 2 {
+		if r := f.call("1", "", `{}`); r.status != 200 || r.replayed() {
+			t.Errorf("%d %s", r.status, r.body)
+		}
+		f.call("2", `"k1"`, `{}`)
+	}
+	if n := s.calls.Load(); n != 3 {
+		t.Errorf("the tool ran %d times", n)
+	}
+}
+
+func TestWhatAVerifierOfToolsFindsIsAResult(t *testing.T) {
+	s := serveTools(t)
+	s.answer = func(w http.ResponseWriter, _ *http.Request, _ json.RawMessage) { w.WriteHeader(202) }
+	verifier := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(proxy.HeaderOperation, r.Header.Get(proxy.HeaderOperation))
+		w.Header().Set(proxy.HeaderStatus, "200")
+		w.Header().Set("Content-Type", "application/json")
+		if name := r.Header.Get(proxy.HeaderName); name != "tools%2Fcall%20pay" {
+			t.Errorf("it is called %q", name)
+		}
+		_, _ = w.Write([]byte(`{"paid":true}`))
+	})
+	f := s.front(t, fmt.Sprintf("    verify: {url: '%s/v', after: 0s}\n", verifier.URL))
+	if name, _, _ := f.call("1", `"k1"`, `{}`).refusal(t); name != "outcome-unknown" {
+		t.Errorf("the first is told %s", name)
+	}
+	want := `{"jsonrpc":"2.0","id":2,"result":{"_meta":{"io.github.stet-go/replayed":true},"content":[{"type":"text","text":"{\"paid\":true}"}],"structuredContent":{"paid":true}}}`
+	if r := f.call("2", `"k1"`, `{}`); r.body != want {
+		t.Errorf("got %s", r.body)
+	}
+}
+
+func TestRoutesOfToolsThatCannotBe(t *testing.T) {
+	for more, words := range map[string]string{
+		"methods: [POST, PUT]":           "routes[0].methods",
+		"key_pointer: /a":                "routes[0].key_pointer",
+		"fingerprint: json":              "routes[0].fingerprint",
+		"ignore: [/a]":                   "routes[0].ignore",
+		"async: {}":                      "routes[0].async",
+		"settles: service":               "routes[0].settles",
+		"pass: true":                     "routes[0].mcp",
+		"mcp: {key_name: a/b/c}":         "routes[0].mcp.key_name",
+		"mcp: {key_name: dev.mcp/key}":   "reserved",
+		"mcp: {unprotected: [a, b, a]}":  "routes[0].mcp.unprotected",
+		"mcp: {unprotected: ['']}":       "routes[0].mcp.unprotected",
+		"mcp: {}\n    methods: [post]":   "routes[0].methods",
+		"mcp: {}\n    max_wait: 10s":     "",
+		"mcp: {}\n    wait: 1m":          "",
+		"mcp: {key_name: claudecode/id}": "",
+	} {
+		if !strings.HasPrefix(more, "mcp") {
+			more = "mcp: {}\n    " + more
+		}
+		err := parsed(t, "upstream: {url: 'http://127.0.0.1:1'}\nscope: single-tenant\nstore: memory\nroutes:\n  - path: /mcp\n    "+more+"\n").Check()
+		if (err == nil) != (words == "") || err != nil && !strings.Contains(err.Error(), words) {
+			t.Errorf("%q: %v; want %q", more, err, words)
+		}
 	}
 }

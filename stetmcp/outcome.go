@@ -84,11 +84,14 @@ func wire(err error) *jsonrpc.Error {
 	if own, ok := err.(*jsonrpc.Error); ok { //nolint:errorlint // as the SDK does: what is around adds words
 		return own
 	}
-	said := &jsonrpc.Error{Message: err.Error()}
-	if inner, ok := errors.AsType[*jsonrpc.Error](err); ok {
-		said.Code = inner.Code
+	inner, ok := errors.AsType[*jsonrpc.Error](err)
+	switch {
+	case !ok:
+		return &jsonrpc.Error{Message: err.Error()}
+	case inner.Error() == err.Error(): // stet.Retryable and the like add no words
+		return inner
 	}
-	return said
+	return &jsonrpc.Error{Code: inner.Code, Message: err.Error()}
 }
 
 func field(out stet.Outcome, name string) (string, bool) {
