@@ -59,7 +59,11 @@ func (p *Policy) failure(err error) Outcome {
 	if err == ErrCancelled { //nolint:errorlint // what wraps it has words of its own
 		return Outcome{Failed: true, Reason: store.ReasonCancelled}
 	}
-	return Outcome{Failed: true, Face: store.FaceGo, Status: 500, Type: textType, Body: []byte(err.Error()), Trailer: coding.ErrorField(p.Errors, err)}
+	out := Outcome{Failed: true, Face: store.FaceGo, Status: 500, Type: textType, Body: []byte(err.Error()), Trailer: coding.ErrorField(p.Errors, err)}
+	if out.size() > p.MaxResult { // as in fit: the first caller gets what is stored
+		out.Trailer = nil
+	}
+	return out
 }
 
 // readBy returns the outcome, which Decode then reads with the policy's codecs.

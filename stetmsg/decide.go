@@ -211,7 +211,7 @@ func (t *try[M]) call(ctx context.Context) (stet.Outcome, error) {
 		return out, nil
 	}
 	if !out.Failed {
-		out = *failure(err)
+		out = *t.c.failure(t.run.Op().Class, err)
 	}
 	_, panics := errors.AsType[panicked](err)
 	switch {
@@ -364,7 +364,7 @@ func (c *Consumer[M]) putAside(ctx context.Context, op stet.Op, m M, d Decision)
 // giveUp settles an operation as failed, in a transaction of its own, unless it
 // has been settled meanwhile.
 func (c *Consumer[M]) giveUp(ctx context.Context, op stet.Op, m M, d Decision) Decision {
-	out := failure(d.Err)
+	out := c.failure(op.Class, d.Err)
 	run, err := c.transact(context.WithoutCancel(ctx), op, m, func() (stet.Outcome, error) { return *out, nil })
 	switch {
 	case err != nil:

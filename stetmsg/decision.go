@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/coding"
 	"github.com/stet-go/stet/store"
 )
 
@@ -113,10 +114,12 @@ func clean(s string) string {
 	return string(b)
 }
 
-// failure is the outcome of a message whose handler has failed.
-func failure(err error) *stet.Outcome {
+// failure is the outcome of a message of a class whose handler has failed.
+func (c *Consumer[M]) failure(class string, err error) *stet.Outcome {
 	s := err.Error()
-	return &stet.Outcome{Failed: true, Face: store.FaceMessage, Status: 500, Type: "text/plain; charset=utf-8", Body: []byte(s[:min(len(s), maxText)])}
+	p, _ := c.engine.Policy(class)
+	return &stet.Outcome{Failed: true, Face: store.FaceMessage, Status: 500, Type: "text/plain; charset=utf-8",
+		Body: []byte(s[:min(len(s), maxText)]), Trailer: coding.ErrorField(p.Errors, err)}
 }
 
 // succeeded is the outcome of a message whose handler has returned result.

@@ -221,7 +221,7 @@ func NewTx[Tx, M any](te *stet.TxEngine[Tx], o Options[M], handle func(ctx conte
 			}
 			result, err := c.call(ctx, func() ([]byte, error) { return handle(ctx, tx, m) })
 			if err != nil {
-				return *failure(err), err
+				return *c.failure(op.Class, err), err
 			}
 			return succeeded(result), nil
 		})

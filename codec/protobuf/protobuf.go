@@ -50,8 +50,8 @@ func MessageName(mediaType string) (protoreflect.FullName, bool) {
 }
 
 // Values returns the codec. It is for types that are proto.Message, as *shop.Order is; a
-// variable of the type proto.Message itself gets the message of that name that is linked
-// into the program. Equal messages have equal bytes, as long as package proto stays the
+// variable of an interface's type gets the message of that name that is linked into the
+// program. Equal messages have equal bytes, as long as package proto stays the
 // same. Other values, and nil, are for another codec: an engine makes JSON of them.
 //
 // A message is also read from JSON: protojson, as an HTTP face may have stored it, or what
@@ -112,10 +112,10 @@ func newMessage(at reflect.Value, v any, name protoreflect.FullName) (proto.Mess
 			return m.ProtoReflect().New().Interface(), nil
 		}
 	case nil:
-		if at.Kind() == reflect.Interface && at.Type() == reflect.TypeFor[proto.Message]() && name != "" {
+		if at.Kind() == reflect.Interface && name != "" {
 			t, err := protoregistry.GlobalTypes.FindMessageByName(name)
-			if err != nil {
-				return nil, fmt.Errorf("the result is the message %s, which is not linked into this program", name)
+			if err != nil || !reflect.TypeOf(t.New().Interface()).Implements(at.Type()) {
+				return nil, fmt.Errorf("the result is the message %s, which is not linked into this program as a %v", name, at.Type())
 			}
 			return t.New().Interface(), nil
 		}
@@ -136,7 +136,7 @@ func fromJSON(body []byte, m proto.Message) error {
 	proto.Reset(m)
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
-	if d.Decode(m) != nil {
+	if d.Decode(m) != nil || d.More() {
 		return fmt.Errorf("the result is no JSON of the message %s", m.ProtoReflect().Descriptor().FullName())
 	}
 	return nil

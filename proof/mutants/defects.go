@@ -211,7 +211,7 @@ var defects = []defect{
 	{"messages: one whose exhaustion may not be stored is a dead letter", "stetmsg/decide.go",
 		"if err := run.Settle(ctx, out); err != nil {", "if err := run.Settle(ctx, out); err != nil && c == nil {", some("Unsettled", msgTests)},
 	{"messages: one that was delivered too often is settled as failed", "stetmsg/decide.go",
-		"func() (stet.Outcome, error) { return stet.Outcome{}, errAside })", "func() (stet.Outcome, error) { return *failure(d.Err), nil })", some("TooOften", msgTests)},
+		"func() (stet.Outcome, error) { return stet.Outcome{}, errAside })", "func() (stet.Outcome, error) { return *c.failure(op.Class, d.Err), nil })", some("TooOften", msgTests)},
 	{"messages: an attempt that did not reach the service counts", "stetmsg/decide.go",
 		"\tif t.next.Uncounted {\n\t\treturn t.next\n\t}\n", "", some("Uncounted|MessageIsKept", msgTests)},
 	{"an attempt that was released uncounted counts", "run.go", "\t\tr.uncount(ctx, again.Forget)\n", "", some("Uncounted", engineTests)},
