@@ -95,6 +95,8 @@ func (o Outcome) Decode(v any) error {
 		return &Error{Kind: KindExpired, Execution: executed(store.Record{State: o.state(), Attempt: 1})}
 	case o.Failed && o.Reason != store.ReasonNone:
 		return &Error{Kind: KindFailed, Execution: MayHaveExecuted, Cause: reasons[o.Reason]}
+	case o.Failed && o.Face == store.FaceGRPC:
+		return &Error{Kind: KindFailed, Execution: Executed, Cause: coding.StatusOf(o.Trailer).Error(p.Errors)}
 	case o.Failed && o.Face != store.FaceHTTP && (o.Type == "" || strings.HasPrefix(o.Type, "text/")):
 		return &Error{Kind: KindFailed, Execution: Executed, Cause: coding.Error(p.Errors, string(o.Body), o.Trailer)}
 	case o.Failed:

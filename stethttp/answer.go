@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
 )
 
 // unknown answers, in place of the response, that the outcome is unknown.
@@ -130,7 +131,37 @@ func (c *call) replay(run *stet.Lease) {
 		return
 	}
 	c.applied(true)
+	if c.foreign(run.Outcome()) {
+		return
+	}
 	c.sendStored(c.m.told(run.Outcome(), run.Attempt() == 0, nil), true)
+}
+
+// foreign refuses the result of another face that is in the form of a codec, which is
+// neither JSON nor text, unless the request asks for its media type.
+func (c *call) foreign(out stet.Outcome) bool {
+	if out.Failed || out.Face != store.FaceGo && out.Face != store.FaceGRPC || out.Type == "" || len(out.Body) == 0 {
+		return false
+	}
+	mediaType := mediaTypeOf(out.Type)
+	kind, _, _ := strings.Cut(mediaType, "/")
+	if isJSON(mediaType) || kind == "text" {
+		return false
+	}
+	for _, accepted := range [...]string{mediaType, kind + "/*"} {
+		if listed, wanted := weigh(c.r.Header["Accept"], accepted); mediaType != "" && listed {
+			if wanted {
+				return false
+			}
+			break
+		}
+	}
+	detail := resultForeign.detail
+	if sendable(out.Type) {
+		detail += " Its media type is " + strings.ToValidUTF8(out.Type, "") + "."
+	}
+	c.m.refuse(c.w, &resultForeign, detail, 0)
+	return true
 }
 
 // sendStored answers with a response that stands.

@@ -402,7 +402,9 @@ func (c *acceptance) answer(st stet.Status) bool {
 			c.unreadable(st, err)
 			break
 		}
-		c.sendStored(c.a.outcome(st), !st.New)
+		if !c.foreign(st.Outcome) {
+			c.sendStored(c.a.outcome(st), !st.New)
+		}
 	}
 	return true
 }

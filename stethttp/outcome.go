@@ -1,6 +1,7 @@
 package stethttp
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/coding"
 	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/store"
 )
@@ -129,16 +131,33 @@ func (m *Middleware) told(out stet.Outcome, never bool, failure func(text string
 	case out.Reason == store.ReasonPanicked:
 		return m.asResponse(&handlerPanicked, "")
 	case out.Failed:
-		problem, detail := operationFailed, ""
+		problem, detail, text := operationFailed, "", string(out.Body)
+		if out.Face == store.FaceGRPC {
+			text = coding.StatusOf(out.Trailer).Message
+			if refusal(out.Status) { // what the caller did wrong is for the caller to read
+				problem.status, detail = out.Status, text
+			}
+		}
 		if failure != nil {
-			var status int
-			if status, detail = failure(string(out.Body)); 400 <= status && status <= 599 {
+			status, worded := failure(text)
+			if 400 <= status && status <= 599 {
 				problem.status = status
 			}
+			detail = cmp.Or(worded, detail)
 		}
 		return m.asResponse(&problem, detail)
 	}
 	return m.translated(out)
+}
+
+// refusal reports whether a status says what is wrong with a request, and not when to send
+// it again.
+func refusal(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests, 499:
+		return false
+	}
+	return 400 <= status && status <= 499
 }
 
 // translated is the response of a completed outcome of another face. Its fields are
@@ -150,6 +169,9 @@ func (m *Middleware) translated(out stet.Outcome) stet.Outcome {
 		status = http.StatusNoContent
 	case !finalStatus(status), len(out.Body) > 0 && !bodyAllowed(status):
 		status = http.StatusOK
+	}
+	if out.Face == store.FaceGRPC { // metadata of gRPC, which no HTTP handler has set
+		out.Header, out.Trailer = nil, nil
 	}
 	told := response(status, m.filter.fields(headerOf(out.Header), nil), out.Body)
 	told.Trailer, told.Trace = m.filter.trailers(headerOf(out.Trailer), nil), out.Trace

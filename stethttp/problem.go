@@ -48,6 +48,8 @@ var (
 		"The operation was executed before. Its response has expired or was too large to keep. It does not run again.", false, stet.Executed}
 	resultUnreadable = condition{"result-unreadable", 500, "Stored result unreadable",
 		"The operation was executed before, but its stored response cannot be read. It does not run again.", false, stet.Executed}
+	resultForeign = condition{"result-foreign", 406, "Result of another kind of caller",
+		"The operation was executed before, by a caller of another kind, and its result is not told to one that does not ask for its media type. It does not run again.", false, stet.Executed}
 	codingNotAcceptable = condition{"coding-not-acceptable", 406, "Content coding not acceptable",
 		"The operation was executed before. Its response has a content coding that Accept-Encoding excludes.", false, stet.Executed}
 	storeUnavailable = condition{"store-unavailable", 503, "Idempotency store unavailable",
