@@ -97,6 +97,8 @@ func (o Outcome) Decode(v any) error {
 		return &Error{Kind: KindFailed, Execution: MayHaveExecuted, Cause: reasons[o.Reason]}
 	case o.Failed && o.Face == store.FaceGRPC:
 		return &Error{Kind: KindFailed, Execution: Executed, Cause: coding.StatusOf(o.Trailer).Error(p.Errors)}
+	case o.Failed && o.Status == 0 && o.Type == "" && len(o.Body) == 0:
+		return &Error{Kind: KindFailed, Execution: MayHaveExecuted, Cause: errors.New("nothing was said of how")}
 	case o.Failed && o.Face != store.FaceHTTP && (o.Type == "" || strings.HasPrefix(o.Type, "text/")):
 		return &Error{Kind: KindFailed, Execution: Executed, Cause: coding.Error(p.Errors, string(o.Body), o.Trailer)}
 	case o.Failed:

@@ -11,7 +11,16 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/codec/protobuf"
+	"github.com/stet-go/stet/internal/rpc"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 )
 
@@ -31,6 +40,7 @@ const readingHead = `# What each face makes of an outcome that stands. One line 
 type writer struct {
 	name   string
 	brief  bool // only as it was written
+	clear  bool // by SQL: it is never encrypted
 	status int
 	media  string
 	handle func(context.Context, *world) (string, error)
@@ -80,6 +90,19 @@ var writers = []writer{
 	}},
 	{name: "operator: completed, no response", brief: true, write: resolves(stet.Outcome{Gone: true})},
 	{name: "operator: failed, no response", brief: true, write: resolves(stet.Outcome{Failed: true, Gone: true})},
+	{name: "do protobuf", write: settles(stet.Outcome{Face: store.FaceGo, Status: 200, Type: rpc.Type("google.protobuf.StringValue"), Body: oneMessage})},
+	{name: "do another message", brief: true, write: settles(stet.Outcome{Face: store.FaceGo, Status: 200, Type: rpc.Type("google.protobuf.Empty"), Body: oneMessage})},
+	{name: "do gob", brief: true, write: settles(stet.Outcome{Face: store.FaceGo, Status: 200, Type: "application/x-gob", Body: []byte("gob")})},
+	{name: "grpc reply", write: settles(rpc.End{Name: "google.protobuf.StringValue", Message: oneMessage, Header: rpc.Metadata{"x-request-id": {"7"}}}.Outcome())},
+	{name: "grpc empty reply", brief: true, write: settles(rpc.End{Name: "google.protobuf.Empty"}.Outcome())},
+	{name: "grpc not found", write: settles(rpc.End{Status: &status.Status{Code: 5, Message: "no such order"}}.Outcome())},
+	{name: "grpc unavailable", brief: true, write: settles(rpc.End{Status: &status.Status{Code: 14, Message: "try later"}}.Outcome())},
+	{name: "sql 200 json", clear: true, write: bySQL(store.Completed, store.Result{Status: 200, Type: jsonText, Body: []byte(`"one"`)})},
+	{name: "sql 200 text", brief: true, clear: true, write: bySQL(store.Completed, store.Result{Status: 200, Type: "text/plain", Body: []byte("one")})},
+	{name: "sql nothing", brief: true, clear: true, write: bySQL(store.Completed, store.Result{})},
+	{name: "sql 402", brief: true, clear: true, write: bySQL(store.Completed, store.Result{Status: 402, Type: jsonText, Body: []byte(`"declined"`)})},
+	{name: "sql failed", brief: true, clear: true, write: bySQL(store.Failed, store.Result{Status: 500, Type: "text/plain", Body: []byte("boom")})},
+	{name: "sql failed, no response", brief: true, clear: true, write: bySQL(store.Failed, store.Result{})},
 	{name: "verifier: completed, no result", brief: true, write: resolves(stet.Outcome{})},
 	{name: "verifier: completed, JSON", brief: true, write: resolves(stet.Outcome{Face: store.FaceGo, Status: 200, Type: "application/json", Body: []byte(`"one"`)})},
 }
@@ -107,6 +130,76 @@ func resolves(out stet.Outcome) func(*world) {
 	}
 }
 
+// oneMessage is the google.protobuf.StringValue of "one".
+var oneMessage = must(proto.Marshal(wrapperspb.String("one")))
+
+// settles writes an outcome as a face does that is not in this module.
+func settles(out stet.Outcome) func(*world) {
+	return func(w *world) {
+		run := must(w.engine.Begin(context.Background(), w.op()))
+		if err := run.Settle(context.Background(), out); err != nil {
+			w.t.Error(err)
+		}
+	}
+}
+
+// bySQL writes a result as a service does by SQL: as columns, without a head.
+func bySQL(state store.State, r store.Result) func(*world) {
+	return func(w *world) {
+		req := stettest.Request("")
+		req.ID, req.Scope, req.Fingerprint = w.engine.ID(scope, key), store.DigestScope("", scope), w.fp
+		rec := must(w.store.Claim(context.Background(), req))
+		p, _ := w.engine.Policy("")
+		if err := w.store.Settle(context.Background(), rec.Claim(), store.Settlement{State: state, Result: r}, p.Retention); err != nil {
+			w.t.Error(err)
+		}
+	}
+}
+
+// doMessage asks Do for a google.protobuf.StringValue, with a codec for it.
+func (w *world) doMessage() string {
+	e := must(stet.New(w.store, stet.Options{Encryption: w.encryption, Policy: stet.Policy{Values: protobuf.Values()}}))
+	defer e.Close()
+	res, err := stet.Do(context.Background(), e, w.op(), func(context.Context) (*wrapperspb.StringValue, error) {
+		w.runs++
+		return nil, nil
+	})
+	switch {
+	case err != nil:
+		return strings.TrimSpace(said(err))
+	case res.Value == nil:
+		return "nil"
+	}
+	return fmt.Sprintf("%q", res.Value.GetValue())
+}
+
+// rpc has a caller of an RPC ask, whose method responds with a google.protobuf.StringValue.
+func (w *world) rpc() string {
+	run, err := w.engine.Begin(context.Background(), w.op())
+	if err != nil {
+		return said(err)
+	}
+	if !run.Replayed() {
+		w.runs++
+		return "it runs"
+	}
+	e := rpc.Read(run.Outcome(), run.Attempt() == 0, func() proto.Message { return new(wrapperspb.StringValue) })
+	if e.OK() {
+		m := new(wrapperspb.StringValue)
+		if err := proto.Unmarshal(e.Message, m); err != nil {
+			return "unreadable: " + err.Error()
+		}
+		return fmt.Sprintf("OK %q", m.GetValue())
+	}
+	text := code.Code(e.Status.GetCode()).String()
+	for _, d := range e.Status.GetDetails() {
+		if info := new(errdetails.ErrorInfo); d.UnmarshalTo(info) == nil {
+			return fmt.Sprintf("%s %s (%s)", text, info.Reason, info.Metadata["execution"])
+		}
+	}
+	return fmt.Sprintf("%s: %s", text, e.Status.GetMessage())
+}
+
 // readers by name.
 var readers = []struct {
 	name string
@@ -116,6 +209,8 @@ var readers = []struct {
 	{"http tx", func(w *world) string { return w.http(true) }},
 	{"http async", func(w *world) string { return short(w.async("POST")) }},
 	{"do", func(w *world) string { return w.do(false) }},
+	{"do protobuf", func(w *world) string { return w.doMessage() }},
+	{"grpc", func(w *world) string { return w.rpc() }},
 	{"message", func(w *world) string { return w.message(false, 1) }},
 	{"webhook", func(w *world) string { return w.hook(false) }},
 	{"worker", func(w *world) string { return w.work(w.worker("plain")) }},
@@ -190,7 +285,7 @@ func TestEveryReading(t *testing.T) {
 	for _, from := range writers {
 		plain := map[string]string{}
 		for _, c := range conditions {
-			if from.brief && c.name != "plain" && c.name != "encrypted" {
+			if from.brief && c.name != "plain" && c.name != "encrypted" || from.clear && c.keys {
 				continue
 			}
 			for _, reader := range readers {
@@ -215,7 +310,8 @@ func TestEveryReading(t *testing.T) {
 			}
 		}
 	}
-	golden(t, "reading.txt", readingHead, []int{32, 11, 15, 10, 0}, rows)
+	facesTable(t, rows)
+	golden(t, "reading.txt", readingHead, []int{32, 11, 15, 11, 0}, rows)
 }
 
 var encryption = stet.Encryption{Keys: []stet.EncryptionKey{{Name: "first", Secret: []byte(strings.Repeat("s", 32))}}}
@@ -247,6 +343,7 @@ func (w *world) reads(happen func(*world), key bool, read func(*world) string) (
 		o.Encryption = encryption
 	}
 	other := newWorld(w.t, w.store, o)
+	other.encryption = o.Encryption
 	other.fp = w.fp
 	other.handle = func(context.Context) (string, error) { return "two", nil }
 	answer = read(other)
