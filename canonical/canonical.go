@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/stet-go/stet/store"
 )
 
 // JSON returns a function that brings JSON bodies (application/json and types
@@ -44,6 +46,23 @@ func JSON(exclude ...string) (func(mediaType string, body []byte) ([]byte, error
 			return body, nil //nolint:nilerr // raw bytes are the answer
 		}
 		return arrange(v, excluded), nil
+	}, nil
+}
+
+// Fingerprint returns a function that makes the fingerprint of an operation, such as "order",
+// from the JSON of what is asked for, in canonical form: the same for a request's body and a
+// message's, whatever their media type says. It is for stethttp.Options.Fingerprint,
+// stetmsg.Identity.WithFingerprint and stet.Op.Fingerprint of operations that come in by more
+// than one of them. The values that exclude names are left out, as those of JSON are. What
+// is not JSON counts as it came. The error is that of JSON.
+func Fingerprint(operation string, exclude ...string) (func(body []byte) store.Fingerprint, error) {
+	form, err := JSON(exclude...)
+	if err != nil {
+		return nil, err
+	}
+	return func(body []byte) store.Fingerprint {
+		b, _ := form("application/json", body) // it never fails
+		return store.NewCanonicalFingerprint([]byte(operation), b)
 	}, nil
 }
 

@@ -3,6 +3,7 @@ package stethttp
 import (
 	"bytes"
 	"io"
+	"log/slog"
 	"maps"
 	"mime"
 	"mime/multipart"
@@ -20,6 +21,27 @@ const maxParts = 1024
 
 // overrideHeaders change what a POST asks for, where a server heeds them.
 var overrideHeaders = [...]string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override"}
+
+// digest makes the operation's fingerprint. It is false if the request was refused.
+func (c *call) digest(body []byte) bool {
+	own := c.m.o.Fingerprint
+	if own == nil {
+		c.op.Fingerprint = c.m.fingerprint(c.r, body)
+		return true
+	}
+	var err error
+	switch c.op.Fingerprint, err = own(c.r, body[:len(body):len(body)]); {
+	case err != nil:
+		c.m.log().WarnContext(c.r.Context(), "stethttp: Options.Fingerprint failed; nothing was executed", slog.Any("error", err))
+		c.m.refuse(c.w, &bodyMisfit, "", 0)
+	case c.op.Fingerprint == (store.Fingerprint{}):
+		c.m.log().ErrorContext(c.r.Context(), "stethttp: Options.Fingerprint returned the zero Fingerprint, so requests could not be told apart; nothing was executed")
+		c.m.refuse(c.w, &misconfigured, "", 0)
+	default:
+		return true
+	}
+	return false
+}
 
 // fingerprint digests what a request asks for: the method, what overrides it,
 // the request target as it was sent, content type, content coding and body.

@@ -101,6 +101,16 @@ type Options struct {
 	// After an error the raw bytes are used. Default: always the raw bytes; of a
 	// multipart body, its parts.
 	Canonicalize func(mediaType string, body []byte) ([]byte, error)
+	// Fingerprint, if set, returns the fingerprint of a request instead, for operations that
+	// come in by messages, by stet.Do or by an RPC, too: all of them have to make the
+	// same one (see docs/faces.md). What of a request is not in it does not count: not the
+	// method or the path either, so it should have a name of the operation, as
+	// stet.NewFingerprint([]byte("order"), body) and canonical.Fingerprint do. body is
+	// read-only, must not be kept, and may be empty. An error refuses the request with 400
+	// (body-invalid), the zero Fingerprint with 500 (misconfigured); neither executes
+	// anything. The error's text goes to ErrorLog. Not with Canonicalize. Default: method,
+	// request target, content type, content coding and body.
+	Fingerprint func(r *http.Request, body []byte) (store.Fingerprint, error)
 	// MaxWait bounds how long a duplicate of a request in flight, or of one whose
 	// outcome is unknown, waits when it asks to with "Prefer: wait=N" (RFC 7240), and so
 	// a request of an Async. While a request waits, its body is kept only up to 64 KiB:
@@ -255,6 +265,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if !o.StoreSetCookie && slices.ContainsFunc(o.KeepHeaders, func(name string) bool { return strings.EqualFold(name, "Set-Cookie") }) {
 		return o, misuse.Errorf("stethttp: Options.KeepHeaders has Set-Cookie; if it is meant to be stored, say so with StoreSetCookie")
+	}
+	if o.Fingerprint != nil && o.Canonicalize != nil {
+		return o, misuse.Errorf("stethttp: Options.Fingerprint and Canonicalize are both set; Fingerprint makes the whole fingerprint, so canonicalize the body there (canonical.Fingerprint does)")
 	}
 	o.ProblemBase = cmp.Or(o.ProblemBase, DefaultProblemBase)
 	if u, err := url.Parse(o.ProblemBase); err != nil || u.Scheme == "" || u.Host == "" {

@@ -38,6 +38,8 @@ var (
 		"The request body is larger than this operation accepts.", false, stet.NotExecuted}
 	bodyUnreadable = condition{"body-unreadable", 400, "Request body unreadable",
 		"The request body ended early or could not be read.", true, stet.NotExecuted}
+	bodyMisfit = condition{"body-invalid", 400, "Request body invalid",
+		"The request body is not what this operation takes.", false, stet.NotExecuted}
 	mismatch = condition{"mismatch", 422, "Idempotency key reused for another request",
 		"This key was used before for a request that differs from this one.", false, stet.NotExecuted}
 	inFlight = condition{"in-flight", 409, "Operation in flight",

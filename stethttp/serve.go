@@ -102,9 +102,8 @@ func (c *call) read(buf *buffer, limit int64) bool {
 		c.unread(err, limit)
 		return false
 	}
-	c.op.Fingerprint = c.m.fingerprint(c.r, buf.b)
 	c.buf, c.sent = buf, buf.b
-	return true
+	return c.digest(buf.b)
 }
 
 // unread refuses a request whose body was not read.

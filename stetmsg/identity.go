@@ -2,6 +2,7 @@ package stetmsg
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 
 	"github.com/stet-go/stet"
@@ -23,6 +24,26 @@ type Envelope struct {
 
 // Identity says which operation a message asks for.
 type Identity func(Envelope) (stet.Op, error)
+
+// WithFingerprint is id with the fingerprint that f returns, for operations that come in by
+// HTTP, by stet.Do or by an RPC, too: all of them have to make the same one (see
+// docs/faces.md). A message for which f returns an error, or the zero Fingerprint, is
+// refused.
+func (id Identity) WithFingerprint(f func(Envelope) (store.Fingerprint, error)) Identity {
+	return func(e Envelope) (stet.Op, error) {
+		op, err := id(e)
+		if err != nil {
+			return op, err
+		}
+		if op.Fingerprint, err = f(e); err != nil {
+			return stet.Op{}, fmt.Errorf("the message has no fingerprint: %w", err)
+		}
+		if op.Fingerprint == (store.Fingerprint{}) {
+			return stet.Op{}, errors.New("the function of WithFingerprint returned the zero Fingerprint, so messages could not be told apart")
+		}
+		return op, nil
+	}
+}
 
 // By returns an Options.Operation: id, seen through the envelope function of a
 // broker's package.

@@ -1,6 +1,7 @@
 package stetmsg_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stet-go/stet"
@@ -35,5 +36,27 @@ func TestDigestMakesEqualBodiesOneOperation(t *testing.T) {
 	c, _ := byBody(order{"1", "b"})
 	if a != b || a.Key == c.Key || len(a.Key) > store.MaxKey {
 		t.Fatal(a, b, c)
+	}
+}
+
+func TestFingerprintIsThatOfTheFunction(t *testing.T) {
+	of := func(e stetmsg.Envelope) (store.Fingerprint, error) {
+		switch string(e.Body) {
+		case "bad":
+			return store.Fingerprint{}, errors.New("no order")
+		case "zero":
+			return store.Fingerprint{}, nil
+		}
+		return stet.NewFingerprint([]byte("order"), e.Body), nil
+	}
+	id := stetmsg.By(envelope, stetmsg.Header("orders", "id").WithFingerprint(of))
+	op, err := id(order{"1", "a"})
+	if want := (stet.Op{Scope: "orders", Key: "1", Fingerprint: stet.NewFingerprint([]byte("order"), []byte("a")), Name: "orders"}); err != nil || op != want {
+		t.Fatal(op, err)
+	}
+	for _, m := range []order{{"1", "bad"}, {"1", "zero"}, {"none", "a"}} {
+		if op, err := id(m); err == nil {
+			t.Errorf("%v has an identity: %v", m, op)
+		}
 	}
 }

@@ -12,8 +12,8 @@ import (
 // apart. A package that is not here is refused; "stet" is the root. Subpackages of
 // those marked with /... may import what the parent may, the parent, and each other.
 var arrows = []struct{ from, to string }{
-	{"store canonical codec internal/fault internal/timer internal/problem internal/seal internal/child internal/rig internal/archtest internal/matrix", ""},
-	{"observe", "store"},
+	{"store codec internal/fault internal/timer internal/problem internal/seal internal/child internal/rig internal/archtest internal/matrix", ""},
+	{"observe canonical", "store"},
 	{"codec/protobuf", "codec"},
 	{"internal/coding", "codec store"},
 	{"stet", "store observe codec internal/coding internal/fault internal/timer internal/seal"},
