@@ -18,8 +18,9 @@ import (
 
 // guard is a protected handler.
 type guard struct {
-	m    *Middleware
-	next http.Handler
+	m     *Middleware
+	next  http.Handler
+	wrong string // with how it is wired
 }
 
 // call is one request that is protected.
@@ -54,6 +55,10 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	keys := r.Header[m.header]
 	if !m.protects(r.Method) || len(keys) == 0 && m.o.Optional && m.pointer == nil || m.o.Skip != nil && m.o.Skip(r) {
 		g.next.ServeHTTP(w, r)
+		return
+	}
+	if g.wrong != "" {
+		g.refuseWiring(w, r)
 		return
 	}
 	c := &call{guard: g, w: w, r: r}

@@ -171,14 +171,32 @@ func NewTx[T any](te *stet.TxEngine[T], o Options) (*TxMiddleware[T], error) {
 	return &TxMiddleware[T]{m}, nil
 }
 
-// HandleTx protects next, which gets its transaction as an argument. A request that
-// passes through unprotected, because of its method or for want of a key where it is
-// optional, has none: next panics before it is called.
+// HandleTx protects next, which gets its transaction as an argument. So it needs a key,
+// whatever Options.Optional says: a request without one is refused with 400 (key-missing).
+// A request that passes through unprotected, because of its method or of Options.Skip, has
+// no transaction: it is refused with 500 (misconfigured), and Options.ErrorLog says why.
 func (m *TxMiddleware[T]) HandleTx(next func(http.ResponseWriter, *http.Request, T)) http.Handler {
 	if next == nil {
 		panic("stethttp: HandleTx needs a handler")
 	}
-	return m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next(w, r, Tx[T](r.Context())) }))
+	return m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !InTx(r.Context()) {
+			m.refuseWithoutTx(w, r)
+			return
+		}
+		next(w, r, Tx[T](r.Context()))
+	}))
+}
+
+// refuseWithoutTx refuses a request that has come to a handler of HandleTx unprotected.
+func (m *Middleware) refuseWithoutTx(w http.ResponseWriter, r *http.Request) {
+	if m.protects(r.Method) && (m.o.Skip == nil || !m.o.Skip(r)) {
+		m.refuse(w, &keyMissing, "", 0)
+		return
+	}
+	m.log().ErrorContext(r.Context(), "stethttp: a request has reached a handler of HandleTx unprotected, so that it has no transaction; nothing was executed. "+
+		"Its method is not among Options.Methods, or Options.Skip let it pass: give such requests to another handler", slog.String("method", r.Method))
+	m.refuse(w, &misconfigured, "", 0)
 }
 
 // Must returns v, or panics if err is not nil. It is for variables and for
@@ -235,7 +253,7 @@ func (m *Middleware) Handler(next http.Handler) http.Handler {
 	if next == nil {
 		panic("stethttp: Handler needs a handler")
 	}
-	return &guard{m: m, next: next}
+	return &guard{m: m, next: next, wrong: miswired(next)}
 }
 
 func (m *Middleware) log() *slog.Logger {

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stethttp"
 	stores "github.com/stet-go/stet/store"
 )
@@ -262,4 +265,43 @@ func TestTxWithoutATransactionSaysWhy(t *testing.T) {
 		}
 	}()
 	stethttp.Tx[*fakeTx](t.Context())
+}
+
+// A handler that is given a transaction cannot run without one: a request without a key is
+// told so, even where keys are optional, and so is the service.
+func TestHandleTxRefusesRequestsWithoutATransaction(t *testing.T) {
+	log, st := &stettest.Log{}, newTxStore()
+	te := stettest.TxEngine(stettest.Engine(t, st, stet.Options{}), stores.TxStore[*fakeTx](st))
+	m := stethttp.Must(stethttp.NewTx(te, stethttp.Options{Scope: stethttp.SingleTenant, Optional: true, ErrorLog: slog.New(slog.NewTextHandler(log, nil)),
+		Skip: func(r *http.Request) bool { return r.Header.Get("Upgrade") != "" }}))
+	runs := 0
+	h := m.HandleTx(func(w http.ResponseWriter, _ *http.Request, tx *fakeTx) {
+		runs++
+		tx.rows = append(tx.rows, "row")
+		w.WriteHeader(201)
+	})
+	for _, c := range []struct {
+		method, key, upgrade, problem string
+		status                        int
+		logged                        bool
+	}{{"POST", "", "", "key-missing", 400, false}, {"GET", "k", "", "misconfigured", 500, true}, {"POST", "k", "websocket", "misconfigured", 500, true}} {
+		r := httptest.NewRequest(c.method, "/payments", strings.NewReader("x"))
+		if c.key != "" {
+			r.Header.Set("Idempotency-Key", c.key)
+		}
+		if c.upgrade != "" {
+			r.Header.Set("Upgrade", c.upgrade)
+		}
+		w, before := httptest.NewRecorder(), len(log.String())
+		h.ServeHTTP(w, r)
+		if w.Code != c.status || !strings.Contains(w.Body.String(), "#"+c.problem+`"`) || len(log.String()) > before != c.logged {
+			t.Errorf("%+v: %d %s; the log has %s", c, w.Code, w.Body, log)
+		}
+	}
+	if runs != 0 {
+		t.Errorf("the handler ran %d times", runs)
+	}
+	if w := ask(h, "k", "", "x"); w.Code != 201 || runs != 1 || len(st.rows()) != 1 {
+		t.Errorf("with a key: %d %s", w.Code, w.Body)
+	}
 }

@@ -1,0 +1,41 @@
+package stethttp
+
+import (
+	"log/slog"
+	"net/http"
+	"reflect"
+	"regexp"
+	"runtime"
+	"strings"
+)
+
+// fiberAdaptor is the file of Fiber's adaptor for middleware of net/http, in Fiber 3 and 2
+// and in the module of its own that it was.
+var fiberAdaptor = regexp.MustCompile(`github\.com/gofiber/(fiber(/v\d+)?(@[^/]+)?/middleware/adaptor|adaptor(/v\d+)?(@[^/]+)?)/adaptor\.go$`)
+
+// miswired says what is wrong with how a handler is wired, "" for nothing that is known.
+//
+// Fiber's adaptor.HTTPMiddleware gives its middleware a handler that does nothing, and calls
+// the real one when the middleware has returned. What that answers is not known then, and
+// would take the place of whatever is said here.
+func miswired(next http.Handler) string {
+	f, ok := next.(http.HandlerFunc)
+	if !ok {
+		return ""
+	}
+	fn := runtime.FuncForPC(reflect.ValueOf(f).Pointer())
+	if fn == nil || !strings.Contains(fn.Name(), "HTTPMiddleware") { // inlined, it has the caller's package
+		return ""
+	}
+	if file, _ := fn.FileLine(fn.Entry()); fiberAdaptor.MatchString(file) {
+		return "Fiber's adaptor.HTTPMiddleware calls the handler when this middleware has returned, so that nothing of it can be protected. Use stetfiber.Middleware, or " +
+			"give Fiber adaptor.HTTPHandler of the protected handler"
+	}
+	return ""
+}
+
+// refuseWiring refuses a request that could not be protected.
+func (g *guard) refuseWiring(w http.ResponseWriter, r *http.Request) {
+	g.m.log().ErrorContext(r.Context(), "stethttp: a request could not be protected, so it is refused; nothing was executed", slog.String("error", g.wrong))
+	g.m.refuse(w, &misconfigured, "", 0)
+}
