@@ -195,6 +195,14 @@ func (w *response) Write(b []byte) (int, error) {
 	return w.body.Write(b)
 }
 
+// Flush implements http.Flusher: what is flushed is sent with the rest, when the handler
+// has returned.
+func (w *response) Flush() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.writeHeader(http.StatusOK)
+}
+
 // end refuses what is written from now on.
 func (w *response) end() {
 	w.mu.Lock()

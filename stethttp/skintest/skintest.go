@@ -62,6 +62,9 @@ const (
 	// Missing is that a handler which wrote nothing can be told from one that means an
 	// empty response with status 200. Without it the empty response is an outcome.
 	Missing Ability = "missing responses"
+	// Fields is that fields of one name come and go one by one. Without it they are joined
+	// with commas on the way (RFC 9110, section 5.3), and two keys are one that is not valid.
+	Fields Ability = "fields of one name"
 	// Transactions are for skins that have none.
 	Transactions Ability = "transactions"
 )
@@ -125,7 +128,7 @@ func (s *Skin) fill(t testing.TB) {
 	}
 	for ability, why := range s.Lacks {
 		switch ability {
-		case Streaming, LateWrites, Missing, Transactions:
+		case Streaming, LateWrites, Missing, Fields, Transactions:
 		default:
 			t.Fatalf("skintest: Skin.Lacks has %q, which is no Ability", ability)
 		}
