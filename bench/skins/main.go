@@ -1,0 +1,190 @@
+// Command skins measures what stet costs in each framework, for first requests and for
+// replays, beside the framework alone; and Fiber's own idempotency middleware beside
+// stetfiber's, on one Redis server. Then it counts executions where two processes get each
+// request at once, and fails if a key is executed twice behind stet.
+//
+// All requests take the way that users' do: over loopback connections that stay open.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/bench/internal/rounds"
+	"github.com/stet-go/stet/internal/child"
+	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store/memory"
+)
+
+var (
+	connections = flag.Int("connections", 16, "connections, each with one request at a time")
+	each        = flag.Duration("each", 700*time.Millisecond, "how long one measurement takes")
+	n           = flag.Int("rounds", 7, "rounds")
+	keys        = flag.Int("keys", 200, "keys that are sent to two processes at once")
+)
+
+func main() {
+	child.Main(childEnv, serveChild)
+	flag.Parse()
+	if err := run(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, "skins:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) (err error) {
+	if err := overhead(); err != nil {
+		return err
+	}
+	r, err := rig.New()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	server, err := r.StartRedis(ctx, rig.RedisOptions{Settings: map[string]string{"appendonly": "yes", "appendfsync": "always"}})
+	if err != nil {
+		return err
+	}
+	if err := besideOwn(ctx, server.Addr()); err != nil {
+		return err
+	}
+	return twoProcesses(ctx, server.Addr())
+}
+
+// executed counts what the handlers of all frameworks did.
+var executed atomic.Int64
+
+const kept = 500 // replays go round these
+
+var (
+	next, turn atomic.Int64
+	fresh      = func() string { return "new-" + strconv.FormatInt(next.Add(1), 10) }
+	old        = func() string { return "old-" + strconv.FormatInt(turn.Add(1)%kept, 10) }
+)
+
+// target is a server that requests are sent to.
+type target struct {
+	name string
+	addr string
+	// dial makes a caller, which sends one request after another.
+	dial  func() (caller, error)
+	close func()
+}
+
+// caller sends a request with a key, and waits for its response.
+type caller interface {
+	call(key string) error
+	close()
+}
+
+// measure is how many requests a second a target serves with keys; runs says whether
+// they are executed, each once, or none is.
+func (t target) measure(key func() string, runs bool) (float64, error) {
+	runtime.GC()
+	var done atomic.Int64
+	before := executed.Load()
+	errs := make([]error, *connections)
+	var wg sync.WaitGroup
+	began := time.Now()
+	for i := range *connections {
+		wg.Go(func() {
+			c, err := t.dial()
+			if err != nil {
+				errs[i] = err
+				return
+			}
+			defer c.close()
+			for time.Since(began) < *each && errs[i] == nil {
+				if errs[i] = c.call(key()); errs[i] == nil {
+					done.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	took := time.Since(began)
+	want := int64(0)
+	if runs {
+		want = done.Load()
+	}
+	if ran := executed.Load() - before; ran != want && errors.Join(errs...) == nil {
+		return 0, fmt.Errorf("%d executions of %d requests", ran, done.Load())
+	}
+	return float64(done.Load()) / took.Seconds(), errors.Join(errs...)
+}
+
+// warm makes the operations that replays go round.
+func (t target) warm() error {
+	c, err := t.dial()
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	for range kept {
+		if err := c.call(old()); err != nil {
+			return fmt.Errorf("%s: %w", t.name, err)
+		}
+	}
+	return nil
+}
+
+// contenders are the target alone, and protected.
+func contenders(name string, bare, protected target) []rounds.Contender {
+	return []rounds.Contender{
+		{Name: name + " bare", Measure: func() (float64, error) { return bare.measure(fresh, true) }},
+		{Name: name + " first", Measure: func() (float64, error) { return protected.measure(fresh, true) }},
+		{Name: name + " replay", Measure: func() (float64, error) { return protected.measure(old, false) }},
+	}
+}
+
+// overhead measures all frameworks on the memory store.
+func overhead() error {
+	var all []rounds.Contender
+	for _, f := range frameworks {
+		engine, err := stet.New(memory.New(memory.Options{MaxRecords: 50_000_000}), stet.Options{})
+		if err != nil {
+			return err
+		}
+		defer engine.Close()
+		bare, err := f.serve(nil)
+		if err != nil {
+			return err
+		}
+		defer bare.close()
+		protected, err := f.serve(engine)
+		if err != nil {
+			return err
+		}
+		defer protected.close()
+		if err := protected.warm(); err != nil {
+			return err
+		}
+		all = append(all, contenders(f.name, bare, protected)...)
+	}
+	rates, err := rounds.Compare(*n, all...)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%d connections over loopback, JSON of 1 KB, memory store, %d processors\n", *connections, runtime.GOMAXPROCS(0))
+	for _, f := range frameworks {
+		bare, first, replay := rates[f.name+" bare"], rates[f.name+" first"], rates[f.name+" replay"]
+		fmt.Printf("%-9s bare %7.0f, first %7.0f, replay %7.0f requests/s\n", f.name, rounds.Median(bare), rounds.Median(first), rounds.Median(replay))
+	}
+	for _, f := range frameworks {
+		bare, first, replay := rates[f.name+" bare"], rates[f.name+" first"], rates[f.name+" replay"]
+		name := "skin_" + strings.ReplaceAll(f.name, "/", "")
+		rounds.Figure(name+"_first_ratio", rounds.Ratio(first, bare), "x bare")
+		rounds.Figure(name+"_replay_ratio", rounds.Ratio(replay, bare), "x bare")
+	}
+	return nil
+}
