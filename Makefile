@@ -16,7 +16,7 @@ BESIDE   ?= $(shell echo $$((($(CORES) + 1) / 2)))
 
 .DEFAULT_GOAL := help
 .PHONY: help services test $(addprefix test-in-,$(MODULES)) short lint versions-postgres ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy ordeal-async ordeal-python ordeal-node ordeal-mixed ordeal-flow reconcile simulate model mutants \
-	bench bench-postgres bench-sql bench-redis bench-proxy bench-messages bench-async bench-flow trips fuzz demo diagram tidy
+	bench bench-postgres bench-sql bench-redis bench-proxy bench-messages bench-async bench-flow bench-skins trips fuzz demo diagram tidy
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -122,6 +122,9 @@ bench-flow: services ## Measure operations through the sidecar beside the same i
 
 trips: services ## Count the round trips to PostgreSQL and Redis of each call as users make it
 	cd bench && $(GO) run ./trips
+
+bench-skins: services ## Measure the middleware of each framework beside the framework alone, and Fiber's own; count what two processes execute (4 min)
+	cd bench && $(GO) run ./skins
 
 bench-messages: services ## Measure consumers beside bare ones on the same broker
 	cd bench && $(GO) run ./messages

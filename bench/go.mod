@@ -9,6 +9,8 @@ require (
 	github.com/gin-gonic/gin v1.12.0
 	github.com/gofiber/fiber/v3 v3.1.0
 	github.com/jackc/pgx/v5 v5.12.0
+	github.com/labstack/echo/v4 v4.16.0
+	github.com/labstack/echo/v5 v5.4.4
 	github.com/nats-io/nats.go v1.55.0
 	github.com/rabbitmq/amqp091-go v1.16.0
 	github.com/redis/go-redis/v9 v9.23.0
@@ -38,8 +40,9 @@ require (
 	github.com/gofiber/utils/v2 v2.0.2 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
 	github.com/klauspost/cpuid/v2 v2.4.0 // indirect
+	github.com/labstack/gommon v0.5.0 // indirect
 	github.com/leodido/go-urn v1.4.0 // indirect
-	github.com/mattn/go-colorable v0.1.14 // indirect
+	github.com/mattn/go-colorable v0.1.15 // indirect
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.2 // indirect
 	github.com/pelletier/go-toml/v2 v2.2.4 // indirect
@@ -51,6 +54,7 @@ require (
 	github.com/ugorji/go/codec v1.3.1 // indirect
 	github.com/valyala/bytebufferpool v1.0.0 // indirect
 	github.com/valyala/fasthttp v1.69.0 // indirect
+	github.com/valyala/fasttemplate v1.2.2 // indirect
 	go.mongodb.org/mongo-driver/v2 v2.5.0 // indirect
 	golang.org/x/arch v0.22.0 // indirect
 	golang.org/x/net v0.60.0 // indirect
@@ -98,6 +102,8 @@ require (
 	github.com/riverqueue/river/rivershared v0.51.1 // indirect
 	github.com/riverqueue/river/rivertype v0.51.1 // indirect
 	github.com/sony/gobreaker v1.0.0 // indirect
+	github.com/stet-go/stet/stetecho v0.0.0-00010101000000-000000000000
+	github.com/stet-go/stet/stetecho4 v0.0.0-00010101000000-000000000000
 	github.com/stet-go/stet/stetfiber v0.0.0-00010101000000-000000000000
 	github.com/stet-go/stet/stetgin v0.0.0-00010101000000-000000000000
 	github.com/stet-go/stet/stetgrpc v0.0.0-00010101000000-000000000000
@@ -123,3 +129,7 @@ replace github.com/stet-go/stet/stetfiber => ../stetfiber
 replace github.com/stet-go/stet/stetgin => ../stetgin
 
 replace github.com/stet-go/stet/stetgrpc => ../stetgrpc
+
+replace github.com/stet-go/stet/stetecho => ../stetecho
+
+replace github.com/stet-go/stet/stetecho4 => ../stetecho4

@@ -1,6 +1,7 @@
 package stetfiber_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"net"
@@ -205,6 +206,28 @@ func TestResponsesAreAsFiberSendsThem(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestMiddlewareAroundKeepsItsContext: the run's has ended when it goes on.
+func TestMiddlewareAroundKeepsItsContext(t *testing.T) {
+	type mine struct{}
+	s := open(t, fiber.Config{}, stet.Options{}, stethttp.Options{}, func(s *shop, once fiber.Handler) {
+		s.app.Post("/orders/:id", func(c fiber.Ctx) error {
+			c.SetContext(context.WithValue(c.Context(), mine{}, "kept"))
+			err := c.Next()
+			if c.Context().Err() != nil || c.Context().Value(mine{}) != "kept" || stet.FromContext(c.Context()) != nil {
+				t.Errorf("the context is %v", c.Context())
+			}
+			return err
+		}, once, s.count(func(c fiber.Ctx) error {
+			if c.Context().Value(mine{}) != "kept" || stet.FromContext(c.Context()) == nil {
+				t.Errorf("the handler's context is %v", c.Context())
+			}
+			return c.SendStatus(201)
+		}))
+	})
+	s.want("an order", s.order(), 201, "Created", false)
+	s.ran(1)
 }
 
 // TestHijackIsRefused: the connection would go to another protocol before the outcome

@@ -1,6 +1,7 @@
 package stetfiber
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -75,7 +76,8 @@ func newBody(req *fasthttp.Request) *requestBody {
 		return &requestBody{Reader: f, form: f, size: f.size}
 	}
 	b := req.Body()
-	return &requestBody{Reader: strings.NewReader(string(b)), size: int64(len(b))}
+	return &requestBody{Reader: bytes.NewReader(b), size: int64(len(b))} // which stethttp copies
+
 }
 
 // Read implements io.Reader. A stream must not be read again after its end.

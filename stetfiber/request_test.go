@@ -187,6 +187,7 @@ func TestTLSStateIsThere(t *testing.T) {
 		func(s *shop, once fiber.Handler) {
 			s.app.Post("/orders/:id", once, s.count(func(c fiber.Ctx) error { return c.Status(201).SendString("paid") }))
 		})
+	s.send("GET", "/", "") // the app is up
 	client, server := net.Pipe()
 	defer client.Close()
 	go func() {

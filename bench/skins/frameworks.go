@@ -26,6 +26,8 @@ type framework struct {
 var frameworks = []framework{
 	{"net/http", serveNetHTTP},
 	{"gin", serveGin},
+	{"echo", serveEcho},
+	{"echo4", serveEcho4},
 	{"fiber", serveFiber},
 	{"grpc", serveGRPC},
 }

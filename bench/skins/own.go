@@ -90,8 +90,11 @@ func besideOwn(ctx context.Context, addr string) error {
 		return err
 	}
 	defer bare.close()
-	for name, middleware := range map[string]any{"own": own(client), "stet": protected} {
-		t, err := serveApp(name, middleware)
+	for _, c := range []struct {
+		name       string
+		middleware any
+	}{{"own", own(client)}, {"stet", protected}} {
+		t, err := serveApp(c.name, c.middleware)
 		if err != nil {
 			return err
 		}
@@ -99,13 +102,13 @@ func besideOwn(ctx context.Context, addr string) error {
 		if err := t.warm(); err != nil {
 			return err
 		}
-		all = append(all, contenders(name, bare, t)...)
+		all = append(all, contenders(c.name, bare, t)...)
 	}
 	rates, err := rounds.Compare(*n, all...)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("\nFiber's middleware/idempotency, and stetfiber; Redis with appendfsync always\n")
+	fmt.Printf("\nFiber's middleware/idempotency, and stetfiber; Redis with appendfsync always. Echo and Gin have none of their own\n")
 	for _, name := range []string{"own", "stet"} {
 		fmt.Printf("%-9s first %7.0f, replay %7.0f requests/s\n", name, rounds.Median(rates[name+" first"]), rounds.Median(rates[name+" replay"]))
 	}
