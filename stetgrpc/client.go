@@ -25,7 +25,7 @@ type ClientOptions struct {
 	Policy stetclient.Policy
 	// Methods are the unary methods whose calls get a key, and are retried: full methods
 	// ("/shop.v1.Payments/Charge") or services ("shop.v1.Payments"). Default: all, apart
-	// from those of gRPC's own services ("grpc.…").
+	// from those of gRPC's own services: health, reflection and channelz.
 	Methods []string
 }
 
@@ -52,7 +52,7 @@ func ClientInterceptor(o ClientOptions) (grpc.UnaryClientInterceptor, error) {
 		return nil, err
 	}
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		if len(o.Methods) > 0 && !names(o.Methods, method) || len(o.Methods) == 0 && strings.HasPrefix(serviceOf(method), "grpc.") {
+		if len(o.Methods) > 0 && !names(o.Methods, method) || len(o.Methods) == 0 && own(serviceOf(method)) {
 			return invoker(ctx, method, req, reply, cc, opts...)
 		}
 		ctx, err := keyed(ctx)

@@ -48,34 +48,37 @@ func (p *payments) do(ctx context.Context, amount string) (proto.Message, error)
 	return wrapperspb.String("charged " + amount), nil
 }
 
-var paymentsDesc = grpc.ServiceDesc{
-	ServiceName: "test.Payments",
-	HandlerType: (*any)(nil),
-	Methods: []grpc.MethodDesc{{MethodName: "Charge", Handler: func(srv any, ctx context.Context, dec func(any) error, ic grpc.UnaryServerInterceptor) (any, error) {
-		in := new(wrapperspb.StringValue)
-		if err := dec(in); err != nil {
-			return nil, err
-		}
-		handler := func(ctx context.Context, req any) (any, error) {
-			m, err := srv.(*payments).do(ctx, req.(*wrapperspb.StringValue).GetValue())
-			if m == nil {
+var paymentsDesc = desc("test.Payments")
+
+// desc describes a service of that name.
+func desc(service string) grpc.ServiceDesc {
+	return grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{StreamName: "Watch", ServerStreams: true, Handler: watches}},
+		Methods: []grpc.MethodDesc{{MethodName: "Charge", Handler: func(srv any, ctx context.Context, dec func(any) error, ic grpc.UnaryServerInterceptor) (any, error) {
+			in := new(wrapperspb.StringValue)
+			if err := dec(in); err != nil {
 				return nil, err
 			}
-			return m, err
-		}
-		if ic == nil {
-			return handler(ctx, in)
-		}
-		return ic(ctx, in, &grpc.UnaryServerInfo{Server: srv, FullMethod: charge}, handler)
-	}}},
-	Streams: []grpc.StreamDesc{{StreamName: "Watch", ServerStreams: true, Handler: func(srv any, ss grpc.ServerStream) error {
-		m := new(wrapperspb.StringValue)
-		if err := ss.RecvMsg(m); err != nil {
-			return err
-		}
-		srv.(*payments).runs.Add(1)
-		return ss.SendMsg(m)
-	}}},
+			handler := func(ctx context.Context, req any) (any, error) {
+				m, err := srv.(*payments).do(ctx, req.(*wrapperspb.StringValue).GetValue())
+				if m == nil {
+					return nil, err
+				}
+				return m, err
+			}
+			if ic == nil {
+				return handler(ctx, in)
+			}
+			return ic(ctx, in, &grpc.UnaryServerInfo{Server: srv, FullMethod: "/" + service + "/Charge"}, handler)
+		}}}}
+}
+
+func watches(srv any, ss grpc.ServerStream) error {
+	m := new(wrapperspb.StringValue)
+	if err := ss.RecvMsg(m); err != nil {
+		return err
+	}
+	srv.(*payments).runs.Add(1)
+	return ss.SendMsg(m)
 }
 
 // unaryDesc is the service without its streaming method.
@@ -95,6 +98,7 @@ type bench struct {
 	conn   *grpc.ClientConn
 	server *grpc.Server
 	i      *stetgrpc.Interceptor
+	method string
 }
 
 // start serves payments over an interceptor.
@@ -129,7 +133,7 @@ func newBench(t testing.TB, o stetgrpc.Options, eo stet.Options, dial ...grpc.Di
 
 func benchOver(t testing.TB, s store.Store, o stetgrpc.Options, eo stet.Options, dial ...grpc.DialOption) *bench {
 	t.Helper()
-	b := &bench{payments: &payments{}, t: t, events: &stettest.Events{}, log: &stettest.Log{}}
+	b := &bench{payments: &payments{}, method: charge, t: t, events: &stettest.Events{}, log: &stettest.Log{}}
 	eo.Observer = b.events
 	b.engine = stettest.Engine(t, s, eo)
 	b.i = stetgrpc.Must(stetgrpc.New(b.engine, b.options(o)))
@@ -182,12 +186,12 @@ func (b *bench) call(amount string, md ...string) answer {
 func (b *bench) callCtx(ctx context.Context, amount string, md ...string) answer {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	return invoke(ctx, b.conn, wrapperspb.String(amount), md...)
+	return invoke(ctx, b.conn, b.method, wrapperspb.String(amount), md...)
 }
 
-func invoke(ctx context.Context, conn *grpc.ClientConn, req proto.Message, md ...string) answer {
+func invoke(ctx context.Context, conn *grpc.ClientConn, method string, req proto.Message, md ...string) answer {
 	var a answer
-	err := conn.Invoke(metadata.AppendToOutgoingContext(ctx, md...), charge, req, &a.raw,
+	err := conn.Invoke(metadata.AppendToOutgoingContext(ctx, md...), method, req, &a.raw,
 		grpc.Header(&a.header), grpc.Trailer(&a.trailer), grpc.ForceCodec(rawCodec{}))
 	a.st = status.Convert(err)
 	var v wrapperspb.StringValue
@@ -220,4 +224,9 @@ func anyStruct(t testing.TB) *structpb.Struct {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// handler is the handler that an interceptor is given.
+func (b *bench) handler(ctx context.Context, req any) (any, error) {
+	return b.do(ctx, req.(*wrapperspb.StringValue).GetValue())
 }

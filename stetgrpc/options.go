@@ -69,7 +69,8 @@ type Options struct {
 	// Methods are the protected unary methods: full methods ("/shop.v1.Payments/Charge")
 	// or services ("shop.v1.Payments"). A call of another one passes without a key; with
 	// a key it is refused with FAILED_PRECONDITION (METHOD_UNPROTECTED). Default: all,
-	// apart from those of Unprotected, and of gRPC's own services ("grpc.…").
+	// apart from those of Unprotected, and of gRPC's own services: health, reflection and
+	// channelz.
 	Methods []string
 	// Unprotected are unary methods and services, named as in Methods, whose calls pass,
 	// with a key or without.
@@ -173,13 +174,19 @@ func names(list []string, method string) bool {
 	return slices.Contains(list, method) || slices.Contains(list, serviceOf(method))
 }
 
+// own reports whether a service is one that gRPC brings along: of health, reflection or
+// channelz. Their calls change nothing.
+func own(service string) bool {
+	return slices.ContainsFunc([]string{"grpc.health.", "grpc.reflection.", "grpc.channelz."}, func(prefix string) bool { return strings.HasPrefix(service, prefix) })
+}
+
 // rule returns what becomes of the unary calls of a method. A method's own name counts
 // more than that of its service.
 func (o *Options) rule(method string) rule {
 	switch {
 	case slices.Contains(o.Methods, method):
 		return protected
-	case strings.HasPrefix(serviceOf(method), "grpc."), names(o.Unprotected, method):
+	case own(serviceOf(method)), names(o.Unprotected, method):
 		return passes
 	case len(o.Methods) == 0, names(o.Methods, method):
 		return protected
@@ -191,7 +198,7 @@ func (o *Options) rule(method string) rule {
 func (o *Options) stream(method string) bool {
 	service := serviceOf(method)
 	switch {
-	case strings.HasPrefix(service, "grpc."), slices.Contains(o.Streams, method):
+	case own(service), slices.Contains(o.Streams, method):
 		return true
 	case len(o.Methods) == 0:
 		return slices.Contains(o.Unprotected, service)

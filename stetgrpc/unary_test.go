@@ -145,7 +145,7 @@ func TestARequestWithFieldsThatTheServerDoesNotKnowIsRefused(t *testing.T) {
 	b := newBench(t, stetgrpc.Options{}, stet.Options{})
 	m := wrapperspb.String("1")
 	m.ProtoReflect().SetUnknown([]byte{0xf8, 0x07, 0x01})
-	b.want(invoke(t.Context(), b.conn, m, key, "k"), "InvalidArgument REQUEST_INDIGESTIBLE not executed")
+	b.want(invoke(t.Context(), b.conn, charge, m, key, "k"), "InvalidArgument REQUEST_INDIGESTIBLE not executed")
 	b.wantRuns(0)
 }
 
