@@ -38,7 +38,8 @@ type ClientOptions struct {
 // documents.
 //
 // The key is that of WithKey, or of the outgoing metadata idempotency-key, else a new one.
-// The error has the status of the last attempt, and ExecutionOf answers for all of them.
+// The error has the status of the last attempt, and ExecutionOf answers for all of them;
+// stet.KindOf tells refusals apart, and is stet.KindFailed for an outcome.
 // Streaming calls pass as they are. Wrong options are errors of kind stet.KindInvalid.
 func ClientInterceptor(o ClientOptions) (grpc.UnaryClientInterceptor, error) {
 	for _, name := range o.Methods {
@@ -64,7 +65,7 @@ func ClientInterceptor(o ClientOptions) (grpc.UnaryClientInterceptor, error) {
 			all := append(opts[:len(opts):len(opts)], grpc.Trailer(&trailer))
 			return struct{}{}, judge(ctx, invoker(ctx, method, req, reply, cc, all...), trailer)
 		})
-		return callErrorOf(err)
+		return callErrorOf(ctx, err)
 	}, nil
 }
 
@@ -88,7 +89,7 @@ func keyed(ctx context.Context) (context.Context, error) {
 	key, c, detail := rpc.Key(md.Get)
 	switch {
 	case c != nil:
-		return nil, &callError{st: status.FromProto(c.End(detail, 0).Status), execution: stet.NotExecuted}
+		return nil, &callError{status.FromProto(c.End(detail, 0).Status), stet.Error{Kind: stet.KindInvalid, Execution: stet.NotExecuted}}
 	case key == "":
 		md.Set(KeyMetadata, stet.NewKey())
 	}
@@ -104,8 +105,8 @@ func judge(ctx context.Context, err error, trailer metadata.MD) error {
 	st := status.Convert(err)
 	said, ok := rpc.ReadStatus(st.Proto())
 	retry := said.Retryable
-	if !ok {
-		said.Execution = rpc.ParseExecution(strings.Join(trailer.Get(ExecutionMetadata), ","))
+	if own := trailer.Get(ExecutionMetadata); len(own) == 1 || !ok { // else what it says is of the call
+		said.Execution = rpc.ParseExecution(strings.Join(own, ","))
 		switch st.Code() {
 		case codes.Unavailable:
 			retry = true
@@ -129,9 +130,8 @@ func judge(ctx context.Context, err error, trailer metadata.MD) error {
 
 // callError is the error of a call of the client interceptor.
 type callError struct {
-	st        *status.Status
-	execution stet.Execution
-	cause     error
+	st  *status.Status
+	own stet.Error
 }
 
 // Error implements error.
@@ -140,24 +140,43 @@ func (e *callError) Error() string { return e.st.Err().Error() }
 // GRPCStatus returns the status of the last attempt, for package status.
 func (e *callError) GRPCStatus() *status.Status { return e.st }
 
-// Unwrap returns what stetclient.Retry has returned.
-func (e *callError) Unwrap() error { return e.cause }
+// Unwrap returns the error for stet.KindOf, and what stetclient.Retry has returned.
+func (e *callError) Unwrap() error { return &e.own }
+
+// kinds are those of what servers refuse.
+var kinds = map[string]stet.Kind{
+	rpc.Mismatch.Reason: stet.KindMismatch, rpc.InFlight.Reason: stet.KindInFlight, rpc.OutcomeUnknown.Reason: stet.KindUnknown,
+	rpc.ResultExpired.Reason: stet.KindExpired, rpc.ResultUnreadable.Reason: stet.KindDamaged, rpc.ResultForeign.Reason: stet.KindForeign,
+	rpc.StoreUnavailable.Reason: stet.KindStore, rpc.KeyMissing.Reason: stet.KindInvalid, rpc.KeyInvalid.Reason: stet.KindInvalid,
+	rpc.KeyRepeated.Reason: stet.KindInvalid, rpc.KeyMisplaced.Reason: stet.KindInvalid,
+}
 
 // callErrorOf is the caller's error for that of stetclient.Retry, which may be nil.
-func callErrorOf(err error) error {
+func callErrorOf(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	e := &callError{execution: stet.ExecutionOf(err), cause: err}
+	e := &callError{own: stet.Error{Execution: stet.ExecutionOf(err), Cause: err}}
 	own, ok := errors.AsType[*stetclient.Error](err)
 	var last interface{ GRPCStatus() *status.Status }
 	switch {
 	case ok && errors.As(own.Cause, &last):
-		e.st = last.GRPCStatus()
+		e.st, e.own.RetryAfter = last.GRPCStatus(), own.RetryAfter
 	case ok && own.Reason == stetclient.ReasonContext:
-		e.st = status.FromContextError(own.Cause)
+		e.st = status.FromContextError(ctx.Err())
 	default:
 		e.st = status.New(codes.Internal, err.Error())
+	}
+	said, _ := rpc.ReadStatus(e.st.Proto())
+	e.own.Kind = kinds[said.Reason]
+	switch {
+	case e.own.Kind != 0:
+	case e.own.Execution == stet.NotExecuted:
+		e.own.Kind = stet.KindRetryable
+	case e.own.Execution == stet.Executed, said.Reason != "" && !said.Retryable:
+		e.own.Kind = stet.KindFailed
+	default:
+		e.own.Kind = stet.KindUnknown
 	}
 	return e
 }
@@ -170,7 +189,7 @@ func ExecutionOf(err error) stet.Execution {
 		return stet.Executed
 	}
 	if own, ok := errors.AsType[*callError](err); ok {
-		return own.execution
+		return own.own.Execution
 	}
 	if st, ok := status.FromError(err); ok {
 		if said, ok := rpc.ReadStatus(st.Proto()); ok {

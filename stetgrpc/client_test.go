@@ -108,8 +108,9 @@ func TestWhatStandsIsNotAskedForAgain(t *testing.T) {
 			if errors.Unwrap(c.err) != nil {
 				want, _ = status.FromError(errors.Unwrap(c.err))
 			}
-			if got, ok := status.FromError(err); !ok || got.Code() != want.Code() || got.Message() != "no" || stetgrpc.ExecutionOf(err) != c.execution || stet.ExecutionOf(err) != c.execution {
-				t.Errorf("%v: %v", err, stetgrpc.ExecutionOf(err))
+			if got, ok := status.FromError(err); !ok || got.Code() != want.Code() || got.Message() != "no" || stetgrpc.ExecutionOf(err) != c.execution || stet.ExecutionOf(err) != c.execution ||
+				(stet.KindOf(err) == stet.KindFailed) != (c.execution == stet.Executed) {
+				t.Errorf("%v: %v, %v", err, stetgrpc.ExecutionOf(err), stet.KindOf(err))
 			}
 			b.wantRuns(1)
 		})
@@ -212,6 +213,40 @@ func (n noting) Accept() (net.Conn, error) {
 		n.conns <- c
 	}
 	return c, err
+}
+
+// TestAStatusOfAnotherOperationSaysNothingOfThisOne: the handler has had its effect, and
+// passes on what a service further down has refused.
+func TestAStatusOfAnotherOperationSaysNothingOfThisOne(t *testing.T) {
+	for _, c := range []rpc.Condition{rpc.StoreUnavailable, rpc.ScopeMissing, rpc.InFlight, rpc.Mismatch} {
+		b := newBench(t, stetgrpc.Options{}, stet.Options{}, client(t, stetgrpc.ClientOptions{}))
+		b.charge = func(context.Context, string) (proto.Message, error) {
+			return nil, status.FromProto(c.End("further down", time.Millisecond).Status).Err()
+		}
+		ctx := stetgrpc.WithKey(t.Context(), "k")
+		for range 2 {
+			_, err := b.charges(ctx, "1")
+			bare := status.Convert(err).Err() // as a client without the interceptor has it
+			if status.Code(err) != codes.Code(c.Code) || stetgrpc.ExecutionOf(err) != stet.Executed || stetgrpc.ExecutionOf(bare) != stet.Executed || stet.KindOf(err) != stet.KindFailed {
+				t.Errorf("%s: %v, %v, %v", c.Reason, err, stetgrpc.ExecutionOf(err), stet.KindOf(err))
+			}
+		}
+		b.wantRuns(1)
+	}
+}
+
+func TestRefusalsHaveTheirKindAtTheClient(t *testing.T) {
+	b := newBench(t, stetgrpc.Options{}, stet.Options{}, client(t, stetgrpc.ClientOptions{}))
+	ctx := stetgrpc.WithKey(t.Context(), "k")
+	_, first := b.charges(ctx, "1")
+	if _, err := b.charges(ctx, "2"); first != nil || stet.KindOf(err) != stet.KindMismatch || stet.ExecutionOf(err) != stet.NotExecuted {
+		t.Error(first, err, stet.KindOf(err))
+	}
+	ended, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("a cause of its own"))
+	if _, err := b.charges(ended, "1"); status.Code(err) != codes.Canceled || stet.KindOf(err) != stet.KindRetryable {
+		t.Error(err, stet.KindOf(err))
+	}
 }
 
 func TestOtherMethodsPassWithoutAKey(t *testing.T) {

@@ -108,7 +108,12 @@ func SingleTenant(context.Context, *Call) (string, error) { return "single-tenan
 // after an effect of its own, needs its own function. It is false for UNAVAILABLE and
 // RESOURCE_EXHAUSTED, which also come after one: a handler says so by an error that is
 // stet.Retryable.
+//
+// It is false where stet's ErrorInfo says that the status is another operation's.
 func NotExecuted(st *status.Status) bool {
+	if _, other := rpc.ReadStatus(st.Proto()); other {
+		return false
+	}
 	return st.Code() == codes.Unauthenticated || st.Code() == codes.PermissionDenied
 }
 

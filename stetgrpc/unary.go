@@ -76,7 +76,7 @@ func (c *call) name() *rpc.End {
 	}
 	scope, err := c.o.Scope(c.ctx, &c.Call)
 	switch st, ok := status.FromError(err); {
-	case err != nil && ok:
+	case err != nil && ok && st.Code() != codes.OK:
 		return &rpc.End{Status: st.Proto(), Trailer: rpc.Metadata{ExecutionMetadata: {stet.NotExecuted.String()}}}
 	case err != nil:
 		c.complain("Options.Scope failed; nothing was executed", err)
@@ -201,7 +201,7 @@ func (c *call) handle(ctx context.Context, run *stet.Run) (stet.Outcome, error) 
 		return end.Outcome(), nil
 	}
 	st := statusOf(c.err)
-	end.Status = st.Proto()
+	end.Status = rpc.Own(st.Proto(), stet.Executed)
 	if run.Declared() == stet.Executed && c.o.NotExecuted(st) {
 		run.Declare(stet.NotExecuted, 0)
 	}
@@ -244,10 +244,9 @@ func statusOf(err error) *status.Status {
 
 // first answers with the outcome that was stored just now.
 func (c *call) first(out stet.Outcome) (any, error) {
-	e := rpc.Read(out, false, c.reply(""))
-	if out.Face == store.FaceGRPC {
-		e.Header = c.header // with what is not stored
-	}
+	e := rpc.Read(out, false, nil)
+	e.Header = c.header // with what is not stored
+	delete(e.Header, ReplayedMetadata)
 	return c.answer(e, message(c.resp), false)
 }
 
@@ -278,7 +277,7 @@ func (c *call) passOn(err error) (any, error) {
 		return c.send(e, nil)
 	}
 	trailer := metadata.Join(c.trailer, metadata.Pairs(ExecutionMetadata, x.String()))
-	return c.send(rpc.End{Status: statusOf(c.err).Proto(), Header: c.header, Trailer: trailer}, nil)
+	return c.send(rpc.End{Status: rpc.Own(statusOf(c.err).Proto(), x), Header: c.header, Trailer: trailer}, nil)
 }
 
 // decline answers with what the engine's error means.

@@ -415,7 +415,7 @@ func TestAMethodThatIsProtectedTwiceSaysSoAndCanStillRun(t *testing.T) {
 	s.RegisterService(unaryDesc(), b.payments)
 	once := b.conn
 	b.conn = connect(t, s)
-	b.want(b.call("1", key, "k"), "Internal MISCONFIGURED not executed")
+	b.want(b.call("1", key, "k"), "Internal PASSED_ON not executed")
 	b.wantRuns(0)
 	b.conn = once
 	b.want(b.call("1", key, "k"), "charged 1")

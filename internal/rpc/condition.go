@@ -104,6 +104,8 @@ var (
 		"the operation was cancelled before it began", false, stet.NotExecuted}
 	OperationBrokenOff = Condition{"OPERATION_CANCELLED", code.Code_CANCELLED,
 		"the operation was cancelled after it began; some of it may have been executed", false, stet.MayHaveExecuted}
+	PassedOn = Condition{"PASSED_ON", code.Code_UNKNOWN,
+		"the service has passed on the status of another operation", false, stet.Executed}
 	Misconfigured = Condition{"MISCONFIGURED", code.Code_INTERNAL,
 		"the server could not begin the operation", false, stet.NotExecuted}
 )
@@ -208,6 +210,21 @@ func ReadStatus(st *status.Status) (s Said, ok bool) {
 		}
 	}
 	return s, ok
+}
+
+// Own returns the status of a handler, with what is known of its operation in front of an
+// ErrorInfo of stet's that it has: that one is of another operation, which the handler
+// called. A status without one is returned as it is.
+func Own(st *status.Status, x stet.Execution) *status.Status {
+	if _, ok := ReadStatus(st); !ok {
+		return st
+	}
+	own := PassedOn
+	own.Execution, own.Retryable = x, x != stet.Executed
+	e := own.End("", 0)
+	st = proto.CloneOf(st)
+	st.Details = append(e.Status.Details, st.Details...)
+	return st
 }
 
 // ParseExecution undoes stet.Execution.String; what it does not know is MayHaveExecuted.

@@ -132,7 +132,7 @@ var reserved = map[string]bool{
 	"content-type": true, "content-length": true, "content-encoding": true, "accept-encoding": true, "connection": true, "keep-alive": true,
 	"transfer-encoding": true, "te": true, "trailer": true, "upgrade": true, "user-agent": true, "date": true, "set-cookie": true,
 	"grpc-status": true, "grpc-message": true, "grpc-status-details-bin": true, "grpc-encoding": true, "grpc-accept-encoding": true,
-	"grpc-message-type": true, "grpc-timeout": true,
+	"grpc-message-type": true, "grpc-timeout": true, ReplayedName: true, ExecutedName: true,
 }
 
 // fields returns metadata as it is stored.
