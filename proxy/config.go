@@ -181,9 +181,12 @@ type Route struct {
 	// Async has the requests accepted now and sent later. Default: they are sent at once.
 	Async *Async `yaml:"async"`
 
+	// Responses says which responses are stored: "store-outcomes", which is the default,
+	// "store-all" or "store-executed", see stethttp.Responses.
+	Responses string `yaml:"responses" oneof:"store-outcomes store-all store-executed"`
 	// NotExecuted are the statuses after which nothing was executed: no record is left,
-	// and a retry runs again. Default: those of stethttp.NotExecuted, and 404 and 405,
-	// which a service sends before authentication.
+	// and a retry runs again. Default: those of Responses, and but for "store-all" 404 and
+	// 405, which a service sends before authentication.
 	NotExecuted []int `yaml:"not_executed"`
 	// Unknown are the statuses after which the outcome is unknown, as of a gateway
 	// before the service. Default: none.
@@ -358,20 +361,8 @@ func (c *Config) options(r *Route, log *slog.Logger) (o stethttp.Options, err er
 			return o, at("unknown", "%d is in not_executed, too", status)
 		}
 	}
-	o.NotExecuted = r.notExecuted
-	if err := r.refer(&o, log); err != nil {
+	if err := r.judge(&o); err != nil {
 		return o, err
 	}
-	return o, nil
-}
-
-// notExecuted is the route's stethttp.Options.NotExecuted.
-func (r *Route) notExecuted(status int, header http.Header) bool {
-	if r.NotExecuted == nil && r.MCP != nil {
-		return stethttp.NotExecuted(status, header) // the content says more: see toolWatch
-	}
-	if r.NotExecuted == nil {
-		return status == http.StatusNotFound || status == http.StatusMethodNotAllowed || stethttp.NotExecuted(status, header)
-	}
-	return slices.Contains(r.NotExecuted, status)
+	return o, r.refer(&o, log)
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stethttp"
 )
 
 // route is a Route at work.
@@ -201,7 +202,7 @@ var errSwitched = errors.New("proxy: the service switched to another protocol un
 // response looks at the service's answer before it is passed on.
 func (f *forwarder) response(res *http.Response) error {
 	ctx := res.Request.Context()
-	noEffect := res.Header.Get(HeaderExecution) == none
+	execution := res.Header.Get(HeaderExecution)
 	said := http.Header{HeaderEmit: res.Header[HeaderEmit]}
 	strip(res.Header)
 	strip(res.Trailer)
@@ -218,10 +219,12 @@ func (f *forwarder) response(res *http.Response) error {
 	}
 	res.Body = &answer{ReadCloser: res.Body, of: res, trip: t, emitted: func(h http.Header) { f.emitted(run, t, h) }}
 	switch {
-	case noEffect:
+	case execution == none:
 		run.Declare(stet.NotExecuted, 0)
 	case slices.Contains(t.route.Unknown, res.StatusCode):
 		f.leave(run, t, "the service's status says so")
+	case execution == executed:
+		stethttp.Executing(ctx)
 	default:
 		t.undone = t.route.notExecuted(res.StatusCode, res.Header)
 	}

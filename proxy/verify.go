@@ -168,12 +168,16 @@ const (
 	HeaderStatus = "Stet-Status"
 	// HeaderExecution, with the value "none" in a response, says that the operation had
 	// no effect: the response is not stored, and a retry runs again. A 404 in answer to
-	// a Verify counts only with it.
+	// a Verify counts only with it. With "executed" in a response of an operation the
+	// response is stored, whatever Route.NotExecuted and Responses say of its status.
 	HeaderExecution = "Stet-Execution"
 )
 
-// none is the value of HeaderExecution.
-const none = "none"
+// Values of HeaderExecution.
+const (
+	none     = "none"
+	executed = "executed"
+)
 
 func describe(h http.Header, id store.ID, scope string, fence int64, attempt int) {
 	h.Set(HeaderOperation, id.String())
