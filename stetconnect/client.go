@@ -16,7 +16,6 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/internal/rpc"
 	"github.com/stet-go/stet/stetclient"
 )
@@ -74,7 +73,7 @@ func (k *client) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		keyed := has || len(req.Header()[KeyHeader]) > 0
 		switch {
 		case !spec.IsClient:
-			return nil, connect.NewError(connect.CodeInternal, errOnHandler)
+			return nil, errorOf(req.Peer(), rpc.Misconfigured.End(errOnHandler, 0), nil)
 		case k.o.Skip != nil && k.o.Skip(ctx, req), spec.IdempotencyLevel == connect.IdempotencyNoSideEffects && !keyed:
 			return next(ctx, req)
 		}
@@ -87,7 +86,7 @@ func (k *client) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		}
 		key, wrong, detail := rpc.Key(req.Header().Values)
 		if wrong != nil {
-			return nil, connect.NewError(connect.Code(wrong.Code), misuse.Errorf("stetconnect: %s; nothing was sent", cmp.Or(detail, wrong.Text))) //nolint:gosec // a constant
+			return nil, errorOf(req.Peer(), wrong.End(cmp.Or(detail, wrong.Text)+"; nothing was sent", 0), nil)
 		}
 		return k.series(ctx, req, next, key)
 	}
@@ -121,12 +120,12 @@ func (k *client) series(ctx context.Context, req connect.AnyRequest, next connec
 	return nil, ended
 }
 
-var errOnHandler = errors.New("stetconnect.NewClient makes interceptors for clients, and this one was given to a handler; stetconnect.New makes those for handlers")
+const errOnHandler = "stetconnect.NewClient makes interceptors for clients, and this one was given to a handler; stetconnect.New makes those for handlers"
 
 // WrapStreamingHandler implements connect.Interceptor. It panics: the interceptor is one
 // for clients.
 func (k *client) WrapStreamingHandler(connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	panic(errOnHandler.Error())
+	panic(errOnHandler)
 }
 
 // WrapStreamingClient implements connect.Interceptor: streams pass through.

@@ -142,6 +142,16 @@ func (s *service) start(t *testing.T, i connect.Interceptor, handle handler, opt
 	return s
 }
 
+// listen serves one procedure.
+func listen(t *testing.T, h http.Handler) *httptest.Server {
+	t.Helper()
+	srv := httptest.NewUnstartedServer(h)
+	srv.EnableHTTP2 = true
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	return srv
+}
+
 func (s *service) to(options ...connect.ClientOption) *connect.Client[text, object] {
 	return connect.NewClient[text, object](s.Client(), s.URL+chargePath, options...)
 }

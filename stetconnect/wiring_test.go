@@ -229,10 +229,6 @@ func TestAProcessThatHasJustStartedReplaysWhatAnEarlierOneStored(t *testing.T) {
 	}
 }
 
-func TestATypeThatOnlyTheSchemaHasIsReplayed(t *testing.T) {
-	t.Skip("see dynamic_test.go")
-}
-
 func TestAnInterceptorOutsideSeesTheMessageOfAReplay(t *testing.T) {
 	var seen []proto.Message
 	changed := false
