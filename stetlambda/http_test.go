@@ -126,7 +126,11 @@ func respond(t *testing.T, method string, h http.HandlerFunc) (events.APIGateway
 	e.RequestContext.HTTP.Method = method
 	out := must[events.APIGatewayV2HTTPResponse](t)(stetlambda.HTTP(h)(t.Context(), e))
 	var sent events.APIGatewayV2HTTPResponse
-	if err := json.Unmarshal(must[[]byte](t)(json.Marshal(out)), &sent); err != nil {
+	b := must[[]byte](t)(json.Marshal(out))
+	if len(b) > 6<<20 {
+		t.Errorf("a response of %d bytes, which Lambda does not send", len(b))
+	}
+	if err := json.Unmarshal(b, &sent); err != nil {
 		t.Fatal(err)
 	}
 	body := []byte(sent.Body)

@@ -320,6 +320,23 @@ func TestTransactionOfAMessageIsRolledBackAndComesAgain(t *testing.T) {
 	}
 }
 
+// Those behind a message that fails are received as often as that one, without a run.
+func TestDeliveriesOfAFIFOQueueAreNoAttempts(t *testing.T) {
+	st := must[*sqlite.Store](t)(sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "stet.db"), sqlite.Options{}))
+	t.Cleanup(func() { _ = st.Close() })
+	te := stettest.TxEngine(stettest.Engine(t, st, stet.Options{SweepEvery: -1}), store.TxStore[*sql.Tx](st))
+	var r runs
+	f := must[stetlambda.SQSHandler](t)(stetlambda.SQSTx(te, options(), func(_ context.Context, _ *sql.Tx, m events.SQSMessage) ([]byte, error) {
+		r.add(m)
+		return nil, nil
+	}))
+	e := batchOf(t, "a/1")
+	e.Records[0].Attributes["ApproximateReceiveCount"] = "99"
+	if out, err := f(t.Context(), e); err != nil || len(failures(out)) != 0 || len(r.list) != 1 {
+		t.Errorf("%v, %v; ran %v", failures(out), err, r.list)
+	}
+}
+
 func TestEventsOfOthersAreRefused(t *testing.T) {
 	engine := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{})
 	f := must[stetlambda.SQSHandler](t)(stetlambda.SQS(engine, options(), func(context.Context, events.SQSMessage) ([]byte, error) {
@@ -327,7 +344,7 @@ func TestEventsOfOthersAreRefused(t *testing.T) {
 		return nil, nil
 	}))
 	for _, text := range []string{`{}`, `{"detail-type":"order placed","source":"shop"}`,
-		`{"Records":[{"EventSource":"aws:sns","EventVersion":"1.0","Sns":{"Message":"hi"}}]}`, `{"Records":[{"eventSource":"aws:s3","s3":{}}]}`} {
+		`{"Records":[{"EventSource":"aws:sns","EventVersion":"1.0","Sns":{"Message":"hi"}}]}`, `{"Records":[{"eventSource":"aws:s3","s3":{}}]}`, `{"Records":[{"eventSource":"aws:sns","messageId":"1"}]}`, `{"Records":[{"eventSource":"aws:sqs"}]}`} {
 		var e events.SQSEvent
 		if err := json.Unmarshal([]byte(text), &e); err != nil {
 			t.Fatal(err)

@@ -172,6 +172,10 @@ func (g *guard) handle(m *message.Message) ([]*message.Message, error) {
 	ctx := m.Context()
 	g.early(ctx, m)
 	d := g.delivery(ctx, m)
+	if run := stet.FromContext(ctx); run != nil && d.err == nil && run.ID() == d.id {
+		returned = true
+		return nil, stet.Retryable(errTwice) // so that the outer one settles nothing
+	}
 	decision := g.consumer.Decide(ctx, d, g.tried.of(d.id)+1)
 	g.tried.note(d.id, decision)
 	produced, err := g.tell(ctx, d, decision)
@@ -181,6 +185,8 @@ func (g *guard) handle(m *message.Message) ([]*message.Message, error) {
 	returned = true
 	return produced, err
 }
+
+var errTwice = misuse.Errorf("stetwatermill: this operation runs already, in the middleware that is around this one: have it on the router or on the handler, not on both, and not around HandleTx")
 
 // early says so where a message was acknowledged before it was handled: by InstantAck, or
 // by a middleware like it. It is handled all the same, as it does not come again.
