@@ -111,7 +111,7 @@ func TestARepeatedCallOfAToolGetsTheResultUnderItsOwnID(t *testing.T) {
 			s.answer = s.asEvents
 		}
 		f := s.front(t, "")
-		first := f.call("1", `"k1"`, `{"cents":100}`)
+		first := f.call("1", `"k1"`, `{"cents":100}`, "Accept-Encoding", "gzip")
 		if first.status != 200 || !strings.Contains(first.body, "ran 1") || strings.Contains(first.body, "replayed") {
 			t.Fatalf("%s: %d %s", form, first.status, first.body)
 		}
@@ -126,6 +126,9 @@ func TestARepeatedCallOfAToolGetsTheResultUnderItsOwnID(t *testing.T) {
 		}
 		if n := s.calls.Load(); n != 1 {
 			t.Errorf("%s: the tool ran %d times", form, n)
+		}
+		if h := s.last(); h.Get("Accept-Encoding") != "" {
+			t.Errorf("the server may encode what has to be read: %v", h)
 		}
 	}
 }
@@ -330,7 +333,7 @@ func TestParametersOfTheMediaTypeMeanNothing(t *testing.T) {
 	s := serveTools(t)
 	f := s.front(t, "")
 	f.call("1", `"k1"`, `{}`)
-	if r := f.message(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay","_meta":{"io.github.stet-go/idempotency-key":"k1"}}}`, "Content-Type", "application/json; charset=utf-8"); s.calls.Load() != 1 {
+	if r := f.message(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay","_meta":{"io.github.stet-go/idempotency-key":"k1"}}}`, "Content-Type", "application/json; charset=utf-8"); s.calls.Load() != 1 || !r.replayed() {
 		t.Errorf("%s", r.body)
 	}
 }

@@ -59,7 +59,7 @@ func (p *Protector) call(ctx context.Context, next mcp.MethodHandler, method str
 	if refusal := c.name(ctx, r, value, keyed); refusal != nil {
 		return refused(*refusal), nil
 	}
-	if p.transact != nil {
+	if _, ok := p.inTx.Load(req.Params.Name); ok {
 		return c.runTx(ctx)
 	}
 	return c.run(ctx)

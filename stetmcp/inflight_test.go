@@ -207,3 +207,34 @@ func TestWithoutAStoreNothingRuns(t *testing.T) {
 		t.Errorf("the tool ran %d times", n)
 	}
 }
+
+// TestAServerEndsAfterItsRuns: the client closes the connection while a tool runs, as a host
+// does that ends a server over standard input and output.
+func TestAServerEndsAfterItsRuns(t *testing.T) {
+	srv, runs, let := held(t, newEngine(t, stet.Options{}), single())
+	here, there := mcp.NewInMemoryTransports()
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Run(context.Background(), there) }()
+	c := must[*mcp.ClientSession](t)(mcp.NewClient(&mcp.Implementation{Name: "agent"}, nil).Connect(context.Background(), here, nil))
+	ctx, cancel := context.WithCancel(context.Background())
+	left := make(chan struct{})
+	go func() { _, _ = c.CallTool(ctx, pay("k1", `{"cents":42}`)); close(left) }()
+	run := <-runs
+	cancel()
+	<-left
+	_ = c.Close()
+	select {
+	case err := <-ended:
+		t.Errorf("the server has ended while a tool runs: %v", err)
+	case <-time.After(100 * time.Millisecond): // it would have
+	}
+	if run.Err() != nil {
+		t.Errorf("the run was ended: %v", context.Cause(run))
+	}
+	close(let)
+	<-ended
+	again := connect(t, srv.Server, nil)
+	if res := callTool(t, again, pay("k1", `{"cents":42}`)); res.IsError || srv.ran.Load() != 1 {
+		t.Errorf("got %s after %d runs", said(t, res), srv.ran.Load())
+	}
+}

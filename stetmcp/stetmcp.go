@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -18,8 +19,9 @@ import (
 type Protector struct {
 	engine *stet.Engine
 	o      Options
-	// transact is nil without transactions.
+	// transact is nil without transactions; inTx are the names of the tools of AddToolTx.
 	transact func(context.Context, stet.Op, func(context.Context) (stet.Outcome, error)) (*stet.Lease, error)
+	inTx     sync.Map
 }
 
 // New returns a Protector over engine, for tools whose effects are outside of the engine's
@@ -46,7 +48,8 @@ type TxProtector[T any] struct {
 // stored, this caller gets the error, and a retry runs again. A result with IsError that is
 // not an error's is an outcome like any other: it is committed, and replayed. The tool may be
 // called again for the same call with a new transaction, if another one has written the
-// record meanwhile; it must have no effects outside of the transaction.
+// record meanwhile; it must have no effects outside of the transaction. Tools that are not added
+// by AddToolTx have no transaction, and run as New says.
 func NewTx[T any](te *stet.TxEngine[T], o Options) (*TxProtector[T], error) {
 	if te == nil {
 		return nil, misuse.Errorf("stetmcp: NewTx needs what stet.WithTx makes")
@@ -82,6 +85,7 @@ func AddToolTx[In, Out, T any](server *mcp.Server, p *TxProtector[T], tool *mcp.
 	if r := p.rule(tool); r.Unprotected || r.Optional {
 		panic(fmt.Sprintf("stetmcp: AddToolTx: calls of the tool %q may come through unprotected, and so without a transaction: give it a rule in Options.Tools, or add it by mcp.AddTool", tool.Name))
 	}
+	p.inTx.Store(tool.Name, true)
 	mcp.AddTool(server, tool, func(ctx context.Context, req *mcp.CallToolRequest, in In) (*mcp.CallToolResult, Out, error) {
 		h, ok := ctx.Value(txKey[T]{}).(held[T])
 		if !ok || h.p != p.Protector {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetmcp"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/sqlite"
 )
 
@@ -154,4 +155,27 @@ func TestATransactionNeedsAProtectedTool(t *testing.T) {
 		func(context.Context, *mcp.CallToolRequest, any, *sql.Tx) (*mcp.CallToolResult, any, error) {
 			return nil, nil, nil
 		})
+}
+
+// TestOtherToolsOfAServerWithTransactionsHaveNone: their effects are elsewhere, so that they
+// must not be called for each try of a commit.
+func TestOtherToolsOfAServerWithTransactionsHaveNone(t *testing.T) {
+	l := newLedger(t)
+	l.AddReceivingMiddleware(l.p.Middleware())
+	mails := 0
+	mcp.AddTool(l.Server, &mcp.Tool{Name: "mail"}, func(ctx context.Context, _ *mcp.CallToolRequest, _ payArgs) (*mcp.CallToolResult, any, error) {
+		mails++
+		if must[store.Record](t)(l.s.Read(ctx, stet.FromContext(ctx).ID())).State != store.Running {
+			t.Error("the run has no lease")
+		}
+		return nil, nil, errors.New("no such address")
+	})
+	c := connect(t, l.Server, nil)
+	p := pay("k1", `{"cents":1}`)
+	p.Name = "mail"
+	for range 2 {
+		if res := callTool(t, c, p); text(res) != "no such address" || mails != 1 {
+			t.Errorf("got %s after %d mails", said(t, res), mails)
+		}
+	}
 }
