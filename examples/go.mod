@@ -2,13 +2,17 @@ module github.com/stet-go/stet/examples
 
 go 1.26.0
 
-replace github.com/stet-go/stet => ../
+replace (
+	github.com/stet-go/stet => ../
+	github.com/stet-go/stet/stetecho => ../stetecho
+	github.com/stet-go/stet/stetgin => ../stetgin
+)
 
 require (
 	connectrpc.com/connect v1.21.1
 	entgo.io/ent v0.14.5
 	github.com/danielgtaylor/huma/v2 v2.37.2
-	github.com/gin-gonic/gin v1.11.0
+	github.com/gin-gonic/gin v1.12.0
 	github.com/go-chi/chi/v5 v5.2.5
 	github.com/gofiber/fiber/v3 v3.1.0
 	github.com/gorilla/handlers v1.5.2
@@ -18,11 +22,14 @@ require (
 	github.com/jmoiron/sqlx v1.4.0
 	github.com/klauspost/compress v1.20.3
 	github.com/labstack/echo/v4 v4.16.0
+	github.com/labstack/echo/v5 v5.4.4
 	github.com/rabbitmq/amqp091-go v1.16.0
 	github.com/redis/rueidis v1.0.79
 	github.com/riverqueue/river v0.51.1
 	github.com/riverqueue/river/riverdriver/riverpgxv5 v0.51.1
 	github.com/stet-go/stet v0.0.0-00010101000000-000000000000
+	github.com/stet-go/stet/stetecho v0.0.0-00010101000000-000000000000
+	github.com/stet-go/stet/stetgin v0.0.0-00010101000000-000000000000
 	github.com/uptrace/bun v1.3.0
 	github.com/uptrace/bun/dialect/pgdialect v1.3.0
 	golang.org/x/sync v0.24.0
@@ -93,11 +100,13 @@ require (
 	github.com/valyala/fasttemplate v1.2.2 // indirect
 	github.com/vmihailenco/msgpack/v5 v5.4.1 // indirect
 	github.com/vmihailenco/tagparser/v2 v2.0.0 // indirect
+	go.mongodb.org/mongo-driver/v2 v2.5.0 // indirect
 	golang.org/x/arch v0.24.0 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/net v0.61.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
+	golang.org/x/time v0.15.0 // indirect
 	modernc.org/libc v1.77.1 // indirect
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect

@@ -17,7 +17,8 @@ import (
 // What is registered after it runs inside, as the handler does, and only for requests that
 // run: not for replays and refusals. An error that comes from inside is answered there, by
 // Echo's HTTPErrorHandler, and returned to what is around, for its logs. A request that has
-// no route passes through to Echo's 404 or 405, where that is certain.
+// no route passes through to Echo's 404 or 405; where other middleware is inside, which may
+// answer by itself, it is protected, but Echo's own answer is not kept, and its key is free.
 func Middleware(m *stethttp.Middleware) echo.MiddlewareFunc {
 	if m == nil {
 		panic("stetecho4: Middleware needs what stethttp.New returns; for NewTx it is the Middleware in that")
@@ -139,7 +140,11 @@ func (x *exchange) call(w http.ResponseWriter, r *http.Request, inner echo.Handl
 	if x.err == nil {
 		return
 	}
-	if !c.Response().Committed && (stethttp.InTx(r.Context()) || echosOwn(c, x.err)) {
+	switch {
+	case c.Response().Committed:
+	case echosOwn(c, x.err):
+		stethttp.NoRoute(r.Context())
+	case stethttp.InTx(r.Context()):
 		stet.FromContext(r.Context()).Declare(stet.NotExecuted, 0)
 	}
 	c.Error(x.err)

@@ -166,7 +166,7 @@ func (x *exchange) answer(w http.ResponseWriter, r *http.Request, err error, par
 	c.RequestCtx().Hijack(nil)
 	if err != nil {
 		if !c.Matched() && (errors.Is(err, fiber.ErrNotFound) || errors.Is(err, fiber.ErrMethodNotAllowed)) {
-			run.Declare(stet.NotExecuted, 0) // the router has found no handler
+			stethttp.NoRoute(ctx) // the router has found no handler
 		}
 		x.answerError(err)
 	}

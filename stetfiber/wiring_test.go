@@ -29,6 +29,7 @@ func TestRouteThatIsMissingIsNoOutcome(t *testing.T) {
 	for range 2 {
 		before.want("405", before.order(), 405, "Method Not Allowed", false)
 		before.want("404", before.send("POST", "/nothing", "{}", "Idempotency-Key", "k2"), 404, "", false)
+		before.want("404 of another path", before.send("POST", "/typo", "{}", "Idempotency-Key", "k2"), 404, "", false)
 	}
 	for _, replayed := range []bool{false, true} {
 		before.want("a 404 of a handler's", before.send("POST", "/own", "{}", "Idempotency-Key", "k3"), 404, "own", replayed)

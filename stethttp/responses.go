@@ -85,14 +85,15 @@ func (o *Options) responses() error {
 }
 
 // again says what becomes of a key whose run is released.
-func (m *Middleware) again(error) stet.Again {
-	return stet.Again{Forget: m.o.Responses == StoreExecuted}
+func (c *call) again(error) stet.Again {
+	return stet.Again{Forget: c.m.o.Responses == StoreExecuted || c.ctx != nil && c.ctx.unrouted.Load()}
 }
 
 // callContext is the context of one call of a handler.
 type callContext struct {
 	context.Context
 	executing atomic.Bool
+	unrouted  atomic.Bool // see NoRoute
 }
 
 type callKey struct{}

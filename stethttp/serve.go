@@ -275,7 +275,7 @@ func (c *call) serve() {
 
 // disclaim gives a claim back that was waited for without a body to run with.
 func (c *call) disclaim(run *stet.Lease) error {
-	if err := run.Release(c.r.Context(), c.m.again(nil)); err != nil {
+	if err := run.Release(c.r.Context(), c.again(nil)); err != nil {
 		c.failed(run, "a claim was not given back yet; if that fails for as long as its lease, its key will be unknown", err)
 	}
 	return errReleased
@@ -295,7 +295,7 @@ func (c *call) failOpen(err error) {
 // the run has ended.
 func (c *call) run(run *stet.Lease, rw *capture) {
 	unknown := false // the handler says so
-	_, err := run.Do(c.r.Context(), c.m.again, func(ctx context.Context) (stet.Outcome, error) {
+	_, err := run.Do(c.r.Context(), c.again, func(ctx context.Context) (stet.Outcome, error) {
 		c.handle(ctx, rw)
 		c.says = c.judge(run.Run, rw)
 		unknown = run.Declared() == stet.MayHaveExecuted

@@ -1,4 +1,4 @@
-// Command echo protects a route of an Echo router, and its errors, too.
+// Command echo protects a route of an Echo router, in a transaction.
 //
 //	go run ./echo
 //	curl -i -H 'Idempotency-Key: "k1"' -H 'Account: acct_1' -d amount=100 http://127.0.0.1:8080/payments
@@ -11,9 +11,11 @@ import (
 	"log"
 	"net/http"
 
-	"github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v5"
+	"github.com/labstack/echo/v5/middleware"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetecho"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store/sqlite"
 )
@@ -35,10 +37,6 @@ func main() {
 	log.Fatal(router.Start("127.0.0.1:8080"))
 }
 
-// account says whose key it is. A real service takes it from authentication.
-// Without one the request is refused with 403.
-func account(r *http.Request) (string, error) { return r.Header.Get("Account"), nil }
-
 func newRouter(ctx context.Context, engine *stet.Engine, store *sqlite.Store) (*echo.Echo, error) {
 	_, err := store.DB().ExecContext(ctx, `CREATE TABLE IF NOT EXISTS payments (account TEXT, amount TEXT)`)
 	if err != nil {
@@ -53,34 +51,33 @@ func newRouter(ctx context.Context, engine *stet.Engine, store *sqlite.Store) (*
 		return nil, err
 	}
 	e := echo.New()
-	e.HideBanner, e.HidePort = true, true
-	e.POST("/payments", pay, protect(idempotent.Middleware))
+	e.Use(middleware.RequestLogger(), middleware.Recover(), authenticate) // around: for each request
+	e.POST("/payments", stetecho.HandleTx(idempotent, pay))
 	return e, nil
 }
 
-// protect makes the middleware one of Echo's. A handler's error becomes a response
-// here, inside: Echo would answer it only after the transaction has ended.
-func protect(m *stethttp.Middleware) echo.MiddlewareFunc {
-	return func(next echo.HandlerFunc) echo.HandlerFunc {
-		return echo.WrapMiddleware(m.Handler)(func(c echo.Context) error {
-			if err := next(c); err != nil {
-				c.Error(err)
-			}
-			return nil
-		})
+// authenticate stands for a real authentication.
+func authenticate(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c *echo.Context) error {
+		c.Set("account", c.Request().Header.Get("Account"))
+		return next(c)
 	}
 }
 
-func pay(c echo.Context) error {
-	ctx := c.Request().Context()
-	tx := stethttp.Tx[*sql.Tx](ctx)
+// account says whose key it is. Without one the request is refused with 403.
+func account(r *http.Request) (string, error) {
+	account, _ := stetecho.Context(r).Get("account").(string)
+	return account, nil
+}
+
+func pay(c *echo.Context, tx *sql.Tx) error {
 	amount := c.FormValue("amount")
-	res, err := tx.ExecContext(ctx, `INSERT INTO payments VALUES (?, ?)`, stet.FromContext(ctx).Op().Scope, amount)
-	if err != nil {
-		return err // 500: rolls back; a retry runs again
-	}
 	if amount == "0" {
-		return echo.NewHTTPError(http.StatusUnprocessableEntity, "nothing to pay") // an outcome: retries get it, too
+		return c.String(http.StatusUnprocessableEntity, "nothing to pay\n") // an outcome: retries get it, too
+	}
+	res, err := tx.ExecContext(c.Request().Context(), `INSERT INTO payments VALUES (?, ?)`, c.Get("account"), amount)
+	if err != nil {
+		return err // an error rolls back; a retry runs again
 	}
 	id, err := res.LastInsertId()
 	if err != nil {

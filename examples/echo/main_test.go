@@ -77,3 +77,5 @@ func TestEchoErrorIsARollbackOrAnOutcome(t *testing.T) {
 		t.Errorf("a retry of what was rolled back: %d %s", w.Code, w.Body)
 	}
 }
+
+func TestProgramIsThatOfThePage(t *testing.T) { check.Page(t, "echo") }

@@ -1,12 +1,10 @@
-// Command gin protects a route of a Gin router: gin.WrapH takes any
-// http.Handler.
+// Command gin protects the routes of a Gin router.
 //
 //	go run ./gin
 //	curl -i -H 'Idempotency-Key: "k1"' -H 'Account: acct_1' -d amount=100 http://127.0.0.1:8080/payments
 package main
 
 import (
-	"fmt"
 	"log"
 	"net/http"
 	"sync/atomic"
@@ -15,12 +13,13 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetgin"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store/memory"
 )
 
 func main() {
-	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{})
+	engine, err := stet.New(memory.New(memory.Options{}), stet.Options{}) // a service takes store/postgres, or another one that lasts
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -33,25 +32,41 @@ func main() {
 	log.Fatal(srv.ListenAndServe())
 }
 
-// account says whose key it is. A real service takes it from authentication.
-// Without one the request is refused with 403.
-func account(r *http.Request) (string, error) { return r.Header.Get("Account"), nil }
-
 func newRouter(engine *stet.Engine) (http.Handler, error) {
 	idempotent, err := stethttp.New(engine, stethttp.Options{Scope: account})
 	if err != nil {
 		return nil, err
 	}
-	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
-	r.Use(gin.Recovery())
-	r.POST("/payments", gin.WrapH(idempotent.Handler(http.HandlerFunc(pay))))
+	r.Use(gin.Logger(), gin.Recovery(), authenticate) // around: for each request
+	r.Use(stetgin.Middleware(idempotent))
+	r.Use(answerErrors) // inside: what it answers is the outcome
+	r.POST("/payments", pay)
 	return r, nil
+}
+
+// authenticate stands for a real authentication.
+func authenticate(c *gin.Context) { c.Set("account", c.GetHeader("Account")) }
+
+// account says whose key it is. Without one the request is refused with 403.
+func account(r *http.Request) (string, error) { return stetgin.Context(r).GetString("account"), nil }
+
+func answerErrors(c *gin.Context) {
+	c.Next()
+	if len(c.Errors) > 0 && !c.Writer.Written() {
+		c.JSON(http.StatusBadRequest, gin.H{"error": c.Errors.Last().Error()})
+	}
 }
 
 var payments atomic.Int64
 
-func pay(w http.ResponseWriter, _ *http.Request) {
-	w.WriteHeader(http.StatusCreated)
-	fmt.Fprintf(w, "payment %d\n", payments.Add(1))
+func pay(c *gin.Context) {
+	var order struct {
+		Amount int `form:"amount" json:"amount" binding:"required"`
+	}
+	if err := c.ShouldBind(&order); err != nil {
+		_ = c.Error(err)
+		return
+	}
+	c.JSON(http.StatusCreated, gin.H{"payment": payments.Add(1), "amount": order.Amount})
 }
