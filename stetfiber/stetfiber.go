@@ -11,6 +11,8 @@ import (
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/memory"
 )
 
 // Errors that the app's error handler gets, and answers with 500.
@@ -21,11 +23,12 @@ var (
 )
 
 // Middleware returns m as middleware of Fiber, for App.Use, a group or a route. It
-// panics if m is nil.
+// panics if m is nil, and with Prefork if its store is store/memory.
 func Middleware(m *stethttp.Middleware) fiber.Handler {
 	if m == nil {
 		panic("stetfiber: Middleware needs what stethttp.New makes")
 	}
+	check(m)
 	return func(c fiber.Ctx) error { return serve(m, &exchange{c: c}) }
 }
 
@@ -36,13 +39,21 @@ func Middleware(m *stethttp.Middleware) fiber.Handler {
 //
 // A request that passes through unprotected, because of its method or for want of a key
 // where it is optional, has no transaction: h is not called, and the error handler is
-// asked for the answer, by default 500. HandleTx panics if m or h is nil.
+// asked for the answer, by default 500. HandleTx panics if m or h is nil, and as Middleware does.
 func HandleTx[T any](m *stethttp.TxMiddleware[T], h func(c fiber.Ctx, tx T) error) fiber.Handler {
 	if m == nil || h == nil {
 		panic("stetfiber: HandleTx needs what stethttp.NewTx makes, and a handler")
 	}
+	check(m.Middleware)
 	return func(c fiber.Ctx) error {
 		return serve(m.Middleware, &exchange{c: c, handle: func(ctx context.Context) error { return h(c, stethttp.Tx[T](ctx)) }})
+	}
+}
+
+// check panics in the processes of an app with Prefork if each has a store of its own.
+func check(m *stethttp.Middleware) {
+	if _, ok := store.Base(m.Engine().Store()).(*memory.Store); ok && fiber.IsChild() {
+		panic("stetfiber: with Prefork, each process has a store/memory of its own, and would run what another one has run: use a store that the processes share")
 	}
 }
 

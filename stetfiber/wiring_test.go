@@ -36,6 +36,12 @@ func TestRouteThatIsMissingIsNoOutcome(t *testing.T) {
 	}
 	before.ran(1)
 
+	own := sell(t, func(fiber.Ctx) error { return fiber.ErrNotFound })
+	for _, replayed := range []bool{false, true} {
+		own.want("a 404 that a route's handler returns", own.order(), 404, "Not Found", replayed)
+	}
+	own.ran(1)
+
 	after := open(t, fiber.Config{}, stet.Options{}, stethttp.Options{}, func(s *shop, _ fiber.Handler) {
 		s.app.Use(stetfiber.Middleware(m))
 		paid := s.count(func(c fiber.Ctx) error { return c.Status(201).SendString("paid") })
@@ -176,6 +182,19 @@ func TestRequestWithoutTransactionIsRefused(t *testing.T) {
 	})
 	s.want("a PUT", s.send("PUT", "/orders/7", "", "Idempotency-Key", "k"), 500, "stetfiber: a request reached a handler of HandleTx unprotected", false)
 	s.ran(0)
+}
+
+// TestPreforkNeedsASharedStore: what one process has run, another would run again.
+func TestPreforkNeedsASharedStore(t *testing.T) {
+	m := stethttp.Must(stethttp.New(stettest.Engine(t, memory.New(memory.Options{}), stet.Options{}), stethttp.Options{Scope: stethttp.SingleTenant}))
+	stetfiber.Middleware(m)
+	t.Setenv("FIBER_PREFORK_CHILD", "1")
+	defer func() {
+		if said, _ := recover().(string); !strings.Contains(said, "use a store that the processes share") {
+			t.Errorf("it said %q", said)
+		}
+	}()
+	stetfiber.Middleware(m)
 }
 
 // TestNilIsRefusedAtOnce, and not at the first request.

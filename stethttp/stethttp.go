@@ -256,6 +256,9 @@ func (m *Middleware) Handler(next http.Handler) http.Handler {
 	return &guard{m: m, next: next, wrong: miswired(next)}
 }
 
+// Engine returns the engine that the middleware was made with.
+func (m *Middleware) Engine() *stet.Engine { return m.engine }
+
 func (m *Middleware) log() *slog.Logger {
 	return cmp.Or(m.o.ErrorLog, slog.Default())
 }

@@ -44,7 +44,8 @@ var arrows = []struct{ from, to string }{
 	{"proxy", "stet store observe stethttp stetmsg stetmsg/... stetwork canonical dashboard reconcile internal/timer internal/admin internal/problem internal/intake internal/mcpcall"},
 	{"cmd/stet", "..."}, // anything of this module
 	// Modules of their own, for frameworks and protocols.
-	{"stetgin stetecho stetecho4 stetfiber stetwatermill stetlambda stetmcp stetgrpc/... stetconnect", "stet store observe codec codec/protobuf stethttp stethttp/... stetmsg stetmsg/cloudevents stetclient internal/again internal/coding internal/mcpcall internal/misuse internal/problem internal/rpc internal/timer"},
+	{"stetfiber", "stet store store/memory stethttp internal/misuse internal/problem"},
+	{"stetgin stetecho stetecho4 stetwatermill stetlambda stetmcp stetgrpc/... stetconnect", "stet store observe codec codec/protobuf stethttp stethttp/... stetmsg stetmsg/cloudevents stetclient internal/again internal/coding internal/mcpcall internal/misuse internal/problem internal/rpc internal/timer"},
 }
 
 // modules are the folders of other modules. They may import anything but commands,
