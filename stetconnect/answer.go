@@ -39,22 +39,39 @@ func (c *call) decline(err error) *connect.Error {
 func (i *Interceptor) problem(peer connect.Peer, end rpc.End) *connect.Error {
 	said, ok := rpc.ReadStatus(end.Status)
 	if ok && end.Trailer[rpc.ExecutedName] == nil {
-		name := strings.ToLower(strings.ReplaceAll(said.Reason, "_", "-"))
-		title := strings.ReplaceAll(name, "-", " ")
-		m, err := structpb.NewStruct(map[string]any{
-			"type": i.o.ProblemBase + name, "title": strings.ToUpper(title[:1]) + title[1:], "detail": end.Status.GetMessage(),
-			"retryable": said.Retryable, "execution": said.Execution.String(),
-		})
-		var detail anypb.Any
-		if err == nil && anypb.MarshalFrom(&detail, m, proto.MarshalOptions{Deterministic: true}) == nil { // their texts are UTF-8
-			end.Status.Details = append(end.Status.Details, &detail)
-		}
+		end.Status.Details = append(end.Status.Details, i.described(said, end.Status.GetMessage())...)
 	}
 	e := errorOf(peer, end, nil)
 	if said.Retryable && said.After > 0 {
 		e.Meta().Set("Retry-After", strconv.FormatInt(int64((said.After+time.Second-1)/time.Second), 10))
 	}
 	return e
+}
+
+// described is the detail for browsers: none if it cannot be made.
+func (i *Interceptor) described(said rpc.Said, text string) []*anypb.Any {
+	name := strings.ToLower(strings.ReplaceAll(said.Reason, "_", "-"))
+	title := strings.ReplaceAll(name, "-", " ")
+	m, err := structpb.NewStruct(map[string]any{
+		"type": i.o.ProblemBase + name, "title": strings.ToUpper(title[:1]) + title[1:], "detail": text,
+		"retryable": said.Retryable, "execution": said.Execution.String(),
+	})
+	var detail anypb.Any
+	if err != nil || anypb.MarshalFrom(&detail, m, proto.MarshalOptions{Deterministic: true}) != nil {
+		return nil
+	}
+	return []*anypb.Any{&detail}
+}
+
+// own is the status of the handler's error. In front of what stet said there of another
+// operation, which the handler called, is what is known of this one.
+func (c *call) own(x stet.Execution) *status.Status {
+	st := rpc.Own(c.end.Status, x)
+	if st != c.end.Status {
+		said, _ := rpc.ReadStatus(&status.Status{Details: st.Details[:1]})
+		st.Details = slices.Insert(st.Details, 1, c.described(said, st.GetMessage())...)
+	}
+	return st
 }
 
 // worded is an error with another text.
@@ -137,7 +154,9 @@ func (c *call) failure(shared *connect.Error) stet.Outcome {
 	if !connect.IsWireError(e) { // of one that is passed on, package connect sends no metadata
 		c.end.Trailer = join(c.end.Trailer, metadataOf(e.Meta()))
 	}
-	return c.end.Outcome()
+	stored := c.end
+	stored.Status = c.own(stet.Executed)
+	return stored.Outcome()
 }
 
 // success is the outcome of a response that the handler returned.
@@ -201,6 +220,7 @@ func (c *call) told(x stet.Execution) *connect.Error {
 	if c.info != nil { // they are in the error now, as with replays
 		restore(c.info.ResponseTrailer(), c.before.trailer)
 	}
+	c.end.Status = c.own(x)
 	c.end.Trailer = join(c.end.Trailer, rpc.Metadata{rpc.ExecutedName: {x.String()}})
 	return errorOf(c.req.Peer(), c.end, c.err)
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
@@ -189,6 +190,40 @@ func TestFieldsOfAnErrorThatIsPassedOnAreNotSent(t *testing.T) {
 			e, ok := errors.AsType[*connect.Error](err)
 			if !ok || e.Code() != connect.CodeAborted || e.Message() != "below" || e.Meta().Get("X-Secret") != "" || stetconnect.ExecutionOf(err) != stet.Executed {
 				t.Errorf("%s: got %v, metadata %v", w.name, err, slices.Collect(maps.Keys(e.Meta())))
+			}
+		}
+		s.want(t, 1)
+	}
+}
+
+// A service calls another one, and returns its error as it is. What stet says there is of
+// the operation of the other service.
+func TestWhatStetSaysOfAnotherOperationIsNotSaidOfThisOne(t *testing.T) {
+	below := serve(t, newEngine(t, memory.New(memory.Options{})), stetconnect.Options{}, nil)
+	charge := func(ctx context.Context, _ *connect.Request[text]) (*connect.Response[object], error) {
+		_, err := below.to().CallUnary(ctx, ask("10")) // without a key
+		return nil, err
+	}
+	for _, w := range ways() {
+		s := serve(t, newEngine(t, memory.New(memory.Options{})), stetconnect.Options{}, charge)
+		for range 2 { // the first answer, and the replay
+			_, err := s.to(w.options...).CallUnary(t.Context(), ask("10", "k"))
+			e, ok := errors.AsType[*connect.Error](err)
+			if !ok || e.Code() != connect.CodeInvalidArgument || stetconnect.ExecutionOf(err) != stet.Executed {
+				t.Fatalf("%s: got %v, %v", w.name, err, stetconnect.ExecutionOf(err))
+			}
+			var said []string
+			for _, d := range e.Details() {
+				switch m, _ := d.Value(); m := m.(type) {
+				case *errdetails.ErrorInfo:
+					said = append(said, m.GetReason()+" "+m.GetMetadata()["execution"])
+				case *structpb.Struct:
+					said = append(said, m.GetFields()["type"].GetStringValue()+" "+m.GetFields()["execution"].GetStringValue())
+				}
+			}
+			base := stethttp.DefaultProblemBase
+			if want := []string{"PASSED_ON executed", base + "passed-on executed", "KEY_MISSING not executed", base + "key-missing not executed"}; !slices.Equal(said, want) {
+				t.Errorf("%s: got %q", w.name, said)
 			}
 		}
 		s.want(t, 1)
