@@ -1,5 +1,7 @@
 package main
 
+import "slices"
+
 // defect is one way to break the product: a piece of text that is in a file
 // once, what takes its place, and the tests that must notice.
 type defect struct {
@@ -20,6 +22,9 @@ var (
 	clientTests   = []string{"./stetclient"}
 	proxyTests    = []string{"./proxy"}
 )
+
+// all are the defects of all parts.
+func all() []defect { return slices.Concat(defects, faces) }
 
 // some are those of the tests whose names match.
 func some(names string, tests []string) []string { return append([]string{"-run", names}, tests...) }

@@ -52,7 +52,7 @@ func run(ctx context.Context, only string, workers int) error {
 	defer func() { _ = os.RemoveAll(scratch) }()
 
 	var chosen []defect
-	for _, d := range defects {
+	for _, d := range all() {
 		if strings.Contains(d.name, only) {
 			chosen = append(chosen, d)
 		}
@@ -146,13 +146,14 @@ func (d defect) try(ctx context.Context, root, scratch string) verdict {
 	return v
 }
 
-// where returns the module's folder and the arguments of go test: packages of
-// proof are in a module of their own.
+// where returns the module's folder and the arguments of go test: some packages are in
+// modules of their own.
 func (d defect) where(root string) (dir string, tests []string) {
 	tests = slices.Clone(d.tests)
 	for i, t := range tests {
-		if inside, ok := strings.CutPrefix(t, "./proof/"); ok {
-			dir, tests[i] = filepath.Join(root, "proof"), "./"+inside
+		first, inside, _ := strings.Cut(strings.TrimPrefix(t, "./"), "/")
+		if _, err := os.Stat(filepath.Join(root, first, "go.mod")); err == nil && strings.HasPrefix(t, "./") {
+			dir, tests[i] = filepath.Join(root, first), "./"+inside
 		}
 	}
 	return cmp.Or(dir, root), tests
