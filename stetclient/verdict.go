@@ -84,7 +84,13 @@ func parseProblem(h http.Header, body []byte) *Problem {
 // verdictOf judges a response. A replay is the outcome, whatever its status.
 func verdictOf(status int, h http.Header, replayed bool, p *Problem) Verdict {
 	v := Verdict{Execution: executionOf(status, h, replayed, p), After: retryAfter(h, time.Now())}
-	switch {
+	switch x, said := toldBy(h); {
+	case said:
+		again := retried(status)
+		if p != nil && p.says {
+			again = p.Retryable
+		}
+		v.Retry = again && !replayed && x != stet.Executed
 	case p != nil && p.says:
 		v.Retry, v.Execution = p.Retryable && !replayed, p.Execution
 	case replayed:
@@ -120,7 +126,10 @@ func retried(status int) bool {
 // problem document could not be read (p is nil), or not be understood, might have
 // said something else.
 func executionOf(status int, h http.Header, replayed bool, p *Problem) stet.Execution {
+	x, said := toldBy(h)
 	switch {
+	case said:
+		return x
 	case replayed || status >= 200 && status < 300:
 		return stet.Executed
 	case p == nil && isProblem(h), p != nil && p.unclear:
@@ -134,6 +143,21 @@ func executionOf(status int, h http.Header, replayed bool, p *Problem) stet.Exec
 	default:
 		return stet.MayHaveExecuted
 	}
+}
+
+// executionHeader is the response header with which stet says of a failure that the
+// handler has worded whether the operation was executed, in the words of stet.Execution. It
+// counts more than the problem document, which the handler may have passed on.
+const executionHeader = "Idempotency-Execution"
+
+// toldBy returns what executionHeader says, and whether it says something.
+func toldBy(h http.Header) (x stet.Execution, said bool) {
+	for _, x := range [...]stet.Execution{stet.MayHaveExecuted, stet.NotExecuted, stet.Executed} {
+		if values := h[executionHeader]; len(values) == 1 && values[0] == x.String() {
+			return x, true
+		}
+	}
+	return 0, false
 }
 
 // retryAfter returns the wait that Retry-After asks for, in either of its forms

@@ -60,6 +60,13 @@ func outcomes() []outcome {
 		{"retryable problem", problem(500, "true", "not executed"), true, 0, no},
 		{"final problem", problem(503, "false", "may have executed"), false, 0, may},
 		{"final problem, executed", problem(410, "false", "executed"), false, 0, yes},
+		{"429 that stands", status(429, "Retry-After", "2", "Idempotency-Execution", "executed"), false, 0, yes},
+		{"500 that does not stand", status(500, "Idempotency-Execution", "not executed"), true, 0, no},
+		{"problem of another operation", answer(409, `{"retryable":true,"execution":"not executed"}`, "Content-Type", "application/problem+json",
+			"Idempotency-Execution", "executed"), false, 0, yes},
+		{"final problem of this one", answer(500, `{"retryable":false,"execution":"executed"}`, "Content-Type", "application/problem+json",
+			"Idempotency-Execution", "may have executed"), false, 0, may},
+		{"429 that says nothing known", status(429, "Idempotency-Execution", "perhaps"), true, 0, no},
 		{"damaged problem", answer(500, `{"retryable":`, "Content-Type", "application/problem+json"), true, 0, may},
 		{"problem of somebody else", answer(500, `{"title":"x","retryable":false}`, "Content-Type", "application/problem+json"), true, 0, may},
 	}

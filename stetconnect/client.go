@@ -80,7 +80,7 @@ func (k *client) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		before := req.Header().Clone()
 		defer restore(req.Header(), before) // the request may be used for another call
 		if has {
-			req.Header()[KeyHeader] = append(req.Header()[KeyHeader], spelled(chosen))
+			req.Header()[KeyHeader] = append(req.Header()[KeyHeader], rpc.Spelled(chosen))
 		} else if !keyed {
 			req.Header().Set(KeyHeader, stet.NewKey())
 		}
@@ -131,15 +131,6 @@ func (k *client) WrapStreamingHandler(connect.StreamingHandlerFunc) connect.Stre
 // WrapStreamingClient implements connect.Interceptor: streams pass through.
 func (k *client) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return next
-}
-
-// spelled is a key as it is sent: one that begins with a quote or has a comma as a
-// structured field string (RFC 9651).
-func spelled(key string) string {
-	if !strings.HasPrefix(key, `"`) && !strings.Contains(key, ",") {
-		return key
-	}
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(key) + `"`
 }
 
 // attempted is an error of an attempt that is to be repeated, with what it says.

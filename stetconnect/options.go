@@ -52,7 +52,7 @@ type Options struct {
 	// Procedures are the protected unary procedures ("/acme.v1.Payments/Charge") or services
 	// ("acme.v1.Payments"). A call of another one passes without a key; with a key it is
 	// refused with failed_precondition (method-unprotected). Default: all, apart from those
-	// of Unprotected, and of gRPC's own services ("grpc.…").
+	// of Unprotected, and of gRPC's own services: health, reflection and channelz.
 	Procedures []string
 	// Unprotected are unary procedures and services, named as in Procedures, whose calls
 	// pass, with a key or without.

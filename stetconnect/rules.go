@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/stet-go/stet/internal/misuse"
+	"github.com/stet-go/stet/internal/rpc"
 )
 
 // rule is what becomes of the unary calls of a procedure.
@@ -22,29 +23,32 @@ func (o *Options) rule(procedure string) rule {
 	switch {
 	case slices.Contains(o.Procedures, procedure):
 		return protected
-	case own(procedure), names(o.Unprotected, procedure):
+	case names(o.Unprotected, procedure):
 		return passes
-	case len(o.Procedures) == 0, names(o.Procedures, procedure):
+	case names(o.Procedures, procedure):
+		return protected
+	case rpc.Builtin(serviceOf(procedure)):
+		return passes
+	case len(o.Procedures) == 0:
 		return protected
 	}
 	return keyless
 }
 
-// stream reports whether a streaming procedure may be called.
+// stream reports whether a streaming procedure may be called. Where one procedure of a
+// service is protected, its others are looked at, too.
 func (o *Options) stream(procedure string) bool {
 	service := serviceOf(procedure)
 	switch {
-	case own(procedure), slices.Contains(o.Streams, procedure):
+	case slices.Contains(o.Streams, procedure):
 		return true
-	case len(o.Procedures) == 0:
-		return slices.Contains(o.Unprotected, service)
+	case slices.ContainsFunc(o.Procedures, func(name string) bool { return name == service || isProcedure(name) && serviceOf(name) == service }):
+		return false
+	case rpc.Builtin(service), len(o.Procedures) > 0:
+		return true
 	}
-	// Where one procedure of a service is protected, its others are looked at, too.
-	return !slices.ContainsFunc(o.Procedures, func(name string) bool { return name == service || isProcedure(name) && serviceOf(name) == service })
+	return slices.Contains(o.Unprotected, service)
 }
-
-// own reports whether a procedure is one of gRPC's own services, such as health.
-func own(procedure string) bool { return strings.HasPrefix(serviceOf(procedure), "grpc.") }
 
 // names reports whether a list names a procedure, or its service.
 func names(list []string, procedure string) bool {

@@ -35,7 +35,7 @@ func (c *capture) add(md metadata.MD, send bool) error {
 	if c.sent || c.closed {
 		return status.Error(codes.Internal, "stetgrpc: the header was sent before, or the handler has returned")
 	}
-	c.header, c.sent = metadata.Join(c.header, md), send
+	c.header, c.sent = metadata.Join(c.header, said(md)), send
 	return nil
 }
 
@@ -46,8 +46,17 @@ func (c *capture) SetTrailer(md metadata.MD) error {
 	if c.closed {
 		return status.Error(codes.Internal, "stetgrpc: the handler has returned")
 	}
-	c.trailer = metadata.Join(c.trailer, md)
+	c.trailer = metadata.Join(c.trailer, said(md))
 	return nil
+}
+
+// said is metadata without what an interceptor of stet's says of a call: in that of a
+// handler, which may have passed it on, it is of another call.
+func said(md metadata.MD) metadata.MD {
+	md = md.Copy()
+	md.Delete(ReplayedMetadata)
+	md.Delete(ExecutionMetadata)
+	return md
 }
 
 // close ends it, and returns what was set: what the handler has left behind can set

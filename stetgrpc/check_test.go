@@ -117,3 +117,30 @@ func TestAServiceWithStreamsThatAreNotWatchedIsRefused(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestAServiceIsNotGRPCsOwnForItsName: only health, reflection and channelz are, and they
+// are protected, too, if they are named.
+func TestAServiceIsNotGRPCsOwnForItsName(t *testing.T) {
+	const health = "grpc.health.v1.Health"
+	for service, c := range map[string]struct {
+		methods []string
+		want    codes.Code
+	}{
+		"grpc.billing.v1.Ledger": {nil, codes.InvalidArgument},
+		"grpc.reflection.v1.R":   {nil, codes.OK},
+		"grpc.health.v1.Other":   {[]string{health}, codes.OK},
+		health:                   {[]string{health}, codes.InvalidArgument},
+	} {
+		b := newBench(t, stetgrpc.Options{Methods: c.methods}, stet.Options{})
+		_, err := b.i.Unary()(t.Context(), wrapperspb.String("1"), &grpc.UnaryServerInfo{FullMethod: "/" + service + "/Check"}, b.handler)
+		if status.Code(err) != c.want {
+			t.Errorf("%s, %v: %v", service, c.methods, err)
+		}
+		d := desc(service)
+		s := grpc.NewServer()
+		s.RegisterService(&d, b.payments)
+		if err := b.i.Check(s); (err != nil) != (c.want != codes.OK) && len(c.methods) == 0 {
+			t.Errorf("%s, %v: %v", service, c.methods, err)
+		}
+	}
+}

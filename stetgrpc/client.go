@@ -53,7 +53,7 @@ func ClientInterceptor(o ClientOptions) (grpc.UnaryClientInterceptor, error) {
 		return nil, err
 	}
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		if len(o.Methods) > 0 && !names(o.Methods, method) || len(o.Methods) == 0 && own(serviceOf(method)) {
+		if len(o.Methods) > 0 && !names(o.Methods, method) || len(o.Methods) == 0 && rpc.Builtin(serviceOf(method)) {
 			return invoker(ctx, method, req, reply, cc, opts...)
 		}
 		ctx, err := keyed(ctx)
@@ -82,8 +82,8 @@ func keyed(ctx context.Context) (context.Context, error) {
 	md, _ := metadata.FromOutgoingContext(ctx)
 	md = md.Copy()
 	if key, ok := ctx.Value(keyKey{}).(string); ok {
-		if given := md.Get(KeyMetadata); len(given) != 1 || given[0] != key {
-			md.Append(KeyMetadata, key) // another one is refused below
+		if given := md.Get(KeyMetadata); len(given) != 1 || given[0] != key && given[0] != rpc.Spelled(key) {
+			md.Append(KeyMetadata, rpc.Spelled(key)) // another one is refused below
 		}
 	}
 	key, c, detail := rpc.Key(md.Get)
@@ -183,13 +183,14 @@ func callErrorOf(ctx context.Context, err error) error {
 
 // ExecutionOf answers "did it execute?" for the error of a call: of one through
 // ClientInterceptor for all of its attempts, of any other by what the server said. It
-// is stet.Executed for nil, and stet.MayHaveExecuted where nothing is known.
+// is stet.Executed for nil, and stet.MayHaveExecuted where nothing is known. Of an error
+// of stet.Do it says what stet.ExecutionOf does.
 func ExecutionOf(err error) stet.Execution {
 	if err == nil {
 		return stet.Executed
 	}
-	if own, ok := errors.AsType[*callError](err); ok {
-		return own.own.Execution
+	if own, ok := errors.AsType[*stet.Error](err); ok { // the outermost: below may be those of other operations
+		return own.Execution
 	}
 	if st, ok := status.FromError(err); ok {
 		if said, ok := rpc.ReadStatus(st.Proto()); ok {

@@ -78,13 +78,20 @@ func TestTheKeyIsTheCallers(t *testing.T) {
 		}
 	}
 	b.wantRuns(1)
+	comma := stetgrpc.WithKey(t.Context(), `a,"b`) // which would look like two
+	for _, ctx := range []context.Context{comma, metadata.AppendToOutgoingContext(comma, key, `"a,\"b"`), metadata.AppendToOutgoingContext(t.Context(), key, `"a,\"b"`)} {
+		if v, err := b.charges(ctx, "1"); v != "charged 1" || err != nil {
+			t.Error(v, err)
+		}
+	}
+	b.wantRuns(2)
 	for _, ctx := range []context.Context{metadata.AppendToOutgoingContext(ctx, key, "other"), stetgrpc.WithKey(t.Context(), "a b"), stetgrpc.WithKey(t.Context(), strings.Repeat("k", 256)),
 		metadata.AppendToOutgoingContext(t.Context(), "x-idempotency-key", "k")} {
 		if _, err := b.charges(ctx, "1"); status.Code(err) != codes.InvalidArgument || stetgrpc.ExecutionOf(err) != stet.NotExecuted {
 			t.Error(err)
 		}
 	}
-	b.wantRuns(1)
+	b.wantRuns(2)
 }
 
 func TestWhatStandsIsNotAskedForAgain(t *testing.T) {

@@ -26,7 +26,8 @@ func gateway(b *bench) *runtime.ServeMux {
 	mux := runtime.NewServeMux(
 		runtime.WithIncomingHeaderMatcher(stetgrpc.GatewayHeader(runtime.DefaultHeaderMatcher)),
 		runtime.WithErrorHandler(func(ctx context.Context, mux *runtime.ServeMux, m runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
-			stetgrpc.GatewayError(w.Header(), err)
+			md, _ := runtime.ServerMetadataFromContext(ctx)
+			stetgrpc.GatewayError(w.Header(), err, md.TrailerMD)
 			runtime.DefaultHTTPErrorHandler(ctx, mux, m, w, r, err)
 		}))
 	registered(b, mux)

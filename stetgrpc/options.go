@@ -179,35 +179,35 @@ func names(list []string, method string) bool {
 	return slices.Contains(list, method) || slices.Contains(list, serviceOf(method))
 }
 
-// own reports whether a service is one that gRPC brings along: of health, reflection or
-// channelz. Their calls change nothing.
-func own(service string) bool {
-	return slices.ContainsFunc([]string{"grpc.health.", "grpc.reflection.", "grpc.channelz."}, func(prefix string) bool { return strings.HasPrefix(service, prefix) })
-}
-
 // rule returns what becomes of the unary calls of a method. A method's own name counts
 // more than that of its service.
 func (o *Options) rule(method string) rule {
 	switch {
 	case slices.Contains(o.Methods, method):
 		return protected
-	case own(serviceOf(method)), names(o.Unprotected, method):
+	case names(o.Unprotected, method):
 		return passes
-	case len(o.Methods) == 0, names(o.Methods, method):
+	case names(o.Methods, method):
+		return protected
+	case rpc.Builtin(serviceOf(method)):
+		return passes
+	case len(o.Methods) == 0:
 		return protected
 	}
 	return keyless
 }
 
-// stream reports whether a streaming method may be called.
+// stream reports whether a streaming method may be called. Where one method of a service is
+// protected, its others are looked at, too.
 func (o *Options) stream(method string) bool {
 	service := serviceOf(method)
 	switch {
-	case own(service), slices.Contains(o.Streams, method):
+	case slices.Contains(o.Streams, method):
 		return true
-	case len(o.Methods) == 0:
-		return slices.Contains(o.Unprotected, service)
+	case slices.ContainsFunc(o.Methods, func(name string) bool { return name == service || serviceOf(name) == service && isMethod(name) }):
+		return false
+	case rpc.Builtin(service), len(o.Methods) > 0:
+		return true
 	}
-	// Where one method of a service is protected, its others are looked at, too.
-	return !slices.ContainsFunc(o.Methods, func(name string) bool { return name == service || serviceOf(name) == service && isMethod(name) })
+	return slices.Contains(o.Unprotected, service)
 }

@@ -103,8 +103,13 @@ func (c *call) name() *rpc.End {
 			fmt.Errorf("Options.Class named %q, which is not among stet.Options.Classes, or whose policy is Outside", c.op.Class))
 		return refused(rpc.Misconfigured, "")
 	}
-	if c.op.Fingerprint, err = c.fingerprint(); err != nil {
+	switch c.op.Fingerprint, err = c.fingerprint(); {
+	case err != nil:
 		return refused(rpc.RequestUnreadable, strings.ToValidUTF8(err.Error(), "\uFFFD"))
+	case c.op.Fingerprint == (store.Fingerprint{}):
+		c.complain("an operation could not begin; nothing was executed",
+			errors.New("Options.Fingerprint returned the zero Fingerprint, so that requests could not be told apart"))
+		return refused(rpc.Misconfigured, "")
 	}
 	c.op.Wait = c.wait()
 	return nil
@@ -246,7 +251,6 @@ func statusOf(err error) *status.Status {
 func (c *call) first(out stet.Outcome) (any, error) {
 	e := rpc.Read(out, false, nil)
 	e.Header = c.header // with what is not stored
-	delete(e.Header, ReplayedMetadata)
 	return c.answer(e, message(c.resp), false)
 }
 

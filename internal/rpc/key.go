@@ -64,6 +64,21 @@ func parseKey(field string) (key, flaw string) {
 	return key, ""
 }
 
+// Spelled is a key as it is sent: one that begins with a quote or has a comma as a structured
+// field string (RFC 9651).
+func Spelled(key string) string {
+	if !strings.HasPrefix(key, `"`) && !strings.Contains(key, ",") {
+		return key
+	}
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(key) + `"`
+}
+
+// Builtin reports whether a service is one that gRPC brings along: of health, reflection or
+// channelz. Their calls change nothing.
+func Builtin(service string) bool {
+	return slices.ContainsFunc([]string{"grpc.health.", "grpc.reflection.", "grpc.channelz."}, func(prefix string) bool { return strings.HasPrefix(service, prefix) })
+}
+
 // Digestible returns the bytes of a request that are the same in each retry, or says
 // why there are none: a message with fields that this program does not know has them in
 // the order of the client, and another version of the service, in its own.

@@ -110,6 +110,7 @@ func keptStatus(out stet.Outcome) (End, bool) {
 	if proto.Unmarshal(b, e.Status) != nil || e.OK() {
 		return OperationFailed.End("", 0), true
 	}
+	e.Status = Own(e.Status, stet.Executed) // its function may have passed on what a service further down said
 	return e, true
 }
 

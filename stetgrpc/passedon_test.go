@@ -1,0 +1,144 @@
+package stetgrpc_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/rpc"
+	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/stetclient"
+	"github.com/stet-go/stet/stetgrpc"
+	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/memory"
+)
+
+// another is what a stet-protected service says of an operation of its own.
+func another() error { return status.FromProto(rpc.StoreUnavailable.End("", 0).Status).Err() }
+
+// TestWhatDoPassedOnIsNotSaidOfIt: the function of Do called another service, which did not
+// execute its operation; but Do's is executed, and stands.
+func TestWhatDoPassedOnIsNotSaidOfIt(t *testing.T) {
+	b := known(t, stet.Options{Policy: stet.Policy{Errors: stetgrpc.Errors()}})
+	_, err := stet.Do(t.Context(), b.engine, op("1"), func(context.Context) (string, error) { return "", another() })
+	if x := stetgrpc.ExecutionOf(err); x != stet.Executed {
+		t.Errorf("of Do's own error: %v", x)
+	}
+	b.want(b.call("1", key, "k"), "Unavailable PASSED_ON executed")
+	b.wantRuns(0)
+}
+
+// TestAnErrorOfDoIsOfItsOwnOperation: the error of the call further down is inside of it.
+func TestAnErrorOfDoIsOfItsOwnOperation(t *testing.T) {
+	down := newBench(t, stetgrpc.Options{}, stet.Options{}, client(t, stetgrpc.ClientOptions{}))
+	_ = down.engine.Close()
+	e := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{})
+	_, err := stet.Do(t.Context(), e, op("1"), func(ctx context.Context) (string, error) { return down.charges(ctx, "1") })
+	if x := stetgrpc.ExecutionOf(err); x != stet.Executed {
+		t.Errorf("%v: %v", err, x)
+	}
+}
+
+// TestMetadataThatIsPassedOnSaysNothingOfThisCall: a handler that hands on what a service
+// further down sent with its answer.
+func TestMetadataThatIsPassedOnSaysNothingOfThisCall(t *testing.T) {
+	for name, c := range map[string]struct {
+		says, want string
+		err        error
+		execution  stet.Execution
+	}{
+		"plain, released":  {"executed", "Unavailable NOT_EXECUTED not executed", stet.Retryable(errors.New("busy")), stet.NotExecuted},
+		"status, released": {"executed", "ResourceExhausted", stet.Retryable(status.Error(codes.ResourceExhausted, "")), stet.NotExecuted},
+		"status, stored":   {"not executed", "ResourceExhausted", status.Error(codes.ResourceExhausted, ""), stet.Executed},
+		"success":          {"not executed", "charged", nil, stet.Executed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, stetgrpc.Options{}, stet.Options{}, client(t, stetgrpc.ClientOptions{Policy: stetclient.Policy{MaxAttempts: 1, Base: time.Millisecond}}))
+			b.charge = func(ctx context.Context, _ string) (proto.Message, error) {
+				_ = grpc.SetHeader(ctx, metadata.Pairs(stetgrpc.ReplayedMetadata, "true", stetgrpc.ExecutionMetadata, c.says))
+				_ = grpc.SetTrailer(ctx, metadata.Pairs(stetgrpc.ReplayedMetadata, "true", stetgrpc.ExecutionMetadata, c.says))
+				return wrapperspb.String("charged"), c.err
+			}
+			a := b.call("1", key, "k")
+			b.want(a, c.want)
+			for _, md := range []metadata.MD{a.header, a.trailer} {
+				if len(md.Get(stetgrpc.ReplayedMetadata)) > 0 || len(md.Get(stetgrpc.ExecutionMetadata)) > 0 && md.Get(stetgrpc.ExecutionMetadata)[0] == c.says {
+					t.Errorf("it says what is of another call: %v", md)
+				}
+			}
+			if _, err := b.charges(stetgrpc.WithKey(t.Context(), "l"), "1"); stetgrpc.ExecutionOf(err) != c.execution {
+				t.Errorf("%v: %v", err, stetgrpc.ExecutionOf(err))
+			}
+		})
+	}
+}
+
+// TestAFingerprintThatIsZeroIsRefused: all requests would be alike.
+func TestAFingerprintThatIsZeroIsRefused(t *testing.T) {
+	b := newBench(t, stetgrpc.Options{Fingerprint: func(context.Context, *stetgrpc.Call) (store.Fingerprint, error) { return store.Fingerprint{}, nil }}, stet.Options{})
+	b.want(b.call("1", key, "k"), "Internal MISCONFIGURED not executed")
+	b.wantRuns(0)
+	if !strings.Contains(b.log.String(), "zero Fingerprint") {
+		t.Error(b.log)
+	}
+}
+
+// TestThroughAGatewayAnOutcomeIsNotTakenForNothing: a 429, a 403, and a 503 with
+// Retry-After say by themselves that nothing was executed.
+func TestThroughAGatewayAnOutcomeIsNotTakenForNothing(t *testing.T) {
+	soon, err := status.New(codes.Unavailable, "closed").WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Second)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		err       error
+		status    int
+		execution stet.Execution
+		runs      int64
+	}{
+		"429":                       {status.Error(codes.ResourceExhausted, "no money left"), 429, stet.Executed, 1},
+		"403":                       {stet.Permanent(status.Error(codes.PermissionDenied, "not any more")), 403, stet.Executed, 1},
+		"503, with a time to retry": {soon.Err(), 503, stet.Executed, 1},
+		"403, released":             {status.Error(codes.PermissionDenied, "no"), 403, stet.NotExecuted, 1},
+		"429, released":             {stet.Retryable(status.Error(codes.ResourceExhausted, "later")), 429, stet.NotExecuted, 2},
+		"409":                       {stet.Repeatable(errors.New("busy")), 409, stet.MayHaveExecuted, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, stetgrpc.Options{RetryAfter: time.Millisecond}, stet.Options{})
+			b.charge = func(context.Context, string) (proto.Message, error) { return nil, c.err }
+			srv := httptest.NewServer(gateway(b))
+			defer srv.Close()
+			tr, err := stetclient.New(nil, stetclient.Options{Policy: stetclient.Policy{Base: time.Millisecond, Cap: time.Millisecond, MaxAttempts: 2}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tr.CloseIdleConnections()
+			res, err := (&http.Client{Transport: tr}).Post(srv.URL+"/v1/charge", "application/json", strings.NewReader(`"1"`))
+			var info stetclient.Info
+			if own, ok := errors.AsType[*stetclient.Error](err); ok {
+				info, res = own.Info, own.Response
+			} else if err == nil {
+				info, _ = stetclient.InfoOf(res)
+				_ = res.Body.Close()
+			}
+			if res == nil || res.StatusCode != c.status || info.Execution != c.execution || res.Header.Get("Retry-After") != "" && c.execution == stet.Executed {
+				t.Errorf("%v, %v: %+v", res, err, info)
+			}
+			b.wantRuns(c.runs)
+		})
+	}
+}
