@@ -5,12 +5,15 @@ go 1.26.0
 replace github.com/stet-go/stet => ../
 
 require (
+	connectrpc.com/connect v1.21.1
 	github.com/ThreeDotsLabs/watermill v1.5.1
+	github.com/aws/aws-lambda-go v1.55.1
 	github.com/gin-gonic/gin v1.12.0
 	github.com/gofiber/fiber/v3 v3.1.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/labstack/echo/v4 v4.16.0
 	github.com/labstack/echo/v5 v5.4.4
+	github.com/modelcontextprotocol/go-sdk v1.8.0
 	github.com/nats-io/nats.go v1.55.0
 	github.com/rabbitmq/amqp091-go v1.16.0
 	github.com/redis/go-redis/v9 v9.23.0
@@ -38,6 +41,7 @@ require (
 	github.com/goccy/go-yaml v1.19.2 // indirect
 	github.com/gofiber/schema v1.7.0 // indirect
 	github.com/gofiber/utils/v2 v2.0.2 // indirect
+	github.com/google/jsonschema-go v0.4.3 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
 	github.com/klauspost/cpuid/v2 v2.4.0 // indirect
 	github.com/labstack/gommon v0.5.0 // indirect
@@ -49,15 +53,20 @@ require (
 	github.com/philhofer/fwd v1.2.0 // indirect
 	github.com/quic-go/qpack v0.6.0 // indirect
 	github.com/quic-go/quic-go v0.59.0 // indirect
+	github.com/segmentio/asm v1.1.3 // indirect
+	github.com/segmentio/encoding v0.5.4 // indirect
 	github.com/tinylib/msgp v1.6.3 // indirect
 	github.com/twitchyliquid64/golang-asm v0.15.1 // indirect
 	github.com/ugorji/go/codec v1.3.1 // indirect
 	github.com/valyala/bytebufferpool v1.0.0 // indirect
 	github.com/valyala/fasthttp v1.69.0 // indirect
 	github.com/valyala/fasttemplate v1.2.2 // indirect
+	github.com/yosida95/uritemplate/v3 v3.0.2 // indirect
 	go.mongodb.org/mongo-driver/v2 v2.5.0 // indirect
 	golang.org/x/arch v0.22.0 // indirect
 	golang.org/x/net v0.61.0 // indirect
+	golang.org/x/oauth2 v0.36.0 // indirect
+	golang.org/x/time v0.15.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20261019180522-ce908d29299b // indirect
 )
 
@@ -102,11 +111,15 @@ require (
 	github.com/riverqueue/river/rivershared v0.51.1 // indirect
 	github.com/riverqueue/river/rivertype v0.51.1 // indirect
 	github.com/sony/gobreaker v1.0.0 // indirect
+	github.com/stet-go/stet/stetconnect v0.0.0-00010101000000-000000000000
 	github.com/stet-go/stet/stetecho v0.0.0-00010101000000-000000000000
 	github.com/stet-go/stet/stetecho4 v0.0.0-00010101000000-000000000000
 	github.com/stet-go/stet/stetfiber v0.0.0-00010101000000-000000000000
 	github.com/stet-go/stet/stetgin v0.0.0-00010101000000-000000000000
 	github.com/stet-go/stet/stetgrpc v0.0.0-00010101000000-000000000000
+	github.com/stet-go/stet/stetlambda v0.0.0-00010101000000-000000000000
+	github.com/stet-go/stet/stetmcp v0.0.0-00010101000000-000000000000
+	github.com/stet-go/stet/stetwatermill v0.0.0-00010101000000-000000000000
 	github.com/tidwall/gjson v1.20.0 // indirect
 	github.com/tidwall/match v1.2.0 // indirect
 	github.com/tidwall/pretty v1.2.1 // indirect
@@ -133,3 +146,11 @@ replace github.com/stet-go/stet/stetgrpc => ../stetgrpc
 replace github.com/stet-go/stet/stetecho => ../stetecho
 
 replace github.com/stet-go/stet/stetecho4 => ../stetecho4
+
+replace github.com/stet-go/stet/stetconnect => ../stetconnect
+
+replace github.com/stet-go/stet/stetlambda => ../stetlambda
+
+replace github.com/stet-go/stet/stetmcp => ../stetmcp
+
+replace github.com/stet-go/stet/stetwatermill => ../stetwatermill

@@ -30,6 +30,10 @@ var frameworks = []framework{
 	{"echo4", serveEcho4},
 	{"fiber", serveFiber},
 	{"grpc", serveGRPC},
+	{"connect", serveConnect},
+	{"watermill", serveWatermill},
+	{"lambda", serveLambda},
+	{"mcp", serveMCP},
 }
 
 // payment is the request; its JSON has about 1 KB.

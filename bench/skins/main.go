@@ -3,7 +3,8 @@
 // stetfiber's, on one Redis server. Then it counts executions where two processes get each
 // request at once, and fails if a key is executed twice behind stet.
 //
-// All requests take the way that users' do: over loopback connections that stay open.
+// All requests take the way that users' do: over loopback connections that stay open. Those
+// of Lambda and Watermill, whose runtime and broker are not here, are calls in the process.
 package main
 
 import (
