@@ -146,6 +146,22 @@ func (c *call) fields() {
 	}
 }
 
+// disown removes what an interceptor of stet's says of a call from what the handler sends:
+// it was passed on, and is of another call.
+func (c *call) disown() {
+	var sent []http.Header
+	if c.err == nil {
+		sent = append(sent, c.res.Header(), c.res.Trailer())
+	}
+	if c.info != nil {
+		sent = append(sent, c.info.ResponseHeader(), c.info.ResponseTrailer())
+	}
+	for _, h := range sent {
+		h.Del(ReplayedHeader)
+		h.Del(rpc.ExecutedName)
+	}
+}
+
 // failure is the outcome of an error that the handler returned.
 func (c *call) failure(shared *connect.Error) stet.Outcome {
 	c.fields()
@@ -159,10 +175,24 @@ func (c *call) failure(shared *connect.Error) stet.Outcome {
 	return stored.Outcome()
 }
 
+// notBegun is the error of Options.Scope, as its caller gets it.
+func (c *call) notBegun(err *connect.Error) *connect.Error {
+	e := new(*err) // Meta writes to it
+	end := rpc.End{Status: rpc.Own(statusOf(e), stet.NotExecuted)}
+	if !connect.IsWireError(e) {
+		end.Trailer = metadataOf(e.Meta())
+	}
+	end.Trailer = join(end.Trailer, rpc.Metadata{rpc.ExecutedName: {stet.NotExecuted.String()}})
+	return errorOf(c.req.Peer(), end, err)
+}
+
 // success is the outcome of a response that the handler returned.
 func (c *call) success(run *stet.Run) (stet.Outcome, error) {
 	c.fields()
 	m, err := protoOf(c.res.Any())
+	if none, ok := c.res.Any().(proto.Message); ok && err != nil { // a nil one is sent as an empty one
+		m, err = none.ProtoReflect().New().Interface(), nil
+	}
 	if err == nil {
 		c.types.remember(c.req.Spec().Procedure, m)
 		c.end.Header, c.end.Trailer = join(c.end.Header, metadataOf(c.res.Header())), join(c.end.Trailer, metadataOf(c.res.Trailer()))

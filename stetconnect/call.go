@@ -72,7 +72,7 @@ func (c *call) name(key string) *connect.Error {
 	own, coded := errors.AsType[*connect.Error](err)
 	switch {
 	case coded && own != nil:
-		return own
+		return c.notBegun(own)
 	case err != nil:
 		c.complain("Options.Scope failed; nothing was executed", err)
 		return c.problem(c.req.Peer(), rpc.ScopeFailed.End("", c.o.RetryAfter))
@@ -103,8 +103,13 @@ func (c *call) name(key string) *connect.Error {
 	if deadline, ok := c.ctx.Deadline(); ok {
 		c.op.Wait = min(cmp.Or(c.op.Wait, policy.Wait), max(time.Until(deadline)/10*9, stet.NoWait))
 	}
-	if c.op.Fingerprint, err = c.fingerprint(); err != nil {
-		return c.refused(&rpc.RequestUnreadable, err.Error())
+	switch c.op.Fingerprint, err = c.fingerprint(); {
+	case err != nil:
+		return c.refused(&rpc.RequestUnreadable, strings.ToValidUTF8(err.Error(), "\uFFFD"))
+	case c.op.Fingerprint == (store.Fingerprint{}):
+		c.complain("an operation could not begin; nothing was executed",
+			errors.New("Options.Fingerprint returned the zero Fingerprint, so that requests could not be told apart"))
+		return c.refused(&rpc.Misconfigured, "")
 	}
 	return nil
 }
@@ -162,12 +167,13 @@ func (c *call) serveTx() (connect.AnyResponse, error) {
 // handle calls the handler, and returns the outcome of what it returned.
 func (c *call) handle(ctx context.Context, run *stet.Run) (stet.Outcome, error) {
 	c.res, c.err = c.next(&inner{ctx, c.req}, c.req)
+	c.disown()
 	if c.err == nil {
 		return c.success(run)
 	}
 	c.err = coded(c.err)
 	shared, _ := errors.AsType[*connect.Error](c.err)
-	if run.Declared() == stet.Executed && (c.o.NotExecuted(shared) || connect.IsNotModifiedError(shared)) {
+	if run.Declared() == stet.Executed && (c.undone(shared) || connect.IsNotModifiedError(shared)) {
 		run.Declare(stet.NotExecuted, 0)
 	}
 	out := c.failure(shared)
@@ -177,6 +183,15 @@ func (c *call) handle(ctx context.Context, run *stet.Run) (stet.Outcome, error) 
 		return out, errors.Join(c.err, cause)
 	}
 	return out, c.err
+}
+
+// undone reports whether the handler's error says that nothing was executed. One of another
+// operation of stet's, which the handler called and which may have been executed, does not.
+func (c *call) undone(shared *connect.Error) bool {
+	if other, ok := errors.AsType[*stet.Error](c.err); ok && other.Execution != stet.NotExecuted {
+		return false
+	}
+	return c.o.NotExecuted(shared)
 }
 
 // attend remembers which fields the response had before the handler was called.

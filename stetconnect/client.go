@@ -222,8 +222,8 @@ func ExecutionOf(err error) stet.Execution {
 	if err == nil {
 		return stet.Executed
 	}
-	if ended, ok := errors.AsType[*stetclient.Error](err); ok {
-		return ended.Execution
+	if own, ok := errors.AsType[*stet.Error](err); ok { // the outermost: below may be those of other operations
+		return own.Execution
 	}
 	if e, ok := errors.AsType[*connect.Error](err); ok && e != nil {
 		return verdictOf(err).Execution

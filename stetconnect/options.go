@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/stet-go/stet/internal/misuse"
+	"github.com/stet-go/stet/internal/rpc"
 	"github.com/stet-go/stet/store"
 )
 
@@ -95,8 +96,12 @@ func SingleTenant(context.Context, connect.AnyRequest) (string, error) { return 
 // NotExecuted is the default of Options.NotExecuted: it is true for unauthenticated and
 // permission_denied, which come before an execution. It is false for unavailable and
 // resource_exhausted, which also come after one: a handler says so by an error that is
-// stet.Retryable.
+// stet.Retryable. It is false where stet's details say that the error is another
+// operation's, which the handler called.
 func NotExecuted(err *connect.Error) bool {
+	if _, other := rpc.ReadStatus(statusOf(err)); other {
+		return false
+	}
 	return err.Code() == connect.CodeUnauthenticated || err.Code() == connect.CodePermissionDenied
 }
 

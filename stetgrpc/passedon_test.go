@@ -53,6 +53,38 @@ func TestAnErrorOfDoIsOfItsOwnOperation(t *testing.T) {
 	}
 }
 
+// TestADenialOfAnotherOperationIsNoReasonToRunAgain: the handler has charged, and then called
+// a service that did not take its last attempt.
+func TestADenialOfAnotherOperationIsNoReasonToRunAgain(t *testing.T) {
+	denied := status.Error(codes.PermissionDenied, "denied")
+	for name, err := range map[string]error{
+		"stet's":                         status.FromProto(rpc.ScopeMissing.End("", 0).Status).Err(),
+		"after an attempt that was lost": &stetclient.Error{Info: stetclient.Info{Execution: stet.MayHaveExecuted}, Cause: denied},
+	} {
+		b := newBench(t, stetgrpc.Options{}, stet.Options{})
+		b.charge = func(context.Context, string) (proto.Message, error) { return nil, err }
+		for range 2 {
+			if a := b.call("1", key, "k"); a.st.Code() != codes.PermissionDenied || a.trailer.Get(stetgrpc.ExecutionMetadata)[0] != "executed" {
+				t.Errorf("%s: %v, %v", name, a.st, a.trailer.Get(stetgrpc.ExecutionMetadata))
+			}
+		}
+		b.wantRuns(1)
+	}
+}
+
+// TestAnErrorOfScopeExecutedNothing, whatever it says of an operation of a service that
+// Scope has asked.
+func TestAnErrorOfScopeExecutedNothing(t *testing.T) {
+	b := newBench(t, stetgrpc.Options{Scope: func(context.Context, *stetgrpc.Call) (string, error) {
+		return "", status.FromProto(rpc.ResultExpired.End("", 0).Status).Err()
+	}}, stet.Options{})
+	a := b.call("1", key, "k")
+	if x := stetgrpc.ExecutionOf(a.st.Err()); x != stet.NotExecuted || a.st.Code() != codes.FailedPrecondition {
+		t.Errorf("%v: %v", a.st, x)
+	}
+	b.wantRuns(0)
+}
+
 // TestMetadataThatIsPassedOnSaysNothingOfThisCall: a handler that hands on what a service
 // further down sent with its answer.
 func TestMetadataThatIsPassedOnSaysNothingOfThisCall(t *testing.T) {

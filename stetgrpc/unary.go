@@ -77,7 +77,7 @@ func (c *call) name() *rpc.End {
 	scope, err := c.o.Scope(c.ctx, &c.Call)
 	switch st, ok := status.FromError(err); {
 	case err != nil && ok && st.Code() != codes.OK:
-		return &rpc.End{Status: st.Proto(), Trailer: rpc.Metadata{ExecutionMetadata: {stet.NotExecuted.String()}}}
+		return &rpc.End{Status: rpc.Own(st.Proto(), stet.NotExecuted), Trailer: rpc.Metadata{ExecutionMetadata: {stet.NotExecuted.String()}}}
 	case err != nil:
 		c.complain("Options.Scope failed; nothing was executed", err)
 		return refused(rpc.ScopeFailed, "")
@@ -207,7 +207,7 @@ func (c *call) handle(ctx context.Context, run *stet.Run) (stet.Outcome, error) 
 	}
 	st := statusOf(c.err)
 	end.Status = rpc.Own(st.Proto(), stet.Executed)
-	if run.Declared() == stet.Executed && c.o.NotExecuted(st) {
+	if run.Declared() == stet.Executed && c.undone(st) {
 		run.Declare(stet.NotExecuted, 0)
 	}
 	// A call further down that the end of this run's context has broken off returns a
@@ -216,6 +216,15 @@ func (c *call) handle(ctx context.Context, run *stet.Run) (stet.Outcome, error) 
 		return end.Outcome(), errors.Join(c.err, cause)
 	}
 	return end.Outcome(), c.err
+}
+
+// undone reports whether the handler's status says that nothing was executed. That of another
+// operation of stet's, which the handler called and which may have been executed, does not.
+func (c *call) undone(st *status.Status) bool {
+	if other, ok := errors.AsType[*stet.Error](c.err); ok && other.Execution != stet.NotExecuted {
+		return false
+	}
+	return c.o.NotExecuted(st)
 }
 
 // marshal puts the response into an end. An error is one that the handler should not
