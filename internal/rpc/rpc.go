@@ -93,6 +93,7 @@ func messageOf(contentType string) (name protoreflect.FullName, ok bool) {
 // Outcome returns the outcome that an end is stored as. One that is not a success has
 // failed.
 func (e End) Outcome() stet.Outcome {
+	e.Status = Valid(e.Status)
 	out := stet.Outcome{Face: store.FaceGRPC, Status: HTTPStatus(e.Status.GetCode()), Header: fields(e.Header), Trailer: fields(e.Trailer)}
 	add := func(name, value string) {
 		out.Trailer = append(out.Trailer, store.Field{Name: name, Values: []string{value}})
@@ -103,22 +104,25 @@ func (e End) Outcome() stet.Outcome {
 		return out
 	}
 	out.Failed = true
-	st := Valid(e.Status)
-	add(messageName, escape(st.GetMessage()))
+	add(messageName, escape(e.Status.GetMessage()))
 	// It cannot fail: the text is valid, and details are bytes with a name.
-	if b, err := proto.Marshal(st); err == nil {
+	if b, err := proto.Marshal(e.Status); err == nil {
 		add(detailsName, base64.RawStdEncoding.EncodeToString(b))
 	}
 	return out
 }
 
-// Valid returns a status that can be sent: its texts are UTF-8.
+// Valid returns a status that can be sent: its texts are UTF-8, and its code is a number that
+// gRPC can read, or else UNKNOWN, which its clients take it for.
 func Valid(st *status.Status) *status.Status {
 	_, err := proto.Marshal(st)
-	if err == nil {
+	if err == nil && st.GetCode() >= 0 {
 		return st
 	}
 	st = proto.CloneOf(st)
+	if st.GetCode() < 0 {
+		st.Code = int32(code.Code_UNKNOWN)
+	}
 	st.Message = strings.ToValidUTF8(st.GetMessage(), "\uFFFD")
 	for _, d := range st.GetDetails() {
 		d.TypeUrl = strings.ToValidUTF8(d.GetTypeUrl(), "\uFFFD")

@@ -296,6 +296,9 @@ func TestAStatusThatCannotBeMarshalledIsMended(t *testing.T) {
 	if e, ok := stored(out); !ok || e.Status.GetMessage() != "a\uFFFDb" {
 		t.Errorf("%v %v", e, ok)
 	}
+	if e, ok := stored(End{Status: &status.Status{Code: -1, Message: "m"}}.Outcome()); !ok || e.Status.GetCode() != int32(code.Code_UNKNOWN) || e.Status.GetMessage() != "m" {
+		t.Errorf("a code that cannot be sent: %v %v", e, ok)
+	}
 	if escape("a%b\xc3\xbc\n~ ") != "a%25b%C3%BC%0A~ " {
 		t.Error(escape("a%b\xc3\xbc\n~ "))
 	}
