@@ -16,7 +16,7 @@ BESIDE   ?= $(shell echo $$((($(CORES) + 1) / 2)))
 
 .DEFAULT_GOAL := help
 .PHONY: help services test $(addprefix test-in-,$(MODULES)) short lint versions-postgres ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy ordeal-async ordeal-python ordeal-node ordeal-mixed ordeal-flow reconcile simulate model mutants \
-	bench bench-postgres bench-sql bench-redis bench-proxy bench-messages bench-async bench-flow bench-skins trips fuzz demo diagram tidy
+	bench bench-postgres bench-sql bench-redis bench-proxy bench-messages bench-async bench-flow bench-skins bench-endtoend bench-capacity trips fuzz demo diagram tidy
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -125,6 +125,12 @@ trips: services ## Count the round trips to PostgreSQL and Redis of each call as
 
 bench-skins: services ## Measure the middleware of each framework beside the framework alone, and Fiber's own; count what two processes execute (4 min)
 	cd bench && $(GO) run ./skins
+
+bench-endtoend: services ## Measure a service over HTTP, a network and its stores, beside the bare handler, a table by hand and Fiber's middleware; count double executions (8 min)
+	cd bench && $(GO) run ./endtoend -charts ../docs/charts
+
+bench-capacity: services ## Run the service at a fixed rate for 3 minutes, and compare it with docs/capacity.md
+	cd bench && $(GO) run ./endtoend -capacity
 
 bench-messages: services ## Measure consumers beside bare ones on the same broker
 	cd bench && $(GO) run ./messages

@@ -11,7 +11,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -137,7 +136,7 @@ func (b *bench) level(ctx context.Context, callers int) error {
 	var cs []rounds.Contender
 	for _, c := range contenders {
 		cs = append(cs, rounds.Contender{Name: c.name, Measure: func() (float64, error) {
-			rate, took, err := load(ctx, callers, c.op)
+			rate, took, err := rounds.Load(callers, *each, func(int) error { return c.op(ctx) })
 			latency[c.name] = took
 			return rate, err
 		}})
@@ -249,28 +248,4 @@ func (b *bench) fill(ctx context.Context) error {
 	}
 	wg.Wait()
 	return errors.Join(errs...)
-}
-
-// load runs op with so many callers for a while, and returns the rate and the
-// sorted latencies.
-func load(ctx context.Context, callers int, op func(context.Context) error) (float64, []time.Duration, error) {
-	var wg sync.WaitGroup
-	took := make([][]time.Duration, callers)
-	errs := make([]error, callers)
-	began := time.Now()
-	for i := range callers {
-		wg.Go(func() {
-			for last := time.Now(); last.Sub(began) < *each && errs[i] == nil; {
-				errs[i] = op(ctx)
-				now := time.Now()
-				took[i] = append(took[i], now.Sub(last))
-				last = now
-			}
-		})
-	}
-	wg.Wait()
-	all := slices.Concat(took...)
-	rate := float64(len(all)) / time.Since(began).Seconds()
-	slices.Sort(all)
-	return rate, all, errors.Join(errs...)
 }

@@ -101,6 +101,9 @@ func Start(ctx context.Context, c Command) (*Process, error) {
 // ErrExited says that a child ended before it was ready.
 var ErrExited = errors.New("the child ended before it was ready")
 
+// PID is the child's number, which it keeps until it has ended.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
 // Exited returns a channel that is closed when the child has ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 

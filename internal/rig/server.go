@@ -68,6 +68,10 @@ func (p *process) alive() bool {
 // again.
 func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
 
+// PIDs are the processes of the server: those that work in its directory. There are none
+// where the system has no /proc.
+func (s *Server) PIDs() []int { return processes(s.dir) }
+
 // Log returns the last 4 KiB of what the server wrote to its log.
 func (s *Server) Log() string { return s.log(0) }
 

@@ -4,9 +4,12 @@
 package rounds
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
+	"sync"
+	"time"
 )
 
 // Contender is one of the things compared.
@@ -32,6 +35,31 @@ func Compare(n int, contenders ...Contender) (map[string][]float64, error) {
 		fmt.Fprintf(os.Stderr, "round %d of %d\n", round, n)
 	}
 	return rates, nil
+}
+
+// Load has callers, numbered from 0, call op again and again for a while, each of them one
+// call at a time. It returns how many calls a second there were, and how long they took,
+// sorted. A caller ends with its first error, and Load returns all of these.
+func Load(callers int, each time.Duration, op func(caller int) error) (rate float64, took []time.Duration, err error) {
+	var wg sync.WaitGroup
+	all := make([][]time.Duration, callers)
+	errs := make([]error, callers)
+	began := time.Now()
+	for i := range callers {
+		wg.Go(func() {
+			for last := time.Now(); last.Sub(began) < each && errs[i] == nil; {
+				errs[i] = op(i)
+				now := time.Now()
+				all[i] = append(all[i], now.Sub(last))
+				last = now
+			}
+		})
+	}
+	wg.Wait()
+	took = slices.Concat(all...)
+	rate = float64(len(took)) / time.Since(began).Seconds()
+	slices.Sort(took)
+	return rate, took, errors.Join(errs...)
 }
 
 // Median returns the median of v, which must not be empty.

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stet-go/stet/internal/child"
+)
+
+func TestMain(m *testing.M) {
+	child.Main(childEnv, work) // the test is its own service
+	os.Exit(m.Run())
+}
+
+// short is the smallest run.
+func short(compare ...contender) settings {
+	return settings{each: 50 * time.Millisecond, rounds: 1, trips: []time.Duration{slowNetwork / 4}, callers: []int{4}, keys: 16, kept: 16, compare: compare}
+}
+
+// TestAShortRunMeasuresAllAndKeepsItsPromises is the whole command at one setting.
+func TestAShortRunMeasuresAllAndKeepsItsPromises(t *testing.T) {
+	s := short(contenders...)
+	s.charts = t.TempDir()
+	r, err := run(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.print(); err != nil {
+		t.Error(err)
+	}
+	for _, c := range contenders {
+		for _, what := range []string{first, replay} {
+			cell := r.find(c.name, what, s.trips[0], 4)
+			if want := what == first || c.keeps; (cell != nil) != want {
+				t.Errorf("%s, %s: measured %v; want %v", c.name, what, cell != nil, want)
+			}
+			if cell == nil {
+				continue
+			}
+			if p50 := cell.quantile(500); p50 < s.trips[0] {
+				t.Errorf("%s: a trip to the store is %v, and the median of all calls is %v", cell.name(), s.trips[0], p50)
+			}
+			if rate := cell.rate(); !(rate > 0) || math.IsInf(rate, 0) || cell.each(0) <= 0 {
+				t.Errorf("%s: %v requests/s, %v of the service's time by request", cell.name(), rate, cell.each(0))
+			}
+			if c.redis && what == first && cell.each(2) < 10*time.Microsecond {
+				t.Errorf("%s: Redis has used %v by request", cell.name(), cell.each(2))
+			}
+		}
+	}
+	if charts, err := filepath.Glob(filepath.Join(s.charts, "*.svg")); len(charts) != 4 || err != nil {
+		t.Errorf("charts: %q, %v", charts, err)
+	}
+}
+
+// TestAKeyThatIsExecutedTwiceFailsTheCommand lets the bare handler take the place of stet.
+func TestAKeyThatIsExecutedTwiceFailsTheCommand(t *testing.T) {
+	bare, _ := named("bare_auto")
+	bare.ours = true
+	r, err := run(t.Context(), short(bare))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.promises(); err == nil || strings.Count(err.Error(), "a promise is broken") != 2 {
+		t.Errorf("two processes executed %v: %v", r.twice, err)
+	}
+}
+
+func TestPromisesAreHeldToEachCount(t *testing.T) {
+	c, _ := named("stet_tx")
+	for _, broken := range []report{
+		{twice: []twice{{c, 17, 0}}}, {twice: []twice{{c, 16, 1}}}, {twice: []twice{{c, 15, 0}}},
+		{sums: []sum{{c, 100, 101, 100}}}, {sums: []sum{{c, 100, 99, 99}}},
+	} {
+		broken.keys = 16
+		if broken.promises() == nil {
+			t.Errorf("%v passes", fmt.Sprint(broken.twice, broken.sums))
+		}
+	}
+	whole := report{settings: settings{keys: 16}, twice: []twice{{c, 16, 0}}, sums: []sum{{c, 100, 100, 100}}}
+	if err := whole.promises(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestALongRunIsComparedWithWhatWasDerived is -capacity, for a second.
+func TestALongRunIsComparedWithWhatWasDerived(t *testing.T) {
+	if err := runCapacity(t.Context(), short(), capacity{kind: "stet_tx", rate: 20, long: time.Second}); err != nil {
+		t.Error(err)
+	}
+	if err := runCapacity(t.Context(), short(), capacity{kind: "none", rate: 20, long: time.Second}); err == nil {
+		t.Error("a contender that is none is measured")
+	}
+}

@@ -1,0 +1,112 @@
+// Command endtoend measures what a user of a service sees: payments over HTTP to a service of
+// its own process, which inserts a row, with stet and without, over a network that delays what
+// the service and its stores say to each other. Beside stet are the bare handler, a table of
+// keys by hand with the same guarantees, and Fiber's own middleware.
+//
+// All take turns in short rounds of one run. Printed are rates, the median and the 99th
+// percentile of what callers wait, and the processor time of each process by request. Then each
+// key is sent to two processes at once, and what is executed is counted: the command fails if
+// stet executes one twice, or gives two answers to one key. A goal of speed that is missed
+// fails nothing.
+//
+// With -capacity it runs one contender at a fixed rate instead, and compares the cores and
+// connections in use with what docs/capacity.md derives from the processor time by request.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/stet-go/stet/internal/child"
+)
+
+// settings are what a run measures.
+type settings struct {
+	each    time.Duration // of one measurement
+	rounds  int
+	trips   []time.Duration // round trips of the network
+	callers []int
+	keys    int    // that are sent to two processes at once
+	kept    int    // keys that replays go round
+	charts  string // folder; "": none
+	compare []contender
+}
+
+func main() {
+	child.Main(childEnv, work)
+	s := settings{compare: contenders}
+	var c capacity
+	flag.DurationVar(&s.each, "each", 450*time.Millisecond, "how long one measurement takes")
+	flag.IntVar(&s.rounds, "rounds", 5, "rounds that count")
+	flag.IntVar(&s.keys, "keys", 200, "keys that are sent to two processes at once")
+	flag.IntVar(&s.kept, "kept", 200, "keys that replays go round")
+	flag.StringVar(&s.charts, "charts", "", "folder that charts are written to")
+	trips := flag.String("trips", "0s,500us,2ms", "round trips to the stores")
+	callers := flag.String("callers", "1,16,64", "callers, each on a connection of its own")
+	flag.BoolVar(&c.run, "capacity", false, "run one contender at a fixed rate instead")
+	flag.StringVar(&c.kind, "contender", "stet_tx", "of -capacity")
+	flag.IntVar(&c.rate, "rate", 500, "requests a second, of -capacity")
+	flag.DurationVar(&c.long, "for", 3*time.Minute, "how long, of -capacity")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	err := s.parse(*trips, *callers)
+	switch {
+	case err != nil:
+	case c.run:
+		err = runCapacity(ctx, s, c)
+	default:
+		var r *report
+		if r, err = run(ctx, s); err == nil {
+			err = r.print()
+		}
+	}
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "endtoend:", err)
+		os.Exit(1)
+	}
+}
+
+func (s *settings) parse(trips, callers string) error {
+	for _, text := range strings.Split(trips, ",") {
+		trip, err := time.ParseDuration(text)
+		if err != nil || trip < 0 {
+			return fmt.Errorf("-trips: %q is not a duration", text)
+		}
+		s.trips = append(s.trips, trip)
+	}
+	for _, text := range strings.Split(callers, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > connections {
+			return fmt.Errorf("-callers: %q is not a number from 1 to %d", text, connections)
+		}
+		s.callers = append(s.callers, n)
+	}
+	return nil
+}
+
+// run measures everything.
+func run(ctx context.Context, s settings) (r *report, err error) {
+	p, err := newPlace(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, p.close()) }()
+	r = &report{settings: s}
+	for _, trip := range s.trips {
+		if err := p.at(ctx, trip, func(n *neighbourhood) error { return measureAll(ctx, n, r) }); err != nil {
+			return nil, err
+		}
+	}
+	if err := p.twoProcesses(ctx, s.trips[len(s.trips)-1], r); err != nil {
+		return nil, err
+	}
+	return r, p.onceEach(ctx, r)
+}
