@@ -30,6 +30,7 @@ const (
 type Violation struct {
 	Promise string // one of the constants above
 	Detail  string
+	Calls   string // of the stores for the operation, a line each
 }
 
 // String is for people.
@@ -209,7 +210,7 @@ func Judge(t Trial, law Law) Verdict {
 }
 
 func (j *judge) accuse(promise string, s *subject, format string, args ...any) {
-	j.v.Violations = append(j.v.Violations, Violation{promise, fmt.Sprintf("%s/%s: ", s.scope, s.key) + fmt.Sprintf(format, args...)})
+	j.v.Violations = append(j.v.Violations, Violation{promise, fmt.Sprintf("%s/%s: ", s.scope, s.key) + fmt.Sprintf(format, args...), s.listed()})
 }
 
 func (j *judge) subject(id string) *subject {

@@ -1,6 +1,7 @@
 package crashtest
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stet-go/stet/internal/fault"
@@ -334,6 +335,9 @@ func bites(t *testing.T, name, promise string, tell func(*story)) {
 	v := s.judge(true)
 	for _, v := range v.Violations {
 		if v.Promise == promise {
+			if promise == Leasing && !strings.Contains(v.Calls, "process") {
+				t.Errorf("%s: the calls are %q", name, v.Calls)
+			}
 			return
 		}
 	}

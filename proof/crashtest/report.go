@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/stet-go/stet/internal/fault"
 )
@@ -50,8 +51,25 @@ func (r *Report) Print(w io.Writer, name string) {
 		}
 	}
 	for _, v := range r.Violations {
-		fmt.Fprintln(w, "  VIOLATION:", v)
+		fmt.Fprintf(w, "  VIOLATION: %v\n%s", v, v.Calls)
 	}
+}
+
+const mostListed = 100 // calls of an operation
+
+// listed is what the stores were asked and answered, in milliseconds since the first call.
+func (s *subject) listed() string {
+	var b strings.Builder
+	for i, c := range s.calls {
+		if i == mostListed {
+			fmt.Fprintf(&b, "    and %d more\n", len(s.calls)-i)
+			break
+		}
+		ms := func(t int64) float64 { return float64(t-s.calls[0].from) / 1e6 }
+		fmt.Fprintf(&b, "    %9.3f to %9.3f process %d: %s fence %d owner %.8s lease %v: %s %s state %s fence %d owner %.8s\n", ms(c.from), ms(c.to), c.in.Process,
+			c.in.Verb, c.in.Fence, c.in.Owner, time.Duration(c.in.Lease), c.out.Kind, c.out.Why, c.out.State, c.out.Fence, c.out.Owner)
+	}
+	return b.String()
 }
 
 // PrintTable writes the fates of operations whose process died, as a Markdown
