@@ -217,6 +217,9 @@ func (f *forwarder) response(res *http.Response) error {
 		}
 		return nil
 	}
+	if t.route.MCP != nil {
+		notOwn(res.Header)
+	}
 	res.Body = &answer{ReadCloser: res.Body, of: res, trip: t, emitted: func(h http.Header) { f.emitted(run, t, h) }}
 	switch {
 	case execution == none:

@@ -200,7 +200,7 @@ func (t *toolAnswer) WriteHeader(status int) {
 	}
 	h := t.w.Header()
 	t.begun, t.status = true, status
-	t.holds = h.Get("Content-Type") == problem.MediaType || h.Get(t.d.replayed) == "true"
+	t.holds = own(h) || h.Get(t.d.replayed) == "true"
 	if !t.holds {
 		t.w.WriteHeader(status)
 	}
@@ -234,9 +234,9 @@ func (t *toolAnswer) end() {
 	h := t.w.Header()
 	words := mcpcall.Words{KeyName: t.d.route.keyName()}
 	mediaType, _, _ := mime.ParseMediaType(h.Get("Content-Type"))
-	if mediaType == problem.MediaType {
+	if own(h) {
 		var doc problem.Document
-		_ = json.Unmarshal(t.held, &doc) // of the service's own, perhaps
+		_ = json.Unmarshal(t.held, &doc)
 		if name, own := strings.CutPrefix(doc.Type, t.d.base); own {
 			seconds, _ := strconv.Atoi(h.Get("Retry-After"))
 			r := words.Named(name, doc.Detail, doc.Retryable, mcpcall.ExecutionOf(doc.Execution), time.Duration(seconds)*time.Second)
@@ -252,6 +252,17 @@ func (t *toolAnswer) end() {
 	}
 	t.w.WriteHeader(t.status) // of the service, and nothing of the protocol
 	_, _ = t.w.Write(t.held)
+}
+
+// own reports whether a response is a problem that stet has told: see notOwn.
+func own(h http.Header) bool { return h.Get("Content-Type") == problem.MediaType }
+
+// notOwn gives a problem of the service, which may be protected by stet, too, a media type
+// with a parameter, so that it is not taken for one about the run here.
+func notOwn(h http.Header) {
+	if own(h) {
+		h.Set("Content-Type", problem.MediaType+"; charset=utf-8")
+	}
 }
 
 const (
@@ -280,9 +291,9 @@ func (t *toolWatch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.end()
 	switch {
 	case run.Declared() != stet.Executed: // it was known before
-	case a.replied && a.notBegun, !a.replied && a.refused():
+	case a.replied && a.notBegun && !a.others, !a.replied && a.refused():
 		run.Declare(stet.NotExecuted, 0)
-	case !a.replied && a.status < http.StatusInternalServerError && a.status != http.StatusRequestTimeout:
+	case a.others || !a.replied && a.status < http.StatusInternalServerError && a.status != http.StatusRequestTimeout:
 		t.log.Warn("proxy: the outcome of an operation is unknown: the service's answer to a call of a tool has no response of the protocol that can be read",
 			slog.String("id", run.ID().String()), slog.String("route", t.route.class()), slog.Int64("fence", run.Fence()), slog.Int("status", a.status))
 		run.Declare(stet.MayHaveExecuted, t.route.after)
@@ -304,6 +315,7 @@ type watched struct {
 	large           bool // more than can be held
 
 	replied, notBegun bool
+	others            bool // there are responses to other calls, which retries must not get
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -348,8 +360,11 @@ func (a *watched) look(p []byte) {
 
 // message looks at one message of the service.
 func (a *watched) message(data []byte) {
-	if r, ok := mcpcall.ReadReply(data); ok && r.For(a.id) {
-		a.replied, a.notBegun = true, r.NotBegun()
+	switch r, ok := mcpcall.ReadReply(data); {
+	case ok && r.For(a.id):
+		a.replied, a.notBegun = true, r.NotBegun(a.status)
+	case ok && a.status < http.StatusBadRequest: // else the ID may be missing
+		a.others = true
 	}
 }
 

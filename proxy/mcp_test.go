@@ -219,6 +219,10 @@ func TestWhatTheServersAnswerSaysOfTheEffect(t *testing.T) {
 		"an error":             {say(200, "application/json", `{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"no"}}`), "replays"},
 		"invalid params":       {say(200, "application/json", `{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"no"}}`), "replays"},
 		"no such method":       {say(200, "application/json", `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}`), "runs"},
+		"what the tool parsed": {say(200, "application/json", `{"jsonrpc":"2.0","id":1,"error":{"code":-32700,"message":"the bank's answer"}}`), "replays"},
+		"the tool's request":   {say(200, "application/json", `{"jsonrpc":"2.0","id":1,"error":{"code":-32600,"message":"to the bank"}}`), "replays"},
+		"the call, refused":    {say(400, "application/json", `{"jsonrpc":"2.0","id":1,"error":{"code":-32600,"message":"no"}}`), "runs"},
+		"another's, too":       {say(200, "text/event-stream", "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{}}\n\n"), "outcome-unknown"},
 		"go to a URL first":    {say(200, "application/json", `{"jsonrpc":"2.0","id":1,"error":{"code":-32042,"message":"no"}}`), "runs"},
 		"input required":       {say(200, "application/json", `{"jsonrpc":"2.0","id":1,"result":{"resultType":"input_required","inputRequests":{}}}`), "runs"},
 		"input, in events":     {say(200, "text/event-stream", "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"resultType\":\"input_required\"}}\n\n"), "runs"},
@@ -268,6 +272,21 @@ func TestWhatTheServersAnswerSaysOfTheEffect(t *testing.T) {
 				t.Errorf("first %s, then %s", first.body, again.body)
 			}
 		})
+	}
+}
+
+// TestAProblemOfTheServiceIsNotSaidOfTheRunHere: the service is protected by stet, too.
+func TestAProblemOfTheServiceIsNotSaidOfTheRunHere(t *testing.T) {
+	const its = `{"type":"https://github.com/stet-go/stet/blob/main/docs/problems.md#not-executed","execution":"not executed","retryable":true}`
+	s := serveTools(t)
+	s.answer = func(w http.ResponseWriter, r *http.Request, _ json.RawMessage) {
+		say(500, "application/problem+json", its)(w, r)
+	}
+	f := s.front(t, "")
+	for range 2 {
+		if r := f.call("1", `"k1"`, `{}`); r.status != 500 || r.body != its || s.calls.Load() != 1 {
+			t.Errorf("%d %s after %d calls", r.status, r.body, s.calls.Load())
+		}
 	}
 }
 

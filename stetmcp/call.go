@@ -136,6 +136,9 @@ func (c *call) handle(ctx context.Context) (stet.Outcome, error) {
 		c.p.log().ErrorContext(ctx, "stetmcp: the result of a tool cannot be kept, so retries do not get it",
 			slog.String("tool", c.op.Name), slog.Any("error", err))
 		out = stet.Outcome{Gone: true, Failed: c.res.IsError}
+		cause := c.res.GetError()
+		c.res, _ = tell(out, false, c.words) // the SDK cannot send it either, and would send nothing
+		return out, cause
 	}
 	return out, c.res.GetError()
 }

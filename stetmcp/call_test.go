@@ -242,6 +242,24 @@ func TestAResultThatIsTooLargeIsNotRunAgain(t *testing.T) {
 	}
 }
 
+// TestAResultThatCannotBeSentIsToldAsExecuted: without stet the SDK sends nothing.
+func TestAResultThatCannotBeSentIsToldAsExecuted(t *testing.T) {
+	srv := newPayments(t, newEngine(t, stet.Options{}), single())
+	srv.AddTool(&mcp.Tool{Name: "raw", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		srv.ran.Add(1)
+		return &mcp.CallToolResult{StructuredContent: func() {}}, nil
+	})
+	c := connect(t, srv.Server, nil)
+	for range 2 {
+		p := pay("k1", `{}`)
+		p.Name = "raw"
+		refusedAs(t, callTool(t, c, p), "result-expired", "executed", "does not run again")
+	}
+	if n := srv.ran.Load(); n != 1 {
+		t.Errorf("the tool ran %d times", n)
+	}
+}
+
 func TestHugeArguments(t *testing.T) {
 	srv := newPayments(t, newEngine(t, stet.Options{}), single())
 	c := connect(t, srv.Server, nil)

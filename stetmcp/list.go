@@ -79,7 +79,7 @@ func (p *Protector) describe(tool *mcp.Tool) *mcp.Tool {
 		if t.Description != "" {
 			t.Description += "\n\n"
 		}
-		t.Description += fmt.Sprintf("Calls with exactly the same arguments within %v are one action: the later ones have no further effect, and return the first one's result.", r.Window)
+		t.Description += fmt.Sprintf("Calls with exactly the same arguments (and the same key, if they have one) within %v are one action: the later ones have no further effect, and return the first one's result.", r.Window)
 	}
 	t.Meta = maps.Clone(t.Meta)
 	if t.Meta == nil {

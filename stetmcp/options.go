@@ -35,7 +35,8 @@ type Rule struct {
 	// Window, if set, protects calls without a key: calls of the tool with the same
 	// arguments in the same session are one operation until Window after that has ended,
 	// on the store's clock. Where sessions have no ID, over standard input and output and
-	// on stateless servers, all calls of a scope are of one session.
+	// on stateless servers, all calls of a scope are of one session. A call with a key is told
+	// apart by that, and remembered for as long.
 	//
 	// Two calls in a window that are meant to be two are one: the second gets the first
 	// one's result, and has no effect. So it is for tools of which nobody wants that: use it

@@ -89,7 +89,7 @@ func TestListOfToolsSaysWhatIsTrue(t *testing.T) {
 			t.Errorf("%s: idempotentHint is %v", name, !want)
 		}
 	}
-	if d := got["pay"].Description; !strings.HasPrefix(d, "Pays.") || !strings.Contains(d, "within 10m0s are one action") {
+	if d := got["pay"].Description; !strings.HasPrefix(d, "Pays.") || !strings.Contains(d, "exactly the same arguments (and the same key, if they have one) within 10m0s are one action") {
 		t.Errorf("pay is described as %q", d)
 	}
 	if k := got["keyed"]; k.Description != "As it was." || k.Annotations.DestructiveHint == nil || *k.Annotations.DestructiveHint || k.Annotations.Title != "Keyed" {

@@ -181,9 +181,10 @@ func (r Reply) For(id jsontext.Value) bool {
 	return json.Unmarshal(r.id, &a) == nil && json.Unmarshal(id, &b) == nil && a == b
 }
 
-// NotBegun reports whether the response says that the tool was not called: the server has
-// refused the message, or asks for something first.
-func (r Reply) NotBegun() bool {
+// NotBegun reports whether the response, in an HTTP response with this status, says that the
+// tool was not called: the server has refused the message, or asks for something first. Where the
+// content is said to be wrong and the status is not, it is the tool that says so, of what it has read.
+func (r Reply) NotBegun(status int) bool {
 	var says struct {
 		Code       int    `json:"code"`
 		ResultType string `json:"resultType"`
@@ -195,7 +196,9 @@ func (r Reply) NotBegun() bool {
 		return says.ResultType == "input_required"
 	}
 	switch says.Code {
-	case CodeParse, CodeInvalidRequest, codeNoMethod, codeHeaders, codeCapabilities, codeVersion, codeElicitation:
+	case CodeParse, CodeInvalidRequest:
+		return status >= 400 && status < 500
+	case codeNoMethod, codeHeaders, codeCapabilities, codeVersion, codeElicitation:
 		return true
 	}
 	return false
