@@ -16,7 +16,7 @@ BESIDE   ?= $(shell echo $$((($(CORES) + 1) / 2)))
 
 .DEFAULT_GOAL := help
 .PHONY: help services test $(addprefix test-in-,$(MODULES)) short lint versions-postgres ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy ordeal-async ordeal-python ordeal-node ordeal-mixed ordeal-flow reconcile simulate model mutants \
-	bench bench-postgres bench-sql bench-redis bench-proxy bench-messages bench-async bench-flow bench-skins bench-endtoend bench-capacity trips fuzz demo diagram tidy
+	bench bench-postgres bench-sql bench-redis bench-proxy bench-messages bench-async bench-flow bench-skins bench-endtoend bench-capacity bench-scale trips fuzz demo diagram tidy
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -131,6 +131,9 @@ bench-endtoend: services ## Measure a service over HTTP, a network and its store
 
 bench-capacity: services ## Run the service at a fixed rate for 3 minutes, and compare it with docs/capacity.md
 	cd bench && $(GO) run ./endtoend -capacity
+
+bench-scale: services ## Measure operations at 10,000, a million and ten million records, and days of 1,000 requests/s whose records expire (15 min, 11 GB of disk)
+	cd bench && $(GO) run ./scale -charts ../docs/charts $(SCALE)
 
 bench-messages: services ## Measure consumers beside bare ones on the same broker
 	cd bench && $(GO) run ./messages

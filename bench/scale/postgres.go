@@ -1,0 +1,263 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/postgres"
+)
+
+// pg is a server of PostgreSQL.
+type pg struct{ server *rig.PostgresServer }
+
+// large are the settings of a server that is to hold ten million records: a share of memory
+// that is usual for one, and room for the WAL of filling it. All else, autovacuum and
+// durability included, is as it comes.
+var large = map[string]string{"shared_buffers": "2GB", "max_wal_size": "3GB"}
+
+func startPostgres(ctx context.Context, r *rig.Rig, settings map[string]string) (*pg, error) {
+	server, err := r.StartPostgres(ctx, rig.PostgresOptions{Settings: settings})
+	return &pg{server}, err
+}
+
+// empty is a new database with stet's tables.
+func (g *pg) empty(ctx context.Context) (pool *pgxpool.Pool, st *postgres.Store, closing func() error, err error) {
+	name, err := g.server.CreateDatabase(ctx)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if pool, err = pgxpool.New(ctx, g.server.URL(name)); err != nil {
+		return nil, nil, nil, err
+	}
+	if err = postgres.Migrate(ctx, pool, postgres.Options{}); err == nil {
+		st, err = postgres.New(ctx, pool, postgres.Options{})
+	}
+	if err != nil {
+		pool.Close()
+		return nil, nil, nil, err
+	}
+	return pool, st, func() error {
+		err := st.Close()
+		pool.Close()
+		return errors.Join(err, g.server.DropDatabase(context.WithoutCancel(ctx), name))
+	}, nil
+}
+
+// fill makes a database with records.
+func (g *pg) fill(ctx context.Context, size, expired int) (p *place, err error) {
+	pool, st, closing, err := g.empty(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p = &place{size: size, expired: expired, st: st, close: closing,
+		written: func(ctx context.Context) (int64, error) { return walOf(ctx, pool) },
+		weigh:   func(ctx context.Context) ([]weight, error) { return weightOf(ctx, pool) },
+		held:    func(ctx context.Context) (float64, error) { return g.disk(ctx, pool) },
+		flush:   func(ctx context.Context) error { return onOne(ctx, pool, []string{"CHECKPOINT"}) }}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.close())
+		}
+	}()
+	first, err := specimen(ctx, st)
+	if err != nil {
+		return nil, err
+	}
+	p.result = first.Result
+	return p, multiply(ctx, pool, first.ID, size, expired)
+}
+
+// walOf is how many bytes of WAL the server has written.
+func walOf(ctx context.Context, pool *pgxpool.Pool) (n int64, err error) {
+	err = pool.QueryRow(ctx, "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint").Scan(&n)
+	return n, err
+}
+
+func weightOf(ctx context.Context, pool *pgxpool.Pool) (all []weight, err error) {
+	var table, indexes float64
+	err = pool.QueryRow(ctx, "SELECT pg_table_size('stet.records'), pg_indexes_size('stet.records')").Scan(&table, &indexes)
+	all = []weight{{"", table + indexes}, {"table", table}, {"indexes", indexes}}
+	if err != nil {
+		return nil, err
+	}
+	rows, err := pool.Query(ctx, "SELECT indexrelid::regclass::text, pg_relation_size(indexrelid) FROM pg_index WHERE indrelid = 'stet.records'::regclass ORDER BY 1")
+	if err != nil {
+		return nil, err
+	}
+	var w weight
+	_, err = pgx.ForEachRow(rows, []any{&w.what, &w.bytes}, func() error {
+		w.what = strings.TrimPrefix(w.what, "stet.records_")
+		all = append(all, w)
+		return nil
+	})
+	return all, err
+}
+
+// disk is what the server has on disk.
+func (g *pg) disk(ctx context.Context, pool *pgxpool.Pool) (n float64, err error) {
+	err = pool.QueryRow(ctx, "SELECT (SELECT sum(pg_database_size(oid)) FROM pg_database) + (SELECT sum(size) FROM pg_ls_waldir())").Scan(&n)
+	return n, err
+}
+
+const (
+	chunk = 100_000 // records that one statement makes
+	late  = 33      // one part in so many is made when the indexes are there
+)
+
+// multiply makes size records of the first one, columns and all: it changes what tells
+// operations apart, as stet digests them, and moves the times. The table has no index
+// meanwhile, and gets them back as they were. The index of IDs is built as full as one
+// that has grown in no order is. The last records come after a checkpoint, as they do in
+// five minutes at 1,000 a second where there are ten million.
+func multiply(ctx context.Context, pool *pgxpool.Pool, first store.ID, size, expired int) error {
+	names, values, err := columnsOf(ctx, pool)
+	if err != nil {
+		return err
+	}
+	if _, err := pool.Exec(ctx, "CREATE UNLOGGED TABLE specimen AS SELECT * FROM stet.records WHERE id = '\\x"+first.String()+"'"); err != nil {
+		return err
+	}
+	restore, err := dropIndexes(ctx, pool)
+	if err != nil {
+		return err
+	}
+	// An ID is 8 bytes of the scope's digest, and 24 of the key's; each part is behind its length.
+	insert := `INSERT INTO stet.records (` + names + `) SELECT ` + values + `
+		FROM generate_series($1::bigint, $2::bigint) i, specimen t,
+		LATERAL (SELECT convert_to('tenant-' || lpad((i % $4::bigint)::text, 3, '0'), 'UTF8') AS scope, convert_to('filled-' || lpad(i::text, 10, '0'), 'UTF8') AS key,
+			now() - CASE WHEN i <= $3::bigint THEN interval '25 hours' ELSE interval '20 hours' * (1 - i::float8 / $5::float8) END AS at) n,
+		LATERAL (SELECT sha256(int4send(12) || 'stet scope 1'::bytea || int4send(0) || int4send(length(n.scope)) || n.scope) AS scope OFFSET 0) s`
+	most := size - size/late
+	var made atomic.Int64
+	err = spread(2, (most+chunk-1)/chunk, func(i int) error {
+		from, to := max(1, i*chunk), min((i+1)*chunk, most)-1
+		if _, err := pool.Exec(ctx, insert, from, to, expired, scopes, size); err != nil {
+			return err
+		}
+		if n := made.Add(chunk); n%(10*chunk) == 0 {
+			progress("PostgreSQL: %d of %d records made", n, size)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if size > chunk {
+		progress("PostgreSQL: the indexes of %d records are built", size)
+	}
+	restore = append(restore, fmt.Sprintf("SELECT setval('stet.records_fence', %d)", 2*size), "VACUUM ANALYSE stet.records", "CHECKPOINT")
+	err = onOne(ctx, pool, append([]string{"SET maintenance_work_mem = '512MB'"}, append(restore, "RESET maintenance_work_mem")...))
+	if err != nil {
+		return err
+	}
+	if _, err := pool.Exec(ctx, insert, most, size-1, expired, scopes, size); err != nil {
+		return err
+	}
+	return onOne(ctx, pool, []string{"DROP TABLE specimen"})
+}
+
+// columnsOf are the columns of the table, and what each gets in a record that is made
+// after the specimen t: the same, but for those that tell operations apart.
+func columnsOf(ctx context.Context, pool *pgxpool.Pool) (names, values string, err error) {
+	own := map[string]string{
+		"id":          "substr(s.scope, 1, 8) || substr(sha256(int4send(9) || 'stet id 2'::bytea || int4send(0) || int4send(length(n.scope)) || n.scope || int4send(length(n.key)) || n.key), 1, 24)",
+		"scope":       "s.scope",
+		"fingerprint": `'\x01'::bytea || sha256('\x01'::bytea || int8send(length(n.key)) || n.key)`,
+		"owner":       "uuid_send(gen_random_uuid())",
+		"fence":       "t.fence + i",
+	}
+	rows, err := pool.Query(ctx, "SELECT attname::text, atttypid = 'timestamptz'::regtype FROM pg_attribute WHERE attrelid = 'stet.records'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum")
+	if err != nil {
+		return "", "", err
+	}
+	var all, to []string
+	var name string
+	var time bool
+	missing := maps.Clone(own)
+	_, err = pgx.ForEachRow(rows, []any{&name, &time}, func() error {
+		value := own[name]
+		delete(missing, name)
+		switch {
+		case value == "" && time:
+			value = "n.at + (t." + name + " - t.claimed_at)"
+		case value == "":
+			value = "t." + name
+		}
+		all, to = append(all, name), append(to, value)
+		return nil
+	})
+	if err == nil && len(missing) > 0 {
+		err = fmt.Errorf("the table has no longer what tells operations apart: %v", missing)
+	}
+	return strings.Join(all, ", "), strings.Join(to, ", "), err
+}
+
+// dropIndexes drops the indexes and returns the statements that make them anew.
+func dropIndexes(ctx context.Context, pool *pgxpool.Pool) (restore []string, err error) {
+	rows, err := pool.Query(ctx, `SELECT i.indexrelid::regclass::text, pg_get_indexdef(i.indexrelid), coalesce(c.conname, ''), coalesce(pg_get_constraintdef(c.oid), '')
+		FROM pg_index i LEFT JOIN pg_constraint c ON c.conindid = i.indexrelid AND c.conrelid = i.indrelid WHERE i.indrelid = 'stet.records'::regclass`)
+	if err != nil {
+		return nil, err
+	}
+	var drop []string
+	var name, index, constraint, definition string
+	_, err = pgx.ForEachRow(rows, []any{&name, &index, &constraint, &definition}, func() error {
+		if constraint == "" {
+			drop, restore = append(drop, "DROP INDEX "+name), append(restore, index)
+			return nil
+		}
+		drop = append(drop, "ALTER TABLE stet.records DROP CONSTRAINT "+constraint)
+		restore = append(restore, "ALTER TABLE stet.records ADD CONSTRAINT "+constraint+" "+definition+" WITH (fillfactor = 69)", "ALTER INDEX "+name+" RESET (fillfactor)")
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return restore, onOne(ctx, pool, drop)
+}
+
+// onOne carries out statements on one connection, one after the other.
+func onOne(ctx context.Context, pool *pgxpool.Pool, statements []string) error {
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	for _, sql := range statements {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("%s: %w", sql, err)
+		}
+	}
+	return nil
+}
+
+// hasty are the settings of a server for the days: what it does by the clock it does sooner,
+// as the days are shorter. How hard autovacuum works, and after how many changes, stays.
+var hasty = map[string]string{"autovacuum_naptime": "1s", "checkpoint_timeout": "30s"}
+
+// site is an empty database for days.
+func (g *pg) site(ctx context.Context) (*site, error) {
+	pool, st, closing, err := g.empty(ctx)
+	if err != nil {
+		return nil, err
+	}
+	look := func(ctx context.Context) (h health, err error) {
+		err = pool.QueryRow(ctx, `SELECT pg_total_relation_size(relid), n_dead_tup, (pg_current_wal_insert_lsn() - '0/0')::float8, autovacuum_count,
+			pg_indexes_size(relid) FROM pg_stat_user_tables WHERE relid = 'stet.records'::regclass`).Scan(&h.size, &h.dead, &h.written, &h.vacuums, &h.indexes)
+		return h, err
+	}
+	records := func(ctx context.Context) (n int, err error) {
+		err = pool.QueryRow(ctx, "SELECT count(*) FROM stet.records").Scan(&n)
+		return n, err
+	}
+	return &site{name: "postgres", dead: "dead row versions", st: st, look: look, records: records, close: closing}, nil
+}
