@@ -42,9 +42,10 @@
 // the answer is the outcome, which is kept and replayed. The error goes on to what is
 // around, for its logs; by then the response is committed, so that an HTTPErrorHandler
 // which is called again must return, as Echo's own does. What an HTTPErrorHandler writes
-// nevertheless is dropped, and Options.ErrorLog told. Middleware that turns errors into
-// others belongs inside. In a transaction, an error that is answered rolls back, whatever
-// its status.
+// nevertheless is dropped, and Options.ErrorLog told. Where something around has replaced
+// the response (Gzip, BodyDump), the error stays inside, and Options.ErrorLog has it.
+// Middleware that turns errors into others belongs inside. In a transaction, an error that
+// is answered rolls back, whatever its status.
 //
 // # What is inside, and what around
 //

@@ -1,6 +1,7 @@
 package stetecho_test
 
 import (
+	"compress/gzip"
 	"database/sql"
 	"io"
 	"log/slog"
@@ -92,6 +93,20 @@ func (r reply) want(t *testing.T, status int, body string, replayed bool) {
 	if r.err != nil || r.status != status || r.body != body || r.replayed() != replayed {
 		t.Errorf("got %d %q, replayed %v (%v); want %d %q, %v", r.status, r.body, r.replayed(), r.err, status, body, replayed)
 	}
+}
+
+// gunzip decodes a body that is compressed, and nothing else.
+func (r *reply) gunzip(t *testing.T) {
+	t.Helper()
+	if r.header.Get("Content-Encoding") != "gzip" {
+		return
+	}
+	zr, err := gzip.NewReader(strings.NewReader(r.body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(zr)
+	r.body, r.err = string(b), err
 }
 
 // strip removes the fields that are each response's own.

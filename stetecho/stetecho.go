@@ -110,8 +110,25 @@ func (x *exchange) serve(h http.Handler) error {
 		res := echo.NewResponse(&sealed{ResponseWriter: x.outer, x: x}, x.c.Logger())
 		res.Status, res.Size, res.Committed = f.status, f.size, true
 		x.c.SetResponse(res)
+		x.withhold(f.status)
 	}
 	return x.err
+}
+
+// withhold keeps an error that is answered from what is around, where something there has
+// put a writer of its own in the place of Echo's response. Gzip and BodyDump put that back
+// on their way out, past what seals it: the error would be answered a second time.
+func (x *exchange) withhold(status int) {
+	if _, ok := x.outer.(*echo.Response); ok || x.err == nil {
+		return
+	}
+	level := slog.LevelInfo
+	if status >= http.StatusInternalServerError {
+		level = slog.LevelWarn
+	}
+	x.log.LogAttrs(x.r.Context(), level, "stetecho: a handler has returned an error; it is answered, and not handed to what is around, where something has replaced the response (as Gzip and BodyDump do)",
+		slog.Int("status", status), slog.String("route", x.r.Pattern), slog.Any("error", x.err))
+	x.err = nil
 }
 
 // pass calls what is inside, unprotected. The request differs from that which came if

@@ -129,7 +129,7 @@ func TestHandlerFindsItsRequest(t *testing.T) {
 	}
 }
 
-// TestWhatIsAroundGetsTheContextBack: its response, its request, and what was set inside.
+// TestWhatIsAroundGetsTheContextBack: its request, and what was set inside.
 func TestWhatIsAroundGetsTheContextBack(t *testing.T) {
 	g := newGuard(t, stet.Options{}, stethttp.Options{})
 	e := instance()
@@ -137,8 +137,8 @@ func TestWhatIsAroundGetsTheContextBack(t *testing.T) {
 		return func(c echo.Context) error {
 			w, r := c.Response(), c.Request()
 			err := next(c)
-			if c.Request() != r || r.Context().Err() != nil || c.Response() != w {
-				t.Error("the request or the response is another")
+			if c.Request() != r || r.Context().Err() != nil {
+				t.Error("the request is another")
 			}
 			if w.Header().Get("Idempotent-Replayed") == "" && c.Get("amount") != 10 {
 				t.Error("what was set inside is lost")

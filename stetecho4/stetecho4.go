@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"reflect"
 
 	"github.com/labstack/echo/v4"
 
@@ -107,9 +108,46 @@ func (x *exchange) serve(h http.Handler) error {
 	}()
 	h.ServeHTTP(&front{x}, x.r)
 	if !x.through {
-		x.outer.Writer = &sealed{ResponseWriter: x.outer.Writer, x: x}
+		timed := underTimeout(x.outer.Writer)
+		seal := &sealed{ResponseWriter: x.outer.Writer, x: x}
+		x.outer.Writer = seal
+		res := echo.NewResponse(seal, x.c.Echo()) // which Gzip, around, does not put its writer back into
+		res.Status, res.Size, res.Committed = x.outer.Status, x.outer.Size, true
+		x.c.SetResponse(res)
+		if timed {
+			x.withhold()
+		}
 	}
 	return x.err
+}
+
+// underTimeout reports whether w leads to the writer of http.TimeoutHandler.
+func underTimeout(w http.ResponseWriter) bool {
+	for {
+		if reflect.TypeOf(w).String() == "*http.timeoutWriter" {
+			return true
+		}
+		inner, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return false
+		}
+		w = inner.Unwrap()
+	}
+}
+
+// withhold keeps an error that is answered from Echo's middleware Timeout, which would drop
+// the answer, and the client would get an empty 200.
+func (x *exchange) withhold() {
+	if x.err == nil {
+		return
+	}
+	level := slog.LevelInfo
+	if x.outer.Status >= http.StatusInternalServerError {
+		level = slog.LevelWarn
+	}
+	x.log.LogAttrs(x.r.Context(), level, "stetecho4: a handler has returned an error; it is answered, and not handed to what is around, where Timeout would drop the answer",
+		slog.Int("status", x.outer.Status), slog.String("route", x.r.Pattern), slog.Any("error", x.err))
+	x.err = nil
 }
 
 // pass calls what is inside, unprotected. The request differs from that which came if

@@ -1,0 +1,54 @@
+package stetecho4_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v4/middleware"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stetecho4"
+	"github.com/stet-go/stet/stethttp"
+)
+
+// TestAnsweredErrorIsNotAnsweredAgain by middleware and an HTTPErrorHandler that do not look
+// whether it was, also where a writer of something else is in between, which is taken back
+// before they are called.
+func TestAnsweredErrorIsNotAnsweredAgain(t *testing.T) {
+	dump := middleware.BodyDump(func(echo.Context, []byte, []byte) {})
+	for name, companions := range map[string][]echo.MiddlewareFunc{
+		"none":                  nil,
+		"gzip":                  {middleware.Gzip()},
+		"gzip of long content":  {middleware.GzipWithConfig(middleware.GzipConfig{MinLength: 1 << 10})},
+		"body dump":             {dump},
+		"both":                  {middleware.Gzip(), dump},
+		"timeout":               {middleware.TimeoutWithConfig(middleware.TimeoutConfig{Timeout: time.Minute})},       //nolint:staticcheck // services have it
+		"timeout and body dump": {middleware.TimeoutWithConfig(middleware.TimeoutConfig{Timeout: time.Minute}), dump}, //nolint:staticcheck // services have it
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGuard(t, stet.Options{}, stethttp.Options{})
+			e := instance()
+			e.HTTPErrorHandler = func(err error, c echo.Context) { _ = c.String(http.StatusBadGateway, err.Error()) }
+			e.Use(around(nil, func(c echo.Context, err error) error {
+				if err != nil {
+					return c.String(http.StatusTeapot, "again")
+				}
+				return nil
+			}))
+			e.Use(companions...)
+			runs := 0
+			e.POST("/payments", func(echo.Context) error { runs++; return errBank }, stetecho4.Middleware(g.Middleware))
+			url := serve(t, e) + "/payments"
+			for i := range 2 {
+				r := send(t, "POST", url, "x", "Accept-Encoding", "gzip")
+				r.gunzip(t)
+				r.want(t, 502, "the bank is closed", i > 0)
+			}
+			if runs != 1 {
+				t.Errorf("%d runs", runs)
+			}
+		})
+	}
+}
