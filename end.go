@@ -25,6 +25,11 @@ const (
 
 func (m *mark) Unwrap() error { return m.error }
 
+// Marks is for internal/again.
+func (m *mark) Marks() (retryable, repeatable, permanent bool) {
+	return m.says&saysRetryable != 0, m.says&saysRepeatable != 0, m.says&saysPermanent != 0
+}
+
 func marking(err error, says marks) error {
 	if err == nil {
 		return nil

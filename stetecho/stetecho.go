@@ -7,7 +7,6 @@ import (
 
 	"github.com/labstack/echo/v5"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp"
 )
 
@@ -38,8 +37,9 @@ func Middleware(m *stethttp.Middleware) echo.MiddlewareFunc {
 }
 
 // HandleTx makes h a handler that m protects, and that gets its transaction. An error that
-// h returns rolls back, whatever Echo's HTTPErrorHandler answers: a retry runs again. A
-// response that h has written decides by itself, as stethttp.NewTx says. A request that
+// h returns rolls back, whatever Echo's HTTPErrorHandler answers, also after a response has
+// been written, which is then sent only if it tells of a failure (stethttp.Returned). Where
+// h returns nil, its response decides, as stethttp.NewTx says. A request that
 // passes through unprotected, because of its method or for want of a key where it is
 // optional, has no transaction: then it panics before h is called. Do not register
 // Middleware around it: it is one.
@@ -159,13 +159,10 @@ func (x *exchange) call(w http.ResponseWriter, r *http.Request, inner echo.Handl
 	if x.err == nil {
 		return
 	}
-	switch {
-	case committed(c.Response()):
-	case echosOwn(c, x.err):
+	if !committed(c.Response()) && echosOwn(c, x.err) {
 		stethttp.NoRoute(r.Context())
-	case stethttp.InTx(r.Context()):
-		stet.FromContext(r.Context()).Declare(stet.NotExecuted, 0)
 	}
+	stethttp.Returned(r.Context(), x.err)
 	c.Echo().HTTPErrorHandler(c, x.err)
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp"
 )
 
@@ -40,8 +39,9 @@ func Middleware(m *stethttp.Middleware) echo.MiddlewareFunc {
 }
 
 // HandleTx makes h a handler that m protects, and that gets its transaction. An error that
-// h returns rolls back, whatever Echo's HTTPErrorHandler answers: a retry runs again. A
-// response that h has written decides by itself, as stethttp.NewTx says. A request that
+// h returns rolls back, whatever Echo's HTTPErrorHandler answers, also after a response has
+// been written, which is then sent only if it tells of a failure (stethttp.Returned). Where
+// h returns nil, its response decides, as stethttp.NewTx says. A request that
 // passes through unprotected, because of its method or for want of a key where it is
 // optional, has no transaction: then it panics before h is called. Do not register
 // Middleware around it: it is one.
@@ -178,12 +178,9 @@ func (x *exchange) call(w http.ResponseWriter, r *http.Request, inner echo.Handl
 	if x.err == nil {
 		return
 	}
-	switch {
-	case c.Response().Committed:
-	case echosOwn(c, x.err):
+	if !c.Response().Committed && echosOwn(c, x.err) {
 		stethttp.NoRoute(r.Context())
-	case stethttp.InTx(r.Context()):
-		stet.FromContext(r.Context()).Declare(stet.NotExecuted, 0)
 	}
+	stethttp.Returned(r.Context(), x.err)
 	c.Error(x.err)
 }

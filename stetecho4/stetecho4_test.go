@@ -81,6 +81,18 @@ func TestErrorIsNotAnsweredTwice(t *testing.T) {
 
 // TestErrorAfterAResponseChangesNothing, as in Echo.
 func TestErrorAfterAResponseChangesNothing(t *testing.T) {
+	g := newGuard(t, stet.Options{}, stethttp.Options{})
+	e := instance()
+	e.POST("/payments", func(c echo.Context) error { return errors.Join(paid(c), errBank) }, stetecho4.Middleware(g.Middleware))
+	url := serve(t, e)
+	for i := range 2 {
+		send(t, "POST", url+"/payments", "x").want(t, 201, "paid", i > 0)
+	}
+}
+
+// TestErrorAfterAResponseRollsBack: who returns an error counts on that. So a success that
+// was written before is not told.
+func TestErrorAfterAResponseRollsBack(t *testing.T) {
 	store, m := books(t, stethttp.Options{})
 	e := instance()
 	e.POST("/payments", stetecho4.HandleTx(m, func(c echo.Context, tx *sql.Tx) error {
@@ -90,10 +102,27 @@ func TestErrorAfterAResponseChangesNothing(t *testing.T) {
 		return errors.Join(paid(c), errBank)
 	}))
 	url := serve(t, e)
-	for i := range 2 {
-		send(t, "POST", url+"/payments", "x").want(t, 201, "paid", i > 0)
+	for range 2 {
+		send(t, "POST", url+"/payments", "x").wantProblem(t, 503, "not-executed")
 	}
-	wantPayments(t, store, 1)
+	wantPayments(t, store, 0)
+}
+
+// TestMarkedErrorCounts as in stet.Do.
+func TestMarkedErrorCounts(t *testing.T) {
+	g := newGuard(t, stet.Options{}, stethttp.Options{})
+	e := instance()
+	runs := 0
+	e.POST("/payments", func(c echo.Context) error {
+		if runs++; runs == 1 {
+			return stet.Retryable(echo.NewHTTPError(http.StatusBadGateway, "later"))
+		}
+		return paid(c)
+	}, stetecho4.Middleware(g.Middleware))
+	url := serve(t, e)
+	send(t, "POST", url+"/payments", "x").want(t, 500, "{\"message\":\"Internal Server Error\"}\n", false)
+	send(t, "POST", url+"/payments", "x").want(t, 201, "paid", false)
+	send(t, "POST", url+"/payments", "x").want(t, 201, "paid", true)
 }
 
 // TestErrorRollsBack, whatever it is answered with: what was written before it is not

@@ -48,6 +48,21 @@ func TestErrorHandlerAnswersInside(t *testing.T) {
 }
 
 // TestErrorHandlerThatFails is answered with 500, as Fiber does.
+// TestMarkedErrorCounts as in stet.Do.
+func TestMarkedErrorCounts(t *testing.T) {
+	first := true
+	s := sell(t, func(c fiber.Ctx) error {
+		if first {
+			first = false
+			return stet.Retryable(fiber.NewError(fiber.StatusBadGateway, "later"))
+		}
+		return c.SendString("paid")
+	})
+	s.want("the first", s.order(), 502, "later", false)
+	s.want("the retry", s.order(), 200, "paid", false)
+	s.want("the replay", s.order(), 200, "paid", true)
+}
+
 func TestErrorHandlerThatFails(t *testing.T) {
 	s := open(t, fiber.Config{ErrorHandler: func(fiber.Ctx, error) error { return errBank }}, stet.Options{}, stethttp.Options{},
 		func(s *shop, once fiber.Handler) {

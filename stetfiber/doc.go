@@ -34,8 +34,8 @@
 //
 // The handler is Fiber's, with its parameters, binding and locals. An error that it
 // returns is answered by the app's error handler before the outcome is stored, so that
-// retries get that answer. c.Context() is the run's context: give that to what the handler
-// calls, and not c, in which stet.FromContext finds nothing.
+// retries get that answer; a transaction is rolled back. c.Context() is the run's context:
+// give that to what the handler calls, and not c, in which stet.FromContext finds nothing.
 //
 // A handler whose effects are writes to the database of the store is protected with
 // HandleTx, and writes in the transaction that records its outcome.

@@ -33,9 +33,10 @@ func Middleware(m *stethttp.Middleware) fiber.Handler {
 }
 
 // HandleTx protects h, the last handler of a route, which gets its transaction as an
-// argument. What it returns as an error is answered by the app's error handler; whether
-// that rolls back is decided by the answer, see stethttp.NewTx. h may be called again for
-// the same request, with a new transaction, the body from its beginning and a new response.
+// argument. What it returns as an error rolls back, and is answered by the app's error
+// handler. Where it returns nil, its response decides, see stethttp.NewTx. h may be called
+// again for the same request, with a new transaction, the body from its beginning and a new
+// response.
 //
 // A request that passes through unprotected, because of its method or for want of a key
 // where it is optional, has no transaction: h is not called, and the error handler is
@@ -179,6 +180,7 @@ func (x *exchange) answer(w http.ResponseWriter, r *http.Request, err error, par
 		if !c.Matched() && (errors.Is(err, fiber.ErrNotFound) || errors.Is(err, fiber.ErrMethodNotAllowed)) {
 			stethttp.NoRoute(ctx) // the router has found no handler
 		}
+		stethttp.Returned(ctx, err)
 		x.answerError(err)
 	}
 	switch err := write(ctx, w, c.Response()); {
@@ -186,6 +188,7 @@ func (x *exchange) answer(w http.ResponseWriter, r *http.Request, err error, par
 	case ctx.Err() != nil: // it says nothing of the effect
 		run.Declare(stet.MayHaveExecuted, 0)
 	default:
+		stethttp.Returned(ctx, err)
 		x.restore(c.Response())
 		x.answerError(err)
 		if write(ctx, w, c.Response()) != nil {

@@ -293,6 +293,40 @@ func TestTransactionIsCommittedWithItsResponse(t *testing.T) {
 }
 
 // TestUnprotectedRequestHasNoTransaction, so the handler that needs one is not called.
+// TestAbortWithErrorRollsBack, whatever its status: what was written before it is not whole.
+// A refusal without an error is an outcome.
+func TestAbortWithErrorRollsBack(t *testing.T) {
+	store, m := books(t, stethttp.Options{})
+	r := engine()
+	r.POST("/payments", stetgin.HandleTx(m, func(c *gin.Context, tx *sql.Tx) {
+		if _, err := tx.ExecContext(c.Request.Context(), `INSERT INTO payments VALUES ('10')`); err != nil {
+			t.Error(err)
+		}
+		switch c.GetHeader("Do") {
+		case "abort":
+			_ = c.AbortWithError(http.StatusConflict, errors.New("taken"))
+		case "refuse":
+			c.AbortWithStatus(http.StatusConflict)
+		default:
+			_ = c.Error(errors.New("no mail was sent"))
+			paid(c)
+		}
+	}))
+	url := serve(t, r) + "/payments"
+	for range 2 {
+		send(t, "POST", url, "x", "Do", "abort").want(t, 409, "", false)
+	}
+	wantPayments(t, store, 0)
+	for i := range 2 {
+		send(t, "POST", url, "x", "Do", "refuse", "Idempotency-Key", "other").want(t, 409, "", i > 0)
+	}
+	wantPayments(t, store, 1)
+	for i := range 2 {
+		send(t, "POST", url, "x", "Idempotency-Key", "third").want(t, 201, "paid", i > 0)
+	}
+	wantPayments(t, store, 2)
+}
+
 func TestUnprotectedRequestHasNoTransaction(t *testing.T) {
 	_, m := books(t, stethttp.Options{Optional: true})
 	e := engine()

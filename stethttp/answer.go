@@ -52,6 +52,25 @@ func (c *call) send(rw *capture, undone bool) {
 	}
 }
 
+// sendReleased sends the response of a handler whose operation a retry runs again. One that
+// tells of a success, before the handler has returned an error, is not sent.
+func (c *call) sendReleased(rw *capture, undone bool) {
+	if c.failure().error == nil || rw.status >= http.StatusBadRequest || rw.missing {
+		c.send(rw, undone)
+		return
+	}
+	c.m.log().ErrorContext(c.r.Context(), "stethttp: a handler has answered with a success and returned an error after it, so that a retry runs again; its response was not sent",
+		slog.String("id", c.m.engine.ID(c.op.Scope, c.op.Key).String()))
+	if !rw.retract() {
+		abort(c.w)
+	}
+	problem := &outcomeUnknown
+	if undone {
+		problem = &notExecuted
+	}
+	c.m.refuse(c.w, problem, "", c.m.o.RetryAfter)
+}
+
 // inPlaceOf returns what is said in place of a response that cannot be sent; nil
 // if it can be.
 func (c *call) inPlaceOf(rw *capture, undone bool) *condition {

@@ -37,6 +37,9 @@ func (c *call) judge(run *stet.Run, rw *capture) verdict {
 		c.complain("the handler wrote a status code that is not valid")
 		return failed
 	}
+	if c.failure().Permanent {
+		return failed
+	}
 	header, trailer := rw.said()
 	notExecuted := c.m.o.NotExecuted
 	if c.later {

@@ -93,7 +93,8 @@ func (c *call) again(error) stet.Again {
 type callContext struct {
 	context.Context
 	executing atomic.Bool
-	unrouted  atomic.Bool // see NoRoute
+	unrouted  atomic.Bool           // see NoRoute
+	returned  atomic.Pointer[error] // see Returned
 }
 
 type callKey struct{}

@@ -294,14 +294,16 @@ func (c *call) failOpen(err error) {
 // run runs the handler under the lease, and sends its response, or the rest of it, once
 // the run has ended.
 func (c *call) run(run *stet.Lease, rw *capture) {
-	unknown := false // the handler says so
+	unknown := false   // the handler says so
+	var returned error // by the handler, if it counts
 	_, err := run.Do(c.r.Context(), c.again, func(ctx context.Context) (stet.Outcome, error) {
 		c.handle(ctx, rw)
 		c.says = c.judge(run.Run, rw)
 		unknown = run.Declared() == stet.MayHaveExecuted
-		return c.outcome(run.Run, rw), nil
+		returned = c.failure().counts()
+		return c.outcome(run.Run, rw), returned
 	})
-	if own, ok := err.(*stet.Error); err != nil && (!ok || own.Cause != nil) { //nolint:errorlint // the outermost
+	if own, ok := err.(*stet.Error); err != nil && (!ok || own.Cause != nil && own.Cause != returned) { //nolint:errorlint // the outermost
 		what := "an outcome was not stored; its response was not sent"
 		if stet.KindOf(err) == stet.KindRetryable {
 			what = "a claim was not given back yet; if that fails for as long as its lease, its key will be unknown"
@@ -310,7 +312,7 @@ func (c *call) run(run *stet.Lease, rw *capture) {
 	}
 	switch {
 	case stet.KindOf(err) == stet.KindRetryable:
-		c.send(rw, true)
+		c.sendReleased(rw, stet.ExecutionOf(err) == stet.NotExecuted)
 	case err == nil, c.says == absent && !unknown:
 		c.send(rw, false)
 	default:

@@ -52,7 +52,7 @@ func (c *call) serveTx() {
 		rw.send()
 	case rw != nil && (errors.Is(err, errTooLarge) || stet.KindOf(err) == stet.KindRetryable):
 		defer rw.free()
-		c.send(rw, true)
+		c.sendReleased(rw, true)
 	case err != nil:
 		drop()
 		c.refuse(err)
@@ -66,14 +66,16 @@ func (c *call) serveTx() {
 // Permanent, the outcome to store afterwards.
 func (c *call) outcomeTx(run *stet.Run, rw *capture) (out stet.Outcome, rollBack error) {
 	rw.finish()
-	switch says := c.judge(run, rw); {
+	switch says, f := c.judge(run, rw), c.failure(); {
 	case says == absent:
 		return stet.Outcome{}, errMissing
 	case rw.invalid:
 		return stet.Outcome{}, errInvalid
-	case says == undone, says == failed && c.m.o.Responses == StoreOutcomes:
+	case f.Permanent:
+		rollBack = stet.Permanent(errPassedOn)
+	case says == undone, f.counts() != nil, (says == failed || f.error != nil) && c.m.o.Responses == StoreOutcomes:
 		return stet.Outcome{}, errPassedOn
-	case says == failed:
+	case says == failed, f.error != nil:
 		rollBack = stet.Permanent(errPassedOn)
 	}
 	out, err := rw.response(&c.m.filter)

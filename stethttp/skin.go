@@ -2,17 +2,18 @@ package stethttp
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/again"
 )
 
 // Log returns where the middleware says what goes wrong, Options.ErrorLog or its default.
 // Skins of frameworks, as stetgin, say there what is wrong with the wiring.
 func (m *Middleware) Log() *slog.Logger { return m.log() }
 
-// InTx reports whether ctx is that of a request which runs in a transaction of NewTx. Skins
-// of frameworks whose handlers return errors ask it: such an error rolls back.
+// InTx reports whether ctx is that of a request which runs in a transaction of NewTx.
 func InTx(ctx context.Context) bool { return ctx.Value(txType{}) != nil }
 
 // NoRoute is for skins of frameworks that run their middleware for a request before they
@@ -26,4 +27,45 @@ func NoRoute(ctx context.Context) {
 	if c, ok := ctx.Value(callKey{}).(*callContext); ok {
 		c.unrouted.Store(true)
 	}
+}
+
+// Returned is for skins of frameworks whose handlers return errors, which the framework
+// answers. It says, in the context of the run, that the handler has returned err, and is
+// called before that is answered, or afterwards. A transaction is rolled back then, whatever
+// the answer's status. An error that is marked (stet.Retryable, Repeatable, Permanent)
+// counts as such, and one of the run's own context, once that has ended, says that the
+// outcome is unknown, as stet.Lease.Do has it. Of other errors the answer decides what is
+// stored. Outside of a run it does nothing.
+func Returned(ctx context.Context, err error) {
+	if c, ok := ctx.Value(callKey{}).(*callContext); ok && err != nil {
+		c.returned.Store(&err)
+	}
+}
+
+// failure is an error that a handler has returned.
+type failure struct {
+	error // nil for none
+	again.Marks
+	ended bool // it is that of the run's context
+}
+
+// counts is what of it counts under a lease, where the answer decides of the rest.
+func (f failure) counts() error {
+	if f.Any() || f.ended {
+		return f.error
+	}
+	return nil
+}
+
+// failure returns the error of the handler's last call.
+func (c *call) failure() (f failure) {
+	if c.ctx == nil {
+		return f
+	}
+	if err := c.ctx.returned.Load(); err != nil {
+		cause := context.Cause(c.ctx)
+		f.error, f.Marks = *err, again.MarksOf(*err)
+		f.ended = cause != nil && (errors.Is(*err, cause) || errors.Is(*err, context.Canceled) || errors.Is(*err, context.DeadlineExceeded))
+	}
+	return f
 }

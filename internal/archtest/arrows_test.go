@@ -22,7 +22,7 @@ var arrows = []struct{ from, to string }{
 	{"store/cache", "store"},
 	{"store/storetest", "stet store"},
 	{"stethttp/skintest", "stet stethttp store store/memory"},
-	{"stethttp/...", "stet store observe internal/coding internal/fault internal/timer internal/misuse internal/problem"},
+	{"stethttp/...", "stet store observe internal/again internal/coding internal/fault internal/timer internal/misuse internal/problem"},
 	{"stetmsg/... reconcile", "stet store observe internal/again internal/coding internal/fault internal/timer internal/misuse"},
 	{"internal/again", "stet store"},
 	{"internal/mcpcall", "stet store canonical"},

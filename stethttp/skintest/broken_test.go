@@ -24,6 +24,7 @@ type bug struct {
 	outer  func(w http.ResponseWriter, r *http.Request, protected, plain http.Handler)
 	inner  func(w http.ResponseWriter, r *http.Request, next http.Handler)
 	call   func(c Call, outer context.Context) Call
+	callTx func(c Call) Call
 	tx     bool // has the outer and the inner bug in transactions alone
 }
 
@@ -69,6 +70,9 @@ func (b *bug) skin() Skin {
 		ServeTx: func(t testing.TB, m *stethttp.TxMiddleware[*Tx], routes []Route) string {
 			mux := http.NewServeMux()
 			for _, r := range routes {
+				if handle := r.HandleTx; b.callTx != nil {
+					r.HandleTx = func(c Call, tx *Tx) error { return handle(b.callTx(c), tx) }
+				}
 				next := r.HandlerTx(nil)
 				h := m.Handler(within(true, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					next(w, r, stethttp.Tx[*Tx](r.Context()))
@@ -343,6 +347,8 @@ var broken = []bug{
 	{name: "answers before the commit", tx: true, claims: []string{"transaction that is not committed"}, outer: answersAnyway, inner: notes},
 	{name: "hides a status from the middleware", tx: true, claims: []string{"transaction rolled back on 5xx"}, outer: outside(status(200, 502)), inner: status(502, 200)},
 	{name: "writes an abort's status later", tx: true, claims: []string{"transaction rolled back on abort"}, outer: outside(status(204, 503)), inner: status(503, 204)},
+	{name: "answers an error, and does not tell of it", tx: true, claims: []string{"transaction rolled back on an error with a status"},
+		callTx: func(c Call) Call { return answering{c} }},
 	{name: "commits twice", tx: true, claims: []string{"transaction", "transaction rolled back on error", "transaction rolled back on 5xx", "transaction rolled back on abort",
 		"transaction rolled back on panic", "transaction without a response", "transaction that is not committed"},
 		inner: func(w http.ResponseWriter, r *http.Request, next http.Handler) {

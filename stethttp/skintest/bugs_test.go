@@ -203,3 +203,11 @@ func (s *buffered) take() []byte {
 	defer s.b.Reset()
 	return bytes.Clone(s.b.Bytes())
 }
+
+// answering is a Call of a framework whose errors have a status, which are answered.
+type answering struct{ Call }
+
+func (c answering) Abort(status int, text string) error {
+	_ = c.Call.Abort(status, text)
+	return errBank
+}

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -405,76 +404,4 @@ var storeCases = []testCase{
 			f.refused("not settled", f.post("{}"), 504, "outcome-unknown")
 			f.ran(1)
 		}},
-}
-
-// txCases are about transactions.
-var txCases = []testCase{
-	{name: "transaction", tx: true, why: "the rows of the handler and its response are committed together, once",
-		run: func(f *fixture) {
-			f.serveTx(func(c Call, tx *Tx) error {
-				tx.Insert("order " + c.Param("id"))
-				return paid(c)
-			})
-			f.is("a payment", f.twice(), 201, "paid")
-			f.rows(1)
-		}},
-	{name: "transaction rolled back on error", tx: true, why: "a handler that returns an error counts on its transaction being rolled back",
-		run: func(f *fixture) {
-			f.rollsBack(func(Call) error { return errBank }, func(r reply) bool { return r.status == f.skin.ErrorStatus && r.problem() == "" })
-		}},
-	{name: "transaction rolled back on 5xx", tx: true, why: "a response of 500 and above says that the operation failed",
-		run: func(f *fixture) {
-			f.rollsBack(func(c Call) error { return c.Send(502, "text/plain", []byte("no bank")) },
-				func(r reply) bool { return r.status == 502 && r.body == "no bank" })
-		}},
-	{name: "transaction rolled back on abort", tx: true, why: "a handler that ends the request with a failure has failed, even if the framework writes its answer later",
-		run: func(f *fixture) {
-			f.rollsBack(func(c Call) error { return c.Abort(503, "") }, func(r reply) bool { return r.status == 503 })
-		}},
-	{name: "transaction rolled back on panic", tx: true, why: "what a handler wrote that has panicked is not whole",
-		run: func(f *fixture) {
-			f.rollsBack(func(Call) error { panic(http.ErrAbortHandler) }, func(r reply) bool { return r.err != nil || r.status >= 500 })
-		}},
-	{name: "transaction without a response", tx: true, not: Missing, why: "a handler that has answered nothing has produced no outcome to commit",
-		run: func(f *fixture) {
-			f.rollsBack(func(Call) error { return nil }, func(r reply) bool { return r.status == 500 && r.problem() == "response-missing" })
-		}},
-	{name: "transaction that is not committed", tx: true, why: "the response leaves after the commit: a caller who was told of a success would lose it",
-		run: func(f *fixture) {
-			f.serveTx(func(c Call, tx *Tx) error {
-				tx.Insert("row")
-				if err := paid(c); err != nil {
-					return err
-				}
-				_ = c.Flush() // which does nothing, or says that it cannot
-				return nil
-			})
-			f.store.noCommit.Store(true)
-			f.failed("no commit", f.post("{}"))
-			f.rows(0)
-			f.store.noCommit.Store(false)
-			f.is("afterwards", f.post("{}"), 201, "paid")
-			f.rows(1)
-		}},
-}
-
-// rollsBack has the handler end wrongly twice, and then well.
-func (f *fixture) rollsBack(wrong func(Call) error, answered func(reply) bool) {
-	f.Helper()
-	f.serveTx(func(c Call, tx *Tx) error {
-		tx.Insert(fmt.Sprint("row of run ", f.runs.Load()))
-		if f.runs.Load() <= 2 {
-			return wrong(c)
-		}
-		return paid(c)
-	})
-	for _, what := range []string{"the first", "the retry"} {
-		if r := f.post("{}"); !answered(r) {
-			f.Errorf("%s: got %v, which is not the answer of the handler that failed", what, r)
-		}
-		f.rows(0)
-	}
-	f.is("the third", f.post("{}"), 201, "paid")
-	f.rows(1)
-	f.ran(3)
 }
