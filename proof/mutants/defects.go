@@ -139,7 +139,7 @@ var defects = []defect{
 	// HTTP.
 	{"a 401 is stored", "stethttp/options.go", "case http.StatusUnauthorized, http.StatusForbidden,", "case http.StatusForbidden,", httpTests},
 	{"the response leaves before its outcome is durable", "stethttp/serve.go",
-		"return c.outcome(run.Run, rw), nil", "out := c.outcome(run.Run, rw)\n\t\tc.send(rw, false)\n\t\treturn out, nil", httpTests},
+		"return c.outcome(run.Run, rw), returned", "out := c.outcome(run.Run, rw)\n\t\tc.send(rw, false)\n\t\treturn out, returned", httpTests},
 	{"a panic gives the claim back", "end.go",
 		"says, bad := l.Declared(), err != nil", "if out.Reason == store.ReasonPanicked {\n\t\tl.Declare(NotExecuted, 0)\n\t}\n\tsays, bad := l.Declared(), err != nil", append([]string{"./stethttp"}, engineTests...)},
 	{"a client that leaves ends the run", "run.go",
