@@ -17,6 +17,7 @@ import (
 	"github.com/aws/aws-lambda-go/events"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/again"
 	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/stetmsg"
 )
@@ -70,7 +71,7 @@ type SQSHandler = func(context.Context, events.SQSEvent) (events.SQSEventRespons
 //
 // The handler's context ends before the function's time does (SQSOptions.Reserve). If the
 // handler then returns the context's error, its outcome is unknown, unless it has declared
-// stet.NotExecuted. SQS waits for handlers that do not return: Lambda ends the process at the
+// stet.NotExecuted, or marked the error as stet.Retryable or stet.Permanent. SQS waits for handlers that do not return: Lambda ends the process at the
 // timeout, and as nothing is left running, nothing goes on in a later invocation.
 //
 // Wrong options are errors of kind stet.KindInvalid.
@@ -83,8 +84,9 @@ func SQS(engine *stet.Engine, o SQSOptions, handle func(ctx context.Context, m e
 		defer cancel()
 		result, err := handle(bounded, m)
 		if err != nil && bounded.Err() != nil && (errors.Is(err, errTime) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) {
-			// It says nothing of the effect.
-			if run := stet.FromContext(ctx); run != nil && run.Declared() == stet.Executed {
+			// It says nothing of the effect, unless the handler has marked it.
+			marks := again.MarksOf(err)
+			if run := stet.FromContext(ctx); run != nil && run.Declared() == stet.Executed && !marks.Retryable && !marks.Permanent {
 				run.Declare(stet.MayHaveExecuted, 0)
 			}
 		}

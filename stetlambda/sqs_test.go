@@ -261,12 +261,17 @@ func TestRunThatTheFunctionsTimeEndsIsUnknown(t *testing.T) {
 		o.Observe = func(_ context.Context, d stetmsg.Decision) { got = append(got, d) }
 		f := must[stetlambda.SQSHandler](t)(stetlambda.SQS(engine, o, func(ctx context.Context, m events.SQSMessage) ([]byte, error) {
 			<-ctx.Done()
-			if *m.MessageAttributes["order-id"].StringValue == "harmless" {
+			switch *m.MessageAttributes["order-id"].StringValue {
+			case "harmless":
 				stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
+			case "retryable":
+				return nil, stet.Retryable(ctx.Err())
+			case "permanent":
+				return nil, stet.Permanent(ctx.Err())
 			}
 			return nil, fmt.Errorf("the bank: %w", ctx.Err())
 		}))
-		for _, key := range []string{"unknown", "harmless"} {
+		for _, key := range []string{"unknown", "harmless", "retryable", "permanent"} {
 			begin := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			out, err := f(ctx, batchOf(t, key))
@@ -275,7 +280,7 @@ func TestRunThatTheFunctionsTimeEndsIsUnknown(t *testing.T) {
 			}
 			cancel()
 		}
-		if len(got) != 2 || got[0].Reason != stetmsg.Unknown || got[1].Reason != stetmsg.NoEffect {
+		if len(got) != 4 || got[0].Reason != stetmsg.Unknown || got[1].Reason != stetmsg.NoEffect || got[2].Reason != stetmsg.NoEffect || got[3].Reason != stetmsg.Failed {
 			t.Errorf("%+v", got)
 		}
 		_ = engine.Close()
