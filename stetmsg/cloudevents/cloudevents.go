@@ -195,7 +195,7 @@ func mediaType(contentType string) string {
 
 func isJSON(contentType string) bool {
 	t := mediaType(contentType)
-	return t == "application/json" || strings.HasSuffix(t, "+json")
+	return strings.HasSuffix(t, "/json") || strings.HasSuffix(t, "+json")
 }
 
 // Split returns an Options.Split that makes the events of a batch, each in

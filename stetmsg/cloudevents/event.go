@@ -94,6 +94,9 @@ func (ev *event) whole(body []byte) (all Event, err error) {
 			}
 			all.Attributes[name] = text
 		case '0', 't', 'f':
+			if bytes.ContainsAny(v, ".E") || v.Kind() == '0' && bytes.Contains(v, []byte("e")) {
+				return all, fmt.Errorf("the attribute %s is no whole number", name)
+			}
 			all.Attributes[name] = string(bytes.TrimSpace(v))
 		default:
 			return all, fmt.Errorf("the attribute %s is neither text, number nor boolean", name)

@@ -56,6 +56,15 @@ func TestEventKeepsWhatItHas(t *testing.T) {
 	}
 }
 
+func TestDataOfAnyJSONIsJSON(t *testing.T) {
+	for _, mediaType := range []string{"application/json", "text/json; charset=utf-8", "application/problem+json"} {
+		ev, _, err := cloudevents.Read(structured(`{"specversion":"1.0","id":"1","source":"s","type":"t","datacontenttype":"` + mediaType + `","data":"abc"}`))
+		if err != nil || string(ev.Data) != `"abc"` {
+			t.Errorf("%s: %q, %v", mediaType, ev.Data, err)
+		}
+	}
+}
+
 func TestWhatIsNoEventIsNotReadAsOne(t *testing.T) {
 	if _, ok, err := cloudevents.Read(message("application/json", `{"id":"1"}`, "id", "1")); ok || err != nil {
 		t.Errorf("%v, %v", ok, err)
@@ -66,6 +75,8 @@ func TestWhatIsNoEventIsNotReadAsOne(t *testing.T) {
 		"other version": message("", "x", "ce-id", "1", "ce-specversion", "2.0", "ce-type", "t", "ce-source", "s"),
 		"name":          structured(`{"specversion":"1.0","id":"1","source":"s","type":"t","x-y":"z"}`),
 		"nested":        structured(`{"specversion":"1.0","id":"1","source":"s","type":"t","more":{"a":1}}`),
+		"a fraction":    structured(`{"specversion":"1.0","id":"1","source":"s","type":"t","more":1.5}`),
+		"an exponent":   structured(`{"specversion":"1.0","id":"1","source":"s","type":"t","more":1e3}`),
 		"twice":         structured(`{"specversion":"1.0","id":"1","id":"2","source":"s","type":"t"}`),
 	} {
 		if ev, ok, err := cloudevents.Read(e); !ok || err == nil {

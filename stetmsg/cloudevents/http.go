@@ -38,8 +38,8 @@ type Options struct {
 	// with 500. Where the same events come by a broker, too, it is the scope that Identity
 	// has there.
 	Scope func(*http.Request) (string, error)
-	// Class returns the class of an event's operation, one of stet.Options.Classes. Default:
-	// none.
+	// Class returns the class of an event's operation, one of stet.Options.Classes. Another one, or
+	// a panic, refuses the request with 500. Default: none.
 	Class func(Event) string
 	// MaxBody is the greatest content of a request in bytes. Default DefaultMaxBody.
 	MaxBody int64
@@ -63,12 +63,13 @@ type Options struct {
 // delivery is an event, or a batch, while it is being handled.
 type delivery struct {
 	scope    string
+	class    string
 	envelope stetmsg.Envelope
 }
 
 func (d delivery) part(contentType string, body []byte) delivery {
 	// A part has no headers: its attributes are in its body.
-	return delivery{d.scope, stetmsg.Envelope{ContentType: contentType, Body: body, Header: func(string) (string, bool) { return "", false }}}
+	return delivery{d.scope, "", stetmsg.Envelope{ContentType: contentType, Body: body, Header: func(string) (string, bool) { return "", false }}}
 }
 
 // Handler returns a handler for CloudEvents that are delivered by HTTP: in binary mode, in
@@ -106,7 +107,7 @@ func Handler(engine *stet.Engine, o Options, handle func(ctx context.Context, ev
 	if err != nil {
 		return nil, err
 	}
-	return newReceiver(c, o)
+	return newReceiver(engine, c, o)
 }
 
 // HandlerTx is Handler for effects that are writes to the database of te: the handler's
@@ -126,25 +127,19 @@ func HandlerTx[Tx any](te *stet.TxEngine[Tx], o Options, handle func(ctx context
 	if err != nil {
 		return nil, err
 	}
-	return newReceiver(c, o)
+	return newReceiver(te.Engine(), c, o)
 }
 
 // consumer has the options of the consumer.
 func (o Options) consumer() stetmsg.Options[delivery] {
 	return stetmsg.Options[delivery]{
-		Operation: o.operation, MaxAttempts: o.MaxAttempts, Backoff: o.Backoff, Observe: o.Observe, ErrorLog: o.ErrorLog,
+		Operation: operation, MaxAttempts: o.MaxAttempts, Backoff: o.Backoff, Observe: o.Observe, ErrorLog: o.ErrorLog,
 	}
 }
 
-func (o Options) operation(d delivery) (stet.Op, error) {
+func operation(d delivery) (stet.Op, error) {
 	op, err := Identity(d.scope)(d.envelope)
-	if err != nil || o.Class == nil {
-		return op, err
-	}
-	ev, err := d.event()
-	if err == nil {
-		op.Class = o.Class(ev)
-	}
+	op.Class = d.class
 	return op, err
 }
 
@@ -160,11 +155,12 @@ var errNone = errors.New("cloudevents: the request is no event: it has neither c
 
 // receiver is the handler.
 type receiver struct {
+	engine   *stet.Engine
 	consumer *stetmsg.Consumer[delivery]
 	o        Options
 }
 
-func newReceiver(c *stetmsg.Consumer[delivery], o Options) (http.Handler, error) {
+func newReceiver(engine *stet.Engine, c *stetmsg.Consumer[delivery], o Options) (http.Handler, error) {
 	switch {
 	case o.Scope == nil:
 		return nil, misuse.Errorf("cloudevents: Options.Scope is required: it says whose events these are, so that no sender can take the place of another")
@@ -172,7 +168,7 @@ func newReceiver(c *stetmsg.Consumer[delivery], o Options) (http.Handler, error)
 		return nil, misuse.Errorf("cloudevents: Options.MaxBody is negative: %d", o.MaxBody)
 	}
 	o.MaxBody = cmp.Or(o.MaxBody, DefaultMaxBody)
-	return &receiver{c, o}, nil
+	return &receiver{engine, c, o}, nil
 }
 
 // ServeHTTP implements http.Handler.
@@ -208,6 +204,11 @@ func (h *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	if err := h.classify(events); err != nil {
+		h.log().ErrorContext(r.Context(), "cloudevents: nothing was handled", slog.Any("error", err))
+		http.Error(w, "it could not be found out how this event is to be handled; it was not handled", http.StatusInternalServerError)
+		return
+	}
 	answer(w, h.decide(r.Context(), events))
 }
 
@@ -226,18 +227,57 @@ func parts(d delivery) ([]delivery, error) {
 	return events, err
 }
 
+// classify finds out the classes of events. If one has none, that is the service's fault, and the
+// sender has to keep them all.
+func (h *receiver) classify(events []delivery) (err error) {
+	if h.o.Class == nil {
+		return nil
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("Options.Class panicked: %v", v)
+		}
+	}()
+	for i, d := range events {
+		ev, err := d.event()
+		if err != nil {
+			return err
+		}
+		class := h.o.Class(ev)
+		if _, ok := h.engine.Policy(class); !ok {
+			return fmt.Errorf("Options.Class returned %q, which is not among stet.Options.Classes", class)
+		}
+		events[i].class = class
+	}
+	return nil
+}
+
+// weight is how badly off an event is.
+func weight(d stetmsg.Decision) int {
+	switch {
+	case d.Action == stetmsg.Ack:
+		return 1
+	case d.Action == stetmsg.Retry:
+		return 5
+	case d.Reason == stetmsg.Unknown:
+		return 4
+	case d.Reason == stetmsg.Failed, d.Reason == stetmsg.Exhausted:
+		return 3
+	}
+	return 2 // it is the event that is at fault
+}
+
 // decide handles events, and returns the decision about the one that is the worst off, as
 // the sender is told of all together.
 func (h *receiver) decide(ctx context.Context, events []delivery) (worst stetmsg.Decision) {
-	weight := map[stetmsg.Action]int{stetmsg.Ack: 1, stetmsg.DeadLetter: 2, stetmsg.Retry: 3}
 	heaviest := 0
 	for _, ev := range events {
 		within, cancel := context.WithTimeout(ctx, patience) // a run that has begun goes on
 		d := h.consumer.Decide(within, ev, 0)
 		cancel()
 		after := max(worst.After, d.After)
-		if weight[d.Action] > heaviest {
-			worst, heaviest = d, weight[d.Action]
+		if weight(d) > heaviest {
+			worst, heaviest = d, weight(d)
 		}
 		if worst.After = after; d.Reason == stetmsg.Stopped { // the sender has left, or the store cannot be used
 			break
@@ -272,7 +312,12 @@ func (h *receiver) read(w http.ResponseWriter, r *http.Request) (d delivery, sta
 		return d, status, errors.New("the content could not be read, or is too large")
 	}
 	d.envelope = stetmsg.Envelope{
-		Header: func(name string) (string, bool) { return r.Header.Get(name), len(r.Header.Values(name)) > 0 },
+		Header: func(name string) (string, bool) {
+			if !strings.HasPrefix(name, ofHTTP) { // the prefixes of other bindings mean nothing here
+				return "", false
+			}
+			return r.Header.Get(name), len(r.Header.Values(name)) > 0
+		},
 		Names: func() (names []string) {
 			for name := range maps.Keys(r.Header) {
 				names = append(names, strings.ToLower(name))

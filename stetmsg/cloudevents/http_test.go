@@ -196,6 +196,7 @@ func TestWhatIsNotAnEventIsRefused(t *testing.T) {
 		"other data":             {deliver(in, `{"books":6}`, inBinary...), 422},
 		"no attributes":          {deliver(in, `{}`, "Content-Type", "application/json"), 400},
 		"an id twice":            {deliver(in, `{}`, append(slices.Clone(inBinary), "Ce-Id", "2")...), 400},
+		"Kafka's attributes":     {deliver(in, `{}`, "Ce_id", "1", "Ce_source", "s", "Ce_type", "t", "Ce_specversion", "1.0"), 400},
 		"an id twice, joined":    {structured(cloudevents.MediaType, `{"specversion":"1.0","id":"1","id":"2","source":"s","type":"t"}`), 400},
 		"XML":                    {structured("application/cloudevents+xml", `<event/>`), 415},
 		"gzip":                   {deliver(in, "x", append(slices.Clone(inBinary), "Content-Encoding", "gzip")...), 415},
@@ -260,6 +261,49 @@ func TestEventsOfABatchAreOperationsOfTheirOwn(t *testing.T) {
 	}
 	if w := deliver(in, "["+all[0]+","+all[1]+","+all[3]+","+all[3]+"]", "Content-Type", cloudevents.BatchMediaType); w.Code != 204 || len(in.got) != 5 {
 		t.Errorf("%d; handled %d", w.Code, len(in.got))
+	}
+}
+
+// TestFaultOfTheServiceKeepsTheEventWithItsSender: not 400, after which senders give up, nor 504,
+// which says that it may be handled.
+func TestFaultOfTheServiceKeepsTheEventWithItsSender(t *testing.T) {
+	for name, class := range map[string]func(cloudevents.Event) string{
+		"a panic":          func(cloudevents.Event) string { panic("no such map") },
+		"an unknown class": func(cloudevents.Event) string { return "none" },
+	} {
+		o := options()
+		o.Class = class
+		in := newInbox(t, memory.New(memory.Options{}), o, nil)
+		if w := deliver(in, "["+inStructured+"]", "Content-Type", cloudevents.BatchMediaType); w.Code != 500 || !strings.Contains(w.Body.String(), "it was not handled") || len(in.got) != 0 {
+			t.Errorf("%s: %d %s", name, w.Code, w.Body)
+		}
+	}
+}
+
+// TestAnswerToABatchIsThatOfTheWorst whichever comes first.
+func TestAnswerToABatchIsThatOfTheWorst(t *testing.T) {
+	in := newInbox(t, memory.New(memory.Options{}), options(), func(ctx context.Context, ev cloudevents.Event) error {
+		switch ev.Attributes["id"] {
+		case "unknown":
+			stet.FromContext(ctx).Declare(stet.MayHaveExecuted, 0)
+		case "busy":
+			return stet.Retryable(errors.New("busy"))
+		case "failed":
+			return errors.New("no such book")
+		}
+		return nil
+	})
+	deliver(in, inStructured, "Content-Type", cloudevents.MediaType)
+	of := func(id string) string { return strings.Replace(inStructured, `"id":"1"`, `"id":"`+id+`"`, 1) }
+	order := []string{strings.Replace(inStructured, "5", "6", 1), of("failed"), of("unknown"), of("busy")} // each worse than those before
+	for i, want := range []int{422, 500, 504, 503} {
+		for j := range i + 1 {
+			for _, two := range [][]string{{order[i], order[j]}, {order[j], order[i]}} {
+				if w := deliver(in, "["+strings.Join(two, ",")+"]", "Content-Type", cloudevents.BatchMediaType); w.Code != want {
+					t.Errorf("%s: %d; want %d", two, w.Code, want)
+				}
+			}
+		}
 	}
 }
 
