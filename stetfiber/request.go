@@ -7,8 +7,10 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"reflect"
 	"strings"
 
+	"github.com/gofiber/fiber/v3"
 	"github.com/valyala/fasthttp"
 )
 
@@ -41,8 +43,11 @@ func (x *exchange) request() *http.Request {
 	for _, name := range c.Route().Params {
 		r.SetPathValue(name, strings.Clone(c.Params(name)))
 	}
-	if around, ok := c.Locals(requestKey{}).(*http.Request); ok {
-		x.body, r.Body, r.ContentLength = &requestBody{eof: true}, around.Body, around.ContentLength
+	if around, ok := c.Locals(requestKey{}).(*within); ok {
+		x.body, r.Body, r.ContentLength = &requestBody{eof: true}, around.r.Body, around.r.ContentLength
+		if !x.at.follows(around.at) {
+			r.Body = struct{ io.ReadCloser }{r.Body} // so that stethttp does not take the handler for one that was not called
+		}
 	} else {
 		x.body = newBody(&ctx.Request)
 		r.Body, r.ContentLength = x.body, x.body.size
@@ -110,4 +115,41 @@ func (x *exchange) lend(r *http.Request) {
 	if b, err := io.ReadAll(r.Body); err == nil { // from memory
 		x.c.Request().SetBody(b)
 	}
+}
+
+// within is what a middleware leaves for one behind it.
+type within struct {
+	r  *http.Request
+	at position
+}
+
+// position is where a request is on its way through the routes of an app.
+type position struct {
+	path           string
+	route, handler int64
+	known          bool
+}
+
+// positionOf returns where c is, which Fiber does not export.
+func positionOf(c fiber.Ctx) position {
+	p := position{path: strings.Clone(c.Path())}
+	v := reflect.Indirect(reflect.ValueOf(c))
+	if v.Kind() == reflect.Struct && v.Type() != reflect.TypeFor[fiber.DefaultCtx]() { // a context of the service's own
+		v = reflect.Indirect(v.FieldByName("DefaultCtx"))
+	}
+	if v.Kind() != reflect.Struct {
+		return p
+	}
+	route, handler := v.FieldByName("indexRoute"), v.FieldByName("indexHandler")
+	if p.known = route.CanInt() && handler.CanInt(); p.known {
+		p.route, p.handler = route.Int(), handler.Int()
+	}
+	return p
+}
+
+// follows reports whether a request has come from before to p by fiber.Ctx.Next alone, and
+// not by RestartRouting, which a handler may call that has had effects.
+func (p position) follows(before position) bool {
+	return p.known && before.known && p.path == before.path &&
+		(p.route > before.route || p.route == before.route && p.handler > before.handler)
 }

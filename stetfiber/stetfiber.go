@@ -59,7 +59,7 @@ func check(m *stethttp.Middleware) {
 }
 
 // ctxKey finds the Fiber context of a request, requestKey in its Locals the request that
-// a middleware around has read.
+// a middleware around has read (within).
 type (
 	ctxKey     struct{}
 	requestKey struct{}
@@ -82,15 +82,18 @@ type exchange struct {
 	before *fasthttp.Response // has the header as it was before the handler
 	w      writer
 
-	calls  int // of the handler
-	passed bool
-	err    error              // of a handler that was passed through to
-	late   *fasthttp.Response // what timeout middleware behind answers
-	lost   bool               // timeout middleware around has answered
+	at       position // in the app's routes
+	calls    int      // of the handler
+	hijacked bool     // before it, if not by an earlier request, as Fiber's adaptor of apps has it
+	passed   bool
+	err      error              // of a handler that was passed through to
+	late     *fasthttp.Response // what timeout middleware behind answers
+	lost     bool               // timeout middleware around has answered
 }
 
 // serve answers a request as m decides.
 func serve(m *stethttp.Middleware, x *exchange) error {
+	x.at = positionOf(x.c)
 	x.before = fasthttp.AcquireResponse()
 	defer fasthttp.ReleaseResponse(x.before)
 	x.c.Response().Header.CopyTo(&x.before.Header)
@@ -152,8 +155,9 @@ func (x *exchange) run(w http.ResponseWriter, r *http.Request) {
 			c.Locals(requestKey{}, around)
 		}
 	}()
+	x.hijacked = c.RequestCtx().Hijacked()
 	c.SetContext(ctx)
-	c.Locals(requestKey{}, r)
+	c.Locals(requestKey{}, &within{r, x.at})
 
 	var err error
 	if x.handle != nil {
@@ -172,10 +176,12 @@ func (x *exchange) answer(w http.ResponseWriter, r *http.Request, err error, par
 		run.Declare(stet.MayHaveExecuted, 0)
 		return
 	}
-	if err == nil && c.RequestCtx().Hijacked() {
-		err = errHijack
+	if !x.hijacked {
+		if err == nil && c.RequestCtx().Hijacked() {
+			err = errHijack
+		}
+		c.RequestCtx().Hijack(nil)
 	}
-	c.RequestCtx().Hijack(nil)
 	if err != nil {
 		if !c.Matched() && (errors.Is(err, fiber.ErrNotFound) || errors.Is(err, fiber.ErrMethodNotAllowed)) {
 			stethttp.NoRoute(ctx) // the router has found no handler

@@ -3,10 +3,13 @@ package stetfiber_test
 import (
 	"context"
 	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/gofiber/fiber/v3"
+	"github.com/gofiber/fiber/v3/middleware/adaptor"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/stettest"
@@ -77,6 +80,72 @@ func TestTwiceIsLoud(t *testing.T) {
 	s.ran(0)
 	if !strings.Contains(s.log.String(), "level=ERROR") {
 		t.Error("the log does not say so")
+	}
+}
+
+// TestTwiceOnARouteIsLoud, as by Use.
+func TestTwiceOnARouteIsLoud(t *testing.T) {
+	s := open(t, fiber.Config{}, stet.Options{}, stethttp.Options{}, func(s *shop, once fiber.Handler) {
+		s.app.Post("/orders/:id", once, once, s.count(func(c fiber.Ctx) error { return c.SendStatus(201) }))
+	})
+	for range 2 {
+		s.want("twice", s.order(), 500, "misconfigured", false)
+	}
+	s.ran(0)
+
+	s = open(t, fiber.Config{}, stet.Options{}, stethttp.Options{}, func(s *shop, once fiber.Handler) {
+		s.app = fiber.NewWithCustomCtx(func(app *fiber.App) fiber.CustomCtx { return &ownCtx{DefaultCtx: *fiber.NewDefaultCtx(app)} })
+		s.app.Post("/orders/:id", once, once, s.count(func(c fiber.Ctx) error { return c.SendStatus(201) }))
+	})
+	for range 2 {
+		s.want("twice, with a context of the service's own", s.order(), 500, "misconfigured", false)
+	}
+	s.ran(0)
+}
+
+// ownCtx is a context of a service's own.
+type ownCtx struct{ fiber.DefaultCtx }
+
+// TestHandlerThatRestartsRoutingDoesNotRunTwice: where the routes lead to the middleware
+// again, it cannot say that nothing was executed.
+func TestHandlerThatRestartsRoutingDoesNotRunTwice(t *testing.T) {
+	for name, wire := range map[string]func(s *shop, once, restart, other fiber.Handler){
+		"by Use": func(s *shop, once, restart, other fiber.Handler) {
+			s.app.Use(once)
+			s.app.Post("/orders/:id", restart)
+			s.app.Post("/other", other)
+		},
+		"by route": func(s *shop, once, restart, other fiber.Handler) {
+			s.app.Post("/orders/:id", once, restart)
+			s.app.Post("/other", once, other)
+		},
+	} {
+		s := open(t, fiber.Config{}, stet.Options{}, stethttp.Options{}, func(s *shop, once fiber.Handler) {
+			wire(s, once, s.count(func(c fiber.Ctx) error { c.Path("/other"); return c.RestartRouting() }), func(c fiber.Ctx) error { return c.SendString("other") })
+		})
+		s.want(name, s.order(), 500, "misconfigured", false)
+		s.want(name+": the retry", s.order(), 500, "misconfigured", true)
+		s.ran(1)
+	}
+}
+
+// TestAbortSaysNothingOfOtherRequests, also where an adaptor serves the app: it gives them
+// the same context, in which an earlier hijacking still is.
+func TestAbortSaysNothingOfOtherRequests(t *testing.T) {
+	s := open(t, fiber.Config{}, stet.Options{}, stethttp.Options{}, func(s *shop, once fiber.Handler) {
+		s.app.Post("/abort", once, func(fiber.Ctx) error { panic(http.ErrAbortHandler) })
+		s.app.Post("/orders/:id", once, func(c fiber.Ctx) error { return c.Status(201).SendString("paid") })
+	})
+	h := adaptor.FiberApp(s.app)
+	for i := range 20 {
+		for path, status := range map[string]int{"/abort": 500, "/orders/7": 201} {
+			r := httptest.NewRequest("POST", path, strings.NewReader("{}"))
+			r.Header.Set("Idempotency-Key", path+strconv.Itoa(i))
+			w := httptest.NewRecorder()
+			if h(w, r); w.Code != status {
+				t.Fatalf("%s: got %d %q", path, w.Code, w.Body)
+			}
+		}
 	}
 }
 

@@ -28,8 +28,7 @@ func miswired(next http.Handler) string {
 		return ""
 	}
 	if file, _ := fn.FileLine(fn.Entry()); fiberAdaptor.MatchString(file) {
-		return "Fiber's adaptor.HTTPMiddleware calls the handler when this middleware has returned, so that nothing of it can be protected. Use stetfiber.Middleware, or " +
-			"give Fiber adaptor.HTTPHandler of the protected handler"
+		return "Fiber's adaptor.HTTPMiddleware calls the handler when this middleware has returned, so that nothing of it can be protected. Use stetfiber.Middleware"
 	}
 	return ""
 }
