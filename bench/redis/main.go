@@ -263,6 +263,14 @@ func (b *bench) level(ctx context.Context, persistence string, callers int) erro
 		rounds.Figure(name(short+"_benchmark"), rounds.Median(rates["redis-benchmark as "+c]), "pairs/s")
 		rounds.Figure(name(short+"_ratio"), rounds.Ratio(rates[c], rates["redis-benchmark as "+c]), "x redis-benchmark")
 	}
+	for _, c := range []struct {
+		name  string
+		store store.Store
+	}{{"rueidis", b.rueidis}, {"goredis", b.goOnes}} {
+		if err := b.cost(ctx, c.store, callers, func(what string) string { return name(c.name + "_" + what) }); err != nil {
+			return err
+		}
+	}
 	rounds.Figure(name("replays"), rounds.Median(rates["replays"]), "replays/s")
 	rounds.Figure(name("replays_cached"), rounds.Median(rates["replays, cached"]), "replays/s")
 	rounds.Figure(name("replays_cached_ratio"), rounds.Ratio(rates["replays, cached"], rates["replays"]), "x network")

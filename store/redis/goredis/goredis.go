@@ -16,9 +16,10 @@ import (
 )
 
 type client struct {
-	redis redis.UniversalClient
-	close func() error
-	lanes *lanes
+	redis    redis.UniversalClient
+	close    func() error
+	lanes    *lanes
+	together *gatherers
 }
 
 // serverClient is a client of one server, or of a master that Sentinel names.
@@ -33,7 +34,8 @@ type clusterClient struct {
 }
 
 var (
-	_ stetredis.Client    = (*client)(nil)
+	_ stetredis.Client    = (*serverClient)(nil)
+	_ stetredis.Client    = (*clusterClient)(nil)
 	_ stetredis.Listener  = (*client)(nil)
 	_ stetredis.Pipeliner = (*serverClient)(nil)
 	_ stetredis.Cluster   = (*clusterClient)(nil)
@@ -53,7 +55,9 @@ type Conn interface {
 // Open makes a client of go-redis with what safety needs: it does not send a
 // command again whose fate it does not know (MaxRetries is -1), and keeps to the
 // deadlines of contexts (ContextTimeoutEnabled is set). It connects when it is
-// first used. What waits for replicas (see store/redis.Options.Replicas) takes at most half
+// first used. Of the commands for one server, 8 are under way at a time at most, or half of
+// its PoolSize if that is less; those that come meanwhile go out together, up to 64 in a
+// pipeline, when one of the 8 has been answered. What waits for replicas (see store/redis.Options.Replicas) takes at most half
 // of a server's PoolSize, so that heartbeats find a connection. o is not changed. Close it
 // after the store.
 func Open(o *redis.UniversalOptions) (Conn, error) {
@@ -74,7 +78,7 @@ func Open(o *redis.UniversalOptions) (Conn, error) {
 // and ContextTimeoutEnabled, and which the caller closes after the store. It may
 // be a *redis.Client or a *redis.ClusterClient.
 func New(c redis.UniversalClient) (Conn, error) {
-	return wrap(c, func() error { return nil })
+	return wrap(c, nil)
 }
 
 func wrap(c redis.UniversalClient, closer func() error) (Conn, error) {
@@ -83,7 +87,7 @@ func wrap(c redis.UniversalClient, closer func() error) (Conn, error) {
 		if err := safe(c.Options().MaxRetries, c.Options().ContextTimeoutEnabled); err != nil {
 			return nil, err
 		}
-		return &serverClient{client{c, closer, new(lanes)}, c}, nil
+		return &serverClient{client{c, closer, new(lanes), new(gatherers)}, c}, nil
 	case *redis.ClusterClient:
 		o := c.Options()
 		if o.ReadOnly || o.RouteByLatency || o.RouteRandomly {
@@ -92,7 +96,7 @@ func wrap(c redis.UniversalClient, closer func() error) (Conn, error) {
 		if err := safe(o.MaxRetries, o.ContextTimeoutEnabled); err != nil {
 			return nil, err
 		}
-		return &clusterClient{client{c, closer, new(lanes)}, c}, nil
+		return &clusterClient{client{c, closer, new(lanes), new(gatherers)}, c}, nil
 	}
 	return nil, fmt.Errorf("goredis: a %T cannot be used; give a *redis.Client or a *redis.ClusterClient", c)
 }
@@ -110,7 +114,14 @@ func safe(maxRetries int, timeouts bool) error {
 }
 
 // Close closes what Open has opened; after New it does nothing.
-func (c *client) Close() error { return c.close() }
+func (c *client) Close() error {
+	if c.close == nil {
+		return nil
+	}
+	err := c.close() // which breaks what is under way
+	c.together.close()
+	return err
+}
 
 // once is a command that go-redis may send only once. A cluster's client does not
 // care for MaxRetries: when a connection breaks it sends a command again, up to
@@ -120,34 +131,84 @@ type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true }
 
-// Do implements store/redis.Client.
-func (c *client) Do(ctx context.Context, key string, args ...string) (any, error) {
-	command := make([]any, len(args))
+// command is a command as go-redis sends it.
+func command(ctx context.Context, key string, args []string) (cmd *redis.Cmd, sent redis.Cmder, size int) {
+	all := make([]any, len(args))
 	first := int8(0)
 	for i, a := range args {
-		command[i] = a
+		all[i] = a
+		size += len(a)
 		if first == 0 && i > 0 && a == key {
 			first = int8(min(i, 127)) //nolint:gosec // a key comes early
 		}
 	}
-	cmd := redis.NewCmd(ctx, command...)
+	cmd = redis.NewCmd(ctx, all...)
 	if key != "" {
 		cmd.SetFirstKeyPos(first)
 	}
-	var sent redis.Cmder = once{cmd}
-	if command[0] == "MGET" {
+	if args[0] == "MGET" {
 		// With policies of commands that the caller has set, a cluster's client splits
 		// it, and then can fill no other type. A read may be repeated.
-		sent = cmd
+		return cmd, cmd, size
 	}
-	err := c.redis.Process(ctx, sent)
+	return cmd, once{cmd}, size
+}
+
+// answer is a command's reply as the store wants it.
+func answer(cmd *redis.Cmd, err error) (any, error) {
+	if err == nil {
+		return cmd.Val(), nil
+	}
 	if errors.Is(err, redis.Nil) {
 		return nil, nil
 	}
 	if e, ok := errors.AsType[redis.Error](err); ok {
 		return nil, stetredis.ReplyError(e.Error())
 	}
-	return cmd.Val(), err
+	return nil, err
+}
+
+// Do implements store/redis.Client.
+func (c *serverClient) Do(ctx context.Context, key string, args ...string) (any, error) {
+	cmd, sent, size := command(ctx, key, args)
+	alone := func() error { return c.redis.Process(ctx, sent) }
+	if key == "" || size > bytesTogether {
+		return answer(cmd, alone())
+	}
+	how, err := c.together.to(c.server).do(ctx, c.server, cmd, size, alone)
+	if how == wasLeft {
+		return nil, err
+	}
+	return answer(cmd, err)
+}
+
+// Do implements store/redis.Client.
+func (c *clusterClient) Do(ctx context.Context, key string, args ...string) (any, error) {
+	cmd, sent, size := command(ctx, key, args)
+	alone := func() error { return c.redis.Process(ctx, sent) }
+	if key == "" || size > bytesTogether {
+		return answer(cmd, alone())
+	}
+	master, err := c.cluster.MasterForKey(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	how, err := c.together.to(master).do(ctx, master, cmd, size, alone)
+	switch {
+	case how == wasLeft:
+		return nil, err
+	case how == wentTogether && elsewhere(err):
+		err = alone() // which follows
+	}
+	return answer(cmd, err)
+}
+
+// elsewhere reports whether a cluster says that a command, which it has not executed, is to be
+// sent to another server.
+func elsewhere(err error) bool {
+	_, moved := redis.IsMovedError(err)
+	_, ask := redis.IsAskError(err)
+	return moved || ask || redis.IsReadOnlyError(err) || errors.Is(err, redis.ErrClosed)
 }
 
 // Pipeline implements store/redis.Pipeliner.
@@ -226,7 +287,7 @@ func (c *clusterClient) Servers(ctx context.Context) (map[string]stetredis.Clien
 	err := c.cluster.ForEachMaster(ctx, func(_ context.Context, master *redis.Client) error {
 		mu.Lock()
 		defer mu.Unlock()
-		servers[master.Options().Addr] = &serverClient{client{redis: master, lanes: c.lanes}, master}
+		servers[master.Options().Addr] = &serverClient{client{redis: master, lanes: c.lanes, together: c.together}, master}
 		return nil
 	})
 	return servers, err
