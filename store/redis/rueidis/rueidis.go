@@ -1,6 +1,5 @@
 // Package rueidis lets the store of store/redis use github.com/redis/rueidis,
-// which sends the commands of concurrent callers together: with many callers it
-// is the faster of the two adapters. Import it under another name than the client:
+// which sends the commands of concurrent callers together over few connections. Import it under another name than the client:
 //
 //	import stetrueidis "github.com/stet-go/stet/store/redis/rueidis"
 //
