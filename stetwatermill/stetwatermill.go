@@ -180,10 +180,24 @@ func (g *guard) handle(m *message.Message) ([]*message.Message, error) {
 	g.tried.note(d.id, decision)
 	produced, err := g.tell(ctx, d, decision)
 	if err != nil {
+		if acked(m) {
+			g.log().ErrorContext(ctx, "stetwatermill: the message has to be delivered again, and is lost, as it was acknowledged before its outcome was durable: by its handler, or by a middleware like InstantAck. Leave that to the router",
+				slog.String("handler", d.handler), slog.String("id", d.id.String()), slog.String("reason", string(decision.Reason)))
+		}
 		g.pause(ctx, decision)
 	}
 	returned = true
 	return produced, err
+}
+
+// acked reports whether a message was acknowledged.
+func acked(m *message.Message) bool {
+	select {
+	case <-m.Acked():
+		return true
+	default:
+		return false
+	}
 }
 
 var errTwice = misuse.Errorf("stetwatermill: this operation runs already, in the middleware that is around this one: have it on the router or on the handler, not on both, and not around HandleTx")
@@ -191,11 +205,9 @@ var errTwice = misuse.Errorf("stetwatermill: this operation runs already, in the
 // early says so where a message was acknowledged before it was handled: by InstantAck, or
 // by a middleware like it. It is handled all the same, as it does not come again.
 func (g *guard) early(ctx context.Context, m *message.Message) {
-	select {
-	case <-m.Acked():
+	if acked(m) {
 		g.log().ErrorContext(ctx, "stetwatermill: the message was acknowledged before it was handled; if this run fails, or the process dies, it is lost. Take InstantAck, and what is like it, off the router",
 			slog.String("handler", message.HandlerNameFromCtx(ctx)))
-	default:
 	}
 }
 

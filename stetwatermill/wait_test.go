@@ -145,3 +145,16 @@ func TestMiddlewareWithinItselfIsToldAndSettlesNothing(t *testing.T) {
 		t.Errorf("%v; %d runs", err, runs)
 	}
 }
+
+func TestMessageThatItsHandlerHasAcknowledgedAndThatHasToComeAgainIsReported(t *testing.T) {
+	f := newFixture(t)
+	o := f.options()
+	o.Operation = func(*message.Message) (stet.Op, error) { return stet.Op{Scope: "s", Key: "k"}, nil }
+	_, err := f.middleware(o)(func(m *message.Message) ([]*message.Message, error) {
+		m.Ack()
+		return nil, stet.Retryable(errors.New("busy"))
+	})(order("1"))
+	if err == nil || !strings.Contains(f.log.String(), "and is lost") || strings.Contains(f.log.String(), "before it was handled") {
+		t.Errorf("%v; log: %s", err, f.log.String())
+	}
+}

@@ -437,3 +437,32 @@ func TestWrongWiringIsRefused(t *testing.T) {
 }
 
 func second(_ http.Handler, err error) error { return err }
+
+// FuzzHandler has requests that senders shape: none may panic, each has an answer of the table,
+// and one that is repeated is not handled again.
+func FuzzHandler(f *testing.F) {
+	f.Add(cloudevents.MediaType, "ce-id", "1", []byte(inStructured))
+	f.Add(cloudevents.BatchMediaType, "Ce-Id", "%zz", []byte("["+inStructured+"]"))
+	f.Add("application/json", "ce-type", `"a\`, []byte(`{"a":1}`))
+	f.Fuzz(func(t *testing.T, contentType, name, value string, body []byte) {
+		runs := map[string]int{}
+		in := newInbox(t, memory.New(memory.Options{}), options(), func(_ context.Context, ev cloudevents.Event) error {
+			runs[fmt.Sprintf("%q %q", ev.Attributes["source"], ev.Attributes["id"])]++
+			return nil
+		})
+		defer func() { _ = in.engine.Close() }()
+		header := []string{"Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "s", "Ce-Type", "t", "Content-Type", contentType, name, value}
+		for range 2 {
+			switch w := deliver(in, string(body), header...); w.Code {
+			case 204, 400, 413, 415, 422:
+			default:
+				t.Errorf("%d %s", w.Code, w.Body)
+			}
+		}
+		for ev, n := range runs {
+			if n > 1 {
+				t.Errorf("%s was handled %d times", ev, n)
+			}
+		}
+	})
+}
