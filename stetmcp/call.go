@@ -88,7 +88,7 @@ func (c *call) name(ctx context.Context, r Rule, value any, keyed bool) *mcpcall
 		c.words.KeyName = ""
 		key = mcpcall.DeriveKey(c.req.Session.ID(), params.Name, args)
 	}
-	scope, err := c.p.o.Scope(ctx, c.req)
+	scope, err := c.scope(ctx)
 	switch {
 	case err != nil:
 		c.p.log().ErrorContext(ctx, "stetmcp: Options.Scope failed; nothing was executed", slog.Any("error", err))
@@ -97,12 +97,36 @@ func (c *call) name(ctx context.Context, r Rule, value any, keyed bool) *mcpcall
 		return refuse(c.words.ScopeMissing())
 	}
 	c.op = stet.Op{Scope: scope, Key: key, Class: r.Class, Name: store.LabelText(params.Name), Wait: c.p.o.Wait}
-	if c.p.o.Fingerprint != nil {
-		c.op.Fingerprint = c.p.o.Fingerprint(c.req)
-	} else {
-		c.op.Fingerprint = mcpcall.Fingerprint(params.Name, args)
+	if c.op.Fingerprint, err = c.fingerprint(args); err != nil {
+		c.p.log().ErrorContext(ctx, "stetmcp: calls could not be told apart; nothing was executed", slog.String("tool", c.op.Name), slog.Any("error", err))
+		return refuse(c.words.Misconfigured())
 	}
 	return nil
+}
+
+// scope asks Options.Scope. A call that makes it panic must not end the process.
+func (c *call) scope(ctx context.Context) (scope string, err error) {
+	defer panicked("Options.Scope", &err)
+	return c.p.o.Scope(ctx, c.req)
+}
+
+// fingerprint is the digest of what the call asks for.
+func (c *call) fingerprint(args []byte) (fp store.Fingerprint, err error) {
+	if c.p.o.Fingerprint == nil {
+		return mcpcall.Fingerprint(c.req.Params.Name, args), nil
+	}
+	defer panicked("Options.Fingerprint", &err)
+	if fp = c.p.o.Fingerprint(c.req); fp == (store.Fingerprint{}) {
+		err = errors.New("Options.Fingerprint returned the zero Fingerprint")
+	}
+	return fp, err
+}
+
+// panicked, deferred, makes an error of a panic.
+func panicked(who string, err *error) {
+	if v := recover(); v != nil {
+		*err = fmt.Errorf("%s panicked: %v", who, v)
+	}
 }
 
 // handle calls the tool, and returns the outcome to store and the error that it returned.

@@ -211,6 +211,30 @@ func TestScopesDoNotShareKeys(t *testing.T) {
 	}
 }
 
+// TestAFaultOfTheServersOwnOptionsRunsNothing: a call that makes them panic does not end the
+// process, and calls that they do not tell apart are not taken for one.
+func TestAFaultOfTheServersOwnOptionsRunsNothing(t *testing.T) {
+	for name, tc := range map[string]struct {
+		o       stetmcp.Options
+		problem string
+	}{
+		"Scope panics": {stetmcp.Options{Scope: func(_ context.Context, req *mcp.CallToolRequest) (string, error) {
+			return req.Extra.TokenInfo.UserID, nil // there is none
+		}}, "scope-failed"},
+		"Fingerprint panics": {stetmcp.Options{Scope: stetmcp.SingleTenant, Fingerprint: func(*mcp.CallToolRequest) store.Fingerprint { panic("secret") }}, "misconfigured"},
+		"no Fingerprint":     {stetmcp.Options{Scope: stetmcp.SingleTenant, Fingerprint: func(*mcp.CallToolRequest) (fp store.Fingerprint) { return fp }}, "misconfigured"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := newPayments(t, newEngine(t, stet.Options{}), tc.o)
+			c := connect(t, srv.Server, nil)
+			res := callTool(t, c, pay("k1", `{"cents":42}`))
+			if refusedAs(t, res, tc.problem, "not executed"); srv.ran.Load() != 0 || strings.Contains(text(res), "secret") {
+				t.Errorf("got %s after %d runs", said(t, res), srv.ran.Load())
+			}
+		})
+	}
+}
+
 func TestAToolThatDoesNotExistLeavesNothing(t *testing.T) {
 	srv := newPayments(t, newEngine(t, stet.Options{}), single())
 	c := connect(t, srv.Server, nil)

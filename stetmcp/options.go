@@ -53,7 +53,7 @@ type Rule struct {
 type Options struct {
 	// Scope says whose keys they are: TokenUser, SingleTenant, or a function of yours that
 	// looks at the session, the token and the HTTP header in the request. No two callers that
-	// do not trust each other may share a scope. "" and errors refuse the call.
+	// do not trust each other may share a scope. "", errors and panics refuse the call.
 	Scope func(context.Context, *mcp.CallToolRequest) (string, error)
 	// Tools has the rules of tools, by name.
 	Tools map[string]Rule
@@ -67,7 +67,7 @@ type Options struct {
 	Wait time.Duration
 	// Fingerprint, if set, is the digest of what a call asks for: for tools that share their
 	// operations with another face, such as an HTTP handler. Default: the tool, and its arguments
-	// in canonical form.
+	// in canonical form. The zero Fingerprint, and a panic, refuse the call.
 	Fingerprint func(*mcp.CallToolRequest) store.Fingerprint
 	// ErrorLog is where failures are logged that callers are not told of. Default slog.Default().
 	ErrorLog *slog.Logger
