@@ -22,6 +22,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stet-go/stet/bench/internal/chart"
 	"github.com/stet-go/stet/bench/internal/rounds"
 	"github.com/stet-go/stet/internal/rig"
 )
@@ -50,12 +51,12 @@ func main() {
 	stores := flag.String("stores", "postgres,sqlite,redis", "which of them")
 	sizes := flag.String("sizes", "10000,1000000,10000000", "how many records; the largest is for PostgreSQL alone")
 	others := flag.Int("others", 1_000_000, "how many SQLite and Redis have at most")
-	within := flag.Duration("within", 15*time.Minute, "how long all of it may take")
+	within := flag.Duration("within", 20*time.Minute, "how long all of it may take")
 	flag.IntVar(&o.rounds, "rounds", 20, "how often each is measured")
 	flag.IntVar(&o.turn, "turn", 256, "operations each time")
 	flag.IntVar(&o.rate, "rate", 1000, "requests a second of the days")
 	flag.IntVar(&o.days, "days", 6, "how many days")
-	flag.DurationVar(&o.day, "day", 20*time.Second, "how long a day is: a record is kept for one, its result for half of it")
+	flag.DurationVar(&o.day, "day", 15*time.Second, "how long a day is: a record is kept for one, its result for half of it")
 	flag.StringVar(&o.charts, "charts", "", "a folder for the charts; none are drawn without")
 	flag.Parse()
 	ctx, cancel := context.WithTimeoutCause(context.Background(), *within, fmt.Errorf("it took longer than %v (-within)", *within))
@@ -111,7 +112,7 @@ func (o *options) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	var d drawing
+	d := drawing{costs: make(map[string][]chart.Series)}
 	for _, name := range o.stores {
 		if err := o.compare(ctx, r, name, &d); err != nil {
 			return fmt.Errorf("%s: %w", name, err)

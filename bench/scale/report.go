@@ -14,8 +14,8 @@ const goal = 1.15
 
 // drawing is what the charts show.
 type drawing struct {
-	costs []chart.Series // by operation and store
-	days  []chart.Series // by store
+	costs map[string][]chart.Series // of each store, by operation
+	days  []chart.Series            // by store
 }
 
 var titles = map[string]string{"postgres": "PostgreSQL", "sqlite": "SQLite", "redis": "Redis"}
@@ -60,14 +60,12 @@ func (o *options) tell(name string, places []*place, rates map[string][]float64,
 				rounds.Figure(fmt.Sprintf("scale_%s_%s_wal_%d", name, t.name, p.size), float64(p.wal[t.name])/float64(p.ops[t.name]), "B")
 			}
 		}
-		if series.Name = titles[name] + ", " + t.name; t.name != "sweep" {
-			d.costs = append(d.costs, series)
-		}
+		d.costs[name] = append(d.costs[name], series)
 	}
 }
 
 // tellDays prints what has become of a store over days. The first one ends before anything
-// is forgotten, so the second is the one to compare with.
+// is forgotten, so those after it are the ones to compare with.
 func (o *options) tellDays(name string, all []dayOf, d *drawing) {
 	series := chart.Series{Name: titles[name], Points: []chart.Point{{}}}
 	for i, day := range all {
@@ -80,43 +78,42 @@ func (o *options) tellDays(name string, all []dayOf, d *drawing) {
 	if last.disk > 0 {
 		rounds.Figure("scale_days_"+name+"_files", last.disk/kept, "B for each record that is kept")
 	}
-	if len(all) < 3 {
-		return
-	}
-	second := all[1]
-	grown := func(what string, now, then float64) {
-		if then > 0 {
-			rounds.Figure("scale_days_"+name+"_"+what+"_growth", now/then, fmt.Sprintf("x the second day, on day %d", len(all)))
-		}
-	}
-	grown("size", last.size, second.size)
-	grown("indexes", last.indexes, second.indexes)
-	grown("dead", last.peak, second.peak)
-	grown("written", last.wal, second.wal)
-	if last.wal > 0 {
-		rounds.Figure("scale_days_"+name+"_written", last.wal, "B for each request, with its expiry and its removal")
-	}
 	if last.indexes > 0 {
 		rounds.Figure("scale_days_"+name+"_dead", last.peak/kept, "dead versions at most, for each record that is kept")
+	}
+	written := 0.0 // on a day on which Redis writes its file anew, less is seen than was written
+	for _, day := range all {
+		written = max(written, day.wal)
+	}
+	if written > 0 {
+		rounds.Figure("scale_days_"+name+"_written", written, "B for each request, with its expiry and its removal, on the day with most")
+	}
+	if len(all) < 5 {
+		return
+	}
+	// Of two days each, as long as it is from one checkpoint to the next.
+	grown := func(what string, of func(dayOf) float64) {
+		early, late := of(all[1])+of(all[2]), of(all[len(all)-2])+of(last)
+		if early > 0 {
+			rounds.Figure("scale_days_"+name+"_"+what+"_growth", late/early, fmt.Sprintf("x days 2 and 3, on days %d and %d", len(all)-1, len(all)))
+		}
+	}
+	grown("size", func(d dayOf) float64 { return d.size })
+	grown("indexes", func(d dayOf) float64 { return d.indexes })
+	grown("dead", func(d dayOf) float64 { return d.peak })
+	if name != "redis" {
+		grown("written", func(d dayOf) float64 { return d.wal })
 	}
 }
 
 // save draws the charts.
 func (d *drawing) save(dir string) error {
 	var err error
-	for name, title := range titles {
-		var few []chart.Series
-		for _, s := range d.costs {
-			if len(s.Name) > len(title) && s.Name[:len(title)] == title {
-				few = append(few, chart.Series{Name: s.Name[len(title)+2:], Points: s.Points})
-			}
-		}
-		if len(few) > 0 {
-			err = errors.Join(err, chart.Save(chartFile(dir, "scale-"+name), chart.Lines{
-				Title: title + ": what an operation costs by how many records there are", X: chart.Axis{Name: "records", Log: true},
-				Y: chart.Axis{Name: "times the cost with the fewest"}, Series: few, Marks: []chart.Mark{{Y: goal, Name: "goal: at most"}},
-			}))
-		}
+	for name, costs := range d.costs {
+		err = errors.Join(err, chart.Save(chartFile(dir, "scale-"+name), chart.Lines{
+			Title: titles[name] + ": what an operation costs by how many records there are", X: chart.Axis{Name: "records", Log: true},
+			Y: chart.Axis{Name: "times the cost with the fewest"}, Series: costs, Marks: []chart.Mark{{Y: goal, Name: "goal: at most"}},
+		}))
 	}
 	if len(d.days) > 0 {
 		err = errors.Join(err, chart.Save(chartFile(dir, "scale-days"), chart.Lines{

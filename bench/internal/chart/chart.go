@@ -136,7 +136,7 @@ func (s *sheet) begin(title, desc string, y Axis, names []string, most float64, 
 func (s *sheet) end(x string, marks []Mark) []byte {
 	for _, m := range marks {
 		s.printf(`<line class="k" x1="%d" x2="%d" y1="%s" y2="%s"/>`+"\n", left, right, px(s.y(m.Y)), px(s.y(m.Y)))
-		s.text("m", "end", right-4, s.y(m.Y)-5, m.Name)
+		s.text("m", "start", left+4, s.y(m.Y)-5, m.Name)
 	}
 	s.text("m", "middle", (left+right)/2, height-14, x)
 	s.WriteString("</svg>\n")
