@@ -127,10 +127,10 @@ bench-skins: services ## Measure the middleware of each framework beside the fra
 	cd bench && $(GO) run ./skins
 
 bench-endtoend: services ## Measure a service over HTTP, a network and its stores, beside the bare handler, a table by hand and Fiber's middleware; count double executions (8 min)
-	cd bench && $(GO) run ./endtoend -charts ../docs/charts
+	cd bench && $(GO) run ./endtoend -docs ../docs
 
 bench-capacity: services ## Run the service at a fixed rate for 3 minutes, and compare it with docs/capacity.md
-	cd bench && $(GO) run ./endtoend -capacity
+	cd bench && $(GO) run ./endtoend -capacity -docs ../docs
 
 bench-scale: services ## Measure operations at 10,000, a million and ten million records, and days of 1,000 requests/s whose records expire (15 min, 11 GB of disk)
 	cd bench && $(GO) run ./scale -charts ../docs/charts $(SCALE)

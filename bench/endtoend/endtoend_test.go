@@ -25,7 +25,7 @@ func short(compare ...contender) settings {
 // TestAShortRunMeasuresAllAndKeepsItsPromises is the whole command at one setting.
 func TestAShortRunMeasuresAllAndKeepsItsPromises(t *testing.T) {
 	s := short(contenders...)
-	s.charts = t.TempDir()
+	s.docs = pages(t)
 	r, err := run(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
@@ -53,8 +53,53 @@ func TestAShortRunMeasuresAllAndKeepsItsPromises(t *testing.T) {
 			}
 		}
 	}
-	if charts, err := filepath.Glob(filepath.Join(s.charts, "*.svg")); len(charts) != 4 || err != nil {
+	if charts, err := filepath.Glob(filepath.Join(s.docs, "charts", "*.svg")); len(charts) != 4 || err != nil {
 		t.Errorf("charts: %q, %v", charts, err)
+	}
+	hasBlock(t, s.docs, "endtoend.md", "| stethttp.NewTx, PostgreSQL | 16 | 0 |")
+	hasBlock(t, s.docs, "capacity.md", "| stethttp.New, Redis | 10000 |")
+}
+
+// pages returns a folder with copies of the pages that the command writes to.
+func pages(t *testing.T) (docs string) {
+	t.Helper()
+	docs = t.TempDir()
+	for _, name := range []string{"endtoend.md", "capacity.md"} {
+		b, err := os.ReadFile(filepath.Join("..", "..", "docs", name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(docs, name), b, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return docs
+}
+
+// hasBlock wants a page to have a line that this run has written.
+func hasBlock(t *testing.T, docs, page, line string) {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(docs, page))
+	if err != nil || !strings.Contains(string(b), line) {
+		t.Errorf("%s has no %q: %v\n%s", page, line, err, b)
+	}
+}
+
+func TestAPageWithoutItsBlockIsRefused(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "page.md")
+	for text, want := range map[string]string{
+		"a\n<!-- figures x -->\nold\n<!-- end -->\nb\n<!-- figures y -->\nkept\n<!-- end -->\n": "a\n<!-- figures x -->\n\nnew\n\n<!-- end -->\nb\n<!-- figures y -->\nkept\n<!-- end -->\n",
+		"a\n<!-- figures y -->\nold\n<!-- end -->\n":                                            "",
+		"a\n<!-- figures x -->\nold\n":                                                          "",
+	} {
+		if err := os.WriteFile(page, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := rewrite(page, "x", "new")
+		got, rerr := os.ReadFile(page)
+		if rerr != nil || (err == nil) != (want != "") || err == nil && string(got) != want || err != nil && string(got) != text {
+			t.Errorf("%q becomes %q, %v, %v", text, got, err, rerr)
+		}
 	}
 }
 
@@ -90,9 +135,12 @@ func TestPromisesAreHeldToEachCount(t *testing.T) {
 
 // TestALongRunIsComparedWithWhatWasDerived is -capacity, for a second.
 func TestALongRunIsComparedWithWhatWasDerived(t *testing.T) {
-	if err := runCapacity(t.Context(), short(), capacity{kind: "stet_tx", rate: 20, long: time.Second}); err != nil {
+	s := short()
+	s.docs = pages(t)
+	if err := runCapacity(t.Context(), s, capacity{kind: "stet_tx", rate: 20, long: time.Second}); err != nil {
 		t.Error(err)
 	}
+	hasBlock(t, s.docs, "capacity.md", "for 1s, round trip 0.5 ms")
 	if err := runCapacity(t.Context(), short(), capacity{kind: "none", rate: 20, long: time.Second}); err == nil {
 		t.Error("a contender that is none is measured")
 	}

@@ -31,32 +31,36 @@ import (
 type settings struct {
 	each    time.Duration // of one measurement
 	rounds  int
+	budget  time.Duration   // for all measurements: on a busy machine there are fewer rounds; 0: no limit
 	trips   []time.Duration // round trips of the network
 	callers []int
-	keys    int    // that are sent to two processes at once
-	kept    int    // keys that replays go round
-	charts  string // folder; "": none
+	keys    int     // that are sent to two processes at once
+	kept    int     // keys that replays go round
+	docs    string  // folder of the documentation, whose charts and tables are written; "": none
+	load    float64 // of the machine as the run began
 	compare []contender
 }
 
 func main() {
 	child.Main(childEnv, work)
-	s := settings{compare: contenders}
+	s := settings{compare: contenders, load: loadAverage()}
 	var c capacity
-	flag.DurationVar(&s.each, "each", 450*time.Millisecond, "how long one measurement takes")
+	flag.DurationVar(&s.each, "each", 400*time.Millisecond, "how long one measurement takes")
 	flag.IntVar(&s.rounds, "rounds", 5, "rounds that count")
+	flag.DurationVar(&s.budget, "budget", 7*time.Minute, "how long all measurements may take about; there are fewer rounds if they would take longer")
 	flag.IntVar(&s.keys, "keys", 200, "keys that are sent to two processes at once")
 	flag.IntVar(&s.kept, "kept", 200, "keys that replays go round")
-	flag.StringVar(&s.charts, "charts", "", "folder that charts are written to")
+	flag.StringVar(&s.docs, "docs", "", "folder of the documentation, whose charts and tables are written (default none)")
 	trips := flag.String("trips", "0s,500us,2ms", "round trips to the stores")
 	callers := flag.String("callers", "1,16,64", "callers, each on a connection of its own")
+	compare := flag.String("contenders", "", "those that are compared (default all)")
 	flag.BoolVar(&c.run, "capacity", false, "run one contender at a fixed rate instead")
 	flag.StringVar(&c.kind, "contender", "stet_tx", "of -capacity")
 	flag.IntVar(&c.rate, "rate", 500, "requests a second, of -capacity")
 	flag.DurationVar(&c.long, "for", 3*time.Minute, "how long, of -capacity")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := s.parse(*trips, *callers)
+	err := s.parse(*trips, *callers, *compare)
 	switch {
 	case err != nil:
 	case c.run:
@@ -74,7 +78,7 @@ func main() {
 	}
 }
 
-func (s *settings) parse(trips, callers string) error {
+func (s *settings) parse(trips, callers, compare string) error {
 	for _, text := range strings.Split(trips, ",") {
 		trip, err := time.ParseDuration(text)
 		if err != nil || trip < 0 {
@@ -88,6 +92,17 @@ func (s *settings) parse(trips, callers string) error {
 			return fmt.Errorf("-callers: %q is not a number from 1 to %d", text, connections)
 		}
 		s.callers = append(s.callers, n)
+	}
+	if compare == "" {
+		return nil
+	}
+	s.compare = nil
+	for _, name := range strings.Split(compare, ",") {
+		c, ok := named(name)
+		if !ok {
+			return fmt.Errorf("-contenders: %q is none", name)
+		}
+		s.compare = append(s.compare, c)
 	}
 	return nil
 }

@@ -81,18 +81,35 @@ func measureAll(ctx context.Context, n *neighbourhood, r *report) error {
 				cells = append(cells, c)
 				all = append(all, rounds.Contender{Name: t.name, Measure: func() (float64, error) { return n.measure(t, c) }})
 			}
-			rates, err := rounds.Compare(n.rounds, all...)
+			rates, err := rounds.Compare(r.affordable(len(all)), all...)
 			if err != nil {
 				return err
 			}
 			for _, c := range cells {
 				c.rates = rates[c.contender.name]
+				r.measured += len(c.rates) + 1
 				slices.Sort(c.took)
 				r.add(c)
 			}
 		}
 	}
 	return nil
+}
+
+// affordable is how many rounds the budget leaves for a setting, by what measurements have
+// taken so far: at least 1.
+func (r *report) affordable(contenders int) int {
+	all := 2 * len(r.trips) * len(r.callers)
+	left := all - r.begun
+	r.begun++
+	if r.budget == 0 || r.begun == 1 {
+		r.measuring = time.Now()
+		return r.rounds
+	}
+	took := time.Since(r.measuring)
+	round := took / time.Duration(r.measured) * time.Duration(contenders)
+	n := int((r.budget-took)/time.Duration(left)/max(round, 1)) - 1 // one does not count
+	return min(r.rounds, max(1, n))
 }
 
 // measure measures a cell once. What the first round shows is left out, as rounds.Compare does.

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -13,6 +16,7 @@ import (
 
 	"github.com/stet-go/stet/bench/internal/cpu"
 	"github.com/stet-go/stet/bench/internal/post"
+	"github.com/stet-go/stet/bench/internal/rounds"
 	"github.com/stet-go/stet/internal/child"
 	"github.com/stet-go/stet/internal/rig"
 	"github.com/stet-go/stet/store/postgres"
@@ -46,7 +50,7 @@ func newPlace(ctx context.Context, s settings) (_ *place, err error) {
 		}
 	}()
 	progress("starting PostgreSQL and Redis")
-	most := fmt.Sprint((len(contenders) + 4) * (connections + 10))
+	most := fmt.Sprint((len(s.compare) + 4) * (connections + 10))
 	if p.postgres, err = r.StartPostgres(ctx, rig.PostgresOptions{Settings: map[string]string{"max_connections": most}}); err != nil {
 		return nil, err
 	}
@@ -109,7 +113,31 @@ func (p *place) at(ctx context.Context, trip time.Duration, f func(*neighbourhoo
 		n.order.Postgres, n.order.Redis = rig.Through(addrs[0], n.order.Postgres), addrs[1]
 	}
 	defer n.close()
+	if err := n.ping(); err != nil {
+		return err
+	}
 	return f(n)
+}
+
+// ping tells what a round trip takes in truth.
+func (n *neighbourhood) ping() error {
+	conn, err := net.Dial("tcp", n.order.Redis) //nolint:noctx // it is this machine
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	answers := bufio.NewReader(conn)
+	_, took, err := rounds.Load(1, 100*time.Millisecond, func(int) error {
+		if _, err := io.WriteString(conn, "PING\r\n"); err != nil {
+			return err
+		}
+		_, err := answers.ReadSlice('\n')
+		return err
+	})
+	if err == nil && len(took) > 0 {
+		rounds.Figure("endtoend_network_"+tripName(n.trip), milliseconds(took[len(took)/2]), "ms")
+	}
+	return err
 }
 
 func (n *neighbourhood) close() {
@@ -162,6 +190,7 @@ func start(ctx context.Context, o order) (*child.Process, []string, error) {
 // used is what processes have used: the service, PostgreSQL, Redis.
 type used [3]time.Duration
 
+// used looks for the processes anew each time, as a pool may open connections meanwhile.
 func (n *neighbourhood) used(t *target) (u used, err error) {
 	for i, pids := range [3][]int{{t.process.PID()}, n.postgres.PIDs(), n.redis.PIDs()} {
 		if u[i], err = cpu.Used(pids...); err != nil {

@@ -17,6 +17,10 @@ type report struct {
 	cells []*cell
 	twice []twice
 	sums  []sum
+
+	begun     int       // settings
+	measured  int       // measurements
+	measuring time.Time // since when
 }
 
 // add keeps a cell, and tells it.
@@ -54,7 +58,11 @@ func (r *report) print() error {
 		}
 	}
 	r.printGoals()
-	return errors.Join(r.promises(), r.draw())
+	err := r.promises()
+	if err != nil || r.docs == "" {
+		return err
+	}
+	return errors.Join(r.draw(), r.write())
 }
 
 // promises tells what was executed twice.
@@ -153,9 +161,6 @@ var labels = map[string]string{
 
 // draw writes the charts.
 func (r *report) draw() error {
-	if r.charts == "" {
-		return nil
-	}
 	most, middle := r.callers[len(r.callers)-1], r.callers[len(r.callers)/2]
 	charts := []struct {
 		file, title, unit string
@@ -184,7 +189,7 @@ func (r *report) draw() error {
 				bars.Series = append(bars.Series, series)
 			}
 		}
-		if err := chart.Save(filepath.Join(r.charts, ch.file), bars); err != nil {
+		if err := chart.Save(filepath.Join(r.docs, "charts", ch.file), bars); err != nil {
 			return err
 		}
 	}

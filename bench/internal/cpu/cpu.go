@@ -4,10 +4,12 @@ package cpu
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"time"
 )
 
@@ -21,50 +23,57 @@ func Used(pids ...int) (time.Duration, error) {
 	var sum time.Duration
 	for _, pid := range pids {
 		dir := filepath.Join("/proc", strconv.Itoa(pid))
-		stat, err := os.ReadFile(filepath.Join(dir, "stat"))
-		if os.IsNotExist(err) {
+		b, err := os.ReadFile(filepath.Join(dir, "stat"))
+		if os.IsNotExist(err) || errors.Is(err, syscall.ESRCH) {
 			continue
 		}
 		if err != nil {
 			return 0, err
 		}
-		threads, children, err := parse(stat)
+		p, err := parse(b)
 		if err != nil {
 			return 0, fmt.Errorf("%s: %w", dir, err)
 		}
-		if exact, ok := scheduled(dir); ok {
-			threads = exact
+		if exact, ok := scheduled(dir, p.threads); ok {
+			p.self = exact
 		}
-		sum += threads + children
+		sum += p.self + p.children
 	}
 	return sum, nil
 }
 
-// parse reads the times of a process and of its children from /proc/PID/stat: fields 14 to 17
-// of proc_pid_stat(5). The second field is the program's name in parentheses, which may have
-// blanks and parentheses itself.
-func parse(stat []byte) (threads, children time.Duration, err error) {
-	const before = 11 // fields between the name and utime
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(fields) < before+4 {
-		return 0, 0, fmt.Errorf("%q has too few fields", stat)
+// stat is a process as /proc/PID/stat tells of it.
+type stat struct {
+	self, children time.Duration
+	threads        int64
+}
+
+// parse reads fields 14 to 17 and 20 of proc_pid_stat(5). The second field is the program's
+// name in parentheses, which may have blanks and parentheses itself.
+func parse(b []byte) (stat, error) {
+	const times, threads = 11, 17 // fields behind the name
+	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	if len(fields) <= threads {
+		return stat{}, fmt.Errorf("%q has too few fields", b)
 	}
-	var times [4]time.Duration
-	for i := range times {
-		n, err := strconv.ParseInt(string(fields[before+i]), 10, 64)
-		if err != nil {
-			return 0, 0, err
+	var n [threads - times + 1]int64
+	for i := range n {
+		var err error
+		if n[i], err = strconv.ParseInt(string(fields[times+i]), 10, 64); err != nil {
+			return stat{}, err
 		}
-		times[i] = time.Duration(n) * tick
 	}
-	return times[0] + times[1], times[2] + times[3], nil
+	return stat{self: time.Duration(n[0]+n[1]) * tick, children: time.Duration(n[2]+n[3]) * tick, threads: n[threads-times]}, nil
 }
 
 // scheduled reads the same to the nanosecond from the scheduler's own account of each thread,
-// where the kernel keeps one. Threads that have ended are not in it: those of Go's programs,
-// of PostgreSQL's and of Redis's stay.
-func scheduled(dir string) (sum time.Duration, ok bool) {
-	files, _ := filepath.Glob(filepath.Join(dir, "task", "*", "schedstat"))
+// where the kernel keeps one. Threads that have ended are not in it: those of Go's programs
+// and of Redis's stay, and PostgreSQL's have one.
+func scheduled(dir string, threads int64) (sum time.Duration, ok bool) {
+	files := []string{filepath.Join(dir, "schedstat")}
+	if threads > 1 {
+		files, _ = filepath.Glob(filepath.Join(dir, "task", "*", "schedstat"))
+	}
 	for _, file := range files {
 		b, err := os.ReadFile(file)
 		fields := bytes.Fields(b)

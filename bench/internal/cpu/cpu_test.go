@@ -7,12 +7,12 @@ import (
 )
 
 func TestTimeIsReadBehindANameWithParentheses(t *testing.T) {
-	const stat = "7 (a ) b) S 1 7 7 0 -1 4194560 1 2 3 4 250 50 3 4 20 0 5 0 100 1000 10"
-	threads, children, err := parse([]byte(stat))
-	if err != nil || threads != 3*time.Second || children != 70*time.Millisecond {
-		t.Errorf("%v, %v, %v", threads, children, err)
+	const line = "7 (a ) b) S 1 7 7 0 -1 4194560 1 2 3 4 250 50 3 4 20 0 5 0 100 1000 10"
+	got, err := parse([]byte(line))
+	if want := (stat{3 * time.Second, 70 * time.Millisecond, 5}); err != nil || got != want {
+		t.Errorf("%v, %v", got, err)
 	}
-	if _, _, err := parse([]byte("7 (a) S 1")); err == nil {
+	if _, err := parse([]byte("7 (a) S 1")); err == nil {
 		t.Error("a line that is cut off is read")
 	}
 }
