@@ -30,7 +30,7 @@ func NoRoute(ctx context.Context) {
 }
 
 // Returned is for skins of frameworks whose handlers return errors, which the framework
-// answers. It says, in the context of the run, that the handler has returned err, and is
+// answers, and for such handlers where there is no skin, as those of huma. It says, in the context of the run, that the handler has returned err, and is
 // called before that is answered, or afterwards. A transaction is rolled back then, whatever
 // the answer's status. An error that is marked (stet.Retryable, Repeatable, Permanent)
 // counts as such, and one of the run's own context, once that has ended, says that the

@@ -102,7 +102,11 @@ func TestHumaNeedsNoSkin(t *testing.T) {
 			return skintest.Serve(t, serve(m.Handler, routes, func(r skintest.Route, c *humaCall) error { return r.Handle(c) }))
 		},
 		ServeTx: func(t testing.TB, m *stethttp.TxMiddleware[*skintest.Tx], routes []skintest.Route) string {
-			return skintest.Serve(t, serve(m.Handler, routes, func(r skintest.Route, c *humaCall) error { return r.HandleTx(c, stethttp.Tx[*skintest.Tx](c.ctx)) }))
+			return skintest.Serve(t, serve(m.Handler, routes, func(r skintest.Route, c *humaCall) error {
+				err := r.HandleTx(c, stethttp.Tx[*skintest.Tx](c.ctx))
+				stethttp.Returned(c.ctx, err)
+				return err
+			}))
 		},
 	})
 }

@@ -67,8 +67,18 @@ func newRouter(ctx context.Context, engine *stet.Engine, store *sqlite.Store) (h
 	}
 	mux := http.NewServeMux()
 	api := humago.New(mux, huma.DefaultConfig("Payments", "1.0.0"))
-	huma.Register(api, huma.Operation{OperationID: "pay", Method: http.MethodPost, Path: "/payments", DefaultStatus: http.StatusCreated}, pay)
+	huma.Register(api, huma.Operation{OperationID: "pay", Method: http.MethodPost, Path: "/payments", DefaultStatus: http.StatusCreated}, inTx(pay))
 	return idempotent.Handler(mux), nil
+}
+
+// inTx gives an operation its transaction, and tells stet of its error: that rolls back,
+// whatever its status. Without, huma's answer would decide, and a 409 would commit.
+func inTx[I, O any](op func(context.Context, *sql.Tx, *I) (*O, error)) func(context.Context, *I) (*O, error) {
+	return func(ctx context.Context, in *I) (*O, error) {
+		out, err := op(ctx, stethttp.Tx[*sql.Tx](ctx), in)
+		stethttp.Returned(ctx, err)
+		return out, err
+	}
 }
 
 type payment struct {
@@ -80,15 +90,17 @@ type receipt struct {
 	Body        []byte
 }
 
-func pay(ctx context.Context, in *payment) (*receipt, error) {
+func pay(ctx context.Context, tx *sql.Tx, in *payment) (*receipt, error) {
 	form, err := url.ParseQuery(string(in.RawBody))
 	if err != nil || form.Get("amount") == "" {
 		return nil, huma.Error422UnprocessableEntity("there is no amount")
 	}
-	tx := stethttp.Tx[*sql.Tx](ctx)
 	res, err := tx.ExecContext(ctx, `INSERT INTO payments VALUES (?, ?)`, stet.FromContext(ctx).Op().Scope, form.Get("amount"))
 	if err != nil {
-		return nil, errors.New("could not pay") // 500: rolls back
+		return nil, errors.New("could not pay") // 500
+	}
+	if form.Get("amount") == "1000000" {
+		return nil, huma.Error409Conflict("that is more than there is") // what was written is rolled back
 	}
 	id, err := res.LastInsertId()
 	if err != nil {

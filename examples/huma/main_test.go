@@ -32,6 +32,15 @@ func TestHumaOperationIsProtected(t *testing.T) {
 	if err := store.DB().QueryRowContext(t.Context(), `SELECT count(*) FROM payments`).Scan(&n); err != nil || n != 2 {
 		t.Fatalf("%d payments, %v", n, err)
 	}
+	conflict := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader("amount=1000000"))
+	conflict.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	conflict.Header.Set("Account", "acct_1")
+	conflict.Header.Set("Idempotency-Key", "conflict")
+	refused := httptest.NewRecorder()
+	router.ServeHTTP(refused, conflict)
+	if err := store.DB().QueryRowContext(t.Context(), `SELECT count(*) FROM payments`).Scan(&n); err != nil || refused.Code != 409 || n != 2 {
+		t.Fatalf("%d payments after an error with status %d, %v", n, refused.Code, err)
+	}
 	for _, want := range []struct {
 		form     string
 		status   int
