@@ -53,7 +53,7 @@ type call struct {
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m := g.m
 	keys := r.Header[m.header]
-	if !m.protects(r.Method) || len(keys) == 0 && m.o.Optional && m.pointer == nil || m.o.Skip != nil && m.o.Skip(r) {
+	if !m.protects(r.Method) || len(keys) == 0 && m.o.Optional && m.pointer == nil || m.o.Skip != nil && m.o.Skip(r) || g.unrouted(r) {
 		g.next.ServeHTTP(w, r)
 		return
 	}

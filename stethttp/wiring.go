@@ -38,3 +38,18 @@ func (g *guard) refuseWiring(w http.ResponseWriter, r *http.Request) {
 	g.m.log().ErrorContext(r.Context(), "stethttp: a request could not be protected, so it is refused; nothing was executed", slog.String("error", g.wrong))
 	g.m.refuse(w, &misconfigured, "", 0)
 }
+
+// redirectHandler is what http.ServeMux has for a path that lacks a slash, or is not clean.
+var redirectHandler = reflect.TypeOf(http.RedirectHandler("/", http.StatusTemporaryRedirect))
+
+// unrouted reports whether the protected handler is a mux that has no route for a request,
+// or that redirects it to another path: there is nothing to execute, and the key is still
+// needed for the right path.
+func (g *guard) unrouted(r *http.Request) bool {
+	mux, ok := g.next.(*http.ServeMux)
+	if !ok {
+		return false
+	}
+	h, pattern := mux.Handler(r)
+	return pattern == "" || reflect.TypeOf(h) == redirectHandler
+}
