@@ -186,3 +186,15 @@ func TestTwoMiddlewaresAroundEachOtherAreLoud(t *testing.T) {
 		t.Errorf("the tool ran %d times", n)
 	}
 }
+
+// TestAMiddlewareOfWhatAServerSendsIsRefused: no call of a tool would pass it.
+func TestAMiddlewareOfWhatAServerSendsIsRefused(t *testing.T) {
+	p := must[*stetmcp.Protector](t)(stetmcp.New(newEngine(t, stet.Options{}), single()))
+	defer func() {
+		if text, _ := recover().(string); !strings.Contains(text, "server.AddReceivingMiddleware(p.Middleware())") {
+			t.Errorf("got %q", text)
+		}
+	}()
+	own := func(next mcp.MethodHandler) mcp.MethodHandler { return p.Middleware()(next) }
+	mcp.NewServer(&mcp.Implementation{Name: "payments"}, nil).AddSendingMiddleware(own)
+}

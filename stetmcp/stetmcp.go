@@ -5,12 +5,15 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime"
+	"strings"
 	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/again"
 	"github.com/stet-go/stet/internal/misuse"
 )
 
@@ -60,7 +63,12 @@ func NewTx[T any](te *stet.TxEngine[T], o Options) (*TxProtector[T], error) {
 	}
 	p.transact = func(ctx context.Context, op stet.Op, fn func(context.Context) (stet.Outcome, error)) (*stet.Lease, error) {
 		return te.Run(ctx, op, func(ctx context.Context, tx T) (stet.Outcome, error) {
-			return fn(context.WithValue(ctx, txKey[T]{}, held[T]{p, tx}))
+			h := &held[T]{p: p, tx: tx}
+			out, err := fn(context.WithValue(ctx, txKey[T]{}, h))
+			if err != nil && !h.taken && !again.MarksOf(err).Any() {
+				err = stet.Permanent(err) // of another server's tool of that name, which a rollback does not undo
+			}
+			return out, err
 		})
 	}
 	return &TxProtector[T]{p}, nil
@@ -70,8 +78,9 @@ func NewTx[T any](te *stet.TxEngine[T], o Options) (*TxProtector[T], error) {
 type txKey[T any] struct{}
 
 type held[T any] struct {
-	p  *Protector
-	tx T
+	p     *Protector
+	tx    T
+	taken bool // by the tool
 }
 
 // AddToolTx is mcp.AddTool for a tool that p protects on this server, and that gets the
@@ -87,10 +96,16 @@ func AddToolTx[In, Out, T any](server *mcp.Server, p *TxProtector[T], tool *mcp.
 	}
 	p.inTx.Store(tool.Name, true)
 	mcp.AddTool(server, tool, func(ctx context.Context, req *mcp.CallToolRequest, in In) (*mcp.CallToolResult, Out, error) {
-		h, ok := ctx.Value(txKey[T]{}).(held[T])
+		h, ok := ctx.Value(txKey[T]{}).(*held[T])
+		if ok {
+			h.taken = true
+		}
 		if !ok || h.p != p.Protector {
 			p.log().ErrorContext(ctx, "stetmcp: a tool of AddToolTx was called without its transaction; nothing was executed: the server needs server.AddReceivingMiddleware(p.Middleware())",
 				slog.String("tool", tool.Name))
+			if run := stet.FromContext(ctx); run != nil {
+				run.Declare(stet.NotExecuted, 0)
+			}
 			var none Out
 			return nil, none, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "not executed: the server is not set up rightly for this tool"}
 		}
@@ -105,10 +120,13 @@ func AddToolTx[In, Out, T any](server *mcp.Server, p *TxProtector[T], tool *mcp.
 // It answers tools/call, and words what tools/list says of the tools: IdempotentHint is true
 // of a tool with a Window, its description names the window, and _meta says how its calls are
 // told apart. All other methods pass. What is added to the server later is around it, and may
-// run for each retry. It refuses everything where it is the middleware of a client, and
-// what a server sends.
+// run for each retry. It refuses everything where it is the middleware of a client. It panics, with
+// what to do, in AddSendingMiddleware of a server, which no call of a tool passes.
 func (p *Protector) Middleware() mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
+		if sends() {
+			panic("stetmcp: the server's tools would run unprotected: Middleware is for what a server receives: server.AddReceivingMiddleware(p.Middleware())")
+		}
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			if _, ok := req.GetSession().(*mcp.ServerSession); !ok {
 				return nil, misuse.Errorf("stetmcp: Middleware is for servers: server.AddReceivingMiddleware(p.Middleware())")
@@ -120,6 +138,22 @@ func (p *Protector) Middleware() mcp.Middleware {
 				return p.list(ctx, next, method, r)
 			}
 			return next(ctx, method, req)
+		}
+	}
+}
+
+// sends reports whether a middleware is being added to what a server sends. The SDK tells
+// middlewares nothing of that, and one that is there is asked about nothing that a client calls.
+func sends() bool {
+	var callers [32]uintptr
+	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers[:])])
+	for {
+		frame, more := frames.Next()
+		switch {
+		case strings.HasSuffix(frame.Function, "/mcp.(*Server).AddSendingMiddleware"):
+			return true
+		case !more:
+			return false
 		}
 	}
 }

@@ -179,3 +179,45 @@ func TestOtherToolsOfAServerWithTransactionsHaveNone(t *testing.T) {
 		}
 	}
 }
+
+// TestAToolOfAnotherServerThatHasTheNameIsNotRunAgain: one Protector is for two servers, and
+// the tool of the second writes in no transaction, so a rollback undoes nothing of it.
+func TestAToolOfAnotherServerThatHasTheNameIsNotRunAgain(t *testing.T) {
+	l := newLedger(t)
+	other := mcp.NewServer(&mcp.Implementation{Name: "mailer"}, nil)
+	other.AddReceivingMiddleware(l.p.Middleware())
+	ran := 0
+	mcp.AddTool(other, &mcp.Tool{Name: "pay"}, func(context.Context, *mcp.CallToolRequest, payArgs) (*mcp.CallToolResult, any, error) {
+		ran++
+		return nil, nil, errors.New("the bank hung up")
+	})
+	c := connect(t, other, nil)
+	for range 2 {
+		if res := callTool(t, c, pay("k1", `{"cents":42}`)); !res.IsError || text(res) != "the bank hung up" || ran != 1 {
+			t.Errorf("got %s after %d runs", said(t, res), ran)
+		}
+	}
+}
+
+// TestWiringThatIsMendedFindsItsKeysFree: what was refused for it was not executed.
+func TestWiringThatIsMendedFindsItsKeysFree(t *testing.T) {
+	l, other := newLedger(t), newLedger(t)
+	plain := must[*stetmcp.Protector](t)(stetmcp.New(engineOver(t, other.s, stet.Options{}), single()))
+	for _, m := range []mcp.Middleware{other.p.Middleware(), plain.Middleware()} {
+		wrong := true
+		s := mcp.NewServer(&mcp.Implementation{Name: "ledger"}, nil)
+		add := l.p
+		stetmcp.AddToolTx(s, add, &mcp.Tool{Name: "pay"}, func(context.Context, *mcp.CallToolRequest, payArgs, *sql.Tx) (*mcp.CallToolResult, any, error) {
+			wrong = false
+			return nil, nil, nil
+		})
+		s.AddReceivingMiddleware(m)
+		if _, err := connect(t, s, nil).CallTool(context.Background(), pay("k1", `{"cents":42}`)); err == nil || !wrong {
+			t.Fatal("it ran")
+		}
+		rec := must[store.Record](t)(other.s.Read(context.Background(), must[*stet.Engine](t)(stet.New(other.s, stet.Options{})).ID("-", "k1")))
+		if rec.State.Settled() {
+			t.Errorf("the key is used up: %v", rec.State)
+		}
+	}
+}
