@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/stet-go/stet/bench/internal/chart"
@@ -117,10 +118,10 @@ func (o *options) run(ctx context.Context) (err error) {
 		if err := o.compare(ctx, r, name, &d); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		if o.days > 0 {
-			if err := o.live(ctx, r, name, &d); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
+	}
+	if o.days > 0 {
+		if err := o.live(ctx, r, &d); err != nil {
+			return err
 		}
 	}
 	if o.charts == "" {
@@ -190,14 +191,38 @@ func (o *options) compare(ctx context.Context, r *rig.Rig, name string, d *drawi
 	return nil
 }
 
-// live has a store live through days.
-func (o *options) live(ctx context.Context, r *rig.Rig, name string, d *drawing) (err error) {
+// live has all stores live through days, at the same time: they are not busy.
+func (o *options) live(ctx context.Context, r *rig.Rig, d *drawing) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	all, errs := make([][]dayOf, len(o.stores)), make([]error, len(o.stores))
+	var wg sync.WaitGroup
+	for i, name := range o.stores {
+		wg.Go(func() {
+			if all[i], errs[i] = o.lived(ctx, r, name); errs[i] != nil {
+				errs[i] = fmt.Errorf("%s: %w", name, errs[i])
+				cancel(errs[i])
+			}
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for i, name := range o.stores {
+		o.tellDays(name, all[i], d)
+	}
+	return nil
+}
+
+// lived has one store live through days.
+func (o *options) lived(ctx context.Context, r *rig.Rig, name string) (all []dayOf, err error) {
 	var s *site
 	switch name {
 	case "postgres":
 		var server *pg
 		if server, err = startPostgres(ctx, r, hasty); err != nil {
-			return err
+			return nil, err
 		}
 		defer func() { err = errors.Join(err, server.server.Close()) }()
 		s, err = server.site(ctx)
@@ -207,14 +232,10 @@ func (o *options) live(ctx context.Context, r *rig.Rig, name string, d *drawing)
 		s, err = siteRedis(ctx, r)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	all, err := live(ctx, s, o.rate, o.days, o.day)
-	if err == nil {
-		o.tellDays(name, all, d)
-	}
-	return err
+	return live(ctx, s, o.rate, o.days, o.day)
 }
 
 func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }

@@ -4,15 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
-	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/stet-go/stet/internal/rig"
-	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/postgres"
 )
 
@@ -20,9 +17,10 @@ import (
 type pg struct{ server *rig.PostgresServer }
 
 // large are the settings of a server that is to hold ten million records: a share of memory
-// that is usual for one, and room for the WAL of filling it. All else, autovacuum and
-// durability included, is as it comes.
-var large = map[string]string{"shared_buffers": "2GB", "max_wal_size": "3GB"}
+// that is usual for one, and what spares it the WAL of filling it, where there is no standby.
+// What operations write is the same. All else, autovacuum and durability included, is as it
+// comes.
+var large = map[string]string{"shared_buffers": "2GB", "max_wal_size": "3GB", "wal_level": "minimal", "max_wal_senders": "0"}
 
 func startPostgres(ctx context.Context, r *rig.Rig, settings map[string]string) (*pg, error) {
 	server, err := r.StartPostgres(ctx, rig.PostgresOptions{Settings: settings})
@@ -73,7 +71,7 @@ func (g *pg) fill(ctx context.Context, size, expired int) (p *place, err error) 
 		return nil, err
 	}
 	p.result = first.Result
-	return p, multiply(ctx, pool, first.ID, size, expired)
+	return p, multiply(ctx, pool, first, size, expired)
 }
 
 // walOf is how many bytes of WAL the server has written.
@@ -106,99 +104,6 @@ func weightOf(ctx context.Context, pool *pgxpool.Pool) (all []weight, err error)
 func (g *pg) disk(ctx context.Context, pool *pgxpool.Pool) (n float64, err error) {
 	err = pool.QueryRow(ctx, "SELECT (SELECT sum(pg_database_size(oid)) FROM pg_database) + (SELECT sum(size) FROM pg_ls_waldir())").Scan(&n)
 	return n, err
-}
-
-const (
-	chunk = 100_000 // records that one statement makes
-	late  = 33      // one part in so many is made when the indexes are there
-)
-
-// multiply makes size records of the first one, columns and all: it changes what tells
-// operations apart, as stet digests them, and moves the times. The table has no index
-// meanwhile, and gets them back as they were. The index of IDs is built as full as one
-// that has grown in no order is. The last records come after a checkpoint, as they do in
-// five minutes at 1,000 a second where there are ten million.
-func multiply(ctx context.Context, pool *pgxpool.Pool, first store.ID, size, expired int) error {
-	names, values, err := columnsOf(ctx, pool)
-	if err != nil {
-		return err
-	}
-	if _, err := pool.Exec(ctx, "CREATE UNLOGGED TABLE specimen AS SELECT * FROM stet.records WHERE id = '\\x"+first.String()+"'"); err != nil {
-		return err
-	}
-	restore, err := dropIndexes(ctx, pool)
-	if err != nil {
-		return err
-	}
-	// An ID is 8 bytes of the scope's digest, and 24 of the key's; each part is behind its length.
-	insert := `INSERT INTO stet.records (` + names + `) SELECT ` + values + `
-		FROM generate_series($1::bigint, $2::bigint) i, specimen t,
-		LATERAL (SELECT convert_to('tenant-' || lpad((i % $4::bigint)::text, 3, '0'), 'UTF8') AS scope, convert_to('filled-' || lpad(i::text, 10, '0'), 'UTF8') AS key,
-			now() - CASE WHEN i <= $3::bigint THEN interval '25 hours' ELSE interval '20 hours' * (1 - i::float8 / $5::float8) END AS at) n,
-		LATERAL (SELECT sha256(int4send(12) || 'stet scope 1'::bytea || int4send(0) || int4send(length(n.scope)) || n.scope) AS scope OFFSET 0) s`
-	most := size - size/late
-	var made atomic.Int64
-	err = spread(2, (most+chunk-1)/chunk, func(i int) error {
-		from, to := max(1, i*chunk), min((i+1)*chunk, most)-1
-		if _, err := pool.Exec(ctx, insert, from, to, expired, scopes, size); err != nil {
-			return err
-		}
-		if n := made.Add(chunk); n%(10*chunk) == 0 {
-			progress("PostgreSQL: %d of %d records made", n, size)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	if size > chunk {
-		progress("PostgreSQL: the indexes of %d records are built", size)
-	}
-	restore = append(restore, fmt.Sprintf("SELECT setval('stet.records_fence', %d)", 2*size), "VACUUM ANALYSE stet.records", "CHECKPOINT")
-	err = onOne(ctx, pool, append([]string{"SET maintenance_work_mem = '512MB'"}, append(restore, "RESET maintenance_work_mem")...))
-	if err != nil {
-		return err
-	}
-	if _, err := pool.Exec(ctx, insert, most, size-1, expired, scopes, size); err != nil {
-		return err
-	}
-	return onOne(ctx, pool, []string{"DROP TABLE specimen"})
-}
-
-// columnsOf are the columns of the table, and what each gets in a record that is made
-// after the specimen t: the same, but for those that tell operations apart.
-func columnsOf(ctx context.Context, pool *pgxpool.Pool) (names, values string, err error) {
-	own := map[string]string{
-		"id":          "substr(s.scope, 1, 8) || substr(sha256(int4send(9) || 'stet id 2'::bytea || int4send(0) || int4send(length(n.scope)) || n.scope || int4send(length(n.key)) || n.key), 1, 24)",
-		"scope":       "s.scope",
-		"fingerprint": `'\x01'::bytea || sha256('\x01'::bytea || int8send(length(n.key)) || n.key)`,
-		"owner":       "uuid_send(gen_random_uuid())",
-		"fence":       "t.fence + i",
-	}
-	rows, err := pool.Query(ctx, "SELECT attname::text, atttypid = 'timestamptz'::regtype FROM pg_attribute WHERE attrelid = 'stet.records'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum")
-	if err != nil {
-		return "", "", err
-	}
-	var all, to []string
-	var name string
-	var time bool
-	missing := maps.Clone(own)
-	_, err = pgx.ForEachRow(rows, []any{&name, &time}, func() error {
-		value := own[name]
-		delete(missing, name)
-		switch {
-		case value == "" && time:
-			value = "n.at + (t." + name + " - t.claimed_at)"
-		case value == "":
-			value = "t." + name
-		}
-		all, to = append(all, name), append(to, value)
-		return nil
-	})
-	if err == nil && len(missing) > 0 {
-		err = fmt.Errorf("the table has no longer what tells operations apart: %v", missing)
-	}
-	return strings.Join(all, ", "), strings.Join(to, ", "), err
 }
 
 // dropIndexes drops the indexes and returns the statements that make them anew.

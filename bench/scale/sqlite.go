@@ -85,10 +85,7 @@ func multiplySQLite(ctx context.Context, db *sql.DB, first store.Record, size, e
 		made, err := tx.PrepareContext(ctx, insert)
 		for i := from; i < min(from+together, size) && err == nil; i++ {
 			req := request(filled(i))
-			at := now.Add(-time.Duration(float64(20*time.Hour) * (1 - float64(i)/float64(size))))
-			if i <= expired {
-				at = now.Add(-25 * time.Hour)
-			}
+			at := claimedAt(now, i, size, expired)
 			_, err = made.ExecContext(ctx, req.ID[:], req.Scope[:], req.Fingerprint[:], req.Owner[:], first.Fence+int64(i), at.Sub(first.ClaimedAt).Microseconds())
 		}
 		if err != nil {
