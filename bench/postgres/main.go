@@ -53,7 +53,8 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	server, err := r.StartPostgres(ctx, rig.PostgresOptions{})
+	// A checkpoint has pages written to the log in full afterwards, whoever touches them first.
+	server, err := r.StartPostgres(ctx, rig.PostgresOptions{Settings: map[string]string{"checkpoint_timeout": "1h", "max_wal_size": "16GB"}})
 	if err != nil {
 		return err
 	}
@@ -86,7 +87,11 @@ func run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	b := &bench{pool: pool, store: store, cached: cached}
+	meter, err := newMeter(ctx, pool)
+	if err != nil {
+		return err
+	}
+	b := &bench{pool: pool, store: store, cached: cached, meter: meter}
 	if err := b.fill(ctx); err != nil {
 		return err
 	}
@@ -102,6 +107,17 @@ func run(ctx context.Context) (err error) {
 	return nil
 }
 
+// figures are the costs that are printed, by what is measured.
+var figures = map[string]string{"a' insert + update": "plain", "b stet, lease": "lease", "c bare transaction": "bare", "d stet, transaction": "tx",
+	"e replay": "replay", "g replay in RunTx": "tx_replay"}
+
+func collect(all []cost, of func(cost) float64) (values []float64) {
+	for _, c := range all {
+		values = append(values, of(c))
+	}
+	return values
+}
+
 const tables = `
 CREATE TABLE plain (id bytea PRIMARY KEY, state int, at timestamptz DEFAULT now(), result bytea);
 CREATE TABLE payments (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, account text, amount int);`
@@ -113,6 +129,7 @@ type bench struct {
 	cached  store.Store // a cache in front of store
 	settled []store.ClaimRequest
 	next    atomic.Int64
+	meter   *meter
 }
 
 var (
@@ -131,16 +148,27 @@ func (b *bench) level(ctx context.Context, callers int) error {
 	}{
 		{"a common pattern", b.common}, {"a' insert + update", b.plain}, {"b stet, lease", b.lease},
 		{"c bare transaction", b.bare}, {"d stet, transaction", b.transaction}, {"e replay", b.replay}, {"f replay, cached", b.cachedReplay},
+		{"g replay in RunTx", b.replayTx},
 	}
 	latency := make(map[string][]time.Duration)
+	costs := make(map[string][]cost)
 	var cs []rounds.Contender
 	for _, c := range contenders {
 		cs = append(cs, rounds.Contender{Name: c.name, Measure: func() (float64, error) {
+			before, err := b.meter.read(ctx)
+			if err != nil {
+				return 0, err
+			}
 			rate, took, err := rounds.Load(callers, *each, func(int) error { return c.op(ctx) })
-			latency[c.name] = took
+			if err != nil {
+				return 0, err
+			}
+			after, err := b.meter.read(ctx)
+			latency[c.name], costs[c.name] = took, append(costs[c.name], before.each(after, len(took)))
 			return rate, err
 		}})
 	}
+	cs = append(cs, rounds.Contender{Name: "h bare reads", Measure: func() (float64, error) { return b.bareReads(ctx, callers) }})
 	rates, err := rounds.Compare(*n, cs...)
 	if err != nil {
 		return err
@@ -148,8 +176,15 @@ func (b *bench) level(ctx context.Context, callers int) error {
 	fmt.Printf("%d callers\n", callers)
 	for _, c := range contenders {
 		took := latency[c.name]
-		fmt.Printf("  %-20s %9.0f/s   p50 %8v   p99 %8v\n", c.name, rounds.Median(rates[c.name]),
-			took[len(took)/2].Round(time.Microsecond), took[len(took)*99/100].Round(time.Microsecond))
+		spent := costs[c.name][1:] // the first round does not count
+		cpu := rounds.Median(collect(spent, func(c cost) float64 { return c.cpu }))
+		wal := rounds.Median(collect(spent, func(c cost) float64 { return c.wal }))
+		fmt.Printf("  %-20s %9.0f/s   p50 %8v   p99 %8v   server %6.1f us   WAL %6.0f bytes\n", c.name, rounds.Median(rates[c.name]),
+			took[len(took)/2].Round(time.Microsecond), took[len(took)*99/100].Round(time.Microsecond), cpu, wal)
+		if name, ok := figures[c.name]; ok {
+			rounds.Figure(fmt.Sprintf("postgres_%s_server_%d", name, callers), cpu, "us of the server's CPU")
+			rounds.Figure(fmt.Sprintf("postgres_%s_wal_%d", name, callers), wal, "bytes")
+		}
 	}
 	ratio := func(a, b string) float64 { return rounds.Ratio(rates[a], rates[b]) }
 	rounds.Figure(fmt.Sprintf("postgres_lease_%d", callers), rounds.Median(rates["b stet, lease"]), "pairs/s")
@@ -157,6 +192,8 @@ func (b *bench) level(ctx context.Context, callers int) error {
 	rounds.Figure(fmt.Sprintf("postgres_lease_plain_ratio_%d", callers), ratio("b stet, lease", "a' insert + update"), "x plain insert + update")
 	rounds.Figure(fmt.Sprintf("postgres_tx_ratio_%d", callers), ratio("d stet, transaction", "c bare transaction"), "x bare transaction")
 	rounds.Figure(fmt.Sprintf("postgres_replays_%d", callers), rounds.Median(rates["e replay"]), "replays/s")
+	rounds.Figure(fmt.Sprintf("postgres_replays_ratio_%d", callers), ratio("e replay", "h bare reads"), "x bare reads by = ANY")
+	rounds.Figure(fmt.Sprintf("postgres_tx_replays_%d", callers), rounds.Median(rates["g replay in RunTx"]), "replays/s")
 	rounds.Figure(fmt.Sprintf("postgres_replays_cached_ratio_%d", callers), ratio("f replay, cached", "e replay"), "x uncached")
 	return nil
 }
@@ -226,6 +263,47 @@ func (b *bench) read(ctx context.Context, st store.Store) error {
 		err = fmt.Errorf("read a record in state %v", rec.State)
 	}
 	return err
+}
+
+// replayTx is a replay through the transactional mode.
+func (b *bench) replayTx(ctx context.Context) error {
+	req := b.settled[int(b.next.Add(1))%len(b.settled)]
+	req.Owner = store.NewOwner()
+	rec, err := b.store.RunTx(ctx, req, keep, func(context.Context, pgx.Tx, store.Record) (store.Settlement, error) {
+		return store.Settlement{}, errors.New("a replay ran")
+	})
+	if err == nil && (rec.State != store.Completed || len(rec.Result.Body) != len(result)) {
+		err = fmt.Errorf("read a record in state %v", rec.State)
+	}
+	return err
+}
+
+// readers is how many connections the store reads on.
+const readers = 2
+
+// bareReads reads the same rows on as many connections as the store, in batches of as many
+// as there would be if all callers waited.
+func (b *bench) bareReads(ctx context.Context, callers int) (float64, error) {
+	batch := max(1, callers/readers)
+	rate, _, err := rounds.Load(min(readers, callers), *each, func(int) error {
+		ids := make([][]byte, batch)
+		for i := range ids {
+			ids[i] = b.settled[int(b.next.Add(1))%len(b.settled)].ID[:]
+		}
+		rows, err := b.pool.Query(ctx, "SELECT id, fingerprint, state, head, body FROM stet.records WHERE id = ANY ($1)", ids)
+		if err != nil {
+			return err
+		}
+		n := 0
+		var id, fingerprint, head, body []byte
+		var state int16
+		_, err = pgx.ForEachRow(rows, []any{&id, &fingerprint, &state, &head, &body}, func() error { n++; return nil })
+		if err == nil && n != batch {
+			err = fmt.Errorf("read %d of %d rows", n, batch)
+		}
+		return err
+	})
+	return rate * float64(batch), err
 }
 
 // fill settles the records that are replayed.

@@ -81,7 +81,7 @@ func TestStatementsUseTheirIndexes(t *testing.T) {
 	index := map[*statement]string{ // of those that do not find records by their IDs
 		s.sql.browseOpen: "records_open", s.sql.sweep: "records_due",
 		s.sql.dueRun: "records_run", s.sql.dueAny: "records_run", s.sql.dueRelay: "records_relay",
-		s.sql.confirm: "", s.sql.commit: "", s.sql.audible: "", s.sql.rival: "", s.sql.tellGroup: "", // look at none
+		s.sql.confirm: "", s.sql.begin: "", s.sql.commit: "", s.sql.audible: "", s.sql.rival: "", s.sql.tellGroup: "", // look at none
 		s.sql.finish: "", s.sql.finishGroup: "", // only write
 	}
 	all := reflect.ValueOf(s.sql)

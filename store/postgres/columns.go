@@ -309,7 +309,10 @@ var (
 		param{"claimed_at", aTime, func(w *write) any { return w.rec.ClaimedAt }},
 	), outcome...)
 	waited = param{"waiters", anInt64, func(w *write) any { return w.waiters }}
-	taking = []param{
+	// finishedNew are the parameters of one such record, finishedOld of one that replaces another.
+	finishedNew = with(with(finished, waited), sessions...)
+	finishedOld = with(finishedNew, was)
+	taking      = []param{
 		{"id", aBytes, func(w *write) any { return w.take.ID[:] }},
 		{"owner", aBytes, func(w *write) any { return w.take.Owner[:] }},
 		{"lease", anInt64, func(w *write) any { return micros(w.take.Lease) }},

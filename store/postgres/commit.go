@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,6 +19,9 @@ func (t *transaction) write(rec store.Record, e *ending) *write {
 	w := &write{req: t.req, end: e, rec: rec, waiters: t.locks.waiters}
 	if t.old != nil {
 		w.was = t.old.Fence
+	}
+	if t.session {
+		w.locks, w.published = &t.locks, t.published
 	}
 	return w
 }
@@ -38,8 +42,10 @@ func settled(rec store.Record, e *ending, at time.Time) store.Record {
 
 // leave writes the record and commits.
 func (t *transaction) leave(ctx context.Context, rec store.Record, e *ending) (store.Record, error) {
-	if err := intact(ctx, t.tx); err != nil {
-		return rec, err
+	if t.tx != nil { // or the function has done nothing there, and it has not begun
+		if err := intact(ctx, t.tx); err != nil {
+			return rec, err
+		}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.s.commitTimeout)
 	defer cancel()
@@ -47,6 +53,7 @@ func (t *transaction) leave(ctx context.Context, rec store.Record, e *ending) (s
 	fault.At(fault.CommitBefore)
 	a, err := t.committing(ctx, !t.replicated, func(ctx context.Context, t *transaction) (answer, error) { return t.commit(ctx, rec, e) })
 	fault.At(fault.CommitAfter)
+	t.session = t.session && a.at.IsZero()
 	switch {
 	case err == nil && !a.taken:
 		return settled(rec, e, a.at), nil
@@ -91,9 +98,9 @@ func (t *transaction) close() {
 // there is another record, and keeps the transaction from being committed.
 func (t *transaction) finishing() (*statement, []param) {
 	if t.old != nil {
-		return t.s.sql.finishOld, with(finished, waited, was)
+		return t.s.sql.finishOld, finishedOld
 	}
-	return t.s.sql.finish, with(finished, waited)
+	return t.s.sql.finish, finishedNew
 }
 
 // isTaken reports whether the error of finishing says that there is another record.
@@ -105,10 +112,14 @@ func (t *transaction) commit(ctx context.Context, rec store.Record, e *ending) (
 	st, list := t.finishing()
 	finish := call{st, packOne(list, t.write(rec, e)), func(values [][]byte) error {
 		f := fields{values: values}
-		a.at = instant(f.time())
+		a.at, t.session = instant(f.time()), false
 		return f.err()
 	}}
-	tag, err := sendAll(ctx, t.conn.Conn(), t.s.prepare, []call{finish, {statement: t.s.sql.commit}})
+	calls := []call{finish, {statement: t.s.sql.commit}}
+	if t.tx == nil {
+		calls = slices.Insert(calls, 0, call{statement: t.s.sql.begin})
+	}
+	tag, err := sendAll(ctx, t.conn.Conn(), t.s.prepare, calls)
 	switch {
 	case a.at.IsZero() && isTaken(sqlState(err)):
 		return answer{taken: true}, nil
@@ -197,8 +208,9 @@ func (t *transaction) endedNow(ctx context.Context, pid uint32, look func(contex
 	})
 }
 
-// sqlIdle is whether a process of the server has a transaction and nothing to do.
-const sqlIdle = `EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = %d AND a.state LIKE 'idle in transaction%%')`
+// sqlIdle is whether a process of the server has nothing to do. While it holds the lock for its
+// session, it has not heard of the commit.
+const sqlIdle = `EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = %d AND a.state LIKE 'idle%%')`
 
 // sqlEnded returns a row if the transaction is still there, by its lock or by its
 // process.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -84,12 +86,14 @@ func (t *transaction) begin(ctx context.Context) error {
 // trip: its results are those that are left. They are nil if the transaction has not
 // begun. Where the end of the server's process would not be its end, it has a lock.
 func (t *transaction) beginWith(ctx context.Context, add func(*pgx.Batch)) (results pgx.BatchResults, err error) {
-	if t.process, err = t.s.processOf(ctx, t.conn.Conn()); err != nil {
-		return nil, err
+	if !t.session {
+		if t.process, err = t.s.processOf(ctx, t.conn.Conn()); err != nil {
+			return nil, err
+		}
 	}
 	var b pgx.Batch
 	b.BeginTx(t.options)
-	if t.process == nil {
+	if t.process == nil && !t.session {
 		t.locks = someLock()
 		b.Queue(sqlLock, t.locks.key)
 	}
@@ -102,7 +106,7 @@ func (t *transaction) beginWith(ctx context.Context, add func(*pgx.Batch)) (resu
 	for range queued {
 		if _, err = results.Exec(); err != nil {
 			_ = results.Close()
-			if sqlState(err) == codeNoStatement {
+			if sqlState(err) == codeNoStatement && !t.session { // which cannot be had on another connection; pgx knows now
 				t.discard() // as in enter
 			}
 			return nil, err
@@ -124,13 +128,13 @@ func (w *worked) ready(ctx context.Context) error {
 	return w.bad
 }
 
-// first begins the transaction together with its first statement. If there are no
-// results and no error, then that has to be sent by itself.
-func (w *worked) first(ctx context.Context, sql string, args []any) (pgx.BatchResults, error) {
-	if w.t.tx != nil || w.bad != nil || w.waiting != nil || !w.t.s.batched || !plain(args) {
+// first begins the transaction together with its first statements, which queue queues, if
+// they can be in a batch. If there are no results and no error, then they have to be sent by themselves.
+func (w *worked) first(ctx context.Context, can bool, queue func(*pgx.Batch)) (pgx.BatchResults, error) {
+	if w.t.tx != nil || w.bad != nil || w.waiting != nil || !w.t.s.batched || !can {
 		return nil, w.ready(ctx)
 	}
-	results, err := w.t.beginWith(ctx, func(b *pgx.Batch) { b.Queue(sql, args...) })
+	results, err := w.t.beginWith(ctx, queue)
 	if err == nil {
 		return results, nil
 	}
@@ -138,7 +142,7 @@ func (w *worked) first(ctx context.Context, sql string, args []any) (pgx.BatchRe
 	// sent nothing of it. By itself, its error is that of any transaction.
 	_, unsent := errors.AsType[pgx.ErrPreprocessingBatch](err)
 	switch closed := w.conn.IsClosed(); {
-	case closed && unsent:
+	case closed && unsent && !w.t.session:
 		w.bad = w.reconnect(ctx)
 	case closed || w.conn.PgConn().TxStatus() != 'I':
 		w.bad = explain("begin", err)
@@ -159,11 +163,22 @@ func (w *worked) reconnect(ctx context.Context) error {
 	return nil
 }
 
-// plain reports whether a statement with these arguments is the same in a batch: pgx
-// sends one without any by another protocol, and batches take no options.
+// batchable reports whether Exec of a statement comes to the same in a batch: pgx sends
+// one without arguments by another protocol, which takes several at a time. And one that ends
+// the transaction must be seen to have done so.
+func batchable(sql string, args []any) bool {
+	if len(args) > 0 {
+		return plain(args)
+	}
+	words := strings.Fields(sql)
+	return len(words) > 0 && !strings.Contains(sql, ";") && slices.Contains([]string{"INSERT", "UPDATE", "DELETE", "SELECT", "WITH", "LOCK", "SET"}, strings.ToUpper(words[0]))
+}
+
+// plain reports whether a statement with these arguments is the same in a batch, which
+// takes no options.
 func plain(args []any) bool {
 	if len(args) == 0 {
-		return false
+		return true
 	}
 	switch args[0].(type) {
 	case pgx.QueryExecMode, pgx.QueryResultFormats, pgx.QueryResultFormatsByOID, pgx.QueryRewriter:
@@ -278,8 +293,6 @@ func (w *worked) end() {
 		var b pgx.Batch
 		b.BeginTx(pgx.TxOptions{})
 		w.t.tx = pgx.FailedBatchResults(&b, pgx.ErrTxClosed).Tx()
-		w.t.conn.Release()
-		w.t.conn = nil
 	}
 	w.waiting = nil
 	w.t.abandon()
@@ -300,7 +313,7 @@ func (w *worked) Rollback(ctx context.Context) error {
 
 // Exec implements pgx.Tx.
 func (w *worked) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
-	results, err := w.first(ctx, sql, args)
+	results, err := w.first(ctx, batchable(sql, args), func(b *pgx.Batch) { b.Queue(sql, args...) })
 	switch {
 	case err != nil:
 		return tag, err
@@ -316,7 +329,7 @@ func (w *worked) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.
 
 // Query implements pgx.Tx.
 func (w *worked) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	results, err := w.first(ctx, sql, args)
+	results, err := w.first(ctx, plain(args) && sql != "", func(b *pgx.Batch) { b.Queue(sql, args...) })
 	switch {
 	case err != nil:
 		return failed(err).Query()
@@ -333,7 +346,7 @@ func (w *worked) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 
 // QueryRow implements pgx.Tx.
 func (w *worked) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	results, err := w.first(ctx, sql, args)
+	results, err := w.first(ctx, plain(args) && sql != "", func(b *pgx.Batch) { b.Queue(sql, args...) })
 	switch {
 	case err != nil:
 		return failed(err).QueryRow()
@@ -348,10 +361,18 @@ func failed(err error) pgx.BatchResults { return pgx.FailedBatchResults(&pgx.Bat
 
 // SendBatch implements pgx.Tx.
 func (w *worked) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	if err := w.ready(ctx); err != nil {
+	results, err := w.first(ctx, b.Len() > 0, func(all *pgx.Batch) {
+		for _, q := range b.QueuedQueries { // copies: pgx writes into what it fails to send
+			all.QueuedQueries = append(all.QueuedQueries, &pgx.QueuedQuery{SQL: q.SQL, Arguments: q.Arguments, Fn: q.Fn})
+		}
+	})
+	switch {
+	case err != nil:
 		return pgx.FailedBatchResults(b, err)
+	case results == nil:
+		return w.t.tx.SendBatch(ctx, b)
 	}
-	return w.t.tx.SendBatch(ctx, b)
+	return results
 }
 
 // CopyFrom implements pgx.Tx.

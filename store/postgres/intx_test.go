@@ -3,12 +3,14 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/stettest"
@@ -253,6 +255,24 @@ func firstStatements() map[string]firstStatement {
 	row := func(into any, sql string, args ...any) firstStatement {
 		return func(ctx context.Context, tx pgx.Tx) error { return tx.QueryRow(ctx, sql, args...).Scan(into) }
 	}
+	batch := func(statements ...any) firstStatement { // and their arguments
+		return func(ctx context.Context, tx pgx.Tx) error {
+			var b pgx.Batch
+			n := 0
+			for i := 0; i < len(statements); i += 2 {
+				args := statements[i+1 : i+2]
+				if args[0] == nil {
+					args = nil
+				}
+				b.Queue(statements[i].(string), args...).Exec(func(pgconn.CommandTag) error { n++; return nil })
+			}
+			err := tx.SendBatch(ctx, &b).Close()
+			if err == nil && n != b.Len() {
+				err = fmt.Errorf("%d of %d statements of a batch have told", n, b.Len())
+			}
+			return err
+		}
+	}
 	const insert = "INSERT INTO charges VALUES ($1)"
 	return map[string]firstStatement{
 		"insert":              exec(insert, "x"),
@@ -270,6 +290,27 @@ func firstStatements() map[string]firstStatement {
 		"row, error":          row(new(int), "SELECT 1 / $1::integer", 0),
 		"row, unfit":          row(new(int), "SELECT $1::text", "x"),
 		"row, syntax":         row(new(int), "SELCT $1::text", "x"),
+		"alone, no arguments": exec("INSERT INTO charges VALUES ('x')"),
+		"no arguments, error": exec("SELECT 1 / 0"),
+		"no arguments, end":   exec("COMMIT"),
+		"nothing":             exec(""),
+		"savepoint": func(ctx context.Context, tx pgx.Tx) error {
+			return pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { return exec(insert, "x")(ctx, tx) })
+		},
+		"copy": func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.CopyFrom(ctx, pgx.Identifier{"charges"}, []string{"name"}, pgx.CopyFromRows([][]any{{"x"}}))
+			return err
+		},
+		"connection": func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Conn().Exec(ctx, insert, "x")
+			return err
+		},
+		"batch":               batch(insert, "x", insert, "y"),
+		"batch, error":        batch(insert, "x", "SELECT 1 / $1::integer", 0),
+		"batch, syntax":       batch(insert, "x", "INSRT INTO charges VALUES ($1)", "y"),
+		"batch, end":          batch(insert, "x", "COMMIT AND CHAIN", nil),
+		"batch of nothing":    batch(),
+		"batch, unfit":        batch(insert, make(chan int)),
 		"row of an insertion": row(new(string), insert+" RETURNING name", "x"),
 		"rows, left early": func(ctx context.Context, tx pgx.Tx) error {
 			rows, err := tx.Query(ctx, "SELECT generate_series(1, $1::integer)", 100_000)
@@ -324,7 +365,7 @@ func TestFirstStatementIsLikeAnyOther(t *testing.T) {
 	}
 }
 
-// firstIs compares what becomes of a first statement in both kinds of transactions.
+// firstIs compares what becomes of a first statement in all kinds of transactions.
 func firstIs(t *testing.T, s *Store, name string, first firstStatement) {
 	t.Helper()
 	before := charges(t, s)
@@ -341,15 +382,39 @@ func firstIs(t *testing.T, s *Store, name string, first firstStatement) {
 		gotStatus = tx.(*worked).conn.PgConn().TxStatus()
 		return nil
 	})
+	after := charges(t, s)
+	var run error
+	var runStatus byte
+	req := request(name)
+	_, runEnd := s.RunTx(t.Context(), req, keep, func(ctx context.Context, tx pgx.Tx, _ store.Record) (store.Settlement, error) {
+		run = first(ctx, tx)
+		if tx = tx.(*guarded).Tx; s.looksAhead() {
+			runStatus = tx.(*worked).conn.PgConn().TxStatus()
+		} else {
+			runStatus = tx.Conn().PgConn().TxStatus()
+		}
+		return completed("x"), nil
+	})
+	if run != nil && runStatus == 'I' && strings.Contains(run.Error(), "preprocessing") && runEnd != nil {
+		return // pgx has closed the connection, and with it went the lock: the function cannot go on
+	}
+	if locks := heldLocks(t, s); len(locks) > 0 {
+		t.Errorf("%s: these locks are left: %v", name, locks)
+	}
+	if got == nil && run != nil || got != nil && (run == nil || run.Error() != got.Error()) || runStatus != gotStatus ||
+		(runEnd == nil) != (gotEnd == nil) || charges(t, s)-after != after-between {
+		t.Errorf("%s: in RunTx %v, in the state %c, ended with %v, has charged %d; in InTx %v, %c, %v, %d",
+			name, run, runStatus, runEnd, charges(t, s)-after, got, gotStatus, gotEnd, after-between)
+	}
 	if (got == nil) != (want == nil) || sqlState(got) != sqlState(want) || errors.Is(got, pgx.ErrNoRows) != errors.Is(want, pgx.ErrNoRows) {
 		t.Errorf("%s: %v; in a transaction that was begun before: %v", name, got, want)
 	}
 	if wantStatus == 'I' { // pgx does not mind that it was ended by SQL
 		wantEnd = store.ErrUnknown
 	}
-	if gotStatus != wantStatus || (gotEnd == nil) != (wantEnd == nil) || charges(t, s)-between != between-before {
+	if gotStatus != wantStatus || (gotEnd == nil) != (wantEnd == nil) || after-between != between-before {
 		t.Errorf("%s: the transaction was left in the state %c, ended with %v, and has charged %d; want %c, %v, %d",
-			name, gotStatus, gotEnd, charges(t, s)-between, wantStatus, wantEnd, between-before)
+			name, gotStatus, gotEnd, after-between, wantStatus, wantEnd, between-before)
 	}
 }
 

@@ -205,8 +205,13 @@ func (s *Store) readAlone(ctx context.Context, id store.ID) (r *row, err error) 
 
 // readCall reads the records of ids.
 func (s *Store) readCall(ids []store.ID, each func(*row)) call {
+	all := make([]row, 0, len(ids)) // their room
 	c := call{statement: s.sql.read, row: func(values [][]byte) error {
-		r := new(row)
+		if len(all) == cap(all) {
+			all = make([]row, 0, len(ids))
+		}
+		all = append(all, row{})
+		r := &all[len(all)-1]
 		_ = r.scan(values) // it is r.damage, too, and hides no other
 		each(r)
 		return nil
@@ -230,9 +235,8 @@ func (s *Store) readRows(ctx context.Context, ids []store.ID) (rows map[store.ID
 
 // read is a call of Read.
 type read struct {
-	id      store.ID
-	rec     store.Record
-	binding bool // see row.binding
+	id store.ID
+	r  *row // nil if there is none
 }
 
 // Read implements store.Store. Concurrent reads share statements.
@@ -241,13 +245,18 @@ func (s *Store) Read(ctx context.Context, id store.ID) (store.Record, error) {
 		return store.Record{}, err
 	}
 	o, err := s.reads.do(ctx, read{id: id})
-	if err == nil && o.v.binding {
-		err = s.confirm(ctx)
+	switch {
+	case err != nil:
+		return store.Record{}, err
+	case o.v.r != nil && o.v.r.damage != nil:
+		return store.Record{}, explain("read", o.v.r.damage)
+	case o.v.r == nil || o.v.r.forgotten():
+		return store.Record{ID: id}, nil
 	}
-	if err != nil {
+	if err := s.firm(ctx, o.v.r, store.Owner{}); err != nil {
 		return store.Record{}, err
 	}
-	return o.v.rec, nil
+	return o.v.r.record(), nil
 }
 
 func (s *Store) runReads(ctx context.Context, batch []*op[read]) {
@@ -262,14 +271,7 @@ func (s *Store) runReads(ctx context.Context, batch []*op[read]) {
 	}
 	rows, err := s.readRows(ctx, ids)
 	for _, o := range batch {
-		o.err = explain("read", err)
-		o.v.rec = store.Record{ID: o.v.id}
-		switch r := rows[o.v.id]; {
-		case r != nil && r.damage != nil:
-			o.err = explain("read", r.damage)
-		case r != nil && !r.forgotten():
-			o.v.rec, o.v.binding = r.record(), r.binding(store.Owner{})
-		}
+		o.err, o.v.r = explain("read", err), rows[o.v.id]
 	}
 }
 

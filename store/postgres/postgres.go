@@ -80,6 +80,7 @@ type Store struct {
 	ours        bool           // Close closes pool
 	prepare     bool           // statements may be, on pool's connections
 	batched     bool           // and statements of the service's may be sent in batches
+	shared      atomic.Bool    // its sessions are; see ahead.go
 	own         *pgxpool.Pool  // the store's; its size is the sum of what may be in use
 	asks        batcher[write] // claims and acceptances
 	ends        batcher[write] // what follows on those, and waits for no row
@@ -180,7 +181,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	}
 	o.Writers, o.Readers = cmp.Or(o.Writers, defaultWriters), cmp.Or(o.Readers, defaultReaders)
 	o.MaxQueue = cmp.Or(o.MaxQueue, defaultMaxQueue)
-	s := &Store{o: o, n: n, sql: newStatements(n), pool: pool, prepare: prepares(config), batched: batches(config), commitTimeout: 10 * time.Second, poolPatience: poolPatience}
+	s := &Store{o: o, n: n, sql: newStatements(n, o.TxOptions), pool: pool, prepare: prepares(config), batched: batches(config), commitTimeout: 10 * time.Second, poolPatience: poolPatience}
 	if s.own, err = pgxpool.NewWithConfig(ctx, s.ownConfig(config)); err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}

@@ -258,7 +258,7 @@ func (t *transaction) leaveSQL(ctx context.Context, tx *begun, rec store.Record,
 	}
 	var at time.Time
 	var ignored bool
-	err := tx.QueryRowContext(ctx, st.sql, args(list, t.write(rec, e))...).Scan(&at, &ignored, &ignored)
+	err := tx.QueryRowContext(ctx, st.sql, args(list, t.write(rec, e))...).Scan(&at, &ignored, &ignored, &ignored)
 	if isTaken(codeOf(err)) {
 		tx.rollback()
 		return t.lost(ctx)

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stet-go/stet/store"
 )
 
@@ -27,6 +28,7 @@ type statements struct {
 	takeFree, relayedFree                                              *statement
 
 	enter, load, rival, finishOld      *statement // of transactions; for pgx
+	ahead, begin                       *statement
 	enterGroup, finishGroup, tellGroup *statement
 }
 
@@ -160,16 +162,17 @@ func finishing(e string) string {
 
 // A caller that waits for the key holds the lock of e.waiters.
 var (
-	sqlFinish = finishing(one(with(finished, waited))) + sqlFinishedAt
+	sqlFinish = finishing(one(finishedNew)) + sqlFinishedAt
 	// sqlFinishOld does so where there is a record that is free, if it still is as
 	// it was seen, or if the sweep has removed it since. Otherwise it fails.
-	sqlFinishOld = "WITH written AS (" + finishing(one(with(finished, waited, was))) + " ON CONFLICT (id) DO UPDATE SET " + excluded() +
-		" WHERE r.fence = $" + strconv.Itoa(len(finished)+2) + "::bigint AND (r.state = {retryable} OR " + forgotten + ")" + sqlFinishedAt +
-		") SELECT max(settled_at), 1 / count(*) > 0, " + audible + " FROM written"
+	sqlFinishOld = "WITH written AS (" + finishing(one(finishedOld)) + " ON CONFLICT (id) DO UPDATE SET " + excluded() +
+		" WHERE r.fence = $" + strconv.Itoa(len(finishedOld)) + "::bigint AND (r.state = {retryable} OR " + forgotten + ")" + sqlFinishedAt +
+		") SELECT max(settled_at), 1 / count(*) > 0, " + audible + ", true FROM written"
 )
 
-var sqlFinishedAt = " RETURNING r.settled_at, (CASE WHEN NOT pg_try_advisory_xact_lock($" + strconv.Itoa(len(finished)+1) +
-	"::bigint) THEN pg_notify({channel}, encode(r.id, 'hex')) END) IS NULL, " + audible
+var sqlFinishedAt = fmt.Sprintf(" RETURNING r.settled_at, (CASE WHEN NOT pg_try_advisory_xact_lock($%d::bigint) THEN pg_notify({channel}, encode(r.id, 'hex')) END) IS NULL, "+
+	audible+", num_nonnulls(pg_try_advisory_xact_lock($%d::bigint) AND pg_advisory_unlock($%[2]d::bigint), pg_advisory_unlock($%d::integer, $%d::integer)) > 0",
+	len(finished)+1, len(finished)+2, len(finished)+3, len(finished)+4)
 
 // excluded are the assignments of a record that is replaced by a finished one.
 func excluded() string {
@@ -181,7 +184,8 @@ func excluded() string {
 }
 
 var (
-	sqlRead = "SELECT " + selected(columns) + " FROM {records} r WHERE r.id = ANY ($1::bytea[])"
+	// What is the same for all rows is asked once.
+	sqlRead = "SELECT " + strings.Replace(selected(columns), replicated, "(SELECT "+replicated+")", 1) + " FROM {records} r WHERE r.id = ANY ($1::bytea[])"
 	sqlLoad = "SELECT " + selected(columns) + " FROM {records} r WHERE r.id = $1::bytea"
 	sqlLook = "SELECT " + kept + " FROM {records} r WHERE r.id = $1::bytea"
 )
@@ -258,7 +262,7 @@ func filling(n names) func(string) string {
 	return strings.NewReplacer(pairs...).Replace
 }
 
-func newStatements(n names) statements {
+func newStatements(n names, o pgx.TxOptions) statements {
 	fill := filling(n)
 	make := func(name, sql string, oids ...uint32) *statement {
 		return &statement{name: "stet_" + name, sql: fill(sql), oids: oids}
@@ -307,13 +311,15 @@ func newStatements(n names) statements {
 		relayed:     make("relayed", leaves.waiting(), types(relayed, false)...),
 		relayedFree: make("relayed_free", leaves.free(many(relayed)), types(relayed, true)...),
 
-		finish:      make("finish"+tables, sqlFinish, types(with(finished, waited), false)...),
-		finishOld:   make("finish_old"+tables, sqlFinishOld, types(with(finished, waited, was), false)...),
+		finish:      make("finish"+tables, sqlFinish, types(finishedNew, false)...),
+		finishOld:   make("finish_old"+tables, sqlFinishOld, types(finishedOld, false)...),
 		finishClaim: make("finish_claim"+tables, sqlFinishClaim, types(ended, false)...),
-		commit:      make("commit", "commit"),
-		audible:     make("audible", "SELECT "+audible),
+		commit:      make("commit"+tables, "commit"),
+		audible:     make("audible"+tables, "SELECT "+audible),
 
 		enter: make("enter", sqlEnter, oidInt64, oidInt32, oidInt32, oidBytes),
+		ahead: make("ahead"+tables, sqlAhead, oidInt64, oidInt32, oidInt32, oidBytes, oidInt64),
+		begin: make("begin"+tables+strings.ReplaceAll(string(o.IsoLevel), " ", "_"), beginning(o)),
 		load:  make("load", sqlLoad, oidBytes),
 		rival: make("rival", sqlRival, oidInt64, oidInt64, oidInt64, oidInt64),
 

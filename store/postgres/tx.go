@@ -70,7 +70,7 @@ func (s *Store) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Re
 		if s.closed.Load() {
 			return store.Record{}, errClosed
 		}
-		t := &transaction{s: s, req: &req, locks: s.locks(req.ID, req.Fingerprint)}
+		t := &transaction{s: s, req: &req, locks: s.locks(req.ID, req.Fingerprint), options: s.o.TxOptions}
 		rec, granted, err := t.enter(ctx)
 		switch {
 		case granted:
@@ -96,7 +96,7 @@ type transaction struct {
 	s       *Store
 	req     *store.ClaimRequest
 	locks   locks
-	options pgx.TxOptions // of InTx
+	options pgx.TxOptions // of InTx, and of what looks ahead
 	begun   time.Time     // of InTx: it has begun by then
 	process *process      // of InTx: its end is that of the transaction; nil: the lock's
 	conn    *pgxpool.Conn
@@ -104,6 +104,8 @@ type transaction struct {
 	fence   int64
 	claimed time.Time
 
+	session    bool // the key's lock is the session's; see lookAhead
+	published  bool // and so is that of the fingerprint
 	replicated bool // commits wait for standbys there
 	old        *row // the record that is to be replaced; nil if there is none
 }
@@ -120,18 +122,7 @@ func (t *transaction) enter(ctx context.Context) (rec store.Record, granted bool
 			t.abandon()
 		}
 	}()
-	var b pgx.Batch
-	b.BeginTx(s.o.TxOptions)
-	b.Queue(s.sql.enter.sql, t.locks.key, t.locks.id, t.locks.finger, t.req.ID[:])
-	results := t.conn.SendBatch(ctx, &b)
-	t.tx = results.Tx()
-	r, err := t.read(results)
-	if cerr := results.Close(); err == nil {
-		err = cerr
-	}
-	if sqlState(err) == codeNoStatement {
-		t.discard() // what was prepared has been discarded, and pgx does not know
-	}
+	r, err := t.look(ctx)
 	if err != nil {
 		return rec, false, err
 	}
@@ -153,13 +144,38 @@ func (t *transaction) enter(ctx context.Context) (rec store.Record, granted bool
 		t.leaveBehind()
 		return rec, false, s.firm(ctx, r, t.req.Owner)
 	case t.fence <= 0:
-		rec, err = t.busy(ctx, pgxQuery(ctx, t.tx))
+		rec, err = t.busy(ctx, func(st *statement, args ...any) scanner { return t.conn.QueryRow(ctx, st.sql, args...) })
 		return rec, false, err
 	case r != nil && r.Fence >= t.fence:
 		return rec, false, errLookAgain
 	}
 	t.old = r
 	return t.granted(), true, nil
+}
+
+// look reads the record and takes the key's lock, if it is free: ahead of the transaction, or
+// together with its beginning.
+func (t *transaction) look(ctx context.Context) (r *row, err error) {
+	s := t.s
+	if s.looksAhead() {
+		if r, err = t.lookAhead(ctx); err != nil || t.fence != sessionShared {
+			return r, err
+		}
+		s.shared.Store(true)
+	}
+	var b pgx.Batch
+	b.BeginTx(s.o.TxOptions)
+	b.Queue(s.sql.enter.sql, t.locks.key, t.locks.id, t.locks.finger, t.req.ID[:])
+	results := t.conn.SendBatch(ctx, &b)
+	t.tx = results.Tx()
+	r, err = t.read(results)
+	if cerr := results.Close(); err == nil {
+		err = cerr
+	}
+	if sqlState(err) == codeNoStatement {
+		t.discard() // what was prepared has been discarded, and pgx does not know
+	}
+	return r, err
 }
 
 // read reads what came back from entering: by hand if it is in the binary format,
@@ -233,6 +249,10 @@ func (t *transaction) busy(ctx context.Context, query queryRow) (store.Record, e
 // leaveBehind is abandon for a transaction that has changed nothing and holds nothing
 // that anybody waits for: the answer does not wait for its end.
 func (t *transaction) leaveBehind() {
+	if t.tx == nil && !t.session {
+		t.abandon()
+		return
+	}
 	rest := *t
 	t.conn = nil
 	go rest.abandon()
@@ -244,7 +264,11 @@ func (t *transaction) abandon() {
 	if t.conn == nil {
 		return
 	}
-	if t.tx != nil && t.conn.Conn().PgConn().TxStatus() != 'I' {
+	c := t.conn.Conn().PgConn()
+	if t.session && !c.IsClosed() {
+		t.unlock()
+	}
+	if t.tx != nil && c.TxStatus() != 'I' {
 		ctx, cancel := context.WithTimeout(context.Background(), goodbye)
 		defer cancel()
 		_ = t.tx.Rollback(ctx)
@@ -267,10 +291,14 @@ func (t *transaction) discard() {
 
 // run calls fn and ends the transaction.
 func (t *transaction) run(ctx context.Context, rec store.Record, keep store.Retention, fn function) (store.Record, error) {
-	defer t.abandon() // also when fn panics or calls runtime.Goexit
-	out, err := fn(ctx, &guarded{Tx: t.tx}, rec)
+	tx, end, bad := t.handed(ctx)
+	defer end() // also when fn panics or calls runtime.Goexit
+	out, err := fn(ctx, &guarded{Tx: tx}, rec)
 	if err != nil {
 		return rec, err
+	}
+	if err := bad(); err != nil {
+		return rec, fmt.Errorf("%w (nothing was committed)", err)
 	}
 	if !out.State.Settled() {
 		return rec, fmt.Errorf("%w: an outcome is completed or failed, not %v", store.ErrInvalid, out.State)

@@ -132,10 +132,11 @@ func sendAll(ctx context.Context, conn *pgx.Conn, prepare bool, calls []call) (l
 			b.ExecParams(st.sql, calls[i].params.values(), st.oids, binaryFormat, binaryFormat)
 			continue
 		}
-		if _, err := conn.Prepare(ctx, st.name, st.sql); err != nil {
+		sd, err := conn.Prepare(ctx, st.name, st.sql)
+		if err != nil {
 			return last, err
 		}
-		b.ExecPrepared(st.name, calls[i].params.values(), binaryFormat, binaryFormat)
+		b.ExecStatement(sd, calls[i].params.values(), binaryFormat, binaryFormat)
 	}
 	results := conn.PgConn().ExecBatch(ctx, &b)
 	var bad error
@@ -156,10 +157,11 @@ func sendAll(ctx context.Context, conn *pgx.Conn, prepare bool, calls []call) (l
 
 // sendOne is send for one call, with less ado.
 func sendOne(ctx context.Context, conn *pgx.Conn, c *call) error {
-	if _, err := conn.Prepare(ctx, c.name, c.sql); err != nil {
+	sd, err := conn.Prepare(ctx, c.name, c.sql)
+	if err != nil {
 		return err
 	}
-	rows := conn.PgConn().ExecPrepared(ctx, c.name, c.params.values(), binaryFormat, binaryFormat)
+	rows := conn.PgConn().ExecStatement(ctx, sd, c.params.values(), binaryFormat, binaryFormat)
 	var bad error
 	for rows.NextRow() {
 		if bad == nil && c.row != nil {

@@ -21,9 +21,11 @@ type write struct {
 	rec  store.Record // what came of it, unless it is an end; of a transaction, what it has claimed
 	done bool         // by the first statement
 
-	was     int64 // the fence of the record that it is to replace
-	waiters int64 // the lock of those who wait for it
-	binding bool  // what came of it was read; see row.binding
+	was       int64  // the fence of the record that it is to replace
+	waiters   int64  // the lock of those who wait for it
+	locks     *locks // that the session holds; see sessions
+	published bool
+	binding   bool // what came of it was read; see row.binding
 }
 
 // job is accepted work.
@@ -98,7 +100,7 @@ func (w *write) decide(r *row) (next step, err error) {
 	return onEnding(w.end, r)
 }
 
-// replayShare tells whether most claims find a record. Then it pays to look
+// replayShare tells whether most claims and acceptances find a record. Then it pays to look
 // first: an insertion that fails costs more than a look.
 type replayShare struct{ share atomic.Int64 } // of 1,000, smoothed
 
@@ -148,17 +150,21 @@ func (s *Store) writeBatch(ctx context.Context, batch []*op[write]) error {
 		}
 		*into = append(*into, o)
 	}
-	if claims := groups[claiming]; len(claims) > 0 && s.replay.high() {
-		found, err := s.answer(ctx, claims)
+	for _, k := range []kind{claiming, accepting} {
+		asks := groups[k]
+		if len(asks) == 0 || !s.replay.high() {
+			continue
+		}
+		found, err := s.answer(ctx, asks)
 		if err != nil {
 			return err
 		}
-		s.replay.add(found, len(claims))
-		claims = slices.DeleteFunc(claims, func(o *op[write]) bool { return !o.slow })
-		for _, o := range claims {
+		s.replay.add(found, len(asks))
+		asks = slices.DeleteFunc(asks, func(o *op[write]) bool { return !o.slow })
+		for _, o := range asks {
 			o.slow = false
 		}
-		groups[claiming] = claims
+		groups[k] = asks
 	}
 	left, err := s.writeFast(ctx, &groups)
 	if err != nil {
@@ -231,7 +237,7 @@ func (s *Store) writeFast(ctx context.Context, groups *[kinds][]*op[write]) (lef
 				left = append(left, o)
 			}
 		}
-		if kind(k) == claiming && len(ops) > 0 && !s.replay.high() {
+		if kind(k) <= accepting && len(ops) > 0 && !s.replay.high() {
 			s.replay.add(len(left)-before, len(ops))
 		}
 	}
