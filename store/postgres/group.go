@@ -157,7 +157,9 @@ func (g *group) leave(ctx context.Context) (at time.Time, err error) {
 				return rows.Err()
 			})
 		b.Queue(g.s.sql.tellGroup.sql, ids, waiters)
-		b.Queue(cmp.Or(g.s.o.TxOptions.CommitQuery, "commit")).Exec(func(tag pgconn.CommandTag) error {
+		// Not as pgx writes it: what abandon gives pgx to do in vain under that name it forgets, and
+		// would have to be prepared anew each time.
+		b.Queue(cmp.Or(g.s.o.TxOptions.CommitQuery, "COMMIT")).Exec(func(tag pgconn.CommandTag) error {
 			if tag.String() == "ROLLBACK" {
 				return pgx.ErrTxCommitRollback
 			}

@@ -65,6 +65,9 @@ func (s *Store) end(ctx context.Context, e *ending) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if s.holds.has(e.claim.ID) {
+		return s.slowEnd(ctx, e)
+	}
 	o, err := s.ends.do(ctx, write{end: e})
 	if err == nil && o.v.binding {
 		err = s.confirm(ctx)

@@ -223,7 +223,11 @@ func (s *Store) writeFast(ctx context.Context, groups *[kinds][]*op[write]) (lef
 			for _, o := range ops {
 				o.v.done = false
 			}
-			calls = append(calls, s.fastCall(kind(k), ops))
+			c := s.fastCall(kind(k), ops)
+			if c.statement == s.sql.endFree && n == 1 {
+				c.statement = s.sql.endOne // alone it may wait, up to rowPatience, and costs less
+			}
+			calls = append(calls, c)
 		}
 		return calls
 	})
