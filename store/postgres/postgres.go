@@ -3,8 +3,9 @@
 // synchronous_commit on.
 //
 // With [stet.DoTx] the business writes and the record are one transaction: a
-// round trip to enter (begin, a try for the key's advisory lock, the record), one
-// to leave (the record, commit), and nothing is left by a crash. In lease mode
+// round trip to enter (the record, a try for the key's advisory lock), after which a
+// replay is done; the business statements, of which the first brings BEGIN; and one
+// to leave (the record, COMMIT). Nothing is left by a crash. In lease mode
 // claims and settles are one statement each, and concurrent ones share
 // statements: what gathers while a batch is in flight goes out as the next.
 //

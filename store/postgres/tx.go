@@ -52,11 +52,17 @@ func (s *Store) waitersLock(id store.ID) int64 {
 // pool and must not be ended by fn: tx.Commit is refused, and after tx.Rollback
 // nothing can be committed. Savepoints (tx.Begin) work.
 //
+// BEGIN is sent with fn's first statement; if that is a savepoint, a COPY, has no arguments
+// and a semicolon, or goes through tx.Conn, before it, in a round trip of its own. Until then the
+// connection is idle for the server, and holds the key for its session:
+// idle_session_timeout counts. Where transactions share sessions (PgBouncer), and with
+// TxOptions that say more than the isolation level, BEGIN is sent before fn is called.
+//
 // ctx bounds entering; fn gets it as it is. A commit is not given up when ctx
 // ends. A commit whose reply was lost is looked up for 10 seconds, on another
 // connection, once the transaction has let go of the key.
 //
-// While a transaction runs there is no row to be seen. It holds an advisory lock
+// While fn runs there is no row to be seen. It holds an advisory lock
 // whose number is taken from 64 bits of a digest of the key: two keys with the
 // same number, of which one is refused as in flight while the other runs, are to
 // be expected once in 2^64 pairs. Its fingerprint is published by 32 bits of
