@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"runtime"
 	"testing"
@@ -217,5 +218,36 @@ func TestSharedSessionIsNotLocked(t *testing.T) {
 	}
 	if n := charges(t, s); n != 2 {
 		t.Errorf("%d charges; want 2", n)
+	}
+}
+
+// The key is held until the commit, though the session lets go of it before: another
+// that got in between would run beside a transaction that may still be committed.
+func TestKeyIsHeldUntilTheCommit(t *testing.T) {
+	s := ledger(t, Options{})
+	req := request("k")
+	l := s.locks(req.ID, req.Fingerprint)
+	execSQL(t, s.Pool(), fmt.Sprintf(`CREATE FUNCTION held() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		IF NOT EXISTS (SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND objsubid = 1 AND mode = 'ExclusiveLock' AND classid = %d AND objid = %d) THEN
+			RAISE EXCEPTION 'the key is not held';
+		END IF;
+		RETURN NULL;
+	END $$;
+	CREATE CONSTRAINT TRIGGER held AFTER INSERT ON charges DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION held()`, l.keyHi, l.keyLo))
+	if _, err := s.RunTx(t.Context(), req, keep, charge); err != nil {
+		t.Error(err)
+	}
+	again := request("released")
+	if err := s.Release(t.Context(), mustClaim(t, s, again).Claim(), keep); err != nil {
+		t.Fatal(err)
+	}
+	l = s.locks(again.ID, again.Fingerprint)
+	execSQL(t, s.Pool(), fmt.Sprintf(`CREATE OR REPLACE FUNCTION held() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		PERFORM 1 / (SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND objsubid = 1 AND mode = 'ExclusiveLock' AND classid = %d AND objid = %d);
+		RETURN NULL;
+	END $$`, l.keyHi, l.keyLo))
+	again.Owner = store.NewOwner()
+	if _, err := s.RunTx(t.Context(), again, keep, charge); err != nil {
+		t.Errorf("over a record that was given back: %v", err)
 	}
 }
