@@ -70,12 +70,19 @@ type exchange struct {
 	r       *http.Request // as stethttp gets it
 	log     *slog.Logger
 	calls   int         // of what is inside, protected
+	wrote   bool        // content
 	through bool        // it passes through unprotected
 	before  gin.Context // before the first call
 }
 
 // Unwrap is for http.ResponseController.
 func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
+
+// Write implements http.ResponseWriter.
+func (x *exchange) Write(p []byte) (int, error) {
+	x.wrote = true
+	return x.ResponseWriter.Write(p)
+}
 
 // protect puts what inner does under m.
 func protect(m *stethttp.Middleware, inner gin.HandlerFunc) gin.HandlerFunc {
@@ -119,12 +126,14 @@ func (x *exchange) seal(returned bool) {
 	if !returned {
 		x.WriteHeader(http.StatusInternalServerError) // noted down, unless the response has begun
 	} else {
-		x.WriteHeaderNow()
+		if !x.wrote { // what is around may hold content back, to add fields for it
+			x.WriteHeaderNow()
+		}
 		if x.calls == 0 {
 			x.c.Abort()
 		}
 	}
-	if x.Written() {
+	if x.Written() || x.wrote {
 		x.c.Writer = &sealed{ResponseWriter: x.ResponseWriter, log: x.log, r: x.r, told: !returned}
 	}
 }

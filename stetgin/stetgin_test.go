@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -71,6 +72,36 @@ func TestNothingIsAddedToAResponseThatStands(t *testing.T) {
 	}
 	if n := strings.Count(g.log.String(), "it was dropped"); n != 1 {
 		t.Errorf("told %d times: %s", n, g.log)
+	}
+}
+
+// holding is a writer of what is around that holds content back.
+type holding struct {
+	gin.ResponseWriter
+	held []byte
+}
+
+func (w *holding) Write(p []byte) (int, error) { w.held = append(w.held, p...); return len(p), nil }
+
+// TestWhatHoldsContentBackMayAddFields, as without stet, and adds nothing else.
+func TestWhatHoldsContentBackMayAddFields(t *testing.T) {
+	g := newGuard(t, stet.Options{}, stethttp.Options{})
+	r := engine()
+	r.Use(func(c *gin.Context) {
+		w := &holding{ResponseWriter: c.Writer}
+		c.Writer = w
+		c.Next()
+		_, _ = c.Writer.Write([]byte("more"))
+		w.Header().Set("X-Length", strconv.Itoa(len(w.held)))
+		_, _ = w.ResponseWriter.Write(w.held)
+	}, stetgin.Middleware(g.Middleware))
+	r.POST("/payments", paid)
+	url := serve(t, r) + "/payments"
+	for i := range 2 {
+		reply := send(t, "POST", url, "x")
+		if reply.want(t, 201, "paid", i > 0); reply.header.Get("X-Length") != "4" {
+			t.Errorf("the header is %v", reply.header)
+		}
 	}
 }
 

@@ -17,7 +17,7 @@ var faces = []defect{
 	{"gRPC: replays look like first answers", "stetgrpc/unary.go", "c.reply(run.Outcome().Type)), nil, true)", "c.reply(run.Outcome().Type)), nil, false)", inModule("stetgrpc")},
 	{"Connect: fields of a call that was rolled back are sent", "stetconnect/call.go", "\t\tc.retract() // what an earlier call said, whose transaction was not committed\n", "", inModule("stetconnect")},
 	{"Connect: a stream with a key passes", "stetconnect/stream.go", "key != \"\" || wrong != nil {", "key == \"?\" && wrong != nil {", inModule("stetconnect")},
-	{"Gin: what is around adds to a response that stands", "stetgin/stetgin.go", "\tif x.Written() {\n\t\tx.c.Writer = &sealed", "\tif false {\n\t\tx.c.Writer = &sealed", inModule("stetgin")},
+	{"Gin: what is around adds to a response that stands", "stetgin/stetgin.go", "\tif x.Written() || x.wrote {\n\t\tx.c.Writer = &sealed", "\tif false {\n\t\tx.c.Writer = &sealed", inModule("stetgin")},
 	{"Gin: a second call begins behind the first", "stetgin/stetgin.go", "assign(c, &x.before) // whose handlers are yet to be called", "_ = x.before", inModule("stetgin")},
 	{"Echo: an error in a transaction commits", "stetecho/stetecho.go", "stethttp.Returned(r.Context(), x.err)", "stethttp.Returned(r.Context(), nil)", inModule("stetecho")},
 	{"Echo v4: an error in a transaction commits", "stetecho4/stetecho4.go", "stethttp.Returned(r.Context(), x.err)", "stethttp.Returned(r.Context(), nil)", inModule("stetecho4")},
