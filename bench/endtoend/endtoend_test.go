@@ -145,3 +145,20 @@ func TestALongRunIsComparedWithWhatWasDerived(t *testing.T) {
 		t.Error("a contender that is none is measured")
 	}
 }
+
+func TestABusyMachineHasFewerRounds(t *testing.T) {
+	const settings, contenders = 18, 9
+	for each, want := range map[time.Duration]int{50 * time.Millisecond: 5, 500 * time.Millisecond: 3, 10 * time.Second: 1} {
+		r := &report{}
+		r.rounds, r.budget = 5, 6*time.Minute
+		r.trips, r.callers = make([]time.Duration, 3), make([]int, 3)
+		if n := r.affordable(contenders); n != r.rounds {
+			t.Fatalf("%d rounds at first; want %d", n, r.rounds)
+		}
+		r.measured = contenders * 6
+		r.measuring = time.Now().Add(-each * contenders * 6)
+		if n := r.affordable(contenders); n != want {
+			t.Errorf("%v for a measurement: %d rounds of each of %d settings; want %d", each, n, settings, want)
+		}
+	}
+}

@@ -37,11 +37,14 @@ func rewrite(path, name, block string) error {
 func conditions(load float64) string {
 	says := fmt.Sprintf("Taken on %s, on %d processors that services, stores, network and callers share.",
 		time.Now().Format("2 January 2006"), runtime.NumCPU())
-	if load > float64(runtime.NumCPU())/2 {
+	if rough(load) {
 		says += fmt.Sprintf(" **These figures are rough**: the machine was busy with other work (its load was %.0f when the run began).", load)
 	}
 	return says
 }
+
+// rough says that a machine with such a load has other work, too.
+func rough(load float64) bool { return load > float64(runtime.NumCPU())/2 }
 
 // loadAverage is how many threads have wanted to run in the last minute; 0 where it is not told.
 func loadAverage() float64 {
@@ -76,6 +79,9 @@ func (r *report) endToEnd() string {
 	fmt.Fprintln(&t, "First requests, as a multiple of the bare handler's rate (a), at the same round trip and callers:")
 	fmt.Fprintln(&t)
 	r.ratios(&t, first, "bare")
+	fmt.Fprintln(&t, "\nThe same, as a multiple of the rate of the table by hand (b):")
+	fmt.Fprintln(&t)
+	r.ratios(&t, first, "byhand")
 	fmt.Fprintln(&t, "\nReplays, as a multiple of the rate of the table by hand (b):")
 	fmt.Fprintln(&t)
 	r.ratios(&t, replay, "byhand")

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/stet-go/stet/bench/internal/chart"
@@ -171,12 +170,15 @@ func (r *report) draw() error {
 		{"endtoend-rate.svg", fmt.Sprintf("First requests, %d callers", most), "requests/s", first, most, (*cell).rate},
 		{"endtoend-p50.svg", fmt.Sprintf("First requests, %d callers: median", middle), "ms", first, middle, func(c *cell) float64 { return milliseconds(c.quantile(500)) }},
 		{"endtoend-replay.svg", fmt.Sprintf("Replays, %d callers", most), "requests/s", replay, most, (*cell).rate},
-		{"endtoend-cpu.svg", fmt.Sprintf("Processor time of a first request, all processes, %d callers", middle), "µs", first, middle, func(c *cell) float64 { return micros(c.total()) }},
+		{"endtoend-cpu.svg", fmt.Sprintf("Processor time of a first request, %d callers", middle), "µs", first, middle, func(c *cell) float64 { return micros(c.total()) }},
 	}
 	for _, ch := range charts {
 		bars := chart.Bars{Title: ch.title, Y: chart.Axis{Name: ch.unit}}
+		if rough(r.load) {
+			bars.Title += " (rough: a busy machine)"
+		}
 		for _, trip := range r.trips {
-			bars.Groups = append(bars.Groups, strings.TrimSuffix(tripName(trip), "ms")+" ms to the store")
+			bars.Groups = append(bars.Groups, "round trip "+ms(trip))
 		}
 		for _, name := range drawn {
 			series := chart.Bar{Name: labels[name]}
