@@ -182,8 +182,8 @@ func (r Reply) For(id jsontext.Value) bool {
 }
 
 // NotBegun reports whether the response, in an HTTP response with this status, says that the
-// tool was not called: the server has refused the message, or asks for something first. Where the
-// content is said to be wrong and the status is not, it is the tool that says so, of what it has read.
+// tool was not called: the server has refused the message, or asks for something first. Codes that any
+// use of JSON-RPC has count with a status alone: a tool may pass on those of a service that it has called.
 func (r Reply) NotBegun(status int) bool {
 	var says struct {
 		Code       int    `json:"code"`
@@ -196,9 +196,9 @@ func (r Reply) NotBegun(status int) bool {
 		return says.ResultType == "input_required"
 	}
 	switch says.Code {
-	case CodeParse, CodeInvalidRequest:
+	case CodeParse, CodeInvalidRequest, codeNoMethod:
 		return status >= 400 && status < 500
-	case codeNoMethod, codeHeaders, codeCapabilities, codeVersion, codeElicitation:
+	case codeHeaders, codeCapabilities, codeVersion, codeElicitation:
 		return true
 	}
 	return false
