@@ -48,7 +48,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // sumOf is the checksum in the head of r: over the version, what follows the checksum in
 // the head, status and media type, each with its length before it, and the body.
 func sumOf(r *store.Result) uint32 {
-	b := make([]byte, 0, 32+len(r.Type))
+	var stack [128]byte // enough for nearly all media types
+	b := stack[:0]
 	b = append(b, r.Head[0])
 	b = binary.AppendUvarint(b, uint64(r.Status))
 	b = appendString(b, r.Type)
@@ -126,20 +127,29 @@ func (o *Outcome) size() int {
 }
 
 // encode returns the stored form of an outcome that is not encrypted. The body shares o's
-// memory.
-func (o *Outcome) encode() store.Result {
+// memory, or is a copy, in one piece with the head.
+func (o *Outcome) encode(clone bool) store.Result {
 	r := store.Result{Status: o.Status, Type: o.Type, Body: o.Body}
 	inside := ""
 	if unfit(o.Type) != "" {
 		r.Type, inside = "", o.Type
 	}
-	b := make([]byte, headStart, headStart+2+stringLen(inside)+fieldsLen(o.Header)+fieldsLen(o.Trailer)+stringLen(o.Trace))
+	size := headStart + 2 + stringLen(inside) + fieldsLen(o.Header) + fieldsLen(o.Trailer) + stringLen(o.Trace)
+	if clone {
+		size += len(o.Body)
+	}
+	b := make([]byte, headStart, size)
 	b[0] = plainHead
 	b = append(b, byte(o.Face), byte(o.Reason))
 	b = appendString(b, inside)
 	b = appendFields(b, o.Header)
 	b = appendFields(b, o.Trailer)
-	r.Head = appendString(b, o.Trace)
+	b = appendString(b, o.Trace)
+	r.Head = b
+	if clone && len(o.Body) > 0 {
+		b = append(b, o.Body...)
+		r.Head, r.Body = b[:len(r.Head):len(r.Head)], b[len(r.Head):]
+	}
 	binary.BigEndian.PutUint32(r.Head[1:], sumOf(&r))
 	return r
 }

@@ -164,35 +164,42 @@ type ticket struct {
 	repeats  bool      // see Item.Repeatable
 	patience time.Time // of following other calls; zero: it has not followed yet
 	asked    time.Time // when the claim that was granted was sent, or its lease renewed; zero in a transaction
+	parts    *parts    // nil: they are allocated one by one
 }
 
 func (e *Engine) ticket(ctx context.Context, op Op) (*ticket, error) {
+	t := new(ticket)
+	return t, e.fill(ctx, t, op)
+}
+
+// fill makes a ticket that of an operation, or says what is wrong with it.
+func (e *Engine) fill(ctx context.Context, t *ticket, op Op) error {
 	if e.ctx.Err() != nil {
-		return nil, &Error{Kind: KindClosed, Execution: NotExecuted}
+		return &Error{Kind: KindClosed, Execution: NotExecuted}
 	}
 	if err := context.Cause(ctx); err != nil {
-		return nil, &Error{Kind: KindInvalid, Execution: NotExecuted, Cause: fmt.Errorf("context has ended: %w", err)}
+		return &Error{Kind: KindInvalid, Execution: NotExecuted, Cause: fmt.Errorf("context has ended: %w", err)}
 	}
 	p, ok := e.policies[op.Class]
 	switch {
 	case !ok:
-		return nil, invalid("Op.Class %q is not among Options.Classes", op.Class)
+		return invalid("Op.Class %q is not among Options.Classes", op.Class)
 	case op.Scope == "" || len(op.Scope) > store.MaxScope:
-		return nil, invalid("Op.Scope has %d bytes; it must have 1 to %d", len(op.Scope), store.MaxScope)
+		return invalid("Op.Scope has %d bytes; it must have 1 to %d", len(op.Scope), store.MaxScope)
 	case op.Key == "" || len(op.Key) > store.MaxKey:
-		return nil, invalid("Op.Key has %d bytes; it must have 1 to %d", len(op.Key), store.MaxKey)
+		return invalid("Op.Key has %d bytes; it must have 1 to %d", len(op.Key), store.MaxKey)
 	case op.Wait < 0:
-		return nil, invalid("Op.Wait is negative: %v", op.Wait)
+		return invalid("Op.Wait is negative: %v", op.Wait)
 	}
 	if err := checkLabel(op); err != nil {
-		return nil, err
+		return err
 	}
 	scope := store.DigestScope(e.o.Namespace, op.Scope)
 	id := store.DigestIn(scope, e.o.Namespace, op.Scope, op.Key)
 	if e.within(ctx, id) {
-		return nil, invalid("the operation was begun inside itself, by two middlewares for instance: it would wait for its own end")
+		return invalid("the operation was begun inside itself, by two middlewares for instance: it would wait for its own end")
 	}
-	t := &ticket{op: op, p: p, req: store.ClaimRequest{
+	t.op, t.p, t.req = op, p, store.ClaimRequest{
 		ID:          id,
 		Scope:       scope,
 		Fingerprint: op.Fingerprint,
@@ -200,11 +207,11 @@ func (e *Engine) ticket(ctx context.Context, op Op) (*ticket, error) {
 		Lease:       p.Lease,
 		Label:       store.Label{Class: op.Class, Name: op.Name, Ref: e.sealer.sealRef(id, p.keep(op).Pack())},
 		Outside:     p.Outside,
-	}}
+	}
 	if wait := min(cmp.Or(op.Wait, p.Wait), store.MaxWait); wait > 0 {
 		t.deadline = time.Now().Add(wait)
 	}
-	return t, nil
+	return nil
 }
 
 // within reports whether ctx belongs to a run of the same operation that goes on.
@@ -230,7 +237,7 @@ func (e *Engine) shares(other *Engine) bool {
 // The run's context takes its values from ctx, but not its end: a caller that
 // leaves does not stop an operation halfway.
 func (e *Engine) Begin(ctx context.Context, op Op) (*Lease, error) {
-	t, err := e.ticket(ctx, op)
+	t, err := e.whole(ctx, op)
 	if err != nil {
 		return nil, err
 	}
@@ -267,7 +274,10 @@ func (e *Engine) replay(ctx context.Context, t *ticket, rec store.Record) (*Leas
 	if tell := observe.TraceOf(ctx).Replayed; tell != nil && out.Trace != "" {
 		tell(out.Trace)
 	}
-	return &Lease{Run: &Run{e: e, op: t.op, p: t.p, rec: rec, outcome: out.readBy(t.p), replayed: true, ended: true, ctx: ctx}}, nil
+	l := t.parts.leased()
+	l.run = Run{e: e, op: t.op, p: t.p, rec: rec, outcome: out.readBy(t.p), replayed: true, ended: true, ctx: ctx}
+	l.lease.Run = &l.run
+	return &l.lease, nil
 }
 
 func (t *ticket) event(kind observe.Kind, rec store.Record, err error) observe.Event {

@@ -43,13 +43,13 @@ type flights struct {
 }
 
 // join returns the flight of id, and whether the caller leads it.
-func (fs *flights) join(id store.ID, fp store.Fingerprint) (f *flight, leader bool) {
+func (fs *flights) join(id store.ID, fp store.Fingerprint, p *parts) (f *flight, leader bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	if f := fs.m[id]; f != nil {
 		return f, false
 	}
-	f = &flight{id: id, fingerprint: fp}
+	f = p.flightOf(id, fp)
 	if fs.m == nil {
 		fs.m = make(map[store.ID]*flight)
 	}

@@ -47,7 +47,8 @@ type Run struct {
 	namespace  []byte // that it was accepted in; nil is the engine's
 	book       notebook
 
-	beat heartbeat
+	beat  heartbeat
+	parts *parts // of the call; nil for none
 }
 
 // Lease is for authors of faces: what Begin, Take and TxEngine.Run give. It is an
@@ -81,11 +82,14 @@ func FromContext(ctx context.Context) *Run {
 // newRun makes the run of a granted claim. The keeper ends the run's context at its
 // deadline, too; if the engine was closed meanwhile, the claim is given back.
 func (e *Engine) newRun(ctx context.Context, t *ticket, f *flight, rec store.Record) (*Lease, error) {
-	r := &Lease{Run: &Run{e: e, op: t.op, p: t.p, rec: rec, f: f, begun: t.asked, resent: t.resent, taken: t.taken}}
+	l := t.parts.leased()
+	l.run = Run{e: e, op: t.op, p: t.p, rec: rec, f: f, begun: t.asked, resent: t.resent, taken: t.taken, parts: t.parts}
+	l.lease.Run = &l.run
+	r := &l.lease
 	if t.p.Outside || t.taken {
 		r.Claim = rec.Claim()
 	}
-	r.setContext(ctx, context.Background())
+	r.setContext(ctx, context.Background(), &l.ctx)
 	// The claim may be older than the call that brought its reply.
 	if e.keeper.add(r.Run, t.asked.Add(min(rec.LeaseLeft, t.p.Lease)-t.p.Lease)) {
 		return r, nil
@@ -121,9 +125,9 @@ func (r *Run) around() *Run {
 }
 
 // setContext makes the context of a run that takes its values from ctx and ends
-// with end, or when the run is cancelled.
-func (r *Run) setContext(ctx, end context.Context) {
-	j := &joined{values: ctx, run: r, deadline: r.begun.Add(r.p.RunTimeout)}
+// with end, or when the run is cancelled. It is made in j.
+func (r *Run) setContext(ctx, end context.Context, j *joined) {
+	*j = joined{values: ctx, run: r, deadline: r.begun.Add(r.p.RunTimeout)}
 	j.Context, r.cancel = context.WithCancelCause(end)
 	r.ctx = j
 }
@@ -271,7 +275,7 @@ func (r *Lease) Settle(ctx context.Context, out Outcome) error {
 	}
 	sealed := r.sealed(out)
 	fault.At(fault.SettleBefore)
-	err := r.e.settle(ctx, r.rec.Claim(), sealed, r.p.Retention)
+	err := r.e.settleIn(r.settleContext(ctx), r.rec.Claim(), sealed, r.p.Retention)
 	fault.At(fault.SettleAfter)
 	var en entry
 	if err == nil {
@@ -280,11 +284,22 @@ func (r *Lease) Settle(ctx context.Context, out Outcome) error {
 		en.shared = true
 	}
 	r.finish(en)
-	r.insist(err, func(ctx context.Context) error { return r.e.leave(ctx, r.rec, 0) })
+	if err != nil {
+		r.insist(err, func(ctx context.Context) error { return r.e.leave(ctx, r.rec, 0) })
+	}
 	if err == nil && len(sealed.Outbox) > 0 {
 		r.e.Wake()
 	}
 	return r.report(ctx, observe.Settled, en.rec.State, err)
+}
+
+// settleContext is the context of the store call that ends the run with an outcome, of
+// which there is one.
+func (r *Run) settleContext(ctx context.Context) context.Context {
+	if r.parts == nil {
+		return r.e.storeContext(ctx, new(joined))
+	}
+	return r.e.storeContext(ctx, &r.parts.settle)
 }
 
 // Release gives the claim back, stating that nothing was executed, or that it may be

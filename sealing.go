@@ -113,12 +113,11 @@ func (s *sealer) wrap(id store.ID, as store.State, content []byte) []byte {
 
 // sealed is an outcome as it is stored.
 func (s *sealer) sealed(id store.ID, out Outcome) store.Result {
-	r := out.encode()
 	if s.first != nil {
+		r := out.encode(false)
 		return store.Result{Head: s.first.Encrypt(r.Marshal(), binding(id, out.state()))}
 	}
-	r.Body = bytes.Clone(r.Body) // the caller's memory is not the store's to keep
-	return r
+	return out.encode(true) // the caller's memory is not the store's to keep
 }
 
 // open undoes seal.
