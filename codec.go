@@ -54,7 +54,11 @@ func sumOf(r *store.Result) uint32 {
 	b = binary.AppendUvarint(b, uint64(r.Status))
 	b = appendString(b, r.Type)
 	b = binary.AppendUvarint(b, uint64(len(r.Head)-headStart))
-	sum := crc32.Update(0, castagnoli, b)
+	sum := ^uint32(0)
+	for _, octet := range b { // crc32.Update would have it on the heap
+		sum = castagnoli[byte(sum)^octet] ^ sum>>8
+	}
+	sum = ^sum
 	return crc32.Update(crc32.Update(sum, castagnoli, r.Head[headStart:]), castagnoli, r.Body)
 }
 
@@ -157,7 +161,7 @@ func (o *Outcome) encode(clone bool) store.Result {
 // decoder reads what encode wrote. Once something is wrong it stays so.
 type decoder struct {
 	b    []byte
-	text string // b as a string, so that strings are cut from it
+	text string // b as a string, so that strings are cut from it; "" before the first
 	at   int
 	left int // of MaxFields
 	err  error
@@ -200,6 +204,12 @@ func (d *decoder) string() string {
 	}
 	if d.err != nil {
 		return ""
+	}
+	if n == 0 {
+		return ""
+	}
+	if d.text == "" {
+		d.text = string(d.b)
 	}
 	d.at += n
 	return d.text[d.at-n : d.at]
@@ -257,7 +267,7 @@ func decodeStored(r store.Result) (o Outcome, err error) {
 	case r.Status > store.MaxStatus:
 		d.fail("bad status")
 	}
-	d.text, d.at = string(r.Head), headStart
+	d.at = headStart
 	o.Face, o.Reason = store.Face(d.octet(byte(store.FaceSQL))), store.Reason(d.octet(byte(store.ReasonResolved)))
 	if o.Type = d.string(); (o.Type != "") != (unfit(o.Type) != "") || o.Type != "" && r.Type != "" || unfit(r.Type) != "" {
 		d.fail("bad media type")

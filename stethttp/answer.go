@@ -198,15 +198,19 @@ func (c *call) sendStored(out stet.Outcome, replayed bool) {
 			h[f.Name] = f.Values
 		}
 	}
+	own := []string{out.Type, "true", noStore} // in one piece
 	if out.Type != "" {
-		h["Content-Type"] = []string{out.Type}
+		h["Content-Type"] = own[0:1:1]
 	}
 	if replayed {
-		h[c.m.o.ReplayedHeader] = []string{"true"}
+		h[c.m.o.ReplayedHeader] = own[1:2:2]
 	}
-	h["Cache-Control"] = []string{noStore}
-	trailer := make(http.Header, len(out.Trailer))
+	h["Cache-Control"] = own[2:3:3]
+	var trailer http.Header
 	for _, f := range out.Trailer {
+		if trailer == nil {
+			trailer = make(http.Header, len(out.Trailer))
+		}
 		trailer[f.Name] = f.Values
 		if strings.HasPrefix(f.Name, http.TrailerPrefix) {
 			h[f.Name] = f.Values // see capture.begin

@@ -155,12 +155,13 @@ func (a *Async) Accept(name string, prepare func(http.ResponseWriter, *http.Requ
 	if prepare == nil {
 		limit = min(limit, store.MaxWork)
 	}
-	return &acceptor{a: a, workName: name, prepare: prepare, limit: limit}
+	return &acceptor{a: a, own: &guard{m: a.m}, workName: name, prepare: prepare, limit: limit}
 }
 
 // acceptor is the handler of Accept.
 type acceptor struct {
 	a        *Async
+	own      *guard // which protects nothing
 	workName string
 	prepare  func(http.ResponseWriter, *http.Request) (stet.Work, bool)
 	limit    int64 // of the body, in bytes
@@ -184,7 +185,7 @@ func (ac *acceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	keys := r.Header[m.header]
-	c := &acceptance{call: &call{guard: &guard{m: m}, w: w, r: r}, acceptor: ac}
+	c := &acceptance{call: &call{guard: ac.own, w: w, r: r}, acceptor: ac}
 	buf := newBuffer()
 	defer buf.free()
 	if m.pointer != nil && !c.readFirst(buf, ac.limit) {
@@ -261,7 +262,7 @@ func (c *acceptance) accept() (stet.Status, error) {
 // when it is known that nothing stands under the key.
 func (c *acceptance) work(ctx context.Context) (w stet.Work, ok bool) {
 	c.forget() // what an earlier round has kept
-	rw := newCapture(c.w, c.r, 0, true)
+	rw := c.capture(0, true)
 	defer func() { // also when prepare panics
 		c.wrote = rw.status != 0
 		rw.finish()

@@ -54,7 +54,7 @@ type capture struct {
 
 	mu       sync.Mutex
 	header   http.Header
-	final    http.Header // header as the handler wrote it, from then on
+	final    fields      // header as the handler wrote it, from then on
 	trailer  http.Header // once done
 	status   int         // 0 until the handler wrote its header
 	declared int64       // Content-Length as declared, or -1
@@ -72,20 +72,35 @@ type capture struct {
 	left     bool // the client has left
 	done     bool // the handler has returned
 
+	lines [usualFields]store.Field // of final, unless there are more
+	kept  [usualFields]store.Field // of what is stored, likewise
+
 	timed    bool          // what is passed on has a deadline
 	end      time.Time     // of the run
 	patience time.Duration // that is left for a client that keeps the handler waiting
 }
 
-func newCapture(w http.ResponseWriter, r *http.Request, limit int, tx bool) *capture {
-	c := &capture{w: w, limit: limit, tx: tx, declared: -1, buf: newBuffer(), head: r.Method == http.MethodHead, ctx: context.Background()}
-	c.proto, c.accept = [2]int{r.ProtoMajor, r.ProtoMinor}, r.Header["Accept-Encoding"]
-	if h := w.Header(); len(h) > 0 {
-		c.outer, c.header = h.Clone(), h.Clone()
+// usualFields is how many header fields of a response cost no allocation.
+const usualFields = 8
+
+// capture returns a new writer for a call of the handler. The first has its memory in c;
+// none is used again, because a goroutine of the handler's may still hold it.
+func (c *call) capture(limit int, tx bool) *capture {
+	rw := c.writer
+	if rw == nil {
+		rw = &c.firstWriter
 	} else {
-		c.header = make(http.Header)
+		rw = new(capture)
 	}
-	return c
+	c.writer = rw
+	*rw = capture{w: c.w, limit: limit, tx: tx, declared: -1, buf: newBuffer(), head: c.r.Method == http.MethodHead, ctx: context.Background()}
+	rw.proto, rw.accept = [2]int{c.r.ProtoMajor, c.r.ProtoMinor}, c.r.Header["Accept-Encoding"]
+	if h := c.w.Header(); len(h) > 0 {
+		rw.outer, rw.header = h.Clone(), h.Clone()
+	} else {
+		rw.header = make(http.Header)
+	}
+	return rw
 }
 
 // Header implements http.ResponseWriter.
@@ -113,40 +128,42 @@ func (c *capture) writeHeader(status int) {
 	}
 	if 100 <= status && status < 200 && status != http.StatusSwitchingProtocols {
 		c.past = c.past || c.writtenPast()
-		c.publish(c.header)
+		c.publish(fieldsOf(nil, c.header))
 		c.w.WriteHeader(status)
 		c.blind = c.blind || !c.past && c.writtenPast() // it takes this for a header
 		return
 	}
-	c.final = maps.Clone(c.header)
+	c.final = fieldsOf(c.lines[:0], c.header)
 	if !finalStatus(status) {
 		c.status, c.invalid = http.StatusInternalServerError, true
 		return
 	}
 	c.status = status
-	if _, ok := c.final["Content-Length"]; ok {
-		n, err := strconv.ParseInt(c.final.Get("Content-Length"), 10, 64)
+	if c.final.has("Content-Length") {
+		n, err := strconv.ParseInt(c.final.get("Content-Length"), 10, 64)
 		if err != nil || n < 0 || status == http.StatusNoContent {
-			c.final.Del("Content-Length")
+			c.final = c.final.without("Content-Length")
 		} else {
 			c.declared = n
 		}
 	}
-	endless := c.proto[0] <= 1 && (c.proto != [2]int{1, 1} || c.final.Get("Transfer-Encoding") == "identity")
+	endless := c.proto[0] <= 1 && (c.proto != [2]int{1, 1} || c.final.get("Transfer-Encoding") == "identity")
 	bare := c.head || !bodyAllowed(status) || c.declared == 0 // its header is all there is of it
 	c.still = c.tx || endless || bare
 	c.held = c.tx || c.head || endless && c.declared < 0
 }
 
 // publish makes a header that of the real writer.
-func (c *capture) publish(header http.Header) {
+func (c *capture) publish(header fields) {
 	h := c.w.Header()
 	for name := range h {
-		if _, ok := header[name]; !ok {
+		if !header.has(name) {
 			delete(h, name)
 		}
 	}
-	maps.Copy(h, header)
+	for _, f := range header {
+		h[f.Name] = f.Values
+	}
 }
 
 // writtenPast reports whether the real writer has a header that is not from here.
@@ -263,10 +280,9 @@ func (c *capture) begin() {
 
 // detect finds the content type as net/http would, so that it is stored too.
 func (c *capture) detect() {
-	_, typed := c.final["Content-Type"]
-	coded := c.final.Get("Content-Encoding") != "" || c.proto[0] <= 1 && c.final.Get("Transfer-Encoding") != ""
-	if !typed && !coded && len(c.buf.b) > 0 {
-		c.final.Set("Content-Type", http.DetectContentType(c.buf.b))
+	coded := c.final.get("Content-Encoding") != "" || c.proto[0] <= 1 && c.final.get("Transfer-Encoding") != ""
+	if !c.final.has("Content-Type") && !coded && len(c.buf.b) > 0 {
+		c.final = append(c.final, store.Field{Name: "Content-Type", Values: []string{http.DetectContentType(c.buf.b)}})
 	}
 }
 
@@ -359,7 +375,7 @@ func (c *capture) finish() {
 	if c.invalid {
 		return
 	}
-	declared := c.final["Trailer"]
+	declared := c.final.values("Trailer")
 	for name, values := range c.header {
 		if isTrailer(name, declared) {
 			if c.trailer == nil {
@@ -382,14 +398,14 @@ func (c *capture) response(filter *headerFilter) (stet.Outcome, error) {
 	if c.declared >= 0 && int64(len(c.buf.b)) != c.declared && !c.head && bodyAllowed(c.status) {
 		return stet.Outcome{}, errCut
 	}
-	header := filter.fields(c.final, c.outer)
+	header := filter.fields(c.kept[:0], c.final, c.outer)
 	if c.declared >= 0 {
-		header = append(header, store.Field{Name: "Content-Length", Values: c.final["Content-Length"]})
+		header = append(header, store.Field{Name: "Content-Length", Values: c.final.values("Content-Length")})
 	}
 	if c.untyped() && filter.stores("Content-Type", nil) {
 		header = append(header, store.Field{Name: "Content-Type"})
 	}
-	if codings := c.final["Content-Encoding"]; !accepts(c.accept, codings) {
+	if codings := c.final.values("Content-Encoding"); !accepts(c.accept, codings) {
 		header = append(header, store.Field{Name: imposedName})
 	}
 	sortFields(header)
@@ -403,9 +419,8 @@ func (c *capture) response(filter *headerFilter) (stet.Outcome, error) {
 // untyped reports whether the first caller gets content without a type, which
 // net/http must not add for others.
 func (c *capture) untyped() bool {
-	_, typed := c.final["Content-Type"]
 	_, before := c.outer["Content-Type"] // that it is gone is stored anyway
-	return !typed && !before && len(c.buf.b) > 0
+	return !c.final.has("Content-Type") && !before && len(c.buf.b) > 0
 }
 
 // send gives the caller the rest of the response, whose outcome is durable.

@@ -47,7 +47,7 @@ func (c *call) digest(body []byte) bool {
 // the request target as it was sent, content type, content coding and body.
 func (m *Middleware) fingerprint(r *http.Request, body []byte) store.Fingerprint {
 	contentType := strings.Join(r.Header["Content-Type"], ", ")
-	digest := stet.NewFingerprint
+	canonicalized := false
 	if len(body) > 0 && (m.o.Canonicalize != nil || isMultipart(contentType)) {
 		mediaType, params, err := mime.ParseMediaType(contentType)
 		if err != nil {
@@ -62,7 +62,7 @@ func (m *Middleware) fingerprint(r *http.Request, body []byte) store.Fingerprint
 		}
 		if m.o.Canonicalize != nil {
 			if canonical, err := m.o.Canonicalize(mediaType, body); err == nil {
-				digest, body = store.NewCanonicalFingerprint, canonical
+				canonicalized, body = true, canonical
 			}
 		}
 	}
@@ -81,7 +81,10 @@ func (m *Middleware) fingerprint(r *http.Request, body []byte) store.Fingerprint
 	b = append(b, strings.Join(r.Header["Content-Encoding"], ", ")...)
 	ends[3] = len(b)
 	buf.b = b
-	return digest(b[:ends[0]], b[ends[0]:ends[1]], b[ends[1]:ends[2]], b[ends[2]:ends[3]], body)
+	if canonicalized {
+		return store.NewCanonicalFingerprint(b[:ends[0]], b[ends[0]:ends[1]], b[ends[1]:ends[2]], b[ends[2]:ends[3]], body)
+	}
+	return stet.NewFingerprint(b[:ends[0]], b[ends[0]:ends[1]], b[ends[1]:ends[2]], b[ends[2]:ends[3]], body)
 }
 
 // headParts are all parts but the body, for the rare ways.

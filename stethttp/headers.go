@@ -8,6 +8,54 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
+// fields are those of a header, by the names that are its keys, each there once. A few of
+// them cost less so than in a map.
+type fields []store.Field
+
+// fieldsOf appends those of a header to list.
+func fieldsOf(list fields, h http.Header) fields {
+	for name, values := range h {
+		list = append(list, store.Field{Name: name, Values: values})
+	}
+	return list
+}
+
+// index returns where a name is; -1 if it is not there.
+func (f fields) index(name string) int {
+	return slices.IndexFunc(f, func(field store.Field) bool { return field.Name == name })
+}
+
+func (f fields) has(name string) bool { return f.index(name) >= 0 }
+
+// values are those of a name, nil if it is not there.
+func (f fields) values(name string) []string {
+	if i := f.index(name); i >= 0 {
+		return f[i].Values
+	}
+	return nil
+}
+
+// get returns the first value of a name, "" if there is none.
+func (f fields) get(name string) string {
+	if values := f.values(name); len(values) > 0 {
+		return values[0]
+	}
+	return ""
+}
+
+func (f fields) without(name string) fields {
+	return slices.DeleteFunc(f, func(field store.Field) bool { return field.Name == name })
+}
+
+// header returns them as a header.
+func (f fields) header() http.Header {
+	h := make(http.Header, len(f))
+	for _, field := range f {
+		h[field.Name] = field.Values
+	}
+	return h
+}
+
 // headerFilter says which response headers are stored.
 type headerFilter struct {
 	keep, drop map[string]bool // keep is nil for all; what is in both is dropped
@@ -62,23 +110,23 @@ func (f *headerFilter) stores(name string, connection []string) bool {
 	return name != "" && name[0] != ':' && !f.drop[canonical] && (f.keep == nil || f.keep[canonical]) && !neverStored(canonical, connection)
 }
 
-// fields returns the stored copy of a response's header, without its trailers
+// fields appends to list the stored copy of a response's header, without its trailers
 // and without what had been set before the handler was called. What had been set
 // then and is not there any more has no values.
-func (f *headerFilter) fields(header, outer http.Header) []store.Field {
-	connection := header["Connection"]
-	list := make([]store.Field, 0, len(header))
-	for name, values := range header {
+func (f *headerFilter) fields(list []store.Field, header fields, outer http.Header) []store.Field {
+	connection := header.values("Connection")
+	for _, field := range header {
+		name := field.Name
 		if !f.stores(name, connection) || strings.HasPrefix(name, http.TrailerPrefix) || name == "Content-Length" {
 			continue
 		}
-		if before, ok := outer[name]; ok && slices.Equal(before, values) {
+		if before, ok := outer[name]; ok && slices.Equal(before, field.Values) {
 			continue
 		}
-		list = append(list, store.Field{Name: name, Values: values})
+		list = append(list, field)
 	}
 	for name := range outer {
-		if _, kept := header[name]; !kept && f.stores(name, connection) && name != "Content-Length" {
+		if !header.has(name) && f.stores(name, connection) && name != "Content-Length" {
 			list = append(list, store.Field{Name: name})
 		}
 	}
@@ -87,8 +135,8 @@ func (f *headerFilter) fields(header, outer http.Header) []store.Field {
 }
 
 // trailers returns the stored copy of the trailers of a response with header.
-func (f *headerFilter) trailers(trailer, header http.Header) []store.Field {
-	connection := header["Connection"]
+func (f *headerFilter) trailers(trailer http.Header, header fields) []store.Field {
+	connection := header.values("Connection")
 	var list []store.Field
 	for name, values := range trailer {
 		if f.stores(strings.TrimPrefix(name, http.TrailerPrefix), connection) {

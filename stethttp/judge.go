@@ -40,6 +40,9 @@ func (c *call) judge(run *stet.Run, rw *capture) verdict {
 	if c.failure().Permanent {
 		return failed
 	}
+	if c.m.o.usual && rw.ordinary() {
+		return kept
+	}
 	header, trailer := rw.said()
 	notExecuted := c.m.o.NotExecuted
 	if c.later {
@@ -61,22 +64,34 @@ func (c *call) complain(what string) {
 		slog.String("class", c.op.Class))
 }
 
+// ordinary reports whether the defaults of Options.NotExecuted and Failed are false for a
+// finished response whatever else it says.
+func (c *capture) ordinary() bool {
+	return c.status < http.StatusBadRequest && len(c.trailer) == 0 && !c.final.has("Grpc-Status") && !c.rpc()
+}
+
+// rpc reports whether an RPC protocol puts its end into the content.
+func (c *capture) rpc() bool {
+	contentType := c.final.get("Content-Type")
+	return strings.HasPrefix(contentType, grpcWeb) || strings.HasPrefix(contentType, connectStream)
+}
+
 // said returns the header and the trailer of a finished response. The trailer has
 // the names that are sent, and what RPC protocols put at the end of the content.
 func (c *capture) said() (header, trailer http.Header) {
-	contentType := c.final.Get("Content-Type")
-	rpc := !c.over && (strings.HasPrefix(contentType, grpcWeb) || strings.HasPrefix(contentType, connectStream))
+	header = c.final.header()
+	rpc := !c.over && c.rpc()
 	if len(c.trailer) == 0 && !rpc {
-		return c.final, nil
+		return header, nil
 	}
 	trailer = make(http.Header)
 	for name, values := range c.trailer {
 		trailer[http.CanonicalHeaderKey(strings.TrimPrefix(name, http.TrailerPrefix))] = values
 	}
 	if rpc {
-		endOfRPC(trailer, contentType, c.buf.b)
+		endOfRPC(trailer, c.final.get("Content-Type"), c.buf.b)
 	}
-	return c.final, trailer
+	return header, trailer
 }
 
 // merged returns the header with the trailer, whose fields count.

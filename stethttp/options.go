@@ -174,6 +174,7 @@ type Options struct {
 	ErrorLog *slog.Logger
 
 	later func(status int, header http.Header) bool // NotExecuted, of operations that are run later
+	usual bool                                      // NotExecuted and Failed are the defaults
 }
 
 // SingleTenant is the Options.Scope of a service whose keys are all of one
@@ -257,6 +258,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Tries < 0 || o.Tries > maxTries {
 		return o, misuse.Errorf("stethttp: Options.Tries is %d; it must be 1 to %d", o.Tries, maxTries)
 	}
+	o.usual = o.NotExecuted == nil && o.Failed == nil
 	if err := o.responses(); err != nil {
 		return o, err
 	}

@@ -26,7 +26,7 @@ func (m *Middleware) Respond(ctx context.Context, h http.Handler, r *http.Reques
 	policy, _ := m.engine.Policy(run.Op().Class)
 	w := nowhere{}
 	c := &call{guard: &guard{m: m, next: h}, w: w, r: r, op: run.Op(), later: true}
-	rw := newCapture(w, r, policy.MaxResult, true)
+	rw := c.capture(policy.MaxResult, true)
 	defer rw.free()
 	rw.attend(ctx, r)
 	func() {
@@ -47,16 +47,15 @@ func (m *Middleware) Respond(ctx context.Context, h http.Handler, r *http.Reques
 	if c.says == undone {
 		run.Declare(stet.NotExecuted, 0)
 	}
-	return out, retryAfterOf(rw.final)
+	return out, retryAfterOf(rw.final.get("Retry-After"))
 }
 
 // maxRetryAfter bounds what a Retry-After is heeded for.
 const maxRetryAfter = 24 * time.Hour
 
-// retryAfterOf is how long a response asks to wait (RFC 9110, section 10.2.3), 0 if it
+// retryAfterOf is how long a response's Retry-After asks to wait (RFC 9110, section 10.2.3), 0 if it
 // does not.
-func retryAfterOf(h http.Header) time.Duration {
-	text := h.Get("Retry-After")
+func retryAfterOf(text string) time.Duration {
 	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
 		return min(time.Duration(seconds)*time.Second, maxRetryAfter)
 	}

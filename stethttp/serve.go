@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/stet-go/stet"
@@ -21,6 +22,23 @@ type guard struct {
 	m     *Middleware
 	next  http.Handler
 	wrong string // with how it is wired
+	first atomic.Pointer[named]
+}
+
+// named is what an operation is called that has no pattern with a method.
+type named struct{ method, path, name string }
+
+// named returns the name of an operation. That of the first is kept, as most handlers have
+// one path: it costs no more then.
+func (g *guard) named(method, path string) string {
+	if n := g.first.Load(); n != nil && n.method == method && n.path == path {
+		return n.name
+	}
+	name := store.LabelText(method + " " + path)
+	if g.first.Load() == nil {
+		g.first.CompareAndSwap(nil, &named{method, path, name})
+	}
+	return name
 }
 
 // call is one request that is protected.
@@ -29,14 +47,18 @@ type call struct {
 	w     http.ResponseWriter
 	r     *http.Request
 	op    stet.Op
-	limit int           // of the stored result, in bytes
-	buf   *buffer       // that the body was read into
-	sent  []byte        // the body
-	light bool          // the body was dropped
-	body  *body         // as the handler reads it
-	first body          // of its first call
-	ctx   *callContext  // of the handler's last call
-	outer callContext   // of its first call
+	limit int          // of the stored result, in bytes
+	buf   *buffer      // that the body was read into
+	sent  []byte       // the body
+	light bool         // the body was dropped
+	body  *body        // as the handler reads it
+	first body         // of its first call
+	ctx   *callContext // of the handler's last call
+	outer callContext  // of its first call
+
+	writer      *capture // of the handler's last call
+	firstWriter capture  // of its first call
+
 	later bool          // it is run by a worker
 	inner *http.Request // the handler's
 	begun time.Time     // only if the request prefers to wait
@@ -144,7 +166,7 @@ func (c *call) name(keys []string) (problem *condition, detail string) {
 	if m.o.Class != nil {
 		c.op.Class = m.o.Class(r)
 	}
-	c.op.Name, c.op.Ref = m.label(r)
+	c.op.Name, c.op.Ref = c.label(r)
 	policy, ok := m.engine.Policy(c.op.Class)
 	if !ok {
 		m.log().ErrorContext(r.Context(), "stethttp: Options.Class named a class that is not among stet.Options.Classes; nothing was executed",
@@ -159,14 +181,15 @@ func (c *call) name(keys []string) (problem *condition, detail string) {
 }
 
 // label returns what the operation is called, and its reference.
-func (m *Middleware) label(r *http.Request) (name, ref string) {
+func (g *guard) label(r *http.Request) (name, ref string) {
+	m := g.m
 	switch {
 	case m.o.Name != nil:
 		name = m.o.Name(r)
 	case strings.HasPrefix(r.Pattern, r.Method+" "):
 		name = r.Pattern
 	default:
-		name = r.Method + " " + cmp.Or(r.Pattern, r.URL.Path)
+		name = g.named(r.Method, cmp.Or(r.Pattern, r.URL.Path))
 	}
 	if m.o.Ref != nil {
 		ref = strings.TrimPrefix(store.LabelText(m.o.Ref(r)), "sealed:") // which is the engine's mark
@@ -267,7 +290,7 @@ func (c *call) serve() {
 		c.serveOutside(run)
 		return
 	}
-	rw := newCapture(c.w, c.r, c.limit, false)
+	rw := c.capture(c.limit, false)
 	defer rw.free()
 	rw.attend(run.Context(), c.r)
 	c.run(run, rw)

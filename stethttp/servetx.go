@@ -37,7 +37,7 @@ func (c *call) serveTx() {
 			return stet.Outcome{}, errLight
 		}
 		drop() // what an earlier call wrote, whose transaction was not committed
-		rw = newCapture(c.w, c.r, c.limit, true)
+		rw = c.capture(c.limit, true)
 		c.next.ServeHTTP(rw, c.request(ctx))
 		return c.outcomeTx(stet.FromContext(ctx), rw)
 	}
