@@ -6,18 +6,28 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"slices"
 	"sync"
 )
 
-// maxPooled is the greatest buffer that is kept for other requests.
+// maxPooled is the greatest memory that a buffer of little content keeps.
 const maxPooled = 64 << 10
 
 // buffer is memory that requests lend each other. What leaves a request, for
 // the store or for a handler's goroutine, is never in one.
-type buffer struct{ b []byte }
+type buffer struct {
+	b     []byte
+	small []byte // the memory that b had before it was large
+}
 
 var buffers = sync.Pool{New: func() any { return &buffer{b: make([]byte, 0, 2048)} }}
+
+// large is memory of one size for content above maxPooled: otherwise most of what a service
+// allocates would be that of its largest requests. The last has room for what
+// DefaultMaxBody and the default of stet.Policy.MaxResult allow.
+var large = [...]struct {
+	size int
+	pool *sync.Pool // of *[]byte
+}{{256 << 10, new(sync.Pool)}, {1<<20 + 4<<10, new(sync.Pool)}}
 
 func newBuffer() *buffer {
 	buf := buffers.Get().(*buffer)
@@ -25,11 +35,74 @@ func newBuffer() *buffer {
 	return buf
 }
 
-func (buf *buffer) free() {
+// grow makes room for n more bytes.
+func (buf *buffer) grow(n int) {
+	need := len(buf.b) + n
+	switch {
+	case need <= cap(buf.b):
+		return
+	case need <= maxPooled:
+		buf.b = append(make([]byte, 0, min(max(need, 2*cap(buf.b)), maxPooled)), buf.b...)
+		return
+	}
+	var b []byte
+	for _, l := range large {
+		if need <= l.size {
+			if lent, ok := l.pool.Get().(*[]byte); ok {
+				b = (*lent)[:0]
+			} else {
+				b = make([]byte, 0, l.size)
+			}
+			break
+		}
+	}
+	if b == nil { // more than is lent
+		b = make([]byte, 0, max(need, 2*cap(buf.b)))
+	}
+	b = append(b, buf.b...)
+	if freed != nil {
+		freed(buf.b)
+	}
 	if cap(buf.b) <= maxPooled {
-		buffers.Put(buf)
+		buf.small = buf.b
+	} else {
+		lend(buf.b)
+	}
+	buf.b = b
+}
+
+// lend lends large memory to other requests.
+func lend(b []byte) {
+	for _, l := range large {
+		if cap(b) == l.size {
+			l.pool.Put(&b)
+		}
 	}
 }
+
+// freed is nil but in tests, where it is called with memory before that is lent again.
+var freed func([]byte)
+
+// drop lets go of the content, and of large memory.
+func (buf *buffer) drop() {
+	if freed != nil {
+		freed(buf.b)
+	}
+	if cap(buf.b) > maxPooled {
+		lend(buf.b)
+		buf.b, buf.small = buf.small, nil
+	}
+	buf.b = buf.b[:0]
+}
+
+func (buf *buffer) free() {
+	buf.drop()
+	buffers.Put(buf)
+}
+
+// believed is how many times what has come of a body its claimed length may be, to have
+// memory taken for it.
+const believed = 16
 
 // errBodyTooLarge: a request body is larger than Options.MaxBody.
 var errBodyTooLarge = errors.New("stethttp: request body too large")
@@ -49,11 +122,13 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64, buf *buffer) 
 		// waiting for the rest.
 		body = http.MaxBytesReader(w, r.Body, limit)
 	}
-	// A length that is only claimed is no reason to take much memory.
-	buf.b = slices.Grow(buf.b, int(min(max(r.ContentLength, 0), maxPooled-bytes.MinRead))+1)
+	// A length that is only claimed is no reason to take much memory. Once some of it has
+	// come, the rest is believed, lest it be copied at each step.
+	claimed := int(max(r.ContentLength, 0))
+	buf.grow(min(claimed, maxPooled-bytes.MinRead) + 1)
 	for {
-		if len(buf.b) == cap(buf.b) {
-			buf.b = append(buf.b, 0)[:len(buf.b)]
+		if n := len(buf.b); n == cap(buf.b) {
+			buf.grow(max(n, min(claimed+1, believed*n)-n))
 		}
 		n, err := body.Read(buf.b[len(buf.b):cap(buf.b)])
 		buf.b = buf.b[:len(buf.b)+n]

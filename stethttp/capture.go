@@ -185,6 +185,7 @@ func (c *capture) Write(p []byte) (int, error) {
 		}
 		return c.pass(p)
 	}
+	c.reserve(len(p))
 	c.buf.b = append(c.buf.b, p...)
 	return len(p), nil
 }
@@ -199,6 +200,7 @@ func (c *capture) WriteString(s string) (int, error) {
 		}
 		return c.pass([]byte(s))
 	}
+	c.reserve(len(s))
 	c.buf.b = append(c.buf.b, s...)
 	return len(s), nil
 }
@@ -233,6 +235,11 @@ func (c *capture) admit(n int) (over bool, err error) {
 		return false, errTooLarge
 	}
 	return c.over, nil
+}
+
+// reserve makes room for n more bytes of content, or for all that is to come.
+func (c *capture) reserve(n int) {
+	c.buf.grow(max(n, int(min(c.declared, int64(c.limit)))-len(c.buf.b)))
 }
 
 // room is how many bytes of content are kept.

@@ -50,7 +50,8 @@ func (c *call) patience() time.Duration {
 func (c *call) lighten() {
 	if len(c.sent) > maxPooled {
 		c.close()
-		c.buf.b, c.sent, c.light = nil, nil, true
+		c.buf.drop()
+		c.sent, c.light = nil, true
 	}
 }
 

@@ -45,6 +45,38 @@ func TestDuplicatesStayBlockedWhileTheFirstStreams(t *testing.T) {
 	s.wantRuns(1)
 }
 
+// TestStreamsFirstByteWaitsForNothing: what is flushed reaches the client while the handler
+// goes on, however much it is, and what comes after it is not sent before it is flushed.
+func TestStreamsFirstByteWaitsForNothing(t *testing.T) {
+	for _, size := range []int{1, 4 << 10, 100 << 10, 600 << 10} {
+		read := make(chan struct{})
+		piece := strings.Repeat("x", size)
+		s := start(t, setup{handler: func(w http.ResponseWriter, r *http.Request) {
+			for range 2 {
+				_, _ = io.WriteString(w, piece)
+				w.(http.Flusher).Flush()
+				<-read
+			}
+		}, engine: stet.Options{Policy: stet.Policy{MaxResult: 2 << 20}}})
+		resp, err := s.client.Do(s.request("POST", "/payments", "k", "{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		for range 2 {
+			got := make([]byte, size)
+			if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != piece { // the handler waits
+				t.Errorf("%d bytes were flushed: %v", size, err)
+			}
+			read <- struct{}{}
+		}
+		if rest, err := io.ReadAll(resp.Body); err != nil || len(rest) > 0 {
+			t.Errorf("%d bytes more, %v", len(rest), err)
+		}
+		wantReply(t, s.post("k", "{}"), 200, piece+piece, true)
+	}
+}
+
 func TestStreamDoesNotEndBeforeItsOutcomeIsDurable(t *testing.T) {
 	for _, declared := range []bool{false, true} {
 		store := newFaulty()
