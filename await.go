@@ -3,6 +3,7 @@ package stet
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stet-go/stet/internal/timer"
@@ -16,8 +17,9 @@ const awaitRest = time.Millisecond
 
 // bells tell calls of Await that an operation has ended in this process.
 type bells struct {
-	mu sync.Mutex
-	m  map[store.ID]*bell
+	calls atomic.Int64 // that have joined
+	mu    sync.Mutex
+	m     map[store.ID]*bell
 }
 
 // bell is that of one operation.
@@ -28,6 +30,7 @@ type bell struct {
 
 // join adds a call, which leaves with leave.
 func (b *bells) join(id store.ID) (leave func()) {
+	b.calls.Add(1)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.m == nil {
@@ -40,6 +43,7 @@ func (b *bells) join(id store.ID) (leave func()) {
 	}
 	one.calls++
 	return func() {
+		defer b.calls.Add(-1)
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if one.calls--; one.calls == 0 {
@@ -60,6 +64,9 @@ func (b *bells) ring(ev observe.Event) {
 	switch ev.Kind {
 	case observe.Settled, observe.Resolved, observe.Parked, observe.Cancelled, observe.Released, observe.Fenced:
 	default:
+		return
+	}
+	if b.calls.Load() == 0 { // one that comes now looks at the store after this
 		return
 	}
 	b.mu.Lock()

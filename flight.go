@@ -12,7 +12,7 @@ import (
 type flight struct {
 	id store.ID
 
-	// Below: guarded by flights.mu.
+	// Below: guarded by the mu of its part.
 	phase       phase
 	fingerprint store.Fingerprint // of the leader; binding once running
 	result      entry             // when over: what followers may share
@@ -36,31 +36,45 @@ type entry struct {
 	err     error
 }
 
-// flights are the operations in flight in this process.
+// flights are the operations in flight in this process, in parts, lest calls with
+// different keys wait for each other.
 type flights struct {
+	parts [64]flightPart
+}
+
+// flightPart has the flights whose IDs end alike.
+type flightPart struct {
 	mu sync.Mutex
 	m  map[store.ID]*flight
+	_  [48]byte // a cache line for each
+}
+
+// of returns the part of an ID.
+func (fs *flights) of(id store.ID) *flightPart {
+	return &fs.parts[int(id[len(id)-1])%len(fs.parts)]
 }
 
 // join returns the flight of id, and whether the caller leads it.
 func (fs *flights) join(id store.ID, fp store.Fingerprint, p *parts) (f *flight, leader bool) {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	if f := fs.m[id]; f != nil {
+	part := fs.of(id)
+	part.mu.Lock()
+	defer part.mu.Unlock()
+	if f := part.m[id]; f != nil {
 		return f, false
 	}
 	f = p.flightOf(id, fp)
-	if fs.m == nil {
-		fs.m = make(map[store.ID]*flight)
+	if part.m == nil {
+		part.m = make(map[store.ID]*flight)
 	}
-	fs.m[id] = f
+	part.m[id] = f
 	return f, true
 }
 
 // turn says how far the leader has come.
 func (fs *flights) turn(f *flight, to phase) {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
+	part := fs.of(f.id)
+	part.mu.Lock()
+	defer part.mu.Unlock()
 	if f.phase < to {
 		f.turn(to)
 	}
@@ -69,35 +83,38 @@ func (fs *flights) turn(f *flight, to phase) {
 // runs says that the leader runs an operation whose fingerprint it has only
 // learned from the store.
 func (fs *flights) runs(f *flight, fp store.Fingerprint) {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
+	part := fs.of(f.id)
+	part.mu.Lock()
+	defer part.mu.Unlock()
 	f.fingerprint = fp
 	f.turn(running)
 }
 
 // runsHere reports whether a call of this process runs the operation.
 func (fs *flights) runsHere(id store.ID) bool {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	f := fs.m[id]
+	part := fs.of(id)
+	part.mu.Lock()
+	defer part.mu.Unlock()
+	f := part.m[id]
 	return f != nil && f.phase == running
 }
 
 // end says that the flight is over; en is shared with its followers if it may be.
 func (fs *flights) end(f *flight, en entry) {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
+	part := fs.of(f.id)
+	part.mu.Lock()
+	defer part.mu.Unlock()
 	if f.phase == over {
 		return
 	}
 	f.result = en
 	f.turn(over)
-	if fs.m[f.id] == f {
-		delete(fs.m, f.id)
+	if part.m[f.id] == f {
+		delete(part.m, f.id)
 	}
 }
 
-// turn changes the phase and wakes the followers. The caller holds flights.mu.
+// turn changes the phase and wakes the followers. The caller holds the mu of its part.
 func (f *flight) turn(to phase) {
 	f.phase = to
 	if f.changed != nil {
@@ -109,8 +126,9 @@ func (f *flight) turn(to phase) {
 // look returns the flight's phase, its fingerprint and result, and a channel
 // that is closed when the phase changes.
 func (fs *flights) look(f *flight) (ph phase, fp store.Fingerprint, en entry, changed <-chan struct{}) {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
+	part := fs.of(f.id)
+	part.mu.Lock()
+	defer part.mu.Unlock()
 	if f.phase != over && f.changed == nil {
 		f.changed = make(chan struct{})
 	}

@@ -26,12 +26,24 @@ func (s *Store) Browse(ctx context.Context, q store.Query) (store.Page, error) {
 	if limit == 0 {
 		limit = store.DefaultBrowse
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now()
 	var page []store.Record // the least so far, sorted
-	for i := range s.n {
-		e := s.at(i)
+	for i := range s.shards {
+		page = s.browse(&s.shards[i], q, after, limit, page)
+	}
+	p := store.Page{Records: page}
+	if len(page) == limit {
+		p.Next = page[limit-1].ID.String()
+	}
+	return p, nil
+}
+
+// browse puts what matches in a shard into a page, from which what is too much falls.
+func (s *Store) browse(sh *shard, q store.Query, after []byte, limit int, page []store.Record) []store.Record {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	now := s.now()
+	for i := range sh.n {
+		e := sh.at(i)
 		if bytes.Compare(e.id[:], after) <= 0 || len(page) == limit && byID(page[limit-1], e.id) < 0 || now >= e.forget {
 			continue
 		}
@@ -43,11 +55,7 @@ func (s *Store) Browse(ctx context.Context, q store.Query) (store.Page, error) {
 		place, _ := slices.BinarySearchFunc(page, e.id, byID)
 		page = slices.Insert(page[:min(len(page), limit-1)], min(place, limit-1), rec)
 	}
-	p := store.Page{Records: page}
-	if len(page) == limit {
-		p.Next = page[limit-1].ID.String()
-	}
-	return p, nil
+	return page
 }
 
 func byID(rec store.Record, id store.ID) int { return bytes.Compare(rec.ID[:], id[:]) }

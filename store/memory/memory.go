@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stet-go/stet/store"
@@ -21,7 +22,7 @@ type Options struct {
 	// MaxRecords bounds how many records are held. At the limit new claims
 	// are refused, and nothing is executed. Default DefaultMaxRecords.
 	MaxRecords int
-	// Clock is the store's clock. Default time.Now.
+	// Clock is the store's clock, for any number of goroutines at once. Default time.Now.
 	Clock func() time.Time
 }
 
@@ -30,17 +31,33 @@ type Store struct {
 	o     Options
 	start time.Time // instants are counted from it, with the clock's monotonic part
 
+	shards [64]shard    // by ID, lest operations wait for each other
+	n      atomic.Int64 // entries held
+	fence  atomic.Int64 // of the last claim of any key: it outlives every record
+
+	waits   sync.Mutex  // guards queues; taken last
+	queues  queues      // what waits
+	crowded atomic.Bool // there is much in them that is out of date
+
+	sweeping sync.Mutex // taken first
+	swept    int        // the shard that the sweep has come to
+}
+
+// shard has the entries whose IDs end alike.
+type shard struct {
 	mu     sync.Mutex
 	index  map[store.ID]int // places among the entries
 	chunks [][]entry        // see at: few large objects, for the garbage collector's sake
 	n      int              // entries held
 	cursor int              // of the sweep
-	fence  int64            // of the last claim of any key: it outlives every record
-	queues queues           // what waits
+	_      [64]byte         // so that no two locks share a cache line
 }
 
+// shard returns the one of an ID.
+func (s *Store) shard(id store.ID) *shard { return &s.shards[int(id[len(id)-1])%len(s.shards)] }
+
 // chunk is how many entries are allocated together.
-const chunk = 256
+const chunk = 32
 
 // instant is a time on the store's clock, since its start.
 type instant = time.Duration
@@ -78,7 +95,7 @@ func New(o Options) *Store {
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
-	return &Store{o: o, start: o.Clock(), index: make(map[store.ID]int)}
+	return &Store{o: o, start: o.Clock()}
 }
 
 func (s *Store) now() instant { return s.o.Clock().Sub(s.start) }
@@ -92,9 +109,9 @@ func after(now instant, d time.Duration) instant {
 	return now + d
 }
 
-// at returns the entry at a place. The caller holds s.mu, and keeps the pointer
+// at returns the entry at a place. The caller holds its mu, and keeps the pointer
 // no longer than until the next removal.
-func (s *Store) at(i int) *entry { return &s.chunks[i/chunk][i%chunk] }
+func (sh *shard) at(i int) *entry { return &sh.chunks[i/chunk][i%chunk] }
 
 // Claim implements store.Store.
 func (s *Store) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
@@ -106,16 +123,19 @@ func (s *Store) enter(ctx context.Context, req store.ClaimRequest, begin func(*e
 	if err := ctx.Err(); err != nil {
 		return store.Record{}, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.tidy()
+	sh := s.shard(req.ID)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
 	now := s.now()
 	e := s.current(req.ID, now)
 	switch {
 	case e == nil:
-		if s.n >= s.o.MaxRecords {
+		if s.n.Add(1) > int64(s.o.MaxRecords) {
+			s.n.Add(-1)
 			return store.Record{}, s.full()
 		}
-		e = s.add(req)
+		e = sh.add(req)
 		begin(e, now)
 	case e.fingerprint != req.Fingerprint:
 		return s.record(e, now), store.ErrMismatch
@@ -129,24 +149,27 @@ func (s *Store) enter(ctx context.Context, req store.ClaimRequest, begin func(*e
 	return s.record(e, now), nil
 }
 
-// add makes room for a record. The caller holds s.mu.
-func (s *Store) add(req store.ClaimRequest) *entry {
-	if s.n == len(s.chunks)*chunk {
-		s.chunks = append(s.chunks, make([]entry, min(chunk, s.o.MaxRecords)))
+// add makes room for a record. The caller holds sh.mu.
+func (sh *shard) add(req store.ClaimRequest) *entry {
+	if sh.n == len(sh.chunks)*chunk {
+		sh.chunks = append(sh.chunks, make([]entry, chunk))
 	}
-	s.index[req.ID] = s.n
-	e := s.at(s.n)
-	s.n++
+	if sh.index == nil {
+		sh.index = make(map[store.ID]int)
+	}
+	sh.index[req.ID] = sh.n
+	e := sh.at(sh.n)
+	sh.n++
 	*e = entry{id: req.ID, scope: req.Scope, fingerprint: req.Fingerprint}
 	return e
 }
 
-// full is the error of a store that holds no more. The caller holds s.mu.
+// full is the error of a store that holds no more.
 func (s *Store) full() error {
-	return fmt.Errorf("memory: %w: %d records are held, the limit of Options.MaxRecords", store.ErrNotDone, s.n)
+	return fmt.Errorf("memory: %w: %d records are held, the limit of Options.MaxRecords", store.ErrNotDone, s.o.MaxRecords)
 }
 
-// grant makes e run under req. The caller holds s.mu.
+// grant makes e run under req. The caller holds its shard's mu.
 func (s *Store) grant(e *entry, req store.ClaimRequest, now instant) {
 	e.to(store.VerbClaim)
 	e.attempt++
@@ -159,10 +182,9 @@ func (s *Store) grant(e *entry, req store.ClaimRequest, now instant) {
 // Outside implements store.OutsideStore.
 func (s *Store) Outside() {}
 
-// own gives e to an owner, with a fence of its own. The caller holds s.mu.
+// own gives e to an owner, with a fence of its own. The caller holds its shard's mu.
 func (s *Store) own(e *entry, owner store.Owner, now instant) {
-	s.fence++
-	e.fence = s.fence
+	e.fence = s.fence.Add(1)
 	e.owner = owner
 	e.claimed = now
 	e.ended, e.outside, e.expires, e.forget = false, false, never, never
@@ -172,7 +194,7 @@ func (s *Store) own(e *entry, owner store.Owner, now instant) {
 const retention = 24 * time.Hour
 
 // park makes a dead run's record unknown, or accepted if the run may be repeated, or
-// retryable if it can have had no effect. The caller holds s.mu.
+// retryable if it can have had no effect. The caller holds its shard's mu.
 func (s *Store) park(e *entry, now instant) {
 	switch {
 	case e.repeatable():
@@ -188,7 +210,7 @@ func (s *Store) park(e *entry, now instant) {
 }
 
 // to takes e along an arrow of the state machine, which callers have checked
-// to be there. The caller holds the store's mu.
+// to be there. The caller holds its shard's mu.
 func (e *entry) to(verb store.Verb) {
 	next, ok := e.state.Next(verb)
 	if !ok {
@@ -202,15 +224,16 @@ func (e *entry) to(verb store.Verb) {
 }
 
 // current returns the record of id, or nil if there is none or it is past its
-// ForgetAt. The caller holds s.mu.
+// ForgetAt. The caller holds its shard's mu.
 func (s *Store) current(id store.ID, now instant) *entry {
-	i, ok := s.index[id]
+	sh := s.shard(id)
+	i, ok := sh.index[id]
 	if !ok {
 		return nil
 	}
-	e := s.at(i)
+	e := sh.at(i)
 	if now >= e.forget {
-		s.remove(i)
+		s.remove(sh, i)
 		return nil
 	}
 	if now >= e.expires {
@@ -220,22 +243,23 @@ func (s *Store) current(id store.ID, now instant) *entry {
 }
 
 // remove forgets the entry at place i, which the last one takes. The caller
-// holds s.mu.
-func (s *Store) remove(i int) {
-	delete(s.index, s.at(i).id)
-	s.n--
-	if last := s.at(s.n); i != s.n {
-		*s.at(i) = *last
-		s.index[last.id] = i
+// holds sh.mu.
+func (s *Store) remove(sh *shard, i int) {
+	delete(sh.index, sh.at(i).id)
+	s.n.Add(-1)
+	sh.n--
+	if last := sh.at(sh.n); i != sh.n {
+		*sh.at(i) = *last
+		sh.index[last.id] = i
 	}
-	*s.at(s.n) = entry{}
-	if spare := len(s.chunks)*chunk - s.n; spare >= 2*chunk {
-		s.chunks[len(s.chunks)-1] = nil
-		s.chunks = s.chunks[:len(s.chunks)-1]
+	*sh.at(sh.n) = entry{}
+	if spare := len(sh.chunks)*chunk - sh.n; spare >= 2*chunk {
+		sh.chunks[len(sh.chunks)-1] = nil
+		sh.chunks = sh.chunks[:len(sh.chunks)-1]
 	}
 }
 
-// record returns the record as it is at now. The caller holds s.mu.
+// record returns the record as it is at now. The caller holds its shard's mu.
 func (s *Store) record(e *entry, now instant) store.Record {
 	r := store.Record{ID: e.id, Scope: e.scope, Label: e.label, State: e.state, Fingerprint: e.fingerprint, Owner: e.owner, Fence: e.fence,
 		Attempt: e.attempt, Result: e.result, Gone: e.gone, ClaimedAt: s.start.Add(e.claimed)}
@@ -268,8 +292,10 @@ func (s *Store) look(ctx context.Context, id store.ID, show func(*entry, instant
 	if err := ctx.Err(); err != nil {
 		return store.Record{}, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.tidy()
+	sh := s.shard(id)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
 	now := s.now()
 	e := s.current(id, now)
 	if e == nil {
@@ -283,8 +309,10 @@ func (s *Store) change(ctx context.Context, c store.Claim, do func(e *entry, now
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.tidy()
+	sh := s.shard(c.ID)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
 	now := s.now()
 	e := s.current(c.ID, now)
 	if e == nil || e.fence != c.Fence {
@@ -298,21 +326,30 @@ func (s *Store) Extend(ctx context.Context, claims []store.Claim, lease time.Dur
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now()
+	defer s.tidy()
 	for _, c := range claims {
-		e := s.current(c.ID, now)
-		if e == nil || e.fence != c.Fence || e.state != store.Running {
+		if !s.extend(c, lease) {
 			lost = append(lost, c)
-			continue
-		}
-		e.leaseEnd = after(now, lease)
-		if e.repeatable() && e.leaseEnd > e.work.due {
-			s.wait(e, e.leaseEnd)
 		}
 	}
 	return lost, nil
+}
+
+// extend renews one lease; false if it is lost.
+func (s *Store) extend(c store.Claim, lease time.Duration) bool {
+	sh := s.shard(c.ID)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	now := s.now()
+	e := s.current(c.ID, now)
+	if e == nil || e.fence != c.Fence || e.state != store.Running {
+		return false
+	}
+	e.leaseEnd = after(now, lease)
+	if e.repeatable() && e.leaseEnd > e.work.due {
+		s.wait(e, e.leaseEnd)
+	}
+	return true
 }
 
 // Settle implements store.Store.
@@ -367,19 +404,20 @@ func (s *Store) Release(ctx context.Context, c store.Claim, keep store.Retention
 
 // Watch implements store.Watcher.
 func (s *Store) Watch(ctx context.Context, id store.ID, fence int64) error {
+	sh := s.shard(id)
 	for {
-		s.mu.Lock()
+		sh.mu.Lock()
 		now := s.now()
 		e := s.current(id, now)
 		if e == nil || e.state != store.Running || e.fence != fence || now >= e.leaseEnd {
-			s.mu.Unlock()
+			sh.mu.Unlock()
 			return nil
 		}
 		if e.changed == nil {
 			e.changed = make(chan struct{})
 		}
 		changed, left := e.changed, e.leaseEnd-now
-		s.mu.Unlock()
+		sh.mu.Unlock()
 
 		lapse := time.NewTimer(left) // looked at again then: a heartbeat may have come
 		select {
@@ -400,15 +438,32 @@ func (s *Store) Sweep(ctx context.Context, limit int) (store.Swept, error) {
 	if err := ctx.Err(); err != nil {
 		return swept, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now()
-	for range limit {
-		if s.cursor >= s.n {
-			s.cursor = 0
+	defer s.tidy()
+	s.sweeping.Lock()
+	defer s.sweeping.Unlock()
+	for ; s.swept < len(s.shards); s.swept++ {
+		limit -= s.sweep(&s.shards[s.swept], limit, &swept)
+		if limit <= 0 {
+			swept.More = true
 			return swept, nil
 		}
-		e := s.at(s.cursor)
+	}
+	s.swept = 0
+	return swept, nil
+}
+
+// sweep goes on in a shard, and returns at how many records it has looked: at fewer than
+// limit only at the end of it.
+func (s *Store) sweep(sh *shard, limit int, swept *store.Swept) (looked int) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	now := s.now()
+	for ; looked < limit; looked++ {
+		if sh.cursor >= sh.n {
+			sh.cursor = 0
+			return looked
+		}
+		e := sh.at(sh.cursor)
 		wasGone := e.gone
 		if s.current(e.id, now) == nil {
 			swept.Purged++ // the last record has taken its place
@@ -422,15 +477,10 @@ func (s *Store) Sweep(ctx context.Context, limit int) (store.Swept, error) {
 				swept.Parked++
 			}
 		}
-		s.cursor++
+		sh.cursor++
 	}
-	swept.More = true
-	return swept, nil
+	return looked
 }
 
 // Len returns how many records are held.
-func (s *Store) Len() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.n
-}
+func (s *Store) Len() int { return int(s.n.Load()) }

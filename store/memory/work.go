@@ -34,7 +34,7 @@ func (s *Store) Accept(ctx context.Context, req store.ClaimRequest, what []byte,
 	return s.enter(ctx, req, func(e *entry, now instant) { s.accept(e, req, what, now, later) })
 }
 
-// accept makes e wait for a worker. The caller holds s.mu.
+// accept makes e wait for a worker. The caller holds its shard's mu.
 func (s *Store) accept(e *entry, req store.ClaimRequest, what []byte, now instant, later time.Duration) {
 	e.to(store.VerbAccept)
 	e.label = req.Label
@@ -48,13 +48,13 @@ func (s *Store) accept(e *entry, req store.ClaimRequest, what []byte, now instan
 }
 
 // postpone makes e, which is accepted, due: before that it cannot be taken. The caller
-// holds s.mu.
+// holds its shard's mu.
 func (s *Store) postpone(e *entry, due instant) {
 	e.leaseEnd = due
 	s.wait(e, due)
 }
 
-// works returns e's work, made if there was none. The caller holds the store's mu.
+// works returns e's work, made if there was none. The caller holds its shard's mu.
 func (e *entry) works() *work {
 	if e.work == nil {
 		e.work = &work{due: never}
@@ -80,7 +80,7 @@ func (s *Store) Take(ctx context.Context, req store.TakeRequest) (store.Record, 
 }
 
 // mark says whether e's run, of an accepted operation, is repeatable: due when its
-// lease has run out. The caller holds s.mu.
+// lease has run out. The caller holds its shard's mu.
 func (s *Store) mark(e *entry, repeatable bool) {
 	if repeatable {
 		s.wait(e, e.leaseEnd)
@@ -89,7 +89,7 @@ func (s *Store) mark(e *entry, repeatable bool) {
 	}
 }
 
-// whole is record with what only a WorkStore and an OutboxStore keep. The caller holds s.mu.
+// whole is record with what only a WorkStore and an OutboxStore keep. The caller holds its shard's mu.
 func (s *Store) whole(e *entry, now instant) store.Record {
 	r := s.record(e, now)
 	if e.work != nil {
@@ -118,7 +118,7 @@ func (s *Store) Return(ctx context.Context, c store.Claim, later time.Duration) 
 	})
 }
 
-// handBack makes e wait for a worker again. The caller holds s.mu.
+// handBack makes e wait for a worker again. The caller holds its shard's mu.
 func (s *Store) handBack(e *entry, now instant, later time.Duration) {
 	e.to(store.VerbReturn)
 	e.ended, e.settled = true, now
@@ -208,8 +208,10 @@ func (s *Store) handOut(ctx context.Context, what waitsFor, limit int, again tim
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.all()()
+	if s.crowded.Load() {
+		s.tidied()
+	}
 	now := s.now()
 	type found struct {
 		store.Record
@@ -242,8 +244,20 @@ func (s *Store) handOut(ctx context.Context, what waitsFor, limit int, again tim
 	return recs, nil
 }
 
+// all locks all shards, and returns what unlocks them.
+func (s *Store) all() (unlock func()) {
+	for i := range s.shards {
+		s.shards[i].mu.Lock()
+	}
+	return func() {
+		for i := range s.shards {
+			s.shards[i].mu.Unlock()
+		}
+	}
+}
+
 // first takes the first out of a queue that is due; nil if none is. The caller holds
-// s.mu.
+// the mu of all shards.
 func (s *Store) first(l lane, now instant) *entry {
 	for q := s.queues.of[l]; q != nil && (*q)[0].due <= now; q = s.queues.of[l] {
 		place := s.queues.pop(l)
@@ -262,27 +276,40 @@ type waiting struct {
 	id  store.ID
 }
 
-// wait makes e due. The caller holds s.mu.
+// wait makes e due. The caller holds its shard's mu.
 func (s *Store) wait(e *entry, due instant) {
 	e.work.due = due
-	if s.queues.places > 2*s.n+chunk {
-		s.tidy()
-	}
+	s.waits.Lock()
+	defer s.waits.Unlock()
 	s.queues.push(e.lane(), waiting{due, e.id})
+	s.crowded.Store(s.queues.places > 2*s.Len()+spare)
 }
 
+// spare is how many places may be out of date before it matters.
+const spare = 256
+
 // tidy removes the places that are out of date, which otherwise go when they are
-// due. The caller holds s.mu.
+// due, once there are many. The caller holds no lock.
 func (s *Store) tidy() {
+	if s.crowded.Load() {
+		defer s.all()()
+		s.tidied()
+	}
+}
+
+// tidied is tidy for a caller that holds the mu of all shards, so that none waits.
+func (s *Store) tidied() {
 	was := s.queues.of
 	s.queues = queues{order: s.queues.order}
 	for l, q := range was {
 		for _, w := range *q {
-			if i, ok := s.index[w.id]; ok && s.at(i).work != nil && s.at(i).work.due == w.due && s.at(i).lane() == l {
+			sh := s.shard(w.id)
+			if i, ok := sh.index[w.id]; ok && sh.at(i).work != nil && sh.at(i).work.due == w.due && sh.at(i).lane() == l {
 				s.queues.push(l, w)
 			}
 		}
 	}
+	s.crowded.Store(false)
 }
 
 // waitsFor is what a record waits for.
