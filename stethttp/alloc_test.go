@@ -17,22 +17,22 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// again is a request that is sent over and over, as a server would make it: its body is
+// resent is a request that is sent over and over, as a server would make it: its body is
 // read from the beginning each time.
-type again struct {
+type resent struct {
 	*http.Request
 	body strings.Reader
 	text string
 }
 
-func (a *again) Read(p []byte) (int, error) { return a.body.Read(p) }
-func (a *again) Close() error               { return nil }
+func (a *resent) Read(p []byte) (int, error) { return a.body.Read(p) }
+func (a *resent) Close() error               { return nil }
 
 // repeated returns a function that sends one request to h with the next of keys, and the
 // responses of which are counted.
 func repeated(t *testing.T, h http.Handler, text string, keys [][]string) func() {
 	t.Helper()
-	a := &again{Request: httptest.NewRequest(http.MethodPost, "/payments", nil), text: text}
+	a := &resent{Request: httptest.NewRequest(http.MethodPost, "/payments", nil), text: text}
 	a.Header["Content-Type"] = []string{"application/json"}
 	a.ContentLength, a.Body = int64(len(text)), a
 	next := 0
