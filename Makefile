@@ -16,7 +16,7 @@ BESIDE   ?= $(shell echo $$((($(CORES) + 1) / 2)))
 
 .DEFAULT_GOAL := help
 .PHONY: help services test $(addprefix test-in-,$(MODULES)) short lint versions-postgres ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy ordeal-async ordeal-python ordeal-node ordeal-mixed ordeal-flow reconcile simulate model mutants \
-	bench bench-postgres bench-sql bench-redis bench-proxy bench-messages bench-async bench-flow bench-skins bench-endtoend bench-capacity bench-scale trips fuzz demo diagram tidy
+	bench bench-postgres bench-sql bench-redis bench-proxy bench-messages bench-async bench-flow bench-contention bench-skins bench-endtoend bench-capacity bench-scale trips fuzz demo diagram tidy
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -134,6 +134,9 @@ bench-capacity: services ## Run the service at a fixed rate for 3 minutes, and c
 
 bench-scale: services ## Measure operations at 10,000, a million and ten million records, and days of 1,000 requests/s whose records expire (15 min, 11 GB of disk)
 	cd bench && $(GO) run ./scale -charts ../docs/charts $(SCALE)
+
+bench-contention: services ## Measure what callers wait for each other: 10,000 with one key, 64 processes, the locks of the engine (1 min)
+	cd bench && $(GO) run ./contention
 
 bench-messages: services ## Measure consumers beside bare ones on the same broker
 	cd bench && $(GO) run ./messages
