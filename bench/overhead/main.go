@@ -18,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/stet-go/stet"
@@ -90,11 +91,13 @@ func run() error {
 	var turn atomic.Int64
 	old := func() string { return "old-" + strconv.FormatInt(turn.Add(1)%kept, 10) }
 
-	allocs := make(map[string][]float64)
+	allocs, cpu := make(map[string][]float64), make(map[string][]float64)
 	contender := func(name, url string, key func() string, runs bool) rounds.Contender {
 		return rounds.Contender{Name: name, Measure: func() (float64, error) {
 			before := executed.Load()
+			spent := processorTime()
 			rate, requests, mallocs, err := load(url, key)
+			cpu[name] = append(cpu[name], float64(processorTime()-spent)/float64(requests)/1000)
 			if ran := executed.Load() - before; err == nil && (ran == 0) == runs {
 				err = fmt.Errorf("%d executions", ran)
 			}
@@ -111,15 +114,24 @@ func run() error {
 	}
 	fmt.Printf("%d connections, 1 KB JSON, memory store, %d processors\n", *connections, runtime.GOMAXPROCS(0))
 	for _, name := range []string{"bare", "first", "replay"} {
-		fmt.Printf("%-7s %8.0f requests/s   %5.1f allocations a request, the client's included\n",
-			name, rounds.Median(rates[name]), rounds.Median(allocs[name]))
+		fmt.Printf("%-7s %8.0f requests/s   %5.1f allocations and %5.1f µs of processor time a request, the client's included\n",
+			name, rounds.Median(rates[name]), rounds.Median(allocs[name]), rounds.Median(cpu[name]))
 	}
 	rounds.Figure("http_bare_rate", rounds.Median(rates["bare"]), "requests/s")
 	rounds.Figure("http_first_ratio", rounds.Ratio(rates["first"], rates["bare"]), "x bare")
 	rounds.Figure("http_replay_ratio", rounds.Ratio(rates["replay"], rates["bare"]), "x bare")
+	rounds.Figure("http_first_processor_ratio", rounds.Ratio(cpu["bare"], cpu["first"]), "x bare, by processor time")
+	rounds.Figure("http_replay_processor_ratio", rounds.Ratio(cpu["bare"], cpu["replay"]), "x bare, by processor time")
 	rounds.Figure("http_first_allocations", rounds.Median(allocs["first"])-rounds.Median(allocs["bare"]), "allocations/request")
 	rounds.Figure("http_replay_allocations", rounds.Median(allocs["replay"])-rounds.Median(allocs["bare"]), "allocations/request")
 	return nil
+}
+
+// processorTime is what this process has used.
+func processorTime() time.Duration {
+	var used syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &used) // which cannot fail
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
 var body = func() []byte {
