@@ -1,7 +1,9 @@
 package stetecho_test
 
 import (
+	"io"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/labstack/echo/v5"
@@ -47,5 +49,29 @@ func TestAnsweredErrorIsNotAnsweredAgain(t *testing.T) {
 				t.Errorf("%d runs", runs)
 			}
 		})
+	}
+}
+
+// TestBodyThatIsLimitedAroundIsTooLarge, also where that is found out while it is read.
+func TestBodyThatIsLimitedAroundIsTooLarge(t *testing.T) {
+	g := newGuard(t, stet.Options{}, stethttp.Options{})
+	e := instance()
+	e.Use(middleware.BodyLimit(10))
+	e.POST("/payments", paid, stetecho.Middleware(g.Middleware))
+	url := serve(t, e) + "/payments"
+	for name, body := range map[string]io.Reader{"its length is known": strings.NewReader("more than ten bytes"), "not known": io.MultiReader(strings.NewReader("more than ten bytes"))} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Idempotency-Key", "k")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != http.StatusRequestEntityTooLarge {
+			t.Errorf("%s: got %d", name, res.StatusCode)
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp"
 )
 
@@ -92,6 +93,9 @@ func protect(m *stethttp.Middleware, inner echo.HandlerFunc) echo.HandlerFunc {
 		x.r = c.Request().WithContext(context.WithValue(c.Request().Context(), exchangeKey{}, x))
 		if path := c.Path(); path != "" {
 			x.r.Pattern = path
+		}
+		if x.r.Body != nil && x.r.Body != http.NoBody && x.r.ContentLength < 0 && stet.FromContext(x.r.Context()) == nil {
+			x.r.Body = &limited{x.r.Body}
 		}
 		return x.serve(h)
 	}

@@ -2,8 +2,11 @@ package stetecho4
 
 import (
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
+
+	"github.com/labstack/echo/v4"
 )
 
 // front is the http.ResponseWriter that stethttp answers with, over the echo.Response of
@@ -66,3 +69,22 @@ func (s *sealed) Write([]byte) (int, error) {
 	}
 	return 0, errSealed
 }
+
+// limited is a request's body of an unknown length, which middleware around may limit. It
+// tells stethttp of that.
+type limited struct{ io.ReadCloser }
+
+// Read implements io.Reader.
+func (l *limited) Read(p []byte) (int, error) {
+	n, err := l.ReadCloser.Read(p)
+	if he := (*echo.HTTPError)(nil); errors.As(err, &he) {
+		err = coded{he}
+	}
+	return n, err
+}
+
+// coded is an error of Echo's that says its status.
+type coded struct{ *echo.HTTPError }
+
+// StatusCode is for stethttp.
+func (c coded) StatusCode() int { return c.Code }

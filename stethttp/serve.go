@@ -147,6 +147,11 @@ func (c *call) unread(err error, limit int64) {
 		c.m.refuse(c.w, &bodyTooLarge, "The request body is larger than "+strconv.FormatInt(limit, 10)+" bytes.", 0)
 		return
 	}
+	var limited interface{ StatusCode() int } // what limits bodies around, in frameworks
+	if errors.As(err, &limited) && limited.StatusCode() == http.StatusRequestEntityTooLarge {
+		c.m.refuse(c.w, &bodyTooLarge, "", 0)
+		return
+	}
 	c.m.refuse(c.w, &bodyUnreadable, "", 0)
 }
 
