@@ -170,6 +170,13 @@ func (g *guard) handle(m *message.Message) ([]*message.Message, error) {
 		}
 	}()
 	ctx := m.Context()
+	if ctx.Err() != nil {
+		// That of a publisher that has left (PreserveContext of gochannel): it would come
+		// again with the same. Handlers of the router run all the same.
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(g.o.MaxPause, DefaultMaxPause))
+		defer cancel()
+		ctx = bounded
+	}
 	g.early(ctx, m)
 	d := g.delivery(ctx, m)
 	if run := stet.FromContext(ctx); run != nil && d.err == nil && run.ID() == d.id {
@@ -245,6 +252,11 @@ func (g *guard) tell(ctx context.Context, d *delivery, decision stetmsg.Decision
 	var produced []*message.Message
 	if decision.Action == stetmsg.Ack {
 		if decision.Reason == stetmsg.Handled {
+			for _, p := range d.produced {
+				if p.Context().Err() != nil { // that of the run, which has ended; publishers would refuse it
+					p.SetContext(context.WithoutCancel(p.Context()))
+				}
+			}
 			return d.produced, nil
 		}
 		var err error

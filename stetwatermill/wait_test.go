@@ -9,7 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/stettest"
@@ -156,5 +158,57 @@ func TestMessageThatItsHandlerHasAcknowledgedAndThatHasToComeAgainIsReported(t *
 	})(order("1"))
 	if err == nil || !strings.Contains(f.log.String(), "and is lost") || strings.Contains(f.log.String(), "before it was handled") {
 		t.Errorf("%v; log: %s", err, f.log.String())
+	}
+}
+
+// TestMessageOfAPublisherThatHasLeftIsHandled: the channel passes the publisher's context on,
+// which has ended, and would do so again and again.
+func TestMessageOfAPublisherThatHasLeftIsHandled(t *testing.T) {
+	f := newFixture(t)
+	preserving := gochannel.NewGoChannel(gochannel.Config{Persistent: true, PreserveContext: true}, watermill.NopLogger{})
+	t.Cleanup(func() { _ = preserving.Close() })
+	came := make(chan struct{}, 100)
+	f.router.AddMiddleware(func(h message.HandlerFunc) message.HandlerFunc {
+		return func(m *message.Message) ([]*message.Message, error) {
+			select {
+			case came <- struct{}{}:
+			default:
+			}
+			return h(m)
+		}
+	}, f.middleware(f.options()))
+	handled := make(chan struct{}, 100)
+	f.router.AddConsumerHandler("billing", "orders", preserving, func(m *message.Message) error {
+		handled <- struct{}{}
+		return m.Context().Err()
+	})
+	f.start()
+	ctx, leave := context.WithCancel(t.Context())
+	m := order("1")
+	m.SetContext(ctx)
+	leave()
+	if err := preserving.Publish("orders", m); err != nil {
+		t.Fatal(err)
+	}
+	<-came
+	select {
+	case <-handled:
+	case <-came:
+		t.Error("it came again, and was not handled")
+	}
+}
+
+// TestProducedMessageThatHasTheRunsContextCanBePublished: the run has ended by then, and with
+// it its context, and publishers that look at it would publish nothing.
+func TestProducedMessageThatHasTheRunsContextCanBePublished(t *testing.T) {
+	type key struct{}
+	m := order("1")
+	m.SetContext(context.WithValue(t.Context(), key{}, "trace"))
+	e := stettest.Engine(t, memory.New(memory.Options{}), stet.Options{})
+	got, err := alone(t, e, func(*stetwatermill.Options) {})(func(m *message.Message) ([]*message.Message, error) {
+		return []*message.Message{message.NewMessageWithContext(m.Context(), "2", nil)}, nil
+	})(m)
+	if err != nil || len(got) != 1 || got[0].Context().Err() != nil || got[0].Context().Value(key{}) != "trace" {
+		t.Errorf("%v, %v", got, err)
 	}
 }
