@@ -1,6 +1,7 @@
 package stetmsg
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -134,22 +135,33 @@ func (c *Consumer[M]) begin(ctx context.Context) bool {
 	}
 }
 
-// keep extends a delivery until stop is called. Short handlers pay for a timer
+// keepers are those whose timers have been stopped in time, and can be set again.
+var keepers sync.Pool
+
+// keep extends a delivery until stop is called. Short handlers pay for setting a timer
 // only.
 func (c *Consumer[M]) keep(ctx context.Context, d Delivery) *keeper {
 	e, ok := d.(Extender)
 	if !ok || e.ExtendEvery() <= 0 {
 		return nil
 	}
-	k := &keeper{e: e, log: c.log}
-	k.timer = time.AfterFunc(e.ExtendEvery(), func() { k.run(ctx) })
+	k, _ := keepers.Get().(*keeper)
+	if k == nil {
+		k = new(keeper)
+	}
+	if k.ctx, k.e, k.log = ctx, e, c.o.ErrorLog; k.timer == nil {
+		k.timer = time.AfterFunc(e.ExtendEvery(), k.run)
+	} else {
+		k.timer.Reset(e.ExtendEvery())
+	}
 	return k
 }
 
 // keeper keeps a delivery in flight.
 type keeper struct {
+	ctx   context.Context
 	e     Extender
-	log   func() *slog.Logger
+	log   *slog.Logger // nil for the default
 	timer *time.Timer
 
 	mu      sync.Mutex
@@ -159,8 +171,8 @@ type keeper struct {
 }
 
 // run extends again and again. Its goroutine ends with stop.
-func (k *keeper) run(ctx context.Context) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+func (k *keeper) run() {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(k.ctx))
 	defer cancel()
 	k.mu.Lock()
 	if k.stopped {
@@ -187,13 +199,18 @@ func (k *keeper) extend(ctx context.Context) {
 	defer cancel()
 	if err := k.e.Extend(within); err != nil && ctx.Err() == nil {
 		// It may be delivered to another process, which finds it running.
-		k.log().WarnContext(ctx, "stetmsg: the time of a message could not be extended", slog.Any("error", err))
+		cmp.Or(k.log, slog.Default()).WarnContext(ctx, "stetmsg: the time of a message could not be extended", slog.Any("error", err))
 	}
 }
 
 // stop ends it, and waits for the last call. A nil keeper keeps nothing.
 func (k *keeper) stop() {
-	if k == nil || k.timer.Stop() {
+	if k == nil {
+		return
+	}
+	if k.timer.Stop() { // run has not been called, and will not be
+		k.ctx, k.e, k.log = nil, nil, nil
+		keepers.Put(k)
 		return
 	}
 	k.mu.Lock()

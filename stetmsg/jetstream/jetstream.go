@@ -274,11 +274,7 @@ func (s *subscription) take(m jetstream.Msg) {
 		return
 	}
 	s.got = true
-	d := &delivery{r: s.r, m: m}
-	s.hand.Start(
-		func() { _, _ = s.r.consumer.Handle(s.ctx, m, d) }, // Handle has logged the error
-		func() { _ = m.InProgress() },                      // else it comes again
-	)
+	s.hand.Start(&delivery{r: s.r, m: m, ctx: s.ctx})
 }
 
 // await waits for room for a message, but not for long.
@@ -310,9 +306,16 @@ func (s *subscription) note(_ jetstream.ConsumeContext, err error) {
 
 // delivery is a message in flight.
 type delivery struct {
-	r *Receiver
-	m jetstream.Msg
+	r   *Receiver
+	m   jetstream.Msg
+	ctx context.Context
 }
+
+// Run implements receiver.Job.
+func (d *delivery) Run() { _, _ = d.r.consumer.Handle(d.ctx, d.m, d) } // it has logged the error
+
+// Pulse implements receiver.Job.
+func (d *delivery) Pulse() { _ = d.m.InProgress() } // else it comes again
 
 // Deliveries implements stetmsg.Delivery.
 func (d *delivery) Deliveries() int {
@@ -398,8 +401,10 @@ const messageTooLarge = 10054
 func Envelope(m jetstream.Msg) stetmsg.Envelope {
 	h := m.Headers()
 	get := func(name string) (string, bool) {
-		if original := h.Values(OriginalIDHeader); name == nats.MsgIdHdr && len(original) > 0 {
-			return original[0], true // a dead letter that was put back
+		if name == nats.MsgIdHdr {
+			if original := h.Values(OriginalIDHeader); len(original) > 0 {
+				return original[0], true // a dead letter that was put back
+			}
 		}
 		if v := h.Values(name); len(v) > 0 {
 			return v[0], true

@@ -28,12 +28,24 @@ type Lanes struct {
 	wg      sync.WaitGroup // goroutines
 }
 
-// job is what a message is to be done with.
-type job struct {
-	lane  string
-	run   func()
-	pulse func() // keeps the message in flight until run does; may be nil
+// Job is what is to be done with a message.
+type Job interface {
+	Run()
+	// Pulse keeps the message in flight until Run does.
+	Pulse()
 }
+
+// job is a job in hand.
+type job struct {
+	lane string
+	Job
+}
+
+// plain is a job that needs no pulse.
+type plain func()
+
+func (f plain) Run() { f() }
+func (plain) Pulse() {}
 
 // NewLanes returns lanes for at most size jobs in flight, those that wait included, of
 // which width run at a time.
@@ -93,7 +105,7 @@ func (l *Lanes) Go(ctx context.Context, lane string, f func()) bool {
 	if !l.await(ctx, 1, true) {
 		return false
 	}
-	l.start(&job{lane: lane, run: f}, 0)
+	l.start(&job{lane, plain(f)}, 0)
 	return true
 }
 
@@ -112,11 +124,11 @@ func (l *Lanes) Release(n int) {
 }
 
 // Run is Go without a lane, in a slot that was reserved.
-func (l *Lanes) Run(f func()) { l.start(&job{run: f}, 0) }
+func (l *Lanes) Run(f func()) { l.start(&job{Job: plain(f)}, 0) }
 
-// Start is Go without a lane, in one slot more where none is free. See Pulse for
-// pulse.
-func (l *Lanes) Start(f, pulse func()) { l.start(&job{run: f, pulse: pulse}, 1) }
+// Start is Go without a lane, in one slot more where none is free. While the job waits, it
+// is pulsed by Pulse.
+func (l *Lanes) Start(j Job) { l.start(&job{Job: j}, 1) }
 
 // Pulse calls the pulses of the jobs that wait for others to end.
 func (l *Lanes) Pulse() {
@@ -124,9 +136,7 @@ func (l *Lanes) Pulse() {
 	waiting := slices.Clone(l.queue)
 	l.mu.Unlock()
 	for _, j := range waiting {
-		if j.pulse != nil {
-			j.pulse()
-		}
+		j.Pulse()
 	}
 }
 
@@ -205,7 +215,7 @@ func (l *Lanes) run(j *job, more chan *job) (next *job) {
 		l.mu.Unlock()
 		l.jobs.Done()
 	}()
-	j.run()
+	j.Run()
 	returned = true
 	return nil
 }

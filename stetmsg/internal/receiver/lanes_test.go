@@ -61,12 +61,18 @@ func TestNoMoreAreInHandThanThereAreSlots(t *testing.T) {
 	})
 }
 
+// job is a receiver.Job.
+type job struct{ run, pulse func() }
+
+func (j job) Run()   { j.run() }
+func (j job) Pulse() { j.pulse() }
+
 func TestStartNeedsNoRoomButTakesIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := receiver.NewLanes(1, 1)
 		release := make(chan struct{})
 		for free := range 3 {
-			l.Start(func() { <-release }, nil)
+			l.Start(job{run: func() { <-release }})
 			if l.Free() != -free {
 				t.Fatalf("%d slots are free", l.Free())
 			}
@@ -100,12 +106,12 @@ func TestJobsWaitInOrderAndArePulsedWhileOthersRun(t *testing.T) {
 		var mu sync.Mutex
 		var began, pulsed []int
 		for i := range 5 {
-			l.Start(func() {
+			l.Start(job{run: func() {
 				mu.Lock()
 				began = append(began, i)
 				mu.Unlock()
 				<-release
-			}, func() { pulsed = append(pulsed, i) })
+			}, pulse: func() { pulsed = append(pulsed, i) }})
 			synctest.Wait()
 		}
 		l.Pulse()
