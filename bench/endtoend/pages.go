@@ -224,8 +224,16 @@ func (r *steady) check(short *cell, c capacity, load float64) string {
 		}
 	}
 	t.row("connections of the service's pool in use, on average", fmt.Sprintf("%.1f", held*short.quantile(500).Seconds()), fmt.Sprintf("%.1f", r.inUse))
+	t.row("the same by the mean of the long run, which has its stalls", fmt.Sprintf("%.1f", held*mean(r.took).Seconds()), fmt.Sprintf("%.1f", r.inUse))
 	t.row("the most at a time", "–", fmt.Sprint(r.most))
 	t.row("median; 99th percentile", short3(milliseconds(short.quantile(500)))+" ms; –",
 		fmt.Sprintf("%s ms; %s ms", short3(milliseconds(r.took[len(r.took)/2])), short3(milliseconds(r.took[len(r.took)*99/100]))))
 	return t.String()
+}
+
+func mean(took []time.Duration) (sum time.Duration) {
+	for _, t := range took {
+		sum += t
+	}
+	return sum / time.Duration(len(took))
 }
