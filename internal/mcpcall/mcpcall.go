@@ -65,6 +65,10 @@ func CheckName(name string) error {
 	if prefixed && len(labels) > 1 && (string(labels[1]) == "modelcontextprotocol" || string(labels[1]) == "mcp") {
 		return errors.New("its prefix is reserved by the protocol")
 	}
+	switch name {
+	case "progressToken", "traceparent", "tracestate", "baggage":
+		return errors.New("the protocol has another meaning for it: hosts send another value with each try, or the same one with many calls")
+	}
 	if !inner(after, "-_.") {
 		return errors.New("it does not begin and end with a letter or a digit, or has other characters than these, '-', '_' and '.' in between")
 	}

@@ -95,7 +95,7 @@ func TestNamesForMeta(t *testing.T) {
 			t.Errorf("%s: %v", good, err)
 		}
 	}
-	for _, bad := range []string{"", "/", "a/", "/a", "a/b/c", "1a/b", "a..b/c", "a-/b", "io.modelcontextprotocol/x", "dev.mcp/x", "a/-b", "ä", "a b", "progress token"} {
+	for _, bad := range []string{"", "/", "a/", "/a", "a/b/c", "1a/b", "a..b/c", "a-/b", "io.modelcontextprotocol/x", "dev.mcp/x", "a/-b", "ä", "a b", "progress token", "progressToken", "traceparent"} {
 		if err := CheckName(bad); err == nil {
 			t.Errorf("%q is taken", bad)
 		}
