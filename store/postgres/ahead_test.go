@@ -154,7 +154,14 @@ func TestConnectionLostBeforeBegin(t *testing.T) {
 	s := ledger(t, Options{})
 	for name, work := range map[string]function{"charge": charge, "nothing": noWork} {
 		_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx pgx.Tx, rec store.Record) (store.Settlement, error) {
-			execSQL(t, s.Pool(), "SELECT pg_terminate_backend($1, 10000)", int(tx.(*guarded).Tx.(*worked).conn.PgConn().PID()))
+			pid := int(tx.(*guarded).Tx.(*worked).conn.PgConn().PID())
+			execSQL(t, s.Pool(), "SELECT pg_terminate_backend($1)", pid)
+			for there := true; there; {
+				if err := s.Pool().QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)", pid).Scan(&there); err != nil {
+					t.Error(err)
+					break
+				}
+			}
 			out, _ := work(ctx, tx, rec)
 			return out, nil
 		})
