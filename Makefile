@@ -108,7 +108,7 @@ bench-postgres: services ## Measure the PostgreSQL store beside what one writes 
 bench-sql: services ## Measure stet_begin and stet_settle from psycopg and node-postgres, beside a bare transaction and a table by hand (4 min)
 	cd bench && $(GO) run ./sql
 
-bench-redis: services ## Measure the Redis store beside redis-benchmark with the same scripts (5 min)
+bench-redis: services ## Measure the Redis store beside redis-benchmark with the same scripts, and on a cluster (6 min)
 	cd bench && $(GO) run ./redis
 
 bench-proxy: ## Measure the sidecar beside the same reverse proxy without stet

@@ -16,34 +16,65 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// cost prints what a pair takes besides time: processor time of the client and of the
-// server, allocations, and how long its callers wait.
-func (b *bench) cost(ctx context.Context, s store.Store, callers int, name func(what string) string) error {
+// spending is what pairs take: of one pair, processor time of the client and of the servers
+// in microseconds, and allocations; how long callers wait, in milliseconds; and the rate.
+type spending struct{ client, server, allocs, p50, p99, rate float64 }
+
+// spend has so many callers make pairs for a while.
+func (b *bench) spend(ctx context.Context, s store.Store, callers int) (it spending, err error) {
 	server, err := b.serverCPU(ctx)
 	if err != nil {
-		return err
+		return it, err
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	client := clientCPU()
+	client, began := clientCPU(), time.Now()
 	waits, err := waits(ctx, s, callers)
 	if err != nil {
-		return err
+		return it, err
 	}
-	client = clientCPU() - client
+	client, wall := clientCPU()-client, time.Since(began)
 	runtime.ReadMemStats(&after)
 	since, err := b.serverCPU(ctx)
 	if err != nil {
-		return err
+		return it, err
 	}
-	n := float64(len(waits))
-	rounds.Figure(name("client_cpu"), float64(client.Microseconds())/n, "µs/pair")
-	rounds.Figure(name("server_cpu"), float64((since-server).Microseconds())/n, "µs/pair")
-	rounds.Figure(name("allocs"), float64(after.Mallocs-before.Mallocs)/n, "allocations/pair")
 	slices.Sort(waits)
-	rounds.Figure(name("p50"), waits[len(waits)/2].Seconds()*1000, "ms")
-	rounds.Figure(name("p99"), waits[len(waits)*99/100].Seconds()*1000, "ms")
-	return nil
+	n := float64(len(waits))
+	return spending{
+		client: float64(client.Microseconds()) / n, server: float64((since - server).Microseconds()) / n,
+		allocs: float64(after.Mallocs-before.Mallocs) / n, rate: n / wall.Seconds(),
+		p50: waits[len(waits)/2].Seconds() * 1000, p99: waits[len(waits)*99/100].Seconds() * 1000,
+	}, nil
+}
+
+// tell prints the medians of some rounds.
+func tell(all []spending, name func(what string) string) {
+	for _, f := range []struct {
+		what, unit string
+		of         func(spending) float64
+	}{
+		{"rate", "pairs/s", func(s spending) float64 { return s.rate }},
+		{"client_cpu", "µs/pair", func(s spending) float64 { return s.client }},
+		{"server_cpu", "µs/pair", func(s spending) float64 { return s.server }},
+		{"allocs", "allocations/pair", func(s spending) float64 { return s.allocs }},
+		{"p50", "ms", func(s spending) float64 { return s.p50 }},
+		{"p99", "ms", func(s spending) float64 { return s.p99 }},
+	} {
+		var values []float64
+		for _, s := range all {
+			values = append(values, f.of(s))
+		}
+		rounds.Figure(name(f.what), rounds.Median(values), f.unit)
+	}
+}
+
+// rates are those of some rounds.
+func rates(all []spending) (rates []float64) {
+	for _, s := range all {
+		rates = append(rates, s.rate)
+	}
+	return rates
 }
 
 // waits has so many callers make pairs for a while, and returns how long each pair took.
@@ -73,22 +104,24 @@ func clientCPU() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// serverCPU is the processor time of the server.
+// serverCPU is the processor time of all servers.
 func (b *bench) serverCPU(ctx context.Context) (sum time.Duration, err error) {
-	info, err := b.server.CLI(ctx, "INFO", "cpu")
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(info) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		if name != "used_cpu_sys" && name != "used_cpu_user" {
-			continue
-		}
-		seconds, err := strconv.ParseFloat(value, 64)
+	for _, server := range b.servers {
+		info, err := server.CLI(ctx, "INFO", "cpu")
 		if err != nil {
-			return 0, fmt.Errorf("INFO says %q: %w", line, err)
+			return 0, err
 		}
-		sum += time.Duration(seconds * float64(time.Second))
+		for line := range strings.Lines(info) {
+			name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+			if name != "used_cpu_sys" && name != "used_cpu_user" {
+				continue
+			}
+			seconds, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				return 0, fmt.Errorf("INFO says %q: %w", line, err)
+			}
+			sum += time.Duration(seconds * float64(time.Second))
+		}
 	}
 	return sum, nil
 }

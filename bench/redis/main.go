@@ -2,7 +2,8 @@
 // client libraries, beside redis-benchmark sending the same scripts over as many
 // connections with as many commands in flight; and replays, with and without the
 // local cache. It does so on private servers: one that keeps nothing on disk, one
-// with appendfsync always.
+// with appendfsync always; and what pairs cost the client and the servers, there and on a
+// cluster, where they are also sent as go-redis sends them by itself.
 package main
 
 import (
@@ -34,10 +35,11 @@ import (
 )
 
 var (
-	each   = flag.Duration("each", time.Second, "how long one measurement takes, about")
-	n      = flag.Int("rounds", 5, "rounds")
-	levels = flag.String("callers", "1,16,64,256", "numbers of concurrent callers")
-	disks  = flag.String("persistence", "none,always", "none, always or both")
+	each      = flag.Duration("each", time.Second, "how long one measurement takes, about")
+	n         = flag.Int("rounds", 5, "rounds")
+	levels    = flag.String("callers", "1,16,64,256", "numbers of concurrent callers")
+	clustered = flag.Int("cluster", 256, "concurrent callers of a cluster of three servers; 0: no cluster")
+	disks     = flag.String("persistence", "none,always", "none, always or both")
 )
 
 const (
@@ -85,12 +87,16 @@ func run(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if *clustered > 0 {
+		return cluster(ctx, r, *clustered)
+	}
 	return nil
 }
 
 // bench is what is measured on one server.
 type bench struct {
 	server          *rig.RedisServer
+	servers         []*rig.RedisServer // whose processor time counts
 	rueidis, goOnes *redis.Store
 	cached          store.Store
 	claim, settle   []string // commands, as the store sends them
@@ -109,7 +115,7 @@ func measure(ctx context.Context, server *rig.RedisServer, persistence string) e
 		return err
 	}
 	defer ruClient.Close()
-	b := &bench{server: server}
+	b := &bench{server: server, servers: []*rig.RedisServer{server}}
 	quiet := redis.Options{Logger: slog.New(slog.DiscardHandler)}
 	if b.goOnes, err = redis.New(ctx, goClient, quiet); err != nil {
 		return err
@@ -263,13 +269,12 @@ func (b *bench) level(ctx context.Context, persistence string, callers int) erro
 		rounds.Figure(name(short+"_benchmark"), rounds.Median(rates["redis-benchmark as "+c]), "pairs/s")
 		rounds.Figure(name(short+"_ratio"), rounds.Ratio(rates[c], rates["redis-benchmark as "+c]), "x redis-benchmark")
 	}
-	for _, c := range []struct {
-		name  string
-		store store.Store
-	}{{"rueidis", b.rueidis}, {"goredis", b.goOnes}} {
-		if err := b.cost(ctx, c.store, callers, func(what string) string { return name(c.name + "_" + what) }); err != nil {
+	for short, s := range map[string]store.Store{"rueidis": b.rueidis, "goredis": b.goOnes} {
+		it, err := b.spend(ctx, s, callers)
+		if err != nil {
 			return err
 		}
+		tell([]spending{it}, func(what string) string { return name(short + "_" + what) })
 	}
 	rounds.Figure(name("replays"), rounds.Median(rates["replays"]), "replays/s")
 	rounds.Figure(name("replays_cached"), rounds.Median(rates["replays, cached"]), "replays/s")
