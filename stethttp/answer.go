@@ -44,6 +44,9 @@ func (c *call) send(rw *capture, undone bool) {
 	problem := c.inPlaceOf(rw, undone)
 	switch {
 	case problem == nil:
+		if !undone {
+			rw.tell()
+		}
 		rw.send()
 	case rw.retract():
 		c.m.refuse(c.w, problem, "", 0)
@@ -201,6 +204,9 @@ func (c *call) sendStored(out stet.Outcome, replayed bool) {
 	own := []string{out.Type, "true", noStore} // in one piece
 	if out.Type != "" {
 		h["Content-Type"] = own[0:1:1]
+	}
+	if refusing(out.Status, out.Type) {
+		h[executionHeader] = []string{stet.Executed.String()}
 	}
 	if replayed {
 		h[c.m.o.ReplayedHeader] = own[1:2:2]

@@ -51,6 +51,7 @@ type capture struct {
 	head   bool        // the request is a HEAD
 	accept []string    // the content codings that the request accepts
 	ctx    context.Context
+	marks  []string // header fields that are not the handler's to send
 
 	mu       sync.Mutex
 	header   http.Header
@@ -94,6 +95,7 @@ func (c *call) capture(limit int, tx bool) *capture {
 	}
 	c.writer = rw
 	*rw = capture{w: c.w, limit: limit, tx: tx, declared: -1, buf: newBuffer(), head: c.r.Method == http.MethodHead, ctx: context.Background()}
+	rw.marks = c.m.marks
 	rw.proto, rw.accept = [2]int{c.r.ProtoMajor, c.r.ProtoMinor}, c.r.Header["Accept-Encoding"]
 	if h := c.w.Header(); len(h) > 0 {
 		rw.outer, rw.header = h.Clone(), h.Clone()
@@ -134,6 +136,7 @@ func (c *capture) writeHeader(status int) {
 		return
 	}
 	c.final = fieldsOf(c.lines[:0], c.header)
+	c.unmarked()
 	if !finalStatus(status) {
 		c.status, c.invalid = http.StatusInternalServerError, true
 		return

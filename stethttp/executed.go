@@ -1,0 +1,39 @@
+package stethttp
+
+import (
+	"net/http"
+
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/store"
+)
+
+// executionHeader says "executed" of a stored response that by itself tells a client that
+// nothing was executed: a 429, a 401 or a 403 of the handler's, or a problem document, which
+// the handler may have passed on from another service behind stet. In a handler's
+// response the field is of another operation, and is not passed on.
+const executionHeader = "Idempotency-Execution"
+
+// refusing reports whether a client may take a response for one before which nothing was
+// executed.
+func refusing(status int, contentType string) bool {
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired,
+		http.StatusTooEarly, http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		return true
+	}
+	return status >= http.StatusBadRequest && mediaTypeOf(contentType) == "application/problem+json"
+}
+
+// unmarked removes from final what the handler's response says of another operation.
+func (c *capture) unmarked() {
+	for _, name := range c.marks {
+		c.final = c.final.without(name)
+	}
+}
+
+// tell says of a stored response, unless it was begun, that the operation was executed.
+func (c *capture) tell() {
+	if !c.begun && !c.invalid && refusing(c.status, c.final.get("Content-Type")) {
+		c.final = append(c.final, store.Field{Name: executionHeader, Values: []string{stet.Executed.String()}})
+	}
+}
