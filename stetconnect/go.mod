@@ -7,6 +7,7 @@ replace github.com/stet-go/stet => ../
 require (
 	connectrpc.com/connect v1.21.1
 	github.com/stet-go/stet v0.0.0-00010101000000-000000000000
+	go.uber.org/goleak v1.3.0
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260928230214-8a89bd6388cc
 	google.golang.org/protobuf v1.36.12
 )

@@ -7,6 +7,7 @@ replace github.com/stet-go/stet => ../
 require (
 	github.com/labstack/echo/v4 v4.16.0
 	github.com/stet-go/stet v0.0.0-00010101000000-000000000000
+	go.uber.org/goleak v1.3.0
 )
 
 require (

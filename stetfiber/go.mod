@@ -8,6 +8,7 @@ require (
 	github.com/gofiber/fiber/v3 v3.1.0
 	github.com/stet-go/stet v0.0.0-00010101000000-000000000000
 	github.com/valyala/fasthttp v1.69.0
+	go.uber.org/goleak v1.3.0
 )
 
 require (

@@ -19,6 +19,7 @@ import (
 	"github.com/aws/aws-lambda-go/events"
 	"github.com/aws/aws-lambda-go/lambda"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/goleak"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rig"
@@ -33,7 +34,7 @@ func TestMain(m *testing.M) {
 		function(file)
 		return
 	}
-	os.Exit(rig.Main(m).Run())
+	goleak.VerifyTestMain(rig.Main(m))
 }
 
 // function is a Lambda whose handler notes each run in a file, and hangs if the message says so.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.uber.org/goleak"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetmcp"
@@ -23,7 +24,7 @@ func TestMain(m *testing.M) {
 		child(dir)
 		return
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // child is a server over standard input and output, on an SQLite file. Its tool notes

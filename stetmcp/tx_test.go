@@ -215,7 +215,9 @@ func TestWiringThatIsMendedFindsItsKeysFree(t *testing.T) {
 		if _, err := connect(t, s, nil).CallTool(context.Background(), pay("k1", `{"cents":42}`)); err == nil || !wrong {
 			t.Fatal("it ran")
 		}
-		rec := must[store.Record](t)(other.s.Read(context.Background(), must[*stet.Engine](t)(stet.New(other.s, stet.Options{})).ID("-", "k1")))
+		e := must[*stet.Engine](t)(stet.New(other.s, stet.Options{}))
+		defer e.Close()
+		rec := must[store.Record](t)(other.s.Read(context.Background(), e.ID("-", "k1")))
 		if rec.State.Settled() {
 			t.Errorf("the key is used up: %v", rec.State)
 		}
