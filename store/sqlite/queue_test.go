@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -315,5 +316,60 @@ func TestLeadershipIsNotLostWhenPatienceEndsThisVeryMoment(t *testing.T) {
 	w.handOver() // as the leader does in the end
 	if w.held {
 		t.Fatal("the writer is held by nobody")
+	}
+}
+
+// TestABatchThatIsLargerThanTheCacheIsOneTransaction: what does not fit is in the log before
+// the commit, and none of it is lost.
+func TestABatchThatIsLargerThanTheCacheIsOneTransaction(t *testing.T) {
+	const n, size = 40, 512 << 10
+	if n*size <= cache<<10 {
+		t.Fatal("it fits")
+	}
+	var commits atomic.Int64
+	var path string
+	claims := make([]store.Claim, n)
+	settlement := func(i int) store.Settlement {
+		return store.Settlement{State: store.Completed, Result: store.Result{Status: 200, Body: bytes.Repeat([]byte{byte(i)}, size)}}
+	}
+	keep := store.Retention{Result: 24 * time.Hour, Tombstone: 48 * time.Hour}
+	whileHeld(t, Options{}, func(t *testing.T, s *Store) {
+		path = s.path
+		s.w.handOver()
+		for i := range claims {
+			rec, err := s.Claim(t.Context(), request(fmt.Sprint(i)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			claims[i] = rec.Claim()
+		}
+		if err := s.w.acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		fault.Set(func(p fault.Point) {
+			if p == fault.CommitAfter {
+				commits.Add(1)
+			}
+		})
+		for i := range claims {
+			go func() {
+				if err := s.Settle(context.Background(), claims[i], settlement(i), keep); err != nil {
+					t.Error(err)
+				}
+			}()
+		}
+		synctest.Wait()
+	})
+	fault.Set(nil)
+	if got := commits.Load(); got != 1 {
+		t.Errorf("%d commits", got)
+	}
+	bubble := time.Date(2000, 1, 1, 0, 0, 1, 0, time.UTC)
+	s := openStore(t, Options{Clock: func() time.Time { return bubble }}, path)
+	for i, c := range claims {
+		rec, err := s.Read(t.Context(), c.ID)
+		if err != nil || !rec.Result.Equal(settlement(i).Result) {
+			t.Errorf("%d: %v, %v, %d bytes", i, err, rec.State, len(rec.Result.Body))
+		}
 	}
 }

@@ -112,16 +112,20 @@ UPDATE stet_meta SET schema = 3 WHERE one = 1;
 
 // Bounds of memory and files. The log is short because writing over it is
 // quicker than making it longer, which the file system has to note each time.
+//
+// The cache of pages is small because a commit that has put rows into full pages goes
+// through all of it: SQLite gives pages numbers past the end of the file for a moment
+// when it balances a tree, and then looks for such. What does not fit is read from the
+// system's cache, and goes to the log before the commit.
 const (
-	walPages    = 1000     // of the write-ahead log, after which it is copied back
-	walKeep     = 64 << 20 // bytes the log's file keeps when it is started over
-	writerCache = 32 << 10 // KiB of pages that the writer keeps; a batch fits
-	readerCache = 8 << 10  // the same of each connection that reads, or is the service's
+	walPages = 1000     // of the write-ahead log, after which it is copied back
+	walKeep  = 64 << 20 // bytes the log's file keeps when it is started over
+	cache    = 8 << 10  // KiB of pages that each connection keeps
 )
 
 // source returns the data source name of a path. Percent signs, question marks
 // and the like are escaped, because the driver takes it for a URI.
-func source(path string, cache int, busy time.Duration) (string, error) {
+func source(path string, busy time.Duration) (string, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return "", fmt.Errorf("sqlite: %w", err)

@@ -128,14 +128,14 @@ func Open(ctx context.Context, path string, o Options) (*Store, error) {
 
 // open makes the pools, and the tables of a new file.
 func (s *Store) open(ctx context.Context) error {
-	dsn, err := source(s.path, writerCache, 0) // see Store.lock
+	dsn, err := source(s.path, 0) // see Store.lock
 	if err != nil {
 		return err
 	}
 	if s.connector, err = modernc.NewConnector(dsn); err != nil {
 		return fmt.Errorf("sqlite: %w", err)
 	}
-	if dsn, err = source(s.path, readerCache, s.o.BusyTimeout); err != nil {
+	if dsn, err = source(s.path, s.o.BusyTimeout); err != nil {
 		return err
 	}
 	if s.shared, err = modernc.NewConnector(dsn); err != nil {
