@@ -32,6 +32,7 @@ const (
 	callers   = 16
 	sweepStep = 100 // records that one sweep looks at
 	samples   = 200 // records that are asked for, of each kind
+	recent    = 10  // turns whose records are asked for soon
 	most      = 10_000_000
 )
 

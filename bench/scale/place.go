@@ -54,7 +54,7 @@ type turn struct {
 	do   func(p *place, ctx context.Context, n int) (done int, err error)
 }
 
-var turns = []turn{{"claim", (*place).claim}, {"settle", (*place).settle}, {"replay", (*place).replay}, {"sweep", (*place).sweep}}
+var turns = []turn{{"claim", (*place).claim}, {"settle", (*place).settle}, {"replay", (*place).replay}, {"retry", (*place).retry}, {"sweep", (*place).sweep}}
 
 // contender measures a turn.
 func (p *place) contender(ctx context.Context, t turn, n int) rounds.Contender {
@@ -138,13 +138,27 @@ func (p *place) replay(ctx context.Context, n int) (int, error) {
 	for i := range which {
 		which[i] = p.expired + 1 + p.random.IntN(p.size-p.expired-1)
 	}
-	return n, spread(callers, n, func(i int) error {
-		rec, err := p.st.Claim(ctx, request(filled(which[i])))
-		if err == nil && (rec.State != store.Completed || !rec.Result.Equal(p.result)) {
-			err = fmt.Errorf("broken: record %d of %d has been lost: it is %v, with a body of %d bytes", which[i], p.size, rec.State, len(rec.Result.Body))
-		}
-		return err
-	})
+	return n, spread(callers, n, func(i int) error { return p.again(ctx, filled(which[i])) })
+}
+
+// retry claims operations that have had an outcome for a short time, as most retries do:
+// those of the last turns.
+func (p *place) retry(ctx context.Context, n int) (int, error) {
+	late := p.settled[max(0, len(p.settled)-recent*n):]
+	which := make([]stet.Op, n)
+	for i := range which {
+		which[i] = late[p.random.IntN(len(late))]
+	}
+	return n, spread(callers, n, func(i int) error { return p.again(ctx, which[i]) })
+}
+
+// again claims an operation that has an outcome.
+func (p *place) again(ctx context.Context, op stet.Op) error {
+	rec, err := p.st.Claim(ctx, request(op))
+	if err == nil && (rec.State != store.Completed || !rec.Result.Equal(p.result)) {
+		err = fmt.Errorf("broken: the record of %s, among %d, has been lost: it is %v, with a body of %d bytes", op.Key, p.size, rec.State, len(rec.Result.Body))
+	}
+	return err
 }
 
 // sweep sweeps: of records that have expired, so many in one step; where Redis removes
