@@ -140,35 +140,14 @@ func (o *options) compare(ctx context.Context, r *rig.Rig, name string, d *drawi
 		}
 		defer func() { err = errors.Join(err, server.server.Close()) }()
 	}
-	var places []*place
+	places, err := o.fill(ctx, r, server, name)
 	defer func() {
 		for _, p := range places {
 			err = errors.Join(err, p.close())
 		}
 	}()
-	for _, size := range o.sizes[name] {
-		began := time.Now()
-		var p *place
-		switch expired := (o.rounds + 2) * sweepStep; name {
-		case "postgres":
-			p, err = server.fill(ctx, size, expired)
-		case "sqlite":
-			p, err = fillSQLite(ctx, size, expired)
-		default:
-			p, err = fillRedis(ctx, r, size)
-		}
-		if err != nil {
-			return err
-		}
-		p.random, p.wal, p.ops = rand.New(rand.NewPCG(22, uint64(size))), make(map[string]int64), make(map[string]int)
-		places = append(places, p)
-		progress("%s: %d records in %.1f s", name, size, time.Since(began).Seconds())
-		if err := p.check(ctx); err != nil {
-			return err
-		}
-		if err := weigh(ctx, name, p); err != nil {
-			return err
-		}
+	if err != nil {
+		return err
 	}
 	var all []rounds.Contender
 	for _, t := range turns {
@@ -190,6 +169,43 @@ func (o *options) compare(ctx context.Context, r *rig.Rig, name string, d *drawi
 		}
 	}
 	return nil
+}
+
+// fill makes the places of a store, and returns with an error those that it has made.
+func (o *options) fill(ctx context.Context, r *rig.Rig, server *pg, name string) (places []*place, err error) {
+	for _, size := range o.sizes[name] {
+		began := time.Now()
+		var p *place
+		switch expired := (o.rounds + 2) * sweepStep; name {
+		case "postgres":
+			p, err = server.fill(ctx, size, expired)
+		case "sqlite":
+			p, err = fillSQLite(ctx, size, expired)
+		default:
+			p, err = fillRedis(ctx, r, size)
+		}
+		if err != nil {
+			return places, err
+		}
+		p.random, p.wal, p.ops = rand.New(rand.NewPCG(22, uint64(size))), make(map[string]int64), make(map[string]int)
+		places = append(places, p)
+		progress("%s: %d records in %.1f s", name, size, time.Since(began).Seconds())
+	}
+	// The largest first: it writes so much that the next checkpoint may come.
+	for _, p := range slices.Backward(places) {
+		if p.last != nil {
+			if err := p.last(ctx); err != nil {
+				return places, err
+			}
+		}
+		if err := p.check(ctx); err != nil {
+			return places, err
+		}
+		if err := weigh(ctx, name, p); err != nil {
+			return places, err
+		}
+	}
+	return places, nil
 }
 
 // live has all stores live through days, at the same time: they are not busy.

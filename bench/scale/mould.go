@@ -24,20 +24,21 @@ const late = 33
 // tells operations apart, and moves the times. The table has no index meanwhile, and gets
 // them back as they were. The index of IDs is built as full as one that has grown in no
 // order is. There is room where twice as many records have been removed as then come after a
-// checkpoint, as they do in five minutes at 1,000 a second where there are ten million.
-func multiply(ctx context.Context, pool *pgxpool.Pool, first store.Record, size, expired int) error {
+// checkpoint, as they do in five minutes at 1,000 a second where there are ten million. Those
+// are made by last, to be called when all tables have had their checkpoint, which is the server's.
+func multiply(ctx context.Context, pool *pgxpool.Pool, first store.Record, size, expired int) (last func(context.Context) error, err error) {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer conn.Release()
 	m, err := newMould(ctx, conn.Conn(), first, size, expired)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	restore, err := dropIndexes(ctx, pool)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	exec := func(statements ...string) error {
 		for _, sql := range statements {
@@ -50,13 +51,13 @@ func multiply(ctx context.Context, pool *pgxpool.Pool, first store.Record, size,
 	// A table that is made in the transaction needs no WAL, and its rows no VACUUM.
 	most, removed := size-size/late, 2*(size/late)
 	if err := exec("SET maintenance_work_mem = '512MB'", "BEGIN", "TRUNCATE stet.records"); err != nil {
-		return err
+		return nil, err
 	}
 	if err := m.copy(ctx, conn.Conn(), "(FORMAT binary, FREEZE)", size, size+removed); err != nil {
-		return err
+		return nil, err
 	}
 	if err := m.copy(ctx, conn.Conn(), "(FORMAT binary, FREEZE)", 0, most); err != nil {
-		return err
+		return nil, err
 	}
 	if size >= announced {
 		progress("PostgreSQL: the indexes of %d records are built", most)
@@ -64,9 +65,11 @@ func multiply(ctx context.Context, pool *pgxpool.Pool, first store.Record, size,
 	restore = append(restore, fmt.Sprintf("SELECT setval('stet.records_fence', %d)", first.Fence+int64(size+removed)), "COMMIT", "RESET maintenance_work_mem",
 		fmt.Sprintf("DELETE FROM stet.records WHERE fence >= %d", first.Fence+int64(size)), "VACUUM ANALYSE stet.records", "CHECKPOINT")
 	if err := exec(restore...); err != nil {
-		return err
+		return nil, err
 	}
-	return m.copy(ctx, conn.Conn(), "(FORMAT binary)", most, size)
+	return func(ctx context.Context) error {
+		return pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return m.copy(ctx, conn.Conn(), "(FORMAT binary)", most, size) })
+	}, nil
 }
 
 // announced is how many records are made from one line of progress to the next.

@@ -30,6 +30,7 @@ type place struct {
 	weigh   func(context.Context) ([]weight, error) // what it keeps on disk or in memory
 	held    func(context.Context) (float64, error)  // bytes of disk in all, what is not a record's included
 	flush   func(context.Context) error             // a checkpoint; nil where there is none
+	last    func(context.Context) error             // makes the last of the records; nil where all are there
 	close   func() error
 
 	result  store.Result   // that of each record

@@ -71,7 +71,8 @@ func (g *pg) fill(ctx context.Context, size, expired int) (p *place, err error) 
 		return nil, err
 	}
 	p.result = first.Result
-	return p, multiply(ctx, pool, first, size, expired)
+	p.last, err = multiply(ctx, pool, first, size, expired)
+	return p, err
 }
 
 // walOf is how many bytes of WAL the server has written.

@@ -89,6 +89,9 @@ func TestRecordsMadeBySQLAreAsTheStoreWritesThem(t *testing.T) {
 		}
 		p, err := g.fill(t.Context(), 2000, 100)
 		p = prepared(t, p, err)
+		if err := p.last(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 		conn, err := pgx.Connect(t.Context(), g.server.URL("test_1"))
 		if err != nil {
 			t.Fatal(err)
