@@ -88,7 +88,7 @@ func (t *transaction) handed(ctx context.Context) (tx pgx.Tx, end func(), bad fu
 		return t.tx, t.abandon, func() error { return nil }
 	}
 	w := &worked{t: t, ctx: ctx, conn: t.conn.Conn()}
-	return w, w.end, func() error { return w.bad }
+	return w, w.end, w.spoiled
 }
 
 // sessions are the parameters of the statement that writes the record by which it lets go of

@@ -208,9 +208,9 @@ func (t *transaction) endedNow(ctx context.Context, pid uint32, look func(contex
 	})
 }
 
-// sqlIdle is whether a process of the server has nothing to do. While it holds the lock for its
-// session, it has not heard of the commit.
-const sqlIdle = `EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = %d AND a.state LIKE 'idle%%')`
+// sqlIdle is whether a process of the server has nothing to do, or waits for the rest of what it
+// was sent. While it holds the lock, it has not heard of the commit.
+const sqlIdle = `EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = %d AND (a.state LIKE 'idle%%' OR a.wait_event = 'ClientRead'))`
 
 // sqlEnded returns a row if the transaction is still there, by its lock or by its
 // process.

@@ -39,6 +39,9 @@ func (s *Store) execOnRow(ctx context.Context, make func() []call) (err error) {
 		if ctx.Err() != nil || !timer.Sleep(ctx, timer.Around(pause)) {
 			return err
 		}
+		if try == execTries-1 && !answered(err) {
+			s.own.Reset() // so many have died that others may have: a restart, a time-out of idle sessions
+		}
 	}
 }
 

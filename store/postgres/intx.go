@@ -70,6 +70,7 @@ type worked struct {
 	conn    *pgx.Conn
 	waiting *ending
 	passed  bool  // statements may reach the server without our knowing
+	unread  bool  // there are rows of the first statement that have not been closed, or could not be read
 	bad     error // why nothing can be committed
 }
 
@@ -119,7 +120,12 @@ func (t *transaction) beginWith(ctx context.Context, add func(*pgx.Batch)) (resu
 // ready has everything sent that has waited for a next statement.
 func (w *worked) ready(ctx context.Context) error {
 	if w.bad == nil && w.t.tx == nil {
-		w.bad = explain("begin", w.t.begin(ctx))
+		err := explain("begin", w.t.begin(ctx))
+		if err != nil && ctx.Err() != nil && !w.conn.IsClosed() && !w.conn.PgConn().IsBusy() && w.conn.PgConn().TxStatus() == 'I' {
+			w.t.tx = nil // nothing was sent: ctx had ended before
+			return err
+		}
+		w.bad = err
 	}
 	if e := w.waiting; w.bad == nil && e != nil {
 		w.waiting = nil
@@ -209,9 +215,9 @@ func (w *worked) settle(ctx context.Context, e *ending) error {
 
 // commit commits, with the outcome that waits for it.
 func (w *worked) commit(ctx context.Context) error {
-	switch {
-	case w.bad != nil:
-		return w.bad
+	switch err := w.spoiled(); {
+	case err != nil:
+		return err
 	case w.t.tx == nil && w.waiting == nil:
 		return nil // nothing was done
 	case w.t.tx == nil:
@@ -289,13 +295,28 @@ func (t *transaction) fenced(ctx context.Context, e *ending) error {
 // end gives the connection back, rolls back what was not committed, and has pgx know
 // that it is over: what fn has left behind gets pgx.ErrTxClosed.
 func (w *worked) end() {
+	w.close()
+	w.waiting = nil
+	w.t.abandon()
+}
+
+// close has pgx know that nothing begins any more.
+func (w *worked) close() {
 	if w.t.tx == nil {
 		var b pgx.Batch
 		b.BeginTx(pgx.TxOptions{})
 		w.t.tx = pgx.FailedBatchResults(&b, pgx.ErrTxClosed).Tx()
 	}
-	w.waiting = nil
-	w.t.abandon()
+}
+
+var errUnread = errors.New("postgres: rows of the function's first statement were left open, or its connection was lost while they were read; nothing was committed")
+
+// spoiled is why nothing can be committed, and nothing was.
+func (w *worked) spoiled() error {
+	if c := w.conn.PgConn(); w.bad == nil && w.unread && (c.IsBusy() || c.IsClosed() && c.TxStatus() == 'I') {
+		return errUnread // its state is that of before
+	}
+	return w.bad
 }
 
 // Commit refuses.
@@ -341,7 +362,8 @@ func (w *worked) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 		_ = results.Close()
 		return rows, err
 	}
-	return &firstRows{Rows: rows, results: results}, nil
+	w.unread = true
+	return &firstRows{Rows: rows, w: w, results: results}, nil
 }
 
 // QueryRow implements pgx.Tx.
@@ -353,7 +375,8 @@ func (w *worked) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row 
 	case results == nil:
 		return w.t.tx.QueryRow(ctx, sql, args...)
 	}
-	return firstRow{results}
+	w.unread = true
+	return firstRow{w, results}
 }
 
 // failed are results that are that error.
@@ -403,77 +426,23 @@ func (w *worked) Begin(ctx context.Context) (pgx.Tx, error) {
 // Conn implements pgx.Tx. What is done with the connection goes past w: if there is
 // no transaction to do it in, the connection is closed.
 func (w *worked) Conn() *pgx.Conn {
-	w.passed = true
-	if w.ready(w.ctx) != nil && w.t.conn != nil {
+	if w.pass(); w.bad != nil && w.t.conn != nil {
 		w.t.discard()
 	}
 	return w.conn
 }
 
+// pass is ready for what goes past w and is told of no error: commit tells.
+func (w *worked) pass() {
+	w.passed = true
+	if err := w.ready(w.ctx); err != nil {
+		w.bad = err
+		w.close()
+	}
+}
+
 // LargeObjects implements pgx.Tx. Their statements go past w.
 func (w *worked) LargeObjects() pgx.LargeObjects {
-	w.passed = true
-	_ = w.ready(w.ctx) // commit tells
+	w.pass()
 	return w.t.tx.LargeObjects()
-}
-
-// firstRows are rows of results that have to be closed, too.
-type firstRows struct {
-	pgx.Rows
-	results pgx.BatchResults
-	err     error
-}
-
-// Next implements pgx.Rows.
-func (r *firstRows) Next() bool {
-	ok := r.Rows.Next()
-	if !ok {
-		r.Close()
-	}
-	return ok
-}
-
-// Scan implements pgx.Rows.
-func (r *firstRows) Scan(into ...any) error { return r.closeAfter(r.Rows.Scan(into...)) }
-
-// Values implements pgx.Rows.
-func (r *firstRows) Values() ([]any, error) {
-	values, err := r.Rows.Values()
-	return values, r.closeAfter(err)
-}
-
-// closeAfter closes after an error, as pgx has done with the rows.
-func (r *firstRows) closeAfter(err error) error {
-	if err != nil {
-		r.Close()
-	}
-	return err
-}
-
-// Close implements pgx.Rows.
-func (r *firstRows) Close() {
-	r.Rows.Close()
-	if err := r.results.Close(); r.err == nil {
-		r.err = err
-	}
-}
-
-// Err implements pgx.Rows.
-func (r *firstRows) Err() error {
-	if err := r.Rows.Err(); err != nil {
-		return err
-	}
-	return r.err
-}
-
-// firstRow is a row of results that have to be closed, too.
-type firstRow struct{ results pgx.BatchResults }
-
-// Scan implements pgx.Row.
-func (r firstRow) Scan(into ...any) error {
-	err := r.results.QueryRow().Scan(into...)
-	if closed := r.results.Close(); err == nil {
-		err = closed
-	}
-	return err
 }

@@ -54,14 +54,14 @@ var errAtWork = errors.New("the server is still at work on it")
 
 // sqlGone asks whether p is still at work on a transaction that began age ago, or
 // earlier. A pooler may have given p to another client since, whose transaction is
-// younger. end has the server end it first, if it is idle in that transaction.
-// Before PostgreSQL 15 no more than 35 minutes can be written as interval 'N us'.
+// younger. end has the server end it first, if it is idle in that transaction, or waits for
+// the rest of what it was sent. Before PostgreSQL 15 no more than 35 minutes can be written as interval 'N us'.
 func (p *process) sqlGone(end bool, age time.Duration) string {
 	ours := fmt.Sprintf(`pid = %d AND coalesce(%s, '%s') = '%[3]s' AND coalesce(clock_timestamp() - xact_start, %d * interval '1 us') >= %[4]d * interval '1 us'`,
 		p.pid, sqlStart, p.start, age.Microseconds())
 	sql := `SELECT true FROM pg_stat_activity WHERE ` + ours + ` AND (xact_start IS NOT NULL OR state IS NULL)`
 	if end {
-		sql = `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE ` + ours + ` AND state LIKE 'idle in transaction%'; ` + sql
+		sql = `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE ` + ours + ` AND (state LIKE 'idle in transaction%' OR state = 'active' AND wait_event = 'ClientRead'); ` + sql
 	}
 	return sql
 }

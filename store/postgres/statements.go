@@ -160,7 +160,8 @@ func finishing(e string) string {
 	return slices.Concat(of(finished[:len(finished)-len(outcome)]), withOutcome).insert(e)
 }
 
-// A caller that waits for the key holds the lock of e.waiters.
+// A caller that waits for the key holds the lock of e.waiters. What the session holds is the
+// transaction's from here on: a COMMIT may take long.
 var (
 	sqlFinish = finishing(one(finishedNew)) + sqlFinishedAt
 	// sqlFinishOld does so where there is a record that is free, if it still is as
@@ -171,7 +172,8 @@ var (
 )
 
 var sqlFinishedAt = fmt.Sprintf(" RETURNING r.settled_at, (CASE WHEN NOT pg_try_advisory_xact_lock($%d::bigint) THEN pg_notify({channel}, encode(r.id, 'hex')) END) IS NULL, "+
-	audible+", num_nonnulls(pg_try_advisory_xact_lock($%d::bigint) AND pg_advisory_unlock($%[2]d::bigint), pg_advisory_unlock($%d::integer, $%d::integer)) > 0",
+	audible+", num_nonnulls(pg_try_advisory_xact_lock($%d::bigint) AND pg_advisory_unlock($%[2]d::bigint), "+
+	"pg_try_advisory_xact_lock($%d::integer, $%d::integer) AND pg_advisory_unlock($%[3]d::integer, $%[4]d::integer)) > 0",
 	len(finished)+1, len(finished)+2, len(finished)+3, len(finished)+4)
 
 // excluded are the assignments of a record that is replaced by a finished one.

@@ -38,7 +38,8 @@ FROM (SELECT 1) one LEFT JOIN {records} r ON r.id = $4::bytea`
 // another fingerprint.
 const sqlRival = `
 SELECT EXISTS (
-	SELECT FROM pg_locks k JOIN pg_locks f ON f.virtualtransaction = k.virtualtransaction AND f.pid IS NOT DISTINCT FROM k.pid
+	SELECT FROM pg_locks k JOIN pg_locks f ON f.pid = k.pid OR
+		f.pid IS NULL AND k.pid IS NULL AND f.virtualtransaction = k.virtualtransaction
 	WHERE k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.mode = 'ExclusiveLock'
 		AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 		AND k.classid = $1::bigint::oid AND k.objid = $2::bigint::oid
