@@ -46,7 +46,11 @@ type epoch struct {
 // ends StoreTimeout from now, or up to half as much later. Sharing that end
 // spares each call a timer. It is made in j, which is used for nothing else.
 func (e *Engine) storeContext(ctx context.Context, j *joined) context.Context {
-	now := time.Now()
+	return e.storeContextAt(ctx, time.Now(), j)
+}
+
+// storeContextAt is storeContext for a caller that knows what time it is.
+func (e *Engine) storeContextAt(ctx context.Context, now time.Time, j *joined) context.Context {
 	ep := e.epoch.Load()
 	if ep == nil || ep.ends.Sub(now) < e.o.StoreTimeout {
 		ep = &epoch{ends: now.Add(e.o.StoreTimeout + e.o.StoreTimeout/2)}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,6 +50,7 @@ type Engine struct {
 	forsaken  atomic.Int64
 	followers atomic.Int64
 	epoch     atomic.Pointer[epoch]
+	scope     atomic.Pointer[digested]
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -141,7 +143,28 @@ func (e *Engine) Store() store.Store { return e.store }
 func (e *Engine) Observe(ctx context.Context, ev observe.Event) { e.observe(ctx, ev) }
 
 // ID returns the digest by which this engine's store knows a key of a scope.
-func (e *Engine) ID(scope, key string) store.ID { return store.Digest(e.o.Namespace, scope, key) }
+func (e *Engine) ID(scope, key string) store.ID {
+	return store.DigestIn(e.digestOf(scope), e.o.Namespace, scope, key)
+}
+
+// digested is a scope with its digest.
+type digested struct {
+	scope  string
+	digest store.ID
+}
+
+// digestOf returns the digest of a scope. That of the first is kept, as many services have
+// one scope: it costs no more then.
+func (e *Engine) digestOf(scope string) store.ID {
+	if d := e.scope.Load(); d != nil && d.scope == scope {
+		return d.digest
+	}
+	digest := store.DigestScope(e.o.Namespace, scope)
+	if e.scope.Load() == nil {
+		e.scope.CompareAndSwap(nil, &digested{strings.Clone(scope), digest})
+	}
+	return digest
+}
 
 // Policy returns the policy of a class with its defaults filled in, and whether
 // there is such a class.
@@ -194,7 +217,7 @@ func (e *Engine) fill(ctx context.Context, t *ticket, op Op) error {
 	if err := checkLabel(op); err != nil {
 		return err
 	}
-	scope := store.DigestScope(e.o.Namespace, op.Scope)
+	scope := e.digestOf(op.Scope)
 	id := store.DigestIn(scope, e.o.Namespace, op.Scope, op.Key)
 	if e.within(ctx, id) {
 		return invalid("the operation was begun inside itself, by two middlewares for instance: it would wait for its own end")

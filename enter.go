@@ -286,10 +286,12 @@ func (e *Engine) enter(ctx context.Context, t *ticket, claim func(context.Contex
 func (e *Engine) claim(ctx context.Context, t *ticket) (rec store.Record, err error) {
 	fault.At(fault.ClaimBefore)
 	asked := time.Now()
+	t.asked = asked
 	tries := 0
-	err = e.repeat(e.storeContext(ctx, t.parts.claiming()), claimTries, func(ctx context.Context) (err error) {
-		tries++
-		t.asked = time.Now()
+	err = e.repeat(e.storeContextAt(ctx, asked, t.parts.claiming()), claimTries, func(ctx context.Context) (err error) {
+		if tries++; tries > 1 {
+			t.asked = time.Now()
+		}
 		rec, err = e.store.Claim(ctx, t.req)
 		return err
 	})
@@ -297,9 +299,11 @@ func (e *Engine) claim(ctx context.Context, t *ticket) (rec store.Record, err er
 	fault.At(fault.ClaimAfter)
 	if err == nil || errors.Is(err, store.ErrMismatch) {
 		if err == nil && rec.State == store.Running && rec.Owner == t.req.Owner {
-			ev := t.event(observe.Claimed, rec, nil)
-			ev.Elapsed = time.Since(asked)
-			e.observe(ctx, ev)
+			if e.o.Observer != nil { // nothing else wants to know
+				ev := t.event(observe.Claimed, rec, nil)
+				ev.Elapsed = time.Since(asked)
+				e.observe(ctx, ev)
+			}
 		}
 		return rec, err
 	}

@@ -15,7 +15,8 @@ type flight struct {
 	// Below: guarded by the mu of its part.
 	phase       phase
 	fingerprint store.Fingerprint // of the leader; binding once running
-	result      entry             // when over: what followers may share
+	followed    bool              // another call has found it
+	result      *entry            // when over: what followers may share; nil without any
 	changed     chan struct{}     // closed at the next change of phase; nil if no caller waits
 }
 
@@ -60,6 +61,7 @@ func (fs *flights) join(id store.ID, fp store.Fingerprint, p *parts) (f *flight,
 	part.mu.Lock()
 	defer part.mu.Unlock()
 	if f := part.m[id]; f != nil {
+		f.followed = true
 		return f, false
 	}
 	f = p.flightOf(id, fp)
@@ -107,7 +109,10 @@ func (fs *flights) end(f *flight, en entry) {
 	if f.phase == over {
 		return
 	}
-	f.result = en
+	if f.followed {
+		shared := en // without followers none is made on the heap
+		f.result = &shared
+	}
 	f.turn(over)
 	if part.m[f.id] == f {
 		delete(part.m, f.id)
@@ -132,5 +137,8 @@ func (fs *flights) look(f *flight) (ph phase, fp store.Fingerprint, en entry, ch
 	if f.phase != over && f.changed == nil {
 		f.changed = make(chan struct{})
 	}
-	return f.phase, f.fingerprint, f.result, f.changed
+	if f.result != nil {
+		en = *f.result
+	}
+	return f.phase, f.fingerprint, en, f.changed
 }

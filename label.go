@@ -29,6 +29,9 @@ func checkLabel(op Op) error {
 
 // unfit says why a text cannot be part of a Label; "" if it can.
 func unfit(text string) string {
+	if len(text) <= store.MaxLabel && plain(text) {
+		return ""
+	}
 	switch {
 	case len(text) > store.MaxLabel:
 		return fmt.Sprintf("has %d bytes; at most %d", len(text), store.MaxLabel)
@@ -38,6 +41,16 @@ func unfit(text string) string {
 		return "has a control character"
 	}
 	return ""
+}
+
+// plain reports whether a text has nothing but visible ASCII and spaces, as nearly all have.
+func plain(text string) bool {
+	for i := range len(text) {
+		if text[i] < ' ' || text[i] >= 0x7f {
+			return false
+		}
+	}
+	return true
 }
 
 // sealRef is the reference of an operation as it is stored.

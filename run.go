@@ -83,8 +83,9 @@ func FromContext(ctx context.Context) *Run {
 // deadline, too; if the engine was closed meanwhile, the claim is given back.
 func (e *Engine) newRun(ctx context.Context, t *ticket, f *flight, rec store.Record) (*Lease, error) {
 	l := t.parts.leased()
-	l.run = Run{e: e, op: t.op, p: t.p, rec: rec, f: f, begun: t.asked, resent: t.resent, taken: t.taken, parts: t.parts}
-	l.lease.Run = &l.run
+	r0 := &l.run // which is zero: a literal would be made elsewhere, and copied
+	r0.e, r0.op, r0.p, r0.rec, r0.f, r0.begun, r0.resent, r0.taken, r0.parts = e, t.op, t.p, rec, f, t.asked, t.resent, t.taken, t.parts
+	l.lease.Run = r0
 	r := &l.lease
 	if t.p.Outside || t.taken {
 		r.Claim = rec.Claim()
@@ -455,7 +456,10 @@ func (r *Run) notKept() error {
 // report tells the observer how the run ended, and makes the caller's error.
 func (r *Run) report(ctx context.Context, kind observe.Kind, to store.State, err error) error {
 	ev := observe.Event{Kind: kind, ID: r.rec.ID, Class: r.op.Class, State: to, Fence: r.rec.Fence,
-		Attempt: r.rec.Attempt, Elapsed: time.Since(r.begun), Err: err}
+		Attempt: r.rec.Attempt, Err: err}
+	if r.e.o.Observer != nil {
+		ev.Elapsed = time.Since(r.begun)
+	}
 	var wrapped error
 	switch {
 	case err == nil && kind == observe.Settled:

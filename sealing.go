@@ -117,7 +117,7 @@ func (s *sealer) sealed(id store.ID, out Outcome) store.Result {
 		r := out.encode(false)
 		return store.Result{Head: s.first.Encrypt(r.Marshal(), binding(id, out.state()))}
 	}
-	return out.encode(true) // the caller's memory is not the store's to keep
+	return out.encode(!out.isGiven()) // the caller's memory is not the store's to keep
 }
 
 // open undoes seal.

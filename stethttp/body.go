@@ -17,6 +17,7 @@ const maxPooled = 64 << 10
 type buffer struct {
 	b     []byte
 	small []byte // the memory that b had before it was large
+	own   bool   // b is not lent, nor will be: the engine may keep it
 }
 
 var buffers = sync.Pool{New: func() any { return &buffer{b: make([]byte, 0, 2048)} }}
@@ -59,20 +60,37 @@ func (buf *buffer) grow(n int) {
 	if b == nil { // more than is lent
 		b = make([]byte, 0, max(need, 2*cap(buf.b)))
 	}
-	b = append(b, buf.b...)
-	if freed != nil {
-		freed(buf.b)
-	}
-	if cap(buf.b) <= maxPooled {
+	buf.move(append(b, buf.b...))
+}
+
+// move has the content go on in b.
+func (buf *buffer) move(b []byte) {
+	switch {
+	case buf.own:
+	case cap(buf.b) <= maxPooled:
+		overwrite(buf.b)
 		buf.small = buf.b
-	} else {
+	default:
 		lend(buf.b)
 	}
-	buf.b = b
+	buf.b, buf.own = b, false
+}
+
+// keep has the content go on in memory that is never lent, and returns it, to append n bytes
+// at once: there is room for all in the end.
+func (buf *buffer) keep(n, all int) []byte {
+	var b []byte // if these are all, they are copied into memory that needs no zeroes
+	if n < all {
+		b = append(make([]byte, 0, all), buf.b...)
+	}
+	buf.move(b)
+	buf.own = true
+	return b
 }
 
 // lend lends large memory to other requests.
 func lend(b []byte) {
+	overwrite(b)
 	for _, l := range large {
 		if cap(b) == l.size {
 			l.pool.Put(&b)
@@ -83,14 +101,22 @@ func lend(b []byte) {
 // freed is nil but in tests, where it is called with memory before that is lent again.
 var freed func([]byte)
 
+func overwrite(b []byte) {
+	if freed != nil {
+		freed(b)
+	}
+}
+
 // drop lets go of the content, and of large memory.
 func (buf *buffer) drop() {
-	if freed != nil {
-		freed(buf.b)
-	}
-	if cap(buf.b) > maxPooled {
+	switch {
+	case buf.own:
+		buf.b, buf.small, buf.own = buf.small, nil, false
+	case cap(buf.b) > maxPooled:
 		lend(buf.b)
 		buf.b, buf.small = buf.small, nil
+	default:
+		overwrite(buf.b)
 	}
 	buf.b = buf.b[:0]
 }

@@ -46,6 +46,7 @@ type capture struct {
 	w      http.ResponseWriter
 	outer  http.Header // what was set before the handler was called, or nil
 	limit  int         // of the stored response, in bytes
+	keeps  bool        // the engine keeps large content as it is: see gives
 	tx     bool        // nothing leaves before the end
 	proto  [2]int      // of HTTP
 	head   bool        // the request is a HEAD
@@ -94,7 +95,9 @@ func (c *call) capture(limit int, tx bool) *capture {
 		rw = new(capture)
 	}
 	c.writer = rw
-	*rw = capture{w: c.w, limit: limit, tx: tx, declared: -1, buf: newBuffer(), head: c.r.Method == http.MethodHead, ctx: context.Background()}
+	// It is zero: a literal would be made elsewhere, and copied.
+	rw.w, rw.limit, rw.tx, rw.declared, rw.buf, rw.head, rw.ctx = c.w, limit, tx, -1, newBuffer(), c.r.Method == http.MethodHead, context.Background()
+	rw.keeps = c.m.keeps && !c.later // what Respond returns is its caller's
 	rw.marks = c.m.marks
 	rw.proto, rw.accept = [2]int{c.r.ProtoMajor, c.r.ProtoMinor}, c.r.Header["Accept-Encoding"]
 	if h := c.w.Header(); len(h) > 0 {
@@ -188,8 +191,7 @@ func (c *capture) Write(p []byte) (int, error) {
 		}
 		return c.pass(p)
 	}
-	c.reserve(len(p))
-	c.buf.b = append(c.buf.b, p...)
+	c.buf.b = append(c.reserve(len(p)), p...)
 	return len(p), nil
 }
 
@@ -203,8 +205,7 @@ func (c *capture) WriteString(s string) (int, error) {
 		}
 		return c.pass([]byte(s))
 	}
-	c.reserve(len(s))
-	c.buf.b = append(c.buf.b, s...)
+	c.buf.b = append(c.reserve(len(s)), s...)
 	return len(s), nil
 }
 
@@ -238,11 +239,6 @@ func (c *capture) admit(n int) (over bool, err error) {
 		return false, errTooLarge
 	}
 	return c.over, nil
-}
-
-// reserve makes room for n more bytes of content, or for all that is to come.
-func (c *capture) reserve(n int) {
-	c.buf.grow(max(n, int(min(c.declared, int64(c.limit)))-len(c.buf.b)))
 }
 
 // room is how many bytes of content are kept.
@@ -422,6 +418,9 @@ func (c *capture) response(filter *headerFilter) (stet.Outcome, error) {
 	out := response(c.status, header, c.buf.b)
 	if out.Trailer = filter.trailers(c.trailer, c.final); !storable(out) {
 		return stet.Outcome{}, errTooLarge
+	}
+	if c.gives() {
+		return given(out), nil
 	}
 	return out, nil
 }

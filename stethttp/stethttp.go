@@ -82,6 +82,7 @@ import (
 	"sync/atomic"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/coding"
 	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/store"
 )
@@ -100,6 +101,8 @@ type Middleware struct {
 	filter     headerFilter
 	// marks are the header fields that say something of a call, and not of its outcome.
 	marks []string
+	// keeps says that the engine keeps large bodies as they are: see capture.gives.
+	keeps bool
 	// invalid is the outcome of handlers that ended without a
 	// response that could be sent.
 	invalid stet.Outcome
@@ -125,7 +128,7 @@ func New(engine *stet.Engine, o Options) (*Middleware, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Middleware{engine: engine, o: o, header: o.Header, filter: newHeaderFilter(o), marks: []string{o.ReplayedHeader, executionHeader}}
+	m := &Middleware{engine: engine, o: o, header: o.Header, filter: newHeaderFilter(o), marks: []string{o.ReplayedHeader, executionHeader}, keeps: coding.Keeps(engine)}
 	if m.refPointer, err = parsePointer("RefPointer", o.RefPointer); err != nil {
 		return nil, err
 	}

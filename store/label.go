@@ -9,6 +9,9 @@ import (
 // LabelText makes a text fit for a Label: what is not UTF-8, and control characters,
 // become question marks, and what is longer than MaxLabel bytes is cut.
 func LabelText(text string) string {
+	if len(text) <= MaxLabel && plain(text) {
+		return text
+	}
 	text = strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || unicode.IsControl(r) {
 			return '?'
@@ -23,4 +26,14 @@ func LabelText(text string) string {
 		end--
 	}
 	return text[:end]
+}
+
+// plain reports whether a text has nothing but visible ASCII and spaces, as nearly all have.
+func plain(text string) bool {
+	for i := range len(text) {
+		if text[i] < ' ' || text[i] >= 0x7f {
+			return false
+		}
+	}
+	return true
 }

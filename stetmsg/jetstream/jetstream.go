@@ -319,6 +319,9 @@ func (d *delivery) Pulse() { _ = d.m.InProgress() } // else it comes again
 
 // Deliveries implements stetmsg.Delivery.
 func (d *delivery) Deliveries() int {
+	if n := delivered(d.m.Reply()); n > 0 {
+		return n
+	}
 	meta, err := d.m.Metadata()
 	if err != nil {
 		return 0

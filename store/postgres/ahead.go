@@ -44,6 +44,7 @@ func (t *transaction) lookAhead(ctx context.Context) (r *row, err error) {
 		r = new(row)
 		return r.scan(f.values)
 	}}
+	c.params.buf, c.params.starts = make([]byte, 0, 64), make([]int, 0, 5)
 	c.params.rawInt64(t.locks.key)
 	c.params.rawInt32(t.locks.id)
 	c.params.rawInt32(t.locks.finger)

@@ -105,7 +105,8 @@ func explain(step string, err error) error {
 
 // hash64 is the start of a SHA-256 over length-prefixed parts.
 func hash64(parts ...string) uint64 {
-	var b []byte
+	var stack [192]byte // enough for nearly all
+	b := stack[:0]
 	for _, p := range parts {
 		b = binary.BigEndian.AppendUint32(b, uint32(len(p)))
 		b = append(b, p...)

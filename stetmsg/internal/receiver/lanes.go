@@ -19,11 +19,12 @@ type Lanes struct {
 	mu      sync.Mutex
 	held    int           // slots taken
 	running int           // goroutines that are not idle
-	queue   []*job        // that could run, in the order of their start
-	idle    []chan *job   // one for each goroutine that waits, the last to have ended a job last; nil ends it
+	queue   []job         // that could run, in the order of their start, from head on
+	head    int           // of queue
+	idle    []chan job    // one for each goroutine that waits, the last to have ended a job last; none ends it
 	freed   chan struct{} // closed when need slots are free; nil if no one waits
 	need    int
-	lanes   map[string][]*job // that wait for another one of their lane, which runs or is in queue
+	lanes   map[string][]job // that wait for another one of their lane, which runs or is in queue
 	jobs    sync.WaitGroup
 	wg      sync.WaitGroup // goroutines
 }
@@ -35,7 +36,11 @@ type Job interface {
 	Pulse()
 }
 
-// job is a job in hand.
+// compact is how many jobs have left the queue at least when those that are left move to
+// its beginning.
+const compact = 32
+
+// job is a job in hand, none if it has no Job.
 type job struct {
 	lane string
 	Job
@@ -50,7 +55,7 @@ func (plain) Pulse() {}
 // NewLanes returns lanes for at most size jobs in flight, those that wait included, of
 // which width run at a time.
 func NewLanes(size, width int) *Lanes {
-	return &Lanes{size: size, width: min(width, size), lanes: make(map[string][]*job)}
+	return &Lanes{size: size, width: min(width, size), lanes: make(map[string][]job)}
 }
 
 // Await waits until at least n slots are free, of which there are not more than
@@ -105,7 +110,7 @@ func (l *Lanes) Go(ctx context.Context, lane string, f func()) bool {
 	if !l.await(ctx, 1, true) {
 		return false
 	}
-	l.start(&job{lane, plain(f)}, 0)
+	l.start(job{lane, plain(f)}, 0)
 	return true
 }
 
@@ -124,16 +129,16 @@ func (l *Lanes) Release(n int) {
 }
 
 // Run is Go without a lane, in a slot that was reserved.
-func (l *Lanes) Run(f func()) { l.start(&job{Job: plain(f)}, 0) }
+func (l *Lanes) Run(f func()) { l.start(job{Job: plain(f)}, 0) }
 
 // Start is Go without a lane, in one slot more where none is free. While the job waits, it
 // is pulsed by Pulse.
-func (l *Lanes) Start(j Job) { l.start(&job{Job: j}, 1) }
+func (l *Lanes) Start(j Job) { l.start(job{Job: j}, 1) }
 
 // Pulse calls the pulses of the jobs that wait for others to end.
 func (l *Lanes) Pulse() {
 	l.mu.Lock()
-	waiting := slices.Clone(l.queue)
+	waiting := slices.Clone(l.queue[l.head:])
 	l.mu.Unlock()
 	for _, j := range waiting {
 		j.Pulse()
@@ -141,7 +146,7 @@ func (l *Lanes) Pulse() {
 }
 
 // start takes so many slots, and has a job run when it is its turn.
-func (l *Lanes) start(j *job, slots int) {
+func (l *Lanes) start(j job, slots int) {
 	l.jobs.Add(1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -159,7 +164,7 @@ func (l *Lanes) start(j *job, slots int) {
 
 // dispatch has goroutines run what is in queue. The caller holds l.mu.
 func (l *Lanes) dispatch() {
-	for l.running < l.width && len(l.queue) > 0 {
+	for l.running < l.width && l.head < len(l.queue) {
 		j := l.next()
 		l.running++
 		if last := len(l.idle) - 1; last >= 0 {
@@ -171,21 +176,28 @@ func (l *Lanes) dispatch() {
 	}
 }
 
-// next takes the first of the queue; nil if it is empty. The caller holds l.mu.
-func (l *Lanes) next() (j *job) {
-	if len(l.queue) == 0 {
-		return nil
+// next takes the first of the queue; none if it is empty. The caller holds l.mu.
+func (l *Lanes) next() (j job) {
+	if l.head == len(l.queue) {
+		return job{}
 	}
-	j, l.queue[0] = l.queue[0], nil
-	l.queue = l.queue[1:]
+	j, l.queue[l.head] = l.queue[l.head], job{}
+	switch l.head++; {
+	case l.head == len(l.queue):
+		l.queue, l.head = l.queue[:0], 0
+	case l.head > len(l.queue)/2 && l.head >= compact:
+		n := copy(l.queue, l.queue[l.head:])
+		clear(l.queue[n:])
+		l.queue, l.head = l.queue[:n], 0
+	}
 	return j
 }
 
-// work runs j and the jobs after it, until it gets a nil.
-func (l *Lanes) work(j *job) {
-	more := make(chan *job, 1)
-	for j != nil {
-		if j = l.run(j, more); j == nil {
+// work runs j and the jobs after it, until there is none.
+func (l *Lanes) work(j job) {
+	more := make(chan job, 1)
+	for j.Job != nil {
+		if j = l.run(j, more); j.Job == nil {
 			j = <-more
 		}
 	}
@@ -193,7 +205,7 @@ func (l *Lanes) work(j *job) {
 
 // run runs a job. It returns the next one, if there is any; else the next one comes
 // by more.
-func (l *Lanes) run(j *job, more chan *job) (next *job) {
+func (l *Lanes) run(j job, more chan job) (next job) {
 	returned := false
 	defer func() {
 		l.mu.Lock()
@@ -204,7 +216,7 @@ func (l *Lanes) run(j *job, more chan *job) (next *job) {
 			next = l.next()
 		}
 		switch {
-		case next == nil:
+		case next.Job == nil:
 			l.running--
 			if returned {
 				l.idle = append(l.idle, more)
@@ -217,7 +229,7 @@ func (l *Lanes) run(j *job, more chan *job) (next *job) {
 	}()
 	j.Run()
 	returned = true
-	return nil
+	return job{}
 }
 
 // follow puts the next job of a lane into the queue. The caller holds l.mu.
@@ -243,7 +255,7 @@ func (l *Lanes) Wait() {
 	l.mu.Lock()
 	l.width = width
 	for _, more := range l.idle {
-		more <- nil
+		more <- job{}
 	}
 	l.idle = nil
 	l.mu.Unlock()
