@@ -3,6 +3,7 @@ package rig
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"io/fs"
 	"os"
@@ -104,6 +105,9 @@ func (p *Program) Kill() {
 	<-p.gone
 }
 
+// runLimit is how long a program may take. The longest take 4 minutes on a busy machine.
+const runLimit = 15 * time.Minute
+
 // Run executes a program in a folder, with more in its environment, and returns what
 // it has written.
 func Run(t testing.TB, dir string, env []string, name string, args ...string) string {
@@ -112,10 +116,16 @@ func Run(t testing.TB, dir string, env []string, name string, args ...string) st
 	if err != nil {
 		t.Fatalf("there is no %s; run: make services", name)
 	}
-	cmd := exec.CommandContext(t.Context(), path, args...)
+	ctx, cancel := context.WithTimeout(t.Context(), runLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
 	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.CombinedOutput()
+	if ctx.Err() != nil {
+		kill(processes(dir)...) // what it has started
+		t.Fatalf("%s has not ended after %v:\n%s", cmd, runLimit, out)
+	}
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", cmd, err, out)
 	}
