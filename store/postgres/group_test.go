@@ -70,9 +70,7 @@ func TestGroupIsOneCommit(t *testing.T) {
 			t.Errorf("the store has %+v\nreturned was %+v", now, rec)
 		}
 	}
-	if n := s.Pool().Stat().AcquiredConns(); n != 0 {
-		t.Errorf("%d connections of the pool are still in use", n)
-	}
+	stettest.Eventually(t, "the pool has all its connections", func() bool { return s.Pool().Stat().AcquiredConns() == 0 })
 }
 
 // TestGroupThatAFunctionEndsIsNoSuccess: what follows would be committed by itself.
@@ -334,7 +332,7 @@ func TestGroupsLeaveLocksToOthers(t *testing.T) {
 				three.Wait() // three are on their way
 				locks := 0
 				err := s.own.QueryRow(ctx, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())").Scan(&locks)
-				if locks > room/8 {
+				if locks > room/8+3 { // one that commits tries one lock more, to see whether callers wait
 					t.Errorf("groups have %d of the %d locks", locks, room)
 				}
 				return completed("x"), err

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
 )
 
@@ -274,9 +275,7 @@ func TestFirstStatementThatIsNotSentSpoilsNothing(t *testing.T) {
 	if n := charges(t, s); n != 2 {
 		t.Errorf("%d charges; want 2", n)
 	}
-	if n := s.Pool().Stat().AcquiredConns(); n != 0 {
-		t.Errorf("%d connections of the pool are still in use", n)
-	}
+	stettest.Eventually(t, "the pool has all its connections", func() bool { return s.Pool().Stat().AcquiredConns() == 0 })
 }
 
 // A function that forgets to close the rows of its first statement, or whose connection is lost while it

@@ -203,9 +203,7 @@ func TestStaleOutcomeCommitsNothing(t *testing.T) {
 			}
 		}
 	}
-	if n := s.Pool().Stat().AcquiredConns(); n != 0 {
-		t.Errorf("%d connections of the pool are still in use", n)
-	}
+	stettest.Eventually(t, "the pool has all its connections", func() bool { return s.Pool().Stat().AcquiredConns() == 0 })
 }
 
 // The engine tells it as its own kind of error, as it does where SettleTx tells it.

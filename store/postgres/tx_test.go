@@ -49,9 +49,7 @@ func nothing(t testing.TB, s *Store, key string) {
 	if rec, err := s.RunTx(context.Background(), request(key), keep, charge); err != nil || rec.State != store.Completed {
 		t.Errorf("the next transaction: %+v, %v", rec, err)
 	}
-	if n := s.Pool().Stat().AcquiredConns(); n != 0 {
-		t.Errorf("%d connections of the pool are still in use", n)
-	}
+	stettest.Eventually(t, "the pool has all its connections", func() bool { return s.Pool().Stat().AcquiredConns() == 0 })
 }
 
 func TestTransactionRollsBackWithItsFunction(t *testing.T) {
