@@ -219,8 +219,10 @@ func dying(t *testing.T, file string, n func() int) {
 // The ledger has no unique constraint: nothing but the claims keeps a payment from being
 // made twice.
 func TestConsumersThatAreKilledHaveEachMessageSettledOnce(t *testing.T) {
+	t.Parallel()
 	for name, open := range sources {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := open(t)
 			b := openTill(t, rig.Postgres(t).Database(t), "")
 			file := consumeConfig(t, b.URL, b.url, s, "settles: service, concurrency: 4, max_attempts: 50")
@@ -336,8 +338,10 @@ func (s *plain) times(key string) int {
 // A service that does not settle leaves what was with it unknown: that is a dead letter,
 // and never sent again.
 func TestConsumersThatAreKilledLoseNothingAndSendNothingTwice(t *testing.T) {
+	t.Parallel()
 	for name, open := range sources {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s, service := open(t), newPlain(t)
 			service.start(t)
 			file := consumeConfig(t, "http://"+service.addr, filepath.Join(t.TempDir(), "stet.db"), s, "concurrency: 4")
@@ -381,8 +385,10 @@ func TestConsumersThatAreKilledLoseNothingAndSendNothingTwice(t *testing.T) {
 }
 
 func TestConsumerThatIsKilledWhileItsServiceIsDownLeavesNothingUnknown(t *testing.T) {
+	t.Parallel()
 	for name, open := range sources {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s, service := open(t), newPlain(t)
 			url := rig.Postgres(t).Database(t)
 			b := openTill(t, url, "")                                                                   // for its pool alone

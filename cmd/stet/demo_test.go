@@ -56,6 +56,7 @@ func TestAsynchronousStormChargesOnce(t *testing.T) {
 // The service knows nothing of idempotency, and both it and the proxy are killed
 // with requests in flight.
 func TestStormPassesThroughTheProxyOnEveryStore(t *testing.T) {
+	t.Parallel()
 	for name, store := range map[string]func(*testing.T) string{
 		"sqlite": func(*testing.T) string { return "" },
 		"redis":  func(t *testing.T) string { return "redis://" + rig.Redis(t).Addr() + "/5" },
@@ -66,6 +67,7 @@ func TestStormPassesThroughTheProxyOnEveryStore(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			report := proxiedStorm(t, store(t))
 			t.Logf("seed %d, %.1f s\nwithout %+v\nbehind  %+v", report.Seed, report.Seconds, report.Without, report.With)
 			r := report.With

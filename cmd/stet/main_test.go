@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"io"
 	"net/http"
 	"os"
@@ -36,6 +37,10 @@ func TestMain(m *testing.M) {
 			})
 		}
 		main()
+	}
+	// Most of the tests that run side by side wait for other processes.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
 	}
 	os.Exit(rig.Main(m).Run())
 }

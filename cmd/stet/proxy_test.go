@@ -271,6 +271,7 @@ func addressOf(t *testing.T, file string) string {
 // Clients pay, impatiently and in parallel, while the proxy is killed and started
 // again. Whatever they are told, the service sees no key twice.
 func TestKilledProxyNeverHasAnythingExecutedTwice(t *testing.T) {
+	t.Parallel()
 	b := openBooks(t, func() { time.Sleep(rand.N(5 * time.Millisecond)) })
 	dir := t.TempDir()
 	addr := freeAddr(t)

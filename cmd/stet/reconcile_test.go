@@ -125,10 +125,7 @@ func TestReconcileSettlesWhatAKilledProxyLeft(t *testing.T) {
 		"redis":  func(t *testing.T) string { return "redis://" + rig.Redis(t).Addr() + "/7" },
 		"postgres": func(t *testing.T) string {
 			url := rig.Postgres(t).Database(t)
-			t.Setenv("STET_POSTGRES_URL", url)
-			if status, _, stderr := command(t, "migrate", "up"); status != exitOK {
-				t.Fatal(stderr)
-			}
+			must(t, "migrate", "up", "--url", url)
 			return url
 		},
 	}

@@ -227,10 +227,24 @@ func TestStoreInSQLiteWaitsAndQueuesAsItIsTold(t *testing.T) {
 	tx = beginWrite(t, other)
 	defer tx()
 	hasty := mustOpen(t, "--store", file, "--store-busy-timeout", "20ms")
-	began := time.Now()
-	if _, err := hasty.Claim(t.Context(), claimOf("c")); err == nil || time.Since(began) > 4*time.Second { // the default is 5 s
-		t.Errorf("after %v: %v", time.Since(began), err)
+	if took := quickest(t, hasty, claimOf("c")); took > 4*time.Second { // the default is 5 s
+		t.Errorf("a claim fails after %v at best", took)
 	}
+}
+
+// quickest returns how long the quickest of some claims took, all of which are to fail:
+// each may be held up by a busy machine.
+func quickest(t *testing.T, s store.Store, req store.ClaimRequest) time.Duration {
+	t.Helper()
+	best := time.Hour
+	for range 5 {
+		began := time.Now()
+		if rec, err := s.Claim(t.Context(), req); err == nil {
+			t.Fatalf("a claim that is to fail: %v", rec.State)
+		}
+		best = min(best, time.Since(began))
+	}
+	return best
 }
 
 func TestStoreInRedisIsToldItsOptions(t *testing.T) {
@@ -253,10 +267,9 @@ func TestStoreInRedisIsToldItsOptions(t *testing.T) {
 	if keys := cli("KEYS", "mine*"); keys == "" || strings.Contains(cli("KEYS", "*"), "stet:") {
 		t.Errorf("keys: %q", cli("KEYS", "*"))
 	}
-	began := time.Now()
 	s = mustOpen(t, "--store", url, "--store-allow-eviction", "--store-replicas", "1", "--store-replica-timeout", "10ms")
-	if _, err := s.Claim(t.Context(), claimOf("b")); err == nil || time.Since(began) > 900*time.Millisecond { // the default is 1 s
-		t.Errorf("without a replica, after %v: %v", time.Since(began), err)
+	if took := quickest(t, s, claimOf("b")); took > 900*time.Millisecond { // the default is 1 s
+		t.Errorf("without a replica, a claim fails after %v at best", took)
 	}
 	cli("CONFIG", "SET", "maxmemory-policy", "noeviction")
 	often, never := mustOpen(t, "--store", url, "--store-check-every", "10ms"), mustOpen(t, "--store", url, "--store-check-every", "never")

@@ -124,13 +124,17 @@ func (s *pageService) request(ctx context.Context, _ http.ResponseWriter, r *htt
 // A request is late: its client has given up, the service was asked, and a retry has run.
 // With the statements of the page it pays nothing, wherever it was held up.
 func TestStatementsOfThePageMakeANoBinding(t *testing.T) {
+	t.Parallel()
 	for name, late := range map[string]lateness{
 		"before it writes, to the end":      {},
 		"before it writes, to the verdict":  {beforeRetry: true},
 		"after it has written, rolled back": {written: true, rolledBack: true},
 		"after it has written, committed":   {written: true, paid: true},
 	} {
-		t.Run(name, func(t *testing.T) { paysOnce(t, openPageService(t, late)) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			paysOnce(t, openPageService(t, late))
+		})
 	}
 }
 

@@ -46,19 +46,18 @@ func outcomeOf(t *testing.T, p *instance, key string) (status int, body string) 
 // TestWorkersElsewhereDoWhatTheProxyAccepts: on each store that processes share, also when
 // the worker that has begun it dies.
 func TestWorkersElsewhereDoWhatTheProxyAccepts(t *testing.T) {
+	t.Parallel()
 	for name, place := range map[string]func(t *testing.T) string{
 		"sqlite": func(t *testing.T) string { return filepath.Join(t.TempDir(), "stet.db") },
 		"redis":  func(t *testing.T) string { return "redis://" + rig.Redis(t).Addr() + "/0" },
 		"postgres": func(t *testing.T) string {
 			url := rig.Postgres(t).Database(t)
-			t.Setenv("STET_POSTGRES_URL", url)
-			if status, _, stderr := command(t, "migrate", "up"); status != exitOK {
-				t.Fatal(stderr)
-			}
+			must(t, "migrate", "up", "--url", url)
 			return url
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			var runs atomic.Int32
 			begun, held := make(chan struct{}, 1), make(chan struct{})
 			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -98,6 +97,7 @@ func TestWorkersElsewhereDoWhatTheProxyAccepts(t *testing.T) {
 // TestRunOfADeadWorkerIsVerified: where the service may not get an operation again, it is
 // asked, and its answer is the outcome.
 func TestRunOfADeadWorkerIsVerified(t *testing.T) {
+	t.Parallel()
 	var runs atomic.Int32
 	begun, held := make(chan struct{}, 1), make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -38,14 +38,13 @@ func TxEngine[Tx any](e *stet.Engine, s store.TxStore[Tx]) *stet.TxEngine[Tx] {
 // Eventually waits until done returns true, because of another goroutine or process.
 func Eventually(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.After(30 * time.Second); !done(); {
-		select {
-		case <-tick.C:
-		case <-end:
-			t.Fatalf("waited 30 s for %s", what)
+	const patience = time.Minute
+	pause := 2 * time.Millisecond
+	for end := time.Now().Add(patience); !done(); pause = min(pause*5/4, 10*time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited %v for %s", patience, what)
 		}
+		time.Sleep(pause) // between two looks
 	}
 }
 

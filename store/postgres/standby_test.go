@@ -108,6 +108,7 @@ func (c *cluster) waiting(t testing.TB, n int) {
 		if err := c.admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").Scan(&got); err != nil {
 			t.Fatal(err)
 		}
+		time.Sleep(2 * time.Millisecond) // between two looks
 	}
 }
 
@@ -124,7 +125,7 @@ func (c *cluster) charged(t testing.TB) (n int) {
 // standby is back.
 func (c *cluster) told(t *testing.T, ok bool, keys ...string) {
 	t.Helper()
-	limit := 700 * time.Millisecond
+	limit := 3 * time.Second
 	if ok {
 		limit = 30 * time.Second
 		c.waiting(t, 0)
@@ -194,7 +195,7 @@ func (c *cluster) before(t *testing.T) (end func() (tx, lease error)) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
 			settled = c.Settle(ctx, lease.Claim(), completed("charged"), keep)
 		}()

@@ -193,7 +193,7 @@ func TestBatchSkipsALockedRecord(t *testing.T) {
 		}
 		begun := time.Now()
 		s.runWrites(ctx, batch)
-		if took := time.Since(begun); took > 20*rowPatience { // one alone waits for as long
+		if took := time.Since(begun); took > 10*time.Second { // one alone waits for rowPatience; the record is locked for longer
 			t.Errorf("of %d: took %v", len(batch), took)
 		}
 		for _, o := range batch {

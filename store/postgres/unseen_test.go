@@ -181,7 +181,7 @@ func TestCommitsOverDeadConnectionsDoNotUseUpThePool(t *testing.T) {
 	}); err == nil {
 		t.Fatal("RunTx: no error")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // of which the driver takes 15
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // of which the driver takes 15 s
 	defer cancel()
 	if err := pool.Ping(ctx); err != nil {
 		t.Errorf("the pool is still used up: %v", err)
@@ -203,7 +203,7 @@ func TestDeadConnectionsOfDatabaseSQLAreGivenUp(t *testing.T) {
 			t.Cleanup(func() { _ = db.Close() })
 			db.SetMaxOpenConns(1)
 			over := OverSQL(s, func(ctx context.Context) (*sql.Tx, error) { return db.BeginTx(ctx, nil) })
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			ended := make(chan error, 1)
 			go func() {

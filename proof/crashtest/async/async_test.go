@@ -19,6 +19,7 @@ func TestMain(m *testing.M) {
 func acquit(t *testing.T, flavours []string, crash func(ctx context.Context, r *rig.Rig, flavour string) (Report, error)) {
 	for _, name := range flavours {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // it waits for most of the time
 			r, err := rig.New()
 			if err != nil {
 				t.Fatal(err)

@@ -142,7 +142,7 @@ func TestCallerWhoLeavesAPipelineHoldsUpNobodyAndCostsNobody(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	alone := fill(t, c, s, "alone")
 	// A deadline that is over while the pipeline is on its way would cut it off for the others.
-	soon, cancelSoon := context.WithTimeout(t.Context(), time.Second)
+	soon, cancelSoon := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancelSoon()
 	expires := ask(soon, c, "expires")
 	stettest.Eventually(t, "the first waits", func() bool { return goredis.Gathered(c) == 1 })
