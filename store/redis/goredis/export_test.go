@@ -20,3 +20,12 @@ func Gathered(c Conn) (n int) {
 	}
 	return n
 }
+
+// MostTogether returns how many commands a pipeline has after replies of so many bytes.
+func MostTogether(replies ...int) int {
+	var g gatherer
+	for _, n := range replies {
+		g.learn(n)
+	}
+	return g.most()
+}

@@ -2,7 +2,9 @@ package goredis
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -10,10 +12,11 @@ import (
 )
 
 const (
-	maxLanes      = 8           // pipelines and lone commands under way to one server
-	mostTogether  = 64          // commands in a pipeline
-	bytesTogether = 64 << 10    // of a pipeline; a command that is longer is in none
-	longest       = time.Minute // of a pipeline in which a command has no deadline
+	maxLanes        = 8           // pipelines and lone commands under way to one server
+	mostTogether    = 64          // commands in a pipeline
+	bytesTogether   = 64 << 10    // of a pipeline; a command that is longer is in none
+	repliesTogether = 1 << 20     // bytes that the replies to a pipeline should have at most
+	longest         = time.Minute // of a pipeline in which a command has no deadline
 )
 
 // gatherers are those of the servers, by address.
@@ -66,6 +69,7 @@ type gatherer struct {
 	lanes       int           // free ones
 	server      *redis.Client // the newest with the address
 	first, last *waiting      // of the commands that gather
+	reply       int           // bytes that a reply has, as it seems: see learn
 	closed      bool
 	wg          sync.WaitGroup // lanes in use
 }
@@ -164,16 +168,20 @@ func (g *gatherer) leave() {
 
 // drain keeps one lane busy for as long as there are commands.
 func (g *gatherer) drain() {
+	over := false
+	defer func() {
+		if !over { // a hook that the client has called runtime.Goexit
+			go g.drain()
+		}
+	}()
 	var some []*waiting
 	for {
 		var server *redis.Client
 		if server, some = g.gather(some[:0]); len(some) == 0 {
+			over = true
 			return
 		}
-		send(server, some)
-		for _, w := range some {
-			close(w.done)
-		}
+		g.send(server, some)
 		clear(some)
 	}
 }
@@ -183,7 +191,8 @@ func (g *gatherer) drain() {
 func (g *gatherer) gather(some []*waiting) (*redis.Client, []*waiting) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for size := 0; g.first != nil && len(some) < mostTogether; {
+	most := g.most()
+	for size := 0; g.first != nil && len(some) < most; {
 		w := g.first
 		if size += w.size; size > bytesTogether && len(some) > 0 {
 			break
@@ -198,11 +207,48 @@ func (g *gatherer) gather(some []*waiting) (*redis.Client, []*waiting) {
 	return g.server, some
 }
 
-// send sends commands together, each of them once. If the connection breaks, none of them
-// is known to have been executed or not, also where the reply had come: as if each had been
-// sent on a connection of its own that broke.
-func send(server *redis.Client, some []*waiting) {
-	var end time.Time
+// send sends commands together, each of them once, and lets their callers know. If the
+// connection breaks, none of them is known to have been executed or not, also where the
+// reply had come: as if each had been sent on a connection of its own that broke.
+func (g *gatherer) send(server *redis.Client, some []*waiting) {
+	ctx, cancel := context.WithDeadline(context.Background(), latest(some))
+	defer cancel()
+	returned := false
+	defer func() {
+		if !returned {
+			err := errUnanswered // after runtime.Goexit
+			if p := recover(); p != nil {
+				err = fmt.Errorf("goredis: a pipeline has panicked: %v", p)
+			}
+			for _, w := range some {
+				w.err = err
+			}
+		}
+		for _, w := range some {
+			close(w.done)
+		}
+	}()
+	p := server.Pipeline()
+	for _, w := range some {
+		_ = p.Process(ctx, once{w.cmd}) // it queues
+	}
+	_, err := p.Exec(ctx) // each command has its own error, if they were sent
+	if err == nil || slices.ContainsFunc(some, func(w *waiting) bool { return answered(w.cmd) }) {
+		err = errUnanswered
+	}
+	size := 0
+	for _, w := range some {
+		if w.err = err; answered(w.cmd) {
+			w.err = w.cmd.Err()
+		}
+		size += sizeOf(w.cmd.Val())
+	}
+	g.learn(size / len(some))
+	returned = true
+}
+
+// latest is when the last of some commands may be answered.
+func latest(some []*waiting) (end time.Time) {
 	for _, w := range some {
 		at, ok := w.ctx.Deadline()
 		if !ok {
@@ -212,21 +258,42 @@ func send(server *redis.Client, some []*waiting) {
 			end = at
 		}
 	}
-	ctx, cancel := context.WithDeadline(context.Background(), end)
-	defer cancel()
-	defer func() {
-		if p := recover(); p != nil { // of a hook that the client has
-			for _, w := range some {
-				w.err = fmt.Errorf("goredis: a pipeline has panicked: %v", p)
-			}
+	return end
+}
+
+// errUnanswered is the error of a command that has none of its own, and no reply.
+var errUnanswered = errors.New("goredis: a command was left without a reply, by a hook that the client has")
+
+// answered reports whether a command of a pipeline has a reply, or an error of its own. It
+// has neither if the server has refused the connection (which is loading its data, or knows
+// another password), and where a hook has not had the pipeline sent: then the error is that of
+// the whole pipeline.
+func answered(cmd *redis.Cmd) bool { return cmd.Err() != nil || cmd.Val() != nil }
+
+// learn is told how many bytes a reply had in a pipeline. A server whose replies are large gets
+// fewer commands at a time: the last reply comes when all others have been read, and within
+// the client's ReadTimeout, or all are lost. So after large ones it is careful at once, and
+// for a while.
+func (g *gatherer) learn(reply int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.reply = max(reply, (7*g.reply+reply)/8)
+}
+
+// most is how many commands a pipeline has at most. The caller holds g.mu.
+func (g *gatherer) most() int {
+	return min(max(repliesTogether/max(g.reply, 1), 1), mostTogether)
+}
+
+// sizeOf is about how many bytes a reply had.
+func sizeOf(reply any) (n int) {
+	switch reply := reply.(type) {
+	case string:
+		return len(reply)
+	case []any:
+		for _, part := range reply {
+			n += sizeOf(part)
 		}
-	}()
-	p := server.Pipeline()
-	for _, w := range some {
-		_ = p.Process(ctx, once{w.cmd}) // it queues
 	}
-	_, _ = p.Exec(ctx) // each command has its own error
-	for _, w := range some {
-		w.err = w.cmd.Err()
-	}
+	return n
 }

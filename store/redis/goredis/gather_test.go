@@ -304,54 +304,31 @@ func TestPipelineOfAClusterIsThatOfOneServerAndFollows(t *testing.T) {
 }
 
 func TestCloseEndsWhatIsUnderWay(t *testing.T) {
-	s := newScripted(t)
-	c := connect(t, s.Addr().String())
-	all := append(fill(t, c, s, "alone"), askAll(t.Context(), c, "crowd", 20)...)
-	stettest.Eventually(t, "all wait", func() bool { return goredis.Gathered(c) == 20 })
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
-	for _, a := range all {
-		if <-a.done; a.err == nil {
-			t.Error("a command of a closed client succeeded")
-		}
-	}
-	if _, err := c.Do(t.Context(), "k", "EVALSHA", "digest", "1", "k"); err == nil {
-		t.Error("a closed client sends")
-	}
-	if len(s.keys()) != lanes {
-		t.Errorf("%d commands were sent", len(s.keys()))
-	}
-}
-
-func TestPanicOfAHookIsAnErrorOfItsPipeline(t *testing.T) {
-	s := newScripted(t)
-	lib := redis.NewClient(&redis.Options{Addr: s.Addr().String(), Protocol: 2, DisableIdentity: true, PoolSize: 2 * lanes, MaxRetries: -1, ContextTimeoutEnabled: true, ReadTimeout: time.Minute})
-	defer lib.Close()
-	lib.AddHook(panics{})
-	c, err := goredis.New(lib)
-	if err != nil {
-		t.Fatal(err)
-	}
-	alone := fill(t, c, s, "alone")
-	crowd := askAll(t.Context(), c, "crowd", 3)
-	stettest.Eventually(t, "all wait", func() bool { return goredis.Gathered(c) == 3 })
-	s.release("alone0")
-	<-crowd[2].done // the hook sends nothing
-	s.let()
-	mustGet(t, alone, "alone")
-	for _, a := range crowd {
-		if <-a.done; a.err == nil || !strings.Contains(a.err.Error(), "of the hook") {
-			t.Errorf("the pipeline panicked: %v, %v", a.reply, a.err)
-		}
+	for _, cluster := range []bool{false, true} {
+		t.Run(fmt.Sprintf("cluster %v", cluster), func(t *testing.T) {
+			s := newScripted(t)
+			addrs := []string{s.Addr().String()}
+			if s.cluster = addrs; cluster {
+				addrs = append(addrs, addrs[0])
+			}
+			c := connect(t, addrs...)
+			all := append(fill(t, c, s, "alone"), askAll(t.Context(), c, "crowd", 20)...)
+			stettest.Eventually(t, "all wait", func() bool { return goredis.Gathered(c) == 20 })
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+			for _, a := range all {
+				if <-a.done; a.err == nil {
+					t.Error("a command of a closed client succeeded")
+				}
+			}
+			if _, err := c.Do(t.Context(), "k", "EVALSHA", "digest", "1", "k"); err == nil {
+				t.Error("a closed client sends")
+			}
+			if len(s.keys()) != lanes {
+				t.Errorf("%d commands were sent", len(s.keys()))
+			}
+		})
 	}
 }
 
-// panics is a hook that does in pipelines.
-type panics struct{}
-
-func (panics) DialHook(next redis.DialHook) redis.DialHook          { return next }
-func (panics) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-func (panics) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(context.Context, []redis.Cmder) error { panic("of the hook") }
-}

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -57,7 +58,8 @@ type Conn interface {
 // deadlines of contexts (ContextTimeoutEnabled is set). It connects when it is
 // first used. Of the commands for one server, 8 are under way at a time at most, or half of
 // its PoolSize if that is less; those that come meanwhile go out together, up to 64 in a
-// pipeline, when one of the 8 has been answered. What waits for replicas (see store/redis.Options.Replicas) takes at most half
+// pipeline, and fewer where replies are large, when one of the 8 has been answered. Pipelines
+// have connections beside PoolSize (PipelinePoolSize, 10 of each server by default). What waits for replicas (see store/redis.Options.Replicas) takes at most half
 // of a server's PoolSize, so that heartbeats find a connection. o is not changed. Close it
 // after the store.
 func Open(o *redis.UniversalOptions) (Conn, error) {
@@ -77,6 +79,11 @@ func Open(o *redis.UniversalOptions) (Conn, error) {
 // New uses a client of the caller's, which must have been made with MaxRetries -1
 // and ContextTimeoutEnabled, and which the caller closes after the store. It may
 // be a *redis.Client or a *redis.ClusterClient.
+//
+// Commands of several callers share pipelines (see Open), so a hook has to do in
+// ProcessPipelineHook what it does in ProcessHook; the context there is of no caller. Of a
+// cluster, pipelines are those of its servers: a hook belongs on the clients of these (see
+// redis.ClusterClient.OnNewNode), as one of the ClusterClient does not see them.
 func New(c redis.UniversalClient) (Conn, error) {
 	return wrap(c, nil)
 }
@@ -241,19 +248,25 @@ func (l *lanes) pipeline(ctx context.Context, server *redis.Client, commands [][
 		}
 		cmds[i] = p.Do(ctx, args...)
 	}
-	_, _ = p.Exec(ctx) // each command has its own error
+	_, err = p.Exec(ctx) // each command has its own error, if they were sent
+	if err == nil || slices.ContainsFunc(cmds, answered) {
+		err = errUnanswered
+	}
 	replies := make([]any, len(cmds))
 	for i, cmd := range cmds {
-		err := cmd.Err()
-		e, ok := errors.AsType[redis.Error](err)
-		switch {
-		case err == nil:
-			replies[i] = cmd.Val()
-		case errors.Is(err, redis.Nil):
-		case ok:
-			replies[i] = stetredis.ReplyError(e.Error())
-		default:
+		if !answered(cmd) {
+			_, err = answer(cmd, err)
 			return nil, err
+		}
+		reply, own := answer(cmd, cmd.Err())
+		e, ok := errors.AsType[stetredis.ReplyError](own)
+		switch {
+		case ok:
+			replies[i] = e
+		case own != nil:
+			return nil, own
+		default:
+			replies[i] = reply
 		}
 	}
 	return replies, nil

@@ -27,6 +27,7 @@ type scripted struct {
 	got     []arrived
 	open    chan struct{}                   // closed while replies may be sent
 	reply   func(key string) (reply string) // instead of the key; "break" resets the connection
+	choose  func() (reply string)           // to SELECT
 }
 
 func newScripted(t *testing.T) *scripted {
@@ -111,6 +112,8 @@ func (s *scripted) serve(c net.Conn, n int) {
 			replies <- answer{text: "*0\r\n"}
 		case "ASKING":
 			replies <- answer{text: "+OK\r\n"}
+		case "SELECT":
+			replies <- answer{text: s.choose()}
 		case "EVALSHA":
 			key := args[3]
 			s.mu.Lock()
