@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -37,8 +38,8 @@ const maxHeld = 16 << 20
 // handler flushes.
 //
 // The handler has a header map of its own. When it writes its header, final
-// becomes a copy of that map: the header as it is sent and stored. It is copied
-// to the real writer's only when the response begins, and what is stored is never
+// becomes a copy of that map and of its values: the header as it is sent and stored. It is
+// copied to the real writer's only when the response begins, and what is stored is never
 // read from there, because writers around this one change it.
 //
 // It has no Unwrap: http.ResponseController must not get past it.
@@ -74,8 +75,9 @@ type capture struct {
 	left     bool // the client has left
 	done     bool // the handler has returned
 
-	lines [usualFields]store.Field // of final, unless there are more
-	kept  [usualFields]store.Field // of what is stored, likewise
+	lines  [usualFields]store.Field // of final, unless there are more
+	values [usualFields]string      // of lines, likewise
+	kept   [usualFields]store.Field // of what is stored, likewise
 
 	timed    bool          // what is passed on has a deadline
 	end      time.Time     // of the run
@@ -133,12 +135,12 @@ func (c *capture) writeHeader(status int) {
 	}
 	if 100 <= status && status < 200 && status != http.StatusSwitchingProtocols {
 		c.past = c.past || c.writtenPast()
-		c.publish(fieldsOf(nil, c.header))
+		c.publish(copyOf(nil, nil, c.header))
 		c.w.WriteHeader(status)
 		c.blind = c.blind || !c.past && c.writtenPast() // it takes this for a header
 		return
 	}
-	c.final = fieldsOf(c.lines[:0], c.header)
+	c.final = copyOf(c.lines[:0], c.values[:0], c.header)
 	c.unmarked()
 	if !finalStatus(status) {
 		c.status, c.invalid = http.StatusInternalServerError, true
@@ -275,7 +277,11 @@ func (c *capture) begin() {
 	c.past = c.past || c.writtenPast()
 	c.begun = true
 	c.detect()
-	c.publish(c.final)
+	final := c.final
+	if !c.done { // it is yet to be stored
+		final = final.copied()
+	}
+	c.publish(final)
 	for name, values := range c.trailer {
 		if strings.HasPrefix(name, http.TrailerPrefix) {
 			c.w.Header()[name] = values // before the header, lest net/http adds a Content-Length and has no trailers
@@ -387,7 +393,7 @@ func (c *capture) finish() {
 			if c.trailer == nil {
 				c.trailer = make(http.Header)
 			}
-			c.trailer[name] = values
+			c.trailer[name] = slices.Clone(values)
 		}
 	}
 	if !c.begun {

@@ -20,6 +20,24 @@ func fieldsOf(list fields, h http.Header) fields {
 	return list
 }
 
+// copyOf is fieldsOf with copies of the values, which are in memory of values if there is
+// room: code that has the header may change a value where it is.
+func copyOf(list fields, values []string, h http.Header) fields {
+	n := 0
+	for _, of := range h {
+		n += len(of)
+	}
+	if n > cap(values) {
+		values = make([]string, 0, n)
+	}
+	for name, of := range h {
+		first := len(values)
+		values = append(values, of...)
+		list = append(list, store.Field{Name: name, Values: values[first:len(values):len(values)]})
+	}
+	return list
+}
+
 // index returns where a name is; -1 if it is not there.
 func (f fields) index(name string) int {
 	return slices.IndexFunc(f, func(field store.Field) bool { return field.Name == name })
@@ -45,6 +63,15 @@ func (f fields) get(name string) string {
 
 func (f fields) without(name string) fields {
 	return slices.DeleteFunc(f, func(field store.Field) bool { return field.Name == name })
+}
+
+// copied returns a copy, of the values as well.
+func (f fields) copied() fields {
+	list := slices.Clone(f)
+	for i := range list {
+		list[i].Values = slices.Clone(list[i].Values)
+	}
+	return list
 }
 
 // header returns them as a header.

@@ -331,4 +331,3 @@ func TestCloseEndsWhatIsUnderWay(t *testing.T) {
 		})
 	}
 }
-
