@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/stet-go/stet/store"
 )
@@ -18,6 +19,9 @@ type batcher[T any] struct {
 	most  int // calls in a batch
 	bytes int // of a batch, unless it is one call
 	size  func(*T) int
+	// patience is how long a batch may take that was gathered. Its callers may have left, and
+	// a lane that waits for a dead connection would be lost.
+	patience time.Duration
 
 	mu     sync.Mutex
 	lanes  int // free ones
@@ -91,12 +95,18 @@ func (b *batcher[T]) drain() {
 		if len(batch) == 0 {
 			return
 		}
-		b.run(b.ctx, batch)
+		b.runGathered(batch)
 		for _, o := range batch {
 			close(o.done)
 		}
 		clear(batch)
 	}
+}
+
+func (b *batcher[T]) runGathered(batch []*op[T]) {
+	ctx, cancel := context.WithTimeout(b.ctx, b.patience)
+	defer cancel()
+	b.run(ctx, batch)
 }
 
 // gather takes the calls of the next batch; if there are none it gives the lane

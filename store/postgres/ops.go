@@ -263,11 +263,6 @@ func (s *Store) Read(ctx context.Context, id store.ID) (store.Record, error) {
 }
 
 func (s *Store) runReads(ctx context.Context, batch []*op[read]) {
-	if len(batch) > 1 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, batchTimeout)
-		defer cancel()
-	}
 	ids := make([]store.ID, len(batch))
 	for i, o := range batch {
 		ids[i] = o.v.id

@@ -45,11 +45,6 @@ func (s *Store) confirm(ctx context.Context) error {
 }
 
 func (s *Store) runConfirms(ctx context.Context, batch []*op[struct{}]) {
-	if len(batch) > 1 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, s.commitTimeout)
-		defer cancel()
-	}
 	err := s.exec(ctx, func() []call { return []call{{statement: s.sql.confirm}} })
 	for _, o := range batch {
 		o.err = err

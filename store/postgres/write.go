@@ -114,11 +114,6 @@ func (s *replayShare) high() bool { return s.share.Load() > 500 }
 // runWrites deals with a batch of writes. Those that are not free to be done in
 // company it marks as slow.
 func (s *Store) runWrites(ctx context.Context, batch []*op[write]) {
-	if len(batch) > 1 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, batchTimeout)
-		defer cancel()
-	}
 	err := s.writeBatch(ctx, batch)
 	if err == nil {
 		return
