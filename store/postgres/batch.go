@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -100,6 +101,7 @@ func (b *batcher[T]) drain() {
 			close(o.done)
 		}
 		clear(batch)
+		runtime.Gosched() // callers that were just answered come with the next batch
 	}
 }
 

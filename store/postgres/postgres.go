@@ -99,6 +99,7 @@ type Store struct {
 	listener    *listener
 	dueFrom     atomic.Pointer[string] // the name with which the next Due of all names begins; nil: the first
 	replay      replayShare
+	company     company
 	groups      *semaphore.Weighted // of keys that groups have locked
 	closed      atomic.Bool
 

@@ -77,7 +77,7 @@ func (s *Store) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Re
 			return store.Record{}, errClosed
 		}
 		t := &transaction{s: s, req: &req, locks: s.locks(req.ID, req.Fingerprint), options: s.o.TxOptions}
-		rec, granted, err := t.enter(ctx)
+		rec, granted, err := t.enter(ctx, try)
 		switch {
 		case granted:
 			return t.run(ctx, rec, keep, fn)
@@ -118,8 +118,15 @@ type transaction struct {
 
 // enter begins the transaction. If it grants nothing, the transaction is over
 // and rec is the answer.
-func (t *transaction) enter(ctx context.Context) (rec store.Record, granted bool, err error) {
+func (t *transaction) enter(ctx context.Context, try int) (rec store.Record, granted bool, err error) {
 	s := t.s
+	s.company.looking.Add(1)
+	defer s.company.looking.Add(-1)
+	if try == 1 {
+		if rec, found, err := s.lookTogether(ctx, t.req); found {
+			return rec, false, err
+		}
+	}
 	if rec, found, err := t.acquire(ctx); found || err != nil {
 		return rec, false, err
 	}
@@ -133,6 +140,7 @@ func (t *transaction) enter(ctx context.Context) (rec store.Record, granted bool
 		return rec, false, err
 	}
 	rec, next, err := onClaim(t.req, r)
+	s.company.saw(rec.State.Settled())
 	switch {
 	case err != nil:
 		t.leaveBehind()
