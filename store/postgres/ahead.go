@@ -31,9 +31,17 @@ const sessionShared = -2
 
 // lookAhead executes sqlAhead. If it fails the lock may be taken, so the connection is closed.
 func (t *transaction) lookAhead(ctx context.Context) (r *row, err error) {
-	c := call{statement: t.s.sql.ahead, row: func(values [][]byte) error {
+	packed := lend()
+	defer packed.free()
+	packed.rawInt64(t.locks.key)
+	packed.rawInt32(t.locks.id)
+	packed.rawInt32(t.locks.finger)
+	packed.raw(t.req.ID[:])
+	packed.rawInt64(int64(t.conn.Conn().PgConn().PID()))
+	c := call{t.s.sql.ahead, *packed, func(values [][]byte) error {
 		f := fields{values: values}
-		t.fence, t.claimed, t.replicated = f.int64(), instant(f.time()), f.bool()
+		t.fence = f.int64()
+		t.clock(f.values)
 		t.session, t.published = t.fence > 0 || t.fence < sessionShared, t.fence > 0
 		if t.fence < sessionShared {
 			t.fence = sessionShared - t.fence
@@ -44,16 +52,16 @@ func (t *transaction) lookAhead(ctx context.Context) (r *row, err error) {
 		r = new(row)
 		return r.scan(f.values)
 	}}
-	c.params.buf, c.params.starts = make([]byte, 0, 64), make([]int, 0, 5)
-	c.params.rawInt64(t.locks.key)
-	c.params.rawInt32(t.locks.id)
-	c.params.rawInt32(t.locks.finger)
-	c.params.raw(t.req.ID[:])
-	c.params.rawInt64(int64(t.conn.Conn().PgConn().PID()))
 	if err = sendOne(ctx, t.conn.Conn(), &c); err != nil && !errors.Is(err, errDamaged) {
 		t.discard()
 	}
 	return r, err
+}
+
+// clock reads what ends the values of columns, of a record or of none.
+func (t *transaction) clock(values [][]byte) {
+	f := fields{values: values[min(len(values), len(columns)-2):]}
+	t.claimed, t.replicated = instant(f.time()), f.bool()
 }
 
 // unlock rolls back what there is and lets go of the session's locks, in one round trip.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -408,7 +409,13 @@ func array[T any](p param, writes []*write) []T {
 
 // packOne is args in the binary format.
 func packOne(list []param, w *write) (p params) {
-	p.buf, p.starts = make([]byte, 0, 40*len(list)+w.size()), make([]int, 0, len(list))
+	p.pack(list, w)
+	return p
+}
+
+// pack adds the parameters of w, and makes room for them.
+func (p *params) pack(list []param, w *write) {
+	p.buf, p.starts = slices.Grow(p.buf, 40*len(list)+w.size()), slices.Grow(p.starts, len(list))
 	for i, one := range list {
 		p.begin()
 		if v := one.of(w); v != nil {
@@ -417,7 +424,6 @@ func packOne(list []param, w *write) (p params) {
 			p.nulls |= 1 << i
 		}
 	}
-	return p
 }
 
 // pack are the parameters of one write, or the arrays of packMany.

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/internal/timer"
@@ -110,16 +110,24 @@ func isTaken(code string) bool { return code == codeUnique || code == codeDivisi
 // there is a record already.
 func (t *transaction) commit(ctx context.Context, rec store.Record, e *ending) (a answer, err error) {
 	st, list := t.finishing()
-	finish := call{st, packOne(list, t.write(rec, e)), func(values [][]byte) error {
+	packed := lend()
+	defer packed.free()
+	packed.pack(list, t.write(rec, e))
+	finish := call{st, *packed, func(values [][]byte) error {
 		f := fields{values: values}
 		a.at, t.session = instant(f.time()), false
 		return f.err()
 	}}
-	calls := []call{finish, {statement: t.s.sql.commit}}
-	if t.tx == nil {
-		calls = slices.Insert(calls, 0, call{statement: t.s.sql.begin})
+	calls := []call{{statement: t.s.sql.begin}, finish, {statement: t.s.sql.commit}}
+	if t.tx != nil {
+		calls = calls[1:]
 	}
-	tag, err := sendAll(ctx, t.conn.Conn(), t.s.prepare, calls)
+	var tag pgconn.CommandTag
+	if t.s.prepare && !t.replicated { // or the answer is listened to; see committing
+		tag, err = sendPiped(ctx, t.conn.Conn(), calls)
+	} else {
+		tag, err = sendAll(ctx, t.conn.Conn(), t.s.prepare, calls)
+	}
 	switch {
 	case a.at.IsZero() && isTaken(sqlState(err)):
 		return answer{taken: true}, nil

@@ -3,6 +3,8 @@ package postgres
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -38,20 +40,42 @@ type call struct {
 type params struct {
 	buf    []byte
 	starts []int
-	nulls  uint // a bit for each parameter that is NULL
+	nulls  uint     // a bit for each parameter that is NULL
+	all    [][]byte // room for what values returns
+}
+
+// lent are parameters whose memory is used again: it may be once the call was sent, as that copies them.
+var lent = sync.Pool{New: func() any { return &params{all: make([][]byte, len(finishedOld))} }}
+
+// maxLent is the largest memory that is used again.
+const maxLent = 16 << 10
+
+func lend() *params {
+	p := lent.Get().(*params)
+	p.buf, p.starts, p.nulls = p.buf[:0], p.starts[:0], 0
+	return p
+}
+
+func (p *params) free() {
+	if cap(p.buf) <= maxLent {
+		lent.Put(p)
+	}
 }
 
 func (p *params) begin() { p.starts = append(p.starts, len(p.buf)) }
 
 func (p *params) values() [][]byte {
-	all := make([][]byte, len(p.starts))
+	if cap(p.all) < len(p.starts) {
+		p.all = make([][]byte, len(p.starts))
+	}
+	all := p.all[:len(p.starts)]
 	for i, start := range p.starts {
 		end := len(p.buf)
 		if i+1 < len(p.starts) {
 			end = p.starts[i+1]
 		}
-		if p.nulls&(1<<i) == 0 {
-			all[i] = p.buf[start:end:end]
+		if all[i] = p.buf[start:end:end]; p.nulls&(1<<i) != 0 {
+			all[i] = nil
 		}
 	}
 	return all
@@ -150,6 +174,50 @@ func sendAll(ctx context.Context, conn *pgx.Conn, prepare bool, calls []call) (l
 		last, _ = rows.Close() // its error is that of results, too
 	}
 	if err := results.Close(); err != nil {
+		return last, err
+	}
+	return last, bad
+}
+
+// sendPiped is sendAll for prepared statements, without memory of its own for what is sent. Nothing may
+// listen to conn's messages: it would get what is sent, too, in full.
+func sendPiped(ctx context.Context, conn *pgx.Conn, calls []call) (last pgconn.CommandTag, err error) {
+	var room [3]*pgconn.StatementDescription
+	prepared := room[:0]
+	for i := range calls {
+		sd, err := conn.Prepare(ctx, calls[i].name, calls[i].sql)
+		if err != nil {
+			return last, err
+		}
+		prepared = append(prepared, sd)
+	}
+	pipe := conn.PgConn().StartPipeline(ctx)
+	for i, sd := range prepared {
+		pipe.SendQueryStatement(sd, calls[i].params.values(), binaryFormat, binaryFormat)
+	}
+	err = pipe.Sync()
+	var bad error
+	for i := 0; i < len(calls) && err == nil; i++ {
+		var results any
+		if results, err = pipe.GetResults(); err != nil {
+			break
+		}
+		rows, ok := results.(*pgconn.ResultReader)
+		if !ok {
+			err = fmt.Errorf("the server answered with a %T", results)
+			break
+		}
+		for rows.NextRow() {
+			if bad == nil && calls[i].row != nil {
+				bad = calls[i].row(rows.Values())
+			}
+		}
+		last, err = rows.Close()
+	}
+	if closed := pipe.Close(); err == nil {
+		err = closed
+	}
+	if err != nil {
 		return last, err
 	}
 	return last, bad
