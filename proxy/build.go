@@ -53,7 +53,7 @@ func (p *Proxy) buildRoute(g *generation, cr *checkedRoute, f *forwarder) error 
 
 // newRoute is a route without a handler.
 func (g *generation) newRoute(cr *checkedRoute) *route {
-	rt := &route{Route: cr.Route, h2c: g.config.Upstream.Protocol == "h2c"}
+	rt := &route{Route: cr.Route}
 	if v := cr.Verify; v != nil {
 		policy, _ := g.engine.Policy(cr.class())
 		if rt.after = policy.Lease; v.After.Set {

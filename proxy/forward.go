@@ -20,7 +20,6 @@ import (
 // route is a Route at work.
 type route struct {
 	Route
-	h2c     bool
 	after   time.Duration // how long the service may be at work on what broke off
 	handler http.Handler  // the middleware around the forwarder
 }

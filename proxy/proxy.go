@@ -256,8 +256,8 @@ type generation struct {
 	manner      manner
 	engine      *stet.Engine
 	upstream    *url.URL
-	transport   *http.Transport // to the upstream
-	elsewhere   *http.Transport // to who is asked about requests and operations
+	transport   serviceTransport // to the upstream
+	elsewhere   *http.Transport  // to who is asked about requests and operations
 	routing     *routing
 	pages       []*statusPage
 	waits       []*stethttp.Async // of requests that wait for what was accepted

@@ -22,8 +22,8 @@ const (
 )
 
 // toService returns the way to the service.
-func toService(u Upstream) (*http.Transport, error) {
-	t := newTransport(u)
+func toService(u Upstream) (serviceTransport, error) {
+	t := serviceTransport{newTransport(u)}
 	if !u.secured() {
 		return t, nil
 	}
@@ -44,7 +44,7 @@ func newTransport(u Upstream) *http.Transport {
 			if err != nil {
 				return nil, err
 			}
-			return &countedConn{Conn: conn}, nil
+			return &countedConn{Conn: conn, shared: u.Protocol == "h2c"}, nil
 		},
 		TLSHandshakeTimeout:    dialer.Timeout,
 		MaxIdleConns:           idle,
@@ -72,18 +72,6 @@ func (u *Upstream) secured() bool {
 	return u.CA != "" || u.Certificate != "" || u.Key != "" || u.ServerName != ""
 }
 
-// countedConn knows whether anything was written to it.
-type countedConn struct {
-	net.Conn
-	written atomic.Int64 // writes that were begun
-}
-
-// Write implements net.Conn.
-func (c *countedConn) Write(p []byte) (int, error) {
-	c.written.Add(1)
-	return c.Conn.Write(p)
-}
-
 // trip is what is known of one request on its way to the service.
 type trip struct {
 	route  *route      // nil on routes that are not protected
@@ -97,6 +85,11 @@ type trip struct {
 	shared bool         // it got a connection that others use, too
 	conn   *countedConn // or this one, to which so much had been written
 	before int64
+	turn   int64 // its own of that connection
+	reused bool  // which had been used
+
+	kept    bool   // the content is at hand, to be sent again if nothing was written
+	content []byte // it
 
 	unread atomic.Bool // the response's content broke off
 	undone bool        // the response says that nothing was executed
@@ -129,11 +122,11 @@ func (t *trip) gotConn(info httptrace.GotConnInfo) {
 		conn = tc.NetConn()
 	}
 	counted, ok := conn.(*countedConn)
-	if !ok || t.route == nil || t.route.h2c {
+	if !ok || counted.shared {
 		t.shared = true
 		return
 	}
-	t.conn, t.before = counted, counted.written.Load()
+	t.conn, t.before, t.turn, t.reused = counted, counted.written.Load(), counted.take(), info.Reused
 }
 
 // untouched reports whether it is certain that no byte of the request was sent:
@@ -161,6 +154,14 @@ func copyContent(r *http.Request) {
 	b := make([]byte, r.ContentLength)
 	if _, err := io.ReadFull(r.Body, b); err == nil {
 		r.Body = io.NopCloser(bytes.NewReader(b))
+		keep(r, b)
+	}
+}
+
+// keep has a request sent again on another connection when nothing was written to the first.
+func keep(r *http.Request, content []byte) {
+	if t := tripOf(r.Context()); t != nil {
+		t.kept, t.content = true, content
 	}
 }
 
@@ -176,6 +177,7 @@ func once(r *http.Request, inMemory bool) {
 		return
 	}
 	r.Body = opaque{http.NoBody}
+	keep(r, nil)
 	// Of content that it does not know to be empty, the transport says that it is
 	// chunked, which services that read Content-Length only do not take for the
 	// end. "identity" keeps it from that; the field's spelling, from its removal.

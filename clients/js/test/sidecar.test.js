@@ -71,7 +71,7 @@ for (const framework of frameworks) {
 
   it('what failed is rolled back, and a retry runs again', async (t) => {
     let way;
-    const { url, service } = await serve(t, async (request) => {
+    const { url, lines, service } = await serve(t, async (request) => {
       await charge({ ...request, reply: () => {} });
       if (way === 'ends') await request.client.query('SELECT 1; ROLLBACK');
       if (way === 'throws') throw new Error('no bank');
@@ -84,7 +84,8 @@ for (const framework of frameworks) {
       const failed = await post(url, { key });
       assert.deepEqual([failed.status, failed.type, await charges(key)], [status, type, 0], `${given}: ${failed.text}`);
       way = '';
-      assert.equal((await post(url, { key })).status, 201);
+      const again = await post(url, { key });
+      assert.equal(again.status, 201, `after ${given}: ${JSON.stringify(again.headers)} ${again.text}\n${lines.join('\n')}`);
       assert.equal(await charges(key), 1);
     }
     assert.ok(!service.logged.some((line) => line.includes('c1.')));

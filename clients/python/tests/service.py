@@ -1,13 +1,15 @@
 """A payments service for the tests: python3 service.py FLAVOUR. X-Do says what a payment is to do.
 
-STET_TEST_SIDECAR has it settle for a sidecar. STET_TEST_DIES has the process die "before" its first COMMIT or "after" it.
+STET_TEST_SIDECAR has it settle for a sidecar, and log slowly. STET_TEST_DIES has the process die "before" its first COMMIT or "after" it.
 """
 
 import functools
+import logging
 import os
 import signal
 import socket
 import sys
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[0] = os.path.dirname(HERE)  # and not this folder
@@ -269,6 +271,13 @@ def flavour(name: str):
     return {"fastapi": fastapi_app, "flask": flask_app}[face](database, write), face == "flask"
 
 
+class Slow(logging.Handler):
+    """What a busy machine does to uvicorn, which after an exception has answered, logs, and closes the connection last."""
+
+    def emit(self, record):
+        time.sleep(0.05)
+
+
 def main() -> None:
     app, wsgi = flavour(sys.argv[1])
     if wsgi:
@@ -282,7 +291,10 @@ def main() -> None:
 
     listener = socket.create_server(("127.0.0.1", 0))
     print(f"listening on http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
-    uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
+    config = uvicorn.Config(app, log_level="warning")
+    if SIDECAR:
+        logging.getLogger("uvicorn.error").addHandler(Slow())
+    uvicorn.Server(config).run(sockets=[listener])
 
 
 if __name__ == "__main__":

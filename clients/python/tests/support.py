@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 import unittest
+from collections import deque
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -59,6 +60,9 @@ class Got:
 
 class Process:
     """A program that says where it listens."""
+
+    got: deque[tuple[str, Got]] = deque(maxlen=4)
+    """The last answers of all."""
 
     def __init__(self, name: str, arguments: list[str], env: dict[str, str]) -> None:
         self.process = subprocess.Popen(arguments, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -117,6 +121,7 @@ class Process:
         response = connection.getresponse()
         got = Got(response.status, response.getheaders(), response.read())
         connection.close()
+        self.got.append((f"{method} {path} {headers}", got))
         return got
 
     def pay(self, key: str, amount: int, do: str = "", **headers: str | list[str]) -> Got:
@@ -266,6 +271,14 @@ class ServiceTest(unittest.TestCase):
     def tearDownClass(cls) -> None:
         cls.service.end()
         cls.ledger.close()
+
+    def _formatMessage(self, msg: object, standardMsg: str) -> str:
+        """What an assertion that fails says: with the last answers, and what the programs of the class have said."""
+        said = [super()._formatMessage(msg, standardMsg), "the last answers:", *(f"{asked[:200]}: {str(got)[:1000]}" for asked, got in Process.got)]
+        for program in (getattr(self, "sidecar", None), getattr(self, "service", None)):
+            if program:
+                said += [f"{type(program).__name__}:", *(line.rstrip()[:500] for line in program.lines[-30:])]
+        return "\n".join(said)
 
     def amount(self) -> int:
         """One that no other payment has."""
