@@ -25,6 +25,7 @@ func needChromium(t *testing.T) string {
 // A form is submitted, the network is cut, the page is reloaded or killed, the form is
 // submitted again, also in two tabs: behind stet proxy there is one charge.
 func TestFormInABrowserChargesOnce(t *testing.T) {
+	t.Parallel() // Node and npm mostly wait
 	chromium := needChromium(t)
 	dir := install(t, "playwright-core@1.65.1")
 	example := filepath.Join(dir, "example")
@@ -36,6 +37,7 @@ func TestFormInABrowserChargesOnce(t *testing.T) {
 }
 
 func TestTypesOfTheClientAreThoseOfItsUse(t *testing.T) {
+	t.Parallel()
 	dir := install(t, "typescript@7.0.2")
 	rig.Run(t, dir, nil, filepath.Join(dir, "node_modules", ".bin", "tsc"), "--noEmit", "--strict", "--target", "es2022", "--module", "nodenext",
 		"--lib", "es2022,dom,dom.iterable", "--types", "", filepath.Join("test", "types.ts"))

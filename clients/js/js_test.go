@@ -133,6 +133,7 @@ func payments(t *testing.T, pool *pgxpool.Pool) (url string) {
 }
 
 func TestNodePackageKeepsItsPromises(t *testing.T) {
+	t.Parallel()
 	dir := install(t, "pg@8.23.1", "express@5.3.0", "fastify@5.12.8")
 	pool, url := ledger(t)
 	vectors, err := filepath.Abs(filepath.Join("..", "..", "docs", "vectors.json"))

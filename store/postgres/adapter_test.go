@@ -259,7 +259,7 @@ func (b *bySQL) stands(ctx context.Context, tx pgx.Tx, begun todo, inside, req s
 // TestFunctionsKeepTheContract is run once more for each defect by
 // TestSuiteNoticesBrokenFunctions, in processes of its own.
 func TestFunctionsKeepTheContract(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel()
 	broken := theDefect(t)
 	pool := broken.database(t)
 	h := harnessOn(t, pool, Options{})

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -12,9 +13,15 @@ import (
 )
 
 func TestStoreKeepsTheContract(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel()
 	pool := database(t)
-	storetest.Run(t, storetest.Harness{New: func(t testing.TB) store.Store { return open(t, pool, Options{Schema: fresh()}) }, Damage: damage})
+	storetest.Run(t, waiting(func(t testing.TB) store.Store { return open(t, another(t, pool), Options{Schema: fresh()}) }))
+}
+
+// waiting is the harness of stores that New makes. Its cases mostly wait for the server's
+// clock, so they run beside each other, and have longer leases than by default.
+func waiting(open func(testing.TB) store.Store) storetest.Harness {
+	return storetest.Harness{New: open, Damage: damage, Parallel: true, Unit: 400 * time.Millisecond}
 }
 
 // damage makes the row of id one that no version of the store has written.
@@ -36,10 +43,11 @@ func harness(t *testing.T, o Options) storetest.TxHarness[pgx.Tx] {
 func harnessOn(t *testing.T, pool *pgxpool.Pool, o Options) storetest.TxHarness[pgx.Tx] {
 	execSQL(t, pool, "CREATE TABLE effects (name text)")
 	return storetest.TxHarness[pgx.Tx]{
-		Harness: storetest.Harness{New: func(t testing.TB) store.Store {
+		Harness: waiting(func(t testing.TB) store.Store {
+			o := o
 			o.Schema = fresh()
-			return open(t, pool, o)
-		}, Damage: damage},
+			return open(t, another(t, pool), o)
+		}),
 		Write: func(ctx context.Context, tx pgx.Tx, name string) error {
 			_, err := tx.Exec(ctx, "INSERT INTO effects VALUES ($1)", name)
 			return err
@@ -65,4 +73,7 @@ func harnessOn(t *testing.T, pool *pgxpool.Pool, o Options) storetest.TxHarness[
 	}
 }
 
-func TestTransactionsKeepTheContract(t *testing.T) { storetest.RunTx(t, harness(t, Options{})) }
+func TestTransactionsKeepTheContract(t *testing.T) {
+	t.Parallel()
+	storetest.RunTx(t, harness(t, Options{}))
+}

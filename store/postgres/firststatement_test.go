@@ -110,6 +110,7 @@ func firstRowsStatements() map[string]firstStatement {
 // Whatever the first statement is, it comes to the same as in a transaction that
 // was begun before.
 func TestFirstStatementIsLikeAnyOther(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
 		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		config := database(t).Config()

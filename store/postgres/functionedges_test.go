@@ -22,6 +22,7 @@ import (
 // A key may be locked for a moment by a request for something else, which finds the
 // record. That makes no mismatch of the record's own request.
 func TestRequestForSomethingElseMakesNoMismatch(t *testing.T) {
+	t.Parallel()
 	s := open(t, nil, Options{})
 	tx := beginTx(t, s)
 	begun := mustBegin(t, tx, opOf("k", "mine"), "run")
@@ -47,6 +48,7 @@ func TestRequestForSomethingElseMakesNoMismatch(t *testing.T) {
 // Between the two steps of a two-phase commit the key is in flight, for another request a
 // mismatch, and the outcome stands after the second.
 func TestPreparedTransactionHoldsItsKey(t *testing.T) {
+	t.Parallel()
 	server := rig.NewPostgres(t, rig.PostgresOptions{Settings: map[string]string{"max_prepared_transactions": "4"}})
 	s := open(t, connect(t, server.Database(t)), Options{})
 	te, err := stet.WithTx(stettest.Engine(t, s, stet.Options{SweepEvery: -1}), s)
@@ -96,6 +98,7 @@ func TestPreparedTransactionHoldsItsKey(t *testing.T) {
 // What is kept for a time is kept for that many seconds, whatever the calendar of the
 // session says, and for no longer than Go can tell.
 func TestRetentionIsInSecondsAndBounded(t *testing.T) {
+	t.Parallel()
 	s := open(t, nil, Options{})
 	rec := mustClaim(t, s, request("k"))
 	for _, sql := range []string{
@@ -129,6 +132,7 @@ func TestRetentionIsInSecondsAndBounded(t *testing.T) {
 // A procedure may work for hours, which to PostgreSQL is one statement: the times of its
 // operations are those of its calls.
 func TestTimesAreThoseOfTheCalls(t *testing.T) {
+	t.Parallel()
 	s := open(t, nil, Options{})
 	execSQL(t, s.Pool(), `DO $$ DECLARE
 		began timestamptz := clock_timestamp();
@@ -145,6 +149,7 @@ func TestTimesAreThoseOfTheCalls(t *testing.T) {
 
 // However a transaction leaves its outcome behind, it cannot be committed without one.
 func TestUnsettledOperationCannotBeCommitted(t *testing.T) {
+	t.Parallel()
 	s := ledger(t, Options{})
 	for name, steps := range map[string][]string{
 		"the outcome rolled back to a savepoint":     {"BEGIN a", "SAVEPOINT s", "SETTLE a", "ROLLBACK TO s"},
@@ -206,6 +211,7 @@ func TestUnsettledOperationCannotBeCommitted(t *testing.T) {
 // Whatever the tables are called, SQL locks by the numbers of Go, and each replays what
 // the other has settled.
 func TestFunctionsAgreeWithGoUnderAnyName(t *testing.T) {
+	t.Parallel()
 	pool := database(t)
 	longest := strings.Repeat("T", 51)
 	for _, o := range []Options{
@@ -339,6 +345,7 @@ func TestHeaderFieldsOfSQLCanBeSentByGo(t *testing.T) {
 
 // A reference that begins with the mark of an encrypted one could not be read by Go.
 func TestReferenceWithTheMarkOfAnEncryptedOneIsRefused(t *testing.T) {
+	t.Parallel()
 	s := open(t, nil, Options{})
 	_, err := s.Pool().Exec(t.Context(), "SELECT stet.stet_begin('shop', 'k', ref => 'sealed:x')")
 	wantCode(t, "ref => 'sealed:x'", err, "ST001")
@@ -346,6 +353,7 @@ func TestReferenceWithTheMarkOfAnEncryptedOneIsRefused(t *testing.T) {
 
 // In a database of another encoding IDs, names and header fields are the same.
 func TestFunctionsInADatabaseOfAnotherEncoding(t *testing.T) {
+	t.Parallel()
 	admin := database(t)
 	name := "latin_" + strings.ReplaceAll(fresh(), "-", "")
 	execSQL(t, admin, "CREATE DATABASE "+name+" ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")

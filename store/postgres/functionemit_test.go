@@ -73,6 +73,7 @@ func (m *mailing) settle(t *testing.T, tx pgx.Tx, claim, how string) {
 
 // TestMessagesOfSQL are the claims about stet_emit to which broken functions are held, too.
 func TestMessagesOfSQL(t *testing.T) {
+	t.Parallel()
 	broken := theDefect(t)
 	s := open(t, broken.database(t), Options{})
 	broken.plant(t, s)
@@ -285,6 +286,7 @@ func (m *mailing) kept(t *testing.T) {
 
 // An engine that encrypts takes nothing that anybody could have written there.
 func TestEngineThatEncryptsSendsNoMessageOfSQL(t *testing.T) {
+	t.Parallel()
 	s := open(t, nil, Options{})
 	keys := []stet.EncryptionKey{{Name: "k", Secret: bytes.Repeat([]byte{1}, 32)}}
 	if _, err := s.Pool().Exec(t.Context(), "SELECT stet.stet_emit(claim, 'a'), stet.stet_settle(claim, 200) FROM stet.stet_begin('shop', 'k')"); err != nil {
@@ -301,6 +303,7 @@ func TestEngineThatEncryptsSendsNoMessageOfSQL(t *testing.T) {
 
 // A transaction that has emitted holds no lock on the record: heartbeats go on.
 func TestHeartbeatsGoOnWhileATransactionHasEmitted(t *testing.T) {
+	t.Parallel()
 	s := open(t, nil, Options{})
 	c := mustClaim(t, s, request("k")).Claim()
 	tx := beginTx(t, s)
@@ -318,6 +321,7 @@ func TestHeartbeatsGoOnWhileATransactionHasEmitted(t *testing.T) {
 }
 
 func TestServiceThatEmitsNeedsNoRightOnTheTable(t *testing.T) {
+	t.Parallel()
 	pool := database(t)
 	s := open(t, pool, Options{})
 	name := "service_" + strings.ReplaceAll(fresh(), "-", "")

@@ -12,6 +12,7 @@ import (
 // types that fit its calls as well. It must not be called, for it would have the rights
 // of who has created the tables.
 func TestFunctionsCallNoFunctionOfTheSameName(t *testing.T) {
+	t.Parallel()
 	pool := database(t)
 	s := open(t, pool, Options{})
 	name := "service_" + strings.ReplaceAll(fresh(), "-", "")
@@ -61,6 +62,7 @@ func TestFunctionsCallNoFunctionOfTheSameName(t *testing.T) {
 
 // Those that write are granted to no role, and none looks up a name where its caller says.
 func TestFunctionsThatWriteAreNotEverybodys(t *testing.T) {
+	t.Parallel()
 	s := open(t, nil, Options{})
 	rows, err := s.Pool().Query(t.Context(), `SELECT p.proname, p.prosecdef, coalesce(p.proconfig[1], ''),
 		EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a WHERE a.grantee = 0)

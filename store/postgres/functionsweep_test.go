@@ -53,6 +53,7 @@ func rowsOf(t *testing.T, s *Store) string {
 
 // stet_sweep leaves what the store's sweep leaves, and counts the same.
 func TestSweepOfSQLIsThatOfGo(t *testing.T) {
+	t.Parallel()
 	s := open(t, nil, Options{})
 	sweepable(t, s)
 	execSQL(t, s.Pool(), "CREATE TABLE before AS SELECT * FROM stet.records")
@@ -122,6 +123,7 @@ func TestSweepOfSQLIsThatOfGo(t *testing.T) {
 // What the page gives to pg_cron sweeps until nothing is left to do, each step in a
 // transaction of its own. Here it is run as pg_cron runs it: by a simple query.
 func TestSweepOfThePageEndsWhenNothingIsLeft(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile("../../docs/sql.md")
 	if err != nil {
 		t.Fatal(err)

@@ -93,6 +93,7 @@ const stateOf = "SELECT state::integer FROM stet.records WHERE id = $1::bytea"
 
 // A statement after SettleTx finds the record settled, by whatever way it goes.
 func TestStatementsAfterAnOutcomeSeeIt(t *testing.T) {
+	t.Parallel()
 	s := ledger(t, Options{})
 	for name, query := range pgxTx {
 		rec := taken(t, s)
@@ -114,6 +115,7 @@ func TestStatementsAfterAnOutcomeSeeIt(t *testing.T) {
 
 // The same for a savepoint and a connection that were had before.
 func TestEarlierHandlesSeeTheOutcome(t *testing.T) {
+	t.Parallel()
 	s := ledger(t, Options{})
 	for _, by := range []string{"savepoint", "connection", "large objects"} {
 		rec := taken(t, s)
@@ -164,6 +166,7 @@ func stale(t testing.TB, s *Store) store.Claim {
 // A stale outcome is told at the latest by InTx, and keeps everything from being
 // committed, whatever fn makes of it.
 func TestStaleOutcomeCommitsNothing(t *testing.T) {
+	t.Parallel()
 	s := ledger(t, Options{})
 	settled := taken(t, s).Claim()
 	mustSettle(t, s, settled, "x")
@@ -208,6 +211,7 @@ func TestStaleOutcomeCommitsNothing(t *testing.T) {
 
 // The engine tells it as its own kind of error, as it does where SettleTx tells it.
 func TestFinishTxTellsOfAStaleRun(t *testing.T) {
+	t.Parallel()
 	s := ledger(t, Options{})
 	e := stettest.Engine(t, s, stet.Options{})
 	st, err := e.Accept(t.Context(), stet.Op{Scope: "s", Key: "k"}, stet.Work{Name: "n", Payload: []byte("{}")})
@@ -239,6 +243,7 @@ func TestFinishTxTellsOfAStaleRun(t *testing.T) {
 }
 
 func TestFunctionOfInTxCannotEndTheTransaction(t *testing.T) {
+	t.Parallel()
 	s := ledger(t, Options{})
 	for name, end := range map[string]func(context.Context, pgx.Tx) error{
 		"commit":        func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
@@ -268,6 +273,7 @@ func TestFunctionOfInTxCannotEndTheTransaction(t *testing.T) {
 
 // What fn leaves behind must not reach whoever has the connection after it.
 func TestTransactionOfInTxThatWasKeptIsClosed(t *testing.T) {
+	t.Parallel()
 	s := ledger(t, Options{})
 	rec := taken(t, s)
 	for _, use := range []bool{true, false} {
@@ -297,6 +303,7 @@ func TestTransactionOfInTxThatWasKeptIsClosed(t *testing.T) {
 
 // A function that panics in the middle of its first rows leaves nothing.
 func TestPanicInTheFirstRowsRollsBack(t *testing.T) {
+	t.Parallel()
 	s := ledger(t, Options{})
 	func() {
 		defer func() { _ = recover() }()
@@ -329,6 +336,7 @@ func (r *tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQu
 func (*tracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 func TestTracerMissesNoStatement(t *testing.T) {
+	t.Parallel()
 	config := database(t).Config()
 	seen := &tracer{}
 	config.ConnConfig.Tracer = seen
@@ -349,6 +357,7 @@ func TestTracerMissesNoStatement(t *testing.T) {
 // What goes out together, and no more: an end of a run takes two round trips, and
 // one that does nothing none.
 func TestInTxTakesTwoRoundTrips(t *testing.T) {
+	t.Parallel()
 	s, _ := frail(t, 10*time.Second)
 	var conn *cutConn
 	for try := range 3 { // at first, statements are prepared

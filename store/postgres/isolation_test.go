@@ -33,6 +33,7 @@ func levels(t *testing.T, claim func(t *testing.T, s *Store, asked bool, level p
 
 // A heartbeat writes to the record while the transaction runs that will settle it.
 func TestInTxCommitsPastAHeartbeatOrRefuses(t *testing.T) {
+	t.Parallel()
 	levels(t, func(t *testing.T, s *Store, asked bool, level pgx.TxIsoLevel) {
 		c := mustClaim(t, s, request("k")).Claim()
 		called := false
@@ -57,6 +58,7 @@ func TestInTxCommitsPastAHeartbeatOrRefuses(t *testing.T) {
 }
 
 func TestTransactionsAndLeasesWorkAtEveryLevel(t *testing.T) {
+	t.Parallel()
 	levels(t, func(t *testing.T, s *Store, _ bool, level pgx.TxIsoLevel) {
 		for range 2 {
 			rec, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx pgx.Tx, rec store.Record) (store.Settlement, error) {

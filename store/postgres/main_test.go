@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"flag"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -10,7 +11,13 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(rig.Main(m)) }
+func TestMain(m *testing.M) {
+	// Most of the tests that run side by side wait for a server's clock.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(rig.Main(m))
+}
 
 // database returns a pool to a fresh database.
 func database(t testing.TB) *pgxpool.Pool {
@@ -31,6 +38,18 @@ func connect(t testing.TB, url string) *pgxpool.Pool {
 	}
 	t.Cleanup(pool.Close)
 	return pool
+}
+
+// another returns a pool to the database of pool, so that tests which run side by side do
+// not wait for each other's connections.
+func another(t testing.TB, pool *pgxpool.Pool) *pgxpool.Pool {
+	t.Helper()
+	own, err := pgxpool.NewWithConfig(context.Background(), pool.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(own.Close)
+	return own
 }
 
 // open opens a store on a migrated database; pool is a fresh one if nil.

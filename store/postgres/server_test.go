@@ -21,7 +21,8 @@ import (
 // bounced returns a pool to a fresh database that goes through PgBouncer.
 func bounced(t *testing.T, server *rig.PostgresServer) *pgxpool.Pool {
 	t.Helper()
-	url := rig.Through(rig.PgBouncer(t, server, rig.PgBouncerOptions{}).Addr(), server.Database(t))
+	o := rig.PgBouncerOptions{Settings: map[string]string{"default_pool_size": "60"}} // enough for tests that run side by side
+	url := rig.Through(rig.PgBouncer(t, server, o).Addr(), server.Database(t))
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		t.Fatal(err)
@@ -37,11 +38,13 @@ func bounced(t *testing.T, server *rig.PostgresServer) *pgxpool.Pool {
 }
 
 func TestContractIsKeptThroughPgBouncer(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel()
 	pool := bounced(t, rig.Postgres(t))
 	execSQL(t, pool, "CREATE TABLE effects (name text)")
 	h := harness(t, Options{PgBouncer: true})
-	h.New = func(t testing.TB) store.Store { return open(t, pool, Options{PgBouncer: true, Schema: fresh()}) }
+	h.New = func(t testing.TB) store.Store {
+		return open(t, another(t, pool), Options{PgBouncer: true, Schema: fresh()})
+	}
 	t.Run("store", func(t *testing.T) { storetest.Run(t, h.Harness) })
 	t.Run("transactions", func(t *testing.T) { storetest.RunTx(t, h) })
 }
@@ -125,6 +128,7 @@ func TestPreparingPoolIsRefusedThroughPgBouncer(t *testing.T) {
 }
 
 func TestReadReplicaIsRefused(t *testing.T) {
+	t.Parallel()
 	server := rig.NewPostgres(t, rig.PostgresOptions{})
 	url := server.URL("postgres")
 	pool := connect(t, url)
@@ -173,6 +177,7 @@ func TestServerThatMayLoseCommitsIsRefused(t *testing.T) {
 }
 
 func TestServerWithoutFsyncIsRefused(t *testing.T) {
+	t.Parallel()
 	server := rig.NewPostgres(t, rig.PostgresOptions{Settings: map[string]string{"fsync": "off"}})
 	pool := connect(t, server.URL("postgres"))
 	if err := Migrate(t.Context(), pool, Options{}); err != nil {
@@ -184,6 +189,7 @@ func TestServerWithoutFsyncIsRefused(t *testing.T) {
 }
 
 func TestStoreSurvivesTheServer(t *testing.T) {
+	t.Parallel()
 	server := rig.NewPostgres(t, rig.PostgresOptions{})
 	s := open(t, connect(t, server.URL("postgres")), Options{})
 	rec := mustClaim(t, s, request("k"))

@@ -13,27 +13,35 @@ import (
 )
 
 func TestTransactionsOfDatabaseSQLKeepTheContract(t *testing.T) {
+	t.Parallel()
 	pool := database(t)
 	execSQL(t, pool, "CREATE TABLE effects (name text)")
-	db := stdlib.OpenDBFromPool(pool)
-	t.Cleanup(func() { _ = db.Close() })
-	begin := func(ctx context.Context) (*sql.Tx, error) { return db.BeginTx(ctx, nil) }
+	of := func(t testing.TB, s store.TxStore[*sql.Tx]) *sql.DB {
+		db := stdlib.OpenDBFromPool(s.(*SQLStore[*sql.Tx]).Pool())
+		t.Cleanup(func() { _ = db.Close() })
+		return db
+	}
+	h := waiting(func(t testing.TB) store.Store {
+		var db *sql.DB
+		s := OverSQL(open(t, another(t, pool), Options{Schema: fresh()}), func(ctx context.Context) (*sql.Tx, error) { return db.BeginTx(ctx, nil) })
+		db = of(t, s)
+		return s
+	})
+	h.Damage = nil
 	storetest.RunTx(t, storetest.TxHarness[*sql.Tx]{
-		Harness: storetest.Harness{New: func(t testing.TB) store.Store {
-			return OverSQL(open(t, pool, Options{Schema: fresh()}), begin)
-		}},
+		Harness: h,
 		Write: func(ctx context.Context, tx *sql.Tx, name string) error {
 			_, err := tx.ExecContext(ctx, "INSERT INTO effects VALUES ($1)", name)
 			return err
 		},
-		Rows: func(t testing.TB, _ store.TxStore[*sql.Tx], name string) (n int) {
-			if err := db.QueryRow("SELECT count(*) FROM effects WHERE name = $1", name).Scan(&n); err != nil {
+		Rows: func(t testing.TB, s store.TxStore[*sql.Tx], name string) (n int) {
+			if err := of(t, s).QueryRow("SELECT count(*) FROM effects WHERE name = $1", name).Scan(&n); err != nil {
 				t.Error(err)
 			}
 			return n
 		},
-		Begin: func(t testing.TB, _ store.TxStore[*sql.Tx]) (*sql.Tx, func(bool) error) {
-			tx, err := db.Begin()
+		Begin: func(t testing.TB, s store.TxStore[*sql.Tx]) (*sql.Tx, func(bool) error) {
+			tx, err := of(t, s).Begin()
 			if err != nil {
 				t.Fatal(err)
 			}

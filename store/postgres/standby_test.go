@@ -206,6 +206,7 @@ func (c *cluster) before(t *testing.T) (end func() (tx, lease error)) {
 }
 
 func TestOutcomeThatNoStandbyHasIsNotReturned(t *testing.T) {
+	t.Parallel()
 	clusters(t, func(t *testing.T, c *cluster) {
 		end := c.before(t)
 		c.cut(t)
@@ -231,6 +232,7 @@ func TestOutcomeThatNoStandbyHasIsNotReturned(t *testing.T) {
 // An operator, or a restart, ends the wait of a commit: what it wrote is to be seen,
 // and no standby has it.
 func TestOutcomeWhoseWaitWasCutShortIsNotReturned(t *testing.T) {
+	t.Parallel()
 	for _, by := range []string{"pg_cancel_backend", "pg_terminate_backend", "restart"} {
 		t.Run(by, func(t *testing.T) {
 			c := absent(t)

@@ -20,6 +20,7 @@ import (
 // Where sessions are to hear of errors alone, the server does not say that the wait of a
 // commit was cut short.
 func TestOutcomeWhoseWaitWasCutShortUnseenIsNotReturned(t *testing.T) {
+	t.Parallel()
 	c := absent(t)
 	pool := connect(t, c.server.URL("postgres")+"&options=-c%20client_min_messages%3Derror")
 	s := open(t, pool, Options{})
@@ -166,6 +167,7 @@ func silent(t *testing.T) (config *pgxpool.Config, stall func()) {
 }
 
 func TestCommitsOverDeadConnectionsDoNotUseUpThePool(t *testing.T) {
+	t.Parallel()
 	config, stall := silent(t)
 	config.MaxConns = 1
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
@@ -189,8 +191,10 @@ func TestCommitsOverDeadConnectionsDoNotUseUpThePool(t *testing.T) {
 }
 
 func TestDeadConnectionsOfDatabaseSQLAreGivenUp(t *testing.T) {
+	t.Parallel()
 	for name, failure := range map[string]error{"commit": nil, "rollback": errors.New("no")} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			config, stall := silent(t)
 			pool, err := pgxpool.NewWithConfig(t.Context(), config)
 			if err != nil {

@@ -58,6 +58,11 @@ func TestStoreKeepsTheContractWhileSlotsMove(t *testing.T) {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
 			before := moves.Load()
+			t.Cleanup(func() { // after all cases
+				if moves.Load() == before {
+					t.Error("nothing was moved meanwhile")
+				}
+			})
 			h := contract(dial(t, l, cluster.Addrs()...), redis.Options{})
 			h.Unit, h.Histories = 500*time.Millisecond, 2
 			all := h.New
@@ -66,9 +71,6 @@ func TestStoreKeepsTheContractWhileSlotsMove(t *testing.T) {
 				return unbrowsed{s, s, s}
 			}
 			storetest.Run(t, h)
-			if moves.Load() == before {
-				t.Error("nothing was moved meanwhile")
-			}
 		})
 	}
 }

@@ -35,11 +35,11 @@ func libraryOf(name string) []library {
 	panic("there is no library " + name)
 }
 
-// contract is the harness of stores with a client. Tests of it mostly wait for the
+// contract is the harness of stores with a client. Its cases mostly wait for the
 // server's clock, so they run side by side.
 func contract(c redis.Client, o redis.Options) storetest.Harness {
 	var prefixes sync.Map // of stores
-	return storetest.Harness{Unit: 300 * time.Millisecond, Histories: 5, New: func(t testing.TB) store.Store {
+	return storetest.Harness{Unit: 400 * time.Millisecond, Histories: 5, Parallel: true, New: func(t testing.TB) store.Store {
 		o := o
 		o.Prefix = fresh()
 		s := open(t, c, o)

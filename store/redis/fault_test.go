@@ -53,6 +53,7 @@ func again(t *testing.T, p *lossy, what string, call func() error) {
 }
 
 func TestLostReplyOfEveryCallIsHarmless(t *testing.T) {
+	t.Parallel() // its clients wait to dial again
 	rounds := 1000
 	if testing.Short() {
 		rounds = 50
@@ -88,6 +89,7 @@ func TestLostReplyOfEveryCallIsHarmless(t *testing.T) {
 }
 
 func TestLostRepliesCauseNoSecondExecution(t *testing.T) {
+	t.Parallel() // its clients wait to dial again
 	eachLossy(t, func(t *testing.T, p *lossy, s *redis.Store) {
 		e := stettest.Engine(t, s, stet.Options{SweepEvery: -1})
 		for range 100 {

@@ -202,6 +202,7 @@ func TestRecordsWithWorkOrNotesAreOfAVersionOfTheirOwn(t *testing.T) {
 }
 
 func TestLostReplyOfEveryCallAboutWorkIsHarmless(t *testing.T) {
+	t.Parallel() // its clients wait to dial again
 	rounds := 300
 	if testing.Short() {
 		rounds = 30

@@ -39,6 +39,12 @@ type Harness struct {
 	// Histories is how many random histories are tried, each of up to 45
 	// calls on three keys. Default 100 with Advance, 10 without.
 	Histories int
+	// Parallel has the cases run beside each other, as many as go test -parallel says:
+	// without Advance they mostly wait. New is called at the same time by many of them then,
+	// and Run has returned before the first of them begins, as after t.Parallel: what
+	// they need is closed with t.Cleanup. Not with Advance, as one case would move the
+	// clock of all.
+	Parallel bool
 }
 
 // Run holds the store that h makes to every sentence of store.Store, and to those
@@ -49,7 +55,7 @@ func Run(t *testing.T, h Harness) {
 	t.Helper()
 	h.fill(t)
 	for _, c := range checks(h, h.New(t)) {
-		t.Run(c.name, func(t *testing.T) { c.do(t, h) })
+		t.Run(c.name, func(t *testing.T) { c.test(t, h) })
 	}
 }
 
@@ -78,6 +84,15 @@ type check struct {
 	name string
 	why  string
 	run  func(f *fixture)
+}
+
+// test is do as a subtest.
+func (c check) test(t *testing.T, h Harness) {
+	t.Helper()
+	if h.Parallel {
+		t.Parallel()
+	}
+	c.do(t, h)
 }
 
 // do tries the claim on a fresh store, and gives its reason if it fails.
@@ -134,6 +149,9 @@ func (h *Harness) fill(t testing.TB) {
 	}
 	if h.Unit < 0 || h.Histories < 0 {
 		t.Fatalf("storetest: Harness.Unit (%v) and Histories (%d) must not be negative", h.Unit, h.Histories)
+	}
+	if h.Parallel && h.Advance != nil {
+		t.Fatal("storetest: Harness.Parallel is for a clock that is waited for; with Advance, each case would move that of the others")
 	}
 	unit, histories := defaultUnit, defaultHistories
 	if h.Advance == nil {

@@ -39,7 +39,7 @@ func RunTx[Tx any](t *testing.T, h TxHarness[Tx]) {
 		t.Fatal("storetest: TxHarness.Write, Rows and Begin must be set")
 	}
 	for _, c := range txChecks(h, h.New(t)) {
-		t.Run(c.name, func(t *testing.T) { c.do(t, h.Harness) })
+		t.Run(c.name, func(t *testing.T) { c.test(t, h.Harness) })
 	}
 }
 
