@@ -1,6 +1,7 @@
 package stethttp_test
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -39,6 +40,42 @@ func TestResponseWithoutContentIsDurableBeforeItIsSent(t *testing.T) {
 		}
 		if r := s.do(s.request(method, "/", "k", "")); r.err != nil || r.status != http.StatusGatewayTimeout {
 			t.Errorf("%s: %d (%v), though its outcome was not stored", name, r.status, r.err)
+		}
+	}
+}
+
+// TestFlushedBytesAreSentWhileTheHandlerRuns: the time to the first byte of a stream is the
+// handler's. A retry gets the whole of it.
+func TestFlushedBytesAreSentWhileTheHandlerRuns(t *testing.T) {
+	const first, rest = "first,", "rest"
+	for _, http2 := range []bool{false, true} {
+		read := make(chan struct{})
+		s := start(t, setup{http2: http2, handler: func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, first)
+			w.(http.Flusher).Flush()
+			select {
+			case <-read:
+			case <-r.Context().Done():
+			}
+			_, _ = io.WriteString(w, rest)
+		}})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		res, err := s.client.Do(s.request(http.MethodPost, "/", "k", "{}").WithContext(ctx))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, len(first))
+		if _, err := io.ReadFull(res.Body, b); err != nil || string(b) != first {
+			t.Errorf("HTTP/2 %v: while the handler runs: %q, %v", http2, b, err)
+		}
+		close(read)
+		if b, err := io.ReadAll(res.Body); err != nil || string(b) != rest {
+			t.Errorf("HTTP/2 %v: then: %q, %v", http2, b, err)
+		}
+		_ = res.Body.Close()
+		cancel()
+		if r := s.do(s.request(http.MethodPost, "/", "k", "{}")); r.body != first+rest {
+			t.Errorf("HTTP/2 %v: a retry gets %q, %v", http2, r.body, r.err)
 		}
 	}
 }
