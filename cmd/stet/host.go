@@ -52,6 +52,9 @@ func (h *host) serve(cmd *cobra.Command) (err error) {
 	ctx, c := cmd.Context(), h.config
 	h.log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 	logUnasked(cmd.ErrOrStderr())
+	hup := make(chan os.Signal, 1) // before anything listens: until then a SIGHUP ends the process
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
 	defer func() { err = errors.Join(err, h.close()) }()
 	admin, err := h.open(ctx)
 	if err != nil {
@@ -68,7 +71,7 @@ func (h *host) serve(cmd *cobra.Command) (err error) {
 		}
 	}
 	h.greet(cmd)
-	if err := h.wait(ctx); err != nil {
+	if err := h.wait(ctx, hup); err != nil {
 		return err
 	}
 	admin.Drain()
@@ -160,11 +163,8 @@ func survey(ctx context.Context, metrics *stetmetrics.Metrics, s *storage) (stop
 	}
 }
 
-// wait returns when the process is to end, and reloads the configuration until then.
-func (h *host) wait(ctx context.Context) error {
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
+// wait returns when the process is to end, and reloads the configuration at each hup.
+func (h *host) wait(ctx context.Context, hup <-chan os.Signal) error {
 	for {
 		select {
 		case <-ctx.Done():

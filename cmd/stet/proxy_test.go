@@ -107,6 +107,13 @@ func (p *instance) signal(sig os.Signal) {
 func (p *instance) saysNow(text string) {
 	p.t.Helper()
 	for end := time.Now().Add(60 * time.Second); !strings.Contains(p.log(), text); time.Sleep(2 * time.Millisecond) {
+		select {
+		case <-p.done:
+			if !strings.Contains(p.log(), text) {
+				p.t.Fatalf("the process ended (%v), and %q is not in the log: %s", p.cmd.ProcessState, text, p.log())
+			}
+		default:
+		}
 		if time.Now().After(end) {
 			p.t.Fatalf("%q is not in the log after a minute: %s", text, p.log())
 		}

@@ -64,11 +64,7 @@ func TestFlagGoesBeforeTheConfigurationAlsoWhenItIsReadAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.signal(syscall.SIGHUP)
-		for deadline := time.Now().Add(time.Minute); !strings.Contains(p.log(), wait); time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%q is missing from %s", wait, p.log())
-			}
-		}
+		p.saysNow(wait)
 	}
 	reload("drain: 2s\nunrouted: protect\nroutes: [{path: /payments}]\n", "the configuration was reloaded")
 	ask(t, p.url, "{}", "Idempotency-Key", "k")
@@ -82,6 +78,17 @@ func TestFlagGoesBeforeTheConfigurationAlsoWhenItIsReadAgain(t *testing.T) {
 		if !strings.Contains(p.log(), want) {
 			t.Errorf("%q is missing from %s", want, p.log())
 		}
+	}
+}
+
+// A SIGHUP that comes while the process starts is heeded, and does not end it.
+func TestSignalOfTheFirstMomentReloadsTheConfiguration(t *testing.T) {
+	file := configured(t, "http://127.0.0.1:1", "")
+	for range 10 {
+		p := startProxy(t, "--config", file)
+		p.signal(syscall.SIGHUP)
+		p.saysNow("the configuration was reloaded")
+		p.kill()
 	}
 }
 
@@ -105,9 +112,7 @@ func TestDrainIsThatOfTheConfigurationThatWasReadLast(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.signal(syscall.SIGHUP)
-	for !strings.Contains(p.log(), "the configuration was reloaded") {
-		time.Sleep(5 * time.Millisecond)
-	}
+	p.saysNow("the configuration was reloaded")
 	go func() {
 		req, _ := http.NewRequest(http.MethodPost, p.url+"/payments", strings.NewReader("{}"))
 		req.Header.Set("Idempotency-Key", "k")
