@@ -268,7 +268,6 @@ func (e *Engine) Begin(ctx context.Context, op Op) (*Lease, error) {
 	en, err := e.admit(ctx, t, func(f *flight) (entry, error) {
 		en, err := e.enter(ctx, t, e.claim)
 		if err == nil && en.granted {
-			e.flights.turn(f, running)
 			run, err = e.newRun(ctx, t, f, en.rec)
 		}
 		return en, err

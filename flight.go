@@ -2,6 +2,7 @@ package stet
 
 import (
 	"sync"
+	"time"
 
 	"github.com/stet-go/stet/store"
 )
@@ -18,6 +19,8 @@ type flight struct {
 	followed    bool              // another call has found it
 	result      *entry            // when over: what followers may share; nil without any
 	changed     chan struct{}     // closed at the next change of phase; nil if no caller waits
+	run         *Run              // under a lease, which the keeper renews; nil once it has ended or is lost
+	renewed     time.Time         // when the last successful renewal of the lease was sent
 }
 
 type phase uint8
@@ -72,24 +75,57 @@ func (fs *flights) join(id store.ID, fp store.Fingerprint, p *parts) (f *flight,
 	return f, true
 }
 
-// turn says how far the leader has come.
-func (fs *flights) turn(f *flight, to phase) {
+// transacts says that the leader runs the operation in a transaction, without a lease.
+func (fs *flights) transacts(f *flight) {
 	part := fs.of(f.id)
 	part.mu.Lock()
 	defer part.mu.Unlock()
-	if f.phase < to {
-		f.turn(to)
+	if f.phase < running {
+		f.turn(running)
 	}
 }
 
-// runs says that the leader runs an operation whose fingerprint it has only
-// learned from the store.
-func (fs *flights) runs(f *flight, fp store.Fingerprint) {
+// runs says that the leader runs the operation under a lease, whose last renewal was sent
+// at renewed. It may have learned the fingerprint from the store.
+func (fs *flights) runs(f *flight, r *Run, renewed time.Time) {
 	part := fs.of(f.id)
 	part.mu.Lock()
 	defer part.mu.Unlock()
-	f.fingerprint = fp
+	f.run, f.renewed, f.fingerprint = r, renewed, r.rec.Fingerprint
 	f.turn(running)
+}
+
+// renewed says when a renewal of the flight's lease was sent.
+func (fs *flights) renewed(f *flight, sent time.Time) {
+	part := fs.of(f.id)
+	part.mu.Lock()
+	defer part.mu.Unlock()
+	f.renewed = sent
+}
+
+// lose takes the run from the keeper, and reports whether it had it.
+func (fs *flights) lose(f *flight) bool {
+	part := fs.of(f.id)
+	part.mu.Lock()
+	defer part.mu.Unlock()
+	had := f.run != nil
+	f.run = nil
+	return had
+}
+
+// leased calls do for each run that the keeper looks after, with the time when the last
+// renewal of its lease was sent. The mu of its part is held.
+func (fs *flights) leased(do func(r *Run, renewed time.Time)) {
+	for i := range fs.parts {
+		part := &fs.parts[i]
+		part.mu.Lock()
+		for _, f := range part.m {
+			if f.run != nil {
+				do(f.run, f.renewed)
+			}
+		}
+		part.mu.Unlock()
+	}
 }
 
 // runsHere reports whether a call of this process runs the operation.
@@ -106,6 +142,7 @@ func (fs *flights) end(f *flight, en entry) {
 	part := fs.of(f.id)
 	part.mu.Lock()
 	defer part.mu.Unlock()
+	f.run = nil
 	if f.phase == over {
 		return
 	}

@@ -1,10 +1,12 @@
 package stet
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stet-go/stet/internal/fault"
@@ -22,25 +24,17 @@ const (
 	minTick = 5 * time.Millisecond
 )
 
-// heartbeat is a run's place in the keeper's list.
-type heartbeat struct {
-	renewed    time.Time // when the last successful renewal was sent
-	prev, next *Run
-	listed     bool
-}
-
-// keeper renews the leases of all runs of the process together. One goroutine,
-// which lives while there are runs, looks after them; what it sends to the store
-// goes out from others, one round at a time for each length of lease, so that a slow
+// keeper renews the leases of all runs of the process together: those that flights have.
+// One goroutine, which lives while there are runs, looks after them; what it sends to the
+// store goes out from others, one round at a time for each length of lease, so that a slow
 // store does not keep it from seeing that a lease has run out. A run that ends
 // within a third of its lease costs no heartbeat at all.
 type keeper struct {
-	e    *Engine
-	tick time.Duration
+	e       *Engine
+	tick    time.Duration
+	beating atomic.Bool // the loop runs; it is changed with mu held
 
 	mu       sync.Mutex
-	head     *Run
-	beating  bool
 	renewing map[time.Duration]bool // by lease: a renewal is on its way
 }
 
@@ -53,40 +47,28 @@ func (k *keeper) init(e *Engine) {
 	}
 }
 
-// add looks after r from now on; false if the engine was closed.
-func (k *keeper) add(r *Run, renewed time.Time) bool {
+// start looks after runs from now on, also after one that was added just before; false if
+// the engine was closed.
+func (k *keeper) start() bool {
+	if k.beating.Load() {
+		return true
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.beating {
-		if k.beating = k.e.background(k.loop); !k.beating {
-			return false
-		}
+	if !k.beating.Load() {
+		k.beating.Store(k.e.background(k.loop))
 	}
-	r.beat = heartbeat{renewed: renewed, next: k.head, listed: true}
-	if k.head != nil {
-		k.head.beat.prev = r
-	}
-	k.head = r
-	return true
+	return k.beating.Load()
 }
 
-// remove takes r off the list, and reports whether it was there.
-func (k *keeper) remove(r *Run) bool {
+// rest reports whether the loop may end, as there is no run. One that is added from now
+// on starts it anew.
+func (k *keeper) rest() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !r.beat.listed {
-		return false
-	}
-	if r.beat.prev != nil {
-		r.beat.prev.beat.next = r.beat.next
-	} else {
-		k.head = r.beat.next
-	}
-	if r.beat.next != nil {
-		r.beat.next.beat.prev = r.beat.prev
-	}
-	r.beat = heartbeat{}
-	return true
+	k.beating.Store(false) // before it looks: a run that it does not see finds it false
+	k.e.flights.leased(func(*Run, time.Time) { k.beating.Store(true) })
+	return !k.beating.Load()
 }
 
 func (k *keeper) loop(ctx context.Context) {
@@ -99,8 +81,8 @@ func (k *keeper) loop(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		due, over, more := k.due(time.Now())
-		if !more {
+		due, over, some := k.due(time.Now())
+		if !some && k.rest() {
 			return
 		}
 		for r, cause := range over {
@@ -141,34 +123,30 @@ func (k *keeper) quiet(lease time.Duration) {
 }
 
 // due returns the runs whose leases are to be renewed now, by lease, and those
-// that are over, with the cause. Without any runs at all the loop ends: more is
-// false. Runs that are being settled are neither expired nor given up.
-func (k *keeper) due(now time.Time) (due map[time.Duration][]*Run, over map[*Run]error, more bool) {
+// that are over, with the cause; some is false if there are no runs at all. Runs that are
+// being settled are neither expired nor given up.
+func (k *keeper) due(now time.Time) (due map[time.Duration][]*Run, over map[*Run]error, some bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.head == nil {
-		k.beating = false
-		return nil, nil, false
-	}
 	due, over = make(map[time.Duration][]*Run), make(map[*Run]error)
-	for r := k.head; r != nil; r = r.beat.next {
-		unrenewed := now.Sub(r.beat.renewed)
+	k.e.flights.leased(func(r *Run, renewed time.Time) {
+		some = true
+		unrenewed := now.Sub(renewed)
 		switch {
 		case now.Sub(r.begun) >= r.p.RunTimeout && !r.settling():
 			over[r] = ErrRunTimeout
-			continue
 		case unrenewed >= r.p.Lease && !r.settling():
 			// The store may have let others in by now.
 			over[r] = ErrLeaseLost
-			continue
 		case unrenewed >= r.p.Lease/3 && !k.renewing[r.p.Lease]:
 			due[r.p.Lease] = append(due[r.p.Lease], r)
 		}
-	}
-	for lease := range due {
+	})
+	for lease, runs := range due {
 		k.renewing[lease] = true
+		slices.SortFunc(runs, func(a, b *Run) int { return bytes.Compare(a.rec.ID[:], b.rec.ID[:]) }) // flights have no order
 	}
-	return due, over, true
+	return due, over, some
 }
 
 // renew extends the leases of runs, and cancels those that are lost.
@@ -208,17 +186,15 @@ func (k *keeper) renew(ctx context.Context, runs []*Run, lease time.Duration) {
 			delete(byID, c.ID)
 		}
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	for _, r := range byID {
-		r.beat.renewed = sent
+		k.e.flights.renewed(r.f, sent)
 	}
 }
 
 // lose cancels a run that still goes on. It may settle nevertheless, if its
 // fence is still the newest.
 func (k *keeper) lose(ctx context.Context, r *Run, cause error) {
-	if !k.remove(r) {
+	if !k.e.flights.lose(r.f) {
 		return // it ended meanwhile
 	}
 	r.cancel(cause)
@@ -227,17 +203,14 @@ func (k *keeper) lose(ctx context.Context, r *Run, cause error) {
 		Fence: r.rec.Fence, Attempt: r.rec.Attempt, Elapsed: time.Since(r.begun), Err: cause})
 }
 
-// close cancels the runs that are left when the engine is closed: it no longer renews
-// their leases any longer.
+// close cancels the runs that are left when the engine is closed: it renews their leases
+// no longer.
 func (k *keeper) close(ctx context.Context) {
-	for {
-		k.mu.Lock()
-		r := k.head
-		k.beating = r != nil
-		k.mu.Unlock()
-		if r == nil {
-			return
+	for !k.rest() {
+		var left []*Run
+		k.e.flights.leased(func(r *Run, _ time.Time) { left = append(left, r) })
+		for _, r := range left {
+			k.lose(ctx, r, ErrClosed)
 		}
-		k.lose(ctx, r, ErrClosed)
 	}
 }

@@ -47,7 +47,6 @@ type Run struct {
 	namespace  []byte // that it was accepted in; nil is the engine's
 	book       notebook
 
-	beat  heartbeat
 	parts *parts // of the call; nil for none
 }
 
@@ -79,8 +78,9 @@ func FromContext(ctx context.Context) *Run {
 	return r
 }
 
-// newRun makes the run of a granted claim. The keeper ends the run's context at its
-// deadline, too; if the engine was closed meanwhile, the claim is given back.
+// newRun makes the run of a granted claim, which f has from now on. The keeper ends the
+// run's context at its deadline, too; if the engine was closed meanwhile, the claim is
+// given back.
 func (e *Engine) newRun(ctx context.Context, t *ticket, f *flight, rec store.Record) (*Lease, error) {
 	l := t.parts.leased()
 	r0 := &l.run // which is zero: a literal would be made elsewhere, and copied
@@ -92,7 +92,8 @@ func (e *Engine) newRun(ctx context.Context, t *ticket, f *flight, rec store.Rec
 	}
 	r.setContext(ctx, context.Background(), &l.ctx)
 	// The claim may be older than the call that brought its reply.
-	if e.keeper.add(r.Run, t.asked.Add(min(rec.LeaseLeft, t.p.Lease)-t.p.Lease)) {
+	e.flights.runs(f, r.Run, t.asked.Add(min(rec.LeaseLeft, t.p.Lease)-t.p.Lease))
+	if e.keeper.start() {
 		return r, nil
 	}
 	return nil, errors.Join(&Error{Kind: KindClosed, Execution: NotExecuted}, r.Release(ctx, Again{Uncounted: true}))
@@ -440,7 +441,6 @@ func (r *Run) inDoubt() error {
 
 // finish lets go of everything that the run holds in this process.
 func (r *Run) finish(en entry) {
-	r.e.keeper.remove(r)
 	r.e.flights.end(r.f, en)
 	r.cancel(nil)
 }

@@ -143,7 +143,6 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Lease, error) {
 	case err != nil:
 		return nil, err
 	case en.granted:
-		e.flights.runs(f, rec.Fingerprint)
 		run, err = e.newRun(ctx, t, f, rec)
 		if err != nil {
 			return nil, err

@@ -242,7 +242,7 @@ func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec store.Record) (store.S
 	defer stop()
 	run.setContext(ctx, end, &l.ctx)
 	tr.run = run
-	e.flights.turn(tr.f, running)
+	e.flights.transacts(tr.f)
 	e.observe(ctx, t.event(observe.Claimed, rec, nil))
 	fault.At(fault.HandlerBefore)
 	out, err := tr.fn(run.ctx, tx)

@@ -1,0 +1,82 @@
+package stet
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stet-go/stet/observe"
+	"github.com/stet-go/stet/store/memory"
+)
+
+// The keeper's loop ends when there are no runs, and a run that is added at that very
+// moment starts it anew: without it the lease would run out under its handler.
+func TestNoRunIsLeftWithoutTheKeeper(t *testing.T) {
+	e, err := New(memory.New(memory.Options{}), Options{SweepEvery: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var done atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for !done.Load() {
+			if e.keeper.beating.Load() {
+				e.keeper.rest() // as the loop does when it has seen no run
+			}
+		}
+	})
+	for i := range 20_000 {
+		run, err := e.Begin(context.Background(), Op{Scope: "s", Key: strconv.Itoa(i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.keeper.mu.Lock() // no rest is under way
+		if !e.keeper.beating.Load() {
+			t.Errorf("run %d has no keeper", i)
+		}
+		e.keeper.mu.Unlock()
+		if err := run.Release(context.Background(), Again{Forget: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done.Store(true)
+	wg.Wait()
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lost counts the runs that an engine says it has lost.
+type lost struct{ n atomic.Int64 }
+
+func (l *lost) Observe(_ context.Context, ev observe.Event) {
+	if ev.Kind == observe.LeaseLost {
+		l.n.Add(1)
+	}
+}
+
+// The keeper has decided that a lease ran out, and before it says so the run is settled.
+func TestRunThatHasEndedIsNotLost(t *testing.T) {
+	var seen lost
+	e, err := New(memory.New(memory.Options{}), Options{SweepEvery: -1, Observer: &seen})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = e.Close() }()
+	for i, want := range []int64{0, 1} {
+		run, err := e.Begin(context.Background(), Op{Scope: "s", Key: strconv.Itoa(i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want == 0 {
+			err = run.Settle(context.Background(), Outcome{})
+		}
+		e.keeper.lose(context.Background(), run.Run, ErrLeaseLost)
+		e.keeper.lose(context.Background(), run.Run, ErrLeaseLost) // another look
+		if err != nil || seen.n.Load() != want {
+			t.Errorf("run %d: %d are lost, want %d; %v", i, seen.n.Load(), want, err)
+		}
+	}
+}
