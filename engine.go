@@ -297,8 +297,9 @@ func (e *Engine) replay(ctx context.Context, t *ticket, rec store.Record) (*Leas
 		tell(out.Trace)
 	}
 	l := t.parts.leased()
-	l.run = Run{e: e, op: t.op, p: t.p, rec: rec, outcome: out.readBy(t.p), replayed: true, ended: true, ctx: ctx}
-	l.lease.Run = &l.run
+	r := &l.run // which is zero: a literal would be made elsewhere, and copied
+	r.e, r.op, r.p, r.rec, r.outcome, r.replayed, r.ended, r.ctx = e, t.op, t.p, rec, out.readBy(t.p), true, true, ctx
+	l.lease.Run = r
 	return &l.lease, nil
 }
 
