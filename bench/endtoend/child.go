@@ -20,6 +20,7 @@ type order struct {
 	Kind     string // a contender's name; "": the network
 	Postgres string // URL
 	Redis    string // address
+	Files    string // folder of the service's machine
 
 	Targets []string      // of the network: what it is in front of
 	Delay   time.Duration // of the network, each way

@@ -17,6 +17,7 @@ type contender struct {
 	name  string // in figures
 	says  string // for people
 	redis bool   // uses Redis
+	near  bool   // its records are on the service's machine, without a network between
 	keeps bool   // replays what it is asked for again
 	ours  bool
 	serve func(ctx context.Context, s *service) (handler, error)
@@ -34,6 +35,7 @@ var contenders = []contender{
 	{name: "stet_tx", says: "stethttp.NewTx, PostgreSQL", keeps: true, ours: true, serve: serveStetTx},
 	{name: "stet_lease", says: "stethttp.New, PostgreSQL", keeps: true, ours: true, serve: serveStetLease},
 	{name: "stet_redis", says: "stethttp.New, Redis", redis: true, keeps: true, ours: true, serve: serveStetRedis},
+	{name: "stet_sqlite", says: "stethttp.New, SQLite", near: true, keeps: true, ours: true, serve: serveStetSQLite},
 	{name: "fiber3_redis", says: "(c) Fiber v3 middleware/idempotency, Redis", redis: true, keeps: true, serve: serveFiber3},
 	{name: "fiber2_redis", says: "(c) Fiber v2 middleware/idempotency, Redis", redis: true, keeps: true, serve: serveFiber2},
 }
@@ -57,6 +59,7 @@ type service struct {
 	kind  string
 	pool  *pgxpool.Pool
 	redis string // address
+	files string // folder
 	pay   string // the statement
 }
 
@@ -98,7 +101,7 @@ func newService(ctx context.Context, o order) (*service, error) {
 		return nil, err
 	}
 	return &service{
-		kind: o.Kind, pool: pool, redis: o.Redis,
+		kind: o.Kind, pool: pool, redis: o.Redis, files: o.Files,
 		pay: "INSERT INTO " + table(o.Kind) + " (key, account, amount) VALUES ($1, $2, $3) RETURNING id",
 	}, nil
 }

@@ -142,7 +142,7 @@ func (r *report) grid(t *markdown, what string, trips []time.Duration, show func
 }
 
 // sized are the contenders of docs/capacity.md.
-var sized = []string{"bare", "stet_tx", "stet_lease", "stet_redis"}
+var sized = []string{"bare", "stet_tx", "stet_lease", "stet_redis", "stet_sqlite"}
 
 // busy is how much of a processor may be in use on average: the rest is for peaks, for what
 // stores do in the background, and for a process that fails.

@@ -28,6 +28,7 @@ type place struct {
 	rig      *rig.Rig
 	postgres *rig.PostgresServer
 	redis    *rig.RedisServer
+	files    string // of the services
 	database string
 	pool     *pgxpool.Pool            // of the command itself, without the network
 	firsts   map[string]*atomic.Int64 // requests with a new key that were answered, by contender
@@ -49,6 +50,9 @@ func newPlace(ctx context.Context, s settings) (_ *place, err error) {
 			err = errors.Join(err, p.close())
 		}
 	}()
+	if p.files, err = os.MkdirTemp("", "stet-bench-"); err != nil {
+		return nil, err
+	}
 	progress("starting PostgreSQL and Redis")
 	most := fmt.Sprint((len(s.compare) + 4) * (connections + 10))
 	if p.postgres, err = r.StartPostgres(ctx, rig.PostgresOptions{Settings: map[string]string{"max_connections": most}}); err != nil {
@@ -74,7 +78,7 @@ func (p *place) close() error {
 	if p.pool != nil {
 		p.pool.Close()
 	}
-	return p.rig.Close()
+	return errors.Join(p.rig.Close(), os.RemoveAll(p.files))
 }
 
 var started = time.Now()
@@ -103,7 +107,7 @@ type target struct {
 // at starts the network, and calls f.
 func (p *place) at(ctx context.Context, trip time.Duration, f func(*neighbourhood) error) error {
 	n := &neighbourhood{place: p, trip: trip, services: map[string]*target{}}
-	n.order = order{Postgres: p.postgres.URL(p.database), Redis: p.redis.Addr()}
+	n.order = order{Postgres: p.postgres.URL(p.database), Redis: p.redis.Addr(), Files: p.files}
 	if trip > 0 {
 		process, addrs, err := start(ctx, order{Targets: []string{p.postgres.Addr(), p.redis.Addr()}, Delay: trip / 2})
 		if err != nil {

@@ -103,6 +103,7 @@ var goals = []goal{
 	{"stet_tx", "byhand_plain", both, 1.15, everywhere},
 	{"stet_tx", "bare", []string{first}, 0.9, manyCallers},
 	{"stet_lease", "byhand", both, 1, everywhere},
+	{"stet_sqlite", "byhand", both, 1, everywhere},
 	{"stet_redis", "byhand", both, 1, everywhere},
 	{"stet_redis", "fiber3_redis", both, 1, everywhere},
 	{"stet_redis", "fiber2_redis", both, 1, everywhere},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"path/filepath"
 
 	"github.com/jackc/pgx/v5"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/stet-go/stet/store/postgres"
 	"github.com/stet-go/stet/store/redis"
 	"github.com/stet-go/stet/store/redis/goredis"
+	"github.com/stet-go/stet/store/sqlite"
 )
 
 var options = stethttp.Options{Scope: stethttp.SingleTenant}
@@ -58,6 +60,15 @@ func serveStetRedis(ctx context.Context, s *service) (handler, error) {
 		return nil, err
 	}
 	st, err := redis.New(ctx, client, redis.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, err
+	}
+	return s.protect(st)
+}
+
+// serveStetSQLite keeps leases in a file of the service's machine, which all its processes share.
+func serveStetSQLite(ctx context.Context, s *service) (handler, error) {
+	st, err := sqlite.Open(ctx, filepath.Join(s.files, "stet.db"), sqlite.Options{})
 	if err != nil {
 		return nil, err
 	}
