@@ -180,12 +180,23 @@ func decided(d stetmsg.Decision) (found, error) {
 	return "", fmt.Errorf("decided %s: %w", d.Reason, d.Err)
 }
 
-// accepted is an operation from its acceptance to its outcome, without the looks of a worker
-// that finds nothing.
-func accepted(ctx context.Context, e *stet.Engine, key, body string) (found, error) {
+// accept accepts an operation, or finds it accepted or done.
+func accept(ctx context.Context, e *stet.Engine, key, body string) (found, error) {
 	st, err := e.Accept(ctx, operation(key, body), stet.Work{Name: "ship", Payload: []byte(body)})
-	if err != nil || st.Record.State != store.Accepted {
-		return of(st.Record.State == store.Completed, err)
+	if err == nil && st.Record.State == store.Accepted {
+		return inFlight, nil
+	}
+	return of(st.Record.State == store.Completed, err)
+}
+
+// accepted is an operation from its acceptance to its outcome, without the looks of a worker
+// that finds nothing. between is called while it waits for a worker.
+func accepted(ctx context.Context, e *stet.Engine, key, body string, between func() error) (found, error) {
+	if what, err := accept(ctx, e, key, body); err != nil || what != inFlight {
+		return what, err
+	}
+	if err := between(); err != nil {
+		return "", err
 	}
 	items, err := e.Due(ctx, 1, time.Minute)
 	if err != nil {
