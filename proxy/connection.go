@@ -32,6 +32,7 @@ func (s serviceTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if again.Body = t.again(); again.Body == nil {
 			break
 		}
+		t.reconnect()
 		res, err = s.Transport.RoundTrip(again)
 	}
 	if err == nil && res.StatusCode == http.StatusInternalServerError && t.spend() {
@@ -125,6 +126,14 @@ func (t *trip) unwritten() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.reused && t.conn != nil && t.conn.written.Load() == t.before
+}
+
+// reconnect forgets the connection, which says nothing of a try without one, or with one
+// that is shared.
+func (t *trip) reconnect() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.conn, t.reused = nil, false
 }
 
 // again returns the content anew, if it was kept; otherwise nil.

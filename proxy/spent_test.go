@@ -1,6 +1,9 @@
 package proxy
 
 import (
+	"context"
+	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -63,5 +66,87 @@ func TestRequestIsNotWrittenToASpentConnection(t *testing.T) {
 	ran := runs.Load()
 	if res, tr, err := send(strings.Repeat("x", maxCopied)); err == nil || !tr.untouched() || runs.Load() != ran { // its content is not at hand
 		t.Errorf("%v, %v; want an error, and nothing sent", res, err)
+	}
+}
+
+// spend has a request answered, and makes its connection, which is idle by then, a spent one.
+func spend(t *testing.T, to serviceTransport, url string) {
+	t.Helper()
+	res, tr, err := sendOnce(t, to, url)
+	if err != nil || !tr.spend() {
+		t.Fatalf("%v, %v", res, err)
+	}
+	_, _ = io.Copy(io.Discard, res.Body)
+}
+
+func sendOnce(t *testing.T, to serviceTransport, url string) (*http.Response, *trip, error) {
+	t.Helper()
+	tr := &trip{}
+	r, err := http.NewRequestWithContext(tr.context(t.Context()), http.MethodPost, url, strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	once(r, true)
+	res, err := to.RoundTrip(r)
+	return res, tr, err
+}
+
+// What was known of a spent connection says nothing of the try after it: there is one, and
+// a service that cannot be reached is told at once.
+func TestServiceIsDialledOnceInPlaceOfASpentConnection(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }))
+	defer srv.Close()
+	to, err := toService(Upstream{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer to.CloseIdleConnections()
+	spend(t, to, srv.URL)
+	var dials atomic.Int64
+	to.DialContext = func(context.Context, string, string) (net.Conn, error) {
+		dials.Add(1)
+		return nil, errors.New("no route to host")
+	}
+	if res, tr, err := sendOnce(t, to, srv.URL); err == nil || !tr.untouched() || dials.Load() != 1 {
+		t.Errorf("%v, %v, untouched %v, after %d dials; want an error after 1", res, err, tr.untouched(), dials.Load())
+	}
+}
+
+// The connection in place of a spent one is of another protocol, as with servers of
+// different kinds behind one name. What breaks off there may have been executed.
+func TestRequestIsSentOnceOverHTTP2InPlaceOfASpentConnection(t *testing.T) {
+	var conns, runs atomic.Int64
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(w, r.Body)
+		if r.ProtoMajor == 2 {
+			runs.Add(1)
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	srv.EnableHTTP2 = true
+	srv.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		c := srv.TLS.Clone()
+		c.GetConfigForClient = nil
+		if c.NextProtos = []string{"h2"}; conns.Add(1) == 1 {
+			c.NextProtos = []string{"http/1.1"}
+		}
+		return c, nil
+	}}
+	srv.StartTLS()
+	defer srv.Close()
+	to, err := toService(Upstream{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	to.TLSClientConfig = srv.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+	to.TLSClientConfig.NextProtos = nil
+	defer to.CloseIdleConnections()
+	spend(t, to, srv.URL)
+	res, tr, err := sendOnce(t, to, srv.URL)
+	if err == nil {
+		_, err = io.Copy(io.Discard, res.Body)
+	}
+	if err == nil || tr.untouched() || runs.Load() != 1 {
+		t.Errorf("%v, untouched %v, executed %d times; want an error, and once", err, tr.untouched(), runs.Load())
 	}
 }
