@@ -26,11 +26,17 @@ func (s serviceTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		t = &trip{}
 		r = r.WithContext(t.context(r.Context()))
 	}
+	r, sent := t.sendable(r)
+	defer func() { sent.end() }()
 	res, err := s.Transport.RoundTrip(r)
 	for n := 1; err != nil && n < maxSpent && r.Context().Err() == nil && t.unwritten(); n++ {
 		again := r.WithContext(r.Context()) // a copy
 		if again.Body = t.again(); again.Body == nil {
-			break
+			next := sent.next()
+			if next == nil {
+				break
+			}
+			again.Body, sent = next, next
 		}
 		t.reconnect()
 		res, err = s.Transport.RoundTrip(again)
@@ -39,6 +45,82 @@ func (s serviceTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		res.Body = &lastContent{res.Body, t.conn}
 	}
 	return res, err
+}
+
+// content is what a request sends that is not kept. A try that has read nothing of it does
+// not close it either, so that another one can send it.
+type content struct {
+	body io.ReadCloser
+
+	mu     sync.Mutex
+	read   bool
+	over   bool // it is another try's now
+	last   bool // there is no other try
+	closed bool // before that
+}
+
+// sendable returns the request with a content that another try can send, if that is neither
+// kept nor the transport's to rewind.
+func (t *trip) sendable(r *http.Request) (*http.Request, *content) {
+	if t.kept || r.GetBody != nil || r.Body == nil || r.Body == http.NoBody {
+		return r, nil
+	}
+	c := &content{body: r.Body}
+	r = r.WithContext(r.Context()) // a copy
+	r.Body = c
+	return r, c
+}
+
+// Read implements io.Reader.
+func (c *content) Read(p []byte) (int, error) {
+	c.mu.Lock()
+	over := c.over
+	c.read = true
+	c.mu.Unlock()
+	if over {
+		return 0, http.ErrBodyReadAfterClose
+	}
+	return c.body.Read(p)
+}
+
+// Close implements io.Closer.
+func (c *content) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	leave := c.over || !c.read && !c.last
+	c.mu.Unlock()
+	if leave {
+		return nil
+	}
+	return c.body.Close()
+}
+
+// next returns the content for another try; nil if something was read of it, or there is none.
+func (c *content) next() *content {
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.read {
+		return nil
+	}
+	c.over = true
+	return &content{body: c.body}
+}
+
+// end says that there is no other try.
+func (c *content) end() {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	c.last = true
+	left := c.closed && !c.read
+	c.mu.Unlock()
+	if left {
+		_ = c.body.Close()
+	}
 }
 
 // lastContent is the content of the last response of a connection.

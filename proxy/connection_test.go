@@ -86,20 +86,26 @@ func TestOperationAfterAFailureOfTheServiceHasItsOwnConnection(t *testing.T) {
 	}
 }
 
-// The same while others send: none is harmed, whenever it gets a connection.
+// The same while others send: none is harmed, whenever it gets a connection, though its content
+// is too large to be kept, or the route not protected.
 func TestFailuresOfTheServiceHarmNoOperationBesideThem(t *testing.T) {
 	url, _ := fails(t)
 	f := start(t, yamlFor(url, "http1", single))
+	large := `"` + strings.Repeat("x", 100_000) + `"`
 	var all sync.WaitGroup
 	for client := range 8 {
 		all.Go(func() {
 			for i := range 100 {
-				key, do, want := fmt.Sprintf("%d-%d", client, i), "", http.StatusCreated
+				path, key, do, want := "/payments", fmt.Sprintf("%d-%d", client, i), "", http.StatusCreated
 				if i%3 == 0 {
 					do, want = []string{"fail", "large", "parts"}[i/3%3], http.StatusInternalServerError
 				}
-				if got := f.post(key, "{}", "X-Do", do); got.status != want {
-					t.Errorf("%q is answered %d %s, %v; want %d", do, got.status, got.body, got.err, want)
+				content := []string{"{}", large}[i/2%2]
+				if i%5 == 0 {
+					path, key = "/elsewhere", ""
+				}
+				if got := f.send("POST", path, key, content, "X-Do", do); got.status != want {
+					t.Errorf("%q on %s is answered %d %s, %v; want %d", do, path, got.status, got.body, got.err, want)
 				}
 			}
 		})
