@@ -21,6 +21,9 @@
 // the others go on, if the cluster lets them: give each server a replica, or set
 // cluster-require-full-coverage no.
 //
+// On a single server, claims and settlements that come while 16 are under way share scripts
+// with those of other callers: each has its own reply and its own error, as alone.
+//
 // The client library is the caller's choice: store/redis/goredis and
 // store/redis/rueidis are ready adapters, and any other fits through Client.
 //
@@ -111,6 +114,7 @@ type Store struct {
 	watchers hub
 	hints    hints
 	guard    guard
+	sharing  *sharing // nil unless there is one server
 
 	mu      sync.Mutex
 	cursor  int    // of the sweep, among the shards
@@ -170,14 +174,18 @@ func New(ctx context.Context, client Client, o Options) (*Store, error) {
 	s.cancel = cancel
 	s.watchers.init(background, s)
 	s.hints.init(background, s)
+	if s.single(ctx) {
+		s.sharing = newSharing(context.WithoutCancel(ctx), s)
+	}
 	if o.CheckEvery > 0 {
 		s.wg.Go(func() { s.inspectRegularly(background) })
 	}
 	return s, nil
 }
 
-// Close ends the store's goroutines. Later calls fail. The client is the
-// caller's to close. It may be called again.
+// Close ends the store's goroutines. Later calls fail; those that share a script which is
+// under way are waited for, up to two seconds. The client is the caller's to close. It may be
+// called again.
 func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return nil
@@ -185,6 +193,9 @@ func (s *Store) Close() error {
 	s.cancel()
 	s.watchers.close()
 	s.hints.close()
+	if s.sharing != nil {
+		s.sharing.close()
+	}
 	s.wg.Wait()
 	return nil
 }

@@ -39,6 +39,7 @@ var (
 	_ stetredis.Client    = (*clusterClient)(nil)
 	_ stetredis.Listener  = (*client)(nil)
 	_ stetredis.Pipeliner = (*serverClient)(nil)
+	_ stetredis.Single    = (*serverClient)(nil)
 	_ stetredis.Cluster   = (*clusterClient)(nil)
 	_ stetredis.Pipeliner = (*clusterClient)(nil)
 )
@@ -81,8 +82,8 @@ func Open(o *redis.UniversalOptions) (Conn, error) {
 // be a *redis.Client or a *redis.ClusterClient.
 //
 // Commands of several callers share pipelines (see Open), so a hook has to do in
-// ProcessPipelineHook what it does in ProcessHook; the context there is of no caller. Of a
-// cluster, pipelines are those of its servers: a hook belongs on the clients of these (see
+// ProcessPipelineHook what it does in ProcessHook; the context there is of no caller, nor is
+// that of a script which several callers share. Of a cluster, pipelines are those of its servers: a hook belongs on the clients of these (see
 // redis.ClusterClient.OnNewNode), as one of the ClusterClient does not see them.
 func New(c redis.UniversalClient) (Conn, error) {
 	return wrap(c, nil)
@@ -188,6 +189,9 @@ func (c *serverClient) Do(ctx context.Context, key string, args ...string) (any,
 	}
 	return answer(cmd, err)
 }
+
+// SingleServer implements store/redis.Single.
+func (*serverClient) SingleServer() bool { return true }
 
 // Do implements store/redis.Client.
 func (c *clusterClient) Do(ctx context.Context, key string, args ...string) (any, error) {
