@@ -3,10 +3,14 @@ package postgres
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/stettest"
+	"github.com/stet-go/stet/store"
 )
 
 // A call that waited for a lane alone goes out without its caller's context: its caller may have
@@ -46,4 +50,110 @@ func TestDeadConnectionGivesItsLaneBack(t *testing.T) {
 		t.Errorf("the next call: %v", err)
 	}
 	b.close()
+}
+
+// With one lane that has nearly all callers and another one that has next to none, each of
+// which comes back with those that it had, half of the server does nothing.
+func TestLanesShareReads(t *testing.T) {
+	sizes, leave := make(chan int, 10), make(chan struct{})
+	b := &batcher[int]{limit: 100, most: 100, bytes: 1, size: func(*int) int { return 0 }, even: true, lanes: 2, patience: time.Minute, ctx: t.Context()}
+	b.run = func(_ context.Context, batch []*op[int]) {
+		sizes <- len(batch)
+		<-leave
+	}
+	var calls sync.WaitGroup
+	call := func(n int) {
+		for range n {
+			calls.Go(func() {
+				if _, err := b.do(t.Context(), 0); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	call(2)
+	if a, b := <-sizes, <-sizes; a != 1 || b != 1 {
+		t.Fatalf("the first two calls went out as %d and %d", a, b)
+	}
+	call(40)
+	stettest.Eventually(t, "the others wait", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.queue) == 40 })
+	leave <- struct{}{}
+	first := <-sizes
+	leave <- struct{}{}
+	if second := <-sizes; first != 21 || second != 19 {
+		t.Errorf("41 calls on two lanes were shared as %d and %d", first, second)
+	}
+	close(leave)
+	calls.Wait()
+	b.close()
+}
+
+func TestReadsWaitForALaneThatHasJustAnswered(t *testing.T) {
+	sizes := make(chan int, 10)
+	b := &batcher[int]{limit: 100, most: 100, bytes: 1, size: func(*int) int { return 0 }, even: true, lanes: 2, patience: time.Minute, ctx: t.Context()}
+	b.run = func(_ context.Context, batch []*op[int]) { sizes <- len(batch) }
+	b.take()
+	b.soon = 1 // the lane that was taken has answered
+	var calls sync.WaitGroup
+	for range 12 {
+		calls.Go(func() {
+			if _, err := b.do(t.Context(), 0); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	stettest.Eventually(t, "all calls wait, though a lane is free", func() bool { return b.waiting() == 12 })
+	batch := b.gather(nil, 1)
+	if other := <-sizes; len(batch) != 6 || other != 6 {
+		t.Errorf("12 calls were shared as %d and %d", len(batch), other)
+	}
+	b.answer(batch)
+	if batch = b.gather(nil, 1); len(batch) != 0 {
+		t.Errorf("%d calls were left", len(batch))
+	}
+	calls.Wait()
+	b.close()
+	if b.lanes != 2 || b.used != 0 || b.soon != 0 || b.sent != 0 {
+		t.Errorf("in the end %d lanes are free, %d in use, %d come back, %d calls are on their way", b.lanes, b.used, b.soon, b.sent)
+	}
+}
+
+// Each call of a batch gets the record that it asked for, though they share one statement, and the memory of
+// calls that have ended is used again.
+func TestReadsInOneBatchGetTheirOwnRecords(t *testing.T) {
+	s := open(t, nil, Options{})
+	var ids []store.ID
+	want := make(map[store.ID]string)
+	for _, result := range []string{"a", "b", "c"} {
+		rec := mustClaim(t, s, request(stet.NewKey()))
+		mustSettle(t, s, rec.Claim(), result)
+		ids, want[rec.ID] = append(ids, rec.ID), result
+	}
+	absent := request(stet.NewKey()).ID
+	ids = append(ids, absent, ids[1], ids[0], absent, ids[0])
+	for range 2 {
+		var batch []*op[read]
+		for _, id := range ids {
+			batch = append(batch, &op[read]{v: read{id: id}})
+		}
+		asked := slices.Clone(batch)
+		s.runReads(t.Context(), batch)
+		for i, o := range asked {
+			rec, err := s.wasRead(t.Context(), &o.v)
+			if got := string(rec.Result.Body); o.err != nil || err != nil || rec.ID != ids[i] || got != want[ids[i]] {
+				t.Errorf("call %d got %q of %v, wanted %q of %v; %v, %v", i, got, rec.ID, want[ids[i]], ids[i], o.err, err)
+			}
+		}
+		slices.Reverse(ids)
+	}
+	first := mustRead(t, s, ids[0])
+	if rec := mustRead(t, s, absent); rec.State != store.None || rec.Fence != 0 || rec.Result.Body != nil {
+		t.Errorf("what another call has read is in the record of a key without one: %+v", rec)
+	}
+	for _, id := range ids {
+		mustRead(t, s, id)
+	}
+	if string(first.Result.Body) != want[ids[0]] {
+		t.Errorf("a record that was returned has become %q", first.Result.Body)
+	}
 }

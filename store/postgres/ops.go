@@ -219,12 +219,18 @@ func (s *Store) readCall(ids []store.ID, each func(*row)) call {
 		each(r)
 		return nil
 	}}
-	c.params.buf = make([]byte, 0, 20+36*len(ids))
-	c.params.array(pgtype.ByteaOID, len(ids))
-	for i := range ids {
-		c.params.bytes(ids[i][:])
-	}
+	c.params = idsOf(len(ids), func(i int) *store.ID { return &ids[i] })
 	return c
+}
+
+// idsOf are n IDs in one parameter.
+func idsOf(n int, id func(i int) *store.ID) (p params) {
+	p.buf = make([]byte, 0, 20+36*n)
+	p.array(pgtype.ByteaOID, n)
+	for i := range n {
+		p.bytes(id(i)[:])
+	}
+	return p
 }
 
 // readRows reads the records of ids, which may repeat.
@@ -234,43 +240,6 @@ func (s *Store) readRows(ctx context.Context, ids []store.ID) (rows map[store.ID
 		return []call{s.readCall(ids, func(r *row) { rows[r.ID] = r })}
 	})
 	return rows, err
-}
-
-// read is a call of Read.
-type read struct {
-	id store.ID
-	r  *row // nil if there is none
-}
-
-// Read implements store.Store. Concurrent reads share statements.
-func (s *Store) Read(ctx context.Context, id store.ID) (store.Record, error) {
-	if err := ctx.Err(); err != nil {
-		return store.Record{}, err
-	}
-	o, err := s.reads.do(ctx, read{id: id})
-	switch {
-	case err != nil:
-		return store.Record{}, err
-	case o.v.r != nil && o.v.r.damage != nil:
-		return store.Record{}, explain("read", o.v.r.damage)
-	case o.v.r == nil || o.v.r.forgotten():
-		return store.Record{ID: id}, nil
-	}
-	if err := s.firm(ctx, o.v.r, store.Owner{}); err != nil {
-		return store.Record{}, err
-	}
-	return o.v.r.record(), nil
-}
-
-func (s *Store) runReads(ctx context.Context, batch []*op[read]) {
-	ids := make([]store.ID, len(batch))
-	for i, o := range batch {
-		ids[i] = o.v.id
-	}
-	rows, err := s.readRows(ctx, ids)
-	for _, o := range batch {
-		o.err, o.v.r = explain("read", err), rows[o.v.id]
-	}
 }
 
 // Extend implements store.Store. It has a connection of its own. A record that

@@ -202,7 +202,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	for _, b := range []*batcher[write]{&s.asks, &s.ends} {
 		*b = batcher[write]{run: s.runWrites, limit: o.MaxQueue, most: maxBatch, bytes: maxBatchBytes, size: (*write).size, lanes: o.Writers, patience: batchTimeout, ctx: background}
 	}
-	s.reads = batcher[read]{run: s.runReads, limit: o.MaxQueue, most: maxBatch, bytes: maxBatchBytes, size: func(*read) int { return 0 }, lanes: o.Readers, patience: batchTimeout, ctx: background}
+	s.reads = batcher[read]{run: s.runReads, limit: o.MaxQueue, most: maxBatch, bytes: maxBatchBytes, size: func(*read) int { return 0 }, even: true, lanes: o.Readers, patience: batchTimeout, ctx: background}
 	s.confirms = batcher[struct{}]{run: s.runConfirms, limit: math.MaxInt, most: math.MaxInt, bytes: 1, size: func(*struct{}) int { return 0 }, lanes: 1, patience: s.commitTimeout, ctx: background}
 	s.slow, s.works = make(chan struct{}, slowLanes), make(chan struct{}, workLanes)
 	s.held, s.looks = make(chan struct{}, heldLanes), make(chan struct{}, lookLanes)
