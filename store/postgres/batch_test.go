@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/store"
@@ -104,12 +106,26 @@ func TestReadsWaitForALaneThatHasJustAnswered(t *testing.T) {
 }
 
 // Each call of a batch gets the record that it asked for, though they share one statement, and the memory of
-// calls that have ended is used again.
+// calls that have ended is used again. Without settings of the session's own the server reads such a small table from its
+// beginning, and returns records in the order in which they were written.
 func TestReadsInOneBatchGetTheirOwnRecords(t *testing.T) {
-	s := open(t, nil, Options{})
+	t.Run("in order", func(t *testing.T) { readInOneBatch(t, open(t, nil, Options{})) })
+	t.Run("out of order", func(t *testing.T) {
+		config := database(t).Config()
+		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+		pool, err := pgxpool.NewWithConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		readInOneBatch(t, open(t, pool, Options{PgBouncer: true}))
+	})
+}
+
+func readInOneBatch(t *testing.T, s *Store) {
 	var ids []store.ID
 	want := make(map[store.ID]string)
-	for _, result := range []string{"a", "b", "c"} {
+	for _, result := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
 		rec := mustClaim(t, s, request(stet.NewKey()))
 		mustSettle(t, s, rec.Claim(), result)
 		ids, want[rec.ID] = append(ids, rec.ID), result

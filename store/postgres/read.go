@@ -51,7 +51,7 @@ func (s *Store) wasRead(ctx context.Context, v *read) (store.Record, error) {
 	return r.record(), nil
 }
 
-// runReads reads each record into the call that has asked for it. Sorted by ID, as the server
+// runReads reads each record into the call that has asked for it. Sorted by ID, as the server mostly
 // returns them, they need no index.
 func (s *Store) runReads(ctx context.Context, batch []*op[read]) {
 	byID := func(o *op[read], id []byte) int { return bytes.Compare(o.v.id[:], id) }
