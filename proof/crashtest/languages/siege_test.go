@@ -253,6 +253,8 @@ type siege struct {
 	brokerKills int
 	// after is called when each key was asked for once more, while processes live. May be nil.
 	after func(context.Context) error
+	// enough says that customers may stop, once all kills are done. May be nil.
+	enough func(context.Context) bool
 
 	till
 	away          absence
@@ -308,7 +310,7 @@ func (s *siege) during(t *testing.T) {
 		case <-ctx.Done():
 		}
 	}
-	for ctx.Err() == nil && (s.killed.Load() < int64(s.serverKills) || s.brokers.Load() < int64(s.brokerKills) || s.still.Load() < int64(s.pauses)) {
+	for ctx.Err() == nil && (s.killed.Load() < int64(s.serverKills) || s.brokers.Load() < int64(s.brokerKills) || s.still.Load() < int64(s.pauses) || s.enough != nil && !s.enough(ctx)) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	closing()
