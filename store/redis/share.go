@@ -199,6 +199,9 @@ func (g *sharing) send(some []*sharedCall) {
 		}
 	}()
 	replies, err = g.ask(ctx, some)
+	if g.ctx.Err() != nil && errors.Is(err, context.Canceled) { // not that of a caller
+		err = errClosedUnderWay
+	}
 }
 
 // ask runs the script, and returns what it has replied to each call.

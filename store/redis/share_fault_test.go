@@ -190,6 +190,28 @@ func TestCloseAnswersWhatIsUnderWayAndDoesNotWaitLong(t *testing.T) {
 	}
 }
 
+func TestCloseTellsNoCallerThatItsOwnContextHasEnded(t *testing.T) {
+	eachCrowded(t, rig.Redis(t), func(t *testing.T, s crowded) {
+		_, errs, calls := s.claims(context.WithoutCancel(t.Context()), 64)
+		letFirst, wait := s.gather(t, calls...)
+		let := s.hold()
+		defer let()
+		letFirst()
+		stettest.Eventually(t, "a script is under way", func() bool { return len(s.calls()) == 2 })
+		if err := s.Store.Close(); err != nil {
+			t.Error(err)
+		}
+		wait()
+		notKnown(t, errs)
+		for _, err := range errs {
+			mustContain(t, err, "the call may have been executed")
+			if errors.Is(err, context.Canceled) {
+				t.Errorf("a caller whose context goes on was told %v", err)
+			}
+		}
+	})
+}
+
 func TestDeadServerEndsTheCallsThatGather(t *testing.T) {
 	for _, l := range asTheyAre {
 		t.Run(l.name, func(t *testing.T) {
