@@ -23,7 +23,7 @@ const (
 	fewestShared  = 4           // unless replies are so large that fewer would fit
 	bytesShared   = 64 << 10    // of the keys and arguments of one; a call that has more shares none
 	repliesShared = 1 << 20     // bytes of results after which one does nothing more
-	longestShared = time.Minute // of one in which a call has no deadline
+	longestShared = time.Minute // of one in which a call has no deadline, or a later one
 	closeShared   = time.Second // that Close waits for those under way
 )
 
@@ -244,12 +244,13 @@ func answered(reply any) (any, error) {
 	return nil, err
 }
 
-// latest is when the last of some calls may be answered.
+// latest is when the last of some calls may be answered, a minute from now at the latest.
 func latest(some []*sharedCall) (end time.Time) {
+	longest := time.Now().Add(longestShared) // so that no caller's patience costs the others a lane
 	for _, c := range some {
 		at, ok := c.ctx.Deadline()
-		if !ok {
-			at = time.Now().Add(longestShared)
+		if !ok || at.After(longest) {
+			at = longest
 		}
 		if at.After(end) {
 			end = at

@@ -212,6 +212,25 @@ func TestCloseTellsNoCallerThatItsOwnContextHasEnded(t *testing.T) {
 	})
 }
 
+func TestPatientCallerKeepsALaneForAMinuteAtMost(t *testing.T) {
+	eachCrowded(t, rig.Redis(t), func(t *testing.T, s crowded) {
+		patient, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		_, errs, calls := s.claims(patient, 2)
+		var end time.Time
+		let, wait := s.gather(t, calls...)
+		s.on = func(ctx context.Context, _ []string, send func() (any, error)) (any, error) {
+			end, _ = ctx.Deadline()
+			return send()
+		}
+		let()
+		wait()
+		if left := time.Until(end); end.IsZero() || left > time.Minute || errors.Join(errs...) != nil {
+			t.Errorf("a script may take %v; %v", left, errs)
+		}
+	})
+}
+
 func TestDeadServerEndsTheCallsThatGather(t *testing.T) {
 	for _, l := range asTheyAre {
 		t.Run(l.name, func(t *testing.T) {
