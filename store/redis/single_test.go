@@ -2,6 +2,7 @@ package redis_test
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -58,6 +59,32 @@ func (r refusing) Do(ctx context.Context, key string, args ...string) (any, erro
 		return nil, redis.ReplyError("ERR eval/evalsha command keys must be in same slot")
 	}
 	return r.between.Do(ctx, key, args...)
+}
+
+// growing is a client of a proxy that gets a second server.
+type growing struct {
+	divided
+	grown *atomic.Bool
+}
+
+func (g growing) Do(ctx context.Context, key string, args ...string) (any, error) {
+	if g.grown.Load() {
+		return g.divided.Do(ctx, key, args...)
+	}
+	return g.divided[0].Do(ctx, key, args...)
+}
+
+func TestProxyThatComesToDivideKeysIsFoundOut(t *testing.T) {
+	other := rig.NewRedis(t, rig.RedisOptions{})
+	each(t, func(t *testing.T, c conn) {
+		g := growing{divided{c, dial(t, libraries[1], other.Addr())}, new(atomic.Bool)}
+		s := open(t, g, redis.Options{CheckEvery: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+		if !s.Shares() {
+			t.Fatal("calls share no scripts")
+		}
+		g.grown.Store(true)
+		stettest.Eventually(t, "calls share no script any more", func() bool { return !s.Shares() })
+	})
 }
 
 func TestProxyThatDividesKeysIsFoundOut(t *testing.T) {
