@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet/store"
+	"github.com/stet-go/stet/store/redis/internal/company"
 )
 
 const (
@@ -23,7 +24,6 @@ const (
 	fewestShared  = 4           // unless replies are so large that fewer would fit
 	bytesShared   = 64 << 10    // of the keys and arguments of one; a call that has more shares none
 	repliesShared = 1 << 20     // bytes of results after which one does nothing more
-	longestShared = time.Minute // of one in which a call has no deadline, or a later one
 	closeShared   = time.Second // that Close waits for those under way
 )
 
@@ -87,7 +87,7 @@ func (g *sharing) eval(ctx context.Context, sc script, keys, args []string) (any
 		}
 	}
 	reply, err := g.s.evalOnce(ctx, sc, keys, args...)
-	g.learn(sizeOf(reply))
+	g.learn(company.SizeOf(reply))
 	return reply, err
 }
 
@@ -183,7 +183,7 @@ func (g *sharing) next() (some []*sharedCall) {
 // send sends calls as one script, once, and lets their callers know. If there is no reply to
 // it, none of them is known to have been executed or not.
 func (g *sharing) send(some []*sharedCall) {
-	ctx, cancel := context.WithDeadline(g.ctx, latest(some))
+	ctx, cancel := context.WithDeadline(g.ctx, company.Latest(some, func(c *sharedCall) context.Context { return c.ctx }))
 	defer cancel()
 	var replies []any
 	err := errors.New("redis: the client has ended its goroutine")
@@ -224,7 +224,7 @@ func (g *sharing) ask(ctx context.Context, some []*sharedCall) ([]any, error) {
 	if len(replies) != len(some) {
 		return nil, errReply(reply)
 	}
-	g.learn(sizeOf(reply) / len(some))
+	g.learn(company.SizeOf(reply) / len(some))
 	return replies, nil
 }
 
@@ -242,21 +242,6 @@ func answered(reply any) (any, error) {
 		return nil, errNotShared
 	}
 	return nil, err
-}
-
-// latest is when the last of some calls may be answered, a minute from now at the latest.
-func latest(some []*sharedCall) (end time.Time) {
-	longest := time.Now().Add(longestShared) // so that no caller's patience costs the others a lane
-	for _, c := range some {
-		at, ok := c.ctx.Deadline()
-		if !ok || at.After(longest) {
-			at = longest
-		}
-		if at.After(end) {
-			end = at
-		}
-	}
-	return end
 }
 
 // learn is told how many bytes a reply had. After large ones fewer calls share a script at
@@ -299,19 +284,6 @@ func (g *sharing) close() {
 func bytesOf(all []string) (n int) {
 	for _, s := range all {
 		n += len(s)
-	}
-	return n
-}
-
-// sizeOf is about how many bytes a reply had.
-func sizeOf(reply any) (n int) {
-	switch reply := reply.(type) {
-	case string:
-		return len(reply)
-	case []any:
-		for _, part := range reply {
-			n += sizeOf(part)
-		}
 	}
 	return n
 }

@@ -6,17 +6,17 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/stet-go/stet/store/redis/internal/company"
 )
 
 const (
-	maxLanes        = 8           // pipelines and lone commands under way to one server
-	mostTogether    = 64          // commands in a pipeline
-	bytesTogether   = 64 << 10    // of a pipeline; a command that is longer is in none
-	repliesTogether = 1 << 20     // bytes that the replies to a pipeline should have at most
-	longest         = time.Minute // of a pipeline in which a command has no deadline
+	maxLanes        = 8        // pipelines and lone commands under way to one server
+	mostTogether    = 64       // commands in a pipeline
+	bytesTogether   = 64 << 10 // of a pipeline; a command that is longer is in none
+	repliesTogether = 1 << 20  // bytes that the replies to a pipeline should have at most
 )
 
 // gatherers are those of the servers, by address.
@@ -211,7 +211,7 @@ func (g *gatherer) gather(some []*waiting) (*redis.Client, []*waiting) {
 // connection breaks, none of them is known to have been executed or not, also where the
 // reply had come: as if each had been sent on a connection of its own that broke.
 func (g *gatherer) send(server *redis.Client, some []*waiting) {
-	ctx, cancel := context.WithDeadline(context.Background(), latest(some))
+	ctx, cancel := context.WithDeadline(context.Background(), company.Latest(some, func(w *waiting) context.Context { return w.ctx }))
 	defer cancel()
 	returned := false
 	defer func() {
@@ -241,24 +241,10 @@ func (g *gatherer) send(server *redis.Client, some []*waiting) {
 		if w.err = err; answered(w.cmd) {
 			w.err = w.cmd.Err()
 		}
-		size += sizeOf(w.cmd.Val())
+		size += company.SizeOf(w.cmd.Val())
 	}
 	g.learn(size / len(some))
 	returned = true
-}
-
-// latest is when the last of some commands may be answered.
-func latest(some []*waiting) (end time.Time) {
-	for _, w := range some {
-		at, ok := w.ctx.Deadline()
-		if !ok {
-			at = time.Now().Add(longest)
-		}
-		if at.After(end) {
-			end = at
-		}
-	}
-	return end
 }
 
 // errUnanswered is the error of a command that has none of its own, and no reply.
@@ -283,17 +269,4 @@ func (g *gatherer) learn(reply int) {
 // most is how many commands a pipeline has at most. The caller holds g.mu.
 func (g *gatherer) most() int {
 	return min(max(repliesTogether/max(g.reply, 1), 1), mostTogether)
-}
-
-// sizeOf is about how many bytes a reply had.
-func sizeOf(reply any) (n int) {
-	switch reply := reply.(type) {
-	case string:
-		return len(reply)
-	case []any:
-		for _, part := range reply {
-			n += sizeOf(part)
-		}
-	}
-	return n
 }
