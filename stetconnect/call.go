@@ -182,7 +182,10 @@ func (c *call) handle(ctx context.Context, run *stet.Run) (stet.Outcome, error) 
 	if cause := context.Cause(ctx); cause != nil && (shared.Code() == connect.CodeCanceled || shared.Code() == connect.CodeDeadlineExceeded) {
 		return out, errors.Join(c.err, cause)
 	}
-	return out, c.err
+	if run.Declared() != stet.Executed {
+		return out, c.err
+	}
+	return out, rpc.Refused(c.err, int32(shared.Code()))
 }
 
 // undone reports whether the handler's error says that nothing was executed. One of another

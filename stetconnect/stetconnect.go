@@ -45,10 +45,11 @@ func New(engine *stet.Engine, o Options) (*Interceptor, error) {
 }
 
 // NewTx is New for handlers whose effects are writes to the database of te: Tx gives the
-// handler its transaction, and its response leaves only after the commit. An error of the
-// handler, whatever its code, a panic and Run.Declare roll the transaction back: nothing is
-// stored, this caller gets the error, and a retry runs again; an error that is
-// stet.Permanent is stored then. If the commit finds that another transaction wrote the
+// handler its transaction, and its response is sent only after the commit. An error of the
+// handler, a panic and Run.Declare roll the transaction back. An error with the code
+// invalid_argument, not_found, already_exists, failed_precondition or out_of_range, and one
+// that is stet.Permanent, is then stored in a second transaction, and retries receive it.
+// After any other error nothing is stored, and a retry runs again. If the commit finds that another transaction wrote the
 // record meanwhile, the handler may be called again for the same call, with a new
 // transaction. The handler must not end the transaction, and must have no effects outside
 // of it.

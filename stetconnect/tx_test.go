@@ -78,7 +78,7 @@ func TestAnErrorAndAPanicRollBackAndARetryRunsAgain(t *testing.T) {
 				info.ResponseHeader().Set("X-Try", "1")
 				switch s.executed.Load() {
 				case 1:
-					return nil, connect.NewError(connect.CodeNotFound, errors.New("no such account"))
+					return nil, connect.NewError(connect.CodeAborted, errors.New("too many at a time"))
 				case 2:
 					panic("handler")
 				case 3:
@@ -86,7 +86,7 @@ func TestAnErrorAndAPanicRollBackAndARetryRunsAgain(t *testing.T) {
 				}
 				return connect.NewResponse(receipt(s.executed.Load())), nil
 			})
-			for i, code := range []connect.Code{connect.CodeNotFound, 0, connect.CodeUnavailable} {
+			for i, code := range []connect.Code{connect.CodeAborted, 0, connect.CodeUnavailable} {
 				_, err := s.to(w.options...).CallUnary(t.Context(), ask("10", "k"))
 				if err == nil || code != 0 && connect.CodeOf(err) != code {
 					t.Fatalf("call %d: got %v; want %v", i, err, code)
@@ -112,18 +112,29 @@ func TestAnErrorAndAPanicRollBackAndARetryRunsAgain(t *testing.T) {
 	}
 }
 
-func TestAPermanentErrorIsStoredAfterTheRollback(t *testing.T) {
+func TestRefusalIsStoredAfterTheRollback(t *testing.T) {
+	declined := errors.New("declined")
+	for _, err := range []error{
+		connect.NewError(connect.CodeFailedPrecondition, declined),
+		connect.NewError(connect.CodeNotFound, declined),
+		stet.Permanent(connect.NewError(connect.CodeInternal, declined)),
+	} {
+		t.Run(connect.CodeOf(err).String(), func(t *testing.T) { refusedTx(t, err) })
+	}
+}
+
+func refusedTx(t *testing.T, refusal error) {
 	st := ledger(t)
 	s := serveTx(t, st, stetconnect.Options{}, func(ctx context.Context, req *connect.Request[text]) (*connect.Response[object], error) {
 		if err := pay(ctx, req.Msg.GetValue()); err != nil {
 			return nil, err
 		}
-		return nil, stet.Permanent(connect.NewError(connect.CodeFailedPrecondition, errors.New("declined")))
+		return nil, refusal
 	})
 	for i := range 2 {
 		_, err := s.to().CallUnary(t.Context(), ask("10", "k"))
 		e, ok := errors.AsType[*connect.Error](err)
-		if !ok || e.Code() != connect.CodeFailedPrecondition || e.Message() != "declined" || stetconnect.ExecutionOf(err) != stet.Executed {
+		if !ok || e.Code() != connect.CodeOf(refusal) || e.Message() != "declined" || stetconnect.ExecutionOf(err) != stet.Executed {
 			t.Errorf("got %v, %v", err, stetconnect.ExecutionOf(err))
 		}
 		if replayed := e.Meta().Get("Idempotent-Replayed") == "true"; replayed != (i > 0) {

@@ -44,8 +44,8 @@
 // which is called again must return, as Echo's own does. What an HTTPErrorHandler writes
 // nevertheless is dropped, and Options.ErrorLog told. Where something around has replaced
 // the response (Gzip, BodyDump), the error stays inside, and Options.ErrorLog has it.
-// Middleware that turns errors into others belongs inside. In a transaction, an error that
-// is answered rolls back, whatever its status.
+// Middleware that turns errors into others belongs inside. An error rolls its
+// transaction back; a 4xx that Echo makes of it is stored after the rollback.
 //
 // # What is inside, and what around
 //

@@ -37,8 +37,9 @@ func Middleware(m *stethttp.Middleware) echo.MiddlewareFunc {
 }
 
 // HandleTx makes h a handler that m protects, and that gets its transaction. An error that
-// h returns rolls back, whatever Echo's HTTPErrorHandler answers, also after a response has
-// been written, which is then sent only if it tells of a failure (stethttp.Returned). Where
+// h returns rolls back, also after h has written a response, which is then sent only if it
+// reports a failure. A 4xx that Echo's HTTPErrorHandler makes of the error is stored after
+// the rollback (stethttp.Returned). Where
 // h returns nil, its response decides, as stethttp.NewTx says. A request that
 // passes through unprotected, because of its method or for want of a key where it is
 // optional, has no transaction: then it panics before h is called. Do not register

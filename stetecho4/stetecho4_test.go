@@ -125,9 +125,8 @@ func TestMarkedErrorCounts(t *testing.T) {
 	send(t, "POST", url+"/payments", "x").want(t, 201, "paid", true)
 }
 
-// TestErrorRollsBack, whatever it is answered with: what was written before it is not
-// whole. What a handler answers by itself is an outcome.
-func TestErrorRollsBack(t *testing.T) {
+// TestErrorRollsBack_AndItsRefusalIsStored. A 422 that the handler wrote itself commits.
+func TestErrorRollsBack_AndItsRefusalIsStored(t *testing.T) {
 	store, m := books(t, stethttp.Options{})
 	pay := func(c echo.Context, tx *sql.Tx) error {
 		if _, err := tx.ExecContext(c.Request().Context(), `INSERT INTO payments VALUES ('10')`); err != nil {
@@ -143,8 +142,8 @@ func TestErrorRollsBack(t *testing.T) {
 	e.POST("/inside", func(c echo.Context) error { return pay(c, stethttp.Tx[*sql.Tx](c.Request().Context())) }, stetecho4.Middleware(m.Middleware))
 	url := serve(t, e)
 	for _, path := range []string{"/payments", "/inside"} {
-		for range 2 {
-			send(t, "POST", url+path, "x", "Idempotency-Key", path).want(t, 422, "{\"message\":\"no\"}\n", false)
+		for i := range 2 {
+			send(t, "POST", url+path, "x", "Idempotency-Key", path).want(t, 422, "{\"message\":\"no\"}\n", i > 0)
 		}
 	}
 	wantPayments(t, store, 0)

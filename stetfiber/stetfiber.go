@@ -33,8 +33,8 @@ func Middleware(m *stethttp.Middleware) fiber.Handler {
 }
 
 // HandleTx protects h, the last handler of a route, which gets its transaction as an
-// argument. What it returns as an error rolls back, and is answered by the app's error
-// handler. Where it returns nil, its response decides, see stethttp.NewTx. h may be called
+// argument. An error that it returns rolls back. The app's error handler answers it, and a
+// 4xx is stored after the rollback. Where it returns nil, its response decides, see stethttp.NewTx. h may be called
 // again for the same request, with a new transaction, the body from its beginning and a new
 // response.
 //

@@ -33,7 +33,8 @@ func Middleware(m *stethttp.Middleware) gin.HandlerFunc {
 
 // HandleTx makes h a handler that m protects, and that gets its transaction. Its response
 // decides what becomes of that, as stethttp.NewTx says; a response of 400 and above with an
-// error (gin.Context.Error, AbortWithError) rolls back (stethttp.Returned). Handlers that are registered after
+// error (gin.Context.Error, AbortWithError) rolls back, and a 4xx is stored after the
+// rollback (stethttp.Returned). Handlers that are registered after
 // it run inside, too. A request that passes through unprotected, because of its method or
 // for want of a key where it is optional, has no transaction: then it panics before h is
 // called. Do not register Middleware around it: it is one.

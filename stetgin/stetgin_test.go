@@ -324,9 +324,8 @@ func TestTransactionIsCommittedWithItsResponse(t *testing.T) {
 }
 
 // TestUnprotectedRequestHasNoTransaction, so the handler that needs one is not called.
-// TestAbortWithErrorRollsBack, whatever its status: what was written before it is not whole.
-// A refusal without an error is an outcome.
-func TestAbortWithErrorRollsBack(t *testing.T) {
+// TestAbortWithErrorRollsBack_AndItsRefusalIsStored. A 409 without an error commits.
+func TestAbortWithErrorRollsBack_AndItsRefusalIsStored(t *testing.T) {
 	store, m := books(t, stethttp.Options{})
 	r := engine()
 	r.POST("/payments", stetgin.HandleTx(m, func(c *gin.Context, tx *sql.Tx) {
@@ -344,8 +343,8 @@ func TestAbortWithErrorRollsBack(t *testing.T) {
 		}
 	}))
 	url := serve(t, r) + "/payments"
-	for range 2 {
-		send(t, "POST", url, "x", "Do", "abort").want(t, 409, "", false)
+	for i := range 2 {
+		send(t, "POST", url, "x", "Do", "abort").want(t, 409, "", i > 0)
 	}
 	wantPayments(t, store, 0)
 	for i := range 2 {

@@ -44,10 +44,11 @@ func New(engine *stet.Engine, o Options) (*Interceptor, error) {
 }
 
 // NewTx is New for handlers whose effects are writes to the database of te: Tx returns
-// the transaction in the handler, and the response leaves only after the commit. A status
-// other than OK, a panic and Run.Declare roll it back: nothing is stored, this caller
-// gets the status, and a retry runs again; a failure that retries should see is
-// stet.Permanent, and is stored in a second transaction. If the commit finds that another
+// the transaction in the handler, and the response is sent only after the commit. A status
+// other than OK, a panic and Run.Declare roll it back. INVALID_ARGUMENT, NOT_FOUND,
+// ALREADY_EXISTS, FAILED_PRECONDITION, OUT_OF_RANGE and an error that is stet.Permanent are
+// then stored in a second transaction, and retries receive them. After any other status
+// nothing is stored, and a retry runs again. If the commit finds that another
 // transaction wrote the record meanwhile, the handler may be called again for the same
 // call. It must not end the transaction, and must have no effects outside of it.
 func NewTx[T any](te *stet.TxEngine[T], o Options) (*Interceptor, error) {

@@ -90,6 +90,7 @@ func TestAStatusThatIsNotOKRollsBack(t *testing.T) {
 	}{
 		"status":     {func(context.Context) error { return boom }, "Aborted"},
 		"error":      {func(context.Context) error { return errors.New("boom") }, "Unavailable NOT_EXECUTED not executed"},
+		"retryable":  {func(context.Context) error { return stet.Retryable(status.Error(codes.NotFound, "")) }, "NotFound"},
 		"denied":     {func(context.Context) error { return status.Error(codes.PermissionDenied, "") }, "PermissionDenied"},
 		"declared":   {func(ctx context.Context) error { stet.FromContext(ctx).Declare(stet.NotExecuted, 0); return nil }, "paid 1"},
 		"unknown":    {func(ctx context.Context) error { stet.FromContext(ctx).Declare(stet.MayHaveExecuted, 0); return nil }, "Unknown OUTCOME_UNKNOWN may have executed"},
@@ -122,23 +123,31 @@ func TestAStatusThatIsNotOKRollsBack(t *testing.T) {
 
 var errNoMessage = errors.New("no message")
 
-func TestAPermanentStatusIsStoredInASecondTransaction(t *testing.T) {
-	l := newLedger(t, stetgrpc.Options{})
-	st, err := status.New(codes.FailedPrecondition, "declined").WithDetails(wrapperspb.String("d"))
-	if err != nil {
-		t.Fatal(err)
+func TestRefusalIsStoredInASecondTransaction(t *testing.T) {
+	for code, mark := range map[codes.Code]func(error) error{
+		codes.FailedPrecondition: func(err error) error { return err },
+		codes.NotFound:           func(err error) error { return err },
+		codes.Internal:           stet.Permanent,
+	} {
+		t.Run(code.String(), func(t *testing.T) {
+			l := newLedger(t, stetgrpc.Options{})
+			st, err := status.New(code, "declined").WithDetails(wrapperspb.String("d"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.pays(func(ctx context.Context, _ string) (proto.Message, error) {
+				_ = grpc.SetTrailer(ctx, metadata.Pairs("t", "1"))
+				return nil, mark(st.Err())
+			})
+			first := l.call("1", key, "k")
+			if !proto.Equal(first.st.Proto(), st.Proto()) || first.trailer.Get("t") == nil {
+				t.Error(first.st.Proto(), first.trailer)
+			}
+			l.same(first, l.call("1", key, "k"))
+			l.wantPaid(0)
+			l.wantRuns(1)
+		})
 	}
-	l.pays(func(ctx context.Context, _ string) (proto.Message, error) {
-		_ = grpc.SetTrailer(ctx, metadata.Pairs("t", "1"))
-		return nil, stet.Permanent(st.Err())
-	})
-	first := l.call("1", key, "k")
-	if !proto.Equal(first.st.Proto(), st.Proto()) || first.trailer.Get("t") == nil {
-		t.Error(first.st.Proto(), first.trailer)
-	}
-	l.same(first, l.call("1", key, "k"))
-	l.wantPaid(0)
-	l.wantRuns(1)
 }
 
 func TestAPanicRollsBack(t *testing.T) {

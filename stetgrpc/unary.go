@@ -215,7 +215,10 @@ func (c *call) handle(ctx context.Context, run *stet.Run) (stet.Outcome, error) 
 	if cause := context.Cause(ctx); cause != nil && (st.Code() == codes.Canceled || st.Code() == codes.DeadlineExceeded) {
 		return end.Outcome(), errors.Join(c.err, cause)
 	}
-	return end.Outcome(), c.err
+	if run.Declared() != stet.Executed {
+		return end.Outcome(), c.err
+	}
+	return end.Outcome(), rpc.Refused(c.err, int32(st.Code()))
 }
 
 // undone reports whether the handler's status says that nothing was executed. That of another

@@ -3,6 +3,7 @@ package stethttp
 import (
 	"context"
 	"errors"
+	"net/http"
 
 	"github.com/stet-go/stet"
 )
@@ -74,9 +75,9 @@ func (c *call) outcomeTx(run *stet.Run, rw *capture) (out stet.Outcome, rollBack
 		return stet.Outcome{}, errInvalid
 	case f.Permanent:
 		rollBack = stet.Permanent(errPassedOn)
-	case says == undone, f.counts() != nil, (says == failed || f.error != nil) && c.m.o.Responses == StoreOutcomes:
+	case says == undone, f.counts() != nil, c.m.o.Responses == StoreOutcomes && (says == failed || f.error != nil && rw.status < http.StatusMultipleChoices):
 		return stet.Outcome{}, errPassedOn
-	case says == failed, f.error != nil:
+	case says == failed, f.error != nil: // a 409 that the framework made of a returned error
 		rollBack = stet.Permanent(errPassedOn)
 	}
 	out, err := rw.response(&c.m.filter)

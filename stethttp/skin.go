@@ -31,8 +31,9 @@ func NoRoute(ctx context.Context) {
 
 // Returned is for skins of frameworks whose handlers return errors, which the framework
 // answers, and for such handlers where there is no skin, as those of huma. It says, in the context of the run, that the handler has returned err, and is
-// called before that is answered, or afterwards. A transaction is rolled back then, whatever
-// the answer's status. An error that is marked (stet.Retryable, Repeatable, Permanent)
+// called before that is answered, or afterwards. A transaction is then rolled back. By
+// default a response of 3xx or 4xx that Options.NotExecuted does not except is stored after
+// the rollback, in a second transaction; after any other a retry runs again. An error that is marked (stet.Retryable, Repeatable, Permanent)
 // counts as such, and one of the run's own context, once that has ended, says that the
 // outcome is unknown, as stet.Lease.Do has it. Of other errors the answer decides what is
 // stored. Outside of a run it does nothing.

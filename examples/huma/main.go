@@ -71,8 +71,8 @@ func newRouter(ctx context.Context, engine *stet.Engine, store *sqlite.Store) (h
 	return idempotent.Handler(mux), nil
 }
 
-// inTx gives an operation its transaction, and tells stet of its error: that rolls back,
-// whatever its status. Without, huma's answer would decide, and a 409 would commit.
+// inTx passes an operation its transaction, and its error to stet: an error rolls back.
+// Without this call the response that huma makes of a 409 would commit.
 func inTx[I, O any](op func(context.Context, *sql.Tx, *I) (*O, error)) func(context.Context, *I) (*O, error) {
 	return func(ctx context.Context, in *I) (*O, error) {
 		out, err := op(ctx, stethttp.Tx[*sql.Tx](ctx), in)

@@ -26,6 +26,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/again"
 	"github.com/stet-go/stet/store"
 )
 
@@ -267,6 +268,19 @@ var httpCodes = map[int]code.Code{
 	400: code.Code_INVALID_ARGUMENT, 401: code.Code_UNAUTHENTICATED, 403: code.Code_PERMISSION_DENIED, 404: code.Code_NOT_FOUND,
 	408: code.Code_DEADLINE_EXCEEDED, 409: code.Code_ABORTED, 416: code.Code_OUT_OF_RANGE, 422: code.Code_INVALID_ARGUMENT, 429: code.Code_RESOURCE_EXHAUSTED,
 	499: code.Code_CANCELLED, 501: code.Code_UNIMPLEMENTED, 503: code.Code_UNAVAILABLE, 504: code.Code_DEADLINE_EXCEEDED,
+}
+
+// Refused marks an error whose code refuses the request as stet.Permanent, unless it has a mark: the
+// service refuses the request, and a retry cannot change that. A transaction is then rolled
+// back, and the refusal stored. docs/responses.md has the codes.
+func Refused(err error, c int32) error {
+	switch code.Code(c) {
+	case code.Code_INVALID_ARGUMENT, code.Code_NOT_FOUND, code.Code_ALREADY_EXISTS, code.Code_FAILED_PRECONDITION, code.Code_OUT_OF_RANGE:
+		if !again.MarksOf(err).Any() {
+			return stet.Permanent(err)
+		}
+	}
+	return err
 }
 
 // NameOf returns the name of the message that a media type of Type has; "" for none.
