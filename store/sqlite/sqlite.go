@@ -66,8 +66,9 @@ type Store struct {
 
 	readers chan *link // nil ones are dialled when needed
 
-	db     *sql.DB // the service's
-	txs    *sql.DB // RunTx's: one connection, of the caller that holds w
+	db     *sql.DB  // the service's
+	txs    *sql.DB  // RunTx's: one connection, of the caller that holds w
+	failed failures // of txs
 	stmts  [queries]*sql.Stmt
 	commit func(*sql.Tx) error // (*sql.Tx).Commit, for tests to break
 	closed atomic.Bool
@@ -145,7 +146,8 @@ func (s *Store) open(ctx context.Context) error {
 		return err
 	}
 	s.db = sql.OpenDB(s.shared)
-	s.txs = sql.OpenDB(s.connector)
+	s.failed.Connector = s.connector
+	s.txs = sql.OpenDB(&s.failed)
 	s.txs.SetMaxOpenConns(1)
 	s.readers = make(chan *link, s.o.MaxReaders)
 	for range s.o.MaxReaders {

@@ -17,6 +17,9 @@ import (
 // other, in the order of asking; ctx bounds the wait for that and for other
 // processes, and BusyTimeout the latter.
 //
+// A transaction in which a statement failed is not committed, also if fn returns no error.
+// A savepoint around the statement, and ROLLBACK TO after the failure, undo it.
+//
 // The record is written as Running before fn is called and settled after it, all
 // in the one transaction: should fn end that by itself, against the rules, what
 // is left is a running record, never none.
@@ -136,6 +139,9 @@ func (t *transaction) finish(rec store.Record, out store.Settlement, keep store.
 		return t.endedInside(rec, err)
 	case err != nil:
 		return rec, t.s.explain("settle", err, "nothing was committed")
+	}
+	if err := t.s.failed.check(); err != nil {
+		return rec, err
 	}
 	rec, err = t.read(rec.ID, now)
 	if err != nil {

@@ -35,6 +35,9 @@ func (s *Store) InTx(ctx context.Context, fn func(context.Context, *sql.Tx) erro
 	if err := fn(context.WithValue(ctx, insideKey{}, in), tx); err != nil {
 		return err
 	}
+	if err := s.failed.check(); err != nil && tx.Rollback() == nil {
+		return err
+	}
 	fault.At(fault.CommitBefore)
 	err = s.commit(tx)
 	fault.At(fault.CommitAfter)
