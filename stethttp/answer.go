@@ -211,7 +211,9 @@ func (c *call) sendStored(out stet.Outcome, replayed bool) {
 	if replayed {
 		h[c.m.o.ReplayedHeader] = own[1:2:2]
 	}
-	h["Cache-Control"] = own[2:3:3]
+	if _, ok := h["Cache-Control"]; !ok {
+		h["Cache-Control"] = own[2:3:3]
+	}
 	var trailer http.Header
 	for _, f := range out.Trailer {
 		if trailer == nil {
