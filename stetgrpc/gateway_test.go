@@ -27,7 +27,7 @@ func gateway(b *bench) *runtime.ServeMux {
 		runtime.WithIncomingHeaderMatcher(stetgrpc.GatewayHeader(runtime.DefaultHeaderMatcher)),
 		runtime.WithErrorHandler(func(ctx context.Context, mux *runtime.ServeMux, m runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
 			md, _ := runtime.ServerMetadataFromContext(ctx)
-			stetgrpc.GatewayError(w.Header(), err, md.TrailerMD)
+			stetgrpc.GatewayError(w.Header(), err, md.TrailerMD) // Idempotency-Execution, Retry-After, Cache-Control
 			runtime.DefaultHTTPErrorHandler(ctx, mux, m, w, r, err)
 		}))
 	registered(b, mux)

@@ -22,7 +22,11 @@ func account(r *http.Request) (string, error) { return r.Header.Get("X-Account")
 
 // charge sends a payment and prints the answer.
 func charge(h http.Handler, key string) {
-	r := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader(`{"amount":42}`))
+	post(h, key, `{"amount":42}`)
+}
+
+func post(h http.Handler, key, body string) {
+	r := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader(body))
 	r.Header.Set("X-Account", "acct_1")
 	r.Header.Set("Idempotency-Key", key)
 	w := httptest.NewRecorder()

@@ -76,7 +76,6 @@ func TestReturnedErrorEndsItsRunAsItEndsThoseOfDo(t *testing.T) {
 		"tx, an error with a status":              {tx: true, status: 422, err: plain, then: replayed},
 		"tx, a redirect by an error":              {tx: true, status: 303, err: plain, then: replayed},
 		"tx, an error that needs authentication":  {tx: true, status: 401, err: plain, then: runs},
-		"tx, an error of a request that is late":  {tx: true, status: 408, err: plain, then: runs},
 		"tx, an error after a success":            {tx: true, status: 201, err: plain, problem: "not-executed", code: 503, then: runs},
 		"tx, Retryable":                           {tx: true, status: 422, err: mark(stet.Retryable), then: runs},
 		"tx, Permanent":                           {tx: true, status: 422, err: mark(stet.Permanent), then: replayed},

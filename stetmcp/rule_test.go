@@ -18,9 +18,10 @@ const window = 10 * time.Minute
 
 // windowed is for a tool whose calls need no key.
 func windowed() (stet.Options, stetmcp.Options) {
-	o := single()
-	o.Tools = map[string]stetmcp.Rule{"pay": {Window: window, Class: "brief"}}
-	return stet.Options{Classes: map[string]stet.Policy{"brief": {Retention: store.Retention{Result: window, Tombstone: window}}}}, o
+	brief := stet.Policy{Retention: store.Retention{Result: window, Tombstone: window}}
+	engineOptions := stet.Options{Classes: map[string]stet.Policy{"brief": brief}}
+	options := stetmcp.Options{Scope: stetmcp.SingleTenant, Tools: map[string]stetmcp.Rule{"pay": {Window: window, Class: "brief"}}}
+	return engineOptions, options
 }
 
 func TestTheSameArgumentsWithinTheWindowAreOneCall(t *testing.T) {

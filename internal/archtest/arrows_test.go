@@ -32,7 +32,7 @@ var arrows = []struct{ from, to string }{
 	{"stetwork/river", "stet store stetwork internal/misuse"},
 	{"stetclient/...", "stet store internal/fault internal/misuse"},
 	{"internal/verify", "stet"},
-	{"internal/rpc", "stet store internal/coding"},
+	{"internal/rpc", "stet store internal/again internal/coding"},
 	{"stetlog stetmetrics stettrace", "stet store observe"},
 	{"internal/admin", "stet store"},
 	{"internal/stettest", "stet store observe"},
