@@ -8,6 +8,7 @@ import (
 	"mime"
 	"mime/multipart"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -46,7 +47,9 @@ func (c *call) digest(body []byte) bool {
 // fingerprint digests what a request asks for: the method, what overrides it,
 // the request target as it was sent, content type, content coding and body.
 func (m *Middleware) fingerprint(r *http.Request, body []byte) store.Fingerprint {
-	contentType := strings.Join(r.Header["Content-Type"], ", ")
+	contentType := comparedType(strings.Join(r.Header["Content-Type"], ", "))
+	coding := strings.Join(r.Header["Content-Encoding"], ", ")
+	body = comparedBody(coding, body)
 	canonicalized := false
 	if len(body) > 0 && (m.o.Canonicalize != nil || isMultipart(contentType)) {
 		mediaType, params, err := mime.ParseMediaType(contentType)
@@ -56,7 +59,10 @@ func (m *Middleware) fingerprint(r *http.Request, body []byte) store.Fingerprint
 		if strings.HasPrefix(mediaType, "multipart/") {
 			if parts, ok := splitParts(params["boundary"], body); ok {
 				delete(params, "boundary")
-				head := headParts(r, mime.FormatMediaType(mediaType, params))
+				head := [][]byte{
+					[]byte(r.Method), append(appendFields(nil, r.Header, overrideHeaders[:]), target(r)...),
+					[]byte(mime.FormatMediaType(mediaType, params)), []byte(coding),
+				}
 				return stet.NewFingerprint(append(append(head, []byte("multipart")), parts...)...)
 			}
 		}
@@ -78,7 +84,7 @@ func (m *Middleware) fingerprint(r *http.Request, body []byte) store.Fingerprint
 	ends[1] = len(b)
 	b = append(b, contentType...)
 	ends[2] = len(b)
-	b = append(b, strings.Join(r.Header["Content-Encoding"], ", ")...)
+	b = append(b, coding...)
 	ends[3] = len(b)
 	buf.b = b
 	if canonicalized {
@@ -87,12 +93,30 @@ func (m *Middleware) fingerprint(r *http.Request, body []byte) store.Fingerprint
 	return stet.NewFingerprint(b[:ends[0]], b[ends[0]:ends[1]], b[ends[1]:ends[2]], b[ends[2]:ends[3]], body)
 }
 
-// headParts are all parts but the body, for the rare ways.
-func headParts(r *http.Request, contentType string) [][]byte {
-	return [][]byte{
-		[]byte(r.Method), append(appendFields(nil, r.Header, overrideHeaders[:]), target(r)...),
-		[]byte(contentType), []byte(strings.Join(r.Header["Content-Encoding"], ", ")),
+// utf8Type is the content type of a format that is UTF-8 also without its charset: JSON
+// (RFC 8259, section 8.1) and forms.
+var utf8Type = regexp.MustCompile(`(?i)^(application/(?:json|x-www-form-urlencoded|[^ \t;,"]+\+json))[ \t]*;[ \t]*charset="?utf-8"?[ \t]*$`)
+
+// comparedType returns a content type as it is compared: without a charset that says nothing.
+func comparedType(contentType string) string {
+	if strings.IndexByte(contentType, ';') < 0 {
+		return contentType
 	}
+	if m := utf8Type.FindStringSubmatch(contentType); m != nil {
+		return m[1]
+	}
+	return contentType
+}
+
+// comparedBody returns a body as it is compared: of gzip without the time at which it was
+// compressed (RFC 1952, section 2.3.1, MTIME), which differs between two attempts.
+func comparedBody(coding string, body []byte) []byte {
+	if !strings.EqualFold(coding, "gzip") || len(body) < 10 || body[0] != 0x1f || body[1] != 0x8b {
+		return body
+	}
+	body = bytes.Clone(body)
+	clear(body[4:8])
+	return body
 }
 
 // target returns the request target as it was sent. Middleware that strips a

@@ -20,7 +20,8 @@ const overrides = ['X-Http-Method-Override', 'X-Http-Method', 'X-Method-Override
 /**
  * The fingerprint of a request, as stethttp makes it: of the method, what overrides it, the target
  * as it was sent, content type, content coding and body; of a multipart body its parts, so that the
- * random boundary does not count. headers has a list of values for each name in lower case, with a
+ * random boundary does not count. charset=utf-8 of JSON and of forms does not count, nor does the
+ * time in the header of gzip. headers has a list of values for each name in lower case, with a
  * character of Latin-1 for each byte.
  */
 export function requestFingerprint({ method, target, headers, body }, canonicalize) {
@@ -28,9 +29,10 @@ export function requestFingerprint({ method, target, headers, body }, canonicali
   for (const name of overrides) {
     for (const value of headers[name.toLowerCase()] ?? []) head += `${name}:${value}\n`;
   }
-  const contentType = (headers['content-type'] ?? []).join(', ');
+  const contentType = (headers['content-type'] ?? []).join(', ').replace(utf8Type, '$1');
   const coding = (headers['content-encoding'] ?? []).join(', ');
   const of = (type, rest, version) => fingerprint([...[method, head + origin(target), type, coding].map((part) => Buffer.from(part, 'latin1')), ...rest], version);
+  body = comparedBody(coding, body);
   if (body.length === 0) return of(contentType, [body]);
   const { type, parameters } = parseMediaType(contentType);
   if (type.startsWith('multipart/')) {
@@ -39,6 +41,15 @@ export function requestFingerprint({ method, target, headers, body }, canonicali
     if (parts !== undefined) return of(formatMediaType(type, parameters), ['multipart', ...parts]);
   }
   return canonicalize === undefined ? of(contentType, [body]) : of(contentType, [canonicalize(type, body)], 2);
+}
+
+// The content type of a format that is UTF-8 also without its charset.
+const utf8Type = /^(application\/(?:json|x-www-form-urlencoded|[^ \t;,"]+\+json))[ \t]*;[ \t]*charset="?utf-8"?[ \t]*$/i;
+
+// comparedBody is gzip without the time at which it was compressed (RFC 1952, MTIME).
+function comparedBody(coding, body) {
+  if (coding.toLowerCase() !== 'gzip' || body.length < 10 || body[0] !== 0x1f || body[1] !== 0x8b) return body;
+  return Buffer.from(body).fill(0, 4, 8);
 }
 
 const token = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+/;

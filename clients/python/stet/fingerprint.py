@@ -16,6 +16,8 @@ _OVERRIDES = (b"X-Http-Method-Override", b"X-Http-Method", b"X-Method-Override")
 
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _MEDIA_TYPE = re.compile(rb"[ \t]*(" + _TOKEN + rb"(?:/" + _TOKEN + rb")?)[ \t]*((?:;.*)?)", re.DOTALL)
+# The content type of a format that is UTF-8 also without its charset.
+_UTF8_TYPE = re.compile(rb'^(application/(?:json|x-www-form-urlencoded|[^ \t;,"]+\+json))[ \t]*;[ \t]*charset="?utf-8"?[ \t]*\Z', re.IGNORECASE)
 _PARAMETER = re.compile(rb"[ \t]*;[ \t]*(" + _TOKEN + rb')[ \t]*=[ \t]*(?:(' + _TOKEN + rb')|"([^"\\\r\n]*)")')
 
 
@@ -38,9 +40,12 @@ def request_fingerprint(method: str, target: bytes, headers: Fields, body: bytes
     canonical, of stet.canonical_json, brings JSON bodies into canonical form. A multipart body is
     digested part by part, so that its random boundary does not count. A boundary or a
     part's header that is out of the ordinary (a quoted pair, a continued line) makes it digested whole.
+    charset=utf-8 of JSON and of forms does not count, nor does the time in the header of gzip.
     """
-    content_type = _joined(headers, b"content-type")
+    content_type = _UTF8_TYPE.sub(rb"\1", _joined(headers, b"content-type"))
     coding = _joined(headers, b"content-encoding")
+    if coding.lower() == b"gzip" and len(body) >= 10 and body[:2] == b"\x1f\x8b":
+        body = body[:4] + bytes(4) + body[8:]  # without the time of compression (RFC 1952, MTIME)
     head = [method.encode("latin-1"), _overriding(headers) + path_and_query(target)]
     multipart = content_type[:10].lower() == b"multipart/" and len(content_type) > 10
     if not body or not (canonical or multipart):
