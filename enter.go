@@ -450,11 +450,13 @@ func (e *Engine) repeat(ctx context.Context, tries int, call func(context.Contex
 	var err, doubt error // doubt: an earlier try may have had its effect
 	for try, pause := 1, storeBackoff; ; try, pause = try+1, min(2*pause, maxBackoff) {
 		err = call(ctx)
-		if doubt != nil && errors.Is(err, store.ErrNotDone) {
+		switch {
+		case doubt != nil && errors.Is(err, store.ErrNotDone):
 			err = fmt.Errorf("%w; and then: %v", doubt, err) //nolint:errorlint // which is not ErrNotDone
-		}
-		if err == nil || errors.Is(err, store.ErrMismatch) || errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrDamaged) {
+		case err == nil || errors.Is(err, store.ErrMismatch) || errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrDamaged):
 			return err
+		case errors.Is(doubt, store.ErrUnknown): // a settled record was read that could not be confirmed
+			err = fmt.Errorf("%w; and then: %w", doubt, err)
 		}
 		if try == tries || !timer.Sleep(ctx, timer.Around(pause)) {
 			return err

@@ -150,7 +150,7 @@ func (s *cached) Claim(ctx context.Context, req store.ClaimRequest) (store.Recor
 	if err == nil && rec.State == store.Running && rec.Owner == req.Owner {
 		s.granted(rec, req.Lease, begun)
 	}
-	if err == nil || errors.Is(err, store.ErrMismatch) {
+	if err == nil { // what comes with a refusal need not be as durable as promised
 		s.keep(rec, expired)
 	}
 	return rec, err
@@ -255,7 +255,7 @@ func (s *txStore[Tx]) RunTx(ctx context.Context, req store.ClaimRequest, keep st
 	switch {
 	case err == nil && rec.State.Settled() && ran && rec.Owner == req.Owner:
 		s.cache.read(rec.SettledAt, 0, begun)
-	case err == nil || errors.Is(err, store.ErrMismatch):
+	case err == nil:
 		s.cache.keep(rec, expired)
 	}
 	return rec, err

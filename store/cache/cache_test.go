@@ -370,3 +370,49 @@ func TestWhatHoldsBesideAPartialErrorPasses(t *testing.T) {
 		t.Errorf("Claim: %v", got)
 	}
 }
+
+// unconfirmed is a store that refuses another request at once, but returns no outcome
+// before it is as durable as promised.
+type unconfirmed struct {
+	*memory.Store
+	confirmed bool
+}
+
+func (u *unconfirmed) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
+	rec, err := u.Store.Claim(ctx, req)
+	if err == nil && rec.State.Settled() && !u.confirmed {
+		return store.Record{}, store.ErrUnknown
+	}
+	return rec, err
+}
+
+func (u *unconfirmed) Accept(ctx context.Context, req store.ClaimRequest, work []byte, after time.Duration) (store.Record, error) {
+	rec, err := u.Store.Accept(ctx, req, work, after)
+	if err == nil && rec.State.Settled() && !u.confirmed {
+		return store.Record{}, store.ErrUnknown
+	}
+	return rec, err
+}
+
+func TestOutcomeThatCameWithARefusalIsNotCached(t *testing.T) {
+	s := &unconfirmed{Store: memory.New(memory.Options{})}
+	c := wrap(t, s, cache.Options{})
+	req := request("k")
+	settled(t, c, req, keep)
+	another := req
+	another.Owner, another.Fingerprint = store.NewOwner(), stet.NewFingerprint([]byte("another"))
+	req.Owner = store.NewOwner()
+	if _, err := c.Claim(t.Context(), another); !errors.Is(err, store.ErrMismatch) {
+		t.Errorf("another request: %v", err)
+	}
+	if _, err := as[store.WorkStore](t, c).Accept(t.Context(), another, []byte("work"), 0); !errors.Is(err, store.ErrMismatch) {
+		t.Errorf("another request, to be accepted: %v", err)
+	}
+	if rec, err := c.Claim(t.Context(), req); !errors.Is(err, store.ErrUnknown) {
+		t.Errorf("an unconfirmed outcome: %+v, %v; want ErrUnknown", rec, err)
+	}
+	s.confirmed = true
+	if rec := again(t, c, req); rec.State != store.Completed {
+		t.Errorf("a confirmed outcome: %+v", rec)
+	}
+}

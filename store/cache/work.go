@@ -2,7 +2,6 @@ package cache
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/stet-go/stet/store"
@@ -38,7 +37,7 @@ func (w work) Accept(ctx context.Context, req store.ClaimRequest, what []byte, a
 	}
 	expired := w.cache.expired.Load()
 	rec, err := w.under.Accept(ctx, req, what, after)
-	if err == nil || errors.Is(err, store.ErrMismatch) {
+	if err == nil {
 		w.cache.keep(rec, expired)
 	}
 	return rec, err

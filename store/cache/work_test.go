@@ -151,3 +151,45 @@ func TestAcceptanceOfWhatHasEndedAsksTheStoreOnce(t *testing.T) {
 		t.Errorf("another fingerprint: %v; want ErrMismatch", err)
 	}
 }
+
+// unconfirmedTx is unconfirmed for transactions.
+type unconfirmedTx struct{ *sqlite.Store }
+
+func (u unconfirmedTx) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Retention,
+	fn func(context.Context, *sql.Tx, store.Record) (store.Settlement, error)) (store.Record, error) {
+	ran := false
+	rec, err := u.Store.RunTx(ctx, req, keep, func(ctx context.Context, tx *sql.Tx, rec store.Record) (store.Settlement, error) {
+		ran = true
+		return fn(ctx, tx, rec)
+	})
+	if err == nil && !ran {
+		return store.Record{}, store.ErrUnknown
+	}
+	return rec, err
+}
+
+func TestOutcomeThatCameWithARefusalOfATransactionIsNotCached(t *testing.T) {
+	c, err := cache.NewTx[*sql.Tx](unconfirmedTx{openFile(t)}, cache.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(req store.ClaimRequest) error {
+		_, err := c.RunTx(t.Context(), req, keep, func(context.Context, *sql.Tx, store.Record) (store.Settlement, error) {
+			return store.Settlement{State: store.Completed}, nil
+		})
+		return err
+	}
+	req := request("k")
+	if err := run(req); err != nil {
+		t.Fatal(err)
+	}
+	another := req
+	another.Owner, another.Fingerprint = store.NewOwner(), stet.NewFingerprint([]byte("another"))
+	if err := run(another); !errors.Is(err, store.ErrMismatch) {
+		t.Errorf("another request: %v", err)
+	}
+	req.Owner = store.NewOwner()
+	if err := run(req); !errors.Is(err, store.ErrUnknown) {
+		t.Errorf("an unconfirmed outcome: %v; want ErrUnknown", err)
+	}
+}

@@ -333,7 +333,7 @@ func (s *Store) hand(ctx context.Context, what waitsFor, visits []visit, some []
 	ctx, cancel := s.phase(ctx, 2)
 	defer cancel()
 	var size atomic.Int64
-	all, damaged := make([]store.Record, len(some)), make([]bool, len(some))
+	all, damaged, unconfirmed := make([]store.Record, len(some)), make([]bool, len(some)), make([]bool, len(some))
 	h.taken = make([]bool, len(some))
 	groups := s.group(len(some), func(i int) store.ID { return some[i].id })
 	err, _ = first(concurrently(atATime, len(groups), func(g int) error {
@@ -369,13 +369,20 @@ func (s *Store) hand(ctx context.Context, what waitsFor, visits []visit, some []
 			all[i].Cancelling = false // which is not for queues
 			size.Add(int64(all[i].Result.Size() + len(all[i].Work) + len(all[i].Outbox)))
 		}
-		return nil
+		var lacking error // a message is not sent before replicas have its outcome
+		for n, i := range groups[g] {
+			if lacking == nil && h.taken[i] && !damaged[i] {
+				lacking = s.standing(ctx, "due", all[i], replies[n])
+			}
+			unconfirmed[i] = lacking != nil
+		}
+		return lacking
 	}))
 	for i, rec := range all {
 		switch {
 		case damaged[i]:
 			h.damaged = append(h.damaged, rec.Claim())
-		case h.taken[i]:
+		case h.taken[i] && !unconfirmed[i]:
 			h.recs = append(h.recs, rec)
 		}
 	}

@@ -78,15 +78,16 @@ func unconfirmed(step string, err error) error {
 	return fmt.Errorf("redis: %s: written, but whether it outlasts a failover is unknown: %w", step, err)
 }
 
-// standing returns nil if rec is not settled, or once enough replicas
-// have the outcome: the caller that settled it may have waited for them in vain. That they
-// have it is noted, so that it is waited for only once.
+// standing returns nil if rec is not settled, or once enough replicas have the outcome: the
+// settle may have returned without. It then notes that they have it, so that only one
+// caller waits. An error wraps store.ErrUnknown: the operation ran, and a failover may undo
+// its record.
 func (s *Store) standing(ctx context.Context, step string, rec store.Record, reply any) error {
 	if s.o.Replicas == 0 || !rec.State.Settled() || holders(reply) >= int64(s.o.Replicas) {
 		return nil
 	}
 	if err := s.replicated(ctx, step, rec.Claim(), rec.State); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", store.ErrUnknown, err)
 	}
 	// Without the note, the next caller waits again.
 	_, _ = s.eval(ctx, touchScript, []string{s.keys(rec.ID).record}, fence(rec.Fence), string([]byte{byte(rec.State)}), strconv.Itoa(s.o.Replicas))
