@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet/internal/fault"
+	"github.com/stet-go/stet/internal/lapse"
 	"github.com/stet-go/stet/internal/timer"
 	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/store"
@@ -156,7 +157,7 @@ func (e *Engine) dead(ctx context.Context, shown store.Record) (store.Record, er
 		return rec, err
 	}
 	if rec.State == store.Running && rec.Fence == shown.Fence && rec.LeaseLeft <= 0 {
-		rec, err = e.park(ctx, rec)
+		rec, err = e.endLapsed(ctx, rec)
 	}
 	switch {
 	case err != nil:
@@ -170,21 +171,12 @@ func (e *Engine) dead(ctx context.Context, shown store.Record) (store.Record, er
 	return rec, nil
 }
 
-// park has the store make a lapsed record unknown. The only call that does is a
-// claim; should it be granted, because the record was released this very moment,
-// it is given back.
-func (e *Engine) park(ctx context.Context, rec store.Record) (now store.Record, err error) {
-	req := store.ClaimRequest{ID: rec.ID, Scope: rec.Scope, Fingerprint: rec.Fingerprint, Owner: store.NewOwner(), Lease: store.MinLease, Label: rec.Label}
+// endLapsed ends a run whose lease has run out, and returns its record.
+func (e *Engine) endLapsed(ctx context.Context, rec store.Record) (now store.Record, err error) {
 	err = e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
-		now, err = e.store.Claim(ctx, req)
+		now, err = lapse.End(ctx, e.store, rec, defaultPolicy.Retention)
 		return err
 	})
-	if err == nil && now.State == store.Running && now.Owner == req.Owner {
-		return now, errors.Join(store.ErrFenced, e.release(ctx, now.Claim(), defaultPolicy.Retention))
-	}
-	if errors.Is(err, store.ErrMismatch) {
-		return now, store.ErrFenced // forgotten, and used for something else
-	}
 	return now, err
 }
 
@@ -198,7 +190,7 @@ func (e *Engine) leave(ctx context.Context, rec store.Record, still time.Duratio
 		return err // parked by the next caller, once still is over
 	}
 	for pause := time.Millisecond; ; pause *= 2 { // the store's clock may be coarse
-		now, err := e.park(ctx, rec)
+		now, err := e.endLapsed(ctx, rec)
 		if err != nil || now.State != store.Running || now.Fence != rec.Fence || pause > pollMax {
 			return err
 		}

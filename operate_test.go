@@ -116,26 +116,58 @@ func TestResolveRefusesWhatSaysNothing(t *testing.T) {
 	}
 }
 
-// releasing is a store whose record is released between being read and being
-// claimed.
+// releasing is a store whose record is released between being read and being ended.
 type releasing struct{ *memory.Store }
 
-func (s releasing) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
-	if rec, _ := s.Read(ctx, req.ID); rec.State == store.Running {
+func (s releasing) release(ctx context.Context, id store.ID) {
+	if rec, _ := s.Read(ctx, id); rec.State == store.Running {
 		_ = s.Release(ctx, rec.Claim(), store.Retention{Result: time.Hour, Tombstone: time.Hour})
 	}
+}
+
+func (s releasing) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
+	s.release(ctx, req.ID)
 	return s.Store.Claim(ctx, req)
 }
 
+func (s releasing) Take(ctx context.Context, req store.TakeRequest) (store.Record, error) {
+	s.release(ctx, req.ID)
+	return s.Store.Take(ctx, req)
+}
+
 func TestResolveLeavesNoClaimBehind(t *testing.T) {
+	for name, of := range map[string]func(*memory.Store) store.Store{
+		"a store of work":    func(st *memory.Store) store.Store { return releasing{st} },
+		"a store of no work": func(st *memory.Store) store.Store { return struct{ store.Store }{releasing{st}} },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			st := memory.New(memory.Options{})
+			e := newEngine(t, of(st), stet.Options{SweepEvery: -1})
+			shown := die(t, st, op)
+			if err := e.Resolve(t.Context(), shown, "", stet.ItHappened(stet.Outcome{})); stet.KindOf(err) != stet.KindFenced {
+				t.Fatal(name, err)
+			}
+			browse(t, st, store.Retryable)
+		})
+	}
+}
+
+func TestResolveKeepsLabelAndAttemptOfALapsedRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(memory.Options{})
-		e := newEngine(t, releasing{st}, stet.Options{SweepEvery: -1})
-		shown := die(t, st, op)
-		if err := e.Resolve(t.Context(), shown, "", stet.ItHappened(stet.Outcome{})); stet.KindOf(err) != stet.KindFenced {
+		e := newEngine(t, st, stet.Options{SweepEvery: -1})
+		req := store.ClaimRequest{ID: e.ID("a", "k"), Owner: store.NewOwner(), Lease: time.Minute, Outside: true, Label: store.Label{Name: "POST /payments"}}
+		shown, err := st.Claim(t.Context(), req)
+		if err != nil {
 			t.Fatal(err)
 		}
-		browse(t, st, store.Retryable)
+		time.Sleep(2 * time.Minute)
+		if err := e.Resolve(t.Context(), shown, "", stet.ItDidNotHappen()); err != nil {
+			t.Fatal(err)
+		}
+		if rec, err := st.Read(t.Context(), req.ID); err != nil || rec.State != store.Retryable || rec.Attempt != 1 || rec.Label != req.Label || rec.Owner != req.Owner {
+			t.Errorf("%+v, %v", rec, err)
+		}
 	})
 }
 

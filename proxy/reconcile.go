@@ -120,9 +120,6 @@ func (c *Config) verifiers(done *checked, toUpstream, elsewhere http.RoundTrippe
 // Reconciled is what one pass has done.
 type Reconciled struct {
 	reconcile.Report
-	// Blind are unknown operations about which their Verify is not asked, because the
-	// record keeps nothing that the service would find them by: a retry can, or an operator.
-	Blind int
 	// Alone are those of classes without a Verify.
 	Alone int
 	// Skipped are those that were left for the next pass, because nobody has answered the
@@ -213,6 +210,7 @@ func (r *reconciler) once(ctx context.Context) (Reconciled, error) {
 	rep, err := r.pass.Pass(ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	rep.Blind += r.left.Blind
 	r.left.Report = rep
 	return r.left, err
 }

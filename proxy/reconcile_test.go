@@ -152,7 +152,7 @@ func TestReconcilerDoesNotAskWithoutAKey(t *testing.T) {
 		yaml := yamlFor(l.URL, "http1", reconciled)
 		f := start(t, strings.NewReplacer("keep_key: true", "", "keep_scope: true", scope, "reconcile: {every: 20ms}", "").Replace(yaml))
 		f.post("k", "paid", "X-Account", "a")
-		if got, want := f.once(yaml, proxy.ReconcileOptions{}), (proxy.Reconciled{Blind: 1}); got != want || l.questions() != 0 {
+		if got, want := f.once(yaml, proxy.ReconcileOptions{}), (proxy.Reconciled{Report: reconcile.Report{Blind: 1}}); got != want || l.questions() != 0 {
 			t.Errorf("%+v, %d questions; want %+v, and none", got, l.questions(), want)
 		}
 		if r := f.post("k", "paid", "X-Account", "a"); !r.replayed() || r.body != "charged a k" {
@@ -168,7 +168,7 @@ func TestReconcilerLeavesOtherNamespacesAlone(t *testing.T) {
 		yaml := yamlFor(l.URL, "http1", strings.Replace(reconciled, "after: 0s", "after: 0s, by: "+by, 1))
 		f := start(t, "namespace: theirs\n"+yaml)
 		f.post("k", "lost", "X-Account", "a")
-		if got, want := f.once("namespace: ours\n"+yaml, proxy.ReconcileOptions{}), (proxy.Reconciled{Blind: 1}); got != want || l.questions() != 0 {
+		if got, want := f.once("namespace: ours\n"+yaml, proxy.ReconcileOptions{}), (proxy.Reconciled{Report: reconcile.Report{Blind: 1}}); got != want || l.questions() != 0 {
 			t.Errorf("by %s: %+v, %d questions; want %+v, and none", by, got, l.questions(), want)
 		}
 	}
@@ -327,7 +327,7 @@ func TestVerifierIsAskedByTheReference(t *testing.T) {
 		f := start(t, yaml)
 		f.post("k", c.body, "X-Account", "a", "X-Order", c.header)
 		f.post("bare", "[]", "X-Account", "a")
-		if got, want := f.once(yaml, proxy.ReconcileOptions{}), (proxy.Reconciled{Report: reconcile.Report{Looked: 1, Completed: 1}, Blind: 1}); got != want {
+		if got, want := f.once(yaml, proxy.ReconcileOptions{}), (proxy.Reconciled{Report: reconcile.Report{Looked: 1, Completed: 1, Blind: 1}}); got != want {
 			t.Errorf("%s: %+v; want %+v", where, got, want)
 		}
 		if r := f.post("k", c.body, "X-Account", "a", "X-Order", c.header); !r.replayed() || r.body != "charged ö 7" {

@@ -25,7 +25,7 @@ func TestVerifierThatLooksByKeyDoesNotRunTwiceWhatHasAReference(t *testing.T) {
 		run, err := b.engine.Begin(ctx, op)
 		must(t, err)
 		must(t, run.Park(ctx))
-		if got := b.pass(reconcile.Options{}); got != (reconcile.Report{Looked: 1, Left: 1}) || len(asked) != 0 {
+		if got := b.pass(reconcile.Options{}); got != (reconcile.Report{Looked: 1, Blind: 1}) || len(asked) != 0 {
 			t.Errorf("%+v, the verifier was asked about %+v; want it left, and nothing asked", got, asked)
 		}
 		b.is(run.ID(), store.Unknown)

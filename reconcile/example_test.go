@@ -49,6 +49,6 @@ func Example() {
 	st, err := engine.Lookup(ctx, run.ID())
 	fmt.Printf("%v: %s %v\n", st.Record.State, st.Outcome.Body, err)
 	// Output:
-	// {Looked:1 Completed:1 Failed:0 Again:0 Left:0 Changed:0 Errors:0} <nil>
+	// {Looked:1 Completed:1 Failed:0 Again:0 Left:0 Blind:0 Changed:0 Errors:0} <nil>
 	// completed: "charge 7" <nil>
 }

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/lapse"
 	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/store"
 )
@@ -34,6 +36,11 @@ type Entry struct {
 // one looks into one record.
 func (p *pass) one(ctx context.Context, shown store.Record) {
 	r := p.r
+	defer func() { // of a verifier, or another function of Options
+		if v := recover(); v != nil {
+			p.fail(ctx, stet.Status{Record: shown}, fmt.Errorf("panic: %v\n%s", v, debug.Stack()))
+		}
+	}()
 	st, err := r.look(ctx, shown.ID)
 	if err == nil && (!dead(st.Record) && !r.waited(shown, st.Record) || st.Record.Fence != shown.Fence) {
 		p.add(func(rep *Report) { rep.Looked++; rep.Changed++ })
@@ -58,7 +65,7 @@ func (p *pass) one(ctx context.Context, shown store.Record) {
 	if st.Record.State == store.Running && !r.o.DryRun {
 		// Before anybody is asked: what a run that is not dead notes down from now
 		// on is refused, so the verdict is about what was shown.
-		if st, err = r.park(ctx, st, class); err != nil {
+		if st, err = r.end(ctx, st, class); err != nil {
 			p.fail(ctx, st, err)
 			return
 		}
@@ -71,6 +78,9 @@ func (p *pass) one(ctx context.Context, shown store.Record) {
 	switch {
 	case ctx.Err() != nil:
 		return // what was cut short is no verdict
+	case errors.Is(err, errBlind):
+		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Verdict: store.Unknown, Err: err})
+		p.add(func(rep *Report) { rep.Looked++; rep.Blind++ })
 	case err != nil:
 		r.event(ctx, st, class, err)
 		_ = r.audit(ctx, Entry{Stage: Left, Status: st, Verdict: store.Unknown, Err: err})
@@ -158,6 +168,9 @@ func (r *Reconciler) waited(shown, now store.Record) bool {
 	return shown.State == store.Accepted && now.State == store.Accepted
 }
 
+// errBlind: the class has a verifier, and the record keeps nothing by which to ask it.
+var errBlind = errors.New("its record keeps neither the key nor a reference by which Verify could be asked; see Policy.KeepKey and Options.ByRef")
+
 // decide asks who may know, and then the policy.
 func (r *Reconciler) decide(ctx context.Context, st stet.Status, p stet.Policy) (v stet.Verdict, err error) {
 	if st.Record.State == store.Accepted { // no verifier is needed
@@ -173,7 +186,10 @@ func (r *Reconciler) decide(ctx context.Context, st stet.Status, p stet.Policy) 
 	}
 	// A verifier that looks for an empty key, or an empty reference, finds nothing, and would
 	// say that it did not happen.
-	if err == nil && v.State() == store.Unknown && p.Verify != nil && (st.Op.Key != "" || r.o.ByRef && st.Op.Ref != "") {
+	if err == nil && v.State() == store.Unknown && p.Verify != nil {
+		if st.Op.Key == "" && (!r.o.ByRef || st.Op.Ref == "") {
+			return v, errBlind // Policy.Stale is for what Verify does not know, and it was not asked
+		}
 		v, err = p.Verify(bounded, st)
 	}
 	switch {
@@ -193,22 +209,15 @@ func (r *Reconciler) event(ctx context.Context, st stet.Status, class string, er
 	r.engine.Observe(ctx, observe.Event{Kind: observe.Resolved, ID: rec.ID, Class: class, State: store.Unknown, Fence: rec.Fence, Attempt: rec.Attempt, Err: err})
 }
 
-// park makes a run unknown whose lease has run out, as a claim does, tells the
-// engine's observer, and returns what has become of it.
-func (r *Reconciler) park(ctx context.Context, st stet.Status, class string) (stet.Status, error) {
+// end ends a run whose lease has run out, before a verifier is asked about it.
+func (r *Reconciler) end(ctx context.Context, st stet.Status, class string) (stet.Status, error) {
 	rec := st.Record
-	req := store.ClaimRequest{ID: rec.ID, Scope: rec.Scope, Fingerprint: rec.Fingerprint, Owner: store.NewOwner(), Lease: store.MinLease}
-	now, err := r.engine.Store().Claim(ctx, req)
-	switch {
-	case stet.KindOf(err) == stet.KindMismatch: // forgotten, and used for something else
-	case err != nil:
-		return st, fmt.Errorf("park: %w", err)
-	case now.State == store.Running && now.Owner == req.Owner: // it was released this very moment
-		p, _ := r.engine.Policy(class)
-		if err := r.engine.Store().Release(context.WithoutCancel(ctx), now.Claim(), p.Retention); err != nil {
-			r.o.ErrorLog.WarnContext(ctx, "reconcile: a claim was not given back; it will be parked", slog.String("id", rec.ID.String()), slog.Any("error", err))
-		}
-	case now.State == store.Unknown && now.Fence == rec.Fence:
+	p, _ := r.engine.Policy(class)
+	now, err := lapse.End(ctx, r.engine.Store(), rec, p.Retention)
+	if err != nil && !errors.Is(err, store.ErrFenced) { // fenced: another process was faster
+		return st, fmt.Errorf("the lapsed run could not be ended: %w", err)
+	}
+	if now.State == store.Unknown && now.Fence == rec.Fence {
 		r.engine.Observe(ctx, observe.Event{Kind: observe.Parked, ID: rec.ID, Class: class, State: store.Unknown, Fence: rec.Fence, Attempt: rec.Attempt})
 	}
 	return r.look(ctx, rec.ID)

@@ -26,7 +26,9 @@
 //	                                 runs again then, and a step that was done does not
 //	MayRunAgain                      the same, unless a step is in doubt: left unknown
 //	CannotKnow                       Policy.Stale is the verdict
-//	an error                         left as it is, and asked about again in the next pass
+//	was not asked, as it would be    left unknown, and counted as Blind
+//	asked by an empty key
+//	an error, or a panic             left unchanged, and asked about again in the next pass
 package reconcile
 
 import (
@@ -117,6 +119,7 @@ type Report struct {
 	Failed    int // settled as failed
 	Again     int // to be run again
 	Left      int // the verifier cannot know: left unknown, or waiting
+	Blind     int // left unknown: the class has a Verify, and the record keeps nothing by which to ask it (Policy.KeepKey, Options.ByRef)
 	Changed   int // by another process meanwhile
 	Errors    int // could not be read, verified, audited or resolved; the next pass tries again
 }

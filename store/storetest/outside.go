@@ -12,6 +12,8 @@ var outsideChecks = []check{
 		outsideIsClaimedAgain},
 	{"a sweep makes a dead run retryable that was settled outside", "an unknown record is a person's work; this one is not unknown.",
 		outsideIsSwept},
+	{"Take ends a dead run that is settled outside, and grants nothing", "a reconciler ends the run before it asks what happened; label and attempt are those of the run.",
+		outsideIsEndedByTake},
 	{"a run that is settled outside may settle late, if no other has come", "the transaction of a service may take longer than the lease.",
 		outsideSettlesLate},
 	{"a run is settled outside only if its own claim said so", "what an earlier claim of the key said proves nothing of this run.",
@@ -68,6 +70,18 @@ func outsideIsSwept(f *fixture) {
 	f.fenced("a Settle after the sweep", f.store.Settle(f.ctx, dead.Claim(), completed("late"), f.keep))
 	if again := f.grant(byAnother(req)); again.Fence <= dead.Fence || again.Attempt != 2 {
 		f.Errorf("a claim after the sweep returned %s; want attempt 2, above fence %d", show(again), dead.Fence)
+	}
+}
+
+func outsideIsEndedByTake(f *fixture) {
+	if f.can.works == nil {
+		return
+	}
+	req, dead := f.outside()
+	f.pass(1)
+	rec, err := f.can.works.Take(f.ctx, store.TakeRequest{ID: req.ID, Owner: store.NewOwner(), Lease: f.unit})
+	if err != nil || rec.State != store.Retryable || rec.Fence != dead.Fence || rec.Attempt != 1 || rec.Label != req.Label {
+		f.Errorf("Take of a dead run that is settled outside: %s, %v; want it retryable, attempt 1, under fence %d", show(rec), err, dead.Fence)
 	}
 }
 
