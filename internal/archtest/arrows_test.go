@@ -54,7 +54,7 @@ var arrows = []struct{ from, to string }{
 var modules = []string{"proof", "bench", "examples"}
 
 // standard are the packages that import the standard library only, and one another.
-var standard = []string{"stet", "store", "observe", "codec", "internal/coding", "internal/fault", "internal/timer", "internal/seal", "store/memory", "stetlog"}
+var standard = []string{"stet", "store", "observe", "codec", "internal/coding", "internal/fault", "internal/lapse", "internal/timer", "internal/seal", "store/memory", "stetlog"}
 
 // pkg is the package of a file or of an import path; ok says that it is ours.
 func pkg(p string) (name string, ok bool) {
