@@ -134,8 +134,9 @@ func (en entry) share(err error) entry {
 		// would not help.
 		en.err, en.shared = err, true
 	case KindMismatch:
-		// The record refuses all that ask for something else, if it says for what.
-		en.refuses, en.shared = true, en.rec.State != store.None && en.rec.Fingerprint != (store.Fingerprint{})
+		// The record refuses all that ask for something else. A transaction of another
+		// process need not say what it asks for.
+		en.refuses, en.shared = true, en.rec.State != store.None && (en.rec.Fence != 0 || en.rec.Fingerprint != (store.Fingerprint{}))
 	}
 	return en
 }

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, MutableMapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from anyio import CancelScope
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.routing import Host, Match, Mount
 
@@ -18,6 +24,13 @@ from .core import MAX_HELD, Guard, Options, Run, log
 from .emit import AsyncEmit, Emit, blocking, waiting
 from .sql import Database
 from .threads import Threaded
+
+try:
+    from fastapi.exceptions import RequestValidationError
+except ImportError:  # Starlette alone
+    _INVALID: tuple[type[Exception], ...] = ()
+else:
+    _INVALID = (RequestValidationError,)
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -29,6 +42,8 @@ T = TypeVar("T")
 
 _RUN = "stet.run"
 _MARK = "__stet__"
+_INSIDE = (BaseHTTPMiddleware, CORSMiddleware, GZipMiddleware)
+"""Middleware that must be around. Behind the sidecar, which sends what is stored, only the first must."""
 _SAFE = ("GET", "HEAD", "OPTIONS", "TRACE")
 
 
@@ -50,6 +65,7 @@ class Idempotent(Guard):
     def __init__(self, database: Database, scope: Callable[[Request], str | None | Awaitable[str | None]] | None = None, **options: Any) -> None:
         super().__init__(Threaded(database) if database.blocking else database, Options(**options))
         self.check_scope(scope)
+        self.invalid = _INVALID
         self._scope = scope
         self._ending: set[asyncio.Future[Any]] = set()
 
@@ -61,12 +77,35 @@ class Idempotent(Guard):
     async def transaction(self, request: Request) -> Any:
         """The dependency: the transaction of this request, which the middleware commits. In Starlette:
         await idempotent.transaction(request)."""
-        return self._of(request).transaction.handle
+        return self._of(request).handle()
+
+    def joins(self, dependency: Callable[[], Any]) -> Callable[..., AsyncIterator[Any]]:
+        """A dependency for FastAPI that yields the transaction of a protected request, and else what dependency, which has no
+        parameters, yields or returns. With it existing code joins the transaction:
+
+            app.dependency_overrides[get_session] = idempotent.joins(get_session)
+        """
+
+        async def joined(request: Request) -> AsyncIterator[Any]:
+            if _RUN in request.scope:
+                yield self._of(request).handle()
+            elif inspect.isasyncgenfunction(dependency):
+                async with asynccontextmanager(dependency)() as found:
+                    yield found
+            elif inspect.isgeneratorfunction(dependency):
+                with contextmanager(dependency)() as found:
+                    yield found
+            else:
+                found = dependency()
+                yield await found if inspect.isawaitable(found) else found
+
+        return joined
 
     async def emit(self, request: Request) -> Emit | AsyncEmit:
         """The dependency: what adds messages to the outcome of this request, of which the package's Emit says more. It is
         awaited over a database for asyncio, and not over a blocking one. In Starlette: await idempotent.emit(request)."""
         run = self._of(request)
+        run.used = True
         plain = getattr(run.transaction, "plain", None)
         return blocking(run, plain) if plain else waiting(run)
 
@@ -78,7 +117,15 @@ class Idempotent(Guard):
         return run
 
     def middleware(self, app: App) -> App:
-        """The middleware, for add_middleware. Authentication that scope relies on is added after it."""
+        """The middleware, for add_middleware. Middleware that is added after it is around it, and must be: authentication that scope relies
+        on, @app.middleware("http"), CORS, compression. RuntimeError at the start if one of the last three is inside."""
+        inner = app
+        while inner is not None:
+            if isinstance(inner, BaseHTTPMiddleware if self.options.sidecar else _INSIDE):
+                raise RuntimeError(f"stet: {type(inner).__name__} is inside of stet's middleware, where background tasks would run before the commit, and retries "
+                                   'would get the headers or the compression of the first caller: call app.add_middleware(idempotent.middleware) '
+                                   'before it is added (of @app.middleware("http"), too)')
+            inner = getattr(inner, "app", None)
 
         async def protected(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http" or scope["method"].upper() in _SAFE:
@@ -155,42 +202,80 @@ class Idempotent(Guard):
         return b"".join(chunks)
 
     async def _run(self, run: Run, app: App, scope: Scope, receive: Receive, send: Send) -> None:
-        response = _Response(run, send, self._to_the_end)
+        response, late, thread = _Response(run, send, self._to_the_end), False, None
         try:
             scope[_RUN] = run
             scope["extensions"] = {}  # a file that the server sends by itself could not be kept
             work = app(scope, receive, response.take)
-            await (_whole(work) if isinstance(self.database, Threaded) else work)
+            if isinstance(self.database, Threaded):
+                thread = await _whole(work, response, self.options.timeout)
+                late = thread is not None
+            else:
+                late = await _within(work, response, self.options.timeout)
         finally:
-            missing = not response.ended
+            missing, response.ended = not response.ended, True
             if missing:
-                response.ended = True
-                await self._to_the_end(run.undo())
-        if missing:
+                run.over = True  # a thread that goes on is ended by its next use of the handle
+                undone = self._ends(_undo(run, thread))
+                await (asyncio.sleep(0) if thread else asyncio.shield(undone))
+        if late:
+            log.error("%s has not answered within %g s (the option timeout); it was rolled back. If it waits for a second connection of the pool that "
+                      "stet uses, let that code use the transaction: see joins", run.name, self.options.timeout)
+        elif missing:
             log.error("an endpoint returned without a whole response; nothing was executed")
+        if missing:
             await _send(send, self.problem(problems.RESPONSE_MISSING))
 
-    async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Does what ends a transaction, whether or not the request is cancelled meanwhile."""
+    def _ends(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.ensure_future(work)
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
-        return await asyncio.shield(task)
+        return task
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Does what ends a transaction, whether or not the request is cancelled meanwhile."""
+        return await asyncio.shield(self._ends(work))
 
 
-async def _whole(work: Awaitable[None]) -> None:
-    """Waits for an application, cancelled or not: a thread of it may use the connection, and is not ended by that."""
-    task, cancelled = asyncio.ensure_future(work), False
+async def _undo(run: Run, thread: asyncio.Task[None] | None) -> None:
+    """Rolls back, when a thread that uses the connection has ended."""
+    if thread:
+        await asyncio.wait([thread])
+        thread.exception()  # so that asyncio does not warn of it
+    await run.undo()
+
+
+async def _within(work: Awaitable[None], response: _Response, seconds: float) -> bool:
+    """Waits for an application, and cancels it if its response is not whole in time; True then."""
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            response.whole = lambda: limit.reschedule(None)  # background tasks have no limit
+            await work
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return True
+    return False
+
+
+async def _whole(work: Awaitable[None], response: _Response, seconds: float) -> asyncio.Task[None] | None:
+    """Waits for an application, cancelled or not: a thread of it may use the connection, and is not ended by that. It returns
+    the application if its response is not whole in time."""
+    task, cancelled, end = asyncio.ensure_future(work), False, time.monotonic() + seconds
     with CancelScope(shield=True):
         while not task.done():
+            left = None if response.ended else end - time.monotonic()
+            if left is not None and left <= 0:
+                return task
             try:
-                await asyncio.wait([task])
+                await asyncio.wait([task], timeout=left if left is None else min(left, 1))
             except asyncio.CancelledError:
                 cancelled = True
     if cancelled:
         task.exception()  # so that asyncio does not warn of it
         raise asyncio.CancelledError
     task.result()
+    return None
 
 
 class _Response:
@@ -202,26 +287,33 @@ class _Response:
         self._start: Message | None = None
         self._chunks: list[bytes] = []
         self._size = 0
+        self._outer = sys.exc_info()[1]  # of code around, which is no exception of the handler's
+        self._raised: BaseException | None = None
         self.ended = False  # the transaction is over
+        self.whole: Callable[[], None] = lambda: None  # called when the response is
 
     async def take(self, message: Message) -> None:
         if message["type"] == "http.response.start" and not self.ended:
             self._start = message
+            raised = sys.exc_info()[1]  # the response is sent by an exception handler, from within its except
+            self._raised = raised if raised is not self._outer else None
         elif message["type"] == "http.response.body" and self._start is not None and not self.ended:
             self._chunks.append(bytes(message.get("body", b"")))
             self._size += len(self._chunks[-1])
             if self._size > MAX_HELD:
                 self.ended = True
+                self.whole()
                 await self._to_the_end(self._run.undo())
                 await _send(self._send, self._run.guard.problem(problems.RESPONSE_TOO_LARGE))
             elif not message.get("more_body", False):
                 self.ended = True
+                self.whole()
                 await self._end(self._start)
 
     async def _end(self, start: Message) -> None:
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in start.get("headers", ())]
         answer = Answer(start["status"], headers, b"".join(self._chunks))
-        sent = await self._to_the_end(self._run.finish(answer))
+        sent = await self._to_the_end(self._run.finish(answer, self._raised))
         if sent is not answer:
             return await _send(self._send, sent)
         await self._send(start)

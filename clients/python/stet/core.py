@@ -13,6 +13,7 @@ from typing import Any
 from . import answer as problems
 from .answer import PROBLEM_BASE, Answer, Problem
 from .fingerprint import Fields, request_fingerprint
+from .handle import Handle
 from .key import KeyFlaw, parse_key
 from .sql import Database, DatabaseError, Transaction, answered, emit, settle_in, statements
 
@@ -70,6 +71,11 @@ class Options:
     """What operators read as the class."""
     store_set_cookie: bool = False
     """Keep Set-Cookie, too, so that a retry gets the session of the first caller."""
+    timeout: float = 30.0
+    """How many seconds an endpoint of FastAPI or Starlette has until its response is whole. Then it is rolled back and answered with 500.
+    A view of Flask cannot be ended: there it must keep its default."""
+    require_transaction: bool = False
+    """Roll back, with 500, what a handler answers that never asked for the transaction. By default that is logged, once for each handler."""
     patience: float = 10.0
     """How many seconds a COMMIT without an answer is looked after."""
     problem_base: str = PROBLEM_BASE
@@ -93,13 +99,15 @@ class Guard:
         self.sql_begin, self.sql_settle = statements(database.mark, options.schema, options.prefix)
         self.sql_emit = emit(database.mark, options.schema, options.prefix)
         self.sql_settle_in = settle_in(database.mark, options.schema, options.prefix)
+        self.invalid: tuple[type[Exception], ...] = ()
+        """Exceptions of a framework that refuses a request before its handler runs."""
         self._logged: set[str] = set()
 
-    def log_once(self, message: str) -> None:
+    def log_once(self, message: str, level: int = logging.ERROR) -> None:
         """Logs what any request can cause."""
         if message not in self._logged:
             self._logged.add(message)
-            log.error(message)
+            log.log(level, message)
 
     def check_scope(self, scope: Any) -> None:
         if self.options.sidecar and scope is not None:
@@ -143,7 +151,13 @@ class Guard:
     async def start(self, scope: str, key: str, name: str, method: str, target: bytes, headers: Fields, body: bytes) -> Run | Answer:
         """Begins the operation: a Run to be executed, or what is answered without one."""
         print_ = request_fingerprint(method, target, headers, body, self.options.canonical)
-        arguments = (scope, key, print_, self.options.namespace, label(self.options.class_), label(name), "")
+        begun = await self.begin((scope, key, print_, self.options.namespace, label(self.options.class_), label(name), ""))
+        if isinstance(begun, Answer):
+            return _of_origin(begun, headers)
+        begun.name = name
+        return begun
+
+    async def begin(self, arguments: tuple[Any, ...]) -> Run | Answer:
         transaction = await self.open()
         if isinstance(transaction, Answer):
             return transaction
@@ -171,10 +185,20 @@ class Guard:
         if error.sqlstate in ("ST004", "ST005"):
             log.error("a stored outcome cannot be read: %s", error)
             return self.problem(problems.RESULT_UNREADABLE)
-        log.error("an operation could not begin; nothing was executed: %s", error)
+        log.error("an operation could not begin; nothing was executed: %s%s", error, self._advice(error))
         if answered(error) and error.sqlstate[:2] not in ("40", "53", "55"):  # not a conflict or a lack of resources
             return self.problem(problems.MISCONFIGURED)
         return self.problem(problems.STORE_UNAVAILABLE, retry_after=_RETRY_AFTER)
+
+    def _advice(self, error: DatabaseError) -> str:
+        """What to do about a database that is not prepared."""
+        schema = self.options.schema
+        if error.sqlstate in ("3F000", "42883"):  # no such schema, no such function
+            return f". Run: stet migrate up --store-schema {schema}, as the owner of the database"
+        if error.sqlstate == "42501":
+            functions = ", ".join(f"{schema}.{self.options.prefix}{name}" for name in ("begin", "settle"))
+            return f". Run, as the owner of the database: GRANT USAGE ON SCHEMA {schema} TO your_role; GRANT EXECUTE ON FUNCTION {functions} TO your_role"
+        return ""
 
     def told(self, begun: Begun) -> Answer:
         """What is answered for a row that is not "run"."""
@@ -192,7 +216,7 @@ class Guard:
 
     def _replay(self, begun: Begun) -> Answer:
         headers = [(name, value) for name, values in begun.headers.items() for value in values
-                   if name.lower() not in ("content-length", "cache-control")]
+                   if name.lower() != "content-length"]
         status, content_type = begun.status, begun.content_type
         if status is None:  # not a response: of a worker, or of a function
             if begun.state == "failed":
@@ -202,7 +226,9 @@ class Guard:
             content_type = (content_type or _guessed(begun.body)) if begun.body else None
         if content_type:
             headers.append(("Content-Type", content_type))
-        headers += [("Idempotent-Replayed", "true"), ("Cache-Control", "no-store")]
+        headers.append(("Idempotent-Replayed", "true"))
+        if not any(name.lower() == "cache-control" for name, _ in headers):
+            headers.append(("Cache-Control", "no-store"))
         return Answer(status, headers, begun.body if body_allowed(status) else b"")
 
 
@@ -211,21 +237,48 @@ class Run:
 
     def __init__(self, guard: Guard, transaction: Transaction, claim: str) -> None:
         self.guard, self.transaction, self.claim = guard, transaction, claim
+        self.name = ""
+        """Of the operation, for logs."""
         self.over = False
         """The response is whole, or was given up: the connection is the pool's again."""
+        self.used = False
+        """The handler has asked for the transaction."""
+        self._handle = Handle(transaction.handle, lambda: self.over)
+
+    def handle(self) -> Any:
+        """The transaction, for the handler."""
+        self.used = True
+        return self._handle
 
     async def undo(self) -> None:
         """Rolls back: nothing was executed, and the key may be used again."""
         self.over = True
         await self.transaction.close()
 
-    async def finish(self, answer: Answer) -> Answer:
+    async def finish(self, answer: Answer, raised: BaseException | None = None) -> Answer:
         """Settles and commits a response, or rolls back if it says that the operation has failed or was
-        not executed. It returns what is to be sent: the response itself, nearly always."""
+        not executed. It returns what is to be sent: the response itself, nearly always.
+
+        raised is the exception of which the framework made the response. It undoes the writes; a refusal is then
+        stored without them."""
         self.over = True
-        if not kept(answer):
+        if not kept(answer) or isinstance(raised, self.guard.invalid):
             await self.undo()
             return answer
+        if raised is not None:
+            await self.undo()
+            if answer.status >= 300:
+                return await self.refuse(answer)
+            log.error("an exception was answered with the status %d; it was rolled back, and its response was not sent", answer.status)
+            return self.guard.problem(problems.RESPONSE_MISSING)
+        if not self.used:
+            unused = f"{self.name or 'a handler'} is protected and never asked for the transaction, so its writes are a commit of their own, and a " \
+                     "crash between the two makes a retry write again: take it by Depends(idempotent.transaction), or idempotent.transaction in Flask"
+            if self.guard.options.require_transaction:
+                log.error("%s; it was rolled back", unused)
+                await self.undo()
+                return self.guard.problem(problems.MISCONFIGURED)
+            self.guard.log_once(unused, logging.WARNING)
         try:
             await self.settle(answer)
         except BaseException as error:
@@ -253,6 +306,10 @@ class Run:
 
     async def unanswered(self, answer: Answer, cause: Exception) -> Answer:
         """What is answered where COMMIT was not."""
+        raise NotImplementedError
+
+    async def refuse(self, answer: Answer) -> Answer:
+        """Stores a refusal in a transaction of its own, after the writes were undone. It returns what is to be sent."""
         raise NotImplementedError
 
     def settlement(self, answer: Answer) -> tuple[Any, ...]:
@@ -283,6 +340,20 @@ class Alone(Run):
     def __init__(self, guard: Guard, transaction: Transaction, arguments: tuple[Any, ...], begun: Begun) -> None:
         super().__init__(guard, transaction, begun.claim)
         self._arguments, self._fence = arguments, begun.fence
+
+    async def refuse(self, answer: Answer) -> Answer:
+        again = await self.guard.begin(self._arguments)
+        if isinstance(again, Answer):
+            return again  # of a retry that came in between, or the database has gone
+        again.used = True
+        return await again.finish(answer)
+
+    def unsettled(self, error: BaseException) -> Answer:
+        if isinstance(error, DatabaseError) and error.sqlstate == "ST002":
+            log.error("a handler has ended the transaction that it was given, by COMMIT or ROLLBACK, which is not its to end; nothing was settled, "
+                      "and a retry runs again: %s", self.name)
+            raise RuntimeError("stet: the handler has ended the transaction that it was given; use a savepoint instead") from None
+        return super().unsettled(error)
 
     async def unanswered(self, answer: Answer, cause: Exception) -> Answer:
         """Finds out what became of a commit whose answer is lost. The transaction holds the key until it
@@ -328,6 +399,15 @@ def kept(answer: Answer) -> bool:
     """Is it an outcome to keep? The others are passed on, and rolled back: 500 and above and 408, which have
     failed, and 401, 403, 407, 425 and 429, which come before an execution."""
     return answer.status < 500 and answer.status not in (401, 403, 407, 408, 425, 429)
+
+
+def _of_origin(answer: Answer, headers: Fields) -> Answer:
+    """A replay for a request of another origin than the stored one has no Access-Control-* fields of that."""
+    allowed = answer.values("Access-Control-Allow-Origin")
+    origin = [value.decode("latin-1") for name, value in headers if name.lower() == b"origin"]
+    if not allowed or not origin or allowed == ["*"] or allowed == origin:
+        return answer
+    return Answer(answer.status, [(n, v) for n, v in answer.headers if not n.lower().startswith("access-control-")], answer.body)
 
 
 def body_allowed(status: int) -> bool:

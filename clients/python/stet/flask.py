@@ -44,18 +44,21 @@ class Idempotent(Guard):
         if not database.blocking:
             raise TypeError("stet: Flask needs a blocking database: Psycopg or SQLAlchemy, not those for asyncio")
         super().__init__(database, Options(**options))
+        if self.options.timeout != Options.timeout:
+            raise TypeError("stet: a view of Flask cannot be ended, so there is no option timeout: let the server end it")
         self.check_scope(scope)
         self._scope = scope
 
     @property
     def transaction(self) -> Any:
         """The transaction of this request, which is committed after the view has returned."""
-        return self._of().transaction.handle
+        return self._of().handle()
 
     @property
     def emit(self) -> Emit:
         """What adds messages to the outcome of this request: idempotent.emit("payments", {"paid": 42})."""
         run = self._of()
+        run.used = True
         return blocking(run, run.transaction)
 
     def _of(self) -> Run:
@@ -131,10 +134,12 @@ class Idempotent(Guard):
         return body
 
     def _finish(self, run: Run, view: Callable[[], Any]) -> Any:
+        raised = None
         try:
             try:
                 returned = view()
             except Exception as error:
+                raised = error
                 returned = current_app.handle_user_exception(error)  # abort(404), or the app's own error handlers
             response = current_app.make_response(returned)
             response.direct_passthrough = False
@@ -147,7 +152,7 @@ class Idempotent(Guard):
             call(run.undo())
             return _response(self.problem(problems.RESPONSE_TOO_LARGE))
         answer = Answer(response.status_code, list(response.headers.items()), body)
-        sent = call(run.finish(answer))
+        sent = call(run.finish(answer, raised))
         return response if sent is answer else _response(sent)
 
 

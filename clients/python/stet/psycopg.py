@@ -51,7 +51,7 @@ class _Blocking:
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         try:
             with self.handle.cursor(row_factory=_as_tuple) as cursor:
-                return cursor.execute(sql, arguments).fetchone()
+                return cursor.execute(sql, arguments, prepare=False).fetchone()  # a pooler may give the next transaction another server connection
         except Exception as error:
             raise DatabaseError(error) from None
 
@@ -96,7 +96,7 @@ class _Async:
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         try:
             async with self.handle.cursor(row_factory=_as_tuple) as cursor:
-                await cursor.execute(sql, arguments)
+                await cursor.execute(sql, arguments, prepare=False)
                 return await cursor.fetchone()
         except Exception as error:
             raise DatabaseError(error) from None

@@ -77,6 +77,13 @@ class Claimed(Run):
         log.error("the claim of the sidecar has ended or was never one of this database: this try was rolled back")
         return self.guard.problem(problems.IN_FLIGHT, "This try was too late, and was rolled back. Another one may have been executed.", 1)
 
+    async def refuse(self, answer: Answer) -> Answer:
+        again = await begin(self.guard, self.claim)
+        if isinstance(again, Answer):
+            return again
+        again.used = True
+        return await again.finish(answer)
+
     async def unanswered(self, answer: Answer, cause: Exception) -> Answer:
         if answered(cause):
             raise cause

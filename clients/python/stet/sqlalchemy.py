@@ -9,6 +9,8 @@ from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import Any
 
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from .sql import DatabaseError
 
@@ -34,8 +36,11 @@ class SQLAlchemy(_Marks):
         self._session = session
 
     async def begin(self) -> _Blocking:
-        stack = ExitStack()
-        return _Blocking(stack.enter_context(self._session()), stack)
+        with ExitStack() as stack:
+            session = stack.enter_context(self._session())
+            if isinstance(session, Session):  # which would wait for its pool later, in the thread of those that end
+                session.connection()
+            return _Blocking(session, stack.pop_all())
 
     async def pause(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -71,8 +76,11 @@ class AsyncSQLAlchemy(_Marks):
         self._session = session
 
     async def begin(self) -> _Async:
-        stack = AsyncExitStack()
-        return _Async(await stack.enter_async_context(self._session()), stack)
+        async with AsyncExitStack() as stack:
+            session = await stack.enter_async_context(self._session())
+            if isinstance(session, AsyncSession):
+                await session.connection()
+            return _Async(session, stack.pop_all())
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -65,10 +65,11 @@ class Transaction:
 
 
 async def send(app: Any, path: str = "/pay", method: str = "POST", body: bytes = b"{}", key: str | None = "k", more: bool = False,
-               database: Database | None = None, claim: str | None = None) -> list[Any]:
+               database: Database | None = None, claim: str | None = None, origin: str = "", account: str = "") -> list[Any]:
     """The messages of the answer."""
     headers = [(b"content-type", b"application/json")] + ([(b"idempotency-key", key.encode())] if key else []) \
-        + ([(b"stet-claim", claim.encode())] if claim else [])
+        + ([(b"stet-claim", claim.encode())] if claim else []) + ([(b"origin", origin.encode())] if origin else []) \
+        + ([(b"x-account", account.encode())] if account else [])
     scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "path": path, "raw_path": path.encode(),
              "query_string": b"", "headers": headers, "scheme": "http", "server": ("t", 80), "client": ("c", 1), "root_path": ""}
     incoming = [{"type": "http.request", "body": body, "more_body": more}, {"type": "http.disconnect"}]
@@ -138,7 +139,7 @@ class Middleware(unittest.IsolatedAsyncioTestCase):
         @idempotent
         async def pay(tasks: BackgroundTasks, tx: str = Depends(idempotent.transaction)) -> str:
             tasks.add_task(database.done.append, "task")
-            database.done.append(tx)
+            database.done.append(tx.lower())
             return "paid"
 
         messages = await send(app, database=database)
@@ -226,7 +227,7 @@ class Middleware(unittest.IsolatedAsyncioTestCase):
                 yield b"paid"
             return StreamingResponse(chunks())
 
-        with self.assertNoLogs("stet"):
+        with self.assertNoLogs("stet", "ERROR"):
             self.assertEqual(await send(app), [])  # its receive says that the client has left
         database.commits.set_result(None)
         while "close" not in database.done:
@@ -278,7 +279,7 @@ class Middleware(unittest.IsolatedAsyncioTestCase):
         wrapped.add_middleware(idempotent.middleware)
         inside = Starlette(routes=[Mount("/v1", idempotent.middleware(plain()))])
         for app, path in ((wrapped, "/v1/pay"), (inside, "/v1/pay"), (idempotent.middleware(plain()), "/pay"),
-                          (idempotent.middleware(CORSMiddleware(plain(), ["*"])), "/pay")):
+                          (CORSMiddleware(idempotent.middleware(plain()), ["*"]), "/pay")):
             database.rows, database.done = [RUN], []
             self.assertEqual((await send(app, path))[1]["body"], b"paid")
             self.assertEqual(database.done, ["begin", "settle", "commit", "committed", "close"])

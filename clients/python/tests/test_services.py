@@ -5,14 +5,29 @@ from __future__ import annotations
 import asyncio
 import base64
 import concurrent.futures
+import functools
 import json
+import os
+import time
 import unittest
+from contextlib import nullcontext
+from datetime import timedelta
+from typing import Any
 from urllib.parse import urlsplit
 
 import asyncpg
+import psycopg
+import test_asgi
+from fastapi import Depends, FastAPI
 from service import BINARY
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import sessionmaker
+from stet.asgi import Idempotent
 from stet.asyncpg import Asyncpg
+from stet.psycopg import AsyncPsycopg, Psycopg
 from stet.sql import statements
+from stet.sqlalchemy import AsyncSQLAlchemy, SQLAlchemy
 from support import Ledger, Service, ServiceTest, database_url
 from wire import Proxy
 
@@ -64,7 +79,7 @@ class Promises:
     def test_another_request_under_the_key_is_refused(self: ServiceTest) -> None:
         amount, key = self.amount(), self.key()
         self.service.pay(key, amount)
-        for got in (self.service.pay(key, amount + 1), self.service.pay(key, amount, Content_Type="application/json; charset=utf-8"),
+        for got in (self.service.pay(key, amount + 1), self.service.pay(key, amount, Content_Type="application/json; charset=latin-1"),
                     self.service.send(b'{"amount": %d}' % amount, "/payments?x=1", key=key)):
             self.assertEqual((got.status, got.problem), (422, "mismatch"))
         self.assertEqual(self.ledger.paid(amount), 1)
@@ -109,13 +124,21 @@ class Promises:
                 self.assertEqual(self.service.pay(key, amount).status, 201)
                 self.assertEqual(self.ledger.paid(amount), 1)
 
-    def test_a_refusal_is_an_answer_that_is_kept(self: ServiceTest) -> None:
-        for do, status in (("refuse", 402), ("abort", 404)):
+    def test_a_refusal_is_stored_and_a_raised_one_has_its_writes_undone(self: ServiceTest) -> None:
+        for do, status, paid in (("refuse", 402, 1), ("abort", 404, 0)):
             with self.subTest(do):
                 amount, key = self.amount(), self.key() + do
                 first, again = self.service.pay(key, amount, do), self.service.pay(key, amount, "refuse")
                 self.assertEqual((first.status, again.replayed, again.same()), (status, True, first.same()))
-                self.assertEqual(self.ledger.paid(amount), 1)
+                self.assertEqual(self.ledger.paid(amount), paid)
+
+    def test_a_handler_that_rolls_back_itself_is_told_so_in_the_log(self: ServiceTest) -> None:
+        service = Service(self.flavour)
+        self.addCleanup(service.end)
+        amount, key = self.amount(), self.key()
+        self.assertEqual((service.pay(key, amount, "rollback").status, self.ledger.paid(amount)), (500, 0))
+        self.assertIn("a handler has ended the transaction that it was given", service.end())
+        self.assertEqual(self.service.pay(key, amount).status, 201)
 
     def test_an_answer_too_large_to_keep_is_sent_once(self: ServiceTest) -> None:
         amount, key = self.amount(), self.key()
@@ -196,6 +219,7 @@ class Promises:
             self.ledger.connection.execute("GRANT EXECUTE ON FUNCTION stet.stet_begin, stet.stet_settle TO shop")
         said = service.end()
         self.assertIn("permission denied", said)
+        self.assertIn("GRANT EXECUTE ON FUNCTION stet.stet_begin, stet.stet_settle TO your_role", said)
         for secret in ("secret", "c1."):
             self.assertNotIn(secret, said)
 
@@ -220,6 +244,64 @@ class Pools(unittest.IsolatedAsyncioTestCase):
                 row = await transaction.row(begin, ("acct_1", "pool", None, "", "", "", ""))
                 await transaction.close()
                 self.assertEqual(row[0], "run", "what was closed was not rolled back")
+
+    async def test_a_pool_smaller_than_the_callers_serves_all(self) -> None:
+        """Those that begin wait for the pool, and never the threads that settle and commit."""
+        self.addCleanup(Ledger().close)
+        engine = create_engine(database_url("shop").replace("postgres://", "postgresql+psycopg2://"), pool_size=2, max_overflow=0, pool_timeout=60)
+        self.addCleanup(engine.dispose)
+        app = FastAPI()
+        idempotent = Idempotent(SQLAlchemy(sessionmaker(engine)), scope=lambda request: "acct_1")
+        app.add_middleware(idempotent.middleware)
+
+        @app.post("/pay")
+        @idempotent
+        def pay(tx: Any = Depends(idempotent.transaction)) -> str:
+            tx.execute(text("INSERT INTO payments (amount) VALUES (77001)"))
+            time.sleep(0.01)
+            return "paid"
+
+        answers = await asyncio.wait_for(asyncio.gather(*(test_asgi.send(app, key=f"starve-{n}") for n in range(80))), 60)
+        self.assertEqual({messages[0]["status"] for messages in answers}, {200})
+
+
+class BehindPgBouncer(unittest.IsolatedAsyncioTestCase):
+    """Transactions of several clients over one connection of the server, in PgBouncer's transaction mode."""
+
+    async def test_each_driver_runs_and_replays(self) -> None:
+        url = os.environ.get("STET_TEST_PGBOUNCER", "")
+        if not url:
+            raise RuntimeError("STET_TEST_PGBOUNCER is not set: run these tests by: go test ./clients/python")
+        cached = {"statement_cache_size": 0}  # what the service must set for asyncpg
+        engine = create_async_engine(url.replace("postgres://", "postgresql+asyncpg://").partition("?")[0], connect_args=cached, pool_size=2)
+        plain = create_engine(url.replace("postgres://", "postgresql+psycopg2://"), pool_size=2)
+        for name, make in {
+            "psycopg": lambda: Psycopg(functools.partial(nullcontext, psycopg.connect(url))),
+            "psycopg-async": lambda: AsyncPsycopg(nullcontext),
+            "asyncpg": lambda: Asyncpg(functools.partial(asyncpg.connect, url, **cached)),
+            "sqlalchemy": lambda: SQLAlchemy(sessionmaker(plain)),
+            "sqlalchemy-async": lambda: AsyncSQLAlchemy(sessionmaker(engine, class_=AsyncSession)),
+        }.items():
+            with self.subTest(name):
+                databases = [make(), make()]
+                if name == "psycopg-async":
+                    databases = [AsyncPsycopg(functools.partial(nullcontext, await psycopg.AsyncConnection.connect(url))) for _ in range(2)]
+                for n in range(30):
+                    for which, database in enumerate(databases):
+                        begin, settle = statements(database.mark, "stet", "stet_")
+                        arguments = ("acct_1", f"{name}-{which}-{n}", None, "", "", "", "")
+                        transaction = await database.begin()
+                        row = await transaction.row(begin, arguments)
+                        self.assertEqual(row[0], "run")
+                        day = timedelta(days=1)
+                        await transaction.row(settle, (row[1], 201, "{}", "text/plain", b"paid", False, day, day, 1000))
+                        await transaction.commit()
+                        await transaction.close()
+                        transaction = await database.begin()
+                        self.assertEqual((await transaction.row(begin, arguments))[0], "replay")
+                        await transaction.close()
+        await engine.dispose()
+        plain.dispose()
 
 
 if __name__ == "__main__":

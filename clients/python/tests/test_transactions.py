@@ -84,7 +84,7 @@ class Transactions(unittest.IsolatedAsyncioTestCase):
             assert isinstance(run, Run)
             await awaited(run.transaction.handle.rollback())
             await awaited(run.transaction.handle.execute(INSERT % (8200 + n)))
-            with self.assertRaises(DatabaseError):
+            with self.assertRaisesRegex(RuntimeError, "ended the transaction"):
                 await run.finish(Answer(201, [], b"paid"))
             self.assertEqual(self.ledger.paid(8200 + n), 0, "it is paid, and a retry pays again")
             _, run = await self.begin(database, f"rolled-back{n}")
