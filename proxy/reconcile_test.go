@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stet-go/stet"
@@ -309,14 +310,15 @@ func TestReconcileThatCouldAskNobodyIsRefused(t *testing.T) {
 // about one that has none.
 func TestVerifierIsAskedByTheReference(t *testing.T) {
 	for where, c := range map[string]struct{ body, header string }{"/order/id": {`{"order": {"id": "ö 7"}}`, "none"}, "header:x-order": {"{}", "ö 7"}} {
-		happened := map[string]bool{}
+		var happened sync.Map // a set
 		s := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
 			ref, _ := url.PathUnescape(r.Header.Get(proxy.HeaderReference))
+			_, paid := happened.Load(r.Header.Get(proxy.HeaderScope) + " " + ref)
 			switch w.Header().Set(proxy.HeaderOperation, r.Header.Get(proxy.HeaderOperation)); {
 			case r.Method == http.MethodPost:
-				happened[r.Header.Get(proxy.HeaderScope)+" ö 7"] = true
+				happened.Store(r.Header.Get(proxy.HeaderScope)+" ö 7", true)
 				_ = conn(r).Close()
-			case happened[r.Header.Get(proxy.HeaderScope)+" "+ref] && r.Header.Get("Idempotency-Key") == "":
+			case paid && r.Header.Get("Idempotency-Key") == "":
 				_, _ = io.WriteString(w, "charged "+ref)
 			default:
 				w.Header().Set(proxy.HeaderExecution, "none")

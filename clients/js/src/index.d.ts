@@ -57,6 +57,8 @@ interface Common {
   tombstone?: string | null;
   /** How long a handler may take until its response has ended, in milliseconds; then it is rolled back. Default 30000. */
   timeout?: number;
+  /** Roll back, with 500, what a handler answers that never used its client. By default that is logged, once for each operation. */
+  requireTransaction?: boolean;
   /** Where 'stet migrate' has put the functions. Default 'stet'. */
   schema?: string;
   /** As of 'stet migrate --table'. Default 'records'. */

@@ -2,20 +2,20 @@ import { problemBase } from './problem.js';
 import { theSidecars } from './sidecar.js';
 
 const known = new Set(['pool', 'scope', 'sidecar', 'namespace', 'class', 'name', 'ref', 'header', 'maxBody', 'maxResult', 'canonicalize', 'rollsBack', 'keep',
-  'tombstone', 'timeout', 'schema', 'table', 'problemBase', 'log']);
+  'tombstone', 'timeout', 'requireTransaction', 'schema', 'table', 'problemBase', 'log']);
 
 /** Options with their defaults; wrong ones are errors here, and not at the first request. */
 export function checked(options) {
   const o = {
     namespace: '', class: '', header: 'Idempotency-Key', maxBody: 1 << 20, maxResult: 1 << 20, rollsBack, keep: '24 hours', tombstone: null,
-    timeout: 30_000, sidecar: false, schema: 'stet', table: 'records', problemBase, log: report, ...options,
+    timeout: 30_000, requireTransaction: false, sidecar: false, schema: 'stet', table: 'records', problemBase, log: report, ...options,
   };
   const wrong = (what) => {
     throw new TypeError(`stet: ${what}`);
   };
   for (const name of Object.keys(o)) if (!known.has(name)) wrong(`there is no option ${name}`);
   if (typeof o.pool?.connect !== 'function') wrong('the option pool must be a Pool of pg');
-  if (typeof o.sidecar !== 'boolean') wrong('the option sidecar must be true or false');
+  for (const name of ['sidecar', 'requireTransaction']) if (typeof o[name] !== 'boolean') wrong(`the option ${name} must be true or false`);
   if (o.sidecar) {
     for (const name of theSidecars) if (options[name] !== undefined) wrong(`behind the sidecar there is no option ${name}: stet.yaml says it`);
   } else if (typeof o.scope !== 'function') wrong('the option scope is required: a function of the request that says whose key it is, so that no caller gets the response of another');

@@ -59,6 +59,9 @@ async function numbered(tx, { claim }) {
 
 class Transaction {
   open = true;
+  used = false; // by the handler
+  committed = false;
+  depth = 0; // of savepoints that stand for transactions of the handler's
 
   constructor(options, operation, connection) {
     this.options = options;
@@ -136,7 +139,8 @@ class Transaction {
       return this.lookUp();
     }
     this.release(false);
-    if (answer.command !== 'COMMIT') throw new Error('stet: the transaction was rolled back by something else than stet');
+    this.committed = answer.command === 'COMMIT';
+    if (!this.committed) throw new Error('stet: the transaction was rolled back by something else than stet');
     return { action: 'committed' };
   }
 
@@ -222,12 +226,30 @@ function code(error) {
   return typeof error?.code === 'string' && /^[0-9A-DF-Z][0-9A-Z]{4}$/.test(error.code) ? error.code : '';
 }
 
+/** What to do about a database that is not prepared; '' for other errors. */
+export function advice({ schema, table }, error) {
+  if (['3F000', '42883'].includes(code(error))) return `. Run: stet migrate up --store-schema ${schema}, as the owner of the database`; // no such schema, no such function
+  if (code(error) !== '42501') return '';
+  const of = (name) => `${schema}.${table === 'records' ? 'stet' : table}_${name}`;
+  return `. Run, as the owner of the database: GRANT USAGE ON SCHEMA ${schema} TO your_role; GRANT EXECUTE ON FUNCTION ${of('begin')}, ${of('settle')} TO your_role`;
+}
+
 /** What may be logged of an error: not its details, which can have values of rows. */
 export function described(error) {
   return [error?.code, error?.message].filter((text) => text).join(': ');
 }
 
-const control = /^(?:\s|--[^\n]*\n|\/\*[^]*?\*\/)*(?:BEGIN|START\s+TRANSACTION|COMMIT|END|ABORT|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b))\b/i;
+const control = /^(?:\s|--[^\n]*\n|\/\*[^]*?\*\/)*(BEGIN|START\s+TRANSACTION|COMMIT|END|ABORT|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b))\b/i;
+
+// nested is the statement in place of one that begins or ends a transaction inside of the handler's, as query builders
+// have them: it does so to a savepoint. undefined where there is none of those, and for what has no counterpart.
+function nested(tx, verb) {
+  const savepoint = (n) => `stet_savepoint_${n}`;
+  if (/^(?:BEGIN|START)/i.test(verb)) return `SAVEPOINT ${savepoint(++tx.depth)}`;
+  if (tx.depth === 0 || /^PREPARE/i.test(verb)) return undefined;
+  const of = savepoint(tx.depth--);
+  return /^(?:COMMIT|END)/i.test(verb) ? `RELEASE SAVEPOINT ${of}` : `ROLLBACK TO SAVEPOINT ${of}; RELEASE SAVEPOINT ${of}`;
+}
 
 // guarded is the connection as the handler sees it. It is not the handler's to end, and is of no
 // use once the transaction has ended: a late write would be in somebody else's transaction, or in none.
@@ -241,19 +263,22 @@ function guarded(tx) {
   };
   const query = (...args) => {
     const text = typeof args[0] === 'string' ? args[0] : args[0]?.text;
+    tx.used = true;
     if (!tx.open) {
+      tx.options.log('a handler has used its client after its transaction had ended; nothing was written');
       tx.late ??= new Error('stet: the handler has used its client too late after it had ended the response; nothing was committed');
       return refuse(args, 'this transaction has ended; use its client before the response ends');
     }
-    if (typeof text === 'string' && control.test(text)) return refuse(args, 'this transaction is not the handler\'s to begin or end (savepoints are): throw an error to have it rolled back');
-    return tx.connection.query(...args);
+    const [, verb] = typeof text === 'string' ? control.exec(text) ?? [] : [];
+    if (verb === undefined) return tx.connection.query(...args);
+    const instead = nested(tx, verb);
+    if (instead === undefined) return refuse(args, 'this transaction is not the handler\'s to end: throw an error to have it rolled back');
+    return tx.connection.query(instead, ...args.slice(1).filter((arg) => typeof arg === 'function'));
   };
   return new Proxy(tx.connection, {
     get(connection, name) {
       if (name === 'query') return query;
-      if (name === 'release') { // which is called without waiting, where a rejected promise would end the process
-        return () => { throw new Error('stet: release: this connection is not the handler\'s to give back'); };
-      }
+      if (name === 'release') return () => {}; // stet gives the connection back; query builders that were given it do so, too
       if (name === 'end' || name === 'connect') return (...args) => refuse(args, `${name}: this connection is not the handler's to give back`);
       const value = Reflect.get(connection, name, connection);
       return typeof value === 'function' ? value.bind(connection) : value;

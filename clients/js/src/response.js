@@ -1,10 +1,12 @@
 // The response of a handler: held back until it is committed, kept, and sent again.
 
 const maxHeld = 16 << 20;
-const methods = ['write', 'end', 'writeHead', 'flushHeaders'];
+const methods = ['write', 'end', 'writeHead', 'flushHeaders', 'destroy'];
 const muted = [...methods, 'setHeader', 'setHeaders', 'appendHeader', 'removeHeader'];
 
-/** Holds back what is written to a ServerResponse. ended is resolved when its handler has ended it. */
+export const destroyed = new Error('stet: the response was destroyed before its end');
+
+/** Holds back what is written to a ServerResponse. ended is resolved when its handler has ended it, and rejected with destroyed if it destroys it. */
 export class Capture {
   size = 0;
   chunks = [];
@@ -17,12 +19,14 @@ export class Capture {
     this.res = res;
     this.before = { ...before };
     this.outer = { headers: { ...res.getHeaders() }, status: res.statusCode };
-    this.ended = new Promise((resolve) => (this.resolve = resolve));
+    this.ended = new Promise((resolve, reject) => Object.assign(this, { resolve, reject }));
+    this.ended.catch(() => {});
     const own = {
       write: (chunk, encoding, done) => this.write(chunk, encoding, done),
       end: (chunk, encoding, done) => this.end(chunk, encoding, done),
       writeHead: (...args) => this.writeHead(...args),
       flushHeaders: () => {},
+      destroy: () => this.destroy(),
     };
     // Middleware around may have put functions of its own there.
     this.were = new Map([...methods, 'headersSent', 'writableEnded'].map((name) => [name, Object.getOwnPropertyDescriptor(res, name)]));
@@ -75,6 +79,13 @@ export class Capture {
     if (typeof done === 'function') this.res.once('finish', done);
     this.finished = true;
     this.resolve();
+    return this.res;
+  }
+
+  // pipeline destroys a response whose source has failed. A client that leaves does not come here.
+  destroy() {
+    if (!this.finished) this.reject(destroyed);
+    this.finished = true;
     return this.res;
   }
 
@@ -172,7 +183,7 @@ export function replayed({ status, headers, contentType, body }, request) {
   }
   if (contentType !== null) fields['Content-Type'] = contentType;
   fields['Idempotent-Replayed'] = 'true';
-  fields['Cache-Control'] = 'no-store';
+  if (lookup(fields, 'cache-control') === undefined) fields['Cache-Control'] = 'no-store';
   return { status, headers: fields, body: status === 204 || status === 304 ? Buffer.alloc(0) : body };
 }
 

@@ -1,12 +1,12 @@
 // The way of a request: named, read, run or replayed. Express and Fastify differ only around it.
 
-import { begin, described, kind } from './postgres.js';
+import { advice, begin, described, kind } from './postgres.js';
 import { isJSON } from './canonical.js';
 import { mediaType, requestFingerprint } from './fingerprint.js';
 import { parseKey } from './key.js';
 import { perhaps, problem } from './problem.js';
-import { claimed, claimsOf, fenced } from './sidecar.js';
-import { Capture, accepts, lookup, mute, replayed, send } from './response.js';
+import { claimed, claimsOf, fenced, logOnce } from './sidecar.js';
+import { Capture, accepts, destroyed, lookup, mute, replayed, send } from './response.js';
 
 /** Finds out which operation a request is of, from its header alone: { operation } or { refusal }. request is the framework's, req is Node's. */
 export async function named(options, request, req, name) {
@@ -118,9 +118,9 @@ export function nested(options, req) {
 
 /**
  * Runs or replays an operation, and answers. handler(client) is called with a client in the
- * transaction, and its response goes to res. What it throws is thrown again, after the rollback;
- * then nothing was sent. before is the header that others had set; answering is called before stet
- * itself answers.
+ * transaction, and its response goes to res. An error that it throws is thrown again, after the rollback;
+ * then nothing was sent, and what the framework makes of the error may be stored (see refusal). before is
+ * the header that others had set; answering is called before stet itself answers.
  */
 export async function serve({ options, operation, req, res, before, handler, answering = () => {} }) {
   const say = (what) => {
@@ -143,19 +143,21 @@ export async function serve({ options, operation, req, res, before, handler, ans
     await run(capture, tx, handler, options.timeout);
   } catch (error) {
     running.delete(req);
-    if (error !== overdue) {
-      await tx.rollback();
+    if (error === overdue || error === destroyed) {
+      const held = options.pool.waitingCount > 0 ? `. ${options.pool.waitingCount} callers wait for a connection of the pool: a handler that takes a second one waits for itself; give that code the handler's client` : '';
+      options.log((error === overdue ? `a handler has not ended its response in ${options.timeout} ms; it was rolled back` : 'a handler\'s response was destroyed before its end; it was rolled back') + held);
+      tx.abandon();
       capture.retract();
-      throw error;
+      refuse('response-missing');
+      return mute(res);
     }
-    tx.abandon();
+    await tx.rollback();
     capture.retract();
-    options.log(`a handler has not ended its response in ${options.timeout} ms; it was rolled back`);
-    refuse('response-missing');
-    return mute(res);
+    refusal({ options, operation, req, res, before, say, refuse });
+    throw error;
   }
   try {
-    await conclude({ options, tx, capture, req, res, say, refuse });
+    await conclude({ options, operation, tx, capture, req, res, say, refuse });
   } catch (error) {
     await tx.rollback();
     capture.retract();
@@ -165,8 +167,41 @@ export async function serve({ options, operation, req, res, before, handler, ans
   }
 }
 
+/**
+ * Holds back the response that the framework makes of an error, after the writes were undone, and stores it if it is a
+ * refusal: 3xx, or 4xx but for those that rollsBack names. Without a response there is nothing to store.
+ */
+function refusal({ options, operation, req, res, before, say, refuse }) {
+  const capture = new Capture(res, options.sidecar ? {} : before);
+  const conclude = async () => {
+    await capture.ended;
+    const { cut, ...response } = capture.response();
+    if (cut || capture.over || options.rollsBack(response.status, (name) => header(res, name))) return capture.send();
+    if (response.status < 300) {
+      options.log(`an error was answered with the status ${response.status}; it was rolled back, and its response was not sent`);
+      capture.retract();
+      return refuse('response-missing');
+    }
+    const { tx, ...row } = await begin(options, operation);
+    if (row.action !== 'run') {
+      capture.retract();
+      return answer(options, row, req, say, refuse); // a retry has come in between
+    }
+    const done = await tx.commit(outcomeOf(response, options.maxResult));
+    if (done.action === 'committed') return capture.send();
+    capture.retract();
+    return done.action === 'nothing' ? refuse('store-unavailable', { again: 1 }) : answer(options, done, req, say, refuse);
+  };
+  conclude().catch((error) => {
+    capture.retract();
+    if (error === destroyed) return res.destroy();
+    if (options.sidecar && kind(error) === 'fenced') return say(fenced(options));
+    return trouble(options, error, refuse);
+  });
+}
+
 // conclude commits what a response says, or rolls it back, and answers.
-async function conclude({ options, tx, capture, req, res, say, refuse }) {
+async function conclude({ options, operation, tx, capture, req, res, say, refuse }) {
   const { cut, ...response } = capture.response();
   const flaw = capture.over ? 'response-too-large' : cut ? 'response-invalid' : undefined;
   if (flaw !== undefined) {
@@ -179,10 +214,21 @@ async function conclude({ options, tx, capture, req, res, say, refuse }) {
     await tx.rollback();
     return capture.send();
   }
+  if (!tx.used) {
+    const unused = `${operation.name || 'a handler'} is protected and never used its client, so its writes are a commit of their own, and a crash between the two makes a retry write again: write by the handler's third argument`;
+    if (options.requireTransaction) {
+      options.log(`${unused}; it was rolled back`);
+      await tx.rollback();
+      capture.retract();
+      return refuse('misconfigured');
+    }
+    logOnce(options, unused);
+  }
   let done;
   try {
     done = await tx.commit(outcomeOf(response, options.maxResult));
   } catch (error) {
+    if (!options.sidecar && kind(error) === 'fenced') throw new Error('stet: the handler has ended its transaction itself, by COMMIT or ROLLBACK; nothing was settled, and a retry runs again', { cause: error });
     if (kind(error) === 'other' || error === tx.late) throw error;
     capture.retract();
     if (options.sidecar && kind(error) === 'fenced') return say(fenced(options));
@@ -212,7 +258,10 @@ async function run(capture, tx, handler, timeout) {
   });
   const called = (async () => handler(tx.client))();
   const failed = new Promise((_, reject) => called.catch(reject));
-  failed.catch((error) => { tx.late ??= error; }); // until the COMMIT it counts
+  failed.catch((error) => {
+    if (tx.committed) tx.options.log('a handler failed after its outcome was committed, which stands', described(error));
+    else tx.late ??= error; // until the COMMIT it counts
+  });
   try {
     await Promise.race([capture.ended, failed, late]);
     // What the handler still does at once, it does in time.
@@ -237,7 +286,7 @@ function trouble(options, error, refuse) {
       options.log('a stored response cannot be read', described(error));
       return refuse('result-unreadable', perhaps);
     default:
-      options.log('an operation could not be run; nothing was executed', described(error));
+      options.log(`an operation could not be run; nothing was executed${advice(options, error)}`, described(error));
       return refuse('misconfigured');
   }
 }

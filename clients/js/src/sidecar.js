@@ -13,7 +13,7 @@ export const claimsOf = (req) => req.headersDistinct['stet-claim'] ?? [];
 /** The operation that a request's claim names: { operation }, or { refusal }. */
 export function claimed(options, claims) {
   const refuse = (detail) => {
-    once(options, `${detail} Nothing was executed.`);
+    logOnce(options, `${detail} Nothing was executed.`);
     return { refusal: problem('misconfigured', { base: options.problemBase, detail }) };
   };
   // To ignore it would run the request under a second record, which the sidecar knows nothing of, or
@@ -26,8 +26,8 @@ export function claimed(options, claims) {
 
 const logged = new WeakMap();
 
-// once logs what any request can cause.
-function once(options, message) {
+/** Logs what any request can cause. */
+export function logOnce(options, message) {
   const before = logged.get(options) ?? new Set();
   logged.set(options, before);
   if (before.has(message)) return;

@@ -2,7 +2,6 @@
 
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
-import express from 'express';
 import fastify from 'fastify';
 import pg from 'pg';
 import { idempotency as onExpress } from '@stet-go/stet/express';
@@ -21,7 +20,7 @@ export async function start(framework, handler, options = {}) {
   const { url: _, ...rest } = options;
   const scope = (get) => (rest.sidecar ? {} : { scope: (request) => get(request, 'x-account') });
   const of = (get) => ({ pool: mortal(pool), ...scope(get), log: (...line) => logged.push(line.join(' ')), ...rest });
-  const serving = framework === 'express' ? await express5(handler, of((req, name) => req.headers[name])) : await fastify5(handler, of((request, name) => request.headers[name]));
+  const serving = framework.startsWith('express') ? await onExpressOf((await import(framework)).default, handler, of((req, name) => req.headers[name])) : await fastify5(handler, of((request, name) => request.headers[name]));
   return { ...serving, logged, pool, 
     stop: async () => {
       await serving.close();
@@ -31,14 +30,14 @@ export async function start(framework, handler, options = {}) {
   };
 }
 
-async function express5(handler, options) {
+async function onExpressOf(express, handler, options) {
   const app = express();
   app.use((req, res, next) => { res.set('X-Outer', 'outer'); next(); });
   app.post('/payments', onExpress(options)((req, res, client) => handler({
     body: req.body, raw: req.rawBody, key: req.get('Idempotency-Key'), client, native: { req, res },
     reply: (status, headers, body) => { res.status(status).set(headers); res.end(body); },
   })));
-  app.use((error, req, res, next) => { res.status(500).set('X-Error', 'app').json({ error: error.message }); void next; });
+  app.use((error, req, res, next) => { res.status(error.status ?? 500).set('X-Error', 'app').json({ error: error.message }); void next; });
   const server = app.listen(0, '127.0.0.1');
   await once(server, 'listening');
   return { url: `http://127.0.0.1:${server.address().port}`, close: () => new Promise((resolve) => { server.close(resolve); server.closeAllConnections(); }) };
@@ -52,7 +51,7 @@ async function fastify5(handler, options) {
     body: request.body, key: request.headers['idempotency-key'], client, native: { request, reply },
     reply: (status, headers, body) => { reply.code(status).headers(headers).send(typeof body === 'string' ? Buffer.from(body) : body); },
   })));
-  app.setErrorHandler((error, request, reply) => { reply.code(500).header('X-Error', 'app').send({ error: error.message }); });
+  app.setErrorHandler((error, request, reply) => { reply.code(error.status ?? 500).header('X-Error', 'app').send({ error: error.message }); });
   const url = await app.listen({ port: 0, host: '127.0.0.1' });
   return { url, close: () => { app.server.closeAllConnections(); return app.close(); } };
 }

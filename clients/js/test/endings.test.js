@@ -1,0 +1,157 @@
+// How a run ends: errors, destroyed responses, late failures, and what is wired wrong.
+
+import assert from 'node:assert/strict';
+import { randomUUID } from 'node:crypto';
+import { Readable, pipeline } from 'node:stream';
+import { after, describe, it } from 'node:test';
+import pg from 'pg';
+import { charge, frameworks, start } from './service.js';
+import { charges, closeDatabase, lasting, post } from './support.js';
+
+after(closeDatabase);
+
+for (const framework of [...frameworks, 'express4']) describe(framework, () => {
+  const serve = async (t, handler, options) => {
+    const service = await start(framework, handler, options);
+    t.after(service.stop);
+    return service;
+  };
+  const failing = (status) => async (request) => {
+    await charge({ ...request, reply: () => {} });
+    throw Object.assign(new Error('no'), { status });
+  };
+
+  it('a thrown error undoes the writes, and a refusal is stored then', async (t) => {
+    for (const [status, replayed] of [[409, ['true']], [422, ['true']], [303, ['true']], [401, undefined], [408, undefined], [429, undefined], [503, undefined]]) {
+      let runs = 0;
+      const { url } = await serve(t, (request) => { runs++; return failing(status)(request); });
+      const key = randomUUID();
+      const first = await post(url, { key });
+      assert.deepEqual([first.status, first.headers['x-error'], first.headers['idempotent-replayed']], [status, ['app'], undefined]);
+      const again = await post(url, { key });
+      assert.deepEqual([again.headers['idempotent-replayed'], runs, await charges(key)], [replayed, replayed ? 1 : 2, 0], `${status}`);
+      if (replayed) assert.deepEqual(lasting(again), lasting(first));
+    }
+  });
+
+  it('an error that is answered with a success is rolled back, and the response is not sent', async (t) => {
+    const { url, logged } = await serve(t, failing(200));
+    const key = randomUUID();
+    const got = await post(url, { key });
+    assert.deepEqual([got.status, got.type, await charges(key)], [500, 'response-missing', 0]);
+    assert.match(logged[0], /answered with the status 200/);
+  });
+
+  it('a response that the handler wrote commits, whatever its 4xx', async (t) => {
+    const { url } = await serve(t, (request) => charge({ ...request, reply: () => request.reply(409, {}, 'no') }));
+    const key = randomUUID();
+    assert.deepEqual([(await post(url, { key })).status, (await post(url, { key })).headers['idempotent-replayed'], await charges(key)], [409, ['true'], 1]);
+  });
+
+  it('a response whose source fails is rolled back at once, and its connection is free', { timeout: 20_000 }, async (t) => {
+    const { url, logged, pool } = await serve(t, async (request) => {
+      await charge({ ...request, reply: () => {} });
+      const source = Readable.from((async function* () { yield 'part'; throw new Error('the source broke'); })());
+      const { native: { res, reply } } = request;
+      if (res) return void pipeline(source, res, () => {});
+      return reply.send(source);
+    });
+    for (let n = 0; n < 3; n++) {
+      const key = randomUUID();
+      const got = await post(url, { key });
+      assert.deepEqual([got.status, await charges(key)], [500, 0]);
+    }
+    assert.equal(pool.totalCount - pool.idleCount, 0);
+    if (framework !== 'fastify') assert.match(logged[0], /destroyed before its end/);
+  });
+
+  it('a handler that fails after its outcome was committed is logged', async (t) => {
+    let fail;
+    const { url, logged } = await serve(t, async (request) => {
+      await charge(request);
+      await new Promise((resolve) => { fail = resolve; });
+      throw new Error('too late');
+    });
+    const key = randomUUID();
+    assert.equal((await post(url, { key })).status, 201);
+    fail();
+    await new Promise(setImmediate);
+    assert.match(logged.join(), /failed after its outcome was committed, which stands.*too late/);
+    assert.equal((await post(url, { key })).headers['idempotent-replayed'][0], 'true');
+  });
+
+  it('a client that is used after the commit writes nothing, and that is logged', async (t) => {
+    let client;
+    const { url, logged } = await serve(t, async (request) => { client = request.client; await charge(request); });
+    await post(url, { key: randomUUID() });
+    await assert.rejects(client.query('SELECT 1'), /has ended/);
+    assert.match(logged.join(), /used its client after its transaction had ended/);
+  });
+
+  it('a transaction inside of the handler\'s is a savepoint, as query builders begin them', async (t) => {
+    const { url } = await serve(t, async (request) => {
+      const { client } = request;
+      const write = () => client.query('INSERT INTO charges (key, amount) VALUES ($1, 1)', [request.key]);
+      await client.query('begin');
+      await write();
+      await client.query('BEGIN');
+      await write();
+      await client.query('rollback');
+      await client.query({ text: 'COMMIT' });
+      client.release();
+      await assert.rejects(client.query('commit'), /not the handler's/);
+      await charge(request);
+    });
+    const key = randomUUID();
+    assert.deepEqual([(await post(url, { key })).status, await charges(key)], [201, 2]);
+  });
+
+  it('a handler that never used its client is logged once, or refused', async (t) => {
+    for (const requireTransaction of [false, true]) {
+      const { url, logged } = await serve(t, (request) => request.reply(200, {}, 'paid'), { requireTransaction });
+      const got = await post(url, { key: randomUUID() });
+      assert.deepEqual([got.status, got.type], requireTransaction ? [500, 'misconfigured'] : [200, undefined]);
+      await post(url, { key: randomUUID() });
+      assert.equal(logged.length, requireTransaction ? 2 : 1);
+      assert.match(logged[0], /POST \/payments is protected and never used its client/);
+    }
+  });
+
+  it('a handler that waits for a second connection of the pool is rolled back, and the log says so', { timeout: 30_000 }, async (t) => {
+    const pool = new pg.Pool({ connectionString: process.env.STET_DATABASE, max: 1 });
+    t.after(() => pool.end());
+    const { url, logged } = await serve(t, async (request) => {
+      await charge({ ...request, reply: () => {} });
+      const second = await pool.connect();
+      second.release();
+    }, { pool, timeout: 300 });
+    const got = await post(url, { key: randomUUID() });
+    assert.deepEqual([got.status, got.type], [500, 'response-missing']);
+    assert.match(logged[0], /callers wait for a connection of the pool/);
+  });
+
+  it('a handler that ends its transaction in disguise is told so', async (t) => {
+    const { url } = await serve(t, async (request) => {
+      await request.client.query('SELECT 1; ROLLBACK').catch(() => {});
+      request.reply(200, {}, 'paid');
+    });
+    const got = await post(url, { key: randomUUID() });
+    assert.equal(got.status, 500);
+    assert.match(got.text, /has ended its transaction itself/);
+  });
+
+  it('a database without the functions, or the right to call them, is logged with the command', async (t) => {
+    const missing = await serve(t, () => assert.fail('it ran'), { schema: 'nowhere' });
+    await post(missing.url, { key: randomUUID() });
+    assert.match(missing.logged[0], /stet migrate up --store-schema nowhere/);
+  });
+
+  it('a replay has the stored Cache-Control', async (t) => {
+    const { url } = await serve(t, (request) => charge({ ...request, reply: () => request.reply(201, { 'Cache-Control': 'max-age=60' }, '{}') }));
+    const key = randomUUID();
+    for (const replayed of [undefined, ['true']]) {
+      const got = await post(url, { key });
+      assert.deepEqual([got.headers['cache-control'], got.headers['idempotent-replayed']], [['max-age=60'], replayed]);
+    }
+  });
+});
