@@ -73,8 +73,12 @@ const schema = `CREATE TABLE charges (id bigserial PRIMARY KEY, key text NOT NUL
 DO $$ BEGIN CREATE ROLE shop LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$; -- it is the server's, not the database's
 GRANT INSERT, SELECT ON charges TO shop;
 GRANT USAGE ON SEQUENCE charges_id_seq TO shop;
+CREATE TABLE payments (id bigserial PRIMARY KEY, amount bigint NOT NULL); -- of README.md's programs
+GRANT INSERT, SELECT ON payments TO shop;
+GRANT USAGE ON SEQUENCE payments_id_seq TO shop;
 GRANT USAGE ON SCHEMA stet TO shop;
-GRANT EXECUTE ON FUNCTION stet.stet_begin, stet.stet_emit, stet.stet_settle TO shop`
+GRANT EXECUTE ON FUNCTION stet.stet_begin, stet.stet_settle TO shop;
+GRANT EXECUTE ON FUNCTION stet.stet_emit TO shop`
 
 // ledger is a database with stet's tables and one of charges, and its URL.
 func ledger(t *testing.T) (*pgxpool.Pool, string) {
@@ -140,7 +144,11 @@ func TestNodePackageKeepsItsPromises(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := []string{"STET_DATABASE=" + strings.Replace(url, "postgres@", "shop@", 1), "STET_OWNER=" + url, "STET_VECTORS=" + vectors, "STET_PROGRAM=" + rig.Stet(t), "STET_GO_URL=" + payments(t, pool), "STET_ACCEPTING=" + accepting(t)}
+	readme, err := filepath.Abs("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"STET_DATABASE=" + strings.Replace(url, "postgres@", "shop@", 1), "STET_OWNER=" + url, "STET_VECTORS=" + vectors, "STET_README=" + readme, "STET_PROGRAM=" + rig.Stet(t), "STET_GO_URL=" + payments(t, pool), "STET_ACCEPTING=" + accepting(t)}
 	nodeTests(t, dir, env, 200, filepath.Join("test", "*.test.js"))
 }
 

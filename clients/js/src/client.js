@@ -34,9 +34,11 @@ function configure(options) {
     if (value !== undefined && typeof value !== 'function') throw new TypeError(`stet: the option ${name} must be a function`);
   }
   const secret = ['authorization', 'proxy-authorization', 'cookie', ...secretHeaders.map((name) => name.toLowerCase())];
+  let { journal } = options;
+  // Not before it is used: there is no IndexedDB where a page is rendered on the server.
+  Object.defineProperty(c, 'journal', { get: () => (journal ??= indexedDBJournal()) });
   return Object.assign(c, {
     header, replayedHeader, raw, authorize, secretHeaders: new Set(keepSecrets ? [] : secret),
-    journal: options.journal ?? indexedDBJournal(),
     send: options.fetch ?? ((...request) => globalThis.fetch(...request)),
     tell: (event) => {
       try {
@@ -115,6 +117,10 @@ async function begin(c, wanted, given, how, tries = 3) {
     return answerOf(c, wanted, { reason: 'journal', error, execution: gone ? notExecuted : mayHave });
   }
   if (entry.turn === turn) return run(c, entry, turn, { ...how, known: notExecuted });
+  if (entry.digest !== wanted.digest && !given && corrects(wanted, entry) && tries > 1) {
+    await inTime(c.journal.remove(entry.name, entry.key));
+    return begin(c, wanted, given, how, tries - 1);
+  }
   if (entry.digest !== wanted.digest || (given && entry.key !== wanted.key)) {
     const error = new Error('stet: the journal has another request, or another key, under the name of this operation');
     return answerOf(c, entry, { reason: 'mismatch', error, execution: entry.execution });
@@ -124,6 +130,13 @@ async function begin(c, wanted, given, how, tries = 3) {
   // A tab that had lost its turn has ended it since.
   if (tries > 1) return begin(c, wanted, given, how, tries - 1);
   return answerOf(c, wanted, { reason: 'busy', error: new Error('stet: other tabs are at work on the operation'), execution: mayHave });
+}
+
+// corrects reports whether a request is that of an entry with other content, which the service has refused: a form that
+// is sent again with corrected input is another operation, under a key of its own.
+function corrects(wanted, { method, url, answer }) {
+  if (answer === null || wanted.method !== method || wanted.url !== url) return false;
+  return [400, 402, 409, 422].includes(answer.status) && parseProblem(new Headers(answer.headers), answer.body ?? new Uint8Array(0)) === null;
 }
 
 // further makes the call of an entry that was in the journal before; none if it has ended meanwhile.

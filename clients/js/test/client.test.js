@@ -150,6 +150,29 @@ test('a name with another request is a mismatch, before and after its outcome', 
   assert.equal(requests.length, 5);
 });
 
+test('corrected input of a refused form is another operation, with another key', async (t) => {
+  for (const [status, key] of [[422, 'another'], [400, 'another'], [201, 'the same'], [404, 'the same']]) {
+    const { url, requests } = await service(t, reply(status, {}, 'no'), reply(201, {}, 'paid'));
+    const client = clientOf();
+    await client.fetch(url, { ...pay, body: 'amount=-1', operation: 'o' });
+    assert.equal((await client.fetch(url, { ...pay, body: 'amount=-1', operation: 'o' })).replayed, true);
+    const corrected = await client.fetch(url, { ...pay, body: 'amount=1', operation: 'o' });
+    if (key === 'another') {
+      assert.equal(await text(corrected), '201 paid');
+      assert.notEqual(requests[0].key, requests[1].key);
+    } else {
+      assert.deepEqual([corrected.reason, requests.length], ['mismatch', 1]);
+    }
+  }
+});
+
+test('a client can be made where there is no IndexedDB, and says so when it is used', async () => {
+  assert.equal(globalThis.indexedDB, undefined);
+  const answer = await createClient().fetch('http://127.0.0.1:1/', pay);
+  assert.deepEqual(brief(answer), { verdict: 'not-executed', settled: false, reason: 'journal', attempts: 0 });
+  assert.match(answer.error.message, /there is no IndexedDB here/);
+});
+
 test('a form is the same request whatever its boundary', async (t) => {
   const { url, requests } = await service(t, lost, lost, lost, lost, reply(201, {}, 'paid'));
   const client = clientOf();
@@ -320,8 +343,8 @@ test('wrong calls and options are errors, before anything is kept', async () => 
   ]) await assert.rejects(client.fetch('http://127.0.0.1:1/', init), want);
   await assert.rejects(client.fetch('http://user:secret@127.0.0.1:1/', pay), TypeError);
   assert.deepEqual(await client.pending(), []);
-  for (const options of [{}, { attempts: 0 }, { base: NaN }, { retries: 3 }, { authorize: 'Bearer' }, { header: 'a b' }]) {
-    assert.throws(() => createClient(options.attempts === undefined && Object.keys(options).length === 0 ? {} : { journal: memoryJournal(), ...options }), TypeError);
+  for (const options of [{ attempts: 0 }, { base: NaN }, { retries: 3 }, { authorize: 'Bearer' }, { header: 'a b' }]) {
+    assert.throws(() => createClient({ journal: memoryJournal(), ...options }), TypeError);
   }
   assert.throws(() => memoryJournal({ maxEntries: 0 }), /maxEntries/);
 });
