@@ -4,6 +4,8 @@ import (
 	"io"
 	"net/http"
 	"strings"
+
+	"github.com/stet-go/stet/stethttp"
 )
 
 // strip removes what only the proxy and the service may tell each other, in
@@ -13,6 +15,15 @@ func strip(h http.Header) {
 		if strings.HasPrefix(asVariable(name), "STET_") {
 			delete(h, name)
 		}
+	}
+}
+
+// stripHint removes from the header of a 1xx what a service may tell the proxy only, and what
+// belongs to the response after it.
+func stripHint(h http.Header) {
+	strip(h)
+	for _, name := range []string{stethttp.DefaultReplayedHeader, "Idempotency-Execution", "Set-Cookie"} {
+		h.Del(name)
 	}
 }
 

@@ -188,6 +188,8 @@ func (v *visit) WriteHeader(status int) {
 		if v.last {
 			v.w.Header()["Connection"] = []string{"close"}
 		}
+	case status < 200 && status != http.StatusSwitchingProtocols:
+		stripHint(v.w.Header())
 	}
 	v.w.WriteHeader(status)
 }

@@ -135,13 +135,12 @@ func (c *capture) writeHeader(status int) {
 	}
 	if 100 <= status && status < 200 && status != http.StatusSwitchingProtocols {
 		c.past = c.past || c.writtenPast()
-		c.publish(copyOf(nil, nil, c.header))
+		c.publish(c.unmarked(copyOf(nil, nil, c.header)))
 		c.w.WriteHeader(status)
 		c.blind = c.blind || !c.past && c.writtenPast() // it takes this for a header
 		return
 	}
-	c.final = copyOf(c.lines[:0], c.values[:0], c.header)
-	c.unmarked()
+	c.final = c.unmarked(copyOf(c.lines[:0], c.values[:0], c.header))
 	if !finalStatus(status) {
 		c.status, c.invalid = http.StatusInternalServerError, true
 		return

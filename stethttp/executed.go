@@ -24,11 +24,13 @@ func refusing(status int, contentType string) bool {
 	return status >= http.StatusBadRequest && mediaTypeOf(contentType) == "application/problem+json"
 }
 
-// unmarked removes from final what the handler's response says of another operation.
-func (c *capture) unmarked() {
+// unmarked returns a header of the handler's, of the response or of a 1xx, without what it says
+// of another operation.
+func (c *capture) unmarked(header fields) fields {
 	for _, name := range c.marks {
-		c.final = c.final.without(name)
+		header = header.without(name)
 	}
+	return header
 }
 
 // tell says of a stored response, unless it was begun, that the operation was executed.

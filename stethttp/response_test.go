@@ -21,6 +21,9 @@ func TestEarlyHintsAreForwardedAndNotStored(t *testing.T) {
 	hinted := make(chan struct{})
 	s := start(t, setup{handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Link", "</style.css>; rel=preload")
+		for _, name := range []string{"Idempotent-Replayed", "Idempotency-Execution"} { // of another operation
+			w.Header().Set(name, "true")
+		}
 		w.WriteHeader(http.StatusEarlyHints)
 		select { // at once, not with the final response
 		case <-hinted:
@@ -34,7 +37,7 @@ func TestEarlyHintsAreForwardedAndNotStored(t *testing.T) {
 	}})
 	hints := 0
 	trace := &httptrace.ClientTrace{Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
-		if hints++; code != 103 || h.Get("Link") == "" {
+		if hints++; code != 103 || h.Get("Link") == "" || h.Get("Idempotent-Replayed") != "" || h.Get("Idempotency-Execution") != "" {
 			t.Errorf("got %d %v; want code == 103, h.Get(\"Link\") != \"\"", code, h)
 		}
 		close(hinted)
