@@ -2,6 +2,7 @@ package stet_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -89,6 +90,11 @@ func TestObserverIsToldWhatHappens(t *testing.T) {
 		_ = run.Settle(t.Context(), stet.Outcome{})
 		expect("lost", "claimed lease_lost fenced")
 
+		slow := begin(t, e, stet.Op{Scope: "s", Key: "slow"})
+		<-slow.Context().Done()
+		_ = slow.Settle(t.Context(), stet.Outcome{})
+		expect("out of time", "claimed timed_out settled")
+
 		st.failClaim.Store(&errDown)
 		do(stet.Op{Scope: "s", Key: "fifth"})
 		expect("store down", "store_failed")
@@ -97,6 +103,33 @@ func TestObserverIsToldWhatHappens(t *testing.T) {
 		do(stet.Op{Scope: "s", Key: "sixth"})
 		expect("settle fails", "claimed store_failed")
 	})
+}
+
+func TestRunThatCloseCutsOffHasNotLostItsLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var rec recorder
+		e := newEngine(t, memory.New(memory.Options{}), stet.Options{Observer: &rec, SweepEvery: -1})
+		run := begin(t, e, op)
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if got := rec.take(); got != "claimed cut_off" || run.Context().Err() == nil {
+			t.Errorf("got %q; want \"claimed cut_off\", and the run's context ended", got)
+		}
+	})
+}
+
+func TestTransactionThatTimesOutIsReported(t *testing.T) {
+	st, _ := bank(t)
+	var rec recorder
+	e := newEngine(t, st, stet.Options{Observer: &rec, SweepEvery: -1, Policy: stet.Policy{RunTimeout: 20 * time.Millisecond}})
+	_, err := stet.DoTx(t.Context(), txOf(e, st), op, func(ctx context.Context, _ *sql.Tx) (string, error) {
+		<-ctx.Done()
+		return "", context.Cause(ctx)
+	})
+	if got := rec.take(); got != "claimed timed_out released" || err == nil {
+		t.Errorf("got %q, %v; want \"claimed timed_out released\" and an error", got, err)
+	}
 }
 
 func TestSweepIsReported(t *testing.T) {

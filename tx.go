@@ -247,6 +247,9 @@ func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec store.Record) (store.S
 	fault.At(fault.HandlerBefore)
 	out, err := tr.fn(run.ctx, tx)
 	fault.At(fault.HandlerAfter)
+	if cause := context.Cause(end); cause != nil {
+		e.observe(ctx, t.event(observe.TimedOut, rec, cause))
+	}
 	switch {
 	case err != nil:
 		return store.Settlement{}, errRolledBack{err}

@@ -36,12 +36,14 @@ const (
 	Cancelled               // an accepted operation was cancelled, or its run asked to end
 	Relayed                 // what an operation emitted has left
 	Unsent                  // what an operation emitted was refused, or was not sent in time; it is tried again
+	TimedOut                // a run took longer than its RunTimeout; its context ended
+	CutOff                  // a run under a lease had not ended when the engine was closed; its context ended
 )
 
 var eventNames = [...]string{
 	"claimed", "replayed", "in_flight", "mismatched", "expired", "told_unknown", "settled", "released",
 	"taken_over", "resolved", "parked", "lease_lost", "fenced", "store_failed", "failed_open", "swept",
-	"accepted", "returned", "cancelled", "relayed", "unsent",
+	"accepted", "returned", "cancelled", "relayed", "unsent", "timed_out", "cut_off",
 }
 
 // String returns the name of the kind, fit for a metric's label.

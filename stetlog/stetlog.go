@@ -55,7 +55,7 @@ func levelOf(ev observe.Event) slog.Level {
 	switch ev.Kind {
 	case observe.StoreFailed, observe.FailedOpen, observe.Unsent:
 		return slog.LevelError
-	case observe.Parked, observe.LeaseLost, observe.Fenced, observe.TakenOver:
+	case observe.Parked, observe.LeaseLost, observe.TimedOut, observe.CutOff, observe.Fenced, observe.TakenOver:
 		return slog.LevelWarn
 	case observe.Replayed:
 		if ev.Err != nil { // what is stored was damaged

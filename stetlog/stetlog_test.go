@@ -43,7 +43,7 @@ func TestWhatSomebodyShouldLookAtIsAWarningOrAnError(t *testing.T) {
 		err  error
 		want string
 	}{
-		{observe.Parked, nil, "WARN"}, {observe.LeaseLost, failed, "WARN"}, {observe.Fenced, failed, "WARN"},
+		{observe.Parked, nil, "WARN"}, {observe.LeaseLost, failed, "WARN"}, {observe.TimedOut, failed, "WARN"}, {observe.CutOff, failed, "WARN"}, {observe.Fenced, failed, "WARN"},
 		{observe.TakenOver, nil, "WARN"}, {observe.StoreFailed, failed, "ERROR"}, {observe.FailedOpen, failed, "ERROR"},
 		{observe.Replayed, failed, "ERROR"}, {observe.Resolved, failed, "WARN"}, {observe.Swept, failed, "WARN"},
 		{observe.InFlight, failed, "DEBUG"}, {observe.Replayed, nil, "DEBUG"}, {observe.Resolved, nil, "DEBUG"},
