@@ -172,20 +172,29 @@ func (h *host) wait(ctx context.Context, hup <-chan os.Signal) error {
 		case err := <-h.servers.failed:
 			return err
 		case <-hup:
-			if h.flags.file == "" {
-				h.log.Warn("SIGHUP, but there is no configuration to read again; start with --config")
-				continue
-			}
-			c, err := h.flags.load()
-			if err == nil {
-				err = h.handler.Reload(c)
-			}
-			if err != nil {
+			if err := h.reload(); err != nil {
 				h.log.Error("the configuration was not reloaded; the one before stands", slog.Any("error", err))
 				continue
 			}
-			h.config = c
-			h.log.Info("the configuration was reloaded", slog.String("protects", c.String()))
+			h.log.Info("the configuration was reloaded", slog.String("protects", h.config.String()))
 		}
 	}
+}
+
+// reload reads the configuration again, and all files that it names.
+func (h *host) reload() error {
+	c, err := h.flags.load()
+	if err != nil {
+		return err
+	}
+	use, err := h.servers.certificates()
+	if err != nil {
+		return err
+	}
+	if err := h.handler.Reload(c); err != nil {
+		return err
+	}
+	use()
+	h.config = c
+	return nil
 }

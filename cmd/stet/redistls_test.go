@@ -16,17 +16,25 @@ import (
 // certificate.
 func behindTLS(t *testing.T, server, certificate, key string) string {
 	t.Helper()
-	pair, err := tls.LoadX509KeyPair(certificate, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	return relayTLS(t, server, demanding(t, certificate, key))
+}
+
+// demanding is the TLS of a server that shows a certificate, and demands one of its authority.
+func demanding(t *testing.T, certificate, key string) *tls.Config {
+	t.Helper()
 	pem, err := os.ReadFile(certificate)
 	if err != nil {
 		t.Fatal(err)
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(pem)
-	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool})
+	return &tls.Config{Certificates: []tls.Certificate{pairOf(t, certificate, key)}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool}
+}
+
+// relayTLS is an address at which a server is reached by that TLS.
+func relayTLS(t *testing.T, server string, config *tls.Config) string {
+	t.Helper()
+	l, err := tls.Listen("tcp", "127.0.0.1:0", config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/stet-go/stet/proxy"
@@ -19,7 +21,46 @@ type servers struct {
 	all    []*http.Server
 	cancel []context.CancelFunc // of requests
 	gates  []*gate
+	secure []*secured
 	failed chan error
+}
+
+// secured is the TLS of a listener, as its files were when they were last read.
+type secured struct {
+	files *proxy.TLS
+	now   atomic.Pointer[tls.Config]
+}
+
+// load reads the files. Connections from the call of use on have what is in them.
+func (s *secured) load() (use func(), err error) {
+	config, err := s.files.Config()
+	if err != nil {
+		return nil, err
+	}
+	config.NextProtos = []string{"h2", "http/1.1"} // http.Server adds them to its own configuration only
+	return func() { s.now.Store(config) }, nil
+}
+
+// config is what http.Server gets.
+func (s *secured) config() *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.now.Load(), nil }}
+}
+
+// certificates reads the files of all listeners again, for connections from the call of use on.
+func (s *servers) certificates() (use func(), err error) {
+	var all []func()
+	for _, one := range s.secure {
+		use, err := one.load()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, use)
+	}
+	return func() {
+		for _, use := range all {
+			use()
+		}
+	}, nil
 }
 
 // turnedAway is how many connections there was no room for.
@@ -51,10 +92,14 @@ func (s *servers) start(addr, what string, secure *proxy.TLS, h http.Handler) er
 	serve, scheme := func() error { return srv.Serve(l) }, "http"
 	if secure != nil {
 		scheme = "https"
-		if srv.TLSConfig, err = secure.Config(); err != nil {
+		one := &secured{files: secure}
+		use, err := one.load()
+		if err != nil {
 			cancel()
 			return errors.Join(err, l.Close())
 		}
+		use()
+		srv.TLSConfig, s.secure = one.config(), append(s.secure, one)
 		serve = func() error { return srv.ServeTLS(l, "", "") }
 	}
 	s.gates = append(s.gates, l)

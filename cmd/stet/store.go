@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"strings"
 	"time"
@@ -84,14 +86,31 @@ func redisClient(c proxy.Store) (rueidis.ClientOption, error) {
 	if err != nil { // the error has the password
 		return o, usage{errors.New("--store: the redis URL is malformed; write redis://user:password@host:6379/0, with what is special in the password encoded")}
 	}
-	own, err := c.ClientTLS()
-	if err != nil {
-		return o, usage{fmt.Errorf("--store-ca, --store-certificate and --store-key: %w", err)}
+	if own, err := c.ClientTLS(); own == nil || err != nil {
+		return o, misuse(err)
 	}
-	if own != nil && o.TLSConfig != nil {
-		o.TLSConfig.RootCAs, o.TLSConfig.Certificates = own.RootCAs, own.Certificates
+	// The files are read for each connection, so that a renewed certificate takes no restart.
+	o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, config *tls.Config) (net.Conn, error) {
+		if config == nil { // of a sentinel
+			return d.DialContext(ctx, "tcp", addr)
+		}
+		own, err := c.ClientTLS()
+		if err != nil {
+			return nil, misuse(err)
+		}
+		config = config.Clone()
+		config.RootCAs, config.Certificates = own.RootCAs, own.Certificates
+		return (&tls.Dialer{NetDialer: d, Config: config}).DialContext(ctx, "tcp", addr)
 	}
 	return o, nil
+}
+
+// misuse says which flags an error of proxy.Store.ClientTLS is about.
+func misuse(err error) error {
+	if err == nil {
+		return nil
+	}
+	return usage{fmt.Errorf("--store-ca, --store-certificate and --store-key: %w", err)}
 }
 
 func (s *storage) openRedis(ctx context.Context) error {
