@@ -33,6 +33,8 @@ var (
 		false, stet.NotExecuted, 0}
 	methodMisspelled = condition{"method-misspelled", http.StatusBadRequest, "Method misspelled",
 		"Methods are case-sensitive. Write it in upper case.", false, stet.NotExecuted, 0}
+	methodInvalid = condition{"method-invalid", http.StatusBadRequest, "Method invalid",
+		"The method has bytes that no method has, such as a space.", false, stet.NotExecuted, 0}
 	methodOverridden = condition{"method-overridden", http.StatusBadRequest, "Method overridden",
 		"A header asks for another method, which is protected; the request's own method is not. Send the request with that method.", false, stet.NotExecuted, 0}
 	targetInvalid = condition{"target-invalid", http.StatusBadRequest, "Request target invalid",

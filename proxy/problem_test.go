@@ -14,7 +14,7 @@ func TestDocumentedProblemsAreTheProblems(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conditions := []condition{keyHopByHop, headerMisspelled, methodMisspelled, methodOverridden, targetInvalid, unrouted, busy, closing, upstreamUnreachable, upstreamFailed, authorizationUnavailable, tooManyOperations, tooLargeToAccept}
+	conditions := []condition{keyHopByHop, headerMisspelled, methodMisspelled, methodInvalid, methodOverridden, targetInvalid, unrouted, busy, closing, upstreamUnreachable, upstreamFailed, authorizationUnavailable, tooManyOperations, tooLargeToAccept}
 	for _, c := range conditions {
 		retryable := "retryable"
 		if !c.retryable {

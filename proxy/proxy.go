@@ -290,6 +290,10 @@ func (g *generation) serve(w *visit, r *http.Request) {
 		http.Error(w, "CONNECT is for proxies of another kind", http.StatusMethodNotAllowed)
 		return
 	}
+	if !isMethod(r.Method) {
+		w.manner.refuse(w, &methodInvalid)
+		return
+	}
 	if w.target = targetOf(r, g.upstream); w.target == "" || !sendableHost(r.Host) {
 		w.manner.refuse(w, &targetInvalid)
 		return

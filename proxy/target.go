@@ -64,6 +64,14 @@ func setTarget(u *url.URL, target string) bool {
 	return err == nil && u.EscapedPath() == path
 }
 
+// isMethod reports whether a method is a token (RFC 9110, section 9.1). HTTP/2 lets others
+// through, and the proxy could not send them to the service.
+func isMethod(method string) bool {
+	return method != "" && !strings.ContainsFunc(method, func(r rune) bool {
+		return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
+	})
+}
+
 // sendableHost reports whether a request can be sent with this host: the one of an absolute
 // target is not looked at before, and another one would be taken for a service that cannot
 // be reached.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/textproto"
 	"net/url"
 	"slices"
@@ -209,6 +210,31 @@ func TestTargetThatCannotBeSentAsItIsIsRefused(t *testing.T) {
 	f.proxy.ServeHTTP(w, &r)
 	if w.status != 400 || len(rec.take()) != 0 {
 		t.Errorf("got %d; want w.status == 400, len(rec.take()) == 0", w.status)
+	}
+}
+
+// HTTP/2 carries methods that HTTP/1.1 cannot.
+func TestMethodThatIsNoTokenIsRefusedAndNotCounted(t *testing.T) {
+	rec := record(t)
+	f := start(t, yamlFor(rec.url, "http1", "scope: single-tenant\nroutes: [{path: /payments}]\n"))
+	for _, method := range []string{"POST /x", " POST", "POST\t", "P\x00ST", "P\u00d6ST", "POST/1", ""} {
+		r := httptest.NewRequest("POST", "/other", strings.NewReader("{}"))
+		r.Method, r.ProtoMajor, r.ProtoMinor = method, 2, 0
+		r.Header.Set("Idempotency-Key", "k")
+		w := httptest.NewRecorder()
+		f.proxy.ServeHTTP(w, r)
+		if w.Code != 400 || !strings.Contains(w.Body.String(), "method-invalid") || len(rec.take()) != 0 {
+			t.Errorf("%q: %d %s", method, w.Code, w.Body)
+		}
+	}
+	if n := f.proxy.Counts().Unprotected; n != 0 || strings.Contains(f.log.String(), "unprotected") {
+		t.Errorf("%d are counted as unprotected: %s", n, f.log)
+	}
+	r := httptest.NewRequest("P!OST", "/other", http.NoBody) // an unusual one
+	w := httptest.NewRecorder()
+	f.proxy.ServeHTTP(w, r)
+	if got := rec.take(); len(got) != 1 || got[0].line != "P!OST /other HTTP/1.1" {
+		t.Errorf("%v", got)
 	}
 }
 
