@@ -67,7 +67,7 @@ func reconcileOnce(cmd *cobra.Command, c *proxy.Config, out format, dryRun bool,
 		ctx, cancel := context.WithTimeout(cmd.Context(), limit)
 		defer cancel()
 		log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-		logUnasked(cmd.ErrOrStderr())
+		logUnasked(log, c.Upstream.URL)
 		began, next := time.Now(), atomic.Int64{}
 		next.Store(int64(reconcileProgress))
 		did, err := proxy.ReconcileOnce(ctx, s.Store, c, proxy.ReconcileOptions{DryRun: dryRun, ErrorLog: log, Observer: stetlog.New(stetlog.Options{Logger: log}),

@@ -2,26 +2,33 @@ package main
 
 import (
 	"bytes"
-	"io"
 	"log"
+	"log/slog"
+	"strings"
 )
 
 // unasked is the output of package log. net/http writes there, and nowhere else, that
 // a service has sent something unasked, with all that it sent: the rest of a
 // response, say, whose length was wrong.
-type unasked struct{ io.Writer }
+type unasked struct {
+	log      *slog.Logger
+	upstream string
+}
 
-// logUnasked takes content out of what the process's standard logger writes.
-func logUnasked(to io.Writer) { log.SetOutput(unasked{to}) }
+// logUnasked has what packages write by log and by slog's default in the log, without
+// content that a service has sent unasked. upstream is the service's URL.
+func logUnasked(l *slog.Logger, upstream string) {
+	slog.SetDefault(l) // which sets the output of package log
+	log.SetOutput(unasked{l, upstream})
+}
 
 // Write implements io.Writer.
 func (u unasked) Write(p []byte) (int, error) {
-	line := p
-	if said, _, ok := bytes.Cut(p, []byte("HTTP channel starting with ")); ok {
-		line = append(bytes.Clone(said), "HTTP channel; its content is not shown\n"...)
-	}
-	if _, err := u.Writer.Write(line); err != nil {
-		return 0, err
+	if bytes.Contains(p, []byte("HTTP channel starting with ")) {
+		u.log.Warn("unsolicited response: the service, or another server that the proxy asks, sent more than it was asked for. The connection was closed; the content is not shown",
+			slog.String("upstream", u.upstream))
+	} else {
+		u.log.Warn(strings.TrimSpace(string(p)))
 	}
 	return len(p), nil
 }

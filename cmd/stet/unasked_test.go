@@ -44,7 +44,8 @@ func overlong(t *testing.T, more string, ended chan<- struct{}) (url string) {
 
 func TestWhatAServiceSendsUnaskedIsNotLogged(t *testing.T) {
 	ended := make(chan struct{}, 100)
-	p := startProxy(t, "--config", configured(t, overlong(t, "iban DE02 of hunter2", ended), ""))
+	service := overlong(t, "iban DE02 of hunter2", ended)
+	p := startProxy(t, "--config", configured(t, service, ""))
 	for range 5 {
 		if !answered(connect(t, p.url, "POST /payments HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")) {
 			t.Fatalf("no answer: %s", p.log())
@@ -58,7 +59,16 @@ func TestWhatAServiceSendsUnaskedIsNotLogged(t *testing.T) {
 	}
 	p.signal(syscall.SIGTERM)
 	<-p.done
-	if said := p.log(); strings.Contains(said, "hunter2") || !strings.Contains(said, "Unsolicited response received on idle HTTP channel; its content is not shown\n") {
-		t.Errorf("the log: %s", said)
+	said := p.log()
+	if strings.Contains(said, "hunter2") {
+		t.Errorf("the log has content: %s", said)
+	}
+	if !strings.Contains(said, `level=WARN msg="unsolicited response: `) || !strings.Contains(said, "upstream="+service+"\n") {
+		t.Errorf("the log does not name the service: %s", said)
+	}
+	for line := range strings.Lines(said) {
+		if !strings.HasPrefix(line, "time=") {
+			t.Errorf("a line of another form: %s", line)
+		}
 	}
 }
