@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -30,6 +31,7 @@ type forwarder struct {
 	upstream  *url.URL
 	guarded   *guarded
 	forwarded bool
+	longest   time.Duration // of what is not protected
 	log       *slog.Logger
 	propagate func(context.Context, http.Header) // may be nil
 	budget    *budget                            // may be nil
@@ -38,7 +40,7 @@ type forwarder struct {
 }
 
 func newForwarder(c *Config, upstream *url.URL, g *guarded, transport http.RoundTripper, o Options) *forwarder {
-	f := &forwarder{upstream: upstream, guarded: g, forwarded: c.Forwarded, log: o.ErrorLog, propagate: o.Propagate}
+	f := &forwarder{upstream: upstream, guarded: g, forwarded: c.Forwarded, longest: cmp.Or(time.Duration(c.Limits.Longest), DefaultLongest), log: o.ErrorLog, propagate: o.Propagate}
 	f.proxy = &httputil.ReverseProxy{
 		Rewrite:        f.rewrite,
 		Transport:      transport,
@@ -57,7 +59,9 @@ func (f *forwarder) handler(rt *route) http.Handler {
 		t := &trip{route: rt}
 		r = r.WithContext(t.context(r.Context()))
 		if run == nil {
-			f.proxy.ServeHTTP(w, r)
+			ctx, cancel := context.WithTimeout(r.Context(), f.longest)
+			defer cancel()
+			f.proxy.ServeHTTP(w, r.WithContext(ctx))
 			return
 		}
 		back, ok := f.afford(w, visitOf(r.Context()).manner, run, t)

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -17,14 +18,27 @@ type Limits struct {
 	// and 16 KiB for each request under way. Requests beyond it are refused (503) before
 	// anything is executed. Default DefaultMemory.
 	Memory Size `yaml:"memory"`
+	// MemoryPerPeer is how many bytes of Memory the requests of one peer may hold, so that
+	// it leaves some to others. A peer is an address; of IPv6, a network of 64 bits. With
+	// Config.Forwarded, it is the last address in X-Forwarded-For. Clients behind one
+	// address are one peer. Default: half of Memory.
+	MemoryPerPeer Size `yaml:"memory_per_peer"`
 	// Stall is how long a client may pause while it sends a request's content, or take
 	// to read 64 KiB of a response. Writes are what is timed, and the kernel lets go of
 	// its buffers in steps of a megabyte or so: a client has to take about that much in
 	// this time. Default DefaultStall.
 	Stall Duration `yaml:"stall"`
-	// Upload is how long all the content of a protected request may take. Default
-	// DefaultUpload.
+	// Upload is how long all the content of a protected request may take. For other
+	// requests, and for responses, the proxy waits that long for the client in all, and one
+	// second more for every MinRate bytes. Default DefaultUpload.
 	Upload Duration `yaml:"upload"`
+	// MinRate is how many bytes per second a client has to send or to take, once Upload is
+	// used up. What a client sends over a WebSocket may be slower. Default DefaultMinRate.
+	MinRate Size `yaml:"min_rate"`
+	// Longest is how long an unprotected request may take in all: a WebSocket, a stream of
+	// events or of HTTP/2, a download. Then its connection or stream is closed. Protected
+	// requests end by Upload, Route.Timeout and Route.MaxWait. Default DefaultLongest.
+	Longest Duration `yaml:"longest"`
 	// Waiters is how many requests may wait, for others with their key or for the outcome
 	// of an accepted operation (stet.Options.MaxWaiters), and how many may be on streams of
 	// events at each Async.Status. One more is answered at once with what is known. Default
@@ -39,6 +53,8 @@ const (
 	DefaultWaiters     = 1024
 	DefaultStall       = 30 * time.Second
 	DefaultUpload      = time.Minute
+	DefaultMinRate     = 1 << 10 // bytes per second
+	DefaultLongest     = 24 * time.Hour
 )
 
 // drainStall is the greatest Limits.Stall while the proxy drains.
@@ -55,6 +71,9 @@ func (l *Limits) check() error {
 	if l.Memory != 0 && l.Memory < minMemory {
 		return &misplaced{[]any{"limits", "memory"}, fmt.Errorf("%d bytes are too few for anything; at least %d", l.Memory, minMemory)}
 	}
+	if l.MemoryPerPeer != 0 && (l.MemoryPerPeer < perRequest || l.MemoryPerPeer > cmp.Or(l.Memory, DefaultMemory)) {
+		return &misplaced{[]any{"limits", "memory_per_peer"}, fmt.Errorf("%d bytes; give it %d, which a request counts for, to limits.memory, %d", l.MemoryPerPeer, perRequest, cmp.Or(l.Memory, DefaultMemory))}
+	}
 	return nil
 }
 
@@ -67,7 +86,12 @@ const (
 	maxPiece = 64 << 10
 )
 
-// memory counts the bytes that the proxy holds.
+// perPeer is MemoryPerPeer, or its default.
+func (l *Limits) perPeer() int64 {
+	return int64(cmp.Or(l.MemoryPerPeer, cmp.Or(l.Memory, DefaultMemory)/2))
+}
+
+// memory counts the bytes that the proxy holds, of all requests or of one peer's.
 type memory struct {
 	limit int64
 	used  atomic.Int64

@@ -89,7 +89,7 @@ func TestContentInHandIsBounded(t *testing.T) {
 func TestRequestsUnderWayAreBounded(t *testing.T) {
 	arrived, leave := make(chan struct{}, 100), make(chan struct{})
 	s := serve(t, false, func(http.ResponseWriter, *http.Request) { arrived <- struct{}{}; <-leave })
-	f := start(t, yamlFor(s.URL, "http1", "limits: {memory: 1MiB}\n"+single))
+	f := start(t, yamlFor(s.URL, "http1", "limits: {memory: 1MiB, memory_per_peer: 1MiB}\n"+single))
 	for range 64 {
 		f.dial("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 		<-arrived
@@ -290,12 +290,16 @@ func TestDrainingWaitsForNoClientThatIsStuck(t *testing.T) {
 func TestLimitsThatAreNoneAreRefused(t *testing.T) {
 	const head = "upstream: {url: 'http://127.0.0.1:3000'}\n"
 	for yaml, want := range map[string]string{
-		"limits: {connections: -1}": "limits.connections: -1 is negative",
-		"limits: {memory: 1}":       "limits.memory: 1 bytes are too few",
-		"limits: {memory: -1}":      "is no size",
-		"limits: {stall: -1s}":      "is negative",
-		"limits: {upload: 0s}":      "must be longer than zero",
-		"limits: {writes: 1s}":      `"writes" is no field of limits`,
+		"limits: {connections: -1}":                     "limits.connections: -1 is negative",
+		"limits: {memory: 1}":                           "limits.memory: 1 bytes are too few",
+		"limits: {memory: -1}":                          "is no size",
+		"limits: {memory: 2MiB, memory_per_peer: 3MiB}": "limits.memory_per_peer: 3145728 bytes; give it",
+		"limits: {memory_per_peer: 1KiB}":               "limits.memory_per_peer: 1024 bytes; give it",
+		"limits: {min_rate: 0}":                         "is no size",
+		"limits: {longest: 0s}":                         "must be longer than zero",
+		"limits: {stall: -1s}":                          "is negative",
+		"limits: {upload: 0s}":                          "must be longer than zero",
+		"limits: {writes: 1s}":                          `"writes" is no field of limits`,
 	} {
 		if _, err := parse(t, head+yaml, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %q is missing from %v", yaml, want, err)

@@ -40,6 +40,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"sync"
@@ -88,9 +89,11 @@ type Proxy struct {
 	ends        context.CancelFunc
 	messages    messages
 	busy, runs  atomic.Int64 // requests that were refused, and that are with the service
+	sayBusy     seldom
 
-	mu     sync.Mutex // guards now, closed and visits
+	mu     sync.Mutex // guards now, closed, visits and peers
 	visits map[*visit]struct{}
+	peers  map[netip.Prefix]*peer
 	now    *generation
 	closed bool
 	old    sync.WaitGroup // generations on their way out
@@ -109,7 +112,7 @@ func New(store store.Store, c *Config, o Options) (*Proxy, error) {
 	if o.Audit == nil {
 		o.Audit = o.ErrorLog.Handler()
 	}
-	p := &Proxy{store: store, o: o, unprotected: unprotected{log: o.ErrorLog}, emits: emits{log: o.ErrorLog}, visits: map[*visit]struct{}{}}
+	p := &Proxy{store: store, o: o, unprotected: unprotected{log: o.ErrorLog}, emits: emits{log: o.ErrorLog}, visits: map[*visit]struct{}{}, peers: map[netip.Prefix]*peer{}}
 	p.ending, p.ends = context.WithCancel(context.Background())
 	g, err := p.build(c)
 	if err != nil {
@@ -214,11 +217,10 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer g.requests.Done()
 	v, r := p.newVisit(w, r, g.manner)
 	defer v.leave()
-	if v.admitted() {
+	if v.admitted(peerOf(r, g.config.Forwarded)) {
 		g.serve(v, r)
 	} else {
-		p.busy.Add(1)
-		v.manner.refuse(v, &busy)
+		v.refuseBusy()
 	}
 	v.end()
 }

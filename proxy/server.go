@@ -71,8 +71,14 @@ func (a *AdminHandler) Drain() { a.draining.Store(true) }
 // readyTimeout bounds how long /readyz waits for the store.
 const readyTimeout = 2 * time.Second
 
+// adminTimeout bounds how long a request of an operator may take in all.
+const adminTimeout = time.Minute
+
 // ServeHTTP implements http.Handler.
 func (a *AdminHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	control, end := http.NewResponseController(w), time.Now().Add(adminTimeout)
+	_ = control.SetReadDeadline(end) // a server that has none keeps to its own
+	_ = control.SetWriteDeadline(end)
 	w.Header().Set("Cache-Control", "no-store")
 	switch r.URL.Path {
 	case "/healthz":

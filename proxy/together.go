@@ -101,8 +101,8 @@ func (c *Config) routeTogether(cs *conflicts, r *Route, i int, usual stet.Policy
 	cs.when(storeTimeout >= lease, fmt.Sprintf("%v is as long as the lease of %s, %v, or longer: a heartbeat that takes its time has lost the lease", storeTimeout, r.class(), lease), "store", "timeout")
 	cs.when(connect > timeout, fmt.Sprintf("%v is longer than the timeout of %s, %v, which ends the run before", connect, r.class(), timeout), "upstream", "connect_timeout")
 	cs.when(r.MaxWait != 0 && r.Wait > r.MaxWait, fmt.Sprintf("%v is longer than max_wait, %v: who asks to wait would wait for less than who does not", time.Duration(r.Wait), time.Duration(r.MaxWait)), at("wait")...)
-	memory := int64(cmp.Or(c.Limits.Memory, DefaultMemory))
-	cs.when(int64(r.MaxBody)+perRequest > memory, fmt.Sprintf("%d bytes, and %d for the request itself, are more than limits.memory, %d: such a request is never taken", r.MaxBody, perRequest, memory), at("max_body")...)
+	memory := c.Limits.perPeer()
+	cs.when(int64(r.MaxBody)+perRequest > memory, fmt.Sprintf("%d bytes, and %d for the request itself, are more than limits.memory_per_peer, %d: such a request is never taken", r.MaxBody, perRequest, memory), at("max_body")...)
 	if r.Settles == settlesService {
 		cs.when(c.Encryption != nil && !c.Encryption.AcceptPlain, "what a service settles is not encrypted, and would not be replayed; leave encryption out, or set encryption.accept_plain", at("settles")...)
 		cs.when(r.Stale != "", "with settles: service no outcome is unknown; leave it out", at("stale")...)

@@ -19,7 +19,7 @@ func TestWhatCannotWorkTogetherIsRefused(t *testing.T) {
 		"default under connecting": {"upstream:\n  url: http://127.0.0.1:3000\n  connect_timeout: 6m\nroutes: [{path: /a}]\n", []string{"upstream.connect_timeout: 6m0s is longer"}},
 		"store slower than lease":  {head + "store:\n  url: s.db\n  timeout: 10s\nroutes: [{path: /a, lease: 10s}]\n", []string{"stet.yaml:4: store.timeout: 10s is as long as the lease of /a"}},
 		"wait over max_wait":       {route + "wait: 9s\n    max_wait: 8s\n", []string{"stet.yaml:4: routes[0].wait: 9s is longer than max_wait, 8s"}},
-		"body over memory":         {head + "limits: {memory: 2MiB}\nroutes:\n  - path: /a\n    max_body: 2MiB\n", []string{"stet.yaml:5: routes[0].max_body: 2097152 bytes", "limits.memory, 2097152"}},
+		"body over memory":         {head + "limits: {memory: 2MiB}\nroutes:\n  - path: /a\n    max_body: 2MiB\n", []string{"stet.yaml:5: routes[0].max_body: 2097152 bytes", "limits.memory_per_peer, 1048576"}},
 		"pass with a lease":        {route + "pass: true\n    lease: 1s\n    key: optional\n", []string{"stet.yaml:5: routes[0].lease: the route lets its requests pass", "stet.yaml:6: routes[0].key: the route"}},
 		"unrouted without routes":  {head + "unrouted: pass\n", []string{"stet.yaml:2: unrouted: without routes every path is protected"}},
 		"worker without a store":   {head + "store: memory\nworker: elsewhere\n", []string{"stet.yaml:3: worker: the store is memory"}},
@@ -58,7 +58,7 @@ func TestWhatWorksTogetherIsTaken(t *testing.T) {
 	const pg = "store: postgres://h/d\n"
 	for _, yaml := range []string{
 		head, head + "drain: 1s\n", route + "timeout: 2m\n", route + "timeout: 2m\ndrain: 2m\n", route + "pass: true\n    methods: [PUT]\n    trailing_slash: true\n",
-		route + "wait: 9s\n", route + "wait: 8s\n    max_wait: 8s\n", route + "max_body: 200MiB\n", route + "lease: 1s\n", route + "timeout: 1s\n",
+		route + "wait: 9s\n", route + "wait: 8s\n    max_wait: 8s\n", "limits: {memory_per_peer: 250MiB}\n" + route + "max_body: 200MiB\n", route + "lease: 1s\n", route + "timeout: 1s\n",
 		head + pg + "drain: 1s\nroutes: [{path: /a, timeout: 2m, settles: service}]\n", head + "store: {url: s.db, busy_timeout: 8s, timeout: 9s}\n",
 		head + "listen: 127.0.0.1:9090\nadmin: {listen: '127.0.0.2:9090'}\n", head + "listen: 127.0.0.1:0\nadmin: {listen: '127.0.0.1:0'}\n", head + "admin: {listen: 'off'}\n",
 		"upstream: {url: 'http://127.0.0.2:8080'}\n", "upstream: {url: 'http://other:8080'}\n",

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -30,6 +29,7 @@ type visit struct {
 	deaf    bool  // the response is over; what is still written is dropped
 	broken  error // what a write has failed with
 
+	peer *peer        // nil: nobody's
 	held atomic.Int64 // bytes of the budget
 
 	mu       sync.Mutex // guards what follows, and the deadlines
@@ -38,6 +38,8 @@ type visit struct {
 	writing  bool
 	until    time.Time // no write goes on for longer; zero: no such limit
 	uploaded time.Time // the content has to be there by then; zero: no such limit
+	sent     pace      // the content
+	taken    pace      // the response
 }
 
 type visitKey struct{}
@@ -82,7 +84,13 @@ func (v *visit) deadline(set func(time.Time) error, doing *bool) {
 	if doing != nil {
 		*doing = true
 	}
-	at := time.Now().Add(v.proxy.stall())
+	now := time.Now()
+	at := now.Add(v.proxy.stall())
+	if doing != nil {
+		p := v.pace(doing)
+		p.began = now
+		at = now.Add(min(v.proxy.stall(), v.proxy.limits.patience(p)))
+	}
 	if limit := v.limit(doing); !limit.IsZero() && limit.Before(at) {
 		at = limit
 	}
@@ -98,12 +106,22 @@ func (v *visit) limit(doing *bool) time.Time {
 	return v.uploaded
 }
 
-// done takes a deadline back if forget says so, or HTTP/2, where it counts also while
-// nothing is read or written.
-func (v *visit) done(set func(time.Time) error, doing *bool, forget bool) {
+func (v *visit) pace(doing *bool) *pace {
+	if doing == &v.writing {
+		return &v.taken
+	}
+	return &v.sent
+}
+
+// done counts n bytes, and takes a deadline back if forget says so, or HTTP/2, where it
+// counts also while nothing is read or written.
+func (v *visit) done(set func(time.Time) error, doing *bool, forget bool, n int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	*doing = false
+	p := v.pace(doing)
+	p.waited += time.Since(p.began)
+	p.bytes += int64(n)
 	if !v.over && (forget || v.http2) {
 		_ = set(time.Time{})
 	}
@@ -135,7 +153,7 @@ func (v *visit) protect() {
 		return
 	}
 	v.mu.Lock()
-	v.uploaded = time.Now().Add(cmp.Or(time.Duration(v.proxy.limits.Upload), DefaultUpload))
+	v.uploaded = time.Now().Add(v.proxy.limits.upload())
 	v.mu.Unlock()
 	v.content.kept = true
 }
@@ -148,22 +166,10 @@ func protecting(next http.Handler) http.Handler {
 	})
 }
 
-// admitted reports whether there is room for the visit.
-func (v *visit) admitted() bool {
-	if !v.proxy.memory.take(perRequest) {
-		return false
-	}
-	v.held.Add(perRequest)
-	v.proxy.mu.Lock()
-	defer v.proxy.mu.Unlock()
-	v.proxy.visits[v] = struct{}{}
-	return true
-}
-
 // hold counts bytes that the proxy holds until the visit ends.
 func (v *visit) hold(n int) {
 	v.held.Add(int64(n))
-	v.proxy.memory.used.Add(int64(n))
+	v.count(int64(n))
 }
 
 // Unwrap is for http.ResponseController.
@@ -179,8 +185,7 @@ func (v *visit) WriteHeader(status int) {
 		return
 	case v.starved: // the reader of the content knows only that it could not
 		v.starved = false
-		v.proxy.busy.Add(1)
-		v.manner.refuse(v, &busy)
+		v.refuseBusy()
 		v.deaf = true
 		return
 	case status >= 200 && !v.begun:
@@ -200,15 +205,15 @@ func (v *visit) Write(p []byte) (n int, err error) {
 	if v.deaf {
 		return len(p), nil
 	}
-	v.proxy.memory.used.Add(int64(len(p)))
-	defer v.proxy.memory.used.Add(-int64(len(p)))
+	v.count(int64(len(p)))
+	defer v.count(-int64(len(p)))
 	for first := true; first || n < len(p); first = false {
 		if v.broken != nil {
 			return n, v.broken
 		}
 		v.deadline(v.control.SetWriteDeadline, &v.writing)
 		m, err := v.w.Write(p[n:min(len(p), n+maxPiece)])
-		v.done(v.control.SetWriteDeadline, &v.writing, false)
+		v.done(v.control.SetWriteDeadline, &v.writing, false, m)
 		n += m
 		if err != nil && !errors.Is(err, http.ErrBodyNotAllowed) && !errors.Is(err, http.ErrContentLength) {
 			v.broken = err
@@ -227,7 +232,7 @@ func (v *visit) FlushError() error {
 		return v.broken
 	}
 	v.deadline(v.control.SetWriteDeadline, &v.writing)
-	defer v.done(v.control.SetWriteDeadline, &v.writing, false)
+	defer v.done(v.control.SetWriteDeadline, &v.writing, false, 0)
 	err := v.control.Flush()
 	if err != nil && !errors.Is(err, http.ErrNotSupported) {
 		v.broken = err
@@ -260,8 +265,11 @@ func (v *visit) leave() {
 	v.mu.Unlock()
 	v.proxy.mu.Lock()
 	delete(v.proxy.visits, v)
+	v.count(-v.held.Load())
+	if v.peer != nil {
+		v.peer.left(v.proxy.peers)
+	}
 	v.proxy.mu.Unlock()
-	v.proxy.memory.used.Add(-v.held.Load())
 }
 
 // errBusy: there is no memory for a request's content.
@@ -287,13 +295,10 @@ func (u *upload) Read(p []byte) (int, error) {
 	v.deadline(v.control.SetReadDeadline, &v.reading)
 	n, err := u.ReadCloser.Read(p)
 	u.ended = err == io.EOF //nolint:errorlint // a wrapped one is no end
-	v.done(v.control.SetReadDeadline, &v.reading, u.ended)
-	if u.kept && n > 0 {
-		if !v.proxy.memory.take(int64(n)) {
-			v.starved = true
-			return 0, errBusy
-		}
-		v.held.Add(int64(n))
+	v.done(v.control.SetReadDeadline, &v.reading, u.ended, n)
+	if u.kept && n > 0 && !v.take(int64(n)) {
+		v.starved = true
+		return 0, errBusy
 	}
 	return n, err
 }

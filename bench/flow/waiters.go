@@ -268,7 +268,7 @@ func (h *hall) finish(ctx context.Context) (took time.Duration, peak state, err 
 
 // waiters measures a sidecar that lets all clients wait.
 func waiters(ctx context.Context, p *place, kind string) error {
-	return crowded(ctx, p, kind, "flow_"+kind+"_waiters", fmt.Sprintf("connections: %d, waiters: %d", *clients+100, *clients), true)
+	return crowded(ctx, p, kind, "flow_"+kind+"_waiters", fmt.Sprintf("connections: %d, waiters: %d, memory_per_peer: 256MiB", *clients+100, *clients), true)
 }
 
 // limits measures one with the default limits, which does not.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"log/slog"
 	"net"
 	"net/http"
 	"sync"
@@ -13,14 +14,19 @@ import (
 type gate struct {
 	net.Listener
 	most int
+	log  *slog.Logger
 
 	mu      sync.Mutex
 	in      map[*passage]time.Time // since when they are idle; zero: they are not
 	refused uint64
+	said    time.Time // when the log had it last
 }
 
-func newGate(l net.Listener, most int) *gate {
-	return &gate{Listener: l, most: most, in: map[*passage]time.Time{}}
+// turnedAwayEvery is how long the log is silent after it had that connections are turned away.
+const turnedAwayEvery = time.Minute
+
+func newGate(l net.Listener, most int, log *slog.Logger) *gate {
+	return &gate{Listener: l, most: most, log: log, in: map[*passage]time.Time{}}
 }
 
 // passage is a connection that was let in.
@@ -55,7 +61,15 @@ func (g *gate) admit(c net.Conn) *passage {
 		}
 		if oldest == nil {
 			g.refused++
+			refused, due := g.refused, time.Since(g.said) >= turnedAwayEvery
+			if due {
+				g.said = time.Now()
+			}
 			g.mu.Unlock()
+			if due {
+				g.log.Warn("connections are turned away: as many as limits.connections are open, and none of them is idle",
+					slog.Int("connections", g.most), slog.Uint64("so_far", refused))
+			}
 			return nil
 		}
 		delete(g.in, oldest)

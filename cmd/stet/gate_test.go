@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/proxy"
 )
 
@@ -69,6 +70,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	if answered(connect(t, p.url, "")) {
 		t.Error("a fourth connection was let in")
 	}
+	p.saysNow(`level=WARN msg="connections are turned away: `)
 	close(leave)
 	for _, c := range append(busy, idle) {
 		if !answered(c) {
@@ -89,6 +91,37 @@ func TestConnectionsAreBounded(t *testing.T) {
 	if text, _ := io.ReadAll(res.Body); !strings.Contains(string(text), "stet_proxy_connections_refused_total 1\n") || !strings.Contains(string(text), "stet_proxy_busy_total 0\n") {
 		t.Errorf("got %s; want strings.Contains(string(text), \"stet_proxy_connections_refused_total 1\\n\"), strings.Contains(string(text), \"stet_proxy_busy_total 0\\n\")", text)
 	}
+}
+
+// A client that sends a byte now and then holds its connections for a limited time.
+func TestConnectionsThatTrickleMakeRoom(t *testing.T) {
+	b, arrived := openBooks(t, func() {}), make(chan struct{}, 10)
+	b.Config.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		arrived <- struct{}{}
+		_, _ = io.Copy(io.Discard, r.Body)
+	})
+	p := startProxy(t, "--config", configured(t, b.URL, "limits: {connections: 3, upload: 500ms}\n"))
+	for range 3 {
+		c := connect(t, p.url, "PUT /other HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n")
+		go func() { // ends with the connection
+			for tick := time.NewTicker(20 * time.Millisecond); ; <-tick.C {
+				if _, err := io.WriteString(c, "x"); err != nil {
+					return
+				}
+			}
+		}()
+		<-arrived // it is not idle
+	}
+	stettest.Eventually(t, "an honest client to be served", func() bool {
+		c, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
+		if err != nil {
+			return false
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+		_, err = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		return err == nil && answered(c)
+	})
 }
 
 // Who connects and says nothing, or not all of a header, keeps nobody else out.

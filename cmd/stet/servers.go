@@ -77,7 +77,7 @@ func (s *servers) start(addr, what string, secure *proxy.TLS, h http.Handler) er
 	if err != nil {
 		return err
 	}
-	l := newGate(listener, s.most)
+	l := newGate(listener, s.most, s.log.With(slog.String("listener", what)))
 	base, cancel := context.WithCancel(context.Background())
 	srv := &http.Server{
 		Handler: h, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, Protocols: new(http.Protocols),

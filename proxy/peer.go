@@ -1,0 +1,95 @@
+package proxy
+
+import (
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"strings"
+)
+
+// peer is an address that requests come from, or a network of addresses.
+type peer struct {
+	memory
+	from   netip.Prefix
+	visits int // guarded by Proxy.mu
+}
+
+// peerOf is the peer of a request. Requests whose address is not known have one together.
+func peerOf(r *http.Request, forwarded bool) netip.Prefix {
+	at, _ := netip.ParseAddrPort(r.RemoteAddr)
+	addr := at.Addr()
+	if values := r.Header["X-Forwarded-For"]; forwarded && len(values) > 0 {
+		last := values[len(values)-1]
+		last = strings.TrimSpace(last[strings.LastIndexByte(last, ',')+1:])
+		if named, err := netip.ParseAddr(last); err == nil {
+			addr = named
+		}
+	}
+	addr = addr.Unmap().WithZone("")
+	bits := 32
+	if addr.Is6() {
+		bits = 64 // one client has that many
+	}
+	network, _ := addr.Prefix(bits) // the zero value of the zero address
+	return network
+}
+
+// admitted reports whether there is room for the visit.
+func (v *visit) admitted(from netip.Prefix) bool {
+	p := v.proxy
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	is := p.peers[from]
+	if is == nil {
+		is = &peer{memory: memory{limit: p.limits.perPeer()}, from: from}
+	}
+	v.peer = is
+	if !v.take(perRequest) {
+		v.peer = nil
+		return false
+	}
+	is.visits++
+	p.peers[from] = is
+	p.visits[v] = struct{}{}
+	return true
+}
+
+// left is called at the end of an admitted visit, with Proxy.mu held.
+func (p *peer) left(all map[netip.Prefix]*peer) {
+	if p.visits--; p.visits == 0 {
+		delete(all, p.from)
+	}
+}
+
+// take takes bytes until the visit ends; it is false, and takes none, if that is too much
+// for the peer, or in all.
+func (v *visit) take(n int64) bool {
+	if !v.peer.take(n) {
+		return false
+	}
+	if !v.proxy.memory.take(n) {
+		v.peer.used.Add(-n)
+		return false
+	}
+	v.held.Add(n)
+	return true
+}
+
+// count counts bytes that are held, or with a negative n are not any more.
+func (v *visit) count(n int64) {
+	v.proxy.memory.used.Add(n)
+	if v.peer != nil {
+		v.peer.used.Add(n)
+	}
+}
+
+// refuseBusy answers a request for which there is no memory.
+func (v *visit) refuseBusy() {
+	p := v.proxy
+	n := p.busy.Add(1)
+	if p.sayBusy.due() {
+		p.o.ErrorLog.Warn("proxy: requests are refused: limits.memory is in use, or limits.memory_per_peer by one client address",
+			slog.Int64("bytes", p.memory.used.Load()), slog.Int64("memory", p.memory.limit), slog.Int64("memory_per_peer", p.limits.perPeer()), slog.Int64("so_far", n))
+	}
+	v.manner.refuse(v, &busy)
+}
