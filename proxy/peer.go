@@ -54,7 +54,7 @@ func (v *visit) admitted(from netip.Prefix) bool {
 	return true
 }
 
-// left is called at the end of an admitted visit, with Proxy.mu held.
+// left forgets the peer with its last visit. The caller holds Proxy.mu.
 func (p *peer) left(all map[netip.Prefix]*peer) {
 	if p.visits--; p.visits == 0 {
 		delete(all, p.from)

@@ -89,7 +89,9 @@ func (v *visit) deadline(set func(time.Time) error, doing *bool) {
 	if doing != nil {
 		p := v.pace(doing)
 		p.began = now
-		at = now.Add(min(v.proxy.stall(), v.proxy.limits.patience(p)))
+		if limit := now.Add(v.proxy.limits.patience(p)); limit.Before(at) {
+			at = limit
+		}
 	}
 	if limit := v.limit(doing); !limit.IsZero() && limit.Before(at) {
 		at = limit
@@ -106,6 +108,7 @@ func (v *visit) limit(doing *bool) time.Time {
 	return v.uploaded
 }
 
+// pace is the one of what the client does.
 func (v *visit) pace(doing *bool) *pace {
 	if doing == &v.writing {
 		return &v.taken

@@ -3,11 +3,15 @@ package main
 import (
 	"crypto/tls"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -157,6 +161,66 @@ func TestStoreInRedisReconnectsWithRenewedCertificates(t *testing.T) {
 	now.Store(demanding(t, next, nextKey))
 	link.Cut()
 	for i := range 20 { // the first may find the connection that was cut
+		if _, err = s.Claim(t.Context(), claimOf(fmt.Sprint("b", i))); err == nil {
+			return
+		}
+	}
+	t.Errorf("no connection with the renewed certificates: %v", err)
+}
+
+// postgresByTLS is an address at which a PostgreSQL server is reached by TLS.
+func postgresByTLS(t *testing.T, server string, config func() *tls.Config) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var active sync.WaitGroup
+	active.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			active.Go(func() {
+				if _, err := io.ReadFull(c, make([]byte, 8)); err == nil { // SSLRequest
+					_, _ = io.WriteString(c, "S")
+				}
+				forward(tls.Server(c, config()), server)
+			})
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); active.Wait() })
+	return l.Addr().String()
+}
+
+func TestStoreInPostgreSQLReconnectsWithRenewedCertificates(t *testing.T) {
+	cert, key := ownCertificate(t)
+	next, nextKey := ownCertificate(t)
+	var now atomic.Pointer[tls.Config]
+	now.Store(demanding(t, cert, key))
+	place := rig.Postgres(t).Database(t)
+	if status, _, errs := command(t, "migrate", "up", "--store", place); status != exitOK {
+		t.Fatal(errs)
+	}
+	u, err := url.Parse(place)
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := rig.NewProxy(t, postgresByTLS(t, u.Host, now.Load))
+	u.Host = link.Addr()
+	u.RawQuery = url.Values{"sslmode": {"verify-full"}, "sslrootcert": {cert}, "sslcert": {cert}, "sslkey": {key}}.Encode()
+	s, err := opened(t, "--store", u.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Claim(t.Context(), claimOf("a")); err != nil {
+		t.Fatal(err)
+	}
+	renewed(t, next, nextKey)(cert, key)
+	now.Store(demanding(t, next, nextKey))
+	link.Cut()
+	for i := range 20 { // the first may find connections that were cut
 		if _, err = s.Claim(t.Context(), claimOf(fmt.Sprint("b", i))); err == nil {
 			return
 		}

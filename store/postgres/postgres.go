@@ -121,7 +121,8 @@ var (
 
 // Open connects to the server at url, which may be a URI or a keyword/value
 // string of libpq, and opens the store there. Pool returns the pool that it
-// makes for transactions; the url's pool_max_conns sets its size.
+// makes for transactions; the url's pool_max_conns sets its size. The files of sslrootcert,
+// sslcert and sslkey are read for each new connection, so that they can be renewed.
 func Open(ctx context.Context, url string, o Options) (*Store, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -129,6 +130,15 @@ func Open(ctx context.Context, url string, o Options) (*Store, error) {
 	}
 	if o.PgBouncer && prepares(config) {
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	}
+	if config.ConnConfig.TLSConfig != nil {
+		config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
+			now, err := pgx.ParseConfig(url)
+			if err == nil {
+				c.TLSConfig, c.Fallbacks = now.TLSConfig, now.Fallbacks
+			}
+			return err
+		}
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
