@@ -15,7 +15,7 @@ type Counts struct {
 	// Refused counts values of HeaderEmit that are no messages, and Lost those messages of
 	// responses that could not be kept.
 	Refused, Lost uint64
-	// Busy counts requests that were refused because of Limits.Memory.
+	// Busy counts requests that were refused because of Limits.Memory or MemoryPerPeer.
 	Busy uint64
 	// Runs is how many protected requests are with the service now.
 	Runs int

@@ -29,7 +29,7 @@ type visit struct {
 	deaf    bool  // the response is over; what is still written is dropped
 	broken  error // what a write has failed with
 
-	peer *peer        // nil: nobody's
+	peer *peer        // nil: of no client
 	held atomic.Int64 // bytes of the budget
 
 	mu       sync.Mutex // guards what follows, and the deadlines

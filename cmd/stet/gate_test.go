@@ -103,8 +103,8 @@ func TestConnectionsThatTrickleMakeRoom(t *testing.T) {
 	p := startProxy(t, "--config", configured(t, b.URL, "limits: {connections: 3, upload: 500ms}\n"))
 	for range 3 {
 		c := connect(t, p.url, "PUT /other HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n")
-		_ = c.SetDeadline(time.Now().Add(10 * time.Minute)) // it does not give up
-		go func() { // ends with the connection
+		_ = c.SetDeadline(time.Now().Add(10 * time.Minute)) // no client timeout
+		go func() {                                         // ends with the connection
 			for tick := time.NewTicker(20 * time.Millisecond); ; <-tick.C {
 				if _, err := io.WriteString(c, "x"); err != nil {
 					return

@@ -24,7 +24,7 @@ func countProxy(registry *prometheus.Registry, p *proxy.Proxy) {
 			func(c proxy.Counts) uint64 { return c.Lost },
 		},
 		"stet_proxy_busy_total": {
-			"Requests refused because the proxy already held as many bytes as limits.memory allows.",
+			"Requests refused because the proxy already held as many bytes as limits.memory allows, or as limits.memory_per_peer allows one client address.",
 			func(c proxy.Counts) uint64 { return c.Busy },
 		},
 	} {
