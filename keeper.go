@@ -191,8 +191,16 @@ func (k *keeper) renew(ctx context.Context, runs []*Run, lease time.Duration) {
 	}
 }
 
-// endings are the events of runs that the engine cancels, by cause.
-var endings = map[error]observe.Kind{ErrLeaseLost: observe.LeaseLost, ErrRunTimeout: observe.TimedOut, ErrClosed: observe.CutOff}
+// cancelled is the event of a run that the engine cancels, with the cause.
+func cancelled(cause error) observe.Kind {
+	switch cause { //nolint:errorlint // the very values
+	case ErrRunTimeout:
+		return observe.TimedOut
+	case ErrClosed:
+		return observe.CutOff
+	}
+	return observe.LeaseLost
+}
 
 // lose cancels a run that still goes on. It may settle nevertheless, if its
 // fence is still the newest.
@@ -202,7 +210,7 @@ func (k *keeper) lose(ctx context.Context, r *Run, cause error) {
 	}
 	r.cancel(cause)
 	k.e.flights.end(r.f, entry{})
-	k.e.observe(ctx, observe.Event{Kind: endings[cause], ID: r.rec.ID, Class: r.op.Class, State: store.Running,
+	k.e.observe(ctx, observe.Event{Kind: cancelled(cause), ID: r.rec.ID, Class: r.op.Class, State: store.Running,
 		Fence: r.rec.Fence, Attempt: r.rec.Attempt, Elapsed: time.Since(r.begun), Err: cause})
 }
 
