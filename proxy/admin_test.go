@@ -21,7 +21,7 @@ const secret = "a-token-of-24-visible-ch"
 
 func TestAdminIsReadyWhileTheStoreAnswersAndNotWhileDraining(t *testing.T) {
 	store := &deaf{Store: memory.New(memory.Options{})}
-	p, err := proxy.New(store, &proxy.Config{Upstream: proxy.Upstream{URL: "http://127.0.0.1:3000"}, Admin: proxy.Admin{Token: secret}}, proxy.Options{})
+	p, err := proxy.New(store, &proxy.Config{Upstream: proxy.Upstream{URL: "http://127.0.0.1:3000"}, Scope: &proxy.Scope{Kind: "single-tenant"}, Admin: proxy.Admin{Token: secret}}, proxy.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestOperatorResolvesWhatTheProxyDoesNotKnow(t *testing.T) {
 		t.Errorf("the audit is not in the log, or the token is: %s", f.log)
 	}
 	// After a reload the classes are others, and the token is the same.
-	c, err := proxy.Parse("stet.yaml", strings.NewReader(strings.Replace(yaml, "name: payments", "name: refunds", 1)), env(nil))
+	c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(strings.Replace(yaml, "name: payments", "name: refunds", 1))), env(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestTokenOfAFileCanBeReplacedWhileTheProxyRuns(t *testing.T) {
 	const other = "another-token-of-32-visible-char"
 	want(map[string]int{"": 401, other: 401, secret: 200})
 	reload := func() error {
-		c, err := proxy.Parse("stet.yaml", strings.NewReader(yaml), env(nil))
+		c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(yaml)), env(nil))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -384,7 +384,7 @@ func TestOperationsGoOnOverAReload(t *testing.T) {
 	f := startAsync(t, memory.New(memory.Options{}), yaml)
 	f.post("first", "{}")
 	f.post("second", "{}")
-	c, err := proxy.Parse("stet.yaml", strings.NewReader(strings.Replace(yaml, "20ms", "30ms", 1)), func(string) (string, bool) { return "", false })
+	c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(strings.Replace(yaml, "20ms", "30ms", 1))), func(string) (string, bool) { return "", false })
 	if err == nil {
 		err = f.proxy.Reload(c)
 	}
@@ -426,7 +426,7 @@ func TestWhatAcceptsRefusesWrongConfigurations(t *testing.T) {
 		"worker":     {"worker: nowhere\nroutes: [{path: /a, async: {}}]", "neither inside nor elsewhere"},
 		"memory":     {"worker: elsewhere\nstore: memory\nroutes: [{path: /a, async: {}}]", "memory"},
 	} {
-		parsed, err := proxy.Parse("stet.yaml", strings.NewReader(base+c.yaml+"\n"), func(string) (string, bool) { return "", false })
+		parsed, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(base+c.yaml+"\n")), func(string) (string, bool) { return "", false })
 		if err == nil {
 			err = parsed.Check()
 		}

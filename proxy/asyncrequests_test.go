@@ -93,7 +93,7 @@ func TestReloadEndsNoRun(t *testing.T) {
 	f := startAsync(t, memory.New(memory.Options{}), yaml)
 	f.post("first", "{}")
 	<-begun
-	c, err := proxy.Parse("stet.yaml", strings.NewReader(strings.Replace(yaml, "20ms", "30ms", 1)), func(string) (string, bool) { return "", false })
+	c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(strings.Replace(yaml, "20ms", "30ms", 1))), func(string) (string, bool) { return "", false })
 	if err == nil {
 		err = f.proxy.Reload(c)
 	}

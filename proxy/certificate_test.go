@@ -54,7 +54,7 @@ func TestMTLSScopeIsTheNameInTheVerifiedCertificate(t *testing.T) {
 		"subject of nothing": {"mtls:subject", x509.Certificate{DNSNames: []string{"a.example"}}, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, err := proxy.Parse("stet.yaml", strings.NewReader(yamlFor(s.URL, "http1", "scope: "+tc.scope+"\n")), env(nil))
+			c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(yamlFor(s.URL, "http1", "scope: "+tc.scope+"\n"))), env(nil))
 			if err != nil {
 				t.Fatal(err)
 			}

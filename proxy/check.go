@@ -77,6 +77,9 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 	if len(c.Namespace) > store.MaxScope {
 		bad(fmt.Errorf("%d bytes; at most %d", len(c.Namespace), store.MaxScope), "namespace")
 	}
+	if c.TokenScope != "" && c.TokenScope != tokenValue {
+		bad(fmt.Errorf("%q is not %s", c.TokenScope, tokenValue), "token_scope")
+	}
 	if c.Authorize != nil && done.upstream != nil {
 		_, err := sideURL(c.Authorize.URL, done.upstream)
 		bad(err, "authorize", "url")

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -14,6 +15,9 @@ import (
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/store"
 )
+
+// tokenValue is the value of Config.TokenScope.
+const tokenValue = "value"
 
 // Defaults of a Config.
 const (
@@ -45,8 +49,12 @@ type Config struct {
 	// fields, and adds to them; by default they are replaced. Other X-Forwarded- fields
 	// pass unchanged.
 	Forwarded bool `yaml:"trust_forwarded"`
-	// Scope is that of routes without one. Default: "authorization".
+	// Scope is that of routes without one. It has no default: each protected route needs one.
 	Scope *Scope `yaml:"scope"`
+	// TokenScope is "value" if the scope authorization may be made of bearer tokens that are
+	// JWTs: a token must then outlive the retries, as a renewed one is another scope.
+	// Default: requests with such a token are refused.
+	TokenScope string `yaml:"token_scope"`
 	// Authorize is that of routes without one. Default: none; a stored response is then
 	// returned also for credentials that the service no longer accepts.
 	Authorize *Authorize `yaml:"authorize"`
@@ -258,16 +266,14 @@ func (c *Config) routes() []Route {
 
 // scope is whose keys a route's are.
 func (c *Config) scope(r *Route) *Scope {
-	switch {
-	case r.Scope != nil:
-		return r.Scope
-	case c.Scope != nil:
-		return c.Scope
-	case r.Name == unroutedClass && c.commonScope() != nil:
-		return c.commonScope()
-	default:
-		return &Scope{Kind: "authorization"}
+	s := cmp.Or(r.Scope, c.Scope)
+	if s == nil && r.Name == unroutedClass {
+		s = c.commonScope()
 	}
+	if s == nil {
+		s = &Scope{} // which is an error
+	}
+	return s.resolved(c.TokenScope == tokenValue, c.authorize(r) != nil)
 }
 
 func (r *Route) policy() (stet.Policy, error) {

@@ -24,7 +24,7 @@ func env(vars map[string]string) func(string) (string, bool) {
 
 func parse(t *testing.T, yaml string, vars map[string]string) (*proxy.Config, error) {
 	t.Helper()
-	c, err := proxy.Parse("stet.yaml", strings.NewReader(yaml), env(vars))
+	c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(yaml)), env(vars))
 	if err == nil {
 		err = c.Check()
 	}
@@ -84,7 +84,7 @@ func TestWrongConfigurationsAreErrorsWithTheirLine(t *testing.T) {
 		"after over default":  {head + "routes:\n  - path: /a\n    verify: {url: /v, after: 31s}\n", []string{"stet.yaml:4: routes[0].verify.after: ", "the lease, 30s"}},
 		"ignore in raw":       {head + "routes:\n  - path: /a\n    ignore: [/b]\n", []string{"stet.yaml:4: routes[0].ignore: "}},
 		"bad scope":           {head + "scope: everybody\n", []string{"stet.yaml:2: ", `"everybody" is none of authorization`}},
-		"empty scope":         {head + "scope: {}\n", []string{"routes[0].scope: ", "empty"}},
+		"empty scope":         {head + "scope: {}\n", []string{"routes[0].scope: required: whose keys are they?", "single-tenant"}},
 		"unverified token":    {head + "scope: {jwt: {}}\n", []string{"an unverified token"}},
 		"short secret":        {head + "scope: {jwt: {secret: abc}}\n", []string{"at least 32"}},
 		"no upstream":         {"listen: :80\n", []string{"upstream.url: required"}},
@@ -205,7 +205,7 @@ func TestReloadIsAllOrNothing(t *testing.T) {
 		t.Fatal("/orders is protected already")
 	}
 	load := func(yaml string) error {
-		c, err := proxy.Parse("stet.yaml", strings.NewReader(yaml), env(nil))
+		c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(yaml)), env(nil))
 		if err != nil {
 			return err
 		}
@@ -244,7 +244,7 @@ func TestReloadLetsRequestsEnd(t *testing.T) {
 	answer := make(chan reply, 1)
 	go func() { answer <- f.post("k", "{}") }()
 	<-arrived
-	c, err := proxy.Parse("stet.yaml", strings.NewReader(yamlFor(s.URL, "http1", single)), env(nil))
+	c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(yamlFor(s.URL, "http1", single))), env(nil))
 	if err != nil {
 		t.Fatal(err)
 	}

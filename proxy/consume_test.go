@@ -58,7 +58,7 @@ func TestMessagesThatCannotBeConsumedAreErrorsWithTheirLine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := "upstream: {url: http://127.0.0.1:3000}\nstore: stet.db\nroutes: [{path: /pay}]\nconsume:\n  - {" + c.entry + "}\n"
-			config, err := proxy.Parse("stet.yaml", strings.NewReader(text), func(string) (string, bool) { return "", false })
+			config, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(text)), func(string) (string, bool) { return "", false })
 			if err == nil {
 				err = config.Check()
 			}
@@ -83,7 +83,7 @@ func TestMessagesOfEveryBrokerCanBeConsumed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := "upstream: {url: http://127.0.0.1:3000}\nconsume:\n  - {" + entry + "}\n"
-			config, err := proxy.Parse("stet.yaml", strings.NewReader(text), func(string) (string, bool) { return "", false })
+			config, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(text)), func(string) (string, bool) { return "", false })
 			if err == nil {
 				err = config.Check()
 			}

@@ -472,7 +472,7 @@ func TestRelayThatCannotWorkIsRefused(t *testing.T) {
 		"relay: {targets: [{by: 'http://me:secret@a b/'}]}":                                     "what is written there",
 		"relay: {targets: [{to: 'a', by: http://a}, {by: http://b}, {to: '**', by: http://c}]}": "targets[2].to",
 	} {
-		c, err := proxy.Parse("stet.yaml", strings.NewReader("upstream: {url: http://a}\n"+yaml+"\n"), nil)
+		c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped("upstream: {url: http://a}\n"+yaml+"\n")), nil)
 		if err == nil {
 			err = c.Check()
 		}

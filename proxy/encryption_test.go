@@ -49,7 +49,7 @@ func (f *front) stored(key string) []byte {
 
 func (f *front) reload(yaml string) error {
 	f.t.Helper()
-	c, err := proxy.Parse("stet.yaml", strings.NewReader(yaml), env(nil))
+	c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(yaml)), env(nil))
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -61,14 +61,14 @@ routes:
 }
 
 func ExampleParse() {
-	_, err := proxy.Parse("stet.yaml", strings.NewReader("upstream:\n  url: http://127.0.0.1:3000\nlisten: ${LISTEN:-:8080}\nretries: 3\n"), os.LookupEnv)
+	_, err := proxy.Parse("stet.yaml", strings.NewReader("upstream:\n  url: http://127.0.0.1:3000\nlisten: ${LISTEN:-:8080}\nretries: 3\nscope: single-tenant\n"), os.LookupEnv)
 	fmt.Println(err)
 	// Output:
-	// stet.yaml:4: "retries" is no field; there are admin, authorize, consume, drain, encryption, limits, listen, namespace, new_records, problem_base, reconcile, relay, replayed_header, retry_after, routes, scope, store, tls, trust_forwarded, unrouted, upstream, worker
+	// stet.yaml:4: "retries" is no field; there are admin, authorize, consume, drain, encryption, limits, listen, namespace, new_records, problem_base, reconcile, relay, replayed_header, retry_after, routes, scope, store, tls, token_scope, trust_forwarded, unrouted, upstream, worker
 }
 
 func ExampleConfig_Check() {
-	config, err := proxy.Parse("stet.yaml", strings.NewReader("upstream:\n  url: http://127.0.0.1:3000\nroutes:\n  - path: /payments\n    lease: 48h\n"), os.LookupEnv)
+	config, err := proxy.Parse("stet.yaml", strings.NewReader("upstream:\n  url: http://127.0.0.1:3000\nroutes:\n  - path: /payments\n    lease: 48h\nscope: single-tenant\n"), os.LookupEnv)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -80,7 +80,7 @@ func ExampleConfig_Check() {
 }
 
 func ExampleNewAdmin() {
-	config := &proxy.Config{Upstream: proxy.Upstream{URL: "http://127.0.0.1:3000"}}
+	config := &proxy.Config{Upstream: proxy.Upstream{URL: "http://127.0.0.1:3000"}, Scope: &proxy.Scope{Header: "X-Account"}}
 	p, err := proxy.New(memory.New(memory.Options{}), config, proxy.Options{})
 	if err != nil {
 		fmt.Println(err)

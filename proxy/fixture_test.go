@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -83,6 +84,16 @@ type front struct {
 	client *http.Client
 }
 
+var aScope = regexp.MustCompile(`(?m)(^|[\s{,])scope:`)
+
+// scoped gives a configuration a scope if it has none.
+func scoped(yaml string) string {
+	if aScope.MatchString(yaml) || strings.HasPrefix(yaml, "{") || yaml == "" {
+		return yaml
+	}
+	return strings.TrimRight(yaml, "\n") + "\nscope: authorization\n"
+}
+
 func start(t *testing.T, yaml string) *front {
 	t.Helper()
 	return startOn(t, memory.New(memory.Options{}), yaml)
@@ -95,7 +106,7 @@ func startOn(t *testing.T, store store.Store, yaml string) *front {
 
 func startWith(t *testing.T, store store.Store, yaml string, o proxy.Options) *front {
 	t.Helper()
-	c, err := proxy.Parse("stet.yaml", strings.NewReader(yaml), func(string) (string, bool) { return "", false })
+	c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(yaml)), func(string) (string, bool) { return "", false })
 	if err != nil {
 		t.Fatal(err)
 	}

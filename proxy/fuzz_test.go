@@ -17,7 +17,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("a: &a {<<: *a}\nb: [*a, $$, ${X:-y}]\n---\n")
 	f.Add("routes: [{lease: 1d, retention: -1s, path: '/{'}]")
 	f.Fuzz(func(t *testing.T, text string) {
-		c, err := proxy.Parse("stet.yaml", strings.NewReader(text), func(string) (string, bool) { return secret, true })
+		c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(text)), func(string) (string, bool) { return secret, true })
 		if err == nil {
 			err = c.Check()
 		}

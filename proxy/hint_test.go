@@ -11,10 +11,10 @@ import (
 
 // TestHintHasNothingThatIsForTheProxy: a service may say the same in a 103 as in its response.
 func TestHintHasNothingThatIsForTheProxy(t *testing.T) {
-	s := answering(t, []string{"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\nStet-Execution: none\r\nStet-Emit: eyJ0byI6Im9yZGVycyJ9\r\nstet_progress: secret\r\n" +
-		"Idempotent-Replayed: true\r\nIdempotency-Execution: executed\r\nSet-Cookie: a=b\r\n\r\nHTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\nok"})
-	f := start(t, yamlFor(s.URL, "http1", "scope: single-tenant\nroutes: [{path: /payments}]\n"))
 	for path, key := range map[string][]string{"/payments": {"k"}, "/unprotected": nil} {
+		s := answering(t, []string{"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\nStet-Execution: none\r\nStet-Emit: eyJ0byI6Im9yZGVycyJ9\r\nstet_progress: secret\r\n" +
+			"Idempotent-Replayed: true\r\nIdempotency-Execution: executed\r\nSet-Cookie: a=b\r\n\r\nHTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\nok"})
+		f := start(t, yamlFor(s.URL, "http1", "scope: single-tenant\nroutes: [{path: /payments}]\n"))
 		var hint textproto.MIMEHeader
 		trace := &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error { hint = h; return nil }}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.url+path, strings.NewReader("{}"))

@@ -15,8 +15,8 @@ import (
 type JWT struct {
 	Claim string `yaml:"claim"` // default "sub"; its value must be text
 	// Header has the token, with or without "Bearer ". Default Authorization. Without a
-	// key to verify it, it must be a header that a gateway sets, and removes from
-	// clients' requests: a client could write any claim there.
+	// key to verify it, either Config.Authorize verifies it, or it must be a header that a
+	// gateway sets, and removes from clients' requests: a client could write any claim there.
 	Header string `yaml:"header"`
 	// JWKSFile is a file with the public keys (RFC 7517): RSA, ECDSA or Ed25519. A token
 	// selects one by its "kid".
@@ -37,7 +37,7 @@ type JWT struct {
 const minSecret = 32 // bytes; RFC 7518, section 3.2
 
 // check returns what is wrong with the fields beside each other.
-func (j *JWT) check() error {
+func (j *JWT) check(vouched bool) error {
 	sources := 0
 	for _, s := range []string{j.JWKSFile, j.KeyFile, j.Secret} {
 		if s != "" {
@@ -48,8 +48,8 @@ func (j *JWT) check() error {
 	switch {
 	case sources > 1:
 		return errors.New("jwt: one of jwks_file, key_file and secret, not more")
-	case sources == 0 && (header == "" || header == "Authorization"):
-		return errors.New("jwt: an unverified token is not evidence: give jwks_file, key_file or secret, or as header the name of one that a gateway sets after it has verified the token")
+	case sources == 0 && !vouched && (header == "" || header == "Authorization"):
+		return errors.New("jwt: an unverified token is not evidence: give jwks_file, key_file or secret; or authorize, so that the service verifies it; or as header the name of one that a gateway sets after it has verified the token")
 	case sources == 0 && (j.Issuer != "" || j.Audience != "" || j.AllowEndless):
 		return errors.New("jwt: issuer, audience and expiry are checked together with the signature; give jwks_file, key_file or secret")
 	case j.Secret != "" && len(j.Secret) < minSecret:
@@ -58,8 +58,8 @@ func (j *JWT) check() error {
 	return nil
 }
 
-func (j *JWT) extractor(log *slog.Logger) (extractor, error) {
-	if err := j.check(); err != nil {
+func (j *JWT) extractor(log *slog.Logger, vouched bool) (extractor, error) {
+	if err := j.check(vouched); err != nil {
 		return nil, err
 	}
 	keys, err := j.keys(log)

@@ -81,7 +81,7 @@ func (l *till) questions() int {
 
 func parsed(t *testing.T, yaml string) *proxy.Config {
 	t.Helper()
-	c, err := proxy.Parse("stet.yaml", strings.NewReader(yaml), func(string) (string, bool) { return "", false })
+	c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(yaml)), func(string) (string, bool) { return "", false })
 	if err != nil {
 		t.Fatal(err)
 	}

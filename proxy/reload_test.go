@@ -9,7 +9,7 @@ import (
 
 // changeable are the fields that a reload changes. One that is not among them must be
 // refused when it is another than before.
-var changeable = []string{"upstream", "drain", "trust_forwarded", "scope", "authorize", "encryption", "new_records", "reconcile", "relay", "consume", "routes", "unrouted",
+var changeable = []string{"upstream", "drain", "trust_forwarded", "scope", "token_scope", "authorize", "encryption", "new_records", "reconcile", "relay", "consume", "routes", "unrouted",
 	"replayed_header", "retry_after", "problem_base", "worker", "admin.tokens", "admin.token", "admin.token_file", "limits.waiters", "store.timeout", "store.sweep_every"}
 
 // fill makes a value another than the zero value.

@@ -66,7 +66,7 @@ func TestSpellingOfARouteIsProtectedByThatRoute(t *testing.T) {
 		"routes: [{path: /payments, scope: 'header:X-Account', key_header: X-Payment}, {path: /, pass: true}]",
 		"routes: [{path: '/{name}', pass: true}, {path: /payments, scope: 'header:X-Account', key_header: X-Payment}]",
 	} {
-		f := start(t, yamlFor(s.URL, "http1", more))
+		f := start(t, yamlFor(s.URL, "http1", "scope: authorization\n"+more))
 		for i, path := range spellings[:7] {
 			id := store.Digest("", "acme", fmt.Sprint("k", i))
 			r := f.send("POST", path, "", "{}", "X-Payment", fmt.Sprint("k", i), "X-Account", "acme")

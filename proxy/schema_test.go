@@ -81,7 +81,7 @@ func TestSchemaTakesTheReferenceAndWhatParseTakes(t *testing.T) {
 		vars := func(name string) (string, bool) {
 			return map[string]string{"DRAIN": "3s", "N": "7", "YES": "true"}[name], true
 		}
-		if _, err := proxy.Parse("stet.yaml", strings.NewReader(text), vars); err != nil {
+		if _, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(text)), vars); err != nil {
 			t.Errorf("Parse does not take %.60q: %v", text, err)
 		}
 	}

@@ -3,7 +3,9 @@ package proxy
 import (
 	"crypto/sha256"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -23,8 +25,8 @@ import (
 // refused.
 type Scope struct {
 	// Kind is
-	//   - "authorization": the digest of the Authorization header; a token that
-	//     is renewed is another scope, so it must outlive the retries;
+	//   - "authorization": the digest of the Authorization header, for API keys; a bearer
+	//     token that is a JWT is refused without Config.TokenScope, as it is renewed often;
 	//   - "basic": the user of HTTP Basic authentication (RFC 7617) and the
 	//     digest of the Authorization header, because a replay is returned without
 	//     asking the service, which alone knows the password. A new password is
@@ -45,13 +47,16 @@ type Scope struct {
 	JWT *JWT `yaml:"jwt"`
 	// All are scopes that together are one; in the file, a list.
 	All []Scope `yaml:"-"`
+
+	tokens  bool // Config.TokenScope: "authorization" takes JWTs
+	vouched bool // Config.Authorize verifies tokens
 }
 
 // kinds are the scopes that are one word.
 var kinds = []string{"authorization", "basic", "mtls", "mtls:uri", "mtls:dns", "mtls:subject", "host", "single-tenant"}
 
-// ParseScope reads the one-word form of a scope: a Kind, or "header:NAME". Several,
-// with commas between them, make All.
+// ParseScope reads the one-word form of a scope: a Kind, "header:NAME" or "jwt:CLAIM".
+// Several, with commas between them, make All.
 func ParseScope(s string) (*Scope, error) {
 	words := strings.Split(s, ",")
 	if len(words) > 1 {
@@ -68,8 +73,11 @@ func ParseScope(s string) (*Scope, error) {
 	if name, ok := strings.CutPrefix(s, "header:"); ok && name != "" {
 		return &Scope{Header: name}, nil
 	}
+	if claim, ok := strings.CutPrefix(s, "jwt:"); ok && claim != "" {
+		return &Scope{JWT: &JWT{Claim: claim}}, nil
+	}
 	if !slices.Contains(kinds, s) {
-		return nil, fmt.Errorf("%q is none of %s and header:NAME", s, strings.Join(kinds, ", "))
+		return nil, fmt.Errorf("%q is none of %s, header:NAME and jwt:CLAIM", s, strings.Join(kinds, ", "))
 	}
 	return &Scope{Kind: s}, nil
 }
@@ -102,7 +110,7 @@ func (s *Scope) extractor(log *slog.Logger) (extractor, error) {
 	case s.JWT != nil && s.Header != "":
 		return nil, errors.New("either header or jwt, not both")
 	case s.JWT != nil:
-		return s.JWT.extractor(log)
+		return s.JWT.extractor(log, s.vouched)
 	case s.Header != "":
 		name := http.CanonicalHeaderKey(s.Header)
 		return func(r *http.Request) (string, error) { return single(r, name), nil }, nil
@@ -110,16 +118,18 @@ func (s *Scope) extractor(log *slog.Logger) (extractor, error) {
 		return s.together(log)
 	case s.Kind == "single-tenant":
 		return stethttp.SingleTenant, nil
+	case s.Kind == "authorization":
+		return s.credentials, nil
 	}
 	find, ok := map[string]func(*http.Request) string{
-		"authorization": credentials, "basic": basic, "host": host,
+		"basic": basic, "host": host,
 		"mtls":         certified(uriNames, dnsNames, subject),
 		"mtls:uri":     certified(uriNames),
 		"mtls:dns":     certified(dnsNames),
 		"mtls:subject": certified(subject),
 	}[s.Kind]
 	if !ok {
-		return nil, fmt.Errorf("empty; write one of %s, header or jwt", strings.Join(kinds, ", "))
+		return nil, errNoScope
 	}
 	return func(r *http.Request) (string, error) { return find(r), nil }, nil
 }
@@ -202,13 +212,53 @@ func digest(credentials string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
+// errNoScope lists the choices: none can be guessed, as a wrong one runs a retry twice, or
+// returns the response of another caller.
+var errNoScope = errors.New(`required: whose keys are they? One of
+  jwt:sub           the claim of a bearer token, verified by a key (scope: {jwt: {…}}) or by authorize
+  header:X-Account  a header that a trusted gateway sets
+  authorization     the digest of the Authorization header: API keys that outlive the retries
+  basic             the user of HTTP Basic authentication, with the password
+  mtls              the client's certificate
+  host              the host that the request is for, where each tenant has one
+  single-tenant     all keys are of one tenant`)
+
+// errToken: two tokens of one caller would be two scopes, and a retry after a refresh would run again.
+var errToken = errors.New("proxy: the Authorization header has a JWT, which changes with each refresh, so that a retry would run again: " +
+	"set scope to its claim (jwt:sub), or token_scope to value if tokens outlive the retries")
+
 // credentials are the scope "authorization".
-func credentials(r *http.Request) string {
+func (s *Scope) credentials(r *http.Request) (string, error) {
 	v := single(r, "Authorization")
-	if v == "" {
-		return ""
+	scheme, token, _ := strings.Cut(v, " ")
+	switch {
+	case v == "":
+		return "", nil
+	case !s.tokens && strings.EqualFold(scheme, "Bearer") && isJWT(strings.TrimSpace(token)):
+		return "", errToken
 	}
-	return "authorization:" + digest(v)
+	return "authorization:" + digest(v), nil
+}
+
+// isJWT reports whether a token is three parts, of which the first is a JSON object in base64url
+// (RFC 7519, section 7.2).
+func isJWT(token string) bool {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 && len(parts) != 5 { // 5 if it is encrypted
+		return false
+	}
+	head, err := base64.RawURLEncoding.DecodeString(parts[0])
+	return err == nil && json.Valid(head) && head[0] == '{'
+}
+
+// resolved returns the scope with what the configuration around it says of tokens.
+func (s *Scope) resolved(tokens, vouched bool) *Scope {
+	own := *s
+	own.tokens, own.vouched, own.All = tokens, vouched, nil
+	for i := range s.All {
+		own.All = append(own.All, *s.All[i].resolved(tokens, vouched))
+	}
+	return &own
 }
 
 // basic is the scope "basic".

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
+	"github.com/stet-go/stet/proxy"
 	"github.com/stet-go/stet/store"
 )
 
@@ -183,7 +185,7 @@ func TestScopeMayBeTheHostOrSeveralTogether(t *testing.T) {
 func TestWrongScopesAreErrorsWithTheirLine(t *testing.T) {
 	for name, tc := range map[string]wrong{
 		"bad scope in list": {head + "scope: [host, everybody]\n", []string{"stet.yaml:2: ", `"everybody" is none of`}},
-		"nothing in list":   {head + "scope: []\n", []string{"empty"}},
+		"nothing in list":   {head + "scope: []\n", []string{"required"}},
 		"list in list":      {head + "scope: [host, [mtls]]\n", []string{"stet.yaml:2: a list of scopes has no list"}},
 		"list of itself":    {head + "scope: &a [host, *a]\n", []string{"stet.yaml:2: a list of scopes has no list"}},
 		"single in list":    {head + "scope: [host, single-tenant]\n", []string{"single-tenant has no place in a list"}},
@@ -194,5 +196,65 @@ func TestWrongScopesAreErrorsWithTheirLine(t *testing.T) {
 		"endless, no key":   {head + "scope: {jwt: {header: X-T, allow_endless: true}}\n", []string{"together with the signature"}},
 	} {
 		t.Run(name, tc.isAnError)
+	}
+}
+
+// checked returns what is wrong with a configuration.
+func checked(t *testing.T, yaml string) error {
+	t.Helper()
+	c, err := proxy.Parse("stet.yaml", strings.NewReader(yaml), env(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Check()
+}
+
+// TestScopeHasNoDefault: a wrong guess would run a retry twice, or return the response of another caller.
+func TestScopeHasNoDefault(t *testing.T) {
+	const upstream = "upstream: {url: 'http://127.0.0.1:3000'}\n"
+	for name, yaml := range map[string]string{
+		"flags alone":  upstream,
+		"a route":      upstream + "routes: [{path: /payments}]\n",
+		"another path": upstream + "routes: [{path: /a, scope: host}, {path: /b, scope: basic}]\n",
+	} {
+		err := checked(t, yaml)
+		for _, want := range []string{"scope: required: whose keys are they?", "jwt:sub", "header:X-Account", "single-tenant"} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v; want it to have %q", name, err, want)
+			}
+		}
+	}
+	if err := checked(t, upstream+"scope: authorization\ntoken_scope: yes\n"); err == nil || !strings.Contains(err.Error(), `token_scope: "yes" is not value`) {
+		t.Errorf("another token_scope: %v", err)
+	}
+}
+
+// TestRenewedTokenIsNoOtherScope: access tokens live for minutes, and retries come later.
+func TestRenewedTokenIsNoOtherScope(t *testing.T) {
+	token := func(n int) string {
+		part := base64.RawURLEncoding.EncodeToString
+		return "Bearer " + part([]byte(`{"alg":"none"}`)) + "." + part(fmt.Appendf(nil, `{"sub":"alice","n":%d}`, n)) + ".sig"
+	}
+	for scope, want := range map[string][2]int{ // the statuses of a request, and of its retry with another token
+		"scope: authorization":                     {500, 500},
+		"scope: authorization\ntoken_scope: value": {201, 201},
+		"scope: jwt:sub\nauthorize: {url: /auth}":  {201, 201},
+	} {
+		s := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/auth" {
+				w.WriteHeader(http.StatusCreated)
+			}
+		})
+		f := start(t, yamlFor(s.URL, "http1", scope+"\nroutes: [{path: /payments}]\n"))
+		first, again := f.post("k", "{}", "Authorization", token(1)), f.post("k", "{}", "Authorization", token(2))
+		if [2]int{first.status, again.status} != want || again.replayed() != strings.Contains(scope, "jwt:sub") {
+			t.Errorf("%s: %d, then %d, replayed %v: %s", scope, first.status, again.status, again.replayed(), again.body)
+		}
+		if key := f.post("k", "{}", "Authorization", "Bearer an.api.key"); key.status == 500 && !strings.Contains(scope, "jwt") {
+			t.Errorf("%s: a key that is no JWT: %s", scope, key.body)
+		}
+	}
+	if err := checked(t, "upstream: {url: 'http://127.0.0.1:3000'}\nscope: jwt:sub\n"); err == nil || !strings.Contains(err.Error(), "an unverified token is not evidence") {
+		t.Errorf("an unverified token: %v", err)
 	}
 }

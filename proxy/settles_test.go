@@ -191,7 +191,7 @@ func TestSettlesIsRefusedWhereItCannotBe(t *testing.T) {
 		", settles: both":                         "neither proxy nor service",
 	} {
 		text := "upstream: {url: http://127.0.0.1:1}\nscope: single-tenant\nroutes:\n  - {path: /payments" + more + "}\n"
-		c, err := proxy.Parse("stet.yaml", strings.NewReader(text), nil)
+		c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(text)), nil)
 		if err == nil {
 			err = c.Check()
 		}
@@ -200,7 +200,7 @@ func TestSettlesIsRefusedWhereItCannotBe(t *testing.T) {
 		}
 	}
 	text := "store: sqlite:stet.db\n" + settles("http://127.0.0.1:1", "")
-	if c, err := proxy.Parse("stet.yaml", strings.NewReader(text), nil); err != nil || c.Check() == nil {
+	if c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(text)), nil); err != nil || c.Check() == nil {
 		t.Errorf("a configuration that names SQLite: %v; want it refused", err)
 	}
 	st, err := sqlite.Open(t.Context(), t.TempDir()+"/stet.db", sqlite.Options{})
@@ -208,7 +208,7 @@ func TestSettlesIsRefusedWhereItCannotBe(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	c, err := proxy.Parse("stet.yaml", strings.NewReader(settles("http://127.0.0.1:1", "")), nil)
+	c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(settles("http://127.0.0.1:1", ""))), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

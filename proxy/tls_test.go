@@ -62,7 +62,7 @@ func TestClientsOfATLSListenerNeedACertificateThatSaysTheirScope(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := serve(t, false, okHandler)
-	c, err := proxy.Parse("stet.yaml", strings.NewReader(yamlFor(s.URL, "http1", "scope: mtls\ntls: {certificate: "+certFile+", key: "+keyFile+", client_ca: "+certFile+"}\n")), env(nil))
+	c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(yamlFor(s.URL, "http1", "scope: mtls\ntls: {certificate: "+certFile+", key: "+keyFile+", client_ca: "+certFile+"}\n"))), env(nil))
 	if err != nil {
 		t.Fatal(err)
 	}

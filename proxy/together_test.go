@@ -76,7 +76,7 @@ func TestDrainIsAsLongAsTheLongestTimeout(t *testing.T) {
 		head + "routes: [{path: /a, timeout: 2s}]\n": 30 * time.Second, head + "drain: 3s\n": 3 * time.Second,
 		head + "store: postgres://h/d\nroutes: [{path: /a, timeout: 2m, settles: service}]\n": 30 * time.Second,
 	} {
-		c, err := proxy.Parse("stet.yaml", strings.NewReader(yaml), env(nil))
+		c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(yaml)), env(nil))
 		if err != nil || c.DrainTime() != want {
 			t.Errorf("%s: %v, %v; want %v", yaml, c.DrainTime(), err, want)
 		}

@@ -191,7 +191,7 @@ func TestWrongWordsAreErrorsWithTheirLine(t *testing.T) {
 }
 
 func TestFlagsGoBeforeTheFileAndErrorsNameThem(t *testing.T) {
-	c, err := proxy.Parse("stet.yaml", strings.NewReader(head+"drain: 3s\nroutes: [{path: /a}]\n"), env(nil))
+	c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(head+"drain: 3s\nroutes: [{path: /a}]\n")), env(nil))
 	if err != nil {
 		t.Fatal(err)
 	}

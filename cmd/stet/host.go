@@ -141,9 +141,6 @@ func (h *host) greet(cmd *cobra.Command) {
 	if c.Admin.Exposed() {
 		h.log.Warn("the admin listener can be reached from other hosts without TLS: tokens can be read on the way; set admin.tls")
 	}
-	if h.front && c.Scope == nil && len(c.Routes) == 0 {
-		h.log.Info("a key belongs to the value of the Authorization header, and without one is refused; --scope says otherwise")
-	}
 	h.store.warnOf(h.log)
 }
 

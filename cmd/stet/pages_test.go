@@ -26,7 +26,11 @@ func TestConfigurationsOfDocsAreAcceptable(t *testing.T) {
 			for _, m := range regexp.MustCompile("(?ms)^```yaml\n(.*?)^```").FindAllStringSubmatch(string(text), -1) {
 				n++
 				secret := func(string) (string, bool) { return "secret", true }
-				if _, err := proxy.Parse(filepath.Base(page), strings.NewReader(m[1]), secret); err != nil {
+				c, err := proxy.Parse(filepath.Base(page), strings.NewReader(m[1]), secret)
+				if err == nil {
+					err = c.Check()
+				}
+				if err != nil {
 					t.Error(err)
 				}
 			}

@@ -39,8 +39,9 @@ executed once, and every retry gets the same response. Nothing is sent twice.
   stet proxy --upstream http://127.0.0.1:3000 --scope header:X-Account
 
 Without a configuration, POST and PATCH of every path are protected where there
-is a key. Whose it is says the Authorization header, or --scope. 'stet check
---reference' explains the configuration, which SIGHUP has read again; its fields are
+is a key. --scope says whose key it is: a claim of the token (jwt:sub, with
+authorize), a header that a trusted gateway sets, single-tenant, … It has no
+default, because a wrong guess would run a retry twice. 'stet check --reference' explains the configuration, which SIGHUP has read again; its fields are
 flags, too (--routes '[{path: /payments}]'). SIGTERM lets requests end first.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -71,12 +72,12 @@ func (p *proxyFlags) add(cmd *cobra.Command) {
 	p.shown(f, "store.url", storeHelp+" (default $"+storeVariable+" or "+proxy.DefaultStore+")")
 	p.shown(f, "listen", "address for traffic (default "+proxy.DefaultListen+")")
 	p.shown(f, "admin.listen", "for operators (default "+proxy.DefaultAdmin+"), or off; token $"+adminVariable)
-	p.shown(f, "scope", "authorization, basic, mtls, host, header:NAME or single-tenant; several with commas")
+	p.shown(f, "scope", "whose keys they are: jwt:CLAIM, header:NAME, authorization, basic, mtls, host or single-tenant; several with commas. Required")
 	p.addAll(f)
 	f.Var(f.Lookup("admin-listen").Value, "admin", "")
 	_ = f.MarkHidden("admin") // what admin-listen was called
 	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
-	_ = cmd.RegisterFlagCompletionFunc("scope", cobra.FixedCompletions([]string{"authorization", "basic", "mtls", "host", "header:", "single-tenant"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("scope", cobra.FixedCompletions([]string{"jwt:", "header:", "authorization", "basic", "mtls", "host", "single-tenant"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // load returns the configuration, with the flags put in, if nothing is wrong with it.
