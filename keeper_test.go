@@ -6,8 +6,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stet-go/stet/observe"
+	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
@@ -78,5 +81,50 @@ func TestRunThatHasEndedIsNotLost(t *testing.T) {
 		if err != nil || seen.n.Load() != want {
 			t.Errorf("run %d: %d are lost, want %d; %v", i, seen.n.Load(), want, err)
 		}
+	}
+}
+
+// slowSettle is a store in which a settle takes two minutes.
+type slowSettle struct {
+	*memory.Store
+	extend func(claims []store.Claim) ([]store.Claim, error)
+}
+
+func (s *slowSettle) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
+	time.Sleep(2 * time.Minute)
+	return s.Store.Settle(context.WithoutCancel(ctx), c, out, keep)
+}
+
+func (s *slowSettle) Extend(_ context.Context, claims []store.Claim, _ time.Duration) ([]store.Claim, error) {
+	return s.extend(claims)
+}
+
+func TestRunBeingSettledIsNotLost(t *testing.T) {
+	for name, extend := range map[string]func([]store.Claim) ([]store.Claim, error){
+		"its time is over":         func([]store.Claim) ([]store.Claim, error) { return nil, nil },
+		"its lease is not renewed": func([]store.Claim) ([]store.Claim, error) { return nil, context.DeadlineExceeded },
+		"its lease is lost":        func(claims []store.Claim) ([]store.Claim, error) { return claims, nil },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var seen lost
+			policy := Policy{RunTimeout: time.Hour}
+			if name == "its time is over" {
+				policy.RunTimeout = time.Minute
+			}
+			e, err := New(&slowSettle{memory.New(memory.Options{}), extend}, Options{SweepEvery: -1, Observer: &seen, Policy: policy})
+			if err != nil {
+				t.Fatal(err)
+			}
+			run, err := e.Begin(t.Context(), Op{Scope: "s", Key: "k"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := run.Settle(t.Context(), Outcome{}); err != nil || seen.n.Load() != 0 {
+				t.Errorf("%s: %v, %d runs lost; want it settled, and none lost", name, err, seen.n.Load())
+			}
+			if err := e.Close(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

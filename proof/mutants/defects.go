@@ -14,6 +14,7 @@ type defect struct {
 var (
 	engineTests   = []string{"."}
 	memoryTests   = []string{"./store/memory"}
+	cacheTests    = []string{"./store/cache"}
 	sqliteTests   = []string{"./store/sqlite"}
 	postgresTests = []string{"./store/postgres"}
 	httpTests     = []string{"./stethttp"}
@@ -54,6 +55,14 @@ var defects = []defect{
 		`encrypted && (r.Status != 0 || r.Type != "" || len(r.Body) > 0)`, "false", engineTests},
 	{"memory: the result outlives its expiry", "store/memory/memory.go",
 		"if now >= e.expires {\n\t\te.result, e.gone = store.Result{}, true\n\t}", "", memoryTests},
+	{"cache: a reading of the clock without its slack", "store/cache/cache.go",
+		"next.slack = r.done.Sub(r.begun) + begun.Sub(r.done)/drift", "next.slack = 0", some("AfterASlowReply", cacheTests)},
+	{"cache: the slack of the clock is ignored", "store/cache/cache.go",
+		"- margin - age/drift - r.slack", "- margin - age/drift", some("AfterASlowReply", cacheTests)},
+	{"cache: an outcome that was read before an Expire is kept", "store/cache/cache.go",
+		"if s.expired.Load() != expired {", "if false {", some("ReadInProgress", cacheTests)},
+	{"cache: an Expire is not counted", "store/cache/cache.go",
+		"\ts.expired.Add(1) // what was asked for meanwhile may be from before\n", "", some("ReadInProgress", cacheTests)},
 	{"sqlite: settling without the fence check", "store/sqlite/link.go",
 		"\t\tWHERE fence = ? AND id = ? AND state IN (1, 5)`,\n\tqRelease", "\t\tWHERE ? > 0 AND id = ? AND state IN (1, 5)`,\n\tqRelease", sqliteTests},
 	{"sqlite: a sweep that takes results before their time", "store/sqlite/link.go",
@@ -88,6 +97,8 @@ var defects = []defect{
 		"t.asked.Add(min(rec.LeaseLeft, t.p.Lease)-t.p.Lease)", "t.asked", some("WhatIsLeft", engineTests)},
 	{"claims that were never heard of are given up", "orphan.go",
 		"return false, err\n", "return true, err\n", some("NeverHeard", engineTests)},
+	{"an abandoned claim releases another owner's claim", "orphan.go",
+		"err == nil && rec.Owner == o.owner && (", "err == nil && (", some("AbandonedClaim", engineTests)},
 	{"an operation may begin inside itself", "engine.go",
 		"if r.rec.ID == id && r.goesOn() && e.shares(r.e) {", "if r.rec.ID == id && !r.goesOn() && e.shares(r.e) {", some("Inside", engineTests)},
 	{"what failed counts as executed once its result is gone", "do.go",
@@ -115,6 +126,12 @@ var defects = []defect{
 		"\t\treturn // tried again; see due for when it is too late\n", "", engineTests},
 	{"a run outlives its lease when the store hangs", "keeper.go",
 		"case unrenewed >= r.p.Lease && !r.settling():", "case unrenewed >= 1000*r.p.Lease && !r.settling():", engineTests},
+	{"a run that is being settled exceeds its time", "keeper.go",
+		"r.p.RunTimeout && !r.settling():", "r.p.RunTimeout:", some("BeingSettled", engineTests)},
+	{"a run that is being settled loses its lease", "keeper.go",
+		"case unrenewed >= r.p.Lease && !r.settling():", "case unrenewed >= r.p.Lease:", some("BeingSettled", engineTests)},
+	{"a heartbeat loses a run that is being settled", "keeper.go",
+		"if !r.settling() {\n\t\t\t\tk.lose", "if true {\n\t\t\t\tk.lose", some("BeingSettled", engineTests)},
 	{"a transaction whose function failed is not rolled back", "tx.go",
 		"case err != nil:\n\t\treturn store.Settlement{}, errRolledBack{err}\n\tcase run.Declared", "case err != nil:\n\t\treturn store.Settlement{State: store.Completed}, nil\n\tcase run.Declared", engineTests},
 	{"a commit whose fate is unknown is called not executed", "tx.go",
@@ -241,6 +258,7 @@ var defects = []defect{
 	// Runs that a service settles.
 	{"outside: not executed is said without the claim being ended", "outside.go", "return r.e.store.Release(ctx, r.rec.Claim(), r.p.Retention)", "return nil", engineTests},
 	{"outside: a settle that came meanwhile is not looked for", "outside.go", "case KindFenced: // settled", "case KindInvalid + 100: // settled", engineTests},
+	{"outside: the outcome of another request is returned", "outside.go", "rec.State.Settled() && rec.Fingerprint == l.rec.Fingerprint", "rec.State.Settled()", some("OfAnotherRequest", engineTests)},
 	{"outside: an answer that was not settled passes as success", "stethttp/outside.go", "case whole && rw.status < 400:", "case whole && rw.status < 0:", some("Settle|Outside", httpTests)},
 	{"outside: the service's answer is handed out instead of the outcome", "stethttp/outside.go", "c.sendStored(c.m.told(out, false, nil), false)", "c.send(rw, false)", some("Settle|Outside", httpTests)},
 	{"outside: a client's claim reaches the service", "stethttp/serve.go", "if c.claim != \"\" {", "if c.claim != \"\" && c.r.Header.Get(HeaderClaim) == \"\" {", []string{"-run", "Claim", "./proxy"}},

@@ -50,7 +50,7 @@ type cached struct {
 	o       Options
 	records *otter.Cache[store.ID, entry]
 	clock   atomic.Pointer[reading]
-	expired atomic.Int64 // calls of Expire that have begun
+	expired atomic.Int64 // calls of Expire that have returned
 }
 
 // browsed is a cached of a store.Browser.
@@ -185,7 +185,7 @@ func (s *cached) lookUp(ctx context.Context, id store.ID) (rec store.Record, ok 
 }
 
 // keep keeps a record if it is settled and can be handed out for a while.
-// expired is the count of Expires before the record was asked for.
+// expired is the count of Expires that had returned before the record was read.
 func (s *cached) keep(rec store.Record, expired int64) {
 	r := s.clock.Load()
 	if r == nil || !rec.State.Settled() || rec.Gone || int64(rec.Result.Size()) > s.o.MaxBytes/8 {
@@ -231,7 +231,6 @@ func (s *cached) Unwrap() store.Store { return s.Store }
 
 // Expire implements store.Browser.
 func (s *browsed) Expire(ctx context.Context, c store.Claim) error {
-	s.expired.Add(1)
 	err := s.Browser.Expire(ctx, c)
 	s.expired.Add(1) // what was asked for meanwhile may be from before
 	s.records.Invalidate(c.ID)

@@ -20,13 +20,14 @@ import (
 	"github.com/stet-go/stet/store/redis"
 )
 
-// eachLossy runs a test with each library through a proxy.
+// eachLossy runs a test with each library through a proxy. The store's regular check sends a
+// script of its own, whose reply the proxy would lose instead of the test's: it is off.
 func eachLossy(t *testing.T, f func(t *testing.T, p *lossy, s *redis.Store)) {
 	addr := rig.Redis(t).Addr()
 	for _, l := range libraries {
 		t.Run(l.name, func(t *testing.T) {
 			p := newLossy(t, addr)
-			f(t, p, open(t, dial(t, l, p.Addr().String()), redis.Options{}))
+			f(t, p, open(t, dial(t, l, p.Addr().String()), redis.Options{CheckEvery: -1}))
 		})
 	}
 }
