@@ -2,6 +2,7 @@ package cache_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,15 +15,13 @@ import (
 // delayed is a store whose replies can be delayed after the call took effect.
 type delayed struct {
 	*memory.Store
-	reply  time.Duration // of the next Claim
-	onRead func()        // after the record was read; once
+	reply  atomic.Int64 // nanoseconds by which the next reply of Claim is delayed
+	onRead func()       // after the record was read; once
 }
 
 func (d *delayed) Claim(ctx context.Context, req store.ClaimRequest) (store.Record, error) {
 	rec, err := d.Store.Claim(ctx, req)
-	wait := d.reply
-	d.reply = 0
-	time.Sleep(wait)
+	time.Sleep(time.Duration(d.reply.Swap(0)))
 	return rec, err
 }
 
@@ -42,7 +41,7 @@ func TestOutcomeIsNotReturnedPastItsExpiry_ReadingAfterASlowReply(t *testing.T) 
 		c := wrap(t, s, cache.Options{MaxAge: time.Hour})
 		slow, repeated, other := request("slow"), request("repeated"), request("other")
 		settled(t, s, other, store.Retention{Result: time.Minute, Tombstone: time.Hour})
-		s.reply = 20 * time.Second
+		s.reply.Store(int64(20 * time.Second))
 		go func() {
 			if _, err := c.Claim(t.Context(), slow); err != nil {
 				t.Error(err)
