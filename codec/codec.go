@@ -29,6 +29,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"mime"
 	"reflect"
 	"strings"
@@ -53,7 +54,8 @@ var ErrUnsupported = errors.New("codec: not of this codec")
 
 const jsonType = "application/json"
 
-// JSON returns the codec of package encoding/json. It is the default.
+// JSON returns the codec of package encoding/json. It is the default. A number behind an
+// interface, as in map[string]any, comes back as a json.Number, which loses no digit.
 //
 // Unexported fields, and types behind interfaces, are not in what it stores: a replay is
 // without them.
@@ -73,7 +75,24 @@ func (jsonValues) Decode(mediaType string, body []byte, v any) error {
 	if !isJSON(mediaType) {
 		return ErrUnsupported
 	}
-	return json.Unmarshal(body, v)
+	return decodeJSON(body, v)
+}
+
+// decodeJSON is json.Unmarshal, but that a number behind an interface becomes a json.Number: as a
+// float64, 9007199254740993 would be another number.
+func decodeJSON(body []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.UseNumber()
+	if err := d.Decode(v); err != nil {
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return json.Unmarshal(body, v) // which says where the text ends
+		}
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return json.Unmarshal(body, v) // which says what comes after the text
+	}
+	return nil
 }
 
 // isJSON reports whether content of this type is JSON. That of no type is taken for it.

@@ -141,3 +141,25 @@ func TestFirstCodecThatKnowsTheValueIsUsed(t *testing.T) {
 		}
 	}
 }
+
+func TestJSONLosesNoDigit(t *testing.T) {
+	const text = `{"id":9007199254740993,"amount":1e400,"list":[0.1]}`
+	var got map[string]any
+	if err := codec.JSON().Decode("application/json", []byte(text), &got); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := json.Marshal(got); err != nil || string(again) != `{"amount":1e400,"id":9007199254740993,"list":[0.1]}` {
+		t.Errorf("%s, %v", again, err)
+	}
+	var n int64
+	if err := codec.JSON().Decode("application/json", []byte("9007199254740993"), &n); err != nil || n != 9007199254740993 {
+		t.Errorf("%d, %v", n, err)
+	}
+	for _, text := range []string{"", "{", "1 2", "{} x", `{"a":1`} {
+		var v any
+		var syntax *json.SyntaxError
+		if err := codec.JSON().Decode("application/json", []byte(text), &v); !errors.As(err, &syntax) {
+			t.Errorf("%q: %v; want a syntax error, as of json.Unmarshal", text, err)
+		}
+	}
+}

@@ -63,8 +63,15 @@ func (c *Config) Check() error {
 func (c *Config) check(logger *slog.Logger) (*checked, error) {
 	done := &checked{classes: map[string]stet.Policy{}}
 	var errs []error
+	unscoped := false
 	bad := func(err error, path ...any) {
 		for _, err := range split(err) {
+			if errors.Is(err, errNoScope) {
+				if unscoped {
+					continue // its list of choices is said once
+				}
+				unscoped = true
+			}
 			errs = append(errs, c.place(err, path...))
 		}
 	}

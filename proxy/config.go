@@ -256,12 +256,27 @@ func (r *Route) class() string {
 }
 
 // routes are those written, or one for everything, where a key is not required:
-// it is not known which requests should have one.
+// it is not known which requests should have one. A configuration that only consumes
+// messages, without a scope, has none.
 func (c *Config) routes() []Route {
-	if len(c.Routes) > 0 {
+	if len(c.Routes) > 0 || c.consumesOnly() {
 		return c.Routes
 	}
 	return []Route{{Path: "/", Key: "optional"}}
+}
+
+// consumesOnly reports whether nothing is said of requests by HTTP, for "stet consume".
+func (c *Config) consumesOnly() bool {
+	return len(c.Routes) == 0 && c.Scope == nil && len(c.Consume) > 0
+}
+
+// CheckFront returns why a proxy of this configuration would protect no request; nil if it
+// protects some.
+func (c *Config) CheckFront() error {
+	if c.consumesOnly() {
+		return at("scope", "%w", errNoScope)
+	}
+	return nil
 }
 
 // scope is whose keys a route's are.

@@ -174,7 +174,7 @@ func decode[P any](r *stet.Lease) (p P, err error) {
 		*raw = r.Work.Payload
 		return p, nil
 	}
-	if err := json.Unmarshal(r.Work.Payload, &p); err != nil {
+	if err := coding.DecodeJSON(r.Work.Payload, &p); err != nil {
 		return p, stet.Retryable(fmt.Errorf("the payload is not what the handler takes: %s", misfit(err)))
 	}
 	return p, nil

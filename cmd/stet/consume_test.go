@@ -469,7 +469,7 @@ func TestConsumerThatIsToldToEndEndsWhatItHasBegun(t *testing.T) {
 
 func TestConsumeWithoutMessagesToConsumeIsRefused(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "stet.yaml")
-	if err := os.WriteFile(file, []byte("upstream: {url: http://127.0.0.1:1}\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("upstream: {url: http://127.0.0.1:1}\nscope: single-tenant\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if status, _, stderr := command(t, "consume", "--config", file); status != exitFailure || !strings.Contains(stderr, "add consume:") {

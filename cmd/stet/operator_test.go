@@ -295,7 +295,7 @@ func TestCheckNamesTheLine(t *testing.T) {
 	if status, out, _ := command(t, "check", file, "-o", "json"); status != exitFailure || !strings.Contains(out, `"acceptable":false`) {
 		t.Errorf("%d %s", status, out)
 	}
-	write("upstream: {url: 'http://127.0.0.1:3000'}\n")
+	write("upstream: {url: 'http://127.0.0.1:3000'}\nscope: single-tenant\n")
 	if status, out, errs := command(t, "check", file); status != exitOK || !strings.Contains(out, "acceptable: every path") {
 		t.Errorf("%d %s%s", status, out, errs)
 	}

@@ -39,14 +39,15 @@ executed once, and every retry gets the same response. Nothing is sent twice.
   stet proxy --upstream http://127.0.0.1:3000 --scope header:X-Account
 
 Without a configuration, POST and PATCH of every path are protected where there
-is a key. --scope says whose key it is: a claim of the token (jwt:sub, with
-authorize), a header that a trusted gateway sets, single-tenant, … It has no
-default, because a wrong guess would run a retry twice. 'stet check --reference' explains the configuration, which SIGHUP has read again; its fields are
-flags, too (--routes '[{path: /payments}]'). SIGTERM lets requests end first.`,
+is a key. 'stet check --reference' explains the configuration, which SIGHUP reads
+again; its fields are flags, too. SIGTERM lets requests end first.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := p.load()
 			if err != nil {
+				return err
+			}
+			if err := c.CheckFront(); err != nil {
 				return err
 			}
 			parts := proxy.Workers | proxy.Relay | proxy.Reconciler

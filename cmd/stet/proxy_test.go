@@ -198,12 +198,14 @@ func TestProxyWorksWithNothingButAnUpstream(t *testing.T) {
 		}
 	}
 	p.kill()
-	// Whose key it is has to be said: by default, by the Authorization header.
-	p = startProxy(t, "--upstream", b.URL, "--listen", "127.0.0.1:0")
+	// Whose key it is has no default.
+	if status, _, stderr := command(t, "proxy", "--upstream", b.URL, "--listen", "127.0.0.1:0"); status == exitOK || !strings.Contains(stderr, "whose keys are they?") {
+		t.Errorf("without --scope: %d %s", status, stderr)
+	}
+	p = startProxy(t, "--upstream", b.URL, "--listen", "127.0.0.1:0", "--scope", "authorization")
 	if status, body, _ := pay(t, p.url, "k2"); status != 403 || !strings.Contains(body, "scope-missing") {
 		t.Errorf("%d %q\n%s", status, body, p.log())
 	}
-	p.saysNow("--scope") // how to name the caller
 }
 
 func TestTerminatedProxyLetsRequestsEnd(t *testing.T) {

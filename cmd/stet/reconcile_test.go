@@ -197,7 +197,7 @@ routes:
 func TestReconcileSaysWhatIsWrong(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "stet.yaml")
-	text := "upstream: {url: 'http://127.0.0.1:1'}\nstore: " + filepath.Join(dir, "s.db") + "\nroutes: [{path: /payments, verify: {url: /happened}}]\n"
+	text := "upstream: {url: 'http://127.0.0.1:1'}\nstore: " + filepath.Join(dir, "s.db") + "\nroutes: [{path: /payments, verify: {url: /happened}}]\nscope: header:X-Account\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -178,7 +178,7 @@ func TestSweepsComeAsOftenAsTheyAreTold(t *testing.T) {
 	defer upstream.Close()
 	often, never := filepath.Join(t.TempDir(), "often.db"), filepath.Join(t.TempDir(), "never.db")
 	for file, every := range map[string]string{often: "20ms", never: "never"} {
-		startProxy(t, "--upstream", upstream.URL, "--store", file, "--listen", "127.0.0.1:0", "--store-sweep-every", every)
+		startProxy(t, "--upstream", upstream.URL, "--store", file, "--listen", "127.0.0.1:0", "--scope", "host", "--store-sweep-every", every)
 		req := claimOf("a")
 		req.Lease = store.MinLease
 		if _, err := mustOpen(t, "--store", file).Claim(t.Context(), req); err != nil { // and no owner renews it

@@ -26,6 +26,9 @@ func Encode(c codec.Values, v any) (mediaType string, body []byte, err error) {
 	return mediaType, body, nil
 }
 
+// DecodeJSON stores JSON in v, as codec.JSON does.
+func DecodeJSON(body []byte, v any) error { return codec.JSON().Decode("application/json", body, v) }
+
 // Decode stores in v what the bytes are.
 func Decode(c codec.Values, mediaType string, body []byte, v any) (err error) {
 	defer guard(&err)

@@ -121,7 +121,7 @@ func consume(t *testing.T, b broker, s *service, keep store.Store, more string) 
 	if !strings.Contains(more, "id:") {
 		more = strings.TrimPrefix(more+", id: 'header:order-id'", ", ")
 	}
-	text := fmt.Sprintf("scope: single-tenant\nupstream: {url: 'http://%s'}\nconsume:\n  - {name: orders, %s, post: /events, backoff: {first: 1s, longest: 1s}, %s}\n", s.addr, b.yaml(), more)
+	text := fmt.Sprintf("upstream: {url: 'http://%s'}\nconsume:\n  - {name: orders, %s, post: /events, backoff: {first: 1s, longest: 1s}, %s}\n", s.addr, b.yaml(), more)
 	c, err := proxy.Parse("stet.yaml", strings.NewReader(text), func(string) (string, bool) { return "", false })
 	if err != nil {
 		t.Fatal(err)

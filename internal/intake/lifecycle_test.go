@@ -36,7 +36,7 @@ func TestReloadChangesWhatIsConsumedAndEndsWhatWasBegun(t *testing.T) {
 	p := consume(t, b, s, memory.New(memory.Options{}), "")
 	b.send(t, message{"", "x", id("1"), "a"})
 	stettest.Eventually(t, "the first", func() bool { return len(s.got()["1"]) == 1 })
-	next, err := proxy.Parse("stet.yaml", strings.NewReader(fmt.Sprintf("scope: single-tenant\nupstream: {url: 'http://%s'}\nconsume:\n  - {name: others, %s, post: /events, id: 'header:order-id', scope: orders}\n", s.addr, b.yaml())), func(string) (string, bool) { return "", false })
+	next, err := proxy.Parse("stet.yaml", strings.NewReader(fmt.Sprintf("upstream: {url: 'http://%s'}\nconsume:\n  - {name: others, %s, post: /events, id: 'header:order-id', scope: orders}\n", s.addr, b.yaml())), func(string) (string, bool) { return "", false })
 	if err == nil {
 		err = p.Reload(next)
 	}
@@ -66,7 +66,7 @@ func TestWhatTheServiceEmitsIsSentOnceItsMessageIsDone(t *testing.T) {
 		}
 		w.WriteHeader(http.StatusNoContent)
 	}).up(t)
-	c, err := proxy.Parse("stet.yaml", strings.NewReader(fmt.Sprintf("scope: single-tenant\nupstream: {url: 'http://%s'}\nrelay: {targets: [{by: 'http://%s/hook'}]}\nconsume:\n  - {name: orders, %s, post: /events, id: 'header:order-id'}\n", s.addr, s.addr, b.yaml())), func(string) (string, bool) { return "", false })
+	c, err := proxy.Parse("stet.yaml", strings.NewReader(fmt.Sprintf("upstream: {url: 'http://%s'}\nrelay: {targets: [{by: 'http://%s/hook'}]}\nconsume:\n  - {name: orders, %s, post: /events, id: 'header:order-id'}\n", s.addr, s.addr, b.yaml())), func(string) (string, bool) { return "", false })
 	if err != nil {
 		t.Fatal(err)
 	}
