@@ -400,7 +400,9 @@ func TestUpNeedsNoRightToCreateSchemas(t *testing.T) {
 
 func TestMigrateWorksBehindPgBouncer(t *testing.T) {
 	pool := emptyDatabase(t)
-	bouncer := rig.PgBouncer(t, rig.Postgres(t), rig.PgBouncerOptions{})
+	// With one connection to the server, a step must not ask for a second one.
+	one := rig.PgBouncerOptions{Settings: map[string]string{"default_pool_size": "1", "query_wait_timeout": "5"}}
+	bouncer := rig.PgBouncer(t, rig.Postgres(t), one)
 	url := rig.Through(bouncer.Addr(), pool.Config().ConnString())
 	must(t, "migrate", "up", "--store", url)
 	wantVersion(t, pool, postgres.Options{}, latest, "--store", url)

@@ -76,7 +76,7 @@ func (d *database) function(step postgres.Migration, up bool) *goose.GoFunc {
 		if _, err := tx.ExecContext(ctx, step.Lock); err != nil {
 			return err
 		}
-		version, err := postgres.SchemaVersion(ctx, d.pool, d.options)
+		version, err := postgres.SchemaVersion(ctx, querier{tx}, d.options)
 		if err != nil {
 			return err
 		}
@@ -102,9 +102,36 @@ func (d *database) function(step postgres.Migration, up bool) *goose.GoFunc {
 	}}
 }
 
+// querier reads in a transaction of database/sql what package postgres reads by pgx.
+type querier struct{ *sql.Tx }
+
+func (q querier) QueryRow(ctx context.Context, text string, args ...any) pgx.Row {
+	return q.QueryRowContext(ctx, text, args...)
+}
+
+// A step that finds a table locked is tried again, as postgres.Migrate does.
+const (
+	upTries = 60
+	upPause = time.Second
+)
+
 func (d *database) up(ctx context.Context, w io.Writer) error {
-	results, err := d.provider.Up(ctx)
-	return d.report(w, results, err)
+	for try := 1; ; try++ {
+		results, err := d.provider.Up(ctx)
+		locked, ok := errors.AsType[*pgconn.PgError](err)
+		if !ok || locked.Code != "55P03" || try == upTries || ctx.Err() != nil {
+			return d.report(w, results, err)
+		}
+		if try == 1 {
+			if _, err := fmt.Fprintln(w, "a table is in use by a long transaction; trying again for 3 minutes"); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(upPause):
+		}
+	}
 }
 
 // down undoes the step of version, which is the last one.

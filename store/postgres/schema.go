@@ -14,6 +14,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/stet-go/stet/internal/timer"
 )
 
 // schemaVersion is the version of the tables that this code reads and writes.
@@ -111,6 +113,8 @@ type Migration struct {
 	// uses it on these tables, has ended its transaction. A migrator with no lock
 	// of its own executes it first in its transaction, and then reads the version.
 	Lock string
+	// Up waits for a lock of a table for 2 seconds at most, as every reader of the table waits
+	// behind it: error 55P03 then. The migrator tries again, in a new transaction.
 	Up   string
 	Down string // loses what Up made room for
 }
@@ -141,14 +145,24 @@ func Migrations(o Options) ([]Migration, error) {
 			}
 			*into = replace.Replace(string(text))
 		}
+		m.Up = lockTimeout + m.Up
 		all = append(all, m)
 	}
 	return all, nil
 }
 
+const (
+	lockTimeout   = "SET LOCAL lock_timeout = '2s';\n"
+	migrateTries  = 60
+	migratePause  = time.Second
+	lockNotInTime = "55P03"
+)
+
 // Migrate brings the tables up to the version that this package uses, in one
 // transaction. Any number of processes may call it at a time; where there is
-// nothing to do it changes nothing. Tables of a newer version are refused.
+// nothing to do it changes nothing. Tables of a newer version are refused. Behind a long
+// reader of the tables it tries again, every 3 seconds for 3 minutes, and lets the
+// service's calls pass in between.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, o Options) error {
 	n, err := newNames(o)
 	if err != nil {
@@ -158,7 +172,16 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, o Options) error {
 	if err != nil {
 		return err
 	}
-	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+	for try := 1; ; try++ {
+		err = n.migrate(ctx, pool, steps)
+		if sqlState(err) != lockNotInTime || try == migrateTries || !timer.Sleep(ctx, migratePause) {
+			return explain("migrate", err)
+		}
+	}
+}
+
+func (n names) migrate(ctx context.Context, pool *pgxpool.Pool, steps []Migration) error {
+	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		// Through the connection itself: several statements in one need
 		// the simple protocol, whatever the pool's mode is.
 		conn := tx.Conn().PgConn()
@@ -179,7 +202,6 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, o Options) error {
 		}
 		return nil
 	})
-	return explain("migrate", err)
 }
 
 // migrateLock lets one migrator of these tables work at a time, and asks no more
@@ -190,12 +212,15 @@ func (n names) migrateLock() string {
 
 // SchemaVersion returns the version of the tables that there are; 0 if there
 // are none.
-func SchemaVersion(ctx context.Context, pool *pgxpool.Pool, o Options) (int, error) {
+//
+// q is a pool, a connection or a transaction; a migrator that holds Migration.Lock reads it in
+// that transaction, or it would need a second connection.
+func SchemaVersion(ctx context.Context, q rowQuerier, o Options) (int, error) {
 	n, err := newNames(o)
 	if err != nil {
 		return 0, err
 	}
-	version, err := readVersion(ctx, pool, n)
+	version, err := readVersion(ctx, q, n)
 	return version, explain("read the version of the tables", err)
 }
 
