@@ -286,7 +286,21 @@ func (n names) check(ctx context.Context, q rowQuerier) error {
 	case version < schemaVersion:
 		return fmt.Errorf("the tables of %s have version %d, and this program needs version %d: call postgres.Migrate, or run 'stet migrate up'", n.records, version, schemaVersion)
 	}
-	return nil
+	return n.checkFences(ctx, q)
+}
+
+// checkFences refuses a sequence that is behind the fences of records: logical replication
+// copies rows and no sequences, and a claim with an old fence would fail. It looks at some
+// records only, as there may be many.
+func (n names) checkFences(ctx context.Context, q rowQuerier) error {
+	var last, greatest int64
+	err := q.QueryRow(ctx, "SELECT coalesce(pg_sequence_last_value("+literal(n.fence)+"::regclass), 0), coalesce((SELECT max(fence) FROM (SELECT fence FROM "+
+		n.records+" LIMIT 1000) AS sample), 0)").Scan(&last, &greatest)
+	if err != nil || greatest <= last {
+		return err
+	}
+	return fmt.Errorf("the sequence %s is at %d, and a record has the fence %d, as after logical replication, which copies no sequences: run SELECT setval(%s, (SELECT max(fence) FROM %s)) while no process uses the tables",
+		n.fence, last, greatest, literal(n.fence), n.records)
 }
 
 // errLossy refuses a server that promises less than the store does.
