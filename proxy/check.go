@@ -66,12 +66,10 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 	unscoped := false
 	bad := func(err error, path ...any) {
 		for _, err := range split(err) {
-			if errors.Is(err, errNoScope) {
-				if unscoped {
-					continue // its list of choices is said once
-				}
-				unscoped = true
+			if errors.Is(err, errNoScope) && unscoped {
+				continue // its list of choices is said once
 			}
+			unscoped = unscoped || errors.Is(err, errNoScope)
 			errs = append(errs, c.place(err, path...))
 		}
 	}
