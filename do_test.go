@@ -194,8 +194,11 @@ func TestWrongWiringIsRefusedAtConstruction(t *testing.T) {
 			t.Errorf("%s was accepted: %v %v", name, e, err)
 		}
 	}
-	if _, err := stet.New(nil, stet.Options{}); stet.KindOf(err) != stet.KindInvalid {
-		t.Error("no store was accepted")
+	var unopened *memory.Store
+	for _, none := range []store.Store{nil, unopened} {
+		if _, err := stet.New(none, stet.Options{}); stet.KindOf(err) != stet.KindInvalid {
+			t.Errorf("the store %T is nil, and was accepted", none)
+		}
 	}
 }
 

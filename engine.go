@@ -65,7 +65,7 @@ type Engine struct {
 // options are KindInvalid, here and not at the first request. Close it when its runs are
 // done.
 func New(s store.Store, o Options) (*Engine, error) {
-	if s == nil {
+	if v := reflect.ValueOf(s); s == nil || v.Kind() == reflect.Pointer && v.IsNil() { // of a store that could not be opened
 		return nil, invalid("New needs a store; memory.New or sqlite.Open makes one")
 	}
 	if len(o.Namespace) > store.MaxScope {
@@ -252,8 +252,8 @@ func (e *Engine) shares(other *Engine) bool {
 	return e == other || reflect.ValueOf(e.store).Comparable() && reflect.ValueOf(other.store).Comparable() && e.store == other.store
 }
 
-// Begin takes an operation's claim, or its outcome. It returns a Run that is either
-// Replayed, or to be ended by Settle or Release. The error is an *Error of kind KindInvalid
+// Begin takes an operation's claim, or its outcome. It returns a Lease, which is either
+// Replayed, or to be ended by Do, Settle, Release or Park. The error is an *Error of kind KindInvalid
 // (also inside of a run of the same operation), KindMismatch, KindInFlight, KindUnknown,
 // KindExpired, KindDamaged, KindStore or KindClosed.
 //

@@ -23,6 +23,7 @@ type guard struct {
 	next  http.Handler
 	wrong string // with how it is wired
 	first atomic.Pointer[named]
+	told  atomic.Bool // the log, of a keyed request that passed
 }
 
 // named is what an operation is called that has no pattern with a method.
@@ -75,6 +76,10 @@ type call struct {
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m := g.m
 	keys := r.Header[m.header]
+	if len(keys) > 0 && !m.protects(r.Method) && !g.told.Swap(true) {
+		m.log().WarnContext(r.Context(), "stethttp: a request with a key passed unprotected, as its method is not among Options.Methods: a retry runs again. It is logged once for each handler",
+			slog.String("method", r.Method), slog.String("pattern", r.Pattern))
+	}
 	if !m.protects(r.Method) || len(keys) == 0 && m.o.Optional && m.pointer == nil || m.o.Skip != nil && m.o.Skip(r) || g.unrouted(r) {
 		g.next.ServeHTTP(w, r)
 		return
