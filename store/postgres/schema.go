@@ -296,6 +296,11 @@ func (n names) checkFences(ctx context.Context, q rowQuerier) error {
 	var last, greatest int64
 	err := q.QueryRow(ctx, "SELECT coalesce(pg_sequence_last_value("+literal(n.fence)+"::regclass), 0), coalesce((SELECT max(fence) FROM (SELECT fence FROM "+
 		n.records+" LIMIT 1000) AS sample), 0)").Scan(&last, &greatest)
+	if err == nil && last == 0 && greatest > 0 { // never drawn from, perhaps since RESTART WITH
+		if err = q.QueryRow(ctx, "SELECT last_value - 1 FROM "+n.fence).Scan(&last); sqlState(err) == "42501" {
+			return nil // a role that may only draw from it cannot tell
+		}
+	}
 	if err != nil || greatest <= last {
 		return err
 	}
