@@ -22,8 +22,20 @@ var takeChecks = []check{
 		raceToTake},
 	{"work that is to wait cannot be taken before its time", "queues deliver twice and early; backoff that only the queue knows of is none.",
 		earlyTake},
+	{"Take ends a dead run that was never accepted, and grants nothing", "a reconciler ends the run before it asks what happened; label and attempt are those of the run.",
+		takeEndsADeadClaim},
 	{"a taken operation whose lease has run out is parked, and keeps its work", "the dead run may have had its effect; and what is released after all must be runnable.",
 		lapsedTakeIsParked},
+}
+
+func takeEndsADeadClaim(f *fixture) {
+	req := f.request(f.unit)
+	dead := f.grant(req)
+	f.pass(1)
+	rec, err := f.can.works.Take(f.ctx, store.TakeRequest{ID: req.ID, Owner: store.NewOwner(), Lease: f.unit})
+	if err != nil || rec.State != store.Unknown || rec.Fence != dead.Fence || rec.Attempt != 1 || rec.Label != req.Label {
+		f.Errorf("Take of a dead run that was never accepted: %s, %v; want it unknown, attempt 1, under fence %d", show(rec), err, dead.Fence)
+	}
 }
 
 func takeInEachState(f *fixture) {

@@ -301,13 +301,13 @@ class _Response:
             self._chunks.append(bytes(message.get("body", b"")))
             self._size += len(self._chunks[-1])
             if self._size > MAX_HELD:
+                self.whole()  # an error if the time limit has passed in this moment: then it is rolled back
                 self.ended = True
-                self.whole()
                 await self._to_the_end(self._run.undo())
                 await _send(self._send, self._run.guard.problem(problems.RESPONSE_TOO_LARGE))
             elif not message.get("more_body", False):
+                self.whole()  # an error if the time limit has passed in this moment: then it is rolled back
                 self.ended = True
-                self.whole()
                 await self._end(self._start)
 
     async def _end(self, start: Message) -> None:
