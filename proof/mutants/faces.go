@@ -33,5 +33,5 @@ var faces = []defect{
 	{"a codec's panic is the handler's", "internal/coding/coding.go", "\tif value := recover(); value != nil {\n", "\tif value := any(nil); value != nil {\n", []string{".", "./codec/...", "-run", "Codec|Panic"}},
 	{"responses: a refused request keeps its key from a corrected one", "stethttp/responses.go", "Forget: c.m.o.Responses == StoreExecuted || ", "Forget: ", some("Corrected|Executed", httpTests)},
 	{"a 429 that stands looks like a refusal", "stethttp/executed.go", "if !c.begun && !c.invalid && refusing(", "if c.begun && refusing(", some("PassedOn", httpTests)},
-	{"a replay of another operation is told as this one's", "stethttp/executed.go", "\t\tc.final = c.final.without(name)\n", "\t\t_ = name\n", some("PassedOn", httpTests)},
+	{"a replay of another operation is told as this one's", "stethttp/executed.go", "\t\theader = header.without(name)\n", "\t\t_ = name\n", some("PassedOn", httpTests)},
 }

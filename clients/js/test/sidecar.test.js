@@ -194,7 +194,7 @@ for (const framework of frameworks) {
 
   it('what is damaged in the store meanwhile is no success', async (t) => {
     const { url, service } = await serve(t, async (request) => {
-      await change(request.key, 'fence = fence + 1');
+      await change(request.key, "fence = nextval('stet.records_fence')");
       await charge(request);
     });
     const key = randomUUID();
