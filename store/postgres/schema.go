@@ -251,8 +251,10 @@ type rowQuerier interface {
 }
 
 func readVersion(ctx context.Context, q rowQuerier, n names) (version int, err error) {
+	// Not by to_regclass: within a transaction, it answers from before the lock of migrateLock.
 	var there bool
-	err = q.QueryRow(ctx, "SELECT to_regclass("+literal(n.meta)+") IS NOT NULL").Scan(&there)
+	err = q.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE relname = "+literal(n.table+"_schema")+
+		" AND relnamespace IN (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = "+literal(n.schema)+"))").Scan(&there)
 	if err != nil || !there {
 		return 0, err
 	}
