@@ -136,7 +136,7 @@ func TestARepeatedCallOfAToolGetsTheResultUnderItsOwnID(t *testing.T) {
 func TestWhatIsNoProtectedCallPasses(t *testing.T) {
 	s := serveTools(t)
 	f := s.front(t, "")
-	for _, m := range []string{"initialize", "tools/list", "notifications/cancelled", "Tools/Call"} {
+	for _, m := range []string{"initialize", "tools/list", "notifications/cancelled", "tools/calls"} {
 		for range 2 {
 			if r := f.message(fmt.Sprintf(`{"jsonrpc":"2.0","id":5,"method":%q,"params":{"name":"pay"}}`, m)); r.body != fmt.Sprintf(`{"jsonrpc":"2.0","id":5,"result":{"of":%q}}`, m) || r.replayed() {
 				t.Errorf("%s: %d %s", m, r.status, r.body)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -101,8 +102,11 @@ func readOne(v jsontext.Value) (Message, error) {
 		return Message{}, err
 	}
 	var called string
-	if json.Unmarshal(top["method"], &called) != nil || called != method {
+	if json.Unmarshal(top["method"], &called) != nil || called != method && !nearMethod(called) {
 		return Message{}, nil
+	}
+	if called != method {
+		return Message{}, &Error{Code: CodeInvalidRequest, Text: "Not executed: write the method as " + method + ", in lower case and with nothing around it."}
 	}
 	id := jsontext.Value(top["id"])
 	if k := id.Kind(); len(id) == 0 || k != '"' && k != '0' {
@@ -130,6 +134,18 @@ func readOne(v jsontext.Value) (Message, error) {
 		return bad(err)
 	}
 	return m, nil
+}
+
+// nearMethod reports whether a server may take a method for that of calls of tools: it
+// differs only in case, or in spaces and characters that cannot be seen.
+func nearMethod(called string) bool {
+	seen := strings.Map(func(r rune) rune {
+		if unicode.IsSpace(r) || !unicode.IsGraphic(r) {
+			return -1
+		}
+		return r
+	}, called)
+	return strings.EqualFold(seen, method)
 }
 
 // members returns the members of an object. Some readers take names in any case for those

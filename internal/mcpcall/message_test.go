@@ -100,3 +100,19 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+func TestMethodsThatAServerMayTakeForACallAreRefused(t *testing.T) {
+	for _, method := range []string{`tools/call `, ` tools/call`, `tools/call\u0000`, `tools/call\u00a0`, `tools/call\n`, `\ufefftools/call`, `tools\u200b/call`, `Tools/Call`, `TOOLS/CALL`} {
+		call := `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{"name":"pay"}}`
+		for _, content := range []string{call, "[" + call + "]"} {
+			if m, err := Read([]byte(content)); err == nil {
+				t.Errorf("%s is passed as %+v", content, m)
+			}
+		}
+	}
+	for _, method := range []string{"tools/list", "tools/calls", "tools/call/x", "xtools/call", "tools call", ""} {
+		if m, err := Read([]byte(`{"jsonrpc":"2.0","id":1,"method":"` + method + `"}`)); err != nil || m.Call {
+			t.Errorf("%q: %+v %v", method, m, err)
+		}
+	}
+}
