@@ -48,6 +48,8 @@ func (c *call) send(rw *capture, undone bool) {
 			rw.tell()
 		}
 		rw.send()
+	case problem == &responseInvalid && rw.retract(): // which is stored
+		c.sendStored(c.m.invalid, false)
 	case rw.retract():
 		c.m.refuse(c.w, problem, "", 0)
 	default:
@@ -205,7 +207,7 @@ func (c *call) sendStored(out stet.Outcome, replayed bool) {
 	if out.Type != "" {
 		h["Content-Type"] = own[0:1:1]
 	}
-	if refusing(out.Status, out.Type) {
+	if _, said := field(out, executionHeader); !said && refusing(out.Status, out.Type) {
 		h[executionHeader] = []string{stet.Executed.String()}
 	}
 	if replayed {

@@ -9,7 +9,8 @@ import (
 
 // executionHeader says "executed" of a stored response that by itself tells a client that
 // nothing was executed: a 429, a 401 or a 403 of the handler's, or a problem document, which
-// the handler may have passed on from another service behind stet. In a handler's
+// the handler may have passed on from another service behind stet. Of a stored problem of stet's own it
+// says what the document says. In a handler's
 // response the field is of another operation, and is not passed on.
 const executionHeader = "Idempotency-Execution"
 
@@ -35,7 +36,7 @@ func (c *capture) unmarked(header fields) fields {
 
 // tell says of a stored response, unless it was begun, that the operation was executed.
 func (c *capture) tell() {
-	if !c.begun && !c.invalid && refusing(c.status, c.final.get("Content-Type")) {
+	if !c.begun && refusing(c.status, c.final.get("Content-Type")) {
 		c.final = append(c.final, store.Field{Name: executionHeader, Values: []string{stet.Executed.String()}})
 	}
 }

@@ -149,11 +149,12 @@ func (m *Middleware) refuse(w http.ResponseWriter, c *condition, detail string, 
 	problem.Write(w, c.status, m.document(c, detail), retryAfter)
 }
 
-// asResponse is the response that a problem is.
+// asResponse is the response that a stored problem is. Its header says of the execution what the
+// document says.
 func (m *Middleware) asResponse(c *condition, detail string) stet.Outcome {
 	return stet.Outcome{
 		Failed: true, Face: store.FaceHTTP, Status: c.status, Type: problem.MediaType,
-		Header: []store.Field{{Name: "Cache-Control", Values: []string{noStore}}},
+		Header: []store.Field{{Name: "Cache-Control", Values: []string{noStore}}, {Name: executionHeader, Values: []string{c.execution.String()}}},
 		Body:   m.document(c, detail),
 	}
 }

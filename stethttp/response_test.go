@@ -336,6 +336,7 @@ func TestStatusThatIsNone(t *testing.T) {
 		if first.body != retry.body || !retry.replayed() || first.header.Get("Location") != "" {
 			t.Errorf("first %s, retry %s", first.body, retry.body)
 		}
+		wantSaidAlike(t, first, retry)
 		s.wantRuns(1)
 	}
 }

@@ -108,6 +108,7 @@ func TestCancellingBeforeTheRunIsTheOutcome(t *testing.T) {
 	outcome := s.order("k", "{}", "Prefer", "wait=1")
 	wantProblem(t, outcome, 409, "operation-cancelled")
 	wantProblem(t, s.order("k", "{}"), 409, "operation-cancelled")
+	wantSaidAlike(t, s.order("k", "{}"), s.order("k", "{}"))
 }
 
 func TestCancellingARunAsksItToEnd(t *testing.T) {

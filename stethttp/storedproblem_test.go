@@ -1,0 +1,34 @@
+package stethttp_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"reflect"
+	"testing"
+)
+
+// wantSaidAlike wants responses that differ in nothing but the mark of a replay, and whose header
+// says of the execution what their problem document says.
+func wantSaidAlike(t *testing.T, first, retry reply) {
+	t.Helper()
+	a, b := first.header.Clone(), retry.header.Clone()
+	for _, h := range []http.Header{a, b} {
+		h.Del("Date")
+		h.Del("Idempotent-Replayed")
+	}
+	if !reflect.DeepEqual(a, b) {
+		t.Errorf("first %v, retry %v", a, b)
+	}
+	var said struct{ Execution string }
+	if err := json.Unmarshal([]byte(retry.body), &said); err != nil || b.Get("Idempotency-Execution") != said.Execution {
+		t.Errorf("the header says %q, the document %q (%v)", b.Get("Idempotency-Execution"), said.Execution, err)
+	}
+}
+
+func TestStoredProblemsOfStetsOwnSayOneThing(t *testing.T) {
+	s := start(t, setup{handler: func(http.ResponseWriter, *http.Request) { panic("boom") }})
+	s.post("k", "{}")
+	first, retry := s.post("k", "{}"), s.post("k", "{}")
+	wantProblem(t, first, 500, "handler-panicked")
+	wantSaidAlike(t, first, retry)
+}
