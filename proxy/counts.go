@@ -35,6 +35,16 @@ type unprotected struct {
 
 	mu   sync.Mutex
 	told time.Time
+
+	first sync.Once // request without a key, where no route says that it needs one
+}
+
+// keyless logs the first request without a key of a proxy without routes.
+func (u *unprotected) keyless(method string) {
+	u.first.Do(func() {
+		u.log.Warn("proxy: requests without an idempotency key pass unprotected: there are no routes, so a key is optional on every path. "+
+			"To refuse such requests, name the path in routes, where a key is required by default. This is logged once", slog.String("method", method))
+	})
 }
 
 // tellEvery is how long the log is silent after it was told.

@@ -240,7 +240,11 @@ func (t *toolAnswer) end() {
 		if name, own := strings.CutPrefix(doc.Type, t.d.base); own {
 			seconds, _ := strconv.Atoi(h.Get("Retry-After"))
 			r := words.Named(name, doc.Detail, doc.Retryable, mcpcall.ExecutionOf(doc.Execution), time.Duration(seconds)*time.Second)
-			answerJSON(t.w, http.StatusOK, mcpcall.Respond(t.id, r.Result()))
+			result := r.Result()
+			if h.Get(t.d.replayed) == "true" {
+				result = r.Replay()
+			}
+			answerJSON(t.w, http.StatusOK, mcpcall.Respond(t.id, result))
 			return
 		}
 	} else if reply, ok := mcpcall.ReplyIn(mediaType == eventStream, t.held); ok {

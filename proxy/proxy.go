@@ -81,6 +81,7 @@ type Proxy struct {
 	store       store.Store
 	o           Options
 	unprotected unprotected
+	writes      writes
 	emits       emits
 	limits      Limits
 	memory      memory
@@ -112,7 +113,7 @@ func New(store store.Store, c *Config, o Options) (*Proxy, error) {
 	if o.Audit == nil {
 		o.Audit = o.ErrorLog.Handler()
 	}
-	p := &Proxy{store: store, o: o, unprotected: unprotected{log: o.ErrorLog}, emits: emits{log: o.ErrorLog}, visits: map[*visit]struct{}{}, peers: map[netip.Prefix]*peer{}}
+	p := &Proxy{store: store, o: o, unprotected: unprotected{log: o.ErrorLog}, writes: writes{next: o.Observer}, emits: emits{log: o.ErrorLog}, visits: map[*visit]struct{}{}, peers: map[netip.Prefix]*peer{}}
 	p.ending, p.ends = context.WithCancel(context.Background())
 	g, err := p.build(c)
 	if err != nil {
@@ -313,6 +314,9 @@ func (g *generation) serve(w *visit, r *http.Request) {
 	case problem != nil:
 		w.manner.refuse(w, problem)
 	case rt != nil:
+		if len(g.config.Routes) == 0 && !g.guarded.keyed(r.Header) {
+			g.unprotected.keyless(r.Method)
+		}
 		rt.handler.ServeHTTP(w, r)
 	default:
 		g.unprotected.tell(r.Method, passed)
@@ -340,7 +344,7 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 	if g.targets, err = newTargets(c.Relay, p.o.ErrorLog); err != nil {
 		return nil, err
 	}
-	g.engine, err = stet.New(p.store, stet.Options{Namespace: c.Namespace, Classes: checked.classes, Encryption: checked.encryption, Observer: p.o.Observer,
+	g.engine, err = stet.New(p.store, stet.Options{Namespace: c.Namespace, Classes: checked.classes, Encryption: checked.encryption, Observer: &p.writes,
 		StoreTimeout: time.Duration(c.Store.Timeout), SweepEvery: time.Duration(c.Store.SweepEvery), MaxWaiters: c.Limits.Waiters, CheckMessage: g.targets.check})
 	if err != nil {
 		return nil, err
@@ -384,7 +388,7 @@ func (p *Proxy) dashboard(e *stet.Engine, c *Config, checked *checked) (http.Han
 
 // String returns what is protected, in a few words, for a log.
 func (c *Config) String() string {
-	routes := "every path"
+	routes := "every path, for requests with a key,"
 	if len(c.Routes) > 0 {
 		routes = fmt.Sprintf("%d routes", len(c.Routes))
 	}

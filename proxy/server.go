@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -46,7 +47,9 @@ func (t *TLS) Config() (*tls.Config, error) {
 // AdminHandler is the http.Handler for operators, on a listener of its own:
 //
 //   - /healthz: 200 as long as the process serves;
-//   - /readyz: 200 when the store answers, 503 when not, and while draining;
+//   - /readyz: 200 when the store answers, 503 when not, and while draining. While the store
+//     answers reads and no write succeeds (its disk is full), 200 with a text that begins with
+//     "degraded", because stored responses are still replayed;
 //   - /metrics, if there is a handler for it;
 //   - the page and the API of package dashboard, at the root.
 //
@@ -88,7 +91,7 @@ func (a *AdminHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
-		fmt.Fprintln(w, "ready")
+		fmt.Fprintln(w, cmp.Or(a.proxy.writes.degraded(time.Now()), "ready"))
 	case "/metrics":
 		tokens := a.proxy.tokens()
 		_, known := dashboard.Bearer(r, tokens)

@@ -38,16 +38,25 @@ func (r Refusal) Problem() Problem {
 }
 
 // Result returns the result of a call that is refused, as JSON.
-func (r Refusal) Result() []byte {
+func (r Refusal) Result() []byte { return r.result(map[string]any{ProblemName: r.Problem()}) }
+
+// Replay returns Result of an answer that is stored. Its text and its _meta say that it is a
+// replay.
+func (r Refusal) Replay() []byte {
+	r.Text += " This is a replay of the stored answer: this call has run nothing."
+	return r.result(map[string]any{ProblemName: r.Problem(), ReplayedName: true})
+}
+
+func (r Refusal) result(meta map[string]any) []byte {
 	type text struct {
 		Type string `json:"type"`
 		Text string `json:"text"`
 	}
 	b, err := json.Marshal(struct {
-		Meta    map[string]Problem `json:"_meta"`
-		Content []text             `json:"content"`
-		IsError bool               `json:"isError"`
-	}{map[string]Problem{ProblemName: r.Problem()}, []text{{"text", r.Text}}, true})
+		Meta    map[string]any `json:"_meta"`
+		Content []text         `json:"content"`
+		IsError bool           `json:"isError"`
+	}{meta, []text{{"text", r.Text}}, true})
 	if err != nil {
 		panic(err) // it is of strings, numbers and booleans
 	}
