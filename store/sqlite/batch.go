@@ -107,11 +107,18 @@ func (s *Store) transact(ops []*op) (err error) {
 	fault.At(fault.CommitBefore)
 	_, err = s.writer.exec(qCommit)
 	fault.At(fault.CommitAfter)
-	if err != nil {
-		return endAll(ops, s.explain("commit", err, "it may or may not have taken effect"))
+	if err == nil {
+		open = false
+		return endAll(ops, nil)
 	}
-	open = false
-	return endAll(ops, nil)
+	if code := primary(err); code == codeFull || code == codeBusy {
+		// It was still open, or SQLite has rolled it back itself, which it does when the disk is full.
+		if _, back := s.writer.exec(qRollback); back == nil || code == codeFull && noTransaction(back) {
+			open = false
+			return endAll(ops, undone{s.explain("commit", err, nothing)})
+		}
+	}
+	return endAll(ops, s.explain("commit", err, uncertain))
 }
 
 // endAll ends ops, with err if it is one.

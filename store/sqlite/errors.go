@@ -35,6 +35,10 @@ func primary(err error) int {
 // nothing is what became of a call that is undone.
 const nothing = "nothing was done"
 
+// uncertain is what became of a call whose commit failed in a way that does not tell. It is said of
+// the record: whether the operation was executed is for the engine to say.
+const uncertain = "the record may or may not have been written"
+
 // undone is the error of a call that had no effect.
 type undone struct{ error }
 

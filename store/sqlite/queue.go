@@ -14,7 +14,7 @@ import (
 var errClosed error = undone{errors.New("sqlite: the store is closed")}
 
 // errGivenUp is what the others of a batch get when its leader panicked.
-var errGivenUp = errors.New("sqlite: the transaction was given up; it may or may not have taken effect")
+var errGivenUp = errors.New("sqlite: the transaction was given up (" + uncertain + ")")
 
 // How long the file's lock is left alone before it is tried again.
 const (
