@@ -162,6 +162,20 @@ func (r *Run) Fence() int64 { return r.rec.Fence }
 // this one may have had its effect.
 func (r *Run) Attempt() int { return r.rec.Attempt }
 
+// ForgottenAt returns when the record will be forgotten, on the store's clock: a retry with this
+// key runs again only after it. Of a replay it is exact. Of a run it counts from the claim, which
+// is before the record is settled, so the record is kept longer. It is zero if nothing is known:
+// an unknown or accepted operation is not forgotten.
+func (r *Lease) ForgottenAt() time.Time {
+	switch {
+	case r.replayed:
+		return r.rec.ForgetAt
+	case r.rec.ClaimedAt.IsZero():
+		return time.Time{}
+	}
+	return r.rec.ClaimedAt.Add(r.p.Retention.Tombstone)
+}
+
 // DeriveKey returns the key for a call that the handler makes further down, by
 // the name of the call: every attempt of this operation derives the same one.
 func (r *Run) DeriveKey(call string) string {

@@ -22,7 +22,7 @@ func strip(h http.Header) {
 // belongs to the response after it.
 func stripHint(h http.Header) {
 	strip(h)
-	for _, name := range []string{stethttp.DefaultReplayedHeader, "Idempotency-Execution", "Set-Cookie"} {
+	for _, name := range []string{stethttp.DefaultReplayedHeader, "Idempotency-Execution", "Idempotency-Expires", "Set-Cookie"} {
 		h.Del(name)
 	}
 }

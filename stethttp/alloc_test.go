@@ -81,7 +81,7 @@ func guarded(t *testing.T, next http.HandlerFunc) http.Handler {
 
 // The figures are in docs/speed.md. Those of a first request are: what stethttp keeps of
 // it; the handler's request, which has the run's context; what the engine keeps of it; the
-// context, two; the handler's own header, two; and what is stored.
+// context, two; the handler's own header, two; what is stored; and Idempotency-Expires, two.
 func TestFirstRequestsAndReplaysCostFewAllocations(t *testing.T) {
 	var response = []byte(paymentJSON)
 	answer := func(w http.ResponseWriter, r *http.Request) {

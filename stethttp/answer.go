@@ -45,7 +45,7 @@ func (c *call) send(rw *capture, undone bool) {
 	switch {
 	case problem == nil:
 		if !undone {
-			rw.tell()
+			rw.tell(c.expires)
 		}
 		rw.send()
 	case problem == &responseInvalid && rw.retract(): // which is stored
@@ -158,6 +158,7 @@ func (c *call) replay(run *stet.Lease) {
 	if c.foreign(run.Outcome()) {
 		return
 	}
+	c.expires = expiry(run.ForgottenAt())
 	c.sendStored(c.m.told(run.Outcome(), run.Attempt() == 0, nil), true)
 }
 
@@ -203,12 +204,15 @@ func (c *call) sendStored(out stet.Outcome, replayed bool) {
 			h[f.Name] = f.Values
 		}
 	}
-	own := []string{out.Type, "true", noStore} // in one piece
+	own := []string{out.Type, "true", noStore, c.expires} // in one piece
 	if out.Type != "" {
 		h["Content-Type"] = own[0:1:1]
 	}
 	if _, said := field(out, executionHeader); !said && refusing(out.Status, out.Type) {
 		h[executionHeader] = []string{stet.Executed.String()}
+	}
+	if c.expires != "" {
+		h[expiresHeader] = own[3:4:4]
 	}
 	if replayed {
 		h[c.m.o.ReplayedHeader] = own[1:2:2]

@@ -114,7 +114,7 @@ func TestReplayIsReadableThroughACompressorAround(t *testing.T) {
 func same(t *testing.T, first, again reply) {
 	t.Helper()
 	for _, r := range []reply{first, again} {
-		for _, name := range []string{"Date", "Cache-Control", "Idempotent-Replayed", "Content-Length"} {
+		for _, name := range []string{"Date", "Cache-Control", "Idempotent-Replayed", "Idempotency-Expires", "Content-Length"} {
 			r.header.Del(name)
 		}
 	}

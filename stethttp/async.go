@@ -403,6 +403,7 @@ func (c *acceptance) answer(st stet.Status) bool {
 			c.unreadable(st, err)
 			break
 		}
+		c.expires = expiry(st.Record.ForgetAt)
 		if !c.foreign(st.Outcome) {
 			c.sendStored(c.a.outcome(st), !st.New)
 		}

@@ -2,6 +2,7 @@ package stethttp
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/store"
@@ -13,6 +14,18 @@ import (
 // says what the document says. In a handler's
 // response the field is of another operation, and is not passed on.
 const executionHeader = "Idempotency-Execution"
+
+// expiresHeader says until when the key of a stored response is remembered, as an HTTP date (RFC
+// 9110, section 5.6.7) on the store's clock. Before it, a retry with the key does not run again.
+const expiresHeader = "Idempotency-Expires"
+
+// expiry is the value of expiresHeader; "" if it is not known.
+func expiry(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return at.UTC().Format(http.TimeFormat)
+}
 
 // refusing reports whether a client may take a response for one before which nothing was
 // executed.
@@ -34,9 +47,16 @@ func (c *capture) unmarked(header fields) fields {
 	return header
 }
 
-// tell says of a stored response, unless it was begun, that the operation was executed.
-func (c *capture) tell() {
-	if !c.begun && refusing(c.status, c.final.get("Content-Type")) {
+// tell says of a stored response, unless it was begun, until when its key is remembered, and where
+// its status does not say so, that the operation was executed.
+func (c *capture) tell(expires string) {
+	if c.begun {
+		return
+	}
+	if expires != "" {
+		c.final = append(c.final, store.Field{Name: expiresHeader, Values: []string{expires}})
+	}
+	if refusing(c.status, c.final.get("Content-Type")) {
 		c.final = append(c.final, store.Field{Name: executionHeader, Values: []string{stet.Executed.String()}})
 	}
 }

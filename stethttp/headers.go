@@ -89,7 +89,7 @@ type headerFilter struct {
 }
 
 func newHeaderFilter(o Options) headerFilter {
-	f := headerFilter{drop: map[string]bool{o.ReplayedHeader: true, executionHeader: true, "Preference-Applied": true}}
+	f := headerFilter{drop: map[string]bool{o.ReplayedHeader: true, executionHeader: true, expiresHeader: true, "Preference-Applied": true}}
 	if !o.StoreSetCookie {
 		f.drop["Set-Cookie"] = true
 	}

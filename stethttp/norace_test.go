@@ -5,7 +5,7 @@ package stethttp_test
 // What is allocated at most, of what TestFirstRequestsAndReplaysCostFewAllocations and
 // TestLargeContentIsAllocatedOnce count.
 const (
-	maxFirst  = 8
-	maxReplay = 4
+	maxFirst  = 10
+	maxReplay = 5
 	maxSlack  = 20 << 10
 )

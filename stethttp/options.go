@@ -32,7 +32,7 @@ const (
 	// CORSAllowHeaders is for Access-Control-Allow-Headers.
 	CORSAllowHeaders = "Idempotency-Key, Prefer"
 	// CORSExposeHeaders is for Access-Control-Expose-Headers.
-	CORSExposeHeaders = "Idempotent-Replayed, Idempotency-Execution, Location, Retry-After, Preference-Applied"
+	CORSExposeHeaders = "Idempotent-Replayed, Idempotency-Execution, Idempotency-Expires, Location, Retry-After, Preference-Applied"
 )
 
 // Options configure a Middleware. Scope is required; the zero value of every

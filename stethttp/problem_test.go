@@ -64,7 +64,7 @@ func values[K comparable, V any](m map[K]V) (list []V) {
 }
 
 func TestCORSNamesTheHeaders(t *testing.T) {
-	want := fmt.Sprint(DefaultHeader, ", Prefer / ", DefaultReplayedHeader, ", ", executionHeader, ", Location, Retry-After, Preference-Applied")
+	want := fmt.Sprint(DefaultHeader, ", Prefer / ", DefaultReplayedHeader, ", ", executionHeader, ", ", expiresHeader, ", Location, Retry-After, Preference-Applied")
 	if got := CORSAllowHeaders + " / " + CORSExposeHeaders; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

@@ -68,6 +68,7 @@ type call struct {
 
 	pointed  pointed // what Options.KeyPointer leads to
 	claim    string  // of the run, under stet.Policy.Outside
+	expires  string  // the value of expiresHeader for a stored response; "" for none
 	says     verdict // of the response
 	passedOn bool    // from another middleware of this package, and its body was not read in between
 }
@@ -346,7 +347,10 @@ func (c *call) run(run *stet.Lease, rw *capture) {
 	switch {
 	case stet.KindOf(err) == stet.KindRetryable:
 		c.sendReleased(rw, stet.ExecutionOf(err) == stet.NotExecuted)
-	case err == nil, c.says == absent && !unknown:
+	case err == nil:
+		c.expires = expiry(run.ForgottenAt())
+		c.send(rw, false)
+	case c.says == absent && !unknown:
 		c.send(rw, false)
 	default:
 		c.unknown(rw)

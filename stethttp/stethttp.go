@@ -128,7 +128,7 @@ func New(engine *stet.Engine, o Options) (*Middleware, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Middleware{engine: engine, o: o, header: o.Header, filter: newHeaderFilter(o), marks: []string{o.ReplayedHeader, executionHeader}, keeps: coding.Keeps(engine)}
+	m := &Middleware{engine: engine, o: o, header: o.Header, filter: newHeaderFilter(o), marks: []string{o.ReplayedHeader, executionHeader, expiresHeader}, keeps: coding.Keeps(engine)}
 	if m.refPointer, err = parsePointer("RefPointer", o.RefPointer); err != nil {
 		return nil, err
 	}
