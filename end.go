@@ -89,6 +89,8 @@ type Again struct {
 	Uncounted bool          // the attempt was interrupted, by a shutdown for one, and does not count; see Lease.Counted and Status.Counted
 	Failed    error         // if set, it is not repeated, but settled as failed with this error
 	Forget    bool          // the release leaves no record, as with Policy.ForgetReleased, so that another request may use the key; not of accepted operations
+
+	effect bool // the run may have had one, so that it is not forgotten
 }
 
 // Do runs fn under the lease, and ends the run, in this order:
@@ -168,6 +170,7 @@ func (l *Lease) decide(ctx context.Context, out Outcome, err error, again func(e
 // giveUp releases the run, and returns the caller's error.
 func (l *Lease) giveUp(ctx context.Context, err error, a Again, harmless bool) error {
 	a.After = min(max(a.After, 0), store.MaxDelay) // a run that has returned has to end
+	a.effect = !harmless || l.Declared() == MayHaveExecuted
 	own, released := retryable(err), l.Release(ctx, a)
 	if !harmless || KindOf(released) == KindFenced || l.Declared() == MayHaveExecuted {
 		own.Execution = MayHaveExecuted // by this run, by another one, or by a step that was left behind

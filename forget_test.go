@@ -268,3 +268,25 @@ func TestReleaseThatForgetsFreesTheKey(t *testing.T) {
 	}
 	release(2, store.Retryable) // one before it may have been taken over
 }
+
+// Repeatable says that the run may be repeated, and not that it had no effect.
+func TestRepeatableRunIsRemembered(t *testing.T) {
+	for name, again := range map[string]func(error) stet.Again{
+		"by its policy": nil, "by Again": func(error) stet.Again { return stet.Again{Forget: true} },
+	} {
+		e, st, _ := later(t, stet.Options{Policy: stet.Policy{ForgetReleased: again == nil}})
+		run, err := e.Begin(t.Context(), op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = run.Do(t.Context(), again, func(context.Context) (stet.Outcome, error) {
+			return stet.Outcome{}, stet.Repeatable(errors.New("no answer"))
+		})
+		if stet.KindOf(err) != stet.KindRetryable || stet.ExecutionOf(err) != stet.MayHaveExecuted {
+			t.Errorf("%s: %v", name, err)
+		}
+		if rec, err := st.Read(t.Context(), e.ID(op.Scope, op.Key)); err != nil || rec.State != store.Retryable || rec.Fingerprint != op.Fingerprint {
+			t.Errorf("%s: the record is %v, %v", name, rec.State, err)
+		}
+	}
+}

@@ -67,7 +67,8 @@ type Policy struct {
 	// attempt again, with a greater fence. Later runs are remembered for
 	// Retention.Result: one before them may have been taken over after it had
 	// an effect. So is a run that has noted down a Step, or whose claim had to be
-	// sent twice. Default: all are remembered.
+	// sent twice, or that ended with an error that is Repeatable: it may have had its
+	// effect. Default: all are remembered.
 	ForgetReleased bool
 	// Outside says that a service settles, by Lease.Claim, in one transaction with its
 	// writes, outside of this process: by the SQL function stet_settle, for one. Whatever

@@ -335,9 +335,9 @@ func (r *Lease) Release(ctx context.Context, again Again) error {
 	if err := r.conclude(ctx); err != nil {
 		return err
 	}
-	kind, to, call := observe.Released, store.Retryable, func(ctx context.Context) error { return r.release(ctx, again.Forget) }
+	kind, to, call := observe.Released, store.Retryable, func(ctx context.Context) error { return r.release(ctx, again) }
 	if again.Uncounted {
-		r.uncount(ctx, again.Forget)
+		r.uncount(ctx, again)
 	}
 	if r.taken {
 		kind, to, call = observe.Returned, store.Accepted, func(ctx context.Context) error {
@@ -368,11 +368,11 @@ func (r *Run) insist(err error, call func(context.Context) error) {
 
 // release releases the record, or has it forgotten: see Policy.ForgetReleased and
 // Again.Forget.
-func (r *Run) release(ctx context.Context, forget bool) error {
+func (r *Run) release(ctx context.Context, again Again) error {
 	if r.p.Outside {
 		return r.fence(ctx)
 	}
-	if !r.forgets(forget) {
+	if !r.forgets(again) {
 		return r.e.release(ctx, r.rec.Claim(), r.p.Retention)
 	}
 	tries := 0
@@ -386,9 +386,10 @@ func (r *Run) release(ctx context.Context, forget bool) error {
 	return err
 }
 
-// forgets reports whether the release of the run leaves no record, if that is asked for.
-func (r *Run) forgets(asked bool) bool {
-	return (asked || r.p.ForgetReleased) && !r.p.Outside && r.rec.Attempt == 1 && !r.resent && !r.noted()
+// forgets reports whether the release of the run leaves no record: if that is asked for, and
+// the run had no effect.
+func (r *Run) forgets(again Again) bool {
+	return (again.Forget || r.p.ForgetReleased) && !again.effect && !r.p.Outside && r.rec.Attempt == 1 && !r.resent && !r.noted()
 }
 
 // heeded returns nil if a release was heeded that got no answer, so that the record is

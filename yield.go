@@ -40,11 +40,11 @@ func (e *Engine) unseen(ctx context.Context, ws store.WorkStore, rec store.Recor
 
 // uncount has the attempt of a run that is to be released not count, as far as it can be
 // noted down.
-func (r *Run) uncount(ctx context.Context, forget bool) {
+func (r *Run) uncount(ctx context.Context, again Again) {
 	switch {
 	case r.taken:
 		r.spare(ctx, r.e.works)
-	case r.e.works == nil, r.forgets(forget): // no record, no attempt
+	case r.e.works == nil, r.forgets(again): // no record, no attempt
 	default:
 		r.book.mu.Lock()
 		err := r.load(ctx, r.e.works) // what earlier runs have noted down

@@ -29,6 +29,11 @@ type Identity func(Envelope) (stet.Op, error)
 // HTTP, by stet.Do or by an RPC, too: all of them have to make the same one (see
 // docs/faces.md). A message for which f returns an error, or the zero Fingerprint, is
 // refused.
+//
+// Use it also where a producer publishes a message again with another body, with a new time
+// of sending for one: the fingerprint of what stays the same. In lease mode a message stays
+// with its fingerprint also after an attempt without an effect, because its record counts the
+// attempts; another body under its key is then dead-lettered as a Mismatch.
 func (id Identity) WithFingerprint(f func(Envelope) (store.Fingerprint, error)) Identity {
 	return func(e Envelope) (stet.Op, error) {
 		op, err := id(e)

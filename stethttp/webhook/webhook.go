@@ -20,7 +20,7 @@
 //	the store cannot be used: not handled        503 and Retry-After
 //	headers missing or malformed                 400
 //	forged, or signed too long ago               401
-//	another body under an ID that was used       422
+//	another body under an ID that was used       422; after a 503, it is handled (see Policy)
 //	body too large                               413
 //
 // No answer is 409 or 410: some senders never deliver again after a 409, and remove the
@@ -77,9 +77,10 @@ type Options struct {
 
 // Policy returns a policy for webhooks: outcomes are kept for 7 days, and what
 // was handled is remembered for 30; both are longer than any sender here goes on
-// delivering.
+// delivering. ForgetReleased is set: after a delivery that had no effect, the next one may
+// have another body, with a new time of sending for one.
 func Policy() stet.Policy {
-	return stet.Policy{Retention: store.Retention{Result: 7 * 24 * time.Hour, Tombstone: 30 * 24 * time.Hour}}
+	return stet.Policy{Retention: store.Retention{Result: 7 * 24 * time.Hour, Tombstone: 30 * 24 * time.Hour}, ForgetReleased: true}
 }
 
 // New returns a handler of webhooks that calls handle at most once for each
