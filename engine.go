@@ -299,7 +299,7 @@ func (e *Engine) replay(ctx context.Context, t *ticket, rec store.Record) (*Leas
 	l := t.parts.leased()
 	r := &l.run // which is zero: a literal would be made elsewhere, and copied
 	r.e, r.op, r.p, r.rec, r.outcome, r.replayed, r.ended, r.ctx = e, t.op, t.p, rec, out.readBy(t.p), true, true, ctx
-	l.lease.Run = r
+	l.lease.Run, l.lease.ForgottenAt = r, rec.ForgetAt
 	return &l.lease, nil
 }
 

@@ -60,7 +60,8 @@ func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx cont
 		e.observe(ctx, t.event(observe.Claimed, begun.rec, nil))
 		e.observe(ctx, observe.Event{Kind: observe.Settled, ID: rec.ID, Class: t.op.Class, State: rec.State, Fence: rec.Fence,
 			Attempt: rec.Attempt, Elapsed: time.Since(begun.begun), Err: begun.notKept()})
-		runs[i] = &Lease{Run: &Run{e: e, op: t.op, p: t.p, rec: rec, outcome: outs[i], transactional: true, ended: true, ctx: begun.ctx}}
+		runs[i] = &Lease{Run: &Run{e: e, op: t.op, p: t.p, rec: rec, outcome: outs[i], transactional: true, ended: true, ctx: begun.ctx},
+			ForgottenAt: t.forgotten(rec)}
 	}
 	return runs
 }

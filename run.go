@@ -67,6 +67,19 @@ type Lease struct {
 	// Of a run of Take, or under Policy.Outside: what a service settles with by SQL, and
 	// what Engine.Progress takes. It is a secret while the operation runs.
 	Claim store.Claim
+
+	// When the record of a settled operation will be forgotten, on the store's clock: a retry
+	// with this key runs again only after it. Of a replay it is exact. Of a run it counts from
+	// the claim, so the record is kept longer. Zero: not known.
+	ForgottenAt time.Time
+}
+
+// forgotten is Lease.ForgottenAt of a run.
+func (t *ticket) forgotten(rec store.Record) time.Time {
+	if rec.ClaimedAt.IsZero() {
+		return time.Time{}
+	}
+	return rec.ClaimedAt.Add(t.p.Retention.Tombstone)
 }
 
 type runKey struct{}
@@ -85,7 +98,7 @@ func (e *Engine) newRun(ctx context.Context, t *ticket, f *flight, rec store.Rec
 	l := t.parts.leased()
 	r0 := &l.run // which is zero: a literal would be made elsewhere, and copied
 	r0.e, r0.op, r0.p, r0.rec, r0.f, r0.begun, r0.resent, r0.taken, r0.parts = e, t.op, t.p, rec, f, t.asked, t.resent, t.taken, t.parts
-	l.lease.Run = r0
+	l.lease.Run, l.lease.ForgottenAt = r0, t.forgotten(rec)
 	r := &l.lease
 	if t.p.Outside || t.taken {
 		r.Claim = rec.Claim()
@@ -161,20 +174,6 @@ func (r *Run) Fence() int64 { return r.rec.Fence }
 // Attempt returns 1 for the first claim of the key, 2 for the next: a run before
 // this one may have had its effect.
 func (r *Run) Attempt() int { return r.rec.Attempt }
-
-// ForgottenAt returns when the record will be forgotten, on the store's clock: a retry with this
-// key runs again only after it. Of a replay it is exact. Of a run it counts from the claim, which
-// is before the record is settled, so the record is kept longer. It is zero if nothing is known:
-// an unknown or accepted operation is not forgotten.
-func (r *Lease) ForgottenAt() time.Time {
-	switch {
-	case r.replayed:
-		return r.rec.ForgetAt
-	case r.rec.ClaimedAt.IsZero():
-		return time.Time{}
-	}
-	return r.rec.ClaimedAt.Add(r.p.Retention.Tombstone)
-}
 
 // DeriveKey returns the key for a call that the handler makes further down, by
 // the name of the call: every attempt of this operation derives the same one.

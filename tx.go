@@ -108,7 +108,7 @@ func (te *TxEngine[Tx]) run(ctx context.Context, op Op, fn func(context.Context,
 	// A new one: goroutines that fn left behind may still read the other.
 	l := new(leased)
 	l.run = Run{e: e, op: t.op, p: t.p, rec: en.rec, outcome: tr.outcome.readBy(t.p), transactional: true, ended: true, ctx: tr.run.ctx}
-	l.lease.Run = &l.run
+	l.lease.Run, l.lease.ForgottenAt = &l.run, t.forgotten(en.rec)
 	return &l.lease, nil
 }
 

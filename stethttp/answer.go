@@ -158,7 +158,7 @@ func (c *call) replay(run *stet.Lease) {
 	if c.foreign(run.Outcome()) {
 		return
 	}
-	c.expires = expiry(run.ForgottenAt())
+	c.expires = expiry(run.ForgottenAt)
 	c.sendStored(c.m.told(run.Outcome(), run.Attempt() == 0, nil), true)
 }
 

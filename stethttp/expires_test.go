@@ -39,8 +39,10 @@ func TestStoredResponseSaysUntilWhenItsKeyIsRemembered(t *testing.T) {
 func TestResponseThatIsNotStoredSaysNothingOfItsKey(t *testing.T) {
 	for name, h := range map[string]http.HandlerFunc{
 		"released": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) },
-		"unknown":  func(_ http.ResponseWriter, r *http.Request) { stet.FromContext(r.Context()).Declare(stet.MayHaveExecuted, 0) },
-		"missing":  func(http.ResponseWriter, *http.Request) {},
+		"unknown": func(_ http.ResponseWriter, r *http.Request) {
+			stet.FromContext(r.Context()).Declare(stet.MayHaveExecuted, 0)
+		},
+		"missing": func(http.ResponseWriter, *http.Request) {},
 	} {
 		s := start(t, setup{handler: h, options: stethttp.Options{}})
 		for range 2 {

@@ -348,7 +348,7 @@ func (c *call) run(run *stet.Lease, rw *capture) {
 	case stet.KindOf(err) == stet.KindRetryable:
 		c.sendReleased(rw, stet.ExecutionOf(err) == stet.NotExecuted)
 	case err == nil:
-		c.expires = expiry(run.ForgottenAt())
+		c.expires = expiry(run.ForgottenAt)
 		c.send(rw, false)
 	case c.says == absent && !unknown:
 		c.send(rw, false)

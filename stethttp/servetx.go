@@ -50,7 +50,7 @@ func (c *call) serveTx() {
 	switch {
 	case rw != nil && err == nil && !run.Replayed():
 		defer rw.free()
-		rw.tell(expiry(run.ForgottenAt()))
+		rw.tell(expiry(run.ForgottenAt))
 		rw.send()
 	case rw != nil && (errors.Is(err, errTooLarge) || stet.KindOf(err) == stet.KindRetryable):
 		defer rw.free()
