@@ -118,7 +118,7 @@ async function begin(c, wanted, given, how, tries = 3) {
   }
   if (entry.turn === turn) return run(c, entry, turn, { ...how, known: notExecuted });
   if (entry.digest !== wanted.digest && !given && corrects(wanted, entry) && tries > 1) {
-    await inTime(c.journal.remove(entry.name, entry.key));
+    await inTime(c.journal.remove(entry.name, entry.key)).catch(() => {}); // then it is a mismatch
     return begin(c, wanted, given, how, tries - 1);
   }
   if (entry.digest !== wanted.digest || (given && entry.key !== wanted.key)) {
@@ -136,7 +136,8 @@ async function begin(c, wanted, given, how, tries = 3) {
 // is sent again with corrected input is another operation, under a key of its own.
 function corrects(wanted, { method, url, answer }) {
   if (answer === null || wanted.method !== method || wanted.url !== url) return false;
-  return [400, 402, 409, 422].includes(answer.status) && parseProblem(new Headers(answer.headers), answer.body ?? new Uint8Array(0)) === null;
+  const problem = parseProblem(new Headers(answer.headers), answer.body ?? new Uint8Array(0));
+  return [400, 402, 409, 422].includes(answer.status) && problem?.execution === undefined; // which those of stet have
 }
 
 // further makes the call of an entry that was in the journal before; none if it has ended meanwhile.

@@ -151,8 +151,11 @@ test('a name with another request is a mismatch, before and after its outcome', 
 });
 
 test('corrected input of a refused form is another operation, with another key', async (t) => {
-  for (const [status, key] of [[422, 'another'], [400, 'another'], [201, 'the same'], [404, 'the same']]) {
-    const { url, requests } = await service(t, reply(status, {}, 'no'), reply(201, {}, 'paid'));
+  const document = { 'Content-Type': 'application/problem+json' };
+  const own = JSON.stringify({ type: 'https://shop.example/problems/amount', title: 'Amount is negative' });
+  const stets = JSON.stringify({ type: 'x', title: 'x', retryable: false, execution: 'executed' });
+  for (const [status, key, headers = {}, body = 'no'] of [[422, 'another'], [400, 'another'], [422, 'another', document, own], [409, 'the same', document, stets], [201, 'the same'], [404, 'the same']]) {
+    const { url, requests } = await service(t, reply(status, headers, body), reply(201, {}, 'paid'));
     const client = clientOf();
     await client.fetch(url, { ...pay, body: 'amount=-1', operation: 'o' });
     assert.equal((await client.fetch(url, { ...pay, body: 'amount=-1', operation: 'o' })).replayed, true);
