@@ -78,7 +78,11 @@ GRANT INSERT, SELECT ON payments TO shop;
 GRANT USAGE ON SEQUENCE payments_id_seq TO shop;
 GRANT USAGE ON SCHEMA stet TO shop;
 GRANT EXECUTE ON FUNCTION stet.stet_begin, stet.stet_settle TO shop;
-GRANT EXECUTE ON FUNCTION stet.stet_emit TO shop`
+GRANT EXECUTE ON FUNCTION stet.stet_emit TO shop;
+DO $$ BEGIN CREATE ROLE stranger LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$; -- it may call no function of stet's
+GRANT INSERT, SELECT ON charges TO stranger;
+GRANT USAGE ON SEQUENCE charges_id_seq TO stranger;
+REVOKE ALL ON FUNCTION stet.stet_begin, stet.stet_settle, stet.stet_emit FROM PUBLIC`
 
 // ledger is a database with stet's tables and one of charges, and its URL.
 func ledger(t *testing.T) (*pgxpool.Pool, string) {
@@ -138,7 +142,8 @@ func payments(t *testing.T, pool *pgxpool.Pool) (url string) {
 
 func TestNodePackageKeepsItsPromises(t *testing.T) {
 	t.Parallel()
-	dir := install(t, "pg@8.23.1", "express@5.3.0", "express4@npm:express@4.21.2", "fastify@5.12.8")
+	dir := install(t, "pg@8.23.1", "express@5.3.0", "express4@npm:express@4.21.2", "fastify@5.12.8",
+		"compression@1.8.2", "cors@2.8.6", "@fastify/compress@9.2.0", "@fastify/cors@11.4.3", "drizzle-orm@0.45.4", "kysely@0.29.9")
 	pool, url := ledger(t)
 	vectors, err := filepath.Abs(filepath.Join("..", "..", "docs", "vectors.json"))
 	if err != nil {
@@ -150,6 +155,17 @@ func TestNodePackageKeepsItsPromises(t *testing.T) {
 	}
 	env := []string{"STET_DATABASE=" + strings.Replace(url, "postgres@", "shop@", 1), "STET_OWNER=" + url, "STET_VECTORS=" + vectors, "STET_README=" + readme, "STET_PROGRAM=" + rig.Stet(t), "STET_GO_URL=" + payments(t, pool), "STET_ACCEPTING=" + accepting(t)}
 	nodeTests(t, dir, env, 200, filepath.Join("test", "*.test.js"))
+}
+
+// PgBouncer 1.18 knows no prepared statements: one with a name fails on another connection of the server's.
+func TestServiceBehindPgBouncerInTransactionModeKeepsItsPromises(t *testing.T) {
+	t.Parallel()
+	dir := install(t, "pg@8.23.1", "express@5.3.0", "express4@npm:express@4.21.2", "fastify@5.12.8")
+	_, url := ledger(t)
+	few := rig.PgBouncerOptions{Settings: map[string]string{"default_pool_size": "5"}}
+	bouncer := rig.PgBouncer(t, rig.Postgres(t), few)
+	env := []string{"STET_DATABASE=" + rig.Through(bouncer.Addr(), url), "STET_OWNER=" + url}
+	nodeTests(t, dir, env, 4, filepath.Join("test", "bouncer", "*.test.js"))
 }
 
 // What the README has is what is tested in examples/node, and by TestFormInABrowserChargesOnce.

@@ -70,7 +70,18 @@ class Transaction {
     this.broken = () => {}; // pg throws what nobody listens for
     connection.on('error', this.broken);
     this.client = guarded(this);
-    lets(this.client, async (message) => (await this.client.query(functions(this.options).emit, [this.claim, ...message])).rows[0].id);
+    lets(this.client, (message) => this.emit(message));
+  }
+
+  async emit(message) {
+    try {
+      const { rows } = await this.client.query(functions(this.options).emit, [this.claim, ...message]);
+      return rows[0].id;
+    } catch (error) {
+      const todo = advice(this.options, error, ['emit']);
+      if (todo !== '') this.options.log(`a message could not be emitted, and nothing is committed${todo}`, described(error));
+      throw error;
+    }
   }
 
   // watch closes the client once the server says that there is no transaction: "SELECT 1; ROLLBACK"
@@ -124,6 +135,8 @@ class Transaction {
       if (this.late !== undefined) throw this.late;
     } catch (error) {
       await this.rollback();
+      const todo = error === this.late ? '' : advice(this.options, error, ['settle']); // late may be the handler's, about a table of its own
+      if (todo !== '') this.options.log(`an outcome could not be stored; it was rolled back${todo}`, described(error));
       throw error;
     }
     let answer;
@@ -226,12 +239,14 @@ function code(error) {
   return typeof error?.code === 'string' && /^[0-9A-DF-Z][0-9A-Z]{4}$/.test(error.code) ? error.code : '';
 }
 
-/** What to do about a database that is not prepared; '' for other errors. */
-export function advice({ schema, table }, error) {
-  if (['3F000', '42883'].includes(code(error))) return `. Run: stet migrate up --store-schema ${schema}, as the owner of the database`; // no such schema, no such function
+/** What to do about a database that is not prepared; '' for other errors. names are the functions that were needed. */
+export function advice({ schema, table }, error, names = ['begin', 'settle']) {
+  if (['3F000', '42883'].includes(code(error))) { // no such schema, no such function
+    return `. Run: stet migrate up --store-schema ${schema} --store-table ${table}, as the owner of the database`;
+  }
   if (code(error) !== '42501') return '';
-  const of = (name) => `${schema}.${table === 'records' ? 'stet' : table}_${name}`;
-  return `. Run, as the owner of the database: GRANT USAGE ON SCHEMA ${schema} TO your_role; GRANT EXECUTE ON FUNCTION ${of('begin')}, ${of('settle')} TO your_role`;
+  const functions = names.map((name) => `${quote(schema)}.${quote(`${table === 'records' ? 'stet' : table}_${name}`)}`).join(', ');
+  return `. Run, as the owner of the database: GRANT USAGE ON SCHEMA ${quote(schema)} TO your_role; GRANT EXECUTE ON FUNCTION ${functions} TO your_role`;
 }
 
 /** What may be logged of an error: not its details, which can have values of rows. */
@@ -239,14 +254,19 @@ export function described(error) {
   return [error?.code, error?.message].filter((text) => text).join(': ');
 }
 
-const control = /^(?:\s|--[^\n]*\n|\/\*[^]*?\*\/)*(BEGIN|START\s+TRANSACTION|COMMIT|END|ABORT|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b))\b/i;
+const space = String.raw`(?:\s|--[^\n\r]*(?:[\n\r]|$)|/\*(?:[^*]|\*(?!/))*\*/)`;
+const control = new RegExp(String.raw`^${space}*(BEGIN|START\s+TRANSACTION|COMMIT|END|ABORT|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b))\b`, 'i');
+// The whole text, with nothing behind it that would be lost, and no mode that a savepoint does not have.
+const plain = new RegExp(String.raw`^${space}*(?:START\s+TRANSACTION|(?:BEGIN|COMMIT|END|ABORT|ROLLBACK)(?:\s+(?:WORK|TRANSACTION))?)` +
+  String.raw`(?:\s+ISOLATION\s+LEVEL\s+READ\s+COMMITTED)?(?:\s+READ\s+WRITE)?${space}*;?${space}*$`, 'i');
 
 // nested is the statement in place of one that begins or ends a transaction inside of the handler's, as query builders
 // have them: it does so to a savepoint. undefined where there is none of those, and for what has no counterpart.
-function nested(tx, verb) {
+function nested(tx, verb, text) {
   const savepoint = (n) => `stet_savepoint_${n}`;
+  if (!plain.test(text)) return undefined;
   if (/^(?:BEGIN|START)/i.test(verb)) return `SAVEPOINT ${savepoint(++tx.depth)}`;
-  if (tx.depth === 0 || /^PREPARE/i.test(verb)) return undefined;
+  if (tx.depth === 0) return undefined;
   const of = savepoint(tx.depth--);
   return /^(?:COMMIT|END)/i.test(verb) ? `RELEASE SAVEPOINT ${of}` : `ROLLBACK TO SAVEPOINT ${of}; RELEASE SAVEPOINT ${of}`;
 }
@@ -271,8 +291,8 @@ function guarded(tx) {
     }
     const [, verb] = typeof text === 'string' ? control.exec(text) ?? [] : [];
     if (verb === undefined) return tx.connection.query(...args);
-    const instead = nested(tx, verb);
-    if (instead === undefined) return refuse(args, 'this transaction is not the handler\'s to end: throw an error to have it rolled back');
+    const instead = nested(tx, verb, text);
+    if (instead === undefined) return refuse(args, 'this transaction is not the handler\'s to end: throw an error to have it rolled back; a transaction inside of it is begun and ended by a plain BEGIN, COMMIT or ROLLBACK');
     return tx.connection.query(instead, ...args.slice(1).filter((arg) => typeof arg === 'function'));
   };
   return new Proxy(tx.connection, {

@@ -224,6 +224,7 @@ async function conclude({ options, operation, tx, capture, req, res, say, refuse
     }
     logOnce(options, unused);
   }
+  if (!options.sidecar) misplaced(options, operation, response);
   let done;
   try {
     done = await tx.commit(outcomeOf(response, options.maxResult));
@@ -238,6 +239,17 @@ async function conclude({ options, operation, tx, capture, req, res, say, refuse
   capture.retract();
   if (done.action === 'nothing') return refuse('store-unavailable', { again: 1 });
   return answer(options, done, req, say, refuse);
+}
+
+// misplaced logs once for each operation what middleware inside of the handler has added that suits this request alone.
+function misplaced(options, { name }, { headers }) {
+  const inside = (field) => lookup(headers, field)?.join();
+  if (inside('content-encoding')) {
+    logOnce(options, `${name} has a Content-Encoding that is stored with its response, so a retry that does not accept it is refused with 406: compress in front of the handler, or in front of the service`);
+  }
+  if (![undefined, '', '*'].includes(inside('access-control-allow-origin'))) {
+    logOnce(options, `${name} has an Access-Control-Allow-Origin that is stored with its response, so a replay to another origin has none: set CORS headers before the handler`);
+  }
 }
 
 // outcomeOf is what is stored of a response: nothing of one that is too large.

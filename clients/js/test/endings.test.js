@@ -5,8 +5,9 @@ import { randomUUID } from 'node:crypto';
 import { Readable, pipeline } from 'node:stream';
 import { after, describe, it } from 'node:test';
 import pg from 'pg';
+import { emit } from '@stet-go/stet';
 import { charge, frameworks, start } from './service.js';
-import { charges, closeDatabase, lasting, post } from './support.js';
+import { asOwner, charges, closeDatabase, lasting, post } from './support.js';
 
 after(closeDatabase);
 
@@ -106,6 +107,20 @@ for (const framework of [...frameworks, 'express4']) describe(framework, () => {
     assert.deepEqual([(await post(url, { key })).status, await charges(key)], [201, 2]);
   });
 
+  it('a nested transaction that no savepoint can stand for is refused, and nothing of it is lost', async (t) => {
+    const insert = (key) => `INSERT INTO charges (key, amount) VALUES ('${key}', 1)`;
+    for (const text of [(key) => `BEGIN; ${insert(key)}; COMMIT`, (key) => `BEGIN /* a */; ${insert(key)} /* b */`, () => 'BEGIN ISOLATION LEVEL SERIALIZABLE', () => 'begin read only']) {
+      const { url } = await serve(t, async (request) => {
+        await request.client.query(text(request.key));
+        await charge(request);
+      });
+      const key = randomUUID();
+      const got = await post(url, { key });
+      assert.deepEqual([got.status, await charges(key)], [500, 0], got.text);
+      assert.match(got.text, /this transaction is not the handler's/);
+    }
+  });
+
   it('a handler that never used its client is logged once, or refused', async (t) => {
     for (const requireTransaction of [false, true]) {
       const { url, logged } = await serve(t, (request) => request.reply(200, {}, 'paid'), { requireTransaction });
@@ -140,10 +155,31 @@ for (const framework of [...frameworks, 'express4']) describe(framework, () => {
     assert.match(got.text, /has ended its transaction itself/);
   });
 
-  it('a database without the functions, or the right to call them, is logged with the command', async (t) => {
-    const missing = await serve(t, () => assert.fail('it ran'), { schema: 'nowhere' });
+  it('a database without the functions is logged with the command that makes them', async (t) => {
+    const missing = await serve(t, () => assert.fail('it ran'), { schema: 'nowhere', table: 'orders' });
     await post(missing.url, { key: randomUUID() });
-    assert.match(missing.logged[0], /stet migrate up --store-schema nowhere/);
+    assert.match(missing.logged[0], /stet migrate up --store-schema nowhere --store-table orders/);
+  });
+
+  it('a role without the rights is logged with the grants that it lacks, and they suffice', async (t) => {
+    const revoke = 'REVOKE ALL ON FUNCTION stet.stet_begin, stet.stet_settle, stet.stet_emit FROM stranger';
+    const url = new URL(process.env.STET_DATABASE);
+    url.username = 'stranger';
+    const { url: service, logged } = await serve(t, async (request) => {
+      await emit(request.client, { to: 'payments' });
+      await charge(request);
+    }, { url: url.href });
+    await asOwner(revoke);
+    const key = randomUUID();
+    const granted = () => /Run, as the owner of the database: (GRANT .*) TO your_role/.exec(logged.at(-1))[0].slice('Run, as the owner of the database: '.length).replaceAll('your_role', 'stranger');
+    assert.equal((await post(service, { key })).type, 'misconfigured');
+    await asOwner(granted());
+    assert.equal((await post(service, { key })).status, 500); // it emits
+    await asOwner(granted());
+    assert.equal((await post(service, { key })).status, 201);
+    await asOwner('REVOKE ALL ON FUNCTION stet.stet_settle FROM stranger');
+    assert.equal((await post(service, { key: randomUUID() })).status, 500);
+    assert.match(logged.at(-1), /GRANT EXECUTE ON FUNCTION .*"stet_settle"/);
   });
 
   it('a replay has the stored Cache-Control', async (t) => {

@@ -42,6 +42,9 @@ export async function charges(key) {
   return rows.length;
 }
 
+/** Runs a statement as the owner of the database. */
+export const asOwner = (text) => database.query(text);
+
 /** Changes the record of a key of acct_1, as time, a crash or a newer version would. */
 export async function change(key, what) {
   const { rowCount } = await database.query(`UPDATE stet.records SET ${what} WHERE id = stet.stet_id('acct_1', $1)`, [key]);
