@@ -111,7 +111,7 @@ func (r *reply) gunzip(t *testing.T) {
 
 // strip removes the fields that are each response's own.
 func (r reply) strip() {
-	for _, name := range []string{"Date", "Content-Length", "Cache-Control", "Idempotent-Replayed", "Last-Modified"} {
+	for _, name := range []string{"Date", "Content-Length", "Cache-Control", "Idempotent-Replayed", "Idempotency-Expires", "Last-Modified"} {
 		r.header.Del(name)
 	}
 }

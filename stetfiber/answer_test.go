@@ -211,7 +211,7 @@ func TestResponsesAreAsFiberSendsThem(t *testing.T) {
 			for range 2 {
 				r := s.send("POST", "/once"+path, "", "Idempotency-Key", path)
 				h := r.header.Clone()
-				for _, name := range []string{"Idempotent-Replayed", "Cache-Control", "Date"} {
+				for _, name := range []string{"Idempotent-Replayed", "Idempotency-Expires", "Cache-Control", "Date"} {
 					h.Del(name)
 					plain.header.Del(name)
 				}

@@ -76,7 +76,7 @@ func TestResponsesAreThoseOfGin(t *testing.T) {
 			}
 			again := send(t, "POST", url[1], "x")
 			for _, r := range []reply{plain, first, again} {
-				for _, name := range []string{"Date", "Content-Length", "Cache-Control", "Idempotent-Replayed", "Last-Modified"} {
+				for _, name := range []string{"Date", "Content-Length", "Cache-Control", "Idempotent-Replayed", "Idempotency-Expires", "Last-Modified"} {
 					r.header.Del(name)
 				}
 			}

@@ -48,6 +48,10 @@ func function(file string) {
 	check(err)
 	engine, err := stet.New(st, stet.Options{Policy: stet.Policy{Lease: time.Second}})
 	check(err)
+	if os.Getenv("STETLAMBDA_HTTP") != "" {
+		lambda.Start(hanging(engine, file+".runs"))
+		return
+	}
 	handler, err := stetlambda.SQS(engine, options(), func(_ context.Context, m events.SQSMessage) ([]byte, error) {
 		f, err := os.OpenFile(file+".runs", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 		check(err)

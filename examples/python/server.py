@@ -17,7 +17,7 @@ from stet.psycopg import AsyncPsycopg
 
 app = FastAPI()
 connect = functools.partial(AsyncConnection.connect, os.environ["DATABASE_URL"])  # or pool.connection of psycopg_pool
-idempotent = Idempotent(AsyncPsycopg(connect), scope=lambda request: request.headers.get("x-account"))
+idempotent = Idempotent(AsyncPsycopg(connect), scope=lambda request: request.headers.get("x-account"))  # as your authentication has established it
 app.add_middleware(idempotent.middleware)
 
 

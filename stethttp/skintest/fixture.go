@@ -203,7 +203,7 @@ func (f *fixture) replays(first, again reply) {
 // lasting is a header without what is each response's own, and how it was framed.
 func lasting(h http.Header) http.Header {
 	h = h.Clone()
-	for _, name := range []string{"Date", "Connection", "Content-Length", "Cache-Control", stethttp.DefaultReplayedHeader} {
+	for _, name := range []string{"Date", "Connection", "Content-Length", "Cache-Control", stethttp.DefaultReplayedHeader, "Idempotency-Expires"} {
 		h.Del(name)
 	}
 	return h
