@@ -79,7 +79,7 @@ func TestAnswersByteForByte(t *testing.T) {
 				if again.status != r.status || again.body != r.body {
 					t.Errorf("a retry: %d %.300s", again.status, again.body)
 				}
-				for _, name := range []string{"Date", "Idempotent-Replayed", "Preference-Applied"} {
+				for _, name := range []string{"Date", "Idempotent-Replayed", "Idempotency-Expires", "Preference-Applied"} {
 					r.header.Del(name)
 					again.header.Del(name)
 				}

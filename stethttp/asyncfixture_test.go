@@ -200,7 +200,7 @@ func wantOneAcceptance(t *testing.T, services ...*service) {
 func wantSame(t *testing.T, a, b reply) {
 	t.Helper()
 	a.header, b.header = a.header.Clone(), b.header.Clone()
-	for _, name := range []string{"Date", "Idempotent-Replayed"} {
+	for _, name := range []string{"Date", "Idempotent-Replayed", "Idempotency-Expires"} {
 		a.header.Del(name)
 		b.header.Del(name)
 	}

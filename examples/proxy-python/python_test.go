@@ -92,7 +92,7 @@ func (s *shop) try(account, key string, amount int) (a answer, err error) {
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
 	a = answer{status: res.StatusCode, body: string(body), replayed: res.Header.Get("Idempotent-Replayed") == "true"}
-	for _, name := range []string{"Date", "Idempotent-Replayed", "Cache-Control"} {
+	for _, name := range []string{"Date", "Idempotent-Replayed", "Idempotency-Expires", "Cache-Control"} {
 		res.Header.Del(name)
 	}
 	var header strings.Builder

@@ -31,7 +31,7 @@ export async function post(url, { key, body = '{"amount":42}', headers = {}, pat
 /** A response without what is of the moment, and without what says that it is a replay. */
 export function lasting({ status, headers, body }) {
   const kept = { ...headers };
-  for (const name of ['date', 'connection', 'idempotent-replayed', 'cache-control']) delete kept[name];
+  for (const name of ['date', 'connection', 'idempotent-replayed', 'idempotency-expires', 'cache-control']) delete kept[name];
   return { status, headers: kept, body };
 }
 

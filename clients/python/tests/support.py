@@ -54,7 +54,7 @@ class Got:
 
     def same(self) -> tuple[int, list[tuple[str, str]], bytes]:
         """What a replay has in common with the first answer."""
-        changing = ("date", "server", "connection", "idempotent-replayed", "cache-control", "set-cookie")
+        changing = ("date", "server", "connection", "idempotent-replayed", "idempotency-expires", "cache-control", "set-cookie")
         return self.status, sorted((n.lower(), v) for n, v in self.headers if n.lower() not in changing), self.body
 
 
