@@ -388,7 +388,7 @@ func (c *capture) finish() {
 	}
 	declared := c.final.values("Trailer")
 	for name, values := range c.header {
-		if isTrailer(name, declared) {
+		if isTrailer(name, declared) && !slices.Contains(c.marks, http.CanonicalHeaderKey(strings.TrimPrefix(name, http.TrailerPrefix))) {
 			if c.trailer == nil {
 				c.trailer = make(http.Header)
 			}

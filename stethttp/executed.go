@@ -10,9 +10,9 @@ import (
 
 // executionHeader says "executed" of a stored response that by itself tells a client that
 // nothing was executed: a 429, a 401 or a 403 of the handler's, or a problem document, which
-// the handler may have passed on from another service behind stet. Of a stored problem of stet's own it
-// says what the document says. In a handler's
-// response the field is of another operation, and is not passed on.
+// the handler may have passed on from another service behind stet. Of a stored problem of
+// stet's own it says what the document says. In a handler's response the field is of another
+// operation, and is not passed on.
 const executionHeader = "Idempotency-Execution"
 
 // expiresHeader says until when the key of a stored response is remembered, as an HTTP date (RFC

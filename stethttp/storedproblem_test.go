@@ -26,6 +26,35 @@ func wantSaidAlike(t *testing.T, first, retry reply) {
 	}
 }
 
+// A trailer may say no more of another operation than a header or a 1xx may.
+func TestTrailersSayNothingOfAnotherOperation(t *testing.T) {
+	for name, flushes := range map[string]bool{"held": false, "flushed": true} {
+		s := start(t, setup{handler: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Trailer", "X-Sum, Idempotency-Execution")
+			if flushes {
+				w.(http.Flusher).Flush()
+			}
+			_, _ = w.Write([]byte("ok"))
+			w.Header().Set("X-Sum", "1")
+			w.Header().Set("Idempotency-Execution", "not executed")
+			for _, mark := range []string{"Idempotent-Replayed", "Idempotency-Expires"} {
+				w.Header().Set(http.TrailerPrefix+mark, "true")
+			}
+		}})
+		for range 2 {
+			r := s.post("k", "{}")
+			for _, mark := range []string{"Idempotency-Execution", "Idempotent-Replayed", "Idempotency-Expires"} {
+				if r.trailer.Get(mark) != "" {
+					t.Errorf("%s: %v", name, r.trailer)
+				}
+			}
+			if r.trailer.Get("X-Sum") != "1" {
+				t.Errorf("%s: the service's own trailer is %v", name, r.trailer)
+			}
+		}
+	}
+}
+
 func TestStoredProblemsOfStetsOwnSayOneThing(t *testing.T) {
 	s := start(t, setup{handler: func(http.ResponseWriter, *http.Request) { panic("boom") }})
 	s.post("k", "{}")
