@@ -238,7 +238,7 @@ var defects = []defect{
 		"func() (stet.Outcome, error) { return stet.Outcome{}, errAside })", "func() (stet.Outcome, error) { return *c.failure(op.Class, d.Err), nil })", some("TooOften", msgTests)},
 	{"messages: an attempt that did not reach the service counts", "stetmsg/decide.go",
 		"\tif t.next.Uncounted {\n\t\treturn t.next\n\t}\n", "", some("Uncounted|MessageIsKept", msgTests)},
-	{"an attempt that was released uncounted counts", "run.go", "\t\tr.uncount(ctx, again.Forget)\n", "", some("Uncounted", engineTests)},
+	{"an attempt that was released uncounted counts", "run.go", "\t\tr.uncount(ctx, again)\n", "", some("Uncounted", engineTests)},
 	{"consume: a run begins while the service is down", "proxy/gate.go", "if !closed {\n\t\t\treturn nil", "if !closed || opened != nil {\n\t\t\treturn nil", some("NoRunBegins|GoesAhead", proxyTests)},
 	{"consume: all messages go ahead at once", "proxy/gate.go", "\tg.ahead = true\n\tg.at(time.Now().Add(gateAhead))\n", "\tg.open()\n", some("GoesAhead", proxyTests)},
 	{"messages: a panic of Operation kills the process", "stetmsg/decide.go",

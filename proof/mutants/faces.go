@@ -32,6 +32,6 @@ var faces = []defect{
 	{"MCP: a tool that asks for input has run", "stetmcp/call.go", "if c.res.InputRequests != nil {\n\t\treturn stet.Outcome{}, stet.Retryable(errAsks)", "if false {\n\t\treturn stet.Outcome{}, stet.Retryable(errAsks)", inModule("stetmcp")},
 	{"a codec's panic is the handler's", "internal/coding/coding.go", "\tif value := recover(); value != nil {\n", "\tif value := any(nil); value != nil {\n", []string{".", "./codec/...", "-run", "Codec|Panic"}},
 	{"responses: a refused request keeps its key from a corrected one", "stethttp/responses.go", "Forget: c.m.o.Responses == StoreExecuted || ", "Forget: ", some("Corrected|Executed", httpTests)},
-	{"a 429 that stands looks like a refusal", "stethttp/executed.go", "if !c.begun && !c.invalid && refusing(", "if c.begun && refusing(", some("PassedOn", httpTests)},
+	{"a 429 that stands looks like a refusal", "stethttp/executed.go", "\tif refusing(c.status, c.final", "\tif c.begun && refusing(c.status, c.final", some("PassedOn", httpTests)},
 	{"a replay of another operation is told as this one's", "stethttp/executed.go", "\t\theader = header.without(name)\n", "\t\t_ = name\n", some("PassedOn", httpTests)},
 }
