@@ -82,7 +82,7 @@ func (o *Outcome) unstorable() error {
 		return fmt.Errorf("the result was not kept: it has %d header and trailer fields and values; at most %d", n, store.MaxFields)
 	case o.Status < 0 || o.Status > store.MaxStatus:
 		return fmt.Errorf("the result was not kept: its status %d is not 0 to %d", o.Status, store.MaxStatus)
-	case o.Face > store.FaceSQL || o.Reason > store.ReasonResolved:
+	case o.Face > store.FaceSQL || o.Reason > store.ReasonNoEffect:
 		return fmt.Errorf("the result was not kept: its face is %v and its reason %v, which are not known", o.Face, o.Reason)
 	}
 	return nil
@@ -268,7 +268,7 @@ func decodeStored(r store.Result) (o Outcome, err error) {
 		d.fail("bad status")
 	}
 	d.at = headStart
-	o.Face, o.Reason = store.Face(d.octet(byte(store.FaceSQL))), store.Reason(d.octet(byte(store.ReasonResolved)))
+	o.Face, o.Reason = store.Face(d.octet(byte(store.FaceSQL))), store.Reason(d.octet(byte(store.ReasonNoEffect)))
 	if o.Type = d.string(); (o.Type != "") != (unfit(o.Type) != "") || o.Type != "" && r.Type != "" || unfit(r.Type) != "" {
 		d.fail("bad media type")
 	}

@@ -219,7 +219,7 @@ func TestCodecRefusesWhatItDoesNotKnow(t *testing.T) {
 	for name, r := range map[string]store.Result{
 		"a newer version":         newer,
 		"a face of later":         of(byte(store.FaceSQL)+1, 0, 0, 0, 0, 0),
-		"a reason of later":       of(0, byte(store.ReasonResolved)+1, 0, 0, 0, 0),
+		"a reason of later":       of(0, byte(store.ReasonNoEffect)+1, 0, 0, 0, 0),
 		"status 1000":             (&Outcome{Status: 1000}).encode(false),
 		"names out of order":      fields(store.Field{Name: "B"}, store.Field{Name: "A"}),
 		"a name twice":            fields(store.Field{Name: "A"}, store.Field{Name: "A"}),

@@ -19,7 +19,7 @@ type Result[T any] struct {
 // stored as Policy.Values encodes it: as JSON by default.
 //
 // If fn returns an error, the operation is settled as failed and every retry gets an
-// error of KindFailed with the same text: an effect may have happened before the error. fn says
+// error of KindFailed with the same text: it may have executed before the error. fn says
 // otherwise with FromContext(ctx).Declare, an error that is Retryable
 // (an *Error of another operation is not) or Repeatable: see Lease.Do. A panic is settled
 // like an error, and goes on; retries are told that the operation may have executed.
@@ -46,7 +46,7 @@ func Do[T any](ctx context.Context, e *Engine, op Op, fn func(context.Context) (
 	var outErr error
 	out, err := run.Do(ctx, nil, func(ctx context.Context) (out Outcome, err error) {
 		if res.Value, err = fn(ctx); err != nil {
-			outErr = &Error{Kind: KindFailed, Execution: Executed, Cause: err}
+			outErr = &Error{Kind: KindFailed, Cause: err}
 			return out, err
 		}
 		out, outErr = run.p.outcomeOf(res.Value)
@@ -55,10 +55,21 @@ func Do[T any](ctx context.Context, e *Engine, op Op, fn func(context.Context) (
 	if err != nil {
 		return res, err
 	}
-	if out.Failed && run.p.Errors != nil {
-		outErr = out.Decode(nil)
+	return res, firstError(out, outErr)
+}
+
+// firstError is the error of an outcome as the first caller gets it: with the error that the
+// function returned, or, with Policy.Errors, as retries get it.
+func firstError(out Outcome, err error) error {
+	switch own, _ := err.(*Error); { //nolint:errorlint // it is the caller's own
+	case !out.Failed:
+		return err
+	case own == nil, out.policy != nil && out.policy.Errors != nil:
+		return out.Decode(nil)
+	default:
+		own.Execution = out.execution()
+		return own
 	}
-	return res, outErr
 }
 
 // retryable is the error of a run that ended without an effect.

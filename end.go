@@ -147,6 +147,8 @@ func (l *Lease) decide(ctx context.Context, out Outcome, err error, again func(e
 	switch {
 	case l.doubtful(), says == MayHaveExecuted && !repeat:
 		return Outcome{}, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: errors.Join(err, l.Park(ctx))}
+	case permanent && (says == NotExecuted || retry):
+		out = l.withoutEffect(out)
 	case permanent:
 	case says == NotExecuted, retry, repeat && (bad || says == MayHaveExecuted):
 		var a Again
@@ -185,6 +187,15 @@ func (l *Lease) giveUp(ctx context.Context, err error, a Again, harmless bool) e
 func (r *Run) ofContext(err error) bool {
 	cause := context.Cause(r.ctx)
 	return cause != nil && (errors.Is(err, cause) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
+}
+
+// withoutEffect returns a failure after which nothing of the run remains. An earlier attempt
+// may have had an effect.
+func (r *Run) withoutEffect(out Outcome) Outcome {
+	if out.Failed && out.Reason == store.ReasonNone && r.rec.Attempt == 1 {
+		out.Reason = store.ReasonNoEffect
+	}
+	return out
 }
 
 // doubtful reports whether a StepOnce is in doubt.

@@ -21,9 +21,9 @@ func TestErrorOfAContextThatEndedIsUnknownUnlessTheHandlerKnows(t *testing.T) {
 		exec stet.Execution
 	}{
 		"nothing":              {func(_ context.Context, err error) error { return err }, stet.KindUnknown, stet.MayHaveExecuted},
-		"words":                {func(context.Context, error) error { return errors.New("declined") }, stet.KindFailed, stet.Executed},
-		"permanent":            {func(_ context.Context, err error) error { return stet.Permanent(err) }, stet.KindFailed, stet.Executed},
-		"permanent, retryable": {func(context.Context, error) error { return stet.Permanent(stet.Retryable(errors.New("busy"))) }, stet.KindFailed, stet.Executed},
+		"words":                {func(context.Context, error) error { return errors.New("declined") }, stet.KindFailed, stet.MayHaveExecuted},
+		"permanent":            {func(_ context.Context, err error) error { return stet.Permanent(err) }, stet.KindFailed, stet.MayHaveExecuted},
+		"permanent, retryable": {func(context.Context, error) error { return stet.Permanent(stet.Retryable(errors.New("busy"))) }, stet.KindFailed, stet.NotExecuted},
 		"wraps":                {func(_ context.Context, err error) error { return stet.Retryable(err) }, stet.KindRetryable, stet.NotExecuted},
 		"repeatable":           {func(_ context.Context, err error) error { return stet.Repeatable(err) }, stet.KindRetryable, stet.MayHaveExecuted},
 		"declares": {func(ctx context.Context, err error) error {
@@ -56,7 +56,7 @@ func TestPermanentErrorIsSettledAfterTheRollback(t *testing.T) {
 			}
 			return 1, stet.Permanent(errors.Join(book(ctx, tx), stet.Retryable(errors.New("busy")), declined))
 		})
-		if stet.KindOf(err) != stet.KindFailed || stet.ExecutionOf(err) != stet.Executed || res.Replayed != (want == 1) {
+		if stet.KindOf(err) != stet.KindFailed || stet.ExecutionOf(err) != stet.NotExecuted || res.Replayed != (want == 1) {
 			t.Errorf("call %d: got %+v, %v; want failed, replayed %v", want+1, res, err, want == 1)
 		}
 	}

@@ -22,8 +22,8 @@ const (
 	KindUnknown
 	// KindRetryable: the run ended without an outcome; the same key may be tried again.
 	KindRetryable
-	// KindFailed: the operation was executed and its outcome is a failure,
-	// which every retry gets.
+	// KindFailed: the operation failed, and every retry gets the same failure.
+	// Error.Execution says whether it had an effect.
 	KindFailed
 	// KindExpired: the operation has ended and its result is no longer kept. It
 	// does not run again; Error.Execution says whether it was executed.
@@ -79,16 +79,18 @@ var (
 	ErrClosed = errors.New("stet: engine closed")
 )
 
-// Execution answers "did it execute?".
+// Execution answers "did it execute?", and so "may it be done again under a new key?".
 type Execution uint8
 
 const (
-	// MayHaveExecuted: an effect may have happened, or is happening. The
-	// zero value, because it is the safe assumption.
+	// MayHaveExecuted: an effect may have happened, or is happening. Find out before you
+	// use a new key. The zero value, because it is the safe assumption.
 	MayHaveExecuted Execution = iota
-	// NotExecuted: this call caused no effect, and none is known.
+	// NotExecuted: the operation has no effect, or its effect was rolled back. A new key
+	// does not do it a second time.
 	NotExecuted
-	// Executed: the effect happened.
+	// Executed: the operation ran to an outcome of its own, a value or a response, which
+	// is stored and says what happened. A new key would do it a second time.
 	Executed
 )
 

@@ -76,6 +76,6 @@ func Example_face() {
 	// receipt 1 for 42 <nil>
 	// receipt 1 for 42 <nil>
 	//  the key was used for another request
-	//  stet: operation failed (executed): nothing to charge
-	//  stet: operation failed (executed): nothing to charge
+	//  stet: operation failed (may have executed): nothing to charge
+	//  stet: operation failed (may have executed): nothing to charge
 }

@@ -29,7 +29,7 @@ func TestDidItExecuteIsAnsweredAlikeAfterTheResultIsGone(t *testing.T) {
 		}, stet.Executed, stet.Executed, 0, nil},
 		"failed": {stale, func(t *testing.T, e *stet.Engine, _ store.Store) {
 			_, _ = stet.Do(t.Context(), e, op, func(context.Context) (string, error) { return "", errors.New("declined") })
-		}, stet.Executed, stet.MayHaveExecuted, stet.KindFailed, nil},
+		}, stet.MayHaveExecuted, stet.MayHaveExecuted, stet.KindFailed, nil},
 		"stale": {stale, func(t *testing.T, _ *stet.Engine, s store.Store) { die(t, s, op) },
 			stet.MayHaveExecuted, stet.MayHaveExecuted, stet.KindFailed, nil},
 		"cancelled before any run": {stale, func(t *testing.T, e *stet.Engine, _ store.Store) { cancelled(t, e, accept(t, e, op, parcel)) },

@@ -20,7 +20,7 @@ type Outcome struct {
 	// Gone marks an outcome without its result: it was too large to be kept, or it
 	// has expired. The operation still never runs again.
 	Gone bool
-	// Reason says why it failed, where the handler has not worded it.
+	// Reason says why it failed.
 	Reason store.Reason
 	// Face is what can replay it exactly.
 	Face store.Face
@@ -93,17 +93,9 @@ func (o Outcome) Decode(v any) error {
 	p := cmp.Or(o.policy, &defaultPolicy)
 	switch {
 	case o.Gone:
-		return &Error{Kind: KindExpired, Execution: executed(store.Record{State: o.state(), Attempt: 1})}
-	case o.Failed && o.Reason != store.ReasonNone:
-		return &Error{Kind: KindFailed, Execution: MayHaveExecuted, Cause: reasons[o.Reason]}
-	case o.Failed && o.Face == store.FaceGRPC:
-		return &Error{Kind: KindFailed, Execution: Executed, Cause: coding.StatusOf(o.Trailer).Error(p.Errors)}
-	case o.Failed && o.Status == 0 && o.Type == "" && len(o.Body) == 0:
-		return &Error{Kind: KindFailed, Execution: MayHaveExecuted, Cause: errors.New("nothing was said of how")}
-	case o.Failed && o.Face != store.FaceHTTP && (o.Type == "" || strings.HasPrefix(o.Type, "text/")):
-		return &Error{Kind: KindFailed, Execution: Executed, Cause: coding.Error(p.Errors, string(o.Body), o.Trailer)}
+		return &Error{Kind: KindExpired, Execution: o.execution()}
 	case o.Failed:
-		return &Error{Kind: KindFailed, Execution: MayHaveExecuted, Cause: fmt.Errorf("the outcome has the status %d", o.Status)}
+		return &Error{Kind: KindFailed, Execution: o.execution(), Cause: o.cause(p)}
 	case o.Status >= 400:
 		return &Error{Kind: KindFailed, Execution: Executed, Cause: fmt.Errorf("the outcome has the status %d", o.Status)}
 	case len(o.Body) == 0 && (o.Type == "" || o.policy == nil):
@@ -117,6 +109,33 @@ func (o Outcome) Decode(v any) error {
 	default:
 		return &Error{Kind: KindForeign, Execution: Executed, Cause: err}
 	}
+}
+
+// cause is the error that a failed outcome tells of.
+func (o Outcome) cause(p *Policy) error {
+	switch {
+	case !o.Reason.Returned():
+		return reasons[o.Reason]
+	case o.Face == store.FaceGRPC:
+		return coding.StatusOf(o.Trailer).Error(p.Errors)
+	case o.Status == 0 && o.Type == "" && len(o.Body) == 0:
+		return errors.New("nothing was said of how")
+	case o.Face != store.FaceHTTP && (o.Type == "" || strings.HasPrefix(o.Type, "text/")):
+		return coding.Error(p.Errors, string(o.Body), o.Trailer)
+	}
+	return fmt.Errorf("the outcome has the status %d", o.Status)
+}
+
+// execution answers "did it execute?" for an outcome of an operation that was begun. A
+// failed run may have had its effect before it failed.
+func (o Outcome) execution() Execution {
+	switch {
+	case o.Reason == store.ReasonNoEffect:
+		return NotExecuted
+	case o.Failed:
+		return MayHaveExecuted
+	}
+	return Executed
 }
 
 func (o Outcome) state() store.State {

@@ -28,7 +28,7 @@ func DoTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], op Op, fn func(conte
 	var outErr error
 	run, err := te.Run(ctx, op, func(ctx context.Context, tx Tx) (out Outcome, err error) {
 		if res.Value, err = fn(ctx, tx); err != nil {
-			outErr = &Error{Kind: KindFailed, Execution: Executed, Cause: err} // if it is Permanent
+			outErr = &Error{Kind: KindFailed, Cause: err} // if it is Permanent
 			return Outcome{}, err
 		}
 		out, outErr = te.e.policyOf(op.Class).outcomeOf(res.Value)
@@ -38,20 +38,18 @@ func DoTx[Tx, T any](ctx context.Context, te *TxEngine[Tx], op Op, fn func(conte
 		return res, err
 	}
 	res.Fence, res.Attempt, res.Replayed = run.Fence(), run.Attempt(), run.Replayed()
-	if out := run.Outcome(); out.Failed && run.p.Errors != nil {
-		outErr = out.Decode(nil)
-	}
 	if res.Replayed {
 		res.Value = *new(T) // nothing of a transaction that was in vain
 		return res, run.decode(&res.Value)
 	}
-	return res, outErr
+	return res, firstError(run.Outcome(), outErr)
 }
 
 // Run is Begin, the operation and Settle in one transaction. fn gets the transaction and returns the outcome to
 // store with it; FromContext(ctx) is its run. An error of fn rolls back, as
 // does Declare(NotExecuted): the error returned is of kind KindRetryable and wraps
-// it. If it is Permanent, a second transaction settles it as failed. The run returned has ended; Replayed tells whether fn's outcome stands or
+// it. If it is Permanent, a second transaction settles it as failed, with
+// store.ReasonNoEffect unless it is Repeatable too: then it may have had an effect outside of the transaction. The run returned has ended; Replayed tells whether fn's outcome stands or
 // an earlier one. fn may be called more than once, each time with a new
 // transaction, where the one before was in vain; the outcome that stands is that
 // of the last call.
@@ -63,8 +61,10 @@ func (te *TxEngine[Tx]) Run(ctx context.Context, op Op, fn func(context.Context,
 	run, err := te.run(ctx, op, func(ctx context.Context, tx Tx) (Outcome, error) {
 		failed = nil
 		out, err := fn(ctx, tx)
-		if marked(err)&saysPermanent != 0 {
-			out = te.e.policyOf(op.Class).worded(out, err)
+		if marks := marked(err); marks&saysPermanent != 0 {
+			if out = te.e.policyOf(op.Class).worded(out, err); marks&saysRepeatable == 0 {
+				out = FromContext(ctx).withoutEffect(out)
+			}
 			failed = &out
 		}
 		return out, err

@@ -38,6 +38,6 @@ func Example() {
 	}
 	// Output:
 	// it runs
-	// stet: operation failed (executed): card 1: declined: 05 / 05 false
-	// stet: operation failed (executed): card 1: declined: 05 / 05 false
+	// stet: operation failed (may have executed): card 1: declined: 05 / 05 false
+	// stet: operation failed (may have executed): card 1: declined: 05 / 05 false
 }

@@ -152,7 +152,7 @@ const executionHeader = "Idempotency-Execution"
 
 // toldBy returns what executionHeader says, and whether it says something.
 func toldBy(h http.Header) (x stet.Execution, said bool) {
-	for _, x := range [...]stet.Execution{stet.MayHaveExecuted, stet.Executed} { // that nothing was, a handler may have passed on
+	for _, x := range [...]stet.Execution{stet.MayHaveExecuted, stet.NotExecuted, stet.Executed} {
 		if values := h[executionHeader]; len(values) == 1 && values[0] == x.String() {
 			return x, true
 		}

@@ -170,8 +170,11 @@ func (c *call) failure(shared *connect.Error) stet.Outcome {
 	if !connect.IsWireError(e) { // of one that is passed on, package connect sends no metadata
 		c.end.Trailer = join(c.end.Trailer, metadataOf(e.Meta()))
 	}
-	stored := c.end
-	stored.Status = c.own(stet.Executed)
+	stored, x := c.end, stet.Executed
+	if c.transact != nil { // which is rolled back
+		x = stet.NotExecuted
+	}
+	stored.Status = c.own(x)
 	return stored.Outcome()
 }
 
@@ -214,12 +217,12 @@ func (c *call) success(run *stet.Run) (stet.Outcome, error) {
 }
 
 // first answers with what the handler has returned, which was stored just now.
-func (c *call) first() (connect.AnyResponse, error) {
+func (c *call) first(out stet.Outcome) (connect.AnyResponse, error) {
 	if c.err != nil {
 		if len(c.end.Trailer[rpc.PushbackName]) == 0 {
 			c.end.Trailer = join(c.end.Trailer, rpc.Metadata{rpc.PushbackName: {"-1"}}) // as replays have it
 		}
-		return nil, c.told(stet.Executed)
+		return nil, c.told(rpc.Stored(out))
 	}
 	if m, ok := c.res.Any().(proto.Message); ok && c.end.Message != nil && c.types.mapped(m.ProtoReflect().Descriptor()) {
 		return &answer{c.res, newExact(m, c.end.Message)}, nil

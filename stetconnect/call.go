@@ -13,6 +13,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/again"
 	"github.com/stet-go/stet/internal/rpc"
 	"github.com/stet-go/stet/store"
 )
@@ -128,10 +129,10 @@ func (c *call) serve() (connect.AnyResponse, error) {
 	if run.Replayed() {
 		return c.replay(run)
 	}
-	_, err = run.Do(c.ctx, nil, func(ctx context.Context) (stet.Outcome, error) { return c.handle(ctx, run.Run) })
+	out, err := run.Do(c.ctx, nil, func(ctx context.Context) (stet.Outcome, error) { return c.handle(ctx, run.Run) })
 	switch {
 	case err == nil:
-		return c.first()
+		return c.first(out)
 	case stet.KindOf(err) == stet.KindRetryable:
 		if _, ok := err.(*stet.Error); !ok { //nolint:errorlint // it is joined with that of the release
 			c.complain("a claim was not given back yet; if that fails for as long as its lease, its key will be unknown", err)
@@ -153,7 +154,7 @@ func (c *call) serveTx() (connect.AnyResponse, error) {
 	})
 	switch {
 	case err == nil && !run.Replayed():
-		return c.first()
+		return c.first(run.Outcome())
 	case called && stet.KindOf(err) == stet.KindRetryable:
 		return c.passOn(err)
 	}
@@ -173,7 +174,7 @@ func (c *call) handle(ctx context.Context, run *stet.Run) (stet.Outcome, error) 
 	}
 	c.err = coded(c.err)
 	shared, _ := errors.AsType[*connect.Error](c.err)
-	if run.Declared() == stet.Executed && (c.undone(shared) || connect.IsNotModifiedError(shared)) {
+	if run.Declared() == stet.Executed && !again.MarksOf(c.err).Permanent && (c.undone(shared) || connect.IsNotModifiedError(shared)) {
 		run.Declare(stet.NotExecuted, 0)
 	}
 	out := c.failure(shared)

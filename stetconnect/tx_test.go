@@ -134,7 +134,7 @@ func refusedTx(t *testing.T, refusal error) {
 	for i := range 2 {
 		_, err := s.to().CallUnary(t.Context(), ask("10", "k"))
 		e, ok := errors.AsType[*connect.Error](err)
-		if !ok || e.Code() != connect.CodeOf(refusal) || e.Message() != "declined" || stetconnect.ExecutionOf(err) != stet.Executed {
+		if !ok || e.Code() != connect.CodeOf(refusal) || e.Message() != "declined" || stetconnect.ExecutionOf(err) != stet.NotExecuted {
 			t.Errorf("got %v, %v", err, stetconnect.ExecutionOf(err))
 		}
 		if replayed := e.Meta().Get("Idempotent-Replayed") == "true"; replayed != (i > 0) {

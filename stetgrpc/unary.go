@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/again"
 	"github.com/stet-go/stet/internal/rpc"
 	"github.com/stet-go/stet/store"
 )
@@ -206,8 +207,12 @@ func (c *call) handle(ctx context.Context, run *stet.Run) (stet.Outcome, error) 
 		return end.Outcome(), nil
 	}
 	st := statusOf(c.err)
-	end.Status = rpc.Own(st.Proto(), stet.Executed)
-	if run.Declared() == stet.Executed && c.undone(st) {
+	x := stet.Executed
+	if c.transact != nil { // which is rolled back
+		x = stet.NotExecuted
+	}
+	end.Status = rpc.Own(st.Proto(), x)
+	if run.Declared() == stet.Executed && !again.MarksOf(c.err).Permanent && c.undone(st) {
 		run.Declare(stet.NotExecuted, 0)
 	}
 	// A call further down that the end of this run's context has broken off returns a

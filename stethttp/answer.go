@@ -45,7 +45,7 @@ func (c *call) send(rw *capture, undone bool) {
 	switch {
 	case problem == nil:
 		if !undone {
-			rw.tell(c.expires)
+			rw.tell(c.expires, c.reason)
 		}
 		rw.send()
 	case problem == &responseInvalid && rw.retract(): // which is stored
@@ -208,8 +208,10 @@ func (c *call) sendStored(out stet.Outcome, replayed bool) {
 	if out.Type != "" {
 		h["Content-Type"] = own[0:1:1]
 	}
-	if _, said := field(out, executionHeader); !said && refusing(out.Status, out.Type) {
-		h[executionHeader] = []string{stet.Executed.String()}
+	if _, said := field(out, executionHeader); !said {
+		if mark := markOf(out.Reason, out.Status, out.Type); mark != "" {
+			h[executionHeader] = []string{mark}
+		}
 	}
 	if c.expires != "" {
 		h[expiresHeader] = own[3:4:4]

@@ -10,9 +10,9 @@ import (
 
 // executionHeader says "executed" of a stored response that by itself tells a client that
 // nothing was executed: a 429, a 401 or a 403 of the handler's, or a problem document, which
-// the handler may have passed on from another service behind stet. Of a stored problem of
-// stet's own it says what the document says. In a handler's response the field is of another
-// operation, and is not passed on.
+// the handler may have passed on from another service behind stet. It says "not executed" of
+// a stored refusal whose effect was undone. Of a stored problem of stet's own it says what the
+// document says. In a handler's response the field is of another operation, and is not passed on.
 const executionHeader = "Idempotency-Execution"
 
 // expiresHeader says until when the key of a stored response is remembered, as an HTTP date (RFC
@@ -38,6 +38,28 @@ func refusing(status int, contentType string) bool {
 	return status >= http.StatusBadRequest && mediaTypeOf(contentType) == "application/problem+json"
 }
 
+// executionOf answers "did it execute?" for an outcome of an operation that was begun.
+func executionOf(out stet.Outcome) stet.Execution {
+	switch {
+	case out.Reason == store.ReasonNoEffect:
+		return stet.NotExecuted
+	case out.Failed:
+		return stet.MayHaveExecuted
+	}
+	return stet.Executed
+}
+
+// markOf is the value of executionHeader of a stored response; "" for none.
+func markOf(reason store.Reason, status int, contentType string) string {
+	switch {
+	case reason == store.ReasonNoEffect:
+		return stet.NotExecuted.String()
+	case refusing(status, contentType):
+		return stet.Executed.String()
+	}
+	return ""
+}
+
 // unmarked returns a header of the handler's, of the response or of a 1xx, without what it says
 // of another operation.
 func (c *capture) unmarked(header fields) fields {
@@ -48,15 +70,15 @@ func (c *capture) unmarked(header fields) fields {
 }
 
 // tell says of a stored response, unless it was begun, until when its key is remembered, and where
-// its status does not say so, that the operation was executed.
-func (c *capture) tell(expires string) {
+// its status does not say so, whether the operation was executed.
+func (c *capture) tell(expires string, reason store.Reason) {
 	if c.begun {
 		return
 	}
 	if expires != "" {
 		c.final = append(c.final, store.Field{Name: expiresHeader, Values: []string{expires}})
 	}
-	if refusing(c.status, c.final.get("Content-Type")) {
-		c.final = append(c.final, store.Field{Name: executionHeader, Values: []string{stet.Executed.String()}})
+	if mark := markOf(reason, c.status, c.final.get("Content-Type")); mark != "" {
+		c.final = append(c.final, store.Field{Name: executionHeader, Values: []string{mark}})
 	}
 }

@@ -49,7 +49,7 @@ func (c *call) judge(run *stet.Run, rw *capture) verdict {
 		notExecuted = c.m.o.later
 	}
 	switch {
-	case (c.ctx == nil || !c.ctx.executing.Load()) && notExecuted(rw.status, merged(header, trailer)):
+	case !c.executing() && notExecuted(rw.status, merged(header, trailer)):
 		return undone
 	case c.m.o.Failed(rw.status, header, trailer):
 		return failed
@@ -57,6 +57,9 @@ func (c *call) judge(run *stet.Run, rw *capture) verdict {
 		return kept
 	}
 }
+
+// executing reports whether the handler has called Executing.
+func (c *call) executing() bool { return c.ctx != nil && c.ctx.executing.Load() }
 
 // complain logs what is wrong with how a handler is wired.
 func (c *call) complain(what string) {

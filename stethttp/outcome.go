@@ -102,11 +102,7 @@ func unsendable(out stet.Outcome) error {
 	if cause == nil {
 		return nil
 	}
-	executed := stet.Executed
-	if out.Failed {
-		executed = stet.MayHaveExecuted
-	}
-	return &stet.Error{Kind: stet.KindDamaged, Execution: executed, Cause: cause}
+	return &stet.Error{Kind: stet.KindDamaged, Execution: executionOf(out), Cause: cause}
 }
 
 // told returns the response of an outcome, of any face; net/http can send it. It must
@@ -132,6 +128,9 @@ func (m *Middleware) told(out stet.Outcome, never bool, failure func(text string
 		return m.asResponse(&handlerPanicked, "")
 	case out.Failed:
 		problem, detail, text := operationFailed, "", string(out.Body)
+		if problem.execution = executionOf(out); problem.execution == stet.NotExecuted {
+			problem.detail = "The operation failed. It had no effect, and does not run again."
+		}
 		if out.Face == store.FaceGRPC {
 			text = coding.StatusOf(out.Trailer).Message
 			if refusal(out.Status) { // what the caller did wrong is for the caller to read

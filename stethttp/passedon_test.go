@@ -30,7 +30,7 @@ func TestWhatIsPassedOnOfAnotherOperationIsNotSaidOfThisOne(t *testing.T) {
 		"403, released":              {403, stethttp.StoreOutcomes, false, 2, false, ""},
 		"409, in a transaction":      {409, stethttp.StoreOutcomes, true, 1, false, "executed"},
 		"500, rolled back":           {500, stethttp.StoreOutcomes, true, 2, false, ""},
-		"500, rolled back, and kept": {500, stethttp.StoreAll, true, 1, false, "executed"},
+		"500, rolled back, and kept": {500, stethttp.StoreAll, true, 1, false, "not executed"},
 		"200":                        {200, stethttp.StoreOutcomes, false, 1, true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

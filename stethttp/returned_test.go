@@ -92,22 +92,16 @@ func TestReturnedErrorEndsItsRunAsItEndsThoseOfDo(t *testing.T) {
 			store.forgets = true
 			s := start(t, setup{store: store, tx: c.tx, options: stethttp.Options{Responses: c.responses},
 				engine: stet.Options{Policy: stet.Policy{RunTimeout: 100 * time.Millisecond}}, handler: returns(&first, c.status, c.err)})
+			r := s.post("k", "{}")
 			if c.problem != "" {
-				wantProblem(t, s.post("k", "{}"), c.code, c.problem)
+				wantProblem(t, r, c.code, c.problem)
 			} else {
-				wantReply(t, s.post("k", "{}"), c.status, strconv.Itoa(c.status), false)
+				wantReply(t, r, c.status, strconv.Itoa(c.status), false)
 			}
 			if rows := store.rows(); len(rows) != 0 {
 				t.Errorf("committed: %v", rows)
 			}
-			switch r := s.post("k", "{}"); c.then {
-			case runs:
-				wantReply(t, r, 201, "", false)
-			case replayed:
-				wantReply(t, r, c.status, strconv.Itoa(c.status), true)
-			case unknown:
-				wantProblem(t, r, 504, "outcome-unknown")
-			}
+			wantAgain(t, s, c.then, r, c.tx)
 			if !c.tx && c.then == runs && s.log.String() != "" && c.problem == "" {
 				t.Errorf("the log has %s", s.log)
 			}
@@ -126,4 +120,34 @@ func TestSuccessThatWasFlushedIsCutOff(t *testing.T) {
 	if r := s.post("k", "{}"); r.err == nil {
 		t.Errorf("got %d %q, and its end", r.status, r.body)
 	}
+}
+
+// wantAgain sends the request again. A stored response says the same of its execution both times.
+func wantAgain(t *testing.T, s *service, then again, first reply, tx bool) {
+	t.Helper()
+	r := s.post("k", "{}")
+	switch then {
+	case runs:
+		wantReply(t, r, 201, "", false)
+	case replayed:
+		wantReply(t, r, first.status, strconv.Itoa(first.status), true)
+		if was, is := first.header.Get("Idempotency-Execution"), r.header.Get("Idempotency-Execution"); was != is || (is == "not executed") != tx {
+			t.Errorf("the first response says %q, the replay %q", was, is)
+		}
+	case unknown:
+		wantProblem(t, r, 504, "outcome-unknown")
+	}
+}
+
+func TestRefusalAfterExecutingMayHaveHadAnEffect(t *testing.T) {
+	s := start(t, setup{store: newTxStore(), tx: true, options: stethttp.Options{Responses: stethttp.StoreAll}, handler: func(w http.ResponseWriter, r *http.Request) {
+		stethttp.Executing(r.Context())
+		w.WriteHeader(http.StatusInternalServerError)
+	}})
+	for range 2 {
+		if r := s.post("k", "{}"); r.status != 500 || r.header.Get("Idempotency-Execution") == "not executed" {
+			t.Errorf("got %d, %v", r.status, r.header)
+		}
+	}
+	s.wantRuns(1)
 }

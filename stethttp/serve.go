@@ -66,11 +66,12 @@ type call struct {
 	wait  time.Duration // as the request prefers it, if it does
 	waits bool
 
-	pointed  pointed // what Options.KeyPointer leads to
-	claim    string  // of the run, under stet.Policy.Outside
-	expires  string  // the value of expiresHeader for a stored response; "" for none
-	says     verdict // of the response
-	passedOn bool    // from another middleware of this package, and its body was not read in between
+	pointed  pointed      // what Options.KeyPointer leads to
+	claim    string       // of the run, under stet.Policy.Outside
+	expires  string       // the value of expiresHeader for a stored response; "" for none
+	reason   store.Reason // of a stored response
+	says     verdict      // of the response
+	passedOn bool         // from another middleware of this package, and its body was not read in between
 }
 
 // ServeHTTP implements http.Handler.
@@ -330,7 +331,7 @@ func (c *call) failOpen(err error) {
 func (c *call) run(run *stet.Lease, rw *capture) {
 	unknown := false   // the handler says so
 	var returned error // by the handler, if it counts
-	_, err := run.Do(c.r.Context(), c.again, func(ctx context.Context) (stet.Outcome, error) {
+	out, err := run.Do(c.r.Context(), c.again, func(ctx context.Context) (stet.Outcome, error) {
 		c.handle(ctx, rw)
 		c.says = c.judge(run.Run, rw)
 		unknown = run.Declared() == stet.MayHaveExecuted
@@ -348,7 +349,7 @@ func (c *call) run(run *stet.Lease, rw *capture) {
 	case stet.KindOf(err) == stet.KindRetryable:
 		c.sendReleased(rw, stet.ExecutionOf(err) == stet.NotExecuted)
 	case err == nil:
-		c.expires = expiry(run.ForgottenAt)
+		c.expires, c.reason = expiry(run.ForgottenAt), out.Reason
 		c.send(rw, false)
 	case c.says == absent && !unknown:
 		c.send(rw, false)

@@ -50,7 +50,7 @@ func (c *call) serveTx() {
 	switch {
 	case rw != nil && err == nil && !run.Replayed():
 		defer rw.free()
-		rw.tell(expiry(run.ForgottenAt))
+		rw.tell(expiry(run.ForgottenAt), run.Outcome().Reason)
 		rw.send()
 	case rw != nil && (errors.Is(err, errTooLarge) || stet.KindOf(err) == stet.KindRetryable):
 		defer rw.free()
@@ -68,17 +68,21 @@ func (c *call) serveTx() {
 // Permanent, the outcome to store afterwards.
 func (c *call) outcomeTx(run *stet.Run, rw *capture) (out stet.Outcome, rollBack error) {
 	rw.finish()
+	refused := stet.Permanent(errPassedOn)
+	if c.executing() {
+		refused = stet.Repeatable(refused) // an effect outside of the transaction may remain
+	}
 	switch says, f := c.judge(run, rw), c.failure(); {
 	case says == absent:
 		return stet.Outcome{}, errMissing
 	case rw.invalid:
 		return stet.Outcome{}, errInvalid
 	case f.Permanent:
-		rollBack = stet.Permanent(errPassedOn)
+		rollBack = refused
 	case says == undone, f.counts() != nil, c.m.o.Responses == StoreOutcomes && (says == failed || f.error != nil && rw.status < http.StatusMultipleChoices):
 		return stet.Outcome{}, errPassedOn
 	case says == failed, f.error != nil: // a 409 that the framework made of a returned error
-		rollBack = stet.Permanent(errPassedOn)
+		rollBack = refused
 	}
 	out, err := rw.response(&c.m.filter)
 	switch {

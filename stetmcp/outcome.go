@@ -108,7 +108,7 @@ func field(out stet.Outcome, name string) (string, bool) {
 func tell(out stet.Outcome, before bool, w mcpcall.Words) (*mcp.CallToolResult, error) {
 	executed := stet.Executed
 	switch {
-	case before:
+	case before, out.Reason == store.ReasonNoEffect:
 		executed = stet.NotExecuted
 	case out.Failed:
 		executed = stet.MayHaveExecuted
@@ -179,7 +179,7 @@ func foreign(out stet.Outcome, x stet.Execution, w mcpcall.Words) *mcp.CallToolR
 		return refused(w.Failed("its result is no longer kept", x))
 	case out.Gone:
 		return refused(w.Refuse(&stet.Error{Kind: stet.KindExpired, Execution: x}))
-	case out.Reason != store.ReasonNone:
+	case !out.Reason.Returned():
 		return refused(w.Failed(reasons[out.Reason], x))
 	case isJSON && !json.Valid(out.Body), !isJSON && !text && len(out.Body) > 0:
 		if failed {

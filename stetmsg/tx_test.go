@@ -77,7 +77,11 @@ func TestPermanentErrorAndTheLastAttemptsAreFailuresWithoutAnEffect(t *testing.T
 		return nil, errors.New("deadlock detected")
 	}, func(o *stetmsg.Options[order]) { o.MaxAttempts = 2 })
 	wants(t, c.Decide(ctx, order{ID: "permanent"}, 1), stetmsg.DeadLetter, stetmsg.Failed)
-	wants(t, c.Decide(ctx, order{ID: "permanent"}, 1), stetmsg.DeadLetter, stetmsg.Failed)
+	again := c.Decide(ctx, order{ID: "permanent"}, 1)
+	wants(t, again, stetmsg.DeadLetter, stetmsg.Failed)
+	if stet.ExecutionOf(again.Err) != stet.NotExecuted {
+		t.Errorf("of a message whose writes were rolled back: %v", again.Err)
+	}
 	wants(t, c.Decide(ctx, order{ID: "used"}, 2), stetmsg.DeadLetter, stetmsg.Exhausted)
 	if runs != 2 {
 		t.Fatalf("%d runs", runs)

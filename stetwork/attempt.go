@@ -190,7 +190,7 @@ func (a *attempt) perform(ctx context.Context) {
 
 // told is what a log says of an outcome that failed: of a service's response not the content.
 func told(out stet.Outcome) error {
-	if out.Face == store.FaceSQL && out.Reason == store.ReasonNone {
+	if out.Face == store.FaceSQL && out.Reason.Returned() {
 		return fmt.Errorf("the service has settled it as failed, with the status %d", out.Status)
 	}
 	return out.Decode(new(any))

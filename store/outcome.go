@@ -30,11 +30,11 @@ func (f Face) String() string {
 	return fmt.Sprintf("face(%d)", uint8(f))
 }
 
-// Reason is why an operation failed whose failure no handler has worded.
+// Reason is why an operation failed.
 type Reason uint8
 
 const (
-	// ReasonNone: the handler's own words are the outcome.
+	// ReasonNone: the handler returned the failure. It may have had an effect before.
 	ReasonNone Reason = iota
 	// ReasonPanicked: the handler panicked, or called runtime.Goexit.
 	ReasonPanicked
@@ -46,9 +46,15 @@ const (
 	ReasonExhausted
 	// ReasonResolved: an operator or a verifier says so.
 	ReasonResolved
+	// ReasonNoEffect: the handler returned the failure, and the operation had no effect:
+	// its writes were rolled back, or the handler has declared that nothing was executed.
+	ReasonNoEffect
 )
 
-var reasonNames = [...]string{"", "panicked", "timed out", "cancelled", "exhausted", "resolved"}
+// Returned reports whether the outcome is the failure that the handler returned.
+func (r Reason) Returned() bool { return r == ReasonNone || r == ReasonNoEffect }
+
+var reasonNames = [...]string{"", "panicked", "timed out", "cancelled", "exhausted", "resolved", "no effect"}
 
 // String returns the reason in lower case; "" for ReasonNone.
 func (r Reason) String() string {

@@ -53,10 +53,10 @@ func returns(value string, err error, says ...func(*stet.Run)) func(context.Cont
 	}
 }
 
-// permanent is a run that returns the face's Permanent.
+// permanent is a run that returns an error that is stet.Permanent.
 func permanent(err error, says ...func(*stet.Run)) func(context.Context, *world) (string, error) {
 	return func(ctx context.Context, w *world) (string, error) {
-		return returns("", w.permanent(err), says...)(ctx, w)
+		return returns("", stet.Permanent(err), says...)(ctx, w)
 	}
 }
 
@@ -73,7 +73,7 @@ var endings = []ending{
 	{name: "retryable", status: 429, harmless: true, run: returns("", errBusy)},
 	{name: "repeatable", run: returns("", errRepeatable)},
 	{name: "permanent", run: permanent(errBoom)},
-	{name: "permanent, retryable", run: permanent(errBusy)},
+	{name: "permanent, retryable", harmless: true, run: permanent(errBusy)},
 	{name: "permanent, declared not executed", harmless: true, run: permanent(errBoom, nothing)},
 	{name: "permanent, declared unknown", run: permanent(errBoom, unknown)},
 	{name: "declared not executed, value", harmless: true, run: returns("one", nil, nothing)},
@@ -117,7 +117,7 @@ var endings = []ending{
 	{name: "step in doubt, declared not executed", run: inDoubtThen(nil, nothing)},
 	{name: "step in doubt, permanent", run: func(ctx context.Context, w *world) (string, error) {
 		_, _ = stepInDoubt(ctx, w)
-		return "", w.permanent(errBoom)
+		return "", stet.Permanent(errBoom)
 	}},
 }
 
@@ -197,7 +197,7 @@ func has(face string, e ending) bool {
 	case strings.Contains(e.name, "repeatable"):
 		return message && !tx
 	case strings.Contains(e.name, "permanent"):
-		return (message || worker) && (mode != "tx" || !strings.HasPrefix(e.name, "step"))
+		return (message || worker || name == "do") && (mode != "tx" || !strings.HasPrefix(e.name, "step"))
 	case e.name == "COMMIT unanswered, not done":
 		return tx
 	case strings.HasPrefix(e.name, "step"), strings.HasPrefix(e.name, "lease"), strings.HasPrefix(e.name, "resolved"):

@@ -48,7 +48,6 @@ type world struct {
 	mediaType  string
 	flush      bool              // over HTTP, part of the response leaves before handle is called
 	harmless   bool              // the run has no effect
-	permanent  func(error) error // the face's, if it has one
 	fp         store.Fingerprint // of what is asked for, but over HTTP
 	encryption stet.Encryption
 
@@ -169,7 +168,6 @@ func (w *world) do(inTx bool) (answer string) {
 
 // message has a consumer decide.
 func (w *world) message(inTx bool, deliveries int) (answer string) {
-	w.permanent = stet.Permanent
 	o := stetmsg.Options[string]{ErrorLog: quiet, Operation: func(string) (stet.Op, error) { return w.op(), nil },
 		Backoff: func(int) time.Duration { return time.Second },
 		Retryable: func(err error) bool {
@@ -228,7 +226,6 @@ func (w *world) hook(inTx bool) string {
 
 // worker returns one with the handler, registered in one of three ways.
 func (w *world) worker(kind string) *stetwork.Worker {
-	w.permanent = stet.Permanent
 	worker := must(stetwork.New(w.engine, stetwork.Options{ErrorLog: quiet, Backoff: func(int) time.Duration { return time.Second }}))
 	h := func(ctx context.Context, _ []byte) (string, error) { return w.run(ctx, nil) }
 	var err error

@@ -50,7 +50,7 @@ func read(out stet.Outcome, never bool, reply func() proto.Message) End {
 		return OperationBrokenOff.End("", 0)
 	case out.Reason == store.ReasonPanicked:
 		return HandlerPanicked.End("", 0)
-	case out.Reason != store.ReasonNone:
+	case !out.Reason.Returned():
 		return OperationFailed.End("", 0)
 	case out.Face == store.FaceGRPC:
 		return exact(out, reply)
@@ -62,17 +62,34 @@ func read(out stet.Outcome, never bool, reply func() proto.Message) End {
 	case out.Status >= http.StatusBadRequest && (out.Face == store.FaceHTTP || out.Face == store.FaceSQL):
 		return refused(out)
 	case out.Failed:
-		return OperationFailed.End("", 0)
+		return failed(out)
 	}
 	return translated(out, reply)
 }
 
+// failed tells of a failure whose words no RPC can have.
+func failed(out stet.Outcome) End {
+	c := OperationFailed
+	if c.Execution = executed(out, false); c.Execution == stet.NotExecuted {
+		c.Text = "the operation failed; it had no effect, and does not run again"
+	}
+	return c.End("", 0)
+}
+
 func executed(out stet.Outcome, never bool) stet.Execution {
 	switch {
-	case never:
+	case never, out.Reason == store.ReasonNoEffect:
 		return stet.NotExecuted
 	case out.Failed:
 		return stet.MayHaveExecuted
+	}
+	return stet.Executed
+}
+
+// Stored answers "did it execute?" for a status that an RPC has stored.
+func Stored(out stet.Outcome) stet.Execution {
+	if out.Reason == store.ReasonNoEffect {
+		return stet.NotExecuted
 	}
 	return stet.Executed
 }
@@ -84,7 +101,7 @@ func exact(out stet.Outcome, reply func() proto.Message) End {
 	case !ok:
 		return ResultUnreadable.as(executed(out, false)).End("", 0)
 	case !e.OK():
-		e.Trailer[ExecutedName] = []string{stet.Executed.String()}
+		e.Trailer[ExecutedName] = []string{Stored(out).String()}
 		return e
 	case reply != nil && e.Name != "" && e.Name != nameOf(reply):
 		return foreign(out, fmt.Sprintf("executed, but its result is a %s, and not a %s", e.Name, nameOf(reply)))
@@ -106,11 +123,12 @@ func keptStatus(out stet.Outcome) (End, bool) {
 	if !ok || !out.Failed {
 		return End{}, false
 	}
-	e := End{Status: new(status.Status), Trailer: Metadata{ExecutedName: {stet.Executed.String()}}}
+	x := executed(out, false)
+	e := End{Status: new(status.Status), Trailer: Metadata{ExecutedName: {x.String()}}}
 	if proto.Unmarshal(b, e.Status) != nil || e.OK() {
-		return OperationFailed.End("", 0), true
+		return failed(out), true
 	}
-	e.Status = Own(e.Status, stet.Executed) // its function may have passed on what a service further down said
+	e.Status = Own(e.Status, x) // its function may have passed on what a service further down said
 	return e, true
 }
 
@@ -118,7 +136,7 @@ func keptStatus(out stet.Outcome) (End, bool) {
 func refused(out stet.Outcome) End {
 	c := Condition{"HTTP_RESPONSE", fromHTTP(out.Status), "", false, stet.Executed}
 	if out.Failed {
-		c.Execution = stet.MayHaveExecuted
+		c.Execution = executed(out, false)
 	}
 	text := fmt.Sprintf("its result is an HTTP response with status %d", out.Status)
 	var said struct{ Title, Detail string }

@@ -32,6 +32,8 @@ var faces = []defect{
 	{"MCP: a tool that asks for input has run", "stetmcp/call.go", "if c.res.InputRequests != nil {\n\t\treturn stet.Outcome{}, stet.Retryable(errAsks)", "if false {\n\t\treturn stet.Outcome{}, stet.Retryable(errAsks)", inModule("stetmcp")},
 	{"a codec's panic is the handler's", "internal/coding/coding.go", "\tif value := recover(); value != nil {\n", "\tif value := any(nil); value != nil {\n", []string{".", "./codec/...", "-run", "Codec|Panic"}},
 	{"responses: a refused request keeps its key from a corrected one", "stethttp/responses.go", "Forget: c.m.o.Responses == StoreExecuted || ", "Forget: ", some("Corrected|Executed", httpTests)},
-	{"a 429 that stands looks like a refusal", "stethttp/executed.go", "\tif refusing(c.status, c.final", "\tif c.begun && refusing(c.status, c.final", some("PassedOn", httpTests)},
+	{"a 429 that stands looks like a refusal", "stethttp/executed.go", "\tcase refusing(status, contentType):\n", "\tcase false:\n", some("PassedOn", httpTests)},
+	{"a refusal that was rolled back is told as executed", "stethttp/executed.go", "\tcase reason == store.ReasonNoEffect:\n\t\treturn stet.NotExecuted.String()\n", "", some("ReturnedError", httpTests)},
+	{"a refusal after an effect outside is told as not executed", "tx.go", "marks&saysRepeatable == 0 {", "true {", some("AfterExecuting", httpTests)},
 	{"a replay of another operation is told as this one's", "stethttp/executed.go", "\t\theader = header.without(name)\n", "\t\t_ = name\n", some("PassedOn", httpTests)},
 }

@@ -137,7 +137,7 @@ func (c Columns[Tx]) written(t *testing.T) {
 		"a value":       {`state = 2, status = 200, content_type = 'application/json', body = ` + c.Bytes(`"charged"`), "charged, <nil>"},
 		"a body alone":  {`state = 2, body = ` + c.Bytes(`"charged"`), "charged, <nil>"},
 		"nothing":       {`state = 2`, ", <nil>"},
-		"failed, words": {`state = 3, body = ` + c.Bytes(`no money`), ", stet: operation failed (executed): no money"},
+		"failed, words": {`state = 3, body = ` + c.Bytes(`no money`), ", stet: operation failed (may have executed): no money"},
 	} {
 		op := stet.Op{Scope: "sql", Key: name, Fingerprint: fp}
 		writes(op, d.set)
