@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"reflect"
 	"strings"
 	"sync"
@@ -40,6 +41,7 @@ type Engine struct {
 	policies policies
 	o        Options
 	sealer   sealer
+	errors   errorLog
 
 	flights   flights
 	bells     bells
@@ -131,6 +133,7 @@ func (e *Engine) background(f func(context.Context)) bool {
 
 func (e *Engine) observe(ctx context.Context, ev observe.Event) {
 	e.bells.ring(ev)
+	e.errors.write(ctx, cmp.Or(e.o.ErrorLog, slog.Default()), ev)
 	if e.o.Observer != nil {
 		e.o.Observer.Observe(ctx, ev)
 	}

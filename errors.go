@@ -181,13 +181,22 @@ func ExecutionOf(err error) Execution {
 // is damaged, what became of its operation cannot be told; nor if it may yet be lost,
 // which the store says by ErrUnknown.
 func storeFailed(x Execution, err error) *Error {
+	aborted, ok := errors.AsType[*store.AbortedError](err)
 	switch {
+	case ok:
+		return &Error{Kind: KindRetryable, Execution: x, Cause: aborted}
 	case errors.Is(err, store.ErrDamaged):
 		return damaged(err)
 	case errors.Is(err, store.ErrUnknown):
 		return &Error{Kind: KindUnknown, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: err}
 	}
 	return &Error{Kind: KindStore, Execution: x, RetryAfter: retryAfter, Cause: err}
+}
+
+// isAborted reports whether a transaction failed because of what its function did.
+func isAborted(err error) bool {
+	_, ok := errors.AsType[*store.AbortedError](err)
+	return ok
 }
 
 // damaged is the caller's error for what is stored and cannot be read.

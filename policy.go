@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/stet-go/stet/codec"
@@ -157,7 +158,13 @@ type Options struct {
 	CheckMessage func(Message) error
 	// Encryption of stored results. Default: none.
 	Encryption Encryption
-	// Observer is told what happens. Default: no observer.
+	// ErrorLog gets failed calls of the store, transactions that were rolled back because
+	// of what their function did, unknown outcomes, lost leases, runs out of time and
+	// messages that were not sent: of each kind at most one line in 10 s, without keys or
+	// bodies. Default slog.Default(); slog.New(slog.DiscardHandler) for none, if an
+	// Observer logs events.
+	ErrorLog *slog.Logger
+	// Observer gets every event. Default: no observer.
 	Observer observe.Observer
 }
 

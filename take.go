@@ -217,7 +217,7 @@ func (e *Engine) take(ctx context.Context, ws store.WorkStore, t *ticket) (rec s
 // On error the transaction may or may not have committed, and messages that fn has
 // emitted are forgotten. End the run with Release; KindFenced from it means that an
 // outcome is stored, possibly this one. The error is that of fn, or an *Error of kind
-// KindFenced, KindStore or KindInvalid.
+// KindFenced, KindStore, KindInvalid, or KindRetryable with a *store.AbortedError.
 func (te *TxEngine[Tx]) Finish(ctx context.Context, r *Lease, fn func(context.Context, Tx) (Outcome, error)) error {
 	ws, err := te.workStore()
 	switch {
@@ -254,7 +254,11 @@ func (te *TxEngine[Tx]) Finish(ctx context.Context, r *Lease, fn func(context.Co
 	case errors.Is(err, store.ErrFenced):
 		return &Error{Kind: KindFenced, Execution: MayHaveExecuted, Cause: err}
 	default:
-		r.e.observe(ctx, observe.Event{Kind: observe.StoreFailed, ID: r.rec.ID, Class: r.op.Class, State: store.Running, Fence: r.rec.Fence, Attempt: r.rec.Attempt, Err: err})
+		kind := observe.StoreFailed
+		if isAborted(err) {
+			kind = observe.Aborted
+		}
+		r.e.observe(ctx, observe.Event{Kind: kind, ID: r.rec.ID, Class: r.op.Class, State: store.Running, Fence: r.rec.Fence, Attempt: r.rec.Attempt, Err: err})
 		return storeFailed(MayHaveExecuted, err)
 	}
 	committed = true

@@ -211,6 +211,9 @@ func (tr *txRun[Tx]) report(ctx context.Context, rec store.Record, err error) (s
 		return rec, err
 	case errors.Is(err, store.ErrInvalid) && tr.run == nil:
 		return rec, &Error{Kind: KindInvalid, Execution: NotExecuted, Cause: err}
+	case isAborted(err):
+		e.observe(ctx, t.event(observe.Aborted, rec, err))
+		return rec, storeFailed(NotExecuted, err)
 	case errors.Is(err, store.ErrUnknown):
 		e.observe(ctx, t.event(observe.StoreFailed, rec, err))
 		return rec, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: err}

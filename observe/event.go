@@ -38,12 +38,13 @@ const (
 	Unsent                  // what an operation emitted was refused, or was not sent in time; it is tried again
 	TimedOut                // a run took longer than its RunTimeout; its context ended
 	CutOff                  // a run under a lease had not ended when the engine was closed; its context ended
+	Aborted                 // a transaction was rolled back because of what its function did; Err says why
 )
 
 var eventNames = [...]string{
 	"claimed", "replayed", "in_flight", "mismatched", "expired", "told_unknown", "settled", "released",
 	"taken_over", "resolved", "parked", "lease_lost", "fenced", "store_failed", "failed_open", "swept",
-	"accepted", "returned", "cancelled", "relayed", "unsent", "timed_out", "cut_off",
+	"accepted", "returned", "cancelled", "relayed", "unsent", "timed_out", "cut_off", "aborted",
 }
 
 // String returns the name of the kind, fit for a metric's label.

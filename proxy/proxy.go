@@ -344,7 +344,7 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 	if g.targets, err = newTargets(c.Relay, p.o.ErrorLog); err != nil {
 		return nil, err
 	}
-	g.engine, err = stet.New(p.store, stet.Options{Namespace: c.Namespace, Classes: checked.classes, Encryption: checked.encryption, Observer: &p.writes,
+	g.engine, err = stet.New(p.store, stet.Options{Namespace: c.Namespace, Classes: checked.classes, Encryption: checked.encryption, Observer: &p.writes, ErrorLog: slog.New(slog.DiscardHandler),
 		StoreTimeout: time.Duration(c.Store.Timeout), SweepEvery: time.Duration(c.Store.SweepEvery), MaxWaiters: c.Limits.Waiters, CheckMessage: g.targets.check})
 	if err != nil {
 		return nil, err

@@ -286,7 +286,7 @@ func ReconcileOnce(ctx context.Context, s store.Store, c *Config, o ReconcileOpt
 	if err != nil {
 		return did, err
 	}
-	engine, err := stet.New(s, stet.Options{Namespace: c.Namespace, Classes: checked.classes, Encryption: checked.encryption, Observer: o.Observer,
+	engine, err := stet.New(s, stet.Options{Namespace: c.Namespace, Classes: checked.classes, Encryption: checked.encryption, Observer: o.Observer, ErrorLog: slog.New(slog.DiscardHandler),
 		StoreTimeout: time.Duration(c.Store.Timeout), SweepEvery: -1})
 	if err != nil {
 		return did, err

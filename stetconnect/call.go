@@ -155,7 +155,7 @@ func (c *call) serveTx() (connect.AnyResponse, error) {
 	switch {
 	case err == nil && !run.Replayed():
 		return c.first(run.Outcome())
-	case called && stet.KindOf(err) == stet.KindRetryable:
+	case called && stet.KindOf(err) == stet.KindRetryable && !again.Aborted(err):
 		return c.passOn(err)
 	}
 	c.retract()

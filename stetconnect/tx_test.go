@@ -207,3 +207,19 @@ func TestWrongOptionsAreRefusedBeforeTheFirstCall(t *testing.T) {
 	}()
 	stetconnect.Must(stetconnect.New(e, stetconnect.Options{}))
 }
+
+func TestTransactionThatTheHandlerSpoiledIsAborted(t *testing.T) {
+	st, runs := ledger(t), 0
+	s := serveTx(t, st, stetconnect.Options{}, func(ctx context.Context, req *connect.Request[text]) (*connect.Response[object], error) {
+		if runs++; runs == 1 {
+			_, _ = stetconnect.Tx[*sql.Tx](ctx).ExecContext(ctx, "INSERT INTO nowhere VALUES (1)") // and goes on
+		}
+		return connect.NewResponse(receipt(1)), pay(ctx, req.Msg.GetValue())
+	})
+	if _, err := s.to().CallUnary(t.Context(), ask("10", "k")); connect.CodeOf(err) != connect.CodeInternal || stetconnect.ExecutionOf(err) != stet.NotExecuted {
+		t.Errorf("got %v", err)
+	}
+	if _, err := s.to().CallUnary(t.Context(), ask("10", "k")); err != nil || payments(t, st) != 1 {
+		t.Errorf("the retry: %v, %d payments", err, payments(t, st))
+	}
+}

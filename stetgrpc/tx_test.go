@@ -195,3 +195,18 @@ func TestTxSaysWhatIsWrong(t *testing.T) {
 		}
 	}
 }
+
+func TestTransactionThatTheHandlerSpoiledIsAborted(t *testing.T) {
+	l := newLedger(t, stetgrpc.Options{})
+	runs := 0
+	l.pays(func(ctx context.Context, _ string) (proto.Message, error) {
+		if runs++; runs == 1 {
+			_, _ = stetgrpc.Tx[*sql.Tx](ctx).ExecContext(ctx, "INSERT INTO nowhere VALUES (1)") // and goes on
+		}
+		return wrapperspb.String("paid"), nil
+	})
+	l.want(l.call("1", key, "k"), "Internal TRANSACTION_ABORTED not executed")
+	l.wantPaid(0)
+	l.want(l.call("1", key, "k"), "paid")
+	l.wantPaid(1)
+}

@@ -185,7 +185,7 @@ func (c *call) serveTx() (any, error) {
 		return c.replay(run)
 	case err == nil:
 		return c.first(run.Outcome())
-	case stet.KindOf(err) == stet.KindRetryable && c.called:
+	case stet.KindOf(err) == stet.KindRetryable && c.called && !again.Aborted(err):
 		return c.passOn(err)
 	}
 	return c.decline(err)

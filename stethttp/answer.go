@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/again"
 	"github.com/stet-go/stet/store"
 )
 
@@ -122,6 +123,8 @@ func (c *call) refuse(err error) {
 			slog.Any("error", err))
 	case notExecuted && (stet.KindOf(err) == stet.KindStore || stet.KindOf(err) == stet.KindClosed):
 		problem, hint = &storeUnavailable, max(hint, c.m.o.RetryAfter)
+	case again.Aborted(err):
+		problem = &transactionAborted
 	case notExecuted && c.r.Context().Err() != nil:
 		problem, hint = &requestEnded, c.m.o.RetryAfter
 	case notExecuted:

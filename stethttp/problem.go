@@ -78,6 +78,8 @@ var (
 		"The operation has ended, and its response is too large to send to this client. It may have been executed, and does not run again.", false, stet.MayHaveExecuted}
 	responseTooLarge = condition{"response-too-large", 500, "Response too large",
 		"The response is too large to hold until the commit, so the operation was rolled back.", false, stet.NotExecuted}
+	transactionAborted = condition{"transaction-aborted", 500, "Transaction aborted",
+		"The service's transaction could not be committed because of an error in the service. It was rolled back.", true, stet.NotExecuted}
 	misconfigured = condition{"misconfigured", 500, "Idempotency misconfigured",
 		"The server could not begin the operation.", false, stet.NotExecuted}
 )

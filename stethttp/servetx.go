@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/again"
 )
 
 // Why a transaction is rolled back.
@@ -52,6 +53,9 @@ func (c *call) serveTx() {
 		defer rw.free()
 		rw.tell(expiry(run.ForgottenAt), run.Outcome().Reason)
 		rw.send()
+	case again.Aborted(err):
+		drop()
+		c.refuse(err)
 	case rw != nil && (errors.Is(err, errTooLarge) || stet.KindOf(err) == stet.KindRetryable):
 		defer rw.free()
 		c.sendReleased(rw, true)

@@ -1,6 +1,6 @@
 // Package stetlog writes what happens to operations to a log.
 //
-//	engine, err := stet.New(store, stet.Options{Observer: stetlog.New(stetlog.Options{})})
+//	engine, err := stet.New(store, stet.Options{Observer: stetlog.New(stetlog.Options{}), ErrorLog: slog.New(slog.DiscardHandler)})
 //
 // What an operator should look at is a warning or an error: a run that ended without
 // knowing its outcome (parked), lost its lease, was fenced off or taken over, a
@@ -53,7 +53,7 @@ func (o *observer) Observe(ctx context.Context, ev observe.Event) {
 // levelOf says how much an event matters to an operator.
 func levelOf(ev observe.Event) slog.Level {
 	switch ev.Kind {
-	case observe.StoreFailed, observe.FailedOpen, observe.Unsent:
+	case observe.StoreFailed, observe.Aborted, observe.FailedOpen, observe.Unsent:
 		return slog.LevelError
 	case observe.Parked, observe.LeaseLost, observe.TimedOut, observe.CutOff, observe.Fenced, observe.TakenOver:
 		return slog.LevelWarn

@@ -11,6 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/again"
 	"github.com/stet-go/stet/internal/mcpcall"
 	"github.com/stet-go/stet/store"
 )
@@ -218,7 +219,7 @@ func (c *call) runTx(ctx context.Context) (mcp.Result, error) {
 // undone answers where a run has left no outcome: with what the tool has said, if nothing
 // was executed.
 func (c *call) undone(ctx context.Context, err error) (mcp.Result, error) {
-	if stet.KindOf(err) != stet.KindRetryable || stet.ExecutionOf(err) != stet.NotExecuted || c.res == nil && c.err == nil {
+	if stet.KindOf(err) != stet.KindRetryable || stet.ExecutionOf(err) != stet.NotExecuted || again.Aborted(err) || c.res == nil && c.err == nil {
 		return c.refuse(ctx, err)
 	}
 	if c.err != nil || c.res.InputRequests != nil {

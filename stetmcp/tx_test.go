@@ -223,3 +223,23 @@ func TestWiringThatIsMendedFindsItsKeysFree(t *testing.T) {
 		}
 	}
 }
+
+func TestTransactionThatTheToolSpoiledIsAborted(t *testing.T) {
+	l := newLedger(t)
+	runs := 0
+	l.AddReceivingMiddleware(l.p.Middleware())
+	stetmcp.AddToolTx(l.Server, l.p, &mcp.Tool{Name: "pay"}, func(ctx context.Context, _ *mcp.CallToolRequest, in payArgs, tx *sql.Tx) (*mcp.CallToolResult, any, error) {
+		if runs++; runs == 1 {
+			_, _ = tx.ExecContext(ctx, "INSERT INTO nowhere VALUES (1)") // and goes on
+		}
+		_, err := tx.ExecContext(ctx, "INSERT INTO payments VALUES (?)", in.Cents)
+		return nil, receipt{Number: 1, Cents: in.Cents}, err
+	})
+	c := connect(t, l.Server, nil)
+	if first := callTool(t, c, pay("k1", `{"cents":42}`)); !first.IsError || strings.Contains(said(t, first), `"number"`) || l.rows(t) != 0 {
+		t.Errorf("got %s, %d rows", said(t, first), l.rows(t))
+	}
+	if again := callTool(t, c, pay("k1", `{"cents":42}`)); again.IsError || l.rows(t) != 1 {
+		t.Errorf("the retry: %s, %d rows", said(t, again), l.rows(t))
+	}
+}

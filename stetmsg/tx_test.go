@@ -185,3 +185,17 @@ func TestOperationThatASoundStoreRefusesIsNotKeptInHandForEver(t *testing.T) {
 		t.Fatal("it comes again at once")
 	}
 }
+
+func TestTransactionThatTheHandlerSpoiledCountsAsItsFailure(t *testing.T) {
+	s := onSQLite(t)
+	b := newBench(t, s, stet.Policy{})
+	c := b.consumerTx(s, func(ctx context.Context, tx *sql.Tx, m order) ([]byte, error) {
+		_, _ = tx.ExecContext(ctx, "INSERT INTO nowhere VALUES (1)") // and goes on
+		return insert(ctx, tx, m)
+	}, func(o *stetmsg.Options[order]) { o.MaxAttempts = 2 })
+	wants(t, c.Decide(ctx, order{ID: "1"}, 1), stetmsg.Retry, stetmsg.NoEffect)
+	wants(t, c.Decide(ctx, order{ID: "1"}, 2), stetmsg.DeadLetter, stetmsg.Exhausted)
+	if effects(t, s) != 0 || b.state("1") != store.Failed {
+		t.Errorf("%d effects, %v", effects(t, s), b.state("1"))
+	}
+}

@@ -116,7 +116,7 @@ func identity(ev observe.Event) []attribute.KeyValue {
 // not: they are what was asked for.
 func fails(ev observe.Event) bool {
 	switch ev.Kind {
-	case observe.Parked, observe.LeaseLost, observe.TimedOut, observe.CutOff, observe.Fenced, observe.StoreFailed, observe.FailedOpen:
+	case observe.Parked, observe.LeaseLost, observe.TimedOut, observe.CutOff, observe.Fenced, observe.StoreFailed, observe.Aborted, observe.FailedOpen:
 		return true
 	}
 	return ev.Err != nil && ev.Kind != observe.InFlight

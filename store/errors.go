@@ -26,6 +26,18 @@ var (
 // clean up, and an acceptance is known not to have happened.
 var ErrNotDone = errors.New("stet: nothing was done")
 
+// AbortedError is what RunTx and InTx return of a transaction that could not be committed
+// because of what the function did in it and did not report: a statement failed, a
+// constraint failed at COMMIT, the function ended the transaction, or its session was idle
+// for longer than the server allows. Nothing was committed, and the store itself works.
+type AbortedError struct{ Cause error }
+
+// Error implements error.
+func (e *AbortedError) Error() string { return e.Cause.Error() }
+
+// Unwrap returns the cause.
+func (e *AbortedError) Unwrap() error { return e.Cause }
+
 // PartialError is what a Store returns of a call about many records when some of
 // them could not be reached or read. Of the others, the call has done what it
 // says beside the error.

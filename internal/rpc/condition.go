@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/again"
 )
 
 // Domain is that of the google.rpc.ErrorInfo in each status that is not a handler's.
@@ -106,6 +107,8 @@ var (
 		"the operation was cancelled after it began; some of it may have been executed", false, stet.MayHaveExecuted}
 	PassedOn = Condition{"PASSED_ON", code.Code_UNKNOWN,
 		"the service has passed on the status of another operation", false, stet.Executed}
+	TransactionAborted = Condition{"TRANSACTION_ABORTED", code.Code_INTERNAL,
+		"the service's transaction could not be committed because of an error in the service; it was rolled back", true, stet.NotExecuted}
 	Misconfigured = Condition{"MISCONFIGURED", code.Code_INTERNAL,
 		"the server could not begin the operation", false, stet.NotExecuted}
 )
@@ -170,6 +173,8 @@ func Refusal(err, ended error, hint time.Duration) (e End, fault bool) {
 		return ResultUnreadable.as(x).End("", 0), true
 	case x == stet.NotExecuted && (k == stet.KindStore || k == stet.KindClosed):
 		return StoreUnavailable.End("", max(after, hint)), false
+	case again.Aborted(err):
+		return TransactionAborted.End("", 0), false
 	case x == stet.NotExecuted && k == stet.KindRetryable:
 		return NotExecuted.End("", max(after, hint)), false
 	case x == stet.NotExecuted && errors.Is(ended, context.Canceled):

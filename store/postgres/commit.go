@@ -61,8 +61,8 @@ func (t *transaction) leave(ctx context.Context, rec store.Record, e *ending) (s
 		return t.lost(ctx)
 	case errors.Is(err, store.ErrUnknown):
 		return rec, fmt.Errorf("postgres: %w", err)
-	case answered(err):
-		return rec, fmt.Errorf("%w (nothing was committed)", explain("commit", err))
+	case answered(err) || errors.Is(err, pgx.ErrTxCommitRollback):
+		return rec, uncommitted(err)
 	}
 	t.discard() // so that the server, too, hears that it is over
 	t.abandon()
@@ -76,10 +76,10 @@ func intact(ctx context.Context, tx pgx.Tx) error {
 	case 'T':
 		return nil
 	case 'E':
-		return errors.New("postgres: a statement of the function failed, which aborts the transaction, but the function returned no error; nothing was committed (use a savepoint, tx.Begin, around what may fail)")
+		return &store.AbortedError{Cause: errors.New("postgres: a statement of the function failed, which aborts the transaction, but the function returned no error; nothing was committed (use a savepoint, tx.Begin, around what may fail)")}
 	default:
 		if _, err := tx.Exec(ctx, ""); errors.Is(err, pgx.ErrTxClosed) { // ended through pgx
-			return errors.New("postgres: the function rolled the transaction back, and returned no error; nothing was committed")
+			return &store.AbortedError{Cause: errors.New("postgres: the function rolled the transaction back, and returned no error; nothing was committed")}
 		}
 		return fmt.Errorf("postgres: %w: the function ended the transaction by an SQL command, which is not its to end; what it wrote may stand", store.ErrUnknown)
 	}

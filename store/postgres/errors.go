@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stet-go/stet/store"
 )
@@ -14,6 +16,8 @@ import (
 const (
 	codeDivision      = "22012"
 	codeReadOnly      = "25006"
+	codeAborted       = "25P02"
+	codeIdle          = "25P03"
 	codeSerialization = "40001"
 	codeDeadlock      = "40P01"
 	codeUnique        = "23505"
@@ -89,6 +93,10 @@ func explain(step string, err error) error {
 		what = "the tables are not there; call postgres.Migrate: "
 	case codeForbidden:
 		what = "the role needs SELECT, INSERT, UPDATE and DELETE on the table, and USAGE on its schema and sequence: "
+	case codeAborted:
+		what = "a statement of the function failed, and the function went on; put a savepoint (tx.Begin) around a statement that may fail: "
+	case codeIdle:
+		what = "the function left the transaction idle for longer than idle_in_transaction_session_timeout: "
 	case codeDiskFull:
 		what = "the server's disk is full: "
 	case codeNoMemory:
@@ -100,7 +108,22 @@ func explain(step string, err error) error {
 	case codeStatementHere, codeNoStatement:
 		what = "prepared statements do not survive between transactions here; set Options.PgBouncer: "
 	}
-	return fmt.Errorf("postgres: %s: %s%w", step, what, err)
+	err = fmt.Errorf("postgres: %s: %s%w", step, what, err)
+	if strings.HasPrefix(sqlState(err), "25P") {
+		return &store.AbortedError{Cause: err}
+	}
+	return err
+}
+
+// uncommitted is the error of a COMMIT that the server has refused. A constraint or a trigger
+// that is deferred to the COMMIT is the function's, and so is a ROLLBACK in place of it.
+func uncommitted(err error) error {
+	said := fmt.Errorf("%w (nothing was committed)", explain("commit", err))
+	switch code := sqlState(err); {
+	case strings.HasPrefix(code, "23"), strings.HasPrefix(code, "P0"), errors.Is(err, pgx.ErrTxCommitRollback):
+		return &store.AbortedError{Cause: said}
+	}
+	return said
 }
 
 // hash64 is the start of a SHA-256 over length-prefixed parts.

@@ -171,7 +171,7 @@ func (g *group) leave(ctx context.Context) (at time.Time, err error) {
 	case err == nil:
 		return a.at, nil
 	case answered(err) || errors.Is(err, pgx.ErrTxCommitRollback):
-		return at, fmt.Errorf("%w (nothing was committed)", explain("commit", err))
+		return at, uncommitted(err)
 	}
 	return at, errors.Join(store.ErrUnknown, explain("commit", err))
 }

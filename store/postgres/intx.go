@@ -242,7 +242,7 @@ func (w *worked) commit(ctx context.Context) error {
 	case a.taken:
 		return t.fenced(ctx, e)
 	case answered(err) || errors.Is(err, pgx.ErrTxCommitRollback):
-		return fmt.Errorf("%w (nothing was committed)", explain("commit", err))
+		return uncommitted(err)
 	}
 	t.discard() // so that the server, too, hears that it is over
 	t.abandon()

@@ -11,17 +11,18 @@ import (
 
 // Primary result codes of SQLite (https://sqlite.org/rescode.html).
 const (
-	codePerm     = 3
-	codeBusy     = 5
-	codeLocked   = 6
-	codeNoMem    = 7
-	codeReadOnly = 8
-	codeIOErr    = 10
-	codeCorrupt  = 11
-	codeFull     = 13
-	codeCantOpen = 14
-	codeTooBig   = 18
-	codeNotADB   = 26
+	codePerm       = 3
+	codeBusy       = 5
+	codeLocked     = 6
+	codeNoMem      = 7
+	codeReadOnly   = 8
+	codeIOErr      = 10
+	codeCorrupt    = 11
+	codeFull       = 13
+	codeCantOpen   = 14
+	codeTooBig     = 18
+	codeConstraint = 19
+	codeNotADB     = 26
 )
 
 // primary returns the primary result code of SQLite in err, or 0.
@@ -54,6 +55,15 @@ func isBusy(err error) bool {
 // for which it has no code of its own.
 func noTransaction(err error) bool {
 	return strings.Contains(err.Error(), "no transaction is active")
+}
+
+// uncommitted is the error of a COMMIT that failed. A constraint that is deferred to the
+// COMMIT is the function's.
+func (s *Store) uncommitted(err error, fate string) error {
+	if primary(err) == codeConstraint {
+		return &store.AbortedError{Cause: fmt.Errorf("sqlite: commit: a constraint failed (nothing was committed): %w", err)}
+	}
+	return s.explain("commit", err, fate)
 }
 
 // explain says what went wrong, what to do, and what became of the call.

@@ -5,6 +5,8 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"strings"
+
+	"github.com/stet-go/stet/store"
 )
 
 // failures are the connections of RunTx and InTx. They remember that a statement of the
@@ -20,8 +22,8 @@ func (f *failures) check() error {
 	if f.err == nil {
 		return nil
 	}
-	return fmt.Errorf("sqlite: a statement of the transaction failed, and the function returned no error (nothing was committed): "+
-		"return the error, or put a SAVEPOINT around a statement that may fail: %w", f.err)
+	return &store.AbortedError{Cause: fmt.Errorf("sqlite: a statement of the transaction failed, and the function returned no error (nothing was committed): "+
+		"return the error, or put a SAVEPOINT around a statement that may fail: %w", f.err)}
 }
 
 // note remembers the error of a statement.

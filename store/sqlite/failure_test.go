@@ -56,6 +56,9 @@ func TestFailedStatementIsNotCommitted(t *testing.T) {
 			}
 			refused := func(err error) {
 				t.Helper()
+				if _, aborted := errors.AsType[*store.AbortedError](err); aborted != (c.committed < 0) {
+					t.Errorf("aborted is %v: %v", aborted, err)
+				}
 				if (err == nil) != (c.committed >= 0) || err != nil && (errors.Is(err, store.ErrUnknown) || !strings.Contains(err.Error(), "a statement of the transaction failed")) {
 					t.Errorf("got %v", err)
 				}
@@ -77,5 +80,28 @@ func TestFailedStatementIsNotCommitted(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+func TestDeferredConstraintAbortsTheTransaction(t *testing.T) {
+	s := ledger(t, Options{})
+	if _, err := s.DB().ExecContext(t.Context(), `CREATE TABLE orders (n INTEGER PRIMARY KEY);
+		CREATE TABLE lines (n INTEGER REFERENCES orders DEFERRABLE INITIALLY DEFERRED)`); err != nil {
+		t.Fatal(err)
+	}
+	spoil := statements("PRAGMA foreign_keys", "INSERT INTO lines VALUES (1)")
+	_, err := s.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx *sql.Tx, _ store.Record) (store.Settlement, error) {
+		spoil(ctx, tx)
+		return completed("charged"), nil
+	})
+	if _, ok := errors.AsType[*store.AbortedError](err); !ok {
+		t.Errorf("RunTx: %v", err)
+	}
+	err = s.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error { spoil(ctx, tx); return nil })
+	if _, ok := errors.AsType[*store.AbortedError](err); !ok {
+		t.Errorf("InTx: %v", err)
+	}
+	if rec := mustRead(t, s, request("k").ID); rec.State != store.None {
+		t.Errorf("the record is %v", rec.State)
 	}
 }

@@ -180,7 +180,7 @@ func (t *transaction) endedInside(rec store.Record, cause error) (store.Record, 
 	case now.Owner == rec.Owner && now.Fence == rec.Fence:
 		return rec, fmt.Errorf("sqlite: %w: the function committed the transaction, which is not its to end; its writes stand, and the record says only that it ran", store.ErrUnknown)
 	case errors.Is(cause, sql.ErrTxDone):
-		return rec, errors.New("sqlite: the function rolled the transaction back, which is not its to end, and returned no error; nothing was committed")
+		return rec, &store.AbortedError{Cause: errors.New("sqlite: the function rolled the transaction back, which is not its to end, and returned no error; nothing was committed")}
 	}
 	return rec, fmt.Errorf("sqlite: %w: SQLite rolled back while the function ran, after an error that the function must have ignored; what it wrote after that stands", store.ErrUnknown)
 }
@@ -195,7 +195,7 @@ func (t *transaction) readBack(rec store.Record, cause error) (store.Record, err
 	case now.Owner == rec.Owner && now.Fence == rec.Fence && now.State == rec.State:
 		return rec, nil // it was committed after all
 	}
-	return rec, t.s.explain("commit", cause, "nothing was committed")
+	return rec, t.s.uncommitted(cause, "nothing was committed")
 }
 
 // lookUp is Read within a bound of its own.

@@ -44,7 +44,7 @@ func (s *Store) InTx(ctx context.Context, fn func(context.Context, *sql.Tx) erro
 	if errors.Is(err, sql.ErrTxDone) {
 		return fmt.Errorf("sqlite: %w: the function ended the transaction, which is not its to end", store.ErrUnknown)
 	}
-	return s.explain("commit", err, "the transaction may or may not have been committed")
+	return s.uncommitted(err, "the transaction may or may not have been committed")
 }
 
 // AcceptTx implements store.WorkTxStore: it accepts inside a transaction of the
