@@ -149,8 +149,7 @@ func (te *TxEngine[Tx]) Accept(ctx context.Context, tx Tx, op Op, w Work) (Statu
 	}
 	rec, err := ws.AcceptTx(ctx, tx, t.req, packed, w.After)
 	if errors.Is(err, store.ErrMismatch) {
-		e.observe(ctx, t.event(observe.Mismatched, rec, nil))
-		return Status{}, &Error{Kind: KindMismatch, Execution: NotExecuted}
+		return Status{}, e.mismatch(ctx, t, rec)
 	}
 	if err != nil {
 		return Status{}, e.refused(ctx, t, rec, err)

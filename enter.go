@@ -54,8 +54,7 @@ func (e *Engine) admit(ctx context.Context, t *ticket, lead func(*flight) (entry
 		}
 		// This comes before any other answer about the key.
 		if en.rec.Fingerprint != t.req.Fingerprint {
-			e.observe(ctx, t.event(observe.Mismatched, en.rec, nil))
-			return en, &Error{Kind: KindMismatch, Execution: NotExecuted}
+			return en, e.mismatch(ctx, t, en.rec)
 		}
 		switch en.rec.State {
 		case store.Completed, store.Failed:
@@ -255,8 +254,7 @@ func (e *Engine) enter(ctx context.Context, t *ticket, claim func(context.Contex
 		rec, err := claim(ctx, t)
 		// What fn of a transaction returned is no word of the store.
 		if KindOf(err) == KindMismatch {
-			e.observe(ctx, t.event(observe.Mismatched, rec, nil))
-			return entry{rec: rec}, &Error{Kind: KindMismatch, Execution: NotExecuted}
+			return entry{rec: rec}, e.mismatch(ctx, t, rec)
 		}
 		if err != nil {
 			return entry{rec: rec}, err

@@ -107,11 +107,11 @@ func (c *call) refuse(err error) {
 	if e, ok := errors.AsType[*stet.Error](err); ok {
 		hint = e.RetryAfter
 	}
-	problem := &outcomeUnknown
+	problem, detail := &outcomeUnknown, ""
 	notExecuted := stet.ExecutionOf(err) == stet.NotExecuted
 	switch {
 	case stet.KindOf(err) == stet.KindMismatch:
-		problem = &mismatch
+		problem, detail = &mismatch, mismatched(err)
 	case stet.KindOf(err) == stet.KindInFlight:
 		problem, hint = &inFlight, max(hint, c.m.o.RetryAfter)
 		c.applied(false)
@@ -136,7 +136,16 @@ func (c *call) refuse(err error) {
 	default:
 		c.applied(false)
 	}
-	c.m.refuse(c.w, problem, "", hint)
+	c.m.refuse(c.w, problem, detail, hint)
+}
+
+// mismatched says which part of the request differs; "" if it is not known.
+func mismatched(err error) string {
+	own, ok := errors.AsType[*stet.Error](err)
+	if !ok || own.Cause == nil {
+		return ""
+	}
+	return mismatch.detail + " " + strings.ToUpper(own.Cause.Error()[:1]) + own.Cause.Error()[1:] + "."
 }
 
 // applied says which preferences were honoured (RFC 7240, section 3): others, and

@@ -61,8 +61,8 @@ func levelOf(ev observe.Event) slog.Level {
 		if ev.Err != nil { // what is stored was damaged
 			return slog.LevelError
 		}
-	case observe.InFlight:
-		return slog.LevelDebug // its error says why the call did not wait
+	case observe.InFlight, observe.Mismatched:
+		return slog.LevelDebug // its error says why the call did not wait, or what differs
 	}
 	if ev.Err != nil {
 		return slog.LevelWarn

@@ -119,7 +119,7 @@ func fails(ev observe.Event) bool {
 	case observe.Parked, observe.LeaseLost, observe.TimedOut, observe.CutOff, observe.Fenced, observe.StoreFailed, observe.Aborted, observe.FailedOpen:
 		return true
 	}
-	return ev.Err != nil && ev.Kind != observe.InFlight
+	return ev.Err != nil && ev.Kind != observe.InFlight && ev.Kind != observe.Mismatched
 }
 
 // describe puts an event on a span.
