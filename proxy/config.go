@@ -51,7 +51,7 @@ type Config struct {
 	Forwarded bool `yaml:"trust_forwarded"`
 	// Scope is that of routes without one. It has no default: each protected route needs one.
 	Scope *Scope `yaml:"scope"`
-	// TokenScope is "value" if the scope authorization may be made of bearer tokens that are
+	// TokenScope is "value" if the scopes authorization and header can be
 	// JWTs: a token must then outlive the retries, as a renewed one is another scope.
 	// Default: requests with such a token are refused.
 	TokenScope string `yaml:"token_scope"`

@@ -25,8 +25,8 @@ import (
 // refused.
 type Scope struct {
 	// Kind is
-	//   - "authorization": the digest of the Authorization header, for API keys; a bearer
-	//     token that is a JWT is refused without Config.TokenScope, as it is renewed often;
+	//   - "authorization": the digest of the Authorization header, for API keys;
+	//     a JWT is refused without Config.TokenScope, because it is renewed often;
 	//   - "basic": the user of HTTP Basic authentication (RFC 7617) and the
 	//     digest of the Authorization header, because a replay is returned without
 	//     asking the service, which alone knows the password. A new password is
@@ -41,14 +41,15 @@ type Scope struct {
 	//   - "" if Header, JWT or All is set.
 	Kind string `yaml:"-"`
 	// Header is a request header that a trusted gateway sets. A client that can reach
-	// the proxy directly can name any scope, and get its replays.
+	// the proxy directly can name any scope, and get its replays. A JWT is refused
+	// without Config.TokenScope.
 	Header string `yaml:"header"`
 	// JWT is a claim of a token.
 	JWT *JWT `yaml:"jwt"`
 	// All are scopes that together are one; in the file, a list.
 	All []Scope `yaml:"-"`
 
-	tokens  bool // Config.TokenScope: "authorization" takes JWTs
+	tokens  bool // Config.TokenScope: a header's value can be a JWT
 	vouched bool // Config.Authorize verifies tokens
 }
 
@@ -113,7 +114,7 @@ func (s *Scope) extractor(log *slog.Logger) (extractor, error) {
 		return s.JWT.extractor(log, s.vouched)
 	case s.Header != "":
 		name := http.CanonicalHeaderKey(s.Header)
-		return func(r *http.Request) (string, error) { return single(r, name), nil }, nil
+		return func(r *http.Request) (string, error) { return s.value(r, name) }, nil
 	case len(s.All) > 0:
 		return s.together(log)
 	case s.Kind == "single-tenant":
@@ -224,20 +225,27 @@ var errNoScope = errors.New(`required: whose keys are they? One of
   single-tenant     all keys are of one tenant`)
 
 // errToken: two tokens of one caller would be two scopes, and a retry after a refresh would run again.
-var errToken = errors.New("proxy: the Authorization header has a JWT, which changes with each refresh, so that a retry would run again: " +
+var errToken = errors.New("proxy: the header of the scope has a JWT, which changes with each refresh, so that a retry would run again: " +
 	"set scope to its claim (jwt:sub), or token_scope to value if tokens outlive the retries")
 
 // credentials are the scope "authorization".
 func (s *Scope) credentials(r *http.Request) (string, error) {
-	v := single(r, "Authorization")
-	scheme, token, _ := strings.Cut(v, " ")
-	switch {
-	case v == "":
-		return "", nil
-	case !s.tokens && strings.EqualFold(scheme, "Bearer") && isJWT(strings.TrimSpace(token)):
-		return "", errToken
+	v, err := s.value(r, "Authorization")
+	if v == "" {
+		return "", err
 	}
 	return "authorization:" + digest(v), nil
+}
+
+// value returns a header whose value is the scope. It fails if a word of the value is a JWT,
+// whatever the scheme before it, unless Config.TokenScope allows it.
+func (s *Scope) value(r *http.Request, name string) (string, error) {
+	v := single(r, name)
+	words := strings.FieldsFunc(v, func(c rune) bool { return strings.ContainsRune(" \t\",;=", c) })
+	if !s.tokens && slices.ContainsFunc(words, isJWT) {
+		return "", errToken
+	}
+	return v, nil
 }
 
 // isJWT reports whether a token is three parts, of which the first is a JSON object in base64url

@@ -258,3 +258,26 @@ func TestRenewedTokenIsNoOtherScope(t *testing.T) {
 		t.Errorf("an unverified token: %v", err)
 	}
 }
+
+// TestScope_RefusesJWTInAnyHeaderAndScheme: a renewed token would be another scope.
+func TestScope_RefusesJWTInAnyHeaderAndScheme(t *testing.T) {
+	part := base64.RawURLEncoding.EncodeToString
+	token := part([]byte(`{"alg":"none"}`)) + "." + part([]byte(`{"sub":"alice"}`)) + ".sig"
+	s := serve(t, false, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) })
+	for scope, header := range map[string]string{"authorization": "Authorization", "'header:X-Token'": "X-Token", "[host, 'header:X-Token']": "X-Token"} {
+		refuse := start(t, yamlFor(s.URL, "http1", "scope: "+scope+"\nroutes: [{path: /payments}]\n"))
+		accept := start(t, yamlFor(s.URL, "http1", "scope: "+scope+"\ntoken_scope: value\nroutes: [{path: /payments}]\n"))
+		for i, value := range []string{token, "Bearer " + token, "bEARER  " + token, "DPoP " + token, "Token \"" + token + "\"", "Token token=" + token} {
+			key := fmt.Sprint("k", i)
+			if got := refuse.post(key, "{}", header, value); got.status != 500 {
+				t.Errorf("%s, %q: %d", scope, value, got.status)
+			}
+			if got := accept.post(key, "{}", header, value); got.status != 201 {
+				t.Errorf("%s with token_scope, %q: %d", scope, value, got.status)
+			}
+		}
+		if got := refuse.post("k", "{}", header, "Bearer sk.live.1"); got.status != 201 {
+			t.Errorf("%s, an API key: %d", scope, got.status)
+		}
+	}
+}
