@@ -90,7 +90,7 @@ var defects = []defect{
 		"return entry{rec: store.Record{ID: f.id, State: store.Running, Fingerprint: fp}}, nil",
 		"_ = fp\n\t\t\treturn entry{rec: store.Record{ID: f.id, State: store.Running, Fingerprint: t.req.Fingerprint}}, nil", engineTests},
 	{"a mismatch is not checked where an outcome is shared", "enter.go",
-		"if en.rec.Fingerprint != t.req.Fingerprint {\n\t\t\te.observe", "if en.rec.State == store.Running && en.rec.Fingerprint != t.req.Fingerprint {\n\t\t\te.observe", engineTests},
+		"if en.rec.Fingerprint != t.req.Fingerprint {\n\t\t\treturn", "if en.rec.State == store.Running && en.rec.Fingerprint != t.req.Fingerprint {\n\t\t\treturn", engineTests},
 	{"a run begins with a lease that is nearly over", "enter.go",
 		"t.asked.IsZero() || rec.LeaseLeft", "t.asked.Before(time.Now().Add(time.Hour)) || rec.LeaseLeft", some("NearlyOver|CannotBeHeld", engineTests)},
 	{"a repeated claim counts from its repetition", "run.go",
