@@ -49,6 +49,9 @@ func (s *Store) RunGroup(ctx context.Context, reqs []store.ClaimRequest, keep []
 	if s.closed.Load() {
 		return nil, errClosed
 	}
+	if err := s.durability.refusal(); err != nil {
+		return nil, err
+	}
 	keys := min(int64(len(reqs)), s.groupKeys)
 	err := s.groups.Acquire(ctx, keys)
 	if err != nil {

@@ -32,6 +32,9 @@ func (s *Store) ask(ctx context.Context, w write) (store.Record, error) {
 	if err := ctx.Err(); err != nil {
 		return store.Record{}, err
 	}
+	if err := s.durability.refusal(); err != nil {
+		return store.Record{}, err
+	}
 	if s.holds.has(w.req.ID) {
 		return s.slowAsk(ctx, &w)
 	}

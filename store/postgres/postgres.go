@@ -101,6 +101,7 @@ type Store struct {
 	replay      replayShare
 	company     company
 	groups      *semaphore.Weighted // of keys that groups have locked
+	durability  durability
 	closed      atomic.Bool
 
 	background context.Context // ends with the store
@@ -167,14 +168,16 @@ func batches(c *pgxpool.Config) bool {
 
 // New opens the store on the server of pool, from which RunTx takes its
 // connections. Everything else uses up to 2 × Writers + Readers + 14 connections
-// of the store's own, and 8 more while commits wait for a standby, made with the
+// of the store's own, 8 more while commits wait for a standby, and for a moment every
+// 20 seconds one that asks whether the server still writes commits to disk, made with the
 // pool's configuration, so that a pool that is used up keeps no lease from being
 // renewed. Close the store before the pool, and after the engine. Of the callbacks
 // in the pool's configuration only those that make a connection are called for them:
 // BeforeConnect, ValidateConnect, and those that dial, look up or give a password.
 //
 // A missing or newer schema is refused, and so are a read replica and a server
-// with fsync or synchronous_commit off (see Options.MayLoseCommits). What a
+// with fsync or synchronous_commit off (see Options.MayLoseCommits). If either is
+// switched off later, claims are refused within 20 seconds, until it is on again. What a
 // service itself sets in a session or transaction later is not looked at.
 func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	if pool == nil {
@@ -218,6 +221,13 @@ func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	s.held, s.looks = make(chan struct{}, heldLanes), make(chan struct{}, lookLanes)
 	s.beat, s.sweeps = make(chan struct{}, 1), make(chan struct{}, 1)
 	s.listener = newListener(background, s)
+	s.durability.done = make(chan struct{})
+	go func() {
+		defer close(s.durability.done)
+		if !o.MayLoseCommits {
+			s.durability.watch(background, s, durabilityEvery)
+		}
+	}()
 	return s, nil
 }
 
@@ -291,6 +301,7 @@ func (s *Store) Close() error {
 	s.reads.close()
 	s.confirms.close()
 	s.cancel()
+	<-s.durability.done
 	s.listener.close()
 	s.own.Close()
 	if s.ours {

@@ -76,6 +76,9 @@ func (s *Store) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Re
 		if s.closed.Load() {
 			return store.Record{}, errClosed
 		}
+		if err := s.durability.refusal(); err != nil {
+			return store.Record{}, err
+		}
 		t := &transaction{s: s, req: &req, locks: s.locks(req.ID, req.Fingerprint), options: s.o.TxOptions}
 		rec, granted, err := t.enter(ctx, try)
 		switch {

@@ -30,6 +30,9 @@ func (s *Store) Take(ctx context.Context, req store.TakeRequest) (store.Record, 
 	if err := ctx.Err(); err != nil {
 		return store.Record{}, err
 	}
+	if err := s.durability.refusal(); err != nil {
+		return store.Record{}, err
+	}
 	o, err := s.ends.do(ctx, write{take: &req})
 	if err != nil {
 		return store.Record{}, err

@@ -43,6 +43,9 @@ func sqlQuery(ctx context.Context, tx Querier) queryRow {
 
 // acceptIn accepts through a driver that says by none that there is no row.
 func (s *Store) acceptIn(ctx context.Context, w write, none error, query queryRow) (store.Record, error) {
+	if err := s.durability.refusal(); err != nil {
+		return store.Record{}, err
+	}
 	if err := ctx.Err(); err != nil {
 		return store.Record{}, err
 	}
