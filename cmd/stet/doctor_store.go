@@ -81,7 +81,7 @@ func postgresSettings(ctx context.Context, at *storage, s *postgres.Store) []fin
 	} else {
 		found = append(found, ok("role", "primary"))
 	}
-	return append(found, connections(ctx, s, postgresOptions(at.options), settings["max_connections"]), idle(ctx, s, maxIdle), schema(ctx, s, postgresOptions(at.options)))
+	return append(found, connections(ctx, s, postgresOptions(at.options), settings["max_connections"]), idle(ctx, s, maxIdle), schema(ctx, s, postgresOptions(at.options)), rights(ctx, s, postgresOptions(at.options)))
 }
 
 // connections compares what a process may use with what the server has.

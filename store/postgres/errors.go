@@ -22,6 +22,8 @@ const (
 	codeDeadlock      = "40P01"
 	codeUnique        = "23505"
 	codeNoTable       = "42P01"
+	codeNoFunction    = "42883"
+	codeNoSchema      = "3F000"
 	codeNoStatement   = "26000"
 	codeStatementHere = "42P05"
 	codeForbidden     = "42501"
@@ -89,10 +91,11 @@ func explain(step string, err error) error {
 		what = "another transaction, or a heartbeat, has written to the same rows since this one began; try again, or at read committed: "
 	case codeReadOnly:
 		what = "the server or the session is read-only; connect to the primary: "
-	case codeNoTable:
-		what = "the tables are not there; call postgres.Migrate: "
+	case codeNoTable, codeNoFunction, codeNoSchema:
+		what = "the tables are not there; run 'stet migrate up', or call postgres.Migrate: "
 	case codeForbidden:
-		what = "the role needs SELECT, INSERT, UPDATE and DELETE on the table, and USAGE on its schema and sequence: "
+		what = "the role lacks a right; the owner of the tables grants it, with Options.Schema in place of stet: GRANT USAGE ON SCHEMA stet TO role; " +
+			"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA stet TO role; GRANT USAGE ON ALL SEQUENCES IN SCHEMA stet TO role: "
 	case codeAborted:
 		what = "a statement of the function failed, and the function went on; put a savepoint (tx.Begin) around a statement that may fail: "
 	case codeIdle:

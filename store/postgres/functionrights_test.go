@@ -83,3 +83,72 @@ func TestFunctionsThatWriteAreNotEverybodys(t *testing.T) {
 		t.Errorf("%d functions, %v; want %d", seen, err, len(functions))
 	}
 }
+
+func TestDefaultPrivilegesGiveNoRights(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	open(t, pool, Options{})
+	name, other := "anon_"+strings.ReplaceAll(fresh(), "-", ""), "app_"+strings.ReplaceAll(fresh(), "-", "")
+	anon, app := role(t, pool, name), role(t, pool, other)
+	execSQL(t, pool, "CREATE SCHEMA hosted; GRANT USAGE ON SCHEMA hosted TO "+name+", "+other)
+	for _, what := range []string{"FUNCTIONS", "TABLES", "SEQUENCES"} {
+		execSQL(t, pool, "ALTER DEFAULT PRIVILEGES IN SCHEMA hosted GRANT ALL ON "+what+" TO "+name)
+	}
+	for _, o := range []Options{{Schema: "hosted"}, {Schema: "hosted", Table: "it's \"ours\""}} {
+		s := open(t, pool, o)
+		n, err := newNames(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin, settle := pgx.Identifier{"hosted", "stet_begin"}.Sanitize(), pgx.Identifier{"hosted", "stet_settle"}.Sanitize()
+		if o.Table != "" {
+			begin, settle = pgx.Identifier{"hosted", o.Table + "_begin"}.Sanitize(), pgx.Identifier{"hosted", o.Table + "_settle"}.Sanitize()
+		}
+		for _, sql := range []string{"SELECT " + begin + "('victim', 'k')", "SELECT " + settle + "('x')", "SELECT count(*) FROM " + n.records, "UPDATE " + n.records + " SET body = 'x'",
+			"SELECT nextval(" + literal(n.fence) + ")", "SELECT count(*) FROM " + pgx.Identifier{"hosted", n.view}.Sanitize(), "DELETE FROM " + n.meta} {
+			if _, err := anon.Exec(t.Context(), sql); sqlState(err) != codeForbidden {
+				t.Errorf("%s, by a role of default privileges: %v", sql, err)
+			}
+		}
+		// What is granted since stays, also over another Migrate.
+		execSQL(t, pool, "GRANT EXECUTE ON FUNCTION "+begin+" TO "+other)
+		if err := Migrate(t.Context(), pool, o); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := app.Exec(t.Context(), "SELECT "+begin+"('shop', 'k')"); sqlState(err) == codeForbidden || err == nil {
+			t.Errorf("by a role with EXECUTE: %v; want ST003", err)
+		}
+		mustClaim(t, s, request("k"))
+	}
+}
+
+func TestMissingSchemaAndRightsSayWhatToDo(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	says := func(err error, want string) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v; want %q", err, want)
+		}
+	}
+	_, err := New(t.Context(), pool, Options{})
+	says(err, "stet migrate up")
+	open(t, pool, Options{})
+	name := "poor_" + strings.ReplaceAll(fresh(), "-", "")
+	poor := role(t, pool, name)
+	_, err = New(t.Context(), poor, Options{})
+	says(err, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA")
+	if sqlState(err) != codeForbidden {
+		t.Errorf("the server's error is not in %v", err)
+	}
+	execSQL(t, pool, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA stet TO "+name+"; GRANT USAGE ON ALL SEQUENCES IN SCHEMA stet TO "+name)
+	s, err := New(t.Context(), poor, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	mustClaim(t, s, request("k"))
+	execSQL(t, pool, "DROP TABLE stet.records CASCADE")
+	_, err = s.Claim(t.Context(), request("other"))
+	says(err, "stet migrate up")
+}

@@ -19,7 +19,7 @@ import (
 )
 
 // schemaVersion is the version of the tables that this code reads and writes.
-const schemaVersion = 5
+const schemaVersion = 6
 
 //go:embed migrations/*.sql
 var migrations embed.FS
@@ -77,6 +77,7 @@ func (n names) replacer() *strings.Replacer {
 	quoted := func(s string) string { return pgx.Identifier{s}.Sanitize() }
 	pairs := []string{
 		`'"` + defaultSchema + `"."` + defaultTable + `_fence"'`, literal(n.fence),
+		`'"` + defaultSchema + `"."operations"'`, literal(pgx.Identifier{n.schema, n.view}.Sanitize()),
 		`"` + defaultSchema + `"`, quoted(n.schema),
 		`'` + defaultSchema + `'`, literal(n.schema),
 		`$` + defaultSchema + `$`, fmt.Sprintf("$stet_%016x$", hash64("body", n.schema, n.table)), // in no name
@@ -92,15 +93,17 @@ func (n names) replacer() *strings.Replacer {
 		`"records_emitted"`, quoted(n.table + "_emitted"),
 		`'` + defaultTable + `'`, literal(n.table),
 	}
-	if n.table != defaultTable { // there may be several tables in a schema
-		for _, f := range functions {
-			pairs = append(pairs, `"stet_`+f+`"`, quoted(n.table+"_"+f))
+	for _, f := range functions {
+		name := "stet_" + f
+		if n.table != defaultTable { // there may be several tables in a schema
+			name = n.table + "_" + f
 		}
+		pairs = append(pairs, `"stet_`+f+`"`, quoted(name), `'"`+defaultSchema+`"."stet_`+f+`"'`, literal(pgx.Identifier{n.schema, name}.Sanitize()))
 	}
 	return strings.NewReplacer(pairs...)
 }
 
-// functions are those of migrations 4 and 5, without what their names begin with.
+// functions are those of migrations 4 to 6, without what their names begin with.
 var functions = []string{"begin", "claim", "digest", "emit", "fenced", "fields", "fingerprint", "head", "id", "number", "own", "part", "release", "settle", "sweep", "tell", "unsent", "unsettled"}
 
 // Migration is one step of the tables' history. Up and Down are plain SQL of
