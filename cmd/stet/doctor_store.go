@@ -94,7 +94,7 @@ func connections(ctx context.Context, s *postgres.Store, o postgres.Options, lim
 	if err := s.Pool().QueryRow(ctx, "SELECT count(*) FROM pg_stat_activity").Scan(&used); err != nil {
 		return bad("connections", err.Error(), "may this role read pg_stat_activity?")
 	}
-	own := 2*cmp.Or(o.Writers, 2) + cmp.Or(o.Readers, 2) + 14 // see postgres.New
+	own := 2*cmp.Or(o.Writers, 2) + cmp.Or(o.Readers, 2) + 14 + 1 // see postgres.New
 	each := int(s.Pool().Config().MaxConns) + own
 	if each*2 > most-used {
 		return bad("connections", fmt.Sprintf("%d of %d are in use, and a process takes up to %d", used, most, each),

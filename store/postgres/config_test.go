@@ -2,6 +2,10 @@ package postgres
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -81,5 +85,21 @@ func TestServicesCallbacksAndSettingsAreNotTheStores(t *testing.T) {
 	}
 	if n := called.n.Load(); n != 0 {
 		t.Errorf("%d calls of the service's callbacks", n)
+	}
+}
+
+func TestPageHasTheNumberOfConnections(t *testing.T) {
+	s := &Store{o: Options{Writers: defaultWriters, Readers: defaultReaders}}
+	config, err := pgxpool.ParseConfig("postgres://localhost/x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	most := s.ownConfig(config).MaxConns
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "capacity.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("at most %d with the defaults of `postgres.Options`, %d while", most-maxLate, most); !strings.Contains(string(page), want) {
+		t.Errorf("docs/capacity.md does not say %q", want)
 	}
 }
