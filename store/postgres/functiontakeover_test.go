@@ -1,0 +1,66 @@
+package postgres
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// TestBeginDoesNotTakeOverARecordThatChangedSince: while stet_begin waits for the record's row,
+// another claim takes the released operation, for another request, and releases it again.
+func TestBeginDoesNotTakeOverARecordThatChangedSince(t *testing.T) {
+	t.Parallel()
+	s := open(t, nil, Options{})
+	tx := beginTx(t, s)
+	begun := mustBegin(t, tx, opOf("k", "a"), "run")
+	if _, err := tx.Exec(t.Context(), "SELECT stet.stet_release($1)", begun.Claim); err != nil {
+		t.Fatal(err)
+	}
+	mustCommit(t, tx)
+	other, print := beginTx(t, s), opOf("k", "b").Fingerprint
+	if _, err := other.Exec(t.Context(), "UPDATE stet.records SET fence = nextval('stet.records_fence'), fingerprint = $2 WHERE id = $1", idOf("k"), print[:]); err != nil {
+		t.Fatal(err)
+	}
+	answer := make(chan string, 1)
+	again := beginTx(t, s)
+	go func() {
+		got, err := sqlBegin(context.Background(), again, opOf("k", "a"))
+		if err != nil {
+			got.Action = err.Error()
+		}
+		answer <- got.Action
+	}()
+	eventually(t, "stet_begin waits for the row", func() bool {
+		var n int
+		err := s.Pool().QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()").Scan(&n)
+		return err == nil && n == 1
+	})
+	mustCommit(t, other)
+	if got := <-answer; got != "mismatch" {
+		t.Errorf("stet_begin: %q; want mismatch", got)
+	}
+}
+
+// TestBeginDoesNotWaitForALateSettle: the claim of a service behind the sidecar has lapsed, and
+// is being settled in a transaction that has not ended.
+func TestBeginDoesNotWaitForALateSettle(t *testing.T) {
+	t.Parallel()
+	s := open(t, nil, Options{})
+	req := request("k")
+	req.ID, req.Fingerprint = [32]byte(idOf("k")), opOf("", "a").Fingerprint
+	mustClaim(t, s, req)
+	execSQL(t, s.Pool(), "UPDATE stet.records SET lease_until = now() - interval '1 second', outside = owner")
+	late := beginTx(t, s)
+	if _, err := late.Exec(t.Context(), "SELECT FROM stet.records FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	tx := beginTx(t, s)
+	if got, err := sqlBegin(ctx, tx, opOf("k", "a")); err != nil || got.Action != "in_flight" {
+		t.Errorf("stet_begin meanwhile: %q, %v; want in_flight at once", got.Action, err)
+	}
+	mustCommit(t, tx)
+	mustCommit(t, late) // which wrote nothing
+	mustBegin(t, beginTx(t, s), opOf("k", "a"), "run")
+}
