@@ -295,12 +295,14 @@ func (n names) check(ctx context.Context, q rowQuerier) error {
 }
 
 // checkFences refuses a sequence that is behind the fences of records: logical replication
-// copies rows and no sequences, and a claim with an old fence would fail. It looks at some
-// records only, as there may be many.
+// copies rows and no sequences, and a claim with an old fence would fail. It looks at the
+// newest records that an index finds, and at some others.
 func (n names) checkFences(ctx context.Context, q rowQuerier) error {
 	var last, greatest int64
-	err := q.QueryRow(ctx, "SELECT coalesce(pg_sequence_last_value("+literal(n.fence)+"::regclass), 0), coalesce((SELECT max(fence) FROM (SELECT fence FROM "+
-		n.records+" LIMIT 1000) AS sample), 0)").Scan(&last, &greatest)
+	sample := fmt.Sprintf(`greatest((SELECT max(fence) FROM (SELECT fence FROM %[1]s LIMIT 1000) AS first),
+		(SELECT max(fence) FROM (SELECT fence FROM %[1]s WHERE due_at IS NOT NULL ORDER BY due_at DESC LIMIT 1000) AS newest),
+		(SELECT max(fence) FROM %[1]s WHERE expires_at IS NULL AND state = 1))`, n.records)
+	err := q.QueryRow(ctx, "SELECT coalesce(pg_sequence_last_value("+literal(n.fence)+"::regclass), 0), coalesce("+sample+", 0)").Scan(&last, &greatest)
 	if err == nil && last == 0 && greatest > 0 { // never drawn from, perhaps since RESTART WITH
 		if err = q.QueryRow(ctx, "SELECT last_value - 1 FROM "+n.fence).Scan(&last); sqlState(err) == "42501" {
 			return nil // a role that may only draw from it cannot tell
