@@ -280,21 +280,6 @@ func TestPolicyDecidesWhatNobodyKnows(t *testing.T) {
 	decides("verify", false, states{store.Unknown, store.Unknown, store.Completed})
 }
 
-func TestStepInDoubtIsNotTakenOver(t *testing.T) {
-	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.MayRunAgain()}}, func(t *testing.T, b *bench) {
-		id := b.accepted("a", "")
-		run, err := b.engine.Take(ctx, stet.Item{ID: id, Name: "ship"})
-		must(t, err)
-		_, err = stet.StepOnce(run.Context(), "charge", func(context.Context) (int, error) { return 0, errors.New("no answer") })
-		if stet.KindOf(err) != stet.KindUnknown {
-			t.Error(err)
-		}
-		must(t, run.Park(ctx))
-		b.pass(reconcile.Options{})
-		b.is(id, store.Unknown)
-	})
-}
-
 func TestStoredTimeoutIsWhatAStaleFailureIs(t *testing.T) {
 	inMemory(t, stet.Options{Policy: stet.Policy{Stale: stet.ItHappened(stet.Outcome{Failed: true})}}, func(t *testing.T, b *bench) {
 		b.parked("a", "")
