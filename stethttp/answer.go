@@ -95,7 +95,7 @@ func (c *call) inPlaceOf(rw *capture, undone bool) *condition {
 		if undone {
 			return &responseTooLarge
 		}
-		return &responseTooLargeKept
+		return &outcomeUnknown
 	default:
 		return nil
 	}

@@ -416,10 +416,14 @@ func TestResponseThatTheConnectionEndsIsHeldBack(t *testing.T) {
 			if c.size > 0 && (r.err != nil || r.status != 200 || len(r.body) != c.size) {
 				t.Errorf("%d, %d bytes, %v", r.status, len(r.body), r.err)
 			} else if c.size == 0 {
-				wantProblem(t, r, 500, "response-too-large")
+				wantProblem(t, r, 410, "result-expired")
 			}
-			if again := s.raw(second, false); again.name() != c.again || c.again == "" && !again.replayed() {
+			again := s.raw(second, false)
+			if again.name() != c.again || c.again == "" && !again.replayed() {
 				t.Errorf("again: %d %q", again.status, again.body)
+			}
+			if c.size == 0 && again.body != r.body {
+				t.Errorf("first %q, then %q", r.body, again.body)
 			}
 			s.wantRuns(2)
 		})

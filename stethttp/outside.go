@@ -65,10 +65,10 @@ func (c *call) tryOutside(run *stet.Lease, more bool) (again bool) {
 	})
 	whole := run.Declared() != stet.MayHaveExecuted && !rw.missing && !rw.past && !rw.invalid
 	switch {
-	case err == nil && out.Gone && whole && rw.status < http.StatusInternalServerError:
+	case err == nil && out.Gone && whole && !rw.over && rw.status < http.StatusInternalServerError:
 		c.send(rw, false)
 	case err == nil && out.Gone:
-		c.refuse(&stet.Error{Kind: stet.KindExpired, Execution: stet.Executed})
+		c.refuse(out.Decode(nil))
 	case err == nil && unsendable(out) != nil:
 		c.refuse(unsendable(out))
 	case err == nil:

@@ -1,9 +1,9 @@
 package stethttp_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -158,19 +158,37 @@ func TestServiceIsTriedNoMoreOftenThanAllowed(t *testing.T) {
 	}
 }
 
-// The answer to the first request counts where the outcome was settled without it.
-func TestFirstAnswerOfWhatIsNotKeptIsPassedOn(t *testing.T) {
-	s := startOutside(t, 0, func(st store.Store, w http.ResponseWriter, r *http.Request) {
+// settlesGone settles an operation without a result, and answers with n bytes.
+func settlesGone(t *testing.T, state store.State, n int) func(store.Store, http.ResponseWriter, *http.Request) {
+	return func(st store.Store, w http.ResponseWriter, r *http.Request) {
 		c, err := store.ParseClaim(r.Header.Get(stethttp.HeaderClaim))
 		if err == nil {
-			err = st.Settle(r.Context(), c, store.Settlement{State: store.Completed, Gone: true}, store.Retention{Result: time.Hour, Tombstone: time.Hour})
+			err = st.Settle(r.Context(), c, store.Settlement{State: state, Gone: true}, store.Retention{Result: time.Hour, Tombstone: time.Hour})
 		}
 		if err != nil {
 			t.Error(err)
 		}
-		w.WriteHeader(200)
-		_, _ = fmt.Fprint(w, "large")
-	})
-	wantReply(t, s.post("k", "{}"), 200, "large", false)
+		_, _ = w.Write(bytes.Repeat([]byte("x"), n))
+	}
+}
+
+// The response to the first request counts if the outcome was settled without one.
+func TestFirstAnswerOfWhatIsNotKeptIsPassedOn(t *testing.T) {
+	s := startOutside(t, 0, settlesGone(t, store.Completed, 5))
+	wantReply(t, s.post("k", "{}"), 200, "xxxxx", false)
 	wantProblem(t, s.post("k", "{}"), 410, "result-expired")
+}
+
+func TestResponseTooLargeToSendIsSaidAsItsReplay(t *testing.T) {
+	for state, execution := range map[store.State]string{store.Completed: "executed", store.Failed: "may have executed"} {
+		s := startOutside(t, 0, settlesGone(t, state, 17<<20))
+		first := s.post("k", "{}")
+		wantProblem(t, first, 410, "result-expired")
+		if said := first.problem().Execution; said != execution {
+			t.Errorf("%v: execution %q, want %q", state, said, execution)
+		}
+		if retry := s.post("k", "{}"); retry.status != first.status || retry.body != first.body {
+			t.Errorf("first %d %q, then %d %q", first.status, first.body, retry.status, retry.body)
+		}
+	}
 }

@@ -74,8 +74,6 @@ var (
 		"The operation ended without a response. It may have been executed, and does not run again until its outcome is known.", true, stet.MayHaveExecuted}
 	responseMissingUndone = condition{"response-missing", 500, "Response missing",
 		"The operation ended without a response. It had no effect.", true, stet.NotExecuted}
-	responseTooLargeKept = condition{"response-too-large", 500, "Response too large",
-		"The operation has ended, and its response is too large to send to this client. It may have been executed, and does not run again.", false, stet.MayHaveExecuted}
 	responseTooLarge = condition{"response-too-large", 500, "Response too large",
 		"The response is too large to hold until the commit, so the operation was rolled back.", false, stet.NotExecuted}
 	transactionAborted = condition{"transaction-aborted", 500, "Transaction aborted",

@@ -348,6 +348,8 @@ func (c *call) run(run *stet.Lease, rw *capture) {
 	switch {
 	case stet.KindOf(err) == stet.KindRetryable:
 		c.sendReleased(rw, stet.ExecutionOf(err) == stet.NotExecuted)
+	case err == nil && out.Gone && rw.over && rw.held && rw.retract():
+		c.refuse(out.Decode(nil))
 	case err == nil:
 		c.expires, c.reason = expiry(run.ForgottenAt), out.Reason
 		c.send(rw, false)

@@ -23,8 +23,8 @@
 // cut connection would look like the end of the response (HTTP/1.0, "Transfer-Encoding:
 // identity"), and for responses without a body. A response that is larger than the
 // policy's MaxResult reaches the first caller whole, and leaves a tombstone that
-// answers retries with 410; where it must be held back because its length was not
-// declared, one of more than 16 MiB is answered with 500 (response-too-large). Hijack
+// answers retries with 410 (result-expired). If it must be held back because its length
+// was not declared, and is larger than 16 MiB, the first caller gets the same 410. Hijack
 // is refused: see Options.Skip.
 //
 // A client is cut off if it reads nothing of a stream for 30 seconds, or makes the
