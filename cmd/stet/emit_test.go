@@ -102,9 +102,9 @@ func emitStores(t *testing.T) map[string]func() string {
 // all the same, under the same ID, and the payment is made once.
 func TestSidecarThatDiesAfterTheOutcomeLosesNoMessage(t *testing.T) {
 	for name, open := range emitStores(t) {
-		s := openSender(t, open(), "paid")
 		for _, point := range []fault.Point{fault.SettleAfter, fault.ResponseBefore, fault.RelayBefore, fault.RelaySent, fault.RelayAfter} {
 			t.Run(name+"/"+string(point), func(t *testing.T) {
+				s := openSender(t, open(), "paid") // a message of another point would end the sidecar early
 				key := string(point)
 				t.Setenv(dieEnv, key)
 				dying := s.start(t, "{by: '"+s.hook.URL+"'}")

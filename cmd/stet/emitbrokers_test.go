@@ -189,15 +189,15 @@ func TestConsumerEmitsWhatItsServiceAnswers(t *testing.T) {
 
 // What a service emits by SQL leaves with what it settles, wherever the sidecar dies.
 func TestSidecarThatDiesLosesNoMessageThatWasEmittedBySQL(t *testing.T) {
-	url := rig.Postgres(t).Database(t)
-	b := openTill(t, url, "")
-	s := openSender(t, url)
-	s.Server = b.Server
-	start := func(t *testing.T) *instance {
-		return s.startWith(t, "settles: service, lease: 500ms", "{by: '"+s.hook.URL+"'}")
-	}
 	for _, point := range []fault.Point{fault.HandlerBefore, fault.HandlerAfter, fault.ResponseBefore, fault.RelayBefore, fault.RelaySent, fault.RelayAfter} {
 		t.Run(string(point), func(t *testing.T) {
+			url := rig.Postgres(t).Database(t) // a message of another point would end the sidecar early
+			b := openTill(t, url, "")
+			s := openSender(t, url)
+			s.Server = b.Server
+			start := func() *instance {
+				return s.startWith(t, "settles: service, lease: 500ms", "{by: '"+s.hook.URL+"'}")
+			}
 			key := string(point)
 			b.does(key, func(w http.ResponseWriter, r *http.Request, n int) error {
 				return pgx.BeginFunc(context.Background(), b.own, func(tx pgx.Tx) error {
@@ -210,7 +210,7 @@ func TestSidecarThatDiesLosesNoMessageThatWasEmittedBySQL(t *testing.T) {
 				})
 			})
 			t.Setenv(dieEnv, key)
-			dying := start(t)
+			dying := start()
 			pay(t, dying.url, key)
 			select {
 			case <-dying.done:
@@ -218,7 +218,7 @@ func TestSidecarThatDiesLosesNoMessageThatWasEmittedBySQL(t *testing.T) {
 				t.Fatal("the sidecar does not pass this point")
 			}
 			t.Setenv(dieEnv, "")
-			b.paid(t, start(t), key)
+			b.paid(t, start(), key)
 			stettest.Eventually(t, "the message arrives", func() bool { return s.times(key, 0) > 0 })
 		})
 	}
