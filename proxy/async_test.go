@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/proxy"
 	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
@@ -383,6 +384,7 @@ func TestOperationsGoOnOverAReload(t *testing.T) {
 	yaml := orders(s.URL, ", concurrency: 1", "")
 	f := startAsync(t, memory.New(memory.Options{}), yaml)
 	f.post("first", "{}")
+	stettest.Eventually(t, "the first is running", func() bool { return s.count("first") == 1 }) // else the next worker runs it
 	f.post("second", "{}")
 	c, err := proxy.Parse("stet.yaml", strings.NewReader(scoped(strings.Replace(yaml, "20ms", "30ms", 1))), func(string) (string, bool) { return "", false })
 	if err == nil {
