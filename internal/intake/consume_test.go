@@ -273,7 +273,10 @@ func TestEventsOfABatchAreOperationsOfTheirOwn(t *testing.T) {
 // With max_attempts 1 any attempt that counts is the last one.
 func TestServiceThatIsDownCostsNoAttemptAndNoMessage(t *testing.T) {
 	all(t, func(t *testing.T, b broker) {
-		s := newService(t, nil)
+		s := newService(t, func(w http.ResponseWriter, _ asked, _ int) {
+			w.Header().Set("Connection", "close") // a request on a connection that the server has closed is unknown
+			w.WriteHeader(http.StatusNoContent)
+		})
 		p := consume(t, b, s, memory.New(memory.Options{}), "max_attempts: 1, concurrency: 4")
 		const rounds, n = 3, 12
 		for round := range rounds { // no request is on its way when it goes down, which would be unknown
