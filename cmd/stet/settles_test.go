@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/stet-go/stet/internal/fault"
 	"github.com/stet-go/stet/internal/rig"
+	"github.com/stet-go/stet/internal/stettest"
 )
 
 // till is a service that settles, and its database. Its ledger has no unique
@@ -215,27 +217,36 @@ func TestServiceThatIsPausedBeforeItsCommitIsInFlight(t *testing.T) {
 	b := openTill(t, rig.Postgres(t).Database(t), "")
 	p := b.start(t, "lease: 300ms, timeout: 400ms")
 	for key, commits := range map[string]bool{"commits": true, "rolls-back": false} {
-		resume, ended := make(chan struct{}), make(chan error, 1)
+		resume, ended, settled := make(chan struct{}), make(chan error, 1), new(atomic.Bool)
 		b.does(key, func(_ http.ResponseWriter, r *http.Request, n int) error {
-			if n > 1 {
+			if settled.Load() {
 				return b.pay(r, n, nil, nil)
 			}
-			ctx, cancel := context.WithCancel(context.Background())
-			defer cancel()
-			err := pgx.BeginFunc(ctx, b.own, func(tx pgx.Tx) error {
-				_, err := tx.Exec(ctx, "INSERT INTO ledger VALUES ($1)", key)
-				if err == nil {
-					_, err = tx.Exec(ctx, "SELECT stet.stet_settle($1, 201, NULL, 'text/plain', 'paid by the first')", r.Header.Get("Stet-Claim"))
+			first := false // to settle
+			err := pgx.BeginFunc(context.Background(), b.own, func(tx pgx.Tx) error {
+				const sql = "WITH paid AS (INSERT INTO ledger VALUES ($1)) SELECT stet.stet_settle($2, 201, NULL, 'text/plain', 'paid by the first')"
+				if _, err := tx.Exec(context.Background(), sql, key, r.Header.Get("Stet-Claim")); err != nil {
+					return err
 				}
+				settled.Store(true)
+				first = true
 				if <-resume; !commits {
-					return errors.Join(err, errors.New("rolled back"))
+					return errors.New("rolled back")
 				}
-				return err
+				return nil
 			})
-			ended <- err
+			if first {
+				ended <- err
+			}
 			return err
 		})
-		wantAnswer(t, p, key, 409, "#in-flight")
+		stettest.Eventually(t, "a try that settles in time", func() bool {
+			status, body, _ := pay(t, p.url, key)
+			if status != 409 && status != 503 {
+				t.Fatalf("%s: %d %s", key, status, body)
+			}
+			return settled.Load()
+		})
 		time.Sleep(400 * time.Millisecond) // the lease has run out, too
 		began := time.Now()
 		for range 3 {
