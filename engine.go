@@ -133,10 +133,10 @@ func (e *Engine) background(f func(context.Context)) bool {
 
 func (e *Engine) observe(ctx context.Context, ev observe.Event) {
 	e.bells.ring(ev)
-	e.errors.write(ctx, cmp.Or(e.o.ErrorLog, slog.Default()), ev)
 	if e.o.Observer != nil {
 		e.o.Observer.Observe(ctx, ev)
 	}
+	e.errors.write(ctx, cmp.Or(e.o.ErrorLog, slog.Default()), ev)
 }
 
 // Store returns the store that New was given.

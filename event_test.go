@@ -87,11 +87,13 @@ func TestObserverIsToldWhatHappens(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-run.Context().Done()
+		synctest.Wait() // the event comes after the end of the context
 		_ = run.Settle(t.Context(), stet.Outcome{})
 		expect("lost", "claimed lease_lost fenced")
 
 		slow := begin(t, e, stet.Op{Scope: "s", Key: "slow"})
 		<-slow.Context().Done()
+		synctest.Wait()
 		_ = slow.Settle(t.Context(), stet.Outcome{})
 		expect("out of time", "claimed timed_out settled")
 
