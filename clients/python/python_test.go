@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -204,7 +205,10 @@ func TestGoAndPythonShareOneKey(t *testing.T) {
 			if first.status != http.StatusCreated || again != first || first.location == "" {
 				t.Errorf("%s, %s: first %+v\nagain %+v", flavour, way.name, first, again)
 			}
-			if a, b := send(t, ours, `{"amount": 7}`, key), send(t, theirs, `{"amount": 7}`, key); a != b || a.problem != "mismatch" {
+			a, b := send(t, ours, `{"amount": 7}`, key), send(t, theirs, `{"amount": 7}`, key)
+			// Go's detail also says which part differs: stet_begin does not return the name of what is stored.
+			a.body = regexp.MustCompile(` It was of an operation with [^"]*?differs\.`).ReplaceAllString(a.body, "")
+			if a != b || a.problem != "mismatch" {
 				t.Errorf("%s: another request gets of Go %+v\nof Python %+v", flavour, a, b)
 			}
 		}

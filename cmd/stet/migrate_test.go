@@ -239,7 +239,7 @@ func TestShownSQLChangesNothingAndIsWhatIsDone(t *testing.T) {
 	if out := must(t, "migrate", "up", "--show-sql", "--store-schema", "x"); !strings.Contains(out, `CREATE TABLE "x"."records" (`) {
 		t.Errorf("up without a database: %q", out)
 	}
-	if out := must(t, "migrate", "down", "--show-sql", "--store-table", "y"); !strings.Contains(out, `"stet"."y_emit"`) {
+	if out := must(t, "migrate", "down", "--show-sql", "--store-table", "y"); !strings.Contains(out, `"stet"."y_schema"`) {
 		t.Errorf("down without a database: %q", out)
 	}
 }
