@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 PROBLEM_BASE = "https://github.com/stet-go/stet/blob/main/docs/problems.md#"
@@ -71,6 +72,8 @@ FAILED_EXPIRED = Problem("result-expired", 410, "Result no longer kept",
 RESULT_UNREADABLE = Problem("result-unreadable", 500, "Stored result unreadable",
                             "The operation has ended, and may have been executed. Its stored result cannot be read. It does not run again.",
                             False, _MAY)
+CODING_NOT_ACCEPTABLE = Problem("coding-not-acceptable", 406, "Content coding not acceptable",
+                                "The operation was executed before. Its response has a content coding that Accept-Encoding excludes.", False, _DONE)
 STORE_UNAVAILABLE = Problem("store-unavailable", 503, "Idempotency store unavailable",
                             "Nothing was executed, because it could not have been recorded.", True, _NOT)
 OPERATION_FAILED = Problem("operation-failed", 500, "Operation failed",
@@ -83,3 +86,20 @@ NOT_SETTLED = Problem("not-settled", 500, "Not settled",
                       "The service has executed the operation, and has recorded no outcome of it in the same transaction. It does not run again.",
                       False, _MAY)
 MISCONFIGURED = Problem("misconfigured", 500, "Idempotency misconfigured", "The server could not begin the operation.", False, _NOT)
+
+
+def accepts(headers: Sequence[tuple[bytes, bytes]], codings: list[str]) -> bool:
+    """Does a request with these header fields accept a response with these codings (RFC 9110, section 12.5.3)?"""
+    accept = [value.decode("latin-1") for name, value in headers if name.lower() == b"accept-encoding"]
+    if not accept:
+        return True
+    weights: dict[str, bool] = {}
+    for element in ",".join(accept).lower().split(","):
+        coding, *parameters = (part.strip() for part in element.split(";"))
+        weight = next((p[2:] for p in parameters if p.startswith("q=")), "1")
+        try:
+            weights.setdefault(coding, float(weight) > 0)
+        except ValueError:
+            weights.setdefault(coding, False)
+    wanted = [coding.strip() for coding in ",".join(codings).lower().split(",")]
+    return all(coding in ("", "identity") or weights.get(coding, weights.get("*", False)) for coding in wanted)

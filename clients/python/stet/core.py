@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from . import answer as problems
-from .answer import PROBLEM_BASE, Answer, Problem
+from .answer import PROBLEM_BASE, Answer, Problem, accepts
 from .fingerprint import Fields, request_fingerprint
 from .handle import Handle
 from .key import KeyFlaw, parse_key
@@ -153,6 +153,8 @@ class Guard:
         print_ = request_fingerprint(method, target, headers, body, self.options.canonical)
         begun = await self.begin((scope, key, print_, self.options.namespace, label(self.options.class_), label(name), ""))
         if isinstance(begun, Answer):
+            if not accepts(headers, begun.values("Content-Encoding")):
+                return self.problem(problems.CODING_NOT_ACCEPTABLE)
             return _of_origin(begun, headers)
         begun.name = name
         return begun
@@ -340,6 +342,12 @@ class Alone(Run):
     def __init__(self, guard: Guard, transaction: Transaction, arguments: tuple[Any, ...], begun: Begun) -> None:
         super().__init__(guard, transaction, begun.claim)
         self._arguments, self._fence = arguments, begun.fence
+
+    async def settle(self, answer: Answer) -> None:
+        if answer.values("Content-Encoding"):
+            self.guard.log_once(f"{self.name or 'a handler'} has a Content-Encoding that is stored with its response, so a retry that does not "
+                                "accept it is refused with 406: compress in front of the handler, or in front of the service", logging.WARNING)
+        await super().settle(answer)
 
     async def refuse(self, answer: Answer) -> Answer:
         again = await self.guard.begin(self._arguments)

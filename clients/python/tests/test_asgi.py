@@ -65,11 +65,11 @@ class Transaction:
 
 
 async def send(app: Any, path: str = "/pay", method: str = "POST", body: bytes = b"{}", key: str | None = "k", more: bool = False,
-               database: Database | None = None, claim: str | None = None, origin: str = "", account: str = "") -> list[Any]:
+               database: Database | None = None, claim: str | None = None, origin: str = "", account: str = "", coding: str | None = None) -> list[Any]:
     """The messages of the answer."""
     headers = [(b"content-type", b"application/json")] + ([(b"idempotency-key", key.encode())] if key else []) \
         + ([(b"stet-claim", claim.encode())] if claim else []) + ([(b"origin", origin.encode())] if origin else []) \
-        + ([(b"x-account", account.encode())] if account else [])
+        + ([(b"x-account", account.encode())] if account else []) + ([(b"accept-encoding", coding.encode())] if coding is not None else [])
     scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "path": path, "raw_path": path.encode(),
              "query_string": b"", "headers": headers, "scheme": "http", "server": ("t", 80), "client": ("c", 1), "root_path": ""}
     incoming = [{"type": "http.request", "body": body, "more_body": more}, {"type": "http.disconnect"}]

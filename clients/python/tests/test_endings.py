@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fastapi import BackgroundTasks, Depends, FastAPI, HTTPException, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
@@ -262,6 +262,34 @@ class Replays(unittest.IsolatedAsyncioTestCase):
             fields = dict((await send(app, origin="https://b.example"))[0]["headers"])
             self.assertEqual(fields[b"cache-control"].decode(), want)
             self.assertNotIn(b"access-control-allow-origin", fields)
+
+    async def test_a_stored_content_coding_is_replayed_to_requests_that_accept_it_only(self) -> None:
+        for coding, status in ((None, 201), ("gzip", 201), ("br, *", 201), ("GZIP;q=0.5", 201), ("br", 406), ("gzip;q=0", 406), ("", 406), ("*;q=0, identity", 406)):
+            database = Database(("replay", None, "completed", 201, '{"Content-Encoding": ["gzip"]}', "text/plain", b"paid", 1))
+            app, idempotent = service(database)
+
+            @app.post("/pay")
+            @idempotent
+            async def pay() -> str:
+                return "never"
+
+            messages = await send(app, coding=coding)
+            self.assertEqual(messages[0]["status"], status, coding)
+            if status == 406:
+                self.assertEqual(problem(messages), (406, "coding-not-acceptable"))
+
+    async def test_a_stored_content_coding_is_logged_once(self) -> None:
+        app, idempotent = service(Database(RUN, RUN))
+
+        @app.post("/pay")
+        @idempotent
+        async def pay() -> Response:
+            return Response(b"packed", headers={"Content-Encoding": "gzip"})
+
+        with self.assertLogs("stet", "WARNING") as logs:
+            for key in ("a", "b"):
+                await send(app, key=key)
+        self.assertEqual(sum("Content-Encoding" in line for line in logs.output), 1)
 
 
 if __name__ == "__main__":
