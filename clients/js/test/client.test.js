@@ -45,7 +45,7 @@ for (const [what, answer, want] of [
   ['a replayed problem that could be retried', problem(503, true, 'not executed', { 'Idempotent-Replayed': 'true' }), { verdict: 'not-executed', settled: true, reason: 'outcome', attempts: 1 }],
   ['a 429 that stands', reply(429, { 'Idempotency-Execution': 'executed' }), { verdict: 'executed', settled: true, reason: 'outcome', attempts: 1 }],
   ['a problem passed on of another operation', problem(409, true, 'not executed', { 'Idempotency-Execution': 'executed' }), { verdict: 'executed', settled: true, reason: 'outcome', attempts: 1 }],
-  ['a 429 that passes on what was not executed', reply(429, { 'Idempotent-Replayed': 'true', 'Idempotency-Execution': 'not executed' }), { verdict: 'executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['a replay of a refusal without effect', reply(409, { 'Idempotent-Replayed': 'true', 'Idempotency-Execution': 'not executed' }), { verdict: 'not-executed', settled: true, reason: 'outcome', attempts: 1 }],
   ['mismatch', problem(422, false, 'not executed'), { verdict: 'not-executed', settled: false, reason: 'refused', attempts: 1 }],
   ['in-flight', problem(409, true, 'may have executed'), { verdict: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
   ['outcome-unknown', problem(504, true, 'may have executed'), { verdict: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],

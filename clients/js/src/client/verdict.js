@@ -49,12 +49,11 @@ export function judge({ status, headers, body, redirected = false }, replayedHea
   return verdict;
 }
 
-// What Idempotency-Execution says of an answer that stands, and that by itself says that nothing was
-// executed: it counts more than the problem document, which may have been passed on of
-// another operation. That nothing was executed is not believed: that may have been passed on, too.
+// What Idempotency-Execution says. It counts more than the problem document, which may have been
+// passed on of another operation.
 function toldBy(headers) {
   const says = headers.get('Idempotency-Execution');
-  return says !== 'not executed' && Object.hasOwn(said, says) ? said[says] : undefined;
+  return Object.hasOwn(said, says) ? said[says] : undefined;
 }
 
 /** The request itself is wrong, and would be the same again. */
