@@ -3,6 +3,7 @@ package postgres
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/stettest"
@@ -109,6 +111,29 @@ func TestFaultOfTheHandlerIsNoOutageOfTheStore(t *testing.T) {
 			if seen[observe.Aborted] != 1 || seen[observe.StoreFailed] != 0 || !strings.Contains(log.String(), "transaction was rolled back") || strings.Contains(log.String(), "secret-key") {
 				t.Errorf("events %v, log %s", seen, log.String())
 			}
+		})
+	}
+}
+
+func TestTransactionOverSQLThatItsFunctionSpoiledIsAborted(t *testing.T) {
+	for name, statement := range map[string]string{
+		"ignored error":        "SELECT 1/0",
+		"deferred foreign key": "INSERT INTO lines VALUES ('no such order')",
+		"deferred trigger":     "INSERT INTO watched VALUES (1)",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := faulty(t)
+			db := stdlib.OpenDBFromPool(s.Pool())
+			defer db.Close()
+			over := OverSQL(s, func(ctx context.Context) (*sql.Tx, error) { return db.BeginTx(ctx, nil) })
+			_, err := over.RunTx(t.Context(), request("k"), keep, func(ctx context.Context, tx *sql.Tx, _ store.Record) (store.Settlement, error) {
+				_, _ = tx.ExecContext(ctx, statement)
+				return completed("charged"), nil
+			})
+			if _, ok := errors.AsType[*store.AbortedError](err); !ok || errors.Is(err, store.ErrUnknown) {
+				t.Errorf("RunTx: %v", err)
+			}
+			nothing(t, s, "k")
 		})
 	}
 }

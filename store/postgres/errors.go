@@ -85,8 +85,8 @@ func explain(step string, err error) error {
 	if err == nil {
 		return nil
 	}
-	what := ""
-	switch sqlState(err) {
+	what, code := "", codeOf(err)
+	switch code {
 	case codeSerialization:
 		what = "another transaction, or a heartbeat, has written to the same rows since this one began; try again, or at read committed: "
 	case codeReadOnly:
@@ -112,7 +112,7 @@ func explain(step string, err error) error {
 		what = "prepared statements do not survive between transactions here; set Options.PgBouncer: "
 	}
 	err = fmt.Errorf("postgres: %s: %s%w", step, what, err)
-	if strings.HasPrefix(sqlState(err), "25P") {
+	if strings.HasPrefix(code, "25P") {
 		return &store.AbortedError{Cause: err}
 	}
 	return err
@@ -122,7 +122,7 @@ func explain(step string, err error) error {
 // that is deferred to the COMMIT is the function's, and so is a ROLLBACK in place of it.
 func uncommitted(err error) error {
 	said := fmt.Errorf("%w (nothing was committed)", explain("commit", err))
-	switch code := sqlState(err); {
+	switch code := codeOf(err); {
 	case strings.HasPrefix(code, "23"), strings.HasPrefix(code, "P0"), errors.Is(err, pgx.ErrTxCommitRollback):
 		return &store.AbortedError{Cause: said}
 	}

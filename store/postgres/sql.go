@@ -275,7 +275,7 @@ func (t *transaction) leaveSQL(ctx context.Context, tx *begun, rec store.Record,
 	case err == nil:
 		return settled(rec, e, at), nil
 	case codeOf(err) != "" && answered(err):
-		return rec, fmt.Errorf("%w (nothing was committed)", explain("commit", err))
+		return rec, uncommitted(err)
 	}
 	tx.rollback()
 	return t.lookUp(rec, err, 0)
