@@ -140,7 +140,7 @@ export async function serve({ options, operation, req, res, before, handler, ans
   const capture = new Capture(res, options.sidecar ? {} : before);
   running.set(req, tx);
   try {
-    await run(capture, tx, handler, options.timeout);
+    await run(capture, tx, handler, options);
   } catch (error) {
     running.delete(req);
     if (error === overdue || error === destroyed) {
@@ -261,13 +261,22 @@ function outcomeOf(response, maxResult) {
 }
 
 const overdue = new Error('stet: the handler has not ended its response in time');
+const longWait = 1000; // milliseconds after which the pool is looked at
+
+// crowded logs once that handlers run while callers wait for a connection of a pool that has no free one.
+function crowded(options) {
+  if (options.pool.waitingCount > 0 && options.pool.idleCount === 0) {
+    logOnce(options, 'a handler has run for a second while callers wait for a connection of the pool: a handler that takes a second connection waits for itself; give that code the handler\'s client');
+  }
+}
 
 // run calls the handler, and waits for the end of its response.
-async function run(capture, tx, handler, timeout) {
+async function run(capture, tx, handler, options) {
   let timer;
   const late = new Promise((_, reject) => {
-    timer = setTimeout(reject, timeout, overdue);
+    timer = setTimeout(reject, options.timeout, overdue);
   });
+  const look = setTimeout(crowded, longWait, options);
   const called = (async () => handler(tx.client))();
   const failed = new Promise((_, reject) => called.catch(reject));
   failed.catch((error) => {
@@ -280,6 +289,7 @@ async function run(capture, tx, handler, timeout) {
     await Promise.race([new Promise(setImmediate), failed]);
   } finally {
     clearTimeout(timer);
+    clearTimeout(look);
   }
 }
 

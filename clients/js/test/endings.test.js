@@ -145,6 +145,22 @@ for (const framework of [...frameworks, 'express4']) describe(framework, () => {
     assert.match(logged[0], /callers wait for a connection of the pool/);
   });
 
+  it('a handler that waits for a second connection is logged after a second, long before its timeout', { timeout: 30_000 }, async (t) => {
+    const pool = new pg.Pool({ connectionString: process.env.STET_DATABASE, max: 1 });
+    t.after(() => pool.end());
+    const { url, logged } = await serve(t, async (request) => {
+      await charge({ ...request, reply: () => {} });
+      const second = await pool.connect();
+      second.release();
+    }, { pool, timeout: 4000 });
+    const began = Date.now();
+    const answered = post(url, { key: randomUUID() });
+    while (logged.length === 0 && Date.now() - began < 3500) await new Promise((done) => setTimeout(done, 20));
+    assert.match(logged[0] ?? '', /has run for a second while callers wait for a connection of the pool/);
+    assert.equal((await answered).status, 500);
+    assert.equal(logged.length, 2);
+  });
+
   it('a handler that ends its transaction in disguise is told so', async (t) => {
     const { url } = await serve(t, async (request) => {
       await request.client.query('SELECT 1; ROLLBACK').catch(() => {});

@@ -153,11 +153,15 @@ class Guard:
         print_ = request_fingerprint(method, target, headers, body, self.options.canonical)
         begun = await self.begin((scope, key, print_, self.options.namespace, label(self.options.class_), label(name), ""))
         if isinstance(begun, Answer):
-            if not accepts(headers, begun.values("Content-Encoding")):
-                return self.problem(problems.CODING_NOT_ACCEPTABLE)
-            return _of_origin(begun, headers)
-        begun.name = name
+            return self.suited(begun, headers)
+        begun.name, begun.request = name, headers
         return begun
+
+    def suited(self, answer: Answer, headers: Fields) -> Answer:
+        """A stored answer, for a request with these header fields."""
+        if not accepts(headers, answer.values("Content-Encoding")):
+            return self.problem(problems.CODING_NOT_ACCEPTABLE)
+        return _of_origin(answer, headers)
 
     async def begin(self, arguments: tuple[Any, ...]) -> Run | Answer:
         transaction = await self.open()
@@ -240,6 +244,7 @@ class Run:
     def __init__(self, guard: Guard, transaction: Transaction, claim: str) -> None:
         self.guard, self.transaction, self.claim = guard, transaction, claim
         self.name = ""
+        self.request: Fields = ()  # its header fields
         """Of the operation, for logs."""
         self.over = False
         """The response is whole, or was given up: the connection is the pool's again."""
@@ -352,8 +357,8 @@ class Alone(Run):
     async def refuse(self, answer: Answer) -> Answer:
         again = await self.guard.begin(self._arguments)
         if isinstance(again, Answer):
-            return again  # of a retry that came in between, or the database has gone
-        again.used = True
+            return self.guard.suited(again, self.request)  # of a retry that came in between, or the database has gone
+        again.used, again.name, again.request = True, self.name, self.request
         return await again.finish(answer)
 
     def unsettled(self, error: BaseException) -> Answer:
@@ -377,7 +382,7 @@ class Alone(Run):
                 log.error("a commit was not answered; nothing was executed: %s", type(cause).__name__)
                 return guard.problem(problems.STORE_UNAVAILABLE, retry_after=_RETRY_AFTER)
             if begun and begun.action != "in_flight":
-                return guard.told(begun)
+                return guard.suited(guard.told(begun), self.request)
             if time.monotonic() >= end:
                 log.error("a commit was not answered, and what became of it could not be found out: %s", type(cause).__name__)
                 return guard.problem(problems.OUTCOME_UNKNOWN)

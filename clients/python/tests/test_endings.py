@@ -278,6 +278,18 @@ class Replays(unittest.IsolatedAsyncioTestCase):
             if status == 406:
                 self.assertEqual(problem(messages), (406, "coding-not-acceptable"))
 
+    async def test_a_retry_that_came_in_between_is_replayed_to_a_request_that_accepts_its_coding_only(self) -> None:
+        for coding, status in (("gzip", 201), ("br", 406)):
+            between = ("replay", None, "completed", 201, '{"Content-Encoding": ["gzip"]}', "text/plain", b"paid", 2)
+            app, idempotent = service(Database(RUN, between))
+
+            @app.post("/pay")
+            @idempotent
+            async def pay() -> str:
+                raise HTTPException(409)
+
+            self.assertEqual((await send(app, coding=coding))[0]["status"], status)
+
     async def test_a_stored_content_coding_is_logged_once(self) -> None:
         app, idempotent = service(Database(RUN, RUN))
 
