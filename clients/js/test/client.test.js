@@ -234,7 +234,7 @@ test('authorize that fails sends nothing', async (t) => {
 test('authorize that does not answer is given up', async (t) => {
   const { url, requests } = await service(t, reply(201));
   let asked = 0;
-  const answer = await clientOf({ attemptTimeout: 50, authorize: () => (asked++ === 0 ? new Promise(() => {}) : {}) }).fetch(url, pay);
+  const answer = await clientOf({ attemptTimeout: 500, authorize: () => (asked++ === 0 ? new Promise(() => {}) : {}) }).fetch(url, pay);
   assert.deepEqual(brief(answer), { verdict: 'executed', settled: true, reason: 'outcome', attempts: 2 });
   assert.equal(requests.length, 1);
 });
