@@ -147,7 +147,7 @@ func (l *Lease) decide(ctx context.Context, out Outcome, err error, again func(e
 	switch {
 	case l.doubtful(), says == MayHaveExecuted && !repeat:
 		return Outcome{}, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: errors.Join(err, l.Park(ctx))}
-	case permanent && (says == NotExecuted || retry):
+	case permanent && marks&saysRepeatable == 0 && says != MayHaveExecuted && (says == NotExecuted || retry):
 		out = l.withoutEffect(out)
 	case permanent:
 	case says == NotExecuted, retry, repeat && (bad || says == MayHaveExecuted):

@@ -70,7 +70,12 @@ func (te *TxEngine[Tx]) Run(ctx context.Context, op Op, fn func(context.Context,
 		return out, err
 	})
 	if failed != nil && KindOf(err) == KindRetryable { // it was rolled back
-		return te.run(context.WithoutCancel(ctx), op, func(context.Context, Tx) (Outcome, error) { return *failed, nil })
+		return te.run(context.WithoutCancel(ctx), op, func(ctx context.Context, _ Tx) (Outcome, error) {
+			if FromContext(ctx).Attempt() != 1 && failed.Reason == store.ReasonNoEffect { // another run came in between
+				failed.Reason = store.ReasonNone
+			}
+			return *failed, nil
+		})
 	}
 	return run, err
 }
