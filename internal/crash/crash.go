@@ -48,7 +48,7 @@ type Lane struct {
 // before that in another way.
 func (l *Lane) Start(ctx context.Context, c child.Command) error {
 	p, err := child.Start(ctx, c)
-	if errors.Is(err, child.ErrExited) && p.Killed() {
+	if p != nil && errors.Is(err, child.ErrExited) && p.Killed() { // nil if the cause of ctx is another child that exited
 		err = nil
 	}
 	l.mu.Lock()
