@@ -189,10 +189,10 @@ func (r *Run) ofContext(err error) bool {
 	return cause != nil && (errors.Is(err, cause) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
 }
 
-// withoutEffect returns a failure after which nothing of the run remains. An earlier attempt
-// may have had an effect.
+// withoutEffect returns the failure of a run that had no effect. An earlier attempt or a step
+// may have had one.
 func (r *Run) withoutEffect(out Outcome) Outcome {
-	if out.Failed && out.Reason == store.ReasonNone && r.rec.Attempt == 1 {
+	if out.Failed && out.Reason == store.ReasonNone && r.rec.Attempt == 1 && !r.noted() {
 		out.Reason = store.ReasonNoEffect
 	}
 	return out

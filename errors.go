@@ -86,8 +86,9 @@ const (
 	// MayHaveExecuted: an effect may have happened, or is happening. Find out before you
 	// use a new key. The zero value, because it is the safe assumption.
 	MayHaveExecuted Execution = iota
-	// NotExecuted: the operation has no effect, or its effect was rolled back. A new key
-	// does not do it a second time.
+	// NotExecuted: this call had no effect, or its effect was rolled back. Unless an
+	// earlier call of the operation returned something else, a new key does not do it
+	// a second time.
 	NotExecuted
 	// Executed: the operation ran to an outcome of its own, a value or a response, which
 	// is stored and says what happened. A new key would do it a second time.

@@ -161,8 +161,8 @@ type Options struct {
 	// ErrorLog gets failed calls of the store, transactions that were rolled back because
 	// of what their function did, unknown outcomes, lost leases, runs out of time and
 	// messages that were not sent: of each kind at most one line in 10 s, without keys or
-	// bodies. Default slog.Default(); slog.New(slog.DiscardHandler) for none, if an
-	// Observer logs events.
+	// bodies. The text of an error is the store's or the service's own. Default
+	// slog.Default(); slog.New(slog.DiscardHandler) for none, if an Observer logs events.
 	ErrorLog *slog.Logger
 	// Observer gets every event. Default: no observer.
 	Observer observe.Observer

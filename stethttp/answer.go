@@ -123,6 +123,8 @@ func (c *call) refuse(err error) {
 			slog.Any("error", err))
 	case notExecuted && (stet.KindOf(err) == stet.KindStore || stet.KindOf(err) == stet.KindClosed):
 		problem, hint = &storeUnavailable, max(hint, c.m.o.RetryAfter)
+	case again.Aborted(err) && c.executing():
+		problem = &transactionAbortedLate
 	case again.Aborted(err):
 		problem = &transactionAborted
 	case notExecuted && c.r.Context().Err() != nil:

@@ -275,7 +275,6 @@ type txStore struct {
 	mu        sync.Mutex
 	committed []string
 	commitErr error
-	forgets   bool         // a rollback leaves no record, as in a database; else its attempt is counted
 	inVain    atomic.Int64 // transactions that turn out to be in vain: a dead run of another process is in the way
 }
 
@@ -296,10 +295,7 @@ func (s *txStore) RunTx(ctx context.Context, req store.ClaimRequest, keep store.
 	committed := false
 	defer func() {
 		if !committed {
-			if s.forgets {
-				keep = store.Retention{}
-			}
-			_ = s.Release(context.WithoutCancel(ctx), rec.Claim(), keep)
+			_ = s.Release(context.WithoutCancel(ctx), rec.Claim(), store.Retention{}) // no record is left
 		}
 	}()
 	tx := &fakeTx{}

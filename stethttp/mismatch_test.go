@@ -19,8 +19,8 @@ func TestMismatchSaysWhichPartDiffers(t *testing.T) {
 		for request, want := range map[string]struct {
 			path, body, detail string
 		}{
-			"another body": {"/", "two", "the content differs"},
-			"another path": {"/refunds", "one", "the method or the path differs"},
+			"another body": {"/", "two", "same name and other content"},
+			"another path": {"/refunds", "one", "another method or path"},
 		} {
 			r := s.do(s.request(http.MethodPost, want.path, "k", want.body))
 			if r.status != 422 || !strings.Contains(r.body, want.detail) || strings.Contains(r.body, `two`) {

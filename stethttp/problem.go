@@ -78,6 +78,8 @@ var (
 		"The response is too large to hold until the commit, so the operation was rolled back.", false, stet.NotExecuted}
 	transactionAborted = condition{"transaction-aborted", 500, "Transaction aborted",
 		"The service's transaction could not be committed because of an error in the service. It was rolled back.", true, stet.NotExecuted}
+	transactionAbortedLate = condition{"transaction-aborted", 500, "Transaction aborted",
+		"The service's transaction could not be committed because of an error in the service. It was rolled back, but the service may have had an effect outside of it.", true, stet.MayHaveExecuted}
 	misconfigured = condition{"misconfigured", 500, "Idempotency misconfigured",
 		"The server could not begin the operation.", false, stet.NotExecuted}
 )

@@ -54,7 +54,6 @@ func eachMode(t *testing.T, o stethttp.Options, test func(t *testing.T, s *servi
 	})
 	t.Run("transaction", func(t *testing.T) {
 		st := newTxStore()
-		st.forgets = true
 		test(t, start(t, setup{options: o, handler: bank, tx: true, store: st}), func(n int) {
 			t.Helper()
 			if rows := st.rows(); len(rows) != n {
@@ -169,7 +168,7 @@ func TestCorrectedRequestIsRefusedWhileTheFirstRuns(t *testing.T) {
 		entered, leave := make(chan struct{}), make(chan struct{})
 		var st store.Store
 		if tx {
-			st = &txStore{Store: memory.New(memory.Options{}), forgets: true}
+			st = &txStore{Store: memory.New(memory.Options{})}
 		}
 		s := start(t, setup{tx: tx, store: st, options: stethttp.Options{Responses: stethttp.StoreExecuted}, handler: func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("X-First") != "" {

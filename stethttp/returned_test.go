@@ -6,11 +6,13 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/store"
 )
 
 var errBank = errors.New("the bank is closed")
@@ -89,7 +91,6 @@ func TestReturnedErrorEndsItsRunAsItEndsThoseOfDo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			store, first := newTxStore(), true
-			store.forgets = true
 			s := start(t, setup{store: store, tx: c.tx, options: stethttp.Options{Responses: c.responses},
 				engine: stet.Options{Policy: stet.Policy{RunTimeout: 100 * time.Millisecond}}, handler: returns(&first, c.status, c.err)})
 			r := s.post("k", "{}")
@@ -150,4 +151,24 @@ func TestRefusalAfterExecutingMayHaveHadAnEffect(t *testing.T) {
 		}
 	}
 	s.wantRuns(1)
+}
+
+// A transaction that cannot be committed was rolled back; what the handler did outside of it
+// after Executing was not.
+func TestAbortedTransaction_AfterExecuting(t *testing.T) {
+	for executing, want := range map[bool]string{false: "not executed", true: "may have executed"} {
+		st := newTxStore()
+		st.commitErr = &store.AbortedError{Cause: errors.New("deferred constraint")}
+		s := start(t, setup{store: st, tx: true, handler: func(w http.ResponseWriter, r *http.Request) {
+			if executing {
+				stethttp.Executing(r.Context())
+			}
+			w.WriteHeader(http.StatusCreated)
+		}})
+		r := s.post("k", "{}")
+		wantProblem(t, r, 500, "transaction-aborted")
+		if !strings.Contains(r.body, `"execution":"`+want+`"`) {
+			t.Errorf("executing %v: %s; want %s", executing, r.body, want)
+		}
+	}
 }

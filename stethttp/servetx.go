@@ -15,6 +15,10 @@ var (
 	errInvalid  = errors.New("stethttp: the handler wrote a status code that is not valid")
 	errLight    = errors.New("stethttp: the request waited and its body is no longer held")
 	errMissing  = errors.New("stethttp: the handler returned without a response")
+
+	// The transaction is rolled back, then the response is stored in a second one.
+	errStoreAfter       = stet.Permanent(errPassedOn)
+	errStoreAfterEffect = stet.Repeatable(errStoreAfter) // an effect outside of the transaction may remain
 )
 
 // serveTx runs or replays an operation in a transaction.
@@ -72,9 +76,9 @@ func (c *call) serveTx() {
 // Permanent, the outcome to store afterwards.
 func (c *call) outcomeTx(run *stet.Run, rw *capture) (out stet.Outcome, rollBack error) {
 	rw.finish()
-	refused := stet.Permanent(errPassedOn)
+	refused := errStoreAfter
 	if c.executing() {
-		refused = stet.Repeatable(refused) // an effect outside of the transaction may remain
+		refused = errStoreAfterEffect
 	}
 	switch says, f := c.judge(run, rw), c.failure(); {
 	case says == absent:
