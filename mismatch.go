@@ -10,8 +10,8 @@ import (
 
 // What differs of a request whose key was used before, as far as the record's name tells.
 var (
-	errOtherName    = errors.New("it was of an operation with another name: the method or the path differs")
-	errOtherContent = errors.New("it was of an operation with the same name: the path, the query, the content type or the content differs")
+	errOtherName    = errors.New("it was of an operation with another name (in HTTP: another method or path)")
+	errOtherContent = errors.New("it was of an operation with the same name and other content (in HTTP: another path parameter, query, content type or body)")
 )
 
 // mismatch is the caller's error for a key that was used before for another request.
