@@ -135,25 +135,15 @@ func (c *Consumer[M]) begin(ctx context.Context) bool {
 	}
 }
 
-// keepers are those whose timers have been stopped in time, and can be set again.
-var keepers sync.Pool
-
-// keep extends a delivery until stop is called. Short handlers pay for setting a timer
-// only.
+// keep extends a delivery until stop is called. It starts no goroutine before the first
+// extension is due.
 func (c *Consumer[M]) keep(ctx context.Context, d Delivery) *keeper {
 	e, ok := d.(Extender)
 	if !ok || e.ExtendEvery() <= 0 {
 		return nil
 	}
-	k, _ := keepers.Get().(*keeper)
-	if k == nil {
-		k = new(keeper)
-	}
-	if k.ctx, k.e, k.log = ctx, e, c.o.ErrorLog; k.timer == nil {
-		k.timer = time.AfterFunc(e.ExtendEvery(), k.run)
-	} else {
-		k.timer.Reset(e.ExtendEvery())
-	}
+	k := &keeper{ctx: ctx, e: e, log: c.o.ErrorLog}
+	k.timer = time.AfterFunc(e.ExtendEvery(), k.run)
 	return k
 }
 
@@ -209,8 +199,6 @@ func (k *keeper) stop() {
 		return
 	}
 	if k.timer.Stop() { // run has not been called, and will not be
-		k.ctx, k.e, k.log = nil, nil, nil
-		keepers.Put(k)
 		return
 	}
 	k.mu.Lock()
