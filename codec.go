@@ -131,18 +131,14 @@ func (o *Outcome) size() int {
 }
 
 // encode returns the stored form of an outcome that is not encrypted. The body shares o's
-// memory, or is a copy, in one piece with the head.
-func (o *Outcome) encode(clone bool) store.Result {
+// memory.
+func (o *Outcome) encode() store.Result {
 	r := store.Result{Status: o.Status, Type: o.Type, Body: o.Body}
 	inside := ""
 	if unfit(o.Type) != "" {
 		r.Type, inside = "", o.Type
 	}
-	size := headStart + 2 + stringLen(inside) + fieldsLen(o.Header) + fieldsLen(o.Trailer) + stringLen(o.Trace)
-	if clone {
-		size += len(o.Body)
-	}
-	b := make([]byte, headStart, size)
+	b := make([]byte, headStart, headStart+2+stringLen(inside)+fieldsLen(o.Header)+fieldsLen(o.Trailer)+stringLen(o.Trace))
 	b[0] = plainHead
 	b = append(b, byte(o.Face), byte(o.Reason))
 	b = appendString(b, inside)
@@ -150,10 +146,6 @@ func (o *Outcome) encode(clone bool) store.Result {
 	b = appendFields(b, o.Trailer)
 	b = appendString(b, o.Trace)
 	r.Head = b
-	if clone && len(o.Body) > 0 {
-		b = append(b, o.Body...)
-		r.Head, r.Body = b[:len(r.Head):len(r.Head)], b[len(r.Head):]
-	}
 	binary.BigEndian.PutUint32(r.Head[1:], sumOf(&r))
 	return r
 }

@@ -82,8 +82,8 @@ func TestStoredOutcomesKeepTheirForm(t *testing.T) {
 func TestOutcomeSurvivesTheCodec(t *testing.T) {
 	var empty Outcome
 	for _, want := range []Outcome{sample(), oddly(), {Body: []byte{}}, {Type: strings.Repeat("x", 300), Face: store.FaceGo, Body: []byte("x")}} {
-		r := want.encode(false)
-		if cap(r.Head) != len(r.Head) || r.Size() > want.size()+empty.encode(false).Size()-empty.size()+headSlack {
+		r := want.encode()
+		if cap(r.Head) != len(r.Head) || r.Size() > want.size()+empty.encode().Size()-empty.size()+headSlack {
 			t.Errorf("the head has %d bytes of %d; all have %d, and %d by Size", len(r.Head), cap(r.Head), r.Size(), want.size())
 		}
 		got, err := decodeStored(r)
@@ -210,17 +210,17 @@ func summed(r store.Result) store.Result {
 
 func TestCodecRefusesWhatItDoesNotKnow(t *testing.T) {
 	good := sample()
-	r := good.encode(false)
+	r := good.encode()
 	rest := r.Head[headStart:]
 	of := func(head ...byte) store.Result { return summed(store.Result{Status: 200, Head: head}) }
-	fields := func(fields ...store.Field) store.Result { return (&Outcome{Header: fields}).encode(false) }
+	fields := func(fields ...store.Field) store.Result { return (&Outcome{Header: fields}).encode() }
 	newer := summed(store.Result{})
 	newer.Head[0]++
 	for name, r := range map[string]store.Result{
 		"a newer version":         newer,
 		"a face of later":         of(byte(store.FaceSQL)+1, 0, 0, 0, 0, 0),
 		"a reason of later":       of(0, byte(store.ReasonNoEffect)+1, 0, 0, 0, 0),
-		"status 1000":             (&Outcome{Status: 1000}).encode(false),
+		"status 1000":             (&Outcome{Status: 1000}).encode(),
 		"names out of order":      fields(store.Field{Name: "B"}, store.Field{Name: "A"}),
 		"a name twice":            fields(store.Field{Name: "A"}, store.Field{Name: "A"}),
 		"a field without a name":  fields(store.Field{}),
@@ -249,7 +249,7 @@ func TestCodecRefusesWhatItDoesNotKnow(t *testing.T) {
 
 func FuzzCodec(f *testing.F) {
 	o := sample()
-	f.Add(201, "text/plain", o.encode(false).Head[headStart:], []byte("hello"))
+	f.Add(201, "text/plain", o.encode().Head[headStart:], []byte("hello"))
 	f.Add(204, "", []byte{0, 0, 0, 0, 0, 0}, []byte{})
 	f.Add(0, "\xff", []byte{0, 0, 1, 0xff, 0, 0, 0}, []byte{})
 	f.Add(0, "", []byte{}, []byte{})
@@ -268,7 +268,7 @@ func FuzzCodec(f *testing.F) {
 		if o.unstorable() != nil {
 			t.Fatalf("decoded what could not have been stored: %+v", o)
 		}
-		if again := o.encode(true); !again.Equal(r) {
+		if again := o.encode(); !again.Equal(r) {
 			t.Fatalf("%+v decodes to %+v, which encodes to %+v", r, o, again)
 		}
 	})

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,7 +51,6 @@ type Engine struct {
 	forsaken  atomic.Int64
 	followers atomic.Int64
 	epoch     atomic.Pointer[epoch]
-	scope     atomic.Pointer[digested]
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -147,26 +145,7 @@ func (e *Engine) Observe(ctx context.Context, ev observe.Event) { e.observe(ctx,
 
 // ID returns the digest by which this engine's store knows a key of a scope.
 func (e *Engine) ID(scope, key string) store.ID {
-	return store.DigestIn(e.digestOf(scope), e.o.Namespace, scope, key)
-}
-
-// digested is a scope with its digest.
-type digested struct {
-	scope  string
-	digest store.ID
-}
-
-// digestOf returns the digest of a scope. That of the first is kept, as many services have
-// one scope: it costs no more then.
-func (e *Engine) digestOf(scope string) store.ID {
-	if d := e.scope.Load(); d != nil && d.scope == scope {
-		return d.digest
-	}
-	digest := store.DigestScope(e.o.Namespace, scope)
-	if e.scope.Load() == nil {
-		e.scope.CompareAndSwap(nil, &digested{strings.Clone(scope), digest})
-	}
-	return digest
+	return store.Digest(e.o.Namespace, scope, key)
 }
 
 // Policy returns the policy of a class with its defaults filled in, and whether
@@ -190,54 +169,47 @@ type ticket struct {
 	repeats  bool      // see Item.Repeatable
 	patience time.Time // of following other calls; zero: it has not followed yet
 	asked    time.Time // when the claim that was granted was sent, or its lease renewed; zero in a transaction
-	parts    *parts    // nil: they are allocated one by one
 }
 
+// ticket is that of an operation, or says what is wrong with it.
 func (e *Engine) ticket(ctx context.Context, op Op) (*ticket, error) {
-	t := new(ticket)
-	return t, e.fill(ctx, t, op)
-}
-
-// fill makes a ticket that of an operation, or says what is wrong with it.
-func (e *Engine) fill(ctx context.Context, t *ticket, op Op) error {
 	if e.ctx.Err() != nil {
-		return &Error{Kind: KindClosed, Execution: NotExecuted}
+		return nil, &Error{Kind: KindClosed, Execution: NotExecuted}
 	}
 	if err := context.Cause(ctx); err != nil {
-		return &Error{Kind: KindInvalid, Execution: NotExecuted, Cause: fmt.Errorf("context has ended: %w", err)}
+		return nil, &Error{Kind: KindInvalid, Execution: NotExecuted, Cause: fmt.Errorf("context has ended: %w", err)}
 	}
 	p, ok := e.policies[op.Class]
 	switch {
 	case !ok:
-		return invalid("Op.Class %q is not among Options.Classes", op.Class)
+		return nil, invalid("Op.Class %q is not among Options.Classes", op.Class)
 	case op.Scope == "" || len(op.Scope) > store.MaxScope:
-		return invalid("Op.Scope has %d bytes; it must have 1 to %d", len(op.Scope), store.MaxScope)
+		return nil, invalid("Op.Scope has %d bytes; it must have 1 to %d", len(op.Scope), store.MaxScope)
 	case op.Key == "" || len(op.Key) > store.MaxKey:
-		return invalid("Op.Key has %d bytes; it must have 1 to %d", len(op.Key), store.MaxKey)
+		return nil, invalid("Op.Key has %d bytes; it must have 1 to %d", len(op.Key), store.MaxKey)
 	case op.Wait < 0:
-		return invalid("Op.Wait is negative: %v", op.Wait)
+		return nil, invalid("Op.Wait is negative: %v", op.Wait)
 	}
 	if err := checkLabel(op); err != nil {
-		return err
+		return nil, err
 	}
-	scope := e.digestOf(op.Scope)
-	id := store.DigestIn(scope, e.o.Namespace, op.Scope, op.Key)
+	id := e.ID(op.Scope, op.Key)
 	if e.within(ctx, id) {
-		return invalid("the operation was begun inside itself, by two middlewares for instance: it would wait for its own end")
+		return nil, invalid("the operation was begun inside itself, by two middlewares for instance: it would wait for its own end")
 	}
-	t.op, t.p, t.req = op, p, store.ClaimRequest{
+	t := &ticket{op: op, p: p, req: store.ClaimRequest{
 		ID:          id,
-		Scope:       scope,
+		Scope:       store.DigestScope(e.o.Namespace, op.Scope),
 		Fingerprint: op.Fingerprint,
 		Owner:       store.NewOwner(),
 		Lease:       p.Lease,
 		Label:       store.Label{Class: op.Class, Name: op.Name, Ref: e.sealer.sealRef(id, p.keep(op).Pack())},
 		Outside:     p.Outside,
-	}
+	}}
 	if wait := min(cmp.Or(op.Wait, p.Wait), store.MaxWait); wait > 0 {
 		t.deadline = time.Now().Add(wait)
 	}
-	return nil
+	return t, nil
 }
 
 // within reports whether ctx belongs to a run of the same operation that goes on.
@@ -263,7 +235,7 @@ func (e *Engine) shares(other *Engine) bool {
 // The run's context takes its values from ctx, but not its end: a caller that
 // leaves does not stop an operation halfway.
 func (e *Engine) Begin(ctx context.Context, op Op) (*Lease, error) {
-	t, err := e.whole(ctx, op)
+	t, err := e.ticket(ctx, op)
 	if err != nil {
 		return nil, err
 	}
@@ -299,11 +271,8 @@ func (e *Engine) replay(ctx context.Context, t *ticket, rec store.Record) (*Leas
 	if tell := observe.TraceOf(ctx).Replayed; tell != nil && out.Trace != "" {
 		tell(out.Trace)
 	}
-	l := t.parts.leased()
-	r := &l.run // which is zero: a literal would be made elsewhere, and copied
-	r.e, r.op, r.p, r.rec, r.outcome, r.replayed, r.ended, r.ctx = e, t.op, t.p, rec, out.readBy(t.p), true, true, ctx
-	l.lease.Run, l.lease.ForgottenAt = r, rec.ForgetAt
-	return &l.lease, nil
+	run := &Run{e: e, op: t.op, p: t.p, rec: rec, outcome: out.readBy(t.p), replayed: true, ended: true, ctx: ctx}
+	return &Lease{Run: run, ForgottenAt: rec.ForgetAt}, nil
 }
 
 func (t *ticket) event(kind observe.Kind, rec store.Record, err error) observe.Event {

@@ -39,7 +39,7 @@ func (e *Engine) admit(ctx context.Context, t *ticket, lead func(*flight) (entry
 			return entry{}, &Error{Kind: KindClosed, Execution: NotExecuted}
 		}
 		if f == nil {
-			f, leader = e.flights.join(t.req.ID, t.req.Fingerprint, t.parts)
+			f, leader = e.flights.join(t.req.ID, t.req.Fingerprint)
 		}
 		en, err := e.tryEnter(ctx, t, f, leader, lead)
 		if errors.Is(err, errTryAgain) {
@@ -287,7 +287,7 @@ func (e *Engine) claim(ctx context.Context, t *ticket) (rec store.Record, err er
 	asked := time.Now()
 	t.asked = asked
 	tries := 0
-	err = e.repeat(e.storeContextAt(ctx, asked, t.parts.claiming()), claimTries, func(ctx context.Context) (err error) {
+	err = e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
 		if tries++; tries > 1 {
 			t.asked = time.Now()
 		}
@@ -441,11 +441,7 @@ func (e *Engine) unresolved(ctx context.Context, t *ticket, rec store.Record) (s
 // without limit if 0, until StoreTimeout. The end of the caller's context does not
 // end it: a call cut off in the middle leaves a record that can only be parked.
 func (e *Engine) retry(ctx context.Context, tries int, call func(context.Context) error) error {
-	return e.repeat(e.storeContext(ctx, new(joined)), tries, call)
-}
-
-// repeat is retry with a context of storeContext.
-func (e *Engine) repeat(ctx context.Context, tries int, call func(context.Context) error) error {
+	ctx = e.storeContext(ctx)
 	var err, doubt error // doubt: an earlier try may have had its effect
 	for try, pause := 1, storeBackoff; ; try, pause = try+1, min(2*pause, maxBackoff) {
 		err = call(ctx)
@@ -476,12 +472,7 @@ func (e *Engine) read(ctx context.Context, id store.ID) (rec store.Record, err e
 
 // settle does not give up before StoreTimeout: what happened would be unknown.
 func (e *Engine) settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
-	return e.settleIn(e.storeContext(ctx, new(joined)), c, out, keep)
-}
-
-// settleIn is settle with a context of storeContext.
-func (e *Engine) settleIn(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
-	return e.repeat(ctx, 0, func(ctx context.Context) error { return e.store.Settle(ctx, c, out, keep) })
+	return e.retry(ctx, 0, func(ctx context.Context) error { return e.store.Settle(ctx, c, out, keep) })
 }
 
 func (e *Engine) release(ctx context.Context, c store.Claim, keep store.Retention) error {

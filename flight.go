@@ -59,7 +59,7 @@ func (fs *flights) of(id store.ID) *flightPart {
 }
 
 // join returns the flight of id, and whether the caller leads it.
-func (fs *flights) join(id store.ID, fp store.Fingerprint, p *parts) (f *flight, leader bool) {
+func (fs *flights) join(id store.ID, fp store.Fingerprint) (f *flight, leader bool) {
 	part := fs.of(id)
 	part.mu.Lock()
 	defer part.mu.Unlock()
@@ -67,7 +67,7 @@ func (fs *flights) join(id store.ID, fp store.Fingerprint, p *parts) (f *flight,
 		f.followed = true
 		return f, false
 	}
-	f = p.flightOf(id, fp)
+	f = &flight{id: id, fingerprint: fp}
 	if part.m == nil {
 		part.m = make(map[store.ID]*flight)
 	}

@@ -93,7 +93,7 @@ func (g *group) admit(ctx context.Context, ops []Op) bool {
 func (g *group) begin(ctx, end context.Context, i int, rec store.Record) *Run {
 	t := g.tickets[i]
 	run := &Run{e: g.e, op: t.op, p: t.p, rec: rec, begun: time.Now(), transactional: true, ended: true}
-	run.setContext(ctx, end, new(joined))
+	run.setContext(ctx, end)
 	g.begun[i] = run
 	return run
 }

@@ -131,7 +131,7 @@ func (o orphan) later(now time.Time) orphan {
 // disclaim releases the claim if the store has it. It is done when the store has
 // said so after the claim can have arrived.
 func (e *Engine) disclaim(ctx context.Context, o *orphan) (done bool, err error) {
-	ctx = e.storeContext(ctx, new(joined))
+	ctx = e.storeContext(ctx)
 	late := !time.Now().Before(o.latest)
 	read, release := e.store.Read, func(rec store.Record) error { return e.store.Release(ctx, rec.Claim(), o.keep) }
 	if ws := e.works; ws != nil && o.taken {

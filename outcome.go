@@ -39,7 +39,6 @@ type Outcome struct {
 	Trace string
 
 	policy *Policy // that reads it, if it has codecs of its own
-	given  *byte   // the beginning of a body that the engine may keep: see isGiven
 }
 
 const textType = "text/plain; charset=utf-8"

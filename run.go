@@ -46,8 +46,6 @@ type Run struct {
 	repeatable bool   // see Item
 	namespace  []byte // that it was accepted in; nil is the engine's
 	book       notebook
-
-	parts *parts // of the call; nil for none
 }
 
 // Lease is for authors of faces: what Begin, Take and TxEngine.Run give. It is an
@@ -95,15 +93,11 @@ func FromContext(ctx context.Context) *Run {
 // run's context at its deadline, too; if the engine was closed meanwhile, the claim is
 // given back.
 func (e *Engine) newRun(ctx context.Context, t *ticket, f *flight, rec store.Record) (*Lease, error) {
-	l := t.parts.leased()
-	r0 := &l.run // which is zero: a literal would be made elsewhere, and copied
-	r0.e, r0.op, r0.p, r0.rec, r0.f, r0.begun, r0.resent, r0.taken, r0.parts = e, t.op, t.p, rec, f, t.asked, t.resent, t.taken, t.parts
-	l.lease.Run, l.lease.ForgottenAt = r0, t.forgotten(rec)
-	r := &l.lease
+	r := &Lease{Run: &Run{e: e, op: t.op, p: t.p, rec: rec, f: f, begun: t.asked, resent: t.resent, taken: t.taken}, ForgottenAt: t.forgotten(rec)}
 	if t.p.Outside || t.taken {
 		r.Claim = rec.Claim()
 	}
-	r.setContext(ctx, context.Background(), &l.ctx)
+	r.setContext(ctx, context.Background())
 	// The claim may be older than the call that brought its reply.
 	e.flights.runs(f, r.Run, t.asked.Add(min(rec.LeaseLeft, t.p.Lease)-t.p.Lease))
 	if e.keeper.start() {
@@ -140,9 +134,9 @@ func (r *Run) around() *Run {
 }
 
 // setContext makes the context of a run that takes its values from ctx and ends
-// with end, or when the run is cancelled. It is made in j.
-func (r *Run) setContext(ctx, end context.Context, j *joined) {
-	*j = joined{values: ctx, run: r, deadline: r.begun.Add(r.p.RunTimeout)}
+// with end, or when the run is cancelled.
+func (r *Run) setContext(ctx, end context.Context) {
+	j := &joined{values: ctx, run: r, deadline: r.begun.Add(r.p.RunTimeout)}
 	j.Context, r.cancel = context.WithCancelCause(end)
 	r.ctx = j
 }
@@ -290,7 +284,7 @@ func (r *Lease) Settle(ctx context.Context, out Outcome) error {
 	}
 	sealed := r.sealed(out)
 	fault.At(fault.SettleBefore)
-	err := r.e.settleIn(r.settleContext(ctx), r.rec.Claim(), sealed, r.p.Retention)
+	err := r.e.settle(ctx, r.rec.Claim(), sealed, r.p.Retention)
 	fault.At(fault.SettleAfter)
 	var en entry
 	if err == nil {
@@ -306,15 +300,6 @@ func (r *Lease) Settle(ctx context.Context, out Outcome) error {
 		r.e.Wake()
 	}
 	return r.report(ctx, observe.Settled, en.rec.State, err)
-}
-
-// settleContext is the context of the store call that ends the run with an outcome, of
-// which there is one.
-func (r *Run) settleContext(ctx context.Context) context.Context {
-	if r.parts == nil {
-		return r.e.storeContext(ctx, new(joined))
-	}
-	return r.e.storeContext(ctx, &r.parts.settle)
 }
 
 // Release gives the claim back, stating that nothing was executed, or that it may be

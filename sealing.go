@@ -114,10 +114,11 @@ func (s *sealer) wrap(id store.ID, as store.State, content []byte) []byte {
 // sealed is an outcome as it is stored.
 func (s *sealer) sealed(id store.ID, out Outcome) store.Result {
 	if s.first != nil {
-		r := out.encode(false)
+		r := out.encode()
 		return store.Result{Head: s.first.Encrypt(r.Marshal(), binding(id, out.state()))}
 	}
-	return out.encode(!out.isGiven()) // the caller's memory is not the store's to keep
+	out.Body = bytes.Clone(out.Body) // the caller may change its own
+	return out.encode()
 }
 
 // open undoes seal.

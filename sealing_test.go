@@ -173,3 +173,19 @@ func TestReplayIsTheCallersOwnCopy(t *testing.T) {
 		}
 	}
 }
+
+func TestStoredBodyIsNotTheCallersMemory(t *testing.T) {
+	e := newEngine(t, memory.New(memory.Options{}), stet.Options{})
+	run, err := e.Begin(t.Context(), op)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := []byte("receipt 1")
+	if err := run.Settle(t.Context(), stet.Outcome{Body: body}); err != nil {
+		t.Fatal(err)
+	}
+	copy(body, "another's")
+	if run, err = e.Begin(t.Context(), op); err != nil || string(run.Outcome().Body) != "receipt 1" {
+		t.Errorf("the replay has the body %q, %v", run.Outcome().Body, err)
+	}
+}

@@ -65,7 +65,7 @@ func (e *Engine) due(ctx context.Context, limit int, again time.Duration, ask fu
 		return nil, invalid("the limit is %d, and the time until they are due again %v; they must be 1 to %d, and up to %v", limit, again, store.MaxBrowse, store.MaxDelay)
 	}
 	// Not tried again: what was in a lost reply is due again soon.
-	recs, err := ask(e.storeContext(ctx, new(joined)))
+	recs, err := ask(e.storeContext(ctx))
 	if partial, ok := errors.AsType[*store.PartialError](err); ok {
 		for _, c := range partial.Claims { // an operator's case, see Browser
 			e.observe(ctx, observe.Event{Kind: observe.StoreFailed, ID: c.ID, Fence: c.Fence, Err: damaged(partial.Cause)})
@@ -123,7 +123,7 @@ func (e *Engine) Take(ctx context.Context, it Item) (*Lease, error) {
 		return nil, &Error{Kind: KindClosed, Execution: NotExecuted}
 	}
 	t := &ticket{op: Op{Class: it.Class}, p: p, taken: true, repeats: it.Repeatable, req: store.ClaimRequest{ID: it.ID, Owner: store.NewOwner(), Lease: p.Lease}}
-	f, leader := e.flights.join(it.ID, store.Fingerprint{}, nil)
+	f, leader := e.flights.join(it.ID, store.Fingerprint{})
 	if !leader {
 		return nil, &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter}
 	}

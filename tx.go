@@ -83,7 +83,7 @@ func (te *TxEngine[Tx]) Run(ctx context.Context, op Op, fn func(context.Context,
 // run is Run without a second transaction for what is Permanent.
 func (te *TxEngine[Tx]) run(ctx context.Context, op Op, fn func(context.Context, Tx) (Outcome, error)) (*Lease, error) {
 	e := te.e
-	t, err := e.whole(ctx, op)
+	t, err := e.ticket(ctx, op)
 	if err != nil {
 		return nil, err
 	}
@@ -111,10 +111,8 @@ func (te *TxEngine[Tx]) run(ctx context.Context, op Op, fn func(context.Context,
 		return e.replay(ctx, t, en.rec)
 	}
 	// A new one: goroutines that fn left behind may still read the other.
-	l := new(leased)
-	l.run = Run{e: e, op: t.op, p: t.p, rec: en.rec, outcome: tr.outcome.readBy(t.p), transactional: true, ended: true, ctx: tr.run.ctx}
-	l.lease.Run, l.lease.ForgottenAt = &l.run, t.forgotten(en.rec)
-	return &l.lease, nil
+	run := &Run{e: e, op: t.op, p: t.p, rec: en.rec, outcome: tr.outcome.readBy(t.p), transactional: true, ended: true, ctx: tr.run.ctx}
+	return &Lease{Run: run, ForgottenAt: t.forgotten(en.rec)}, nil
 }
 
 // Settle writes the outcome of a run of Begin inside the caller's own
@@ -243,12 +241,10 @@ func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec store.Record) (store.S
 	if !tr.stop() {
 		return store.Settlement{}, cmp.Or(ctx.Err(), context.Canceled) // the caller left just now
 	}
-	l := t.parts.leased()
-	run := &l.run
-	*run = Run{e: e, op: t.op, p: t.p, rec: rec, f: tr.f, begun: time.Now(), transactional: true, ended: true}
+	run := &Run{e: e, op: t.op, p: t.p, rec: rec, f: tr.f, begun: time.Now(), transactional: true, ended: true}
 	end, stop := context.WithDeadlineCause(context.Background(), run.begun.Add(t.p.RunTimeout), ErrRunTimeout)
 	defer stop()
-	run.setContext(ctx, end, &l.ctx)
+	run.setContext(ctx, end)
 	tr.run = run
 	e.flights.transacts(tr.f)
 	e.observe(ctx, t.event(observe.Claimed, rec, nil))

@@ -35,7 +35,7 @@ func (e *Engine) spare(ctx context.Context, ws store.WorkStore, rec store.Record
 // unseen gives back a record of Take that reached no worker.
 func (e *Engine) unseen(ctx context.Context, ws store.WorkStore, rec store.Record, repeatable bool, after time.Duration) error {
 	e.spare(ctx, ws, rec, repeatable)
-	return ws.Return(e.storeContext(ctx, new(joined)), rec.Claim(), after)
+	return ws.Return(e.storeContext(ctx), rec.Claim(), after)
 }
 
 // uncount has the attempt of a run that is to be released not count, as far as it can be

@@ -186,9 +186,7 @@ func (ac *acceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	keys := r.Header[m.header]
 	c := &acceptance{call: &call{guard: ac.own, w: w, r: r}, acceptor: ac}
-	buf := newBuffer()
-	defer buf.free()
-	if m.pointer != nil && !c.readFirst(buf, ac.limit) {
+	if m.pointer != nil && !c.readFirst(ac.limit) {
 		return
 	}
 	if len(keys) == 0 && !c.pointed.there && m.o.Optional {
@@ -199,7 +197,7 @@ func (ac *acceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	_, c.async = preference(r.Header["Prefer"], "respond-async")
-	if m.pointer == nil && !c.read(buf, ac.limit) {
+	if m.pointer == nil && !c.read(ac.limit) {
 		return
 	}
 	c.refer()

@@ -47,7 +47,6 @@ type capture struct {
 	w      http.ResponseWriter
 	outer  http.Header // what was set before the handler was called, or nil
 	limit  int         // of the stored response, in bytes
-	keeps  bool        // the engine keeps large content as it is: see gives
 	tx     bool        // nothing leaves before the end
 	proto  [2]int      // of HTTP
 	head   bool        // the request is a HEAD
@@ -62,8 +61,8 @@ type capture struct {
 	status   int         // 0 until the handler wrote its header
 	declared int64       // Content-Length as declared, or -1
 	written  int64       // bytes of content that the handler wrote, or tried to
-	buf      *buffer
-	sent     int  // bytes of buf that were passed on
+	content  []byte
+	sent     int  // bytes of content that were passed on
 	still    bool // Flush does nothing
 	held     bool // nothing is passed on before the end
 	begun    bool // the real writer has the header
@@ -75,33 +74,15 @@ type capture struct {
 	left     bool // the client has left
 	done     bool // the handler has returned
 
-	lines  [usualFields]store.Field // of final, unless there are more
-	values [usualFields]string      // of lines, likewise
-	kept   [usualFields]store.Field // of what is stored, likewise
-
 	timed    bool          // what is passed on has a deadline
 	end      time.Time     // of the run
 	patience time.Duration // that is left for a client that keeps the handler waiting
 }
 
-// usualFields is how many header fields of a response cost no allocation.
-const usualFields = 8
-
-// capture returns a new writer for a call of the handler. The first has its memory in c;
-// none is used again, because a goroutine of the handler's may still hold it.
+// capture returns a new writer for a call of the handler.
 func (c *call) capture(limit int, tx bool) *capture {
-	rw := c.writer
-	if rw == nil {
-		rw = &c.firstWriter
-	} else {
-		rw = new(capture)
-	}
-	c.writer = rw
-	// It is zero: a literal would be made elsewhere, and copied.
-	rw.w, rw.limit, rw.tx, rw.declared, rw.buf, rw.head, rw.ctx = c.w, limit, tx, -1, newBuffer(), c.r.Method == http.MethodHead, context.Background()
-	rw.keeps = c.m.keeps && !c.later // what Respond returns is its caller's
-	rw.marks = c.m.marks
-	rw.proto, rw.accept = [2]int{c.r.ProtoMajor, c.r.ProtoMinor}, c.r.Header["Accept-Encoding"]
+	rw := &capture{w: c.w, limit: limit, tx: tx, declared: -1, head: c.r.Method == http.MethodHead, ctx: context.Background(), marks: c.m.marks,
+		proto: [2]int{c.r.ProtoMajor, c.r.ProtoMinor}, accept: c.r.Header["Accept-Encoding"]}
 	if h := c.w.Header(); len(h) > 0 {
 		rw.outer, rw.header = h.Clone(), h.Clone()
 	} else {
@@ -135,12 +116,12 @@ func (c *capture) writeHeader(status int) {
 	}
 	if 100 <= status && status < 200 && status != http.StatusSwitchingProtocols {
 		c.past = c.past || c.writtenPast()
-		c.publish(c.unmarked(copyOf(nil, nil, c.header)))
+		c.publish(c.unmarked(fieldsOf(c.header).copied()))
 		c.w.WriteHeader(status)
 		c.blind = c.blind || !c.past && c.writtenPast() // it takes this for a header
 		return
 	}
-	c.final = c.unmarked(copyOf(c.lines[:0], c.values[:0], c.header))
+	c.final = c.unmarked(fieldsOf(c.header).copied())
 	if !finalStatus(status) {
 		c.status, c.invalid = http.StatusInternalServerError, true
 		return
@@ -192,7 +173,8 @@ func (c *capture) Write(p []byte) (int, error) {
 		}
 		return c.pass(p)
 	}
-	c.buf.b = append(c.reserve(len(p)), p...)
+	c.reserve(len(p))
+	c.content = append(c.content, p...)
 	return len(p), nil
 }
 
@@ -206,7 +188,8 @@ func (c *capture) WriteString(s string) (int, error) {
 		}
 		return c.pass([]byte(s))
 	}
-	c.buf.b = append(c.reserve(len(s)), s...)
+	c.reserve(len(s))
+	c.content = append(c.content, s...)
 	return len(s), nil
 }
 
@@ -228,18 +211,25 @@ func (c *capture) admit(n int) (over bool, err error) {
 	if c.declared >= 0 && c.written > c.declared {
 		return false, http.ErrContentLength
 	}
-	if !c.over && len(c.buf.b)+n > c.room() {
+	if !c.over && len(c.content)+n > c.room() {
 		c.over = true
 		if !c.held {
 			c.begin()
-			c.forward(len(c.buf.b))
+			c.forward(len(c.content))
 		}
-		c.buf.b, c.sent = c.buf.b[:0], 0
+		c.content, c.sent = c.content[:0], 0
 	}
 	if c.over && c.held {
 		return false, errTooLarge
 	}
 	return c.over, nil
+}
+
+// reserve makes room for n more bytes of content, or for all of a declared length.
+func (c *capture) reserve(n int) {
+	if len(c.content)+n > cap(c.content) {
+		c.content = slices.Grow(c.content, max(n, len(c.content), int(min(c.declared, int64(c.limit)))-len(c.content)))
+	}
 }
 
 // room is how many bytes of content are kept.
@@ -258,7 +248,7 @@ func (c *capture) pass(p []byte) (int, error) {
 	}
 	now := p
 	if c.written == c.declared {
-		c.buf.b = append(c.buf.b, p[len(p)-1])
+		c.content = append(c.content, p[len(p)-1])
 		now = p[:len(p)-1]
 	}
 	n := 0
@@ -292,15 +282,15 @@ func (c *capture) begin() {
 // detect finds the content type as net/http would, so that it is stored too.
 func (c *capture) detect() {
 	coded := c.final.get("Content-Encoding") != "" || c.proto[0] <= 1 && c.final.get("Transfer-Encoding") != ""
-	if !c.final.has("Content-Type") && !coded && len(c.buf.b) > 0 {
-		c.final = append(c.final, store.Field{Name: "Content-Type", Values: []string{http.DetectContentType(c.buf.b)}})
+	if !c.final.has("Content-Type") && !coded && len(c.content) > 0 {
+		c.final = append(c.final, store.Field{Name: "Content-Type", Values: []string{http.DetectContentType(c.content)}})
 	}
 }
 
 // forward passes on what is kept, up to the first n bytes.
 func (c *capture) forward(n int) {
 	if c.sent < n && !c.left {
-		c.left = c.push(func() error { _, err := c.w.Write(c.buf.b[c.sent:n]); return err }) != nil
+		c.left = c.push(func() error { _, err := c.w.Write(c.content[c.sent:n]); return err }) != nil
 	}
 	c.sent = max(c.sent, n)
 }
@@ -323,7 +313,7 @@ func (c *capture) FlushError() error {
 	}
 	c.begin()
 	if !c.over {
-		n := len(c.buf.b)
+		n := len(c.content)
 		if n > 0 && int64(n) == c.declared {
 			n-- // see pass
 		}
@@ -406,10 +396,10 @@ func (c *capture) response(filter *headerFilter) (stet.Outcome, error) {
 	if c.over {
 		return stet.Outcome{}, errTooLarge
 	}
-	if c.declared >= 0 && int64(len(c.buf.b)) != c.declared && !c.head && bodyAllowed(c.status) {
+	if c.declared >= 0 && int64(len(c.content)) != c.declared && !c.head && bodyAllowed(c.status) {
 		return stet.Outcome{}, errCut
 	}
-	header := filter.fields(c.kept[:0], c.final, c.outer)
+	header := filter.fields(c.final, c.outer)
 	if c.declared >= 0 {
 		header = append(header, store.Field{Name: "Content-Length", Values: c.final.values("Content-Length")})
 	}
@@ -420,12 +410,9 @@ func (c *capture) response(filter *headerFilter) (stet.Outcome, error) {
 		header = append(header, store.Field{Name: imposedName})
 	}
 	sortFields(header)
-	out := response(c.status, header, c.buf.b)
+	out := response(c.status, header, c.content)
 	if out.Trailer = filter.trailers(c.trailer, c.final); !storable(out) {
 		return stet.Outcome{}, errTooLarge
-	}
-	if c.gives() {
-		return given(out), nil
 	}
 	return out, nil
 }
@@ -434,14 +421,14 @@ func (c *capture) response(filter *headerFilter) (stet.Outcome, error) {
 // net/http must not add for others.
 func (c *capture) untyped() bool {
 	_, before := c.outer["Content-Type"] // that it is gone is stored anyway
-	return !c.final.has("Content-Type") && !before && len(c.buf.b) > 0
+	return !c.final.has("Content-Type") && !before && len(c.content) > 0
 }
 
 // send gives the caller the rest of the response, whose outcome is durable.
 func (c *capture) send() {
 	fault.At(fault.ResponseBefore)
 	c.begin()
-	c.forward(len(c.buf.b))
+	c.forward(len(c.content))
 	trail(c.w.Header(), c.trailer)
 	fault.At(fault.ResponseAfter)
 }
@@ -473,9 +460,5 @@ func (c *capture) retract() bool {
 func (c *capture) free() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.done = true
-	if c.buf != nil {
-		c.buf.free()
-		c.buf = nil
-	}
+	c.done, c.content = true, nil
 }

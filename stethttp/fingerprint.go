@@ -72,25 +72,11 @@ func (m *Middleware) fingerprint(r *http.Request, body []byte) store.Fingerprint
 			}
 		}
 	}
-	// One lent buffer instead of a copy of each part.
-	buf := newBuffer()
-	defer buf.free()
-	var ends [4]int
-	b := buf.b
-	b = append(b, r.Method...)
-	ends[0] = len(b)
-	b = appendFields(b, r.Header, overrideHeaders[:])
-	b = append(b, target(r)...)
-	ends[1] = len(b)
-	b = append(b, contentType...)
-	ends[2] = len(b)
-	b = append(b, coding...)
-	ends[3] = len(b)
-	buf.b = b
+	parts := [][]byte{[]byte(r.Method), append(appendFields(nil, r.Header, overrideHeaders[:]), target(r)...), []byte(contentType), []byte(coding), body}
 	if canonicalized {
-		return store.NewCanonicalFingerprint(b[:ends[0]], b[ends[0]:ends[1]], b[ends[1]:ends[2]], b[ends[2]:ends[3]], body)
+		return store.NewCanonicalFingerprint(parts...)
 	}
-	return stet.NewFingerprint(b[:ends[0]], b[ends[0]:ends[1]], b[ends[1]:ends[2]], b[ends[2]:ends[3]], body)
+	return stet.NewFingerprint(parts...)
 }
 
 // utf8Type is the content type of a format that is UTF-8 also without its charset: JSON

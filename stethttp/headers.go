@@ -8,32 +8,14 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// fields are those of a header, by the names that are its keys, each there once. A few of
-// them cost less so than in a map.
+// fields are those of a header, each name once.
 type fields []store.Field
 
-// fieldsOf appends those of a header to list.
-func fieldsOf(list fields, h http.Header) fields {
+// fieldsOf returns those of a header.
+func fieldsOf(h http.Header) fields {
+	list := make(fields, 0, len(h)+4) // and what is added
 	for name, values := range h {
 		list = append(list, store.Field{Name: name, Values: values})
-	}
-	return list
-}
-
-// copyOf is fieldsOf with copies of the values, which are in memory of values if there is
-// room: code that has the header may change a value where it is.
-func copyOf(list fields, values []string, h http.Header) fields {
-	n := 0
-	for _, of := range h {
-		n += len(of)
-	}
-	if n > cap(values) {
-		values = make([]string, 0, n)
-	}
-	for name, of := range h {
-		first := len(values)
-		values = append(values, of...)
-		list = append(list, store.Field{Name: name, Values: values[first:len(values):len(values)]})
 	}
 	return list
 }
@@ -137,10 +119,10 @@ func (f *headerFilter) stores(name string, connection []string) bool {
 	return name != "" && name[0] != ':' && !f.drop[canonical] && (f.keep == nil || f.keep[canonical]) && !neverStored(canonical, connection)
 }
 
-// fields appends to list the stored copy of a response's header, without its trailers
+// fields returns the stored copy of a response's header, without its trailers
 // and without what had been set before the handler was called. What had been set
 // then and is not there any more has no values.
-func (f *headerFilter) fields(list []store.Field, header fields, outer http.Header) []store.Field {
+func (f *headerFilter) fields(header fields, outer http.Header) (list []store.Field) {
 	connection := header.values("Connection")
 	for _, field := range header {
 		name := field.Name

@@ -92,7 +92,7 @@ func (c *capture) said() (header, trailer http.Header) {
 		trailer[http.CanonicalHeaderKey(strings.TrimPrefix(name, http.TrailerPrefix))] = values
 	}
 	if rpc {
-		endOfRPC(trailer, c.final.get("Content-Type"), c.buf.b)
+		endOfRPC(trailer, c.final.get("Content-Type"), c.content)
 	}
 	return header, trailer
 }

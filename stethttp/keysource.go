@@ -199,8 +199,8 @@ func walk(dec *json.Decoder, steps []string) (found pointed, err error) {
 
 // readFirst reads the body and looks for the key in it. It is false if the request was
 // refused.
-func (c *call) readFirst(buf *buffer, limit int64) bool {
-	if !c.read(buf, limit) {
+func (c *call) readFirst(limit int64) bool {
+	if !c.read(limit) {
 		return false
 	}
 	if len(c.r.Header["Content-Encoding"]) == 0 {

@@ -12,6 +12,9 @@ import (
 const (
 	maxOutlasting = 1024 // requests of a Middleware that wait for what is unknown
 
+	// lightBody is the most bytes of a body that a waiting request holds.
+	lightBody = 64 << 10
+
 	outlastMin = 50 * time.Millisecond // between looks
 	outlastMax = time.Second
 )
@@ -21,7 +24,7 @@ const (
 // most likely the outcome of the same request.
 func waiting(c *call, try func() (*stet.Lease, error)) (*stet.Lease, error) {
 	wait := c.op.Wait
-	heavy := len(c.sent) > maxPooled && c.patience() > 0
+	heavy := len(c.sent) > lightBody && c.patience() > 0
 	if heavy {
 		c.op.Wait = stet.NoWait
 	}
@@ -48,9 +51,8 @@ func (c *call) patience() time.Duration {
 
 // lighten lets go of a large body.
 func (c *call) lighten() {
-	if len(c.sent) > maxPooled {
+	if len(c.sent) > lightBody {
 		c.close()
-		c.buf.drop()
 		c.sent, c.light = nil, true
 	}
 }

@@ -3,7 +3,6 @@ package stethttp
 import (
 	"context"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 
@@ -31,8 +30,7 @@ func (m *Middleware) Respond(ctx context.Context, h http.Handler, r *http.Reques
 	rw.attend(ctx, r)
 	func() {
 		defer rw.finish()
-		c.ctx = &c.outer
-		c.ctx.Context = ctx
+		c.ctx = &callContext{Context: ctx}
 		h.ServeHTTP(rw, r.WithContext(c.ctx))
 	}()
 	if c.says = c.judge(run, rw); c.says == absent || rw.invalid {
@@ -42,7 +40,6 @@ func (m *Middleware) Respond(ctx context.Context, h http.Handler, r *http.Reques
 	if err != nil {
 		out.Gone = true
 	}
-	out.Body = slices.Clone(out.Body) // its buffer is lent to others
 	out.Failed = c.says != kept
 	if c.says == undone {
 		run.Declare(stet.NotExecuted, 0)

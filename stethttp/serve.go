@@ -21,25 +21,8 @@ import (
 type guard struct {
 	m     *Middleware
 	next  http.Handler
-	wrong string // with how it is wired
-	first atomic.Pointer[named]
+	wrong string      // with how it is wired
 	told  atomic.Bool // the log, of a keyed request that passed
-}
-
-// named is what an operation is called that has no pattern with a method.
-type named struct{ method, path, name string }
-
-// named returns the name of an operation. That of the first is kept, as most handlers have
-// one path: it costs no more then.
-func (g *guard) named(method, path string) string {
-	if n := g.first.Load(); n != nil && n.method == method && n.path == path {
-		return n.name
-	}
-	name := store.LabelText(method + " " + path)
-	if g.first.Load() == nil {
-		g.first.CompareAndSwap(nil, &named{method, path, name})
-	}
-	return name
 }
 
 // call is one request that is protected.
@@ -49,16 +32,10 @@ type call struct {
 	r     *http.Request
 	op    stet.Op
 	limit int          // of the stored result, in bytes
-	buf   *buffer      // that the body was read into
 	sent  []byte       // the body
 	light bool         // the body was dropped
 	body  *body        // as the handler reads it
-	first body         // of its first call
 	ctx   *callContext // of the handler's last call
-	outer callContext  // of its first call
-
-	writer      *capture // of the handler's last call
-	firstWriter capture  // of its first call
 
 	later bool          // it is run by a worker
 	inner *http.Request // the handler's
@@ -91,9 +68,7 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c := &call{guard: g, w: w, r: r}
-	buf := newBuffer()
-	defer buf.free()
-	if m.pointer != nil && !c.readFirst(buf, m.o.MaxBody) {
+	if m.pointer != nil && !c.readFirst(m.o.MaxBody) {
 		return
 	}
 	defer c.end()
@@ -105,7 +80,7 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		m.refuse(w, problem, detail, 0)
 		return
 	}
-	if m.pointer == nil && !c.read(buf, m.o.MaxBody) {
+	if m.pointer == nil && !c.read(m.o.MaxBody) {
 		return
 	}
 	c.refer()
@@ -124,20 +99,20 @@ func (m *Middleware) protects(method string) bool {
 
 // read reads the body, up to limit bytes, and digests the request. It is false
 // if that was refused.
-func (c *call) read(buf *buffer, limit int64) bool {
+func (c *call) read(limit int64) bool {
 	if outer, ok := c.r.Body.(*body); ok {
 		c.passedOn = outer.whole()
 	}
-	err := readBody(c.w, c.r, limit, buf)
+	sent, err := readBody(c.w, c.r, limit)
 	if err == nil {
-		err = consumed(c.r, len(buf.b))
+		err = consumed(c.r, len(sent))
 	}
 	if err != nil {
 		c.unread(err, limit)
 		return false
 	}
-	c.buf, c.sent = buf, buf.b
-	return c.digest(buf.b)
+	c.sent = sent
+	return c.digest(sent)
 }
 
 // unread refuses a request whose body was not read.
@@ -201,7 +176,7 @@ func (g *guard) label(r *http.Request) (name, ref string) {
 	case strings.HasPrefix(r.Pattern, r.Method+" "):
 		name = r.Pattern
 	default:
-		name = g.named(r.Method, cmp.Or(r.Pattern, r.URL.Path))
+		name = store.LabelText(r.Method + " " + cmp.Or(r.Pattern, r.URL.Path))
 	}
 	if m.o.Ref != nil {
 		ref = strings.TrimPrefix(store.LabelText(m.o.Ref(r)), "sealed:") // which is the engine's mark
@@ -244,18 +219,9 @@ func (c *call) request(ctx context.Context) *http.Request {
 	if c.inner != nil && c.inner.MultipartForm != nil && c.inner.MultipartForm != c.r.MultipartForm {
 		_ = c.inner.MultipartForm.RemoveAll()
 	}
-	if c.body == nil {
-		c.body = &c.first
-	} else {
-		c.body = &body{}
-	}
+	c.body = &body{}
 	c.body.rest.Reset(c.sent)
-	if c.ctx == nil {
-		c.ctx = &c.outer
-	} else {
-		c.ctx = &callContext{}
-	}
-	c.ctx.Context = ctx
+	c.ctx = &callContext{Context: ctx}
 	c.inner = c.r.WithContext(c.ctx)
 	c.inner.Body = c.body
 	if c.claim != "" {
@@ -265,7 +231,7 @@ func (c *call) request(ctx context.Context) *http.Request {
 	return c.inner
 }
 
-// close takes the body back from the handler, before its buffer is lent to others.
+// close closes the body that the handler reads.
 func (c *call) close() {
 	if c.body != nil {
 		_ = c.body.Close()

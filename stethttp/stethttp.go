@@ -82,7 +82,6 @@ import (
 	"sync/atomic"
 
 	"github.com/stet-go/stet"
-	"github.com/stet-go/stet/internal/coding"
 	"github.com/stet-go/stet/internal/misuse"
 	"github.com/stet-go/stet/store"
 )
@@ -101,8 +100,6 @@ type Middleware struct {
 	filter     headerFilter
 	// marks are the header fields that say something of a call, and not of its outcome.
 	marks []string
-	// keeps says that the engine keeps large bodies as they are: see capture.gives.
-	keeps bool
 	// invalid is the outcome of handlers that ended without a
 	// response that could be sent.
 	invalid stet.Outcome
@@ -128,7 +125,7 @@ func New(engine *stet.Engine, o Options) (*Middleware, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Middleware{engine: engine, o: o, header: o.Header, filter: newHeaderFilter(o), marks: []string{o.ReplayedHeader, executionHeader, expiresHeader}, keeps: coding.Keeps(engine)}
+	m := &Middleware{engine: engine, o: o, header: o.Header, filter: newHeaderFilter(o), marks: []string{o.ReplayedHeader, executionHeader, expiresHeader}}
 	if m.refPointer, err = parsePointer("RefPointer", o.RefPointer); err != nil {
 		return nil, err
 	}

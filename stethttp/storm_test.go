@@ -24,7 +24,7 @@ import (
 	"github.com/stet-go/stet/store/memory"
 )
 
-// stormSizes are around the limits of the memory that is lent.
+// stormSizes are lengths of content, in bytes.
 var stormSizes = []int{0, 1, 700, 2047, 2048, 2049, 5 << 10, 63 << 10, 64<<10 - 513, 64 << 10, 64<<10 + 1, 200 << 10, 256 << 10, 256<<10 + 1, 700 << 10, 1 << 20}
 
 // content is what only this side of this operation has: n bytes of which each piece names it.

@@ -50,14 +50,10 @@ const scopePrefix = 8
 // after the first 8 bytes of the scope's digest. So the records of a scope are
 // neighbours in a store that sorts by ID, and can be listed without an index.
 func Digest(namespace, scope, key string) ID {
-	return DigestIn(DigestScope(namespace, scope), namespace, scope, key)
-}
-
-// DigestIn is Digest for a caller that has the scope's digest already.
-func DigestIn(scopeDigest ID, namespace, scope, key string) ID {
+	id := DigestScope(namespace, scope)
 	sum := digest("stet id 2", namespace, scope, key)
-	copy(scopeDigest[scopePrefix:], sum[:])
-	return scopeDigest
+	copy(id[scopePrefix:], sum[:])
+	return id
 }
 
 // ScopeRange returns the least and the greatest ID that a record of a scope can

@@ -44,9 +44,8 @@ func operation(i int, key string) stet.Op {
 
 // request is what the engine asks a store for an operation.
 func request(op stet.Op) store.ClaimRequest {
-	scope := store.DigestScope("", op.Scope)
 	return store.ClaimRequest{
-		ID: store.DigestIn(scope, "", op.Scope, op.Key), Scope: scope, Fingerprint: op.Fingerprint,
+		ID: store.Digest("", op.Scope, op.Key), Scope: store.DigestScope("", op.Scope), Fingerprint: op.Fingerprint,
 		Owner: store.NewOwner(), Lease: 30 * time.Second, Label: store.Label{Name: op.Name},
 	}
 }

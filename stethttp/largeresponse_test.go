@@ -2,7 +2,6 @@ package stethttp_test
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -13,33 +12,16 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stethttp"
-	"github.com/stet-go/stet/store"
 	"github.com/stet-go/stet/store/memory"
 )
 
-// keeper is a store that knows where the content of the last outcome is.
-type keeper struct {
-	store.Store
-	body []byte
-}
-
-func (s *keeper) Settle(ctx context.Context, c store.Claim, out store.Settlement, keep store.Retention) error {
-	s.body = out.Result.Body
-	return s.Store.Settle(ctx, c, out, keep)
-}
-
-// reader is the http.ResponseWriter of a client that knows where its content was, and has a
-// copy of it.
+// reader is the http.ResponseWriter of a client that has a copy of its content.
 type reader struct {
 	tally
-	at  *byte
 	got bytes.Buffer
 }
 
 func (w *reader) Write(p []byte) (int, error) {
-	if w.at == nil {
-		w.at = &p[0]
-	}
 	w.got.Write(p)
 	return w.tally.Write(p)
 }
@@ -74,45 +56,8 @@ func inPieces(w http.ResponseWriter, content []byte) {
 	}
 }
 
-// TestLargeResponseIsCopiedOnce: what the store keeps, and what the client gets, is the memory
-// that the handler's writes were copied into. The handler may change its own afterwards.
-func TestLargeResponseIsCopiedOnce(t *testing.T) {
-	const size = 1<<20 - 4<<10 // with its header it fits into the default Policy.MaxResult
-	for name, write := range ways {
-		t.Run(name, func(t *testing.T) {
-			content := make([]byte, size)
-			s := &keeper{Store: memory.New(memory.Options{})}
-			engine := stettest.Engine(t, s, stet.Options{})
-			h := stethttp.Must(stethttp.New(engine, stethttp.Options{Scope: stethttp.SingleTenant})).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				copy(content, bytes.Repeat([]byte(r.Header.Get("Idempotency-Key")), size))
-				write(w, content)
-				clear(content)
-			}))
-			first := large(h, "1")
-			switch {
-			case len(s.body) != size:
-				t.Fatalf("%d bytes are stored", len(s.body))
-			case &s.body[0] == &content[0]:
-				t.Error("the memory of the handler is kept, which it may change")
-			case first.at != &s.body[0]:
-				t.Error("what the client gets is a copy of what is stored, or the other way round")
-			}
-			for i := 2; i < 10; i++ {
-				large(h, strconv.Itoa(i))
-			}
-			for i := 1; i < 10; i++ {
-				if got := large(h, strconv.Itoa(i)).got.Bytes(); len(got) != size || !bytes.Equal(got, bytes.Repeat([]byte(strconv.Itoa(i)), size)) {
-					t.Errorf("the replay of %d has %d bytes, of which some are another's", i, len(got))
-				}
-			}
-		})
-	}
-}
-
-// TestLargeResponsesAreTheirOwn sends responses of sizes around those of lent memory, in all
-// ways and to engines that keep the memory and that do not. Memory is overwritten before it
-// is lent again (see lent_test.go).
-func TestLargeResponsesAreTheirOwn(t *testing.T) {
+// The handler overwrites its memory after it has written the response.
+func TestLargeResponseIsNotTheHandlersMemory(t *testing.T) {
 	for name, write := range ways {
 		for _, o := range []stet.Options{{}, {Policy: stet.Policy{MaxResult: 300 << 10}},
 			{Encryption: stet.Encryption{Keys: []stet.EncryptionKey{{Name: "k", Secret: make([]byte, 32)}}}}} {
