@@ -34,13 +34,9 @@ func (c *call) decline(err error) *connect.Error {
 	return c.problem(c.req.Peer(), end)
 }
 
-// problem is the error of an end that no handler has worded: with the problem as a
-// google.protobuf.Struct besides, which browsers can read without generated code.
+// problem is the error of an end of package rpc.
 func (i *Interceptor) problem(peer connect.Peer, end rpc.End) *connect.Error {
-	said, ok := rpc.ReadStatus(end.Status)
-	if ok && end.Trailer[rpc.ExecutedName] == nil {
-		end.Status.Details = append(end.Status.Details, i.described(said, end.Status.GetMessage())...)
-	}
+	said := i.describe(end.Status)
 	e := errorOf(peer, end, nil)
 	if said.Retryable && said.After > 0 {
 		e.Meta().Set("Retry-After", strconv.FormatInt(int64((said.After+time.Second-1)/time.Second), 10))
@@ -48,30 +44,25 @@ func (i *Interceptor) problem(peer connect.Peer, end rpc.End) *connect.Error {
 	return e
 }
 
-// described is the detail for browsers: none if it cannot be made.
-func (i *Interceptor) described(said rpc.Said, text string) []*anypb.Any {
+// describe adds the problem that the ErrorInfo, the first detail, stands for: a
+// google.protobuf.Struct, which browsers can read without generated code. A status without
+// an ErrorInfo of stet's is not changed.
+func (i *Interceptor) describe(st *status.Status) rpc.Said {
+	said, ok := rpc.ReadStatus(st)
+	if !ok {
+		return said
+	}
 	name := strings.ToLower(strings.ReplaceAll(said.Reason, "_", "-"))
 	title := strings.ReplaceAll(name, "-", " ")
 	m, err := structpb.NewStruct(map[string]any{
-		"type": i.o.ProblemBase + name, "title": strings.ToUpper(title[:1]) + title[1:], "detail": text,
+		"type": i.o.ProblemBase + name, "title": strings.ToUpper(title[:1]) + title[1:], "detail": st.GetMessage(),
 		"retryable": said.Retryable, "execution": said.Execution.String(),
 	})
 	var detail anypb.Any
-	if err != nil || anypb.MarshalFrom(&detail, m, proto.MarshalOptions{Deterministic: true}) != nil {
-		return nil
+	if err == nil && anypb.MarshalFrom(&detail, m, proto.MarshalOptions{Deterministic: true}) == nil {
+		st.Details = slices.Insert(st.Details, 1, &detail)
 	}
-	return []*anypb.Any{&detail}
-}
-
-// own is the status of the handler's error. In front of what stet said there of another
-// operation, which the handler called, is what is known of this one.
-func (c *call) own(x stet.Execution) *status.Status {
-	st := rpc.Own(c.end.Status, x)
-	if st != c.end.Status {
-		said, _ := rpc.ReadStatus(&status.Status{Details: st.Details[:1]})
-		st.Details = slices.Insert(st.Details, 1, c.described(said, st.GetMessage())...)
-	}
-	return st
+	return said
 }
 
 // worded is an error with another text.
@@ -165,28 +156,19 @@ func (c *call) disown() {
 // failure is the outcome of an error that the handler returned.
 func (c *call) failure(shared *connect.Error) stet.Outcome {
 	c.fields()
-	e := new(*shared) // Meta writes to it
-	c.end.Status = statusOf(e)
-	if !connect.IsWireError(e) { // of one that is passed on, package connect sends no metadata
-		c.end.Trailer = join(c.end.Trailer, metadataOf(e.Meta()))
-	}
-	stored, x := c.end, stet.Executed
-	if c.transact != nil { // which is rolled back
-		x = stet.NotExecuted
-	}
-	stored.Status = c.own(x)
-	return stored.Outcome()
+	end := endOf(shared)
+	c.end.Status, c.end.Trailer = end.Status, join(c.end.Trailer, end.Trailer)
+	return c.end.Outcome()
 }
 
-// notBegun is the error of Options.Scope, as its caller gets it.
-func (c *call) notBegun(err *connect.Error) *connect.Error {
-	e := new(*err) // Meta writes to it
-	end := rpc.End{Status: rpc.Own(statusOf(e), stet.NotExecuted)}
-	if !connect.IsWireError(e) {
+// endOf is the end that an error of the service's code stands for.
+func endOf(shared *connect.Error) rpc.End {
+	e := new(*shared) // Meta writes to it
+	end := rpc.End{Status: statusOf(e)}
+	if !connect.IsWireError(e) { // package connect sends no metadata of an error that is passed on
 		end.Trailer = metadataOf(e.Meta())
 	}
-	end.Trailer = join(end.Trailer, rpc.Metadata{rpc.ExecutedName: {stet.NotExecuted.String()}})
-	return errorOf(c.req.Peer(), end, err)
+	return end
 }
 
 // success is the outcome of a response that the handler returned.
@@ -219,10 +201,7 @@ func (c *call) success(run *stet.Run) (stet.Outcome, error) {
 // first answers with what the handler has returned, which was stored just now.
 func (c *call) first(out stet.Outcome) (connect.AnyResponse, error) {
 	if c.err != nil {
-		if len(c.end.Trailer[rpc.PushbackName]) == 0 {
-			c.end.Trailer = join(c.end.Trailer, rpc.Metadata{rpc.PushbackName: {"-1"}}) // as replays have it
-		}
-		return nil, c.told(rpc.Stored(out))
+		return nil, c.told(rpc.Stored(out), true)
 	}
 	if m, ok := c.res.Any().(proto.Message); ok && c.end.Message != nil && c.types.mapped(m.ProtoReflect().Descriptor()) {
 		return &answer{c.res, newExact(m, c.end.Message)}, nil
@@ -243,19 +222,18 @@ func (c *call) passOn(err error) (connect.AnyResponse, error) {
 		}
 		return nil, c.problem(c.req.Peer(), why.End(strings.ToValidUTF8(u.err.Error(), "\uFFFD"), c.o.RetryAfter))
 	}
-	return nil, c.told(x)
+	return nil, c.told(x, false)
 }
 
-// told is the error of the handler as its caller gets it: as replays have it, with a word
-// on whether the operation was executed. The handler's own error may be one that other
-// calls return too: it is not changed.
-func (c *call) told(x stet.Execution) *connect.Error {
+// told is the error that the caller receives for the error of the handler, or of
+// Options.Scope. That error is not changed: other calls may return it too.
+func (c *call) told(x stet.Execution, stored bool) *connect.Error {
 	if c.info != nil { // they are in the error now, as with replays
 		restore(c.info.ResponseTrailer(), c.before.trailer)
 	}
-	c.end.Status = c.own(x)
-	c.end.Trailer = join(c.end.Trailer, rpc.Metadata{rpc.ExecutedName: {x.String()}})
-	return errorOf(c.req.Peer(), c.end, c.err)
+	end := rpc.Own(c.end, x, stored)
+	c.describe(end.Status)
+	return errorOf(c.req.Peer(), end, c.err)
 }
 
 // replay answers with the outcome that stands.
@@ -263,7 +241,7 @@ func (c *call) replay(run *stet.Lease) (connect.AnyResponse, error) {
 	spec, peer := c.req.Spec(), c.req.Peer()
 	end := rpc.Read(run.Outcome(), run.Attempt() == 0, c.types.reply(spec))
 	if !end.OK() {
-		e := c.problem(peer, end) // which leaves what a handler has worded as it is
+		e := c.problem(peer, end)
 		if c.info != nil {
 			addFields(c.info.ResponseHeader(), end.Header)
 		}

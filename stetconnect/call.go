@@ -73,7 +73,8 @@ func (c *call) name(key string) *connect.Error {
 	own, coded := errors.AsType[*connect.Error](err)
 	switch {
 	case coded && own != nil:
-		return c.notBegun(own)
+		c.end, c.err = endOf(own), own
+		return c.told(stet.NotExecuted, false)
 	case err != nil:
 		c.complain("Options.Scope failed; nothing was executed", err)
 		return c.problem(c.req.Peer(), rpc.ScopeFailed.End("", c.o.RetryAfter))

@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rpc"
@@ -45,6 +50,78 @@ func TestADenialOfAnotherOperationIsNoReasonToRunAgain(t *testing.T) {
 			}
 		}
 		s.want(t, 1)
+	}
+}
+
+// TestPassedOnErrorOfAStoredRefusalSaysOneThing: another service, which stet protects too, is
+// still executing its operation. The handler returns that error, and it is stored.
+func TestPassedOnErrorOfAStoredRefusalSaysOneThing(t *testing.T) {
+	below := connect.NewError(connect.CodeAborted, errors.New("in flight"))
+	for _, d := range rpc.InFlight.End("", time.Second).Status.GetDetails() {
+		detail, err := connect.NewErrorDetail(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		below.AddDetail(detail)
+	}
+	for name, c := range map[string]struct {
+		tx, declares bool
+		err          error
+		want         stet.Execution
+	}{
+		"lease":                                {false, false, below, stet.Executed},
+		"lease, declared not executed":         {false, true, stet.Permanent(below), stet.NotExecuted},
+		"transaction":                          {true, false, stet.Permanent(below), stet.NotExecuted},
+		"transaction with an effect elsewhere": {true, false, stet.Permanent(stet.Repeatable(below)), stet.Executed},
+	} {
+		fails := func(ctx context.Context, _ *connect.Request[text]) (*connect.Response[object], error) {
+			if c.declares {
+				stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
+			}
+			return nil, c.err
+		}
+		for _, w := range ways() {
+			t.Run(name+", "+w.name, func(t *testing.T) {
+				var s *service
+				if c.tx {
+					s = serveTx(t, openSQLite(t), stetconnect.Options{}, fails)
+				} else {
+					s = serve(t, newEngine(t, memory.New(memory.Options{})), stetconnect.Options{}, fails)
+				}
+				var first []string
+				for i := range 10 { // the order of a map differs
+					_, err := s.to(w.options...).CallUnary(t.Context(), ask("10", "k"))
+					e, ok := errors.AsType[*connect.Error](err)
+					if !ok {
+						t.Fatalf("got %v", err)
+					}
+					got := []string{e.Code().String(), e.Message(), e.Meta().Get(rpc.ExecutedName), e.Meta().Get(rpc.PushbackName)}
+					st := new(status.Status)
+					for _, d := range e.Details() {
+						got = append(got, d.Type(), string(d.Bytes()))
+						st.Details = append(st.Details, &anypb.Any{TypeUrl: "type.googleapis.com/" + d.Type(), Value: d.Bytes()})
+					}
+					if i == 0 {
+						first = got
+					}
+					if !slices.Equal(first, got) {
+						t.Errorf("first  %q\nreplay %q", first, got)
+					}
+					said, _ := rpc.ReadStatus(st)
+					if said.Reason != rpc.PassedOn.Reason || said.Execution != c.want || said.Retryable || e.Meta().Get(rpc.ExecutedName) != c.want.String() {
+						t.Errorf("got %+v, %v; want %s, %v, not retryable", said, e.Meta(), rpc.PassedOn.Reason, c.want)
+					}
+					var problem structpb.Struct
+					if len(st.GetDetails()) != 4 || st.GetDetails()[1].UnmarshalTo(&problem) != nil {
+						t.Fatalf("the details are %v", st.GetDetails())
+					}
+					if p := problem.AsMap(); p["execution"] != c.want.String() || p["retryable"] != false {
+						t.Errorf("the problem is %v", p)
+					}
+				}
+				s.want(t, 1)
+			})
+		}
 	}
 }
 

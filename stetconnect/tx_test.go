@@ -208,7 +208,7 @@ func TestWrongOptionsAreRefusedBeforeTheFirstCall(t *testing.T) {
 	stetconnect.Must(stetconnect.New(e, stetconnect.Options{}))
 }
 
-func TestTransactionThatTheHandlerSpoiledIsAborted(t *testing.T) {
+func TestTransactionThatTheHandlerFailedIsAborted(t *testing.T) {
 	st, runs := ledger(t), 0
 	s := serveTx(t, st, stetconnect.Options{}, func(ctx context.Context, req *connect.Request[text]) (*connect.Response[object], error) {
 		if runs++; runs == 1 {

@@ -3,6 +3,7 @@ package stetgrpc
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -123,9 +124,18 @@ func judge(ctx context.Context, err error, trailer metadata.MD) error {
 		said.After = max(said.After, time.Duration(ms)*time.Millisecond)
 	}
 	if !retry {
+		if stands(trailer) {
+			err = &stet.Error{Kind: stet.KindFailed, Execution: said.Execution, Cause: err}
+		}
 		return stetclient.Final(err, said.Execution)
 	}
 	return &stet.Error{Kind: stet.KindRetryable, Execution: said.Execution, RetryAfter: said.After, Cause: err}
+}
+
+// stands reports whether the trailer of a failure says that the failure is stored. A retry
+// receives it again.
+func stands(trailer metadata.MD) bool {
+	return len(trailer.Get(ReplayedMetadata)) > 0 || len(trailer.Get(ExecutionMetadata)) > 0 && slices.Contains(trailer.Get(rpc.PushbackName), "-1")
 }
 
 // callError is the error of a call of the client interceptor.
@@ -171,6 +181,8 @@ func callErrorOf(ctx context.Context, err error) error {
 	e.own.Kind = kinds[said.Reason]
 	switch {
 	case e.own.Kind != 0:
+	case ok && stet.KindOf(own.Cause) == stet.KindFailed:
+		e.own.Kind = stet.KindFailed
 	case e.own.Execution == stet.NotExecuted:
 		e.own.Kind = stet.KindRetryable
 	case e.own.Execution == stet.Executed, said.Reason != "" && !said.Retryable:

@@ -256,6 +256,39 @@ func TestRefusalsHaveTheirKindAtTheClient(t *testing.T) {
 	}
 }
 
+// TestStoredRefusalIsKindFailed: nothing was executed, and a retry receives the refusal again.
+func TestStoredRefusalIsKindFailed(t *testing.T) {
+	soon := status.FromProto(rpc.InFlight.End("", time.Millisecond).Status)
+	for name, c := range map[string]struct {
+		err  error
+		kind stet.Kind
+		runs int64
+	}{
+		"stored":                {stet.Permanent(status.Error(codes.Unavailable, "closed")), stet.KindFailed, 1},
+		"stored, passed on":     {stet.Permanent(soon.Err()), stet.KindFailed, 1},
+		"not stored":            {status.Error(codes.PermissionDenied, "no"), stet.KindRetryable, 2},
+		"not stored, passed on": {status.FromProto(rpc.ScopeMissing.End("", 0).Status).Err(), stet.KindRetryable, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, stetgrpc.Options{}, stet.Options{}, client(t, stetgrpc.ClientOptions{}))
+			b.charge = func(ctx context.Context, _ string) (proto.Message, error) {
+				stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
+				return nil, c.err
+			}
+			for range 2 {
+				if _, err := b.charges(stetgrpc.WithKey(t.Context(), "k"), "1"); stet.KindOf(err) != c.kind || stetgrpc.ExecutionOf(err) != stet.NotExecuted {
+					t.Errorf("%v: %v, %v; want %v, not executed", err, stet.KindOf(err), stetgrpc.ExecutionOf(err), c.kind)
+				}
+			}
+			b.wantRuns(c.runs)
+			w := posted(gateway(b), `"1"`, "Idempotency-Key", "k")
+			if w.Header().Get("Retry-After") != "" {
+				t.Errorf("the gateway asks for a retry: %v", w.Header())
+			}
+		})
+	}
+}
+
 func TestOtherMethodsPassWithoutAKey(t *testing.T) {
 	b := newBench(t, stetgrpc.Options{}, stet.Options{}, client(t, stetgrpc.ClientOptions{Methods: []string{"other.Service"}}))
 	if _, err := b.charges(t.Context(), "1"); status.Code(err) != codes.InvalidArgument || !strings.Contains(answer{st: status.Convert(err)}.code(), rpc.KeyMissing.Reason) {

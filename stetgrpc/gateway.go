@@ -34,8 +34,8 @@ func GatewayHeader(next func(string) (string, bool)) func(string) (string, bool)
 // GatewayError adds to the header of a gateway's response what the error of a call, and its
 // trailer, say: Idempotency-Execution, without which an HTTP client takes the 429 or the
 // 403 that stands for one before which nothing was executed; Idempotent-Replayed;
-// Retry-After, in whole seconds, rounded up, where the error has a RetryInfo and nothing was
-// executed yet, or that is not known; and Cache-Control: no-store. Call it before
+// Retry-After, in whole seconds, rounded up, where the error has a RetryInfo, is not stored,
+// and nothing was executed yet, or that is not known; and Cache-Control: no-store. Call it before
 // runtime.DefaultHTTPErrorHandler, in a function for runtime.WithErrorHandler;
 // runtime.ServerMetadataFromContext has the trailer.
 func GatewayError(header http.Header, err error, trailer metadata.MD) {
@@ -54,7 +54,7 @@ func GatewayError(header http.Header, err error, trailer metadata.MD) {
 	if own := trailer.Get(ReplayedMetadata); len(own) == 1 {
 		header.Set(ReplayedMetadata, own[0])
 	}
-	if said.After > 0 && said.Execution != stet.Executed {
+	if said.After > 0 && said.Execution != stet.Executed && !stands(trailer) {
 		header.Set("Retry-After", strconv.FormatInt(int64((said.After+time.Second-1)/time.Second), 10))
 	}
 }

@@ -1,6 +1,7 @@
 package stetgrpc_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -19,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/coding"
 	"github.com/stet-go/stet/internal/rpc"
 	"github.com/stet-go/stet/internal/stettest"
 	"github.com/stet-go/stet/stetclient"
@@ -40,6 +43,80 @@ func TestWhatDoPassedOnIsNotSaidOfIt(t *testing.T) {
 	}
 	b.want(b.call("1", key, "k"), "Unavailable PASSED_ON may have executed")
 	b.wantRuns(0)
+}
+
+// TestPassedOnStatusOfAStoredRefusalSaysOneThing: another service, which stet protects too, is
+// still executing its operation. The handler returns that status, and it is stored.
+func TestPassedOnStatusOfAStoredRefusalSaysOneThing(t *testing.T) {
+	below := status.FromProto(rpc.InFlight.End("", time.Second).Status).Err()
+	for name, c := range map[string]struct {
+		tx, declares bool
+		err          error
+		want         string
+	}{
+		"lease":                                {false, false, below, "executed"},
+		"lease, declared not executed":         {false, true, stet.Permanent(below), "not executed"},
+		"transaction":                          {true, false, stet.Permanent(below), "not executed"},
+		"transaction with an effect elsewhere": {true, false, stet.Permanent(stet.Repeatable(below)), "executed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fails := func(ctx context.Context, _ string) (proto.Message, error) {
+				if c.declares {
+					stet.FromContext(ctx).Declare(stet.NotExecuted, 0)
+				}
+				return nil, c.err
+			}
+			var b *bench
+			if c.tx {
+				l := newLedger(t, stetgrpc.Options{})
+				l.pays(fails)
+				b = l.bench
+			} else {
+				b = newBench(t, stetgrpc.Options{}, stet.Options{})
+				b.charge = fails
+			}
+			first := b.call("1", key, "k")
+			b.want(first, "Aborted PASSED_ON "+c.want)
+			said, _ := rpc.ReadStatus(first.st.Proto())
+			if got := first.trailer.Get(stetgrpc.ExecutionMetadata); said.Retryable || len(got) != 1 || got[0] != c.want {
+				t.Errorf("retryable %v, executed %v", said.Retryable, got)
+			}
+			if raw := status.Convert(below).Proto().GetDetails(); !proto.Equal(&spb.Status{Details: raw}, &spb.Status{Details: first.st.Proto().GetDetails()[1:]}) {
+				t.Errorf("got %v behind PASSED_ON; want %v", first.st.Proto().GetDetails()[1:], raw)
+			}
+			for range 10 { // the order of a map differs
+				b.same(first, b.call("1", key, "k"))
+			}
+			b.wantRuns(1)
+			stored, err := b.engine.Lookup(t.Context(), b.engine.ID("single-tenant", "k"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := proto.Marshal(status.Convert(below).Proto())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := coding.StatusOf(stored.Outcome.Trailer).Whole; !bytes.Equal(got, want) {
+				t.Errorf("stored %q; want the handler's status, %q", got, want)
+			}
+		})
+	}
+}
+
+// TestPassedOnStatusOfAReleasedRunIsRetryable: nothing is stored, and a retry runs again.
+func TestPassedOnStatusOfAReleasedRunIsRetryable(t *testing.T) {
+	b := newBench(t, stetgrpc.Options{}, stet.Options{})
+	b.charge = func(context.Context, string) (proto.Message, error) {
+		return nil, stet.Retryable(status.FromProto(rpc.Mismatch.End("", 0).Status).Err())
+	}
+	for range 2 {
+		a := b.call("1", key, "k")
+		b.want(a, "FailedPrecondition PASSED_ON not executed")
+		if said, _ := rpc.ReadStatus(a.st.Proto()); !said.Retryable {
+			t.Errorf("not retryable: %v", a.st.Proto())
+		}
+	}
+	b.wantRuns(2)
 }
 
 // TestAnErrorOfDoIsOfItsOwnOperation: the error of the call further down is inside of it.

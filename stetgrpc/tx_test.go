@@ -196,7 +196,7 @@ func TestTxSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestTransactionThatTheHandlerSpoiledIsAborted(t *testing.T) {
+func TestTransactionThatTheHandlerFailedIsAborted(t *testing.T) {
 	l := newLedger(t, stetgrpc.Options{})
 	runs := 0
 	l.pays(func(ctx context.Context, _ string) (proto.Message, error) {

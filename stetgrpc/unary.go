@@ -78,7 +78,7 @@ func (c *call) name() *rpc.End {
 	scope, err := c.o.Scope(c.ctx, &c.Call)
 	switch st, ok := status.FromError(err); {
 	case err != nil && ok && st.Code() != codes.OK:
-		return &rpc.End{Status: rpc.Own(st.Proto(), stet.NotExecuted), Trailer: rpc.Metadata{ExecutionMetadata: {stet.NotExecuted.String()}}}
+		return new(rpc.Own(rpc.End{Status: st.Proto()}, stet.NotExecuted, false))
 	case err != nil:
 		c.complain("Options.Scope failed; nothing was executed", err)
 		return refused(rpc.ScopeFailed, "")
@@ -207,11 +207,7 @@ func (c *call) handle(ctx context.Context, run *stet.Run) (stet.Outcome, error) 
 		return end.Outcome(), nil
 	}
 	st := statusOf(c.err)
-	x := stet.Executed
-	if c.transact != nil { // which is rolled back
-		x = stet.NotExecuted
-	}
-	end.Status = rpc.Own(st.Proto(), x)
+	end.Status = st.Proto()
 	if run.Declared() == stet.Executed && !again.MarksOf(c.err).Permanent && c.undone(st) {
 		run.Declare(stet.NotExecuted, 0)
 	}
@@ -297,8 +293,7 @@ func (c *call) passOn(err error) (any, error) {
 		e.Header, e.Trailer = c.header, metadata.Join(c.trailer, e.Trailer)
 		return c.send(e, nil)
 	}
-	trailer := metadata.Join(c.trailer, metadata.Pairs(ExecutionMetadata, x.String()))
-	return c.send(rpc.End{Status: rpc.Own(statusOf(c.err).Proto(), x), Header: c.header, Trailer: trailer}, nil)
+	return c.send(rpc.Own(rpc.End{Status: statusOf(c.err).Proto(), Header: c.header, Trailer: c.trailer}, x, false), nil)
 }
 
 // decline answers with what the engine's error means.

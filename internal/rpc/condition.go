@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"strconv"
 	"time"
 
@@ -146,7 +147,9 @@ func (c Condition) end(info *errdetails.ErrorInfo, detail string, after time.Dur
 		e.Trailer = Metadata{PushbackName: {strconv.FormatInt(int64((after+time.Millisecond-1)/time.Millisecond), 10)}}
 	}
 	for _, m := range append(details, more...) {
-		if a, err := anypb.New(m); err == nil { // their texts are ours, or were checked
+		// Deterministic: the first response and its replay have the same bytes.
+		a := new(anypb.Any)
+		if err := anypb.MarshalFrom(a, m, proto.MarshalOptions{Deterministic: true}); err == nil { // their texts are ours, or were checked
 			st.Details = append(st.Details, a)
 		}
 	}
@@ -217,19 +220,27 @@ func ReadStatus(st *status.Status) (s Said, ok bool) {
 	return s, ok
 }
 
-// Own returns the status of a handler, with what is known of its operation in front of an
-// ErrorInfo of stet's that it has: that one is of another operation, which the handler
-// called. A status without one is returned as it is.
-func Own(st *status.Status, x stet.Execution) *status.Status {
-	if _, ok := ReadStatus(st); !ok {
-		return st
+// Own returns the response to a call whose handler returned the status of e. x says whether
+// the operation was executed. stored says that the status is the stored outcome, which each
+// retry receives again. An ErrorInfo of stet's in the status describes another operation,
+// which the handler called. PASSED_ON is then the first detail, and describes this one.
+func Own(e End, x stet.Execution, stored bool) End {
+	trailer := Metadata{}
+	maps.Copy(trailer, e.Trailer)
+	trailer[ExecutedName] = []string{x.String()}
+	if stored && len(trailer[PushbackName]) == 0 {
+		trailer[PushbackName] = []string{"-1"}
+	}
+	e.Trailer = trailer
+	if _, ok := ReadStatus(e.Status); !ok {
+		return e
 	}
 	own := PassedOn
-	own.Execution, own.Retryable = x, x != stet.Executed
-	e := own.End("", 0)
-	st = proto.CloneOf(st)
-	st.Details = append(e.Status.Details, st.Details...)
-	return st
+	own.Execution, own.Retryable = x, !stored
+	st := proto.CloneOf(e.Status)
+	st.Details = append(own.End("", 0).Status.Details, st.Details...)
+	e.Status = st
+	return e
 }
 
 // ParseExecution undoes stet.Execution.String; what it does not know is MayHaveExecuted.

@@ -26,19 +26,6 @@ import (
 // never begun. The trailer of a failure says that gRPC's own retry policy should not try
 // again.
 func Read(out stet.Outcome, never bool, reply func() proto.Message) End {
-	e := read(out, never, reply)
-	if !e.OK() {
-		if e.Trailer == nil {
-			e.Trailer = make(Metadata)
-		}
-		if len(e.Trailer[PushbackName]) == 0 {
-			e.Trailer[PushbackName] = []string{"-1"}
-		}
-	}
-	return e
-}
-
-func read(out stet.Outcome, never bool, reply func() proto.Message) End {
 	switch {
 	case out.Gone:
 		return ResultExpired.as(executed(out, never)).End("", 0)
@@ -101,8 +88,7 @@ func exact(out stet.Outcome, reply func() proto.Message) End {
 	case !ok:
 		return ResultUnreadable.as(executed(out, false)).End("", 0)
 	case !e.OK():
-		e.Trailer[ExecutedName] = []string{Stored(out).String()}
-		return e
+		return Own(e, Stored(out), true)
 	case reply != nil && e.Name != "" && e.Name != nameOf(reply):
 		return foreign(out, fmt.Sprintf("executed, but its result is a %s, and not a %s", e.Name, nameOf(reply)))
 	}
@@ -123,13 +109,11 @@ func keptStatus(out stet.Outcome) (End, bool) {
 	if !ok || !out.Failed {
 		return End{}, false
 	}
-	x := executed(out, false)
-	e := End{Status: new(status.Status), Trailer: Metadata{ExecutedName: {x.String()}}}
+	e := End{Status: new(status.Status)}
 	if proto.Unmarshal(b, e.Status) != nil || e.OK() {
 		return failed(out), true
 	}
-	e.Status = Own(e.Status, x) // its function may have passed on what a service further down said
-	return e, true
+	return Own(e, executed(out, false), true), true
 }
 
 // refused tells of an HTTP response of 400 or above.

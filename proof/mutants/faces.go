@@ -6,8 +6,9 @@ func inModule(folder string) []string { return []string{"./" + folder + "/..."} 
 // faces are defects of what stands between a framework and the engine.
 var faces = []defect{
 	{"gRPC: what a service below says is said of this call", "internal/rpc/condition.go",
-		"if _, ok := ReadStatus(st); !ok {\n\t\treturn st", "if _, ok := ReadStatus(st); !ok || x != 0 || x == 0 {\n\t\treturn st", inModule("stetgrpc")},
-	{"Connect: what a service below says is said of this call", "stetconnect/answer.go", "\tc.end.Status = c.own(x)\n", "", inModule("stetconnect")},
+		"if _, ok := ReadStatus(e.Status); !ok {\n", "if _, ok := ReadStatus(e.Status); !ok || true {\n", inModule("stetgrpc")},
+	{"gRPC: a stored refusal is told as retryable", "internal/rpc/condition.go", "own.Execution, own.Retryable = x, !stored", "own.Execution, own.Retryable = x, x != stet.Executed", inModule("stetgrpc")},
+	{"Connect: what a service below says is said of this call", "stetconnect/answer.go", "end := rpc.Own(c.end, x, stored)", "end := c.end", inModule("stetconnect")},
 	{"gRPC: two keys are taken for the first", "internal/rpc/key.go", "case len(list) > 1:", "case len(list) > 9:", inModule("stetgrpc")},
 	{"gRPC: unknown fields are not seen", "internal/rpc/key.go", "if len(m.GetUnknown()) > 0 {", "if len(m.GetUnknown()) > 1<<20 {", inModule("stetgrpc")},
 	{"gRPC: a stream with a key passes", "stetgrpc/check.go", "key != \"\" || c != nil {\n\t\t\treturn i.refuseStream", "key == \"?\" && c != nil {\n\t\t\treturn i.refuseStream", inModule("stetgrpc")},
