@@ -171,7 +171,7 @@ async function run(c, entry, turn, how) {
   const all = await attempts(c, entry, how);
   if (all.reason !== undefined) return unsettled(c, entry, turn, all);
   const { verdict } = all;
-  if (!verdict.replayed && verdict.execution === notExecuted) { // a refusal is no outcome of what an earlier attempt may have done
+  if (!verdict.stands && verdict.execution === notExecuted) { // a refusal is no outcome of what an earlier attempt may have done
     return unsettled(c, entry, turn, { ...all, reason: 'refused' });
   }
   if (all.answer.status !== 202 || how.wait === 0) return settle(c, entry, all);
