@@ -158,9 +158,9 @@ const (
 	expiresHeader = "Idempotency-Expires"
 )
 
-// toldBy returns the value of executionHeader, and whether the client may believe it. "Not
-// executed" permits a new key. A service may copy that word from the response of another
-// service, so the client believes it of a stored response only.
+// toldBy returns the value of executionHeader, and whether it counts. "Not executed" permits a
+// new key. A service may copy that value from the response of another service. Therefore it
+// counts in a stored response only.
 func toldBy(h http.Header, replayed bool) (x stet.Execution, said bool) {
 	for _, x := range [...]stet.Execution{stet.MayHaveExecuted, stet.NotExecuted, stet.Executed} {
 		if values := h[executionHeader]; len(values) == 1 && values[0] == x.String() {
