@@ -1,12 +1,12 @@
-// What an answer says of an operation: whether it was executed, and whether to ask again. The
-// same decisions as those of stetclient, for Go.
+// Reads from an answer whether the operation was executed, and whether to retry. The decisions are those of
+// stetclient, for Go.
 
 export const executed = 'executed', notExecuted = 'not-executed', mayHave = 'may-have-executed';
 
 const said = { executed, 'not executed': notExecuted, 'may have executed': mayHave };
 const problemType = 'application/problem+json';
 const maxProblem = 64 << 10; // bytes
-const maxSeconds = 2 ** 31; // of Retry-After; more are as good as for ever
+const maxSeconds = 2 ** 31; // of Retry-After; a longer wait is shortened to it
 
 /** Says whether any of several attempts executed. */
 export function together(a, b) {
@@ -51,9 +51,9 @@ export function judge({ status, headers, body, redirected = false }, replayedHea
   return verdict;
 }
 
-// The value of Idempotency-Execution; undefined without one that the client may believe. It has precedence over the
-// problem document, because the handler may have copied that from another service. "Not executed" permits a new key. A
-// service may copy that word from the response of another service, so the client believes it of a stored response only.
+// The value of Idempotency-Execution; undefined without one that counts. It has precedence over the problem document,
+// because the handler may have copied that from another service. "Not executed" permits a new key. A service may copy
+// that value from the response of another service. Therefore it counts in a stored response only.
 // Idempotency-Expires marks a stored response, also the first one, which is not a replay.
 function toldBy(headers, replayed) {
   const says = headers.get('Idempotency-Execution');
@@ -115,5 +115,5 @@ function httpDate(text) {
 // not the connection of the operation.
 const unsent = new Set(['ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN', 'EHOSTUNREACH', 'ENETUNREACH', 'UND_ERR_CONNECT_TIMEOUT']);
 
-/** What an attempt has done that got no response. */
+/** Whether an attempt without a response executed the operation. */
 export const executionOfFailure = (error) => (unsent.has(error?.cause?.code) ? notExecuted : mayHave);
