@@ -99,6 +99,16 @@ func throughStet(t *testing.T, base http.RoundTripper) *http.Client {
 	return &http.Client{Transport: tr}
 }
 
+func TestAwaitReadsTheExecutionOfAReplayedRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := throughStet(t, accepting(says(409, "", "Idempotent-Replayed", "true", "Idempotency-Execution", "not executed")))
+		got, err := stetclient.Await(t.Context(), client, accepted(t, client), stetclient.AwaitOptions{})
+		if err != nil || got.Status != 409 || got.Execution != stet.NotExecuted {
+			t.Fatalf("%+v, %v; want 409, not executed", got, err)
+		}
+	})
+}
+
 func TestAwaitAsksAsOftenAsRetryAfterSays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := accepting(says(200, runs, "Retry-After", "7"), says(202, "", "Retry-After", "0"), says(503, "", "Retry-After", "11"), says(200, runs), says(200, runs), says(200, done))

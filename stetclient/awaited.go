@@ -103,13 +103,17 @@ func (a *awaiting) unread(coding string) *Error {
 	return a.gaveUp(ReasonFinal, errors.New("the result has the content coding "+strconv.Quote(coding)+"; ask for it yourself"))
 }
 
-// judge reads what a problem document says about the execution.
+// judge reads whether the operation was executed, from the header and the problem document of
+// a failure. The header of a failure counts only on a replay; a status document has none.
 func (got *Awaited) judge(h http.Header) {
 	if got.Status < 400 {
 		return
 	}
 	if got.Problem = parseProblem(h, got.Body); got.Problem != nil && got.Problem.says {
 		got.Execution = got.Problem.Execution
+	}
+	if x, said := toldBy(h, true); said {
+		got.Execution = x
 	}
 }
 

@@ -133,7 +133,7 @@ func (c *call) do(known stet.Execution) (*http.Response, error) {
 		return nil, c.failure(ReasonBreaker, c.err)
 	case c.err != nil:
 		return nil, c.failure(ReasonFinal, c.err)
-	case !c.replayed && c.series.last.Execution == stet.NotExecuted && (c.resuming || c.series.execution != stet.NotExecuted):
+	case !c.series.last.stands && c.series.last.Execution == stet.NotExecuted && (c.resuming || c.series.execution != stet.NotExecuted):
 		return nil, c.failure(ReasonRefused, nil)
 	}
 	return c.res, nil

@@ -99,9 +99,9 @@ func hangs(req *http.Request) (*http.Response, error) {
 	return nil, req.Context().Err()
 }
 
-func problem(code int, retryable, execution string) func(*http.Request) (*http.Response, error) {
+func problem(code int, retryable, execution string, header ...string) func(*http.Request) (*http.Response, error) {
 	return answer(code, `{"type":"https://example.com/p#x","title":"T","status":0,"detail":"D","retryable":`+retryable+`,"execution":"`+execution+`"}`,
-		"Content-Type", "application/problem+json")
+		append(header, "Content-Type", "application/problem+json")...)
 }
 
 // newClient returns a client whose attempts are answered by a script.

@@ -291,7 +291,7 @@ func (c *call) settling(known stet.Execution) (*http.Response, error) {
 		}
 		c.noted(noted)
 		return res, nil
-	case c.series.execution == stet.NotExecuted && !c.replayed:
+	case c.series.execution == stet.NotExecuted && !c.series.last.stands:
 		// It was refused, and nothing happened: there is nothing to finish,
 		// and when what was wrong is mended the name is to be used again.
 		noted = c.withdraw(ctx)

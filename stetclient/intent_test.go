@@ -252,6 +252,29 @@ func TestResumeGoesRound(t *testing.T) {
 	}
 }
 
+func TestStoredRefusalSettlesItsIntent(t *testing.T) {
+	stored := status(409, "Idempotency-Expires", "Sat, 01 Jan 2000 12:00:00 GMT", "Idempotency-Execution", "not executed")
+	j := open(t, journal.Options{})
+	tr, s := newClient(t, stetclient.Options{Journal: j, Policy: quick}, stored, fails(errReset), fails(errReset), stored, status(201))
+	ctx := stetclient.WithIntent(t.Context(), "order 1")
+	for range 2 { // the second response is the journal's
+		res, _, err := post(ctx, t, tr, "x")
+		if err != nil || res.StatusCode != 409 {
+			t.Fatalf("got %v, %v, want 409", res, err)
+		}
+		if info, _ := stetclient.InfoOf(res); info.Execution != stet.NotExecuted || info.Pending {
+			t.Errorf("info %+v, want not executed, not pending", info)
+		}
+	}
+	s.wantAttempts(1)
+	_, _, err := post(t.Context(), t, tr, "y")
+	wantError(t, err, stetclient.ReasonAttempts, stet.MayHaveExecuted)
+	if got, err := tr.Resume(t.Context(), stetclient.ResumeOptions{Once: true}); err != nil || got.Settled != 1 || got.Pending != 0 {
+		t.Errorf("Resume: %+v, %v, want one settled intent", got, err)
+	}
+	s.wantAttempts(4)
+}
+
 func TestRefusalDoesNotSettleWhatMayHaveHappened(t *testing.T) {
 	j := open(t, journal.Options{})
 	tr, _ := newClient(t, stetclient.Options{Journal: j, Policy: quick}, fails(errReset), fails(errReset), status(401), status(201))

@@ -69,17 +69,18 @@ func checkKey(key string) error {
 // what was read of its body.
 func (s *Service) judge(res *http.Response, body []byte) (v Verdict, replayed bool, p *Problem) {
 	replayed = res.Header.Get(s.ReplayedHeader) == "true"
-	if res.StatusCode < 300 && s.Classify == nil {
+	if res.StatusCode < 300 && s.Classify == nil && res.Header[executionHeader] == nil {
 		return Verdict{Execution: stet.Executed}, replayed, nil
 	}
 	if res.StatusCode >= 400 {
 		p = parseProblem(res.Header, body)
 	}
 	v = verdictOf(res.StatusCode, res.Header, replayed, p)
+	stands := v.stands
 	if s.Classify != nil {
 		v = s.Classify(res, v)
 		v.Retry = v.Retry && !never(res.StatusCode)
 	}
-	v.stands = replayed && !v.Retry
+	v.stands = stands && !v.Retry
 	return v, replayed, p
 }

@@ -81,16 +81,19 @@ func parseProblem(h http.Header, body []byte) *Problem {
 	return p
 }
 
-// verdictOf judges a response. A replay is the outcome, whatever its status.
+// verdictOf judges a response. A replay is the outcome, whatever its status. A response that
+// says "not executed" in executionHeader is the outcome, too: a retry would only replay it.
 func verdictOf(status int, h http.Header, replayed bool, p *Problem) Verdict {
 	v := Verdict{Execution: executionOf(status, h, replayed, p), After: retryAfter(h, time.Now())}
-	switch x, said := toldBy(h); {
+	x, said := toldBy(h, replayed)
+	v.stands = replayed || said && x == stet.NotExecuted
+	switch {
 	case said:
 		again := retried(status)
 		if p != nil && p.says {
 			again = p.Retryable
 		}
-		v.Retry = again && !replayed && x != stet.Executed
+		v.Retry = again && !v.stands && x != stet.Executed
 	case p != nil && p.says:
 		v.Retry, v.Execution = p.Retryable && !replayed, p.Execution
 	case replayed:
@@ -126,7 +129,7 @@ func retried(status int) bool {
 // problem document could not be read (p is nil), or not be understood, might have
 // said something else.
 func executionOf(status int, h http.Header, replayed bool, p *Problem) stet.Execution {
-	x, said := toldBy(h)
+	x, said := toldBy(h, replayed)
 	switch {
 	case said:
 		return x
@@ -145,16 +148,23 @@ func executionOf(status int, h http.Header, replayed bool, p *Problem) stet.Exec
 	}
 }
 
-// executionHeader is the response header with which stet says of a failure that the
-// handler has worded whether the operation was executed, in the words of stet.Execution. It
-// counts more than the problem document, which the handler may have passed on.
-const executionHeader = "Idempotency-Execution"
+// Headers of stet's responses.
+const (
+	// executionHeader says whether the operation of a stored response was executed, in the
+	// words of stet.Execution. It has precedence over the problem document, because the
+	// handler may have copied that from another service.
+	executionHeader = "Idempotency-Execution"
+	// expiresHeader marks a stored response, also the first one, which is not a replay.
+	expiresHeader = "Idempotency-Expires"
+)
 
-// toldBy returns what executionHeader says, and whether it says something.
-func toldBy(h http.Header) (x stet.Execution, said bool) {
+// toldBy returns the value of executionHeader, and whether it counts. "Not executed" permits a
+// new key. A service may copy that value from the response of another service. Therefore it
+// counts in a stored response only.
+func toldBy(h http.Header, replayed bool) (x stet.Execution, said bool) {
 	for _, x := range [...]stet.Execution{stet.MayHaveExecuted, stet.NotExecuted, stet.Executed} {
 		if values := h[executionHeader]; len(values) == 1 && values[0] == x.String() {
-			return x, true
+			return x, x != stet.NotExecuted || replayed || h.Get(expiresHeader) != ""
 		}
 	}
 	return 0, false

@@ -28,6 +28,7 @@ type outcome struct {
 
 func outcomes() []outcome {
 	date := time.Date(2000, 1, 1, 12, 0, 0, 0, time.UTC)
+	expires := date.AddDate(0, 0, 30).Format(http.TimeFormat)
 	const may, no, yes = stet.MayHaveExecuted, stet.NotExecuted, stet.Executed
 	return []outcome{
 		{"reset", fails(errReset), true, 0, may},
@@ -61,7 +62,17 @@ func outcomes() []outcome {
 		{"final problem", problem(503, "false", "may have executed"), false, 0, may},
 		{"final problem, executed", problem(410, "false", "executed"), false, 0, yes},
 		{"429 that stands", status(429, "Retry-After", "2", "Idempotency-Execution", "executed"), false, 0, yes},
-		{"500 that does not stand", status(500, "Idempotency-Execution", "not executed"), true, 0, no},
+		{"200, not executed of another service", status(200, "Idempotency-Execution", "not executed"), false, 0, yes},
+		{"409, not executed of another service", status(409, "Idempotency-Execution", "not executed"), true, 0, may},
+		{"422, not executed of another service", status(422, "Idempotency-Execution", "not executed"), false, 0, may},
+		{"500, not executed of another service", status(500, "Idempotency-Execution", "not executed"), true, 0, may},
+		{"429, not executed of another service", status(429, "Idempotency-Execution", "not executed"), true, 0, no},
+		{"in-flight, not executed of another service", problem(409, "true", "may have executed", "Idempotency-Execution", "not executed"), true, 0, may},
+		{"stored 200, not executed", status(200, "Idempotency-Expires", expires, "Idempotency-Execution", "not executed"), false, 0, no},
+		{"stored 409, not executed", status(409, "Idempotency-Expires", expires, "Idempotency-Execution", "not executed"), false, 0, no},
+		{"stored 422, not executed", status(422, "Idempotency-Expires", expires, "Idempotency-Execution", "not executed"), false, 0, no},
+		{"stored 500, not executed", status(500, "Idempotency-Expires", expires, "Idempotency-Execution", "not executed"), false, 0, no},
+		{"stored retryable problem, not executed", problem(500, "true", "may have executed", "Idempotency-Expires", expires, "Idempotency-Execution", "not executed"), false, 0, no},
 		{"replay of a refusal without effect", status(409, "Idempotent-Replayed", "true", "Idempotency-Execution", "not executed"), false, 0, no},
 		{"problem of another operation", answer(409, `{"retryable":true,"execution":"not executed"}`, "Content-Type", "application/problem+json",
 			"Idempotency-Execution", "executed"), false, 0, yes},
@@ -183,6 +194,36 @@ func TestRefusalAfterALostAttemptIsNoOutcome(t *testing.T) {
 		e := wantError(t, err, stetclient.ReasonRefused, stet.MayHaveExecuted)
 		if e.Response == nil || e.Response.StatusCode != 401 {
 			t.Errorf("the refusal is not there: %v", e.Response)
+		}
+		s.wantAttempts(2)
+	})
+}
+
+func TestStoredRefusalAfterALostAttemptIsTheOutcome(t *testing.T) {
+	for _, stored := range []string{"Idempotency-Expires", "Idempotent-Replayed"} {
+		synctest.Test(t, func(t *testing.T) {
+			tr, s := newClient(t, stetclient.Options{}, fails(errReset), status(409, stored, "true", "Idempotency-Execution", "not executed"), status(201))
+			res, _, err := post(t.Context(), t, tr, "x")
+			if err != nil || res.StatusCode != 409 {
+				t.Fatalf("%s: got %v, %v, want 409", stored, res, err)
+			}
+			if info, _ := stetclient.InfoOf(res); info.Execution != stet.NotExecuted {
+				t.Errorf("%s: the execution is %v, want not executed", stored, info.Execution)
+			}
+			s.wantAttempts(2)
+		})
+	}
+}
+
+func TestClassifyCanRetryAStoredRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		again := func(res *http.Response, v stetclient.Verdict) stetclient.Verdict {
+			v.Retry = res.StatusCode == 409
+			return v
+		}
+		tr, s := newClient(t, stetclient.Options{Service: stetclient.Service{Classify: again}}, status(409, "Idempotency-Expires", "x", "Idempotency-Execution", "not executed"), status(201))
+		if res, _, err := post(t.Context(), t, tr, "x"); err != nil || res.StatusCode != 201 {
+			t.Fatalf("got %v, %v, want 201", res, err)
 		}
 		s.wantAttempts(2)
 	})

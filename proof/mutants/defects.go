@@ -274,6 +274,8 @@ var defects = []defect{
 	// The client.
 	{"client: a problem document that cannot be read says nothing", "stetclient/verdict.go",
 		"case p == nil && isProblem(h), p != nil && p.unclear:", "case p != nil && p.unclear:", some("CannotBeRead", clientTests)},
+	{"client: not executed counts in a response that is not stored", "stetclient/verdict.go",
+		`x != stet.NotExecuted || replayed || h.Get(expiresHeader) != ""`, "true", some("OutcomeByAttempt", clientTests)},
 	{"client: an intent from the future is sent", "stetclient/intent.go", " || age < -clockSlack", "", some("AgeCannotBeTold", clientTests)},
 	{"client: Resume takes secrets to other hosts", "stetclient/resume.go",
 		"\t\t\t\t\tdelete(req.Header, name) // as it was set\n\t\t\t\t\treq.Header.Del(name)\n", "\t\t\t\t\t_ = name\n", some("Secrets", clientTests)},

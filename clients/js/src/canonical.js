@@ -6,8 +6,8 @@ const maxDepth = 10_000;
 
 /**
  * Returns a function that brings JSON bodies into canonical form, without the values that the
- * JSON pointers name. A body that is not one valid JSON text (RFC 7493) comes back as it is, and
- * so does one of another type.
+ * JSON pointers name. A body that is not one valid JSON text (RFC 7493), or is of
+ * another type, is returned unchanged.
  */
 export function canonicalJSON(...exclude) {
   const root = { excluded: false, below: new Map() };
@@ -137,7 +137,7 @@ class Elements {
   }
 
   add(value) {
-    // What is left out leaves a null, so that the others keep their places.
+    // A value that is left out becomes null: the others do not change places.
     this.out += (this.count > 0 ? ',' : '') + (this.next()?.excluded ? 'null' : value);
     this.count++;
   }

@@ -4,30 +4,30 @@ export type Verdict = 'executed' | 'not-executed' | 'may-have-executed';
 /**
  * Why a call ended:
  * - outcome: response is the operation's outcome; every later call gets the same.
- * - gone: the operation was executed, and its response is not kept any more, or was too large.
+ * - gone: the operation was executed, and its response was discarded, or was too large.
  * - refused: the last answer refused the request, such as a 401. An earlier attempt may have executed it.
  * - attempts, time: the policy allows no further attempt.
  * - aborted: the option signal has ended.
  * - wait: it was accepted (202), and has not ended within the option wait. response is the 202.
- * - status: it was accepted, and its status resource does not tell what became of it.
- * - busy: another tab is at work on it, for longer than a call takes.
+ * - status: it was accepted, and its status resource does not return the outcome.
+ * - busy: another tab has had it in progress for longer than a call takes.
  * - mismatch: the journal has another request, or another key, under this name.
  * - stale: it was begun longer ago than the option maxAge, and is not sent again.
  * - journal, journal-full: the journal could not be written; nothing was sent now.
  */
 export type Reason = 'outcome' | 'gone' | 'refused' | 'attempts' | 'time' | 'aborted' | 'wait' | 'status' | 'busy' | 'mismatch' | 'stale' | 'journal' | 'journal-full';
 
-/** What a call has found out. */
+/** The result of a call. */
 export interface Answer {
   /** The name of the operation, or its key if it has none: not for logs then. */
   operation: string;
   verdict: Verdict;
-  /** It has an outcome, which is in the journal until that was told, and stays the same. */
+  /** It has an outcome, which does not change. The journal stores it until told is called. */
   settled: boolean;
   reason: Reason;
   /** The outcome, or the last answer, with its body in memory; null without one. */
   response: Response | null;
-  /** The response is that of an earlier execution, by the service's word or the journal's. */
+  /** The response is that of an earlier execution, according to the service or the journal. */
   replayed: boolean;
   /** The problem document (RFC 9457) of the response, or null. */
   problem: Record<string, unknown> | null;
@@ -38,8 +38,8 @@ export interface Answer {
   /** What went wrong last, or null. */
   error: unknown;
   /**
-   * Say so when the user has seen the outcome. The entry of an operation without a name ends with it; a name keeps its
-   * outcome for the journal's keep. Without an outcome it does nothing.
+   * Call it when the user has seen the outcome. It removes the entry of an operation without a name. A named entry is
+   * retained for the journal's keep. Without an outcome it does nothing.
    */
   told(): Promise<void>;
 }
@@ -49,15 +49,15 @@ export interface OperationInit {
   /** Any but GET and HEAD. */
   method: string;
   headers?: HeadersInit;
-  /** Anything but a stream. It is read once, so that every attempt sends the same bytes. */
+  /** Anything but a stream. It is read once: every attempt sends the same bytes. */
   body?: Exclude<BodyInit, ReadableStream> | null;
   credentials?: RequestCredentials;
   mode?: 'cors' | 'same-origin';
-  /** Default follow: what has refused a redirected request is no outcome then. */
+  /** Default follow: a refusal of a redirected request is then no outcome. */
   redirect?: 'follow' | 'error';
   signal?: AbortSignal;
   /**
-   * What the page calls the operation, 1 to 255 characters: checkout-42. All calls with that name, after a reload and in other
+   * The name of the operation, 1 to 255 characters: checkout-42. All calls with that name, after a reload and in other
    * tabs too, have one key and one outcome. Default: it has no name, and no other call can be the same.
    */
   operation?: string;
@@ -67,7 +67,7 @@ export interface OperationInit {
   wait?: number;
 }
 
-/** An operation whose outcome was not told. */
+/** An operation whose outcome was not confirmed with told. */
 export interface Pending {
   /** Its name, or its key if it has none. */
   operation: string;
@@ -78,7 +78,7 @@ export interface Pending {
   settled: boolean;
 }
 
-/** What the option observe gets: after each attempt, with each status of an accepted operation, and what the journal could not note. */
+/** What the option observe gets: after each attempt, with each status of an accepted operation, and each error of the journal. */
 export interface Event {
   operation?: string;
   attempt?: number;
@@ -90,7 +90,7 @@ export interface Event {
   error?: unknown;
 }
 
-/** Where operations are kept. */
+/** Stores operations. */
 export interface Journal {
   readonly limits: Readonly<Required<JournalOptions>>;
 }
@@ -101,7 +101,7 @@ export interface JournalOptions {
   maxEntries?: number;
   /** The bodies of requests without an outcome and of outcomes, in bytes. Default 16 MiB. */
   maxBytes?: number;
-  /** How long a name keeps its outcome after that was told, in milliseconds. Default 24 hours. */
+  /** How long a named entry is retained after told, in milliseconds. Default 24 hours. */
   keep?: number;
 }
 
@@ -121,11 +121,11 @@ export interface Options {
   attemptTimeout?: number;
   /** How long a call waits for the outcome after a 202; 0: the 202 is the outcome. Default 120000; at most a day. */
   wait?: number;
-  /** How old an operation may be that is sent again: less than the service keeps keys. Default 23 hours. */
+  /** The greatest age of an operation that is sent again. It must be shorter than the time for which the service retains keys. Default 23 hours. */
   maxAge?: number;
   /** The greatest request body, in bytes. Default 1 MiB; at most 64 MiB. */
   maxBody?: number;
-  /** The greatest response body, in bytes; of a longer one the verdict counts, and its reason is gone. Default 1 MiB; at most 64 MiB. */
+  /** The greatest response body, in bytes; of a longer one only the verdict is stored, and its reason is gone. Default 1 MiB; at most 64 MiB. */
   maxResponse?: number;
   /** The request header that carries the key. Default Idempotency-Key. */
   header?: string;
@@ -133,28 +133,28 @@ export interface Options {
   raw?: boolean;
   /** The response header that is "true" on replays. Default Idempotent-Replayed. */
   replayedHeader?: string;
-  /** Request headers that the journal does not keep, besides Authorization, Proxy-Authorization and Cookie. */
+  /** Request headers that the journal does not store, besides Authorization, Proxy-Authorization and Cookie. */
   secretHeaders?: string[];
-  /** Keep them after all. Default false. */
+  /** Store them nevertheless, with the three others. Default false. */
   keepSecrets?: boolean;
-  /** Returns headers for each request to the origin of an operation, with credentials that are not kept: it is what resume has them from. */
+  /** Returns headers for each request to the origin of an operation, with credentials that the journal does not store. resume calls it, too. */
   authorize?: (request: { operation?: string; method: string; url: string }) => HeadersInit | undefined | Promise<HeadersInit | undefined>;
   observe?: (event: Event) => void;
   /** Default: the global fetch. */
   fetch?: typeof fetch;
 }
 
-/** A client. Its calls reject only for wrong arguments (TypeError, RangeError), before anything is sent or kept. */
+/** A client. Its calls reject only for wrong arguments (TypeError, RangeError), before anything is sent or stored. */
 export interface Client {
   /** Sends a request as one operation, until its outcome is known or the policy ends it. */
   fetch(url: string | URL, init: OperationInit): Promise<Answer>;
-  /** The operations whose outcome was not told, oldest first. It rejects if the journal cannot be read. */
+  /** The operations whose outcome was not confirmed with told, oldest first. It rejects if the journal cannot be read. */
   pending(): Promise<Pending[]>;
   /** Finishes them: sends those again that have no outcome, with their keys. It rejects if the journal cannot be read. */
   resume(options?: { signal?: AbortSignal }): Promise<Answer[]>;
   /**
-   * Ends an operation, so that its name is free for a new one. Without an outcome it may have been executed, so that
-   * this is an error unless unsettled is true.
+   * Removes an operation from the journal. Its name is then free for a new one. An operation without an outcome may have
+   * been executed: to remove it is an error unless unsettled is true.
    */
   forget(operation: string, options?: { unsettled?: boolean }): Promise<void>;
 }

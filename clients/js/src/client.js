@@ -1,4 +1,4 @@
-// The client: requests that are executed once, whatever becomes of the network and of the page.
+// The client: requests that are executed once, even if the network fails or the page is reloaded.
 
 import { outcomeOf, statusURL } from './client/accepted.js';
 import { capture, checkName, mint } from './client/request.js';
@@ -81,10 +81,10 @@ async function inTime(step) {
   }
 }
 
-// alone calls fn while no other call, of any tab, is at work on the operation.
+// alone calls fn while no other call, in any tab, has the operation in progress.
 async function alone(c, entry, signal, fn) {
   const limit = linked(signal);
-  const busy = new DOMException('stet: another tab is at work on the operation', 'TimeoutError');
+  const busy = new DOMException('stet: another tab has the operation in progress', 'TimeoutError');
   const timer = setTimeout(() => limit.end(busy), c.elapsed + c.wait + c.attemptTimeout);
   let entered = false;
   try {
@@ -112,7 +112,7 @@ async function begin(c, wanted, given, how, tries = 3) {
     entry = await inTime(c.journal.add({ ...wanted, turn }));
   } catch (error) {
     if (error?.name === 'JournalFull') return answerOf(c, wanted, { reason: 'journal-full', error, execution: notExecuted });
-    // It may have been kept all the same, and resume would send it; of a name there may have been one before.
+    // The journal may have stored it nevertheless, and resume would send it. A name may have had an entry before.
     const gone = !wanted.named && await inTime(c.journal.remove(wanted.name, wanted.key)).catch(() => false);
     return answerOf(c, wanted, { reason: 'journal', error, execution: gone ? notExecuted : mayHave });
   }
@@ -127,9 +127,9 @@ async function begin(c, wanted, given, how, tries = 3) {
   }
   const answer = await further(c, entry, how);
   if (answer !== undefined) return answer;
-  // A tab that had lost its turn has ended it since.
+  // Another tab, which had lost its turn, has ended it meanwhile.
   if (tries > 1) return begin(c, wanted, given, how, tries - 1);
-  return answerOf(c, wanted, { reason: 'busy', error: new Error('stet: other tabs are at work on the operation'), execution: mayHave });
+  return answerOf(c, wanted, { reason: 'busy', error: new Error('stet: other tabs have the operation in progress'), execution: mayHave });
 }
 
 // corrects reports whether a request is that of an entry with other content, which the service has refused: a form that
@@ -166,12 +166,12 @@ function recorded(c, entry) {
   return answerOf(c, entry, { reason: answer ? 'outcome' : 'gone', settled: true, answer, execution, verdict: { replayed: true, problem } });
 }
 
-// run sends an entry, waits if it was accepted only, and notes what came of it.
+// run sends an entry, waits for the outcome after a 202, and stores the outcome.
 async function run(c, entry, turn, how) {
   const all = await attempts(c, entry, how);
   if (all.reason !== undefined) return unsettled(c, entry, turn, all);
   const { verdict } = all;
-  if (!verdict.replayed && verdict.execution === notExecuted) { // a refusal is no outcome of what an earlier attempt may have done
+  if (!verdict.stands && verdict.execution === notExecuted) { // a refusal is no outcome of what an earlier attempt may have done
     return unsettled(c, entry, turn, { ...all, reason: 'refused' });
   }
   if (all.answer.status !== 202 || how.wait === 0) return settle(c, entry, all);
@@ -188,7 +188,7 @@ async function run(c, entry, turn, how) {
   return unsettled(c, entry, turn, { ...all, ...end, answer: end.answer ?? all.answer });
 }
 
-// settle keeps the outcome. It stands whether or not the journal has it: if not, resume asks once more.
+// settle stores the outcome. If the journal fails, the outcome is valid nevertheless, and resume requests it again.
 async function settle(c, entry, all) {
   const { status, statusText, headers, body, whole, redirected } = all.answer;
   let error;
@@ -201,8 +201,8 @@ async function settle(c, entry, all) {
   return answerOf(c, entry, { ...all, error, settled: true, reason: whole ? 'outcome' : 'gone', answer: whole ? all.answer : undefined });
 }
 
-// unsettled notes what came of attempts without an outcome. What was not executed leaves the journal: the
-// caller is told so, and it must not be executed later.
+// unsettled stores the result of attempts without an outcome. An operation that was not executed is removed from the
+// journal: the call returns "not-executed", so resume must not execute it later.
 async function unsettled(c, entry, turn, all) {
   let { execution, error } = all;
   try {
@@ -216,7 +216,7 @@ async function unsettled(c, entry, turn, all) {
   return answerOf(c, entry, { ...all, execution, error });
 }
 
-// answerOf is what a caller gets.
+// answerOf returns the answer of a call.
 function answerOf(c, entry, { execution, reason, settled = false, answer, verdict, attempts: made = 0, error }) {
   const { status, statusText, headers, body } = answer ?? {};
   const empty = status === 204 || status === 205 || status === 304;

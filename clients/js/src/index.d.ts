@@ -22,15 +22,15 @@ export interface SentRequest {
 /** The fingerprint of a request, as stethttp makes it. */
 export function requestFingerprint(request: SentRequest, canonicalize?: Canonicalize): Buffer;
 
-/** What is to be sent once an outcome stands. */
+/** A message that is sent after the outcome is stored. */
 export interface Message {
   /** Where it goes: a topic, a subject, a routing key. 1 to 1024 bytes without control characters. */
   to: string;
-  /** What messages are kept in order by, where the broker does that. */
+  /** The ordering key, for brokers that have one. */
   key?: string;
   /** Goes along with it. content-type is text/plain; charset=utf-8 for text and application/json for JSON, if it is not here. */
   header?: Record<string, string>;
-  /** Bytes as they are, text, or anything else that JSON.stringify takes. Default: none. */
+  /** Bytes, text, or anything else that JSON.stringify takes. Default: none. */
   body?: unknown;
 }
 
@@ -47,11 +47,11 @@ interface Common {
   pool: { connect(): Promise<any> };
   /** The greatest request body in bytes. Default 1 MiB. */
   maxBody?: number;
-  /** The greatest response that is kept, in bytes; a larger one leaves a tombstone. Default 1 MiB; at most 64 MiB. */
+  /** The greatest response that is stored, in bytes; a larger one leaves a tombstone. Default 1 MiB; at most 64 MiB. */
   maxResult?: number;
-  /** Is a response one after which nothing is to stand? Default: 500 and above, 401, 403, 407, 408, 425 and 429. */
+  /** Reports whether a response rolls the transaction back, and is not stored. Default: 500 and above, 401, 403, 407, 408, 425 and 429. */
   rollsBack?: (status: number, header: (name: string) => string | undefined) => boolean;
-  /** How long results are kept: an interval of PostgreSQL's. Default '24 hours'. */
+  /** How long results are stored: an interval of PostgreSQL's. Default '24 hours'. */
   keep?: string;
   /** How long a key refuses to run again. Default 30 days, or keep if that is longer. */
   tombstone?: string | null;

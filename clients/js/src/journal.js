@@ -1,4 +1,4 @@
-// Journals: where operations are kept from before their first byte is sent until their outcome was told.
+// Journals. A journal stores an operation before its first byte is sent, until the page confirms its outcome (told).
 
 import { mint } from './client/request.js';
 import { sleep } from './client/send.js';
@@ -26,7 +26,7 @@ class Journal {
     Object.assign(this, { store, exclusive, limits });
   }
 
-  /** Keeps an entry, unless there is one of its name: that is returned. */
+  /** Stores an entry. If the journal has one with its name, that one is returned. */
   add(entry) {
     return this.store.change(async (t) => {
       const was = await t.get(entry.name);
@@ -44,7 +44,7 @@ class Journal {
     });
   }
 
-  // over: it was told long ago.
+  // over: its outcome was confirmed, longer ago than the option keep.
   #over(entry) {
     return entry.told !== null && Math.abs(Date.now() - entry.told) > this.limits.keep;
   }
@@ -59,7 +59,7 @@ class Journal {
     });
   }
 
-  /** Notes that an entry without an answer was executed. */
+  /** Stores that an entry without an answer was executed. */
   mark(name, key, execution) {
     return this.store.change(async (t) => {
       const entry = await t.get(name);
@@ -67,7 +67,7 @@ class Journal {
     });
   }
 
-  /** Keeps the answer of an entry, unless it has one. The request's body is not needed any more. */
+  /** Stores the answer of an entry, unless it has one, and discards the body of the request. */
   settle(name, key, answer) {
     return this.store.change(async (t) => {
       const entry = await t.get(name);
@@ -80,7 +80,7 @@ class Journal {
     });
   }
 
-  /** Notes that the outcome was told. A name keeps its outcome, an operation without a name is over. */
+  /** Stores that the page has confirmed the outcome. A named entry is retained for the option keep; another one is removed. */
   told(name, key) {
     return this.store.change(async (t) => {
       const entry = await t.get(name);
@@ -154,7 +154,7 @@ export function indexedDBJournal({ name = 'stet', ...options } = {}) {
   return new Journal(database, (entry, signal, fn) => database.exclusive(entry, signal, fn), limitsOf(options));
 }
 
-const lease = 5000; // milliseconds for which a tab that has died keeps others waiting, where there are no Web Locks
+const lease = 5000; // milliseconds that other tabs wait for a killed one, if there are no Web Locks
 
 class Database {
   #name;
@@ -212,7 +212,7 @@ class Database {
     })));
   }
 
-  /** Calls fn while no other tab is at work on an entry. */
+  /** Calls fn while no other tab sends the entry. */
   exclusive(entry, signal, fn) {
     const locks = globalThis.navigator?.locks;
     if (locks) return locks.request(`stet/${this.#name}/${entry}`, { signal }, fn);

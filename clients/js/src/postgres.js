@@ -50,7 +50,7 @@ async function asked({ connection }, options, operation) {
 }
 
 // numbered has PostgreSQL say which transaction this is. It has no row of stet_begin, without whose
-// outcome nothing could be committed: so what is settled is settled in this one, or not at all.
+// outcome nothing could be committed. Therefore only this transaction can settle.
 async function numbered(tx, { claim }) {
   const { rows } = await tx.connection.query('SELECT pg_catalog.txid_current()::text AS xid');
   tx.xid = rows[0].xid;
@@ -67,7 +67,7 @@ class Transaction {
     this.options = options;
     this.operation = operation;
     this.connection = connection;
-    this.broken = () => {}; // pg throws what nobody listens for
+    this.broken = () => {}; // without a listener pg throws the error
     connection.on('error', this.broken);
     this.client = guarded(this);
     lets(this.client, (message) => this.emit(message));
@@ -85,7 +85,7 @@ class Transaction {
   }
 
   // watch closes the client once the server says that there is no transaction: "SELECT 1; ROLLBACK"
-  // has ended it, and what came after would be committed by itself.
+  // has ended it, and each later statement would be committed by itself.
   watch() {
     const wire = this.connection.connection;
     const ready = ({ status }) => { if (status === 'I') this.open = false; };
@@ -93,7 +93,7 @@ class Transaction {
     this.unwatch = () => wire?.off?.('readyForQuery', ready);
   }
 
-  // close has nothing more be written by what the handler left behind: the connection is the pool's again.
+  // release returns the connection to the pool. Code of the handler that still runs cannot write any more.
   release(destroy) {
     this.open = false;
     if (this.connection === undefined) return;
@@ -104,7 +104,7 @@ class Transaction {
     connection.release(destroy);
   }
 
-  /** Ends the connection, and with it the transaction, as soon as the server hears of it. */
+  /** Ends the connection, and with it the transaction, as soon as the server notices. */
   abandon() {
     this.release(true);
   }
@@ -178,7 +178,7 @@ class Transaction {
   }
 
   /** Finds out, on another connection, what became of a COMMIT whose answer was lost. The old
-   * transaction holds its key until it has ended, so that "run" proves that nothing was committed. */
+   * transaction holds its key until it has ended. "run" therefore proves that nothing was committed. */
   async lookUp() {
     const until = Date.now() + commitTimeout;
     for (let pause = 25; ; pause = Math.min(2 * pause, 500)) {
@@ -201,7 +201,7 @@ class Transaction {
   }
 }
 
-// within bounds how long a promise is waited for. What comes later is nobody's.
+// within bounds how long a promise is waited for. A later result is ignored.
 async function within(milliseconds, promise) {
   let timer;
   const over = new Promise((_, reject) => {
@@ -272,7 +272,7 @@ function nested(tx, verb, text) {
 }
 
 // guarded is the connection as the handler sees it. It is not the handler's to end, and is of no
-// use once the transaction has ended: a late write would be in somebody else's transaction, or in none.
+// use once the transaction has ended: a late write would be in another caller's transaction, or in none.
 function guarded(tx) {
   const refuse = (args, message) => {
     const error = new Error(`stet: ${message}`);
@@ -298,7 +298,7 @@ function guarded(tx) {
   return new Proxy(tx.connection, {
     get(connection, name) {
       if (name === 'query') return query;
-      if (name === 'release') return () => {}; // stet gives the connection back; query builders that were given it do so, too
+      if (name === 'release') return () => {}; // stet releases the connection; query builders that received it do so, too
       if (name === 'end' || name === 'connect') return (...args) => refuse(args, `${name}: this connection is not the handler's to give back`);
       const value = Reflect.get(connection, name, connection);
       return typeof value === 'function' ? value.bind(connection) : value;

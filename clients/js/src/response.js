@@ -1,4 +1,4 @@
-// The response of a handler: held back until it is committed, kept, and sent again.
+// The response of a handler: held back until it is committed, stored, and replayed.
 
 const maxHeld = 16 << 20;
 const methods = ['write', 'end', 'writeHead', 'flushHeaders', 'destroy'];
@@ -102,7 +102,7 @@ export class Capture {
     return { status: res.statusCode, headers: stored(header, this.before), contentType: text(header['content-type']) ?? null, body, cut };
   }
 
-  /** Sends the response as response has returned it, whatever was done to it since. */
+  /** Sends the response that the getter response has returned. Later changes have no effect. */
   send() {
     const { res, body, final } = this;
     this.remove();
@@ -114,7 +114,7 @@ export class Capture {
     res.end(body.length > 0 ? body : undefined);
   }
 
-  /** Undoes what the handler did to the response, so that something else can be sent. */
+  /** Undoes the changes of the handler to the response. Another one can be sent then. */
   retract() {
     this.remove();
     const { res, outer } = this;
@@ -134,7 +134,7 @@ export class Capture {
   }
 }
 
-/** Keeps a handler that was left behind from touching a response that was sent without it. */
+/** Prevents a handler that was given up from changing the response that was sent instead. */
 export function mute(res) {
   for (const name of muted) Object.defineProperty(res, name, { configurable: true, writable: true, value: () => res });
 }
@@ -142,9 +142,9 @@ export function mute(res) {
 const never = new Set(['date', 'connection', 'keep-alive', 'te', 'transfer-encoding', 'upgrade', 'trailer', 'content-length', 'content-type', 'set-cookie',
   'idempotent-replayed', 'preference-applied']);
 
-// stored are the fields to keep: those of the handler, about the outcome and not the connection.
-// What was there before is not among them, because it will be there again; what the handler has
-// taken away has no values.
+// stored returns the fields to store: those of the handler, about the outcome and not the connection.
+// Fields that were set before the handler are left out, because they are set again on a replay. A field
+// that the handler removed has no values.
 function stored(header, before) {
   const named = [header.connection ?? []].flat().flatMap((value) => String(value).split(',')).map((name) => name.trim().toLowerCase());
   const keeps = (name) => !never.has(name) && !name.startsWith('proxy-') && !named.includes(name);

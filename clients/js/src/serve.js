@@ -1,4 +1,4 @@
-// The way of a request: named, read, run or replayed. Express and Fastify differ only around it.
+// The request path: named, read, run or replayed. Express and Fastify differ only around it.
 
 import { advice, begin, described, kind } from './postgres.js';
 import { isJSON } from './canonical.js';

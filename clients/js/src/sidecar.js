@@ -16,8 +16,8 @@ export function claimed(options, claims) {
     logOnce(options, `${detail} Nothing was executed.`);
     return { refusal: problem('misconfigured', { base: options.problemBase, detail }) };
   };
-  // To ignore it would run the request under a second record, which the sidecar knows nothing of, or
-  // under none if a client has sent the field. A client that sends it harms nobody but itself.
+  // If the claim were ignored, the request would run under a second record, which the sidecar does not know. If a client
+  // has sent the field, it would run under none. A client that sends it harms only itself.
   if (!options.sidecar) return refuse('The request has a Stet-Claim, and this service does not settle for a sidecar (sidecar: true).');
   if (claims.length === 0) return refuse('The request did not come through the sidecar: it has no Stet-Claim.');
   if (claims.length > 1 || !text.test(claims[0])) return refuse('The request\'s Stet-Claim is not one claim.');

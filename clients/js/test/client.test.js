@@ -26,6 +26,9 @@ test('one operation has one key, and the same bytes in every attempt', async (t)
   for (const request of requests) assert.deepEqual({ key: request.key, body: request.body, type: request.headers['content-type'] }, { key: requests[0].key, body: pay.body, type: 'application/json' });
 });
 
+const copied = { 'Idempotency-Execution': 'not executed' };
+const stored = { 'Idempotency-Expires': 'Sat, 01 Jan 2000 12:00:00 GMT', ...copied };
+
 // What an answer means, as in stetclient: the answer that comes every time, and what is told of it.
 for (const [what, answer, want] of [
   ['201', reply(201), { verdict: 'executed', settled: true, reason: 'outcome', attempts: 1 }],
@@ -46,6 +49,15 @@ for (const [what, answer, want] of [
   ['a 429 that stands', reply(429, { 'Idempotency-Execution': 'executed' }), { verdict: 'executed', settled: true, reason: 'outcome', attempts: 1 }],
   ['a problem passed on of another operation', problem(409, true, 'not executed', { 'Idempotency-Execution': 'executed' }), { verdict: 'executed', settled: true, reason: 'outcome', attempts: 1 }],
   ['a replay of a refusal without effect', reply(409, { 'Idempotent-Replayed': 'true', 'Idempotency-Execution': 'not executed' }), { verdict: 'not-executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['a 200 with "not executed" of another service', reply(200, copied), { verdict: 'executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['a 409 with "not executed" of another service', reply(409, copied), { verdict: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['a 422 with "not executed" of another service', reply(422, copied), { verdict: 'may-have-executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['a 500 with "not executed" of another service', reply(500, copied), { verdict: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['a 429 with "not executed" of another service', reply(429, copied), { verdict: 'not-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ['in-flight with "not executed" of another service', problem(409, true, 'may have executed', copied), { verdict: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
+  ...[200, 409, 422, 500].map((status) => [`a stored ${status} with "not executed"`, reply(status, stored), { verdict: 'not-executed', settled: true, reason: 'outcome', attempts: 1 }]),
+  ['a stored retryable problem with "not executed"', problem(500, true, 'may have executed', stored), { verdict: 'not-executed', settled: true, reason: 'outcome', attempts: 1 }],
+  ['a replay with "not executed" that breaks off', (res) => res.writeHead(409, { 'Content-Length': 9, 'Idempotent-Replayed': 'true', ...copied }).write('paid', () => res.socket.destroy()), { verdict: 'not-executed', settled: false, reason: 'attempts', attempts: 4 }],
   ['mismatch', problem(422, false, 'not executed'), { verdict: 'not-executed', settled: false, reason: 'refused', attempts: 1 }],
   ['in-flight', problem(409, true, 'may have executed'), { verdict: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
   ['outcome-unknown', problem(504, true, 'may have executed'), { verdict: 'may-have-executed', settled: false, reason: 'attempts', attempts: 4 }],
@@ -75,6 +87,16 @@ test('a refusal after a lost attempt is no outcome', async (t) => {
   assert.deepEqual(brief(await client.fetch(url, { ...pay, operation: 'o' })), { verdict: 'may-have-executed', settled: false, reason: 'refused', attempts: 2 });
   assert.equal(await text(await client.fetch(url, { ...pay, operation: 'o' })), '201 paid');
   assert.equal(new Set(requests.map(({ key }) => key)).size, 1);
+});
+
+test('a stored refusal after a lost attempt is the outcome', async (t) => {
+  for (const headers of [stored, { 'Idempotent-Replayed': 'true', ...copied }]) {
+    const { url, requests } = await service(t, lost, reply(409, headers), reply(201, {}, 'paid'));
+    const client = clientOf();
+    assert.deepEqual(brief(await client.fetch(url, { ...pay, operation: 'o' })), { verdict: 'not-executed', settled: true, reason: 'outcome', attempts: 2 });
+    assert.equal((await client.fetch(url, { ...pay, operation: 'o' })).response.status, 409);
+    assert.equal(requests.length, 2);
+  }
 });
 
 test('what was not executed leaves the journal, and its name gets another key', async (t) => {

@@ -22,6 +22,17 @@ for (const framework of [...frameworks, 'express4']) describe(framework, () => {
     throw Object.assign(new Error('no'), { status });
   };
 
+  // A service whose handler waits for a second connection of a pool that has one.
+  const exhausted = (t, timeout) => {
+    const pool = new pg.Pool({ connectionString: process.env.STET_DATABASE, max: 1 });
+    t.after(() => pool.end());
+    return serve(t, async (request) => {
+      await charge({ ...request, reply: () => {} });
+      const second = await pool.connect();
+      second.release();
+    }, { pool, timeout });
+  };
+
   it('a thrown error undoes the writes, and a refusal is stored then', async (t) => {
     for (const [status, replayed] of [[409, ['true']], [422, ['true']], [303, ['true']], [401, undefined], [408, undefined], [429, undefined], [503, undefined]]) {
       let runs = 0;
@@ -133,26 +144,14 @@ for (const framework of [...frameworks, 'express4']) describe(framework, () => {
   });
 
   it('a handler that waits for a second connection of the pool is rolled back, and the log says so', { timeout: 30_000 }, async (t) => {
-    const pool = new pg.Pool({ connectionString: process.env.STET_DATABASE, max: 1 });
-    t.after(() => pool.end());
-    const { url, logged } = await serve(t, async (request) => {
-      await charge({ ...request, reply: () => {} });
-      const second = await pool.connect();
-      second.release();
-    }, { pool, timeout: 300 });
+    const { url, logged } = await exhausted(t, 300);
     const got = await post(url, { key: randomUUID() });
     assert.deepEqual([got.status, got.type], [500, 'response-missing']);
     assert.match(logged[0], /callers wait for a connection of the pool/);
   });
 
   it('a handler that waits for a second connection is logged after a second, long before its timeout', { timeout: 30_000 }, async (t) => {
-    const pool = new pg.Pool({ connectionString: process.env.STET_DATABASE, max: 1 });
-    t.after(() => pool.end());
-    const { url, logged } = await serve(t, async (request) => {
-      await charge({ ...request, reply: () => {} });
-      const second = await pool.connect();
-      second.release();
-    }, { pool, timeout: 4000 });
+    const { url, logged } = await exhausted(t, 4000);
     const began = Date.now();
     const answered = post(url, { key: randomUUID() });
     while (logged.length === 0 && Date.now() - began < 3500) await new Promise((done) => setTimeout(done, 20));

@@ -205,7 +205,7 @@ class Idempotent(Guard):
         response, late, thread = _Response(run, send, self._to_the_end), False, None
         try:
             scope[_RUN] = run
-            scope["extensions"] = {}  # a file that the server sends by itself could not be kept
+            scope["extensions"] = {}  # a file that the server sends by itself could not be stored
             work = app(scope, receive, response.take)
             if isinstance(self.database, Threaded):
                 thread = await _whole(work, response, self.options.timeout)
@@ -215,7 +215,7 @@ class Idempotent(Guard):
         finally:
             missing, response.ended = not response.ended, True
             if missing:
-                run.over = True  # a thread that goes on is ended by its next use of the handle
+                run.over = True  # a thread that still runs is ended by its next use of the handle
                 undone = self._ends(_undo(run, thread))
                 await (asyncio.sleep(0) if thread else asyncio.shield(undone))
         if late:

@@ -27,7 +27,7 @@ def canonical_json(*exclude: str) -> Callable[[bytes], bytes]:
     white space, strings in their shortest spelling. Numbers stay as they were sent: 100 and 100.0 are different.
 
     exclude are JSON pointers (RFC 6901) to values that do not count, such as a time of sending. An
-    element of an array becomes null, so that the others keep their places.
+    element of an array becomes null: the others do not change places.
 
     What is not one valid JSON text (no duplicate names, valid UTF-8, nested 10,000 deep at most) is returned
     as it came. A malformed pointer is a ValueError.

@@ -1,4 +1,4 @@
-"""What every face does: it names the operation, begins it, keeps its answer, and answers by what stands."""
+"""Shared by the adapters: names the operation, begins it, stores its answer, and answers from the record."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("stet")
 MAX_SCOPE = 1024
 MAX_HELD = 16 << 20  # bytes of a response that is held until the commit
 _RETRY_AFTER = 1
-_PAUSES = (0.02, 0.5)  # seconds between looks at a commit without an answer: the first, and the longest
+_PAUSES = (0.02, 0.5)  # seconds between queries about an unacknowledged commit: the first, and the longest
 
 _NEVER_STORED = {"date", "connection", "keep-alive", "te", "transfer-encoding", "upgrade", "content-length", "content-type",
                  "idempotent-replayed", "preference-applied"}
@@ -45,22 +45,22 @@ class Begun:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What can be chosen. Every field has a default."""
+    """Options of an adapter. Every field has a default."""
 
     header: str = "Idempotency-Key"
     strict: bool = False
     """Take the quoted form of a key only."""
     sidecar: bool = False
     """Behind "stet proxy", on a route with settles: service. The operation is the one that the sidecar has claimed. Scope, key and what
-    counts as the same request are said in stet.yaml, and not here."""
+    counts as the same request are set in stet.yaml, and not here."""
     optional: bool = False
     """Let requests without a key through, unprotected: the handler has no transaction then."""
     max_body: int = 1 << 20
     """The greatest request body, in bytes."""
     max_result: int = 1 << 20
-    """The greatest response that is kept, with its header. A greater one is sent, and retries get 410."""
+    """The greatest response that is stored, in bytes, with its header. A greater one is sent, and retries get 410."""
     canonical: Callable[[bytes], bytes] | None = None
-    """canonical_json(), so that the order of members and white space do not count in JSON bodies."""
+    """canonical_json(): the order of members and white space do not count in JSON bodies."""
     result: timedelta = timedelta(hours=24)
     """How long a response is replayed."""
     tombstone: timedelta | None = None
@@ -70,14 +70,14 @@ class Options:
     class_: str = ""
     """What operators read as the class."""
     store_set_cookie: bool = False
-    """Keep Set-Cookie, too, so that a retry gets the session of the first caller."""
+    """Store Set-Cookie, too: a retry gets the session of the first caller."""
     timeout: float = 30.0
     """How many seconds an endpoint of FastAPI or Starlette has until its response is whole. Then it is rolled back and answered with 500.
-    A view of Flask cannot be ended: there it must keep its default."""
+    A view of Flask cannot be ended: leave the default there."""
     require_transaction: bool = False
     """Roll back, with 500, what a handler answers that never asked for the transaction. By default that is logged, once for each handler."""
     patience: float = 10.0
-    """How many seconds a COMMIT without an answer is looked after."""
+    """How many seconds stet queries the state of an unacknowledged COMMIT."""
     problem_base: str = PROBLEM_BASE
     """What the types of problems begin with."""
     schema: str = "stet"
@@ -92,7 +92,7 @@ class Options:
 
 
 class Guard:
-    """Options over a database; what faces inherit."""
+    """Options over a database; the base class of the adapters."""
 
     def __init__(self, database: Database, options: Options) -> None:
         self.database, self.options = database, options
@@ -305,7 +305,7 @@ class Run:
         await self.transaction.row(self.guard.sql_settle, self.settlement(answer))
 
     def unsettled(self, error: BaseException) -> Answer:
-        """What is answered where the outcome could not be stored, and all was rolled back."""
+        """The answer if the outcome could not be stored, and all was rolled back."""
         if isinstance(error, DatabaseError) and not answered(error):
             log.error("an outcome was not stored; nothing was executed: %s", error)
             return self.guard.problem(problems.STORE_UNAVAILABLE, retry_after=_RETRY_AFTER)
@@ -357,7 +357,7 @@ class Alone(Run):
     async def refuse(self, answer: Answer) -> Answer:
         again = await self.guard.begin(self._arguments)
         if isinstance(again, Answer):
-            return self.guard.suited(again, self.request)  # of a retry that came in between, or the database has gone
+            return self.guard.suited(again, self.request)  # of a retry that came in between, or the database has failed
         again.used, again.name, again.request = True, self.name, self.request
         return await again.finish(answer)
 
@@ -390,7 +390,7 @@ class Alone(Run):
             pause = min(2 * pause, _PAUSES[1])
 
     async def _look(self) -> Begun | None:
-        """The record as it stands, on a new connection; None if that cannot be told now."""
+        """The record, read on a new connection; None if it cannot be read now."""
         try:
             transaction = await self.guard.database.begin()
         except Exception:
@@ -409,7 +409,7 @@ def _read(row: tuple[Any, ...]) -> Begun:
 
 
 def kept(answer: Answer) -> bool:
-    """Is it an outcome to keep? The others are passed on, and rolled back: 500 and above and 408, which have
+    """Is it an outcome to store? The others are passed on, and rolled back: 500 and above and 408, which have
     failed, and 401, 403, 407, 425 and 429, which come before an execution."""
     return answer.status < 500 and answer.status not in (401, 403, 407, 408, 425, 429)
 

@@ -1,4 +1,4 @@
-"""Messages that leave with the outcome: see docs/emit.md."""
+"""Messages that are stored with the outcome: see docs/emit.md."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Emit(Protocol):
     """Adds a message to the outcome of the operation, and returns its ID.
 
     It is stored by the commit of the answer, sent after that, at least once, and never without it. to is where it
-    goes: a topic, a subject, a routing key. key is what messages are kept in order by, where the broker does
-    that. header goes along. body is bytes, text, or what json.dumps takes; where header has no content-type, it is
+    goes: a topic, a subject, a routing key. key is the ordering key, for brokers
+    that have one. header goes along. body is bytes, text, or what json.dumps takes; where header has no content-type, it is
     text/plain or application/json for the last two. What is not acceptable is a DatabaseError, after which nothing is committed.
     """
 

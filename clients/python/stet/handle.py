@@ -14,8 +14,8 @@ _ENDED = "stet: the response has ended, and with it the transaction: write befor
 class Handle:
     """A connection or session that raises RuntimeError, and logs it, once its transaction has ended.
 
-    Without it a late write would join the transaction of the next request that the pool hands the connection
-    to, or begin one that is never committed. A cursor or method that was kept from before is not guarded.
+    Without it a late write would join the transaction of the next request that receives the
+    connection from the pool, or begin one that is never committed. A cursor or method from before is not guarded.
     """
 
     def __init__(self, real: Any, ended: Callable[[], bool]) -> None:

@@ -16,7 +16,7 @@ class KeyFlaw(ValueError):
 
 
 def parse_key(field: str, strict: bool = False) -> str:
-    """The key that a field's value names: a structured field string (RFC 9651), or, if not strict, as it is."""
+    """The key that a field's value names: a structured field string (RFC 9651), or, if not strict, the value unchanged."""
     key = field.strip(" \t")
     if not key:
         raise KeyFlaw("The key is empty.")

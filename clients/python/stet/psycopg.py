@@ -32,7 +32,7 @@ class Psycopg(_Marks):
         self._connect = connect
 
     async def begin(self) -> _Blocking:
-        with ExitStack() as stack:  # which hears of an error, so that it commits nothing
+        with ExitStack() as stack:  # it receives the error, and commits nothing
             connection = stack.enter_context(self._connect())
             _check(connection)
             if connection.autocommit:  # or what a handler writes after a rollback would stay
@@ -59,7 +59,7 @@ class _Blocking:
         self.handle.commit()
 
     async def close(self) -> None:
-        with suppress(Exception), self._stack:  # which hears of an error of rollback, so that it commits nothing
+        with suppress(Exception), self._stack:  # it receives an error of rollback, and commits nothing
             self.handle.rollback()
 
 
@@ -106,7 +106,7 @@ class _Async:
 
     async def close(self) -> None:
         with suppress(Exception):
-            async with self._stack:  # which hears of an error of rollback, so that it commits nothing
+            async with self._stack:  # it receives an error of rollback, and commits nothing
                 await self.handle.rollback()
 
 
@@ -116,5 +116,5 @@ def _check(connection: Any) -> None:
 
 
 def _as_tuple(cursor: Any) -> Callable[[Any], tuple[Any, ...]]:
-    """Rows as tuples, whatever the connection's row factory is."""
+    """Rows as tuples, for any row factory of the connection."""
     return tuple

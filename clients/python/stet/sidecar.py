@@ -19,8 +19,8 @@ def refused(guard: Guard, claims: list[str]) -> Answer | None:
     if not guard.options.sidecar:
         if not claims:
             return None
-        # To ignore it would run the request under a second record, which the sidecar knows nothing of, or
-        # under none if a client has sent the field. A client that sends it harms nobody but itself.
+        # If the claim were ignored, the request would run under a second record, which the sidecar does not know. If a
+        # client has sent the field, it would run under none. A client that sends it harms only itself.
         return _misconfigured(guard, "The request has a Stet-Claim, and this service does not settle for a sidecar (sidecar=True).")
     if not claims:
         return _misconfigured(guard, "The request did not come through the sidecar: it has no Stet-Claim.")
@@ -52,8 +52,8 @@ async def begin(guard: Guard, claim: str) -> Run | Answer:
 
 
 class Claimed(Run):
-    """An operation that the sidecar has claimed. The sidecar answers the client, by what the record says when this
-    service has answered: it hands out what is settled, and fences what is not."""
+    """An operation that the sidecar has claimed. When this service has answered, the sidecar answers the client from the
+    record: it returns the outcome if the operation is settled, and fences the claim if not."""
 
     def __init__(self, guard: Guard, transaction: Transaction, claim: str, xid: int) -> None:
         super().__init__(guard, transaction, claim)
@@ -63,7 +63,7 @@ class Claimed(Run):
         row = await self.transaction.row(self.guard.sql_settle_in, (self._xid, *self.settlement(answer)))
         if row[0] is not None:
             return
-        # There is no row of stet_begin here that would keep PostgreSQL from committing.
+        # Here there is no row of stet_begin that would make PostgreSQL refuse the commit.
         ended = await self.transaction.row(status(self.guard.database.mark), (self._xid,))
         if ended[0] != "committed":
             log.error("a handler has rolled back the transaction that it was given; nothing was settled, and a retry runs again")

@@ -15,29 +15,29 @@ number = "SELECT pg_catalog.txid_current()"
 
 
 def status(mark: Callable[[int], str]) -> str:
-    """What has become of the transaction of a number: committed, aborted, or in progress."""
+    """The state of the transaction of a number: committed, aborted, or in progress."""
     return f"SELECT pg_catalog.txid_status(CAST({mark(1)} AS bigint))"
 
 
 class Transaction(Protocol):
     """A transaction on a connection of its own.
 
-    Those of a blocking database never wait in an await, so that plain functions can call them.
+    Those of a blocking database never wait in an await: plain functions can call them.
     """
 
     handle: Any
-    """What the handler writes by: a connection or a session."""
+    """The connection or session of the handler."""
 
     async def row(self, sql: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """The only row of a statement. What goes wrong is a DatabaseError."""
         ...
 
     async def commit(self) -> None:
-        """Commits. Any error leaves it open whether it was done."""
+        """Commits. After an error it is unknown whether the transaction was committed."""
         ...
 
     async def close(self) -> None:
-        """Rolls back what is not committed, and gives the connection back. It raises nothing."""
+        """Rolls back what is not committed, and releases the connection. It raises nothing."""
         ...
 
 

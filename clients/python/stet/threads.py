@@ -1,4 +1,4 @@
-"""A blocking database for a program that must not block, and plain calls of what never waits."""
+"""A blocking database for a program that must not block, and plain calls of coroutines that never wait."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def call(work: Coroutine[Any, Any, T]) -> T:
 class Threaded:
     """A blocking database whose calls are made in threads.
 
-    Those that begin may wait for a connection of a pool. They have threads of their own, so that they
-    do not keep the others, which give connections back, from ending.
+    Calls that begin a transaction may wait for a connection of a pool. They have threads of their own, and
+    cannot block the calls that release connections.
     """
 
     blocking = False

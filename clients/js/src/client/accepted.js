@@ -1,4 +1,4 @@
-// Waits for what was accepted with 202: by server-sent events where the service has them, else by asking.
+// Waits for the outcome after a 202: by server-sent events if the service has them, else by polling.
 
 import { headersOf, linked, readUpTo, sleep } from './send.js';
 import { executed, intact, judge, mayHave, mediaType, retryAfter } from './verdict.js';
@@ -165,7 +165,7 @@ function outcome(a, document, bytes) {
     body = raw('problem');
     headers.set('Content-Type', 'application/problem+json');
   } else if (Object.hasOwn(document.outcome, 'result')) {
-    body = raw('result'); // as it stands: JSON.parse would round large numbers
+    body = raw('result'); // unchanged: JSON.parse would round large numbers
     headers.set('Content-Type', 'application/json');
   } else if (encoded) {
     body = Uint8Array.from(atob(encoded), (character) => character.charCodeAt(0));

@@ -15,7 +15,7 @@ export function mint(crypto = globalThis.crypto) {
   return hex.replace(/^(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-');
 }
 
-/** The value of the key's header: a structured field String (RFC 9651), or the key as it is. */
+/** The value of the key's header: a structured field String (RFC 9651), or the key unchanged. */
 export const keyField = (key, raw) => (raw ? key : `"${key.replace(/["\\]/g, '\\$&')}"`);
 
 /** An error if no call can have this operation's name. */
@@ -44,7 +44,7 @@ function check(init, headerName) {
 const sizeOf = (body) => body?.size ?? body?.byteLength ?? body?.length ?? 0;
 
 /**
- * What the journal is to keep of a call, and apart from that the secret headers. It throws a
+ * Returns what the journal must store of a call, and separately the secret headers. It throws a
  * TypeError or a RangeError if the request cannot be an operation.
  */
 export async function capture(url, init, o) {

@@ -40,7 +40,7 @@ export async function readUpTo(response, max) {
   return all;
 }
 
-/** The header of a request of an entry: what was kept, what is secret, and what the option authorize gives. */
+/** The header of a request of an entry: the stored fields, the secret ones, and those that the option authorize returns. */
 export async function headersOf(c, entry, secrets, signal) {
   const headers = new Headers(entry.headers);
   for (const [name, value] of secrets) headers.set(name, value);

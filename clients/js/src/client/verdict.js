@@ -1,12 +1,12 @@
-// What an answer says of an operation: whether it was executed, and whether to ask again. The
-// same decisions as those of stetclient, for Go.
+// Reads from an answer whether the operation was executed, and whether to retry. The decisions are those of
+// stetclient, for Go.
 
 export const executed = 'executed', notExecuted = 'not-executed', mayHave = 'may-have-executed';
 
 const said = { executed, 'not executed': notExecuted, 'may have executed': mayHave };
 const problemType = 'application/problem+json';
 const maxProblem = 64 << 10; // bytes
-const maxSeconds = 2 ** 31; // of Retry-After; more are as good as for ever
+const maxSeconds = 2 ** 31; // of Retry-After; a longer wait is shortened to it
 
 /** Says whether any of several attempts executed. */
 export function together(a, b) {
@@ -35,25 +35,30 @@ export function parseProblem(headers, body) {
 export function judge({ status, headers, body, redirected = false }, replayedHeader) {
   const replayed = headers.get(replayedHeader) === 'true';
   const problem = status >= 400 ? parseProblem(headers, body) : null;
-  const told = toldBy(headers);
+  const told = toldBy(headers, replayed);
+  // A stored outcome: a retry would only replay it.
+  const stored = replayed || told === notExecuted;
   const execution = typeof problem?.retryable === 'boolean' && Object.hasOwn(said, problem.execution) ? said[problem.execution] : undefined;
   const verdict = { execution: told ?? execution ?? executionOf(status, headers, replayed, problem), retry: false, after: retryAfter(headers), replayed, problem };
-  if (told === executed) verdict.retry = false;
-  else if (execution !== undefined) verdict.retry = problem.retryable && !replayed;
-  else if (!replayed) verdict.retry = retried(status);
+  if (stored || told === executed) verdict.retry = false;
+  else if (execution !== undefined) verdict.retry = problem.retryable;
+  else verdict.retry = retried(status);
   if (never(status)) verdict.retry = false;
-  verdict.stands = replayed && !verdict.retry;
+  verdict.stands = stored;
   // A redirect has been followed, perhaps by a GET: what refuses that says nothing of the operation.
   if (redirected && verdict.execution === notExecuted) verdict.execution = mayHave;
-  verdict.elsewhere = redirected && !replayed && status >= 300;
+  verdict.elsewhere = redirected && !stored && status >= 300;
   return verdict;
 }
 
-// What Idempotency-Execution says. It counts more than the problem document, which may have been
-// passed on of another operation.
-function toldBy(headers) {
+// The value of Idempotency-Execution; undefined without one that counts. It has precedence over the problem document,
+// because the handler may have copied that from another service. "Not executed" permits a new key. A service may copy
+// that value from the response of another service. Therefore it counts in a stored response only.
+// Idempotency-Expires marks a stored response, also the first one, which is not a replay.
+function toldBy(headers, replayed) {
   const says = headers.get('Idempotency-Execution');
-  return Object.hasOwn(said, says) ? said[says] : undefined;
+  const told = Object.hasOwn(said, says) ? said[says] : undefined;
+  return told !== notExecuted || replayed || headers.get('Idempotency-Expires') ? told : undefined;
 }
 
 /** The request itself is wrong, and would be the same again. */
@@ -65,8 +70,10 @@ function retried(status) {
   return status >= 500 && status !== 501 && status !== 505;
 }
 
-/** What a response says about the effect by its status. */
+/** Whether the operation was executed, by the header and the status of a response. */
 export function executionOf(status, headers, replayed, problem) {
+  const told = toldBy(headers, replayed);
+  if (told !== undefined) return told;
   if (replayed || (status >= 200 && status < 300)) return executed;
   // One whose problem document cannot be understood might have said something else.
   if (problem === null ? mediaType(headers) === problemType : problem.execution !== undefined) return mayHave;
@@ -108,5 +115,5 @@ function httpDate(text) {
 // not the connection of the operation.
 const unsent = new Set(['ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN', 'EHOSTUNREACH', 'ENETUNREACH', 'UND_ERR_CONNECT_TIMEOUT']);
 
-/** What an attempt has done that got no response. */
+/** Whether an attempt without a response executed the operation. */
 export const executionOfFailure = (error) => (unsent.has(error?.cause?.code) ? notExecuted : mayHave);
