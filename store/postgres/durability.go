@@ -16,7 +16,8 @@ import (
 // durabilityEvery is how often the server is asked whether it still writes each commit to disk.
 const durabilityEvery = 20 * time.Second
 
-// durability refuses claims while the server may lose commits.
+// durability refuses claims while the server may lose commits. An operation that has a
+// record is still answered.
 type durability struct {
 	lost atomic.Pointer[error] // why claims are refused; nil if they are not
 	done chan struct{}         // closed when watch has returned

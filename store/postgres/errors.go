@@ -22,8 +22,6 @@ const (
 	codeDeadlock      = "40P01"
 	codeUnique        = "23505"
 	codeNoTable       = "42P01"
-	codeNoFunction    = "42883"
-	codeNoSchema      = "3F000"
 	codeNoStatement   = "26000"
 	codeStatementHere = "42P05"
 	codeForbidden     = "42501"
@@ -71,13 +69,14 @@ func lockedRow(err error) bool {
 }
 
 // transient reports whether a statement of the store's own may be tried again
-// after err: its transaction lost against another one, or its connection went.
+// after err: its transaction lost against another one, or its connection went. A connection
+// that was refused with errLossy would be refused again, and a repetition closes the others.
 func transient(err error) bool {
 	switch sqlState(err) {
 	case codeSerialization, codeDeadlock, codeNoStatement, codeStatementHere:
 		return true
 	}
-	return !answered(err) && !errors.Is(err, store.ErrDamaged)
+	return !answered(err) && !errors.Is(err, store.ErrDamaged) && !errors.Is(err, errLossy)
 }
 
 // explain says what went wrong and what to do.
@@ -91,7 +90,7 @@ func explain(step string, err error) error {
 		what = "another transaction, or a heartbeat, has written to the same rows since this one began; try again, or at read committed: "
 	case codeReadOnly:
 		what = "the server or the session is read-only; connect to the primary: "
-	case codeNoTable, codeNoFunction, codeNoSchema:
+	case codeNoTable:
 		what = "the tables are not there; run 'stet migrate up', or call postgres.Migrate: "
 	case codeForbidden:
 		what = "the role lacks a right; the owner of the tables grants it, with Options.Schema in place of stet: GRANT USAGE ON SCHEMA stet TO role; " +

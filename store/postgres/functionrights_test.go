@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // A role that may create functions in the schema gives one the name of one of stet's, and
@@ -119,6 +120,116 @@ func TestDefaultPrivilegesGiveNoRights(t *testing.T) {
 			t.Errorf("by a role with EXECUTE: %v; want ST003", err)
 		}
 		mustClaim(t, s, request("k"))
+	}
+}
+
+// beforeRights returns a pool to a database with the migrations before number 6. It creates the
+// roles, executes defaults, migrates, and executes grants. The names of the roles get a suffix, for
+// which $ stands in SQL; suffixed replaces it.
+func beforeRights(t *testing.T, roles []string, defaults, grants string) (pool *pgxpool.Pool, suffixed func(string) string) {
+	t.Helper()
+	pool = database(t)
+	suffix := "_" + strings.ReplaceAll(fresh(), "-", "")
+	suffixed = func(sql string) string { return strings.ReplaceAll(sql, "$", suffix) }
+	execSQL(t, pool, "CREATE SCHEMA stet; CREATE SCHEMA elsewhere")
+	for _, name := range roles {
+		name += suffix
+		execSQL(t, pool, "CREATE ROLE "+name)
+		t.Cleanup(func() { execSQL(t, pool, "DROP OWNED BY "+name+" CASCADE; DROP ROLE "+name) })
+		execSQL(t, pool, "GRANT USAGE ON SCHEMA stet TO "+name)
+	}
+	execSQL(t, pool, suffixed(defaults))
+	steps, err := Migrations(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range steps[:5] {
+		execSQL(t, pool, step.Up)
+	}
+	execSQL(t, pool, suffixed(grants))
+	return pool, suffixed
+}
+
+func TestMigration6_KeepsGrantedRights(t *testing.T) {
+	t.Parallel()
+	roles := []string{"reader", "global", "writer", "columns", "grantor", "outsider", "stranger", "caller", "callergrantor", "callee", "drawer", "resetter"}
+	pool, suffixed := beforeRights(t, roles, `
+		ALTER DEFAULT PRIVILEGES IN SCHEMA stet GRANT SELECT ON TABLES TO reader$, writer$, columns$, grantor$;
+		ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO global$;
+		ALTER DEFAULT PRIVILEGES IN SCHEMA stet GRANT INSERT ON TABLES TO global$;
+		ALTER DEFAULT PRIVILEGES IN SCHEMA elsewhere GRANT SELECT ON TABLES TO outsider$;
+		ALTER DEFAULT PRIVILEGES IN SCHEMA stet GRANT EXECUTE ON FUNCTIONS TO caller$, callergrantor$, stranger$;
+		ALTER DEFAULT PRIVILEGES IN SCHEMA stet GRANT USAGE ON SEQUENCES TO drawer$, resetter$`, `
+		GRANT UPDATE ON stet.records TO writer$;
+		GRANT UPDATE (body) ON stet.records TO columns$;
+		GRANT SELECT ON stet.records TO grantor$ WITH GRANT OPTION;
+		GRANT SELECT ON stet.records TO outsider$, stranger$;
+		GRANT EXECUTE ON FUNCTION stet.stet_begin TO callee$;
+		GRANT EXECUTE ON FUNCTION stet.stet_begin TO callergrantor$ WITH GRANT OPTION;
+		GRANT UPDATE ON SEQUENCE stet.records_fence TO resetter$`)
+	begin := "stet.stet_begin(text, text, bytea, text, text, text, text)"
+	rights := []struct {
+		role, kind, name, right string
+		kept                    bool
+	}{
+		{"reader$", "table", "stet.records", "SELECT", false},
+		{"reader$", "table", "stet.operations", "SELECT", false},
+		{"global$", "table", "stet.records", "SELECT", false},
+		{"global$", "table", "stet.records", "INSERT", false},
+		{"writer$", "table", "stet.records", "SELECT", true},
+		{"writer$", "table", "stet.records", "UPDATE", true},
+		{"writer$", "table", "stet.records_emitted", "SELECT", false}, // nothing else was granted there
+		{"columns$", "table", "stet.records", "SELECT", true},
+		{"columns$", "any_column", "stet.records", "UPDATE", true},
+		{"columns$", "table", "stet.operations", "SELECT", false},
+		{"grantor$", "table", "stet.records", "SELECT WITH GRANT OPTION", true},
+		{"outsider$", "table", "stet.records", "SELECT", true},
+		{"stranger$", "table", "stet.records", "SELECT", true},
+		{"stranger$", "function", begin, "EXECUTE", false},
+		{"caller$", "function", begin, "EXECUTE", false},
+		{"callergrantor$", "function", begin, "EXECUTE", true},
+		{"callergrantor$", "function", "stet.stet_release(text, interval)", "EXECUTE", false},
+		{"callee$", "function", begin, "EXECUTE", true},
+		{"drawer$", "sequence", "stet.records_fence", "USAGE", false},
+		{"resetter$", "sequence", "stet.records_fence", "USAGE", true},
+	}
+	check := func(when string, want func(kept bool) bool) {
+		t.Helper()
+		for _, r := range rights {
+			var has bool
+			err := pool.QueryRow(t.Context(), "SELECT has_"+r.kind+"_privilege($1::text, $2::text, $3::text)", suffixed(r.role), r.name, r.right).Scan(&has)
+			if err != nil || has != want(r.kept) {
+				t.Errorf("%s: %s has %s on %s: %t, %v", when, r.role, r.right, r.name, has, err)
+			}
+		}
+	}
+	check("before", func(bool) bool { return true })
+	if err := Migrate(t.Context(), pool, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	check("after", func(kept bool) bool { return kept })
+}
+
+// A role whose default privileges have the grant option has granted its rights to another one.
+func TestMigration6_RevokesDependentGrants(t *testing.T) {
+	t.Parallel()
+	pool, suffixed := beforeRights(t, []string{"anon", "friend"}, `
+		ALTER DEFAULT PRIVILEGES IN SCHEMA stet GRANT ALL ON TABLES TO anon$ WITH GRANT OPTION;
+		ALTER DEFAULT PRIVILEGES IN SCHEMA stet GRANT ALL ON FUNCTIONS TO anon$ WITH GRANT OPTION`, `
+		SET ROLE anon$;
+		GRANT SELECT ON stet.records TO friend$;
+		GRANT EXECUTE ON FUNCTION stet.stet_release TO friend$;
+		RESET ROLE`)
+	if err := Migrate(t.Context(), pool, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, role := range []string{"anon$", "friend$"} {
+		var reads, releases bool
+		err := pool.QueryRow(t.Context(), "SELECT has_table_privilege($1::text, 'stet.records', 'SELECT'), has_function_privilege($1::text, 'stet.stet_release(text, interval)', 'EXECUTE')", suffixed(role)).
+			Scan(&reads, &releases)
+		if err != nil || reads || releases {
+			t.Errorf("%s may read: %t, release: %t, %v; want neither", role, reads, releases, err)
+		}
 	}
 }
 

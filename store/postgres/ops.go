@@ -32,9 +32,6 @@ func (s *Store) ask(ctx context.Context, w write) (store.Record, error) {
 	if err := ctx.Err(); err != nil {
 		return store.Record{}, err
 	}
-	if err := s.durability.refusal(); err != nil {
-		return store.Record{}, err
-	}
 	if s.holds.has(w.req.ID) {
 		return s.slowAsk(ctx, &w)
 	}
@@ -89,7 +86,7 @@ func (s *Store) slowAsk(ctx context.Context, w *write) (store.Record, error) {
 		if err != nil {
 			return store.Record{}, explain("claim", err)
 		}
-		rec, next, err := onClaim(w.req, r)
+		rec, next, err := s.standing(w.req, r)
 		if next == stepNone {
 			if err == nil {
 				err = s.firm(ctx, r, w.req.Owner)
@@ -105,6 +102,21 @@ func (s *Store) slowAsk(ctx context.Context, w *write) (store.Record, error) {
 		}
 	}
 	return store.Record{}, explain("claim", errContended)
+}
+
+// standing is onClaim. While claims are refused, it returns an error if the claim would be
+// written or would start a run.
+func (s *Store) standing(req *store.ClaimRequest, r *row) (store.Record, step, error) {
+	rec, next, err := onClaim(req, r)
+	switch refused := s.durability.refusal(); {
+	case refused == nil:
+	case next == stepInsert, next == stepRegrant:
+		return store.Record{}, stepNone, refused
+	case err == nil && rec.State == store.Running && rec.Owner == req.Owner:
+		// An earlier try has written this claim, so the error is not ErrNotDone: the caller must release it.
+		return store.Record{}, stepNone, fmt.Errorf("postgres: claims are refused, and this one starts no run: %w", errLossy)
+	}
+	return rec, next, err
 }
 
 // freed reports whether a step has ended a dead run that had no effect: its record can

@@ -177,8 +177,12 @@ func batches(c *pgxpool.Config) bool {
 //
 // A missing or newer schema is refused, and so are a read replica and a server
 // with fsync or synchronous_commit off (see Options.MayLoseCommits). If either is
-// switched off later, claims are refused within 20 seconds, until it is on again. What a
-// service itself sets in a session or transaction later is not looked at.
+// switched off later, claims are refused within 20 seconds, until it is on again. An operation
+// that has a record still gets its answer. Except in RunTx, that needs a connection that the
+// store opened before: new ones are refused. What a service itself sets in a session or
+// transaction later is not read. Behind PgBouncer the settings are those of the server
+// connection that it assigns: one that was open before a change of a role's or a database's
+// settings does not show it.
 func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	if pool == nil {
 		return nil, errors.New("postgres: New needs a pool; Open makes one")

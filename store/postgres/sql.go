@@ -236,7 +236,7 @@ func (t *transaction) enterSQL(ctx context.Context, tx *begun) (rec store.Record
 		return rec, false, explain("begin", errLookAgain)
 	}
 	t.old = r
-	return t.granted(), true, nil
+	return t.granted()
 }
 
 // leaveSQL is transaction.leave over database/sql.

@@ -76,15 +76,12 @@ func (s *Store) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Re
 		if s.closed.Load() {
 			return store.Record{}, errClosed
 		}
-		if err := s.durability.refusal(); err != nil {
-			return store.Record{}, err
-		}
 		t := &transaction{s: s, req: &req, locks: s.locks(req.ID, req.Fingerprint), options: s.o.TxOptions}
 		rec, granted, err := t.enter(ctx, try)
 		switch {
 		case granted:
 			return t.run(ctx, rec, keep, fn)
-		case errors.Is(err, store.ErrMismatch):
+		case errors.Is(err, store.ErrMismatch), errors.Is(err, store.ErrNotDone):
 			return rec, err
 		case errors.Is(err, errLookAgain) && try < slowTries:
 			continue
@@ -167,7 +164,7 @@ func (t *transaction) enter(ctx context.Context, try int) (rec store.Record, gra
 		return rec, false, errLookAgain
 	}
 	t.old = r
-	return t.granted(), true, nil
+	return t.granted()
 }
 
 // look reads the record and takes the key's lock, if it is free: ahead of the transaction, or
@@ -221,14 +218,18 @@ func (t *transaction) read(results pgx.BatchResults) (r *row, err error) {
 	return r, r.scan(f.values)
 }
 
-// granted is the record to be.
-func (t *transaction) granted() store.Record {
+// granted is the record to be, unless claims are refused.
+func (t *transaction) granted() (rec store.Record, granted bool, err error) {
+	if err := t.s.durability.refusal(); err != nil {
+		return rec, false, err
+	}
 	attempt := 1
 	if t.old != nil && !t.old.forgotten() {
 		attempt = t.old.Attempt + 1
 	}
-	return store.Record{ID: t.req.ID, Scope: t.req.Scope, Label: t.req.Label, State: store.Running, Fingerprint: t.req.Fingerprint,
+	rec = store.Record{ID: t.req.ID, Scope: t.req.Scope, Label: t.req.Label, State: store.Running, Fingerprint: t.req.Fingerprint,
 		Owner: t.req.Owner, Fence: t.fence, Attempt: attempt, LeaseLeft: t.req.Lease, ClaimedAt: t.claimed}
+	return rec, true, nil
 }
 
 // busy answers for a key that another transaction runs.

@@ -43,9 +43,6 @@ func sqlQuery(ctx context.Context, tx Querier) queryRow {
 
 // acceptIn accepts through a driver that says by none that there is no row.
 func (s *Store) acceptIn(ctx context.Context, w write, none error, query queryRow) (store.Record, error) {
-	if err := s.durability.refusal(); err != nil {
-		return store.Record{}, err
-	}
 	if err := ctx.Err(); err != nil {
 		return store.Record{}, err
 	}
@@ -55,7 +52,10 @@ func (s *Store) acceptIn(ctx context.Context, w write, none error, query queryRo
 		var id []byte
 		var fence int64
 		var at time.Time
-		err := query(s.sql.acceptOne, args(accepted, &w)...).Scan(&id, &fence, &at)
+		err := none
+		if s.durability.refusal() == nil {
+			err = query(s.sql.acceptOne, args(accepted, &w)...).Scan(&id, &fence, &at)
+		}
 		if err == nil {
 			return w.granted(fence, moment(at.UnixMicro())), nil
 		}
@@ -66,7 +66,7 @@ func (s *Store) acceptIn(ctx context.Context, w write, none error, query queryRo
 		if err != nil {
 			return fail(err)
 		}
-		rec, next, err := onClaim(req, r)
+		rec, next, err := s.standing(req, r)
 		switch next {
 		case stepNone:
 			if err == nil {

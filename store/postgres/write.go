@@ -3,6 +3,7 @@ package postgres
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -92,9 +93,9 @@ func (w *write) size() int {
 }
 
 // decide says what w comes to, given that r is the record.
-func (w *write) decide(r *row) (next step, err error) {
+func (s *Store) decide(w *write, r *row) (next step, err error) {
 	if w.req != nil {
-		w.rec, next, err = onClaim(w.req, r)
+		w.rec, next, err = s.standing(w.req, r)
 		return next, err
 	}
 	return onEnding(w.end, r)
@@ -145,16 +146,23 @@ func (s *Store) writeBatch(ctx context.Context, batch []*op[write]) error {
 		}
 		*into = append(*into, o)
 	}
+	refused := s.durability.refusal()
 	for _, k := range []kind{claiming, accepting} {
 		asks := groups[k]
-		if len(asks) == 0 || !s.replay.high() {
+		if len(asks) == 0 || refused == nil && !s.replay.high() {
 			continue
 		}
 		found, err := s.answer(ctx, asks)
-		if err != nil {
+		switch {
+		case err != nil && refused != nil:
+			return fmt.Errorf("%w; the record was not read: %w", refused, err)
+		case err != nil:
 			return err
 		}
 		s.replay.add(found, len(asks))
+		if groups[k] = nil; refused != nil {
+			continue // those that are marked as slow write no claim
+		}
 		asks = slices.DeleteFunc(asks, func(o *op[write]) bool { return !o.slow })
 		for _, o := range asks {
 			o.slow = false
@@ -193,7 +201,7 @@ func (s *Store) answer(ctx context.Context, ops []*op[write]) (found int, err er
 		if r != nil {
 			found++
 		}
-		next, err := o.v.decide(r)
+		next, err := s.decide(&o.v, r)
 		o.err, o.slow = err, next != stepNone
 		o.v.binding = err == nil && !o.slow && r.binding(o.v.owner())
 	}
