@@ -2,7 +2,9 @@ package stet
 
 import (
 	"bytes"
+	"encoding/base64"
 	"fmt"
+	"strings"
 
 	"github.com/stet-go/stet/internal/coding"
 	"github.com/stet-go/stet/internal/seal"
@@ -160,3 +162,31 @@ func (s *sealer) unwrap(id store.ID, as store.State, stored []byte) ([]byte, err
 
 // binding is what a result belongs to.
 func binding(id store.ID, state store.State) []byte { return append(id[:len(id):len(id)], byte(state)) }
+
+// sealedMark begins a Label.Ref that is encrypted, and no other.
+const sealedMark = "sealed:"
+
+// sealRef is the reference of an operation as it is stored.
+func (s *sealer) sealRef(id store.ID, ref string) string {
+	if ref == "" || s.first == nil {
+		return ref
+	}
+	return sealedMark + base64.RawURLEncoding.EncodeToString(s.wrap(id, sealedReference, []byte(ref)))
+}
+
+// openRef undoes sealRef.
+func (s *sealer) openRef(id store.ID, stored string) (string, error) {
+	text, sealed := strings.CutPrefix(stored, sealedMark)
+	switch {
+	case stored == "" || !sealed && s.acceptPlain:
+		return stored, nil
+	case !sealed:
+		return "", fmt.Errorf("%w: its reference is not encrypted, and Options.Encryption.AcceptPlain is not set", seal.ErrDamaged)
+	}
+	packed, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil {
+		return "", fmt.Errorf("%w: its reference: %w", seal.ErrDamaged, err)
+	}
+	ref, err := s.unwrap(id, sealedReference, packed)
+	return string(ref), err
+}

@@ -1,9 +1,12 @@
 package stet
 
 import (
+	"context"
+	"errors"
 	"sync"
 	"time"
 
+	"github.com/stet-go/stet/observe"
 	"github.com/stet-go/stet/store"
 )
 
@@ -178,4 +181,85 @@ func (fs *flights) look(f *flight) (ph phase, fp store.Fingerprint, en entry, ch
 		en = *f.result
 	}
 	return f.phase, f.fingerprint, en, f.changed
+}
+
+// errTryAgain: the flight that was followed ended in a way that says nothing
+// about this call.
+var errTryAgain = errors.New("try again")
+
+// tryEnter leads the flight, or follows it past its entering.
+func (e *Engine) tryEnter(ctx context.Context, t *ticket, f *flight, leader bool, lead func(*flight) (entry, error)) (en entry, err error) {
+	if !leader {
+		return e.follow(ctx, t, f)
+	}
+	inside := false
+	defer func() { // also when lead panics
+		if inside {
+			return
+		}
+		e.flights.end(f, en.share(err))
+	}()
+	en, err = lead(f)
+	inside = err == nil && en.granted
+	return en, err
+}
+
+// share makes of the entry what the followers of the flight may be told.
+func (en entry) share(err error) entry {
+	switch KindOf(err) {
+	case 0:
+		en.shared = err == nil && en.rec.State != store.None
+	case KindStore, KindDamaged:
+		// It failed for the followers, too: taking turns at a store that hangs
+		// would not help.
+		en.err, en.shared = err, true
+	case KindMismatch:
+		// The record refuses all that ask for something else. A transaction of another
+		// process need not say what it asks for.
+		en.refuses, en.shared = true, en.rec.State != store.None && (en.rec.Fence != 0 || en.rec.Fingerprint != (store.Fingerprint{}))
+	}
+	return en
+}
+
+// follow waits until the flight's leader has entered, for as long as a store
+// call may take or the caller wants to wait, in all that a call follows.
+func (e *Engine) follow(ctx context.Context, t *ticket, f *flight) (entry, error) {
+	refuse := func(cause error) (entry, error) { // nothing was done on behalf of this call
+		rec := store.Record{ID: f.id, State: store.Running}
+		e.observe(ctx, t.event(observe.InFlight, rec, cause))
+		return entry{}, &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: cause}
+	}
+	if t.patience.IsZero() {
+		t.patience = time.Now().Add(max(e.o.StoreTimeout+e.o.StoreTimeout/2, time.Until(t.deadline)))
+	}
+	bound := time.NewTimer(time.Until(t.patience))
+	defer bound.Stop()
+	if e.followers.Add(1) > followersPerWaiter*int64(e.o.MaxWaiters) {
+		e.followers.Add(-1)
+		return refuse(errors.New("too many calls at a time"))
+	}
+	defer e.followers.Add(-1)
+	for {
+		ph, fp, shared, changed := e.flights.look(f)
+		switch {
+		case ph == running:
+			return entry{rec: store.Record{ID: f.id, State: store.Running, Fingerprint: fp}}, nil
+		case ph == over && shared.refuses && shared.rec.Fingerprint == t.req.Fingerprint:
+			return entry{}, errTryAgain // it was the leader's request that does not stand
+		case ph == over && shared.shared:
+			shared.granted = false
+			return shared, shared.err
+		case ph == over:
+			return entry{}, errTryAgain
+		}
+		select {
+		case <-changed:
+		case <-bound.C:
+			return refuse(nil)
+		case <-e.ctx.Done():
+			return refuse(ErrClosed)
+		case <-ctx.Done():
+			return refuse(context.Cause(ctx))
+		}
+	}
 }

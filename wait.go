@@ -2,6 +2,7 @@ package stet
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -108,4 +109,69 @@ func (e *Engine) Await(ctx context.Context, scope string, id store.ID) (Status, 
 		}
 		_ = timer.Until(ctx, rung, timer.Around(pause))
 	}
+}
+
+// wait returns when it is worth trying to enter again, followed if because the
+// flight has ended, and KindInFlight when waiting is over or was not wanted. It
+// changes nothing in the store.
+func (e *Engine) wait(ctx context.Context, t *ticket, f *flight, leader bool, rec store.Record) (followed bool, err error) {
+	refuse := func(cause error) (bool, error) {
+		e.observe(ctx, t.event(observe.InFlight, rec, cause))
+		return false, &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: cause}
+	}
+	if t.deadline.IsZero() || !time.Now().Before(t.deadline) {
+		return refuse(nil)
+	}
+	if e.waiters.Add(1) > int64(e.o.MaxWaiters) {
+		e.waiters.Add(-1)
+		return refuse(errors.New("too many waiters"))
+	}
+	defer e.waiters.Add(-1)
+	ctx, cancel := context.WithDeadline(ctx, t.deadline)
+	defer cancel()
+	stop := context.AfterFunc(e.ctx, cancel)
+	defer stop()
+	if !leader {
+		if ph, _, _, changed := e.flights.look(f); ph == running {
+			select {
+			case <-changed:
+				return true, nil
+			case <-ctx.Done():
+				return refuse(context.Cause(ctx))
+			}
+		}
+	}
+	if err := e.watch(ctx, rec); err != nil {
+		return refuse(err)
+	}
+	return false, nil
+}
+
+// watch returns nil once the record may have changed.
+func (e *Engine) watch(ctx context.Context, rec store.Record) error {
+	if rec.Fence == 0 && !rec.InTx {
+		return sleepErr(ctx, pollMin) // a flight of this process that has ended since
+	}
+	if e.watcher != nil {
+		if err := e.watcher.Watch(ctx, rec.ID, rec.Fence); err == nil || ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		// A store that cannot tell right now is polled.
+	}
+	for pause := pollMin; ; pause = min(2*pause, pollMax) {
+		if err := sleepErr(ctx, timer.Around(pause)); err != nil {
+			return err
+		}
+		now, err := e.read(ctx, rec.ID)
+		if errors.Is(err, store.ErrDamaged) || err == nil && (now.State != store.Running || now.Fence != rec.Fence || now.LeaseLeft <= 0) {
+			return nil
+		}
+	}
+}
+
+func sleepErr(ctx context.Context, d time.Duration) error {
+	if !timer.Sleep(ctx, d) {
+		return context.Cause(ctx)
+	}
+	return nil
 }

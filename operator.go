@@ -264,3 +264,91 @@ func (e *Engine) cut(ctx context.Context, c store.Claim, lease time.Duration) (l
 	})
 	return batch.of(c)
 }
+
+// resolve deals with an unknown record: it asks the verifier, then the policy.
+// It reports whether the record may have changed.
+func (e *Engine) resolve(ctx context.Context, t *ticket, rec store.Record) (again bool, err error) {
+	var settle *Outcome
+	kind := observe.Resolved
+	verdict, sure := e.verify(ctx, t, rec)
+	if verdict.State() == store.Unknown {
+		verdict = t.p.Stale
+	}
+	switch {
+	case rec.Owner == t.req.Owner:
+		// Our own claim, parked before its reply came. We never ran.
+	case !sure:
+		return false, nil // asked again by the next retry
+	case verdict.kind == itHappened:
+		settle = &verdict.outcome
+	case verdict.kind == itDidNotHappen:
+	case verdict.kind == mayRunAgain:
+		kind = observe.TakenOver
+	default:
+		return false, nil
+	}
+	var lost error
+	fault.At(fault.TakeoverBefore)
+	switch {
+	case settle != nil:
+		var sealed store.Settlement
+		sealed, lost = e.sealer.seal(rec.ID, *settle, t.p.MaxResult)
+		err = e.settle(ctx, rec.Claim(), sealed, t.p.Retention)
+	case kind == observe.TakenOver:
+		err = e.takeOver(ctx, rec, t.p.Retention)
+	case verdict.kind == itDidNotHappen: // Policy.Stale cannot be
+		err = e.disown(ctx, rec, t.p.Retention)
+	default:
+		err = e.release(ctx, rec.Claim(), t.p.Retention)
+	}
+	fault.At(fault.TakeoverAfter)
+	switch own, ok := errors.AsType[*Error](err); {
+	case ok && own.Kind == KindUnknown:
+		return false, nil // a step is in doubt
+	case ok:
+		e.observe(ctx, t.event(observe.StoreFailed, rec, err))
+		return false, own
+	case errors.Is(err, store.ErrFenced):
+		return true, nil // another caller was faster; look again
+	case err != nil:
+		e.observe(ctx, t.event(observe.StoreFailed, rec, err))
+		return false, storeFailed(MayHaveExecuted, err)
+	}
+	e.observe(ctx, t.event(kind, rec, lost))
+	return true, nil
+}
+
+// verify asks the policy's verifier, whose answer should not depend on whether
+// this caller stays. It is not sure when the verifier failed.
+func (e *Engine) verify(ctx context.Context, t *ticket, rec store.Record) (v Verdict, sure bool) {
+	if t.p.Verify == nil || rec.Owner == t.req.Owner {
+		return CannotKnow(), true
+	}
+	st, err := e.unresolved(ctx, t, rec)
+	if err == nil {
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.p.VerifyTimeout)
+		defer cancel()
+		v, err = t.p.Verify(bounded, st)
+	}
+	if err != nil {
+		e.observe(ctx, t.event(observe.Resolved, rec, fmt.Errorf("verify: %w", err)))
+		return CannotKnow(), false
+	}
+	return v, true
+}
+
+// unresolved is the Status that a verifier gets: what the call asks for, but as the dead
+// run was called. Work and notes that cannot be read are left out: a verdict that depends
+// on them is refused when it is carried out.
+func (e *Engine) unresolved(ctx context.Context, t *ticket, rec store.Record) (st Status, err error) {
+	now, n, err := e.noted(ctx, rec)
+	if err != nil && KindOf(err) != KindDamaged {
+		return st, err
+	}
+	_, w, _ := e.unpack(now)
+	rec.Label, _, err = e.label(rec)
+	rec.Result, rec.Work, rec.Notes, rec.Outbox = store.Result{}, nil, store.Notes{}, nil
+	st = Status{Record: rec, Op: t.op, Name: w.Name, AcceptedAt: w.At, Progress: n.Progress, Doubt: n.doubt(), Counted: rec.Attempt - interruptions(rec)}
+	st.Op.Name, st.Op.Ref, st.Op.Wait = rec.Label.Name, rec.Label.Ref, 0
+	return st, err
+}
