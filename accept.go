@@ -111,7 +111,7 @@ func (e *Engine) Accept(ctx context.Context, op Op, w Work) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	en, err := e.enter(ctx, t, func(ctx context.Context, t *ticket) (rec store.Record, err error) {
+	en, err := e.enter(ctx, t, func(ctx context.Context, t *request) (rec store.Record, err error) {
 		fault.At(fault.AcceptBefore)
 		err = e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
 			rec, err = ws.Accept(ctx, t.req, packed, w.After)
@@ -164,7 +164,7 @@ func (te *TxEngine[Tx]) Accept(ctx context.Context, tx Tx, op Op, w Work) (Statu
 
 // refused is the caller's error for a store that did not accept; a mismatch is
 // left to enter.
-func (e *Engine) refused(ctx context.Context, t *ticket, rec store.Record, err error) error {
+func (e *Engine) refused(ctx context.Context, t *request, rec store.Record, err error) error {
 	switch {
 	case errors.Is(err, store.ErrMismatch):
 		return err
@@ -179,8 +179,8 @@ func (e *Engine) refused(ctx context.Context, t *ticket, rec store.Record, err e
 	return storeFailed(executed, err)
 }
 
-func (e *Engine) pack(ctx context.Context, op Op, w Work) (*ticket, []byte, error) {
-	t, err := e.ticket(ctx, op)
+func (e *Engine) pack(ctx context.Context, op Op, w Work) (*request, []byte, error) {
+	t, err := e.newRequest(ctx, op)
 	switch {
 	case err != nil:
 		return nil, nil, err
@@ -244,7 +244,7 @@ func (e *Engine) status(rec store.Record) (st Status, err error) {
 	if op.Key == "" {
 		op = Op{Scope: k.Scope, Key: k.Key, Fingerprint: rec.Fingerprint, Class: rec.Label.Class, Name: rec.Label.Name, Ref: rec.Label.Ref}
 	}
-	st = Status{Record: rec, Op: op, Name: w.Name, AcceptedAt: w.At, Progress: n.Progress, Doubt: n.doubt(), Counted: rec.Attempt - interruptions(rec)}
+	st = Status{Record: rec, Op: op, Name: w.Name, AcceptedAt: w.At, Progress: n.Progress, Doubt: n.doubt(), Counted: rec.Attempt - uncountedAttempts(rec)}
 	st.Record.Result, st.Record.Work, st.Record.Notes, st.Record.Outbox = store.Result{}, nil, store.Notes{}, nil
 	switch {
 	case !rec.State.Settled():

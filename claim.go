@@ -31,15 +31,15 @@ const (
 // this process, or leads one by calling lead; it refuses mismatches, waits or
 // refuses while the operation runs, and returns an entry that is granted or
 // settled.
-func (e *Engine) admit(ctx context.Context, t *ticket, lead func(*flight) (entry, error)) (entry, error) {
-	var f *flight
+func (e *Engine) acquire(ctx context.Context, t *request, lead func(*inFlight) (entry, error)) (entry, error) {
+	var f *inFlight
 	var leader bool
 	for {
 		if e.ctx.Err() != nil {
 			return entry{}, &Error{Kind: KindClosed, Execution: NotExecuted}
 		}
 		if f == nil {
-			f, leader = e.flights.join(t.req.ID, t.req.Fingerprint)
+			f, leader = e.inFlight.join(t.req.ID, t.req.Fingerprint)
 		}
 		en, err := e.tryEnter(ctx, t, f, leader, lead)
 		if errors.Is(err, errTryAgain) {
@@ -49,7 +49,7 @@ func (e *Engine) admit(ctx context.Context, t *ticket, lead func(*flight) (entry
 		if err != nil || en.granted {
 			return en, err
 		}
-		if en.rec, err = e.standing(ctx, t, en.rec); err != nil {
+		if en.rec, err = e.currentRecord(ctx, t, en.rec); err != nil {
 			return en, err
 		}
 		// This comes before any other answer about the key.
@@ -87,7 +87,7 @@ func (e *Engine) admit(ctx context.Context, t *ticket, lead func(*flight) (entry
 // standing returns the record that the call is to be compared with. A transaction
 // of this process that asks for something else may run in vain: it began before
 // this very operation was committed elsewhere. The store knows.
-func (e *Engine) standing(ctx context.Context, t *ticket, rec store.Record) (store.Record, error) {
+func (e *Engine) currentRecord(ctx context.Context, t *request, rec store.Record) (store.Record, error) {
 	if rec.Fingerprint == t.req.Fingerprint || rec.Fence != 0 || rec.InTx {
 		return rec, nil // nothing to refuse, or the store's own word
 	}
@@ -103,7 +103,7 @@ func (e *Engine) standing(ctx context.Context, t *ticket, rec store.Record) (sto
 }
 
 // enter asks the store with claim, and settles what a dead run left behind.
-func (e *Engine) enter(ctx context.Context, t *ticket, claim func(context.Context, *ticket) (store.Record, error)) (entry, error) {
+func (e *Engine) enter(ctx context.Context, t *request, claim func(context.Context, *request) (store.Record, error)) (entry, error) {
 	for range enterRounds {
 		rec, err := claim(ctx, t)
 		// What fn of a transaction returned is no word of the store.
@@ -114,7 +114,7 @@ func (e *Engine) enter(ctx context.Context, t *ticket, claim func(context.Contex
 			return entry{rec: rec}, err
 		}
 		if rec.State == store.Running && rec.Owner == t.req.Owner {
-			rec, held, err := e.hold(ctx, t, rec)
+			rec, held, err := e.checkLease(ctx, t, rec)
 			if held || err != nil {
 				return entry{rec: rec, granted: held}, err
 			}
@@ -136,14 +136,14 @@ func (e *Engine) enter(ctx context.Context, t *ticket, claim func(context.Contex
 }
 
 // claim claims in lease mode.
-func (e *Engine) claim(ctx context.Context, t *ticket) (rec store.Record, err error) {
+func (e *Engine) claim(ctx context.Context, t *request) (rec store.Record, err error) {
 	fault.At(fault.ClaimBefore)
 	asked := time.Now()
-	t.asked = asked
+	t.claimSentAt = asked
 	tries := 0
 	err = e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
 		if tries++; tries > 1 {
-			t.asked = time.Now()
+			t.claimSentAt = time.Now()
 		}
 		rec, err = e.store.Claim(ctx, t.req)
 		return err
@@ -168,10 +168,10 @@ func (e *Engine) claim(ctx context.Context, t *ticket) (rec store.Record, err er
 
 // unclaimed is the caller's error for a claim that may have been granted, and under
 // which nothing runs.
-func (e *Engine) unclaimed(ctx context.Context, t *ticket, rec store.Record, err error) error {
+func (e *Engine) unclaimed(ctx context.Context, t *request, rec store.Record, err error) error {
 	e.observe(ctx, t.event(observe.StoreFailed, rec, err))
 	if !errors.Is(err, store.ErrDamaged) && !errors.Is(err, store.ErrNotDone) {
-		e.abandon(t)
+		e.rememberLostClaim(t)
 	}
 	return storeFailed(NotExecuted, err)
 }
@@ -179,20 +179,20 @@ func (e *Engine) unclaimed(ctx context.Context, t *ticket, rec store.Record, err
 // hold sees to it that no run begins with a lease that is nearly over, because its
 // claim was slow, or was repeated. It reports whether the claim is held: one that
 // was parked meanwhile is not.
-func (e *Engine) hold(ctx context.Context, t *ticket, rec store.Record) (store.Record, bool, error) {
+func (e *Engine) checkLease(ctx context.Context, t *request, rec store.Record) (store.Record, bool, error) {
 	for range enterRounds {
-		if t.asked.IsZero() || rec.LeaseLeft-time.Since(t.asked) >= t.req.Lease/3 { // a transaction asks for no lease
+		if t.claimSentAt.IsZero() || rec.LeaseLeft-time.Since(t.claimSentAt) >= t.req.Lease/3 { // a transaction asks for no lease
 			return rec, true, nil
 		}
 		var lost []store.Claim
 		err := e.retry(ctx, claimTries, func(ctx context.Context) (err error) {
-			t.asked = time.Now()
+			t.claimSentAt = time.Now()
 			lost, err = e.store.Extend(ctx, []store.Claim{rec.Claim()}, t.req.Lease)
 			return err
 		})
 		switch {
 		case err != nil:
-			e.abandon(t)
+			e.rememberLostClaim(t)
 			e.observe(ctx, t.event(observe.StoreFailed, rec, err))
 			return rec, false, storeFailed(NotExecuted, err)
 		case len(lost) > 0:

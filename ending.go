@@ -12,7 +12,7 @@ import (
 )
 
 // mark is an error of a handler that says what is to become of the run.
-type mark struct {
+type handlerError struct {
 	error
 	says marks
 }
@@ -25,10 +25,10 @@ const (
 	saysPermanent
 )
 
-func (m *mark) Unwrap() error { return m.error }
+func (m *handlerError) Unwrap() error { return m.error }
 
 // Marks is for internal/again.
-func (m *mark) Marks() (retryable, repeatable, permanent bool) {
+func (m *handlerError) Marks() (retryable, repeatable, permanent bool) {
 	return m.says&saysRetryable != 0, m.says&saysRepeatable != 0, m.says&saysPermanent != 0
 }
 
@@ -36,7 +36,7 @@ func marking(err error, says marks) error {
 	if err == nil {
 		return nil
 	}
-	return &mark{err, says}
+	return &handlerError{err, says}
 }
 
 // Retryable marks an error of a handler as one before which nothing happened: the
@@ -61,7 +61,7 @@ func Repeatable(err error) error { return marking(err, saysRepeatable) }
 func marked(err error) (says marks) {
 	switch e := err.(type) { //nolint:errorlint // it walks the tree itself, to stop at an *Error
 	case *Error:
-	case *mark:
+	case *handlerError:
 		return e.says | marked(e.error)
 	case interface{ Unwrap() error }:
 		return marked(e.Unwrap())
@@ -74,11 +74,11 @@ func marked(err error) (says marks) {
 }
 
 // worded is the outcome of an error of a handler, which may have worded it itself.
-func (p *Policy) worded(out Outcome, err error) Outcome {
+func (p *Policy) failureOutcome(out Outcome, err error) Outcome {
 	if out.Failed {
 		return out
 	}
-	if m, ok := err.(*mark); ok { //nolint:errorlint // the outermost
+	if m, ok := err.(*handlerError); ok { //nolint:errorlint // the outermost
 		err = m.error
 	}
 	return p.failure(err)
@@ -125,7 +125,7 @@ func (l *Lease) Do(ctx context.Context, again func(error) Again, fn func(context
 	result, err := fn(l.ctx)
 	fault.At(fault.HandlerAfter)
 	if err != nil {
-		result = l.p.worded(result, err) // a method of the service, which may panic
+		result = l.p.failureOutcome(result, err) // a method of the service, which may panic
 	}
 	returned = true
 	return l.decide(ctx, result, err, again)
@@ -136,7 +136,7 @@ func (l *Lease) decide(ctx context.Context, out Outcome, err error, again func(e
 	if l.settling() {
 		return out, nil // by TxEngine.Finish, in fn
 	}
-	if l.p.Outside && !l.doubtful() {
+	if l.p.Outside && !l.hasOpenStep() {
 		return l.outside(ctx, out, err, again)
 	}
 	marks := marked(err)
@@ -147,7 +147,7 @@ func (l *Lease) decide(ctx context.Context, out Outcome, err error, again func(e
 	}
 	says, bad := l.Declared(), err != nil || out.Reason == store.ReasonPanicked
 	switch {
-	case l.doubtful(), says == MayHaveExecuted && !repeat:
+	case l.hasOpenStep(), says == MayHaveExecuted && !repeat:
 		return Outcome{}, &Error{Kind: KindUnknown, Execution: MayHaveExecuted, Cause: errors.Join(err, l.Park(ctx))}
 	case permanent && marks&saysRepeatable == 0 && says != MayHaveExecuted && (says == NotExecuted || retry):
 		out = l.withoutEffect(out)
@@ -158,7 +158,7 @@ func (l *Lease) decide(ctx context.Context, out Outcome, err error, again func(e
 			a = again(err)
 		}
 		if a.Failed == nil {
-			return Outcome{}, l.giveUp(ctx, err, a, says == NotExecuted || retry)
+			return Outcome{}, l.releaseWith(ctx, err, a, says == NotExecuted || retry)
 		}
 		if !out.Failed || a.Failed == ErrCancelled { //nolint:errorlint // what wraps it has words of its own
 			out = l.p.failure(a.Failed)
@@ -172,7 +172,7 @@ func (l *Lease) decide(ctx context.Context, out Outcome, err error, again func(e
 }
 
 // giveUp releases the run, and returns the caller's error.
-func (l *Lease) giveUp(ctx context.Context, err error, a Again, harmless bool) error {
+func (l *Lease) releaseWith(ctx context.Context, err error, a Again, harmless bool) error {
 	a.After = min(max(a.After, 0), store.MaxDelay) // a run that has returned has to end
 	a.effect = !harmless || l.Declared() == MayHaveExecuted
 	own, released := retryable(err), l.Release(ctx, a)
@@ -194,25 +194,25 @@ func (r *Run) ofContext(err error) bool {
 // withoutEffect returns the failure of a run that had no effect. An earlier attempt or a step
 // may have had one.
 func (r *Run) withoutEffect(out Outcome) Outcome {
-	if out.Failed && out.Reason == store.ReasonNone && r.rec.Attempt == 1 && !r.noted() {
+	if out.Failed && out.Reason == store.ReasonNone && r.rec.Attempt == 1 && !r.hasNotes() {
 		out.Reason = store.ReasonNoEffect
 	}
 	return out
 }
 
 // doubtful reports whether a StepOnce is in doubt.
-func (r *Run) doubtful() bool {
+func (r *Run) hasOpenStep() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.doubts) > 0
+	return len(r.openSteps) > 0
 }
 
 // fencePatience is how long the end of a claim waits for the service's transaction.
-const fencePatience = time.Second
+const outsideTimeout = time.Second
 
 // outside refuses policies that have runs settled outside of this process where that
 // cannot be, or where what is settled could not be read.
-func (ps policies) outside(s store.Store, enc Encryption) error {
+func (ps policies) checkOutside(s store.Store, enc Encryption) error {
 	for class, p := range ps {
 		if !p.Outside {
 			continue
@@ -232,8 +232,8 @@ func (ps policies) outside(s store.Store, enc Encryption) error {
 // service has refused the operation with.
 func (l *Lease) outside(ctx context.Context, out Outcome, cause error, again func(error) Again) (Outcome, error) {
 	rec, err := l.e.read(ctx, l.rec.ID)
-	if err == nil && l.stands(rec) {
-		if err := l.conclude(ctx); err != nil {
+	if err == nil && l.hasOutcome(rec) {
+		if err := l.startEnding(ctx); err != nil {
 			return Outcome{}, err
 		}
 		l.finish(entry{rec: rec, shared: true})
@@ -258,7 +258,7 @@ func (l *Lease) outside(ctx context.Context, out Outcome, cause error, again fun
 	case KindInvalid, KindDamaged:
 		return Outcome{}, err
 	case KindFenced: // settled since, or another run has come
-		if rec, err = l.e.read(ctx, l.rec.ID); err == nil && l.stands(rec) {
+		if rec, err = l.e.read(ctx, l.rec.ID); err == nil && l.hasOutcome(rec) {
 			return l.settledOutside(ctx, rec)
 		}
 	}
@@ -267,9 +267,9 @@ func (l *Lease) outside(ctx context.Context, out Outcome, cause error, again fun
 
 // fence ends the claim of a run that a service settles. While the service's transaction has
 // settled and not ended it cannot be done: the caller is told so soon. See insist.
-func (r *Run) fence(ctx context.Context) error {
+func (r *Run) releaseOutside(ctx context.Context) error {
 	return r.e.retry(ctx, 1, func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, fencePatience)
+		ctx, cancel := context.WithTimeout(ctx, outsideTimeout)
 		defer cancel()
 		return r.e.store.Release(ctx, r.rec.Claim(), r.p.Retention)
 	})
@@ -277,7 +277,7 @@ func (r *Run) fence(ctx context.Context) error {
 
 // stands reports whether a record has the outcome of the operation. It may be that of a
 // run after this one.
-func (l *Lease) stands(rec store.Record) bool {
+func (l *Lease) hasOutcome(rec store.Record) bool {
 	return rec.State.Settled() && rec.Fingerprint == l.rec.Fingerprint
 }
 

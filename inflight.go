@@ -13,7 +13,7 @@ import (
 // flight is one operation that a call of this process is entering or running.
 // Duplicates in the same process follow it instead of asking the store: a herd
 // on one key costs one claim.
-type flight struct {
+type inFlight struct {
 	id store.ID
 
 	// Below: guarded by the mu of its part.
@@ -45,70 +45,70 @@ type entry struct {
 
 // flights are the operations in flight in this process, in parts, lest calls with
 // different keys wait for each other.
-type flights struct {
-	parts [64]flightPart
+type inFlightCalls struct {
+	shards [64]inFlightShard
 }
 
 // flightPart has the flights whose IDs end alike.
-type flightPart struct {
+type inFlightShard struct {
 	mu sync.Mutex
-	m  map[store.ID]*flight
+	m  map[store.ID]*inFlight
 	_  [48]byte // a cache line for each
 }
 
 // of returns the part of an ID.
-func (fs *flights) of(id store.ID) *flightPart {
-	return &fs.parts[int(id[len(id)-1])%len(fs.parts)]
+func (fs *inFlightCalls) shard(id store.ID) *inFlightShard {
+	return &fs.shards[int(id[len(id)-1])%len(fs.shards)]
 }
 
 // join returns the flight of id, and whether the caller leads it.
-func (fs *flights) join(id store.ID, fp store.Fingerprint) (f *flight, leader bool) {
-	part := fs.of(id)
+func (fs *inFlightCalls) join(id store.ID, fp store.Fingerprint) (f *inFlight, leader bool) {
+	part := fs.shard(id)
 	part.mu.Lock()
 	defer part.mu.Unlock()
 	if f := part.m[id]; f != nil {
 		f.followed = true
 		return f, false
 	}
-	f = &flight{id: id, fingerprint: fp}
+	f = &inFlight{id: id, fingerprint: fp}
 	if part.m == nil {
-		part.m = make(map[store.ID]*flight)
+		part.m = make(map[store.ID]*inFlight)
 	}
 	part.m[id] = f
 	return f, true
 }
 
 // transacts says that the leader runs the operation in a transaction, without a lease.
-func (fs *flights) transacts(f *flight) {
-	part := fs.of(f.id)
+func (fs *inFlightCalls) startTx(f *inFlight) {
+	part := fs.shard(f.id)
 	part.mu.Lock()
 	defer part.mu.Unlock()
 	if f.phase < running {
-		f.turn(running)
+		f.setPhase(running)
 	}
 }
 
 // runs says that the leader runs the operation under a lease, whose last renewal was sent
 // at renewed. It may have learned the fingerprint from the store.
-func (fs *flights) runs(f *flight, r *Run, renewed time.Time) {
-	part := fs.of(f.id)
+func (fs *inFlightCalls) startRun(f *inFlight, r *Run, renewed time.Time) {
+	part := fs.shard(f.id)
 	part.mu.Lock()
 	defer part.mu.Unlock()
 	f.run, f.renewed, f.fingerprint = r, renewed, r.rec.Fingerprint
-	f.turn(running)
+	f.setPhase(running)
 }
 
 // renewed says when a renewal of the flight's lease was sent.
-func (fs *flights) renewed(f *flight, sent time.Time) {
-	part := fs.of(f.id)
+func (fs *inFlightCalls) renewed(f *inFlight, sent time.Time) {
+	part := fs.shard(f.id)
 	part.mu.Lock()
 	defer part.mu.Unlock()
 	f.renewed = sent
 }
 
 // lose takes the run from the keeper, and reports whether it had it.
-func (fs *flights) lose(f *flight) bool {
-	part := fs.of(f.id)
+func (fs *inFlightCalls) lose(f *inFlight) bool {
+	part := fs.shard(f.id)
 	part.mu.Lock()
 	defer part.mu.Unlock()
 	had := f.run != nil
@@ -118,9 +118,9 @@ func (fs *flights) lose(f *flight) bool {
 
 // leased calls do for each run that the keeper looks after, with the time when the last
 // renewal of its lease was sent. The mu of its part is held.
-func (fs *flights) leased(do func(r *Run, renewed time.Time)) {
-	for i := range fs.parts {
-		part := &fs.parts[i]
+func (fs *inFlightCalls) leased(do func(r *Run, renewed time.Time)) {
+	for i := range fs.shards {
+		part := &fs.shards[i]
 		part.mu.Lock()
 		for _, f := range part.m {
 			if f.run != nil {
@@ -132,8 +132,8 @@ func (fs *flights) leased(do func(r *Run, renewed time.Time)) {
 }
 
 // runsHere reports whether a call of this process runs the operation.
-func (fs *flights) runsHere(id store.ID) bool {
-	part := fs.of(id)
+func (fs *inFlightCalls) runsHere(id store.ID) bool {
+	part := fs.shard(id)
 	part.mu.Lock()
 	defer part.mu.Unlock()
 	f := part.m[id]
@@ -141,8 +141,8 @@ func (fs *flights) runsHere(id store.ID) bool {
 }
 
 // end says that the flight is over; en is shared with its followers if it may be.
-func (fs *flights) end(f *flight, en entry) {
-	part := fs.of(f.id)
+func (fs *inFlightCalls) end(f *inFlight, en entry) {
+	part := fs.shard(f.id)
 	part.mu.Lock()
 	defer part.mu.Unlock()
 	f.run = nil
@@ -153,14 +153,14 @@ func (fs *flights) end(f *flight, en entry) {
 		shared := en // without followers none is made on the heap
 		f.result = &shared
 	}
-	f.turn(over)
+	f.setPhase(over)
 	if part.m[f.id] == f {
 		delete(part.m, f.id)
 	}
 }
 
 // turn changes the phase and wakes the followers. The caller holds the mu of its part.
-func (f *flight) turn(to phase) {
+func (f *inFlight) setPhase(to phase) {
 	f.phase = to
 	if f.changed != nil {
 		close(f.changed)
@@ -170,8 +170,8 @@ func (f *flight) turn(to phase) {
 
 // look returns the flight's phase, its fingerprint and result, and a channel
 // that is closed when the phase changes.
-func (fs *flights) look(f *flight) (ph phase, fp store.Fingerprint, en entry, changed <-chan struct{}) {
-	part := fs.of(f.id)
+func (fs *inFlightCalls) state(f *inFlight) (ph phase, fp store.Fingerprint, en entry, changed <-chan struct{}) {
+	part := fs.shard(f.id)
 	part.mu.Lock()
 	defer part.mu.Unlock()
 	if f.phase != over && f.changed == nil {
@@ -188,7 +188,7 @@ func (fs *flights) look(f *flight) (ph phase, fp store.Fingerprint, en entry, ch
 var errTryAgain = errors.New("try again")
 
 // tryEnter leads the flight, or follows it past its entering.
-func (e *Engine) tryEnter(ctx context.Context, t *ticket, f *flight, leader bool, lead func(*flight) (entry, error)) (en entry, err error) {
+func (e *Engine) tryEnter(ctx context.Context, t *request, f *inFlight, leader bool, lead func(*inFlight) (entry, error)) (en entry, err error) {
 	if !leader {
 		return e.follow(ctx, t, f)
 	}
@@ -197,7 +197,7 @@ func (e *Engine) tryEnter(ctx context.Context, t *ticket, f *flight, leader bool
 		if inside {
 			return
 		}
-		e.flights.end(f, en.share(err))
+		e.inFlight.end(f, en.share(err))
 	}()
 	en, err = lead(f)
 	inside = err == nil && en.granted
@@ -223,16 +223,16 @@ func (en entry) share(err error) entry {
 
 // follow waits until the flight's leader has entered, for as long as a store
 // call may take or the caller wants to wait, in all that a call follows.
-func (e *Engine) follow(ctx context.Context, t *ticket, f *flight) (entry, error) {
+func (e *Engine) follow(ctx context.Context, t *request, f *inFlight) (entry, error) {
 	refuse := func(cause error) (entry, error) { // nothing was done on behalf of this call
 		rec := store.Record{ID: f.id, State: store.Running}
 		e.observe(ctx, t.event(observe.InFlight, rec, cause))
 		return entry{}, &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: cause}
 	}
-	if t.patience.IsZero() {
-		t.patience = time.Now().Add(max(e.o.StoreTimeout+e.o.StoreTimeout/2, time.Until(t.deadline)))
+	if t.followUntil.IsZero() {
+		t.followUntil = time.Now().Add(max(e.o.StoreTimeout+e.o.StoreTimeout/2, time.Until(t.deadline)))
 	}
-	bound := time.NewTimer(time.Until(t.patience))
+	bound := time.NewTimer(time.Until(t.followUntil))
 	defer bound.Stop()
 	if e.followers.Add(1) > followersPerWaiter*int64(e.o.MaxWaiters) {
 		e.followers.Add(-1)
@@ -240,7 +240,7 @@ func (e *Engine) follow(ctx context.Context, t *ticket, f *flight) (entry, error
 	}
 	defer e.followers.Add(-1)
 	for {
-		ph, fp, shared, changed := e.flights.look(f)
+		ph, fp, shared, changed := e.inFlight.state(f)
 		switch {
 		case ph == running:
 			return entry{rec: store.Record{ID: f.id, State: store.Running, Fingerprint: fp}}, nil

@@ -25,8 +25,8 @@ func TestNoRunIsLeftWithoutTheKeeper(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for !done.Load() {
-			if e.keeper.beating.Load() {
-				e.keeper.rest() // as the loop does when it has seen no run
+			if e.renewer.active.Load() {
+				e.renewer.stopIfIdle() // as the loop does when it has seen no run
 			}
 		}
 	})
@@ -35,11 +35,11 @@ func TestNoRunIsLeftWithoutTheKeeper(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e.keeper.mu.Lock() // no rest is under way
-		if !e.keeper.beating.Load() {
+		e.renewer.mu.Lock() // no rest is under way
+		if !e.renewer.active.Load() {
 			t.Errorf("run %d has no keeper", i)
 		}
-		e.keeper.mu.Unlock()
+		e.renewer.mu.Unlock()
 		if err := run.Release(context.Background(), Again{Forget: true}); err != nil {
 			t.Fatal(err)
 		}
@@ -76,8 +76,8 @@ func TestRunThatHasEndedIsNotLost(t *testing.T) {
 		if want == 0 {
 			err = run.Settle(context.Background(), Outcome{})
 		}
-		e.keeper.lose(context.Background(), run.Run, ErrLeaseLost)
-		e.keeper.lose(context.Background(), run.Run, ErrLeaseLost) // another look
+		e.renewer.lose(context.Background(), run.Run, ErrLeaseLost)
+		e.renewer.lose(context.Background(), run.Run, ErrLeaseLost) // another look
 		if err != nil || seen.n.Load() != want {
 			t.Errorf("run %d: %d are lost, want %d; %v", i, seen.n.Load(), want, err)
 		}

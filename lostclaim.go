@@ -11,65 +11,65 @@ import (
 )
 
 const (
-	maxOrphans  = 1 << 16 // claims with a lost reply that are remembered; more are parked, which is safe
-	orphanBatch = 64      // that are looked for at a time
+	maxLostClaims  = 1 << 16 // claims with a lost reply that are remembered; more are parked, which is safe
+	lostClaimBatch = 64      // that are looked for at a time
 
-	maxOrphanRest = time.Minute // between two looks for one
+	maxLostClaimPause = time.Minute // between two looks for one
 )
 
 // orphan is a claim that may have been granted without our hearing of it.
-type orphan struct {
-	id     store.ID
-	owner  store.Owner
-	taken  bool // by Take
-	repeat bool // see Item.Repeatable
-	spared bool // it is noted down that this attempt does not count
-	keep   store.Retention
-	lease  time.Duration
-	pause  time.Duration // before the next look
-	next   time.Time
-	latest time.Time // when it can have arrived at the latest
+type lostClaim struct {
+	id        store.ID
+	owner     store.Owner
+	accepted  bool // by Take
+	repeat    bool // see Item.Repeatable
+	uncounted bool // it is noted down that this attempt does not count
+	keep      store.Retention
+	lease     time.Duration
+	pause     time.Duration // before the next look
+	next      time.Time
+	latest    time.Time // when it can have arrived at the latest
 }
 
 // orphans are given back by one goroutine, which lives while there are any.
-type orphans struct {
-	mu       sync.Mutex
-	waiting  []orphan
-	cleaning bool
+type lostClaims struct {
+	mu        sync.Mutex
+	waiting   []lostClaim
+	releasing bool
 }
 
 // abandon gives back a claim that may have been granted without our hearing of
 // it, whenever it arrives within the time that its lease could live, and whenever
 // the store can be asked again. Nothing was run under it, so without this a key
 // would be parked as unknown for no reason.
-func (e *Engine) abandon(t *ticket) {
+func (e *Engine) rememberLostClaim(t *request) {
 	now := time.Now()
-	e.orphans.mu.Lock()
-	defer e.orphans.mu.Unlock()
-	if len(e.orphans.waiting) >= maxOrphans {
+	e.lostClaims.mu.Lock()
+	defer e.lostClaims.mu.Unlock()
+	if len(e.lostClaims.waiting) >= maxLostClaims {
 		return
 	}
-	e.orphans.waiting = append(e.orphans.waiting, orphan{id: t.req.ID, owner: t.req.Owner, taken: t.taken, repeat: t.repeats, keep: t.p.Retention, lease: t.req.Lease,
+	e.lostClaims.waiting = append(e.lostClaims.waiting, lostClaim{id: t.req.ID, owner: t.req.Owner, accepted: t.taken, repeat: t.repeats, keep: t.p.Retention, lease: t.req.Lease,
 		pause: storeBackoff, next: now.Add(storeBackoff), latest: now.Add(t.req.Lease + e.o.StoreTimeout)})
-	if !e.orphans.cleaning {
-		e.orphans.cleaning = e.background(e.cleanUp)
+	if !e.lostClaims.releasing {
+		e.lostClaims.releasing = e.background(e.releaseLostClaims)
 	}
 }
 
 // cleanUp looks for orphans until there are none.
-func (e *Engine) cleanUp(ctx context.Context) {
+func (e *Engine) releaseLostClaims(ctx context.Context) {
 	for rest := storeBackoff; ; {
-		batch, more := e.orphans.due(time.Now())
+		batch, more := e.lostClaims.due(time.Now())
 		if !more || !timer.Sleep(ctx, rest) {
 			return
 		}
 		var mu sync.Mutex
 		var wg sync.WaitGroup
-		var again []orphan
+		var again []lostClaim
 		failed := false
 		for _, o := range batch {
 			wg.Go(func() {
-				done, err := e.disclaim(ctx, &o)
+				done, err := e.releaseLostClaim(ctx, &o)
 				mu.Lock()
 				defer mu.Unlock()
 				failed = failed || err != nil
@@ -79,7 +79,7 @@ func (e *Engine) cleanUp(ctx context.Context) {
 			})
 		}
 		wg.Wait()
-		e.orphans.back(again)
+		e.lostClaims.again(again)
 		// A store that has just come back is not run down.
 		rest = storeBackoff
 		if failed {
@@ -90,16 +90,16 @@ func (e *Engine) cleanUp(ctx context.Context) {
 
 // due takes a batch of those that are to be looked for now; without any orphans
 // at all, more is false, and the cleaning ends.
-func (os *orphans) due(now time.Time) (batch []orphan, more bool) {
+func (os *lostClaims) due(now time.Time) (batch []lostClaim, more bool) {
 	os.mu.Lock()
 	defer os.mu.Unlock()
 	if len(os.waiting) == 0 {
-		os.waiting, os.cleaning = nil, false
+		os.waiting, os.releasing = nil, false
 		return nil, false
 	}
 	rest := os.waiting[:0]
 	for _, o := range os.waiting {
-		if len(batch) < orphanBatch && !now.Before(o.next) {
+		if len(batch) < lostClaimBatch && !now.Before(o.next) {
 			batch = append(batch, o)
 		} else {
 			rest = append(rest, o)
@@ -110,7 +110,7 @@ func (os *orphans) due(now time.Time) (batch []orphan, more bool) {
 }
 
 // back has those looked for again that were not to be found yet.
-func (os *orphans) back(again []orphan) {
+func (os *lostClaims) again(again []lostClaim) {
 	os.mu.Lock()
 	defer os.mu.Unlock()
 	os.waiting = append(os.waiting, again...)
@@ -118,8 +118,8 @@ func (os *orphans) back(again []orphan) {
 
 // later is the orphan that is looked for again: as often as its lease demands,
 // and less often once only the store is waited for.
-func (o orphan) later(now time.Time) orphan {
-	most := maxOrphanRest
+func (o lostClaim) later(now time.Time) lostClaim {
+	most := maxLostClaimPause
 	if now.Before(o.latest) {
 		most = min(most, o.lease/4+pollMin)
 	}
@@ -130,13 +130,13 @@ func (o orphan) later(now time.Time) orphan {
 
 // disclaim releases the claim if the store has it. It is done when the store has
 // said so after the claim can have arrived.
-func (e *Engine) disclaim(ctx context.Context, o *orphan) (done bool, err error) {
+func (e *Engine) releaseLostClaim(ctx context.Context, o *lostClaim) (done bool, err error) {
 	ctx = e.storeContext(ctx)
 	late := !time.Now().Before(o.latest)
 	read, release := e.store.Read, func(rec store.Record) error { return e.store.Release(ctx, rec.Claim(), o.keep) }
-	if ws := e.works; ws != nil && o.taken {
+	if ws := e.works; ws != nil && o.accepted {
 		read, release = ws.Look, func(rec store.Record) error {
-			o.spared = o.spared || e.spare(ctx, ws, rec, o.repeat)
+			o.uncounted = o.uncounted || e.markUncounted(ctx, ws, rec, o.repeat)
 			return ws.Return(ctx, rec.Claim(), 0)
 		}
 	}
@@ -154,21 +154,21 @@ func (e *Engine) disclaim(ctx context.Context, o *orphan) (done bool, err error)
 }
 
 // maxForsaken bounds how many records are ended so at a time.
-const maxForsaken = 1024
+const maxFinishing = 1024
 
 // forsake ends, in the background, the record of a run that has ended and whose end
 // did not reach the store: call parks what could not be settled or parked, and gives
 // back what could not be given back. Retries would otherwise be told until the lease
 // has run out that it is being executed, and then that it is not known. What was sent
 // may still come through, and stands then.
-func (e *Engine) forsake(lease time.Duration, call func(context.Context) error) {
-	if e.forsaken.Add(1) > maxForsaken { // those learn it when the lease has run out
-		e.forsaken.Add(-1)
+func (e *Engine) finishLater(lease time.Duration, call func(context.Context) error) {
+	if e.finishing.Add(1) > maxFinishing { // those learn it when the lease has run out
+		e.finishing.Add(-1)
 		return
 	}
 	started := e.background(func(ctx context.Context) {
-		defer e.forsaken.Add(-1)
-		e.keeper.quiet(lease)
+		defer e.finishing.Add(-1)
+		e.renewer.waitForRenewal(lease)
 		end := time.Now().Add(lease)
 		for pause := storeBackoff; time.Now().Before(end) && timer.Sleep(ctx, pause); pause = min(2*pause, maxBackoff) {
 			if err := call(ctx); err == nil || KindOf(err) == KindFenced {
@@ -177,6 +177,6 @@ func (e *Engine) forsake(lease time.Duration, call func(context.Context) error) 
 		}
 	})
 	if !started {
-		e.forsaken.Add(-1)
+		e.finishing.Add(-1)
 	}
 }

@@ -157,7 +157,7 @@ func (r *Run) sealed(out Outcome) store.Settlement {
 // repeated may be begun any more, and none be in doubt.
 func (r *Run) sealedUnlessInDoubt(out Outcome) (store.Settlement, error) {
 	r.mu.Lock()
-	doubt := r.inDoubt()
+	doubt := r.openStepError()
 	r.committing = r.committing || doubt == nil
 	messages := r.outbox
 	r.mu.Unlock()
@@ -176,7 +176,7 @@ func (r *Run) pack(outcome Outcome, messages []Message) store.Settlement {
 	}
 	out, lost := r.e.sealer.seal(r.rec.ID, outcome, r.p.MaxResult)
 	r.mu.Lock()
-	r.lost = lost
+	r.discarded = lost
 	r.mu.Unlock()
 	if len(messages) > 0 {
 		packed, _ := json.Marshal(packedOutbox{Class: r.op.Class, Messages: messages}) // strings and bytes never fail

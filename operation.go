@@ -186,7 +186,7 @@ var (
 )
 
 // mismatch is the caller's error for a key that was used before for another request.
-func (e *Engine) mismatch(ctx context.Context, t *ticket, rec store.Record) *Error {
+func (e *Engine) mismatch(ctx context.Context, t *request, rec store.Record) *Error {
 	err := &Error{Kind: KindMismatch, Execution: NotExecuted}
 	switch was := rec.Label.Name; {
 	case was == "" || t.op.Name == "": // it is not known

@@ -43,7 +43,7 @@ func (e *Engine) Resolve(ctx context.Context, shown store.Record, class string, 
 	case v.State() == store.Unknown:
 		return invalid("Resolve needs ItHappened, ItDidNotHappen or MayRunAgain; a record whose outcome is not known stays unknown")
 	}
-	rec, err := e.dead(ctx, shown)
+	rec, err := e.abandonedRecord(ctx, shown)
 	kind := observe.Resolved
 	var lost error
 	switch {
@@ -56,7 +56,7 @@ func (e *Engine) Resolve(ctx context.Context, shown store.Record, class string, 
 		kind = observe.TakenOver
 		err = e.takeOver(ctx, rec, p.Retention)
 	default:
-		err = e.disown(ctx, rec, p.Retention)
+		err = e.releaseNotHappened(ctx, rec, p.Retention)
 	}
 	switch {
 	case err == nil:
@@ -89,13 +89,13 @@ func (v Verdict) State() store.State {
 // is struck from its notes, and then it is released. In between, the verdict stands
 // in the record already; the release says whether it still is the one that it is
 // about.
-func (e *Engine) disown(ctx context.Context, rec store.Record, keep store.Retention) error {
-	now, n, err := e.noted(ctx, rec)
+func (e *Engine) releaseNotHappened(ctx context.Context, rec store.Record, keep store.Retention) error {
+	now, n, err := e.readNotes(ctx, rec)
 	if err != nil {
 		return err
 	}
 	if n.doubt() != "" && now.State == store.Unknown && now.Fence == rec.Fence {
-		err = e.strike(ctx, now, n)
+		err = e.removeOpenSteps(ctx, now, n)
 	}
 	if err != nil && KindOf(err) != KindFenced { // else another was faster, perhaps with the same verdict
 		return err
@@ -107,7 +107,7 @@ func (e *Engine) disown(ctx context.Context, rec store.Record, keep store.Retent
 // the dead run. If that had begun what must not be repeated, it is KindUnknown: only
 // a verdict can say whether that is to run again.
 func (e *Engine) takeOver(ctx context.Context, rec store.Record, keep store.Retention) error {
-	now, n, err := e.noted(ctx, rec)
+	now, n, err := e.readNotes(ctx, rec)
 	switch step := n.doubt(); {
 	case err != nil:
 		return err
@@ -120,7 +120,7 @@ func (e *Engine) takeOver(ctx context.Context, rec store.Record, keep store.Rete
 }
 
 // noted returns a record as it is now, with its notes if the store keeps any.
-func (e *Engine) noted(ctx context.Context, rec store.Record) (store.Record, notes, error) {
+func (e *Engine) readNotes(ctx context.Context, rec store.Record) (store.Record, notes, error) {
 	if e.works == nil {
 		return rec, notes{}, nil
 	}
@@ -137,7 +137,7 @@ func (e *Engine) noted(ctx context.Context, rec store.Record) (store.Record, not
 }
 
 // strike removes the steps in doubt from the notes of an Unknown record.
-func (e *Engine) strike(ctx context.Context, rec store.Record, n notes) error {
+func (e *Engine) removeOpenSteps(ctx context.Context, rec store.Record, n notes) error {
 	n.Steps = maps.Clone(n.Steps)
 	maps.DeleteFunc(n.Steps, func(_ string, s step) bool { return !s.Done })
 	packed, err := e.packNotes(rec.ID, rec.Notes.Version+1, n)
@@ -151,7 +151,7 @@ func (e *Engine) strike(ctx context.Context, rec store.Record, n notes) error {
 
 // dead returns the record if it still is the one that was shown and its run is
 // dead, parked if it was not yet.
-func (e *Engine) dead(ctx context.Context, shown store.Record) (store.Record, error) {
+func (e *Engine) abandonedRecord(ctx context.Context, shown store.Record) (store.Record, error) {
 	rec, err := e.read(ctx, shown.ID)
 	if err != nil {
 		return rec, err
@@ -182,8 +182,8 @@ func (e *Engine) endLapsed(ctx context.Context, rec store.Record) (now store.Rec
 
 // leave cuts a claim's lease short, so that its record becomes unknown once still
 // is over: now, if that is 0.
-func (e *Engine) leave(ctx context.Context, rec store.Record, still time.Duration) error {
-	if lost, err := e.cut(ctx, rec.Claim(), max(still, time.Microsecond)); err != nil || lost || still > 0 {
+func (e *Engine) expireLease(ctx context.Context, rec store.Record, still time.Duration) error {
+	if lost, err := e.shortenLease(ctx, rec.Claim(), max(still, time.Microsecond)); err != nil || lost || still > 0 {
 		if err == nil && lost {
 			err = store.ErrFenced
 		}
@@ -203,7 +203,7 @@ func (e *Engine) leave(ctx context.Context, rec store.Record, still time.Duratio
 // cuts gathers claims whose leases are to be cut short while others are on their
 // way: when a service further down breaks, all its runs are left at once, and
 // must not queue in front of the heartbeats of the others.
-type cuts struct {
+type leaseCuts struct {
 	mu      sync.Mutex
 	waiting map[time.Duration]*cutting // by what the lease becomes
 	turn    chan struct{}              // held by who is on the way
@@ -227,7 +227,7 @@ func (b *cutting) of(c store.Claim) (lost bool, err error) {
 
 // cut gives a claim a lease to end with, together with others, and reports
 // whether it was lost.
-func (e *Engine) cut(ctx context.Context, c store.Claim, lease time.Duration) (lost bool, err error) {
+func (e *Engine) shortenLease(ctx context.Context, c store.Claim, lease time.Duration) (lost bool, err error) {
 	e.cuts.mu.Lock()
 	batch, follows := e.cuts.waiting[lease]
 	if !follows {
@@ -267,7 +267,7 @@ func (e *Engine) cut(ctx context.Context, c store.Claim, lease time.Duration) (l
 
 // resolve deals with an unknown record: it asks the verifier, then the policy.
 // It reports whether the record may have changed.
-func (e *Engine) resolve(ctx context.Context, t *ticket, rec store.Record) (again bool, err error) {
+func (e *Engine) resolve(ctx context.Context, t *request, rec store.Record) (again bool, err error) {
 	var settle *Outcome
 	kind := observe.Resolved
 	verdict, sure := e.verify(ctx, t, rec)
@@ -297,7 +297,7 @@ func (e *Engine) resolve(ctx context.Context, t *ticket, rec store.Record) (agai
 	case kind == observe.TakenOver:
 		err = e.takeOver(ctx, rec, t.p.Retention)
 	case verdict.kind == itDidNotHappen: // Policy.Stale cannot be
-		err = e.disown(ctx, rec, t.p.Retention)
+		err = e.releaseNotHappened(ctx, rec, t.p.Retention)
 	default:
 		err = e.release(ctx, rec.Claim(), t.p.Retention)
 	}
@@ -320,7 +320,7 @@ func (e *Engine) resolve(ctx context.Context, t *ticket, rec store.Record) (agai
 
 // verify asks the policy's verifier, whose answer should not depend on whether
 // this caller stays. It is not sure when the verifier failed.
-func (e *Engine) verify(ctx context.Context, t *ticket, rec store.Record) (v Verdict, sure bool) {
+func (e *Engine) verify(ctx context.Context, t *request, rec store.Record) (v Verdict, sure bool) {
 	if t.p.Verify == nil || rec.Owner == t.req.Owner {
 		return CannotKnow(), true
 	}
@@ -340,15 +340,15 @@ func (e *Engine) verify(ctx context.Context, t *ticket, rec store.Record) (v Ver
 // unresolved is the Status that a verifier gets: what the call asks for, but as the dead
 // run was called. Work and notes that cannot be read are left out: a verdict that depends
 // on them is refused when it is carried out.
-func (e *Engine) unresolved(ctx context.Context, t *ticket, rec store.Record) (st Status, err error) {
-	now, n, err := e.noted(ctx, rec)
+func (e *Engine) unresolved(ctx context.Context, t *request, rec store.Record) (st Status, err error) {
+	now, n, err := e.readNotes(ctx, rec)
 	if err != nil && KindOf(err) != KindDamaged {
 		return st, err
 	}
 	_, w, _ := e.unpack(now)
 	rec.Label, _, err = e.label(rec)
 	rec.Result, rec.Work, rec.Notes, rec.Outbox = store.Result{}, nil, store.Notes{}, nil
-	st = Status{Record: rec, Op: t.op, Name: w.Name, AcceptedAt: w.At, Progress: n.Progress, Doubt: n.doubt(), Counted: rec.Attempt - interruptions(rec)}
+	st = Status{Record: rec, Op: t.op, Name: w.Name, AcceptedAt: w.At, Progress: n.Progress, Doubt: n.doubt(), Counted: rec.Attempt - uncountedAttempts(rec)}
 	st.Op.Name, st.Op.Ref, st.Op.Wait = rec.Label.Name, rec.Label.Ref, 0
 	return st, err
 }

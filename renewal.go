@@ -17,7 +17,7 @@ import (
 
 const (
 	// beatBatch bounds how many leases are renewed in one store call.
-	beatBatch = 1000
+	renewBatch = 1000
 
 	// minTick bounds how often the keeper looks for runs that have used up
 	// their time; MinLease/6 is above it.
@@ -29,16 +29,16 @@ const (
 // store goes out from others, one round at a time for each length of lease, so that a slow
 // store does not keep it from seeing that a lease has run out. A run that ends
 // within a third of its lease costs no heartbeat at all.
-type keeper struct {
-	e       *Engine
-	tick    time.Duration
-	beating atomic.Bool // the loop runs; it is changed with mu held
+type leaseRenewer struct {
+	e      *Engine
+	tick   time.Duration
+	active atomic.Bool // the loop runs; it is changed with mu held
 
 	mu       sync.Mutex
 	renewing map[time.Duration]bool // by lease: a renewal is on its way
 }
 
-func (k *keeper) init(e *Engine) {
+func (k *leaseRenewer) init(e *Engine) {
 	k.e = e
 	k.renewing = make(map[time.Duration]bool)
 	k.tick = store.MaxLease
@@ -49,29 +49,29 @@ func (k *keeper) init(e *Engine) {
 
 // start looks after runs from now on, also after one that was added just before; false if
 // the engine was closed.
-func (k *keeper) start() bool {
-	if k.beating.Load() {
+func (k *leaseRenewer) start() bool {
+	if k.active.Load() {
 		return true
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.beating.Load() {
-		k.beating.Store(k.e.background(k.loop))
+	if !k.active.Load() {
+		k.active.Store(k.e.background(k.loop))
 	}
-	return k.beating.Load()
+	return k.active.Load()
 }
 
 // rest reports whether the loop may end, as there is no run. One that is added from now
 // on starts it anew.
-func (k *keeper) rest() bool {
+func (k *leaseRenewer) stopIfIdle() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.beating.Store(false) // before it looks: a run that it does not see finds it false
-	k.e.flights.leased(func(*Run, time.Time) { k.beating.Store(true) })
-	return !k.beating.Load()
+	k.active.Store(false) // before it looks: a run that it does not see finds it false
+	k.e.inFlight.leased(func(*Run, time.Time) { k.active.Store(true) })
+	return !k.active.Load()
 }
 
-func (k *keeper) loop(ctx context.Context) {
+func (k *leaseRenewer) loop(ctx context.Context) {
 	ticker := time.NewTicker(k.tick)
 	defer ticker.Stop()
 	for {
@@ -82,7 +82,7 @@ func (k *keeper) loop(ctx context.Context) {
 		case <-ticker.C:
 		}
 		due, over, some := k.due(time.Now())
-		if !some && k.rest() {
+		if !some && k.stopIfIdle() {
 			return
 		}
 		for r, cause := range over {
@@ -91,7 +91,7 @@ func (k *keeper) loop(ctx context.Context) {
 		for lease, runs := range due {
 			sent := k.e.background(func(ctx context.Context) {
 				var wg sync.WaitGroup // none waits for another, of which a part of the store may be down
-				for some := range slices.Chunk(runs, beatBatch) {
+				for some := range slices.Chunk(runs, renewBatch) {
 					wg.Go(func() { k.renew(ctx, some, lease) })
 				}
 				wg.Wait()
@@ -104,14 +104,14 @@ func (k *keeper) loop(ctx context.Context) {
 	}
 }
 
-func (k *keeper) renewed(lease time.Duration) {
+func (k *leaseRenewer) renewed(lease time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.renewing, lease)
 }
 
 // quiet waits until no renewal of that length is on its way, or is given up.
-func (k *keeper) quiet(lease time.Duration) {
+func (k *leaseRenewer) waitForRenewal(lease time.Duration) {
 	for end := time.Now().Add(lease / 2); time.Now().Before(end); {
 		k.mu.Lock()
 		busy := k.renewing[lease]
@@ -125,11 +125,11 @@ func (k *keeper) quiet(lease time.Duration) {
 // due returns the runs whose leases are to be renewed now, by lease, and those
 // that are over, with the cause; some is false if there are no runs at all. Runs that are
 // being settled are neither expired nor given up.
-func (k *keeper) due(now time.Time) (due map[time.Duration][]*Run, over map[*Run]error, some bool) {
+func (k *leaseRenewer) due(now time.Time) (due map[time.Duration][]*Run, over map[*Run]error, some bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	due, over = make(map[time.Duration][]*Run), make(map[*Run]error)
-	k.e.flights.leased(func(r *Run, renewed time.Time) {
+	k.e.inFlight.leased(func(r *Run, renewed time.Time) {
 		some = true
 		unrenewed := now.Sub(renewed)
 		switch {
@@ -150,7 +150,7 @@ func (k *keeper) due(now time.Time) (due map[time.Duration][]*Run, over map[*Run
 }
 
 // renew extends the leases of runs, and cancels those that are lost.
-func (k *keeper) renew(ctx context.Context, runs []*Run, lease time.Duration) {
+func (k *leaseRenewer) renew(ctx context.Context, runs []*Run, lease time.Duration) {
 	byID := make(map[store.ID]*Run, len(runs))
 	claims := make([]store.Claim, len(runs))
 	for i, r := range runs {
@@ -187,7 +187,7 @@ func (k *keeper) renew(ctx context.Context, runs []*Run, lease time.Duration) {
 		}
 	}
 	for _, r := range byID {
-		k.e.flights.renewed(r.f, sent)
+		k.e.inFlight.renewed(r.f, sent)
 	}
 }
 
@@ -204,22 +204,22 @@ func cancelled(cause error) observe.Kind {
 
 // lose cancels a run that still goes on. It may settle nevertheless, if its
 // fence is still the newest.
-func (k *keeper) lose(ctx context.Context, r *Run, cause error) {
-	if !k.e.flights.lose(r.f) {
+func (k *leaseRenewer) lose(ctx context.Context, r *Run, cause error) {
+	if !k.e.inFlight.lose(r.f) {
 		return // it ended meanwhile
 	}
 	r.cancel(cause)
-	k.e.flights.end(r.f, entry{})
+	k.e.inFlight.end(r.f, entry{})
 	k.e.observe(ctx, observe.Event{Kind: cancelled(cause), ID: r.rec.ID, Class: r.op.Class, State: store.Running,
 		Fence: r.rec.Fence, Attempt: r.rec.Attempt, Elapsed: time.Since(r.begun), Err: cause})
 }
 
 // close cancels the runs that are left when the engine is closed: it renews their leases
 // no longer.
-func (k *keeper) close(ctx context.Context) {
-	for !k.rest() {
+func (k *leaseRenewer) close(ctx context.Context) {
+	for !k.stopIfIdle() {
 		var left []*Run
-		k.e.flights.leased(func(r *Run, _ time.Time) { left = append(left, r) })
+		k.e.inFlight.leased(func(r *Run, _ time.Time) { left = append(left, r) })
 		for _, r := range left {
 			k.lose(ctx, r, ErrClosed)
 		}

@@ -123,7 +123,7 @@ func (te *TxEngine[Tx]) Run(ctx context.Context, op Op, fn func(context.Context,
 		failed = nil
 		out, err := fn(ctx, tx)
 		if marks := marked(err); marks&saysPermanent != 0 {
-			if out = te.e.policyOf(op.Class).worded(out, err); marks&saysRepeatable == 0 {
+			if out = te.e.policyOf(op.Class).failureOutcome(out, err); marks&saysRepeatable == 0 {
 				out = FromContext(ctx).withoutEffect(out)
 			}
 			failed = &out
@@ -144,12 +144,12 @@ func (te *TxEngine[Tx]) Run(ctx context.Context, op Op, fn func(context.Context,
 // run is Run without a second transaction for what is Permanent.
 func (te *TxEngine[Tx]) run(ctx context.Context, op Op, fn func(context.Context, Tx) (Outcome, error)) (*Lease, error) {
 	e := te.e
-	t, err := e.ticket(ctx, op)
+	t, err := e.newRequest(ctx, op)
 	if err != nil {
 		return nil, err
 	}
 	tr := &txRun[Tx]{e: e, s: te.s, t: t, fn: fn}
-	en, err := e.admit(ctx, t, func(f *flight) (entry, error) {
+	en, err := e.acquire(ctx, t, func(f *inFlight) (entry, error) {
 		tr.f = f
 		en, err := e.enter(ctx, t, tr.claim)
 		if en.granted { // Running under our owner, though the function was not called
@@ -160,7 +160,7 @@ func (te *TxEngine[Tx]) run(ctx context.Context, op Op, fn func(context.Context,
 			en.granted = err == nil && en.rec.Owner == t.req.Owner
 			en.shared = err == nil
 			if en.granted {
-				e.flights.end(f, en)
+				e.inFlight.end(f, en)
 			}
 		}
 		return en, err
@@ -210,9 +210,9 @@ func (te *TxEngine[Tx]) Settle(ctx context.Context, r *Lease, tx Tx, out Outcome
 type txRun[Tx any] struct {
 	e       *Engine
 	s       store.TxStore[Tx]
-	t       *ticket
+	t       *request
 	fn      func(context.Context, Tx) (Outcome, error)
-	f       *flight
+	f       *inFlight
 	stop    func() bool // from then on the caller's leaving ends nothing
 	run     *Run        // once fn was called
 	outcome Outcome     // what fn returned
@@ -224,7 +224,7 @@ type errRolledBack struct{ cause error }
 func (e errRolledBack) Error() string { return "rolled back" }
 
 // claim is Engine.claim for a transaction: it claims, runs and settles.
-func (tr *txRun[Tx]) claim(ctx context.Context, t *ticket) (store.Record, error) {
+func (tr *txRun[Tx]) claim(ctx context.Context, t *request) (store.Record, error) {
 	fault.At(fault.ClaimBefore)
 	tr.run = nil // of a round before, which another claim has overtaken
 	rec, err := tr.transact(ctx)
@@ -259,7 +259,7 @@ func (tr *txRun[Tx]) report(ctx context.Context, rec store.Record, err error) (s
 			tr.released(ctx)
 		default:
 			e.observe(ctx, observe.Event{Kind: observe.Settled, ID: rec.ID, Class: t.op.Class, State: rec.State,
-				Fence: rec.Fence, Attempt: rec.Attempt, Elapsed: time.Since(tr.run.begun), Err: tr.run.notKept()})
+				Fence: rec.Fence, Attempt: rec.Attempt, Elapsed: time.Since(tr.run.begun), Err: tr.run.discardReason()})
 			if len(tr.run.emitted()) > 0 {
 				e.Wake()
 			}
@@ -307,7 +307,7 @@ func (tr *txRun[Tx]) call(ctx context.Context, tx Tx, rec store.Record) (store.S
 	defer stop()
 	run.setContext(ctx, end)
 	tr.run = run
-	e.flights.transacts(tr.f)
+	e.inFlight.startTx(tr.f)
 	e.observe(ctx, t.event(observe.Claimed, rec, nil))
 	fault.At(fault.HandlerBefore)
 	out, err := tr.fn(run.ctx, tx)
@@ -344,7 +344,7 @@ func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx cont
 		return runs
 	}
 	g := group{e: e, begun: make([]*Run, len(ops))}
-	if len(ops) > store.MaxGroup || !g.admit(ctx, ops) {
+	if len(ops) > store.MaxGroup || !g.check(ctx, ops) {
 		return runs
 	}
 	var longest time.Duration
@@ -375,7 +375,7 @@ func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx cont
 		t, begun := g.tickets[i], g.begun[i]
 		e.observe(ctx, t.event(observe.Claimed, begun.rec, nil))
 		e.observe(ctx, observe.Event{Kind: observe.Settled, ID: rec.ID, Class: t.op.Class, State: rec.State, Fence: rec.Fence,
-			Attempt: rec.Attempt, Elapsed: time.Since(begun.begun), Err: begun.notKept()})
+			Attempt: rec.Attempt, Elapsed: time.Since(begun.begun), Err: begun.discardReason()})
 		runs[i] = &Lease{Run: &Run{e: e, op: t.op, p: t.p, rec: rec, outcome: outs[i], transactional: true, ended: true, ctx: begun.ctx},
 			ForgottenAt: t.forgotten(rec)}
 	}
@@ -385,17 +385,17 @@ func (te *TxEngine[Tx]) RunGroup(ctx context.Context, ops []Op, fn func(ctx cont
 // group is one call of RunGroup.
 type group struct {
 	e       *Engine
-	tickets []*ticket
+	tickets []*request
 	reqs    []store.ClaimRequest
 	keep    []store.Retention
 	begun   []*Run
 }
 
 // admit checks the operations; each is to be there once.
-func (g *group) admit(ctx context.Context, ops []Op) bool {
+func (g *group) check(ctx context.Context, ops []Op) bool {
 	seen := make(map[store.ID]bool, len(ops))
 	for _, op := range ops {
-		t, err := g.e.ticket(ctx, op)
+		t, err := g.e.newRequest(ctx, op)
 		if err != nil || seen[t.req.ID] {
 			return false
 		}

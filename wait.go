@@ -14,32 +14,32 @@ import (
 
 // awaitRest is how long, for each call of Await, they let the store rest: all of them
 // together ask it about 1,000 times a second at most, once they have waited a while.
-const awaitRest = time.Millisecond
+const awaitPausePerCall = time.Millisecond
 
 // bells tell calls of Await that an operation has ended in this process.
-type bells struct {
+type endSignals struct {
 	calls atomic.Int64 // that have joined
 	mu    sync.Mutex
-	m     map[store.ID]*bell
+	m     map[store.ID]*endSignal
 }
 
 // bell is that of one operation.
-type bell struct {
+type endSignal struct {
 	calls int           // of Await, for it
-	rung  chan struct{} // closed when it has ended
+	ended chan struct{} // closed when it has ended
 }
 
 // join adds a call, which leaves with leave.
-func (b *bells) join(id store.ID) (leave func()) {
+func (b *endSignals) join(id store.ID) (leave func()) {
 	b.calls.Add(1)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.m == nil {
-		b.m = make(map[store.ID]*bell)
+		b.m = make(map[store.ID]*endSignal)
 	}
 	one := b.m[id]
 	if one == nil {
-		one = &bell{rung: make(chan struct{})}
+		one = &endSignal{ended: make(chan struct{})}
 		b.m[id] = one
 	}
 	one.calls++
@@ -54,14 +54,14 @@ func (b *bells) join(id store.ID) (leave func()) {
 }
 
 // listen returns what is closed by the next ring. The caller has joined.
-func (b *bells) listen(id store.ID) <-chan struct{} {
+func (b *endSignals) listen(id store.ID) <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.m[id].rung
+	return b.m[id].ended
 }
 
 // ring is called with each event, which comes after what it tells was stored.
-func (b *bells) ring(ev observe.Event) {
+func (b *endSignals) signal(ev observe.Event) {
 	switch ev.Kind {
 	case observe.Settled, observe.Resolved, observe.Parked, observe.Cancelled, observe.Released, observe.Fenced:
 	default:
@@ -73,8 +73,8 @@ func (b *bells) ring(ev observe.Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if one := b.m[ev.ID]; one != nil {
-		close(one.rung)
-		one.rung = make(chan struct{})
+		close(one.ended)
+		one.ended = make(chan struct{})
 	}
 }
 
@@ -92,9 +92,9 @@ func (e *Engine) Await(ctx context.Context, scope string, id store.ID) (Status, 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(e.ctx, cancel)()
-	defer e.bells.join(id)()
-	for pause := pollMin; ; pause = min(2*pause, max(pollMax, time.Duration(e.waiters.Load())*awaitRest)) {
-		rung := e.bells.listen(id)  // before looking, so that nothing is missed
+	defer e.ends.join(id)()
+	for pause := pollMin; ; pause = min(2*pause, max(pollMax, time.Duration(e.waiters.Load())*awaitPausePerCall)) {
+		rung := e.ends.listen(id)   // before looking, so that nothing is missed
 		rec, err := e.read(ctx, id) // not its work and notes, each time
 		if err != nil {
 			return e.shown(scope, Status{Record: store.Record{ID: id, Scope: rec.Scope}}, storeFailed(MayHaveExecuted, err))
@@ -103,7 +103,7 @@ func (e *Engine) Await(ctx context.Context, scope string, id store.ID) (Status, 
 		if !waits || ctx.Err() != nil {
 			return e.Status(context.WithoutCancel(ctx), scope, id)
 		}
-		if rec.State == store.Running && rec.LeaseLeft > 0 && !e.flights.runsHere(id) {
+		if rec.State == store.Running && rec.LeaseLeft > 0 && !e.inFlight.runsHere(id) {
 			_ = e.watch(ctx, rec)
 			continue
 		}
@@ -114,7 +114,7 @@ func (e *Engine) Await(ctx context.Context, scope string, id store.ID) (Status, 
 // wait returns when it is worth trying to enter again, followed if because the
 // flight has ended, and KindInFlight when waiting is over or was not wanted. It
 // changes nothing in the store.
-func (e *Engine) wait(ctx context.Context, t *ticket, f *flight, leader bool, rec store.Record) (followed bool, err error) {
+func (e *Engine) wait(ctx context.Context, t *request, f *inFlight, leader bool, rec store.Record) (followed bool, err error) {
 	refuse := func(cause error) (bool, error) {
 		e.observe(ctx, t.event(observe.InFlight, rec, cause))
 		return false, &Error{Kind: KindInFlight, Execution: MayHaveExecuted, RetryAfter: retryAfter, Cause: cause}
@@ -132,7 +132,7 @@ func (e *Engine) wait(ctx context.Context, t *ticket, f *flight, leader bool, re
 	stop := context.AfterFunc(e.ctx, cancel)
 	defer stop()
 	if !leader {
-		if ph, _, _, changed := e.flights.look(f); ph == running {
+		if ph, _, _, changed := e.inFlight.state(f); ph == running {
 			select {
 			case <-changed:
 				return true, nil

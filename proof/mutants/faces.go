@@ -49,6 +49,6 @@ var faces = []defect{
 	{"a refusal after an effect outside is returned as not executed", "transaction.go", "marks&saysRepeatable == 0 {", "true {", some("AfterExecuting", httpTests)},
 	{"a replay of another operation is returned as this one's", "stethttp/executed.go", "\t\theader = header.without(name)\n", "\t\t_ = name\n", some("PassedOn", httpTests)},
 	{"a failure after another run says not executed", "transaction.go", "Attempt() != 1 && failed.Reason", "Attempt() < 0 && failed.Reason", []string{".", "-run", "RefusalAfterAnotherRun"}},
-	{"a failure after a step says not executed", "ending.go", "Attempt == 1 && !r.noted() {", "Attempt == 1 {", []string{".", "-run", "StoredFailureIsNotExecuted"}},
+	{"a failure after a step says not executed", "ending.go", "Attempt == 1 && !r.hasNotes() {", "Attempt == 1 {", []string{".", "-run", "StoredFailureIsNotExecuted"}},
 	{"a transaction aborted after Executing says not executed", "stethttp/answer.go", "case again.Aborted(err) && c.executing():", "case false:", some("AbortedTransaction", httpTests)},
 }
