@@ -15,7 +15,7 @@ PACKAGES ?= $(CORES)
 BESIDE   ?= $(shell echo $$((($(CORES) + 1) / 2)))
 
 .DEFAULT_GOAL := help
-.PHONY: help services test $(addprefix test-in-,$(MODULES)) short lint versions-postgres ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy ordeal-async ordeal-python ordeal-node ordeal-mixed ordeal-flow reconcile simulate model mutants \
+.PHONY: help services size test $(addprefix test-in-,$(MODULES)) short lint versions-postgres ordeal ordeal-long ordeal-postgres ordeal-client ordeal-messages ordeal-proxy ordeal-async ordeal-python ordeal-node ordeal-mixed ordeal-flow reconcile simulate model mutants \
 	bench bench-postgres bench-sql bench-redis bench-proxy bench-messages bench-async bench-flow bench-contention bench-skins bench-endtoend bench-capacity bench-scale trips fuzz demo diagram tidy
 
 help: ## Print this list
@@ -44,6 +44,9 @@ $(addprefix test-in-,$(filter-out .,$(MODULES))):
 
 short: ## Run the tests of the main module without the race detector
 	$(GO) test ./...
+
+size: ## Print the sizes of the code with their limits and aims
+	$(GO) test ./internal/archtest -count 1 -run Budgets -v | grep limit
 
 lint: ## Run golangci-lint (built from source the first time: some minutes)
 	$(GO) run $(LINT) run ./... && cd proof && $(GO) run $(LINT) run ./...
