@@ -104,6 +104,9 @@ func sizes(t *testing.T) map[string]int {
 	for _, page := range pages(t, "docs/maintainers") {
 		n["docs for maintainers, words"] += page
 	}
+	for _, places := range wordPlaces(t, outWords(t)) {
+		n["words that are out"] += len(places)
+	}
 	return n
 }
 
