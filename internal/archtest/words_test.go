@@ -43,14 +43,19 @@ func outWords(t *testing.T) (list []outWord) {
 		if strings.HasPrefix(line, "#") || !ok {
 			continue
 		}
-		list = append(list, outWord{regexp.MustCompile(`(?i)` + out), write})
+		list = append(list, outWord{regexp.MustCompile(out), write})
 	}
 	return list
 }
 
-// wordPlaces returns the places of each pattern, in the repository's own text files.
+// wordPlaces returns the files in which each pattern occurs, once for each place.
 func wordPlaces(t *testing.T, list []outWord) [][]string {
 	t.Helper()
+	var all []string
+	for _, w := range list {
+		all = append(all, w.out.String())
+	}
+	any := regexp.MustCompile(strings.Join(all, "|"))
 	found := make([][]string, len(list))
 	root := filepath.Join("..", "..")
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -71,13 +76,12 @@ func wordPlaces(t *testing.T, list []outWord) [][]string {
 		if err != nil {
 			return err
 		}
-		rel, _ := filepath.Rel(root, path)
-		for i, w := range list {
-			for range w.out.FindAllIndex(text, -1) {
-				found[i] = append(found[i], filepath.ToSlash(rel))
-			}
+		rel, err := filepath.Rel(root, path)
+		for _, place := range any.FindAllString(strings.ToLower(string(text)), -1) {
+			i := slices.IndexFunc(list, func(w outWord) bool { return w.out.MatchString(place) })
+			found[i] = append(found[i], filepath.ToSlash(rel))
 		}
-		return nil
+		return err
 	})
 	if err != nil {
 		t.Fatal(err)
