@@ -104,8 +104,12 @@ func sizes(t *testing.T) map[string]int {
 	for _, page := range pages(t, "docs/maintainers") {
 		n["docs for maintainers, words"] += page
 	}
-	for _, places := range wordPlaces(t, outWords(t)) {
-		n["words that are out"] += len(places)
+	words, err := outWords()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range words {
+		n["words that are out"] += len(w.places)
 	}
 	return n
 }

@@ -4,87 +4,87 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"unicode"
 )
 
 // wordFiles are the kinds of files whose words readers meet.
 var wordFiles = []string{".go", ".md", ".py", ".js", ".ts", ".yaml", ".yml", ".sql", ".lua"}
 
+// outWord is a line of testdata/words.txt: forms of a word or a phrase of up to three words.
 type outWord struct {
-	out   *regexp.Regexp
-	write string
+	forms  []string
+	write  string
+	places []string // the files that have it, once for each place
 }
 
-// TestWords prints, with -v, how often each pattern of testdata/words.txt occurs, and where.
-// TestBudgets holds their sum, "words that are out", to its limit.
+// TestWords prints, with -v, how often each word that is out occurs, and where. TestBudgets
+// holds the sum to its limit.
 func TestWords(t *testing.T) {
-	list := outWords(t)
-	if len(list) < 60 {
-		t.Fatalf("testdata/words.txt has %d patterns; want 60 at least", len(list))
+	words, err := outWords()
+	if err != nil || len(words) < 60 {
+		t.Fatalf("testdata/words.txt has %d lines, %v; want 60 at least", len(words), err)
 	}
-	for i, places := range wordPlaces(t, list) {
-		if len(places) > 0 {
-			t.Logf("%5d  %s => %s, as in %s", len(places), list[i].out, list[i].write, strings.Join(places[:min(3, len(places))], ", "))
+	for _, w := range words {
+		if n := len(w.places); n > 0 {
+			t.Logf("%5d  %s => %s, as in %s", n, w.forms[0], w.write, strings.Join(slices.Compact(w.places)[:min(3, len(slices.Compact(w.places)))], ", "))
 		}
 	}
 }
 
-func outWords(t *testing.T) (list []outWord) {
-	t.Helper()
+// outWords returns the words that are out, with their places in this repository.
+var outWords = sync.OnceValues(func() (words []*outWord, err error) {
 	text, err := os.ReadFile(filepath.Join("testdata", "words.txt"))
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
+	byForm := map[string]*outWord{}
 	for line := range strings.Lines(string(text)) {
-		out, write, ok := strings.Cut(strings.TrimSpace(line), " => ")
+		forms, write, ok := strings.Cut(strings.TrimSpace(line), " => ")
 		if strings.HasPrefix(line, "#") || !ok {
 			continue
 		}
-		list = append(list, outWord{regexp.MustCompile(out), write})
-	}
-	return list
-}
-
-// wordPlaces returns the files in which each pattern occurs, once for each place.
-func wordPlaces(t *testing.T, list []outWord) [][]string {
-	t.Helper()
-	var all []string
-	for _, w := range list {
-		all = append(all, w.out.String())
-	}
-	any := regexp.MustCompile(strings.Join(all, "|"))
-	found := make([][]string, len(list))
-	root := filepath.Join("..", "..")
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
+		w := &outWord{forms: strings.Split(forms, ", "), write: write}
+		words = append(words, w)
+		for _, form := range w.forms {
+			byForm[form] = w
 		}
-		name := d.Name()
-		if d.IsDir() {
-			if path != root && (strings.HasPrefix(name, ".") || slices.Contains([]string{"testdata", "node_modules", "bin", "reports"}, name)) {
+	}
+	root := filepath.Join("..", "..")
+	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch name := ""; {
+		case err != nil:
+			return err
+		case d.IsDir():
+			if name = d.Name(); path != root && (strings.HasPrefix(name, ".") || slices.Contains([]string{"testdata", "node_modules", "bin", "reports"}, name)) {
 				return filepath.SkipDir
 			}
 			return nil
-		}
-		if !slices.Contains(wordFiles, filepath.Ext(name)) || name == "words_test.go" {
+		case !slices.Contains(wordFiles, filepath.Ext(path)):
 			return nil
 		}
 		text, err := os.ReadFile(path)
 		if err != nil {
 			return err
 		}
-		rel, err := filepath.Rel(root, path)
-		for _, place := range any.FindAllString(strings.ToLower(string(text)), -1) {
-			i := slices.IndexFunc(list, func(w outWord) bool { return w.out.MatchString(place) })
-			found[i] = append(found[i], filepath.ToSlash(rel))
-		}
+		place, err := filepath.Rel(root, path)
+		count(strings.ToLower(string(text)), byForm, filepath.ToSlash(place))
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
+	return words, err
+})
+
+// count adds the place to each word of byForm that the text has.
+func count(text string, byForm map[string]*outWord, place string) {
+	all := strings.FieldsFunc(text, func(r rune) bool { return !unicode.IsLetter(r) })
+	for i := range all {
+		for n := 1; n <= 3 && i+n <= len(all); n++ {
+			if w := byForm[strings.Join(all[i:i+n], " ")]; w != nil {
+				w.places = append(w.places, place)
+			}
+		}
 	}
-	return found
 }
