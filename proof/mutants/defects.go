@@ -12,7 +12,7 @@ type defect struct {
 }
 
 var (
-	engineTests   = []string{"."}
+	engineTests   = []string{".", "./internal/test/engine"}
 	memoryTests   = []string{"./store/memory"}
 	cacheTests    = []string{"./store/cache"}
 	sqliteTests   = []string{"./store/sqlite"}
