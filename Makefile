@@ -54,7 +54,7 @@ lint: ## Run golangci-lint (built from source the first time: some minutes)
 ordeal: services ## Kill a payments service 1,000 times, and its servers, on every store (3 min)
 	cd proof && $(GO) run ./cmd/crashtest payments
 
-ordeal-long: services ## The same ten times as long (an hour); see docs/reports for one
+ordeal-long: services ## The same ten times as long (an hour); see docs/maintainers/reports for one
 	cd proof && $(GO) run ./cmd/crashtest payments -long -table
 
 ordeal-postgres: services ## Kill the service 1,000 and PostgreSQL 200 times, lose 2,000 COMMITs, stop 200 processes
