@@ -29,7 +29,6 @@ var arrows = []struct{ from, to string }{
 	{"internal/mcpcall", "stet store canonical"},
 	{"stetwork", "stet store observe internal/again internal/coding internal/fault internal/timer internal/misuse reconcile"},
 	{"stetwork/broker", "stet store stetwork stetmsg internal/timer internal/misuse"},
-	{"stetwork/remote", "stet store stetwork internal/admin internal/misuse internal/problem"},
 	{"stetwork/river", "stet store stetwork internal/misuse"},
 	{"stetclient/...", "stet store internal/fault internal/misuse"},
 	{"internal/verify", "stet"},
