@@ -38,7 +38,7 @@ var arrows = []struct{ from, to string }{
 	{"internal/stettest", "stet store observe"},
 	{"internal/stettest/sqlresult", "stet store stethttp internal/stettest"},
 	{"internal/crash", "stet internal/child internal/fault"},
-	{"internal/demo", "stet proxy stethttp stetwork store/sqlite internal/child internal/crash"},
+	{"internal/demo", "stet stethttp store/sqlite internal/child internal/crash"},
 	{"dashboard", "stet store stethttp internal/admin internal/problem"},
 	{"internal/intake", "stet store stetmsg stetmsg/amqp stetmsg/jetstream stetmsg/kafka stetmsg/sqs stetmsg/cloudevents internal/misuse"},
 	{"proxy", "stet store observe stethttp stetmsg stetmsg/... stetwork canonical dashboard reconcile internal/timer internal/admin internal/problem internal/intake internal/mcpcall"},
