@@ -51,16 +51,16 @@ func TestNoRunIsLeftWithoutTheKeeper(t *testing.T) {
 	}
 }
 
-// lost counts the runs that an engine says it has lost.
+// lost counts the runs that an engine has cancelled.
 type lost struct{ n atomic.Int64 }
 
 func (l *lost) Observe(_ context.Context, ev observe.Event) {
-	if ev.Kind == observe.LeaseLost {
+	if ev.Kind == observe.LeaseLost || ev.Kind == observe.TimedOut || ev.Kind == observe.CutOff {
 		l.n.Add(1)
 	}
 }
 
-// The keeper has decided that a lease ran out, and before it says so the run is settled.
+// The lease renewer found that a lease ran out, and then the run is settled.
 func TestRunThatHasEndedIsNotLost(t *testing.T) {
 	var seen lost
 	e, err := New(memory.New(memory.Options{}), Options{SweepEvery: -1, Observer: &seen})
