@@ -22,7 +22,7 @@ var arrows = []struct{ from, to string }{
 	{"store/memory store/sqlite store/postgres store/redis/...", "store internal/fault internal/timer"},
 	{"store/cache", "store"},
 	{"store/storetest", "stet store"},
-	{"stethttp/skintest", "stet stethttp store store/memory"},
+	{"stethttp/adaptertest", "stet stethttp store store/memory"},
 	{"stethttp/...", "stet store observe internal/again internal/coding internal/fault internal/timer internal/misuse internal/problem"},
 	{"stetmsg/... reconcile", "stet store observe internal/again internal/coding internal/fault internal/lapse internal/timer internal/misuse"},
 	{"internal/again", "stet store"},

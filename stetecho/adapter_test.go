@@ -14,7 +14,7 @@ import (
 
 	"github.com/stet-go/stet/stetecho"
 	"github.com/stet-go/stet/stethttp"
-	"github.com/stet-go/stet/stethttp/skintest"
+	"github.com/stet-go/stet/stethttp/adaptertest"
 )
 
 // instance is an Echo with what most have.
@@ -47,23 +47,23 @@ func (c echoCall) Abort(status int, text string) error {
 	return echo.NewHTTPError(status, text)
 }
 
-func skin(wire func(*echo.Echo, skintest.Route, echo.MiddlewareFunc, echo.HandlerFunc)) skintest.Skin {
-	return skintest.Skin{
-		Serve: func(t testing.TB, m *stethttp.Middleware, routes []skintest.Route) string {
+func skin(wire func(*echo.Echo, adaptertest.Route, echo.MiddlewareFunc, echo.HandlerFunc)) adaptertest.Adapter {
+	return adaptertest.Adapter{
+		Serve: func(t testing.TB, m *stethttp.Middleware, routes []adaptertest.Route) string {
 			e := instance()
 			for _, r := range routes {
 				wire(e, r, stetecho.Middleware(m), func(c *echo.Context) error { return r.Handle(echoCall{c}) })
 			}
-			return skintest.Serve(t, e)
+			return adaptertest.Serve(t, e)
 		},
-		ServeTx: func(t testing.TB, m *stethttp.TxMiddleware[*skintest.Tx], routes []skintest.Route) string {
+		ServeTx: func(t testing.TB, m *stethttp.TxMiddleware[*adaptertest.Tx], routes []adaptertest.Route) string {
 			e := instance()
 			for _, r := range routes {
-				e.Add(r.Method, r.Colon(), stetecho.HandleTx(m, func(c *echo.Context, tx *skintest.Tx) error {
+				e.Add(r.Method, r.Colon(), stetecho.HandleTx(m, func(c *echo.Context, tx *adaptertest.Tx) error {
 					return r.HandleTx(echoCall{c}, tx)
 				}))
 			}
-			return skintest.Serve(t, e)
+			return adaptertest.Serve(t, e)
 		},
 	}
 }
@@ -71,19 +71,19 @@ func skin(wire func(*echo.Echo, skintest.Route, echo.MiddlewareFunc, echo.Handle
 // The three ways in which Echo's users wire a middleware.
 
 func TestRouteConforms(t *testing.T) {
-	skintest.Run(t, skin(func(e *echo.Echo, r skintest.Route, m echo.MiddlewareFunc, h echo.HandlerFunc) {
+	adaptertest.Run(t, skin(func(e *echo.Echo, r adaptertest.Route, m echo.MiddlewareFunc, h echo.HandlerFunc) {
 		e.Add(r.Method, r.Colon(), h, m)
 	}))
 }
 
 func TestGroupConforms(t *testing.T) {
-	skintest.Run(t, skin(func(e *echo.Echo, r skintest.Route, m echo.MiddlewareFunc, h echo.HandlerFunc) {
+	adaptertest.Run(t, skin(func(e *echo.Echo, r adaptertest.Route, m echo.MiddlewareFunc, h echo.HandlerFunc) {
 		e.Group("", m).Add(r.Method, r.Colon(), h)
 	}))
 }
 
 func TestUseConforms(t *testing.T) {
-	skintest.Run(t, skin(func(e *echo.Echo, r skintest.Route, m echo.MiddlewareFunc, h echo.HandlerFunc) {
+	adaptertest.Run(t, skin(func(e *echo.Echo, r adaptertest.Route, m echo.MiddlewareFunc, h echo.HandlerFunc) {
 		e.Use(m)
 		e.Add(r.Method, r.Colon(), h)
 	}))
@@ -91,7 +91,7 @@ func TestUseConforms(t *testing.T) {
 
 // TestUseAroundOthersConforms: around compression and other middleware.
 func TestUseAroundOthersConforms(t *testing.T) {
-	skintest.Run(t, skin(func(e *echo.Echo, r skintest.Route, m echo.MiddlewareFunc, h echo.HandlerFunc) {
+	adaptertest.Run(t, skin(func(e *echo.Echo, r adaptertest.Route, m echo.MiddlewareFunc, h echo.HandlerFunc) {
 		e.Use(middleware.Gzip(), middleware.ContextTimeout(time.Minute), m, middleware.RequestID(), middleware.BodyLimit(1<<20))
 		e.Add(r.Method, r.Colon(), h)
 	}))

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stet-go/stet/stetfiber"
 	"github.com/stet-go/stet/stethttp"
-	"github.com/stet-go/stet/stethttp/skintest"
+	"github.com/stet-go/stet/stethttp/adaptertest"
 )
 
 // listen serves app on a port of its own until the test ends.
@@ -31,7 +31,7 @@ func listen(t testing.TB, app *fiber.App) (url string) {
 	return "http://" + ln.Addr().String()
 }
 
-// call is a skintest.Call over Fiber's context.
+// call is a adaptertest.Call over Fiber's context.
 type call struct{ c fiber.Ctx }
 
 func (x call) Context() context.Context     { return x.c.Context() }
@@ -56,45 +56,45 @@ func (x call) Abort(status int, text string) error {
 }
 
 // skin is Fiber with the middleware as wire has it, in apps of config.
-func skin(config fiber.Config, wire func(app *fiber.App, h fiber.Handler, r skintest.Route, handle fiber.Handler)) skintest.Skin {
-	return skintest.Skin{
-		Serve: func(t testing.TB, m *stethttp.Middleware, routes []skintest.Route) string {
+func skin(config fiber.Config, wire func(app *fiber.App, h fiber.Handler, r adaptertest.Route, handle fiber.Handler)) adaptertest.Adapter {
+	return adaptertest.Adapter{
+		Serve: func(t testing.TB, m *stethttp.Middleware, routes []adaptertest.Route) string {
 			app := fiber.New(config)
 			for _, r := range routes {
 				wire(app, stetfiber.Middleware(m), r, func(c fiber.Ctx) error { return r.Handle(call{c}) })
 			}
 			return listen(t, app)
 		},
-		ServeTx: func(t testing.TB, m *stethttp.TxMiddleware[*skintest.Tx], routes []skintest.Route) string {
+		ServeTx: func(t testing.TB, m *stethttp.TxMiddleware[*adaptertest.Tx], routes []adaptertest.Route) string {
 			app := fiber.New(config)
 			for _, r := range routes {
-				app.Add([]string{r.Method}, r.Colon(), stetfiber.HandleTx(m, func(c fiber.Ctx, tx *skintest.Tx) error { return r.HandleTx(call{c}, tx) }))
+				app.Add([]string{r.Method}, r.Colon(), stetfiber.HandleTx(m, func(c fiber.Ctx, tx *adaptertest.Tx) error { return r.HandleTx(call{c}, tx) }))
 			}
 			return listen(t, app)
 		},
-		Lacks: map[skintest.Ability]string{
-			skintest.Streaming:  "Fiber sends a stream when all middleware has returned; stetfiber reads it before that, whole",
-			skintest.LateWrites: "Fiber gives the context and its response to the next request when the handler has returned",
+		Lacks: map[adaptertest.Ability]string{
+			adaptertest.Streaming:  "Fiber sends a stream when all middleware has returned; stetfiber reads it before that, whole",
+			adaptertest.LateWrites: "Fiber gives the context and its response to the next request when the handler has returned",
 		},
 	}
 }
 
 // onRoute has the middleware on the route itself.
-func onRoute(app *fiber.App, m fiber.Handler, r skintest.Route, h fiber.Handler) {
+func onRoute(app *fiber.App, m fiber.Handler, r adaptertest.Route, h fiber.Handler) {
 	app.Add([]string{r.Method}, r.Colon(), m, h)
 }
 
-func TestRouteConforms(t *testing.T) { skintest.Run(t, skin(fiber.Config{}, onRoute)) }
+func TestRouteConforms(t *testing.T) { adaptertest.Run(t, skin(fiber.Config{}, onRoute)) }
 
 func TestUseConforms(t *testing.T) {
-	skintest.Run(t, skin(fiber.Config{}, func(app *fiber.App, m fiber.Handler, r skintest.Route, h fiber.Handler) {
+	adaptertest.Run(t, skin(fiber.Config{}, func(app *fiber.App, m fiber.Handler, r adaptertest.Route, h fiber.Handler) {
 		app.Use(m)
 		app.Add([]string{r.Method}, r.Colon(), h)
 	}))
 }
 
 func TestGroupConforms(t *testing.T) {
-	skintest.Run(t, skin(fiber.Config{}, func(app *fiber.App, m fiber.Handler, r skintest.Route, h fiber.Handler) {
+	adaptertest.Run(t, skin(fiber.Config{}, func(app *fiber.App, m fiber.Handler, r adaptertest.Route, h fiber.Handler) {
 		app.Group("/", m).Add([]string{r.Method}, r.Colon(), h)
 	}))
 }
@@ -108,6 +108,6 @@ func TestConfigurationsConform(t *testing.T) {
 		"bare headers":      {DisableHeaderNormalizing: true, DisableDefaultContentType: true, DisableDefaultDate: true, ServerHeader: "test"},
 		"no form parsing":   {DisablePreParseMultipartForm: true, ReduceMemoryUsage: true},
 	} {
-		t.Run(name, func(t *testing.T) { skintest.Run(t, skin(config, onRoute)) })
+		t.Run(name, func(t *testing.T) { adaptertest.Run(t, skin(config, onRoute)) })
 	}
 }

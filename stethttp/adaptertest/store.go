@@ -1,4 +1,4 @@
-package skintest
+package adaptertest
 
 import (
 	"context"
@@ -17,7 +17,7 @@ type Tx struct{ rows []string }
 // Insert writes a row in the transaction.
 func (tx *Tx) Insert(row string) { tx.rows = append(tx.rows, row) }
 
-var errDown = errors.New("skintest: the store is down")
+var errDown = errors.New("adaptertest: the store is down")
 
 // books is a store.TxStore over memory which can be told to fail.
 type books struct {

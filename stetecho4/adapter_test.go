@@ -12,7 +12,7 @@ import (
 
 	"github.com/stet-go/stet/stetecho4"
 	"github.com/stet-go/stet/stethttp"
-	"github.com/stet-go/stet/stethttp/skintest"
+	"github.com/stet-go/stet/stethttp/adaptertest"
 )
 
 // instance is an Echo with what most have.
@@ -45,23 +45,23 @@ func (c echoCall) Abort(status int, text string) error {
 	return echo.NewHTTPError(status, text)
 }
 
-func skin(wire func(*echo.Echo, skintest.Route, echo.MiddlewareFunc, echo.HandlerFunc)) skintest.Skin {
-	return skintest.Skin{
-		Serve: func(t testing.TB, m *stethttp.Middleware, routes []skintest.Route) string {
+func skin(wire func(*echo.Echo, adaptertest.Route, echo.MiddlewareFunc, echo.HandlerFunc)) adaptertest.Adapter {
+	return adaptertest.Adapter{
+		Serve: func(t testing.TB, m *stethttp.Middleware, routes []adaptertest.Route) string {
 			e := instance()
 			for _, r := range routes {
 				wire(e, r, stetecho4.Middleware(m), func(c echo.Context) error { return r.Handle(echoCall{c}) })
 			}
-			return skintest.Serve(t, e)
+			return adaptertest.Serve(t, e)
 		},
-		ServeTx: func(t testing.TB, m *stethttp.TxMiddleware[*skintest.Tx], routes []skintest.Route) string {
+		ServeTx: func(t testing.TB, m *stethttp.TxMiddleware[*adaptertest.Tx], routes []adaptertest.Route) string {
 			e := instance()
 			for _, r := range routes {
-				e.Add(r.Method, r.Colon(), stetecho4.HandleTx(m, func(c echo.Context, tx *skintest.Tx) error {
+				e.Add(r.Method, r.Colon(), stetecho4.HandleTx(m, func(c echo.Context, tx *adaptertest.Tx) error {
 					return r.HandleTx(echoCall{c}, tx)
 				}))
 			}
-			return skintest.Serve(t, e)
+			return adaptertest.Serve(t, e)
 		},
 	}
 }
@@ -69,19 +69,19 @@ func skin(wire func(*echo.Echo, skintest.Route, echo.MiddlewareFunc, echo.Handle
 // The three ways in which Echo's users wire a middleware.
 
 func TestRouteConforms(t *testing.T) {
-	skintest.Run(t, skin(func(e *echo.Echo, r skintest.Route, m echo.MiddlewareFunc, h echo.HandlerFunc) {
+	adaptertest.Run(t, skin(func(e *echo.Echo, r adaptertest.Route, m echo.MiddlewareFunc, h echo.HandlerFunc) {
 		e.Add(r.Method, r.Colon(), h, m)
 	}))
 }
 
 func TestGroupConforms(t *testing.T) {
-	skintest.Run(t, skin(func(e *echo.Echo, r skintest.Route, m echo.MiddlewareFunc, h echo.HandlerFunc) {
+	adaptertest.Run(t, skin(func(e *echo.Echo, r adaptertest.Route, m echo.MiddlewareFunc, h echo.HandlerFunc) {
 		e.Group("", m).Add(r.Method, r.Colon(), h)
 	}))
 }
 
 func TestUseConforms(t *testing.T) {
-	skintest.Run(t, skin(func(e *echo.Echo, r skintest.Route, m echo.MiddlewareFunc, h echo.HandlerFunc) {
+	adaptertest.Run(t, skin(func(e *echo.Echo, r adaptertest.Route, m echo.MiddlewareFunc, h echo.HandlerFunc) {
 		e.Use(m)
 		e.Add(r.Method, r.Colon(), h)
 	}))
@@ -92,7 +92,7 @@ func TestUseAroundOthersConforms(t *testing.T) {
 	own := func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error { return next(&ownContext{c}) }
 	}
-	skintest.Run(t, skin(func(e *echo.Echo, r skintest.Route, m echo.MiddlewareFunc, h echo.HandlerFunc) {
+	adaptertest.Run(t, skin(func(e *echo.Echo, r adaptertest.Route, m echo.MiddlewareFunc, h echo.HandlerFunc) {
 		e.Use(middleware.Gzip(), own, m, own, middleware.RequestID())
 		e.Add(r.Method, r.Colon(), h)
 	}))
