@@ -1,9 +1,6 @@
 package stetecho_test
 
 import (
-	"context"
-	"errors"
-	"io"
 	"log/slog"
 	"net/http"
 	"testing"
@@ -12,98 +9,71 @@ import (
 	"github.com/labstack/echo/v5"
 	"github.com/labstack/echo/v5/middleware"
 
+	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/echotest"
 	"github.com/stet-go/stet/stetecho"
 	"github.com/stet-go/stet/stethttp"
 	"github.com/stet-go/stet/stethttp/adaptertest"
 )
 
-// instance is an Echo with what most have.
-func instance() *echo.Echo {
-	e := echo.New()
-	e.Logger = slog.New(slog.DiscardHandler)
-	e.Use(middleware.RequestLogger(), middleware.Recover())
-	return e
-}
-
-// echoCall does in Echo's words what a case asks for.
-type echoCall struct{ c *echo.Context }
-
-func (c echoCall) Context() context.Context     { return c.c.Request().Context() }
-func (c echoCall) Param(name string) string     { return c.c.Param(name) }
-func (c echoCall) Body() ([]byte, error)        { return io.ReadAll(c.c.Request().Body) }
-func (c echoCall) AddHeader(name, value string) { c.c.Response().Header().Add(name, value) }
-func (c echoCall) NoContent(status int) error   { return c.c.NoContent(status) }
-func (c echoCall) Writer() io.Writer            { return c.c.Response() }
-func (c echoCall) Flush() error                 { return http.NewResponseController(c.c.Response()).Flush() }
-
-func (c echoCall) Send(status int, contentType string, body []byte) error {
-	return c.c.Blob(status, contentType, body)
-}
-
-func (c echoCall) Abort(status int, text string) error {
-	if text == "" {
-		return echo.NewHTTPError(status, "")
-	}
-	return echo.NewHTTPError(status, text)
-}
-
-func skin(wire func(*echo.Echo, adaptertest.Route, echo.MiddlewareFunc, echo.HandlerFunc)) adaptertest.Adapter {
-	return adaptertest.Adapter{
-		Serve: func(t testing.TB, m *stethttp.Middleware, routes []adaptertest.Route) string {
-			e := instance()
-			for _, r := range routes {
-				wire(e, r, stetecho.Middleware(m), func(c *echo.Context) error { return r.Handle(echoCall{c}) })
-			}
-			return adaptertest.Serve(t, e)
-		},
-		ServeTx: func(t testing.TB, m *stethttp.TxMiddleware[*adaptertest.Tx], routes []adaptertest.Route) string {
-			e := instance()
-			for _, r := range routes {
-				e.Add(r.Method, r.Colon(), stetecho.HandleTx(m, func(c *echo.Context, tx *adaptertest.Tx) error {
-					return r.HandleTx(echoCall{c}, tx)
-				}))
-			}
-			return adaptertest.Serve(t, e)
-		},
-	}
-}
-
-// The three ways in which Echo's users wire a middleware.
-
-func TestRouteConforms(t *testing.T) {
-	adaptertest.Run(t, skin(func(e *echo.Echo, r adaptertest.Route, m echo.MiddlewareFunc, h echo.HandlerFunc) {
-		e.Add(r.Method, r.Colon(), h, m)
-	}))
-}
-
-func TestGroupConforms(t *testing.T) {
-	adaptertest.Run(t, skin(func(e *echo.Echo, r adaptertest.Route, m echo.MiddlewareFunc, h echo.HandlerFunc) {
-		e.Group("", m).Add(r.Method, r.Colon(), h)
-	}))
-}
-
-func TestUseConforms(t *testing.T) {
-	adaptertest.Run(t, skin(func(e *echo.Echo, r adaptertest.Route, m echo.MiddlewareFunc, h echo.HandlerFunc) {
-		e.Use(m)
-		e.Add(r.Method, r.Colon(), h)
-	}))
-}
-
-// TestUseAroundOthersConforms: around compression and other middleware.
-func TestUseAroundOthersConforms(t *testing.T) {
-	adaptertest.Run(t, skin(func(e *echo.Echo, r adaptertest.Route, m echo.MiddlewareFunc, h echo.HandlerFunc) {
-		e.Use(middleware.Gzip(), middleware.ContextTimeout(time.Minute), m, middleware.RequestID(), middleware.BodyLimit(1<<20))
-		e.Add(r.Method, r.Colon(), h)
-	}))
-}
-
-var errBank = errors.New("the bank is closed")
-
-// response is that of Echo's in a context.
+// response is the echo.Response in a context.
 func response(c *echo.Context) *echo.Response {
 	res, err := echo.UnwrapResponse(c.Response())
 	if err != nil {
 		panic(err)
 	}
 	return res
+}
+
+func TestStetEcho(t *testing.T) {
+	tx := adaptertest.NewBench(t, stet.Options{}, stethttp.Options{}).Tx
+	dump := middleware.BodyDump(func(*echo.Context, []byte, []byte, error) {})
+	echotest.Framework[*echo.Context, echo.HandlerFunc, echo.MiddlewareFunc, echo.RouteInfo, *echo.Group, *echo.Echo]{
+		New: func() *echo.Echo {
+			e := echo.New()
+			e.Logger = slog.New(slog.DiscardHandler)
+			e.Use(middleware.RequestLogger(), middleware.Recover())
+			return e
+		},
+		Middleware: stetecho.Middleware,
+		HandleTx: func(m *stethttp.TxMiddleware[*echotest.Tx], h func(*echo.Context, *echotest.Tx) error) echo.HandlerFunc {
+			return stetecho.HandleTx(m, h)
+		},
+		ContextOf: func(r *http.Request) (*echo.Context, bool) {
+			c := stetecho.Context(r)
+			return c, c != nil
+		},
+		Bare:     func(r *http.Request, w http.ResponseWriter) *echo.Context { return echo.New().NewContext(r, w) },
+		Writer:   (*echo.Context).Response,
+		Response: func(c *echo.Context) echotest.Response { return response(c) },
+		State: func(c *echo.Context) echotest.State {
+			res := response(c)
+			return echotest.State{Status: res.Status, Size: res.Size, Committed: res.Committed}
+		},
+		SetErrorHandler: func(e *echo.Echo, h func(*echo.Context, error)) { e.HTTPErrorHandler = h },
+		HandleError:     func(c *echo.Context, err error) { c.Echo().HTTPErrorHandler(c, err) },
+		HTTPError:       func(status int, text string) error { return echo.NewHTTPError(status, text) },
+		StatusOf:        echo.StatusCode,
+		WrapHandler:     echo.WrapHandler,
+		Around:          []echo.MiddlewareFunc{middleware.Gzip(), middleware.ContextTimeout(time.Minute)},
+		Inside:          []echo.MiddlewareFunc{middleware.RequestID(), middleware.BodyLimit(1 << 20)},
+		Companions: map[string][]echo.MiddlewareFunc{
+			"gzip":                 {middleware.Gzip()},
+			"gzip of long content": {middleware.GzipWithConfig(middleware.GzipConfig{MinLength: 1 << 10})},
+			"body dump":            {dump},
+			"both":                 {middleware.Gzip(), dump},
+		},
+		Limit: middleware.BodyLimit(10),
+		BehindOthers: map[string]func(e *echo.Echo, m ...echo.MiddlewareFunc){
+			"Use":   (*echo.Echo).Use,
+			"group": func(e *echo.Echo, m ...echo.MiddlewareFunc) { e.Group("", m...) },
+		},
+		Panics: map[string]func(){
+			"Middleware needs what stethttp.New returns": func() { stetecho.Middleware(nil) },
+			"HandleTx needs what stethttp.NewTx returns": func() {
+				stetecho.HandleTx(&stethttp.TxMiddleware[*echotest.Tx]{}, func(*echo.Context, *echotest.Tx) error { return nil })
+			},
+			"HandleTx needs a handler": func() { stetecho.HandleTx(tx, nil) },
+		},
+	}.Run(t)
 }

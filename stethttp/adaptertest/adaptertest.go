@@ -80,6 +80,9 @@ const (
 	// Again is that the handler of a middleware can be called twice for one request, as
 	// stethttp.Options.Tries does. Without it such a case is left out.
 	Again Ability = "repeated calls"
+	// Unrouted is that a request which has no route passes without a key. Without it such a
+	// request is refused if it has no key.
+	Unrouted Ability = "requests without a route"
 	// Transactions are for adapters that have none.
 	Transactions Ability = "transactions"
 )
@@ -150,7 +153,7 @@ func (a *Adapter) fill(t testing.TB) {
 	}
 	for ability, why := range a.Lacks {
 		switch ability {
-		case Streaming, LateWrites, Missing, Fields, Again, Transactions:
+		case Streaming, LateWrites, Missing, Fields, Again, Unrouted, Transactions:
 		default:
 			t.Fatalf("adaptertest: Adapter.Lacks has %q, which is no Ability", ability)
 		}
