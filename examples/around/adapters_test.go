@@ -99,7 +99,11 @@ func TestHumaNeedsNoSkin(t *testing.T) {
 	}
 	adaptertest.Run(t, adaptertest.Adapter{
 		Serve: func(t testing.TB, m *stethttp.Middleware, routes []adaptertest.Route) string {
-			return adaptertest.Serve(t, serve(m.Handler, routes, func(r adaptertest.Route, c *humaCall) error { return r.Handle(c) }))
+			return adaptertest.Serve(t, serve(m.Handler, routes, func(r adaptertest.Route, c *humaCall) error {
+				err := r.Handle(c)
+				stethttp.Returned(c.ctx, err)
+				return err
+			}))
 		},
 		ServeTx: func(t testing.TB, m *stethttp.TxMiddleware[*adaptertest.Tx], routes []adaptertest.Route) string {
 			return adaptertest.Serve(t, serve(m.Handler, routes, func(r adaptertest.Route, c *humaCall) error {

@@ -99,13 +99,15 @@ func Send(t testing.TB, method, url, body string, header ...string) Reply {
 
 func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// setHeader sets pairs of names and values; "-" deletes a field.
+// setHeader sets pairs of names and values. A name that comes again adds a field; the value
+// "-" deletes it.
 func setHeader(h http.Header, pairs []string) {
 	for i := 0; i+1 < len(pairs); i += 2 {
-		if pairs[i+1] == "-" {
-			h.Del(pairs[i])
-		} else {
-			h.Set(pairs[i], pairs[i+1])
+		h.Del(pairs[i])
+	}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "-" {
+			h.Add(pairs[i], pairs[i+1])
 		}
 	}
 }

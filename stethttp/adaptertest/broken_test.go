@@ -348,7 +348,7 @@ var broken = []bug{
 			r.Header.Set("Account", "a")
 			protected.ServeHTTP(w, r)
 		}},
-	{name: "calls the handler with a request of its own", claims: []string{"route parameters", "called again"},
+	{name: "calls the handler with a request of its own", claims: []string{"route parameters", "called again", "transaction called again"},
 		inner: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 			own, _ := http.NewRequestWithContext(r.Context(), r.Method, r.URL.String(), r.Body)
 			own.Header = r.Header
@@ -387,7 +387,7 @@ var broken = []bug{
 	{name: "runs again what was not found", claims: []string{"404 of a handler"}, outer: insteadOf(404)},
 	{name: "hides marks of errors", unmark: true, claims: []string{"marked error"}},
 	{name: "calls a handler without its transaction", noTx: true, claims: []string{"no transaction"}},
-	{name: "loses the body of a second call", claims: []string{"called again"},
+	{name: "loses the body of a second call", claims: []string{"called again", "transaction called again"},
 		outer: func(w http.ResponseWriter, r *http.Request, protected, _ http.Handler) {
 			protected.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), lateKey{}, new(int))))
 		},
@@ -430,7 +430,7 @@ var broken = []bug{
 	{name: "answers an error, and does not tell of it", tx: true, claims: []string{"transaction rolled back on an error with a status"},
 		callTx: func(c Call) Call { return answering{c} }},
 	{name: "commits twice", tx: true, claims: []string{"transaction", "transaction committed with a refusal", "transaction rolled back on error", "transaction rolled back on 5xx", "transaction rolled back on abort",
-		"transaction rolled back on panic", "transaction without a response", "transaction that is not committed"},
+		"transaction rolled back on panic", "transaction without a response", "transaction that is not committed", "transaction called again"},
 		inner: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 			stethttp.Tx[*Tx](r.Context()).Insert("again")
 			next.ServeHTTP(w, r)

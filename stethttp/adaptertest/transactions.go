@@ -70,6 +70,30 @@ var txCases = []testCase{
 			}
 			f.ran(0)
 		}},
+	{name: "transaction called again", tx: true, why: "if another transaction was faster and is then rolled back, the handler is called again: with the body from its beginning and a new response",
+		run: func(f *fixture) {
+			f.serveTx(func(c Call, tx *Tx) error {
+				body, err := c.Body()
+				if err != nil || string(body) != `{"amount":10}` || c.Param("id") != "42" {
+					f.Errorf("call %d: body %s, parameter %s, %v", f.runs.Load(), quote(string(body)), c.Param("id"), err)
+				}
+				tx.Insert("row")
+				if f.runs.Load() == 1 {
+					clear(body) // some frameworks lend it
+					c.AddHeader("X-Half", "done")
+					return c.Send(http.StatusAccepted, "text/plain", []byte("first"))
+				}
+				return paid(c)
+			})
+			f.store.overtaken.Store(true)
+			r := f.post(`{"amount":10}`, "Prefer", "wait=10")
+			f.is("the second call", r, 201, "paid")
+			if r.Header.Get("X-Half") != "" {
+				f.Errorf("the response has the header of the first call")
+			}
+			f.ran(2)
+			f.rows(1)
+		}},
 	{name: "transaction, protected twice", tx: true, chains: true, why: whyTwice,
 		run: func(f *fixture) {
 			f.serveTxRoute(f.options(), Route{Twice: true, HandleTx: func(c Call, _ *Tx) error { return paid(c) }})
