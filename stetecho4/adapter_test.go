@@ -20,6 +20,18 @@ import (
 // ownContext is a context of the service's own.
 type ownContext struct{ echo.Context }
 
+// wirings are groups for which Echo has more than one answer to requests without a route.
+var wirings = map[string]func(e *echo.Echo, chain []echo.MiddlewareFunc) func(method, path string, h echo.HandlerFunc){
+	"InAGroup": func(e *echo.Echo, chain []echo.MiddlewareFunc) func(method, path string, h echo.HandlerFunc) {
+		g := e.Group("", append(chain, nothing)...)
+		return func(method, path string, h echo.HandlerFunc) { g.Add(method, path, h) }
+	},
+	"SubGroup": func(e *echo.Echo, chain []echo.MiddlewareFunc) func(method, path string, h echo.HandlerFunc) {
+		g := e.Group("", chain...).Group("", nothing)
+		return func(method, path string, h echo.HandlerFunc) { g.Add(method, path, h) }
+	},
+}
+
 func nothing(next echo.HandlerFunc) echo.HandlerFunc { return next }
 
 func TestStetEcho4(t *testing.T) {
@@ -80,17 +92,8 @@ func TestStetEcho4(t *testing.T) {
 			"timeout":               {timeout},
 			"timeout and body dump": {timeout, dump},
 		},
-		Limit: middleware.BodyLimit("10B"),
-		Wirings: map[string]func(e *echo.Echo, chain []echo.MiddlewareFunc) func(method, path string, h echo.HandlerFunc){
-			"InAGroup": func(e *echo.Echo, chain []echo.MiddlewareFunc) func(method, path string, h echo.HandlerFunc) {
-				g := e.Group("", append(chain, nothing)...)
-				return func(method, path string, h echo.HandlerFunc) { g.Add(method, path, h) }
-			},
-			"SubGroup": func(e *echo.Echo, chain []echo.MiddlewareFunc) func(method, path string, h echo.HandlerFunc) {
-				g := e.Group("", chain...).Group("", nothing)
-				return func(method, path string, h echo.HandlerFunc) { g.Add(method, path, h) }
-			},
-		},
+		Limit:        middleware.BodyLimit("10B"),
+		Wirings:      wirings,
 		BehindOthers: map[string]func(e *echo.Echo, m ...echo.MiddlewareFunc){"Use": (*echo.Echo).Use},
 		Panics: map[string]func(){
 			"Middleware needs what stethttp.New returns": func() { stetecho4.Middleware(nil) },

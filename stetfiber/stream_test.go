@@ -155,6 +155,7 @@ func TestUnprotectedRequestsStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)

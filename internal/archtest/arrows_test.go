@@ -37,6 +37,7 @@ var arrows = []struct{ from, to string }{
 	{"stetlog stetmetrics stettrace", "stet store observe"},
 	{"internal/admin", "stet store"},
 	{"internal/stettest", "stet store observe"},
+	{"internal/echotest", "stet stethttp stethttp/adaptertest"},
 	{"internal/stettest/sqlresult", "stet store stethttp internal/stettest"},
 	{"internal/crash", "stet internal/child internal/fault"},
 	{"internal/demo", "stet proxy stethttp stetwork store/sqlite internal/child internal/crash"},

@@ -52,6 +52,10 @@ func NewBench(t testing.TB, eo stet.Options, o stethttp.Options) *Bench {
 // Engine returns the engine of both middlewares.
 func (b *Bench) Engine() *stet.Engine { return b.engine }
 
+// Overtake has the next transaction roll back because another one was faster, which is then
+// rolled back, too. A request with the header "Prefer: wait=10" calls its handler again.
+func (b *Bench) Overtake() { b.store.overtaken.Store(true) }
+
 // WantLog requires that Options.ErrorLog has received text n times.
 func (b *Bench) WantLog(text string, n int) {
 	b.t.Helper()
@@ -90,6 +94,12 @@ func Send(t testing.TB, method, url, body string, header ...string) Reply {
 	req.GetBody = nil // the client must not send it twice
 	req.Header.Set(stethttp.DefaultHeader, "k")
 	setHeader(req.Header, header)
+	return Do(t, req)
+}
+
+// Do sends a request. Redirects are not followed.
+func Do(t testing.TB, req *http.Request) Reply {
+	t.Helper()
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport, Timeout: patience, CheckRedirect: stay}

@@ -56,29 +56,11 @@ func (b *bug) adapter() Adapter {
 		}
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { b.inner(w, r, h) })
 	}
-	wrapped := func(r Route) Route {
-		handle := r.Handle
-		if b.unmark {
-			r.Handle = func(c Call) error {
-				if err := handle(c); err != nil {
-					return errBank
-				}
-				return nil
-			}
-		}
-		if b.call == nil {
-			return r
-		}
-		r.Handle = func(c Call) error {
-			return handle(b.call(c, c.(*httpCall).r.Context().Value(outerKey{}).(context.Context)))
-		}
-		return r
-	}
 	return Adapter{
 		Serve: func(t testing.TB, m *stethttp.Middleware, routes []Route) string {
 			mux := http.NewServeMux()
 			for _, r := range routes {
-				h := within(false, link(r.Inside, wrapped(r).Handler(nil)))
+				h := within(false, link(r.Inside, b.wrapped(r).Handler(nil)))
 				protected := m.Handler(h)
 				if r.Twice && !b.once {
 					protected = m.Handler(protected)
@@ -118,6 +100,26 @@ func (b *bug) adapter() Adapter {
 		},
 		Chains: true,
 	}
+}
+
+// wrapped is a route with the bugs of what handlers get and return.
+func (b *bug) wrapped(r Route) Route {
+	handle := r.Handle
+	if b.unmark {
+		r.Handle = func(c Call) error {
+			if err := handle(c); err != nil {
+				return errBank
+			}
+			return nil
+		}
+	}
+	if b.call == nil {
+		return r
+	}
+	r.Handle = func(c Call) error {
+		return handle(b.call(c, c.(*httpCall).r.Context().Value(outerKey{}).(context.Context)))
+	}
+	return r
 }
 
 // staled is h, with the bug that what is around is left with a context that has ended.

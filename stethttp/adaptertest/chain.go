@@ -124,7 +124,11 @@ var chainCases = []testCase{
 func (f *fixture) misconfigured() {
 	f.Helper()
 	for range 2 {
-		f.refused("protected twice", f.post("{}"), 500, "misconfigured")
+		r := f.post("{}")
+		f.refused("protected twice", r, 500, "misconfigured")
+		if r.Replayed() {
+			f.Errorf("the refusal is stored")
+		}
 	}
 	f.ran(0)
 	f.loud()
