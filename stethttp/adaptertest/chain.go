@@ -101,23 +101,33 @@ var chainCases = []testCase{
 				f.Errorf("the log has %s", f.log)
 			}
 		}},
-	{name: "write around a response", chains: true, seals: true, why: "what is added to a response that is stored would reach the first caller, and no retry",
+	{name: "write around a response", chains: true, seals: true, why: whySealed,
+		run: func(f *fixture) { f.sealed(paid, 201, "paid") }},
+	{name: "write around a status alone", chains: true, seals: true, why: whySealed,
 		run: func(f *fixture) {
-			f.serveRoute(stet.Options{}, f.options(), Route{Method: "POST", Handle: paid,
-				Around: func(c Call, next func() error) error {
-					err := next()
-					for range 2 {
-						if _, failed := c.Writer().Write([]byte("more")); failed == nil {
-							f.Errorf("a write has succeeded")
-						}
-					}
-					return err
-				}})
-			f.is("the first", f.twice(), 201, "paid")
-			if n := strings.Count(f.log.String(), "it was dropped"); n != 2 {
-				f.Errorf("two responses are logged %d times: %s", n, f.log)
-			}
+			f.sealed(func(c Call) error { return c.NoContent(http.StatusAccepted) }, 202, "")
 		}},
+}
+
+const whySealed = "what is added to a response that is stored would reach the first caller, and no retry"
+
+// sealed requires that writes around the response of a handler fail, and are logged once.
+func (f *fixture) sealed(handle func(Call) error, status int, body string) {
+	f.Helper()
+	f.serveRoute(stet.Options{}, f.options(), Route{Method: "POST", Handle: handle,
+		Around: func(c Call, next func() error) error {
+			err := next()
+			for range 2 {
+				if _, failed := c.Writer().Write([]byte("more")); failed == nil {
+					f.Errorf("a write has succeeded")
+				}
+			}
+			return err
+		}})
+	f.is("the first", f.twice(), status, body)
+	if n := strings.Count(f.log.String(), "it was dropped"); n != 2 {
+		f.Errorf("two responses are logged %d times: %s", n, f.log)
+	}
 }
 
 // misconfigured requires that a wiring is refused at each request, and that nothing runs.
