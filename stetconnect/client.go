@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/code"
 
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/internal/rpc"
@@ -34,7 +35,7 @@ type ClientOptions struct {
 // one operation: it gets one random key, or that of WithKey or of the request's header, and
 // all its attempts have it. An attempt is repeated if it got no answer, or one that is not
 // the operation's and may change: in flight, outcome unknown, store unavailable, or the code
-// unavailable. The waits are drawn with full jitter, on top of RetryInfo and Retry-After.
+// unavailable; also if it took longer than Policy.AttemptTimeout. The waits are drawn with full jitter, on top of RetryInfo and Retry-After.
 //
 // An error that is the operation's outcome, or that says by itself what is known of it, is
 // returned as it came. Any other is an *stetclient.Error, which has the key to ask again
@@ -96,13 +97,14 @@ func (k *client) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 func (k *client) series(ctx context.Context, req connect.AnyRequest, next connect.UnaryFunc, key string) (connect.AnyResponse, error) {
 	header := req.Header().Clone()
 	var last error
-	res, err := stetclient.Retry(ctx, k.o.Policy, func(ctx context.Context) (connect.AnyResponse, error) {
+	res, err := stetclient.Retry(ctx, k.o.Policy, func(attempt context.Context) (connect.AnyResponse, error) {
 		restore(req.Header(), maps.Clone(header)) // each attempt adds to it
 		var connected atomic.Bool
-		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
+		traced := httptrace.WithClientTrace(attempt, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
 		var res connect.AnyResponse
-		if res, last = next(ctx, req); last != nil {
-			return nil, judge(last, !connected.Load())
+		if res, last = next(traced, req); last != nil {
+			late := rpc.TimedOut(ctx, attempt, code.Code(connect.CodeOf(last)))
+			return nil, judge(last, !connected.Load(), late)
 		}
 		return res, nil
 	})
@@ -147,9 +149,9 @@ func (a *attempted) Unwrap() []error { return []error{a.says, a.err} }
 
 // judge is the error of an attempt as stetclient.Retry understands it. unconnected says
 // that net/http had no connection; that alone is no proof, as not only net/http may have
-// sent it.
-func judge(err error, unconnected bool) error {
-	v := verdictOf(err)
+// sent it. late says that the attempt's own deadline passed.
+func judge(err error, unconnected, late bool) error {
+	v := verdictOf(err, late)
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" && unconnected {
 		v.Execution = stet.NotExecuted
 	}
@@ -163,8 +165,9 @@ func judge(err error, unconnected bool) error {
 	return &attempted{&stet.Error{Kind: kind, Execution: v.Execution, RetryAfter: v.After}, err}
 }
 
-// verdictOf says what the error of one attempt means.
-func verdictOf(err error) stetclient.Verdict {
+// verdictOf says what the error of one attempt means. late says that the attempt's own
+// deadline passed.
+func verdictOf(err error, late bool) stetclient.Verdict {
 	shared, ok := errors.AsType[*connect.Error](err)
 	if !ok || shared == nil {
 		return stetclient.Verdict{}
@@ -188,7 +191,7 @@ func verdictOf(err error) stetclient.Verdict {
 	case e.Code() == connect.CodeUnauthenticated, e.Code() == connect.CodePermissionDenied:
 		v.Execution = stet.NotExecuted
 	default:
-		v.Retry = e.Code() == connect.CodeUnavailable
+		v.Retry = late || e.Code() == connect.CodeUnavailable
 	}
 	return v
 }
@@ -226,7 +229,7 @@ func ExecutionOf(err error) stet.Execution {
 		return own.Execution
 	}
 	if e, ok := errors.AsType[*connect.Error](err); ok && e != nil {
-		return verdictOf(err).Execution
+		return verdictOf(err, false).Execution
 	}
 	return stet.ExecutionOf(err)
 }

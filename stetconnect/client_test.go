@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -245,4 +246,42 @@ func TestACallEndsWithItsContext(t *testing.T) {
 		t.Errorf("%d attempts; want 1", len(sent.keys))
 	}
 	close(g.release)
+}
+
+// TestAttemptTimeout_ServerTimerFirst: a server returns deadline_exceeded for its copy of the
+// attempt's deadline, while the context of the client has not ended.
+func TestAttemptTimeout_ServerTimerFirst(t *testing.T) {
+	for name, c := range map[string]struct {
+		attempt, caller time.Duration
+		calls           int64
+	}{
+		"own deadline":              {time.Hour, 0, 2},
+		"earlier than the caller's": {time.Hour, 2 * time.Hour, 2},
+		"the caller's":              {2 * time.Hour, time.Hour, 1},
+		"no deadline":               {0, 0, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var calls atomic.Int64
+			srv := listen(t, connect.NewUnaryHandler(chargePath, func(context.Context, *connect.Request[text]) (*connect.Response[object], error) {
+				if n := calls.Add(1); n > 1 {
+					return connect.NewResponse(receipt(n)), nil
+				}
+				return nil, connect.NewError(connect.CodeDeadlineExceeded, context.DeadlineExceeded)
+			}))
+			policy := fast
+			policy.AttemptTimeout = c.attempt
+			ctx := t.Context()
+			if c.caller > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, c.caller)
+				defer cancel()
+			}
+			i := stetconnect.Must(stetconnect.NewClient(stetconnect.ClientOptions{Policy: policy}))
+			client := connect.NewClient[text, object](srv.Client(), srv.URL+chargePath, connect.WithInterceptors(i))
+			_, err := client.CallUnary(ctx, ask("10"))
+			if calls.Load() != c.calls || (err == nil) != (c.calls == 2) {
+				t.Errorf("%d attempts, %v; want %d", calls.Load(), err, c.calls)
+			}
+		})
+	}
 }

@@ -114,6 +114,9 @@ func (x *exchange) lend(r *http.Request) {
 	}
 	if b, err := io.ReadAll(r.Body); err == nil { // from memory
 		x.c.Request().SetBody(b)
+		if body, ok := r.Body.(interface{ Rewind() }); ok {
+			body.Rewind() // a second middleware must not take it for one that a handler has read
+		}
 	}
 }
 

@@ -2,7 +2,9 @@ package stetfiber_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"mime/multipart"
@@ -18,6 +20,7 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetfiber"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/stethttp/adaptertest"
 )
 
 // TestFormIsTheSameRequestEachTime, though Fiber keeps no order of its fields.
@@ -51,34 +54,24 @@ func TestFormIsTheSameRequestEachTime(t *testing.T) {
 					}
 					defer file.Close()
 					b, err := io.ReadAll(file)
-					return first(err, c.Status(201).SendString(fmt.Sprint(len(b), f.Value["field7"], c.FormValue("last"))))
+					return errors.Join(err, c.Status(201).SendString(fmt.Sprint(len(b), f.Value["field7"], c.FormValue("last"))))
 				}))
 			})
 			for i, boundary := range []string{"one", "one", "another", "one"} {
-				r := s.send("POST", "/orders/7", string(form(boundary, "x")), "Idempotency-Key", "k", "Content-Type", "multipart/form-data; boundary="+boundary)
+				r := s.post("/orders/7", string(form(boundary, "x")), "Idempotency-Key", "k", "Content-Type", "multipart/form-data; boundary="+boundary)
 				s.want("a form", r, 201, "95000 [value 7]x", i > 0)
 			}
-			s.want("another form", s.send("POST", "/orders/7", string(form("one", "y")), "Idempotency-Key", "k", "Content-Type", "multipart/form-data; boundary=one"), 422, "mismatch", false)
+			s.want("another form", s.post("/orders/7", string(form("one", "y")), "Idempotency-Key", "k", "Content-Type", "multipart/form-data; boundary=one"), 422, "mismatch", false)
 			s.ran(1)
 			if name != "streamed" { // Fiber has a limit of its own then
 				return
 			}
 			large := strings.Repeat("x", 5<<20)
 			b := bytes.Replace(form("one", "x"), []byte("value 7"), []byte(large), 1)
-			s.want("a form that is too large", s.send("POST", "/orders/7", string(b), "Idempotency-Key", "l", "Content-Type", "multipart/form-data; boundary=one"), 413, "body-too-large", false)
+			s.want("a form that is too large", s.post("/orders/7", string(b), "Idempotency-Key", "l", "Content-Type", "multipart/form-data; boundary=one"), 413, "body-too-large", false)
 			s.ran(1)
 		})
 	}
-}
-
-// first is the first error.
-func first(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // TestStreamedBodyReachesTheHandler whole, of a known length or not.
@@ -89,13 +82,14 @@ func TestStreamedBodyReachesTheHandler(t *testing.T) {
 	})
 	for i, chunked := range []bool{false, true, false} {
 		for _, body := range []string{text, "short", ""} {
-			req, _ := http.NewRequestWithContext(t.Context(), "POST", s.url+"/orders/7", strings.NewReader(body))
-			req.Header.Set("Idempotency-Key", fmt.Sprint("k", len(body)))
+			var r io.Reader = strings.NewReader(body)
 			if chunked {
-				req.ContentLength = -1
+				r = io.MultiReader(r)
 			}
-			if r := s.do(req); r.err != nil || r.body != body && body != "" || r.replayed() != (i > 0) {
-				t.Errorf("chunked %v: sent %d bytes, got %d %.200q, replayed %v (%v)", chunked, len(body), r.status, r.body, r.replayed(), r.err)
+			req, _ := http.NewRequestWithContext(t.Context(), "POST", s.url+"/orders/7", r)
+			req.Header.Set("Idempotency-Key", fmt.Sprint("k", len(body)))
+			if r := adaptertest.Do(t, req); r.Err != nil || r.Body != body && body != "" || r.Replayed() != (i > 0) {
+				t.Errorf("chunked %v: sent %d bytes, got %v", chunked, len(body), r)
 			}
 		}
 	}
@@ -129,20 +123,24 @@ func TestRestOfARefusedBodyIsNoRequest(t *testing.T) {
 
 // TestScopeFindsTheLocals that middleware around has set, and the request as it came.
 func TestScopeFindsTheLocals(t *testing.T) {
+	type mine struct{}
 	var seen *http.Request
 	s := open(t, fiber.Config{}, stet.Options{}, stethttp.Options{Scope: func(r *http.Request) (string, error) {
 		seen = r
 		account, _ := stetfiber.Context(r).Locals("account").(string)
 		return account, nil
 	}}, func(s *shop, once fiber.Handler) {
-		s.app.Use(func(c fiber.Ctx) error { c.Locals("account", strings.Clone(c.Get("Account"))); return c.Next() })
+		s.app.Use(func(c fiber.Ctx) error {
+			c.Locals("account", strings.Clone(c.Get("Account")))
+			c.SetContext(context.WithValue(c.Context(), mine{}, "kept"))
+			return c.Next()
+		})
 		s.app.Post("/orders/:id", once, s.count(func(c fiber.Ctx) error {
 			run := stet.FromContext(c.Context())
-			c.Locals("mine", "kept")
-			return c.Status(201).SendString(fmt.Sprint("for ", run.Op().Scope, " ", run.Op().Name, " ", c.Locals("account")))
+			return c.Status(201).SendString(fmt.Sprint("for ", run.Op().Scope, " ", run.Op().Name, " ", c.Locals("account"), " ", c.Context().Value(mine{})))
 		}))
 	})
-	s.want("a", s.order("Account", "a", "X-Two", "1", "X-Two", "2"), 201, "for a POST /orders/:id a", false)
+	s.want("a", s.order("Account", "a", "X-Two", "1", "X-Two", "2"), 201, "for a POST /orders/:id a kept", false)
 	if seen.Method != "POST" || seen.RequestURI != "/orders/7" || seen.URL.Path != "/orders/7" || seen.PathValue("id") != "7" || seen.Host == "" || seen.RemoteAddr == "" ||
 		len(seen.Header["X-Two"]) != 2 || seen.TLS != nil || seen.ContentLength != 2 {
 		t.Errorf("the request is %+v", seen)
@@ -187,7 +185,7 @@ func TestTLSStateIsThere(t *testing.T) {
 		func(s *shop, once fiber.Handler) {
 			s.app.Post("/orders/:id", once, s.count(func(c fiber.Ctx) error { return c.Status(201).SendString("paid") }))
 		})
-	s.send("GET", "/", "") // the app is up
+	adaptertest.Send(t, "GET", s.url, "") // the app is up
 	client, server := net.Pipe()
 	defer client.Close()
 	go func() {

@@ -53,8 +53,8 @@ func TestStreamIsReadBeforeItIsSent(t *testing.T) {
 				s.app.Post("/orders/:id", once, s.count(c.stream))
 			})
 			for _, replayed := range []bool{false, true} {
-				if r := s.order(); r.err != nil || r.status != 200 || r.body != c.want || r.replayed() != replayed {
-					t.Errorf("got %d, %d bytes %.50q, replayed %v (%v)", r.status, len(r.body), r.body, r.replayed(), r.err)
+				if r := s.order(); r.Err != nil || r.Status != 200 || r.Body != c.want || r.Replayed() != replayed {
+					t.Errorf("got %d, %d bytes %.50q, replayed %v (%v)", r.Status, len(r.Body), r.Body, r.Replayed(), r.Err)
 				}
 			}
 			s.ran(1)
@@ -99,7 +99,7 @@ func TestStreamThatFailsIsAnError(t *testing.T) {
 			for _, replayed := range []bool{false, true} {
 				r := s.order()
 				s.want("a stream", r, 500, "stetfiber: the stream of a response", replayed)
-				if r.header.Get("X-Handler") != "" {
+				if r.Header.Get("X-Handler") != "" {
 					t.Error("the header of the stream is in the answer of the error handler")
 				}
 			}
@@ -155,7 +155,8 @@ func TestUnprotectedRequestsStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, err := s.client.Do(req)
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +169,7 @@ func TestUnprotectedRequestsStream(t *testing.T) {
 	if rest, err := io.ReadAll(r); err != nil || string(rest) != "ended\n" {
 		t.Errorf("then %q, %v", rest, err)
 	}
-	if r := s.send("POST", "/error", ""); r.status != 500 || r.body != errBank.Error() {
-		t.Errorf("an error without a key: %d %q", r.status, r.body)
+	if r := s.post("/error", "", "Idempotency-Key", "-"); r.Status != 500 || r.Body != errBank.Error() {
+		t.Errorf("an error without a key: %d %q", r.Status, r.Body)
 	}
 }

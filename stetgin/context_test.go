@@ -2,13 +2,14 @@ package stetgin_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,10 +19,24 @@ import (
 	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stetgin"
 	"github.com/stet-go/stet/stethttp"
+	"github.com/stet-go/stet/stethttp/adaptertest"
 )
 
-// TestResponsesAreThoseOfGin, however they are written, and what a handler and the
-// middleware around it see of their writer.
+// protected is an engine with POST /payments behind the middleware, and what is around it.
+func protected(b *adaptertest.Bench, h gin.HandlerFunc, around ...gin.HandlerFunc) *gin.Engine {
+	e := engine()
+	e.Use(around...)
+	e.POST("/payments", stetgin.Middleware(b.Middleware), h)
+	return e
+}
+
+func post(t *testing.T, url, body string, header ...string) adaptertest.Reply {
+	t.Helper()
+	return adaptertest.Send(t, "POST", url, body, header...)
+}
+
+// TestResponsesAreThoseOfGin compares responses with those of Gin alone, and what handlers
+// and the middleware around them find in their writer.
 func TestResponsesAreThoseOfGin(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "receipt.txt")
 	if err := os.WriteFile(file, []byte("a receipt"), 0o600); err != nil {
@@ -54,10 +69,10 @@ func TestResponsesAreThoseOfGin(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := newGuard(t, stet.Options{}, stethttp.Options{})
+			b := adaptertest.NewBench(t, stet.Options{}, stethttp.Options{})
 			seen := [2]chan string{make(chan string, 1), make(chan string, 2)}
 			url := make([]string, 2)
-			for i, m := range []gin.HandlerFunc{func(*gin.Context) {}, stetgin.Middleware(g.Middleware)} {
+			for i, m := range []gin.HandlerFunc{func(*gin.Context) {}, stetgin.Middleware(b.Middleware)} {
 				e := engine()
 				e.Use(func(c *gin.Context) {
 					c.Next()
@@ -68,45 +83,44 @@ func TestResponsesAreThoseOfGin(t *testing.T) {
 					h(c)
 					c.Set("inside", before+fmt.Sprint(" inside ", c.Writer.Status(), c.Writer.Size(), c.Writer.Written()))
 				})
-				url[i] = serve(t, e) + "/payments"
+				url[i] = adaptertest.Serve(t, e) + "/payments"
 			}
-			plain, first := send(t, "POST", url[0], "x"), send(t, "POST", url[1], "x")
+			plain, first := post(t, url[0], "x"), post(t, url[1], "x")
 			if plain, here := <-seen[0], <-seen[1]; plain != here {
 				t.Errorf("Gin's handlers see\n%s, and here\n%s", plain, here)
 			}
-			again := send(t, "POST", url[1], "x")
-			for _, r := range []reply{plain, first, again} {
-				for _, name := range []string{"Date", "Content-Length", "Cache-Control", "Idempotent-Replayed", "Idempotency-Expires", "Last-Modified"} {
-					r.header.Del(name)
-				}
-			}
-			if plain.status != first.status || plain.body != first.body || !reflect.DeepEqual(plain.header, first.header) {
-				t.Errorf("Gin answers\n%d %v %.100q, and here\n%d %v %.100q", plain.status, plain.header, plain.body, first.status, first.header, first.body)
-			}
-			if name == "large" {
-				again.wantProblem(t, 410, "result-expired")
-			} else if !reflect.DeepEqual(first, again) {
-				t.Errorf("first\n%+v, again\n%+v", first, again)
+			plain.Same(first)
+			if again := post(t, url[1], "x"); name == "large" {
+				again.WantProblem(410, "result-expired")
+			} else {
+				first.Same(again)
 			}
 		})
 	}
 }
 
-func TestHandlerFindsItsRequest(t *testing.T) {
-	var account string
-	g := newGuard(t, stet.Options{}, stethttp.Options{Scope: func(r *http.Request) (string, error) {
+// TestContext: Options.Scope and the handler find what is around, and what is around finds
+// what the handler has set.
+func TestContext(t *testing.T) {
+	b := adaptertest.NewBench(t, stet.Options{}, stethttp.Options{Scope: func(r *http.Request) (string, error) {
 		c := stetgin.Context(r)
-		account = c.GetString("account") + c.Param("id")
-		return account, nil
+		return c.GetString("account") + c.Param("id"), nil
 	}})
 	e := engine()
 	e.ContextWithFallback = true
-	e.Use(func(c *gin.Context) { c.Set("account", "acct_"); c.Next() }, stetgin.Middleware(g.Middleware))
+	e.Use(func(c *gin.Context) {
+		c.Set("account", "acct_")
+		w, r := c.Writer, c.Request
+		c.Next()
+		if c.Request != r || c.Writer.(interface{ Unwrap() http.ResponseWriter }).Unwrap() != http.ResponseWriter(w) {
+			t.Errorf("around, the request or the writer is another: %T", c.Writer)
+		}
+		if c.Writer.Header().Get("Idempotent-Replayed") == "" && c.GetInt("order") != 10 {
+			t.Error("a value that was set inside is lost")
+		}
+	}, stetgin.Middleware(b.Middleware))
 	e.POST("/accounts/:id/payments", func(c *gin.Context) {
 		run := stet.FromContext(c) // by ContextWithFallback
-		if run == nil || run != stet.FromContext(c.Request.Context()) {
-			t.Fatal("no run")
-		}
 		if op := run.Op(); op.Scope != "acct_7" || op.Name != "POST /accounts/:id/payments" {
 			t.Errorf("the operation is %+v", op)
 		}
@@ -114,49 +128,28 @@ func TestHandlerFindsItsRequest(t *testing.T) {
 		if err := c.ShouldBindJSON(&order); err != nil || order.Amount != 10 {
 			t.Errorf("bound %+v, %v", order, err)
 		}
-		if deadline, ok := c.Deadline(); !ok || time.Until(deadline) <= 0 || c.Err() != nil {
-			t.Errorf("deadline %v, %v", deadline, c.Err())
+		if deadline, ok := c.Deadline(); !ok || time.Until(deadline) <= 0 || c.Err() != nil || c.Writer.Pusher() != nil {
+			t.Errorf("deadline %v, %v, pusher %v", deadline, c.Err(), c.Writer.Pusher())
 		}
 		c.Set("order", order.Amount)
 		paid(c)
 	})
-	send(t, "POST", serve(t, e)+"/accounts/7/payments", `{"amount":10}`).want(t, 201, "paid", false)
+	url := adaptertest.Serve(t, e) + "/accounts/7/payments"
+	for i := range 2 {
+		post(t, url, `{"amount":10}`).Want(201, "paid", i > 0)
+	}
 	if stetgin.Context(httptest.NewRequest("GET", "/", nil)) != nil {
 		t.Error("a request that is not Gin's has a context of Gin's")
 	}
 }
 
-// TestWhatIsAroundGetsTheContextBack: its writer, its request, and what was set inside.
-func TestWhatIsAroundGetsTheContextBack(t *testing.T) {
-	g := newGuard(t, stet.Options{}, stethttp.Options{})
-	e := engine()
-	e.Use(func(c *gin.Context) {
-		w, r := c.Writer, c.Request
-		c.Next()
-		if c.Request != r || c.Request.Context().Err() != nil {
-			t.Errorf("the request is another, or its context has ended: %v", c.Request.Context().Err())
-		}
-		if got := c.Writer.(interface{ Unwrap() http.ResponseWriter }).Unwrap(); got != http.ResponseWriter(w) {
-			t.Errorf("the writer is %T over %T", c.Writer, got)
-		}
-		if c.Writer.Status() == 201 && c.Writer.Header().Get("Idempotent-Replayed") == "" && c.GetInt("amount") != 10 {
-			t.Error("what was set inside is lost")
-		}
-	}, stetgin.Middleware(g.Middleware))
-	e.POST("/payments", func(c *gin.Context) { c.Set("amount", 10); paid(c) })
-	url := serve(t, e)
-	for i := range 2 {
-		send(t, "POST", url+"/payments", "x").want(t, 201, "paid", i > 0)
-	}
-}
-
-// TestUnprotectedRequestIsGinsOwn: nothing is between, not even for an upgrade.
-func TestUnprotectedRequestIsGinsOwn(t *testing.T) {
-	g := newGuard(t, stet.Options{}, stethttp.Options{Optional: true})
-	e := engine()
+// TestUnprotectedRequest_HasGinsOwnWriter: also an upgrade is possible.
+func TestUnprotectedRequest_HasGinsOwnWriter(t *testing.T) {
+	b := adaptertest.NewBench(t, stet.Options{}, stethttp.Options{Optional: true})
 	var w gin.ResponseWriter
 	var r *http.Request
-	e.Use(func(c *gin.Context) { w, r = c.Writer, c.Request; c.Next() }, stetgin.Middleware(g.Middleware))
+	e := engine()
+	e.Use(func(c *gin.Context) { w, r = c.Writer, c.Request; c.Next() }, stetgin.Middleware(b.Middleware))
 	h := func(c *gin.Context) {
 		if c.Writer != w || c.Request != r {
 			t.Error("the writer or the request is another")
@@ -175,53 +168,17 @@ func TestUnprotectedRequestIsGinsOwn(t *testing.T) {
 		_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
 		_ = rw.Flush()
 	})
-	url := serve(t, e)
-	send(t, "GET", url+"/payments", "").want(t, 201, "paid", false)
-	send(t, "POST", url+"/payments", "x", "Idempotency-Key", "-").want(t, 201, "paid", false)
-	send(t, "GET", url+"/socket", "", "Connection", "Upgrade", "Upgrade", "x").want(t, 101, "", false)
+	url := adaptertest.Serve(t, e)
+	adaptertest.Send(t, "GET", url+"/payments", "").Want(201, "paid", false)
+	post(t, url+"/payments", "x", "Idempotency-Key", "-").Want(201, "paid", false)
+	adaptertest.Send(t, "GET", url+"/socket", "", "Connection", "Upgrade", "Upgrade", "x").Want(101, "", false)
 }
 
-// TestOptionalKeyInTheBody: a request that is passed through has its body back.
-func TestOptionalKeyInTheBody(t *testing.T) {
-	g := newGuard(t, stet.Options{}, stethttp.Options{Optional: true, KeyPointer: "/id"})
-	e := engine()
-	e.POST("/payments", stetgin.Middleware(g.Middleware), func(c *gin.Context) {
-		body, err := c.GetRawData()
-		if err != nil {
-			t.Error(err)
-		}
-		c.String(http.StatusOK, string(body))
-	})
-	url := serve(t, e) + "/payments"
-	for range 2 {
-		send(t, "POST", url, `{"amount":1}`, "Idempotency-Key", "-").want(t, 200, `{"amount":1}`, false)
-	}
-	for i := range 2 {
-		send(t, "POST", url, `{"id":"1"}`, "Idempotency-Key", "-").want(t, 200, `{"id":"1"}`, i > 0)
-	}
-}
-
-func TestHijackIsRefused(t *testing.T) {
-	g := newGuard(t, stet.Options{}, stethttp.Options{})
-	e := engine()
-	e.POST("/payments", stetgin.Middleware(g.Middleware), func(c *gin.Context) {
-		if _, _, err := c.Writer.Hijack(); err == nil || !strings.Contains(err.Error(), "Options.Skip") {
-			t.Errorf("hijacked: %v", err)
-		}
-		if _, ok := c.Writer.(http.Hijacker); !ok || c.Writer.Pusher() != nil {
-			t.Error("the writer is not Gin's")
-		}
-		paid(c)
-	})
-	send(t, "POST", serve(t, e)+"/payments", "x").want(t, 201, "paid", false)
-}
-
-// TestStreamGoesOnWhenItsClientLeaves, and ends with its run.
-func TestStreamGoesOnWhenItsClientLeaves(t *testing.T) {
-	g := newGuard(t, stet.Options{Policy: stet.Policy{RunTimeout: 300 * time.Millisecond}}, stethttp.Options{})
-	e := engine()
+// TestStream_ClientLeaves: the stream does not end before its run.
+func TestStream_ClientLeaves(t *testing.T) {
+	b := adaptertest.NewBench(t, stet.Options{Policy: stet.Policy{RunTimeout: 300 * time.Millisecond}}, stethttp.Options{})
 	left, ended := make(chan struct{}), make(chan bool, 1)
-	e.POST("/payments", stetgin.Middleware(g.Middleware), func(c *gin.Context) {
+	url := adaptertest.Serve(t, protected(b, func(c *gin.Context) {
 		n := 0
 		ended <- c.Stream(func(w io.Writer) bool {
 			n++
@@ -232,14 +189,11 @@ func TestStreamGoesOnWhenItsClientLeaves(t *testing.T) {
 			if n == 3 {
 				<-c.Request.Context().Done()
 				<-c.Writer.CloseNotify()
-				return false
 			}
-			return true
+			return n < 3
 		})
-	})
-	srv := httptest.NewServer(e)
-	defer srv.Close()
-	req, err := http.NewRequestWithContext(t.Context(), "POST", srv.URL+"/payments", strings.NewReader("x"))
+	}))
+	req, err := http.NewRequestWithContext(t.Context(), "POST", url+"/payments", strings.NewReader("x"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,45 +212,160 @@ func TestStreamGoesOnWhenItsClientLeaves(t *testing.T) {
 	}
 }
 
-// TestCopyMayBeUsedAfterTheResponse, as Gin says of goroutines.
-func TestCopyMayBeUsedAfterTheResponse(t *testing.T) {
-	g := newGuard(t, stet.Options{}, stethttp.Options{})
-	e := engine()
+// TestCopy_UsedAfterTheResponse: Gin permits that for goroutines.
+func TestCopy_UsedAfterTheResponse(t *testing.T) {
+	b := adaptertest.NewBench(t, stet.Options{}, stethttp.Options{})
 	answered, late := make(chan struct{}), make(chan string)
-	e.POST("/orders/:id", stetgin.Middleware(g.Middleware), func(c *gin.Context) {
+	post(t, adaptertest.Serve(t, protected(b, func(c *gin.Context) {
 		c.Set("account", "a")
 		cp := c.Copy()
 		go func() {
 			<-answered
-			late <- cp.Param("id") + cp.GetString("account") + cp.FullPath() + fmt.Sprint(stet.FromContext(cp.Request.Context()) != nil)
+			late <- cp.GetString("account") + cp.FullPath() + fmt.Sprint(stet.FromContext(cp.Request.Context()) != nil)
 		}()
 		paid(c)
-	})
-	send(t, "POST", serve(t, e)+"/orders/42", "x").want(t, 201, "paid", false)
+	}))+"/payments", "x").Want(201, "paid", false)
 	close(answered)
-	if got := <-late; got != "42a/orders/:idtrue" {
+	if got := <-late; got != "a/paymentstrue" {
 		t.Errorf("got %q", got)
 	}
 }
 
-// TestReenteringTheEngineIsLoud: gin.Engine.HandleContext gives the context Gin's own
-// writer again, so that what it runs writes past the middleware; that is cut off.
-func TestReenteringTheEngineIsLoud(t *testing.T) {
-	g := newGuard(t, stet.Options{}, stethttp.Options{})
-	e := engine()
+// TestHandleContext_IsLoud: it gives the context Gin's own writer again, which bypasses the
+// middleware. The response is cut off.
+func TestHandleContext_IsLoud(t *testing.T) {
+	b := adaptertest.NewBench(t, stet.Options{}, stethttp.Options{})
 	runs := 0
+	var e *gin.Engine
+	e = protected(b, func(c *gin.Context) { c.Request.URL.Path = "/elsewhere"; e.HandleContext(c) })
 	e.POST("/elsewhere", func(c *gin.Context) { runs++; paid(c) })
-	e.POST("/payments", stetgin.Middleware(g.Middleware), func(c *gin.Context) {
-		c.Request.URL.Path = "/elsewhere"
-		e.HandleContext(c)
-	})
-	url := serve(t, e) + "/payments"
-	if r := send(t, "POST", url, "x"); r.err == nil {
-		t.Errorf("got %d %q, and no error", r.status, r.body)
+	url := adaptertest.Serve(t, e) + "/payments"
+	if r := post(t, url, "x"); r.Err == nil {
+		t.Errorf("got %v, and no error", r)
 	}
-	send(t, "POST", url, "x").wantProblem(t, 504, "outcome-unknown")
+	post(t, url, "x").WantProblem(504, "outcome-unknown")
 	if runs != 1 {
 		t.Errorf("%d runs", runs)
 	}
-	g.wantLog(t, "past this middleware")
+	b.WantLog("past this middleware", 1)
+}
+
+// TestErrorsAnsweredAround_AreLoud: a middleware that answers gin.Context.Error, and is
+// registered before stetgin's, has not answered when the outcome is stored.
+func TestErrorsAnsweredAround_AreLoud(t *testing.T) {
+	b := adaptertest.NewBench(t, stet.Options{}, stethttp.Options{})
+	url := adaptertest.Serve(t, protected(b, func(c *gin.Context) { _ = c.Error(errBank) }, answerErrors)) + "/payments"
+	post(t, url, "x").WantProblem(500, "response-missing")
+	post(t, url, "x").WantProblem(504, "outcome-unknown")
+	b.WantLog("register the middleware that answers errors after stetgin's", 1)
+}
+
+// holding is a writer around that holds content back.
+type holding struct {
+	gin.ResponseWriter
+	held []byte
+}
+
+func (w *holding) Write(p []byte) (int, error) { w.held = append(w.held, p...); return len(p), nil }
+
+// TestWriterThatHoldsContentBack_MayAddFields, and no content.
+func TestWriterThatHoldsContentBack_MayAddFields(t *testing.T) {
+	b := adaptertest.NewBench(t, stet.Options{}, stethttp.Options{})
+	url := adaptertest.Serve(t, protected(b, paid, func(c *gin.Context) {
+		w := &holding{ResponseWriter: c.Writer}
+		c.Writer = w
+		c.Next()
+		_, _ = c.Writer.Write([]byte("more"))
+		w.Header().Set("X-Length", strconv.Itoa(len(w.held)))
+		_, _ = w.ResponseWriter.Write(w.held)
+	})) + "/payments"
+	for i := range 2 {
+		r := post(t, url, "x")
+		if r.Want(201, "paid", i > 0); r.Header.Get("X-Length") != "4" {
+			t.Errorf("the header is %v", r.Header)
+		}
+	}
+}
+
+// TestHandlerForUnknownRoutes: NoRoute and NoMethod are protected. Their outcome may be
+// Gin's own text.
+func TestHandlerForUnknownRoutes(t *testing.T) {
+	for _, c := range []struct {
+		h      gin.HandlerFunc
+		status int
+		body   string
+	}{
+		{paid, 201, "paid"},
+		{func(*gin.Context) {}, 404, "404 page not found"},
+		{func(c *gin.Context) { c.Status(http.StatusNotFound) }, 404, "404 page not found"},
+	} {
+		b := adaptertest.NewBench(t, stet.Options{}, stethttp.Options{})
+		e := engine()
+		e.HandleMethodNotAllowed = true
+		e.Use(stetgin.Middleware(b.Middleware))
+		runs := 0
+		e.GET("/receipts", paid)
+		e.NoRoute(func(gc *gin.Context) { runs++; c.h(gc) })
+		e.NoMethod(func(c *gin.Context) { runs++; paid(c) })
+		url := adaptertest.Serve(t, e)
+		for i := range 2 {
+			post(t, url+"/elsewhere", "x").Want(c.status, c.body, i > 0)
+			post(t, url+"/receipts", "x", "Idempotency-Key", "other").Want(201, "paid", i > 0)
+		}
+		if runs != 2 {
+			t.Errorf("%d runs", runs)
+		}
+	}
+}
+
+// TestSecondCall_FindsTheContextOfTheFirst: keys, errors and forms of the first are undone.
+func TestSecondCall_FindsTheContextOfTheFirst(t *testing.T) {
+	b := adaptertest.NewBench(t, stet.Options{Policy: stet.Policy{Outside: true}}, stethttp.Options{Tries: 2})
+	runs := 0
+	url := adaptertest.Serve(t, protected(b, func(c *gin.Context) {
+		if _, there := c.Get("half"); there || len(c.Errors) > 0 || c.GetString("account") != "a" || c.PostForm("amount") != "10" {
+			t.Errorf("keys %v, errors %v, form %v", c.Keys, c.Errors, c.Request.Form)
+		}
+		c.Set("half", true)
+		if runs++; runs == 1 {
+			_ = c.AbortWithError(http.StatusInternalServerError, errBank)
+			return
+		}
+		c.String(http.StatusConflict, "sold out")
+	}, func(c *gin.Context) { c.Set("account", "a") }))
+	post(t, url+"/payments", "amount=10", "Content-Type", "application/x-www-form-urlencoded").Want(409, "sold out", false)
+}
+
+// TestHandleTx: an error with a 4xx rolls back, and the refusal is stored; an error with a 201
+// commits. Handlers that are registered after HandleTx run in the transaction.
+func TestHandleTx(t *testing.T) {
+	b := adaptertest.NewBench(t, stet.Options{}, stethttp.Options{})
+	e := engine()
+	e.POST("/payments", stetgin.HandleTx(b.Tx, func(c *gin.Context, tx *adaptertest.Tx) {
+		tx.Insert("10")
+		if c.GetHeader("Do") == "abort" {
+			_ = c.AbortWithError(http.StatusConflict, errors.New("taken"))
+			return
+		}
+		_ = c.Error(errors.New("no mail was sent"))
+		paid(c)
+	}), func(c *gin.Context) { stethttp.Tx[*adaptertest.Tx](c.Request.Context()).Insert("fee") })
+	url := adaptertest.Serve(t, e) + "/payments"
+	for i := range 2 {
+		post(t, url, "x", "Do", "abort").Want(409, "", i > 0)
+	}
+	b.WantRows(0)
+	for i := range 2 {
+		post(t, url, "x", "Idempotency-Key", "other").Want(201, "paid", i > 0)
+	}
+	b.WantRows(2)
+}
+
+func TestWrongWiringPanics(t *testing.T) {
+	b := adaptertest.NewBench(t, stet.Options{}, stethttp.Options{})
+	h := func(*gin.Context, *adaptertest.Tx) {}
+	adaptertest.WantPanic(t, "Middleware needs what stethttp.New returns", func() { stetgin.Middleware(nil) })
+	adaptertest.WantPanic(t, "HandleTx needs what stethttp.NewTx returns", func() { stetgin.HandleTx(nil, h) })
+	adaptertest.WantPanic(t, "HandleTx needs what stethttp.NewTx returns", func() { stetgin.HandleTx(&stethttp.TxMiddleware[*adaptertest.Tx]{}, h) })
+	adaptertest.WantPanic(t, "HandleTx needs a handler", func() { stetgin.HandleTx(b.Tx, nil) })
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -61,10 +62,12 @@ func ClientInterceptor(o ClientOptions) (grpc.UnaryClientInterceptor, error) {
 		if err != nil {
 			return err
 		}
-		_, err = stetclient.Retry(ctx, o.Policy, func(ctx context.Context) (struct{}, error) {
+		_, err = stetclient.Retry(ctx, o.Policy, func(attempt context.Context) (struct{}, error) {
 			var trailer metadata.MD
 			all := append(opts[:len(opts):len(opts)], grpc.Trailer(&trailer))
-			return struct{}{}, judge(ctx, invoker(ctx, method, req, reply, cc, all...), trailer)
+			err := invoker(attempt, method, req, reply, cc, all...)
+			late := attempt.Err() != nil || rpc.TimedOut(ctx, attempt, code.Code(status.Code(err)))
+			return struct{}{}, judge(late, err, trailer)
 		})
 		return callErrorOf(ctx, err)
 	}, nil
@@ -98,8 +101,8 @@ func keyed(ctx context.Context) (context.Context, error) {
 }
 
 // judge says of an attempt's error, for stetclient.Retry, what it did and whether there
-// is to be another.
-func judge(ctx context.Context, err error, trailer metadata.MD) error {
+// is to be another. late says that the attempt's context ended, or its deadline passed.
+func judge(late bool, err error, trailer metadata.MD) error {
 	if err == nil {
 		return nil
 	}
@@ -112,7 +115,7 @@ func judge(ctx context.Context, err error, trailer metadata.MD) error {
 		case codes.Unavailable:
 			retry = true
 		case codes.Canceled, codes.DeadlineExceeded:
-			retry = ctx.Err() != nil // the attempt's: Retry looks at the caller's own
+			retry = late // Retry reads the caller's own context
 		default:
 			retry = said.After > 0
 		}

@@ -174,6 +174,44 @@ func TestAnAttemptThatTakesTooLongIsMadeAgain(t *testing.T) {
 	b.wantRuns(1)
 }
 
+// TestAttemptTimeout_ServerTimerFirst: the server's copy of the attempt's deadline ends the
+// attempt while the context of the client has not ended.
+func TestAttemptTimeout_ServerTimerFirst(t *testing.T) {
+	for name, c := range map[string]struct {
+		attempt, caller time.Duration
+		code            codes.Code
+		calls           int
+	}{
+		"own deadline":               {time.Hour, 0, codes.DeadlineExceeded, 2},
+		"earlier than the caller's":  {time.Hour, 2 * time.Hour, codes.DeadlineExceeded, 2},
+		"the caller's":               {2 * time.Hour, time.Hour, codes.DeadlineExceeded, 1},
+		"no deadline":                {0, 0, codes.DeadlineExceeded, 1},
+		"cancelled before a timeout": {time.Hour, 0, codes.Canceled, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			policy := quick
+			policy.AttemptTimeout = c.attempt
+			i := stetgrpc.Must(stetgrpc.ClientInterceptor(stetgrpc.ClientOptions{Policy: policy}))
+			ctx := t.Context()
+			if c.caller > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, c.caller)
+				defer cancel()
+			}
+			calls := 0
+			err := i(ctx, charge, nil, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+				if calls++; calls > 1 {
+					return nil
+				}
+				return status.Error(c.code, "stream terminated by RST_STREAM with error code: CANCEL")
+			})
+			if calls != c.calls || (err == nil) != (c.calls == 2) {
+				t.Errorf("%d attempts, %v; want %d", calls, err, c.calls)
+			}
+		})
+	}
+}
+
 // TestConnectionsThatBreakCostNothing: over TCP, through a proxy that cuts each
 // connection after the request, before its answer, for a few times.
 func TestConnectionsThatBreakCostNothing(t *testing.T) {

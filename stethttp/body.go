@@ -99,6 +99,16 @@ func (rb *body) Read(p []byte) (int, error) {
 	return rb.rest.Read(p)
 }
 
+// Rewind makes the next Read begin at the start. An adapter calls it after it has copied the
+// body for its framework.
+func (rb *body) Rewind() {
+	rb.mu.Lock()
+	defer rb.mu.Unlock()
+	if !rb.closed {
+		_, _ = rb.rest.Seek(0, io.SeekStart)
+	}
+}
+
 // whole reports whether nothing of it was read.
 func (rb *body) whole() bool {
 	rb.mu.Lock()

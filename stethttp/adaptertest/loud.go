@@ -1,4 +1,4 @@
-package skintest
+package adaptertest
 
 import (
 	"net/http"
@@ -9,12 +9,12 @@ import (
 // either right, as Run asks for it, or loud: the caller is not told that all went well,
 // Options.ErrorLog has an error, and a retry does not run the handler again. So a request
 // with a key is never unprotected in silence. A wiring that is right in all cases fails:
-// it is one for Run. Skin.ServeTx may be nil; with it, nothing may be committed that the
+// it is one for Run. Adapter.ServeTx may be nil; with it, nothing may be committed that the
 // caller was not told of.
-func Loud(t *testing.T, wrong Skin) {
+func Loud(t *testing.T, wrong Adapter) {
 	t.Helper()
 	if wrong.Serve == nil {
-		t.Fatal("skintest: Skin.Serve is nil; it must start a server with the wrong wiring")
+		t.Fatal("adaptertest: Adapter.Serve is nil; it must start a server with the wrong wiring")
 	}
 	loud := false
 	for _, c := range wrongCases {
@@ -26,7 +26,7 @@ func Loud(t *testing.T, wrong Skin) {
 		}
 	}
 	if !loud && !t.Failed() {
-		t.Error("skintest: nothing is wrong with this wiring, as far as Loud can tell; try it with Run")
+		t.Error("adaptertest: nothing is wrong with this wiring, as far as Loud can tell; try it with Run")
 	}
 }
 
@@ -47,7 +47,7 @@ var wrongCases = []wrongCase{
 const whyLoud = "a wiring that cannot work must be found out by whoever tries it, and must not tell callers of outcomes that are not kept"
 
 // tryLoud reports whether the wiring was loud, and not right.
-func (c wrongCase) tryLoud(t testing.TB, wrong Skin) (loud bool) {
+func (c wrongCase) tryLoud(t testing.TB, wrong Adapter) (loud bool) {
 	t.Helper()
 	f := newFixture(t, wrong)
 	f.serve(c.handle)
@@ -56,7 +56,7 @@ func (c wrongCase) tryLoud(t testing.TB, wrong Skin) (loud bool) {
 	if n := f.runs.Load(); n > 1 {
 		f.Errorf("the handler ran %d times", n)
 	}
-	if first.err == nil && again.err == nil && !first.replayed() && again.replayed() && first.status == again.status && first.body == again.body {
+	if first.Err == nil && again.Err == nil && !first.Replayed() && again.Replayed() && first.Status == again.Status && first.Body == again.Body {
 		return false
 	}
 	f.failed("the first, which has no replay", first)
@@ -68,7 +68,7 @@ func (c wrongCase) tryLoud(t testing.TB, wrong Skin) (loud bool) {
 }
 
 // tryLoudTx is tryLoud for transactions.
-func (c wrongCase) tryLoudTx(t testing.TB, wrong Skin) (loud bool) {
+func (c wrongCase) tryLoudTx(t testing.TB, wrong Adapter) (loud bool) {
 	t.Helper()
 	f := newFixture(t, wrong)
 	f.serveTx(func(call Call, tx *Tx) error {
@@ -77,7 +77,7 @@ func (c wrongCase) tryLoudTx(t testing.TB, wrong Skin) (loud bool) {
 	})
 	first, again := f.post("{}"), f.post("{}")
 	defer f.reason(whyLoud)
-	if first.err == nil && first.status < 500 {
+	if first.Err == nil && first.Status < 500 {
 		f.replays(first, again)
 		f.rows(1)
 		return false

@@ -1,4 +1,4 @@
-package skintest
+package adaptertest
 
 import (
 	"context"
@@ -7,21 +7,23 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/stet-go/stet/stethttp"
 )
 
 // Handler returns the route's handler for routers whose handlers are those of net/http.
 // param finds a parameter of the route; nil stands for http.Request.PathValue. An error
-// of the handler's is answered with 500, as net/http has no error handler.
+// of the handler's is reported (stethttp.Returned) and answered with 500, as net/http has no error handler.
 func (r Route) Handler(param func(r *http.Request, name string) string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		answerError(w, r.Handle(&httpCall{w, req, param}))
+		answerError(w, req, r.Handle(&httpCall{w, req, param}))
 	})
 }
 
 // HandlerTx is Handler for stethttp.TxMiddleware.HandleTx.
 func (r Route) HandlerTx(param func(r *http.Request, name string) string) func(http.ResponseWriter, *http.Request, *Tx) {
 	return func(w http.ResponseWriter, req *http.Request, tx *Tx) {
-		answerError(w, r.HandleTx(&httpCall{w, req, param}, tx))
+		answerError(w, req, r.HandleTx(&httpCall{w, req, param}, tx))
 	}
 }
 
@@ -41,8 +43,9 @@ func Serve(t testing.TB, h http.Handler) (url string) {
 	return srv.URL
 }
 
-func answerError(w http.ResponseWriter, err error) {
+func answerError(w http.ResponseWriter, r *http.Request, err error) {
 	if err != nil {
+		stethttp.Returned(r.Context(), err)
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	}
 }

@@ -1,4 +1,4 @@
-package skintest
+package adaptertest
 
 import (
 	"net/http"
@@ -9,8 +9,8 @@ import (
 )
 
 // mute is net/http, wired in a way that says nothing of what is wrong with it.
-func mute(wire func(m *stethttp.Middleware, next http.Handler) http.Handler) Skin {
-	return Skin{Serve: func(t testing.TB, m *stethttp.Middleware, routes []Route) string {
+func mute(wire func(m *stethttp.Middleware, next http.Handler) http.Handler) Adapter {
+	return Adapter{Serve: func(t testing.TB, m *stethttp.Middleware, routes []Route) string {
 		mux := http.NewServeMux()
 		for _, r := range routes {
 			mux.Handle(r.Method+" "+r.Path, wire(m, r.Handler(nil)))

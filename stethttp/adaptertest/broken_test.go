@@ -1,8 +1,9 @@
-package skintest
+package adaptertest
 
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -14,10 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stet-go/stet"
 	"github.com/stet-go/stet/stethttp"
 )
 
-// bug is what is wrong with a skin of net/http.
+// bug is what is wrong with an adapter of net/http.
 type bug struct {
 	name   string
 	claims []string // that it breaks, and no others
@@ -26,12 +28,18 @@ type bug struct {
 	call   func(c Call, outer context.Context) Call
 	callTx func(c Call) Call
 	tx     bool // has the outer and the inner bug in transactions alone
+
+	stale  bool // ends the context of what is around
+	once   bool // ignores Route.Twice
+	typos  bool // protects requests without a route
+	unmark bool // hides marks of errors
+	noTx   bool // calls handlers without their transaction
 }
 
 type outerKey struct{}
 
-// skin is net/http with the bug.
-func (b *bug) skin() Skin {
+// adapter is net/http with the bug.
+func (b *bug) adapter() Adapter {
 	around := func(tx bool, plain, protected http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			r = r.WithContext(context.WithValue(r.Context(), outerKey{}, r.Context()))
@@ -48,22 +56,19 @@ func (b *bug) skin() Skin {
 		}
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { b.inner(w, r, h) })
 	}
-	wrapped := func(r Route) Route {
-		if b.call == nil {
-			return r
-		}
-		handle := r.Handle
-		r.Handle = func(c Call) error {
-			return handle(b.call(c, c.(*httpCall).r.Context().Value(outerKey{}).(context.Context)))
-		}
-		return r
-	}
-	return Skin{
+	return Adapter{
 		Serve: func(t testing.TB, m *stethttp.Middleware, routes []Route) string {
 			mux := http.NewServeMux()
 			for _, r := range routes {
-				h := within(false, wrapped(r).Handler(nil))
-				mux.Handle(r.Method+" "+r.Path, around(false, h, m.Handler(h)))
+				h := within(false, link(r.Inside, b.wrapped(r).Handler(nil)))
+				protected := m.Handler(h)
+				if r.Twice && !b.once {
+					protected = m.Handler(protected)
+				}
+				mux.Handle(r.Method+" "+r.Path, link(r.Around, b.staled(around(false, h, protected))))
+			}
+			if b.typos {
+				mux.Handle("/", m.Handler(http.NotFoundHandler()))
 			}
 			return Serve(t, mux)
 		},
@@ -71,20 +76,65 @@ func (b *bug) skin() Skin {
 			mux := http.NewServeMux()
 			for _, r := range routes {
 				if handle := r.HandleTx; b.callTx != nil {
-					r.HandleTx = func(c Call, tx *Tx) error { return handle(b.callTx(c), tx) }
+					r.HandleTx = func(c Call, tx *Tx) error {
+						if err := handle(b.callTx(c), tx); !errors.Is(err, errAnswered) {
+							return err
+						}
+						return nil
+					}
 				}
 				next := r.HandlerTx(nil)
 				h := m.Handler(within(true, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if b.noTx && !stethttp.InTx(r.Context()) {
+						next(w, r, nil)
+						return
+					}
 					next(w, r, stethttp.Tx[*Tx](r.Context()))
 				})))
+				if r.Twice && !b.once {
+					h = m.Handler(h)
+				}
 				mux.Handle(r.Method+" "+r.Path, around(true, nil, h))
 			}
 			return Serve(t, mux)
 		},
+		Chains: true,
 	}
 }
 
-func TestBrokenSkinsFailTheirCaseAlone(t *testing.T) {
+// wrapped is a route with the bugs of what handlers get and return.
+func (b *bug) wrapped(r Route) Route {
+	handle := r.Handle
+	if b.unmark {
+		r.Handle = func(c Call) error {
+			if err := handle(c); err != nil {
+				return errBank
+			}
+			return nil
+		}
+	}
+	if b.call == nil {
+		return r
+	}
+	r.Handle = func(c Call) error {
+		return handle(b.call(c, c.(*httpCall).r.Context().Value(outerKey{}).(context.Context)))
+	}
+	return r
+}
+
+// staled is h, with the bug that what is around is left with a context that has ended.
+func (b *bug) staled(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if b.stale {
+			ctx, cancel := context.WithCancel(r.Context())
+			defer cancel()
+			*r = *r.WithContext(ctx)
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+func TestBrokenAdaptersFailTheirCaseAlone(t *testing.T) {
 	was := patience
 	patience = 2 * time.Second
 	t.Cleanup(func() { patience = was })
@@ -92,7 +142,7 @@ func TestBrokenSkinsFailTheirCaseAlone(t *testing.T) {
 	idle := make(map[string]bool)
 	t.Cleanup(func() {
 		for claim := range idle {
-			t.Errorf("no broken skin fails %q: that claim was never seen to fail", claim)
+			t.Errorf("no broken adapter fails %q: that claim was never seen to fail", claim)
 		}
 	})
 	for _, c := range casesOf(netHTTP) {
@@ -104,9 +154,9 @@ func TestBrokenSkinsFailTheirCaseAlone(t *testing.T) {
 			t.Parallel()
 			failed := map[string]bool{}
 			for _, c := range casesOf(netHTTP) {
-				skin := b.skin()
-				skin.fill(t)
-				rec := observe(t, c, skin)
+				a := b.adapter()
+				a.fill(t)
+				rec := observe(t, c, a)
 				if !rec.Failed() {
 					continue
 				}
@@ -120,13 +170,13 @@ func TestBrokenSkinsFailTheirCaseAlone(t *testing.T) {
 			}
 			got, want := slices.Sorted(maps.Keys(failed)), slices.Sorted(slices.Values(b.claims))
 			if !slices.Equal(got, want) {
-				t.Errorf("a skin that %s fails\n\t%s\nwant\n\t%s", b.name, strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+				t.Errorf("an adapter that %s fails\n\t%s\nwant\n\t%s", b.name, strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
 			}
 		})
 	}
 }
 
-// broken are bugs that skins have, or may have.
+// broken are bugs that adapters have, or may have.
 var broken = []bug{
 	{name: "cuts replays at NUL", claims: []string{"replay byte for byte"},
 		outer: func(w http.ResponseWriter, r *http.Request, protected, _ http.Handler) {
@@ -146,7 +196,7 @@ var broken = []bug{
 				return status
 			}}, r)
 		}},
-	{name: "writes a status alone when all middleware has returned", claims: []string{"status alone", "abort without body", "transaction rolled back on abort"},
+	{name: "writes a status alone when all middleware has returned", claims: []string{"status alone", "404 of a handler", "abort without body", "transaction rolled back on abort"},
 		outer: func(w http.ResponseWriter, r *http.Request, protected, _ http.Handler) {
 			var late int
 			protected.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), lateKey{}, &late)))
@@ -198,7 +248,7 @@ var broken = []bug{
 				http.Error(w, "nothing", 500)
 			}
 		}},
-	{name: "answers errors outside", claims: []string{"returned error", "transaction rolled back on error"},
+	{name: "answers errors outside", claims: []string{"marked error", "returned error", "transaction rolled back on error"},
 		inner: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 			in := &rewriter{ResponseWriter: w}
 			in.status = func(_ *rewriter, status int) int {
@@ -215,7 +265,7 @@ var broken = []bug{
 			}
 			next.ServeHTTP(in, r)
 		}},
-	{name: "drops failures without a body", claims: []string{"abort without body", "transaction rolled back on abort"},
+	{name: "drops failures without a body", claims: []string{"404 of a handler", "abort without body", "transaction rolled back on abort"},
 		inner: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 			in := &rewriter{ResponseWriter: w}
 			in.status = func(_ *rewriter, status int) int {
@@ -243,7 +293,7 @@ var broken = []bug{
 				return p
 			}}, r)
 		}},
-	{name: "takes a panic for a response", claims: []string{"panic", "panic after a write", "transaction rolled back on panic"},
+	{name: "takes a panic for a response", claims: []string{"panic", "panic after a write", "panic with a value", "panic after a flush", "transaction rolled back on panic", "no transaction"},
 		inner: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 			defer func() {
 				if recover() != nil {
@@ -252,7 +302,7 @@ var broken = []bug{
 			}()
 			next.ServeHTTP(w, r)
 		}},
-	{name: "takes what was written before a panic for the response", claims: []string{"panic after a write"},
+	{name: "takes what was written before a panic for the response", claims: []string{"panic after a write", "panic with a value", "panic after a flush"},
 		inner: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 			in := &rewriter{ResponseWriter: w}
 			defer func() {
@@ -276,14 +326,14 @@ var broken = []bug{
 			}
 			protected.ServeHTTP(w, r)
 		}},
-	{name: "lets requests without a key pass", claims: []string{"missing key"},
+	{name: "lets requests without a key pass", claims: []string{"missing key", "key in the body", "replays end the chain"},
 		outer: func(w http.ResponseWriter, r *http.Request, protected, plain http.Handler) {
 			if len(r.Header["Idempotency-Key"]) == 0 {
 				protected = plain
 			}
 			protected.ServeHTTP(w, r)
 		}},
-	{name: "hides the body from the middleware", claims: []string{"another request with the key", "body that is too large"},
+	{name: "hides the body from the middleware", claims: []string{"another request with the key", "body that is too large", "key in the body", "replays end the chain"},
 		outer: func(w http.ResponseWriter, r *http.Request, protected, _ http.Handler) {
 			body, _ := io.ReadAll(r.Body)
 			r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, body))
@@ -300,7 +350,7 @@ var broken = []bug{
 			r.Header.Set("Account", "a")
 			protected.ServeHTTP(w, r)
 		}},
-	{name: "calls the handler with a request of its own", claims: []string{"route parameters"},
+	{name: "calls the handler with a request of its own", claims: []string{"route parameters", "called again", "transaction called again"},
 		inner: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 			own, _ := http.NewRequestWithContext(r.Context(), r.Method, r.URL.String(), r.Body)
 			own.Header = r.Header
@@ -326,6 +376,38 @@ var broken = []bug{
 			}}, r)
 		}},
 	{name: "has one buffer for all responses", claims: []string{"late write"}, inner: oneBuffer()},
+	{name: "lets a handler hijack", claims: []string{"hijack"},
+		outer: func(w http.ResponseWriter, r *http.Request, protected, _ http.Handler) {
+			protected.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), rawKey{}, w)))
+		},
+		inner: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+			next.ServeHTTP(hijacker{w, r.Context().Value(rawKey{}).(http.ResponseWriter)}, r)
+		}},
+	{name: "leaves the context of the run behind", stale: true, claims: []string{"replays end the chain"}},
+	{name: "protects once what is registered twice", once: true, claims: []string{"protected twice", "transaction, protected twice"}},
+	{name: "keeps the answer to a typo", typos: true, claims: []string{"unknown route"}},
+	{name: "runs again what was not found", claims: []string{"404 of a handler"}, outer: insteadOf(404)},
+	{name: "hides marks of errors", unmark: true, claims: []string{"marked error"}},
+	{name: "calls a handler without its transaction", noTx: true, claims: []string{"no transaction"}},
+	{name: "loses the body of a second call", claims: []string{"called again", "transaction called again"},
+		outer: func(w http.ResponseWriter, r *http.Request, protected, _ http.Handler) {
+			protected.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), lateKey{}, new(int))))
+		},
+		inner: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+			calls := r.Context().Value(lateKey{}).(*int)
+			if *calls++; *calls > 1 {
+				r.Body = http.NoBody
+			}
+			next.ServeHTTP(w, r)
+		}},
+	{name: "loses the body of a request that passes", claims: []string{"key in the body"},
+		inner: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+			if stet.FromContext(r.Context()) == nil {
+				r.Body = http.NoBody
+			}
+			next.ServeHTTP(w, r)
+		}},
+	{name: "hides a refusal from the middleware", tx: true, claims: []string{"transaction committed with a refusal"}, outer: outside(status(504, 422)), inner: status(422, 504)},
 	{name: "lets HEAD pass", claims: []string{"HEAD"},
 		outer: func(w http.ResponseWriter, r *http.Request, protected, plain http.Handler) {
 			if r.Method == "HEAD" {
@@ -349,8 +431,8 @@ var broken = []bug{
 	{name: "writes an abort's status later", tx: true, claims: []string{"transaction rolled back on abort"}, outer: outside(status(204, 503)), inner: status(503, 204)},
 	{name: "answers an error, and does not tell of it", tx: true, claims: []string{"transaction rolled back on an error with a status"},
 		callTx: func(c Call) Call { return answering{c} }},
-	{name: "commits twice", tx: true, claims: []string{"transaction", "transaction rolled back on error", "transaction rolled back on 5xx", "transaction rolled back on abort",
-		"transaction rolled back on panic", "transaction without a response", "transaction that is not committed"},
+	{name: "commits twice", tx: true, claims: []string{"transaction", "transaction committed with a refusal", "transaction rolled back on error", "transaction rolled back on 5xx", "transaction rolled back on abort",
+		"transaction rolled back on panic", "transaction without a response", "transaction that is not committed", "transaction called again"},
 		inner: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 			stethttp.Tx[*Tx](r.Context()).Insert("again")
 			next.ServeHTTP(w, r)
@@ -367,8 +449,8 @@ type recorder struct {
 }
 
 // observe tries a case, which may fail.
-func observe(t *testing.T, c testCase, skin Skin) *recorder {
-	return observing(t, func(t testing.TB) { c.do(t, skin) })
+func observe(t *testing.T, c testCase, a Adapter) *recorder {
+	return observing(t, func(t testing.TB) { c.do(t, a) })
 }
 
 func observing(t *testing.T, do func(testing.TB)) *recorder {

@@ -1,8 +1,11 @@
-package skintest
+package adaptertest
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -14,7 +17,20 @@ type (
 	lateKey struct{}
 	bodyKey struct{}
 	noteKey struct{}
+	rawKey  struct{}
 )
+
+// hijacker has the Hijack of another writer.
+type hijacker struct {
+	http.ResponseWriter
+	raw http.ResponseWriter
+}
+
+func (h hijacker) Unwrap() http.ResponseWriter { return h.ResponseWriter }
+
+func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return h.raw.(http.Hijacker).Hijack()
+}
 
 // rewriter is a http.ResponseWriter that changes what passes through it.
 type rewriter struct {
@@ -209,5 +225,7 @@ type answering struct{ Call }
 
 func (c answering) Abort(status int, text string) error {
 	_ = c.Call.Abort(status, text)
-	return errBank
+	return errAnswered
 }
+
+var errAnswered = errors.New("answered")

@@ -1,16 +1,16 @@
-// Package skintest holds the middleware of an HTTP framework to what stethttp promises.
-// The author of a skin describes in a page how his framework is wired, and runs all cases:
+// Package adaptertest holds the middleware of an HTTP framework to what stethttp promises.
+// The author of an adapter describes how the framework is wired, and runs all cases:
 //
-//	func TestSkin(t *testing.T) {
-//		skintest.Run(t, skintest.Skin{
-//			Serve: func(t testing.TB, m *stethttp.Middleware, routes []skintest.Route) string {
+//	func TestAdapter(t *testing.T) {
+//		adaptertest.Run(t, adaptertest.Adapter{
+//			Serve: func(t testing.TB, m *stethttp.Middleware, routes []adaptertest.Route) string {
 //				e := framework.New()
 //				for _, r := range routes {
 //					e.Add(r.Method, r.Colon(), func(c framework.Context) error { return r.Handle(call{c}) }, stetframework.Middleware(m))
 //				}
-//				return skintest.Serve(t, e)
+//				return adaptertest.Serve(t, e)
 //			},
-//			ServeTx: …, // the same with stetframework.HandleTx(m, func(c framework.Context, tx *skintest.Tx) error { return r.HandleTx(call{c}, tx) })
+//			ServeTx: …, // the same with stetframework.HandleTx(m, func(c framework.Context, tx *adaptertest.Tx) error { return r.HandleTx(call{c}, tx) })
 //		})
 //	}
 //
@@ -23,7 +23,7 @@
 // with transactions whose rows are in memory, too.
 //
 // A wiring that cannot work has to be loud: see Loud.
-package skintest
+package adaptertest
 
 import (
 	"context"
@@ -33,17 +33,29 @@ import (
 	"github.com/stet-go/stet/stethttp"
 )
 
-// Skin says how a framework is wired with stet, as its users do it.
-type Skin struct {
+// Adapter says how a framework is wired with stet, as its users do it.
+type Adapter struct {
 	// Serve starts a server that answers on routes, each behind m, and returns its URL
 	// without a slash at the end. The server is closed with t.Cleanup. Required.
 	Serve func(t testing.TB, m *stethttp.Middleware, routes []Route) (url string)
-	// ServeTx is Serve with transactions: the handlers are Route.HandleTx, by the skin's
+	// ServeTx is Serve with transactions: the handlers are Route.HandleTx, by the adapter's
 	// HandleTx. Required, unless Lacks has Transactions.
 	ServeTx func(t testing.TB, m *stethttp.TxMiddleware[*Tx], routes []Route) (url string)
 	// ErrorStatus is the status that the framework's error handler answers with if a
 	// handler returns an error which it does not know. Default 500.
 	ErrorStatus int
+	// Chains says that Serve and ServeTx register Route.Around, Route.Inside and Route.Twice.
+	// Without it the cases that need them are left out.
+	Chains bool
+	// Seals says that a write by Route.Around, once the middleware has returned, fails and
+	// is logged. Without it such writes reach the first caller.
+	Seals bool
+	// Recovers says that Serve has the framework's recovery around the middleware, whose
+	// response to a panic reaches the client.
+	Recovers bool
+	// Compressed says that Serve has compression around the middleware. The client then
+	// accepts compressed responses.
+	Compressed bool
 	// Lacks are what the framework cannot do, each with the reason. What is said in place
 	// of it is in the ability's comment, and is tested.
 	Lacks map[Ability]string
@@ -65,7 +77,13 @@ const (
 	// Fields is that fields of one name come and go one by one. Without it they are joined
 	// with commas on the way (RFC 9110, section 5.3), and two keys are one that is not valid.
 	Fields Ability = "fields of one name"
-	// Transactions are for skins that have none.
+	// Again is that the handler of a middleware can be called twice for one request, as
+	// stethttp.Options.Tries does. Without it such a case is left out.
+	Again Ability = "repeated calls"
+	// Unrouted is that a request which has no route passes without a key. Without it such a
+	// request is refused if it has no key.
+	Unrouted Ability = "requests without a route"
+	// Transactions are for adapters that have none.
 	Transactions Ability = "transactions"
 )
 
@@ -106,68 +124,77 @@ type Route struct {
 	Handle func(Call) error
 	// HandleTx is the handler with transactions.
 	HandleTx func(Call, *Tx) error
+	// Around and Inside are registered before and after the adapter's middleware, Twice
+	// registers that a second time. They are set only if Adapter.Chains is.
+	Around, Inside Middleware
+	Twice          bool
 }
 
-// Run tries every case on skin, each as a subtest.
-func Run(t *testing.T, skin Skin) {
+// Middleware is middleware of a case. next calls what is registered after it.
+type Middleware func(c Call, next func() error) error
+
+// Run tries every case on an adapter, each as a subtest.
+func Run(t *testing.T, a Adapter) {
 	t.Helper()
-	skin.fill(t)
-	for _, c := range casesOf(skin) {
-		t.Run(c.name, func(t *testing.T) { c.do(t, skin) })
+	a.fill(t)
+	for _, c := range casesOf(a) {
+		t.Run(c.name, func(t *testing.T) { c.do(t, a) })
 	}
 }
 
-// fill checks a skin, and fills in its defaults.
-func (s *Skin) fill(t testing.TB) {
+// fill checks an adapter, and fills in its defaults.
+func (a *Adapter) fill(t testing.TB) {
 	t.Helper()
-	if s.Serve == nil {
-		t.Fatal("skintest: Skin.Serve is nil; it must start a server with the framework's middleware")
+	if a.Serve == nil {
+		t.Fatal("adaptertest: Adapter.Serve is nil; it must start a server with the framework's middleware")
 	}
-	if s.ServeTx == nil && s.Lacks[Transactions] == "" {
-		t.Fatal("skintest: Skin.ServeTx is nil; where a skin has no transactions, Skin.Lacks says why")
+	if a.ServeTx == nil && a.Lacks[Transactions] == "" {
+		t.Fatal("adaptertest: Adapter.ServeTx is nil; where an adapter has no transactions, Adapter.Lacks says why")
 	}
-	for ability, why := range s.Lacks {
+	for ability, why := range a.Lacks {
 		switch ability {
-		case Streaming, LateWrites, Missing, Fields, Transactions:
+		case Streaming, LateWrites, Missing, Fields, Again, Unrouted, Transactions:
 		default:
-			t.Fatalf("skintest: Skin.Lacks has %q, which is no Ability", ability)
+			t.Fatalf("adaptertest: Adapter.Lacks has %q, which is no Ability", ability)
 		}
 		if why == "" {
-			t.Fatalf("skintest: Skin.Lacks does not say why %s are lacking", ability)
+			t.Fatalf("adaptertest: Adapter.Lacks does not say why %s are lacking", ability)
 		}
 	}
-	if s.ErrorStatus == 0 {
-		s.ErrorStatus = 500
+	if a.ErrorStatus == 0 {
+		a.ErrorStatus = 500
 	}
 }
 
-func (s Skin) lacks(a Ability) bool { return s.Lacks[a] != "" }
+func (a Adapter) lacks(what Ability) bool { return a.Lacks[what] != "" }
 
-// testCase is one claim about a skin.
+// testCase is one claim about an adapter.
 type testCase struct {
-	name string
-	why  string
-	run  func(f *fixture)
-	tx   bool    // needs transactions
-	not  Ability // is for skins that have it
+	name   string
+	why    string
+	run    func(f *fixture)
+	tx     bool    // needs transactions
+	chains bool    // needs Adapter.Chains
+	seals  bool    // needs Adapter.Seals
+	not    Ability // is for adapters that have it
 }
 
 // do tries the claim on a fresh server, and gives its reason if it fails.
-func (c testCase) do(t testing.TB, skin Skin) {
+func (c testCase) do(t testing.TB, a Adapter) {
 	t.Helper()
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("why this is required: %s", c.why)
 		}
 	})
-	c.run(newFixture(t, skin))
+	c.run(newFixture(t, a))
 }
 
-// casesOf returns the cases that apply to skin.
-func casesOf(skin Skin) (cases []testCase) {
-	for _, list := range [][]testCase{answerCases, endingCases, requestCases, bodyCases, streamCases, storeCases, txCases} {
+// casesOf returns the cases that apply to an adapter.
+func casesOf(a Adapter) (cases []testCase) {
+	for _, list := range [][]testCase{answerCases, endingCases, requestCases, bodyCases, streamCases, storeCases, chainCases, txCases} {
 		for _, c := range list {
-			if c.tx && skin.lacks(Transactions) || c.not != "" && skin.lacks(c.not) {
+			if c.tx && a.lacks(Transactions) || c.not != "" && a.lacks(c.not) || c.chains && !a.Chains || c.seals && !a.Seals {
 				continue
 			}
 			cases = append(cases, c)

@@ -1,4 +1,4 @@
-package skintest
+package adaptertest
 
 import (
 	"context"
@@ -17,12 +17,13 @@ type Tx struct{ rows []string }
 // Insert writes a row in the transaction.
 func (tx *Tx) Insert(row string) { tx.rows = append(tx.rows, row) }
 
-var errDown = errors.New("skintest: the store is down")
+var errDown = errors.New("adaptertest: the store is down")
 
 // books is a store.TxStore over memory which can be told to fail.
 type books struct {
 	*memory.Store
 	noClaim, noSettle, noCommit atomic.Bool
+	overtaken                   atomic.Bool // another transaction is faster than the next one, and is rolled back
 
 	mu   sync.Mutex
 	rows []string // committed
@@ -70,6 +71,10 @@ func (s *books) RunTx(ctx context.Context, req store.ClaimRequest, keep store.Re
 	}
 	if s.noCommit.Load() {
 		return rec, errDown
+	}
+	if s.overtaken.CompareAndSwap(true, false) {
+		rec.Owner[0]++
+		return rec, nil
 	}
 	if err := s.Store.Settle(ctx, rec.Claim(), out, keep); err != nil {
 		return rec, err

@@ -1,4 +1,4 @@
-package skintest
+package adaptertest
 
 import (
 	"bufio"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/stethttp"
 )
 
 // grace is how long a server may take to find out that its client has left.
@@ -42,14 +43,14 @@ var answerCases = []testCase{
 			first := f.twice()
 			f.is("a response", first, http.StatusCreated, string(bank))
 			links := []string{"</a>; rel=a", "</b>; rel=b"}
-			if f.skin.lacks(Fields) {
+			if f.adapter.lacks(Fields) {
 				links = []string{"</a>; rel=a, </b>; rel=b"}
 			}
-			if first.header.Get("Content-Type") != "application/x-receipt" || !slices.Equal(first.header["Link"], links) || first.header.Get("X-Order") != "42" {
-				f.Errorf("the header of the first response is %s", show(first.header))
+			if first.Header.Get("Content-Type") != "application/x-receipt" || !slices.Equal(first.Header["Link"], links) || first.Header.Get("X-Order") != "42" {
+				f.Errorf("the header of the first response is %s", show(first.Header))
 			}
 		}},
-	{name: "204", why: "a response without content is a response: a skin that waits for a write takes it for none",
+	{name: "204", why: "a response without content is a response: an adapter that waits for a write takes it for none",
 		run: func(f *fixture) {
 			f.serve(func(c Call) error { return c.NoContent(http.StatusNoContent) })
 			f.is("NoContent(204)", f.twice(), http.StatusNoContent, "")
@@ -92,21 +93,21 @@ var endingCases = []testCase{
 				c.AddHeader("X-Bank", "closed")
 				return errBank
 			})
-			if first := f.twice(); first.status != f.skin.ErrorStatus || first.problem() != "" {
-				f.Errorf("got %v; want the answer of the framework's error handler, with status %d", first, f.skin.ErrorStatus)
+			if first := f.twice(); first.Status != f.adapter.ErrorStatus || first.Problem() != "" {
+				f.Errorf("got %v; want the answer of the framework's error handler, with status %d", first, f.adapter.ErrorStatus)
 			}
 		}},
 	{name: "abort without body", why: "a handler that ends the request with a status alone has answered",
 		run: func(f *fixture) {
 			f.serve(func(c Call) error { return c.Abort(http.StatusPaymentRequired, "") })
-			if first := f.twice(); first.status != http.StatusPaymentRequired {
+			if first := f.twice(); first.Status != http.StatusPaymentRequired {
 				f.Errorf("got %v; want 402", first)
 			}
 		}},
 	{name: "abort with body", why: "the same, with a reason that retries must get, too",
 		run: func(f *fixture) {
 			f.serve(func(c Call) error { return c.Abort(http.StatusPaymentRequired, "no money") })
-			if first := f.twice(); first.status != http.StatusPaymentRequired || !strings.Contains(first.body, "no money") {
+			if first := f.twice(); first.Status != http.StatusPaymentRequired || !strings.Contains(first.Body, "no money") {
 				f.Errorf("got %v; want 402 with the reason", first)
 			}
 		}},
@@ -127,6 +128,57 @@ var endingCases = []testCase{
 			f.failed("the first", f.post("{}"))
 			f.failed("the retry", f.post("{}"))
 			f.ran(1)
+		}},
+	{name: "panic with a value", why: "recovery around the middleware answers for a handler that panicked; nothing that the handler wrote is in that response",
+		run: func(f *fixture) {
+			f.serve(func(c Call) error {
+				c.AddHeader("X-Half", "done")
+				_ = c.Send(http.StatusCreated, "text/plain", []byte("pa"))
+				panic("no money")
+			})
+			first := f.post("{}")
+			f.failed("the first", first)
+			if f.adapter.Recovers && first.Err != nil || first.Header.Get("X-Half") != "" {
+				f.Errorf("the first: got %v; want the response of the recovery", first)
+			}
+			f.refused("the retry", f.post("{}"), 500, "handler-panicked")
+			f.ran(1)
+		}},
+	{name: "panic after a flush", not: Streaming, why: "a response that has begun is cut: the client must not take a part of it for the whole",
+		run: func(f *fixture) {
+			f.serve(func(c Call) error {
+				_, _ = c.Writer().Write([]byte("begun"))
+				_ = c.Flush()
+				panic("no money")
+			})
+			if r := f.post("{}"); r.Err == nil {
+				f.Errorf("got %v; want a connection that is cut", r)
+			}
+			f.failed("the retry", f.post("{}"))
+			f.ran(1)
+		}},
+	{name: "404 of a handler", why: "an error with status 404 that a handler returns is its outcome, and not a route that is missing",
+		run: func(f *fixture) {
+			f.serve(func(c Call) error { return c.Abort(http.StatusNotFound, "") })
+			if first := f.twice(); first.Status != http.StatusNotFound {
+				f.Errorf("got %v; want 404", first)
+			}
+		}},
+	{name: "marked error", why: "stet.Retryable says that nothing was executed: the error is answered, and a retry runs again",
+		run: func(f *fixture) {
+			f.serve(func(c Call) error {
+				if f.runs.Load() == 1 {
+					return stet.Retryable(errBank)
+				}
+				return paid(c)
+			})
+			if r := f.post("{}"); r.Status < 500 || r.Problem() != "" || r.Replayed() {
+				f.Errorf("the first: got %v; want the answer of the framework's error handler", r)
+			}
+			first := f.post("{}")
+			f.is("the second", first, 201, "paid")
+			f.replays(first, f.post("{}"))
+			f.ran(2)
 		}},
 	{name: "not executed", why: "a response that says that nothing was executed is passed on, and a retry runs again",
 		run: func(f *fixture) {
@@ -152,11 +204,32 @@ var requestCases = []testCase{
 			req := f.request("POST", "{}")
 			req.Header["Idempotency-Key"] = []string{"k1", "k2"}
 			problem := "key-repeated"
-			if f.skin.lacks(Fields) {
+			if f.adapter.lacks(Fields) {
 				problem = "key-invalid"
 			}
 			f.refused("two keys", f.do(req), 400, problem)
 			f.ran(0)
+		}},
+	{name: "key in the body", why: "a request that passes without a key has its body, although the middleware has read it",
+		run: func(f *fixture) {
+			o := f.options()
+			o.Optional, o.KeyPointer = true, "/id"
+			f.serveWith(stet.Options{}, o, "POST", func(c Call) error {
+				body, err := c.Body()
+				if err != nil {
+					return err
+				}
+				return c.Send(200, "application/json", body)
+			})
+			for i := range 2 {
+				f.is("without a key", f.post(`{"amount":1}`, stethttp.DefaultHeader, "-"), 200, `{"amount":1}`)
+				keyed := f.post(`{"id":"1"}`, stethttp.DefaultHeader, "-")
+				f.is("with a key", keyed, 200, `{"id":"1"}`)
+				if keyed.Replayed() != (i > 0) {
+					f.Errorf("replayed: %v", keyed.Replayed())
+				}
+			}
+			f.ran(3)
 		}},
 	{name: "missing key", why: "a request without a key is refused, and not run unprotected",
 		run: func(f *fixture) {
@@ -177,7 +250,7 @@ var requestCases = []testCase{
 			f.is("one account", f.post("{}"), 201, "paid")
 			other := f.post("{}", "Account", "b")
 			f.is("another account", other, 201, "paid")
-			if other.replayed() {
+			if other.Replayed() {
 				f.Errorf("an account has got the response of another")
 			}
 			f.ran(2)
@@ -209,15 +282,15 @@ var requestCases = []testCase{
 				return paid(c)
 			})
 			defer leave.close()
-			first := make(chan reply, 1)
+			first := make(chan Reply, 1)
 			go func() { first <- f.post("{}") }()
 			wait(f, "the first run", entered.c)
 			again := f.post("{}")
 			f.refused("the duplicate", again, 409, "in-flight")
-			if again.header.Get("Retry-After") == "" {
+			if again.Header.Get("Retry-After") == "" {
 				f.Errorf("it does not say when to ask again: %v", again)
 			}
-			waited := make(chan reply, 1)
+			waited := make(chan Reply, 1)
 			go func() { waited <- f.post("{}", "Prefer", "wait=10") }()
 			leave.close()
 			f.is("the first", <-first, 201, "paid")
@@ -247,7 +320,7 @@ var requestCases = []testCase{
 			wait(f, "the first run", entered.c)
 			cancel()
 			wait(f, "the client's leaving", gone)
-			waited := make(chan reply, 1)
+			waited := make(chan Reply, 1)
 			go func() { waited <- f.post("{}", "Prefer", "wait=10") }()
 			leave.close()
 			f.is("the retry", <-waited, 201, "paid")
@@ -288,6 +361,18 @@ var streamCases = []testCase{
 			f.is("another request", f.post("{}", "Idempotency-Key", "other"), 201, "paid")
 			f.ran(2)
 		}},
+	{name: "hijack", why: "what a handler sends over a connection of its own could not be replayed; the error names the option for such requests",
+		run: func(f *fixture) {
+			f.serve(func(c Call) error {
+				if w, ok := c.Writer().(http.ResponseWriter); ok {
+					if _, _, err := http.NewResponseController(w).Hijack(); err == nil || !strings.Contains(err.Error(), "Options.Skip") {
+						f.Errorf("Hijack returned %v", err)
+					}
+				}
+				return paid(c)
+			})
+			f.is("the first", f.post("{}"), 201, "paid")
+		}},
 	{name: "HEAD", why: "the response to a HEAD has a header and no content, and so has its replay",
 		run: func(f *fixture) {
 			o := f.options()
@@ -299,8 +384,8 @@ var streamCases = []testCase{
 			first := f.do(f.request("HEAD", ""))
 			f.is("the first", first, 200, "")
 			f.replays(first, f.do(f.request("HEAD", "")))
-			if first.header.Get("X-Order") != "42" {
-				f.Errorf("the header is %s", show(first.header))
+			if first.Header.Get("X-Order") != "42" {
+				f.Errorf("the header is %s", show(first.Header))
 			}
 			f.ran(1)
 		}},
@@ -319,7 +404,7 @@ func (f *fixture) streams(contentType, one, two string) {
 		if err := c.Flush(); err != nil {
 			return err
 		}
-		if !f.skin.lacks(Streaming) {
+		if !f.adapter.lacks(Streaming) {
 			<-seen.c
 		}
 		_, err := io.WriteString(w, two)
@@ -340,7 +425,7 @@ func (f *fixture) streams(contentType, one, two string) {
 	}
 	seen.close()
 	rest, err := io.ReadAll(r)
-	first := reply{res.StatusCode, res.Header, string(part) + string(rest), err}
+	first := Reply{res.StatusCode, res.Header, string(part) + string(rest), err, f}
 	f.is("the first", first, 200, one+two)
 	if got := res.Header.Get("Content-Type"); got != contentType {
 		f.Errorf("its Content-Type is %q; want %q", got, contentType)

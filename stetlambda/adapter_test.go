@@ -12,7 +12,7 @@ import (
 	"github.com/aws/aws-lambda-go/events"
 
 	"github.com/stet-go/stet/stethttp"
-	"github.com/stet-go/stet/stethttp/skintest"
+	"github.com/stet-go/stet/stethttp/adaptertest"
 	"github.com/stet-go/stet/stetlambda"
 )
 
@@ -74,24 +74,24 @@ func again(v, into any) error {
 }
 
 func TestFunctionKeepsWhatSkinsPromise(t *testing.T) {
-	skintest.Run(t, skintest.Skin{
-		Serve: func(t testing.TB, m *stethttp.Middleware, routes []skintest.Route) string {
+	adaptertest.Run(t, adaptertest.Adapter{
+		Serve: func(t testing.TB, m *stethttp.Middleware, routes []adaptertest.Route) string {
 			mux := http.NewServeMux()
 			for _, r := range routes {
 				mux.Handle(r.Method+" "+r.Path, m.Handler(r.Handler((*http.Request).PathValue)))
 			}
-			return skintest.Serve(t, gateway(stetlambda.HTTP(mux)))
+			return adaptertest.Serve(t, gateway(stetlambda.HTTP(mux)))
 		},
-		ServeTx: func(t testing.TB, m *stethttp.TxMiddleware[*skintest.Tx], routes []skintest.Route) string {
+		ServeTx: func(t testing.TB, m *stethttp.TxMiddleware[*adaptertest.Tx], routes []adaptertest.Route) string {
 			mux := http.NewServeMux()
 			for _, r := range routes {
 				mux.Handle(r.Method+" "+r.Path, m.HandleTx(r.HandlerTx((*http.Request).PathValue)))
 			}
-			return skintest.Serve(t, gateway(stetlambda.HTTP(mux)))
+			return adaptertest.Serve(t, gateway(stetlambda.HTTP(mux)))
 		},
-		Lacks: map[skintest.Ability]string{
-			skintest.Streaming: "Lambda sends whole responses",
-			skintest.Fields:    "API Gateway joins fields of one name, both ways",
+		Lacks: map[adaptertest.Ability]string{
+			adaptertest.Streaming: "Lambda sends whole responses",
+			adaptertest.Fields:    "API Gateway joins fields of one name, both ways",
 		},
 	})
 }

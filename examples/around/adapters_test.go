@@ -17,46 +17,46 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/stet-go/stet/stethttp"
-	"github.com/stet-go/stet/stethttp/skintest"
+	"github.com/stet-go/stet/stethttp/adaptertest"
 )
 
 // router makes the skin of a router whose handlers are those of net/http.
-func router(param func(r *http.Request, name string) string, serve func(protect func(http.Handler) http.Handler, routes []skintest.Route, handler func(skintest.Route) http.Handler) http.Handler) skintest.Skin {
-	return skintest.Skin{
-		Serve: func(t testing.TB, m *stethttp.Middleware, routes []skintest.Route) string {
-			return skintest.Serve(t, serve(m.Handler, routes, func(r skintest.Route) http.Handler { return r.Handler(param) }))
+func router(param func(r *http.Request, name string) string, serve func(protect func(http.Handler) http.Handler, routes []adaptertest.Route, handler func(adaptertest.Route) http.Handler) http.Handler) adaptertest.Adapter {
+	return adaptertest.Adapter{
+		Serve: func(t testing.TB, m *stethttp.Middleware, routes []adaptertest.Route) string {
+			return adaptertest.Serve(t, serve(m.Handler, routes, func(r adaptertest.Route) http.Handler { return r.Handler(param) }))
 		},
 		// Behind the router's own middleware a handler finds its transaction by stethttp.Tx.
-		ServeTx: func(t testing.TB, m *stethttp.TxMiddleware[*skintest.Tx], routes []skintest.Route) string {
-			return skintest.Serve(t, serve(m.Handler, routes, func(r skintest.Route) http.Handler {
+		ServeTx: func(t testing.TB, m *stethttp.TxMiddleware[*adaptertest.Tx], routes []adaptertest.Route) string {
+			return adaptertest.Serve(t, serve(m.Handler, routes, func(r adaptertest.Route) http.Handler {
 				next := r.HandlerTx(param)
-				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next(w, r, stethttp.Tx[*skintest.Tx](r.Context())) })
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next(w, r, stethttp.Tx[*adaptertest.Tx](r.Context())) })
 			}))
 		},
 	}
 }
 
 func TestNetHTTPNeedsNoSkin(t *testing.T) {
-	skintest.Run(t, skintest.Skin{
-		Serve: func(t testing.TB, m *stethttp.Middleware, routes []skintest.Route) string {
+	adaptertest.Run(t, adaptertest.Adapter{
+		Serve: func(t testing.TB, m *stethttp.Middleware, routes []adaptertest.Route) string {
 			mux := http.NewServeMux()
 			for _, r := range routes {
 				mux.Handle(r.Method+" "+r.Path, m.Handler(r.Handler(nil)))
 			}
-			return skintest.Serve(t, mux)
+			return adaptertest.Serve(t, mux)
 		},
-		ServeTx: func(t testing.TB, m *stethttp.TxMiddleware[*skintest.Tx], routes []skintest.Route) string {
+		ServeTx: func(t testing.TB, m *stethttp.TxMiddleware[*adaptertest.Tx], routes []adaptertest.Route) string {
 			mux := http.NewServeMux()
 			for _, r := range routes {
 				mux.Handle(r.Method+" "+r.Path, m.HandleTx(r.HandlerTx(nil)))
 			}
-			return skintest.Serve(t, mux)
+			return adaptertest.Serve(t, mux)
 		},
 	})
 }
 
 func TestChiNeedsNoSkin(t *testing.T) {
-	skintest.Run(t, router(chi.URLParam, func(protect func(http.Handler) http.Handler, routes []skintest.Route, handler func(skintest.Route) http.Handler) http.Handler {
+	adaptertest.Run(t, router(chi.URLParam, func(protect func(http.Handler) http.Handler, routes []adaptertest.Route, handler func(adaptertest.Route) http.Handler) http.Handler {
 		r := chi.NewRouter()
 		r.Use(protect)
 		for _, route := range routes {
@@ -68,7 +68,7 @@ func TestChiNeedsNoSkin(t *testing.T) {
 
 func TestGorillaNeedsNoSkin(t *testing.T) {
 	param := func(r *http.Request, name string) string { return mux.Vars(r)[name] }
-	skintest.Run(t, router(param, func(protect func(http.Handler) http.Handler, routes []skintest.Route, handler func(skintest.Route) http.Handler) http.Handler {
+	adaptertest.Run(t, router(param, func(protect func(http.Handler) http.Handler, routes []adaptertest.Route, handler func(adaptertest.Route) http.Handler) http.Handler {
 		r := mux.NewRouter()
 		r.Use(protect)
 		for _, route := range routes {
@@ -79,7 +79,7 @@ func TestGorillaNeedsNoSkin(t *testing.T) {
 }
 
 func TestHumaNeedsNoSkin(t *testing.T) {
-	serve := func(protect func(http.Handler) http.Handler, routes []skintest.Route, handle func(skintest.Route, *humaCall) error) http.Handler {
+	serve := func(protect func(http.Handler) http.Handler, routes []adaptertest.Route, handle func(adaptertest.Route, *humaCall) error) http.Handler {
 		mux := http.NewServeMux()
 		api := humago.New(mux, huma.DefaultConfig("Orders", "1"))
 		for _, route := range routes {
@@ -97,13 +97,17 @@ func TestHumaNeedsNoSkin(t *testing.T) {
 		}
 		return protect(mux)
 	}
-	skintest.Run(t, skintest.Skin{
-		Serve: func(t testing.TB, m *stethttp.Middleware, routes []skintest.Route) string {
-			return skintest.Serve(t, serve(m.Handler, routes, func(r skintest.Route, c *humaCall) error { return r.Handle(c) }))
+	adaptertest.Run(t, adaptertest.Adapter{
+		Serve: func(t testing.TB, m *stethttp.Middleware, routes []adaptertest.Route) string {
+			return adaptertest.Serve(t, serve(m.Handler, routes, func(r adaptertest.Route, c *humaCall) error {
+				err := r.Handle(c)
+				stethttp.Returned(c.ctx, err)
+				return err
+			}))
 		},
-		ServeTx: func(t testing.TB, m *stethttp.TxMiddleware[*skintest.Tx], routes []skintest.Route) string {
-			return skintest.Serve(t, serve(m.Handler, routes, func(r skintest.Route, c *humaCall) error {
-				err := r.HandleTx(c, stethttp.Tx[*skintest.Tx](c.ctx))
+		ServeTx: func(t testing.TB, m *stethttp.TxMiddleware[*adaptertest.Tx], routes []adaptertest.Route) string {
+			return adaptertest.Serve(t, serve(m.Handler, routes, func(r adaptertest.Route, c *humaCall) error {
+				err := r.HandleTx(c, stethttp.Tx[*adaptertest.Tx](c.ctx))
 				stethttp.Returned(c.ctx, err)
 				return err
 			}))
@@ -197,20 +201,20 @@ func (c *humaCall) Abort(status int, text string) error { return huma.NewError(s
 // The way of Echo's that a user finds first: an error of a handler is answered by Echo
 // when the middleware has returned. stetecho4 answers it inside.
 func TestEchoWrapMiddlewareIsLoud(t *testing.T) {
-	serve := func(t testing.TB, m *stethttp.Middleware, routes []skintest.Route, handle func(skintest.Route, echoCall) error) string {
+	serve := func(t testing.TB, m *stethttp.Middleware, routes []adaptertest.Route, handle func(adaptertest.Route, echoCall) error) string {
 		e := echo.New()
 		for _, r := range routes {
 			e.Add(r.Method, r.Colon(), func(c echo.Context) error { return handle(r, echoCall{c}) }, echo.WrapMiddleware(m.Handler))
 		}
-		return skintest.Serve(t, e)
+		return adaptertest.Serve(t, e)
 	}
-	skintest.Loud(t, skintest.Skin{
-		Serve: func(t testing.TB, m *stethttp.Middleware, routes []skintest.Route) string {
-			return serve(t, m, routes, func(r skintest.Route, c echoCall) error { return r.Handle(c) })
+	adaptertest.Loud(t, adaptertest.Adapter{
+		Serve: func(t testing.TB, m *stethttp.Middleware, routes []adaptertest.Route) string {
+			return serve(t, m, routes, func(r adaptertest.Route, c echoCall) error { return r.Handle(c) })
 		},
-		ServeTx: func(t testing.TB, m *stethttp.TxMiddleware[*skintest.Tx], routes []skintest.Route) string {
-			return serve(t, m.Middleware, routes, func(r skintest.Route, c echoCall) error {
-				return r.HandleTx(c, stethttp.Tx[*skintest.Tx](c.Context()))
+		ServeTx: func(t testing.TB, m *stethttp.TxMiddleware[*adaptertest.Tx], routes []adaptertest.Route) string {
+			return serve(t, m.Middleware, routes, func(r adaptertest.Route, c echoCall) error {
+				return r.HandleTx(c, stethttp.Tx[*adaptertest.Tx](c.Context()))
 			})
 		},
 	})
@@ -235,7 +239,7 @@ func (c echoCall) Abort(status int, text string) error {
 // The way of Fiber's: its adaptor calls the handler when the middleware has returned, so
 // that stethttp refuses it. stetfiber calls it inside.
 func TestFiberAdaptorMiddlewareIsLoud(t *testing.T) {
-	skintest.Loud(t, skintest.Skin{Serve: func(t testing.TB, m *stethttp.Middleware, routes []skintest.Route) string {
+	adaptertest.Loud(t, adaptertest.Adapter{Serve: func(t testing.TB, m *stethttp.Middleware, routes []adaptertest.Route) string {
 		app := fiber.New()
 		app.Use(func(c fiber.Ctx) (err error) { // as its recover middleware does
 			defer func() {

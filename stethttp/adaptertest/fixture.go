@@ -1,4 +1,4 @@
-package skintest
+package adaptertest
 
 import (
 	"bytes"
@@ -28,23 +28,23 @@ var errBank = errors.New("the bank is down")
 
 func quiet() *log.Logger { return log.New(io.Discard, "", 0) }
 
-// fixture is what a case works with: an engine, a store, and the server that the skin has
+// fixture is what a case works with: an engine, a store, and the server that the adapter has
 // started.
 type fixture struct {
 	testing.TB
-	skin   Skin
-	store  *books
-	log    *journal
-	url    string
-	client *http.Client
-	runs   atomic.Int64 // of the handler
+	adapter Adapter
+	store   *books
+	log     *journal
+	url     string
+	client  *http.Client
+	runs    atomic.Int64 // of the handler
 }
 
-func newFixture(t testing.TB, skin Skin) *fixture {
-	transport := &http.Transport{DisableCompression: true}
+func newFixture(t testing.TB, a Adapter) *fixture {
+	transport := &http.Transport{DisableCompression: !a.Compressed}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &fixture{TB: t, skin: skin, store: newBooks(), log: &journal{},
-		client: &http.Client{Transport: transport, Timeout: patience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+	return &fixture{TB: t, adapter: a, store: newBooks(), log: &journal{},
+		client: &http.Client{Transport: transport, Timeout: patience, CheckRedirect: stay}}
 }
 
 // path is where the routes of the cases are.
@@ -78,62 +78,46 @@ func (f *fixture) serve(handle func(Call) error) {
 
 func (f *fixture) serveWith(eo stet.Options, o stethttp.Options, method string, handle func(Call) error) {
 	f.Helper()
+	f.serveRoute(eo, o, Route{Method: method, Handle: handle})
+}
+
+// serveRoute serves a route, whose handler is counted, and others.
+func (f *fixture) serveRoute(eo stet.Options, o stethttp.Options, r Route, others ...Route) {
+	f.Helper()
 	m, err := stethttp.New(f.engine(eo), o)
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.url = f.skin.Serve(f, m, []Route{{Method: method, Path: path, Handle: func(c Call) error {
+	handle := r.Handle
+	r.Path, r.Handle = path, func(c Call) error {
 		f.runs.Add(1)
 		return handle(c)
-	}}})
+	}
+	f.url = f.adapter.Serve(f, m, append([]Route{r}, others...))
 }
 
 // serveTx serves a handler for POST, with transactions.
 func (f *fixture) serveTx(handle func(Call, *Tx) error) {
 	f.Helper()
+	f.serveTxRoute(f.options(), Route{HandleTx: handle})
+}
+
+func (f *fixture) serveTxRoute(o stethttp.Options, r Route) {
+	f.Helper()
 	te, err := stet.WithTx(f.engine(stet.Options{}), f.store)
 	if err != nil {
 		f.Fatal(err)
 	}
-	m, err := stethttp.NewTx(te, f.options())
+	m, err := stethttp.NewTx(te, o)
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.url = f.skin.ServeTx(f, m, []Route{{Method: "POST", Path: path, HandleTx: func(c Call, tx *Tx) error {
+	handle := r.HandleTx
+	r.Method, r.Path, r.HandleTx = "POST", path, func(c Call, tx *Tx) error {
 		f.runs.Add(1)
 		return handle(c, tx)
-	}}})
-}
-
-// reply is a response as the client saw it; err if it saw none, or not all of it.
-type reply struct {
-	status int
-	header http.Header
-	body   string
-	err    error
-}
-
-func (r reply) replayed() bool { return r.header.Get(stethttp.DefaultReplayedHeader) == "true" }
-
-// problem returns the name of the problem that the reply is, "" for none.
-func (r reply) problem() string {
-	if r.header.Get("Content-Type") != "application/problem+json" {
-		return ""
 	}
-	_, name, _ := strings.Cut(r.body, stethttp.DefaultProblemBase)
-	name, _, _ = strings.Cut(name, `"`)
-	return name
-}
-
-func (r reply) String() string {
-	if r.err != nil {
-		return "no whole response: " + r.err.Error()
-	}
-	body := r.body
-	if len(body) > 300 {
-		body = body[:300] + "…"
-	}
-	return http.StatusText(r.status) + " (" + strings.TrimSpace(strings.Join([]string{itoa(r.status), quote(body)}, " ")) + ", " + show(r.header) + ")"
+	f.url = f.adapter.ServeTx(f, m, []Route{r})
 }
 
 // request is a POST for an order, with key k of account a, if header does not say
@@ -148,36 +132,25 @@ func (f *fixture) request(method, body string, header ...string) *http.Request {
 	req.Header.Set("Account", "a")
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set(stethttp.DefaultHeader, `"k"`)
-	for i := 0; i+1 < len(header); i += 2 {
-		if header[i+1] == "-" {
-			req.Header.Del(header[i])
-		} else {
-			req.Header.Set(header[i], header[i+1])
-		}
-	}
+	setHeader(req.Header, header)
 	return req
 }
 
-func (f *fixture) do(req *http.Request) reply {
+func (f *fixture) do(req *http.Request) Reply {
 	res, err := f.client.Do(req)
-	if err != nil {
-		return reply{err: err}
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	return reply{res.StatusCode, res.Header, string(body), err}
+	return replyOf(f, res, err)
 }
 
-func (f *fixture) post(body string, header ...string) reply {
+func (f *fixture) post(body string, header ...string) Reply {
 	f.Helper()
 	return f.do(f.request("POST", body, header...))
 }
 
 // twice posts the same twice: the second must be the replay of the first.
-func (f *fixture) twice(header ...string) (first reply) {
+func (f *fixture) twice(header ...string) (first Reply) {
 	f.Helper()
 	first = f.post(`{"amount":10}`, header...)
-	if first.err != nil {
+	if first.Err != nil {
 		f.Fatalf("the first request got %v", first)
 	}
 	f.replays(first, f.post(`{"amount":10}`, header...))
@@ -186,17 +159,17 @@ func (f *fixture) twice(header ...string) (first reply) {
 }
 
 // replays requires that again be the replay of first, with the same bytes.
-func (f *fixture) replays(first, again reply) {
+func (f *fixture) replays(first, again Reply) {
 	f.Helper()
-	if again.err != nil || first.status != again.status || first.body != again.body {
+	if again.Err != nil || first.Status != again.Status || first.Body != again.Body {
 		f.Errorf("the replay differs from the first response\nfirst  %v\nreplay %v", first, again)
 	}
-	if was, is := lasting(first.header), lasting(again.header); !maps.EqualFunc(was, is, slices.Equal) {
+	if was, is := lasting(first.Header), lasting(again.Header); !maps.EqualFunc(was, is, slices.Equal) {
 		f.Errorf("the header of the replay differs\nfirst  %s\nreplay %s", show(was), show(is))
 	}
-	if first.replayed() || !again.replayed() {
+	if first.Replayed() || !again.Replayed() {
 		f.Errorf("%s is %v on the first response and %v on the second; only a replay has it",
-			stethttp.DefaultReplayedHeader, first.replayed(), again.replayed())
+			stethttp.DefaultReplayedHeader, first.Replayed(), again.Replayed())
 	}
 }
 
@@ -226,25 +199,25 @@ func (f *fixture) rows(n int) {
 }
 
 // is requires a response.
-func (f *fixture) is(what string, r reply, status int, body string) {
+func (f *fixture) is(what string, r Reply, status int, body string) {
 	f.Helper()
-	if r.err != nil || r.status != status || r.body != body {
+	if r.Err != nil || r.Status != status || r.Body != body {
 		f.Errorf("%s: got %v; want %d %s", what, r, status, quote(body))
 	}
 }
 
-// refused requires that a reply be stet's problem of that name.
-func (f *fixture) refused(what string, r reply, status int, problem string) {
+// refused requires that a Reply be stet's problem of that name.
+func (f *fixture) refused(what string, r Reply, status int, problem string) {
 	f.Helper()
-	if r.err != nil || r.status != status || r.problem() != problem {
+	if r.Err != nil || r.Status != status || r.Problem() != problem {
 		f.Errorf("%s: got %v; want %d and the problem %s", what, r, status, problem)
 	}
 }
 
 // failed requires that the client was not told that all went well.
-func (f *fixture) failed(what string, r reply) {
+func (f *fixture) failed(what string, r Reply) {
 	f.Helper()
-	if r.err == nil && r.status < 500 {
+	if r.Err == nil && r.Status < 500 {
 		f.Errorf("%s: got %v; want 500 or above, or a connection that is cut", what, r)
 	}
 }
