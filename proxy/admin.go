@@ -14,33 +14,19 @@ import (
 
 // Admin is the listener for operators.
 type Admin struct {
-	// Listen is its address, or "off". Default DefaultAdmin.
-	Listen string `yaml:"listen"`
-	// TLS is how it listens with TLS. Default: without.
-	TLS *TLS `yaml:"tls"`
-	// Tokens are bearer tokens; a request must have one of them. They may be left out on
-	// the loopback interface, where operations can then be looked at only. /healthz and
-	// /readyz need no token. Proxy.Reload replaces the tokens.
-	Tokens []AdminToken `yaml:"tokens" flag:"-"`
-	// Token is one more token, named dashboard.DefaultTokenName, that may make changes.
-	Token string `yaml:"token" flag:"-"`
-	// TokenFile is a file with that token, instead of it.
-	TokenFile string `yaml:"token_file"`
-	// Audit is a file to which each change by an operator, and each look at a result, is
-	// appended as a line of JSON. Default: the log.
-	Audit string `yaml:"audit"`
+	Listen    string       `yaml:"listen"`
+	TLS       *TLS         `yaml:"tls"`
+	Tokens    []AdminToken `yaml:"tokens" flag:"-"`
+	Token     string       `yaml:"token" flag:"-"`
+	TokenFile string       `yaml:"token_file"`
+	Audit     string       `yaml:"audit"`
 }
 
 // AdminToken is a bearer token of one operator or program.
 type AdminToken struct {
-	// Name says in the audit who used the token.
-	Name string `yaml:"name"`
-	// May is "look" (default) for records and metrics, or "change" for changes and
-	// stored results too.
-	May string `yaml:"may" oneof:"look change"`
-	// Token has dashboard.MinToken bytes or more.
-	Token string `yaml:"token"`
-	// TokenFile is a file with the token, instead of it.
+	Name      string `yaml:"name"`
+	May       string `yaml:"may" oneof:"look change"`
+	Token     string `yaml:"token"`
 	TokenFile string `yaml:"token_file"`
 }
 

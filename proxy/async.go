@@ -24,49 +24,22 @@ import (
 // DefaultStatus is where the states of accepted operations are served.
 const DefaultStatus = "/operations/"
 
-// Async has a route's requests accepted, with 202 and the URL of a status, and sent to the
-// service later, by a worker: see Parts.
+// Async accepts a route's requests with 202 and the URL of a status. A worker sends them to
+// the service later: see Parts.
 type Async struct {
-	// Status is the path below which the states of its operations are served, to their
-	// scope: it ends with a slash. Other paths below it go to the service. Default
-	// DefaultStatus. Routes with another scope, or other rules for keys, need another one.
-	Status string `yaml:"status"`
-	// NoCancel refuses callers' requests to cancel.
-	NoCancel bool `yaml:"no_cancel"`
-	// Running says what a retry gets while the operation has not ended: "accepted", which
-	// is the default, for the 202 again, or "conflict" for 409.
-	Running string `yaml:"running"`
-	// RepeatAcceptance answers with the 202 also once the operation has ended. By default
-	// a retry gets the outcome then: the response of the service.
-	RepeatAcceptance bool `yaml:"repeat_acceptance"`
-	// RetryAfter is when to ask again for an operation that has not ended. Default
-	// stethttp.DefaultRetryAfter.
-	RetryAfter Duration `yaml:"retry_after"`
-	// Wait is how long a request waits for the outcome if it has no preference of its own
-	// (RFC 7240). Default 0.
-	Wait Duration `yaml:"wait"`
-	// Headers are fields of the request that the service gets, beside those that say what
-	// its content is, Accept, Accept-Language, User-Agent, and the one that the scope is
-	// read from. They are kept with the operation; Authorization and Cookie are only if
-	// they are named.
-	Headers []string `yaml:"headers"`
+	Status           string   `yaml:"status"`
+	NoCancel         bool     `yaml:"no_cancel"`
+	Running          string   `yaml:"running"`
+	RepeatAcceptance bool     `yaml:"repeat_acceptance"`
+	RetryAfter       Duration `yaml:"retry_after"`
+	Wait             Duration `yaml:"wait"`
+	Headers          []string `yaml:"headers"`
 
-	// Repeatable says that the service may get an operation again although it may have
-	// executed it: because it recognises HeaderOperation, or doing it twice has one
-	// effect. By default that is so with settles: service only; else an operation whose
-	// response broke off is unknown until it was verified.
-	Repeatable bool `yaml:"repeatable"`
-	// Concurrency is how many operations of the route a process has at the service at a
-	// time. Default stetwork.DefaultConcurrency.
-	Concurrency int `yaml:"concurrency"`
-	// MaxAttempts is how often an operation is sent, where it can be sent again. While the
-	// service cannot be reached, nothing counts. Default stetwork.DefaultMaxAttempts.
-	MaxAttempts int `yaml:"max_attempts"`
-	// MinBackoff and MaxBackoff bound the wait before it is sent again, which doubles, and
-	// is shorter at random; a longer Retry-After of the service is heeded. Defaults
-	// stetwork.MinBackoff and stetwork.MaxBackoff.
-	MinBackoff Duration `yaml:"min_backoff"`
-	MaxBackoff Duration `yaml:"max_backoff"`
+	Repeatable  bool     `yaml:"repeatable"`
+	Concurrency int      `yaml:"concurrency"`
+	MaxAttempts int      `yaml:"max_attempts"`
+	MinBackoff  Duration `yaml:"min_backoff"`
+	MaxBackoff  Duration `yaml:"max_backoff"`
 }
 
 // What Config.Worker and Async.Running can say.
@@ -174,7 +147,7 @@ func (s *Scope) named() (all []string) {
 }
 
 // pack makes a request what a worker is given.
-func (e *errand) pack() ([]byte, error) {
+func (e *job) pack() ([]byte, error) {
 	head, err := json.Marshal(e.written(widened))
 	if err != nil {
 		return nil, err
@@ -185,10 +158,10 @@ func (e *errand) pack() ([]byte, error) {
 	return append(append(head, '\n'), e.Body...), nil
 }
 
-// unpackErrand undoes pack.
-func unpackErrand(b []byte) (*errand, error) {
+// unpackJob reverses pack.
+func unpackJob(b []byte) (*job, error) {
 	head, body, ok := bytes.Cut(b, []byte("\n"))
-	e := &errand{}
+	e := &job{}
 	if err := json.Unmarshal(head, e); err != nil || !ok {
 		return nil, errors.New("proxy: the operation was accepted by something else than stet proxy")
 	}
@@ -197,8 +170,8 @@ func unpackErrand(b []byte) (*errand, error) {
 	return e, nil
 }
 
-// written is the errand with its texts written in another way.
-func (e *errand) written(as func(string) string) *errand {
+// written is the job with its texts written in another way.
+func (e *job) written(as func(string) string) *job {
 	other := *e
 	other.Target, other.Header = as(e.Target), make(http.Header, len(e.Header))
 	for name, values := range e.Header {
@@ -278,13 +251,13 @@ func accepted(r *http.Request, st stet.Status) {
 
 // prepare makes the work of a request.
 func (a *accepting) prepare(w http.ResponseWriter, r *http.Request) (stet.Work, bool) {
-	told := visitOf(r.Context()).manner
+	told := stateOf(r.Context()).manner
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		told.refuse(w, &upstreamUnreachable) // it was read before: it is in memory
 		return stet.Work{}, false
 	}
-	e := &errand{Method: r.Method, Target: visitOf(r.Context()).target, Host: r.Host, TLS: r.TLS != nil, Header: http.Header{}, Body: body}
+	e := &job{Method: r.Method, Target: stateOf(r.Context()).target, Host: r.Host, TLS: r.TLS != nil, Header: http.Header{}, Body: body}
 	for _, name := range a.kept {
 		if values, ok := r.Header[name]; ok {
 			e.Header[name] = values
@@ -336,7 +309,7 @@ func (s *statusPage) is(r *http.Request) bool {
 func (s *statusPage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.noCancel && r.Method == http.MethodDelete {
 		w.Header().Set("Allow", "GET, HEAD, PATCH")
-		visitOf(r.Context()).manner.refuse(w, &cancelRefused)
+		stateOf(r.Context()).manner.refuse(w, &cancelRefused)
 		return
 	}
 	if r.Method == http.MethodPatch {

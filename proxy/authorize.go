@@ -17,20 +17,11 @@ import (
 	"github.com/stet-go/stet/stethttp"
 )
 
-// Authorize names a URL that decides whether a request may be answered, before anything
-// is said about its key. Without it a stored response is returned without asking the
-// service, which alone knows whether credentials are still valid. Every protected
-// request with a key is checked, also the first, so a refused one leaves no record and
-// uploads nothing.
+// Authorize names a URL that decides whether a request is answered. It is called before the
+// key is read, so a refused request leaves no record. Without it a stored response is also
+// returned for credentials that the service no longer accepts.
 type Authorize struct {
-	// URL is requested with GET; one that begins with a slash is a path of the upstream.
-	// That request has the client's header, without the key and the fields of its
-	// content, and X-Original-Method, X-Original-URI and HeaderScope. After a 2xx the
-	// client's request goes on. A 401 or 403 is returned to the client, with its
-	// content. After any other answer, or none in time, the client gets 503 (problem
-	// authorization-unavailable), and nothing is executed or replayed.
-	URL string `yaml:"url"`
-	// Timeout bounds one request. Default 5 s.
+	URL     string   `yaml:"url"`
 	Timeout Duration `yaml:"timeout"`
 }
 
@@ -70,8 +61,8 @@ func (c *Config) authorize(r *Route) *Authorize {
 	return c.Authorize
 }
 
-// doorkeeper asks about requests before they go on to next.
-type doorkeeper struct {
+// authorizer sends requests to next if the authorization URL allows them.
+type authorizer struct {
 	url       *url.URL
 	sameHost  bool // it is asked under the name that the request was sent to
 	client    *http.Client
@@ -82,12 +73,12 @@ type doorkeeper struct {
 	forwarded bool
 	log       *slog.Logger
 	next      http.Handler
-	keyless   bool // also what has no key is asked about
+	keyless   bool // requests without a key are checked, too
 }
 
-// ServeHTTP implements http.Handler. What has no key, or does not say whose it is, is
-// answered without looking for a record.
-func (d *doorkeeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP implements http.Handler. A request without a key or a scope needs no
+// authorization: no record is read for it.
+func (d *authorizer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if len(r.Header[d.key]) == 0 && !d.inContent && !d.keyless {
 		d.next.ServeHTTP(w, r)
 		return
@@ -104,7 +95,7 @@ func (d *doorkeeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if r.Context().Err() == nil {
 			d.log.Warn("proxy: the authorization URL did not answer, so a request was refused", slog.String("url", d.url.Redacted()), slog.Any("error", plain(err)))
 		}
-		visitOf(r.Context()).manner.refuse(w, &authorizationUnavailable)
+		stateOf(r.Context()).manner.refuse(w, &authorizationUnavailable)
 		return
 	}
 	defer res.Body.Close()
@@ -117,7 +108,7 @@ func (d *doorkeeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		d.log.Warn("proxy: an answer that says neither yes (2xx) nor no (401, 403) to whether a request is allowed, so it was refused",
 			slog.String("url", d.url.Redacted()), slog.Int("status", res.StatusCode))
-		visitOf(r.Context()).manner.refuse(w, &authorizationUnavailable)
+		stateOf(r.Context()).manner.refuse(w, &authorizationUnavailable)
 	}
 }
 
@@ -138,8 +129,8 @@ var ownFields = []string{"X-Original-Method", "X-Original-Uri", "X-Forwarded-For
 var contentFields = []string{"Connection", "Proxy-Connection", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Expect",
 	"Content-Length", "Content-Type", "Content-Encoding", "Content-Range", "Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range"}
 
-// question is what is asked about a request.
-func (d *doorkeeper) question(ctx context.Context, r *http.Request, scope string) *http.Request {
+// question is the request to the authorization URL.
+func (d *authorizer) question(ctx context.Context, r *http.Request, scope string) *http.Request {
 	q := (&http.Request{Method: http.MethodGet, URL: d.url, Header: r.Header.Clone(), Body: http.NoBody, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx)
 	if d.sameHost {
 		q.Host = r.Host
@@ -198,9 +189,8 @@ func pass(w http.ResponseWriter, res *http.Response) {
 	_, _ = w.Write(body) // a client that has left hears nothing
 }
 
-// guardedBy returns next behind what the route's requests are asked about, if it has
-// that.
-func (g *generation) guardedBy(c *Config, cr *checkedRoute, upstream *url.URL, log *slog.Logger, next http.Handler) (http.Handler, error) {
+// authorized returns next behind the route's authorizer, if it has one.
+func (g *generation) authorized(c *Config, cr *checkedRoute, upstream *url.URL, log *slog.Logger, next http.Handler) (http.Handler, error) {
 	a := c.authorize(&cr.Route)
 	if a == nil {
 		return next, nil
@@ -209,7 +199,7 @@ func (g *generation) guardedBy(c *Config, cr *checkedRoute, upstream *url.URL, l
 	if err != nil {
 		return nil, err
 	}
-	return &doorkeeper{
+	return &authorizer{
 		url: u, sameHost: u.Host == upstream.Host, client: sideClient(u, upstream, g.transport, g.elsewhere),
 		timeout:   cmp.Or(time.Duration(a.Timeout), defaultAuthorizeTimeout),
 		key:       http.CanonicalHeaderKey(cmp.Or(cr.KeyHeader, stethttp.DefaultHeader)),

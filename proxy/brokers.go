@@ -35,12 +35,12 @@ type broker struct {
 
 // publish implements sender: of messages that go together all are confirmed, or it is not
 // known which are.
-func (b *broker) publish(ctx context.Context, messages []stet.Message, book *book) error {
+func (b *broker) publish(ctx context.Context, messages []stet.Message, results *publishResults) error {
 	if err := b.Publish(ctx, messages); err != nil {
 		return err
 	}
 	for _, m := range messages {
-		book.note(m.ID)
+		results.note(m.ID)
 	}
 	return nil
 }

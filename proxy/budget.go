@@ -11,19 +11,12 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// NewRecords bounds how many new operations leave a record, so that no caller can fill
-// the store. Further ones are refused with 429 (problem too-many-operations) before
-// they are sent to the service. Retries of operations with a record are not counted,
-// nor are operations that leave no record. Each proxy process counts for itself, and a
-// reload begins at 0.
+// NewRecords bounds how many new operations leave a record, so that no caller can fill the
+// store. Each process has its own count, and a reload begins at 0.
 type NewRecords struct {
-	// Total is how many there may be in Every, of all scopes. Required.
-	Total int `yaml:"total"`
-	// PerScope is how many there may be of one scope. Default: Total. A caller that can
-	// choose its scope is bounded by Total only.
-	PerScope int `yaml:"per_scope"`
-	// Every is the length of time. Default 1 h.
-	Every Duration `yaml:"every"`
+	Total    int      `yaml:"total"`
+	PerScope int      `yaml:"per_scope"`
+	Every    Duration `yaml:"every"`
 }
 
 const defaultEvery = time.Hour

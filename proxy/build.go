@@ -38,12 +38,12 @@ func (p *Proxy) buildRoute(g *generation, cr *checkedRoute, f *forwarder) error 
 			protect:  protect(&toolWatch{route: rt, next: f.handler(rt), log: p.o.ErrorLog}), pass: f.handler(rt),
 		}
 	}
-	if rt.handler, err = g.guardedBy(c, cr, g.upstream, p.o.ErrorLog, inner); err != nil {
+	if rt.handler, err = g.authorized(c, cr, g.upstream, p.o.ErrorLog, inner); err != nil {
 		return err
 	}
 	rt.handler = protecting(rt.handler)
-	g.guarded.key(rt.KeyHeader)
-	g.guarded.scope(c.scope(&rt.Route).headers()...)
+	g.reserved.key(rt.KeyHeader)
+	g.reserved.scope(c.scope(&rt.Route).headers()...)
 	if cr.fallback {
 		g.routing.fallback = rt
 		return nil
@@ -73,15 +73,15 @@ func (p *Proxy) accepting(g *generation, cr *checkedRoute, rt *route, f *forward
 	g.waits = append(g.waits, a.async)
 	if g.page(cr.Async.status()) == nil {
 		s := &statusPage{path: cr.Async.status(), noCancel: cr.Async.NoCancel, reports: a.async.Status()}
-		if s.handler, err = g.guardedBy(g.config, cr, g.upstream, p.o.ErrorLog, s.reports); err != nil {
+		if s.handler, err = g.authorized(g.config, cr, g.upstream, p.o.ErrorLog, s.reports); err != nil {
 			return nil, err
 		}
-		if d, ok := s.handler.(*doorkeeper); ok {
+		if d, ok := s.handler.(*authorizer); ok {
 			d.keyless = true
 		}
 		g.pages = append(g.pages, s)
 	}
-	w := &worker{engine: g.engine, delivery: newDelivery(p, g, f, rt, m), async: cr.Async, gate: g.newGate(p.o.ErrorLog.With(slog.String("worker", cr.class()))), drain: g.config.DrainTime(), ending: p.ending, options: p.o}
+	w := &worker{engine: g.engine, delivery: newDelivery(p, g, f, rt, m), async: cr.Async, availability: g.newAvailability(p.o.ErrorLog.With(slog.String("worker", cr.class()))), drain: g.config.DrainTime(), ending: p.ending, options: p.o}
 	if p.o.Parts&Workers != 0 && g.config.Worker != workerElsewhere {
 		g.parts = append(g.parts, w.part())
 	}

@@ -19,13 +19,13 @@ import (
 
 // checked is a configuration in which nothing is wrong.
 type checked struct {
-	upstream   *url.URL
-	routes     []checkedRoute
-	unrouted   *checkedRoute // what protects the rest; nil: nothing
-	consume    []checkedRoute
-	gates      []*gate // of consume
-	classes    map[string]stet.Policy
-	encryption stet.Encryption
+	upstream       *url.URL
+	routes         []checkedRoute
+	unrouted       *checkedRoute // what protects the rest; nil: nothing
+	consume        []checkedRoute
+	availabilities []*availability // of consume
+	classes        map[string]stet.Policy
+	encryption     stet.Encryption
 }
 
 // all are the routes, and what protects the rest.
@@ -95,16 +95,16 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 		bad(c.NewRecords.check(), "new_records")
 	}
 	bad(c.Relay.check())
-	told, err := c.checkTold()
+	rest, err := c.checkProblems()
 	bad(err)
-	bad(told.checkUnrouted(done, logger))
+	bad(rest.checkUnrouted(done, logger))
 	routing, names := newRouting(""), map[string]bool{}
 	if done.unrouted != nil {
 		names[unroutedClass] = true
 	}
 	for i, r := range c.routes() {
 		path := []any{"routes", i}
-		cr, err := told.checkRoute(r, logger)
+		cr, err := rest.checkRoute(r, logger)
 		bad(err, path...)
 		if names[r.class()] {
 			bad(at("name", "there are two routes by the name of %s; give one another name", r.class()), path...)
@@ -121,7 +121,7 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 		}
 		done.routes = append(done.routes, cr)
 	}
-	bad(c.checkTogether())
+	bad(c.crossCheck())
 	c.checkReconcile(done, bad)
 	c.checkPages(bad)
 	c.checkConsume(done, names, bad, logger)
@@ -199,7 +199,7 @@ func (c *Config) checkRoute(r Route, logger *slog.Logger) (cr checkedRoute, err 
 	}
 	cr.options.ErrorLog = logger
 	cr.options.Methods = r.methods()
-	engine, err := stet.New(nowhere{}, stet.Options{Policy: cr.policy, SweepEvery: -1})
+	engine, err := bareEngine(cr.policy)
 	if err != nil {
 		return cr, fieldOf(err, policyFields)
 	}
@@ -244,7 +244,12 @@ func fieldOf(err error, names []named) error {
 	return errors.Join(errs...)
 }
 
-// nowhere is the store of an engine that is only asked whether it is acceptable.
+// bareEngine returns an engine without a store. It checks a policy, and fills in the defaults.
+func bareEngine(p stet.Policy) (*stet.Engine, error) {
+	return stet.New(nowhere{}, stet.Options{Policy: p, SweepEvery: -1})
+}
+
+// nowhere is the store of a bareEngine.
 type nowhere struct{ store.Store }
 
 func (nowhere) Outside() {}

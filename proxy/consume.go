@@ -16,65 +16,37 @@ import (
 	"github.com/stet-go/stet/stetmsg"
 )
 
-// Consume says which messages of a broker become requests to the service, each POSTed to
-// Post once, and acknowledged after its outcome is stored. A message that cannot be handed
-// over, or that the service has refused, becomes a dead letter.
+// Consume sends messages of a broker to the service. Each is acknowledged after its outcome is
+// stored. A message that cannot be sent, or that the service refuses, becomes a dead letter.
 type Consume struct {
-	// Name is the class of its operations, as metrics show it. Required.
-	Name string `yaml:"name"`
-	// From is the broker's URL: amqp or amqps (RabbitMQ), nats or tls (JetStream; several
-	// with commas), kafka or kafkas (with TLS; hosts with commas), or the https URL of a
-	// queue of SQS. Required.
-	From string `yaml:"from"`
-	// DeadLetter is where dead letters go: a queue, or "exchange:NAME", of RabbitMQ, where
-	// the default is the name of Queue with ".dead" after it; a subject of JetStream, a
-	// topic of Kafka, the URL of a queue of SQS.
+	Name       string `yaml:"name"`
+	From       string `yaml:"from"`
 	DeadLetter string `yaml:"dead_letter"`
-	// Ordered demands that messages are handled in the order of their partition (Kafka),
-	// their group (SQS, FIFO queues) or their stream (JetStream, where the consumer's
-	// MaxAckPending must be 1). It is refused where the broker cannot.
-	Ordered bool `yaml:"ordered"`
-	// Prefetch is how many messages are in hand at most. Not of Kafka. Default: twice
-	// Concurrency; of JetStream eight times.
-	Prefetch int `yaml:"prefetch"`
+	Ordered    bool   `yaml:"ordered"`
+	Prefetch   int    `yaml:"prefetch"`
 
-	Queue     string `yaml:"queue"`      // of RabbitMQ; it must exist
-	QueueType string `yaml:"queue_type"` // of the queues that are declared there: "quorum", which is the default, or "classic"
+	Queue     string `yaml:"queue"`
+	QueueType string `yaml:"queue_type"`
 
-	Stream      string `yaml:"stream"`      // of JetStream
-	Consumer    string `yaml:"consumer"`    // of the stream: a durable pull consumer that exists
-	Credentials string `yaml:"credentials"` // a file of credentials for NATS. Default: none
+	Stream      string `yaml:"stream"`
+	Consumer    string `yaml:"consumer"`
+	Credentials string `yaml:"credentials"`
 
-	Topics []string `yaml:"topics"` // of Kafka
-	Group  string   `yaml:"group"`  // of Kafka
+	Topics []string `yaml:"topics"`
+	Group  string   `yaml:"group"`
 
-	Visibility Duration `yaml:"visibility"` // of SQS: how long a message is out of sight without a sign of life. Default 1 min
+	Visibility Duration `yaml:"visibility"`
 
-	// Post is the path of the service that messages are POSTed to. Required.
-	Post string `yaml:"post"`
-	// ID says where the identity of a message is, the same whenever its producer publishes
-	// it again: "header:NAME", "cloudevents" (source and id), or "digest", of the content,
-	// for messages that identify what they ask for by themselves. Default:
-	// "header:message-id", and of JetStream "header:Nats-Msg-Id".
-	ID string `yaml:"id"`
-	// Scope is that of all its keys. Default: Name.
-	Scope string `yaml:"scope"`
-	// Headers of a message that are handed on. Default: Content-Type, and what a CloudEvent
-	// has, only.
+	Post      string   `yaml:"post"`
+	ID        string   `yaml:"id"`
+	Scope     string   `yaml:"scope"`
 	Headers   []string `yaml:"headers"`
 	KeyHeader string   `yaml:"key_header"`
 
-	// Concurrency is how many messages are with the service at a time. Default
-	// stetmsg.DefaultConcurrency.
-	Concurrency int `yaml:"concurrency"`
-	// MaxAttempts is how often the service is asked, before the message becomes a dead
-	// letter. What did not reach the service, and what it has put off with 429 or with
-	// 503 and Retry-After, does not count. Default stetmsg.DefaultMaxAttempts.
-	MaxAttempts int `yaml:"max_attempts"`
-	// Backoff is how long a message waits between attempts, if the service does not say.
-	Backoff Backoff `yaml:"backoff"`
+	Concurrency int     `yaml:"concurrency"`
+	MaxAttempts int     `yaml:"max_attempts"`
+	Backoff     Backoff `yaml:"backoff"`
 
-	// As those of a Route.
 	Lease       Duration  `yaml:"lease"`
 	Timeout     Duration  `yaml:"timeout"`
 	Retention   Retention `yaml:"retention"`
@@ -83,15 +55,15 @@ type Consume struct {
 	Settles     string    `yaml:"settles"`
 	NotExecuted []int     `yaml:"not_executed"`
 	Unknown     []int     `yaml:"unknown"`
-	MaxBody     Size      `yaml:"max_body"` // of a message; a larger one becomes a dead letter
+	MaxBody     Size      `yaml:"max_body"`
 	MaxResult   Size      `yaml:"max_result"`
 }
 
-// Backoff is how long something waits before it is tried again: First, then twice as long
-// each time, Longest at most, less up to half of it at random.
+// Backoff is the wait between attempts: First, then twice as long each time, at most Longest,
+// less up to half of it at random.
 type Backoff struct {
-	First   Duration `yaml:"first"`   // default stetmsg.MinBackoff
-	Longest Duration `yaml:"longest"` // default stetmsg.MaxBackoff
+	First   Duration `yaml:"first"`
+	Longest Duration `yaml:"longest"`
 }
 
 const defaultMaxBody = 1 << 20
@@ -147,8 +119,8 @@ func notDone(status int, header, trailer http.Header) bool {
 func (c *Config) consumeClasses(done *checked, toUpstream, elsewhere http.RoundTripper) error {
 	timeout := cmp.Or(time.Duration(c.Upstream.ConnectTimeout), defaultConnectTimeout)
 	for _, cr := range done.consume {
-		g := newGate(slog.Default(), dialer(done.upstream, timeout))
-		done.gates = append(done.gates, g)
+		g := newAvailability(slog.Default(), dialer(done.upstream, timeout))
+		done.availabilities = append(done.availabilities, g)
 		if cr.Verify != nil {
 			v, err := c.newVerifier(&cr.Route, done.upstream, toUpstream, elsewhere)
 			if err != nil {

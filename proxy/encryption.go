@@ -13,23 +13,13 @@ import (
 
 // Encryption encrypts stored responses: see stet.Encryption.
 type Encryption struct {
-	// Keys are those that decrypt; the first also encrypts. To rotate, add the new one
-	// after the old one and reload every proxy; then move it to the front and reload;
-	// remove the old one when all results that it encrypted have expired
-	// (Retention.Result).
-	Keys []EncryptionKey `yaml:"keys"`
-	// AcceptPlain also replays responses that were stored unencrypted. Use it only for
-	// the time after encryption was switched on: anyone who can write to the store can
-	// make such a response.
-	AcceptPlain bool `yaml:"accept_plain"`
+	Keys        []EncryptionKey `yaml:"keys"`
+	AcceptPlain bool            `yaml:"accept_plain"`
 }
 
 // EncryptionKey is a secret in a file.
 type EncryptionKey struct {
-	// Name is stored with everything that the key encrypts: 1 to 255 bytes.
 	Name string `yaml:"name"`
-	// File has 32 random bytes in base64, as "openssl rand -base64 32" makes them.
-	// It is read when the configuration is, and so on each reload.
 	File string `yaml:"file"`
 }
 

@@ -44,7 +44,7 @@ func stripClient(h http.Header) {
 // trailers are the trailer fields of a request that are passed on: those that it
 // has declared, and that say nothing but what its content is. Others may be taken
 // for headers by a service, among them those that tell who it is.
-func trailers(declared http.Header, g *guarded) http.Header {
+func trailers(declared http.Header, g *reservedHeaders) http.Header {
 	var passed http.Header
 	for name := range declared {
 		v := asVariable(name)
@@ -90,7 +90,7 @@ func (a *answer) Read(p []byte) (int, error) {
 	n, err := a.ReadCloser.Read(p)
 	if a.trip != nil && a.counted < a.trip.keeps() {
 		a.counted += n
-		visitOf(a.of.Request.Context()).hold(n)
+		stateOf(a.of.Request.Context()).hold(n)
 	}
 	switch {
 	case err == io.EOF: //nolint:errorlint // a wrapped one is no end

@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -29,7 +32,7 @@ type route struct {
 type forwarder struct {
 	proxy     *httputil.ReverseProxy
 	upstream  *url.URL
-	guarded   *guarded
+	reserved  *reservedHeaders
 	forwarded bool
 	longest   time.Duration // of what is not protected
 	log       *slog.Logger
@@ -39,8 +42,8 @@ type forwarder struct {
 	targets   *targets
 }
 
-func newForwarder(c *Config, upstream *url.URL, g *guarded, transport http.RoundTripper, o Options) *forwarder {
-	f := &forwarder{upstream: upstream, guarded: g, forwarded: c.Forwarded, longest: cmp.Or(time.Duration(c.Limits.Longest), DefaultLongest), log: o.ErrorLog, propagate: o.Propagate}
+func newForwarder(c *Config, upstream *url.URL, g *reservedHeaders, transport http.RoundTripper, o Options) *forwarder {
+	f := &forwarder{upstream: upstream, reserved: g, forwarded: c.Forwarded, longest: cmp.Or(time.Duration(c.Limits.Longest), DefaultLongest), log: o.ErrorLog, propagate: o.Propagate}
 	f.proxy = &httputil.ReverseProxy{
 		Rewrite:        f.rewrite,
 		Transport:      transport,
@@ -64,7 +67,7 @@ func (f *forwarder) handler(rt *route) http.Handler {
 			f.proxy.ServeHTTP(w, r.WithContext(ctx))
 			return
 		}
-		back, ok := f.afford(w, visitOf(r.Context()).manner, run, t)
+		back, ok := f.afford(w, stateOf(r.Context()).manner, run, t)
 		if !ok {
 			return
 		}
@@ -75,7 +78,7 @@ func (f *forwarder) handler(rt *route) http.Handler {
 
 // run sends a protected request. When the response breaks off, the outcome is unknown.
 func (f *forwarder) run(w http.ResponseWriter, r *http.Request, run *stet.Run, t *trip) {
-	v := visitOf(r.Context())
+	v := stateOf(r.Context())
 	v.proxy.runs.Add(1)
 	defer v.proxy.runs.Add(-1)
 	if end, ok := r.Context().Deadline(); ok {
@@ -130,9 +133,9 @@ func webSocket(r *http.Request) bool {
 }
 
 // trailers passes on those trailer fields that may be.
-func (f *forwarder) trailers(pr *httputil.ProxyRequest, v *visit) {
+func (f *forwarder) trailers(pr *httputil.ProxyRequest, v *requestState) {
 	pr.Out.Trailer = nil
-	if passed := trailers(v.declared, f.guarded); passed != nil && pr.Out.Body != nil {
+	if passed := trailers(v.declared, f.reserved); passed != nil && pr.Out.Body != nil {
 		pr.Out.Trailer = passed
 		pr.Out.Body = &trailing{pr.Out.Body, pr.In.Trailer, passed}
 	}
@@ -159,7 +162,7 @@ func (f *forwarder) rewrite(pr *httputil.ProxyRequest) {
 		}
 	}
 	stripClient(out.Header)
-	v := visitOf(out.Context())
+	v := stateOf(out.Context())
 	setTarget(out.URL, v.target)
 	if f.propagate != nil {
 		f.propagate(out.Context(), out.Header)
@@ -178,7 +181,7 @@ func (f *forwarder) rewrite(pr *httputil.ProxyRequest) {
 		describe(out.Header, run.ID(), run.Op().Scope, run.Fence(), run.Attempt())
 		switch t := tripOf(out.Context()); {
 		case t == nil:
-		case t.errand:
+		case t.job:
 			maps.Copy(out.Header, t.own)
 		case t.route.Settles == settlesService:
 			out.Header[HeaderClaim] = pr.In.Header[HeaderClaim]
@@ -240,7 +243,7 @@ func (f *forwarder) response(res *http.Response) error {
 
 // failed answers in place of the service.
 func (f *forwarder) failed(w http.ResponseWriter, r *http.Request, err error) {
-	run, t, told := stet.FromContext(r.Context()), tripOf(r.Context()), visitOf(r.Context()).manner
+	run, t, told := stet.FromContext(r.Context()), tripOf(r.Context()), stateOf(r.Context()).manner
 	if run == nil || t == nil {
 		switch {
 		case errors.Is(err, context.Canceled):
@@ -252,22 +255,39 @@ func (f *forwarder) failed(w http.ResponseWriter, r *http.Request, err error) {
 		}
 		return
 	}
-	if t.untouched() && t.errand {
-		t.unreached, t.why = true, said(err)
+	if t.untouched() && t.job {
+		t.unreached, t.why = true, logError(err)
 		return
 	}
 	if t.untouched() {
 		f.log.Warn("proxy: the service cannot be reached; nothing was executed", slog.String("id", run.ID().String()),
-			slog.String("route", t.route.class()), slog.String("error", said(err)))
+			slog.String("route", t.route.class()), slog.String("error", logError(err)))
 		run.Declare(stet.NotExecuted, 0)
 		told.refuse(w, &upstreamUnreachable)
 		return
 	}
-	f.leave(run, t, said(err))
+	f.leave(run, t, logError(err))
 	told.refuse(w, &upstreamFailed) // not sent: the middleware says that the outcome is unknown
 }
 
-// buffers are lent to responses while they are passed on.
+// logError returns what a log may have of an error about the service. An error about a
+// malformed answer quotes it, and must not be logged.
+func logError(err error) string {
+	var network *net.OpError
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return "it took too long"
+	case errors.Is(err, context.Canceled):
+		return "the run was cancelled"
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		return "the connection ended"
+	case errors.As(err, &network):
+		return network.Error()
+	}
+	return fmt.Sprintf("its answer could not be read (%T)", err)
+}
+
+// buffers are reused for the content of responses.
 type buffers struct{}
 
 var copyBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}

@@ -134,7 +134,7 @@ func lane(m stet.Message) string {
 
 // publish implements sender. Messages with one key are sent one after the other, and none
 // after one that was not taken; others at the same time.
-func (h *hook) publish(ctx context.Context, messages []stet.Message, book *book) error {
+func (h *hook) publish(ctx context.Context, messages []stet.Message, results *publishResults) error {
 	lanes := make(map[string][]stet.Message)
 	for _, m := range messages {
 		lanes[lane(m)] = append(lanes[lane(m)], m)
@@ -151,7 +151,7 @@ func (h *hook) publish(ctx context.Context, messages []stet.Message, book *book)
 		wg.Go(func() {
 			for lane := range work {
 				for _, m := range lane {
-					if err := h.send(ctx, m, book); err != nil {
+					if err := h.send(ctx, m, results); err != nil {
 						mu.Lock()
 						failed = err // the last stands for the others
 						mu.Unlock()
@@ -167,12 +167,12 @@ func (h *hook) publish(ctx context.Context, messages []stet.Message, book *book)
 
 // send has one message sent, and returns nil if it was taken. If ctx ends before that is
 // known, the request goes on for as long as it may take: it is not begun anew then.
-func (h *hook) send(ctx context.Context, m stet.Message, book *book) error {
+func (h *hook) send(ctx context.Context, m stet.Message, results *publishResults) error {
 	end, err := h.enter(ctx, lane(m))
 	if err != nil {
 		return err
 	}
-	if book.has(m.ID) { // since we waited
+	if results.has(m.ID) { // since we waited
 		end()
 		return nil
 	}
@@ -181,7 +181,7 @@ func (h *hook) send(ctx context.Context, m stet.Message, book *book) error {
 		defer end()
 		err := h.post(m)
 		if err == nil {
-			book.note(m.ID)
+			results.note(m.ID)
 		}
 		ended <- err
 	})
@@ -257,7 +257,7 @@ func (h *hook) post(m stet.Message) error {
 	}
 	res, err := h.client.Do(req)
 	if err != nil {
-		return errors.New("the request: " + said(err))
+		return errors.New("the request: " + logError(err))
 	}
 	defer res.Body.Close()
 	_, _ = io.CopyN(io.Discard, res.Body, maxHookAnswer)

@@ -13,25 +13,14 @@ import (
 
 // JWT is the scope in a claim of a JSON Web Token (RFC 7519).
 type JWT struct {
-	Claim string `yaml:"claim"` // default "sub"; its value must be text
-	// Header has the token, with or without "Bearer ". Default Authorization. Without a
-	// key to verify it, either Config.Authorize verifies it, or it must be a header that a
-	// gateway sets, and removes from clients' requests: a client could write any claim there.
-	Header string `yaml:"header"`
-	// JWKSFile is a file with the public keys (RFC 7517): RSA, ECDSA or Ed25519. A token
-	// selects one by its "kid".
-	JWKSFile string `yaml:"jwks_file"`
-	// KeyFile is, instead, a PEM file with the one public key. Both kinds of file
-	// are read again when they have changed.
-	KeyFile string `yaml:"key_file"`
-	// Secret is, instead, the secret of HMAC, at least 32 bytes.
-	Secret string `yaml:"secret"`
-	// Issuer and Audience, if set, must be those of the token.
-	Issuer   string `yaml:"issuer"`
-	Audience string `yaml:"audience"`
-	// AllowEndless also accepts tokens without an expiry. By default a verified token
-	// must have "exp": a stolen token without one would be valid for ever.
-	AllowEndless bool `yaml:"allow_endless"`
+	Claim        string `yaml:"claim"`
+	Header       string `yaml:"header"`
+	JWKSFile     string `yaml:"jwks_file"`
+	KeyFile      string `yaml:"key_file"`
+	Secret       string `yaml:"secret"`
+	Issuer       string `yaml:"issuer"`
+	Audience     string `yaml:"audience"`
+	AllowEndless bool   `yaml:"allow_endless"`
 }
 
 const minSecret = 32 // bytes; RFC 7518, section 3.2

@@ -7,43 +7,16 @@ import (
 	"time"
 )
 
-// Limits bound what clients can use of the proxy. The zero value of each field stands
-// for its default. All but Waiters cannot change while the proxy runs.
+// Limits bound what clients can use of the proxy. Only Waiters can change while it runs.
 type Limits struct {
-	// Connections is how many connections clients may have at a time. For one more, the
-	// one that was idle longest is closed, or the new one if none is idle. The command
-	// applies it: a Proxy sees requests only. Default DefaultConnections.
-	Connections int `yaml:"connections"`
-	// Memory is how many bytes may be held: content of protected requests, responses,
-	// and 16 KiB for each request under way. Requests beyond it are refused (503) before
-	// anything is executed. Default DefaultMemory.
-	Memory Size `yaml:"memory"`
-	// MemoryPerPeer is how many bytes of Memory the requests of one peer may hold, so that
-	// it leaves some to others. A peer is an address; of IPv6, a network of 64 bits. With
-	// Config.Forwarded, it is the last address in X-Forwarded-For. Clients behind one
-	// address are one peer. Default: half of Memory.
-	MemoryPerPeer Size `yaml:"memory_per_peer"`
-	// Stall is how long a client may pause while it sends a request's content, or take
-	// to read 64 KiB of a response. Writes are what is timed, and the kernel lets go of
-	// its buffers in steps of a megabyte or so: a client has to take about that much in
-	// this time. Default DefaultStall.
-	Stall Duration `yaml:"stall"`
-	// Upload is how long all the content of a protected request may take. For other
-	// requests, and for responses, the proxy waits that long for the client in all, and one
-	// second more for every MinRate bytes. Default DefaultUpload.
-	Upload Duration `yaml:"upload"`
-	// MinRate is how many bytes per second a client has to send or to take, once Upload is
-	// used up. What a client sends over a WebSocket may be slower. Default DefaultMinRate.
-	MinRate Size `yaml:"min_rate"`
-	// Longest is how long an unprotected request may take in all: a WebSocket, a stream of
-	// events or of HTTP/2, a download. Then its connection or stream is closed. Protected
-	// requests end by Upload, Route.Timeout and Route.MaxWait. Default DefaultLongest.
-	Longest Duration `yaml:"longest"`
-	// Waiters is how many requests may wait, for others with their key or for the outcome
-	// of an accepted operation (stet.Options.MaxWaiters), and how many may be on streams of
-	// events at each Async.Status. One more is answered at once with what is known. Default
-	// DefaultWaiters. It may change while the proxy runs.
-	Waiters int `yaml:"waiters"`
+	Connections   int      `yaml:"connections"`
+	Memory        Size     `yaml:"memory"`
+	MemoryPerPeer Size     `yaml:"memory_per_peer"`
+	Stall         Duration `yaml:"stall"`
+	Upload        Duration `yaml:"upload"`
+	MinRate       Size     `yaml:"min_rate"`
+	Longest       Duration `yaml:"longest"`
+	Waiters       int      `yaml:"waiters"`
 }
 
 // Defaults of Limits.

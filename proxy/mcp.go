@@ -22,13 +22,10 @@ import (
 	"github.com/stet-go/stet/stethttp"
 )
 
-// MCP says that a route is the endpoint of a Model Context Protocol server, by streamable
-// HTTP: calls of its tools are protected, and all else passes.
+// MCP makes a route the endpoint of a Model Context Protocol server, by streamable HTTP. Calls
+// of its tools are protected; other messages pass.
 type MCP struct {
-	// KeyName is the member of a call's _meta that has the key. Default:
-	// "io.github.stet-go/idempotency-key".
-	KeyName string `yaml:"key_name"`
-	// Unprotected are tools whose calls pass, with a key or without: those that only read.
+	KeyName     string   `yaml:"key_name"`
 	Unprotected []string `yaml:"unprotected"`
 }
 
@@ -130,7 +127,7 @@ func (d *toolDoor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuseMessage(w, status, &mcpcall.Error{Code: mcpcall.CodeInvalidRequest, Text: "Not executed: " + text})
 		return
 	}
-	visitOf(r.Context()).hold(len(content)) // the middleware has a copy
+	stateOf(r.Context()).hold(len(content)) // the middleware has a copy
 	m, err := mcpcall.Read(content)
 	if err != nil {
 		e, _ := errors.AsType[*mcpcall.Error](err)
@@ -148,7 +145,7 @@ func (d *toolDoor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err == nil && mediaType == jsonType {
 		r.Header.Set("Content-Type", jsonType) // one form for all retries: its parameters mean nothing
 	}
-	t := &toolAnswer{w: w, d: d, id: m.ID, hold: visitOf(r.Context()).hold}
+	t := &toolAnswer{w: w, d: d, id: m.ID, hold: stateOf(r.Context()).hold}
 	d.protect.ServeHTTP(t, r)
 	t.end()
 }
@@ -290,7 +287,7 @@ func (t *toolWatch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		t.next.ServeHTTP(w, r)
 		return
 	}
-	a := &watched{ResponseWriter: w, id: m.ID, hold: visitOf(r.Context()).hold}
+	a := &watched{ResponseWriter: w, id: m.ID, hold: stateOf(r.Context()).hold}
 	t.next.ServeHTTP(a, r)
 	a.end()
 	switch {

@@ -28,7 +28,7 @@ func (l *Limits) patience(p *pace) time.Duration {
 }
 
 // Hijack implements http.Hijacker, for WebSocket.
-func (v *visit) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+func (v *requestState) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	c, rw, err := v.control.Hijack()
 	if err != nil {
 		return nil, nil, err
@@ -39,14 +39,14 @@ func (v *visit) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // switched is a client's connection after it has switched to another protocol.
 type switched struct {
 	net.Conn
-	visit *visit
+	state *requestState
 }
 
 // Write implements io.Writer. It takes the client to make progress.
 func (s *switched) Write(p []byte) (int, error) {
-	s.visit.deadline(s.SetWriteDeadline, &s.visit.writing)
+	s.state.deadline(s.SetWriteDeadline, &s.state.writing)
 	n, err := s.Conn.Write(p)
-	s.visit.done(s.SetWriteDeadline, &s.visit.writing, true, n)
+	s.state.done(s.SetWriteDeadline, &s.state.writing, true, n)
 	return n, err
 }
 

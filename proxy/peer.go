@@ -11,7 +11,7 @@ import (
 type peer struct {
 	memory
 	from   netip.Prefix
-	visits int // guarded by Proxy.mu
+	active int // requests; guarded by Proxy.mu
 }
 
 // peerOf is the peer of a request. Requests whose address is not known have one together.
@@ -34,8 +34,8 @@ func peerOf(r *http.Request, forwarded bool) netip.Prefix {
 	return network
 }
 
-// admitted reports whether there is room for the visit.
-func (v *visit) admitted(from netip.Prefix) bool {
+// admitted reports whether there is room for the request.
+func (v *requestState) admitted(from netip.Prefix) bool {
 	p := v.proxy
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -48,22 +48,22 @@ func (v *visit) admitted(from netip.Prefix) bool {
 		v.peer = nil
 		return false
 	}
-	is.visits++
+	is.active++
 	p.peers[from] = is
-	p.visits[v] = struct{}{}
+	p.active[v] = struct{}{}
 	return true
 }
 
-// left forgets the peer with its last visit. The caller holds Proxy.mu.
+// left forgets the peer with its last request. The caller holds Proxy.mu.
 func (p *peer) left(all map[netip.Prefix]*peer) {
-	if p.visits--; p.visits == 0 {
+	if p.active--; p.active == 0 {
 		delete(all, p.from)
 	}
 }
 
-// take takes bytes until the visit ends; it is false, and takes none, if that is too much
+// take takes bytes until the request ends; it is false, and takes none, if that is too much
 // for the peer, or in all.
-func (v *visit) take(n int64) bool {
+func (v *requestState) take(n int64) bool {
 	if !v.peer.take(n) {
 		return false
 	}
@@ -76,7 +76,7 @@ func (v *visit) take(n int64) bool {
 }
 
 // count counts bytes that are held, or with a negative n are not any more.
-func (v *visit) count(n int64) {
+func (v *requestState) count(n int64) {
 	v.proxy.memory.used.Add(n)
 	if v.peer != nil {
 		v.peer.used.Add(n)
@@ -84,7 +84,7 @@ func (v *visit) count(n int64) {
 }
 
 // refuseBusy answers a request for which there is no memory.
-func (v *visit) refuseBusy() {
+func (v *requestState) refuseBusy() {
 	p := v.proxy
 	n := p.busy.Add(1)
 	if p.sayBusy.due() {

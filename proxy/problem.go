@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"cmp"
+	"errors"
 	"net/http"
 	"time"
 
@@ -68,6 +69,30 @@ type manner struct {
 // manner is how the configuration has problems told.
 func (c *Config) manner() manner {
 	return manner{cmp.Or(c.ProblemBase, stethttp.DefaultProblemBase), cmp.Or(time.Duration(c.RetryAfter), time.Second)}
+}
+
+// checkProblems returns the errors of the fields that all routes share. If there are errors,
+// it also returns the configuration without those fields, so that no route reports them again.
+func (c *Config) checkProblems() (others *Config, err error) {
+	engine, err := bareEngine(stet.Policy{})
+	if err != nil {
+		return c, err
+	}
+	defer engine.Close()
+	shared := []stethttp.Options{{ReplayedHeader: c.ReplayedHeader}, {RetryAfter: time.Duration(c.RetryAfter)}, {ProblemBase: c.ProblemBase}}
+	var errs []error
+	for i, field := range []string{"replayed_header", "retry_after", "problem_base"} {
+		shared[i].Scope = stethttp.SingleTenant
+		if _, err := stethttp.New(engine, shared[i]); err != nil {
+			errs = append(errs, under(fieldOf(err, nil), field))
+		}
+	}
+	if errs == nil {
+		return c, nil
+	}
+	without := *c
+	without.ReplayedHeader, without.RetryAfter, without.ProblemBase = "", 0, ""
+	return &without, errors.Join(errs...)
 }
 
 func (m manner) refuse(w http.ResponseWriter, c *condition) {

@@ -92,8 +92,8 @@ type Proxy struct {
 	busy, runs  atomic.Int64 // requests that were refused, and that are with the service
 	sayBusy     seldom
 
-	mu     sync.Mutex // guards now, closed, visits and peers
-	visits map[*visit]struct{}
+	mu     sync.Mutex // guards now, closed, active and peers
+	active map[*requestState]struct{}
 	peers  map[netip.Prefix]*peer
 	now    *generation
 	closed bool
@@ -113,7 +113,7 @@ func New(store store.Store, c *Config, o Options) (*Proxy, error) {
 	if o.Audit == nil {
 		o.Audit = o.ErrorLog.Handler()
 	}
-	p := &Proxy{store: store, o: o, unprotected: unprotected{log: o.ErrorLog}, writes: writes{next: o.Observer}, emits: emits{log: o.ErrorLog}, visits: map[*visit]struct{}{}, peers: map[netip.Prefix]*peer{}}
+	p := &Proxy{store: store, o: o, unprotected: unprotected{log: o.ErrorLog}, writes: writes{next: o.Observer}, emits: emits{log: o.ErrorLog}, active: map[*requestState]struct{}{}, peers: map[netip.Prefix]*peer{}}
 	p.ending, p.ends = context.WithCancel(context.Background())
 	g, err := p.build(c)
 	if err != nil {
@@ -216,7 +216,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer g.requests.Done()
-	v, r := p.newVisit(w, r, g.manner)
+	v, r := p.newRequestState(w, r, g.manner)
 	defer v.leave()
 	if v.admitted(peerOf(r, g.config.Forwarded)) {
 		g.serve(v, r)
@@ -233,7 +233,7 @@ func (p *Proxy) Drain() {
 	p.draining.Store(true)
 	p.ends()
 	p.mu.Lock()
-	all := slices.Collect(maps.Keys(p.visits))
+	all := slices.Collect(maps.Keys(p.active))
 	p.now.background.stop()
 	for _, a := range p.now.waits {
 		a.Close()
@@ -264,7 +264,7 @@ type generation struct {
 	routing     *routing
 	pages       []*statusPage
 	waits       []*stethttp.Async // of requests that wait for what was accepted
-	guarded     *guarded
+	reserved    *reservedHeaders
 	passing     http.Handler
 	unprotected *unprotected // what passed although it has a key
 	operators   http.Handler
@@ -288,7 +288,7 @@ func (g *generation) close() error {
 	return err
 }
 
-func (g *generation) serve(w *visit, r *http.Request) {
+func (g *generation) serve(w *requestState, r *http.Request) {
 	if r.Method == http.MethodConnect {
 		http.Error(w, "CONNECT is for proxies of another kind", http.StatusMethodNotAllowed)
 		return
@@ -301,7 +301,7 @@ func (g *generation) serve(w *visit, r *http.Request) {
 		w.manner.refuse(w, &targetInvalid)
 		return
 	}
-	if problem := g.guarded.wrong(r.Header); problem != nil {
+	if problem := g.reserved.wrong(r.Header); problem != nil {
 		w.manner.refuse(w, problem)
 		return
 	}
@@ -309,12 +309,12 @@ func (g *generation) serve(w *visit, r *http.Request) {
 		g.pages[i].ServeHTTP(w, r)
 		return
 	}
-	rt, passed, problem := g.routing.find(r, g.guarded.keyed(r.Header))
+	rt, passed, problem := g.routing.find(r, g.reserved.keyed(r.Header))
 	switch {
 	case problem != nil:
 		w.manner.refuse(w, problem)
 	case rt != nil:
-		if len(g.config.Routes) == 0 && !g.guarded.keyed(r.Header) {
+		if len(g.config.Routes) == 0 && !g.reserved.keyed(r.Header) {
 			g.unprotected.keyless(r.Method)
 		}
 		rt.handler.ServeHTTP(w, r)
@@ -333,7 +333,7 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 	if err := c.settleable(p.store); err != nil {
 		return nil, err
 	}
-	g := &generation{config: c, manner: c.manner(), upstream: checked.upstream, routing: newRouting(c.Unrouted), guarded: newGuarded(), unprotected: &p.unprotected, elsewhere: newTransport(Upstream{})}
+	g := &generation{config: c, manner: c.manner(), upstream: checked.upstream, routing: newRouting(c.Unrouted), reserved: newReservedHeaders(), unprotected: &p.unprotected, elsewhere: newTransport(Upstream{})}
 	if g.transport, err = toService(c.Upstream); err != nil {
 		return nil, c.place(err, "upstream")
 	}
@@ -358,7 +358,7 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 	if err := g.reconciles(verifiers, p.o); err != nil {
 		return nil, errors.Join(err, g.close())
 	}
-	f := newForwarder(c, checked.upstream, g.guarded, g.transport, p.o)
+	f := newForwarder(c, checked.upstream, g.reserved, g.transport, p.o)
 	f.budget = newBudget(c.NewRecords, p.o.ErrorLog)
 	f.emits, f.targets = &p.emits, g.targets
 	g.passing = f.handler(nil)
@@ -367,7 +367,7 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 			return nil, errors.Join(err, g.close())
 		}
 	}
-	p.watchStrays(g)
+	p.watchUnhandledWork(g)
 	if err := p.consumes(g, checked, f); err != nil {
 		return nil, errors.Join(err, g.close())
 	}

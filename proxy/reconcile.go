@@ -17,17 +17,13 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Reconcile says how dead runs are looked for whose outcome is unknown, so that their
-// Verify is asked without a retry: see package reconcile. Routes without Verify are left
-// alone, and so are operations of which nothing is kept that the service finds them by.
+// Reconcile calls the Verify of operations whose outcome is unknown, without a retry of the
+// client: see package reconcile.
 type Reconcile struct {
-	Every       Duration `yaml:"every"`       // between two passes. Default reconcile.DefaultEvery
-	Rate        int      `yaml:"rate"`        // questions in a second. Default reconcile.DefaultRate
-	Concurrency int      `yaml:"concurrency"` // questions at a time. Default reconcile.DefaultConcurrency
-	// OlderThan leaves out what was begun less than this ago. Default: nothing.
-	OlderThan Duration `yaml:"older_than"`
-	// AcceptedFor is how long an accepted operation may wait for a worker, where stale is
-	// "fail". Then it fails, and does not run. Default: without limit.
+	Every       Duration `yaml:"every"`
+	Rate        int      `yaml:"rate"`
+	Concurrency int      `yaml:"concurrency"`
+	OlderThan   Duration `yaml:"older_than"`
 	AcceptedFor Duration `yaml:"accepted_for"`
 }
 

@@ -26,41 +26,23 @@ const (
 // relayDrain bounds what is still sent when the process ends.
 const relayDrain = 5 * time.Second
 
-// Relaying says where messages go that services emit (HeaderEmit, or stet_emit of SQL). They
-// are sent after the outcome is stored, at least once, each time with the same ID, until
-// the target has confirmed them.
+// Relaying sends the messages that services emit (HeaderEmit, or stet_emit of SQL): after the
+// outcome is stored, at least once, always with the same ID, until the target confirms them.
 type Relaying struct {
-	// Targets are asked in this order; a message goes to the first that takes its
-	// destination. At most 100.
 	Targets []Target `yaml:"targets"`
-	// Retry is when a message is sent again that was not confirmed, as often as it takes.
-	// Default DefaultRelayRetry.
-	Retry Duration `yaml:"retry"`
-	// Source is the attribute source of messages that are sent as CloudEvents. Default
-	// "stet".
-	Source string `yaml:"source"`
+	Retry   Duration `yaml:"retry"`
+	Source  string   `yaml:"source"`
 }
 
-// Target is a place to which messages are sent.
+// Target is a place that messages are sent to.
 type Target struct {
-	// To is the destinations that it takes: one, or a pattern, in which each * stands for
-	// any text. Default "*", which is every destination but RefusedDestination.
-	To string `yaml:"to"`
-	// By is where: a URL of amqp, amqps, nats, tls, kafka, kafkas, http or https, or sqs+ and
-	// the URL of a queue. The destination is a routing key, a subject or a topic there; to HTTP
-	// it goes along in a field, and a queue of SQS takes any.
-	By string `yaml:"by"`
-	// Exchange, of AMQP, is published to. Default: the default exchange, in which
-	// destinations are names of queues.
-	Exchange string `yaml:"exchange"`
-	// Credentials, of NATS, is a file of them. Default: none.
-	Credentials string `yaml:"credentials"`
-	// Format, of HTTP, is "cloudevents" (binary mode), which is the default, or "plain".
-	Format string `yaml:"format" oneof:"cloudevents plain"`
-	// Headers, of HTTP, are set in each request: Authorization, for instance.
-	Headers map[string]string `yaml:"headers"`
-	// Timeout bounds one request of HTTP. Default DefaultSendTimeout.
-	Timeout Duration `yaml:"timeout"`
+	To          string            `yaml:"to"`
+	By          string            `yaml:"by"`
+	Exchange    string            `yaml:"exchange"`
+	Credentials string            `yaml:"credentials"`
+	Format      string            `yaml:"format" oneof:"cloudevents plain"`
+	Headers     map[string]string `yaml:"headers"`
+	Timeout     Duration          `yaml:"timeout"`
 }
 
 const (

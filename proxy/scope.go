@@ -21,33 +21,13 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// Scope says how to identify the caller of a request. A request without an identity is
-// refused.
+// Scope says how to identify the caller of a request, in one of Kind, Header, JWT and All. A
+// request without an identity is refused.
 type Scope struct {
-	// Kind is
-	//   - "authorization": the digest of the Authorization header, for API keys;
-	//     a JWT is refused without Config.TokenScope, because it is renewed often;
-	//   - "basic": the user of HTTP Basic authentication (RFC 7617) and the
-	//     digest of the Authorization header, because a replay is returned without
-	//     asking the service, which alone knows the password. A new password is
-	//     another scope; anyone who can read the store can try passwords;
-	//   - "mtls": of the client's verified certificate the URI names (which has a
-	//     SPIFFE ID), if there are none the DNS names, and if there are none the
-	//     subject; "mtls:uri", "mtls:dns" and "mtls:subject" take these alone;
-	//   - "host": the host that the request is for, in lower case, without the
-	//     ports 80 and 443. Only for services whose tenants have a host each;
-	//     otherwise a retry may well come by another name of the same service;
-	//   - "single-tenant": all keys are of one tenant;
-	//   - "" if Header, JWT or All is set.
-	Kind string `yaml:"-"`
-	// Header is a request header that a trusted gateway sets. A client that can reach
-	// the proxy directly can name any scope, and get its replays. A JWT is refused
-	// without Config.TokenScope.
-	Header string `yaml:"header"`
-	// JWT is a claim of a token.
-	JWT *JWT `yaml:"jwt"`
-	// All are scopes that together are one; in the file, a list.
-	All []Scope `yaml:"-"`
+	Kind   string  `yaml:"-"`
+	Header string  `yaml:"header"`
+	JWT    *JWT    `yaml:"jwt"`
+	All    []Scope `yaml:"-"`
 
 	tokens  bool // Config.TokenScope: a header's value can be a JWT
 	vouched bool // Config.Authorize verifies tokens
@@ -116,7 +96,7 @@ func (s *Scope) extractor(log *slog.Logger) (extractor, error) {
 		name := http.CanonicalHeaderKey(s.Header)
 		return func(r *http.Request) (string, error) { return s.value(r, name) }, nil
 	case len(s.All) > 0:
-		return s.together(log)
+		return s.combined(log)
 	case s.Kind == "single-tenant":
 		return stethttp.SingleTenant, nil
 	case s.Kind == "authorization":
@@ -137,7 +117,7 @@ func (s *Scope) extractor(log *slog.Logger) (extractor, error) {
 
 // together returns the extractor of scopes that are one: it finds nothing where one
 // of them does.
-func (s *Scope) together(log *slog.Logger) (extractor, error) {
+func (s *Scope) combined(log *slog.Logger) (extractor, error) {
 	var parts []extractor
 	for i, one := range s.All {
 		switch {

@@ -12,22 +12,14 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Store says where records are kept, and how. In the file it is a URL alone, or a
-// mapping. The zero value of each field stands for the default of the store's own
-// options. An option that the store does not have is refused.
+// Store says where records are stored. In the file it is a URL alone, or a mapping. The tag
+// "of" names the stores that have an option.
 type Store struct {
-	// URL is the path of an SQLite file, a URL of PostgreSQL (postgres://) or Redis
-	// (redis:// or rediss://), or "memory". Default DefaultStore.
-	URL string `yaml:"url"`
-	// Timeout bounds each call of the store: stet.Options.StoreTimeout.
-	Timeout Duration `yaml:"timeout"`
-	// SweepEvery is how often the store is cleaned up: stet.Options.SweepEvery.
-	SweepEvery Every `yaml:"sweep_every"`
-	// Cache is how many bytes of outcomes are kept in memory, in front of the store:
-	// cache.Options.MaxBytes. Default: none.
-	Cache Size `yaml:"cache"`
-	// CacheAge is cache.Options.MaxAge. Only with Cache.
-	CacheAge Duration `yaml:"cache_age"`
+	URL        string   `yaml:"url"`
+	Timeout    Duration `yaml:"timeout"`
+	SweepEvery Every    `yaml:"sweep_every"`
+	Cache      Size     `yaml:"cache"`
+	CacheAge   Duration `yaml:"cache_age"`
 
 	Schema         string `yaml:"schema" of:"postgres"`
 	Table          string `yaml:"table" of:"postgres"`
@@ -44,9 +36,9 @@ type Store struct {
 	ReplicaTimeout Duration `yaml:"replica_timeout" of:"redis"`
 	AllowEviction  bool     `yaml:"allow_eviction" of:"redis"`
 	CheckEvery     Every    `yaml:"check_every" of:"redis"`
-	CA             string   `yaml:"ca" of:"redis"`          // a PEM file; only with rediss://
-	Certificate    string   `yaml:"certificate" of:"redis"` // a PEM file, of this client
-	Key            string   `yaml:"key" of:"redis"`         // a PEM file
+	CA             string   `yaml:"ca" of:"redis"`
+	Certificate    string   `yaml:"certificate" of:"redis"`
+	Key            string   `yaml:"key" of:"redis"`
 
 	MaxRecords int `yaml:"max_records" of:"memory"`
 }

@@ -18,7 +18,7 @@ import (
 type sender interface {
 	// publish sends messages, in their order where the target keeps one, and notes those that
 	// were confirmed. It returns when ctx ends; what is confirmed after that is noted, too.
-	publish(ctx context.Context, messages []stet.Message, book *book) error
+	publish(ctx context.Context, messages []stet.Message, results *publishResults) error
 	// check refuses messages that the target never takes.
 	check(m stet.Message) error
 	close()
@@ -39,12 +39,12 @@ type targets struct {
 	told atomic.Int64 // lines since it was set to 0, written or not because others were
 
 	unrouted seldom
-	book     book
+	results  publishResults
 }
 
-// book has the IDs of messages that were confirmed, while others of their operations were
-// not, or before it was noted in the store.
-type book struct {
+// publishResults has the IDs of messages that a target has confirmed, until the store has
+// recorded that all messages of their operation were sent.
+type publishResults struct {
 	mu   sync.Mutex
 	sent map[string]time.Time
 }
@@ -58,7 +58,7 @@ const (
 
 // newTargets connects to nothing yet. r may be nil.
 func newTargets(r *Relaying, log *slog.Logger) (*targets, error) {
-	ts := &targets{log: log, book: book{sent: make(map[string]time.Time)}}
+	ts := &targets{log: log, results: publishResults{sent: make(map[string]time.Time)}}
 	if r == nil {
 		return ts, nil
 	}
@@ -114,7 +114,7 @@ func (ts *targets) publish(ctx context.Context, messages []stet.Message) error {
 			if ts.unrouted.due() {
 				ts.log.Error("proxy: messages wait for a destination that no target of relay takes; add one to the configuration, and they are sent", slog.String("to", fmt.Sprintf("%.100q", m.To)))
 			}
-		case ts.book.has(m.ID):
+		case ts.results.has(m.ID):
 		case by[s] == nil:
 			order = append(order, s)
 			fallthrough
@@ -130,14 +130,14 @@ func (ts *targets) publish(ctx context.Context, messages []stet.Message) error {
 	wg.Wait()
 	err := errors.Join(append(errs, failed...)...)
 	if err == nil {
-		ts.book.forget(messages)
+		ts.results.forget(messages)
 	}
 	return err
 }
 
 // to sends messages to one target.
 func (ts *targets) to(ctx context.Context, s *sending, messages []stet.Message) error {
-	err := s.publish(ctx, messages, &ts.book)
+	err := s.publish(ctx, messages, &ts.results)
 	if err != nil && context.Cause(ctx) == context.Canceled { //nolint:errorlint // the process ends
 		return err
 	}
@@ -155,14 +155,14 @@ func (ts *targets) to(ctx context.Context, s *sending, messages []stet.Message) 
 	return nil
 }
 
-func (b *book) has(id string) bool {
+func (b *publishResults) has(id string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	at, ok := b.sent[id]
 	return ok && time.Since(at) < sentFor
 }
 
-func (b *book) note(id string) {
+func (b *publishResults) note(id string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.sent) >= maxSent {
@@ -171,7 +171,7 @@ func (b *book) note(id string) {
 	b.sent[id] = time.Now()
 }
 
-func (b *book) forget(messages []stet.Message) {
+func (b *publishResults) forget(messages []stet.Message) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, m := range messages {

@@ -74,9 +74,9 @@ func (u *Upstream) secured() bool {
 
 // trip is what is known of one request on its way to the service.
 type trip struct {
-	route  *route      // nil on routes that are not protected
-	own    http.Header // fields that the proxy adds
-	errand bool        // no caller waits: it is told when the service cannot be reached
+	route *route      // nil on routes that are not protected
+	own   http.Header // fields that the proxy adds
+	job   bool        // no caller waits for the response
 
 	unreached bool   // nothing was sent
 	why       string // that is so

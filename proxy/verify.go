@@ -76,7 +76,7 @@ func (v *verifier) verify(ctx context.Context, st stet.Status) (stet.Verdict, er
 		v.troubled("a question about an outcome that is unknown was not answered")
 	}
 	if err != nil {
-		return stet.CannotKnow(), fmt.Errorf("%w: %s", errUnanswered, said(err))
+		return stet.CannotKnow(), fmt.Errorf("%w: %s", errUnanswered, logError(err))
 	}
 	defer res.Body.Close()
 	switch {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// visit is one request, as it came from the client, and the way back to it.
-type visit struct {
+// requestState is a request of a client, and the http.ResponseWriter of its response.
+type requestState struct {
 	w        http.ResponseWriter
 	control  *http.ResponseController
 	proxy    *Proxy
@@ -42,23 +42,23 @@ type visit struct {
 	taken    pace      // the response
 }
 
-type visitKey struct{}
+type stateKey struct{}
 
-func visitOf(ctx context.Context) *visit {
-	v, _ := ctx.Value(visitKey{}).(*visit)
+func stateOf(ctx context.Context) *requestState {
+	v, _ := ctx.Value(stateKey{}).(*requestState)
 	return v
 }
 
-// newVisit returns the visit, which is the request's http.ResponseWriter, and the
-// request that knows it.
-func (p *Proxy) newVisit(w http.ResponseWriter, r *http.Request, told manner) (*visit, *http.Request) {
-	v := &visit{w: w, control: http.NewResponseController(w), proxy: p, manner: told, http2: r.ProtoMajor == 2, old: !r.ProtoAtLeast(1, 1), last: doubtful(r)}
+// newRequestState returns the state of a request, and the request with that state in its
+// context.
+func (p *Proxy) newRequestState(w http.ResponseWriter, r *http.Request, told manner) (*requestState, *http.Request) {
+	v := &requestState{w: w, control: http.NewResponseController(w), proxy: p, manner: told, http2: r.ProtoMajor == 2, old: !r.ProtoAtLeast(1, 1), last: doubtful(r)}
 	if len(r.Trailer) > 0 {
 		v.declared = maps.Clone(r.Trailer) // more may be in it once the content was read
 	}
-	r = r.WithContext(context.WithValue(r.Context(), visitKey{}, v))
+	r = r.WithContext(context.WithValue(r.Context(), stateKey{}, v))
 	if r.Body != nil && r.Body != http.NoBody {
-		v.content = &upload{ReadCloser: r.Body, visit: v}
+		v.content = &upload{ReadCloser: r.Body, state: v}
 		r.Body = v.content
 		if !v.http2 { // also for what the server reads on its own, to find the next request
 			v.deadline(v.control.SetReadDeadline, nil)
@@ -78,7 +78,7 @@ func doubtful(r *http.Request) bool {
 
 // deadline sets a deadline of the connection as it is now. doing, if not nil, is
 // true from now on.
-func (v *visit) deadline(set func(time.Time) error, doing *bool) {
+func (v *requestState) deadline(set func(time.Time) error, doing *bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if doing != nil {
@@ -101,7 +101,7 @@ func (v *visit) deadline(set func(time.Time) error, doing *bool) {
 	}
 }
 
-func (v *visit) limit(doing *bool) time.Time {
+func (v *requestState) limit(doing *bool) time.Time {
 	if doing == &v.writing {
 		return v.until
 	}
@@ -109,7 +109,7 @@ func (v *visit) limit(doing *bool) time.Time {
 }
 
 // pace is the one of what the client does.
-func (v *visit) pace(doing *bool) *pace {
+func (v *requestState) pace(doing *bool) *pace {
 	if doing == &v.writing {
 		return &v.taken
 	}
@@ -118,7 +118,7 @@ func (v *visit) pace(doing *bool) *pace {
 
 // done counts n bytes, and takes a deadline back if forget says so, or HTTP/2, where it
 // counts also while nothing is read or written.
-func (v *visit) done(set func(time.Time) error, doing *bool, forget bool, n int) {
+func (v *requestState) done(set func(time.Time) error, doing *bool, forget bool, n int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	*doing = false
@@ -131,7 +131,7 @@ func (v *visit) done(set func(time.Time) error, doing *bool, forget bool, n int)
 }
 
 // hurry has what the client does at the moment end soon.
-func (v *visit) hurry() {
+func (v *requestState) hurry() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	at := time.Now().Add(drainStall)
@@ -144,14 +144,14 @@ func (v *visit) hurry() {
 }
 
 // writeUntil bounds writes to the client; zero: no more.
-func (v *visit) writeUntil(at time.Time) {
+func (v *requestState) writeUntil(at time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.until = at
 }
 
 // protect is called before the content of a protected request is read: it is kept.
-func (v *visit) protect() {
+func (v *requestState) protect() {
 	if v.content == nil {
 		return
 	}
@@ -164,25 +164,25 @@ func (v *visit) protect() {
 // protecting is the handler of a route.
 func protecting(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		visitOf(r.Context()).protect()
+		stateOf(r.Context()).protect()
 		next.ServeHTTP(w, r)
 	})
 }
 
-// hold counts bytes that the proxy holds until the visit ends.
-func (v *visit) hold(n int) {
+// hold counts bytes that the proxy holds until the request ends.
+func (v *requestState) hold(n int) {
 	v.held.Add(int64(n))
 	v.count(int64(n))
 }
 
 // Unwrap is for http.ResponseController.
-func (v *visit) Unwrap() http.ResponseWriter { return v.w }
+func (v *requestState) Unwrap() http.ResponseWriter { return v.w }
 
 // Header implements http.ResponseWriter.
-func (v *visit) Header() http.Header { return v.w.Header() }
+func (v *requestState) Header() http.Header { return v.w.Header() }
 
 // WriteHeader implements http.ResponseWriter.
-func (v *visit) WriteHeader(status int) {
+func (v *requestState) WriteHeader(status int) {
 	switch {
 	case v.deaf, status < 200 && v.old:
 		return
@@ -203,7 +203,7 @@ func (v *visit) WriteHeader(status int) {
 }
 
 // Write implements http.ResponseWriter. It takes the client to make progress.
-func (v *visit) Write(p []byte) (n int, err error) {
+func (v *requestState) Write(p []byte) (n int, err error) {
 	v.begin()
 	if v.deaf {
 		return len(p), nil
@@ -229,7 +229,7 @@ func (v *visit) Write(p []byte) (n int, err error) {
 }
 
 // FlushError is for http.ResponseController.
-func (v *visit) FlushError() error {
+func (v *requestState) FlushError() error {
 	v.begin()
 	if v.deaf || v.broken != nil {
 		return v.broken
@@ -243,7 +243,7 @@ func (v *visit) FlushError() error {
 	return err
 }
 
-func (v *visit) begin() {
+func (v *requestState) begin() {
 	if !v.begun {
 		v.WriteHeader(http.StatusOK)
 	}
@@ -251,7 +251,7 @@ func (v *visit) begin() {
 
 // end is called when the handler has returned. If that has not begun a response,
 // the server will; what is left in its buffers it sends, too.
-func (v *visit) end() {
+func (v *requestState) end() {
 	if v.broken != nil {
 		panic(http.ErrAbortHandler) // the end of the response would say that all of it was sent
 	}
@@ -262,12 +262,12 @@ func (v *visit) end() {
 }
 
 // leave is called at the very end.
-func (v *visit) leave() {
+func (v *requestState) leave() {
 	v.mu.Lock()
 	v.over = true
 	v.mu.Unlock()
 	v.proxy.mu.Lock()
-	delete(v.proxy.visits, v)
+	delete(v.proxy.active, v)
 	v.count(-v.held.Load())
 	if v.peer != nil {
 		v.peer.left(v.proxy.peers)
@@ -281,7 +281,7 @@ var errBusy = errors.New("proxy: the memory limit is reached")
 // upload is a request's content on its way in.
 type upload struct {
 	io.ReadCloser
-	visit *visit
+	state *requestState
 	kept  bool // it is counted, as it is kept
 	ended bool
 }
@@ -294,7 +294,7 @@ func (u *upload) Read(p []byte) (int, error) {
 	if u.ended {
 		return 0, io.EOF
 	}
-	v := u.visit
+	v := u.state
 	v.deadline(v.control.SetReadDeadline, &v.reading)
 	n, err := u.ReadCloser.Read(p)
 	u.ended = err == io.EOF //nolint:errorlint // a wrapped one is no end

@@ -22,27 +22,27 @@ import (
 // consumer hands the messages of a Consume to the service.
 type consumer struct {
 	*Consume
-	engine   *stet.Engine
-	delivery *delivery
-	gate     *gate
-	target   string // that is requested
-	host     string
-	log      *slog.Logger
-	counts   *messages
+	engine       *stet.Engine
+	delivery     *delivery
+	availability *availability
+	target       string // that is requested
+	host         string
+	log          *slog.Logger
+	counts       *messages
 }
 
 // newConsumer makes the consumer of a Consume, which receives nothing yet.
-func (p *Proxy) newConsumer(g *generation, m *Consume, cr *checkedRoute, gate *gate, f *forwarder) (*consumer, error) {
+func (p *Proxy) newConsumer(g *generation, m *Consume, cr *checkedRoute, availability *availability, f *forwarder) (*consumer, error) {
 	rt := g.newRoute(cr)
 	middleware, err := stethttp.New(g.engine, cr.options)
 	if err != nil {
 		return nil, err
 	}
 	log := p.o.ErrorLog.With(slog.String("consume", m.Name))
-	gate.log = log
+	availability.log = log
 	d := newDelivery(p, g, f, rt, middleware)
 	return &consumer{
-		Consume: m, engine: g.engine, delivery: d, gate: gate, log: log, counts: &p.messages,
+		Consume: m, engine: g.engine, delivery: d, availability: availability, log: log, counts: &p.messages,
 		target: strings.TrimSuffix(g.upstream.EscapedPath(), "/") + m.Post, host: g.upstream.Host,
 	}, nil
 }
@@ -51,7 +51,7 @@ func (p *Proxy) newConsumer(g *generation, m *Consume, cr *checkedRoute, gate *g
 func (c *consumer) part() part { return part{"consume " + c.Name, c.run} }
 
 func (c *consumer) run(ctx context.Context) error {
-	defer c.counts.consumes(c.Name, c.gate)()
+	defer c.counts.consumes(c.Name, c.availability)()
 	c.log.Info("proxy: messages are received", slog.String("from", redact(c.From)), slog.String("post", c.Post))
 	first, longest := c.backoff()
 	return c.source().Run(ctx, intake.Options{
@@ -59,7 +59,7 @@ func (c *consumer) run(ctx context.Context) error {
 		MaxBody: int64(cmp.Or(c.MaxBody, defaultMaxBody)), Concurrency: cmp.Or(c.Concurrency, stetmsg.DefaultConcurrency),
 		MaxAttempts: cmp.Or(c.MaxAttempts, stetmsg.DefaultMaxAttempts),
 		Backoff:     func(n int) time.Duration { return timer.Backoff(n, first, longest) },
-		Await:       c.gate.await, Observe: c.observe, Log: c.log, Handle: c.handle,
+		Await:       c.availability.await, Observe: c.observe, Log: c.log, Handle: c.handle,
 	})
 }
 
@@ -71,7 +71,7 @@ func (c *consumer) handle(ctx context.Context, run *stet.Lease, m intake.Message
 	if c.delivery.route.Settles == settlesService {
 		own[HeaderClaim] = []string{run.Claim.String()}
 	}
-	e := &errand{Method: http.MethodPost, Target: c.target, Host: c.host, Header: m.Header, Body: m.Body}
+	e := &job{Method: http.MethodPost, Target: c.target, Host: c.host, Header: m.Header, Body: m.Body}
 	out, err := c.delivery.send(ctx, e, own, false)
 	u, again := errors.AsType[*undone](err)
 	if !again {
@@ -80,12 +80,12 @@ func (c *consumer) handle(ctx context.Context, run *stet.Lease, m intake.Message
 	}
 	switch {
 	case u.uncounted:
-		c.gate.lost(u.why, 0)
+		c.availability.lost(u.why, 0)
 	case out.Status == http.StatusTooManyRequests, out.Status == http.StatusServiceUnavailable: // all messages, not this one
-		c.gate.lost(u.why, u.after)
+		c.availability.lost(u.why, u.after)
 		u.uncounted = true
 	default:
-		c.gate.found()
+		c.availability.found()
 	}
 	return out, stetmsg.Again(err, u.again)
 }
@@ -95,11 +95,11 @@ func (c *consumer) handle(ctx context.Context, run *stet.Lease, m intake.Message
 func (c *consumer) heed(out stet.Outcome, err error) {
 	switch {
 	case err != nil:
-		c.gate.lost(err.Error(), 0)
+		c.availability.lost(err.Error(), 0)
 	case gateway(out.Status):
-		c.gate.lost("it has answered "+strconv.Itoa(out.Status), 0)
+		c.availability.lost("it has answered "+strconv.Itoa(out.Status), 0)
 	default:
-		c.gate.found()
+		c.availability.found()
 	}
 }
 
@@ -119,9 +119,9 @@ type MessageCount struct {
 
 // messages counts what was decided about messages.
 type messages struct {
-	mu     sync.Mutex
-	counts map[MessageCount]*atomic.Uint64 // by what has no Count
-	gates  map[string]*gate
+	mu             sync.Mutex
+	counts         map[MessageCount]*atomic.Uint64 // by what has no Count
+	availabilities map[string]*availability
 }
 
 func (m *messages) add(name string, d stetmsg.Decision) {
@@ -140,18 +140,18 @@ func (m *messages) add(name string, d stetmsg.Decision) {
 }
 
 // consumes notes down that a consumer is at work, until it has ended.
-func (m *messages) consumes(name string, g *gate) (ended func()) {
+func (m *messages) consumes(name string, g *availability) (ended func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.gates == nil {
-		m.gates = map[string]*gate{}
+	if m.availabilities == nil {
+		m.availabilities = map[string]*availability{}
 	}
-	m.gates[name] = g
+	m.availabilities[name] = g
 	return func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.gates[name] == g { // and not that of a newer configuration
-			delete(m.gates, name)
+		if m.availabilities[name] == g { // and not that of a newer configuration
+			delete(m.availabilities, name)
 		}
 	}
 }
@@ -166,7 +166,7 @@ func (p *Proxy) Messages() (counts []MessageCount, paused map[string]bool) {
 		counts = append(counts, key)
 	}
 	paused = map[string]bool{}
-	for name, g := range p.messages.gates {
+	for name, g := range p.messages.availabilities {
 		paused[name] = g.paused()
 	}
 	return counts, paused
@@ -179,7 +179,7 @@ func (p *Proxy) consumes(g *generation, checked *checked, f *forwarder) error {
 		return nil
 	}
 	for i := range checked.consume {
-		c, err := p.newConsumer(g, &g.config.Consume[i], &checked.consume[i], checked.gates[i], f)
+		c, err := p.newConsumer(g, &g.config.Consume[i], &checked.consume[i], checked.availabilities[i], f)
 		if err != nil {
 			return g.config.place(err, "consume", i)
 		}

@@ -31,18 +31,19 @@ const (
 	maxReplicaTimeout   = 10 * time.Second
 )
 
-// checkTogether returns what cannot work together, each by the field that is to be changed.
-func (c *Config) checkTogether() error {
+// crossCheck returns the errors of fields that contradict each other, each with the field to
+// change.
+func (c *Config) crossCheck() error {
 	cs := &conflicts{}
-	c.storeTogether(cs)
-	engine, err := stet.New(nowhere{}, stet.Options{SweepEvery: -1})
+	c.crossCheckStore(cs)
+	engine, err := bareEngine(stet.Policy{})
 	if err != nil {
 		return err
 	}
 	defer engine.Close()
 	usual, _ := engine.Policy("")
 	for i, r := range c.Routes {
-		c.routeTogether(cs, &r, i, usual)
+		c.crossCheckRoute(cs, &r, i, usual)
 	}
 	cs.when(c.Unrouted != "" && len(c.Routes) == 0, "without routes every path is protected; write routes, or leave it out", "unrouted")
 	cs.when(c.Worker == workerElsewhere && c.Store.Kind() == kindMemory, "the store is memory, which no other process sees", "worker")
@@ -78,8 +79,8 @@ func (c *Config) DrainTime() time.Duration {
 	return cmp.Or(time.Duration(c.Drain), max(DefaultDrain, d))
 }
 
-// storeTogether looks at times of the store.
-func (c *Config) storeTogether(cs *conflicts) {
+// crossCheckStore checks the times of the store.
+func (c *Config) crossCheckStore(cs *conflicts) {
 	s := &c.Store
 	timeout := cmp.Or(time.Duration(s.Timeout), defaultStoreTimeout)
 	cs.when(time.Duration(s.ReplicaTimeout) > maxReplicaTimeout, fmt.Sprintf("%v; at most %v", time.Duration(s.ReplicaTimeout), maxReplicaTimeout), "store", "replica_timeout")
@@ -87,8 +88,8 @@ func (c *Config) storeTogether(cs *conflicts) {
 	cs.when(time.Duration(s.BusyTimeout) > timeout, fmt.Sprintf("%v is longer than store.timeout, %v, which ends the call before", time.Duration(s.BusyTimeout), timeout), "store", "busy_timeout")
 }
 
-// routeTogether looks at one route.
-func (c *Config) routeTogether(cs *conflicts, r *Route, i int, usual stet.Policy) {
+// crossCheckRoute checks one route.
+func (c *Config) crossCheckRoute(cs *conflicts, r *Route, i int, usual stet.Policy) {
 	at := func(field ...any) []any { return append([]any{"routes", i}, field...) }
 	lease, timeout := cmp.Or(time.Duration(r.Lease), usual.Lease), cmp.Or(time.Duration(r.Timeout), usual.RunTimeout)
 	if r.Pass {
