@@ -32,12 +32,9 @@ type AdminToken struct {
 
 // check returns the tokens, of which there may be none.
 func (a Admin) check() (tokens []dashboard.Token, err error) {
-	bad := func(err error, path ...any) ([]dashboard.Token, error) {
-		return nil, &misplaced{append([]any{"admin"}, path...), err}
-	}
 	secret, field, err := readToken(a.Token, a.TokenFile)
 	if err != nil {
-		return bad(err, field)
+		return nil, under(err, field)
 	}
 	if secret != "" {
 		tokens = append(tokens, dashboard.Token{Name: dashboard.DefaultTokenName, Secret: secret, Change: true})
@@ -48,21 +45,16 @@ func (a Admin) check() (tokens []dashboard.Token, err error) {
 			err = fmt.Errorf("required: the token of %q, or token_file", t.Name)
 		}
 		if err != nil {
-			return bad(err, "tokens", i, field)
-		}
-		switch t.May {
-		case "", "look", "change":
-		default:
-			return bad(fmt.Errorf("%q is neither look nor change", t.May), "tokens", i, "may")
+			return nil, under(err, "tokens", i, field)
 		}
 		tokens = append(tokens, dashboard.Token{Name: t.Name, Secret: secret, Change: t.May == "change"})
 		if err := dashboard.CheckTokens(tokens); err != nil {
-			return bad(err, "tokens", i)
+			return nil, under(err, "tokens", i)
 		}
 	}
 	if a.TLS != nil {
 		if _, err := a.TLS.Config(); err != nil {
-			return nil, under(err, "admin", "tls")
+			return nil, under(err, "tls")
 		}
 	}
 	listen := cmp.Or(a.Listen, DefaultAdmin)
@@ -71,10 +63,10 @@ func (a Admin) check() (tokens []dashboard.Token, err error) {
 	}
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {
-		return bad(fmt.Errorf(`%q is no address: host:port, or "off"`, listen), "listen")
+		return nil, under(fmt.Errorf(`%q is no address: host:port, or "off"`, listen), "listen")
 	}
 	if len(tokens) == 0 && !admin.LoopbackName(host) {
-		return bad(fmt.Errorf("required, because %s can be reached from other hosts; write ${STET_ADMIN_TOKEN}, say, and set that", listen), "token")
+		return nil, under(fmt.Errorf("required, because %s can be reached from other hosts; write ${STET_ADMIN_TOKEN}, say, and set that", listen), "token")
 	}
 	return tokens, nil
 }

@@ -29,7 +29,7 @@ const DefaultStatus = "/operations/"
 type Async struct {
 	Status           string   `yaml:"status"`
 	NoCancel         bool     `yaml:"no_cancel"`
-	Running          string   `yaml:"running"`
+	Running          string   `yaml:"running" oneof:"accepted conflict"`
 	RepeatAcceptance bool     `yaml:"repeat_acceptance"`
 	RetryAfter       Duration `yaml:"retry_after"`
 	Wait             Duration `yaml:"wait"`
@@ -44,9 +44,7 @@ type Async struct {
 
 // What Config.Worker and Async.Running can say.
 const (
-	workerInside    = "inside"
 	workerElsewhere = "elsewhere"
-	runningAccepted = "accepted"
 	runningConflict = "conflict"
 )
 
@@ -63,14 +61,10 @@ func (a *Async) options() stethttp.AsyncOptions {
 
 // check finds out what is wrong.
 func (a *Async) check(r *Route) error {
-	bad := func(field, format string, args ...any) error {
-		return &misplaced{[]any{"async", field}, fmt.Errorf(format, args...)}
-	}
+	bad := func(field, format string, args ...any) error { return under(at(field, format, args...), "async") }
 	switch {
 	case !strings.HasPrefix(a.status(), "/") || !strings.HasSuffix(a.status(), "/") || !plainPath(a.status()):
 		return bad("status", "%q is no path that begins and ends with a slash and needs no encoding", a.Status)
-	case !slices.Contains([]string{"", runningAccepted, runningConflict}, a.Running):
-		return bad("running", "%q is neither %s nor %s", a.Running, runningAccepted, runningConflict)
 	case a.RepeatAcceptance && a.Running == runningConflict:
 		return bad("repeat_acceptance", "it contradicts running: conflict; a retry gets the 202 again, or it does not")
 	case a.Wait < 0 || time.Duration(a.Wait) > store.MaxWait:
@@ -80,10 +74,6 @@ func (a *Async) check(r *Route) error {
 	case slices.ContainsFunc(a.Headers, unkeepable):
 		name := a.Headers[slices.IndexFunc(a.Headers, unkeepable)]
 		return bad("headers", "%q is no name of a field that can be kept: the host and what says how long the content is are sent in any case, fields of the connection and Stet- ones are not", name)
-	case a.Concurrency < 0:
-		return bad("concurrency", "%d is negative", a.Concurrency)
-	case a.MaxAttempts < 0:
-		return bad("max_attempts", "%d is negative; leave it out for %d", a.MaxAttempts, stetwork.DefaultMaxAttempts)
 	case a.MinBackoff < 0 || a.maxBackoff() < a.minBackoff() || a.maxBackoff() > store.MaxDelay:
 		return bad("max_backoff", "from %v to %v is no range of waits of at most %v", a.minBackoff(), a.maxBackoff(), store.MaxDelay)
 	case r.Pass:

@@ -2,8 +2,6 @@ package proxy
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"reflect"
@@ -100,12 +98,6 @@ func (g *generation) page(path string) *statusPage {
 
 // checkPages finds out which routes cannot share a status page.
 func (c *Config) checkPages(bad func(error, ...any)) {
-	if c.Worker != "" && c.Worker != workerInside && c.Worker != workerElsewhere {
-		bad(fmt.Errorf("%q is neither %s nor %s", c.Worker, workerInside, workerElsewhere), "worker")
-	}
-	if c.Store.Kind() == kindMemory && c.Worker == workerElsewhere {
-		bad(errors.New("no other process can reach a store in memory"), "worker")
-	}
 	first := map[string]*Route{}
 	for i, r := range c.Routes {
 		if r.Async == nil {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -76,8 +77,9 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 	var err error
 	done.upstream, err = c.Upstream.check()
 	bad(err, "upstream")
+	bad(checkFields(reflect.ValueOf(c)))
 	bad(c.checkListeners())
-	bad(c.Limits.check())
+	bad(c.Limits.check(), "limits")
 	bad(c.Store.check(), "store")
 	if len(c.Namespace) > store.MaxScope {
 		bad(fmt.Errorf("%d bytes; at most %d", len(c.Namespace), store.MaxScope), "namespace")
@@ -94,7 +96,7 @@ func (c *Config) check(logger *slog.Logger) (*checked, error) {
 	if c.NewRecords != nil {
 		bad(c.NewRecords.check(), "new_records")
 	}
-	bad(c.Relay.check())
+	bad(c.Relay.check(), "relay")
 	rest, err := c.checkProblems()
 	bad(err)
 	bad(rest.checkUnrouted(done, logger))
@@ -142,14 +144,10 @@ func (u *Upstream) check() (*url.URL, error) {
 		return nil, at("url", "%q is no URL of http or https", redact(u.URL))
 	case parsed.User != nil || parsed.RawQuery != "" || parsed.Fragment != "":
 		return nil, at("url", "it may have neither user, query nor fragment")
-	case !slices.Contains([]string{"", "http1", "h2c"}, u.Protocol):
-		return nil, at("protocol", "%q is neither http1 nor h2c", u.Protocol)
 	case u.Protocol == "h2c" && parsed.Scheme == "https":
 		return nil, at("protocol", "h2c is HTTP/2 without TLS; leave it out for https, where HTTP/2 is negotiated")
 	case parsed.Scheme != "https" && u.secured():
 		return nil, at(cmp.Or(named1(u.CA, "ca"), named1(u.Certificate, "certificate"), named1(u.Key, "key"), "server_name"), "only with https, and url is one of http")
-	case u.MaxIdle < 0:
-		return nil, at("max_idle", "%d is negative", u.MaxIdle)
 	}
 	if _, err := toService(*u); err != nil {
 		return nil, err
@@ -176,7 +174,7 @@ func (c *Config) checkListeners() error {
 	}
 	tokens, err := c.Admin.check()
 	if err != nil {
-		return err
+		return under(err, "admin")
 	}
 	c.tokens = tokens
 	return nil
@@ -187,10 +185,7 @@ func (c *Config) checkRoute(r Route, logger *slog.Logger) (cr checkedRoute, err 
 	if err := r.asMCP(); err != nil {
 		return cr, err
 	}
-	cr = checkedRoute{Route: r}
-	if cr.policy, err = r.policy(); err != nil {
-		return cr, err
-	}
+	cr = checkedRoute{Route: r, policy: r.policy()}
 	if err = c.keeping(&r, &cr.policy); err != nil {
 		return cr, err
 	}
@@ -205,8 +200,8 @@ func (c *Config) checkRoute(r Route, logger *slog.Logger) (cr checkedRoute, err 
 	}
 	defer engine.Close()
 	if policy, _ := engine.Policy(""); r.Verify != nil && r.Verify.After.Duration > policy.Lease {
-		return cr, &misplaced{[]any{"verify", "after"}, fmt.Errorf("%v is longer than the lease, %v, and nothing would hold it if the proxy died; write lease: %[1]v, too",
-			r.Verify.After.Duration, policy.Lease)}
+		return cr, under(at("after", "%v is longer than the lease, %v, and nothing would hold it if the proxy died; write lease: %[1]v, too",
+			r.Verify.After.Duration, policy.Lease), "verify")
 	}
 	options := cr.options
 	options.Class = nil

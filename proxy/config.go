@@ -59,7 +59,7 @@ type Config struct {
 	ReplayedHeader string      `yaml:"replayed_header"`
 	RetryAfter     Duration    `yaml:"retry_after"`
 	ProblemBase    string      `yaml:"problem_base"`
-	Worker         string      `yaml:"worker"`
+	Worker         string      `yaml:"worker" oneof:"inside elsewhere"`
 
 	tokens []dashboard.Token // of Admin, when checked
 
@@ -204,35 +204,27 @@ func (c *Config) scope(r *Route) *Scope {
 	return s.resolved(c.TokenScope == tokenValue, c.authorize(r) != nil)
 }
 
-func (r *Route) policy() (stet.Policy, error) {
+func (r *Route) policy() stet.Policy {
 	p := stet.Policy{
 		Lease: time.Duration(r.Lease), RunTimeout: time.Duration(r.Timeout), Wait: time.Duration(r.Wait),
 		Retention: store.Retention{Result: time.Duration(r.Retention.Result), Tombstone: time.Duration(r.Retention.Tombstone)},
 		MaxResult: int(r.MaxResult),
 		// Requests that the service refuses must not fill the store.
 		ForgetReleased: true,
-	}
-	switch r.Settles {
-	case "", settlesProxy:
-	case settlesService:
-		p.Outside = true
-	default:
-		return p, at("settles", "%q is neither proxy nor service", r.Settles)
+		Outside:        r.Settles == settlesService,
 	}
 	switch r.Stale {
-	case "", "park":
-		p.Stale = stet.CannotKnow()
 	case "take-over":
 		p.Stale = stet.MayRunAgain()
 	case "fail":
 		p.Stale = stet.ItHappened(stet.Outcome{Failed: true})
 	default:
-		return p, at("stale", "%q is none of park, take-over and fail", r.Stale)
+		p.Stale = stet.CannotKnow()
 	}
 	if r.Verify != nil {
 		p.VerifyTimeout = time.Duration(r.Verify.Timeout)
 	}
-	return p, nil
+	return p
 }
 
 func (c *Config) options(r *Route, log *slog.Logger) (o stethttp.Options, err error) {
@@ -241,7 +233,7 @@ func (c *Config) options(r *Route, log *slog.Logger) (o stethttp.Options, err er
 		Class:  func(*http.Request) string { return name },
 		Header: r.KeyHeader, KeyPointer: r.KeyPointer, Strict: r.StrictKey, FoldCase: r.FoldKeyCase, Methods: r.Methods,
 		MaxBody: int64(r.MaxBody), MaxWait: time.Duration(r.MaxWait), KeepHeaders: r.KeepHeaders,
-		DropHeaders: r.DropHeaders, StoreSetCookie: r.StoreSetCookie, FailOpen: r.FailOpen, Tries: r.Tries,
+		DropHeaders: r.DropHeaders, StoreSetCookie: r.StoreSetCookie, FailOpen: r.FailOpen, Tries: r.Tries, Optional: r.Key == "optional",
 		ReplayedHeader: c.ReplayedHeader, RetryAfter: time.Duration(c.RetryAfter), ProblemBase: c.ProblemBase,
 	}
 	if r.KeyPolicy != nil {
@@ -258,24 +250,13 @@ func (c *Config) options(r *Route, log *slog.Logger) (o stethttp.Options, err er
 	if err := c.checkSettles(r); err != nil {
 		return o, err
 	}
-	switch r.Key {
-	case "", "required":
-	case "optional":
-		o.Optional = true
-	default:
-		return o, at("key", "%q is neither required nor optional", r.Key)
-	}
-	switch r.Fingerprint {
-	case "", "raw":
-		if len(r.Ignore) > 0 {
-			return o, at("ignore", "only a json fingerprint can leave something out; add fingerprint: json")
-		}
-	case "json":
+	switch {
+	case r.Fingerprint == "json":
 		if o.Canonicalize, err = canonical.JSON(r.Ignore...); err != nil {
 			return o, at("ignore", "%w", err)
 		}
-	default:
-		return o, at("fingerprint", "%q is neither raw nor json", r.Fingerprint)
+	case len(r.Ignore) > 0:
+		return o, at("ignore", "only a json fingerprint can leave something out; add fingerprint: json")
 	}
 	if r.MCP != nil {
 		o.Canonicalize, o.Name = compareCalls, toolName

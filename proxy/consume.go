@@ -50,9 +50,9 @@ type Consume struct {
 	Lease       Duration  `yaml:"lease"`
 	Timeout     Duration  `yaml:"timeout"`
 	Retention   Retention `yaml:"retention"`
-	Stale       string    `yaml:"stale"`
+	Stale       string    `yaml:"stale" oneof:"park take-over fail"`
 	Verify      *Verify   `yaml:"verify"`
-	Settles     string    `yaml:"settles"`
+	Settles     string    `yaml:"settles" oneof:"proxy service"`
 	NotExecuted []int     `yaml:"not_executed"`
 	Unknown     []int     `yaml:"unknown"`
 	MaxBody     Size      `yaml:"max_body"`
@@ -159,14 +159,11 @@ func (m *Consume) check() (errs []error) {
 	}
 	for i, name := range m.Headers {
 		if err := handedOn(name, cmp.Or(m.KeyHeader, stethttp.DefaultHeader)); err != nil {
-			errs = append(errs, &misplaced{[]any{"headers", i}, err})
+			errs = append(errs, under(err, "headers", i))
 		}
 	}
-	if n := m.Concurrency; n < 0 || n > maxConcurrency {
+	if n := m.Concurrency; n > maxConcurrency {
 		wrong("concurrency", "%d is not between 1 and %d", n, maxConcurrency)
-	}
-	if m.MaxAttempts < 0 {
-		wrong("max_attempts", "%d is negative", m.MaxAttempts)
 	}
 	if first, longest := m.backoff(); first > longest {
 		wrong("backoff", "first, %v, is longer than longest, %v", first, longest)

@@ -45,7 +45,7 @@ func (e *Encryption) options() (o stet.Encryption, err error) {
 	names := map[string]bool{}
 	for i, k := range e.Keys {
 		bad := func(field, format string, args ...any) (stet.Encryption, error) {
-			return stet.Encryption{}, &misplaced{[]any{"keys", i, field}, fmt.Errorf(format, args...)}
+			return stet.Encryption{}, under(at(field, format, args...), "keys", i)
 		}
 		switch {
 		case k.Name == "" || len(k.Name) > 255:

@@ -22,8 +22,7 @@ import (
 const (
 	defaultSource = "stet"
 
-	formatCloudEvents = "cloudevents"
-	formatPlain       = "plain"
+	formatPlain = "plain"
 
 	maxSendTimeout = 5 * time.Minute
 
@@ -65,11 +64,6 @@ func (t *Target) hook(r *Relaying) (sender, error) {
 	}
 	if u, err := url.Parse(t.By); err != nil || u.Host == "" || u.Fragment != "" {
 		return nil, at("by", "%q is no URL with a host and without a fragment", redact(t.By))
-	}
-	switch t.Format {
-	case "", formatCloudEvents, formatPlain:
-	default:
-		return nil, at("format", "%q is neither cloudevents nor plain", t.Format)
 	}
 	h := &hook{url: t.By, plain: t.Format == formatPlain, source: cmp.Or(r.Source, defaultSource), headers: http.Header{}, timeout: cmp.Or(time.Duration(t.Timeout), DefaultSendTimeout)}
 	for name, value := range t.Headers {

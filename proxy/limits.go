@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"cmp"
-	"fmt"
 	"sync/atomic"
 	"time"
 )
@@ -35,17 +34,11 @@ const drainStall = 2 * time.Second
 
 // check finds out what is wrong.
 func (l *Limits) check() error {
-	if l.Connections < 0 {
-		return &misplaced{[]any{"limits", "connections"}, fmt.Errorf("%d is negative", l.Connections)}
-	}
-	if l.Waiters < 0 {
-		return &misplaced{[]any{"limits", "waiters"}, fmt.Errorf("%d is negative", l.Waiters)}
-	}
 	if l.Memory != 0 && l.Memory < minMemory {
-		return &misplaced{[]any{"limits", "memory"}, fmt.Errorf("%d bytes are too few for anything; at least %d", l.Memory, minMemory)}
+		return at("memory", "%d bytes are too few for anything; at least %d", l.Memory, minMemory)
 	}
 	if l.MemoryPerPeer != 0 && (l.MemoryPerPeer < perRequest || l.MemoryPerPeer > cmp.Or(l.Memory, DefaultMemory)) {
-		return &misplaced{[]any{"limits", "memory_per_peer"}, fmt.Errorf("%d bytes; give it %d, which a request counts for, to limits.memory, %d", l.MemoryPerPeer, perRequest, cmp.Or(l.Memory, DefaultMemory))}
+		return at("memory_per_peer", "%d bytes; give it %d, which a request counts for, to limits.memory, %d", l.MemoryPerPeer, perRequest, cmp.Or(l.Memory, DefaultMemory))
 	}
 	return nil
 }

@@ -45,11 +45,11 @@ func (r *Route) asMCP() error {
 		return nil
 	}
 	if err := mcpcall.CheckName(r.MCP.keyName()); err != nil {
-		return &misplaced{[]any{"mcp", "key_name"}, fmt.Errorf("%q is no name for _meta: %w", r.MCP.KeyName, err)}
+		return under(at("key_name", "%q is no name for _meta: %w", r.MCP.KeyName, err), "mcp")
 	}
 	for i, name := range r.MCP.Unprotected {
 		if name == "" || slices.Contains(r.MCP.Unprotected[:i], name) {
-			return &misplaced{[]any{"mcp", "unprotected"}, fmt.Errorf("%q is the name of no tool, or there twice", name)}
+			return under(at("unprotected", "%q is the name of no tool, or there twice", name), "mcp")
 		}
 	}
 	for _, refused := range []struct {

@@ -276,12 +276,17 @@ func at(field, format string, args ...any) error {
 	return &misplaced{path: []any{field}, err: fmt.Errorf(format, args...)}
 }
 
-// under places an error below a path.
+// under places errors, which can be joined, below a path.
 func under(err error, path ...any) error {
-	if m, ok := errors.AsType[*misplaced](err); ok {
-		return &misplaced{append(path, m.path...), m.err}
+	var errs []error
+	for _, err := range split(err) {
+		if m, ok := errors.AsType[*misplaced](err); ok {
+			errs = append(errs, &misplaced{slices.Concat(path, m.path), m.err})
+		} else {
+			errs = append(errs, &misplaced{path, err})
+		}
 	}
-	return &misplaced{path, err}
+	return errors.Join(errs...)
 }
 
 // place puts the file's name, the line and the path before an error about what

@@ -35,9 +35,9 @@ const (
 
 func (r *Reconcile) check() error {
 	switch {
-	case r.Rate < 0 || r.Rate > maxReconcileRate:
+	case r.Rate > maxReconcileRate:
 		return at("rate", "%d; it must be 1 to %d", r.Rate, maxReconcileRate)
-	case r.Concurrency < 0 || r.Concurrency > maxReconcileConcurrency:
+	case r.Concurrency > maxReconcileConcurrency:
 		return at("concurrency", "%d; it must be 1 to %d", r.Concurrency, maxReconcileConcurrency)
 	}
 	return nil
@@ -51,17 +51,8 @@ func (c *Config) keeping(r *Route, p *stet.Policy) error {
 	if p.KeepKey && !p.KeepScope {
 		return at("keep_key", "a key names an operation only within its scope: add keep_scope: true")
 	}
-	if r.Verify == nil {
-		return nil
-	}
-	switch r.Verify.By {
-	case "", byKey, byOperation:
-	case byReference:
-		if r.Reference == "" {
-			return at("verify", "by: the service cannot find operations by a reference where there is none: add reference: header:NAME, or a JSON pointer")
-		}
-	default:
-		return at("verify", "by: %q is none of key, reference and operation", r.Verify.By)
+	if r.Verify != nil && r.Verify.By == byReference && r.Reference == "" {
+		return at("verify", "by: the service cannot find operations by a reference where there is none: add reference: header:NAME, or a JSON pointer")
 	}
 	return nil
 }

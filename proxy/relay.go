@@ -87,12 +87,7 @@ func (r *Relaying) check() error {
 		return nil
 	}
 	var errs []error
-	bad := func(err error, path ...any) {
-		if m, ok := errors.AsType[*misplaced](err); ok {
-			path, err = append(path, m.path...), m.err
-		}
-		errs = append(errs, &misplaced{append([]any{"relay"}, path...), err})
-	}
+	bad := func(err error, path ...any) { errs = append(errs, under(err, path...)) }
 	if len(r.Targets) == 0 || len(r.Targets) > maxTargets {
 		bad(fmt.Errorf("there are %d; 1 to %d, each with by: a URL", len(r.Targets), maxTargets), "targets")
 	}

@@ -17,11 +17,12 @@ var (
 // unchanged returns an error about each field that is another than before and cannot be.
 func (c *Config) unchanged(before *Config) error {
 	var errs []error
+	is, was := *c, *before // fieldAt makes sections that are missing
 	for _, path := range leaves(reflect.TypeFor[Config](), "") {
 		if !below(path, fixed) || below(path, reloadable) {
 			continue
 		}
-		if !reflect.DeepEqual(c.value(path), before.value(path)) {
+		if !reflect.DeepEqual(fieldAt(reflect.ValueOf(&is), path).Interface(), fieldAt(reflect.ValueOf(&was), path).Interface()) {
 			var steps []any
 			for name := range strings.SplitSeq(path, ".") {
 				steps = append(steps, name)
@@ -48,25 +49,4 @@ func leaves(typ reflect.Type, prefix string) (all []string) {
 // below reports whether a path is one of those, or below one.
 func below(path string, those []string) bool {
 	return slices.ContainsFunc(those, func(s string) bool { return path == s || strings.HasPrefix(path, s+".") })
-}
-
-// value is what the field at a path has; the zero value if what it is part of is not
-// there.
-func (c *Config) value(path string) any {
-	v := reflect.ValueOf(c).Elem()
-	for name := range strings.SplitSeq(path, ".") {
-		for v.Kind() == reflect.Pointer {
-			if v.IsNil() {
-				v = reflect.New(v.Type().Elem())
-			}
-			v = v.Elem()
-		}
-		for f := range tagged(v.Type()) {
-			if f.Tag.Get("yaml") == name {
-				v = v.FieldByIndex(f.Index)
-				break
-			}
-		}
-	}
-	return v.Interface()
 }

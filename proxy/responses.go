@@ -42,11 +42,6 @@ func (r *Route) judge(o *stethttp.Options) error {
 
 // checkResponses finds out what cannot be together with Route.Responses.
 func (r *Route) checkResponses() error {
-	switch r.Responses {
-	case "", storeOutcomes, string(stethttp.StoreAll), string(stethttp.StoreExecuted):
-	default:
-		return at("responses", "%q is neither store-outcomes, store-all nor store-executed", r.Responses)
-	}
 	switch {
 	case r.responses() == stethttp.StoreOutcomes:
 	case r.Settles == settlesService:

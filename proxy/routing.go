@@ -284,31 +284,23 @@ func (rt *route) literal() bool {
 // ServeHTTP makes a route a handler, for the mux to find.
 func (rt *route) ServeHTTP(w http.ResponseWriter, r *http.Request) { rt.handler.ServeHTTP(w, r) }
 
-// unrouted is the route of what no route names, with what it is wrong about in
-// the configuration.
-func (c *Config) unrouted() (*Route, error) {
-	switch c.Unrouted {
-	case "", unroutedProtect:
-	case unroutedRefuse, unroutedPass:
-		return nil, nil
-	default:
-		return nil, at("unrouted", "%q is none of protect, refuse and pass", c.Unrouted)
-	}
-	if len(c.Routes) == 0 {
-		return nil, nil // every path is protected already
+// unrouted returns the route of paths that no route names, nil if they are not protected.
+func (c *Config) unrouted() *Route {
+	if c.Unrouted == unroutedRefuse || c.Unrouted == unroutedPass || len(c.Routes) == 0 {
+		return nil // without routes, every path is protected already
 	}
 	methods := (&Route{}).methods()
 	for _, r := range c.Routes {
 		methods = append(methods, r.methods()...)
 	}
-	return &Route{Path: "/", Name: unroutedClass, Key: "optional", Methods: slices.Compact(slices.Sorted(slices.Values(methods)))}, nil
+	return &Route{Path: "/", Name: unroutedClass, Key: "optional", Methods: slices.Compact(slices.Sorted(slices.Values(methods)))}
 }
 
 // checkUnrouted finds out what is wrong with what protects the rest.
 func (c *Config) checkUnrouted(done *checked, logger *slog.Logger) error {
-	r, err := c.unrouted()
-	if err != nil || r == nil {
-		return err
+	r := c.unrouted()
+	if r == nil {
+		return nil
 	}
 	cr, err := c.checkRoute(*r, logger)
 	if err != nil {

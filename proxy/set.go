@@ -51,6 +51,33 @@ func tagged(typ reflect.Type) func(func(reflect.StructField) bool) {
 	}
 }
 
+// checkFields returns an error for each field of a struct whose value is not one of the words
+// of its tag "oneof", and for each number below zero.
+func checkFields(v reflect.Value) error {
+	var errs []error
+	v = reflect.Indirect(v)
+	switch {
+	case v.Kind() == reflect.Slice:
+		for i := range v.Len() {
+			errs = append(errs, under(checkFields(v.Index(i)), i))
+		}
+	case v.Kind() == reflect.Struct && v.Type() != reflect.TypeFor[Delay]():
+		for f := range tagged(v.Type()) {
+			value, words := v.FieldByIndex(f.Index), strings.Fields(f.Tag.Get("oneof"))
+			switch {
+			case f.Type.Kind() == reflect.Int && value.Int() < 0:
+				errs = append(errs, at(f.Tag.Get("yaml"), "%d is negative", value.Int()))
+			case len(words) > 0 && value.String() != "" && !slices.Contains(words, value.String()):
+				last := len(words) - 1
+				errs = append(errs, at(f.Tag.Get("yaml"), "%q is none of %s and %s", value.String(), strings.Join(words[:last], ", "), words[last]))
+			default:
+				errs = append(errs, under(checkFields(value), f.Tag.Get("yaml")))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // isSection reports whether a field is a mapping whose fields have paths of their own.
 func isSection(typ reflect.Type) bool {
 	for typ.Kind() == reflect.Pointer {
@@ -73,10 +100,21 @@ func (c *Config) Set(path, value string) error {
 	if !settable(path) {
 		return fmt.Errorf("%s is no field that can be set so", path)
 	}
-	v := reflect.ValueOf(c).Elem()
+	if err := decode(value, fieldAt(reflect.ValueOf(c), path)); err != nil {
+		return plainError(err)
+	}
+	if c.flags == nil {
+		c.flags = map[string]bool{}
+	}
+	c.flags[path] = true
+	return nil
+}
+
+// fieldAt returns the field at a path. A pointer to v lets it make the sections on the way.
+func fieldAt(v reflect.Value, path string) reflect.Value {
 	for name := range strings.SplitSeq(path, ".") {
 		for v.Kind() == reflect.Pointer {
-			if v.IsNil() {
+			if v.IsNil() && v.CanSet() {
 				v.Set(reflect.New(v.Type().Elem()))
 			}
 			v = v.Elem()
@@ -88,14 +126,7 @@ func (c *Config) Set(path, value string) error {
 			}
 		}
 	}
-	if err := decode(value, v); err != nil {
-		return plainError(err)
-	}
-	if c.flags == nil {
-		c.flags = map[string]bool{}
-	}
-	c.flags[path] = true
-	return nil
+	return v
 }
 
 func settable(path string) bool {

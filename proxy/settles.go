@@ -4,11 +4,8 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// What Route.Settles can say.
-const (
-	settlesProxy   = "proxy"
-	settlesService = "service"
-)
+// settlesService is the value of Route.Settles if the service writes the outcome.
+const settlesService = "service"
 
 // checkSettles finds out what cannot be together with Route.Settles.
 func (c *Config) checkSettles(r *Route) error {

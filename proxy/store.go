@@ -125,7 +125,7 @@ func named1(value, name string) string {
 	return name
 }
 
-// misfits refuses options that the store does not have, and numbers below zero.
+// misfits returns an error for each option that the store does not have.
 func (s *Store) misfits(kind string) error {
 	var errs []error
 	v := reflect.ValueOf(*s)
@@ -133,8 +133,6 @@ func (s *Store) misfits(kind string) error {
 		f := v.Type().Field(i)
 		name, kinds := f.Tag.Get("yaml"), strings.Fields(f.Tag.Get("of"))
 		switch {
-		case f.Type.Kind() == reflect.Int && v.Field(i).Int() < 0:
-			errs = append(errs, at(name, "%d is negative", v.Field(i).Int()))
 		case v.Field(i).IsZero() || len(kinds) == 0 || slices.Contains(kinds, kind):
 		case kind == kindPostgres && slices.Contains([]string{"ca", "certificate", "key"}, name):
 			errs = append(errs, at(name, "PostgreSQL has it in its URL: …?sslmode=verify-full&sslrootcert=ca.pem&sslcert=client.pem&sslkey=client.key"))
@@ -153,7 +151,7 @@ func (s *Store) misfits(kind string) error {
 // else of the configuration.
 func (c *Config) CheckStore() error {
 	var errs []error
-	for _, err := range split(c.Store.check()) {
+	for _, err := range split(errors.Join(checkFields(reflect.ValueOf(c.Store)), c.Store.check())) {
 		errs = append(errs, c.place(err, "store"))
 	}
 	if len(errs) == 0 {
