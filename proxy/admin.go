@@ -3,9 +3,7 @@ package proxy
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"net"
-	"os"
 	"strings"
 
 	"github.com/stet-go/stet/dashboard"
@@ -80,12 +78,7 @@ func readToken(token, file string) (secret, field string, err error) {
 		if token != "" {
 			return "", field, fmt.Errorf("there is a token, too; leave one of them out")
 		}
-		f, err := os.Open(file)
-		if err != nil {
-			return "", field, err
-		}
-		defer f.Close()
-		text, err := io.ReadAll(io.LimitReader(f, maxKeyFile))
+		text, err := readFile(file)
 		if err != nil {
 			return "", field, err
 		}

@@ -101,7 +101,7 @@ func plainPath(p string) bool {
 // unkeepable reports whether a field cannot be kept for the service.
 func unkeepable(name string) bool {
 	v := asVariable(name)
-	return name == "" || strings.ContainsAny(name, " \t:,;\"()<>@/[]?={}\\") || strings.HasPrefix(v, "STET_") ||
+	return !isToken(name) || strings.HasPrefix(v, "STET_") ||
 		slices.Contains([]string{"CONNECTION", "CONTENT_LENGTH", "EXPECT", "HOST", "KEEP_ALIVE", "PROXY_CONNECTION", "TE", "TRAILER", "TRANSFER_ENCODING", "UPGRADE"}, v)
 }
 

@@ -29,19 +29,18 @@ type availability struct {
 	dial func(ctx context.Context) error
 	turn chan struct{} // held by the call that checks
 
-	mu      sync.Mutex
-	closed  bool
-	since   time.Time     // it is down
-	until   time.Time     // it was down last
-	opened  chan struct{} // closed when the service is available
-	changed chan struct{} // closed when next has changed
-	next    time.Time     // when to check again
-	times   int           // it was not reached, in a row
-	ahead   bool          // one call runs alone, and its end is not known
+	mu     sync.Mutex
+	closed bool
+	since  time.Time     // it is down
+	until  time.Time     // it was down last
+	opened chan struct{} // closed when the service is available
+	next   time.Time     // when to check again
+	times  int           // it was not reached, in a row
+	ahead  bool          // one call runs alone, and its end is not known
 }
 
 func newAvailability(log *slog.Logger, dial func(context.Context) error) *availability {
-	return &availability{log: log, dial: dial, turn: make(chan struct{}, 1), changed: make(chan struct{})}
+	return &availability{log: log, dial: dial, turn: make(chan struct{}, 1)}
 }
 
 // newAvailability returns the availability of the generation's service.
@@ -96,7 +95,7 @@ func (g *availability) await(ctx context.Context) error {
 // may run: alone, or with the others.
 func (g *availability) check(ctx context.Context) (pass bool) {
 	g.mu.Lock()
-	pause, changed := time.Until(g.next), g.changed
+	pause := time.Until(g.next)
 	if !g.closed {
 		g.mu.Unlock()
 		return true
@@ -108,8 +107,8 @@ func (g *availability) check(ctx context.Context) (pass bool) {
 	}
 	g.mu.Unlock()
 	if pause > 0 {
-		_ = timer.Until(ctx, changed, pause)
-		return false // and check again
+		timer.Sleep(ctx, min(pause, minCheckPause)) // what others find out changes g.next
+		return false
 	}
 	err := g.dial(ctx)
 	if ctx.Err() != nil {
@@ -122,15 +121,8 @@ func (g *availability) check(ctx context.Context) (pass bool) {
 		return false
 	}
 	g.ahead = true
-	g.at(time.Now().Add(trialTime))
+	g.next = time.Now().Add(trialTime)
 	return true
-}
-
-// at sets when the next check is due. The caller holds g.mu.
-func (g *availability) at(next time.Time) {
-	g.next = next
-	close(g.changed)
-	g.changed = make(chan struct{})
 }
 
 // wait delays the next check: twice as long each time, and at least for the Retry-After of
@@ -138,7 +130,7 @@ func (g *availability) at(next time.Time) {
 func (g *availability) wait(after time.Duration) {
 	g.times++
 	g.ahead = false
-	g.at(time.Now().Add(max(timer.Doubled(g.times, minCheckPause, maxCheckPause), min(after, maxRetryAfter))))
+	g.next = time.Now().Add(max(timer.Doubled(g.times, minCheckPause, maxCheckPause), min(after, maxRetryAfter)))
 }
 
 // lost records that the service was not reached, or has sent a Retry-After.
@@ -154,7 +146,7 @@ func (g *availability) lost(why string, after time.Duration) {
 		g.log.Warn("proxy: the service cannot be used; nothing more is handed to it until it is back", slog.String("why", why))
 	case !g.ahead && time.Now().Before(g.next): // calls that began before it was down
 		if until := time.Now().Add(min(after, maxRetryAfter)); until.After(g.next) {
-			g.at(until)
+			g.next = until
 		}
 		return
 	}

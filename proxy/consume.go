@@ -186,9 +186,7 @@ var kept = []string{"Host", "Connection", "Expect", "Upgrade", "Te", "Trailer", 
 func handedOn(name, keyHeader string) error {
 	canonical := http.CanonicalHeaderKey(name)
 	switch {
-	case name == "" || strings.ContainsFunc(name, func(c rune) bool {
-		return c <= ' ' || c >= 0x7f || strings.ContainsRune("\"(),/:;<=>?@[\\]{}", c)
-	}):
+	case !isToken(name):
 		return fmt.Errorf("%q is no name of a header field of HTTP", name)
 	case strings.HasPrefix(asVariable(name), "STET_"), strings.HasPrefix(canonical, "Content-"), strings.HasPrefix(canonical, "Ce-"), canonical == http.CanonicalHeaderKey(keyHeader):
 		return fmt.Errorf("%s is set by stet itself", name)

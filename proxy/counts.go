@@ -28,15 +28,12 @@ func (p *Proxy) Counts() Counts {
 	return Counts{Unprotected: p.unprotected.count.Load(), Refused: p.emits.refused.Load(), Lost: p.emits.lost.Load(), Busy: uint64(p.busy.Load()), Runs: int(p.runs.Load()), InHand: p.memory.used.Load()}
 }
 
-// unprotected tells of requests that pass although they have a key.
+// unprotected counts and logs requests that pass although they have a key.
 type unprotected struct {
 	log   *slog.Logger
 	count atomic.Uint64
-
-	mu   sync.Mutex
-	told time.Time
-
-	first sync.Once // request without a key, where no route says that it needs one
+	due   seldom
+	first sync.Once // request without a key, if there are no routes
 }
 
 // keyless logs the first request without a key of a proxy without routes.
@@ -47,22 +44,33 @@ func (u *unprotected) keyless(method string) {
 	})
 }
 
-// tellEvery is how long the log is silent after it was told.
-const tellEvery = time.Minute
-
-// tell counts a request, and logs one now and then. "" is no reason to.
-func (u *unprotected) tell(method, why string) {
+// passed counts a request that is not protected, and logs some of them. why is "" for requests
+// without a key.
+func (u *unprotected) passed(method, why string) {
 	if why == "" || safe(method) {
 		return
 	}
-	n := u.count.Add(1)
-	u.mu.Lock()
-	silent := !u.told.IsZero() && time.Since(u.told) < tellEvery
-	if !silent {
-		u.told = time.Now()
-	}
-	u.mu.Unlock()
-	if !silent {
+	if n := u.count.Add(1); u.due.due() {
 		u.log.Warn("proxy: a request with an idempotency key passed unprotected: "+why, slog.String("method", method), slog.Uint64("so_far", n))
 	}
+}
+
+// logEvery is the time between two lines of a seldom.
+const logEvery = time.Minute
+
+// seldom limits a line of the log that must not come with every request.
+type seldom struct {
+	mu   sync.Mutex
+	last time.Time
+}
+
+// due reports whether the line is to be written now.
+func (s *seldom) due() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.last.IsZero() && time.Since(s.last) < logEvery {
+		return false
+	}
+	s.last = time.Now()
+	return true
 }

@@ -7,9 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
-	"time"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
@@ -41,22 +39,6 @@ type emits struct {
 	lost    atomic.Uint64 // those that could not be kept
 
 	sayRefused, sayUnrouted, sayUnstored, sayStray seldom
-}
-
-// seldom says when a line of a log is due that must not come with every request.
-type seldom struct {
-	mu   sync.Mutex
-	told time.Time
-}
-
-func (s *seldom) due() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.told.IsZero() && time.Since(s.told) < tellEvery {
-		return false
-	}
-	s.told = time.Now()
-	return true
 }
 
 // emission is a value of HeaderEmit.

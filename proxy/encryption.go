@@ -5,8 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 
 	"github.com/stet-go/stet"
 )
@@ -75,12 +73,7 @@ const secretSize = 32
 
 // readSecret reads 32 bytes in base64. What is in the file is in no error.
 func readSecret(name string) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxKeyFile))
+	text, err := readFile(name)
 	if err != nil {
 		return nil, err
 	}

@@ -41,40 +41,6 @@ func stripClient(h http.Header) {
 	}
 }
 
-// trailers are the trailer fields of a request that are passed on: those that it
-// has declared, and that say nothing but what its content is. Others may be taken
-// for headers by a service, among them those that tell who it is.
-func trailers(declared http.Header, g *reservedHeaders) http.Header {
-	var passed http.Header
-	for name := range declared {
-		v := asVariable(name)
-		if (strings.Contains(v, "DIGEST") || strings.Contains(v, "CHECKSUM") || v == "CONTENT_MD5") && !strings.HasPrefix(v, "STET_") && !g.has(name) {
-			if passed == nil {
-				passed = http.Header{}
-			}
-			passed[name] = nil
-		}
-	}
-	return passed
-}
-
-// trailing fills in the trailer fields once the content was read.
-type trailing struct {
-	io.ReadCloser
-	from, to http.Header
-}
-
-// Read implements io.Reader.
-func (t *trailing) Read(p []byte) (int, error) {
-	n, err := t.ReadCloser.Read(p)
-	if err == io.EOF { //nolint:errorlint // a wrapped one is no end
-		for name := range t.to {
-			t.to[name] = t.from[name]
-		}
-	}
-	return n, err
-}
-
 // answer is a response's content.
 type answer struct {
 	io.ReadCloser

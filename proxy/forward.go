@@ -132,15 +132,6 @@ func webSocket(r *http.Request) bool {
 	return r.Method == http.MethodGet && len(upgrade) == 1 && strings.EqualFold(upgrade[0], "websocket")
 }
 
-// trailers passes on those trailer fields that may be.
-func (f *forwarder) trailers(pr *httputil.ProxyRequest, v *requestState) {
-	pr.Out.Trailer = nil
-	if passed := trailers(v.declared, f.reserved); passed != nil && pr.Out.Body != nil {
-		pr.Out.Trailer = passed
-		pr.Out.Body = &trailing{pr.Out.Body, pr.In.Trailer, passed}
-	}
-}
-
 // rewrite makes the request that is sent.
 func (f *forwarder) rewrite(pr *httputil.ProxyRequest) {
 	out := pr.Out
@@ -162,12 +153,11 @@ func (f *forwarder) rewrite(pr *httputil.ProxyRequest) {
 		}
 	}
 	stripClient(out.Header)
-	v := stateOf(out.Context())
-	setTarget(out.URL, v.target)
+	setTarget(out.URL, stateOf(out.Context()).target)
 	if f.propagate != nil {
 		f.propagate(out.Context(), out.Header)
 	}
-	f.trailers(pr, v)
+	out.Trailer = nil // a service can merge its fields into the header
 	run := stet.FromContext(out.Context())
 	if run == nil && !webSocket(pr.In) {
 		for _, name := range upgrading {

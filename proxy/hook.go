@@ -104,8 +104,7 @@ func (h *hook) own(name string) bool {
 
 // sendable reports whether HTTP can send a field (RFC 9110, sections 5.1 and 5.5).
 func sendable(name, value string) bool {
-	return name != "" && strings.Trim(name, "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz") == "" &&
-		!strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
+	return isToken(name) && !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 }
 
 // check implements sender.

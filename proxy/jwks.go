@@ -94,23 +94,29 @@ func (f *keyFile) current() keyring {
 	return f.ring
 }
 
-// load reads the file. The caller holds mu, or is alone.
-func (f *keyFile) load() error {
-	file, err := os.Open(f.name)
+// readFile reads a file with a key or a token.
+func readFile(name string) ([]byte, error) {
+	file, err := os.Open(name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer file.Close()
-	is, err := file.Stat()
-	if err != nil {
-		return err
-	}
 	text, err := io.ReadAll(io.LimitReader(file, maxKeyFile+1))
+	if err == nil && len(text) > maxKeyFile {
+		err = fmt.Errorf("%s is larger than %d bytes", name, maxKeyFile)
+	}
+	return text, err
+}
+
+// load reads the file. The caller holds mu, unless no other goroutine has f.
+func (f *keyFile) load() error {
+	is, err := os.Stat(f.name) // before reading: a later change is found by the next call
 	if err != nil {
 		return err
 	}
-	if len(text) > maxKeyFile {
-		return fmt.Errorf("%s is larger than %d bytes", f.name, maxKeyFile)
+	text, err := readFile(f.name)
+	if err != nil {
+		return err
 	}
 	ring, err := f.parse(text)
 	if err != nil {

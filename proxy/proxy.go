@@ -270,7 +270,8 @@ type generation struct {
 	operators   http.Handler
 	requests    sync.WaitGroup
 	targets     *targets
-	relayer     *relayer // nil: this process does not send messages
+	relayer     *relayer             // nil: this process does not send messages
+	verifiers   map[string]*verifier // by class
 	parts       []part
 	background  background
 }
@@ -293,7 +294,7 @@ func (g *generation) serve(w *requestState, r *http.Request) {
 		http.Error(w, "CONNECT is for proxies of another kind", http.StatusMethodNotAllowed)
 		return
 	}
-	if !isMethod(r.Method) {
+	if !isToken(r.Method) { // HTTP/2 lets others through
 		w.manner.refuse(w, &methodInvalid)
 		return
 	}
@@ -319,26 +320,25 @@ func (g *generation) serve(w *requestState, r *http.Request) {
 		}
 		rt.handler.ServeHTTP(w, r)
 	default:
-		g.unprotected.tell(r.Method, passed)
+		g.unprotected.passed(r.Method, passed)
 		g.passing.ServeHTTP(w, r)
 	}
 }
 
-// build makes a generation. An error has everything that is wrong.
+// build makes a generation. Its error lists all errors of the configuration.
 func (p *Proxy) build(c *Config) (*generation, error) {
 	checked, err := c.check(p.o.ErrorLog)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = c.settleable(p.store)
 	}
-	if err := c.settleable(p.store); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	g := &generation{config: c, manner: c.manner(), upstream: checked.upstream, routing: newRouting(c.Unrouted), reserved: newReservedHeaders(), unprotected: &p.unprotected, elsewhere: newTransport(Upstream{})}
 	if g.transport, err = toService(c.Upstream); err != nil {
 		return nil, c.place(err, "upstream")
 	}
-	verifiers, err := c.verifiers(checked, g.transport, g.elsewhere)
-	if err != nil {
+	if g.verifiers, err = c.verifiers(checked, g.transport, g.elsewhere); err != nil {
 		return nil, err
 	}
 	if g.targets, err = newTargets(c.Relay, p.o.ErrorLog); err != nil {
@@ -349,14 +349,23 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := g.relays(c, p.o); err != nil {
+	if err := p.fill(g, checked); err != nil {
 		return nil, errors.Join(err, g.close())
+	}
+	return g, nil
+}
+
+// fill adds the handlers and the parts of a generation.
+func (p *Proxy) fill(g *generation, checked *checked) (err error) {
+	c := g.config
+	if err := g.relays(c, p.o); err != nil {
+		return err
 	}
 	if g.operators, err = p.dashboard(g.engine, c, checked); err != nil {
-		return nil, errors.Join(err, g.close())
+		return err
 	}
-	if err := g.reconciles(verifiers, p.o); err != nil {
-		return nil, errors.Join(err, g.close())
+	if err := g.reconciles(p.o); err != nil {
+		return err
 	}
 	f := newForwarder(c, checked.upstream, g.reserved, g.transport, p.o)
 	f.budget = newBudget(c.NewRecords, p.o.ErrorLog)
@@ -364,14 +373,11 @@ func (p *Proxy) build(c *Config) (*generation, error) {
 	g.passing = f.handler(nil)
 	for _, cr := range checked.all() {
 		if err := p.buildRoute(g, &cr, f); err != nil {
-			return nil, errors.Join(err, g.close())
+			return err
 		}
 	}
 	p.watchUnhandledWork(g)
-	if err := p.consumes(g, checked, f); err != nil {
-		return nil, errors.Join(err, g.close())
-	}
-	return g, nil
+	return p.consumes(g, checked, f)
 }
 
 // dashboard returns what operators work at.

@@ -219,11 +219,11 @@ func (r *reconciler) run(ctx context.Context) error {
 }
 
 // reconciles adds the reconciler to the parts of a generation.
-func (g *generation) reconciles(verifiers map[string]*verifier, o Options) error {
+func (g *generation) reconciles(o Options) error {
 	if g.config.Reconcile == nil || o.Parts&Reconciler == 0 {
 		return nil
 	}
-	r, err := g.config.newReconciler(g.engine, verifiers, ReconcileOptions{ErrorLog: o.ErrorLog})
+	r, err := g.config.newReconciler(g.engine, g.verifiers, ReconcileOptions{ErrorLog: o.ErrorLog})
 	if err != nil {
 		return err
 	}
@@ -244,42 +244,19 @@ type ReconcileOptions struct {
 	ErrorLog *slog.Logger
 }
 
-// ReconcileOnce makes the pass once that Config.Reconcile has a Proxy make now and then,
-// without a Proxy: from cron, say. Where the configuration has no Reconcile, its defaults
-// count. The error lists all errors of the configuration, or says why the pass broke off;
-// what was done before stands, and is reported.
+// ReconcileOnce makes one pass of Config.Reconcile without a running Proxy, for cron. If the
+// configuration has no Reconcile, its defaults apply. The error lists all errors of the
+// configuration, or says why the pass ended early; did reports what was done before that.
 func ReconcileOnce(ctx context.Context, s store.Store, c *Config, o ReconcileOptions) (did Reconciled, err error) {
-	if s == nil {
-		return did, errors.New("proxy: ReconcileOnce needs a store")
-	}
 	o.ErrorLog = cmp.Or(o.ErrorLog, slog.Default())
-	if c.Reconcile == nil {
-		with := *c
-		with.Reconcile = &Reconcile{}
-		c = &with
-	}
-	checked, err := c.check(o.ErrorLog)
+	with := *c
+	with.Reconcile, with.Store.SweepEvery = cmp.Or(c.Reconcile, &Reconcile{}), -1
+	p, err := New(s, &with, Options{Observer: o.Observer, ErrorLog: o.ErrorLog})
 	if err != nil {
 		return did, err
 	}
-	toUpstream, err := toService(c.Upstream)
-	if err != nil {
-		return did, c.place(err, "upstream")
-	}
-	elsewhere := newTransport(Upstream{})
-	defer toUpstream.CloseIdleConnections()
-	defer elsewhere.CloseIdleConnections()
-	verifiers, err := c.verifiers(checked, toUpstream, elsewhere)
-	if err != nil {
-		return did, err
-	}
-	engine, err := stet.New(s, stet.Options{Namespace: c.Namespace, Classes: checked.classes, Encryption: checked.encryption, Observer: o.Observer, ErrorLog: slog.New(slog.DiscardHandler),
-		StoreTimeout: time.Duration(c.Store.Timeout), SweepEvery: -1})
-	if err != nil {
-		return did, err
-	}
-	defer func() { err = errors.Join(err, engine.Close()) }()
-	r, err := c.newReconciler(engine, verifiers, o)
+	defer func() { err = errors.Join(err, p.Close()) }()
+	r, err := with.newReconciler(p.now.engine, p.now.verifiers, o)
 	if err != nil {
 		return did, err
 	}

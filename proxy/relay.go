@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -51,32 +52,15 @@ const (
 	relayPoll  = stetmsg.DefaultRelayPoll
 )
 
-// matches reports whether a destination fits a pattern.
-func matches(pattern, to string) bool {
-	parts := strings.Split(pattern, "*")
-	if len(parts) == 1 {
-		return pattern == to
-	}
-	to, ok := strings.CutPrefix(to, parts[0])
-	if !ok {
-		return false
-	}
-	last := parts[len(parts)-1]
-	for _, part := range parts[1 : len(parts)-1] {
-		i := strings.Index(to, part)
-		if i < 0 {
-			return false
-		}
-		to = to[i+len(part):]
-	}
-	return strings.HasSuffix(to, last)
-}
-
-// takes reports whether the target takes messages to a destination. What a service has
-// got wrong is not sent to those who take anything.
+// takes reports whether the target takes messages to a destination. A pattern does not match
+// RefusedDestination.
 func (t *Target) takes(to string) bool {
 	pattern := cmp.Or(t.To, "*")
-	return matches(pattern, to) && (to != RefusedDestination || pattern == to)
+	if pattern == to || to == RefusedDestination {
+		return pattern == to
+	}
+	expression := "(?s)^" + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, ".*") + "$"
+	return regexp.MustCompile(expression).MatchString(to)
 }
 
 func (r *Relaying) retry() time.Duration { return cmp.Or(time.Duration(r.Retry), DefaultRelayRetry) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"maps"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -13,16 +12,15 @@ import (
 
 // requestState is a request of a client, and the http.ResponseWriter of its response.
 type requestState struct {
-	w        http.ResponseWriter
-	control  *http.ResponseController
-	proxy    *Proxy
-	manner   manner
-	target   string      // as it is sent to the service
-	declared http.Header // the trailer fields that the request said would follow
-	content  *upload     // nil: none
-	http2    bool
-	old      bool // HTTP/1.0, which has no responses of 1xx
-	last     bool // no other request may follow on the connection
+	w       http.ResponseWriter
+	control *http.ResponseController
+	proxy   *Proxy
+	manner  manner
+	target  string  // as it is sent to the service
+	content *upload // nil: none
+	http2   bool
+	old     bool // HTTP/1.0, which has no responses of 1xx
+	last    bool // no other request may follow on the connection
 
 	begun   bool  // the header was written
 	starved bool  // there was no memory for the request's content
@@ -32,14 +30,17 @@ type requestState struct {
 	peer *peer        // nil: of no client
 	held atomic.Int64 // bytes of the budget
 
-	mu       sync.Mutex // guards what follows, and the deadlines
-	over     bool
-	reading  bool
-	writing  bool
-	until    time.Time // no write goes on for longer; zero: no such limit
-	uploaded time.Time // the content has to be there by then; zero: no such limit
-	sent     pace      // the content
-	taken    pace      // the response
+	mu      sync.Mutex // guards over, reading, writing and the deadlines
+	over    bool
+	reading direction // of the content
+	writing direction // of the response
+}
+
+// direction is one of the two that a client is waited for in.
+type direction struct {
+	pace
+	active bool
+	until  time.Time // it must end by then; zero: no limit
 }
 
 type stateKey struct{}
@@ -53,15 +54,12 @@ func stateOf(ctx context.Context) *requestState {
 // context.
 func (p *Proxy) newRequestState(w http.ResponseWriter, r *http.Request, told manner) (*requestState, *http.Request) {
 	v := &requestState{w: w, control: http.NewResponseController(w), proxy: p, manner: told, http2: r.ProtoMajor == 2, old: !r.ProtoAtLeast(1, 1), last: doubtful(r)}
-	if len(r.Trailer) > 0 {
-		v.declared = maps.Clone(r.Trailer) // more may be in it once the content was read
-	}
 	r = r.WithContext(context.WithValue(r.Context(), stateKey{}, v))
 	if r.Body != nil && r.Body != http.NoBody {
 		v.content = &upload{ReadCloser: r.Body, state: v}
 		r.Body = v.content
 		if !v.http2 { // also for what the server reads on its own, to find the next request
-			v.deadline(v.control.SetReadDeadline, nil)
+			v.deadline(v.control.SetReadDeadline, &direction{})
 		}
 	}
 	return v, r
@@ -76,87 +74,61 @@ func doubtful(r *http.Request) bool {
 	return r.ProtoMajor == 1 && (len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1))
 }
 
-// deadline sets a deadline of the connection as it is now. doing, if not nil, is
-// true from now on.
-func (v *requestState) deadline(set func(time.Time) error, doing *bool) {
+// deadline sets the deadline of a read or a write that begins now.
+func (v *requestState) deadline(set func(time.Time) error, d *direction) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if doing != nil {
-		*doing = true
-	}
 	now := time.Now()
-	at := now.Add(v.proxy.stall())
-	if doing != nil {
-		p := v.pace(doing)
-		p.began = now
-		if limit := now.Add(v.proxy.limits.patience(p)); limit.Before(at) {
-			at = limit
-		}
-	}
-	if limit := v.limit(doing); !limit.IsZero() && limit.Before(at) {
-		at = limit
+	d.active, d.began = true, now
+	at := now.Add(min(v.proxy.stall(), v.proxy.limits.patience(&d.pace)))
+	if !d.until.IsZero() && d.until.Before(at) {
+		at = d.until
 	}
 	if !v.over {
-		_ = set(at) // a server that has none keeps to its own
+		_ = set(at) // a server without deadlines has its own
 	}
 }
 
-func (v *requestState) limit(doing *bool) time.Time {
-	if doing == &v.writing {
-		return v.until
-	}
-	return v.uploaded
-}
-
-// pace is the one of what the client does.
-func (v *requestState) pace(doing *bool) *pace {
-	if doing == &v.writing {
-		return &v.taken
-	}
-	return &v.sent
-}
-
-// done counts n bytes, and takes a deadline back if forget says so, or HTTP/2, where it
-// counts also while nothing is read or written.
-func (v *requestState) done(set func(time.Time) error, doing *bool, forget bool, n int) {
+// done counts n bytes. It removes the deadline if forget is true, or with HTTP/2, whose
+// deadlines also count while nothing is read or written.
+func (v *requestState) done(set func(time.Time) error, d *direction, forget bool, n int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	*doing = false
-	p := v.pace(doing)
-	p.waited += time.Since(p.began)
-	p.bytes += int64(n)
+	d.active = false
+	d.waited += time.Since(d.began)
+	d.bytes += int64(n)
 	if !v.over && (forget || v.http2) {
 		_ = set(time.Time{})
 	}
 }
 
-// hurry has what the client does at the moment end soon.
+// hurry shortens the deadlines of a read and a write that are in progress.
 func (v *requestState) hurry() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	at := time.Now().Add(drainStall)
-	if v.reading && !v.over {
+	if v.reading.active && !v.over {
 		_ = v.control.SetReadDeadline(at)
 	}
-	if v.writing && !v.over {
+	if v.writing.active && !v.over {
 		_ = v.control.SetWriteDeadline(at)
 	}
 }
 
-// writeUntil bounds writes to the client; zero: no more.
+// writeUntil bounds writes to the client; the zero time removes the bound.
 func (v *requestState) writeUntil(at time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.until = at
+	v.writing.until = at
 }
 
-// protect is called before the content of a protected request is read: it is kept.
+// protect is called before the content of a protected request is read into memory.
 func (v *requestState) protect() {
 	if v.content == nil {
 		return
 	}
 	v.mu.Lock()
-	v.uploaded = time.Now().Add(v.proxy.limits.upload())
+	v.reading.until = time.Now().Add(v.proxy.limits.upload())
 	v.mu.Unlock()
 	v.content.kept = true
 }

@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"sync/atomic"
 	"time"
 
@@ -19,29 +17,16 @@ import (
 
 // Config returns the configuration of a listener with TLS.
 func (t *TLS) Config() (*tls.Config, error) {
-	switch {
-	case t.Certificate == "":
-		return nil, at("certificate", "required, and its key")
-	case t.Key == "":
-		return nil, at("key", "required: the key of the certificate")
-	}
-	certificate, err := tls.LoadX509KeyPair(t.Certificate, t.Key)
+	pair, err := keyPair(t.Certificate, t.Key)
 	if err != nil {
-		return nil, at("certificate", "with its key: %w", err)
+		return nil, err
 	}
-	config := &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
+	config := &tls.Config{Certificates: pair, MinVersion: tls.VersionTLS12}
 	if t.ClientCA != "" {
-		pem, err := os.ReadFile(t.ClientCA)
-		if err != nil {
-			return nil, at("client_ca", "%w", err)
-		}
-		config.ClientCAs = x509.NewCertPool()
-		if !config.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, at("client_ca", "%s has no certificate in PEM", t.ClientCA)
-		}
 		config.ClientAuth = tls.RequireAndVerifyClientCert
+		config.ClientCAs, err = authorities("client_ca", t.ClientCA)
 	}
-	return config, nil
+	return config, err
 }
 
 // AdminHandler is the http.Handler for operators, on a listener of its own:

@@ -64,10 +64,10 @@ func setTarget(u *url.URL, target string) bool {
 	return err == nil && u.EscapedPath() == path
 }
 
-// isMethod reports whether a method is a token (RFC 9110, section 9.1). HTTP/2 lets others
-// through, and the proxy could not send them to the service.
-func isMethod(method string) bool {
-	return method != "" && !strings.ContainsFunc(method, func(r rune) bool {
+// isToken reports whether a text can be a method or the name of a field (RFC 9110, section
+// 5.6.2).
+func isToken(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
 		return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
 	})
 }

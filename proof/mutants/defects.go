@@ -244,7 +244,7 @@ var defects = []defect{
 		"\tif t.next.Uncounted {\n\t\treturn t.next\n\t}\n", "", some("Uncounted|MessageIsKept", msgTests)},
 	{"an attempt that was released uncounted counts", "run.go", "\t\tr.releaseUncounted(ctx, again)\n", "", some("Uncounted", engineTests)},
 	{"consume: a run begins while the service is down", "proxy/availability.go", "if !closed {\n\t\t\treturn nil", "if !closed || opened != nil {\n\t\t\treturn nil", some("NoRunBegins|GoesAhead", proxyTests)},
-	{"consume: all messages go ahead at once", "proxy/availability.go", "\tg.ahead = true\n\tg.at(time.Now().Add(trialTime))\n", "\tg.open()\n", some("GoesAhead", proxyTests)},
+	{"consume: all messages go ahead at once", "proxy/availability.go", "\tg.ahead = true\n\tg.next = time.Now().Add(trialTime)\n", "\tg.open()\n", some("GoesAhead", proxyTests)},
 	{"messages: a panic of Operation kills the process", "stetmsg/decide.go",
 		"guarded(ctx, c.log(), \"Options.Operation\", func() (stet.Op, error) { return c.o.Operation(m) })", "c.o.Operation(m)", some("Panic", msgTests)},
 	{"amqp: copies go where the CC header says", "stetmsg/amqp/outbound.go", "{\"CC\", \"BCC\",", "{\"BCC\",", some("Copies|CC|Header", []string{"./stetmsg/amqp"})},
