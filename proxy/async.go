@@ -48,18 +48,16 @@ const (
 	runningConflict = "conflict"
 )
 
-// maxKeptHead bounds what is kept of a request beside its content, in bytes.
+// maxKeptHead is the limit of a stored request without its content, in bytes.
 const maxKeptHead = 32 << 10
 
 func (a *Async) status() string { return cmp.Or(a.Status, DefaultStatus) }
 
-// options are those of the middleware that accepts.
 func (a *Async) options() stethttp.AsyncOptions {
 	return stethttp.AsyncOptions{StatusURL: a.status(), Wait: time.Duration(a.Wait), RepeatAcceptance: a.RepeatAcceptance, Conflict: a.Running == runningConflict,
 		RetryAfter: time.Duration(a.RetryAfter)}
 }
 
-// check finds out what is wrong.
 func (a *Async) check(r *Route) error {
 	bad := func(field, format string, args ...any) error { return under(at(field, format, args...), "async") }
 	switch {
@@ -92,13 +90,13 @@ func (a *Async) check(r *Route) error {
 	return nil
 }
 
-// plainPath reports whether a path that ends with a slash is written in one way only, so that
-// clients ask for what they are told.
+// plainPath reports whether a path that ends with a slash has one spelling, so that clients
+// request the path that they received.
 func plainPath(p string) bool {
 	return strings.TrimSuffix(path.Clean(p), "/")+"/" == p && (&url.URL{Path: p}).EscapedPath() == p && !strings.ContainsAny(p, "?#{}%")
 }
 
-// unkeepable reports whether a field cannot be kept for the service.
+// unkeepable reports whether a field cannot be stored for the service.
 func unkeepable(name string) bool {
 	v := asVariable(name)
 	return !isToken(name) || strings.HasPrefix(v, "STET_") ||
@@ -113,7 +111,7 @@ func (a *Async) maxBackoff() time.Duration {
 	return cmp.Or(time.Duration(a.MaxBackoff), max(stetwork.MaxBackoff, a.minBackoff()))
 }
 
-// kept are the fields of requests that are kept, in canonical form.
+// kept returns the fields of requests that are stored, in canonical form.
 func (c *Config) kept(r *Route) []string {
 	all := []string{"Accept", "Accept-Language", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Type", "Digest", "Content-Digest", "Repr-Digest", "User-Agent"}
 	if c.Forwarded {
@@ -125,7 +123,7 @@ func (c *Config) kept(r *Route) []string {
 	return all
 }
 
-// named are the headers that a scope names, which have no credentials.
+// named returns the headers of a scope that have no credentials.
 func (s *Scope) named() (all []string) {
 	if s.Header != "" && !strings.EqualFold(s.Header, "Authorization") && !strings.EqualFold(s.Header, "Cookie") {
 		all = append(all, s.Header)
@@ -136,7 +134,7 @@ func (s *Scope) named() (all []string) {
 	return all
 }
 
-// pack makes a request what a worker is given.
+// pack encodes a job as the payload of an operation.
 func (e *job) pack() ([]byte, error) {
 	head, err := json.Marshal(e.written(widened))
 	if err != nil {
@@ -160,7 +158,7 @@ func unpackJob(b []byte) (*job, error) {
 	return e, nil
 }
 
-// written is the job with its texts written in another way.
+// written returns the job with its texts converted.
 func (e *job) written(as func(string) string) *job {
 	other := *e
 	other.Target, other.Header = as(e.Target), make(http.Header, len(e.Header))
@@ -172,8 +170,8 @@ func (e *job) written(as func(string) string) *job {
 	return &other
 }
 
-// widened makes a character of each byte: a target or a field can have any, and JSON
-// replaces what is no UTF-8.
+// widened converts each byte to a character. A target or a field can have any byte, and JSON
+// replaces bytes that are not UTF-8.
 func widened(s string) string {
 	var b strings.Builder
 	for i := range len(s) {
@@ -182,7 +180,7 @@ func widened(s string) string {
 	return b.String()
 }
 
-// narrowed undoes widened.
+// narrowed reverses widened.
 func narrowed(s string) string {
 	b := make([]byte, 0, len(s))
 	for _, r := range s {
@@ -200,7 +198,6 @@ type accepting struct {
 	kept    []string
 }
 
-// newAccepting returns the handler that accepts a route's requests.
 func newAccepting(c *Config, cr *checkedRoute, m *stethttp.Middleware, b *budget) (*accepting, error) {
 	o := cr.Async.options()
 	o.RetryAfter = cmp.Or(o.RetryAfter, time.Duration(c.RetryAfter))
@@ -214,7 +211,7 @@ func newAccepting(c *Config, cr *checkedRoute, m *stethttp.Middleware, b *budget
 	return a, nil
 }
 
-// affordance is the place in the budget that a request has taken.
+// affordance is the place of a request in the budget.
 type affordance struct {
 	giveBack func()
 	used     bool
@@ -233,18 +230,18 @@ func (a *accepting) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.handler.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), affordKey{}, place)))
 }
 
-// accepted is called when an operation was accepted.
+// accepted is called after an operation was accepted.
 func accepted(r *http.Request, st stet.Status) {
 	place, _ := r.Context().Value(affordKey{}).(*affordance)
 	place.used = place.used || st.New
 }
 
-// prepare makes the work of a request.
+// prepare returns the work of a request.
 func (a *accepting) prepare(w http.ResponseWriter, r *http.Request) (stet.Work, bool) {
-	told := stateOf(r.Context()).manner
+	problems := stateOf(r.Context()).manner
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		told.refuse(w, &upstreamUnreachable) // it was read before: it is in memory
+		problems.refuse(w, &upstreamUnreachable) // it is in memory
 		return stet.Work{}, false
 	}
 	e := &job{Method: r.Method, Target: stateOf(r.Context()).target, Host: r.Host, TLS: r.TLS != nil, Header: http.Header{}, Body: body}
@@ -256,36 +253,36 @@ func (a *accepting) prepare(w http.ResponseWriter, r *http.Request) (stet.Work, 
 	stripClient(e.Header)
 	payload, err := e.pack()
 	if err != nil || len(payload) > store.MaxWork {
-		told.refuse(w, &tooLargeToAccept)
+		problems.refuse(w, &tooLargeToAccept)
 		return stet.Work{}, false
 	}
 	place, _ := r.Context().Value(affordKey{}).(*affordance)
-	place.giveBack() // of an earlier round
+	place.giveBack() // of an earlier call
 	place.giveBack = func() {}
 	if a.budget == nil {
 		return stet.Work{Payload: payload}, true
 	}
-	scope, _ := a.scope(r) // it was found before
+	scope, _ := a.scope(r) // it exists: the middleware has read it
 	giveBack, after := a.budget.take(store.DigestScope("", scope))
 	if giveBack == nil {
 		c := tooManyOperations
 		c.retryAfter = after
-		told.refuse(w, &c)
+		problems.refuse(w, &c)
 		return stet.Work{}, false
 	}
 	place.giveBack = giveBack
 	return stet.Work{Payload: payload}, true
 }
 
-// statusPage serves the states of the operations of some routes.
+// statusPage serves the states of operations of one or more routes.
 type statusPage struct {
 	path     string
 	noCancel bool
 	handler  http.Handler
-	reports  http.Handler // of the service, which says how far it is; it is no caller
+	reports  http.Handler // of the service, about its progress: it is no caller
 }
 
-// is reports whether a request is for the page.
+// is reports whether the page serves a request.
 func (s *statusPage) is(r *http.Request) bool {
 	last, ok := strings.CutPrefix(r.URL.Path, s.path)
 	if !ok || last == "" || r.URL.RawPath != "" {

@@ -30,7 +30,7 @@ const (
 	maxRefusal              = 64 << 10 // bytes of the content of a 401 or 403
 )
 
-// sideURL returns a URL that the configuration names beside the upstream's.
+// sideURL returns a URL of the configuration other than the upstream's.
 func sideURL(raw string, upstream *url.URL) (*url.URL, error) {
 	ref, err := url.Parse(raw)
 	if err != nil || raw == "" {
@@ -43,7 +43,7 @@ func sideURL(raw string, upstream *url.URL) (*url.URL, error) {
 	return u, nil
 }
 
-// sideClient returns a client for such a URL, which follows no redirects.
+// sideClient returns a client for a sideURL. It follows no redirects.
 func sideClient(u, upstream *url.URL, toUpstream, elsewhere http.RoundTripper) *http.Client {
 	c := &http.Client{Transport: elsewhere, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	if u.Scheme == upstream.Scheme && u.Host == upstream.Host {
@@ -52,8 +52,7 @@ func sideClient(u, upstream *url.URL, toUpstream, elsewhere http.RoundTripper) *
 	return c
 }
 
-// authorize returns the Authorize of a route, or that of the configuration; nil if
-// there is none.
+// authorize returns the Authorize of a route, else that of the configuration, else nil.
 func (c *Config) authorize(r *Route) *Authorize {
 	if r.Authorize != nil {
 		return r.Authorize
@@ -64,11 +63,11 @@ func (c *Config) authorize(r *Route) *Authorize {
 // authorizer sends requests to next if the authorization URL allows them.
 type authorizer struct {
 	url       *url.URL
-	sameHost  bool // it is asked under the name that the request was sent to
+	sameHost  bool // it receives the Host of the request
 	client    *http.Client
 	timeout   time.Duration
 	key       string // the header's name
-	inContent bool   // a key may be in the content
+	inContent bool   // a key can be in the content
 	scope     extractor
 	forwarded bool
 	log       *slog.Logger
@@ -112,8 +111,7 @@ func (d *authorizer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// plain takes the URL out of a client's error: it is in the log already, and may have
-// a password.
+// plain removes the URL from a client's error: it can have a password.
 func plain(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		return e.Err
@@ -121,11 +119,10 @@ func plain(err error) error {
 	return err
 }
 
-// ownFields are those of a question that no client may set.
+// ownFields are fields of the request to the authorization URL that no client can set.
 var ownFields = []string{"X-Original-Method", "X-Original-Uri", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Forwarded", "X-Real-Ip"}
 
-// contentFields say something of a request's content or its connection, or make the
-// answer depend on what the client has.
+// contentFields are about a request's content, its connection or the client's cache.
 var contentFields = []string{"Connection", "Proxy-Connection", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Expect",
 	"Content-Length", "Content-Type", "Content-Encoding", "Content-Range", "Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range"}
 
@@ -140,7 +137,7 @@ func (d *authorizer) question(ctx context.Context, r *http.Request, scope string
 			q.Header.Del(strings.TrimSpace(name))
 		}
 	}
-	for name := range q.Header { // a service may take "_" for "-", and others
+	for name := range q.Header { // a service can take "_" for "-"
 		is := http.CanonicalHeaderKey(strings.ReplaceAll(asVariable(name), "_", "-"))
 		own := slices.Contains(ownFields, is) && !(d.forwarded && is == name && !strings.HasPrefix(is, "X-Original-"))
 		if own || is == d.key || slices.Contains(contentFields, is) || strings.HasPrefix(is, "Stet-") {
@@ -169,7 +166,7 @@ func (d *authorizer) question(ctx context.Context, r *http.Request, scope string
 	return q
 }
 
-// pass gives the client a refusal as it came.
+// pass returns the refusal of the authorization URL to the client.
 func pass(w http.ResponseWriter, res *http.Response) {
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxRefusal+1))
 	h := w.Header()
@@ -186,7 +183,7 @@ func pass(w http.ResponseWriter, res *http.Response) {
 	}
 	h.Set("Cache-Control", "no-store")
 	w.WriteHeader(res.StatusCode)
-	_, _ = w.Write(body) // a client that has left hears nothing
+	_, _ = w.Write(body)
 }
 
 // authorized returns next behind the route's authorizer, if it has one.

@@ -61,8 +61,8 @@ func (g *generation) newRoute(cr *checkedRoute) *route {
 	return rt
 }
 
-// accepting returns what accepts a route's requests, and adds what serves their states
-// and what hands them to the service.
+// accepting returns the handler that accepts a route's requests. It adds their status page and
+// their worker to the generation.
 func (p *Proxy) accepting(g *generation, cr *checkedRoute, rt *route, f *forwarder, m *stethttp.Middleware) (http.Handler, error) {
 	a, err := newAccepting(g.config, cr, m, f.budget)
 	if err != nil {
@@ -96,7 +96,7 @@ func (g *generation) page(path string) *statusPage {
 	return nil
 }
 
-// checkPages finds out which routes cannot share a status page.
+// checkPages returns the errors of routes that cannot share a status page.
 func (c *Config) checkPages(bad func(error, ...any)) {
 	first := map[string]*Route{}
 	for i, r := range c.Routes {
@@ -118,8 +118,8 @@ func (c *Config) checkPages(bad func(error, ...any)) {
 	}
 }
 
-// sameKeys reports whether two routes take the same for a key, so that either finds the
-// operations of both by it.
+// sameKeys reports whether two routes read keys by the same rules, so that a status page finds
+// the operations of both.
 func sameKeys(a, b *Route) bool {
 	return http.CanonicalHeaderKey(cmp.Or(a.KeyHeader, stethttp.DefaultHeader)) == http.CanonicalHeaderKey(cmp.Or(b.KeyHeader, stethttp.DefaultHeader)) &&
 		a.StrictKey == b.StrictKey && a.FoldKeyCase == b.FoldKeyCase && reflect.DeepEqual(a.KeyPolicy, b.KeyPolicy)

@@ -18,18 +18,18 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// checked is a configuration in which nothing is wrong.
+// checked is a valid configuration.
 type checked struct {
 	upstream       *url.URL
 	routes         []checkedRoute
-	unrouted       *checkedRoute // what protects the rest; nil: nothing
+	unrouted       *checkedRoute // of requests that match no route; nil: they pass
 	consume        []checkedRoute
 	availabilities []*availability // of consume
 	classes        map[string]stet.Policy
 	encryption     stet.Encryption
 }
 
-// all are the routes, and what protects the rest.
+// all returns the routes, with unrouted.
 func (c *checked) all() []checkedRoute {
 	if c.unrouted == nil {
 		return c.routes
@@ -39,7 +39,7 @@ func (c *checked) all() []checkedRoute {
 
 type checkedRoute struct {
 	Route
-	fallback bool // it is none of the configuration's
+	fallback bool // it is checked.unrouted
 	policy   stet.Policy
 	options  stethttp.Options
 }
@@ -155,7 +155,7 @@ func (u *Upstream) check() (*url.URL, error) {
 	return parsed, nil
 }
 
-// redact hides what may be a password.
+// redact returns a URL without its password.
 func redact(raw string) string {
 	if u, err := url.Parse(raw); err == nil && (u.User != nil || !strings.Contains(raw, "@")) {
 		return u.Redacted()
@@ -180,7 +180,7 @@ func (c *Config) checkListeners() error {
 	return nil
 }
 
-// checkRoute finds out what is wrong with a route by building it on nothing.
+// checkRoute returns the errors of a route. It builds the route on a bareEngine.
 func (c *Config) checkRoute(r Route, logger *slog.Logger) (cr checkedRoute, err error) {
 	if err := r.asMCP(); err != nil {
 		return cr, err
@@ -211,7 +211,7 @@ func (c *Config) checkRoute(r Route, logger *slog.Logger) (cr checkedRoute, err 
 	return cr, nil
 }
 
-// What the fields of a policy and of the middleware's options are called here.
+// The fields of a policy and of the middleware's options, and their names in the file.
 var (
 	policyFields = []named{{"Lease", "lease"}, {"RunTimeout", "timeout"}, {"Wait", "wait"}, {"VerifyTimeout", "verify"},
 		{"MaxResult", "max_result"}, {"Retention.Result", "retention"}, {"Retention.Tombstone", "retention"}}
@@ -220,7 +220,7 @@ var (
 
 type named struct{ there, here string }
 
-// fieldOf makes an error about options one about their fields, joined.
+// fieldOf converts an error about options to errors about fields of the configuration.
 func fieldOf(err error, names []named) error {
 	if e, ok := errors.AsType[*stet.Error](err); ok {
 		err = e.Cause

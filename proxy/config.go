@@ -25,10 +25,9 @@ const (
 	DefaultListen = "127.0.0.1:8080"
 	// DefaultAdmin is where it listens for operators.
 	DefaultAdmin = "127.0.0.1:9090"
-	// DefaultStore is the store of a proxy that names none: an SQLite file in
-	// the working directory.
+	// DefaultStore is an SQLite file in the working directory.
 	DefaultStore = "stet.db"
-	// DefaultDrain is how long requests may go on during a shutdown, unless a route has a
+	// DefaultDrain is how long requests can continue during a shutdown, unless a route has a
 	// longer timeout.
 	DefaultDrain = 30 * time.Second
 )
@@ -168,9 +167,8 @@ func (r *Route) class() string {
 	return r.Path
 }
 
-// routes are those written, or one for everything, where a key is not required:
-// it is not known which requests should have one. A configuration that only consumes
-// messages, without a scope, has none.
+// routes returns Routes. If there are none, it returns one route for all paths, with optional
+// keys, unless the configuration only consumes messages.
 func (c *Config) routes() []Route {
 	if len(c.Routes) > 0 || c.consumesOnly() {
 		return c.Routes
@@ -178,13 +176,12 @@ func (c *Config) routes() []Route {
 	return []Route{{Path: "/", Key: "optional"}}
 }
 
-// consumesOnly reports whether nothing is said of requests by HTTP, for "stet consume".
+// consumesOnly reports whether the configuration is only for "stet consume".
 func (c *Config) consumesOnly() bool {
 	return len(c.Routes) == 0 && c.Scope == nil && len(c.Consume) > 0
 }
 
-// CheckFront returns why a proxy of this configuration would protect no request; nil if it
-// protects some.
+// CheckFront returns an error if a proxy with this configuration protects no request.
 func (c *Config) CheckFront() error {
 	if c.consumesOnly() {
 		return at("scope", "%w", errNoScope)
@@ -192,14 +189,14 @@ func (c *Config) CheckFront() error {
 	return nil
 }
 
-// scope is whose keys a route's are.
+// scope returns the scope of a route's keys.
 func (c *Config) scope(r *Route) *Scope {
 	s := cmp.Or(r.Scope, c.Scope)
 	if s == nil && r.Name == unroutedClass {
 		s = c.commonScope()
 	}
 	if s == nil {
-		s = &Scope{} // which is an error
+		s = &Scope{} // an error of its extractor
 	}
 	return s.resolved(c.TokenScope == tokenValue, c.authorize(r) != nil)
 }

@@ -68,7 +68,7 @@ type Backoff struct {
 
 const defaultMaxBody = 1 << 20
 
-// route is the route of the service by which messages get there.
+// route returns the route that messages are sent by.
 func (m *Consume) route() Route {
 	return Route{
 		Path: m.Post, Name: m.Name, Methods: []string{http.MethodPost}, Scope: &Scope{Kind: "single-tenant"}, KeyHeader: m.KeyHeader,
@@ -77,7 +77,6 @@ func (m *Consume) route() Route {
 	}
 }
 
-// source is where the messages come from.
 func (m *Consume) source() intake.Source {
 	return intake.Source{
 		URL: m.From, Queue: m.Queue, QueueType: m.QueueType, Stream: m.Stream, Consumer: m.Consumer, Credentials: m.Credentials,
@@ -85,7 +84,7 @@ func (m *Consume) source() intake.Source {
 	}
 }
 
-// checkConsume checks all of Config.Consume. names are those of classes that there are.
+// checkConsume checks Config.Consume. names are the classes so far.
 func (c *Config) checkConsume(done *checked, names map[string]bool, bad func(err error, path ...any), logger *slog.Logger) {
 	for i := range c.Consume {
 		m, path := &c.Consume[i], []any{"consume", i}
@@ -109,8 +108,7 @@ func (c *Config) checkConsume(done *checked, names map[string]bool, bad func(err
 	}
 }
 
-// notDone reports whether the answer to a message is a failure: a message is done only if
-// the service has said so.
+// notDone reports whether the response to a message is a failure. Only a 2xx is none.
 func notDone(status int, header, trailer http.Header) bool {
 	return status >= http.StatusMultipleChoices || stethttp.Failed(status, header, trailer)
 }
@@ -137,7 +135,7 @@ func (c *Config) consumeClasses(done *checked, toUpstream, elsewhere http.RoundT
 	return nil
 }
 
-// check finds out what is wrong with what is not checked as that of a route.
+// check returns the errors of fields that a route does not have.
 func (m *Consume) check() (errs []error) {
 	wrong := func(field, format string, args ...any) { errs = append(errs, at(field, format, args...)) }
 	if m.Name == "" {
@@ -171,18 +169,18 @@ func (m *Consume) check() (errs []error) {
 	return errs
 }
 
-// maxConcurrency bounds Consume.Concurrency: more connections than that are no help.
+// maxConcurrency is the limit of Consume.Concurrency.
 const maxConcurrency = 1000
 
 func (m *Consume) backoff() (first, longest time.Duration) {
 	return cmp.Or(time.Duration(m.Backoff.First), stetmsg.MinBackoff), cmp.Or(time.Duration(m.Backoff.Longest), stetmsg.MaxBackoff)
 }
 
-// kept are fields of a request that no message can set.
+// kept are fields that no message can set.
 var kept = []string{"Host", "Connection", "Expect", "Upgrade", "Te", "Trailer", "Transfer-Encoding", "Keep-Alive", "Proxy-Connection", "Proxy-Authorization",
 	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}
 
-// handedOn refuses names of headers that are not handed on.
+// handedOn returns an error for a header that messages cannot send to the service.
 func handedOn(name, keyHeader string) error {
 	canonical := http.CanonicalHeaderKey(name)
 	switch {

@@ -19,7 +19,7 @@ import (
 	"github.com/stet-go/stet/stetmsg"
 )
 
-// consumer hands the messages of a Consume to the service.
+// consumer sends the messages of a Consume to the service.
 type consumer struct {
 	*Consume
 	engine       *stet.Engine
@@ -31,7 +31,7 @@ type consumer struct {
 	counts       *messages
 }
 
-// newConsumer makes the consumer of a Consume, which receives nothing yet.
+// newConsumer returns a consumer that receives nothing yet.
 func (p *Proxy) newConsumer(g *generation, m *Consume, cr *checkedRoute, availability *availability, f *forwarder) (*consumer, error) {
 	rt := g.newRoute(cr)
 	middleware, err := stethttp.New(g.engine, cr.options)
@@ -65,7 +65,7 @@ func (c *consumer) run(ctx context.Context) error {
 
 func (c *consumer) observe(_ context.Context, d stetmsg.Decision) { c.counts.add(c.Name, d) }
 
-// handle hands one message over.
+// handle sends one message.
 func (c *consumer) handle(ctx context.Context, run *stet.Lease, m intake.Message) (stet.Outcome, error) {
 	own := http.Header{}
 	if c.delivery.route.Settles == settlesService {
@@ -75,13 +75,13 @@ func (c *consumer) handle(ctx context.Context, run *stet.Lease, m intake.Message
 	out, err := c.delivery.send(ctx, e, own, false)
 	u, again := errors.AsType[*undone](err)
 	if !again {
-		c.heed(out, err)
+		c.judge(out, err)
 		return out, err
 	}
 	switch {
 	case u.uncounted:
 		c.availability.lost(u.why, 0)
-	case out.Status == http.StatusTooManyRequests, out.Status == http.StatusServiceUnavailable: // all messages, not this one
+	case out.Status == http.StatusTooManyRequests, out.Status == http.StatusServiceUnavailable: // for all messages
 		c.availability.lost(u.why, u.after)
 		u.uncounted = true
 	default:
@@ -90,9 +90,9 @@ func (c *consumer) handle(ctx context.Context, run *stet.Lease, m intake.Message
 	return out, stetmsg.Again(err, u.again)
 }
 
-// heed has the other messages wait if what has become of one looks as if the service, or what
-// is in front of it, was in trouble: they would fare no better.
-func (c *consumer) heed(out stet.Outcome, err error) {
+// judge records whether the outcome of a message says that the service, or a gateway before
+// it, fails: then other messages wait.
+func (c *consumer) judge(out stet.Outcome, err error) {
 	switch {
 	case err != nil:
 		c.availability.lost(err.Error(), 0)
@@ -103,13 +103,12 @@ func (c *consumer) heed(out stet.Outcome, err error) {
 	}
 }
 
-// gateway reports whether a status is what something in front of a service says while that
-// is in trouble.
+// gateway reports whether a status is of a gateway whose service fails.
 func gateway(status int) bool {
 	return http.StatusBadGateway <= status && status <= http.StatusGatewayTimeout
 }
 
-// MessageCount is how often something was decided about messages.
+// MessageCount is how often consumers have made a decision about messages.
 type MessageCount struct {
 	Name   string         // Consume.Name
 	Action stetmsg.Action // and why:
@@ -117,10 +116,10 @@ type MessageCount struct {
 	Count  uint64
 }
 
-// messages counts what was decided about messages.
+// messages counts the decisions about messages.
 type messages struct {
 	mu             sync.Mutex
-	counts         map[MessageCount]*atomic.Uint64 // by what has no Count
+	counts         map[MessageCount]*atomic.Uint64 // by the fields other than Count
 	availabilities map[string]*availability
 }
 
@@ -139,7 +138,7 @@ func (m *messages) add(name string, d stetmsg.Decision) {
 	n.Add(1)
 }
 
-// consumes notes down that a consumer is at work, until it has ended.
+// consumes records that a consumer runs, until ended is called.
 func (m *messages) consumes(name string, g *availability) (ended func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -150,14 +149,14 @@ func (m *messages) consumes(name string, g *availability) (ended func()) {
 	return func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.availabilities[name] == g { // and not that of a newer configuration
+		if m.availabilities[name] == g { // not of a newer configuration
 			delete(m.availabilities, name)
 		}
 	}
 }
 
-// Messages returns what was decided about messages so far, and which consumers, by their
-// names, keep them from the service for now, because it cannot be used.
+// Messages returns the decisions about messages so far, and by the names of the consumers
+// whether they wait for the service.
 func (p *Proxy) Messages() (counts []MessageCount, paused map[string]bool) {
 	p.messages.mu.Lock()
 	defer p.messages.mu.Unlock()
@@ -172,8 +171,7 @@ func (p *Proxy) Messages() (counts []MessageCount, paused map[string]bool) {
 	return counts, paused
 }
 
-// consumes has the generation receive messages, if the configuration says which and the
-// process is one that does.
+// consumes adds the consumers to the parts of a generation, if Options.Parts has them.
 func (p *Proxy) consumes(g *generation, checked *checked, f *forwarder) error {
 	if p.o.Parts&Consumers == 0 {
 		return nil

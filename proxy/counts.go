@@ -7,19 +7,18 @@ import (
 	"time"
 )
 
-// Counts are what a Proxy has counted since it was made.
+// Counts are totals since the Proxy was made.
 type Counts struct {
-	// Unprotected counts requests with a key and a method that is not safe that passed
-	// unprotected, by Unrouted or a route.
+	// Unprotected counts requests that have a key and passed unprotected.
 	Unprotected uint64
-	// Refused counts values of HeaderEmit that are no messages, and Lost those messages of
-	// responses that could not be kept.
+	// Refused counts values of HeaderEmit that are no messages. Lost counts messages of responses
+	// that could not be stored.
 	Refused, Lost uint64
-	// Busy counts requests that were refused because of Limits.Memory or MemoryPerPeer.
+	// Busy counts requests refused by Limits.Memory or MemoryPerPeer.
 	Busy uint64
-	// Runs is how many protected requests are with the service now.
+	// Runs is how many protected requests the service has now.
 	Runs int
-	// InHand is how many bytes are held in memory now: see Limits.Memory.
+	// InHand is how many bytes are in memory now: see Limits.Memory.
 	InHand int64
 }
 
@@ -64,7 +63,7 @@ type seldom struct {
 	last time.Time
 }
 
-// due reports whether the line is to be written now.
+// due reports whether the line may be written now.
 func (s *seldom) due() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,17 +14,17 @@ import (
 	"github.com/stet-go/stet"
 )
 
-// conflicts collects what cannot be together.
+// conflicts collects errors of fields that contradict each other.
 type conflicts struct{ errs []error }
 
-// when notes, if wrong, why the field at path cannot be as it is.
+// when adds an error about the field at path if wrong is true.
 func (cs *conflicts) when(wrong bool, why string, path ...any) {
 	if wrong {
 		cs.errs = append(cs.errs, &misplaced{path, errors.New(why)})
 	}
 }
 
-// Defaults of what the engine is not told.
+// Defaults of the engine and the relay.
 const (
 	defaultStoreTimeout = 5 * time.Second
 	defaultRetryMessage = DefaultRelayRetry
@@ -61,8 +61,8 @@ func (c *Config) crossCheck() error {
 	return errors.Join(cs.errs...)
 }
 
-// longest is the longest timeout that routes say whose requests end with the proxy in
-// the unknown, and the name of the route.
+// longest returns the longest timeout of routes whose outcome is unknown if the proxy ends, and
+// the name of the route.
 func (c *Config) longest() (d time.Duration, name string) {
 	for _, r := range c.Routes {
 		if t := time.Duration(r.Timeout); !r.Pass && (r.Async == nil || !r.Async.Repeatable) && r.Settles != settlesService && t > d {
@@ -72,8 +72,8 @@ func (c *Config) longest() (d time.Duration, name string) {
 	return d, name
 }
 
-// DrainTime is how long requests may go on during a shutdown: Drain or, by default,
-// DefaultDrain or the longest timeout that a route says, if that is longer.
+// DrainTime is how long requests can continue during a shutdown: Drain, or else DefaultDrain or
+// the longest timeout of a route, the longer of the two.
 func (c *Config) DrainTime() time.Duration {
 	d, _ := c.longest()
 	return cmp.Or(time.Duration(c.Drain), max(DefaultDrain, d))
@@ -111,7 +111,7 @@ func (c *Config) crossCheckRoute(cs *conflicts, r *Route, i int, usual stet.Poli
 	}
 }
 
-// protects are the fields of a route that say how it protects, and that it has.
+// protects returns the fields of a route that say how it protects.
 func (r *Route) protects() (names []string) {
 	v := reflect.ValueOf(*r)
 	for f := range tagged(v.Type()) {
@@ -123,8 +123,8 @@ func (r *Route) protects() (names []string) {
 	return names
 }
 
-// checkServing returns what cannot be together where the command serves: who runs a
-// Proxy may listen in another way.
+// checkServing returns the errors of the listeners of the command. A program with a Proxy can
+// listen elsewhere.
 func (c *Config) checkServing() error {
 	cs := &conflicts{}
 	listen, admin := cmp.Or(c.Listen, DefaultListen), cmp.Or(c.Admin.Listen, DefaultAdmin)
@@ -147,8 +147,8 @@ func (s *Scope) certified() bool {
 	return s != nil && (strings.HasPrefix(s.Kind, "mtls") || slices.ContainsFunc(s.All, func(one Scope) bool { return one.certified() }))
 }
 
-// sameListener reports whether two addresses are one for a listener: names other than
-// localhost are not looked up.
+// sameListener reports whether two addresses are one for a listener. It resolves no names but
+// localhost.
 func sameListener(a, b string) bool {
 	hostA, portA, errA := net.SplitHostPort(a)
 	hostB, portB, errB := net.SplitHostPort(b)
@@ -158,8 +158,8 @@ func sameListener(a, b string) bool {
 	return hostA == hostB || meets(hostA, hostB) || meets(hostB, hostA)
 }
 
-// meets reports whether what listens at a host is reached by the name of another: every
-// interface is by each name of this host, and localhost is one or the other loopback address.
+// meets reports whether a listener at one host is reached by the name of another. All interfaces
+// are reached by every name of this host.
 func meets(listens, name string) bool {
 	at, of := net.ParseIP(listens), net.ParseIP(name)
 	here := name == "" || name == "localhost" || of != nil && (of.IsLoopback() || of.IsUnspecified())

@@ -39,7 +39,7 @@ func newDelivery(p *Proxy, g *generation, f *forwarder, rt *route, m *stethttp.M
 	return &delivery{proxy: p, forwarder: f, route: rt, middleware: m, manner: g.manner}
 }
 
-// undone is the error of a run after which the operation can be run again.
+// undone is the error of a run whose operation can run again.
 type undone struct {
 	why       string
 	after     time.Duration // the service asks to wait that long
@@ -49,7 +49,7 @@ type undone struct {
 // Error implements error.
 func (u *undone) Error() string { return u.why }
 
-// again says how the operation is run again, where it would wait for backoff.
+// again returns how the operation runs again, after backoff or later.
 func (u *undone) again(backoff time.Duration) stet.Again {
 	return stet.Again{After: max(backoff, u.after), Uncounted: u.uncounted}
 }
@@ -57,10 +57,10 @@ func (u *undone) again(backoff time.Duration) stet.Again {
 // errBrokenOff is the error of a run that may have executed.
 var errBrokenOff = errors.New("the service has not answered, or its answer broke off")
 
-// send sends a job, for the run in ctx, with further header fields. It returns the
-// outcome to settle. An error that is *undone says that the operation is to be run again;
-// the outcome beside it is what to settle where it is not. After errBrokenOff, the run has
-// declared that it may have executed. Other errors are about a run that may be repeated.
+// send sends a job, for the run in ctx, with further header fields. It returns the outcome to
+// settle. With an *undone error the operation must run again; the outcome is for the case that it
+// cannot. With errBrokenOff the run has declared that it may have executed. Other errors are of
+// runs that may be repeated.
 func (d *delivery) send(ctx context.Context, e *job, own http.Header, repeatable bool) (stet.Outcome, error) {
 	run := stet.FromContext(ctx)
 	t := &trip{route: d.route, own: own, job: true}
@@ -94,8 +94,7 @@ func (d *delivery) send(ctx context.Context, e *job, own http.Header, repeatable
 	return out, nil
 }
 
-// unsettled is what becomes of a run if the service has not settled it, with an answer
-// like this. What it has settled counts in place of that.
+// unsettled returns the outcome of a run that the service has not settled.
 func (d *delivery) unsettled(out stet.Outcome, after time.Duration) (stet.Outcome, error) {
 	switch {
 	case 400 <= out.Status && out.Status < 500:
@@ -106,7 +105,7 @@ func (d *delivery) unsettled(out stet.Outcome, after time.Duration) (stet.Outcom
 	return stet.Outcome{}, &undone{why: fmt.Sprintf("the service answered %d without having settled the operation: it must call stet_settle with the claim in %s, in the transaction of its writes", out.Status, HeaderClaim)}
 }
 
-// request makes the request of a job.
+// request returns the request of a job.
 func (d *delivery) request(ctx context.Context, e *job) (*http.Request, error) {
 	u := &url.URL{Scheme: "http", Host: e.Host}
 	if !setTarget(u, e.Target) || e.Target == "" || e.Target[0] != '/' {

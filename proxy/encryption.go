@@ -21,8 +21,7 @@ type EncryptionKey struct {
 	File string `yaml:"file"`
 }
 
-// Encrypts reads the files of Encryption's keys, for others that work with the records;
-// without Encryption it returns the zero value.
+// Encrypts reads the files of Encryption's keys. Without Encryption it returns the zero value.
 func (c *Config) Encrypts() (stet.Encryption, error) {
 	o, err := c.Encryption.options()
 	if err != nil {
@@ -68,10 +67,10 @@ func (e *Encryption) options() (o stet.Encryption, err error) {
 	return o, nil
 }
 
-// secretSize is how long the secret of a stet.EncryptionKey is, in bytes.
+// secretSize is the length of a secret, in bytes.
 const secretSize = 32
 
-// readSecret reads 32 bytes in base64. What is in the file is in no error.
+// readSecret reads 32 bytes in base64. Its error quotes no part of the file.
 func readSecret(name string) ([]byte, error) {
 	text, err := readFile(name)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/stet-go/stet/stethttp"
 )
 
-// strip removes what only the proxy and the service may tell each other, in
-// every spelling that a service may take for it.
+// strip removes the fields between the proxy and the service, in every spelling that a service
+// can take for them.
 func strip(h http.Header) {
 	for name := range h {
 		if strings.HasPrefix(asVariable(name), "STET_") {
@@ -18,8 +18,8 @@ func strip(h http.Header) {
 	}
 }
 
-// stripHint removes from the header of a 1xx what a service may tell the proxy only, and what
-// belongs to the response after it.
+// stripHint removes from the header of a 1xx the fields for the proxy, and the fields of the
+// final response.
 func stripHint(h http.Header) {
 	strip(h)
 	for _, name := range []string{stethttp.DefaultReplayedHeader, "Idempotency-Execution", "Idempotency-Expires", "Set-Cookie"} {
@@ -27,12 +27,12 @@ func stripHint(h http.Header) {
 	}
 }
 
-// stripClient removes what no client may say to the service.
+// stripClient removes fields that no client can send to the service.
 func stripClient(h http.Header) {
 	strip(h)
 	for name := range h {
 		if !strings.ContainsFunc(name, func(r rune) bool { return r != '-' && asVariable(string(r)) == "_" }) {
-			continue // it is spelled as the proxy knows it
+			continue // the proxy knows this spelling
 		}
 		switch v := asVariable(name); {
 		case strings.HasPrefix(v, "X_FORWARDED_"), v == "CONTENT_LENGTH", v == "TRANSFER_ENCODING":
@@ -47,8 +47,8 @@ type answer struct {
 	of   *http.Response
 	trip *trip // nil on routes that are not protected
 
-	emitted func(trailer http.Header) // is told of the trailer
-	counted int                       // bytes that the proxy holds, as the response is kept
+	emitted func(trailer http.Header) // receives the trailer
+	counted int                       // bytes in memory, because the response is stored
 }
 
 // Read implements io.Reader. It tells the trip when the content breaks off.

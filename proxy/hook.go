@@ -26,9 +26,9 @@ const (
 
 	maxSendTimeout = 5 * time.Minute
 
-	// hookCalls is how many requests of one target are under way at a time.
+	// hookCalls is how many requests of one target are in flight at a time.
 	hookCalls = 16
-	// maxHookAnswer is how much of an answer is read so that its connection is used again.
+	// maxHookAnswer is how much of a response is read so that its connection can be reused.
 	maxHookAnswer = 64 << 10
 )
 
@@ -44,11 +44,11 @@ type hook struct {
 
 	ctx    context.Context // of requests
 	cancel context.CancelFunc
-	slots  chan struct{} // of requests under way
+	slots  chan struct{} // of requests in flight
 	active sync.WaitGroup
 
 	mu   sync.Mutex
-	busy map[string]chan struct{} // lanes with a request under way, and its end
+	busy map[string]chan struct{} // lanes with a request in flight; closed at its end
 }
 
 // The fields of requests in the plain format; the ID is in stetmsg.IDHeader.
@@ -91,7 +91,7 @@ func (h *hook) close() {
 	h.closing()
 }
 
-// own reports whether a field says what the request, its connection or the message is.
+// own reports whether a field describes the request, its connection or the message.
 func (h *hook) own(name string) bool {
 	name = strings.ToLower(name)
 	switch name {
@@ -117,7 +117,7 @@ func (h *hook) check(m stet.Message) error {
 	return nil
 }
 
-// lane is what messages are sent one after the other by.
+// lane returns the name of the sequence of a message.
 func lane(m stet.Message) string {
 	if m.Key == "" {
 		return "id " + m.ID // in order with no other
@@ -158,8 +158,8 @@ func (h *hook) publish(ctx context.Context, messages []stet.Message, results *pu
 	return failed
 }
 
-// send has one message sent, and returns nil if it was taken. If ctx ends before that is
-// known, the request goes on for as long as it may take: it is not begun anew then.
+// send sends one message, and returns nil if the target took it. If ctx ends first, the request
+// continues until its timeout, so that the message is not sent twice.
 func (h *hook) send(ctx context.Context, m stet.Message, results *publishResults) error {
 	end, err := h.enter(ctx, lane(m))
 	if err != nil {
@@ -188,7 +188,7 @@ func (h *hook) send(ctx context.Context, m stet.Message, results *publishResults
 
 var errSlow = errors.New("it has not answered yet")
 
-// enter waits until nothing else is under way in a lane, and there is room for a request.
+// enter waits until no other request is in flight in a lane, and there is room for a request.
 func (h *hook) enter(ctx context.Context, lane string) (end func(), err error) {
 	for {
 		h.mu.Lock()
@@ -260,8 +260,8 @@ func (h *hook) post(m stet.Message) error {
 	return nil
 }
 
-// encoded is a text as HTTP has attributes of CloudEvents (binding for HTTP, section
-// 3.1.3.2): visible ASCII, and in percent-encoding what else there is.
+// encoded encodes an attribute of a CloudEvent (binding for HTTP, section 3.1.3.2): visible ASCII
+// is unchanged, other bytes are percent-encoded.
 func encoded(text string) string {
 	plain := func(b byte) bool { return b > ' ' && b <= '~' && b != '"' && b != '%' }
 	if !slices.ContainsFunc([]byte(text), func(b byte) bool { return !plain(b) }) {

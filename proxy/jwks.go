@@ -22,11 +22,11 @@ import (
 const (
 	maxKeyFile = 1 << 20         // bytes
 	minRSA     = 2048            // bits; RFC 7518, section 3.3
-	lookAgain  = 1 * time.Second // how often a file is looked at, at most
+	lookAgain  = 1 * time.Second // the time between two checks of a file
 )
 
-// verifyKey is a key that tokens are verified with, and the algorithms that it is
-// good for: a public key must not be taken for an HMAC's secret.
+// verifyKey is a key that verifies tokens, with its algorithms: a public key must not be used as
+// the secret of HMAC.
 type verifyKey struct {
 	id      string // "" if it has none
 	key     any
@@ -36,15 +36,15 @@ type verifyKey struct {
 // keyring are the keys of one issuer.
 type keyring []verifyKey
 
-// find is a jwt.Keyfunc: the key of the token's kid. Without one there is nothing to
-// choose by, so there must be one key only.
+// find is a jwt.Keyfunc. It returns the key of the token's kid. A token without a kid needs a
+// ring with one key.
 func (ring keyring) find(t *jwt.Token) (any, error) {
-	if _, ok := t.Header["crit"]; ok { // what it names changes what the token says: RFC 7515, section 4.1.11
+	if _, ok := t.Header["crit"]; ok { // extensions that change the meaning of the token: RFC 7515, section 4.1.11
 		return nil, errors.New("the token has extensions that must be understood")
 	}
 	kid, named := t.Header["kid"].(string)
 	for _, k := range ring {
-		// A key without an ID is the only one, and fits every key ID of a token.
+		// A key without an ID is the only one. It fits every kid.
 		if named && k.id != "" && k.id != kid || !named && len(ring) > 1 {
 			continue
 		}
@@ -56,8 +56,8 @@ func (ring keyring) find(t *jwt.Token) (any, error) {
 	return nil, errors.New("no such key")
 }
 
-// keyFile is a keyring in a file, which is read again when it has changed. Should
-// that fail, the keys that were read before stand.
+// keyFile is a keyring in a file. It reads the file again after a change. If that fails, the keys
+// stay the same.
 type keyFile struct {
 	name  string
 	parse func([]byte) (keyring, error)
@@ -67,7 +67,7 @@ type keyFile struct {
 	ring   keyring
 	was    os.FileInfo
 	looked time.Time
-	wrong  string // what is, as the log knows
+	wrong  string // the last error in the log
 }
 
 // find is a jwt.Keyfunc.

@@ -25,7 +25,7 @@ type JWT struct {
 
 const minSecret = 32 // bytes; RFC 7518, section 3.2
 
-// check returns what is wrong with the fields beside each other.
+// check returns an error if the fields contradict each other.
 func (j *JWT) check(vouched bool) error {
 	sources := 0
 	for _, s := range []string{j.JWKSFile, j.KeyFile, j.Secret} {
@@ -87,7 +87,7 @@ func (j *JWT) extractor(log *slog.Logger, vouched bool) (extractor, error) {
 	}, nil
 }
 
-// keys returns what finds the key that a token is verified with, nil if none is.
+// keys returns the keys of tokens, nil if tokens are not verified here.
 func (j *JWT) keys(log *slog.Logger) (jwt.Keyfunc, error) {
 	switch {
 	case j.Secret != "":

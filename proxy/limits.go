@@ -32,7 +32,6 @@ const (
 // drainStall is the greatest Limits.Stall while the proxy drains.
 const drainStall = 2 * time.Second
 
-// check finds out what is wrong.
 func (l *Limits) check() error {
 	if l.Memory != 0 && l.Memory < minMemory {
 		return at("memory", "%d bytes are too few for anything; at least %d", l.Memory, minMemory)
@@ -46,9 +45,9 @@ func (l *Limits) check() error {
 const (
 	// minMemory is the least Limits.Memory.
 	minMemory = 1 << 20
-	// perRequest is what a request counts for by itself.
+	// perRequest is what each request counts for.
 	perRequest = 16 << 10
-	// maxPiece is how much of a response has to be taken within Limits.Stall.
+	// maxPiece is how much of a response a client must read within Limits.Stall.
 	maxPiece = 64 << 10
 )
 
@@ -57,13 +56,13 @@ func (l *Limits) perPeer() int64 {
 	return int64(cmp.Or(l.MemoryPerPeer, cmp.Or(l.Memory, DefaultMemory)/2))
 }
 
-// memory counts the bytes that the proxy holds, of all requests or of one peer's.
+// memory counts the bytes in memory, of all requests or of one peer.
 type memory struct {
 	limit int64
 	used  atomic.Int64
 }
 
-// take takes n bytes; it is false, and takes none, if that is too much.
+// take takes n bytes. It returns false, and takes none, if that exceeds the limit.
 func (b *memory) take(n int64) bool {
 	if b.used.Add(n) > b.limit {
 		b.used.Add(-n)

@@ -32,14 +32,13 @@ type MCP struct {
 const (
 	// defaultMCPWait is how long a call waits for the same call in flight.
 	defaultMCPWait = 30 * time.Second
-	// maxWatched bounds what is held of a response to find out what it says, in bytes.
+	// maxWatched is how much of a response is read into memory, in bytes.
 	maxWatched = 16 << 20
 )
 
 func (m *MCP) keyName() string { return cmp.Or(m.KeyName, mcpcall.KeyName) }
 
-// asMCP fills in what a route has of its own as the endpoint of a server of tools, or
-// says what cannot be together with that.
+// asMCP sets the fields that MCP implies, or returns an error about a field that contradicts it.
 func (r *Route) asMCP() error {
 	if r.MCP == nil || r.Pass {
 		return nil
@@ -79,7 +78,7 @@ func (r *Route) asMCP() error {
 	return nil
 }
 
-// toolName is what an operation of a route with MCP is called.
+// toolName is the name of an operation of a route with MCP.
 func toolName(r *http.Request) string {
 	if m, ok := r.Context().Value(mcpKey{}).(*mcpcall.Message); ok {
 		return "tools/call " + m.Tool
@@ -87,7 +86,7 @@ func toolName(r *http.Request) string {
 	return "tools/call"
 }
 
-// compareCalls has the tool and its arguments compared, instead of the content.
+// compareCalls returns the tool and its arguments, for the fingerprint.
 func compareCalls(_ string, body []byte) ([]byte, error) {
 	m, err := mcpcall.Read(body)
 	switch {
@@ -99,15 +98,15 @@ func compareCalls(_ string, body []byte) ([]byte, error) {
 	return append([]byte("tools/call\x00"+m.Tool+"\x00"), m.Args...), nil
 }
 
-// toolDoor is before the middleware of a route with MCP. It lets pass what is no protected call,
-// and tells what the middleware says in the words of the protocol.
+// toolDoor is before the middleware of a route with MCP. Only calls of tools go to the
+// middleware. It converts responses of the middleware to responses of the protocol.
 type toolDoor struct {
 	route    *MCP
 	limit    int64 // of the content
 	base     string
 	replayed string
 	protect  http.Handler // calls of tools
-	pass     http.Handler // all else
+	pass     http.Handler // other messages
 }
 
 type mcpKey struct{}
@@ -141,7 +140,7 @@ func (d *toolDoor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r.Header = r.Header.Clone()
-	r.Header.Del("Accept-Encoding") // what the service answers has to be read here
+	r.Header.Del("Accept-Encoding") // toolWatch reads the service's response
 	if mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err == nil && mediaType == jsonType {
 		r.Header.Set("Content-Type", jsonType) // one form for all retries: its parameters mean nothing
 	}
@@ -150,7 +149,7 @@ func (d *toolDoor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	t.end()
 }
 
-// refuseMessage answers in the protocol to what is no message that could be answered.
+// refuseMessage responds to a content that is no message.
 func refuseMessage(w http.ResponseWriter, status int, e *mcpcall.Error) {
 	answerJSON(w, status, e.Response())
 }
@@ -164,11 +163,11 @@ func answerJSON(w http.ResponseWriter, status int, content []byte) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Length", strconv.Itoa(len(content)))
 	w.WriteHeader(status)
-	_, _ = w.Write(content) // a client that has left hears nothing
+	_, _ = w.Write(content)
 }
 
-// toolAnswer passes on the service's own answer to a call. What the middleware says itself, and a
-// replay, it holds back, and words anew.
+// toolAnswer forwards the service's response to a call. It holds back a response of the
+// middleware, and a replay, to convert it.
 type toolAnswer struct {
 	w      http.ResponseWriter
 	d      *toolDoor
@@ -177,7 +176,7 @@ type toolAnswer struct {
 	holds  bool
 	status int
 	held   []byte
-	hold   func(int) // counts what is held
+	hold   func(int) // counts bytes in memory
 }
 
 // Unwrap is for http.ResponseController.
@@ -208,7 +207,7 @@ func (t *toolAnswer) Write(p []byte) (int, error) {
 	t.WriteHeader(http.StatusOK)
 	if t.holds {
 		t.hold(len(p))
-		t.held = append(t.held, p...) // at most what is kept of a response, or a problem
+		t.held = append(t.held, p...) // at most a stored response, or a problem
 		return len(p), nil
 	}
 	return t.w.Write(p)
@@ -223,7 +222,7 @@ func (t *toolAnswer) FlushError() error {
 	return http.NewResponseController(t.w).Flush()
 }
 
-// end sends what was held back, in the words of the protocol.
+// end sends the response that was held back, converted to the protocol.
 func (t *toolAnswer) end() {
 	if !t.holds {
 		return
@@ -247,19 +246,19 @@ func (t *toolAnswer) end() {
 	} else if reply, ok := mcpcall.ReplyIn(mediaType == eventStream, t.held); ok {
 		answerJSON(t.w, http.StatusOK, reply.Replay(t.id))
 		return
-	} else if t.status < http.StatusBadRequest { // of another face, or of a verifier
+	} else if t.status < http.StatusBadRequest { // of another adapter, or of a verifier
 		answerJSON(t.w, http.StatusOK, mcpcall.Respond(t.id, words.Other(mediaType, t.held)))
 		return
 	}
-	t.w.WriteHeader(t.status) // of the service, and nothing of the protocol
+	t.w.WriteHeader(t.status) // of the service, but not of the protocol
 	_, _ = t.w.Write(t.held)
 }
 
-// own reports whether a response is a problem that stet has told: see notOwn.
+// own reports whether a response is a problem of stet: see notOwn.
 func own(h http.Header) bool { return h.Get("Content-Type") == problem.MediaType }
 
-// notOwn gives a problem of the service, which may be protected by stet, too, a media type
-// with a parameter, so that it is not taken for one about the run here.
+// notOwn adds a parameter to the media type of a service's problem. The service can use stet,
+// too, and its problem must not be taken for one of the proxy.
 func notOwn(h http.Header) {
 	if own(h) {
 		h.Set("Content-Type", problem.MediaType+"; charset=utf-8")
@@ -271,8 +270,8 @@ const (
 	jsonType    = "application/json"
 )
 
-// toolWatch is between the middleware of a route with MCP and the service: it finds out
-// what the service's answer to a call says of its effect.
+// toolWatch is between the middleware of a route with MCP and the service. It reads whether a
+// call had an effect.
 type toolWatch struct {
 	route *route
 	next  http.Handler
@@ -301,8 +300,7 @@ func (t *toolWatch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// watched is the http.ResponseWriter of toolWatch. It has no Unwrap: what is written has
-// to be seen.
+// watched is the http.ResponseWriter of toolWatch. It has no Unwrap, so that it sees all writes.
 type watched struct {
 	http.ResponseWriter
 	id     []byte
@@ -359,7 +357,7 @@ func (a *watched) look(p []byte) {
 	}
 }
 
-// message looks at one message of the service.
+// message reads one message of the service.
 func (a *watched) message(data []byte) {
 	switch r, ok := mcpcall.ReadReply(data); {
 	case ok && r.For(a.id):
@@ -377,7 +375,7 @@ func (a *watched) end() {
 	}
 }
 
-// refused reports whether the service says by its status that it has not taken the message.
+// refused reports whether the service has refused the message by its status.
 func (a *watched) refused() bool {
 	return a.status >= 400 && a.status < 500 && a.status != http.StatusRequestTimeout
 }

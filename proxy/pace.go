@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// pace is how many bytes a client has sent or taken, and how long it was waited for.
+// pace is how many bytes a client has sent or read, and how long the proxy has waited for it.
 type pace struct {
 	began  time.Time // when it was waited for last
 	waited time.Duration
 	bytes  int64
 }
 
-// maxCredit is the longest time that bytes earn.
+// maxCredit is the longest time that bytes add.
 const maxCredit = 1000 * time.Hour
 
 // upload is Upload, or its default.
 func (l *Limits) upload() time.Duration { return cmp.Or(time.Duration(l.Upload), DefaultUpload) }
 
-// patience is how much longer a client is waited for.
+// patience is how much longer the proxy waits for a client.
 func (l *Limits) patience(p *pace) time.Duration {
 	credit := float64(p.bytes) / float64(cmp.Or(l.MinRate, DefaultMinRate)) // seconds
 	return l.upload() + time.Duration(min(credit, maxCredit.Seconds())*float64(time.Second)) - p.waited
@@ -50,7 +50,7 @@ func (s *switched) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite ends what is written, where the connection has a way to.
+// CloseWrite closes the writing side, if the connection can.
 func (s *switched) CloseWrite() error {
 	if c, ok := s.Conn.(interface{ CloseWrite() error }); ok {
 		return c.CloseWrite()

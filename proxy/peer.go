@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// peer is an address that requests come from, or a network of addresses.
+// peer is a client address, or a network of addresses.
 type peer struct {
 	memory
 	from   netip.Prefix
 	active int // requests; guarded by Proxy.mu
 }
 
-// peerOf is the peer of a request. Requests whose address is not known have one together.
+// peerOf returns the peer of a request. Requests with an unknown address share one.
 func peerOf(r *http.Request, forwarded bool) netip.Prefix {
 	at, _ := netip.ParseAddrPort(r.RemoteAddr)
 	addr := at.Addr()
@@ -34,7 +34,7 @@ func peerOf(r *http.Request, forwarded bool) netip.Prefix {
 	return network
 }
 
-// admitted reports whether there is room for the request.
+// admitted reports whether there is memory for the request.
 func (v *requestState) admitted(from netip.Prefix) bool {
 	p := v.proxy
 	p.mu.Lock()
@@ -54,15 +54,15 @@ func (v *requestState) admitted(from netip.Prefix) bool {
 	return true
 }
 
-// left forgets the peer with its last request. The caller holds Proxy.mu.
+// left removes the peer after its last request. The caller holds Proxy.mu.
 func (p *peer) left(all map[netip.Prefix]*peer) {
 	if p.active--; p.active == 0 {
 		delete(all, p.from)
 	}
 }
 
-// take takes bytes until the request ends; it is false, and takes none, if that is too much
-// for the peer, or in all.
+// take takes bytes until the request ends. It returns false, and takes none, if that exceeds the
+// limit of the peer or of all.
 func (v *requestState) take(n int64) bool {
 	if !v.peer.take(n) {
 		return false
@@ -75,7 +75,7 @@ func (v *requestState) take(n int64) bool {
 	return true
 }
 
-// count counts bytes that are held, or with a negative n are not any more.
+// count adds n bytes; n can be negative.
 func (v *requestState) count(n int64) {
 	v.proxy.memory.used.Add(n)
 	if v.peer != nil {
@@ -83,7 +83,7 @@ func (v *requestState) count(n int64) {
 	}
 }
 
-// refuseBusy answers a request for which there is no memory.
+// refuseBusy responds to a request for which there is no memory.
 func (v *requestState) refuseBusy() {
 	p := v.proxy
 	n := p.busy.Add(1)

@@ -43,7 +43,7 @@ func (r *Reconcile) check() error {
 	return nil
 }
 
-// keeping has the policy keep what the route says.
+// keeping sets which names of its operations a route stores.
 func (c *Config) keeping(r *Route, p *stet.Policy) error {
 	oneTenant := c.scope(r).Kind == "single-tenant"
 	p.KeepKey = r.KeepKey
@@ -57,7 +57,7 @@ func (c *Config) keeping(r *Route, p *stet.Policy) error {
 	return nil
 }
 
-// checkReconcile refuses to look for what nobody can be asked about.
+// checkReconcile returns the errors of Reconcile.
 func (c *Config) checkReconcile(done *checked, bad func(err error, path ...any)) {
 	if c.Reconcile == nil {
 		if field(c.root, "reconcile") != nil {
@@ -71,7 +71,7 @@ func (c *Config) checkReconcile(done *checked, bad func(err error, path ...any))
 		switch v := cr.Verify; {
 		case v == nil || v.RetriesOnly || cr.options.Scope == nil: // the last: it was refused already
 			continue
-		case cr.Async != nil: // what was accepted keeps both
+		case cr.Async != nil: // accepted operations store both
 		case !cr.policy.KeepScope:
 			bad(at("verify", "reconcile asks about operations whose scope is kept: add keep_scope: true; or verify.retries_only: true, to have it asked on retries only"), "routes", i)
 		case cmp.Or(v.By, byKey) == byKey && !cr.policy.KeepKey:
@@ -85,7 +85,7 @@ func (c *Config) checkReconcile(done *checked, bad func(err error, path ...any))
 	}
 }
 
-// verifiers returns those of the routes, by class, and puts the policies together.
+// verifiers returns the verifiers of routes by class, and completes checked.classes.
 func (c *Config) verifiers(done *checked, toUpstream, elsewhere http.RoundTripper) (map[string]*verifier, error) {
 	all := map[string]*verifier{}
 	for _, cr := range done.all() {
@@ -104,18 +104,18 @@ func (c *Config) verifiers(done *checked, toUpstream, elsewhere http.RoundTrippe
 	return all, c.consumeClasses(done, toUpstream, elsewhere)
 }
 
-// Reconciled is what one pass has done.
+// Reconciled is the result of one pass.
 type Reconciled struct {
 	reconcile.Report
-	// Alone are those of classes without a Verify.
+	// Alone counts operations of classes without a Verify.
 	Alone int
-	// Skipped are those that were left for the next pass, because nobody has answered the
-	// last questions of their route.
+	// Skipped counts operations left for the next pass, because the last calls of their route's
+	// Verify got no response.
 	Skipped int
 }
 
-// maxUnanswered is how many questions of a route in a row may be without an answer, before
-// a pass asks no more of them: each may take as long as Verify.Timeout.
+// maxUnanswered is how many calls in a row can stay without a response before a pass skips the
+// route. Each can take as long as Verify.Timeout.
 const maxUnanswered = 16
 
 // reconciler makes passes with the verifiers of routes.
@@ -129,13 +129,12 @@ type reconciler struct {
 
 	progress func(asked int) // may be nil
 
-	mu         sync.Mutex // guards what follows, which is of the pass under way
+	mu         sync.Mutex // guards the fields below, of the current pass
 	asked      int
 	left       Reconciled
 	unanswered map[string]int // by class, one after the other
 }
 
-// newReconciler returns a reconciler of an engine that has the policies of c.
 func (c *Config) newReconciler(e *stet.Engine, verifiers map[string]*verifier, o ReconcileOptions) (*reconciler, error) {
 	s := cmp.Or(c.Reconcile, &Reconcile{})
 	r := &reconciler{engine: e, namespace: c.Namespace, verifiers: verifiers, log: o.ErrorLog, every: cmp.Or(time.Duration(s.Every), reconcile.DefaultEvery), progress: o.Progress}
@@ -146,7 +145,7 @@ func (c *Config) newReconciler(e *stet.Engine, verifiers map[string]*verifier, o
 	return r, err
 }
 
-// selects says whether a record is one to be resolved here.
+// selects reports whether a record can be resolved here.
 func (r *reconciler) selects(st stet.Status) bool {
 	if st.Record.State == store.Accepted { // it has waited too long
 		policy, ok := r.engine.Policy(st.Op.Class)
@@ -168,7 +167,7 @@ func (r *reconciler) selects(st stet.Status) bool {
 	return false
 }
 
-// verify is a reconcile.Options.Verify. It is asked about selected operations only.
+// verify is a reconcile.Options.Verify. It is called for selected operations only.
 func (r *reconciler) verify(ctx context.Context, st stet.Status) (stet.Verdict, error) {
 	v := r.verifiers[st.Op.Class]
 	if v == nil {
@@ -233,14 +232,14 @@ func (g *generation) reconciles(o Options) error {
 
 // ReconcileOptions are those of ReconcileOnce. The zero value is usable.
 type ReconcileOptions struct {
-	// DryRun asks and reports, and changes nothing.
+	// DryRun calls verifiers and reports, but changes nothing.
 	DryRun bool
-	// Progress, if set, is told after each question how many were asked so far. Calls are
+	// Progress, if set, receives the number of calls so far, after each. Its calls are
 	// concurrent.
 	Progress func(asked int)
 	// Observer gets the engine's events. Default: none.
 	Observer observe.Observer
-	// ErrorLog gets what goes wrong; never a key. Default slog.Default().
+	// ErrorLog receives errors, without keys. Default: slog.Default().
 	ErrorLog *slog.Logger
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// refer has the middleware find the reference of a request where the route says.
+// refer sets how the middleware reads the reference of a request.
 func (r *Route) refer(o *stethttp.Options, log *slog.Logger) error {
 	name, inHeader := strings.CutPrefix(r.Reference, "header:")
 	switch {

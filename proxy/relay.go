@@ -24,7 +24,7 @@ const (
 	DefaultSendTimeout = 10 * time.Second
 )
 
-// relayDrain bounds what is still sent when the process ends.
+// relayDrain is how long messages are sent after the process begins to end.
 const relayDrain = 5 * time.Second
 
 // Relaying sends the messages that services emit (HeaderEmit, or stet_emit of SQL): after the
@@ -65,7 +65,7 @@ func (t *Target) takes(to string) bool {
 
 func (r *Relaying) retry() time.Duration { return cmp.Or(time.Duration(r.Retry), DefaultRelayRetry) }
 
-// check finds out what is wrong, and connects to nothing.
+// check returns errors. It does not connect.
 func (r *Relaying) check() error {
 	if r == nil {
 		return nil
@@ -99,7 +99,7 @@ func (r *Relaying) check() error {
 	return errors.Join(errs...)
 }
 
-// relayer sends what waits in the store.
+// relayer sends the stored messages.
 type relayer struct {
 	engine  *stet.Engine
 	targets *targets
@@ -109,10 +109,9 @@ type relayer struct {
 	unasked seldom
 }
 
-// newRelayer returns a relayer of what is configured.
 func newRelayer(r *Relaying, e *stet.Engine, ts *targets, log *slog.Logger) (*relayer, error) {
 	relay, err := stetmsg.NewRelay(e, ts.publish, stetmsg.RelayOptions{
-		Batch: relayBatch, Again: r.retry(), ErrorLog: slog.New(slog.DiscardHandler), // ts says what matters
+		Batch: relayBatch, Again: r.retry(), ErrorLog: slog.New(slog.DiscardHandler), // ts logs errors itself
 	})
 	if err != nil {
 		return nil, at("relay", "%w", err)
@@ -120,10 +119,9 @@ func newRelayer(r *Relaying, e *stet.Engine, ts *targets, log *slog.Logger) (*re
 	return &relayer{engine: e, targets: ts, relay: relay, log: log}, nil
 }
 
-// part is the relayer in the background.
 func (r *relayer) part() part { return part{"relay", r.run} }
 
-// run sends until ctx ends; what it is sending then has a few seconds to be confirmed.
+// run sends messages until ctx ends. The last ones have a few seconds to be confirmed.
 func (r *relayer) run(ctx context.Context) error {
 	r.begun.Store(true)
 	work, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -132,7 +130,7 @@ func (r *relayer) run(ctx context.Context) error {
 	poll := time.NewTicker(relayPoll)
 	defer poll.Stop()
 	for ctx.Err() == nil {
-		arrived := r.engine.Arrived() // before looking, so that nothing is missed
+		arrived := r.engine.Arrived() // before the query, so that no message is missed
 		if r.once(work) >= relayBatch {
 			continue
 		}
@@ -145,17 +143,17 @@ func (r *relayer) run(ctx context.Context) error {
 	return nil
 }
 
-// once sends a batch, and returns of how many operations all messages were sent.
+// once sends a batch. It returns of how many operations all messages were sent.
 func (r *relayer) once(ctx context.Context) int {
 	n, err := r.relay.Once(ctx)
-	if err != nil && r.targets.told.Swap(0) == 0 && ctx.Err() == nil && r.unasked.due() {
+	if err != nil && r.targets.logged.Swap(0) == 0 && ctx.Err() == nil && r.unasked.due() {
 		r.log.Error("proxy: it cannot be found out which messages wait, or noted that they were sent; they will be sent again", slog.String("error", err.Error()))
 	}
 	return n
 }
 
-// last sends what the last requests have emitted, for a few seconds, before the process
-// ends. After a reload it is for the configuration that comes to send it.
+// last sends the messages of the last requests, for a few seconds, before the process ends. After
+// a reload the next generation sends them.
 func (g *generation) last() {
 	g.background.stop()
 	g.background.wait()
@@ -168,8 +166,7 @@ func (g *generation) last() {
 	}
 }
 
-// relays has the generation send messages, if the configuration says where to and the
-// process is one that does.
+// relays adds the relayer to the parts of a generation, if Options.Parts has it.
 func (g *generation) relays(c *Config, o Options) (err error) {
 	if c.Relay == nil || o.Parts&Relay == 0 {
 		return nil

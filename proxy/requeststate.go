@@ -16,7 +16,7 @@ type requestState struct {
 	control *http.ResponseController
 	proxy   *Proxy
 	manner  manner
-	target  string  // as it is sent to the service
+	target  string  // of the request to the service
 	content *upload // nil: none
 	http2   bool
 	old     bool // HTTP/1.0, which has no responses of 1xx
@@ -24,8 +24,8 @@ type requestState struct {
 
 	begun   bool  // the header was written
 	starved bool  // there was no memory for the request's content
-	deaf    bool  // the response is over; what is still written is dropped
-	broken  error // what a write has failed with
+	deaf    bool  // the response is complete; further writes are dropped
+	broken  error // the error of a write
 
 	peer *peer        // nil: of no client
 	held atomic.Int64 // bytes of the budget
@@ -36,7 +36,7 @@ type requestState struct {
 	writing direction // of the response
 }
 
-// direction is one of the two that a client is waited for in.
+// direction is the reading or the writing side of a client's connection.
 type direction struct {
 	pace
 	active bool
@@ -52,24 +52,22 @@ func stateOf(ctx context.Context) *requestState {
 
 // newRequestState returns the state of a request, and the request with that state in its
 // context.
-func (p *Proxy) newRequestState(w http.ResponseWriter, r *http.Request, told manner) (*requestState, *http.Request) {
-	v := &requestState{w: w, control: http.NewResponseController(w), proxy: p, manner: told, http2: r.ProtoMajor == 2, old: !r.ProtoAtLeast(1, 1), last: doubtful(r)}
+func (p *Proxy) newRequestState(w http.ResponseWriter, r *http.Request, problems manner) (*requestState, *http.Request) {
+	v := &requestState{w: w, control: http.NewResponseController(w), proxy: p, manner: problems, http2: r.ProtoMajor == 2, old: !r.ProtoAtLeast(1, 1), last: doubtful(r)}
 	r = r.WithContext(context.WithValue(r.Context(), stateKey{}, v))
 	if r.Body != nil && r.Body != http.NoBody {
 		v.content = &upload{ReadCloser: r.Body, state: v}
 		r.Body = v.content
-		if !v.http2 { // also for what the server reads on its own, to find the next request
+		if !v.http2 { // also for reads of the server itself, which looks for the next request
 			v.deadline(v.control.SetReadDeadline, &direction{})
 		}
 	}
 	return v, r
 }
 
-// doubtful reports whether what is before the proxy may see the end of this
-// request elsewhere than net/http does, and take what follows for its content, or
-// its content for another request. That is so with Transfer-Encoding beside a
-// Content-Length, and with Transfer-Encoding in HTTP/1.0 (RFC 9112, section 6.1).
-// net/http takes out the fields that would tell, so all that could have them are.
+// doubtful reports whether a gateway before the proxy can see another end of this request than
+// net/http, so that it would take the next request for content (RFC 9112, section 6.1). net/http
+// removes the fields that say so; therefore all requests that can have them are doubtful.
 func doubtful(r *http.Request) bool {
 	return r.ProtoMajor == 1 && (len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1))
 }
@@ -133,7 +131,7 @@ func (v *requestState) protect() {
 	v.content.kept = true
 }
 
-// protecting is the handler of a route.
+// protecting wraps the handler of a route.
 func protecting(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		stateOf(r.Context()).protect()
@@ -141,7 +139,7 @@ func protecting(next http.Handler) http.Handler {
 	})
 }
 
-// hold counts bytes that the proxy holds until the request ends.
+// hold counts bytes that are in memory until the request ends.
 func (v *requestState) hold(n int) {
 	v.held.Add(int64(n))
 	v.count(int64(n))
@@ -158,7 +156,7 @@ func (v *requestState) WriteHeader(status int) {
 	switch {
 	case v.deaf, status < 200 && v.old:
 		return
-	case v.starved: // the reader of the content knows only that it could not
+	case v.starved: // the middleware knows only that reading failed
 		v.starved = false
 		v.refuseBusy()
 		v.deaf = true
@@ -221,8 +219,7 @@ func (v *requestState) begin() {
 	}
 }
 
-// end is called when the handler has returned. If that has not begun a response,
-// the server will; what is left in its buffers it sends, too.
+// end is called after the handler has returned. The server still sends its buffers.
 func (v *requestState) end() {
 	if v.broken != nil {
 		panic(http.ErrAbortHandler) // the end of the response would say that all of it was sent
@@ -233,7 +230,7 @@ func (v *requestState) end() {
 	v.deadline(v.control.SetWriteDeadline, &v.writing)
 }
 
-// leave is called at the very end.
+// leave is called last.
 func (v *requestState) leave() {
 	v.mu.Lock()
 	v.over = true
@@ -250,18 +247,17 @@ func (v *requestState) leave() {
 // errBusy: there is no memory for a request's content.
 var errBusy = errors.New("proxy: the memory limit is reached")
 
-// upload is a request's content on its way in.
+// upload is the content of a request.
 type upload struct {
 	io.ReadCloser
 	state *requestState
-	kept  bool // it is counted, as it is kept
+	kept  bool // its bytes stay in memory
 	ended bool
 }
 
-// Read implements io.Reader. It takes the client to make progress, up to the end:
-// from then on there is no deadline, however long the request takes. After the end it
-// stays at the end: the server closes the content when a response begins, and an error
-// of a read after that would have the transport break the response off.
+// Read implements io.Reader. The client must make progress, up to the end of
+// the content. After that there is no deadline. Reads after the end return io.EOF: the server
+// closes the content when a response begins, and another error would break the response off.
 func (u *upload) Read(p []byte) (int, error) {
 	if u.ended {
 		return 0, io.EOF

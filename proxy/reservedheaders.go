@@ -43,7 +43,7 @@ func (g *reservedHeaders) keyed(h http.Header) bool {
 	return slices.ContainsFunc(g.keys, func(name string) bool { return len(h[name]) > 0 })
 }
 
-// wrong returns why a request with this header is refused, nil if it is not.
+// wrong returns why a request is refused, nil if it is not.
 func (g *reservedHeaders) wrong(h http.Header) *condition {
 	for _, v := range h["Connection"] {
 		for option := range strings.SplitSeq(v, ",") {
@@ -60,19 +60,19 @@ func (g *reservedHeaders) wrong(h http.Header) *condition {
 	return nil
 }
 
-// has reports whether a service may take a field of this name for one of them.
+// has reports whether a service can take a field for one of them.
 func (g *reservedHeaders) has(name string) bool {
 	return slices.ContainsFunc(g.all, func(known string) bool { return sameField(name, known) })
 }
 
-// sameField reports whether a service may take the names of two fields for the
-// same: those that see headers as variables of an environment (CGI, and what
-// followed it) have one variable for "Idempotency-Key" and "Idempotency_Key".
+// sameField reports whether a service can take two names for the same field. Services that see
+// headers as variables (CGI and its successors) have one variable for "Idempotency-Key" and
+// "Idempotency_Key".
 func sameField(a, b string) bool {
 	return len(a) == len(b) && asVariable(a) == asVariable(b)
 }
 
-// asVariable is the name of a field as such services see it.
+// asVariable is the name of a field in such a service.
 func asVariable(name string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

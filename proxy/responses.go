@@ -7,7 +7,7 @@ import (
 	"github.com/stet-go/stet/stethttp"
 )
 
-// storeOutcomes is what Route.Responses is by default.
+// storeOutcomes is the default of Route.Responses.
 const storeOutcomes = "store-outcomes"
 
 // responses is the route's stethttp.Options.Responses.
@@ -32,7 +32,7 @@ func (r *Route) notExecuted(status int, header http.Header) bool {
 	}
 }
 
-// judge says how responses are judged.
+// judge sets which responses are stored.
 func (r *Route) judge(o *stethttp.Options) error {
 	if o.Responses = r.responses(); o.Responses != stethttp.StoreAll {
 		o.NotExecuted = r.notExecuted
@@ -40,7 +40,7 @@ func (r *Route) judge(o *stethttp.Options) error {
 	return r.checkResponses()
 }
 
-// checkResponses finds out what cannot be together with Route.Responses.
+// checkResponses returns an error if a field contradicts Route.Responses.
 func (r *Route) checkResponses() error {
 	switch {
 	case r.responses() == stethttp.StoreOutcomes:

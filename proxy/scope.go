@@ -82,7 +82,7 @@ func (s *Scope) UnmarshalYAML(n *yaml.Node) error {
 	}
 }
 
-// extractor is what finds a request's scope; "" if the request does not say it.
+// extractor returns a request's scope, "" if the request has none.
 type extractor = func(*http.Request) (string, error)
 
 // extractor returns the function that finds a request's scope.
@@ -115,8 +115,7 @@ func (s *Scope) extractor(log *slog.Logger) (extractor, error) {
 	return func(r *http.Request) (string, error) { return find(r), nil }, nil
 }
 
-// together returns the extractor of scopes that are one: it finds nothing where one
-// of them does.
+// combined returns the extractor of All. It returns "" if one of them does.
 func (s *Scope) combined(log *slog.Logger) (extractor, error) {
 	var parts []extractor
 	for i, one := range s.All {
@@ -152,7 +151,7 @@ func (s *Scope) combined(log *slog.Logger) (extractor, error) {
 	}, nil
 }
 
-// join makes one text of several, none of which can be taken for a part of another.
+// join encodes several values as one.
 func join(values []string) string {
 	var b strings.Builder
 	for _, v := range values {
@@ -161,9 +160,9 @@ func join(values []string) string {
 	return b.String()
 }
 
-// headers are those that the scope is read from, in canonical form.
+// headers returns the headers that the scope is read from, in canonical form.
 func (s *Scope) headers() []string {
-	all := []string{"Authorization"} // of what says who it is, also where nothing is protected
+	all := []string{"Authorization"} // on every route
 	switch {
 	case s.JWT != nil && s.JWT.Header != "":
 		all = append(all, http.CanonicalHeaderKey(s.JWT.Header))
@@ -176,9 +175,8 @@ func (s *Scope) headers() []string {
 	return all
 }
 
-// single returns the value of a header that is there once; with two, it is not clear
-// which one the service heeds. What net/http has left of it is all part of it: a space
-// that only Unicode calls one is one byte or more of a name.
+// single returns the value of a header that occurs once. With two it is not clear which one the
+// service reads. Only spaces and tabs are trimmed: other spaces of Unicode can be part of a name.
 func single(r *http.Request, name string) string {
 	values := r.Header[name]
 	if len(values) != 1 {
@@ -193,8 +191,8 @@ func digest(credentials string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// errNoScope lists the choices: none can be guessed, as a wrong one runs a retry twice, or
-// returns the response of another caller.
+// errNoScope lists the choices. There is no default: a wrong scope runs a retry twice, or returns
+// the response of another caller.
 var errNoScope = errors.New(`required: whose keys are they? One of
   jwt:sub           the claim of a bearer token, verified by a key (scope: {jwt: {…}}) or by authorize
   header:X-Account  a header that a trusted gateway sets
@@ -204,11 +202,12 @@ var errNoScope = errors.New(`required: whose keys are they? One of
   host              the host that the request is for, where each tenant has one
   single-tenant     all keys are of one tenant`)
 
-// errToken: two tokens of one caller would be two scopes, and a retry after a refresh would run again.
+// errToken: a caller's next token would be another scope, so a retry after a refresh would run
+// again.
 var errToken = errors.New("proxy: the header of the scope has a JWT, which changes with each refresh, so that a retry would run again: " +
 	"set scope to its claim (jwt:sub), or token_scope to value if tokens outlive the retries")
 
-// credentials are the scope "authorization".
+// credentials is the scope "authorization".
 func (s *Scope) credentials(r *http.Request) (string, error) {
 	v, err := s.value(r, "Authorization")
 	if v == "" {
@@ -217,8 +216,8 @@ func (s *Scope) credentials(r *http.Request) (string, error) {
 	return "authorization:" + digest(v), nil
 }
 
-// value returns a header whose value is the scope. It fails if a word of the value is a JWT,
-// whatever the scheme before it, unless Config.TokenScope allows it.
+// value returns a header whose value is the scope. It fails if the value has a JWT, with any
+// scheme, unless Config.TokenScope allows it.
 func (s *Scope) value(r *http.Request, name string) (string, error) {
 	v := single(r, name)
 	words := strings.FieldsFunc(v, func(c rune) bool { return strings.ContainsRune(" \t\",;=", c) })
@@ -228,8 +227,8 @@ func (s *Scope) value(r *http.Request, name string) (string, error) {
 	return v, nil
 }
 
-// isJWT reports whether a token is three parts, of which the first is a JSON object in base64url
-// (RFC 7519, section 7.2).
+// isJWT reports whether a token has three parts, or five if it is encrypted, and the first is a
+// JSON object in base64url (RFC 7519, section 7.2).
 func isJWT(token string) bool {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 && len(parts) != 5 { // 5 if it is encrypted
@@ -239,7 +238,7 @@ func isJWT(token string) bool {
 	return err == nil && json.Valid(head) && head[0] == '{'
 }
 
-// resolved returns the scope with what the configuration around it says of tokens.
+// resolved returns the scope with the fields of the configuration that concern tokens.
 func (s *Scope) resolved(tokens, vouched bool) *Scope {
 	own := *s
 	own.tokens, own.vouched, own.All = tokens, vouched, nil
@@ -271,7 +270,7 @@ func host(r *http.Request) string {
 	return net.JoinHostPort(strings.TrimSuffix(strings.ToLower(name), "."), port)
 }
 
-// certified returns what is found first in a client's verified certificate.
+// certified returns the first name in a client's verified certificate.
 func certified(names ...func(*x509.Certificate) string) func(*http.Request) string {
 	return func(r *http.Request) string {
 		if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
@@ -304,9 +303,8 @@ func dnsNames(c *x509.Certificate) string {
 	return several("dns", all)
 }
 
-// several names are one identity, that of the certificate which has just these.
-// What is made of them cannot be a subject, which begins with an attribute's name
-// and "=".
+// several returns the names of a certificate as one identity. It differs from every subject,
+// which begins with the name of an attribute and "=".
 func several(kind string, names []string) string {
 	names = slices.DeleteFunc(names, func(s string) bool { return s == "" })
 	slices.Sort(names)

@@ -47,13 +47,12 @@ type AdminHandler struct {
 	draining atomic.Bool
 }
 
-// NewAdmin returns the handler for operators of a proxy, with the tokens of its
-// configuration as it is now. metrics may be nil.
+// NewAdmin returns the handler for operators of a proxy. metrics can be nil.
 func NewAdmin(p *Proxy, metrics http.Handler) *AdminHandler {
 	return &AdminHandler{proxy: p, metrics: metrics}
 }
 
-// Drain makes /readyz answer 503 from now on, so that no more traffic is sent.
+// Drain makes /readyz answer 503 from now on.
 func (a *AdminHandler) Drain() { a.draining.Store(true) }
 
 // readyTimeout bounds how long /readyz waits for the store.
@@ -65,7 +64,7 @@ const adminTimeout = time.Minute
 // ServeHTTP implements http.Handler.
 func (a *AdminHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	control, end := http.NewResponseController(w), time.Now().Add(adminTimeout)
-	_ = control.SetReadDeadline(end) // a server that has none keeps to its own
+	_ = control.SetReadDeadline(end) // a server without deadlines has its own
 	_ = control.SetWriteDeadline(end)
 	w.Header().Set("Cache-Control", "no-store")
 	switch r.URL.Path {
@@ -92,7 +91,7 @@ func (a *AdminHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			a.metrics.ServeHTTP(w, r)
 		}
 	default:
-		g := a.proxy.enter() // an operator's request, too, goes on under the engine that it began with
+		g := a.proxy.enter() // a reload does not change the engine of a request
 		if g == nil {
 			a.proxy.manner().refuse(w, &closing)
 			return

@@ -7,7 +7,7 @@ import (
 // settlesService is the value of Route.Settles if the service writes the outcome.
 const settlesService = "service"
 
-// checkSettles finds out what cannot be together with Route.Settles.
+// checkSettles returns an error if a field contradicts Route.Settles.
 func (c *Config) checkSettles(r *Route) error {
 	switch {
 	case r.Settles != settlesService && r.Tries != 0:
@@ -28,7 +28,7 @@ func (c *Config) checkSettles(r *Route) error {
 	return nil
 }
 
-// settleable refuses routes whose services cannot settle in the store.
+// settleable returns an error if a route's service cannot settle in the store.
 func (c *Config) settleable(s store.Store) error {
 	if _, ok := store.As[store.OutsideStore](s); ok {
 		return nil

@@ -64,7 +64,6 @@ const (
 	kindMemory   = "memory"
 )
 
-// kindNames are the kinds, for people.
 var kindNames = map[string]string{kindSQLite: "an SQLite file", kindPostgres: "PostgreSQL", kindRedis: "Redis", kindMemory: "memory"}
 
 // Kind is "sqlite", "postgres", "redis" or "memory"; "" if the URL is that of none.
@@ -84,11 +83,10 @@ func (s *Store) Kind() string {
 	return kindSQLite
 }
 
-// keywords are those of PostgreSQL's other way to write a URL.
+// keywords matches PostgreSQL's other form of a URL.
 var keywords = regexp.MustCompile(`(?:^|\s)(?:host|hostaddr|user|dbname|password|service)\s*=`)
 
-// check finds out what is wrong with the store. The URL, which may have a password, is
-// in no error.
+// check returns the errors of the store. They do not quote the URL, which can have a password.
 func (s *Store) check() error {
 	kind := s.Kind()
 	if kind == "" {
@@ -117,7 +115,7 @@ func (s *Store) check() error {
 	return errors.Join(errs...)
 }
 
-// named1 is name if value is there.
+// named1 returns name if value is not empty.
 func named1(value, name string) string {
 	if value == "" {
 		return ""
@@ -147,8 +145,7 @@ func (s *Store) misfits(kind string) error {
 	return errors.Join(errs...)
 }
 
-// CheckStore returns what is wrong with the store alone, for commands that need nothing
-// else of the configuration.
+// CheckStore checks the store only.
 func (c *Config) CheckStore() error {
 	var errs []error
 	for _, err := range split(errors.Join(checkFields(reflect.ValueOf(c.Store)), c.Store.check())) {

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// targetOf returns a request's target, path and query, byte for byte as it was
-// received; "" if it cannot be sent that way.
+// targetOf returns a request's target, path and query, byte for byte; "" if it cannot be sent
+// unchanged.
 func targetOf(r *http.Request, upstream *url.URL) string {
 	target := received(r)
 	if target == "*" && r.Method == http.MethodOptions {
 		return target
 	}
-	if !strings.HasPrefix(target, "/") { // "http:/payments", say, which services read in ways of their own
+	if !strings.HasPrefix(target, "/") { // "http:/payments", for instance: services differ in how they read it
 		return ""
 	}
 	target = strings.TrimSuffix(upstream.EscapedPath(), "/") + target
@@ -28,12 +28,12 @@ func targetOf(r *http.Request, upstream *url.URL) string {
 	return target
 }
 
-// received is the target in origin form.
+// received returns the target in origin form.
 func received(r *http.Request) string {
 	raw := r.RequestURI
 	u, err := url.ParseRequestURI(raw)
 	if err != nil || u.Path != r.URL.Path || u.RawPath != r.URL.RawPath || u.RawQuery != r.URL.RawQuery {
-		return r.URL.RequestURI() // what is around the proxy has changed it
+		return r.URL.RequestURI() // a handler around the proxy has changed it
 	}
 	if _, rest, absolute := strings.Cut(raw, "://"); absolute && raw[0] != '/' {
 		i := strings.IndexAny(rest, "/?")
@@ -48,8 +48,7 @@ func received(r *http.Request) string {
 	return raw
 }
 
-// setTarget gives a URL the target that it is to be requested with, as it is. It
-// is false if there is no way to.
+// setTarget sets the target of a URL, byte for byte. It returns false if that is not possible.
 func setTarget(u *url.URL, target string) bool {
 	path, query, asked := strings.Cut(target, "?")
 	u.RawQuery, u.ForceQuery = query, asked
@@ -72,9 +71,9 @@ func isToken(s string) bool {
 	})
 }
 
-// sendableHost reports whether a request can be sent with this host: the one of an absolute
-// target is not looked at before, and another one would be taken for a service that cannot
-// be reached.
+// sendableHost reports whether a request can be sent with this host. The host of an absolute
+// target is not checked elsewhere, and a bad one would look like a service that cannot be
+// reached.
 func sendableHost(host string) bool {
 	return !strings.ContainsFunc(host, func(r rune) bool {
 		return r <= ' ' || r >= 0x7f || strings.ContainsRune("\"#/<>?@\\^`{|}", r)

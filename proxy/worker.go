@@ -17,19 +17,18 @@ import (
 	"github.com/stet-go/stet/store"
 )
 
-// worker hands the accepted operations of a route to the service.
+// worker sends the accepted operations of a route to the service.
 type worker struct {
 	engine       *stet.Engine
 	delivery     *delivery
 	async        *Async
 	availability *availability
-	drain        time.Duration   // how long runs may go on when the process ends
+	drain        time.Duration   // how long runs can continue when the process ends
 	ending       context.Context // ends when that does
 	options      Options
 }
 
-// dueAgain is how long an operation waits that a worker has seen, and died before it took
-// it. What is seen is taken at once, as no more is asked for than there is room for.
+// dueAgain is how long an operation waits if a worker has read it and ended before it claimed it.
 const dueAgain = 10 * time.Second
 
 // repeatable reports whether a run may be repeated although it may have executed.
@@ -37,7 +36,6 @@ func (w *worker) repeatable() bool {
 	return w.async.Repeatable || w.delivery.route.Settles == settlesService
 }
 
-// part is the worker as a part of a proxy.
 func (w *worker) part() part { return part{"worker of " + w.delivery.route.class(), w.run} }
 
 func (w *worker) run(ctx context.Context) error {
@@ -50,7 +48,7 @@ func (w *worker) run(ctx context.Context) error {
 		},
 		Await:       w.availability.await,
 		Dispatch:    stetwork.DispatcherOptions{Again: dueAgain},
-		CancelEvery: -1, // the service learns it with its progress: an answer that is cut off stops nothing
+		CancelEvery: -1, // the response to a progress report says so
 	})
 	if err != nil {
 		return err
@@ -62,8 +60,8 @@ func (w *worker) run(ctx context.Context) error {
 	return worker.Run(ctx)
 }
 
-// hurry has runs end soon when the process ends, until it is told to stop. A configuration
-// that was replaced lets them end.
+// hurry ends the runs when the process ends, until stop is called. After a reload the runs
+// continue.
 func (w *worker) hurry(worker *stetwork.Worker) (stop func()) {
 	var active sync.WaitGroup
 	ended := make(chan struct{})
@@ -83,7 +81,7 @@ func (w *worker) hurry(worker *stetwork.Worker) (stop func()) {
 	}
 }
 
-// do hands one operation over.
+// do sends one operation.
 func (w *worker) do(ctx context.Context, run *stet.Lease) (stet.Outcome, error) {
 	e, err := unpackJob(run.Work.Payload)
 	if err != nil {
@@ -158,7 +156,7 @@ func (u *unhandledWork) scan(ctx context.Context) {
 	})
 }
 
-// each logs what is wrong with each name. A store that fails is reported by others.
+// each logs an error for each name. A failing store is reported by others.
 func (u *unhandledWork) each(ctx context.Context, olderThan time.Duration, wrong func(store.Record) string) {
 	page, err := u.store.Browse(ctx, store.Query{States: []store.State{store.Accepted}, OlderThan: olderThan, Limit: store.MaxBrowse})
 	if err != nil {
