@@ -185,14 +185,11 @@ func (t *Target) kafka(retry time.Duration) (sender, error) {
 		return nil, at("by", "%w", err)
 	}
 	options = append(options, kgo.ClientID("stet-relay"), kgo.RecordDeliveryTimeout(retry))
-	l := &lazy{connect: func(context.Context) (stetmsg.Publish, func() bool, func(), error) {
-		client, err := kgo.NewClient(options...) // it connects when it publishes
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		return kafka.Publisher(client), func() bool { return false }, client.Close, nil
-	}}
-	return &broker{Publish: l.publish, refuses: kafka.Check, closing: l.close}, nil
+	client, err := kgo.NewClient(options...) // it connects when it publishes
+	if err != nil {
+		return nil, at("by", "%w", err)
+	}
+	return &broker{Publish: kafka.Publisher(client), refuses: kafka.Check, closing: client.Close}, nil
 }
 
 // sqs returns the sender of a target that is one queue of SQS.

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"io"
 	"net"
 	"net/http"
@@ -30,7 +29,7 @@ func (s serviceTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	res, err := s.Transport.RoundTrip(r)
 	for n := 1; err != nil && n < maxSpent && r.Context().Err() == nil && t.unwritten(); n++ {
 		again := r.WithContext(r.Context()) // a copy
-		if again.Body = t.again(); again.Body == nil {
+		if !t.empty {
 			next := sent.next()
 			if next == nil {
 				break
@@ -61,7 +60,7 @@ type content struct {
 // sendable returns the request with a content that another try can send. Content in memory,
 // and content that the transport can rewind, needs none.
 func (t *trip) sendable(r *http.Request) (*http.Request, *content) {
-	if t.kept || r.GetBody != nil || r.Body == nil || r.Body == http.NoBody {
+	if t.empty || r.GetBody != nil || r.Body == nil || r.Body == http.NoBody {
 		return r, nil
 	}
 	c := &content{body: r.Body}
@@ -214,15 +213,4 @@ func (t *trip) reconnect() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.conn, t.reused = nil, false
-}
-
-// again returns a new reader of content in memory, else nil.
-func (t *trip) again() io.ReadCloser {
-	switch {
-	case !t.kept:
-		return nil
-	case len(t.content) == 0:
-		return opaque{http.NoBody}
-	}
-	return io.NopCloser(bytes.NewReader(t.content))
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stet-go/stet"
+	"github.com/stet-go/stet/internal/admin"
 )
 
 // conflicts collects errors of fields that contradict each other.
@@ -127,12 +128,12 @@ func (r *Route) protects() (names []string) {
 // listen elsewhere.
 func (c *Config) checkServing() error {
 	cs := &conflicts{}
-	listen, admin := cmp.Or(c.Listen, DefaultListen), cmp.Or(c.Admin.Listen, DefaultAdmin)
-	cs.when(sameListener(listen, admin), "that is the address for traffic (listen), too: two listeners cannot share one", "admin", "listen")
+	listen, operators := cmp.Or(c.Listen, DefaultListen), cmp.Or(c.Admin.Listen, DefaultAdmin)
+	cs.when(sameListener(listen, operators), "that is the address for traffic (listen), too: two listeners cannot share one", "admin", "listen")
 	if u, err := url.Parse(c.Upstream.URL); err == nil && u.Host != "" {
 		host := net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme]))
-		cs.when(sameListener(listen, host), "that is where the proxy itself listens for traffic: requests would go round for ever", "upstream", "url")
-		cs.when(sameListener(admin, host), "that is where the proxy itself listens for operators", "upstream", "url")
+		cs.when(sameListener(listen, host), "that is where the proxy itself listens for traffic: requests would loop", "upstream", "url")
+		cs.when(sameListener(operators, host), "that is where the proxy itself listens for operators", "upstream", "url")
 	}
 	verified := c.TLS != nil && c.TLS.ClientCA != ""
 	cs.when(c.Scope.certified() && !verified, "a client without a verified certificate is refused: set tls.client_ca, and tls", "scope")
@@ -155,16 +156,17 @@ func sameListener(a, b string) bool {
 	if errA != nil || errB != nil || portA != portB || portA == "0" {
 		return false
 	}
-	return hostA == hostB || meets(hostA, hostB) || meets(hostB, hostA)
+	hostA, hostB = listenerHost(hostA), listenerHost(hostB)
+	return hostA == hostB || hostA == "" && admin.LoopbackName(hostB) || hostB == "" && admin.LoopbackName(hostA)
 }
 
-// meets reports whether a listener at one host is reached by the name of another. All interfaces
-// are reached by every name of this host.
-func meets(listens, name string) bool {
-	at, of := net.ParseIP(listens), net.ParseIP(name)
-	here := name == "" || name == "localhost" || of != nil && (of.IsLoopback() || of.IsUnspecified())
-	if listens == "" || at != nil && at.IsUnspecified() {
-		return here
+// listenerHost returns the address of localhost, and "" for all interfaces.
+func listenerHost(host string) string {
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		return ""
 	}
-	return listens == "localhost" && (name == "127.0.0.1" || name == "::1")
+	if host == "localhost" {
+		return "127.0.0.1"
+	}
+	return host
 }

@@ -180,7 +180,7 @@ func (f *forwarder) rewrite(pr *httputil.ProxyRequest) {
 	if run == nil && safe(out.Method) {
 		return
 	}
-	once(out, run != nil)
+	once(out)
 }
 
 // safe reports whether a method is safe (RFC 9110, section 9.2.1).

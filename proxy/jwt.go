@@ -92,18 +92,15 @@ func (j *JWT) keys(log *slog.Logger) (jwt.Keyfunc, error) {
 	switch {
 	case j.Secret != "":
 		return keyring{{key: []byte(j.Secret), methods: []string{"HS256", "HS384", "HS512"}}}.find, nil
-	case j.KeyFile != "":
-		f := &keyFile{name: j.KeyFile, parse: parsePEM, log: log}
-		if err := f.load(); err != nil {
-			return nil, fmt.Errorf("jwt: key_file: %w", err)
-		}
-		return f.find, nil
-	case j.JWKSFile != "":
-		f := &keyFile{name: j.JWKSFile, parse: parseJWKS, log: log}
-		if err := f.load(); err != nil {
-			return nil, fmt.Errorf("jwt: jwks_file: %w", err)
-		}
-		return f.find, nil
+	case j.KeyFile == "" && j.JWKSFile == "":
+		return nil, nil
 	}
-	return nil, nil
+	field, f := "key_file", &keyFile{name: j.KeyFile, parse: parsePEM, log: log}
+	if j.JWKSFile != "" {
+		field, f.name, f.parse = "jwks_file", j.JWKSFile, parseJWKS
+	}
+	if err := f.load(); err != nil {
+		return nil, fmt.Errorf("jwt: %s: %w", field, err)
+	}
+	return f.find, nil
 }

@@ -3,6 +3,7 @@ package proxy
 import (
 	"cmp"
 	_ "embed" // the reference
+	_ "embed" // the schema
 	"errors"
 	"fmt"
 	"io"
@@ -348,3 +349,9 @@ func field(n *yaml.Node, name string) *yaml.Node {
 	}
 	return merged
 }
+
+// Schema is the JSON schema of a configuration, for editors: what Parse takes, with the
+// words of Reference. Check knows more.
+//
+//go:embed schema.json
+var Schema string

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -88,8 +87,7 @@ type trip struct {
 	turn   int64 // its own of that connection
 	reused bool  // which had been used
 
-	kept    bool   // the content is in memory, to send it again if nothing was written
-	content []byte // it
+	empty bool // the request has no content
 
 	unread atomic.Bool // the response's content broke off
 	undone bool        // the response says that nothing was executed
@@ -142,38 +140,17 @@ func (t *trip) untouched() bool {
 // it.
 type opaque struct{ io.ReadCloser }
 
-// maxCopied is how much content is copied to be sent together with its header.
-const maxCopied = 64 << 10
-
-// copyContent replaces a content in memory by one that the transport sends together with the
-// header. It has no GetBody, so the transport does not send it again.
-func copyContent(r *http.Request) {
-	b := make([]byte, r.ContentLength)
-	if _, err := io.ReadFull(r.Body, b); err == nil {
-		r.Body = io.NopCloser(bytes.NewReader(b))
-		keep(r, b)
-	}
-}
-
-// keep allows to send a request again if nothing was written to its connection.
-func keep(r *http.Request, content []byte) {
-	if t := tripOf(r.Context()); t != nil {
-		t.kept, t.content = true, content
-	}
-}
-
-// once makes the transport send a request once. inMemory says that its content was read before.
-func once(r *http.Request, inMemory bool) {
+// once makes the transport send a request once.
+func once(r *http.Request) {
 	r.GetBody = nil
 	if r.Body != nil && r.Body != http.NoBody {
 		r.Body = opaque{r.Body}
-		if inMemory && 0 < r.ContentLength && r.ContentLength <= maxCopied {
-			copyContent(r)
-		}
 		return
 	}
 	r.Body = opaque{http.NoBody}
-	keep(r, nil)
+	if t := tripOf(r.Context()); t != nil {
+		t.empty = true
+	}
 	// The transport would send a content of unknown length as chunked, and services that read
 	// Content-Length only would wait for more. "identity" prevents that. The spelling of the
 	// field keeps net/http from removing it.
